@@ -1,0 +1,78 @@
+# `make` lists the targets. demo and test set everything up from a bare Python >= 3.10 with pip:
+# they create $(VENV) and install there. No GPU package is pulled in.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP_FLAGS ?= --quiet --disable-pip-version-check
+PYTEST := $(BIN)/python -m pytest
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check format lint types test-all docs test-gpu bench venv clean distclean
+.DELETE_ON_ERROR:
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(VENV)/.installed-study ## accuracy of each scheme and of the native product, as a table and a picture
+	$(BIN)/hifigemm demo $(DEMO_ARGS)
+
+test: $(VENV)/.installed-dev ## the quick tests, on the CPU (PYTEST_ARGS=... adds options)
+	$(PYTEST) -m "not gpu and not multigpu and not slow" $(PYTEST_ARGS)
+
+check: lint types test-all docs ## format, lint, types, all CPU tests, documentation: what a change must pass
+
+format: $(VENV)/.installed-dev ## rewrite the sources in the project's format
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+lint: $(VENV)/.installed-dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+types: $(VENV)/.installed-dev
+	$(BIN)/mypy
+
+test-all: $(VENV)/.installed-dev
+	$(PYTEST) -m "not gpu and not multigpu" $(PYTEST_ARGS)
+
+docs: $(VENV)/.installed-dev
+	$(BIN)/python tools/check_docs.py
+
+test-gpu: ## the GPU tests, with PYTHON as it stands (it must have pytest, hypothesis, torch); no venv
+	PYTHONPATH=src$${PYTHONPATH:+:$$PYTHONPATH} $(PYTHON) -m pytest -m gpu tests $(PYTEST_ARGS)
+
+bench: $(VENV)/.installed-dev ## time of the correctly rounded product against the native one
+	$(BIN)/python -m benchmarks.correct_rounding $(BENCH_ARGS)
+
+venv: $(VENV)/.installed-dev ## only set up the development environment
+
+# A stamp for each extra: a changed pyproject.toml installs again, anything else does not.
+$(VENV)/.installed-%: pyproject.toml | $(BIN)/pip
+	@echo "Installing hifigemm[$*] into $(VENV)"
+	@$(BIN)/python -m pip install $(PIP_FLAGS) --editable '.[$*]'
+	@touch $@
+
+# Some distributions ship pip but not ensurepip; then PYTHON's own pip installs one into the environment.
+$(BIN)/pip:
+	@command -v $(PYTHON) >/dev/null || \
+	    { echo "error: $(PYTHON) not found; hifigemm needs Python 3.10 or newer (make PYTHON=/path/to/python3 ...)" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+	    { echo "error: hifigemm needs Python 3.10 or newer, but $(PYTHON) is $$($(PYTHON) --version 2>&1)" \
+	           "(make PYTHON=/path/to/python3 ...)" >&2; exit 1; }
+	@echo "Creating $(VENV) with $$($(PYTHON) --version)"
+	@if $(PYTHON) -c 'import ensurepip' 2>/dev/null; then \
+	    $(PYTHON) -m venv $(VENV); \
+	else \
+	    $(PYTHON) -m venv --without-pip $(VENV) && \
+	    PYTHONPATH="$$($(PYTHON) -c 'import os, pip; print(os.path.dirname(os.path.dirname(pip.__file__)))')" \
+	        $(BIN)/python -m pip install $(PIP_FLAGS) --ignore-installed pip; \
+	fi
+	@test -x $@ || { echo "error: no pip in $(VENV); remove it and try again" >&2; exit 1; }
+
+clean: ## remove build products and caches, keep $(VENV)
+	rm -rf build dist .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -not -path './.*' -prune -exec rm -rf {} +
+
+distclean: clean ## as clean, and remove $(VENV) too
+	rm -rf $(VENV)
