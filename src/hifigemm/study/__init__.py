@@ -1,0 +1,4 @@
+"""Matrices, exact references, metrics and timing: used by tests, benchmarks and experiments.
+
+Nothing here is used by the library itself, and the judge (``exact``, ``reference``) shares no code with it.
+"""

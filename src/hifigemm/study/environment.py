@@ -1,0 +1,104 @@
+"""What a result was measured with, and CSV files that carry it along."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import platform
+import subprocess
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+__all__ = ["environment", "write_csv"]
+
+
+def environment(**extra: Any) -> dict[str, Any]:
+    """Return what decides times and bits: versions, BLAS, processor, date, commit. Ready for JSON.
+
+    Keys: python, numpy, blas (name, version), threads (of each pool, if threadpoolctl is installed, else the variables
+    that set them), system, cpu, cores (available to this process), date (UTC), commit (of the checkout that holds the
+    working directory, None outside one; "+" marks uncommitted changes). Keyword arguments are further entries.
+    """
+    return {
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "blas": _blas(),
+        "threads": _threads(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "cpu": _cpu_model(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "commit": _commit(),
+        **extra,
+    }
+
+
+def write_csv(path: str | os.PathLike[str], rows: Sequence[Mapping[str, Any]], **extra: Any) -> None:
+    """Write rows as CSV, and beside it ``<stem>.env.json`` with `environment`.
+
+    Parameters
+    ----------
+    path : path of the CSV file
+        Missing folders are made.
+    rows : sequence of mappings
+        The columns are all keys in the order of their first appearance; a missing value is an empty cell. Floats are
+        written so that reading them gives the same float.
+    **extra
+        Further entries of the environment (device, seed, command).
+    """
+    path = Path(path)
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, columns, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows({key: _plain(value) for key, value in row.items()} for row in rows)
+    described = json.dumps(environment(**extra), indent=2, default=str)
+    path.with_suffix(".env.json").write_text(described + "\n", encoding="utf-8")
+
+
+def _plain(value: Any) -> Any:
+    """NumPy scalars as Python's own. A float32 keeps its value, not its short spelling."""
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _blas() -> dict[str, str]:
+    found: Any = np.show_config(mode="dicts")
+    blas = found.get("Build Dependencies", {}).get("blas", {})
+    return {key: str(blas.get(key, "unknown")) for key in ("name", "version")}
+
+
+def _threads() -> dict[str, Any]:
+    try:
+        from threadpoolctl import threadpool_info
+    except ImportError:
+        names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+        return {name: os.environ[name] for name in names if name in os.environ}
+    return {f"{pool['internal_api']} {pool['version']}": pool["num_threads"] for pool in threadpool_info()}
+
+
+def _cpu_model() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        for line in cpuinfo.read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _commit() -> str | None:
+    """Commit of the checkout that holds the working directory."""
+
+    def git(*arguments: str) -> str:
+        command = ["git", *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+
+    try:
+        return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain", "--untracked-files=no") else "")
+    except (OSError, subprocess.SubprocessError):
+        return None

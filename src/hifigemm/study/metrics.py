@@ -1,0 +1,68 @@
+"""Error measures of the papers, for curves over n, k or phi. The exact componentwise judge is in `reference`.
+
+References: [VLVJ23] doi:10.1145/3624062.3624084, [OY22] doi:10.1177/10943420221090256.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from .reference import componentwise_error, exact_difference
+
+__all__ = ["componentwise_error", "forward_errors", "relative_residual", "rounded_componentwise_error"]
+
+
+def forward_errors(c: ArrayLike, a: ArrayLike, b: ArrayLike, *, reference: ArrayLike | None = None) -> dict[str, float]:
+    """Return norm(C - A B) / (norm(A) norm(B)) in the three entrywise norms of [VLVJ23].
+
+    The norms take a matrix as one long vector: "1" is the sum of all magnitudes, "2" the Frobenius norm, "inf" the
+    largest magnitude. They are not the operator norms of those names.
+
+    Parameters
+    ----------
+    c : array_like, shape (m, n)
+        The computed product, finite.
+    a, b : array_like, shapes (m, k) and (k, n)
+    reference : array_like, shape (m, n), optional
+        What C is compared with. None takes the exact product, so that no error of a reference enters.
+
+    Returns
+    -------
+    dict with keys "1", "2", "inf"
+    """
+    difference = exact_difference(c, a, b) if reference is None else _wide(c) - _wide(reference)
+    errors, lefts, rights = (_entrywise_norms(x) for x in (difference, a, b))
+    return {name: float(errors[name] / (lefts[name] * rights[name])) if errors[name] else 0.0 for name in errors}
+
+
+def relative_residual(c: ArrayLike, reference: ArrayLike) -> float:
+    """Return ||C - reference||_F / ||reference||_F, the measure of [OY22], whose reference is the product in FP64."""
+    error = _entrywise_norms(_wide(c) - _wide(reference))["2"]
+    return float(error / _entrywise_norms(reference)["2"]) if error else 0.0
+
+
+def rounded_componentwise_error(c: ArrayLike, a: ArrayLike, b: ArrayLike, reference: ArrayLike) -> float:
+    """Return max |C - reference| / (|A||B|) of a real product in floating point: quick, where exact integers are slow.
+
+    The reference should be correct to well below the error measured; |A||B| must stay within the range of float64.
+    """
+    error = abs(_wide(c) - _wide(reference))
+    size = abs(np.asarray(a, np.float64)) @ abs(np.asarray(b, np.float64))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return float(np.where(error == 0, 0, error / size).max(initial=0))
+
+
+def _wide(x: ArrayLike) -> NDArray[Any]:
+    """At least extended precision where the platform has it: C and a good reference differ in their last bits only."""
+    x = np.asarray(x)
+    return x.astype(np.result_type(x, np.longdouble))
+
+
+def _entrywise_norms(x: ArrayLike) -> dict[str, Any]:
+    magnitude = abs(_wide(x))
+    largest = magnitude.max(initial=0)
+    scaled = magnitude / largest if largest else magnitude
+    return {"1": magnitude.sum(), "2": largest * np.sqrt((scaled**2).sum()), "inf": largest}

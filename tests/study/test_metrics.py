@@ -1,0 +1,53 @@
+import numpy as np
+import pytest
+
+from hifigemm.study import matrices as gen
+from hifigemm.study.metrics import (
+    componentwise_error,
+    forward_errors,
+    relative_residual,
+    rounded_componentwise_error,
+)
+from hifigemm.study.reference import correctly_rounded
+
+
+def test_forward_errors_are_entrywise_norms():
+    a, b = np.array([[1.0, -2.0], [2.0, 4.0]]), np.array([[3.0, 4.0], [-1.0, 0.0]])
+    c = a @ b + [[1.0, 0.0], [-2.0, 2.0]]
+    expected = {"1": 5 / (9 * 8), "2": 3 / (5 * np.sqrt(26)), "inf": 2 / (4 * 4)}
+    assert forward_errors(c, a, b) == pytest.approx(expected, rel=1e-15)
+    assert forward_errors(c, a, b, reference=a @ b) == pytest.approx(expected, rel=1e-15)
+    assert forward_errors(a @ b, a, b) == dict.fromkeys("12", 0.0) | {"inf": 0.0}
+
+
+def test_forward_errors_see_below_the_last_bit_of_the_result():
+    # The rounding error of a correctly rounded product, which a float64 reference could not show.
+    rng = np.random.default_rng(0)
+    a, b = gen.mean_of_uniforms(rng, (40, 50)), gen.mean_of_uniforms(rng, (50, 40))
+    best = correctly_rounded(a, b)
+    assert forward_errors(best, a, b, reference=best)["2"] == 0
+    errors, native = forward_errors(best, a, b), forward_errors(a @ b, a, b)
+    assert 0 < errors["2"] < native["2"] < 2.0**-53
+
+
+def test_norms_do_not_overflow():
+    a = np.full((2, 2), 2.0**600)
+    assert forward_errors(a, a, np.eye(2)) == {"1": 0.0, "2": 0.0, "inf": 0.0}
+    assert forward_errors(a * 2, a, np.eye(2))["2"] == pytest.approx(1 / np.sqrt(2))
+
+
+def test_relative_residual_of_a_known_perturbation():
+    reference = np.array([[3.0, 0.0], [0.0, 4.0]])
+    assert relative_residual(reference + np.array([[0, 1e-3], [0, 0]]), reference) == pytest.approx(2e-4, rel=1e-12)
+    assert relative_residual(np.float32([[0.1]]), [[0.1]]) == pytest.approx(abs(float(np.float32(0.1)) - 0.1) / 0.1)
+    assert relative_residual(0 * reference, 0 * reference) == 0
+
+
+def test_rounded_componentwise_error_follows_the_exact_one():
+    rng = np.random.default_rng(1)
+    a, b = (gen.phi_matrix(rng, (30, 30), 2.0).astype(np.float32) for _ in range(2))
+    exact = componentwise_error(a @ b, a, b)
+    reference = correctly_rounded(a, b, np.float64)
+    assert rounded_componentwise_error(a @ b, a, b, reference) == pytest.approx(exact, rel=1e-6)
+    assert rounded_componentwise_error([[0.0]], [[0.0]], [[1.0]], [[0.0]]) == 0
+    assert rounded_componentwise_error([[1.0]], [[0.0]], [[1.0]], [[0.0]]) == np.inf
