@@ -1,0 +1,31 @@
+"""hifigemm: matrix products of high fidelity computed on low-precision matrix engines.
+
+Ask for an accuracy, get it with proof: see `matmul`, `gemm`, `make_plan`, `prepare`, `engines` and `info`.
+"""
+
+from hifigemm.api import gemm, make_plan, matmul, prepare
+from hifigemm.exceptions import AccuracyError, HifigemmError, InexactProductError, PlanError
+from hifigemm.information import engines, info
+from hifigemm.plan import Plan, Prepared, Report
+from hifigemm.schemes import Native, Ozaki1, Ozaki2
+
+__all__ = [
+    "AccuracyError",
+    "HifigemmError",
+    "InexactProductError",
+    "Native",
+    "Ozaki1",
+    "Ozaki2",
+    "Plan",
+    "PlanError",
+    "Prepared",
+    "Report",
+    "engines",
+    "gemm",
+    "info",
+    "make_plan",
+    "matmul",
+    "prepare",
+]
+
+__version__ = "0.1.0"

@@ -1,0 +1,74 @@
+"""What a user may ask for, turned into a componentwise target |C - AB| <= r |A||B| + u |AB|."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from numbers import Real
+
+from hifigemm.exceptions import PlanError
+from hifigemm.formats import FP32, FP64, Format
+
+__all__ = ["Accuracy", "Target", "resolve"]
+
+Accuracy = float | str | None
+
+
+@dataclass(frozen=True)
+class Target:
+    """A componentwise promise.
+
+    Attributes
+    ----------
+    r : float
+        Factor of |A||B|; 0 for correct rounding; inf when nothing is promised.
+    correct : bool
+        Every real component is to be the correctly rounded exact value.
+    level : Format or None
+        r is the level of this format, at which a native product in its arithmetic is accepted.
+    asked : bool
+        The user named an accuracy.
+    """
+
+    r: float
+    correct: bool = False
+    level: Format | None = None
+    asked: bool = True
+
+    def __str__(self) -> str:
+        if self.correct:
+            return "correctly rounded"
+        return "as the report states" if math.isinf(self.r) else f"|C - AB| <= {self.r:.3g} |A||B| + u |AB|"
+
+
+NO_PROMISE = Target(math.inf, asked=False)
+
+
+def level(fmt: Format, k: int) -> float:
+    """r = max(4, sqrt(k) / 4) u: about the error of a good native product with k terms."""
+    return max(4.0, math.sqrt(k) / 4.0) * fmt.u
+
+
+def resolve(accuracy: Accuracy, fmt: Format, k: int) -> Target:
+    """The target behind an accuracy for results of format `fmt` and inner dimension k.
+
+    Raises
+    ------
+    PlanError
+        An unknown name, or a number that is negative or not finite.
+    """
+    if accuracy is None:
+        return Target(level(fmt, k), level=fmt, asked=False)
+    if isinstance(accuracy, str):
+        if accuracy == "correct":
+            return Target(0.0, correct=True)
+        named = {"fp32": FP32, "fp64": FP64}.get(accuracy)
+        if named is None:
+            raise PlanError(f'accuracy={accuracy!r}: expected None, a number, "fp32", "fp64" or "correct"')
+        return Target(level(named, k), level=named)
+    if isinstance(accuracy, bool) or not isinstance(accuracy, Real):
+        raise PlanError(f'accuracy={accuracy!r}: expected None, a number, "fp32", "fp64" or "correct"')
+    r = float(accuracy)
+    if not (math.isfinite(r) and r >= 0.0):
+        raise PlanError(f"accuracy={r}: expected a finite number that is not negative")
+    return Target(r, correct=r == 0.0)

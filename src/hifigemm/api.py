@@ -1,0 +1,373 @@
+"""matmul, gemm, make_plan, prepare: the whole flow from operands to a result and its report."""
+
+from __future__ import annotations
+
+import logging
+import math
+from dataclasses import replace
+from typing import Any, Literal
+
+import numpy as np
+
+from hifigemm.accuracy import NO_PROMISE, Accuracy, resolve
+from hifigemm.driver import Outcome, multiply, whole_split
+from hifigemm.engines import Engine, engine_for
+from hifigemm.exceptions import PlanError
+from hifigemm.numerics.bits import Array
+from hifigemm.numerics.epilogue import combine, power_of_two_exponent
+from hifigemm.numerics.special import clean
+from hifigemm.operands import as_operand, check_out, result_dtype, shapes_of, stacked
+from hifigemm.plan import Plan, Prepared, Problem, Report, Split
+from hifigemm.schemes import Native, Scheme
+from hifigemm.select import as_scheme, check_forced, choose
+
+__all__ = ["gemm", "make_plan", "matmul", "prepare"]
+
+log = logging.getLogger("hifigemm")
+
+
+def matmul(
+    a: Any,
+    b: Any,
+    *,
+    accuracy: Accuracy = None,
+    scheme: str | Scheme = "auto",
+    out: Array | None = None,
+    engine: str | None = None,
+    plan: Plan | None = None,
+    workspace: int | None = None,
+    return_report: bool = False,
+) -> Any:
+    """A B to an accuracy that is asked for and kept.
+
+    Parameters
+    ----------
+    a, b : array_like or Prepared
+        float32, float64, complex64 or complex128, shapes as for `numpy.matmul`: vectors, matrices, stacks that
+        broadcast, empty dimensions, any strides. Mixed dtypes promote as in NumPy.
+    accuracy : None, float, "fp32", "fp64" or "correct"
+        A float r promises |C - AB| <= r |A||B| + u |AB| in every entry, u the unit roundoff of the result's dtype,
+        whatever the exponents of the data (for results in the subnormal range, and half the smallest subnormal).
+        "fp32" and "fp64" are r = max(4, sqrt(k)/4) u of that format, where a native product in that format is
+        accepted too; None is the level of the result's dtype. "correct": every real component is the exact value
+        rounded once, to nearest, ties to even. For complex operands the promise holds for re and im, with |A||B| of
+        the real embedding.
+    scheme : "auto", "native", "ozaki1", "ozaki2", or a scheme such as ``Ozaki1(product="fp64")``
+        A scheme is obeyed; if it has an explicit count and no accuracy is given, only what its report states is
+        promised.
+    out : array, optional
+        Receives the result; may be one of the operands.
+    engine : str, optional
+        See `engines`; None takes the one of the operands.
+    plan : Plan, optional
+        From `make_plan`; replaces accuracy, scheme and engine.
+    workspace : int, optional
+        Limit in bytes for what is held besides operands and result. Does not change any bit.
+    return_report : bool
+        Return (result, Report).
+
+    Returns
+    -------
+    array, or (array, Report)
+
+    Raises
+    ------
+    PlanError
+        Unknown options, a plan for other operands, a workspace too small.
+    AccuracyError
+        A forced scheme cannot keep the accuracy for these operands.
+    ValueError, TypeError
+        Shapes or dtypes that do not fit.
+
+    Examples
+    --------
+    >>> import numpy as np, hifigemm as hg
+    >>> a = np.array([[1e16, 1.0, -1e16]])
+    >>> hg.matmul(a, np.ones((3, 1)), accuracy="correct")
+    array([[1.]])
+    """
+    options = {"accuracy": accuracy, "scheme": scheme, "engine": engine, "plan": plan, "workspace": workspace}
+    a, b = as_operand(a, "a"), as_operand(b, "b")
+    if out is not None:
+        check_out(out, shapes_of(a.shape, b.shape).result, result_dtype(a.dtype, b.dtype))
+    result, report = _product(a, b, options)
+    return _deliver(result, report, out, return_report)
+
+
+def gemm(
+    a: Any,
+    b: Any,
+    c: Any = None,
+    *,
+    alpha: complex = 1.0,
+    beta: complex = 0.0,
+    trans_a: Literal["N", "T", "C"] = "N",
+    trans_b: Literal["N", "T", "C"] = "N",
+    accuracy: Accuracy = None,
+    scheme: str | Scheme = "auto",
+    out: Array | None = None,
+    engine: str | None = None,
+    plan: Plan | None = None,
+    workspace: int | None = None,
+    return_report: bool = False,
+) -> Any:
+    """alpha op(A) op(B) + beta C, as in the BLAS; C is untouched unless it is passed as `out`.
+
+    Parameters
+    ----------
+    a, b : array_like
+        As for `matmul`, with at least two dimensions where they are transposed.
+    c : array_like, optional
+        Broadcasts to the result's shape. Not read when beta is 0.
+    alpha, beta : scalar
+        A power of two as alpha scales the exact product before its one rounding. Any other alpha multiplies the rounded
+        product; alpha T + beta C is then evaluated with error-free transformations and rounded, so that it errs by
+        little more than u |result| beyond the error of T = op(A) op(B). alpha = 0 does not read A and B.
+    trans_a, trans_b : "N", "T" or "C"
+        Nothing, transpose, conjugate transpose of the last two axes.
+    accuracy, scheme, out, engine, plan, workspace, return_report
+        As for `matmul`; the accuracy is that of op(A) op(B), and "correct" is promised for the result where beta = 0
+        and alpha is a power of two.
+
+    Returns
+    -------
+    array, or (array, Report)
+    """
+    a = _transposed(as_operand(a, "a"), trans_a, "a")
+    b = _transposed(as_operand(b, "b"), trans_b, "b")
+    if beta != 0 and c is None:
+        raise ValueError(f"beta = {beta} needs c")
+    c = None if beta == 0 else np.asarray(c)
+    shape = shapes_of(a.shape, b.shape).result
+    dtype = result_dtype(a.dtype, b.dtype, *([] if c is None else [c.dtype]))
+    alpha, beta = _scalar(alpha, "alpha", dtype), _scalar(beta, "beta", dtype)
+    if out is not None:
+        check_out(out, shape, dtype)
+    if c is not None and np.broadcast_shapes(c.shape, shape) != shape:
+        raise ValueError(f"c has shape {c.shape}; the result has shape {shape}")
+    options = {"accuracy": accuracy, "scheme": scheme, "engine": engine, "plan": plan, "workspace": workspace}
+    shift = power_of_two_exponent(alpha)
+    if alpha == 0:
+        result, report = np.zeros(shape, dtype), _empty_report("alpha is 0: A and B are not read", engine_for(engine))
+    else:
+        result, report = _product(a, b, options, shift or 0, dtype)
+    rest = 1.0 if alpha == 0 else alpha if shift is None else math.copysign(1.0, alpha.real)
+    if rest != 1.0 or c is not None:
+        result = combine(result, rest, c, beta)
+        exact = abs(rest) == 1.0 and c is None
+        report = replace(report, correct=report.correct and exact, reason=f"{report.reason}; alpha, beta applied")
+    return _deliver(result, report, out, return_report)
+
+
+def _scalar(x: Any, name: str, dtype: np.dtype[Any]) -> complex:
+    """alpha or beta as a Python float, or a complex with an imaginary part."""
+    value = complex(x)
+    if value.imag == 0:
+        return value.real
+    if dtype.kind != "c":
+        raise TypeError(f"{name} = {value} is complex, and the result has dtype {dtype}")
+    return value
+
+
+def _transposed(x: Array | Prepared, how: str, name: str) -> Array | Prepared:
+    """op(x) as a view, or a conjugated copy."""
+    if how not in ("N", "T", "C"):
+        raise PlanError(f'trans_{name}={how!r}: expected "N", "T" or "C"')
+    if how == "N":
+        return x
+    if isinstance(x, Prepared):
+        raise PlanError(f"trans_{name}={how!r}: transpose {name} before it is prepared")
+    if x.ndim < 2:
+        raise ValueError(f"trans_{name}={how!r} needs two dimensions, {name} has shape {x.shape}")
+    x = np.swapaxes(x, -1, -2)
+    return x.conj() if how == "C" else x
+
+
+def make_plan(
+    a: Any,
+    b: Any,
+    *,
+    accuracy: Accuracy = None,
+    scheme: str | Scheme = "auto",
+    engine: str | None = None,
+    workspace: int | None = None,
+) -> Plan:
+    """What `matmul` would do for these operands, without doing it: ``print(plan)`` explains itself.
+
+    The plan may be passed to `matmul`, `gemm` and `prepare` for any operands of the same k and promoted dtype.
+
+    Parameters
+    ----------
+    a, b, accuracy, scheme, engine, workspace
+        As for `matmul`.
+
+    Returns
+    -------
+    Plan
+    """
+    a, b = as_operand(a, "a"), as_operand(b, "b")
+    dtype = result_dtype(a.dtype, b.dtype)
+    shapes = shapes_of(a.shape, b.shape)
+    left = stacked(clean(_array(a)), shapes.left, shapes.batch, dtype)
+    right = stacked(clean(_array(b)), shapes.right, shapes.batch, dtype)
+    return _plan(shapes.problem(dtype), left, right, accuracy, scheme, engine_for(engine), workspace)
+
+
+def prepare(a: Any, side: Literal["left", "right"], *, plan: Plan) -> Prepared:
+    """An operand with its split done, for repeated products under one plan; use it in place of a or b.
+
+    Parameters
+    ----------
+    a : array_like
+        The operand. It is copied, so later changes of `a` do not reach the prepared one.
+    side : "left" or "right"
+        Where it will stand.
+    plan : Plan
+        From `make_plan`, for operands of this k and dtype.
+
+    Returns
+    -------
+    Prepared
+        Gives the same bits as the operand itself. Schemes whose splits need both operands (Ozaki2 with accurate
+        scaling) and the native product keep the copy alone.
+    """
+    if side not in ("left", "right"):
+        raise PlanError(f'side={side!r}: expected "left" or "right"')
+    x = as_operand(a, "a")
+    if isinstance(x, Prepared):
+        raise PlanError(f"the operand is prepared already: {x!r}")
+    k = x.shape[-1] if side == "left" or x.ndim == 1 else x.shape[-2]
+    if k != plan.problem.k or np.result_type(x.dtype, plan.problem.dtype) != plan.problem.dtype:
+        raise PlanError(f"operand of shape {x.shape} and {x.dtype} does not fit the plan's {plan.problem}")
+    operand = x.astype(plan.problem.dtype, copy=True)
+    split = None
+    if plan.scheme.independent_splits and not isinstance(plan.scheme, Native):
+        split = whole_split(plan, _own_stack(operand, side, plan.problem), side, engine_for(plan.engine))
+    return Prepared(operand, split, side, plan)
+
+
+def _own_stack(x: Array, side: str, problem: Problem) -> Array:
+    """An operand as the stack that a product under this problem makes of it."""
+    if side == "right":
+        return x.reshape((-1, *x.shape[-2:])) if x.ndim > 1 else x.reshape(1, -1, 1)
+    if problem.batch == 1 or x.ndim < 3:
+        return x.reshape(1, math.prod(x.shape[:-1]), x.shape[-1])
+    return x.reshape((-1, *x.shape[-2:]))
+
+
+def _array(x: Array | Prepared) -> Array:
+    return x.operand if isinstance(x, Prepared) else x
+
+
+def _plan(
+    problem: Problem,
+    a: Array,
+    b: Array,
+    accuracy: Accuracy,
+    scheme: str | Scheme,
+    engine: Engine,
+    workspace: int | None,
+) -> Plan:
+    target = resolve(accuracy, problem.fmt, problem.k)
+    chosen = as_scheme(scheme)
+    if chosen is None:
+        chosen = choose(problem, target)
+    else:
+        if chosen.explicit and accuracy is None:
+            target = NO_PROMISE
+        check_forced(chosen, problem, target)
+    limit = _workspace(problem, workspace)
+    return chosen.plan(problem, a, b, target, engine, limit)
+
+
+def _workspace(problem: Problem, workspace: int | None) -> int:
+    """Bytes to stay within: what was asked, or eight times the operands and the result and at least 256 MiB."""
+    if workspace is not None:
+        if workspace <= 0:
+            raise PlanError(f"workspace={workspace}: expected a positive number of bytes")
+        return workspace
+    p = problem
+    return max(2**28, 8 * p.batch * (p.m * p.k + p.k * p.n + p.m * p.n) * p.dtype.itemsize)
+
+
+def _product(
+    a: Array | Prepared, b: Array | Prepared, options: dict[str, Any], shift: int = 0, dtype: Any = None
+) -> tuple[Array, Report]:
+    """2**shift A B in the result's shape, with its report: the flow of the library."""
+    dtype = dtype or result_dtype(a.dtype, b.dtype)
+    shapes = shapes_of(a.shape, b.shape)
+    problem = shapes.problem(dtype)
+    plan = _given_plan(a, b, options, problem)
+    engine = engine_for(options["engine"] if plan is None else plan.engine)
+    if 0 in (problem.m, problem.n, problem.k, problem.batch):
+        return np.zeros(shapes.result, dtype), _empty_report("a dimension is 0: nothing to multiply", engine)
+    left = stacked(_array(a), shapes.left, shapes.batch, dtype)
+    right = stacked(_array(b), shapes.right, shapes.batch, dtype)
+    limit = _workspace(problem, options["workspace"])
+    if plan is None:
+        asked = options["accuracy"], options["scheme"]
+        plan = _plan(problem, left, right, *asked, engine, limit)
+    elif plan.problem != problem or options["workspace"] is not None:
+        plan = plan.scheme.fit(plan, problem, limit)
+    splits = _usable(a, "left", plan, shapes.left), _usable(b, "right", plan, shapes.right)
+    outcome = multiply(plan, left, right, engine, limit, shift, splits)
+    report = _report(plan, outcome, engine)
+    log.info("%s: %s, %s", problem, plan.scheme, report.reason)
+    return outcome.values.reshape(shapes.result), report
+
+
+def _given_plan(a: Array | Prepared, b: Array | Prepared, options: dict[str, Any], problem: Problem) -> Plan | None:
+    """The plan that was passed or that a prepared operand was made for; None where there is none."""
+    plans = [p for p in (options["plan"], *(x.plan for x in (a, b) if isinstance(x, Prepared))) if p is not None]
+    if not plans:
+        return None
+    for x, side in ((a, "left"), (b, "right")):
+        if isinstance(x, Prepared) and x.side != side:
+            raise PlanError(f"an operand prepared for the {x.side} stands on the {side}")
+    plan = plans[0]
+    if any(p.scheme != plan.scheme or p.slice_bits != plan.slice_bits or p.balance != plan.balance for p in plans):
+        raise PlanError(f"operands and plan are of different plans: {', '.join(str(p.scheme) for p in plans)}")
+    if options["accuracy"] is not None or options["scheme"] != "auto":
+        raise PlanError("a plan has its own accuracy and scheme; give either the plan or accuracy and scheme")
+    if options["engine"] not in (None, plan.engine):
+        raise PlanError(f"engine={options['engine']!r} differs from the plan's engine {plan.engine!r}")
+    if plan.problem.k != problem.k or plan.problem.dtype != problem.dtype:
+        raise PlanError(f"the plan is for {plan.problem}; the operands are {problem}")
+    return plan
+
+
+def _usable(x: Array | Prepared, side: str, plan: Plan, shape: tuple[int, int, int]) -> Split | None:
+    """The split of a prepared operand, where it is laid out as this product needs it."""
+    if not isinstance(x, Prepared) or x.split is None:
+        return None
+    vectors = shape[1] if side == "left" else shape[2]
+    return x.split if (x.split.parts.shape[0], x.split.vectors) == (shape[0], vectors) else None
+
+
+def _report(plan: Plan, outcome: Outcome, engine: Engine) -> Report:
+    return Report(
+        scheme=plan.scheme,
+        num_products=math.ceil(outcome.num_products - 1e-9),
+        engine=engine.name,
+        device=engine.device,
+        bound=outcome.bound,
+        correct=outcome.bound == 0.0,
+        native=isinstance(plan.scheme, Native),
+        reason="; ".join([plan.reason, *outcome.notes]),
+        k_block=plan.k_block,
+        workspace=plan.workspace,
+    )
+
+
+def _empty_report(reason: str, engine: Engine) -> Report:
+    return Report(Native(), 0, engine.name, engine.device, 0.0, True, False, reason, 0, 0)
+
+
+def _deliver(result: Array, report: Report, out: Array | None, return_report: bool) -> Any:
+    """The result in `out`, if there is one, as a scalar where both operands were vectors, with its report if asked."""
+    if out is not None:
+        out[...] = result
+        result = out
+    elif result.ndim == 0:
+        result = result[()]
+    return (result, report) if return_report else result

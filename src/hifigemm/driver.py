@@ -1,0 +1,159 @@
+"""Blocks, refinement and special values: a plan carried out on stacks of NumPy arrays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from hifigemm.engines import Engine
+from hifigemm.exceptions import AccuracyError
+from hifigemm.numerics.bits import Array
+from hifigemm.numerics.special import clean, fill_nonfinite, nonfinite_vectors
+from hifigemm.plan import Plan, Split
+from hifigemm.schemes import Native
+
+__all__ = ["Outcome", "multiply", "whole_split"]
+
+
+@dataclass
+class Outcome:
+    """Values (batch, m, n) and what was done for them."""
+
+    values: Array
+    bound: float
+    num_products: float
+    notes: list[str]
+
+
+@dataclass(frozen=True)
+class _Side:
+    """One operand: the stack (batch or 1, rows, columns) and, where it is at hand, its whole split."""
+
+    side: str
+    x: Array
+    split: Split | None = None
+    scale: Array | None = None
+
+    def part(self, plan: Plan, engine: Engine, batch: slice, vectors: slice) -> Split:
+        """The split of the rows or columns of a block."""
+        if self.split is not None:
+            return self.split.take(batch, vectors)
+
+        def cut(y: Array) -> Array:
+            y = y[batch] if y.shape[0] != 1 else y
+            return y[:, vectors] if self.side == "left" else y[:, :, vectors]
+
+        scale = None if self.scale is None else cut(self.scale)
+        return plan.scheme.split(plan, cut(self.x), self.side, scale, engine)
+
+
+def multiply(
+    plan: Plan,
+    a: Array,
+    b: Array,
+    engine: Engine,
+    workspace: int,
+    shift: int = 0,
+    splits: tuple[Split | None, Split | None] = (None, None),
+) -> Outcome:
+    """2**shift A B by the plan, for any operands; Inf and NaN are set apart and filled in at the end.
+
+    A native product carries them through by itself, so its operands are looked at only where the result is not finite.
+    """
+    if isinstance(plan.scheme, Native):
+        first = _native(plan, a, b, engine, shift)
+        if first is not None:
+            return first
+    rows, cols = nonfinite_vectors(a, 2), nonfinite_vectors(b, 1)
+    if not (rows.any() or cols.any()):
+        return _run(plan, a, b, engine, workspace, shift, splits)
+    left = clean(a) if rows.any() else a
+    right = clean(b) if cols.any() else b
+    outcome = _run(plan, left, right, engine, workspace, shift, splits)
+    fill_nonfinite(outcome.values, a, b, rows, cols)
+    outcome.notes.append("Inf and NaN as IEEE arithmetic in any order puts them")
+    return outcome
+
+
+def whole_split(plan: Plan, x: Array, side: str, engine: Engine) -> Split:
+    """The split of a whole operand whose split does not depend on the other one; Inf and NaN count as zeros."""
+    x = clean(x) if not np.isfinite(x).all() else x
+    return plan.scheme.split(plan, x, side, plan.scheme.scale(plan, x, side, engine), engine)
+
+
+def _native(plan: Plan, a: Array, b: Array, engine: Engine, shift: int) -> Outcome | None:
+    """The native product, or None where an entry of it needs a second look."""
+    left, right = (plan.scheme.split(plan, x, side, None, engine) for x, side in ((a, "left"), (b, "right")))
+    done = plan.scheme.multiply(plan, left, right, engine, shift)
+    return Outcome(done.values, done.bound, 1, []) if done.settled.all() else None
+
+
+def _run(
+    plan: Plan,
+    a: Array,
+    b: Array,
+    engine: Engine,
+    workspace: int,
+    shift: int,
+    splits: tuple[Split | None, Split | None] = (None, None),
+) -> Outcome:
+    """Block by block, then again with a finer plan for the entries whose promise is not kept yet."""
+    scheme, problem = plan.scheme, plan.problem
+    left, right = _sides(plan, a, b, engine, splits)
+    values = np.empty((problem.batch, problem.m, problem.n), problem.dtype)
+    settled = np.empty(values.shape, bool)
+    outcome = Outcome(values, 0.0, 0, [])
+    at_left = at_right = None
+    for block in plan.blocks():
+        if at_right != (block.batch, block.cols):
+            at_right, right_part = (block.batch, block.cols), right.part(plan, engine, block.batch, block.cols)
+        if at_left != (block.batch, block.rows):
+            at_left, left_part = (block.batch, block.rows), left.part(plan, engine, block.batch, block.rows)
+        done = scheme.multiply(plan, left_part, right_part, engine, shift)
+        where = (block.batch, block.rows, block.cols)
+        values[where], settled[where] = done.values, done.settled
+        outcome.bound = max(outcome.bound, done.bound)
+        outcome.num_products += done.num_products * done.values.size / values.size
+    del left_part, right_part
+    if not settled.all():
+        _refine(plan, a, b, engine, workspace, shift, outcome, ~settled)
+    return outcome
+
+
+def _sides(
+    plan: Plan, a: Array, b: Array, engine: Engine, splits: tuple[Split | None, Split | None]
+) -> tuple[_Side, _Side]:
+    """Both operands with their scales; a split that is at hand needs none."""
+    scheme = plan.scheme
+    if not scheme.independent_splits:
+        s, t = scheme.joint_scales(plan, a, b, engine)
+        return _Side("left", a, None, s), _Side("right", b, None, t)
+    left, right = (
+        _Side(side, x, split, None if split is not None else scheme.scale(plan, x, side, engine))
+        for side, x, split in (("left", a, splits[0]), ("right", b, splits[1]))
+    )
+    return left, right
+
+
+def _refine(
+    plan: Plan, a: Array, b: Array, engine: Engine, workspace: int, shift: int, outcome: Outcome, open_: Array
+) -> None:
+    """Recompute the open entries with a finer plan, on the rows and columns that hold any."""
+    z, i, j = (np.flatnonzero(open_.any(axis=axes)) for axes in ((1, 2), (0, 2), (0, 1)))
+    problem = replace(plan.problem, batch=len(z), m=len(i), n=len(j))
+    finer = None if plan.fixed else plan.scheme.refine(plan, problem, workspace, engine)
+    if finer is None:
+        raise AccuracyError(
+            f"{plan.scheme} does not keep {plan.target} for {np.count_nonzero(open_)} of {open_.size} entries of "
+            f"{plan.problem}"
+        )
+    sub_a = (a[z] if len(a) > 1 else a)[:, i]
+    sub_b = (b[z] if len(b) > 1 else b)[:, :, j]
+    sub = _run(finer, sub_a, sub_b, engine, workspace, shift)
+    where = np.ix_(z, i, j)
+    outcome.values[where] = np.where(open_[where], sub.values, outcome.values[where])
+    outcome.num_products += sub.num_products * sub.values.size / outcome.values.size
+    outcome.bound = max(outcome.bound, sub.bound)
+    outcome.notes.append(f"{np.count_nonzero(open_)} entries refined by {finer.scheme}")
+    outcome.notes.extend(sub.notes)

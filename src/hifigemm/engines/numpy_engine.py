@@ -1,0 +1,70 @@
+"""Engine "numpy": exact products of short words through the BLAS behind NumPy.
+
+Integers of magnitude 2**24 (float32) or 2**53 (float64) are exact in BLAS whatever the order of the sums, the number of
+threads and the use of fused multiply-add, because no partial sum exceeds the accumulator. FP16, BF16, TF32 and INT8
+words are multiplied as float32; INT8 products run over inner blocks that fit 2**24 and are added in int32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import numpy as np
+
+from hifigemm.engines.engine import F
+from hifigemm.exceptions import InexactProductError
+from hifigemm.formats import BF16, FP16, FP32, FP64, INT8, TF32
+from hifigemm.numerics.bits import Array
+from hifigemm.numerics.bounds import exact_k_limit
+from hifigemm.plan import ProductSpec
+
+__all__ = ["NumpyEngine"]
+
+_FP32_SUM = 2**24
+_SPECS = (
+    ProductSpec(INT8, 2**31 - 1, 127, 2**17 - 1),
+    ProductSpec(FP16, _FP32_SUM, FP16.max_integer, 1024),
+    ProductSpec(BF16, _FP32_SUM, BF16.max_integer, 256),
+    ProductSpec(TF32, _FP32_SUM, TF32.max_integer, 1024),
+    ProductSpec(FP32, _FP32_SUM, FP32.max_integer, 256),
+    ProductSpec(FP64, 2**53, FP64.max_integer, 2048),
+)
+
+
+class NumpyEngine:
+    """Exact and native products on the CPU."""
+
+    name = "numpy"
+    device = "cpu"
+    products: ClassVar[Mapping[str, ProductSpec]] = {spec.name: spec for spec in _SPECS}
+
+    def exact_product(self, spec: ProductSpec, a: Array, b: Array, max_a: int, max_b: int) -> Array:
+        """a @ b for integer matrices, exactly: int32 for INT8, else the float of the accumulator; see `Engine`."""
+        k = a.shape[-1]
+        limit = exact_k_limit(spec.accumulator_max, max_a, max_b)
+        if k > limit:
+            raise InexactProductError(
+                f"{spec.name} product with k = {k} and entries up to {max_a} and {max_b}: sums may reach "
+                f"{k * max_a * max_b}, the accumulator is exact to {spec.accumulator_max}; k may be at most {limit}"
+            )
+        if spec.operand is FP64:
+            return np.matmul(a.astype(np.float64, copy=False), b.astype(np.float64, copy=False))
+        step = exact_k_limit(_FP32_SUM, max_a, max_b)
+        if spec.operand is not INT8 or k <= step:
+            exact = np.matmul(a.astype(np.float32, copy=False), b.astype(np.float32, copy=False))
+            return exact.astype(np.int32) if spec.operand is INT8 else exact
+        total = np.zeros((*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1]), np.int32)
+        for h in range(0, k, step):
+            part = np.matmul(a[..., h : h + step].astype(np.float32), b[..., h : h + step, :].astype(np.float32))
+            total += part.astype(np.int32)
+        return total
+
+    def native_product(self, a: Array, b: Array) -> Array:
+        """np.matmul."""
+        with np.errstate(all="ignore"):
+            return np.matmul(a, b)
+
+    def override(self, function: F) -> F:
+        """The functions of numerics are NumPy's own."""
+        return function

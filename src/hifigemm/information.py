@@ -1,0 +1,49 @@
+"""What can be used here: engines, devices, versions."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from dataclasses import dataclass
+
+import numpy as np
+
+from hifigemm.engines import available, engine_for
+
+__all__ = ["Info", "engines", "info"]
+
+
+def engines() -> list[str]:
+    """Names of the engines that can be used now."""
+    return available()
+
+
+@dataclass(frozen=True)
+class Info:
+    """Engines with their devices and products, and versions; printable."""
+
+    versions: dict[str, str]
+    engines: dict[str, str]
+
+    def __str__(self) -> str:
+        lines = [f"{name:<10} {text}" for name, text in self.versions.items()]
+        return "\n".join([*lines, "engines"] + [f"  {name:<16} {text}" for name, text in self.engines.items()])
+
+
+def info() -> Info:
+    """Engines, devices and versions, for a bug report or a notebook: ``print(hg.info())``."""
+    from hifigemm import __version__
+
+    blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
+    versions = {
+        "hifigemm": __version__,
+        "python": f"{sys.version.split()[0]} on {platform.system()} {platform.machine()}",
+        "numpy": f"{np.__version__} with {blas['name']} {blas['version']}",
+        "cores": str(os.cpu_count()),
+    }
+    described = {}
+    for name in available():
+        engine = engine_for(name)
+        described[name] = f"{engine.device}: exact products of {', '.join(sorted(engine.products))}"
+    return Info(versions, described)

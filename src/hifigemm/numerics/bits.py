@@ -1,0 +1,66 @@
+"""Exponents and powers of two of float64 arrays, taken from the bits and never from libm."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["NO_BIT", "Array", "ceil_log2", "largest_exponent", "lowest_bit", "power_of_two", "scale_by_power"]
+
+Array = npt.NDArray[Any]
+
+NO_BIT = 1 << 20
+"""`lowest_bit` of a vector of zeros: above every exponent, so that nothing lies below any grid."""
+
+_FRACTION = (1 << 52) - 1
+
+
+def ceil_log2(n: int) -> int:
+    """Smallest integer x with 2**x >= n, for n >= 1."""
+    return (n - 1).bit_length()
+
+
+def power_of_two(e: Array) -> Array:
+    """2.0**e for integer arrays with -1022 <= e <= 1023, made from bits."""
+    return ((np.asarray(e, np.int64) + 1023) << 52).view(np.float64)
+
+
+def scale_by_power(x: Array, e: Array) -> Array:
+    """x * 2**e for any integer e; exact wherever the result is a float64, one rounding where it is subnormal.
+
+    Two factors of equal direction are taken when 2**e itself is no float64. Beyond +-2044 every finite nonzero x
+    has overflowed or vanished, so e is clipped there. Subnormal results are rounded twice at most when x is scaled
+    down in two steps; callers that need them exact pass values that are representable.
+    """
+    e = np.asarray(e, np.int64)
+    if e.size == 0 or (e.max() <= 1023 and e.min() >= -1022):
+        return x * power_of_two(e)
+    e = np.clip(e, -2044, 2044)
+    half = e >> 1
+    return x * power_of_two(half) * power_of_two(e - half)
+
+
+def largest_exponent(x: Array, axis: int) -> Array:
+    """Smallest e with |x| < 2**e along `axis` (kept with length 1), int64; 0 for a vector of zeros."""
+    largest = np.maximum(x.max(axis=axis, keepdims=True), -x.min(axis=axis, keepdims=True))
+    return np.frexp(largest.astype(np.float64, copy=False))[1].astype(np.int64)
+
+
+def lowest_bit(x: Array, axis: int) -> Array:
+    """Exponent of the least significant set bit along `axis` (kept with length 1), int64.
+
+    Every entry of the vector is an integer multiple of 2**lowest_bit. A vector of zeros gives `NO_BIT`.
+    """
+    bits = np.ascontiguousarray(x, np.float64).view(np.int64)
+    biased = (bits >> 52) & 0x7FF
+    significand = bits & _FRACTION
+    significand |= (biased > 0).astype(np.int64) << 52
+    significand &= -significand
+    trailing = (significand.astype(np.float64).view(np.int64) >> 52) - 1023
+    exponent = np.maximum(biased, 1, out=biased)
+    exponent += trailing
+    exponent -= 1075
+    exponent[significand == 0] = NO_BIT
+    return exponent.min(axis=axis, keepdims=True)

@@ -1,0 +1,58 @@
+"""Big integers as arrays of limbs: V = sum_j limbs[j] 2**(32 j), one int64 array per limb.
+
+Limbs are signed and may carry more than 32 bits until `carry` sweeps them, so sums of sums cost one addition each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from hifigemm.numerics.bits import Array
+
+__all__ = ["LIMB_BITS", "carry", "limbs_from_sums", "num_limbs"]
+
+LIMB_BITS = 32
+_MASK = (1 << LIMB_BITS) - 1
+
+
+def num_limbs(bits: int) -> int:
+    """Limbs that hold every integer of magnitude below 2**bits together with its sign."""
+    return bits // LIMB_BITS + 1
+
+
+def limbs_from_sums(sums: Array, shifts: Sequence[int], count: int) -> Array:
+    """Limbs of sum_s sums[s] * 2**shifts[s].
+
+    Parameters
+    ----------
+    sums : int64 array, shape (S, N)
+        Signed, |sums[s]| < 2**62.
+    shifts : sequence of S non-negative integers
+    count : int
+        Number of limbs of the result, enough for every value (see `num_limbs`).
+
+    Returns
+    -------
+    int64 array, shape (count, N)
+        Not yet swept; each limb is below 2**36 S in magnitude.
+    """
+    limbs = np.zeros((count + 2, sums.shape[1]), np.int64)
+    for total, shift in zip(sums, shifts, strict=True):
+        j, r = divmod(shift, LIMB_BITS)
+        low = (total & _MASK) << r
+        high = (total >> LIMB_BITS) << r
+        limbs[j] += low & _MASK
+        limbs[j + 1] += (low >> LIMB_BITS) & _MASK
+        limbs[j + 1] += high & _MASK
+        limbs[j + 2] += high >> LIMB_BITS
+    limbs[count - 1] += limbs[count] << LIMB_BITS  # what lies above is sign only and vanishes modulo 2**64
+    return limbs[:count]
+
+
+def carry(limbs: Array) -> None:
+    """Sweep the carries upward in place: afterwards 0 <= limbs[j] < 2**32 except for the last, which has the sign."""
+    for j in range(len(limbs) - 1):
+        limbs[j + 1] += limbs[j] >> LIMB_BITS
+        limbs[j] &= _MASK

@@ -1,0 +1,145 @@
+"""One rounding, to nearest with ties to even, of exact integers times powers of two.
+
+The value of an entry is V 2**x with V in limbs and x its exponent. From V come a sign, the 64 leading bits and a sticky
+bit; these are rounded once, at max(exponent - t + 1, the format's smallest exponent), so subnormal results and overflow
+follow IEEE 754. An exact zero is +0; a negative value that rounds to zero is -0.
+
+An approximation V of an exact integer with |V - exact| < 2**err_exponent rounds the same way as the exact one unless
+it that close to a midpoint between two floats: `Rounded.certain` says for which entries this was excluded (Ziv's
+rounding test).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from hifigemm.formats import Format
+from hifigemm.numerics.bits import Array, power_of_two, scale_by_power
+from hifigemm.numerics.limbs import LIMB_BITS, carry
+
+__all__ = ["CHUNK", "Rounded", "in_chunks", "round_limbs"]
+
+CHUNK = 16384
+"""Entries that are rounded at a time: the limbs of one chunk stay in the second-level cache."""
+
+_MASK = (1 << LIMB_BITS) - 1
+_PADDING = 4
+
+
+@dataclass(frozen=True)
+class Rounded:
+    """Rounded values with what is known of the integers behind them.
+
+    Attributes
+    ----------
+    values : float64 or float32 array
+    magnitude : int64 array
+        floor(log2 |V|), or -1 for V = 0.
+    certain : bool array
+        The rounding of V is the rounding of every number within the error bound of V.
+    """
+
+    values: Array
+    magnitude: Array
+    certain: Array
+
+
+def round_limbs(limbs: Array, exponent: Array, fmt: Format, err_exponent: int | None = None) -> Rounded:
+    """Round sum_j limbs[j] 2**(32 j) * 2**exponent to `fmt`.
+
+    Parameters
+    ----------
+    limbs : int64 array, shape (L, N)
+        Signed, unswept; overwritten.
+    exponent : int64 array, shape (N,)
+    fmt : Format
+        FP64 or FP32.
+    err_exponent : int or None
+        The exact integer lies within 2**err_exponent of V; None says that V is exact.
+    """
+    carry(limbs)
+    negative = limbs[-1] < 0
+    if negative.any():
+        limbs *= np.where(negative, -1, 1)
+        carry(limbs)
+    head, tail, sticky, magnitude = _leading_bits(limbs)
+    quantum = np.maximum(magnitude + exponent - (fmt.t - 1), fmt.min_exponent)
+    drop = quantum - (magnitude + exponent - 63)
+    certain = np.ones(len(magnitude), bool)
+    if err_exponent is not None:
+        certain = _far_from_midpoint(head, tail, drop, err_exponent - magnitude + 63)
+    kept = _round_to_even(head, sticky | (tail != 0), np.minimum(drop, 65))
+    with np.errstate(over="ignore"):
+        values = scale_by_power(kept.astype(np.float64), quantum)
+        np.negative(values, out=values, where=negative)
+        values = values.astype(np.float32 if fmt.t == 24 else np.float64, copy=False)
+    return Rounded(values, magnitude, certain)
+
+
+def _leading_bits(limbs: Array) -> tuple[Array, Array, Array, Array]:
+    """The 64 leading bits (uint64, top bit set unless V = 0), the next 32, a sticky flag, and floor(log2 V) or -1."""
+    count, n = limbs.shape
+    padded = np.zeros((count + _PADDING, n), np.int64)
+    padded[_PADDING:] = limbs
+    lead = np.full(n, _PADDING)
+    for j in range(_PADDING + 1, count + _PADDING):
+        np.copyto(lead, j, where=padded[j] != 0)
+    at = lead * n + np.arange(n)
+    flat = padded.ravel()
+    x0, x1, x2, x3 = (flat[at - j * n] for j in range(4))
+    for j in range(1, count + _PADDING):
+        padded[j] |= padded[j - 1]
+    zero = x0 == 0
+    top = ((x0 | zero).astype(np.float64).view(np.int64) >> 52) - 1023
+    shift = 31 - top
+    head = ((x0 << LIMB_BITS) | x1).view(np.uint64) << shift.view(np.uint64)
+    head |= (x2 >> (LIMB_BITS - shift)).view(np.uint64)
+    tail = ((x2 << shift) & _MASK) | (x3 >> (LIMB_BITS - shift))
+    sticky = (((x3 << shift) & _MASK) | flat[at - 4 * n]) != 0
+    magnitude = (lead - _PADDING) * LIMB_BITS + top
+    magnitude[zero] = -1
+    return head, tail, sticky, magnitude
+
+
+def _round_to_even(head: Array, sticky: Array, drop: Array) -> Array:
+    """head / 2**drop rounded to nearest even, 11 <= drop <= 65; the sticky flag lies below the last bit of head."""
+    shift = (drop - 2).astype(np.uint64)
+    quarter = head >> shift
+    rest = ((quarter << shift) != head) | sticky
+    rest |= (quarter & np.uint64(1)) != 0
+    kept = (quarter >> np.uint64(2)).view(np.int64)
+    half = ((quarter >> np.uint64(1)) & np.uint64(1)) != 0
+    kept += half & (rest | ((kept & 1) != 0))
+    return kept
+
+
+def _far_from_midpoint(head: Array, tail: Array, drop: Array, err_exponent: Array) -> Array:
+    """No midpoint lies within 2**err_exponent (in units of the last bit of head) of the value.
+
+    The distance is taken to 32 bits below head, as float64: two units more than the error there cover what is cut off
+    below and the rounding of large distances. Where the error reaches an eighth of the rounding unit, or the value
+    lies near half the smallest subnormal, the answer is no; further below, it is yes.
+    """
+    small = (err_exponent < drop - 3) & (err_exponent < 60)
+    place = np.minimum(drop, 63).astype(np.uint64)
+    low = head & ((np.uint64(1) << place) - np.uint64(1))
+    half = np.uint64(1) << (place - np.uint64(1))
+    distance = np.abs((low - half).view(np.int64) * 2.0**LIMB_BITS + tail)
+    tolerance = power_of_two(np.clip(err_exponent + LIMB_BITS, 0, 100)) + 2.0
+    far = distance * (1.0 - 2.0**-50) > tolerance
+    return small & np.where(drop <= 63, far, drop >= 67)
+
+
+def in_chunks(work: Callable[[slice], Rounded], size: int, shape: tuple[int, ...], fmt: Format) -> Rounded:
+    """Assemble a `Rounded` of the given shape from `work` on consecutive chunks of its flattened entries."""
+    values = np.empty(size, np.float32 if fmt.t == 24 else np.float64)
+    magnitude = np.empty(size, np.int64)
+    certain = np.empty(size, bool)
+    for start in range(0, size, CHUNK):
+        part = slice(start, min(start + CHUNK, size))
+        done = work(part)
+        values[part], magnitude[part], certain[part] = done.values, done.magnitude, done.certain
+    return Rounded(values.reshape(shape), magnitude.reshape(shape), certain.reshape(shape))

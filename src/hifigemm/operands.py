@@ -1,0 +1,134 @@
+"""Operands in, results out: what NumPy's matmul accepts, made a stack of two-dimensional products."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hifigemm.numerics.bits import Array
+from hifigemm.plan import Prepared, Problem
+
+__all__ = ["Shapes", "as_operand", "check_out", "result_dtype", "shapes_of", "stacked"]
+
+_DTYPES = tuple(np.dtype(t) for t in ("float32", "float64", "complex64", "complex128"))
+
+
+def as_operand(x: Any, name: str) -> Array | Prepared:
+    """x as a NumPy array of at least one dimension, or as the Prepared that it is.
+
+    Raises
+    ------
+    TypeError
+        Arrays of other libraries, masked arrays, and what is not numeric.
+    ValueError
+        Zero-dimensional operands.
+    """
+    if isinstance(x, Prepared):
+        return x
+    if isinstance(x, np.ma.MaskedArray):
+        raise TypeError(f"{name} is a masked array, whose mask would be lost; fill it first")
+    if not isinstance(x, np.ndarray) and (hasattr(x, "__dlpack__") or type(x).__module__.split(".")[0] == "torch"):
+        raise TypeError(
+            f"{name} is a {type(x).__module__}.{type(x).__name__}; the engines usable now take NumPy arrays"
+        )
+    x = np.asarray(x)
+    if x.ndim == 0:
+        raise ValueError(f"{name} is a scalar; matmul takes arrays of one or more dimensions")
+    if x.dtype.kind not in "fcbiu":
+        raise TypeError(f"{name} has dtype {x.dtype}; expected float32, float64, complex64 or complex128")
+    return x
+
+
+def result_dtype(*dtypes: np.dtype[Any]) -> np.dtype[Any]:
+    """The dtype NumPy promotes to, if it is one of the four that are multiplied."""
+    dtype = np.result_type(*dtypes)
+    if dtype not in _DTYPES:
+        names = ", ".join(map(str, dtypes))
+        raise TypeError(
+            f"operands of {names} promote to {dtype}; expected float32, float64, complex64 or complex128: "
+            "convert one of them"
+        )
+    return dtype
+
+
+@dataclass(frozen=True)
+class Shapes:
+    """How a product of operands of any dimension is a stack of two-dimensional ones.
+
+    Attributes
+    ----------
+    result : tuple of int
+        Shape of the result.
+    left, right : tuple of int
+        Shapes of the operands as stacks, (batch or 1, m, k) and (batch or 1, k, n).
+    batch : tuple of int
+        Shape of the stack that both are broadcast to.
+    """
+
+    result: tuple[int, ...]
+    left: tuple[int, int, int]
+    right: tuple[int, int, int]
+    batch: tuple[int, ...]
+
+    def problem(self, dtype: np.dtype[Any]) -> Problem:
+        """The problem of these shapes."""
+        return Problem(max(self.left[0], self.right[0]), self.left[1], self.right[2], self.left[2], dtype)
+
+
+def shapes_of(a: tuple[int, ...], b: tuple[int, ...]) -> Shapes:
+    """Shapes for `matmul` of the Array API: vectors, stacks with broadcasting, empty dimensions.
+
+    Raises
+    ------
+    ValueError
+        Inner dimensions that differ, stacks that do not broadcast.
+    """
+    m, k = (a[-2] if len(a) > 1 else 1), a[-1]
+    rows, n = b[-2] if len(b) > 1 else b[0], (b[-1] if len(b) > 1 else 1)
+    if k != rows:
+        raise ValueError(f"inner dimensions differ: a has shape {a} with k = {k}, b has shape {b} with k = {rows}")
+    try:
+        batch = np.broadcast_shapes(a[:-2], b[:-2])
+    except ValueError:
+        raise ValueError(f"stacks {a[:-2]} of a and {b[:-2]} of b do not broadcast") from None
+    result = batch + ((m,) if len(a) > 1 else ()) + ((n,) if len(b) > 1 else ())
+    count_a, count_b, count = math.prod(a[:-2]), math.prod(b[:-2]), math.prod(batch)
+    if count_b == 1 and count_a == count:
+        return Shapes(result, (1, count * m, k), (1, k, n), batch)
+    left = 1 if count_a == 1 else count
+    right = 1 if count_b == 1 else count
+    return Shapes(result, (left, m, k), (right, k, n), batch)
+
+
+def stacked(x: Array, shape: tuple[int, int, int], batch: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """x as a stack of this shape and dtype, a view where possible.
+
+    Raises
+    ------
+    ValueError
+        Integers that the dtype cannot hold exactly.
+    """
+    if x.dtype != dtype:
+        converted = x.astype(dtype)
+        if x.dtype.kind in "iu" and not np.array_equal(converted.real.astype(x.dtype), x):
+            raise ValueError(f"integers of {x.dtype} beyond 2**53 are not exact in {dtype}; convert them first")
+        x = converted
+    core = x.shape[-2:] if x.ndim > 1 else shape[1:]
+    if shape[0] != 1 and math.prod(x.shape[:-2]) != shape[0]:
+        x = np.broadcast_to(x.reshape(x.shape[:-2] + core), batch + core)
+    return x.reshape(shape)
+
+
+def check_out(out: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+    """Raise unless `out` is a writable array that can take the result."""
+    if not isinstance(out, np.ndarray):
+        raise TypeError(f"out is a {type(out).__name__}; expected a NumPy array")
+    if out.shape != shape:
+        raise ValueError(f"out has shape {out.shape}; the result has shape {shape}")
+    if out.dtype != dtype:
+        raise TypeError(f"out has dtype {out.dtype}; the result has dtype {dtype}")
+    if not out.flags.writeable:
+        raise ValueError("out is read-only")

@@ -1,0 +1,332 @@
+"""Frozen, printable data that flows from `matmul` to the result: Problem, Plan, Split, Product, Report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hifigemm.accuracy import Target
+from hifigemm.exceptions import PlanError
+from hifigemm.formats import FP32, FP64, Format
+from hifigemm.numerics.bits import Array
+
+if TYPE_CHECKING:
+    from hifigemm.schemes.scheme import Scheme
+
+__all__ = ["Block", "Plan", "Prepared", "Problem", "Product", "ProductSpec", "Report", "Split", "fit_blocks"]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A stack of `batch` products of m x k by k x n matrices with a common result dtype."""
+
+    batch: int
+    m: int
+    n: int
+    k: int
+    dtype: np.dtype[Any]
+
+    @property
+    def is_complex(self) -> bool:
+        """Whether the result is complex; re and im are then rounded separately."""
+        return self.dtype.kind == "c"
+
+    @property
+    def fmt(self) -> Format:
+        """Format of the (real components of the) result."""
+        return FP32 if self.dtype in (np.float32, np.complex64) else FP64
+
+    @property
+    def terms(self) -> int:
+        """Real products in the sum behind a real component of the result."""
+        return 2 * self.k if self.is_complex else self.k
+
+    def __str__(self) -> str:
+        stack = f"{self.batch} x " if self.batch != 1 else ""
+        return f"{stack}({self.m} x {self.k}) @ ({self.k} x {self.n}) {self.dtype}"
+
+
+@dataclass(frozen=True)
+class ProductSpec:
+    """One kind of low-precision product that an engine offers.
+
+    Attributes
+    ----------
+    operand : Format
+        Format of the words that are multiplied.
+    accumulator_max : int
+        Integers up to this magnitude are added without rounding.
+    max_integer : int
+        Largest magnitude of an integer operand.
+    k_block : int
+        Inner length of one exact product on which slice sizes are based; sums over longer k are carried on in int64.
+    """
+
+    operand: Format
+    accumulator_max: int
+    max_integer: int
+    k_block: int
+
+    @property
+    def name(self) -> str:
+        """Name of the operand format, as schemes spell it."""
+        return self.operand.name
+
+
+@dataclass(frozen=True)
+class Block:
+    """A part of the result: entries batch, rows, cols of the stack."""
+
+    batch: slice
+    rows: slice
+    cols: slice
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What will run for a problem. Immutable, reusable for operands of the same k and dtype, and printable.
+
+    Attributes
+    ----------
+    scheme : Scheme
+        The dataclass with its counts filled in.
+    target : Target
+        What was promised to the user.
+    product : ProductSpec or None
+        None for the native product.
+    num_products : int
+        Low-precision products of size m n k, before any refinement.
+    k_block : int
+        Inner length within which products are exact.
+    reason : str
+    fixed : bool
+        The counts were forced, so that they are not refined.
+    slice_bits : int
+        beta of Ozaki scheme I.
+    balance : int
+        Bits that Ozaki scheme II gives to the left operand at the expense of the right one.
+    block_shape : tuple of int
+        Matrices of the stack, rows and columns of the result that are computed at a time.
+    workspace : int
+        Bytes that the largest block takes.
+    """
+
+    problem: Problem
+    scheme: Scheme
+    target: Target
+    engine: str
+    product: ProductSpec | None
+    num_products: int
+    k_block: int
+    reason: str
+    fixed: bool = False
+    slice_bits: int = 0
+    balance: int = 0
+    block_shape: tuple[int, int, int] = (1, 1, 1)
+    workspace: int = 0
+
+    @property
+    def words(self) -> ProductSpec:
+        """The product of a scheme that works with words of its own."""
+        if self.product is None:
+            raise PlanError(f"{self.scheme} has no product but the native one")
+        return self.product
+
+    def blocks(self) -> Iterator[Block]:
+        """Blocks of the result, columns outermost. Their size bounds the workspace and has no influence on any bit."""
+        batch, rows, cols = self.block_shape
+        p = self.problem
+        for z in range(0, p.batch, max(batch, 1)):
+            for j in range(0, p.n, max(cols, 1)):
+                for i in range(0, p.m, max(rows, 1)):
+                    yield Block(
+                        slice(z, min(z + batch, p.batch)), slice(i, min(i + rows, p.m)), slice(j, min(j + cols, p.n))
+                    )
+
+    def __str__(self) -> str:
+        product = "native" if self.product is None else self.product.name
+        lines = [
+            ("problem", str(self.problem)),
+            ("accuracy", str(self.target)),
+            ("scheme", str(self.scheme)),
+            ("products", f"{self.num_products} x {product}"),
+            ("engine", self.engine),
+            ("k_block", str(self.k_block)),
+            ("blocks", " x ".join(map(str, self.block_shape))),
+            ("workspace", f"{self.workspace / 2**20:.1f} MiB"),
+            ("reason", self.reason),
+        ]
+        return _table("Plan", lines)
+
+
+@dataclass(frozen=True)
+class Split:
+    """An operand, or some of its rows (left) or columns (right), as integer parts on grids.
+
+    Every array has the stack first, and the rows second to last on the left, the columns last on the right. Arrays of
+    an embedded complex operand have several rows or columns for each of the operand's.
+
+    Attributes
+    ----------
+    side : "left" or "right"
+    vectors : int
+        Number of rows (left) or columns (right).
+    parts : array
+        Slices or residues in the dtype of the product, laid out as the scheme's products want them.
+    unit : int64 array
+        Exponent of the grid of the integers, a row_exponent or col_exponent.
+    count : int
+        Number of parts.
+    facts : dict of str to array
+        What the scheme needs to judge the result: see the scheme.
+    """
+
+    side: str
+    vectors: int
+    parts: Array
+    unit: Array
+    count: int
+    facts: dict[str, Array] = field(default_factory=dict)
+
+    def take(self, batch: slice, vectors: slice) -> Split:
+        """The split of some rows (left) or columns (right) of some matrices of the stack."""
+        axis = -2 if self.side == "left" else -1
+
+        def cut(x: Array) -> Array:
+            width = x.shape[axis] // self.vectors
+            where = slice(vectors.start * width, vectors.stop * width)
+            x = x[batch] if x.shape[0] != 1 else x
+            return x[..., where, :] if self.side == "left" else x[..., where]
+
+        facts = {name: cut(x) for name, x in self.facts.items()}
+        count = vectors.stop - vectors.start
+        return Split(self.side, count, cut(self.parts), cut(self.unit), self.count, facts)
+
+
+@dataclass(frozen=True)
+class Product:
+    """Values of a block of the result.
+
+    Attributes
+    ----------
+    values : array, shape (batch, m, n)
+    settled : bool array, same shape
+        The promise of the plan is kept for this entry.
+    bound : float
+        Largest error / |A||B| that is possible in the block beyond the last rounding; 0 where the exact value was
+        rounded.
+    num_products : int
+        Low-precision products that were made.
+    """
+
+    values: Array
+    settled: Array
+    bound: float
+    num_products: int
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """An operand with its split for one plan, to be used in place of the operand.
+
+    It holds its own copy of the operand, so later changes of the array it was made from do not reach it.
+    """
+
+    operand: Array
+    split: Split | None
+    side: str
+    plan: Plan
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the operand."""
+        return self.operand.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Dtype of the operand."""
+        return self.operand.dtype
+
+    def __repr__(self) -> str:
+        kept = f"{self.split.count} parts" if self.split is not None else "no parts: the split needs both operands"
+        return f"Prepared({self.side}, shape={self.shape}, {self.dtype}, {kept}, {self.plan.scheme})"
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was done and what is guaranteed.
+
+    Attributes
+    ----------
+    scheme : Scheme
+        The dataclass with its counts filled in.
+    num_products : int
+        Low-precision products of size m n k that were made; refined parts are counted by their share, rounded up.
+    engine, device : str
+    bound : float
+        The r of |C - AB| <= r |A||B| + u |AB| that is guaranteed.
+    correct : bool
+        Every real component is the correctly rounded exact value.
+    native : bool
+        The library's native product was taken.
+    reason : str
+    k_block : int
+    workspace : int
+        Bytes.
+    """
+
+    scheme: Scheme
+    num_products: int
+    engine: str
+    device: str
+    bound: float
+    correct: bool
+    native: bool
+    reason: str
+    k_block: int
+    workspace: int
+
+    def __str__(self) -> str:
+        lines = [
+            ("scheme", str(self.scheme)),
+            ("products", str(self.num_products)),
+            ("engine", f"{self.engine} on {self.device}"),
+            ("bound", f"{self.bound:.3g} |A||B|" + (", correctly rounded" if self.correct else "")),
+            ("native", "yes" if self.native else "no"),
+            ("k_block", str(self.k_block)),
+            ("workspace", f"{self.workspace / 2**20:.1f} MiB"),
+            ("reason", self.reason),
+        ]
+        return _table("Report", lines)
+
+
+def fit_blocks(plan: Plan, need: Callable[[int, int, int], int], workspace: int) -> Plan:
+    """The plan with the largest blocks for which need(batch, rows, cols) <= workspace bytes; the stack is cut first.
+
+    Raises
+    ------
+    PlanError
+        Not even one entry fits.
+    """
+    p = plan.problem
+    batch, rows, cols = max(p.batch, 1), max(p.m, 1), max(p.n, 1)
+    while need(batch, rows, cols) > workspace:
+        if batch > 1:
+            batch = -(-batch // 2)
+        elif rows == cols == 1:
+            raise PlanError(
+                f"workspace of {workspace} bytes is too small: one entry of {p} by {plan.scheme} takes {need(1, 1, 1)}"
+            )
+        elif rows >= cols:
+            rows = -(-rows // 2)
+        else:
+            cols = -(-cols // 2)
+    return replace(plan, block_shape=(batch, rows, cols), workspace=need(batch, rows, cols))
+
+
+def _table(title: str, lines: list[tuple[str, str]]) -> str:
+    width = max(len(name) for name, _ in lines)
+    return "\n".join([title] + [f"  {name:<{width}}  {text}" for name, text in lines])

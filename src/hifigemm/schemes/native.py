@@ -1,0 +1,124 @@
+"""The product of the library behind the engine, judged by the same promise as every other scheme.
+
+Idea
+    C = fl(A B) in the operands' own format, or in FP64 for FP32 operands with one rounding to FP32 at the end.
+Notation
+    terms = k, or 2 k for complex operands; u the unit roundoff of the arithmetic.
+Exact when
+    Never relied on. |C - AB| <= gamma_terms |A||B| in any order of summation, as long as nothing over- or underflows.
+Cost
+    1 product.
+References
+    [Hig02] Accuracy and Stability of Numerical Algorithms, section 3.1, doi:10.1137/1.9780898718027.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from hifigemm.accuracy import Target
+from hifigemm.engines.engine import Engine
+from hifigemm.exceptions import PlanError
+from hifigemm.formats import FP32, FP64, Format
+from hifigemm.numerics.bits import Array, scale_by_power
+from hifigemm.numerics.bounds import native_bound
+from hifigemm.plan import Plan, Problem, Product, Split
+from hifigemm.schemes.ozaki1 import Ozaki1
+from hifigemm.schemes.scheme import Scheme
+
+__all__ = ["Native"]
+
+
+@dataclass(frozen=True)
+class Native(Scheme):
+    """The library's own product.
+
+    Parameters
+    ----------
+    product : None or "fp64"
+        None multiplies in the format of the operands; "fp64" multiplies float32 (complex64) operands in float64
+        (complex128) and rounds the result once.
+    """
+
+    name: ClassVar[str] = "native"
+
+    product: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.product not in (None, "fp64"):
+            raise PlanError(f'Native(product={self.product!r}): expected None or "fp64"')
+
+    def arithmetic(self, problem: Problem) -> Format:
+        """Format in which products and sums are rounded."""
+        return FP64 if self.product == "fp64" else problem.fmt
+
+    def bound(self, problem: Problem) -> float:
+        """Worst case of error / |A||B| before a final rounding."""
+        return native_bound(problem.terms, self.arithmetic(problem).u)
+
+    def keeps(self, problem: Problem, target: Target) -> bool:
+        """Whether the worst case meets the target, or the target is the level of the arithmetic itself."""
+        if target.correct:
+            return False
+        return self.bound(problem) <= target.r or target.level is self.arithmetic(problem)
+
+    def plan(self, problem: Problem, a: Array, b: Array, target: Target, engine: Engine, workspace: int) -> Plan:
+        """One product; the library manages its own workspace."""
+        bound = self.bound(problem)
+        reason = f"native product, at worst {problem.terms} u = {bound:.3g} |A||B|"
+        if self.product == "fp64" and problem.fmt is FP32:
+            reason = f"float64 product of float32 operands, at worst {bound:.3g} |A||B|, rounded once"
+        plan = Plan(problem, self, target, engine.name, None, 1, problem.k, reason)
+        return self.fit(plan, problem, workspace)
+
+    def fit(self, plan: Plan, problem: Problem, workspace: int) -> Plan:
+        """One block."""
+        return replace(plan, problem=problem, block_shape=(problem.batch, problem.m, problem.n))
+
+    def split(self, plan: Plan, x: Array, side: str, scale: Array | None, engine: Engine) -> Split:
+        """The operand as it is."""
+        return Split(side, x.shape[1 if side == "left" else 2], x, np.zeros((1, 1, 1), np.int64), 1)
+
+    def multiply(self, plan: Plan, left: Split, right: Split, engine: Engine, shift: int) -> Product:
+        """The product; entries that over- or underflowed, or may have on the way, are not settled."""
+        fmt = self.arithmetic(plan.problem)
+        dtype = _dtype(fmt, plan.problem.is_complex)
+        a, b = left.parts.astype(dtype, copy=False), right.parts.astype(dtype, copy=False)
+        c = engine.native_product(a, b)
+        parts = c.view(c.real.dtype)
+        size = np.abs(parts)
+        smallest = plan.problem.terms * 2.0**fmt.emin
+        settled = size >= smallest
+        if not settled.all() and not _may_underflow(a, b, fmt):
+            settled[...] = True
+        with np.errstate(over="ignore", invalid="ignore"):
+            parts = parts.astype(np.float32 if plan.problem.fmt is FP32 else np.float64, copy=False)
+            if shift:
+                parts = scale_by_power(parts, np.array(shift)).astype(parts.dtype, copy=False)
+        settled &= np.isfinite(parts)
+        if plan.problem.is_complex:
+            settled = settled[..., 0::2] & settled[..., 1::2]
+        return Product(parts.view(plan.problem.dtype), settled, self.bound(plan.problem), 1)
+
+    def refine(self, plan: Plan, problem: Problem, workspace: int, engine: Engine) -> Plan | None:
+        """Slices with FP64 products, which neither over- nor underflow on the way."""
+        empty = np.zeros((1, 1, 1))
+        return Ozaki1(product="fp64").plan(problem, empty, empty, plan.target, engine, workspace)
+
+
+def _dtype(fmt: Format, is_complex: bool) -> np.dtype[Any]:
+    real = np.dtype(np.float32 if fmt is FP32 else np.float64)
+    return np.result_type(real, np.complex64) if is_complex else real
+
+
+def _may_underflow(a: Array, b: Array, fmt: Format) -> bool:
+    """Whether the product of the smallest nonzero components lies below the smallest normal number."""
+
+    def smallest(x: Array) -> float:
+        size = np.abs(x.view(x.real.dtype))
+        return float(np.min(size, where=size > 0, initial=np.inf))
+
+    return np.frexp(smallest(a))[1] + np.frexp(smallest(b))[1] - 2 < fmt.emin

@@ -1,0 +1,99 @@
+"""Is |C - AB| <= r |A||B| + u |AB| kept, entry by entry? The judgement that the exact schemes share.
+
+A scheme bounds what it left out by E = 2**err (relative to 2**(e_i + f_j), the largest |A_ih||B_hj| possible). The
+promise holds where E <= r (|A||B|), and |A||B| is bounded below by |AB| >= |V| - E, V the exact sum that was rounded,
+and by an INT8 product of magnitudes rounded down. All of this is integer arithmetic: the same entries are settled on
+every engine.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from hifigemm.accuracy import Target
+from hifigemm.engines.engine import Engine
+from hifigemm.numerics.bits import Array, power_of_two, scale_by_power
+from hifigemm.numerics.estimates import MAGNITUDE_BITS_DOWN, magnitudes_down, nonzeros
+from hifigemm.numerics.rounding import Rounded
+from hifigemm.plan import Plan, Split
+from hifigemm.schemes.scheme import exact_int8
+
+__all__ = ["bits_of_inverse", "facts", "judge"]
+
+
+def bits_of_inverse(r: float) -> int:
+    """Smallest x with 2**x >= 1/r, at most 1100."""
+    if r == 0.0 or r < 2.0**-1000:
+        return 1100
+    return 1 - math.frexp(r)[1] if math.isfinite(r) else 0
+
+
+def facts(target: Target, x: Array, exponent: Array) -> dict[str, Array]:
+    """What `judge` needs of an operand (float64, |x| < 2**exponent): one byte an entry, or nine without a promise."""
+    found = {"nonzero": nonzeros(x)}
+    if math.isinf(target.r):
+        found["magnitude"] = scale_by_power(np.abs(x), -exponent)
+    elif not target.correct:
+        found["low"] = magnitudes_down(x, exponent)
+    return found
+
+
+def judge(
+    plan: Plan,
+    left: Split,
+    right: Split,
+    engine: Engine,
+    rounded: Rounded,
+    exact: Array,
+    err: int | Array,
+    lowest: int | Array,
+) -> tuple[Array, float]:
+    """Which entries keep the promise of the plan, and the bound on error / |A||B|.
+
+    Parameters
+    ----------
+    exact : bool array
+        Entries where nothing was left out.
+    err : int or int array
+        What was left out is at most 2**err 2**(e_i + f_j).
+    lowest : int or int array
+        The integers behind `rounded` are in units of 2**-lowest 2**(e_i + f_j).
+    """
+    settled = np.array(np.broadcast_to(exact, rounded.values.shape))
+    if settled.all():
+        return settled, 0.0
+    if math.isinf(plan.target.r):
+        return np.ones_like(settled), _largest_ratio(left, right, engine, settled, err)
+    if plan.target.correct:
+        settled |= rounded.certain
+    else:
+        inverse = bits_of_inverse(plan.target.r)
+        settled |= (rounded.magnitude >= 0) & (rounded.magnitude - lowest >= err + max(inverse, 0) + 1)
+        if not settled.all():
+            top = 2**MAGNITUDE_BITS_DOWN - 1
+            low = exact_int8(engine, left.facts["low"], right.facts["low"], top, top)
+            needed = np.clip(err + inverse + 2 * MAGNITUDE_BITS_DOWN, -1, 62)
+            settled |= (low > 0) & (low >= np.left_shift(1, np.maximum(needed, 0)))
+    empty = ~settled & (rounded.magnitude < 0)
+    if empty.any():
+        settled |= empty & (_counts(left, right, engine) == 0)
+    return settled, plan.target.r
+
+
+def _counts(left: Split, right: Split, engine: Engine) -> Array:
+    """Number of terms of each sum that are not zero."""
+    return exact_int8(engine, left.facts["nonzero"], right.facts["nonzero"], 1, 1)
+
+
+def _largest_ratio(left: Split, right: Split, engine: Engine, exact: Array, err: int | Array) -> float:
+    """max of 2**err / (|A||B| 2**-(e_i + f_j)) over the entries that are not exact, |A||B| from a float64 product."""
+    a, b = left.facts["magnitude"], right.facts["magnitude"]
+    k = a.shape[2]
+    sums = engine.native_product(a, b) * (1.0 - (k + 2) * 2.0**-53) - k * 2.0**-1074
+    relevant = ~exact & (_counts(left, right, engine) > 0)
+    error = power_of_two(np.clip(err, -1022, 1023))
+    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+        ratio = np.where(sums > 0, error / sums, np.inf)
+    return float(np.max(ratio, where=relevant, initial=0.0))

@@ -1,0 +1,86 @@
+"""What a scheme is: parameters as the fields of a frozen dataclass; plan, scale, split, multiply and refine as methods.
+
+The driver in api.py calls them in this order. plan chooses counts and block sizes; scale (or joint_scales) looks at
+whole operands where the scheme needs that; split turns rows of A or columns of B into integer parts; multiply makes
+the products of one block of C on an engine and rounds once; refine gives a finer plan for the entries whose promise
+is not yet kept.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from hifigemm.accuracy import Target
+from hifigemm.engines.engine import Engine
+from hifigemm.exceptions import PlanError
+from hifigemm.numerics.bits import Array
+from hifigemm.plan import Plan, Problem, Product, ProductSpec, Split
+
+__all__ = ["Scheme", "exact_int8", "product_spec"]
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """Base of the schemes."""
+
+    name: ClassVar[str] = ""
+
+    @property
+    def explicit(self) -> bool:
+        """A count was forced, so that nothing is promised unless an accuracy is asked for."""
+        return False
+
+    @property
+    def independent_splits(self) -> bool:
+        """The split of one operand does not depend on the other, so that a prepared operand can keep it."""
+        return True
+
+    def plan(self, problem: Problem, a: Array, b: Array, target: Target, engine: Engine, workspace: int) -> Plan:
+        """Counts and blocks for this problem; a (batch or 1, m, k) and b (batch or 1, k, n) are the operands."""
+        raise NotImplementedError
+
+    def scale(self, plan: Plan, x: Array, side: str, engine: Engine) -> Array | None:
+        """Exponents per row (left) or column (right) of an operand, where splits are independent and need them."""
+        return None
+
+    def joint_scales(self, plan: Plan, a: Array, b: Array, engine: Engine) -> tuple[Array, Array]:
+        """Exponents per row of a and column of b, where they depend on both operands."""
+        raise NotImplementedError
+
+    def split(self, plan: Plan, x: Array, side: str, scale: Array | None, engine: Engine) -> Split:
+        """Parts of rows of a (side "left") or of columns of b (side "right")."""
+        raise NotImplementedError
+
+    def multiply(self, plan: Plan, left: Split, right: Split, engine: Engine, shift: int) -> Product:
+        """The block 2**shift A B from the splits of its rows and columns, rounded once."""
+        raise NotImplementedError
+
+    def fit(self, plan: Plan, problem: Problem, workspace: int) -> Plan:
+        """The plan for another problem of the same k and dtype, in blocks that take at most `workspace` bytes."""
+        raise NotImplementedError
+
+    def refine(self, plan: Plan, problem: Problem, workspace: int, engine: Engine) -> Plan | None:
+        """A finer plan for `problem`, a part of the plan's; None where the scheme has no more to give."""
+        return None
+
+
+def exact_int8(engine: Engine, a: Array, b: Array, max_a: int, max_b: int) -> Array:
+    """a @ b for INT8 matrices (batch, m, k), (batch, k, n) in int64, over blocks of k that INT32 holds."""
+    spec = engine.products["int8"]
+    total = np.zeros((max(a.shape[0], b.shape[0]), a.shape[1], b.shape[2]), np.int64)
+    for h in range(0, a.shape[2], spec.k_block):
+        part = slice(h, h + spec.k_block)
+        total += engine.exact_product(spec, a[:, :, part], b[:, part, :], max_a, max_b)
+    return total
+
+
+def product_spec(engine: Engine, name: str, scheme: str) -> ProductSpec:
+    """The engine's product of that name, or a PlanError that lists what there is."""
+    if name not in engine.products:
+        raise PlanError(
+            f"{scheme} with product={name!r}: engine {engine.name!r} multiplies {', '.join(sorted(engine.products))}"
+        )
+    return engine.products[name]
