@@ -9,17 +9,18 @@ from typing import Any, Literal
 
 import numpy as np
 
-from hifigemm.accuracy import NO_PROMISE, Accuracy, resolve
+from hifigemm.accuracy import Accuracy
 from hifigemm.driver import Outcome, multiply, whole_split
-from hifigemm.engines import Engine, engine_for
+from hifigemm.engine import Engine
+from hifigemm.engines import engine_for
 from hifigemm.exceptions import PlanError
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.epilogue import combine, power_of_two_exponent
 from hifigemm.numerics.special import clean
 from hifigemm.operands import as_operand, check_out, result_dtype, shapes_of, stacked
-from hifigemm.plan import Plan, Prepared, Problem, Report, Split
+from hifigemm.plan import Plan, Prepared, Report
+from hifigemm.planning import given_plan, own_stack, plan_for, usable_split, workspace_limit
 from hifigemm.schemes import Native, Scheme
-from hifigemm.select import as_scheme, check_forced, choose
 
 __all__ = ["gemm", "make_plan", "matmul", "prepare"]
 
@@ -210,7 +211,7 @@ def make_plan(
     shapes = shapes_of(a.shape, b.shape)
     left = stacked(clean(_array(a)), shapes.left, shapes.batch, dtype)
     right = stacked(clean(_array(b)), shapes.right, shapes.batch, dtype)
-    return _plan(shapes.problem(dtype), left, right, accuracy, scheme, engine_for(engine), workspace)
+    return plan_for(shapes.problem(dtype), left, right, accuracy, scheme, engine_for(engine), workspace)
 
 
 def prepare(a: Any, side: Literal["left", "right"], *, plan: Plan) -> Prepared:
@@ -242,52 +243,12 @@ def prepare(a: Any, side: Literal["left", "right"], *, plan: Plan) -> Prepared:
     operand = x.astype(plan.problem.dtype, copy=True)
     split = None
     if plan.scheme.independent_splits and not isinstance(plan.scheme, Native):
-        split = whole_split(plan, _own_stack(operand, side, plan.problem), side, engine_for(plan.engine))
+        split = whole_split(plan, own_stack(operand, side, plan.problem), side, engine_for(plan.engine))
     return Prepared(operand, split, side, plan)
-
-
-def _own_stack(x: Array, side: str, problem: Problem) -> Array:
-    """An operand as the stack that a product under this problem makes of it."""
-    if side == "right":
-        return x.reshape((-1, *x.shape[-2:])) if x.ndim > 1 else x.reshape(1, -1, 1)
-    if problem.batch == 1 or x.ndim < 3:
-        return x.reshape(1, math.prod(x.shape[:-1]), x.shape[-1])
-    return x.reshape((-1, *x.shape[-2:]))
 
 
 def _array(x: Array | Prepared) -> Array:
     return x.operand if isinstance(x, Prepared) else x
-
-
-def _plan(
-    problem: Problem,
-    a: Array,
-    b: Array,
-    accuracy: Accuracy,
-    scheme: str | Scheme,
-    engine: Engine,
-    workspace: int | None,
-) -> Plan:
-    target = resolve(accuracy, problem.fmt, problem.k)
-    chosen = as_scheme(scheme)
-    if chosen is None:
-        chosen = choose(problem, target)
-    else:
-        if chosen.explicit and accuracy is None:
-            target = NO_PROMISE
-        check_forced(chosen, problem, target)
-    limit = _workspace(problem, workspace)
-    return chosen.plan(problem, a, b, target, engine, limit)
-
-
-def _workspace(problem: Problem, workspace: int | None) -> int:
-    """Bytes to stay within: what was asked, or eight times the operands and the result and at least 256 MiB."""
-    if workspace is not None:
-        if workspace <= 0:
-            raise PlanError(f"workspace={workspace}: expected a positive number of bytes")
-        return workspace
-    p = problem
-    return max(2**28, 8 * p.batch * (p.m * p.k + p.k * p.n + p.m * p.n) * p.dtype.itemsize)
 
 
 def _product(
@@ -297,51 +258,23 @@ def _product(
     dtype = dtype or result_dtype(a.dtype, b.dtype)
     shapes = shapes_of(a.shape, b.shape)
     problem = shapes.problem(dtype)
-    plan = _given_plan(a, b, options, problem)
+    plan = given_plan(a, b, options, problem)
     engine = engine_for(options["engine"] if plan is None else plan.engine)
     if 0 in (problem.m, problem.n, problem.k, problem.batch):
         return np.zeros(shapes.result, dtype), _empty_report("a dimension is 0: nothing to multiply", engine)
     left = stacked(_array(a), shapes.left, shapes.batch, dtype)
     right = stacked(_array(b), shapes.right, shapes.batch, dtype)
-    limit = _workspace(problem, options["workspace"])
+    limit = workspace_limit(problem, options["workspace"])
     if plan is None:
         asked = options["accuracy"], options["scheme"]
-        plan = _plan(problem, left, right, *asked, engine, limit)
+        plan = plan_for(problem, left, right, *asked, engine, limit)
     elif plan.problem != problem or options["workspace"] is not None:
         plan = plan.scheme.fit(plan, problem, limit)
-    splits = _usable(a, "left", plan, shapes.left), _usable(b, "right", plan, shapes.right)
+    splits = usable_split(a, "left", plan, shapes.left), usable_split(b, "right", plan, shapes.right)
     outcome = multiply(plan, left, right, engine, limit, shift, splits)
     report = _report(plan, outcome, engine)
     log.info("%s: %s, %s", problem, plan.scheme, report.reason)
     return outcome.values.reshape(shapes.result), report
-
-
-def _given_plan(a: Array | Prepared, b: Array | Prepared, options: dict[str, Any], problem: Problem) -> Plan | None:
-    """The plan that was passed or that a prepared operand was made for; None where there is none."""
-    plans = [p for p in (options["plan"], *(x.plan for x in (a, b) if isinstance(x, Prepared))) if p is not None]
-    if not plans:
-        return None
-    for x, side in ((a, "left"), (b, "right")):
-        if isinstance(x, Prepared) and x.side != side:
-            raise PlanError(f"an operand prepared for the {x.side} stands on the {side}")
-    plan = plans[0]
-    if any(p.scheme != plan.scheme or p.slice_bits != plan.slice_bits or p.balance != plan.balance for p in plans):
-        raise PlanError(f"operands and plan are of different plans: {', '.join(str(p.scheme) for p in plans)}")
-    if options["accuracy"] is not None or options["scheme"] != "auto":
-        raise PlanError("a plan has its own accuracy and scheme; give either the plan or accuracy and scheme")
-    if options["engine"] not in (None, plan.engine):
-        raise PlanError(f"engine={options['engine']!r} differs from the plan's engine {plan.engine!r}")
-    if plan.problem.k != problem.k or plan.problem.dtype != problem.dtype:
-        raise PlanError(f"the plan is for {plan.problem}; the operands are {problem}")
-    return plan
-
-
-def _usable(x: Array | Prepared, side: str, plan: Plan, shape: tuple[int, int, int]) -> Split | None:
-    """The split of a prepared operand, where it is laid out as this product needs it."""
-    if not isinstance(x, Prepared) or x.split is None:
-        return None
-    vectors = shape[1] if side == "left" else shape[2]
-    return x.split if (x.split.parts.shape[0], x.split.vectors) == (shape[0], vectors) else None
 
 
 def _report(plan: Plan, outcome: Outcome, engine: Engine) -> Report:

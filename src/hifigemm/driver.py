@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hifigemm.engines import Engine
+from hifigemm.engine import Engine
 from hifigemm.exceptions import AccuracyError
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.special import clean, fill_nonfinite, nonfinite_vectors

@@ -1,5 +1,5 @@
 """Engines multiply; they know nothing of schemes."""
 
-from hifigemm.engines.engine import Engine, available, engine_for
+from hifigemm.engines.registry import available, engine_for
 
-__all__ = ["Engine", "available", "engine_for"]
+__all__ = ["available", "engine_for"]

@@ -12,9 +12,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from hifigemm.engines.engine import F
+from hifigemm.engine import F
 from hifigemm.exceptions import InexactProductError
-from hifigemm.formats import BF16, FP16, FP32, FP64, INT8, TF32
+from hifigemm.formats import BF16, FP16, FP32, FP64, INT8, TF32, Format
+from hifigemm.numerics.accumulation import Accumulation, add_outside, in_any_order
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.bounds import exact_k_limit
 from hifigemm.plan import ProductSpec
@@ -22,6 +23,8 @@ from hifigemm.plan import ProductSpec
 __all__ = ["NumpyEngine"]
 
 _FP32_SUM = 2**24
+_OUTSIDE_BLOCK = 64
+"""Inner length of BLAS calls whose results are added outside: error about k / 64 + 64 units, calls long enough."""
 _SPECS = (
     ProductSpec(INT8, 2**31 - 1, 127, 2**17 - 1),
     ProductSpec(FP16, _FP32_SUM, FP16.max_integer, 1024),
@@ -64,6 +67,24 @@ class NumpyEngine:
         """np.matmul."""
         with np.errstate(all="ignore"):
             return np.matmul(a, b)
+
+    def accumulation(self, fmt: Format) -> Accumulation:
+        """FP32 sums by BLAS for FP16, BF16 and TF32 words, FP64 sums for FP32 words ("TF64"); see `Engine`."""
+        accumulator = FP64 if fmt is FP32 else FP32
+        return in_any_order(f"BLAS in {accumulator.name}, any order", fmt, accumulator, _OUTSIDE_BLOCK)
+
+    def rounded_product(
+        self, fmt: Format, a: Array, b: Array, c: Array | None = None, *, block: int | None = None
+    ) -> Array:
+        """A B + C by BLAS, C added last; see `accumulation` and `Engine`."""
+        dtype = np.float64 if self.accumulation(fmt).accumulator is FP64 else np.float32
+
+        def product(x: Array, y: Array, z: Array | None) -> Array:
+            with np.errstate(all="ignore"):
+                xy = np.matmul(x.astype(dtype, copy=False), y.astype(dtype, copy=False))
+                return xy if z is None else xy + z
+
+        return add_outside(product, a, b, c, block)
 
     def override(self, function: F) -> F:
         """The functions of numerics are NumPy's own."""

@@ -27,7 +27,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from hifigemm.accuracy import Target
-from hifigemm.engines.engine import Engine
+from hifigemm.engine import Engine
 from hifigemm.exceptions import PlanError
 from hifigemm.formats import FP32, FP64
 from hifigemm.numerics import bounds, estimates

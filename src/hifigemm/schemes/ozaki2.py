@@ -25,7 +25,7 @@ from typing import ClassVar
 import numpy as np
 
 from hifigemm.accuracy import Target
-from hifigemm.engines.engine import Engine
+from hifigemm.engine import Engine
 from hifigemm.exceptions import AccuracyError, PlanError
 from hifigemm.numerics import residues as crt
 from hifigemm.numerics import scaling
@@ -35,6 +35,7 @@ from hifigemm.numerics.estimates import MAGNITUDE_BITS_UP, magnitudes_up
 from hifigemm.numerics.rounding import Rounded, in_chunks, round_limbs
 from hifigemm.plan import Plan, Problem, Product, Split, fit_blocks
 from hifigemm.schemes import promise
+from hifigemm.schemes.residue_products import components, multiply_residues, num_parts, product_operands
 from hifigemm.schemes.scheme import Scheme, exact_int8, product_spec
 
 __all__ = ["Ozaki2"]
@@ -110,7 +111,7 @@ class Ozaki2(Scheme):
             reason += ", one more product for the scaling"
         spec = engine.products[self.product]
         scheme = replace(self, num_moduli=count)
-        parts = _num_parts(problem, count)
+        parts = num_parts(_moduli(problem, count), problem.is_complex)
         plan = Plan(
             problem, scheme, target, engine.name, spec, parts, spec.k_block, reason, self.explicit, balance=balance
         )
@@ -120,7 +121,7 @@ class Ozaki2(Scheme):
         """Blocks by the bytes of residues and working copies of rows and columns, and of residues of entries."""
         width = 2 if problem.is_complex else 1
         count = self.count
-        parts = _num_parts(problem, count)
+        parts = num_parts(_moduli(problem, count), problem.is_complex)
 
         def need(batch: int, rows: int, cols: int) -> int:
             vectors = problem.k * (rows + width * cols) * (parts + width * count + 6 * 8 * width)
@@ -158,8 +159,8 @@ class Ozaki2(Scheme):
         unit_bits = scaling.NORM_BITS if self.scaling == "fast" else MAGNITUDE_BITS_UP
         own = _exponent(x, axis)
         bits = max(int((scale + own).max(initial=0)), 0) + 1
-        integers = [scaling.round_to_integers(c, scale, own, unit_bits) for c in _components(x)]
-        parts = _parts([engine.override(crt.residues)(y, moduli.moduli, bits) for y in integers], moduli)
+        integers = [scaling.round_to_integers(c, scale, own, unit_bits) for c in components(x)]
+        parts = product_operands([engine.override(crt.residues)(y, moduli.moduli, bits) for y in integers], moduli)
 
         embedded = embed_left(x) if side == "left" else embed_right(x)
         width = embedded.shape[3 - axis] // x.shape[3 - axis]
@@ -174,15 +175,15 @@ class Ozaki2(Scheme):
         """Residues of the product modulus by modulus, reconstruction, one rounding."""
         problem = plan.problem
         moduli = _moduli(problem, self.count)
-        remainders = _remainders(left, right, moduli, engine)
-        shape = remainders.shape[1:]
-        remainders = remainders.reshape(len(moduli.moduli), -1)
+        residues = multiply_residues(left, right, moduli, engine)
+        shape = residues.shape[1:]
+        residues = residues.reshape(len(moduli.moduli), -1)
         exponent = np.broadcast_to(left.unit + right.unit + shift, shape).ravel()
 
         def work(part: slice) -> Rounded:
-            return round_limbs(moduli.reconstruct(remainders[:, part]), exponent[part], problem.fmt)
+            return round_limbs(moduli.reconstruct(residues[:, part]), exponent[part], problem.fmt)
 
-        rounded = in_chunks(work, remainders.shape[1], shape, problem.fmt)
+        rounded = in_chunks(work, residues.shape[1], shape, problem.fmt)
         error = _error(left, right, problem.terms)
         lowest = left.facts["exponent"] + right.facts["exponent"] - left.unit - right.unit
         settled, bound = promise.judge(plan, left, right, engine, rounded, error == 0, np.frexp(error)[1], lowest)
@@ -204,25 +205,14 @@ def _moduli(problem: Problem, count: int) -> crt.ModuliSet:
     return crt.moduli_set(count, problem.is_complex)
 
 
-def _num_parts(problem: Problem, count: int) -> int:
-    """Real products: one for each modulus, or two or three for complex operands."""
-    return sum(1 if not problem.is_complex else 2 if j else 3 for j in _moduli(problem, count).splits)
-
-
-def _components(x: Array) -> list[Array]:
-    """The operand as float64, or its real and its imaginary part."""
-    parts = [x.real, x.imag] if x.dtype.kind == "c" else [x]
-    return [part.astype(np.float64, copy=False) for part in parts]
-
-
 def _exponent(x: Array, axis: int) -> Array:
     """Smallest e with |re|, |im| < 2**e along the axis."""
-    return np.maximum.reduce([largest_exponent(c, axis) for c in _components(x)])
+    return np.maximum.reduce([largest_exponent(c, axis) for c in components(x)])
 
 
 def _squares(x: Array, exponent: Array, axis: int) -> Array:
     """Squared norms along the axis, rounded up, in units of 4**(exponent - NORM_BITS)."""
-    return np.add.reduce([scaling.square_norms(c, exponent, axis) for c in _components(x)])
+    return np.add.reduce([scaling.square_norms(c, exponent, axis) for c in components(x)])
 
 
 def _exact_count(problem: Problem, a: Array, b: Array) -> tuple[int | None, int, int]:
@@ -236,7 +226,7 @@ def _exact_count(problem: Problem, a: Array, b: Array) -> tuple[int | None, int,
     for x, axis in ((a, 2), (b, 1)):
         exponent = _exponent(x, axis)
         s = scaling.scale_exponent(_squares(x, exponent, axis), exponent, scaling.NORM_BITS, smallest)
-        low = np.minimum.reduce([lowest_bit(c, axis) for c in _components(x)])
+        low = np.minimum.reduce([lowest_bit(c, axis) for c in components(x)])
         missing.append(int(np.max(-low - s, where=low != NO_BIT, initial=-NO_BIT)))
     if min(missing) == -NO_BIT:
         return 2, 0, 1
@@ -252,8 +242,8 @@ def _exact_count(problem: Problem, a: Array, b: Array) -> tuple[int | None, int,
 def _largest_sums(a: Array, b: Array, left: Array, right: Array, engine: Engine) -> tuple[Array, Array]:
     """max_j and max_i of |A||B| with magnitudes rounded up to 6 bits; for complex operands over re and im."""
     top = 2**MAGNITUDE_BITS_UP
-    ups_a = [magnitudes_up(c, left) for c in _components(a)]
-    ups_b = [magnitudes_up(c, right) for c in _components(b)]
+    ups_a = [magnitudes_up(c, left) for c in components(a)]
+    ups_b = [magnitudes_up(c, right) for c in components(b)]
     batch, m, n = max(a.shape[0], b.shape[0]), a.shape[1], b.shape[2]
     rows, cols = np.zeros((batch, m, 1), np.int64), np.zeros((batch, 1, n), np.int64)
     pairings = [ups_b] if len(ups_b) == 1 else [ups_b, ups_b[::-1]]
@@ -267,46 +257,6 @@ def _largest_sums(a: Array, b: Array, left: Array, right: Array, engine: Engine)
     return rows.max(axis=0, keepdims=True) if a.shape[0] == 1 else rows, (
         cols.max(axis=0, keepdims=True) if b.shape[0] == 1 else cols
     )
-
-
-def _parts(components: list[Array], moduli: crt.ModuliSet) -> Array:
-    """Residues (L, ...) of the components as the operands of the real products, int8 (products, ...)."""
-    if len(components) == 1:
-        return components[0]
-    parts = []
-    for x, y, p, j in zip(*components, moduli.moduli, moduli.splits, strict=True):
-        x, y = x.astype(np.float64), y.astype(np.float64)
-        parts += [x + j * y, x - j * y] if j else [x, y, x + y]
-        many = 2 if j else 3
-        parts[-many:] = [crt.reduce_centred(part, p).astype(np.int8) for part in parts[-many:]]
-    return np.stack(parts)
-
-
-def _remainders(left: Split, right: Split, moduli: crt.ModuliSet, engine: Engine) -> Array:
-    """Residues of the product: int8 (L, batch, m, n), re and im interleaved along the last axis if complex."""
-    is_complex = left.count != len(moduli.moduli)
-    batch = max(left.parts.shape[0], right.parts.shape[0])
-    width = 2 if is_complex else 1
-    out = np.empty((len(moduli.moduli), batch, left.parts.shape[2], right.parts.shape[3] * width), np.int8)
-    at = 0
-    for row, p, j in zip(out, moduli.moduli, moduli.splits, strict=True):
-        many = 1 if not is_complex else 2 if j else 3
-        x = [_product_mod(left.parts[:, q], right.parts[:, q], p, engine) for q in range(at, at + many)]
-        at += many
-        if not is_complex:
-            row[...] = x[0]
-        elif j:
-            row[..., 0::2] = crt.reduce_centred((x[0] + x[1]) * crt.centred(pow(2, -1, p), p), p)
-            row[..., 1::2] = crt.reduce_centred((x[0] - x[1]) * crt.centred(pow(2 * j, -1, p), p), p)
-        else:
-            row[..., 0::2] = crt.reduce_centred(x[0] - x[1], p)
-            row[..., 1::2] = crt.reduce_centred(x[2] - x[0] - x[1], p)
-    return out
-
-
-def _product_mod(a: Array, b: Array, p: int, engine: Engine) -> Array:
-    """a @ b mod p, centred, as float64, for INT8 residues."""
-    return crt.reduce_centred(exact_int8(engine, a, b, 128, 128).astype(np.float64), p)
 
 
 def _error(left: Split, right: Split, terms: int) -> Array:

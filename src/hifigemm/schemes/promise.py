@@ -13,7 +13,7 @@ import math
 import numpy as np
 
 from hifigemm.accuracy import Target
-from hifigemm.engines.engine import Engine
+from hifigemm.engine import Engine
 from hifigemm.numerics.bits import Array, power_of_two, scale_by_power
 from hifigemm.numerics.estimates import MAGNITUDE_BITS_DOWN, magnitudes_down, nonzeros
 from hifigemm.numerics.rounding import Rounded

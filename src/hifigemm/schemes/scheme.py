@@ -14,7 +14,7 @@ from typing import ClassVar
 import numpy as np
 
 from hifigemm.accuracy import Target
-from hifigemm.engines.engine import Engine
+from hifigemm.engine import Engine
 from hifigemm.exceptions import PlanError
 from hifigemm.numerics.bits import Array
 from hifigemm.plan import Plan, Problem, Product, ProductSpec, Split

@@ -1,0 +1,58 @@
+"""The interface of an engine: what schemes ask for and engines offer. The two meet in api.py, never in an import."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, TypeVar
+
+from hifigemm.formats import Format
+from hifigemm.numerics.accumulation import Accumulation
+from hifigemm.numerics.bits import Array
+from hifigemm.plan import ProductSpec
+
+__all__ = ["Engine", "F"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Engine(Protocol):
+    """A unit that multiplies matrices."""
+
+    @property
+    def name(self) -> str:
+        """Name, as `hifigemm.engines.engine_for` takes it."""
+
+    @property
+    def device(self) -> str:
+        """Device on which the products are made."""
+
+    @property
+    def products(self) -> Mapping[str, ProductSpec]:
+        """The exact products on offer, by name."""
+
+    def exact_product(self, spec: ProductSpec, a: Array, b: Array, max_a: int, max_b: int) -> Array:
+        """a @ b for integer matrices (batch, m, k), (batch, k, n) of magnitude at most max_a, max_b, without rounding.
+
+        Raises
+        ------
+        InexactProductError
+            Where k max_a max_b exceeds the accumulator: never rounds instead.
+        """
+
+    def native_product(self, a: Array, b: Array) -> Array:
+        """a @ b as the library behind the engine computes it, in the dtype of the operands."""
+
+    def accumulation(self, fmt: Format) -> Accumulation:
+        """How `rounded_product` adds products of words of `fmt`; PlanError where the engine does not multiply them."""
+
+    def rounded_product(
+        self, fmt: Format, a: Array, b: Array, c: Array | None = None, *, block: int | None = None
+    ) -> Array:
+        """A B + C for words of `fmt`, rounded as `accumulation(fmt)` states, in the dtype of its accumulator.
+
+        a (batch, m, k) and b (batch, k, n) hold values of `fmt` in float32. With `block`, the unit starts from 0 every
+        `block` of k and what it returns is added to C outside, in the accumulator's format, to nearest, in order of k.
+        """
+
+    def override(self, function: F) -> F:
+        """This engine's version of a function of numerics: same name, same bits; the function itself by default."""

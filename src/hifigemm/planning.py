@@ -1,0 +1,92 @@
+"""From options to a plan: what was asked, what was passed, what was prepared."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+from hifigemm.accuracy import NO_PROMISE, Accuracy, resolve
+from hifigemm.engine import Engine
+from hifigemm.exceptions import PlanError
+from hifigemm.numerics.bits import Array
+from hifigemm.plan import Plan, Prepared, Problem, Split
+from hifigemm.schemes import Scheme
+from hifigemm.select import as_scheme, check_forced, choose
+
+__all__ = ["given_plan", "own_stack", "plan_for", "usable_split", "workspace_limit"]
+
+_LAYOUT: dict[str, Any] = {"block_shape": (1, 1, 1), "workspace": 0, "reason": ""}
+"""Fields of a plan in which plans of the same products may differ."""
+
+
+def own_stack(x: Array, side: str, problem: Problem) -> Array:
+    """An operand as the stack that a product under this problem makes of it."""
+    if side == "right":
+        return x.reshape((-1, *x.shape[-2:])) if x.ndim > 1 else x.reshape(1, -1, 1)
+    if problem.batch == 1 or x.ndim < 3:
+        return x.reshape(1, math.prod(x.shape[:-1]), x.shape[-1])
+    return x.reshape((-1, *x.shape[-2:]))
+
+
+def plan_for(
+    problem: Problem,
+    a: Array,
+    b: Array,
+    accuracy: Accuracy,
+    scheme: str | Scheme,
+    engine: Engine,
+    workspace: int | None,
+) -> Plan:
+    """The plan for operands (batch or 1, m, k) and (batch or 1, k, n) under the accuracy and scheme that were asked."""
+    target = resolve(accuracy, problem.fmt, problem.k)
+    chosen = as_scheme(scheme)
+    if chosen is None:
+        chosen = choose(problem, target)
+    else:
+        if chosen.explicit and accuracy is None:
+            target = NO_PROMISE
+        check_forced(chosen, problem, target)
+    limit = workspace_limit(problem, workspace)
+    return chosen.plan(problem, a, b, target, engine, limit)
+
+
+def workspace_limit(problem: Problem, workspace: int | None) -> int:
+    """Bytes to stay within: what was asked, or eight times the operands and the result and at least 256 MiB."""
+    if workspace is not None:
+        if workspace <= 0:
+            raise PlanError(f"workspace={workspace}: expected a positive number of bytes")
+        return workspace
+    p = problem
+    return max(2**28, 8 * p.batch * (p.m * p.k + p.k * p.n + p.m * p.n) * p.dtype.itemsize)
+
+
+def given_plan(a: Array | Prepared, b: Array | Prepared, options: dict[str, Any], problem: Problem) -> Plan | None:
+    """The plan that was passed or that a prepared operand was made for; None where there is none."""
+    plans = [p for p in (options["plan"], *(x.plan for x in (a, b) if isinstance(x, Prepared))) if p is not None]
+    if not plans:
+        return None
+    for x, side in ((a, "left"), (b, "right")):
+        if isinstance(x, Prepared) and x.side != side:
+            raise PlanError(f"an operand prepared for the {x.side} stands on the {side}")
+    plan = plans[0]
+    if any(
+        (p.scheme, p.target, p.slice_bits, p.balance) != (plan.scheme, plan.target, plan.slice_bits, plan.balance)
+        for p in plans
+    ):
+        raise PlanError(f"operands and plan are of different plans: {', '.join(str(p.scheme) for p in plans)}")
+    if options["accuracy"] is not None or options["scheme"] != "auto":
+        raise PlanError("a plan has its own accuracy and scheme; give either the plan or accuracy and scheme")
+    if options["engine"] not in (None, plan.engine):
+        raise PlanError(f"engine={options['engine']!r} differs from the plan's engine {plan.engine!r}")
+    if plan.problem.k != problem.k or plan.problem.dtype != problem.dtype:
+        raise PlanError(f"the plan is for {plan.problem}; the operands are {problem}")
+    return plan
+
+
+def usable_split(x: Array | Prepared, side: str, plan: Plan, shape: tuple[int, int, int]) -> Split | None:
+    """The split of a prepared operand, where it is laid out as this product needs it."""
+    if not isinstance(x, Prepared) or x.split is None:
+        return None
+    vectors = shape[1] if side == "left" else shape[2]
+    return x.split if (x.split.parts.shape[0], x.split.vectors) == (shape[0], vectors) else None
