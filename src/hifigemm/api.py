@@ -19,7 +19,7 @@ from hifigemm.numerics.epilogue import combine, power_of_two_exponent
 from hifigemm.numerics.special import clean
 from hifigemm.operands import as_operand, check_out, result_dtype, shapes_of, stacked
 from hifigemm.plan import Plan, Prepared, Report
-from hifigemm.planning import given_plan, own_stack, plan_for, usable_split, workspace_limit
+from hifigemm.planning import Options, given_plan, own_stack, plan_for, usable_split, workspace_limit
 from hifigemm.schemes import Native, Scheme
 
 __all__ = ["gemm", "make_plan", "matmul", "prepare"]
@@ -87,7 +87,7 @@ def matmul(
     >>> hg.matmul(a, np.ones((3, 1)), accuracy="correct")
     array([[1.]])
     """
-    options = {"accuracy": accuracy, "scheme": scheme, "engine": engine, "plan": plan, "workspace": workspace}
+    options = Options(accuracy, scheme, engine, plan, workspace, return_report)
     a, b = as_operand(a, "a"), as_operand(b, "b")
     if out is not None:
         check_out(out, shapes_of(a.shape, b.shape).result, result_dtype(a.dtype, b.dtype))
@@ -146,7 +146,7 @@ def gemm(
         check_out(out, shape, dtype)
     if c is not None and np.broadcast_shapes(c.shape, shape) != shape:
         raise ValueError(f"c has shape {c.shape}; the result has shape {shape}")
-    options = {"accuracy": accuracy, "scheme": scheme, "engine": engine, "plan": plan, "workspace": workspace}
+    options = Options(accuracy, scheme, engine, plan, workspace, return_report)
     shift = power_of_two_exponent(alpha)
     if alpha == 0:
         result, report = np.zeros(shape, dtype), _empty_report("alpha is 0: A and B are not read", engine_for(engine))
@@ -252,24 +252,25 @@ def _array(x: Array | Prepared) -> Array:
 
 
 def _product(
-    a: Array | Prepared, b: Array | Prepared, options: dict[str, Any], shift: int = 0, dtype: Any = None
+    a: Array | Prepared, b: Array | Prepared, options: Options, shift: int = 0, dtype: Any = None
 ) -> tuple[Array, Report]:
     """2**shift A B in the result's shape, with its report: the flow of the library."""
     dtype = dtype or result_dtype(a.dtype, b.dtype)
     shapes = shapes_of(a.shape, b.shape)
     problem = shapes.problem(dtype)
     plan = given_plan(a, b, options, problem)
-    engine = engine_for(options["engine"] if plan is None else plan.engine)
+    engine = engine_for(options.engine if plan is None else plan.engine)
     if 0 in (problem.m, problem.n, problem.k, problem.batch):
         return np.zeros(shapes.result, dtype), _empty_report("a dimension is 0: nothing to multiply", engine)
     left = stacked(_array(a), shapes.left, shapes.batch, dtype)
     right = stacked(_array(b), shapes.right, shapes.batch, dtype)
-    limit = workspace_limit(problem, options["workspace"])
+    limit = workspace_limit(problem, options.workspace)
     if plan is None:
-        asked = options["accuracy"], options["scheme"]
-        plan = plan_for(problem, left, right, *asked, engine, limit)
-    elif plan.problem != problem or options["workspace"] is not None:
+        plan = plan_for(problem, left, right, options.accuracy, options.scheme, engine, limit)
+    elif plan.problem != problem or options.workspace is not None:
         plan = plan.scheme.fit(plan, problem, limit)
+    if not options.return_report:
+        plan = replace(plan, states_bound=False)
     splits = usable_split(a, "left", plan, shapes.left), usable_split(b, "right", plan, shapes.right)
     outcome = multiply(plan, left, right, engine, limit, shift, splits)
     report = _report(plan, outcome, engine)

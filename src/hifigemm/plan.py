@@ -104,6 +104,8 @@ class Plan:
     reason : str
     fixed : bool
         The counts were forced, so that they are not refined.
+    states_bound : bool
+        Without a promise, the largest possible error is worked out for the report; that takes two more products.
     slice_bits : int
         beta of Ozaki scheme I.
     balance : int
@@ -123,6 +125,7 @@ class Plan:
     k_block: int
     reason: str
     fixed: bool = False
+    states_bound: bool = True
     slice_bits: int = 0
     balance: int = 0
     block_shape: tuple[int, int, int] = (1, 1, 1)
@@ -134,6 +137,11 @@ class Plan:
         if self.product is None:
             raise PlanError(f"{self.scheme} has no product but the native one")
         return self.product
+
+    @property
+    def layout(self) -> tuple[object, ...]:
+        """What two plans must share for a split made by one to serve the other."""
+        return self.scheme, self.target, self.slice_bits, self.balance
 
     def blocks(self) -> Iterator[Block]:
         """Blocks of the result, columns outermost. Their size bounds the workspace and has no influence on any bit."""

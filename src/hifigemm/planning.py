@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass
 
 from hifigemm.accuracy import NO_PROMISE, Accuracy, resolve
 from hifigemm.engine import Engine
@@ -14,10 +13,19 @@ from hifigemm.plan import Plan, Prepared, Problem, Split
 from hifigemm.schemes import Scheme
 from hifigemm.select import as_scheme, check_forced, choose
 
-__all__ = ["given_plan", "own_stack", "plan_for", "usable_split", "workspace_limit"]
+__all__ = ["Options", "given_plan", "own_stack", "plan_for", "usable_split", "workspace_limit"]
 
-_LAYOUT: dict[str, Any] = {"block_shape": (1, 1, 1), "workspace": 0, "reason": ""}
-"""Fields of a plan in which plans of the same products may differ."""
+
+@dataclass(frozen=True)
+class Options:
+    """The keyword arguments that `matmul` and `gemm` share."""
+
+    accuracy: Accuracy
+    scheme: str | Scheme
+    engine: str | None
+    plan: Plan | None
+    workspace: int | None
+    return_report: bool
 
 
 def own_stack(x: Array, side: str, problem: Problem) -> Array:
@@ -61,24 +69,21 @@ def workspace_limit(problem: Problem, workspace: int | None) -> int:
     return max(2**28, 8 * p.batch * (p.m * p.k + p.k * p.n + p.m * p.n) * p.dtype.itemsize)
 
 
-def given_plan(a: Array | Prepared, b: Array | Prepared, options: dict[str, Any], problem: Problem) -> Plan | None:
+def given_plan(a: Array | Prepared, b: Array | Prepared, options: Options, problem: Problem) -> Plan | None:
     """The plan that was passed or that a prepared operand was made for; None where there is none."""
-    plans = [p for p in (options["plan"], *(x.plan for x in (a, b) if isinstance(x, Prepared))) if p is not None]
+    plans = [p for p in (options.plan, *(x.plan for x in (a, b) if isinstance(x, Prepared))) if p is not None]
     if not plans:
         return None
     for x, side in ((a, "left"), (b, "right")):
         if isinstance(x, Prepared) and x.side != side:
             raise PlanError(f"an operand prepared for the {x.side} stands on the {side}")
     plan = plans[0]
-    if any(
-        (p.scheme, p.target, p.slice_bits, p.balance) != (plan.scheme, plan.target, plan.slice_bits, plan.balance)
-        for p in plans
-    ):
+    if any(p.layout != plan.layout for p in plans):
         raise PlanError(f"operands and plan are of different plans: {', '.join(str(p.scheme) for p in plans)}")
-    if options["accuracy"] is not None or options["scheme"] != "auto":
+    if options.accuracy is not None or options.scheme != "auto":
         raise PlanError("a plan has its own accuracy and scheme; give either the plan or accuracy and scheme")
-    if options["engine"] not in (None, plan.engine):
-        raise PlanError(f"engine={options['engine']!r} differs from the plan's engine {plan.engine!r}")
+    if options.engine not in (None, plan.engine):
+        raise PlanError(f"engine={options.engine!r} differs from the plan's engine {plan.engine!r}")
     if plan.problem.k != problem.k or plan.problem.dtype != problem.dtype:
         raise PlanError(f"the plan is for {plan.problem}; the operands are {problem}")
     return plan

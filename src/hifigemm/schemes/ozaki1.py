@@ -139,7 +139,7 @@ class Ozaki1(Scheme):
         exponent = largest_exponent(embedded, axis)
         unit = unit_exponent(exponent, beta)
         needed = slices_needed(unit, lowest_bit(embedded, axis), beta)
-        facts = {"needed": needed, "exponent": exponent} | promise.facts(plan.target, embedded, exponent)
+        facts = {"needed": needed, "exponent": exponent} | promise.facts(plan, embedded, exponent)
         count = max(1, min(self.count, int(needed.max(initial=0))))
         dtype = storage_dtype(plan.words)
         k = embedded.shape[axis]

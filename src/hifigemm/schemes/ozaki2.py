@@ -168,7 +168,7 @@ class Ozaki2(Scheme):
         delta = np.where(scale + exponent >= unit_bits, 0.5, 1.0)
         delta[lowest_bit(embedded, axis) >= -scale] = 0.0
         sums = magnitudes_up(embedded, exponent).sum(axis=axis, keepdims=True, dtype=np.int64)
-        facts = {"delta": delta, "sums": sums, "exponent": exponent} | promise.facts(plan.target, embedded, exponent)
+        facts = {"delta": delta, "sums": sums, "exponent": exponent} | promise.facts(plan, embedded, exponent)
         return Split(side, x.shape[3 - axis], np.moveaxis(parts, 0, 1), -scale, len(parts), facts)
 
     def multiply(self, plan: Plan, left: Split, right: Split, engine: Engine, shift: int) -> Product:

@@ -12,7 +12,6 @@ import math
 
 import numpy as np
 
-from hifigemm.accuracy import Target
 from hifigemm.engine import Engine
 from hifigemm.numerics.bits import Array, power_of_two, scale_by_power
 from hifigemm.numerics.estimates import MAGNITUDE_BITS_DOWN, magnitudes_down, nonzeros
@@ -30,12 +29,14 @@ def bits_of_inverse(r: float) -> int:
     return 1 - math.frexp(r)[1] if math.isfinite(r) else 0
 
 
-def facts(target: Target, x: Array, exponent: Array) -> dict[str, Array]:
-    """What `judge` needs of an operand (float64, |x| < 2**exponent): one byte an entry, or nine without a promise."""
+def facts(plan: Plan, x: Array, exponent: Array) -> dict[str, Array]:
+    """What `judge` needs of an operand (float64, |x| < 2**exponent): one or two bytes an entry, nine for a bound."""
+    if math.isinf(plan.target.r) and not plan.states_bound:
+        return {}
     found = {"nonzero": nonzeros(x)}
-    if math.isinf(target.r):
+    if math.isinf(plan.target.r):
         found["magnitude"] = scale_by_power(np.abs(x), -exponent)
-    elif not target.correct:
+    elif not plan.target.correct:
         found["low"] = magnitudes_down(x, exponent)
     return found
 
@@ -65,7 +66,8 @@ def judge(
     if settled.all():
         return settled, 0.0
     if math.isinf(plan.target.r):
-        return np.ones_like(settled), _largest_ratio(left, right, engine, settled, err)
+        bound = _largest_ratio(left, right, engine, settled, err) if plan.states_bound else math.inf
+        return np.ones_like(settled), bound
     if plan.target.correct:
         settled |= rounded.certain
     else:
