@@ -1,0 +1,101 @@
+"""Conversion of float32 and float64 arrays to shorter binary formats, exact for every input."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from hifigemm.formats import FP32, FP64, Format
+from hifigemm.numerics.bits import Array, power_of_two
+
+__all__ = ["ROUNDINGS", "is_representable", "largest_finite", "result_dtype", "round_to_format"]
+
+_CHUNK = 32768
+"""Entries converted at a time: the half dozen float64 temporaries of a chunk stay in the second-level cache."""
+
+
+def _to_nearest_away(y: Array) -> Array:
+    """Nearest integer, ties away from zero; y - trunc(y) is exact, |y| + 0.5 would not be."""
+    whole = np.trunc(y)
+    whole += np.copysign((np.abs(y - whole) >= 0.5).astype(np.float64), y)
+    return whole
+
+
+ROUNDINGS: dict[str, Callable[[Array], Array]] = {
+    "nearest": np.rint,
+    "zero": np.trunc,
+    "nearest-away": _to_nearest_away,
+}
+"""Rounding modes: nearest with ties to even, towards zero, nearest with ties away from zero (as cvt.rna.tf32)."""
+
+
+def largest_finite(fmt: Format) -> float:
+    """(2 - 2**(1 - t)) 2**emax, as a float64."""
+    return float((2.0 - 2.0 ** (1 - fmt.t)) * 2.0**fmt.emax)
+
+
+def result_dtype(fmt: Format) -> type[np.floating]:
+    """numpy.float32 where it holds every value of `fmt`, numpy.float64 otherwise."""
+    fits = fmt.t <= FP32.t and fmt.min_exponent >= FP32.min_exponent and fmt.emax <= FP32.emax
+    return np.float32 if fits else np.float64
+
+
+def round_to_format(x: Array, fmt: Format, mode: str = "nearest", *, saturate: bool | None = None) -> Array:
+    """Round every entry once to `fmt`: fl(x) = 2**q r(x 2**-q) with q = max(floor(log2 |x|), emin) - t + 1.
+
+    Subnormal numbers of `fmt` are honoured, zeros and vanishing values keep their sign, NaN and Inf stay what they are.
+
+    Parameters
+    ----------
+    x : float32 or float64 array, any shape and strides
+    fmt : Format
+        FP64, or a format with emin - t + 1 >= -1022 and emax <= 1023.
+    mode : {"nearest", "zero", "nearest-away"}
+        See `ROUNDINGS`.
+    saturate : bool or None
+        What a finite entry becomes whose rounded value exceeds the largest finite number of `fmt`: that number (True)
+        or Inf (False). None follows IEEE 754: True for mode "zero", else False.
+
+    Returns
+    -------
+    float32 array where float32 holds every value of `fmt`, else float64; same shape.
+
+    Raises
+    ------
+    ValueError
+        Unknown mode, or a format beyond the range above.
+    """
+    if mode not in ROUNDINGS:
+        raise ValueError(f"rounding mode {mode!r} is none of {', '.join(ROUNDINGS)}")
+    x = np.asarray(x)
+    if fmt.t == FP64.t and fmt.emin == FP64.emin and fmt.emax == FP64.emax:
+        return x.astype(np.float64)
+    if not (1 < fmt.t <= 53 and fmt.min_exponent >= -1022 and fmt.emax <= 1023):
+        raise ValueError(f"{fmt} is wider than float64 arithmetic can round to: need t <= 53, emin - t + 1 >= -1022")
+    top = largest_finite(fmt)
+    beyond = top if (mode == "zero" if saturate is None else saturate) else np.inf
+    flat = np.ascontiguousarray(x).reshape(-1)
+    out = np.empty(flat.shape, result_dtype(fmt))
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        for start in range(0, flat.size, _CHUNK):
+            part = flat[start : start + _CHUNK].astype(np.float64)
+            rounded = _round_chunk(part, fmt, ROUNDINGS[mode])
+            np.copyto(rounded, np.copysign(beyond, part), where=(np.abs(rounded) > top) & np.isfinite(part))
+            out[start : start + _CHUNK] = rounded
+    return out.reshape(x.shape)
+
+
+def _round_chunk(x: Array, fmt: Format, to_integer: Callable[[Array], Array]) -> Array:
+    """Round a float64 array as if the exponent of `fmt` had no upper limit; both scalings are by powers of two."""
+    biased = (x.view(np.int64) >> 52) & 0x7FF
+    quantum = np.maximum(biased - 1023, fmt.emin) - (fmt.t - 1)
+    rounded = to_integer(x * power_of_two(-quantum))
+    rounded *= power_of_two(quantum)
+    return rounded
+
+
+def is_representable(x: Array, fmt: Format) -> bool:
+    """Whether every entry is a value of `fmt`; Inf and NaN count as values of every format."""
+    x = np.asarray(x)
+    return bool(np.all((round_to_format(x, fmt, "zero") == x) | np.isnan(x)))

@@ -1,0 +1,149 @@
+"""Error bounds of products of words, |C - AB| <= r |A||B| + E, that hold for every finite operand.
+
+Let A = sum_p A_p + R and B = sum_q B_q + S with words as in numerics.words. Then
+
+    A B - sum_kept A_p B_q = R B + A S - R S + sum_dropped A_p B_q,
+
+and the unit errs by at most c_pq |A_p||B_q| for each kept pair, c_pq from the number of roundings that its terms go
+through: an error of eps (|C| + sum |x|) in a step can be shared out as a factor 1 + theta, |theta| <= eps, for C and
+for each x, so a term that goes through N steps carries N factors (`growth`). To first order this is
+((p + 1) u**p + c u_acc) |A||B| of [FHLMM23].
+
+Every matrix X above is majorised row by row (column by column for B) as |X| <= relative |A| + absolute, where
+`absolute` is what over- and underflow add to the a-priori bound, 0 as a rule (`Majorant`). Products of majorants give
+r |A||B| and E. Two more things add to `absolute`, see numerics.accumulation: a subnormal word is aligned like the
+smallest normal number, and sums below the normal range of the accumulator lose `tiny` in every step, and once more
+where a sum is scaled back by 2**-low_shift.
+
+References
+    [FHLMM23] Matrix Multiplication in Multiword Arithmetic, doi:10.1137/21M1465032.
+    [BHM20] A Class of Fast and Accurate Summation Algorithms, doi:10.1137/19M1257780.
+    [MM25] Error Analysis of Matrix Multiplication with Narrow Range Floating-Point Arithmetic, doi:10.1137/24M1685109.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from hifigemm.numerics.accumulation import Accumulation
+from hifigemm.numerics.bits import Array
+from hifigemm.numerics.words import Splitting, WordFacts
+
+__all__ = ["Pair", "WordError", "growth", "relative_error", "word_error"]
+
+Pair = tuple[int, int]
+"""Indices of a word of A and a word of B, from 0."""
+
+_UP = 1.0 + 2.0**-30
+"""Covers the rounding of the bounds themselves, each a few float64 operations."""
+
+
+@dataclass(frozen=True)
+class WordError:
+    """|C - AB| <= relative |A||B| + absolute; None for an absolute part of zero, else an array (batch, m, n)."""
+
+    relative: float
+    absolute: Array | None
+
+
+@dataclass(frozen=True)
+class Majorant:
+    """|X| <= relative |A| + absolute, `absolute` one number a row (left) or column (right); total >= sum_h |A_h|."""
+
+    relative: float
+    absolute: Array
+    total: Array
+
+    def times(self, other: Majorant, k: int) -> tuple[float, Array]:
+        """(relative, absolute) of |X||Y| <= relative |A||B| + absolute, for a left and a right factor."""
+        absolute = self.relative * self.total * other.absolute + self.absolute * other.total * other.relative
+        return self.relative * other.relative, absolute + k * self.absolute * other.absolute
+
+
+def growth(*factors: tuple[float, int]) -> float:
+    """prod (1 + u)**n - 1 over the pairs (u, n), rounded up; inf where that overflows."""
+    exponent = sum(n * math.log1p(u) for u, n in factors)
+    return math.expm1(exponent) * _UP if exponent < 700.0 else math.inf
+
+
+def relative_error(
+    splitting: Splitting, kept: Mapping[Pair, float], remainders: tuple[bool, bool] = (True, True)
+) -> float:
+    """r of the module docstring for data without over- and underflow.
+
+    Parameters
+    ----------
+    splitting : Splitting
+    kept : mapping of pairs to c_pq
+    remainders : whether A and B have remainders
+    """
+    *words, rest = splitting.relative_bounds()
+    r, s = (rest if has else 0.0 for has in remainders)
+    pairs = ((p, q) for p in range(splitting.num_words) for q in range(splitting.num_words))
+    return (sum(kept.get((p, q), 1.0) * words[p] * words[q] for p, q in pairs) + r + s + r * s) * _UP
+
+
+def word_error(
+    left: WordFacts,
+    right: WordFacts,
+    splitting: Splitting,
+    kept: Mapping[Pair, float],
+    accumulation: Accumulation,
+    k: int,
+) -> WordError:
+    """The error bound of a block of C for words of these facts.
+
+    Parameters
+    ----------
+    left, right : WordFacts
+        Of rows of A and of columns of B.
+    splitting : Splitting
+        Of both.
+    kept : mapping of pairs to c_pq
+        Products that are made, all in `accumulation`.
+    k : int
+        Length of the sums.
+    """
+    relative = relative_error(splitting, kept, (bool(left.inexact.any()), bool(right.inexact.any())))
+    steps = accumulation.steps(k) * len(kept) + 1
+    meets_floor = left.lowest + right.lowest < accumulation.safe_exponent + splitting.low_shift
+    if not (meets_floor.any() or any(x.any() for f in (left, right) for x in (f.excess, f.subnormal))):
+        return WordError(relative, None)
+    with np.errstate(over="ignore", invalid="ignore"):
+        absolute = _absolute_error(left, right, splitting, kept, k)
+        tiny = steps * accumulation.tiny * (1.0 + max(kept.values()))
+        absolute = (absolute + meets_floor * tiny) * _UP + (k + 16) * 2.0**-1074
+    return WordError(relative, np.where(np.isnan(absolute), np.inf, absolute))
+
+
+def _absolute_error(
+    left: WordFacts, right: WordFacts, splitting: Splitting, kept: Mapping[Pair, float], k: int
+) -> Array:
+    """The absolute parts of all products of majorants in the module docstring."""
+    count = splitting.num_words
+    a, b = (_majorants(f, splitting, axis, widened=False) for f, axis in ((left, -1), (right, -2)))
+    wide_a, wide_b = (_majorants(f, splitting, axis, widened=True) for f, axis in ((left, -1), (right, -2)))
+    whole_a, whole_b = (Majorant(1.0, np.zeros_like(f.total), f.total) for f in (left, right))
+    absolute = a[count].times(whole_b, k)[1] + whole_a.times(b[count], k)[1] + a[count].times(b[count], k)[1]
+    for p in range(count):
+        for q in range(count):
+            if (p, q) in kept:
+                absolute += kept[p, q] * wide_a[p].times(wide_b[q], k)[1]
+            else:
+                absolute += a[p].times(b[q], k)[1]
+    return absolute
+
+
+def _majorants(facts: WordFacts, splitting: Splitting, axis: int, *, widened: bool) -> list[Majorant]:
+    """Majorants of the words and, last, of the remainder; widened for subnormal words, as their alignment needs it."""
+    result = []
+    for p, relative in enumerate(splitting.relative_bounds()):
+        absolute = np.take(facts.excess, [p], axis=axis)
+        if widened and p < splitting.num_words:
+            absolute = absolute + np.take(facts.subnormal, [p], axis=axis)
+        result.append(Majorant(relative, absolute, facts.total))
+    return result

@@ -1,0 +1,147 @@
+"""Words: a number as an unevaluated sum of numbers of a short format, A = A_1 + A_2 + ... + remainder.
+
+A_p = 2**(-s (p-1)) fl(2**(s (p-1)) (A - A_1 - ... - A_{p-1})), with s = `low_shift` binades by which each further
+word is scaled up before it is rounded, so that it does not underflow [OY22]. The subtractions are exact. With u the
+unit roundoff of the format (2 u for rounding to zero in place of u) and no over- or underflow,
+
+    |A_1| <= (1 + u) |A|,    |A_p| <= u**(p-1) (1 + u) |A|,    |remainder| <= u**num_words |A|.
+
+For over- and underflow, `describe` measures by how much each of these is missed; the bounds of numerics.word_bounds
+then hold for every finite operand. Words saturate at the largest number of their format.
+
+References
+    [FHLMM23] Matrix Multiplication in Multiword Arithmetic, doi:10.1137/21M1465032.
+    [OY22] Recovering single precision accuracy from Tensor Cores, doi:10.1177/10943420221090256.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from hifigemm.formats import Format
+from hifigemm.numerics.bits import Array
+from hifigemm.numerics.rounding_formats import round_to_format
+
+__all__ = ["Splitting", "WordFacts"]
+
+
+@dataclass(frozen=True)
+class WordFacts:
+    """What the error bounds need to know of the rows or columns of an operand.
+
+    Every array has the operand's shape but for the axis of k.
+
+    Attributes
+    ----------
+    excess : float64 array, num_words + 1 along the axis of k
+        For each word and then for the remainder: the largest amount by which its a-priori bound is exceeded.
+    subnormal : float64 array, num_words along the axis of k
+        For each word, the smallest normal number of its format in the word's scale where it holds subnormal numbers,
+        else 0.
+    total : float64 array, 1 along the axis of k
+        Upper bound of sum_h |A_h|.
+    lowest : int64 array, 1 along the axis of k
+        Least exponent of the nonzero stored words, subnormal numbers counting as emin.
+    inexact : bool array, 1 along the axis of k
+        There is a remainder.
+    """
+
+    excess: Array
+    subnormal: Array
+    total: Array
+    lowest: Array
+    inexact: Array
+
+
+@dataclass(frozen=True)
+class Splitting:
+    """How numbers are cut into words.
+
+    Parameters
+    ----------
+    fmt : Format
+    num_words : int
+    rounding : "nearest", "zero" or "nearest-away"
+    low_shift : int
+        Word p (from 0) is stored times 2**(low_shift p).
+    """
+
+    fmt: Format
+    num_words: int
+    rounding: str = "nearest"
+    low_shift: int = 0
+
+    @property
+    def unit(self) -> float:
+        """Largest relative error of one word: u, or 2 u for rounding to zero."""
+        return self.fmt.u * (2.0 if self.rounding == "zero" else 1.0)
+
+    def relative_bounds(self) -> list[float]:
+        """Bounds of |word p| / |A| for each p and of |remainder| / |A|, without over- and underflow."""
+        grow = 1.0 if self.rounding == "zero" else 1.0 + self.unit
+        return [self.unit**p * grow for p in range(self.num_words)] + [self.unit**self.num_words]
+
+    def split(self, x: Array) -> tuple[list[Array], Array]:
+        """Stored words of x and the remainder.
+
+        Parameters
+        ----------
+        x : float64 array, finite
+
+        Returns
+        -------
+        words : list of float32 arrays (float64 for formats that float32 does not hold)
+        remainder : float64 array
+            x - sum_p 2**(-low_shift p) words[p]: exact, but for one rounding where a word saturates.
+        """
+        remainder = np.array(x, np.float64)
+        words = []
+        for p in range(self.num_words):
+            scaled = remainder
+            if p and self.low_shift:
+                limit = 2.0**1000
+                scaled = np.clip(remainder, -limit, limit) * 2.0 ** (self.low_shift * p)
+            word = round_to_format(scaled, self.fmt, self.rounding, saturate=True)
+            remainder = remainder - word.astype(np.float64) * 2.0 ** (-self.low_shift * p)
+            words.append(word)
+        return words, remainder
+
+    def describe(self, x: Array, words: list[Array], remainder: Array, axis: int, lost: Array) -> WordFacts:
+        """Facts about the rows or columns of x for what `split` made of them.
+
+        `lost`, of the shape of a fact, says where x has entries so small that they, or what is computed here, may have
+        been rounded to multiples of 2**-1074.
+        """
+        size = np.abs(x)
+        excess, subnormal, lowest = [], [], np.full(lost.shape, 2.0**self.fmt.emax)
+        for p, (word, bound) in enumerate(zip(words, self.relative_bounds())):
+            part = np.abs(word).astype(np.float64)
+            least = np.min(part, axis=axis, where=part > 0, initial=np.inf, keepdims=True)
+            np.minimum(lowest, least, out=lowest)
+            smallest_normal = 2.0 ** (self.fmt.emin - self.low_shift * p)
+            subnormal.append(np.where(least < 2.0**self.fmt.emin, smallest_normal, 0.0))
+            part *= 2.0 ** (-self.low_shift * p)
+            excess.append(_largest_excess(part, bound, size, axis))
+        left = np.abs(remainder)
+        excess.append(_largest_excess(left, self.relative_bounds()[-1], size, axis))
+        return WordFacts(
+            excess=np.concatenate(excess, axis=axis) + lost * 2.0**-1072,
+            subnormal=np.concatenate(subnormal, axis=axis),
+            total=_sum_up(size, axis),
+            lowest=np.maximum(np.frexp(lowest)[1].astype(np.int64) - 1, self.fmt.emin),
+            inexact=lost | (left > 0).any(axis=axis, keepdims=True),
+        )
+
+
+def _largest_excess(part: Array, bound: float, size: Array, axis: int) -> Array:
+    """max(0, part - bound size) along `axis`, rounded up; Inf where it overflows."""
+    with np.errstate(over="ignore"):
+        return np.max(part - bound * size, axis=axis, keepdims=True, initial=0.0) * (1.0 + 2.0**-50)
+
+
+def _sum_up(size: Array, axis: int) -> Array:
+    """Upper bound of the sum along `axis`; Inf where it overflows."""
+    with np.errstate(over="ignore"):
+        return np.sum(size, axis=axis, keepdims=True) * (1.0 + (size.shape[axis] + 2) * 2.0**-53)

@@ -1,0 +1,175 @@
+"""Multiword products: each operand as a sum of one to three short words, multiplied and added with rounding.
+
+Idea
+    A ~ A_1 + ... + A_p and B likewise, each word rounded to the format of a matrix unit; C = sum A_i B_j over
+    i + j <= p + 1, or over all p**2 pairs, added by the unit's own accumulator. FP32 accuracy from FP16, BF16 or TF32
+    words; FP64 accuracy from FP32 words whose exact products are added in FP64 ("TF64").
+Notation
+    p = num_words, u its unit roundoff (2 u for rounding to zero), c the rounding errors of one sum in the unit.
+Exact when
+    Never. |C - AB| <= ((p + 1) u**p + c) |A||B| to first order, in full in numerics/word_bounds.py. c is about k
+    u_acc for "chained" (all products and all of k through one accumulator) and "separate" (one accumulator a product,
+    added outside), and about (b + k / b) u_acc for "blocked": blocks of b inside the unit, their sums added outside
+    to nearest [BHM20]. Tensor cores truncate their sums, always towards zero, so errors add up for positive data:
+    at k = 4096 they reach a sixth of the bound on the model of the H100.
+Cost
+    num_products: p (p + 1) / 2 or p**2.
+References
+    [FHLMM23] Matrix Multiplication in Multiword Arithmetic, doi:10.1137/21M1465032.
+    [MCLVH18] NVIDIA Tensor Core Programmability, Performance & Precision, doi:10.1109/IPDPSW.2018.00091.
+    [FWLD21] EGEMM-TC, doi:10.1145/3437801.3441599.
+    [VLVJ23] Mixed-Precision S/DGEMM Using the TF32 and TF64 Frameworks, doi:10.1145/3624062.3624084.
+    [BHM20] A Class of Fast and Accurate Summation Algorithms, doi:10.1137/19M1257780.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from hifigemm.engine import Engine
+from hifigemm.exceptions import PlanError
+from hifigemm.formats import FORMATS
+from hifigemm.numerics.accumulation import Accumulation
+from hifigemm.numerics.bits import Array, ceil_log2
+from hifigemm.numerics.rounding_formats import ROUNDINGS
+from hifigemm.numerics.word_bounds import Pair, growth
+from hifigemm.numerics.words import Splitting
+from hifigemm.plan import Plan
+from hifigemm.schemes.word_scheme import WordScheme, word
+
+__all__ = ["COUNTS", "PRESETS", "Multiword"]
+
+COUNTS = {
+    "fp16": ((1, 1), (2, 3), (2, 4)),
+    "bf16": ((1, 1), (2, 3), (2, 4), (3, 6), (3, 9)),
+    "tf32": ((1, 1), (2, 3), (2, 4)),
+    "fp32": ((1, 1), (2, 3), (2, 4)),
+}
+"""(num_words, num_products) for each product. More words would lie below what the accumulator keeps."""
+
+_ACCUMULATE = ("chained", "separate", "blocked")
+
+
+@dataclass(frozen=True)
+class Multiword(WordScheme):
+    """Products of words added with rounding [FHLMM23]. See `PRESETS` for published methods.
+
+    Parameters
+    ----------
+    product : "fp16", "bf16", "tf32" or "fp32"
+        Format of the words; "fp32" takes float64 (complex128) operands.
+    num_words, num_products : int
+        See `COUNTS`.
+    split_rounding : "nearest", "zero" or "nearest-away"
+        How words are rounded.
+    accumulate : "chained", "separate" or "blocked"
+        See the module docstring. Small products come first.
+    scale : bool
+        Scale rows of A and columns of B by powers of two. Off, as in the papers, words over- and underflow earlier;
+        entries whose sums overflow are computed again with it.
+    block : int or None
+        b for "blocked"; None chooses from k.
+    """
+
+    name: ClassVar[str] = "multiword"
+
+    product: str = "tf32"
+    num_words: int = 2
+    num_products: int = 3
+    split_rounding: str = "nearest"
+    accumulate: str = "chained"
+    scale: bool = True
+    block: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.product not in COUNTS:
+            raise PlanError(f"Multiword(product={self.product!r}): expected {', '.join(COUNTS)}")
+        if (self.num_words, self.num_products) not in COUNTS[self.product]:
+            known = ", ".join(f"{words} and {products}" for words, products in COUNTS[self.product])
+            raise PlanError(
+                f"Multiword(product={self.product!r}, num_words={self.num_words}, num_products={self.num_products}): "
+                f"num_words and num_products may be {known}"
+            )
+        if self.split_rounding not in ROUNDINGS:
+            raise PlanError(f"Multiword(split_rounding={self.split_rounding!r}): expected {', '.join(ROUNDINGS)}")
+        if self.accumulate not in _ACCUMULATE:
+            raise PlanError(f"Multiword(accumulate={self.accumulate!r}): expected {', '.join(_ACCUMULATE)}")
+
+        if self.block is not None and (self.block < 1 or self.accumulate != "blocked"):
+            raise PlanError(f'Multiword(block={self.block}): expected at least 1, with accumulate="blocked"')
+
+    @property
+    def splitting(self) -> Splitting:
+        """Words at the scale of the operand."""
+        return Splitting(FORMATS[self.product], self.num_words, self.split_rounding)
+
+    def pairs(self) -> list[Pair]:
+        """The kept pairs of words, counted from 0, smallest products first."""
+        p = self.num_words
+        last = 2 * (p - 1) if self.num_products == p * p else p - 1
+        return [(i, s - i) for s in range(last, -1, -1) for i in range(min(s, p - 1), max(-1, s - p), -1)]
+
+    def pair_errors(self, unit: Accumulation, k: int) -> dict[Pair, float]:
+        """Pair j of n goes through its own steps and, as a part of C, through those of the pairs after it."""
+        pairs, outside = self.pairs(), unit.accumulator.u
+        block = self.block_length(unit, k)
+        inner, parts = unit.steps(block), -(-k // block)
+        errors = {}
+        for j, pair in enumerate(pairs):
+            later = len(pairs) - j
+            if self.accumulate == "separate":
+                errors[pair] = growth((unit.error, inner), (outside, min(later, len(pairs) - 1)))
+            else:
+                errors[pair] = growth((unit.error, inner * later), (outside, parts - 1))
+        return errors
+
+    def block_length(self, unit: Accumulation, k: int) -> int:
+        """k, or for "blocked" a power of two near the minimum of the bound, one instruction of the unit at least."""
+        if self.accumulate != "blocked":
+            return k
+        if self.block is not None:
+            return min(k, self.block)
+        ideal = k * unit.accumulator.u * unit.step / unit.error
+        return min(k, max(unit.block, 2 ** (ceil_log2(max(math.ceil(ideal), 1)) // 2)))
+
+    def sum_products(self, plan: Plan, a: Array, b: Array, engine: Engine) -> Array:
+        """See the module docstring."""
+        fmt, k = self.splitting.fmt, plan.problem.terms
+        total: Array | None = None
+        for start in range(0, k, plan.k_block):
+            part: Array | None = None
+            for p, q in self.pairs():
+                x = word(a, p, k, left=True, start=start, stop=start + plan.k_block)
+                y = word(b, q, k, left=False, start=start, stop=start + plan.k_block)
+                if self.accumulate == "separate":
+                    part = _add(part, engine.rounded_product(fmt, x, y))
+                else:
+                    part = engine.rounded_product(fmt, x, y, part)
+            total = _add(total, part)
+        return _add(total, None)
+
+
+def _add(total: Array | None, part: Array | None) -> Array:
+    """Sum outside the unit, to nearest in the accumulator's format; None is nothing."""
+    present = [x for x in (total, part) if x is not None]
+    with np.errstate(over="ignore", invalid="ignore"):
+        return present[0] if len(present) == 1 else present[0] + present[1]
+
+
+PRESETS = {
+    "markidis": Multiword("fp16", 2, 4, split_rounding="zero", scale=False),
+    "feng": Multiword("fp16", 2, 4, scale=False),
+    "fasi-fp16": Multiword("fp16", 2, 3, accumulate="blocked", scale=False),
+    "fasi-bf16": Multiword("bf16", 3, 6, accumulate="blocked", scale=False),
+    "valero-lara-tf32x1": Multiword("tf32", 1, 1, scale=False),
+    "valero-lara-tf32x3": Multiword("tf32", 2, 3, scale=False),
+    "valero-lara-tf32x4": Multiword("tf32", 2, 4, scale=False),
+    "valero-lara-tf64x1": Multiword("fp32", 1, 1, scale=False),
+    "valero-lara-tf64x3": Multiword("fp32", 2, 3, scale=False),
+    "valero-lara-tf64x4": Multiword("fp32", 2, 4, scale=False),
+}
+"""Published methods, named after first authors: [MCLVH18], [FWLD21], [FHLMM23], [VLVJ23]."""

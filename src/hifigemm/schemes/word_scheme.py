@@ -1,0 +1,175 @@
+"""What the schemes of rounded words share: scaling, splitting, and the promise that is made of the error bound.
+
+A = diag(2**row_exponent) A' with |A'| < 2**T, T as large as words and sums allow, so that the words of small entries
+underflow as late as possible [MM25]; powers of two change no bit otherwise. Words of A' and B' are multiplied and
+added with rounding, as the engine states; numerics.word_bounds bounds the error by r |A||B| + E with E = 0 unless
+something underflowed. Where E is not 0, |A||B| is bounded below by a float64 product, and r + E / |A||B| is what is
+promised, entry by entry.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+
+from hifigemm.accuracy import Target
+from hifigemm.engine import Engine
+from hifigemm.exceptions import AccuracyError, PlanError
+from hifigemm.formats import FP32, FP64
+from hifigemm.numerics.accumulation import Accumulation
+from hifigemm.numerics.bits import Array, ceil_log2, largest_exponent, scale_by_power
+from hifigemm.numerics.embedding import embed_left, embed_right, unembed
+from hifigemm.numerics.estimates import nonzeros
+from hifigemm.numerics.word_bounds import Pair, WordError, relative_error, word_error
+from hifigemm.numerics.words import Splitting, WordFacts
+from hifigemm.plan import Plan, Problem, Product, Split, fit_blocks
+from hifigemm.schemes.scheme import Scheme, exact_int8, product_spec
+
+__all__ = ["WordScheme", "word"]
+
+_TINY = 2.0**-900
+"""Below, what is computed of the errors of entries may itself have underflowed."""
+
+
+class WordScheme(Scheme):
+    """Base of the schemes that multiply words with rounding; their fields include these two."""
+
+    product: str
+    scale: bool
+
+    @property
+    def explicit(self) -> bool:
+        """The number of words and products is a parameter: what is promised is the bound of the report."""
+        return True
+
+    @property
+    def splitting(self) -> Splitting:
+        """How entries become words."""
+        raise NotImplementedError
+
+    def pair_errors(self, unit: Accumulation, k: int) -> dict[Pair, float]:
+        """The kept pairs, smallest first, with the c_pq of numerics.word_bounds."""
+        raise NotImplementedError
+
+    def block_length(self, unit: Accumulation, k: int) -> int:
+        """Inner length of a sum inside the unit."""
+        raise NotImplementedError
+
+    def sum_products(self, plan: Plan, a: Array, b: Array, engine: Engine) -> Array:
+        """The sum of the kept products of the stored words, in the accumulator's format."""
+        raise NotImplementedError
+
+    def plan(self, problem: Problem, a: Array, b: Array, target: Target, engine: Engine, workspace: int) -> Plan:
+        """Check product and target, and state the bound."""
+        spec = product_spec(engine, self.product, type(self).__name__)
+        if spec.operand is FP32 and problem.fmt is not FP64:
+            raise PlanError(
+                f"{self}: FP32 words are for operands of 53 bits, {problem.dtype} has 24; "
+                "Native(product='fp64') adds its exact products in float64"
+            )
+        unit = engine.accumulation(spec.operand)
+        terms = max(problem.terms, 1)
+        errors = self.pair_errors(unit, terms)
+        if (least := relative_error(self.splitting, errors, (False, False))) > target.r and problem.terms:
+            raise AccuracyError(f"{self} for {problem} errs by up to {least:.3g} |A||B| ({unit.unit}); asked: {target}")
+        bound = relative_error(self.splitting, errors)
+        reason = f"words as asked, {unit.unit}: at worst {bound:.3g} |A||B| unless words underflow"
+        count = len(errors) * (4 if problem.is_complex else 1)
+        k_block = self.block_length(unit, terms)
+        return self.fit(Plan(problem, self, target, engine.name, spec, count, k_block, reason), problem, workspace)
+
+    def fit(self, plan: Plan, problem: Problem, workspace: int) -> Plan:
+        """Blocks by the bytes of words and working copies of rows and columns, sums and values of entries."""
+        width = 2 if problem.is_complex else 1
+        kept = 4 * self.splitting.num_words + 9  # words, magnitude, nonzero: of this block and of the one before it
+
+        def need(batch: int, rows: int, cols: int) -> int:
+            words = problem.terms * (rows + width * cols)
+            return batch * (words * (2 * kept + 5 * 8) + rows * cols * width * 7 * 8)
+
+        return fit_blocks(replace(plan, problem=problem), need, workspace)
+
+    def split(self, plan: Plan, x: Array, side: str, scale: Array | None, engine: Engine) -> Split:
+        """Words of scaled rows or columns one after the other along k, with the facts that the bound needs."""
+        embedded = embed_left(x) if side == "left" else embed_right(x)
+        axis = 2 if side == "left" else 1
+        unit = np.zeros_like(largest_exponent(embedded, axis))
+        found = {"nonzero": nonzeros(embedded)} if _is_judged(plan) else {}
+        if self.scale:
+            unit = largest_exponent(embedded, axis) - self._top_exponent(plan.problem)
+            embedded = scale_by_power(embedded, -unit)
+        words, remainder = self.splitting.split(embedded)
+        if found:
+            lost = np.zeros(unit.shape, bool)
+            if plan.problem.fmt is FP64:
+                lost = ((np.abs(embedded) < _TINY) & found["nonzero"].astype(bool)).any(axis=axis, keepdims=True)
+            found |= vars(self.splitting.describe(embedded, words, remainder, axis, lost))
+            found["magnitude"] = np.abs(embedded)
+        return Split(side, x.shape[3 - axis], np.concatenate(words, axis=axis), unit, len(words), found)
+
+    def _top_exponent(self, problem: Problem) -> int:
+        """T: words stay below the largest number of their format, sums of all kept products below that of FP32."""
+        fmt = self.splitting.fmt
+        return min(fmt.emax, 100 if fmt is FP32 else (122 - ceil_log2(problem.terms)) // 2)
+
+    def multiply(self, plan: Plan, left: Split, right: Split, engine: Engine, shift: int) -> Product:
+        """Rounded products of words, scaled back; entries whose sums overflowed are not settled."""
+        problem = plan.problem
+        spec = product_spec(engine, self.product, type(self).__name__)
+        unit = engine.accumulation(spec.operand)
+        sums = self.sum_products(plan, left.parts, right.parts, engine)
+        errors = self.pair_errors(unit, problem.terms)
+        settled, bound = np.isfinite(sums), math.inf
+        if _is_judged(plan):
+            error = word_error(_facts(left), _facts(right), self.splitting, errors, unit, problem.terms)
+            settled, bound = _judge(plan, left, right, engine, error, settled)
+        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+            sums = sums.astype(np.float64) + 0.0  # an exact zero is +0
+            values = scale_by_power(sums, left.unit + right.unit + shift)
+            values = values.astype(np.float32 if problem.fmt is FP32 else np.float64, copy=False)
+        count = len(errors)
+        if problem.is_complex:
+            return Product(unembed(values), settled[..., 0::2] & settled[..., 1::2], bound, 4 * count)
+        return Product(values, settled, bound, count)
+
+    def refine(self, plan: Plan, problem: Problem, workspace: int, engine: Engine) -> Plan | None:
+        """Row and column scaling, if it was off; there is nothing finer."""
+        if self.scale:
+            return None
+        scaled = replace(self, **{"scale": True})
+        return scaled.fit(replace(plan, scheme=scaled, reason="rows and columns scaled"), problem, workspace)
+
+
+def word(parts: Array, index: int, k: int, *, left: bool, start: int = 0, stop: int | None = None) -> Array:
+    """Columns (left) or rows (right) start to stop of the word of that index; all k by default."""
+    where = slice(index * k + start, index * k + min(k, k if stop is None else stop))
+    return parts[..., where] if left else parts[..., where, :]
+
+
+def _is_judged(plan: Plan) -> bool:
+    """Whether the bound is asked for: as a promise or for the report."""
+    return plan.states_bound or math.isfinite(plan.target.r)
+
+
+def _facts(split: Split) -> WordFacts:
+    return WordFacts(*(split.facts[name] for name in ("excess", "subnormal", "total", "lowest", "inexact")))
+
+
+def _judge(
+    plan: Plan, left: Split, right: Split, engine: Engine, error: WordError, finite: Array
+) -> tuple[Array, float]:
+    """Which entries keep the promise of the plan, and the r that all of these keep."""
+    if error.absolute is None:
+        return finite & (error.relative <= plan.target.r), error.relative
+    a, b = left.facts["magnitude"], right.facts["magnitude"]
+    k = a.shape[2]
+    sizes = engine.native_product(a, b) * (1.0 - (k + 2) * 2.0**-53) - k * 2.0**-1074
+    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+        ratio = np.where((sizes > 0) & np.isfinite(sizes), error.absolute / sizes, np.inf)
+    if np.isinf(ratio).any():
+        ratio[exact_int8(engine, left.facts["nonzero"], right.facts["nonzero"], 1, 1) == 0] = 0.0
+    bound = error.relative + ratio
+    settled = finite & (bound <= plan.target.r)
+    return settled, float(np.max(bound, where=settled, initial=error.relative))
