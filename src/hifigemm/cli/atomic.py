@@ -1,0 +1,78 @@
+"""Files that appear whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from hifigemm.cli.errors import InputError
+
+__all__ = ["check_writable", "replacing"]
+
+
+def check_writable(path: Path) -> None:
+    """Raise InputError where `replacing` is bound to fail, so that nobody waits for a result that cannot be stored."""
+    folder = path.resolve().parent
+    if not folder.is_dir():
+        raise InputError(f"{path}: no folder {folder}")
+    if path.exists() and not path.is_file():
+        raise InputError(f"{path}: not a regular file")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise InputError(f"{path}: the folder {folder} is not writable")
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """Open a temporary file beside `path` that takes its place when the block ends well, and is removed when not.
+
+    What is there already stays whole until the new content is on the disk. A symbolic link keeps pointing where it
+    does; the permissions are those of the file that is replaced.
+
+    Raises
+    ------
+    InputError
+        The file cannot be written: a missing folder, permissions, a full disk.
+    """
+    target = path.resolve()
+    try:
+        descriptor, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written: {error.strerror}") from error
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(name, _mode(target))
+        os.replace(name, target)
+    except BaseException as error:
+        with suppress(OSError):
+            os.unlink(name)
+        if isinstance(error, OSError):
+            raise InputError(f"{path}: cannot be written: {error.strerror or error}") from error
+        raise
+    _sync_folder(target.parent)
+
+
+def _mode(path: Path) -> int:
+    """Permissions of an existing file, else those of a new one."""
+    if path.exists():
+        return stat.S_IMODE(path.stat().st_mode)
+    mask = os.umask(0)
+    os.umask(mask)
+    return 0o666 & ~mask
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the new name durable, where the system lets folders be opened."""
+    with suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

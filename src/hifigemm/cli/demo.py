@@ -1,0 +1,205 @@
+"""`hifigemm demo`: every scheme and the native product against the exact product, as a table, a CSV file and a picture.
+
+The phi matrices are those of [MOOI20] (doi:10.1007/978-3-030-50743-5_12); a Hilbert matrix times its inverse shows what
+cancellation does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import hifigemm as hg
+from hifigemm.cli.atomic import check_writable, replacing
+from hifigemm.cli.errors import COMPUTATION_ERROR, OK, InputError
+from hifigemm.cli.judge import ExactProduct, Judgement
+from hifigemm.cli.picture import SUFFIXES, UNIT_ROUNDOFF, draw
+from hifigemm.cli.table import print_table
+from hifigemm.study.environment import write_csv
+from hifigemm.study.matrices import hilbert, inverse_hilbert, phi_matrix
+from hifigemm.study.timing import time_interleaved
+
+__all__ = ["add_demo"]
+
+PHIS = (0.1, 1.0, 2.0)
+HILBERT_SIZE = 12
+"""The largest size for which the inverse is exact in float64."""
+
+SCHEMES: dict[str, dict[str, Any]] = {
+    "native": {"scheme": "native"},
+    "Ozaki I, FP16, mode dp": {"scheme": hg.Ozaki1(product="fp16", mode="dp")},
+    "Ozaki I, FP64, correct": {"scheme": hg.Ozaki1(product="fp64"), "accuracy": "correct"},
+    "Ozaki II, 15 moduli, fast": {"scheme": hg.Ozaki2(num_moduli=15, scaling="fast")},
+    "Ozaki II, 15 moduli, accurate": {"scheme": hg.Ozaki2(num_moduli=15, scaling="accurate")},
+    'accuracy="correct"': {"accuracy": "correct"},
+}
+
+REPEATS = 3
+"""Timed calls of each scheme, after one that is not timed."""
+
+Row = dict[str, Any]
+
+
+def add_demo(commands: Any) -> None:
+    """Add the command `demo`."""
+    text = "accuracy of each scheme and of the native product, as a table and a picture"
+    parser = commands.add_parser("demo", help=text, description=f"{text[0].upper()}{text[1:]}.")
+    parser.add_argument(
+        "--size", type=_at_least(1), default=200, metavar="N", help="of the phi matrices (default: 200)"
+    )
+    parser.add_argument("--seed", type=_at_least(0), default=0, help="of the random matrices (default: 0)")
+    parser.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        default=Path("hifigemm-demo.png"),
+        metavar="FILE",
+        help=f"picture ({', '.join(SUFFIXES)}); the CSV file goes beside it (default: hifigemm-demo.png)",
+    )
+    parser.set_defaults(run=_demo)
+
+
+def _at_least(lowest: int) -> Callable[[str], int]:
+    """The type of an option that is an integer from `lowest` on."""
+
+    def parse(text: str) -> int:
+        if not text.isdecimal() or int(text) < lowest:
+            raise argparse.ArgumentTypeError(f"{text!r} is not an integer from {lowest} on")
+        return int(text)
+
+    return parse
+
+
+def _demo(args: argparse.Namespace) -> int:
+    if args.output.suffix.lower() not in SUFFIXES:
+        raise InputError(f"{args.output}: a picture ends in {', '.join(SUFFIXES)}")
+    data = args.output.with_suffix(".csv")
+    for path in (args.output, data):
+        check_writable(path)
+    groups, broken = [], []
+    for name, a, b in _problems(args.size, args.seed):
+        print(f"{name}: {len(SCHEMES)} products against the exact one ...", file=sys.stderr)
+        rows, complaints = _measure(name, a, b)
+        groups.append(rows)
+        broken += complaints
+    _print(groups)
+    rows = [row for group in groups for row in group]
+    try:
+        write_csv(data, rows, command=f"hifigemm demo --size {args.size} --seed {args.seed}")
+    except OSError as error:
+        raise InputError(f"{data}: cannot be written: {error.strerror}") from error
+    print(f"\nnumbers: {data}\n{_picture(rows, args.output)}")
+    for complaint in broken:
+        print(f"hifigemm: error: {complaint}", file=sys.stderr)
+    return COMPUTATION_ERROR if broken else OK
+
+
+def _problems(size: int, seed: int) -> Iterator[tuple[str, NDArray[Any], NDArray[Any]]]:
+    """Name and both operands of each problem."""
+    for phi in PHIS:
+        rng = np.random.default_rng([seed, int(10 * phi)])
+        a, b = (phi_matrix(rng, (size, size), phi) for _ in range(2))
+        yield f"phi = {phi:g}, n = {size}", a, b
+    yield f"Hilbert, n = {HILBERT_SIZE}", hilbert(HILBERT_SIZE), inverse_hilbert(HILBERT_SIZE)
+
+
+def _measure(problem: str, a: NDArray[Any], b: NDArray[Any]) -> tuple[list[Row], list[str]]:
+    """One row for each scheme, and what broke a promise."""
+    exact = ExactProduct(a, b)
+    done: dict[str, tuple[NDArray[Any], hg.Report]] = {}
+
+    def keep(name: str, result: Any) -> bool:
+        done[name] = result
+        return True
+
+    times = time_interleaved(
+        {name: partial(hg.matmul, a, b, return_report=True, **options) for name, options in SCHEMES.items()},
+        check=keep,
+        repeats=REPEATS,
+        warmup=0,
+    )
+    rows, broken = [], []
+    for name, (c, report) in done.items():
+        judged = exact.judge(c, report.bound)
+        broken += _complaints(f"{problem}, {name}", judged, report, SCHEMES[name].get("accuracy") == "correct")
+        rows.append(
+            {
+                "problem": problem,
+                "scheme": name,
+                "error": judged.error,
+                "relative_error": judged.relative_error,
+                "bound": report.bound,
+                "guaranteed": report.bound + UNIT_ROUNDOFF,
+                "promise_kept": judged.kept,
+                "share_correct": judged.share_correct,
+                "num_products": report.num_products,
+                "product": getattr(report.scheme, "product", None) or "fp64",
+                "chosen": str(report.scheme),
+                "time_s": times[name].median,
+                "time_low_s": times[name].low,
+                "time_high_s": times[name].high,
+            }
+        )
+    return rows, broken
+
+
+def _complaints(where: str, judged: Judgement, report: hg.Report, asked_correct: bool) -> list[str]:
+    """What is not as promised."""
+    found = []
+    if not judged.kept:
+        found.append(f"{where}: an error of {judged.error:.3g} |A||B| breaks the reported bound {report.bound:.3g}")
+    if asked_correct and not report.correct:
+        found.append(f"{where}: the report does not say that the result is correctly rounded")
+    if report.correct and judged.share_correct < 1:
+        found.append(f"{where}: {1 - judged.share_correct:.3%} of the entries are not correctly rounded")
+    return found
+
+
+def _print(groups: list[list[Row]]) -> None:
+    header = ("problem", "scheme", "error", "guaranteed", "rel. error", "correct", "products", "time")
+    tables = [[_cells(row, first=i == 0) for i, row in enumerate(rows)] for rows in groups]
+    print_table("Products of float64 matrices against the exact product", header, tables)
+    print(
+        f"""
+phi         both matrices (rand - 0.5) exp(phi randn); Hilbert: the Hilbert matrix times its inverse
+error       max |C - AB| / (|A||B|), entry by entry
+guaranteed  the error is at most this: r + u, r the bound of the report, u = {UNIT_ROUNDOFF:.3g} the unit roundoff
+rel. error  max |C - AB| / |AB|, which no scheme but the correctly rounded ones promises anything about
+correct     share of the entries that are the exact value rounded once
+time        median of {REPEATS} calls"""
+    )
+
+
+def _cells(row: Row, first: bool) -> tuple[str, ...]:
+    return (
+        row["problem"] if first else "",
+        row["scheme"],
+        f"{row['error']:.2e}",
+        f"{row['guaranteed']:.2e}",
+        f"{row['relative_error']:.2e}",
+        _percent(row["share_correct"]),
+        f"{row['num_products']} {row['product']}",
+        f"{1e3 * row['time_s']:.2f} ms",
+    )
+
+
+def _percent(share: float) -> str:
+    """Two decimals, never rounded up to 100."""
+    return "100 %" if share == 1 else f"{np.floor(1e4 * share) / 100:.2f} %"
+
+
+def _picture(rows: list[Row], path: Path) -> str:
+    """Draw, and say where; or say why not."""
+    if find_spec("matplotlib") is None:
+        return "picture: none, matplotlib is not installed (pip install 'hifigemm[study]')"
+    with replacing(path) as file:
+        draw(rows, file, path.suffix.lower())
+    return f"picture: {path}"

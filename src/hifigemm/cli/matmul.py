@@ -1,0 +1,72 @@
+"""`hifigemm matmul` and `hifigemm plan`: arrays in files in, an array in a file or an explanation out."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any
+
+import hifigemm as hg
+from hifigemm.cli.errors import OK, InputError
+from hifigemm.cli.files import FORMATS, check_output, read_array, write_array
+from hifigemm.cli.options import add_multiplication_options, multiplication_options
+from hifigemm.cli.progress import multiply
+from hifigemm.operands import result_dtype, shapes_of
+
+__all__ = ["add_matmul", "add_plan"]
+
+
+def add_matmul(commands: Any) -> None:
+    """Add the command `matmul`."""
+    parser = _with_operands(commands, "matmul", "multiply the matrices in two files")
+    parser.add_argument("-o", "--output", required=True, metavar="C", help="file for the result; replaced as a whole")
+    add_multiplication_options(parser)
+    parser.add_argument("-q", "--quiet", action="store_true", help="no report and no progress bar on stderr")
+    parser.set_defaults(run=_matmul)
+
+
+def add_plan(commands: Any) -> None:
+    """Add the command `plan`."""
+    parser = _with_operands(commands, "plan", "explain what matmul would do")
+    add_multiplication_options(parser)
+    parser.set_defaults(run=_plan)
+
+
+def _with_operands(commands: Any, name: str, text: str) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name, help=text, description=f"{text[0].upper()}{text[1:]}.", epilog=f"Files: {FORMATS}."
+    )
+    parser.add_argument("a", metavar="A", help="file of the left operand")
+    parser.add_argument("b", metavar="B", help="file of the right operand")
+    return parser
+
+
+def _matmul(args: argparse.Namespace) -> int:
+    options = multiplication_options(args)
+    a, b, shape = _operands(args)
+    check_output(args.output, len(shape))
+    result, report = multiply(a, b, options, quiet=args.quiet)
+    write_array(args.output, result)
+    if not args.quiet:
+        print(f"{report}\nwrote {args.output}: shape {shape}, {result.dtype}", file=sys.stderr)
+    return OK
+
+
+def _plan(args: argparse.Namespace) -> int:
+    options = multiplication_options(args)
+    a, b, _ = _operands(args)
+    print(hg.make_plan(a, b, **options))
+    return OK
+
+
+def _operands(args: argparse.Namespace) -> tuple[Any, Any, tuple[int, ...]]:
+    """Both operands and the shape of their product."""
+    a, b = read_array(args.a), read_array(args.b)
+    for name, x in ((args.a, a), (args.b, b)):
+        if x.ndim == 0:
+            raise InputError(f"{name}: holds a single number, not an array")
+    try:
+        result_dtype(a.dtype, b.dtype)
+        return a, b, shapes_of(a.shape, b.shape).result
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{args.a} and {args.b} cannot be multiplied: {error}") from error

@@ -1,0 +1,135 @@
+"""Options that say how to multiply, shared by the commands that do."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import re
+from typing import Any
+
+from hifigemm.accuracy import resolve
+from hifigemm.cli.errors import InputError
+from hifigemm.engines import engine_for
+from hifigemm.exceptions import PlanError
+from hifigemm.formats import FP64
+from hifigemm.schemes import SCHEMES, Scheme
+
+__all__ = ["add_multiplication_options", "multiplication_options", "parse_accuracy", "parse_bytes"]
+
+_UNITS = {"": 1, "B": 1} | {
+    unit: base**power
+    for power, letter in enumerate("KMGT", 1)
+    for unit, base in ((letter, 1024), (f"{letter}IB", 1024), (f"{letter}B", 1000))
+}
+
+
+def add_multiplication_options(parser: argparse.ArgumentParser) -> None:
+    """Accuracy, scheme, engine, workspace, and one option for each field of a scheme's dataclass."""
+    parser.add_argument(
+        "--accuracy",
+        type=parse_accuracy,
+        metavar="X",
+        help='"correct", "fp64", "fp32" or a number r: |C - AB| <= r |A||B| + u |AB| (default: level of the result)',
+    )
+    parser.add_argument("--scheme", choices=["auto", *SCHEMES], default="auto", help="(default: auto)")
+    parser.add_argument("--engine", type=_engine, metavar="E", help="one of those that `hifigemm info` lists")
+    parser.add_argument(
+        "--workspace",
+        type=parse_bytes,
+        metavar="BYTES",
+        help="limit for memory besides operands and result, such as 512M or 2GiB (changes no bit of an exact scheme)",
+    )
+    group = parser.add_argument_group("options of one scheme", "the fields of its dataclass, see the documentation")
+    for name, users in _fields().items():
+        group.add_argument(_flag(name), metavar="VALUE", help=f"for {', '.join(users)}")
+
+
+def multiplication_options(args: argparse.Namespace) -> dict[str, Any]:
+    """The keyword arguments of `matmul` and `make_plan`.
+
+    Raises
+    ------
+    InputError
+        Options of one scheme given to another, or values that the scheme refuses.
+    """
+    given = {name: getattr(args, name) for name in _fields() if getattr(args, name) is not None}
+    return {
+        "accuracy": args.accuracy,
+        "scheme": _scheme(args.scheme, given),
+        "engine": args.engine,
+        "workspace": args.workspace,
+    }
+
+
+def parse_accuracy(text: str) -> float | str:
+    """A number or the name of an accuracy."""
+    try:
+        accuracy: float | str = float(text)
+    except ValueError:
+        accuracy = text
+    try:
+        resolve(accuracy, FP64, 1)
+    except PlanError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    return accuracy
+
+
+def parse_bytes(text: str) -> int:
+    """A number of bytes such as 1000000, 512M, 2GiB (powers of 1024) or 2GB (powers of 1000)."""
+    found = re.fullmatch(r"(\d+(?:\.\d*)?)\s*([A-Za-z]*)", text.strip())
+    if found is None or found[2].upper() not in _UNITS:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of bytes such as 1000000, 512M or 2GiB")
+    count = int(float(found[1]) * _UNITS[found[2].upper()])
+    if count <= 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number of bytes")
+    return count
+
+
+def _fields() -> dict[str, list[str]]:
+    """Fields of the scheme dataclasses, with the names of the schemes that have them."""
+    users: dict[str, list[str]] = {}
+    for scheme in SCHEMES.values():
+        for field in dataclasses.fields(scheme):
+            users.setdefault(field.name, []).append(scheme.name)
+    return users
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def _scheme(name: str, given: dict[str, str]) -> str | Scheme:
+    if not given:
+        return name
+    if name == "auto":
+        raise InputError(f"{_flag(next(iter(given)))} needs --scheme; one of {', '.join(SCHEMES)}")
+    known = {field.name: field for field in dataclasses.fields(SCHEMES[name])}
+    for option in given:
+        if option not in known:
+            raise InputError(f"{_flag(option)} is no option of scheme {name}, which has {', '.join(map(_flag, known))}")
+    try:
+        return SCHEMES[name](**{option: _value(known[option], text) for option, text in given.items()})
+    except PlanError as error:
+        raise InputError(str(error)) from error
+
+
+def _value(field: dataclasses.Field[Any], text: str) -> int | bool | str:
+    """The text as the type that the field is annotated with."""
+    types = str(field.type).split(" | ")
+    if "bool" in types:
+        if text not in ("on", "off"):
+            raise InputError(f"{_flag(field.name)} {text}: expected on or off")
+        return text == "on"
+    if "int" in types:
+        try:
+            return int(text)
+        except ValueError as error:
+            raise InputError(f"{_flag(field.name)} {text}: expected an integer") from error
+    return text
+
+
+def _engine(name: str) -> str:
+    try:
+        return engine_for(name).name
+    except PlanError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error

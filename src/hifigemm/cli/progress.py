@@ -1,0 +1,96 @@
+"""A progress bar for long products: one bar for the blocks of the plan, another for entries that are refined."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from importlib.util import find_spec
+from typing import Any
+
+import hifigemm as hg
+from hifigemm.driver import watch
+from hifigemm.plan import Block, Plan, Report
+from hifigemm.schemes import Native
+
+__all__ = ["OnBlock", "multiply", "multiply_watched"]
+
+LONG_WORK = 5e10
+"""Multiplications in low precision from which on a bar is worth its lines: a second or two on a small CPU."""
+
+BLOCKS = 20
+"""Steps that a bar should have at least, unless blocks would get smaller than LEAST_ROWS."""
+
+LEAST_ROWS = 256
+
+OnBlock = Callable[[Plan, Block], None]
+
+
+def multiply(a: Any, b: Any, options: dict[str, Any], *, quiet: bool) -> tuple[Any, Report]:
+    """`matmul` with its report, and a bar on stderr if that is a terminal, rich is installed and the work is long."""
+    wanted = not quiet and sys.stderr.isatty() and find_spec("rich") is not None
+    if not wanted or 0 in a.shape + b.shape:
+        return _matmul(a, b, options)
+    plan = hg.make_plan(a, b, **options)
+    p = plan.problem
+    if isinstance(plan.scheme, Native) or p.batch * p.m * p.n * p.k * plan.num_products < LONG_WORK:
+        return _matmul(a, b, options)
+    with _bars() as on_block:
+        return multiply_watched(a, b, plan, options["workspace"], on_block)
+
+
+def multiply_watched(a: Any, b: Any, plan: Plan, workspace: int | None, on_block: OnBlock) -> tuple[Any, Report]:
+    """`matmul` under a plan, calling on_block(plan, block) after each block: same bits, same report.
+
+    Without a limit on the workspace the blocks are cut finer than the plan says, which changes no bit.
+    """
+    if workspace is None:
+        plan = replace(plan, block_shape=_finer(plan))
+    token = watch.set(on_block)
+    try:
+        return _matmul(a, b, {"plan": plan, "workspace": workspace})
+    finally:
+        watch.reset(token)
+
+
+def _matmul(a: Any, b: Any, options: dict[str, Any]) -> tuple[Any, Report]:
+    result: tuple[Any, Report] = hg.matmul(a, b, return_report=True, **options)
+    return result
+
+
+def _finer(plan: Plan) -> tuple[int, int, int]:
+    """The plan's block shape, cut along the stack and then along the rows until there are enough blocks."""
+    p, (batch, rows, cols) = plan.problem, plan.block_shape
+    while -(-p.batch // batch) * -(-p.m // rows) * -(-p.n // cols) < BLOCKS:
+        if batch > 1:
+            batch = -(-batch // 2)
+        elif rows >= 2 * LEAST_ROWS:
+            rows = -(-rows // 2)
+        else:
+            break
+    return batch, rows, cols
+
+
+@contextmanager
+def _bars() -> Iterator[OnBlock]:
+    """Bars that go away at the end; one for each scheme with its counts that blocks are done with."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    tasks: dict[str, Any] = {}
+
+    def on_block(plan: Plan, block: Block) -> None:
+        name, p = str(plan.scheme), plan.problem
+        if name not in tasks:
+            tasks[name] = bars.add_task(f"refining with {name}" if tasks else name, total=p.batch * p.m * p.n)
+        sizes = (part.stop - part.start for part in (block.batch, block.rows, block.cols))
+        bars.advance(tasks[name], _product(sizes))
+
+    with Progress(console=Console(stderr=True), transient=True) as bars:
+        yield on_block
+
+
+def _product(sizes: Iterator[int]) -> int:
+    batch, rows, cols = sizes
+    return batch * rows * cols

@@ -1,0 +1,215 @@
+from __future__ import annotations
+
+import gzip
+import sys
+import zipfile
+
+import numpy as np
+import pytest
+
+from hifigemm.cli.errors import InputError
+from hifigemm.cli.files import check_output, read_array, write_array
+
+DTYPES = [np.float32, np.float64, np.complex64, np.complex128]
+
+
+def hard_matrix(dtype):
+    """Values whose text form is easily spoilt: subnormals, the largest, signed zeros, third parts, Inf and NaN."""
+    info = np.finfo(dtype)
+    parts = [info.smallest_subnormal, info.max, -0.0, 1 / 3, -info.tiny, np.inf, -np.inf, np.nan, 0.1, 1e-30, 2.0, -7.0]
+    x = np.array(parts, info.dtype).reshape(3, 4)
+    if np.dtype(dtype).kind != "c":
+        return x
+    z = np.empty(x.shape, dtype)
+    z.real, z.imag = x, x[::-1, ::-1]
+    return z
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", ["x.npy", "x.npz", "x.npz:key", "X.NPY"])
+def test_numpy_files_give_back_every_bit(tmp_path, dtype, name, assert_same_bits):
+    x = hard_matrix(dtype)
+    write_array(str(tmp_path / name), x)
+    assert_same_bits(read_array(str(tmp_path / name)), x)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_matrix_market_gives_back_every_value(tmp_path, dtype):
+    pytest.importorskip("scipy")
+    x = hard_matrix(dtype)
+    write_array(str(tmp_path / "x.mtx"), x)
+    y = read_array(str(tmp_path / "x.mtx"))
+    np.testing.assert_array_equal(y.astype(dtype), x)
+
+
+def test_symmetric_sparse_and_compressed_matrix_market_becomes_dense(tmp_path):
+    pytest.importorskip("scipy")
+    text = b"%%MatrixMarket matrix coordinate real symmetric\n2 2 2\n1 1 3\n2 1 0.1\n"
+    (tmp_path / "x.mtx").write_bytes(text)
+    (tmp_path / "x.mtx.gz").write_bytes(gzip.compress(text))
+    for name in ("x.mtx", "x.mtx.gz"):
+        np.testing.assert_array_equal(read_array(str(tmp_path / name)), [[3.0, 0.1], [0.1, 0.0]])
+
+
+def test_matrix_market_without_scipy_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "scipy", None)
+    monkeypatch.setitem(sys.modules, "scipy.io", None)
+    (tmp_path / "x.mtx").write_text("%%MatrixMarket matrix array real general\n1 1\n1\n")
+    with pytest.raises(InputError, match="need scipy"):
+        read_array(str(tmp_path / "x.mtx"))
+    with pytest.raises(InputError, match="need scipy"):
+        check_output(str(tmp_path / "y.mtx"), 2)
+
+
+@pytest.mark.parametrize(
+    ("given", "dtype"),
+    [
+        (np.arange(6, dtype=np.int8), np.float64),
+        (np.array([2**53, -(2**53)]), np.float64),
+        (np.array([2**53], np.uint64), np.float64),
+        (np.array([True, False]), np.float64),
+        (np.array([65504, 2**-24], np.float16), np.float32),
+        (np.array([1.5, -0.1], ">f8"), np.float64),
+        (np.array([1.5 + 2j], ">c8"), np.complex64),
+        (np.array([1.5, np.nan], np.longdouble), np.float64),
+        (np.zeros((0, 3), np.int64), np.float64),
+    ],
+)
+def test_other_dtypes_keep_their_values(tmp_path, given, dtype):
+    np.save(tmp_path / "x.npy", given)
+    x = read_array(str(tmp_path / "x.npy"))
+    assert x.dtype == np.dtype(dtype)
+    np.testing.assert_array_equal(x.astype(given.dtype), given)
+
+
+@pytest.mark.parametrize(
+    "given", [np.array([2**53 + 1]), np.array([2**64 - 1], np.uint64), np.array([-(2**63)]), np.longdouble([1]) / 3]
+)
+def test_values_that_would_be_rounded_are_refused(tmp_path, given):
+    if given.dtype == np.float64:
+        pytest.skip("long double is float64 here")
+    np.save(tmp_path / "x.npy", given)
+    with pytest.raises(InputError, match="cannot hold"):
+        read_array(str(tmp_path / "x.npy"))
+
+
+def test_one_array_of_an_archive_is_named_by_its_key(tmp_path):
+    path = str(tmp_path / "x.npz")
+    np.savez(path, first=np.ones(2), second=np.zeros(3))
+    assert read_array(f"{path}:second").shape == (3,)
+    with pytest.raises(InputError, match=r"holds 2 arrays.*first, second"):
+        read_array(path)
+    with pytest.raises(InputError, match="no array 'third'; it holds first, second"):
+        read_array(f"{path}:third")
+
+
+def test_existing_folder_part_with_colon_is_no_key(tmp_path):
+    folder = tmp_path / "run:1"
+    folder.mkdir()
+    write_array(str(folder / "x.npz"), np.ones((2, 2)))
+    assert read_array(str(folder / "x.npz")).shape == (2, 2)
+
+
+HEADER = b"%%MatrixMarket matrix array real general\n"
+SPARSE = b"%%MatrixMarket matrix coordinate real general\n"
+
+SPOILT = {
+    "truncated.npy": lambda npy, npz: npy[:-100],
+    "half_header.npy": lambda npy, npz: npy[:40],
+    "empty.npy": lambda npy, npz: b"",
+    "text.npy": lambda npy, npz: b"1 2 3\n4 5 6\n",
+    "garbled_header.npy": lambda npy, npz: npy[:20] + b"((((" + npy[24:],
+    "boastful.npy": lambda npy, npz: npy.replace(b"(50, 50), }    ", b"(500000, 50), }"),
+    "truncated.npz": lambda npy, npz: npz[:-100],
+    "corrupt.npz": lambda npy, npz: npz[:500] + b"\xff" * 40 + npz[540:],
+    "npy.npz": lambda npy, npz: npy,
+    "empty.npz": lambda npy, npz: b"",
+    "truncated.mtx": lambda npy, npz: HEADER + b"2 2\n1\n2\n3\n",
+    "ragged.mtx": lambda npy, npz: HEADER + b"2 2\n1 2\n3\n",
+    "long.mtx": lambda npy, npz: HEADER + b"2 2\n1\n2\n3\n4\n5\n",
+    "words.mtx": lambda npy, npz: HEADER + b"2 2\n1\nx\n3\n4\n",
+    "outside.mtx": lambda npy, npz: SPARSE + b"2 2 1\n3 3 1.0\n",
+    "no_header.mtx": lambda npy, npz: b"1 2\n3 4\n",
+    "empty.mtx": lambda npy, npz: b"",
+    "garbled.mtx.gz": lambda npy, npz: b"\x1f\x8b" + b"\xff" * 40,
+}
+
+
+@pytest.mark.parametrize("name", SPOILT)
+def test_spoilt_files_give_one_line_with_their_name(tmp_path, name):
+    if ".mtx" in name:
+        pytest.importorskip("scipy")
+    np.save(tmp_path / "good.npy", np.ones((50, 50)))
+    np.savez(tmp_path / "good.npz", x=np.arange(1000.0))
+    good = (tmp_path / "good.npy").read_bytes(), (tmp_path / "good.npz").read_bytes()
+    (tmp_path / name).write_bytes(SPOILT[name](*good))
+    with pytest.raises(InputError, match=r"truncated or not|cannot be read") as caught:
+        read_array(str(tmp_path / name))
+    assert name in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_files_of_huge_arrays_are_refused(tmp_path):
+    np.save(tmp_path / "good.npy", np.ones((50, 50)))
+    header = (tmp_path / "good.npy").read_bytes()
+    longer = b"(300000000, 300000000), }"
+    (tmp_path / "huge.npy").write_bytes(header.replace(b"(50, 50), }".ljust(len(longer)), longer))
+    with pytest.raises(InputError, match="does not fit into memory"):
+        read_array(str(tmp_path / "huge.npy"))
+    pytest.importorskip("scipy")
+    (tmp_path / "huge.mtx").write_bytes(SPARSE + b"100000000 100000000 1\n3 3 1.0\n")
+    with pytest.raises(InputError, match="does not fit into memory"):
+        read_array(str(tmp_path / "huge.mtx"))
+
+
+@pytest.mark.filterwarnings("ignore::numpy.exceptions.VisibleDeprecationWarning")
+def test_pickled_ragged_arrays_are_refused_unread(tmp_path):
+    ragged = np.array([[1.0], [1.0, 2.0]], dtype=object)
+    np.save(tmp_path / "x.npy", ragged, allow_pickle=True)
+    np.savez(tmp_path / "x.npz", x=ragged)
+    for name in ("x.npy", "x.npz"):
+        with pytest.raises(InputError, match="Python objects, such as a ragged array"):
+            read_array(str(tmp_path / name))
+
+
+@pytest.mark.parametrize("given", [np.array(["1", "2"]), np.zeros(2, "M8[s]"), np.zeros(2, [("x", float)])])
+def test_non_numeric_arrays_are_refused(tmp_path, given):
+    np.save(tmp_path / "x.npy", given)
+    with pytest.raises(InputError, match="not numbers"):
+        read_array(str(tmp_path / "x.npy"))
+
+
+def test_archive_member_that_is_no_array_is_refused(tmp_path):
+    with zipfile.ZipFile(tmp_path / "x.npz", "w") as archive:
+        archive.writestr("notes.txt", "hello")
+    with pytest.raises(InputError, match=r"x\.npz"):
+        read_array(str(tmp_path / "x.npz"))
+
+
+@pytest.mark.parametrize("name", ["x.npy", "x.npz", "x.mtx"])
+def test_missing_files_and_folders_are_refused(tmp_path, name):
+    if name == "x.mtx":
+        pytest.importorskip("scipy")
+    with pytest.raises(InputError, match="No such file"):
+        read_array(str(tmp_path / name))
+    (tmp_path / name).mkdir()
+    with pytest.raises(InputError, match="is a folder"):
+        read_array(str(tmp_path / name))
+    with pytest.raises(InputError, match="not a regular file"):
+        check_output(str(tmp_path / name), 2)
+
+
+def test_unknown_kinds_of_files_are_refused(tmp_path):
+    for call in (lambda spec: read_array(spec), lambda spec: check_output(spec, 2)):
+        with pytest.raises(InputError, match="unknown kind of file"):
+            call(str(tmp_path / "x.csv"))
+    with pytest.raises(InputError, match="unknown kind of file"):
+        check_output(str(tmp_path / "x.mtx.gz"), 2)
+
+
+def test_output_that_cannot_be_is_refused_early(tmp_path):
+    with pytest.raises(InputError, match="no folder"):
+        check_output(str(tmp_path / "missing" / "x.npy"), 2)
+    pytest.importorskip("scipy")
+    with pytest.raises(InputError, match="the result has 3 dimensions"):
+        check_output(str(tmp_path / "x.mtx"), 3)

@@ -1,0 +1,168 @@
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import pytest
+
+import hifigemm as hg
+from hifigemm.cli import main
+from hifigemm.study.reference import correctly_rounded
+
+
+def run(*argv):
+    return main([str(word) for word in argv])
+
+
+def test_result_is_what_matmul_gives(pair, tmp_path, assert_same_bits):
+    a_file, b_file, a, b = pair
+    for i, (argv, options) in enumerate(
+        [
+            ([], {}),
+            (["--accuracy", "correct"], {"accuracy": "correct"}),
+            (["--accuracy", "1e-20"], {"accuracy": 1e-20}),
+            (["--scheme", "ozaki1", "--num-slices", "3"], {"scheme": hg.Ozaki1(num_slices=3)}),
+            (["--scheme", "ozaki2", "--engine", "numpy"], {"scheme": "ozaki2"}),
+            (["--accuracy", "correct", "--workspace", "8K"], {"accuracy": "correct"}),
+        ]
+    ):
+        out = tmp_path / f"c{i}.npy"
+        assert run("matmul", a_file, b_file, "-o", out, *argv) == 0
+        assert_same_bits(np.load(out), hg.matmul(a, b, **options))
+
+
+def test_correct_result_is_correctly_rounded(pair, tmp_path):
+    a_file, b_file, a, b = pair
+    assert run("matmul", a_file, b_file, "-o", tmp_path / "c.npy", "--accuracy", "correct") == 0
+    np.testing.assert_array_equal(np.load(tmp_path / "c.npy"), correctly_rounded(a, b))
+
+
+@pytest.mark.parametrize("output", ["c.npz", "c.npz:result", "c.mtx"])
+def test_formats_can_be_mixed(pair, tmp_path, output):
+    if output == "c.mtx":
+        pytest.importorskip("scipy")
+    a_file, b_file, a, b = pair
+    assert run("matmul", a_file, b_file, "-o", tmp_path / output, "-q") == 0
+    assert run("matmul", tmp_path / output, tmp_path / "eye.npy", "-o", tmp_path / "d.npy", "-q") == 2
+    np.save(tmp_path / "eye.npy", np.eye(3))
+    assert run("matmul", tmp_path / output, tmp_path / "eye.npy", "-o", tmp_path / "d.npy", "-q") == 0
+    np.testing.assert_array_equal(np.load(tmp_path / "d.npy"), hg.matmul(a, b))
+
+
+def test_report_goes_to_stderr_unless_quiet(pair, tmp_path, capsys):
+    a_file, b_file, a, b = pair
+    report = hg.matmul(a, b, accuracy="correct", return_report=True)[1]
+    assert run("matmul", a_file, b_file, "-o", tmp_path / "c.npy", "--accuracy", "correct") == 0
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert str(report) in err
+    assert "wrote" in err
+    assert run("matmul", a_file, b_file, "-o", tmp_path / "c.npy", "--accuracy", "correct", "--quiet") == 0
+    assert capsys.readouterr() == ("", "")
+
+
+def test_output_may_be_an_input(pair, tmp_path):
+    a_file, b_file, a, b = pair
+    assert run("matmul", a_file, b_file, "-o", a_file) == 0
+    np.testing.assert_array_equal(np.load(a_file), hg.matmul(a, b))
+
+
+def test_vectors_stacks_and_empty_operands(tmp_path):
+    rng = np.random.default_rng(0)
+    for shapes in [((4,), (4,)), ((4,), (4, 3)), ((2, 3, 4), (4, 5)), ((0, 4), (4, 3)), ((3, 0), (0, 2))]:
+        a, b = (rng.standard_normal(shape) for shape in shapes)
+        np.save(tmp_path / "a.npy", a)
+        np.save(tmp_path / "b.npy", b)
+        files = tmp_path / "a.npy", tmp_path / "b.npy", "-o", tmp_path / "c.npy"
+        assert run("matmul", *files, "--accuracy", "correct") == 0
+        np.testing.assert_array_equal(np.load(tmp_path / "c.npy"), correctly_rounded(a, b))
+
+
+def test_plan_prints_what_make_plan_says(pair, capsys):
+    a_file, b_file, a, b = pair
+    assert run("plan", a_file, b_file, "--scheme", "ozaki2", "--accuracy", "1e-15") == 0
+    assert capsys.readouterr().out == f"{hg.make_plan(a, b, scheme='ozaki2', accuracy=1e-15)}\n"
+
+
+def test_mismatched_shapes_are_an_input_error(pair, tmp_path, fails):
+    a_file, b_file, _, _ = pair
+    text = fails(["matmul", b_file, a_file, "-o", tmp_path / "c.npy"], 2, "inner dimensions differ")
+    assert "b.npy and" in text
+    fails(["plan", b_file, a_file], 2, "inner dimensions differ")
+
+
+def test_scalar_is_an_input_error(pair, tmp_path, fails):
+    np.save(tmp_path / "s.npy", 3.0)
+    fails(["plan", tmp_path / "s.npy", pair[1]], 2, "single number")
+
+
+def test_accuracy_that_a_scheme_cannot_keep_is_a_computation_error(pair, tmp_path, fails):
+    files = pair[:2]
+    fails(
+        ["matmul", *files, "-o", tmp_path / "c.npy", "--scheme", "native", "--accuracy", "correct"], 1, "native product"
+    )
+    fails(
+        ["matmul", *files, "-o", tmp_path / "c.npy", "--scheme", "ozaki1", "--workspace", "8"],
+        1,
+        "workspace of 8 bytes",
+    )
+    assert not (tmp_path / "c.npy").exists()
+
+
+@pytest.mark.parametrize(
+    ("argv", "text"),
+    [
+        (["-o", "{dir}/c.txt"], "unknown kind of file"),
+        (["-o", "{dir}/missing/c.npy"], "no folder"),
+        (["-o", "{dir}/c.npy", "--num-moduli", "3"], "--num-moduli needs --scheme"),
+    ],
+)
+def test_usage_errors_come_before_any_work(pair, tmp_path, fails, monkeypatch, argv, text):
+    monkeypatch.setattr(hg, "matmul", None)
+    fails(["matmul", *pair[:2], *(word.format(dir=tmp_path) for word in argv)], 2, text)
+
+
+def test_wrong_usage_is_refused(pair, refuses):
+    refuses(["matmul", *pair[:2]], "--output")
+    refuses(["matmul", pair[0], "-o", "c.npy"], "required: B")
+    refuses([], "COMMAND")
+    refuses(["multiply"], "invalid choice")
+
+
+def test_bad_operand_files_are_input_errors(pair, tmp_path, fails):
+    (tmp_path / "half.npy").write_bytes((tmp_path / "a.npy").read_bytes()[:-8])
+    np.save(tmp_path / "words.npy", np.array([["1", "2"]]))
+    for name, text in (("half.npy", "truncated"), ("words.npy", "not numbers"), ("none.npy", "No such file")):
+        fails(["matmul", tmp_path / name, pair[1], "-o", tmp_path / "c.npy"], 2, text)
+
+
+def test_interrupted_write_leaves_the_old_result(pair, tmp_path, fails, monkeypatch):
+    out = tmp_path / "c.npy"
+    out.write_bytes(b"old")
+    before = sorted(os.listdir(tmp_path))
+
+    def write_half(file, array, **kwargs):
+        file.write(b"\x93NUMPY and then")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(np.lib.format, "write_array", write_half)
+    fails(["matmul", *pair[:2], "-o", out, "-q"], 2, "No space left")
+    assert out.read_bytes() == b"old"
+    assert sorted(os.listdir(tmp_path)) == before
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "text"), [(MemoryError("8 TiB"), 1, "--workspace"), (KeyboardInterrupt(), 130, "interrupted")]
+)
+def test_lack_of_memory_and_interrupts_have_codes(pair, tmp_path, fails, monkeypatch, error, code, text):
+    def fail(*args, **kwargs):
+        raise error
+
+    monkeypatch.setattr(hg, "matmul", fail)
+    fails(["matmul", *pair[:2], "-o", tmp_path / "c.npy"], code, text)
+    assert not (tmp_path / "c.npy").exists()
+
+
+def test_info_names_engines_and_versions(capsys):
+    assert run("info") == 0
+    assert capsys.readouterr().out == f"{hg.info()}\n"

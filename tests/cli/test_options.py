@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import argparse
+import dataclasses
+
+import pytest
+
+import hifigemm as hg
+from hifigemm.cli.errors import InputError
+from hifigemm.cli.options import add_multiplication_options, multiplication_options, parse_bytes
+from hifigemm.schemes import SCHEMES
+
+
+def options(*argv):
+    parser = argparse.ArgumentParser()
+    add_multiplication_options(parser)
+    return multiplication_options(parser.parse_args(argv))
+
+
+def test_nothing_given_is_what_matmul_does_by_itself():
+    assert options() == {"accuracy": None, "scheme": "auto", "engine": None, "workspace": None}
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("correct", "correct"), ("fp32", "fp32"), ("1e-12", 1e-12), ("0", 0.0), ("0x", None), ("-1", None)],
+)
+def test_accuracy_is_a_name_or_a_number(text, value, capsys):
+    if value is None:
+        with pytest.raises(SystemExit):
+            options(f"--accuracy={text}")
+        assert "accuracy=" in capsys.readouterr().err
+    else:
+        assert options("--accuracy", text)["accuracy"] == value
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("1000000", 10**6),
+        ("1000000B", 10**6),
+        ("512M", 2**29),
+        ("512 MiB", 2**29),
+        ("512mib", 2**29),
+        ("2GB", 2 * 10**9),
+        ("1.5k", 1536),
+        ("1T", 2**40),
+    ],
+)
+def test_bytes_take_binary_and_decimal_suffixes(text, count):
+    assert parse_bytes(text) == count
+
+
+@pytest.mark.parametrize("text", ["", "M", "-1", "0", "0.0001", "1X", "1e3", "nan", "1 G G"])
+def test_what_is_no_number_of_bytes_is_refused(text):
+    with pytest.raises(argparse.ArgumentTypeError, match="bytes"):
+        parse_bytes(text)
+
+
+@pytest.mark.parametrize(
+    ("argv", "scheme"),
+    [
+        (["--scheme", "ozaki1"], "ozaki1"),
+        (["--scheme", "ozaki1", "--product", "fp16", "--mode", "dp"], hg.Ozaki1(product="fp16", mode="dp")),
+        (["--scheme", "ozaki1", "--num-slices", "7"], hg.Ozaki1(num_slices=7)),
+        (["--scheme", "ozaki2", "--num-moduli", "15", "--scaling", "fast"], hg.Ozaki2(num_moduli=15, scaling="fast")),
+        (["--scheme", "native", "--product", "fp64"], hg.Native(product="fp64")),
+    ],
+)
+def test_scheme_options_fill_the_dataclass(argv, scheme):
+    assert options(*argv)["scheme"] == scheme
+
+
+@pytest.mark.parametrize("scheme", SCHEMES.values(), ids=SCHEMES)
+def test_every_default_of_every_scheme_can_be_spelt_out(scheme):
+    default, argv = scheme(), ["--scheme", scheme.name]
+    for field in dataclasses.fields(default):
+        value = getattr(default, field.name)
+        if value is not None:
+            text = {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value)
+            argv += ["--" + field.name.replace("_", "-"), text]
+    assert options(*argv)["scheme"] in (default, scheme.name)
+
+
+@pytest.mark.parametrize(
+    ("argv", "text"),
+    [
+        (["--num-slices", "7"], "--num-slices needs --scheme"),
+        (["--scheme", "ozaki2", "--num-slices", "7"], "--num-slices is no option of scheme ozaki2"),
+        (["--scheme", "ozaki1", "--num-slices", "many"], "--num-slices many: expected an integer"),
+        (["--scheme", "ozaki1", "--num-slices", "0"], "num_slices=0"),
+        (["--scheme", "ozaki2", "--num-moduli", "50"], "num_moduli=50"),
+        (["--scheme", "ozaki1", "--mode", "qp"], "mode='qp'"),
+    ],
+)
+def test_scheme_options_that_do_not_fit_are_refused(argv, text):
+    with pytest.raises(InputError, match=text):
+        options(*argv)
+
+
+def test_unknown_engine_and_scheme_are_refused(capsys):
+    for argv in (["--engine", "abacus"], ["--scheme", "strassen"]):
+        with pytest.raises(SystemExit):
+            options(*argv)
+        assert argv[1] in capsys.readouterr().err
