@@ -1,9 +1,10 @@
 """What does a guarantee cost on the CPU? Time and extra memory of every way to a product, against NumPy's own.
 
-Matrices are phi matrices of [MOOI20] with phi = 0.5. Every result is checked before it is timed: the correctly rounded ones in
-every entry against an exact integer product, the others against the bound of their own report. A wrong result gets no time.
+Matrices are phi matrices of [MOOI20] with phi = 0.5. Every result is checked before it is timed: the correctly rounded
+ones in every entry against an exact integer product, the others against the bound of their own report. A wrong result
+gets no time. Run from the root of the repository:
 
-    python -m benchmarks.correct_rounding [--sizes 256 512 1024] [--repeats 7] [--output results/correct_rounding_cpu.csv]
+    python -m benchmarks.correct_rounding [--sizes 256 512 1024] [--repeats 7] [--output FILE.csv]
 """
 
 from __future__ import annotations

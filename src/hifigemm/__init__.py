@@ -7,12 +7,14 @@ from hifigemm.api import gemm, make_plan, matmul, prepare
 from hifigemm.exceptions import AccuracyError, HifigemmError, InexactProductError, PlanError
 from hifigemm.information import engines, info
 from hifigemm.plan import Plan, Prepared, Report
-from hifigemm.schemes import Native, Ozaki1, Ozaki2
+from hifigemm.schemes import Corrected, Multiword, Native, Ozaki1, Ozaki2
 
 __all__ = [
     "AccuracyError",
+    "Corrected",
     "HifigemmError",
     "InexactProductError",
+    "Multiword",
     "Native",
     "Ozaki1",
     "Ozaki2",

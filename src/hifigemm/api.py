@@ -16,8 +16,7 @@ from hifigemm.engines import engine_for
 from hifigemm.exceptions import PlanError
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.epilogue import combine, power_of_two_exponent
-from hifigemm.numerics.special import clean
-from hifigemm.operands import as_operand, check_out, result_dtype, shapes_of, stacked
+from hifigemm.operands import as_operand, check_out, converted, result_dtype, shapes_of, stacked
 from hifigemm.plan import Plan, Prepared, Report
 from hifigemm.planning import Options, given_plan, own_stack, plan_for, usable_split, workspace_limit
 from hifigemm.schemes import Native, Scheme
@@ -25,6 +24,9 @@ from hifigemm.schemes import Native, Scheme
 __all__ = ["gemm", "make_plan", "matmul", "prepare"]
 
 log = logging.getLogger("hifigemm")
+
+_quiet = np.errstate(all="ignore")
+"""Underflow, overflow and NaN are part of the work here, whatever the caller's settings are."""
 
 
 def matmul(
@@ -148,11 +150,12 @@ def gemm(
         raise ValueError(f"c has shape {c.shape}; the result has shape {shape}")
     options = Options(accuracy, scheme, engine, plan, workspace, return_report)
     shift = power_of_two_exponent(alpha)
-    if alpha == 0:
-        result, report = np.zeros(shape, dtype), _empty_report("alpha is 0: A and B are not read", engine_for(engine))
-    else:
-        result, report = _product(a, b, options, shift or 0, dtype)
-    rest = 1.0 if alpha == 0 else alpha if shift is None else math.copysign(1.0, alpha.real)
+    if shift is not None:
+        a, b, alpha = _with_sign(a, b, alpha)
+    result, report = _product(
+        a, b, options, shift or 0, dtype, idle="alpha is 0: A and B are not read" if alpha == 0 else ""
+    )
+    rest = alpha if shift is None and alpha != 0 else math.copysign(1.0, alpha.real)
     if rest != 1.0 or c is not None:
         result = combine(result, rest, c, beta)
         exact = abs(rest) == 1.0 and c is None
@@ -170,6 +173,15 @@ def _scalar(x: Any, name: str, dtype: np.dtype[Any]) -> complex:
     return value
 
 
+def _with_sign(a: Any, b: Any, alpha: complex) -> tuple[Any, Any, complex]:
+    """The operands and |alpha|, the sign of alpha being given to an operand that is not prepared, if there is one."""
+    if alpha.real > 0:
+        return a, b, alpha
+    if not isinstance(a, Prepared):
+        return -a, b, -alpha
+    return (a, -b, -alpha) if not isinstance(b, Prepared) else (a, b, alpha)
+
+
 def _transposed(x: Array | Prepared, how: str, name: str) -> Array | Prepared:
     """op(x) as a view, or a conjugated copy."""
     if how not in ("N", "T", "C"):
@@ -184,6 +196,7 @@ def _transposed(x: Array | Prepared, how: str, name: str) -> Array | Prepared:
     return x.conj() if how == "C" else x
 
 
+@_quiet
 def make_plan(
     a: Any,
     b: Any,
@@ -209,11 +222,12 @@ def make_plan(
     a, b = as_operand(a, "a"), as_operand(b, "b")
     dtype = result_dtype(a.dtype, b.dtype)
     shapes = shapes_of(a.shape, b.shape)
-    left = stacked(clean(_array(a)), shapes.left, shapes.batch, dtype)
-    right = stacked(clean(_array(b)), shapes.right, shapes.batch, dtype)
+    left = stacked(_array(a), shapes.left, shapes.batch, dtype)
+    right = stacked(_array(b), shapes.right, shapes.batch, dtype)
     return plan_for(shapes.problem(dtype), left, right, accuracy, scheme, engine_for(engine), workspace)
 
 
+@_quiet
 def prepare(a: Any, side: Literal["left", "right"], *, plan: Plan) -> Prepared:
     """An operand with its split done, for repeated products under one plan; use it in place of a or b.
 
@@ -240,7 +254,7 @@ def prepare(a: Any, side: Literal["left", "right"], *, plan: Plan) -> Prepared:
     k = x.shape[-1] if side == "left" or x.ndim == 1 else x.shape[-2]
     if k != plan.problem.k or np.result_type(x.dtype, plan.problem.dtype) != plan.problem.dtype:
         raise PlanError(f"operand of shape {x.shape} and {x.dtype} does not fit the plan's {plan.problem}")
-    operand = x.astype(plan.problem.dtype, copy=True)
+    operand = np.array(converted(x, plan.problem.dtype))
     split = None
     if plan.scheme.independent_splits and not isinstance(plan.scheme, Native):
         split = whole_split(plan, own_stack(operand, side, plan.problem), side, engine_for(plan.engine))
@@ -251,19 +265,23 @@ def _array(x: Array | Prepared) -> Array:
     return x.operand if isinstance(x, Prepared) else x
 
 
+@_quiet
 def _product(
-    a: Array | Prepared, b: Array | Prepared, options: Options, shift: int = 0, dtype: Any = None
+    a: Array | Prepared, b: Array | Prepared, options: Options, shift: int = 0, dtype: Any = None, idle: str = ""
 ) -> tuple[Array, Report]:
-    """2**shift A B in the result's shape, with its report: the flow of the library."""
+    """2**shift A B in the result's shape, with its report: the flow of the library. `idle` says why nothing is read."""
     dtype = dtype or result_dtype(a.dtype, b.dtype)
     shapes = shapes_of(a.shape, b.shape)
     problem = shapes.problem(dtype)
     plan = given_plan(a, b, options, problem)
     engine = engine_for(options.engine if plan is None else plan.engine)
     if 0 in (problem.m, problem.n, problem.k, problem.batch):
-        return np.zeros(shapes.result, dtype), _empty_report("a dimension is 0: nothing to multiply", engine)
-    left = stacked(_array(a), shapes.left, shapes.batch, dtype)
-    right = stacked(_array(b), shapes.right, shapes.batch, dtype)
+        idle = "a dimension is 0: nothing to multiply"
+    if idle:
+        left, right = (np.broadcast_to(dtype.type(0), shape) for shape in (shapes.left, shapes.right))
+    else:
+        left = stacked(_array(a), shapes.left, shapes.batch, dtype)
+        right = stacked(_array(b), shapes.right, shapes.batch, dtype)
     limit = workspace_limit(problem, options.workspace)
     if plan is None:
         plan = plan_for(problem, left, right, options.accuracy, options.scheme, engine, limit)
@@ -271,8 +289,11 @@ def _product(
         plan = plan.scheme.fit(plan, problem, limit)
     if not options.return_report:
         plan = replace(plan, states_bound=False)
-    splits = usable_split(a, "left", plan, shapes.left), usable_split(b, "right", plan, shapes.right)
-    outcome = multiply(plan, left, right, engine, limit, shift, splits)
+    if idle:
+        plan, outcome = replace(plan, reason=idle), Outcome(np.zeros(shapes.result, dtype), 0.0, 0, [])
+    else:
+        splits = usable_split(a, "left", plan, shapes.left), usable_split(b, "right", plan, shapes.right)
+        outcome = multiply(plan, left, right, engine, limit, shift, splits)
     report = _report(plan, outcome, engine)
     log.info("%s: %s, %s", problem, plan.scheme, report.reason)
     return outcome.values.reshape(shapes.result), report
@@ -286,15 +307,11 @@ def _report(plan: Plan, outcome: Outcome, engine: Engine) -> Report:
         device=engine.device,
         bound=outcome.bound,
         correct=outcome.bound == 0.0,
-        native=isinstance(plan.scheme, Native),
+        native=isinstance(plan.scheme, Native) and outcome.num_products > 0,
         reason="; ".join([plan.reason, *outcome.notes]),
         k_block=plan.k_block,
         workspace=plan.workspace,
     )
-
-
-def _empty_report(reason: str, engine: Engine) -> Report:
-    return Report(Native(), 0, engine.name, engine.device, 0.0, True, False, reason, 0, 0)
 
 
 def _deliver(result: Array, report: Report, out: Array | None, return_report: bool) -> Any:

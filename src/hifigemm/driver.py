@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -10,10 +12,13 @@ from hifigemm.engine import Engine
 from hifigemm.exceptions import AccuracyError
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.special import clean, fill_nonfinite, nonfinite_vectors
-from hifigemm.plan import Plan, Split
+from hifigemm.plan import Block, Plan, Split
 from hifigemm.schemes import Native
 
-__all__ = ["Outcome", "multiply", "whole_split"]
+__all__ = ["Outcome", "multiply", "watch", "whole_split"]
+
+watch: ContextVar[Callable[[Plan, Block], None] | None] = ContextVar("watch", default=None)
+"""Called after each block of a product, as a progress bar wants it; set it for the duration of a call."""
 
 
 @dataclass
@@ -79,7 +84,7 @@ def multiply(
 def whole_split(plan: Plan, x: Array, side: str, engine: Engine) -> Split:
     """The split of a whole operand whose split does not depend on the other one; Inf and NaN count as zeros."""
     x = clean(x) if not np.isfinite(x).all() else x
-    return plan.scheme.split(plan, x, side, plan.scheme.scale(plan, x, side, engine), engine)
+    return plan.scheme.split(plan, x, side, plan.scheme.scale_exponents(plan, x, side, engine), engine)
 
 
 def _native(plan: Plan, a: Array, b: Array, engine: Engine, shift: int) -> Outcome | None:
@@ -115,6 +120,8 @@ def _run(
         values[where], settled[where] = done.values, done.settled
         outcome.bound = max(outcome.bound, done.bound)
         outcome.num_products += done.num_products * done.values.size / values.size
+        if (on_block := watch.get()) is not None:
+            on_block(plan, block)
     del left_part, right_part
     if not settled.all():
         _refine(plan, a, b, engine, workspace, shift, outcome, ~settled)
@@ -127,10 +134,10 @@ def _sides(
     """Both operands with their scales; a split that is at hand needs none."""
     scheme = plan.scheme
     if not scheme.independent_splits:
-        s, t = scheme.joint_scales(plan, a, b, engine)
+        s, t = scheme.joint_scale_exponents(plan, a, b, engine)
         return _Side("left", a, None, s), _Side("right", b, None, t)
     left, right = (
-        _Side(side, x, split, None if split is not None else scheme.scale(plan, x, side, engine))
+        _Side(side, x, split, None if split is not None else scheme.scale_exponents(plan, x, side, engine))
         for side, x, split in (("left", a, splits[0]), ("right", b, splits[1]))
     )
     return left, right

@@ -11,7 +11,7 @@ import numpy as np
 from hifigemm.numerics.bits import Array
 from hifigemm.plan import Prepared, Problem
 
-__all__ = ["Shapes", "as_operand", "check_out", "result_dtype", "shapes_of", "stacked"]
+__all__ = ["Shapes", "as_operand", "check_out", "converted", "result_dtype", "shapes_of", "stacked"]
 
 _DTYPES = tuple(np.dtype(t) for t in ("float32", "float64", "complex64", "complex128"))
 
@@ -103,19 +103,25 @@ def shapes_of(a: tuple[int, ...], b: tuple[int, ...]) -> Shapes:
     return Shapes(result, (left, m, k), (right, k, n), batch)
 
 
-def stacked(x: Array, shape: tuple[int, int, int], batch: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """x as a stack of this shape and dtype, a view where possible.
+def converted(x: Array, dtype: np.dtype[Any]) -> Array:
+    """x in this dtype, itself where it has it.
 
     Raises
     ------
     ValueError
         Integers that the dtype cannot hold exactly.
     """
-    if x.dtype != dtype:
-        converted = x.astype(dtype)
-        if x.dtype.kind in "iu" and not np.array_equal(converted.real.astype(x.dtype), x):
-            raise ValueError(f"integers of {x.dtype} beyond 2**53 are not exact in {dtype}; convert them first")
-        x = converted
+    if x.dtype == dtype:
+        return x
+    y = x.astype(dtype)
+    if x.dtype.kind in "iu" and [int(v) for v in y.real.ravel()] != x.ravel().tolist():
+        raise ValueError(f"integers of {x.dtype} beyond 2**53 are not exact in {dtype}; convert them first")
+    return y
+
+
+def stacked(x: Array, shape: tuple[int, int, int], batch: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """x as a stack of this shape and dtype, a view where possible; errors as of `converted`."""
+    x = converted(x, dtype)
     core = x.shape[-2:] if x.ndim > 1 else shape[1:]
     if shape[0] != 1 and math.prod(x.shape[:-2]) != shape[0]:
         x = np.broadcast_to(x.reshape(x.shape[:-2] + core), batch + core)

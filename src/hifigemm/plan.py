@@ -12,6 +12,7 @@ from hifigemm.accuracy import Target
 from hifigemm.exceptions import PlanError
 from hifigemm.formats import FP32, FP64, Format
 from hifigemm.numerics.bits import Array
+from hifigemm.numerics.parts import PART
 
 if TYPE_CHECKING:
     from hifigemm.schemes.scheme import Scheme
@@ -110,6 +111,8 @@ class Plan:
         beta of Ozaki scheme I.
     balance : int
         Bits that Ozaki scheme II gives to the left operand at the expense of the right one.
+    part : int
+        Entries of an operand or of the result that are worked on at a time.
     block_shape : tuple of int
         Matrices of the stack, rows and columns of the result that are computed at a time.
     workspace : int
@@ -128,6 +131,7 @@ class Plan:
     states_bound: bool = True
     slice_bits: int = 0
     balance: int = 0
+    part: int = PART
     block_shape: tuple[int, int, int] = (1, 1, 1)
     workspace: int = 0
 
@@ -272,7 +276,8 @@ class Report:
     scheme : Scheme
         The dataclass with its counts filled in.
     num_products : int
-        Low-precision products of size m n k that were made; refined parts are counted by their share, rounded up.
+        Low-precision products of size m n k that were made of slices, words or residues; refined parts are counted by
+        their share, rounded up. Products that only look at magnitudes are named in the reason.
     engine, device : str
     bound : float
         The r of |C - AB| <= r |A||B| + u |AB| that is guaranteed.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from numbers import Integral
 
 from hifigemm.accuracy import NO_PROMISE, Accuracy, resolve
 from hifigemm.engine import Engine
@@ -62,9 +63,9 @@ def plan_for(
 def workspace_limit(problem: Problem, workspace: int | None) -> int:
     """Bytes to stay within: what was asked, or eight times the operands and the result and at least 256 MiB."""
     if workspace is not None:
-        if workspace <= 0:
-            raise PlanError(f"workspace={workspace}: expected a positive number of bytes")
-        return workspace
+        if isinstance(workspace, bool) or not isinstance(workspace, Integral) or workspace <= 0:
+            raise PlanError(f"workspace={workspace!r}: expected a positive whole number of bytes")
+        return int(workspace)
     p = problem
     return max(2**28, 8 * p.batch * (p.m * p.k + p.k * p.n + p.m * p.n) * p.dtype.itemsize)
 

@@ -7,7 +7,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["NO_BIT", "Array", "ceil_log2", "largest_exponent", "lowest_bit", "power_of_two", "scale_by_power"]
+__all__ = [
+    "NO_BIT",
+    "Array",
+    "ceil_log2",
+    "ceil_magnitude",
+    "largest_exponent",
+    "lowest_bit",
+    "power_of_two",
+    "scale_by_power",
+]
 
 Array = npt.NDArray[Any]
 
@@ -42,9 +51,15 @@ def scale_by_power(x: Array, e: Array) -> Array:
     return x * power_of_two(half) * power_of_two(e - half)
 
 
+def ceil_magnitude(x: Array, e: Array) -> Array:
+    """ceil(|x| 2**e) in float64, 1 where x is not zero but |x| 2**e underflows."""
+    size = np.abs(x)
+    return np.maximum(np.ceil(scale_by_power(size, e)), size > 0)
+
+
 def largest_exponent(x: Array, axis: int) -> Array:
     """Smallest e with |x| < 2**e along `axis` (kept with length 1), int64; 0 for a vector of zeros."""
-    largest = np.maximum(x.max(axis=axis, keepdims=True), -x.min(axis=axis, keepdims=True))
+    largest = np.maximum(x.max(axis=axis, keepdims=True, initial=0), -x.min(axis=axis, keepdims=True, initial=0))
     return np.frexp(largest.astype(np.float64, copy=False))[1].astype(np.int64)
 
 
@@ -63,4 +78,4 @@ def lowest_bit(x: Array, axis: int) -> Array:
     exponent += trailing
     exponent -= 1075
     exponent[significand == 0] = NO_BIT
-    return exponent.min(axis=axis, keepdims=True)
+    return exponent.min(axis=axis, keepdims=True, initial=NO_BIT)

@@ -25,7 +25,8 @@ def combine(t: Array, alpha: complex, c: Array | None, beta: complex) -> Array:
 
     For real scalars each product and the sum are made with their errors (float64), or in float64 (float32), so that the
     result is alpha t + beta c rounded with an error of little more than half a unit in its last place. Where an
-    intermediate overflows, the plain expression stands. Complex scalars take the plain complex expression.
+    intermediate overflows, the plain expression stands. A zero alpha t is +0. Complex scalars take the plain complex
+    expression.
     """
     with np.errstate(all="ignore"):
         if isinstance(alpha, complex) or isinstance(beta, complex):
@@ -34,11 +35,11 @@ def combine(t: Array, alpha: complex, c: Array | None, beta: complex) -> Array:
         real = t.real.dtype
         x = np.ascontiguousarray(t).view(real).astype(np.float64)
         if c is None:
-            return (alpha * x).astype(real).view(t.dtype)
-        y = np.array(np.broadcast_to(c, t.shape), t.dtype, order="C").view(real).astype(np.float64)
+            return (alpha * x + 0.0).astype(real).view(t.dtype).reshape(t.shape)
+        y = np.array(np.broadcast_to(c, t.shape), t.dtype, order="C", ndmin=1).view(real).astype(np.float64)
         plain = alpha * x + beta * y
         p, p_error = two_product(np.float64(alpha), x)
         q, q_error = two_product(np.float64(beta), y)
         s, s_error = two_sum(p, q)
         s += s_error + (p_error + q_error)
-        return np.where(np.isfinite(s), s, plain).astype(real).view(t.dtype)
+        return np.where(np.isfinite(s), s, plain).astype(real).view(t.dtype).reshape(t.shape)

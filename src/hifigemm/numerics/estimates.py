@@ -9,7 +9,8 @@ import math
 
 import numpy as np
 
-from hifigemm.numerics.bits import Array, ceil_log2, largest_exponent, scale_by_power
+from hifigemm.numerics.bits import Array, ceil_log2, ceil_magnitude, largest_exponent, scale_by_power
+from hifigemm.numerics.parts import PART, map_vectors, vector_parts
 from hifigemm.numerics.slicing import slice_vectors, unit_exponent
 
 __all__ = [
@@ -23,12 +24,11 @@ __all__ = [
 
 MAGNITUDE_BITS_UP = 6
 MAGNITUDE_BITS_DOWN = 7
-_ROWS = 256
 
 
 def magnitudes_up(x: Array, exponent: Array) -> Array:
     """ceil(|x| 2**(6 - exponent)) as int8 in [0, 64], for |x| < 2**exponent: upper bounds of |x|."""
-    return np.ceil(scale_by_power(np.abs(x), MAGNITUDE_BITS_UP - exponent)).astype(np.int8)
+    return ceil_magnitude(x, MAGNITUDE_BITS_UP - exponent).astype(np.int8)
 
 
 def magnitudes_down(x: Array, exponent: Array) -> Array:
@@ -41,7 +41,7 @@ def nonzeros(x: Array) -> Array:
     return (x != 0).astype(np.int8)
 
 
-def published_num_slices(a: Array, b: Array, slice_bits: int, u: float) -> tuple[int, bool]:
+def published_num_slices(a: Array, b: Array, slice_bits: int, u: float, part: int = PART) -> tuple[int, bool]:
     """Number of slices d by the estimate of [MOOI20], and whether the operands end before it is met.
 
     d >= 2 is the smallest count with 2 sqrt(k) u |A| |B| e > (d + 1) |A_d| |B| e in every row, e a vector of ones,
@@ -50,40 +50,59 @@ def published_num_slices(a: Array, b: Array, slice_bits: int, u: float) -> tuple
 
     Parameters
     ----------
-    a, b : float64 arrays, shapes (batch, m, k) and (batch, k, n)
+    a, b : real or complex arrays, shapes (batch, m, k) and (batch, k, n)
+        Inf and NaN count as zeros.
     u : float
         Unit roundoff of the accuracy that is aimed at.
+    part : int
+        Entries to look at a time.
     """
-    b_columns = np.swapaxes(b, 1, 2)
-    left, left_ended = _published(a, _weights(b), slice_bits, u)
-    right, right_ended = _published(b_columns, _weights(np.swapaxes(a, 1, 2)), slice_bits, u)
+    left, left_ended = _published(a, 2, _weights(b, 2, part), slice_bits, u, part)
+    right, right_ended = _published(b, 1, _weights(a, 1, part), slice_bits, u, part)
     if left_ended and right_ended:
         return max(left + right - 1, 1), True
     return max(left, right), False
 
 
-def _weights(b: Array) -> Array:
-    """Integers proportional to |B| e, rounded up, per matrix of the stack: (batch, k), at most 2**20."""
-    exponent = largest_exponent(b, 2)
-    sums = np.ceil(scale_by_power(np.abs(b), 20 - exponent)).sum(axis=2, keepdims=True)
+def _finite(x: Array, axis: int) -> Array:
+    """Vectors along `axis` as rows (batch, vectors, k) of float64: components of complex entries side by side."""
+    x = np.ascontiguousarray(x if axis == 2 else np.swapaxes(x, 1, 2))
+    real = x.view(x.real.dtype).astype(np.float64)
+    return np.where(np.isfinite(real), real, 0.0)
+
+
+def _weights(b: Array, axis: int, part: int) -> Array:
+    """Integers proportional to |B| e (sums along `axis`), rounded up, at most 2**20: (batch, k), twice k if complex."""
+
+    def exponents(x: Array) -> Array:
+        found = largest_exponent(_finite(x, axis), 2)
+        return found if axis == 2 else np.swapaxes(found, 1, 2)
+
+    def totals(x: Array) -> Array:
+        rows = _finite(x, axis)
+        up = ceil_magnitude(rows, 20 - largest_exponent(rows, 2))
+        found = up.sum(axis=2, keepdims=True)
+        return found if axis == 2 else np.swapaxes(found, 1, 2)
+
+    sums, exponent = (map_vectors(f, b, axis, part).reshape(len(b), -1, 1) for f in (totals, exponents))
     sums = scale_by_power(sums, np.clip(exponent - exponent.max(initial=0), -1000, 0))
-    top = largest_exponent(sums, 1)
-    return np.ceil(scale_by_power(sums, 20 - top))[:, :, 0]
+    weights = np.ceil(scale_by_power(sums, 20 - largest_exponent(sums, 1)))[:, :, 0]
+    return np.repeat(weights, 2, axis=1) if b.dtype.kind == "c" else weights
 
 
-def _published(a: Array, weights: Array, slice_bits: int, u: float) -> tuple[int, bool]:
-    """d for the rows of a, in blocks of rows; the second result says that every row ended first."""
-    _, m, k = a.shape
-    beta = slice_bits
+def _published(a: Array, axis: int, weights: Array, slice_bits: int, u: float, part: int) -> tuple[int, bool]:
+    """d for the vectors of a along `axis`, and whether every one of them ended first."""
+    beta, k = slice_bits, weights.shape[1]
     keep = min(20, max(53 - (beta - 1) - ceil_log2(max(k, 1)), 1))
     weights = np.ceil(weights * 2.0 ** (keep - 20))[..., None]
     count, all_ended = 2, True
-    for i in range(0, m, _ROWS):
-        rows = np.array(a[:, i : i + _ROWS], np.float64)
+    for where in vector_parts(a, axis, part):
+        rows = _finite(a[where], axis)
+        weight = weights[where[0]] if len(weights) > 1 and len(a) > 1 else weights
         unit = unit_exponent(largest_exponent(rows, 2), beta)
         threshold = None
         for d, w in enumerate(slice_vectors(rows, unit, beta), start=1):
-            size = np.matmul(np.abs(w), weights)
+            size = np.matmul(np.abs(w), weight)
             if threshold is None:
                 threshold = 2.0 * math.sqrt(k) * u * size
             ended = not rows.any()

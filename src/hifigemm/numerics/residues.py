@@ -43,19 +43,19 @@ def centred(x: int, p: int) -> int:
     return (x + p // 2) % p - p // 2
 
 
-def _coprime(candidates: list[int], chosen: tuple[int, ...] = ()) -> tuple[int, ...]:
-    """The candidates, in order, that are coprime to all that were taken before."""
-    taken = list(chosen)
+def _coprime(candidates: list[int]) -> tuple[int, ...]:
+    """The first MAX_MODULI candidates, in order, that are coprime to all that were taken before."""
+    taken: list[int] = []
     for p in candidates:
         if all(math.gcd(p, q) == 1 for q in taken):
             taken.append(p)
-    return tuple(taken)
+    return tuple(taken[:MAX_MODULI])
 
 
 @lru_cache
 def real_moduli() -> tuple[int, ...]:
     """Pairwise coprime moduli of at most 8 bits, largest first: 256 255 253 251 247 241 ..."""
-    return _coprime(list(range(256, 28, -1)))
+    return _coprime(list(range(256, 1, -1)))
 
 
 def square_root_of_minus_one(p: int) -> int | None:
@@ -70,7 +70,7 @@ def complex_moduli() -> tuple[int, ...]:
     def bits_per_product(p: int) -> float:
         return math.log2(p) / (3 if square_root_of_minus_one(p) is None else 2)
 
-    return _coprime(sorted(range(256, 28, -1), key=bits_per_product, reverse=True))
+    return _coprime(sorted(range(256, 1, -1), key=bits_per_product, reverse=True))
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ rounding test).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -20,10 +21,7 @@ from hifigemm.formats import Format
 from hifigemm.numerics.bits import Array, power_of_two, scale_by_power
 from hifigemm.numerics.limbs import LIMB_BITS, carry
 
-__all__ = ["CHUNK", "Rounded", "in_chunks", "round_limbs"]
-
-CHUNK = 16384
-"""Entries that are rounded at a time: the limbs of one chunk stay in the second-level cache."""
+__all__ = ["Rounded", "in_chunks", "round_limbs"]
 
 _MASK = (1 << LIMB_BITS) - 1
 _PADDING = 4
@@ -47,7 +45,7 @@ class Rounded:
     certain: Array
 
 
-def round_limbs(limbs: Array, exponent: Array, fmt: Format, err_exponent: int | None = None) -> Rounded:
+def round_limbs(limbs: Array, exponent: Array, fmt: Format, err_exponent: int | Array | None = None) -> Rounded:
     """Round sum_j limbs[j] 2**(32 j) * 2**exponent to `fmt`.
 
     Parameters
@@ -57,7 +55,7 @@ def round_limbs(limbs: Array, exponent: Array, fmt: Format, err_exponent: int | 
     exponent : int64 array, shape (N,)
     fmt : Format
         FP64 or FP32.
-    err_exponent : int or None
+    err_exponent : int, int64 array of shape (N,), or None
         The exact integer lies within 2**err_exponent of V; None says that V is exact.
     """
     carry(limbs)
@@ -133,13 +131,14 @@ def _far_from_midpoint(head: Array, tail: Array, drop: Array, err_exponent: Arra
     return small & np.where(drop <= 63, far, drop >= 67)
 
 
-def in_chunks(work: Callable[[slice], Rounded], size: int, shape: tuple[int, ...], fmt: Format) -> Rounded:
-    """Assemble a `Rounded` of the given shape from `work` on consecutive chunks of its flattened entries."""
-    values = np.empty(size, np.float32 if fmt.t == 24 else np.float64)
-    magnitude = np.empty(size, np.int64)
-    certain = np.empty(size, bool)
-    for start in range(0, size, CHUNK):
-        part = slice(start, min(start + CHUNK, size))
+def in_chunks(work: Callable[[slice], Rounded], shape: tuple[int, ...], fmt: Format, size: int) -> Rounded:
+    """Assemble a `Rounded` of the given shape from `work` on `size` flattened entries at a time."""
+    entries = math.prod(shape)
+    values = np.empty(entries, np.float32 if fmt.t == 24 else np.float64)
+    magnitude = np.empty(entries, np.int64)
+    certain = np.empty(entries, bool)
+    for start in range(0, entries, size):
+        part = slice(start, min(start + size, entries))
         done = work(part)
         values[part], magnitude[part], certain[part] = done.values, done.magnitude, done.certain
     return Rounded(values.reshape(shape), magnitude.reshape(shape), certain.reshape(shape))

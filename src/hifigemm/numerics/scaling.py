@@ -18,7 +18,7 @@ import math
 
 import numpy as np
 
-from hifigemm.numerics.bits import Array, scale_by_power
+from hifigemm.numerics.bits import Array, ceil_magnitude, scale_by_power
 from hifigemm.numerics.residues import ModuliSet
 
 __all__ = [
@@ -33,8 +33,7 @@ NORM_BITS = 15
 
 def square_norms(x: Array, exponent: Array, axis: int) -> Array:
     """Integers N >= ||x||**2 2**(2 (15 - exponent)) along `axis`, exact in float64 below 2**23 entries."""
-    up = np.ceil(scale_by_power(np.abs(x), NORM_BITS - exponent))
-    return np.sum(np.square(up), axis=axis, keepdims=True)
+    return np.sum(np.square(ceil_magnitude(x, NORM_BITS - exponent)), axis=axis, keepdims=True)
 
 
 def scale_exponent(squares: Array, exponent: Array, bits: int, moduli: ModuliSet) -> Array:

@@ -21,6 +21,10 @@ from hifigemm.numerics.bits import NO_BIT, Array, scale_by_power
 __all__ = ["slice_vectors", "slices_needed", "unit_exponent"]
 
 
+MAX_GRID = 1023
+"""Slices whose largest value is 2**MAX_GRID or less can be subtracted as they are."""
+
+
 def unit_exponent(exponent: Array, slice_bits: int) -> Array:
     """Exponent g of the first slice's grid for vectors below 2**exponent."""
     return exponent - (slice_bits - 1)
@@ -34,11 +38,17 @@ def slices_needed(unit: Array, lowest: Array, slice_bits: int) -> Array:
 def slice_vectors(x: Array, unit: Array, slice_bits: int) -> Iterator[Array]:
     """Yield the slices of x in order, as float64 arrays of integers; stops at the caller's will, never by itself.
 
-    `x` is float64 and is overwritten by the remainder; `unit` broadcasts against it.
+    `x` is float64 and is overwritten by the remainder; `unit` broadcasts against it. Next to the largest float a slice
+    may round up to 2**1024, so x and the slice are halved there before they are subtracted, which is exact.
     """
     grid = unit.copy()
     while True:
         w = np.rint(scale_by_power(x, -grid))
         yield w
-        x -= scale_by_power(w, grid)
+        high = grid + slice_bits > MAX_GRID
+        if high.any():
+            half = np.where(high, 0.5, 1.0)
+            x[...] = np.where(w == 0, x, (x * half - scale_by_power(w, grid - high)) / half)
+        else:
+            x -= scale_by_power(w, grid)
         grid -= slice_bits

@@ -11,13 +11,14 @@ import numpy as np
 
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.embedding import embed_left, embed_right, unembed
+from hifigemm.numerics.parts import map_vectors
 
 __all__ = ["clean", "fill_nonfinite", "nonfinite_vectors"]
 
 
 def nonfinite_vectors(x: Array, axis: int) -> Array:
     """Which rows (axis 2, the inner dimension) or columns (axis 1) hold an Inf or NaN: bool with the axis kept."""
-    return np.logical_not(np.isfinite(x).all(axis=axis, keepdims=True))
+    return map_vectors(lambda y: np.logical_not(np.isfinite(y).all(axis=axis, keepdims=True)), x, axis)
 
 
 def clean(x: Array) -> Array:

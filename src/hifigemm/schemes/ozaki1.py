@@ -34,13 +34,17 @@ from hifigemm.numerics import bounds, estimates
 from hifigemm.numerics.bits import Array, ceil_log2, largest_exponent, lowest_bit
 from hifigemm.numerics.embedding import embed_left, embed_right, unembed
 from hifigemm.numerics.limbs import limbs_from_sums, num_limbs
+from hifigemm.numerics.parts import part_entries, part_size, put, vector_parts, widen
 from hifigemm.numerics.rounding import Rounded, in_chunks, round_limbs
 from hifigemm.numerics.slicing import slice_vectors, slices_needed, unit_exponent
 from hifigemm.plan import Plan, Problem, Product, ProductSpec, Split, fit_blocks
 from hifigemm.schemes import promise
-from hifigemm.schemes.scheme import Scheme, product_spec
+from hifigemm.schemes.scheme import Scheme, check_count, product_spec
 
 __all__ = ["Ozaki1"]
+
+FACT_BYTES = 9
+"""Bytes that `promise.facts` keeps of an entry at most."""
 
 MAX_SLICES = 4400
 """More diagonals than any float64 operands have with one-bit slices."""
@@ -58,7 +62,7 @@ class Ozaki1(Scheme):
         Diagonals of slice products that are kept; None chooses from the accuracy, or by the mode.
     mode : None, "dp", "sp" or "correct"
         "dp" and "sp" choose the number of slices by the estimate of [MOOI20] for FP64 or FP32 accuracy; "correct"
-        goes on until every entry is correctly rounded.
+        goes on from num_slices, or from a count of its own, until every entry is correctly rounded.
     """
 
     name: ClassVar[str] = "ozaki1"
@@ -70,17 +74,12 @@ class Ozaki1(Scheme):
     def __post_init__(self) -> None:
         if self.mode not in (None, "dp", "sp", "correct"):
             raise PlanError(f'Ozaki1(mode={self.mode!r}): expected None, "dp", "sp" or "correct"')
-        if self.num_slices is not None and not 1 <= self.num_slices <= MAX_SLICES:
-            raise PlanError(f"Ozaki1(num_slices={self.num_slices}): expected 1 to {MAX_SLICES}")
-        if self.num_slices is not None and self.mode == "correct":
-            raise PlanError(
-                f'Ozaki1(num_slices={self.num_slices}, mode="correct"): the mode chooses the number of slices'
-            )
+        check_count("Ozaki1", "num_slices", self.num_slices, 1, MAX_SLICES)
 
     @property
     def explicit(self) -> bool:
         """Whether the number of slices is forced, or left to an estimate that promises nothing."""
-        return self.num_slices is not None or self.mode in ("dp", "sp")
+        return self.mode in ("dp", "sp") or (self.num_slices is not None and self.mode is None)
 
     @property
     def count(self) -> int:
@@ -101,8 +100,7 @@ class Ozaki1(Scheme):
             count, reason = self.num_slices, f"{self.num_slices} slices of {beta} bits, as asked"
         elif self.mode in ("dp", "sp"):
             fmt = FP64 if self.mode == "dp" else FP32
-            left, right = embed_left(a), embed_right(b)
-            count, ended = estimates.published_num_slices(left, right, beta, fmt.u)
+            count, ended = estimates.published_num_slices(a, b, beta, fmt.u, part_size(workspace))
             reason = f"{count} slices of {beta} bits by the estimate of [MOOI20] for {fmt.name}"
             if ended:
                 reason = f"all slices of {beta} bits: the operands end before the estimate is met"
@@ -118,14 +116,19 @@ class Ozaki1(Scheme):
     def fit(self, plan: Plan, problem: Problem, workspace: int) -> Plan:
         """Blocks by the bytes of slices and working copies of rows and columns, sums and rounded values of entries."""
         width = 2 if problem.is_complex else 1
-        count = self.count
-        per_word = count * storage_dtype(plan.words).itemsize + 5 * 8
+        spec, k, limbs = plan.words, problem.terms, num_limbs(_sum_bits(plan, self.count))
+        converted = 0 if spec.accumulator_max > 2**31 else 4 * min(2**24 >> (2 * plan.slice_bits - 2), self.count * k)
+        per_vector = k * (self.count * storage_dtype(spec).itemsize + FACT_BYTES) + converted
+        part = part_size(workspace)
+        passing = min(part_entries(problem.k, part), problem.batch * max(problem.m, problem.n) * problem.k)
+        passing *= width * width * 10 * 8
 
         def need(batch: int, rows: int, cols: int) -> int:
-            words = problem.terms * (rows + width * cols)
-            return batch * (words * per_word + rows * cols * width * (8 * count + 5 * 8))
+            entries = batch * rows * cols * width
+            rounding = min(entries, part) * (3 * limbs + 30) * 8
+            return batch * (rows + width * cols) * per_vector + entries * (8 * self.count + 88) + passing + rounding
 
-        return fit_blocks(replace(plan, problem=problem), need, workspace)
+        return fit_blocks(replace(plan, problem=problem, part=part), need, workspace)
 
     def split(self, plan: Plan, x: Array, side: str, scale: Array | None, engine: Engine) -> Split:
         """Slices of rows or columns, each on its own grid, one after the other along k.
@@ -133,25 +136,30 @@ class Ozaki1(Scheme):
         On the left the slices stand in order, on the right in reverse, so that the pairs of a diagonal are one
         product of two contiguous parts.
         """
-        embedded = embed_left(x) if side == "left" else embed_right(x)
-        axis = 2 if side == "left" else 1
-        beta = plan.slice_bits
-        exponent = largest_exponent(embedded, axis)
-        unit = unit_exponent(exponent, beta)
-        needed = slices_needed(unit, lowest_bit(embedded, axis), beta)
-        facts = {"needed": needed, "exponent": exponent} | promise.facts(plan, embedded, exponent)
-        count = max(1, min(self.count, int(needed.max(initial=0))))
-        dtype = storage_dtype(plan.words)
-        k = embedded.shape[axis]
-        if side == "left":
-            parts = np.empty((*embedded.shape[:2], count * k), dtype)
-        else:
-            parts = np.empty((embedded.shape[0], count * k, embedded.shape[2]), dtype)
-        for p, w in zip(range(count), slice_vectors(embedded, unit, beta), strict=False):
-            if side == "left":
-                parts[:, :, p * k : (p + 1) * k] = w
-            else:
-                parts[:, (count - 1 - p) * k : (count - p) * k, :] = w
+        axis, embed = (2, embed_left) if side == "left" else (1, embed_right)
+        width = 2 if side == "right" and plan.problem.is_complex else 1
+        beta, k, vectors = plan.slice_bits, plan.problem.terms, x.shape[3 - axis] * width
+        each = (x.shape[0], vectors, 1) if side == "left" else (x.shape[0], 1, vectors)
+        facts: dict[str, Array] = {}
+        for where in vector_parts(x, axis, plan.part):
+            y, wide = embed(x[where]), widen(where, width)
+            exponent = largest_exponent(y, axis)
+            put(facts, "exponent", each, wide, exponent)
+            needed = slices_needed(unit_exponent(exponent, beta), lowest_bit(y, axis), beta)
+            put(facts, "needed", each, wide, needed)
+        unit = unit_exponent(facts["exponent"], beta)
+        count = max(1, min(self.count, int(facts["needed"].max(initial=0))))
+        whole = (x.shape[0], vectors, k) if side == "left" else (x.shape[0], k, vectors)
+        long = (*whole[:axis], count * k, *whole[axis + 1 :])
+        parts = np.empty(long, storage_dtype(plan.words))
+        for where in vector_parts(x, axis, plan.part):
+            y, wide = embed(x[where]), widen(where, width)
+            for name, fact in promise.facts(plan, y, facts["exponent"][wide]).items():
+                put(facts, name, whole, wide, fact)
+            for p, w in zip(range(count), slice_vectors(y, unit[wide], beta), strict=False):
+                at = p if side == "left" else count - 1 - p
+                inner = slice(at * k, (at + 1) * k)
+                parts[(*wide, inner) if side == "left" else (wide[0], inner, wide[2])] = w
         return Split(side, x.shape[3 - axis], parts, unit, count, facts)
 
     def multiply(self, plan: Plan, left: Split, right: Split, engine: Engine, shift: int) -> Product:
@@ -163,12 +171,12 @@ class Ozaki1(Scheme):
         exponent = np.broadcast_to(left.unit + right.unit + (shift - beta * (kept - 1)), shape).ravel()
         err = bounds.ozaki1_error_exponent(terms, kept, beta)
         shifts = [beta * (kept - 1 - s) for s in range(kept)]
-        count = num_limbs(ceil_log2(terms) + 2 * (beta - 1) + beta * (kept - 1) + 2)
+        count = num_limbs(_sum_bits(plan, kept))
 
         def work(part: slice) -> Rounded:
             return round_limbs(limbs_from_sums(sums[:, part], shifts, count), exponent[part], plan.problem.fmt, err)
 
-        rounded = in_chunks(work, sums.shape[1], shape, plan.problem.fmt)
+        rounded = in_chunks(work, shape, plan.problem.fmt, plan.part)
         exact = left.facts["needed"] + right.facts["needed"] - 1 <= kept
         lowest = beta * (kept - 1) + 2 * (beta - 1)
         settled, bound = promise.judge(plan, left, right, engine, rounded, exact, err - lowest, lowest)
@@ -202,6 +210,11 @@ def first_num_slices(problem: Problem, target: Target, slice_bits: int) -> int:
 def storage_dtype(spec: ProductSpec) -> np.dtype[Any]:
     """The smallest NumPy dtype that holds the words of a product."""
     return np.dtype({"int8": np.int8, "fp16": np.float16, "fp64": np.float64}.get(spec.name, np.float32))
+
+
+def _sum_bits(plan: Plan, kept: int) -> int:
+    """Bits of the sum of all diagonals, in units of the last."""
+    return ceil_log2(plan.problem.terms) + 2 * (plan.slice_bits - 1) + plan.slice_bits * (kept - 1) + 2
 
 
 def _diagonals(plan: Plan, left: Split, right: Split, engine: Engine, kept: int) -> tuple[Array, int]:

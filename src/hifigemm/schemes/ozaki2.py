@@ -26,21 +26,21 @@ import numpy as np
 
 from hifigemm.accuracy import Target
 from hifigemm.engine import Engine
-from hifigemm.exceptions import AccuracyError, PlanError
+from hifigemm.exceptions import PlanError
 from hifigemm.numerics import residues as crt
 from hifigemm.numerics import scaling
 from hifigemm.numerics.bits import NO_BIT, Array, ceil_log2, largest_exponent, lowest_bit
 from hifigemm.numerics.embedding import embed_left, embed_right, unembed
 from hifigemm.numerics.estimates import MAGNITUDE_BITS_UP, magnitudes_up
+from hifigemm.numerics.parts import map_vectors, part_entries, part_size, put, vector_parts, widen
 from hifigemm.numerics.rounding import Rounded, in_chunks, round_limbs
+from hifigemm.numerics.special import clean
 from hifigemm.plan import Plan, Problem, Product, Split, fit_blocks
 from hifigemm.schemes import promise
 from hifigemm.schemes.residue_products import components, multiply_residues, num_parts, product_operands
-from hifigemm.schemes.scheme import Scheme, exact_int8, product_spec
+from hifigemm.schemes.scheme import Scheme, check_count, exact_int8, product_spec
 
 __all__ = ["Ozaki2"]
-
-_ROWS = 256
 
 
 @dataclass(frozen=True)
@@ -66,8 +66,7 @@ class Ozaki2(Scheme):
     def __post_init__(self) -> None:
         if self.product != "int8":
             raise PlanError(f'Ozaki2(product={self.product!r}): residues are INT8 words, product="int8"')
-        if self.num_moduli is not None and not 2 <= self.num_moduli <= crt.MAX_MODULI:
-            raise PlanError(f"Ozaki2(num_moduli={self.num_moduli}): expected 2 to {crt.MAX_MODULI}")
+        check_count("Ozaki2", "num_moduli", self.num_moduli, 2, crt.MAX_MODULI)
         if self.scaling not in ("accurate", "fast"):
             raise PlanError(f'Ozaki2(scaling={self.scaling!r}): expected "accurate" or "fast"')
 
@@ -95,18 +94,11 @@ class Ozaki2(Scheme):
         if self.num_moduli is not None:
             count, reason = self.num_moduli, f"{self.num_moduli} moduli, as asked"
         else:
-            exact, exact_balance, bits = _exact_count(problem, a, b)
-            wanted = 2 * (promise.bits_of_inverse(target.r) + 2) + ceil_log2(problem.terms) + 1
-            count = crt.count_for_bits(wanted, problem.is_complex)
+            exact, exact_balance, bits = _exact_count(problem, a, b, part_size(workspace))
+            count = crt.count_for_bits(_wanted_bits(problem, target), problem.is_complex)
             reason = f"{count} moduli for {target}"
             if exact is not None and (target.correct or exact <= count):
                 count, balance, reason = exact, exact_balance, f"{exact} moduli hold the exact product of {bits} bits"
-            elif target.correct:
-                held = _moduli(problem, crt.MAX_MODULI).half_range.bit_length()
-                raise AccuracyError(
-                    f"Ozaki2 cannot round {problem} correctly: the exact product takes up to {bits} bits and a sign, "
-                    f"{crt.MAX_MODULI} moduli hold {held}"
-                )
         if self.scaling == "accurate":
             reason += ", one more product for the scaling"
         spec = engine.products[self.product]
@@ -120,28 +112,39 @@ class Ozaki2(Scheme):
     def fit(self, plan: Plan, problem: Problem, workspace: int) -> Plan:
         """Blocks by the bytes of residues and working copies of rows and columns, and of residues of entries."""
         width = 2 if problem.is_complex else 1
-        count = self.count
-        parts = num_parts(_moduli(problem, count), problem.is_complex)
+        count, k = self.count, problem.k
+        moduli = _moduli(problem, count)
+        facts = 9 * width * width
+        converted = 4 * min(1024, k)
+        per_vector = k * (num_parts(moduli, problem.is_complex) + facts) + converted
+        part = part_size(workspace)
+        passing = min(part_entries(k, part), problem.batch * max(problem.m, problem.n) * k)
+        passing *= width * (12 * 8 + 2 * count)
 
         def need(batch: int, rows: int, cols: int) -> int:
-            vectors = problem.k * (rows + width * cols) * (parts + width * count + 6 * 8 * width)
-            return batch * (vectors + rows * cols * width * (count + 8 * 8))
+            entries = batch * rows * cols * width
+            rounding = min(entries, part) * (4 * moduli.limb_count + count + 30) * 8
+            return batch * (rows + cols) * per_vector + entries * (count + 120) + passing + rounding
 
-        return fit_blocks(replace(plan, problem=problem), need, workspace)
+        return fit_blocks(replace(plan, problem=problem, part=part), need, workspace)
 
-    def scale(self, plan: Plan, x: Array, side: str, engine: Engine) -> Array | None:
+    def scale_exponents(self, plan: Plan, x: Array, side: str, engine: Engine) -> Array | None:
         """Scale exponents by Cauchy-Schwarz."""
         axis, sign = (2, 1) if side == "left" else (1, -1)
-        exponent = _exponent(x, axis)
         moduli = _moduli(plan.problem, self.count)
-        s = scaling.scale_exponent(_squares(x, exponent, axis), exponent, scaling.NORM_BITS, moduli)
-        return s + sign * plan.balance
 
-    def joint_scales(self, plan: Plan, a: Array, b: Array, engine: Engine) -> tuple[Array, Array]:
+        def scales(y: Array) -> Array:
+            exponent = _exponent(y, axis)
+            return scaling.scale_exponent(_squares(y, exponent, axis), exponent, scaling.NORM_BITS, moduli)
+
+        return map_vectors(scales, x, axis, plan.part) + sign * plan.balance
+
+    def joint_scale_exponents(self, plan: Plan, a: Array, b: Array, engine: Engine) -> tuple[Array, Array]:
         """Scale exponents from an INT8 product of magnitudes."""
         moduli = _moduli(plan.problem, self.count)
-        left, right = _exponent(a, 2), _exponent(b, 1)
-        rows, cols = _largest_sums(a, b, left, right, engine)
+        left = map_vectors(lambda x: _exponent(x, 2), a, 2, plan.part)
+        right = map_vectors(lambda x: _exponent(x, 1), b, 1, plan.part)
+        rows, cols = _largest_sums(plan, a, b, left, right, engine)
         s = scaling.scale_exponent(rows, left, MAGNITUDE_BITS_UP, moduli) + plan.balance
         t = scaling.scale_exponent(cols, right, MAGNITUDE_BITS_UP, moduli) - plan.balance
         return s, t
@@ -154,22 +157,32 @@ class Ozaki2(Scheme):
         """
         if scale is None:
             raise PlanError(f"{self}: a split needs its scale exponents")
-        axis = 2 if side == "left" else 1
+        axis, embed = (2, embed_left) if side == "left" else (1, embed_right)
         moduli = _moduli(plan.problem, self.count)
         unit_bits = scaling.NORM_BITS if self.scaling == "fast" else MAGNITUDE_BITS_UP
-        own = _exponent(x, axis)
+        own = map_vectors(lambda y: _exponent(y, axis), x, axis, plan.part)
         bits = max(int((scale + own).max(initial=0)), 0) + 1
-        integers = [scaling.round_to_integers(c, scale, own, unit_bits) for c in components(x)]
-        parts = product_operands([engine.override(crt.residues)(y, moduli.moduli, bits) for y in integers], moduli)
-
-        embedded = embed_left(x) if side == "left" else embed_right(x)
-        width = embedded.shape[3 - axis] // x.shape[3 - axis]
-        exponent, scale = np.repeat(own, width, axis=3 - axis), np.repeat(scale, width, axis=3 - axis)
-        delta = np.where(scale + exponent >= unit_bits, 0.5, 1.0)
-        delta[lowest_bit(embedded, axis) >= -scale] = 0.0
-        sums = magnitudes_up(embedded, exponent).sum(axis=axis, keepdims=True, dtype=np.int64)
-        facts = {"delta": delta, "sums": sums, "exponent": exponent} | promise.facts(plan, embedded, exponent)
-        return Split(side, x.shape[3 - axis], np.moveaxis(parts, 0, 1), -scale, len(parts), facts)
+        width = 2 if side == "right" and plan.problem.is_complex else 1
+        wide_scale, exponent = (np.repeat(e, width, axis=3 - axis) for e in (scale, own))
+        vectors, terms = x.shape[3 - axis] * width, plan.problem.terms
+        whole = (x.shape[0], vectors, terms) if side == "left" else (x.shape[0], terms, vectors)
+        each = exponent.shape
+        facts = {"exponent": exponent}
+        count = num_parts(moduli, plan.problem.is_complex)
+        parts = np.empty((x.shape[0], count, x.shape[1], x.shape[2]), np.int8)
+        for where in vector_parts(x, axis, plan.part):
+            integers = [scaling.round_to_integers(c, scale[where], own[where], unit_bits) for c in components(x[where])]
+            found = [engine.override(crt.residues)(y, moduli.moduli, bits) for y in integers]
+            parts[(where[0], slice(None), *where[1:])] = np.moveaxis(product_operands(found, moduli), 0, 1)
+            y, wide = embed(x[where]), widen(where, width)
+            delta = np.where(wide_scale[wide] + exponent[wide] >= unit_bits, 0.5, 1.0)
+            delta[lowest_bit(y, axis) >= -wide_scale[wide]] = 0.0
+            put(facts, "delta", each, wide, delta)
+            sums = magnitudes_up(y, exponent[wide]).sum(axis=axis, keepdims=True, dtype=np.int64)
+            put(facts, "sums", each, wide, sums)
+            for name, fact in promise.facts(plan, y, exponent[wide]).items():
+                put(facts, name, whole, wide, fact)
+        return Split(side, x.shape[3 - axis], parts, -wide_scale, count, facts)
 
     def multiply(self, plan: Plan, left: Split, right: Split, engine: Engine, shift: int) -> Product:
         """Residues of the product modulus by modulus, reconstruction, one rounding."""
@@ -179,14 +192,16 @@ class Ozaki2(Scheme):
         shape = residues.shape[1:]
         residues = residues.reshape(len(moduli.moduli), -1)
         exponent = np.broadcast_to(left.unit + right.unit + shift, shape).ravel()
+        error = np.broadcast_to(_error(left, right, problem.terms), shape)
+        err = np.frexp(error)[1].astype(np.int64)
+        lowest = left.facts["exponent"] + right.facts["exponent"] - left.unit - right.unit
+        err_units = (err + lowest).ravel()
 
         def work(part: slice) -> Rounded:
-            return round_limbs(moduli.reconstruct(residues[:, part]), exponent[part], problem.fmt)
+            return round_limbs(moduli.reconstruct(residues[:, part]), exponent[part], problem.fmt, err_units[part])
 
-        rounded = in_chunks(work, residues.shape[1], shape, problem.fmt)
-        error = _error(left, right, problem.terms)
-        lowest = left.facts["exponent"] + right.facts["exponent"] - left.unit - right.unit
-        settled, bound = promise.judge(plan, left, right, engine, rounded, error == 0, np.frexp(error)[1], lowest)
+        rounded = in_chunks(work, shape, problem.fmt, plan.part)
+        settled, bound = promise.judge(plan, left, right, engine, rounded, error == 0, err, lowest)
         if problem.is_complex:
             return Product(unembed(rounded.values), settled[..., 0::2] & settled[..., 1::2], bound, left.count)
         return Product(rounded.values, settled, bound, left.count)
@@ -215,7 +230,18 @@ def _squares(x: Array, exponent: Array, axis: int) -> Array:
     return np.add.reduce([scaling.square_norms(c, exponent, axis) for c in components(x)])
 
 
-def _exact_count(problem: Problem, a: Array, b: Array) -> tuple[int | None, int, int]:
+def _wanted_bits(problem: Problem, target: Target) -> int:
+    """Bits of half_range to begin with, for data of one size: errors of sqrt(k) T against sums of T**2.
+
+    A correctly rounded sum needs the rounding unit and 16 bits of its own below it; terms of either sign cost as much
+    as sqrt(k) again.
+    """
+    if target.correct:
+        return 2 * (problem.fmt.t + 16 + ceil_log2(problem.terms)) + 1
+    return 2 * (promise.bits_of_inverse(target.r) + 2) + ceil_log2(problem.terms) + 1
+
+
+def _exact_count(problem: Problem, a: Array, b: Array, part: int) -> tuple[int | None, int, int]:
     """Fewest moduli that hold the exact product, the balance that this takes, and the bits of the largest sum.
 
     By Cauchy-Schwarz on rows and columns made integers: a scale must reach down to the lowest bit of every vector. What
@@ -224,10 +250,15 @@ def _exact_count(problem: Problem, a: Array, b: Array) -> tuple[int | None, int,
     smallest = crt.moduli_set(2, problem.is_complex)
     missing = []
     for x, axis in ((a, 2), (b, 1)):
-        exponent = _exponent(x, axis)
-        s = scaling.scale_exponent(_squares(x, exponent, axis), exponent, scaling.NORM_BITS, smallest)
-        low = np.minimum.reduce([lowest_bit(c, axis) for c in components(x)])
-        missing.append(int(np.max(-low - s, where=low != NO_BIT, initial=-NO_BIT)))
+
+        def lacking(y: Array, axis: int = axis) -> Array:
+            y = clean(y)
+            exponent = _exponent(y, axis)
+            s = scaling.scale_exponent(_squares(y, exponent, axis), exponent, scaling.NORM_BITS, smallest)
+            low = np.minimum.reduce([lowest_bit(c, axis) for c in components(y)])
+            return np.where(low == NO_BIT, -NO_BIT, -low - s)
+
+        missing.append(int(map_vectors(lacking, x, axis, part).max(initial=-NO_BIT)))
     if min(missing) == -NO_BIT:
         return 2, 0, 1
     base = smallest.half_range.bit_length()
@@ -239,24 +270,23 @@ def _exact_count(problem: Problem, a: Array, b: Array) -> tuple[int | None, int,
     return None, 0, bits
 
 
-def _largest_sums(a: Array, b: Array, left: Array, right: Array, engine: Engine) -> tuple[Array, Array]:
-    """max_j and max_i of |A||B| with magnitudes rounded up to 6 bits; for complex operands over re and im."""
+def _largest_sums(plan: Plan, a: Array, b: Array, left: Array, right: Array, engine: Engine) -> tuple[Array, Array]:
+    """max_j and max_i of |A||B| with magnitudes rounded up to 6 bits, block by block; over re and im if complex."""
     top = 2**MAGNITUDE_BITS_UP
-    ups_a = [magnitudes_up(c, left) for c in components(a)]
-    ups_b = [magnitudes_up(c, right) for c in components(b)]
-    batch, m, n = max(a.shape[0], b.shape[0]), a.shape[1], b.shape[2]
-    rows, cols = np.zeros((batch, m, 1), np.int64), np.zeros((batch, 1, n), np.int64)
-    pairings = [ups_b] if len(ups_b) == 1 else [ups_b, ups_b[::-1]]
-    for i in range(0, m, _ROWS):
-        part = slice(i, i + _ROWS)
-        for pairing in pairings:
-            sums = [exact_int8(engine, x[:, part], y, top, top) for x, y in zip(ups_a, pairing, strict=True)]
+    rows, cols = np.zeros(left.shape, np.int64), np.zeros(right.shape, np.int64)
+    for block in plan.blocks():
+        at_a = (block.batch if len(a) > 1 else slice(None), block.rows)
+        at_b = (block.batch if len(b) > 1 else slice(None), slice(None), block.cols)
+        ups_a = [magnitudes_up(c, left[at_a]) for c in components(a[at_a])]
+        ups_b = [magnitudes_up(c, right[at_b]) for c in components(b[at_b])]
+        for pairing in [ups_b] if len(ups_b) == 1 else [ups_b, ups_b[::-1]]:
+            sums = [exact_int8(engine, x, y, top, top) for x, y in zip(ups_a, pairing, strict=True)]
             total = np.add.reduce(sums)
-            np.maximum(rows[:, part], total.max(axis=2, keepdims=True), out=rows[:, part])
-            np.maximum(cols, total.max(axis=1, keepdims=True), out=cols)
-    return rows.max(axis=0, keepdims=True) if a.shape[0] == 1 else rows, (
-        cols.max(axis=0, keepdims=True) if b.shape[0] == 1 else cols
-    )
+            for largest, at, axis in ((rows, at_a, 2), (cols, at_b, 1)):
+                found = total.max(axis=axis, keepdims=True)
+                found = found if len(largest) > 1 else found.max(axis=0, keepdims=True)
+                largest[at] = np.maximum(largest[at], found)
+    return rows, cols
 
 
 def _error(left: Split, right: Split, terms: int) -> Array:

@@ -77,7 +77,7 @@ def judge(
             top = 2**MAGNITUDE_BITS_DOWN - 1
             low = exact_int8(engine, left.facts["low"], right.facts["low"], top, top)
             needed = np.clip(err + inverse + 2 * MAGNITUDE_BITS_DOWN, -1, 62)
-            settled |= (low > 0) & (low >= np.left_shift(1, np.maximum(needed, 0)))
+            settled |= (low > 0) & (low >= np.left_shift(np.int64(1), np.maximum(needed, 0)))
     empty = ~settled & (rounded.magnitude < 0)
     if empty.any():
         settled |= empty & (_counts(left, right, engine) == 0)

@@ -1,14 +1,14 @@
-"""What a scheme is: parameters as the fields of a frozen dataclass; plan, scale, split, multiply and refine as methods.
+"""What a scheme is: parameters as the fields of a frozen dataclass, and the steps of a product as its methods.
 
-The driver in api.py calls them in this order. plan chooses counts and block sizes; scale (or joint_scales) looks at
-whole operands where the scheme needs that; split turns rows of A or columns of B into integer parts; multiply makes
-the products of one block of C on an engine and rounds once; refine gives a finer plan for the entries whose promise
-is not yet kept.
+The driver calls them in this order. plan chooses counts and block sizes; scale_exponents (or joint_scale_exponents)
+looks at whole operands where the scheme needs that; split turns rows of A or columns of B into parts; multiply makes
+the products of one block of C on an engine; refine gives a finer plan for the entries whose promise is not yet kept.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Integral
 from typing import ClassVar
 
 import numpy as np
@@ -19,7 +19,7 @@ from hifigemm.exceptions import PlanError
 from hifigemm.numerics.bits import Array
 from hifigemm.plan import Plan, Problem, Product, ProductSpec, Split
 
-__all__ = ["Scheme", "exact_int8", "product_spec"]
+__all__ = ["Scheme", "check_count", "exact_int8", "product_spec"]
 
 
 @dataclass(frozen=True)
@@ -39,14 +39,14 @@ class Scheme:
         return True
 
     def plan(self, problem: Problem, a: Array, b: Array, target: Target, engine: Engine, workspace: int) -> Plan:
-        """Counts and blocks for this problem; a (batch or 1, m, k) and b (batch or 1, k, n) are the operands."""
+        """Counts and blocks for this problem; a (batch or 1, m, k) and b (batch or 1, k, n) may hold Inf and NaN."""
         raise NotImplementedError
 
-    def scale(self, plan: Plan, x: Array, side: str, engine: Engine) -> Array | None:
+    def scale_exponents(self, plan: Plan, x: Array, side: str, engine: Engine) -> Array | None:
         """Exponents per row (left) or column (right) of an operand, where splits are independent and need them."""
         return None
 
-    def joint_scales(self, plan: Plan, a: Array, b: Array, engine: Engine) -> tuple[Array, Array]:
+    def joint_scale_exponents(self, plan: Plan, a: Array, b: Array, engine: Engine) -> tuple[Array, Array]:
         """Exponents per row of a and column of b, where they depend on both operands."""
         raise NotImplementedError
 
@@ -75,6 +75,14 @@ def exact_int8(engine: Engine, a: Array, b: Array, max_a: int, max_b: int) -> Ar
         part = slice(h, h + spec.k_block)
         total += engine.exact_product(spec, a[:, :, part], b[:, part, :], max_a, max_b)
     return total
+
+
+def check_count(scheme: str, name: str, count: object, least: int, most: int) -> None:
+    """Raise PlanError unless a count is None or a whole number in range."""
+    if count is None:
+        return
+    if isinstance(count, bool) or not isinstance(count, Integral) or not least <= int(count) <= most:
+        raise PlanError(f"{scheme}({name}={count!r}): expected None or a whole number from {least} to {most}")
 
 
 def product_spec(engine: Engine, name: str, scheme: str) -> ProductSpec:

@@ -1,0 +1,61 @@
+"""Operands a few rows or columns at a time, so that working copies stay in the cache and out of the workspace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from hifigemm.numerics.bits import Array
+
+__all__ = ["PART", "map_vectors", "part_entries", "part_size", "put", "vector_parts", "widen"]
+
+PART = 16384
+"""Entries that are worked on at a time where memory is no concern: their copies stay in the second-level cache."""
+
+_LEAST_VECTORS = 8
+
+Where = tuple[slice, ...]
+
+
+def part_size(workspace: int) -> int:
+    """Entries to work on at a time within so many bytes."""
+    return min(max(workspace // 1024, 64), PART)
+
+
+def vector_parts(x: Array, axis: int, size: int = PART) -> Iterator[Where]:
+    """Index x (batch, m, k) or (batch, k, n) by whole vectors along `axis`, about `size` entries at a time."""
+    batch, vectors, k = x.shape[0], x.shape[3 - axis], x.shape[axis]
+    many = part_entries(k, size) // max(k, 1)
+    stack = max(many // max(vectors, 1), 1)
+    for z in range(0, batch, stack):
+        for i in range(0, vectors, many):
+            where = slice(i, min(i + many, vectors))
+            yield (slice(z, z + stack), where) if axis == 2 else (slice(z, z + stack), slice(None), where)
+
+
+def part_entries(k: int, size: int) -> int:
+    """Largest number of entries of a part: `size`, but a vector of length k, or eight of them for large sizes."""
+    return max(size, (_LEAST_VECTORS if size >= PART else 1) * k)
+
+
+def widen(where: Where, width: int) -> Where:
+    """The same part of an array that has `width` vectors for each."""
+    *rest, last = where
+    return (*rest, slice(last.start * width, last.stop * width))
+
+
+def map_vectors(function: Callable[[Array], Array], x: Array, axis: int, size: int = PART) -> Array:
+    """function of each part, which gives one number a vector with `axis` kept, as one array."""
+    shape = (x.shape[0], x.shape[1], 1) if axis == 2 else (x.shape[0], 1, x.shape[2])
+    found: dict[str, Array] = {}
+    for where in vector_parts(x, axis, size):
+        put(found, "all", shape, where, function(x[where]))
+    return found["all"] if found else function(x)
+
+
+def put(arrays: dict[str, Array], name: str, shape: tuple[int, ...], where: Where, values: Array) -> None:
+    """arrays[name][where] = values, the array being made when its first part comes."""
+    if name not in arrays:
+        arrays[name] = np.empty(shape, values.dtype)
+    arrays[name][where] = values
