@@ -1,0 +1,129 @@
+"""What several test modules share: pairs of operands by name, and equality to the last bit."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import hifigemm as hg
+from hifigemm.study import matrices as gen
+
+SINGLES = {
+    "uniform": gen.uniform,
+    "phi_0.1": lambda rng, shape, dtype: gen.phi_matrix(rng, shape, 0.1, dtype),
+    "phi_1": lambda rng, shape, dtype: gen.phi_matrix(rng, shape, 1.0, dtype),
+    "phi_2": lambda rng, shape, dtype: gen.phi_matrix(rng, shape, 2.0, dtype),
+    "phi_4": lambda rng, shape, dtype: gen.phi_matrix(rng, shape, 4.0, dtype),
+    "phi_8": lambda rng, shape, dtype: gen.phi_matrix(rng, shape, 8.0, dtype),
+    "phi_20": lambda rng, shape, dtype: gen.phi_matrix(rng, shape, 20.0, dtype),
+    "full_range": gen.full_range,
+    "subnormal": gen.subnormal,
+    "vandermonde": gen.vandermonde,
+    "integers": lambda rng, shape, dtype: rng.integers(-3, 4, shape).astype(dtype),
+    "largest": lambda rng, shape, dtype: np.where(rng.random(shape) < 0.5, -1, 1).astype(dtype) * np.finfo(dtype).max,
+    "smallest": lambda rng, shape, dtype: (
+        np.where(rng.random(shape) < 0.5, -1, 1).astype(dtype) * np.finfo(dtype).smallest_subnormal
+    ),
+    "sparse": lambda rng, shape, dtype: gen.uniform(rng, shape, dtype=dtype) * (rng.random(shape) < 0.1).astype(dtype),
+    "single_nonzero": lambda rng, shape, dtype: _single_nonzero(rng, shape, dtype),
+    "zeros": lambda rng, shape, dtype: np.full(shape, -0.0, dtype),
+}
+PAIRS = {
+    "cancelling": gen.cancelling,
+    "nearly_cancelling": lambda *args: gen.cancelling(*args, perturb=True),
+    "ties": gen.ties,
+    "near_ties": lambda rng, m, k, n, dtype: gen.ties(rng, m, max(k, 2), n, dtype, nudge_bits=100),
+    "far_nudged_ties": lambda rng, m, k, n, dtype: gen.ties(
+        rng, m, max(k, 2), n, dtype, nudge_bits=200 if np.dtype(dtype) == np.float32 else 1800
+    ),
+    "overflowing": gen.overflowing,
+    "underflowing": gen.underflowing,
+    "subnormal_times_large": lambda rng, m, k, n, dtype: (
+        gen.subnormal(rng, (m, k), dtype),
+        gen.exp_rand(rng, (k, n), -9, np.finfo(dtype).maxexp - 1, dtype),
+    ),
+    "largest_times_smallest": lambda rng, m, k, n, dtype: (
+        SINGLES["largest"](rng, (m, k), dtype),
+        SINGLES["smallest"](rng, (k, n), dtype),
+    ),
+    "span_60": lambda rng, m, k, n, dtype: (
+        gen.row_span(rng, (m, k), 60, dtype),
+        gen.row_span(rng, (n, k), 60, dtype).T,
+    ),
+    "opposed_spans": lambda rng, m, k, n, dtype: (
+        gen.graded(rng, (m, k), -30, 30, dtype),
+        gen.graded(rng, (k, n), 30, -30, dtype),
+    ),
+    "badly_scaled": lambda rng, m, k, n, dtype: (
+        gen.badly_scaled(rng, (m, k), -50, 50, dtype),
+        gen.badly_scaled(rng, (k, n), -50, 50, dtype),
+    ),
+    "empty_rows_and_columns": lambda rng, m, k, n, dtype: _with_empty_vectors(rng, m, k, n, dtype),
+    "subnormal_rows": lambda rng, m, k, n, dtype: _with_subnormal_vectors(rng, m, k, n, dtype),
+}
+
+
+def _single_nonzero(rng, shape, dtype):
+    x = np.zeros(shape, dtype)
+    x[tuple(rng.integers(0, size) for size in shape)] = rng.uniform(-1, 1)
+    return x
+
+
+def _with_empty_vectors(rng, m, k, n, dtype):
+    a, b = gen.phi_matrix(rng, (m, k), 1.0, dtype), gen.phi_matrix(rng, (k, n), 1.0, dtype)
+    a[::2], b[:, 1::2] = 0, 0
+    a[:, k // 2] = 0
+    return a, b
+
+
+def _with_subnormal_vectors(rng, m, k, n, dtype):
+    a, b = gen.phi_matrix(rng, (m, k), 1.0, dtype), gen.phi_matrix(rng, (k, n), 1.0, dtype)
+    a[::2], b[:, ::2] = gen.subnormal(rng, a[::2].shape, dtype), gen.subnormal(rng, b[:, ::2].shape, dtype)
+    return a, b
+
+
+def _real_pair(rng, name, m, k, n, dtype):
+    if name in PAIRS:
+        return PAIRS[name](rng, m, k, n, dtype)
+    return SINGLES[name](rng, (m, k), dtype=dtype), SINGLES[name](rng, (k, n), dtype=dtype)
+
+
+@pytest.fixture(scope="session")
+def make_pair():
+    """make_pair(name, m, k, n, dtype, seed): operands of shapes (m, k) and (k, n); complex ones from two real pairs."""
+
+    def make(name, m, k, n, dtype=np.float64, seed=0):
+        rng = np.random.default_rng([seed, m, k, n, *name.encode()])
+        if np.dtype(dtype).kind == "c":
+            return gen.as_complex(_real_pair, rng, name, m, k, n, np.finfo(dtype).dtype)
+        return _real_pair(rng, name, m, k, n, np.dtype(dtype))
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def assert_same_bits():
+    """Equal dtype, shape and bits, the signs of zeros included."""
+
+    def check(x, y):
+        x, y = np.asarray(x), np.asarray(y)
+        assert (x.shape, x.dtype) == (y.shape, y.dtype)
+        different = np.ascontiguousarray(x).reshape(-1).view(np.uint8) != np.ascontiguousarray(y).reshape(-1).view(
+            np.uint8
+        )
+        assert not different.any(), f"{np.count_nonzero(x != y)} of {x.size} entries differ"
+
+    return check
+
+
+@pytest.fixture(scope="session")
+def workspaces():
+    """workspaces(a, b, **options): the smallest limit that is accepted, two between, what is taken without one."""
+
+    def find(a, b, **options):
+        with pytest.raises(hg.PlanError, match=r"takes \d+$") as error:
+            hg.make_plan(a, b, workspace=1, **options)
+        smallest, full = int(str(error.value).split()[-1]), hg.make_plan(a, b, **options).workspace
+        return smallest, smallest + (full - smallest) // 10, smallest + (full - smallest) // 2, full
+
+    return find

@@ -1,0 +1,127 @@
+"""The NumPy engine: exact within its limits, refusing beyond, whatever the layout and the number of threads."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from threadpoolctl import threadpool_limits
+
+import hifigemm as hg
+from hifigemm.engines.numpy_engine import NumpyEngine
+from hifigemm.numerics.bounds import exact_k_limit, slice_bits_for
+from hifigemm.study.exact import integer_product
+
+ENGINE = NumpyEngine()
+SPECS = list(ENGINE.products.values())
+IDS = [spec.name for spec in SPECS]
+
+
+def largest(spec):
+    """Magnitude whose products still allow sums of at least 64 terms."""
+    value = spec.max_integer
+    while exact_k_limit(spec.accumulator_max, value, value) < 64:
+        value //= 2
+    return value
+
+
+def storage(spec):
+    return {"int8": np.int8, "fp16": np.float16, "fp64": np.float64}.get(spec.name, np.float32)
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=IDS)
+def test_products_are_exact_at_the_limit_of_the_accumulator(spec):
+    top = largest(spec)
+    k = min(exact_k_limit(spec.accumulator_max, top, top), 140000)
+    rng = np.random.default_rng(12)
+    for signs_a, signs_b in ((1, 1), (1, -1), (rng.choice([-1, 1], (2, k)), rng.choice([-1, 1], (k, 3)))):
+        a, b = (
+            np.broadcast_to(s * top, shape).astype(storage(spec)) for s, shape in ((signs_a, (2, k)), (signs_b, (k, 3)))
+        )
+        c = ENGINE.exact_product(spec, a[None], b[None], top, top)[0]
+        exact = integer_product(a.astype(np.int64), b.astype(np.int64))
+        assert [[int(x) for x in row] for row in c] == exact.tolist()
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=IDS)
+def test_random_words_multiply_exactly(spec):
+    rng = np.random.default_rng(13)
+    top = largest(spec)
+    for k in (1, 2, 63):
+        a, b = rng.integers(-top, top + 1, (2, 5, k)), rng.integers(-top, top + 1, (2, k, 4))
+        c = ENGINE.exact_product(spec, a.astype(storage(spec)), b.astype(storage(spec)), top, top)
+        assert c.shape == (2, 5, 4)
+        for z in range(2):
+            assert [[int(x) for x in row] for row in c[z]] == integer_product(a[z], b[z]).tolist()
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=IDS)
+def test_exact_product_refuses_one_term_too_many_with_the_numbers(spec):
+    top = largest(spec)
+    limit = exact_k_limit(spec.accumulator_max, top, top)
+    if limit > 10**6:
+        pytest.skip("the limit does not fit a test")
+    a, b = np.zeros((1, 1, limit + 1), storage(spec)), np.zeros((1, limit + 1, 1), storage(spec))
+    assert ENGINE.exact_product(spec, a[:, :, 1:], b[:, 1:], top, top)[0, 0, 0] == 0
+    with pytest.raises(hg.InexactProductError) as error:
+        ENGINE.exact_product(spec, a, b, top, top)
+    for number in (limit + 1, top, (limit + 1) * top * top, spec.accumulator_max, limit):
+        assert str(number) in str(error.value)
+    assert spec.name in str(error.value)
+    assert isinstance(error.value, hg.HifigemmError)
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=IDS)
+def test_the_stated_block_is_exact_for_the_words_it_is_based_on(spec):
+    beta = slice_bits_for(spec.k_block, spec.k_block, spec.accumulator_max, spec.max_integer)
+    h = 2 ** (beta - 1)
+    assert exact_k_limit(spec.accumulator_max, h, h) >= spec.k_block
+
+
+def test_int8_sums_are_exact_in_int32_for_every_pair_of_bytes():
+    spec = ENGINE.products["int8"]
+    values = np.arange(-128, 128).astype(np.int8)
+    c = ENGINE.exact_product(spec, values[None, :, None], values[None, None], 128, 128)[0]
+    np.testing.assert_array_equal(c, np.outer(values.astype(np.int64), values.astype(np.int64)))
+    assert c.dtype == np.int32
+
+
+def test_int8_products_longer_than_the_float32_block_are_exact():
+    spec = ENGINE.products["int8"]
+    rng = np.random.default_rng(14)
+    for k in (1023, 1024, 1025, 4096, 131071):
+        a, b = (rng.choice([-128, 127], shape).astype(np.int8) for shape in ((1, 2, k), (1, k, 2)))
+        found = ENGINE.exact_product(spec, a, b, 128, 128)[0]
+        np.testing.assert_array_equal(found, a[0].astype(np.int64) @ b[0].astype(np.int64))
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=IDS)
+def test_layouts_broadcasting_and_threads_do_not_matter(spec):
+    rng = np.random.default_rng(15)
+    top = min(largest(spec), 127)
+    a, b = rng.integers(-top, top + 1, (3, 6, 60)), rng.integers(-top, top + 1, (1, 60, 7))
+    expected = a @ b
+    a, b = a.astype(storage(spec)), b.astype(storage(spec))
+    flipped = np.ascontiguousarray(a[:, :, ::-1])[:, :, ::-1], np.ascontiguousarray(b[:, ::-1])[:, ::-1]
+    for x, y in ((a, b), (np.asfortranarray(a), np.asfortranarray(b)), flipped):
+        for threads in (1, 2):
+            with threadpool_limits(threads, user_api="blas"):
+                found = ENGINE.exact_product(spec, x, y, top, top)
+            np.testing.assert_array_equal(found, expected)
+
+
+def test_the_native_product_is_that_of_numpy_without_warnings(make_pair, assert_same_bits):
+    for name in ("phi_1", "overflowing", "underflowing"):
+        a, b = make_pair(name, 4, 9, 3)
+        with np.errstate(all="ignore"):
+            expected = a @ b
+        with np.errstate(all="raise"):
+            assert_same_bits(ENGINE.native_product(a, b), expected)
+
+
+def test_no_override_means_the_function_itself():
+    assert ENGINE.override(len) is len
+
+
+def test_engines_that_are_not_here_are_named_with_those_that_are():
+    with pytest.raises(hg.PlanError, match=r"'abacus'.*numpy"):
+        hg.matmul(np.ones((2, 2)), np.ones((2, 2)), engine="abacus")

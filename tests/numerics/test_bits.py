@@ -1,0 +1,103 @@
+"""Exponents and powers of two against math.frexp and exact rationals."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hifigemm.numerics.bits import (
+    NO_BIT,
+    ceil_log2,
+    largest_exponent,
+    lowest_bit,
+    power_of_two,
+    scale_by_power,
+)
+
+FINITE = st.floats(allow_nan=False, allow_infinity=False)
+EDGES = [0.0, -0.0, 5e-324, -5e-324, 2.0**-1022, np.nextafter(2.0**-1022, 0), 1.0, 2.0**1023, np.finfo(float).max]
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 1023, 1024, 1025, 2**53 - 1, 2**53, 2**53 + 1, 2**100 + 1])
+def test_ceil_log2_is_the_smallest_exponent(n):
+    x = ceil_log2(n)
+    assert 2**x >= n
+    assert x == 0 or 2 ** (x - 1) < n
+
+
+def test_power_of_two_is_exact_over_the_normal_range():
+    e = np.arange(-1022, 1024)
+    assert power_of_two(e).tolist() == [math.ldexp(1.0, int(x)) for x in e]
+
+
+@given(FINITE, st.integers(-2400, 2400))
+def test_scale_by_power_is_ldexp_wherever_the_result_is_exact(x, e):
+    try:
+        expected = math.ldexp(x, e)
+    except OverflowError:
+        expected = math.copysign(math.inf, x)
+    with np.errstate(over="ignore"):
+        found = float(scale_by_power(np.array([x]), np.array([e]))[0])
+    exact = Fraction(x) * Fraction(2) ** e
+    if math.isinf(expected) or Fraction(expected) == exact:
+        assert found == expected
+    else:
+        assert abs(Fraction(found) - exact) <= Fraction(2) ** -1074
+
+
+@given(st.lists(FINITE, min_size=1, max_size=4), st.lists(st.integers(-2200, 2200), min_size=1, max_size=4))
+def test_scale_by_power_does_not_depend_on_the_company_of_an_entry(xs, es):
+    with np.errstate(over="ignore"):
+        together = scale_by_power(np.array(xs)[:, None], np.array(es))
+        for i, x in enumerate(xs):
+            for j, e in enumerate(es):
+                alone = math.ldexp(1.0, 0) * scale_by_power(np.array([x]), np.array([e]))[0]
+                if Fraction(x) * Fraction(2) ** e == 0 or _representable(x, e):
+                    assert together[i, j] == alone
+
+
+def _representable(x, e):
+    try:
+        return Fraction(math.ldexp(x, e)) == Fraction(x) * Fraction(2) ** e
+    except OverflowError:
+        return True
+
+
+@given(st.lists(FINITE | st.sampled_from(EDGES), min_size=1, max_size=5))
+def test_largest_exponent_bounds_every_entry_and_is_tight(xs):
+    e = int(largest_exponent(np.array([xs]), 1)[0, 0])
+    top = max(Fraction(abs(x)) for x in xs)
+    if top == 0:
+        assert e == 0
+    else:
+        assert Fraction(2) ** (e - 1) <= top < Fraction(2) ** e
+
+
+@given(st.lists(st.floats(allow_nan=False, allow_infinity=False, width=32), min_size=1, max_size=5))
+def test_exponents_of_float32_are_those_of_their_values(xs):
+    x = np.array([xs], np.float32)
+    assert largest_exponent(x, 1) == largest_exponent(x.astype(np.float64), 1)
+    assert lowest_bit(x, 1) == lowest_bit(x.astype(np.float64), 1)
+
+
+@given(st.lists(FINITE | st.sampled_from(EDGES), min_size=1, max_size=5))
+def test_lowest_bit_divides_every_entry_and_is_the_largest_such_power(xs):
+    e = int(lowest_bit(np.array([xs]), 1)[0, 0])
+    if not any(xs):
+        assert e == NO_BIT
+        return
+    units = [Fraction(x) / Fraction(2) ** e for x in xs]
+    assert all(u.denominator == 1 for u in units)
+    assert any(u.numerator % 2 for u in units)
+
+
+def test_axes_are_kept(make_pair):
+    a, _ = make_pair("phi_8", 4, 6, 3)
+    assert largest_exponent(a, 0).shape == lowest_bit(a, 0).shape == (1, 6)
+    assert largest_exponent(a[None], 2).shape == lowest_bit(a.T[None].transpose(0, 2, 1), 2).shape == (1, 4, 1)
+    np.testing.assert_array_equal(lowest_bit(np.asfortranarray(a), 1), lowest_bit(a, 1))

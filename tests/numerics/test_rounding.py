@@ -1,0 +1,160 @@
+"""One rounding against exact rationals, and the promise of `certain`."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from hifigemm.formats import FP32, FP64
+from hifigemm.numerics.rounding import in_chunks, round_limbs
+from hifigemm.study.exact import round_integers
+
+FORMATS = {"fp32": (FP32, np.float32), "fp64": (FP64, np.float64)}
+
+
+def limbs_of(values, count):
+    rows = [[(v >> (32 * j)) & (2**32 - 1) for v in values] for j in range(count - 1)]
+    return np.array([*rows, [v >> (32 * (count - 1)) for v in values]], np.int64)
+
+
+def rounded(value, exponent, fmt, err=None, count=None):
+    count = count or abs(value).bit_length() // 32 + 1
+    return round_limbs(limbs_of([value], count), np.array([exponent]), fmt, err)
+
+
+def oracle(value: Fraction, fmt) -> float:
+    """Nearest, ties to even, in rationals: another way than limbs and bits."""
+    if value == 0:
+        return 0.0
+    magnitude, exponent = abs(value), math.floor(math.log2(abs(value.numerator)) - math.log2(value.denominator))
+    while magnitude >= Fraction(2) ** (exponent + 1):
+        exponent += 1
+    while magnitude < Fraction(2) ** exponent:
+        exponent -= 1
+    quantum = Fraction(2) ** max(exponent - fmt.t + 1, fmt.min_exponent)
+    units = round(magnitude / quantum)  # half to even
+    result = units * quantum
+    signed = math.inf if result >= Fraction(2) ** (fmt.emax + 1) else float(result)
+    return -signed if value < 0 else signed
+
+
+INTEGERS = st.integers(-(2**200), 2**200) | st.builds(
+    lambda top, shift, low, sign: sign * ((top << shift) + low),
+    st.integers(0, 2**55),
+    st.integers(0, 140),
+    st.integers(-3, 3),
+    st.sampled_from([1, -1]),
+)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@given(value=INTEGERS, exponent=st.integers(-1300, 1100))
+@example(value=2**54 + 1, exponent=0)
+@example(value=2**53 + 1, exponent=-1127)
+@example(value=-1, exponent=-1075)
+@example(value=1, exponent=-150)
+@example(value=3, exponent=-1075)
+@example(value=2**54 - 1, exponent=970)
+@example(value=2**25 - 1, exponent=103)
+def test_rounding_is_that_of_exact_rationals(name, value, exponent):
+    fmt, dtype = FORMATS[name]
+    found = rounded(value, exponent, fmt)
+    expected = oracle(value * Fraction(2) ** exponent, fmt)
+    assert found.values.dtype == dtype
+    assert found.certain.all()
+    assert float(found.values[0]) == expected
+    assert math.copysign(1.0, found.values[0]) == (-1.0 if value < 0 else 1.0)
+    assert found.magnitude[0] == abs(value).bit_length() - 1
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@given(
+    value=INTEGERS,
+    exponent=st.integers(-1300, 1100),
+    err=st.integers(-2, 150),
+    share=st.floats(-1, 1),
+    odd=st.booleans(),
+)
+def test_certain_means_that_no_perturbation_within_the_bound_rounds_differently(name, value, exponent, err, share, odd):
+    fmt, _ = FORMATS[name]
+    found = rounded(value, exponent, fmt, err)
+    if not found.certain[0]:
+        return
+    bound = Fraction(2) ** err
+    inside = bound - Fraction(2) ** (err - 80) if odd else bound * Fraction(share)
+    for moved in (value + inside, value - inside):
+        assert oracle(moved * Fraction(2) ** exponent, fmt) == float(found.values[0])
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@given(
+    st.integers(0, 2**20), st.integers(-40, 60), st.integers(0, 100), st.integers(-1200, 900), st.sampled_from([1, -1])
+)
+def test_certain_near_midpoints(name, top, offset, err, exponent, sign):
+    # Integers close to midpoints of two floats, to powers of two, and to half the smallest subnormal.
+    fmt, _ = FORMATS[name]
+    for base in ((2 ** (fmt.t - 1) + top) * 2 + 1, 2**fmt.t, 1):
+        value = sign * ((base << 70) + (offset << max(err - 2, 0)))
+        found = rounded(value, exponent, fmt, err)
+        if found.certain[0]:
+            almost = Fraction(2) ** err - Fraction(1, 2**60)
+            for moved in (value + almost, value - almost):
+                assert oracle(moved * Fraction(2) ** exponent, fmt) == float(found.values[0])
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_certain_is_not_given_up_where_the_error_is_far_below_the_last_bit(name):
+    fmt, _ = FORMATS[name]
+    rng = np.random.default_rng(7)
+    values = [int(v) << 60 | int(w) for v, w in rng.integers(2**59, 2**60, (500, 2))]
+    found = round_limbs(limbs_of(values, 4), np.zeros(500, np.int64), fmt, 119 - fmt.t - 12)
+    # One of 2**11 places within a unit is too near to a midpoint, on average.
+    assert np.count_nonzero(found.certain) >= 490
+
+
+def test_zero_is_positive_and_uncertain_unless_exact():
+    for fmt in (FP32, FP64):
+        found = rounded(0, 5, fmt)
+        assert found.values[0] == 0
+        assert not np.signbit(found.values[0])
+        assert found.magnitude[0] == -1
+        for err in (-5, 0, 40):
+            assert not rounded(0, 5, fmt, err).certain[0]
+
+
+def test_leading_zero_limbs_do_not_matter():
+    for value in (1, -1, 2**64 - 1, -(2**70) + 3):
+        for count in (4, 7, 12):
+            assert rounded(value, -3, FP64, count=count).values[0] == oracle(Fraction(value, 8), FP64)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_many_entries_at_once_equal_the_oracle(dtype):
+    rng = np.random.default_rng(8)
+    fmt = FP32 if dtype == np.float32 else FP64
+    values = [
+        int(v) * int(w) << int(s)
+        for v, w, s in zip(*rng.integers(-(2**62), 2**62, (2, 3000)), rng.integers(0, 60, 3000))
+    ]
+    values += [v >> 70 for v in values]
+    exponent = rng.integers(-1250, 1000, len(values))
+    found = round_limbs(limbs_of(values, 7), exponent, fmt).values
+    np.testing.assert_array_equal(found, round_integers(np.array(values, object), exponent, dtype))
+
+
+@pytest.mark.parametrize("size", [1, 7, 64, 1000])
+def test_chunks_assemble_in_order(size):
+    values = np.arange(131, dtype=np.int64)
+
+    def work(part):
+        return round_limbs(values[part][None].copy(), np.zeros(len(values[part]), np.int64), FP64)
+
+    done = in_chunks(work, (131, 1), FP64, size)
+    np.testing.assert_array_equal(done.values[:, 0], values)
+    assert done.certain.all()
+    assert done.magnitude[5, 0] == 2

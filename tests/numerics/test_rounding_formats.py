@@ -1,0 +1,144 @@
+"""Conversions to short formats against exact rational arithmetic and against NumPy's own half precision."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hifigemm.formats import BF16, FP8_E5M2, FP16, FP32, FP64, TF32, Format
+from hifigemm.numerics.rounding_formats import (
+    ROUNDINGS,
+    is_representable,
+    largest_finite,
+    result_dtype,
+    round_to_format,
+)
+
+SHORT = Format("short", 3, -2, 3)
+WIDE = Format("wide", 40, -300, 300)
+FORMATS = (FP16, BF16, TF32, FP8_E5M2, FP32, SHORT, WIDE)
+
+
+def oracle(x: float, fmt: Format, mode: str) -> float:
+    """One rounding of a finite x in exact arithmetic."""
+    magnitude = Fraction(abs(x))
+    exponent = max(math.frexp(x)[1] - 1, fmt.emin)
+    unit = Fraction(2) ** (exponent - fmt.t + 1)
+    scaled = magnitude / unit
+    integer = {
+        "nearest": round(scaled),
+        "zero": math.floor(scaled),
+        "nearest-away": math.floor(scaled + Fraction(1, 2)),
+    }
+    value = integer[mode] * unit
+    top = Fraction(largest_finite(fmt))
+    if value > top:
+        value = top if mode == "zero" else math.inf
+    return math.copysign(float(value), x)
+
+
+def same_bits(x: np.ndarray, y: np.ndarray) -> bool:
+    return x.dtype == y.dtype and x.tobytes() == y.tobytes()
+
+
+def hard_values(fmt: Format) -> list[float]:
+    """Values around ties, ends of binades, the subnormal threshold and overflow."""
+    unit = 2.0 ** (1 - fmt.t)
+    places = [fmt.emin - fmt.t - 1, fmt.emin - fmt.t, fmt.emin - 1, fmt.emin, 0, fmt.emax]
+    significands = [1.0, 1 + unit / 2, 1 + unit, 1 + 1.5 * unit, 2 - unit, 2 - unit / 2]
+    centres = [math.ldexp(s, e) for e in places for s in significands]
+    centres += [largest_finite(fmt), 2.0 ** (fmt.emax + 1), 0.0, 5e-324, 1e308, math.inf]
+    near = [f(x, y) for x in centres for y in (0.0, math.inf) for f in (math.nextafter, lambda x, _: x)]
+    return [s * x for x in near for s in (1.0, -1.0)]
+
+
+@pytest.mark.parametrize("fmt", FORMATS, ids=lambda f: f.name)
+@pytest.mark.parametrize("mode", ROUNDINGS)
+def test_hard_values_round_as_exact_arithmetic(fmt: Format, mode: str) -> None:
+    x = np.array([v for v in hard_values(fmt) if math.isfinite(v)])
+    expected = np.array([oracle(v, fmt, mode) for v in x], result_dtype(fmt))
+    assert same_bits(round_to_format(x, fmt, mode), expected)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.floats(allow_nan=False, allow_infinity=False), st.sampled_from(FORMATS), st.sampled_from(list(ROUNDINGS)))
+def test_any_float64_rounds_as_exact_arithmetic(x: float, fmt: Format, mode: str) -> None:
+    assert same_bits(round_to_format(np.array([x]), fmt, mode), np.array([oracle(x, fmt, mode)], result_dtype(fmt)))
+
+
+def test_fp16_nearest_equals_numpy() -> None:
+    rng = np.random.default_rng(0)
+    bits = rng.integers(0, 2**32, size=200_000, dtype=np.uint64).astype(np.uint32)
+    x = np.concatenate([bits.view(np.float32), (rng.standard_normal(100_000) * 2.0**-14).astype(np.float32)])
+    x = x[~np.isnan(x)]
+    with np.errstate(over="ignore"):
+        expected = x.astype(np.float16).astype(np.float32)
+    assert same_bits(round_to_format(x, FP16), expected)
+
+
+def test_fp32_nearest_equals_numpy() -> None:
+    bits = np.random.default_rng(1).integers(0, 2**64, size=100_000, dtype=np.uint64)
+    x = np.concatenate([bits.view(np.float64), (bits >> np.uint64(12)).astype(np.float64) * 2.0**-195])
+    x = x[~np.isnan(x)]
+    with np.errstate(over="ignore"):
+        expected = x.astype(np.float32)
+    assert same_bits(round_to_format(x, FP32), expected)
+
+
+def test_tf32_away_equals_the_bit_trick_on_ordinary_numbers() -> None:
+    bits = np.random.default_rng(2).integers(0, 2**32, size=200_000, dtype=np.uint64).astype(np.uint32)
+    x = bits.view(np.float32)
+    keep = np.abs(x) < np.float32(3e38)
+    expected = ((bits[keep] + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(np.float32)
+    assert same_bits(round_to_format(x[keep], TF32, "nearest-away"), expected)
+
+
+@pytest.mark.parametrize("mode", ROUNDINGS)
+def test_topmost_and_special_values_survive(mode: str) -> None:
+    nans = np.array([0x7F800001, 0x7FFFFFFF, 0xFFC00000], np.uint32).view(np.float32)
+    x = np.concatenate([nans, np.array([np.inf, -np.inf, np.finfo(np.float32).max], np.float32)])
+    y = round_to_format(x, TF32, mode)
+    assert np.isnan(y[:3]).all()
+    assert np.array_equal(y[3:5], [np.inf, -np.inf])
+    assert y[5] == (largest_finite(TF32) if mode == "zero" else np.inf)
+
+
+def test_saturation_can_be_chosen() -> None:
+    x = np.array([1e6, -1e6, np.inf])
+    assert np.array_equal(round_to_format(x, FP16, "zero", saturate=False), [np.inf, -np.inf, np.inf])
+    assert np.array_equal(round_to_format(x, FP16, "nearest", saturate=True), [65504, -65504, np.inf])
+
+
+def test_shape_strides_and_dtype() -> None:
+    x = np.random.default_rng(3).standard_normal((4, 6, 8))
+    strided = x[::2, ::-1, 1::3]
+    assert same_bits(round_to_format(strided, BF16), round_to_format(strided.copy(), BF16))
+    assert round_to_format(x, WIDE).dtype == np.float64
+    assert round_to_format(np.float32(1.5), FP16).shape == ()
+    assert round_to_format(np.empty((0, 3)), FP16).shape == (0, 3)
+    assert same_bits(round_to_format(x, FP64), x)
+
+
+def test_chunks_do_not_change_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = np.random.default_rng(4).standard_normal(1000)
+    whole = round_to_format(x, FP16)
+    monkeypatch.setattr("hifigemm.numerics.rounding_formats._CHUNK", 7)
+    assert same_bits(round_to_format(x, FP16), whole)
+
+
+def test_representable_means_unchanged_by_rounding() -> None:
+    assert is_representable(np.array([0.0, -0.0, 2.0**-24, 65504.0, np.inf, np.nan]), FP16)
+    assert not is_representable(np.array([1.0, 2.0**-25]), FP16)
+    assert not is_representable(np.array([65536.0]), FP16)
+
+
+def test_unknown_mode_and_too_wide_formats_are_refused() -> None:
+    with pytest.raises(ValueError, match="'up'"):
+        round_to_format(np.ones(1), FP16, "up")
+    with pytest.raises(ValueError, match="-1022"):
+        round_to_format(np.ones(1), Format("odd", 50, -1000, 1023))

@@ -1,0 +1,139 @@
+"""Scales of Ozaki scheme II: the integers' product sums stay within half of the range, checked in Python integers."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hifigemm.numerics.bits import largest_exponent
+from hifigemm.numerics.estimates import MAGNITUDE_BITS_UP, magnitudes_up
+from hifigemm.numerics.residues import MAX_MODULI, moduli_set
+from hifigemm.numerics.scaling import NORM_BITS, round_to_integers, scale_exponent, square_norms
+
+FINITE = st.floats(allow_nan=False, allow_infinity=False)
+FEW = st.sampled_from([0.0, 1.0, -1.0, 1 - 2.0**-53, 1.5, 2.0**-30, 5e-324, 2.0**1000, np.finfo(float).max])
+
+
+def matrices(entries):
+    shape = st.tuples(st.integers(1, 3), st.integers(1, 5), st.integers(1, 3))
+    return shape.flatmap(
+        lambda s: st.tuples(
+            st.lists(entries, min_size=s[0] * s[1], max_size=s[0] * s[1]).map(
+                lambda x: np.array(x).reshape(1, s[0], s[1])
+            ),
+            st.lists(entries, min_size=s[1] * s[2], max_size=s[1] * s[2]).map(
+                lambda x: np.array(x).reshape(1, s[1], s[2])
+            ),
+        )
+    )
+
+
+PAIRS = matrices(FINITE) | matrices(FEW) | matrices(st.floats(-1, 1)) | matrices(st.integers(-9, 9).map(float))
+
+
+def fast(a, b, chosen):
+    exponents = largest_exponent(a, 2), largest_exponent(b, 1)
+    squares = square_norms(a, exponents[0], 2), square_norms(b, exponents[1], 1)
+    return [scale_exponent(x, e, NORM_BITS, chosen) for x, e in zip(squares, exponents, strict=True)], NORM_BITS
+
+
+def accurate(a, b, chosen):
+    left, right = largest_exponent(a, 2), largest_exponent(b, 1)
+    sums = magnitudes_up(a, left).astype(np.int64) @ magnitudes_up(b, right).astype(np.int64)
+    rows, cols = sums.max(axis=2, keepdims=True), sums.max(axis=1, keepdims=True)
+    scales = [scale_exponent(x, e, MAGNITUDE_BITS_UP, chosen) for x, e in ((rows, left), (cols, right))]
+    return scales, MAGNITUDE_BITS_UP
+
+
+def scaled(a, b, rule, chosen, balance=0):
+    (s, t), bits = rule(a, b, chosen)
+    s, t = s + balance, t - balance
+    return (
+        round_to_integers(a, s, largest_exponent(a, 2), bits),
+        round_to_integers(b, t, largest_exponent(b, 1), bits),
+        s,
+        t,
+    )
+
+
+@pytest.mark.parametrize("rule", [fast, accurate])
+@settings(max_examples=150)
+@given(pair=PAIRS, count=st.integers(2, MAX_MODULI), is_complex=st.booleans(), balance=st.integers(-40, 40))
+def test_sums_of_magnitudes_stay_within_half_range(rule, pair, count, is_complex, balance):
+    chosen = moduli_set(count, is_complex)
+    x, y, _, _ = scaled(*pair, rule, chosen, balance)
+    assert (x == np.rint(x)).all()
+    assert (y == np.rint(y)).all()
+    left, right = ([[abs(int(v)) for v in row] for row in z[0]] for z in (x, y))
+    for row in left:
+        for column in zip(*right, strict=True):
+            assert sum(p * q for p, q in zip(row, column, strict=True)) <= chosen.half_range
+
+
+@pytest.mark.parametrize("rule", [fast, accurate])
+@pytest.mark.parametrize("count", [2, 3, 8, 16, 49])
+def test_the_bound_holds_for_many_terms_of_equal_size(rule, count):
+    chosen = moduli_set(count, False)
+    for k in (1, 2, 3, 100, 1000):
+        for value in (1.0, 1 - 2.0**-53, 2.0**-0.5, 0.75, 1.0 / 3.0):
+            a, b = np.full((1, 1, k), value), np.full((1, k, 1), value)
+            x, y, _, _ = scaled(a, b, rule, chosen)
+            assert k * int(x[0, 0, 0]) * int(y[0, 0, 0]) <= chosen.half_range
+
+
+@settings(max_examples=100)
+@given(pair=matrices(st.floats(-1, 1)), count=st.integers(2, 30))
+def test_scales_are_the_largest_that_fit(pair, count):
+    # Two steps further the magnitudes themselves, not only their bounds, break the limit: nothing much is given away.
+    chosen = moduli_set(count, False)
+    for x, axis in zip(pair, (2, 1), strict=True):
+        exponent = largest_exponent(x, axis)
+        squares = square_norms(x, exponent, axis)
+        s = scale_exponent(squares, exponent, NORM_BITS, chosen)
+        for square, scale, e in zip(squares.ravel(), s.ravel(), exponent.ravel(), strict=True):
+            if square == 0:
+                assert scale == -e
+                continue
+            shift = 2 * int(scale + e - NORM_BITS)
+            fits = int(square) << max(shift, 0) <= chosen.half_range << max(-shift, 0)
+            breaks = int(square) << max(shift + 4, 0) > chosen.half_range << max(-shift - 4, 0)
+            assert fits
+            assert breaks
+
+
+@given(matrices(FINITE))
+def test_square_norms_are_integers_that_bound_the_norms(pair):
+    a, _ = pair
+    e = largest_exponent(a, 2)
+    squares = square_norms(a, e, 2)
+    for row, square, exponent in zip(a[0], squares.ravel(), e.ravel(), strict=True):
+        exact = sum(Fraction(float(x)) ** 2 for x in row) * Fraction(4) ** (NORM_BITS - int(exponent))
+        assert square == int(square)
+        assert exact <= int(square)
+
+
+def test_norms_do_not_depend_on_the_order_of_the_sum():
+    rng = np.random.default_rng(9)
+    x = rng.standard_normal((1, 2, 40000))
+    e = largest_exponent(x, 2)
+    np.testing.assert_array_equal(square_norms(x, e, 2), square_norms(x[:, :, rng.permutation(40000)], e, 2))
+
+
+@pytest.mark.parametrize("bits", [6, 15])
+@given(st.lists(FINITE, min_size=1, max_size=4), st.integers(-1100, 1100))
+def test_rounding_errs_by_half_a_unit_or_truncates(bits, xs, scale):
+    x = np.array([[xs]])
+    e = largest_exponent(x, 2)
+    if scale + int(e[0, 0, 0]) > 300:
+        return
+    found = round_to_integers(x, np.full((1, 1, 1), scale), e, bits)
+    nearest = scale + int(e[0, 0, 0]) >= bits
+    for value, integer in zip(xs, found[0, 0], strict=True):
+        exact = Fraction(value) * Fraction(2) ** scale
+        assert integer == int(integer)
+        assert abs(exact - int(integer)) <= (Fraction(1, 2) if nearest else 1)
+        assert nearest or abs(int(integer)) <= abs(exact)

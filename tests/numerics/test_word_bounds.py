@@ -1,0 +1,69 @@
+"""Bounds of word products against exact arithmetic and against their first-order form."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hifigemm.engines import engine_for
+from hifigemm.formats import FP16, FP32, TF32
+from hifigemm.numerics.accumulation import in_any_order, of_tensor_core
+from hifigemm.numerics.tensor_core import A100, H100, V100
+from hifigemm.numerics.word_bounds import growth, relative_error, word_error
+from hifigemm.numerics.words import Splitting
+
+
+@given(st.integers(1, 300), st.sampled_from([2.0**-53, 2.0**-24, 10 * 2.0**-24, 2.0**-11]))
+def test_growth_is_an_upper_bound_and_close(steps, error):
+    exact = (1 + Fraction(error)) ** steps - 1
+    assert exact <= Fraction(growth((error, steps))) <= exact * Fraction(1 + 2.0**-25)
+
+
+def test_growth_of_several_kinds_of_steps_and_overflow():
+    exact = (1 + Fraction(2.0**-24)) ** 5 * (1 + Fraction(2.0**-20)) ** 7 - 1
+    assert exact <= Fraction(growth((2.0**-24, 5), (2.0**-20, 7))) <= exact * Fraction(1 + 2.0**-25)
+    assert growth((1.0, 10**6)) == math.inf
+    assert growth() == growth((0.5, 0)) == 0.0
+
+
+@pytest.mark.parametrize(("count", "rounding"), [(1, "nearest"), (2, "nearest"), (2, "zero"), (3, "nearest")])
+def test_relative_error_is_the_first_order_formula_and_little_more(count, rounding):
+    splitting = Splitting(TF32, count, rounding)
+    c, u = 1e-5, splitting.unit
+    kept = {(p, q): c for p in range(count) for q in range(count) if p + q < count}
+    first_order = (count + 1) * u**count + c
+    assert first_order <= relative_error(splitting, kept) <= first_order * 1.01 + 3 * c * u
+    assert relative_error(splitting, kept, (False, False)) < relative_error(splitting, kept)
+
+
+def test_steps_of_units_are_those_of_their_rules():
+    """b 2**-F + 2**-23 for truncating tensor cores, 2**-24 for FP32 sums to nearest."""
+    assert of_tensor_core(H100, FP16, 16).error == 16 * 2.0**-25 + 2.0**-23
+    assert of_tensor_core(A100, TF32, 8).error == 4 * 2.0**-24 + 2.0**-23
+    assert of_tensor_core(V100, FP16, 4).error == 4 * 2.0**-23 + 2.0**-23
+    assert in_any_order("sum", FP16, FP32, 64).error == 2.0**-24
+    with pytest.raises(ValueError, match="fp32 words are not exact in fp32"):
+        in_any_order("sum", FP32, FP32, 64)
+
+
+def facts_of(splitting, x, axis):
+    words, rest = splitting.split(x)
+    return splitting.describe(x, words, rest, axis, np.zeros_like(x.sum(axis=axis, keepdims=True), bool))
+
+
+def test_absolute_part_appears_with_underflow_only():
+    splitting, unit = Splitting(FP16, 2, "nearest", 11), engine_for("simulated-h100").accumulation(FP16)
+    kept = {(1, 0): 1e-6, (0, 1): 1e-6, (0, 0): 1e-6}
+    a = np.random.default_rng(1).integers(1, 2**20, (1, 3, 8)) * 2.0**-8
+    b = np.random.default_rng(2).integers(1, 2**20, (1, 8, 2)) * 2.0**-8
+    left, right = facts_of(splitting, a, 2), facts_of(splitting, b, 1)
+    assert word_error(left, right, splitting, kept, unit, 8).absolute is None
+    a[0, 1, 3] = 2.0**-30 / 3
+    error = word_error(facts_of(splitting, a, 2), right, splitting, kept, unit, 8)
+    assert error.absolute.shape == (1, 3, 2)
+    assert (error.absolute[0, 1] > error.absolute[0, 0]).all()

@@ -1,0 +1,116 @@
+"""Words sum back, stay in their format, and keep their bounds or say by how much they do not."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hifigemm.formats import BF16, FP16, FP32, TF32
+from hifigemm.numerics.rounding_formats import is_representable, largest_finite
+from hifigemm.numerics.words import Splitting
+
+SPLITTINGS = [
+    Splitting(fmt, count, rounding, shift)
+    for fmt, count in ((FP16, 1), (FP16, 2), (BF16, 2), (BF16, 3), (TF32, 2), (FP32, 2))
+    for rounding in ("nearest", "zero", "nearest-away")
+    for shift in ((0, 11) if fmt is FP16 else (0,))
+]
+splittings = st.sampled_from(SPLITTINGS)
+
+
+def exact_words(splitting, words):
+    """Values of the words as fractions, one list a word."""
+    return [[Fraction(float(x)) / 2 ** (splitting.low_shift * p) for x in w.ravel()] for p, w in enumerate(words)]
+
+
+def describe(splitting, x, words, rest, axis):
+    lost = (np.abs(x) < 2.0**-900).any(axis=axis, keepdims=True)
+    return splitting.describe(x, words, rest, axis, lost)
+
+
+@settings(max_examples=300, deadline=None)
+@given(splittings, st.lists(st.floats(-1e300, 1e300), min_size=1, max_size=6))
+def test_words_and_remainder_sum_back(splitting, values):
+    x = np.array(values)
+    words, rest = splitting.split(x)
+    assert len(words) == splitting.num_words
+    assert all(is_representable(w, splitting.fmt) for w in words)
+    assert all(w.dtype == np.float32 for w in words)
+    parts = exact_words(splitting, words)
+    for i, value in enumerate(values):
+        total = sum(p[i] for p in parts) + Fraction(float(rest[i]))
+        if abs(value) <= largest_finite(splitting.fmt):
+            assert total == Fraction(value)
+        else:
+            assert abs(total - Fraction(value)) <= Fraction(abs(value)) * 2**-52
+
+
+@settings(max_examples=300, deadline=None)
+@given(splittings, st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=6), st.booleans())
+def test_facts_majorise_words_and_remainder(splitting, values, by_column):
+    x = np.array([values]) if not by_column else np.array([[v] for v in values])
+    axis = 0 if by_column else 1
+    words, rest = splitting.split(x)
+    facts = describe(splitting, x, words, rest, axis)
+    exact = exact_words(splitting, words)
+    total = sum(abs(Fraction(v)) for v in values)
+    assert float(facts.total.item()) >= total
+    excess = facts.excess.ravel()
+    parts = [*exact, [Fraction(float(r)) for r in rest.ravel()]]
+    for part, bound, over in zip(parts, splitting.relative_bounds(), excess, strict=True):
+        for p, v in zip(part, values, strict=True):
+            assert abs(p) <= Fraction(bound) * abs(Fraction(v)) + Fraction(float(over))
+    assert facts.inexact.item() or all(r == 0 for r in rest.ravel())
+    for w, smallest in zip(words, facts.subnormal.ravel(), strict=True):
+        assert smallest > 0 or not ((np.abs(w) > 0) & (np.abs(w) < 2.0**splitting.fmt.emin)).any()
+    nonzero = [abs(float(v)) for w in words for v in w.ravel() if v]
+    least = min((math.frexp(v)[1] - 1 for v in nonzero), default=splitting.fmt.emax)
+    assert facts.lowest.item() <= max(least, splitting.fmt.emin)
+
+
+@pytest.mark.parametrize("splitting", SPLITTINGS, ids=str)
+def test_nothing_exceeds_its_bound_without_over_and_underflow(splitting):
+    rng = np.random.default_rng(1)
+    x = rng.choice([-1, 1], (4, 500)) * rng.uniform(1, 2, (4, 500)) * 2.0 ** rng.integers(9, 14, (4, 500))
+    x[:, :40] = np.ldexp(1 + 2.0 ** -rng.integers(1, 53, (4, 40)), 9)  # ties and near ties
+    words, rest = splitting.split(x)
+    facts = describe(splitting, x, words, rest, 1)
+    low = splitting.fmt is FP16 and splitting.num_words == 2 and splitting.low_shift == 0
+    assert (facts.excess[:, : splitting.num_words] == 0).all()
+    assert low or (facts.excess == 0).all()  # tails of 2**9 u**2 lie below the subnormal numbers of FP16
+    assert facts.lowest.min() >= splitting.fmt.emin
+
+
+@pytest.mark.parametrize(("fmt", "count"), [(BF16, 3), (FP32, 1)])
+def test_enough_words_hold_float32_without_remainder(fmt, count):
+    x = np.random.default_rng(2).standard_normal(2000).astype(np.float32).astype(np.float64)
+    assert not Splitting(fmt, count).split(x)[1].any()
+
+
+def test_rounding_to_nearest_gains_a_bit_over_rounding_to_zero():
+    x = np.random.default_rng(3).uniform(1, 2, 20000).astype(np.float32).astype(np.float64)
+    unit = 2.0**-23
+    rms = [float(np.sqrt(np.mean((Splitting(TF32, 2, r).split(x)[1] / unit) ** 2))) for r in ("nearest", "zero")]
+    np.testing.assert_allclose(rms, [0.5, 1.369], rtol=0.03)
+
+
+@pytest.mark.parametrize(("shift", "expected"), [(0, 0.125), (11, 0.0)])
+def test_shift_keeps_low_words_of_fp16_normal(shift, expected):
+    """P(low word zero or subnormal) = min(1, 2**-(e + 3)) for the exponent e = 0 of the number [OY22]."""
+    x = np.random.default_rng(4).uniform(1, 2, 40000).astype(np.float32).astype(np.float64)
+    low = np.abs(Splitting(FP16, 2, "nearest", shift).split(x)[0][1])
+    inexact = np.mean(low < 2.0**-14)
+    exact_zero = 2.0**-12 if shift else 0.0  # numbers of eleven bits have no low word at all
+    assert abs(inexact - expected) <= 0.01 + exact_zero
+
+
+def test_words_saturate():
+    words, rest = Splitting(FP16, 2).split(np.array([1e6, -1e9]))
+    assert np.isfinite(words).all()
+    assert words[0].tolist() == [65504.0, -65504.0]
+    assert (words[0] + words[1] + rest == [1e6, -1e9]).all()

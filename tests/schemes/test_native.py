@@ -1,0 +1,77 @@
+"""The native product: that of NumPy, judged by the same promise, refined where it over- or underflows."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+import hifigemm as hg
+from hifigemm.study.reference import exact_product, meets_promise
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
+def test_it_is_numpys_product_bit_for_bit(make_pair, assert_same_bits, dtype):
+    a, b = make_pair("phi_1", 30, 40, 20, dtype)
+    c, report = hg.matmul(a, b, scheme="native", return_report=True)
+    assert_same_bits(c, a @ b)
+    assert report.native
+    assert report.num_products == 1
+    assert not report.correct
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex64"])
+def test_product_fp64_rounds_a_float64_product_once(make_pair, assert_same_bits, dtype):
+    a, b = make_pair("phi_1", 30, 40, 20, dtype)
+    c, report = hg.matmul(a, b, scheme=hg.Native(product="fp64"), return_report=True)
+    wide = np.complex128 if np.dtype(dtype).kind == "c" else np.float64
+    assert_same_bits(c, (a.astype(wide) @ b.astype(wide)).astype(dtype))
+    assert report.bound < 1e-13
+    assert "float64" in report.reason
+
+
+@pytest.mark.parametrize("scheme", [hg.Native(), hg.Native(product="fp64")], ids=str)
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
+@pytest.mark.parametrize(
+    "name",
+    ["underflowing", "overflowing", "subnormal", "subnormal_rows", "full_range", "largest_times_smallest", "zeros"],
+)
+def test_its_bound_holds_where_products_over_and_underflow(make_pair, scheme, dtype, name):
+    for shape in ((1, 1, 1), (6, 19, 5)):
+        a, b = make_pair(name, *shape, dtype)
+        for x, y in ((a, b), (np.asfortranarray(a), np.asfortranarray(b))):
+            c, report = hg.matmul(x, y, scheme=scheme, return_report=True)
+            assert meets_promise(c, a, b, report.bound).all()
+
+
+def test_what_was_refined_is_said(make_pair):
+    a, b = make_pair("overflowing", 6, 19, 5)
+    c, report = hg.matmul(a, b, scheme="native", return_report=True)
+    assert "refined by Ozaki1" in report.reason
+    assert meets_promise(c, a, b, report.bound).all()
+    assert not np.isnan(c).any()
+
+
+def test_the_reason_states_the_worst_case(make_pair):
+    a, b = make_pair("phi_1", 3, 40, 2)
+    report = hg.matmul(a, b, return_report=True)[1]
+    assert "40 u" in report.reason
+    assert "80 u" in hg.matmul(a + 0j, b, return_report=True)[1].reason
+
+
+@pytest.mark.parametrize("alpha", [2.0**-130, 2.0**-1060, 2.0**120, 2.0**1000])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_scales_of_gemm_do_not_break_the_bound(make_pair, alpha, dtype):
+    a, b = make_pair("phi_1", 5, 9, 4, dtype)
+    c, report = hg.gemm(a, b, alpha=alpha, scheme="native", return_report=True)
+    exact = exact_product(a, b)
+    scaled = type(exact)(exact.real, None, exact.row_exponent + int(np.log2(alpha)), exact.col_exponent).round(dtype)
+    finite = np.isfinite(scaled)
+    assert np.array_equal(np.isfinite(c), finite)
+    sizes = exact_product(abs(a), abs(b))
+    u, least = (Fraction(float(x)) for x in (np.finfo(dtype).eps / 2, np.finfo(dtype).smallest_subnormal))
+    for i, j in np.argwhere(finite):
+        value = exact.fraction(i, j)[0] * Fraction(alpha)
+        allowed = Fraction(report.bound) * sizes.fraction(i, j)[0] * Fraction(alpha) + u * abs(value) + least / 2
+        assert abs(Fraction(float(c[i, j])) - value) <= allowed

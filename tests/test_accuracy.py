@@ -1,0 +1,262 @@
+"""Promises against the exact |A||B|: what was asked for is kept, and what a report states is true."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+import hifigemm as hg
+from hifigemm.accuracy import level, resolve
+from hifigemm.formats import FP32, FP64
+from hifigemm.numerics.bounds import native_bound
+from hifigemm.study import matrices as gen
+from hifigemm.study.reference import componentwise_error, excess_error, meets_promise
+
+NAMES = (
+    "uniform",
+    "phi_1",
+    "phi_4",
+    "phi_8",
+    "phi_20",
+    "full_range",
+    "subnormal",
+    "largest",
+    "smallest",
+    "sparse",
+    "zeros",
+    "vandermonde",
+    "integers",
+    "cancelling",
+    "nearly_cancelling",
+    "ties",
+    "overflowing",
+    "underflowing",
+    "subnormal_times_large",
+    "largest_times_smallest",
+    "span_60",
+    "opposed_spans",
+    "badly_scaled",
+    "empty_rows_and_columns",
+    "subnormal_rows",
+)
+TARGETS = (1e-6, 1e-8, 1e-10, 1e-12, 1e-14, 1e-15, 1e-16, 1e-17, 1e-18)
+FORCED = (
+    hg.Ozaki1(),
+    hg.Ozaki1(product="fp16"),
+    hg.Ozaki1(product="bf16"),
+    hg.Ozaki1(product="fp32"),
+    hg.Ozaki1(product="fp64"),
+    hg.Ozaki2(),
+    hg.Ozaki2(scaling="fast"),
+)
+EXPLICIT = (
+    hg.Ozaki1(num_slices=1),
+    hg.Ozaki1(num_slices=2),
+    hg.Ozaki1(product="fp16", num_slices=5),
+    hg.Ozaki1(product="bf16", num_slices=3),
+    hg.Ozaki1(product="fp64", num_slices=1),
+    hg.Ozaki1(product="fp64", num_slices=3),
+    hg.Ozaki1(num_slices=9),
+    hg.Ozaki1(mode="dp"),
+    hg.Ozaki1(product="fp16", mode="sp"),
+    hg.Ozaki2(num_moduli=2),
+    hg.Ozaki2(num_moduli=5, scaling="fast"),
+    hg.Ozaki2(num_moduli=15),
+    hg.Ozaki2(num_moduli=15, scaling="fast"),
+    hg.Ozaki2(num_moduli=49),
+)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex128"])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_number_is_kept_whatever_the_operands(make_pair, name, dtype):
+    a, b = make_pair(name, 9, 33, 8, dtype)
+    for r in TARGETS:
+        c, report = hg.matmul(a, b, accuracy=r, return_report=True)
+        assert meets_promise(c, a, b, r).all(), r
+        assert report.bound <= r
+
+
+@pytest.mark.parametrize("scheme", FORCED, ids=str)
+@pytest.mark.parametrize("name", NAMES)
+def test_forced_schemes_keep_a_number_or_refuse(make_pair, scheme, name):
+    for dtype, shape in (("float32", (5, 9, 4)), ("float64", (9, 33, 8)), ("complex128", (4, 7, 5))):
+        a, b = make_pair(name, *shape, dtype)
+        for r in (1e-6, 1e-12, 1e-16, 1e-18):
+            try:
+                c, report = hg.matmul(a, b, accuracy=r, scheme=scheme, return_report=True)
+            except hg.AccuracyError:
+                assert isinstance(scheme, hg.Ozaki2)
+                continue
+            assert meets_promise(c, a, b, r).all(), (dtype, r)
+            assert report.bound <= r
+            assert isinstance(report.scheme, type(scheme))
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 5, 7, 10, 14, 20])
+def test_too_few_moduli_for_a_number_are_refused(make_pair, count):
+    for name in ("uniform", "phi_2", "phi_8", "span_60", "integers"):
+        for dtype in ("float64", "complex64"):
+            a, b = make_pair(name, 6, 9, 5, dtype)
+            for r in TARGETS:
+                for scaling in ("accurate", "fast"):
+                    try:
+                        c = hg.matmul(a, b, accuracy=r, scheme=hg.Ozaki2(num_moduli=count, scaling=scaling))
+                    except hg.AccuracyError:
+                        continue
+                    assert meets_promise(c, a, b, r).all(), (name, dtype, r, scaling)
+
+
+@pytest.mark.parametrize("count", [1, 2, 4, 8, 30])
+def test_too_few_slices_for_a_number_are_refused(make_pair, count):
+    for name in ("uniform", "phi_2", "phi_8", "span_60", "integers"):
+        for dtype in ("float64", "complex64"):
+            a, b = make_pair(name, 6, 9, 5, dtype)
+            for r in TARGETS:
+                try:
+                    c = hg.matmul(a, b, accuracy=r, scheme=hg.Ozaki1(num_slices=count))
+                except hg.AccuracyError:
+                    continue
+                assert meets_promise(c, a, b, r).all(), (name, dtype, r)
+
+
+@pytest.mark.parametrize("accuracy", [None, "fp32", "fp64"])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
+def test_named_accuracies_are_kept(make_pair, accuracy, dtype):
+    for name in NAMES:
+        for scheme in ("auto", hg.Ozaki1(), hg.Ozaki1(product="fp64"), hg.Ozaki2()):
+            a, b = make_pair(name, 5, 21, 4, dtype)
+            try:
+                c, report = hg.matmul(a, b, accuracy=accuracy, scheme=scheme, return_report=True)
+            except hg.AccuracyError:
+                assert isinstance(scheme, hg.Ozaki2)
+                continue
+            assert meets_promise(c, a, b, report.bound).all(), (name, scheme)
+            fmt = FP32 if dtype in ("float32", "complex64") else FP64
+            terms = 21 if c.dtype.kind == "f" else 42
+            assert report.bound <= max(resolve(accuracy, fmt, 21).r, native_bound(terms, fmt.u))
+
+
+@pytest.mark.parametrize("scheme", EXPLICIT, ids=str)
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
+def test_the_bound_of_the_report_holds(make_pair, scheme, dtype):
+    for name in NAMES:
+        for shape in ((5, 1, 4), (6, 19, 7)):
+            a, b = make_pair(name, *shape, dtype)
+            c, report = hg.matmul(a, b, scheme=scheme, return_report=True)
+            if math.isfinite(report.bound):
+                assert meets_promise(c, a, b, report.bound).all(), (name, shape)
+            if report.correct:
+                assert excess_error(c, a, b) == 0.0
+
+
+@pytest.mark.parametrize("product", ["int8", "fp16", "bf16", "tf32", "fp32", "fp64"])
+def test_one_slice_errs_within_a_tight_bound(product):
+    # k = 1 and remainders of almost half a unit on both sides: nearly the worst case of what is left out.
+    for bits in range(1, 28):
+        a = np.array([[2.0**bits - 0.5 - 2.0**-20]])
+        c, report = hg.matmul(a, a, scheme=hg.Ozaki1(product=product, num_slices=1), return_report=True)
+        assert meets_promise(c, a, a, report.bound).all()
+
+
+@pytest.mark.parametrize("phi", [0.1, 1.0, 2.0])
+@pytest.mark.parametrize("n", [17, 128, 256, pytest.param(1024, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_native_accuracy_errs_at_most_twice_as_much_as_native(phi, n, seed):
+    rng = np.random.default_rng([seed, n])
+    rows = min(n, 40)
+    a, b = gen.phi_matrix(rng, (rows, n), phi), gen.phi_matrix(rng, (n, rows), phi)
+    native = componentwise_error(a @ b, a, b)
+    for scheme in (
+        hg.Ozaki1(mode="dp"),
+        hg.Ozaki1(product="fp16", mode="dp"),
+        hg.Ozaki1(product="fp64", mode="dp"),
+        hg.Ozaki1(),
+        hg.Ozaki1(product="fp64"),
+        hg.Ozaki2(),
+        hg.Ozaki2(scaling="fast"),
+    ):
+        assert componentwise_error(hg.matmul(a, b, scheme=scheme), a, b) <= 2 * native, scheme
+
+
+@pytest.mark.parametrize("phi", [0.1, 1.0, 2.0])
+@pytest.mark.parametrize("n", [17, 256, pytest.param(1024, marks=pytest.mark.slow)])
+def test_single_accuracy_errs_at_most_twice_as_much_as_native(phi, n):
+    rng = np.random.default_rng(n)
+    rows = min(n, 40)
+    a, b = (gen.phi_matrix(rng, shape, phi, "float32") for shape in ((rows, n), (n, rows)))
+    native = componentwise_error(a @ b, a, b)
+    for scheme in (hg.Ozaki1(mode="sp"), hg.Ozaki1(product="fp16", mode="sp"), hg.Ozaki1(), hg.Ozaki2()):
+        assert componentwise_error(hg.matmul(a, b, scheme=scheme), a, b) <= 2 * native, scheme
+
+
+@pytest.mark.parametrize("r", [1e-6, 1e-12, 1e-18])
+@pytest.mark.parametrize("scheme", ["auto", hg.Ozaki1(), hg.Ozaki1(product="fp64"), hg.Ozaki2(scaling="fast")], ids=str)
+def test_numbers_are_kept_by_stacks_and_plans_for_other_operands(make_pair, r, scheme):
+    a, b = (np.stack(x) for x in zip(*(make_pair(name, 5, 12, 4) for name in ("uniform", "phi_8", "span_60"))))
+    assert meets_promise(hg.matmul(a, b, accuracy=r, scheme=scheme), a, b, r).all()
+    assert meets_promise(hg.matmul(a[:, None], b[0], accuracy=r, scheme=scheme), a[:, None], b[0], r).all()
+    plan = hg.make_plan(np.ones((5, 12)), np.ones((12, 4)), accuracy=r, scheme=scheme)
+    for name in NAMES:
+        a, b = make_pair(name, 3, 12, 6)
+        try:
+            c = hg.matmul(a, b, plan=plan)
+        except hg.AccuracyError:
+            assert isinstance(scheme, hg.Ozaki2)
+            continue
+        assert meets_promise(c, a, b, r).all(), name
+
+
+@pytest.mark.parametrize("scheme", ["auto", hg.Ozaki1(), hg.Ozaki2()], ids=str)
+@pytest.mark.parametrize("r", [1e-6, 1e-18])
+def test_long_inner_dimensions_keep_a_number(make_pair, scheme, r):
+    a, b = make_pair("phi_2", 1, 100003, 2)
+    assert meets_promise(hg.matmul(a, b, accuracy=r, scheme=scheme), a, b, r).all()
+
+
+@pytest.mark.parametrize("scheme", [hg.Ozaki1(num_slices=2), hg.Ozaki2(num_moduli=3), hg.Native()], ids=str)
+@pytest.mark.parametrize("accuracy", [1e-18, "correct"])
+def test_a_forced_scheme_that_cannot_keep_its_promise_says_so_with_numbers(make_pair, scheme, accuracy):
+    a, b = make_pair("phi_2", 6, 9, 5)
+    with pytest.raises(hg.AccuracyError, match=r"\(6 x 9\) @ \(9 x 5\)") as error:
+        hg.matmul(a, b, accuracy=accuracy, scheme=scheme)
+    assert isinstance(error.value, hg.HifigemmError)
+    assert ("1e-18" if accuracy == 1e-18 else "correctly rounded") in str(error.value)
+
+
+def test_auto_takes_the_native_product_where_its_worst_case_suffices(make_pair):
+    a, b = make_pair("phi_1", 6, 9, 5)
+    for accuracy, native in (
+        (None, True),
+        ("fp64", True),
+        (1e-6, True),
+        (1e-15, True),
+        (9e-16, False),
+        ("correct", False),
+    ):
+        report = hg.matmul(a, b, accuracy=accuracy, return_report=True)[1]
+        assert report.native is native
+        assert isinstance(report.scheme, hg.Native) is native
+    assert hg.matmul(a, b, return_report=True)[1].bound == 9 * 2.0**-53 / (1 - 9 * 2.0**-53)
+
+
+def test_levels_grow_with_the_square_root_of_k():
+    assert level(FP64, 1) == 4 * 2.0**-53
+    assert level(FP64, 256) == 4 * 2.0**-53
+    assert level(FP32, 1024) == 8 * 2.0**-24
+    assert resolve("fp32", FP64, 4096).r == 16 * 2.0**-24
+    assert resolve(None, FP32, 4096).r == resolve("fp32", FP32, 4096).r
+
+
+@pytest.mark.parametrize("accuracy", [-1e-3, math.nan, math.inf, "fp16", "Correct", True, [1e-3], 1j, b"fp64"])
+def test_unknown_accuracies_are_refused_by_name(accuracy):
+    with pytest.raises(hg.PlanError, match="accuracy"):
+        hg.matmul(np.ones((2, 2)), np.ones((2, 2)), accuracy=accuracy)
+
+
+@pytest.mark.parametrize("accuracy", [np.float32(1e-6), np.float64(1e-18), 1, np.int64(2)])
+def test_numpy_numbers_are_accepted(make_pair, accuracy):
+    a, b = make_pair("phi_1", 6, 9, 5)
+    assert meets_promise(hg.matmul(a, b, accuracy=accuracy), a, b, float(accuracy)).all()

@@ -1,0 +1,447 @@
+"""The contract of matmul, make_plan, engines and info: shapes, dtypes, out, plans, reports, errors, logging."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import math
+
+import numpy as np
+import pytest
+
+import hifigemm as hg
+from hifigemm.study.reference import correctly_rounded
+
+DTYPES = ("float32", "float64", "complex64", "complex128")
+SHAPES = (
+    ((3, 4), (4, 5)),
+    ((4,), (4, 5)),
+    ((3, 4), (4,)),
+    ((4,), (4,)),
+    ((2, 3, 4), (4, 5)),
+    ((2, 3, 4), (2, 4, 5)),
+    ((2, 1, 3, 4), (6, 4, 5)),
+    ((2, 1, 3, 4), (1, 6, 4, 5)),
+    ((1, 3, 4), (2, 4, 5)),
+    ((3, 4), (2, 4, 5)),
+    ((4,), (2, 4, 5)),
+    ((2, 3, 4), (4,)),
+    ((2, 3, 4), (1, 4, 5)),
+    ((1, 1, 3, 4), (4, 5)),
+    ((1, 4), (4, 1)),
+    ((1, 1), (1, 1)),
+    ((1,), (1,)),
+    ((0, 4), (4, 5)),
+    ((3, 4), (4, 0)),
+    ((3, 0), (0, 5)),
+    ((0,), (0,)),
+    ((0, 0), (0, 0)),
+    ((0, 3, 4), (4, 5)),
+    ((0, 3, 4), (1, 4, 5)),
+    ((2, 3, 0), (2, 0, 5)),
+    ((3, 0), (0,)),
+)
+BAD_SHAPES = (
+    ((3, 4), (5, 4)),
+    ((3,), (4,)),
+    ((2, 3, 4), (3, 4, 5)),
+    ((3, 4), (3,)),
+    ((3, 0), (1, 4)),
+)
+SCHEMES = (
+    "auto",
+    "native",
+    "ozaki1",
+    hg.Ozaki1(product="fp64"),
+    hg.Ozaki1(mode="dp"),
+    "ozaki2",
+    hg.Ozaki2(scaling="fast"),
+)
+
+
+def small_integers(shape, dtype, seed=0):
+    """Exact in every scheme, so that results can be compared with NumPy's."""
+    rng = np.random.default_rng(seed)
+    x = rng.integers(-4, 5, shape).astype(dtype)
+    return x + 1j * rng.integers(-4, 5, shape) if x.dtype.kind == "c" else x
+
+
+@pytest.mark.parametrize("shapes", SHAPES, ids=str)
+@pytest.mark.parametrize("scheme", SCHEMES, ids=str)
+def test_shapes_and_types_are_those_of_numpy_matmul(shapes, scheme):
+    for dtype in DTYPES:
+        a, b = (small_integers(shape, dtype, seed) for seed, shape in enumerate(shapes))
+        a, b = a.astype(dtype), b.astype(dtype)
+        expected = np.matmul(a, b)
+        found = hg.matmul(a, b, scheme=scheme)
+        assert type(found) is type(expected)
+        assert (found.shape, found.dtype) == (expected.shape, expected.dtype)
+        np.testing.assert_array_equal(found, expected)
+        plan = hg.make_plan(a, b, scheme=scheme)
+        np.testing.assert_array_equal(hg.matmul(a, b, plan=plan), expected)
+        assert str(plan)
+
+
+@pytest.mark.parametrize("shapes", BAD_SHAPES, ids=str)
+def test_shapes_that_do_not_fit_are_refused_with_their_numbers(shapes):
+    a, b = (np.ones(shape) for shape in shapes)
+    for call in (hg.matmul, hg.gemm, hg.make_plan):
+        with pytest.raises(ValueError, match=r"inner dimensions differ|do not broadcast") as error:
+            call(a, b)
+        for size in {*shapes[0][:-2], *shapes[1][:-2]} or {*shapes[0][-1:], *shapes[1][-2:]}:
+            assert str(size) in str(error.value)
+
+
+def test_scalars_are_refused():
+    for a, b in ((2.0, np.ones(3)), (np.ones(3), np.float64(1))):
+        with pytest.raises(ValueError, match="scalar"):
+            hg.matmul(a, b)
+
+
+@pytest.mark.parametrize("first", [*DTYPES, "int64", "int8", "uint16", "bool"])
+@pytest.mark.parametrize("second", [*DTYPES, "int32", "float16"])
+def test_dtypes_promote_as_in_numpy_or_are_refused(first, second):
+    a, b = np.ones((2, 3)).astype(first), np.ones((3, 2)).astype(second)
+    expected = np.result_type(a, b)
+    if expected in [np.dtype(t) for t in DTYPES]:
+        c = hg.matmul(a, b, accuracy="correct")
+        assert c.dtype == expected
+        np.testing.assert_array_equal(c, a @ b)
+    else:
+        with pytest.raises(TypeError, match=str(expected)):
+            hg.matmul(a, b)
+
+
+@pytest.mark.parametrize("scheme", ["auto", "ozaki1", "ozaki2"])
+def test_mixed_dtypes_are_exact_in_the_promoted_one(make_pair, assert_same_bits, scheme):
+    for first, second in (
+        ("float32", "float64"),
+        ("complex64", "float64"),
+        ("float32", "complex128"),
+        ("complex64", "float32"),
+    ):
+        a, b = make_pair("phi_2", 4, 9, 3, first)[0], make_pair("phi_2", 4, 9, 3, second)[1]
+        assert_same_bits(hg.matmul(a, b, accuracy="correct", scheme=scheme), correctly_rounded(a, b))
+
+
+@pytest.mark.parametrize(
+    "operand",
+    [
+        np.ones((2, 2), object),
+        np.array([["a", "b"]] * 2),
+        np.ones((2, 2), "M8[s]"),
+        np.ones((2, 2), np.float16),
+        np.ones((2, 2), np.int64),
+        np.ones((2, 2), bool),
+        np.ma.masked_array(np.ones((2, 2)), mask=[[True, False], [False, False]]),
+        np.zeros((2, 2), [("x", "f8")]),
+        [["a", 1.0], [2.0, 3.0]],
+    ],
+    ids=lambda x: str(getattr(x, "dtype", type(x))),
+)
+def test_what_is_not_one_of_the_four_dtypes_is_a_type_error(operand):
+    for call in (hg.matmul, hg.gemm, hg.make_plan):
+        with pytest.raises(TypeError):
+            call(operand, operand)
+
+
+def test_ragged_lists_are_a_value_error():
+    with pytest.raises(ValueError, match="inhomogeneous"):
+        hg.matmul([[1.0, 2.0], [3.0]], np.ones((2, 2)))
+
+
+def test_arrays_of_other_libraries_are_a_clear_error():
+    class Guest:
+        def __dlpack__(self, **_):
+            raise AssertionError("must not be read silently")
+
+    with pytest.raises(TypeError, match="Guest"):
+        hg.matmul(Guest(), np.ones((2, 2)))
+
+
+def test_lists_and_integers_are_operands():
+    np.testing.assert_array_equal(hg.matmul([[1.0, 2.0]], [[3], [4]], accuracy="correct"), [[11.0]])
+    np.testing.assert_array_equal(hg.matmul(np.array([[True, False]]), np.ones((2, 1), np.float32)), [[1.0]])
+    assert hg.matmul(np.array([[2**53 + 2]]), np.array([[1.0]]), accuracy="correct") == 2**53 + 2
+
+
+@pytest.mark.parametrize("value", [2**53 + 1, -(2**53) - 1, 2**63 - 1, 2**62 + 1])
+def test_integers_that_the_dtype_cannot_hold_are_refused(value):
+    for options in ({}, {"accuracy": "correct"}, {"scheme": "ozaki2"}):
+        with pytest.raises(ValueError, match="not exact"):
+            hg.matmul(np.array([[value]]), np.array([[1.0]]), **options)
+    with pytest.raises(ValueError, match="not exact"):
+        hg.matmul(np.array([[2**64 - 1]], np.uint64), np.array([[1.0]]))
+
+
+@pytest.mark.parametrize("scheme", ["auto", "ozaki1", "ozaki2"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_out_receives_the_result_also_when_it_is_an_operand(make_pair, assert_same_bits, scheme, dtype):
+    a, b = make_pair("phi_2", 6, 6, 6, dtype)
+    c = hg.matmul(a, b, accuracy="correct", scheme=scheme)
+    out = np.full((6, 6), np.nan, dtype)
+    assert hg.matmul(a, b, accuracy="correct", scheme=scheme, out=out) is out
+    assert_same_bits(out, c)
+    for target in (0, 1):
+        operands = [a.copy(), b.copy()]
+        out = operands[target]
+        assert hg.matmul(*operands, accuracy="correct", scheme=scheme, out=out) is out
+        assert_same_bits(out, c)
+    shared = np.zeros((9, 6), dtype)
+    shared[:6] = a
+    hg.matmul(shared[:6], b, accuracy="correct", scheme=scheme, out=shared[3:])
+    assert_same_bits(shared[3:], c)
+    strided = np.zeros((12, 12), dtype, order="F")
+    hg.matmul(a, b, accuracy="correct", scheme=scheme, out=strided[::-2, ::2])
+    assert_same_bits(strided[::-2, ::2], c)
+    square = a.copy()
+    hg.matmul(square, square, accuracy="correct", scheme=scheme, out=square)
+    assert_same_bits(square, hg.matmul(a, a, accuracy="correct", scheme=scheme))
+
+
+def test_out_for_vectors_stacks_and_empty_results():
+    out = np.array(np.nan)
+    assert hg.matmul(np.ones(3), np.ones(3), out=out) is out
+    assert out == 3.0
+    out = np.full((2, 3, 5), np.nan)
+    result, report = hg.matmul(np.ones((2, 3, 0)), np.ones((2, 0, 5)), out=out, return_report=True)
+    assert result is out
+    assert not out.any()
+    assert report.num_products == 0
+
+
+def test_wrong_out_is_refused_before_anything_is_written():
+    a, b = np.ones((3, 4)), np.ones((4, 5))
+    read_only = np.zeros((3, 5))
+    read_only.flags.writeable = False
+    for out, kind, text in (
+        (np.zeros((5, 3)), ValueError, r"\(5, 3\).*\(3, 5\)"),
+        (np.zeros((1, 3, 5)), ValueError, r"\(1, 3, 5\)"),
+        (np.zeros((3, 5), np.float32), TypeError, "float32.*float64"),
+        (np.zeros((3, 5), np.complex128), TypeError, "complex128"),
+        (read_only, ValueError, "read-only"),
+        ([[0.0] * 5] * 3, TypeError, "list"),
+        (np.zeros((3, 5), ">f8"), TypeError, "dtype"),
+    ):
+        for call in (hg.matmul, hg.gemm):
+            with pytest.raises(kind, match=text):
+                call(a, b, out=out)
+        assert not np.any(out)
+
+
+REPORT_TYPES = {
+    "num_products": int,
+    "engine": str,
+    "device": str,
+    "bound": float,
+    "correct": bool,
+    "native": bool,
+    "reason": str,
+    "k_block": int,
+    "workspace": int,
+}
+
+
+@pytest.mark.parametrize("scheme", SCHEMES, ids=str)
+@pytest.mark.parametrize("accuracy", [None, 1e-15, "correct"])
+def test_reports_have_the_attributes_of_the_contract(make_pair, scheme, accuracy):
+    a, b = make_pair("phi_1", 6, 20, 5)
+    try:
+        report = hg.matmul(a, b, scheme=scheme, accuracy=accuracy, return_report=True)[1]
+    except hg.AccuracyError:
+        assert scheme == "native" or getattr(scheme, "mode", None) == "dp"
+        return
+    for name, kind in REPORT_TYPES.items():
+        assert isinstance(getattr(report, name), kind), name
+    assert isinstance(report, hg.Report)
+    assert (report.engine, report.device) == ("numpy", "cpu")
+    assert report.native is isinstance(report.scheme, hg.Native)
+    assert report.correct is (report.bound == 0.0)
+    assert report.num_products >= 1
+    count = getattr(report.scheme, "num_slices", getattr(report.scheme, "num_moduli", 1))
+    assert isinstance(count, int)
+    text = str(report)
+    for part in (str(report.scheme), str(report.num_products), "numpy", report.reason, str(report.k_block)):
+        assert part in text
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        report.bound = 1.0
+
+
+@pytest.mark.parametrize("scheme", SCHEMES, ids=str)
+def test_plans_say_what_matmul_then_does(make_pair, assert_same_bits, scheme):
+    a, b = make_pair("phi_1", 6, 20, 5)
+    plan = hg.make_plan(a, b, scheme=scheme)
+    c, report = hg.matmul(a, b, scheme=scheme, return_report=True)
+    d, planned = hg.matmul(a, b, plan=plan, return_report=True)
+    assert_same_bits(c, d)
+    assert planned == report
+    assert isinstance(plan, hg.Plan)
+    assert (plan.scheme, plan.engine, plan.workspace) == (report.scheme, report.engine, report.workspace)
+    assert report.reason.startswith(plan.reason)
+    text = str(plan)
+    for part in ("(6 x 20) @ (20 x 5) float64", str(plan.scheme), str(plan.num_products), plan.reason):
+        assert part in text
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        plan.k_block = 1
+
+
+def test_numbers_of_products_are_those_of_the_papers(make_pair):
+    a, b = make_pair("phi_2", 6, 20, 5)
+    z, w = make_pair("phi_2", 6, 20, 5, "complex128")
+    for count in (2, 3, 5):
+        assert (
+            hg.matmul(a, b, scheme=hg.Ozaki1(num_slices=count), return_report=True)[1].num_products
+            == count * (count + 1) // 2
+        )
+        assert hg.matmul(a, b, scheme=hg.Ozaki2(num_moduli=count), return_report=True)[1].num_products == count
+    # 15 moduli with a square root of -1 take two products each.
+    assert hg.matmul(z, w, scheme=hg.Ozaki2(num_moduli=15), return_report=True)[1].num_products == 30
+    short = np.ones((3, 3))
+    assert hg.matmul(short, short, scheme=hg.Ozaki1(num_slices=9), return_report=True)[1].num_products == 1
+
+
+def test_empty_products_report_nothing_to_multiply():
+    c, report = hg.matmul(np.ones((3, 0)), np.ones((0, 2)), accuracy="correct", return_report=True)
+    assert not c.any()
+    assert (report.num_products, report.bound, report.correct) == (0, 0.0, True)
+    assert "0" in report.reason
+
+
+@pytest.mark.parametrize("shapes", [((3, 4), (4, 5)), ((0, 4), (4, 5))], ids=["full", "empty"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"accuracy": "best"},
+        {"accuracy": -1.0},
+        {"scheme": "ozaki3"},
+        {"scheme": None},
+        {"scheme": hg.Ozaki1},
+        {"scheme": hg.Ozaki1(product="fp8")},
+        {"engine": "cuda"},
+        {"workspace": 0},
+        {"workspace": -5},
+    ],
+    ids=str,
+)
+def test_unknown_options_are_plan_errors_that_name_them(shapes, options):
+    a, b = (np.ones(shape) for shape in shapes)
+    (value,) = options.values()
+    for call in (hg.matmul, hg.gemm, hg.make_plan):
+        with pytest.raises(hg.PlanError) as error:
+            call(a, b, **options)
+        assert isinstance(error.value, (hg.HifigemmError, ValueError))
+        named = value.product if isinstance(value, hg.Ozaki1) else value
+        assert str(named) in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: hg.Ozaki1(num_slices=0),
+        lambda: hg.Ozaki1(num_slices=-1),
+        lambda: hg.Ozaki1(num_slices=10**6),
+        lambda: hg.Ozaki1(num_slices=2.5),
+        lambda: hg.Ozaki1(mode="hp"),
+        lambda: hg.Ozaki2(num_moduli=1),
+        lambda: hg.Ozaki2(num_moduli=50),
+        lambda: hg.Ozaki2(num_moduli=7.5),
+        lambda: hg.Ozaki2(scaling="slow"),
+        lambda: hg.Ozaki2(product="fp16"),
+        lambda: hg.Native(product="fp16"),
+    ],
+)
+def test_parameters_out_of_range_are_plan_errors(make):
+    with pytest.raises(hg.PlanError):
+        make()
+
+
+def test_scheme_dataclasses_are_frozen_hashable_and_have_defaults():
+    for make in (hg.Native, hg.Ozaki1, hg.Ozaki2):
+        assert make() == make()
+        assert len({make(), make()}) == 1
+        field = dataclasses.fields(make)[0].name
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(make(), field, None)
+
+
+@pytest.mark.parametrize("name", ["native", "ozaki1", "ozaki2"])
+def test_scheme_names_mean_their_defaults(make_pair, assert_same_bits, name):
+    a, b = make_pair("phi_1", 6, 20, 5)
+    default = {"native": hg.Native(), "ozaki1": hg.Ozaki1(), "ozaki2": hg.Ozaki2()}[name]
+    by_name, by_class = (hg.matmul(a, b, scheme=s, return_report=True) for s in (name, default))
+    assert_same_bits(by_name[0], by_class[0])
+    assert by_name[1] == by_class[1]
+
+
+def test_plans_for_other_operands_are_refused_with_both_problems(make_pair):
+    a, b = make_pair("phi_1", 6, 20, 5)
+    plan = hg.make_plan(a, b, scheme="ozaki1")
+    for x, y in ((a[:, :7], b[:7]), (a.astype(np.float32), b.astype(np.float32)), (a + 0j, b)):
+        for call in (hg.matmul, hg.gemm):
+            with pytest.raises(hg.PlanError, match=r"20.*the operands are"):
+                call(x, y, plan=plan)
+    for options in ({"accuracy": "correct"}, {"scheme": "ozaki2"}, {"engine": "torch"}):
+        with pytest.raises(hg.PlanError):
+            hg.matmul(a, b, plan=plan, **options)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES, ids=str)
+def test_plans_serve_other_numbers_of_rows_and_columns(make_pair, scheme):
+    a, b = make_pair("integers", 6, 20, 5)
+    plan = hg.make_plan(a, b, scheme=scheme)
+    for m, n in ((1, 1), (13, 2), (3, 30)):
+        x, y = make_pair("integers", m, 20, n)
+        np.testing.assert_array_equal(hg.matmul(x, y, plan=plan), x @ y)
+    x = np.stack([a, -a, 2 * a])
+    np.testing.assert_array_equal(hg.matmul(x, b, plan=plan), x @ b)
+    np.testing.assert_array_equal(hg.matmul(a, np.stack([b] * 3), plan=plan), np.stack([a @ b] * 3))
+    np.testing.assert_array_equal(hg.matmul(a[0], b[:, 0], plan=plan), a[0] @ b[:, 0])
+    np.testing.assert_array_equal(hg.matmul(a[:0], b, plan=plan), np.zeros((0, 5)))
+
+
+@pytest.mark.parametrize("scheme", SCHEMES, ids=str)
+def test_one_log_line_says_what_was_done(make_pair, caplog, scheme):
+    a, b = make_pair("phi_1", 6, 20, 5)
+    with caplog.at_level(logging.INFO, logger="hifigemm"):
+        report = hg.matmul(a, b, scheme=scheme, return_report=True)[1]
+    (record,) = caplog.records
+    assert record.name == "hifigemm"
+    assert "(6 x 20) @ (20 x 5) float64" in record.getMessage()
+    assert str(report.scheme) in record.getMessage()
+    assert report.reason in record.getMessage()
+
+
+def test_refinement_is_reported(make_pair):
+    a, b = make_pair("cancelling", 6, 20, 5)
+    a[0, 0] += 1.0
+    report = hg.matmul(a, b, accuracy="correct", scheme=hg.Ozaki1(product="fp16"), return_report=True)[1]
+    assert "refined" in report.reason
+    assert report.num_products > 0
+
+
+def test_engines_and_info():
+    assert "numpy" in hg.engines()
+    text = str(hg.info())
+    for part in ("hifigemm", hg.__version__, np.__version__, "numpy", "fp64"):
+        assert part in text
+    assert hg.matmul(np.ones((2, 2)), np.ones((2, 2)), engine="numpy", return_report=True)[1].engine == "numpy"
+
+
+def test_exceptions_form_one_family():
+    for error in (hg.PlanError, hg.InexactProductError, hg.AccuracyError):
+        assert issubclass(error, hg.HifigemmError)
+    assert issubclass(hg.PlanError, ValueError)
+
+
+def test_the_docstring_example():
+    a = np.array([[1e16, 1.0, -1e16]])
+    assert hg.matmul(a, np.ones((3, 1)), accuracy="correct") == 1.0
+
+
+def test_subclasses_give_plain_arrays():
+    class Tagged(np.ndarray):
+        pass
+
+    a = np.ones((2, 2)).view(Tagged)
+    assert type(hg.matmul(a, a)) is np.ndarray
+    assert math.isclose(float(hg.matmul(a, a)[0, 0]), 2.0)

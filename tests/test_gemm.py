@@ -1,0 +1,273 @@
+"""alpha op(A) op(B) + beta C against exact rational arithmetic."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+import hifigemm as hg
+from hifigemm.study.reference import correctly_rounded, exact_product
+
+DTYPES = ("float32", "float64", "complex64", "complex128")
+TRANSPOSES = {"N": lambda x: x, "T": np.transpose, "C": lambda x: np.conj(x).T}
+
+
+def operands(make_pair, how_a, how_b, dtype, name="phi_2"):
+    """a and b such that op(a) is 5 x 7 and op(b) is 7 x 4."""
+    a, b = make_pair(name, 5, 7, 4, dtype)
+    return (a if how_a == "N" else a.T.copy()), (b if how_b == "N" else b.T.copy())
+
+
+@pytest.mark.parametrize("how_a", "NTC")
+@pytest.mark.parametrize("how_b", "NTC")
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_transposes_and_conjugates(make_pair, assert_same_bits, how_a, how_b, dtype):
+    a, b = operands(make_pair, how_a, how_b, dtype)
+    expected = correctly_rounded(TRANSPOSES[how_a](a), TRANSPOSES[how_b](b))
+    for scheme in ("auto", "ozaki1", "ozaki2"):
+        c = hg.gemm(a, b, trans_a=how_a, trans_b=how_b, accuracy="correct", scheme=scheme)
+        assert_same_bits(c, expected)
+    hg.gemm(a, b, trans_a=how_a, trans_b=how_b)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_stacks_are_transposed_in_their_last_axes(make_pair, assert_same_bits, dtype):
+    pairs = [make_pair("phi_1", 5, 7, 4, dtype, seed) for seed in range(3)]
+    a, b = (np.stack(x) for x in zip(*pairs, strict=True))
+    expected = correctly_rounded(np.conj(a), b)
+    found = hg.gemm(a.swapaxes(1, 2), b.swapaxes(1, 2), trans_a="C", trans_b="T", accuracy="correct")
+    assert_same_bits(found, correctly_rounded(np.conj(a), b))
+    assert found.shape == expected.shape
+
+
+@pytest.mark.parametrize("alpha", [2.0**e for e in (-1, 1, 7, -40, 100, -300, 600, 1000, -1022, -1074, 1023)])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex128"])
+def test_a_power_of_two_scales_the_exact_product_before_its_rounding(make_pair, assert_same_bits, alpha, dtype):
+    for name in ("phi_2", "underflowing", "overflowing", "subnormal"):
+        a, b = make_pair(name, 4, 7, 3, dtype)
+        expected = exact_product(a, b)
+        shift = int(np.log2(alpha))
+        scaled = type(expected)(expected.real, expected.imag, expected.row_exponent + shift, expected.col_exponent)
+        for scheme in ("auto", hg.Ozaki1(), hg.Ozaki2()):
+            try:
+                c, report = hg.gemm(a, b, alpha=alpha, accuracy="correct", scheme=scheme, return_report=True)
+            except hg.AccuracyError:
+                assert isinstance(scheme, hg.Ozaki2)
+                continue
+            assert_same_bits(c, scaled.round(dtype))
+            assert report.correct
+
+
+@pytest.mark.parametrize("alpha", [-1.0, -2.0, -(2.0**-40)])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64"])
+def test_a_negative_power_of_two_is_exact_too(make_pair, assert_same_bits, alpha, dtype):
+    for name in ("phi_2", "underflowing", "overflowing"):
+        a, b = make_pair(name, 4, 7, 3, dtype)
+        c, report = hg.gemm(a, b, alpha=alpha, accuracy="correct", return_report=True)
+        assert report.correct
+        assert_same_bits(c, hg.gemm(-a, b, alpha=-alpha, accuracy="correct"))
+
+
+def test_an_exact_zero_is_positive_for_negative_alpha():
+    c, report = hg.gemm([[1.0, -1.0]], [[1.0], [1.0]], alpha=-1.0, accuracy="correct", return_report=True)
+    assert report.correct
+    assert not np.signbit(c)
+
+
+@pytest.mark.parametrize("r", [1e-6, 1e-12, 1e-18])
+@pytest.mark.parametrize("alpha", [2.0**-30, 8.0])
+def test_a_number_is_kept_with_a_power_of_two(make_pair, r, alpha):
+    for dtype in ("float32", "float64"):
+        for name in ("phi_8", "span_60", "cancelling"):
+            a, b = make_pair(name, 4, 7, 3, dtype)
+            c = hg.gemm(a, b, alpha=alpha, accuracy=r)
+            assert_kept(c, a, b, alpha, r)
+
+
+def assert_kept(c, a, b, alpha, r):
+    exact = exact_product(a, b)
+    size = exact_product(abs(a), abs(b))
+    u = Fraction(float(np.finfo(c.dtype).eps)) / 2
+    least = Fraction(float(np.finfo(c.dtype).smallest_subnormal)) / 2
+    for i, j in np.ndindex(c.shape):
+        value = exact.fraction(i, j)[0] * Fraction(alpha)
+        allowed = Fraction(r) * size.fraction(i, j)[0] * Fraction(alpha) + max(u * abs(value), least)
+        assert abs(Fraction(float(c[i, j])) - value) <= allowed
+
+
+@pytest.mark.parametrize("alpha", [1.0, 3.0, -0.1, 1e-3, 2.0])
+@pytest.mark.parametrize("beta", [1.0, -1.0, 0.3, 1e6, -2.0])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_alpha_t_plus_beta_c_errs_by_one_rounding_beyond_t(make_pair, alpha, beta, dtype):
+    # Two products and a sum with their errors, kept to u**2 of FP64; one rounding, for float32 by way of float64.
+    rng = np.random.default_rng(6)
+    a, b = make_pair("phi_1", 4, 7, 3, dtype)
+    t = correctly_rounded(a, b)
+    u = Fraction(float(np.finfo(dtype).eps)) / 2
+    for c in (rng.standard_normal((4, 3)).astype(dtype), (-alpha / beta * t).astype(dtype)):
+        found = hg.gemm(a, b, c, alpha=alpha, beta=beta, accuracy="correct")
+        assert found.dtype == dtype
+        for i, j in np.ndindex(found.shape):
+            first = Fraction(float(t[i, j])) * Fraction(alpha)
+            second = Fraction(float(c[i, j])) * Fraction(beta)
+            value = first + second
+            allowed = (u + Fraction(2) ** -53 * (dtype == "float32")) * (1 + 2 * u) * abs(value)
+            allowed += 8 * Fraction(2) ** -106 * (abs(first) + abs(second))
+            assert abs(Fraction(float(found[i, j])) - value) <= allowed
+
+
+@pytest.mark.parametrize("alpha", [1.0, 0.3, 2.0, 1 + 2j])
+@pytest.mark.parametrize("beta", [1.0, -0.7, 2 - 1j])
+@pytest.mark.parametrize("dtype", ["complex64", "complex128"])
+def test_complex_scalars_and_c(make_pair, alpha, beta, dtype):
+    a, b = make_pair("phi_1", 4, 7, 3, dtype)
+    c = make_pair("phi_1", 4, 3, 3, dtype)[0]
+    found = hg.gemm(a, b, c, alpha=alpha, beta=beta, accuracy="correct")
+    exact = exact_product(a, b)
+    u = Fraction(float(np.finfo(dtype).eps)) / 2
+    for i, j in np.ndindex(found.shape):
+        t = exact.fraction(i, j)
+        terms_re = [Fraction(alpha.real) * t[0], -Fraction(complex(alpha).imag) * t[1]]
+        terms_im = [Fraction(alpha.real) * t[1], Fraction(complex(alpha).imag) * t[0]]
+        z = complex(c[i, j])
+        terms_re += [Fraction(beta.real) * Fraction(z.real), -Fraction(complex(beta).imag) * Fraction(z.imag)]
+        terms_im += [Fraction(beta.real) * Fraction(z.imag), Fraction(complex(beta).imag) * Fraction(z.real)]
+        for part, terms in ((found[i, j].real, terms_re), (found[i, j].imag, terms_im)):
+            # Rounded product, scalars rounded to the dtype, a complex product, a sum: at most 6 roundings on each term.
+            assert abs(Fraction(float(part)) - sum(terms)) <= 6 * u * (1 + 6 * u) * sum(map(abs, terms))
+
+
+@pytest.mark.parametrize("scheme", ["auto", "ozaki1", "ozaki2"])
+@pytest.mark.parametrize("alpha", [1.0, 2.0, 3.0])
+def test_c_is_not_read_when_beta_is_zero(make_pair, assert_same_bits, scheme, alpha):
+    a, b = make_pair("phi_1", 4, 7, 3)
+    expected = hg.gemm(a, b, alpha=alpha, scheme=scheme, accuracy="correct")
+    for c in (np.full((4, 3), np.nan), np.full((9, 9), np.inf), "unread", None):
+        assert_same_bits(hg.gemm(a, b, c, alpha=alpha, beta=0.0, scheme=scheme, accuracy="correct"), expected)
+    assert hg.gemm(a, b, np.full((4, 3), np.nan + 0j), beta=0).dtype == np.float64
+
+
+def test_a_and_b_are_not_read_when_alpha_is_zero():
+    a, b, c = np.full((4, 7), np.nan), np.full((7, 3), np.inf), np.arange(12.0).reshape(4, 3)
+    for beta in (1.0, -2.0, 0.5):
+        np.testing.assert_array_equal(hg.gemm(a, b, c, alpha=0.0, beta=beta), beta * c)
+    result, report = hg.gemm(a, b, alpha=0.0, return_report=True)
+    assert not result.any()
+    assert report.num_products == 0
+    np.testing.assert_array_equal(hg.gemm(a, b, c, alpha=0, beta=0), np.zeros((4, 3)))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("alpha", [1.0, 2.0, 3.0])
+def test_an_empty_sum_gives_beta_c(dtype, alpha):
+    a, b, c = np.ones((4, 0), dtype), np.ones((0, 3), dtype), np.arange(12).reshape(4, 3).astype(dtype)
+    np.testing.assert_array_equal(hg.gemm(a, b, c, alpha=alpha, beta=2.0), 2 * c)
+    np.testing.assert_array_equal(hg.gemm(a, b, alpha=alpha), np.zeros((4, 3)))
+    assert hg.gemm(np.ones((0, 4), dtype), np.ones((4, 3), dtype), alpha=alpha).shape == (0, 3)
+    assert hg.gemm(np.ones((3, 4), dtype), np.ones((4, 0), dtype), np.ones((3, 0)), alpha=alpha, beta=2.0).shape == (
+        3,
+        0,
+    )
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("alpha", [1.0, 2.0, 3.0, -1.0])
+@pytest.mark.parametrize("beta", [0.0, 1.0, 0.5])
+def test_vectors_give_the_shapes_of_matmul(dtype, alpha, beta):
+    x, y = np.arange(1, 4).astype(dtype), np.arange(2, 5).astype(dtype)
+    for a, b in ((x, y), (np.stack([x, y]), y), (x, np.stack([x, y], 1))):
+        expected = np.matmul(a, b)
+        c = np.ones_like(expected)
+        found = hg.gemm(a, b, c, alpha=alpha, beta=beta)
+        assert np.shape(found) == np.shape(expected)
+        assert type(found) is type(expected)
+        np.testing.assert_array_equal(found, alpha * expected + beta * c)
+
+
+def test_c_broadcasts_but_does_not_enlarge_the_result(make_pair):
+    a, b = make_pair("integers", 4, 7, 3)
+    for c in (np.float64(2.0), np.arange(3.0), np.arange(4.0)[:, None], [[1.0]], 3):
+        np.testing.assert_array_equal(hg.gemm(a, b, c, beta=2.0), a @ b + 2 * np.asarray(c))
+    for c in (np.ones((2, 4, 3)), np.ones((5, 3)), np.ones(4)):
+        with pytest.raises(ValueError, match=r"shape"):
+            hg.gemm(a, b, c, beta=1.0)
+
+
+def test_c_takes_part_in_the_promotion(make_pair):
+    a, b = make_pair("integers", 4, 7, 3, "float32")
+    assert hg.gemm(a, b, np.ones((4, 3)), beta=1.0).dtype == np.float64
+    assert hg.gemm(a, b, np.ones((4, 3), np.complex64), beta=1.0).dtype == np.complex64
+    assert hg.gemm(a, b, np.ones((4, 3), np.int8), beta=1.0).dtype == np.float32
+    with pytest.raises(TypeError):
+        hg.gemm(a, b, np.ones((4, 3), object), beta=1.0)
+
+
+def test_c_is_untouched_unless_it_is_out(make_pair):
+    a, b = make_pair("integers", 4, 4, 4)
+    c = np.arange(16.0).reshape(4, 4)
+    before = c.copy()
+    expected = 3 * (a @ b) + 2 * before
+    np.testing.assert_array_equal(hg.gemm(a, b, c, alpha=3.0, beta=2.0), expected)
+    np.testing.assert_array_equal(c, before)
+    assert hg.gemm(a, b, c, alpha=3.0, beta=2.0, out=c) is c
+    np.testing.assert_array_equal(c, expected)
+    x = a.copy()
+    np.testing.assert_array_equal(
+        hg.gemm(x, b, before, alpha=3.0, beta=2.0, trans_a="T", out=x), 3 * (a.T @ b) + 2 * before
+    )
+
+
+def test_reports_say_when_correct_rounding_is_lost(make_pair):
+    a, b = make_pair("phi_1", 4, 7, 3)
+    c = np.ones((4, 3))
+
+    def correct(**options):
+        return hg.gemm(a, b, c, accuracy="correct", return_report=True, **options)[1].correct
+
+    assert correct()
+    assert correct(alpha=0.25)
+    assert correct(alpha=-4)
+    assert not correct(alpha=3.0)
+    assert not correct(beta=1.0)
+
+
+def test_plans_and_prepared_operands_serve_gemm(make_pair, assert_same_bits):
+    a, b = make_pair("phi_1", 4, 7, 3)
+    plan = hg.make_plan(a, b, scheme=hg.Ozaki1(product="fp64"), accuracy="correct")
+    for alpha in (1.0, 2.0**-1060, 2.0**900):
+        expected = hg.gemm(a, b, alpha=alpha, accuracy="correct")
+        assert_same_bits(hg.gemm(a, b, alpha=alpha, plan=plan), expected)
+        assert_same_bits(hg.gemm(hg.prepare(a, "left", plan=plan), b, alpha=alpha), expected)
+
+
+def test_wrong_arguments_are_refused():
+    a = np.ones((3, 3))
+    with pytest.raises(hg.PlanError, match="trans_a='X'"):
+        hg.gemm(a, a, trans_a="X")
+    with pytest.raises(hg.PlanError, match="trans_b='n'"):
+        hg.gemm(a, a, trans_b="n")
+    with pytest.raises(ValueError, match=r"two dimensions.*\(3,\)"):
+        hg.gemm(np.ones(3), a, trans_a="T")
+    with pytest.raises(ValueError, match=r"beta = 2\.0 needs c"):
+        hg.gemm(a, a, beta=2.0)
+    with pytest.raises(TypeError, match="complex"):
+        hg.gemm(a, a, alpha=1j)
+    with pytest.raises(TypeError, match="complex"):
+        hg.gemm(a, a, a, beta=1j)
+    with pytest.raises((TypeError, ValueError)):
+        hg.gemm(a, a, alpha="two")
+
+
+def test_scalars_of_other_kinds_are_accepted():
+    a = np.ones((2, 2))
+    for alpha in (np.float32(3.0), 3, np.int64(3), np.array(3.0), 3 + 0j, np.complex128(3)):
+        np.testing.assert_array_equal(hg.gemm(a, a, a, alpha=alpha, beta=alpha), np.full((2, 2), 9.0))
+
+
+@pytest.mark.parametrize("alpha", [float("inf"), float("nan")])
+def test_non_finite_scalars_follow_ieee(alpha):
+    a = np.ones((2, 2))
+    np.testing.assert_array_equal(hg.gemm(a, a, alpha=alpha), alpha * (a @ a))
+    np.testing.assert_array_equal(hg.gemm(a, a, a, beta=alpha), 2.0 + alpha * a)

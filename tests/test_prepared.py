@@ -1,0 +1,190 @@
+"""Prepared operands: the same bits as the operands themselves, for one plan and on one side."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import hifigemm as hg
+from hifigemm.study.reference import meets_promise
+
+SCHEMES = (
+    "auto",
+    "native",
+    hg.Ozaki1(),
+    hg.Ozaki1(product="fp64"),
+    hg.Ozaki1(product="bf16", num_slices=3),
+    hg.Ozaki1(mode="dp"),
+    hg.Ozaki2(),
+    hg.Ozaki2(scaling="fast"),
+    hg.Ozaki2(num_moduli=6, scaling="fast"),
+)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES, ids=str)
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
+def test_prepared_operands_give_the_bits_of_the_operands(make_pair, assert_same_bits, scheme, dtype):
+    for name in ("phi_1", "phi_8", "cancelling", "empty_rows_and_columns"):
+        a, b = make_pair(name, 7, 12, 5, dtype)
+        plan = hg.make_plan(a, b, scheme=scheme)
+        c = hg.matmul(a, b, plan=plan)
+        left, right = hg.prepare(a, "left", plan=plan), hg.prepare(b, "right", plan=plan)
+        for x, y in ((left, b), (a, right), (left, right)):
+            assert_same_bits(hg.matmul(x, y), c)
+            assert_same_bits(hg.matmul(x, y, plan=plan), c)
+            assert_same_bits(hg.gemm(x, y), c)
+            assert_same_bits(hg.matmul(x, y, workspace=plan.workspace + 1), c)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES, ids=str)
+@pytest.mark.parametrize("accuracy", ["correct", 1e-16])
+def test_promises_hold_for_prepared_operands(make_pair, scheme, accuracy):
+    a, b = make_pair("phi_2", 7, 12, 5)
+    try:
+        plan = hg.make_plan(a, b, scheme=scheme, accuracy=accuracy)
+        left, right = hg.prepare(a, "left", plan=plan), hg.prepare(b, "right", plan=plan)
+        c, report = hg.matmul(left, right, return_report=True)
+    except hg.AccuracyError:
+        assert scheme == "native" or scheme.explicit
+        return
+    r = 0.0 if accuracy == "correct" else accuracy
+    assert meets_promise(c, a, b, r).all()
+    assert report.bound <= r
+
+
+@pytest.mark.parametrize("scheme", [hg.Ozaki1(product="fp64"), hg.Ozaki2(scaling="fast"), hg.Ozaki2()], ids=str)
+def test_a_prepared_operand_serves_other_partners(make_pair, assert_same_bits, scheme):
+    a, b = make_pair("phi_1", 7, 12, 5)
+    plan = hg.make_plan(a, b, scheme=scheme, accuracy=1e-15)
+    left = hg.prepare(a, "left", plan=plan)
+    for name, n in (("phi_1", 3), ("phi_4", 9), ("zeros", 1)):
+        other = make_pair(name, 1, 12, n)[1]
+        c = hg.matmul(left, other)
+        assert_same_bits(c, hg.matmul(a, other, plan=plan))
+        assert meets_promise(c, a, other, 1e-15).all()
+
+
+@pytest.mark.parametrize(
+    "scheme", [hg.Ozaki1(product="fp64"), hg.Ozaki1(num_slices=3), hg.Ozaki2(scaling="fast")], ids=str
+)
+@pytest.mark.parametrize("dtype", ["float64", "complex64"])
+def test_prepared_stacks_and_vectors(make_pair, assert_same_bits, scheme, dtype):
+    a, b = make_pair("phi_2", 12, 6, 10, dtype)
+    stack_a, stack_b = a.reshape(3, 4, 6), b.reshape(6, 2, 5).transpose(1, 0, 2)
+    shapes = (
+        (stack_a, b),
+        (a, stack_b),
+        (stack_a[:, None], stack_b),
+        (stack_a[:1], stack_b),
+        (stack_a[:, None], stack_b[:1]),
+        (a[0], b),
+        (a, b[:, 0]),
+        (a[0], b[:, 0]),
+        (a[0], stack_b),
+        (stack_a, b[:, 0]),
+    )
+    for x, y in shapes:
+        plan = hg.make_plan(x, y, scheme=scheme)
+        c = hg.matmul(x, y, plan=plan)
+        left, right = hg.prepare(x, "left", plan=plan), hg.prepare(y, "right", plan=plan)
+        for p, q in ((left, y), (x, right), (left, right)):
+            assert_same_bits(hg.matmul(p, q), c)
+    plan = hg.make_plan(a, b, scheme=scheme)
+    for x, y in shapes:
+        c = hg.matmul(x, y, plan=plan)
+        left, right = hg.prepare(x, "left", plan=plan), hg.prepare(y, "right", plan=plan)
+        for p, q in ((left, y), (x, right), (left, right)):
+            assert_same_bits(hg.matmul(p, q), c)
+
+
+@pytest.mark.parametrize(
+    "scheme", [hg.Ozaki1(product="fp64"), hg.Ozaki2(scaling="fast"), hg.Ozaki2(), "native"], ids=str
+)
+def test_later_changes_of_the_array_do_not_reach_the_prepared_operand(make_pair, assert_same_bits, scheme):
+    a, b = make_pair("phi_1", 7, 12, 5)
+    plan = hg.make_plan(a, b, scheme=scheme)
+    c = hg.matmul(a, b, plan=plan)
+    left, right = hg.prepare(a, "left", plan=plan), hg.prepare(b, "right", plan=plan)
+    a[:], b[:] = np.nan, np.nan
+    assert_same_bits(hg.matmul(left, right), c)
+
+
+@pytest.mark.parametrize(
+    "scheme", [hg.Ozaki1(product="fp64"), hg.Ozaki2(scaling="fast"), hg.Ozaki2(), "native"], ids=str
+)
+def test_prepared_operands_keep_their_inf_and_nan(make_pair, assert_same_bits, scheme):
+    a, b = make_pair("phi_1", 7, 12, 5)
+    plan = hg.make_plan(a, b, scheme=scheme)
+    a[1, 2], b[3, 4] = np.inf, np.nan
+    c = hg.matmul(a, b, plan=plan)
+    assert_same_bits(hg.matmul(hg.prepare(a, "left", plan=plan), hg.prepare(b, "right", plan=plan)), c)
+    assert not np.isfinite(c[1]).any()
+
+
+def test_fast_schemes_keep_parts_and_others_say_that_they_do_not(make_pair):
+    a, b = make_pair("phi_1", 7, 12, 5)
+    kept = hg.prepare(a, "left", plan=hg.make_plan(a, b, scheme=hg.Ozaki2(num_moduli=6, scaling="fast")))
+    assert kept.split.count == 6
+    assert "6 parts" in repr(kept)
+    assert (kept.shape, kept.dtype) == ((7, 12), np.dtype("float64"))
+    assert "no parts" in repr(hg.prepare(a, "left", plan=hg.make_plan(a, b, scheme="ozaki2")))
+
+
+def test_a_prepared_operand_stands_on_its_side(make_pair):
+    a, _ = make_pair("phi_1", 6, 6, 6)
+    left = hg.prepare(a, "left", plan=hg.make_plan(a, a, scheme="ozaki1"))
+    with pytest.raises(hg.PlanError, match="left stands on the right"):
+        hg.matmul(a, left)
+    with pytest.raises(hg.PlanError, match="up"):
+        hg.prepare(a, "up", plan=left.plan)
+    with pytest.raises(hg.PlanError, match="prepared already"):
+        hg.prepare(left, "left", plan=left.plan)
+    with pytest.raises(hg.PlanError, match="transpose"):
+        hg.gemm(left, a, trans_a="T")
+
+
+def test_plans_that_differ_are_not_mixed(make_pair):
+    a, b = make_pair("phi_1", 7, 12, 5)
+    one, two = (hg.make_plan(a, b, scheme=hg.Ozaki1(num_slices=count)) for count in (3, 4))
+    left, right = hg.prepare(a, "left", plan=one), hg.prepare(b, "right", plan=two)
+    for call in (lambda: hg.matmul(left, right), lambda: hg.matmul(left, b, plan=two)):
+        with pytest.raises(hg.PlanError, match="different plans"):
+            call()
+    for options in ({"accuracy": "correct"}, {"scheme": "ozaki2"}, {"engine": "torch"}):
+        with pytest.raises(hg.PlanError):
+            hg.matmul(left, b, **options)
+
+
+@pytest.mark.parametrize("scheme", [hg.Ozaki1(num_slices=3), hg.Ozaki2(num_moduli=9, scaling="fast")], ids=str)
+def test_plans_of_equal_counts_and_other_promises_are_not_mixed_silently(make_pair, scheme):
+    a, b = make_pair("phi_1", 7, 12, 5)
+    free, bound = hg.make_plan(a, b, scheme=scheme), hg.make_plan(a, b, scheme=scheme, accuracy=1e-4)
+    correct = hg.make_plan(a, b, scheme=scheme, accuracy="correct")
+    for own, other in ((free, bound), (bound, free), (free, correct), (correct, bound), (bound, correct)):
+        left = hg.prepare(a, "left", plan=own)
+        try:
+            c, report = hg.matmul(left, b, plan=other, return_report=True)
+        except hg.HifigemmError:
+            continue
+        assert meets_promise(c, a, b, report.bound).all()
+        assert report.bound <= other.target.r
+
+
+def test_operands_that_do_not_fit_the_plan_are_refused(make_pair):
+    a, b = make_pair("phi_1", 7, 12, 5, "float32")
+    plan = hg.make_plan(a, b, scheme="ozaki1")
+    for x in (a[:, :5], a.astype(np.float64), a.astype(np.complex64), np.zeros(3, np.float32)):
+        with pytest.raises(hg.PlanError, match="does not fit"):
+            hg.prepare(x, "left", plan=plan)
+    with pytest.raises(hg.PlanError, match="float32"):
+        hg.matmul(hg.prepare(a, "left", plan=plan), b.astype(np.float64))
+    with pytest.raises(ValueError, match="inner dimensions"):
+        hg.matmul(hg.prepare(a, "left", plan=plan), b[:5])
+
+
+def test_integers_are_prepared_exactly_or_not_at_all():
+    plan = hg.make_plan(np.ones((1, 2)), np.ones((2, 1)), scheme="ozaki1")
+    prepared = hg.prepare([[2**53 - 1, 3]], "left", plan=plan)
+    assert hg.matmul(prepared, np.array([[1.0], [0.0]])) == 2**53 - 1
+    with pytest.raises(ValueError, match="not exact"):
+        hg.prepare(np.array([[2**53 + 1, 3]]), "left", plan=plan)

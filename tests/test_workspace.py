@@ -1,0 +1,97 @@
+"""The workspace limit: kept, stated, and refused with numbers where it is too small."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import numpy as np
+import pytest
+
+import hifigemm as hg
+
+SCHEMES = (
+    hg.Ozaki1(product="fp64"),
+    hg.Ozaki1(),
+    hg.Ozaki1(product="fp16"),
+    hg.Ozaki1(mode="dp"),
+    hg.Ozaki2(),
+    hg.Ozaki2(scaling="fast"),
+)
+
+
+def peak_of(call):
+    """Largest number of bytes that NumPy held at a time during the call, and the call's result."""
+    tracemalloc.start()
+    try:
+        result = call()
+        return tracemalloc.get_traced_memory()[1], result
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("scheme", SCHEMES, ids=str)
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex128"])
+@pytest.mark.parametrize("which", [1, pytest.param(2, marks=pytest.mark.slow), 3])
+def test_memory_stays_within_the_limit(make_pair, workspaces, scheme, dtype, which):
+    a, b = make_pair("phi_1", 60, 260, 50, dtype)
+    options = {"scheme": scheme, "accuracy": None if scheme.explicit else "correct"}
+    workspace = workspaces(a, b, **options)[which]
+    hg.matmul(a[:2], b[:, :2], **options)  # constants that stay are made here
+    peak, (c, report) = peak_of(lambda: hg.matmul(a, b, workspace=workspace, return_report=True, **options))
+    assert report.workspace <= workspace
+    flags = 2 * c.size  # which entries keep their promise
+    assert peak <= workspace + c.nbytes + flags + 2**16
+
+
+@pytest.mark.parametrize("scheme", SCHEMES, ids=str)
+def test_memory_without_a_limit_is_below_twelve_times_the_operands(make_pair, scheme):
+    a, b = make_pair("phi_1", 256, 256, 256)
+    accuracy = None if scheme.explicit else "correct"
+    peak, c = peak_of(lambda: hg.matmul(a, b, scheme=scheme, accuracy=accuracy))
+    assert peak <= 12 * (a.nbytes + b.nbytes + c.nbytes)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES, ids=str)
+def test_the_report_states_the_bytes_of_the_largest_block(make_pair, workspaces, scheme):
+    a, b = make_pair("phi_1", 30, 40, 20)
+    limits = workspaces(a, b, scheme=scheme)
+    for limit in limits[1:]:
+        report = hg.matmul(a, b, scheme=scheme, workspace=limit, return_report=True)[1]
+        assert limits[0] <= report.workspace <= limit
+
+
+@pytest.mark.parametrize("scheme", SCHEMES, ids=str)
+def test_the_smallest_workspace_computes_entry_by_entry_and_one_byte_less_is_refused(
+    make_pair, assert_same_bits, workspaces, scheme
+):
+    a, b = make_pair("phi_1", 3, 8, 4)
+    smallest = workspaces(a, b, scheme=scheme)[0]
+    plan = hg.make_plan(a, b, scheme=scheme, workspace=smallest)
+    assert plan.block_shape == (1, 1, 1)
+    assert plan.workspace == smallest
+    with pytest.raises(hg.PlanError, match=f"workspace of {smallest - 1} bytes is too small.*takes {smallest}"):
+        hg.make_plan(a, b, scheme=scheme, workspace=smallest - 1)
+    if scheme.explicit:  # others may refine, which takes more
+        assert_same_bits(hg.matmul(a, b, scheme=scheme, workspace=smallest), hg.matmul(a, b, scheme=scheme))
+
+
+@pytest.mark.parametrize("workspace", [0, -1, "1 GiB", 1.5])
+def test_what_is_no_positive_number_of_bytes_is_refused(workspace):
+    with pytest.raises((hg.PlanError, TypeError), match="workspace"):
+        hg.matmul(np.ones((2, 2)), np.ones((2, 2)), workspace=workspace)
+
+
+def test_the_native_product_needs_none():
+    assert hg.matmul(np.ones((2, 2)), np.ones((2, 2)), workspace=1, return_report=True)[1].workspace == 0
+
+
+def test_blocks_cover_every_entry_once(make_pair, workspaces):
+    for shape in ((1, 2), (7, 3), (16, 5), (3, 17)):
+        a, b = make_pair("phi_1", shape[0], 6, shape[1])
+        a, b = np.stack([a] * 3), np.stack([b] * 3)
+        for limit in workspaces(a, b, scheme="ozaki1"):
+            plan = hg.make_plan(a, b, scheme="ozaki1", workspace=limit)
+            counts = np.zeros((3, *shape), int)
+            for block in plan.blocks():
+                counts[block.batch, block.rows, block.cols] += 1
+            assert (counts == 1).all()
