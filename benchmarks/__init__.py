@@ -1,1 +1,1 @@
-"""Timings behind the figures of the README: one script a question, each writes one CSV with its environment beside it."""
+"""Timings behind the figures of the README: each script answers one question and writes one CSV."""

@@ -37,18 +37,18 @@ def power_of_two(e: Array) -> Array:
 
 
 def scale_by_power(x: Array, e: Array) -> Array:
-    """x * 2**e for any integer e; exact wherever the result is a float64, one rounding where it is subnormal.
+    """x * 2**e for any integer e; exact wherever the result is a float64, rounded at most twice where it is subnormal.
 
-    Two factors of equal direction are taken when 2**e itself is no float64. Beyond +-2044 every finite nonzero x
-    has overflowed or vanished, so e is clipped there. Subnormal results are rounded twice at most when x is scaled
-    down in two steps; callers that need them exact pass values that are representable.
+    Three factors of equal direction are taken when 2**e itself is no float64; from +-2100 on every nonzero x has
+    overflowed or vanished.
     """
     e = np.asarray(e, np.int64)
     if e.size == 0 or (e.max() <= 1023 and e.min() >= -1022):
         return x * power_of_two(e)
-    e = np.clip(e, -2044, 2044)
-    half = e >> 1
-    return x * power_of_two(half) * power_of_two(e - half)
+    e = np.clip(e, -2100, 2100)
+    third = e // 3
+    factor = power_of_two(third)
+    return x * factor * factor * power_of_two(e - 2 * third)
 
 
 def ceil_magnitude(x: Array, e: Array) -> Array:
