@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import settings
 
 import hifigemm as hg
 from hifigemm.study import matrices as gen
+
+# The same examples in every run, on slow machines too.
+settings.register_profile("repeatable", derandomize=True, deadline=None)
+settings.load_profile("repeatable")
 
 SINGLES = {
     "uniform": gen.uniform,

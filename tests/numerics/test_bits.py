@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hifigemm.numerics.bits import (
@@ -36,6 +36,10 @@ def test_power_of_two_is_exact_over_the_normal_range():
 
 
 @given(FINITE, st.integers(-2400, 2400))
+@example(2.0**1000, -2045)
+@example(2.0**1023, -2097)
+@example(2.0**-1074, 2045)
+@example(2.0**-1074, 2097)
 def test_scale_by_power_is_ldexp_wherever_the_result_is_exact(x, e):
     try:
         expected = math.ldexp(x, e)

@@ -9,9 +9,9 @@ import math
 
 import numpy as np
 
-from hifigemm.numerics.bits import Array, ceil_log2, ceil_magnitude, largest_exponent, scale_by_power
+from hifigemm.numerics.bits import Array, ceil_log2, ceil_magnitude, largest_exponent, lowest_bit, scale_by_power
 from hifigemm.numerics.parts import PART, map_vectors, vector_parts
-from hifigemm.numerics.slicing import slice_vectors, unit_exponent
+from hifigemm.numerics.slicing import slice_vectors, slices_needed, unit_exponent
 
 __all__ = [
     "MAGNITUDE_BITS_DOWN",
@@ -46,7 +46,7 @@ def published_num_slices(a: Array, b: Array, slice_bits: int, u: float, part: in
 
     d >= 2 is the smallest count with 2 sqrt(k) u |A| |B| e > (d + 1) |A_d| |B| e in every row, e a vector of ones,
     and the same for the columns of B. |A| is taken from its leading slice and |B| e is rounded up to integers. Where
-    both operands end first, the count keeps every slice product.
+    both operands end before, the count keeps every slice product.
 
     Parameters
     ----------
@@ -57,10 +57,10 @@ def published_num_slices(a: Array, b: Array, slice_bits: int, u: float, part: in
     part : int
         Entries to look at a time.
     """
-    left, left_ended = _published(a, 2, _weights(b, 2, part), slice_bits, u, part)
-    right, right_ended = _published(b, 1, _weights(a, 1, part), slice_bits, u, part)
-    if left_ended and right_ended:
-        return max(left + right - 1, 1), True
+    left, left_needed = _published(a, 2, _weights(b, 2, part), slice_bits, u, part)
+    right, right_needed = _published(b, 1, _weights(a, 1, part), slice_bits, u, part)
+    if left_needed < left and right_needed < right:
+        return max(left_needed + right_needed - 1, 1), True
     return max(left, right), False
 
 
@@ -90,23 +90,24 @@ def _weights(b: Array, axis: int, part: int) -> Array:
     return np.repeat(weights, 2, axis=1) if b.dtype.kind == "c" else weights
 
 
-def _published(a: Array, axis: int, weights: Array, slice_bits: int, u: float, part: int) -> tuple[int, bool]:
-    """d for the vectors of a along `axis`, and whether every one of them ended first."""
+def _published(a: Array, axis: int, weights: Array, slice_bits: int, u: float, part: int) -> tuple[int, int]:
+    """Largest d of the vectors of a along `axis`, each judged by itself, and the most slices that one of them has."""
     beta, k = slice_bits, weights.shape[1]
     keep = min(20, max(53 - (beta - 1) - ceil_log2(max(k, 1)), 1))
     weights = np.ceil(weights * 2.0 ** (keep - 20))[..., None]
-    count, all_ended = 2, True
+    count, longest = 2, 1
     for where in vector_parts(a, axis, part):
         rows = _finite(a[where], axis)
         weight = weights[where[0]] if len(weights) > 1 and len(a) > 1 else weights
         unit = unit_exponent(largest_exponent(rows, 2), beta)
-        threshold = None
-        for d, w in enumerate(slice_vectors(rows, unit, beta), start=1):
+        longest = max(longest, int(slices_needed(unit, lowest_bit(rows, 2), beta).max(initial=0)))
+        slices = slice_vectors(rows, unit, beta)
+        size = np.matmul(np.abs(next(slices)), weight)
+        unmet, threshold = size > 0, 2.0 * math.sqrt(k) * u * size
+        for d, w in enumerate(slices, start=2):
             size = np.matmul(np.abs(w), weight)
-            if threshold is None:
-                threshold = 2.0 * math.sqrt(k) * u * size
-            ended = not rows.any()
-            if ended or (d >= 2 and not np.any((size > 0) & ((d + 1) * size * 2.0 ** (-beta * (d - 1)) >= threshold))):
+            unmet &= (d + 1) * size * 2.0 ** (-beta * (d - 1)) >= threshold
+            count = max(count, d)
+            if not unmet.any():
                 break
-        count, all_ended = max(count, d), all_ended and ended
-    return count, all_ended
+    return count, longest

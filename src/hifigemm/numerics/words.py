@@ -79,9 +79,13 @@ class Splitting:
         return self.fmt.u * (2.0 if self.rounding == "zero" else 1.0)
 
     def relative_bounds(self) -> list[float]:
-        """Bounds of |word p| / |A| for each p and of |remainder| / |A|, without over- and underflow."""
+        """Bounds of |word p| / |A| for each p and of |remainder| / |A|, without over- and underflow.
+
+        They are larger than the exact ones by 2**-45 of themselves, so that what exceeds them can be told in float64.
+        """
         grow = 1.0 if self.rounding == "zero" else 1.0 + self.unit
-        return [self.unit**p * grow for p in range(self.num_words)] + [self.unit**self.num_words]
+        bounds = [self.unit**p * grow for p in range(self.num_words)] + [self.unit**self.num_words]
+        return [bound * (1.0 + 2.0**-45) for bound in bounds]
 
     def split(self, x: Array) -> tuple[list[Array], Array]:
         """Stored words of x and the remainder.
@@ -136,9 +140,9 @@ class Splitting:
 
 
 def _largest_excess(part: Array, bound: float, size: Array, axis: int) -> Array:
-    """max(0, part - bound size) along `axis`, rounded up; Inf where it overflows."""
+    """At least max(0, part - bound size) along `axis`, 0 for part <= bound (1 - 2**-45) size; Inf if it overflows."""
     with np.errstate(over="ignore"):
-        return np.max(part - bound * size, axis=axis, keepdims=True, initial=0.0) * (1.0 + 2.0**-50)
+        return np.max(part - bound * (1.0 - 2.0**-46) * size, axis=axis, keepdims=True, initial=0.0) * (1.0 + 2.0**-50)
 
 
 def _sum_up(size: Array, axis: int) -> Array:
