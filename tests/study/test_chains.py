@@ -30,7 +30,9 @@ def test_fused_multiply_add_rounds_once(dtype):
     cases += [(np.full_like(x, half), short, 1 + short / 8), (x, np.full_like(x, half), z)]
     for p, q, r in cases:
         got = fused_multiply_add(p, q, r)
-        want = [rounded(Fraction(float(i)) * Fraction(float(j)) + Fraction(float(k)), dtype) for i, j, k in zip(p, q, r)]
+        want = [
+            rounded(Fraction(float(i)) * Fraction(float(j)) + Fraction(float(k)), dtype) for i, j, k in zip(p, q, r)
+        ]
         assert got.dtype == dtype
         np.testing.assert_array_equal(got, want)
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -31,6 +32,17 @@ def test_sample_agrees_with_the_count(exponent, rounding, shift):
         variance, limit = p * (1 - p) / SAMPLE, 16.0
         bound = math.sqrt(2 * limit * variance) + 2 * limit / (3 * SAMPLE)
         assert abs(share - p) <= (bound if 0 < p < 1 else 0)
+
+
+@pytest.mark.parametrize(("rounding", "shift"), CASES)
+def test_count_is_that_of_all_tails(rounding, shift):
+    for exponent in range(-18, 16):
+        tails = np.arange(2 ** (max(exponent, -14) - exponent + 13))
+        if rounding == "nearest":
+            tails = np.minimum(tails, tails.size - tails)
+        rest = np.ldexp(tails.astype(float), exponent - 23 + shift)
+        below, zero = np.count_nonzero(rest < 2.0**-14), np.count_nonzero(round_to_format(rest, FP16) == 0)
+        assert counted(exponent, rounding, shift) == (Fraction(below, tails.size), Fraction(zero, tails.size))
 
 
 @pytest.mark.parametrize(("rounding", "shift"), CASES)

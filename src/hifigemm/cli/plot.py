@@ -1,0 +1,69 @@
+"""`hifigemm plot`: the picture of a CSV file of an experiment or of the demo, told by its columns."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from hifigemm.cli.atomic import check_writable, replacing
+from hifigemm.cli.errors import OK, InputError
+from hifigemm.cli.picture import NUMBERS, SUFFIXES
+from hifigemm.cli.picture import draw as draw_demo
+from hifigemm.study.plots import DRAWINGS, draw, find_drawing, read_rows, save
+
+__all__ = ["add_plot"]
+
+
+def add_plot(commands: Any) -> None:
+    """Add the command `plot`."""
+    text = "draw the picture that belongs to a CSV file of results"
+    known = f"Known are the files of the demo and of these experiments: {', '.join(DRAWINGS)}."
+    parser = commands.add_parser("plot", help=text, description=f"{text[0].upper()}{text[1:]}. {known}")
+    parser.add_argument("data", type=Path, metavar="CSV")
+    parser.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help=f"picture ({', '.join(SUFFIXES)}; default: beside the CSV file)",
+    )
+    parser.set_defaults(run=_plot)
+
+
+def _plot(args: argparse.Namespace) -> int:
+    data, output = args.data, args.output or args.data.with_suffix(".png")
+    if output.suffix.lower() not in SUFFIXES:
+        raise InputError(f"{output}: a picture ends in {', '.join(SUFFIXES)}")
+    if find_spec("matplotlib") is None:
+        raise InputError("pictures need matplotlib: pip install 'hifigemm[study]'")
+    try:
+        rows = read_rows(data)
+    except OSError as error:
+        raise InputError(f"{data}: cannot be read: {error.strerror}") from error
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise InputError(f"{data}: not a CSV file: {error}") from error
+    is_demo = bool(rows) and {"problem", "scheme", *NUMBERS} <= rows[0].keys()
+    name = find_drawing(rows)
+    if name is None and not is_demo:
+        columns = ", ".join(map(str, rows[0])) if rows else "none, or no rows"
+        raise InputError(f"{data}: no picture for these columns: {columns}")
+    check_writable(output)
+    try:
+        with replacing(output) as file:
+            if name is None:
+                draw_demo([_with_numbers(row) for row in rows], file, output.suffix.lower())
+            else:
+                save(draw(name, rows), file, output.suffix.lower())
+    except KeyError as error:
+        raise InputError(f"{data}: no column {error}, which the picture of {name} needs") from error
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{data}: a cell does not hold what its column says: {error}") from error
+    print(output)
+    return OK
+
+
+def _with_numbers(row: dict[str, str]) -> dict[str, Any]:
+    return {key: float(text) if key in NUMBERS else text for key, text in row.items()}

@@ -1,0 +1,64 @@
+"""Pictures of the CSV files of experiments: one function each, which returns a matplotlib figure.
+
+A file is told by its columns, so that it may be renamed.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Sequence
+from os import PathLike
+from typing import Any, BinaryIO, NamedTuple
+
+from .ozaki import ozaki_modes
+from .products import accumulation, forward_errors, last_bit, residuals
+from .style import Row
+from .words import mantissa, underflow
+
+__all__ = ["DRAWINGS", "Drawing", "draw", "find_drawing", "read_rows", "save"]
+
+
+class Drawing(NamedTuple):
+    """A drawing function, the columns that tell its files, and values that a column must have somewhere."""
+
+    draw: Callable[[Sequence[Row]], Any]
+    columns: frozenset[str]
+    marks: tuple[str, str] | None = None
+
+
+DRAWINGS = {
+    "forward_errors": Drawing(forward_errors, frozenset({"precision", "curve", "n", "norm_1", "norm_2", "norm_inf"})),
+    "mantissa": Drawing(mantissa, frozenset({"format", "high", "low", "expected_length", "sampled_length"})),
+    "underflow": Drawing(underflow, frozenset({"exponent", "rounding", "shift", "event", "formula", "sampled"})),
+    "accumulation": Drawing(accumulation, frozenset({"inputs", "k", "method", "residual", "share_towards_zero"})),
+    "last_bit": Drawing(last_bit, frozenset({"inputs", "k", "method", "residual"}), ("method", "FP32, whole operands")),
+    "residuals": Drawing(residuals, frozenset({"inputs", "k", "method", "residual"})),
+    "ozaki_modes": Drawing(ozaki_modes, frozenset({"phi", "n", "way", "max_relative_error", "num_slices"})),
+}
+"""By the name of the experiment; the first that fits a file draws it."""
+
+
+def read_rows(path: str | PathLike[str]) -> list[dict[str, str]]:
+    """The lines of a CSV file, everything as text."""
+    with open(path, newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def find_drawing(rows: Sequence[Row]) -> str | None:
+    """Name of the drawing for these lines, None if there is none."""
+    for name, drawing in DRAWINGS.items():
+        if rows and drawing.columns <= rows[0].keys():
+            key, value = drawing.marks or ("", "")
+            if drawing.marks is None or any(row[key] == value for row in rows):
+                return name
+    return None
+
+
+def draw(name: str, rows: Sequence[Row]) -> Any:
+    """The figure of an experiment."""
+    return DRAWINGS[name].draw(rows)
+
+
+def save(figure: Any, file: BinaryIO, suffix: str = ".png") -> None:
+    """Write a figure as ".png", ".svg" or ".pdf"."""
+    figure.savefig(file, format=suffix.lstrip("."), dpi=100)
