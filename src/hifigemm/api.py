@@ -256,7 +256,7 @@ def prepare(a: Any, side: Literal["left", "right"], *, plan: Plan) -> Prepared:
         raise PlanError(f"operand of shape {x.shape} and {x.dtype} does not fit the plan's {plan.problem}")
     operand = np.array(converted(x, plan.problem.dtype))
     split = None
-    if plan.scheme.independent_splits and not isinstance(plan.scheme, Native):
+    if operand.size and plan.scheme.independent_splits and not isinstance(plan.scheme, Native):
         split = whole_split(plan, own_stack(operand, side, plan.problem), side, engine_for(plan.engine))
     return Prepared(operand, split, side, plan)
 

@@ -263,7 +263,7 @@ class Prepared:
         return self.operand.dtype
 
     def __repr__(self) -> str:
-        kept = f"{self.split.count} parts" if self.split is not None else "no parts: the split needs both operands"
+        kept = f"{self.split.count} parts" if self.split is not None else "no parts"
         return f"Prepared({self.side}, shape={self.shape}, {self.dtype}, {kept}, {self.plan.scheme})"
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -26,6 +28,7 @@ from hifigemm.numerics.tensor_core import (
 )
 
 HARDWARE_VECTORS = Path(__file__).parents[1] / "data" / "hardware_vectors_h200.npz"
+GENERATOR = Path(__file__).parents[2] / "experiments" / "make_hardware_vectors.py"
 SHORT = Format("short", 5, -9, 9)
 UNITS = [(V100, FP16), *[(m, f) for m in (A100, H100, B200) for f in (FP16, BF16, TF32)]]
 UNITS += [
@@ -267,13 +270,13 @@ def decode(x: Array, fmt: str) -> Array:
         return (x.astype(np.uint32) << (16 if fmt == "bf16" else 0)).view(np.float32)
 
 
-@pytest.mark.parametrize(("instruction", "model"), [("mma", "h200"), ("wgmma", "h200-wgmma")])
-@pytest.mark.parametrize("vectors", ["fp16", "bf16", "tf32", "fp16_chain", "bf16_chain", "tf32_chain"])
-def test_model_equals_recorded_hardware(vectors: str, instruction: str, model: str) -> None:
-    if not HARDWARE_VECTORS.exists():
-        pytest.skip(f"{HARDWARE_VECTORS.name} is missing; experiments/make_hardware_vectors.py records it on an H200")
+INSTRUCTIONS = pytest.mark.parametrize(("instruction", "model"), [("mma", "h200"), ("wgmma", "h200-wgmma")])
+SETS = pytest.mark.parametrize("vectors", ["fp16", "bf16", "tf32", "fp16_chain", "bf16_chain", "tf32_chain"])
+
+
+def assert_model_equals_hardware(path: Path, vectors: str, instruction: str, model: str) -> None:
     fmt, single = vectors.removesuffix("_chain"), "_chain" not in vectors
-    with np.load(HARDWARE_VECTORS) as data:
+    with np.load(path) as data:
         a, b, c, recorded, family, families = (
             data[key] for key in [*(f"{vectors}_{x}" for x in ("a", "b", "c", instruction, "family")), "families"]
         )
@@ -282,3 +285,24 @@ def test_model_equals_recorded_hardware(vectors: str, instruction: str, model: s
     got = tensor_core_product(*operands, fmt=FORMATS[fmt], model=MODELS[model]).view(np.uint32)
     differ = {str(families[i]): int((got != recorded)[family == i].sum()) for i in np.unique(family)}
     assert not any(differ.values()), f"entries that differ, by family: { {f: n for f, n in differ.items() if n} }"
+
+
+@INSTRUCTIONS
+@SETS
+def test_model_equals_recorded_hardware(vectors: str, instruction: str, model: str) -> None:
+    assert_model_equals_hardware(HARDWARE_VECTORS, vectors, instruction, model)
+
+
+@pytest.fixture(scope="module")
+def fresh_vectors(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Results of the GPU of this machine, which must be a Hopper, for tiles drawn with another seed."""
+    path = tmp_path_factory.mktemp("vectors") / "fresh.npz"
+    subprocess.run([sys.executable, str(GENERATOR), "--out", str(path), "--seed", "2"], check=True)
+    return path
+
+
+@pytest.mark.gpu
+@INSTRUCTIONS
+@SETS
+def test_model_equals_hardware_on_fresh_tiles(fresh_vectors: Path, vectors: str, instruction: str, model: str) -> None:
+    assert_model_equals_hardware(fresh_vectors, vectors, instruction, model)

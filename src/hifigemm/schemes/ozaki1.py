@@ -186,9 +186,9 @@ class Ozaki1(Scheme):
 
     def refine(self, plan: Plan, problem: Problem, workspace: int, engine: Engine) -> Plan | None:
         """Twice as many slices, within what float64 operands can have."""
-        count = 2 * self.count
-        if count > 2 * MAX_SLICES:
+        if self.count == MAX_SLICES:
             return None
+        count = min(2 * self.count, MAX_SLICES)
         scheme = replace(self, num_slices=count)
         return scheme.fit(replace(plan, scheme=scheme, reason=f"refined to {count} slices"), problem, workspace)
 
