@@ -287,7 +287,7 @@ def _product(
         plan = plan_for(problem, left, right, options.accuracy, options.scheme, engine, limit)
     elif plan.problem != problem or options.workspace is not None:
         plan = plan.scheme.fit(plan, problem, limit)
-    if not options.return_report:
+    if not options.return_report and math.isinf(plan.target.r):
         plan = replace(plan, states_bound=False)
     if idle:
         plan, outcome = replace(plan, reason=idle), Outcome(np.zeros(shapes.result, dtype), 0.0, 0, [])

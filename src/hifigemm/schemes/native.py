@@ -15,6 +15,7 @@ References
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
@@ -67,12 +68,7 @@ class Native(Scheme):
 
     def plan(self, problem: Problem, a: Array, b: Array, target: Target, engine: Engine, workspace: int) -> Plan:
         """One product; the library manages its own workspace."""
-        bound = self.bound(problem)
-        reason = f"native product, at worst {problem.terms} u = {bound:.3g} |A||B|"
-        if self.product == "fp64" and problem.fmt is FP32:
-            reason = f"float64 product of float32 operands, at worst {bound:.3g} |A||B|, rounded once"
-        plan = Plan(problem, self, target, engine.name, None, 1, problem.k, reason)
-        return self.fit(plan, problem, workspace)
+        return _planned(self, problem, target, engine.name)
 
     def fit(self, plan: Plan, problem: Problem, workspace: int) -> Plan:
         """One block."""
@@ -107,6 +103,16 @@ class Native(Scheme):
         """Slices with FP64 products, which neither over- nor underflow on the way."""
         empty = np.zeros((1, 1, 1))
         return Ozaki1(product="fp64").plan(problem, empty, empty, plan.target, engine, workspace)
+
+
+@lru_cache(maxsize=256)
+def _planned(scheme: Native, problem: Problem, target: Target, engine: str) -> Plan:
+    """The plan, kept for the next product of this kind: no data enter it, and small products are quick."""
+    bound = scheme.bound(problem)
+    reason = f"native product, at worst {problem.terms} u = {bound:.3g} |A||B|"
+    if scheme.product == "fp64" and problem.fmt is FP32:
+        reason = f"float64 product of float32 operands, at worst {bound:.3g} |A||B|, rounded once"
+    return scheme.fit(Plan(problem, scheme, target, engine, None, 1, problem.k, reason), problem, 0)
 
 
 def _dtype(fmt: Format, is_complex: bool) -> np.dtype[Any]:
