@@ -33,24 +33,48 @@ class Outcome:
 
 @dataclass(frozen=True)
 class _Side:
-    """One operand: the stack (batch or 1, rows, columns) and, where it is at hand, its whole split."""
+    """One operand: the stack (batch or 1, rows, columns), which of its matrices and vectors take part, and their split.
+
+    Attributes
+    ----------
+    stack, vectors : int array or None
+        Indices of the matrices and of the rows (left) or columns (right) that take part; None for all.
+    split, scale : Split or array or None
+        The whole split or the scale exponents, where they are at hand.
+    """
 
     side: str
     x: Array
+    stack: Array | None = None
+    vectors: Array | None = None
     split: Split | None = None
     scale: Array | None = None
+
+    def take(self, batch: slice, vectors: slice) -> Array:
+        """Some of the matrices and vectors that take part, as an array."""
+        left = self.side == "left"
+        if self.stack is None or self.vectors is None:
+            x = self.x[batch] if len(self.x) > 1 else self.x
+            return x[:, vectors] if left else x[:, :, vectors]
+        stack = self.stack[batch] if len(self.x) > 1 else np.zeros(1, np.intp)
+        where = (stack[:, None], self.vectors[vectors])
+        return self.x[where] if left else np.swapaxes(self.x[where[0], :, where[1]], 1, 2)
 
     def part(self, plan: Plan, engine: Engine, batch: slice, vectors: slice) -> Split:
         """The split of the rows or columns of a block."""
         if self.split is not None:
             return self.split.take(batch, vectors)
+        scale = self.scale
+        if scale is not None:
+            scale = scale[batch] if len(scale) > 1 else scale
+            scale = scale[:, vectors] if self.side == "left" else scale[:, :, vectors]
+        return plan.scheme.split(plan, self.take(batch, vectors), self.side, scale, engine)
 
-        def cut(y: Array) -> Array:
-            y = y[batch] if y.shape[0] != 1 else y
-            return y[:, vectors] if self.side == "left" else y[:, :, vectors]
-
-        scale = None if self.scale is None else cut(self.scale)
-        return plan.scheme.split(plan, cut(self.x), self.side, scale, engine)
+    def pick(self, stack: Array, vectors: Array) -> _Side:
+        """The same operand with fewer matrices and vectors."""
+        stack = stack if self.stack is None else self.stack[stack]
+        vectors = vectors if self.vectors is None else self.vectors[vectors]
+        return _Side(self.side, self.x, stack, vectors)
 
 
 def multiply(
@@ -72,10 +96,10 @@ def multiply(
             return first
     rows, cols = nonfinite_vectors(a, 2), nonfinite_vectors(b, 1)
     if not (rows.any() or cols.any()):
-        return _run(plan, a, b, engine, workspace, shift, splits)
+        return _run(plan, *_sides(a, b, splits), engine, workspace, shift)
     left = clean(a) if rows.any() else a
     right = clean(b) if cols.any() else b
-    outcome = _run(plan, left, right, engine, workspace, shift, splits)
+    outcome = _run(plan, *_sides(left, right, splits), engine, workspace, shift)
     fill_nonfinite(outcome.values, a, b, rows, cols)
     outcome.notes.append("Inf and NaN as IEEE arithmetic in any order puts them")
     return outcome
@@ -94,18 +118,14 @@ def _native(plan: Plan, a: Array, b: Array, engine: Engine, shift: int) -> Outco
     return Outcome(done.values, done.bound, 1, []) if done.settled.all() else None
 
 
-def _run(
-    plan: Plan,
-    a: Array,
-    b: Array,
-    engine: Engine,
-    workspace: int,
-    shift: int,
-    splits: tuple[Split | None, Split | None] = (None, None),
-) -> Outcome:
+def _sides(a: Array, b: Array, splits: tuple[Split | None, Split | None]) -> tuple[_Side, _Side]:
+    return _Side("left", a, split=splits[0]), _Side("right", b, split=splits[1])
+
+
+def _run(plan: Plan, left: _Side, right: _Side, engine: Engine, workspace: int, shift: int) -> Outcome:
     """Block by block, then again with a finer plan for the entries whose promise is not kept yet."""
     scheme, problem = plan.scheme, plan.problem
-    left, right = _sides(plan, a, b, engine, splits)
+    left, right = _scaled(plan, left, right, engine)
     values = np.empty((problem.batch, problem.m, problem.n), problem.dtype)
     settled = np.empty(values.shape, bool)
     outcome = Outcome(values, 0.0, 0, [])
@@ -124,27 +144,37 @@ def _run(
             on_block(plan, block)
     del left_part, right_part
     if not settled.all():
-        _refine(plan, a, b, engine, workspace, shift, outcome, ~settled)
+        _refine(plan, left, right, engine, workspace, shift, outcome, ~settled)
     return outcome
 
 
-def _sides(
-    plan: Plan, a: Array, b: Array, engine: Engine, splits: tuple[Split | None, Split | None]
-) -> tuple[_Side, _Side]:
-    """Both operands with their scales; a split that is at hand needs none."""
+def _scaled(plan: Plan, left: _Side, right: _Side, engine: Engine) -> tuple[_Side, _Side]:
+    """Both operands with their scale exponents, where the scheme has any; a split that is at hand needs none."""
     scheme = plan.scheme
+    if not scheme.scales_operands:
+        return left, right
+    everything = slice(None), slice(None)
     if not scheme.independent_splits:
-        s, t = scheme.joint_scale_exponents(plan, a, b, engine)
-        return _Side("left", a, None, s), _Side("right", b, None, t)
+        s, t = scheme.joint_scale_exponents(plan, left.take(*everything), right.take(*everything), engine)
+        return replace(left, scale=s), replace(right, scale=t)
     left, right = (
-        _Side(side, x, split, None if split is not None else scheme.scale_exponents(plan, x, side, engine))
-        for side, x, split in (("left", a, splits[0]), ("right", b, splits[1]))
+        x
+        if x.split is not None
+        else replace(x, scale=scheme.scale_exponents(plan, x.take(*everything), x.side, engine))
+        for x in (left, right)
     )
     return left, right
 
 
 def _refine(
-    plan: Plan, a: Array, b: Array, engine: Engine, workspace: int, shift: int, outcome: Outcome, open_: Array
+    plan: Plan,
+    left: _Side,
+    right: _Side,
+    engine: Engine,
+    workspace: int,
+    shift: int,
+    outcome: Outcome,
+    open_: Array,
 ) -> None:
     """Recompute the open entries with a finer plan, on the rows and columns that hold any."""
     z, i, j = (np.flatnonzero(open_.any(axis=axes)) for axes in ((1, 2), (0, 2), (0, 1)))
@@ -155,9 +185,7 @@ def _refine(
             f"{plan.scheme} does not keep {plan.target} for {np.count_nonzero(open_)} of {open_.size} entries of "
             f"{plan.problem}"
         )
-    sub_a = (a[z] if len(a) > 1 else a)[:, i]
-    sub_b = (b[z] if len(b) > 1 else b)[:, :, j]
-    sub = _run(finer, sub_a, sub_b, engine, workspace, shift)
+    sub = _run(finer, left.pick(z, i), right.pick(z, j), engine, workspace, shift)
     where = np.ix_(z, i, j)
     outcome.values[where] = np.where(open_[where], sub.values, outcome.values[where])
     outcome.num_products += sub.num_products * sub.values.size / outcome.values.size

@@ -43,8 +43,8 @@ from hifigemm.schemes.scheme import Scheme, check_count, product_spec
 
 __all__ = ["Ozaki1"]
 
-FACT_BYTES = 9
-"""Bytes that `promise.facts` keeps of an entry at most."""
+ENTRY_BYTES = 17
+"""Bytes of an entry beside its slices: what `promise.facts` keeps at most, and a copy of entries that are refined."""
 
 MAX_SLICES = 4400
 """More diagonals than any float64 operands have with one-bit slices."""
@@ -118,7 +118,7 @@ class Ozaki1(Scheme):
         width = 2 if problem.is_complex else 1
         spec, k, limbs = plan.words, problem.terms, num_limbs(_sum_bits(plan, self.count))
         converted = 0 if spec.accumulator_max > 2**31 else 4 * min(2**24 >> (2 * plan.slice_bits - 2), self.count * k)
-        per_vector = k * (self.count * storage_dtype(spec).itemsize + FACT_BYTES) + converted
+        per_vector = k * (self.count * storage_dtype(spec).itemsize + ENTRY_BYTES) + converted
         part = part_size(workspace)
         passing = min(part_entries(problem.k, part), problem.batch * max(problem.m, problem.n) * problem.k)
         passing *= width * width * 10 * 8

@@ -83,6 +83,11 @@ class Ozaki2(Scheme):
         return self.num_moduli
 
     @property
+    def scales_operands(self) -> bool:
+        """Always."""
+        return True
+
+    @property
     def independent_splits(self) -> bool:
         """Fast scaling looks at one operand at a time."""
         return self.scaling == "fast"

@@ -34,6 +34,11 @@ class Scheme:
         return False
 
     @property
+    def scales_operands(self) -> bool:
+        """Splits take scale exponents that come from whole operands."""
+        return False
+
+    @property
     def independent_splits(self) -> bool:
         """The split of one operand does not depend on the other, so that a prepared operand can keep it."""
         return True
