@@ -26,14 +26,11 @@ class Target:
         Every real component is to be the correctly rounded exact value.
     level : Format or None
         r is the level of this format, at which a native product in its arithmetic is accepted.
-    asked : bool
-        The user named an accuracy.
     """
 
     r: float
     correct: bool = False
     level: Format | None = None
-    asked: bool = True
 
     def __str__(self) -> str:
         if self.correct:
@@ -41,7 +38,7 @@ class Target:
         return "as the report states" if math.isinf(self.r) else f"|C - AB| <= {self.r:.3g} |A||B| + u |AB|"
 
 
-NO_PROMISE = Target(math.inf, asked=False)
+NO_PROMISE = Target(math.inf)
 
 
 def level(fmt: Format, k: int) -> float:
@@ -58,7 +55,7 @@ def resolve(accuracy: Accuracy, fmt: Format, k: int) -> Target:
         An unknown name, or a number that is negative or not finite.
     """
     if accuracy is None:
-        return Target(level(fmt, k), level=fmt, asked=False)
+        return Target(level(fmt, k), level=fmt)
     if isinstance(accuracy, str):
         if accuracy == "correct":
             return Target(0.0, correct=True)

@@ -16,7 +16,7 @@ from hifigemm.engines import engine_for
 from hifigemm.exceptions import PlanError
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.epilogue import combine, power_of_two_exponent
-from hifigemm.operands import as_operand, check_out, converted, result_dtype, shapes_of, stacked
+from hifigemm.operands import Shapes, as_operand, check_out, converted, result_dtype, shapes_of, stacked
 from hifigemm.plan import Plan, Prepared, Report
 from hifigemm.planning import Options, given_plan, own_stack, plan_for, usable_split, workspace_limit
 from hifigemm.schemes import Native, Scheme
@@ -222,9 +222,9 @@ def make_plan(
     a, b = as_operand(a, "a"), as_operand(b, "b")
     dtype = result_dtype(a.dtype, b.dtype)
     shapes = shapes_of(a.shape, b.shape)
-    left = stacked(_array(a), shapes.left, shapes.batch, dtype)
-    right = stacked(_array(b), shapes.right, shapes.batch, dtype)
-    return plan_for(shapes.problem(dtype), left, right, accuracy, scheme, engine_for(engine), workspace)
+    problem = shapes.problem(dtype)
+    limit = workspace_limit(problem, workspace)
+    return plan_for(problem, *_stacks(a, b, shapes, dtype), accuracy, scheme, engine_for(engine), limit)
 
 
 @_quiet
@@ -261,8 +261,10 @@ def prepare(a: Any, side: Literal["left", "right"], *, plan: Plan) -> Prepared:
     return Prepared(operand, split, side, plan)
 
 
-def _array(x: Array | Prepared) -> Array:
-    return x.operand if isinstance(x, Prepared) else x
+def _stacks(a: Array | Prepared, b: Array | Prepared, shapes: Shapes, dtype: np.dtype[Any]) -> tuple[Array, Array]:
+    """Both operands as stacks of the result's dtype."""
+    left, right = (x.operand if isinstance(x, Prepared) else x for x in (a, b))
+    return stacked(left, shapes.left, shapes.batch, dtype), stacked(right, shapes.right, shapes.batch, dtype)
 
 
 @_quiet
@@ -280,8 +282,7 @@ def _product(
     if idle:
         left, right = (np.broadcast_to(dtype.type(0), shape) for shape in (shapes.left, shapes.right))
     else:
-        left = stacked(_array(a), shapes.left, shapes.batch, dtype)
-        right = stacked(_array(b), shapes.right, shapes.batch, dtype)
+        left, right = _stacks(a, b, shapes, dtype)
     limit = workspace_limit(problem, options.workspace)
     if plan is None:
         plan = plan_for(problem, left, right, options.accuracy, options.scheme, engine, limit)

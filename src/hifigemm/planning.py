@@ -45,7 +45,7 @@ def plan_for(
     accuracy: Accuracy,
     scheme: str | Scheme,
     engine: Engine,
-    workspace: int | None,
+    workspace: int,
 ) -> Plan:
     """The plan for operands (batch or 1, m, k) and (batch or 1, k, n) under the accuracy and scheme that were asked."""
     target = resolve(accuracy, problem.fmt, problem.k)
@@ -56,8 +56,7 @@ def plan_for(
         if chosen.explicit and accuracy is None:
             target = NO_PROMISE
         check_forced(chosen, problem, target)
-    limit = workspace_limit(problem, workspace)
-    return chosen.plan(problem, a, b, target, engine, limit)
+    return chosen.plan(problem, a, b, target, engine, workspace)
 
 
 def workspace_limit(problem: Problem, workspace: int | None) -> int:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 
-from hifigemm.numerics.bits import ceil_log2
+from hifigemm.numerics.bits import Array, ceil_log2
 
 __all__ = [
     "MAX_EXPONENT_SPAN",
@@ -69,10 +69,10 @@ def native_bound(terms: int, u: float) -> float:
     return terms * u / (1.0 - terms * u) if terms * u < 1.0 else math.inf
 
 
-def underflow_free(smallest_result: float, terms: int, smallest_normal: float) -> bool:
-    """Whether gradual underflow in k products is covered by the rounding of a result of this magnitude.
+def underflow_free(size: Array, terms: int, smallest_normal: float) -> Array:
+    """Whether gradual underflow in k products is covered by the rounding of results of this magnitude.
 
     Each underflowing product errs by at most half the smallest subnormal, u smallest_normal; k of them stay below
     u |c| if |c| >= k smallest_normal.
     """
-    return smallest_result >= terms * smallest_normal
+    return size >= terms * smallest_normal

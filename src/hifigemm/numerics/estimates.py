@@ -6,6 +6,7 @@ All sums are sums of integers, so that no decision that rests on them depends on
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 
@@ -74,17 +75,14 @@ def _finite(x: Array, axis: int) -> Array:
 def _weights(b: Array, axis: int, part: int) -> Array:
     """Integers proportional to |B| e (sums along `axis`), rounded up, at most 2**20: (batch, k), twice k if complex."""
 
-    def exponents(x: Array) -> Array:
-        found = largest_exponent(_finite(x, axis), 2)
-        return found if axis == 2 else np.swapaxes(found, 1, 2)
+    def each(function: Callable[[Array], Array]) -> Array:
+        """function of the rows of _finite, one number a row: (batch, vectors, 1)."""
+        turn = (0, 1, 2) if axis == 2 else (0, 2, 1)
+        found = map_vectors(lambda x: function(_finite(x, axis)).transpose(turn), b, axis, part)
+        return found.reshape(len(b), -1, 1)
 
-    def totals(x: Array) -> Array:
-        rows = _finite(x, axis)
-        up = ceil_magnitude(rows, 20 - largest_exponent(rows, 2))
-        found = up.sum(axis=2, keepdims=True)
-        return found if axis == 2 else np.swapaxes(found, 1, 2)
-
-    sums, exponent = (map_vectors(f, b, axis, part).reshape(len(b), -1, 1) for f in (totals, exponents))
+    exponent = each(lambda rows: largest_exponent(rows, 2))
+    sums = each(lambda rows: ceil_magnitude(rows, 20 - largest_exponent(rows, 2)).sum(axis=2, keepdims=True))
     sums = scale_by_power(sums, np.clip(exponent - exponent.max(initial=0), -1000, 0))
     weights = np.ceil(scale_by_power(sums, 20 - largest_exponent(sums, 1)))[:, :, 0]
     return np.repeat(weights, 2, axis=1) if b.dtype.kind == "c" else weights

@@ -5,7 +5,7 @@ bit; these are rounded once, at max(exponent - t + 1, the format's smallest expo
 follow IEEE 754. An exact zero is +0; a negative value that rounds to zero is -0.
 
 An approximation V of an exact integer with |V - exact| < 2**err_exponent rounds the same way as the exact one unless
-it that close to a midpoint between two floats: `Rounded.certain` says for which entries this was excluded (Ziv's
+V lies that close to a midpoint between two floats: `Rounded.certain` says for which entries this was excluded (Ziv's
 rounding test).
 """
 

@@ -4,9 +4,9 @@ Wanted: integers A' ~ 2**s_i A_ih and B' ~ 2**t_j B_hj with sum_h |A'_ih| |B'_hj
 half_range of the moduli. Both rules bound the sum by g_i h_j with a number for each row and one for each column:
 
 - fast (Cauchy-Schwarz): g_i = ||A_i||, h_j = ||B_j||; the operands are independent of each other.
-- accurate: G = |A| |B| from magnitudes rounded up to 6 bits, one INT8 product; g_i**2 = max_j G_ij, h_j**2 = max_i
-G_ij,
-  because G_ij <= min(g_i**2, h_j**2) <= g_i h_j. Survives rows and columns whose large entries do not meet.
+- accurate: G = |A| |B| from magnitudes rounded up to 6 bits, one INT8 product; g_i**2 = max_j G_ij and
+  h_j**2 = max_i G_ij, because G_ij <= min(g_i**2, h_j**2) <= g_i h_j. Survives rows and columns whose large entries do
+  not meet.
 
 s_i is the largest integer with 2**s_i g_i <= T. All sums are sums of integers (magnitudes rounded up), so the exponents
 do not depend on the order of any summation and are the same on every engine.

@@ -25,10 +25,10 @@ from hifigemm.engine import Engine
 from hifigemm.exceptions import PlanError
 from hifigemm.formats import FP32, FP64, Format
 from hifigemm.numerics.bits import Array, scale_by_power
-from hifigemm.numerics.bounds import native_bound
+from hifigemm.numerics.bounds import native_bound, underflow_free
 from hifigemm.plan import Plan, Problem, Product, Split
 from hifigemm.schemes.ozaki1 import Ozaki1
-from hifigemm.schemes.scheme import Scheme
+from hifigemm.schemes.scheme import Scheme, finished
 
 __all__ = ["Native"]
 
@@ -85,9 +85,7 @@ class Native(Scheme):
         a, b = left.parts.astype(dtype, copy=False), right.parts.astype(dtype, copy=False)
         c = engine.native_product(a, b)
         parts = c.view(c.real.dtype)
-        size = np.abs(parts)
-        smallest = plan.problem.terms * 2.0**fmt.emin
-        settled = size >= smallest
+        settled = underflow_free(np.abs(parts), plan.problem.terms, 2.0**fmt.emin)
         if not settled.all() and not _may_underflow(a, b, fmt):
             settled[...] = True
         with np.errstate(over="ignore", invalid="ignore"):
@@ -95,9 +93,7 @@ class Native(Scheme):
             if shift:
                 parts = scale_by_power(parts, np.array(shift)).astype(parts.dtype, copy=False)
         settled &= np.isfinite(parts)
-        if plan.problem.is_complex:
-            settled = settled[..., 0::2] & settled[..., 1::2]
-        return Product(parts.view(plan.problem.dtype), settled, self.bound(plan.problem), 1)
+        return finished(plan.problem, parts, settled, self.bound(plan.problem), 1)
 
     def refine(self, plan: Plan, problem: Problem, workspace: int, engine: Engine) -> Plan | None:
         """Slices with FP64 products, which neither over- nor underflow on the way."""

@@ -32,14 +32,14 @@ from hifigemm.exceptions import PlanError
 from hifigemm.formats import FP32, FP64
 from hifigemm.numerics import bounds, estimates
 from hifigemm.numerics.bits import Array, ceil_log2, largest_exponent, lowest_bit
-from hifigemm.numerics.embedding import embed_left, embed_right, unembed
+from hifigemm.numerics.embedding import embed_left, embed_right
 from hifigemm.numerics.limbs import limbs_from_sums, num_limbs
 from hifigemm.numerics.parts import part_entries, part_size, put, vector_parts, widen
 from hifigemm.numerics.rounding import Rounded, in_chunks, round_limbs
 from hifigemm.numerics.slicing import slice_vectors, slices_needed, unit_exponent
 from hifigemm.plan import Plan, Problem, Product, ProductSpec, Split, fit_blocks
 from hifigemm.schemes import promise
-from hifigemm.schemes.scheme import Scheme, check_count, product_spec
+from hifigemm.schemes.scheme import Scheme, check_count, finished, product_spec
 
 __all__ = ["Ozaki1"]
 
@@ -171,18 +171,19 @@ class Ozaki1(Scheme):
         exponent = np.broadcast_to(left.unit + right.unit + (shift - beta * (kept - 1)), shape).ravel()
         err = bounds.ozaki1_error_exponent(terms, kept, beta)
         shifts = [beta * (kept - 1 - s) for s in range(kept)]
-        count = num_limbs(_sum_bits(plan, kept))
+        limb_count = num_limbs(_sum_bits(plan, kept))
 
         def work(part: slice) -> Rounded:
-            return round_limbs(limbs_from_sums(sums[:, part], shifts, count), exponent[part], plan.problem.fmt, err)
+            return round_limbs(
+                limbs_from_sums(sums[:, part], shifts, limb_count), exponent[part], plan.problem.fmt, err
+            )
 
         rounded = in_chunks(work, shape, plan.problem.fmt, plan.part)
         exact = left.facts["needed"] + right.facts["needed"] - 1 <= kept
         lowest = beta * (kept - 1) + 2 * (beta - 1)
         settled, bound = promise.judge(plan, left, right, engine, rounded, exact, err - lowest, lowest)
-        if plan.problem.is_complex:
-            return Product(unembed(rounded.values), settled[..., 0::2] & settled[..., 1::2], bound, 4 * pairs)
-        return Product(rounded.values, settled, bound, pairs)
+        count = pairs * (4 if plan.problem.is_complex else 1)
+        return finished(plan.problem, rounded.values, settled, bound, count)
 
     def refine(self, plan: Plan, problem: Problem, workspace: int, engine: Engine) -> Plan | None:
         """Twice as many slices, within what float64 operands can have."""

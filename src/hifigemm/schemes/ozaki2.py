@@ -30,7 +30,7 @@ from hifigemm.exceptions import PlanError
 from hifigemm.numerics import residues as crt
 from hifigemm.numerics import scaling
 from hifigemm.numerics.bits import NO_BIT, Array, ceil_log2, largest_exponent, lowest_bit
-from hifigemm.numerics.embedding import embed_left, embed_right, unembed
+from hifigemm.numerics.embedding import embed_left, embed_right
 from hifigemm.numerics.estimates import MAGNITUDE_BITS_UP, magnitudes_up
 from hifigemm.numerics.parts import map_vectors, part_entries, part_size, put, vector_parts, widen
 from hifigemm.numerics.rounding import Rounded, in_chunks, round_limbs
@@ -38,7 +38,7 @@ from hifigemm.numerics.special import clean
 from hifigemm.plan import Plan, Problem, Product, Split, fit_blocks
 from hifigemm.schemes import promise
 from hifigemm.schemes.residue_products import components, multiply_residues, num_parts, product_operands
-from hifigemm.schemes.scheme import Scheme, check_count, exact_int8, product_spec
+from hifigemm.schemes.scheme import Scheme, check_count, exact_int8, finished, product_spec
 
 __all__ = ["Ozaki2"]
 
@@ -138,11 +138,8 @@ class Ozaki2(Scheme):
         axis, sign = (2, 1) if side == "left" else (1, -1)
         moduli = _moduli(plan.problem, self.count)
 
-        def scales(y: Array) -> Array:
-            exponent = _exponent(y, axis)
-            return scaling.scale_exponent(_squares(y, exponent, axis), exponent, scaling.NORM_BITS, moduli)
-
-        return map_vectors(scales, x, axis, plan.part) + sign * plan.balance
+        s = map_vectors(lambda y: _norm_scale(y, axis, moduli), x, axis, plan.part)
+        return s + sign * plan.balance
 
     def joint_scale_exponents(self, plan: Plan, a: Array, b: Array, engine: Engine) -> tuple[Array, Array]:
         """Scale exponents from an INT8 product of magnitudes."""
@@ -207,9 +204,7 @@ class Ozaki2(Scheme):
 
         rounded = in_chunks(work, shape, problem.fmt, plan.part)
         settled, bound = promise.judge(plan, left, right, engine, rounded, error == 0, err, lowest)
-        if problem.is_complex:
-            return Product(unembed(rounded.values), settled[..., 0::2] & settled[..., 1::2], bound, left.count)
-        return Product(rounded.values, settled, bound, left.count)
+        return finished(problem, rounded.values, settled, bound, left.count)
 
     def refine(self, plan: Plan, problem: Problem, workspace: int, engine: Engine) -> Plan | None:
         """Half as many moduli again; None where the largest number was not enough."""
@@ -230,9 +225,11 @@ def _exponent(x: Array, axis: int) -> Array:
     return np.maximum.reduce([largest_exponent(c, axis) for c in components(x)])
 
 
-def _squares(x: Array, exponent: Array, axis: int) -> Array:
-    """Squared norms along the axis, rounded up, in units of 4**(exponent - NORM_BITS)."""
-    return np.add.reduce([scaling.square_norms(c, exponent, axis) for c in components(x)])
+def _norm_scale(x: Array, axis: int, moduli: crt.ModuliSet) -> Array:
+    """Scale exponents by Cauchy-Schwarz for the vectors of x along the axis."""
+    exponent = _exponent(x, axis)
+    squares = np.add.reduce([scaling.square_norms(c, exponent, axis) for c in components(x)])
+    return scaling.scale_exponent(squares, exponent, scaling.NORM_BITS, moduli)
 
 
 def _wanted_bits(problem: Problem, target: Target) -> int:
@@ -258,10 +255,8 @@ def _exact_count(problem: Problem, a: Array, b: Array, part: int) -> tuple[int |
 
         def lacking(y: Array, axis: int = axis) -> Array:
             y = clean(y)
-            exponent = _exponent(y, axis)
-            s = scaling.scale_exponent(_squares(y, exponent, axis), exponent, scaling.NORM_BITS, smallest)
             low = np.minimum.reduce([lowest_bit(c, axis) for c in components(y)])
-            return np.where(low == NO_BIT, -NO_BIT, -low - s)
+            return np.where(low == NO_BIT, -NO_BIT, -low - _norm_scale(y, axis, smallest))
 
         missing.append(int(map_vectors(lacking, x, axis, part).max(initial=-NO_BIT)))
     if min(missing) == -NO_BIT:

@@ -19,7 +19,7 @@ from hifigemm.numerics.rounding import Rounded
 from hifigemm.plan import Plan, Split
 from hifigemm.schemes.scheme import exact_int8
 
-__all__ = ["bits_of_inverse", "facts", "judge"]
+__all__ = ["bits_of_inverse", "facts", "judge", "magnitude_sums", "term_counts"]
 
 
 def bits_of_inverse(r: float) -> int:
@@ -80,21 +80,26 @@ def judge(
             settled |= (low > 0) & (low >= np.left_shift(np.int64(1), np.maximum(needed, 0)))
     empty = ~settled & (rounded.magnitude < 0)
     if empty.any():
-        settled |= empty & (_counts(left, right, engine) == 0)
+        settled |= empty & (term_counts(left, right, engine) == 0)
     return settled, plan.target.r
 
 
-def _counts(left: Split, right: Split, engine: Engine) -> Array:
+def term_counts(left: Split, right: Split, engine: Engine) -> Array:
     """Number of terms of each sum that are not zero."""
     return exact_int8(engine, left.facts["nonzero"], right.facts["nonzero"], 1, 1)
 
 
-def _largest_ratio(left: Split, right: Split, engine: Engine, exact: Array, err: int | Array) -> float:
-    """max of 2**err / (|A||B| 2**-(e_i + f_j)) over the entries that are not exact, |A||B| from a float64 product."""
+def magnitude_sums(left: Split, right: Split, engine: Engine) -> Array:
+    """Lower bounds of the sums of magnitudes, from a float64 product with its rounding and underflow taken off."""
     a, b = left.facts["magnitude"], right.facts["magnitude"]
     k = a.shape[2]
-    sums = engine.native_product(a, b) * (1.0 - (k + 2) * 2.0**-53) - k * 2.0**-1074
-    relevant = ~exact & (_counts(left, right, engine) > 0)
+    return engine.native_product(a, b) * (1.0 - (k + 2) * 2.0**-53) - k * 2.0**-1074
+
+
+def _largest_ratio(left: Split, right: Split, engine: Engine, exact: Array, err: int | Array) -> float:
+    """max of 2**err / (|A||B| 2**-(e_i + f_j)) over the entries that are not exact, |A||B| from a float64 product."""
+    sums = magnitude_sums(left, right, engine)
+    relevant = ~exact & (term_counts(left, right, engine) > 0)
     error = power_of_two(np.clip(err, -1022, 1023))
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
         ratio = np.where(sums > 0, error / sums, np.inf)

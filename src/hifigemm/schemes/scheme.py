@@ -17,9 +17,10 @@ from hifigemm.accuracy import Target
 from hifigemm.engine import Engine
 from hifigemm.exceptions import PlanError
 from hifigemm.numerics.bits import Array
+from hifigemm.numerics.embedding import unembed
 from hifigemm.plan import Plan, Problem, Product, ProductSpec, Split
 
-__all__ = ["Scheme", "check_count", "exact_int8", "product_spec"]
+__all__ = ["Scheme", "check_count", "exact_int8", "finished", "product_spec"]
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,13 @@ class Scheme:
     def refine(self, plan: Plan, problem: Problem, workspace: int, engine: Engine) -> Plan | None:
         """A finer plan for `problem`, a part of the plan's; None where the scheme has no more to give."""
         return None
+
+
+def finished(problem: Problem, values: Array, settled: Array, bound: float, num_products: int) -> Product:
+    """The product of a block, re and im side by side put together; an entry is settled when both are."""
+    if not problem.is_complex:
+        return Product(values, settled, bound, num_products)
+    return Product(unembed(values), settled[..., 0::2] & settled[..., 1::2], bound, num_products)
 
 
 def exact_int8(engine: Engine, a: Array, b: Array, max_a: int, max_b: int) -> Array:

@@ -20,12 +20,13 @@ from hifigemm.exceptions import AccuracyError, PlanError
 from hifigemm.formats import FP32, FP64
 from hifigemm.numerics.accumulation import Accumulation
 from hifigemm.numerics.bits import Array, ceil_log2, largest_exponent, scale_by_power
-from hifigemm.numerics.embedding import embed_left, embed_right, unembed
+from hifigemm.numerics.embedding import embed_left, embed_right
 from hifigemm.numerics.estimates import nonzeros
 from hifigemm.numerics.word_bounds import Pair, WordError, relative_error, word_error
 from hifigemm.numerics.words import Splitting, WordFacts
 from hifigemm.plan import Plan, Problem, Product, Split, fit_blocks
-from hifigemm.schemes.scheme import Scheme, exact_int8, product_spec
+from hifigemm.schemes.promise import magnitude_sums, term_counts
+from hifigemm.schemes.scheme import Scheme, finished, product_spec
 
 __all__ = ["WordScheme", "word"]
 
@@ -129,10 +130,8 @@ class WordScheme(Scheme):
             sums = sums.astype(np.float64) + 0.0  # an exact zero is +0
             values = scale_by_power(sums, left.unit + right.unit + shift)
             values = values.astype(np.float32 if problem.fmt is FP32 else np.float64, copy=False)
-        count = len(errors)
-        if problem.is_complex:
-            return Product(unembed(values), settled[..., 0::2] & settled[..., 1::2], bound, 4 * count)
-        return Product(values, settled, bound, count)
+        count = len(errors) * (4 if problem.is_complex else 1)
+        return finished(problem, values, settled, bound, count)
 
     def refine(self, plan: Plan, problem: Problem, workspace: int, engine: Engine) -> Plan | None:
         """Row and column scaling, if it was off; there is nothing finer."""
@@ -163,13 +162,11 @@ def _judge(
     """Which entries keep the promise of the plan, and the r that all of these keep."""
     if error.absolute is None:
         return finite & (error.relative <= plan.target.r), error.relative
-    a, b = left.facts["magnitude"], right.facts["magnitude"]
-    k = a.shape[2]
-    sizes = engine.native_product(a, b) * (1.0 - (k + 2) * 2.0**-53) - k * 2.0**-1074
+    sizes = magnitude_sums(left, right, engine)
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
         ratio = np.where((sizes > 0) & np.isfinite(sizes), error.absolute / sizes, np.inf)
     if np.isinf(ratio).any():
-        ratio[exact_int8(engine, left.facts["nonzero"], right.facts["nonzero"], 1, 1) == 0] = 0.0
+        ratio[term_counts(left, right, engine) == 0] = 0.0
     bound = error.relative + ratio
     settled = finite & (bound <= plan.target.r)
     return settled, float(np.max(bound, where=settled, initial=error.relative))
