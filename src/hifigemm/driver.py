@@ -11,6 +11,7 @@ import numpy as np
 from hifigemm.engine import Engine
 from hifigemm.exceptions import AccuracyError
 from hifigemm.numerics.bits import Array
+from hifigemm.numerics.scaling import Scale
 from hifigemm.numerics.special import clean, fill_nonfinite, nonfinite_vectors
 from hifigemm.plan import Block, Plan, Split
 from hifigemm.schemes import Native
@@ -39,8 +40,8 @@ class _Side:
     ----------
     stack, vectors : int array or None
         Indices of the matrices and of the rows (left) or columns (right) that take part; None for all.
-    split, scale : Split or array or None
-        The whole split or the scale exponents, where they are at hand.
+    split, scale : Split or Scale or None
+        The whole split or the scale, where they are at hand.
     """
 
     side: str
@@ -48,7 +49,7 @@ class _Side:
     stack: Array | None = None
     vectors: Array | None = None
     split: Split | None = None
-    scale: Array | None = None
+    scale: Scale | None = None
 
     def take(self, batch: slice, vectors: slice) -> Array:
         """Some of the matrices and vectors that take part, as an array."""
@@ -64,10 +65,7 @@ class _Side:
         """The split of the rows or columns of a block."""
         if self.split is not None:
             return self.split.take(batch, vectors)
-        scale = self.scale
-        if scale is not None:
-            scale = scale[batch] if len(scale) > 1 else scale
-            scale = scale[:, vectors] if self.side == "left" else scale[:, :, vectors]
+        scale = None if self.scale is None else self.scale.take(batch, vectors)
         return plan.scheme.split(plan, self.take(batch, vectors), self.side, scale, engine)
 
     def pick(self, stack: Array, vectors: Array) -> _Side:
@@ -108,14 +106,14 @@ def multiply(
 def whole_split(plan: Plan, x: Array, side: str, engine: Engine) -> Split:
     """The split of a whole operand whose split does not depend on the other one; Inf and NaN count as zeros."""
     x = clean(x) if not np.isfinite(x).all() else x
-    return plan.scheme.split(plan, x, side, plan.scheme.scale_exponents(plan, x, side, engine), engine)
+    return plan.scheme.split(plan, x, side, plan.scheme.scales(plan, x, side, engine), engine)
 
 
 def _native(plan: Plan, a: Array, b: Array, engine: Engine, shift: int) -> Outcome | None:
     """The native product, or None where an entry of it needs a second look."""
     left, right = (plan.scheme.split(plan, x, side, None, engine) for x, side in ((a, "left"), (b, "right")))
     done = plan.scheme.multiply(plan, left, right, engine, shift)
-    return Outcome(done.values, done.bound, 1, []) if done.settled.all() else None
+    return Outcome(done.values, done.bound, 1, []) if done.settled is None or done.settled.all() else None
 
 
 def _sides(a: Array, b: Array, splits: tuple[Split | None, Split | None]) -> tuple[_Side, _Side]:
@@ -126,8 +124,8 @@ def _run(plan: Plan, left: _Side, right: _Side, engine: Engine, workspace: int, 
     """Block by block, then again with a finer plan for the entries whose promise is not kept yet."""
     scheme, problem = plan.scheme, plan.problem
     left, right = _scaled(plan, left, right, engine)
-    values = np.empty((problem.batch, problem.m, problem.n), problem.dtype)
-    settled = np.empty(values.shape, bool)
+    values = np.empty((problem.batch, problem.m, problem.n), problem.dtype, like=left.x)
+    open_: list[tuple[Block, Array]] = []
     outcome = Outcome(values, 0.0, 0, [])
     at_left = at_right = None
     for block in plan.blocks():
@@ -136,31 +134,33 @@ def _run(plan: Plan, left: _Side, right: _Side, engine: Engine, workspace: int, 
         if at_left != (block.batch, block.rows):
             at_left, left_part = (block.batch, block.rows), left.part(plan, engine, block.batch, block.rows)
         done = scheme.multiply(plan, left_part, right_part, engine, shift)
-        where = (block.batch, block.rows, block.cols)
-        values[where], settled[where] = done.values, done.settled
+        values[block.batch, block.rows, block.cols] = done.values
+        if done.settled is not None and not done.settled.all():
+            open_.append((block, ~done.settled))
         outcome.bound = max(outcome.bound, done.bound)
         outcome.num_products += done.num_products * done.values.size / values.size
         if (on_block := watch.get()) is not None:
             on_block(plan, block)
     del left_part, right_part
-    if not settled.all():
-        _refine(plan, left, right, engine, workspace, shift, outcome, ~settled)
+    if open_:
+        unsettled = np.zeros(values.shape, bool, like=values)
+        for block, entries in open_:
+            unsettled[block.batch, block.rows, block.cols] = entries
+        _refine(plan, left, right, engine, workspace, shift, outcome, unsettled)
     return outcome
 
 
 def _scaled(plan: Plan, left: _Side, right: _Side, engine: Engine) -> tuple[_Side, _Side]:
-    """Both operands with their scale exponents, where the scheme has any; a split that is at hand needs none."""
+    """Both operands with their scales, where the scheme has any; a split that is at hand needs none."""
     scheme = plan.scheme
     if not scheme.scales_operands:
         return left, right
     everything = slice(None), slice(None)
     if not scheme.independent_splits:
-        s, t = scheme.joint_scale_exponents(plan, left.take(*everything), right.take(*everything), engine)
+        s, t = scheme.joint_scales(plan, left.take(*everything), right.take(*everything), engine)
         return replace(left, scale=s), replace(right, scale=t)
     left, right = (
-        x
-        if x.split is not None
-        else replace(x, scale=scheme.scale_exponents(plan, x.take(*everything), x.side, engine))
+        x if x.split is not None else replace(x, scale=scheme.scales(plan, x.take(*everything), x.side, engine))
         for x in (left, right)
     )
     return left, right

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -143,6 +144,11 @@ class Plan:
         return self.product
 
     @property
+    def judged(self) -> bool:
+        """Whether anything is to be said of the error: as a promise or for the report."""
+        return self.states_bound or math.isfinite(self.target.r)
+
+    @property
     def layout(self) -> tuple[object, ...]:
         """What two plans must share for a split made by one to serve the other."""
         return self.scheme, self.target, self.slice_bits, self.balance
@@ -178,8 +184,9 @@ class Plan:
 class Split:
     """An operand, or some of its rows (left) or columns (right), as integer parts on grids.
 
-    Every array has the stack first, and the rows second to last on the left, the columns last on the right. Arrays of
-    an embedded complex operand have several rows or columns for each of the operand's.
+    Every array has the stack first, and the rows second to last on the left, the columns last on the right; parts that
+    are `k_major` have rows or columns second to last. Arrays of an embedded complex operand have several rows or
+    columns for each of the operand's.
 
     Attributes
     ----------
@@ -194,6 +201,8 @@ class Split:
         Number of parts.
     facts : dict of str to array
         What the scheme needs to judge the result: see the scheme.
+    k_major : bool
+        The inner dimension of `parts` is the last one on both sides.
     """
 
     side: str
@@ -202,20 +211,22 @@ class Split:
     unit: Array
     count: int
     facts: dict[str, Array] = field(default_factory=dict)
+    k_major: bool = False
 
     def take(self, batch: slice, vectors: slice) -> Split:
         """The split of some rows (left) or columns (right) of some matrices of the stack."""
-        axis = -2 if self.side == "left" else -1
 
-        def cut(x: Array) -> Array:
-            width = x.shape[axis] // self.vectors
+        def cut(x: Array, rows: bool) -> Array:
+            width = x.shape[-2 if rows else -1] // self.vectors
             where = slice(vectors.start * width, vectors.stop * width)
             x = x[batch] if x.shape[0] != 1 else x
-            return x[..., where, :] if self.side == "left" else x[..., where]
+            return x[..., where, :] if rows else x[..., where]
 
-        facts = {name: cut(x) for name, x in self.facts.items()}
+        left = self.side == "left"
+        facts = {name: cut(x, left) for name, x in self.facts.items()}
         count = vectors.stop - vectors.start
-        return Split(self.side, count, cut(self.parts), cut(self.unit), self.count, facts)
+        parts = cut(self.parts, left or self.k_major)
+        return Split(self.side, count, parts, cut(self.unit, left), self.count, facts, self.k_major)
 
 
 @dataclass(frozen=True)
@@ -225,8 +236,8 @@ class Product:
     Attributes
     ----------
     values : array, shape (batch, m, n)
-    settled : bool array, same shape
-        The promise of the plan is kept for this entry.
+    settled : bool array of the same shape, or None
+        The promise of the plan is kept for this entry; None for all entries.
     bound : float
         Largest error / |A||B| that is possible in the block beyond the last rounding; 0 where the exact value was
         rounded.
@@ -235,7 +246,7 @@ class Product:
     """
 
     values: Array
-    settled: Array
+    settled: Array | None
     bound: float
     num_products: int
 

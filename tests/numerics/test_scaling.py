@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 
 import numpy as np
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from hifigemm.numerics.bits import largest_exponent
 from hifigemm.numerics.estimates import MAGNITUDE_BITS_UP, magnitudes_up
 from hifigemm.numerics.residues import MAX_MODULI, moduli_set
-from hifigemm.numerics.scaling import NORM_BITS, round_to_integers, scale_exponent, square_norms
+from hifigemm.numerics.scaling import NORM_BITS, NORM_BLOCK, round_to_integers, scale_exponent, square_norms
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
 FEW = st.sampled_from([0.0, 1.0, -1.0, 1 - 2.0**-53, 1.5, 2.0**-30, 5e-324, 2.0**1000, np.finfo(float).max])
@@ -36,9 +37,8 @@ PAIRS = matrices(FINITE) | matrices(FEW) | matrices(st.floats(-1, 1)) | matrices
 
 
 def fast(a, b, chosen):
-    exponents = largest_exponent(a, 2), largest_exponent(b, 1)
-    squares = square_norms(a, exponents[0], 2), square_norms(b, exponents[1], 1)
-    return [scale_exponent(x, e, NORM_BITS, chosen) for x, e in zip(squares, exponents, strict=True)], NORM_BITS
+    norms = square_norms([a], 2), square_norms([b], 1)
+    return [scale_exponent(squares, e, NORM_BITS, chosen) for squares, e in norms], NORM_BITS
 
 
 def accurate(a, b, chosen):
@@ -53,8 +53,8 @@ def scaled(a, b, rule, chosen, balance=0):
     (s, t), bits = rule(a, b, chosen)
     s, t = s + balance, t - balance
     return (
-        round_to_integers(a, s, largest_exponent(a, 2), bits),
-        round_to_integers(b, t, largest_exponent(b, 1), bits),
+        round_to_integers(a, s, s + largest_exponent(a, 2) >= bits),
+        round_to_integers(b, t, t + largest_exponent(b, 1) >= bits),
         s,
         t,
     )
@@ -91,8 +91,7 @@ def test_scales_are_the_largest_that_fit(pair, count):
     # Two steps further the magnitudes themselves, not only their bounds, break the limit: nothing much is given away.
     chosen = moduli_set(count, False)
     for x, axis in zip(pair, (2, 1), strict=True):
-        exponent = largest_exponent(x, axis)
-        squares = square_norms(x, exponent, axis)
+        squares, exponent = square_norms([x], axis)
         s = scale_exponent(squares, exponent, NORM_BITS, chosen)
         for square, scale, e in zip(squares.ravel(), s.ravel(), exponent.ravel(), strict=True):
             if square == 0:
@@ -108,8 +107,8 @@ def test_scales_are_the_largest_that_fit(pair, count):
 @given(matrices(FINITE))
 def test_square_norms_are_integers_that_bound_the_norms(pair):
     a, _ = pair
-    e = largest_exponent(a, 2)
-    squares = square_norms(a, e, 2)
+    squares, e = square_norms([a], 2)
+    np.testing.assert_array_equal(e, largest_exponent(a, 2))
     for row, square, exponent in zip(a[0], squares.ravel(), e.ravel(), strict=True):
         exact = sum(Fraction(float(x)) ** 2 for x in row) * Fraction(4) ** (NORM_BITS - int(exponent))
         assert square == int(square)
@@ -118,9 +117,26 @@ def test_square_norms_are_integers_that_bound_the_norms(pair):
 
 def test_norms_do_not_depend_on_the_order_of_the_sum():
     rng = np.random.default_rng(9)
-    x = rng.standard_normal((1, 2, 40000))
-    e = largest_exponent(x, 2)
-    np.testing.assert_array_equal(square_norms(x, e, 2), square_norms(x[:, :, rng.permutation(40000)], e, 2))
+    x = rng.standard_normal((1, 2, 200, NORM_BLOCK)) * 2.0 ** rng.integers(-300, 300, (1, 1, 200, 1))
+    y = rng.permuted(x[:, :, rng.permutation(200)], axis=3)
+    x, y = (z.reshape(1, 2, -1) for z in (x, y))
+    np.testing.assert_array_equal(square_norms([x], 2)[0], square_norms([y], 2)[0])
+
+
+@pytest.mark.parametrize("k", [1, NORM_BLOCK - 1, NORM_BLOCK, NORM_BLOCK + 1, 3 * NORM_BLOCK + 7])
+def test_norms_of_blocks_follow_their_definition(k):
+    rng = np.random.default_rng(k)
+    x = rng.standard_normal(k) * 2.0 ** rng.integers(-40, 40, k)
+    e = int(largest_exponent(x, 0)[0])
+    total = 0
+    for q in range(0, k, NORM_BLOCK):
+        block = [Fraction(float(v)) for v in x[q : q + NORM_BLOCK]]
+        own = int(largest_exponent(x[q : q + NORM_BLOCK], 0)[0])
+        squares = sum(math.ceil(abs(v) * Fraction(2) ** (NORM_BITS - own)) ** 2 for v in block)
+        total += math.ceil(squares * Fraction(4) ** (own - e))
+    for axis, shape in ((2, (1, 1, k)), (1, (1, k, 1))):
+        squares, exponent = square_norms([x.reshape(shape)], axis)
+        assert (int(squares[0, 0, 0]), int(exponent[0, 0, 0])) == (total, e)
 
 
 @pytest.mark.parametrize("bits", [6, 15])
@@ -130,7 +146,8 @@ def test_rounding_errs_by_half_a_unit_or_truncates(bits, xs, scale):
     e = largest_exponent(x, 2)
     if scale + int(e[0, 0, 0]) > 300:
         return
-    found = round_to_integers(x, np.full((1, 1, 1), scale), e, bits)
+    s = np.full((1, 1, 1), scale)
+    found = round_to_integers(x, s, s + e >= bits)
     nearest = scale + int(e[0, 0, 0]) >= bits
     for value, integer in zip(xs, found[0, 0], strict=True):
         exact = Fraction(value) * Fraction(2) ** scale

@@ -10,7 +10,13 @@ import numpy as np
 
 from hifigemm.numerics.bits import Array
 
-__all__ = ["embed_left", "embed_right", "unembed"]
+__all__ = ["components", "embed_left", "embed_right", "unembed"]
+
+
+def components(x: Array) -> list[Array]:
+    """The operand as float64, or its real and its imaginary part."""
+    parts = [x.real, x.imag] if x.dtype.kind == "c" else [x]
+    return [part.astype(np.float64, copy=False) for part in parts]
 
 
 def embed_left(a: Array) -> Array:

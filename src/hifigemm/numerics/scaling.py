@@ -3,7 +3,8 @@
 Wanted: integers A' ~ 2**s_i A_ih and B' ~ 2**t_j B_hj with sum_h |A'_ih| |B'_hj| <= T**2 for every (i, j), T**2 <=
 half_range of the moduli. Both rules bound the sum by g_i h_j with a number for each row and one for each column:
 
-- fast (Cauchy-Schwarz): g_i = ||A_i||, h_j = ||B_j||; the operands are independent of each other.
+- fast (Cauchy-Schwarz): g_i = ||A_i||, h_j = ||B_j||; the operands are independent of each other. The squares are
+  added up in blocks of k, each on the grid of its own largest entry, so that one pass over an operand is enough.
 - accurate: G = |A| |B| from magnitudes rounded up to 6 bits, one INT8 product; g_i**2 = max_j G_ij and
   h_j**2 = max_i G_ij, because G_ij <= min(g_i**2, h_j**2) <= g_i h_j. Survives rows and columns whose large entries do
   not meet.
@@ -15,25 +16,103 @@ do not depend on the order of any summation and are the same on every engine.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from hifigemm.numerics.bits import Array, ceil_magnitude, scale_by_power
+from hifigemm.numerics.bits import Array, ceil_magnitude, largest_exponent, scale_by_power
+from hifigemm.numerics.embedding import components
+from hifigemm.numerics.parts import map_vectors
 from hifigemm.numerics.residues import ModuliSet
 
 __all__ = [
     "NORM_BITS",
+    "NORM_BLOCK",
+    "Scale",
+    "joint_exponent",
+    "norm_scale",
     "round_to_integers",
     "scale_exponent",
     "square_norms",
 ]
 
 NORM_BITS = 15
+NORM_BLOCK = 256
 
 
-def square_norms(x: Array, exponent: Array, axis: int) -> Array:
-    """Integers N >= ||x||**2 2**(2 (15 - exponent)) along `axis`, exact in float64 below 2**23 entries."""
-    return np.sum(np.square(ceil_magnitude(x, NORM_BITS - exponent)), axis=axis, keepdims=True)
+@dataclass(frozen=True)
+class Scale:
+    """How the vectors of an operand become integers: round(2**exponent x).
+
+    Attributes
+    ----------
+    exponent : int array, shape (batch, m, 1) or (batch, 1, n)
+    nearest : bool array, same shape
+        Rounding to nearest keeps the integers within what the exponent was chosen for; elsewhere toward zero.
+    axis : 2 or 1
+        The inner dimension of the operand.
+    """
+
+    exponent: Array
+    nearest: Array
+    axis: int
+
+    def take(self, batch: slice, vectors: slice) -> Scale:
+        """The scale of some vectors of some matrices of the stack."""
+        stack = batch if len(self.exponent) > 1 else slice(None)
+        where = (stack, vectors) if self.axis == 2 else (stack, slice(None), vectors)
+        return Scale(self.exponent[where], self.nearest[where], self.axis)
+
+
+def norm_scale(x: Array, axis: int, moduli: ModuliSet, balance: int, part: int) -> Scale:
+    """Fast scaling of an operand by its own norms, with `balance` added; real or complex, `part` entries at a time."""
+
+    def packed(y: Array) -> Array:
+        squares, exponent = square_norms(components(y), axis)
+        s = scale_exponent(squares, exponent, NORM_BITS, moduli) + balance
+        return 2 * s + (s + exponent >= NORM_BITS)
+
+    found = map_vectors(packed, x, axis, part)
+    return Scale(found >> 1, (found & 1).astype(bool), axis)
+
+
+def joint_exponent(parts: Sequence[Array], axis: int) -> Array:
+    """Exponent of the largest component along `axis`."""
+    return np.maximum.reduce([largest_exponent(c, axis) for c in parts])
+
+
+def square_norms(parts: Sequence[Array], axis: int) -> tuple[Array, Array]:
+    """Integers N >= ||x||**2 2**(2 (15 - e)) along `axis` and e, the exponent of the largest entry.
+
+    The squares of ceil(|x| 2**(15 - e_q)) are added up over blocks q of 256 with exponents e_q of their own, and the
+    block sums times 4**(e_q - e), rounded up, over the blocks: exact in float64 below 2**23 entries, in any order.
+
+    Parameters
+    ----------
+    parts : real arrays
+        The operand, or its real and its imaginary part.
+    """
+    exponent = joint_exponent(parts, axis)
+    blocks = [_in_blocks(x, axis) for x in parts]
+    own = joint_exponent(blocks, axis + 1)
+    sums = np.add.reduce(
+        [np.square(ceil_magnitude(x, NORM_BITS - own)).sum(axis=axis + 1, keepdims=True) for x in blocks]
+    )
+    joined = ceil_magnitude(sums, 2 * (own - np.expand_dims(exponent, axis)))
+    return joined.sum(axis=axis), exponent
+
+
+def _in_blocks(x: Array, axis: int) -> Array:
+    """x with `axis` cut into blocks: (..., blocks, NORM_BLOCK, ...), filled up with zeros."""
+    k = x.shape[axis]
+    if k <= NORM_BLOCK:
+        return np.expand_dims(x, axis)
+    if k % NORM_BLOCK:
+        missing = list(x.shape)
+        missing[axis] = -k % NORM_BLOCK
+        x = np.concatenate([x, np.zeros(missing, x.dtype, like=x)], axis=axis)
+    return x.reshape((*x.shape[:axis], -1, NORM_BLOCK, *x.shape[axis + 1 :]))
 
 
 def scale_exponent(squares: Array, exponent: Array, bits: int, moduli: ModuliSet) -> Array:
@@ -51,14 +130,13 @@ def scale_exponent(squares: Array, exponent: Array, bits: int, moduli: ModuliSet
     return np.where(squares == 0, 0, (log2_floor >> 1) + bits) - exponent
 
 
-def round_to_integers(x: Array, scale: Array, exponent: Array, bits: int) -> Array:
-    """2**scale x as float64 integers, rounded to nearest even, or toward zero for vectors with scale + exponent < bits.
+def round_to_integers(x: Array, exponent: Array, nearest: Array) -> Array:
+    """2**exponent x as float64 integers, rounded to nearest even, or toward zero for vectors that are not `nearest`.
 
-    The magnitude bound 2**(scale + exponent - bits) ceil(|x| 2**(bits - exponent)) is an integer when scale +
-    exponent >= bits, so rounding to nearest cannot exceed it; below that only truncation is safe.
+    The magnitude bound 2**(s + e - bits) ceil(|x| 2**(bits - e)) is an integer when s + e >= bits, so rounding to
+    nearest cannot exceed it; below that only truncation is safe.
     """
-    y = scale_by_power(x, scale)
-    nearest = scale + exponent >= bits
+    y = scale_by_power(x, exponent)
     if nearest.all():
         return np.rint(y, out=y)
     return np.where(nearest, np.rint(y), np.trunc(y))

@@ -26,6 +26,7 @@ from hifigemm.exceptions import PlanError
 from hifigemm.formats import FP32, FP64, Format
 from hifigemm.numerics.bits import Array, scale_by_power
 from hifigemm.numerics.bounds import native_bound, underflow_free
+from hifigemm.numerics.scaling import Scale
 from hifigemm.plan import Plan, Problem, Product, Split
 from hifigemm.schemes.ozaki1 import Ozaki1
 from hifigemm.schemes.scheme import Scheme, finished
@@ -74,7 +75,7 @@ class Native(Scheme):
         """One block."""
         return replace(plan, problem=problem, block_shape=(problem.batch, problem.m, problem.n))
 
-    def split(self, plan: Plan, x: Array, side: str, scale: Array | None, engine: Engine) -> Split:
+    def split(self, plan: Plan, x: Array, side: str, scale: Scale | None, engine: Engine) -> Split:
         """The operand as it is."""
         return Split(side, x.shape[1 if side == "left" else 2], x, np.zeros((1, 1, 1), np.int64), 1)
 

@@ -36,6 +36,7 @@ from hifigemm.numerics.embedding import embed_left, embed_right
 from hifigemm.numerics.limbs import limbs_from_sums, num_limbs
 from hifigemm.numerics.parts import part_entries, part_size, put, vector_parts, widen
 from hifigemm.numerics.rounding import Rounded, in_chunks, round_limbs
+from hifigemm.numerics.scaling import Scale
 from hifigemm.numerics.slicing import slice_vectors, slices_needed, unit_exponent
 from hifigemm.plan import Plan, Problem, Product, ProductSpec, Split, fit_blocks
 from hifigemm.schemes import promise
@@ -130,7 +131,7 @@ class Ozaki1(Scheme):
 
         return fit_blocks(replace(plan, problem=problem, part=part), need, workspace)
 
-    def split(self, plan: Plan, x: Array, side: str, scale: Array | None, engine: Engine) -> Split:
+    def split(self, plan: Plan, x: Array, side: str, scale: Scale | None, engine: Engine) -> Split:
         """Slices of rows or columns, each on its own grid, one after the other along k.
 
         On the left the slices stand in order, on the right in reverse, so that the pairs of a diagonal are one

@@ -19,6 +19,7 @@ References
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -29,15 +30,21 @@ from hifigemm.engine import Engine
 from hifigemm.exceptions import PlanError
 from hifigemm.numerics import residues as crt
 from hifigemm.numerics import scaling
-from hifigemm.numerics.bits import NO_BIT, Array, ceil_log2, largest_exponent, lowest_bit
-from hifigemm.numerics.embedding import embed_left, embed_right
+from hifigemm.numerics.bits import NO_BIT, Array, ceil_log2, lowest_bit
+from hifigemm.numerics.embedding import components, embed_left, embed_right
 from hifigemm.numerics.estimates import MAGNITUDE_BITS_UP, magnitudes_up
 from hifigemm.numerics.parts import map_vectors, part_entries, part_size, put, vector_parts, widen
-from hifigemm.numerics.rounding import Rounded, in_chunks, round_limbs
+from hifigemm.numerics.scaling import Scale
 from hifigemm.numerics.special import clean
 from hifigemm.plan import Plan, Problem, Product, Split, fit_blocks
 from hifigemm.schemes import promise
-from hifigemm.schemes.residue_products import components, multiply_residues, num_parts, product_operands
+from hifigemm.schemes.residue_products import (
+    multiply_residues,
+    num_parts,
+    round_integers,
+    rounded_integers,
+    scaled_residues,
+)
 from hifigemm.schemes.scheme import Scheme, check_count, exact_int8, finished, product_spec
 
 __all__ = ["Ozaki2"]
@@ -133,76 +140,53 @@ class Ozaki2(Scheme):
 
         return fit_blocks(replace(plan, problem=problem, part=part), need, workspace)
 
-    def scale_exponents(self, plan: Plan, x: Array, side: str, engine: Engine) -> Array | None:
-        """Scale exponents by Cauchy-Schwarz."""
+    def scales(self, plan: Plan, x: Array, side: str, engine: Engine) -> Scale:
+        """Scale by Cauchy-Schwarz."""
         axis, sign = (2, 1) if side == "left" else (1, -1)
         moduli = _moduli(plan.problem, self.count)
+        return engine.override(scaling.norm_scale)(x, axis, moduli, sign * plan.balance, plan.part)
 
-        s = map_vectors(lambda y: _norm_scale(y, axis, moduli), x, axis, plan.part)
-        return s + sign * plan.balance
-
-    def joint_scale_exponents(self, plan: Plan, a: Array, b: Array, engine: Engine) -> tuple[Array, Array]:
-        """Scale exponents from an INT8 product of magnitudes."""
+    def joint_scales(self, plan: Plan, a: Array, b: Array, engine: Engine) -> tuple[Scale, Scale]:
+        """Scales from an INT8 product of magnitudes."""
         moduli = _moduli(plan.problem, self.count)
         left = map_vectors(lambda x: _exponent(x, 2), a, 2, plan.part)
         right = map_vectors(lambda x: _exponent(x, 1), b, 1, plan.part)
         rows, cols = _largest_sums(plan, a, b, left, right, engine)
-        s = scaling.scale_exponent(rows, left, MAGNITUDE_BITS_UP, moduli) + plan.balance
-        t = scaling.scale_exponent(cols, right, MAGNITUDE_BITS_UP, moduli) - plan.balance
-        return s, t
 
-    def split(self, plan: Plan, x: Array, side: str, scale: Array | None, engine: Engine) -> Split:
+        def scale(sums: Array, own: Array, balance: int, axis: int) -> Scale:
+            s = scaling.scale_exponent(sums, own, MAGNITUDE_BITS_UP, moduli) + balance
+            return Scale(s, s + own >= MAGNITUDE_BITS_UP, axis)
+
+        return scale(rows, left, plan.balance, 2), scale(cols, right, -plan.balance, 1)
+
+    def split(self, plan: Plan, x: Array, side: str, scale: Scale | None, engine: Engine) -> Split:
         """Residues of the scaled and rounded operand; for complex operands two or three parts for each modulus.
 
         facts: `delta`, what rounding can have changed in units of the integers (0 where they are exact); `sums`, upper
         bounds of the row or column sums of magnitudes in units of 2**(exponent - 6).
         """
         if scale is None:
-            raise PlanError(f"{self}: a split needs its scale exponents")
-        axis, embed = (2, embed_left) if side == "left" else (1, embed_right)
+            raise PlanError(f"{self}: a split needs its scale")
         moduli = _moduli(plan.problem, self.count)
-        unit_bits = scaling.NORM_BITS if self.scaling == "fast" else MAGNITUDE_BITS_UP
-        own = map_vectors(lambda y: _exponent(y, axis), x, axis, plan.part)
-        bits = max(int((scale + own).max(initial=0)), 0) + 1
+        parts = engine.override(scaled_residues)(x, scale, moduli, plan.part)
         width = 2 if side == "right" and plan.problem.is_complex else 1
-        wide_scale, exponent = (np.repeat(e, width, axis=3 - axis) for e in (scale, own))
-        vectors, terms = x.shape[3 - axis] * width, plan.problem.terms
-        whole = (x.shape[0], vectors, terms) if side == "left" else (x.shape[0], terms, vectors)
-        each = exponent.shape
-        facts = {"exponent": exponent}
-        count = num_parts(moduli, plan.problem.is_complex)
-        parts = np.empty((x.shape[0], count, x.shape[1], x.shape[2]), np.int8)
-        for where in vector_parts(x, axis, plan.part):
-            integers = [scaling.round_to_integers(c, scale[where], own[where], unit_bits) for c in components(x[where])]
-            found = [engine.override(crt.residues)(y, moduli.moduli, bits) for y in integers]
-            parts[(where[0], slice(None), *where[1:])] = np.moveaxis(product_operands(found, moduli), 0, 1)
-            y, wide = embed(x[where]), widen(where, width)
-            delta = np.where(wide_scale[wide] + exponent[wide] >= unit_bits, 0.5, 1.0)
-            delta[lowest_bit(y, axis) >= -wide_scale[wide]] = 0.0
-            put(facts, "delta", each, wide, delta)
-            sums = magnitudes_up(y, exponent[wide]).sum(axis=axis, keepdims=True, dtype=np.int64)
-            put(facts, "sums", each, wide, sums)
-            for name, fact in promise.facts(plan, y, exponent[wide]).items():
-                put(facts, name, whole, wide, fact)
-        return Split(side, x.shape[3 - axis], parts, -wide_scale, count, facts)
+        facts = _facts(plan, x, scale, width) if plan.judged else {}
+        unit = -_widened(scale.exponent, scale.axis, width)
+        return Split(side, x.shape[3 - scale.axis], parts, unit, parts.shape[1], facts, k_major=True)
 
     def multiply(self, plan: Plan, left: Split, right: Split, engine: Engine, shift: int) -> Product:
         """Residues of the product modulus by modulus, reconstruction, one rounding."""
         problem = plan.problem
         moduli = _moduli(problem, self.count)
-        residues = multiply_residues(left, right, moduli, engine)
-        shape = residues.shape[1:]
-        residues = residues.reshape(len(moduli.moduli), -1)
-        exponent = np.broadcast_to(left.unit + right.unit + shift, shape).ravel()
-        error = np.broadcast_to(_error(left, right, problem.terms), shape)
+        residues = engine.override(multiply_residues)(left.parts, right.parts, moduli, engine)
+        units = left.unit, right.unit
+        if not plan.judged:
+            values = engine.override(rounded_integers)(residues, *units, shift, moduli, problem.fmt, plan.part)
+            return finished(problem, values, None, math.inf, left.count)
+        error = _error(left, right, problem.terms)
         err = np.frexp(error)[1].astype(np.int64)
         lowest = left.facts["exponent"] + right.facts["exponent"] - left.unit - right.unit
-        err_units = (err + lowest).ravel()
-
-        def work(part: slice) -> Rounded:
-            return round_limbs(moduli.reconstruct(residues[:, part]), exponent[part], problem.fmt, err_units[part])
-
-        rounded = in_chunks(work, shape, problem.fmt, plan.part)
+        rounded = round_integers(residues, *units, shift, moduli, problem.fmt, plan.part, err + lowest)
         settled, bound = promise.judge(plan, left, right, engine, rounded, error == 0, err, lowest)
         return finished(problem, rounded.values, settled, bound, left.count)
 
@@ -222,14 +206,32 @@ def _moduli(problem: Problem, count: int) -> crt.ModuliSet:
 
 def _exponent(x: Array, axis: int) -> Array:
     """Smallest e with |re|, |im| < 2**e along the axis."""
-    return np.maximum.reduce([largest_exponent(c, axis) for c in components(x)])
+    return scaling.joint_exponent(components(x), axis)
 
 
-def _norm_scale(x: Array, axis: int, moduli: crt.ModuliSet) -> Array:
-    """Scale exponents by Cauchy-Schwarz for the vectors of x along the axis."""
-    exponent = _exponent(x, axis)
-    squares = np.add.reduce([scaling.square_norms(c, exponent, axis) for c in components(x)])
-    return scaling.scale_exponent(squares, exponent, scaling.NORM_BITS, moduli)
+def _widened(x: Array, axis: int, width: int) -> Array:
+    """One number for each vector of the embedded operand, which has `width` of them for each of the operand's."""
+    return x if width == 1 else np.repeat(x, width, axis=3 - axis)
+
+
+def _facts(plan: Plan, x: Array, scale: Scale, width: int) -> dict[str, Array]:
+    """What `_error` and `promise.judge` need of an operand: see `Ozaki2.split`."""
+    axis, embed = scale.axis, embed_left if scale.axis == 2 else embed_right
+    exponent = _widened(map_vectors(lambda y: _exponent(y, axis), x, axis, plan.part), axis, width)
+    unit, nearest = _widened(scale.exponent, axis, width), _widened(scale.nearest, axis, width)
+    vectors, terms, each = x.shape[3 - axis] * width, plan.problem.terms, exponent.shape
+    whole = (x.shape[0], vectors, terms) if axis == 2 else (x.shape[0], terms, vectors)
+    facts = {"exponent": exponent}
+    for where in vector_parts(x, axis, plan.part):
+        y, wide = embed(x[where]), widen(where, width)
+        delta = np.where(nearest[wide], 0.5, 1.0)
+        delta[lowest_bit(y, axis) >= -unit[wide]] = 0.0
+        put(facts, "delta", each, wide, delta)
+        sums = magnitudes_up(y, exponent[wide]).sum(axis=axis, keepdims=True, dtype=np.int64)
+        put(facts, "sums", each, wide, sums)
+        for name, fact in promise.facts(plan, y, exponent[wide]).items():
+            put(facts, name, whole, wide, fact)
+    return facts
 
 
 def _wanted_bits(problem: Problem, target: Target) -> int:
@@ -256,7 +258,8 @@ def _exact_count(problem: Problem, a: Array, b: Array, part: int) -> tuple[int |
         def lacking(y: Array, axis: int = axis) -> Array:
             y = clean(y)
             low = np.minimum.reduce([lowest_bit(c, axis) for c in components(y)])
-            return np.where(low == NO_BIT, -NO_BIT, -low - _norm_scale(y, axis, smallest))
+            scale = scaling.norm_scale(y, axis, smallest, 0, part)
+            return np.where(low == NO_BIT, -NO_BIT, -low - scale.exponent)
 
         missing.append(int(map_vectors(lacking, x, axis, part).max(initial=-NO_BIT)))
     if min(missing) == -NO_BIT:

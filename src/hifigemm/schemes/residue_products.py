@@ -10,23 +10,28 @@ from __future__ import annotations
 import numpy as np
 
 from hifigemm.engine import Engine
+from hifigemm.formats import Format
 from hifigemm.numerics.bits import Array
-from hifigemm.numerics.residues import ModuliSet, centred, reduce_centred
-from hifigemm.plan import Split
+from hifigemm.numerics.embedding import components
+from hifigemm.numerics.parts import vector_parts
+from hifigemm.numerics.residues import ModuliSet, centred, reduce_centred, residues
+from hifigemm.numerics.rounding import Rounded, in_chunks, round_limbs
+from hifigemm.numerics.scaling import Scale, round_to_integers
 from hifigemm.schemes.scheme import exact_int8
 
-__all__ = ["components", "multiply_residues", "num_parts", "product_operands"]
+__all__ = [
+    "multiply_residues",
+    "num_parts",
+    "product_operands",
+    "round_integers",
+    "rounded_integers",
+    "scaled_residues",
+]
 
 
 def num_parts(moduli: ModuliSet, is_complex: bool) -> int:
     """Real products: one for each modulus, or two or three for complex operands."""
     return sum(1 if not is_complex else 2 if j else 3 for j in moduli.splits)
-
-
-def components(x: Array) -> list[Array]:
-    """The operand as float64, or its real and its imaginary part."""
-    parts = [x.real, x.imag] if x.dtype.kind == "c" else [x]
-    return [part.astype(np.float64, copy=False) for part in parts]
 
 
 def product_operands(residues: list[Array], moduli: ModuliSet) -> Array:
@@ -42,16 +47,43 @@ def product_operands(residues: list[Array], moduli: ModuliSet) -> Array:
     return np.stack(parts)
 
 
-def multiply_residues(left: Split, right: Split, moduli: ModuliSet, engine: Engine) -> Array:
-    """Residues of the product: int8 (L, batch, m, n), re and im interleaved along the last axis if complex."""
-    is_complex = left.count != len(moduli.moduli)
-    batch = max(left.parts.shape[0], right.parts.shape[0])
+def scaled_residues(x: Array, scale: Scale, moduli: ModuliSet, part: int) -> Array:
+    """Parts of an operand (batch, m, k) or (batch, k, n): int8 (batch, products, m or n, k), `part` entries at a time.
+
+    Residues of round(2**scale x), or for complex operands what the real products take. The inner dimension is the last
+    one on both sides, as matrix engines want it.
+    """
+    axis, is_complex = scale.axis, x.dtype.kind == "c"
+    parts = np.empty((len(x), num_parts(moduli, is_complex), x.shape[3 - axis], x.shape[axis]), np.int8, like=x)
+    for where in vector_parts(x, axis, part):
+        exponent, nearest = scale.exponent[where], scale.nearest[where]
+        integers = [round_to_integers(c, exponent, nearest) for c in components(x[where])]
+        bits = _bits(integers)
+        found = product_operands([residues(y, moduli.moduli, bits) for y in integers], moduli)
+        parts[where[0], :, where[-1]] = np.moveaxis(found if axis == 2 else np.swapaxes(found, 2, 3), 0, 1)
+    return parts
+
+
+def _bits(integers: list[Array]) -> int:
+    """b with |integer| < 2**b for all of them."""
+    return max(int(np.frexp(np.abs(y).max(initial=0.0))[1]) for y in integers)
+
+
+def multiply_residues(left: Array, right: Array, moduli: ModuliSet, engine: Engine) -> Array:
+    """Residues of the product, from the parts of both operands (see `scaled_residues`).
+
+    Returns
+    -------
+    int8 array, shape (L, batch, m, n), re and im interleaved along the last axis if complex
+    """
+    is_complex = left.shape[1] != len(moduli.moduli)
     width = 2 if is_complex else 1
-    out = np.empty((len(moduli.moduli), batch, left.parts.shape[2], right.parts.shape[3] * width), np.int8)
+    shape = (len(moduli.moduli), max(len(left), len(right)), left.shape[2], right.shape[2] * width)
+    out = np.empty(shape, np.int8, like=left)
     at = 0
     for row, p, j in zip(out, moduli.moduli, moduli.splits, strict=True):
         many = 1 if not is_complex else 2 if j else 3
-        x = [_product_mod(left.parts[:, q], right.parts[:, q], p, engine) for q in range(at, at + many)]
+        x = [_product_mod(left[:, q], np.swapaxes(right[:, q], 1, 2), p, engine) for q in range(at, at + many)]
         at += many
         if not is_complex:
             row[...] = x[0]
@@ -62,6 +94,38 @@ def multiply_residues(left: Split, right: Split, moduli: ModuliSet, engine: Engi
             row[..., 0::2] = reduce_centred(x[0] - x[1], p)
             row[..., 1::2] = reduce_centred(x[2] - x[0] - x[1], p)
     return out
+
+
+def round_integers(
+    residues: Array,
+    unit_left: Array,
+    unit_right: Array,
+    shift: int,
+    moduli: ModuliSet,
+    fmt: Format,
+    part: int,
+    err_exponent: Array | None = None,
+) -> Rounded:
+    """V 2**(unit_left + unit_right + shift) rounded once, V the integers with these residues (L, batch, m, n).
+
+    `err_exponent`, broadcast to the result, is that of `numerics.rounding.round_limbs`.
+    """
+    shape = residues.shape[1:]
+    flat = residues.reshape(len(residues), -1)
+    exponent = np.broadcast_to(unit_left + unit_right + shift, shape).ravel()
+    err = None if err_exponent is None else np.broadcast_to(err_exponent, shape).ravel()
+
+    def work(at: slice) -> Rounded:
+        return round_limbs(moduli.reconstruct(flat[:, at]), exponent[at], fmt, None if err is None else err[at])
+
+    return in_chunks(work, shape, fmt, part)
+
+
+def rounded_integers(
+    residues: Array, unit_left: Array, unit_right: Array, shift: int, moduli: ModuliSet, fmt: Format, part: int
+) -> Array:
+    """The values of `round_integers`, where nothing has to be known of the integers behind them."""
+    return round_integers(residues, unit_left, unit_right, shift, moduli, fmt, part).values
 
 
 def _product_mod(a: Array, b: Array, p: int, engine: Engine) -> Array:

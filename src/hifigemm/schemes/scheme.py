@@ -1,8 +1,8 @@
 """What a scheme is: parameters as the fields of a frozen dataclass, and the steps of a product as its methods.
 
-The driver calls them in this order. plan chooses counts and block sizes; scale_exponents (or joint_scale_exponents)
-looks at whole operands where the scheme needs that; split turns rows of A or columns of B into parts; multiply makes
-the products of one block of C on an engine; refine gives a finer plan for the entries whose promise is not yet kept.
+The driver calls them in this order. plan chooses counts and block sizes; scales (or joint_scales) looks at whole
+operands where the scheme needs that; split turns rows of A or columns of B into parts; multiply makes the products of
+one block of C on an engine; refine gives a finer plan for the entries whose promise is not yet kept.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from hifigemm.engine import Engine
 from hifigemm.exceptions import PlanError
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.embedding import unembed
+from hifigemm.numerics.scaling import Scale
 from hifigemm.plan import Plan, Problem, Product, ProductSpec, Split
 
 __all__ = ["Scheme", "check_count", "exact_int8", "finished", "product_spec"]
@@ -48,15 +49,15 @@ class Scheme:
         """Counts and blocks for this problem; a (batch or 1, m, k) and b (batch or 1, k, n) may hold Inf and NaN."""
         raise NotImplementedError
 
-    def scale_exponents(self, plan: Plan, x: Array, side: str, engine: Engine) -> Array | None:
-        """Exponents per row (left) or column (right) of an operand, where splits are independent and need them."""
+    def scales(self, plan: Plan, x: Array, side: str, engine: Engine) -> Scale | None:
+        """The scale of the rows (left) or columns (right) of an operand, where splits are independent and need one."""
         return None
 
-    def joint_scale_exponents(self, plan: Plan, a: Array, b: Array, engine: Engine) -> tuple[Array, Array]:
-        """Exponents per row of a and column of b, where they depend on both operands."""
+    def joint_scales(self, plan: Plan, a: Array, b: Array, engine: Engine) -> tuple[Scale, Scale]:
+        """The scales of the rows of a and the columns of b, where they depend on both operands."""
         raise NotImplementedError
 
-    def split(self, plan: Plan, x: Array, side: str, scale: Array | None, engine: Engine) -> Split:
+    def split(self, plan: Plan, x: Array, side: str, scale: Scale | None, engine: Engine) -> Split:
         """Parts of rows of a (side "left") or of columns of b (side "right")."""
         raise NotImplementedError
 
@@ -73,17 +74,18 @@ class Scheme:
         return None
 
 
-def finished(problem: Problem, values: Array, settled: Array, bound: float, num_products: int) -> Product:
+def finished(problem: Problem, values: Array, settled: Array | None, bound: float, num_products: int) -> Product:
     """The product of a block, re and im side by side put together; an entry is settled when both are."""
     if not problem.is_complex:
         return Product(values, settled, bound, num_products)
-    return Product(unembed(values), settled[..., 0::2] & settled[..., 1::2], bound, num_products)
+    both = None if settled is None else settled[..., 0::2] & settled[..., 1::2]
+    return Product(unembed(values), both, bound, num_products)
 
 
 def exact_int8(engine: Engine, a: Array, b: Array, max_a: int, max_b: int) -> Array:
     """a @ b for INT8 matrices (batch, m, k), (batch, k, n) in int64, over blocks of k that INT32 holds."""
     spec = engine.products["int8"]
-    total = np.zeros((max(a.shape[0], b.shape[0]), a.shape[1], b.shape[2]), np.int64)
+    total = np.zeros((max(a.shape[0], b.shape[0]), a.shape[1], b.shape[2]), np.int64, like=a)
     for h in range(0, a.shape[2], spec.k_block):
         part = slice(h, h + spec.k_block)
         total += engine.exact_product(spec, a[:, :, part], b[:, part, :], max_a, max_b)

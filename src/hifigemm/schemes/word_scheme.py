@@ -22,6 +22,7 @@ from hifigemm.numerics.accumulation import Accumulation
 from hifigemm.numerics.bits import Array, ceil_log2, largest_exponent, scale_by_power
 from hifigemm.numerics.embedding import embed_left, embed_right
 from hifigemm.numerics.estimates import nonzeros
+from hifigemm.numerics.scaling import Scale
 from hifigemm.numerics.word_bounds import Pair, WordError, relative_error, word_error
 from hifigemm.numerics.words import Splitting, WordFacts
 from hifigemm.plan import Plan, Problem, Product, Split, fit_blocks
@@ -92,12 +93,12 @@ class WordScheme(Scheme):
 
         return fit_blocks(replace(plan, problem=problem), need, workspace)
 
-    def split(self, plan: Plan, x: Array, side: str, scale: Array | None, engine: Engine) -> Split:
+    def split(self, plan: Plan, x: Array, side: str, scale: Scale | None, engine: Engine) -> Split:
         """Words of scaled rows or columns one after the other along k, with the facts that the bound needs."""
         embedded = embed_left(x) if side == "left" else embed_right(x)
         axis = 2 if side == "left" else 1
         unit = np.zeros_like(largest_exponent(embedded, axis))
-        found = {"nonzero": nonzeros(embedded)} if _is_judged(plan) else {}
+        found = {"nonzero": nonzeros(embedded)} if plan.judged else {}
         if self.scale:
             unit = largest_exponent(embedded, axis) - self._top_exponent(plan.problem)
             embedded = scale_by_power(embedded, -unit)
@@ -123,7 +124,7 @@ class WordScheme(Scheme):
         sums = self.sum_products(plan, left.parts, right.parts, engine)
         errors = self.pair_errors(unit, problem.terms)
         settled, bound = np.isfinite(sums), math.inf
-        if _is_judged(plan):
+        if plan.judged:
             error = word_error(_facts(left), _facts(right), self.splitting, errors, unit, problem.terms)
             settled, bound = _judge(plan, left, right, engine, error, settled)
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
@@ -145,11 +146,6 @@ def word(parts: Array, index: int, k: int, *, left: bool, start: int = 0, stop: 
     """Columns (left) or rows (right) start to stop of the word of that index; all k by default."""
     where = slice(index * k + start, index * k + min(k, k if stop is None else stop))
     return parts[..., where] if left else parts[..., where, :]
-
-
-def _is_judged(plan: Plan) -> bool:
-    """Whether the bound is asked for: as a promise or for the report."""
-    return plan.states_bound or math.isfinite(plan.target.r)
 
 
 def _facts(split: Split) -> WordFacts:
