@@ -18,7 +18,7 @@ NUMERICS = {*BASE, "numerics"}
 PLAN = {*NUMERICS, "accuracy", "plan"}
 SCHEMES = {*PLAN, "engine", "schemes"}
 ENGINES = {*PLAN, "engine", "engines"}
-FLOW = {*SCHEMES, *ENGINES, "select", "driver", "operands", "planning", "information"}
+FLOW = {*SCHEMES, *ENGINES, "libraries", "select", "driver", "operands", "planning", "information"}
 MAY_IMPORT = {
     "formats": set(),
     "exceptions": set(),
@@ -29,7 +29,8 @@ MAY_IMPORT = {
     "engines": ENGINES,
     "schemes": SCHEMES,
     "select": {*SCHEMES, "select"},
-    "operands": {*PLAN},
+    "libraries": {*NUMERICS, "engines"},
+    "operands": {*PLAN, "libraries"},
     "driver": {*SCHEMES, *ENGINES, "select"},
     "planning": FLOW,
     "information": {*BASE, "engine", "engines", "<root>"},

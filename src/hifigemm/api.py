@@ -14,8 +14,9 @@ from hifigemm.driver import Outcome, multiply, whole_split
 from hifigemm.engine import Engine
 from hifigemm.engines import engine_for
 from hifigemm.exceptions import PlanError
+from hifigemm.libraries import Library, library_of
 from hifigemm.numerics.bits import Array
-from hifigemm.numerics.epilogue import combine, power_of_two_exponent
+from hifigemm.numerics.epilogue import PLAIN, Epilogue, power_of_two_exponent
 from hifigemm.operands import Shapes, as_operand, check_out, converted, result_dtype, shapes_of, stacked
 from hifigemm.plan import Plan, Prepared, Report
 from hifigemm.planning import Options, given_plan, own_stack, plan_for, usable_split, workspace_limit
@@ -90,11 +91,12 @@ def matmul(
     array([[1.]])
     """
     options = Options(accuracy, scheme, engine, plan, workspace, return_report)
-    a, b = as_operand(a, "a"), as_operand(b, "b")
+    library = library_of(("a", a), ("b", b), ("out", out))
+    a, b = as_operand(a, "a", library), as_operand(b, "b", library)
     if out is not None:
-        check_out(out, shapes_of(a.shape, b.shape).result, result_dtype(a.dtype, b.dtype))
-    result, report = _product(a, b, options)
-    return _deliver(result, report, out, return_report)
+        check_out(out, shapes_of(a.shape, b.shape).result, result_dtype(a.dtype, b.dtype), library)
+    result, report = _product(a, b, options, library)
+    return _deliver(result, report, library, out, return_report)
 
 
 def gemm(
@@ -136,31 +138,31 @@ def gemm(
     -------
     array, or (array, Report)
     """
-    a = _transposed(as_operand(a, "a"), trans_a, "a")
-    b = _transposed(as_operand(b, "b"), trans_b, "b")
+    library = library_of(("a", a), ("b", b), ("c", None if beta == 0 else c), ("out", out))
+    a = _transposed(as_operand(a, "a", library), trans_a, "a")
+    b = _transposed(as_operand(b, "b", library), trans_b, "b")
     if beta != 0 and c is None:
         raise ValueError(f"beta = {beta} needs c")
-    c = None if beta == 0 else np.asarray(c)
+    c = None if beta == 0 else library.take(c, "c")
     shape = shapes_of(a.shape, b.shape).result
     dtype = result_dtype(a.dtype, b.dtype, *([] if c is None else [c.dtype]))
     alpha, beta = _scalar(alpha, "alpha", dtype), _scalar(beta, "beta", dtype)
     if out is not None:
-        check_out(out, shape, dtype)
+        check_out(out, shape, dtype, library)
     if c is not None and np.broadcast_shapes(c.shape, shape) != shape:
         raise ValueError(f"c has shape {c.shape}; the result has shape {shape}")
     options = Options(accuracy, scheme, engine, plan, workspace, return_report)
     shift = power_of_two_exponent(alpha)
     if shift is not None:
         a, b, alpha = _with_sign(a, b, alpha)
-    result, report = _product(
-        a, b, options, shift or 0, dtype, idle="alpha is 0: A and B are not read" if alpha == 0 else ""
-    )
     rest = alpha if shift is None and alpha != 0 else math.copysign(1.0, alpha.real)
-    if rest != 1.0 or c is not None:
-        result = combine(result, rest, c, beta)
+    epilogue = PLAIN if rest == 1.0 and c is None else Epilogue(rest, beta, c)
+    idle = "alpha is 0: A and B are not read" if alpha == 0 else ""
+    result, report = _product(a, b, options, library, shift or 0, dtype, idle, epilogue)
+    if not epilogue.idle:
         exact = abs(rest) == 1.0 and c is None
         report = replace(report, correct=report.correct and exact, reason=f"{report.reason}; alpha, beta applied")
-    return _deliver(result, report, out, return_report)
+    return _deliver(result, report, library, out, return_report)
 
 
 def _scalar(x: Any, name: str, dtype: np.dtype[Any]) -> complex:
@@ -219,12 +221,14 @@ def make_plan(
     -------
     Plan
     """
-    a, b = as_operand(a, "a"), as_operand(b, "b")
+    library = library_of(("a", a), ("b", b))
+    a, b = as_operand(a, "a", library), as_operand(b, "b", library)
     dtype = result_dtype(a.dtype, b.dtype)
     shapes = shapes_of(a.shape, b.shape)
     problem = shapes.problem(dtype)
-    limit = workspace_limit(problem, workspace)
-    return plan_for(problem, *_stacks(a, b, shapes, dtype), accuracy, scheme, engine_for(engine), limit)
+    maker = engine_for(engine, library.name, library.device)
+    limit = workspace_limit(problem, workspace, maker)
+    return plan_for(problem, *_stacks(a, b, shapes, dtype), accuracy, scheme, maker, limit)
 
 
 @_quiet
@@ -248,56 +252,76 @@ def prepare(a: Any, side: Literal["left", "right"], *, plan: Plan) -> Prepared:
     """
     if side not in ("left", "right"):
         raise PlanError(f'side={side!r}: expected "left" or "right"')
-    x = as_operand(a, "a")
+    library = library_of(("a", a))
+    x = as_operand(a, "a", library)
     if isinstance(x, Prepared):
         raise PlanError(f"the operand is prepared already: {x!r}")
     k = x.shape[-1] if side == "left" or x.ndim == 1 else x.shape[-2]
     if k != plan.problem.k or np.result_type(x.dtype, plan.problem.dtype) != plan.problem.dtype:
         raise PlanError(f"operand of shape {x.shape} and {x.dtype} does not fit the plan's {plan.problem}")
-    operand = np.array(converted(x, plan.problem.dtype))
+    engine = engine_for(plan.engine, library.name, library.device)
+    operand = converted(x, plan.problem.dtype).copy()
     split = None
     if operand.size and plan.scheme.independent_splits and not isinstance(plan.scheme, Native):
-        split = whole_split(plan, own_stack(operand, side, plan.problem), side, engine_for(plan.engine))
-    return Prepared(operand, split, side, plan)
+        split = whole_split(plan, own_stack(operand, side, plan.problem), side, engine)
+    return Prepared(operand, split, side, plan, library)
 
 
 def _stacks(a: Array | Prepared, b: Array | Prepared, shapes: Shapes, dtype: np.dtype[Any]) -> tuple[Array, Array]:
     """Both operands as stacks of the result's dtype."""
-    left, right = (x.operand if isinstance(x, Prepared) else x for x in (a, b))
+    left, right = _array_of(a), _array_of(b)
     return stacked(left, shapes.left, shapes.batch, dtype), stacked(right, shapes.right, shapes.batch, dtype)
 
 
 @_quiet
 def _product(
-    a: Array | Prepared, b: Array | Prepared, options: Options, shift: int = 0, dtype: Any = None, idle: str = ""
+    a: Array | Prepared,
+    b: Array | Prepared,
+    options: Options,
+    library: Library,
+    shift: int = 0,
+    dtype: Any = None,
+    idle: str = "",
+    epilogue: Epilogue = PLAIN,
 ) -> tuple[Array, Report]:
-    """2**shift A B in the result's shape, with its report: the flow of the library. `idle` says why nothing is read."""
+    """alpha (2**shift A B) + beta C in the result's shape, with its report: the flow of the library.
+
+    `idle` says why A and B are not read.
+    """
     dtype = dtype or result_dtype(a.dtype, b.dtype)
     shapes = shapes_of(a.shape, b.shape)
     problem = shapes.problem(dtype)
     plan = given_plan(a, b, options, problem)
-    engine = engine_for(options.engine if plan is None else plan.engine)
+    engine = engine_for(options.engine if plan is None else plan.engine, library.name, library.device)
     if 0 in (problem.m, problem.n, problem.k, problem.batch):
         idle = "a dimension is 0: nothing to multiply"
     if idle:
         left, right = (np.broadcast_to(dtype.type(0), shape) for shape in (shapes.left, shapes.right))
     else:
         left, right = _stacks(a, b, shapes, dtype)
-    limit = workspace_limit(problem, options.workspace)
+    if epilogue.c is not None:
+        stack = (problem.batch, problem.m, problem.n)
+        epilogue = replace(epilogue, c=np.broadcast_to(epilogue.c, shapes.result).reshape(stack))
+    limit = workspace_limit(problem, options.workspace, engine)
     if plan is None:
         plan = plan_for(problem, left, right, options.accuracy, options.scheme, engine, limit)
     elif plan.problem != problem or options.workspace is not None:
         plan = plan.scheme.fit(plan, problem, limit)
     if not options.return_report and math.isinf(plan.target.r):
-        plan = replace(plan, states_bound=False)
+        plan = plan.scheme.fit(replace(plan, states_bound=False), problem, limit)
     if idle:
-        plan, outcome = replace(plan, reason=idle), Outcome(np.zeros(shapes.result, dtype), 0.0, 0, [])
+        zeros = np.zeros((problem.batch, problem.m, problem.n), dtype, like=_array_of(a))
+        plan, outcome = replace(plan, reason=idle), Outcome(epilogue.apply(zeros), 0.0, 0, [])
     else:
         splits = usable_split(a, "left", plan, shapes.left), usable_split(b, "right", plan, shapes.right)
-        outcome = multiply(plan, left, right, engine, limit, shift, splits)
+        outcome = multiply(plan, left, right, engine, limit, shift, epilogue, splits)
     report = _report(plan, outcome, engine)
     log.info("%s: %s, %s", problem, plan.scheme, report.reason)
     return outcome.values.reshape(shapes.result), report
+
+
+def _array_of(x: Array | Prepared) -> Array:
+    return x.operand if isinstance(x, Prepared) else x
 
 
 def _report(plan: Plan, outcome: Outcome, engine: Engine) -> Report:
@@ -315,11 +339,9 @@ def _report(plan: Plan, outcome: Outcome, engine: Engine) -> Report:
     )
 
 
-def _deliver(result: Array, report: Report, out: Array | None, return_report: bool) -> Any:
-    """The result in `out`, if there is one, as a scalar where both operands were vectors, with its report if asked."""
+def _deliver(result: Array, report: Report, library: Library, out: Any, return_report: bool) -> Any:
+    """The result in `out`, if there is one, as an array of the operands' library, with its report if asked."""
+    given = library.give(result) if out is None else out
     if out is not None:
-        out[...] = result
-        result = out
-    elif result.ndim == 0:
-        result = result[()]
-    return (result, report) if return_report else result
+        library.take(out, "out")[...] = result
+    return (given, report) if return_report else given

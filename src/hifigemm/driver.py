@@ -1,7 +1,8 @@
-"""Blocks, refinement and special values: a plan carried out on stacks of NumPy arrays."""
+"""Blocks, refinement and special values: a plan carried out on stacks of arrays."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -11,6 +12,7 @@ import numpy as np
 from hifigemm.engine import Engine
 from hifigemm.exceptions import AccuracyError
 from hifigemm.numerics.bits import Array
+from hifigemm.numerics.epilogue import PLAIN, Epilogue
 from hifigemm.numerics.scaling import Scale
 from hifigemm.numerics.special import clean, fill_nonfinite, nonfinite_vectors
 from hifigemm.plan import Block, Plan, Split
@@ -82,9 +84,28 @@ def multiply(
     engine: Engine,
     workspace: int,
     shift: int = 0,
+    epilogue: Epilogue = PLAIN,
     splits: tuple[Split | None, Split | None] = (None, None),
 ) -> Outcome:
-    """2**shift A B by the plan, for any operands; Inf and NaN are set apart and filled in at the end.
+    """alpha (2**shift A B) + beta C by the plan, for any operands."""
+    whole = engine.whole_product(plan)
+    if whole is not None:
+        return Outcome(whole(a, b, shift, epilogue, splits), math.inf, plan.num_products, [])
+    outcome = _in_steps(plan, a, b, engine, workspace, shift, splits)
+    outcome.values = epilogue.apply(outcome.values)
+    return outcome
+
+
+def _in_steps(
+    plan: Plan,
+    a: Array,
+    b: Array,
+    engine: Engine,
+    workspace: int,
+    shift: int,
+    splits: tuple[Split | None, Split | None],
+) -> Outcome:
+    """2**shift A B; Inf and NaN are set apart and filled in at the end.
 
     A native product carries them through by itself, so its operands are looked at only where the result is not finite.
     """

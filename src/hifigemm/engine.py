@@ -8,9 +8,20 @@ from typing import Any, Protocol, TypeVar
 from hifigemm.formats import Format
 from hifigemm.numerics.accumulation import Accumulation
 from hifigemm.numerics.bits import Array
-from hifigemm.plan import ProductSpec
+from hifigemm.numerics.epilogue import Epilogue
+from hifigemm.plan import Plan, ProductSpec, Split
 
-__all__ = ["Engine", "F"]
+__all__ = ["Engine", "F", "WholeProduct"]
+
+
+class WholeProduct(Protocol):
+    """alpha (2**shift A B) + beta C for whole stacks, Inf and NaN included; splits of prepared operands are used."""
+
+    def __call__(
+        self, a: Array, b: Array, shift: int, epilogue: Epilogue, splits: tuple[Split | None, Split | None]
+    ) -> Array:
+        """The values, shape (batch, m, n)."""
+
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -29,6 +40,18 @@ class Engine(Protocol):
     @property
     def products(self) -> Mapping[str, ProductSpec]:
         """The exact products on offer, by name."""
+
+    @property
+    def part(self) -> int:
+        """Entries that the plain functions of numerics work on at a time."""
+
+    @property
+    def fused(self) -> bool:
+        """Whether residues are made, multiplied and put together by kernels that hold nothing else."""
+
+    @property
+    def workspace_factor(self) -> int:
+        """Default workspace, in multiples of the bytes of operands and result."""
 
     def exact_product(self, spec: ProductSpec, a: Array, b: Array, max_a: int, max_b: int) -> Array:
         """a @ b for integer matrices (batch, m, k), (batch, k, n) of magnitude at most max_a, max_b, without rounding.
@@ -55,4 +78,7 @@ class Engine(Protocol):
         """
 
     def override(self, function: F) -> F:
-        """This engine's version of a function of numerics: same name, same bits; the function itself by default."""
+        """This engine's version of a function of the plain maths: same name, same bits; else the function itself."""
+
+    def whole_product(self, plan: Plan) -> WholeProduct | None:
+        """All of a plan that judges nothing, with the bits of its steps, where the engine has it in a few launches."""

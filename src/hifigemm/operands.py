@@ -1,4 +1,4 @@
-"""Operands in, results out: what NumPy's matmul accepts, made a stack of two-dimensional products."""
+"""Operands in, results out: what `matmul` accepts, made a stack of two-dimensional products."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from hifigemm.libraries import Library
 from hifigemm.numerics.bits import Array
 from hifigemm.plan import Prepared, Problem
 
@@ -16,13 +17,13 @@ __all__ = ["Shapes", "as_operand", "check_out", "converted", "result_dtype", "sh
 _DTYPES = tuple(np.dtype(t) for t in ("float32", "float64", "complex64", "complex128"))
 
 
-def as_operand(x: Any, name: str) -> Array | Prepared:
-    """x as a NumPy array of at least one dimension, or as the Prepared that it is.
+def as_operand(x: Any, name: str, library: Library) -> Array | Prepared:
+    """x as an array of at least one dimension, or as the Prepared that it is.
 
     Raises
     ------
     TypeError
-        Arrays of other libraries, masked arrays, and what is not numeric.
+        Masked arrays, what is not numeric, and what `Library.take` refuses.
     ValueError
         Zero-dimensional operands.
     """
@@ -30,11 +31,7 @@ def as_operand(x: Any, name: str) -> Array | Prepared:
         return x
     if isinstance(x, np.ma.MaskedArray):
         raise TypeError(f"{name} is a masked array, whose mask would be lost; fill it first")
-    if not isinstance(x, np.ndarray) and (hasattr(x, "__dlpack__") or type(x).__module__.split(".")[0] == "torch"):
-        raise TypeError(
-            f"{name} is a {type(x).__module__}.{type(x).__name__}; the engines usable now take NumPy arrays"
-        )
-    x = np.asarray(x)
+    x = library.take(x, name)
     if x.ndim == 0:
         raise ValueError(f"{name} is a scalar; matmul takes arrays of one or more dimensions")
     if x.dtype.kind not in "fcbiu":
@@ -128,13 +125,20 @@ def stacked(x: Array, shape: tuple[int, int, int], batch: tuple[int, ...], dtype
     return x.reshape(shape)
 
 
-def check_out(out: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
-    """Raise unless `out` is a writable array that can take the result."""
-    if not isinstance(out, np.ndarray):
-        raise TypeError(f"out is a {type(out).__name__}; expected a NumPy array")
-    if out.shape != shape:
-        raise ValueError(f"out has shape {out.shape}; the result has shape {shape}")
-    if out.dtype != dtype:
-        raise TypeError(f"out has dtype {out.dtype}; the result has dtype {dtype}")
-    if not out.flags.writeable:
+def check_out(out: Any, shape: tuple[int, ...], dtype: np.dtype[Any], library: Library) -> None:
+    """Raise unless `out` is an array of the operands' library that can take the result.
+
+    Raises
+    ------
+    TypeError, ValueError
+        No array, another shape or dtype, a read-only array.
+    """
+    if not library.owns(out):
+        raise TypeError(f"out is a {type(out).__name__}; expected an array of {library}")
+    taken = library.take(out, "out")
+    if taken.shape != shape:
+        raise ValueError(f"out has shape {taken.shape}; the result has shape {shape}")
+    if taken.dtype != dtype:
+        raise TypeError(f"out has dtype {taken.dtype}; the result has dtype {dtype}")
+    if not taken.flags.writeable:
         raise ValueError("out is read-only")

@@ -16,6 +16,7 @@ from hifigemm.numerics.bits import Array
 from hifigemm.numerics.parts import PART
 
 if TYPE_CHECKING:
+    from hifigemm.libraries import Library
     from hifigemm.schemes.scheme import Scheme
 
 __all__ = ["Block", "Plan", "Prepared", "Problem", "Product", "ProductSpec", "Report", "Split", "fit_blocks"]
@@ -112,8 +113,10 @@ class Plan:
         beta of Ozaki scheme I.
     balance : int
         Bits that Ozaki scheme II gives to the left operand at the expense of the right one.
-    part : int
-        Entries of an operand or of the result that are worked on at a time.
+    part, part_limit : int
+        Entries of an operand or of the result that are worked on at a time, and the engine's limit for that.
+    fused : bool
+        The engine's kernels hold nothing but residues while nothing is judged.
     block_shape : tuple of int
         Matrices of the stack, rows and columns of the result that are computed at a time.
     workspace : int
@@ -133,6 +136,8 @@ class Plan:
     slice_bits: int = 0
     balance: int = 0
     part: int = PART
+    part_limit: int = PART
+    fused: bool = False
     block_shape: tuple[int, int, int] = (1, 1, 1)
     workspace: int = 0
 
@@ -262,6 +267,7 @@ class Prepared:
     split: Split | None
     side: str
     plan: Plan
+    library: Library
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -59,14 +59,15 @@ def plan_for(
     return chosen.plan(problem, a, b, target, engine, workspace)
 
 
-def workspace_limit(problem: Problem, workspace: int | None) -> int:
-    """Bytes to stay within: what was asked, or eight times the operands and the result and at least 256 MiB."""
+def workspace_limit(problem: Problem, workspace: int | None, engine: Engine) -> int:
+    """Bytes to stay within: what was asked, or the engine's multiple of operands and result and at least 256 MiB."""
     if workspace is not None:
         if isinstance(workspace, bool) or not isinstance(workspace, Integral) or workspace <= 0:
             raise PlanError(f"workspace={workspace!r}: expected a positive whole number of bytes")
         return int(workspace)
     p = problem
-    return max(2**28, 8 * p.batch * (p.m * p.k + p.k * p.n + p.m * p.n) * p.dtype.itemsize)
+    entries = p.batch * (p.m * p.k + p.k * p.n + p.m * p.n)
+    return max(2**28, engine.workspace_factor * entries * p.dtype.itemsize)
 
 
 def given_plan(a: Array | Prepared, b: Array | Prepared, options: Options, problem: Problem) -> Plan | None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import hifigemm as hg
 from hifigemm.cli.accuracy import add_accuracy
+from hifigemm.cli.bench import add_bench
 from hifigemm.cli.demo import add_demo
 from hifigemm.cli.errors import COMPUTATION_ERROR, INTERRUPTED, OK, USAGE_ERROR, InputError
 from hifigemm.cli.matmul import add_matmul, add_plan
@@ -54,7 +55,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"hifigemm {hg.__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     _add_info(commands)
-    for add in (add_demo, add_matmul, add_plan, add_accuracy, add_plot):
+    for add in (add_demo, add_matmul, add_plan, add_accuracy, add_bench, add_plot):
         add(commands)
     return parser
 

@@ -12,13 +12,14 @@ from typing import ClassVar
 
 import numpy as np
 
-from hifigemm.engine import F
+from hifigemm.engine import F, WholeProduct
 from hifigemm.exceptions import InexactProductError
 from hifigemm.formats import BF16, FP16, FP32, FP64, INT8, TF32, Format
 from hifigemm.numerics.accumulation import Accumulation, add_outside, in_any_order
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.bounds import exact_k_limit
-from hifigemm.plan import ProductSpec
+from hifigemm.numerics.parts import PART
+from hifigemm.plan import Plan, ProductSpec
 
 __all__ = ["NumpyEngine"]
 
@@ -40,6 +41,9 @@ class NumpyEngine:
 
     name = "numpy"
     device = "cpu"
+    part = PART
+    fused = False
+    workspace_factor = 8
     products: ClassVar[Mapping[str, ProductSpec]] = {spec.name: spec for spec in _SPECS}
 
     def exact_product(self, spec: ProductSpec, a: Array, b: Array, max_a: int, max_b: int) -> Array:
@@ -89,3 +93,7 @@ class NumpyEngine:
     def override(self, function: F) -> F:
         """The functions of numerics are NumPy's own."""
         return function
+
+    def whole_product(self, plan: Plan) -> WholeProduct | None:
+        """None: a plan is carried out step by step."""
+        return None

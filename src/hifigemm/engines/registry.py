@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from importlib.util import find_spec
 
 from hifigemm.engine import Engine
 from hifigemm.engines.numpy_engine import NumpyEngine
@@ -21,18 +22,30 @@ def _simulated(name: str) -> Engine:
     return simulated_engine(name)
 
 
-def _registry() -> dict[str, Callable[[], Engine]]:
+def _on_cpu() -> dict[str, Callable[[], Engine]]:
     return {"numpy": NumpyEngine} | {f"simulated-{name}": partial(_simulated, name) for name in _SIMULATED}
 
 
 def available() -> list[str]:
     """Names of the engines that can be used now."""
-    return list(_registry())
+    return [*_on_cpu(), *(["torch"] if find_spec("torch") is not None else [])]
 
 
-def engine_for(name: str | None) -> Engine:
-    """The engine of that name; None takes the one of NumPy operands."""
-    registry = _registry()
-    if name is not None and name not in registry:
-        raise PlanError(f"engine={name!r} cannot be used here; usable now: {', '.join(registry)}")
-    return registry[name or "numpy"]()
+def engine_for(name: str | None, library: str = "numpy", device: str = "cpu") -> Engine:
+    """The engine of that name for operands of a library on a device; None takes the one of the library.
+
+    Raises
+    ------
+    PlanError
+        A name that cannot be used here, or not on that device.
+    """
+    name = library if name is None else name
+    if name == "torch" and find_spec("torch") is not None:
+        from hifigemm.engines.torch_engine import torch_engine
+
+        return torch_engine(device)
+    if name not in available():
+        raise PlanError(f"engine={name!r} cannot be used here; usable now: {', '.join(available())}")
+    if device != "cpu":
+        raise PlanError(f"engine={name!r} multiplies on the CPU; the operands are on {device}")
+    return _on_cpu()[name]()

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 from functools import partial
 
-from hifigemm.engine import F
+from hifigemm.engine import F, WholeProduct
 from hifigemm.engines.numpy_engine import NumpyEngine
 from hifigemm.exceptions import PlanError
 from hifigemm.formats import FORMATS, FP32, Format
 from hifigemm.numerics.accumulation import Accumulation, add_outside, of_tensor_core
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.tensor_core import A100, B200, H100, V100, TensorCoreModel, tensor_core_product
-from hifigemm.plan import ProductSpec
+from hifigemm.plan import Plan, ProductSpec
 
 __all__ = ["IDEAL_NEAREST", "IDEAL_ZERO", "UNITS", "SimulatedEngine", "simulated_engine"]
 
@@ -43,6 +43,9 @@ class SimulatedEngine:
     """
 
     device = "cpu"
+    part = NumpyEngine.part
+    fused = NumpyEngine.fused
+    workspace_factor = NumpyEngine.workspace_factor
 
     def __init__(self, model: TensorCoreModel) -> None:
         self.name = f"simulated-{model.name}"
@@ -85,6 +88,10 @@ class SimulatedEngine:
     def override(self, function: F) -> F:
         """The functions of numerics are NumPy's own."""
         return function
+
+    def whole_product(self, plan: Plan) -> WholeProduct | None:
+        """None: a plan is carried out step by step."""
+        return None
 
 
 def simulated_engine(name: str) -> SimulatedEngine:

@@ -33,7 +33,7 @@ def ceil_log2(n: int) -> int:
 
 def power_of_two(e: Array) -> Array:
     """2.0**e for integer arrays with -1022 <= e <= 1023, made from bits."""
-    return ((np.asarray(e, np.int64) + 1023) << 52).view(np.float64)
+    return ((e.astype(np.int64, copy=False) + 1023) << 52).view(np.float64)
 
 
 def scale_by_power(x: Array, e: Array) -> Array:
@@ -42,7 +42,7 @@ def scale_by_power(x: Array, e: Array) -> Array:
     Three factors of equal direction are taken when 2**e itself is no float64; from +-2100 on every nonzero x has
     overflowed or vanished.
     """
-    e = np.asarray(e, np.int64)
+    e = e.astype(np.int64, copy=False)
     if e.size == 0 or (e.max() <= 1023 and e.min() >= -1022):
         return x * power_of_two(e)
     e = np.clip(e, -2100, 2100)
@@ -68,7 +68,7 @@ def lowest_bit(x: Array, axis: int) -> Array:
 
     Every entry of the vector is an integer multiple of 2**lowest_bit. A vector of zeros gives `NO_BIT`.
     """
-    bits = np.ascontiguousarray(x, np.float64).view(np.int64)
+    bits = np.ascontiguousarray(x, np.float64, like=x).view(np.int64)
     biased = (bits >> 52) & 0x7FF
     significand = bits & _FRACTION
     significand |= (biased > 0).astype(np.int64) << 52

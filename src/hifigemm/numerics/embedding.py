@@ -22,16 +22,16 @@ def components(x: Array) -> list[Array]:
 def embed_left(a: Array) -> Array:
     """(..., m, k) complex to (..., m, 2 k) float64: a_re, a_im, ...; real input becomes float64. Always a new array."""
     if a.dtype.kind != "c":
-        return np.array(a, np.float64, order="C")
-    return np.array(a, np.complex128, order="C").view(np.float64)
+        return np.array(a, np.float64, order="C", like=a)
+    return np.array(a, np.complex128, order="C", like=a).view(np.float64)
 
 
 def embed_right(b: Array) -> Array:
     """(..., k, n) complex to (..., 2 k, 2 n) float64: rows b_re, b_im, ... and -b_im, b_re, ... A new array."""
     if b.dtype.kind != "c":
-        return np.array(b, np.float64, order="C")
+        return np.array(b, np.float64, order="C", like=b)
     *stack, k, n = b.shape
-    out = np.empty((*stack, 2 * k, 2 * n))
+    out = np.empty((*stack, 2 * k, 2 * n), like=b)
     out[..., 0::2, 0::2] = b.real
     out[..., 0::2, 1::2] = b.imag
     np.negative(b.imag, out=out[..., 1::2, 0::2])
@@ -41,4 +41,4 @@ def embed_right(b: Array) -> Array:
 
 def unembed(c: Array) -> Array:
     """(..., m, 2 n) float64 or float32 back to (..., m, n) complex, without a copy where c is contiguous."""
-    return np.ascontiguousarray(c).view(np.complex64 if c.dtype == np.float32 else np.complex128)
+    return np.ascontiguousarray(c, like=c).view(np.complex64 if c.dtype == np.float32 else np.complex128)

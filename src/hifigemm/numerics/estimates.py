@@ -67,7 +67,7 @@ def published_num_slices(a: Array, b: Array, slice_bits: int, u: float, part: in
 
 def _finite(x: Array, axis: int) -> Array:
     """Vectors along `axis` as rows (batch, vectors, k) of float64: components of complex entries side by side."""
-    x = np.ascontiguousarray(x if axis == 2 else np.swapaxes(x, 1, 2))
+    x = np.ascontiguousarray(x if axis == 2 else np.swapaxes(x, 1, 2), like=x)
     real = x.view(x.real.dtype).astype(np.float64)
     return np.where(np.isfinite(real), real, 0.0)
 

@@ -38,7 +38,7 @@ def limbs_from_sums(sums: Array, shifts: Sequence[int], count: int) -> Array:
     int64 array, shape (count, N)
         Not yet swept; each limb is below 2**36 S in magnitude.
     """
-    limbs = np.zeros((count + 2, sums.shape[1]), np.int64)
+    limbs = np.zeros((count + 2, sums.shape[1]), np.int64, like=sums)
     for total, shift in zip(sums, shifts, strict=True):
         j, r = divmod(shift, LIMB_BITS)
         low = (total & _MASK) << r

@@ -18,9 +18,9 @@ _LEAST_VECTORS = 8
 Where = tuple[slice, ...]
 
 
-def part_size(workspace: int) -> int:
-    """Entries to work on at a time within so many bytes."""
-    return min(max(workspace // 1024, 64), PART)
+def part_size(workspace: int, limit: int = PART) -> int:
+    """Entries to work on at a time within so many bytes, at most `limit`."""
+    return min(max(workspace // 1024, 64), limit)
 
 
 def vector_parts(x: Array, axis: int, size: int = PART) -> Iterator[Where]:
@@ -57,5 +57,5 @@ def map_vectors(function: Callable[[Array], Array], x: Array, axis: int, size: i
 def put(arrays: dict[str, Array], name: str, shape: tuple[int, ...], where: Where, values: Array) -> None:
     """arrays[name][where] = values, the array being made when its first part comes."""
     if name not in arrays:
-        arrays[name] = np.empty(shape, values.dtype)
+        arrays[name] = np.empty(shape, values.dtype, like=values)
     arrays[name][where] = values

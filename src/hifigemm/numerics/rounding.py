@@ -20,6 +20,7 @@ import numpy as np
 from hifigemm.formats import Format
 from hifigemm.numerics.bits import Array, power_of_two, scale_by_power
 from hifigemm.numerics.limbs import LIMB_BITS, carry
+from hifigemm.numerics.parts import put
 
 __all__ = ["Rounded", "in_chunks", "round_limbs"]
 
@@ -66,7 +67,7 @@ def round_limbs(limbs: Array, exponent: Array, fmt: Format, err_exponent: int | 
     head, tail, sticky, magnitude = _leading_bits(limbs)
     quantum = np.maximum(magnitude + exponent - (fmt.t - 1), fmt.min_exponent)
     drop = quantum - (magnitude + exponent - 63)
-    certain = np.ones(len(magnitude), bool)
+    certain = np.ones(len(magnitude), bool, like=magnitude)
     if err_exponent is not None:
         certain = _far_from_midpoint(head, tail, drop, err_exponent - magnitude + 63)
     kept = _round_to_even(head, sticky | (tail != 0), np.minimum(drop, 65))
@@ -80,12 +81,12 @@ def round_limbs(limbs: Array, exponent: Array, fmt: Format, err_exponent: int | 
 def _leading_bits(limbs: Array) -> tuple[Array, Array, Array, Array]:
     """The 64 leading bits (uint64, top bit set unless V = 0), the next 32, a sticky flag, and floor(log2 V) or -1."""
     count, n = limbs.shape
-    padded = np.zeros((count + _PADDING, n), np.int64)
+    padded = np.zeros((count + _PADDING, n), np.int64, like=limbs)
     padded[_PADDING:] = limbs
-    lead = np.full(n, _PADDING)
+    lead = np.full(n, _PADDING, like=limbs)
     for j in range(_PADDING + 1, count + _PADDING):
         np.copyto(lead, j, where=padded[j] != 0)
-    at = lead * n + np.arange(n)
+    at = lead * n + np.arange(n, like=limbs)
     flat = padded.ravel()
     x0, x1, x2, x3 = (flat[at - j * n] for j in range(4))
     for j in range(1, count + _PADDING):
@@ -134,11 +135,9 @@ def _far_from_midpoint(head: Array, tail: Array, drop: Array, err_exponent: Arra
 def in_chunks(work: Callable[[slice], Rounded], shape: tuple[int, ...], fmt: Format, size: int) -> Rounded:
     """Assemble a `Rounded` of the given shape from `work` on `size` flattened entries at a time."""
     entries = math.prod(shape)
-    values = np.empty(entries, np.float32 if fmt.t == 24 else np.float64)
-    magnitude = np.empty(entries, np.int64)
-    certain = np.empty(entries, bool)
-    for start in range(0, entries, size):
+    found: dict[str, Array] = {}
+    for start in range(0, max(entries, 1), size):
         part = slice(start, min(start + size, entries))
-        done = work(part)
-        values[part], magnitude[part], certain[part] = done.values, done.magnitude, done.certain
-    return Rounded(values.reshape(shape), magnitude.reshape(shape), certain.reshape(shape))
+        for name, x in vars(work(part)).items():
+            put(found, name, (entries,), (part,), x)
+    return Rounded(**{name: x.reshape(shape) for name, x in found.items()})

@@ -68,15 +68,14 @@ def round_to_format(x: Array, fmt: Format, mode: str = "nearest", *, saturate: b
     """
     if mode not in ROUNDINGS:
         raise ValueError(f"rounding mode {mode!r} is none of {', '.join(ROUNDINGS)}")
-    x = np.asarray(x)
     if fmt.t == FP64.t and fmt.emin == FP64.emin and fmt.emax == FP64.emax:
         return x.astype(np.float64)
     if not (1 < fmt.t <= 53 and fmt.min_exponent >= -1022 and fmt.emax <= 1023):
         raise ValueError(f"{fmt} is wider than float64 arithmetic can round to: need t <= 53, emin - t + 1 >= -1022")
     top = largest_finite(fmt)
     beyond = top if (mode == "zero" if saturate is None else saturate) else np.inf
-    flat = np.ascontiguousarray(x).reshape(-1)
-    out = np.empty(flat.shape, result_dtype(fmt))
+    flat = x.reshape(-1)
+    out = np.empty(flat.shape, result_dtype(fmt), like=flat)
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         for start in range(0, flat.size, _CHUNK):
             part = flat[start : start + _CHUNK].astype(np.float64)
@@ -97,5 +96,4 @@ def _round_chunk(x: Array, fmt: Format, to_integer: Callable[[Array], Array]) ->
 
 def is_representable(x: Array, fmt: Format) -> bool:
     """Whether every entry is a value of `fmt`; Inf and NaN count as values of every format."""
-    x = np.asarray(x)
     return bool(np.all((round_to_format(x, fmt, "zero") == x) | np.isnan(x)))

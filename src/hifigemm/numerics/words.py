@@ -100,7 +100,7 @@ class Splitting:
         remainder : float64 array
             x - sum_p 2**(-low_shift p) words[p]: exact, but for one rounding where a word saturates.
         """
-        remainder = np.array(x, np.float64)
+        remainder = np.array(x, np.float64, like=x)
         words = []
         for p in range(self.num_words):
             scaled = remainder
@@ -119,7 +119,7 @@ class Splitting:
         been rounded to multiples of 2**-1074.
         """
         size = np.abs(x)
-        excess, subnormal, lowest = [], [], np.full(lost.shape, 2.0**self.fmt.emax)
+        excess, subnormal, lowest = [], [], np.full(lost.shape, 2.0**self.fmt.emax, like=lost)
         for p, (word, bound) in enumerate(zip(words, self.relative_bounds())):
             part = np.abs(word).astype(np.float64)
             least = np.min(part, axis=axis, where=part > 0, initial=np.inf, keepdims=True)

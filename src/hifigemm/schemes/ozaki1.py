@@ -101,7 +101,7 @@ class Ozaki1(Scheme):
             count, reason = self.num_slices, f"{self.num_slices} slices of {beta} bits, as asked"
         elif self.mode in ("dp", "sp"):
             fmt = FP64 if self.mode == "dp" else FP32
-            count, ended = estimates.published_num_slices(a, b, beta, fmt.u, part_size(workspace))
+            count, ended = estimates.published_num_slices(a, b, beta, fmt.u, part_size(workspace, engine.part))
             reason = f"{count} slices of {beta} bits by the estimate of [MOOI20] for {fmt.name}"
             if ended:
                 reason = f"all slices of {beta} bits: the operands end before the estimate is met"
@@ -111,7 +111,19 @@ class Ozaki1(Scheme):
         scheme = replace(self, num_slices=count)
         pairs = count * (count + 1) // 2 * (4 if problem.is_complex else 1)
         k_block = bounds.exact_k_limit(spec.accumulator_max, 2 ** (beta - 1), 2 ** (beta - 1))
-        plan = Plan(problem, scheme, target, engine.name, spec, pairs, k_block, reason, self.explicit, slice_bits=beta)
+        plan = Plan(
+            problem,
+            scheme,
+            target,
+            engine.name,
+            spec,
+            pairs,
+            k_block,
+            reason,
+            self.explicit,
+            slice_bits=beta,
+            part_limit=engine.part,
+        )
         return scheme.fit(plan, problem, workspace)
 
     def fit(self, plan: Plan, problem: Problem, workspace: int) -> Plan:
@@ -120,7 +132,7 @@ class Ozaki1(Scheme):
         spec, k, limbs = plan.words, problem.terms, num_limbs(_sum_bits(plan, self.count))
         converted = 0 if spec.accumulator_max > 2**31 else 4 * min(2**24 >> (2 * plan.slice_bits - 2), self.count * k)
         per_vector = k * (self.count * storage_dtype(spec).itemsize + ENTRY_BYTES) + converted
-        part = part_size(workspace)
+        part = part_size(workspace, plan.part_limit)
         passing = min(part_entries(problem.k, part), problem.batch * max(problem.m, problem.n) * problem.k)
         passing *= width * width * 10 * 8
 

@@ -41,6 +41,7 @@ from hifigemm.schemes import promise
 from hifigemm.schemes.residue_products import (
     multiply_residues,
     num_parts,
+    residue_bytes,
     round_integers,
     rounded_integers,
     scaled_residues,
@@ -106,7 +107,7 @@ class Ozaki2(Scheme):
         if self.num_moduli is not None:
             count, reason = self.num_moduli, f"{self.num_moduli} moduli, as asked"
         else:
-            exact, exact_balance, bits = _exact_count(problem, a, b, part_size(workspace))
+            exact, exact_balance, bits = _exact_count(problem, a, b, part_size(workspace, engine.part))
             count = crt.count_for_bits(_wanted_bits(problem, target), problem.is_complex)
             reason = f"{count} moduli for {target}"
             if exact is not None and (target.correct or exact <= count):
@@ -117,7 +118,18 @@ class Ozaki2(Scheme):
         scheme = replace(self, num_moduli=count)
         parts = num_parts(_moduli(problem, count), problem.is_complex)
         plan = Plan(
-            problem, scheme, target, engine.name, spec, parts, spec.k_block, reason, self.explicit, balance=balance
+            problem,
+            scheme,
+            target,
+            engine.name,
+            spec,
+            parts,
+            spec.k_block,
+            reason,
+            self.explicit,
+            balance=balance,
+            part_limit=engine.part,
+            fused=engine.fused and self.scaling == "fast",
         )
         return scheme.fit(plan, problem, workspace)
 
@@ -128,12 +140,15 @@ class Ozaki2(Scheme):
         moduli = _moduli(problem, count)
         facts = 9 * width * width
         converted = 4 * min(1024, k)
-        per_vector = k * (num_parts(moduli, problem.is_complex) + facts) + converted
-        part = part_size(workspace)
+        per_product = num_parts(moduli, problem.is_complex)
+        per_vector = k * (per_product + facts) + converted
+        part = part_size(workspace, plan.part_limit)
         passing = min(part_entries(k, part), problem.batch * max(problem.m, problem.n) * k)
         passing *= width * (12 * 8 + 2 * count)
 
         def need(batch: int, rows: int, cols: int) -> int:
+            if plan.fused and not plan.judged:
+                return per_product * batch * residue_bytes(rows, cols, k)
             entries = batch * rows * cols * width
             rounding = min(entries, part) * (4 * moduli.limb_count + count + 30) * 8
             return batch * (rows + cols) * per_vector + entries * (count + 120) + passing + rounding

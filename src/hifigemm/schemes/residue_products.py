@@ -23,6 +23,7 @@ __all__ = [
     "multiply_residues",
     "num_parts",
     "product_operands",
+    "residue_bytes",
     "round_integers",
     "rounded_integers",
     "scaled_residues",
@@ -32,6 +33,12 @@ __all__ = [
 def num_parts(moduli: ModuliSet, is_complex: bool) -> int:
     """Real products: one for each modulus, or two or three for complex operands."""
     return sum(1 if not is_complex else 2 if j else 3 for j in moduli.splits)
+
+
+def residue_bytes(rows: int, cols: int, k: int) -> int:
+    """Bytes of the residues of both operands and the product for one modulus, padded as fused kernels want them."""
+    inner = -(-k // 16) * 16
+    return (rows + cols) * inner + -(-rows // 128) * 128 * (-(-cols // 256) * 256)
 
 
 def product_operands(residues: list[Array], moduli: ModuliSet) -> Array:

@@ -13,6 +13,7 @@ from typing import Any, BinaryIO, NamedTuple
 from .ozaki import ozaki_modes
 from .products import accumulation, forward_errors, last_bit, residuals
 from .style import Row
+from .throughput import throughput
 from .words import mantissa, underflow
 
 __all__ = ["DRAWINGS", "Drawing", "draw", "find_drawing", "read_rows", "save"]
@@ -33,6 +34,9 @@ DRAWINGS = {
     "accumulation": Drawing(accumulation, frozenset({"inputs", "k", "method", "residual", "share_towards_zero"})),
     "last_bit": Drawing(last_bit, frozenset({"inputs", "k", "method", "residual"}), ("method", "FP32, whole operands")),
     "residuals": Drawing(residuals, frozenset({"inputs", "k", "method", "residual"})),
+    "throughput": Drawing(
+        throughput, frozenset({"case", "mode", "m", "n", "k", "burst_tflops", "sustained_tflops", "roof_tflops"})
+    ),
     "ozaki_modes": Drawing(ozaki_modes, frozenset({"phi", "n", "way", "max_relative_error", "num_slices"})),
 }
 """By the name of the experiment; the first that fits a file draws it."""

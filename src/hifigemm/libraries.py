@@ -1,0 +1,131 @@
+"""Whose arrays come in: NumPy arrays, and PyTorch tensors on the CPU or a GPU. What comes in goes out.
+
+Inside, everything is an array with NumPy's interface. A CPU tensor is seen as the NumPy array of its memory, a CUDA
+tensor through `engines.device_array`, which carries NumPy's operations out on the device. Nothing is copied between
+devices or libraries.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hifigemm.numerics.bits import Array
+
+__all__ = ["NUMPY", "Library", "library_of"]
+
+
+@dataclass(frozen=True)
+class Library:
+    """An array library and a device of it.
+
+    Attributes
+    ----------
+    name : "numpy" or "torch"
+    device : str
+        "cpu", or as PyTorch names it, such as "cuda:0".
+    """
+
+    name: str
+    device: str
+
+    def __str__(self) -> str:
+        return self.name if self.device == "cpu" else f"{self.name} on {self.device}"
+
+    @property
+    def on_host(self) -> bool:
+        """Whether arrays lie in the memory of the CPU."""
+        return self.device == "cpu"
+
+    def owns(self, x: Any) -> bool:
+        """Whether x is an array of this library on this device."""
+        return _library(x) == self
+
+    def take(self, x: Any, name: str) -> Array:
+        """An array of this library with NumPy's interface; shares its memory.
+
+        Raises
+        ------
+        TypeError
+            Tensors that require gradients, sparse or quantised ones, and dtypes that NumPy does not have.
+        """
+        if self.name == "numpy":
+            return np.asarray(x)
+        if not self.owns(x):
+            raise TypeError(f"{name} is a {type(x).__name__}; expected an array of {self}")
+        _check_tensor(x, name)
+        x = x.resolve_conj().resolve_neg()
+        if self.on_host:
+            array: Array = x.numpy()
+            return array
+        from hifigemm.engines.device_array import wrap
+
+        return wrap(x)
+
+    def give(self, x: Array) -> Any:
+        """An array of this library from what `take` or a product made; a product of vectors is a scalar in NumPy."""
+        if self.name == "numpy":
+            return x[()] if x.ndim == 0 else x
+        if self.on_host:
+            import torch
+
+            return torch.from_numpy(np.ascontiguousarray(x)).reshape(x.shape)
+        from hifigemm.engines.device_array import unwrap
+
+        return unwrap(x)
+
+
+NUMPY = Library("numpy", "cpu")
+
+
+def library_of(*operands: tuple[str, Any]) -> Library:
+    """The library and device that all the named operands have in common; None and what NumPy converts do not count.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Operands of different libraries or devices.
+    """
+    found: dict[str, Library] = {}
+    for name, x in operands:
+        library = getattr(x, "library", None) or _library(x)
+        if library is not None:
+            found[name] = library
+    libraries = list(dict.fromkeys(found.values()))
+    if len(libraries) > 1:
+        places = ", ".join(f"{name} is of {library}" for name, library in found.items())
+        error = TypeError if len({x.name for x in libraries}) > 1 else ValueError
+        raise error(f"operands of different libraries or devices: {places}; nothing is copied, move one of them")
+    return libraries[0] if libraries else NUMPY
+
+
+def _library(x: Any) -> Library | None:
+    """The library of an array; None for what is no array but may become one, such as a list."""
+    if isinstance(x, np.ndarray | np.generic):
+        return NUMPY
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(x, torch.Tensor):
+        if x.device.type not in ("cpu", "cuda"):
+            raise TypeError(f"a tensor on {x.device}: expected the CPU or a CUDA device")
+        return Library("torch", str(x.device))
+    if hasattr(x, "__dlpack__"):
+        kind = type(x)
+        raise TypeError(
+            f"a {kind.__module__}.{kind.__name__}: NumPy arrays and PyTorch tensors are multiplied; convert it with "
+            "from_dlpack"
+        )
+    return None
+
+
+def _check_tensor(x: Any, name: str) -> None:
+    import torch
+
+    if x.requires_grad and torch.is_grad_enabled():
+        raise TypeError(f"{name} requires a gradient, which would be lost: pass {name}.detach() or use torch.no_grad()")
+    if x.layout is not torch.strided or x.is_quantized:
+        raise TypeError(f"{name} is a tensor of layout {x.layout}, {x.dtype}; expected a dense one")
+    if x.dtype is torch.bfloat16:
+        raise TypeError(f"{name} has dtype {x.dtype}; expected float32, float64, complex64 or complex128")
