@@ -228,7 +228,9 @@ def make_plan(
     problem = shapes.problem(dtype)
     maker = engine_for(engine, library.name, library.device)
     limit = workspace_limit(problem, workspace, maker)
-    return plan_for(problem, *_stacks(a, b, shapes, dtype), accuracy, scheme, maker, limit)
+    plan = plan_for(problem, *_stacks(a, b, shapes, dtype), accuracy, scheme, maker, limit)
+    # What was seen of these operands holds for no others.
+    return plan.scheme.fit(replace(plan, promised=False), problem, limit) if plan.promised else plan
 
 
 @_quiet

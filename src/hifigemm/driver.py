@@ -90,7 +90,7 @@ def multiply(
     """alpha (2**shift A B) + beta C by the plan, for any operands."""
     whole = engine.whole_product(plan)
     if whole is not None:
-        return Outcome(whole(a, b, shift, epilogue, splits), math.inf, plan.num_products, [])
+        return Outcome(whole(a, b, shift, epilogue, splits), plan.scheme.stated_bound(plan), plan.num_products, [])
     outcome = _in_steps(plan, a, b, engine, workspace, shift, splits)
     outcome.values = epilogue.apply(outcome.values)
     return outcome

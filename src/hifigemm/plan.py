@@ -115,6 +115,8 @@ class Plan:
         Bits that Ozaki scheme II gives to the left operand at the expense of the right one.
     part, part_limit : int
         Entries of an operand or of the result that are worked on at a time, and the engine's limit for that.
+    promised : bool
+        Every entry keeps the target, as was seen from the operands the plan was made for: nothing is judged.
     fused : bool
         The engine's kernels hold nothing but residues while nothing is judged.
     block_shape : tuple of int
@@ -137,6 +139,7 @@ class Plan:
     balance: int = 0
     part: int = PART
     part_limit: int = PART
+    promised: bool = False
     fused: bool = False
     block_shape: tuple[int, int, int] = (1, 1, 1)
     workspace: int = 0
@@ -151,7 +154,7 @@ class Plan:
     @property
     def judged(self) -> bool:
         """Whether anything is to be said of the error: as a promise or for the report."""
-        return self.states_bound or math.isfinite(self.target.r)
+        return not self.promised and (self.states_bound or math.isfinite(self.target.r))
 
     @property
     def layout(self) -> tuple[object, ...]:

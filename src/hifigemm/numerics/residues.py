@@ -28,6 +28,7 @@ __all__ = [
     "centred",
     "complex_moduli",
     "count_for_bits",
+    "count_for_range",
     "moduli_set",
     "real_moduli",
     "reduce_centred",
@@ -132,11 +133,15 @@ def moduli_set(count: int, is_complex: bool) -> ModuliSet:
     return ModuliSet(moduli, tuple(square_root_of_minus_one(p) if is_complex else None for p in moduli))
 
 
+def count_for_range(least: int, is_complex: bool) -> int | None:
+    """Smallest number of moduli, at least 2, whose half_range is `least` or more; None where none has."""
+    counts = range(2, MAX_MODULI + 1)
+    return next((n for n in counts if moduli_set(n, is_complex).half_range >= least), None)
+
+
 def count_for_bits(bits: int, is_complex: bool) -> int:
     """Smallest number of moduli, at least 2, whose half_range has that many bits; at most MAX_MODULI."""
-    return next(
-        (n for n in range(2, MAX_MODULI) if moduli_set(n, is_complex).half_range.bit_length() >= bits), MAX_MODULI
-    )
+    return count_for_range(1 << (bits - 1), is_complex) or MAX_MODULI
 
 
 def reduce_centred(x: Array, p: int) -> Array:

@@ -71,6 +71,10 @@ class Native(Scheme):
         """One product; the library manages its own workspace."""
         return _planned(self, problem, target, engine.name)
 
+    def stated_bound(self, plan: Plan) -> float:
+        """The worst case."""
+        return self.bound(plan.problem)
+
     def fit(self, plan: Plan, problem: Problem, workspace: int) -> Plan:
         """One block."""
         return replace(plan, problem=problem, block_shape=(problem.batch, problem.m, problem.n))

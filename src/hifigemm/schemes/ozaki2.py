@@ -50,6 +50,9 @@ from hifigemm.schemes.scheme import Scheme, check_count, exact_int8, finished, p
 
 __all__ = ["Ozaki2"]
 
+_LEAST_RANGE = 2**42
+"""T of at least this size: integers are rounded to nearest, and k / T stays below 2**-20 for k below 2**22."""
+
 
 @dataclass(frozen=True)
 class Ozaki2(Scheme):
@@ -103,15 +106,19 @@ class Ozaki2(Scheme):
     def plan(self, problem: Problem, a: Array, b: Array, target: Target, engine: Engine, workspace: int) -> Plan:
         """Choose the number of moduli from the target, or fewer where the operands are short integers."""
         product_spec(engine, self.product, "Ozaki2")
-        balance = 0
+        balance, promised = 0, False
         if self.num_moduli is not None:
             count, reason = self.num_moduli, f"{self.num_moduli} moduli, as asked"
         else:
-            exact, exact_balance, bits = _exact_count(problem, a, b, part_size(workspace, engine.part))
-            count = crt.count_for_bits(_wanted_bits(problem, target), problem.is_complex)
-            reason = f"{count} moduli for {target}"
+            part = part_size(workspace, engine.part)
+            exact, exact_balance, bits = _exact_count(problem, a, b, part)
+            enough = self._enough(problem, a, b, target, engine, workspace)
+            promised = enough is not None
+            count = enough or crt.count_for_bits(_wanted_bits(problem, target), problem.is_complex)
+            reason = f"{count} moduli for {target}" + " in every entry" * promised
             if exact is not None and (target.correct or exact <= count):
-                count, balance, reason = exact, exact_balance, f"{exact} moduli hold the exact product of {bits} bits"
+                count, balance, promised = exact, exact_balance, False
+                reason = f"{exact} moduli hold the exact product of {bits} bits"
         if self.scaling == "accurate":
             reason += ", one more product for the scaling"
         spec = engine.products[self.product]
@@ -128,10 +135,28 @@ class Ozaki2(Scheme):
             reason,
             self.explicit,
             balance=balance,
+            promised=promised,
             part_limit=engine.part,
             fused=engine.fused and self.scaling == "fast",
         )
         return scheme.fit(plan, problem, workspace)
+
+    def _enough(
+        self, problem: Problem, a: Array, b: Array, target: Target, engine: Engine, workspace: int
+    ) -> int | None:
+        """Fewest moduli with which every entry keeps a number r; None where the operands do not tell.
+
+        Fast scaling has 2**-s_i < 2 ||A_i|| / T, T**2 = half_range, and rounds to nearest, so that the error of an
+        entry is at most (||A_i|| sum|B_j| + ||B_j|| sum|A_i|) / T, but for terms of relative size k / T < 2**-20.
+        """
+        if self.scaling == "accurate" or target.correct or math.isinf(target.r):
+            return None
+        part = part_size(workspace, engine.part)
+        ratio = engine.override(promise.error_ratio)(a, b, engine, part, max(workspace // 256, 1))
+        wanted = ratio * (1.0 + 2.0**-19) / target.r
+        if not math.isfinite(wanted):
+            return None
+        return crt.count_for_range(max(math.ceil(wanted), _LEAST_RANGE) ** 2, problem.is_complex)
 
     def fit(self, plan: Plan, problem: Problem, workspace: int) -> Plan:
         """Blocks by the bytes of residues and working copies of rows and columns, and of residues of entries."""
@@ -197,7 +222,7 @@ class Ozaki2(Scheme):
         units = left.unit, right.unit
         if not plan.judged:
             values = engine.override(rounded_integers)(residues, *units, shift, moduli, problem.fmt, plan.part)
-            return finished(problem, values, None, math.inf, left.count)
+            return finished(problem, values, None, self.stated_bound(plan), left.count)
         error = _error(left, right, problem.terms)
         err = np.frexp(error)[1].astype(np.int64)
         lowest = left.facts["exponent"] + right.facts["exponent"] - left.unit - right.unit

@@ -13,13 +13,17 @@ import math
 import numpy as np
 
 from hifigemm.engine import Engine
-from hifigemm.numerics.bits import Array, power_of_two, scale_by_power
+from hifigemm.numerics.bits import Array, ceil_magnitude, power_of_two, scale_by_power
+from hifigemm.numerics.embedding import components
 from hifigemm.numerics.estimates import MAGNITUDE_BITS_DOWN, magnitudes_down, nonzeros
+from hifigemm.numerics.parts import put, vector_parts
 from hifigemm.numerics.rounding import Rounded
+from hifigemm.numerics.scaling import NORM_BITS, square_norms
+from hifigemm.numerics.special import clean
 from hifigemm.plan import Plan, Split
 from hifigemm.schemes.scheme import exact_int8
 
-__all__ = ["bits_of_inverse", "facts", "judge", "magnitude_sums", "term_counts"]
+__all__ = ["bits_of_inverse", "error_ratio", "facts", "judge", "magnitude_sums", "term_counts"]
 
 
 def bits_of_inverse(r: float) -> int:
@@ -27,6 +31,48 @@ def bits_of_inverse(r: float) -> int:
     if r == 0.0 or r < 2.0**-1000:
         return 1100
     return 1 - math.frexp(r)[1] if math.isfinite(r) else 0
+
+
+def error_ratio(a: Array, b: Array, engine: Engine, part: int, entries: int) -> float:
+    """Largest (||A_i|| sum|B_j| + ||B_j|| sum|A_i|) / (|A||B|)_ij over all components of the result, or more.
+
+    Norms and sums are rounded up, |A||B| is taken from magnitudes rounded down to 7 bits; inf where it is not shown to
+    be positive. All are integers, so every engine finds the same float64.
+
+    Parameters
+    ----------
+    a, b : arrays (batch or 1, m, k) and (batch or 1, k, n)
+        Real or complex; Inf and NaN count as zeros.
+    part, entries : int
+        Entries of an operand and of the result to work on at a time.
+    """
+    (e, norm_a, sum_a), (f, norm_b, sum_b) = _sizes(a, 2, part), _sizes(b, 1, part)
+    (batch, m, _), n, top = np.broadcast_shapes(a.shape[:1], b.shape[:1]) + a.shape[1:], b.shape[2], 127
+    step, worst = max(entries // max(batch * n, 1), 1), 0.0
+    down_b = [magnitudes_down(clean(c), f) for c in components(b)]
+    for rows in (slice(i, i + step) for i in range(0, m, step)):
+        down_a = [magnitudes_down(clean(c), e[:, rows]) for c in components(a[:, rows])]
+        above = norm_a[:, rows] * sum_b + norm_b * sum_a[:, rows]
+        for order in [down_b] if len(down_b) == 1 else [down_b, down_b[::-1]]:
+            below = np.add.reduce([exact_int8(engine, x, y, top, top) for x, y in zip(down_a, order, strict=True)])
+            with np.errstate(divide="ignore", invalid="ignore"):
+                found = np.where(above == 0, 0.0, above / (below * 4.0**-MAGNITUDE_BITS_DOWN))
+            worst = max(worst, float(found.max(initial=0.0)))
+    return worst
+
+
+def _sizes(x: Array, axis: int, part: int) -> tuple[Array, Array, Array]:
+    """Exponents e of the vectors of x, their norms and sums of magnitudes in units of 2**e, rounded up."""
+    shape = (x.shape[0], x.shape[1], 1) if axis == 2 else (x.shape[0], 1, x.shape[2])
+    found: dict[str, Array] = {}
+    for where in vector_parts(x, axis, part):
+        parts = [clean(c) for c in components(x[where])]
+        squares, exponent = square_norms(parts, axis)
+        sums = [ceil_magnitude(c, NORM_BITS - exponent).sum(axis=axis, keepdims=True) for c in parts]
+        put(found, "exponent", shape, where, exponent)
+        put(found, "norm", shape, where, np.sqrt(squares) * 2.0**-NORM_BITS)
+        put(found, "sum", shape, where, np.add.reduce(sums) * 2.0**-NORM_BITS)
+    return found["exponent"], found["norm"], found["sum"]
 
 
 def facts(plan: Plan, x: Array, exponent: Array) -> dict[str, Array]:

@@ -7,6 +7,7 @@ one block of C on an engine; refine gives a finer plan for the entries whose pro
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from numbers import Integral
 from typing import ClassVar
@@ -64,6 +65,10 @@ class Scheme:
     def multiply(self, plan: Plan, left: Split, right: Split, engine: Engine, shift: int) -> Product:
         """The block 2**shift A B from the splits of its rows and columns, rounded once."""
         raise NotImplementedError
+
+    def stated_bound(self, plan: Plan) -> float:
+        """Error / |A||B| that is known not to be exceeded before anything is multiplied."""
+        return plan.target.r if plan.promised else math.inf
 
     def fit(self, plan: Plan, problem: Problem, workspace: int) -> Plan:
         """The plan for another problem of the same k and dtype, in blocks that take at most `workspace` bytes."""
