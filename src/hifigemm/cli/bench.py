@@ -1,0 +1,222 @@
+"""`hifigemm bench`: times of the native product, of schemes and of peers, after their results were checked."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from hifigemm.cli.atomic import check_writable
+from hifigemm.cli.bench_stages import stages
+from hifigemm.cli.errors import COMPUTATION_ERROR, OK, InputError
+from hifigemm.cli.table import print_table
+from hifigemm.study.bench import NATIVE, Outcome
+from hifigemm.study.bench_arrays import Arrays, CudaArrays, NumpyArrays, cuda_is_usable
+from hifigemm.study.bench_cases import measure, scheme_options
+from hifigemm.study.bench_operands import DTYPES, FAMILIES, Workload, check_family
+from hifigemm.study.bench_rows import Row, rows, stage_rows
+from hifigemm.study.ceilings import measured_ceilings, peak_rates
+from hifigemm.study.environment import environment, write_csv
+from hifigemm.study.gpu_timing import QUICK, Method
+from hifigemm.study.peers import available, peers
+
+__all__ = ["add_bench"]
+
+SIZES = {"cpu": (128, 256, 512), "cuda": (1024, 2048, 4096, 8192, 16384)}
+SCHEMES = {
+    "float64": "native,auto,ozaki2:14,ozaki2:15,peers",
+    "complex128": "native,auto,ozaki2:14,ozaki2:15,peers",
+    "float32": "native,auto,ozaki2:7,ozaki2:8,peers",
+    "complex64": "native,auto,ozaki2:7,ozaki2:8,peers",
+}
+"""--schemes by dtype."""
+
+_COLUMNS = {
+    "burst": ("burst_tflops", ".3g"),
+    "sustained": ("sustained_tflops", ".3g"),
+    "x native": ("ratio_to_native", ".2f"),
+    "x peer": ("ratio_to_best_peer", ".2f"),
+    "roof": ("share_of_roof", ".0%"),
+    "error": ("error", ".1e"),
+    "bound": ("bound", ".1e"),
+    "GFLOP/s/W": ("gflops_per_watt", ".0f"),
+    "W": ("watts", ".0f"),
+    "MHz": ("sm_clock_mhz", ".0f"),
+}
+_STAGE_COLUMNS = {
+    "us": ("microseconds", ".1f"),
+    "floor": ("floor_microseconds", ".1f"),
+    "x floor": ("ratio_to_floor", ".2f"),
+}
+_NOTES = """
+burst, sustained  TFLOP/s after a pause, and in the second half of a run without one
+x native, x peer  speed over that of the native product and of the best peer in the same mode, sustained
+roof              share of (peak of the unit / number of products), sustained
+error, bound      max |C - AB| / (|A||B|) seen and promised; a result beyond its bound gets no time"""
+
+
+def add_bench(commands: Any) -> None:
+    """Add the command `bench`."""
+    text = "times of the native product, of schemes and of peers, of results that were checked first"
+    epilog = "Schemes: native, peers, the name of a peer, or SCHEME[:COUNT][:WORD...][@ACCURACY] such as auto, "
+    epilog += "ozaki2:14, ozaki1:7:fp16, auto@correct. Exit code 1 when a result was wrong."
+    parser = commands.add_parser("bench", help=text, description=f"{text[0].upper()}{text[1:]}.", epilog=epilog)
+    group = parser.add_mutually_exclusive_group()
+    group.add_argument("--sizes", type=_list(_size), metavar="N,N,...", help="square products (default: by device)")
+    group.add_argument("--shapes", type=_shape, nargs="+", metavar="M,N,K", help="m x k times k x n")
+    parser.add_argument("--batch", type=_size, default=1, metavar="N", help="matrices in a stack (default: 1)")
+    parser.add_argument("--dtype", choices=DTYPES, default="float64", help="(default: float64)")
+    parser.add_argument("--schemes", type=_list(_scheme), metavar="S,S,...", help="(default: by dtype)")
+    parser.add_argument(
+        "--family", type=_family, default="phi0.5", metavar="F", help=f"{', '.join(FAMILIES)} (default: phi0.5)"
+    )
+    parser.add_argument(
+        "--mode", choices=("eager", "graph", "both"), help="calls, CUDA graphs, or both (default: both on CUDA)"
+    )
+    parser.add_argument("--device", choices=("cpu", "cuda"), help="NumPy or torch (default: cuda where there is one)")
+    parser.add_argument("--stages", action="store_true", help="also time the stages of each scheme by themselves")
+    parser.add_argument("--csv", type=Path, metavar="FILE", help="write the figures, and the environment beside them")
+    parser.add_argument("--quick", action="store_true", help="short bursts and runs: a first look, not a measurement")
+    parser.add_argument(
+        "--runs", type=_size, metavar="N", help=f"sustained runs of each case (default: {Method().runs}, quick 1)"
+    )
+    parser.add_argument("--seed", type=int, default=1, help="of the operands (default: 1)")
+    parser.set_defaults(run=_bench)
+
+
+def _list(parse: Callable[[str], Any]) -> Callable[[str], list[Any]]:
+    return lambda text: list(dict.fromkeys(parse(word) for word in text.split(",")))
+
+
+def _size(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not an integer from 1 on")
+    return int(text)
+
+
+def _shape(text: str) -> tuple[int, int, int]:
+    sizes = [_size(word) for word in text.split(",")]
+    if len(sizes) != 3:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected three sizes M,N,K")
+    return sizes[0], sizes[1], sizes[2]
+
+
+def _scheme(text: str) -> str:
+    if text not in (NATIVE, "peers", *peers()):
+        try:
+            scheme_options(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+    return text
+
+
+def _family(text: str) -> str:
+    try:
+        check_family(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    return text
+
+
+def _bench(args: argparse.Namespace) -> int:
+    device = args.device or ("cuda" if cuda_is_usable() else "cpu")
+    if device == "cuda" and not cuda_is_usable():
+        raise InputError("--device cuda needs torch and a CUDA device")
+    if device == "cpu" and args.mode in ("graph", "both"):
+        raise InputError(f"--mode {args.mode}: CUDA graphs need --device cuda")
+    modes = {None: ("eager", "graph") if device == "cuda" else ("eager",), "both": ("eager", "graph")}
+    if args.csv is not None:
+        try:
+            args.csv.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"{args.csv}: cannot be written: {error.strerror}") from error
+        check_writable(args.csv)
+    arrays: Arrays = CudaArrays() if device == "cuda" else NumpyArrays()
+    method = QUICK if args.quick else Method()
+    method = replace(method, runs=args.runs or method.runs)
+    return _Bench(args, arrays, modes.get(args.mode, (args.mode,)), method).run()
+
+
+class _Bench:
+    """One run of the command: what is the same for all workloads, and the rows so far."""
+
+    def __init__(self, args: argparse.Namespace, arrays: Arrays, modes: Sequence[str], method: Method) -> None:
+        self.args, self.arrays, self.modes, self.method = args, arrays, modes, method
+        self.rows: list[Row] = []
+        self.stage_rows: list[Row] = []
+        self.wrong: list[str] = []
+
+    def run(self) -> int:
+        arrays, facts = self.arrays, self.arrays.describe()
+        clock, meter, commit = arrays.clock(), arrays.meter(), environment()["commit"]
+        ceilings = measured_ceilings(arrays.device, clock, self.method)
+        peaks = peak_rates(facts["device"])
+        extra = facts | {"method": vars(self.method), "seed": self.args.seed, "ceilings": ceilings, "peaks": peaks}
+        print("  ".join(f"{name} {rate * 1e-12:.3g} T/s" for name, rate in ceilings.items()), flush=True)
+        for load in self._workloads():
+            print(f"{load} ...", file=sys.stderr, flush=True)
+            names = self._names(load)
+            outcomes = measure(
+                load, names, self.modes, arrays, self.method, meter=meter, stages=stages if self.args.stages else None
+            )
+            new = rows(load, outcomes, peaks, {"device": facts["device"], "commit": commit})
+            self.rows += new
+            timed = [outcome.case for outcome in outcomes if outcome.times]
+            parts = stage_rows(load, timed, clock, self.method, peaks or ceilings, ceilings["copy"])
+            self.stage_rows += parts
+            self._print(load, outcomes, new, parts)
+            self._write(extra)
+            del outcomes, timed
+            arrays.release()
+        print(_NOTES)
+        for text in self.wrong:
+            print(f"hifigemm: error: {text}", file=sys.stderr)
+        return COMPUTATION_ERROR if self.wrong or not any(row["burst_seconds"] for row in self.rows) else OK
+
+    def _workloads(self) -> list[Workload]:
+        args = self.args
+        kind = "cpu" if self.arrays.device == "cpu" else "cuda"
+        shapes = args.shapes or [(n, n, n) for n in args.sizes or SIZES[kind]]
+        return [Workload(m, n, k, args.batch, args.dtype, args.family, args.seed) for m, n, k in shapes]
+
+    def _names(self, load: Workload) -> list[str]:
+        """Names of the cases, the native product among them; "peers" stands for those that are there."""
+        names = [NATIVE]
+        for name in self.args.schemes or SCHEMES[self.args.dtype].split(","):
+            names += [peer.name for peer in available(self.arrays.device, load)] if name == "peers" else [name]
+        return list(dict.fromkeys(names))
+
+    def _print(self, load: Workload, outcomes: Sequence[Outcome], new: Sequence[Row], parts: Sequence[Row]) -> None:
+        timed = [row for row in new if row["burst_seconds"]]
+        known = {name: at for name, at in _COLUMNS.items() if any(row[at[0]] != "" for row in timed)}
+        groups = [[_cells(row, known, "case", "mode") for row in timed if row["mode"] == mode] for mode in self.modes]
+        if timed:
+            print_table(str(load), ("case", "mode", *known), [group for group in groups if group])
+        if parts:
+            cells = [_cells(row, _STAGE_COLUMNS, "case", "stage") for row in parts]
+            print()
+            print_table("stages", ("case", "stage", *_STAGE_COLUMNS), [cells])
+        for outcome in outcomes:
+            if outcome.times is None:
+                print(f"{outcome.case.name}, {outcome.case.mode}: {outcome.status}")
+            if outcome.refused:
+                self.wrong.append(f"{outcome.case.name}, {outcome.case.mode}, {load}: {outcome.verdict.wrong}")
+        print(flush=True)
+
+    def _write(self, extra: dict[str, Any]) -> None:
+        """All rows so far, so that an interrupted run leaves what it has."""
+        path = self.args.csv
+        if path is None:
+            return
+        write_csv(path, self.rows, **extra)
+        if self.stage_rows:
+            write_csv(path.with_name(f"{path.stem}_stages{path.suffix}"), self.stage_rows, **extra)
+
+
+def _cells(row: Row, columns: dict[str, tuple[str, str]], *names: str) -> list[str]:
+    """The cells of a line of a table; nothing where nothing is known."""
+    numbers = ("" if row[key] == "" else format(row[key], spec) for key, spec in columns.values())
+    return [*(row[name] for name in names), *numbers]

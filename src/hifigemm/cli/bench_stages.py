@@ -1,0 +1,70 @@
+"""The stages of a product by Ozaki scheme II, to be timed one by one, with the work that they cannot avoid."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import hifigemm as hg
+from hifigemm.driver import whole_split
+from hifigemm.engine import Engine
+from hifigemm.engines import engine_for
+from hifigemm.libraries import library_of
+from hifigemm.numerics.bits import Array
+from hifigemm.plan import Plan
+from hifigemm.planning import own_stack
+from hifigemm.study.bench import Stage
+
+__all__ = ["HasStages", "stages"]
+
+
+@runtime_checkable
+class HasStages(Protocol):
+    """An engine that knows the launches behind its whole products."""
+
+    def stages(self, plan: Plan, a: Array, b: Array) -> Sequence[tuple[str, Callable[[], object], float, float]]:
+        """Name, call, bytes that are read and written at least, and operations in the plan's format, of each launch.
+
+        a (batch, m, k) and b (batch, k, n) are stacks of the result's dtype.
+        """
+
+
+def stages(a: Any, b: Any, options: dict[str, Any]) -> list[Stage]:
+    """Stages of `matmul(a, b, **options)` as the engine tells them, or else residues and the rest.
+
+    None for schemes other than Ozaki scheme II with fast scaling, and for products in blocks.
+    """
+    plan = hg.make_plan(a, b, **options)
+    p = plan.problem
+    fast = isinstance(plan.scheme, hg.Ozaki2) and plan.scheme.independent_splits
+    if not fast or plan.block_shape != (p.batch, p.m, p.n):
+        return []
+    library = library_of(("a", a), ("b", b))
+    engine = engine_for(plan.engine, library.name, library.device)
+    x, y = own_stack(library.take(a, "a"), "left", p), own_stack(library.take(b, "b"), "right", p)
+    if isinstance(engine, HasStages):
+        unit = plan.words.name
+        return [Stage(name, run, nbytes, work, unit) for name, run, nbytes, work in engine.stages(plan, x, y)]
+    return _in_steps(plan, x, y, engine)
+
+
+def _in_steps(plan: Plan, a: Array, b: Array, engine: Engine) -> list[Stage]:
+    """Residues of A, residues of B, products with reconstruction.
+
+    The floors count each byte once: operands in, L residues of an entry out and in again, residues of the product out
+    and in, the result out.
+    """
+    p, count = plan.problem, plan.num_products
+    size, area_a, area_b, area_c = p.dtype.itemsize, p.m * p.k, p.k * p.n, p.m * p.n
+    left, right = whole_split(plan, a, "left", engine), whole_split(plan, b, "right", engine)
+
+    def finish() -> object:
+        return plan.scheme.multiply(plan, left, right, engine, 0)
+
+    bytes_last = count * (area_a + area_b + 2 * area_c) + size * area_c
+    work = 2.0 * p.m * p.n * p.k * count
+    return [
+        Stage("residues of A", lambda: whole_split(plan, a, "left", engine), p.batch * (size + count) * area_a),
+        Stage("residues of B", lambda: whole_split(plan, b, "right", engine), p.batch * (size + count) * area_b),
+        Stage("products, reconstruction", finish, p.batch * bytes_last, p.batch * work, plan.words.name),
+    ]

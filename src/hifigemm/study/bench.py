@@ -1,0 +1,185 @@
+"""The benchmark: cases are checked, and what is right is timed.
+
+A wrong result gets no time. Everything of one workload is timed in one process, in turns, with inputs that change from
+call to call where they are small enough to stay in a cache.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import hifigemm as hg
+
+from .bench_arrays import Arrays
+from .bench_checks import Reference, Verdict
+from .bench_operands import Workload
+from .gpu_timing import Clock, Method, Times, capture, time_variants
+from .power import Meter
+
+__all__ = ["FAILURES", "NATIVE", "Case", "Outcome", "Stage", "check", "failed", "operand_sets", "run"]
+
+NATIVE = "native"
+
+CACHE_BYTES = 64 << 20
+"""Operands and results of all sets together exceed what the L2 of an H200 holds (50 MB)."""
+
+MOST_SETS = 16
+
+FAILURES = (hg.HifigemmError, RuntimeError, MemoryError)
+"""What a case may raise that cannot run here: errors of hifigemm, of CUDA and its graphs, of memory."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A part of a case that is timed by itself, with the work that it cannot avoid.
+
+    Attributes
+    ----------
+    name : str
+    run : callable
+    nbytes : float
+        Bytes that are read and written at least.
+    operations : float
+        Operations of the unit.
+    unit : str
+        Format of the operations: a key of the rates.
+    """
+
+    name: str
+    run: Callable[[], object]
+    nbytes: float = 0.0
+    operations: float = 0.0
+    unit: str = "int8"
+
+
+@dataclass(frozen=True)
+class Case:
+    """One way to the product, for every set of operands.
+
+    Attributes
+    ----------
+    name : str
+    runs : tuple of callables
+        One for each set of operands; each writes its product into its own output.
+    outputs : tuple of arrays
+    bound : float
+        What is promised: |C - AB| <= bound |A||B| + u |AB|.
+    mode : "eager" or "graph"
+        "graph" replays each call from a CUDA graph.
+    num_products : int
+        Products of m n k in the format `unit`; 0 where that is not known.
+    unit : str
+    peer : bool
+        Another implementation that hifigemm is compared with.
+    scheme : str
+        What was chosen.
+    stages : tuple of Stage
+    """
+
+    name: str
+    runs: tuple[Callable[[], object], ...]
+    outputs: tuple[Any, ...]
+    bound: float
+    mode: str = "eager"
+    num_products: int = 0
+    unit: str = ""
+    peer: bool = False
+    scheme: str = ""
+    stages: tuple[Stage, ...] = ()
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A case with the verdict on its results, and its times if they are right."""
+
+    case: Case
+    verdict: Verdict
+    times: Times | None = None
+    failure: str = ""
+
+    @property
+    def refused(self) -> bool:
+        """A result was wrong."""
+        return bool(self.verdict.wrong)
+
+    @property
+    def status(self) -> str:
+        """timed, refused or failed, with the reason."""
+        if self.refused:
+            return f"refused: {self.verdict.wrong}"
+        return f"failed: {self.failure}" if self.failure else "timed"
+
+
+def operand_sets(arrays: Arrays, load: Workload) -> list[tuple[Any, Any]]:
+    """So many pairs of operands that, with their results, they do not stay in a cache."""
+    count = min(max(-(-CACHE_BYTES // load.nbytes), 1), MOST_SETS)
+    return [arrays.operands(load, seed) for seed in range(count)]
+
+
+def run(
+    cases: Sequence[Case],
+    references: Sequence[Reference],
+    arrays: Arrays,
+    method: Method | None = None,
+    *,
+    clock: Clock | None = None,
+    meter: Meter | None = None,
+) -> list[Outcome]:
+    """Check every case on every set of operands, then time those that are right, in turns.
+
+    Parameters
+    ----------
+    cases : sequence of Case
+        Names and modes together are unique.
+    references : sequence of Reference
+        One for each set of operands.
+    arrays : Arrays
+    method : Method, optional
+    clock : Clock, optional
+        The one of the arrays by default.
+    meter : Meter, optional
+        Of power and clocks.
+    """
+    outcomes = {}
+    launches: dict[tuple[str, str], Callable[[], object]] = {}
+    for case in cases:
+        try:
+            runs = tuple(capture(each) for each in case.runs) if case.mode == "graph" else case.runs
+            verdict = check(replace(case, runs=runs), references, arrays)
+        except FAILURES as error:
+            outcomes[case.name, case.mode] = failed(case, error)
+            continue
+        outcomes[case.name, case.mode] = Outcome(case, verdict)
+        if not verdict.wrong:
+            launches[case.name, case.mode] = _rotating(runs)
+    named = {" ".join(key): launch for key, launch in launches.items()}
+    times = time_variants(named, clock or arrays.clock(), method, meter) if named else {}
+    return [replace(outcome, times=times.get(" ".join(key))) for key, outcome in outcomes.items()]
+
+
+def failed(case: Case, error: BaseException) -> Outcome:
+    """The outcome of a case that cannot run."""
+    text = str(error).strip()
+    return Outcome(case, Verdict(math.nan), failure=text.splitlines()[0] if text else type(error).__name__)
+
+
+def check(case: Case, references: Sequence[Reference], arrays: Arrays) -> Verdict:
+    """The worst verdict on the results of a case, each poisoned with NaN before it is computed."""
+    verdicts = []
+    for each, output, reference in zip(case.runs, case.outputs, references, strict=True):
+        arrays.fill_nan(output)
+        each()
+        verdicts.append(reference.judge(output, case.bound))
+    return max(verdicts, key=lambda verdict: (bool(verdict.wrong), verdict.error))
+
+
+def _rotating(runs: Sequence[Callable[[], object]]) -> Callable[[], object]:
+    """Calls one after the other, over and over."""
+    if len(runs) == 1:
+        return runs[0]
+    following = itertools.cycle(runs)
+    return lambda: next(following)()

@@ -1,0 +1,158 @@
+"""What a benchmark compares: the native product, schemes in a short notation, peers; and the whole way for a workload.
+
+Notation: SCHEME[:COUNT][:WORD...][@ACCURACY], such as "auto", "ozaki2:14", "ozaki2:14:accurate", "ozaki1:7:fp16",
+"multiword:fp16:2:3", "corrected:tf32", "auto@correct", "ozaki2@1e-15".
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import hifigemm as hg
+
+from .bench import FAILURES, NATIVE, Case, Outcome, Stage, failed, operand_sets, run
+from .bench_arrays import Arrays
+from .bench_checks import SAMPLE, Reference, native_bound
+from .bench_operands import Workload
+from .gpu_timing import Method
+from .peers import Peer, peers
+from .power import Meter
+
+__all__ = ["build", "measure", "scheme_options"]
+
+StageProvider = Callable[[Any, Any, dict[str, Any]], Sequence[Stage]]
+"""(a, b, options of `hifigemm.matmul`) -> stages of that product."""
+
+_SCHEMES: dict[str, Any] = {cls.name: cls for cls in (hg.Native, hg.Ozaki1, hg.Ozaki2, hg.Corrected, hg.Multiword)}
+_COUNTS = {"ozaki1": ("num_slices",), "ozaki2": ("num_moduli",), "multiword": ("num_words", "num_products")}
+_WORDS = {
+    **dict.fromkeys(("int8", "fp16", "bf16", "tf32", "fp32", "fp64"), "product"),
+    **dict.fromkeys(("dp", "sp", "correct"), "mode"),
+    **dict.fromkeys(("fast", "accurate"), "scaling"),
+    **dict.fromkeys(("outside", "chained", "separate", "blocked"), "accumulate"),
+}
+_LATER_SAMPLE = 16
+"""Rows and columns that are compared with the exact product in every set of operands but the first."""
+
+
+def scheme_options(text: str) -> dict[str, Any]:
+    """The options of `hifigemm.matmul` behind the notation.
+
+    Ozaki scheme II with a count scales fast unless it is told otherwise.
+
+    Raises
+    ------
+    ValueError
+        What cannot be read, or what the scheme refuses.
+    """
+    words, _, accuracy = text.partition("@")
+    name, *details = words.split(":")
+    options: dict[str, Any] = {"accuracy": _accuracy(accuracy)} if accuracy else {}
+    if name == "auto" and not details:
+        return options | {"scheme": "auto"}
+    if name not in _SCHEMES:
+        raise ValueError(f"no scheme {name!r} in {text!r}; known: auto, {', '.join(_SCHEMES)}")
+    fields: dict[str, Any] = {}
+    counts = iter(_COUNTS.get(name, ()))
+    for word in details:
+        field = next(counts, None) if word.isdecimal() else _WORDS.get(word)
+        if field is None or field in fields:
+            raise ValueError(f"{word!r} in {text!r} is no count or option of {name}")
+        fields[field] = int(word) if word.isdecimal() else word
+    if name == "ozaki2" and "num_moduli" in fields:
+        fields.setdefault("scaling", "fast")
+    try:
+        return options | {"scheme": _SCHEMES[name](**fields)}
+    except TypeError as error:
+        raise ValueError(f"{text!r}: {name} has no such option: {', '.join(fields)}") from error
+
+
+def build(
+    name: str,
+    modes: Sequence[str],
+    load: Workload,
+    arrays: Arrays,
+    sets: Sequence[tuple[Any, Any]],
+    stages: StageProvider | None = None,
+) -> list[Case]:
+    """The case of that name in each mode: "native", a peer, or a scheme in the notation. The modes share their outputs.
+
+    Raises
+    ------
+    hifigemm.HifigemmError, RuntimeError
+        The case is not possible for this workload, or the peer is not there.
+    """
+    outputs = tuple(arrays.empty(load) for _ in sets)
+
+    def runs(prepare: Callable[[Any, Any, Any], Callable[[], object]]) -> tuple[Callable[[], object], ...]:
+        return tuple(prepare(a, b, out) for (a, b), out in zip(sets, outputs, strict=True))
+
+    if name == NATIVE:
+        calls, products = runs(lambda a, b, out: partial(arrays.multiply, a, b, out)), 4 if load.is_complex else 1
+        return [
+            Case(name, calls, outputs, native_bound(load), mode, products, _own_unit(load), scheme=NATIVE)
+            for mode in modes
+        ]
+    if name in peers():
+        peer = peers()[name]
+        _refuse_missing(peer, load, arrays)
+        calls = runs(peer.prepare)
+        return [Case(name, calls, outputs, native_bound(load), mode, peer=True, scheme=name) for mode in modes]
+    options = scheme_options(name)
+    _, report = hg.matmul(*sets[0], return_report=True, **options)
+    unit = getattr(report.scheme, "product", None) or _own_unit(load)
+    count = report.num_products * (4 if report.native and load.is_complex else 1)
+    cases = []
+    for mode in modes:
+        # A graph holds what one plan does; a call without a plan may look at the data and decide anew.
+        given = {"plan": hg.make_plan(*sets[0], **options)} if mode == "graph" else options
+        calls = runs(lambda a, b, out, given=given: partial(hg.matmul, a, b, out=out, **given))  # type: ignore[misc]
+        found = tuple(stages(*sets[0], options)) if stages is not None and mode == "eager" else ()
+        cases.append(
+            Case(name, calls, outputs, report.bound, mode, count, unit, scheme=str(report.scheme), stages=found)
+        )
+    return cases
+
+
+def measure(
+    load: Workload,
+    names: Sequence[str],
+    modes: Sequence[str],
+    arrays: Arrays,
+    method: Method,
+    *,
+    meter: Meter | None = None,
+    stages: StageProvider | None = None,
+) -> list[Outcome]:
+    """Every case in every mode for one workload: built, checked, timed."""
+    sets = operand_sets(arrays, load)
+    references = [Reference(arrays, load, a, b, _LATER_SAMPLE if seed else SAMPLE) for seed, (a, b) in enumerate(sets)]
+    cases: list[Case] = []
+    failures = []
+    for name in names:
+        try:
+            cases += build(name, modes, load, arrays, sets, stages)
+        except FAILURES as error:
+            failures += [failed(Case(name, (), (), math.nan, mode), error) for mode in modes]
+    return [*run(cases, references, arrays, method, meter=meter), *failures]
+
+
+def _accuracy(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def _own_unit(load: Workload) -> str:
+    return "fp64" if load.real == "float64" else "fp32"
+
+
+def _refuse_missing(peer: Peer, load: Workload, arrays: Arrays) -> None:
+    if not peer.available():
+        raise RuntimeError(f"{peer.name} is not installed here")
+    if not peer.supports(arrays.device, load):
+        raise RuntimeError(f"{peer.name} does not multiply {load} on {arrays.device}")

@@ -1,0 +1,129 @@
+"""The figures of a benchmark as lines of a table and of a CSV file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from .bench import NATIVE, Case, Outcome
+from .bench_operands import Workload
+from .gpu_timing import Clock, Method, Times, time_bursts
+
+__all__ = ["Row", "rows", "stage_rows"]
+
+Row = dict[str, Any]
+
+
+def rows(
+    load: Workload, outcomes: Sequence[Outcome], rates: Mapping[str, float], facts: Mapping[str, Any] | None = None
+) -> list[Row]:
+    """One line for each case and mode: TFLOP/s in bursts and sustained, ratios, error, power.
+
+    Parameters
+    ----------
+    load : Workload
+    outcomes : sequence of Outcome
+    rates : mapping of format to operations a second
+        Peaks; the roof of a case is the rate of its format divided by the number of its products.
+    facts : mapping, optional
+        Further columns, the same in all lines: commit, device.
+    """
+    natives = {o.case.mode: o.times for o in outcomes if o.case.name == NATIVE and o.times}
+    best_peers: dict[str, Times] = {}
+    for o in outcomes:
+        if o.case.peer and o.times and _faster(o.times, best_peers.get(o.case.mode)):
+            best_peers[o.case.mode] = o.times
+    found = []
+    for o in outcomes:
+        mode = o.case.mode
+        row = _identity(load, o)
+        row |= _speeds(load, o.times, _roof(load, o.case, rates))
+        row["burst_ratio_to_native"] = _ratio(natives.get(mode), o.times, burst=True)
+        row["ratio_to_native"] = _ratio(natives.get(mode), o.times)
+        row["ratio_to_best_peer"] = _ratio(best_peers.get(mode), o.times)
+        row |= {"error": "" if o.failure else o.verdict.error, "bound": "" if o.failure else o.case.bound}
+        row |= _power(load, o.times)
+        found.append(row | {"status": o.status} | dict(facts or {}))
+    return found
+
+
+def stage_rows(
+    load: Workload, cases: Iterable[Case], clock: Clock, method: Method, rates: Mapping[str, float], copy_rate: float
+) -> list[Row]:
+    """One line for each stage of each case: time in bursts beside its floor, the larger of bytes and operations.
+
+    rates are operations a second by format, copy_rate bytes a second.
+    """
+    found = []
+    for case in cases:
+        times = time_bursts({stage.name: stage.run for stage in case.stages}, clock, method)
+        for stage in case.stages:
+            rate = rates.get(stage.unit, 0.0)
+            floor = max(stage.nbytes / copy_rate, stage.operations / rate if rate else 0.0)
+            seconds = times[stage.name].median
+            row = {"case": case.name, "m": load.m, "n": load.n, "k": load.k, "batch": load.batch, "dtype": load.dtype}
+            row |= {"stage": stage.name, "microseconds": 1e6 * seconds, "floor_microseconds": 1e6 * floor}
+            row |= {"ratio_to_floor": seconds / floor if floor else "", "bytes": stage.nbytes}
+            found.append(row | {"operations": stage.operations, "unit": stage.unit})
+    return found
+
+
+def _identity(load: Workload, outcome: Outcome) -> Row:
+    case = outcome.case
+    sizes = {name: getattr(load, name) for name in ("m", "n", "k", "batch", "dtype", "family")}
+    products = {"scheme": case.scheme, "num_products": case.num_products or "", "unit": case.unit}
+    return {"case": case.name} | sizes | {"mode": case.mode} | products
+
+
+def _speeds(load: Workload, times: Times | None, roof: float | None) -> Row:
+    row: Row = dict.fromkeys(
+        ("burst_tflops", "sustained_tflops", "share_of_roof", "burst_seconds", "burst_p20", "burst_p80"), ""
+    )
+    row |= {"sustained_seconds": "", "roof_tflops": "" if roof is None else roof * 1e-12}
+    if times is None:
+        return row
+    burst, sustained = times.burst, times.sustained
+    row |= {"burst_seconds": burst.median, "burst_p20": burst.low, "burst_p80": burst.high}
+    row["burst_tflops"] = load.operations / burst.median * 1e-12
+    if sustained is not None:
+        row |= {"sustained_seconds": sustained.median, "sustained_tflops": load.operations / sustained.median * 1e-12}
+    if roof is not None:
+        row["share_of_roof"] = load.operations / (sustained or burst).median / roof
+    return row
+
+
+def _roof(load: Workload, case: Case, rates: Mapping[str, float]) -> float | None:
+    """Operations a second if the products alone took time, at the peak of their format; None if that is not known."""
+    if case.unit not in rates or not case.num_products:
+        return None
+    return rates[case.unit] * load.operations / (2.0 * load.batch * load.m * load.n * load.k * case.num_products)
+
+
+def _power(load: Workload, times: Times | None) -> Row:
+    """Readings of the sustained runs, and joules of one product."""
+    row: Row = dict.fromkeys(("joules", "gflops_per_watt", "watts", "sm_clock_mhz", "temperature_c"), "")
+    if times is None or times.sustained is None:
+        return row
+    readings = times.readings
+    row |= {name: value for name, value in vars(readings).items() if value is not None}
+    if readings.watts:
+        row["joules"] = readings.watts * times.sustained.median
+        row["gflops_per_watt"] = load.operations * 1e-9 / row["joules"]
+    return row
+
+
+def _ratio(other: Times | None, times: Times | None, *, burst: bool = False) -> float | str:
+    """Speed over the other's."""
+    if other is None or times is None:
+        return ""
+    if burst:
+        return other.burst.median / times.burst.median
+    return _seconds(other) / _seconds(times)
+
+
+def _seconds(times: Times) -> float:
+    return (times.sustained or times.burst).median
+
+
+def _faster(times: Times, than: Times | None) -> bool:
+    return than is None or _seconds(times) < _seconds(than)

@@ -1,0 +1,269 @@
+"""Times of products on a device: in bursts and sustained, variants in turns, on events where the device has them.
+
+A GPU that multiplies at full rate reaches its limit of power within a tenth of a second and then lowers its clocks, so
+one figure does not describe it. A *burst* is a few calls after a pause; *sustained* is the second half of a longer run
+without a pause. Both are taken of all variants in turns, so that heat and neighbours hit all of them alike.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from .power import Meter, Readings, Recorder
+from .timing import Timing
+
+__all__ = ["QUICK", "Clock", "CpuClock", "CudaClock", "Method", "Times", "capture", "time_bursts", "time_variants"]
+
+Launch = Callable[[], object]
+
+
+class Clock(Protocol):
+    """Marks in the work of a device, and the time between them."""
+
+    def mark(self) -> Any:
+        """A mark behind everything that was launched so far."""
+
+    def wait(self, mark: Any) -> None:
+        """Return when the device has reached the mark."""
+
+    def seconds(self, start: Any, end: Any) -> float:
+        """Time of the device between two marks that it has reached."""
+
+    def now(self) -> float:
+        """Time of the host, in seconds."""
+
+    def idle(self, seconds: float) -> None:
+        """Let the device rest."""
+
+
+class CpuClock:
+    """A host that has finished a call when the call returns."""
+
+    def mark(self) -> int:
+        """Time in nanoseconds."""
+        return time.perf_counter_ns()
+
+    def wait(self, mark: int) -> None:
+        """Nothing to wait for."""
+
+    def seconds(self, start: int, end: int) -> float:
+        """Difference of two marks."""
+        return (end - start) * 1e-9
+
+    def now(self) -> float:
+        """Time in seconds."""
+        return time.perf_counter()
+
+    def idle(self, seconds: float) -> None:
+        """Sleep."""
+        time.sleep(seconds)
+
+
+class CudaClock:
+    """The current stream of the current CUDA device, through events of torch."""
+
+    def __init__(self) -> None:
+        import torch
+
+        self._torch: Any = torch
+
+    def mark(self) -> Any:
+        """An event, recorded."""
+        event = self._torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def wait(self, mark: Any) -> None:
+        """Synchronize with the event."""
+        mark.synchronize()
+
+    def seconds(self, start: Any, end: Any) -> float:
+        """Time between two events."""
+        return float(start.elapsed_time(end)) * 1e-3
+
+    def now(self) -> float:
+        """Time of the host in seconds."""
+        return time.perf_counter()
+
+    def idle(self, seconds: float) -> None:
+        """Wait for the device, then sleep."""
+        self._torch.cuda.synchronize()
+        time.sleep(seconds)
+
+
+@dataclass(frozen=True)
+class Method:
+    """How often and how long.
+
+    Attributes
+    ----------
+    pause : float
+        Seconds of rest before a burst.
+    warm : int
+        Calls of a burst that are not timed.
+    calls : tuple of int
+        Fewest and most timed calls of a burst.
+    span : float
+        Seconds that the timed calls of a burst take together, as far as `calls` allows.
+    bursts : int
+        Bursts of each variant; their median counts.
+    sustained : float
+        Seconds of a run without a pause at least; its second half is timed. 0 leaves it out.
+    runs : int
+        Such runs of each variant.
+    chunk : float
+        Seconds between the marks of a run.
+    """
+
+    pause: float = 0.15
+    warm: int = 2
+    calls: tuple[int, int] = (2, 8)
+    span: float = 0.02
+    bursts: int = 7
+    sustained: float = 0.7
+    runs: int = 3
+    chunk: float = 0.05
+
+    def __post_init__(self) -> None:
+        if min(self.warm, self.pause, self.sustained) < 0 or min(self.bursts, self.runs, *self.calls) < 1:
+            raise ValueError(f"{self}: counts start at 1, times at 0")
+
+
+QUICK = Method(pause=0.02, bursts=3, sustained=0.1, runs=1, chunk=0.01)
+"""For a first look: the clocks of a GPU have not settled in this time."""
+
+
+@dataclass(frozen=True)
+class Times:
+    """Seconds of one call in bursts and sustained, and what the device said during the sustained runs."""
+
+    burst: Timing
+    sustained: Timing | None = None
+    readings: Readings = field(default_factory=Readings)
+
+
+def time_variants(
+    variants: Mapping[str, Launch], clock: Clock, method: Method | None = None, meter: Meter | None = None
+) -> dict[str, Times]:
+    """Time every variant in bursts, then sustained, in turns; each round starts with another variant.
+
+    Results are taken on trust: check them before.
+    """
+    method = method or Method()
+    bursts = time_bursts(variants, clock, method)
+    if method.sustained == 0:
+        return {name: Times(burst) for name, burst in bursts.items()}
+    found: dict[str, list[tuple[float, Readings]]] = {name: [] for name in variants}
+    for turn in range(method.runs):
+        for name in _turned(list(variants), turn):
+            found[name].append(_sustained(variants[name], clock, method, bursts[name].median, meter))
+    return {
+        name: Times(bursts[name], _timing([seconds for seconds, _ in runs]), _middle([each for _, each in runs]))
+        for name, runs in found.items()
+    }
+
+
+def time_bursts(variants: Mapping[str, Launch], clock: Clock, method: Method | None = None) -> dict[str, Timing]:
+    """Time every variant in bursts alone."""
+    method = method or Method()
+    least, most = method.calls
+    calls = {}
+    for name, launch in variants.items():
+        estimate = _burst(launch, clock, method.warm, least)
+        calls[name] = least if estimate <= 0 else min(max(math.ceil(method.span / estimate), least), most)
+    seconds: dict[str, list[float]] = {name: [] for name in variants}
+    for turn in range(method.bursts):
+        for name in _turned(list(variants), turn):
+            clock.idle(method.pause)
+            seconds[name].append(_burst(variants[name], clock, method.warm, calls[name]))
+    return {name: _timing(each) for name, each in seconds.items()}
+
+
+def capture(run: Launch) -> Launch:
+    """Replay of a CUDA graph that holds what the call launches.
+
+    Raises
+    ------
+    RuntimeError
+        The call cannot be captured: it waits for the device, or allocates where it must not.
+    """
+    import torch
+
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(2):
+            run()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        run()
+    replay: Launch = graph.replay
+    return replay
+
+
+def _burst(launch: Launch, clock: Clock, warm: int, calls: int) -> float:
+    """Seconds of one of `calls` calls behind `warm` others."""
+    for _ in range(warm):
+        launch()
+    start = clock.mark()
+    for _ in range(calls):
+        launch()
+    end = clock.mark()
+    clock.wait(end)
+    return clock.seconds(start, end) / calls
+
+
+def _sustained(
+    launch: Launch, clock: Clock, method: Method, estimate: float, meter: Meter | None
+) -> tuple[float, Readings]:
+    """Seconds of one call, and the readings, in the second half of a run in which the device never waits for marks.
+
+    Two chunks of calls are always queued behind the one that is waited for.
+    """
+    calls = max(round(method.chunk / estimate), 1) if estimate > 0 else 1
+    marks = [clock.mark()]
+    clock.wait(marks[0])
+    reached = [clock.now()]
+    with Recorder(meter) as recorder:
+        while clock.seconds(marks[0], marks[len(reached) - 1]) < method.sustained:
+            for _ in range(calls):
+                launch()
+            marks.append(clock.mark())
+            if len(marks) > len(reached) + 2:
+                clock.wait(marks[len(reached)])
+                reached.append(clock.now())
+        for mark in marks[len(reached) :]:
+            clock.wait(mark)
+            reached.append(clock.now())
+    elapsed = [clock.seconds(marks[0], mark) for mark in marks]
+    half = next(i for i, seconds in enumerate(elapsed) if seconds >= elapsed[-1] / 2)
+    half = min(half, len(marks) - 2)
+    seconds = (elapsed[-1] - elapsed[half]) / (calls * (len(marks) - 1 - half))
+    return seconds, recorder.readings(reached[half], reached[-1])
+
+
+def _turned(names: list[str], turn: int) -> list[str]:
+    first = turn % max(len(names), 1)
+    return names[first:] + names[:first]
+
+
+def _timing(seconds: list[float]) -> Timing:
+    low, median, high = (float(x) for x in np.quantile(seconds, [0.2, 0.5, 0.8]))
+    return Timing(median, low, high, len(seconds))
+
+
+def _middle(readings: list[Readings]) -> Readings:
+    """Median of each reading over the runs that have it."""
+
+    def median(name: str) -> float | None:
+        known = [value for each in readings if (value := getattr(each, name)) is not None]
+        return float(np.median(known)) if known else None
+
+    return Readings(median("watts"), median("sm_clock_mhz"), median("temperature_c"))

@@ -1,0 +1,160 @@
+"""Other implementations that a benchmark sets beside hifigemm, where they are installed.
+
+A peer is a function that prepares a product of two operands into a given result. cuBLAS's emulation of FP64 is here;
+others join through `register`, or as entry points of the group "hifigemm.peers" that name a `Peer`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache, partial
+from importlib.metadata import entry_points
+from typing import Any
+
+from .bench_operands import Workload
+
+__all__ = ["Peer", "available", "peers", "register"]
+
+
+@dataclass(frozen=True)
+class Peer:
+    """One way to a product.
+
+    Attributes
+    ----------
+    name : str
+    available : callable
+        Whether it can be used on this machine.
+    supports : callable (device, workload)
+        Whether it multiplies this.
+    prepare : callable (a, b, out)
+        Returns a callable that writes A B into out.
+    """
+
+    name: str
+    available: Callable[[], bool]
+    supports: Callable[[str, Workload], bool]
+    prepare: Callable[[Any, Any, Any], Callable[[], object]]
+
+
+_PEERS: dict[str, Peer] = {}
+
+
+def register(peer: Peer) -> None:
+    """Add a peer under its name."""
+    _PEERS[peer.name] = peer
+
+
+def peers() -> dict[str, Peer]:
+    """All peers by name, whether they can be used here or not."""
+    found = dict(_PEERS)
+    for point in entry_points(group="hifigemm.peers"):
+        peer: Peer = point.load()
+        found.setdefault(peer.name, peer)
+    return found
+
+
+def available(device: str, load: Workload) -> list[Peer]:
+    """The peers that can multiply this here."""
+    return [peer for peer in peers().values() if peer.available() and peer.supports(device, load)]
+
+
+_FP64_EMULATED_FIXEDPOINT_MATH = 8
+_EAGER = 2
+_DYNAMIC, _FIXED = 0, 1
+_MANTISSA_BITS = 55
+_MOST_DYNAMIC_BITS = 79
+_ROUTINES = {"float64": ("cublasDgemm_v2", ctypes.c_double * 1), "complex128": ("cublasZgemm_v2", ctypes.c_double * 2)}
+
+
+@cache
+def _cublas() -> Any:
+    """The library that torch has loaded, if it can emulate FP64 (from 13.0 update 2 on); None otherwise.
+
+    A newer one takes its place for torch too when LD_PRELOAD names libcublasLt and libcublas.
+    """
+    for name in ("libcublas.so.14", "libcublas.so.13"):
+        try:
+            library = ctypes.CDLL(name)
+        except OSError:
+            continue
+        if hasattr(library, "cublasSetFixedPointEmulationMaxMantissaBitCount"):
+            return library
+    return None
+
+
+def _cublas_is_usable() -> bool:
+    try:
+        import torch
+    except ImportError:
+        return False
+    return bool(torch.cuda.is_available()) and _cublas() is not None
+
+
+def _cublas_supports(device: str, load: Workload) -> bool:
+    return device.startswith("cuda") and load.batch == 1 and load.dtype in _ROUTINES
+
+
+def _call(name: str, *arguments: Any) -> None:
+    status = getattr(_cublas(), name)(*arguments)
+    if status:
+        raise RuntimeError(f"{name} returned status {status}")
+
+
+@cache
+def _handle(control: int) -> Any:
+    """A handle that emulates with a fixed or a dynamic number of bits."""
+    handle = ctypes.c_void_p()
+    _call("cublasCreate_v2", ctypes.byref(handle))
+    _call("cublasSetMathMode", handle, _FP64_EMULATED_FIXEDPOINT_MATH)
+    _call("cublasSetEmulationStrategy", handle, _EAGER)
+    _call("cublasSetFixedPointEmulationMantissaControl", handle, control)
+    if control == _FIXED:
+        _call("cublasSetFixedPointEmulationMaxMantissaBitCount", handle, _MANTISSA_BITS)
+    return handle
+
+
+def _prepare_cublas(control: int, a: Any, b: Any, out: Any) -> Callable[[], object]:
+    """A product by a handle of its own, with as much workspace as the emulation may want.
+
+    Row-major C = A B is the column-major C^T = B^T A^T.
+    """
+    import torch
+
+    (m, k), n, handle = a.shape, b.shape[1], _handle(control)
+    size = _workspace(m, n, k, a.is_complex(), control)
+    workspace = torch.empty(size, dtype=torch.uint8, device=a.device)
+    routine, scalar = _ROUTINES[str(a.dtype).removeprefix("torch.")]
+    one, zero = scalar(1.0), scalar(0.0)
+    left, right, result = (ctypes.c_void_p(x.data_ptr()) for x in (b, a, out))
+
+    def run() -> None:
+        _call("cublasSetStream_v2", handle, ctypes.c_void_p(torch.cuda.current_stream().cuda_stream))
+        # Setting the stream resets the workspace to the library's own.
+        _call("cublasSetWorkspace_v2", handle, ctypes.c_void_p(workspace.data_ptr()), ctypes.c_size_t(size))
+        _call(routine, handle, 0, 0, n, m, k, one, left, n, right, k, zero, result, n)
+
+    return run
+
+
+def _workspace(m: int, n: int, k: int, is_complex: bool, control: int) -> int:
+    """Upper bound of what the emulation wants, after the formula in cuBLAS's documentation."""
+
+    def up(x: int, to: int) -> int:
+        return -(-x // to) * to
+
+    width = 2 if is_complex else 1
+    slices = -(-((_MANTISSA_BITS if control == _FIXED else _MOST_DYNAMIC_BITS) + 1) // 8)
+    size = (up(m, 1024) + up(n, 1024)) * (up(k, 128) * width * slices + 4 * width)
+    if is_complex:
+        size += 8 * m * n * width * width
+    if control == _DYNAMIC:
+        blocks = -(-k // 64)
+        size = max(size, 4 * (m * blocks + n * blocks + m * n) * width)
+    return int(1.25 * size) + (128 << 20)
+
+
+for _name, _control in (("cublas-emulated", _FIXED), ("cublas-emulated-dynamic", _DYNAMIC)):
+    register(Peer(_name, _cublas_is_usable, _cublas_supports, partial(_prepare_cublas, _control)))

@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+import csv
+import json
+
+import pytest
+
+import hifigemm as hg
+from benchmarks import dgemm, sgemm
+from hifigemm.cli import bench, main
+from hifigemm.study.gpu_timing import Method
+from hifigemm.study.plots import draw, find_drawing, read_rows
+
+SHORT = Method(pause=0.0, warm=0, calls=(1, 1), bursts=1, sustained=1e-4, runs=1, chunk=1e-4)
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch):
+    """No pauses, small measurements of the machine, no GPU."""
+    monkeypatch.setattr(bench, "QUICK", SHORT)
+    monkeypatch.setattr(bench, "cuda_is_usable", lambda: False)
+    monkeypatch.setattr("benchmarks.common.cuda_is_usable", lambda: False)
+    monkeypatch.setattr("hifigemm.study.ceilings._SIZE", {"cpu": 16})
+    monkeypatch.setattr("hifigemm.study.ceilings._COPY_BYTES", {"cpu": 1 << 12})
+
+
+def run(*argv):
+    return main(["bench", "--quick", *map(str, argv)])
+
+
+def read(path):
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def test_table_and_file_have_a_line_for_each_case_and_size(tmp_path, capsys):
+    path = tmp_path / "new" / "b.csv"
+    assert run("--sizes", "16,24", "--schemes", "auto,ozaki2:15", "--stages", "--csv", path) == 0
+    out = capsys.readouterr().out
+    assert "24 x 24 times 24 x 24, float64, phi0.5" in out
+    found = read(path)
+    assert [(row["case"], row["n"]) for row in found] == [
+        (case, n) for n in ("16", "24") for case in ("native", "auto", "ozaki2:15")
+    ]
+    assert {row["status"] for row in found} == {"timed"}
+    assert all(float(row["error"]) <= float(row["bound"]) + 2.0**-53 for row in found)
+    assert all(
+        float(row[name]) > 0 for row in found for name in ("burst_tflops", "sustained_tflops", "ratio_to_native")
+    )
+    described = json.loads(path.with_suffix(".env.json").read_text())
+    assert described["ceilings"].keys() == {"copy", "fp64", "fp32"}
+    assert described["method"]["bursts"] == 1
+    stages = read(tmp_path / "new" / "b_stages.csv")
+    assert [row["stage"] for row in stages[:3]] == ["residues of A", "residues of B", "products, reconstruction"]
+
+
+def test_shapes_stacks_families_and_dtypes(tmp_path):
+    path = tmp_path / "b.csv"
+    shapes = ("--shapes", "5,3,70", "1,4,9")
+    assert run(*shapes, "--batch", 3, "--dtype", "complex64", "--family", "type2", "--csv", path) == 0
+    found = read(path)
+    assert {tuple(row[x] for x in ("m", "n", "k")) for row in found} == {("5", "3", "70"), ("1", "4", "9")}
+    assert {(row["batch"], row["dtype"], row["family"]) for row in found} == {("3", "complex64", "type2")}
+
+
+def test_a_wrong_result_ends_with_code_1_and_has_no_time(tmp_path, capsys, monkeypatch):
+    honest = hg.matmul
+
+    def dishonest(a, b, **options):
+        c = honest(a, b, **options)
+        if options.get("out") is not None and options.get("scheme") != "auto":
+            options["out"][-1, -1] += 1e-9
+        return c
+
+    monkeypatch.setattr(hg, "matmul", dishonest)
+    path = tmp_path / "b.csv"
+    assert run("--sizes", "20", "--schemes", "auto,ozaki2:15", "--csv", path) == 1
+    out, err = capsys.readouterr()
+    assert "ozaki2:15, eager: refused: an error of" in out
+    assert "hifigemm: error: ozaki2:15, eager" in err
+    native, auto, wrong = read(path)
+    assert native["status"] == auto["status"] == "timed"
+    assert wrong["status"].startswith("refused")
+    assert wrong["burst_seconds"] == wrong["sustained_tflops"] == wrong["ratio_to_native"] == ""
+
+
+def test_what_is_not_possible_is_said(capsys):
+    assert run("--sizes", "8", "--schemes", "native@correct,cublas-emulated") == 0
+    out = capsys.readouterr().out
+    assert "native@correct, eager: failed: " in out
+    assert "cublas-emulated, eager: failed: cublas-emulated is not installed here" in out
+
+
+@pytest.mark.parametrize(
+    ("argv", "text"),
+    [
+        (["--schemes", "strassen"], "no scheme 'strassen'"),
+        (["--schemes", "ozaki2:14:15"], "no count or option of ozaki2"),
+        (["--sizes", "0"], "not an integer from 1 on"),
+        (["--shapes", "1,2"], "expected three sizes"),
+        (["--sizes", "8", "--shapes", "8,8,8"], "not allowed with"),
+        (["--family", "phi"], "no family 'phi'"),
+        (["--dtype", "float16"], "invalid choice"),
+    ],
+)
+def test_unknown_words_are_refused(refuses, argv, text):
+    refuses(["bench", *argv], text)
+
+
+def test_options_without_their_device_are_refused(fails, tmp_path):
+    fails(["bench", "--device", "cuda"], 2, "needs torch and a CUDA device")
+    fails(["bench", "--mode", "graph"], 2, "CUDA graphs need --device cuda")
+    (tmp_path / "file").write_text("")
+    fails(["bench", "--csv", tmp_path / "file" / "b.csv"], 2, "cannot be written")
+
+
+@pytest.mark.parametrize("script", [dgemm, sgemm])
+def test_scripts_name_their_file_after_device_and_day(script, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert script.main(["--quick", "--sizes", "8"]) == 0
+    [path] = (tmp_path / "results").glob(f"{script.__name__.split('.')[-1]}_cpu_????-??-??.csv")
+    assert len({row["case"] for row in read(path)}) >= 4
+    assert script.main(["--quick", "--sizes", "8", "--output", "other.csv"]) == 0
+    assert (tmp_path / "other.csv").exists()
+
+
+def test_figures_are_drawn_under_the_highest_roof(tmp_path, capsys, monkeypatch):
+    path = tmp_path / "b.csv"
+    monkeypatch.setattr(bench, "peak_rates", lambda name: {"int8": 15e12, "fp64": 1e12})
+    assert run("--sizes", "8,16", "--schemes", "ozaki2:15,ozaki2:20", "--csv", path) == 0
+    found = read_rows(path)
+    assert find_drawing(found) == "throughput"
+    pytest.importorskip("matplotlib")
+    figure = draw("throughput", found)
+    assert [axes.get_ylim()[1] for axes in figure.axes] == [1.0, 1.0]
+    assert all(len(axes.get_lines()) == 3 for axes in figure.axes)
+    assert main(["plot", str(path)]) == 0
+    assert path.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
