@@ -9,9 +9,19 @@ from hifigemm.formats import Format
 from hifigemm.numerics.accumulation import Accumulation
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.epilogue import Epilogue
-from hifigemm.plan import Plan, ProductSpec, Split
+from hifigemm.plan import Plan, Problem, ProductSpec, Split
 
-__all__ = ["Engine", "F", "WholeProduct"]
+__all__ = ["Costs", "Engine", "F", "WholeProduct"]
+
+
+class Costs(Protocol):
+    """Expected times."""
+
+    def native_seconds(self, problem: Problem) -> float:
+        """Seconds of the native product."""
+
+    def residue_seconds(self, problem: Problem, num_products: int, looks: bool) -> float:
+        """Seconds of Ozaki scheme II; `looks` adds what it takes to choose a count from the operands."""
 
 
 class WholeProduct(Protocol):
@@ -52,6 +62,10 @@ class Engine(Protocol):
     @property
     def workspace_factor(self) -> int:
         """Default workspace, in multiples of the bytes of operands and result."""
+
+    @property
+    def costs(self) -> Costs | None:
+        """What products cost here, where that is known; None leaves the choice of a scheme to general rules."""
 
     def exact_product(self, spec: ProductSpec, a: Array, b: Array, max_a: int, max_b: int) -> Array:
         """a @ b for integer matrices (batch, m, k), (batch, k, n) of magnitude at most max_a, max_b, without rounding.

@@ -115,6 +115,8 @@ class Plan:
         Bits that Ozaki scheme II gives to the left operand at the expense of the right one.
     part, part_limit : int
         Entries of an operand or of the result that are worked on at a time, and the engine's limit for that.
+    free : bool
+        The scheme is the library's choice, so that another one may take over where it has no more to give.
     promised : bool
         Every entry keeps the target, as was seen from the operands the plan was made for: nothing is judged.
     fused : bool
@@ -139,6 +141,7 @@ class Plan:
     balance: int = 0
     part: int = PART
     part_limit: int = PART
+    free: bool = False
     promised: bool = False
     fused: bool = False
     block_shape: tuple[int, int, int] = (1, 1, 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral
 
 from hifigemm.accuracy import NO_PROMISE, Accuracy, resolve
@@ -11,8 +11,8 @@ from hifigemm.engine import Engine
 from hifigemm.exceptions import PlanError
 from hifigemm.numerics.bits import Array
 from hifigemm.plan import Plan, Prepared, Problem, Split
-from hifigemm.schemes import Scheme
-from hifigemm.select import as_scheme, check_forced, choose
+from hifigemm.schemes import Native, Scheme
+from hifigemm.select import as_scheme, check_forced, choose, settle
 
 __all__ = ["Options", "given_plan", "own_stack", "plan_for", "usable_split", "workspace_limit"]
 
@@ -51,11 +51,12 @@ def plan_for(
     target = resolve(accuracy, problem.fmt, problem.k)
     chosen = as_scheme(scheme)
     if chosen is None:
-        chosen = choose(problem, target)
-    else:
-        if chosen.explicit and accuracy is None:
-            target = NO_PROMISE
-        check_forced(chosen, problem, target)
+        chosen = choose(problem, target, engine)
+        plan = chosen.plan(problem, a, b, target, engine, workspace)
+        return plan if isinstance(chosen, Native) else settle(replace(plan, free=True), engine)
+    if chosen.explicit and accuracy is None:
+        target = NO_PROMISE
+    check_forced(chosen, problem, target)
     return chosen.plan(problem, a, b, target, engine, workspace)
 
 

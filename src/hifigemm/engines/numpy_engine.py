@@ -44,6 +44,7 @@ class NumpyEngine:
     part = PART
     fused = False
     workspace_factor = 8
+    costs = None
     products: ClassVar[Mapping[str, ProductSpec]] = {spec.name: spec for spec in _SPECS}
 
     def exact_product(self, spec: ProductSpec, a: Array, b: Array, max_a: int, max_b: int) -> Array:

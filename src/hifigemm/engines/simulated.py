@@ -46,6 +46,7 @@ class SimulatedEngine:
     part = NumpyEngine.part
     fused = NumpyEngine.fused
     workspace_factor = NumpyEngine.workspace_factor
+    costs = NumpyEngine.costs
 
     def __init__(self, model: TensorCoreModel) -> None:
         self.name = f"simulated-{model.name}"

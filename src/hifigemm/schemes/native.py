@@ -69,6 +69,10 @@ class Native(Scheme):
 
     def plan(self, problem: Problem, a: Array, b: Array, target: Target, engine: Engine, workspace: int) -> Plan:
         """One product; the library manages its own workspace."""
+        return self.planned(problem, target, engine)
+
+    def planned(self, problem: Problem, target: Target, engine: Engine) -> Plan:
+        """The plan, into which no operands enter."""
         return _planned(self, problem, target, engine.name)
 
     def stated_bound(self, plan: Plan) -> float:

@@ -38,6 +38,7 @@ from hifigemm.numerics.scaling import Scale
 from hifigemm.numerics.special import clean
 from hifigemm.plan import Plan, Problem, Product, Split, fit_blocks
 from hifigemm.schemes import promise
+from hifigemm.schemes.ozaki1 import Ozaki1
 from hifigemm.schemes.residue_products import (
     multiply_residues,
     num_parts,
@@ -141,6 +142,11 @@ class Ozaki2(Scheme):
         )
         return scheme.fit(plan, problem, workspace)
 
+    def expected_products(self, problem: Problem, target: Target) -> int:
+        """Products that operands without wide exponents take."""
+        count = crt.count_for_bits(_wanted_bits(problem, target), problem.is_complex)
+        return num_parts(_moduli(problem, count), problem.is_complex)
+
     def _enough(
         self, problem: Problem, a: Array, b: Array, target: Target, engine: Engine, workspace: int
     ) -> int | None:
@@ -149,7 +155,7 @@ class Ozaki2(Scheme):
         Fast scaling has 2**-s_i < 2 ||A_i|| / T, T**2 = half_range, and rounds to nearest, so that the error of an
         entry is at most (||A_i|| sum|B_j| + ||B_j|| sum|A_i|) / T, but for terms of relative size k / T < 2**-20.
         """
-        if self.scaling == "accurate" or target.correct or math.isinf(target.r):
+        if self.scaling == "accurate" or target.correct or math.isinf(target.r) or not (a.size and b.size):
             return None
         part = part_size(workspace, engine.part)
         ratio = engine.override(promise.error_ratio)(a, b, engine, part, max(workspace // 256, 1))
@@ -233,7 +239,8 @@ class Ozaki2(Scheme):
     def refine(self, plan: Plan, problem: Problem, workspace: int, engine: Engine) -> Plan | None:
         """Half as many moduli again; None where the largest number was not enough."""
         if self.count == crt.MAX_MODULI:
-            return None
+            empty = np.zeros((1, 1, 1))
+            return Ozaki1().plan(problem, empty, empty, plan.target, engine, workspace) if plan.free else None
         count = min(self.count + max(self.count // 2, 1), crt.MAX_MODULI)
         scheme = replace(self, num_moduli=count)
         finer = replace(plan, scheme=scheme, balance=0, reason=f"refined to {count} moduli")

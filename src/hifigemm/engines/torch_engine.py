@@ -1,0 +1,202 @@
+"""Engine "torch": CPU tensors through the maths of the NumPy engine, CUDA tensors on their device.
+
+On the CPU only the native product is PyTorch's own. On a GPU the plain maths runs through `device_array`, exact products
+of INT8 words by a kernel of this package, those of FP16, BF16, TF32, FP32 and FP64 words by PyTorch's matrix product,
+and Ozaki scheme II by fused kernels. Work goes to the current stream of the operands' device; memory comes from
+PyTorch's allocator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cached_property, lru_cache
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+
+from hifigemm.engine import F, WholeProduct
+from hifigemm.engines.device_array import unwrap, wrap
+from hifigemm.engines.numpy_engine import NumpyEngine
+from hifigemm.engines.rates import Rates, rates_of
+from hifigemm.exceptions import InexactProductError, PlanError
+from hifigemm.formats import BF16, FP16, FP32, FP64, INT8, TF32, Format
+from hifigemm.numerics.accumulation import Accumulation, add_outside, in_any_order, of_tensor_core
+from hifigemm.numerics.bits import Array
+from hifigemm.numerics.bounds import exact_k_limit
+from hifigemm.numerics.tensor_core import A100, B200, H100, V100, TensorCoreModel
+from hifigemm.plan import Plan, ProductSpec
+
+__all__ = ["CudaEngine", "TorchEngine", "torch_engine"]
+
+_MODELS = {7: V100, 8: A100, 9: H100}
+"""Tensor cores by the major compute capability; later ones add as B200 does."""
+_WORDS = {FP16: torch.float16, BF16: torch.bfloat16, TF32: torch.float32}
+
+
+class TorchEngine(NumpyEngine):
+    """CPU tensors: NumPy's engine with PyTorch's native product."""
+
+    name = "torch"
+
+    def native_product(self, a: Array, b: Array) -> Array:
+        """torch.matmul."""
+        return torch.matmul(*(torch.from_numpy(_writable(x)) for x in (a, b))).numpy()
+
+
+def _writable(x: Array) -> Array:
+    """An array that torch.from_numpy takes: no negative strides, and not read-only, though nothing is written."""
+    return x if x.flags.writeable and min(x.strides, default=0) >= 0 else x.copy()
+
+
+@lru_cache
+def torch_engine(device: str) -> TorchEngine | CudaEngine:
+    """The engine of a device, "cpu" or as PyTorch names it."""
+    return TorchEngine() if device == "cpu" else CudaEngine(torch.device(device))
+
+
+class CudaEngine:
+    """A GPU: products on its tensor cores, fused kernels for Ozaki scheme II.
+
+    Parameters
+    ----------
+    place : torch.device
+    """
+
+    name = "torch"
+    part = 2**22
+    fused = True
+    workspace_factor = 2
+    products: ClassVar[Mapping[str, ProductSpec]] = NumpyEngine.products
+
+    def __init__(self, place: torch.device) -> None:
+        self.place = place
+
+    @cached_property
+    def device(self) -> str:
+        """Device with its name."""
+        return f"{self.place} ({torch.cuda.get_device_name(self.place)})"
+
+    @cached_property
+    def costs(self) -> Rates:
+        """Measured rates of this device."""
+        return rates_of(self.place)
+
+    @cached_property
+    def model(self) -> TensorCoreModel:
+        """How the tensor cores of this device add."""
+        major = torch.cuda.get_device_capability(self.place)[0]
+        return _MODELS.get(major, B200)
+
+    def exact_product(self, spec: ProductSpec, a: Array, b: Array, max_a: int, max_b: int) -> Array:
+        """a @ b for integer matrices, exactly: int32 for INT8, else the float of the accumulator; see `Engine`.
+
+        No partial sum exceeds the accumulator, so neither the order of a library's sums nor the alignment in a tensor
+        core rounds anything.
+        """
+        from hifigemm.engines.kernels.int8_product import exact_int8_product
+
+        k = a.shape[-1]
+        limit = exact_k_limit(spec.accumulator_max, max_a, max_b)
+        if k > limit:
+            raise InexactProductError(
+                f"{spec.name} product with k = {k} and entries up to {max_a} and {max_b}: sums may reach "
+                f"{k * max_a * max_b}, the accumulator is exact to {spec.accumulator_max}; k may be at most {limit}"
+            )
+        x, y = unwrap(a), unwrap(b)
+        if spec.operand is INT8:
+            return wrap(exact_int8_product(x, y))
+        if spec.operand in _WORDS:
+            return wrap(_words_product(x, y, spec.operand))
+        dtype = torch.float64 if spec.operand is FP64 else torch.float32
+        with _ieee_float32():
+            return wrap(torch.matmul(x.to(dtype), y.to(dtype)))
+
+    def native_product(self, a: Array, b: Array) -> Array:
+        """torch.matmul, FP32 operands without TF32."""
+        with _ieee_float32():
+            return wrap(torch.matmul(unwrap(a), unwrap(b)))
+
+    def accumulation(self, fmt: Format) -> Accumulation:
+        """Tensor cores in FP32 for FP16, BF16 and TF32 words, FP64 sums for FP32 words ("TF64"); see `Engine`.
+
+        The library may add blocks in any order and split k, so every product counts as a step.
+        """
+        if fmt is FP32:
+            return in_any_order("cuBLAS in FP64, any order", fmt, FP64, 64)
+        if fmt not in _WORDS:
+            raise PlanError(f"engine {self.name!r} on a GPU multiplies {', '.join(self.products)}, not {fmt.name} words")
+        unit = of_tensor_core(self.model, fmt, block=64)
+        return replace(unit, unit=f"{unit.unit}, any order", step=1)
+
+    def rounded_product(
+        self, fmt: Format, a: Array, b: Array, c: Array | None = None, *, block: int | None = None
+    ) -> Array:
+        """A B + C by PyTorch's product, C added last; see `accumulation` and `Engine`."""
+        self.accumulation(fmt)
+
+        def product(x: Array, y: Array, z: Array | None) -> Array:
+            left, right = unwrap(x), unwrap(y)
+            if fmt is FP32:
+                xy = wrap(torch.matmul(left.double(), right.double()))
+            else:
+                xy = wrap(_words_product(left, right, fmt))
+            return xy if z is None else xy + z
+
+        return add_outside(product, a, b, c, block)
+
+    def override(self, function: F) -> F:
+        """The fused kernels of this device."""
+        from hifigemm.engines import residue_pipeline
+
+        return residue_pipeline.OVERRIDES.get(function.__name__, function)
+
+    def whole_product(self, plan: Plan) -> WholeProduct | None:
+        """Native products at their own level, and Ozaki scheme II with fast scaling where nothing is judged."""
+        from hifigemm.engines import residue_pipeline
+
+        if plan.scheme.name == "native" and plan.target.level is plan.problem.fmt and plan.scheme == type(plan.scheme)():
+            return self._native
+        return residue_pipeline.whole_product(plan)
+
+    def _native(self, a: Array, b: Array, shift: int, epilogue: Any, splits: Any) -> Array:
+        """The library's product as it is, over- and underflow included."""
+        c = self.native_product(a, b)
+        if shift:
+            c = np.multiply(c, c.dtype.type(1)) * 2.0**shift
+        result: Array = epilogue.apply(c)
+        return result
+
+
+def _words_product(x: torch.Tensor, y: torch.Tensor, fmt: Format) -> torch.Tensor:
+    """x @ y in FP32 on the tensor cores, for stacks (batch or 1, m, k) and (batch or 1, k, n) of words of `fmt`."""
+    x, y = x.to(_WORDS[fmt]), y.to(_WORDS[fmt])
+    if fmt is TF32:
+        with _tf32():
+            return torch.matmul(x, y)
+    batch = max(len(x), len(y))
+    return torch.bmm(x.expand(batch, -1, -1), y.expand(batch, -1, -1), out_dtype=torch.float32)
+
+
+@contextmanager
+def _float32_precision(precision: str) -> Iterator[None]:
+    """FP32 products in IEEE arithmetic ("highest") or as TF32 ("high"), whatever torch is set to."""
+    before = torch.get_float32_matmul_precision()
+    if before == precision:
+        yield
+        return
+    torch.set_float32_matmul_precision(precision)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def _ieee_float32() -> Any:
+    return _float32_precision("highest")
+
+
+def _tf32() -> Any:
+    return _float32_precision("high")
