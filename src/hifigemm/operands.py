@@ -111,8 +111,10 @@ def converted(x: Array, dtype: np.dtype[Any]) -> Array:
     if x.dtype == dtype:
         return x
     y = x.astype(dtype)
-    if x.dtype.kind in "iu" and [int(v) for v in y.real.ravel()] != x.ravel().tolist():
-        raise ValueError(f"integers of {x.dtype} beyond 2**53 are not exact in {dtype}; convert them first")
+    if x.dtype.kind in "iu" and (size := np.abs(y.real)).max(initial=0) >= 2.0**53:
+        beyond = size >= 2.0 ** (64 if x.dtype.kind == "u" else 63)
+        if beyond.any() or not (y.real.astype(x.dtype) == x).all():
+            raise ValueError(f"integers of {x.dtype} beyond 2**53 are not exact in {dtype}; convert them first")
     return y
 
 

@@ -154,7 +154,7 @@ def test_chunks_assemble_in_order(size):
     def work(part):
         return round_limbs(values[part][None].copy(), np.zeros(len(values[part]), np.int64), FP64)
 
-    done = in_chunks(work, (131, 1), FP64, size)
+    done = in_chunks(work, (131, 1), size)
     np.testing.assert_array_equal(done.values[:, 0], values)
     assert done.certain.all()
     assert done.magnitude[5, 0] == 2

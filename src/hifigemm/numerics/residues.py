@@ -120,7 +120,7 @@ class ModuliSet:
 
     def reconstruct(self, remainders: Array) -> Array:
         """Limbs of the integers with these residues; int8 (L, N) in, int64 (limb_count, N) out, not swept."""
-        r = np.empty((len(self.moduli) + 1, remainders.shape[1]))
+        r = np.empty((len(self.moduli) + 1, remainders.shape[1]), like=remainders)
         r[:-1] = remainders
         r[-1] = -np.rint(self.crt_fractions @ r[:-1])
         return (self.crt_weights @ r).astype(np.int64)
@@ -171,7 +171,7 @@ def residues(x: Array, moduli: tuple[int, ...], bits: int) -> Array:
         piece = np.trunc(x * 2.0 ** (-_CHUNK_BITS * j))
         x -= piece * 2.0 ** (_CHUNK_BITS * j)
         pieces.append((j, piece))
-    out = np.empty((len(moduli), *x.shape), np.int8)
+    out = np.empty((len(moduli), *x.shape), np.int8, like=x)
     for row, p in zip(out, moduli, strict=True):
         total = x.copy()
         for j, piece in pieces:

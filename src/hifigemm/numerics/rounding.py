@@ -132,7 +132,7 @@ def _far_from_midpoint(head: Array, tail: Array, drop: Array, err_exponent: Arra
     return small & np.where(drop <= 63, far, drop >= 67)
 
 
-def in_chunks(work: Callable[[slice], Rounded], shape: tuple[int, ...], fmt: Format, size: int) -> Rounded:
+def in_chunks(work: Callable[[slice], Rounded], shape: tuple[int, ...], size: int) -> Rounded:
     """Assemble a `Rounded` of the given shape from `work` on `size` flattened entries at a time."""
     entries = math.prod(shape)
     found: dict[str, Array] = {}

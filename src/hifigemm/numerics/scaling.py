@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 
@@ -79,7 +80,7 @@ def norm_scale(x: Array, axis: int, moduli: ModuliSet, balance: int, part: int) 
 
 def joint_exponent(parts: Sequence[Array], axis: int) -> Array:
     """Exponent of the largest component along `axis`."""
-    return np.maximum.reduce([largest_exponent(c, axis) for c in parts])
+    return reduce(np.maximum, [largest_exponent(c, axis) for c in parts])
 
 
 def square_norms(parts: Sequence[Array], axis: int) -> tuple[Array, Array]:
@@ -96,8 +97,8 @@ def square_norms(parts: Sequence[Array], axis: int) -> tuple[Array, Array]:
     exponent = joint_exponent(parts, axis)
     blocks = [_in_blocks(x, axis) for x in parts]
     own = joint_exponent(blocks, axis + 1)
-    sums = np.add.reduce(
-        [np.square(ceil_magnitude(x, NORM_BITS - own)).sum(axis=axis + 1, keepdims=True) for x in blocks]
+    sums = reduce(
+        np.add, [np.square(ceil_magnitude(x, NORM_BITS - own)).sum(axis=axis + 1, keepdims=True) for x in blocks]
     )
     joined = ceil_magnitude(sums, 2 * (own - np.expand_dims(exponent, axis)))
     return joined.sum(axis=axis), exponent

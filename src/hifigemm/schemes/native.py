@@ -129,7 +129,7 @@ def _may_underflow(a: Array, b: Array, fmt: Format) -> bool:
     """Whether the product of the smallest nonzero components lies below the smallest normal number."""
 
     def smallest(x: Array) -> float:
-        size = np.abs(np.ascontiguousarray(x).view(x.real.dtype))
+        size = np.abs(np.ascontiguousarray(x, like=x).view(x.real.dtype))
         return float(np.min(size, where=size > 0, initial=np.inf))
 
     return np.frexp(smallest(a))[1] + np.frexp(smallest(b))[1] - 2 < fmt.emin

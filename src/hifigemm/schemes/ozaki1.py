@@ -164,7 +164,7 @@ class Ozaki1(Scheme):
         count = max(1, min(self.count, int(facts["needed"].max(initial=0))))
         whole = (x.shape[0], vectors, k) if side == "left" else (x.shape[0], k, vectors)
         long = (*whole[:axis], count * k, *whole[axis + 1 :])
-        parts = np.empty(long, storage_dtype(plan.words))
+        parts = np.empty(long, storage_dtype(plan.words), like=x)
         for where in vector_parts(x, axis, plan.part):
             y, wide = embed(x[where]), widen(where, width)
             for name, fact in promise.facts(plan, y, facts["exponent"][wide]).items():
@@ -191,7 +191,7 @@ class Ozaki1(Scheme):
                 limbs_from_sums(sums[:, part], shifts, limb_count), exponent[part], plan.problem.fmt, err
             )
 
-        rounded = in_chunks(work, shape, plan.problem.fmt, plan.part)
+        rounded = in_chunks(work, shape, plan.part)
         exact = left.facts["needed"] + right.facts["needed"] - 1 <= kept
         lowest = beta * (kept - 1) + 2 * (beta - 1)
         settled, bound = promise.judge(plan, left, right, engine, rounded, exact, err - lowest, lowest)
@@ -236,7 +236,7 @@ def _diagonals(plan: Plan, left: Split, right: Split, engine: Engine, kept: int)
     k = plan.problem.terms
     h = 2 ** (plan.slice_bits - 1)
     batch = max(left.parts.shape[0], right.parts.shape[0])
-    sums = np.empty((kept, batch, left.parts.shape[1], right.parts.shape[2]), np.int64)
+    sums = np.empty((kept, batch, left.parts.shape[1], right.parts.shape[2]), np.int64, like=left.parts)
     pairs = 0
     for s in range(kept):
         first, last = max(0, s - right.count + 1), min(s, left.count - 1)

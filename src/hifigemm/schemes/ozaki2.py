@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import ClassVar
 
 import numpy as np
@@ -30,7 +31,7 @@ from hifigemm.engine import Engine
 from hifigemm.exceptions import PlanError
 from hifigemm.numerics import residues as crt
 from hifigemm.numerics import scaling
-from hifigemm.numerics.bits import NO_BIT, Array, ceil_log2, lowest_bit
+from hifigemm.numerics.bits import NO_BIT, Array, ceil_log2, lowest_bit, scale_by_power
 from hifigemm.numerics.embedding import components, embed_left, embed_right
 from hifigemm.numerics.estimates import MAGNITUDE_BITS_UP, magnitudes_up
 from hifigemm.numerics.parts import map_vectors, part_entries, part_size, put, vector_parts, widen
@@ -304,7 +305,7 @@ def _exact_count(problem: Problem, a: Array, b: Array, part: int) -> tuple[int |
 
         def lacking(y: Array, axis: int = axis) -> Array:
             y = clean(y)
-            low = np.minimum.reduce([lowest_bit(c, axis) for c in components(y)])
+            low = reduce(np.minimum, [lowest_bit(c, axis) for c in components(y)])
             scale = scaling.norm_scale(y, axis, smallest, 0, part)
             return np.where(low == NO_BIT, -NO_BIT, -low - scale.exponent)
 
@@ -323,7 +324,7 @@ def _exact_count(problem: Problem, a: Array, b: Array, part: int) -> tuple[int |
 def _largest_sums(plan: Plan, a: Array, b: Array, left: Array, right: Array, engine: Engine) -> tuple[Array, Array]:
     """max_j and max_i of |A||B| with magnitudes rounded up to 6 bits, block by block; over re and im if complex."""
     top = 2**MAGNITUDE_BITS_UP
-    rows, cols = np.zeros(left.shape, np.int64), np.zeros(right.shape, np.int64)
+    rows, cols = np.zeros_like(left), np.zeros_like(right)
     for block in plan.blocks():
         at_a = (block.batch if len(a) > 1 else slice(None), block.rows)
         at_b = (block.batch if len(b) > 1 else slice(None), slice(None), block.cols)
@@ -331,7 +332,7 @@ def _largest_sums(plan: Plan, a: Array, b: Array, left: Array, right: Array, eng
         ups_b = [magnitudes_up(c, right[at_b]) for c in components(b[at_b])]
         for pairing in [ups_b] if len(ups_b) == 1 else [ups_b, ups_b[::-1]]:
             sums = [exact_int8(engine, x, y, top, top) for x, y in zip(ups_a, pairing, strict=True)]
-            total = np.add.reduce(sums)
+            total = reduce(np.add, sums)
             for largest, at, axis in ((rows, at_a, 2), (cols, at_b, 1)):
                 found = total.max(axis=axis, keepdims=True)
                 found = found if len(largest) > 1 else found.max(axis=0, keepdims=True)
@@ -345,5 +346,7 @@ def _error(left: Split, right: Split, terms: int) -> Array:
     |A B - (A - d)(B - d')| <= d sum|B| + d' sum|A| + terms d d'.
     """
     sums_a, sums_b = (s.facts["sums"] * 2.0**-MAGNITUDE_BITS_UP for s in (left, right))
-    d_a, d_b = (s.facts["delta"] * 2.0 ** np.clip(s.unit - s.facts["exponent"], -1000, 1000) for s in (left, right))
+    d_a, d_b = (
+        scale_by_power(s.facts["delta"], np.clip(s.unit - s.facts["exponent"], -1000, 1000)) for s in (left, right)
+    )
     return d_a * sums_b + d_b * (sums_a + terms * d_a)

@@ -9,6 +9,7 @@ every engine.
 from __future__ import annotations
 
 import math
+from functools import reduce
 
 import numpy as np
 
@@ -54,7 +55,7 @@ def error_ratio(a: Array, b: Array, engine: Engine, part: int, entries: int) -> 
         down_a = [magnitudes_down(clean(c), e[:, rows]) for c in components(a[:, rows])]
         above = norm_a[:, rows] * sum_b + norm_b * sum_a[:, rows]
         for order in [down_b] if len(down_b) == 1 else [down_b, down_b[::-1]]:
-            below = np.add.reduce([exact_int8(engine, x, y, top, top) for x, y in zip(down_a, order, strict=True)])
+            below = reduce(np.add, [exact_int8(engine, x, y, top, top) for x, y in zip(down_a, order, strict=True)])
             with np.errstate(divide="ignore", invalid="ignore"):
                 found = np.where(above == 0, 0.0, above / (below * 4.0**-MAGNITUDE_BITS_DOWN))
             worst = max(worst, float(found.max(initial=0.0)))
@@ -71,7 +72,7 @@ def _sizes(x: Array, axis: int, part: int) -> tuple[Array, Array, Array]:
         sums = [ceil_magnitude(c, NORM_BITS - exponent).sum(axis=axis, keepdims=True) for c in parts]
         put(found, "exponent", shape, where, exponent)
         put(found, "norm", shape, where, np.sqrt(squares) * 2.0**-NORM_BITS)
-        put(found, "sum", shape, where, np.add.reduce(sums) * 2.0**-NORM_BITS)
+        put(found, "sum", shape, where, reduce(np.add, sums) * 2.0**-NORM_BITS)
     return found["exponent"], found["norm"], found["sum"]
 
 
@@ -108,7 +109,7 @@ def judge(
     lowest : int or int array
         The integers behind `rounded` are in units of 2**-lowest 2**(e_i + f_j).
     """
-    settled = np.array(np.broadcast_to(exact, rounded.values.shape))
+    settled = np.broadcast_to(exact, rounded.values.shape).copy()
     if settled.all():
         return settled, 0.0
     if math.isinf(plan.target.r):

@@ -125,7 +125,7 @@ def round_integers(
     def work(at: slice) -> Rounded:
         return round_limbs(moduli.reconstruct(flat[:, at]), exponent[at], fmt, None if err is None else err[at])
 
-    return in_chunks(work, shape, fmt, part)
+    return in_chunks(work, shape, part)
 
 
 def rounded_integers(

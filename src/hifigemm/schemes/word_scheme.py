@@ -104,7 +104,7 @@ class WordScheme(Scheme):
             embedded = scale_by_power(embedded, -unit)
         words, remainder = self.splitting.split(embedded)
         if found:
-            lost = np.zeros(unit.shape, bool)
+            lost = np.zeros(unit.shape, bool, like=unit)
             if plan.problem.fmt is FP64:
                 lost = ((np.abs(embedded) < _TINY) & found["nonzero"].astype(bool)).any(axis=axis, keepdims=True)
             found |= vars(self.splitting.describe(embedded, words, remainder, axis, lost))
