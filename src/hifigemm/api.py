@@ -240,7 +240,8 @@ def prepare(a: Any, side: Literal["left", "right"], *, plan: Plan) -> Prepared:
     Parameters
     ----------
     a : array_like
-        The operand. It is copied, so later changes of `a` do not reach the prepared one.
+        The operand. A NumPy array is copied, so later changes of it do not reach the prepared one; a tensor is not,
+        and the prepared operand is refused once the tensor was changed in place.
     side : "left" or "right"
         Where it will stand.
     plan : Plan
@@ -262,11 +263,14 @@ def prepare(a: Any, side: Literal["left", "right"], *, plan: Plan) -> Prepared:
     if k != plan.problem.k or np.result_type(x.dtype, plan.problem.dtype) != plan.problem.dtype:
         raise PlanError(f"operand of shape {x.shape} and {x.dtype} does not fit the plan's {plan.problem}")
     engine = engine_for(plan.engine, library.name, library.device)
-    operand = converted(x, plan.problem.dtype).copy()
+    operand = converted(x, plan.problem.dtype)
+    version = library.version(a)
+    if version is None:
+        operand, a = operand.copy(), None
     split = None
     if operand.size and plan.scheme.independent_splits and not isinstance(plan.scheme, Native):
         split = whole_split(plan, own_stack(operand, side, plan.problem), side, engine)
-    return Prepared(operand, split, side, plan, library)
+    return Prepared(operand, split, side, plan, library, a, version)
 
 
 def _stacks(a: Array | Prepared, b: Array | Prepared, shapes: Shapes, dtype: np.dtype[Any]) -> tuple[Array, Array]:

@@ -28,6 +28,7 @@ def as_operand(x: Any, name: str, library: Library) -> Array | Prepared:
         Zero-dimensional operands.
     """
     if isinstance(x, Prepared):
+        x.check_unchanged(name)
         return x
     if isinstance(x, np.ma.MaskedArray):
         raise TypeError(f"{name} is a masked array, whose mask would be lost; fill it first")

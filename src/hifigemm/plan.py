@@ -266,7 +266,8 @@ class Product:
 class Prepared:
     """An operand with its split for one plan, to be used in place of the operand.
 
-    It holds its own copy of the operand, so later changes of the array it was made from do not reach it.
+    It holds its own copy of a NumPy array, so later changes of the array do not reach it. A tensor is not copied: its
+    version counter tells when it was changed, and the prepared operand is refused then.
     """
 
     operand: Array
@@ -274,6 +275,16 @@ class Prepared:
     side: str
     plan: Plan
     library: Library
+    source: Any = None
+    version: int | None = None
+
+    def check_unchanged(self, name: str) -> None:
+        """Raise PlanError where the tensor has another version than when it was prepared."""
+        now = self.library.version(self.source)
+        if now != self.version:
+            raise PlanError(
+                f"{name} was changed after it was prepared (version {now}, prepared at {self.version}): prepare it again"
+            )
 
     @property
     def shape(self) -> tuple[int, ...]:

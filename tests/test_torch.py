@@ -1,0 +1,122 @@
+"""PyTorch tensors on the CPU: what comes in goes out, with the bits of NumPy arrays."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import hifigemm as hg
+
+torch = pytest.importorskip("torch")
+
+SCHEMES = (hg.Ozaki1(), hg.Ozaki1(product="fp16"), hg.Ozaki2(), hg.Ozaki2(scaling="fast"))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
+@pytest.mark.parametrize("scheme", SCHEMES, ids=str)
+def test_tensors_give_the_bits_of_arrays(make_pair, assert_same_bits, scheme, dtype):
+    a, b = make_pair("phi_1", 5, 30, 4, dtype)
+    c, report = hg.matmul(torch.from_numpy(a), torch.from_numpy(b), scheme=scheme, return_report=True)
+    assert isinstance(c, torch.Tensor)
+    assert (report.engine, report.device) == ("torch", "cpu")
+    assert_same_bits(c.numpy(), hg.matmul(a, b, scheme=scheme))
+
+
+def test_native_product_is_that_of_torch():
+    a, b = torch.rand(40, 50, dtype=torch.float64), torch.rand(50, 30, dtype=torch.float64)
+    torch.testing.assert_close(hg.matmul(a, b), a @ b, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("a", "b"), [((4,), (4,)), ((4,), (4, 3)), ((2, 1, 3, 4), (5, 4, 2)), ((0, 4), (4, 2)), ((3, 0), (0, 2))]
+)
+def test_shapes_are_those_of_torch_matmul(a, b):
+    a, b = torch.rand(a, dtype=torch.float64), torch.rand(b, dtype=torch.float64)
+    for options in ({}, {"accuracy": "correct"}):
+        c = hg.matmul(a, b, **options)
+        assert isinstance(c, torch.Tensor)
+        assert (c.shape, c.dtype) == (torch.matmul(a, b).shape, torch.float64)
+
+
+def test_strides_conjugates_and_mixed_dtypes(assert_same_bits):
+    x = torch.rand(6, 8, dtype=torch.complex128)
+    y = torch.rand(3, dtype=torch.float32).expand(6, 3)
+    c = hg.matmul(x.mH[::2], y, accuracy="correct")
+    assert_same_bits(c.numpy(), hg.matmul(x.numpy().conj().T[::2], y.numpy(), accuracy="correct"))
+
+
+def test_out_is_filled_and_returned():
+    a, b = torch.rand(3, 4, dtype=torch.float64), torch.rand(4, 5, dtype=torch.float64)
+    out = torch.full((5, 3), torch.nan, dtype=torch.float64).T
+    assert hg.matmul(a, b, out=out) is out
+    torch.testing.assert_close(out, a @ b)
+    with pytest.raises(ValueError, match=r"\(2, 5\)"):
+        hg.matmul(a, b, out=out[:2])
+    with pytest.raises(TypeError, match="float32"):
+        hg.matmul(a, b, out=out.float())
+
+
+def test_gemm_takes_tensors(assert_same_bits):
+    a, b, c = (torch.rand(4, 4, dtype=torch.float64) for _ in range(3))
+    options = {"alpha": -0.3, "beta": 2.0, "trans_a": "T", "trans_b": "C", "accuracy": "correct"}
+    found = hg.gemm(a, b, c, **options)
+    assert_same_bits(found.numpy(), hg.gemm(a.numpy(), b.numpy(), c.numpy(), **options))
+
+
+def test_libraries_are_not_mixed():
+    a = torch.rand(3, 3, dtype=torch.float64)
+    for other in ({"b": a.numpy()}, {"b": a, "out": np.empty((3, 3))}):
+        with pytest.raises(TypeError, match="different libraries"):
+            hg.matmul(a, **other)
+    with pytest.raises(TypeError, match="list"):
+        hg.matmul(a, [[1.0], [2.0], [3.0]])
+
+
+@pytest.mark.parametrize(
+    ("tensor", "message"),
+    [
+        (lambda: torch.rand(3, 3, dtype=torch.float64, requires_grad=True), "detach"),
+        (lambda: torch.rand(3, 3, dtype=torch.float64).to_sparse(), "sparse"),
+        (lambda: torch.rand(3, 3).bfloat16(), "bfloat16"),
+        (lambda: torch.rand(3, 3).half(), "float16"),
+        (lambda: torch.rand(3, 3, device="meta"), "meta"),
+    ],
+)
+def test_tensors_that_cannot_be_multiplied_are_refused(tensor, message):
+    with pytest.raises(TypeError, match=message):
+        hg.matmul(tensor(), tensor())
+
+
+def test_gradients_are_no_matter_under_no_grad():
+    a = torch.rand(3, 3, dtype=torch.float64, requires_grad=True)
+    with torch.no_grad():
+        assert not hg.matmul(a, a).requires_grad
+
+
+def test_prepared_tensors_stand_for_the_operand(assert_same_bits):
+    a, b = torch.rand(6, 20, dtype=torch.float64), torch.rand(20, 7, dtype=torch.float64)
+    plan = hg.make_plan(a, b, scheme=hg.Ozaki2(scaling="fast"), accuracy="correct")
+    assert plan.engine == "torch"
+    left = hg.prepare(a, "left", plan=plan)
+    assert_same_bits(hg.matmul(left, b).numpy(), hg.matmul(a.numpy(), b.numpy(), accuracy="correct"))
+    with pytest.raises(TypeError, match="different libraries"):
+        hg.matmul(left, b.numpy())
+
+
+def test_a_prepared_tensor_that_was_changed_is_refused():
+    a, b = torch.rand(6, 20, dtype=torch.float64), torch.rand(20, 7, dtype=torch.float64)
+    left = hg.prepare(a, "left", plan=hg.make_plan(a, b, scheme=hg.Ozaki2(num_moduli=14, scaling="fast")))
+    hg.matmul(left, b)
+    a[0] = 1.0
+    with pytest.raises(hg.PlanError, match=r"changed after it was prepared \(version 1, prepared at 0\)"):
+        hg.matmul(left, b)
+
+
+def test_engines_by_name(assert_same_bits):
+    a = torch.rand(5, 5, dtype=torch.float64)
+    for name in ("numpy", "torch", "simulated-h100"):
+        c, report = hg.matmul(a, a, engine=name, accuracy="correct", return_report=True)
+        assert isinstance(c, torch.Tensor)
+        assert report.engine == name
+    x = a.numpy()
+    assert isinstance(hg.matmul(x, x, engine="torch"), np.ndarray)
