@@ -282,9 +282,8 @@ class Prepared:
         """Raise PlanError where the tensor has another version than when it was prepared."""
         now = self.library.version(self.source)
         if now != self.version:
-            raise PlanError(
-                f"{name} was changed after it was prepared (version {now}, prepared at {self.version}): prepare it again"
-            )
+            versions = f"version {now}, prepared at {self.version}"
+            raise PlanError(f"{name} was changed after it was prepared ({versions}): prepare it again")
 
     @property
     def shape(self) -> tuple[int, ...]:

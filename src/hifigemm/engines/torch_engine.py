@@ -1,9 +1,9 @@
 """Engine "torch": CPU tensors through the maths of the NumPy engine, CUDA tensors on their device.
 
-On the CPU only the native product is PyTorch's own. On a GPU the plain maths runs through `device_array`, exact products
-of INT8 words by a kernel of this package, those of FP16, BF16, TF32, FP32 and FP64 words by PyTorch's matrix product,
-and Ozaki scheme II by fused kernels. Work goes to the current stream of the operands' device; memory comes from
-PyTorch's allocator.
+On the CPU only the native product is PyTorch's own. On a GPU the plain maths runs through `device_array`, exact
+products of INT8 words by a kernel of this package, those of FP16, BF16, TF32, FP32 and FP64 words by PyTorch's matrix
+product, and Ozaki scheme II by fused kernels. Work goes to the current stream of the operands' device; memory comes
+from PyTorch's allocator.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class CudaEngine:
         if fmt is FP32:
             return in_any_order("cuBLAS in FP64, any order", fmt, FP64, 64)
         if fmt not in _WORDS:
-            raise PlanError(f"engine {self.name!r} on a GPU multiplies {', '.join(self.products)}, not {fmt.name} words")
+            raise PlanError(f"engine 'torch' on a GPU multiplies {', '.join(self.products)}, not {fmt.name} words")
         unit = of_tensor_core(self.model, fmt, block=64)
         return replace(unit, unit=f"{unit.unit}, any order", step=1)
 
@@ -157,7 +157,7 @@ class CudaEngine:
         """Native products at their own level, and Ozaki scheme II with fast scaling where nothing is judged."""
         from hifigemm.engines import residue_pipeline
 
-        if plan.scheme.name == "native" and plan.target.level is plan.problem.fmt and plan.scheme == type(plan.scheme)():
+        if plan.scheme.name == "native" and plan.target.level is plan.problem.fmt:
             return self._native
         return residue_pipeline.whole_product(plan)
 

@@ -1,0 +1,307 @@
+"""Error-corrected products of words in one kernel: schemes.corrected on the device, bit for bit.
+
+With A = A_hi + 2**-s A_lo and B likewise, block by block along k,
+
+    P = A_hi B_hi (from zero),    S = S + P (FP32, to nearest),    D = A_hi B_lo + (A_lo B_hi + D) (in the unit),
+
+and C = 2**(row_exponent + col_exponent) (S + 2**-s D), rounded once more where it is subnormal. "In the unit" means
+chained through the accumulator of the tensor core, instruction by instruction; an operand of one word has no A_lo.
+`chained` leaves S to the unit as well. The order in which blocks and words follow each other is part of the
+arithmetic, the tile is not.
+
+The kernel here is plain Triton, for every GPU; corrected_hopper.py has one for Hopper. A product of a block that is
+added to a sum would be made part of the chain by the compiler: fma(P, 1, S) with a factor that is only known at run
+time is the same sum and cannot be.
+"""
+
+# Kernels are untyped.
+# mypy: disable-error-code="no-untyped-def"
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from functools import cache, lru_cache
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+from hifigemm.engines.kernels.launch import Launch
+from hifigemm.engines.kernels.tiles import Gpu, Tile, gpu_of
+from hifigemm.engines.kernels.words import Words
+
+__all__ = ["ALL_LOSSES", "BLOCKS", "corrected_product", "tile_for", "valid_tiles"]
+
+_logger = logging.getLogger("hifigemm")
+
+BLOCKS = {"fp16": (16, 32, 64), "bf16": (16, 32, 64), "tf32": (8, 16, 32, 64)}
+"""Lengths of a block, in words; the last but one of TF32 and the last of the others are four instructions."""
+ALL_LOSSES = (-(2**31), 2**31 - 1)
+
+_WHOLE = {"fp16": 64, "bf16": 64, "tf32": 32}
+_HOPPER_RATES = {(128, 128): 1.0, (128, 64): 0.85, (128, 32): 0.5}
+_PLAIN_RATES = {
+    (128, 128, 8): 0.7,
+    (128, 64, 8): 0.6,
+    (64, 128, 8): 0.6,
+    (64, 64, 4): 0.5,
+    (64, 32, 4): 0.3,
+    (32, 32, 2): 0.2,
+}
+"""(block_m, block_n) or (block_m, block_n, warps): rate relative to the Hopper tile 128x128, which makes 210 to 220
+TFLOP/s with two FP16 words on an H200 at n = 4096. The others are estimates."""
+
+
+@triton.jit
+def _power(e):
+    """2**e for -126 <= e <= 127."""
+    return ((e + 127) << 23).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def _load(words, vector, h, pitch, EVEN: tl.constexpr):
+    """Words h of some vectors, one of the two being the column of an array of addresses."""
+    at = words + vector.to(tl.int64) * pitch + h
+    if EVEN:
+        result = tl.load(at)
+    else:
+        result = tl.load(at, mask=h < pitch, other=0.0)
+    return result
+
+
+@triton.jit(do_not_specialize=["shift", "loss_from", "loss_to", "tiles_m", "tiles_n"])
+def _corrected_kernel(
+    left,
+    left_batch,
+    left_exponents,
+    left_exponents_batch,
+    left_facts,
+    left_vectors,
+    right,
+    right_batch,
+    right_exponents,
+    right_exponents_batch,
+    right_facts,
+    right_vectors,
+    out,
+    out_batch,
+    out_row,
+    out_col,
+    shift,
+    low_scale,
+    one,
+    loss_from,
+    loss_to,
+    k,
+    pitch,
+    tiles_m,
+    tiles_n,
+    LEFT_WORDS: tl.constexpr,
+    RIGHT_WORDS: tl.constexpr,
+    CHAINED: tl.constexpr,
+    IN_FP32: tl.constexpr,
+    EVEN: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    GROUP_M: tl.constexpr,
+):
+    """One tile of the product of one matrix of the stack."""
+    loss = tl.maximum(tl.load(left_facts), tl.load(right_facts))
+    if (loss < loss_from) | (loss >= loss_to):
+        return
+    z = tl.program_id(1).to(tl.int64)
+    tile = tl.program_id(0)
+    group = tile // (GROUP_M * tiles_n)
+    height = tl.minimum(tiles_m - group * GROUP_M, GROUP_M)
+    rest = tile - group * GROUP_M * tiles_n
+    rows = (group * GROUP_M + rest % height) * BLOCK_M + tl.arange(0, BLOCK_M)
+    cols = (rest // height) * BLOCK_N + tl.arange(0, BLOCK_N)
+    row = (rows % left_vectors)[:, None]
+    col = (cols % right_vectors)[None, :]
+    left += z * left_batch
+    right += z * right_batch
+    left_low = left + pitch.to(tl.int64) * left_vectors
+    right_low = right + pitch.to(tl.int64) * right_vectors
+    total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+    correction = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+    for start in range(0, k, BLOCK_K):
+        h = start + tl.arange(0, BLOCK_K)
+        a = _load(left, row, h[None, :], pitch, EVEN)
+        b = _load(right, col, h[:, None], pitch, EVEN)
+        if CHAINED:
+            total = tl.dot(a, b, total, input_precision="tf32")
+        else:
+            total = tl.fma(tl.dot(a, b, input_precision="tf32"), tl.zeros_like(total) + one, total)
+        if LEFT_WORDS == 2:
+            low = _load(left_low, row, h[None, :], pitch, EVEN)
+            correction = tl.dot(low, b, correction, input_precision="tf32")
+        if RIGHT_WORDS == 2:
+            low = _load(right_low, col, h[:, None], pitch, EVEN)
+            correction = tl.dot(a, low, correction, input_precision="tf32")
+    if LEFT_WORDS + RIGHT_WORDS > 2:
+        total = total + correction * low_scale
+    inside_m = rows < left_vectors
+    inside_n = cols < right_vectors
+    row_exponent = tl.load(left_exponents + z * left_exponents_batch + rows, mask=inside_m, other=0) + shift
+    col_exponent = tl.load(right_exponents + z * right_exponents_batch + cols, mask=inside_n, other=0)
+    spread = tl.load(left_facts + 1) + tl.maximum(shift, -shift)
+    if IN_FP32 & (spread <= 64) & (tl.load(right_facts + 1) <= 126):
+        result = total * _power(row_exponent)[:, None] * _power(col_exponent)[None, :]
+    else:
+        exponent = tl.maximum(tl.minimum(row_exponent[:, None] + col_exponent[None, :], 1023), -1022)
+        factor = ((exponent + 1023).to(tl.int64) << 52).to(tl.float64, bitcast=True)
+        result = (total.to(tl.float64) * factor).to(tl.float32)
+    to = out + z * out_batch + rows[:, None].to(tl.int64) * out_row + cols[None, :].to(tl.int64) * out_col
+    tl.store(to, result, mask=inside_m[:, None] & inside_n[None, :])
+
+
+_launch: Any = Launch(_corrected_kernel)
+
+
+def _stages(tile: Tile, word_bytes: int, shared: int) -> int:
+    """Stages of the ring that fit, for two words an operand."""
+    stage = 2 * (tile.block_m + tile.block_n) * tile.block_k * word_bytes
+    return min(8 if tile.kernel == "hopper" else 3, (shared - 1024) // stage)
+
+
+def valid_tiles(gpu: Gpu, fmt: str, block: int, *, plain: bool = False) -> dict[Tile, float]:
+    """The tiles that a GPU has room for, with their estimated rates; `plain` leaves the Hopper kernel out."""
+    width = 4 if fmt == "tf32" else 2
+    found: dict[Tile, float] = {}
+    if gpu.capability == (9, 0) and not plain:
+        found |= {Tile("hopper", bm, bn, block, 0, 4): rate for (bm, bn), rate in _HOPPER_RATES.items()}
+    for (bm, bn, warps), rate in _PLAIN_RATES.items():
+        if bm * bn * 3 <= 32 * warps * (192 if gpu.capability[0] in (9, 10) else 96):  # registers of S, P and D
+            found[Tile("triton", bm, bn, block, 0, warps)] = rate
+    sized = {replace(t, stages=_stages(t, width, gpu.shared_per_block)): rate for t, rate in found.items()}
+    return {tile: rate for tile, rate in sized.items() if tile.stages >= 2}
+
+
+@lru_cache(maxsize=4096)
+def tile_for(shape: tuple[int, int, int], gpu: Gpu, fmt: str, block: int, plain: bool = False) -> Tile:
+    """The tile with the least predicted time for (batch, m, n), the larger one among equals."""
+    batch, m, n = shape
+    rates = valid_tiles(gpu, fmt, block, plain=plain)
+
+    def cost(tile: Tile) -> tuple[float, int]:
+        count = batch * -(-m // tile.block_m) * -(-n // tile.block_n)
+        area = tile.block_m * tile.block_n
+        return -(-count // gpu.num_sms) * area / rates[tile], -area
+
+    return min(rates, key=cost)
+
+
+@cache
+def _hopper(device: torch.device) -> Any:
+    """The module of the Hopper kernel where it runs, else None; Gluon's interface differs between Triton versions."""
+    gpu = gpu_of(device)
+    if gpu.capability != (9, 0):
+        return None
+    try:
+        from hifigemm.engines.kernels import corrected_hopper
+
+        corrected_hopper.compile_for(device, next(iter(valid_tiles(gpu, "fp16", 64))))
+    except Exception as error:
+        _logger.warning("the Hopper kernel does not compile with Triton %s: %s", triton.__version__, error)
+        return None
+    return corrected_hopper
+
+
+def corrected_product(
+    left: Words,
+    right: Words,
+    out: torch.Tensor,
+    *,
+    block: int | None = None,
+    chained: bool = False,
+    shift: int = 0,
+    losses: tuple[int, int] = ALL_LOSSES,
+    config: Tile | None = None,
+) -> None:
+    """out = 2**shift A B from the words of A and B, on torch's current stream; see the module docstring.
+
+    Parameters
+    ----------
+    left, right : Words
+        Of one format and low_shift, with one or two words each.
+    out : float32 tensor (batch, m, n), any strides
+    block : int, optional
+        Length of a block of k, one of `BLOCKS`; otherwise four instructions of the tensor core.
+    chained : bool
+        The unit adds the main product as well; blocks then only set the order of the corrections.
+    shift : int
+        Power of two that the result is multiplied with before it is rounded.
+    losses : pair of int
+        Nothing is written unless the larger [LOSS] of both operands lies in range(*losses): the way to choose between
+        formats on the device. 0 is added to no result where it is outside.
+    config : Tile, optional
+        Otherwise `tile_for` chooses.
+    """
+    fmt = left.splitting.fmt.name
+    block = _WHOLE[fmt] if block is None else block
+    _check(left, right, out, block)
+    if out.numel() == 0:
+        return
+    hopper = _hopper(out.device)
+    if config is None:
+        config = tile_for(tuple(out.shape), gpu_of(out.device), fmt, block, hopper is None)
+    options: dict[str, Any] = {"chained": chained, "in_fp32": fmt == "fp16", "shift": shift, "losses": losses}
+    if config.kernel == "hopper":
+        hopper.launch(left, right, out, config, **options)
+    else:
+        _launch_plain(left, right, out, config, **options)
+
+
+def _check(left: Words, right: Words, out: torch.Tensor, block: int) -> None:
+    """Raise ValueError where `corrected_product` does not take these arguments."""
+    a, b = left.splitting, right.splitting
+    if (a.fmt, a.low_shift, left.k) != (b.fmt, b.low_shift, right.k) or max(a.num_words, b.num_words) > 2:
+        raise ValueError(f"no product of {a} with k = {left.k} and {b} with k = {right.k}")
+    if block not in BLOCKS[a.fmt.name]:
+        raise ValueError(f"block = {block}: expected one of {BLOCKS[a.fmt.name]} for {a.fmt.name}")
+    if out.dtype is not torch.float32 or out.shape[1:] != (left.vectors, right.vectors):
+        raise ValueError(f"a {out.dtype} result of shape {tuple(out.shape)} for {left.vectors} x {right.vectors}")
+    if any(words.parts.shape[0] not in (1, out.shape[0]) for words in (left, right)):
+        raise ValueError(f"stacks of {left.parts.shape[0]} and {right.parts.shape[0]} for one of {out.shape[0]}")
+
+
+def _launch_plain(
+    left: Words,
+    right: Words,
+    out: torch.Tensor,
+    tile: Tile,
+    *,
+    chained: bool,
+    in_fp32: bool,
+    shift: int,
+    losses: tuple[int, int],
+) -> None:
+    """The launch of the plain kernel."""
+    batch, m, n = out.shape
+    tiles_m, tiles_n, pitch = -(-m // tile.block_m), -(-n // tile.block_n), left.parts.shape[3]
+    sides: list[Any] = []
+    for words in (left, right):
+        stack = words.parts.shape[0] > 1
+        sides += [words.parts, words.parts.stride(0) if stack else 0]
+        sides += [words.exponents, words.vectors if stack else 0, words.facts, words.vectors]
+    _launch(
+        (tiles_m * tiles_n, batch),
+        *sides,
+        *(out, *out.stride(), shift, 2.0**-left.splitting.low_shift, 1.0, *losses, max(left.k, 1), pitch),
+        *(tiles_m, tiles_n),
+        LEFT_WORDS=left.splitting.num_words,
+        RIGHT_WORDS=right.splitting.num_words,
+        CHAINED=chained,
+        IN_FP32=in_fp32,
+        EVEN=pitch % tile.block_k == 0,
+        BLOCK_M=tile.block_m,
+        BLOCK_N=tile.block_n,
+        BLOCK_K=tile.block_k,
+        GROUP_M=tile.group,
+        num_warps=tile.warps,
+        num_stages=tile.stages,
+        enable_fp_fusion=False,
+    )

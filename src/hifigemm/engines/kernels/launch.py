@@ -1,0 +1,263 @@
+"""Launches of Triton and Gluon kernels that cost the host a few microseconds.
+
+A call through Triton's JIT binds, specialises and hashes its arguments anew: 24 to 45 us on the host of an H200, more
+than a small product takes on the device. A `Launch` does that once for each variant of a kernel; later calls go to the
+compiled kernel's own C entry with the current stream. Where Triton is not the version whose entry is known, in the
+interpreter, on AMD, and while a profiler has hooks in Triton, every call is a plain JIT call.
+"""
+
+from __future__ import annotations
+
+import inspect
+from functools import cache, lru_cache
+from typing import Any
+
+import torch
+import triton
+
+__all__ = ["Address", "BoundLaunch", "Launch", "TensorMap", "tensor_map"]
+
+_KNOWN_SERIES = ("3.6",)
+"""Triton versions whose compiled kernels are entered directly."""
+_INT32 = 1 << 31
+
+
+class Address:
+    """A device address with a dtype: what a kernel needs of a tensor, made faster than a view of one.
+
+    The interpreter takes tensors only.
+    """
+
+    __slots__ = ("address", "dtype")
+
+    def __init__(self, address: int, dtype: torch.dtype) -> None:
+        self.address = address
+        self.dtype = dtype
+
+    def data_ptr(self) -> int:
+        """The address."""
+        return self.address
+
+
+class TensorMap:
+    """A matrix in device memory as TMA sees it; made by `tensor_map`, passed to a `Launch` like a tensor."""
+
+    __slots__ = ("host", "key", "packed")
+
+    def __init__(self, host: Any, key: tuple[Any, ...]) -> None:
+        self.host = host
+        self.key = key
+        self.packed: list[Any] | None = None
+
+
+@cache
+def shared_layout(block: tuple[int, int], dtype: torch.dtype) -> Any:
+    from triton.experimental.gluon import language as gl
+
+    element = getattr(gl, str(dtype).removeprefix("torch."))
+    return gl.NVMMASharedLayout.get_default_for(list(block), element)
+
+
+@lru_cache(maxsize=1024)
+def tensor_map(
+    address: int, dtype: torch.dtype, rows: int, columns: int, pitch: int, block: tuple[int, int]
+) -> TensorMap:
+    """The (rows, columns) matrix at an address, rows `pitch` elements apart, moved in blocks; equal calls share one.
+
+    The shared-memory layout is Gluon's default for the block. Reads beyond the matrix give zeros, writes there are
+    dropped. The address and the pitch in bytes must be multiples of 16.
+    """
+    from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+    layout = shared_layout(block, dtype)
+    host = TensorDescriptor(Address(address, dtype), [rows, columns], [pitch, 1], list(block), layout)
+    return TensorMap(host, (dtype, block))
+
+
+class _Entry:
+    """A compiled kernel reduced to the arguments of its C entry; see `make_launcher` of Triton's NVIDIA driver."""
+
+    __slots__ = ("function", "head", "launch")
+
+    def __init__(self, compiled: Any) -> None:
+        launcher = compiled.run
+        if launcher.global_scratch_size or launcher.profile_scratch_size:
+            raise AttributeError("kernels with scratch memory take Triton's own launcher")
+        launch = launcher.launch
+        if inspect.isfunction(launch):
+            launch = inspect.getclosurevars(launch).nonlocals["launcher"]
+        self.launch = launch
+        self.function = compiled.function
+        no_scratch, no_hooks = (None, None), (None, None, None)
+        self.head = (
+            *(launcher.launch_cooperative_grid, launcher.launch_pdl, *no_scratch),
+            *(compiled.packed_metadata, *no_hooks),
+        )
+
+
+_MAP_METADATA: dict[tuple[Any, ...], Any] = {}
+"""How the compiler wants the tensor map of a (dtype, block), as seen in the first kernel that took one."""
+
+
+@cache
+def _enters_directly() -> bool:
+    """Whether compiled kernels of this Triton can be entered without its JIT."""
+    known = triton.__version__.rpartition(".")[0] in _KNOWN_SERIES
+    pieces = ("_cuda_getDevice", "_cuda_getCurrentRawStream")
+    return known and torch.version.hip is None and all(hasattr(torch._C, name) for name in pieces)
+
+
+def _is_hooked() -> bool:
+    """Whether a profiler wants to see the launches."""
+    runtime = triton.knobs.runtime
+    return bool(runtime.launch_enter_hook.calls or runtime.launch_exit_hook.calls)
+
+
+class Launch:
+    """A kernel with its compiled variants.
+
+    Call it as ``launch(grid, *arguments, **constants)``: the grid is a tuple of one to three integers; run-time
+    arguments are positional: tensors, `Address`, `TensorMap`, integers, floats (FP32 in the kernel), None; constexpr
+    parameters and options (num_warps, ...) are keywords. It runs on torch's current device and stream; tensors must lie
+    on that device, which is not checked. The first call of a variant compiles and belongs before a graph capture; later
+    ones are safe in a capture and in threads.
+
+    Variants differ by what Triton specialises: dtypes, pointers that are multiples of 16, integers that equal 1 or are
+    multiples of 16. Integers that change from call to call belong into `do_not_specialize` of the kernel.
+
+    Parameters
+    ----------
+    kernel : triton.jit or gluon.jit function
+        Its constexpr parameters come last.
+    """
+
+    def __init__(self, kernel: Any) -> None:
+        self.kernel = kernel
+        self._variants: dict[tuple[Any, ...], _Entry | None] = {}
+        parameters = getattr(kernel, "params", None)
+        self._direct = parameters is not None and _enters_directly()
+        if parameters is None or not self._direct:
+            return
+        constant = [p.is_constexpr for p in parameters]
+        if constant != sorted(constant):
+            raise ValueError(f"{kernel.__name__}: constexpr parameters must come last")
+        self._specialised = tuple(not p.do_not_specialize for p in parameters if not p.is_constexpr)
+        self._padding = (None,) * sum(constant)
+
+    def __call__(self, grid: tuple[int, ...], *arguments: Any, **constants: Any) -> None:
+        """Launch the kernel, or compile and launch it where this variant is new."""
+        if not self._direct or _is_hooked():
+            self._compile(grid, arguments, constants)
+            return
+        device = torch._C._cuda_getDevice()
+        variant, values = self._bind(device, arguments, constants)
+        entry = self._variants.get(variant)
+        if entry is None:
+            compiled = self._compile(grid, arguments, constants)
+            if variant not in self._variants:
+                self._variants[variant] = self._entry(compiled, arguments)
+            return
+        x, y, z = (*grid, 1, 1)[:3]
+        stream = torch._C._cuda_getCurrentRawStream(device)
+        entry.launch(x, y, z, stream, entry.function, *entry.head, *values, *self._padding)
+
+    def bind(self, grid: tuple[int, ...], *arguments: Any, **constants: Any) -> BoundLaunch:
+        """A launch that can be repeated with the same arguments at the cost of the C entry alone."""
+        return BoundLaunch(self, grid, arguments, constants)
+
+    def _bind(
+        self, device: int, arguments: tuple[Any, ...], constants: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], list[Any]]:
+        """The variant that the arguments ask for, and what the C entry takes for them."""
+        values: list[Any] = []
+        key: list[Any] = [device, *constants.items()]
+        for argument, specialised in zip(arguments, self._specialised, strict=True):
+            kind = type(argument)
+            if kind is int:
+                values.append(argument)
+                key.append(-_INT32 <= argument < _INT32)
+                if specialised:
+                    key.append(1 if argument == 1 else 16 * (argument & 15 == 0))
+            elif kind is torch.Tensor or kind is Address:
+                address = argument.data_ptr()
+                values.append(address)
+                key += (argument.dtype, address & 15 == 0)
+            elif kind is TensorMap:
+                values += argument.packed or _pack(argument)
+                key.append(argument.key)
+            else:
+                values.append(argument)
+                key.append(None if argument is None else kind)
+        return tuple(key), values
+
+    def _compile(self, grid: tuple[int, ...], arguments: tuple[Any, ...], constants: dict[str, Any]) -> Any:
+        """A plain JIT call, which compiles what is new and returns the compiled kernel."""
+        plain = [a.host if type(a) is TensorMap else a for a in arguments]
+        return self.kernel[grid](*plain, **constants)
+
+    def _entry(self, compiled: Any, arguments: tuple[Any, ...]) -> _Entry | None:
+        """The direct entry of a compiled kernel, or None where it is not as expected or must not be used."""
+        plain = (int, float, bool, type(None), torch.Tensor, Address, TensorMap)
+        if not all(type(a) in plain for a in arguments):
+            return None
+        try:
+            maps = [a for a in arguments if type(a) is TensorMap]
+            if maps:
+                for argument, metadata in zip(maps, compiled.metadata.tensordesc_meta, strict=True):
+                    _MAP_METADATA[argument.key] = metadata
+            return _Entry(compiled)
+        except (AttributeError, KeyError, TypeError, ValueError):
+            return None
+
+
+class BoundLaunch:
+    """A launch with all its arguments, made by `Launch.bind`; tensors are held as addresses where that is possible.
+
+    Attributes
+    ----------
+    repeatable : bool
+        Whether it holds addresses only, so that keeping it keeps no memory alive.
+    """
+
+    __slots__ = ("_arguments", "_constants", "_device", "_entry", "_grid", "_launch", "_tail", "repeatable")
+
+    def __init__(
+        self, launch: Launch, grid: tuple[int, ...], arguments: tuple[Any, ...], constants: dict[str, Any]
+    ) -> None:
+        self.repeatable = launch._direct
+        if self.repeatable:
+            arguments = tuple(Address(a.data_ptr(), a.dtype) if isinstance(a, torch.Tensor) else a for a in arguments)
+        self._launch, self._grid, self._arguments, self._constants = launch, grid, arguments, constants
+        self._entry: _Entry | None = None
+
+    def __call__(self) -> None:
+        """Launch on torch's current stream of the device that was current in the first call."""
+        entry = self._entry
+        if entry is None or _is_hooked():
+            self._launch(self._grid, *self._arguments, **self._constants)
+            if self.repeatable:
+                self._resolve()
+            return
+        stream = torch._C._cuda_getCurrentRawStream(self._device)
+        entry.launch(*self._grid, stream, entry.function, *self._tail)
+
+    def _resolve(self) -> None:
+        """Find the compiled variant once the first call has made it."""
+        device = torch._C._cuda_getDevice()
+        variant, values = self._launch._bind(device, self._arguments, self._constants)
+        entry = self._launch._variants.get(variant)
+        if entry is not None:
+            self._grid = (*self._grid, 1, 1)[:3]
+            self._device, self._tail = device, (*entry.head, *values, *self._launch._padding)
+            self._entry = entry
+
+
+def _pack(argument: TensorMap) -> list[Any]:
+    """The arguments of the C entry for a tensor map: the encoded map, its shape and strides; [] while unknown."""
+    metadata = _MAP_METADATA.get(argument.key)
+    if metadata is None:
+        return []
+    from triton.backends.nvidia.driver import make_tensordesc_arg
+
+    argument.packed = make_tensordesc_arg(argument.host, metadata)
+    return argument.packed

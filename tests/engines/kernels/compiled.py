@@ -1,0 +1,75 @@
+"""Compile the product kernels for an architecture without a GPU; prints one JSON line for each variant.
+
+Usage: python compiled.py ARCH, in a process where TRITON_INTERPRET is not set.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from hifigemm.engines.kernels import int8_product
+from hifigemm.engines.kernels.launch import shared_layout
+from hifigemm.engines.kernels.tiles import Gpu, Tile, valid_tiles
+
+DIVISIBLE = [["tt.divisibility", 16]]
+SHARED = {75: 65536, 80: 166912, 89: 101376, 90: 232448, 100: 232448}
+
+
+def plain(tile: Tile, arch: int, *, reduce: bool, add: bool, even: bool):
+    kernel = int8_product._product_kernel
+    constants = {"REDUCE": reduce, "PTX": True, "ADD": add, "EVEN_K": even, "left_k": 1, "right_k": 1}
+    constants |= {"BLOCK_M": tile.block_m, "BLOCK_N": tile.block_n, "BLOCK_K": tile.block_k, "GROUP": tile.group}
+    pointers = {"left": "*i8", "right": "*i8", "out": "*i8" if reduce else "*i32", "constants": "*i32"}
+    names = kernel.arg_names
+    free = {p.name for p in kernel.params if p.do_not_specialize}
+    signature = {name: "constexpr" if name in constants else pointers.get(name, "i32") for name in names}
+    divisible = {(i,): DIVISIBLE for i, name in enumerate(names) if name not in constants and name not in free}
+    source = ASTSource(kernel, signature, {(names.index(x),): v for x, v in constants.items()}, divisible)
+    options = {"num_warps": tile.warps, "num_stages": tile.stages}
+    return triton.compile(source, target=GPUTarget("cuda", arch, 32), options=options)
+
+
+def hopper(tile: Tile, *, add: bool):
+    from triton.experimental.gluon._runtime import GluonASTSource
+
+    from hifigemm.engines.kernels import int8_product_hopper
+
+    kernel, half = int8_product_hopper._hopper_kernel, tile.block_m // 2
+    constants = int8_product_hopper._constants(tile) | {"ADD": add}
+    options = {"num_warps": constants.pop("num_warps")}
+    blocks = {"left": (half, tile.block_k), "right": (tile.block_n, tile.block_k), "out": (half, tile.block_n)}
+    maps = {x: f"tensordesc<i8[{b[0]}, {b[1]}],{shared_layout(b, torch.int8)!r}>" for x, b in blocks.items()}
+    types = maps | {"old": "*i8", "constants": "*i32"} | dict.fromkeys(constants, "constexpr")
+    signature = {name: types.get(name, "i32") for name in kernel.arg_names}
+    divisible = {(kernel.arg_names.index(name),): DIVISIBLE for name in ("old", "constants")}
+    source = GluonASTSource(kernel, signature, constants, divisible)
+    return triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
+
+
+def report(tile: Tile, what: str, kernel) -> None:
+    sass = kernel.asm["sass"]
+    counts = {op: len(re.findall(rf"\b{op}\b", sass)) for op in ("STL", "LDL", "WARPGROUP.DEPBAR")}
+    print(json.dumps({"tile": str(tile), "what": what, "shared": kernel.metadata.shared, **counts}), flush=True)
+
+
+def main(arch: int) -> None:
+    capability = (arch // 10, arch % 10)
+    for tile in valid_tiles(Gpu("", capability, 132, SHARED[arch], SHARED[arch])):
+        if tile.kernel == "hopper":
+            for add in (False, True):
+                report(tile, f"add={add}", hopper(tile, add=add))
+            continue
+        for reduce, add, even in ((True, False, True), (True, True, False), (False, False, False)):
+            what = f"reduce={reduce} add={add} even={even}"
+            report(tile, what, plain(tile, arch, reduce=reduce, add=add, even=even))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

@@ -1,0 +1,34 @@
+"""Nothing here runs without torch and triton.
+
+Triton's interpreter runs the plain kernels where there is no CUDA device; it is chosen before triton is imported.
+"""
+
+from __future__ import annotations
+
+import os
+from importlib.util import find_spec
+
+if find_spec("torch") is None or find_spec("triton") is None:
+    collect_ignore_glob = ["test_*.py"]
+else:
+    import torch
+
+    if not torch.cuda.is_available():
+        os.environ.setdefault("TRITON_INTERPRET", "1")
+
+
+def _take_one_element_as_index():
+    """Let the interpreter of Triton 3.6 take bounds of loops from arrays of one element, which NumPy 2.4 refuses."""
+    from triton.runtime import interpreter
+
+    patch = interpreter._patch_lang_tensor
+
+    def patched(tensor, scope):
+        patch(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
+    interpreter._patch_lang_tensor = patched
+
+
+if os.environ.get("TRITON_INTERPRET") == "1":
+    _take_one_element_as_index()

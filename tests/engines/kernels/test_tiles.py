@@ -1,0 +1,96 @@
+"""The choice of tiles: it fits the GPU, covers the product, and what a search finds is kept."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from hifigemm.engines.kernels import tiles
+from hifigemm.engines.kernels.tiles import Gpu, ProductShape, Tile, tile_for, tuned_tile, valid_tiles
+
+GPUS = {
+    "h200": Gpu("H200", (9, 0), 132, 232448, 233472),
+    "a100": Gpu("A100", (8, 0), 108, 166912, 167936),
+    "4090": Gpu("RTX 4090", (8, 9), 128, 101376, 102400),
+    "b200": Gpu("B200", (10, 0), 148, 232448, 233472),
+    "t4": Gpu("T4", (7, 5), 40, 65536, 65536),
+    "amd": Gpu("MI300X", (0, 0), 304, 65536, 65536),
+}
+
+
+@pytest.mark.parametrize("gpu", GPUS.values(), ids=GPUS)
+@pytest.mark.parametrize("plain", [False, True])
+def test_every_tile_offered_fits_the_gpu(gpu, plain):
+    found = valid_tiles(gpu, plain=plain)
+    assert found
+    for tile in found:
+        assert tile.shared <= gpu.shared_per_block
+        assert tile.kernel == "triton" or (gpu.capability == (9, 0) and not plain)
+
+
+@pytest.mark.parametrize("gpu", GPUS.values(), ids=GPUS)
+@pytest.mark.parametrize("shape", [(1, 1, 1, 1), (64, 4096, 512, 14), (4096, 4096, 4096, 14), (100000, 3, 77, 2)])
+def test_the_grid_holds_no_idle_program(gpu, shape):
+    shape = ProductShape(*shape)
+    tile = tile_for(shape, gpu)
+    count = -(-shape.m // tile.block_m) * -(-shape.n // tile.block_n) * shape.planes
+    assert 1 <= tiles.grid_size(tile, shape, gpu) <= count
+
+
+def test_large_products_on_hopper_take_the_large_tile():
+    for n in (4096, 8192, 16384):
+        assert tile_for(ProductShape(n, n, n, 14), GPUS["h200"]) == Tile("hopper", 128, 256, 128, 4, 4)
+
+
+def test_small_edges_take_small_tiles():
+    for gpu in GPUS.values():
+        assert tile_for(ProductShape(8, 8, 4096, 1), gpu).block_m <= 32
+
+
+def test_a_tile_prints_itself():
+    assert str(Tile("triton", 64, 32, 128, 3, 4)) == "triton 64x32x128, 3 stages, 4 warps, groups of 8"
+
+
+class Event:
+    """A CUDA event whose clock is set by the product under test."""
+
+    clock = 0.0
+
+    def __init__(self, enable_timing):
+        assert enable_timing
+
+    def record(self):
+        self.at = Event.clock
+
+    def synchronize(self):
+        pass
+
+    def elapsed_time(self, end):
+        return end.at - self.at
+
+
+def test_search_keeps_the_fastest_and_finds_it_again(monkeypatch, tmp_path):
+    torch = pytest.importorskip("torch")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(tiles.sys, "platform", "linux")
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    gpu, shape = GPUS["h200"], ProductShape(1000, 1024, 513, 14)
+    candidates = valid_tiles(gpu)[:4]
+
+    def run(tile):
+        Event.clock += 1.0 if tile == candidates[2] else 2.0
+
+    assert tuned_tile(shape, gpu) is None
+    assert tiles.search(run, candidates, shape, gpu) == candidates[2]
+    assert tuned_tile(ProductShape(1024, 900, 1024, 14), gpu) == candidates[2]
+    assert tuned_tile(shape, GPUS["a100"]) is None
+    assert [p.name for p in (tmp_path / "hifigemm").iterdir()] == ["tiles.json"]
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", json.dumps({"H200": 1})])
+def test_a_broken_cache_is_as_good_as_none(monkeypatch, tmp_path, text):
+    pytest.importorskip("triton")
+    monkeypatch.setattr(tiles, "cache_file", lambda: tmp_path / "tiles.json")
+    (tmp_path / "tiles.json").write_text(text)
+    assert tuned_tile(ProductShape(5, 5, 5, 5), GPUS["h200"]) is None
