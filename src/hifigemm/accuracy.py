@@ -9,7 +9,7 @@ from numbers import Real
 from hifigemm.exceptions import PlanError
 from hifigemm.formats import FP32, FP64, Format
 
-__all__ = ["Accuracy", "Target", "resolve"]
+__all__ = ["NOTHING_STATED", "NO_PROMISE", "Accuracy", "Target", "resolve"]
 
 Accuracy = float | str | None
 
@@ -26,11 +26,15 @@ class Target:
         Every real component is to be the correctly rounded exact value.
     level : Format or None
         r is the level of this format, at which a native product in its arithmetic is accepted.
+    states_bound : bool
+        Where nothing is promised, the largest possible error is worked out for the report; that takes two more
+        products.
     """
 
     r: float
     correct: bool = False
     level: Format | None = None
+    states_bound: bool = True
 
     def __str__(self) -> str:
         if self.correct:
@@ -39,6 +43,7 @@ class Target:
 
 
 NO_PROMISE = Target(math.inf)
+NOTHING_STATED = Target(math.inf, states_bound=False)
 
 
 def level(fmt: Format, k: int) -> float:

@@ -19,8 +19,9 @@ from hifigemm.numerics.bits import Array
 from hifigemm.numerics.epilogue import PLAIN, Epilogue, power_of_two_exponent
 from hifigemm.operands import Shapes, as_operand, check_out, converted, result_dtype, shapes_of, stacked
 from hifigemm.plan import Plan, Prepared, Report
-from hifigemm.planning import Options, given_plan, own_stack, plan_for, usable_split, workspace_limit
+from hifigemm.planning import Options, fitted, given_plan, own_stack, plan_for, usable_split, workspace_limit
 from hifigemm.schemes import Native, Scheme
+from hifigemm.shortcuts import find, keep, key_of
 
 __all__ = ["gemm", "make_plan", "matmul", "prepare"]
 
@@ -90,12 +91,18 @@ def matmul(
     >>> hg.matmul(a, np.ones((3, 1)), accuracy="correct")
     array([[1.]])
     """
-    options = Options(accuracy, scheme, engine, plan, workspace, return_report)
+    key = None
+    if out is None and plan is None and not return_report:
+        key = key_of(a, b, accuracy, scheme, engine, workspace)
+        if key is not None and (repeated := find(key)) is not None:
+            return repeated(a, b)
+    options = Options(accuracy, scheme, engine, plan, workspace, return_report, key)
     library = library_of(("a", a), ("b", b), ("out", out))
     a, b = as_operand(a, "a", library), as_operand(b, "b", library)
     if out is not None:
         check_out(out, shapes_of(a.shape, b.shape).result, result_dtype(a.dtype, b.dtype), library)
-    result, report = _product(a, b, options, library)
+    with library.active():
+        result, report = _product(a, b, options, library)
     return _deliver(result, report, library, out, return_report)
 
 
@@ -158,7 +165,8 @@ def gemm(
     rest = alpha if shift is None and alpha != 0 else math.copysign(1.0, alpha.real)
     epilogue = PLAIN if rest == 1.0 and c is None else Epilogue(rest, beta, c)
     idle = "alpha is 0: A and B are not read" if alpha == 0 else ""
-    result, report = _product(a, b, options, library, shift or 0, dtype, idle, epilogue)
+    with library.active():
+        result, report = _product(a, b, options, library, shift or 0, dtype, idle, epilogue)
     if not epilogue.idle:
         exact = abs(rest) == 1.0 and c is None
         report = replace(report, correct=report.correct and exact, reason=f"{report.reason}; alpha, beta applied")
@@ -228,9 +236,11 @@ def make_plan(
     problem = shapes.problem(dtype)
     maker = engine_for(engine, library.name, library.device)
     limit = workspace_limit(problem, workspace, maker)
-    plan = plan_for(problem, *_stacks(a, b, shapes, dtype), accuracy, scheme, maker, limit)
+    with library.active():
+        plan = plan_for(problem, *_stacks(a, b, shapes, dtype), accuracy, scheme, True, maker, limit)
     # What was seen of these operands holds for no others.
-    return plan.scheme.fit(replace(plan, promised=False), problem, limit) if plan.promised else plan
+    seen = plan.promised or plan.exact
+    return plan.scheme.fit(replace(plan, promised=False, exact=False), problem, limit) if seen else plan
 
 
 @_quiet
@@ -269,7 +279,8 @@ def prepare(a: Any, side: Literal["left", "right"], *, plan: Plan) -> Prepared:
         operand, a = operand.copy(), None
     split = None
     if operand.size and plan.scheme.independent_splits and not isinstance(plan.scheme, Native):
-        split = whole_split(plan, own_stack(operand, side, plan.problem), side, engine)
+        with library.active():
+            split = whole_split(plan, own_stack(operand, side, plan.problem), side, engine)
     return Prepared(operand, split, side, plan, library, a, version)
 
 
@@ -310,17 +321,18 @@ def _product(
         epilogue = replace(epilogue, c=np.broadcast_to(epilogue.c, shapes.result).reshape(stack))
     limit = workspace_limit(problem, options.workspace, engine)
     if plan is None:
-        plan = plan_for(problem, left, right, options.accuracy, options.scheme, engine, limit)
-    elif plan.problem != problem or options.workspace is not None:
-        plan = plan.scheme.fit(plan, problem, limit)
-    if not options.return_report and math.isinf(plan.target.r):
-        plan = plan.scheme.fit(replace(plan, states_bound=False), problem, limit)
+        asked = options.accuracy, options.scheme, options.return_report
+        plan = plan_for(problem, left, right, *asked, engine, limit)
+    else:
+        plan = fitted(plan, problem, limit, options.return_report)
     if idle:
         zeros = np.zeros((problem.batch, problem.m, problem.n), dtype, like=_array_of(a))
         plan, outcome = replace(plan, reason=idle), Outcome(epilogue.apply(zeros), 0.0, 0, [])
     else:
         splits = usable_split(a, "left", plan, shapes.left), usable_split(b, "right", plan, shapes.right)
         outcome = multiply(plan, left, right, engine, limit, shift, epilogue, splits)
+        if options.key is not None:
+            keep(options.key, plan, engine, (_array_of(a), _array_of(b)), (left, right), shapes.result)
     report = _report(plan, outcome, engine)
     log.info("%s: %s, %s", problem, plan.scheme, report.reason)
     return outcome.values.reshape(shapes.result), report

@@ -11,7 +11,10 @@ from hifigemm.numerics.bits import Array
 from hifigemm.numerics.epilogue import Epilogue
 from hifigemm.plan import Plan, Problem, ProductSpec, Split
 
-__all__ = ["Costs", "Engine", "F", "WholeProduct"]
+__all__ = ["Costs", "Engine", "F", "RepeatedProduct", "WholeProduct"]
+
+
+RepeatedProduct = Callable[[Any, Any], Any]
 
 
 class Costs(Protocol):
@@ -89,6 +92,15 @@ class Engine(Protocol):
 
         a (batch, m, k) and b (batch, k, n) hold values of `fmt` in float32. With `block`, the unit starts from 0 every
         `block` of k and what it returns is added to C outside, in the accumulator's format, to nearest, in order of k.
+        """
+
+    def repeated_product(
+        self, plan: Plan, operands: tuple[Array, Array], stacks: tuple[Array, Array], result_shape: tuple[int, ...]
+    ) -> RepeatedProduct | None:
+        """The plan's whole product as a function of two arrays of the library that are laid out as `operands`.
+
+        None where the engine has nothing quicker than to carry the plan out again. `stacks` are the operands as the
+        plan takes them.
         """
 
     def override(self, function: F) -> F:

@@ -8,6 +8,7 @@ devices or libraries.
 from __future__ import annotations
 
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,6 +40,14 @@ class Library:
     def on_host(self) -> bool:
         """Whether arrays lie in the memory of the CPU."""
         return self.device == "cpu"
+
+    def active(self) -> AbstractContextManager[Any]:
+        """A context in which kernels go to this device."""
+        if self.on_host:
+            return nullcontext()
+        import torch
+
+        return torch.cuda.device(self.device)
 
     def owns(self, x: Any) -> bool:
         """Whether x is an array of this library on this device."""

@@ -107,8 +107,6 @@ class Plan:
     reason : str
     fixed : bool
         The counts were forced, so that they are not refined.
-    states_bound : bool
-        Without a promise, the largest possible error is worked out for the report; that takes two more products.
     slice_bits : int
         beta of Ozaki scheme I.
     balance : int
@@ -117,6 +115,8 @@ class Plan:
         Entries of an operand or of the result that are worked on at a time, and the engine's limit for that.
     free : bool
         The scheme is the library's choice, so that another one may take over where it has no more to give.
+    exact : bool
+        The integers of the operands the plan was made for hold all their bits, so that the exact product is rounded.
     promised : bool
         Every entry keeps the target, as was seen from the operands the plan was made for: nothing is judged.
     fused : bool
@@ -136,12 +136,12 @@ class Plan:
     k_block: int
     reason: str
     fixed: bool = False
-    states_bound: bool = True
     slice_bits: int = 0
     balance: int = 0
     part: int = PART
     part_limit: int = PART
     free: bool = False
+    exact: bool = False
     promised: bool = False
     fused: bool = False
     block_shape: tuple[int, int, int] = (1, 1, 1)
@@ -157,7 +157,7 @@ class Plan:
     @property
     def judged(self) -> bool:
         """Whether anything is to be said of the error: as a promise or for the report."""
-        return not self.promised and (self.states_bound or math.isfinite(self.target.r))
+        return not (self.promised or self.exact) and (self.target.states_bound or math.isfinite(self.target.r))
 
     @property
     def layout(self) -> tuple[object, ...]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Hashable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from numbers import Integral
 
-from hifigemm.accuracy import NO_PROMISE, Accuracy, resolve
+from hifigemm.accuracy import NO_PROMISE, NOTHING_STATED, Accuracy, resolve
 from hifigemm.engine import Engine
 from hifigemm.exceptions import PlanError
 from hifigemm.numerics.bits import Array
@@ -19,7 +21,10 @@ __all__ = ["Options", "given_plan", "own_stack", "plan_for", "usable_split", "wo
 
 @dataclass(frozen=True)
 class Options:
-    """The keyword arguments that `matmul` and `gemm` share."""
+    """The keyword arguments that `matmul` and `gemm` share.
+
+    `key`, where it is given, is what `shortcuts` keeps the product under.
+    """
 
     accuracy: Accuracy
     scheme: str | Scheme
@@ -27,6 +32,7 @@ class Options:
     plan: Plan | None
     workspace: int | None
     return_report: bool
+    key: Hashable = None
 
 
 def own_stack(x: Array, side: str, problem: Problem) -> Array:
@@ -44,10 +50,14 @@ def plan_for(
     b: Array,
     accuracy: Accuracy,
     scheme: str | Scheme,
+    states_bound: bool,
     engine: Engine,
     workspace: int,
 ) -> Plan:
-    """The plan for operands (batch or 1, m, k) and (batch or 1, k, n) under the accuracy and scheme that were asked."""
+    """The plan for operands (batch or 1, m, k) and (batch or 1, k, n) under the accuracy and scheme that were asked.
+
+    `states_bound`: where nothing is promised, the bound is worked out.
+    """
     target = resolve(accuracy, problem.fmt, problem.k)
     chosen = as_scheme(scheme)
     if chosen is None:
@@ -55,9 +65,17 @@ def plan_for(
         plan = chosen.plan(problem, a, b, target, engine, workspace)
         return plan if isinstance(chosen, Native) else settle(replace(plan, free=True), engine)
     if chosen.explicit and accuracy is None:
-        target = NO_PROMISE
+        target = NO_PROMISE if states_bound else NOTHING_STATED
     check_forced(chosen, problem, target)
     return chosen.plan(problem, a, b, target, engine, workspace)
+
+
+@lru_cache(maxsize=256)
+def fitted(plan: Plan, problem: Problem, workspace: int, states_bound: bool) -> Plan:
+    """A plan that was passed, for this problem and workspace."""
+    if plan.target == NO_PROMISE and not states_bound:
+        plan = replace(plan, target=NOTHING_STATED)
+    return plan.scheme.fit(plan, problem, workspace)
 
 
 def workspace_limit(problem: Problem, workspace: int | None, engine: Engine) -> int:

@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from hifigemm.engine import F, WholeProduct
+from hifigemm.engine import F, RepeatedProduct, WholeProduct
 from hifigemm.exceptions import InexactProductError
 from hifigemm.formats import BF16, FP16, FP32, FP64, INT8, TF32, Format
 from hifigemm.numerics.accumulation import Accumulation, add_outside, in_any_order
@@ -97,4 +97,10 @@ class NumpyEngine:
 
     def whole_product(self, plan: Plan) -> WholeProduct | None:
         """None: a plan is carried out step by step."""
+        return None
+
+    def repeated_product(
+        self, plan: Plan, operands: tuple[Array, Array], stacks: tuple[Array, Array], result_shape: tuple[int, ...]
+    ) -> RepeatedProduct | None:
+        """None: planning takes little."""
         return None

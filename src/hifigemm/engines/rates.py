@@ -124,7 +124,8 @@ def _file(name: str) -> Path:
 def _kept(name: str) -> Rates | None:
     try:
         found: dict[str, Any] = json.loads(_file(name).read_text(encoding="utf-8"))
-        return Rates(**{key: tuple(x) if isinstance(x, list) else x for key, x in found.items()})
+        values: dict[str, Any] = {key: tuple(x) if isinstance(x, list) else x for key, x in found.items()}
+        return Rates(**values)
     except (OSError, ValueError, TypeError):
         return None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
 from importlib.util import find_spec
 
 from hifigemm.engine import Engine
@@ -26,11 +26,17 @@ def _on_cpu() -> dict[str, Callable[[], Engine]]:
     return {"numpy": NumpyEngine} | {f"simulated-{name}": partial(_simulated, name) for name in _SIMULATED}
 
 
+@lru_cache
+def _has_torch() -> bool:
+    return find_spec("torch") is not None
+
+
 def available() -> list[str]:
     """Names of the engines that can be used now."""
-    return [*_on_cpu(), *(["torch"] if find_spec("torch") is not None else [])]
+    return [*_on_cpu(), *(["torch"] if _has_torch() else [])]
 
 
+@lru_cache
 def engine_for(name: str | None, library: str = "numpy", device: str = "cpu") -> Engine:
     """The engine of that name for operands of a library on a device; None takes the one of the library.
 
@@ -40,7 +46,7 @@ def engine_for(name: str | None, library: str = "numpy", device: str = "cpu") ->
         A name that cannot be used here, or not on that device.
     """
     name = library if name is None else name
-    if name == "torch" and find_spec("torch") is not None:
+    if name == "torch" and _has_torch():
         from hifigemm.engines.torch_engine import torch_engine
 
         return torch_engine(device)

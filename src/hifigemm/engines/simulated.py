@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from hifigemm.engine import F, WholeProduct
+from hifigemm.engine import F, RepeatedProduct, WholeProduct
 from hifigemm.engines.numpy_engine import NumpyEngine
 from hifigemm.exceptions import PlanError
 from hifigemm.formats import FORMATS, FP32, Format
@@ -92,6 +92,12 @@ class SimulatedEngine:
 
     def whole_product(self, plan: Plan) -> WholeProduct | None:
         """None: a plan is carried out step by step."""
+        return None
+
+    def repeated_product(
+        self, plan: Plan, operands: tuple[Array, Array], stacks: tuple[Array, Array], result_shape: tuple[int, ...]
+    ) -> RepeatedProduct | None:
+        """None: planning takes little."""
         return None
 
 

@@ -8,16 +8,16 @@ from PyTorch's allocator.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property, lru_cache
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
 
-from hifigemm.engine import F, WholeProduct
+from hifigemm.engine import F, RepeatedProduct, WholeProduct
 from hifigemm.engines.device_array import unwrap, wrap
 from hifigemm.engines.numpy_engine import NumpyEngine
 from hifigemm.engines.rates import Rates, rates_of
@@ -151,15 +151,40 @@ class CudaEngine:
         """The fused kernels of this device."""
         from hifigemm.engines import residue_pipeline
 
-        return residue_pipeline.OVERRIDES.get(function.__name__, function)
+        fused: Any = residue_pipeline.OVERRIDES.get(function.__name__, function)
+        return cast(F, fused)
 
     def whole_product(self, plan: Plan) -> WholeProduct | None:
         """Native products at their own level, and Ozaki scheme II with fast scaling where nothing is judged."""
         from hifigemm.engines import residue_pipeline
 
-        if plan.scheme.name == "native" and plan.target.level is plan.problem.fmt:
+        own_format = getattr(plan.scheme, "product", None) is None
+        if plan.scheme.name == "native" and own_format and plan.target.level is plan.problem.fmt:
             return self._native
         return residue_pipeline.whole_product(plan)
+
+    def repeated_product(
+        self, plan: Plan, operands: tuple[Array, Array], stacks: tuple[Array, Array], result_shape: tuple[int, ...]
+    ) -> RepeatedProduct | None:
+        """Native products as torch.matmul, residues as a recording of their launches."""
+        from hifigemm.engines import residue_pipeline
+
+        whole = self.whole_product(plan)
+        if whole == self._native:
+            return torch.matmul if plan.problem.fmt is FP64 else self._native_float32
+        if whole is None or torch.cuda.is_current_stream_capturing():
+            return None
+        return residue_pipeline.repeated(plan, operands, stacks, result_shape)
+
+    def _native_float32(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        with _ieee_float32():
+            return torch.matmul(a, b)
+
+    def stages(self, plan: Plan, a: Array, b: Array) -> Sequence[tuple[str, Callable[[], object], float, float]]:
+        """The launches of a whole product by Ozaki scheme II: name, call, least bytes, operations."""
+        from hifigemm.engines import residue_pipeline
+
+        return residue_pipeline.stages(plan, a, b)
 
     def _native(self, a: Array, b: Array, shift: int, epilogue: Any, splits: Any) -> Array:
         """The library's product as it is, over- and underflow included."""

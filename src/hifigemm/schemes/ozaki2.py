@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import lru_cache, reduce
 from typing import ClassVar
 
 import numpy as np
@@ -37,12 +37,13 @@ from hifigemm.numerics.estimates import MAGNITUDE_BITS_UP, magnitudes_up
 from hifigemm.numerics.parts import map_vectors, part_entries, part_size, put, vector_parts, widen
 from hifigemm.numerics.scaling import Scale
 from hifigemm.numerics.special import clean
-from hifigemm.plan import Plan, Problem, Product, Split, fit_blocks
+from hifigemm.plan import Plan, Problem, Product, ProductSpec, Split, fit_blocks
 from hifigemm.schemes import promise
 from hifigemm.schemes.ozaki1 import Ozaki1
 from hifigemm.schemes.residue_products import (
-    multiply_residues,
+    multiply_parts,
     num_parts,
+    product_residues,
     residue_bytes,
     round_integers,
     rounded_integers,
@@ -54,6 +55,17 @@ __all__ = ["Ozaki2"]
 
 _LEAST_RANGE = 2**42
 """T of at least this size: integers are rounded to nearest, and k / T stays below 2**-20 for k below 2**22."""
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """A number of moduli with what it means: see the fields of `Plan`."""
+
+    count: int
+    reason: str
+    balance: int = 0
+    exact: bool = False
+    promised: bool = False
 
 
 @dataclass(frozen=True)
@@ -107,41 +119,27 @@ class Ozaki2(Scheme):
 
     def plan(self, problem: Problem, a: Array, b: Array, target: Target, engine: Engine, workspace: int) -> Plan:
         """Choose the number of moduli from the target, or fewer where the operands are short integers."""
-        product_spec(engine, self.product, "Ozaki2")
-        balance, promised = 0, False
-        if self.num_moduli is not None:
-            count, reason = self.num_moduli, f"{self.num_moduli} moduli, as asked"
-        else:
-            part = part_size(workspace, engine.part)
-            exact, exact_balance, bits = _exact_count(problem, a, b, part)
-            enough = self._enough(problem, a, b, target, engine, workspace)
-            promised = enough is not None
-            count = enough or crt.count_for_bits(_wanted_bits(problem, target), problem.is_complex)
-            reason = f"{count} moduli for {target}" + " in every entry" * promised
-            if exact is not None and (target.correct or exact <= count):
-                count, balance, promised = exact, exact_balance, False
-                reason = f"{exact} moduli hold the exact product of {bits} bits"
+        spec = product_spec(engine, self.product, "Ozaki2")
+        choice = self._choice(problem, a, b, target, engine, workspace)
         if self.scaling == "accurate":
-            reason += ", one more product for the scaling"
-        spec = engine.products[self.product]
-        scheme = replace(self, num_moduli=count)
-        parts = num_parts(_moduli(problem, count), problem.is_complex)
-        plan = Plan(
-            problem,
-            scheme,
-            target,
-            engine.name,
-            spec,
-            parts,
-            spec.k_block,
-            reason,
-            self.explicit,
-            balance=balance,
-            promised=promised,
-            part_limit=engine.part,
-            fused=engine.fused and self.scaling == "fast",
+            choice = replace(choice, reason=choice.reason + ", one more product for the scaling")
+        scheme = replace(self, num_moduli=choice.count)
+        fused = engine.fused and self.scaling == "fast"
+        return _planned(
+            scheme, problem, target, choice, self.explicit, engine.name, spec, engine.part, fused, workspace
         )
-        return scheme.fit(plan, problem, workspace)
+
+    def _choice(self, problem: Problem, a: Array, b: Array, target: Target, engine: Engine, workspace: int) -> _Choice:
+        if self.num_moduli is not None:
+            return _Choice(self.num_moduli, f"{self.num_moduli} moduli, as asked")
+        exact, balance, bits = _exact_count(problem, a, b, part_size(workspace, engine.part))
+        enough = self._enough(problem, a, b, target, engine, workspace)
+        count = enough or crt.count_for_bits(_wanted_bits(problem, target), problem.is_complex)
+        if exact is not None and (target.correct or exact <= count):
+            reason = f"{exact} moduli hold the exact product of {bits} bits"
+            return _Choice(exact, reason, balance, exact=self.scaling == "fast")
+        promised = enough is not None
+        return _Choice(count, f"{count} moduli for {target}" + " in every entry" * promised, promised=promised)
 
     def expected_products(self, problem: Problem, target: Target) -> int:
         """Products that operands without wide exponents take."""
@@ -225,7 +223,8 @@ class Ozaki2(Scheme):
         """Residues of the product modulus by modulus, reconstruction, one rounding."""
         problem = plan.problem
         moduli = _moduli(problem, self.count)
-        residues = engine.override(multiply_residues)(left.parts, right.parts, moduli, engine)
+        products = engine.override(multiply_parts)(left.parts, right.parts, moduli, engine)
+        residues = product_residues(products, moduli)
         units = left.unit, right.unit
         if not plan.judged:
             values = engine.override(rounded_integers)(residues, *units, shift, moduli, problem.fmt, plan.part)
@@ -244,8 +243,43 @@ class Ozaki2(Scheme):
             return Ozaki1().plan(problem, empty, empty, plan.target, engine, workspace) if plan.free else None
         count = min(self.count + max(self.count // 2, 1), crt.MAX_MODULI)
         scheme = replace(self, num_moduli=count)
-        finer = replace(plan, scheme=scheme, balance=0, reason=f"refined to {count} moduli")
+        finer = replace(
+            plan, scheme=scheme, balance=0, exact=False, promised=False, reason=f"refined to {count} moduli"
+        )
         return scheme.fit(finer, problem, workspace)
+
+
+@lru_cache(maxsize=256)
+def _planned(
+    scheme: Ozaki2,
+    problem: Problem,
+    target: Target,
+    choice: _Choice,
+    fixed: bool,
+    engine: str,
+    spec: ProductSpec,
+    part_limit: int,
+    fused: bool,
+    workspace: int,
+) -> Plan:
+    """The plan of a choice, kept for the next product of this kind: small products are quick."""
+    plan = Plan(
+        problem,
+        scheme,
+        target,
+        engine,
+        spec,
+        num_parts(_moduli(problem, choice.count), problem.is_complex),
+        spec.k_block,
+        choice.reason,
+        fixed,
+        balance=choice.balance,
+        exact=choice.exact,
+        promised=choice.promised,
+        part_limit=part_limit,
+        fused=fused,
+    )
+    return scheme.fit(plan, problem, workspace)
 
 
 def _moduli(problem: Problem, count: int) -> crt.ModuliSet:

@@ -78,7 +78,7 @@ def _sizes(x: Array, axis: int, part: int) -> tuple[Array, Array, Array]:
 
 def facts(plan: Plan, x: Array, exponent: Array) -> dict[str, Array]:
     """What `judge` needs of an operand (float64, |x| < 2**exponent): one or two bytes an entry, nine for a bound."""
-    if math.isinf(plan.target.r) and not plan.states_bound:
+    if math.isinf(plan.target.r) and not plan.target.states_bound:
         return {}
     found = {"nonzero": nonzeros(x)}
     if math.isinf(plan.target.r):
@@ -113,7 +113,7 @@ def judge(
     if settled.all():
         return settled, 0.0
     if math.isinf(plan.target.r):
-        bound = _largest_ratio(left, right, engine, settled, err) if plan.states_bound else math.inf
+        bound = _largest_ratio(left, right, engine, settled, err) if plan.target.states_bound else math.inf
         return np.ones_like(settled), bound
     if plan.target.correct:
         settled |= rounded.certain

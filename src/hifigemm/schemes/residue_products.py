@@ -20,9 +20,11 @@ from hifigemm.numerics.scaling import Scale, round_to_integers
 from hifigemm.schemes.scheme import exact_int8
 
 __all__ = [
-    "multiply_residues",
+    "multiply_parts",
     "num_parts",
+    "part_moduli",
     "product_operands",
+    "product_residues",
     "residue_bytes",
     "round_integers",
     "rounded_integers",
@@ -76,30 +78,47 @@ def _bits(integers: list[Array]) -> int:
     return max(int(np.frexp(np.abs(y).max(initial=0.0))[1]) for y in integers)
 
 
-def multiply_residues(left: Array, right: Array, moduli: ModuliSet, engine: Engine) -> Array:
-    """Residues of the product, from the parts of both operands (see `scaled_residues`).
+def multiply_parts(left: Array, right: Array, moduli: ModuliSet, engine: Engine) -> Array:
+    """Products of the parts of both operands, each modulo its p: int8 (batch, products, m, n).
 
-    Returns
-    -------
-    int8 array, shape (L, batch, m, n), re and im interleaved along the last axis if complex
+    Parts are those of `scaled_residues`; residues are any representatives in [-128, 127].
     """
-    is_complex = left.shape[1] != len(moduli.moduli)
-    width = 2 if is_complex else 1
-    shape = (len(moduli.moduli), max(len(left), len(right)), left.shape[2], right.shape[2] * width)
+    shape = (max(len(left), len(right)), left.shape[1], left.shape[2], right.shape[2])
     out = np.empty(shape, np.int8, like=left)
+    for q, p in enumerate(part_moduli(moduli, left.shape[1])):
+        product = exact_int8(engine, left[:, q], np.swapaxes(right[:, q], 1, 2), 128, 128)
+        out[:, q] = reduce_centred(product.astype(np.float64), p)
+    return out
+
+
+def part_moduli(moduli: ModuliSet, count: int) -> tuple[int, ...]:
+    """The modulus of each of `count` parts: for complex operands a modulus has two or three."""
+    if count == len(moduli.moduli):
+        return moduli.moduli
+    many = (3 if j is None else 2 for j in moduli.splits)
+    return tuple(p for p, times in zip(moduli.moduli, many, strict=True) for _ in range(times))
+
+
+def product_residues(products: Array, moduli: ModuliSet) -> Array:
+    """Residues of the product from those of `multiply_parts`: int8 (batch, L, m, n).
+
+    Real products are the residues; of complex ones re and im follow, side by side along the last axis.
+    """
+    if products.shape[1] == len(moduli.moduli):
+        return products
+    batch, _, m, n = products.shape
+    out = np.empty((batch, len(moduli.moduli), m, 2 * n), np.int8, like=products)
     at = 0
-    for row, p, j in zip(out, moduli.moduli, moduli.splits, strict=True):
-        many = 1 if not is_complex else 2 if j else 3
-        x = [_product_mod(left[:, q], np.swapaxes(right[:, q], 1, 2), p, engine) for q in range(at, at + many)]
+    for l, (p, j) in enumerate(zip(moduli.moduli, moduli.splits, strict=True)):
+        many = 2 if j else 3
+        x = [products[:, q].astype(np.float64) for q in range(at, at + many)]
         at += many
-        if not is_complex:
-            row[...] = x[0]
-        elif j:
-            row[..., 0::2] = reduce_centred((x[0] + x[1]) * centred(pow(2, -1, p), p), p)
-            row[..., 1::2] = reduce_centred((x[0] - x[1]) * centred(pow(2 * j, -1, p), p), p)
+        if j:
+            out[:, l, :, 0::2] = reduce_centred((x[0] + x[1]) * centred(pow(2, -1, p), p), p)
+            out[:, l, :, 1::2] = reduce_centred((x[0] - x[1]) * centred(pow(2 * j, -1, p), p), p)
         else:
-            row[..., 0::2] = reduce_centred(x[0] - x[1], p)
-            row[..., 1::2] = reduce_centred(x[2] - x[0] - x[1], p)
+            out[:, l, :, 0::2] = reduce_centred(x[0] - x[1], p)
+            out[:, l, :, 1::2] = reduce_centred(x[2] - x[0] - x[1], p)
     return out
 
 
@@ -113,12 +132,13 @@ def round_integers(
     part: int,
     err_exponent: Array | None = None,
 ) -> Rounded:
-    """V 2**(unit_left + unit_right + shift) rounded once, V the integers with these residues (L, batch, m, n).
+    """V 2**(unit_left + unit_right + shift) rounded once, V the integers with these residues (batch, L, m, n).
 
     `err_exponent`, broadcast to the result, is that of `numerics.rounding.round_limbs`.
     """
-    shape = residues.shape[1:]
-    flat = residues.reshape(len(residues), -1)
+    batch, count, m, n = residues.shape
+    shape = batch, m, n
+    flat = np.swapaxes(residues, 0, 1).reshape(count, -1)
     exponent = np.broadcast_to(unit_left + unit_right + shift, shape).ravel()
     err = None if err_exponent is None else np.broadcast_to(err_exponent, shape).ravel()
 
@@ -133,8 +153,3 @@ def rounded_integers(
 ) -> Array:
     """The values of `round_integers`, where nothing has to be known of the integers behind them."""
     return round_integers(residues, unit_left, unit_right, shift, moduli, fmt, part).values
-
-
-def _product_mod(a: Array, b: Array, p: int, engine: Engine) -> Array:
-    """a @ b mod p, centred, as float64, for INT8 residues."""
-    return reduce_centred(exact_int8(engine, a, b, 128, 128).astype(np.float64), p)

@@ -68,7 +68,7 @@ class Scheme:
 
     def stated_bound(self, plan: Plan) -> float:
         """Error / |A||B| that is known not to be exceeded before anything is multiplied."""
-        return plan.target.r if plan.promised else math.inf
+        return 0.0 if plan.exact else plan.target.r if plan.promised else math.inf
 
     def fit(self, plan: Plan, problem: Problem, workspace: int) -> Plan:
         """The plan for another problem of the same k and dtype, in blocks that take at most `workspace` bytes."""

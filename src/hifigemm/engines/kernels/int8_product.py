@@ -20,7 +20,7 @@ from __future__ import annotations
 import logging
 import math
 import struct
-from functools import cache, lru_cache
+from functools import cache
 from typing import Any
 
 import torch
@@ -61,7 +61,7 @@ def constants_of(p: int) -> tuple[int, ...]:
     return word, added, _float_bits(1 / p), _float_bits(addend), -p, centred(1 << 16, p), 0, 0
 
 
-@lru_cache(maxsize=256)
+@cache
 def residue_constants(moduli: tuple[int, ...], device: torch.device) -> torch.Tensor:
     """What the kernels need to reduce modulo the moduli: int32, shape (len(moduli), 8), kept for each device."""
     return torch.tensor([constants_of(p) for p in moduli], dtype=torch.int32, device=device).view(-1, CONSTANTS.value)

@@ -9,13 +9,16 @@ interpreter, on AMD, and while a profiler has hooks in Triton, every call is a p
 from __future__ import annotations
 
 import inspect
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache, lru_cache
 from typing import Any
 
 import torch
 import triton
 
-__all__ = ["Address", "BoundLaunch", "Launch", "TensorMap", "tensor_map"]
+__all__ = ["Address", "BoundLaunch", "Launch", "Recorder", "Replay", "TensorMap", "empty", "recording", "tensor_map"]
 
 _KNOWN_SERIES = ("3.6",)
 """Triton versions whose compiled kernels are entered directly."""
@@ -42,11 +45,12 @@ class Address:
 class TensorMap:
     """A matrix in device memory as TMA sees it; made by `tensor_map`, passed to a `Launch` like a tensor."""
 
-    __slots__ = ("host", "key", "packed")
+    __slots__ = ("host", "key", "packed", "parameters")
 
-    def __init__(self, host: Any, key: tuple[Any, ...]) -> None:
+    def __init__(self, host: Any, key: tuple[Any, ...], parameters: tuple[Any, ...]) -> None:
         self.host = host
         self.key = key
+        self.parameters = parameters
         self.packed: list[Any] | None = None
 
 
@@ -71,7 +75,7 @@ def tensor_map(
 
     layout = shared_layout(block, dtype)
     host = TensorDescriptor(Address(address, dtype), [rows, columns], [pitch, 1], list(block), layout)
-    return TensorMap(host, (dtype, block))
+    return TensorMap(host, (dtype, block), (address, dtype, rows, columns, pitch, block))
 
 
 class _Entry:
@@ -148,18 +152,22 @@ class Launch:
         """Launch the kernel, or compile and launch it where this variant is new."""
         if not self._direct or _is_hooked():
             self._compile(grid, arguments, constants)
+            _spoil_recording()
             return
         device = torch._C._cuda_getDevice()
         variant, values = self._bind(device, arguments, constants)
         entry = self._variants.get(variant)
         if entry is None:
             compiled = self._compile(grid, arguments, constants)
+            _spoil_recording()
             if variant not in self._variants:
                 self._variants[variant] = self._entry(compiled, arguments)
             return
         x, y, z = (*grid, 1, 1)[:3]
         stream = torch._C._cuda_getCurrentRawStream(device)
         entry.launch(x, y, z, stream, entry.function, *entry.head, *values, *self._padding)
+        if _state.recorder is not None:
+            _state.recorder.add(entry, (x, y, z), arguments, [*entry.head, *values, *self._padding])
 
     def bind(self, grid: tuple[int, ...], *arguments: Any, **constants: Any) -> BoundLaunch:
         """A launch that can be repeated with the same arguments at the cost of the C entry alone."""
@@ -233,7 +241,7 @@ class BoundLaunch:
     def __call__(self) -> None:
         """Launch on torch's current stream of the device that was current in the first call."""
         entry = self._entry
-        if entry is None or _is_hooked():
+        if entry is None or _is_hooked() or _state.recorder is not None:
             self._launch(self._grid, *self._arguments, **self._constants)
             if self.repeatable:
                 self._resolve()
@@ -261,3 +269,105 @@ def _pack(argument: TensorMap) -> list[Any]:
 
     argument.packed = make_tensordesc_arg(argument.host, metadata)
     return argument.packed
+
+
+class Recorder:
+    """The launches made during `recording`, and the tensors that `empty` made for them."""
+
+    def __init__(self) -> None:
+        self.complete = True
+        self.launches: list[tuple[_Entry, tuple[int, ...], tuple[Any, ...], list[Any]]] = []
+        self.temporaries: list[torch.Tensor] = []
+
+    def add(self, entry: _Entry, grid: tuple[int, ...], arguments: tuple[Any, ...], tail: list[Any]) -> None:
+        """Note a launch with what its C entry was given behind the function."""
+        self.launches.append((entry, grid, arguments, tail))
+
+
+class _State(threading.local):
+    recorder: Recorder | None = None
+
+
+_state = _State()
+
+
+@contextmanager
+def recording() -> Iterator[Recorder]:
+    """Record the launches of this thread; `Recorder.complete` says whether all of them can be repeated."""
+    before, recorder = _state.recorder, Recorder()
+    _state.recorder = recorder
+    try:
+        yield recorder
+    finally:
+        _state.recorder = before
+
+
+def _spoil_recording() -> None:
+    if _state.recorder is not None:
+        _state.recorder.complete = False
+
+
+def empty(shape: tuple[int, ...], dtype: torch.dtype, device: Any) -> torch.Tensor:
+    """torch.empty for what is needed between launches."""
+    made = torch.empty(shape, dtype=dtype, device=device)
+    if _state.recorder is not None:
+        _state.recorder.temporaries.append(made)
+    return made
+
+
+class Replay:
+    """Recorded launches, repeated on other tensors of the same shapes, strides, dtypes and alignment.
+
+    Parameters
+    ----------
+    recorder : Recorder
+        A complete one.
+    tensors : list of tensor
+        Operands and result of the recorded call. Their addresses are replaced; those of temporaries lie in a workspace
+        of `nbytes`; all others, such as tables of constants, stay.
+    """
+
+    def __init__(self, recorder: Recorder, tensors: list[torch.Tensor]) -> None:
+        self.nbytes = 0
+        self._places: dict[int, tuple[int, int, int]] = {}
+        for made in recorder.temporaries:
+            size = -(-made.numel() * made.element_size() // 256) * 256
+            self._places[made.data_ptr()] = (len(tensors), self.nbytes, size)
+            self.nbytes += size
+        self._places |= {x.data_ptr(): (i, 0, 1) for i, x in enumerate(tensors)}
+        self._launches = [self._moved(*launch) for launch in recorder.launches]
+
+    def _moved(self, entry: _Entry, grid: tuple[int, ...], arguments: tuple[Any, ...], tail: list[Any]) -> Any:
+        """A launch with the places of its arguments that depend on an address."""
+        at, slots, maps = len(entry.head), [], []
+        for argument in arguments:
+            if type(argument) is TensorMap:
+                address, *rest = argument.parameters
+                maps += [(at, *place, rest) for place in self._find(address)]
+                at += len(argument.packed or _pack(argument))
+            else:
+                if type(argument) in (torch.Tensor, Address):
+                    slots += [(at, *place) for place in self._find(argument.data_ptr())]
+                at += 1
+        return entry.launch, entry.function, grid, tail, slots, maps
+
+    def _find(self, address: int) -> list[tuple[int, int]]:
+        """The base that an address belongs to and how far behind it lies; [] where it belongs to none."""
+        return [
+            (base, offset + address - start)
+            for start, (base, offset, size) in self._places.items()
+            if start <= address < start + size
+        ]
+
+    def __call__(self, device: int, bases: list[int]) -> None:
+        """Launch on the current stream; `bases` are the addresses of the tensors, and of a workspace of `nbytes`."""
+        stream = torch._C._cuda_getCurrentRawStream(device)
+        for launch, function, grid, tail, slots, maps in self._launches:
+            arguments = tail.copy()
+            for at, base, offset in slots:
+                arguments[at] = bases[base] + offset
+            for at, base, offset, rest in maps:
+                made = tensor_map(bases[base] + offset, *rest)
+                packed = made.packed or _pack(made)
+                arguments[at : at + len(packed)] = packed
+            launch(*grid, stream, function, *arguments)

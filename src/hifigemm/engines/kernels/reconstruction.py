@@ -1,0 +1,111 @@
+"""From residues of C to rounded values in one launch.
+
+The bits are those of `ModuliSet.reconstruct` and `round_limbs`, of `fill_nonfinite` where a vector holds an Inf or NaN,
+and of `combine` for alpha and beta.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import torch
+import triton
+
+from hifigemm.engines.kernels.crt_constants import CrtConstants, crt_constants
+from hifigemm.engines.kernels.launch import Launch
+from hifigemm.engines.kernels.reconstruction_kernel import reconstruction_kernel
+from hifigemm.numerics.residues import ModuliSet
+
+__all__ = ["reconstruct"]
+
+_LAUNCH = Launch(reconstruction_kernel)
+_ROWS = 4
+"""Rows of a program, which loads the scales of its columns once."""
+
+
+def _columns(constants: CrtConstants) -> int:
+    """Columns of a program, a warp: 8 a thread as long as they leave 255 registers to each, else 4."""
+    return 256 if len(constants.sizes) <= 7 else 128
+
+
+def _bits(x: float) -> int:
+    return int(struct.unpack("q", struct.pack("d", x))[0])
+
+
+def _strides(x: Any, batch: int) -> tuple[int, ...]:
+    """Strides of a tensor (batch or 1, ...), 0 along a batch of one that is repeated; three zeros for None."""
+    if x is None:
+        return (0, 0, 0)
+    strides = x.stride()
+    return (0 if x.shape[0] != batch else strides[0], *strides[1:])
+
+
+def reconstruct(
+    products: Any,
+    scales: tuple[Any, Any],
+    moduli: ModuliSet,
+    out: Any,
+    *,
+    shift: int = 0,
+    alpha: float = 1.0,
+    beta: float = 0.0,
+    c: Any = None,
+    operands: tuple[Any, Any] | None = None,
+    magnitude: Any = None,
+) -> None:
+    """Write alpha T + beta C to `out`, T = V 2**(shift - s_i - t_j) rounded once, V the integers with these residues.
+
+    An exact zero T is +0; a negative value that rounds to zero is -0. alpha = 1 with beta = 0 leaves T as it is, any
+    other pair gives what `numerics.epilogue.combine` gives. Outputs of vectors with an Inf or NaN are those of
+    `numerics.special.fill_nonfinite` in the place of T.
+
+    Parameters
+    ----------
+    products : int8 tensor, shape (batch, len(moduli.moduli), m_pad, n_pad)
+        Residues of V, any representatives, |V| <= moduli.half_range. n_pad is a multiple of 256, the last stride 1.
+    scales : (int32 tensor, shape (batch or 1, m); int32 tensor, shape (batch or 1, n))
+        s and t, last strides 1; `NOT_FINITE` marks a vector with an Inf or NaN.
+    moduli : ModuliSet
+    out : float64 or float32 tensor, shape (batch, m, n)
+        Any strides.
+    shift : int
+    alpha, beta : float
+    c : tensor of the dtype of `out` that broadcasts to its shape, or None
+        It may be `out` itself; it is not read where beta = 0.
+    operands : tensors, shapes (batch or 1, m, k) and (batch or 1, k, n), any strides, or None
+        Read for marked vectors only; None where no vector is marked.
+    magnitude : int32 or int16 tensor, shape (batch, m, n), or None
+        Receives floor(log2 |V|), or -1 for V = 0.
+    """
+    batch, m, n = out.shape
+    if out.numel() == 0:
+        return
+    s, t = scales
+    constants = crt_constants(moduli)
+    columns = _columns(constants)
+    c = c.expand(batch, m, n) if c is not None and beta != 0.0 else None
+    left, right = operands or (None, None)
+    _LAUNCH(
+        (batch * triton.cdiv(m, _ROWS) * triton.cdiv(n, columns),),
+        *(products, s, t, out, magnitude, c, left, right, shift, _bits(alpha), _bits(beta)),
+        *(m, n, 0 if left is None else left.shape[2]),
+        *_strides(products, batch)[:3],
+        *(_strides(s, batch)[0], _strides(t, batch)[0]),
+        *_strides(out, batch),
+        *_strides(magnitude, batch),
+        *_strides(c, batch),
+        *_strides(left, batch),
+        *_strides(right, batch),
+        SET=constants,
+        PTX=out.is_cuda and torch.version.hip is None,
+        SINGLE=out.dtype == torch.float32,
+        MAGNITUDE=magnitude is not None,
+        COMBINE=c is not None or alpha != 1.0,
+        HAS_C=c is not None,
+        FILL=left is not None,
+        BLOCK_M=_ROWS,
+        BLOCK_N=columns,
+        num_warps=1,
+        enable_fp_fusion=False,
+    )

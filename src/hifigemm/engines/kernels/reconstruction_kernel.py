@@ -1,0 +1,256 @@
+"""The kernel of `reconstruct`: residues of C to rounded values.
+
+The integers are those of crt_constants. In almost every row of a program the result is one float64 addition
+v = H + V_T 2**-T, V_T 2**-T held with 52 bits of which the last is sticky (rounded to odd), and a product with a power
+of two. Rounding to odd asks for |v| >= 8; for float32 it drops so many bits that v is exact, and asks for more. Rows
+with an entry 0 < |v| below that, with scales that may leave the normal range of float64, or with a marked vector are
+rounded again from the whole integers.
+
+Triton's inline PTX makes the residues of a group: four consecutive columns, one byte each, lie in a register, and the
+dot product of two bytes with two constants of 16 bits takes one instruction.
+"""
+
+# mypy: disable-error-code="no-untyped-def, misc, assignment, var-annotated"
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from hifigemm.engines.kernels.reconstruction_rounding import (
+    combine,
+    exponent_field,
+    nonfinite_product,
+    power_of_two,
+    round_integer,
+)
+from hifigemm.engines.kernels.vectors_kernels import NOT_FINITE
+
+__all__ = ["reconstruction_kernel"]
+
+_ROUND = tl.constexpr(1.5 * 2.0**52)
+_ROUND_OFFSET = tl.constexpr(1.5 * 2.0**52 + 2.0**23)
+_INTEGER_BITS = tl.constexpr(0x433 << 52)
+_INTEGER_ZERO = tl.constexpr(2.0**52 + 2.0**31)
+_FRACTION_BITS = tl.constexpr(0x3FF << 52)
+_BELOW_EXPONENT = tl.constexpr((1 << 52) - 1)
+
+
+@triton.jit
+def _group_residue(at, step, SET: tl.constexpr, GROUP: tl.constexpr, PTX: tl.constexpr):
+    """Y of a group (see crt_constants) as UINT32."""
+    FIRST: tl.constexpr = 4 * GROUP
+    SIZE: tl.constexpr = SET.sizes[GROUP]
+    residues = ()
+    for l in tl.static_range(SIZE):
+        residues = residues + (tl.load(at + (FIRST + l) * step),)  # noqa: RUF005
+    if PTX:
+        code: tl.constexpr = SET.ptx[GROUP]
+        constraints: tl.constexpr = "=r,=r,=r,=r" + ",r" * SIZE
+        y = tl.inline_asm_elementwise(code, constraints, residues, dtype=tl.int32, is_pure=True, pack=4)
+    else:
+        q = tl.zeros_like(residues[0]).to(tl.int32) + (1 << 15)
+        a = tl.zeros_like(q)
+        b = tl.zeros_like(q)
+        for l in tl.static_range(SIZE):
+            r = residues[l].to(tl.int32)
+            q += r * SET.fractions[FIRST + l]
+            if l < 2:
+                a += r * SET.weights[FIRST + l]
+            else:
+                b += r * SET.weights[FIRST + l]
+        y = a * SET.pairs[GROUP][1] + b * SET.pairs[GROUP][0] + (q >> 16) * SET.products[GROUP] + (-1 << 31)
+    return y.to(tl.uint32, bitcast=True)
+
+
+@triton.jit
+def _integers(at, step, SET: tl.constexpr, PTX: tl.constexpr):
+    """V by the steps of crt_constants: F - Q, the upper 64 bits of V_T + 2**(T - 1), and the limbs below them."""
+    GROUPS: tl.constexpr = len(SET.sizes)
+    ys = ()
+    for g in tl.static_range(GROUPS):
+        ys = ys + (_group_residue(at, step, SET, g, PTX),)  # noqa: RUF005
+    fraction = tl.zeros_like(ys[0]).to(tl.float64)
+    for g in tl.static_range(GROUPS):
+        x = (ys[g].to(tl.int64) | _INTEGER_BITS).to(tl.float64, bitcast=True) - _INTEGER_ZERO
+        fraction = tl.fma(x, tl.full(x.shape, SET.inverses[g], tl.float64), fraction)
+    quotient = fraction + _ROUND_OFFSET
+    fraction = fraction - (quotient - _ROUND_OFFSET)
+    ys = ys + (quotient.to(tl.int64, bitcast=True).to(tl.uint32),)  # noqa: RUF005
+    carry = tl.zeros_like(ys[0]).to(tl.int64)
+    limbs = ()
+    for j in tl.static_range(len(SET.limbs)):
+        total = carry + SET.limbs[j][GROUPS + 1]
+        for g in tl.static_range(GROUPS + 1):
+            total += ys[g].to(tl.int64) * SET.limbs[j][g]
+        unsigned = total.to(tl.uint64, bitcast=True)
+        carry = (unsigned >> SET.limb_bits).to(tl.int64)
+        limbs = limbs + (unsigned & ((1 << SET.limb_bits) - 1),)  # noqa: RUF005
+    low = carry + SET.head[GROUPS + 1][0]
+    high = tl.zeros_like(ys[0]).to(tl.int32, bitcast=True) + SET.head[GROUPS + 1][1]
+    for g in tl.static_range(GROUPS + 1):
+        low += ys[g].to(tl.int64) * SET.head[g][0]
+        high += ys[g].to(tl.int32, bitcast=True) * SET.head[g][1]
+    high += (low >> 32).to(tl.int32)
+    return fraction, (high.to(tl.int64) << 32) | (low & 0xFFFFFFFF), limbs
+
+
+@triton.jit
+def _minus_fraction(word, limbs, LOW_BITS: tl.constexpr, CUT: tl.constexpr):
+    """-V_T 2**-T, rounded to odd at the bit 2**CUT of the word; the limbs below the word count as sticky."""
+    if LOW_BITS > 52:
+        MASK: tl.constexpr = (1 << CUT) - 1
+        rest = word & MASK
+        for j in tl.static_range(len(limbs)):
+            rest |= limbs[j].to(tl.int64)
+        word |= tl.where(rest != 0, MASK + 1, 0)
+        word = (word.to(tl.uint64, bitcast=True) >> CUT << (CUT - 12)).to(tl.int64, bitcast=True)
+    elif CUT > 12:
+        KEPT: tl.constexpr = _BELOW_EXPONENT - ((1 << (CUT - 12)) - 1)
+        REST: tl.constexpr = (1 << (CUT - 12)) - 1
+        word = (word & KEPT) | tl.where((word & REST) != 0, REST + 1, 0)
+    else:
+        word &= _BELOW_EXPONENT
+    return 1.5 - (word | _FRACTION_BITS).to(tl.float64, bitcast=True)
+
+
+@triton.jit
+def _pin(x, PTX: tl.constexpr):
+    """x, past which Triton moves no change of layout: the only one comes right before the store."""
+    if PTX:
+        if x.dtype.primitive_bitwidth == 64:
+            x = tl.inline_asm_elementwise("mov.b64 $0, $1;", "=l,l", [x], dtype=x.dtype, is_pure=False, pack=1)
+        else:
+            x = tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [x], dtype=x.dtype, is_pure=False, pack=1)
+    return x
+
+
+@triton.jit(do_not_specialize=["shift", "m", "k", "alpha_bits", "beta_bits", "left_k", "right_k"])
+def reconstruction_kernel(
+    products,
+    row_scale,
+    column_scale,
+    out,
+    magnitude,
+    c,
+    left,
+    right,
+    shift,
+    alpha_bits,
+    beta_bits,
+    m,
+    n,
+    k,
+    product_batch,
+    product_part,
+    product_row,
+    row_scale_batch,
+    column_scale_batch,
+    out_batch,
+    out_row,
+    out_column,
+    magnitude_batch,
+    magnitude_row,
+    magnitude_column,
+    c_batch,
+    c_row,
+    c_column,
+    left_batch,
+    left_row,
+    left_k,
+    right_batch,
+    right_k,
+    right_column,
+    SET: tl.constexpr,
+    PTX: tl.constexpr,
+    SINGLE: tl.constexpr,
+    MAGNITUDE: tl.constexpr,
+    COMBINE: tl.constexpr,
+    HAS_C: tl.constexpr,
+    FILL: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+):
+    """BLOCK_M rows of BLOCK_N columns, row by row; see `reconstruct`."""
+    CUT: tl.constexpr = max(12, SET.high_bits + 11) if SINGLE else 12
+    ODD: tl.constexpr = SET.low_bits > 52 or CUT > 12
+    SMALLEST: tl.constexpr = ((1023 + (CUT - 38 if SINGLE else 3)) << 20) - 1
+    LOWEST_EXPONENT: tl.constexpr = -1022 + 52
+    tiles_n = tl.cdiv(n, BLOCK_N)
+    tiles_m = tl.cdiv(m, BLOCK_M)
+    tile = tl.program_id(0)
+    strip = tile // tiles_n
+    z = (strip // tiles_m).to(tl.int64)
+    first = (strip % tiles_m) * BLOCK_M
+    columns = (tile - strip * tiles_n) * BLOCK_N + tl.arange(0, BLOCK_N)
+    inside = columns < n
+    j = columns.to(tl.int64)
+    t = tl.load(column_scale + z * column_scale_batch + columns, mask=inside, other=0)
+    largest_t = tl.max(t)
+    smallest_t = tl.min(t)
+    alpha = alpha_bits.to(tl.int64).to(tl.float64, bitcast=True)
+    beta = beta_bits.to(tl.int64).to(tl.float64, bitcast=True)
+    for row in range(first, tl.minimum(first + BLOCK_M, m)):
+        i = tl.cast(row, tl.int64)
+        at = products + z * product_batch + i * product_row + columns
+        fraction, word, limbs = _integers(at, tl.cast(product_part, tl.int64), SET, PTX)
+        minus_low = _minus_fraction(word, limbs, SET.low_bits, CUT)
+        high = tl.zeros_like(minus_low)
+        if SET.high_bits >= 0:
+            high = (tl.fma(fraction, tl.full(high.shape, SET.scale, tl.float64), minus_low) + _ROUND) - _ROUND
+        v = high - minus_low
+
+        s = tl.load(row_scale + z * row_scale_batch + i)
+        base = shift + SET.low_bits - s
+        exponent = base - t
+        special = (s == NOT_FINITE) | (base - largest_t < LOWEST_EXPONENT) | (base - smallest_t > 1023)
+        if ODD:
+            head = ((v.to(tl.int64, bitcast=True) >> 32).to(tl.int32) & 0x7FFFFFFF) - 1
+            special |= tl.min(head.to(tl.uint32, bitcast=True)) < SMALLEST
+        result = v * power_of_two(exponent)
+        place = out + z * out_batch + i * out_row + j * out_column
+        y = tl.zeros_like(v)
+        if HAS_C:
+            y = tl.load(c + z * c_batch + i * c_row + j * c_column, mask=inside, other=0.0).to(tl.float64)
+        size_place = magnitude
+        if MAGNITUDE:
+            size_place = magnitude + z * magnitude_batch + i * magnitude_row + j * magnitude_column
+        if not special:
+            if MAGNITUDE:
+                tl.store(size_place, _magnitude(v, high, minus_low, SET.low_bits), mask=inside)
+            _store(place, result, y, alpha, beta, inside, COMBINE, HAS_C, PTX)
+        else:
+            result, size = round_integer(high, word, limbs, exponent, SINGLE, SET.low_bits, SET.limb_bits)
+            if MAGNITUDE:
+                tl.store(size_place, size, mask=inside)
+            if FILL:
+                marked = (s == NOT_FINITE) | (t == NOT_FINITE)
+                if tl.max(marked.to(tl.int32)) > 0:
+                    filled = nonfinite_product(
+                        left + z * left_batch + i * left_row,
+                        right + z * right_batch + j * right_column,
+                        k,
+                        left_k,
+                        right_k,
+                        inside,
+                    )
+                    result = tl.where(marked, filled, result)
+            _store(place, result, y, alpha, beta, inside, COMBINE, HAS_C, PTX)
+
+
+@triton.jit
+def _magnitude(v, high, minus_low, LOW_BITS: tl.constexpr):
+    """floor(log2 |V|) or -1 from v = fl(high - minus_low), which may have been rounded up to a power of two."""
+    error = (high - v) - minus_low
+    power = (v.to(tl.int64, bitcast=True) & _BELOW_EXPONENT) == 0
+    size = exponent_field(v) - (1023 - LOW_BITS) - (power & ((error < 0.0) != (v < 0.0)) & (error != 0.0)).to(tl.int32)
+    return tl.where(v == 0.0, -1, size)
+
+
+@triton.jit
+def _store(place, x, y, alpha, beta, inside, COMBINE: tl.constexpr, HAS_C: tl.constexpr, PTX: tl.constexpr):
+    """Store x, or alpha x + beta y, rounded to the type of the output."""
+    x = x.to(place.dtype.element_ty)
+    if COMBINE:
+        x = combine(x.to(tl.float64), y, alpha, beta, HAS_C, PTX).to(place.dtype.element_ty)
+    tl.store(place, _pin(x, PTX), mask=inside)
