@@ -13,13 +13,22 @@ from hifigemm.accuracy import Accuracy
 from hifigemm.driver import Outcome, multiply, whole_split
 from hifigemm.engine import Engine
 from hifigemm.engines import engine_for
-from hifigemm.exceptions import PlanError
+from hifigemm.exceptions import HopeError, PlanError
 from hifigemm.libraries import Library, library_of
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.epilogue import PLAIN, Epilogue, power_of_two_exponent
 from hifigemm.operands import Shapes, as_operand, check_out, converted, result_dtype, shapes_of, stacked
 from hifigemm.plan import Plan, Prepared, Report
-from hifigemm.planning import Options, fitted, given_plan, own_stack, plan_for, usable_split, workspace_limit
+from hifigemm.planning import (
+    Options,
+    fitted,
+    given_plan,
+    own_stack,
+    plan_for,
+    second_plan,
+    usable_split,
+    workspace_limit,
+)
 from hifigemm.schemes import Native, Scheme
 from hifigemm.shortcuts import find, keep, key_of
 
@@ -239,8 +248,9 @@ def make_plan(
     with library.active():
         plan = plan_for(problem, *_stacks(a, b, shapes, dtype), accuracy, scheme, True, maker, limit)
     # What was seen of these operands holds for no others.
-    seen = plan.promised or plan.exact
-    return plan.scheme.fit(replace(plan, promised=False, exact=False), problem, limit) if seen else plan
+    if plan.promised or plan.exact:
+        plan = plan.scheme.fit(replace(plan, promised=False, hopeful=False, exact=False), problem, limit)
+    return plan
 
 
 @_quiet
@@ -330,7 +340,11 @@ def _product(
         plan, outcome = replace(plan, reason=idle), Outcome(epilogue.apply(zeros), 0.0, 0, [])
     else:
         splits = usable_split(a, "left", plan, shapes.left), usable_split(b, "right", plan, shapes.right)
-        outcome = multiply(plan, left, right, engine, limit, shift, epilogue, splits)
+        try:
+            outcome = multiply(plan, left, right, engine, limit, shift, epilogue, splits)
+        except HopeError as failed:
+            plan = second_plan(plan, failed.ratio, engine, limit)
+            outcome = multiply(plan, left, right, engine, limit, shift, epilogue, splits)
         if options.key is not None:
             keep(options.key, plan, engine, (_array_of(a), _array_of(b)), (left, right), shapes.result)
     report = _report(plan, outcome, engine)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -9,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from hifigemm.engine import Engine
-from hifigemm.exceptions import AccuracyError
+from hifigemm.exceptions import AccuracyError, HopeError
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.epilogue import PLAIN, Epilogue
 from hifigemm.numerics.scaling import Scale
@@ -90,6 +91,8 @@ def multiply(
     whole = engine.whole_product(plan)
     if whole is not None:
         return Outcome(whole(a, b, shift, epilogue, splits), plan.scheme.stated_bound(plan), plan.num_products, [])
+    if plan.hopeful:
+        raise HopeError(math.inf)
     outcome = _in_steps(plan, a, b, engine, workspace, shift, splits)
     outcome.values = epilogue.apply(outcome.values)
     return outcome

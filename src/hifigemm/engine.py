@@ -63,6 +63,10 @@ class Engine(Protocol):
         """Whether residues are made, multiplied and put together by kernels that hold nothing else."""
 
     @property
+    def looks_on_the_way(self) -> bool:
+        """Whether `whole_product` checks hopeful plans; it raises `HopeError` where more moduli are needed."""
+
+    @property
     def workspace_factor(self) -> int:
         """Default workspace, in multiples of the bytes of operands and result."""
 

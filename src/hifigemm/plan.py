@@ -119,6 +119,8 @@ class Plan:
         The integers of the operands the plan was made for hold all their bits, so that the exact product is rounded.
     promised : bool
         Every entry keeps the target, as was seen from the operands the plan was made for: nothing is judged.
+    hopeful : bool
+        `promised` is a guess that the engine checks while it multiplies.
     fused : bool
         The engine's kernels hold nothing but residues while nothing is judged.
     block_shape : tuple of int
@@ -143,6 +145,7 @@ class Plan:
     free: bool = False
     exact: bool = False
     promised: bool = False
+    hopeful: bool = False
     fused: bool = False
     block_shape: tuple[int, int, int] = (1, 1, 1)
     workspace: int = 0

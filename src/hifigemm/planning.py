@@ -7,16 +7,17 @@ from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from numbers import Integral
+from typing import cast
 
 from hifigemm.accuracy import NO_PROMISE, NOTHING_STATED, Accuracy, resolve
 from hifigemm.engine import Engine
 from hifigemm.exceptions import PlanError
 from hifigemm.numerics.bits import Array
 from hifigemm.plan import Plan, Prepared, Problem, Split
-from hifigemm.schemes import Native, Scheme
+from hifigemm.schemes import Native, Ozaki2, Scheme
 from hifigemm.select import as_scheme, check_forced, choose, settle
 
-__all__ = ["Options", "given_plan", "own_stack", "plan_for", "usable_split", "workspace_limit"]
+__all__ = ["Options", "given_plan", "own_stack", "plan_for", "second_plan", "usable_split", "workspace_limit"]
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,13 @@ def plan_for(
         target = NO_PROMISE if states_bound else NOTHING_STATED
     check_forced(chosen, problem, target)
     return chosen.plan(problem, a, b, target, engine, workspace)
+
+
+def second_plan(plan: Plan, ratio: float, engine: Engine, workspace: int) -> Plan:
+    """The plan after a hopeful one, from the error ratio of its operands."""
+    scheme = cast(Ozaki2, plan.scheme)
+    plan = scheme.replan(plan, ratio, workspace)
+    return settle(plan, engine) if plan.free else plan
 
 
 @lru_cache(maxsize=256)

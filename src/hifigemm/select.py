@@ -42,7 +42,9 @@ def choose(problem: Problem, target: Target, engine: Engine) -> Scheme:
 def settle(plan: Plan, engine: Engine) -> Plan:
     """A plan of "auto" once the operands were seen: back to the native product where residues cost more than that."""
     native, costs = Native(), engine.costs
-    if costs is None or not isinstance(plan.scheme, Ozaki2) or not native.keeps(plan.problem, plan.target):
+    if costs is None or plan.hopeful or not isinstance(plan.scheme, Ozaki2):
+        return plan
+    if not native.keeps(plan.problem, plan.target):
         return plan
     own, others = costs.residue_seconds(plan.problem, plan.num_products, True), costs.native_seconds(plan.problem)
     if plan.promised and own < others:

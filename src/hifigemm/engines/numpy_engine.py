@@ -42,6 +42,7 @@ class NumpyEngine:
     name = "numpy"
     device = "cpu"
     part = PART
+    looks_on_the_way = False
     fused = False
     workspace_factor = 8
     costs = None

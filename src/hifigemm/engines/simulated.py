@@ -44,6 +44,7 @@ class SimulatedEngine:
 
     device = "cpu"
     part = NumpyEngine.part
+    looks_on_the_way = False
     fused = NumpyEngine.fused
     workspace_factor = NumpyEngine.workspace_factor
     costs = NumpyEngine.costs

@@ -36,6 +36,7 @@ __all__ = [
     "round_to_integers",
     "scale_exponent",
     "square_norms",
+    "vector_sizes",
 ]
 
 NORM_BITS = 15
@@ -94,14 +95,23 @@ def square_norms(parts: Sequence[Array], axis: int) -> tuple[Array, Array]:
     parts : real arrays
         The operand, or its real and its imaginary part.
     """
+    squares, _, exponent = vector_sizes(parts, axis)
+    return squares, exponent
+
+
+def vector_sizes(parts: Sequence[Array], axis: int) -> tuple[Array, Array, Array]:
+    """`square_norms`, and integers S >= sum|x| 2**(15 - e) that are added up in the same way: N, S, e."""
     exponent = joint_exponent(parts, axis)
     blocks = [_in_blocks(x, axis) for x in parts]
     own = joint_exponent(blocks, axis + 1)
-    sums = reduce(
-        np.add, [np.square(ceil_magnitude(x, NORM_BITS - own)).sum(axis=axis + 1, keepdims=True) for x in blocks]
-    )
-    joined = ceil_magnitude(sums, 2 * (own - np.expand_dims(exponent, axis)))
-    return joined.sum(axis=axis), exponent
+    up = [ceil_magnitude(x, NORM_BITS - own) for x in blocks]
+    down = own - np.expand_dims(exponent, axis)
+
+    def joined(sums: Sequence[Array], power: int) -> Array:
+        total = reduce(np.add, [x.sum(axis=axis + 1, keepdims=True) for x in sums])
+        return ceil_magnitude(total, power * down).sum(axis=axis)
+
+    return joined([np.square(x) for x in up], 2), joined(up, 1), exponent
 
 
 def _in_blocks(x: Array, axis: int) -> Array:

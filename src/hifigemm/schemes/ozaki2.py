@@ -66,6 +66,7 @@ class _Choice:
     balance: int = 0
     exact: bool = False
     promised: bool = False
+    hopeful: bool = False
 
 
 @dataclass(frozen=True)
@@ -132,36 +133,43 @@ class Ozaki2(Scheme):
     def _choice(self, problem: Problem, a: Array, b: Array, target: Target, engine: Engine, workspace: int) -> _Choice:
         if self.num_moduli is not None:
             return _Choice(self.num_moduli, f"{self.num_moduli} moduli, as asked")
-        exact, balance, bits = _exact_count(problem, a, b, part_size(workspace, engine.part))
-        enough = self._enough(problem, a, b, target, engine, workspace)
-        count = enough or crt.count_for_bits(_wanted_bits(problem, target), problem.is_complex)
+        expected = crt.count_for_bits(_wanted_bits(problem, target), problem.is_complex)
+        tells = self.scaling == "fast" and not target.correct and math.isfinite(target.r)
+        if tells and engine.looks_on_the_way and not problem.is_complex:
+            return replace(_promise(expected, target), hopeful=True)
+        part = part_size(workspace, engine.part)
+        exact, balance, bits = _exact_count(problem, a, b, part)
+        enough = None
+        if tells and a.size and b.size:
+            ratio = promise.error_ratio(a, b, engine, part, max(workspace // 256, 1))
+            enough = _enough(problem, target, ratio)
+        count = max(expected, enough or 0)
         if exact is not None and (target.correct or exact <= count):
             reason = f"{exact} moduli hold the exact product of {bits} bits"
             return _Choice(exact, reason, balance, exact=self.scaling == "fast")
-        promised = enough is not None
-        return _Choice(count, f"{count} moduli for {target}" + " in every entry" * promised, promised=promised)
+        return _promise(count, target) if enough else _Choice(count, f"{count} moduli for {target}")
+
+    def replan(self, plan: Plan, ratio: float, workspace: int) -> Plan:
+        """The plan for a ratio that was too large for a hopeful one: more moduli, or entries that are judged."""
+        enough = _enough(plan.problem, plan.target, ratio)
+        choice = (
+            _promise(enough, plan.target) if enough else _Choice(self.count, f"{self.count} moduli for {plan.target}")
+        )
+        scheme = replace(self, num_moduli=choice.count)
+        parts = num_parts(_moduli(plan.problem, choice.count), plan.problem.is_complex)
+        finer = replace(plan, scheme=scheme, num_products=parts, reason=choice.reason)
+        finer = replace(finer, promised=choice.promised, hopeful=False)
+        return scheme.fit(finer, plan.problem, workspace)
+
+    def suffices(self, plan: Plan, ratio: float) -> bool:
+        """Whether the plan's moduli keep the target in every entry of operands with this `promise.error_ratio`."""
+        enough = _enough(plan.problem, plan.target, ratio)
+        return enough is not None and enough <= self.count
 
     def expected_products(self, problem: Problem, target: Target) -> int:
         """Products that operands without wide exponents take."""
         count = crt.count_for_bits(_wanted_bits(problem, target), problem.is_complex)
         return num_parts(_moduli(problem, count), problem.is_complex)
-
-    def _enough(
-        self, problem: Problem, a: Array, b: Array, target: Target, engine: Engine, workspace: int
-    ) -> int | None:
-        """Fewest moduli with which every entry keeps a number r; None where the operands do not tell.
-
-        Fast scaling has 2**-s_i < 2 ||A_i|| / T, T**2 = half_range, and rounds to nearest, so that the error of an
-        entry is at most (||A_i|| sum|B_j| + ||B_j|| sum|A_i|) / T, but for terms of relative size k / T < 2**-20.
-        """
-        if self.scaling == "accurate" or target.correct or math.isinf(target.r) or not (a.size and b.size):
-            return None
-        part = part_size(workspace, engine.part)
-        ratio = engine.override(promise.error_ratio)(a, b, engine, part, max(workspace // 256, 1))
-        wanted = ratio * (1.0 + 2.0**-19) / target.r
-        if not math.isfinite(wanted):
-            return None
-        return crt.count_for_range(max(math.ceil(wanted), _LEAST_RANGE) ** 2, problem.is_complex)
 
     def fit(self, plan: Plan, problem: Problem, workspace: int) -> Plan:
         """Blocks by the bytes of residues and working copies of rows and columns, and of residues of entries."""
@@ -276,10 +284,27 @@ def _planned(
         balance=choice.balance,
         exact=choice.exact,
         promised=choice.promised,
+        hopeful=choice.hopeful,
         part_limit=part_limit,
         fused=fused,
     )
     return scheme.fit(plan, problem, workspace)
+
+
+def _promise(count: int, target: Target) -> _Choice:
+    return _Choice(count, f"{count} moduli for {target} in every entry", promised=True)
+
+
+def _enough(problem: Problem, target: Target, ratio: float) -> int | None:
+    """Fewest moduli with which every entry keeps r, for operands with this `promise.error_ratio`; None if it is inf.
+
+    Fast scaling has 2**-s_i < 2 ||A_i|| / T, T**2 = half_range, and rounds to nearest, so that the error of an entry is
+    at most (||A_i|| sum|B_j| + ||B_j|| sum|A_i|) / T, but for terms of relative size k / T < 2**-20.
+    """
+    wanted = ratio * (1.0 + 2.0**-19) / target.r
+    if not math.isfinite(wanted):
+        return None
+    return crt.count_for_range(max(math.ceil(wanted), _LEAST_RANGE) ** 2, problem.is_complex)
 
 
 def _moduli(problem: Problem, count: int) -> crt.ModuliSet:

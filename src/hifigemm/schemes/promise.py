@@ -14,12 +14,12 @@ from functools import reduce
 import numpy as np
 
 from hifigemm.engine import Engine
-from hifigemm.numerics.bits import Array, ceil_magnitude, power_of_two, scale_by_power
+from hifigemm.numerics.bits import Array, power_of_two, scale_by_power
 from hifigemm.numerics.embedding import components
 from hifigemm.numerics.estimates import MAGNITUDE_BITS_DOWN, magnitudes_down, nonzeros
 from hifigemm.numerics.parts import put, vector_parts
 from hifigemm.numerics.rounding import Rounded
-from hifigemm.numerics.scaling import NORM_BITS, square_norms
+from hifigemm.numerics.scaling import NORM_BITS, vector_sizes
 from hifigemm.numerics.special import clean
 from hifigemm.plan import Plan, Split
 from hifigemm.schemes.scheme import exact_int8
@@ -67,12 +67,10 @@ def _sizes(x: Array, axis: int, part: int) -> tuple[Array, Array, Array]:
     shape = (x.shape[0], x.shape[1], 1) if axis == 2 else (x.shape[0], 1, x.shape[2])
     found: dict[str, Array] = {}
     for where in vector_parts(x, axis, part):
-        parts = [clean(c) for c in components(x[where])]
-        squares, exponent = square_norms(parts, axis)
-        sums = [ceil_magnitude(c, NORM_BITS - exponent).sum(axis=axis, keepdims=True) for c in parts]
+        squares, sums, exponent = vector_sizes([clean(c) for c in components(x[where])], axis)
         put(found, "exponent", shape, where, exponent)
         put(found, "norm", shape, where, np.sqrt(squares) * 2.0**-NORM_BITS)
-        put(found, "sum", shape, where, reduce(np.add, sums) * 2.0**-NORM_BITS)
+        put(found, "sum", shape, where, sums * 2.0**-NORM_BITS)
     return found["exponent"], found["norm"], found["sum"]
 
 
