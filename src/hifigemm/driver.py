@@ -127,8 +127,11 @@ def _in_steps(
 
 
 def whole_split(plan: Plan, x: Array, side: str, engine: Engine) -> Split:
-    """The split of a whole operand whose split does not depend on the other one; Inf and NaN count as zeros."""
-    x = clean(x) if not np.isfinite(x).all() else x
+    """The split of a whole operand whose split does not depend on the other one.
+
+    Inf and NaN count as zeros, or are marked in the scale by fused kernels, which fill their results in.
+    """
+    x = x if plan.fused or np.isfinite(x).all() else clean(x)
     return plan.scheme.split(plan, x, side, plan.scheme.scales(plan, x, side, engine), engine)
 
 

@@ -36,12 +36,11 @@ def test_ratio_is_not_below_the_exact_one(make_pair, family):
         assert found <= 1.5 * exact
 
 
-def test_ratio_does_not_depend_on_parts_and_takes_inf_as_zero(make_pair):
+def test_ratio_does_not_depend_on_parts_nor_on_vectors_with_special_values(make_pair):
     a, b = make_pair("phi_1", 30, 50, 20)
     a, b = np.stack([a, 2 * a[::-1]]), b[None].copy()
-    b[0, 3, 4] = 0.0
-    want = promise.error_ratio(a, b, engine_for("numpy"), 16384, 10**6)
-    b[0, 3, 4] = np.inf
+    want = promise.error_ratio(a, b[:, :, 1:], engine_for("numpy"), 16384, 10**6)
+    b[0, 3, 0] = np.inf
     assert want == promise.error_ratio(a, b, engine_for("numpy"), 64, 1)
 
 

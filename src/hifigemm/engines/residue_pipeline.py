@@ -16,11 +16,13 @@ from hifigemm.engine import Engine, RepeatedProduct, WholeProduct
 from hifigemm.engines.device_array import unwrap, wrap
 from hifigemm.engines.kernels import int8_product, reconstruction, vectors
 from hifigemm.engines.kernels.launch import Replay, empty, recording
+from hifigemm.engines.kernels.looks import Look
+from hifigemm.exceptions import HopeError
 from hifigemm.formats import Format
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.epilogue import PLAIN, Epilogue
 from hifigemm.numerics.residues import ModuliSet, moduli_set
-from hifigemm.numerics.scaling import Scale
+from hifigemm.numerics.scaling import Scale, norm_bits
 from hifigemm.plan import Plan, Split
 
 __all__ = ["OVERRIDES", "stages", "whole_product"]
@@ -44,7 +46,12 @@ def _whole(
     left, right = unwrap(a), unwrap(b)
     moduli = moduli_set(plan.num_products, False)
     balances = plan.balance, -plan.balance
-    parts, scales = _residues_of(left, right, moduli, balances, splits)
+    ratio: Tensor = None
+    found: Sequence[Any] = (None, None)
+    if plan.hopeful:
+        look = Look(left, right, moduli)
+        ratio, found = look.ratio(), look.scales
+    parts, scales = _residues_of(left, right, moduli, balances, splits, found)
     products = _multiply(parts[0], parts[1], moduli)
     out = torch.empty((plan.problem.batch, plan.problem.m, plan.problem.n), dtype=left.dtype, device=left.device)
     c = None if epilogue.c is None else unwrap(epilogue.c.astype(a.dtype, copy=False))
@@ -59,6 +66,9 @@ def _whole(
         c=c,
         operands=(left, right),
     )
+    # Everything is on its way; only now the host waits for what the operands told.
+    if ratio is not None and not plan.scheme.suffices(plan, seen := float(ratio)):
+        raise HopeError(seen)
     return wrap(out)
 
 
@@ -90,8 +100,9 @@ def _residues_of(
     moduli: ModuliSet,
     balances: tuple[int, int],
     splits: tuple[Split | None, Split | None],
+    found: Sequence[Any],
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """Parts and scale exponents of both operands, from their splits where they are at hand."""
+    """Parts and scale exponents of both operands, from their splits or scales where they are at hand."""
     parts: list[Tensor] = [None, None]
     scales: list[Tensor] = [None, None]
     missing = []
@@ -102,8 +113,9 @@ def _residues_of(
             parts[i], scales[i] = _padded(unwrap(split.parts)), -unwrap(split.unit).to(torch.int32).flatten(1)
     if missing:
         places, operands, own = zip(*missing, strict=True)
-        found, exponents = vectors.scaled_residues(operands, moduli, balances=own)
-        for i, part, scale in zip(places, found, exponents, strict=True):
+        given = tuple(found[i] for i in places) if found[0] is not None else None
+        made, exponents = vectors.scaled_residues(operands, moduli, given, balances=own)
+        for i, part, scale in zip(places, made, exponents, strict=True):
             parts[i], scales[i] = part, scale.exponent
     return parts, scales
 
@@ -138,7 +150,7 @@ def _norm_scale(x: Array, axis: int, moduli: ModuliSet, balance: int, part: int)
     """numerics.scaling.norm_scale; vectors with an Inf or NaN are marked by the exponent NOT_FINITE."""
     (found,) = vectors.norm_scales(((unwrap(x), axis),), moduli, (balance, balance))
     exponent, nearest = (wrap(y.to(kind).unsqueeze(axis)) for y, kind in zip(found, _SCALE_DTYPES, strict=True))
-    return Scale(exponent, nearest, axis)
+    return Scale(exponent, nearest, axis, norm_bits(moduli, balance))
 
 
 _SCALE_DTYPES = (torch.int64, torch.bool)
@@ -149,13 +161,8 @@ def _scaled_residues(x: Array, scale: Scale, moduli: ModuliSet, part: int) -> Ar
     tensor, axis = unwrap(x), scale.axis
     exponent, nearest = (unwrap(y).flatten(1).to(torch.int32) for y in (scale.exponent, scale.nearest))
     given = vectors.VectorScale(exponent, nearest)
-    (parts,), _ = vectors.scaled_residues(((tensor, axis),), moduli, (given,), bits=_most_bits(moduli))
+    (parts,), _ = vectors.scaled_residues(((tensor, axis),), moduli, (given,), bits=scale.bits)
     return wrap(parts[..., : tensor.shape[axis]])
-
-
-def _most_bits(moduli: ModuliSet) -> int:
-    """Bits of the largest integers that a scale of these moduli makes; a balance moves them to one side."""
-    return moduli.half_range.bit_length() + 1
 
 
 def _multiply_parts(left: Array, right: Array, moduli: ModuliSet, engine: Engine) -> Array:

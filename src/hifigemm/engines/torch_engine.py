@@ -67,7 +67,7 @@ class CudaEngine:
 
     name = "torch"
     part = 2**22
-    looks_on_the_way = False
+    looks_on_the_way = True
     fused = True
     workspace_factor = 2
     products: ClassVar[Mapping[str, ProductSpec]] = NumpyEngine.products

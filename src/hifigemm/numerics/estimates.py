@@ -17,6 +17,7 @@ from hifigemm.numerics.slicing import slice_vectors, slices_needed, unit_exponen
 __all__ = [
     "MAGNITUDE_BITS_DOWN",
     "MAGNITUDE_BITS_UP",
+    "MAGNITUDE_TERMS",
     "magnitudes_down",
     "magnitudes_up",
     "nonzeros",
@@ -25,6 +26,8 @@ __all__ = [
 
 MAGNITUDE_BITS_UP = 6
 MAGNITUDE_BITS_DOWN = 7
+MAGNITUDE_TERMS = 2**17
+"""Products of two magnitudes rounded down to 7 bits that INT32 holds."""
 
 
 def magnitudes_up(x: Array, exponent: Array) -> Array:

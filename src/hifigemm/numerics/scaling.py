@@ -32,6 +32,7 @@ __all__ = [
     "NORM_BLOCK",
     "Scale",
     "joint_exponent",
+    "norm_bits",
     "norm_scale",
     "round_to_integers",
     "scale_exponent",
@@ -54,17 +55,20 @@ class Scale:
         Rounding to nearest keeps the integers within what the exponent was chosen for; elsewhere toward zero.
     axis : 2 or 1
         The inner dimension of the operand.
+    bits : int
+        The integers stay below 2**bits.
     """
 
     exponent: Array
     nearest: Array
     axis: int
+    bits: int
 
     def take(self, batch: slice, vectors: slice) -> Scale:
         """The scale of some vectors of some matrices of the stack."""
         stack = batch if len(self.exponent) > 1 else slice(None)
         where = (stack, vectors) if self.axis == 2 else (stack, slice(None), vectors)
-        return Scale(self.exponent[where], self.nearest[where], self.axis)
+        return Scale(self.exponent[where], self.nearest[where], self.axis, self.bits)
 
 
 def norm_scale(x: Array, axis: int, moduli: ModuliSet, balance: int, part: int) -> Scale:
@@ -76,7 +80,12 @@ def norm_scale(x: Array, axis: int, moduli: ModuliSet, balance: int, part: int) 
         return 2 * s + (s + exponent >= NORM_BITS)
 
     found = map_vectors(packed, x, axis, part)
-    return Scale(found >> 1, (found & 1).astype(bool), axis)
+    return Scale(found >> 1, (found & 1).astype(bool), axis, norm_bits(moduli, balance))
+
+
+def norm_bits(moduli: ModuliSet, balance: int) -> int:
+    """Bits of the integers that `norm_scale` makes: none is larger than its norm, which is at most sqrt(half_range)."""
+    return (math.isqrt(moduli.half_range) + 1).bit_length() + max(balance, 0)
 
 
 def joint_exponent(parts: Sequence[Array], axis: int) -> Array:

@@ -208,7 +208,7 @@ class Ozaki2(Scheme):
 
         def scale(sums: Array, own: Array, balance: int, axis: int) -> Scale:
             s = scaling.scale_exponent(sums, own, MAGNITUDE_BITS_UP, moduli) + balance
-            return Scale(s, s + own >= MAGNITUDE_BITS_UP, axis)
+            return Scale(s, s + own >= MAGNITUDE_BITS_UP, axis, moduli.half_range.bit_length() + 1 + abs(balance))
 
         return scale(rows, left, plan.balance, 2), scale(cols, right, -plan.balance, 1)
 

@@ -16,7 +16,12 @@ import numpy as np
 from hifigemm.engine import Engine
 from hifigemm.numerics.bits import Array, power_of_two, scale_by_power
 from hifigemm.numerics.embedding import components
-from hifigemm.numerics.estimates import MAGNITUDE_BITS_DOWN, magnitudes_down, nonzeros
+from hifigemm.numerics.estimates import (
+    MAGNITUDE_BITS_DOWN,
+    MAGNITUDE_TERMS,
+    magnitudes_down,
+    nonzeros,
+)
 from hifigemm.numerics.parts import put, vector_parts
 from hifigemm.numerics.rounding import Rounded
 from hifigemm.numerics.scaling import NORM_BITS, vector_sizes
@@ -37,19 +42,21 @@ def bits_of_inverse(r: float) -> int:
 def error_ratio(a: Array, b: Array, engine: Engine, part: int, entries: int) -> float:
     """Largest (||A_i|| sum|B_j| + ||B_j|| sum|A_i|) / (|A||B|)_ij over all components of the result, or more.
 
-    Norms and sums are rounded up, |A||B| is taken from magnitudes rounded down to 7 bits; inf where it is not shown to
-    be positive. All are integers, so every engine finds the same float64.
+    Norms and sums are rounded up, |A||B| is taken from the first 2**17 terms with magnitudes rounded down to 7 bits;
+    inf where it is not shown to be positive. All are integers, so every engine finds the same float64. Rows and columns
+    with an Inf or NaN do not count.
 
     Parameters
     ----------
     a, b : arrays (batch or 1, m, k) and (batch or 1, k, n)
-        Real or complex; Inf and NaN count as zeros.
+        Real or complex.
     part, entries : int
         Entries of an operand and of the result to work on at a time.
     """
     (e, norm_a, sum_a), (f, norm_b, sum_b) = _sizes(a, 2, part), _sizes(b, 1, part)
-    (batch, m, _), n, top = np.broadcast_shapes(a.shape[:1], b.shape[:1]) + a.shape[1:], b.shape[2], 127
+    batch, m, n, top = max(len(a), len(b)), a.shape[1], b.shape[2], 2**MAGNITUDE_BITS_DOWN - 1
     step, worst = max(entries // max(batch * n, 1), 1), 0.0
+    a, b = a[:, :, :MAGNITUDE_TERMS], b[:, :MAGNITUDE_TERMS]
     down_b = [magnitudes_down(clean(c), f) for c in components(b)]
     for rows in (slice(i, i + step) for i in range(0, m, step)):
         down_a = [magnitudes_down(clean(c), e[:, rows]) for c in components(a[:, rows])]
@@ -63,14 +70,19 @@ def error_ratio(a: Array, b: Array, engine: Engine, part: int, entries: int) -> 
 
 
 def _sizes(x: Array, axis: int, part: int) -> tuple[Array, Array, Array]:
-    """Exponents e of the vectors of x, their norms and sums of magnitudes in units of 2**e, rounded up."""
+    """Exponents e of the vectors of x, their norms and sums of magnitudes in units of 2**e, rounded up.
+
+    Norms and sums of vectors with an Inf or NaN are 0.
+    """
     shape = (x.shape[0], x.shape[1], 1) if axis == 2 else (x.shape[0], 1, x.shape[2])
     found: dict[str, Array] = {}
     for where in vector_parts(x, axis, part):
-        squares, sums, exponent = vector_sizes([clean(c) for c in components(x[where])], axis)
+        y = x[where]
+        squares, sums, exponent = vector_sizes([clean(c) for c in components(y)], axis)
+        finite = np.isfinite(y).all(axis=axis, keepdims=True)
         put(found, "exponent", shape, where, exponent)
-        put(found, "norm", shape, where, np.sqrt(squares) * 2.0**-NORM_BITS)
-        put(found, "sum", shape, where, sums * 2.0**-NORM_BITS)
+        put(found, "norm", shape, where, np.where(finite, np.sqrt(squares) * 2.0**-NORM_BITS, 0.0))
+        put(found, "sum", shape, where, np.where(finite, sums * 2.0**-NORM_BITS, 0.0))
     return found["exponent"], found["norm"], found["sum"]
 
 

@@ -70,6 +70,10 @@ class Scheme:
         """Error / |A||B| that is known not to be exceeded before anything is multiplied."""
         return 0.0 if plan.exact else plan.target.r if plan.promised else math.inf
 
+    def suffices(self, plan: Plan, ratio: float) -> bool:
+        """Whether a hopeful plan keeps its target for operands with this `promise.error_ratio`."""
+        raise NotImplementedError
+
     def fit(self, plan: Plan, problem: Problem, workspace: int) -> Plan:
         """The plan for another problem of the same k and dtype, in blocks that take at most `workspace` bytes."""
         raise NotImplementedError
