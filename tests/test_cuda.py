@@ -158,6 +158,43 @@ def test_blocks_do_not_change_bits(make_pair, assert_same_bits):
         assert_same_bits(hg.matmul(x, y, scheme=FAST[2], workspace=limit).cpu().numpy(), want)
 
 
+@pytest.mark.parametrize("scheme", [FAST[2], "native", hg.Ozaki1(num_slices=3)], ids=str)
+def test_out_is_filled_and_returned(make_pair, assert_same_bits, scheme):
+    a, b = on_gpu(*make_pair("phi_1", 30, 40, 50))
+    want = hg.matmul(a, b, scheme=scheme).cpu().numpy()
+    for out in (
+        a.new_full((30, 50), torch.nan),
+        a.new_full((50, 30), torch.nan).T,
+        a.new_full((30, 100), torch.nan)[:, ::2],
+    ):
+        for _ in range(3):
+            assert hg.matmul(a, b, scheme=scheme, out=out) is out
+            assert_same_bits(out.cpu().numpy(), want)
+            out.fill_(torch.nan)
+
+
+def test_out_may_be_an_operand(make_pair, assert_same_bits):
+    x, y = make_pair("phi_1", 40, 40, 40)
+    x[3, 4] = np.inf
+    want = hg.matmul(x, y, scheme=FAST[2])
+    for which in (0, 1):
+        pair = on_gpu(x, y)
+        hg.matmul(*pair, scheme=FAST[2], out=pair[which])
+        np.testing.assert_array_equal(pair[which].cpu().numpy(), want)
+
+
+def test_repeated_calls_follow_their_operands(make_pair, assert_same_bits):
+    for seed in range(4):
+        a, b = make_pair("phi_1", 100, 80, 60, seed=seed)
+        for scheme in (FAST[2], "auto"):
+            x, y = on_gpu(a, b)
+            found = hg.matmul(x, y, scheme=scheme).cpu().numpy()
+            want = hg.matmul(a, b, scheme=scheme) if scheme != "auto" else (x @ y).cpu().numpy()
+            assert_same_bits(found, want)
+            same = hg.matmul(x, x.T.contiguous(), scheme=FAST[2]).cpu().numpy()
+            assert_same_bits(same, hg.matmul(a, a.T.copy(), scheme=FAST[2]))
+
+
 def test_two_streams_at_once(make_pair, assert_same_bits):
     pairs = [on_gpu(*make_pair("phi_1", 500, 400, 300, seed=s)) for s in range(4)]
     want = [hg.matmul(*pair, scheme=FAST[2]) for pair in pairs]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 
@@ -101,17 +101,17 @@ def matmul(
     array([[1.]])
     """
     key = None
-    if out is None and plan is None and not return_report:
-        key = key_of(a, b, accuracy, scheme, engine, workspace)
+    if plan is None and not return_report:
+        key = key_of(a, b, out, accuracy, scheme, engine, workspace)
         if key is not None and (repeated := find(key)) is not None:
-            return repeated(a, b)
+            return repeated(a, b, out)
     options = Options(accuracy, scheme, engine, plan, workspace, return_report, key)
     library = library_of(("a", a), ("b", b), ("out", out))
     a, b = as_operand(a, "a", library), as_operand(b, "b", library)
     if out is not None:
         check_out(out, shapes_of(a.shape, b.shape).result, result_dtype(a.dtype, b.dtype), library)
     with library.active():
-        result, report = _product(a, b, options, library)
+        result, report = _product(a, b, options, library, out=out)
     return _deliver(result, report, library, out, return_report)
 
 
@@ -175,7 +175,7 @@ def gemm(
     epilogue = PLAIN if rest == 1.0 and c is None else Epilogue(rest, beta, c)
     idle = "alpha is 0: A and B are not read" if alpha == 0 else ""
     with library.active():
-        result, report = _product(a, b, options, library, shift or 0, dtype, idle, epilogue)
+        result, report = _product(a, b, options, library, shift or 0, dtype, idle, epilogue, out if c is None else None)
     if not epilogue.idle:
         exact = abs(rest) == 1.0 and c is None
         report = replace(report, correct=report.correct and exact, reason=f"{report.reason}; alpha, beta applied")
@@ -310,10 +310,11 @@ def _product(
     dtype: Any = None,
     idle: str = "",
     epilogue: Epilogue = PLAIN,
-) -> tuple[Array, Report]:
+    out: Any = None,
+) -> tuple[Array | None, Report]:
     """alpha (2**shift A B) + beta C in the result's shape, with its report: the flow of the library.
 
-    `idle` says why A and B are not read.
+    `idle` says why A and B are not read. No result is returned where it was written to `out`.
     """
     dtype = dtype or result_dtype(a.dtype, b.dtype)
     shapes = shapes_of(a.shape, b.shape)
@@ -329,6 +330,7 @@ def _product(
     if epilogue.c is not None:
         stack = (problem.batch, problem.m, problem.n)
         epilogue = replace(epilogue, c=np.broadcast_to(epilogue.c, shapes.result).reshape(stack))
+    sink = library.sink(out, (problem.batch, problem.m, problem.n), _array_of(a), _array_of(b))
     limit = workspace_limit(problem, options.workspace, engine)
     if plan is None:
         asked = options.accuracy, options.scheme, options.return_report
@@ -341,15 +343,15 @@ def _product(
     else:
         splits = usable_split(a, "left", plan, shapes.left), usable_split(b, "right", plan, shapes.right)
         try:
-            outcome = multiply(plan, left, right, engine, limit, shift, epilogue, splits)
+            outcome = multiply(plan, left, right, engine, limit, shift, epilogue, splits, sink)
         except HopeError as failed:
             plan = second_plan(plan, failed.ratio, engine, limit)
-            outcome = multiply(plan, left, right, engine, limit, shift, epilogue, splits)
-        if options.key is not None:
-            keep(options.key, plan, engine, (_array_of(a), _array_of(b)), (left, right), shapes.result)
+            outcome = multiply(plan, left, right, engine, limit, shift, epilogue, splits, sink)
+        if options.key is not None and (sink is None) == (out is None):
+            keep(options.key, plan, engine, (_array_of(a), _array_of(b)), (left, right), shapes.result, sink)
     report = _report(plan, outcome, engine)
     log.info("%s: %s, %s", problem, plan.scheme, report.reason)
-    return outcome.values.reshape(shapes.result), report
+    return None if outcome.values is sink else outcome.values.reshape(shapes.result), report
 
 
 def _array_of(x: Array | Prepared) -> Array:
@@ -371,9 +373,9 @@ def _report(plan: Plan, outcome: Outcome, engine: Engine) -> Report:
     )
 
 
-def _deliver(result: Array, report: Report, library: Library, out: Any, return_report: bool) -> Any:
+def _deliver(result: Array | None, report: Report, library: Library, out: Any, return_report: bool) -> Any:
     """The result in `out`, if there is one, as an array of the operands' library, with its report if asked."""
-    given = library.give(result) if out is None else out
-    if out is not None:
+    if out is not None and result is not None:
         library.take(out, "out")[...] = result
+    given = library.give(cast(Array, result)) if out is None else out
     return (given, report) if return_report else given

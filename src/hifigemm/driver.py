@@ -86,11 +86,13 @@ def multiply(
     shift: int = 0,
     epilogue: Epilogue = PLAIN,
     splits: tuple[Split | None, Split | None] = (None, None),
+    out: Array | None = None,
 ) -> Outcome:
-    """alpha (2**shift A B) + beta C by the plan, for any operands."""
+    """alpha (2**shift A B) + beta C by the plan, for any operands; in `out` where the engine writes there directly."""
     whole = engine.whole_product(plan)
     if whole is not None:
-        return Outcome(whole(a, b, shift, epilogue, splits), plan.scheme.stated_bound(plan), plan.num_products, [])
+        values = whole(a, b, shift, epilogue, splits, out)
+        return Outcome(values, plan.scheme.stated_bound(plan), plan.num_products, [])
     if plan.hopeful:
         raise HopeError(math.inf)
     outcome = _in_steps(plan, a, b, engine, workspace, shift, splits)

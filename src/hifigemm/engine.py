@@ -14,7 +14,7 @@ from hifigemm.plan import Plan, Problem, ProductSpec, Split
 __all__ = ["Costs", "Engine", "F", "RepeatedProduct", "WholeProduct"]
 
 
-RepeatedProduct = Callable[[Any, Any], Any]
+RepeatedProduct = Callable[[Any, Any, Any], Any]
 
 
 class Costs(Protocol):
@@ -31,9 +31,15 @@ class WholeProduct(Protocol):
     """alpha (2**shift A B) + beta C for whole stacks, Inf and NaN included; splits of prepared operands are used."""
 
     def __call__(
-        self, a: Array, b: Array, shift: int, epilogue: Epilogue, splits: tuple[Split | None, Split | None]
+        self,
+        a: Array,
+        b: Array,
+        shift: int,
+        epilogue: Epilogue,
+        splits: tuple[Split | None, Split | None],
+        out: Array | None,
     ) -> Array:
-        """The values, shape (batch, m, n)."""
+        """The values, shape (batch, m, n): in `out`, which shares no memory with the operands, where it is given."""
 
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -99,12 +105,17 @@ class Engine(Protocol):
         """
 
     def repeated_product(
-        self, plan: Plan, operands: tuple[Array, Array], stacks: tuple[Array, Array], result_shape: tuple[int, ...]
+        self,
+        plan: Plan,
+        operands: tuple[Array, Array],
+        stacks: tuple[Array, Array],
+        result_shape: tuple[int, ...],
+        out: Array | None,
     ) -> RepeatedProduct | None:
-        """The plan's whole product as a function of two arrays of the library that are laid out as `operands`.
+        """The plan's whole product as a function of two arrays that are laid out as `operands`, and of out or None.
 
         None where the engine has nothing quicker than to carry the plan out again. `stacks` are the operands as the
-        plan takes them.
+        plan takes them, `out` an array like the one that later calls give, or None where they give none.
         """
 
     def override(self, function: F) -> F:

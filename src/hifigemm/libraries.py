@@ -74,6 +74,23 @@ class Library:
 
         return wrap(x)
 
+    def sink(self, out: Any, stack: tuple[int, ...], *operands: Array) -> Array | None:
+        """`out` as a stack of this shape for kernels to write to; None where that takes a copy or an operand is near.
+
+        Host arrays are filled at the end.
+        """
+        if out is None or self.on_host:
+            return None
+        from hifigemm.engines.device_array import unwrap
+
+        storage = out.untyped_storage().data_ptr()
+        if any(unwrap(x).untyped_storage().data_ptr() == storage for x in operands):
+            return None
+        try:
+            return self.take(out.view(stack), "out")
+        except RuntimeError:
+            return None
+
     def version(self, x: Any) -> int | None:
         """How often a tensor was changed in place; None where that is not counted."""
         return None if self.name == "numpy" or x is None or x.is_inference() else int(x._version)

@@ -21,7 +21,7 @@ __all__ = ["find", "keep", "key_of"]
 
 log = logging.getLogger("hifigemm")
 
-Repeated = Callable[[Any, Any], Any]
+Repeated = Callable[[Any, Any, Any], Any]
 
 _LARGEST = 2**37
 """Multiplications above which the host is ahead of the device anyway."""
@@ -29,7 +29,9 @@ _LIMIT = 1024
 _kept: dict[Hashable, tuple[Repeated, str]] = {}
 
 
-def key_of(a: Any, b: Any, accuracy: Accuracy, scheme: Any, engine: str | None, workspace: int | None) -> Hashable:
+def key_of(
+    a: Any, b: Any, out: Any, accuracy: Accuracy, scheme: Any, engine: str | None, workspace: int | None
+) -> Hashable:
     """What two calls must share; None where calls of this kind are not kept."""
     torch = sys.modules.get("torch")
     if torch is None or type(a) is not torch.Tensor or type(b) is not torch.Tensor or not (a.is_cuda and b.is_cuda):
@@ -38,10 +40,16 @@ def key_of(a: Any, b: Any, accuracy: Accuracy, scheme: Any, engine: str | None, 
         return None
     if a.device.index != torch.cuda.current_device():
         return None
-    at, bt = a.data_ptr(), b.data_ptr()
+    at, bt, target = a.data_ptr(), b.data_ptr(), None
+    if out is not None:
+        if type(out) is not torch.Tensor or out.device != a.device or out.dtype is not a.dtype or out.requires_grad:
+            return None
+        if out.untyped_storage().data_ptr() in (a.untyped_storage().data_ptr(), b.untyped_storage().data_ptr()):
+            return None
+        target = out.shape, out.stride(), out.data_ptr() & 15
     return (
         *(a.shape, a.stride(), a.dtype, at & 15, b.shape, b.stride(), b.dtype, bt & 15, a.device, at == bt),
-        *(accuracy, scheme, engine, workspace),
+        *(target, accuracy, scheme, engine, workspace),
     )
 
 
@@ -62,12 +70,13 @@ def keep(
     operands: tuple[Array, Array],
     stacks: tuple[Array, Array],
     result_shape: tuple[int, ...],
+    out: Array | None,
 ) -> None:
     """Leave a function for calls of this kind, where the plan of this one allows it; see `Engine.repeated_product`."""
     p = plan.problem
     if p.batch * p.m * p.n * p.k > _LARGEST or plan.promised or plan.exact:
         return
-    repeated = engine.repeated_product(plan, operands, stacks, result_shape)
+    repeated = engine.repeated_product(plan, operands, stacks, result_shape, out)
     if repeated is not None:
         if len(_kept) >= _LIMIT:
             _kept.clear()

@@ -101,7 +101,12 @@ class NumpyEngine:
         return None
 
     def repeated_product(
-        self, plan: Plan, operands: tuple[Array, Array], stacks: tuple[Array, Array], result_shape: tuple[int, ...]
+        self,
+        plan: Plan,
+        operands: tuple[Array, Array],
+        stacks: tuple[Array, Array],
+        result_shape: tuple[int, ...],
+        out: Array | None,
     ) -> RepeatedProduct | None:
         """None: planning takes little."""
         return None

@@ -41,7 +41,13 @@ def whole_product(plan: Plan) -> WholeProduct | None:
 
 
 def _whole(
-    plan: Plan, a: Array, b: Array, shift: int, epilogue: Epilogue, splits: tuple[Split | None, Split | None]
+    plan: Plan,
+    a: Array,
+    b: Array,
+    shift: int,
+    epilogue: Epilogue,
+    splits: tuple[Split | None, Split | None],
+    target: Array | None,
 ) -> Array:
     left, right = unwrap(a), unwrap(b)
     moduli = moduli_set(plan.num_products, False)
@@ -53,13 +59,15 @@ def _whole(
         ratio, found = look.ratio(), look.scales
     parts, scales = _residues_of(left, right, moduli, balances, splits, found)
     products = _multiply(parts[0], parts[1], moduli)
-    out = torch.empty((plan.problem.batch, plan.problem.m, plan.problem.n), dtype=left.dtype, device=left.device)
+    p = plan.problem
+    if target is None:
+        target = wrap(torch.empty((p.batch, p.m, p.n), dtype=left.dtype, device=left.device))
     c = None if epilogue.c is None else unwrap(epilogue.c.astype(a.dtype, copy=False))
     reconstruction.reconstruct(
         products,
         (scales[0], scales[1]),
         moduli,
-        out,
+        unwrap(target),
         shift=shift,
         alpha=epilogue.alpha.real,
         beta=epilogue.beta.real,
@@ -69,24 +77,28 @@ def _whole(
     # Everything is on its way; only now the host waits for what the operands told.
     if ratio is not None and not plan.scheme.suffices(plan, seen := float(ratio)):
         raise HopeError(seen)
-    return wrap(out)
+    return target
 
 
 def repeated(
-    plan: Plan, operands: tuple[Array, Array], stacks: tuple[Array, Array], result_shape: tuple[int, ...]
+    plan: Plan,
+    operands: tuple[Array, Array],
+    stacks: tuple[Array, Array],
+    result_shape: tuple[int, ...],
+    target: Array | None,
 ) -> RepeatedProduct | None:
     """The whole product as recorded launches; None where an operand was copied or a launch cannot be repeated."""
     left, right = (unwrap(x) for x in stacks)
     if [x.data_ptr() for x in (left, right)] != [unwrap(x).data_ptr() for x in operands]:
         return None
     with recording() as recorder:
-        out = unwrap(_whole(plan, *stacks, 0, PLAIN, (None, None)))
+        out = unwrap(_whole(plan, *stacks, 0, PLAIN, (None, None), target))
     if not recorder.complete:
         return None
     replay, dtype, device = Replay(recorder, [left, right, out]), out.dtype, out.device
 
-    def again(x: Tensor, y: Tensor) -> Tensor:
-        made = torch.empty(result_shape, dtype=dtype, device=device)
+    def again(x: Tensor, y: Tensor, target: Tensor | None) -> Tensor:
+        made = torch.empty(result_shape, dtype=dtype, device=device) if target is None else target
         workspace = torch.empty(replay.nbytes, dtype=torch.int8, device=device)
         replay(device.index, [x.data_ptr(), y.data_ptr(), made.data_ptr(), workspace.data_ptr()])
         return made

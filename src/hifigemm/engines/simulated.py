@@ -96,7 +96,12 @@ class SimulatedEngine:
         return None
 
     def repeated_product(
-        self, plan: Plan, operands: tuple[Array, Array], stacks: tuple[Array, Array], result_shape: tuple[int, ...]
+        self,
+        plan: Plan,
+        operands: tuple[Array, Array],
+        stacks: tuple[Array, Array],
+        result_shape: tuple[int, ...],
+        out: Array | None,
     ) -> RepeatedProduct | None:
         """None: planning takes little."""
         return None

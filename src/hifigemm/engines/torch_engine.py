@@ -24,7 +24,7 @@ from hifigemm.engines.rates import Rates, rates_of
 from hifigemm.exceptions import InexactProductError, PlanError
 from hifigemm.formats import BF16, FP16, FP32, FP64, INT8, TF32, Format
 from hifigemm.numerics.accumulation import Accumulation, add_outside, in_any_order, of_tensor_core
-from hifigemm.numerics.bits import Array
+from hifigemm.numerics.bits import Array, scale_by_power
 from hifigemm.numerics.bounds import exact_k_limit
 from hifigemm.numerics.tensor_core import A100, B200, H100, V100, TensorCoreModel
 from hifigemm.plan import Plan, ProductSpec
@@ -165,21 +165,22 @@ class CudaEngine:
         return residue_pipeline.whole_product(plan)
 
     def repeated_product(
-        self, plan: Plan, operands: tuple[Array, Array], stacks: tuple[Array, Array], result_shape: tuple[int, ...]
+        self,
+        plan: Plan,
+        operands: tuple[Array, Array],
+        stacks: tuple[Array, Array],
+        result_shape: tuple[int, ...],
+        out: Array | None,
     ) -> RepeatedProduct | None:
         """Native products as torch.matmul, residues as a recording of their launches."""
         from hifigemm.engines import residue_pipeline
 
         whole = self.whole_product(plan)
         if whole == self._native:
-            return torch.matmul if plan.problem.fmt is FP64 else self._native_float32
+            return _matmul if plan.problem.fmt is FP64 else _ieee_matmul
         if whole is None or torch.cuda.is_current_stream_capturing():
             return None
-        return residue_pipeline.repeated(plan, operands, stacks, result_shape)
-
-    def _native_float32(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-        with _ieee_float32():
-            return torch.matmul(a, b)
+        return residue_pipeline.repeated(plan, operands, stacks, result_shape, out)
 
     def stages(self, plan: Plan, a: Array, b: Array) -> Sequence[tuple[str, Callable[[], object], float, float]]:
         """The launches of a whole product by Ozaki scheme II: name, call, least bytes, operations."""
@@ -187,13 +188,24 @@ class CudaEngine:
 
         return residue_pipeline.stages(plan, a, b)
 
-    def _native(self, a: Array, b: Array, shift: int, epilogue: Any, splits: Any) -> Array:
+    def _native(self, a: Array, b: Array, shift: int, epilogue: Any, splits: Any, out: Array | None) -> Array:
         """The library's product as it is, over- and underflow included."""
+        if out is not None and not shift and epilogue.idle:
+            _ieee_matmul(unwrap(a), unwrap(b), unwrap(out))
+            return out
         c = self.native_product(a, b)
-        if shift:
-            c = np.multiply(c, c.dtype.type(1)) * 2.0**shift
-        result: Array = epilogue.apply(c)
+        result: Array = epilogue.apply(scale_by_power(c, np.array(shift)) if shift else c)
         return result
+
+
+def _matmul(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
+    return torch.matmul(a, b, out=out)
+
+
+def _ieee_matmul(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
+    """torch.matmul without TF32."""
+    with _ieee_float32():
+        return torch.matmul(a, b, out=out)
 
 
 def _words_product(x: torch.Tensor, y: torch.Tensor, fmt: Format) -> torch.Tensor:
