@@ -31,7 +31,7 @@ METHODS: dict[str, hg.Multiword | hg.Corrected | None] = {
     "Feng: FP16, 4 products, words to nearest": PRESETS["feng"],
     "corrected FP16, but summed in the tensor core": hg.Corrected("fp16", accumulate="chained", scale=False),
     "corrected FP16 as published": hg.Corrected("fp16", scale=False, block=16),
-    "corrected FP16, rows and columns scaled, blocks of 32": hg.Corrected("fp16"),
+    "corrected FP16, rows and columns scaled, blocks of 64": hg.Corrected("fp16"),
     "corrected TF32 as published": hg.Corrected("tf32", scale=False, block=8),
     "FP32, one sum in order of k": None,
 }

@@ -120,7 +120,7 @@ def test_zero_strides_and_empty_operands(assert_same_bits):
             assert not c.any()
 
 
-@pytest.mark.parametrize("alpha, beta", [(2.0, 0.0), (-0.3, 0.0), (1.0, 1.0), (-4.0, 0.7), (0.0, 2.0), (1.5, -1.0)])
+@pytest.mark.parametrize(("alpha", "beta"), [(2.0, 0.0), (-0.3, 0.0), (1.0, 1.0), (-4.0, 0.7), (0.0, 2.0), (1.5, -1.0)])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_gemm_gives_the_bits_of_numpy(make_pair, assert_same_bits, alpha, beta, dtype):
     a, b = make_pair("phi_1", 40, 30, 50, dtype)

@@ -14,7 +14,14 @@ from hifigemm.engines import engine_for
 from hifigemm.formats import FP16, FP32, TF32
 from hifigemm.numerics.accumulation import in_any_order, of_tensor_core
 from hifigemm.numerics.tensor_core import A100, H100, V100
-from hifigemm.numerics.word_bounds import growth, relative_error, word_error
+from hifigemm.numerics.word_bounds import (
+    growth,
+    relative_error,
+    relative_error_at,
+    safe_exponent,
+    steps_in_blocks,
+    word_error,
+)
 from hifigemm.numerics.words import Splitting
 
 
@@ -67,3 +74,53 @@ def test_absolute_part_appears_with_underflow_only():
     error = word_error(facts_of(splitting, a, 2), right, splitting, kept, unit, 8)
     assert error.absolute.shape == (1, 3, 2)
     assert (error.absolute[0, 1] > error.absolute[0, 0]).all()
+
+
+@given(st.integers(0, 300), st.integers(1, 100))
+def test_steps_end_with_the_blocks(k, block):
+    unit = engine_for("simulated-h100").accumulation(FP16)
+    assert steps_in_blocks(unit, k, block) == sum(unit.steps(min(block, k - h)) for h in range(0, k, block))
+
+
+SPLITTINGS = [
+    Splitting(FP16, 2, "nearest", 11),
+    Splitting(FP16, 2, "nearest"),
+    Splitting(FP16, 2, "zero", 11),
+    Splitting(FP16, 1, "nearest"),
+    Splitting(TF32, 2, "nearest-away"),
+]
+
+
+@pytest.mark.parametrize("splitting", SPLITTINGS, ids=str)
+@pytest.mark.parametrize("lost", [0, 1, 3, 6])
+def test_bounds_by_lost_bits_cover_what_the_facts_say(splitting, lost):
+    """Entries from `safe_exponent` - lost up: remainders and alignment as the bounds of rows and columns see them."""
+    rng = np.random.default_rng([splitting.num_words, lost])
+    unit = engine_for("simulated-h100").accumulation(splitting.fmt)
+    kept = {(1, 0): 2e-4, (0, 1): 1e-4, (0, 0): 3e-6} if splitting.num_words == 2 else {(0, 0): 3e-6}
+    least = safe_exponent(splitting, unit.safe_exponent) - lost
+    if splitting.fmt is TF32 and lost > 1:
+        assert relative_error_at(splitting, lambda _: kept, unit, lost) == math.inf
+        return
+
+    def errors(used):
+        return {pair: c * used.error / unit.error for pair, c in kept.items()}
+
+    a = np.ldexp(rng.uniform(1, 2, (1, 1, 2000)).astype(np.float32), least).astype(np.float64)
+    b = np.ldexp(rng.uniform(1, 2, (1, 2000, 1)).astype(np.float32), least + lost).astype(np.float64)
+    error = word_error(facts_of(splitting, a, 2), facts_of(splitting, b, 1), splitting, kept, unit, 2000)
+    words = (splitting.split(x)[0] for x in (a, b))
+    unit_scale = 2.0**-splitting.low_shift
+    left, right = ([w.astype(np.float64) * unit_scale**p for p, w in enumerate(ws)] for ws in words)
+    exact, size = a @ b, a @ b
+    kept_sum = sum(left[p] @ right[q] for p, q in kept)
+    by_words = sum(c * np.abs(left[p]) @ np.abs(right[q]) for (p, q), c in kept.items())
+    assert (np.abs(exact - kept_sum) + by_words <= relative_error_at(splitting, errors, unit, lost) * size).all()
+    assert relative_error_at(splitting, errors, unit, lost) >= error.relative * (1 - 2.0**-9)
+
+
+def test_safe_exponents():
+    """No subnormal low words that lose bits for FP16; products above the floor of the unit for TF32."""
+    assert safe_exponent(Splitting(FP16, 2, "nearest", 11), -124) == -14
+    assert safe_exponent(Splitting(TF32, 2, "nearest-away"), -124) == -50
+    assert 2 * -50 - 23 >= -124 > 2 * -51 - 23

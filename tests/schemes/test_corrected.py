@@ -46,7 +46,7 @@ SWITCHES = [
 
 @pytest.mark.parametrize("product", ["fp16", "tf32"])
 def test_bits_are_those_of_the_recipe(product):
-    """[OY22] written out: words, one instruction after the other for the main product, corrections chained."""
+    """[OY22] written out: words, blocks of one instruction for the main product, corrections chained with them."""
     fmt, step, shift, mode = (FP16, 16, 2.0**11, "nearest") if product == "fp16" else (TF32, 8, 1.0, "nearest-away")
     rng = np.random.default_rng(1)
     a, b = (rng.uniform(-1, 1, s).astype(np.float32) for s in ((6, 100), (100, 5)))
@@ -56,10 +56,12 @@ def test_bits_are_those_of_the_recipe(product):
     def mma(x, y, c=None):
         return tensor_core_product(x, y, c, fmt=fmt, model=H100)
 
-    main = np.zeros((6, 5), np.float32)
+    main, correction = np.zeros((2, 6, 5), np.float32)
     for h in range(0, 100, step):
-        main += mma(high_a[:, h : h + step], high_b[h : h + step])
-    want = main + mma(high_a, low_b, mma(low_a, high_b)) * np.float32(1 / shift)
+        cols, rows = (slice(None), slice(h, h + step)), slice(h, h + step)
+        main += mma(high_a[cols], high_b[rows])
+        correction = mma(high_a[cols], low_b[rows], mma(low_a[cols], high_b[rows], correction))
+    want = main + correction * np.float32(1 / shift)
     for scaling in (False, True):
         got = hg.matmul(a, b, scheme=Corrected(product, scale=scaling, block=step), engine="simulated-h100")
         if not scaling:
@@ -99,7 +101,11 @@ def sequential_sum(a, b):
 
 
 def test_accumulation_outside_the_unit_decides_for_positive_data():
-    """k = 4096 on the model of the H100: mean relative errors against FP32 sums in order."""
+    """k = 4096 on the model of the H100: mean relative errors against FP32 sums in order.
+
+    Over seeds, FP32 errs by 6.7e-7 to 6.9e-7, blocks of 16 by 1.7e-7, blocks of 64 by 1.9e-7, TF32 blocks of 32 by
+    1.6e-7. The ratio would be sqrt(k / b) if truncation inside the blocks left no bias.
+    """
     rng = np.random.default_rng(2)
     a, b = (rng.random(s, np.float32) for s in ((32, 4096), (4096, 32)))
     exact = a.astype(np.float64) @ b.astype(np.float64)
@@ -111,8 +117,9 @@ def test_accumulation_outside_the_unit_decides_for_positive_data():
         return error(hg.matmul(a, b, scheme=Corrected(**options), engine="simulated-h100"))
 
     sequential, outside, one_step = error(sequential_sum(a, b)), corrected(), corrected(block=16)
-    assert outside <= sequential / 4
-    assert one_step <= sequential / 3.5  # 3.7 to 4.0 over seeds: sqrt(16) less a bias of 4e-8 from truncation
+    assert outside <= sequential / 3.3
+    assert one_step <= sequential / 3.7
+    assert corrected(product="tf32") <= sequential / 4
     assert corrected(accumulate="chained") >= 50 * outside
     markidis = error(hg.matmul(a, b, scheme=PRESETS["markidis"], engine="simulated-h100"))
     assert markidis >= 50 * outside
@@ -124,24 +131,24 @@ def test_bound_of_outside_accumulation_grows_slower_with_k():
         a = np.ones((1, k), np.float32)
         scheme = Corrected(accumulate=accumulate)
         bounds[k, accumulate] = hg.matmul(a, a.T, scheme=scheme, engine="simulated-h100", return_report=True)[1].bound
-    assert bounds[4096, "outside"] < 2**-24 * (4096 / 16 + 20) < bounds[4096, "chained"] / 8
-    assert bounds[256, "outside"] < bounds[256, "chained"] / 4
+    assert bounds[4096, "outside"] < 2**-24 * (4096 / 64 + 60) < bounds[4096, "chained"] / 16
+    assert bounds[256, "outside"] < bounds[256, "chained"] / 2.5
 
 
 @pytest.mark.parametrize("family", EXPONENT_FAMILIES)
 def test_scaled_words_reach_fp32_on_all_exponent_families(family):
     """Relative residuals of FP32 or better; without scaling FP16 words lose the others."""
-    a, b = exponent_family(np.random.default_rng(3), family, 16, 256, 16)
+    a, b = exponent_family(np.random.default_rng(3), family, 16, 1024, 16)
     reference = a.astype(np.float64) @ b.astype(np.float64)
     fp32 = relative_residual(sequential_sum(a, b), reference) if family not in ("type3", "type4") else 4e-7
 
-    def residual(scheme):
-        return relative_residual(hg.matmul(a, b, scheme=scheme, engine="simulated-a100"), reference)
+    def residual(scheme, engine="simulated-a100"):
+        return relative_residual(hg.matmul(a, b, scheme=scheme, engine=engine), reference)
 
-    assert residual(Corrected()) <= max(fp32, 1e-7)
-    assert residual(Corrected("tf32")) <= max(fp32, 1e-7)
+    for product, engine in itertools.product(("fp16", "tf32"), ("simulated-a100", "simulated-h100")):
+        assert residual(Corrected(product), engine) <= max(0.8 * fp32, 1e-7)
     if family != "type1":
-        assert residual(Corrected(scale=False)) > 10 * residual(Corrected())
+        assert residual(Corrected(scale=False)) > 5 * residual(Corrected())
 
 
 def test_shift_saves_low_words_from_underflow():

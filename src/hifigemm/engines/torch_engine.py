@@ -157,12 +157,12 @@ class CudaEngine:
 
     def whole_product(self, plan: Plan) -> WholeProduct | None:
         """Native products at their own level, and Ozaki scheme II with fast scaling where nothing is judged."""
-        from hifigemm.engines import residue_pipeline
+        from hifigemm.engines import residue_pipeline, word_pipeline
 
         own_format = getattr(plan.scheme, "product", None) is None
         if plan.scheme.name == "native" and own_format and plan.target.level is plan.problem.fmt:
             return self._native
-        return residue_pipeline.whole_product(plan)
+        return word_pipeline.whole_product(plan, self.model) or residue_pipeline.whole_product(plan)
 
     def repeated_product(
         self,
@@ -178,7 +178,7 @@ class CudaEngine:
         whole = self.whole_product(plan)
         if whole == self._native:
             return _matmul if plan.problem.fmt is FP64 else _ieee_matmul
-        if whole is None or torch.cuda.is_current_stream_capturing():
+        if whole is None or plan.scheme.name != "ozaki2" or torch.cuda.is_current_stream_capturing():
             return None
         return residue_pipeline.repeated(plan, operands, stacks, result_shape, out)
 

@@ -24,8 +24,8 @@ References
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -33,7 +33,16 @@ from hifigemm.numerics.accumulation import Accumulation
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.words import Splitting, WordFacts
 
-__all__ = ["Pair", "WordError", "growth", "relative_error", "word_error"]
+__all__ = [
+    "Pair",
+    "WordError",
+    "growth",
+    "relative_error",
+    "relative_error_at",
+    "safe_exponent",
+    "steps_in_blocks",
+    "word_error",
+]
 
 Pair = tuple[int, int]
 """Indices of a word of A and a word of B, from 0."""
@@ -70,6 +79,11 @@ def growth(*factors: tuple[float, int]) -> float:
     return math.expm1(exponent) * _UP if exponent < 700.0 else math.inf
 
 
+def steps_in_blocks(unit: Accumulation, k: int, block: int) -> int:
+    """Steps that a sum of k products takes where a step ends with each block."""
+    return k // block * unit.steps(block) + unit.steps(k % block)
+
+
 def relative_error(
     splitting: Splitting, kept: Mapping[Pair, float], remainders: tuple[bool, bool] = (True, True)
 ) -> float:
@@ -87,6 +101,64 @@ def relative_error(
     return (sum(kept.get((p, q), 1.0) * words[p] * words[q] for p, q in pairs) + r + s + r * s) * _UP
 
 
+def safe_exponent(splitting: Splitting, floor: int) -> int:
+    """Least e such that words of entries of exponent e and more, 24 bits each, lose nothing that the bounds see.
+
+    Remainders are at most unit**num_words of such entries, and nonzero products of two words, one of them a first word,
+    have exponents of at least `floor` after the scaling by 2**-low_shift; `floor` is the safe exponent of a unit.
+    """
+    fmt, last = splitting.fmt, splitting.num_words - 1
+    lowest = fmt.min_exponent - splitting.low_shift * last
+    whole = lowest + (fmt.t - 1) * (last + 1) if splitting.rounding == "zero" else lowest - 1 + fmt.t * (last + 1)
+    return max(whole, -(-(floor + 23) // 2)) if _meets(splitting, floor) else whole
+
+
+def _meets(splitting: Splitting, floor: int) -> bool:
+    """Whether products of subnormal words lie below the floor of a unit."""
+    return 2 * splitting.fmt.emin < floor + splitting.low_shift * (splitting.num_words - 1)
+
+
+def relative_error_at(
+    splitting: Splitting, errors: Callable[[Accumulation], Mapping[Pair, float]], unit: Accumulation, lost: int = 0
+) -> float:
+    """r with E = 0 for operands of 24 bits that lose `lost` bits together; inf where a sum may meet the floor.
+
+    An operand loses l bits where its least nonzero entry, as it is split, has the exponent `safe_exponent` - l, l >= 0.
+    With u the unit of the splitting, remainders after p words are then at most 2**l u**p |A|, and a subnormal word is
+    aligned like the smallest normal number of its scale, so many times the bound of the word: the error of a step grows
+    by as much. All terms are convex in the share of an operand in `lost`, so r is largest where one operand loses all.
+
+    Parameters
+    ----------
+    errors : function
+        The kept pairs with their c_pq for a unit.
+    """
+    safe = safe_exponent(splitting, unit.safe_exponent)
+    if lost > 64 or (_meets(splitting, unit.safe_exponent) and 2 * safe - 23 - lost < unit.safe_exponent):
+        return math.inf
+    count, worst = splitting.num_words, 0.0
+    for losses in ((lost, 0), (0, lost)):
+        (a, aligned_a), (b, aligned_b) = (_sizes(splitting, safe - x, 2.0**x) for x in losses)
+        r, s = (2.0**x * splitting.unit**count for x in losses)
+        total = r + s + r * s
+        for p, q in np.ndindex(count, count):
+            c = errors(replace(unit, error=unit.error * aligned_a[p] * aligned_b[q])).get((p, q), 1.0)
+            total += c * a[p] * b[q]
+        worst = max(worst, total)
+    return worst * _UP
+
+
+def _sizes(splitting: Splitting, least: int, lost: float) -> tuple[list[float], list[float]]:
+    """Bounds of |word p| / |A| for entries of exponents from `least` on, and by how much alignment exceeds them."""
+    u, shift, emin = splitting.unit, splitting.low_shift, splitting.fmt.emin
+    words, aligned = [], []
+    for p in range(splitting.num_words):
+        words.append(1.0 + u * lost if p == 0 else u**p * (1.0 + u) * lost)
+        may_be_subnormal = least + (shift * p - 23 if p else 0) < emin
+        aligned.append(max(1.0, 2.0 ** (emin - shift * p - least) / words[p]) if may_be_subnormal else 1.0)
+    return words, aligned
+
+
 def word_error(
     left: WordFacts,
     right: WordFacts,
@@ -94,6 +166,7 @@ def word_error(
     kept: Mapping[Pair, float],
     accumulation: Accumulation,
     k: int,
+    steps: int | None = None,
 ) -> WordError:
     """The error bound of a block of C for words of these facts.
 
@@ -107,9 +180,11 @@ def word_error(
         Products that are made, all in `accumulation`.
     k : int
         Length of the sums.
+    steps : int, optional
+        Steps that one of them takes; otherwise those of one sum over all of k.
     """
     relative = relative_error(splitting, kept, (bool(left.inexact.any()), bool(right.inexact.any())))
-    steps = accumulation.steps(k) * len(kept) + 1
+    steps = (accumulation.steps(k) if steps is None else steps) * len(kept) + 1
     meets_floor = left.lowest + right.lowest < accumulation.safe_exponent + splitting.low_shift
     if not (meets_floor.any() or any(x.any() for f in (left, right) for x in (f.excess, f.subnormal))):
         return WordError(relative, None)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import lru_cache, partial
 
 import numpy as np
 
@@ -23,7 +24,14 @@ from hifigemm.numerics.bits import Array, ceil_log2, largest_exponent, scale_by_
 from hifigemm.numerics.embedding import embed_left, embed_right
 from hifigemm.numerics.estimates import nonzeros
 from hifigemm.numerics.scaling import Scale
-from hifigemm.numerics.word_bounds import Pair, WordError, relative_error, word_error
+from hifigemm.numerics.word_bounds import (
+    Pair,
+    WordError,
+    relative_error,
+    relative_error_at,
+    steps_in_blocks,
+    word_error,
+)
 from hifigemm.numerics.words import Splitting, WordFacts
 from hifigemm.plan import Plan, Problem, Product, Split, fit_blocks
 from hifigemm.schemes.promise import magnitude_sums, term_counts
@@ -54,6 +62,14 @@ class WordScheme(Scheme):
     def pair_errors(self, unit: Accumulation, k: int) -> dict[Pair, float]:
         """The kept pairs, smallest first, with the c_pq of numerics.word_bounds."""
         raise NotImplementedError
+
+    def worst_case(self, unit: Accumulation, k: int, lost: int = 0) -> float:
+        """r for scaled float32 operands that lose so many bits together: numerics.word_bounds.relative_error_at."""
+        return relative_error_at(self.splitting, partial(self.pair_errors, k=k), unit, lost)
+
+    def most_lost(self, unit: Accumulation, k: int, r: float) -> int:
+        """The bits that scaled float32 operands may lose together with an error of at most r |A||B|; -1 for none."""
+        return _most_lost(self, unit, k, r)
 
     def block_length(self, unit: Accumulation, k: int) -> int:
         """Inner length of a sum inside the unit."""
@@ -100,7 +116,7 @@ class WordScheme(Scheme):
         unit = np.zeros_like(largest_exponent(embedded, axis))
         found = {"nonzero": nonzeros(embedded)} if plan.judged else {}
         if self.scale:
-            unit = largest_exponent(embedded, axis) - self._top_exponent(plan.problem)
+            unit = largest_exponent(embedded, axis) - self.top_exponent(plan.problem)
             embedded = scale_by_power(embedded, -unit)
         words, remainder = self.splitting.split(embedded)
         if found:
@@ -111,7 +127,7 @@ class WordScheme(Scheme):
             found["magnitude"] = np.abs(embedded)
         return Split(side, x.shape[3 - axis], np.concatenate(words, axis=axis), unit, len(words), found)
 
-    def _top_exponent(self, problem: Problem) -> int:
+    def top_exponent(self, problem: Problem) -> int:
         """T: words stay below the largest number of their format, sums of all kept products below that of FP32."""
         fmt = self.splitting.fmt
         return min(fmt.emax, 100 if fmt is FP32 else (122 - ceil_log2(problem.terms)) // 2)
@@ -125,7 +141,8 @@ class WordScheme(Scheme):
         errors = self.pair_errors(unit, problem.terms)
         settled, bound = np.isfinite(sums), math.inf
         if plan.judged:
-            error = word_error(_facts(left), _facts(right), self.splitting, errors, unit, problem.terms)
+            steps = steps_in_blocks(unit, problem.terms, plan.k_block)
+            error = word_error(_facts(left), _facts(right), self.splitting, errors, unit, problem.terms, steps)
             settled, bound = _judge(plan, left, right, engine, error, settled)
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
             sums = sums.astype(np.float64) + 0.0  # an exact zero is +0
@@ -146,6 +163,11 @@ def word(parts: Array, index: int, k: int, *, left: bool, start: int = 0, stop: 
     """Columns (left) or rows (right) start to stop of the word of that index; all k by default."""
     where = slice(index * k + start, index * k + min(k, k if stop is None else stop))
     return parts[..., where] if left else parts[..., where, :]
+
+
+@lru_cache(maxsize=1024)
+def _most_lost(scheme: WordScheme, unit: Accumulation, k: int, r: float) -> int:
+    return next((lost for lost in range(23, -1, -1) if scheme.worst_case(unit, k, lost) <= r), -1)
 
 
 def _facts(split: Split) -> WordFacts:

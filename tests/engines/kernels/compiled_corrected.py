@@ -28,7 +28,8 @@ def _source(kind, kernel, constants, types):
     free = {p.name for p in kernel.params if p.do_not_specialize}
     default = dict.fromkeys(names, "i32") | {"low_scale": "fp32", "one": "fp32", "out": "*fp32"}
     default |= {name: "*i32" for name in names if name.endswith(("exponents", "facts"))}
-    constants = constants | {"out_col": 1}
+    default |= dict.fromkeys(("left_operand", "right_operand"), "*fp32")
+    constants = constants | {"out_col": 1, "left_operand_k": 1, "right_operand_col": 1}
     signature = default | types | dict.fromkeys(constants, "constexpr")
     signature = {name: signature[name] for name in names}
     integral = {name for name, kind in signature.items() if kind == "i32" or kind.startswith("*")}

@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from hifigemm.engines.kernels import words as kernels
-from hifigemm.engines.kernels.words import LOSS, NONFINITE, NOT_FINITE, SPREAD, safe_exponent, split_words
+from hifigemm.engines.kernels.words import FLOOR, LOSS, NONFINITE, NOT_FINITE, SPREAD, split_words
 from hifigemm.formats import BF16, FP16, TF32
 from hifigemm.numerics.bits import largest_exponent, scale_by_power
+from hifigemm.numerics.word_bounds import safe_exponent
 from hifigemm.numerics.words import Splitting
 from hifigemm.study.matrices import exponent_family
 
@@ -76,18 +77,18 @@ def check(words, x, axis, splitting, top):
     np.testing.assert_array_equal(got[..., : words.k], want)
     assert not got[..., words.k :].any()
     np.testing.assert_array_equal(words.exponents.cpu().numpy(), unit)
-    lost = rest != 0
-    least = np.min(np.abs(scaled), where=lost, initial=np.inf)
+    least = np.min(np.abs(scaled), where=scaled != 0, initial=np.inf)
     if splitting.fmt is FP16 and np.isfinite(least):
         least = float(np.float32(least))
-    loss = safe_exponent(splitting) - (np.frexp(max(least, 2.0**-149))[1] - 1)
+    safe = safe_exponent(words.splitting, FLOOR)
+    loss = max(0, safe - (np.frexp(max(least, 2.0**-149))[1] - 1)) if scaled.any() else 0
     facts = words.facts.cpu().numpy()
-    assert facts[LOSS] == (max(0, loss) if lost.any() else 0)
+    assert facts[LOSS] == 1 + loss
     assert facts[SPREAD] == np.abs(unit).max()
     assert facts[NONFINITE] == 0
     bound = splitting.relative_bounds()[-1]
-    assert (np.abs(rest) <= bound * np.maximum(np.abs(scaled), 2.0 ** safe_exponent(splitting))).all() or top is None
-    if facts[LOSS] == 0:
+    assert (np.abs(rest) <= bound * np.maximum(np.abs(scaled), 2.0**safe)).all() or top is None
+    if loss == 0:
         assert (np.abs(rest) <= bound * np.abs(scaled)).all()
 
 
@@ -159,7 +160,8 @@ def test_one_word_holds_short_operands(dtype, fmt, device):
     rounding = "nearest-away" if fmt is TF32 else "nearest"
     (words,) = split_words([(x, 2)], Splitting(fmt, 2, rounding), 54 if fmt is TF32 else 15)
     assert words.parts.shape[1] == 1
-    assert words.facts[LOSS] == 0
+    least = np.frexp(torch.finfo(dtype).tiny)[1] - 1 + (-words.exponents.min().item())
+    assert words.facts[LOSS] == 1 + max(0, safe_exponent(words.splitting, FLOOR) - least)
     value = words.parts[:, 0, :, :20].double() * 2.0 ** words.exponents.double()[:, :, None]
     assert torch.equal(value, x.double())
 
@@ -182,8 +184,8 @@ def test_loss_tells_the_exponent_families_apart(device):
     a, b = exponent_family(rng, "type3", 8, 256, 8)
     operands = [(torch.tensor(x[None], device=device), axis) for x, axis in ((a, 2), (b, 1))]
     wide = split_words(operands, Splitting(FP16, 2, "nearest", 11), 15)
-    assert all(words.facts[LOSS] > 20 for words in wide)
-    assert all(words.facts[LOSS] == 0 for words in split_words(operands, Splitting(TF32, 2, "nearest-away"), 54))
+    assert all(words.facts[LOSS] > 21 for words in wide)
+    assert all(words.facts[LOSS] == 1 for words in split_words(operands, Splitting(TF32, 2, "nearest-away"), 54))
     sparse = torch.tensor(rng.uniform(1, 2, (1, 8, 256)) * (rng.random((1, 8, 256)) < 0.1), device=device).float()
     (words,) = split_words([(sparse, 2)], Splitting(FP16, 2, "nearest", 11), 15)
-    assert words.facts[LOSS] == 0
+    assert words.facts[LOSS] == 1

@@ -7,7 +7,7 @@ With A = A_hi + 2**-s A_lo and B likewise, block by block along k,
 and C = 2**(row_exponent + col_exponent) (S + 2**-s D), rounded once more where it is subnormal. "In the unit" means
 chained through the accumulator of the tensor core, instruction by instruction; an operand of one word has no A_lo.
 `chained` leaves S to the unit as well. The order in which blocks and words follow each other is part of the
-arithmetic, the tile is not.
+arithmetic, the tile is not. Rows and columns with an Inf or NaN are those of numerics.special.fill_nonfinite.
 
 The kernel here is plain Triton, for every GPU; corrected_hopper.py has one for Hopper. A product of a block that is
 added to a sum would be made part of the chain by the compiler: fma(P, 1, S) with a factor that is only known at run
@@ -30,17 +30,18 @@ import triton.language as tl
 
 from hifigemm.engines.kernels.launch import Launch
 from hifigemm.engines.kernels.tiles import Gpu, Tile, gpu_of
-from hifigemm.engines.kernels.words import Words
+from hifigemm.engines.kernels.words import ALL_LOSSES, NOT_FINITE, Words, losses_in_range
 
-__all__ = ["ALL_LOSSES", "BLOCKS", "corrected_product", "tile_for", "valid_tiles"]
+__all__ = ["BLOCKS", "WHOLE_BLOCK", "corrected_product", "tile_for", "valid_tiles"]
 
 _logger = logging.getLogger("hifigemm")
 
 BLOCKS = {"fp16": (16, 32, 64), "bf16": (16, 32, 64), "tf32": (8, 16, 32, 64)}
-"""Lengths of a block, in words; the last but one of TF32 and the last of the others are four instructions."""
-ALL_LOSSES = (-(2**31), 2**31 - 1)
+"""Lengths of a block of k."""
+WHOLE_BLOCK = {"fp16": 64, "bf16": 64, "tf32": 32}
+"""Four instructions."""
 
-_WHOLE = {"fp16": 64, "bf16": 64, "tf32": 32}
+_NOT_FINITE = tl.constexpr(NOT_FINITE)
 _HOPPER_RATES = {(128, 128): 1.0, (128, 64): 0.85, (128, 32): 0.5}
 _PLAIN_RATES = {
     (128, 128, 8): 0.7,
@@ -71,6 +72,24 @@ def _load(words, vector, h, pitch, EVEN: tl.constexpr):
     return result
 
 
+@triton.jit
+def _sign(x):
+    sign = (x > 0.0).to(tl.float32) - (x < 0.0).to(tl.float32)
+    return tl.where(tl.abs(x) < float("inf"), sign, x)
+
+
+@triton.jit
+def _nonfinite(left, right, left_k, right_k, inside_m, inside_n, k):
+    """sum_h S(a_h) S(b_h) of rows and columns, S the sign of a finite entry and the entry itself otherwise."""
+    total = tl.zeros([left.shape[0], right.shape[0]], tl.float32)
+    for h in range(k):
+        at = tl.cast(h, tl.int64)
+        a = _sign(tl.load(left + at * left_k, mask=inside_m, other=0.0).to(tl.float32))
+        b = _sign(tl.load(right + at * right_k, mask=inside_n, other=0.0).to(tl.float32))
+        total += a[:, None] * b[None, :]
+    return total
+
+
 @triton.jit(do_not_specialize=["shift", "loss_from", "loss_to", "tiles_m", "tiles_n"])
 def _corrected_kernel(
     left,
@@ -89,6 +108,14 @@ def _corrected_kernel(
     out_batch,
     out_row,
     out_col,
+    left_operand,
+    left_operand_batch,
+    left_operand_row,
+    left_operand_k,
+    right_operand,
+    right_operand_batch,
+    right_operand_k,
+    right_operand_col,
     shift,
     low_scale,
     one,
@@ -109,8 +136,7 @@ def _corrected_kernel(
     GROUP_M: tl.constexpr,
 ):
     """One tile of the product of one matrix of the stack."""
-    loss = tl.maximum(tl.load(left_facts), tl.load(right_facts))
-    if (loss < loss_from) | (loss >= loss_to):
+    if not losses_in_range(left_facts, right_facts, loss_from, loss_to):
         return
     z = tl.program_id(1).to(tl.int64)
     tile = tl.program_id(0)
@@ -155,7 +181,17 @@ def _corrected_kernel(
         factor = ((exponent + 1023).to(tl.int64) << 52).to(tl.float64, bitcast=True)
         result = (total.to(tl.float64) * factor).to(tl.float32)
     to = out + z * out_batch + rows[:, None].to(tl.int64) * out_row + cols[None, :].to(tl.int64) * out_col
-    tl.store(to, result, mask=inside_m[:, None] & inside_n[None, :])
+    inside = inside_m[:, None] & inside_n[None, :]
+    if left_operand is not None:
+        marked = (row_exponent == _NOT_FINITE + shift)[:, None] | (col_exponent == _NOT_FINITE)[None, :]
+        tl.store(to, result, mask=inside & (marked == 0))
+        if tl.load(left_facts + 2) + tl.load(right_facts + 2) > 0:
+            a = left_operand + z * left_operand_batch + rows.to(tl.int64) * left_operand_row
+            b = right_operand + z * right_operand_batch + cols.to(tl.int64) * right_operand_col
+            filled = _nonfinite(a, b, left_operand_k, right_operand_k, inside_m, inside_n, k)
+            tl.store(to, filled, mask=inside & marked)
+    else:
+        tl.store(to, result, mask=inside)
 
 
 _launch: Any = Launch(_corrected_kernel)
@@ -174,7 +210,7 @@ def valid_tiles(gpu: Gpu, fmt: str, block: int, *, plain: bool = False) -> dict[
     if gpu.capability == (9, 0) and not plain:
         found |= {Tile("hopper", bm, bn, block, 0, 4): rate for (bm, bn), rate in _HOPPER_RATES.items()}
     for (bm, bn, warps), rate in _PLAIN_RATES.items():
-        if bm * bn * 3 <= 32 * warps * (192 if gpu.capability[0] in (9, 10) else 96):  # registers of S, P and D
+        if bm * bn * 3 <= 32 * warps * {9: 192, 10: 128}.get(gpu.capability[0], 96):  # registers of S, P and D
             found[Tile("triton", bm, bn, block, 0, warps)] = rate
     sized = {replace(t, stages=_stages(t, width, gpu.shared_per_block)): rate for t, rate in found.items()}
     return {tile: rate for tile, rate in sized.items() if tile.stages >= 2}
@@ -219,6 +255,7 @@ def corrected_product(
     chained: bool = False,
     shift: int = 0,
     losses: tuple[int, int] = ALL_LOSSES,
+    operands: tuple[torch.Tensor, torch.Tensor] | None = None,
     config: Tile | None = None,
 ) -> None:
     """out = 2**shift A B from the words of A and B, on torch's current stream; see the module docstring.
@@ -235,13 +272,15 @@ def corrected_product(
     shift : int
         Power of two that the result is multiplied with before it is rounded.
     losses : pair of int
-        Nothing is written unless the larger [LOSS] of both operands lies in range(*losses): the way to choose between
-        formats on the device. 0 is added to no result where it is outside.
+        Nothing is written unless the bits that both operands lose together, by their facts, lie in range(*losses): the
+        way to choose between formats on the device.
+    operands : tensors (batch or 1, m, k) and (batch or 1, k, n), any strides, or None
+        A and B themselves, read where a row or column holds an Inf or NaN; None where there are none.
     config : Tile, optional
         Otherwise `tile_for` chooses.
     """
     fmt = left.splitting.fmt.name
-    block = _WHOLE[fmt] if block is None else block
+    block = WHOLE_BLOCK[fmt] if block is None else block
     _check(left, right, out, block)
     if out.numel() == 0:
         return
@@ -249,10 +288,22 @@ def corrected_product(
     if config is None:
         config = tile_for(tuple(out.shape), gpu_of(out.device), fmt, block, hopper is None)
     options: dict[str, Any] = {"chained": chained, "in_fp32": fmt == "fp16", "shift": shift, "losses": losses}
+    options["operands"] = operand_arguments(operands)
     if config.kernel == "hopper":
         hopper.launch(left, right, out, config, **options)
     else:
         _launch_plain(left, right, out, config, **options)
+
+
+def operand_arguments(operands: tuple[torch.Tensor, torch.Tensor] | None) -> list[Any]:
+    """The arguments of the kernels for operands: each with its three strides, 0 along a stack of one."""
+    if operands is None:
+        return [None, 0, 0, 0] * 2
+    arguments: list[Any] = []
+    for x in operands:
+        stack, *rest = x.stride()
+        arguments += [x, stack if x.shape[0] > 1 else 0, *rest]
+    return arguments
 
 
 def _check(left: Words, right: Words, out: torch.Tensor, block: int) -> None:
@@ -278,6 +329,7 @@ def _launch_plain(
     in_fp32: bool,
     shift: int,
     losses: tuple[int, int],
+    operands: list[Any],
 ) -> None:
     """The launch of the plain kernel."""
     batch, m, n = out.shape
@@ -290,7 +342,7 @@ def _launch_plain(
     _launch(
         (tiles_m * tiles_n, batch),
         *sides,
-        *(out, *out.stride(), shift, 2.0**-left.splitting.low_shift, 1.0, *losses, max(left.k, 1), pitch),
+        *(out, *out.stride(), *operands, shift, 2.0**-left.splitting.low_shift, 1.0, *losses, max(left.k, 1), pitch),
         *(tiles_m, tiles_n),
         LEFT_WORDS=left.splitting.num_words,
         RIGHT_WORDS=right.splitting.num_words,

@@ -22,10 +22,11 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma, warp
 
 from hifigemm.engines.kernels.launch import Address, Launch, TensorMap, tensor_map
 from hifigemm.engines.kernels.tiles import Tile, gpu_of
-from hifigemm.engines.kernels.words import Words
+from hifigemm.engines.kernels.words import NOT_FINITE, Words
 
 __all__ = ["compile_for", "launch"]
 
+_NOT_FINITE = gl.constexpr(NOT_FINITE)
 _CONSUMER_REGISTERS = 232
 _PRODUCER_REGISTERS = 40
 
@@ -112,6 +113,25 @@ def _unscaled(sums, row_exponent, col_exponent, in_fp32):
 
 
 @gluon.jit
+def _sign(x):
+    sign = (x > 0.0).to(gl.float32) - (x < 0.0).to(gl.float32)
+    return gl.where(gl.abs(x) < float("inf"), sign, x)
+
+
+@gluon.jit
+def _nonfinite(left, right, left_k, right_k, inside_m, inside_n, k, zeros):
+    """corrected._nonfinite from the addresses of rows and columns."""
+    total = zeros
+    for _ in range(k):
+        a = _sign(gl.load(left, mask=inside_m, other=0.0).to(gl.float32))
+        b = _sign(gl.load(right, mask=inside_n, other=0.0).to(gl.float32))
+        total += a[:, None] * b[None, :]
+        left += left_k
+        right += right_k
+    return total
+
+
+@gluon.jit
 def _consume(
     HALF_INDEX: gl.constexpr,
     left_ring,
@@ -126,11 +146,21 @@ def _consume(
     left_exponents_batch,
     right_exponents,
     right_exponents_batch,
+    left_operand,
+    left_operand_batch,
+    left_operand_row,
+    left_operand_k,
+    right_operand,
+    right_operand_batch,
+    right_operand_k,
+    right_operand_col,
+    hostile,
     in_fp32,
     shift,
     low_scale,
     m,
     n,
+    k,
     k_steps,
     tiles,
     tiles_m,
@@ -195,7 +225,17 @@ def _consume(
         result = _unscaled(total, row_exponent, col_exponent, in_fp32)
         to = out + z.to(gl.int64) * out_batch + rows[:, None].to(gl.int64) * out_row
         to = to + cols[None, :].to(gl.int64) * out_col
-        gl.store(to, result, mask=(rows[:, None] < m) & (cols[None, :] < n))
+        inside = (rows[:, None] < m) & (cols[None, :] < n)
+        if left_operand is not None:
+            marked = (row_exponent == _NOT_FINITE + shift)[:, None] | (col_exponent == _NOT_FINITE)[None, :]
+            gl.store(to, result, mask=inside & (marked == 0))
+            if hostile:
+                at = left_operand + z.to(gl.int64) * left_operand_batch + rows.to(gl.int64) * left_operand_row
+                bt = right_operand + z.to(gl.int64) * right_operand_batch + cols.to(gl.int64) * right_operand_col
+                filled = _nonfinite(at, bt, left_operand_k, right_operand_k, rows < m, cols < n, k, zero)
+                gl.store(to, filled, mask=inside & marked)
+        else:
+            gl.store(to, result, mask=inside)
 
 
 @gluon.jit(do_not_specialize=["shift", "k_steps", "tiles", "tiles_m", "tiles_n", "loss_from", "loss_to"])
@@ -206,6 +246,14 @@ def _corrected_kernel(
     out_batch,
     out_row,
     out_col,
+    left_operand,
+    left_operand_batch,
+    left_operand_row,
+    left_operand_k,
+    right_operand,
+    right_operand_batch,
+    right_operand_k,
+    right_operand_col,
     left_exponents,
     left_exponents_batch,
     left_facts,
@@ -222,6 +270,7 @@ def _corrected_kernel(
     loss_to,
     m,
     n,
+    k,
     k_steps,
     tiles,
     tiles_m,
@@ -250,10 +299,11 @@ def _corrected_kernel(
     for i in gl.static_range(STAGES):
         mbarrier.init(full.index(i), count=1)
         mbarrier.init(empty.index(i), count=2)
-    loss = gl.maximum(gl.load(left_facts), gl.load(right_facts))
+    loss = gl.load(left_facts) + gl.load(right_facts) - 2
     tiles = gl.where((loss >= loss_from) & (loss < loss_to), tiles, 0)
     spread = gl.load(left_facts + 1) + gl.maximum(shift, -shift)
     in_fp32 = IN_FP32 & (spread <= 64) & (gl.load(right_facts + 1) <= 126)
+    hostile = gl.load(left_facts + 2) + gl.load(right_facts + 2) > 0
     upper: gl.constexpr = 0
     lower: gl.constexpr = 1
     gl.warp_specialize(
@@ -274,11 +324,21 @@ def _corrected_kernel(
                     left_exponents_batch,
                     right_exponents,
                     right_exponents_batch,
+                    left_operand,
+                    left_operand_batch,
+                    left_operand_row,
+                    left_operand_k,
+                    right_operand,
+                    right_operand_batch,
+                    right_operand_k,
+                    right_operand_col,
+                    hostile,
                     in_fp32,
                     shift,
                     low_scale,
                     m,
                     n,
+                    k,
                     k_steps,
                     tiles,
                     tiles_m,
@@ -309,11 +369,21 @@ def _corrected_kernel(
                     left_exponents_batch,
                     right_exponents,
                     right_exponents_batch,
+                    left_operand,
+                    left_operand_batch,
+                    left_operand_row,
+                    left_operand_k,
+                    right_operand,
+                    right_operand_batch,
+                    right_operand_k,
+                    right_operand_col,
+                    hostile,
                     in_fp32,
                     shift,
                     low_scale,
                     m,
                     n,
+                    k,
                     k_steps,
                     tiles,
                     tiles_m,
@@ -398,10 +468,11 @@ def compile_for(device: torch.device, tile: Tile) -> None:
     pointers = [Address(1 << 20, t) for t in (torch.float32, torch.int32, torch.int32, torch.int32, torch.int32)]
     out, *facts = pointers
     sides = [*facts[:1], 16, facts[1], 16, 16], [*facts[2:3], 16, facts[3], 16, 16]
-    scalars = 0, 1.0, 0, 1, 256, 256, 4, 4, 2, 2
+    operand = Address(1 << 20, torch.float32), 16, 256, 1
+    scalars = 0, 1.0, 0, 1, 256, 256, 256, 4, 4, 2, 2
     constants: dict[str, Any] = {"LEFT_WORDS": 2, "RIGHT_WORDS": 2, "CHAINED": False, "IN_FP32": True}
     with torch.cuda.device(device):
-        arguments = (*maps, out, 16, 256, 1, *sides[0], *sides[1], *scalars)
+        arguments = (*maps, out, 16, 256, 1, *operand, *operand, *sides[0], *sides[1], *scalars)
         _corrected_kernel.warmup(*arguments, grid=(1,), **constants, **_constants(tile))
 
 
@@ -415,6 +486,7 @@ def launch(
     in_fp32: bool,
     shift: int,
     losses: tuple[int, int],
+    operands: list[Any],
 ) -> None:
     """The launch of `corrected.corrected_product`; see there."""
     m, n = out.shape[1:]
@@ -426,10 +498,11 @@ def launch(
         _map_of(right, (tile.block_n, tile.block_k)),
         out,
         *out.stride(),
+        *operands,
         *_side(left),
         *_side(right),
         *(shift, 2.0**-left.splitting.low_shift, *losses),
-        *(m, n, -(-max(left.k, 1) // tile.block_k), tiles, tiles_m, tiles_n),
+        *(m, n, left.k, -(-max(left.k, 1) // tile.block_k), tiles, tiles_m, tiles_n),
         LEFT_WORDS=left.splitting.num_words,
         RIGHT_WORDS=right.splitting.num_words,
         CHAINED=chained,

@@ -24,15 +24,33 @@ import triton.language as tl
 
 from hifigemm.engines.kernels.launch import Launch
 from hifigemm.formats import BF16, FP16, TF32, Format
+from hifigemm.numerics.word_bounds import safe_exponent
 from hifigemm.numerics.words import Splitting
 
-__all__ = ["LOSS", "NONFINITE", "NOT_FINITE", "NUM_FACTS", "SPREAD", "Words", "k_pitch", "safe_exponent", "split_words"]
+__all__ = [
+    "ALL_LOSSES",
+    "FLOOR",
+    "LOSS",
+    "NONFINITE",
+    "NOT_FINITE",
+    "NUM_FACTS",
+    "SPREAD",
+    "Words",
+    "k_pitch",
+    "new_facts",
+    "split_words",
+]
 
 NOT_FINITE = -(2**30)
 """Exponent of a vector that holds an Inf or NaN; its words are zeros."""
 
 LOSS, SPREAD, NONFINITE, NUM_FACTS = 0, 1, 2, 3
 """Places in `Words.facts`."""
+
+FLOOR = -124
+"""The largest `safe_exponent` of the tensor cores of numerics.tensor_core."""
+ALL_LOSSES = (-(2**31), 2**31 - 1)
+"""Any number of bits."""
 
 _STORED = {"fp16": torch.float16, "bf16": torch.bfloat16, "tf32": torch.float32}
 _FORMAT = {torch.float16: FP16, torch.bfloat16: BF16}
@@ -54,12 +72,10 @@ class Words:
     exponents : int32 tensor, shape (batch or 1, vectors)
         2**exponent is the unit of a row or column; `NOT_FINITE` where it holds an Inf or NaN.
     facts : int32 tensor, shape (NUM_FACTS,)
-        On the device, for decisions without a transfer. [LOSS]: bits that an entry lost to underflow, at most, that is
-        max(0, `safe_exponent` - floor(log2 |y|)) over the scaled entries y, in float32 and at least 2**-149, that are
-        not the sum of their words. At 0
-        every remainder keeps its a-priori bound u**num_words |y|; a positive number b says that the largest relative
-        remainder is at most 2**b times that, and that remainders are at most u**num_words 2**safe_exponent. [SPREAD]:
-        largest |exponent|. [NONFINITE]: number of vectors with an Inf or NaN.
+        On the device, for decisions without a transfer. [LOSS]: 0 as long as the words are not made, then 1 + the bits
+        that the operand loses as in `numerics.word_bounds.relative_error_at`, that is max(0, `safe_exponent` -
+        floor(log2 |y|)) for the least nonzero scaled entry y, taken as 2**-149 at least. [SPREAD]: largest |exponent|.
+        [NONFINITE]: number of vectors with an Inf or NaN.
     k : int
     splitting : Splitting
         num_words is 1 where one word holds every value of the operand's dtype.
@@ -82,11 +98,9 @@ def k_pitch(k: int) -> int:
     return max(16, -(-k // 16) * 16)
 
 
-def safe_exponent(splitting: Splitting) -> int:
-    """Least e such that entries of exponent e and more have a remainder of at most unit**num_words of themselves."""
-    fmt, last = splitting.fmt, splitting.num_words - 1
-    lowest = fmt.min_exponent - splitting.low_shift * last
-    return lowest + (fmt.t - 1) * (last + 1) if splitting.rounding == "zero" else lowest - 1 + fmt.t * (last + 1)
+def new_facts(device: torch.device) -> torch.Tensor:
+    """Facts of two operands whose words are not made."""
+    return torch.zeros((2, NUM_FACTS), dtype=torch.int32, device=device)
 
 
 def split_words(
@@ -95,6 +109,8 @@ def split_words(
     top: int | None,
     *,
     facts: torch.Tensor | None = None,
+    gate: torch.Tensor | None = None,
+    losses: tuple[int, int] = ALL_LOSSES,
 ) -> list[Words]:
     """Words of one or two operands, bit for bit those of `numerics.words.Splitting.split`.
 
@@ -109,7 +125,9 @@ def split_words(
     top : int or None
         T: scaled entries lie below 2**T. None does not scale; words then saturate.
     facts : int32 tensor, shape (2, NUM_FACTS), or None
-        Zeros that receive the facts; None makes them, which is one small launch more.
+        From `new_facts`; None makes them.
+    gate : int32 tensor, shape (2, NUM_FACTS), or None
+        Facts of other words of two operands: nothing is done unless the bits they lose together lie in range(*losses).
 
     Returns
     -------
@@ -118,8 +136,7 @@ def split_words(
     if splitting.fmt.name not in _STORED or (splitting.fmt is FP16 and splitting.rounding == "nearest-away"):
         raise ValueError(f"no words on the device for {splitting}")
     device = operands[0][0].device
-    if facts is None:
-        facts = torch.zeros((2, NUM_FACTS), dtype=torch.int32, device=device)
+    facts = new_facts(device) if facts is None else facts
     made = [_empty(x, axis, splitting, row) for (x, axis), row in zip(operands, facts)]
     sides = list(zip(operands, made, strict=True))
     k = made[0].k
@@ -138,13 +155,13 @@ def split_words(
         arguments += [x, parts, words.exponents, magnitudes, words.facts, words.vectors, *strides]
         constants[f"{name}_WORDS"] = words.splitting.num_words
         constants[f"{name}_SCALED"] = top is not None and not _one_word(x.dtype, splitting.fmt)
-        constants[f"{name}_SAFE"] = safe_exponent(words.splitting)
+        constants[f"{name}_SAFE"] = safe_exponent(words.splitting, FLOOR)
     constants |= {"KIND": splitting.fmt.name, "ROUNDING": splitting.rounding, "LOW_SHIFT": splitting.low_shift}
     constants |= {"BLOCK_V": block_v, "BLOCK_K": block_k, "num_warps": 8, "ONCE": k_pitch(k) <= block_k}
     grid = sum(programs[: len(made)]), chunks
     stages = ("whole",) if chunks == 1 else ("magnitudes", "words")
     for stage in stages if grid[0] else ():
-        _launch(grid, *arguments, programs[0], k, k_pitch(k), chunk, top or 0, STAGE=stage, **constants)
+        _launch(grid, *arguments, gate, *losses, programs[0], k, k_pitch(k), chunk, top or 0, STAGE=stage, **constants)
     return made
 
 
@@ -255,7 +272,7 @@ def _store_words(
     ROUNDING: tl.constexpr,
     LOW_SHIFT: tl.constexpr,
 ):
-    """Store the words of y; the magnitudes of those entries that are not the sum of their words, else `_NONE`."""
+    """Store the words of y; the magnitudes of nonzero entries, else `_NONE`."""
     rest = y
     for p in tl.static_range(WORDS):
         word = _rounded(rest * 2.0 ** (LOW_SHIFT * p), KIND, ROUNDING)
@@ -264,7 +281,7 @@ def _store_words(
             tl.store(at + p * word_stride, (word.to(tl.int32, bitcast=True) >> 16).to(tl.int16), mask=inside)
         else:
             tl.store(at + p * word_stride, word.to(at.dtype.element_ty), mask=inside)
-    return tl.where(rest != 0.0, _magnitude(y), _NONE)
+    return tl.where(y != 0.0, _magnitude(y), _NONE)
 
 
 @triton.jit
@@ -336,8 +353,7 @@ def _split_block(
                 lost = tl.where((y == 0.0) & (value != 0.0) & finite[:, None], 1, lost)
         least = tl.min(tl.min(lost, axis=1), axis=0)
         loss = tl.where(least == _NONE, 0, SAFE + 1 - _exponent(tl.where(least == _NONE, 0, least)))
-        if loss > 0:
-            tl.atomic_max(facts, loss, sem="relaxed")
+        tl.atomic_max(facts, 1 + tl.maximum(loss, 0), sem="relaxed")
         if tl.program_id(1) == 0:
             tl.store(exponents + z * vectors + v, tl.where(finite, -shift, _NOT_FINITE), mask=exists)
             tl.atomic_max(facts + 1, tl.max(tl.where(exists, tl.abs(shift), 0), axis=0), sem="relaxed")
@@ -346,7 +362,14 @@ def _split_block(
                 tl.atomic_add(facts + 2, hostile, sem="relaxed")
 
 
-@triton.jit(do_not_specialize=["left_programs", "top"])
+@triton.jit
+def losses_in_range(left_facts, right_facts, loss_from, loss_to):
+    """Whether the bits that two operands lose together lie in a range; -2 as long as their words are not made."""
+    loss = tl.load(left_facts) + tl.load(right_facts) - 2
+    return (loss >= loss_from) & (loss < loss_to)
+
+
+@triton.jit(do_not_specialize=["loss_from", "loss_to", "left_programs", "top"])
 def _split_kernel(
     left_x,
     left_parts,
@@ -366,6 +389,9 @@ def _split_kernel(
     right_batch_stride,
     right_vector_stride,
     right_k_stride,
+    gate,
+    loss_from,
+    loss_to,
     left_programs,
     k,
     pitch,
@@ -386,6 +412,9 @@ def _split_kernel(
     ONCE: tl.constexpr,
 ):
     """Programs of the left operand, then of the right one."""
+    if gate is not None:  # noqa: SIM102
+        if not losses_in_range(gate, gate + 3, loss_from, loss_to):
+            return
     program = tl.program_id(0)
     if program < left_programs:
         _split_block(
