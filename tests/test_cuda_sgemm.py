@@ -19,7 +19,7 @@ SCHEMES = [
     hg.Corrected(),
     hg.Corrected("tf32"),
     *(hg.Corrected(block=b) for b in (16, 32)),
-    *(hg.Corrected("tf32", block=b) for b in (8, 16)),
+    hg.Corrected("tf32", block=16),
     hg.Corrected(accumulate="chained"),
     hg.Corrected("tf32", accumulate="chained"),
     hg.Corrected(shift_low=False, split_rounding="zero"),

@@ -36,7 +36,7 @@ __all__ = ["BLOCKS", "WHOLE_BLOCK", "corrected_product", "tile_for", "valid_tile
 
 _logger = logging.getLogger("hifigemm")
 
-BLOCKS = {"fp16": (16, 32, 64), "bf16": (16, 32, 64), "tf32": (8, 16, 32, 64)}
+BLOCKS = {"fp16": (16, 32, 64), "bf16": (16, 32, 64), "tf32": (16, 32, 64)}
 """Lengths of a block of k."""
 WHOLE_BLOCK = {"fp16": 64, "bf16": 64, "tf32": 32}
 """Four instructions."""
