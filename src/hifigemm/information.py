@@ -21,14 +21,16 @@ def engines() -> list[str]:
 
 @dataclass(frozen=True)
 class Info:
-    """Engines with their devices and products, and versions; printable."""
+    """Engines with their devices and products, versions, and the measured rates of GPUs; printable."""
 
     versions: dict[str, str]
     engines: dict[str, str]
+    gpus: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         lines = [f"{name:<10} {text}" for name, text in self.versions.items()]
-        return "\n".join([*lines, "engines"] + [f"  {name:<16} {text}" for name, text in self.engines.items()])
+        engines = [f"  {name:<16} {text}" for name, text in self.engines.items()]
+        return "\n".join([*lines, "engines", *engines, *(["GPUs"] if self.gpus else []), *self.gpus])
 
 
 def info() -> Info:
@@ -42,8 +44,12 @@ def info() -> Info:
         "numpy": f"{np.__version__} with {blas['name']} {blas['version']}",
         "cores": str(os.cpu_count()),
     }
-    described = {}
+    described, gpus = {}, ()
     for name in available():
         engine = engine_for(name)
         described[name] = f"{engine.device}: exact products of {', '.join(sorted(engine.products))}"
-    return Info(versions, described)
+    if "torch" in described:
+        from hifigemm.engines.torch_engine import describe_gpus
+
+        versions["torch"], gpus = describe_gpus()
+    return Info(versions, described, gpus)

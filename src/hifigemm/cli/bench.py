@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hifigemm.cli.atomic import check_writable
+from hifigemm.cli.bench_search import search_tiles
 from hifigemm.cli.bench_stages import stages
 from hifigemm.cli.errors import COMPUTATION_ERROR, OK, InputError
 from hifigemm.cli.table import print_table
@@ -77,6 +78,9 @@ def add_bench(commands: Any) -> None:
         "--mode", choices=("eager", "graph", "both"), help="calls, CUDA graphs, or both (default: both on CUDA)"
     )
     parser.add_argument("--device", choices=("cpu", "cuda"), help="NumPy or torch (default: cuda where there is one)")
+    parser.add_argument(
+        "--search", action="store_true", help="find the fastest tile of the INT8 kernels for each shape, and keep it"
+    )
     parser.add_argument("--stages", action="store_true", help="also time the stages of each scheme by themselves")
     parser.add_argument("--csv", type=Path, metavar="FILE", help="write the figures, and the environment beside them")
     parser.add_argument("--quick", action="store_true", help="short bursts and runs: a first look, not a measurement")
@@ -125,6 +129,10 @@ def _bench(args: argparse.Namespace) -> int:
     device = args.device or ("cuda" if cuda_is_usable() else "cpu")
     if device == "cuda" and not cuda_is_usable():
         raise InputError("--device cuda needs torch and a CUDA device")
+    if args.search:
+        shapes = args.shapes or [(n, n, n) for n in args.sizes or (1024, 2048, 4096)]
+        print_table("INT8 products", ("shape", "predicted tile", "fastest tile"), [search_tiles(shapes, args.batch)])
+        return OK
     if device == "cpu" and args.mode in ("graph", "both"):
         raise InputError(f"--mode {args.mode}: CUDA graphs need --device cuda")
     modes = {None: ("eager", "graph") if device == "cuda" else ("eager",), "both": ("eager", "graph")}

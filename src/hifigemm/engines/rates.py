@@ -7,23 +7,20 @@ with the package; those of others are measured when they are first wanted, in ab
 
 from __future__ import annotations
 
-import json
+import contextlib
 import math
-import os
-import sys
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import torch
 
+from hifigemm.engines import cache
 from hifigemm.plan import Problem
 
-__all__ = ["H200", "Rates", "cache_folder", "measure", "rates_of"]
+__all__ = ["H200", "Rates", "measure", "rates_of"]
 
 _SIZES = (256, 512, 1024, 2048, 4096)
 
@@ -99,6 +96,7 @@ H200 = Rates(
 """Measured on an NVIDIA H200 (700 W)."""
 
 _KNOWN = {H200.gpu: H200}
+_FILE = "rates.json"
 
 
 @lru_cache
@@ -108,38 +106,19 @@ def rates_of(device: torch.device) -> Rates:
     return _KNOWN.get(name) or _kept(name) or _keep(measure(device))
 
 
-def cache_folder() -> Path:
-    """Where measurements are kept: the user's cache directory."""
-    if sys.platform == "win32":
-        base = os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local"
-    else:
-        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "hifigemm"
-
-
-def _file(name: str) -> Path:
-    return cache_folder() / f"rates-{name.replace(' ', '-').replace('/', '-')}.json"
-
-
 def _kept(name: str) -> Rates | None:
     try:
-        found: dict[str, Any] = json.loads(_file(name).read_text(encoding="utf-8"))
+        found = cache.load(_FILE)[name]
         values: dict[str, Any] = {key: tuple(x) if isinstance(x, list) else x for key, x in found.items()}
         return Rates(**values)
-    except (OSError, ValueError, TypeError):
+    except (KeyError, TypeError, AttributeError):
         return None
 
 
 def _keep(rates: Rates) -> Rates:
     """Write the rates where `_kept` finds them; a folder that cannot be written costs a measurement in each process."""
-    target = _file(rates.gpu)
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=target.parent, delete=False, encoding="utf-8") as file:
-            json.dump(asdict(rates), file)
-        os.replace(file.name, target)
-    except OSError:
-        pass
+    with contextlib.suppress(OSError):
+        cache.store(_FILE, {rates.gpu: asdict(rates)})
     return rates
 
 

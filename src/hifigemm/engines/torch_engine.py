@@ -29,7 +29,7 @@ from hifigemm.numerics.bounds import exact_k_limit
 from hifigemm.numerics.tensor_core import A100, B200, H100, V100, TensorCoreModel
 from hifigemm.plan import Plan, ProductSpec
 
-__all__ = ["CudaEngine", "TorchEngine", "torch_engine"]
+__all__ = ["CudaEngine", "TorchEngine", "describe_gpus", "torch_engine"]
 
 _MODELS = {7: V100, 8: A100, 9: H100}
 """Tensor cores by the major compute capability; later ones add as B200 does."""
@@ -55,6 +55,12 @@ def _writable(x: Array) -> Array:
 def torch_engine(device: str) -> TorchEngine | CudaEngine:
     """The engine of a device, "cpu" or as PyTorch names it."""
     return TorchEngine() if device == "cpu" else CudaEngine(torch.device(device))
+
+
+def describe_gpus() -> tuple[str, tuple[str, ...]]:
+    """The version of PyTorch, and for each GPU its measured rates, which are taken now where they are not known yet."""
+    found = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    return torch.__version__, tuple(str(rates_of(torch.device("cuda", i))) for i in range(found))
 
 
 class CudaEngine:

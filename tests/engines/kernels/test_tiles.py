@@ -81,6 +81,7 @@ def test_search_keeps_the_fastest_and_finds_it_again(monkeypatch, tmp_path):
     def run(tile):
         Event.clock += 1.0 if tile == candidates[2] else 2.0
 
+    tiles._found.cache_clear()
     assert tuned_tile(shape, gpu) is None
     assert tiles.search(run, candidates, shape, gpu) == candidates[2]
     assert tuned_tile(ProductShape(1024, 900, 1024, 14), gpu) == candidates[2]
@@ -91,6 +92,8 @@ def test_search_keeps_the_fastest_and_finds_it_again(monkeypatch, tmp_path):
 @pytest.mark.parametrize("text", ["", "[]", "{", json.dumps({"H200": 1})])
 def test_a_broken_cache_is_as_good_as_none(monkeypatch, tmp_path, text):
     pytest.importorskip("triton")
-    monkeypatch.setattr(tiles, "cache_file", lambda: tmp_path / "tiles.json")
-    (tmp_path / "tiles.json").write_text(text)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    (tmp_path / "hifigemm").mkdir()
+    (tmp_path / "hifigemm" / "tiles.json").write_text(text)
+    tiles._found.cache_clear()
     assert tuned_tile(ProductShape(5, 5, 5, 5), GPUS["h200"]) is None

@@ -28,7 +28,7 @@ import triton
 import triton.language as tl
 
 from hifigemm.engines.kernels.launch import BoundLaunch, Launch
-from hifigemm.engines.kernels.tiles import ProductShape, Tile, gpu_of, grid_size, tile_for
+from hifigemm.engines.kernels.tiles import ProductShape, Tile, gpu_of, grid_size, tile_for, tuned_tile
 from hifigemm.numerics.residues import centred
 
 __all__ = ["CONSTANTS", "K_BLOCK", "REDUCE_PTX", "constants_of", "exact_int8_product", "multiply_residues"]
@@ -226,7 +226,10 @@ def _launches(
         hopper = None
     if tile is None:
         shape = ProductShape(m, n, min(k, k_block), out.shape[0] * parts)
-        tile = tile_for(shape, gpu_of(left.device), plain=hopper is None)
+        gpu = gpu_of(left.device)
+        tile = tuned_tile(shape, gpu)
+        if tile is None or (hopper is None and tile.kernel == "hopper"):
+            tile = tile_for(shape, gpu, plain=hopper is None)
     if tile.kernel == "hopper":
         if hopper is None:
             raise ValueError(f"{tile} does not take strides {left.stride()}, {right.stride()}, {out.stride()} here")

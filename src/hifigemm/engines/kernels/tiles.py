@@ -7,18 +7,15 @@ H200 at n = 4096 with 14 moduli; the rates of the other tiles are estimates, whi
 
 from __future__ import annotations
 
-import json
-import os
 import statistics
-import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
-__all__ = ["Gpu", "ProductShape", "Tile", "cache_file", "gpu_of", "grid_size", "search", "tile_for", "tuned_tile"]
+from hifigemm.engines import cache
+
+__all__ = ["Gpu", "ProductShape", "Tile", "gpu_of", "grid_size", "search", "tile_for", "tuned_tile"]
 __all__ += ["valid_tiles"]
 
 
@@ -156,37 +153,7 @@ def gpu_of(device: Any) -> Gpu:
     return Gpu(str(found.name), capability, int(found.multi_processor_count), shared, per_sm)
 
 
-def cache_file() -> Path:
-    """Where `search` keeps its findings: tiles.json in the user's cache directory."""
-    if sys.platform == "win32":
-        base = os.environ.get("LOCALAPPDATA") or str(Path.home() / "AppData" / "Local")
-    elif sys.platform == "darwin":
-        base = str(Path.home() / "Library" / "Caches")
-    else:
-        base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(base) / "hifigemm" / "tiles.json"
-
-
-def _read() -> dict[str, Any]:
-    try:
-        found = json.loads(cache_file().read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def _write(found: dict[str, Any]) -> None:
-    """Replace the file in one step, so that a reader never sees half of it."""
-    path = cache_file()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix="tiles-", suffix=".json")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump(found, file, indent=1, sort_keys=True)
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+_FILE = "tiles.json"
 
 
 def _key(shape: ProductShape, gpu: Gpu) -> str:
@@ -200,16 +167,22 @@ def _key(shape: ProductShape, gpu: Gpu) -> str:
 def tuned_tile(shape: ProductShape, gpu: Gpu) -> Tile | None:
     """What an earlier `search` found for this class of shapes, or None."""
     try:
-        tile = Tile(**_read()[_key(shape, gpu)])
+        tile = Tile(**_found()[_key(shape, gpu)])
     except (KeyError, TypeError):
         return None
     return tile if tile in valid_tiles(gpu) else None
 
 
+@lru_cache
+def _found() -> dict[str, Any]:
+    """The file as it was when it was first wanted, or after a search of this process."""
+    return cache.load(_FILE)
+
+
 def search(
     run: Callable[[Tile], None], tiles: Sequence[Tile], shape: ProductShape, gpu: Gpu, *, repeats: int = 7
 ) -> Tile:
-    """The fastest of the tiles by CUDA events, median of interleaved runs; kept in `cache_file`.
+    """The fastest of the tiles by CUDA events, median of interleaved runs; kept in the user's cache directory.
 
     `run` launches the product with a tile on torch's current stream. Its operands must be random, never zeros.
     """
@@ -227,5 +200,6 @@ def search(
             end.synchronize()
             times[tile].append(start.elapsed_time(end))
     best = min(tiles, key=lambda tile: statistics.median(times[tile]))
-    _write(_read() | {_key(shape, gpu): asdict(best)})
+    cache.store(_FILE, {_key(shape, gpu): asdict(best)})
+    _found.cache_clear()
     return best

@@ -1,9 +1,8 @@
 """Triton kernels that scale the vectors of operands and make their residues; `vectors.py` launches them.
 
-A vector is a row of A or a column of B. One launch treats both operands: the first programs take A, the others B.
-Tiles have the axes (k within a piece, vector, piece of a block, block of k). A piece is what a warp has of its vectors,
-16 consecutive entries in a thread: residues are stored 16 bytes wide, and loads across the vectors still fill sectors
-of 32 bytes, without an exchange between threads. Where strides say nothing, Triton takes the first axis as the fastest.
+Tiles of residues have pieces that are what a warp has of its vectors, 16 consecutive entries in a thread: residues are
+stored 16 bytes wide, and loads across the vectors still fill sectors of 32 bytes, without an exchange between threads.
+Where strides say nothing, Triton takes the first axis as the fastest.
 
 Integers are cut into words by float64 arithmetic: z = sum_j h_j UNIT**j, |h_j| < 2**31. UNIT is a little less than
 2**32, so that rounding cannot carry the lowest word out of its range; h_j + MAGIC has h_j + 2**31 in its low 32 bits.
@@ -18,21 +17,32 @@ from dataclasses import dataclass
 import triton
 import triton.language as tl
 
-__all__ = ["block_norms_kernel", "join_norms_kernel", "residues_kernel", "scaled_residues_kernel"]
+from hifigemm.engines.kernels.vector_sizes_kernels import (
+    NORM_BLOCK,
+    NOT_FINITE,
+    PANEL,
+    block_sizes,
+    exponent_factors,
+    joined_sizes,
+    low_word,
+    magnitude,
+    panel_sizes,
+    place,
+    power_of_two,
+    scale_of,
+    store_sizes,
+)
 
-NOT_FINITE = tl.constexpr(-(2**30))
-NORM_BLOCK = tl.constexpr(256)
-NORM_BITS = tl.constexpr(15)
+__all__ = ["NOT_FINITE", "UNIT", "Form", "pieces_kernel", "whole_kernel"]
+
 UNIT = tl.constexpr(3.0 * 2.0**30)
 MAGIC = tl.constexpr(1.5 * 2.0**52 + 2.0**31)
-SHRINK = tl.constexpr(1.0 - 2.0**-50)
-INFINITE = tl.constexpr(1025)
-MAGNITUDE = tl.constexpr(0x7FFFFFFFFFFFFFFF)
+MAGNITUDE_BITS = tl.constexpr(7)
 
 
 @dataclass(frozen=True)
 class Form:
-    """What a kernel knows of its operands and its tile when it is compiled.
+    """What a kernel knows of the operands and its tile of residues when it is compiled.
 
     Attributes
     ----------
@@ -47,7 +57,7 @@ class Form:
     vectors, blocks : int
         Vectors and blocks of 256 along k in a tile.
     piece : int
-        Entries of a piece: 512 / vectors where residues are made, 32 / vectors where only norms are taken.
+        Entries of a piece: 512 / vectors.
     """
 
     left_along_k: bool
@@ -60,9 +70,8 @@ class Form:
     piece: int
 
 
-_SIZES = ["programs_a", "num_a", "num_b", "k", "sab", "sav", "sak", "sbb", "sbv", "sbk"]
-_COLUMNS = ["total_a", "total_b", "balance_a", "balance_b"]
-_PARTS = ["pitch16", "num_parts"]
+_SHAPE = ["num_a", "num_b", "k", "sab", "sav", "sak", "sbb", "sbv", "sbk", "pitch16", "low_pitch", "num_parts"]
+_SCALES = ["stride_a", "stride_b", "total_a", "total", "balance_a", "balance_b"]
 
 
 @triton.constexpr_function
@@ -93,36 +102,6 @@ def _ptx(num_words: int) -> str:
 
 
 @triton.jit
-def _power_of_two(e):
-    """2.0**e for -1022 <= e <= 1023."""
-    return ((e.to(tl.int64) + 1023) << 52).to(tl.float64, bitcast=True)
-
-
-@triton.jit
-def _exponent_of(bits):
-    """Smallest e with x < 2**e from the bits of x >= 0; INFINITE for Inf and NaN, -2096 for zero."""
-    biased = (bits >> 52).to(tl.int32)
-    length = (bits.to(tl.float64).to(tl.int64, bitcast=True) >> 52).to(tl.int32) - 1022
-    return tl.where(biased > 0, biased - 1022, length - 1074)
-
-
-@triton.jit
-def _low_word(x):
-    """The low 32 bits of float64."""
-    return x.to(tl.int64, bitcast=True).to(tl.int32)
-
-
-@triton.jit
-def _place(pid, programs_a, num_a, num_b, FORM: tl.constexpr):
-    """Whether a program takes A, its matrix of the stack, its vectors, and how many there are."""
-    first = pid < programs_a
-    count = tl.where(first, num_a, num_b)
-    own = tl.where(first, pid, pid - programs_a)
-    tiles = tl.cdiv(count, FORM.vectors)
-    return first, (own // tiles).to(tl.int64), (own % tiles) * FORM.vectors + tl.arange(0, FORM.vectors), count
-
-
-@triton.jit
 def _along_k(step, FORM: tl.constexpr):
     """Indices along k of tile number `step`."""
     blocks = (step * FORM.blocks + tl.arange(0, FORM.blocks)) * NORM_BLOCK
@@ -146,7 +125,7 @@ def _load(x, mask, FORM: tl.constexpr):
 @triton.jit
 def _load_tile(
     operand,
-    place,
+    spot,
     ks,
     k,
     ALONG_K: tl.constexpr,
@@ -154,8 +133,8 @@ def _load_tile(
 ):
     """A tile of an operand. ALONG_K: entries lie side by side along k, the other strides are in units of VECTOR."""
     x, sb, sv, sk = operand
-    _, batch, vs, count = place
-    vs = tl.minimum(vs, count - 1).to(tl.int64)
+    _, batch, start, count = spot
+    vs = tl.minimum(start + tl.arange(0, FORM.vectors), count - 1).to(tl.int64)
     if ALONG_K:
         at = x + ((batch * sb + vs * sv) * (FORM.vector * FORM.width))[None, :, None, None] + ks * FORM.width
     else:
@@ -167,13 +146,13 @@ def _load_tile(
 def _load_either(
     left,
     right,
-    place,
+    spot,
     ks,
     k,
     FORM: tl.constexpr,
 ):
     """A tile of the operand that the program takes."""
-    first = place[0]
+    first = spot[0]
     if FORM.left_along_k == FORM.right_along_k:
         x = tl.where(first, left[0], right[0])
         chosen = (
@@ -182,71 +161,12 @@ def _load_either(
             tl.where(first, left[2], right[2]),
             tl.where(first, left[3], right[3]),
         )
-        parts = _load_tile(chosen, place, ks, k, FORM.left_along_k, FORM)
+        parts = _load_tile(chosen, spot, ks, k, FORM.left_along_k, FORM)
     elif first:
-        parts = _load_tile(left, place, ks, k, FORM.left_along_k, FORM)
+        parts = _load_tile(left, spot, ks, k, FORM.left_along_k, FORM)
     else:
-        parts = _load_tile(right, place, ks, k, FORM.right_along_k, FORM)
+        parts = _load_tile(right, spot, ks, k, FORM.right_along_k, FORM)
     return parts
-
-
-@triton.jit
-def _ceil_magnitude(x, first, second, PTX: tl.constexpr):
-    """ceil(|x| * first * second) below 2**31 as INT32, 1 where x is not zero but the product underflows."""
-    if PTX:
-        rounded = tl.inline_asm_elementwise(
-            "fma.rp.f64 $0, $1, $2, 0d4330000000000000;",
-            "=d,d,d",
-            [tl.abs(x) * first, second],
-            dtype=tl.float64,
-            is_pure=True,
-            pack=1,
-        )
-    else:
-        size = tl.abs(x)
-        rounded = tl.maximum(tl.ceil(size * first * second), tl.where(size > 0.0, 1.0, 0.0)) + 4503599627370496.0
-    return _low_word(rounded)
-
-
-@triton.jit
-def _block_norms(parts, FORM: tl.constexpr, PTX: tl.constexpr):
-    """Exponents e_q and sums of squares n_q of the blocks of a tile: INT32 and float64, shape (vectors, blocks)."""
-    bits = parts[0].to(tl.int64, bitcast=True) & MAGNITUDE
-    for i in tl.static_range(1, len(parts)):
-        bits = tl.maximum(bits, parts[i].to(tl.int64, bitcast=True) & MAGNITUDE)
-    # First the axis along which a thread has many entries.
-    OUTER: tl.constexpr = 0 if FORM.piece * FORM.vectors == 512 else 2
-    e = _exponent_of(tl.max(tl.max(bits, axis=OUTER), axis=1 - OUTER // 2))
-    # 2**(15 - e) is no float64 for tiny entries, which a first factor brings up exactly.
-    power = NORM_BITS - tl.maximum(e, -1074)
-    up = tl.where(power > 900, 100, 0)
-    first = _power_of_two(up)[None, :, None, :]
-    second = _power_of_two(power - up)[None, :, None, :]
-    count = _ceil_magnitude(parts[0], first, second, PTX)
-    squares = (count * count).to(tl.int64)
-    for i in tl.static_range(1, len(parts)):
-        count = _ceil_magnitude(parts[i], first, second, PTX)
-        squares += (count * count).to(tl.int64)
-    return e, tl.sum(tl.sum(squares, axis=OUTER), axis=1 - OUTER // 2).to(tl.float64)
-
-
-@triton.jit
-def _joined(block_n, block_e, e):
-    """ceil(n_q 4**(e_q - e)): block sums on the grid of the whole vector."""
-    return tl.ceil(block_n * _power_of_two(tl.maximum(2 * (block_e - e), -1000)))
-
-
-@triton.jit
-def _scale_of(squares, e, range_ptr, balance):
-    """numerics.scaling.scale_exponent plus `balance`, and 1 where integers are rounded to nearest, else 0."""
-    mantissa = tl.load(range_ptr)
-    power = tl.load(range_ptr + 1).to(tl.int32)
-    quotient = (mantissa / tl.where(squares == 0.0, 1.0, squares)) * SHRINK
-    log2 = ((quotient.to(tl.int64, bitcast=True) >> 52) & 0x7FF).to(tl.int32) - 1023 + power
-    finite = e < INFINITE
-    e = tl.where(squares == 0.0, 0, e)
-    s = tl.where(squares == 0.0, 0, (log2 >> 1) + NORM_BITS) - e + balance
-    return tl.where(finite, s, NOT_FINITE), (finite & (s + e >= NORM_BITS)).to(tl.int32)
 
 
 @triton.jit
@@ -264,8 +184,8 @@ def _words(z, NUM_WORDS: tl.constexpr):
 def _integer_words(parts, s, nearest, NUM_WORDS: tl.constexpr, TRUNCATES: tl.constexpr):
     """The words of 2**s x, rounded to nearest even or toward zero, of all components."""
     half = tl.minimum(tl.maximum(s, -2000), 2000) >> 1
-    first = _power_of_two(half)[None, :, None, None]
-    second = _power_of_two(tl.minimum(tl.maximum(s, -2000), 2000) - half)[None, :, None, None]
+    first = power_of_two(half)[None, :, None, None]
+    second = power_of_two(tl.minimum(tl.maximum(s, -2000), 2000) - half)[None, :, None, None]
     words = ()
     for i in tl.static_range(len(parts)):
         z = parts[i] * first * second
@@ -283,7 +203,7 @@ def _residue(words, row, DP4A: tl.constexpr):
     if DP4A:
         inputs = ()
         for j in tl.static_range(len(words)):
-            inputs += (_low_word(words[j]),)
+            inputs += (low_word(words[j]),)
         for j in tl.static_range(len(words) + 3):
             inputs += (tl.load(row + j),)
         constraints: tl.constexpr = _constraints(len(words))
@@ -295,7 +215,7 @@ def _residue(words, row, DP4A: tl.constexpr):
             total += (words[j] - MAGIC) * tl.load(row + j)
         # |total| < 2**44 is exact; for odd p the quotient is never within 1 / (2 p) of a tie.
         quotient = (total * tl.load(row + len(words)) + MAGIC) - MAGIC
-        return _low_word(total - quotient * tl.load(row + len(words) + 1) + MAGIC).to(tl.int8)
+        return low_word(total - quotient * tl.load(row + len(words) + 1) + MAGIC).to(tl.int8)
 
 
 @triton.jit
@@ -304,184 +224,54 @@ def _store_residues(
     out_a,
     out_b,
     table,
-    place,
+    spot,
     ks,
     pitch16,
     num_parts,
+    FORM: tl.constexpr,
     DP4A: tl.constexpr,
 ):
     """Residues of a tile for every row of the table; the pitch is in units of 16 bytes."""
-    first, batch, vs, count = place
+    first, batch, start, count = spot
+    vs = start + tl.arange(0, FORM.vectors)
     mask = (vs < count)[None, :, None, None] & (ks < pitch16 * 16)
-    start = (batch * num_parts * count + vs) * pitch16
-    at = tl.where(first, out_a, out_b) + start[None, :, None, None] * 16 + ks
+    row = (batch * num_parts * count + vs) * pitch16
+    at = tl.where(first, out_a, out_b) + row[None, :, None, None] * 16 + ks
     step = count.to(tl.int64) * pitch16 * 16
     LENGTH: tl.constexpr = len(words) + (3 if DP4A else 2)
     for l in range(num_parts):
         tl.store(at + l * step, _residue(words, table + l * LENGTH, DP4A), mask=mask)
 
 
-@triton.jit(do_not_specialize=[*_SIZES, *_COLUMNS, *_PARTS])
-def scaled_residues_kernel(
+@triton.jit
+def _store_magnitudes(parts, e, low_a, low_b, spot, ks, pitch, FORM: tl.constexpr, PTX: tl.constexpr):
+    """|x| 2**(7 - e) of a tile, rounded down; vectors with an Inf or NaN, whose exponent is INFINITE, have no say."""
+    first, batch, start, count = spot
+    vs = start + tl.arange(0, FORM.vectors)
+    up, second = exponent_factors(e, MAGNITUDE_BITS)
+    z = tl.where(tl.abs(parts[0]) < float("inf"), parts[0], 0.0)
+    low = magnitude(z, up[None, :, None, None], second[None, :, None, None], False, PTX).to(tl.int8)
+    at = tl.where(first, low_a, low_b) + ((batch * count + vs) * pitch)[None, :, None, None] + ks
+    tl.store(at, low, mask=(vs < count)[None, :, None, None] & (ks < pitch))
+
+
+@triton.jit(do_not_specialize=[*_SHAPE, *_SCALES, "tiles_a"])
+def whole_kernel(
     a,
     b,
-    scale_a,
-    scale_b,
-    range_ptr,
-    out_a,
-    out_b,
-    table,
-    programs_a,
-    num_a,
-    num_b,
-    k,
-    sab,
-    sav,
-    sak,
-    sbb,
-    sbv,
-    sbk,
-    total_a,
-    total_b,
-    balance_a,
-    balance_b,
-    pitch16,
-    num_parts,
-    FORM: tl.constexpr,
-    STEPS: tl.constexpr,
-    NUM_WORDS: tl.constexpr,
-    TRUNCATES: tl.constexpr,
-    RESIDUES: tl.constexpr,
-    PTX: tl.constexpr,
-    DP4A: tl.constexpr,
-):
-    """Scales of whole vectors, and their residues where RESIDUES; STEPS = 1: the vectors stay in registers."""
-    left, right = (a, sab, sav, sak), (b, sbb, sbv, sbk)
-    place = _place(tl.program_id(0), programs_a, num_a, num_b, FORM)
-    first, batch, vs, count = place
-    steps = tl.cdiv(k, FORM.blocks * NORM_BLOCK)
-    if STEPS == 1:
-        ks = _along_k(0, FORM)
-        parts = _load_either(left, right, place, ks, k, FORM)
-        block_e, block_n = _block_norms(parts, FORM, PTX)
-        e = tl.max(block_e, axis=1)
-        squares = tl.sum(_joined(block_n, block_e, e[:, None]), axis=1)
-    else:
-        all_e = tl.full([FORM.vectors, FORM.blocks, STEPS], -2096, tl.int32)
-        all_n = tl.full([FORM.vectors, FORM.blocks, STEPS], 0.0, tl.float64)
-        index = tl.arange(0, STEPS)[None, None, :]
-        for step in range(steps):
-            ks = _along_k(step, FORM)
-            parts = _load_either(left, right, place, ks, k, FORM)
-            block_e, block_n = _block_norms(parts, FORM, PTX)
-            all_e = tl.where(index == step, block_e[:, :, None], all_e)
-            all_n = tl.where(index == step, block_n[:, :, None], all_n)
-        e = tl.max(tl.max(all_e, axis=2), axis=1)
-        squares = tl.sum(tl.sum(_joined(all_n, all_e, e[:, None, None]), axis=2), axis=1)
-    s, nearest = _scale_of(squares, e, range_ptr, tl.where(first, balance_a, balance_b))
-    at = tl.where(first, scale_a, scale_b) + batch * count + vs
-    tl.store(at, s, mask=vs < count)
-    tl.store(at + tl.where(first, total_a, total_b), nearest, mask=vs < count)
-    if RESIDUES:
-        if STEPS == 1:
-            words = _integer_words(parts, s, nearest, NUM_WORDS, TRUNCATES)
-            _store_residues(words, out_a, out_b, table, place, ks, pitch16, num_parts, DP4A)
-        else:
-            for step in range(steps):
-                ks = _along_k(step, FORM)
-                parts = _load_either(left, right, place, ks, k, FORM)
-                words = _integer_words(parts, s, nearest, NUM_WORDS, TRUNCATES)
-                _store_residues(words, out_a, out_b, table, place, ks, pitch16, num_parts, DP4A)
-
-
-@triton.jit(do_not_specialize=[*_SIZES, "total_a", "total"])
-def block_norms_kernel(
-    a,
-    b,
-    norms,
-    exponents,
-    programs_a,
-    num_a,
-    num_b,
-    k,
-    sab,
-    sav,
-    sak,
-    sbb,
-    sbv,
-    sbk,
-    total_a,
-    total,
-    FORM: tl.constexpr,
-    PTX: tl.constexpr,
-):
-    """Sums of squares and exponents of the blocks of one tile: (blocks of k, vectors of A, then of B)."""
-    left, right = (a, sab, sav, sak), (b, sbb, sbv, sbk)
-    place = _place(tl.program_id(0), programs_a, num_a, num_b, FORM)
-    first, batch, vs, count = place
-    step = tl.program_id(1)
-    ks = _along_k(step, FORM)
-    parts = _load_either(left, right, place, ks, k, FORM)
-    block_e, block_n = _block_norms(parts, FORM, PTX)
-    column = tl.where(first, 0, total_a) + batch * count + vs
-    blocks = step * FORM.blocks + tl.arange(0, FORM.blocks)
-    at = blocks.to(tl.int64)[None, :] * total + column[:, None]
-    mask = (blocks * NORM_BLOCK < k)[None, :] & (vs < count)[:, None]
-    tl.store(norms + at, block_n, mask=mask)
-    tl.store(exponents + at, block_e, mask=mask)
-
-
-@triton.jit(do_not_specialize=["blocks", *_COLUMNS])
-def join_norms_kernel(
-    norms,
-    exponents,
-    scale_a,
-    scale_b,
-    range_ptr,
-    blocks,
-    total_a,
-    total_b,
-    balance_a,
-    balance_b,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-):
-    """Scales from the norms of all blocks: exponents, then what is rounded to nearest, for each operand."""
-    total = total_a + total_b
-    columns = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
-    first = columns < total_a
-    rows = tl.arange(0, ROWS)
-    inside = columns < total
-    e = tl.full([COLUMNS], -2096, tl.int32)
-    for start in range(0, blocks, ROWS):
-        at = (start + rows).to(tl.int64)[:, None] * total + columns[None, :]
-        mask = (start + rows < blocks)[:, None] & inside[None, :]
-        e = tl.maximum(e, tl.max(tl.load(exponents + at, mask=mask, other=-2096), axis=0))
-    squares = tl.zeros([COLUMNS], tl.float64)
-    for start in range(0, blocks, ROWS):
-        at = (start + rows).to(tl.int64)[:, None] * total + columns[None, :]
-        mask = (start + rows < blocks)[:, None] & inside[None, :]
-        block_e = tl.load(exponents + at, mask=mask, other=-2096)
-        block_n = tl.load(norms + at, mask=mask, other=0.0)
-        squares += tl.sum(_joined(block_n, block_e, e[None, :]), axis=0)
-    s, nearest = _scale_of(squares, e, range_ptr, tl.where(first, balance_a, balance_b))
-    at = tl.where(first, scale_a + columns, scale_b + (columns - total_a))
-    tl.store(at, s, mask=inside)
-    tl.store(at + tl.where(first, total_a, total_b), nearest, mask=inside)
-
-
-@triton.jit(do_not_specialize=[*_SIZES, "stride_a", "stride_b", *_PARTS])
-def residues_kernel(
-    a,
-    b,
-    scale_a,
+    exponent_a,
     nearest_a,
-    scale_b,
+    exponent_b,
     nearest_b,
+    own,
+    norms,
+    range_ptr,
     out_a,
     out_b,
+    low_a,
+    low_b,
     table,
-    programs_a,
+    tiles_a,
     num_a,
     num_b,
     k,
@@ -491,23 +281,134 @@ def residues_kernel(
     sbb,
     sbv,
     sbk,
+    pitch16,
+    low_pitch,
+    num_parts,
     stride_a,
     stride_b,
-    pitch16,
-    num_parts,
+    total_a,
+    total,
+    balance_a,
+    balance_b,
     FORM: tl.constexpr,
     NUM_WORDS: tl.constexpr,
     TRUNCATES: tl.constexpr,
+    SUMS: tl.constexpr,
+    PTX: tl.constexpr,
     DP4A: tl.constexpr,
 ):
-    """Residues of one tile with given scales."""
+    """Scales and residues, and sizes and magnitudes with SUMS, of vectors that stay in registers."""
+    spot = place(tl.program_id(0), tiles_a, num_a, num_b, FORM.vectors)
+    first = spot[0]
+    vs = spot[2] + tl.arange(0, FORM.vectors)
+    ks = _along_k(0, FORM)
+    parts = _load_either((a, sab, sav, sak), (b, sbb, sbv, sbk), spot, ks, k, FORM)
+    block_e, sums = block_sizes(parts, 0, SUMS, PTX)
+    e = tl.max(block_e, axis=1)
+    block_n, block_s = joined_sizes(sums, block_e, e[:, None])
+    n, s = tl.sum(block_n, axis=1), tl.sum(block_s, axis=1)
+    scale, nearest = scale_of(n, e, range_ptr, tl.where(first, balance_a, balance_b))
+    exponents, to_nearest = tl.where(first, exponent_a, exponent_b), tl.where(first, nearest_a, nearest_b)
+    target = (exponents, to_nearest, tl.where(first, stride_a, stride_b), tl.where(first, 0, total_a))
+    store_sizes((n, s, e, scale, nearest), spot, vs, target, (own, norms, total), SUMS)
+    if SUMS:
+        _store_magnitudes(parts, e, low_a, low_b, spot, ks, low_pitch, FORM, PTX)
+    words = _integer_words(parts, scale, nearest, NUM_WORDS, TRUNCATES)
+    _store_residues(words, out_a, out_b, table, spot, ks, pitch16, num_parts, FORM, DP4A)
+
+
+@triton.jit(do_not_specialize=[*_SHAPE, *_SCALES, "panels_a", "panels", "ahead"])
+def pieces_kernel(
+    a,
+    b,
+    exponent_a,
+    nearest_a,
+    exponent_b,
+    nearest_b,
+    own,
+    norms,
+    range_ptr,
+    out_a,
+    out_b,
+    low_a,
+    low_b,
+    table,
+    block_sums,
+    block_e,
+    arrivals,
+    panels_a,
+    panels,
+    ahead,
+    num_a,
+    num_b,
+    k,
+    sab,
+    sav,
+    sak,
+    sbb,
+    sbv,
+    sbk,
+    pitch16,
+    low_pitch,
+    num_parts,
+    stride_a,
+    stride_b,
+    total_a,
+    total,
+    balance_a,
+    balance_b,
+    FORM: tl.constexpr,
+    LEFT: tl.constexpr,
+    RIGHT: tl.constexpr,
+    NUM_WORDS: tl.constexpr,
+    TRUNCATES: tl.constexpr,
+    SCALES: tl.constexpr,
+    RESIDUES: tl.constexpr,
+    SUMS: tl.constexpr,
+    PTX: tl.constexpr,
+    DP4A: tl.constexpr,
+):
+    """Scales with SCALES, else they are given, and residues with RESIDUES; sizes and magnitudes with SUMS.
+
+    Panels of 16 vectors follow each other: in every round the first programs take the blocks of one panel, the others
+    make the residues of a panel `ahead` rounds before, which a cache still holds. These wait for the scales of their
+    panel, which depend on programs with smaller indices only, and those wait for nobody.
+    """
+    blocks = tl.cdiv(k, NORM_BLOCK) if SCALES else 0
+    steps = tl.cdiv(k, FORM.blocks * NORM_BLOCK)
+    per_round = blocks + (steps * (PANEL // FORM.vectors) if RESIDUES else 0)
+    panel = tl.program_id(0) // per_round
+    task = tl.program_id(0) % per_round
     left, right = (a, sab, sav, sak), (b, sbb, sbv, sbk)
-    place = _place(tl.program_id(0), programs_a, num_a, num_b, FORM)
-    first, batch, vs, count = place
-    ks = _along_k(tl.program_id(1), FORM)
-    parts = _load_either(left, right, place, ks, k, FORM)
-    at = batch * tl.where(first, stride_a, stride_b) + vs
-    s = tl.load(tl.where(first, scale_a, scale_b) + at, mask=vs < count, other=0)
-    nearest = tl.load(tl.where(first, nearest_a, nearest_b) + at, mask=vs < count, other=1)
-    words = _integer_words(parts, s, nearest, NUM_WORDS, TRUNCATES)
-    _store_residues(words, out_a, out_b, table, place, ks, pitch16, num_parts, DP4A)
+    if task < blocks:
+        if panel < panels:
+            spot = place(panel, panels_a, num_a, num_b, PANEL)
+            first = spot[0]
+            exponents, to_nearest = tl.where(first, exponent_a, exponent_b), tl.where(first, nearest_a, nearest_b)
+            target = (exponents, to_nearest, tl.where(first, stride_a, stride_b), tl.where(first, 0, total_a))
+            workspace = (block_sums, block_e, arrivals)
+            panel_sizes(
+                *((left, right), spot, panel, task, blocks, k, workspace, target, (own, norms, total), range_ptr),
+                *(tl.where(first, balance_a, balance_b), LEFT, RIGHT, SUMS, PTX),
+            )
+    elif RESIDUES:
+        panel -= ahead
+        if panel >= 0:
+            first, batch, start, count = place(panel, panels_a, num_a, num_b, PANEL)
+            task -= blocks
+            spot = (first, batch, start + task // steps * FORM.vectors, count)
+            vs = spot[2] + tl.arange(0, FORM.vectors)
+            ks = _along_k(task % steps, FORM)
+            parts = _load_either(left, right, spot, ks, k, FORM)
+            if SCALES:
+                seen = tl.atomic_add(arrivals + panel, 0, sem="acquire")
+                while seen <= blocks:
+                    seen = tl.atomic_add(arrivals + panel, 0, sem="acquire")
+            at = batch * tl.where(first, stride_a, stride_b) + vs
+            scale = tl.load(tl.where(first, exponent_a, exponent_b) + at, mask=vs < count, other=0)
+            nearest = tl.load(tl.where(first, nearest_a, nearest_b) + at, mask=vs < count, other=1)
+            if SUMS:
+                e = tl.load(own + tl.where(first, 0, total_a) + batch * count + vs, mask=vs < count, other=0)
+                _store_magnitudes(parts, e, low_a, low_b, spot, ks, low_pitch, FORM, PTX)
+            words = _integer_words(parts, scale, nearest, NUM_WORDS, TRUNCATES)
+            _store_residues(words, out_a, out_b, table, spot, ks, pitch16, num_parts, FORM, DP4A)

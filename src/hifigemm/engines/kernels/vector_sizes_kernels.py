@@ -1,0 +1,278 @@
+"""Exponents, norms and sums of the magnitudes of vectors, on a GPU: numerics.scaling.vector_sizes and norm_scale.
+
+A vector is a row of A or a column of B. Tiles have the axes (k within a piece, vector, piece of a block, block of k).
+Every sum is one of integers below 2**53, so neither tiles nor the order of programs show in any bit.
+"""
+
+# mypy: disable-error-code="assignment, no-untyped-def"
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import triton
+import triton.language as tl
+
+__all__ = ["PANEL", "SizeForm", "block_sizes", "exponent_factors", "joined_sizes", "magnitude", "panel_sizes", "place"]
+
+NOT_FINITE = tl.constexpr(-(2**30))
+NO_EXPONENT = tl.constexpr(-2096)
+NORM_BLOCK = tl.constexpr(256)
+NORM_BITS = tl.constexpr(15)
+PANEL = tl.constexpr(16)
+SUM_BIT = tl.constexpr(40)
+SHRINK = tl.constexpr(1.0 - 2.0**-50)
+INFINITE = tl.constexpr(1025)
+ABSOLUTE = tl.constexpr(0x7FFFFFFFFFFFFFFF)
+
+
+@dataclass(frozen=True)
+class SizeForm:
+    """What is known of an operand whose sizes are taken when the kernel is compiled.
+
+    Attributes
+    ----------
+    side : int
+        1: the entries of a vector lie side by side, and its other strides count in units of `vector`. 2: those of
+        neighbouring vectors do. 0: neither.
+    even : bool
+        k is a multiple of 256, and the number of vectors one of 16.
+    vector : int
+        Entries that may be loaded at a time along k.
+    width : int
+        Components of an entry: 1, or 2 for complex operands.
+    piece : int
+        Entries along k that the threads share: a thread has few of a piece, but some of every piece.
+    """
+
+    side: int
+    even: bool
+    vector: int
+    width: int
+    piece: int
+
+
+@triton.jit
+def power_of_two(e):
+    """2.0**e for -1022 <= e <= 1023."""
+    return ((e.to(tl.int64) + 1023) << 52).to(tl.float64, bitcast=True)
+
+
+@triton.jit
+def low_word(x):
+    """The low 32 bits of float64."""
+    return x.to(tl.int64, bitcast=True).to(tl.int32)
+
+
+@triton.jit
+def _exponent_of(bits):
+    """Smallest e with x < 2**e from the bits of x >= 0; INFINITE for Inf and NaN, below -1074 for zero."""
+    raised = bits.to(tl.float64, bitcast=True) * 1267650600228229401496703205376.0
+    length = (raised.to(tl.int64, bitcast=True) >> 52).to(tl.int32)
+    biased = (bits >> 52).to(tl.int32)
+    return tl.where(biased > 0, biased - 1022, length - 1122)
+
+
+@triton.jit
+def place(index, tiles_a, num_a, num_b, VECTORS: tl.constexpr):
+    """Whether a tile belongs to A, its matrix of the stack, its first vector, and how many there are."""
+    first = index < tiles_a
+    count = tl.where(first, num_a, num_b)
+    own = tl.where(first, index, index - tiles_a)
+    tiles = tl.cdiv(count, VECTORS)
+    return first, (own // tiles).to(tl.int64), (own % tiles) * VECTORS, count
+
+
+@triton.jit
+def exponent_factors(e, BITS: tl.constexpr):
+    """Two float64 whose product is 2**(BITS - e), which is none itself for the exponents of tiny entries."""
+    power = BITS - tl.maximum(e, -1074)
+    up = tl.where(power > 900, 100, 0)
+    return power_of_two(up), power_of_two(power - up)
+
+
+@triton.jit
+def magnitude(x, first, second, UP: tl.constexpr, PTX: tl.constexpr):
+    """|x| * first * second below 2**31 as INT32, rounded up or down, 1 where it underflows while it is rounded up."""
+    if PTX:
+        return low_word(
+            tl.inline_asm_elementwise(
+                "fma.rp.f64 $0, $1, $2, 0d4330000000000000;" if UP else "fma.rm.f64 $0, $1, $2, 0d4330000000000000;",
+                "=d,d,d",
+                [tl.abs(x) * first, second],
+                dtype=tl.float64,
+                is_pure=True,
+                pack=1,
+            )
+        )
+    else:
+        size = tl.abs(x)
+        if UP:
+            rounded = tl.maximum(tl.ceil(size * first * second), tl.where(size > 0.0, 1.0, 0.0))
+        else:
+            rounded = tl.floor(size * first * second)
+        return low_word(rounded + 4503599627370496.0)
+
+
+@triton.jit
+def block_sizes(parts, OUTER: tl.constexpr, SUMS: tl.constexpr, PTX: tl.constexpr):
+    """Exponents e_q, INT32, and sums n_q + 2**40 s_q, INT64, of the blocks of a tile: shape (vectors, blocks).
+
+    OUTER is the axis, 0 or 2, along which a thread has many entries. s_q, below 2**24, is 0 without SUMS.
+    """
+    INNER: tl.constexpr = 1 - OUTER // 2
+    bits = parts[0].to(tl.int64, bitcast=True) & ABSOLUTE
+    for i in tl.static_range(1, len(parts)):
+        bits = tl.maximum(bits, parts[i].to(tl.int64, bitcast=True) & ABSOLUTE)
+    e = tl.max(_exponent_of(tl.max(bits, axis=OUTER)), axis=INNER)
+    first, second = exponent_factors(e, NORM_BITS)
+    first, second = first[None, :, None, :], second[None, :, None, :]
+    up = magnitude(parts[0], first, second, True, PTX)
+    squares = up.to(tl.int64) * up.to(tl.int64)
+    for i in tl.static_range(1, len(parts)):
+        other = magnitude(parts[i], first, second, True, PTX)
+        squares += other.to(tl.int64) * other.to(tl.int64)
+    sums = tl.sum(squares, axis=OUTER)
+    if SUMS:
+        sums += tl.sum(up, axis=OUTER).to(tl.int64) << SUM_BIT
+    return e, tl.sum(sums, axis=INNER)
+
+
+@triton.jit
+def joined_sizes(sums, block_e, e):
+    """ceil(n_q 4**(e_q - e)), ceil(s_q 2**(e_q - e)): sums of blocks on the grid of the whole vector, float64."""
+    down = tl.maximum(block_e - e, -500)
+    n = (sums & ((1 << SUM_BIT) - 1)).to(tl.float64) * power_of_two(2 * down)
+    s = ((sums >> SUM_BIT) & 0xFFFFFF).to(tl.float64) * power_of_two(down)
+    return tl.ceil(n), tl.ceil(s)
+
+
+@triton.jit
+def scale_of(squares, e, range_ptr, balance):
+    """numerics.scaling.scale_exponent plus `balance`, and 1 where integers are rounded to nearest, else 0."""
+    mantissa = tl.load(range_ptr)
+    power = tl.load(range_ptr + 1).to(tl.int32)
+    quotient = (mantissa / tl.where(squares == 0.0, 1.0, squares)) * SHRINK
+    log2 = ((quotient.to(tl.int64, bitcast=True) >> 52) & 0x7FF).to(tl.int32) - 1023 + power
+    finite = e < INFINITE
+    e = tl.where(squares == 0.0, 0, e)
+    s = tl.where(squares == 0.0, 0, (log2 >> 1) + NORM_BITS) - e + balance
+    return tl.where(finite, s, NOT_FINITE), (finite & (s + e >= NORM_BITS)).to(tl.int32)
+
+
+@triton.jit
+def store_sizes(found, spot, vs, target, sizes, SUMS: tl.constexpr):
+    """Scales, and with SUMS exponents, norms and sums of magnitudes, of the vectors `vs` of a place."""
+    n, s, e, scale, nearest = found
+    exponents, to_nearest, stride, start = target
+    _, batch, _, count = spot
+    inside = vs < count
+    at = batch * stride + vs
+    tl.store(exponents + at, scale, mask=inside)
+    tl.store(to_nearest + at, nearest, mask=inside)
+    if SUMS:
+        own, norms, total = sizes
+        finite = e < INFINITE
+        at = start + batch * count + vs
+        tl.store(own + at, e, mask=inside)
+        tl.store(norms + at, tl.where(finite, tl.sqrt(n), 0.0), mask=inside)
+        tl.store(norms + total + at, tl.where(finite, s, 0.0), mask=inside)
+
+
+@triton.jit
+def _block_of(operand, spot, q, k, SIDE: tl.constexpr, FORM: tl.constexpr):
+    """Block `q` of the vectors of a panel: (k within a piece, vector, piece, 1), 0 outside."""
+    x, sb, sv, sk = operand
+    _, batch, start, count = spot
+    vs = (start + tl.arange(0, PANEL))[None, :, None, None]
+    pieces = tl.arange(0, NORM_BLOCK // FORM.piece)[None, None, :, None] * FORM.piece
+    ks = q * NORM_BLOCK + tl.arange(0, FORM.piece)[:, None, None, None] + pieces
+    if SIDE == 1:
+        at = x + (batch * sb + vs.to(tl.int64) * sv) * (FORM.vector * FORM.width) + ks * FORM.width
+    elif SIDE == 2:
+        at = x + (batch * sb + start) * FORM.width + (vs - start) * FORM.width + ks.to(tl.int64) * (sk * FORM.width)
+    else:
+        at = x + (batch * sb + vs.to(tl.int64) * sv) * FORM.width + ks.to(tl.int64) * (sk * FORM.width)
+    WIDTH: tl.constexpr = FORM.width
+    parts = ()
+    for i in tl.static_range(WIDTH):
+        if FORM.even:
+            parts += (tl.load(at + i).to(tl.float64),)
+        else:
+            parts += (tl.load(at + i, mask=(ks < k) & (vs < count), other=0.0).to(tl.float64),)
+    return parts
+
+
+@triton.jit
+def _join(block_sums, block_e, blocks, SUMS: tl.constexpr):
+    """N, S and e of the vectors of a panel from those of its blocks."""
+    ROWS: tl.constexpr = 16
+    at = tl.arange(0, ROWS)[:, None] * PANEL + tl.arange(0, PANEL)[None, :]
+    e = tl.full([PANEL], NO_EXPONENT, tl.int32)
+    for start in range(0, blocks, ROWS):
+        mask = (start + tl.arange(0, ROWS) < blocks)[:, None]
+        e = tl.maximum(e, tl.max(tl.load(block_e + start * PANEL + at, mask=mask, other=NO_EXPONENT), axis=0))
+    n, s = tl.full([PANEL], 0.0, tl.float64), tl.full([PANEL], 0.0, tl.float64)
+    for start in range(0, blocks, ROWS):
+        mask = (start + tl.arange(0, ROWS) < blocks)[:, None]
+        own = tl.load(block_e + start * PANEL + at, mask=mask, other=NO_EXPONENT)
+        sums = tl.load(block_sums + start * PANEL + at, mask=mask, other=0)
+        own_n, own_s = joined_sizes(sums, own, e[None, :])
+        n += tl.sum(own_n, axis=0)
+        if SUMS:
+            s += tl.sum(own_s, axis=0)
+    return n, s, e
+
+
+@triton.jit
+def _store_block(operand, spot, q, at, k, block_sums, block_e, SIDE: tl.constexpr, FORM: tl.constexpr, SUMS, PTX):
+    parts = _block_of(operand, spot, q, k, SIDE, FORM)
+    e, sums = block_sizes(parts, 2, SUMS, PTX)
+    to = (at + q) * PANEL + tl.arange(0, PANEL)[:, None]
+    tl.store(block_sums + to, sums)
+    tl.store(block_e + to, e)
+
+
+@triton.jit
+def panel_sizes(
+    operands,
+    spot,
+    panel,
+    q,
+    blocks,
+    k,
+    workspace,
+    target,
+    sizes,
+    range_ptr,
+    balance,
+    LEFT: tl.constexpr,
+    RIGHT: tl.constexpr,
+    SUMS: tl.constexpr,
+    PTX: tl.constexpr,
+):
+    """Block `q` of 16 vectors. The last program of a panel to arrive joins its blocks, and arrives once more.
+
+    `workspace` holds what blocks found, and the number of arrivals for each panel, 0 beforehand.
+    """
+    left, right = operands
+    block_sums, block_e, arrivals = workspace
+    at = panel.to(tl.int64) * blocks
+    if spot[0]:
+        _store_block(left, spot, q, at, k, block_sums, block_e, LEFT.side, LEFT, SUMS, PTX)
+    else:
+        _store_block(right, spot, q, at, k, block_sums, block_e, RIGHT.side, RIGHT, SUMS, PTX)
+    tl.debug_barrier()
+    if tl.atomic_add(arrivals + panel, 1, sem="acq_rel") == blocks - 1:
+        n, s, e = _join(block_sums + at * PANEL, block_e + at * PANEL, blocks, SUMS)
+        scale, nearest = scale_of(n, e, range_ptr, balance)
+        store_sizes((n, s, e, scale, nearest), spot, spot[2] + tl.arange(0, PANEL), target, sizes, SUMS)
+        tl.debug_barrier()
+        tl.atomic_add(arrivals + panel, 1, sem="release")
+
+
+@triton.jit(do_not_specialize=["count"])
+def clear_kernel(arrivals, count, SIZE: tl.constexpr):
+    """Zeros."""
+    at = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
+    tl.store(arrivals + at, 0, mask=at < count)
