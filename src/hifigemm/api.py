@@ -336,7 +336,7 @@ def _product(
         asked = options.accuracy, options.scheme, options.return_report
         plan = plan_for(problem, left, right, *asked, engine, limit)
     else:
-        plan = fitted(plan, problem, limit, options.return_report)
+        plan = fitted(plan, problem, limit, options.workspace is not None, options.return_report)
     if idle:
         zeros = np.zeros((problem.batch, problem.m, problem.n), dtype, like=_array_of(a))
         plan, outcome = replace(plan, reason=idle), Outcome(epilogue.apply(zeros), 0.0, 0, [])

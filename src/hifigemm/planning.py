@@ -79,11 +79,13 @@ def second_plan(plan: Plan, ratio: float, engine: Engine, workspace: int) -> Pla
 
 
 @lru_cache(maxsize=256)
-def fitted(plan: Plan, problem: Problem, workspace: int, states_bound: bool) -> Plan:
-    """A plan that was passed, for this problem and workspace."""
-    if plan.target == NO_PROMISE and not states_bound:
+def fitted(plan: Plan, problem: Problem, workspace: int, is_limited: bool, states_bound: bool) -> Plan:
+    """A plan that was passed, for this problem; in other blocks where the workspace is limited or they may grow."""
+    says_less = plan.target == NO_PROMISE and not states_bound
+    if says_less:
         plan = replace(plan, target=NOTHING_STATED)
-    return plan.scheme.fit(plan, problem, workspace)
+    fits = plan.problem == problem and not is_limited and not (says_less and plan.fused)
+    return plan if fits else plan.scheme.fit(plan, problem, workspace)
 
 
 def workspace_limit(problem: Problem, workspace: int | None, engine: Engine) -> int:

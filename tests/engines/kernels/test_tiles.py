@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from hifigemm.engines import cache
 from hifigemm.engines.kernels import tiles
 from hifigemm.engines.kernels.tiles import Gpu, ProductShape, Tile, tile_for, tuned_tile, valid_tiles
 
@@ -73,7 +74,7 @@ class Event:
 def test_search_keeps_the_fastest_and_finds_it_again(monkeypatch, tmp_path):
     torch = pytest.importorskip("torch")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(tiles.sys, "platform", "linux")
+    monkeypatch.setattr(cache.sys, "platform", "linux")
     monkeypatch.setattr(torch.cuda, "Event", Event)
     gpu, shape = GPUS["h200"], ProductShape(1000, 1024, 513, 14)
     candidates = valid_tiles(gpu)[:4]
