@@ -248,8 +248,8 @@ def make_plan(
     with library.active():
         plan = plan_for(problem, *_stacks(a, b, shapes, dtype), accuracy, scheme, True, maker, limit)
     # What was seen of these operands holds for no others.
-    if plan.promised or plan.exact:
-        plan = plan.scheme.fit(replace(plan, promised=False, hopeful=False, exact=False), problem, limit)
+    if plan.exact or (plan.promised and not plan.hopeful):
+        plan = plan.scheme.fit(replace(plan, promised=False, exact=False), problem, limit)
     return plan
 
 
@@ -336,7 +336,7 @@ def _product(
         asked = options.accuracy, options.scheme, options.return_report
         plan = plan_for(problem, left, right, *asked, engine, limit)
     else:
-        plan = fitted(plan, problem, limit, options.workspace is not None, options.return_report)
+        plan = fitted(plan, problem, limit, engine.fused, options.workspace is not None, options.return_report)
     if idle:
         zeros = np.zeros((problem.batch, problem.m, problem.n), dtype, like=_array_of(a))
         plan, outcome = replace(plan, reason=idle), Outcome(epilogue.apply(zeros), 0.0, 0, [])
@@ -344,9 +344,12 @@ def _product(
         splits = usable_split(a, "left", plan, shapes.left), usable_split(b, "right", plan, shapes.right)
         try:
             outcome = multiply(plan, left, right, engine, limit, shift, epilogue, splits, sink)
+            ratio = None
         except HopeError as failed:
-            plan = second_plan(plan, failed.ratio, engine, limit)
-            outcome = multiply(plan, left, right, engine, limit, shift, epilogue, splits, sink)
+            ratio = failed.ratio
+        if ratio is not None:
+            plan = second_plan(plan, ratio, engine, limit)
+            outcome = multiply(plan, left, right, engine, limit, shift, epilogue, (None, None), sink)
         if options.key is not None and (sink is None) == (out is None):
             keep(options.key, plan, engine, (_array_of(a), _array_of(b)), (left, right), shapes.result, sink)
     report = _report(plan, outcome, engine)
@@ -375,7 +378,10 @@ def _report(plan: Plan, outcome: Outcome, engine: Engine) -> Report:
 
 def _deliver(result: Array | None, report: Report, library: Library, out: Any, return_report: bool) -> Any:
     """The result in `out`, if there is one, as an array of the operands' library, with its report if asked."""
-    if out is not None and result is not None:
-        library.take(out, "out")[...] = result
+    if out is not None:
+        if result is None:
+            library.note_change(out)
+        else:
+            library.take(out, "out")[...] = result
     given = library.give(cast(Array, result)) if out is None else out
     return (given, report) if return_report else given

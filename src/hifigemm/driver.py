@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -17,6 +16,7 @@ from hifigemm.numerics.scaling import Scale
 from hifigemm.numerics.special import clean, fill_nonfinite, nonfinite_vectors
 from hifigemm.plan import Block, Plan, Split
 from hifigemm.schemes import Native
+from hifigemm.schemes.promise import error_ratio
 
 __all__ = ["Outcome", "multiply", "watch", "whole_split"]
 
@@ -92,9 +92,10 @@ def multiply(
     whole = engine.whole_product(plan)
     if whole is not None:
         values = whole(a, b, shift, epilogue, splits, out)
-        return Outcome(values, plan.scheme.stated_bound(plan), plan.num_products, [])
+        notes = ["over- and underflow as the library has them"] if isinstance(plan.scheme, Native) else []
+        return Outcome(values, plan.scheme.stated_bound(plan), plan.num_products, notes)
     if plan.hopeful:
-        raise HopeError(math.inf)
+        raise HopeError(engine.override(error_ratio)(a, b, engine, plan.part, max(workspace // 256, 1)))
     outcome = _in_steps(plan, a, b, engine, workspace, shift, splits)
     outcome.values = epilogue.apply(outcome.values)
     return outcome
@@ -133,7 +134,7 @@ def whole_split(plan: Plan, x: Array, side: str, engine: Engine) -> Split:
 
     Inf and NaN count as zeros, or are marked in the scale by fused kernels, which fill their results in.
     """
-    x = x if plan.fused or np.isfinite(x).all() else clean(x)
+    x = x if (plan.fused and not plan.judged) or np.isfinite(x).all() else clean(x)
     return plan.scheme.split(plan, x, side, plan.scheme.scales(plan, x, side, engine), engine)
 
 

@@ -44,7 +44,8 @@ def info() -> Info:
         "numpy": f"{np.__version__} with {blas['name']} {blas['version']}",
         "cores": str(os.cpu_count()),
     }
-    described, gpus = {}, ()
+    described: dict[str, str] = {}
+    gpus: tuple[str, ...] = ()
     for name in available():
         engine = engine_for(name)
         described[name] = f"{engine.device}: exact products of {', '.join(sorted(engine.products))}"

@@ -8,7 +8,7 @@ devices or libraries.
 from __future__ import annotations
 
 import sys
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,12 +42,16 @@ class Library:
         return self.device == "cpu"
 
     def active(self) -> AbstractContextManager[Any]:
-        """A context in which kernels go to this device."""
-        if self.on_host:
+        """A context in which kernels go to this device and torch multiplies in the formats that it is given."""
+        if self.name == "numpy":
             return nullcontext()
         import torch
 
-        return torch.cuda.device(self.device)
+        context = ExitStack()
+        context.enter_context(torch.autocast(self.device.partition(":")[0], enabled=False))
+        if not self.on_host:
+            context.enter_context(torch.cuda.device(self.device))
+        return context
 
     def owns(self, x: Any) -> bool:
         """Whether x is an array of this library on this device."""
@@ -83,13 +87,20 @@ class Library:
             return None
         from hifigemm.engines.device_array import unwrap
 
-        storage = out.untyped_storage().data_ptr()
-        if any(unwrap(x).untyped_storage().data_ptr() == storage for x in operands):
+        first, last = _extent(out)
+        if any(first < end and start < last for start, end in (_extent(unwrap(x)) for x in operands)):
             return None
         try:
             return self.take(out.view(stack), "out")
         except RuntimeError:
             return None
+
+    def note_change(self, x: Any) -> None:
+        """Count a change of a tensor that its library did not see."""
+        if self.name == "torch" and not x.is_inference():
+            import torch
+
+            torch.autograd.graph.increment_version(x)
 
     def version(self, x: Any) -> int | None:
         """How often a tensor was changed in place; None where that is not counted."""
@@ -121,7 +132,8 @@ def library_of(*operands: tuple[str, Any]) -> Library:
     """
     found: dict[str, Library] = {}
     for name, x in operands:
-        library = getattr(x, "library", None) or _library(x)
+        own = getattr(x, "library", None)
+        library = own if isinstance(own, Library) else _library(x)
         if library is not None:
             found[name] = library
     libraries = list(dict.fromkeys(found.values()))
@@ -148,6 +160,12 @@ def _library(x: Any) -> Library | None:
             "from_dlpack"
         )
     return None
+
+
+def _extent(x: Any) -> tuple[int, int]:
+    """Addresses of the first byte and behind the last one of a tensor."""
+    spread = sum((n - 1) * s for n, s in zip(x.shape, x.stride(), strict=True)) + 1
+    return x.data_ptr(), x.data_ptr() + spread * x.element_size()
 
 
 def _check_tensor(x: Any, name: str) -> None:

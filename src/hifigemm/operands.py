@@ -138,6 +138,8 @@ def check_out(out: Any, shape: tuple[int, ...], dtype: np.dtype[Any], library: L
     """
     if not library.owns(out):
         raise TypeError(f"out is a {type(out).__name__}; expected an array of {library}")
+    if library.name == "torch" and (out.is_conj() or out.is_neg()):
+        raise ValueError("out is a conjugated or negated view; pass out.resolve_conj().resolve_neg()")
     taken = library.take(out, "out")
     if taken.shape != shape:
         raise ValueError(f"out has shape {taken.shape}; the result has shape {shape}")
@@ -145,3 +147,5 @@ def check_out(out: Any, shape: tuple[int, ...], dtype: np.dtype[Any], library: L
         raise TypeError(f"out has dtype {taken.dtype}; the result has dtype {dtype}")
     if not taken.flags.writeable:
         raise ValueError("out is read-only")
+    if isinstance(taken, np.ndarray) and any(s == 0 and n > 1 for s, n in zip(taken.strides, shape, strict=True)):
+        raise ValueError(f"entries of out share memory: its strides are {taken.strides}")

@@ -7,17 +7,16 @@ from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from numbers import Integral
-from typing import cast
 
 from hifigemm.accuracy import NO_PROMISE, NOTHING_STATED, Accuracy, resolve
 from hifigemm.engine import Engine
 from hifigemm.exceptions import PlanError
 from hifigemm.numerics.bits import Array
 from hifigemm.plan import Plan, Prepared, Problem, Split
-from hifigemm.schemes import Native, Ozaki2, Scheme
+from hifigemm.schemes import Native, Scheme
 from hifigemm.select import as_scheme, check_forced, choose, settle
 
-__all__ = ["Options", "given_plan", "own_stack", "plan_for", "second_plan", "usable_split", "workspace_limit"]
+__all__ = ["Options", "fitted", "given_plan", "own_stack", "plan_for", "second_plan", "usable_split", "workspace_limit"]
 
 
 @dataclass(frozen=True)
@@ -73,14 +72,16 @@ def plan_for(
 
 def second_plan(plan: Plan, ratio: float, engine: Engine, workspace: int) -> Plan:
     """The plan after a hopeful one, from the error ratio of its operands."""
-    scheme = cast(Ozaki2, plan.scheme)
-    plan = scheme.replan(plan, ratio, workspace)
+    plan = plan.scheme.replan(plan, ratio, workspace)
     return settle(plan, engine) if plan.free else plan
 
 
 @lru_cache(maxsize=256)
-def fitted(plan: Plan, problem: Problem, workspace: int, is_limited: bool, states_bound: bool) -> Plan:
+def fitted(plan: Plan, problem: Problem, workspace: int, fused: bool, is_limited: bool, states_bound: bool) -> Plan:
     """A plan that was passed, for this problem; in other blocks where the workspace is limited or they may grow."""
+    if plan.fused and not fused:
+        plan = replace(plan, fused=False, promised=False, hopeful=False)
+        is_limited = True
     says_less = plan.target == NO_PROMISE and not states_bound
     if says_less:
         plan = replace(plan, target=NOTHING_STATED)

@@ -36,7 +36,7 @@ def choose(problem: Problem, target: Target, engine: Engine) -> Scheme:
     for native in (Native(), Native(product="fp64")):
         if native.keeps(problem, target):
             return Ozaki2(scaling="fast") if native == Native() and _residues_pay(problem, target, engine) else native
-    return Ozaki2(scaling="fast") if engine.costs is not None else Ozaki1(product="fp64")
+    return Ozaki2(scaling="fast") if engine.fused else Ozaki1(product="fp64")
 
 
 def settle(plan: Plan, engine: Engine) -> Plan:
@@ -47,11 +47,12 @@ def settle(plan: Plan, engine: Engine) -> Plan:
     if not native.keeps(plan.problem, plan.target):
         return plan
     own, others = costs.residue_seconds(plan.problem, plan.num_products, True), costs.native_seconds(plan.problem)
-    if plan.promised and own < others:
+    known = plan.promised or plan.exact
+    if known and own < others:
         return plan
     taken = native.planned(plan.problem, plan.target, engine)
-    why = f"{plan.num_products} residue products" if plan.promised else "an unknown number of residue products"
-    return replace(taken, reason=f"{taken.reason}; these operands would take {why}")
+    why = f"{plan.num_products} residue products" if known else "an unknown number of residue products"
+    return replace(taken, free=True, reason=f"{taken.reason}; these operands would take {why}")
 
 
 def _residues_pay(problem: Problem, target: Target, engine: Engine) -> bool:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from typing import Any
 
 from hifigemm.accuracy import Accuracy
-from hifigemm.engine import Engine
+from hifigemm.engine import Engine, RepeatedProduct
 from hifigemm.numerics.bits import Array
 from hifigemm.plan import Plan
 
@@ -21,12 +21,11 @@ __all__ = ["find", "keep", "key_of"]
 
 log = logging.getLogger("hifigemm")
 
-Repeated = Callable[[Any, Any, Any], Any]
-
 _LARGEST = 2**37
 """Multiplications above which the host is ahead of the device anyway."""
 _LIMIT = 1024
-_kept: dict[Hashable, tuple[Repeated, str]] = {}
+_kept: dict[Hashable, tuple[RepeatedProduct, str]] = {}
+_refused: set[Hashable] = set()
 
 
 def key_of(
@@ -34,28 +33,35 @@ def key_of(
 ) -> Hashable:
     """What two calls must share; None where calls of this kind are not kept."""
     torch = sys.modules.get("torch")
-    if torch is None or type(a) is not torch.Tensor or type(b) is not torch.Tensor or not (a.is_cuda and b.is_cuda):
+    if torch is None or type(a) is not torch.Tensor or not a.is_cuda or torch.is_autocast_enabled():
         return None
-    if a.requires_grad or b.requires_grad or a.dtype is not b.dtype or a.device != b.device:
-        return None
-    if a.device.index != torch.cuda.current_device():
+    tensors = (a, b) if out is None else (a, b, out)
+    if not all(_is_plain(torch, x, a) for x in tensors) or a.device.index != torch.cuda.current_device():
         return None
     at, bt, target = a.data_ptr(), b.data_ptr(), None
     if out is not None:
-        if type(out) is not torch.Tensor or out.device != a.device or out.dtype is not a.dtype or out.requires_grad:
-            return None
         if out.untyped_storage().data_ptr() in (a.untyped_storage().data_ptr(), b.untyped_storage().data_ptr()):
             return None
         target = out.shape, out.stride(), out.data_ptr() & 15
     return (
         *(a.shape, a.stride(), a.dtype, at & 15, b.shape, b.stride(), b.dtype, bt & 15, a.device, at == bt),
-        *(target, accuracy, scheme, engine, workspace),
+        *(target, type(accuracy), accuracy, scheme, engine, type(workspace), workspace),
     )
 
 
-def find(key: Hashable) -> Repeated | None:
+def _is_plain(torch: Any, x: Any, first: Any) -> bool:
+    """Whether x is a dense tensor like the first one whose memory is what it says."""
+    if type(x) is not torch.Tensor or x.device != first.device or x.dtype is not first.dtype:
+        return False
+    return x.layout is torch.strided and not (x.requires_grad or x.is_conj() or x.is_neg())
+
+
+def find(key: Hashable) -> RepeatedProduct | None:
     """What an earlier call of this kind has left."""
-    kept = _kept.get(key)
+    try:
+        kept = _kept.get(key)
+    except TypeError:  # an option that cannot be hashed, which is refused later
+        return None
     if kept is None:
         return None
     if log.isEnabledFor(logging.INFO):
@@ -74,10 +80,14 @@ def keep(
 ) -> None:
     """Leave a function for calls of this kind, where the plan of this one allows it; see `Engine.repeated_product`."""
     p = plan.problem
-    if p.batch * p.m * p.n * p.k > _LARGEST or plan.promised or plan.exact:
+    rests_on_data = plan.free or plan.promised or plan.exact
+    if rests_on_data or p.batch * p.m * p.n * p.k > _LARGEST or key in _refused:
         return
     repeated = engine.repeated_product(plan, operands, stacks, result_shape, out)
-    if repeated is not None:
-        if len(_kept) >= _LIMIT:
-            _kept.clear()
+    if max(len(_kept), len(_refused)) >= _LIMIT:
+        _kept.clear()
+        _refused.clear()
+    if repeated is None:
+        _refused.add(key)
+    else:
         _kept[key] = repeated, f"{p}: {plan.scheme}, {plan.reason}"

@@ -25,7 +25,7 @@ def search_tiles(shapes: Sequence[tuple[int, int, int]], batch: int) -> list[tup
 
     device = torch.device("cuda", torch.cuda.current_device())
     gpu, constants = gpu_of(device), residue_constants(real_moduli()[:COUNT], device)
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for m, n, k in shapes:
         pitch = -(-k // 16) * 16
         sizes = (m, pitch), (n, pitch), (-(-m // 128) * 128, -(-n // 256) * 256)

@@ -58,7 +58,7 @@ class Rates:
         at = max(i for i, n in enumerate(_SIZES) if n <= size)
         after = min(at + 1, len(_SIZES) - 1)
         share = 0.0 if after == at else math.log(size / _SIZES[at]) / math.log(_SIZES[after] / _SIZES[at])
-        rate = rates[at] + share * (rates[after] - rates[at])
+        rate = rates[at] ** (1.0 - share) * rates[after] ** share
         moved = p.batch * (p.m * p.k + p.k * p.n + p.m * p.n) * p.dtype.itemsize
         return max(2 * multiplications / rate, moved / self.bandwidth) + self.launch
 
@@ -110,7 +110,10 @@ def _kept(name: str) -> Rates | None:
     try:
         found = cache.load(_FILE)[name]
         values: dict[str, Any] = {key: tuple(x) if isinstance(x, list) else x for key, x in found.items()}
-        return Rates(**values)
+        rates = Rates(**values)
+        natives = (rates.native_fp64, rates.native_fp32)
+        numbers = (*rates.native_fp64, *rates.native_fp32, rates.int8, rates.bandwidth, rates.launch)
+        return rates if all(len(x) == len(_SIZES) for x in natives) and min(numbers) > 0 else None
     except (KeyError, TypeError, AttributeError):
         return None
 

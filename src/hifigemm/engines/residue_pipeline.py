@@ -15,9 +15,9 @@ import torch
 from hifigemm.engine import Engine, RepeatedProduct, WholeProduct
 from hifigemm.engines.device_array import unwrap, wrap
 from hifigemm.engines.kernels import int8_product, reconstruction, vectors
-from hifigemm.engines.kernels.launch import Replay, empty, recording
+from hifigemm.engines.kernels.launch import Replay, empty, enters_directly, recording
 from hifigemm.engines.kernels.looks import Look
-from hifigemm.exceptions import HopeError
+from hifigemm.exceptions import HopeError, PlanError
 from hifigemm.formats import Format
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.epilogue import PLAIN, Epilogue
@@ -25,7 +25,7 @@ from hifigemm.numerics.residues import ModuliSet, moduli_set
 from hifigemm.numerics.scaling import Scale, norm_bits
 from hifigemm.plan import Plan, Split
 
-__all__ = ["OVERRIDES", "stages", "whole_product"]
+__all__ = ["OVERRIDES", "repeated", "stages", "whole_product"]
 
 Tensor = Any
 _PITCH = 16
@@ -52,6 +52,8 @@ def _whole(
     left, right = unwrap(a), unwrap(b)
     moduli = moduli_set(plan.num_products, False)
     balances = plan.balance, -plan.balance
+    if plan.hopeful and torch.cuda.is_current_stream_capturing():
+        raise PlanError("while a graph is captured, a count cannot come from the operands: give num_moduli")
     ratio: Tensor = None
     found: Sequence[Any] = (None, None)
     if plan.hopeful:
@@ -88,6 +90,8 @@ def repeated(
     target: Array | None,
 ) -> RepeatedProduct | None:
     """The whole product as recorded launches; None where an operand was copied or a launch cannot be repeated."""
+    if not enters_directly():
+        return None
     left, right = (unwrap(x) for x in stacks)
     if [x.data_ptr() for x in (left, right)] != [unwrap(x).data_ptr() for x in operands]:
         return None
@@ -145,17 +149,13 @@ def _multiply(left: Tensor, right: Tensor, moduli: ModuliSet) -> Tensor:
     return products
 
 
-def _constants(moduli: ModuliSet, num_parts: int, device: Any) -> Tensor:
-    """What the product kernel knows of the moduli of all parts; complex operands have two or three for each."""
-    if num_parts == len(moduli.moduli):
-        return int8_product.residue_constants(moduli.moduli, device)
-    many = (3 if j is None else 2 for j in moduli.splits)
-    repeated = tuple(p for p, times in zip(moduli.moduli, many, strict=True) for _ in range(times))
-    return int8_product.residue_constants(repeated, device)
-
-
 def _padded_shape(m: int, n: int) -> tuple[int, int]:
     return -(-m // _ROWS) * _ROWS, -(-n // _COLUMNS) * _COLUMNS
+
+
+def _constants(moduli: ModuliSet, num_parts: int, device: Any) -> Tensor:
+    """What the product kernel knows of the moduli of all parts."""
+    return int8_product.residue_constants(moduli.of_parts(num_parts), device)
 
 
 def _norm_scale(x: Array, axis: int, moduli: ModuliSet, balance: int, part: int) -> Scale:
@@ -201,11 +201,17 @@ def _rounded_integers(
     return wrap(out)
 
 
+def _error_ratio(a: Array, b: Array, engine: Engine, part: int, entries: int) -> float:
+    """schemes.promise.error_ratio of real operands."""
+    return float(Look(unwrap(a), unwrap(b), moduli_set(2, False)).ratio())
+
+
 OVERRIDES: dict[str, Callable[..., Any]] = {
     "norm_scale": _norm_scale,
     "scaled_residues": _scaled_residues,
     "multiply_parts": _multiply_parts,
     "rounded_integers": _rounded_integers,
+    "error_ratio": _error_ratio,
 }
 """Fused versions by the name of the plain function."""
 

@@ -8,10 +8,12 @@ from PyTorch's allocator.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import cached_property, lru_cache
+from importlib.util import find_spec
 from typing import Any, ClassVar, cast
 
 import numpy as np
@@ -33,6 +35,9 @@ __all__ = ["CudaEngine", "TorchEngine", "describe_gpus", "torch_engine"]
 
 _MODELS = {7: V100, 8: A100, 9: H100}
 """Tensor cores by the major compute capability; later ones add as B200 does."""
+_SINGLE = (torch.float32, torch.complex64)
+_LOCK = threading.RLock()
+"""torch's precision of FP32 products is a setting of the process."""
 _WORDS = {FP16: torch.float16, BF16: torch.bfloat16, TF32: torch.float32}
 
 
@@ -87,9 +92,9 @@ class CudaEngine:
         return f"{self.place} ({torch.cuda.get_device_name(self.place)})"
 
     @cached_property
-    def costs(self) -> Rates:
-        """Measured rates of this device."""
-        return rates_of(self.place)
+    def costs(self) -> Rates | None:
+        """Measured rates of this device; None without Triton."""
+        return rates_of(self.place) if find_spec("triton") is not None else None
 
     @cached_property
     def model(self) -> TensorCoreModel:
@@ -118,13 +123,11 @@ class CudaEngine:
         if spec.operand in _WORDS:
             return wrap(_words_product(x, y, spec.operand))
         dtype = torch.float64 if spec.operand is FP64 else torch.float32
-        with _ieee_float32():
-            return wrap(torch.matmul(x.to(dtype), y.to(dtype)))
+        return wrap(_native_matmul(x.to(dtype), y.to(dtype), None))
 
     def native_product(self, a: Array, b: Array) -> Array:
         """torch.matmul, FP32 operands without TF32."""
-        with _ieee_float32():
-            return wrap(torch.matmul(unwrap(a), unwrap(b)))
+        return wrap(_native_matmul(unwrap(a), unwrap(b), None))
 
     def accumulation(self, fmt: Format) -> Accumulation:
         """Tensor cores in FP32 for FP16, BF16 and TF32 words, FP64 sums for FP32 words ("TF64"); see `Engine`.
@@ -183,7 +186,7 @@ class CudaEngine:
 
         whole = self.whole_product(plan)
         if whole == self._native:
-            return _matmul if plan.problem.fmt is FP64 else _ieee_matmul
+            return _native_matmul if all(x.ndim == 2 for x in operands) else None
         if whole is None or plan.scheme.name != "ozaki2" or torch.cuda.is_current_stream_capturing():
             return None
         return residue_pipeline.repeated(plan, operands, stacks, result_shape, out)
@@ -197,28 +200,31 @@ class CudaEngine:
     def _native(self, a: Array, b: Array, shift: int, epilogue: Any, splits: Any, out: Array | None) -> Array:
         """The library's product as it is, over- and underflow included."""
         if out is not None and not shift and epilogue.idle:
-            _ieee_matmul(unwrap(a), unwrap(b), unwrap(out))
+            _native_matmul(unwrap(a), unwrap(b), unwrap(out))
             return out
         c = self.native_product(a, b)
-        result: Array = epilogue.apply(scale_by_power(c, np.array(shift)) if shift else c)
+        if shift:
+            parts = c.view(c.real.dtype)
+            c = scale_by_power(parts, np.array(shift)).astype(parts.dtype).view(c.dtype)
+        result: Array = epilogue.apply(c)
         return result
 
 
-def _matmul(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
-    return torch.matmul(a, b, out=out)
-
-
-def _ieee_matmul(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
-    """torch.matmul without TF32."""
-    with _ieee_float32():
-        return torch.matmul(a, b, out=out)
+def _native_matmul(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
+    """torch.matmul in IEEE arithmetic; a stack of one is multiplied as the matrix that it is."""
+    single = a.ndim == 3 and len(a) == len(b) == 1
+    if single:
+        a, b, out = a[0], b[0], None if out is None else out[0]
+    with _float32_precision("ieee") if a.dtype in _SINGLE else nullcontext():
+        c = torch.matmul(a, b, out=out)
+    return c[None] if single else c
 
 
 def _words_product(x: torch.Tensor, y: torch.Tensor, fmt: Format) -> torch.Tensor:
     """x @ y in FP32 on the tensor cores, for stacks (batch or 1, m, k) and (batch or 1, k, n) of words of `fmt`."""
     x, y = x.to(_WORDS[fmt]), y.to(_WORDS[fmt])
     if fmt is TF32:
-        with _tf32():
+        with _float32_precision("tf32"):
             return torch.matmul(x, y)
     batch = max(len(x), len(y))
     return torch.bmm(x.expand(batch, -1, -1), y.expand(batch, -1, -1), out_dtype=torch.float32)
@@ -226,21 +232,12 @@ def _words_product(x: torch.Tensor, y: torch.Tensor, fmt: Format) -> torch.Tenso
 
 @contextmanager
 def _float32_precision(precision: str) -> Iterator[None]:
-    """FP32 products in IEEE arithmetic ("highest") or as TF32 ("high"), whatever torch is set to."""
-    before = torch.get_float32_matmul_precision()
-    if before == precision:
-        yield
-        return
-    torch.set_float32_matmul_precision(precision)
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
-
-
-def _ieee_float32() -> Any:
-    return _float32_precision("highest")
-
-
-def _tf32() -> Any:
-    return _float32_precision("high")
+    """FP32 products in IEEE arithmetic ("ieee") or as TF32 ("tf32"), whatever torch is set to."""
+    settings = torch.backends.cuda.matmul
+    with _LOCK:
+        before = settings.fp32_precision
+        settings.fp32_precision = precision
+        try:
+            yield
+        finally:
+            settings.fp32_precision = before

@@ -88,6 +88,13 @@ class ModuliSet:
     moduli: tuple[int, ...]
     splits: tuple[int | None, ...]
 
+    def of_parts(self, count: int) -> tuple[int, ...]:
+        """The modulus of each of `count` parts: one for real operands, two or three for each of complex ones."""
+        if count == len(self.moduli):
+            return self.moduli
+        many = (3 if j is None else 2 for j in self.splits)
+        return tuple(p for p, times in zip(self.moduli, many, strict=True) for _ in range(times))
+
     @cached_property
     def modulus_product(self) -> int:
         """P, the product of the moduli."""

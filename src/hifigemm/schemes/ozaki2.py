@@ -11,7 +11,8 @@ Exact when
     sum_h |A'||B'| <= half_range(P), by the choice of s and t in numerics/scaling.py, and k_block 128**2 < 2**31.
     The result is correctly rounded where 2**s_i A_i and 2**t_j B_j are integers already.
 Cost
-    num_moduli products, one more for accurate scaling; complex: 2 or 3 for each modulus.
+    num_moduli products, one more for accurate scaling, or of magnitudes where the operands tell how many they need;
+    complex: 2 or 3 for each modulus.
 References
     [OUI25] Ozaki scheme II, arXiv:2504.08009. [UOI25b] arXiv:2508.03984. [UMIOG26] complex, arXiv:2512.08321.
     [UOI26] error bounds, arXiv:2602.02549.
@@ -52,9 +53,6 @@ from hifigemm.schemes.residue_products import (
 from hifigemm.schemes.scheme import Scheme, check_count, exact_int8, finished, product_spec
 
 __all__ = ["Ozaki2"]
-
-_LEAST_RANGE = 2**42
-"""T of at least this size: integers are rounded to nearest, and k / T stays below 2**-20 for k below 2**22."""
 
 
 @dataclass(frozen=True)
@@ -133,7 +131,7 @@ class Ozaki2(Scheme):
     def _choice(self, problem: Problem, a: Array, b: Array, target: Target, engine: Engine, workspace: int) -> _Choice:
         if self.num_moduli is not None:
             return _Choice(self.num_moduli, f"{self.num_moduli} moduli, as asked")
-        expected = crt.count_for_bits(_wanted_bits(problem, target), problem.is_complex)
+        expected = _expected_count(problem, target)
         tells = self.scaling == "fast" and not target.correct and math.isfinite(target.r)
         if tells and engine.looks_on_the_way and not problem.is_complex:
             return replace(_promise(expected, target), hopeful=True)
@@ -168,8 +166,7 @@ class Ozaki2(Scheme):
 
     def expected_products(self, problem: Problem, target: Target) -> int:
         """Products that operands without wide exponents take."""
-        count = crt.count_for_bits(_wanted_bits(problem, target), problem.is_complex)
-        return num_parts(_moduli(problem, count), problem.is_complex)
+        return num_parts(_moduli(problem, _expected_count(problem, target)), problem.is_complex)
 
     def fit(self, plan: Plan, problem: Problem, workspace: int) -> Plan:
         """Blocks by the bytes of residues and working copies of rows and columns, and of residues of entries."""
@@ -251,6 +248,7 @@ class Ozaki2(Scheme):
             return Ozaki1().plan(problem, empty, empty, plan.target, engine, workspace) if plan.free else None
         count = min(self.count + max(self.count // 2, 1), crt.MAX_MODULI)
         scheme = replace(self, num_moduli=count)
+        plan = replace(plan, num_products=num_parts(_moduli(problem, count), problem.is_complex), hopeful=False)
         finer = replace(
             plan, scheme=scheme, balance=0, exact=False, promised=False, reason=f"refined to {count} moduli"
         )
@@ -304,7 +302,20 @@ def _enough(problem: Problem, target: Target, ratio: float) -> int | None:
     wanted = ratio * (1.0 + 2.0**-19) / target.r
     if not math.isfinite(wanted):
         return None
-    return crt.count_for_range(max(math.ceil(wanted), _LEAST_RANGE) ** 2, problem.is_complex)
+    return crt.count_for_range(max(math.ceil(wanted), _least_norm(problem)) ** 2, problem.is_complex)
+
+
+def _least_norm(problem: Problem) -> int:
+    """T from which on k / (2 T) lies within the 2**-19 that `_enough` adds, and all rounding is to nearest."""
+    return problem.terms << 19
+
+
+def _expected_count(problem: Problem, target: Target) -> int:
+    """Moduli that data of one size take, and not fewer than `_enough` ever says."""
+    count = crt.count_for_bits(_wanted_bits(problem, target), problem.is_complex)
+    if target.correct or math.isinf(target.r):
+        return count
+    return max(count, crt.count_for_range(_least_norm(problem) ** 2, problem.is_complex) or crt.MAX_MODULI)
 
 
 def _moduli(problem: Problem, count: int) -> crt.ModuliSet:

@@ -22,7 +22,6 @@ from hifigemm.schemes.scheme import exact_int8
 __all__ = [
     "multiply_parts",
     "num_parts",
-    "part_moduli",
     "product_operands",
     "product_residues",
     "residue_bytes",
@@ -85,18 +84,10 @@ def multiply_parts(left: Array, right: Array, moduli: ModuliSet, engine: Engine)
     """
     shape = (max(len(left), len(right)), left.shape[1], left.shape[2], right.shape[2])
     out = np.empty(shape, np.int8, like=left)
-    for q, p in enumerate(part_moduli(moduli, left.shape[1])):
+    for q, p in enumerate(moduli.of_parts(left.shape[1])):
         product = exact_int8(engine, left[:, q], np.swapaxes(right[:, q], 1, 2), 128, 128)
         out[:, q] = reduce_centred(product.astype(np.float64), p)
     return out
-
-
-def part_moduli(moduli: ModuliSet, count: int) -> tuple[int, ...]:
-    """The modulus of each of `count` parts: for complex operands a modulus has two or three."""
-    if count == len(moduli.moduli):
-        return moduli.moduli
-    many = (3 if j is None else 2 for j in moduli.splits)
-    return tuple(p for p, times in zip(moduli.moduli, many, strict=True) for _ in range(times))
 
 
 def product_residues(products: Array, moduli: ModuliSet) -> Array:

@@ -2,7 +2,9 @@
 
 The driver calls them in this order. plan chooses counts and block sizes; scales (or joint_scales) looks at whole
 operands where the scheme needs that; split turns rows of A or columns of B into parts; multiply makes the products of
-one block of C on an engine; refine gives a finer plan for the entries whose promise is not yet kept.
+one block of C on an engine; refine gives a finer plan for the entries whose promise is not yet kept. Where an engine
+carries a whole plan out at once, stated_bound says what is known of its error; suffices and replan belong to plans
+whose count is a guess that the engine checks on the way.
 """
 
 from __future__ import annotations
@@ -69,6 +71,10 @@ class Scheme:
     def stated_bound(self, plan: Plan) -> float:
         """Error / |A||B| that is known not to be exceeded before anything is multiplied."""
         return 0.0 if plan.exact else plan.target.r if plan.promised else math.inf
+
+    def replan(self, plan: Plan, ratio: float, workspace: int) -> Plan:
+        """The plan for a ratio that was too large for a hopeful one."""
+        raise NotImplementedError
 
     def suffices(self, plan: Plan, ratio: float) -> bool:
         """Whether a hopeful plan keeps its target for operands with this `promise.error_ratio`."""

@@ -18,7 +18,18 @@ from typing import Any
 import torch
 import triton
 
-__all__ = ["Address", "BoundLaunch", "Launch", "Recorder", "Replay", "TensorMap", "empty", "recording", "tensor_map"]
+__all__ = [
+    "Address",
+    "BoundLaunch",
+    "Launch",
+    "Recorder",
+    "Replay",
+    "TensorMap",
+    "empty",
+    "enters_directly",
+    "recording",
+    "tensor_map",
+]
 
 _KNOWN_SERIES = ("3.6",)
 """Triton versions whose compiled kernels are entered directly."""
@@ -104,7 +115,7 @@ _MAP_METADATA: dict[tuple[Any, ...], Any] = {}
 
 
 @cache
-def _enters_directly() -> bool:
+def enters_directly() -> bool:
     """Whether compiled kernels of this Triton can be entered without its JIT."""
     known = triton.__version__.rpartition(".")[0] in _KNOWN_SERIES
     pieces = ("_cuda_getDevice", "_cuda_getCurrentRawStream")
@@ -139,7 +150,7 @@ class Launch:
         self.kernel = kernel
         self._variants: dict[tuple[Any, ...], _Entry | None] = {}
         parameters = getattr(kernel, "params", None)
-        self._direct = parameters is not None and _enters_directly()
+        self._direct = parameters is not None and enters_directly()
         if parameters is None or not self._direct:
             return
         constant = [p.is_constexpr for p in parameters]
@@ -334,6 +345,7 @@ class Replay:
             size = -(-made.numel() * made.element_size() // 256) * 256
             self._places[made.data_ptr()] = (len(tensors), self.nbytes, size)
             self.nbytes += size
+        self._tables = [x for launch in recorder.launches for x in launch[2] if type(x) is torch.Tensor]
         self._places |= {x.data_ptr(): (i, 0, 1) for i, x in enumerate(tensors)}
         self._launches = [self._moved(*launch) for launch in recorder.launches]
 

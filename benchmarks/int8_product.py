@@ -1,0 +1,108 @@
+"""Rates of the INT8 residue product kernels alone, on full-range random residues: checked, then timed.
+
+    python -m benchmarks.int8_product [--output FILE.csv] [--count 14]
+
+Every tile of the Hopper kernel and the best ones of the plain Triton kernel, square and odd shapes. A tile whose
+residues are wrong in a sample of rows gets no time. TOP/s count 2 m n k for each modulus.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hifigemm.engines.kernels.int8_product import multiply_residues, residue_constants
+from hifigemm.engines.kernels.tiles import ProductShape, Tile, gpu_of, tile_for, valid_tiles
+from hifigemm.numerics.residues import real_moduli
+from hifigemm.study.environment import write_csv
+from hifigemm.study.gpu_timing import CudaClock, Method, time_variants
+from hifigemm.study.power import open_meter
+
+SHAPES = (
+    *((n, n, n) for n in (1024, 2048, 4096, 8192, 16384)),
+    (4095, 4097, 4099),
+    (5000, 3000, 7000),
+    (16384, 4096, 2048),
+    (1024, 1024, 65536),
+)
+PLAIN_TILES = 2
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the benchmark."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output", type=Path)
+    parser.add_argument("--count", type=int, default=14, help="moduli")
+    parser.add_argument("--runs", type=int, default=1, help="sustained runs")
+    args = parser.parse_args(argv)
+    device = torch.device("cuda", torch.cuda.current_device())
+    rows = []
+    for shape in SHAPES:
+        found = measure(shape, args.count, device, Method(runs=args.runs))
+        rows += found
+        for row in found:
+            rate = f"{row['burst_tops']:.0f} / {row['sustained_tops']:.0f} TOP/s" if row["correct"] else "wrong"
+            print(f"{row['m']} x {row['k']} x {row['n']}  {row['tile']}  {rate}", flush=True)
+    day = datetime.now(timezone.utc).strftime("%Y-%m-%d")
+    name = torch.cuda.get_device_name(device).lower().replace("nvidia ", "").replace(" ", "-")
+    path = args.output or Path(f"results/int8_product_{name}_{day}.csv")
+    write_csv(path, rows, device=torch.cuda.get_device_name(device), torch=torch.__version__)
+    return 0 if all(row["correct"] for row in rows) else 1
+
+
+def measure(shape: tuple[int, int, int], count: int, device: torch.device, method: Method) -> list[dict[str, Any]]:
+    """One row for each tile."""
+    (m, n, k), gpu = shape, gpu_of(device)
+    pitch, moduli = -(-k // 16) * 16, real_moduli()[:count]
+    sizes = (m, pitch), (n, pitch), (-(-m // 128) * 128, -(-n // 256) * 256)
+    a, b, c = (torch.randint(-128, 128, (1, count, *size), dtype=torch.int8, device=device) for size in sizes)
+    a[..., k:], b[..., k:] = 0, 0
+    constants = residue_constants(moduli, device)
+    asked = ProductShape(m, n, k, count)
+    hopper = [tile for tile in valid_tiles(gpu) if tile.kernel == "hopper"]
+    plain = sorted(
+        (tile for tile in valid_tiles(gpu, plain=True) if tile.block_m * tile.block_n >= 128 * 128),
+        key=lambda tile: tile != tile_for(asked, gpu, plain=True),
+    )[:PLAIN_TILES]
+    runs = {str(tile): _call(a, b, constants, c, tile) for tile in [*hopper, *plain]}
+    right = {name: _is_right(run, a, b, c, moduli, (m, n)) for name, run in runs.items()}
+    timed = {name: run for name, run in runs.items() if right[name]}
+    times = time_variants(timed, CudaClock(), method, open_meter())
+    work = 2.0 * m * n * k * count * 1e-12
+    rows = []
+    for name in runs:
+        row = {"m": m, "n": n, "k": k, "moduli": count, "tile": name, "correct": right[name]}
+        if name in times:
+            seconds = {"burst": times[name].burst.median, "sustained": times[name].sustained.median}
+            row |= {f"{mode}_us": 1e6 * value for mode, value in seconds.items()}
+            row |= {f"{mode}_tops": work / value for mode, value in seconds.items()}
+            row["sm_clock_mhz"], row["watts"] = times[name].readings.sm_clock_mhz, times[name].readings.watts
+        rows.append(row)
+    return rows
+
+
+def _call(a: Any, b: Any, constants: Any, c: Any, tile: Tile) -> Any:
+    return lambda: multiply_residues(a, b, constants, c, config=tile)
+
+
+def _is_right(run: Any, a: Any, b: Any, c: Any, moduli: Sequence[int], size: tuple[int, int]) -> bool:
+    """Whether a sample of rows is right modulo every p; the output is poisoned before."""
+    m, n = size
+    c.fill_(77)
+    run()
+    rows = torch.randint(0, m, (8,), device=a.device)
+    for l, p in enumerate(moduli):
+        want = a[0, l, rows].double() @ b[0, l].double().T
+        if ((want - c[0, l, rows, :n].double()) % p).any():
+            return False
+    return True
+
+
+if __name__ == "__main__":
+    sys.exit(main())

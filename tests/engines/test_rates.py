@@ -1,0 +1,193 @@
+"""The cost model: times that grow with the work, measured rates at the measured sizes, what a process leaves behind."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict, replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from hifigemm.plan import Problem
+
+torch = pytest.importorskip("torch")
+
+from hifigemm.engines import rates  # noqa: E402
+
+SIZES = (256, 512, 1024, 2048, 4096)
+OWN = rates.Rates(
+    gpu="NVIDIA Nothing 9000/X",
+    native_fp64=(1e12, 2e12, 4e12, 6e12, 7e12),
+    native_fp32=(2e12, 4e12, 8e12, 12e12, 14e12),
+    int8=500e12,
+    bandwidth=1e12,
+    launch=4e-6,
+)
+MODELS = pytest.mark.parametrize("model", [rates.H200, OWN], ids=lambda model: model.gpu)
+
+
+def cube(n, dtype="float64"):
+    return Problem(1, n, n, n, np.dtype(dtype))
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """A cache of one's own, and no rates from an earlier test."""
+    monkeypatch.setattr("sys.platform", "linux")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    rates.rates_of.cache_clear()
+    yield tmp_path / "hifigemm"
+    rates.rates_of.cache_clear()
+
+
+def on_gpu(monkeypatch, name, measured=None):
+    def measure(device):
+        if measured is None:
+            raise AssertionError("nothing is measured")
+        return measured
+
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: name)
+    monkeypatch.setattr(rates, "measure", measure)
+
+
+@MODELS
+@pytest.mark.parametrize(("dtype", "name"), [("float64", "native_fp64"), ("float32", "native_fp32")])
+def test_measured_sizes_have_the_measured_rate(model, dtype, name):
+    for n, rate in zip(SIZES, getattr(model, name), strict=True):
+        assert model.native_seconds(cube(n, dtype)) - model.launch == pytest.approx(2 * n**3 / rate, rel=1e-9)
+
+
+@MODELS
+def test_rates_between_and_beyond_measured_sizes_lie_between_them(model):
+    def rate(n):
+        return 2 * n**3 / (model.native_seconds(cube(n)) - model.launch)
+
+    for low, high in pairwise(SIZES):
+        between = rate(math.isqrt(low * high))
+        assert min(rate(low), rate(high)) < between < max(rate(low), rate(high))
+    assert rate(16384) == pytest.approx(model.native_fp64[-1])
+    assert rate(128) == pytest.approx(model.native_fp64[0])
+
+
+@MODELS
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
+def test_native_products_of_twice_the_work_take_longer(model, dtype):
+    for n in (1, 100, 256, 300, 700, 2000, 5000):
+        whole = cube(n, dtype)
+        for name in ("batch", "m", "n", "k"):
+            more = replace(whole, **{name: 2 * getattr(whole, name)})
+            assert model.native_seconds(more) > model.native_seconds(whole)
+
+
+def test_native_products_of_more_work_take_longer():
+    times = [rates.H200.native_seconds(cube(n)) for n in range(64, 9000, 8)]
+    assert all(x <= y for x, y in pairwise(times))
+
+
+@MODELS
+def test_residue_products_of_more_work_take_longer(model):
+    for n in (1, 100, 256, 1000, 5000):
+        whole = cube(n)
+        for looks in (False, True):
+            base = model.residue_seconds(whole, 14, looks)
+            assert model.residue_seconds(whole, 15, looks) > base
+            for name in ("batch", "m", "n", "k"):
+                for more in (getattr(whole, name) + 1, 2 * getattr(whole, name)):
+                    assert model.residue_seconds(replace(whole, **{name: more}), 14, looks) > base
+        assert model.residue_seconds(whole, 14, True) > model.residue_seconds(whole, 14, False)
+
+
+def test_complex_products_are_four_real_ones_and_thin_ones_wait_for_memory():
+    n = 4096
+    flops = OWN.native_seconds(cube(n)) - OWN.launch
+    assert OWN.native_seconds(cube(n, "complex128")) - OWN.launch == pytest.approx(4 * flops)
+    thin = Problem(1, 1, 8192, 8192, np.dtype("float64"))
+    assert OWN.native_seconds(thin) - OWN.launch == pytest.approx((2 * 8192 + 8192**2) * 8 / OWN.bandwidth)
+
+
+def test_empty_products_cost_a_launch():
+    for name in ("batch", "m", "n", "k"):
+        empty = replace(cube(64), **{name: 0})
+        assert rates.H200.launch <= rates.H200.native_seconds(empty) < 1e-4
+        assert rates.H200.residue_seconds(empty, 14, True) < 1e-4
+
+
+def test_residues_pay_on_an_h200_for_large_products_only():
+    model = rates.H200
+    for n, pays in ((256, False), (1024, False), (8192, True)):
+        assert (model.residue_seconds(cube(n), 14, True) < model.native_seconds(cube(n))) == pays
+
+
+def test_rates_are_printed_with_their_sizes():
+    text = str(OWN)
+    assert text.startswith("NVIDIA Nothing 9000/X")
+    assert "1024: 4.0" in text
+    assert "500 TOP/s" in text
+    assert "4.0 us" in text
+
+
+def test_known_gpus_are_not_measured(monkeypatch, folder):
+    on_gpu(monkeypatch, "NVIDIA H200")
+    assert rates.rates_of(torch.device("cuda:0")) is rates.H200
+    assert not folder.exists()
+
+
+def test_measurements_are_kept_and_read_again(monkeypatch, folder):
+    on_gpu(monkeypatch, OWN.gpu, OWN)
+    assert rates.rates_of(torch.device("cuda:0")) == OWN
+    assert json.loads((folder / "rates.json").read_text(encoding="utf-8"))[OWN.gpu]["gpu"] == OWN.gpu
+    rates.rates_of.cache_clear()
+    on_gpu(monkeypatch, OWN.gpu)
+    again = rates.rates_of(torch.device("cuda:0"))
+    assert again == OWN
+    assert hash(again) == hash(OWN)
+    on_gpu(monkeypatch, "NVIDIA Another", replace(OWN, gpu="NVIDIA Another"))
+    assert rates.rates_of(torch.device("cuda:1")).gpu == "NVIDIA Another"
+    assert rates._kept(OWN.gpu) == OWN
+
+
+def broken(**fields):
+    return json.dumps({OWN.gpu: asdict(OWN) | fields})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "null",
+        "3",
+        "[]",
+        "{}",
+        json.dumps({OWN.gpu: 3}),
+        json.dumps({OWN.gpu: []}),
+        json.dumps({OWN.gpu: {"gpu": OWN.gpu}}),
+        broken(voltage=1.0),
+        broken(native_fp64=[1e12]),
+        broken(int8="fast"),
+        broken(bandwidth=0.0),
+    ],
+)
+def test_a_broken_file_is_measured_anew(monkeypatch, folder, text):
+    folder.mkdir()
+    (folder / "rates.json").write_text(text, encoding="utf-8")
+    on_gpu(monkeypatch, OWN.gpu, OWN)
+    assert rates.rates_of(torch.device("cuda:0")) == OWN
+    assert rates._kept(OWN.gpu) == OWN
+
+
+def test_a_folder_that_cannot_be_made_does_no_harm(monkeypatch, tmp_path):
+    blocked = tmp_path / "file"
+    blocked.write_text("", encoding="utf-8")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(blocked))
+    on_gpu(monkeypatch, OWN.gpu, OWN)
+    assert rates.rates_of(torch.device("cuda:0")) == OWN
+
+
+def test_later_measurements_replace_earlier_ones_and_leave_nothing_else(folder):
+    rates._keep(OWN)
+    rates._keep(replace(OWN, launch=1e-6))
+    assert [x.name for x in folder.iterdir()] == ["rates.json"]
+    assert rates._kept(OWN.gpu) == replace(OWN, launch=1e-6)

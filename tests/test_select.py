@@ -1,0 +1,174 @@
+"""scheme="auto": what is taken where, by general rules and by what an engine says that products cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+
+import hifigemm as hg
+from hifigemm.accuracy import resolve
+from hifigemm.engines.numpy_engine import NumpyEngine
+from hifigemm.plan import Problem
+from hifigemm.select import as_scheme, check_forced, choose, settle
+from hifigemm.study.reference import meets_promise
+
+FAST = hg.Ozaki2(scaling="fast")
+DTYPES = ("float32", "float64", "complex64", "complex128")
+
+
+@dataclass
+class Costs:
+    """A native product takes one second, each residue product its share of it."""
+
+    share: float
+
+    def native_seconds(self, problem):
+        return 1.0
+
+    def residue_seconds(self, problem, num_products, looks):
+        return self.share * num_products
+
+
+class CostedEngine(NumpyEngine):
+    """An engine with costs."""
+
+    fused = True
+
+    def __init__(self, share):
+        self.costs = Costs(share)
+
+
+def problem(dtype="float64", m=30, n=20, k=50):
+    return Problem(1, m, n, k, np.dtype(dtype))
+
+
+def target(accuracy, p):
+    return resolve(accuracy, p.fmt, p.k)
+
+
+def take(engine, monkeypatch):
+    monkeypatch.setattr("hifigemm.api.engine_for", lambda *args: engine)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("accuracy", [None, "fp32", 1e-3])
+def test_native_where_it_is_accurate_enough(dtype, accuracy):
+    p = problem(dtype)
+    assert choose(p, target(accuracy, p), NumpyEngine()) == hg.Native()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex64"])
+def test_float32_operands_go_through_float64_where_that_is_accurate_enough(dtype):
+    p = problem(dtype)
+    for accuracy in (1e-12, "fp64"):
+        assert choose(p, target(accuracy, p), NumpyEngine()) == hg.Native(product="fp64")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("accuracy", ["correct", 0.0, 1e-20])
+def test_beyond_native_products_slices_or_residues_where_they_are_fused(dtype, accuracy):
+    p = problem(dtype)
+    assert choose(p, target(accuracy, p), NumpyEngine()) == hg.Ozaki1(product="fp64")
+    assert choose(p, target(accuracy, p), CostedEngine(1.0)) == FAST
+
+
+def test_residues_only_where_a_tenth_quicker_is_expected():
+    p = problem()
+    for accuracy in (None, "fp64", 1e-10):
+        goal = target(accuracy, p)
+        count = FAST.expected_products(p, goal)
+        for share, scheme in ((0.89, FAST), (0.91, hg.Native()), (1.2, hg.Native())):
+            assert choose(p, goal, CostedEngine(share / count)) == scheme
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex64", "complex128"])
+def test_other_dtypes_stay_native_whatever_residues_cost(dtype):
+    p = problem(dtype)
+    assert choose(p, target(None, p), CostedEngine(1e-6)) == hg.Native()
+
+
+def seen_plan(engine, accuracy="fp64", **fields):
+    p = problem()
+    empty = np.zeros((1, p.m, p.k)), np.zeros((1, p.k, p.n))
+    plan = hg.Ozaki2(num_moduli=15, scaling="fast").plan(p, *empty, target(accuracy, p), engine, 2**28)
+    return replace(plan, free=True, **fields)
+
+
+def test_settled_plans_stay_where_residues_are_quicker_or_the_only_way():
+    cheap, dear = CostedEngine(0.01), CostedEngine(1.0)
+    kept = [
+        (cheap, seen_plan(cheap, promised=True)),
+        (dear, seen_plan(dear, promised=True, hopeful=True)),
+        (dear, seen_plan(dear, accuracy="correct", promised=True)),
+        (dear, seen_plan(dear, accuracy=1e-20)),
+        (NumpyEngine(), seen_plan(NumpyEngine())),
+    ]
+    for engine, plan in kept:
+        assert settle(plan, engine) is plan
+    native = hg.Native().planned(problem(), target(None, problem()), dear)
+    assert settle(native, dear) is native
+
+
+def test_settled_plans_stay_where_the_exact_product_is_quicker():
+    cheap = CostedEngine(0.01)
+    plan = seen_plan(cheap, exact=True)
+    assert settle(plan, cheap) is plan
+
+
+def test_settled_plans_go_back_to_native_and_say_why():
+    for share, fields, why in (
+        (1 / 14, {"promised": True}, "these operands would take 15 residue products"),
+        (0.001, {}, "these operands would take an unknown number of residue products"),
+    ):
+        engine = CostedEngine(share)
+        plan = settle(seen_plan(engine, **fields), engine)
+        assert plan.scheme == hg.Native()
+        assert plan.target == target("fp64", problem())
+        assert plan.reason.endswith(why)
+        assert (plan.promised, plan.exact, plan.hopeful) == (False, False, False)
+
+
+def test_reports_say_what_auto_took_and_why(make_pair, assert_same_bits, monkeypatch):
+    easy, hard, empty = (make_pair(name, 30, 50, 20) for name in ("phi_1", "phi_8", "single_nonzero"))
+    count = FAST.expected_products(problem(), target(None, problem()))
+    take(CostedEngine(0.99 / (count + 1)), monkeypatch)
+    assert hg.matmul(*easy, return_report=True)[1].native
+    engine = CostedEngine(0.8 / count)
+    take(engine, monkeypatch)
+    c, report = hg.matmul(*easy, return_report=True)
+    assert isinstance(report.scheme, hg.Ozaki2)
+    assert f"{report.num_products} moduli for" in report.reason
+    assert meets_promise(c, *easy, report.bound).all()
+    c, report = hg.matmul(*hard, return_report=True)
+    assert report.native
+    assert "these operands would take" in report.reason
+    assert_same_bits(c, hg.matmul(*hard, scheme="native"))
+    assert hg.matmul(*hard, accuracy="correct", return_report=True)[1].correct
+    c, report = hg.matmul(*empty, return_report=True)
+    assert meets_promise(c, *empty, report.bound).all()
+
+
+def test_a_forced_scheme_is_obeyed_whatever_it_costs(make_pair, monkeypatch):
+    a, b = make_pair("phi_8", 30, 50, 20)
+    take(CostedEngine(10.0), monkeypatch)
+    c, report = hg.matmul(a, b, scheme=FAST, accuracy="fp64", return_report=True)
+    assert isinstance(report.scheme, hg.Ozaki2)
+    assert meets_promise(c, a, b, report.bound).all()
+
+
+def test_schemes_by_name():
+    assert as_scheme("auto") is None
+    assert as_scheme("ozaki2") == hg.Ozaki2()
+    assert as_scheme(FAST) is FAST
+    with pytest.raises(hg.PlanError, match=r"'strassen'.*native.*ozaki1"):
+        as_scheme("strassen")
+
+
+def test_a_forced_native_product_that_cannot_keep_the_accuracy_is_refused():
+    p = problem()
+    check_forced(hg.Native(), p, target(None, p))
+    check_forced(FAST, p, target("correct", p))
+    with pytest.raises(hg.AccuracyError, match="errs by up to"):
+        check_forced(hg.Native(), p, target(1e-20, p))
