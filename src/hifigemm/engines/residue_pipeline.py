@@ -16,7 +16,7 @@ from hifigemm.engine import Engine, RepeatedProduct, WholeProduct
 from hifigemm.engines.device_array import unwrap, wrap
 from hifigemm.engines.kernels import int8_product, reconstruction, vectors
 from hifigemm.engines.kernels.launch import Replay, empty, enters_directly, recording
-from hifigemm.engines.kernels.looks import Look
+from hifigemm.engines.kernels.looks import error_ratio, ratio_of
 from hifigemm.exceptions import HopeError, PlanError
 from hifigemm.formats import Format
 from hifigemm.numerics.bits import Array
@@ -54,12 +54,13 @@ def _whole(
     balances = plan.balance, -plan.balance
     if plan.hopeful and torch.cuda.is_current_stream_capturing():
         raise PlanError("while a graph is captured, a count cannot come from the operands: give num_moduli")
+    parts: Sequence[Tensor]
     ratio: Tensor = None
-    found: Sequence[Any] = (None, None)
     if plan.hopeful:
-        look = Look(left, right, moduli)
-        ratio, found = look.ratio(), look.scales
-    parts, scales = _residues_of(left, right, moduli, balances, splits, found)
+        parts, found, sizes = vectors.sized_residues(((left, 2), (right, 1)), moduli, balances)
+        scales, ratio = [scale.exponent for scale in found], ratio_of(sizes)
+    else:
+        parts, scales = _residues_of(left, right, moduli, balances, splits)
     products = _multiply(parts[0], parts[1], moduli)
     p = plan.problem
     if target is None:
@@ -116,9 +117,8 @@ def _residues_of(
     moduli: ModuliSet,
     balances: tuple[int, int],
     splits: tuple[Split | None, Split | None],
-    found: Sequence[Any],
-) -> tuple[list[Tensor], list[Tensor]]:
-    """Parts and scale exponents of both operands, from their splits or scales where they are at hand."""
+) -> tuple[Sequence[Tensor], list[Tensor]]:
+    """Parts and scale exponents of both operands, from their splits where they are at hand."""
     parts: list[Tensor] = [None, None]
     scales: list[Tensor] = [None, None]
     missing = []
@@ -129,8 +129,7 @@ def _residues_of(
             parts[i], scales[i] = _padded(unwrap(split.parts)), -unwrap(split.unit).to(torch.int32).flatten(1)
     if missing:
         places, operands, own = zip(*missing, strict=True)
-        given = tuple(found[i] for i in places) if found[0] is not None else None
-        made, exponents = vectors.scaled_residues(operands, moduli, given, balances=own)
+        made, exponents = vectors.scaled_residues(operands, moduli, balances=own)
         for i, part, scale in zip(places, made, exponents, strict=True):
             parts[i], scales[i] = part, scale.exponent
     return parts, scales
@@ -203,7 +202,7 @@ def _rounded_integers(
 
 def _error_ratio(a: Array, b: Array, engine: Engine, part: int, entries: int) -> float:
     """schemes.promise.error_ratio of real operands."""
-    return float(Look(unwrap(a), unwrap(b), moduli_set(2, False)).ratio())
+    return error_ratio(unwrap(a), unwrap(b), moduli_set(2, False))
 
 
 OVERRIDES: dict[str, Callable[..., Any]] = {

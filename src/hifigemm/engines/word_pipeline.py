@@ -1,8 +1,8 @@
 """Products of words on a GPU: one launch makes the words of both operands, one multiplies, scales and rounds.
 
-The bits are those of the schemes on the model of the device's tensor cores; no step waits for the device. Facts about
-the words stay on the device: which bits were lost, and so which bound holds and which format of words was taken, is
-read only when somebody asks.
+The bits are those of the schemes on the model of the device's tensor cores; no step waits for the device. What is
+found about the words stays on the device: which bits were lost, and so which bound holds and which format of words was
+taken, is read only when somebody asks.
 """
 
 from __future__ import annotations
@@ -15,19 +15,20 @@ from typing import Any
 import numpy as np
 import torch
 
-from hifigemm.engine import WholeProduct
+from hifigemm.engine import RepeatedProduct, WholeProduct
 from hifigemm.engines.device_array import unwrap, wrap
 from hifigemm.engines.kernels import combination, corrected, plain_product, words
+from hifigemm.engines.kernels.launch import Replay, recording
 from hifigemm.formats import BF16, FP16, FP32, TF32
 from hifigemm.numerics.accumulation import Accumulation, of_tensor_core
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.bounds import native_bound
-from hifigemm.numerics.epilogue import Epilogue
+from hifigemm.numerics.epilogue import PLAIN, Epilogue
 from hifigemm.numerics.rounding_formats import ROUNDINGS
 from hifigemm.numerics.tensor_core import V100, TensorCoreModel
 from hifigemm.plan import Plan, Problem, Split
 
-__all__ = ["RangedProduct", "WordProduct", "ranged_product", "unit_of", "whole_product", "word_product"]
+__all__ = ["RangedProduct", "WordProduct", "ranged_product", "repeated", "unit_of", "whole_product", "word_product"]
 
 Tensor = Any
 Splits = tuple[Split | None, Split | None]
@@ -71,8 +72,8 @@ def _order(scheme: Any, plan: Plan) -> tuple[int | None, bool]:
     return next((b for b in blocks if min(b, wanted) >= k), None), chained
 
 
-def _order_of_corrected(scheme: Any, plan: Plan) -> tuple[int, bool]:
-    return scheme.interval, scheme.accumulate == "chained"
+def _order_of_corrected(scheme: Any, plan: Plan) -> tuple[int, bool] | None:
+    return (scheme.interval, False) if scheme.accumulate == "outside" else None
 
 
 def _order_of_multiword(scheme: Any, plan: Plan) -> tuple[int, bool] | None:
@@ -110,20 +111,27 @@ class WordProduct:
 
     def __call__(self, a: Array, b: Array, shift: int, epilogue: Epilogue, splits: Splits, out: Array | None) -> Array:
         """The values; see `hifigemm.engine.WholeProduct`. Splits at hand are not used: words are made anew."""
-        return self.run(a, b, shift, epilogue)[0]
+        return self._blocks(a, b, shift, epilogue, out, None)
 
     def run(self, a: Array, b: Array, shift: int, epilogue: Epilogue) -> tuple[Array, Tensor]:
-        """The values and, on the device, the facts of both operands for each block of the plan."""
+        """The values and, on the device, the bits that both operands lose, as in `Words`, for each block of the plan."""
+        count = sum(1 for _ in self.plan.blocks())
+        losses = torch.zeros((count, 2), dtype=torch.int32, device=unwrap(a).device)
+        return self._blocks(a, b, shift, epilogue, None, losses), losses
+
+    def _blocks(
+        self, a: Array, b: Array, shift: int, epilogue: Epilogue, target: Array | None, losses: Tensor | None
+    ) -> Array:
+        """The values, in the target if there is one; the bits that are lost are noted where there is room for them."""
         scheme: Any = self.plan.scheme
         p = self.plan.problem
         left, right = unwrap(a), unwrap(b)
-        out = torch.empty((p.batch, p.m, p.n), dtype=torch.float32, device=left.device)
-        facts = []
-        for where in self.plan.blocks():
+        out = _room(p, left.device, epilogue, target)
+        for i, where in enumerate(self.plan.blocks()):
             x, y = (v[where.batch] if len(v) > 1 else v for v in (left, right))
             x, y = x[:, where.rows], y[:, :, where.cols]
-            facts.append(words.new_facts(out.device))
-            made = words.split_words(((x, 2), (y, 1)), scheme.splitting, scheme.top_exponent(p), facts=facts[-1])
+            found = None if losses is None else losses[i]
+            made = words.split_words(((x, 2), (y, 1)), scheme.splitting, scheme.top_exponent(p), found=found)
             corrected.corrected_product(
                 made[0],
                 made[1],
@@ -133,26 +141,65 @@ class WordProduct:
                 shift=shift,
                 operands=(x, y),
             )
-        return _combined(out, epilogue), facts[0][None] if len(facts) == 1 else torch.stack(facts)
+        return _combined(out, epilogue, target)
 
-    def bound(self, facts: Tensor) -> float:
+    def bound(self, losses: Tensor) -> float:
         """The r that all entries of a `run` keep, inf where words underflowed too far; waits for the device."""
         scheme: Any = self.plan.scheme
         unit = unit_of(self.model, scheme.product)
-        return float(scheme.worst_case(unit, self.plan.problem.k, _lost(facts)))
+        return float(scheme.worst_case(unit, self.plan.problem.k, _lost(losses)))
 
 
-def _lost(facts: Tensor) -> int:
+def repeated(
+    plan: Plan,
+    model: TensorCoreModel,
+    operands: tuple[Array, Array],
+    stacks: tuple[Array, Array],
+    result_shape: tuple[int, ...],
+    target: Array | None,
+) -> RepeatedProduct | None:
+    """The whole product as recorded launches; None where an operand was copied or a launch cannot be repeated."""
+    multiply = whole_product(plan, model)
+    left, right = (unwrap(x) for x in stacks)
+    if multiply is None or [x.data_ptr() for x in (left, right)] != [unwrap(x).data_ptr() for x in operands]:
+        return None
+    if plan.block_shape != (plan.problem.batch, plan.problem.m, plan.problem.n):
+        return None
+    with recording() as recorder:
+        out = unwrap(multiply(*stacks, 0, PLAIN, (None, None), target))
+    if not recorder.complete:
+        return None
+    replay, device = Replay(recorder, [left, right, out]), out.device
+
+    def again(x: Tensor, y: Tensor, target: Tensor | None) -> Tensor:
+        made = torch.empty(result_shape, dtype=torch.float32, device=device) if target is None else target
+        workspace = torch.empty(replay.nbytes, dtype=torch.int8, device=device)
+        replay(device.index, [x.data_ptr(), y.data_ptr(), made.data_ptr(), workspace.data_ptr()])
+        return made
+
+    return again
+
+
+def _lost(losses: Tensor) -> int:
     """Bits that two operands lose together, the most of all blocks."""
-    return int(facts[:, :, words.LOSS].sum(1).max()) - 2
+    return int(losses.sum(-1).max()) - 2
 
 
-def _combined(out: Tensor, epilogue: Epilogue) -> Array:
-    """alpha out + beta C, in place."""
+def _room(p: Problem, device: Any, epilogue: Epilogue, target: Array | None) -> Tensor:
+    """Where the product is put: the target itself unless something is added to it afterwards."""
+    if target is not None and epilogue.idle:
+        return unwrap(target)
+    return torch.empty((p.batch, p.m, p.n), dtype=torch.float32, device=device)
+
+
+def _combined(out: Tensor, epilogue: Epilogue, target: Array | None) -> Array:
+    """alpha out + beta C, in place, then in the target if there is one."""
     if not epilogue.idle:
         c = None if epilogue.c is None else unwrap(epilogue.c.astype(np.dtype(np.float32), copy=False))
         combination.combine_in_place(out, epilogue.alpha.real, epilogue.beta.real, c)
-    return wrap(out)
+        if target is not None:
+            unwrap(target).copy_(out)
+    return wrap(out) if target is None else target
 
 
 def ranged_product(
@@ -202,35 +249,38 @@ class RangedProduct:
 
     def __call__(self, a: Array, b: Array, shift: int, epilogue: Epilogue, splits: Splits, out: Array | None) -> Array:
         """The values; see `hifigemm.engine.WholeProduct`. Splits are not used."""
-        return self.run(a, b, shift, epilogue)[0]
+        return self._chosen(a, b, shift, epilogue, out)[0]
 
     def run(self, a: Array, b: Array, shift: int, epilogue: Epilogue) -> tuple[Array, Tensor]:
-        """The values and, on the device, the facts of the words of each scheme, (2, 2, NUM_FACTS)."""
+        """The values and, on the device, the bits that both operands lose in the words of each scheme, (2, 2)."""
+        return self._chosen(a, b, shift, epilogue, None)
+
+    def _chosen(self, a: Array, b: Array, shift: int, epilogue: Epilogue, target: Array | None) -> tuple[Array, Tensor]:
         p, operands = self.problem, (unwrap(a), unwrap(b))
-        out = torch.empty((p.batch, p.m, p.n), dtype=torch.float32, device=operands[0].device)
-        facts = torch.zeros((2, 2, words.NUM_FACTS), dtype=torch.int32, device=out.device)
+        out = _room(p, operands[0].device, epilogue, target)
+        losses = torch.zeros((2, 2), dtype=torch.int32, device=out.device)
         gate, least = None, 0
-        for scheme, most, own in zip(self.schemes, self.most_lost, facts):
+        for scheme, most, own in zip(self.schemes, self.most_lost, losses):
             made = words.split_words(
                 ((operands[0], 2), (operands[1], 1)),
                 scheme.splitting,
                 scheme.top_exponent(p),
-                facts=own,
+                found=own,
                 gate=gate,
                 losses=(least, _MOST),
             )
             gate, least = own, most + 1
             corrected.corrected_product(made[0], made[1], out, shift=shift, losses=(0, least), operands=operands)
-        plain_product.fp32_product(*operands, out, facts[1], (least, _MOST), shift)
-        return _combined(out, epilogue), facts
+        plain_product.fp32_product(*operands, out, losses[1], (least, _MOST), shift)
+        return _combined(out, epilogue, target), losses
 
-    def bound(self, facts: Tensor) -> tuple[str, float]:
+    def bound(self, losses: Tensor) -> tuple[str, float]:
         """What a `run` took, "fp16", "tf32" or "fp32", and the r that all entries keep; waits for the device.
 
         For "fp32" that is the bound of sums in FP32 where nothing over- or underflows.
         """
-        for scheme, most, own in zip(self.schemes, self.most_lost, facts.cpu()):
-            lost = _lost(own[None])
+        for scheme, most, own in zip(self.schemes, self.most_lost, losses.cpu()):
+            lost = _lost(own)
             if 0 <= lost <= most:
                 unit = unit_of(self.model, scheme.product)
                 return scheme.product, float(scheme.worst_case(unit, self.problem.k, lost))

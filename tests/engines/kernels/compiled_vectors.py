@@ -13,17 +13,20 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from hifigemm.engines.kernels import vectors_kernels as kernels
+from hifigemm.engines.kernels.vector_sizes_kernels import SizeForm
 from hifigemm.engines.kernels.vectors import Config
+from hifigemm.engines.kernels.vectors_kernels import Form, pieces_kernel, whole_kernel
 
 DIVISIBLE = [["tt.divisibility", 16]]
-TYPES = {"norms": "*fp64", "range_ptr": "*fp64", "exponents": "*i32", "out_a": "*i8", "out_b": "*i8"}
-TYPES |= dict.fromkeys(("scale_a", "scale_b", "nearest_a", "nearest_b"), "*i32")
+TYPES = dict.fromkeys(("norms", "range_ptr"), "*fp64") | {"block_sums": "*i64"}
+TYPES |= dict.fromkeys(("out_a", "out_b", "low_a", "low_b"), "*i8")
+TYPES |= dict.fromkeys(("exponent_a", "nearest_a", "exponent_b", "nearest_b", "own", "block_e", "arrivals"), "*i32")
 FORM = {"left_along_k": True, "right_along_k": False, "even": True, "width": 1, "vectors": 4, "blocks": 4}
+FORM |= {"piece": 128, "stream": False}
 
 
 def compile_kernel(kernel, arch, dtype, warps, constants):
-    table = "*i32" if constants.get("DP4A", True) else "*fp64"
+    table = "*i32" if constants["DP4A"] else "*fp64"
     types = TYPES | {"a": f"*{dtype}", "b": f"*{dtype}", "table": table}
     names = kernel.arg_names
     free = {p.name for p in kernel.params if p.do_not_specialize}
@@ -33,30 +36,37 @@ def compile_kernel(kernel, arch, dtype, warps, constants):
     return triton.compile(source, target=GPUTarget("cuda", arch, 32), options={"num_warps": warps})
 
 
-def report(what, arch, kernel, form, dtype="fp64", dp4a=True, **constants):
-    form = kernels.Form(**{**FORM, "vector": 2 if dtype == "fp64" else 4, "piece": 128, **form})
+def report(what, arch, form=None, dtype="fp64", scales=None, residues=True, **options):
+    """Compile the kernel of whole vectors where `scales` is None, else that of pieces."""
+    form = Form(**{**FORM, "vector": 2 if dtype == "fp64" else 4, **(form or {})})
+    constants = {"FORM": form, "NUM_WORDS": 2, "TRUNCATES": False, "SUMS": False, "PTX": True, "DP4A": True, **options}
+    if scales is not None:
+        sides = [SizeForm(1, form.even, form.vector, form.width, 32 * form.vector)]
+        sides.append(SizeForm(2, form.even, form.vector, form.width, 16 * form.vector))
+        constants |= {"LEFT": sides[0], "RIGHT": sides[1], "SCALES": scales, "RESIDUES": residues}
     warps = form.blocks * 256 * form.vectors // (32 * Config().entries)
-    found = compile_kernel(kernel, arch, dtype, warps, {"FORM": form, **constants})
+    found = compile_kernel(whole_kernel if scales is None else pieces_kernel, arch, dtype, warps, constants)
     sass, tile = found.asm["sass"], f"{form.piece}x{form.vectors}x{256 // form.piece}x{form.blocks}x"
     counts = {op: len(re.findall(rf"\b{op}\b", sass)) for op in ("STL", "LDL", "IDP")}
-    counts["tile_conversions"] = len(re.findall(rf"convert_layout.*tensor<{tile}", found.asm["ttgir"]))
+    # Sizes have tiles of 16 vectors, residues of four: none is exchanged between threads.
+    counts["tile_conversions"] = len(re.findall(rf"convert_layout.*tensor<({tile}|\d+x16x\d+x1x)", found.asm["ttgir"]))
+    dp4a = residues and constants["DP4A"]
     print(json.dumps({"what": what, "dp4a": dp4a, "shared": found.metadata.shared, **counts}), flush=True)
 
 
 def main(arch):
-    whole, pieces = kernels.scaled_residues_kernel, kernels.residues_kernel
-    base = {"NUM_WORDS": 2, "TRUNCATES": False, "DP4A": True}
-    for steps in (1, 4):
-        options = {**base, "STEPS": steps, "RESIDUES": True, "PTX": True}
-        report(f"whole {steps}", arch, whole, {}, **options)
-        report(f"whole {steps} float32", arch, whole, {}, "fp32", **{**options, "NUM_WORDS": 1})
-        report(f"whole {steps} uneven", arch, whole, {"even": False, "left_along_k": False}, **options)
-    report("scales", arch, whole, {"piece": 8}, dp4a=False, STEPS=4, RESIDUES=False, PTX=True, **base)
-    report("pieces", arch, pieces, {"right_along_k": True}, **{**base, "TRUNCATES": True})
-    report("three words", arch, pieces, {}, **{**base, "NUM_WORDS": 3})
-    report("portable", arch, pieces, {}, dp4a=False, **{**base, "NUM_WORDS": 6, "DP4A": False})
-    report("complex", arch, pieces, {"width": 2, "vector": 1}, **base)
-    report("block norms", arch, kernels.block_norms_kernel, {"piece": 8}, dp4a=False, PTX=True)
+    across = {"even": False, "left_along_k": False}
+    for sums in (False, True):
+        report(f"whole, sizes {sums}", arch, SUMS=sums)
+        report(f"ahead, sizes {sums}", arch, scales=True, SUMS=sums)
+        report(f"scales alone, sizes {sums}", arch, scales=True, residues=False, SUMS=sums)
+    report("whole, float32", arch, None, "fp32", NUM_WORDS=1)
+    report("whole, uneven", arch, across)
+    report("ahead, uneven", arch, across, scales=True, SUMS=True)
+    report("given", arch, {"right_along_k": True}, scales=False, TRUNCATES=True)
+    report("given, three words", arch, scales=False, NUM_WORDS=3)
+    report("given, portable", arch, scales=False, NUM_WORDS=6, DP4A=False)
+    report("ahead, complex", arch, {"width": 2, "vector": 1}, scales=True)
 
 
 if __name__ == "__main__":

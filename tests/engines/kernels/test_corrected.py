@@ -16,7 +16,7 @@ import torch
 import hifigemm as hg
 from hifigemm.engines.kernels.corrected import BLOCKS, corrected_product, tile_for, valid_tiles
 from hifigemm.engines.kernels.tiles import Gpu, gpu_of
-from hifigemm.engines.kernels.words import LOSS, split_words
+from hifigemm.engines.kernels.words import new_losses, split_words
 from hifigemm.formats import BF16, FP16, TF32
 from hifigemm.numerics.accumulation import add_outside, in_any_order
 from hifigemm.numerics.bits import largest_exponent, scale_by_power
@@ -140,13 +140,15 @@ def test_the_range_of_losses_decides_on_the_device():
     b[0, :, 0] = 1.0
     a[0, 0, 0] = 1.1 * 2.0**-29
     operands = [(torch.from_numpy(x).to(DEVICE), axis) for x, axis in ((a, 2), (b, 1))]
-    left, right = split_words(operands, SPLITTINGS["fp16"], 15)
-    assert (int(left.facts[LOSS]), int(right.facts[LOSS])) == (1, 1)
+    found = new_losses(operands[0][0].device)
+    split_words(operands, SPLITTINGS["fp16"], 15, found=found)
+    assert found.tolist() == [1, 1]
     a[0, 0, 0] = np.float32(2.0**-40) * np.float32(1.1)
     b[0, 0, 0] = 2.0**-31
     operands = [(torch.from_numpy(x).to(DEVICE), axis) for x, axis in ((a, 2), (b, 1))]
-    left, right = split_words(operands, SPLITTINGS["fp16"], 15)
-    loss = int(left.facts[LOSS] + right.facts[LOSS]) - 2
+    found = new_losses(operands[0][0].device)
+    left, right = split_words(operands, SPLITTINGS["fp16"], 15, found=found)
+    loss = int(found.sum()) - 2
     assert loss == 11 + 3
     for losses, runs in (((0, loss), False), ((0, loss + 1), True), ((loss, 99), True), ((loss + 1, 99), False)):
         out = torch.full((1, 8, 8), 7.0, device=DEVICE)
@@ -188,17 +190,18 @@ def test_infinities_and_nans_are_those_of_the_steps(fmt):
 
 
 def test_gates_leave_everything_as_it_is():
-    """Words that are not made have facts of zeros, which no range of losses from 0 on holds."""
+    """Words that are not made have losses of zeros, which no range from 0 on holds."""
     rng = np.random.default_rng(9)
     operands = [(torch.from_numpy(uniform(rng, 1, 8, 8)).to(DEVICE), axis) for axis in (2, 1)]
-    first = split_words(operands, SPLITTINGS["fp16"], 15)
-    gate = torch.stack([words.facts for words in first])
-    shut = split_words(operands, SPLITTINGS["tf32"], 50, gate=gate, losses=(1, 99))
+    gate, found = (new_losses(operands[0][0].device) for _ in range(2))
+    split_words(operands, SPLITTINGS["fp16"], 15, found=gate)
+    shut = split_words(operands, SPLITTINGS["tf32"], 50, found=found, gate=gate, losses=(1, 99))
     out = torch.full((1, 8, 8), 7.0, device=DEVICE)
     corrected_product(*shut, out, losses=(0, 99))
-    assert not any(words.facts.any() for words in shut)
+    assert not found.any()
     assert (out == 7.0).all()
-    corrected_product(*split_words(operands, SPLITTINGS["tf32"], 50, gate=gate, losses=(0, 1)), out, losses=(0, 1))
+    made = split_words(operands, SPLITTINGS["tf32"], 50, found=found, gate=gate, losses=(0, 1))
+    corrected_product(*made, out, losses=(0, 1))
     assert (out != 7.0).all()
 
 

@@ -12,7 +12,7 @@ import hifigemm as hg
 from hifigemm.accuracy import NOTHING_STATED
 from hifigemm.engines import engine_for
 from hifigemm.engines.device_array import unwrap, wrap
-from hifigemm.engines.word_pipeline import RangedProduct, ranged_product, whole_product, word_product
+from hifigemm.engines.word_pipeline import RangedProduct, ranged_product, repeated, whole_product, word_product
 from hifigemm.numerics.epilogue import PLAIN, Epilogue
 from hifigemm.numerics.tensor_core import H100, V100
 from hifigemm.plan import Problem
@@ -21,6 +21,7 @@ from hifigemm.study.reference import meets_promise
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 WORDS = hg.Corrected("fp16"), hg.Corrected("tf32")
+CHAINED = hg.Corrected(accumulate="chained")
 SINGLE = np.dtype(np.float32)
 pytestmark = pytest.mark.filterwarnings("ignore:(overflow|invalid value) encountered:RuntimeWarning")
 
@@ -44,8 +45,7 @@ def uniform(rng, *shape):
     "scheme",
     [
         hg.Corrected(),
-        hg.Corrected("tf32", block=8),
-        hg.Corrected(accumulate="chained"),
+        hg.Corrected("tf32", block=16),
         hg.Corrected(shift_low=False, split_rounding="zero"),
         hg.Multiword("tf32", 1, 1),
         hg.Multiword("fp16", 1, 1, accumulate="blocked", block=32),
@@ -59,8 +59,15 @@ def test_values_epilogue_and_stacks_are_those_of_the_scheme(scheme):
     multiply = whole_product(planned(scheme, a, b), H100)
     want = hg.gemm(a, b, c, alpha=0.3 * 2, beta=-1.5, scheme=scheme, engine="simulated-h100")
     x, y, z = on_device(a, b, c)
-    got = unwrap(multiply(x, y, 1, Epilogue(0.3, -1.5, z), (None, None))).cpu().numpy()
-    np.testing.assert_allclose(got, want, rtol=0, atol=1e-5)
+    target = wrap(torch.empty((2, 18, 21), device=DEVICE).transpose(1, 2))
+    for out in (None, target):
+        made = multiply(x, y, 1, Epilogue(0.3, -1.5, z), (None, None), out)
+        assert out is None or made is out
+        np.testing.assert_allclose(unwrap(made).cpu().numpy(), want, rtol=0, atol=1e-5)
+    plain = multiply(x, y, 0, PLAIN, (None, None), target)
+    assert plain is target
+    same = multiply(x, y, 0, PLAIN, (None, None), None)
+    torch.testing.assert_close(unwrap(plain), unwrap(same), rtol=0, atol=1e-5, equal_nan=True)
 
 
 def test_bits_do_not_depend_on_the_workspace():
@@ -68,22 +75,22 @@ def test_bits_do_not_depend_on_the_workspace():
     a, b = uniform(rng, 3, 40, 30), uniform(rng, 3, 30, 50)
     whole, parts = (planned(hg.Corrected(), a, b, workspace=limit) for limit in (2**28, 2**16))
     assert whole.block_shape == (3, 40, 50) != parts.block_shape
-    values = [unwrap(whole_product(p, H100)(*on_device(a, b), 0, PLAIN, (None, None))).cpu() for p in (whole, parts)]
+    values = [unwrap(whole_product(p, H100)(*on_device(a, b), 0, PLAIN, (None, None), None)).cpu() for p in (whole, parts)]
     if DEVICE == "cuda":
         assert torch.equal(*values)
     torch.testing.assert_close(*values, rtol=0, atol=1e-5)  # the interpreter leaves the order of sums to NumPy
 
 
 @pytest.mark.parametrize("family", ["uniform", "phi_4", "sparse", "span_60", "opposed_spans", "badly_scaled"])
-def test_bound_from_the_facts_holds(family, make_pair):
+def test_bound_from_the_losses_holds(family, make_pair):
     """In the interpreter sums are those of FP32 to nearest, which err less than those of the unit."""
     for product in ("fp16", "tf32"):
         a, b = (x[None] for x in make_pair(family, 9, 130, 8, np.float32))
         plan = planned(hg.Corrected(product), a, b, states_bound=True)
         assert whole_product(plan, H100) is None
         multiply = word_product(plan, H100)
-        values, facts = multiply.run(*on_device(a, b), 0, PLAIN)
-        bound = multiply.bound(facts)
+        values, losses = multiply.run(*on_device(a, b), 0, PLAIN)
+        bound = multiply.bound(losses)
         assert np.isfinite(bound) or family not in ("uniform", "phi_4")
         if np.isfinite(bound):
             assert meets_promise(unwrap(values).cpu().numpy()[0], a[0], b[0], bound).all()
@@ -99,8 +106,8 @@ def test_words_are_chosen_by_the_exponents(family):
     else:
         a, b = exponent_family(rng, family, 9, 200, 8)
     multiply = ranged_product(Problem(1, 9, 8, 200, SINGLE), H100, WORDS)
-    values, facts = multiply.run(*on_device(a[None], b[None]), 0, PLAIN)
-    taken, bound = multiply.bound(facts)
+    values, losses = multiply.run(*on_device(a[None], b[None]), 0, PLAIN)
+    taken, bound = multiply.bound(losses)
     expected = {"uniform": "fp16", "wide": "fp32"}.get(family, taken)
     assert taken == expected
     assert bound <= 200 * 2.0**-24 * 1.001
@@ -109,7 +116,7 @@ def test_words_are_chosen_by_the_exponents(family):
 
 def test_what_the_kernels_do_not_have_is_left_to_the_steps():
     a, b = np.ones((1, 4, 99), np.float32), np.ones((1, 99, 4), np.float32)
-    for scheme in (hg.Corrected(scale=False), hg.Corrected(block=24), hg.Multiword("bf16", 3, 6)):
+    for scheme in (hg.Corrected(scale=False), hg.Corrected(block=24), CHAINED, hg.Multiword("bf16", 3, 6)):
         assert word_product(planned(scheme, a, b), H100) is None
     assert word_product(planned(hg.Corrected(block=100), a, b), H100) is None
     short = planned(hg.Corrected(block=100), a[..., :40], b[:, :40])
@@ -121,3 +128,29 @@ def test_products_of_few_terms_are_better_in_fp32():
     assert ranged_product(Problem(1, 4, 4, 32, SINGLE), H100, WORDS) is None
     assert isinstance(ranged_product(Problem(1, 4, 4, 128, SINGLE), H100, WORDS), RangedProduct)
     assert ranged_product(Problem(1, 4, 4, 128, np.dtype(np.complex64)), H100, WORDS) is None
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("scheme", WORDS, ids=str)
+@pytest.mark.parametrize(("m", "k", "n"), [(40, 30, 50), (300, 3000, 260)])
+def test_repeated_products_are_those_of_the_plan(scheme, m, k, n):
+    rng = np.random.default_rng(4)
+    plan = planned(scheme, uniform(rng, 1, m, k), uniform(rng, 1, k, n))
+    for given in (False, True):
+        x, y = on_device(uniform(rng, 1, m, k), uniform(rng, 1, k, n))
+        target = wrap(torch.empty((1, m, n), device=DEVICE)) if given else None
+        for _ in range(3):  # the first one compiles
+            again = repeated(plan, H100, (x, y), (x, y), (m, n), target)
+        u, v = on_device(uniform(rng, 1, m, k), uniform(rng, 1, k, n))
+        want = unwrap(whole_product(plan, H100)(u, v, 0, PLAIN, (None, None), None))
+        made = torch.empty((1, m, n), device=DEVICE) if given else None
+        got = again(unwrap(u), unwrap(v), made)
+        assert torch.equal(got.reshape(1, m, n), want)
+        assert made is None or got is made
+
+
+def test_copied_operands_are_not_repeated():
+    rng = np.random.default_rng(5)
+    a, b = uniform(rng, 1, 8, 9), uniform(rng, 1, 9, 7)
+    x, y, copied = on_device(a, b, a)
+    assert repeated(planned(hg.Corrected(), a, b), H100, (copied, y), (x, y), (8, 7), None) is None

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from hifigemm.engines.kernels import words as kernels
-from hifigemm.engines.kernels.words import FLOOR, LOSS, NONFINITE, NOT_FINITE, SPREAD, split_words
+from hifigemm.engines.kernels.words import FLOOR, NOT_FINITE, new_losses, split_words
 from hifigemm.formats import BF16, FP16, TF32
 from hifigemm.numerics.bits import largest_exponent, scale_by_power
 from hifigemm.numerics.word_bounds import safe_exponent
@@ -71,7 +71,19 @@ def expected(x, axis, splitting, top):
     return words, np.squeeze(unit, axis), np.moveaxis(scaled, axis, 2), np.moveaxis(rest, axis, 2)
 
 
-def check(words, x, axis, splitting, top):
+def split(operands, splitting, top):
+    """The words of operands, and 1 + the bits that each of them loses."""
+    found = new_losses(operands[0][0].device)
+    made = split_words(operands, splitting, top, found=found)
+    for words, plain in zip(made, split_words(operands, splitting, top), strict=True):
+        assert words.losses is found
+        assert plain.losses is None
+        assert torch.equal(words.parts, plain.parts)
+        assert torch.equal(words.exponents, plain.exponents)
+    return list(zip(made, found.tolist()))
+
+
+def check(words, lost, x, axis, splitting, top):
     want, unit, scaled, rest = expected(x, axis, splitting, top)
     got = words.parts.float().cpu().numpy()
     np.testing.assert_array_equal(got[..., : words.k], want)
@@ -82,10 +94,7 @@ def check(words, x, axis, splitting, top):
         least = float(np.float32(least))
     safe = safe_exponent(words.splitting, FLOOR)
     loss = max(0, safe - (np.frexp(max(least, 2.0**-149))[1] - 1)) if scaled.any() else 0
-    facts = words.facts.cpu().numpy()
-    assert facts[LOSS] == 1 + loss
-    assert facts[SPREAD] == np.abs(unit).max()
-    assert facts[NONFINITE] == 0
+    assert lost == 1 + loss
     bound = splitting.relative_bounds()[-1]
     assert (np.abs(rest) <= bound * np.maximum(np.abs(scaled), 2.0**safe)).all() or top is None
     if loss == 0:
@@ -101,13 +110,13 @@ def test_words_equal_numerics_bitwise(splitting, scaled, family, device):
     a, b = family(rng, (1, 9, 53)), np.moveaxis(family(rng, (2, 21, 53)), 1, 2)
     top = TOPS[splitting.fmt.name] if scaled else None
     operands = [(torch.tensor(x, device=device), axis) for x, axis in ((a, 2), (b, 1))]
-    for words, x, axis in zip(split_words(operands, splitting, top), (a, b), (2, 1), strict=True):
-        check(words, x, axis, splitting, top)
+    for found, x, axis in zip(split(operands, splitting, top), (a, b), (2, 1), strict=True):
+        check(*found, x, axis, splitting, top)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("splitting", SPLITTINGS, ids=str)
-@pytest.mark.parametrize("shape", [(1, 1, 1), (3, 130, 300), (1, 64, 4096), (1, 3, 40001)])
+@pytest.mark.parametrize("shape", [(1, 1, 1), (3, 130, 300), (1, 64, 4096), (2, 300, 2048), (1, 3, 40001)])
 def test_words_equal_numerics_bitwise_at_full_size(splitting, shape):
     rng = np.random.default_rng(2)
     top = TOPS[splitting.fmt.name]
@@ -115,22 +124,25 @@ def test_words_equal_numerics_bitwise_at_full_size(splitting, shape):
         a, b = family(rng, shape), np.moveaxis(family(rng, shape), 1, 2)
         for left, right in ((a, b), (np.asfortranarray(a), np.ascontiguousarray(b))):
             operands = [(torch.from_numpy(x).cuda(), axis) for x, axis in ((left, 2), (right, 1))]
-            for words, x, axis in zip(split_words(operands, splitting, top), (a, b), (2, 1), strict=True):
-                check(words, x, axis, splitting, top)
+            for found, x, axis in zip(split(operands, splitting, top), (a, b), (2, 1), strict=True):
+                check(*found, x, axis, splitting, top)
 
 
 @pytest.mark.parametrize("device", where_devices)
-@pytest.mark.parametrize("chunk", [16, 48])
-def test_bits_do_not_depend_on_the_launch(chunk, device, monkeypatch):
-    """One pass in registers, two passes of a program, two launches over chunks of k."""
+@pytest.mark.parametrize("num_sms", [0, 132])
+def test_bits_do_not_depend_on_the_launch(num_sms, device, monkeypatch):
+    """One tile, programs that wait for each other (on a GPU), two launches."""
     rng = np.random.default_rng(3)
     splitting = Splitting(TF32, 2, "nearest-away")
     a, b = mixed(rng, (1, 11, 90)), mixed(rng, (1, 90, 9))
     operands = [(torch.tensor(x, device=device), axis) for x, axis in ((a, 2), (b, 1))]
-    for tile in ((8, 128, 128), (16, 16, 96), (8, 16, chunk)):
-        monkeypatch.setattr(kernels, "_tile", lambda vectors, k, fmt, tile=tile: tile)
-        for words, x, axis in zip(split_words(operands, splitting, 54), (a, b), (2, 1), strict=True):
-            check(words, x, axis, splitting, 54)
+    for tile in ((8, 128), (16, 16), (2, 32)):
+        form = kernels._planned.__wrapped__
+        monkeypatch.setattr(kernels, "_planned", lambda *args, form=form: form(*args[:-1], num_sms * args[-1] and num_sms))
+        monkeypatch.setattr(kernels, "_tile", lambda vectors, k, fmt, along_k, tile=tile: tile)
+        for found, x, axis in zip(split(operands, splitting, 54), (a, b), (2, 1), strict=True):
+            check(*found, x, axis, splitting, 54)
+        monkeypatch.undo()
 
 
 @pytest.mark.parametrize("device", where_devices)
@@ -140,8 +152,8 @@ def test_any_strides(device):
     whole = torch.tensor(mixed(rng, (3, 40, 60)), device=device)
     splitting = Splitting(FP16, 2, "nearest", 11)
     for view in (whole.transpose(1, 2), whole[:, ::3, 5:], whole[1:2, :, ::7], whole[:, :1].expand(3, 10, 60)):
-        for words in split_words([(view, 2), (view.transpose(1, 2), 1)], splitting, 15):
-            check(words, view.cpu().numpy(), 2, splitting, 15)
+        for found in split([(view, 2), (view.transpose(1, 2), 1)], splitting, 15):
+            check(*found, view.cpu().numpy(), 2, splitting, 15)
 
 
 def test_unsupported_operands_are_refused():
@@ -158,22 +170,21 @@ def test_one_word_holds_short_operands(dtype, fmt, device):
     x = torch.tensor(np.random.default_rng(5).standard_normal((1, 6, 20)), dtype=dtype, device=device)
     x[0, 0, :3] = torch.tensor([0.0, torch.finfo(dtype).tiny, torch.finfo(dtype).max])
     rounding = "nearest-away" if fmt is TF32 else "nearest"
-    (words,) = split_words([(x, 2)], Splitting(fmt, 2, rounding), 54 if fmt is TF32 else 15)
+    ((words, lost),) = split([(x, 2)], Splitting(fmt, 2, rounding), 54 if fmt is TF32 else 15)[:1]
     assert words.parts.shape[1] == 1
     least = np.frexp(torch.finfo(dtype).tiny)[1] - 1 + (-words.exponents.min().item())
-    assert words.facts[LOSS] == 1 + max(0, safe_exponent(words.splitting, FLOOR) - least)
+    assert lost == 1 + max(0, safe_exponent(words.splitting, FLOOR) - least)
     value = words.parts[:, 0, :, :20].double() * 2.0 ** words.exponents.double()[:, :, None]
     assert torch.equal(value, x.double())
 
 
 @pytest.mark.parametrize("device", where_devices)
-def test_vectors_with_inf_or_nan_are_marked_and_counted(device):
+def test_vectors_with_inf_or_nan_are_marked(device):
     x = np.ones((2, 5, 30), np.float32)
     x[0, 1, 4], x[1, 2, 29], x[1, 4, 0] = np.inf, -np.inf, np.nan
     (words,) = split_words([(torch.tensor(x, device=device), 2)], Splitting(FP16, 2, "nearest", 11), 15)
     marked = words.exponents == NOT_FINITE
     assert marked.nonzero().tolist() == [[0, 1], [1, 2], [1, 4]]
-    assert words.facts[NONFINITE] == 3
     assert not words.parts.permute(0, 2, 1, 3)[marked].any()
 
 
@@ -183,9 +194,7 @@ def test_loss_tells_the_exponent_families_apart(device):
     rng = np.random.default_rng(6)
     a, b = exponent_family(rng, "type3", 8, 256, 8)
     operands = [(torch.tensor(x[None], device=device), axis) for x, axis in ((a, 2), (b, 1))]
-    wide = split_words(operands, Splitting(FP16, 2, "nearest", 11), 15)
-    assert all(words.facts[LOSS] > 21 for words in wide)
-    assert all(words.facts[LOSS] == 1 for words in split_words(operands, Splitting(TF32, 2, "nearest-away"), 54))
+    assert all(lost > 21 for _, lost in split(operands, Splitting(FP16, 2, "nearest", 11), 15))
+    assert all(lost == 1 for _, lost in split(operands, Splitting(TF32, 2, "nearest-away"), 54))
     sparse = torch.tensor(rng.uniform(1, 2, (1, 8, 256)) * (rng.random((1, 8, 256)) < 0.1), device=device).float()
-    (words,) = split_words([(sparse, 2)], Splitting(FP16, 2, "nearest", 11), 15)
-    assert words.facts[LOSS] == 1
+    assert split([(sparse, 2)], Splitting(FP16, 2, "nearest", 11), 15)[0][1] == 1

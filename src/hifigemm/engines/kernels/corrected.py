@@ -30,7 +30,8 @@ import triton.language as tl
 
 from hifigemm.engines.kernels.launch import Launch
 from hifigemm.engines.kernels.tiles import Gpu, Tile, gpu_of
-from hifigemm.engines.kernels.words import ALL_LOSSES, NOT_FINITE, Words, losses_in_range
+from hifigemm.engines.kernels.words import ALL_LOSSES, NOT_FINITE, Words
+from hifigemm.engines.kernels.words_kernels import losses_in_range
 
 __all__ = ["BLOCKS", "WHOLE_BLOCK", "corrected_product", "tile_for", "valid_tiles"]
 
@@ -96,14 +97,13 @@ def _corrected_kernel(
     left_batch,
     left_exponents,
     left_exponents_batch,
-    left_facts,
     left_vectors,
     right,
     right_batch,
     right_exponents,
     right_exponents_batch,
-    right_facts,
     right_vectors,
+    losses,
     out,
     out_batch,
     out_row,
@@ -136,8 +136,9 @@ def _corrected_kernel(
     GROUP_M: tl.constexpr,
 ):
     """One tile of the product of one matrix of the stack."""
-    if not losses_in_range(left_facts, right_facts, loss_from, loss_to):
-        return
+    if losses is not None:  # noqa: SIM102
+        if not losses_in_range(losses, loss_from, loss_to):
+            return
     z = tl.program_id(1).to(tl.int64)
     tile = tl.program_id(0)
     group = tile // (GROUP_M * tiles_n)
@@ -173,8 +174,8 @@ def _corrected_kernel(
     inside_n = cols < right_vectors
     row_exponent = tl.load(left_exponents + z * left_exponents_batch + rows, mask=inside_m, other=0) + shift
     col_exponent = tl.load(right_exponents + z * right_exponents_batch + cols, mask=inside_n, other=0)
-    spread = tl.load(left_facts + 1) + tl.maximum(shift, -shift)
-    if IN_FP32 & (spread <= 64) & (tl.load(right_facts + 1) <= 126):
+    spread, col_spread = tl.max(tl.abs(row_exponent), axis=0), tl.max(tl.abs(col_exponent), axis=0)
+    if IN_FP32 & (spread <= 64) & (col_spread <= 126):
         result = total * _power(row_exponent)[:, None] * _power(col_exponent)[None, :]
     else:
         exponent = tl.maximum(tl.minimum(row_exponent[:, None] + col_exponent[None, :], 1023), -1022)
@@ -185,7 +186,7 @@ def _corrected_kernel(
     if left_operand is not None:
         marked = (row_exponent == _NOT_FINITE + shift)[:, None] | (col_exponent == _NOT_FINITE)[None, :]
         tl.store(to, result, mask=inside & (marked == 0))
-        if tl.load(left_facts + 2) + tl.load(right_facts + 2) > 0:
+        if (tl.min(row_exponent, axis=0) == _NOT_FINITE + shift) | (tl.min(col_exponent, axis=0) == _NOT_FINITE):
             a = left_operand + z * left_operand_batch + rows.to(tl.int64) * left_operand_row
             b = right_operand + z * right_operand_batch + cols.to(tl.int64) * right_operand_col
             filled = _nonfinite(a, b, left_operand_k, right_operand_k, inside_m, inside_n, k)
@@ -272,8 +273,8 @@ def corrected_product(
     shift : int
         Power of two that the result is multiplied with before it is rounded.
     losses : pair of int
-        Nothing is written unless the bits that both operands lose together, by their facts, lie in range(*losses): the
-        way to choose between formats on the device.
+        Nothing is written unless the bits that both operands lose together, where that was noted, lie in
+        range(*losses): the way to choose between formats on the device.
     operands : tensors (batch or 1, m, k) and (batch or 1, k, n), any strides, or None
         A and B themselves, read where a row or column holds an Inf or NaN; None where there are none.
     config : Tile, optional
@@ -288,7 +289,7 @@ def corrected_product(
     if config is None:
         config = tile_for(tuple(out.shape), gpu_of(out.device), fmt, block, hopper is None)
     options: dict[str, Any] = {"chained": chained, "in_fp32": fmt == "fp16", "shift": shift, "losses": losses}
-    options["operands"] = operand_arguments(operands)
+    options |= {"gate": None if losses == ALL_LOSSES else left.losses, "operands": operand_arguments(operands)}
     if config.kernel == "hopper":
         hopper.launch(left, right, out, config, **options)
     else:
@@ -328,6 +329,7 @@ def _launch_plain(
     chained: bool,
     in_fp32: bool,
     shift: int,
+    gate: torch.Tensor | None,
     losses: tuple[int, int],
     operands: list[Any],
 ) -> None:
@@ -338,12 +340,12 @@ def _launch_plain(
     for words in (left, right):
         stack = words.parts.shape[0] > 1
         sides += [words.parts, words.parts.stride(0) if stack else 0]
-        sides += [words.exponents, words.vectors if stack else 0, words.facts, words.vectors]
+        sides += [words.exponents, words.vectors if stack else 0, words.vectors]
     _launch(
         (tiles_m * tiles_n, batch),
         *sides,
-        *(out, *out.stride(), *operands, shift, 2.0**-left.splitting.low_shift, 1.0, *losses, max(left.k, 1), pitch),
-        *(tiles_m, tiles_n),
+        *(gate, out, *out.stride(), *operands, shift, 2.0**-left.splitting.low_shift, 1.0, *losses),
+        *(max(left.k, 1), pitch, tiles_m, tiles_n),
         LEFT_WORDS=left.splitting.num_words,
         RIGHT_WORDS=right.splitting.num_words,
         CHAINED=chained,

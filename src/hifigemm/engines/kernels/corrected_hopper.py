@@ -154,8 +154,6 @@ def _consume(
     right_operand_batch,
     right_operand_k,
     right_operand_col,
-    hostile,
-    in_fp32,
     shift,
     low_scale,
     m,
@@ -168,6 +166,7 @@ def _consume(
     LEFT_WORDS: gl.constexpr,
     RIGHT_WORDS: gl.constexpr,
     CHAINED: gl.constexpr,
+    IN_FP32: gl.constexpr,
     BLOCK_M: gl.constexpr,
     BLOCK_N: gl.constexpr,
     STAGES: gl.constexpr,
@@ -222,6 +221,11 @@ def _consume(
         cols = at_n * BLOCK_N + gl.arange(0, BLOCK_N, gl.SliceLayout(0, layout))
         row_exponent = gl.load(left_exponents + z * left_exponents_batch + rows, mask=rows < m, other=0) + shift
         col_exponent = gl.load(right_exponents + z * right_exponents_batch + cols, mask=cols < n, other=0)
+        # Every warp looks at all rows and columns of its warpgroup, so that warps need not exchange anything.
+        again = at_m * BLOCK_M + HALF_INDEX * HALF + gl.arange(0, HALF, gl.SliceLayout(0, layout))
+        exponents = gl.load(left_exponents + z * left_exponents_batch + again, mask=again < m, other=0) + shift
+        spread, col_spread = gl.max(gl.abs(exponents), axis=0), gl.max(gl.abs(col_exponent), axis=0)
+        in_fp32 = IN_FP32 & (spread <= 64) & (col_spread <= 126)
         result = _unscaled(total, row_exponent, col_exponent, in_fp32)
         to = out + z.to(gl.int64) * out_batch + rows[:, None].to(gl.int64) * out_row
         to = to + cols[None, :].to(gl.int64) * out_col
@@ -229,7 +233,7 @@ def _consume(
         if left_operand is not None:
             marked = (row_exponent == _NOT_FINITE + shift)[:, None] | (col_exponent == _NOT_FINITE)[None, :]
             gl.store(to, result, mask=inside & (marked == 0))
-            if hostile:
+            if (gl.min(exponents, axis=0) == _NOT_FINITE + shift) | (gl.min(col_exponent, axis=0) == _NOT_FINITE):
                 at = left_operand + z.to(gl.int64) * left_operand_batch + rows.to(gl.int64) * left_operand_row
                 bt = right_operand + z.to(gl.int64) * right_operand_batch + cols.to(gl.int64) * right_operand_col
                 filled = _nonfinite(at, bt, left_operand_k, right_operand_k, rows < m, cols < n, k, zero)
@@ -256,14 +260,13 @@ def _corrected_kernel(
     right_operand_col,
     left_exponents,
     left_exponents_batch,
-    left_facts,
     left_batch_rows,
     left_word_rows,
     right_exponents,
     right_exponents_batch,
-    right_facts,
     right_batch_rows,
     right_word_rows,
+    losses,
     shift,
     low_scale,
     loss_from,
@@ -299,11 +302,9 @@ def _corrected_kernel(
     for i in gl.static_range(STAGES):
         mbarrier.init(full.index(i), count=1)
         mbarrier.init(empty.index(i), count=2)
-    loss = gl.load(left_facts) + gl.load(right_facts) - 2
-    tiles = gl.where((loss >= loss_from) & (loss < loss_to), tiles, 0)
-    spread = gl.load(left_facts + 1) + gl.maximum(shift, -shift)
-    in_fp32 = IN_FP32 & (spread <= 64) & (gl.load(right_facts + 1) <= 126)
-    hostile = gl.load(left_facts + 2) + gl.load(right_facts + 2) > 0
+    if losses is not None:
+        loss = gl.load(losses) + gl.load(losses + 1) - 2
+        tiles = gl.where((loss >= loss_from) & (loss < loss_to), tiles, 0)
     upper: gl.constexpr = 0
     lower: gl.constexpr = 1
     gl.warp_specialize(
@@ -332,8 +333,6 @@ def _corrected_kernel(
                     right_operand_batch,
                     right_operand_k,
                     right_operand_col,
-                    hostile,
-                    in_fp32,
                     shift,
                     low_scale,
                     m,
@@ -346,6 +345,7 @@ def _corrected_kernel(
                     LEFT_WORDS,
                     RIGHT_WORDS,
                     CHAINED,
+                    IN_FP32,
                     BLOCK_M,
                     BLOCK_N,
                     STAGES,
@@ -377,8 +377,6 @@ def _corrected_kernel(
                     right_operand_batch,
                     right_operand_k,
                     right_operand_col,
-                    hostile,
-                    in_fp32,
                     shift,
                     low_scale,
                     m,
@@ -391,6 +389,7 @@ def _corrected_kernel(
                     LEFT_WORDS,
                     RIGHT_WORDS,
                     CHAINED,
+                    IN_FP32,
                     BLOCK_M,
                     BLOCK_N,
                     STAGES,
@@ -441,10 +440,10 @@ def _map_of(words: Words, block: tuple[int, int]) -> TensorMap:
 
 
 def _side(words: Words) -> tuple[Any, ...]:
-    """The arguments of an operand: exponents, facts, and rows from one matrix and one word to the next."""
+    """The arguments of an operand: exponents, and rows from one matrix and one word to the next."""
     batch, count, vectors, _ = words.parts.shape
     exponents_batch, rows = (vectors, count * vectors) if batch > 1 else (0, 0)
-    return words.exponents, exponents_batch, words.facts, rows, vectors
+    return words.exponents, exponents_batch, rows, vectors
 
 
 def _constants(tile: Tile) -> dict[str, int]:
@@ -465,14 +464,12 @@ def compile_for(device: torch.device, tile: Tile) -> None:
     """Compile the kernel for a device without a launch, which raises where this Triton's Gluon is another one."""
     dtype = torch.float16
     maps = [tensor_map(1 << 20, dtype, 256, 256, 256, (size, tile.block_k)).host for size in (64, tile.block_n)]
-    pointers = [Address(1 << 20, t) for t in (torch.float32, torch.int32, torch.int32, torch.int32, torch.int32)]
-    out, *facts = pointers
-    sides = [*facts[:1], 16, facts[1], 16, 16], [*facts[2:3], 16, facts[3], 16, 16]
-    operand = Address(1 << 20, torch.float32), 16, 256, 1
+    out, exponents = Address(1 << 20, torch.float32), Address(1 << 20, torch.int32)
+    side, operand = (exponents, 16, 16, 16), (out, 16, 256, 1)
     scalars = 0, 1.0, 0, 1, 256, 256, 256, 4, 4, 2, 2
     constants: dict[str, Any] = {"LEFT_WORDS": 2, "RIGHT_WORDS": 2, "CHAINED": False, "IN_FP32": True}
     with torch.cuda.device(device):
-        arguments = (*maps, out, 16, 256, 1, *operand, *operand, *sides[0], *sides[1], *scalars)
+        arguments = (*maps, out, 16, 256, 1, *operand, *operand, *side, *side, None, *scalars)
         _corrected_kernel.warmup(*arguments, grid=(1,), **constants, **_constants(tile))
 
 
@@ -485,6 +482,7 @@ def launch(
     chained: bool,
     in_fp32: bool,
     shift: int,
+    gate: torch.Tensor | None,
     losses: tuple[int, int],
     operands: list[Any],
 ) -> None:
@@ -501,7 +499,7 @@ def launch(
         *operands,
         *_side(left),
         *_side(right),
-        *(shift, 2.0**-left.splitting.low_shift, *losses),
+        *(gate, shift, 2.0**-left.splitting.low_shift, *losses),
         *(m, n, left.k, -(-max(left.k, 1) // tile.block_k), tiles, tiles_m, tiles_n),
         LEFT_WORDS=left.splitting.num_words,
         RIGHT_WORDS=right.splitting.num_words,

@@ -1,4 +1,4 @@
-"""Products in FP32 outside the tensor cores, where the facts of words say so: the last choice made on the device.
+"""Products in FP32 outside the tensor cores, where the bits that words lose say so: the last choice made on the device.
 
 Terms are added one after the other with fused multiply-adds, whatever their exponents; sums over- and underflow as in
 a library's FP32 product.
@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 
 from hifigemm.engines.kernels.launch import Launch
-from hifigemm.engines.kernels.words import losses_in_range
+from hifigemm.engines.kernels.words_kernels import losses_in_range
 
 __all__ = ["fp32_product"]
 
@@ -25,7 +25,7 @@ _BLOCK_M, _BLOCK_N, _BLOCK_K = 64, 64, 16
 
 @triton.jit(do_not_specialize=["shift", "loss_from", "loss_to", "tiles_n"])
 def _product_kernel(
-    facts,
+    losses,
     loss_from,
     loss_to,
     left,
@@ -50,7 +50,7 @@ def _product_kernel(
     BLOCK_K: tl.constexpr,
 ):
     """One tile of the product of one matrix of the stack."""
-    if not losses_in_range(facts, facts + 3, loss_from, loss_to):
+    if not losses_in_range(losses, loss_from, loss_to):
         return
     z = tl.program_id(1).to(tl.int64)
     rows = (tl.program_id(0) // tiles_n * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)
@@ -77,11 +77,11 @@ def fp32_product(
     left: torch.Tensor,
     right: torch.Tensor,
     out: torch.Tensor,
-    facts: torch.Tensor,
+    lost: torch.Tensor,
     losses: tuple[int, int],
     shift: int = 0,
 ) -> None:
-    """out = 2**shift A B on torch's current stream, where facts (2, NUM_FACTS) lose bits in range(*losses) together.
+    """out = 2**shift A B on torch's current stream, where words that lost (2,) bits did so in range(*losses) together.
 
     Parameters
     ----------
@@ -98,7 +98,7 @@ def fp32_product(
         operands += [x, stack if x.shape[0] > 1 else 0, *rest]
     _launch(
         (tiles_m * tiles_n, batch),
-        *(facts, *losses, *operands, out, *out.stride(), shift, m, n, left.shape[2], tiles_n),
+        *(lost, *losses, *operands, out, *out.stride(), shift, m, n, left.shape[2], tiles_n),
         BLOCK_M=_BLOCK_M,
         BLOCK_N=_BLOCK_N,
         BLOCK_K=_BLOCK_K,

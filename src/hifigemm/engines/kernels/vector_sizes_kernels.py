@@ -21,6 +21,7 @@ NORM_BLOCK = tl.constexpr(256)
 NORM_BITS = tl.constexpr(15)
 PANEL = tl.constexpr(16)
 SUM_BIT = tl.constexpr(40)
+SUM_MASK = tl.constexpr(2**40 - 1)
 SHRINK = tl.constexpr(1.0 - 2.0**-50)
 INFINITE = tl.constexpr(1025)
 ABSOLUTE = tl.constexpr(0x7FFFFFFFFFFFFFFF)
@@ -33,12 +34,12 @@ class SizeForm:
     Attributes
     ----------
     side : int
-        1: the entries of a vector lie side by side, and its other strides count in units of `vector`. 2: those of
-        neighbouring vectors do. 0: neither.
+        1: the entries of a vector lie side by side, and the other strides count in units of `vector`. 2: those of
+        neighbouring vectors do, and the other strides are multiples of `vector`. 0: neither.
     even : bool
         k is a multiple of 256, and the number of vectors one of 16.
     vector : int
-        Entries that may be loaded at a time along k.
+        Entries that may be loaded at a time.
     width : int
         Components of an entry: 1, or 2 for complex operands.
     piece : int
@@ -142,7 +143,7 @@ def block_sizes(parts, OUTER: tl.constexpr, SUMS: tl.constexpr, PTX: tl.constexp
 def joined_sizes(sums, block_e, e):
     """ceil(n_q 4**(e_q - e)), ceil(s_q 2**(e_q - e)): sums of blocks on the grid of the whole vector, float64."""
     down = tl.maximum(block_e - e, -500)
-    n = (sums & ((1 << SUM_BIT) - 1)).to(tl.float64) * power_of_two(2 * down)
+    n = (sums & SUM_MASK).to(tl.float64) * power_of_two(2 * down)
     s = ((sums >> SUM_BIT) & 0xFFFFFF).to(tl.float64) * power_of_two(down)
     return tl.ceil(n), tl.ceil(s)
 
@@ -190,7 +191,8 @@ def _block_of(operand, spot, q, k, SIDE: tl.constexpr, FORM: tl.constexpr):
     if SIDE == 1:
         at = x + (batch * sb + vs.to(tl.int64) * sv) * (FORM.vector * FORM.width) + ks * FORM.width
     elif SIDE == 2:
-        at = x + (batch * sb + start) * FORM.width + (vs - start) * FORM.width + ks.to(tl.int64) * (sk * FORM.width)
+        row = ks.to(tl.int64) * (sk // FORM.vector) + batch * (sb // FORM.vector)
+        at = x + row * (FORM.vector * FORM.width) + vs * FORM.width
     else:
         at = x + (batch * sb + vs.to(tl.int64) * sv) * FORM.width + ks.to(tl.int64) * (sk * FORM.width)
     WIDTH: tl.constexpr = FORM.width

@@ -1,13 +1,12 @@
-"""Scales and residues of the operands of Ozaki scheme II on a GPU.
+"""Scales and residues of the operands of Ozaki scheme II on a GPU, and what the operands tell of their products.
 
 Overrides of numerics.scaling.norm_scale and of the residues of numerics.scaling.round_to_integers, with the same bits.
 An operand is given as (tensor, axis): (batch, m, k) with axis 2 for rows, or (batch, k, n) with axis 1 for columns;
 float32, float64, complex64 or complex128, any strides, none of its sizes 0. Two operands share each launch, and have
 the same k, dtype and device.
 
-One kernel reads whole vectors twice, the second time from a cache where they fit, or once where they fit into the
-registers. Few long vectors do not fill a GPU: then norms of pieces, scales and residues take a launch each. Which of
-the two is taken changes no bits.
+Short vectors stay in the registers of a program. Long ones are cut into pieces: scales run ahead of residues in the
+same launch, so that operands are read a second time from a cache. Which of the two is taken changes no bits.
 """
 
 from __future__ import annotations
@@ -19,25 +18,34 @@ from typing import Any, NamedTuple
 
 import torch
 
-from hifigemm.engines.kernels import vectors_kernels as kernels
+from hifigemm.engines.kernels import vector_sizes_kernels, vectors_kernels
 from hifigemm.engines.kernels.launch import Launch, empty
+from hifigemm.engines.kernels.vector_sizes_kernels import SizeForm
 from hifigemm.engines.kernels.vectors_constants import VectorConstants, num_words_for, vector_constants
 from hifigemm.numerics.residues import ModuliSet
 from hifigemm.numerics.scaling import NORM_BLOCK
 
-__all__ = ["NOT_FINITE", "Config", "Operand", "VectorScale", "norm_scales", "scaled_residues"]
+__all__ = [
+    "NOT_FINITE",
+    "Config",
+    "Operand",
+    "Sizes",
+    "VectorScale",
+    "norm_scales",
+    "scaled_residues",
+    "sized_residues",
+]
 
-NOT_FINITE: int = kernels.NOT_FINITE.value
+NOT_FINITE: int = vectors_kernels.NOT_FINITE.value
 """Exponent of a vector with an Inf or NaN; its residues mean nothing."""
 
 Operand = tuple[Any, int]
 _SIZES = {torch.float32: 4, torch.float64: 8, torch.complex64: 4, torch.complex128: 8}
-_MOST_STEPS = 16
+_PANEL: int = vector_sizes_kernels.PANEL.value
 
-_scaled_residues = Launch(kernels.scaled_residues_kernel)
-_block_norms = Launch(kernels.block_norms_kernel)
-_join_norms = Launch(kernels.join_norms_kernel)
-_residues = Launch(kernels.residues_kernel)
+_whole = Launch(vectors_kernels.whole_kernel)
+_pieces = Launch(vectors_kernels.pieces_kernel)
+_clear = Launch(vector_sizes_kernels.clear_kernel)
 
 
 class VectorScale(NamedTuple):
@@ -59,6 +67,24 @@ class VectorScale(NamedTuple):
         return VectorScale(self.exponent[batch, vectors], self.nearest[batch, vectors])
 
 
+class Sizes(NamedTuple):
+    """What the vectors of two real operands tell of their products.
+
+    Attributes
+    ----------
+    exponents : int32 tensor, shape (total,)
+        Of the largest entries of all vectors of the left operand, then of the right one.
+    norms : float64 tensor, shape (2, total)
+        Norms and sums of magnitudes in units of 2**(exponent - 15), rounded up; 0 for vectors with an Inf or NaN.
+    magnitudes : pair of int8 tensors, shape (batch, vectors, k rounded up to 128)
+        |x| 2**(7 - exponent), rounded down, zero beyond k.
+    """
+
+    exponents: Any
+    norms: Any
+    magnitudes: tuple[Any, Any]
+
+
 @dataclass(frozen=True)
 class Config:
     """Shape of a tile; it changes no bits.
@@ -66,21 +92,24 @@ class Config:
     Attributes
     ----------
     vectors : int
-        Vectors of a tile: 4, 8, 16 or 32.
+        Vectors of a tile: 4, 8 or 16.
     blocks : int
-        Blocks of 256 along k in a tile, at most: a power of two.
+        Blocks of 256 along k in a tile, at most: a power of two. Vectors that are no longer stay in registers.
     entries : int
         Entries of a thread: 16 or a multiple.
-    whole : int
-        Fewer tiles of vectors than that are cut along k too.
+    ahead : int
+        Bytes by which scales run ahead of residues.
+    stream : bool
+        Residues leave the cache first.
     registers : int, optional
         Limit for a thread on NVIDIA GPUs.
     """
 
     vectors: int = 4
     blocks: int = 4
-    entries: int = 16
-    whole: int = 96
+    entries: int = 32
+    ahead: int = 8 << 20
+    stream: bool = False
     registers: int | None = None
 
 
@@ -102,7 +131,7 @@ def norm_scales(
     """
     plan = _plan_for(operands, config)
     constants = vector_constants(moduli, plan.width, 1, operands[0][0].device, plan.ptx)
-    return _scales(plan, operands, constants, balances)
+    return _run(plan, operands, constants, balances)
 
 
 def scaled_residues(
@@ -134,31 +163,85 @@ def scaled_residues(
     scales : tuple of VectorScale
     """
     plan = _plan_for(operands, config)
+    constants, parts = _parts(plan, operands, moduli, balances, bits)
+    return parts, _run(plan, operands, constants, balances, scales, parts)
+
+
+def sized_residues(
+    operands: tuple[Operand, Operand], moduli: ModuliSet, balances: tuple[int, int] = (0, 0), config: Config = Config()
+) -> tuple[tuple[Any, ...], tuple[VectorScale, ...], Sizes]:
+    """`scaled_residues` of two real operands, and their sizes."""
+    plan = _plan_for(operands, config)
+    device, total = operands[0][0].device, sum(plan.totals)
+    constants, parts = _parts(plan, operands, moduli, balances, None)
+    pitch = -(-plan.k // 128) * 128
+    left, right = (empty((*shape, pitch), torch.int8, device) for shape in plan.shapes)
+    exponents, norms = empty((total,), torch.int32, device), empty((2, total), torch.float64, device)
+    sizes = Sizes(exponents, norms, (left, right))
+    return parts, _run(plan, operands, constants, balances, None, parts, sizes), sizes
+
+
+def _parts(
+    plan: _Plan, operands: tuple[Operand, ...], moduli: ModuliSet, balances: tuple[int, ...], bits: int | None
+) -> tuple[VectorConstants, tuple[Any, ...]]:
+    """Constants for integers of some bits, and tensors for residues."""
     device = operands[0][0].device
     top = (math.isqrt(moduli.half_range) + 1) << max(*balances, 0) if bits is None else 1 << bits
     constants = vector_constants(moduli, plan.width, num_words_for(top), device, plan.ptx)
     shapes = [(batch, constants.num_parts, count, plan.pitch) for batch, count in plan.shapes]
-    parts = tuple(empty(shape, torch.int8, device) for shape in shapes)
-    if scales is None and plan.whole:
-        return parts, _whole(plan, operands, constants, balances, parts)
-    truncates = scales is not None or constants.truncates(plan.width * plan.k, balances)
-    scales = _scales(plan, operands, constants, balances) if scales is None else scales
-    pairs = [_with_batch_stride(scale) for scale in scales]
-    (left, left_stride), (right, right_stride) = pairs[0], pairs[-1]
-    arguments = (*left, *right, parts[0], parts[-1], constants.table, *plan.sizes, left_stride, right_stride)
-    _residues(
-        (plan.programs, plan.steps),
-        *_pointers(operands),
-        *arguments,
-        plan.pitch // 16,
-        constants.num_parts,
-        FORM=plan.form,
-        NUM_WORDS=constants.num_words,
-        TRUNCATES=truncates,
-        DP4A=constants.dp4a,
-        **plan.options,
-    )
-    return parts, scales
+    return constants, tuple(empty(shape, torch.int8, device) for shape in shapes)
+
+
+def _run(
+    plan: _Plan,
+    operands: tuple[Operand, ...],
+    constants: VectorConstants,
+    balances: tuple[int, ...],
+    scales: tuple[VectorScale, ...] | None = None,
+    parts: tuple[Any, ...] | None = None,
+    sizes: Sizes | None = None,
+) -> tuple[VectorScale, ...]:
+    """Launch what is asked for: scales where they are not given, residues and sizes where there is room for them."""
+    device, unused, is_given = operands[0][0].device, constants.range, scales is not None
+    if scales is None:
+        found = [empty((2, *shape), torch.int32, device) for shape in plan.shapes]
+        scales = tuple(VectorScale(*x.unbind()) for x in found)
+    (left, left_stride), *_, (right, right_stride) = [_with_batch_stride(scale) for scale in scales] * 2
+    out = (unused, unused) if parts is None else (parts[0], parts[-1])
+    own, norms, low = (unused, unused, (unused, unused)) if sizes is None else sizes
+    arguments = (*_pointers(operands), *left, *right, own, norms, constants.range, *out, *low, constants.table)
+    integers = (*plan.sizes, plan.pitch // 16, 0 if sizes is None else low[0].shape[2] // 16, constants.num_parts)
+    integers += (left_stride, right_stride, plan.totals[0], sum(plan.totals), balances[0], balances[-1])
+    options = {
+        "FORM": plan.form,
+        "NUM_WORDS": constants.num_words,
+        "TRUNCATES": parts is not None and (is_given or constants.truncates(plan.width * plan.k, balances)),
+        "SUMS": sizes is not None,
+        "PTX": plan.ptx,
+        "DP4A": constants.dp4a,
+    }
+    if plan.whole and parts is not None and not is_given:
+        _whole((plan.programs,), *arguments, plan.tiles_a, *integers, **options, **plan.options)
+        return scales
+    blocks, ahead, workspace = 0, 0, (unused, unused, unused)
+    if not is_given:
+        blocks, ahead = -(-plan.k // NORM_BLOCK), 0 if parts is None else plan.ahead
+        shape = plan.panels, blocks, _PANEL
+        workspace = empty(shape, torch.int64, device), empty(shape, torch.int32, device), _cleared(plan.panels, device)
+    grid = (plan.panels + ahead) * (blocks + (0 if parts is None else plan.tiles_per_panel))
+    options |= {"LEFT": plan.size_forms[0], "RIGHT": plan.size_forms[-1], "SCALES": not is_given}
+    options |= {"RESIDUES": parts is not None, **plan.options}
+    if parts is None:
+        options["num_warps"] = 8
+    _pieces((grid,), *arguments, *workspace, plan.panels_a, plan.panels, ahead, *integers, **options)
+    return scales
+
+
+def _cleared(count: int, device: Any) -> Any:
+    """Zeros, as a launch that can be repeated."""
+    zeros = empty((count,), torch.int32, device)
+    _clear((-(-count // 1024),), zeros, count, SIZE=1024, num_warps=4)
+    return zeros
 
 
 def _with_batch_stride(scale: VectorScale) -> tuple[VectorScale, int]:
@@ -167,58 +250,6 @@ def _with_batch_stride(scale: VectorScale) -> tuple[VectorScale, int]:
     if exponent.stride() != nearest.stride() or exponent.stride(1) != 1:
         exponent, nearest = exponent.contiguous(), nearest.contiguous()
     return VectorScale(exponent, nearest), exponent.stride(0) if exponent.shape[0] > 1 else 0
-
-
-def _scales(
-    plan: _Plan, operands: tuple[Operand, ...], constants: VectorConstants, balances: tuple[int, ...]
-) -> tuple[VectorScale, ...]:
-    """Scales alone, in one launch or in two."""
-    if plan.whole:
-        return _whole(plan, operands, constants, balances, None)
-    device, blocks = operands[0][0].device, -(-plan.k // NORM_BLOCK)
-    total = sum(plan.totals[: len(operands)])
-    norms = empty((blocks, total), torch.float64, device)
-    exponents = empty((blocks, total), torch.int32, device)
-    columns = (plan.totals[0], total)
-    arguments = (*_pointers(operands), norms, exponents, *plan.sizes, *columns)
-    _block_norms((plan.programs, plan.steps), *arguments, FORM=plan.norm_form, PTX=plan.ptx, **plan.options)
-    found = _new_scales(plan, operands)
-    # Columns of a second operand that is not there stay empty.
-    sizes = (plan.totals[0], total - plan.totals[0])
-    arguments = (norms, exponents, found[0], found[-1], constants.range, blocks, *sizes, balances[0], balances[-1])
-    _join_norms((-(-total // 32),), *arguments, ROWS=32, COLUMNS=32, num_warps=4)
-    return tuple(VectorScale(*scale.unbind()) for scale in found)
-
-
-def _whole(
-    plan: _Plan, operands: tuple[Operand, ...], constants: VectorConstants, balances: tuple[int, ...], parts: Any
-) -> tuple[VectorScale, ...]:
-    """Scales, and residues where `parts` are given, in one launch."""
-    found = _new_scales(plan, operands)
-    left, right = (found[0], found[-1]) if parts is None else (parts[0], parts[-1])
-    _scaled_residues(
-        (plan.programs,),
-        *_pointers(operands),
-        *(found[0], found[-1], constants.range, left, right, constants.table),
-        *plan.sizes,
-        *plan.totals,
-        *(balances[0], balances[-1], plan.pitch // 16, constants.num_parts),
-        FORM=plan.norm_form if parts is None else plan.form,
-        STEPS=plan.padded_steps,
-        NUM_WORDS=constants.num_words,
-        TRUNCATES=parts is not None and constants.truncates(plan.width * plan.k, balances),
-        RESIDUES=parts is not None,
-        PTX=plan.ptx,
-        DP4A=constants.dp4a,
-        **plan.options,
-    )
-    return tuple(VectorScale(*scale.unbind()) for scale in found)
-
-
-def _new_scales(plan: _Plan, operands: tuple[Operand, ...]) -> tuple[Any, ...]:
-    """Tensors for exponents and rounding of the vectors of each operand."""
-    device = operands[0][0].device
-    return tuple(empty((2, *shape), torch.int32, device) for shape in plan.shapes)
 
 
 def _pointers(operands: tuple[Operand, ...]) -> tuple[Any, Any]:
@@ -236,17 +267,21 @@ class _Plan:
     Attributes
     ----------
     shapes, totals : tuple
-        (batch, vectors) of each operand; vectors of the first and of the last.
+        (batch, vectors) of each operand; vectors of the first, and of a second one.
     k, pitch : int
         Inner dimension, and rounded up to 16.
     width : int
         1, or 2 for complex operands.
-    form, norm_form : Form
-        For kernels that make residues, and for those that only take norms.
-    programs, steps, padded_steps : int
-        Tiles of vectors, tiles along k, the same as a power of two.
+    form, size_forms : Form, tuple of SizeForm
+        For the residues, and for the sizes of each operand.
+    programs, tiles_a : int
+        Tiles of vectors that stay in registers, of all operands and of the first.
+    panels, panels_a, tiles_per_panel : int
+        Panels of 16 vectors, of all operands and of the first, and tiles of residues in one.
+    ahead : int
+        Panels by which scales run ahead of residues.
     whole : bool
-        Whether a program takes whole vectors.
+        Whether the vectors stay in registers.
     sizes : tuple of int
         Sizes and strides as the kernels take them.
     ptx : bool
@@ -260,15 +295,18 @@ class _Plan:
     k: int
     pitch: int
     width: int
-    form: kernels.Form
-    norm_form: kernels.Form
+    form: vectors_kernels.Form
+    size_forms: tuple[SizeForm, ...]
     programs: int
-    steps: int
-    padded_steps: int
+    tiles_a: int
+    panels: int
+    panels_a: int
+    tiles_per_panel: int
+    ahead: int
     whole: bool
     sizes: tuple[int, ...]
     ptx: bool
-    options: dict[str, int]
+    options: dict[str, Any]
 
 
 def _plan_for(operands: tuple[Operand, ...], config: Config) -> _Plan:
@@ -282,36 +320,45 @@ def _plan(dtype: Any, is_cuda: bool, config: Config, facts: tuple[Any, ...]) -> 
     width = 2 if dtype.is_complex else 1
     k = facts[0][0][facts[0][2]]
     shapes = tuple((shape[0], shape[3 - axis]) for shape, _, axis, _ in facts)
-    blocks = min(config.blocks, 1 << (-(-k // NORM_BLOCK) - 1).bit_length())
-    tiles = [batch * -(-count // config.vectors) for batch, count in shapes]
-    along = [k == 1 or stride[axis] == 1 for _, stride, axis, _ in facts]
     distances = [(stride[0] if shape[0] > 1 else 0, stride[3 - axis], stride[axis]) for shape, stride, axis, _ in facts]
-    vector = 16 // _SIZES[dtype] if width == 1 else 1
-    for side_by_side, distance, (*_, aligned) in zip(along, distances, facts, strict=True):
-        if side_by_side and not (aligned and distance[0] % vector == 0 and distance[1] % vector == 0):
-            vector = 1
-    units = [vector if side_by_side else 1 for side_by_side in along]
+    sides = [1 if k == 1 or e == 1 else 2 if v == 1 else 0 for _, v, e in distances]
+    wide = 16 // _SIZES[dtype] if width == 1 else 1
+    vectors = [
+        wide if aligned and b % wide == 0 and (v if side == 1 else e) % wide == 0 else 1
+        for (b, v, e), side, (*_, aligned) in zip(distances, sides, facts, strict=True)
+    ]
+    vector = min([own for own, side in zip(vectors, sides, strict=True) if side == 1], default=wide)
+    units = [vector if side == 1 else 1 for side in sides]
     distances = [(b // unit, v // unit, e) for (b, v, e), unit in zip(distances, units, strict=True)]
+    blocks = min(config.blocks, 1 << (-(-k // NORM_BLOCK) - 1).bit_length())
     steps = -(-k // (blocks * NORM_BLOCK))
-    programs = sum(tiles)
-    even = k % (blocks * NORM_BLOCK) == 0
-    form = (along[0], along[-1], even, vector, width, config.vectors, blocks)
+    tiles = [batch * -(-count // config.vectors) for batch, count in shapes]
+    panels = [batch * -(-count // _PANEL) for batch, count in shapes]
+    even = k % NORM_BLOCK == 0 and all(count % _PANEL == 0 for _, count in shapes)
+    pieces = [32 * vector if side == 1 else _PANEL * own if side == 2 else 32 for own, side in zip(vectors, sides)]
+    form = (sides[0] == 1, sides[-1] == 1, k % (blocks * NORM_BLOCK) == 0, vector, width, config.vectors, blocks)
     options = {"num_warps": blocks * NORM_BLOCK * config.vectors // (32 * config.entries)}
     if config.registers is not None and is_cuda and torch.version.hip is None:
         options["maxnreg"] = config.registers
     return _Plan(
         shapes=shapes,
-        totals=(math.prod(shapes[0]), math.prod(shapes[-1])),
+        totals=(math.prod(shapes[0]), sum(math.prod(shape) for shape in shapes[1:])),
         k=k,
         pitch=-(-k // 16) * 16,
         width=width,
-        form=kernels.Form(*form, 512 // config.vectors),
-        norm_form=kernels.Form(*form, 32 // config.vectors),
-        programs=programs,
-        steps=steps,
-        padded_steps=1 << (steps - 1).bit_length(),
-        whole=steps <= 2 or (steps <= _MOST_STEPS and programs >= config.whole),
-        sizes=(tiles[0], shapes[0][1], shapes[-1][1], k, *distances[0], *distances[-1]),
+        form=vectors_kernels.Form(*form, 512 // config.vectors, config.stream),
+        size_forms=tuple(
+            SizeForm(side, even, vector if side == 1 else own, width, piece)
+            for side, own, piece in zip(sides, vectors, pieces, strict=True)
+        ),
+        programs=sum(tiles),
+        tiles_a=tiles[0],
+        panels=sum(panels),
+        panels_a=panels[0],
+        tiles_per_panel=steps * (_PANEL // config.vectors),
+        ahead=min(max(config.ahead // (_PANEL * k * width * _SIZES[dtype]), 1), sum(panels)),
+        whole=steps == 1,
+        sizes=(shapes[0][1], shapes[-1][1], k, *distances[0], *distances[-1]),
         ptx=is_cuda and torch.version.hip is None,
         options=options,
     )

@@ -58,6 +58,8 @@ class Form:
         Vectors and blocks of 256 along k in a tile.
     piece : int
         Entries of a piece: 512 / vectors.
+    stream : bool
+        Residues leave the cache first.
     """
 
     left_along_k: bool
@@ -68,9 +70,10 @@ class Form:
     vectors: int
     blocks: int
     piece: int
+    stream: bool
 
 
-_SHAPE = ["num_a", "num_b", "k", "sab", "sav", "sak", "sbb", "sbv", "sbk", "pitch16", "low_pitch", "num_parts"]
+_SHAPE = ["num_a", "num_b", "k", "sab", "sav", "sak", "sbb", "sbv", "sbk", "pitch16", "low_pitch16", "num_parts"]
 _SCALES = ["stride_a", "stride_b", "total_a", "total", "balance_a", "balance_b"]
 
 
@@ -240,19 +243,23 @@ def _store_residues(
     step = count.to(tl.int64) * pitch16 * 16
     LENGTH: tl.constexpr = len(words) + (3 if DP4A else 2)
     for l in range(num_parts):
-        tl.store(at + l * step, _residue(words, table + l * LENGTH, DP4A), mask=mask)
+        found = _residue(words, table + l * LENGTH, DP4A)
+        if FORM.stream:
+            tl.store(at + l * step, found, mask=mask, eviction_policy="evict_first")
+        else:
+            tl.store(at + l * step, found, mask=mask)
 
 
 @triton.jit
-def _store_magnitudes(parts, e, low_a, low_b, spot, ks, pitch, FORM: tl.constexpr, PTX: tl.constexpr):
+def _store_magnitudes(parts, e, low_a, low_b, spot, ks, pitch16, FORM: tl.constexpr, PTX: tl.constexpr):
     """|x| 2**(7 - e) of a tile, rounded down; vectors with an Inf or NaN, whose exponent is INFINITE, have no say."""
     first, batch, start, count = spot
     vs = start + tl.arange(0, FORM.vectors)
     up, second = exponent_factors(e, MAGNITUDE_BITS)
     z = tl.where(tl.abs(parts[0]) < float("inf"), parts[0], 0.0)
     low = magnitude(z, up[None, :, None, None], second[None, :, None, None], False, PTX).to(tl.int8)
-    at = tl.where(first, low_a, low_b) + ((batch * count + vs) * pitch)[None, :, None, None] + ks
-    tl.store(at, low, mask=(vs < count)[None, :, None, None] & (ks < pitch))
+    at = tl.where(first, low_a, low_b) + ((batch * count + vs) * pitch16)[None, :, None, None] * 16 + ks
+    tl.store(at, low, mask=(vs < count)[None, :, None, None] & (ks < pitch16 * 16))
 
 
 @triton.jit(do_not_specialize=[*_SHAPE, *_SCALES, "tiles_a"])
@@ -282,7 +289,7 @@ def whole_kernel(
     sbv,
     sbk,
     pitch16,
-    low_pitch,
+    low_pitch16,
     num_parts,
     stride_a,
     stride_b,
@@ -312,7 +319,7 @@ def whole_kernel(
     target = (exponents, to_nearest, tl.where(first, stride_a, stride_b), tl.where(first, 0, total_a))
     store_sizes((n, s, e, scale, nearest), spot, vs, target, (own, norms, total), SUMS)
     if SUMS:
-        _store_magnitudes(parts, e, low_a, low_b, spot, ks, low_pitch, FORM, PTX)
+        _store_magnitudes(parts, e, low_a, low_b, spot, ks, low_pitch16, FORM, PTX)
     words = _integer_words(parts, scale, nearest, NUM_WORDS, TRUNCATES)
     _store_residues(words, out_a, out_b, table, spot, ks, pitch16, num_parts, FORM, DP4A)
 
@@ -349,7 +356,7 @@ def pieces_kernel(
     sbv,
     sbk,
     pitch16,
-    low_pitch,
+    low_pitch16,
     num_parts,
     stride_a,
     stride_b,
@@ -381,23 +388,25 @@ def pieces_kernel(
     task = tl.program_id(0) % per_round
     left, right = (a, sab, sav, sak), (b, sbb, sbv, sbk)
     if task < blocks:
-        if panel < panels:
-            spot = place(panel, panels_a, num_a, num_b, PANEL)
-            first = spot[0]
-            exponents, to_nearest = tl.where(first, exponent_a, exponent_b), tl.where(first, nearest_a, nearest_b)
-            target = (exponents, to_nearest, tl.where(first, stride_a, stride_b), tl.where(first, 0, total_a))
-            workspace = (block_sums, block_e, arrivals)
-            panel_sizes(
-                *((left, right), spot, panel, task, blocks, k, workspace, target, (own, norms, total), range_ptr),
-                *(tl.where(first, balance_a, balance_b), LEFT, RIGHT, SUMS, PTX),
-            )
+        if SCALES:  # noqa: SIM102 - known when the kernel is compiled
+            if panel < panels:
+                spot = place(panel, panels_a, num_a, num_b, PANEL)
+                first = spot[0]
+                exponents, to_nearest = tl.where(first, exponent_a, exponent_b), tl.where(first, nearest_a, nearest_b)
+                target = (exponents, to_nearest, tl.where(first, stride_a, stride_b), tl.where(first, 0, total_a))
+                workspace = (block_sums, block_e, arrivals)
+                panel_sizes(
+                    *((left, right), spot, panel, task, blocks, k, workspace, target, (own, norms, total), range_ptr),
+                    *(tl.where(first, balance_a, balance_b), LEFT, RIGHT, SUMS, PTX),
+                )
     elif RESIDUES:
         panel -= ahead
-        if panel >= 0:
-            first, batch, start, count = place(panel, panels_a, num_a, num_b, PANEL)
-            task -= blocks
-            spot = (first, batch, start + task // steps * FORM.vectors, count)
-            vs = spot[2] + tl.arange(0, FORM.vectors)
+        task -= blocks
+        first, batch, start, count = place(panel, panels_a, num_a, num_b, PANEL)
+        start += task // steps * FORM.vectors
+        if (panel >= 0) & (start < count):
+            spot = (first, batch, start, count)
+            vs = start + tl.arange(0, FORM.vectors)
             ks = _along_k(task % steps, FORM)
             parts = _load_either(left, right, spot, ks, k, FORM)
             if SCALES:
@@ -409,6 +418,6 @@ def pieces_kernel(
             nearest = tl.load(tl.where(first, nearest_a, nearest_b) + at, mask=vs < count, other=1)
             if SUMS:
                 e = tl.load(own + tl.where(first, 0, total_a) + batch * count + vs, mask=vs < count, other=0)
-                _store_magnitudes(parts, e, low_a, low_b, spot, ks, low_pitch, FORM, PTX)
+                _store_magnitudes(parts, e, low_a, low_b, spot, ks, low_pitch16, FORM, PTX)
             words = _integer_words(parts, scale, nearest, NUM_WORDS, TRUNCATES)
             _store_residues(words, out_a, out_b, table, spot, ks, pitch16, num_parts, FORM, DP4A)

@@ -1,51 +1,36 @@
 """Words of both operands of a product on the device: numerics.words and the scaling of schemes.word_scheme.
 
 Words lie with k innermost for both operands, (batch, words, vectors, k_pitch) with zeros beyond k. One launch makes
-the words of both operands: a program reads whole vectors for their largest magnitudes and again, from the cache, for
-their words. Few and long vectors are cut, and two launches do the same.
+the words of both operands, and reads them once; see words_kernels.py. One more before it clears what the programs of
+vectors longer than a tile exchange.
 
 The scaled entry is y = 2**(T - e) x with e the smallest integer such that |x| < 2**e in the whole vector. FP32 holds
 y but for entries 2**-170 below the largest one, where TF32 and BF16 words could see the difference: these entries are
 rounded to odd, which changes no later rounding. All other steps of the splitting are exact in FP32.
 """
 
-# Kernels are untyped.
-# mypy: disable-error-code="no-untyped-def"
-
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import torch
 import triton
-import triton.language as tl
 
-from hifigemm.engines.kernels.launch import Launch
+from hifigemm.engines.kernels import words_kernels
+from hifigemm.engines.kernels.launch import Launch, empty
+from hifigemm.engines.kernels.tiles import gpu_of
+from hifigemm.engines.kernels.words_kernels import Form
 from hifigemm.formats import BF16, FP16, TF32, Format
 from hifigemm.numerics.word_bounds import safe_exponent
 from hifigemm.numerics.words import Splitting
 
-__all__ = [
-    "ALL_LOSSES",
-    "FLOOR",
-    "LOSS",
-    "NONFINITE",
-    "NOT_FINITE",
-    "NUM_FACTS",
-    "SPREAD",
-    "Words",
-    "k_pitch",
-    "new_facts",
-    "split_words",
-]
+__all__ = ["ALL_LOSSES", "FLOOR", "NOT_FINITE", "Words", "k_pitch", "new_losses", "split_words"]
 
-NOT_FINITE = -(2**30)
+NOT_FINITE: int = words_kernels.NOT_FINITE.value
 """Exponent of a vector that holds an Inf or NaN; its words are zeros."""
-
-LOSS, SPREAD, NONFINITE, NUM_FACTS = 0, 1, 2, 3
-"""Places in `Words.facts`."""
 
 FLOOR = -124
 """The largest `safe_exponent` of the tensor cores of numerics.tensor_core."""
@@ -54,12 +39,16 @@ ALL_LOSSES = (-(2**31), 2**31 - 1)
 
 _STORED = {"fp16": torch.float16, "bf16": torch.bfloat16, "tf32": torch.float32}
 _FORMAT = {torch.float16: FP16, torch.bfloat16: BF16}
-_PROGRAMS = 128
+_LARGEST_TOP = {"fp16": 15, "bf16": 126, "tf32": 126}
+"""Scaled entries below 2**this round to no more than the largest number of the format."""
+_ENTRIES = {"fp16": 8192, "bf16": 4096, "tf32": 4096}
+"""Of a tile: 64 or 32 in each thread, so that four programs share the registers of a multiprocessor."""
+_WARPS = 4
+_PROGRAMS = 256
 """Programs that occupy the device."""
-_LEAST_CHUNK = 8192
-"""Entries of a vector below which it is not cut."""
-_NONE = tl.constexpr(0x7FFFFFFF)
-_NOT_FINITE = tl.constexpr(NOT_FINITE)
+
+_split = Launch(words_kernels.split_kernel)
+_clear = Launch(words_kernels.clear_kernel)
 
 
 @dataclass(frozen=True)
@@ -71,11 +60,10 @@ class Words:
     parts : float16, bfloat16 or float32 (for TF32) tensor, shape (batch or 1, num_words, vectors, k_pitch)
     exponents : int32 tensor, shape (batch or 1, vectors)
         2**exponent is the unit of a row or column; `NOT_FINITE` where it holds an Inf or NaN.
-    facts : int32 tensor, shape (NUM_FACTS,)
-        On the device, for decisions without a transfer. [LOSS]: 0 as long as the words are not made, then 1 + the bits
-        that the operand loses as in `numerics.word_bounds.relative_error_at`, that is max(0, `safe_exponent` -
-        floor(log2 |y|)) for the least nonzero scaled entry y, taken as 2**-149 at least. [SPREAD]: largest |exponent|.
-        [NONFINITE]: number of vectors with an Inf or NaN.
+    losses : int32 tensor, shape (2,), or None
+        On the device, of both operands, for decisions without a transfer: 0 as long as the words are not made, then 1 +
+        the bits that the operand loses as in `numerics.word_bounds.relative_error_at`, that is max(0, `safe_exponent` -
+        floor(log2 |y|)) for the least nonzero scaled entry y, taken as 2**-149 at least.
     k : int
     splitting : Splitting
         num_words is 1 where one word holds every value of the operand's dtype.
@@ -83,7 +71,7 @@ class Words:
 
     parts: torch.Tensor
     exponents: torch.Tensor
-    facts: torch.Tensor
+    losses: torch.Tensor | None
     k: int
     splitting: Splitting
 
@@ -98,9 +86,9 @@ def k_pitch(k: int) -> int:
     return max(16, -(-k // 16) * 16)
 
 
-def new_facts(device: torch.device) -> torch.Tensor:
-    """Facts of two operands whose words are not made."""
-    return torch.zeros((2, NUM_FACTS), dtype=torch.int32, device=device)
+def new_losses(device: torch.device) -> torch.Tensor:
+    """Losses of two operands whose words are not made."""
+    return torch.zeros((2,), dtype=torch.int32, device=device)
 
 
 def split_words(
@@ -108,7 +96,7 @@ def split_words(
     splitting: Splitting,
     top: int | None,
     *,
-    facts: torch.Tensor | None = None,
+    found: torch.Tensor | None = None,
     gate: torch.Tensor | None = None,
     losses: tuple[int, int] = ALL_LOSSES,
 ) -> list[Words]:
@@ -124,10 +112,10 @@ def split_words(
         scaling.
     top : int or None
         T: scaled entries lie below 2**T. None does not scale; words then saturate.
-    facts : int32 tensor, shape (2, NUM_FACTS), or None
-        From `new_facts`; None makes them.
-    gate : int32 tensor, shape (2, NUM_FACTS), or None
-        Facts of other words of two operands: nothing is done unless the bits they lose together lie in range(*losses).
+    found : int32 tensor, shape (2,), or None
+        From `new_losses`: where the bits that operands lose are noted; None does not count them.
+    gate : int32 tensor, shape (2,), or None
+        Losses of other words of two operands: nothing is done unless they lie together in range(*losses).
 
     Returns
     -------
@@ -135,45 +123,110 @@ def split_words(
     """
     if splitting.fmt.name not in _STORED or (splitting.fmt is FP16 and splitting.rounding == "nearest-away"):
         raise ValueError(f"no words on the device for {splitting}")
-    device = operands[0][0].device
-    facts = new_facts(device) if facts is None else facts
-    made = [_empty(x, axis, splitting, row) for (x, axis), row in zip(operands, facts)]
-    sides = list(zip(operands, made, strict=True))
-    k = made[0].k
-    if any(words.k != k for words in made):
-        raise ValueError(f"operands of k = {', '.join(str(words.k) for words in made)}")
-    block_v, block_k, chunk = _tile(max(w.vectors * w.parts.shape[0] for w in made), k, splitting.fmt)
-    chunks = -(-k_pitch(k) // chunk)
-    scratch = [w.exponents if chunks == 1 else torch.zeros_like(w.exponents) for w in made]
-    programs: list[int] = []
-    arguments: list[Any] = []
-    constants: dict[str, Any] = {}
-    for name, ((x, axis), words), magnitudes in zip(("LEFT", "RIGHT"), sides * 2, scratch * 2):
-        programs.append(words.parts.shape[0] * -(-words.vectors // block_v))
-        strides = x.stride(0) if x.shape[0] > 1 else 0, x.stride(3 - axis), x.stride(axis)
-        parts = words.parts.view(torch.int16) if splitting.fmt is BF16 else words.parts
-        arguments += [x, parts, words.exponents, magnitudes, words.facts, words.vectors, *strides]
-        constants[f"{name}_WORDS"] = words.splitting.num_words
-        constants[f"{name}_SCALED"] = top is not None and not _one_word(x.dtype, splitting.fmt)
-        constants[f"{name}_SAFE"] = safe_exponent(words.splitting, FLOOR)
-    constants |= {"KIND": splitting.fmt.name, "ROUNDING": splitting.rounding, "LOW_SHIFT": splitting.low_shift}
-    constants |= {"BLOCK_V": block_v, "BLOCK_K": block_k, "num_warps": 8, "ONCE": k_pitch(k) <= block_k}
-    grid = sum(programs[: len(made)]), chunks
-    stages = ("whole",) if chunks == 1 else ("magnitudes", "words")
-    for stage in stages if grid[0] else ():
-        _launch(grid, *arguments, gate, *losses, programs[0], k, k_pitch(k), chunk, top or 0, STAGE=stage, **constants)
+    sides = [_side(x, axis, splitting, top, found is not None) for x, axis in operands]
+    k = sides[0].k
+    if any(side.k != k for side in sides):
+        raise ValueError(f"operands of k = {', '.join(str(side.k) for side in sides)}")
+    made = [_empty(x, side, found) for (x, _), side in zip(operands, sides, strict=True)]
+    workspaces = [_cleared(side, words.exponents) for side, words in zip(sides, made, strict=True)]
+    launches = [("whole", "together", "magnitudes"), ("words",)]
+    for stages in launches[: 1 + any(side.form.stage == "magnitudes" for side in sides)]:
+        arguments: list[Any] = []
+        programs, forms = [], []
+        for i, ((x, _), side, words) in enumerate(zip(operands, sides, made, strict=True)):
+            form = side.form
+            if "words" in stages and form.stage == "magnitudes":
+                form = replace(form, stage="words")
+            programs.append(side.programs if form.stage in stages else 0)
+            forms.append(form)
+            parts = words.parts.view(torch.int16) if splitting.fmt is BF16 else words.parts
+            own = words.exponents if found is None else found[i]
+            arguments += [x, parts, words.exponents, workspaces[i], own, side.vectors, side.batch * side.vectors]
+            arguments += [*side.strides, side.chunks]
+        both = arguments * (3 - len(sides))
+        if sum(programs):
+            _split(
+                (sum(programs),),
+                *(*both, gate, *losses, programs[0], k, k_pitch(k), top or 0),
+                LEFT=forms[0],
+                RIGHT=forms[-1],
+                num_warps=_WARPS,
+            )
     return made
 
 
-def _empty(x: torch.Tensor, axis: int, splitting: Splitting, facts: torch.Tensor) -> Words:
+@dataclass(frozen=True)
+class _Side:
+    """What a launch needs to know of an operand."""
+
+    batch: int
+    vectors: int
+    k: int
+    strides: tuple[int, int, int]
+    chunks: int
+    programs: int
+    splitting: Splitting
+    form: Form
+
+
+def _side(x: torch.Tensor, axis: int, splitting: Splitting, top: int | None, counts: bool) -> _Side:
+    sms = gpu_of(x.device).num_sms if x.is_cuda else 0
+    return _planned(tuple(x.shape), x.stride(), x.dtype, axis, splitting, top, counts, sms)
+
+
+@lru_cache(maxsize=1024)
+def _planned(
+    shape: tuple[int, ...],
+    stride: tuple[int, ...],
+    dtype: torch.dtype,
+    axis: int,
+    splitting: Splitting,
+    top: int | None,
+    counts: bool,
+    num_sms: int,
+) -> _Side:
+    """The tiles of an operand. Programs wait for each other only where the device runs all of a vector at a time."""
+    batch, vectors, k = shape[0], shape[3 - axis], shape[axis]
+    one_word = _one_word(dtype, splitting.fmt)
+    if one_word:
+        splitting = replace(splitting, num_words=1)
+    block_v, block_k = _tile(batch * vectors, k, splitting.fmt, along_k=stride[axis] == 1 or vectors == 1)
+    chunks, panels = -(-k_pitch(k) // block_k), -(-vectors // block_v)
+    scaled = top is not None and not one_word
+    form = Form(
+        kind=splitting.fmt.name,
+        num_words=splitting.num_words,
+        rounding=splitting.rounding,
+        low_shift=splitting.low_shift,
+        scaled=scaled,
+        saturates=not scaled or (top or 0) > _LARGEST_TOP[splitting.fmt.name],
+        counts=counts,
+        safe=safe_exponent(splitting, FLOOR),
+        block_v=block_v,
+        block_k=block_k,
+        even=k % block_k == 0 and vectors % block_v == 0 and k > 0,
+        stage="whole" if chunks == 1 else "together" if chunks <= num_sms else "magnitudes",
+    )
+    strides = stride[0] if batch > 1 else 0, stride[3 - axis], stride[axis]
+    return _Side(batch, vectors, k, strides, chunks, batch * panels * chunks, splitting, form)
+
+
+def _empty(x: torch.Tensor, side: _Side, losses: torch.Tensor | None) -> Words:
     """Room for the words of an operand."""
-    batch, vectors, k = x.shape[0], x.shape[3 - axis], x.shape[axis]
-    if _one_word(x.dtype, splitting.fmt):
-        splitting = Splitting(splitting.fmt, 1, splitting.rounding, splitting.low_shift)
-    shape = (batch, splitting.num_words, vectors, k_pitch(k))
-    parts = torch.empty(shape, dtype=_STORED[splitting.fmt.name], device=x.device)
-    exponents = torch.empty((batch, vectors), dtype=torch.int32, device=x.device)
-    return Words(parts, exponents, facts, k, splitting)
+    shape = (side.batch, side.splitting.num_words, side.vectors, k_pitch(side.k))
+    parts = empty(shape, _STORED[side.splitting.fmt.name], x.device)
+    exponents = empty((side.batch, side.vectors), torch.int32, x.device)
+    return Words(parts, exponents, losses, side.k, side.splitting)
+
+
+def _cleared(side: _Side, unused: torch.Tensor) -> torch.Tensor:
+    """Zeros for the magnitudes of vectors and for arrivals, where programs exchange them."""
+    if side.form.stage == "whole" or not side.programs:
+        return unused
+    count = side.batch * side.vectors + side.programs // side.chunks
+    zeros = empty((count,), torch.int32, unused.device)
+    _clear((-(-count // 1024),), zeros, count, SIZE=1024, num_warps=4)
+    return zeros
 
 
 def _one_word(dtype: torch.dtype, fmt: Format) -> bool:
@@ -182,294 +235,18 @@ def _one_word(dtype: torch.dtype, fmt: Format) -> bool:
     return own is fmt or (own is not None and fmt is TF32)
 
 
-def _tile(vectors: int, k: int, fmt: Format) -> tuple[int, int, int]:
-    """Vectors and entries of a block, and the entries of a vector that one program takes.
+def _tile(vectors: int, k: int, fmt: Format, *, along_k: bool) -> tuple[int, int]:
+    """Vectors and entries of a vector in a tile.
 
-    Eight float32 vectors side by side fill a sector of memory where k is strided. Vectors are cut where there are too
-    few of them to occupy the device. Larger blocks take more than 128 registers a thread.
+    Eight float32 vectors side by side fill a sector of memory where k is strided, 32 a cache line.
     """
-    pitch = k_pitch(k)
-    block_k = min(512 if fmt is FP16 else 256, triton.next_power_of_2(pitch))
-    block_v = max(8, 2048 // block_k)
-    if vectors < block_v * _PROGRAMS:
-        block_v = 8
-    chunks = min(max(1, _PROGRAMS * block_v // max(vectors, 1)), -(-pitch // _LEAST_CHUNK))
-    chunk = -(-pitch // (chunks * block_k)) * block_k
-    return block_v, block_k, chunk
-
-
-@triton.jit
-def _power(e):
-    """2**e for -126 <= e <= 127."""
-    return ((e + 127) << 23).to(tl.float32, bitcast=True)
-
-
-@triton.jit
-def _magnitude(x):
-    """The bits of |x|, which are ordered like |x|."""
-    return x.to(tl.int32, bitcast=True) & 0x7FFFFFFF
-
-
-@triton.jit
-def _exponent(magnitude):
-    """Smallest e with |x| < 2**e for finite x given by the bits of its magnitude; 0 for 0."""
-    subnormal = (magnitude.to(tl.float32).to(tl.int32, bitcast=True) >> 23) - 275
-    e = tl.where(magnitude < 0x800000, subnormal, (magnitude >> 23) - 126)
-    return tl.where(magnitude == 0, 0, e)
-
-
-@triton.jit
-def _scaled(x, s, ODD: tl.constexpr):
-    """2**s x for -126 <= s <= 252; with ODD, entries that are no FP32 number afterwards are rounded to odd."""
-    down = tl.minimum(s, 0)
-    up = tl.maximum(s, 0)
-    y = x * _power(down)
-    if ODD:
-        back = y * _power(-down)
-        bits = y.to(tl.int32, bitcast=True) - (tl.abs(back) > tl.abs(x)).to(tl.int32)
-        y = (bits | (back != x).to(tl.int32)).to(tl.float32, bitcast=True)
-    return y * _power(up >> 1) * _power(up - (up >> 1))
-
-
-@triton.jit
-def _rounded(y, KIND: tl.constexpr, ROUNDING: tl.constexpr):
-    """Finite y rounded once to the format, saturating, as float32."""
-    if KIND == "fp16":
-        y = tl.minimum(tl.maximum(y, -65504.0), 65504.0)
-        word = y.to(tl.float16)
-        if ROUNDING == "zero":
-            above = tl.abs(word.to(tl.float32)) > tl.abs(y)
-            word = (word.to(tl.int16, bitcast=True) - above.to(tl.int16)).to(tl.float16, bitcast=True)
-        return word.to(tl.float32)
+    entries, pitch = _ENTRIES[fmt.name], triton.next_power_of_2(k_pitch(k))
+    if along_k:
+        least, block_k = 1, min(entries, pitch)
     else:
-        DROP: tl.constexpr = 13 if KIND == "tf32" else 16
-        bits = y.to(tl.int32, bitcast=True)
-        size = bits & 0x7FFFFFFF
-        sign = bits ^ size
-        if ROUNDING == "nearest":
-            size += (1 << (DROP - 1)) - 1 + ((size >> DROP) & 1)
-        elif ROUNDING == "nearest-away":
-            size += 1 << (DROP - 1)
-        size = tl.minimum((size >> DROP) << DROP, (0x7F7FFFFF >> DROP) << DROP)
-        return (sign | size).to(tl.float32, bitcast=True)
-
-
-@triton.jit
-def _load(at, h, k, k_stride, exists):
-    """Entries h of the vectors at these addresses, as float32; zeros beyond the operand."""
-    where = at[:, None] + h[None, :].to(tl.int64) * k_stride
-    return tl.load(where, mask=exists[:, None] & (h < k)[None, :], other=0.0).to(tl.float32)
-
-
-@triton.jit
-def _store_words(
-    y,
-    at,
-    word_stride,
-    inside,
-    WORDS: tl.constexpr,
-    KIND: tl.constexpr,
-    ROUNDING: tl.constexpr,
-    LOW_SHIFT: tl.constexpr,
-):
-    """Store the words of y; the magnitudes of nonzero entries, else `_NONE`."""
-    rest = y
-    for p in tl.static_range(WORDS):
-        word = _rounded(rest * 2.0 ** (LOW_SHIFT * p), KIND, ROUNDING)
-        rest = rest - word * 2.0 ** (-LOW_SHIFT * p)
-        if KIND == "bf16":
-            tl.store(at + p * word_stride, (word.to(tl.int32, bitcast=True) >> 16).to(tl.int16), mask=inside)
-        else:
-            tl.store(at + p * word_stride, word.to(at.dtype.element_ty), mask=inside)
-    return tl.where(y != 0.0, _magnitude(y), _NONE)
-
-
-@triton.jit
-def _split_block(
-    x,
-    parts,
-    exponents,
-    magnitudes,
-    facts,
-    vectors,
-    batch_stride,
-    vector_stride,
-    k_stride,
-    program,
-    k,
-    pitch,
-    chunk,
-    top,
-    WORDS: tl.constexpr,
-    SCALED: tl.constexpr,
-    SAFE: tl.constexpr,
-    KIND: tl.constexpr,
-    ROUNDING: tl.constexpr,
-    LOW_SHIFT: tl.constexpr,
-    BLOCK_V: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    STAGE: tl.constexpr,
-    ONCE: tl.constexpr,
-):
-    """A block of vectors of an operand over one chunk of k, which the second pass takes backwards for the cache."""
-    blocks = tl.cdiv(vectors, BLOCK_V)
-    z = (program // blocks).to(tl.int64)
-    v = (program % blocks) * BLOCK_V + tl.arange(0, BLOCK_V)
-    exists = v < vectors
-    at = x + z * batch_stride + v.to(tl.int64) * vector_stride
-    start = tl.program_id(1) * chunk
-    h = start + tl.arange(0, BLOCK_K)
-    steps = tl.cdiv(tl.minimum(chunk, pitch - start), BLOCK_K)
-    if ONCE:
-        value = _load(at, h, k, k_stride, exists)
-    if STAGE == "words":
-        size = tl.load(magnitudes + z * vectors + v, mask=exists, other=0)
-    elif ONCE:
-        size = tl.max(_magnitude(value), axis=1)
-    else:
-        largest = tl.zeros([BLOCK_V, BLOCK_K], tl.int32)
-        for i in range(steps):
-            largest = tl.maximum(largest, _magnitude(_load(at, h + i * BLOCK_K, k, k_stride, exists)))
-        size = tl.max(largest, axis=1)
-    if STAGE == "magnitudes":
-        tl.atomic_max(magnitudes + z * vectors + v, size, mask=exists, sem="relaxed")
-    else:
-        finite = size < 0x7F800000
-        shift = tl.where(finite, top - _exponent(size), 0) if SCALED else tl.zeros_like(size)
-        to = parts + (z * WORDS * vectors + v) * pitch
-        word_stride = pitch.to(tl.int64) * vectors
-        lost = tl.full([BLOCK_V, BLOCK_K], _NONE, tl.int32)
-        for i in range(steps - 1, -1, -1):
-            g = h + i * BLOCK_K
-            if not ONCE:
-                value = _load(at, g, k, k_stride, exists)
-            y = tl.where(finite[:, None], value, 0.0)
-            if SCALED:
-                y = _scaled(y, shift[:, None], ODD=KIND != "fp16")
-            inside = exists[:, None] & (g < pitch)[None, :]
-            to_g = to[:, None] + g[None, :]
-            lost = tl.minimum(lost, _store_words(y, to_g, word_stride, inside, WORDS, KIND, ROUNDING, LOW_SHIFT))
-            if SCALED and KIND == "fp16":
-                lost = tl.where((y == 0.0) & (value != 0.0) & finite[:, None], 1, lost)
-        least = tl.min(tl.min(lost, axis=1), axis=0)
-        loss = tl.where(least == _NONE, 0, SAFE + 1 - _exponent(tl.where(least == _NONE, 0, least)))
-        tl.atomic_max(facts, 1 + tl.maximum(loss, 0), sem="relaxed")
-        if tl.program_id(1) == 0:
-            tl.store(exponents + z * vectors + v, tl.where(finite, -shift, _NOT_FINITE), mask=exists)
-            tl.atomic_max(facts + 1, tl.max(tl.where(exists, tl.abs(shift), 0), axis=0), sem="relaxed")
-            hostile = tl.sum((exists & (size >= 0x7F800000)).to(tl.int32), axis=0)
-            if hostile > 0:
-                tl.atomic_add(facts + 2, hostile, sem="relaxed")
-
-
-@triton.jit
-def losses_in_range(left_facts, right_facts, loss_from, loss_to):
-    """Whether the bits that two operands lose together lie in a range; -2 as long as their words are not made."""
-    loss = tl.load(left_facts) + tl.load(right_facts) - 2
-    return (loss >= loss_from) & (loss < loss_to)
-
-
-@triton.jit(do_not_specialize=["loss_from", "loss_to", "left_programs", "top"])
-def _split_kernel(
-    left_x,
-    left_parts,
-    left_exponents,
-    left_magnitudes,
-    left_facts,
-    left_vectors,
-    left_batch_stride,
-    left_vector_stride,
-    left_k_stride,
-    right_x,
-    right_parts,
-    right_exponents,
-    right_magnitudes,
-    right_facts,
-    right_vectors,
-    right_batch_stride,
-    right_vector_stride,
-    right_k_stride,
-    gate,
-    loss_from,
-    loss_to,
-    left_programs,
-    k,
-    pitch,
-    chunk,
-    top,
-    LEFT_WORDS: tl.constexpr,
-    LEFT_SCALED: tl.constexpr,
-    LEFT_SAFE: tl.constexpr,
-    RIGHT_WORDS: tl.constexpr,
-    RIGHT_SCALED: tl.constexpr,
-    RIGHT_SAFE: tl.constexpr,
-    KIND: tl.constexpr,
-    ROUNDING: tl.constexpr,
-    LOW_SHIFT: tl.constexpr,
-    BLOCK_V: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    STAGE: tl.constexpr,
-    ONCE: tl.constexpr,
-):
-    """Programs of the left operand, then of the right one."""
-    if gate is not None:  # noqa: SIM102
-        if not losses_in_range(gate, gate + 3, loss_from, loss_to):
-            return
-    program = tl.program_id(0)
-    if program < left_programs:
-        _split_block(
-            left_x,
-            left_parts,
-            left_exponents,
-            left_magnitudes,
-            left_facts,
-            left_vectors,
-            left_batch_stride,
-            left_vector_stride,
-            left_k_stride,
-            program,
-            k,
-            pitch,
-            chunk,
-            top,
-            LEFT_WORDS,
-            LEFT_SCALED,
-            LEFT_SAFE,
-            KIND,
-            ROUNDING,
-            LOW_SHIFT,
-            BLOCK_V,
-            BLOCK_K,
-            STAGE,
-            ONCE,
-        )
-    else:
-        _split_block(
-            right_x,
-            right_parts,
-            right_exponents,
-            right_magnitudes,
-            right_facts,
-            right_vectors,
-            right_batch_stride,
-            right_vector_stride,
-            right_k_stride,
-            program - left_programs,
-            k,
-            pitch,
-            chunk,
-            top,
-            RIGHT_WORDS,
-            RIGHT_SCALED,
-            RIGHT_SAFE,
-            KIND,
-            ROUNDING,
-            LOW_SHIFT,
-            BLOCK_V,
-            BLOCK_K,
-            STAGE,
-            ONCE,
-        )
-
-
-_launch: Any = Launch(_split_kernel)
+        least, block_k = 8, pitch if pitch <= entries // 8 else entries // 32
+    block_v = min(entries // block_k, max(least, triton.next_power_of_2(vectors)))
+    chunks = -(-k_pitch(k) // block_k)
+    while block_v > least and -(-vectors // block_v) * chunks < _PROGRAMS:
+        block_v //= 2
+    return block_v, block_k
