@@ -132,10 +132,12 @@ def _in_steps(
 def whole_split(plan: Plan, x: Array, side: str, engine: Engine) -> Split:
     """The split of a whole operand whose split does not depend on the other one.
 
-    Inf and NaN count as zeros, or are marked in the scale by fused kernels, which fill their results in.
+    Inf and NaN count as zeros; the fact `marked` tells the vectors that hold any to kernels that fill their results in.
     """
-    x = x if (plan.fused and not plan.judged) or np.isfinite(x).all() else clean(x)
-    return plan.scheme.split(plan, x, side, plan.scheme.scales(plan, x, side, engine), engine)
+    marked = None if np.isfinite(x).all() else nonfinite_vectors(x, 2 if side == "left" else 1)
+    x = x if marked is None else clean(x)
+    split = plan.scheme.split(plan, x, side, plan.scheme.scales(plan, x, side, engine), engine)
+    return split if marked is None else replace(split, facts=split.facts | {"marked": marked})
 
 
 def _native(plan: Plan, a: Array, b: Array, engine: Engine, shift: int) -> Outcome | None:

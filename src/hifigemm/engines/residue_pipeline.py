@@ -127,6 +127,8 @@ def _residues_of(
             missing.append((i, (x, 2 - i), balances[i]))
         else:
             parts[i], scales[i] = _padded(unwrap(split.parts)), -unwrap(split.unit).to(torch.int32).flatten(1)
+            if "marked" in split.facts:
+                scales[i].masked_fill_(unwrap(split.facts["marked"]).flatten(1), vectors.NOT_FINITE)
     if missing:
         places, operands, own = zip(*missing, strict=True)
         made, exponents = vectors.scaled_residues(operands, moduli, balances=own)

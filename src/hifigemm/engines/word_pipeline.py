@@ -114,7 +114,7 @@ class WordProduct:
         return self._blocks(a, b, shift, epilogue, out, None)
 
     def run(self, a: Array, b: Array, shift: int, epilogue: Epilogue) -> tuple[Array, Tensor]:
-        """The values and, on the device, the bits that both operands lose, as in `Words`, for each block of the plan."""
+        """The values and, on the device, `Words.losses` for each block of the plan."""
         count = sum(1 for _ in self.plan.blocks())
         losses = torch.zeros((count, 2), dtype=torch.int32, device=unwrap(a).device)
         return self._blocks(a, b, shift, epilogue, None, losses), losses

@@ -27,13 +27,13 @@ def _source(kind, kernel, constants, types):
     names = kernel.arg_names
     free = {p.name for p in kernel.params if p.do_not_specialize}
     default = dict.fromkeys(names, "i32") | {"low_scale": "fp32", "one": "fp32", "out": "*fp32"}
-    default |= {name: "*i32" for name in names if name.endswith(("exponents", "facts"))}
+    default |= {name: "*i32" for name in names if name.endswith("exponents")}
     default |= dict.fromkeys(("left_operand", "right_operand"), "*fp32")
-    constants = constants | {"out_col": 1, "left_operand_k": 1, "right_operand_col": 1}
+    constants = constants | {"losses": None, "out_col": 1, "left_operand_k": 1, "right_operand_col": 1}
     signature = default | types | dict.fromkeys(constants, "constexpr")
     signature = {name: signature[name] for name in names}
     integral = {name for name, kind in signature.items() if kind == "i32" or kind.startswith("*")}
-    aligned = {(names.index(name),): DIVISIBLE for name in integral - free - {"left_facts", "right_facts"}}
+    aligned = {(names.index(name),): DIVISIBLE for name in integral - free}
     return kind(kernel, signature, {(names.index(x),): v for x, v in constants.items()}, aligned)
 
 

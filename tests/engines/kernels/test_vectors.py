@@ -311,10 +311,10 @@ def test_kernels_compile_without_spills(arch):
 @pytest.mark.parametrize("dtype", [pytest.param(dtype, marks=gpu) for dtype in DTYPES])
 def test_large_operands_on_a_gpu(dtype):
     is_complex = np.dtype(dtype).kind == "c"
-    for m, k, n in ((512, 4096, 300), (33, 20000, 70), (1000, 1000, 1003)):
+    for m, k, n in ((130, 4096, 70), (9, 20000, 20), (300, 1000, 303)):
         rng = np.random.default_rng([m, k, n])
         a, b = make("phi", rng, (1, m, k), dtype), make("wide", rng, (1, k, n), dtype)
-        for count in (7, 14, 16, 20):
+        for count in (7, 14, 20):
             check(((a, 2), (b, 1)), crt.moduli_set(count, is_complex))
             check(((b.swapaxes(1, 2), 2), (a.swapaxes(1, 2), 1)), crt.moduli_set(count, is_complex))
 

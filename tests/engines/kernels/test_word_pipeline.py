@@ -75,7 +75,9 @@ def test_bits_do_not_depend_on_the_workspace():
     a, b = uniform(rng, 3, 40, 30), uniform(rng, 3, 30, 50)
     whole, parts = (planned(hg.Corrected(), a, b, workspace=limit) for limit in (2**28, 2**16))
     assert whole.block_shape == (3, 40, 50) != parts.block_shape
-    values = [unwrap(whole_product(p, H100)(*on_device(a, b), 0, PLAIN, (None, None), None)).cpu() for p in (whole, parts)]
+    values = [
+        unwrap(whole_product(p, H100)(*on_device(a, b), 0, PLAIN, (None, None), None)).cpu() for p in (whole, parts)
+    ]
     if DEVICE == "cuda":
         assert torch.equal(*values)
     torch.testing.assert_close(*values, rtol=0, atol=1e-5)  # the interpreter leaves the order of sums to NumPy

@@ -137,8 +137,9 @@ def test_bits_do_not_depend_on_the_launch(num_sms, device, monkeypatch):
     a, b = mixed(rng, (1, 11, 90)), mixed(rng, (1, 90, 9))
     operands = [(torch.tensor(x, device=device), axis) for x, axis in ((a, 2), (b, 1))]
     for tile in ((8, 128), (16, 16), (2, 32)):
-        form = kernels._planned.__wrapped__
-        monkeypatch.setattr(kernels, "_planned", lambda *args, form=form: form(*args[:-1], num_sms * args[-1] and num_sms))
+        planned = kernels._planned.__wrapped__
+        sms = num_sms if device == "cuda" else 0
+        monkeypatch.setattr(kernels, "_planned", lambda *args, f=planned, sms=sms: f(*args[:-1], sms))
         monkeypatch.setattr(kernels, "_tile", lambda vectors, k, fmt, along_k, tile=tile: tile)
         for found, x, axis in zip(split(operands, splitting, 54), (a, b), (2, 1), strict=True):
             check(*found, x, axis, splitting, 54)

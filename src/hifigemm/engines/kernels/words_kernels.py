@@ -5,7 +5,7 @@ its programs exchange the largest magnitudes through memory and wait for each ot
 there are no more of them than the device runs at a time.
 """
 
-# mypy: disable-error-code="no-untyped-def"
+# mypy: disable-error-code="assignment, no-untyped-def"
 
 from __future__ import annotations
 
