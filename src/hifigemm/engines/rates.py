@@ -67,12 +67,10 @@ class Rates:
         p = problem
         operands, result = p.batch * (p.m * p.k + p.k * p.n), p.batch * p.m * p.n
         inner = -(-p.m // 128) * 128 * (-(-p.n // 256) * 256) * -(-p.k // 128) * 128
-        seconds = 2 * p.batch * inner * (num_products + looks) / self.int8
-        moved = operands * (2 * p.dtype.itemsize + 2 * num_products) + result * (2 * num_products + p.dtype.itemsize)
-        if looks:
-            moved += operands * (p.dtype.itemsize + 2) + 8 * result
-        # Passes over memory are bound by instructions as much as by bytes.
-        return seconds + 1.4 * moved / self.bandwidth + (7 if looks else 4) * self.launch
+        # The product of magnitudes runs at half the rate; passes over memory take half as long again as their bytes.
+        seconds = 2 * p.batch * inner * (num_products + 2 * looks) / self.int8
+        moved = (operands + result) * (p.dtype.itemsize + num_products)
+        return seconds + 1.5 * moved / self.bandwidth + (6 if looks else 4) * self.launch
 
     def __str__(self) -> str:
         native = "\n".join(

@@ -182,13 +182,15 @@ class CudaEngine:
         out: Array | None,
     ) -> RepeatedProduct | None:
         """Native products as torch.matmul, residues as a recording of their launches."""
-        from hifigemm.engines import residue_pipeline
+        from hifigemm.engines import residue_pipeline, word_pipeline
 
         whole = self.whole_product(plan)
         if whole == self._native:
             return _native_matmul if all(x.ndim == 2 for x in operands) else None
-        if whole is None or plan.scheme.name != "ozaki2" or torch.cuda.is_current_stream_capturing():
+        if whole is None or torch.cuda.is_current_stream_capturing():
             return None
+        if plan.scheme.name != "ozaki2":
+            return word_pipeline.repeated(plan, self.model, operands, stacks, result_shape, out)
         return residue_pipeline.repeated(plan, operands, stacks, result_shape, out)
 
     def stages(self, plan: Plan, a: Array, b: Array) -> Sequence[tuple[str, Callable[[], object], float, float]]:
