@@ -12,7 +12,7 @@ from hifigemm.engines import engine_for
 from hifigemm.libraries import library_of
 from hifigemm.numerics.bits import Array
 from hifigemm.plan import Plan
-from hifigemm.planning import own_stack
+from hifigemm.planning import fitted, own_stack, workspace_limit
 from hifigemm.study.bench import Stage
 
 __all__ = ["HasStages", "stages"]
@@ -36,11 +36,12 @@ def stages(a: Any, b: Any, options: dict[str, Any]) -> list[Stage]:
     """
     plan = hg.make_plan(a, b, **options)
     p = plan.problem
+    library = library_of(("a", a), ("b", b))
+    engine = engine_for(plan.engine, library.name, library.device)
+    plan = fitted(plan, p, workspace_limit(p, None, engine), engine.fused, False, False)
     fast = isinstance(plan.scheme, hg.Ozaki2) and plan.scheme.independent_splits
     if not fast or plan.block_shape != (p.batch, p.m, p.n):
         return []
-    library = library_of(("a", a), ("b", b))
-    engine = engine_for(plan.engine, library.name, library.device)
     x, y = own_stack(library.take(a, "a"), "left", p), own_stack(library.take(b, "b"), "right", p)
     if isinstance(engine, HasStages):
         unit = plan.words.name
