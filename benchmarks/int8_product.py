@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def measure(shape: tuple[int, int, int], count: int, device: torch.device, method: Method) -> list[dict[str, Any]]:
     """One row for each tile."""
     (m, n, k), gpu = shape, gpu_of(device)
-    pitch, moduli = -(-k // 16) * 16, real_moduli()[:count]
+    pitch, moduli = -(-k // 128) * 128, real_moduli()[:count]
     sizes = (m, pitch), (n, pitch), (-(-m // 128) * 128, -(-n // 256) * 256)
     a, b, c = (torch.randint(-128, 128, (1, count, *size), dtype=torch.int8, device=device) for size in sizes)
     a[..., k:], b[..., k:] = 0, 0

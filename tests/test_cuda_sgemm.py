@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import hifigemm as hg
+from hifigemm.engines import engine_for
 from tests.conftest import PAIRS, SINGLES
 
 torch = pytest.importorskip("torch")
@@ -39,7 +40,7 @@ def engine():
 
 @pytest.fixture(scope="module")
 def model(engine):
-    return hg.engines.engine_for(engine).model
+    return engine_for(engine).model
 
 
 def on_gpu(*arrays):

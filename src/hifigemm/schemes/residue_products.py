@@ -38,7 +38,7 @@ def num_parts(moduli: ModuliSet, is_complex: bool) -> int:
 
 def residue_bytes(rows: int, cols: int, k: int) -> int:
     """Bytes of the residues of both operands and the product for one modulus, padded as fused kernels want them."""
-    inner = -(-k // 16) * 16
+    inner = -(-k // 128) * 128
     return (rows + cols) * inner + -(-rows // 128) * 128 * (-(-cols // 256) * 256)
 
 

@@ -41,6 +41,8 @@ NOT_FINITE: int = vectors_kernels.NOT_FINITE.value
 
 Operand = tuple[Any, int]
 _SIZES = {torch.float32: 4, torch.float64: 8, torch.complex64: 4, torch.complex128: 8}
+_LONG = 1024
+"""Inner dimension from which rows of residues begin on lines of 128 bytes: odd pitches slow the products down."""
 _PANEL: int = vector_sizes_kernels.PANEL.value
 
 _whole = Launch(vectors_kernels.whole_kernel)
@@ -158,8 +160,8 @@ def scaled_residues(
 
     Returns
     -------
-    parts : tuple of int8 tensors, shape (batch, products, vectors, k rounded up to 16), zero beyond k
-        Representatives in [-128, 127].
+    parts : tuple of int8 tensors, shape (batch, products, vectors, pitch)
+        Representatives in [-128, 127], zero beyond k; the pitch is k rounded up to 16, or to 128 from k = 1024 on.
     scales : tuple of VectorScale
     """
     plan = _plan_for(operands, config)
@@ -269,7 +271,7 @@ class _Plan:
     shapes, totals : tuple
         (batch, vectors) of each operand; vectors of the first, and of a second one.
     k, pitch : int
-        Inner dimension, and rounded up to 16.
+        Inner dimension, and the length of rows of residues.
     width : int
         1, or 2 for complex operands.
     form, size_forms : Form, tuple of SizeForm
@@ -344,7 +346,7 @@ def _plan(dtype: Any, is_cuda: bool, config: Config, facts: tuple[Any, ...]) -> 
         shapes=shapes,
         totals=(math.prod(shapes[0]), sum(math.prod(shape) for shape in shapes[1:])),
         k=k,
-        pitch=-(-k // 16) * 16,
+        pitch=-(-k // 128) * 128 if k >= _LONG else -(-k // 16) * 16,
         width=width,
         form=vectors_kernels.Form(*form, 512 // config.vectors, config.stream),
         size_forms=tuple(
