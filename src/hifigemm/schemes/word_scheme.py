@@ -96,7 +96,11 @@ class WordScheme(Scheme):
         reason = f"words as asked, {unit.unit}: at worst {bound:.3g} |A||B| unless words underflow"
         count = len(errors) * (4 if problem.is_complex else 1)
         k_block = self.block_length(unit, terms)
-        return self.fit(Plan(problem, self, target, engine.name, spec, count, k_block, reason), problem, workspace)
+        return self.fit(
+            Plan(problem, self, target, engine.name, spec, count, k_block, reason, fused=engine.fused),
+            problem,
+            workspace,
+        )
 
     def fit(self, plan: Plan, problem: Problem, workspace: int) -> Plan:
         """Blocks by the bytes of words and working copies of rows and columns, sums and values of entries."""
@@ -104,6 +108,8 @@ class WordScheme(Scheme):
         kept = 4 * self.splitting.num_words + 9  # words, magnitude, nonzero: of this block and of the one before it
 
         def need(batch: int, rows: int, cols: int) -> int:
+            if plan.fused and not plan.judged:
+                return 4 * self.splitting.num_words * batch * (rows + cols) * (problem.k + 15)
             words = problem.terms * (rows + width * cols)
             return batch * (words * (2 * kept + 5 * 8) + rows * cols * width * 7 * 8)
 
