@@ -8,7 +8,7 @@ words are multiplied as float32; INT8 products run over inner blocks that fit 2*
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar
+from types import MappingProxyType
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from hifigemm.numerics.bounds import exact_k_limit
 from hifigemm.numerics.parts import PART
 from hifigemm.plan import Plan, ProductSpec
 
-__all__ = ["NumpyEngine"]
+__all__ = ["NumpyEngine", "check_exact"]
 
 _FP32_SUM = 2**24
 _OUTSIDE_BLOCK = 64
@@ -36,6 +36,16 @@ _SPECS = (
 )
 
 
+def check_exact(spec: ProductSpec, k: int, max_a: int, max_b: int) -> None:
+    """Raise InexactProductError where sums of k products may exceed the accumulator."""
+    limit = exact_k_limit(spec.accumulator_max, max_a, max_b)
+    if k > limit:
+        raise InexactProductError(
+            f"{spec.name} product with k = {k} and entries up to {max_a} and {max_b}: sums may reach "
+            f"{k * max_a * max_b}, the accumulator is exact to {spec.accumulator_max}; k may be at most {limit}"
+        )
+
+
 class NumpyEngine:
     """Exact and native products on the CPU."""
 
@@ -46,17 +56,12 @@ class NumpyEngine:
     fused = False
     workspace_factor = 8
     costs = None
-    products: ClassVar[Mapping[str, ProductSpec]] = {spec.name: spec for spec in _SPECS}
+    products: Mapping[str, ProductSpec] = MappingProxyType({spec.name: spec for spec in _SPECS})
 
     def exact_product(self, spec: ProductSpec, a: Array, b: Array, max_a: int, max_b: int) -> Array:
         """a @ b for integer matrices, exactly: int32 for INT8, else the float of the accumulator; see `Engine`."""
         k = a.shape[-1]
-        limit = exact_k_limit(spec.accumulator_max, max_a, max_b)
-        if k > limit:
-            raise InexactProductError(
-                f"{spec.name} product with k = {k} and entries up to {max_a} and {max_b}: sums may reach "
-                f"{k * max_a * max_b}, the accumulator is exact to {spec.accumulator_max}; k may be at most {limit}"
-            )
+        check_exact(spec, k, max_a, max_b)
         if spec.operand is FP64:
             return np.matmul(a.astype(np.float64, copy=False), b.astype(np.float64, copy=False))
         step = exact_k_limit(_FP32_SUM, max_a, max_b)

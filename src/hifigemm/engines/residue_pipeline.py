@@ -12,20 +12,20 @@ from typing import Any
 
 import torch
 
-from hifigemm.engine import Engine, RepeatedProduct, WholeProduct
+from hifigemm.engine import Engine, WholeProduct
 from hifigemm.engines.device_array import unwrap, wrap
 from hifigemm.engines.kernels import int8_product, reconstruction, vectors
-from hifigemm.engines.kernels.launch import Replay, empty, enters_directly, recording
+from hifigemm.engines.kernels.launch import empty
 from hifigemm.engines.kernels.looks import error_ratio, ratio_of
 from hifigemm.exceptions import HopeError, PlanError
 from hifigemm.formats import Format
 from hifigemm.numerics.bits import Array
-from hifigemm.numerics.epilogue import PLAIN, Epilogue
+from hifigemm.numerics.epilogue import Epilogue
 from hifigemm.numerics.residues import ModuliSet, moduli_set
 from hifigemm.numerics.scaling import Scale, norm_bits
 from hifigemm.plan import Plan, Split
 
-__all__ = ["OVERRIDES", "repeated", "stages", "whole_product"]
+__all__ = ["OVERRIDES", "stages", "whole_product"]
 
 Tensor = Any
 _PITCH = 16
@@ -81,34 +81,6 @@ def _whole(
     if ratio is not None and not plan.scheme.suffices(plan, seen := float(ratio)):
         raise HopeError(seen)
     return target
-
-
-def repeated(
-    plan: Plan,
-    operands: tuple[Array, Array],
-    stacks: tuple[Array, Array],
-    result_shape: tuple[int, ...],
-    target: Array | None,
-) -> RepeatedProduct | None:
-    """The whole product as recorded launches; None where an operand was copied or a launch cannot be repeated."""
-    if not enters_directly():
-        return None
-    left, right = (unwrap(x) for x in stacks)
-    if [x.data_ptr() for x in (left, right)] != [unwrap(x).data_ptr() for x in operands]:
-        return None
-    with recording() as recorder:
-        out = unwrap(_whole(plan, *stacks, 0, PLAIN, (None, None), target))
-    if not recorder.complete:
-        return None
-    replay, dtype, device = Replay(recorder, [left, right, out]), out.dtype, out.device
-
-    def again(x: Tensor, y: Tensor, target: Tensor | None) -> Tensor:
-        made = torch.empty(result_shape, dtype=dtype, device=device) if target is None else target
-        workspace = torch.empty(replay.nbytes, dtype=torch.int8, device=device)
-        replay(device.index, [x.data_ptr(), y.data_ptr(), made.data_ptr(), workspace.data_ptr()])
-        return made
-
-    return again
 
 
 def _residues_of(

@@ -21,13 +21,12 @@ import torch
 
 from hifigemm.engine import F, RepeatedProduct, WholeProduct
 from hifigemm.engines.device_array import unwrap, wrap
-from hifigemm.engines.numpy_engine import NumpyEngine
+from hifigemm.engines.numpy_engine import NumpyEngine, check_exact
 from hifigemm.engines.rates import Rates, rates_of
-from hifigemm.exceptions import InexactProductError, PlanError
+from hifigemm.exceptions import PlanError
 from hifigemm.formats import BF16, FP16, FP32, FP64, INT8, TF32, Format
 from hifigemm.numerics.accumulation import Accumulation, add_outside, in_any_order, of_tensor_core
 from hifigemm.numerics.bits import Array, scale_by_power
-from hifigemm.numerics.bounds import exact_k_limit
 from hifigemm.numerics.tensor_core import A100, B200, H100, V100, TensorCoreModel
 from hifigemm.plan import Plan, ProductSpec
 
@@ -110,13 +109,7 @@ class CudaEngine:
         """
         from hifigemm.engines.kernels.int8_product import exact_int8_product
 
-        k = a.shape[-1]
-        limit = exact_k_limit(spec.accumulator_max, max_a, max_b)
-        if k > limit:
-            raise InexactProductError(
-                f"{spec.name} product with k = {k} and entries up to {max_a} and {max_b}: sums may reach "
-                f"{k * max_a * max_b}, the accumulator is exact to {spec.accumulator_max}; k may be at most {limit}"
-            )
+        check_exact(spec, a.shape[-1], max_a, max_b)
         x, y = unwrap(a), unwrap(b)
         if spec.operand is INT8:
             return wrap(exact_int8_product(x, y))
@@ -181,17 +174,15 @@ class CudaEngine:
         result_shape: tuple[int, ...],
         out: Array | None,
     ) -> RepeatedProduct | None:
-        """Native products as torch.matmul, residues as a recording of their launches."""
-        from hifigemm.engines import residue_pipeline, word_pipeline
+        """Native products as torch.matmul, others as a recording of their launches."""
+        from hifigemm.engines.repetition import repeated
 
         whole = self.whole_product(plan)
         if whole == self._native:
             return _native_matmul if all(x.ndim == 2 for x in operands) else None
         if whole is None or torch.cuda.is_current_stream_capturing():
             return None
-        if plan.scheme.name != "ozaki2":
-            return word_pipeline.repeated(plan, self.model, operands, stacks, result_shape, out)
-        return residue_pipeline.repeated(plan, operands, stacks, result_shape, out)
+        return repeated(whole, plan, operands, stacks, result_shape, out)
 
     def stages(self, plan: Plan, a: Array, b: Array) -> Sequence[tuple[str, Callable[[], object], float, float]]:
         """The launches of a whole product by Ozaki scheme II: name, call, least bytes, operations."""

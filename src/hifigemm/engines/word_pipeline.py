@@ -15,20 +15,19 @@ from typing import Any
 import numpy as np
 import torch
 
-from hifigemm.engine import RepeatedProduct, WholeProduct
+from hifigemm.engine import WholeProduct
 from hifigemm.engines.device_array import unwrap, wrap
 from hifigemm.engines.kernels import combination, corrected, plain_product, words
-from hifigemm.engines.kernels.launch import Replay, recording
 from hifigemm.formats import BF16, FP16, FP32, TF32
 from hifigemm.numerics.accumulation import Accumulation, of_tensor_core
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.bounds import native_bound
-from hifigemm.numerics.epilogue import PLAIN, Epilogue
+from hifigemm.numerics.epilogue import Epilogue
 from hifigemm.numerics.rounding_formats import ROUNDINGS
 from hifigemm.numerics.tensor_core import V100, TensorCoreModel
 from hifigemm.plan import Plan, Problem, Split
 
-__all__ = ["RangedProduct", "WordProduct", "ranged_product", "repeated", "unit_of", "whole_product", "word_product"]
+__all__ = ["RangedProduct", "WordProduct", "ranged_product", "unit_of", "whole_product", "word_product"]
 
 Tensor = Any
 Splits = tuple[Split | None, Split | None]
@@ -148,36 +147,6 @@ class WordProduct:
         scheme: Any = self.plan.scheme
         unit = unit_of(self.model, scheme.product)
         return float(scheme.worst_case(unit, self.plan.problem.k, _lost(losses)))
-
-
-def repeated(
-    plan: Plan,
-    model: TensorCoreModel,
-    operands: tuple[Array, Array],
-    stacks: tuple[Array, Array],
-    result_shape: tuple[int, ...],
-    target: Array | None,
-) -> RepeatedProduct | None:
-    """The whole product as recorded launches; None where an operand was copied or a launch cannot be repeated."""
-    multiply = whole_product(plan, model)
-    left, right = (unwrap(x) for x in stacks)
-    if multiply is None or [x.data_ptr() for x in (left, right)] != [unwrap(x).data_ptr() for x in operands]:
-        return None
-    if plan.block_shape != (plan.problem.batch, plan.problem.m, plan.problem.n):
-        return None
-    with recording() as recorder:
-        out = unwrap(multiply(*stacks, 0, PLAIN, (None, None), target))
-    if not recorder.complete:
-        return None
-    replay, device = Replay(recorder, [left, right, out]), out.device
-
-    def again(x: Tensor, y: Tensor, target: Tensor | None) -> Tensor:
-        made = torch.empty(result_shape, dtype=torch.float32, device=device) if target is None else target
-        workspace = torch.empty(replay.nbytes, dtype=torch.int8, device=device)
-        replay(device.index, [x.data_ptr(), y.data_ptr(), made.data_ptr(), workspace.data_ptr()])
-        return made
-
-    return again
 
 
 def _lost(losses: Tensor) -> int:

@@ -12,7 +12,8 @@ import hifigemm as hg
 from hifigemm.accuracy import NOTHING_STATED
 from hifigemm.engines import engine_for
 from hifigemm.engines.device_array import unwrap, wrap
-from hifigemm.engines.word_pipeline import RangedProduct, ranged_product, repeated, whole_product, word_product
+from hifigemm.engines.repetition import repeated
+from hifigemm.engines.word_pipeline import RangedProduct, ranged_product, whole_product, word_product
 from hifigemm.numerics.epilogue import PLAIN, Epilogue
 from hifigemm.numerics.tensor_core import H100, V100
 from hifigemm.plan import Problem
@@ -142,7 +143,7 @@ def test_repeated_products_are_those_of_the_plan(scheme, m, k, n):
         x, y = on_device(uniform(rng, 1, m, k), uniform(rng, 1, k, n))
         target = wrap(torch.empty((1, m, n), device=DEVICE)) if given else None
         for _ in range(3):  # the first one compiles
-            again = repeated(plan, H100, (x, y), (x, y), (m, n), target)
+            again = repeated(whole_product(plan, H100), plan, (x, y), (x, y), (m, n), target)
         u, v = on_device(uniform(rng, 1, m, k), uniform(rng, 1, k, n))
         want = unwrap(whole_product(plan, H100)(u, v, 0, PLAIN, (None, None), None))
         made = torch.empty((1, m, n), device=DEVICE) if given else None
@@ -155,4 +156,5 @@ def test_copied_operands_are_not_repeated():
     rng = np.random.default_rng(5)
     a, b = uniform(rng, 1, 8, 9), uniform(rng, 1, 9, 7)
     x, y, copied = on_device(a, b, a)
-    assert repeated(planned(hg.Corrected(), a, b), H100, (copied, y), (x, y), (8, 7), None) is None
+    plan = planned(hg.Corrected(), a, b)
+    assert repeated(whole_product(plan, H100), plan, (copied, y), (x, y), (8, 7), None) is None
