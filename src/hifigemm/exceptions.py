@@ -24,4 +24,4 @@ class InexactProductError(HifigemmError, ArithmeticError):
 
 
 class AccuracyError(HifigemmError, ArithmeticError):
-    """A forced scheme cannot keep the accuracy that was asked for these operands."""
+    """A forced scheme cannot keep the accuracy for these operands, or strict mode refuses to fall back to native."""

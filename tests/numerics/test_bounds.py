@@ -70,6 +70,9 @@ def test_what_is_left_out_is_below_the_error_exponent(k, count, beta):
     last = Fraction(2) ** (-beta * (count - 1))
     dropped = k * (count * h / 2 + h / 2) * last
     assert dropped <= Fraction(2) ** ozaki1_error_exponent(k, count, beta) * last
+    if beta > 1:
+        dropped *= 2 * h / (2 * h - 1)
+        assert dropped <= Fraction(2) ** ozaki1_error_exponent(k, count, beta, twos_complement=True) * last
 
 
 @pytest.mark.parametrize("beta", [1, 4, 7, 11, 24, 27])

@@ -10,10 +10,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hifigemm.numerics.bits import largest_exponent
+from hifigemm.numerics.bits import NO_BIT, largest_exponent
 from hifigemm.numerics.estimates import MAGNITUDE_BITS_UP, magnitudes_up
 from hifigemm.numerics.residues import MAX_MODULI, moduli_set
-from hifigemm.numerics.scaling import NORM_BITS, NORM_BLOCK, round_to_integers, scale_exponent, square_norms
+from hifigemm.numerics.scaling import (
+    NORM_BITS,
+    NORM_BLOCK,
+    joint_exponent,
+    lacking_bits,
+    norm_scale,
+    round_to_integers,
+    scale_exponent,
+    square_norms,
+)
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
 FEW = st.sampled_from([0.0, 1.0, -1.0, 1 - 2.0**-53, 1.5, 2.0**-30, 5e-324, 2.0**1000, np.finfo(float).max])
@@ -115,6 +124,16 @@ def test_square_norms_are_integers_that_bound_the_norms(pair):
         assert exact <= int(square)
 
 
+@pytest.mark.parametrize("exponent", [-1074, -40, 0, 900])
+def test_a_component_of_zeros_does_not_widen_the_scale(exponent):
+    x = np.ldexp(np.arange(1.0, 7.0), exponent).reshape(1, 2, 3)
+    for axis in (1, 2):
+        alone, zeros = joint_exponent([x], axis), joint_exponent([np.zeros_like(x)], axis)
+        for parts in ([x, np.zeros_like(x)], [np.zeros_like(x), -x]):
+            np.testing.assert_array_equal(joint_exponent(parts, axis), alone)
+        np.testing.assert_array_equal(zeros, 0)
+
+
 def test_norms_do_not_depend_on_the_order_of_the_sum():
     rng = np.random.default_rng(9)
     x = rng.standard_normal((1, 2, 200, NORM_BLOCK)) * 2.0 ** rng.integers(-300, 300, (1, 1, 200, 1))
@@ -154,3 +173,37 @@ def test_rounding_errs_by_half_a_unit_or_truncates(bits, xs, scale):
         assert integer == int(integer)
         assert abs(exact - int(integer)) <= (Fraction(1, 2) if nearest else 1)
         assert nearest or abs(int(integer)) <= abs(exact)
+
+
+@given(matrices(st.one_of(FINITE, FEW)))
+def test_scales_that_get_what_they_lack_hold_all_bits_and_no_smaller_ones_do(pair):
+    found = lacking_bits(*pair, 10**9, 16384)
+    for x, axis, lacking in zip(pair, (2, 1), found, strict=True):
+        vectors = x[0] if axis == 2 else x[0].T
+        exponents = norm_scale(x, axis, moduli_set(2, False), 0, 16384).exponent.ravel()
+        # An integer multiple of 2**-s for every entry is what the scale 2**s needs.
+        denominators = [
+            max(
+                (Fraction(v) * Fraction(2) ** (int(s) + (0 if lacking == -NO_BIT else lacking))).denominator
+                for v in row
+            )
+            for row, s in zip(vectors.tolist(), exponents, strict=True)
+        ]
+        assert set(denominators) == {1}
+        if lacking == -NO_BIT:
+            assert not x.any()
+            continue
+        fewer = [
+            (Fraction(v) * Fraction(2) ** (int(s) + lacking - 1)).denominator
+            for row, s in zip(vectors.tolist(), exponents, strict=True)
+            for v in row
+        ]
+        assert 2 in fewer
+
+
+def test_a_limit_ends_the_search_for_what_scales_lack():
+    a, b = np.full((1, 2, 3), 2.0**20 + 1), np.full((1, 3, 2), 2.0**-9)
+    exact = lacking_bits(a, b, 10**9, 16384)
+    assert lacking_bits(a, b, sum(exact), 16384) == exact
+    assert lacking_bits(a, b, sum(exact) - 1, 16384) is None
+    assert lacking_bits(0.0 * a, b, -NO_BIT + 100, 16384)[0] == -NO_BIT

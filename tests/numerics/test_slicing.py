@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hifigemm.numerics.bits import largest_exponent, lowest_bit
-from hifigemm.numerics.slicing import slice_vectors, slices_needed, unit_exponent
+from hifigemm.numerics.slicing import digit_limit, slice_vectors, slices_needed, unit_exponent, words_of_diagonals
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
 ROWS = st.lists(FINITE, min_size=1, max_size=4) | st.lists(
@@ -21,12 +21,13 @@ ROWS = st.lists(FINITE, min_size=1, max_size=4) | st.lists(
 )
 
 
-def slices_of(row, beta, count):
+def slices_of(row, beta, count, twos_complement=False):
     x = np.array([row])
-    exponent = largest_exponent(x, 1)
+    exponent = largest_exponent(x, 1, digit_limit(beta) if twos_complement else 1.0)
     unit = unit_exponent(exponent, beta)
     needed = int(slices_needed(unit, lowest_bit(x, 1), beta)[0, 0])
-    parts = list(itertools.islice(slice_vectors(x.copy(), unit, beta), count if count is not None else needed))
+    slices = slice_vectors(x.copy(), unit, beta, twos_complement)
+    parts = list(itertools.islice(slices, count if count is not None else needed))
     return parts, int(unit[0, 0]), needed
 
 
@@ -83,3 +84,56 @@ def test_rows_over_the_whole_range_sum_back(make_pair, beta):
         parts, unit, _ = slices_of(row, beta, None)
         for i, x in enumerate(row):
             assert value(parts, unit, beta, i) == Fraction(float(x))
+
+
+LONG_DIGITS = [sum(127 * 2.0 ** (-8 * p) for p in range(n)) for n in range(1, 7)]
+"""127 127 127 ...: a remainder just below or at the limit depends on digits far behind."""
+TWOS = ROWS | st.lists(
+    st.sampled_from([*LONG_DIGITS, *(x + 2.0**-44 for x in LONG_DIGITS), *(x - 2.0**-44 for x in LONG_DIGITS)])
+    | st.sampled_from([-128.0, 128.0, 254 / 255, -254 / 255, 127.5, -127.5, 0.5, 127 / 256, 2.0**1023]),
+    min_size=1,
+    max_size=4,
+)
+
+
+@given(TWOS, st.integers(2, 12))
+def test_digits_in_twos_complement_sum_back_and_stay_below_h(row, beta):
+    parts, unit, _ = slices_of(row, beta, None, True)
+    for i, x in enumerate(row):
+        assert value(parts, unit, beta, i) == Fraction(x)
+    h = 2 ** (beta - 1)
+    for w in parts:
+        assert (w == np.rint(w)).all()
+        assert (w >= -h).all()
+        assert (w < h).all()
+
+
+@given(TWOS, st.integers(2, 12), st.integers(1, 6))
+def test_remainders_of_digits_in_twos_complement(row, beta, count):
+    parts, unit, _ = slices_of(row, beta, count, True)
+    h, last = 2 ** (beta - 1), Fraction(2) ** (unit - beta * (count - 1))
+    for i, x in enumerate(row):
+        rest = Fraction(x) - value(parts, unit, beta, i)
+        assert Fraction(-h, 2 * h - 1) * last <= rest < Fraction(h - 1, 2 * h - 1) * last
+
+
+@pytest.mark.parametrize("bits", [24, 53])
+@pytest.mark.parametrize("beta", [2, 7, 8, 12])
+def test_digit_limit_is_the_next_float(beta, bits):
+    limit, exact = Fraction(digit_limit(beta, bits)), Fraction(2**beta - 2, 2**beta - 1)
+    assert limit - Fraction(2) ** -bits < exact <= limit
+
+
+@pytest.mark.parametrize("beta", [3, 7, 8])
+@pytest.mark.parametrize("k", [1, 1000, 8192, 2**17])
+def test_words_of_diagonals_hold_their_sums(k, beta):
+    most = next(count for count in range(1, 60) if words_of_diagonals(k, count + 1, beta) is None)
+    for count in range(1, most + 1):
+        words, first = words_of_diagonals(k, count, beta), 0
+        assert sum(words) == count
+        for word in words:
+            last = first + word - 1
+            sums = ((s + 1) * k * 4 ** (beta - 1) * 2 ** (beta * (last - s)) for s in range(first, last + 1))
+            assert sum(sums) < 2**62
+            first += word
+    assert beta != 8 or most >= 8

@@ -57,10 +57,11 @@ def ceil_magnitude(x: Array, e: Array) -> Array:
     return np.maximum(np.ceil(scale_by_power(size, e)), size > 0)
 
 
-def largest_exponent(x: Array, axis: int) -> Array:
-    """Smallest e with |x| < 2**e along `axis` (kept with length 1), int64; 0 for a vector of zeros."""
+def largest_exponent(x: Array, axis: int, limit: float = 1.0) -> Array:
+    """Smallest e with |x| < limit 2**e along `axis` (kept with length 1), 1/2 < limit <= 1, int64; 0 for zeros."""
     largest = np.maximum(x.max(axis=axis, keepdims=True, initial=0), -x.min(axis=axis, keepdims=True, initial=0))
-    return np.frexp(largest.astype(np.float64, copy=False))[1].astype(np.int64)
+    mantissa, exponent = np.frexp(largest.astype(np.float64, copy=False))
+    return exponent.astype(np.int64) + (mantissa >= limit)
 
 
 def lowest_bit(x: Array, axis: int) -> Array:

@@ -43,14 +43,18 @@ def slice_bits_for(k: int, k_block: int, accumulator_max: int, max_integer: int)
     return 0
 
 
-def ozaki1_error_exponent(k: int, num_slices: int, slice_bits: int) -> int:
+def ozaki1_error_exponent(k: int, num_slices: int, slice_bits: int, twos_complement: bool = False) -> int:
     """x such that the pairs p + q >= S that are left out sum to at most 2**x, in units of the last diagonal kept.
 
     The diagonals p + q < S = num_slices are kept; the unit of the last is 2**(-beta (S - 1)) of the first. Slice p of A
     is at most h 2**(-beta p); what B lacks after S - p slices is at most half a unit of its slice S - p - 1. Summed
-    over p < S, with the remainder of A against |B| <= h, that is (S + 1) k h / 2.
+    over p < S, with the remainder of A against |B| <= h, that is (S + 1) k h / 2. Two's-complement digits leave up to
+    h / (2h - 1) of a unit: 2h / (2h - 1) times as much.
     """
-    return ceil_log2((num_slices + 1) * k) + slice_bits - 2
+    terms, base = (num_slices + 1) * k, 2**slice_bits
+    if twos_complement:
+        terms = -(-terms * base // (base - 1))
+    return ceil_log2(terms) + slice_bits - 2
 
 
 def first_slice_count(slice_bits: int, wanted_bits: int) -> int:

@@ -22,16 +22,25 @@ from functools import reduce
 
 import numpy as np
 
-from hifigemm.numerics.bits import Array, ceil_magnitude, largest_exponent, scale_by_power
+from hifigemm.numerics.bits import (
+    NO_BIT,
+    Array,
+    ceil_magnitude,
+    largest_exponent,
+    lowest_bit,
+    scale_by_power,
+)
 from hifigemm.numerics.embedding import components
 from hifigemm.numerics.parts import map_vectors
-from hifigemm.numerics.residues import ModuliSet
+from hifigemm.numerics.residues import ModuliSet, moduli_set
+from hifigemm.numerics.special import clean
 
 __all__ = [
     "NORM_BITS",
     "NORM_BLOCK",
     "Scale",
     "joint_exponent",
+    "lacking_bits",
     "norm_bits",
     "norm_scale",
     "round_to_integers",
@@ -88,9 +97,37 @@ def norm_bits(moduli: ModuliSet, balance: int) -> int:
     return (math.isqrt(moduli.half_range) + 1).bit_length() + max(balance, 0)
 
 
+def lacking_bits(a: Array, b: Array, most: int, part: int) -> tuple[int, int] | None:
+    """What the scales of two moduli fall short of the lowest set bits of A's rows and B's columns, or None.
+
+    For each operand the largest -l - s over its vectors, l the exponent of the lowest set bit and s that of
+    `norm_scale` without balance; -`NO_BIT` for an operand of zeros. Scales that are larger by so much make integers
+    that hold all bits. None where the two add up to more than `most`: no need to know by how much.
+
+    Parameters
+    ----------
+    a, b : arrays (batch or 1, m, k) and (batch or 1, k, n)
+        Real or both complex. Inf and NaN count as zeros.
+    part : int
+        Entries to work on at a time.
+    """
+    found = []
+    for x, axis in ((a, 2), (b, 1)):
+
+        def lacking(y: Array, axis: int = axis) -> Array:
+            y = clean(y)
+            low = reduce(np.minimum, [lowest_bit(c, axis) for c in components(y)])
+            scale = norm_scale(y, axis, moduli_set(2, y.dtype.kind == "c"), 0, part)
+            return np.where(low == NO_BIT, -NO_BIT, -low - scale.exponent)
+
+        found.append(int(map_vectors(lacking, x, axis, part).max(initial=-NO_BIT)))
+    return None if sum(found) > most else (found[0], found[1])
+
+
 def joint_exponent(parts: Sequence[Array], axis: int) -> Array:
-    """Exponent of the largest component along `axis`."""
-    return reduce(np.maximum, [largest_exponent(c, axis) for c in parts])
+    """Exponent of the largest component along `axis`; components that are zero there do not count."""
+    together = parts[0] if len(parts) == 1 else reduce(np.maximum, [np.abs(c) for c in parts])
+    return largest_exponent(together, axis)
 
 
 def square_norms(parts: Sequence[Array], axis: int) -> tuple[Array, Array]:

@@ -2,12 +2,16 @@
 
 Row i of A with |A_ih| < 2**e_i is cut at the exponents g_i, g_i - beta, g_i - 2 beta, ... with g_i = e_i - (beta - 1):
 
-    A_ih = sum_p w_p 2**(g_i - beta p) + remainder,   integer |w_p| <= 2**(beta - 1),   |remainder| <= 2**(g_i - beta
-    (d-1) - 1)
+    A_ih = sum_p w_p 2**(g_i - beta p) + remainder,   integer |w_p| <= h = 2**(beta - 1),   |remainder| <= 2**(g_i -
+    beta (d-1) - 1)
 
 after d slices. Every slice is rounded to nearest, so the digits are signed and each slice after the first carries beta
 bits. This is the splitting of [MOOI20] with its (x + sigma) - sigma written as a rounding to integers, which neither
 overflows for rows near the largest float nor depends on the association of a sum.
+
+Integers of beta bits in two's complement hold -h .. h - 1. Digits in this range leave remainders from -h / (2h - 1) to
+(h - 1) / (2h - 1) units: from there on the next integer is taken, and e_i is one larger where |A_ih| reaches
+2**e_i (2h - 2) / (2h - 1). So INT8 holds slices of eight bits, where digits up to +h leave seven.
 """
 
 from __future__ import annotations
@@ -18,11 +22,20 @@ import numpy as np
 
 from hifigemm.numerics.bits import NO_BIT, Array, scale_by_power
 
-__all__ = ["slice_vectors", "slices_needed", "unit_exponent"]
+__all__ = ["digit_limit", "slice_vectors", "slices_needed", "unit_exponent", "words_of_diagonals"]
 
 
 MAX_GRID = 1023
 """Slices whose largest value is 2**MAX_GRID or less can be subtracted as they are."""
+
+_WORD_BITS = 62
+_SUM_BITS = 105
+
+
+def digit_limit(slice_bits: int, significand_bits: int = 53) -> float:
+    """(2h - 2) / (2h - 1) rounded up to so many bits; half of it bounds the remainders of two's-complement digits."""
+    base = 2**slice_bits
+    return -(-((base - 2) << significand_bits) // (base - 1)) * 2.0**-significand_bits
 
 
 def unit_exponent(exponent: Array, slice_bits: int) -> Array:
@@ -35,16 +48,18 @@ def slices_needed(unit: Array, lowest: Array, slice_bits: int) -> Array:
     return np.where(lowest == NO_BIT, 0, np.maximum(-((lowest - unit) // slice_bits), 0) + 1)
 
 
-def slice_vectors(x: Array, unit: Array, slice_bits: int) -> Iterator[Array]:
+def slice_vectors(x: Array, unit: Array, slice_bits: int, twos_complement: bool = False) -> Iterator[Array]:
     """Yield the slices of x in order, as float64 arrays of integers; stops at the caller's will, never by itself.
 
     `x` is float64 and is overwritten by the remainder; `unit` broadcasts against it. Next to the largest float a slice
     may round up to 2**1024, so x and the slice are halved there before they are subtracted, which is exact.
+    Two's-complement digits want |x| < `digit_limit` 2**(unit + slice_bits - 1).
     """
     grid = unit.copy()
     while True:
-        w = np.rint(scale_by_power(x, -grid))
-        yield w
+        scaled = scale_by_power(x, -grid)
+        w = np.rint(scaled)
+        yield _wrapped(w, scaled - w, slice_bits) if twos_complement else w
         high = grid + slice_bits > MAX_GRID
         if high.any():
             half = np.where(high, 0.5, 1.0)
@@ -52,3 +67,36 @@ def slice_vectors(x: Array, unit: Array, slice_bits: int) -> Iterator[Array]:
         else:
             x -= scale_by_power(w, grid)
         grid -= slice_bits
+
+
+def _wrapped(w: Array, rest: Array, slice_bits: int) -> Array:
+    """Digits -h .. h - 1 from those to nearest and what these leave.
+
+    A remainder beyond the limit makes the next digit h, which becomes -h as it takes over 2h = 2**beta from this one.
+    """
+    h = 2.0 ** (slice_bits - 1)
+    up = np.where(rest >= digit_limit(slice_bits) / 2, w + 1.0, w)
+    return np.where(up == h, -h, up)
+
+
+def words_of_diagonals(k: int, count: int, slice_bits: int) -> tuple[int, ...] | None:
+    """How many diagonals s < `count`, in order, one or two int64 sums hold; None where two are not enough.
+
+    A word over the diagonals s = first .. last is sum_s D_s 2**(beta (last - s)), |D_s| <= (s + 1) k h**2, and stays
+    below 2**62; both together stay below 2**105.
+    """
+
+    def length(first: int) -> int:
+        bound, last = 0, first - 1
+        while last + 1 < count:
+            bound = (bound << slice_bits) + (last + 2) * k * 4 ** (slice_bits - 1)
+            if bound >> _WORD_BITS:
+                break
+            last += 1
+        return last + 1 - first
+
+    high = length(0)
+    low = length(high) if 0 < high < count else 0
+    if high + low < count or _WORD_BITS + slice_bits * low > _SUM_BITS:
+        return None
+    return (high, low) if low else (high,)

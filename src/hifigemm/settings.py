@@ -1,0 +1,116 @@
+"""What holds for all products unless a call says otherwise: strict mode, and the log of decisions.
+
+Two variables of the environment are read when the first product wants them, and not again:
+
+- ``HIFIGEMM_STRICT``: "1" raises `AccuracyError` instead of taking the native product on the library's own account;
+  "0" or nothing does not. Any other value is a `PlanError`: a typing error must not take a guarantee away.
+- ``HIFIGEMM_LOG``: "1" or "info" writes one line for each decision to the standard error, "debug" the whole report too;
+  "0" or nothing leaves logging alone. Any other value is ignored with a warning: no product fails for a log.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import lru_cache
+
+from hifigemm.exceptions import PlanError
+
+__all__ = ["decision_log", "is_strict", "strict"]
+
+_strict: ContextVar[bool | None] = ContextVar("strict", default=None)
+_LEVELS = {"1": logging.INFO, "info": logging.INFO, "debug": logging.DEBUG}
+
+
+@contextmanager
+def strict(enabled: bool = True) -> Iterator[None]:
+    """Within the context, no product falls back to the native one: where "auto" would take it, AccuracyError is raised.
+
+    The error names the problem, what was asked, and why nothing else was taken. A forced ``scheme="native"`` is obeyed.
+    The setting holds for the current thread or asynchronous task alone; ``HIFIGEMM_STRICT=1`` in the environment is
+    that of all others.
+
+    Parameters
+    ----------
+    enabled : bool
+        False allows the native product again, whatever the environment says.
+
+    Examples
+    --------
+    >>> import numpy as np, hifigemm as hg
+    >>> with hg.strict():
+    ...     c = hg.matmul(np.ones((2, 2)), np.ones((2, 2)), accuracy="correct")
+    """
+    token = _strict.set(bool(enabled))
+    try:
+        yield
+    finally:
+        _strict.reset(token)
+
+
+def is_strict() -> bool:
+    """Whether strict mode is on in this thread or task.
+
+    Raises
+    ------
+    PlanError
+        ``HIFIGEMM_STRICT`` is neither "0" nor "1".
+    """
+    own = _strict.get()
+    return _strict_environment() if own is None else own
+
+
+@lru_cache(maxsize=1)
+def _strict_environment() -> bool:
+    value = os.environ.get("HIFIGEMM_STRICT", "").strip()
+    if value not in ("", "0", "1"):
+        raise PlanError(f'HIFIGEMM_STRICT={value!r}: expected "0" or "1"')
+    return value == "1"
+
+
+@lru_cache(maxsize=1)
+def decision_log() -> logging.Logger:
+    """The logger "hifigemm", set up as ``HIFIGEMM_LOG`` asks."""
+    log = logging.getLogger("hifigemm")
+    value = os.environ.get("HIFIGEMM_LOG", "").strip().lower()
+    if value in _LEVELS:
+        log.addHandler(_HANDLER)
+        if log.level == logging.NOTSET:
+            log.setLevel(_LEVELS[value])
+    elif value not in ("", "0"):
+        warnings.warn(f'HIFIGEMM_LOG={value!r} is ignored: expected "0", "1", "info" or "debug"', stacklevel=2)
+    return log
+
+
+class _OwnHandler(logging.Handler):
+    """Writes to the standard error what no handler of the user takes, so that no line is lost or appears twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.setFormatter(logging.Formatter("%(name)s: %(message)s"))
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether no other handler takes the record."""
+        log: logging.Logger | None = logging.getLogger(record.name)
+        while log is not None:
+            others = (h for h in log.handlers if h is not self and not isinstance(h, logging.NullHandler))
+            if any(record.levelno >= h.level for h in others):
+                return False
+            log = log.parent if log.propagate else None
+        return True
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a line to what is now the standard error."""
+        try:
+            print(self.format(record), file=sys.stderr, flush=True)
+        except Exception:
+            self.handleError(record)
+
+
+_HANDLER = _OwnHandler()
+"""One for all threads: a logger takes the same handler only once."""
