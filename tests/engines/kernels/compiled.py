@@ -18,15 +18,17 @@ from hifigemm.engines.kernels import int8_product
 from hifigemm.engines.kernels.launch import shared_layout
 from hifigemm.engines.kernels.tiles import Gpu, Tile, valid_tiles
 
+GATE = {"gate": "*i64", "least": "i64", "most": "i64"}
 DIVISIBLE = [["tt.divisibility", 16]]
 SHARED = {75: 65536, 80: 166912, 89: 101376, 90: 232448, 100: 232448}
 
 
-def plain(tile: Tile, arch: int, *, reduce: bool, add: bool, even: bool):
+def plain(tile: Tile, arch: int, *, reduce: bool, add: bool, even: bool, gated: bool = False):
     kernel = int8_product._product_kernel
     constants = {"REDUCE": reduce, "PTX": True, "ADD": add, "EVEN_K": even, "left_k": 1, "right_k": 1}
+    constants |= {} if gated else {"gate": None}
     constants |= {"BLOCK_M": tile.block_m, "BLOCK_N": tile.block_n, "BLOCK_K": tile.block_k, "GROUP": tile.group}
-    pointers = {"left": "*i8", "right": "*i8", "out": "*i8" if reduce else "*i32", "constants": "*i32"}
+    pointers = {"left": "*i8", "right": "*i8", "out": "*i8" if reduce else "*i32", "constants": "*i32"} | GATE
     names = kernel.arg_names
     free = {p.name for p in kernel.params if p.do_not_specialize}
     signature = {name: "constexpr" if name in constants else pointers.get(name, "i32") for name in names}
@@ -36,17 +38,18 @@ def plain(tile: Tile, arch: int, *, reduce: bool, add: bool, even: bool):
     return triton.compile(source, target=GPUTarget("cuda", arch, 32), options=options)
 
 
-def hopper(tile: Tile, *, add: bool):
+def hopper(tile: Tile, *, add: bool, gated: bool = False):
     from triton.experimental.gluon._runtime import GluonASTSource
 
     from hifigemm.engines.kernels import int8_product_hopper
 
     kernel, half = int8_product_hopper._hopper_kernel, tile.block_m // 2
-    constants = int8_product_hopper._constants(tile) | {"ADD": add}
+    constants = int8_product_hopper._constants(tile) | {"ADD": add} | ({} if gated else {"gate": None})
     options = {"num_warps": constants.pop("num_warps")}
     blocks = {"left": (half, tile.block_k), "right": (tile.block_n, tile.block_k), "out": (half, tile.block_n)}
+    blocks["quarter"] = (tile.block_n // 4, tile.block_k)
     maps = {x: f"tensordesc<i8[{b[0]}, {b[1]}],{shared_layout(b, torch.int8)!r}>" for x, b in blocks.items()}
-    types = maps | {"old": "*i8", "constants": "*i32"} | dict.fromkeys(constants, "constexpr")
+    types = maps | {"old": "*i8", "constants": "*i32"} | GATE | dict.fromkeys(constants, "constexpr")
     signature = {name: types.get(name, "i32") for name in kernel.arg_names}
     divisible = {(kernel.arg_names.index(name),): DIVISIBLE for name in ("old", "constants")}
     source = GluonASTSource(kernel, signature, constants, divisible)
@@ -63,12 +66,16 @@ def main(arch: int) -> None:
     capability = (arch // 10, arch % 10)
     for tile in valid_tiles(Gpu("", capability, 132, SHARED[arch], SHARED[arch])):
         if tile.kernel == "hopper":
-            for add in (False, True):
-                report(tile, f"add={add}", hopper(tile, add=add))
+            for add, gated in ((False, False), (True, False), (False, True)):
+                report(tile, f"add={add} gated={gated}", hopper(tile, add=add, gated=gated))
             continue
-        for reduce, add, even in ((True, False, True), (True, True, False), (False, False, False)):
-            what = f"reduce={reduce} add={add} even={even}"
-            report(tile, what, plain(tile, arch, reduce=reduce, add=add, even=even))
+        for reduce, add, even, gated in (
+            (True, False, True, False),
+            (True, True, False, True),
+            (False, False, False, False),
+        ):
+            what = f"reduce={reduce} add={add} even={even} gated={gated}"
+            report(tile, what, plain(tile, arch, reduce=reduce, add=add, even=even, gated=gated))
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ import logging
 import math
 import struct
 from functools import cache
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -31,8 +32,8 @@ from hifigemm.engines.kernels.launch import BoundLaunch, Launch
 from hifigemm.engines.kernels.tiles import ProductShape, Tile, gpu_of, grid_size, tile_for, tuned_tile
 from hifigemm.numerics.residues import centred
 
-__all__ = ["CONSTANTS", "K_BLOCK", "REDUCE_PTX", "constants_of", "exact_int8_product", "multiply_residues"]
-__all__ += ["residue_constants"]
+__all__ = ["CONSTANTS", "K_BLOCK", "REDUCE_PTX", "constants_of", "exact_int8_product", "hopper_module"]
+__all__ += ["multiply_residues", "residue_constants", "wrapped"]
 
 _logger = logging.getLogger("hifigemm")
 
@@ -45,6 +46,9 @@ REDUCE_PTX = tl.constexpr(
     "mov.b32 b, $4; mov.b32 c, $5; fma.rn.f32 a, a, b, c; mov.b32 q, a; mad.lo.u32 $0, q, $6, f; }"
 )
 _ROUND = tl.constexpr(12582912.0)
+
+Gate = tuple[torch.Tensor, int, int]
+_NO_GATE = None, 0, 0
 
 
 def _float_bits(x: float) -> int:
@@ -92,7 +96,23 @@ def _reduce_ptx(s, row):
     return r.to(tl.int8)
 
 
-@triton.jit(do_not_specialize=["m", "n", "m_stored", "num_planes", "num_parts"])
+@triton.jit
+def wrapped(index, count):
+    """Vectors to load for those of a tile: beyond the last come the first ones again.
+
+    The last one again would do as well, but then all threads ask the cache for one and the same line.
+    """
+    return tl.where(index < count, index, tl.minimum(index - count, count - 1)).to(tl.int64)
+
+
+@triton.jit
+def _is_open(gate, least, most):
+    """Whether the number at `gate` is one of least .. most."""
+    found = tl.load(gate)
+    return (found >= least) & (found <= most)
+
+
+@triton.jit(do_not_specialize=["m", "n", "m_stored", "num_planes", "num_parts", "least", "most"])
 def _product_kernel(
     left,
     right,
@@ -116,6 +136,9 @@ def _product_kernel(
     out_batch,
     out_part,
     out_row,
+    gate,
+    least,
+    most,
     REDUCE: tl.constexpr,
     PTX: tl.constexpr,
     ADD: tl.constexpr,
@@ -127,8 +150,11 @@ def _product_kernel(
 ):
     """out[z, l] = left[z, l] right[z, l].T, reduced or not; programs walk over the tiles of all planes (z, l).
 
-    Rows beyond m and n repeat the last one, so that only the edge of k is masked.
+    Rows beyond m and n are `wrapped`, so that only the edge of k is masked. Nothing where a gate is shut.
     """
+    if gate is not None:  # noqa: SIM102
+        if not _is_open(gate, least, most):
+            return
     tiles_m = tl.cdiv(m, BLOCK_M)
     tiles_n = tl.cdiv(n, BLOCK_N)
     tiles = tiles_m * tiles_n
@@ -145,8 +171,8 @@ def _product_kernel(
         rows = row0 + tl.arange(0, BLOCK_M)
         columns = column0 + tl.arange(0, BLOCK_N)
         ks = tl.arange(0, BLOCK_K)
-        left_rows = left + z * left_batch + l * left_part + tl.minimum(rows, m - 1).to(tl.int64) * left_row
-        right_rows = right + z * right_batch + l * right_part + tl.minimum(columns, n - 1).to(tl.int64) * right_row
+        left_rows = left + z * left_batch + l * left_part + wrapped(rows, m) * left_row
+        right_rows = right + z * right_batch + l * right_part + wrapped(columns, n) * right_row
         sums = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.int32)
         for start in range(0, k, BLOCK_K):
             at = start + ks
@@ -180,15 +206,15 @@ def _strides(x: torch.Tensor) -> tuple[int, ...]:
 
 
 def _bind(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor, tile: Tile, **constants: Any) -> BoundLaunch:
-    """A launch of the plain kernel on (batch, part, vector, k) operands; `constants`: REDUCE, ADD and the table."""
+    """A launch of the plain kernel on (batch, part, vector, k) operands; `constants`: REDUCE, ADD, table and gate."""
     (_, parts, m, k), n = left.shape, right.shape[2]
     planes = out.shape[0] * parts
-    table = constants.pop("table")
+    table, gate = constants.pop("table"), constants.pop("gate")
     return _product.bind(
         (grid_size(tile, ProductShape(m, n, k, planes), gpu_of(left.device)),),
         *(left, right, out, table),
         *(m, n, k, out.shape[2], out.shape[3], planes, parts),
-        *(*_strides(left), *_strides(right), *out.stride()[:3]),
+        *(*_strides(left), *_strides(right), *out.stride()[:3], *(gate or _NO_GATE)),
         **constants,
         PTX=left.is_cuda and torch.version.hip is None,
         EVEN_K=k % tile.block_k == 0,
@@ -202,26 +228,26 @@ def _bind(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor, tile: Tile
 
 
 @cache
-def _hopper(device: torch.device) -> Any:
-    """The module of the Hopper kernel where it runs, else None; Gluon's interface differs between Triton versions."""
+def hopper_module(name: str, device: torch.device) -> Any:
+    """A module of Hopper kernels where they run, else None; Gluon's interface differs between Triton versions."""
     if gpu_of(device).capability != (9, 0):
         return None
     try:
-        from hifigemm.engines.kernels import int8_product_hopper
-
-        int8_product_hopper.compile_for(device)
+        module = import_module(f"hifigemm.engines.kernels.{name}")
+        module.compile_for(device)
     except Exception as error:
-        _logger.warning("the Hopper kernel does not compile with Triton %s: %s", triton.__version__, error)
+        _logger.warning("%s does not compile with Triton %s: %s", name, triton.__version__, error)
         return None
-    return int8_product_hopper
+    return module
 
 
 def _launches(
-    left: torch.Tensor, right: torch.Tensor, constants: torch.Tensor, out: torch.Tensor, k_block: int, tile: Tile | None
+    operands: tuple[torch.Tensor, ...], out: torch.Tensor, k_block: int, tile: Tile | None, gate: Gate | None
 ) -> list[BoundLaunch]:
     """The launches that make a product of non-empty operands, one for each block of k."""
+    left, right, constants = operands
     (_, parts, m, k), n = left.shape, right.shape[2]
-    hopper = _hopper(left.device)
+    hopper = hopper_module("int8_product_hopper", left.device)
     if hopper is not None and not hopper.supports(left, right, out):
         hopper = None
     if tile is None:
@@ -233,12 +259,17 @@ def _launches(
     if tile.kernel == "hopper":
         if hopper is None:
             raise ValueError(f"{tile} does not take strides {left.stride()}, {right.stride()}, {out.stride()} here")
-        return list(hopper.launches(left, right, constants, out, tile, k_block))
+        return list(hopper.launches(operands, out, tile, k_block, gate or _NO_GATE))
     found = []
     for start in range(0, k, k_block):
         a, b = (x if k <= k_block else x[..., start : start + k_block] for x in (left, right))
-        found.append(_bind(a, b, out, tile, table=constants, REDUCE=True, ADD=start > 0))
+        found.append(_bind(a, b, out, tile, table=constants, gate=gate, REDUCE=True, ADD=start > 0))
     return found
+
+
+def _facts(gate: Gate) -> tuple[int, int, int]:
+    """What the launches with a gate depend on."""
+    return gate[0].data_ptr(), *gate[1:]
 
 
 _KEPT: dict[tuple[Any, ...], list[BoundLaunch]] = {}
@@ -253,6 +284,7 @@ def multiply_residues(
     *,
     k_block: int = K_BLOCK,
     config: Tile | None = None,
+    gate: Gate | None = None,
 ) -> None:
     """out[z, l] = left[z, l] right[z, l].T mod p_l, any representative in [-128, 127], on torch's current stream.
 
@@ -270,8 +302,10 @@ def multiply_residues(
         Length of k that goes into one accumulator, a multiple of 16, at most `K_BLOCK`.
     config : Tile, optional
         Otherwise `tile_for` chooses.
+    gate : (int64 tensor of one entry, least, most), optional
+        The way to decide on the device: `out` stays as it is unless least <= gate <= most. Not looked at for k = 0.
     """
-    where = left.data_ptr(), right.data_ptr(), out.data_ptr(), constants.data_ptr()
+    where = left.data_ptr(), right.data_ptr(), out.data_ptr(), constants.data_ptr(), gate and _facts(gate)
     shapes = left.shape, right.shape, out.shape, left.stride(), right.stride(), out.stride()
     key = (left.get_device(), where, shapes, k_block, config)
     launches = _KEPT.get(key)
@@ -282,7 +316,7 @@ def multiply_residues(
         if left.shape[3] == 0:
             out.zero_()
             return
-        launches = _launches(left, right, constants, out, k_block, config)
+        launches = _launches((left, right, constants), out, k_block, config, gate)
         if all(launch.repeatable for launch in launches):
             if len(_KEPT) >= _KEPT_LIMIT:
                 _KEPT.clear()
@@ -321,5 +355,5 @@ def exact_int8_product(a: torch.Tensor, b: torch.Tensor, *, config: Tile | None 
         return out.zero_()
     tile = config or tile_for(ProductShape(m, n, k, batch), gpu_of(a.device), plain=True)
     left, right = a.unsqueeze(1), b.mT.unsqueeze(1)
-    _bind(left, right, out.unsqueeze(1), tile, table=out, REDUCE=False, ADD=False)()
+    _bind(left, right, out.unsqueeze(1), tile, table=out, gate=None, REDUCE=False, ADD=False)()
     return out

@@ -1,12 +1,6 @@
-"""The INT8 residue product for Hopper in Gluon: warp specialised, TMA in and out, wgmma, persistent.
+"""The INT8 residue product for Hopper in Gluon: sums as in `hopper_ring.py`, reduced modulo p and stored by TMA.
 
-A program keeps a ring of stages in shared memory. One producer warp fills it by TMA; two consumer warpgroups, half of
-the rows of the tile each, multiply and never wait for each other, so that one reduces and stores its tile while the
-other multiplies. A stage is released when the wgmmas of the next stage have been issued and its own are done.
-
-Operands are seen as matrices with a row for each vector of each plane: plane (z, l) starts at row
-z * batch_rows + l * part_rows. Rows beyond m or n of a plane belong to the next plane and reach only outputs beyond
-[:m, :n]; columns beyond k_pitch and rows beyond the view are zeros, and count as received bytes.
+Rows beyond m and columns beyond n of a plane are made from what lies behind an operand, and stored: `out` is padded.
 """
 
 # Kernels are untyped.
@@ -15,81 +9,68 @@ z * batch_rows + l * part_rows. Rows beyond m or n of a plane belong to the next
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import (
-    fence_async_shared,
-    mbarrier,
-    tma,
-    warpgroup_mma,
-    warpgroup_mma_wait,
-)
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, tma
 
+from hifigemm.engines.kernels.hopper_ring import (
+    CONSUMER_REGISTERS,
+    PRODUCER_REGISTERS,
+    allocate,
+    multiply,
+    produce,
+    skip,
+    tile_of,
+)
 from hifigemm.engines.kernels.int8_product import CONSTANTS, REDUCE_PTX
 from hifigemm.engines.kernels.launch import Address, BoundLaunch, Launch, TensorMap, tensor_map
 from hifigemm.engines.kernels.tiles import ProductShape, Tile, gpu_of, grid_size, valid_tiles
 
 __all__ = ["compile_for", "launches", "supports"]
 
-_CONSUMER_REGISTERS = 232
-_PRODUCER_REGISTERS = 40
-
 
 @gluon.jit
-def _tile_of(index, tiles_m, tiles_n, GROUP: gl.constexpr):
-    """Plane and tile indices of a running number; tiles of a plane go down GROUP rows before the next column."""
-    tiles = tiles_m * tiles_n
-    plane = index // tiles
-    tile = index - plane * tiles
-    first = tile // (GROUP * tiles_n) * GROUP
-    rows = gl.minimum(tiles_m - first, GROUP)
-    inner = tile % (GROUP * tiles_n)
-    return plane, first + inner % rows, inner // rows
-
-
-@gluon.jit
-def _produce(
-    left,
-    right,
-    left_ring,
-    right_ring,
-    full,
-    empty,
-    tiles_m,
-    tiles_n,
+def _residues(
+    ring,
+    count,
     steps,
-    num_planes,
-    num_parts,
-    left_batch,
-    left_part,
-    right_batch,
-    right_part,
+    old,
+    out_columns,
+    out_tile,
+    row,
+    column,
+    table,
+    HALF: gl.constexpr,
+    COLUMNS: gl.constexpr,
+    ADD: gl.constexpr,
     STAGES: gl.constexpr,
-    BLOCK_M: gl.constexpr,
-    BLOCK_N: gl.constexpr,
-    BLOCK_K: gl.constexpr,
-    GROUP: gl.constexpr,
 ):
-    """Fill the ring, one step of k after the other, over all tiles of this program."""
-    count = 0
-    for index in range(gl.program_id(0), tiles_m * tiles_n * num_planes, gl.num_programs(0)):
-        plane, tile_m, tile_n = _tile_of(index, tiles_m, tiles_n, GROUP)
-        z = plane // num_parts
-        l = plane - z * num_parts
-        row = z * left_batch + l * left_part + tile_m * BLOCK_M
-        column = z * right_batch + l * right_part + tile_n * BLOCK_N
-        for step in range(steps):
-            stage = count % STAGES
-            mbarrier.wait(empty.index(stage), ((count // STAGES) & 1) ^ 1)
-            ready = full.index(stage)
-            mbarrier.expect(ready, (BLOCK_M + BLOCK_N) * BLOCK_K)
-            at = step * BLOCK_K
-            tma.async_copy_global_to_shared(left, [row, at], ready, left_ring.index(stage * 2))
-            tma.async_copy_global_to_shared(left, [row + BLOCK_M // 2, at], ready, left_ring.index(stage * 2 + 1))
-            tma.async_copy_global_to_shared(right, [column, at], ready, right_ring.index(stage))
-            count += 1
+    """Residues of half of the rows and the first columns of the next tile in shared memory; the stages used until then.
+
+    The other columns of `out_tile` are stored as they are: they lie beyond n.
+    """
+    # Triton 3.6 does not compile integer wgmma wider than 224; two of 128 side by side are as fast.
+    WIDE: gl.constexpr = COLUMNS if COLUMNS < 128 else 128
+    layout: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, WIDE, 32])
+    sums, count = multiply(ring, count, steps, HALF, COLUMNS, STAGES, layout)
+    if ADD:
+        rows = row + gl.arange(0, sums.shape[0], gl.SliceLayout(1, layout))
+        columns = column + gl.arange(0, COLUMNS, gl.SliceLayout(0, layout))
+        sums += gl.load(old + rows[:, None].to(gl.int64) * out_columns + columns[None, :]).to(gl.int32)
+    residues = gl.inline_asm_elementwise(
+        REDUCE_PTX,
+        "=r,r,r,r,r,r,r",
+        [sums, gl.load(table), gl.load(table + 1), gl.load(table + 2), gl.load(table + 3), gl.load(table + 4)],
+        dtype=gl.int32,
+        is_pure=True,
+        pack=1,
+    )
+    tma.store_wait(0)
+    out_tile.slice(0, COLUMNS, 1).store(residues.to(gl.int8))
+    return count
 
 
 @gluon.jit
@@ -98,11 +79,10 @@ def _consume(
     out,
     old,
     constants,
-    left_ring,
-    right_ring,
+    ring,
     out_tiles,
-    full,
-    empty,
+    m,
+    n,
     tiles_m,
     tiles_n,
     steps,
@@ -118,53 +98,30 @@ def _consume(
 ):
     """Multiply, reduce and store half of the rows of each tile."""
     ROWS: gl.constexpr = BLOCK_M // 2
-    # Triton 3.6 does not compile integer wgmma wider than 224; two of 128 side by side are as fast.
-    layout: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, 128, 32])
+    out_tile = out_tiles.index(HALF)
     count = 0
     for index in range(gl.program_id(0), tiles_m * tiles_n * num_planes, gl.num_programs(0)):
-        plane, tile_m, tile_n = _tile_of(index, tiles_m, tiles_n, GROUP)
+        plane, tile_m, tile_n = tile_of(index, tiles_m, tiles_n, GROUP)
         row = plane * out_rows + tile_m * BLOCK_M + HALF * ROWS
-        sums = gl.zeros([ROWS, BLOCK_N], gl.int32, layout)
-        previous = count % STAGES
-        mbarrier.wait(full.index(previous), (count // STAGES) & 1)
-        token = warpgroup_mma(
-            left_ring.index(previous * 2 + HALF),
-            right_ring.index(previous).permute((1, 0)),
-            sums,
-            use_acc=False,
-            is_async=True,
-        )
-        sums = warpgroup_mma_wait(1, deps=(token,))
-        count += 1
-        for _ in range(1, steps):
-            stage = count % STAGES
-            mbarrier.wait(full.index(stage), (count // STAGES) & 1)
-            token = warpgroup_mma(
-                left_ring.index(stage * 2 + HALF), right_ring.index(stage).permute((1, 0)), sums, is_async=True
-            )
-            sums = warpgroup_mma_wait(1, deps=(token,))
-            mbarrier.arrive(empty.index(previous), count=1)
-            previous = stage
-            count += 1
-        sums = warpgroup_mma_wait(0, deps=(sums,))
-        mbarrier.arrive(empty.index(previous), count=1)
-        if ADD:
-            rows = row + gl.arange(0, ROWS, gl.SliceLayout(1, layout))
-            columns = tile_n * BLOCK_N + gl.arange(0, BLOCK_N, gl.SliceLayout(0, layout))
-            sums += gl.load(old + rows[:, None].to(gl.int64) * out_columns + columns[None, :]).to(gl.int32)
+        column = tile_n * BLOCK_N
         table = constants + (plane % num_parts) * CONSTANTS
-        residues = gl.inline_asm_elementwise(
-            REDUCE_PTX,
-            "=r,r,r,r,r,r,r",
-            [sums, gl.load(table), gl.load(table + 1), gl.load(table + 2), gl.load(table + 3), gl.load(table + 4)],
-            dtype=gl.int32,
-            is_pure=True,
-            pack=1,
-        )
-        tma.store_wait(0)
-        out_tiles.index(HALF).store(residues.to(gl.int8))
-        fence_async_shared()
-        tma.async_copy_shared_to_global(out, [row, tile_n * BLOCK_N], out_tiles.index(HALF))
+        if tile_m * BLOCK_M + HALF * ROWS >= m:
+            count = skip(ring, count, steps, STAGES)
+        else:
+            if n - column <= BLOCK_N // 4:
+                count = _residues(
+                    ring, count, steps, old, out_columns, out_tile, row, column, table, HALF, BLOCK_N // 4, ADD, STAGES
+                )
+            elif n - column <= BLOCK_N // 2:
+                count = _residues(
+                    ring, count, steps, old, out_columns, out_tile, row, column, table, HALF, BLOCK_N // 2, ADD, STAGES
+                )
+            else:
+                count = _residues(
+                    ring, count, steps, old, out_columns, out_tile, row, column, table, HALF, BLOCK_N, ADD, STAGES
+                )
+            fence_async_shared()
+            tma.async_copy_shared_to_global(out, [row, column], out_tile)
     tma.store_wait(0)
 
 
@@ -172,10 +129,11 @@ _RUN_TIME = ["m", "n", "k", "num_planes", "num_parts", "left_batch", "left_part"
 _RUN_TIME += ["out_rows", "out_columns"]
 
 
-@gluon.jit(do_not_specialize=_RUN_TIME)
+@gluon.jit(do_not_specialize=[*_RUN_TIME, "least", "most"])
 def _hopper_kernel(
     left,
     right,
+    quarter,
     out,
     old,
     constants,
@@ -190,38 +148,36 @@ def _hopper_kernel(
     right_part,
     out_rows,
     out_columns,
+    gate,
+    least,
+    most,
     ADD: gl.constexpr,
     STAGES: gl.constexpr,
     BLOCK_M: gl.constexpr,
     BLOCK_N: gl.constexpr,
     BLOCK_K: gl.constexpr,
     GROUP: gl.constexpr,
-    CONSUMER_REGISTERS: gl.constexpr,
-    PRODUCER_REGISTERS: gl.constexpr,
 ):
-    """out = left right.T mod p for every plane; `old` is the memory of out, read where ADD."""
-    left_ring = gl.allocate_shared_memory(gl.int8, [STAGES * 2, BLOCK_M // 2, BLOCK_K], left.layout)
-    right_ring = gl.allocate_shared_memory(gl.int8, [STAGES, BLOCK_N, BLOCK_K], right.layout)
+    """out = left right.T mod p for every plane, nothing where a gate is shut; `old` is out's memory, read where ADD."""
+    ring = allocate(left, right, STAGES, BLOCK_M, BLOCK_N, BLOCK_K)
     out_tiles = gl.allocate_shared_memory(gl.int8, [2, BLOCK_M // 2, BLOCK_N], out.layout)
-    full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    for stage in gl.static_range(STAGES):
-        mbarrier.init(full.index(stage), count=1)
-        mbarrier.init(empty.index(stage), count=2)
     tiles_m = gl.cdiv(m, BLOCK_M)
     tiles_n = gl.cdiv(n, BLOCK_N)
     steps = gl.cdiv(k, BLOCK_K)
+    if gate is not None:
+        found = gl.load(gate)
+        num_planes = gl.where((found >= least) & (found <= most), num_planes, 0)
     UPPER: gl.constexpr = 0
     LOWER: gl.constexpr = 1
     # fmt: off
     gl.warp_specialize(
         [
-            (_consume, (UPPER, out, old, constants, left_ring, right_ring, out_tiles, full, empty, tiles_m, tiles_n,
-                        steps, num_planes, num_parts, out_rows, out_columns, ADD, STAGES, BLOCK_M, BLOCK_N, GROUP)),
-            (_consume, (LOWER, out, old, constants, left_ring, right_ring, out_tiles, full, empty, tiles_m, tiles_n,
-                        steps, num_planes, num_parts, out_rows, out_columns, ADD, STAGES, BLOCK_M, BLOCK_N, GROUP)),
-            (_produce, (left, right, left_ring, right_ring, full, empty, tiles_m, tiles_n, steps, num_planes, num_parts,
-                        left_batch, left_part, right_batch, right_part, STAGES, BLOCK_M, BLOCK_N, BLOCK_K, GROUP)),
+            (_consume, (UPPER, out, old, constants, ring, out_tiles, m, n, tiles_m, tiles_n, steps, num_planes,
+                        num_parts, out_rows, out_columns, ADD, STAGES, BLOCK_M, BLOCK_N, GROUP)),
+            (_consume, (LOWER, out, old, constants, ring, out_tiles, m, n, tiles_m, tiles_n, steps, num_planes,
+                        num_parts, out_rows, out_columns, ADD, STAGES, BLOCK_M, BLOCK_N, GROUP)),
+            (produce, (left, right, quarter, ring, n, tiles_m, tiles_n, steps, num_planes, num_parts, left_batch,
+                       left_part, right_batch, right_part, 0, 1, STAGES, BLOCK_M, BLOCK_N, GROUP)),
         ],
         [4, 1],
         [CONSUMER_REGISTERS, PRODUCER_REGISTERS],
@@ -272,8 +228,6 @@ def _constants(tile: Tile) -> dict[str, int]:
         "BLOCK_N": tile.block_n,
         "BLOCK_K": tile.block_k,
         "GROUP": tile.group,
-        "CONSUMER_REGISTERS": _CONSUMER_REGISTERS,
-        "PRODUCER_REGISTERS": _PRODUCER_REGISTERS,
         "num_warps": 4,
     }
 
@@ -282,17 +236,22 @@ def compile_for(device: torch.device) -> None:
     """Compile the kernel for a device without a launch, which raises where this Triton's Gluon is another one."""
     tile = next(tile for tile in valid_tiles(gpu_of(device)) if tile.kernel == "hopper")
     half, byte = tile.block_m // 2, torch.int8
-    blocks = (half, tile.block_k), (tile.block_n, tile.block_k), (half, tile.block_n)
+    blocks = [(rows, tile.block_k) for rows in (half, tile.block_n, tile.block_n // 4)] + [(half, tile.block_n)]
     maps = [tensor_map(1 << 20, byte, 256, 256, 256, block).host for block in blocks]
     pointers = Address(1 << 20, byte), Address(1 << 20, torch.int32)
+    scalars = *[256] * len(_RUN_TIME), None, 0, 0
     with torch.cuda.device(device):
-        _hopper_kernel.warmup(*maps, *pointers, *[256] * len(_RUN_TIME), grid=(1,), ADD=False, **_constants(tile))
+        _hopper_kernel.warmup(*maps, *pointers, *scalars, grid=(1,), ADD=False, **_constants(tile))
 
 
 def launches(
-    left: torch.Tensor, right: torch.Tensor, constants: torch.Tensor, out: torch.Tensor, tile: Tile, k_block: int
+    operands: tuple[torch.Tensor, ...], out: torch.Tensor, tile: Tile, k_block: int, gate: tuple[Any, int, int]
 ) -> Iterator[BoundLaunch]:
-    """What `int8_product.multiply_residues` launches for non-empty operands that `supports` accepts."""
+    """What `int8_product.multiply_residues` launches for non-empty operands that `supports` accepts.
+
+    `operands` are those on the left and right, and the constants.
+    """
+    left, right, constants = operands
     (_, parts, m, k), n = left.shape, right.shape[2]
     batch, _, out_rows, out_columns = out.shape
     planes, half = batch * parts, tile.block_m // 2
@@ -304,8 +263,9 @@ def launches(
             grid,
             _map_of(left, start, length, (half, tile.block_k)),
             _map_of(right, start, length, (tile.block_n, tile.block_k)),
+            _map_of(right, start, length, (tile.block_n // 4, tile.block_k)),
             *(target, out, constants, m, n, length, planes, parts),
-            *(*_steps_between_planes(left), *_steps_between_planes(right), out_rows, out_columns),
+            *(*_steps_between_planes(left), *_steps_between_planes(right), out_rows, out_columns, *gate),
             ADD=start > 0,
             **_constants(tile),
         )

@@ -11,43 +11,58 @@ from typing import Any
 import torch
 import triton
 
+from hifigemm.engines.kernels.int8_product import hopper_module
 from hifigemm.engines.kernels.launch import Launch
 from hifigemm.engines.kernels.looks_kernels import ratio_kernel
-from hifigemm.engines.kernels.vectors import Sizes, sized_residues
+from hifigemm.engines.kernels.tiles import ProductShape, gpu_of, tile_for
+from hifigemm.engines.kernels.vectors import Sizes, cleared, sized_residues
 from hifigemm.numerics.estimates import MAGNITUDE_TERMS
 from hifigemm.numerics.residues import ModuliSet
 
-__all__ = ["error_ratio", "ratio_of"]
+__all__ = ["RATIO_UNIT", "error_ratio", "ratio_bits", "ratio_of"]
 
-_SCALE = 2.0**-16
+RATIO_UNIT = 2.0**-16
 """Sums and norms are in units of 2**-15 each, magnitudes of 2**-7."""
 
 _ratio = Launch(ratio_kernel)
 
 
-def ratio_of(sizes: Sizes) -> Any:
-    """The error ratio as a float64 tensor of one entry, which nobody has waited for."""
-    left, right = sizes.magnitudes
-    (batch_a, m, pitch), (batch_b, n, _) = left.shape, right.shape
-    out = torch.zeros(1, dtype=torch.int64, device=left.device)
-    batch = max(batch_a, batch_b)
-    strides = [0 if x.shape[0] < batch or batch == 1 else x.shape[1] for x in (left, right)]
+def ratio_bits(sizes: Sizes) -> Any:
+    """The bits of the error ratio, a float64 in units of RATIO_UNIT, as an int64 tensor of one entry."""
+    (left, right), width = sizes.magnitudes, sizes.width
+    (batch_a, m, length), (batch_b, n, _) = left.shape, right.shape
+    batch, pitch = max(batch_a, batch_b), length // width
+    terms = min(pitch, MAGNITUDE_TERMS)
+    out = cleared(2, left.device).view(torch.int64)
+    hopper = hopper_module("looks_hopper", left.device)
+    tile = tile_for(ProductShape(m, n, width * terms, width * batch), gpu_of(left.device), plain=hopper is None)
+    if tile.kernel == "hopper":
+        hopper.launch(sizes, out, terms, tile)
+        return out
+    block = 128 if tile.block_m * tile.block_n >= 128 * 128 else 64
+    rows = [x.shape[1] if x.shape[0] == batch > 1 else 0 for x in (left, right)]
     _ratio(
-        (triton.cdiv(m, 128) * triton.cdiv(n, 128), batch),
-        *(left, right, sizes.norms, out, m, n, pitch, min(pitch, MAGNITUDE_TERMS)),
-        *(strides[0] * pitch, strides[1] * pitch, *strides, batch_a * m, batch_a * m + batch_b * n),
-        BLOCK_M=128,
-        BLOCK_N=128,
+        (triton.cdiv(m, block) * triton.cdiv(n, block), width * batch),
+        *(left, right, sizes.norms, out, m, n, pitch, terms, rows[0] * length, rows[1] * length),
+        *(*rows, batch_a * m, batch_a * m + batch_b * n),
+        WIDTH=width,
+        BLOCK_M=block,
+        BLOCK_N=block,
         BLOCK_K=128,
         GROUP=8,
-        num_warps=8,
+        num_warps=block // 16,
         num_stages=3,
         enable_fp_fusion=False,
     )
-    return out.view(torch.float64) * _SCALE
+    return out
+
+
+def ratio_of(sizes: Sizes) -> float:
+    """The error ratio; waits for the device."""
+    return float(ratio_bits(sizes).view(torch.float64)) * RATIO_UNIT
 
 
 def error_ratio(left: Any, right: Any, moduli: ModuliSet) -> float:
     """schemes.promise.error_ratio of real operands; waits for the device."""
     *_, sizes = sized_residues(((left, 2), (right, 1)), moduli)
-    return float(ratio_of(sizes))
+    return ratio_of(sizes)

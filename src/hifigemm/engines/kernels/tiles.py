@@ -15,7 +15,7 @@ from typing import Any
 
 from hifigemm.engines import cache
 
-__all__ = ["Gpu", "ProductShape", "Tile", "gpu_of", "grid_size", "search", "tile_for", "tuned_tile"]
+__all__ = ["Gpu", "ProductShape", "Tile", "gpu_of", "grid_size", "kept_tile", "search", "tile_for", "tuned_tile"]
 __all__ += ["valid_tiles"]
 
 
@@ -27,6 +27,12 @@ class ProductShape:
     n: int
     k: int
     planes: int
+
+    @property
+    def kind(self) -> str:
+        """Class of shapes that share a tile: m, n, k up to the next power of two, and the number of planes."""
+        m, n, k = (1 << (x - 1).bit_length() if x > 1 else 1 for x in (self.m, self.n, self.k))
+        return f"{m} {n} {k} x {self.planes}"
 
 
 @dataclass(frozen=True)
@@ -157,20 +163,24 @@ _FILE = "tiles.json"
 
 
 def _key(shape: ProductShape, gpu: Gpu) -> str:
-    """GPU, Triton version and class of shapes: m, n, k up to the next power of two, and the number of planes."""
+    """GPU, Triton version and class of shapes."""
     import triton
 
-    m, n, k = (1 << (x - 1).bit_length() if x > 1 else 1 for x in (shape.m, shape.n, shape.k))
-    return f"{gpu.name} | triton {triton.__version__} | {m} {n} {k} x {shape.planes}"
+    return f"{gpu.name} | triton {triton.__version__} | {shape.kind}"
 
 
 def tuned_tile(shape: ProductShape, gpu: Gpu) -> Tile | None:
     """What an earlier `search` found for this class of shapes, or None."""
+    tile = kept_tile(shape, gpu)
+    return tile if tile in valid_tiles(gpu) else None
+
+
+def kept_tile(shape: ProductShape, gpu: Gpu) -> Tile | None:
+    """What the file says of this class of shapes, be it valid or not."""
     try:
-        tile = Tile(**_found()[_key(shape, gpu)])
+        return Tile(**_found()[_key(shape, gpu)])
     except (KeyError, TypeError):
         return None
-    return tile if tile in valid_tiles(gpu) else None
 
 
 @lru_cache

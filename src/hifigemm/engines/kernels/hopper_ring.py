@@ -1,0 +1,183 @@
+"""How the INT8 kernels for Hopper multiply; they differ in what they do with the sums of a tile.
+
+Programs are persistent and warp specialised. A ring of stages lies in shared memory: one producer warp fills it by TMA;
+two consumer warpgroups, half of the rows of the tile each, multiply by wgmma and never wait for each other, so that the
+end of one tile runs under the products of the other. A stage is released when the wgmmas of the next stage have been
+issued and its own are done.
+
+Operands are seen as matrices with a row for each vector of each plane: plane (z, l) starts at row
+z * batch_rows + l * part_rows. Rows beyond m or n of a plane belong to the next plane or are what lay in shared memory;
+they reach only sums beyond [:m, :n]. Columns and rows beyond the matrix are zeros, and count as received bytes.
+
+The last column of tiles of a plane may be a half or a quarter as wide, and a warpgroup whose rows lie beyond m may skip
+the tile. Each width has a loop of its own: ptxas waits after every wgmma where one inside a loop depends on a run-time
+condition.
+"""
+
+# Kernels are untyped.
+# mypy: disable-error-code="no-untyped-def"
+
+from __future__ import annotations
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
+
+__all__ = ["CONSUMER_REGISTERS", "PRODUCER_REGISTERS", "allocate", "multiply", "produce", "tile_of"]
+
+CONSUMER_REGISTERS = gl.constexpr(232)
+PRODUCER_REGISTERS = gl.constexpr(40)
+
+
+@gluon.jit
+def tile_of(index, tiles_m, tiles_n, GROUP: gl.constexpr):
+    """Plane and tile indices of a running number; tiles of a plane go down GROUP rows before the next column."""
+    tiles = tiles_m * tiles_n
+    plane = index // tiles
+    tile = index - plane * tiles
+    first = tile // (GROUP * tiles_n) * GROUP
+    rows = gl.minimum(tiles_m - first, GROUP)
+    inner = tile % (GROUP * tiles_n)
+    return plane, first + inner % rows, inner // rows
+
+
+@gluon.jit
+def allocate(left, right, STAGES: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr):
+    """The ring: stages of the left operand (upper half, lower half) and of the right one; full and empty barriers."""
+    left_ring = gl.allocate_shared_memory(gl.int8, [STAGES * 2, BLOCK_M // 2, BLOCK_K], left.layout)
+    right_ring = gl.allocate_shared_memory(gl.int8, [STAGES, BLOCK_N, BLOCK_K], right.layout)
+    full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    for stage in gl.static_range(STAGES):
+        mbarrier.init(full.index(stage), count=1)
+        mbarrier.init(empty.index(stage), count=2)
+    return left_ring, right_ring, full, empty
+
+
+@gluon.jit
+def _fill(
+    left,
+    right,
+    ring,
+    count,
+    row,
+    column,
+    swap,
+    steps,
+    component,
+    COLUMNS: gl.constexpr,
+    WIDTH: gl.constexpr,
+    STAGES: gl.constexpr,
+):
+    """Bring the vectors of a tile, all of the left operand and the first COLUMNS of the right one, into the ring."""
+    left_ring, right_ring, full, empty = ring
+    HALF: gl.constexpr = left_ring.shape[1]
+    BLOCK_K: gl.constexpr = left_ring.shape[2]
+    BOX: gl.constexpr = right.block_type.shape[0]
+    COUNT: gl.constexpr = COLUMNS // BOX
+    for step in range(steps):
+        stage = count % STAGES
+        mbarrier.wait(empty.index(stage), ((count // STAGES) & 1) ^ 1)
+        ready = full.index(stage)
+        mbarrier.expect(ready, (2 * HALF + COLUMNS) * BLOCK_K)
+        at = step * BLOCK_K
+        right_at = at
+        if WIDTH == 2:
+            second = (step >= steps // 2).to(gl.int32)
+            at = (step - second * (steps // 2)) * BLOCK_K
+            right_at = at + (second ^ swap) * component
+            at += second * component
+        tma.async_copy_global_to_shared(left, [row, at], ready, left_ring.index(stage * 2))
+        tma.async_copy_global_to_shared(left, [row + HALF, at], ready, left_ring.index(stage * 2 + 1))
+        for i in gl.static_range(COUNT):
+            slot = right_ring.index(stage).slice(i * BOX, BOX)
+            tma.async_copy_global_to_shared(right, [column + i * BOX, right_at], ready, slot)
+        count += 1
+    return count
+
+
+@gluon.jit
+def produce(
+    left,
+    right,
+    quarter,
+    ring,
+    n,
+    tiles_m,
+    tiles_n,
+    steps,
+    num_planes,
+    num_parts,
+    left_batch,
+    left_part,
+    right_batch,
+    right_part,
+    component,
+    WIDTH: gl.constexpr,
+    STAGES: gl.constexpr,
+    BLOCK_M: gl.constexpr,
+    BLOCK_N: gl.constexpr,
+    GROUP: gl.constexpr,
+):
+    """Fill the ring, one step of k after the other, over all tiles of this program.
+
+    `quarter` is the right operand in boxes of BLOCK_N / 4. With WIDTH = 2 the vectors have two components, `component`
+    columns apart, of which each takes half of the steps; for part 1 those of the right operand change places.
+    """
+    count = 0
+    for index in range(gl.program_id(0), tiles_m * tiles_n * num_planes, gl.num_programs(0)):
+        plane, tile_m, tile_n = tile_of(index, tiles_m, tiles_n, GROUP)
+        z = plane // num_parts
+        l = plane - z * num_parts
+        row = z * left_batch + l * left_part + tile_m * BLOCK_M
+        column = z * right_batch + l * right_part + tile_n * BLOCK_N
+        width = n - tile_n * BLOCK_N
+        if width <= BLOCK_N // 4:
+            count = _fill(left, quarter, ring, count, row, column, l, steps, component, BLOCK_N // 4, WIDTH, STAGES)
+        elif width <= BLOCK_N // 2:
+            count = _fill(left, quarter, ring, count, row, column, l, steps, component, BLOCK_N // 2, WIDTH, STAGES)
+        else:
+            count = _fill(left, right, ring, count, row, column, l, steps, component, BLOCK_N, WIDTH, STAGES)
+
+
+@gluon.jit
+def multiply(ring, count, steps, HALF: gl.constexpr, COLUMNS: gl.constexpr, STAGES: gl.constexpr, layout: gl.constexpr):
+    """INT32 sums of half of the rows and the first columns of the next tile, and the stages used until then."""
+    left_ring, right_ring, full, empty = ring
+    ROWS: gl.constexpr = left_ring.shape[1]
+    sums = gl.zeros([ROWS, COLUMNS], gl.int32, layout)
+    previous = count % STAGES
+    mbarrier.wait(full.index(previous), (count // STAGES) & 1)
+    token = warpgroup_mma(
+        left_ring.index(previous * 2 + HALF),
+        right_ring.index(previous).slice(0, COLUMNS).permute((1, 0)),
+        sums,
+        use_acc=False,
+        is_async=True,
+    )
+    sums = warpgroup_mma_wait(1, deps=(token,))
+    count += 1
+    for _ in range(1, steps):
+        stage = count % STAGES
+        mbarrier.wait(full.index(stage), (count // STAGES) & 1)
+        columns = right_ring.index(stage).slice(0, COLUMNS).permute((1, 0))
+        token = warpgroup_mma(left_ring.index(stage * 2 + HALF), columns, sums, is_async=True)
+        sums = warpgroup_mma_wait(1, deps=(token,))
+        mbarrier.arrive(empty.index(previous), count=1)
+        previous = stage
+        count += 1
+    sums = warpgroup_mma_wait(0, deps=(sums,))
+    mbarrier.arrive(empty.index(previous), count=1)
+    return sums, count
+
+
+@gluon.jit
+def skip(ring, count, steps, STAGES: gl.constexpr):
+    """Release the stages of the next tile."""
+    _, _, full, empty = ring
+    for _ in range(steps):
+        stage = count % STAGES
+        mbarrier.wait(full.index(stage), (count // STAGES) & 1)
+        mbarrier.arrive(empty.index(stage), count=1)
+        count += 1
+    return count
