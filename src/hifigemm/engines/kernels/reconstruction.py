@@ -25,16 +25,21 @@ _ROWS = 4
 
 
 def _columns(constants: CrtConstants) -> int:
-    """Columns of a program, a warp: 8 a thread as long as they leave 255 registers to each, else 4."""
-    return 256 if len(constants.sizes) <= 7 else 128
+    """Columns of a program, a warp: 8 a thread as long as 255 registers are enough for each, else 4; 4 complex ones."""
+    return 256 if len(constants.sizes) <= 7 and len(constants.weights) == 1 else 128
 
 
 def _bits(x: float) -> int:
     return int(struct.unpack("q", struct.pack("d", x))[0])
 
 
+def _as_real(x: Any) -> Any:
+    """A complex tensor as real numbers, re and im side by side."""
+    return torch.view_as_real(x) if x is not None and x.is_complex() else x
+
+
 def _strides(x: Any, batch: int) -> tuple[int, ...]:
-    """Strides of a tensor (batch or 1, ...), 0 along a batch of one that is repeated; three zeros for None."""
+    """Strides of a tensor (batch or 1, ...) in entries, 0 along a batch of one that is repeated; zeros for None."""
     if x is None:
         return (0, 0, 0)
     strides = x.stride()
@@ -58,16 +63,18 @@ def reconstruct(
 
     An exact zero T is +0; a negative value that rounds to zero is -0. alpha = 1 with beta = 0 leaves T as it is, any
     other pair gives what `numerics.epilogue.combine` gives. Outputs of vectors with an Inf or NaN are those of
-    `numerics.special.fill_nonfinite` in the place of T.
+    `numerics.special.fill_nonfinite` in the place of T. All of this holds for re and im of complex results.
 
     Parameters
     ----------
-    products : int8 tensor, shape (batch, len(moduli.moduli), m_pad, n_pad)
-        Residues of V, any representatives, |V| <= moduli.half_range. n_pad is a multiple of 256, the last stride 1.
+    products : int8 tensor, shape (batch, parts, m_pad, n_pad)
+        Residues of V, any representatives, |V| <= moduli.half_range: one part for each modulus; or for complex `out`
+        the residues of the products of `schemes.residue_products.product_operands`. n_pad is a multiple of 256, the
+        last stride 1.
     scales : (int32 tensor, shape (batch or 1, m); int32 tensor, shape (batch or 1, n))
         s and t, last strides 1; `NOT_FINITE` marks a vector with an Inf or NaN.
     moduli : ModuliSet
-    out : float64 or float32 tensor, shape (batch, m, n)
+    out : float64, float32, complex128 or complex64 tensor, shape (batch, m, n)
         Any strides.
     shift : int
     alpha, beta : float
@@ -76,19 +83,20 @@ def reconstruct(
     operands : tensors, shapes (batch or 1, m, k) and (batch or 1, k, n), any strides, or None
         Read for marked vectors only; None where no vector is marked.
     magnitude : int32 or int16 tensor, shape (batch, m, n), or None
-        Receives floor(log2 |V|), or -1 for V = 0.
+        Receives floor(log2 |V|), or -1 for V = 0, of real V.
     """
     batch, m, n = out.shape
     if out.numel() == 0:
         return
     s, t = scales
-    constants = crt_constants(moduli)
+    constants = crt_constants(moduli, out.is_complex())
     columns = _columns(constants)
     c = c.expand(batch, m, n) if c is not None and beta != 0.0 else None
     left, right = operands or (None, None)
     _LAUNCH(
         (batch * triton.cdiv(m, _ROWS) * triton.cdiv(n, columns),),
-        *(products, s, t, out, magnitude, c, left, right, shift, _bits(alpha), _bits(beta)),
+        *(products, s, t, _as_real(out), magnitude, _as_real(c), _as_real(left), _as_real(right)),
+        *(shift, _bits(alpha), _bits(beta)),
         *(m, n, 0 if left is None else left.shape[2]),
         *_strides(products, batch)[:3],
         *(_strides(s, batch)[0], _strides(t, batch)[0]),
@@ -99,7 +107,7 @@ def reconstruct(
         *_strides(right, batch),
         SET=constants,
         PTX=out.is_cuda and torch.version.hip is None,
-        SINGLE=out.dtype == torch.float32,
+        SINGLE=out.dtype in (torch.float32, torch.complex64),
         MAGNITUDE=magnitude is not None,
         COMBINE=c is not None or alpha != 1.0,
         HAS_C=c is not None,

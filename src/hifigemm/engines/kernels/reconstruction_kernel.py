@@ -7,7 +7,9 @@ with an entry 0 < |v| below that, with scales that may leave the normal range of
 rounded again from the whole integers.
 
 Triton's inline PTX makes the residues of a group: four consecutive columns, one byte each, lie in a register, and the
-dot product of two bytes with two constants of 16 bits takes one instruction.
+dot product of two bytes with two constants of 16 bits takes one instruction. Both components of a complex result come
+from the same loads; result, C and operands are then seen as real numbers, re and im of an entry side by side, under
+strides that count entries.
 """
 
 # mypy: disable-error-code="no-untyped-def, misc, assignment, var-annotated"
@@ -36,40 +38,66 @@ _FRACTION_BITS = tl.constexpr(0x3FF << 52)
 _BELOW_EXPONENT = tl.constexpr((1 << 52) - 1)
 
 
+@triton.constexpr_function
+def _registers(width: int, parts: int) -> str:
+    """Constraints of the PTX of a group."""
+    return ",".join(["=r"] * (4 * width) + ["r"] * parts)
+
+
 @triton.jit
-def _group_residue(at, step, SET: tl.constexpr, GROUP: tl.constexpr, PTX: tl.constexpr):
-    """Y of a group (see crt_constants) as UINT32."""
-    FIRST: tl.constexpr = 4 * GROUP
+def _group_residues(at, step, SET: tl.constexpr, GROUP: tl.constexpr, PTX: tl.constexpr):
+    """Y of a group (see crt_constants) as UINT32, for each component."""
+    FIRST: tl.constexpr = SET.starts[GROUP]
     SIZE: tl.constexpr = SET.sizes[GROUP]
-    residues = ()
+    WIDTH: tl.constexpr = len(SET.weights)
+    parts = ()
     for l in tl.static_range(SIZE):
-        residues = residues + (tl.load(at + (FIRST + l) * step),)  # noqa: RUF005
+        parts = parts + (tl.load(at + (FIRST + l) * step),)  # noqa: RUF005
+    ys = ()
     if PTX:
         code: tl.constexpr = SET.ptx[GROUP]
-        constraints: tl.constexpr = "=r,=r,=r,=r" + ",r" * SIZE
-        y = tl.inline_asm_elementwise(code, constraints, residues, dtype=tl.int32, is_pure=True, pack=4)
+        constraints: tl.constexpr = _registers(WIDTH, SIZE)
+        if WIDTH == 1:
+            y = tl.inline_asm_elementwise(code, constraints, parts, dtype=tl.int32, is_pure=True, pack=4)
+            ys = (y.to(tl.uint32, bitcast=True),)
+        else:
+            TYPES: tl.constexpr = (tl.int32, tl.int32)
+            re, im = tl.inline_asm_elementwise(code, constraints, parts, dtype=TYPES, is_pure=True, pack=4)
+            ys = (re.to(tl.uint32, bitcast=True), im.to(tl.uint32, bitcast=True))
     else:
-        q = tl.zeros_like(residues[0]).to(tl.int32) + (1 << 15)
-        a = tl.zeros_like(q)
-        b = tl.zeros_like(q)
-        for l in tl.static_range(SIZE):
-            r = residues[l].to(tl.int32)
-            q += r * SET.fractions[FIRST + l]
-            if l < 2:
-                a += r * SET.weights[FIRST + l]
-            else:
-                b += r * SET.weights[FIRST + l]
-        y = a * SET.pairs[GROUP][1] + b * SET.pairs[GROUP][0] + (q >> 16) * SET.products[GROUP] + (-1 << 31)
-    return y.to(tl.uint32, bitcast=True)
+        for i in tl.static_range(WIDTH):
+            q = tl.zeros_like(parts[0]).to(tl.int32) + (1 << 15)
+            a = tl.zeros_like(q)
+            b = tl.zeros_like(q)
+            for l in tl.static_range(SIZE):
+                r = parts[l].to(tl.int32)
+                q += r * SET.fractions[i][FIRST + l]
+                if SET.second[FIRST + l]:
+                    b += r * SET.weights[i][FIRST + l]
+                else:
+                    a += r * SET.weights[i][FIRST + l]
+            y = a * SET.pairs[GROUP][1] + b * SET.pairs[GROUP][0] + (q >> 16) * SET.products[GROUP] + (-1 << 31)
+            ys = ys + (y.to(tl.uint32, bitcast=True),)  # noqa: RUF005
+    return ys
 
 
 @triton.jit
-def _integers(at, step, SET: tl.constexpr, PTX: tl.constexpr):
+def _residues(at, step, SET: tl.constexpr, PTX: tl.constexpr):
+    """Y of all groups, group by group, the components of each side by side."""
+    ys = ()
+    for g in tl.static_range(len(SET.sizes)):
+        ys = ys + _group_residues(at, step, SET, g, PTX)
+    return ys
+
+
+@triton.jit
+def _integers(found, SET: tl.constexpr, COMPONENT: tl.constexpr):
     """V by the steps of crt_constants: F - Q, the upper 64 bits of V_T + 2**(T - 1), and the limbs below them."""
     GROUPS: tl.constexpr = len(SET.sizes)
+    WIDTH: tl.constexpr = len(SET.weights)
     ys = ()
     for g in tl.static_range(GROUPS):
-        ys = ys + (_group_residue(at, step, SET, g, PTX),)  # noqa: RUF005
+        ys = ys + (found[WIDTH * g + COMPONENT],)  # noqa: RUF005
     fraction = tl.zeros_like(ys[0]).to(tl.float64)
     for g in tl.static_range(GROUPS):
         x = (ys[g].to(tl.int64) | _INTEGER_BITS).to(tl.float64, bitcast=True) - _INTEGER_ZERO
@@ -112,6 +140,17 @@ def _minus_fraction(word, limbs, LOW_BITS: tl.constexpr, CUT: tl.constexpr):
     else:
         word &= _BELOW_EXPONENT
     return 1.5 - (word | _FRACTION_BITS).to(tl.float64, bitcast=True)
+
+
+@triton.jit
+def _component(found, SET: tl.constexpr, COMPONENT: tl.constexpr, CUT: tl.constexpr):
+    """v, its two terms H and -V_T 2**-T, and the integers behind them."""
+    fraction, word, limbs = _integers(found, SET, COMPONENT)
+    minus_low = _minus_fraction(word, limbs, SET.low_bits, CUT)
+    high = tl.zeros_like(minus_low)
+    if SET.high_bits >= 0:
+        high = (tl.fma(fraction, tl.full(high.shape, SET.scale, tl.float64), minus_low) + _ROUND) - _ROUND
+    return high - minus_low, high, minus_low, word, limbs
 
 
 @triton.jit
@@ -172,6 +211,7 @@ def reconstruction_kernel(
     BLOCK_N: tl.constexpr,
 ):
     """BLOCK_M rows of BLOCK_N columns, row by row; see `reconstruct`."""
+    WIDTH: tl.constexpr = len(SET.weights)
     CUT: tl.constexpr = max(12, SET.high_bits + 11) if SINGLE else 12
     ODD: tl.constexpr = SET.low_bits > 52 or CUT > 12
     SMALLEST: tl.constexpr = ((1023 + (CUT - 38 if SINGLE else 3)) << 20) - 1
@@ -184,6 +224,7 @@ def reconstruction_kernel(
     first = (strip % tiles_m) * BLOCK_M
     columns = (tile - strip * tiles_n) * BLOCK_N + tl.arange(0, BLOCK_N)
     inside = columns < n
+    stored = inside if WIDTH == 1 else inside[:, None]
     j = columns.to(tl.int64)
     t = tl.load(column_scale + z * column_scale_batch + columns, mask=inside, other=0)
     largest_t = tl.max(t)
@@ -193,49 +234,75 @@ def reconstruction_kernel(
     for row in range(first, tl.minimum(first + BLOCK_M, m)):
         i = tl.cast(row, tl.int64)
         at = products + z * product_batch + i * product_row + columns
-        fraction, word, limbs = _integers(at, tl.cast(product_part, tl.int64), SET, PTX)
-        minus_low = _minus_fraction(word, limbs, SET.low_bits, CUT)
-        high = tl.zeros_like(minus_low)
-        if SET.high_bits >= 0:
-            high = (tl.fma(fraction, tl.full(high.shape, SET.scale, tl.float64), minus_low) + _ROUND) - _ROUND
-        v = high - minus_low
+        found = _residues(at, tl.cast(product_part, tl.int64), SET, PTX)
+        first_one = _component(found, SET, 0, CUT)
+        v = first_one[0]
 
         s = tl.load(row_scale + z * row_scale_batch + i)
         base = shift + SET.low_bits - s
         exponent = base - t
         special = (s == NOT_FINITE) | (base - largest_t < LOWEST_EXPONENT) | (base - smallest_t > 1023)
         if ODD:
-            head = ((v.to(tl.int64, bitcast=True) >> 32).to(tl.int32) & 0x7FFFFFFF) - 1
-            special |= tl.min(head.to(tl.uint32, bitcast=True)) < SMALLEST
+            special |= _is_small(v, SMALLEST)
         result = v * power_of_two(exponent)
-        place = out + z * out_batch + i * out_row + j * out_column
-        y = tl.zeros_like(v)
+        if WIDTH == 2:
+            second_one = _component(found, SET, 1, CUT)
+            if ODD:
+                special |= _is_small(second_one[0], SMALLEST)
+            result = tl.join(result, second_one[0] * power_of_two(exponent))
+        place = _places(out, z * out_batch + i * out_row, j * out_column, WIDTH)
+        y = tl.zeros_like(result)
         if HAS_C:
-            y = tl.load(c + z * c_batch + i * c_row + j * c_column, mask=inside, other=0.0).to(tl.float64)
+            at_c = _places(c, z * c_batch + i * c_row, j * c_column, WIDTH)
+            y = tl.load(at_c, mask=stored, other=0.0).to(tl.float64)
         size_place = magnitude
         if MAGNITUDE:
             size_place = magnitude + z * magnitude_batch + i * magnitude_row + j * magnitude_column
         if not special:
             if MAGNITUDE:
-                tl.store(size_place, _magnitude(v, high, minus_low, SET.low_bits), mask=inside)
-            _store(place, result, y, alpha, beta, inside, COMBINE, HAS_C, PTX)
+                tl.store(size_place, _magnitude(v, first_one[1], first_one[2], SET.low_bits), mask=inside)
+            _store(place, result, y, alpha, beta, stored, COMBINE, HAS_C, PTX)
         else:
-            result, size = round_integer(high, word, limbs, exponent, SINGLE, SET.low_bits, SET.limb_bits)
+            result, size = _round_again(first_one, exponent, SET, SINGLE)
             if MAGNITUDE:
                 tl.store(size_place, size, mask=inside)
+            if WIDTH == 2:
+                result = tl.join(result, _round_again(second_one, exponent, SET, SINGLE)[0])
             if FILL:
                 marked = (s == NOT_FINITE) | (t == NOT_FINITE)
                 if tl.max(marked.to(tl.int32)) > 0:
                     filled = nonfinite_product(
-                        left + z * left_batch + i * left_row,
-                        right + z * right_batch + j * right_column,
+                        left + WIDTH * (z * left_batch + i * left_row),
+                        right + WIDTH * (z * right_batch + j * right_column),
                         k,
                         left_k,
                         right_k,
                         inside,
+                        WIDTH,
                     )
-                    result = tl.where(marked, filled, result)
-            _store(place, result, y, alpha, beta, inside, COMBINE, HAS_C, PTX)
+                    result = tl.where(marked if WIDTH == 1 else marked[:, None], filled, result)
+            _store(place, result, y, alpha, beta, stored, COMBINE, HAS_C, PTX)
+
+
+@triton.jit
+def _is_small(v, SMALLEST: tl.constexpr):
+    """Whether any 0 < |v| lies below what rounding to odd asks for."""
+    head = ((v.to(tl.int64, bitcast=True) >> 32).to(tl.int32) & 0x7FFFFFFF) - 1
+    return tl.min(head.to(tl.uint32, bitcast=True)) < SMALLEST
+
+
+@triton.jit
+def _places(x, row, columns, WIDTH: tl.constexpr):
+    """Addresses of the entries of a row, or those of their components."""
+    if WIDTH == 1:
+        return x + row + columns
+    else:
+        return x + WIDTH * row + (WIDTH * columns)[:, None] + tl.arange(0, WIDTH)[None, :]
+
+
+@triton.jit
+def _round_again(component, exponent, SET: tl.constexpr, SINGLE: tl.constexpr):
+    return round_integer(component[1], component[3], component[4], exponent, SINGLE, SET.low_bits, SET.limb_bits)
 
 
 @triton.jit

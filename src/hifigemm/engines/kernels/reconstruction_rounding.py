@@ -147,14 +147,25 @@ def combine(x, y, alpha, beta, HAS_C: tl.constexpr, FUSED: tl.constexpr):
 
 
 @triton.jit
-def nonfinite_product(row, columns, k, row_step, column_step, inside):
-    """sum_h S(a_h) S(b_hj), S the sign of a finite entry and the entry itself otherwise; float64."""
+def nonfinite_product(row, columns, k, row_step, column_step, inside, WIDTH: tl.constexpr):
+    """sum_h S(a_h) S(b_hj), S the sign of a finite entry and the entry itself otherwise; float64.
+
+    For complex entries (WIDTH = 2) re and im side by side, with S of each component.
+    """
     total = tl.zeros(columns.shape, tl.float64)
+    other = tl.zeros(columns.shape, tl.float64)
     for h in range(k):
-        at = tl.cast(h, tl.int64)
+        at = tl.cast(h, tl.int64) * WIDTH
         a = _sign(tl.load(row + at * row_step).to(tl.float64))
         b = _sign(tl.load(columns + at * column_step, mask=inside, other=0.0).to(tl.float64))
         total += a * b
+        if WIDTH == 2:
+            a_im = _sign(tl.load(row + at * row_step + 1).to(tl.float64))
+            b_im = _sign(tl.load(columns + at * column_step + 1, mask=inside, other=0.0).to(tl.float64))
+            total -= a_im * b_im
+            other += a * b_im + a_im * b
+    if WIDTH == 2:
+        total = tl.join(total, other)
     return total
 
 

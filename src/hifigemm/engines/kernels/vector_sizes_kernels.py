@@ -13,7 +13,19 @@ from dataclasses import dataclass
 import triton
 import triton.language as tl
 
-__all__ = ["PANEL", "SizeForm", "block_sizes", "exponent_factors", "joined_sizes", "magnitude", "panel_sizes", "place"]
+__all__ = [
+    "PANEL",
+    "SizeForm",
+    "block_of",
+    "block_sizes",
+    "exponent_factors",
+    "exponent_of",
+    "join_blocks",
+    "joined_sizes",
+    "magnitude",
+    "panel_sizes",
+    "place",
+]
 
 NOT_FINITE = tl.constexpr(-(2**30))
 NO_EXPONENT = tl.constexpr(-2096)
@@ -22,6 +34,7 @@ NORM_BITS = tl.constexpr(15)
 PANEL = tl.constexpr(16)
 SUM_BIT = tl.constexpr(40)
 SUM_MASK = tl.constexpr(2**40 - 1)
+FULL = tl.constexpr(2**39)
 SHRINK = tl.constexpr(1.0 - 2.0**-50)
 INFINITE = tl.constexpr(1025)
 ABSOLUTE = tl.constexpr(0x7FFFFFFFFFFFFFFF)
@@ -66,7 +79,7 @@ def low_word(x):
 
 
 @triton.jit
-def _exponent_of(bits):
+def exponent_of(bits):
     """Smallest e with x < 2**e from the bits of x >= 0; INFINITE for Inf and NaN, below -1074 for zero."""
     raised = bits.to(tl.float64, bitcast=True) * 1267650600228229401496703205376.0
     length = (raised.to(tl.int64, bitcast=True) >> 52).to(tl.int32)
@@ -117,15 +130,15 @@ def magnitude(x, first, second, UP: tl.constexpr, PTX: tl.constexpr):
 
 @triton.jit
 def block_sizes(parts, OUTER: tl.constexpr, SUMS: tl.constexpr, PTX: tl.constexpr):
-    """Exponents e_q, INT32, and sums n_q + 2**40 s_q, INT64, of the blocks of a tile: shape (vectors, blocks).
+    """Exponents e_q, INT32, and sums n_q + 2**40 s_q modulo 2**64, of the blocks of a tile: shape (vectors, blocks).
 
-    OUTER is the axis, 0 or 2, along which a thread has many entries. s_q, below 2**24, is 0 without SUMS.
+    OUTER is the axis, 0 or 2, along which a thread has many entries. n_q <= 2**39, and s_q <= 2**24 is 0 without SUMS.
     """
     INNER: tl.constexpr = 1 - OUTER // 2
     bits = parts[0].to(tl.int64, bitcast=True) & ABSOLUTE
     for i in tl.static_range(1, len(parts)):
         bits = tl.maximum(bits, parts[i].to(tl.int64, bitcast=True) & ABSOLUTE)
-    e = tl.max(_exponent_of(tl.max(bits, axis=OUTER)), axis=INNER)
+    e = tl.max(exponent_of(tl.max(bits, axis=OUTER)), axis=INNER)
     first, second = exponent_factors(e, NORM_BITS)
     first, second = first[None, :, None, :], second[None, :, None, :]
     up = magnitude(parts[0], first, second, True, PTX)
@@ -133,6 +146,7 @@ def block_sizes(parts, OUTER: tl.constexpr, SUMS: tl.constexpr, PTX: tl.constexp
     for i in tl.static_range(1, len(parts)):
         other = magnitude(parts[i], first, second, True, PTX)
         squares += other.to(tl.int64) * other.to(tl.int64)
+        up += other
     sums = tl.sum(squares, axis=OUTER)
     if SUMS:
         sums += tl.sum(up, axis=OUTER).to(tl.int64) << SUM_BIT
@@ -141,11 +155,14 @@ def block_sizes(parts, OUTER: tl.constexpr, SUMS: tl.constexpr, PTX: tl.constexp
 
 @triton.jit
 def joined_sizes(sums, block_e, e):
-    """ceil(n_q 4**(e_q - e)), ceil(s_q 2**(e_q - e)): sums of blocks on the grid of the whole vector, float64."""
+    """ceil(n_q 4**(e_q - e)), ceil(s_q 2**(e_q - e)): sums of blocks on the grid of the whole vector, float64.
+
+    Of the 24 bits of s_q none is left where it is 2**24, that is, where each of 512 components of a block counts 2**15.
+    """
     down = tl.maximum(block_e - e, -500)
-    n = (sums & SUM_MASK).to(tl.float64) * power_of_two(2 * down)
-    s = ((sums >> SUM_BIT) & 0xFFFFFF).to(tl.float64) * power_of_two(down)
-    return tl.ceil(n), tl.ceil(s)
+    n = sums & SUM_MASK
+    s = tl.where(n == FULL, 1 << 24, (sums >> SUM_BIT) & 0xFFFFFF)
+    return tl.ceil(n.to(tl.float64) * power_of_two(2 * down)), tl.ceil(s.to(tl.float64) * power_of_two(down))
 
 
 @triton.jit
@@ -181,7 +198,7 @@ def store_sizes(found, spot, vs, target, sizes, SUMS: tl.constexpr):
 
 
 @triton.jit
-def _block_of(operand, spot, q, k, SIDE: tl.constexpr, FORM: tl.constexpr):
+def block_of(operand, spot, q, k, SIDE: tl.constexpr, FORM: tl.constexpr):
     """Block `q` of the vectors of a panel: (k within a piece, vector, piece, 1), 0 outside."""
     x, sb, sv, sk = operand
     _, batch, start, count = spot
@@ -206,7 +223,7 @@ def _block_of(operand, spot, q, k, SIDE: tl.constexpr, FORM: tl.constexpr):
 
 
 @triton.jit
-def _join(block_sums, block_e, blocks, SUMS: tl.constexpr):
+def join_blocks(block_sums, block_e, blocks, SUMS: tl.constexpr):
     """N, S and e of the vectors of a panel from those of its blocks."""
     ROWS: tl.constexpr = 16
     at = tl.arange(0, ROWS)[:, None] * PANEL + tl.arange(0, PANEL)[None, :]
@@ -228,7 +245,7 @@ def _join(block_sums, block_e, blocks, SUMS: tl.constexpr):
 
 @triton.jit
 def _store_block(operand, spot, q, at, k, block_sums, block_e, SIDE: tl.constexpr, FORM: tl.constexpr, SUMS, PTX):
-    parts = _block_of(operand, spot, q, k, SIDE, FORM)
+    parts = block_of(operand, spot, q, k, SIDE, FORM)
     e, sums = block_sizes(parts, 2, SUMS, PTX)
     to = (at + q) * PANEL + tl.arange(0, PANEL)[:, None]
     tl.store(block_sums + to, sums)
@@ -266,7 +283,7 @@ def panel_sizes(
         _store_block(right, spot, q, at, k, block_sums, block_e, RIGHT.side, RIGHT, SUMS, PTX)
     tl.debug_barrier()
     if tl.atomic_add(arrivals + panel, 1, sem="acq_rel") == blocks - 1:
-        n, s, e = _join(block_sums + at * PANEL, block_e + at * PANEL, blocks, SUMS)
+        n, s, e = join_blocks(block_sums + at * PANEL, block_e + at * PANEL, blocks, SUMS)
         scale, nearest = scale_of(n, e, range_ptr, balance)
         store_sizes((n, s, e, scale, nearest), spot, spot[2] + tl.arange(0, PANEL), target, sizes, SUMS)
         tl.debug_barrier()

@@ -31,7 +31,10 @@ __all__ = [
     "Operand",
     "Sizes",
     "VectorScale",
+    "cleared",
+    "layout_of",
     "norm_scales",
+    "pointers",
     "scaled_residues",
     "sized_residues",
 ]
@@ -44,6 +47,8 @@ _SIZES = {torch.float32: 4, torch.float64: 8, torch.complex64: 4, torch.complex1
 _LONG = 1024
 """Inner dimension from which rows of residues begin on lines of 128 bytes: odd pitches slow the products down."""
 _PANEL: int = vector_sizes_kernels.PANEL.value
+_PAIR_REGISTERS = 128
+"""Of a thread that makes pairs of residues: two programs of 256 threads on a multiprocessor, of which one may load."""
 
 _whole = Launch(vectors_kernels.whole_kernel)
 _pieces = Launch(vectors_kernels.pieces_kernel)
@@ -70,7 +75,7 @@ class VectorScale(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """What the vectors of two real operands tell of their products.
+    """What the vectors of two operands tell of their products.
 
     Attributes
     ----------
@@ -78,13 +83,16 @@ class Sizes(NamedTuple):
         Of the largest entries of all vectors of the left operand, then of the right one.
     norms : float64 tensor, shape (2, total)
         Norms and sums of magnitudes in units of 2**(exponent - 15), rounded up; 0 for vectors with an Inf or NaN.
-    magnitudes : pair of int8 tensors, shape (batch, vectors, k rounded up to 128)
-        |x| 2**(7 - exponent), rounded down, zero beyond k.
+    magnitudes : pair of int8 tensors, shape (batch, vectors, width kp), kp = k rounded up to 128
+        |x| 2**(7 - exponent), rounded down, zero beyond k; of re, then of im.
+    width : int
+        Components of an entry: 1, or 2 for complex operands, whose vectors have the sizes of both components together.
     """
 
     exponents: Any
     norms: Any
     magnitudes: tuple[Any, Any]
+    width: int = 1
 
 
 @dataclass(frozen=True)
@@ -98,7 +106,7 @@ class Config:
     blocks : int
         Blocks of 256 along k in a tile, at most: a power of two. Vectors that are no longer stay in registers.
     entries : int
-        Entries of a thread: 16 or a multiple.
+        Real numbers of a thread: 32 or a multiple. Where float64 makes the residues, threads have half as many.
     ahead : int
         Bytes by which scales run ahead of residues.
     stream : bool
@@ -131,7 +139,7 @@ def norm_scales(
         Added to the exponents of each operand.
     config : Config
     """
-    plan = _plan_for(operands, config)
+    plan = layout_of(operands, config)
     constants = vector_constants(moduli, plan.width, 1, operands[0][0].device, plan.ptx)
     return _run(plan, operands, constants, balances)
 
@@ -164,7 +172,7 @@ def scaled_residues(
         Representatives in [-128, 127], zero beyond k; the pitch is k rounded up to 16, or to 128 from k = 1024 on.
     scales : tuple of VectorScale
     """
-    plan = _plan_for(operands, config)
+    plan = layout_of(operands, config)
     constants, parts = _parts(plan, operands, moduli, balances, bits)
     return parts, _run(plan, operands, constants, balances, scales, parts)
 
@@ -172,14 +180,14 @@ def scaled_residues(
 def sized_residues(
     operands: tuple[Operand, Operand], moduli: ModuliSet, balances: tuple[int, int] = (0, 0), config: Config = Config()
 ) -> tuple[tuple[Any, ...], tuple[VectorScale, ...], Sizes]:
-    """`scaled_residues` of two real operands, and their sizes."""
-    plan = _plan_for(operands, config)
+    """`scaled_residues` of two operands, and their sizes."""
+    plan = layout_of(operands, config)
     device, total = operands[0][0].device, sum(plan.totals)
     constants, parts = _parts(plan, operands, moduli, balances, None)
-    pitch = -(-plan.k // 128) * 128
+    pitch = plan.width * (-(-plan.k // 128) * 128)
     left, right = (empty((*shape, pitch), torch.int8, device) for shape in plan.shapes)
     exponents, norms = empty((total,), torch.int32, device), empty((2, total), torch.float64, device)
-    sizes = Sizes(exponents, norms, (left, right))
+    sizes = Sizes(exponents, norms, (left, right), plan.width)
     return parts, _run(plan, operands, constants, balances, None, parts, sizes), sizes
 
 
@@ -210,9 +218,10 @@ def _run(
         scales = tuple(VectorScale(*x.unbind()) for x in found)
     (left, left_stride), *_, (right, right_stride) = [_with_batch_stride(scale) for scale in scales] * 2
     out = (unused, unused) if parts is None else (parts[0], parts[-1])
-    own, norms, low = (unused, unused, (unused, unused)) if sizes is None else sizes
-    arguments = (*_pointers(operands), *left, *right, own, norms, constants.range, *out, *low, constants.table)
-    integers = (*plan.sizes, plan.pitch // 16, 0 if sizes is None else low[0].shape[2] // 16, constants.num_parts)
+    own, norms, low, _ = (unused, unused, (unused, unused), 1) if sizes is None else sizes
+    arguments = (*pointers(operands), *left, *right, own, norms, constants.range, *out, *low, constants.table)
+    low_pitch = 0 if sizes is None else low[0].shape[2] // plan.width
+    integers = (*plan.sizes, plan.pitch // 16, low_pitch // 16, constants.num_parts)
     integers += (left_stride, right_stride, plan.totals[0], sum(plan.totals), balances[0], balances[-1])
     options = {
         "FORM": plan.form,
@@ -221,25 +230,32 @@ def _run(
         "SUMS": sizes is not None,
         "PTX": plan.ptx,
         "DP4A": constants.dp4a,
+        "PAIRS": constants.pairs,
     }
+    if constants.pairs and parts is not None:
+        options["maxnreg"] = _PAIR_REGISTERS
+    options |= plan.options
+    if plan.width == 1 and not constants.dp4a and parts is not None:
+        # Words in float64 take two registers each.
+        options["num_warps"] = min(2 * plan.options["num_warps"], 32)
     if plan.whole and parts is not None and not is_given:
-        _whole((plan.programs,), *arguments, plan.tiles_a, *integers, **options, **plan.options)
+        _whole((plan.programs,), *arguments, plan.tiles_a, *integers, **options)
         return scales
     blocks, ahead, workspace = 0, 0, (unused, unused, unused)
     if not is_given:
         blocks, ahead = -(-plan.k // NORM_BLOCK), 0 if parts is None else plan.ahead
         shape = plan.panels, blocks, _PANEL
-        workspace = empty(shape, torch.int64, device), empty(shape, torch.int32, device), _cleared(plan.panels, device)
+        workspace = empty(shape, torch.int64, device), empty(shape, torch.int32, device), cleared(plan.panels, device)
     grid = (plan.panels + ahead) * (blocks + (0 if parts is None else plan.tiles_per_panel))
     options |= {"LEFT": plan.size_forms[0], "RIGHT": plan.size_forms[-1], "SCALES": not is_given}
-    options |= {"RESIDUES": parts is not None, **plan.options}
+    options["RESIDUES"] = parts is not None
     if parts is None:
         options["num_warps"] = 8
     _pieces((grid,), *arguments, *workspace, plan.panels_a, plan.panels, ahead, *integers, **options)
     return scales
 
 
-def _cleared(count: int, device: Any) -> Any:
+def cleared(count: int, device: Any) -> Any:
     """Zeros, as a launch that can be repeated."""
     zeros = empty((count,), torch.int32, device)
     _clear((-(-count // 1024),), zeros, count, SIZE=1024, num_warps=4)
@@ -254,7 +270,7 @@ def _with_batch_stride(scale: VectorScale) -> tuple[VectorScale, int]:
     return VectorScale(exponent, nearest), exponent.stride(0) if exponent.shape[0] > 1 else 0
 
 
-def _pointers(operands: tuple[Operand, ...]) -> tuple[Any, Any]:
+def pointers(operands: tuple[Operand, ...]) -> tuple[Any, Any]:
     """Both operands as real numbers, the components of an entry side by side; one operand stands for both."""
     left, right = operands[0][0], operands[-1][0]
     if left.is_complex():
@@ -311,7 +327,8 @@ class _Plan:
     options: dict[str, Any]
 
 
-def _plan_for(operands: tuple[Operand, ...], config: Config) -> _Plan:
+def layout_of(operands: tuple[Operand, ...], config: Config = Config()) -> _Plan:
+    """Launches for these operands."""
     first = operands[0][0]
     facts = tuple((x.shape, x.stride(), axis, x.data_ptr() % 16 == 0) for x, axis in operands)
     return _plan(first.dtype, first.is_cuda, config, facts)
@@ -339,7 +356,7 @@ def _plan(dtype: Any, is_cuda: bool, config: Config, facts: tuple[Any, ...]) -> 
     even = k % NORM_BLOCK == 0 and all(count % _PANEL == 0 for _, count in shapes)
     pieces = [32 * vector if side == 1 else _PANEL * own if side == 2 else 32 for own, side in zip(vectors, sides)]
     form = (sides[0] == 1, sides[-1] == 1, k % (blocks * NORM_BLOCK) == 0, vector, width, config.vectors, blocks)
-    options = {"num_warps": blocks * NORM_BLOCK * config.vectors // (32 * config.entries)}
+    options = {"num_warps": min(blocks * NORM_BLOCK * config.vectors * width // (32 * config.entries), 32)}
     if config.registers is not None and is_cuda and torch.version.hip is None:
         options["maxnreg"] = config.registers
     return _Plan(

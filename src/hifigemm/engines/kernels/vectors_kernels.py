@@ -33,7 +33,7 @@ from hifigemm.engines.kernels.vector_sizes_kernels import (
     store_sizes,
 )
 
-__all__ = ["NOT_FINITE", "UNIT", "Form", "pieces_kernel", "whole_kernel"]
+__all__ = ["NOT_FINITE", "UNIT", "Form", "pieces_kernel", "ptx_of_residues", "whole_kernel"]
 
 UNIT = tl.constexpr(3.0 * 2.0**30)
 MAGIC = tl.constexpr(1.5 * 2.0**52 + 2.0**31)
@@ -73,35 +73,42 @@ class Form:
     stream: bool
 
 
-_SHAPE = ["num_a", "num_b", "k", "sab", "sav", "sak", "sbb", "sbv", "sbk", "pitch16", "low_pitch16", "num_parts"]
-_SCALES = ["stride_a", "stride_b", "total_a", "total", "balance_a", "balance_b"]
+_SHAPE = ["num_a", "num_b", "k", "sab", "sav", "sak", "sbb", "sbv", "sbk", "pitch16", "low_pitch16"]
+_REST = ["num_parts", "stride_a", "stride_b", "total_a", "total", "balance_a", "balance_b"]
 
 
 @triton.constexpr_function
-def _constraints(num_words: int) -> str:
-    return ",".join(["=r", *["r"] * (4 * (2 * num_words + 3))])
+def _constraints(num_words: int, outputs: int) -> str:
+    return ",".join(["=r"] * outputs + ["r"] * (4 * (2 * num_words + 2 + outputs)))
 
 
 @triton.constexpr_function
-def _ptx(num_words: int) -> str:
-    """PTX of four residues: operands w_0 .. | c_0 .. | add, bits of 1 / p, -p; four registers each.
+def ptx_of_residues(num_words: int, outputs: int) -> str:
+    """PTX of four residues, or pairs of residues: operands w_0 .. | c_0 .. | add [, more], bits of 1 / p, -p.
 
-    f = sum_j dp4a(w_j, c_j) + add are the bits of a float32 integer that is congruent to the result; the fused
-    multiply-add rounds its quotient by p, whose bits are the quotient modulo 256 in the lowest byte.
+    Each operand has four registers. f = sum_j dp4a(w_j, c_j) + add are the bits of a float32 integer that is congruent
+    to the result; the fused multiply-add rounds its quotient by p, whose bits are the quotient modulo 256 in the lowest
+    byte. For a pair the terms of re are x and those of im y: f is x + y + add, and then x - y + add + more.
     """
-    at = [f"${1 + 4 * i}" for i in range(2 * num_words + 3)]
+    at = [f"${outputs + 4 * i}" for i in range(2 * num_words + 2 + outputs)]
     factors = at[num_words : 2 * num_words]
-    add, inverse, minus_p = at[2 * num_words :]
-    lines = ["{ .reg .b32 f<4>, q, x, y; .reg .f32 u, v;"]
+    adds = at[2 * num_words : -2]
+    inverse, minus_p = at[-2:]
+    lines = ["{ .reg .b32 f<4>, g<4>, q, x, y; .reg .f32 u, v;"]
     for i in range(4):
-        term = add
-        for j in range(num_words):
-            lines.append(f"dp4a.u32.s32 f{i}, ${1 + 4 * j + i}, {factors[j]}, {term};")
-            term = f"f{i}"
-        lines.append(f"mov.b32 u, f{i}; mov.b32 v, {inverse}; fma.rn.f32 u, u, v, 0f4B400000; mov.b32 q, u;")
-        lines.append(f"mad.lo.u32 f{i}, q, {minus_p}, f{i};")
-    lines.append("prmt.b32 x, f0, f1, 0x0040; prmt.b32 y, f2, f3, 0x0040; prmt.b32 $0, x, y, 0x5410; }")
-    return " ".join(lines)
+        chains = [range(num_words)] if outputs == 1 else [range(num_words // 2), range(num_words // 2, num_words)]
+        for chain, target, term in zip(chains, "fg", (adds[0], "0"), strict=False):
+            for j in chain:
+                lines.append(f"dp4a.u32.s32 {target}{i}, ${outputs + 4 * j + i}, {factors[j]}, {term};")
+                term = f"{target}{i}"
+        if outputs == 2:
+            lines.append(f"sub.s32 x, f{i}, g{i}; add.s32 f{i}, f{i}, g{i}; add.s32 g{i}, x, {adds[1]};")
+        for found in "fg"[:outputs]:
+            lines.append(f"mov.b32 u, {found}{i}; mov.b32 v, {inverse}; fma.rn.f32 u, u, v, 0f4B400000;")
+            lines.append(f"mov.b32 q, u; mad.lo.u32 {found}{i}, q, {minus_p}, {found}{i};")
+    for to, x in enumerate("fg"[:outputs]):
+        lines.append(f"prmt.b32 x, {x}0, {x}1, 0x0040; prmt.b32 y, {x}2, {x}3, 0x0040; prmt.b32 ${to}, x, y, 0x5410;")
+    return " ".join([*lines, "}"])
 
 
 @triton.jit
@@ -209,8 +216,8 @@ def _residue(words, row, DP4A: tl.constexpr):
             inputs += (low_word(words[j]),)
         for j in tl.static_range(len(words) + 3):
             inputs += (tl.load(row + j),)
-        constraints: tl.constexpr = _constraints(len(words))
-        text: tl.constexpr = _ptx(len(words))
+        constraints: tl.constexpr = _constraints(len(words), 1)
+        text: tl.constexpr = ptx_of_residues(len(words), 1)
         return tl.inline_asm_elementwise(text, constraints, inputs, dtype=tl.int8, is_pure=True, pack=4)
     else:
         total = (words[0] - MAGIC) * tl.load(row)
@@ -219,6 +226,28 @@ def _residue(words, row, DP4A: tl.constexpr):
         # |total| < 2**44 is exact; for odd p the quotient is never within 1 / (2 p) of a tie.
         quotient = (total * tl.load(row + len(words)) + MAGIC) - MAGIC
         return low_word(total - quotient * tl.load(row + len(words) + 1) + MAGIC).to(tl.int8)
+
+
+@triton.jit
+def _residue_pair(words, row):
+    """Representatives of x + y and x - y mod p, x and y the sums of c_j h_j over the words of re and of im, by dp4a."""
+    inputs = ()
+    for j in tl.static_range(len(words)):
+        inputs += (low_word(words[j]),)
+    for j in tl.static_range(len(words) + 4):
+        inputs += (tl.load(row + j),)
+    constraints: tl.constexpr = _constraints(len(words), 2)
+    text: tl.constexpr = ptx_of_residues(len(words), 2)
+    types: tl.constexpr = (tl.int8, tl.int8)
+    return tl.inline_asm_elementwise(text, constraints, inputs, dtype=types, is_pure=True, pack=4)
+
+
+@triton.jit
+def _store_part(at, found, mask, FORM: tl.constexpr):
+    if FORM.stream:
+        tl.store(at, found, mask=mask, eviction_policy="evict_first")
+    else:
+        tl.store(at, found, mask=mask)
 
 
 @triton.jit
@@ -233,21 +262,24 @@ def _store_residues(
     num_parts,
     FORM: tl.constexpr,
     DP4A: tl.constexpr,
+    PAIRS: tl.constexpr,
 ):
-    """Residues of a tile for every row of the table; the pitch is in units of 16 bytes."""
+    """Residues of a tile, for every row of the table one or, with PAIRS, two; the pitch is in units of 16 bytes."""
     first, batch, start, count = spot
     vs = start + tl.arange(0, FORM.vectors)
     mask = (vs < count)[None, :, None, None] & (ks < pitch16 * 16)
     row = (batch * num_parts * count + vs) * pitch16
     at = tl.where(first, out_a, out_b) + row[None, :, None, None] * 16 + ks
     step = count.to(tl.int64) * pitch16 * 16
-    LENGTH: tl.constexpr = len(words) + (3 if DP4A else 2)
-    for l in range(num_parts):
-        found = _residue(words, table + l * LENGTH, DP4A)
-        if FORM.stream:
-            tl.store(at + l * step, found, mask=mask, eviction_policy="evict_first")
-        else:
-            tl.store(at + l * step, found, mask=mask)
+    if PAIRS:
+        for l in range(0, num_parts, 2):
+            plus, minus = _residue_pair(words, table + (l // 2) * (len(words) + 4))
+            _store_part(at + l * step, plus, mask, FORM)
+            _store_part(at + (l + 1) * step, minus, mask, FORM)
+    else:
+        LENGTH: tl.constexpr = len(words) + (3 if DP4A else 2)
+        for l in range(num_parts):
+            _store_part(at + l * step, _residue(words, table + l * LENGTH, DP4A), mask, FORM)
 
 
 @triton.jit
@@ -256,13 +288,15 @@ def _store_magnitudes(parts, e, low_a, low_b, spot, ks, pitch16, FORM: tl.conste
     first, batch, start, count = spot
     vs = start + tl.arange(0, FORM.vectors)
     up, second = exponent_factors(e, MAGNITUDE_BITS)
-    z = tl.where(tl.abs(parts[0]) < float("inf"), parts[0], 0.0)
-    low = magnitude(z, up[None, :, None, None], second[None, :, None, None], False, PTX).to(tl.int8)
-    at = tl.where(first, low_a, low_b) + ((batch * count + vs) * pitch16)[None, :, None, None] * 16 + ks
-    tl.store(at, low, mask=(vs < count)[None, :, None, None] & (ks < pitch16 * 16))
+    row = (batch * count + vs) * pitch16 * FORM.width
+    at = tl.where(first, low_a, low_b) + row[None, :, None, None] * 16 + ks
+    for i in tl.static_range(len(parts)):
+        z = tl.where(tl.abs(parts[i]) < float("inf"), parts[i], 0.0)
+        low = magnitude(z, up[None, :, None, None], second[None, :, None, None], False, PTX).to(tl.int8)
+        tl.store(at + i * pitch16 * 16, low, mask=(vs < count)[None, :, None, None] & (ks < pitch16 * 16))
 
 
-@triton.jit(do_not_specialize=[*_SHAPE, *_SCALES, "tiles_a"])
+@triton.jit(do_not_specialize=[*_SHAPE, *_REST, "tiles_a"])
 def whole_kernel(
     a,
     b,
@@ -303,6 +337,7 @@ def whole_kernel(
     SUMS: tl.constexpr,
     PTX: tl.constexpr,
     DP4A: tl.constexpr,
+    PAIRS: tl.constexpr,
 ):
     """Scales and residues, and sizes and magnitudes with SUMS, of vectors that stay in registers."""
     spot = place(tl.program_id(0), tiles_a, num_a, num_b, FORM.vectors)
@@ -321,10 +356,10 @@ def whole_kernel(
     if SUMS:
         _store_magnitudes(parts, e, low_a, low_b, spot, ks, low_pitch16, FORM, PTX)
     words = _integer_words(parts, scale, nearest, NUM_WORDS, TRUNCATES)
-    _store_residues(words, out_a, out_b, table, spot, ks, pitch16, num_parts, FORM, DP4A)
+    _store_residues(words, out_a, out_b, table, spot, ks, pitch16, num_parts, FORM, DP4A, PAIRS)
 
 
-@triton.jit(do_not_specialize=[*_SHAPE, *_SCALES, "panels_a", "panels", "ahead"])
+@triton.jit(do_not_specialize=[*_SHAPE, *_REST, "panels_a", "panels", "ahead"])
 def pieces_kernel(
     a,
     b,
@@ -374,6 +409,7 @@ def pieces_kernel(
     SUMS: tl.constexpr,
     PTX: tl.constexpr,
     DP4A: tl.constexpr,
+    PAIRS: tl.constexpr,
 ):
     """Scales with SCALES, else they are given, and residues with RESIDUES; sizes and magnitudes with SUMS.
 
@@ -420,4 +456,4 @@ def pieces_kernel(
                 e = tl.load(own + tl.where(first, 0, total_a) + batch * count + vs, mask=vs < count, other=0)
                 _store_magnitudes(parts, e, low_a, low_b, spot, ks, low_pitch16, FORM, PTX)
             words = _integer_words(parts, scale, nearest, NUM_WORDS, TRUNCATES)
-            _store_residues(words, out_a, out_b, table, spot, ks, pitch16, num_parts, FORM, DP4A)
+            _store_residues(words, out_a, out_b, table, spot, ks, pitch16, num_parts, FORM, DP4A, PAIRS)
