@@ -164,6 +164,32 @@ def test_replays_leave_one_another_and_the_recording_alone(stream):
     assert recorder.launches[0][3][-3:] == [a.data_ptr(), out.data_ptr(), "padding"]
 
 
+def test_a_mark_cuts_a_replay_where_its_tensor_is_made(stream):
+    a, out = torch.zeros(4), torch.zeros(4)
+    first, second, recorder = Entry("first"), Entry("second"), Recorder()
+    with recording() as made:
+        _, y = empty((100,), torch.int8, "cpu"), empty((70,), torch.int32, "cpu")
+    recorder.temporaries = made.temporaries
+    record(recorder, first, (1, 1, 1), (a, y), [a.data_ptr(), y.data_ptr()])
+    launches._state.recorder = recorder
+    try:
+        launches.mark(y[2:4])
+    finally:
+        launches._state.recorder = None
+    record(recorder, second, (1, 1, 1), (y, out), [y.data_ptr(), out.data_ptr()])
+    replay = Replay(recorder, [a, out])
+    assert replay.marked == slice(256 + 8, 256 + 16)
+    bases = [1000, 2000, 4000]
+    replay.head(0, bases)
+    assert (len(first.calls), len(second.calls)) == (1, 0)
+    replay.tail(0, bases)
+    assert (len(first.calls), len(second.calls)) == (1, 1)
+    replay(0, bases)
+    assert first.calls == [(1, 1, 1, 100, "first", *Entry.head, 1000, 4256, "padding")] * 2
+    assert second.calls == [(1, 1, 1, 100, "second", *Entry.head, 4256, 2000, "padding")] * 2
+    launches.mark(a)
+
+
 def test_integers_that_look_like_addresses_stay(stream):
     a, out = torch.zeros(4), torch.zeros(4)
     entry, recorder = Entry(), Recorder()

@@ -27,6 +27,7 @@ __all__ = [
     "TensorMap",
     "empty",
     "enters_directly",
+    "mark",
     "recording",
     "tensor_map",
 ]
@@ -283,12 +284,19 @@ def _pack(argument: TensorMap) -> list[Any]:
 
 
 class Recorder:
-    """The launches made during `recording`, and the tensors that `empty` made for them."""
+    """The launches made during `recording`, and the tensors that `empty` made for them.
+
+    Attributes
+    ----------
+    marked : tuple or None
+        How many launches there were when `mark` was called, and the tensor that it was called with.
+    """
 
     def __init__(self) -> None:
         self.complete = True
         self.launches: list[tuple[_Entry, tuple[int, ...], tuple[Any, ...], list[Any]]] = []
         self.temporaries: list[torch.Tensor] = []
+        self.marked: tuple[int, torch.Tensor] | None = None
 
     def add(self, entry: _Entry, grid: tuple[int, ...], arguments: tuple[Any, ...], tail: list[Any]) -> None:
         """Note a launch with what its C entry was given behind the function."""
@@ -326,6 +334,12 @@ def empty(shape: tuple[int, ...], dtype: torch.dtype, device: Any) -> torch.Tens
     return made
 
 
+def mark(tensor: torch.Tensor) -> None:
+    """Note in a recording that the launches so far make this tensor, a part of a temporary, which the host wants."""
+    if _state.recorder is not None:
+        _state.recorder.marked = len(_state.recorder.launches), tensor
+
+
 class Replay:
     """Recorded launches, repeated on other tensors of the same shapes, strides, dtypes and alignment.
 
@@ -336,6 +350,11 @@ class Replay:
     tensors : list of tensor
         Operands and result of the recorded call. Their addresses are replaced; those of temporaries lie in a workspace
         of `nbytes`; all others, such as tables of constants, stay.
+
+    Attributes
+    ----------
+    marked : slice
+        Bytes of the workspace that hold the marked tensor after `head`.
     """
 
     def __init__(self, recorder: Recorder, tensors: list[torch.Tensor]) -> None:
@@ -348,6 +367,12 @@ class Replay:
         self._tables = [x for launch in recorder.launches for x in launch[2] if type(x) is torch.Tensor]
         self._places |= {x.data_ptr(): (i, 0, 1) for i, x in enumerate(tensors)}
         self._launches = [self._moved(*launch) for launch in recorder.launches]
+        count, wanted = recorder.marked or (0, None)
+        self._head, self._tail = self._launches[:count], self._launches[count:]
+        self.marked = slice(0, 0)
+        if wanted is not None:
+            ((_, start),) = self._find(wanted.data_ptr())
+            self.marked = slice(start, start + wanted.numel() * wanted.element_size())
 
     def _moved(self, entry: _Entry, grid: tuple[int, ...], arguments: tuple[Any, ...], tail: list[Any]) -> Any:
         """A launch with the places of its arguments that depend on an address."""
@@ -373,8 +398,19 @@ class Replay:
 
     def __call__(self, device: int, bases: list[int]) -> None:
         """Launch on the current stream; `bases` are the addresses of the tensors, and of a workspace of `nbytes`."""
+        self._run(self._launches, device, bases)
+
+    def head(self, device: int, bases: list[int]) -> None:
+        """The launches before the mark."""
+        self._run(self._head, device, bases)
+
+    def tail(self, device: int, bases: list[int]) -> None:
+        """The launches behind the mark."""
+        self._run(self._tail, device, bases)
+
+    def _run(self, launches: list[Any], device: int, bases: list[int]) -> None:
         stream = torch._C._cuda_getCurrentRawStream(device)
-        for launch, function, grid, tail, slots, maps in self._launches:
+        for launch, function, grid, tail, slots, maps in launches:
             arguments = tail.copy()
             for at, base, offset in slots:
                 arguments[at] = bases[base] + offset

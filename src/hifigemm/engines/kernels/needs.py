@@ -1,0 +1,60 @@
+"""How many bits do exact integers of two operands need? The GPU's version of numerics.scaling.lacking_bits.
+
+One launch reads both operands once and leaves two numbers on the device. For operands that need more than a limit, as
+all but short data do where a limit is low, it stops early.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from hifigemm.engines.kernels.launch import Launch, empty
+from hifigemm.engines.kernels.needs_kernels import needs_kernel
+from hifigemm.engines.kernels.vector_sizes_kernels import PANEL
+from hifigemm.engines.kernels.vectors import cleared, layout_of, pointers
+from hifigemm.engines.kernels.vectors_constants import vector_constants
+from hifigemm.numerics.bits import NO_BIT
+from hifigemm.numerics.residues import moduli_set
+from hifigemm.numerics.scaling import NORM_BLOCK
+
+__all__ = ["lacking_bits_of", "look"]
+
+_look = Launch(needs_kernel)
+
+
+def look(left: Any, right: Any, most: int) -> Any:
+    """Launch the look at two operands; an int32 tensor of two entries for `lacking_bits_of`.
+
+    Parameters
+    ----------
+    left, right : tensors, shapes (batch or 1, m, k) and (batch or 1, k, n)
+        float32, float64, complex64 or complex128, the same for both, any strides, none of the sizes 0.
+    most : int
+        See numerics.scaling.lacking_bits.
+    """
+    operands = (left, 2), (right, 1)
+    plan, device = layout_of(operands), left.device
+    constants = vector_constants(moduli_set(2, plan.width == 2), plan.width, 1, device, plan.ptx)
+    blocks = -(-plan.k // NORM_BLOCK)
+    shape = plan.panels, blocks, PANEL.value
+    counters = cleared(2 + plan.panels, device)
+    _look(
+        (plan.panels * blocks,),
+        *(*pointers(operands), constants.range),
+        *(empty(shape, dtype, device) for dtype in (torch.int64, torch.int32, torch.int32)),
+        *(counters, most, plan.panels_a, *plan.sizes),
+        LEFT=plan.size_forms[0],
+        RIGHT=plan.size_forms[1],
+        PTX=plan.ptx,
+        num_warps=8,
+    )
+    return counters[:2]
+
+
+def lacking_bits_of(found: Sequence[int], most: int) -> tuple[int, int] | None:
+    """numerics.scaling.lacking_bits from what a look found, once it is on the host."""
+    left, right = (x - NO_BIT for x in found)
+    return None if left + right > most else (left, right)
