@@ -12,7 +12,7 @@ from hifigemm.numerics.bounds import exact_k_limit
 from hifigemm.study.reference import correctly_rounded, exact_product, meets_promise
 
 PRODUCTS = ("int8", "fp16", "bf16", "tf32", "fp32", "fp64")
-LARGEST_WORD = {"int8": 64, "fp16": 2**11, "bf16": 2**8, "tf32": 2**11, "fp32": 2**24, "fp64": 2**53}
+LARGEST_WORD = {"int8": 128, "fp16": 2**11, "bf16": 2**8, "tf32": 2**11, "fp32": 2**24, "fp64": 2**53}
 
 
 @pytest.mark.parametrize("product", PRODUCTS)
@@ -42,14 +42,24 @@ def test_kept_diagonals_are_summed_exactly_and_rounded_once(product, count):
     plan = hg.make_plan(a, b, scheme=hg.Ozaki1(product=product, num_slices=count))
     beta = plan.slice_bits
 
+    two, base = product == "int8", 2**beta  # INT8 digits are -128 .. 127
+
     def slices(rows):
         out = []
         for row in rows:
-            e = max(int(np.frexp(x)[1]) for x in row)
             rest, parts = [Fraction(float(x)) for x in row], []
+            largest = max(abs(x) for x in rest)
+            e = max(int(np.frexp(x)[1]) for x in row)
+            e += two and largest >= Fraction(base - 2, base - 1) * Fraction(2) ** e
             for p in range(count):
                 grid = Fraction(2) ** (e - (beta - 1) - beta * p)
                 words = [round(x / grid) for x in rest]
+                if two:
+                    words = [
+                        w + (x / grid - w >= Fraction(base // 2 - 1, base - 1))
+                        for x, w in zip(rest, words, strict=True)
+                    ]
+                    assert all(-128 <= w <= 127 for w in words)
                 rest = [x - w * grid for x, w in zip(rest, words, strict=True)]
                 parts.append([w * grid for w in words])
             out.append(parts)

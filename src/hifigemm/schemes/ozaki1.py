@@ -1,7 +1,8 @@
 """Ozaki scheme I: exact products of slices.
 
 Idea
-    A = sum_p A_p 2**(g_i - beta p),  B = sum_q B_q 2**(f_j - beta q) with integer slices |w| <= h = 2**(beta - 1), and
+    A = sum_p A_p 2**(g_i - beta p),  B = sum_q B_q 2**(f_j - beta q) with integer slices |w| <= h = 2**(beta - 1)
+    (INT8 slices of eight bits: -h <= w < h), and
     A B = sum_s 2**(g_i + f_j - beta s) sum_{p+q=s} A_p B_q. The diagonals s are groups of one scale: their pairs are
     added exactly. Kept are s < S (S = num_slices); the exact sum of what is kept is rounded once.
 Notation
@@ -29,7 +30,7 @@ import numpy as np
 from hifigemm.accuracy import Target
 from hifigemm.engine import Engine
 from hifigemm.exceptions import PlanError
-from hifigemm.formats import FP32, FP64
+from hifigemm.formats import FP32, FP64, INT8
 from hifigemm.numerics import bounds, estimates
 from hifigemm.numerics.bits import Array, ceil_log2, largest_exponent, lowest_bit
 from hifigemm.numerics.embedding import embed_left, embed_right
@@ -37,7 +38,13 @@ from hifigemm.numerics.limbs import limbs_from_sums, num_limbs
 from hifigemm.numerics.parts import part_entries, part_size, put, vector_parts, widen
 from hifigemm.numerics.rounding import Rounded, in_chunks, round_limbs
 from hifigemm.numerics.scaling import Scale
-from hifigemm.numerics.slicing import slice_vectors, slices_needed, unit_exponent
+from hifigemm.numerics.slicing import (
+    digit_limit,
+    slice_vectors,
+    slices_needed,
+    unit_exponent,
+    words_of_diagonals,
+)
 from hifigemm.plan import Plan, Problem, Product, ProductSpec, Split, fit_blocks
 from hifigemm.schemes import promise
 from hifigemm.schemes.scheme import Scheme, check_count, finished, product_spec
@@ -49,6 +56,12 @@ ENTRY_BYTES = 17
 
 MAX_SLICES = 4400
 """More diagonals than any float64 operands have with one-bit slices."""
+
+PITCH = 128
+"""Kernels pad k to multiples of this."""
+
+IN_FLIGHT = 2**22
+"""Entries of the result whose sums kernels hold in memory at a time, at most."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +105,8 @@ class Ozaki1(Scheme):
     def plan(self, problem: Problem, a: Array, b: Array, target: Target, engine: Engine, workspace: int) -> Plan:
         """Choose beta from k and the product, S from the target, the mode or the user."""
         spec = product_spec(engine, self.product, "Ozaki1")
-        beta = bounds.slice_bits_for(problem.terms, spec.k_block, spec.accumulator_max, spec.max_integer)
+        largest = spec.max_integer + (spec.operand is INT8)  # -128 is an INT8 too
+        beta = bounds.slice_bits_for(problem.terms, spec.k_block, spec.accumulator_max, largest)
         if beta == 0:
             raise PlanError(f"Ozaki1 with {spec.name} products: no slice size is exact for k = {problem.k}")
         if self.mode == "correct":
@@ -123,6 +137,7 @@ class Ozaki1(Scheme):
             self.explicit,
             slice_bits=beta,
             part_limit=engine.part,
+            fused=engine.fused and self.mode is None and _fits_kernels(problem, spec, self.num_slices, beta),
         )
         return scheme.fit(plan, problem, workspace)
 
@@ -138,6 +153,8 @@ class Ozaki1(Scheme):
 
         def need(batch: int, rows: int, cols: int) -> int:
             entries = batch * rows * cols * width
+            if plan.fused and not plan.judged:
+                return batch * (rows + cols) * self.count * -(-k // PITCH) * PITCH + 16 * min(entries, IN_FLIGHT)
             rounding = min(entries, part) * (3 * limbs + 30) * 8
             return batch * (rows + width * cols) * per_vector + entries * (8 * self.count + 88) + passing + rounding
 
@@ -152,11 +169,13 @@ class Ozaki1(Scheme):
         axis, embed = (2, embed_left) if side == "left" else (1, embed_right)
         width = 2 if side == "right" and plan.problem.is_complex else 1
         beta, k, vectors = plan.slice_bits, plan.problem.terms, x.shape[3 - axis] * width
+        twos_complement = _in_twos_complement(plan)
+        limit = digit_limit(beta) if twos_complement else 1.0
         each = (x.shape[0], vectors, 1) if side == "left" else (x.shape[0], 1, vectors)
         facts: dict[str, Array] = {}
         for where in vector_parts(x, axis, plan.part):
             y, wide = embed(x[where]), widen(where, width)
-            exponent = largest_exponent(y, axis)
+            exponent = largest_exponent(y, axis, limit)
             put(facts, "exponent", each, wide, exponent)
             needed = slices_needed(unit_exponent(exponent, beta), lowest_bit(y, axis), beta)
             put(facts, "needed", each, wide, needed)
@@ -169,7 +188,7 @@ class Ozaki1(Scheme):
             y, wide = embed(x[where]), widen(where, width)
             for name, fact in promise.facts(plan, y, facts["exponent"][wide]).items():
                 put(facts, name, whole, wide, fact)
-            for p, w in zip(range(count), slice_vectors(y, unit[wide], beta), strict=False):
+            for p, w in zip(range(count), slice_vectors(y, unit[wide], beta, twos_complement), strict=False):
                 at = p if side == "left" else count - 1 - p
                 inner = slice(at * k, (at + 1) * k)
                 parts[(*wide, inner) if side == "left" else (wide[0], inner, wide[2])] = w
@@ -182,7 +201,7 @@ class Ozaki1(Scheme):
         sums, pairs = _diagonals(plan, left, right, engine, kept)
         shape, sums = sums.shape[1:], sums.reshape(kept, -1)
         exponent = np.broadcast_to(left.unit + right.unit + (shift - beta * (kept - 1)), shape).ravel()
-        err = bounds.ozaki1_error_exponent(terms, kept, beta)
+        err = bounds.ozaki1_error_exponent(terms, kept, beta, _in_twos_complement(plan))
         shifts = [beta * (kept - 1 - s) for s in range(kept)]
         limb_count = num_limbs(_sum_bits(plan, kept))
 
@@ -224,6 +243,18 @@ def first_num_slices(problem: Problem, target: Target, slice_bits: int) -> int:
 def storage_dtype(spec: ProductSpec) -> np.dtype[Any]:
     """The smallest NumPy dtype that holds the words of a product."""
     return np.dtype({"int8": np.int8, "fp16": np.float16, "fp64": np.float64}.get(spec.name, np.float32))
+
+
+def _in_twos_complement(plan: Plan) -> bool:
+    """Whether h = 2**(beta - 1) is no slice entry, because the words of the product hold -h .. h - 1."""
+    return 2 ** (plan.slice_bits - 1) > plan.words.max_integer
+
+
+def _fits_kernels(problem: Problem, spec: ProductSpec, num_slices: int | None, slice_bits: int) -> bool:
+    """Whether kernels hold the sums of a fixed count of slices in INT32 and in two words of 64 bits."""
+    if spec.operand is not INT8 or problem.is_complex or num_slices is None:
+        return False
+    return words_of_diagonals(problem.k, num_slices, slice_bits) is not None
 
 
 def _sum_bits(plan: Plan, kept: int) -> int:

@@ -1,0 +1,163 @@
+"""Products of slices, scaled and rounded in one kernel: the bits of the scheme's steps, and what it compiles to."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import hifigemm as hg
+from hifigemm.accuracy import NOTHING_STATED
+from hifigemm.engines import engine_for
+from hifigemm.engines.device_array import unwrap, wrap
+from hifigemm.engines.kernels import slice_product as kernels
+from hifigemm.engines.kernels.slice_product import SliceTile, slice_product
+from hifigemm.engines.kernels.slices import slice_operands
+from hifigemm.engines.slice_pipeline import whole_product
+from hifigemm.numerics.epilogue import PLAIN, Epilogue
+from hifigemm.numerics.slicing import words_of_diagonals
+from hifigemm.plan import Problem
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+SMALL = SliceTile(32, 32, 64, 2, 4)
+pytestmark = pytest.mark.filterwarnings("ignore:(overflow|invalid value|divide by zero) encountered:RuntimeWarning")
+
+
+class Fused:
+    """The NumPy engine as if it had kernels."""
+
+    def __init__(self):
+        self.own = engine_for("numpy")
+
+    def __getattr__(self, name):
+        return True if name == "fused" else getattr(self.own, name)
+
+
+def planned(count, a, b, workspace=2**28):
+    """The plan of a forced count for NumPy stacks."""
+    problem = Problem(max(len(a), len(b)), a.shape[1], b.shape[2], a.shape[2], a.dtype)
+    return hg.Ozaki1(num_slices=count).plan(problem, a, b, NOTHING_STATED, Fused(), workspace)
+
+
+def multiplied(count, a, b, shift=0, epilogue=PLAIN, workspace=2**28):
+    plan = planned(count, a, b, workspace)
+    multiply = whole_product(plan)
+    values = multiply(*(wrap(torch.from_numpy(x).to(DEVICE)) for x in (a, b)), shift, epilogue, (None, None), None)
+    return unwrap(values).cpu().numpy()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 7, 9])
+@pytest.mark.parametrize(
+    "family",
+    [
+        *("phi_1", "full_range", "subnormal", "largest", "cancelling", "ties", "overflowing", "underflowing"),
+        *("subnormal_times_large", "largest_times_smallest", "empty_rows_and_columns", "opposed_spans", "integers"),
+    ],
+)
+def test_bits_are_those_of_the_scheme(family, count, dtype, make_pair, assert_same_bits):
+    for m, k, n in ((9, 140, 35), (1, 1, 1)):
+        a, b = make_pair(family, m, k, n, dtype)
+        want = hg.matmul(a, b, scheme=hg.Ozaki1(num_slices=count), engine="numpy")
+        assert_same_bits(multiplied(count, a[None], b[None])[0], want)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("count", [3, 7])
+def test_long_sums_are_cut_where_the_accumulator_is_full(count, dtype, assert_same_bits, monkeypatch):
+    """All slices at -128: every pair of a diagonal counts as much as it can."""
+    rng = np.random.default_rng(1)
+    digits = -sum(128 * 256.0**-p for p in range(count if dtype is np.float64 else 2))
+    a = np.full((2, 1000), digits, dtype)
+    a[:, ::7] = rng.uniform(-100, 100, a[:, ::7].shape)
+    for k_block in (128, 384):
+        monkeypatch.setattr(kernels, "K_BLOCK", k_block)
+        want = hg.matmul(a, a.T, scheme=hg.Ozaki1(num_slices=count), engine="numpy")
+        assert_same_bits(multiplied(count, a[None], a.T[None].copy())[0], want)
+
+
+def test_int32_holds_the_longest_sum(assert_same_bits):
+    """k = 131071 with all slices at -128, whose sums the kernel cuts once."""
+    a = np.full((1, 2**17 - 1), -128.0 - 0.5)
+    want = hg.matmul(a, a.T, scheme=hg.Ozaki1(num_slices=2), engine="numpy")
+    assert_same_bits(multiplied(2, a[None], a.T[None].copy())[0], want)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_special_values_stacks_strides_and_epilogues(dtype, make_pair, assert_same_bits):
+    a, b = (np.stack([x * dtype(2.0**e) for e in range(2)]) for x in make_pair("phi_1", 9, 30, 34, dtype))
+    a[0, 3, 5], a[1, 8, 0], b[1, 2, 33], b[0, 29, 1] = np.inf, np.nan, -np.inf, np.inf
+    c = make_pair("phi_2", 9, 30, 34, dtype)[1][:9][None].repeat(2, 0).copy()
+    scheme = hg.Ozaki1(num_slices=4)
+    for left, right in ((a, b), (a[:1], b), (np.swapaxes(np.swapaxes(a, 1, 2).copy(), 1, 2), b)):
+        want = hg.matmul(left, right, scheme=scheme, engine="numpy")
+        got = multiplied(4, left, right)
+        np.testing.assert_array_equal(got, want)
+        assert_same_bits(np.nan_to_num(got), np.nan_to_num(want))
+        want = hg.gemm(left, right, c, alpha=0.6, beta=-1.5, scheme=scheme, engine="numpy")
+        z = wrap(torch.from_numpy(c).to(DEVICE))
+        np.testing.assert_array_equal(multiplied(4, left, right, 0, Epilogue(0.6, -1.5, z)), want)
+        want = hg.gemm(left, right, alpha=2.0**-1060, scheme=scheme, engine="numpy")
+        np.testing.assert_array_equal(multiplied(4, left, right, -1060), want)
+
+
+def test_bits_depend_neither_on_tiles_nor_on_blocks(make_pair, assert_same_bits):
+    a, b = (x[None] for x in make_pair("phi_4", 40, 130, 45, np.float64))
+    for count, high in ((3, None), (7, 5)):
+        want = hg.matmul(a, b, scheme=hg.Ozaki1(num_slices=count), engine="numpy")
+        x, y = (torch.from_numpy(v).to(DEVICE) for v in (a, b))
+        made = slice_operands(((x, 2), (y, 1)), count, 8)
+        assert high is None or words_of_diagonals(130, count, 8)[0] >= high
+        for tile in (SMALL, SliceTile(64, 32, 128, 2, 4, 1), SliceTile(16, 64, 32, 2, 4, 3)):
+            out = torch.empty((1, 45, 40), dtype=torch.float64, device=DEVICE).transpose(1, 2)
+            slice_product(*made, out, 130, operands=(x, y), config=tile)
+            assert_same_bits(out.cpu().numpy(), want)
+        plan = planned(count, a, b, 3 * 10**4)
+        assert plan.block_shape != (1, 40, 45)
+        assert_same_bits(multiplied(count, a, b, workspace=3 * 10**4), want)
+
+
+def test_plans_that_the_kernels_do_not_have_go_step_by_step(make_pair):
+    a, b = (x[None] for x in make_pair("phi_1", 9, 50, 8))
+    plan = planned(7, a, b)
+    assert whole_product(replace(plan, target=replace(NOTHING_STATED, states_bound=True))) is None
+    assert whole_product(planned(40, a, b)) is None
+    assert whole_product(planned(3, a + 0j, b + 0j)) is None
+    for scheme in (hg.Ozaki1(product="fp16", num_slices=3), hg.Ozaki1(mode="dp")):
+        assert whole_product(scheme.plan(plan.problem, a, b, NOTHING_STATED, Fused(), 2**28)) is None
+
+
+def test_unsupported_operands_are_refused():
+    x = torch.zeros((1, 4, 5), device=DEVICE)
+    left, right = slice_operands([(x, 2), (x.transpose(1, 2), 1)], 3, 8)
+    with pytest.raises(ValueError, match=r"for 4 x 4"):
+        slice_product(left, right, torch.empty((1, 4, 5), device=DEVICE), 5)
+    with pytest.raises(ValueError, match="stacks of 1"):
+        slice_product(left, replace(right, parts=right.parts.expand(3, -1, -1, -1)), torch.empty((2, 4, 4)), 5)
+    with pytest.raises(ValueError, match="two words"):
+        slice_product(left, right, torch.empty((1, 4, 4), device=DEVICE), 2**40)
+
+
+@pytest.mark.parametrize("arch", [80, 89, 90, 100])
+def test_kernels_compile(arch):
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    script = Path(__file__).with_name("compiled_slices.py")
+    done = subprocess.run(
+        [sys.executable, script, str(arch)], capture_output=True, text=True, check=False, env=environment
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(found) >= 8
+    limit = {80: 166912, 89: 101376}.get(arch, 232448)
+    assert all(line["shared"] <= limit for line in found)
+    products = [line for line in found if line["what"].startswith("product")]
+    assert all(line["loops"] == 1 for line in products)
+    # An address or two may wait in memory, but no part of the sums, which would be dozens of registers.
+    assert all(line["loop_spills"] <= 8 for line in products), products
