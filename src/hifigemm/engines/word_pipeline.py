@@ -8,26 +8,26 @@ taken, is read only when somebody asks.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 
-from hifigemm.engine import WholeProduct
+from hifigemm.accuracy import NOTHING_STATED
+from hifigemm.engine import Verdict
 from hifigemm.engines.device_array import unwrap, wrap
 from hifigemm.engines.kernels import combination, corrected, plain_product, words
-from hifigemm.formats import BF16, FP16, FP32, TF32
-from hifigemm.numerics.accumulation import Accumulation, of_tensor_core
+from hifigemm.engines.word_sums import KernelSums, word_sums
+from hifigemm.formats import FP32
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.bounds import native_bound
 from hifigemm.numerics.epilogue import Epilogue
 from hifigemm.numerics.rounding_formats import ROUNDINGS
-from hifigemm.numerics.tensor_core import V100, TensorCoreModel
+from hifigemm.numerics.tensor_core import TensorCoreModel
 from hifigemm.plan import Plan, Problem, Split
 
-__all__ = ["RangedProduct", "WordProduct", "ranged_product", "unit_of", "whole_product", "word_product"]
+__all__ = ["ChosenProduct", "WordProduct", "chosen_product", "word_product"]
 
 Tensor = Any
 Splits = tuple[Split | None, Split | None]
@@ -36,57 +36,17 @@ _ROUNDINGS = {"fp16": ("nearest", "zero"), "bf16": ROUNDINGS, "tf32": ROUNDINGS}
 _MOST = words.ALL_LOSSES[1]
 
 
-@lru_cache
-def unit_of(model: TensorCoreModel, product: str) -> Accumulation:
-    """How the kernels add words of a format on a device: instruction by instruction, in order of k."""
-    fmt = {"fp16": FP16, "bf16": BF16, "tf32": TF32}[product]
-    return of_tensor_core(model, fmt, block=8 if fmt is TF32 else 16)
-
-
-def whole_product(plan: Plan, model: TensorCoreModel) -> WholeProduct | None:
-    """All of a plan that judges nothing, where the kernels have it."""
-    return None if plan.judged else word_product(plan, model)
-
-
 def word_product(plan: Plan, model: TensorCoreModel) -> WordProduct | None:
     """The product of a plan with scaled words, where the kernels have it, whether it is judged or not."""
     scheme: Any = plan.scheme
-    if plan.problem.dtype != np.float32 or model is V100 or scheme.name not in _ORDERS or not scheme.scale:
+    if plan.problem.dtype != np.float32 or scheme.name not in ("corrected", "multiword") or not scheme.scale:
         return None
-    if scheme.product not in corrected.BLOCKS or scheme.splitting.rounding not in _ROUNDINGS[scheme.product]:
+    sums = word_sums(scheme, plan.problem.k, model) if plan.problem.k else None
+    if sums is None or scheme.splitting.rounding not in _ROUNDINGS[scheme.product]:
         return None
-    block, chained = _order(scheme, plan)
-    return None if block is None else WordProduct(plan, model, block, chained)
-
-
-def _order(scheme: Any, plan: Plan) -> tuple[int | None, bool]:
-    """The block of the kernels with the scheme's order of sums, None where there is none, and if sums are chained."""
-    order = _ORDERS[scheme.name](scheme, plan)
-    if order is None:
-        return None, False
-    wanted, chained = order
-    k, blocks = plan.problem.k, corrected.BLOCKS[scheme.product]
-    if wanted in blocks:
-        return wanted, chained
-    return next((b for b in blocks if min(b, wanted) >= k), None), chained
-
-
-def _order_of_corrected(scheme: Any, plan: Plan) -> tuple[int, bool] | None:
-    return (scheme.interval, False) if scheme.accumulate == "outside" else None
-
-
-def _order_of_multiword(scheme: Any, plan: Plan) -> tuple[int, bool] | None:
-    if scheme.num_words > 1:
-        return None
-    chained = scheme.accumulate != "blocked"
-    return corrected.WHOLE_BLOCK[scheme.product] if chained else plan.k_block, chained
-
-
-_ORDERS: dict[str, Callable[[Any, Plan], tuple[int, bool] | None]] = {
-    "corrected": _order_of_corrected,
-    "multiword": _order_of_multiword,
-}
-"""Block and chaining of the schemes that the kernels have, by name; None for parameters that they do not have."""
+    if plan.judged:  # blocks by what the kernels hold, not by what it takes to judge entry by entry
+        plan = scheme.fit(replace(plan, target=NOTHING_STATED), plan.problem, plan.workspace)
+    return WordProduct(plan, sums)
 
 
 @dataclass(frozen=True)
@@ -96,27 +56,27 @@ class WordProduct:
     Attributes
     ----------
     plan : Plan
-    model : TensorCoreModel
-        Of the device.
-    block : int
-        Of the kernels.
-    chained : bool
+    sums : KernelSums
+        How the kernels add.
     """
 
     plan: Plan
-    model: TensorCoreModel
-    block: int
-    chained: bool
+    sums: KernelSums
 
     def __call__(self, a: Array, b: Array, shift: int, epilogue: Epilogue, splits: Splits, out: Array | None) -> Array:
         """The values; see `hifigemm.engine.WholeProduct`. Splits at hand are not used: words are made anew."""
         return self._blocks(a, b, shift, epilogue, out, None)
 
-    def run(self, a: Array, b: Array, shift: int, epilogue: Epilogue) -> tuple[Array, Tensor]:
-        """The values and, on the device, `Words.losses` for each block of the plan."""
+    def judge(
+        self, a: Array, b: Array, shift: int, epilogue: Epilogue, out: Array | None
+    ) -> tuple[Array, Callable[[], Verdict] | None]:
+        """The values and the bound that all entries keep; see `hifigemm.engine.JudgedProduct`."""
         count = sum(1 for _ in self.plan.blocks())
         losses = torch.zeros((count, 2), dtype=torch.int32, device=unwrap(a).device)
-        return self._blocks(a, b, shift, epilogue, None, losses), losses
+        values = self._blocks(a, b, shift, epilogue, out, losses)
+        return values, _unless_capturing(
+            lambda: Verdict(self.plan.scheme, self.bound(losses), self.plan.num_products, self.plan.k_block)
+        )
 
     def _blocks(
         self, a: Array, b: Array, shift: int, epilogue: Epilogue, target: Array | None, losses: Tensor | None
@@ -135,23 +95,26 @@ class WordProduct:
                 made[0],
                 made[1],
                 out[where.batch, where.rows, where.cols],
-                block=self.block,
-                chained=self.chained,
+                block=self.sums.block,
+                chained=self.sums.chained,
                 shift=shift,
                 operands=(x, y),
             )
         return _combined(out, epilogue, target)
 
     def bound(self, losses: Tensor) -> float:
-        """The r that all entries of a `run` keep, inf where words underflowed too far; waits for the device."""
+        """The r that all entries keep, inf where words underflowed too far; waits for the device."""
         scheme: Any = self.plan.scheme
-        unit = unit_of(self.model, scheme.product)
-        return float(scheme.worst_case(unit, self.plan.problem.k, _lost(losses)))
+        return float(scheme.worst_case(self.sums.unit, self.plan.problem.k, _lost(losses)))
 
 
 def _lost(losses: Tensor) -> int:
     """Bits that two operands lose together, the most of all blocks."""
     return int(losses.sum(-1).max()) - 2
+
+
+def _unless_capturing(verdict: Callable[[], Verdict]) -> Callable[[], Verdict] | None:
+    return None if torch.cuda.is_current_stream_capturing() else verdict
 
 
 def _room(p: Problem, device: Any, epilogue: Epilogue, target: Array | None) -> Tensor:
@@ -171,86 +134,100 @@ def _combined(out: Tensor, epilogue: Epilogue, target: Array | None) -> Array:
     return wrap(out) if target is None else target
 
 
-def ranged_product(
-    problem: Problem, model: TensorCoreModel, schemes: tuple[Any, Any], r: float | None = None
-) -> RangedProduct | None:
-    """The product of "auto" that takes the words which the exponents of the operands allow, decided on the device.
+def chosen_product(plan: Plan, model: TensorCoreModel) -> ChosenProduct | None:
+    """The product by one of the choices of a plan, decided on the device by the exponents of the operands.
 
-    Words of the first scheme where the bound of their product is at most r for these operands, else of the second where
-    theirs is, else FP32 outside the tensor cores.
-
-    Parameters
-    ----------
-    schemes : pair of Corrected
-        With their default order of sums: FP16 words and TF32 words.
-    r : float, optional
-        Otherwise the worst case of an FP32 product, and not smaller, so that all three keep it.
+    Choices are schemes with scaled words, then perhaps the native product, which stands for FP32 sums outside the
+    tensor cores. A choice is taken where the bound of its product is at most the worst case of an FP32 product for
+    these operands, and the last one where no other is.
 
     Returns
     -------
-    RangedProduct, or None where the kernels do not have the problem or the first words exceed r with any operands.
+    ChosenProduct, or None where the kernels do not have it or the first choice exceeds that bound with any operands.
     """
-    if problem.dtype != np.float32 or model is V100 or problem.k == 0:
+    p = plan.problem
+    schemes = tuple(s for s in plan.choices if s.name != "native")
+    sums = [word_sums(s, p.k, model) for s in schemes] if p.dtype == np.float32 and p.k else [None]
+    known = tuple(s for s in sums if s is not None)
+    if len(known) < len(schemes):
         return None
-    native = native_bound(problem.k, FP32.u)
-    r = native if r is None else r
-    most = [int(s.most_lost(unit_of(model, s.product), problem.k, r)) for s in schemes]
-    return None if most[0] < 0 or r < native else RangedProduct(problem, model, schemes, (most[0], most[1]))
+    most = tuple(_most_lost(s, p) for s in known)
+    return None if most[0] < 0 else ChosenProduct(plan, known, most)
+
+
+def _most_lost(sums: KernelSums, problem: Problem) -> int:
+    """Bits that both operands may lose together in words whose product errs no more than FP32 sums; -1 for none.
+
+    Words of narrow operands are the operands themselves as long as they lose nothing.
+    """
+    r = native_bound(problem.k, FP32.u)
+    if problem.narrow is None:
+        return int(sums.scheme.most_lost(sums.unit, problem.k, r))
+    return 0 if sums.scheme.exact_words_bound(sums.unit, problem.k) <= r else -1
 
 
 @dataclass(frozen=True)
-class RangedProduct:
-    """A whole product by words of one of two formats; see `ranged_product`.
+class ChosenProduct:
+    """A whole product by one of several schemes; see `chosen_product`.
 
     Attributes
     ----------
-    problem : Problem
-    model : TensorCoreModel
-    schemes : pair of Corrected
-    most_lost : pair of int
-        Bits that both operands may lose together in the words of each scheme; -1 for words that are never taken.
+    plan : Plan
+    sums : tuple of KernelSums
+        How the kernels add the words of each choice but the native one.
+    most_lost : tuple of int
+        Bits that both operands may lose together in these words; -1 for words that are never taken.
     """
 
-    problem: Problem
-    model: TensorCoreModel
-    schemes: tuple[Any, Any]
-    most_lost: tuple[int, int]
+    plan: Plan
+    sums: tuple[KernelSums, ...]
+    most_lost: tuple[int, ...]
 
     def __call__(self, a: Array, b: Array, shift: int, epilogue: Epilogue, splits: Splits, out: Array | None) -> Array:
         """The values; see `hifigemm.engine.WholeProduct`. Splits are not used."""
-        return self._chosen(a, b, shift, epilogue, out)[0]
+        return self._run(a, b, shift, epilogue, out)[0]
 
-    def run(self, a: Array, b: Array, shift: int, epilogue: Epilogue) -> tuple[Array, Tensor]:
-        """The values and, on the device, the bits that both operands lose in the words of each scheme, (2, 2)."""
-        return self._chosen(a, b, shift, epilogue, None)
+    def judge(
+        self, a: Array, b: Array, shift: int, epilogue: Epilogue, out: Array | None
+    ) -> tuple[Array, Callable[[], Verdict] | None]:
+        """The values, and which choice was taken with the r that all entries keep."""
+        values, losses = self._run(a, b, shift, epilogue, out)
+        return values, _unless_capturing(lambda: self.verdict(losses.tolist()))
 
-    def _chosen(self, a: Array, b: Array, shift: int, epilogue: Epilogue, target: Array | None) -> tuple[Array, Tensor]:
-        p, operands = self.problem, (unwrap(a), unwrap(b))
+    @property
+    def _ends_natively(self) -> bool:
+        return len(self.sums) < len(self.plan.choices)
+
+    def _run(self, a: Array, b: Array, shift: int, epilogue: Epilogue, target: Array | None) -> tuple[Array, Tensor]:
+        """The values and, on the device, the bits that both operands lose in the words of each choice, (choices, 2)."""
+        p, operands = self.plan.problem, (unwrap(a), unwrap(b))
+        sides = (operands[0], 2), (operands[1], 1)
         out = _room(p, operands[0].device, epilogue, target)
-        losses = torch.zeros((2, 2), dtype=torch.int32, device=out.device)
+        splits = [(s.scheme.splitting, s.scheme.top_exponent(p)) for s in self.sums]
+        room = words.Room(sides, splits)
         gate, least = None, 0
-        for scheme, most, own in zip(self.schemes, self.most_lost, losses):
-            made = words.split_words(
-                ((operands[0], 2), (operands[1], 1)),
-                scheme.splitting,
-                scheme.top_exponent(p),
-                found=own,
-                gate=gate,
-                losses=(least, _MOST),
-            )
+        for i, (sums, split, most) in enumerate(zip(self.sums, splits, self.most_lost, strict=True)):
+            own = room.losses[i]
+            made = words.split_words(sides, *split, found=own, gate=gate, losses=(least, _MOST), room=room)
             gate, least = own, most + 1
-            corrected.corrected_product(made[0], made[1], out, shift=shift, losses=(0, least), operands=operands)
-        plain_product.fp32_product(*operands, out, losses[1], (least, _MOST), shift)
-        return _combined(out, epilogue, target), losses
+            if i + 1 == len(self.plan.choices):
+                least = _MOST
+            corrected.corrected_product(
+                made[0], made[1], out, block=sums.block, shift=shift, losses=(0, least), operands=operands
+            )
+        if self._ends_natively:
+            plain_product.fp32_product(*operands, out, room.losses[-1], (least, _MOST), shift)
+        return _combined(out, epilogue, target), room.losses
 
-    def bound(self, losses: Tensor) -> tuple[str, float]:
-        """What a `run` took, "fp16", "tf32" or "fp32", and the r that all entries keep; waits for the device.
-
-        For "fp32" that is the bound of sums in FP32 where nothing over- or underflows.
-        """
-        for scheme, most, own in zip(self.schemes, self.most_lost, losses.cpu()):
-            lost = _lost(own)
+    def verdict(self, losses: list[list[int]]) -> Verdict:
+        """Which choice was taken for these losses, and its bound; for FP32 sums, where nothing over- or underflows."""
+        p = self.plan.problem
+        for sums, most, own in zip(self.sums, self.most_lost, losses, strict=True):
+            lost, scheme = sum(own) - 2, sums.scheme
             if 0 <= lost <= most:
-                unit = unit_of(self.model, scheme.product)
-                return scheme.product, float(scheme.worst_case(unit, self.problem.k, lost))
-        return "fp32", native_bound(self.problem.k, FP32.u)
+                bound = scheme.worst_case(sums.unit, p.k, lost)
+                if p.narrow is not None:
+                    bound = scheme.exact_words_bound(sums.unit, p.k)
+                block = scheme.block_length(sums.unit, p.k)
+                return Verdict(scheme, float(bound), len(scheme.pair_errors(sums.unit, p.k)), block)
+        return Verdict(self.plan.choices[-1], native_bound(p.k, FP32.u), 1, p.k)

@@ -71,9 +71,19 @@ class WordScheme(Scheme):
         """The bits that scaled float32 operands may lose together with an error of at most r |A||B|; -1 for none."""
         return _most_lost(self, unit, k, r)
 
+    def exact_words_bound(self, unit: Accumulation, k: int) -> float:
+        """r for operands that are single words of the format, none of them subnormal after the scaling."""
+        return self.pair_errors(unit, k)[0, 0]
+
     def block_length(self, unit: Accumulation, k: int) -> int:
         """Inner length of a sum inside the unit."""
         raise NotImplementedError
+
+    def unit_on(self, engine: Engine, problem: Problem) -> Accumulation:
+        """How the engine adds the products of words, by one kernel for all of them or one by one."""
+        spec = product_spec(engine, self.product, type(self).__name__)
+        sums = engine.word_sums(self, max(problem.terms, 1))
+        return engine.accumulation(spec.operand) if sums is None else sums.unit
 
     def sum_products(self, plan: Plan, a: Array, b: Array, engine: Engine) -> Array:
         """The sum of the kept products of the stored words, in the accumulator's format."""
@@ -87,7 +97,7 @@ class WordScheme(Scheme):
                 f"{self}: FP32 words are for operands of 53 bits, {problem.dtype} has 24; "
                 "Native(product='fp64') adds its exact products in float64"
             )
-        unit = engine.accumulation(spec.operand)
+        unit = self.unit_on(engine, problem)
         terms = max(problem.terms, 1)
         errors = self.pair_errors(unit, terms)
         if (least := relative_error(self.splitting, errors, (False, False))) > target.r and problem.terms:
@@ -140,10 +150,12 @@ class WordScheme(Scheme):
 
     def multiply(self, plan: Plan, left: Split, right: Split, engine: Engine, shift: int) -> Product:
         """Rounded products of words, scaled back; entries whose sums overflowed are not settled."""
-        problem = plan.problem
-        spec = product_spec(engine, self.product, type(self).__name__)
-        unit = engine.accumulation(spec.operand)
-        sums = self.sum_products(plan, left.parts, right.parts, engine)
+        problem, unit = plan.problem, self.unit_on(engine, plan.problem)
+        whole = engine.word_sums(self, problem.terms)
+        if whole is None:
+            sums = self.sum_products(plan, left.parts, right.parts, engine)
+        else:
+            sums = whole(left.parts, right.parts)
         errors = self.pair_errors(unit, problem.terms)
         settled, bound = np.isfinite(sums), math.inf
         if plan.judged:

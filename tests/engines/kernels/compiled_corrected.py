@@ -15,6 +15,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from hifigemm.engines.kernels import corrected
+from hifigemm.engines.kernels.corrected_tiles import valid_tiles
 from hifigemm.engines.kernels.launch import shared_layout
 from hifigemm.engines.kernels.tiles import Gpu, Tile
 
@@ -76,7 +77,7 @@ def restarts(tile: Tile, kernel) -> tuple[int, int]:
 def main(arch: int) -> None:
     gpu = Gpu("", (arch // 10, arch % 10), 132, SHARED[arch], SHARED[arch])
     for fmt, block in (("fp16", 64), ("tf32", 32)):
-        for tile in corrected.valid_tiles(gpu, fmt, block):
+        for tile in valid_tiles(gpu, fmt, block):
             kernel = hopper(tile, fmt) if tile.kernel == "hopper" else plain(tile, fmt, arch)
             found, expected = restarts(tile, kernel)
             spills = len(re.findall(r"\b(?:STL|LDL)\b", kernel.asm["sass"]))

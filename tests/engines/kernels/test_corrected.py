@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -14,8 +15,10 @@ import pytest
 import torch
 
 import hifigemm as hg
-from hifigemm.engines.kernels.corrected import BLOCKS, corrected_product, tile_for, valid_tiles
-from hifigemm.engines.kernels.tiles import Gpu, gpu_of
+from hifigemm.engines.kernels import corrected_tiles
+from hifigemm.engines.kernels.corrected import BLOCKS, corrected_product
+from hifigemm.engines.kernels.corrected_tiles import WordShape, candidates, is_valid, tile_for, valid_tiles
+from hifigemm.engines.kernels.tiles import Gpu, Tile, gpu_of
 from hifigemm.engines.kernels.words import new_losses, split_words
 from hifigemm.formats import BF16, FP16, TF32
 from hifigemm.numerics.accumulation import add_outside, in_any_order
@@ -64,6 +67,10 @@ def simulated(a, b, fmt, block, model, *, chained=False, shift=0):
     with np.errstate(over="ignore"):
         sums = main + correction * np.float32(2.0**-splitting.low_shift)
         return scale_by_power(sums.astype(np.float64) + 0.0, units[0] + units[1] + shift).astype(np.float32)
+
+
+def cube(n, fmt="fp16", block=64):
+    return WordShape(n, n, n, 1, fmt, block)
 
 
 def uniform(rng, *shape):
@@ -162,7 +169,7 @@ def test_short_operands_take_one_product(dtype):
     rng = np.random.default_rng(4)
     a, b = (torch.from_numpy(uniform(rng, 1, *shape)).to(dtype) for shape in ((70, 150), (150, 40)))
     splitting = Splitting(FP16 if dtype is torch.float16 else BF16, 2, "nearest", 0)
-    left, right = split_words([(a.to(DEVICE), 2), (b.to(DEVICE), 1)], splitting, 15)
+    left, right = split_words([(a.to(DEVICE), 2), (b.to(DEVICE), 1)], splitting, None)
     out = torch.empty((1, 70, 40), device=DEVICE)
     corrected_product(left, right, out)
     a, b = a.float().numpy(), b.float().numpy()
@@ -223,10 +230,40 @@ def test_empty_products(m, n, k):
 
 def test_small_problems_take_small_tiles():
     """More tiles than the two fifths of the SMs that 128 x 128 would occupy at n = 1024."""
-    assert tile_for((1, 8192, 8192), H200, "fp16", 64).block_n == 128
-    small = tile_for((1, 1024, 1024), H200, "fp16", 64)
-    assert (small.kernel, small.block_m, small.block_n) == ("hopper", 128, 64)
+    for gpu in (H200, replace(H200, name="NVIDIA H100")):  # known, and by arithmetic
+        assert tile_for(cube(8192), gpu).block_n == 128
+        small = tile_for(cube(1024), gpu)
+        assert (small.kernel, small.block_m, small.block_n) == ("hopper", 128, 64)
+    assert tile_for(cube(1024), H200, plain=True).kernel == "triton"
     assert all(t.kernel == "triton" for t in valid_tiles(H200, "fp16", 64, plain=True))
+
+
+def test_searches_try_valid_tiles_only():
+    for fmt in BLOCKS:
+        for block in BLOCKS[fmt]:
+            found = candidates(cube(1024, fmt, block), H200)
+            assert len(set(found)) == len(found)
+            assert set(valid_tiles(H200, fmt, block)) <= set(found)
+            assert all(is_valid(t, H200, fmt, block) for t in found)
+    tile = tile_for(cube(4096), H200)
+    for change in ({"stages": 9}, {"block_k": 32}, {"block_n": 96}, {"group": 0}, {"kernel": "other"}):
+        assert not is_valid(replace(tile, **change), H200, "fp16", 64)
+    assert not is_valid(tile, replace(H200, capability=(8, 0)), "fp16", 64)
+
+
+def test_what_a_search_kept_is_taken_where_it_is_valid(monkeypatch):
+    kept = Tile("hopper", 128, 32, 64, 2, 4, 16)
+    for tile, taken in ((kept, kept), (replace(kept, stages=99), None), (None, None)):
+        tile_for.cache_clear()
+        monkeypatch.setattr(corrected_tiles, "kept_tile", lambda *_, tile=tile: tile)
+        found = tile_for(cube(4096), H200)
+        assert found == (taken or Tile("hopper", 128, 128, 64, 3, 4))
+    tile_for.cache_clear()
+
+
+def test_classes_of_shapes_print_what_shares_a_tile():
+    assert cube(1000).kind == cube(1024).kind == "1024 1024 1024 x 1 fp16 words by 64"
+    assert len({cube(512).kind, cube(1024).kind, cube(1024, "tf32", 32).kind, cube(1024, "fp16", 32).kind}) == 4
 
 
 @pytest.mark.slow
@@ -271,7 +308,7 @@ class TestOnGpu:
         a, b = (x[None] for x in make_pair(family, 70, 200, 60, np.float32))
         for block in BLOCKS[fmt]:
             for plain in (False, True):
-                tile = tile_for((1, 70, 60), gpu_of(torch.device(DEVICE)), fmt, block, plain)
+                tile = tile_for(WordShape(70, 60, 200, 1, fmt, block), gpu_of(torch.device(DEVICE)), plain)
                 got = product(a, b, fmt, block=block, config=tile)
                 want = simulated(a, b, fmt, block, _model()[0])
                 np.testing.assert_array_equal(got, want, err_msg=f"{tile}, block {block}")

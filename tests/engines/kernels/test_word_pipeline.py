@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
+import logging
+from contextlib import nullcontext
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
 import hifigemm as hg
-from hifigemm.accuracy import NOTHING_STATED
+from hifigemm import api, libraries
+from hifigemm.accuracy import NOTHING_STATED, resolve
+from hifigemm.engine import Verdict
 from hifigemm.engines import engine_for
 from hifigemm.engines.device_array import unwrap, wrap
+from hifigemm.engines.numpy_engine import NumpyEngine
 from hifigemm.engines.repetition import repeated
-from hifigemm.engines.word_pipeline import RangedProduct, ranged_product, whole_product, word_product
+from hifigemm.engines.torch_engine import CudaEngine
+from hifigemm.engines.word_pipeline import ChosenProduct, word_product
+from hifigemm.engines.word_sums import word_sums
+from hifigemm.formats import BF16, FP16, FP32
+from hifigemm.numerics.bounds import native_bound
 from hifigemm.numerics.epilogue import PLAIN, Epilogue
 from hifigemm.numerics.tensor_core import H100, V100
 from hifigemm.plan import Problem
+from hifigemm.planning import Options, known_plan
+from hifigemm.select import words_plan
 from hifigemm.study.matrices import EXPONENT_FAMILIES, exponent_family
 from hifigemm.study.reference import meets_promise
 
@@ -57,7 +69,7 @@ def test_values_epilogue_and_stacks_are_those_of_the_scheme(scheme):
     rng = np.random.default_rng(1)
     a, b, c = uniform(rng, 1, 21, 70), uniform(rng, 2, 70, 18), uniform(rng, 2, 21, 18)
     a[0, 3, 5] = np.inf
-    multiply = whole_product(planned(scheme, a, b), H100)
+    multiply = word_product(planned(scheme, a, b), H100)
     want = hg.gemm(a, b, c, alpha=0.3 * 2, beta=-1.5, scheme=scheme, engine="simulated-h100")
     x, y, z = on_device(a, b, c)
     target = wrap(torch.empty((2, 18, 21), device=DEVICE).transpose(1, 2))
@@ -77,7 +89,7 @@ def test_bits_do_not_depend_on_the_workspace():
     whole, parts = (planned(hg.Corrected(), a, b, workspace=limit) for limit in (2**28, 2**16))
     assert whole.block_shape == (3, 40, 50) != parts.block_shape
     values = [
-        unwrap(whole_product(p, H100)(*on_device(a, b), 0, PLAIN, (None, None), None)).cpu() for p in (whole, parts)
+        unwrap(word_product(p, H100)(*on_device(a, b), 0, PLAIN, (None, None), None)).cpu() for p in (whole, parts)
     ]
     if DEVICE == "cuda":
         assert torch.equal(*values)
@@ -89,32 +101,258 @@ def test_bound_from_the_losses_holds(family, make_pair):
     """In the interpreter sums are those of FP32 to nearest, which err less than those of the unit."""
     for product in ("fp16", "tf32"):
         a, b = (x[None] for x in make_pair(family, 9, 130, 8, np.float32))
-        plan = planned(hg.Corrected(product), a, b, states_bound=True)
-        assert whole_product(plan, H100) is None
-        multiply = word_product(plan, H100)
-        values, losses = multiply.run(*on_device(a, b), 0, PLAIN)
-        bound = multiply.bound(losses)
+        values, verdict = word_product(planned(hg.Corrected(product), a, b, states_bound=True), H100).judge(
+            *on_device(a, b), 0, PLAIN, None
+        )
+        bound = verdict().bound
         assert np.isfinite(bound) or family not in ("uniform", "phi_4")
         if np.isfinite(bound):
             assert meets_promise(unwrap(values).cpu().numpy()[0], a[0], b[0], bound).all()
 
 
-@pytest.mark.parametrize("family", [*EXPONENT_FAMILIES, "uniform", "wide"])
-def test_words_are_chosen_by_the_exponents(family):
-    rng = np.random.default_rng(3)
+@pytest.mark.parametrize(
+    "scheme",
+    [
+        hg.Corrected(),
+        hg.Corrected("tf32", block=16),
+        hg.Corrected(scale=False, block=64),
+        hg.Multiword("fp16", 1, 1),
+        hg.Multiword("tf32", 1, 1, accumulate="blocked", scale=False, block=32),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("k", [1, 16, 70])
+def test_sums_of_given_words_are_those_of_the_scheme(scheme, k):
+    rng = np.random.default_rng(6)
+    a, b = uniform(rng, 3, 11, k), uniform(rng, 1, k, 9)
+    engine, count = engine_for("simulated-h100"), scheme.splitting.num_words
+    plan = planned(scheme, a, b)
+    left, right = (scheme.split(plan, x, side, None, engine) for x, side in ((a, "left"), (b, "right")))
+    assert left.parts.shape == (3, 11, count * k)
+    sums = word_sums(scheme, k, H100)
+    assert sums.unit == engine.accumulation(scheme.splitting.fmt)
+    got = unwrap(sums(*on_device(left.parts, right.parts))).cpu().numpy()
+    want = scheme.sum_products(plan, left.parts, right.parts, engine)
+    scale = np.abs(left.parts).max() * np.abs(right.parts).max() * k
+    np.testing.assert_allclose(got, want, rtol=0, atol=1e-5 * scale)
+
+
+class Tensors(CudaEngine):
+    """The engine of a GPU like an H100, with tensors wherever kernels run."""
+
+    device = "interpreted"
+    model = H100
+    word_costs = 0.5
+
+    def __init__(self):
+        super().__init__(torch.device(DEVICE))
+
+    @property
+    def costs(self):
+        times = {"native_seconds": 1.0, "word_seconds": self.word_costs, "residue_seconds": 9.0}
+        return SimpleNamespace(**{name: lambda *_, t=t: t for name, t in times.items()})
+
+
+ENGINE = Tensors()
+
+
+@pytest.fixture(autouse=True)
+def no_capture(monkeypatch):
+    """PyTorch for CPUs cannot tell."""
+    if DEVICE == "cpu":
+        monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+
+
+@pytest.fixture
+def tensors(monkeypatch):
+    """CPU tensors are multiplied as those of a GPU are."""
+    if DEVICE == "cpu":
+        monkeypatch.setattr(libraries.Library, "on_host", property(lambda self: self.name == "numpy"))
+        monkeypatch.setattr(libraries.Library, "active", lambda self: nullcontext())
+    monkeypatch.setattr(api, "engine_for", lambda *_: ENGINE)
+    return lambda *arrays: [unwrap(x) for x in on_device(*arrays)]
+
+
+def pair(family, rng, m=9, k=200, n=8):
     if family == "wide":
-        a, b = (np.ldexp(uniform(rng, *s), rng.integers(-70, 60, s)).astype(np.float32) for s in ((9, 200), (200, 8)))
-    elif family == "uniform":
-        a, b = uniform(rng, 9, 200), uniform(rng, 200, 8)
-    else:
-        a, b = exponent_family(rng, family, 9, 200, 8)
-    multiply = ranged_product(Problem(1, 9, 8, 200, SINGLE), H100, WORDS)
-    values, losses = multiply.run(*on_device(a[None], b[None]), 0, PLAIN)
-    taken, bound = multiply.bound(losses)
-    expected = {"uniform": "fp16", "wide": "fp32"}.get(family, taken)
-    assert taken == expected
-    assert bound <= 200 * 2.0**-24 * 1.001
-    assert meets_promise(unwrap(values).cpu().numpy()[0], a, b, bound).all()
+        return tuple(np.ldexp(uniform(rng, *s), rng.integers(-70, 60, s)).astype(np.float32) for s in ((m, k), (k, n)))
+    if family == "uniform":
+        return uniform(rng, m, k), uniform(rng, k, n)
+    return exponent_family(rng, family, m, k, n)
+
+
+@pytest.mark.parametrize("family", [*EXPONENT_FAMILIES, "uniform", "wide"])
+def test_auto_takes_the_words_that_hold_the_exponents(family, tensors):
+    a, b = pair(family, np.random.default_rng(3))
+    x, y = tensors(a, b)
+    c, report = hg.matmul(x, y, return_report=True)
+    assert torch.equal(c, hg.matmul(x, y))
+    if family in ("uniform", "wide"):
+        assert report.scheme == {"uniform": hg.Corrected("fp16"), "wide": hg.Native()}[family]
+    assert report.native == (report.scheme == hg.Native())
+    assert report.num_products == (1 if report.native else 3)
+    assert report.bound <= 200 * 2.0**-24 * 1.001
+    assert meets_promise(c.cpu().numpy(), a, b, report.bound).all()
+    if not report.native:
+        assert f"{report.scheme.product.upper()} words taken" in report.reason
+        assert torch.equal(c, hg.matmul(x, y, scheme=report.scheme))
+
+
+def test_auto_is_asked_only_where_somebody_listens(tensors, monkeypatch, caplog):
+    asked = []
+    monkeypatch.setattr(
+        ChosenProduct, "verdict", lambda self, losses: asked.append(losses) or Verdict(WORDS[1], 1.0, 3, 32)
+    )
+    x, y = tensors(*pair("uniform", np.random.default_rng(4)))
+    hg.matmul(x, y)
+    hg.gemm(x, y, alpha=0.0)
+    assert not asked
+    with caplog.at_level(logging.INFO, "hifigemm"):
+        hg.matmul(x, y)
+    assert "TF32 words taken" in caplog.text
+    assert hg.matmul(x, y, return_report=True)[1].scheme == WORDS[1]
+    assert len(asked) == 2
+
+
+def test_strict_mode_refuses_sums_outside_the_tensor_cores(tensors):
+    rng = np.random.default_rng(5)
+    with hg.strict():
+        hg.matmul(*tensors(*pair("uniform", rng)))
+        with pytest.raises(hg.AccuracyError, match="would fall back to Native"):
+            hg.matmul(*tensors(*pair("wide", rng)))
+
+
+def test_while_a_graph_is_captured_nothing_is_asked(tensors, monkeypatch):
+    x, y = tensors(*pair("uniform", np.random.default_rng(4)))
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    report = hg.matmul(x, y, return_report=True)[1]
+    assert (report.scheme, report.bound) == (WORDS[0], native_bound(200, 2.0**-24))
+    assert "not known while a graph is captured" in report.reason
+    with pytest.raises(hg.PlanError, match="while a graph is captured"):
+        hg.matmul(x, y, scheme="corrected", accuracy=1e-3)
+    with hg.strict(), pytest.raises(hg.AccuracyError, match="would fall back"):
+        hg.matmul(x, y)
+
+
+def test_gemm_out_stacks_and_special_values_under_auto(tensors):
+    rng = np.random.default_rng(7)
+    a, b, c = uniform(rng, 2, 1, 8, 70), uniform(rng, 3, 70, 9), uniform(rng, 9)
+    a[1, 0, 2, 3] = np.inf
+    x, y, z = tensors(a, b, c)
+    out = torch.full((2, 3, 9, 8), 7.0, device=DEVICE).transpose(2, 3)
+    got, report = hg.gemm(x, y, z, alpha=0.3, beta=-2.0, out=out, return_report=True)
+    assert got is out
+    assert report.scheme == WORDS[0]
+    with np.errstate(all="ignore"):
+        want = 0.3 * (a.astype(np.float64) @ b) - 2.0 * c
+    np.testing.assert_allclose(out.cpu().numpy(), want, rtol=0, atol=1e-5)
+
+
+def test_plans_leave_the_choice_to_the_device(tensors):
+    rng = np.random.default_rng(8)
+    a, b = pair("uniform", rng)
+    x, y = tensors(a, b)
+    plan = hg.make_plan(x, y)
+    assert plan.choices == (*WORDS, hg.Native())
+    assert "Corrected(product='tf32'" in str(plan)
+    want, wide = hg.matmul(x, y), tensors(*pair("wide", rng))
+    assert torch.equal(hg.matmul(x, y, plan=plan), want)
+    left = hg.prepare(x, "left", plan=plan)
+    assert left.split is None
+    assert torch.equal(hg.matmul(left, y), want)
+    assert hg.matmul(*wide, plan=plan, return_report=True)[1].native
+    assert hg.matmul(x, y, plan=plan, workspace=100, return_report=True)[1].native
+    assert hg.matmul(x, y, workspace=100, return_report=True)[1].native
+    known = known_plan(plan, plan.problem, Options(None, "auto", None, plan, None, False), NumpyEngine(), 2**28)
+    assert known.scheme == hg.Native()
+
+
+def test_auto_takes_words_only_where_they_are_expected_to_be_quicker(tensors, monkeypatch):
+    x, y = tensors(*pair("uniform", np.random.default_rng(9)))
+    for options, taken in (
+        ({}, WORDS[0]),
+        ({"accuracy": "fp32"}, WORDS[0]),
+        ({"accuracy": 1e-3}, hg.Native()),
+        ({"accuracy": "fp64"}, hg.Native(product="fp64")),
+    ):
+        assert hg.matmul(x, y, return_report=True, **options)[1].scheme == taken
+    monkeypatch.setattr(Tensors, "word_costs", 0.7)
+    assert hg.matmul(x, y, return_report=True)[1].native
+
+
+@pytest.mark.parametrize("scheme", WORDS, ids=str)
+def test_judged_products_are_those_that_are_not(scheme, tensors):
+    """One bound for all entries where that is enough, else a closer look; the values are the same."""
+    rng = np.random.default_rng(10)
+    a, b = pair("uniform", rng)
+    for lost in (0, 40):
+        a[3, 5] = 2.0 ** (-lost - 60)
+        x, y = tensors(a, b)
+        want = hg.matmul(x, y, scheme=scheme)
+        for options in ({}, {"accuracy": 1e-4}):
+            got, report = hg.matmul(x, y, scheme=scheme, return_report=True, **options)
+            torch.testing.assert_close(got, want, rtol=0, atol=1e-6)
+            assert report.bound <= 1e-4
+            assert report.scheme == scheme
+            assert meets_promise(got.cpu().numpy(), a, b, report.bound).all()
+    with pytest.raises(hg.AccuracyError):
+        hg.matmul(x, y, scheme=scheme, accuracy=1e-7)
+
+
+NARROW = [torch.float16, *([torch.bfloat16] if DEVICE == "cuda" else [])]  # the interpreter has no products of BF16
+
+
+@pytest.mark.parametrize("dtype", NARROW)
+def test_narrow_operands_take_one_product(dtype, tensors):
+    rng = np.random.default_rng(11)
+    x, y = (t.to(dtype) for t in tensors(*pair("uniform", rng)))
+    product = "fp16" if dtype is torch.float16 else "bf16"
+    scheme = hg.Multiword(product, 1, 1, accumulate="blocked", block=32)
+    c, report = hg.matmul(x, y, return_report=True)
+    assert (c.dtype, report.scheme, report.num_products) == (torch.float32, scheme, 1)
+    a, b = x.float(), y.float()
+    assert report.bound < 200 * 2.0**-24
+    assert meets_promise(c.cpu().numpy(), a.cpu().numpy(), b.cpu().numpy(), report.bound).all()
+    assert torch.equal(c, hg.matmul(x, y))
+    assert torch.equal(c, hg.matmul(a, b, scheme=scheme))
+    assert torch.equal(-c, hg.gemm(x, y, alpha=-1.0))
+    plan = hg.make_plan(x, y)
+    assert torch.equal(c, hg.matmul(hg.prepare(x, "left", plan=plan), y))
+    # The plan of narrow operands is none of other ones.
+    assert hg.matmul(a, b, plan=plan, return_report=True)[1].scheme == WORDS[0]
+    x[0, 0], y[0, 1] = torch.inf, torch.nan
+    torch.testing.assert_close(hg.matmul(x, y), x.float() @ y.float(), rtol=1e-3, atol=1e-3, equal_nan=True)
+
+
+def test_subnormal_float16_operands_take_words_with_more_exponents(tensors):
+    """In FP16 a subnormal number is aligned like 2**-14, and what lies 25 bits below that is lost."""
+    a, b = np.full((1, 16), 2.0**-24, np.float16), np.full((16, 1), 2.0**-7 * (1 + 2.0**-10), np.float16)
+    a[0, 0], b[0, 0] = 2.0**-23, 1.0
+    a = np.tile(np.concatenate([a, [[*[0.0] * 15, 60000.0]]]).astype(np.float16), (1, 8))
+    a[0], b = np.where(np.arange(128) < 127, a[0], np.float16(60000.0)), np.tile(b, (8, 1))
+    b[-1] = 0.0
+    x, y = tensors(a, b)
+    c, report = hg.matmul(x, y, return_report=True)
+    assert report.scheme == hg.Multiword("tf32", 1, 1, accumulate="blocked", block=32)
+    exact = a.astype(np.float64) @ b.astype(np.float64)
+    assert (np.abs(c.cpu().numpy() - exact) <= (report.bound + 2.0**-24) * np.abs(exact)).all()
+
+
+def test_narrow_operands_go_through_float32_otherwise(tensors):
+    rng = np.random.default_rng(12)
+    a, b = (x.astype(np.float16) for x in pair("uniform", rng))
+    x, y = tensors(a, b)
+    wide = [t.float() for t in (x, y)]
+    for options in ({"accuracy": "fp64"}, {"scheme": hg.Corrected()}, {"accuracy": 1e-3}):
+        assert torch.equal(hg.matmul(x, y, **options), hg.matmul(*wide, **options))
+    for other, dtype in (
+        (torch.float32, torch.float32),
+        (torch.float64, torch.float64),
+        (torch.bfloat16, torch.float32),
+    ):
+        c = hg.matmul(x, y.to(other), accuracy=1e-3)
+        assert c.dtype is dtype
+        assert torch.equal(c, hg.matmul(x.to(dtype), y.to(other).to(dtype), accuracy=1e-3))
 
 
 def test_what_the_kernels_do_not_have_is_left_to_the_steps():
@@ -123,14 +361,20 @@ def test_what_the_kernels_do_not_have_is_left_to_the_steps():
         assert word_product(planned(scheme, a, b), H100) is None
     assert word_product(planned(hg.Corrected(block=100), a, b), H100) is None
     short = planned(hg.Corrected(block=100), a[..., :40], b[:, :40])
-    assert word_product(short, H100).block == 64
+    assert word_product(short, H100).sums.block == 64
     assert word_product(planned(hg.Corrected(), a, b), V100) is None
 
 
-def test_products_of_few_terms_are_better_in_fp32():
-    assert ranged_product(Problem(1, 4, 4, 32, SINGLE), H100, WORDS) is None
-    assert isinstance(ranged_product(Problem(1, 4, 4, 128, SINGLE), H100, WORDS), RangedProduct)
-    assert ranged_product(Problem(1, 4, 4, 128, np.dtype(np.complex64)), H100, WORDS) is None
+@pytest.mark.parametrize("narrow", [None, FP16, BF16])
+def test_products_of_few_terms_are_better_in_fp32(narrow):
+    def plan(k, dtype=SINGLE, engine=ENGINE):
+        problem = Problem(1, 4, 4, k, dtype, narrow)
+        return words_plan(problem, resolve(None, FP32, k), engine, 2**28)
+
+    assert plan(32 if narrow is None else 8) is None
+    assert plan(128 if narrow is None else 64).choices
+    assert plan(128, np.dtype(np.complex64)) is None
+    assert plan(128, engine=NumpyEngine()) is None
 
 
 @pytest.mark.gpu
@@ -143,9 +387,9 @@ def test_repeated_products_are_those_of_the_plan(scheme, m, k, n):
         x, y = on_device(uniform(rng, 1, m, k), uniform(rng, 1, k, n))
         target = wrap(torch.empty((1, m, n), device=DEVICE)) if given else None
         for _ in range(3):  # the first one compiles
-            again = repeated(whole_product(plan, H100), plan, (x, y), (x, y), (m, n), target)
+            again = repeated(word_product(plan, H100), plan, (x, y), (x, y), (m, n), target)
         u, v = on_device(uniform(rng, 1, m, k), uniform(rng, 1, k, n))
-        want = unwrap(whole_product(plan, H100)(u, v, 0, PLAIN, (None, None), None))
+        want = unwrap(word_product(plan, H100)(u, v, 0, PLAIN, (None, None), None))
         made = torch.empty((1, m, n), device=DEVICE) if given else None
         got = again(unwrap(u), unwrap(v), made)
         assert torch.equal(got.reshape(1, m, n), want)
@@ -157,4 +401,4 @@ def test_copied_operands_are_not_repeated():
     a, b = uniform(rng, 1, 8, 9), uniform(rng, 1, 9, 7)
     x, y, copied = on_device(a, b, a)
     plan = planned(hg.Corrected(), a, b)
-    assert repeated(whole_product(plan, H100), plan, (copied, y), (x, y), (8, 7), None) is None
+    assert repeated(word_product(plan, H100), plan, (copied, y), (x, y), (8, 7), None) is None

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from hifigemm.engines.kernels import words as kernels
-from hifigemm.engines.kernels.words import FLOOR, NOT_FINITE, new_losses, split_words
+from hifigemm.engines.kernels.words import FLOOR, NOT_FINITE, Room, new_losses, split_words
 from hifigemm.formats import BF16, FP16, TF32
 from hifigemm.numerics.bits import largest_exponent, scale_by_power
 from hifigemm.numerics.word_bounds import safe_exponent
@@ -169,14 +169,33 @@ def test_unsupported_operands_are_refused():
 @pytest.mark.parametrize(("dtype", "fmt"), [(torch.float16, FP16), (torch.bfloat16, BF16), (torch.bfloat16, TF32)])
 def test_one_word_holds_short_operands(dtype, fmt, device):
     x = torch.tensor(np.random.default_rng(5).standard_normal((1, 6, 20)), dtype=dtype, device=device)
-    x[0, 0, :3] = torch.tensor([0.0, torch.finfo(dtype).tiny, torch.finfo(dtype).max])
+    x[0, 0, :2], x[0, 1, 2] = torch.tensor([0.0, torch.finfo(dtype).tiny]), torch.finfo(dtype).max
     rounding = "nearest-away" if fmt is TF32 else "nearest"
     ((words, lost),) = split([(x, 2)], Splitting(fmt, 2, rounding), 54 if fmt is TF32 else 15)[:1]
     assert words.parts.shape[1] == 1
-    least = np.frexp(torch.finfo(dtype).tiny)[1] - 1 + (-words.exponents.min().item())
+    scaled = x.double() * 2.0 ** -words.exponents.double()[:, :, None]
+    assert torch.equal(words.parts[:, 0, :, :20].double(), scaled)
+    least = np.frexp(scaled[scaled != 0].abs().min().item())[1] - 1
     assert lost == 1 + max(0, safe_exponent(words.splitting, FLOOR) - least)
-    value = words.parts[:, 0, :, :20].double() * 2.0 ** words.exponents.double()[:, :, None]
-    assert torch.equal(value, x.double())
+
+
+@pytest.mark.parametrize("device", where_devices)
+def test_splits_share_a_room(device):
+    """The words of the second split lie where those of the first did; what programs exchange is zero for both."""
+    rng = np.random.default_rng(6)
+    shapes = ((1, 3, 8200), 2), ((2, 8200, 2), 1)
+    sides = [(torch.from_numpy(mixed(rng, shape)).to(device), axis) for shape, axis in shapes]
+    splits = [(SPLITTINGS[0], 15), (SPLITTINGS[3], 50)]
+    room = Room(sides, splits)
+    for (splitting, top), found in zip(splits, room.losses, strict=True):
+        apart = new_losses(sides[0][0].device)
+        want = split_words(sides, splitting, top, found=apart)
+        got = split_words(sides, splitting, top, found=found, room=room)
+        for x, y in zip(got, want, strict=True):
+            assert torch.equal(x.parts, y.parts)
+            assert torch.equal(x.exponents, y.exponents)
+        assert torch.equal(found, apart)
+    assert got[0].parts.data_ptr() == room._words.data_ptr()
 
 
 @pytest.mark.parametrize("device", where_devices)

@@ -1,4 +1,4 @@
-"""alpha T + beta C in place, for rounded products T: numerics.epilogue.combine of float32 on the device."""
+"""alpha T + beta C in place, for rounded products T: numerics.epilogue.combine on the device."""
 
 # Kernels are untyped.
 # mypy: disable-error-code="no-untyped-def"
@@ -48,7 +48,7 @@ def _combine_kernel(
     if HAS_C:
         where = c + z * c_batch + (at // columns) * c_row + (at % columns) * c_col
         y = tl.load(where, mask=inside, other=0.0).to(tl.float64)
-    tl.store(place, combine(x, y, alpha, beta, HAS_C, FUSED).to(tl.float32), mask=inside)
+    tl.store(place, combine(x, y, alpha, beta, HAS_C, FUSED).to(t.dtype.element_ty), mask=inside)
 
 
 _launch: Any = Launch(_combine_kernel)
@@ -63,9 +63,9 @@ def combine_in_place(t: torch.Tensor, alpha: float, beta: float, c: torch.Tensor
 
     Parameters
     ----------
-    t : float32 tensor (batch, m, n), contiguous
+    t : float32 or float64 tensor (batch, m, n), contiguous
     alpha, beta : float
-    c : float32 tensor of the shape of t, any strides, or None
+    c : tensor of the dtype and shape of t, any strides, or None
     """
     if t.numel() == 0:
         return

@@ -20,20 +20,20 @@ time is the same sum and cannot be.
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
-from functools import cache, lru_cache
+from functools import cache
 from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 
+from hifigemm.engines.kernels.corrected_tiles import WordShape, tile_for, valid_tiles
 from hifigemm.engines.kernels.launch import Launch
-from hifigemm.engines.kernels.tiles import Gpu, Tile, gpu_of
+from hifigemm.engines.kernels.tiles import Tile, gpu_of
 from hifigemm.engines.kernels.words import ALL_LOSSES, NOT_FINITE, Words
 from hifigemm.engines.kernels.words_kernels import losses_in_range
 
-__all__ = ["BLOCKS", "WHOLE_BLOCK", "corrected_product", "tile_for", "valid_tiles"]
+__all__ = ["BLOCKS", "WHOLE_BLOCK", "corrected_product"]
 
 _logger = logging.getLogger("hifigemm")
 
@@ -43,17 +43,6 @@ WHOLE_BLOCK = {"fp16": 64, "bf16": 64, "tf32": 32}
 """Four instructions."""
 
 _NOT_FINITE = tl.constexpr(NOT_FINITE)
-_HOPPER_RATES = {(128, 128): 1.0, (128, 64): 0.85, (128, 32): 0.5}
-_PLAIN_RATES = {
-    (128, 128, 8): 0.7,
-    (128, 64, 8): 0.6,
-    (64, 128, 8): 0.6,
-    (64, 64, 4): 0.5,
-    (64, 32, 4): 0.3,
-    (32, 32, 2): 0.2,
-}
-"""(block_m, block_n) or (block_m, block_n, warps): rate relative to the Hopper tile 128x128, which makes 210 to 220
-TFLOP/s with two FP16 words on an H200 at n = 4096. The others are estimates."""
 
 
 @triton.jit
@@ -198,39 +187,6 @@ def _corrected_kernel(
 _launch: Any = Launch(_corrected_kernel)
 
 
-def _stages(tile: Tile, word_bytes: int, shared: int) -> int:
-    """Stages of the ring that fit, for two words an operand."""
-    stage = 2 * (tile.block_m + tile.block_n) * tile.block_k * word_bytes
-    return min(8 if tile.kernel == "hopper" else 3, (shared - 1024) // stage)
-
-
-def valid_tiles(gpu: Gpu, fmt: str, block: int, *, plain: bool = False) -> dict[Tile, float]:
-    """The tiles that a GPU has room for, with their estimated rates; `plain` leaves the Hopper kernel out."""
-    width = 4 if fmt == "tf32" else 2
-    found: dict[Tile, float] = {}
-    if gpu.capability == (9, 0) and not plain:
-        found |= {Tile("hopper", bm, bn, block, 0, 4): rate for (bm, bn), rate in _HOPPER_RATES.items()}
-    for (bm, bn, warps), rate in _PLAIN_RATES.items():
-        if bm * bn * 3 <= 32 * warps * {9: 192, 10: 128}.get(gpu.capability[0], 96):  # registers of S, P and D
-            found[Tile("triton", bm, bn, block, 0, warps)] = rate
-    sized = {replace(t, stages=_stages(t, width, gpu.shared_per_block)): rate for t, rate in found.items()}
-    return {tile: rate for tile, rate in sized.items() if tile.stages >= 2}
-
-
-@lru_cache(maxsize=4096)
-def tile_for(shape: tuple[int, int, int], gpu: Gpu, fmt: str, block: int, plain: bool = False) -> Tile:
-    """The tile with the least predicted time for (batch, m, n), the larger one among equals."""
-    batch, m, n = shape
-    rates = valid_tiles(gpu, fmt, block, plain=plain)
-
-    def cost(tile: Tile) -> tuple[float, int]:
-        count = batch * -(-m // tile.block_m) * -(-n // tile.block_n)
-        area = tile.block_m * tile.block_n
-        return -(-count // gpu.num_sms) * area / rates[tile], -area
-
-    return min(rates, key=cost)
-
-
 @cache
 def _hopper(device: torch.device) -> Any:
     """The module of the Hopper kernel where it runs, else None; Gluon's interface differs between Triton versions."""
@@ -287,7 +243,8 @@ def corrected_product(
         return
     hopper = _hopper(out.device)
     if config is None:
-        config = tile_for(tuple(out.shape), gpu_of(out.device), fmt, block, hopper is None)
+        shape = WordShape(left.vectors, right.vectors, left.k, out.shape[0], fmt, block)
+        config = tile_for(shape, gpu_of(out.device), hopper is None)
     options: dict[str, Any] = {"chained": chained, "in_fp32": fmt == "fp16", "shift": shift, "losses": losses}
     options |= {"gate": None if losses == ALL_LOSSES else left.losses, "operands": operand_arguments(operands)}
     if config.kernel == "hopper":

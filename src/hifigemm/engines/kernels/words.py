@@ -2,7 +2,7 @@
 
 Words lie with k innermost for both operands, (batch, words, vectors, k_pitch) with zeros beyond k. One launch makes
 the words of both operands, and reads them once; see words_kernels.py. One more before it clears what the programs of
-vectors longer than a tile exchange.
+vectors longer than a tile exchange; a `Room` does so once for several splits.
 
 The scaled entry is y = 2**(T - e) x with e the smallest integer such that |x| < 2**e in the whole vector. FP32 holds
 y but for entries 2**-170 below the largest one, where TF32 and BF16 words could see the difference: these entries are
@@ -11,6 +11,7 @@ rounded to odd, which changes no later rounding. All other steps of the splittin
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -27,7 +28,7 @@ from hifigemm.formats import BF16, FP16, TF32, Format
 from hifigemm.numerics.word_bounds import safe_exponent
 from hifigemm.numerics.words import Splitting
 
-__all__ = ["ALL_LOSSES", "FLOOR", "NOT_FINITE", "Words", "k_pitch", "new_losses", "split_words"]
+__all__ = ["ALL_LOSSES", "FLOOR", "NOT_FINITE", "STORED", "Room", "Words", "k_pitch", "new_losses", "split_words"]
 
 NOT_FINITE: int = words_kernels.NOT_FINITE.value
 """Exponent of a vector that holds an Inf or NaN; its words are zeros."""
@@ -37,7 +38,7 @@ FLOOR = -124
 ALL_LOSSES = (-(2**31), 2**31 - 1)
 """Any number of bits."""
 
-_STORED = {"fp16": torch.float16, "bf16": torch.bfloat16, "tf32": torch.float32}
+STORED = {"fp16": torch.float16, "bf16": torch.bfloat16, "tf32": torch.float32}
 _FORMAT = {torch.float16: FP16, torch.bfloat16: BF16}
 _LARGEST_TOP = {"fp16": 15, "bf16": 126, "tf32": 126}
 """Scaled entries below 2**this round to no more than the largest number of the format."""
@@ -91,6 +92,42 @@ def new_losses(device: torch.device) -> torch.Tensor:
     return torch.zeros((2,), dtype=torch.int32, device=device)
 
 
+class Room:
+    """Memory for several splits of the same operands, one after the other: each writes over the words of the last one.
+
+    All of it can be recorded, and one launch clears what has to be zero.
+
+    Parameters
+    ----------
+    operands : pairs (tensor, axis)
+        As for `split_words`.
+    splits : pairs (splitting, top)
+
+    Attributes
+    ----------
+    losses : int32 tensor, shape (number of splits, 2)
+        For `found`; cleared.
+    """
+
+    def __init__(self, operands: Sequence[tuple[torch.Tensor, int]], splits: Sequence[tuple[Splitting, int]]) -> None:
+        planned = [[_side(x, axis, *split, True) for x, axis in operands] for split in splits]
+        device, count = operands[0][0].device, 4 * len(splits)
+        self._words = empty((max(sum(side.nbytes for side in sides) for sides in planned),), torch.int8, device)
+        self._zeros = _zeros(count + sum(side.exchanged for sides in planned for side in sides), device)
+        self._used = count
+        self.losses = self._zeros[:count].view(-1, 4)[:, :2]
+
+    def take(self, sides: Sequence[_Side]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """Memory for the words of both operands, and zeros for what their programs exchange."""
+        parts, zeros, at = [], [], 0
+        for side in sides:
+            words = self._words[at : at + side.nbytes].view(STORED[side.splitting.fmt.name])
+            parts.append(words[: math.prod(side.shape)].view(side.shape))
+            zeros.append(self._zeros[self._used : self._used + side.exchanged])
+            at, self._used = at + side.nbytes, self._used + side.exchanged
+        return parts, zeros
+
+
 def split_words(
     operands: Sequence[tuple[torch.Tensor, int]],
     splitting: Splitting,
@@ -99,6 +136,7 @@ def split_words(
     found: torch.Tensor | None = None,
     gate: torch.Tensor | None = None,
     losses: tuple[int, int] = ALL_LOSSES,
+    room: Room | None = None,
 ) -> list[Words]:
     """Words of one or two operands, bit for bit those of `numerics.words.Splitting.split`.
 
@@ -108,40 +146,52 @@ def split_words(
         float32, float16 or bfloat16 tensors of three dimensions and any strides on the current device, and the axis
         of k: 2 for a left operand, 1 for a right one.
     splitting : Splitting
-        FP16 (rounding "nearest" or "zero"), TF32 or BF16. An operand whose dtype one word holds gets one word and no
-        scaling.
+        FP16 (rounding "nearest" or "zero"), TF32 or BF16. An operand whose dtype one word holds gets one word, which
+        is exact where no bits are lost.
     top : int or None
         T: scaled entries lie below 2**T. None does not scale; words then saturate.
     found : int32 tensor, shape (2,), or None
         From `new_losses`: where the bits that operands lose are noted; None does not count them.
     gate : int32 tensor, shape (2,), or None
         Losses of other words of two operands: nothing is done unless they lie together in range(*losses).
+    room : Room, optional
+        Where the words are put; otherwise in memory of their own.
 
     Returns
     -------
     list of Words, one an operand
     """
-    if splitting.fmt.name not in _STORED or (splitting.fmt is FP16 and splitting.rounding == "nearest-away"):
+    if splitting.fmt.name not in STORED or (splitting.fmt is FP16 and splitting.rounding == "nearest-away"):
         raise ValueError(f"no words on the device for {splitting}")
     sides = [_side(x, axis, splitting, top, found is not None) for x, axis in operands]
     k = sides[0].k
     if any(side.k != k for side in sides):
         raise ValueError(f"operands of k = {', '.join(str(side.k) for side in sides)}")
-    made = [_empty(x, side, found) for (x, _), side in zip(operands, sides, strict=True)]
-    workspaces = [_cleared(side, words.exponents) for side, words in zip(sides, made, strict=True)]
-    launches = [("whole", "together", "magnitudes"), ("words",)]
+    device = operands[0][0].device
+    if room is None:
+        parts = [empty(side.shape, STORED[splitting.fmt.name], device) for side in sides]
+        zeros = _zeros(sum(side.exchanged for side in sides), device)
+        workspaces = [zeros[: sides[0].exchanged], zeros[sides[0].exchanged :]]
+    else:
+        parts, workspaces = room.take(sides)
+    made = []
+    for side, own in zip(sides, parts, strict=True):
+        exponents = empty((side.batch, side.vectors), torch.int32, device)
+        made.append(Words(own, exponents, found, k, side.splitting))
+    launches = [("whole", "together", "magnitudes"), ("given",)]
     for stages in launches[: 1 + any(side.form.stage == "magnitudes" for side in sides)]:
         arguments: list[Any] = []
         programs, forms = [], []
         for i, ((x, _), side, words) in enumerate(zip(operands, sides, made, strict=True)):
             form = side.form
-            if "words" in stages and form.stage == "magnitudes":
-                form = replace(form, stage="words")
+            if "given" in stages and form.stage == "magnitudes":
+                form = replace(form, stage="given")
             programs.append(side.programs if form.stage in stages else 0)
             forms.append(form)
-            parts = words.parts.view(torch.int16) if splitting.fmt is BF16 else words.parts
+            target = words.parts.view(torch.int16) if splitting.fmt is BF16 else words.parts
             own = words.exponents if found is None else found[i]
-            arguments += [x, parts, words.exponents, workspaces[i], own, side.vectors, side.batch * side.vectors]
+            zeros = workspaces[i] if side.exchanged else words.exponents
+            arguments += [x, target, words.exponents, zeros, own, side.vectors, side.batch * side.vectors]
             arguments += [*side.strides, side.chunks]
         both = arguments * (3 - len(sides))
         if sum(programs):
@@ -168,6 +218,23 @@ class _Side:
     splitting: Splitting
     form: Form
 
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """Of the words."""
+        return self.batch, self.splitting.num_words, self.vectors, k_pitch(self.k)
+
+    @property
+    def nbytes(self) -> int:
+        """Of the words, up to a multiple of 256."""
+        return -(-math.prod(self.shape) * STORED[self.splitting.fmt.name].itemsize // 256) * 256
+
+    @property
+    def exchanged(self) -> int:
+        """Numbers that programs exchange: the magnitudes of vectors, and arrivals; up to a multiple of 16 bytes."""
+        if self.form.stage == "whole" or not self.programs:
+            return 0
+        return -(-(self.batch * self.vectors + self.programs // self.chunks) // 4) * 4
+
 
 def _side(x: torch.Tensor, axis: int, splitting: Splitting, top: int | None, counts: bool) -> _Side:
     sms = gpu_of(x.device).num_sms if x.is_cuda else 0
@@ -192,7 +259,7 @@ def _planned(
         splitting = replace(splitting, num_words=1)
     block_v, block_k = _tile(batch * vectors, k, splitting.fmt, along_k=stride[axis] == 1 or vectors == 1)
     chunks, panels = -(-k_pitch(k) // block_k), -(-vectors // block_v)
-    scaled = top is not None and not one_word
+    scaled = top is not None
     form = Form(
         kind=splitting.fmt.name,
         num_words=splitting.num_words,
@@ -211,22 +278,12 @@ def _planned(
     return _Side(batch, vectors, k, strides, chunks, batch * panels * chunks, splitting, form)
 
 
-def _empty(x: torch.Tensor, side: _Side, losses: torch.Tensor | None) -> Words:
-    """Room for the words of an operand."""
-    shape = (side.batch, side.splitting.num_words, side.vectors, k_pitch(side.k))
-    parts = empty(shape, _STORED[side.splitting.fmt.name], x.device)
-    exponents = empty((side.batch, side.vectors), torch.int32, x.device)
-    return Words(parts, exponents, losses, side.k, side.splitting)
-
-
-def _cleared(side: _Side, unused: torch.Tensor) -> torch.Tensor:
-    """Zeros for the magnitudes of vectors and for arrivals, where programs exchange them."""
-    if side.form.stage == "whole" or not side.programs:
-        return unused
-    count = side.batch * side.vectors + side.programs // side.chunks
-    zeros = empty((count,), torch.int32, unused.device)
-    _clear((-(-count // 1024),), zeros, count, SIZE=1024, num_warps=4)
-    return zeros
+def _zeros(count: int, device: Any) -> torch.Tensor:
+    """int32 zeros, cleared by a launch that can be recorded."""
+    made = empty((count,), torch.int32, device)
+    if count:
+        _clear((-(-count // 1024),), made, count, SIZE=1024, num_warps=4)
+    return made
 
 
 def _one_word(dtype: torch.dtype, fmt: Format) -> bool:

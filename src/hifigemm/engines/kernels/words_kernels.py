@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import triton
 import triton.language as tl
 
-__all__ = ["NOT_FINITE", "Form", "clear_kernel", "losses_in_range", "split_kernel"]
+__all__ = ["NOT_FINITE", "Form", "clear_kernel", "largest_magnitude", "losses_in_range", "split_kernel"]
 
 NOT_FINITE = tl.constexpr(-(2**30))
 _INFINITE = tl.constexpr(0x7F800000)
@@ -42,7 +42,7 @@ class Form:
         Vectors and entries of a tile.
     even : bool
         Tiles cover the operand exactly.
-    stage : {"whole", "together", "magnitudes", "words"}
+    stage : {"whole", "together", "magnitudes", "given"}
         Vectors lie in one tile; in several, whose programs wait for each other; in several and two launches.
     """
 
@@ -131,9 +131,9 @@ def _store_words(y, at, word_stride, inside, FORM: tl.constexpr):
 
 
 @triton.jit
-def _largest(magnitude, magnitudes, arrivals, exists, chunks, FORM: tl.constexpr):
+def largest_magnitude(magnitude, magnitudes, arrivals, exists, chunks, FORM: tl.constexpr):
     """The largest magnitude of each vector, from all programs that hold a part of it."""
-    if FORM.stage == "words":
+    if FORM.stage == "given":
         size = tl.load(magnitudes, mask=exists, other=0)
     else:
         size = tl.max(magnitude, axis=1)
@@ -182,7 +182,7 @@ def _split_tile(operand, program, k, pitch, top, FORM: tl.constexpr):
         value = tl.load(at, mask=inside, other=0.0, eviction_policy="evict_first").to(tl.float32)
     magnitude = value.to(tl.int32, bitcast=True) & 0x7FFFFFFF
     row = z * vectors + v
-    size = _largest(magnitude, workspace + row, workspace + total + panel, exists, chunks, FORM)
+    size = largest_magnitude(magnitude, workspace + row, workspace + total + panel, exists, chunks, FORM)
     if FORM.stage != "magnitudes":
         finite = size < _INFINITE
         shift = tl.zeros_like(size)
