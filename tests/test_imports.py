@@ -18,10 +18,11 @@ NUMERICS = {*BASE, "numerics"}
 PLAN = {*NUMERICS, "accuracy", "plan"}
 SCHEMES = {*PLAN, "engine", "schemes"}
 ENGINES = {*PLAN, "engine", "engines"}
-FLOW = {*SCHEMES, *ENGINES, "libraries", "select", "driver", "operands", "planning", "information"}
+FLOW = {*SCHEMES, *ENGINES, "libraries", "select", "driver", "operands", "planning", "information", "settings"}
 MAY_IMPORT = {
     "formats": set(),
     "exceptions": set(),
+    "settings": {"exceptions"},
     "numerics": NUMERICS,
     "accuracy": BASE,
     "plan": {*NUMERICS, "accuracy"},
@@ -33,7 +34,7 @@ MAY_IMPORT = {
     "operands": {*PLAN, "libraries"},
     "driver": {*SCHEMES, *ENGINES, "select"},
     "planning": FLOW,
-    "shortcuts": {*PLAN, "engine"},
+    "shortcuts": {*PLAN, "engine", "settings"},
     "information": {*BASE, "engine", "engines", "<root>"},
     "api": {*FLOW, "shortcuts"},
     "study": {"study", "<root>"},

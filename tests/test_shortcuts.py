@@ -16,9 +16,12 @@ from hifigemm.accuracy import NOTHING_STATED
 from hifigemm.driver import multiply
 from hifigemm.engines.numpy_engine import NumpyEngine
 from hifigemm.exceptions import HopeError
+from hifigemm.numerics.epilogue import PLAIN
+from hifigemm.numerics.scaling import lacking_bits
 from hifigemm.plan import Problem
 from hifigemm.schemes import promise
 
+FAST = hg.Ozaki2(scaling="fast")
 OPTIONS = {"accuracy": None, "scheme": "auto", "engine": None, "workspace": None}
 
 
@@ -108,6 +111,14 @@ def test_keys_tell_dtypes_operands_and_aliases_apart(gpu):
     assert len(set(keys)) == len(keys)
 
 
+def test_keys_tell_strict_mode_apart(gpu):
+    a, b = Tensor(), Tensor(address=512)
+    plain = key(a, b)
+    with hg.strict():
+        assert key(a, b) == key(a, b) != plain
+    assert key(a, b) == plain
+
+
 def test_keys_tell_options_apart(gpu):
     a, b = Tensor(), Tensor(address=512)
     keys = [
@@ -166,6 +177,7 @@ def test_keys_tell_outputs_apart(gpu):
         Tensor(address=1032),
         Tensor(address=1024, stride=(1, 4)),
         Tensor(address=1024, shape=(2, 8)),
+        Tensor(address=1024, dtype="float32"),
     ]
     keys = [key(a, b, out) for out in outs]
     assert None not in keys
@@ -177,13 +189,12 @@ def test_keys_tell_outputs_apart(gpu):
     "out",
     [
         Tensor(address=1024, index=1),
-        Tensor(address=1024, dtype="float32"),
         Tensor(address=1024, requires_grad=True),
         Tensor(address=1024, _storage=256),
         Tensor(address=1024, _storage=512),
         np.empty((4, 4)),
     ],
-    ids=["device", "dtype", "gradient", "storage of a", "storage of b", "numpy"],
+    ids=["device", "gradient", "storage of a", "storage of b", "numpy"],
 )
 def test_calls_with_other_outputs_have_no_key(gpu, out):
     assert key(Tensor(), Tensor(address=512), out) is None
@@ -199,14 +210,21 @@ def test_nothing_has_a_key_without_torch(monkeypatch):
 
 
 class RepeatingEngine(NumpyEngine):
-    """Repeats any plan as a plain product that leaves a mark."""
+    """Repeats any plan as a plain product that leaves a mark, and looks by the plain maths."""
 
     def __init__(self):
-        self.asked = []
+        self.asked, self.looks = [], 0
 
     def repeated_product(self, plan, operands, stacks, result_shape, out):
         self.asked.append((plan, result_shape))
         return lambda a, b, out: ("repeated", a, b, out)
+
+    def repeated_look(self, operands, stacks, most):
+        def look(a, b):
+            self.looks += 1
+            return lacking_bits(a.reshape(-1, *a.shape[-2:]), b.reshape(-1, *b.shape[-2:]), most, 16384)
+
+        return look
 
 
 def native_plan(n=4):
@@ -220,32 +238,36 @@ def keep(plan, engine, name="key"):
 
 def test_what_was_kept_is_found_and_logged(caplog):
     engine = RepeatingEngine()
-    assert shortcuts.find("key") is None
+    assert shortcuts.repeat("key", 1, 2, 3) == (None, None)
     keep(native_plan(), engine)
     with caplog.at_level(logging.INFO, "hifigemm"):
-        repeated = shortcuts.find("key")
-    assert repeated(1, 2, 3) == ("repeated", 1, 2, 3)
+        assert shortcuts.repeat("key", 1, 2, 3) == (("repeated", 1, 2, 3), None)
     assert "(4 x 4) @ (4 x 4) float64" in caplog.text
     assert "native product" in caplog.text
-    assert shortcuts.find("another key") is None
+    assert shortcuts.repeat("another key", 1, 2, 3) == (None, None)
+    assert shortcuts.repeat([], 1, 2, 3) == (None, None)
 
 
-def test_plans_that_rest_on_data_and_large_products_are_not_kept():
+def test_plans_that_rest_on_more_than_a_look_and_large_products_are_not_kept():
     engine = RepeatingEngine()
     for plan in (
+        replace(native_plan(), free=True),
         replace(native_plan(), promised=True),
         replace(native_plan(), exact=True),
         replace(native_plan(), promised=True, hopeful=True),
-        native_plan(2**13),
+        native_plan(2**14),
     ):
         keep(plan, engine)
     assert engine.asked == []
-    assert shortcuts.find("key") is None
+    assert shortcuts._kept == {}
 
 
 def test_what_an_engine_does_not_repeat_is_not_kept():
     keep(native_plan(), NumpyEngine())
-    assert shortcuts.find("key") is None
+    assert shortcuts._kept == {}
+    engine = RepeatingEngine()
+    keep(native_plan(), engine)
+    assert (shortcuts._kept, engine.asked) == ({}, [])
 
 
 def test_what_is_kept_does_not_grow_without_end(monkeypatch):
@@ -253,7 +275,7 @@ def test_what_is_kept_does_not_grow_without_end(monkeypatch):
     engine = RepeatingEngine()
     for name in range(10):
         keep(native_plan(), engine, name)
-        assert shortcuts.find(name) is not None
+        assert name in shortcuts._kept
     assert len(shortcuts._kept) <= 3
 
 
@@ -295,8 +317,8 @@ def test_empty_products_and_judged_ones_leave_nothing_wrong(make_pair, monkeypat
     assert shortcuts._kept == {}
 
 
-class GuessingEngine(NumpyEngine):
-    """Residues are cheap, counts are guessed, and native products can be repeated."""
+class GuessingEngine(RepeatingEngine):
+    """Residues are cheap, counts are guessed, and native and whole products can be repeated."""
 
     looks_on_the_way = True
     fused = True
@@ -309,6 +331,7 @@ class GuessingEngine(NumpyEngine):
             return None
 
         def whole(a, b, shift, epilogue, splits, out):
+            self.done.append(plan)
             ratio = promise.error_ratio(a, b, self, self.part, 10**6)
             if plan.hopeful and not plan.scheme.suffices(plan, ratio):
                 raise HopeError(ratio)
@@ -316,24 +339,90 @@ class GuessingEngine(NumpyEngine):
 
         return whole
 
+    def __init__(self):
+        super().__init__()
+        self.done = []
+
     def repeated_product(self, plan, operands, stacks, result_shape, out):
-        return (lambda a, b, out: np.matmul(a, b, out=out)) if plan.scheme == hg.Native() else None
+        self.asked.append((plan, result_shape))
+        if plan.scheme == hg.Native():
+            return lambda a, b, out: np.matmul(a, b, out=out)
+        whole = self.whole_product(plan)
+        return whole and (lambda a, b, out: whole(a[None], b[None], 0, PLAIN, (None, None), None)[0])
 
 
-def test_products_whose_operands_decided_are_planned_each_time(make_pair, assert_same_bits, monkeypatch):
-    keyed(monkeypatch, GuessingEngine())
-    easy, hard = make_pair("uniform", 20, 100, 20), make_pair("phi_8", 20, 100, 20)
-    _, report = hg.matmul(*easy, return_report=True)
-    assert isinstance(report.scheme, hg.Ozaki2)
-    first = hg.matmul(*easy)
-    assert_same_bits(hg.matmul(*easy), first)
-    assert shortcuts._kept == {}
-    assert hg.matmul(*hard, return_report=True)[1].native
+@pytest.fixture
+def kinds(make_pair):
+    """Operands of one shape that take a guess, fewer moduli, more than a guess, and other ways."""
+    names = ("phi_0.1", "integers", "phi_2", "uniform", "zeros", "phi_4", "single_nonzero", "cancelling", "ties")
+    return {name: make_pair(name, 20, 100, 20) for name in names}
 
 
-def test_what_came_before_does_not_change_bits(make_pair, assert_same_bits, monkeypatch):
-    keyed(monkeypatch, GuessingEngine())
-    easy, hard = make_pair("uniform", 20, 100, 20), make_pair("phi_8", 20, 100, 20)
-    first = hg.matmul(*easy)
-    hg.matmul(*hard)
-    assert_same_bits(hg.matmul(*easy), first)
+@pytest.mark.parametrize("options", [{}, {"scheme": FAST}, {"scheme": FAST, "accuracy": 1e-17}], ids=str)
+@pytest.mark.parametrize("accuracy", [None, "correct"])
+def test_what_came_before_does_not_change_bits(kinds, assert_same_bits, monkeypatch, options, accuracy):
+    options = {"accuracy": accuracy} | options
+    want = {}
+    for name, pair in kinds.items():
+        with monkeypatch.context() as patch:
+            patch.setattr("hifigemm.api.engine_for", lambda *args: GuessingEngine())
+            want[name] = hg.matmul(*pair, **options)
+    engine = GuessingEngine()
+    keyed(monkeypatch, engine)
+    for seed in range(3):
+        for name in np.random.default_rng(seed).permutation([*kinds, *kinds]):
+            assert_same_bits(hg.matmul(*kinds[name], **options), want[name])
+    assert list(shortcuts._kept) == [("key", True)]
+    assert engine.looks > 0
+
+
+def test_a_look_finds_the_product_of_its_operands(kinds, monkeypatch):
+    engine = GuessingEngine()
+    keyed(monkeypatch, engine)
+    for name in ("phi_0.1", "integers", "uniform"):
+        hg.matmul(*kinds[name], scheme=FAST)
+    kept = shortcuts._kept["key", True]
+    assert len(kept.products) == 3
+    plans = [plan for plan, *_ in kept.products.values()]
+    assert [plan.hopeful for plan in plans] == [True, False, False]
+    assert [plan.exact for plan in plans] == [False, True, True]
+    monkeypatch.setattr("hifigemm.api._product", None)
+    engine.done.clear()
+    for name, plan in zip(("uniform", "phi_0.1", "integers"), (plans[2], plans[0], plans[1]), strict=True):
+        hg.matmul(*kinds[name], scheme=FAST)
+        assert engine.done.pop() == plan
+
+
+def test_a_guess_that_failed_is_not_made_twice(kinds, assert_same_bits, monkeypatch):
+    engine = GuessingEngine()
+    keyed(monkeypatch, engine)
+    hg.matmul(*kinds["phi_0.1"], scheme=FAST)
+    engine.done.clear()
+    for _ in range(2):
+        c = hg.matmul(*kinds["phi_2"], scheme=FAST)
+        assert [plan.hopeful for plan in engine.done] == [True, False]
+        assert_same_bits(c, hg.matmul(*kinds["phi_2"], scheme=FAST, return_report=True)[0])
+        engine.done.clear()
+    ((plan, *_),) = shortcuts._kept["key", True].products.values()
+    assert plan.hopeful
+
+
+def test_plans_of_many_kinds_of_operands_do_not_grow_without_end(monkeypatch, assert_same_bits):
+    monkeypatch.setattr(shortcuts, "_PLANS", 3)
+    engine = GuessingEngine()
+    keyed(monkeypatch, engine)
+    for bits in (1, 5, 9, 14, 20, 26):
+        a = np.full((4, 4), 2.0**bits - 1)
+        for _ in range(2):
+            assert_same_bits(hg.matmul(a, a, accuracy="correct"), a @ a)
+        assert len(shortcuts._kept["key", True].products) <= 3
+
+
+def test_operands_that_ask_for_the_same_plan_share_its_product(monkeypatch):
+    engine = GuessingEngine()
+    keyed(monkeypatch, engine)
+    for value in (3.0, 7.0):
+        hg.matmul(np.full((4, 4), value), np.ones((4, 4)), accuracy="correct")
+    products = list(shortcuts._kept["key", True].products.values())
+    assert len(products) == 2
+    assert len(engine.asked) == len({str(plan) for plan, *_ in products})

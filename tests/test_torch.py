@@ -77,8 +77,6 @@ def test_libraries_are_not_mixed():
     [
         (lambda: torch.rand(3, 3, dtype=torch.float64, requires_grad=True), "detach"),
         (lambda: torch.rand(3, 3, dtype=torch.float64).to_sparse(), "sparse"),
-        (lambda: torch.rand(3, 3).bfloat16(), "bfloat16"),
-        (lambda: torch.rand(3, 3).half(), "float16"),
         (lambda: torch.rand(3, 3, device="meta"), "meta"),
     ],
 )

@@ -8,6 +8,7 @@ from hifigemm.exceptions import AccuracyError, HifigemmError, InexactProductErro
 from hifigemm.information import engines, info
 from hifigemm.plan import Plan, Prepared, Report
 from hifigemm.schemes import Corrected, Multiword, Native, Ozaki1, Ozaki2
+from hifigemm.settings import strict
 
 __all__ = [
     "AccuracyError",
@@ -28,6 +29,7 @@ __all__ = [
     "make_plan",
     "matmul",
     "prepare",
+    "strict",
 ]
 
 __version__ = "0.1.0"

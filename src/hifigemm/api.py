@@ -4,25 +4,37 @@ from __future__ import annotations
 
 import logging
 import math
+import time
 from dataclasses import replace
 from typing import Any, Literal, cast
 
 import numpy as np
 
 from hifigemm.accuracy import Accuracy
-from hifigemm.driver import Outcome, multiply, whole_split
+from hifigemm.driver import Outcome, multiply, settled, whole_split
 from hifigemm.engine import Engine
 from hifigemm.engines import engine_for
 from hifigemm.exceptions import HopeError, PlanError
 from hifigemm.libraries import Library, library_of
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.epilogue import PLAIN, Epilogue, power_of_two_exponent
-from hifigemm.operands import Shapes, as_operand, check_out, converted, result_dtype, shapes_of, stacked
+from hifigemm.operands import (
+    Shapes,
+    as_operand,
+    check_out,
+    common_narrow,
+    converted,
+    result_dtype,
+    shapes_of,
+    stacked,
+    widened,
+)
 from hifigemm.plan import Plan, Prepared, Report
 from hifigemm.planning import (
     Options,
-    fitted,
+    check_strict,
     given_plan,
+    known_plan,
     own_stack,
     plan_for,
     second_plan,
@@ -30,11 +42,10 @@ from hifigemm.planning import (
     workspace_limit,
 )
 from hifigemm.schemes import Native, Scheme
-from hifigemm.shortcuts import find, keep, key_of
+from hifigemm.settings import decision_log, is_strict
+from hifigemm.shortcuts import keep, key_of, repeat
 
 __all__ = ["gemm", "make_plan", "matmul", "prepare"]
-
-log = logging.getLogger("hifigemm")
 
 _quiet = np.errstate(all="ignore")
 """Underflow, overflow and NaN are part of the work here, whatever the caller's settings are."""
@@ -58,7 +69,8 @@ def matmul(
     ----------
     a, b : array_like or Prepared
         float32, float64, complex64 or complex128, shapes as for `numpy.matmul`: vectors, matrices, stacks that
-        broadcast, empty dimensions, any strides. Mixed dtypes promote as in NumPy.
+        broadcast, empty dimensions, any strides. Mixed dtypes promote as in NumPy. float16, and bfloat16 of PyTorch,
+        are taken too: the result of two such operands is float32, to the same accuracies as for float32 operands.
     accuracy : None, float, "fp32", "fp64" or "correct"
         A float r promises |C - AB| <= r |A||B| + u |AB| in every entry, u the unit roundoff of the result's dtype,
         whatever the exponents of the data (for results in the subnormal range, and half the smallest subnormal).
@@ -89,7 +101,8 @@ def matmul(
     PlanError
         Unknown options, a plan for other operands, a workspace too small.
     AccuracyError
-        A forced scheme cannot keep the accuracy for these operands.
+        A forced scheme cannot keep the accuracy for these operands, or strict mode refuses the native product that
+        "auto" would take: see `strict`.
     ValueError, TypeError
         Shapes or dtypes that do not fit.
 
@@ -100,12 +113,14 @@ def matmul(
     >>> hg.matmul(a, np.ones((3, 1)), accuracy="correct")
     array([[1.]])
     """
-    key = None
+    key = ratio = None
     if plan is None and not return_report:
         key = key_of(a, b, out, accuracy, scheme, engine, workspace)
-        if key is not None and (repeated := find(key)) is not None:
-            return repeated(a, b, out)
-    options = Options(accuracy, scheme, engine, plan, workspace, return_report, key)
+        if key is not None:
+            result, ratio = repeat(key, a, b, out)
+            if result is not None:
+                return result
+    options = Options(accuracy, scheme, engine, plan, workspace, return_report, key, ratio)
     library = library_of(("a", a), ("b", b), ("out", out))
     a, b = as_operand(a, "a", library), as_operand(b, "b", library)
     if out is not None:
@@ -159,7 +174,7 @@ def gemm(
     b = _transposed(as_operand(b, "b", library), trans_b, "b")
     if beta != 0 and c is None:
         raise ValueError(f"beta = {beta} needs c")
-    c = None if beta == 0 else library.take(c, "c")
+    c = None if beta == 0 else widened(library.take(c, "c"))
     shape = shapes_of(a.shape, b.shape).result
     dtype = result_dtype(a.dtype, b.dtype, *([] if c is None else [c.dtype]))
     alpha, beta = _scalar(alpha, "alpha", dtype), _scalar(beta, "beta", dtype)
@@ -242,11 +257,16 @@ def make_plan(
     a, b = as_operand(a, "a", library), as_operand(b, "b", library)
     dtype = result_dtype(a.dtype, b.dtype)
     shapes = shapes_of(a.shape, b.shape)
-    problem = shapes.problem(dtype)
+    problem = shapes.problem(dtype, common_narrow(a.dtype, b.dtype))
     maker = engine_for(engine, library.name, library.device)
     limit = workspace_limit(problem, workspace, maker)
+    options = Options(accuracy, scheme, engine, None, workspace, return_report=True)
     with library.active():
-        plan = plan_for(problem, *_stacks(a, b, shapes, dtype), accuracy, scheme, True, maker, limit)
+        plan = known_plan(None, problem, options, maker, limit)
+        if plan is None:
+            plan = plan_for(problem, *_stacks(a, b, shapes, dtype), accuracy, scheme, True, maker, limit)
+    if 0 not in (problem.m, problem.n, problem.k, problem.batch):
+        check_strict(plan)
     # What was seen of these operands holds for no others.
     if plan.exact or (plan.promised and not plan.hopeful):
         plan = plan.scheme.fit(replace(plan, promised=False, exact=False), problem, limit)
@@ -280,22 +300,25 @@ def prepare(a: Any, side: Literal["left", "right"], *, plan: Plan) -> Prepared:
     if isinstance(x, Prepared):
         raise PlanError(f"the operand is prepared already: {x!r}")
     k = x.shape[-1] if side == "left" or x.ndim == 1 else x.shape[-2]
-    if k != plan.problem.k or np.result_type(x.dtype, plan.problem.dtype) != plan.problem.dtype:
+    if k != plan.problem.k or result_dtype(x.dtype, plan.problem.dtype) != plan.problem.dtype:
         raise PlanError(f"operand of shape {x.shape} and {x.dtype} does not fit the plan's {plan.problem}")
     engine = engine_for(plan.engine, library.name, library.device)
-    operand = converted(x, plan.problem.dtype)
+    is_narrow = plan.problem.narrow is not None and plan.problem.narrow is common_narrow(x.dtype, x.dtype)
+    operand = x if is_narrow and plan.choices else converted(x, plan.problem.dtype)
     version = library.version(a)
     if version is None:
         operand, a = operand.copy(), None
     split = None
-    if operand.size and plan.scheme.independent_splits and not isinstance(plan.scheme, Native):
+    if operand.size and plan.scheme.independent_splits and not (isinstance(plan.scheme, Native) or plan.choices):
         with library.active():
             split = whole_split(plan, own_stack(operand, side, plan.problem), side, engine)
     return Prepared(operand, split, side, plan, library, a, version)
 
 
-def _stacks(a: Array | Prepared, b: Array | Prepared, shapes: Shapes, dtype: np.dtype[Any]) -> tuple[Array, Array]:
-    """Both operands as stacks of the result's dtype."""
+def _stacks(
+    a: Array | Prepared, b: Array | Prepared, shapes: Shapes, dtype: np.dtype[Any] | None
+) -> tuple[Array, Array]:
+    """Both operands as stacks of a dtype, None for their own."""
     left, right = _array_of(a), _array_of(b)
     return stacked(left, shapes.left, shapes.batch, dtype), stacked(right, shapes.right, shapes.batch, dtype)
 
@@ -318,42 +341,54 @@ def _product(
     """
     dtype = dtype or result_dtype(a.dtype, b.dtype)
     shapes = shapes_of(a.shape, b.shape)
-    problem = shapes.problem(dtype)
-    plan = given_plan(a, b, options, problem)
-    engine = engine_for(options.engine if plan is None else plan.engine, library.name, library.device)
+    problem = shapes.problem(dtype, common_narrow(a.dtype, b.dtype))
+    given = given_plan(a, b, options, problem)
+    engine = engine_for(options.engine if given is None else given.engine, library.name, library.device)
     if 0 in (problem.m, problem.n, problem.k, problem.batch):
         idle = "a dimension is 0: nothing to multiply"
+    limit = workspace_limit(problem, options.workspace, engine)
+    started = time.perf_counter()
+    plan = known_plan(given, problem, options, engine, limit)
     if idle:
-        left, right = (np.broadcast_to(dtype.type(0), shape) for shape in (shapes.left, shapes.right))
+        left = right = np.zeros((1, 1, 1), dtype)
     else:
-        left, right = _stacks(a, b, shapes, dtype)
+        keeps_dtype = plan is not None and plan.choices and problem.narrow is not None
+        left, right = _stacks(a, b, shapes, None if keeps_dtype else dtype)
     if epilogue.c is not None:
         stack = (problem.batch, problem.m, problem.n)
         epilogue = replace(epilogue, c=np.broadcast_to(epilogue.c, shapes.result).reshape(stack))
     sink = library.sink(out, (problem.batch, problem.m, problem.n), _array_of(a), _array_of(b))
-    limit = workspace_limit(problem, options.workspace, engine)
     if plan is None:
         asked = options.accuracy, options.scheme, options.return_report
         plan = plan_for(problem, left, right, *asked, engine, limit)
-    else:
-        plan = fitted(plan, problem, limit, engine.fused, options.workspace is not None, options.return_report)
+    decided = time.perf_counter()
     if idle:
         zeros = np.zeros((problem.batch, problem.m, problem.n), dtype, like=_array_of(a))
         plan, outcome = replace(plan, reason=idle), Outcome(epilogue.apply(zeros), 0.0, 0, [])
     else:
+        check_strict(plan)
         splits = usable_split(a, "left", plan, shapes.left), usable_split(b, "right", plan, shapes.right)
-        try:
-            outcome = multiply(plan, left, right, engine, limit, shift, epilogue, splits, sink)
-            ratio = None
-        except HopeError as failed:
-            ratio = failed.ratio
+        ratio = options.ratio if plan.hopeful else None
+        if ratio is None:
+            try:
+                outcome = multiply(plan, left, right, engine, limit, shift, epilogue, splits, sink)
+            except HopeError as failed:
+                ratio = failed.ratio
+        first = ratio is None
         if ratio is not None:
-            plan = second_plan(plan, ratio, engine, limit)
+            plan = second_plan(plan, ratio, left, right, engine, limit)
+            check_strict(plan)
+            decided = time.perf_counter()
             outcome = multiply(plan, left, right, engine, limit, shift, epilogue, (None, None), sink)
-        if options.key is not None and (sink is None) == (out is None):
+        if first and options.key is not None and (sink is None) == (out is None):
             keep(options.key, plan, engine, (_array_of(a), _array_of(b)), (left, right), shapes.result, sink)
-    report = _report(plan, outcome, engine)
-    log.info("%s: %s, %s", problem, plan.scheme, report.reason)
+    log = decision_log()
+    if plan.choices and not idle and (options.return_report or is_strict() or log.isEnabledFor(logging.INFO)):
+        plan, outcome = settled(plan, outcome)
+        check_strict(plan)
+    report = _report(plan, outcome, engine, decided - started)
+    log.info("%s: %s, %s; decided in %.3g ms", problem, plan.scheme, report.reason, 1e3 * report.decision_seconds)
+    log.debug("%s", report)
     return None if outcome.values is sink else outcome.values.reshape(shapes.result), report
 
 
@@ -361,7 +396,7 @@ def _array_of(x: Array | Prepared) -> Array:
     return x.operand if isinstance(x, Prepared) else x
 
 
-def _report(plan: Plan, outcome: Outcome, engine: Engine) -> Report:
+def _report(plan: Plan, outcome: Outcome, engine: Engine, decision_seconds: float) -> Report:
     return Report(
         scheme=plan.scheme,
         num_products=math.ceil(outcome.num_products - 1e-9),
@@ -373,6 +408,7 @@ def _report(plan: Plan, outcome: Outcome, engine: Engine) -> Report:
         reason="; ".join([plan.reason, *outcome.notes]),
         k_block=plan.k_block,
         workspace=plan.workspace,
+        decision_seconds=decision_seconds,
     )
 
 

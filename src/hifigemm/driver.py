@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hifigemm.engine import Engine
-from hifigemm.exceptions import AccuracyError, HopeError
+from hifigemm.engine import Engine, Verdict
+from hifigemm.exceptions import AccuracyError, HopeError, PlanError
 from hifigemm.numerics.bits import Array
+from hifigemm.numerics.bounds import native_bound
 from hifigemm.numerics.epilogue import PLAIN, Epilogue
 from hifigemm.numerics.scaling import Scale
 from hifigemm.numerics.special import clean, fill_nonfinite, nonfinite_vectors
@@ -18,7 +19,7 @@ from hifigemm.plan import Block, Plan, Split
 from hifigemm.schemes import Native
 from hifigemm.schemes.promise import error_ratio
 
-__all__ = ["Outcome", "multiply", "watch", "whole_split"]
+__all__ = ["Outcome", "multiply", "settled", "watch", "whole_split"]
 
 watch: ContextVar[Callable[[Plan, Block], None] | None] = ContextVar("watch", default=None)
 """Called after each block of a product, as a progress bar wants it; set it for the duration of a call."""
@@ -26,12 +27,16 @@ watch: ContextVar[Callable[[Plan, Block], None] | None] = ContextVar("watch", de
 
 @dataclass
 class Outcome:
-    """Values (batch, m, n) and what was done for them."""
+    """Values (batch, m, n) and what was done for them.
+
+    `verdict` says more of a plan with choices; it waits for the device.
+    """
 
     values: Array
     bound: float
     num_products: float
     notes: list[str]
+    verdict: Callable[[], Verdict] | None = None
 
 
 @dataclass(frozen=True)
@@ -89,6 +94,20 @@ def multiply(
     out: Array | None = None,
 ) -> Outcome:
     """alpha (2**shift A B) + beta C by the plan, for any operands; in `out` where the engine writes there directly."""
+    judged = engine.judged_product(plan)
+    if judged is not None:
+        values, verdict = judged(a, b, shift, epilogue, out)
+        worst = native_bound(plan.problem.terms, plan.problem.fmt.u)
+        if plan.choices:
+            return Outcome(values, worst, plan.num_products, [], verdict)
+        if verdict is None:
+            raise PlanError(
+                f"while a graph is captured, the bound of {plan.scheme} cannot come from the operands: ask for no "
+                "report and no accuracy"
+            )
+        # A larger bound for all entries says little of one entry: a closer look tells, at the same bits.
+        if (bound := verdict().bound) <= min(plan.target.r, worst):
+            return Outcome(values, bound, plan.num_products, [])
     whole = engine.whole_product(plan)
     if whole is not None:
         values = whole(a, b, shift, epilogue, splits, out)
@@ -99,6 +118,21 @@ def multiply(
     outcome = _in_steps(plan, a, b, engine, workspace, shift, splits)
     outcome.values = epilogue.apply(outcome.values)
     return outcome
+
+
+def settled(plan: Plan, outcome: Outcome) -> tuple[Plan, Outcome]:
+    """A plan with choices and its outcome once it is known which choice was taken; waits for the device."""
+    if outcome.verdict is None:
+        note = "which of them is not known while a graph is captured"
+        may_be_native = any(isinstance(scheme, Native) for scheme in plan.choices)
+        return replace(plan, fallback=may_be_native), replace(outcome, notes=[*outcome.notes, note])
+    found = outcome.verdict()
+    fallback = isinstance(found.scheme, Native)
+    note = "FP32 sums outside the tensor cores taken, which over- and underflow as a library's"
+    if not fallback:
+        note = f"{found.scheme.product.upper()} words taken"
+    plan = replace(plan, scheme=found.scheme, choices=(), fallback=fallback, k_block=found.k_block)
+    return plan, Outcome(outcome.values, found.bound, found.num_products, [*outcome.notes, note])
 
 
 def _in_steps(

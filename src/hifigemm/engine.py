@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from hifigemm.formats import Format
@@ -11,10 +12,21 @@ from hifigemm.numerics.bits import Array
 from hifigemm.numerics.epilogue import Epilogue
 from hifigemm.plan import Plan, Problem, ProductSpec, Split
 
-__all__ = ["Costs", "Engine", "F", "RepeatedProduct", "WholeProduct"]
+__all__ = [
+    "Costs",
+    "Engine",
+    "F",
+    "JudgedProduct",
+    "RepeatedLook",
+    "RepeatedProduct",
+    "Verdict",
+    "WholeProduct",
+    "WordSums",
+]
 
 
 RepeatedProduct = Callable[[Any, Any, Any], Any]
+RepeatedLook = Callable[[Any, Any], tuple[int, int] | None]
 
 
 class Costs(Protocol):
@@ -25,6 +37,9 @@ class Costs(Protocol):
 
     def residue_seconds(self, problem: Problem, num_products: int, looks: bool) -> float:
         """Seconds of Ozaki scheme II; `looks` adds what it takes to choose a count from the operands."""
+
+    def word_seconds(self, problem: Problem) -> float:
+        """Seconds of a product of words whose format is chosen on the device, where the first choice is taken."""
 
 
 class WholeProduct(Protocol):
@@ -42,11 +57,58 @@ class WholeProduct(Protocol):
         """The values, shape (batch, m, n): in `out`, which shares no memory with the operands, where it is given."""
 
 
+@dataclass(frozen=True)
+class Verdict:
+    """What is known of a whole product once its operands were seen.
+
+    Attributes
+    ----------
+    scheme : Scheme
+        The one that was taken.
+    bound : float
+        The r that every entry keeps.
+    num_products : int
+    k_block : int
+        Inner length of a sum inside the unit.
+    """
+
+    scheme: Any
+    bound: float
+    num_products: int
+    k_block: int
+
+
+class JudgedProduct(Protocol):
+    """A `WholeProduct` of which more is known afterwards."""
+
+    def __call__(
+        self, a: Array, b: Array, shift: int, epilogue: Epilogue, out: Array | None
+    ) -> tuple[Array, Callable[[], Verdict] | None]:
+        """The values, and a function that waits for the device and says what it found.
+
+        None in its place while a graph is captured, when nothing can be read.
+        """
+
+
+class WordSums(Protocol):
+    """The sum of all products of a scheme's words by one kernel, in the order of the scheme."""
+
+    @property
+    def unit(self) -> Accumulation:
+        """How it adds."""
+
+    def __call__(self, left: Array, right: Array) -> Array:
+        """The sums (batch, m, n) of words (batch or 1, m, words k) and (batch or 1, words k, n), in float32."""
+
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Engine(Protocol):
     """A unit that multiplies matrices."""
+
+    def __hash__(self) -> int:
+        """Engines are keys of what is kept of their plans."""
 
     @property
     def name(self) -> str:
@@ -104,6 +166,12 @@ class Engine(Protocol):
         `block` of k and what it returns is added to C outside, in the accumulator's format, to nearest, in order of k.
         """
 
+    def word_sums(self, scheme: Any, k: int) -> WordSums | None:
+        """The kernel that adds all products of the scheme's words for this k, in place of `rounded_product`; or None.
+
+        `scheme` is a `WordScheme`.
+        """
+
     def repeated_product(
         self,
         plan: Plan,
@@ -118,8 +186,19 @@ class Engine(Protocol):
         plan takes them, `out` an array like the one that later calls give, or None where they give none.
         """
 
+    def repeated_look(
+        self, operands: tuple[Array, Array], stacks: tuple[Array, Array], most: int
+    ) -> RepeatedLook | None:
+        """`numerics.scaling.lacking_bits` with this limit as a function of two arrays that are laid out as `operands`.
+
+        None as in `repeated_product`.
+        """
+
     def override(self, function: F) -> F:
         """This engine's version of a function of the plain maths: same name, same bits; else the function itself."""
 
     def whole_product(self, plan: Plan) -> WholeProduct | None:
         """All of a plan that judges nothing, with the bits of its steps, where the engine has it in a few launches."""
+
+    def judged_product(self, plan: Plan) -> JudgedProduct | None:
+        """All of a plan that has choices or is judged, where one bound for all entries comes with a few launches."""

@@ -16,7 +16,10 @@ import numpy as np
 
 from hifigemm.numerics.bits import Array
 
-__all__ = ["NUMPY", "Library", "library_of"]
+__all__ = ["BFLOAT16", "NUMPY", "Library", "library_of"]
+
+BFLOAT16 = np.dtype([("bfloat16", np.uint16)])
+"""Stands for a dtype that NumPy does not have. Arrays on a device can have it, and be converted to float32."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,7 @@ class Library:
         return _library(x) == self
 
     def take(self, x: Any, name: str) -> Array:
-        """An array of this library with NumPy's interface; shares its memory.
+        """An array of this library with NumPy's interface; shares its memory, but for bfloat16 on the CPU (float32).
 
         Raises
         ------
@@ -71,12 +74,16 @@ class Library:
             raise TypeError(f"{name} is a {type(x).__name__}; expected an array of {self}")
         _check_tensor(x, name)
         x = x.resolve_conj().resolve_neg()
+        brief = str(x.dtype) == "torch.bfloat16"
+        if brief and name == "out":
+            raise TypeError(f"out has dtype {x.dtype}; the result has dtype float32 or more")
         if self.on_host:
-            array: Array = x.numpy()
+            array: Array = (x.float() if brief else x).numpy()
             return array
-        from hifigemm.engines.device_array import wrap
+        from hifigemm.engines.device_array import DeviceArray, wrap
 
-        return wrap(x)
+        on_device: Any = DeviceArray(x.detach(), BFLOAT16) if brief else wrap(x)
+        return on_device
 
     def sink(self, out: Any, stack: tuple[int, ...], *operands: Array) -> Array | None:
         """`out` as a stack of this shape for kernels to write to; None where that takes a copy or an operand is near.
@@ -175,5 +182,3 @@ def _check_tensor(x: Any, name: str) -> None:
         raise TypeError(f"{name} requires a gradient, which would be lost: pass {name}.detach() or use torch.no_grad()")
     if x.layout is not torch.strided or x.is_quantized:
         raise TypeError(f"{name} is a tensor of layout {x.layout}, {x.dtype}; expected a dense one")
-    if x.dtype is torch.bfloat16:
-        raise TypeError(f"{name} has dtype {x.dtype}; expected float32, float64, complex64 or complex128")

@@ -8,13 +8,27 @@ from typing import Any
 
 import numpy as np
 
-from hifigemm.libraries import Library
+from hifigemm.formats import BF16, FP16, Format
+from hifigemm.libraries import BFLOAT16, Library
 from hifigemm.numerics.bits import Array
 from hifigemm.plan import Prepared, Problem
 
-__all__ = ["Shapes", "as_operand", "check_out", "converted", "result_dtype", "shapes_of", "stacked"]
+__all__ = [
+    "Shapes",
+    "as_operand",
+    "check_out",
+    "common_narrow",
+    "converted",
+    "result_dtype",
+    "shapes_of",
+    "stacked",
+    "widened",
+]
 
 _DTYPES = tuple(np.dtype(t) for t in ("float32", "float64", "complex64", "complex128"))
+_NARROW = {np.dtype(np.float16): FP16, BFLOAT16: BF16}
+_SINGLE = np.dtype(np.float32)
+_EXPECTED = "expected float16, bfloat16, float32, float64, complex64 or complex128"
 
 
 def as_operand(x: Any, name: str, library: Library) -> Array | Prepared:
@@ -35,21 +49,29 @@ def as_operand(x: Any, name: str, library: Library) -> Array | Prepared:
     x = library.take(x, name)
     if x.ndim == 0:
         raise ValueError(f"{name} is a scalar; matmul takes arrays of one or more dimensions")
-    if x.dtype.kind not in "fcbiu":
-        raise TypeError(f"{name} has dtype {x.dtype}; expected float32, float64, complex64 or complex128")
+    if x.dtype.kind not in "fcbiu" and (library.on_host or x.dtype != BFLOAT16):
+        raise TypeError(f"{name} has dtype {x.dtype}; {_EXPECTED}")
     return x
 
 
 def result_dtype(*dtypes: np.dtype[Any]) -> np.dtype[Any]:
-    """The dtype NumPy promotes to, if it is one of the four that are multiplied."""
-    dtype = np.result_type(*dtypes)
+    """The dtype NumPy promotes to, float32 for float16 and bfloat16, if it is one of the four of results."""
+    dtype = np.result_type(*(_SINGLE if x == BFLOAT16 else x for x in dtypes))
+    dtype = _SINGLE if dtype in _NARROW else dtype
     if dtype not in _DTYPES:
         names = ", ".join(map(str, dtypes))
-        raise TypeError(
-            f"operands of {names} promote to {dtype}; expected float32, float64, complex64 or complex128: "
-            "convert one of them"
-        )
+        raise TypeError(f"operands of {names} promote to {dtype}; {_EXPECTED}: convert one of them")
     return dtype
+
+
+def common_narrow(a: np.dtype[Any], b: np.dtype[Any]) -> Format | None:
+    """FP16 or BF16 where both operands have that dtype."""
+    return _NARROW.get(a) if a == b else None
+
+
+def widened(x: Array) -> Array:
+    """float16 and bfloat16 in float32, all else as it is."""
+    return x.astype(_SINGLE) if x.dtype in _NARROW else x
 
 
 @dataclass(frozen=True)
@@ -71,9 +93,10 @@ class Shapes:
     right: tuple[int, int, int]
     batch: tuple[int, ...]
 
-    def problem(self, dtype: np.dtype[Any]) -> Problem:
-        """The problem of these shapes."""
-        return Problem(max(self.left[0], self.right[0]), self.left[1], self.right[2], self.left[2], dtype)
+    def problem(self, dtype: np.dtype[Any], narrow: Format | None = None) -> Problem:
+        """The problem of these shapes; `narrow` is the format that the operands have in common, see `Problem`."""
+        narrow = narrow if dtype == _SINGLE else None
+        return Problem(max(self.left[0], self.right[0]), self.left[1], self.right[2], self.left[2], dtype, narrow)
 
 
 def shapes_of(a: tuple[int, ...], b: tuple[int, ...]) -> Shapes:
@@ -111,7 +134,7 @@ def converted(x: Array, dtype: np.dtype[Any]) -> Array:
     """
     if x.dtype == dtype:
         return x
-    y = x.astype(dtype)
+    y = widened(x).astype(dtype, copy=False)
     if x.dtype.kind in "iu" and (size := np.abs(y.real)).max(initial=0) >= 2.0**53:
         beyond = size >= 2.0 ** (64 if x.dtype.kind == "u" else 63)
         if beyond.any() or not (y.real.astype(x.dtype) == x).all():
@@ -119,9 +142,9 @@ def converted(x: Array, dtype: np.dtype[Any]) -> Array:
     return y
 
 
-def stacked(x: Array, shape: tuple[int, int, int], batch: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """x as a stack of this shape and dtype, a view where possible; errors as of `converted`."""
-    x = converted(x, dtype)
+def stacked(x: Array, shape: tuple[int, int, int], batch: tuple[int, ...], dtype: np.dtype[Any] | None) -> Array:
+    """x as a stack of this shape and dtype, None for its own, a view where possible; errors as of `converted`."""
+    x = x if dtype is None else converted(x, dtype)
     core = x.shape[-2:] if x.ndim > 1 else shape[1:]
     if shape[0] != 1 and math.prod(x.shape[:-2]) != shape[0]:
         x = np.broadcast_to(x.reshape(x.shape[:-2] + core), batch + core)

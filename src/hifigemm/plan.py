@@ -24,13 +24,17 @@ __all__ = ["Block", "Plan", "Prepared", "Problem", "Product", "ProductSpec", "Re
 
 @dataclass(frozen=True)
 class Problem:
-    """A stack of `batch` products of m x k by k x n matrices with a common result dtype."""
+    """A stack of `batch` products of m x k by k x n matrices with a common result dtype.
+
+    `narrow` is FP16 or BF16 where both operands have that format; their dtype promotes to float32.
+    """
 
     batch: int
     m: int
     n: int
     k: int
     dtype: np.dtype[Any]
+    narrow: Format | None = None
 
     @property
     def is_complex(self) -> bool:
@@ -49,7 +53,8 @@ class Problem:
 
     def __str__(self) -> str:
         stack = f"{self.batch} x " if self.batch != 1 else ""
-        return f"{stack}({self.m} x {self.k}) @ ({self.k} x {self.n}) {self.dtype}"
+        operands = f" of {self.narrow.name} operands" if self.narrow is not None else ""
+        return f"{stack}({self.m} x {self.k}) @ ({self.k} x {self.n}) {self.dtype}{operands}"
 
 
 @dataclass(frozen=True)
@@ -115,14 +120,20 @@ class Plan:
         Entries of an operand or of the result that are worked on at a time, and the engine's limit for that.
     free : bool
         The scheme is the library's choice, so that another one may take over where it has no more to give.
+    fallback : bool
+        The native product as the library's choice, which strict mode refuses.
     exact : bool
         The integers of the operands the plan was made for hold all their bits, so that the exact product is rounded.
     promised : bool
         Every entry keeps the target, as was seen from the operands the plan was made for: nothing is judged.
     hopeful : bool
         `promised` is a guess that the engine checks while it multiplies.
+    choices : tuple of Scheme
+        Where it is not empty, the engine takes the first of these schemes whose words hold the exponents of the
+        operands, decided on the device; `scheme` is the first. Each keeps the worst case of a native product, which is
+        accepted at the level of the target, so nothing is judged.
     fused : bool
-        The engine's kernels hold nothing but residues while nothing is judged.
+        The engine's kernels hold nothing but residues or slices while nothing is judged.
     block_shape : tuple of int
         Matrices of the stack, rows and columns of the result that are computed at a time.
     workspace : int
@@ -143,9 +154,11 @@ class Plan:
     part: int = PART
     part_limit: int = PART
     free: bool = False
+    fallback: bool = False
     exact: bool = False
     promised: bool = False
     hopeful: bool = False
+    choices: tuple[Scheme, ...] = ()
     fused: bool = False
     block_shape: tuple[int, int, int] = (1, 1, 1)
     workspace: int = 0
@@ -160,7 +173,8 @@ class Plan:
     @property
     def judged(self) -> bool:
         """Whether anything is to be said of the error: as a promise or for the report."""
-        return not (self.promised or self.exact) and (self.target.states_bound or math.isfinite(self.target.r))
+        accepted = self.promised or self.exact or bool(self.choices)
+        return not accepted and (self.target.states_bound or math.isfinite(self.target.r))
 
     @property
     def layout(self) -> tuple[object, ...]:
@@ -183,7 +197,7 @@ class Plan:
         lines = [
             ("problem", str(self.problem)),
             ("accuracy", str(self.target)),
-            ("scheme", str(self.scheme)),
+            ("scheme", ", else ".join(map(str, self.choices or (self.scheme,)))),
             ("products", f"{self.num_products} x {product}"),
             ("engine", self.engine),
             ("k_block", str(self.k_block)),
@@ -325,6 +339,10 @@ class Report:
     k_block : int
     workspace : int
         Bytes.
+    decision_seconds : float
+        Time that it took to choose the plan that was carried out, a look at the operands and an attempt that was given
+        up included; on a GPU such a look waits for the work before it. What is looked at while the product is on its
+        way is not counted. Two reports are equal whatever their times.
     """
 
     scheme: Scheme
@@ -337,6 +355,7 @@ class Report:
     reason: str
     k_block: int
     workspace: int
+    decision_seconds: float = field(compare=False)
 
     def __str__(self) -> str:
         lines = [
@@ -347,6 +366,7 @@ class Report:
             ("native", "yes" if self.native else "no"),
             ("k_block", str(self.k_block)),
             ("workspace", f"{self.workspace / 2**20:.1f} MiB"),
+            ("decision", f"{1e3 * self.decision_seconds:.3g} ms"),
             ("reason", self.reason),
         ]
         return _table("Report", lines)

@@ -10,20 +10,37 @@ from numbers import Integral
 
 from hifigemm.accuracy import NO_PROMISE, NOTHING_STATED, Accuracy, resolve
 from hifigemm.engine import Engine
-from hifigemm.exceptions import PlanError
+from hifigemm.exceptions import AccuracyError, PlanError
 from hifigemm.numerics.bits import Array
 from hifigemm.plan import Plan, Prepared, Problem, Split
 from hifigemm.schemes import Native, Scheme
-from hifigemm.select import as_scheme, check_forced, choose, settle
+from hifigemm.select import as_scheme, check_forced, choose, choose_words, settle, stand_in, words_plan
+from hifigemm.settings import is_strict
 
-__all__ = ["Options", "fitted", "given_plan", "own_stack", "plan_for", "second_plan", "usable_split", "workspace_limit"]
+__all__ = [
+    "Options",
+    "check_strict",
+    "fitted",
+    "given_plan",
+    "known_plan",
+    "own_stack",
+    "plan_for",
+    "second_plan",
+    "usable_split",
+    "workspace_limit",
+]
 
 
 @dataclass(frozen=True)
 class Options:
     """The keyword arguments that `matmul` and `gemm` share.
 
-    `key`, where it is given, is what `shortcuts` keeps the product under.
+    Attributes
+    ----------
+    key : hashable, optional
+        What `shortcuts` keeps the product under.
+    ratio : float, optional
+        The error ratio of the operands, for which a hopeful plan is known not to suffice.
     """
 
     accuracy: Accuracy
@@ -33,6 +50,7 @@ class Options:
     workspace: int | None
     return_report: bool
     key: Hashable = None
+    ratio: float | None = None
 
 
 def own_stack(x: Array, side: str, problem: Problem) -> Array:
@@ -42,6 +60,18 @@ def own_stack(x: Array, side: str, problem: Problem) -> Array:
     if problem.batch == 1 or x.ndim < 3:
         return x.reshape(1, math.prod(x.shape[:-1]), x.shape[-1])
     return x.reshape((-1, *x.shape[-2:]))
+
+
+def known_plan(given: Plan | None, problem: Problem, options: Options, engine: Engine, workspace: int) -> Plan | None:
+    """The plan that takes no look at the operands: the one that was given, or of words that the device chooses."""
+    if given is None:
+        free = as_scheme(options.scheme) is None
+        target = resolve(options.accuracy, problem.fmt, problem.k)
+        return choose_words(problem, target, engine, workspace) if free else None
+    if given.choices:
+        again = words_plan(problem, given.target, engine, workspace)
+        return again or stand_in(Native(), problem, given.target, engine)
+    return fitted(given, problem, workspace, engine.fused, options.workspace is not None, options.return_report)
 
 
 def plan_for(
@@ -62,17 +92,28 @@ def plan_for(
     chosen = as_scheme(scheme)
     if chosen is None:
         chosen = choose(problem, target, engine)
+        if isinstance(chosen, Native):
+            return stand_in(chosen, problem, target, engine)
         plan = chosen.plan(problem, a, b, target, engine, workspace)
-        return plan if isinstance(chosen, Native) else settle(replace(plan, free=True), engine)
+        return settle(replace(plan, free=True), engine)
     if chosen.explicit and accuracy is None:
         target = NO_PROMISE if states_bound else NOTHING_STATED
     check_forced(chosen, problem, target)
     return chosen.plan(problem, a, b, target, engine, workspace)
 
 
-def second_plan(plan: Plan, ratio: float, engine: Engine, workspace: int) -> Plan:
-    """The plan after a hopeful one, from the error ratio of its operands."""
-    plan = plan.scheme.replan(plan, ratio, workspace)
+def check_strict(plan: Plan) -> None:
+    """Raise AccuracyError where strict mode refuses the native product that the library chose."""
+    if plan.fallback and is_strict():
+        raise AccuracyError(
+            f"strict mode: {plan.problem} for {plan.target} would fall back to {plan.scheme} ({plan.reason}); "
+            "force this scheme to allow it, or another one"
+        )
+
+
+def second_plan(plan: Plan, ratio: float, a: Array, b: Array, engine: Engine, workspace: int) -> Plan:
+    """The plan after a hopeful one for operands (batch or 1, m, k) and (batch or 1, k, n) with this error ratio."""
+    plan = plan.scheme.replan(plan, ratio, a, b, engine, workspace)
     return settle(plan, engine) if plan.free else plan
 
 

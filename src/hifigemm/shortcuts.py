@@ -1,8 +1,9 @@
 """Products that were planned before, repeated for other tensors of a GPU without planning anew.
 
-A small product takes a GPU less time than planning takes the host. Where a plan depends on no data, the first call of a
-kind leaves a function behind, and later calls with the same options, shapes, strides, dtypes, alignment and device go
-straight to it. It launches what the plan launches: the bits are the same.
+A small product takes a GPU less time than planning takes the host. The first call of a kind leaves a function behind,
+and later calls with the same options, shapes, strides, dtypes, alignment and device go straight to it. It launches what
+the plan launches: the bits are the same. Where the plan depends on the operands, they are looked at first, and each
+plan that they ask for has a function of its own; a hopeful plan is checked on the way, as always.
 """
 
 from __future__ import annotations
@@ -10,21 +11,25 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Hashable
+from dataclasses import dataclass, field
 from typing import Any
 
 from hifigemm.accuracy import Accuracy
-from hifigemm.engine import Engine, RepeatedProduct
+from hifigemm.engine import Engine, RepeatedLook, RepeatedProduct
+from hifigemm.exceptions import HopeError
 from hifigemm.numerics.bits import Array
+from hifigemm.numerics.scaling import lacking_bits
 from hifigemm.plan import Plan
+from hifigemm.settings import decision_log, is_strict
 
-__all__ = ["find", "keep", "key_of"]
+__all__ = ["keep", "key_of", "repeat"]
 
-log = logging.getLogger("hifigemm")
-
-_LARGEST = 2**37
-"""Multiplications above which the host is ahead of the device anyway."""
+_LARGEST = 2**39
+"""Multiplications above which planning takes a hundredth of the product, even where the device waits for it."""
 _LIMIT = 1024
-_kept: dict[Hashable, tuple[RepeatedProduct, str]] = {}
+_PLANS = 64
+"""Plans of one kind of calls that are kept."""
+_kept: dict[Hashable, _Kept] = {}
 _refused: set[Hashable] = set()
 
 
@@ -36,37 +41,69 @@ def key_of(
     if torch is None or type(a) is not torch.Tensor or not a.is_cuda or torch.is_autocast_enabled():
         return None
     tensors = (a, b) if out is None else (a, b, out)
-    if not all(_is_plain(torch, x, a) for x in tensors) or a.device.index != torch.cuda.current_device():
+    if not all(_is_plain(torch, x, a.device) for x in tensors) or a.device.index != torch.cuda.current_device():
+        return None
+    if b.dtype is not a.dtype:
         return None
     at, bt, target = a.data_ptr(), b.data_ptr(), None
     if out is not None:
         if out.untyped_storage().data_ptr() in (a.untyped_storage().data_ptr(), b.untyped_storage().data_ptr()):
             return None
-        target = out.shape, out.stride(), out.data_ptr() & 15
+        target = out.dtype, out.shape, out.stride(), out.data_ptr() & 15
     return (
         *(a.shape, a.stride(), a.dtype, at & 15, b.shape, b.stride(), b.dtype, bt & 15, a.device, at == bt),
-        *(target, type(accuracy), accuracy, scheme, engine, type(workspace), workspace),
+        *(target, type(accuracy), accuracy, scheme, engine, type(workspace), workspace, is_strict()),
     )
 
 
-def _is_plain(torch: Any, x: Any, first: Any) -> bool:
-    """Whether x is a dense tensor like the first one whose memory is what it says."""
-    if type(x) is not torch.Tensor or x.device != first.device or x.dtype is not first.dtype:
+def _is_plain(torch: Any, x: Any, device: Any) -> bool:
+    """Whether x is a dense tensor on the device whose memory is what it says."""
+    if type(x) is not torch.Tensor or x.device != device:
         return False
     return x.layout is torch.strided and not (x.requires_grad or x.is_conj() or x.is_neg())
 
 
-def find(key: Hashable) -> RepeatedProduct | None:
-    """What an earlier call of this kind has left."""
+@dataclass(frozen=True)
+class _Kept:
+    """What calls of one kind repeat.
+
+    Attributes
+    ----------
+    look : function or None
+        What is asked of the operands first, where the plan depends on it.
+    products : dict
+        By the answer, None where nothing is asked: the plan, its product, and a line for the log.
+    """
+
+    look: RepeatedLook | None
+    products: dict[tuple[int, int] | None, tuple[Plan, RepeatedProduct, str]] = field(default_factory=dict)
+
+
+def repeat(key: Hashable, a: Any, b: Any, out: Any) -> tuple[Any, float | None]:
+    """The product as earlier calls of this kind have left it: the result, or None where they left nothing for it.
+
+    Beside None the error ratio of the operands, where a hopeful plan turned out not to suffice for it.
+    """
     try:
         kept = _kept.get(key)
     except TypeError:  # an option that cannot be hashed, which is refused later
-        return None
+        return None, None
     if kept is None:
-        return None
+        return None, None
+    found = kept.products.get(None if kept.look is None else kept.look(a, b))
+    if found is None:
+        return None, None
+    plan, product, line = found
+    log = decision_log()
+    if plan.choices and (is_strict() or log.isEnabledFor(logging.INFO)):
+        return None, None  # which choice was taken has to be asked afterwards
+    try:
+        result = product(a, b, out)
+    except HopeError as failed:
+        return None, failed.ratio
     if log.isEnabledFor(logging.INFO):
-        log.info("%s", kept[1])
-    return kept[0]
+        log.info("%s, as before", line)
+    return result, None
 
 
 def keep(
@@ -78,16 +115,33 @@ def keep(
     result_shape: tuple[int, ...],
     out: Array | None,
 ) -> None:
-    """Leave a function for calls of this kind, where the plan of this one allows it; see `Engine.repeated_product`."""
+    """Leave a function for calls of this kind, where the plan of this one allows it; see `Engine.repeated_product`.
+
+    The plan is the first one for its operands: a second one, after an error ratio, depends on more than a look tells.
+    """
     p = plan.problem
+    most = plan.scheme.most_lacking(plan) if plan.exact or plan.hopeful else None
     rests_on_data = plan.free or plan.promised or plan.exact
-    if rests_on_data or p.batch * p.m * p.n * p.k > _LARGEST or key in _refused:
+    if (rests_on_data and most is None) or p.batch * p.m * p.n * p.k > _LARGEST or key in _refused:
         return
-    repeated = engine.repeated_product(plan, operands, stacks, result_shape, out)
     if max(len(_kept), len(_refused)) >= _LIMIT:
         _kept.clear()
         _refused.clear()
-    if repeated is None:
+    kept = _kept.get(key)
+    if kept is None:
+        look = None if most is None else engine.repeated_look(operands, stacks, most)
+        kept = _Kept(look)
+    seen = None if most is None else engine.override(lacking_bits)(*stacks, most, plan.part)
+    if most is not None and (kept.look is None or plan.hopeful != (seen is None)):
         _refused.add(key)
-    else:
-        _kept[key] = repeated, f"{p}: {plan.scheme}, {plan.reason}"
+        return
+    same = (product for other, product, _ in kept.products.values() if other == plan)
+    repeated = next(same, None) or engine.repeated_product(plan, operands, stacks, result_shape, out)
+    if repeated is None:
+        if not kept.products:
+            _refused.add(key)
+        return
+    if len(kept.products) >= _PLANS:
+        kept.products.clear()
+    kept.products[seen] = plan, repeated, f"{p}: {plan.scheme}, {plan.reason}"
+    _kept[key] = kept

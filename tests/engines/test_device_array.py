@@ -129,11 +129,13 @@ def transformations(x):
 
 
 def slices(x):
-    x = x.copy()
+    x, y = x.copy(), x.copy()
     unit = slicing.unit_exponent(bits.largest_exponent(x, 2), 7)
     cut = slicing.slice_vectors(x, unit, 7)
     needed = slicing.slices_needed(unit, bits.lowest_bit(x, 2), 7)
-    return [next(cut) for _ in range(4)], needed, x
+    unit = slicing.unit_exponent(bits.largest_exponent(y, 2, slicing.digit_limit(8)), 8)
+    wrapped = slicing.slice_vectors(y, unit, 8, twos_complement=True)
+    return [next(cut) for _ in range(4)], needed, x, [next(wrapped) for _ in range(4)], y
 
 
 def scaled(x):
@@ -654,3 +656,11 @@ def test_splits_are_the_same_on_tensors(scheme, make_pair, assert_equal):
             plan = planned(scheme, p, q, "fp64", engine)
             splits.append(plan.scheme.split(plan, y, side, plan.scheme.scales(plan, y, side, engine), engine))
         assert_equal([splits[1].parts, splits[1].facts], [splits[0].parts, splits[0].facts])
+
+
+def test_views_do_not_mind_the_strides_of_axes_of_length_one():
+    x = torch.arange(6.0, dtype=torch.float64).as_strided((1, 3, 2), (1, 2, 1))
+    found = wrap(x).view(np.complex128)
+    found[0, 1, 0] = 9.0
+    assert found.shape == (1, 3, 1)
+    assert x.flatten().tolist() == [0.0, 1.0, 9.0, 0.0, 4.0, 5.0]

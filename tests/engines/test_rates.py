@@ -10,6 +10,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from hifigemm.formats import BF16, FP16
 from hifigemm.plan import Problem
 
 torch = pytest.importorskip("torch")
@@ -24,6 +25,8 @@ OWN = rates.Rates(
     int8=500e12,
     bandwidth=1e12,
     launch=4e-6,
+    words=60e12,
+    num_sms=100,
 )
 MODELS = pytest.mark.parametrize("model", [rates.H200, OWN], ids=lambda model: model.gpu)
 
@@ -99,6 +102,15 @@ def test_residue_products_of_more_work_take_longer(model):
         assert model.residue_seconds(whole, 14, True) > model.residue_seconds(whole, 14, False)
 
 
+@MODELS
+def test_magnitudes_of_complex_entries_take_four_products(model):
+    real, both = (
+        model.residue_seconds(cube(1024, dtype), 30, True) - model.residue_seconds(cube(1024, dtype), 30, False)
+        for dtype in ("float64", "complex128")
+    )
+    assert both - 2 * model.launch == pytest.approx(4 * (real - 2 * model.launch))
+
+
 def test_complex_products_are_four_real_ones_and_thin_ones_wait_for_memory():
     n = 4096
     flops = OWN.native_seconds(cube(n)) - OWN.launch
@@ -118,6 +130,52 @@ def test_residues_pay_on_an_h200_for_large_products_only():
     model = rates.H200
     for n, pays in ((256, False), (1024, False), (8192, True)):
         assert (model.residue_seconds(cube(n), 14, True) < model.native_seconds(cube(n))) == pays
+
+
+@MODELS
+def test_products_of_words_of_more_work_take_no_less_time(model):
+    """A wave takes as long whether it is full or not; bytes always count."""
+    for n in (1, 100, 256, 1000, 5000):
+        for narrow in (None, FP16, BF16):
+            whole = replace(cube(n, "float32"), narrow=narrow)
+            for name in ("batch", "m", "n", "k"):
+                more = replace(whole, **{name: 2 * getattr(whole, name)})
+                assert model.word_seconds(more) > model.word_seconds(whole)
+
+
+@pytest.mark.parametrize(("n", "rate"), [(2048, 158e12), (4096, 185e12), (8192, 202e12)])
+def test_words_take_what_was_measured_on_an_h200(n, rate):
+    """Captured FP16 words without the launches that stay idle, results/sgemm_h200.csv."""
+    seconds = rates.H200.word_seconds(cube(n, "float32")) - 4 * rates.H200.launch
+    assert 2 * n**3 / seconds == pytest.approx(rate, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "k", "batch", "pays"),
+    [
+        *((n, n, n, 1, n >= 1024) for n in (64, 128, 256, 512, 768, 1024, 2048, 4096, 16384)),
+        (8192, 1, 8192, 1, False),
+        (8192, 64, 8192, 1, False),
+        (64, 64, 65536, 1, False),
+        (16384, 16384, 64, 1, False),
+        (256, 256, 256, 256, False),
+        (64, 64, 64, 1000, False),
+        (1024, 1024, 65536, 1, True),
+        (1024, 1024, 1024, 64, True),
+    ],
+)
+def test_words_pay_on_an_h200_for_large_products_only(m, n, k, batch, pays):
+    problem = Problem(batch, m, n, k, np.dtype("float32"))
+    assert (1.5 * rates.H200.word_seconds(problem) < rates.H200.native_seconds(problem)) == pays
+
+
+def test_narrow_operands_are_converted_for_a_native_product():
+    whole = cube(4096, "float32")
+    for fmt in (FP16, BF16):
+        narrow = replace(whole, narrow=fmt)
+        more = rates.H200.native_seconds(narrow) - rates.H200.native_seconds(whole)
+        assert more == pytest.approx(2 * 4096**2 * 6 / rates.H200.bandwidth + 2 * rates.H200.launch)
+        assert rates.H200.word_seconds(narrow) < rates.H200.word_seconds(whole)
 
 
 def test_rates_are_printed_with_their_sizes():
@@ -168,6 +226,7 @@ def broken(**fields):
         broken(native_fp64=[1e12]),
         broken(int8="fast"),
         broken(bandwidth=0.0),
+        broken(num_sms=0),
     ],
 )
 def test_a_broken_file_is_measured_anew(monkeypatch, folder, text):

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 import hifigemm as hg
+from hifigemm.accuracy import resolve
+from hifigemm.exceptions import HopeError
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
@@ -13,6 +17,7 @@ pytest.importorskip("triton")
 from hifigemm.engines import repetition  # noqa: E402
 from hifigemm.engines.device_array import unwrap, wrap  # noqa: E402
 from hifigemm.engines.kernels import launch  # noqa: E402
+from hifigemm.engines.kernels.looks import RATIO_UNIT  # noqa: E402
 
 
 class Entry:
@@ -28,16 +33,23 @@ class Entry:
 
 
 class Whole:
-    """A whole product of one launch, which reads both operands and a temporary and writes the result."""
+    """A whole product of one launch, which reads both operands and a temporary and writes the result.
 
-    def __init__(self, entry, complete=True):
-        self.entry, self.complete = entry, complete
+    Before it, where there is a look, that is a launch which writes what the host wants.
+    """
+
+    def __init__(self, entry, complete=True, look=None):
+        self.entry, self.complete, self.look = entry, complete, look
 
     def __call__(self, a, b, shift, epilogue, splits, out):
         left, right = unwrap(a), unwrap(b)
         target = torch.empty((1, left.shape[1], right.shape[2]), dtype=left.dtype) if out is None else unwrap(out)
-        arguments = (left, right, launch.empty((100,), torch.int8, "cpu"), target)
         recorder = launch._state.recorder
+        if self.look is not None:
+            found = launch.empty((1,), torch.int64, "cpu")
+            recorder.add(self.look, (1, 1, 1), (found,), [*self.look.head, found.data_ptr()])
+            launch.mark(found)
+        arguments = (left, right, launch.empty((100,), torch.int8, "cpu"), target)
         recorder.add(self.entry, (1, 1, 1), arguments, [*self.entry.head, *(x.data_ptr() for x in arguments)])
         recorder.complete = self.complete
         return wrap(target)
@@ -47,6 +59,7 @@ class Whole:
 def direct(monkeypatch):
     monkeypatch.setattr(repetition, "enters_directly", lambda: True)
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda device: 0, raising=False)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
 
 
 def case():
@@ -68,6 +81,70 @@ def test_launches_move_to_other_tensors(given):
     assert made.shape == (4, 4)
     at = entry.calls[0][-4:]
     assert (at[0], at[1], at[3]) == (x.data_ptr(), y.data_ptr(), made.data_ptr())
+
+
+class Sent:
+    """A copy that has arrived."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def wait(self, dtype):
+        return [self.value]
+
+
+@pytest.mark.usefixtures("direct")
+def test_a_hopeful_plan_is_checked_on_the_way(monkeypatch):
+    plan, pair = case()
+    problem = plan.problem
+    target = resolve("fp64", problem.fmt, problem.k)
+    scheme = hg.Ozaki2(num_moduli=15, scaling="fast")
+    plan = replace(plan, scheme=scheme, target=target, promised=True, hopeful=True)
+    ratios, order = [], []
+
+    def send(source, device):
+        order.append("send")
+        return Sent(ratios.pop(0) / RATIO_UNIT)
+
+    monkeypatch.setattr(repetition, "send_bytes", send)
+    look, entry = Entry(), Entry()
+    look.launch = lambda *arguments: order.append("look")
+    entry.launch = lambda *arguments: order.append("product")
+    again = repetition.repeated(Whole(entry, look=look), plan, pair, pair, (4, 4), None)
+    x, y = (torch.rand(4, 4, dtype=torch.float64) for _ in range(2))
+    largest = scheme.largest_ratio(plan)
+    for ratio in (8.0, 1e30, np.inf, 8.0, largest, np.nextafter(largest, np.inf)):
+        ratios.append(ratio)
+        if ratio <= largest:
+            assert again(x, y, None).shape == (4, 4)
+        else:
+            with pytest.raises(HopeError) as failed:
+                again(x, y, None)
+            assert failed.value.ratio == ratio
+        assert order == ["look", "send", "product"]
+        order.clear()
+
+
+@pytest.mark.usefixtures("direct")
+def test_a_result_that_is_written_counts_as_changed():
+    plan, pair = case()
+    out = torch.empty(4, 4, dtype=torch.float64)
+    again = repetition.repeated(Whole(Entry()), plan, pair, pair, (4, 4), wrap(out[None]))
+    before = out._version
+    again(torch.rand(4, 4), torch.rand(4, 4), out)
+    assert out._version == before + 1
+    with torch.inference_mode():
+        again(torch.rand(4, 4), torch.rand(4, 4), torch.empty(4, 4, dtype=torch.float64))
+
+
+@pytest.mark.usefixtures("direct")
+def test_nothing_that_waits_is_captured(monkeypatch):
+    plan, pair = case()
+    plan = replace(plan, promised=True, hopeful=True)
+    again = repetition.repeated(Whole(Entry(), look=Entry()), plan, pair, pair, (4, 4), None)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    with pytest.raises(hg.PlanError, match="give num_moduli"):
+        again(torch.rand(4, 4), torch.rand(4, 4), None)
 
 
 @pytest.mark.usefixtures("direct")

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import hifigemm as hg
+from hifigemm.accuracy import Target
+from hifigemm.plan import Problem
+from hifigemm.schemes.ozaki2 import _enough, _exact_choice, _expected_count, _gained
 from hifigemm.study.reference import correctly_rounded, meets_promise
 
 SCALINGS = ("accurate", "fast")
@@ -121,3 +127,36 @@ def test_more_moduli_err_less(make_pair, scaling):
 def test_only_fast_scaling_splits_operands_apart():
     assert hg.Ozaki2(scaling="fast").independent_splits
     assert not hg.Ozaki2().independent_splits
+
+
+@pytest.mark.parametrize("k", [1, 60, 5000])
+@pytest.mark.parametrize("r", [2.0**-51, 1e-10, 1e-30])
+def test_the_largest_ratio_parts_counts_that_suffice_from_those_that_do_not(k, r):
+    problem, target = Problem(1, 4, 5, k, np.dtype("float64")), Target(r)
+    for count in range(_expected_count(problem, target), 50, 5):
+        scheme = hg.Ozaki2(num_moduli=count, scaling="fast")
+        plan = replace(hg.make_plan(np.ones((4, k)), np.ones((k, 5)), scheme=scheme), target=target)
+        largest = scheme.largest_ratio(plan)
+        assert _enough(problem, target, largest) <= count
+        assert (_enough(problem, target, np.nextafter(largest, np.inf)) or 50) > count
+        for ratio in (0.0, largest / 3, largest):
+            assert scheme.suffices(plan, ratio)
+        for ratio in (np.nextafter(largest, np.inf), 2 * largest, np.inf):
+            assert not scheme.suffices(plan, ratio)
+
+
+def test_too_few_moduli_suffice_for_no_ratio():
+    plan = hg.make_plan(np.ones((4, 60)), np.ones((60, 5)), scheme=hg.Ozaki2(num_moduli=2, scaling="fast"))
+    assert not plan.scheme.suffices(replace(plan, target=Target(1e-10)), 0.0)
+
+
+@given(st.integers(-60, 2000), st.integers(-60, 2000))
+def test_exact_counts_are_the_fewest_and_shift_no_more_than_they_must(left, right):
+    if left + right > 2 * _gained(False, 49):
+        return
+    choice = _exact_choice(False, left, right, True)
+    gained = _gained(False, choice.count)
+    assert left <= gained + choice.balance
+    assert right <= gained - choice.balance
+    assert choice.balance in (0, left - gained, gained - right)
+    assert choice.count == 2 or left + right > 2 * _gained(False, choice.count - 1)

@@ -79,7 +79,9 @@ def add_bench(commands: Any) -> None:
     )
     parser.add_argument("--device", choices=("cpu", "cuda"), help="NumPy or torch (default: cuda where there is one)")
     parser.add_argument(
-        "--search", action="store_true", help="find the fastest tile of the INT8 kernels for each shape, and keep it"
+        "--search",
+        action="store_true",
+        help="find the fastest tile of the INT8 kernels, of FP16 words for float32, for each shape, and keep it",
     )
     parser.add_argument("--stages", action="store_true", help="also time the stages of each scheme by themselves")
     parser.add_argument("--csv", type=Path, metavar="FILE", help="write the figures, and the environment beside them")
@@ -131,7 +133,8 @@ def _bench(args: argparse.Namespace) -> int:
         raise InputError("--device cuda needs torch and a CUDA device")
     if args.search:
         shapes = args.shapes or [(n, n, n) for n in args.sizes or (1024, 2048, 4096)]
-        print_table("INT8 products", ("shape", "predicted tile", "fastest tile"), [search_tiles(shapes, args.batch)])
+        title, found = search_tiles(shapes, args.batch, args.dtype)
+        print_table(title, ("shape", "predicted tile", "fastest tile"), [found])
         return OK
     if device == "cpu" and args.mode in ("graph", "both"):
         raise InputError(f"--mode {args.mode}: CUDA graphs need --device cuda")
@@ -208,7 +211,7 @@ class _Bench:
             print()
             print_table("stages", ("case", "stage", *_STAGE_COLUMNS), [cells])
         for outcome in outcomes:
-            if outcome.times is None:
+            if outcome.status != "timed":
                 print(f"{outcome.case.name}, {outcome.case.mode}: {outcome.status}")
             if outcome.refused:
                 self.wrong.append(f"{outcome.case.name}, {outcome.case.mode}, {load}: {outcome.verdict.wrong}")

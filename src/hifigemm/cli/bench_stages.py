@@ -1,4 +1,4 @@
-"""The stages of a product by Ozaki scheme II, to be timed one by one, with the work that they cannot avoid."""
+"""The stages of a product by Ozaki scheme I or II, to be timed one by one, with the work that they cannot avoid."""
 
 from __future__ import annotations
 
@@ -32,15 +32,17 @@ class HasStages(Protocol):
 def stages(a: Any, b: Any, options: dict[str, Any]) -> list[Stage]:
     """Stages of `matmul(a, b, **options)` as the engine tells them, or else residues and the rest.
 
-    None for schemes other than Ozaki scheme II with fast scaling, and for products in blocks.
+    None for schemes other than Ozaki scheme II with fast scaling and what kernels have of scheme I, and for products in
+    blocks.
     """
     plan = hg.make_plan(a, b, **options)
     p = plan.problem
     library = library_of(("a", a), ("b", b))
     engine = engine_for(plan.engine, library.name, library.device)
     plan = fitted(plan, p, workspace_limit(p, None, engine), engine.fused, False, False)
-    fast = isinstance(plan.scheme, hg.Ozaki2) and plan.scheme.independent_splits
-    if not fast or plan.block_shape != (p.batch, p.m, p.n):
+    residues = isinstance(plan.scheme, hg.Ozaki2) and plan.scheme.independent_splits
+    slices = isinstance(plan.scheme, hg.Ozaki1) and plan.fused and not plan.judged
+    if not (residues or slices) or plan.block_shape != (p.batch, p.m, p.n):
         return []
     x, y = own_stack(library.take(a, "a"), "left", p), own_stack(library.take(b, "b"), "right", p)
     if isinstance(engine, HasStages):

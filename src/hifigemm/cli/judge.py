@@ -56,14 +56,19 @@ class ExactProduct:
     def judge(self, c: NDArray[Any], bound: float) -> Judgement:
         """Error, share of correctly rounded entries, and whether the promise with this bound is kept; all exactly."""
         return Judgement(
-            error=max((ratio(x) for x in self._excesses(c, self._sizes, False)), default=0.0),
+            error=self.error(c),
             relative_error=max((ratio(x) for x in self._excesses(c, abs(self._values), False)), default=0.0),
             normwise_error=forward_errors(c, *self._operands)["2"] if np.isfinite(c).all() else math.inf,
             share_correct=float(np.mean(c == self.rounded)) if c.size else 1.0,
-            kept=self._kept(c, bound),
+            kept=self.keeps(c, bound),
         )
 
-    def _kept(self, c: NDArray[Any], bound: float) -> bool:
+    def error(self, c: NDArray[Any]) -> float:
+        """max |C - AB| / (|A||B|)."""
+        return max((ratio(x) for x in self._excesses(c, self._sizes, False)), default=0.0)
+
+    def keeps(self, c: NDArray[Any], bound: float) -> bool:
+        """Whether |C - AB| <= bound |A||B| + u |AB| in every entry, exactly evaluated."""
         if math.isinf(bound):
             return True
         numerator, denominator = bound.as_integer_ratio()

@@ -123,12 +123,19 @@ class DeviceArray(NDArrayOperatorsMixin):
 
     def view(self, dtype: Any) -> DeviceArray:
         """The same bits as another dtype; sizes may differ where the last axis is contiguous."""
-        dtype = np.dtype(dtype)
-        return DeviceArray(self.tensor.view(TORCH_DTYPES[dtype]), dtype)
+        dtype, x = np.dtype(dtype), self.tensor
+        if dtype.itemsize != self.dtype.itemsize and x.is_contiguous():
+            # torch asks for strides of axes of length 1, which may be anything.
+            shape = *x.shape[:-1], x.shape[-1] * self.dtype.itemsize // dtype.itemsize
+            return DeviceArray(x.flatten().view(TORCH_DTYPES[dtype]).view(shape), dtype)
+        return DeviceArray(x.view(TORCH_DTYPES[dtype]), dtype)
 
     def copy(self) -> DeviceArray:
         """A contiguous copy."""
         return DeviceArray(self.tensor.clone(memory_format=torch.contiguous_format), self.dtype)
+
+    def __neg__(self) -> DeviceArray:
+        return DeviceArray(torch.neg(self.tensor), self.dtype)
 
     def astype(self, dtype: Any, copy: bool = True) -> DeviceArray:
         """Entries converted; without `copy`, the array itself where it has the dtype."""

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
-from hifigemm.engine import F, RepeatedProduct, WholeProduct
+from hifigemm.engine import F, JudgedProduct, RepeatedLook, RepeatedProduct, WholeProduct, WordSums
 from hifigemm.exceptions import InexactProductError
 from hifigemm.formats import BF16, FP16, FP32, FP64, INT8, TF32, Format
 from hifigemm.numerics.accumulation import Accumulation, add_outside, in_any_order
@@ -101,7 +102,15 @@ class NumpyEngine:
         """The functions of numerics are NumPy's own."""
         return function
 
+    def word_sums(self, scheme: Any, k: int) -> WordSums | None:
+        """None: products of words are made one by one."""
+        return None
+
     def whole_product(self, plan: Plan) -> WholeProduct | None:
+        """None: a plan is carried out step by step."""
+        return None
+
+    def judged_product(self, plan: Plan) -> JudgedProduct | None:
         """None: a plan is carried out step by step."""
         return None
 
@@ -114,4 +123,10 @@ class NumpyEngine:
         out: Array | None,
     ) -> RepeatedProduct | None:
         """None: planning takes little."""
+        return None
+
+    def repeated_look(
+        self, operands: tuple[Array, Array], stacks: tuple[Array, Array], most: int
+    ) -> RepeatedLook | None:
+        """None, like `repeated_product`."""
         return None

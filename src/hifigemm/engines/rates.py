@@ -18,6 +18,9 @@ from typing import Any
 import torch
 
 from hifigemm.engines import cache
+from hifigemm.engines.kernels.corrected_tiles import RATES, waves
+from hifigemm.formats import FP16
+from hifigemm.numerics.words import Splitting
 from hifigemm.plan import Problem
 
 __all__ = ["H200", "Rates", "measure", "rates_of"]
@@ -40,6 +43,9 @@ class Rates:
         Bytes a second, read and written.
     launch : float
         Seconds that a dependent launch adds.
+    words : float
+        FLOP/s of the product with two FP16 words an operand, 2 m n k, while tiles of 128 x 128 occupy all SMs.
+    num_sms : int
     """
 
     gpu: str
@@ -48,6 +54,8 @@ class Rates:
     int8: float
     bandwidth: float
     launch: float
+    words: float
+    num_sms: int
 
     def native_seconds(self, problem: Problem) -> float:
         """The native product of a problem in its own format."""
@@ -59,18 +67,47 @@ class Rates:
         after = min(at + 1, len(_SIZES) - 1)
         share = 0.0 if after == at else math.log(size / _SIZES[at]) / math.log(_SIZES[after] / _SIZES[at])
         rate = rates[at] ** (1.0 - share) * rates[after] ** share
-        moved = p.batch * (p.m * p.k + p.k * p.n + p.m * p.n) * p.dtype.itemsize
-        return max(2 * multiplications / rate, moved / self.bandwidth) + self.launch
+        operands = p.batch * (p.m * p.k + p.k * p.n)
+        moved = (operands + p.batch * p.m * p.n) * p.dtype.itemsize
+        seconds = max(2 * multiplications / rate, moved / self.bandwidth) + self.launch
+        if p.narrow is None:
+            return seconds
+        return seconds + operands * (p.dtype.itemsize + 2) / self.bandwidth + 2 * self.launch  # converted first
 
     def residue_seconds(self, problem: Problem, num_products: int, looks: bool) -> float:
-        """Ozaki scheme II; `looks` adds the product of magnitudes by which a count is chosen beforehand."""
+        """Ozaki scheme II; `looks` adds the product of magnitudes by which a count is chosen beforehand.
+
+        The magnitudes of complex entries take four real products.
+        """
         p = problem
         operands, result = p.batch * (p.m * p.k + p.k * p.n), p.batch * p.m * p.n
         inner = -(-p.m // 128) * 128 * (-(-p.n // 256) * 256) * -(-p.k // 128) * 128
         # The product of magnitudes runs at half the rate; passes over memory take half as long again as their bytes.
-        seconds = 2 * p.batch * inner * (num_products + 2 * looks) / self.int8
+        looked = 2 * looks * (4 if p.is_complex else 1)
+        seconds = 2 * p.batch * inner * (num_products + looked) / self.int8
         moved = (operands + result) * (p.dtype.itemsize + num_products)
         return seconds + 1.5 * moved / self.bandwidth + (6 if looks else 4) * self.launch
+
+    def word_seconds(self, problem: Problem) -> float:
+        """Words whose format is chosen on the device: words, product and result one after the other.
+
+        Passes over memory take a third longer than their bytes. One product instead of three hides nothing under the
+        others.
+        """
+        p = problem
+        rate, entry = (self.words, 8) if p.narrow is None else (2 * self.words, 4)
+        product = min(
+            2
+            * waves(p.m, p.n, p.batch, shape, self.num_sms)
+            * shape[0]
+            * shape[1]
+            * p.k
+            * self.num_sms
+            / (rate * share)
+            for shape, share in RATES.items()
+        )
+        moved = p.batch * (entry * (p.m * p.k + p.k * p.n) + 4 * p.m * p.n)
+        return product + 4 / 3 * moved / self.bandwidth + 6 * self.launch
 
     def __str__(self) -> str:
         native = "\n".join(
@@ -78,8 +115,9 @@ class Rates:
             for name, rates in (("FP64", self.native_fp64), ("FP32", self.native_fp32))
         )
         return (
-            f"{self.gpu}: TFLOP/s by size\n{native}\n  INT8 residue product {self.int8 / 1e12:.0f} TOP/s, memory "
-            f"{self.bandwidth / 1e12:.2f} TB/s, a launch {self.launch * 1e6:.1f} us"
+            f"{self.gpu}: TFLOP/s by size\n{native}\n  INT8 residue product {self.int8 / 1e12:.0f} TOP/s, FP16 words "
+            f"{self.words / 1e12:.0f} TFLOP/s, memory {self.bandwidth / 1e12:.2f} TB/s, a launch "
+            f"{self.launch * 1e6:.1f} us"
         )
 
 
@@ -90,6 +128,8 @@ H200 = Rates(
     int8=1400e12,
     bandwidth=4.3e12,
     launch=3e-6,
+    words=220e12,
+    num_sms=132,
 )
 """Measured on an NVIDIA H200 (700 W)."""
 
@@ -110,7 +150,8 @@ def _kept(name: str) -> Rates | None:
         values: dict[str, Any] = {key: tuple(x) if isinstance(x, list) else x for key, x in found.items()}
         rates = Rates(**values)
         natives = (rates.native_fp64, rates.native_fp32)
-        numbers = (*rates.native_fp64, *rates.native_fp32, rates.int8, rates.bandwidth, rates.launch)
+        numbers = [*rates.native_fp64, *rates.native_fp32, rates.int8, rates.bandwidth, rates.launch]
+        numbers += [rates.words, rates.num_sms]
         return rates if all(len(x) == len(_SIZES) for x in natives) and min(numbers) > 0 else None
     except (KeyError, TypeError, AttributeError):
         return None
@@ -146,7 +187,21 @@ def measure(device: torch.device) -> Rates:
         int8=residue_rate,
         bandwidth=2**28 / copy,
         launch=_seconds(lambda: small.add_(1)),
+        words=_word_rate(device),
+        num_sms=torch.cuda.get_device_properties(device).multi_processor_count,
     )
+
+
+def _word_rate(device: torch.device) -> float:
+    """Of `Rates.words`, from a product of 4096 in waves that are not all full."""
+    from hifigemm.engines.kernels.corrected import corrected_product
+    from hifigemm.engines.kernels.words import split_words
+
+    n, num_sms = 4096, torch.cuda.get_device_properties(device).multi_processor_count
+    a, b = (torch.rand((1, n, n), device=device) - 0.5 for _ in range(2))
+    left, right = split_words(((a, 2), (b, 1)), Splitting(FP16, 2, "nearest", 11), FP16.emax)
+    seconds = _seconds(lambda: corrected_product(left, right, a))
+    return 2 * waves(n, n, 1, (128, 128), num_sms) * 128 * 128 * n * num_sms / seconds
 
 
 def _seconds(run: Callable[[], Any]) -> float:

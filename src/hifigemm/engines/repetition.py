@@ -1,19 +1,23 @@
-"""A whole product as a recording of its launches, repeated on other tensors without a plan."""
+"""Whole products, and looks at operands, as recordings of their launches, repeated on other tensors without a plan."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 
-from hifigemm.engine import RepeatedProduct, WholeProduct
+from hifigemm.engine import RepeatedLook, RepeatedProduct, WholeProduct
 from hifigemm.engines.device_array import unwrap
+from hifigemm.engines.kernels import needs
 from hifigemm.engines.kernels.launch import Replay, enters_directly, recording
+from hifigemm.engines.readback import check_not_capturing, send, send_bytes
+from hifigemm.engines.residue_pipeline import check_ratio
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.epilogue import PLAIN
 from hifigemm.plan import Plan
 
-__all__ = ["repeated"]
+__all__ = ["repeated", "repeated_look"]
 
 Tensor = Any
 
@@ -30,22 +34,74 @@ def repeated(
 
     None where it takes several blocks, where an operand was copied, or where a launch cannot be repeated.
     """
-    left, right = (unwrap(x) for x in stacks)
-    if [x.data_ptr() for x in (left, right)] != [unwrap(x).data_ptr() for x in operands]:
-        return None
     p = plan.problem
-    if not enters_directly() or plan.block_shape != (p.batch, p.m, p.n):
+    if _were_copied(operands, stacks) or plan.block_shape != (p.batch, p.m, p.n):
         return None
     with recording() as recorder:
         out = unwrap(whole(*stacks, 0, PLAIN, (None, None), target))
     if not recorder.complete:
         return None
-    replay, dtype, device = Replay(recorder, [left, right, out]), out.dtype, out.device
+    replay = Replay(recorder, [*map(unwrap, stacks), out])
+    kind = _Hopeful if plan.hopeful else _Repeated
+    return kind(plan, replay, result_shape, out)
 
-    def again(x: Tensor, y: Tensor, target: Tensor | None) -> Tensor:
-        made = torch.empty(result_shape, dtype=dtype, device=device) if target is None else target
+
+def repeated_look(operands: tuple[Array, Array], stacks: tuple[Array, Array], most: int) -> RepeatedLook | None:
+    """`numerics.scaling.lacking_bits` as recorded launches; see `Engine.repeated_look`."""
+    if _were_copied(operands, stacks):
+        return None
+    left, right = map(unwrap, stacks)
+    with recording() as recorder:
+        send(needs.look(left, right, most)).wait(np.int32)
+    if not recorder.complete:
+        return None
+    replay, device = Replay(recorder, [left, right]), left.device
+
+    def again(x: Tensor, y: Tensor) -> tuple[int, int] | None:
+        check_not_capturing()
         workspace = torch.empty(replay.nbytes, dtype=torch.int8, device=device)
-        replay(device.index, [x.data_ptr(), y.data_ptr(), made.data_ptr(), workspace.data_ptr()])
-        return made
+        replay(device.index, [x.data_ptr(), y.data_ptr(), workspace.data_ptr()])
+        found = send_bytes(workspace[replay.marked], device.index)
+        return needs.lacking_bits_of(found.wait(np.int32), most)
 
     return again
+
+
+def _were_copied(operands: tuple[Array, Array], stacks: tuple[Array, Array]) -> bool:
+    """Whether launches saw other addresses than those of the operands, or cannot be entered directly."""
+    addresses = [[unwrap(x).data_ptr() for x in pair] for pair in (operands, stacks)]
+    return addresses[0] != addresses[1] or not enters_directly()
+
+
+class _Repeated:
+    """Recorded launches of a whole product as a function of operands and a result like the recorded ones."""
+
+    def __init__(self, plan: Plan, replay: Replay, shape: tuple[int, ...], out: Tensor) -> None:
+        self._plan, self._replay, self._shape = plan, replay, shape
+        self._dtype, self._device = out.dtype, out.device
+
+    def __call__(self, x: Tensor, y: Tensor, target: Tensor | None) -> Tensor:
+        """The product in `target` or a new tensor."""
+        device = self._device
+        made = torch.empty(self._shape, dtype=self._dtype, device=device) if target is None else target
+        workspace = torch.empty(self._replay.nbytes, dtype=torch.int8, device=device)
+        addresses = [x.data_ptr(), y.data_ptr(), made.data_ptr(), workspace.data_ptr()]
+        self._launch(addresses, workspace)
+        if target is not None and not target.is_inference():
+            torch.autograd.graph.increment_version(target)
+        return made
+
+    def _launch(self, addresses: list[int], workspace: Tensor) -> None:
+        self._replay(self._device.index, addresses)
+
+
+class _Hopeful(_Repeated):
+    """The launches of a hopeful plan; the host waits for the error ratio alone, which is found before the product."""
+
+    def _launch(self, addresses: list[int], workspace: Tensor) -> None:
+        check_not_capturing()
+        device = self._device.index
+        self._replay.head(device, addresses)
+        ratio = send_bytes(workspace[self._replay.marked], device)
+        self._replay.tail(device, addresses)
+        check_ratio(self._plan, ratio)

@@ -10,22 +10,24 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 
 from hifigemm.engine import Engine, WholeProduct
-from hifigemm.engines.device_array import unwrap, wrap
-from hifigemm.engines.kernels import int8_product, reconstruction, vectors
+from hifigemm.engines.device_array import DeviceArray, unwrap, wrap
+from hifigemm.engines.kernels import int8_product, needs, reconstruction, vectors
 from hifigemm.engines.kernels.launch import empty
-from hifigemm.engines.kernels.looks import error_ratio, ratio_of
-from hifigemm.exceptions import HopeError, PlanError
+from hifigemm.engines.kernels.looks import RATIO_UNIT, error_ratio, ratio_bits
+from hifigemm.engines.readback import Readback, check_not_capturing, send
+from hifigemm.exceptions import HopeError
 from hifigemm.formats import Format
 from hifigemm.numerics.bits import Array
-from hifigemm.numerics.epilogue import Epilogue
+from hifigemm.numerics.epilogue import PLAIN, Epilogue
 from hifigemm.numerics.residues import ModuliSet, moduli_set
-from hifigemm.numerics.scaling import Scale, norm_bits
+from hifigemm.numerics.scaling import Scale, lacking_bits, norm_bits
 from hifigemm.plan import Plan, Split
 
-__all__ = ["OVERRIDES", "stages", "whole_product"]
+__all__ = ["OVERRIDES", "check_ratio", "stages", "whole_product"]
 
 Tensor = Any
 _PITCH = 16
@@ -35,7 +37,7 @@ _ROWS, _COLUMNS = 128, 256
 def whole_product(plan: Plan) -> WholeProduct | None:
     """All of a plan with fast scaling that judges nothing and is one block."""
     p = plan.problem
-    if plan.scheme.name != "ozaki2" or not plan.fused or plan.judged or p.is_complex:
+    if plan.scheme.name != "ozaki2" or not plan.fused or plan.judged:
         return None
     return partial(_whole, plan) if plan.block_shape == (p.batch, p.m, p.n) else None
 
@@ -50,37 +52,60 @@ def _whole(
     target: Array | None,
 ) -> Array:
     left, right = unwrap(a), unwrap(b)
-    moduli = moduli_set(plan.num_products, False)
+    moduli = _moduli_of(plan)
     balances = plan.balance, -plan.balance
-    if plan.hopeful and torch.cuda.is_current_stream_capturing():
-        raise PlanError("while a graph is captured, a count cannot come from the operands: give num_moduli")
     parts: Sequence[Tensor]
-    ratio: Tensor = None
+    ratio: Readback | None = None
+    gate: int8_product.Gate | None = None
     if plan.hopeful:
+        check_not_capturing()
         parts, found, sizes = vectors.sized_residues(((left, 2), (right, 1)), moduli, balances)
-        scales, ratio = [scale.exponent for scale in found], ratio_of(sizes)
+        scales, bits = [scale.exponent for scale in found], ratio_bits(sizes)
+        ratio, gate = send(bits), (bits, 0, _most_bits(plan))
     else:
         parts, scales = _residues_of(left, right, moduli, balances, splits)
-    products = _multiply(parts[0], parts[1], moduli)
+    products = _multiply(parts[0], parts[1], moduli, gate)
     p = plan.problem
     if target is None:
         target = wrap(torch.empty((p.batch, p.m, p.n), dtype=left.dtype, device=left.device))
-    c = None if epilogue.c is None else unwrap(epilogue.c.astype(a.dtype, copy=False))
+    own = PLAIN if isinstance(epilogue.alpha, complex) or isinstance(epilogue.beta, complex) else epilogue
+    c = None if own.c is None else unwrap(own.c.astype(a.dtype, copy=False))
     reconstruction.reconstruct(
         products,
         (scales[0], scales[1]),
         moduli,
         unwrap(target),
         shift=shift,
-        alpha=epilogue.alpha.real,
-        beta=epilogue.beta.real,
+        alpha=own.alpha.real,
+        beta=own.beta.real,
         c=c,
         operands=(left, right),
     )
-    # Everything is on its way; only now the host waits for what the operands told.
-    if ratio is not None and not plan.scheme.suffices(plan, seen := float(ratio)):
-        raise HopeError(seen)
+    if own is not epilogue:
+        target[...] = epilogue.apply(target)
+    # Everything is on its way; only now the host waits, and for what the operands told alone. Where the moduli do not
+    # suffice, the device makes no products either, and what was written is no result.
+    if ratio is not None:
+        check_ratio(plan, ratio)
     return target
+
+
+def _moduli_of(plan: Plan) -> ModuliSet:
+    scheme: Any = plan.scheme
+    return moduli_set(scheme.count, plan.problem.is_complex)
+
+
+def _most_bits(plan: Plan) -> int:
+    """The bits of the largest error ratio, in units of RATIO_UNIT, for which a hopeful plan keeps its target."""
+    largest = plan.scheme.largest_ratio(plan) / RATIO_UNIT
+    return int(np.float64(largest).view(np.int64)) if largest >= 0 else -1
+
+
+def check_ratio(plan: Plan, ratio: Readback) -> None:
+    """Wait for an error ratio and raise HopeError where the moduli of the plan do not suffice for it."""
+    (found,) = ratio.wait(np.float64)
+    if not plan.scheme.suffices(plan, seen := found * RATIO_UNIT):
+        raise HopeError(seen)
 
 
 def _residues_of(
@@ -98,7 +123,7 @@ def _residues_of(
         if split is None:
             missing.append((i, (x, 2 - i), balances[i]))
         else:
-            parts[i], scales[i] = _padded(unwrap(split.parts)), -unwrap(split.unit).to(torch.int32).flatten(1)
+            parts[i], scales[i] = _padded(unwrap(split.parts)), _exponents(split.unit, x.shape[1 + i])
             if "marked" in split.facts:
                 scales[i].masked_fill_(unwrap(split.facts["marked"]).flatten(1), vectors.NOT_FINITE)
     if missing:
@@ -114,11 +139,11 @@ def _padded(parts: Tensor) -> Tensor:
     return parts.as_strided((*parts.shape[:3], -(-parts.shape[3] // _PITCH) * _PITCH), parts.stride())
 
 
-def _multiply(left: Tensor, right: Tensor, moduli: ModuliSet) -> Tensor:
-    """Residues of the products of padded parts: int8 (batch, L, m_pad, n_pad)."""
+def _multiply(left: Tensor, right: Tensor, moduli: ModuliSet, gate: int8_product.Gate | None = None) -> Tensor:
+    """Residues of the products of padded parts: int8 (batch, L, m_pad, n_pad); anything where the gate is shut."""
     shape = max(len(left), len(right)), left.shape[1], *_padded_shape(left.shape[2], right.shape[2])
     products = empty(shape, torch.int8, left.device)
-    int8_product.multiply_residues(left, right, _constants(moduli, left.shape[1], left.device), products)
+    int8_product.multiply_residues(left, right, _constants(moduli, left.shape[1], left.device), products, gate=gate)
     return products
 
 
@@ -157,26 +182,45 @@ def _multiply_parts(left: Array, right: Array, moduli: ModuliSet, engine: Engine
 
 
 def _rounded_integers(
-    residues: Array, unit_left: Array, unit_right: Array, shift: int, moduli: ModuliSet, fmt: Format, part: int
+    products: Array, unit_left: Array, unit_right: Array, shift: int, moduli: ModuliSet, fmt: Format, part: int
 ) -> Array:
     """schemes.residue_products.rounded_integers."""
-    products = unwrap(residues)
-    batch, count, m, n = products.shape
-    if products.stride(3) != 1 or products.stride(2) % _COLUMNS:
-        padded = products.new_empty((batch, count, m, _padded_shape(m, n)[1]))
-        padded[..., :n] = products
-        products = padded
+    x = unwrap(products)
+    batch, count, m, n = x.shape
+    if x.stride(3) != 1 or x.stride(2) % _COLUMNS:
+        padded = x.new_empty((batch, count, m, _padded_shape(m, n)[1]))
+        padded[..., :n] = x
+        x = padded
     else:
-        products = products.as_strided((batch, count, m, products.stride(2)), products.stride())
-    scales = [-unwrap(unit).flatten(1).to(torch.int32) for unit in (unit_left, unit_right)]
-    out = torch.empty((batch, m, n), dtype=torch.float32 if fmt.t == 24 else torch.float64, device=products.device)
-    reconstruction.reconstruct(products, (scales[0], scales[1]), moduli, out, shift=shift)
-    return wrap(out)
+        x = x.as_strided((batch, count, m, x.stride(2)), x.stride())
+    scales = _exponents(unit_left, m), _exponents(unit_right, n)
+    out = torch.empty((batch, m, n), dtype=_result_dtype(fmt, count > len(moduli.moduli)), device=x.device)
+    reconstruction.reconstruct(x, scales, moduli, out, shift=shift)
+    return wrap(torch.view_as_real(out).flatten(2) if out.is_complex() else out)
+
+
+def _result_dtype(fmt: Format, is_complex: bool) -> torch.dtype:
+    if fmt.t == 24:
+        return torch.complex64 if is_complex else torch.float32
+    return torch.complex128 if is_complex else torch.float64
+
+
+def _exponents(unit: Array, vectors: int) -> Tensor:
+    """Scale exponents from the units of integers; those of the components of a complex entry are equal."""
+    return -unwrap(unit).flatten(1)[:, :: unit.size // (len(unit) * vectors)].to(torch.int32)
+
+
+def _lacking_bits(a: Array, b: Array, most: int, part: int) -> tuple[int, int] | None:
+    """numerics.scaling.lacking_bits; operands that stand in for those nobody reads lie on the host."""
+    if not (isinstance(a, DeviceArray) and isinstance(b, DeviceArray)):
+        return lacking_bits(a, b, most, part)
+    check_not_capturing()
+    return needs.lacking_bits_of(send(needs.look(unwrap(a), unwrap(b), most)).wait(np.int32), most)
 
 
 def _error_ratio(a: Array, b: Array, engine: Engine, part: int, entries: int) -> float:
-    """schemes.promise.error_ratio of real operands."""
-    return error_ratio(unwrap(a), unwrap(b), moduli_set(2, False))
+    """schemes.promise.error_ratio."""
+    return error_ratio(unwrap(a), unwrap(b), moduli_set(2, a.dtype.kind == "c"))
 
 
 OVERRIDES: dict[str, Callable[..., Any]] = {
@@ -185,6 +229,7 @@ OVERRIDES: dict[str, Callable[..., Any]] = {
     "multiply_parts": _multiply_parts,
     "rounded_integers": _rounded_integers,
     "error_ratio": _error_ratio,
+    "lacking_bits": _lacking_bits,
 }
 """Fused versions by the name of the plain function."""
 
@@ -192,7 +237,7 @@ OVERRIDES: dict[str, Callable[..., Any]] = {
 def stages(plan: Plan, a: Array, b: Array) -> Sequence[tuple[str, Callable[[], object], float, float]]:
     """The launches of a whole product: name, call, bytes that must move, operations of the plan's product."""
     p, count, left, right = plan.problem, plan.num_products, unwrap(a), unwrap(b)
-    moduli, size = moduli_set(count, False), p.dtype.itemsize
+    moduli, size = _moduli_of(plan), p.dtype.itemsize
     operands, result = p.batch * (p.m * p.k + p.k * p.n), p.batch * p.m * p.n
     parts, scales = vectors.scaled_residues(((left, 2), (right, 1)), moduli)
     products = _multiply(parts[0], parts[1], moduli)

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, cast
 import numpy as np
 import torch
 
-from hifigemm.engine import F, RepeatedProduct, WholeProduct
+from hifigemm.engine import F, JudgedProduct, RepeatedLook, RepeatedProduct, WholeProduct, WordSums
 from hifigemm.engines.device_array import unwrap, wrap
 from hifigemm.engines.numpy_engine import NumpyEngine, check_exact
 from hifigemm.engines.rates import Rates, rates_of
@@ -34,6 +34,8 @@ __all__ = ["CudaEngine", "TorchEngine", "describe_gpus", "torch_engine"]
 
 _MODELS = {7: V100, 8: A100, 9: H100}
 """Tensor cores by the major compute capability; later ones add as B200 does."""
+_ADDS_AS_MODELLED = torch.version.hip is None
+"""How the matrix cores of other makers add is not known here, so nothing is promised of kernels that use them."""
 _SINGLE = (torch.float32, torch.complex64)
 _LOCK = threading.RLock()
 """torch's precision of FP32 products is a setting of the process."""
@@ -125,7 +127,7 @@ class CudaEngine:
     def accumulation(self, fmt: Format) -> Accumulation:
         """Tensor cores in FP32 for FP16, BF16 and TF32 words, FP64 sums for FP32 words ("TF64"); see `Engine`.
 
-        The library may add blocks in any order and split k, so every product counts as a step.
+        The library may add blocks in any order and split k, so every product counts as a step; `word_sums` do not.
         """
         if fmt is FP32:
             return in_any_order("cuBLAS in FP64, any order", fmt, FP64, 64)
@@ -158,13 +160,34 @@ class CudaEngine:
         return cast(F, fused)
 
     def whole_product(self, plan: Plan) -> WholeProduct | None:
-        """Native products at their own level, and Ozaki scheme II with fast scaling where nothing is judged."""
-        from hifigemm.engines import residue_pipeline, word_pipeline
+        """Native products at their own level; words, slices and fast residues where nothing is judged."""
+        from hifigemm.engines import residue_pipeline, slice_pipeline, word_pipeline
 
+        if plan.choices:
+            return word_pipeline.chosen_product(plan, self.model) if _ADDS_AS_MODELLED else None
         own_format = getattr(plan.scheme, "product", None) is None
         if plan.scheme.name == "native" and own_format and plan.target.level is plan.problem.fmt:
             return self._native
-        return word_pipeline.whole_product(plan, self.model) or residue_pipeline.whole_product(plan)
+        words = None if plan.judged else word_pipeline.word_product(plan, self.model)
+        return words or slice_pipeline.whole_product(plan) or residue_pipeline.whole_product(plan)
+
+    def judged_product(self, plan: Plan) -> JudgedProduct | None:
+        """Products of words, with a bound from the bits that these lose."""
+        from hifigemm.engines import word_pipeline
+
+        if not _ADDS_AS_MODELLED:
+            return None
+        if plan.choices:
+            chosen = word_pipeline.chosen_product(plan, self.model)
+            return None if chosen is None else chosen.judge
+        words = word_pipeline.word_product(plan, self.model) if plan.judged else None
+        return None if words is None else words.judge
+
+    def word_sums(self, scheme: Any, k: int) -> WordSums | None:
+        """The kernels of corrected products, which add as the tensor cores do, in order of k."""
+        from hifigemm.engines import word_sums
+
+        return word_sums.word_sums(scheme, k, self.model) if _ADDS_AS_MODELLED else None
 
     def repeated_product(
         self,
@@ -179,16 +202,26 @@ class CudaEngine:
 
         whole = self.whole_product(plan)
         if whole == self._native:
-            return _native_matmul if all(x.ndim == 2 for x in operands) else None
+            if any(x.ndim != 2 for x in operands):
+                return None
+            return _native_matmul if plan.problem.narrow is None else _widened_matmul
         if whole is None or torch.cuda.is_current_stream_capturing():
             return None
         return repeated(whole, plan, operands, stacks, result_shape, out)
 
-    def stages(self, plan: Plan, a: Array, b: Array) -> Sequence[tuple[str, Callable[[], object], float, float]]:
-        """The launches of a whole product by Ozaki scheme II: name, call, least bytes, operations."""
-        from hifigemm.engines import residue_pipeline
+    def repeated_look(
+        self, operands: tuple[Array, Array], stacks: tuple[Array, Array], most: int
+    ) -> RepeatedLook | None:
+        """A recording of the launches."""
+        from hifigemm.engines.repetition import repeated_look
 
-        return residue_pipeline.stages(plan, a, b)
+        return repeated_look(operands, stacks, most)
+
+    def stages(self, plan: Plan, a: Array, b: Array) -> Sequence[tuple[str, Callable[[], object], float, float]]:
+        """The launches of a whole product by Ozaki scheme I or II: name, call, least bytes, operations."""
+        from hifigemm.engines import residue_pipeline, slice_pipeline
+
+        return (slice_pipeline if plan.scheme.name == "ozaki1" else residue_pipeline).stages(plan, a, b)
 
     def _native(self, a: Array, b: Array, shift: int, epilogue: Any, splits: Any, out: Array | None) -> Array:
         """The library's product as it is, over- and underflow included."""
@@ -211,6 +244,11 @@ def _native_matmul(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None) -
     with _float32_precision("ieee") if a.dtype in _SINGLE else nullcontext():
         c = torch.matmul(a, b, out=out)
     return c[None] if single else c
+
+
+def _widened_matmul(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
+    """The product in FP32 of float16 or bfloat16 matrices."""
+    return _native_matmul(a.float(), b.float(), out)
 
 
 def _words_product(x: torch.Tensor, y: torch.Tensor, fmt: Format) -> torch.Tensor:

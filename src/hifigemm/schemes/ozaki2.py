@@ -21,6 +21,7 @@ References
 from __future__ import annotations
 
 import math
+import struct
 from dataclasses import dataclass, replace
 from functools import lru_cache, reduce
 from typing import ClassVar
@@ -37,7 +38,6 @@ from hifigemm.numerics.embedding import components, embed_left, embed_right
 from hifigemm.numerics.estimates import MAGNITUDE_BITS_UP, magnitudes_up
 from hifigemm.numerics.parts import map_vectors, part_entries, part_size, put, vector_parts, widen
 from hifigemm.numerics.scaling import Scale
-from hifigemm.numerics.special import clean
 from hifigemm.plan import Plan, Problem, Product, ProductSpec, Split, fit_blocks
 from hifigemm.schemes import promise
 from hifigemm.schemes.ozaki1 import Ozaki1
@@ -128,41 +128,62 @@ class Ozaki2(Scheme):
             scheme, problem, target, choice, self.explicit, engine.name, spec, engine.part, fused, workspace
         )
 
-    def _choice(self, problem: Problem, a: Array, b: Array, target: Target, engine: Engine, workspace: int) -> _Choice:
+    def _choice(
+        self,
+        problem: Problem,
+        a: Array,
+        b: Array,
+        target: Target,
+        engine: Engine,
+        workspace: int,
+        ratio: float | None = None,
+    ) -> _Choice:
+        """The number of moduli for these operands, whose `promise.error_ratio` may be known already.
+
+        Moduli that hold the exact product, where those are no more than the target takes anyway; else as many as the
+        error ratio asks for, or those that are expected to do, where the engine finds the ratio on the way.
+        """
         if self.num_moduli is not None:
             return _Choice(self.num_moduli, f"{self.num_moduli} moduli, as asked")
-        expected = _expected_count(problem, target)
+        count, part = _expected_count(problem, target), part_size(workspace, engine.part)
         tells = self.scaling == "fast" and not target.correct and math.isfinite(target.r)
-        if tells and engine.looks_on_the_way and not problem.is_complex:
-            return replace(_promise(expected, target), hopeful=True)
-        part = part_size(workspace, engine.part)
-        exact, balance, bits = _exact_count(problem, a, b, part)
+        hopeful = tells and ratio is None and engine.looks_on_the_way
         enough = None
-        if tells and a.size and b.size:
-            ratio = promise.error_ratio(a, b, engine, part, max(workspace // 256, 1))
+        if tells and not hopeful and a.size and b.size:
+            if ratio is None:
+                ratio = promise.error_ratio(a, b, engine, part, max(workspace // 256, 1))
             enough = _enough(problem, target, ratio)
-        count = max(expected, enough or 0)
-        if exact is not None and (target.correct or exact <= count):
-            reason = f"{exact} moduli hold the exact product of {bits} bits"
-            return _Choice(exact, reason, balance, exact=self.scaling == "fast")
-        return _promise(count, target) if enough else _Choice(count, f"{count} moduli for {target}")
+            count = max(count, enough or 0)
+        most = _reach(problem, crt.MAX_MODULI if target.correct else count)
+        lacking = engine.override(scaling.lacking_bits)(a, b, most, part)
+        if lacking is not None:
+            return _exact_choice(problem.is_complex, *lacking, self.scaling == "fast")
+        if enough is None and not hopeful:
+            return _Choice(count, f"{count} moduli for {target}")
+        return replace(_promise(count, target), hopeful=hopeful)
 
-    def replan(self, plan: Plan, ratio: float, workspace: int) -> Plan:
+    def most_lacking(self, plan: Plan) -> int | None:
+        """The limit up to which the choice behind a plan tells operands apart by their `scaling.lacking_bits`."""
+        if plan.fixed:
+            return None
+        correct = plan.target.correct
+        return _reach(plan.problem, crt.MAX_MODULI if correct else _expected_count(plan.problem, plan.target))
+
+    def replan(self, plan: Plan, ratio: float, a: Array, b: Array, engine: Engine, workspace: int) -> Plan:
         """The plan for a ratio that was too large for a hopeful one: more moduli, or entries that are judged."""
-        enough = _enough(plan.problem, plan.target, ratio)
-        choice = (
-            _promise(enough, plan.target) if enough else _Choice(self.count, f"{self.count} moduli for {plan.target}")
-        )
+        problem = plan.problem
+        asked = replace(self, num_moduli=None)
+        choice = asked._choice(problem, a, b, plan.target, engine, workspace, ratio)
         scheme = replace(self, num_moduli=choice.count)
-        parts = num_parts(_moduli(plan.problem, choice.count), plan.problem.is_complex)
-        finer = replace(plan, scheme=scheme, num_products=parts, reason=choice.reason)
-        finer = replace(finer, promised=choice.promised, hopeful=False)
-        return scheme.fit(finer, plan.problem, workspace)
+        finer = _planned(
+            *(scheme, problem, plan.target, choice, plan.fixed, plan.engine, plan.words),
+            *(plan.part_limit, plan.fused, workspace),
+        )
+        return replace(finer, free=plan.free)
 
-    def suffices(self, plan: Plan, ratio: float) -> bool:
-        """Whether the plan's moduli keep the target in every entry of operands with this `promise.error_ratio`."""
-        enough = _enough(plan.problem, plan.target, ratio)
-        return enough is not None and enough <= self.count
+    def largest_ratio(self, plan: Plan) -> float:
+        """Largest `promise.error_ratio` of operands for which the plan's moduli keep the target in every entry."""
+        return _largest_ratio(plan.problem.terms, plan.target.r, _moduli(plan.problem, self.count).half_range)
 
     def expected_products(self, problem: Problem, target: Target) -> int:
         """Products that operands without wide exponents take."""
@@ -229,11 +250,11 @@ class Ozaki2(Scheme):
         problem = plan.problem
         moduli = _moduli(problem, self.count)
         products = engine.override(multiply_parts)(left.parts, right.parts, moduli, engine)
-        residues = product_residues(products, moduli)
         units = left.unit, right.unit
         if not plan.judged:
-            values = engine.override(rounded_integers)(residues, *units, shift, moduli, problem.fmt, plan.part)
+            values = engine.override(rounded_integers)(products, *units, shift, moduli, problem.fmt, plan.part)
             return finished(problem, values, None, self.stated_bound(plan), left.count)
+        residues = product_residues(products, moduli)
         error = _error(left, right, problem.terms)
         err = np.frexp(error)[1].astype(np.int64)
         lowest = left.facts["exponent"] + right.facts["exponent"] - left.unit - right.unit
@@ -293,21 +314,45 @@ def _promise(count: int, target: Target) -> _Choice:
     return _Choice(count, f"{count} moduli for {target} in every entry", promised=True)
 
 
-def _enough(problem: Problem, target: Target, ratio: float) -> int | None:
-    """Fewest moduli with which every entry keeps r, for operands with this `promise.error_ratio`; None if it is inf.
+def _least_range(terms: int, r: float, ratio: float) -> int | None:
+    """half_range from which on every entry keeps r, for operands with this `promise.error_ratio`; None if it is inf.
 
     Fast scaling has 2**-s_i < 2 ||A_i|| / T, T**2 = half_range, and rounds to nearest, so that the error of an entry is
     at most (||A_i|| sum|B_j| + ||B_j|| sum|A_i|) / T, but for terms of relative size k / T < 2**-20.
     """
-    wanted = ratio * (1.0 + 2.0**-19) / target.r
+    wanted = ratio * (1.0 + 2.0**-19) / r
     if not math.isfinite(wanted):
         return None
-    return crt.count_for_range(max(math.ceil(wanted), _least_norm(problem)) ** 2, problem.is_complex)
+    least: int = max(math.ceil(wanted), _least_norm(terms)) ** 2
+    return least
 
 
-def _least_norm(problem: Problem) -> int:
+@lru_cache(maxsize=1024)
+def _largest_ratio(terms: int, r: float, half_range: int) -> float:
+    """Largest ratio whose `_least_range`, which nowhere falls, is no more than half_range: by bisection of its bits."""
+
+    def suffices(bits: int) -> bool:
+        least = _least_range(terms, r, struct.unpack("d", struct.pack("q", bits))[0])
+        return least is not None and least <= half_range
+
+    if not suffices(0):
+        return -math.inf
+    low, high = 0, 0x7FF << 52
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if suffices(middle) else (low, middle)
+    return float(struct.unpack("d", struct.pack("q", low))[0])
+
+
+def _enough(problem: Problem, target: Target, ratio: float) -> int | None:
+    """Fewest moduli with the range of `_least_range`, None where none has it."""
+    least = _least_range(problem.terms, target.r, ratio)
+    return None if least is None else crt.count_for_range(least, problem.is_complex)
+
+
+def _least_norm(terms: int) -> int:
     """T from which on k / (2 T) lies within the 2**-19 that `_enough` adds, and all rounding is to nearest."""
-    return problem.terms << 19
+    return terms << 19
 
 
 def _expected_count(problem: Problem, target: Target) -> int:
@@ -315,7 +360,7 @@ def _expected_count(problem: Problem, target: Target) -> int:
     count = crt.count_for_bits(_wanted_bits(problem, target), problem.is_complex)
     if target.correct or math.isinf(target.r):
         return count
-    return max(count, crt.count_for_range(_least_norm(problem) ** 2, problem.is_complex) or crt.MAX_MODULI)
+    return max(count, crt.count_for_range(_least_norm(problem.terms) ** 2, problem.is_complex) or crt.MAX_MODULI)
 
 
 def _moduli(problem: Problem, count: int) -> crt.ModuliSet:
@@ -363,32 +408,33 @@ def _wanted_bits(problem: Problem, target: Target) -> int:
     return 2 * (promise.bits_of_inverse(target.r) + 2) + ceil_log2(problem.terms) + 1
 
 
-def _exact_count(problem: Problem, a: Array, b: Array, part: int) -> tuple[int | None, int, int]:
-    """Fewest moduli that hold the exact product, the balance that this takes, and the bits of the largest sum.
+def _gained(is_complex: bool, count: int) -> int:
+    """Bits by which the scales of `count` moduli are larger at least than those of two."""
+    least, most = (crt.moduli_set(n, is_complex).half_range.bit_length() for n in (2, count))
+    return (most - least - 1) // 2
+
+
+def _reach(problem: Problem, count: int) -> int:
+    """Bits that both operands together may lack with two moduli for `count` to hold the exact product."""
+    return 2 * _gained(problem.is_complex, count)
+
+
+@lru_cache(maxsize=1024)
+def _exact_choice(is_complex: bool, left: int, right: int, fast: bool) -> _Choice:
+    """Fewest moduli that hold the exact product of operands that lack so many bits with two, see `lacking_bits`.
 
     By Cauchy-Schwarz on rows and columns made integers: a scale must reach down to the lowest bit of every vector. What
-    one operand has to spare goes to the other. None where MAX_MODULI are not enough.
+    one operand has to spare goes to the other, but no more of it than that one needs.
     """
-    smallest = crt.moduli_set(2, problem.is_complex)
-    missing = []
-    for x, axis in ((a, 2), (b, 1)):
-
-        def lacking(y: Array, axis: int = axis) -> Array:
-            y = clean(y)
-            low = reduce(np.minimum, [lowest_bit(c, axis) for c in components(y)])
-            scale = scaling.norm_scale(y, axis, smallest, 0, part)
-            return np.where(low == NO_BIT, -NO_BIT, -low - scale.exponent)
-
-        missing.append(int(map_vectors(lacking, x, axis, part).max(initial=-NO_BIT)))
-    if min(missing) == -NO_BIT:
-        return 2, 0, 1
-    base = smallest.half_range.bit_length()
-    bits = max(sum(missing) + base, 1)
-    for count in range(2, crt.MAX_MODULI + 1):
-        gained = (_moduli(problem, count).half_range.bit_length() - base - 1) // 2
-        if sum(missing) <= 2 * gained:
-            return count, missing[0] - gained, bits
-    return None, 0, bits
+    if min(left, right) == -NO_BIT:
+        count, gained, bits, balance = 2, 0, 1, 0
+    else:
+        counts = range(2, crt.MAX_MODULI + 1)
+        count = next(n for n in counts if left + right <= 2 * _gained(is_complex, n))
+        gained = _gained(is_complex, count)
+        bits = max(left + right + crt.moduli_set(2, is_complex).half_range.bit_length(), 1)
+        balance = max(left - gained, 0) or min(gained - right, 0)
+    return _Choice(count, f"{count} moduli hold the exact product of {bits} bits", balance, exact=fast)
 
 
 def _largest_sums(plan: Plan, a: Array, b: Array, left: Array, right: Array, engine: Engine) -> tuple[Array, Array]:

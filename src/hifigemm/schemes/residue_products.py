@@ -140,7 +140,8 @@ def round_integers(
 
 
 def rounded_integers(
-    residues: Array, unit_left: Array, unit_right: Array, shift: int, moduli: ModuliSet, fmt: Format, part: int
+    products: Array, unit_left: Array, unit_right: Array, shift: int, moduli: ModuliSet, fmt: Format, part: int
 ) -> Array:
-    """The values of `round_integers`, where nothing has to be known of the integers behind them."""
+    """The values of `round_integers` from what `multiply_parts` made, where nothing has to be known but them."""
+    residues = product_residues(products, moduli)
     return round_integers(residues, unit_left, unit_right, shift, moduli, fmt, part).values

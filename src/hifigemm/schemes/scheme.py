@@ -3,8 +3,8 @@
 The driver calls them in this order. plan chooses counts and block sizes; scales (or joint_scales) looks at whole
 operands where the scheme needs that; split turns rows of A or columns of B into parts; multiply makes the products of
 one block of C on an engine; refine gives a finer plan for the entries whose promise is not yet kept. Where an engine
-carries a whole plan out at once, stated_bound says what is known of its error; suffices and replan belong to plans
-whose count is a guess that the engine checks on the way.
+carries a whole plan out at once, stated_bound says what is known of its error; most_lacking, largest_ratio and replan
+belong to plans that rest on their operands, such as those whose count is a guess that the engine checks on the way.
 """
 
 from __future__ import annotations
@@ -72,13 +72,21 @@ class Scheme:
         """Error / |A||B| that is known not to be exceeded before anything is multiplied."""
         return 0.0 if plan.exact else plan.target.r if plan.promised else math.inf
 
-    def replan(self, plan: Plan, ratio: float, workspace: int) -> Plan:
-        """The plan for a ratio that was too large for a hopeful one."""
+    def most_lacking(self, plan: Plan) -> int | None:
+        """The limit of `scaling.lacking_bits` up to which the plan depends on them; None where it does not."""
+        return None
+
+    def replan(self, plan: Plan, ratio: float, a: Array, b: Array, engine: Engine, workspace: int) -> Plan:
+        """The plan for operands whose ratio was too large for a hopeful one."""
+        raise NotImplementedError
+
+    def largest_ratio(self, plan: Plan) -> float:
+        """Largest `promise.error_ratio` of operands for which a hopeful plan keeps its target."""
         raise NotImplementedError
 
     def suffices(self, plan: Plan, ratio: float) -> bool:
         """Whether a hopeful plan keeps its target for operands with this `promise.error_ratio`."""
-        raise NotImplementedError
+        return ratio <= self.largest_ratio(plan)
 
     def fit(self, plan: Plan, problem: Problem, workspace: int) -> Plan:
         """The plan for another problem of the same k and dtype, in blocks that take at most `workspace` bytes."""

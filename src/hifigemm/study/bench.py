@@ -78,6 +78,8 @@ class Case:
     scheme : str
         What was chosen.
     stages : tuple of Stage
+    uncapturable : str
+        Why calls cannot be captured; they are then timed as they are in the mode "graph" too.
     """
 
     name: str
@@ -90,6 +92,12 @@ class Case:
     peer: bool = False
     scheme: str = ""
     stages: tuple[Stage, ...] = ()
+    uncapturable: str = ""
+
+    @property
+    def captured(self) -> bool:
+        """Calls are replayed from graphs."""
+        return self.mode == "graph" and not self.uncapturable
 
 
 @dataclass(frozen=True)
@@ -108,10 +116,15 @@ class Outcome:
 
     @property
     def status(self) -> str:
-        """timed, refused or failed, with the reason."""
+        """timed (as calls where a graph was asked for), checked without a time, refused or failed, with the reason."""
         if self.refused:
             return f"refused: {self.verdict.wrong}"
-        return f"failed: {self.failure}" if self.failure else "timed"
+        if self.failure:
+            return f"failed: {self.failure}"
+        if self.times is None:
+            return "checked"
+        as_calls = self.case.mode == "graph" and not self.case.captured
+        return f"timed without a graph: {self.case.uncapturable}" if as_calls else "timed"
 
 
 def operand_sets(arrays: Arrays, load: Workload) -> list[tuple[Any, Any]]:
@@ -128,8 +141,9 @@ def run(
     *,
     clock: Clock | None = None,
     meter: Meter | None = None,
+    timed: bool = True,
 ) -> list[Outcome]:
-    """Check every case on every set of operands, then time those that are right, in turns.
+    """Check every case on every set of operands, then time those that are right, in turns, unless it is not `timed`.
 
     Parameters
     ----------
@@ -148,7 +162,7 @@ def run(
     launches: dict[tuple[str, str], Callable[[], object]] = {}
     for case in cases:
         try:
-            runs = tuple(capture(each) for each in case.runs) if case.mode == "graph" else case.runs
+            runs = tuple(capture(each) for each in case.runs) if case.captured else case.runs
             verdict = check(replace(case, runs=runs), references, arrays)
         except FAILURES as error:
             outcomes[case.name, case.mode] = failed(case, error)
@@ -157,7 +171,7 @@ def run(
         if not verdict.wrong:
             launches[case.name, case.mode] = _rotating(runs)
     named = {" ".join(key): launch for key, launch in launches.items()}
-    times = time_variants(named, clock or arrays.clock(), method, meter) if named else {}
+    times = time_variants(named, clock or arrays.clock(), method, meter) if named and timed else {}
     return [replace(outcome, times=times.get(" ".join(key))) for key, outcome in outcomes.items()]
 
 

@@ -34,6 +34,9 @@ _WORDS = {
     **dict.fromkeys(("fast", "accurate"), "scaling"),
     **dict.fromkeys(("outside", "chained", "separate", "blocked"), "accumulate"),
 }
+LARGEST_STATED = 2e11
+"""Operations up to which the bound of a forced count is worked out: n = 4096 for real square products."""
+
 _LATER_SAMPLE = 16
 """Rows and columns that are compared with the exact product in every set of operands but the first."""
 
@@ -102,18 +105,20 @@ def build(
         calls = runs(peer.prepare)
         return [Case(name, calls, outputs, native_bound(load), mode, peer=True, scheme=name) for mode in modes]
     options = scheme_options(name)
-    _, report = hg.matmul(*sets[0], return_report=True, **options)
-    unit = getattr(report.scheme, "product", None) or _own_unit(load)
-    count = report.num_products * (4 if report.native and load.is_complex else 1)
+    scheme, count, bound = _what_is_done(load, sets[0], options)
+    unit = getattr(scheme, "product", None) or _own_unit(load)
     cases = []
     for mode in modes:
-        # A graph holds what one plan does; a call without a plan may look at the data and decide anew.
-        given = {"plan": hg.make_plan(*sets[0], **options)} if mode == "graph" else options
+        given, why = options, ""
+        if mode == "graph":
+            # A graph holds what one plan does; a call without a plan may look at the data and decide anew.
+            plan = hg.make_plan(*sets[0], **options)
+            why = _uncapturable(plan)
+            given = options if why else {"plan": plan}
         calls = runs(lambda a, b, out, given=given: partial(hg.matmul, a, b, out=out, **given))  # type: ignore[misc]
         found = tuple(stages(*sets[0], options)) if stages is not None and mode == "eager" else ()
-        cases.append(
-            Case(name, calls, outputs, report.bound, mode, count, unit, scheme=str(report.scheme), stages=found)
-        )
+        facts = {"scheme": str(scheme), "stages": found, "uncapturable": why}
+        cases.append(Case(name, calls, outputs, bound, mode, count, unit, **facts))  # type: ignore[arg-type]
     return cases
 
 
@@ -126,10 +131,15 @@ def measure(
     *,
     meter: Meter | None = None,
     stages: StageProvider | None = None,
+    timed: bool = True,
+    sample: int = SAMPLE,
 ) -> list[Outcome]:
-    """Every case in every mode for one workload: built, checked, timed."""
-    sets = operand_sets(arrays, load)
-    references = [Reference(arrays, load, a, b, _LATER_SAMPLE if seed else SAMPLE) for seed, (a, b) in enumerate(sets)]
+    """Every case in every mode for one workload: built, checked, and timed unless `timed` is false.
+
+    `sample` rows and columns of the first operands are compared with the exact product.
+    """
+    sets = operand_sets(arrays, load) if timed else [arrays.operands(load, 0)]
+    references = [Reference(arrays, load, a, b, _LATER_SAMPLE if seed else sample) for seed, (a, b) in enumerate(sets)]
     cases: list[Case] = []
     failures = []
     for name in names:
@@ -137,7 +147,28 @@ def measure(
             cases += build(name, modes, load, arrays, sets, stages)
         except FAILURES as error:
             failures += [failed(Case(name, (), (), math.nan, mode), error) for mode in modes]
-    return [*run(cases, references, arrays, method, meter=meter), *failures]
+    return [*run(cases, references, arrays, method, meter=meter, timed=timed), *failures]
+
+
+def _what_is_done(load: Workload, operands: tuple[Any, Any], options: dict[str, Any]) -> tuple[Any, int, float]:
+    """The scheme with its counts, the number of its products, and the bound that it promises or states.
+
+    A forced count promises nothing, and it takes long to work out a bound for large products: they are held against
+    what a native product may err.
+    """
+    if load.operations > LARGEST_STATED and "accuracy" not in options and getattr(options["scheme"], "explicit", False):
+        plan = hg.make_plan(*operands, **options)
+        return plan.scheme, plan.num_products, math.inf
+    _, report = hg.matmul(*operands, return_report=True, **options)
+    return report.scheme, report.num_products * (4 if report.native and load.is_complex else 1), report.bound
+
+
+def _uncapturable(plan: Any) -> str:
+    """Why a graph cannot hold what a plan does, if so: it waits for what the operands tell."""
+    if plan.hopeful:
+        return "the count comes from the operands"
+    judged = math.isfinite(plan.target.r) and not (plan.promised or plan.exact or plan.choices)
+    return "its promise is judged" if judged and not isinstance(plan.scheme, hg.Native) else ""
 
 
 def _accuracy(text: str) -> float | str:

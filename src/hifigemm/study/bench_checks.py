@@ -30,10 +30,21 @@ _AT_ONCE = 1 << 25
 
 @dataclass(frozen=True)
 class Verdict:
-    """Largest |C - AB| / (|A||B|) that was seen in a real component, and what is wrong with the result, if anything."""
+    """What was seen of a result.
+
+    Attributes
+    ----------
+    error : float
+        Largest |C - AB| / (|A||B|) of a real component.
+    wrong : str
+        What is wrong with it, if anything.
+    normwise : float
+        ||C - AB||_F / ||AB||_F over the entries that were compared with an accurate product.
+    """
 
     error: float
     wrong: str = ""
+    normwise: float = math.nan
 
 
 def native_bound(load: Workload) -> float:
@@ -73,18 +84,20 @@ class Reference:
         # The second operand of the comparison errs too: the native product, or the product in float64.
         base = native_bound(load) if self._wide else 2 * load.terms * 2.0**-53
         c = c.reshape(load.batch, load.m, load.n)
-        error, broken, missing = self._compare_all(c, limit + base * slack)
+        error, normwise, broken, missing = self._compare_all(c, limit + base * slack)
         if missing:
             return Verdict(
                 math.inf, f"{missing} of {load.batch * load.m * load.n} entries are not finite or not written"
             )
         if self._wide:
-            error = self._compare_samples(c)
+            error, normwise = self._compare_samples(c)
         if error > (limit if self._wide else limit + base * slack):
-            return Verdict(error, f"an error of {error:.3g} |A||B| breaks the bound of {bound:.3g}")
+            return Verdict(error, f"an error of {error:.3g} |A||B| breaks the bound of {bound:.3g}", normwise)
         if broken:
-            return Verdict(error, f"{broken} entries differ from the native product by more than both may err")
-        return Verdict(error)
+            return Verdict(
+                error, f"{broken} entries differ from the native product by more than both may err", normwise
+            )
+        return Verdict(error, "", normwise)
 
     def _native(self) -> Any:
         """The library's product; in float64 for operands in single precision."""
@@ -107,9 +120,10 @@ class Reference:
         (ar, ai), (br, bi) = ([wide(abs(part)) for part in (x.real, x.imag)] for x in (a, b))
         return [ar @ br + ai @ bi, ar @ bi + ai @ br]
 
-    def _compare_all(self, c: Any, tolerance: float) -> tuple[float, int, int]:
-        """Largest error against the product at hand, entries beyond the tolerance, entries that are not finite."""
+    def _compare_all(self, c: Any, tolerance: float) -> tuple[float, float, int, int]:
+        """Largest and normwise error against the product at hand, entries beyond the tolerance, and not finite ones."""
         load, error, broken, missing = self._load, 0.0, 0, 0
+        norms = [0.0, 0.0]
         tiny = float(np.finfo(load.real).smallest_subnormal)
         step = max(_AT_ONCE // load.n, 1)
         for z in range(load.batch):
@@ -125,7 +139,8 @@ class Reference:
                     where = finite & (difference > tiny) & (size > 0)
                     ratio = difference[where] / size[where]
                     error = max(error, float(ratio.max()) if len(ratio) else 0.0)
-        return error, broken, missing
+                    norms = [math.hypot(*pair) for pair in zip(norms, map(_norm, (difference, expected[z, rows])))]
+        return error, _quotient(*norms), broken, missing
 
     def _exact_samples(self, sample: int) -> list[tuple[Any, ...]]:
         """Indices of some matrices, rows and columns; their product in two words; |A||B|."""
@@ -140,15 +155,26 @@ class Reference:
             samples.append((z, rows, columns, _parts(high), _parts(low), _embedded_size(a, b)))
         return samples
 
-    def _compare_samples(self, c: Any) -> float:
-        """Largest |C - AB| / (|A||B|) of the sampled entries: (C - high) - low, high and low the words of AB."""
-        error = 0.0
+    def _compare_samples(self, c: Any) -> tuple[float, float]:
+        """Largest and normwise error of the sampled entries: (C - high) - low, high and low the words of AB."""
+        error, norms = 0.0, [0.0, 0.0]
         for z, rows, columns, high, low, size in self._samples:
             values = _parts(self._arrays.to_host(c[z][rows][:, columns]))
             difference = abs((values - high) - low)
             with np.errstate(divide="ignore", invalid="ignore"):
                 error = max(error, float(np.where(difference == 0, 0, difference / size).max()))
-        return error
+            norms = [math.hypot(*pair) for pair in zip(norms, map(_norm, (difference, high)))]
+        return error, _quotient(*norms)
+
+
+def _norm(x: Any) -> float:
+    """Frobenius norm of a real array, scaled by its largest entry."""
+    largest = float(abs(x).max())
+    return largest * math.sqrt(float(((x / largest) ** 2).sum())) if 0.0 < largest < math.inf else largest
+
+
+def _quotient(error: float, size: float) -> float:
+    return error / size if error else 0.0
 
 
 def _choose(rng: np.random.Generator, size: int, most: int) -> list[int]:

@@ -41,7 +41,8 @@ def rows(
         row["burst_ratio_to_native"] = _ratio(natives.get(mode), o.times, burst=True)
         row["ratio_to_native"] = _ratio(natives.get(mode), o.times)
         row["ratio_to_best_peer"] = _ratio(best_peers.get(mode), o.times)
-        row |= {"error": "" if o.failure else o.verdict.error, "bound": "" if o.failure else o.case.bound}
+        errors = {"error": o.verdict.error, "normwise_error": o.verdict.normwise, "bound": o.case.bound}
+        row |= dict.fromkeys(errors, "") if o.failure else errors
         row |= _power(load, o.times)
         found.append(row | {"status": o.status} | dict(facts or {}))
     return found

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from os import PathLike
 from typing import Any, BinaryIO, NamedTuple
 
+from .grading import estimates, guarantees
 from .ozaki import ozaki_modes
 from .products import accumulation, forward_errors, last_bit, residuals
 from .style import Row
@@ -37,6 +38,8 @@ DRAWINGS = {
     "throughput": Drawing(
         throughput, frozenset({"case", "mode", "m", "n", "k", "burst_tflops", "sustained_tflops", "roof_tflops"})
     ),
+    "guarantees": Drawing(guarantees, frozenset({"family", "n", "accuracy", "method", "constant", "bound_over_u"})),
+    "estimates": Drawing(estimates, frozenset({"family", "target", "needed", "estimate", "num_moduli"})),
     "ozaki_modes": Drawing(ozaki_modes, frozenset({"phi", "n", "way", "max_relative_error", "num_slices"})),
 }
 """By the name of the experiment; the first that fits a file draws it."""
