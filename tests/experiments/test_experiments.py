@@ -9,16 +9,29 @@ import numpy as np
 import pytest
 
 import hifigemm as hg
-from experiments import accumulation, forward_errors, last_bit, mantissa, ozaki_modes, residuals, underflow
+from experiments import (
+    accumulation,
+    estimates,
+    forward_errors,
+    guarantees,
+    last_bit,
+    mantissa,
+    ozaki_modes,
+    residuals,
+    underflow,
+)
 from hifigemm.study import metrics
 from hifigemm.study.chains import chained_product
+from hifigemm.study.grading import FAMILIES, make_pair
 from hifigemm.study.matrices import mean_of_uniforms, uniform
 from hifigemm.study.plots import draw, find_drawing, read_rows
 
 RESULTS = Path(__file__).parents[2] / "results"
 SMALL = {
     accumulation: ["--lengths", "16", "256", "--block", "8"],
+    estimates: ["--n", "128"],
     forward_errors: ["--sizes", "16", "--block", "8"],
+    guarantees: ["--sizes", "16", "24", "--sample", "8"],
     last_bit: ["--lengths", "16", "64", "--block", "8"],
     mantissa: ["--samples", "1000"],
     ozaki_modes: ["--sizes", "16", "--block", "8"],
@@ -76,6 +89,36 @@ def test_modes_that_promise_correct_rounding_keep_it():
         if row["way"].startswith("correct"):
             assert row["max_relative_error"] == 0
             assert row["share_correct"] == 1
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_promises_are_kept_on_every_family(family):
+    n = 40
+    operands = guarantees.Operands(family, n, n, "cpu")
+    for accuracy in guarantees.ACCURACIES:
+        for method, scheme in guarantees.methods("cpu").items():
+            row = guarantees.measure(family, n, operands, accuracy, method, scheme)
+            assert row["outcome"] == "kept" or (row["outcome"] == "refused" and method.startswith("Ozaki II"))
+            if accuracy == "fp64" and row.get("taken") not in (None, "native"):
+                assert row["constant"] < 4
+
+
+@pytest.mark.parametrize("family", ["uniform", "phi 4", "Vandermonde", "blocks scaled"])
+def test_estimates_never_ask_for_too_few_moduli(family):
+    for row in estimates.measure(family, 128, "cpu"):
+        if row["estimate"] != "ESC, W bits" and row["num_moduli"] is not None:
+            assert row["num_moduli"] >= row["needed"], row
+
+
+def test_exponents_of_blocks_bound_the_largest_term_from_below():
+    a, b = (np.abs(x) for x in make_pair("phi 4", 32))
+    a[0], b[:, 1], a[3, ::2] = 0.0, 0.0, 0.0
+    largest = (a[:, :, None] * b).max(axis=1)
+    for block in (1, 4, 32):
+        z = estimates.largest_terms(a, b, block)
+        assert (np.ldexp(1.0, np.maximum(z, -1074)) * (z > -1074) <= largest).all()
+    with np.errstate(divide="ignore"):
+        assert (np.log2(largest) - estimates.largest_terms(a, b, 1) < 2)[largest > 0].all()
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".env.json", ".png"])
