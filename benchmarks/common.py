@@ -1,27 +1,164 @@
-"""What the benchmarks share: `hifigemm bench` with defaults of their own, and a file for each device and day."""
+"""What the benchmarks share: sections that are checked and timed one after the other, and rows written as they come."""
 
 from __future__ import annotations
 
+import argparse
+import math
 import re
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
 
 from hifigemm.cli import main
-from hifigemm.study.bench_arrays import CudaArrays, cuda_is_usable
+from hifigemm.study.bench import Outcome
+from hifigemm.study.bench_arrays import Arrays, CudaArrays, NumpyArrays, cuda_is_usable
+from hifigemm.study.bench_cases import measure
+from hifigemm.study.bench_operands import Workload
+from hifigemm.study.bench_rows import Row, rows
+from hifigemm.study.ceilings import peak_rates
+from hifigemm.study.environment import environment, write_csv
+from hifigemm.study.gpu_timing import QUICK, Method
+from hifigemm.study.peers import available
+
+__all__ = ["BRIEF", "SIZES", "Section", "longer", "parse", "run", "run_sections"]
+
+SIZES = {"cpu": (128, 256), "cuda": (1024, 2048, 4096, 8192, 16384)}
+
+BRIEF = Method(pause=0.1, bursts=3, sustained=0.4, runs=1)
+"""Clocks have settled in the second half of a run; a script with five sizes takes three minutes."""
+
+SAMPLE = 32
+"""Rows and columns that are compared with the exact product for float64, which takes the host longest."""
+
+
+@dataclass(frozen=True)
+class Section:
+    """One workload with the cases that are compared.
+
+    Attributes
+    ----------
+    part : str
+        Name of the question.
+    load : Workload
+    names : sequence of str
+        In the notation of `hifigemm bench`; "peers" stands for those that are there.
+    method : Method or None
+        None checks the results and notes their errors, without times.
+    """
+
+    part: str
+    load: Workload
+    names: Sequence[str]
+    method: Method | None = BRIEF
+
+
+def parse(text: str, parts: Sequence[str], given: Sequence[str] | None) -> argparse.Namespace:
+    """The options of a script whose sections belong to some parts: sizes, parts, output, quick, with defaults."""
+    kind = "cuda" if cuda_is_usable() else "cpu"
+    parser = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sizes", type=_sizes, default=SIZES[kind], metavar="N,N,...")
+    parser.add_argument("--parts", type=_words, default=tuple(parts), metavar="P,P,...", help=", ".join(parts))
+    parser.add_argument("--output", "--csv", type=Path, metavar="FILE", help="(default: by device and day)")
+    parser.add_argument("--quick", action="store_true", help="a first look, not a measurement")
+    options = parser.parse_args(given)
+    unknown = set(options.parts) - set(parts)
+    if unknown:
+        parser.error(f"no part {', '.join(sorted(unknown))}; known: {', '.join(parts)}")
+    return options
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    sizes = tuple(int(word) for word in text.split(","))
+    if min(sizes) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r}: sizes start at 1")
+    return sizes
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(text.split(","))
+
+
+def run_sections(name: str, sections: Sequence[Section], options: argparse.Namespace) -> int:
+    """Check and time the sections of the parts that are asked for; 1 where a result was wrong.
+
+    Every row is printed and written when its section is done, so that an interrupted run leaves what it has.
+    """
+    arrays: Arrays = CudaArrays() if cuda_is_usable() else NumpyArrays()
+    facts, meter, started = arrays.describe(), arrays.meter(), time.perf_counter()
+    peaks, own = peak_rates(facts["device"]), {"device": facts["device"], "commit": environment()["commit"]}
+    path = options.output or Path(f"results/{name}_{_device(arrays)}_{datetime.now(timezone.utc):%Y-%m-%d}.csv")
+    found: list[Row] = []
+    wrong = False
+    for section in sections:
+        if section.part not in options.parts:
+            continue
+        method = QUICK if options.quick and section.method else section.method
+        names = _expanded(section, arrays)
+        outcomes = measure(
+            *(section.load, names, ("eager",), arrays, method or BRIEF),
+            meter=meter,
+            timed=method is not None,
+            sample=SAMPLE,
+        )
+        new = [{"part": section.part} | row for row in rows(section.load, outcomes, peaks, own)]
+        found += new
+        wrong |= any(outcome.refused for outcome in outcomes)
+        print(f"{section.part}: {section.load}  ({time.perf_counter() - started:.0f} s)")
+        for outcome, row in zip(outcomes, new, strict=True):
+            print(_line(outcome, row), flush=True)
+        write_csv(path, found, **facts, method=vars(method or BRIEF))
+        del outcomes
+        arrays.release()
+    return int(wrong)
+
+
+def _expanded(section: Section, arrays: Arrays) -> list[str]:
+    """The names of the cases, the peers that are there in the place of "peers"."""
+    names: list[str] = []
+    for name in section.names:
+        names += [peer.name for peer in available(arrays.device, section.load)] if name == "peers" else [name]
+    return names
+
+
+_CELLS: dict[str, tuple[str, Callable[[Any], str]]] = {
+    "burst_tflops": ("burst", "{:.3g}".format),
+    "sustained_tflops": ("sustained", "{:.3g}".format),
+    "ratio_to_native": ("x native", "{:.2f}".format),
+    "error": ("error", "{:.1e}".format),
+    "normwise_error": ("normwise", "{:.1e}".format),
+    "joules": ("J", "{:.3g}".format),
+    "gflops_per_watt": ("GFLOP/s/W", "{:.0f}".format),
+}
+
+
+def _line(outcome: Outcome, row: Row) -> str:
+    """What a reader wants to see of a row."""
+    known = {key: row[key] for key in _CELLS if row[key] != "" and not math.isnan(row[key])}
+    cells = "  ".join(f"{_CELLS[key][0]} {_CELLS[key][1](value)}" for key, value in known.items())
+    rest = "" if outcome.status in ("timed", "checked") else f"  {outcome.status}"
+    chosen = f"  -> {outcome.case.scheme}" if outcome.case.name.startswith("auto") else ""
+    return f"  {outcome.case.name:<24} {cells}{chosen}{rest}"
+
+
+def _device(arrays: Arrays) -> str:
+    """Short name of the device: h200, cpu."""
+    found = re.findall(r"\w+", str(arrays.describe()["device"]).lower())
+    words = [word for word in found if word not in ("nvidia", "geforce", "tesla")]
+    return words[0] if words else "cuda"
+
+
+def longer(method: Method, seconds: float) -> Method:
+    """The method with sustained runs of so many seconds, in which the energy counter moves often enough."""
+    return replace(method, sustained=seconds)
 
 
 def run(name: str, defaults: Sequence[str], given: Sequence[str]) -> int:
     """Run `hifigemm bench` with defaults, which the given options override; --output is another word for --csv."""
     given = ["--csv" if word == "--output" else word for word in given]
     if "--csv" not in given and "-h" not in given and "--help" not in given:
-        given += ["--csv", f"results/{name}_{_device(given)}_{datetime.now(timezone.utc):%Y-%m-%d}.csv"]
+        device = _device(CudaArrays() if "cpu" not in given and cuda_is_usable() else NumpyArrays())
+        given += ["--csv", f"results/{name}_{device}_{datetime.now(timezone.utc):%Y-%m-%d}.csv"]
     return main(["bench", *defaults, *given])
-
-
-def _device(given: Sequence[str]) -> str:
-    """Short name of the device: h200, cpu."""
-    if "cpu" in given or not cuda_is_usable():
-        return "cpu"
-    name = str(CudaArrays().describe()["device"])
-    words = [word for word in re.findall(r"\w+", name.lower()) if word not in ("nvidia", "geforce", "tesla")]
-    return words[0] if words else "cuda"

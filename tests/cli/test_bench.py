@@ -6,7 +6,7 @@ import json
 import pytest
 
 import hifigemm as hg
-from benchmarks import dgemm, sgemm
+from benchmarks import common, dgemm, sgemm
 from hifigemm.cli import bench, main
 from hifigemm.study.gpu_timing import Method
 from hifigemm.study.plots import draw, find_drawing, read_rows
@@ -115,13 +115,24 @@ def test_options_without_their_device_are_refused(fails, tmp_path):
 
 
 @pytest.mark.parametrize("script", [dgemm, sgemm])
-def test_scripts_name_their_file_after_device_and_day(script, tmp_path, monkeypatch, capsys):
+def test_scripts_write_their_rows_as_they_come(script, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(common, "QUICK", SHORT)
+    monkeypatch.setattr(sgemm, "LONG", 300)
     assert script.main(["--quick", "--sizes", "8"]) == 0
     [path] = (tmp_path / "results").glob(f"{script.__name__.split('.')[-1]}_cpu_????-??-??.csv")
-    assert len({row["case"] for row in read(path)}) >= 4
-    assert script.main(["--quick", "--sizes", "8", "--output", "other.csv"]) == 0
-    assert (tmp_path / "other.csv").exists()
+    found = read(path)
+    assert {row["part"] for row in found} == set(script.PARTS)
+    assert {row["case"] for row in found if row["part"] == "times"} >= {"native", "auto"}
+    assert {row["status"] for row in found} <= {"timed", "checked"}
+    assert all(row["error"] and row["normwise_error"] for row in found)
+    assert all(bool(row["burst_seconds"]) == (row["status"] == "timed") for row in found)
+    capsys.readouterr()
+    assert script.main(["--quick", "--sizes", "6,8", "--parts", "times", "--output", "other.csv"]) == 0
+    assert {row["n"] for row in read(tmp_path / "other.csv")} == {"6", "8"}
+    assert "auto" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        script.main(["--parts", "nothing"])
 
 
 def test_figures_are_drawn_under_the_highest_roof(tmp_path, capsys, monkeypatch):

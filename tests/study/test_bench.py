@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,15 +11,16 @@ from hifigemm.exceptions import PlanError
 from hifigemm.study import peers
 from hifigemm.study.bench import CACHE_BYTES, Case, Outcome, Stage, operand_sets, run
 from hifigemm.study.bench_arrays import CudaArrays, NumpyArrays, cuda_is_usable
-from hifigemm.study.bench_cases import measure, scheme_options
+from hifigemm.study.bench_cases import _uncapturable, measure, scheme_options
 from hifigemm.study.bench_checks import Reference, Verdict, native_bound
 from hifigemm.study.bench_operands import DTYPES, FAMILIES, Workload
 from hifigemm.study.bench_rows import rows, stage_rows
 from hifigemm.study.ceilings import measured_ceilings, peak_rates
 from hifigemm.study.gpu_timing import QUICK, Method, Times
+from hifigemm.study.metrics import relative_residual
 from hifigemm.study.peers import Peer
 from hifigemm.study.power import Readings
-from hifigemm.study.reference import componentwise_error
+from hifigemm.study.reference import componentwise_error, correctly_rounded
 from hifigemm.study.timing import Timing
 
 ARRAYS = NumpyArrays()
@@ -362,3 +364,40 @@ def test_calls_and_graphs_are_checked_and_timed_on_the_device(dtype):
     found = {(o.case.name, o.case.mode): o for o in outcomes}
     assert not any(o.refused for o in outcomes)
     assert all(found["native", mode].times.sustained.median > 0 for mode in ("eager", "graph"))
+
+
+@pytest.mark.parametrize(("dtype", "name"), [("float64", "ozaki2:15"), ("float32", "corrected:fp16")])
+def test_normwise_errors_are_those_of_the_metric(dtype, name):
+    load = Workload(40, 30, 200, dtype=dtype, family="uniform")
+    [outcome] = measure(load, [name], ["eager"], ARRAYS, METHOD, timed=False)
+    a, b = ARRAYS.operands(load, 0)
+    c = hg.matmul(a, b, **scheme_options(name))
+    wide = (x.astype(np.float64) for x in (a, b))
+    reference = hg.matmul(*wide, accuracy="correct") if dtype == "float32" else correctly_rounded(a, b)
+    exact = relative_residual(c, reference)
+    assert outcome.status == "checked"
+    assert outcome.times is None
+    assert abs(outcome.verdict.normwise - exact) <= 0.2 * exact + 2.0**-53
+
+
+def test_products_that_wait_for_their_operands_are_not_captured(monkeypatch):
+    load, waiting = Workload(20, 20, 20), "ozaki2@1e-12"
+    monkeypatch.setattr("hifigemm.study.bench.capture", lambda run: run)
+    cases = measure(load, ["native", waiting, "ozaki2:15"], ["eager", "graph"], ARRAYS, METHOD)
+    found = {(o.case.name, o.case.mode): o for o in cases}
+    assert found[waiting, "graph"].status == "timed without a graph: its promise is judged"
+    assert found[waiting, "eager"].status == found["native", "graph"].status == "timed"
+    assert found["ozaki2:15", "graph"].case.captured
+    lines = rows(load, cases, {})
+    assert all(line["ratio_to_native"] for line in lines)
+    plan = hg.make_plan(*ARRAYS.operands(load, 0), scheme=hg.Ozaki2(scaling="fast"), accuracy="fp64")
+    assert _uncapturable(replace(plan, hopeful=True)) == "the count comes from the operands"
+
+
+def test_bounds_of_large_forced_products_are_not_worked_out(monkeypatch):
+    load = Workload(20, 20, 20)
+    monkeypatch.setattr("hifigemm.study.bench_cases.LARGEST_STATED", 1.0)
+    forced, promised = measure(load, ["ozaki2:15", "ozaki2:15@1e-12"], ["eager"], ARRAYS, METHOD, timed=False)
+    assert forced.case.bound == math.inf
+    assert forced.case.num_products == promised.case.num_products == 15
+    assert promised.case.bound == 1e-12
