@@ -12,7 +12,6 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from hifigemm.cli import main
 from hifigemm.study.bench import Outcome
 from hifigemm.study.bench_arrays import Arrays, CudaArrays, NumpyArrays, cuda_is_usable
 from hifigemm.study.bench_cases import measure
@@ -23,7 +22,7 @@ from hifigemm.study.environment import environment, write_csv
 from hifigemm.study.gpu_timing import QUICK, Method
 from hifigemm.study.peers import available
 
-__all__ = ["BRIEF", "SIZES", "Section", "longer", "parse", "run", "run_sections"]
+__all__ = ["BRIEF", "SIZES", "Section", "longer", "parse", "run_sections"]
 
 SIZES = {"cpu": (128, 256), "cuda": (1024, 2048, 4096, 8192, 16384)}
 
@@ -153,12 +152,3 @@ def _device(arrays: Arrays) -> str:
 def longer(method: Method, seconds: float) -> Method:
     """The method with sustained runs of so many seconds, in which the energy counter moves often enough."""
     return replace(method, sustained=seconds)
-
-
-def run(name: str, defaults: Sequence[str], given: Sequence[str]) -> int:
-    """Run `hifigemm bench` with defaults, which the given options override; --output is another word for --csv."""
-    given = ["--csv" if word == "--output" else word for word in given]
-    if "--csv" not in given and "-h" not in given and "--help" not in given:
-        device = _device(CudaArrays() if "cpu" not in given and cuda_is_usable() else NumpyArrays())
-        given += ["--csv", f"results/{name}_{device}_{datetime.now(timezone.utc):%Y-%m-%d}.csv"]
-    return main(["bench", *defaults, *given])

@@ -21,14 +21,13 @@ from hifigemm.study.bench_operands import Workload
 PARTS = ("times", "correct")
 GUARANTEED = "ozaki2:fast@fp64"
 SCHEMES = ("native", "auto", "ozaki2:14", "ozaki2:15", GUARANTEED, "ozaki1:7", "peers")
-LARGEST_CORRECT = 4096
 
 
 def sections(sizes: Sequence[int]) -> list[Section]:
     """What is measured for these sizes."""
     found = [Section("times", Workload(n, n, n), SCHEMES) for n in sizes]
     names = ("native", "auto@correct")
-    return found + [Section("correct", Workload(n, n, n), names) for n in sizes if n <= LARGEST_CORRECT]
+    return found + [Section("correct", Workload(n, n, n), names) for n in sizes]
 
 
 def main(argv: Sequence[str] | None = None) -> int:

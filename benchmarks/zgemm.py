@@ -1,10 +1,12 @@
-"""How fast are complex products at the accuracy of float64, next to the native one? Checked, then timed.
+"""How fast are complex products by residues, next to the native ones? Checked, then timed.
 
-    python -m benchmarks.zgemm [--output FILE.csv] [options of `hifigemm bench`]
+    python -m benchmarks.zgemm [--sizes N,N,...] [--parts P,P,...] [--output FILE.csv] [--quick]
 
-Square products of complex phi matrices with phi = 0.5; "ozaki2:14" and "ozaki2:15" are Ozaki scheme II with that many
-moduli, each of which takes two real products. `--dtype complex64` times CGEMM. The file is named after the device and
-the day unless it is given.
+double     complex128: the native product, the library's choice, 14 and 15 moduli, two real products for each, the
+           level "fp64" kept in every component, every component correctly rounded
+single     complex64: the native product, 7 and 8 moduli
+
+Square products of complex phi matrices with phi = 0.5; 8 n**3 operations.
 """
 
 from __future__ import annotations
@@ -12,14 +14,26 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from benchmarks.common import run
+from benchmarks.common import Section, parse, run_sections
+from hifigemm.study.bench_operands import Workload
 
-OPTIONS = ("--dtype", "complex128", "--schemes", "native,auto,ozaki2:14,ozaki2:15", "--stages")
+PARTS = ("double", "single")
+SCHEMES = {
+    "double": ("native", "auto", "ozaki2:14", "ozaki2:15", "ozaki2:fast@fp64", "auto@correct"),
+    "single": ("native", "ozaki2:7", "ozaki2:8"),
+}
+DTYPES = {"double": "complex128", "single": "complex64"}
+
+
+def sections(sizes: Sequence[int]) -> list[Section]:
+    """What is measured for these sizes."""
+    return [Section(part, Workload(n, n, n, dtype=DTYPES[part]), SCHEMES[part]) for part in PARTS for n in sizes]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the benchmark; options that are given override the defaults."""
-    return run("zgemm", OPTIONS, sys.argv[1:] if argv is None else argv)
+    """Run the benchmark."""
+    options = parse(__doc__, PARTS, sys.argv[1:] if argv is None else argv)
+    return run_sections("zgemm", sections(options.sizes), options)
 
 
 if __name__ == "__main__":
