@@ -26,7 +26,7 @@ __all__ = ["BRIEF", "SIZES", "Section", "longer", "parse", "run_sections"]
 
 SIZES = {"cpu": (128, 256), "cuda": (1024, 2048, 4096, 8192, 16384)}
 
-BRIEF = Method(pause=0.1, bursts=3, sustained=0.4, runs=1)
+BRIEF = Method(pause=0.15, bursts=3, sustained=0.8, runs=1)
 """Clocks have settled in the second half of a run; a script with five sizes takes three minutes."""
 
 SAMPLE = 32

@@ -91,7 +91,7 @@ def test_a_run_is_long_enough_and_never_lets_the_device_wait():
     times = time_variants({"a": device.call("a", seconds)}, device, method)["a"]
     assert times.sustained == Timing(seconds, seconds, seconds, 2)
     runs = [burst for burst in bursts_of(device) if len(burst) > 4]
-    assert len(runs[-1]) * seconds >= 2 * method.sustained
+    assert min(len(run) for run in runs[-2:]) * seconds >= method.sustained
     # The first wait of a run is for the device to be done with what was before it, the last three are its end.
     waits = device.ahead[-(len(device.ahead) - 8) // 2 :]
     assert all(ahead >= 2 * method.chunk for ahead in waits[1:-2])

@@ -104,7 +104,7 @@ class Method:
     Attributes
     ----------
     pause : float
-        Seconds of rest before a burst.
+        Seconds of rest before a burst or a sustained run.
     warm : int
         Calls of a burst that are not timed.
     calls : tuple of int
@@ -162,6 +162,7 @@ def time_variants(
     found: dict[str, list[tuple[float, Readings]]] = {name: [] for name in variants}
     for turn in range(method.runs):
         for name in _turned(list(variants), turn):
+            clock.idle(method.pause)  # what the variant before it left of clocks and power
             found[name].append(_sustained(variants[name], clock, method, bursts[name].median, meter))
     return {
         name: Times(bursts[name], _timing([seconds for seconds, _ in runs]), _middle([each for _, each in runs]))
