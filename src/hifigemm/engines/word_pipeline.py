@@ -16,8 +16,9 @@ import torch
 
 from hifigemm.accuracy import NOTHING_STATED
 from hifigemm.engine import Verdict
-from hifigemm.engines.device_array import unwrap, wrap
-from hifigemm.engines.kernels import combination, corrected, plain_product, words
+from hifigemm.engines.device_array import unwrap
+from hifigemm.engines.kernels import corrected, plain_product, words
+from hifigemm.engines.outputs import combined, output_for
 from hifigemm.engines.word_sums import KernelSums, word_sums
 from hifigemm.formats import FP32
 from hifigemm.numerics.bits import Array
@@ -85,7 +86,7 @@ class WordProduct:
         scheme: Any = self.plan.scheme
         p = self.plan.problem
         left, right = unwrap(a), unwrap(b)
-        out = _room(p, left.device, epilogue, target)
+        out = output_for(p, left.device, epilogue, target)
         for i, where in enumerate(self.plan.blocks()):
             x, y = (v[where.batch] if len(v) > 1 else v for v in (left, right))
             x, y = x[:, where.rows], y[:, :, where.cols]
@@ -100,7 +101,7 @@ class WordProduct:
                 shift=shift,
                 operands=(x, y),
             )
-        return _combined(out, epilogue, target)
+        return combined(out, p, epilogue, target)
 
     def bound(self, losses: Tensor) -> float:
         """The r that all entries keep, inf where words underflowed too far; waits for the device."""
@@ -115,23 +116,6 @@ def _lost(losses: Tensor) -> int:
 
 def _unless_capturing(verdict: Callable[[], Verdict]) -> Callable[[], Verdict] | None:
     return None if torch.cuda.is_current_stream_capturing() else verdict
-
-
-def _room(p: Problem, device: Any, epilogue: Epilogue, target: Array | None) -> Tensor:
-    """Where the product is put: the target itself unless something is added to it afterwards."""
-    if target is not None and epilogue.idle:
-        return unwrap(target)
-    return torch.empty((p.batch, p.m, p.n), dtype=torch.float32, device=device)
-
-
-def _combined(out: Tensor, epilogue: Epilogue, target: Array | None) -> Array:
-    """alpha out + beta C, in place, then in the target if there is one."""
-    if not epilogue.idle:
-        c = None if epilogue.c is None else unwrap(epilogue.c.astype(np.dtype(np.float32), copy=False))
-        combination.combine_in_place(out, epilogue.alpha.real, epilogue.beta.real, c)
-        if target is not None:
-            unwrap(target).copy_(out)
-    return wrap(out) if target is None else target
 
 
 def chosen_product(plan: Plan, model: TensorCoreModel) -> ChosenProduct | None:
@@ -202,7 +186,7 @@ class ChosenProduct:
         """The values and, on the device, the bits that both operands lose in the words of each choice, (choices, 2)."""
         p, operands = self.plan.problem, (unwrap(a), unwrap(b))
         sides = (operands[0], 2), (operands[1], 1)
-        out = _room(p, operands[0].device, epilogue, target)
+        out = output_for(p, operands[0].device, epilogue, target)
         splits = [(s.scheme.splitting, s.scheme.top_exponent(p)) for s in self.sums]
         room = words.Room(sides, splits)
         gate, least = None, 0
@@ -217,7 +201,7 @@ class ChosenProduct:
             )
         if self._ends_natively:
             plain_product.fp32_product(*operands, out, room.losses[-1], (least, _MOST), shift)
-        return _combined(out, epilogue, target), room.losses
+        return combined(out, p, epilogue, target), room.losses
 
     def verdict(self, losses: list[list[int]]) -> Verdict:
         """Which choice was taken for these losses, and its bound; for FP32 sums, where nothing over- or underflows."""

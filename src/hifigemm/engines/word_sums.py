@@ -36,9 +36,9 @@ def word_sums(scheme: Any, k: int, model: TensorCoreModel) -> KernelSums | None:
     """The kernels' order of sums for a scheme, None where they do not have it."""
     if model is V100 or scheme.product not in corrected.BLOCKS or scheme.name not in ("corrected", "multiword"):
         return None
-    chained = scheme.accumulate not in ("outside", "blocked")
-    if chained if scheme.name == "corrected" else scheme.num_words > 1:
+    if scheme.name == "multiword" and scheme.num_words > 1:
         return None
+    chained = scheme.accumulate not in ("outside", "blocked")
     unit, blocks = unit_of(model, scheme.product), corrected.BLOCKS[scheme.product]
     wanted = corrected.WHOLE_BLOCK[scheme.product] if chained else scheme.block_length(unit, k)
     block = wanted if wanted in blocks else next((b for b in blocks if min(b, wanted) >= k), None)

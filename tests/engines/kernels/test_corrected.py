@@ -19,7 +19,7 @@ from hifigemm.engines.kernels import corrected_tiles
 from hifigemm.engines.kernels.corrected import BLOCKS, corrected_product
 from hifigemm.engines.kernels.corrected_tiles import WordShape, candidates, is_valid, tile_for, valid_tiles
 from hifigemm.engines.kernels.tiles import Gpu, Tile, gpu_of
-from hifigemm.engines.kernels.words import new_losses, split_words
+from hifigemm.engines.kernels.words import split_words
 from hifigemm.formats import BF16, FP16, TF32
 from hifigemm.numerics.accumulation import add_outside, in_any_order
 from hifigemm.numerics.bits import largest_exponent, scale_by_power
@@ -147,13 +147,13 @@ def test_the_range_of_losses_decides_on_the_device():
     b[0, :, 0] = 1.0
     a[0, 0, 0] = 1.1 * 2.0**-29
     operands = [(torch.from_numpy(x).to(DEVICE), axis) for x, axis in ((a, 2), (b, 1))]
-    found = new_losses(operands[0][0].device)
+    found = torch.zeros(2, dtype=torch.int32, device=operands[0][0].device)
     split_words(operands, SPLITTINGS["fp16"], 15, found=found)
     assert found.tolist() == [1, 1]
     a[0, 0, 0] = np.float32(2.0**-40) * np.float32(1.1)
     b[0, 0, 0] = 2.0**-31
     operands = [(torch.from_numpy(x).to(DEVICE), axis) for x, axis in ((a, 2), (b, 1))]
-    found = new_losses(operands[0][0].device)
+    found = torch.zeros(2, dtype=torch.int32, device=operands[0][0].device)
     left, right = split_words(operands, SPLITTINGS["fp16"], 15, found=found)
     loss = int(found.sum()) - 2
     assert loss == 11 + 3
@@ -200,7 +200,7 @@ def test_gates_leave_everything_as_it_is():
     """Words that are not made have losses of zeros, which no range from 0 on holds."""
     rng = np.random.default_rng(9)
     operands = [(torch.from_numpy(uniform(rng, 1, 8, 8)).to(DEVICE), axis) for axis in (2, 1)]
-    gate, found = (new_losses(operands[0][0].device) for _ in range(2))
+    gate, found = (torch.zeros(2, dtype=torch.int32, device=operands[0][0].device) for _ in range(2))
     split_words(operands, SPLITTINGS["fp16"], 15, found=gate)
     shut = split_words(operands, SPLITTINGS["tf32"], 50, found=found, gate=gate, losses=(1, 99))
     out = torch.full((1, 8, 8), 7.0, device=DEVICE)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from hifigemm.engines.kernels import words as kernels
-from hifigemm.engines.kernels.words import FLOOR, NOT_FINITE, Room, new_losses, split_words
+from hifigemm.engines.kernels.words import FLOOR, NOT_FINITE, Room, split_words
 from hifigemm.formats import BF16, FP16, TF32
 from hifigemm.numerics.bits import largest_exponent, scale_by_power
 from hifigemm.numerics.word_bounds import safe_exponent
@@ -73,7 +73,7 @@ def expected(x, axis, splitting, top):
 
 def split(operands, splitting, top):
     """The words of operands, and 1 + the bits that each of them loses."""
-    found = new_losses(operands[0][0].device)
+    found = torch.zeros(2, dtype=torch.int32, device=operands[0][0].device)
     made = split_words(operands, splitting, top, found=found)
     for words, plain in zip(made, split_words(operands, splitting, top), strict=True):
         assert words.losses is found
@@ -140,7 +140,7 @@ def test_bits_do_not_depend_on_the_launch(num_sms, device, monkeypatch):
         planned = kernels._planned.__wrapped__
         sms = num_sms if device == "cuda" else 0
         monkeypatch.setattr(kernels, "_planned", lambda *args, f=planned, sms=sms: f(*args[:-1], sms))
-        monkeypatch.setattr(kernels, "_tile", lambda vectors, k, fmt, along_k, tile=tile: tile)
+        monkeypatch.setattr(kernels, "tile_of", lambda *_, along_k, tile=tile: tile)
         for found, x, axis in zip(split(operands, splitting, 54), (a, b), (2, 1), strict=True):
             check(*found, x, axis, splitting, 54)
         monkeypatch.undo()
@@ -188,7 +188,7 @@ def test_splits_share_a_room(device):
     splits = [(SPLITTINGS[0], 15), (SPLITTINGS[3], 50)]
     room = Room(sides, splits)
     for (splitting, top), found in zip(splits, room.losses, strict=True):
-        apart = new_losses(sides[0][0].device)
+        apart = torch.zeros(2, dtype=torch.int32, device=sides[0][0].device)
         want = split_words(sides, splitting, top, found=apart)
         got = split_words(sides, splitting, top, found=found, room=room)
         for x, y in zip(got, want, strict=True):

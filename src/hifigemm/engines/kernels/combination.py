@@ -26,7 +26,6 @@ def _combine_kernel(
     c,
     alpha_bits,
     beta_bits,
-    n,
     entries,
     columns,
     c_batch,
@@ -72,7 +71,7 @@ def combine_in_place(t: torch.Tensor, alpha: float, beta: float, c: torch.Tensor
     batch, m, n = t.shape
     _launch(
         (-(-m * n // _BLOCK), batch),
-        *(t, c, _bits(alpha), _bits(beta), n, m * n, n),
+        *(t, c, _bits(alpha), _bits(beta), m * n, n),
         *((0, 0, 0) if c is None else c.stride()),
         HAS_C=c is not None,
         FUSED=t.is_cuda and torch.version.hip is None,

@@ -19,23 +19,19 @@ time is the same sum and cannot be.
 
 from __future__ import annotations
 
-import logging
-from functools import cache
 from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 
-from hifigemm.engines.kernels.corrected_tiles import WordShape, tile_for, valid_tiles
-from hifigemm.engines.kernels.launch import Launch
-from hifigemm.engines.kernels.tiles import Tile, gpu_of
+from hifigemm.engines.kernels.corrected_tiles import WordShape, tile_for
+from hifigemm.engines.kernels.launch import Launch, operand_arguments
+from hifigemm.engines.kernels.tiles import Tile, gpu_of, hopper_module
 from hifigemm.engines.kernels.words import ALL_LOSSES, NOT_FINITE, Words
 from hifigemm.engines.kernels.words_kernels import losses_in_range
 
 __all__ = ["BLOCKS", "WHOLE_BLOCK", "corrected_product"]
-
-_logger = logging.getLogger("hifigemm")
 
 BLOCKS = {"fp16": (16, 32, 64), "bf16": (16, 32, 64), "tf32": (16, 32, 64)}
 """Lengths of a block of k."""
@@ -187,22 +183,6 @@ def _corrected_kernel(
 _launch: Any = Launch(_corrected_kernel)
 
 
-@cache
-def _hopper(device: torch.device) -> Any:
-    """The module of the Hopper kernel where it runs, else None; Gluon's interface differs between Triton versions."""
-    gpu = gpu_of(device)
-    if gpu.capability != (9, 0):
-        return None
-    try:
-        from hifigemm.engines.kernels import corrected_hopper
-
-        corrected_hopper.compile_for(device, next(iter(valid_tiles(gpu, "fp16", 64))))
-    except Exception as error:
-        _logger.warning("the Hopper kernel does not compile with Triton %s: %s", triton.__version__, error)
-        return None
-    return corrected_hopper
-
-
 def corrected_product(
     left: Words,
     right: Words,
@@ -241,7 +221,7 @@ def corrected_product(
     _check(left, right, out, block)
     if out.numel() == 0:
         return
-    hopper = _hopper(out.device)
+    hopper = hopper_module("corrected_hopper", out.device)
     if config is None:
         shape = WordShape(left.vectors, right.vectors, left.k, out.shape[0], fmt, block)
         config = tile_for(shape, gpu_of(out.device), hopper is None)
@@ -251,17 +231,6 @@ def corrected_product(
         hopper.launch(left, right, out, config, **options)
     else:
         _launch_plain(left, right, out, config, **options)
-
-
-def operand_arguments(operands: tuple[torch.Tensor, torch.Tensor] | None) -> list[Any]:
-    """The arguments of the kernels for operands: each with its three strides, 0 along a stack of one."""
-    if operands is None:
-        return [None, 0, 0, 0] * 2
-    arguments: list[Any] = []
-    for x in operands:
-        stack, *rest = x.stride()
-        arguments += [x, stack if x.shape[0] > 1 else 0, *rest]
-    return arguments
 
 
 def _check(left: Words, right: Words, out: torch.Tensor, block: int) -> None:

@@ -20,6 +20,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
 
+from hifigemm.engines.kernels.corrected_tiles import valid_tiles
 from hifigemm.engines.kernels.launch import Address, Launch, TensorMap, tensor_map
 from hifigemm.engines.kernels.tiles import Tile, gpu_of
 from hifigemm.engines.kernels.words import NOT_FINITE, Words
@@ -460,8 +461,9 @@ def _constants(tile: Tile) -> dict[str, int]:
     }
 
 
-def compile_for(device: torch.device, tile: Tile) -> None:
+def compile_for(device: torch.device) -> None:
     """Compile the kernel for a device without a launch, which raises where this Triton's Gluon is another one."""
+    tile = next(tile for tile in valid_tiles(gpu_of(device), "fp16", 64) if tile.kernel == "hopper")
     dtype = torch.float16
     maps = [tensor_map(1 << 20, dtype, 256, 256, 256, (size, tile.block_k)).host for size in (64, tile.block_n)]
     out, exponents = Address(1 << 20, torch.float32), Address(1 << 20, torch.int32)

@@ -28,6 +28,7 @@ __all__ = [
     "empty",
     "enters_directly",
     "mark",
+    "operand_arguments",
     "recording",
     "tensor_map",
 ]
@@ -88,6 +89,17 @@ def tensor_map(
     layout = shared_layout(block, dtype)
     host = TensorDescriptor(Address(address, dtype), [rows, columns], [pitch, 1], list(block), layout)
     return TensorMap(host, (dtype, block), (address, dtype, rows, columns, pitch, block))
+
+
+def operand_arguments(operands: tuple[torch.Tensor, torch.Tensor] | None) -> list[Any]:
+    """The arguments of a kernel for both operands: each with its three strides, 0 along a stack of one."""
+    if operands is None:
+        return [None, 0, 0, 0] * 2
+    arguments: list[Any] = []
+    for x in operands:
+        stack, *rest = x.stride()
+        arguments += [x, stack if x.shape[0] > 1 else 0, *rest]
+    return arguments
 
 
 class _Entry:

@@ -7,16 +7,20 @@ H200 at n = 4096 with 14 moduli; the rates of the other tiles are estimates, whi
 
 from __future__ import annotations
 
+import logging
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
+from importlib import import_module
 from typing import Any
 
 from hifigemm.engines import cache
 
-__all__ = ["Gpu", "ProductShape", "Tile", "gpu_of", "grid_size", "kept_tile", "search", "tile_for", "tuned_tile"]
-__all__ += ["valid_tiles"]
+__all__ = ["Gpu", "ProductShape", "Tile", "gpu_of", "grid_size", "hopper_module", "kept_tile", "search", "tile_for"]
+__all__ += ["tuned_tile", "valid_tiles"]
+
+_logger = logging.getLogger("hifigemm")
 
 
 @dataclass(frozen=True)
@@ -157,6 +161,22 @@ def gpu_of(device: Any) -> Gpu:
     capability = (0, 0) if torch.version.hip else (int(found.major), int(found.minor))
     per_sm = int(getattr(found, "shared_memory_per_multiprocessor", shared))
     return Gpu(str(found.name), capability, int(found.multi_processor_count), shared, per_sm)
+
+
+@lru_cache
+def hopper_module(name: str, device: Any) -> Any:
+    """A module of Hopper kernels where they run, else None; Gluon's interface differs between Triton versions."""
+    import triton
+
+    if gpu_of(device).capability != (9, 0):
+        return None
+    try:
+        module = import_module(f"hifigemm.engines.kernels.{name}")
+        module.compile_for(device)
+    except Exception as error:
+        _logger.warning("%s does not compile with Triton %s: %s", name, triton.__version__, error)
+        return None
+    return module
 
 
 _FILE = "tiles.json"

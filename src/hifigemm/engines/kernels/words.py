@@ -18,17 +18,17 @@ from functools import lru_cache
 from typing import Any
 
 import torch
-import triton
 
 from hifigemm.engines.kernels import words_kernels
 from hifigemm.engines.kernels.launch import Launch, empty
-from hifigemm.engines.kernels.tiles import gpu_of
+from hifigemm.engines.kernels.vector_tiles import WARPS, Side, forms_of_launches, num_sms, stage_of, tile_of
 from hifigemm.engines.kernels.words_kernels import Form
+from hifigemm.engines.kernels.zeros import cleared
 from hifigemm.formats import BF16, FP16, TF32, Format
 from hifigemm.numerics.word_bounds import safe_exponent
 from hifigemm.numerics.words import Splitting
 
-__all__ = ["ALL_LOSSES", "FLOOR", "NOT_FINITE", "STORED", "Room", "Words", "k_pitch", "new_losses", "split_words"]
+__all__ = ["ALL_LOSSES", "FLOOR", "NOT_FINITE", "STORED", "Room", "Words", "k_pitch", "split_words"]
 
 NOT_FINITE: int = words_kernels.NOT_FINITE.value
 """Exponent of a vector that holds an Inf or NaN; its words are zeros."""
@@ -44,12 +44,8 @@ _LARGEST_TOP = {"fp16": 15, "bf16": 126, "tf32": 126}
 """Scaled entries below 2**this round to no more than the largest number of the format."""
 _ENTRIES = {"fp16": 8192, "bf16": 4096, "tf32": 4096}
 """Of a tile: 64 or 32 in each thread, so that four programs share the registers of a multiprocessor."""
-_WARPS = 4
-_PROGRAMS = 256
-"""Programs that occupy the device."""
 
 _split = Launch(words_kernels.split_kernel)
-_clear = Launch(words_kernels.clear_kernel)
 
 
 @dataclass(frozen=True)
@@ -87,11 +83,6 @@ def k_pitch(k: int) -> int:
     return max(16, -(-k // 16) * 16)
 
 
-def new_losses(device: torch.device) -> torch.Tensor:
-    """Losses of two operands whose words are not made."""
-    return torch.zeros((2,), dtype=torch.int32, device=device)
-
-
 class Room:
     """Memory for several splits of the same operands, one after the other: each writes over the words of the last one.
 
@@ -113,7 +104,8 @@ class Room:
         planned = [[_side(x, axis, *split, True) for x, axis in operands] for split in splits]
         device, count = operands[0][0].device, 4 * len(splits)
         self._words = empty((max(sum(side.nbytes for side in sides) for sides in planned),), torch.int8, device)
-        self._zeros = _zeros(count + sum(side.exchanged for sides in planned for side in sides), device)
+        exchanged = sum(side.exchanged for sides in planned for side in sides)
+        self._zeros = cleared(count + exchanged, device)
         self._used = count
         self.losses = self._zeros[:count].view(-1, 4)[:, :2]
 
@@ -151,7 +143,7 @@ def split_words(
     top : int or None
         T: scaled entries lie below 2**T. None does not scale; words then saturate.
     found : int32 tensor, shape (2,), or None
-        From `new_losses`: where the bits that operands lose are noted; None does not count them.
+        Zeros, where the bits that operands lose are noted; None does not count them.
     gate : int32 tensor, shape (2,), or None
         Losses of other words of two operands: nothing is done unless they lie together in range(*losses).
     room : Room, optional
@@ -170,7 +162,7 @@ def split_words(
     device = operands[0][0].device
     if room is None:
         parts = [empty(side.shape, STORED[splitting.fmt.name], device) for side in sides]
-        zeros = _zeros(sum(side.exchanged for side in sides), device)
+        zeros = cleared(sum(side.exchanged for side in sides), device)
         workspaces = [zeros[: sides[0].exchanged], zeros[sides[0].exchanged :]]
     else:
         parts, workspaces = room.take(sides)
@@ -178,45 +170,30 @@ def split_words(
     for side, own in zip(sides, parts, strict=True):
         exponents = empty((side.batch, side.vectors), torch.int32, device)
         made.append(Words(own, exponents, found, k, side.splitting))
-    launches = [("whole", "together", "magnitudes"), ("given",)]
-    for stages in launches[: 1 + any(side.form.stage == "magnitudes" for side in sides)]:
-        arguments: list[Any] = []
-        programs, forms = [], []
-        for i, ((x, _), side, words) in enumerate(zip(operands, sides, made, strict=True)):
-            form = side.form
-            if "given" in stages and form.stage == "magnitudes":
-                form = replace(form, stage="given")
-            programs.append(side.programs if form.stage in stages else 0)
-            forms.append(form)
-            target = words.parts.view(torch.int16) if splitting.fmt is BF16 else words.parts
-            own = words.exponents if found is None else found[i]
-            zeros = workspaces[i] if side.exchanged else words.exponents
-            arguments += [x, target, words.exponents, zeros, own, side.vectors, side.batch * side.vectors]
-            arguments += [*side.strides, side.chunks]
-        both = arguments * (3 - len(sides))
-        if sum(programs):
-            _split(
-                (sum(programs),),
-                *(*both, gate, *losses, programs[0], k, k_pitch(k), top or 0),
-                LEFT=forms[0],
-                RIGHT=forms[-1],
-                num_warps=_WARPS,
-            )
+    arguments: list[Any] = []
+    for i, ((x, _), side, words) in enumerate(zip(operands, sides, made, strict=True)):
+        target = words.parts.view(torch.int16) if splitting.fmt is BF16 else words.parts
+        own = words.exponents if found is None else found[i]
+        zeros = workspaces[i] if side.exchanged else words.exponents
+        arguments += [x, target, words.exponents, zeros, own, side.vectors, side.batch * side.vectors]
+        arguments += [*side.strides, side.chunks]
+    both = arguments * (3 - len(sides))
+    for programs, forms in forms_of_launches(sides):
+        _split(
+            (sum(programs),),
+            *(*both, gate, *losses, programs[0], k, k_pitch(k), top or 0),
+            LEFT=forms[0],
+            RIGHT=forms[-1],
+            num_warps=WARPS,
+        )
     return made
 
 
 @dataclass(frozen=True)
-class _Side:
-    """What a launch needs to know of an operand."""
+class _Side(Side):
+    """With the splitting that this operand gets."""
 
-    batch: int
-    vectors: int
-    k: int
-    strides: tuple[int, int, int]
-    chunks: int
-    programs: int
     splitting: Splitting
-    form: Form
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
@@ -228,17 +205,9 @@ class _Side:
         """Of the words, up to a multiple of 256."""
         return -(-math.prod(self.shape) * STORED[self.splitting.fmt.name].itemsize // 256) * 256
 
-    @property
-    def exchanged(self) -> int:
-        """Numbers that programs exchange: the magnitudes of vectors, and arrivals; up to a multiple of 16 bytes."""
-        if self.form.stage == "whole" or not self.programs:
-            return 0
-        return -(-(self.batch * self.vectors + self.programs // self.chunks) // 4) * 4
-
 
 def _side(x: torch.Tensor, axis: int, splitting: Splitting, top: int | None, counts: bool) -> _Side:
-    sms = gpu_of(x.device).num_sms if x.is_cuda else 0
-    return _planned(tuple(x.shape), x.stride(), x.dtype, axis, splitting, top, counts, sms)
+    return _planned(tuple(x.shape), x.stride(), x.dtype, axis, splitting, top, counts, num_sms(x))
 
 
 @lru_cache(maxsize=1024)
@@ -250,14 +219,15 @@ def _planned(
     splitting: Splitting,
     top: int | None,
     counts: bool,
-    num_sms: int,
+    sms: int,
 ) -> _Side:
-    """The tiles of an operand. Programs wait for each other only where the device runs all of a vector at a time."""
+    """The tiles of an operand on a device of so many multiprocessors."""
     batch, vectors, k = shape[0], shape[3 - axis], shape[axis]
     one_word = _one_word(dtype, splitting.fmt)
     if one_word:
         splitting = replace(splitting, num_words=1)
-    block_v, block_k = _tile(batch * vectors, k, splitting.fmt, along_k=stride[axis] == 1 or vectors == 1)
+    entries, along_k = _ENTRIES[splitting.fmt.name], stride[axis] == 1 or vectors == 1
+    block_v, block_k = tile_of(batch * vectors, k_pitch(k), entries, along_k=along_k)
     chunks, panels = -(-k_pitch(k) // block_k), -(-vectors // block_v)
     scaled = top is not None
     form = Form(
@@ -272,38 +242,13 @@ def _planned(
         block_v=block_v,
         block_k=block_k,
         even=k % block_k == 0 and vectors % block_v == 0 and k > 0,
-        stage="whole" if chunks == 1 else "together" if chunks <= num_sms else "magnitudes",
+        stage=stage_of(chunks, sms),
     )
     strides = stride[0] if batch > 1 else 0, stride[3 - axis], stride[axis]
-    return _Side(batch, vectors, k, strides, chunks, batch * panels * chunks, splitting, form)
-
-
-def _zeros(count: int, device: Any) -> torch.Tensor:
-    """int32 zeros, cleared by a launch that can be recorded."""
-    made = empty((count,), torch.int32, device)
-    if count:
-        _clear((-(-count // 1024),), made, count, SIZE=1024, num_warps=4)
-    return made
+    return _Side(batch, vectors, k, strides, chunks, batch * panels * chunks, form, splitting)
 
 
 def _one_word(dtype: torch.dtype, fmt: Format) -> bool:
     """Whether one word of the format holds every value of the dtype."""
     own = _FORMAT.get(dtype)
     return own is fmt or (own is not None and fmt is TF32)
-
-
-def _tile(vectors: int, k: int, fmt: Format, *, along_k: bool) -> tuple[int, int]:
-    """Vectors and entries of a vector in a tile.
-
-    Eight float32 vectors side by side fill a sector of memory where k is strided, 32 a cache line.
-    """
-    entries, pitch = _ENTRIES[fmt.name], triton.next_power_of_2(k_pitch(k))
-    if along_k:
-        least, block_k = 1, min(entries, pitch)
-    else:
-        least, block_k = 8, pitch if pitch <= entries // 8 else entries // 32
-    block_v = min(entries // block_k, max(least, triton.next_power_of_2(vectors)))
-    chunks = -(-k_pitch(k) // block_k)
-    while block_v > least and -(-vectors // block_v) * chunks < _PROGRAMS:
-        block_v //= 2
-    return block_v, block_k

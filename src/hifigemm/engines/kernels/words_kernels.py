@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import triton
 import triton.language as tl
 
-__all__ = ["NOT_FINITE", "Form", "clear_kernel", "largest_magnitude", "losses_in_range", "split_kernel"]
+__all__ = ["NOT_FINITE", "Form", "largest_magnitude", "losses_in_range", "split_kernel"]
 
 NOT_FINITE = tl.constexpr(-(2**30))
 _INFINITE = tl.constexpr(0x7F800000)
@@ -257,10 +257,3 @@ def split_kernel(
         _split_tile(left, program, k, pitch, top, LEFT)
     else:
         _split_tile(right, program - programs, k, pitch, top, RIGHT)
-
-
-@triton.jit(do_not_specialize=["count"])
-def clear_kernel(workspace, count, SIZE: tl.constexpr):
-    """Zeros."""
-    at = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
-    tl.store(workspace + at, 0, mask=at < count)
