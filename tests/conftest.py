@@ -93,6 +93,13 @@ def _real_pair(rng, name, m, k, n, dtype):
     return SINGLES[name](rng, (m, k), dtype=dtype), SINGLES[name](rng, (k, n), dtype=dtype)
 
 
+def on_gpu(*arrays):
+    """NumPy arrays as CUDA tensors."""
+    import torch
+
+    return [torch.from_numpy(np.ascontiguousarray(x)).cuda() for x in arrays]
+
+
 @pytest.fixture(scope="session")
 def make_pair():
     """make_pair(name, m, k, n, dtype, seed): operands of shapes (m, k) and (k, n); complex ones from two real pairs."""

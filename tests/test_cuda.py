@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import hifigemm as hg
-from tests.conftest import PAIRS, SINGLES
+from tests.conftest import PAIRS, SINGLES, on_gpu
 
 torch = pytest.importorskip("torch")
 pytestmark = [
@@ -26,10 +26,6 @@ OTHERS = [
     hg.Ozaki1(product="tf32", num_slices=4),
     hg.Ozaki1(product="fp64", num_slices=3),
 ]
-
-
-def on_gpu(*arrays):
-    return [torch.from_numpy(np.ascontiguousarray(x)).cuda() for x in arrays]
 
 
 def with_special_values(a, b):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import hifigemm as hg
-from tests.conftest import PAIRS, SINGLES
+from tests.conftest import PAIRS, SINGLES, on_gpu
 
 torch = pytest.importorskip("torch")
 pytestmark = [
@@ -17,10 +17,6 @@ pytestmark = [
 FAST = {count: hg.Ozaki2(num_moduli=count, scaling="fast") for count in (2, 8, 14, 15, 16, 18, 20, 22, 28, 49)}
 DTYPES = ["complex64", "complex128"]
 SHAPES = (5, 300, 7), (130, 65, 257), (1, 1, 1)
-
-
-def on_gpu(*arrays):
-    return [torch.from_numpy(np.ascontiguousarray(x)).cuda() for x in arrays]
 
 
 def host(x):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import hifigemm as hg
-from tests.conftest import PAIRS, SINGLES
+from tests.conftest import PAIRS, SINGLES, on_gpu
 
 torch = pytest.importorskip("torch")
 pytestmark = [
@@ -26,10 +26,6 @@ KINDS = ("phi_0.1", "integers", "phi_2", "uniform", "zeros", "phi_4", "single_no
 def nothing_kept(monkeypatch):
     monkeypatch.setattr("hifigemm.shortcuts._kept", {})
     monkeypatch.setattr("hifigemm.shortcuts._refused", set())
-
-
-def on_gpu(*arrays):
-    return [torch.from_numpy(np.ascontiguousarray(x)).cuda() for x in arrays]
 
 
 def numpys(a, b, **options):

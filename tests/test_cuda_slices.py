@@ -6,17 +6,13 @@ import numpy as np
 import pytest
 
 import hifigemm as hg
-from tests.conftest import PAIRS, SINGLES
+from tests.conftest import PAIRS, SINGLES, on_gpu
 
 torch = pytest.importorskip("torch")
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
 ]
-
-
-def on_gpu(*arrays):
-    return [torch.from_numpy(np.ascontiguousarray(x)).cuda() for x in arrays]
 
 
 def device_product(scheme, *arrays, **options):

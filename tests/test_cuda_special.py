@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import hifigemm as hg
+from tests.conftest import on_gpu
 from tests.special_operands import assert_special_values, operands
 
 torch = pytest.importorskip("torch")
@@ -38,10 +39,6 @@ NARROW = {
     "ozaki2-accurate": {"scheme": "ozaki2"},
 }
 """Options of products that may overflow on the way as the library's do, or refuse exponents that are far apart."""
-
-
-def on_gpu(*arrays):
-    return [torch.from_numpy(x).cuda() for x in arrays]
 
 
 def check(pairs, options, compared):

@@ -12,17 +12,18 @@ import pytest
 
 import hifigemm as hg
 from hifigemm import shortcuts
-from hifigemm.accuracy import NOTHING_STATED
+from hifigemm.accuracy import NOTHING_STATED, resolve
 from hifigemm.driver import multiply
 from hifigemm.engines.numpy_engine import NumpyEngine
 from hifigemm.exceptions import HopeError
+from hifigemm.formats import FP64
 from hifigemm.numerics.epilogue import PLAIN
 from hifigemm.numerics.scaling import lacking_bits
 from hifigemm.plan import Problem
 from hifigemm.schemes import promise
 
 FAST = hg.Ozaki2(scaling="fast")
-OPTIONS = {"accuracy": None, "scheme": "auto", "engine": None, "workspace": None}
+OPTIONS = {"accuracy": None, "scheme": "auto", "engine": None, "workspace": None, "sync": True}
 
 
 class Device:
@@ -133,6 +134,7 @@ def test_keys_tell_options_apart(gpu):
             {"scheme": hg.Ozaki2(num_moduli=9)},
             {"engine": "torch"},
             {"workspace": 10**6},
+            {"sync": False},
         )
     ]
     assert len(set(keys)) == len(keys)
@@ -260,6 +262,15 @@ def test_plans_that_rest_on_more_than_a_look_and_large_products_are_not_kept():
         keep(plan, engine)
     assert engine.asked == []
     assert shortcuts._kept == {}
+
+
+def test_gated_plans_are_repeated_without_a_look():
+    engine, target = RepeatingEngine(), resolve(None, FP64, 4)
+    plan = FAST.gated_plan(Problem(1, 4, 4, 4, np.dtype("float64")), target, engine, 2**28)
+    keep(plan, engine)
+    assert engine.asked == [(plan, (4, 4))]
+    assert shortcuts.repeat("key", 1, 2, 3) == (("repeated", 1, 2, 3), None)
+    assert engine.looks == 0
 
 
 def test_what_an_engine_does_not_repeat_is_not_kept():

@@ -33,11 +33,13 @@ from hifigemm.plan import Plan, Prepared, Report
 from hifigemm.planning import (
     Options,
     check_strict,
+    check_unwaiting,
     given_plan,
     known_plan,
     own_stack,
     plan_for,
     second_plan,
+    unwaiting_plan,
     usable_split,
     workspace_limit,
 )
@@ -62,6 +64,7 @@ def matmul(
     plan: Plan | None = None,
     workspace: int | None = None,
     return_report: bool = False,
+    sync: bool = True,
 ) -> Any:
     """A B to an accuracy that is asked for and kept.
 
@@ -91,6 +94,11 @@ def matmul(
         Limit in bytes for what is held besides operands and result. Does not change any bit.
     return_report : bool
         Return (result, Report).
+    sync : bool
+        False never waits for a GPU, so that the call can be captured in a CUDA graph. Where the operands of a float64
+        product would have to be looked at, the device decides between residues and an FP64 product, at the level of
+        float64; other plans that rest on such a look are refused, and the report says what is known without one.
+        Without a GPU it changes nothing.
 
     Returns
     -------
@@ -99,7 +107,7 @@ def matmul(
     Raises
     ------
     PlanError
-        Unknown options, a plan for other operands, a workspace too small.
+        Unknown options, a plan for other operands, a workspace too small, sync=False for what has to wait.
     AccuracyError
         A forced scheme cannot keep the accuracy for these operands, or strict mode refuses the native product that
         "auto" would take: see `strict`.
@@ -115,12 +123,12 @@ def matmul(
     """
     key = ratio = None
     if plan is None and not return_report:
-        key = key_of(a, b, out, accuracy, scheme, engine, workspace)
+        key = key_of(a, b, out, accuracy, scheme, engine, workspace, sync)
         if key is not None:
             result, ratio = repeat(key, a, b, out)
             if result is not None:
                 return result
-    options = Options(accuracy, scheme, engine, plan, workspace, return_report, key, ratio)
+    options = Options(accuracy, scheme, engine, plan, workspace, return_report, key, ratio, sync)
     library = library_of(("a", a), ("b", b), ("out", out))
     a, b = as_operand(a, "a", library), as_operand(b, "b", library)
     if out is not None:
@@ -146,6 +154,7 @@ def gemm(
     plan: Plan | None = None,
     workspace: int | None = None,
     return_report: bool = False,
+    sync: bool = True,
 ) -> Any:
     """alpha op(A) op(B) + beta C, as in the BLAS; C is untouched unless it is passed as `out`.
 
@@ -161,7 +170,7 @@ def gemm(
         little more than u |result| beyond the error of T = op(A) op(B). alpha = 0 does not read A and B.
     trans_a, trans_b : "N", "T" or "C"
         Nothing, transpose, conjugate transpose of the last two axes.
-    accuracy, scheme, out, engine, plan, workspace, return_report
+    accuracy, scheme, out, engine, plan, workspace, return_report, sync
         As for `matmul`; the accuracy is that of op(A) op(B), and "correct" is promised for the result where beta = 0
         and alpha is a power of two.
 
@@ -182,7 +191,7 @@ def gemm(
         check_out(out, shape, dtype, library)
     if c is not None and np.broadcast_shapes(c.shape, shape) != shape:
         raise ValueError(f"c has shape {c.shape}; the result has shape {shape}")
-    options = Options(accuracy, scheme, engine, plan, workspace, return_report)
+    options = Options(accuracy, scheme, engine, plan, workspace, return_report, sync=sync)
     shift = power_of_two_exponent(alpha)
     if shift is not None:
         a, b, alpha = _with_sign(a, b, alpha)
@@ -344,6 +353,8 @@ def _product(
     problem = shapes.problem(dtype, common_narrow(a.dtype, b.dtype))
     given = given_plan(a, b, options, problem)
     engine = engine_for(options.engine if given is None else given.engine, library.name, library.device)
+    if not engine.looks_on_the_way:  # nothing to wait for
+        options = replace(options, sync=True)
     if 0 in (problem.m, problem.n, problem.k, problem.batch):
         idle = "a dimension is 0: nothing to multiply"
     limit = workspace_limit(problem, options.workspace, engine)
@@ -358,9 +369,13 @@ def _product(
         stack = (problem.batch, problem.m, problem.n)
         epilogue = replace(epilogue, c=np.broadcast_to(epilogue.c, shapes.result).reshape(stack))
     sink = library.sink(out, (problem.batch, problem.m, problem.n), _array_of(a), _array_of(b))
-    if plan is None:
+    if plan is None and options.sync:
         asked = options.accuracy, options.scheme, options.return_report
         plan = plan_for(problem, left, right, *asked, engine, limit)
+    elif plan is None:
+        plan = unwaiting_plan(problem, left, right, options, engine, limit)
+    if not (options.sync or idle):
+        check_unwaiting(plan, engine)
     decided = time.perf_counter()
     if idle:
         zeros = np.zeros((problem.batch, problem.m, problem.n), dtype, like=_array_of(a))
@@ -384,7 +399,7 @@ def _product(
             keep(options.key, plan, engine, (_array_of(a), _array_of(b)), (left, right), shapes.result, sink)
     log = decision_log()
     if plan.choices and not idle and (options.return_report or is_strict() or log.isEnabledFor(logging.INFO)):
-        plan, outcome = settled(plan, outcome)
+        plan, outcome = settled(plan, outcome if options.sync else replace(outcome, verdict=None))
         check_strict(plan)
     report = _report(plan, outcome, engine, decided - started)
     log.info("%s: %s, %s; decided in %.3g ms", problem, plan.scheme, report.reason, 1e3 * report.decision_seconds)

@@ -123,7 +123,7 @@ def multiply(
 def settled(plan: Plan, outcome: Outcome) -> tuple[Plan, Outcome]:
     """A plan with choices and its outcome once it is known which choice was taken; waits for the device."""
     if outcome.verdict is None:
-        note = "which of them is not known while a graph is captured"
+        note = "which of them is not known, as nothing is read back"
         may_be_native = any(isinstance(scheme, Native) for scheme in plan.choices)
         return replace(plan, fallback=may_be_native), replace(outcome, notes=[*outcome.notes, note])
     found = outcome.verdict()

@@ -139,6 +139,10 @@ class Engine(Protocol):
         """Default workspace, in multiples of the bytes of operands and result."""
 
     @property
+    def least_workspace(self) -> int:
+        """Bytes of default workspace for small operands."""
+
+    @property
     def costs(self) -> Costs | None:
         """What products cost here, where that is known; None leaves the choice of a scheme to general rules."""
 

@@ -128,6 +128,9 @@ class Plan:
         Every entry keeps the target, as was seen from the operands the plan was made for: nothing is judged.
     hopeful : bool
         `promised` is a guess that the engine checks while it multiplies.
+    gated : bool
+        The engine decides by the operands between the scheme and a product in the result's format, and the host never
+        learns which was taken. Either keeps the level of the target, so nothing is judged.
     choices : tuple of Scheme
         Where it is not empty, the engine takes the first of these schemes whose words hold the exponents of the
         operands, decided on the device; `scheme` is the first. Each keeps the worst case of a native product, which is
@@ -158,6 +161,7 @@ class Plan:
     exact: bool = False
     promised: bool = False
     hopeful: bool = False
+    gated: bool = False
     choices: tuple[Scheme, ...] = ()
     fused: bool = False
     block_shape: tuple[int, int, int] = (1, 1, 1)
@@ -173,7 +177,7 @@ class Plan:
     @property
     def judged(self) -> bool:
         """Whether anything is to be said of the error: as a promise or for the report."""
-        accepted = self.promised or self.exact or bool(self.choices)
+        accepted = self.promised or self.exact or self.gated or bool(self.choices)
         return not accepted and (self.target.states_bound or math.isfinite(self.target.r))
 
     @property

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from numbers import Integral
 
-from hifigemm.accuracy import NO_PROMISE, NOTHING_STATED, Accuracy, resolve
+from hifigemm.accuracy import NO_PROMISE, NOTHING_STATED, Accuracy, Target, resolve
 from hifigemm.engine import Engine
 from hifigemm.exceptions import AccuracyError, PlanError
 from hifigemm.numerics.bits import Array
@@ -20,12 +20,14 @@ from hifigemm.settings import is_strict
 __all__ = [
     "Options",
     "check_strict",
+    "check_unwaiting",
     "fitted",
     "given_plan",
     "known_plan",
     "own_stack",
     "plan_for",
     "second_plan",
+    "unwaiting_plan",
     "usable_split",
     "workspace_limit",
 ]
@@ -41,6 +43,8 @@ class Options:
         What `shortcuts` keeps the product under.
     ratio : float, optional
         The error ratio of the operands, for which a hopeful plan is known not to suffice.
+    sync : bool
+        The host may wait for the device.
     """
 
     accuracy: Accuracy
@@ -51,6 +55,7 @@ class Options:
     return_report: bool
     key: Hashable = None
     ratio: float | None = None
+    sync: bool = True
 
 
 def own_stack(x: Array, side: str, problem: Problem) -> Array:
@@ -71,7 +76,8 @@ def known_plan(given: Plan | None, problem: Problem, options: Options, engine: E
     if given.choices:
         again = words_plan(problem, given.target, engine, workspace)
         return again or stand_in(Native(), problem, given.target, engine)
-    return fitted(given, problem, workspace, engine.fused, options.workspace is not None, options.return_report)
+    states_bound = options.return_report and options.sync
+    return fitted(given, problem, workspace, engine.fused, options.workspace is not None, states_bound)
 
 
 def plan_for(
@@ -102,8 +108,46 @@ def plan_for(
     return chosen.plan(problem, a, b, target, engine, workspace)
 
 
+def unwaiting_plan(problem: Problem, a: Array, b: Array, options: Options, engine: Engine, workspace: int) -> Plan:
+    """The plan of an engine with a device for sync=False: a and b are not looked at, no bound is worked out.
+
+    Raises
+    ------
+    PlanError
+        What was asked rests on a look at the operands.
+    """
+    target = resolve(options.accuracy, problem.fmt, problem.k)
+    scheme = as_scheme(options.scheme) or choose(problem, target, engine)
+    plan = scheme.gated_plan(problem, target, engine, workspace)
+    if plan is not None:
+        return plan
+    if scheme.reads_operands:
+        raise _refused(scheme, problem, target)
+    return plan_for(problem, a, b, options.accuracy, options.scheme, False, engine, workspace)
+
+
+def check_unwaiting(plan: Plan, engine: Engine) -> None:
+    """Raise PlanError unless the engine carries the plan out without anything read back."""
+    whole = plan.choices or engine.whole_product(plan) is not None
+    if plan.hopeful or not whole:
+        raise _refused(plan.scheme, plan.problem, plan.target, plan.gated)
+
+
+def _refused(scheme: Scheme, problem: Problem, target: Target, lacks_room: bool = False) -> PlanError:
+    why = f"{scheme} for {problem} and {target} rests on what is seen of the operands"
+    what = "give a scheme with a count, such as Ozaki2(num_moduli=..., scaling='fast'), and no accuracy"
+    if lacks_room:
+        why, what = f"{scheme} for {problem} does not fit in the workspace whole", "give a larger workspace"
+    return PlanError(f"sync=False reads nothing back, but {why}: {what}, or sync=True")
+
+
 def check_strict(plan: Plan) -> None:
     """Raise AccuracyError where strict mode refuses the native product that the library chose."""
+    if plan.gated and is_strict():
+        raise AccuracyError(
+            f"strict mode: {plan.problem} for {plan.target} might fall back to an FP64 product, and with sync=False "
+            f"nobody would know ({plan.reason}); give num_moduli, or sync=True"
+        )
     if plan.fallback and is_strict():
         raise AccuracyError(
             f"strict mode: {plan.problem} for {plan.target} would fall back to {plan.scheme} ({plan.reason}); "
@@ -131,14 +175,14 @@ def fitted(plan: Plan, problem: Problem, workspace: int, fused: bool, is_limited
 
 
 def workspace_limit(problem: Problem, workspace: int | None, engine: Engine) -> int:
-    """Bytes to stay within: what was asked, or the engine's multiple of operands and result and at least 256 MiB."""
+    """Bytes to stay within: what was asked, or the engine's multiple of operands and result, or more for small ones."""
     if workspace is not None:
         if isinstance(workspace, bool) or not isinstance(workspace, Integral) or workspace <= 0:
             raise PlanError(f"workspace={workspace!r}: expected a positive whole number of bytes")
         return int(workspace)
     p = problem
     entries = p.batch * (p.m * p.k + p.k * p.n + p.m * p.n)
-    return max(2**28, engine.workspace_factor * entries * p.dtype.itemsize)
+    return max(engine.least_workspace, engine.workspace_factor * entries * p.dtype.itemsize)
 
 
 def given_plan(a: Array | Prepared, b: Array | Prepared, options: Options, problem: Problem) -> Plan | None:

@@ -34,7 +34,14 @@ _refused: set[Hashable] = set()
 
 
 def key_of(
-    a: Any, b: Any, out: Any, accuracy: Accuracy, scheme: Any, engine: str | None, workspace: int | None
+    a: Any,
+    b: Any,
+    out: Any,
+    accuracy: Accuracy,
+    scheme: Any,
+    engine: str | None,
+    workspace: int | None,
+    sync: bool,
 ) -> Hashable:
     """What two calls must share; None where calls of this kind are not kept."""
     torch = sys.modules.get("torch")
@@ -52,7 +59,7 @@ def key_of(
         target = out.dtype, out.shape, out.stride(), out.data_ptr() & 15
     return (
         *(a.shape, a.stride(), a.dtype, at & 15, b.shape, b.stride(), b.dtype, bt & 15, a.device, at == bt),
-        *(target, type(accuracy), accuracy, scheme, engine, type(workspace), workspace, is_strict()),
+        *(target, type(accuracy), accuracy, scheme, engine, type(workspace), workspace, is_strict(), bool(sync)),
     )
 
 

@@ -56,6 +56,7 @@ class NumpyEngine:
     looks_on_the_way = False
     fused = False
     workspace_factor = 8
+    least_workspace = 2**28
     costs = None
     products: Mapping[str, ProductSpec] = MappingProxyType({spec.name: spec for spec in _SPECS})
 

@@ -7,6 +7,7 @@ of the kernels, in which rows are padded; arrays that are seen outside are views
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -15,9 +16,10 @@ import torch
 
 from hifigemm.engine import Engine, WholeProduct
 from hifigemm.engines.device_array import DeviceArray, unwrap, wrap
-from hifigemm.engines.kernels import int8_product, needs, reconstruction, vectors
+from hifigemm.engines.kernels import int8_product, needs, plain_product, reconstruction, vectors
 from hifigemm.engines.kernels.launch import empty
 from hifigemm.engines.kernels.looks import RATIO_UNIT, error_ratio, ratio_bits
+from hifigemm.engines.outputs import combined, output_for
 from hifigemm.engines.readback import Readback, check_not_capturing, send
 from hifigemm.exceptions import HopeError
 from hifigemm.formats import Format
@@ -32,14 +34,19 @@ __all__ = ["OVERRIDES", "check_ratio", "stages", "whole_product"]
 Tensor = Any
 _PITCH = 16
 _ROWS, _COLUMNS = 128, 256
+_LARGEST = 2**63 - 1
 
 
 def whole_product(plan: Plan) -> WholeProduct | None:
-    """All of a plan with fast scaling that judges nothing and is one block."""
+    """All of a plan with fast scaling that judges nothing; one whose count may turn out too small is one block."""
     p = plan.problem
     if plan.scheme.name != "ozaki2" or not plan.fused or plan.judged:
         return None
-    return partial(_whole, plan) if plan.block_shape == (p.batch, p.m, p.n) else None
+    if not (plan.gated or plan.hopeful):
+        return partial(_whole, plan)
+    if plan.block_shape != (p.batch, p.m, p.n):
+        return None
+    return partial(_gated if plan.gated else _hopeful, plan)
 
 
 def _whole(
@@ -51,43 +58,125 @@ def _whole(
     splits: tuple[Split | None, Split | None],
     target: Array | None,
 ) -> Array:
-    left, right = unwrap(a), unwrap(b)
-    moduli = _moduli_of(plan)
-    balances = plan.balance, -plan.balance
-    parts: Sequence[Tensor]
-    ratio: Readback | None = None
-    gate: int8_product.Gate | None = None
-    if plan.hopeful:
-        check_not_capturing()
-        parts, found, sizes = vectors.sized_residues(((left, 2), (right, 1)), moduli, balances)
-        scales, bits = [scale.exponent for scale in found], ratio_bits(sizes)
-        ratio, gate = send(bits), (bits, 0, _most_bits(plan))
-    else:
-        parts, scales = _residues_of(left, right, moduli, balances, splits)
-    products = _multiply(parts[0], parts[1], moduli, gate)
+    """Block by block; residues are made anew for each, which costs little next to its products."""
+    left, right, moduli, balances = unwrap(a), unwrap(b), _moduli_of(plan), (plan.balance, -plan.balance)
+    target, own = _target(plan, left, target), _in_kernel(epilogue, a)
+    for block in plan.blocks():
+        x, y = (v[block.batch] if len(v) > 1 else v for v in (left, right))
+        x, y = x[:, block.rows], y[:, :, block.cols]
+        places = zip(splits, (block.rows, block.cols), strict=True)
+        kept = [None if split is None else split.take(block.batch, vectors) for split, vectors in places]
+        parts, scales = _residues_of(x, y, moduli, balances, kept)
+        products = _multiply(parts[0], parts[1], moduli)
+        at = block.batch, block.rows, block.cols
+        c = None if own.c is None else unwrap(own.c)[at]
+        _reconstruct(products, scales, moduli, (x, y), unwrap(target)[at], shift, own, c)
+    return _applied(target, own, epilogue)
+
+
+def _hopeful(
+    plan: Plan,
+    a: Array,
+    b: Array,
+    shift: int,
+    epilogue: Epilogue,
+    splits: tuple[Split | None, Split | None],
+    target: Array | None,
+) -> Array:
+    """Products that are made only where the plan's moduli suffice for the error ratio; else HopeError."""
+    check_not_capturing()
+    left, right, moduli = unwrap(a), unwrap(b), _moduli_of(plan)
+    parts, scales, sizes = vectors.sized_residues(((left, 2), (right, 1)), moduli)
+    bits = ratio_bits(sizes)
+    ratio = send(bits)
+    products = _multiply(parts[0], parts[1], moduli, (bits, 0, _most_bits(plan)))
+    target, own = _target(plan, left, target), _in_kernel(epilogue, a)
+    exponents = [scale.exponent for scale in scales]
+    c = None if own.c is None else unwrap(own.c)
+    _reconstruct(products, exponents, moduli, (left, right), unwrap(target), shift, own, c)
+    target = _applied(target, own, epilogue)
+    # Everything is on its way; only now the host waits, and for what the operands told alone. Where the moduli do not
+    # suffice, the device makes no products either, and what was written is no result.
+    check_ratio(plan, ratio)
+    return target
+
+
+def _target(plan: Plan, left: Tensor, target: Array | None) -> Array:
     p = plan.problem
-    if target is None:
-        target = wrap(torch.empty((p.batch, p.m, p.n), dtype=left.dtype, device=left.device))
-    own = PLAIN if isinstance(epilogue.alpha, complex) or isinstance(epilogue.beta, complex) else epilogue
-    c = None if own.c is None else unwrap(own.c.astype(a.dtype, copy=False))
+    if target is not None:
+        return target
+    made: Array = wrap(torch.empty((p.batch, p.m, p.n), dtype=left.dtype, device=left.device))
+    return made
+
+
+def _in_kernel(epilogue: Epilogue, a: Array) -> Epilogue:
+    """What the reconstruction applies itself: real scalars, C in the dtype of the result."""
+    if isinstance(epilogue.alpha, complex) or isinstance(epilogue.beta, complex):
+        return PLAIN
+    return epilogue if epilogue.c is None else replace(epilogue, c=epilogue.c.astype(a.dtype, copy=False))
+
+
+def _applied(target: Array, own: Epilogue, epilogue: Epilogue) -> Array:
+    """The result after what the reconstruction left of the epilogue."""
+    if own is PLAIN and epilogue is not PLAIN:
+        target[...] = epilogue.apply(target)
+    return target
+
+
+def _reconstruct(
+    products: Tensor,
+    scales: Sequence[Tensor],
+    moduli: ModuliSet,
+    operands: tuple[Tensor, Tensor],
+    out: Tensor,
+    shift: int,
+    epilogue: Epilogue,
+    c: Tensor,
+) -> None:
     reconstruction.reconstruct(
         products,
         (scales[0], scales[1]),
         moduli,
-        unwrap(target),
+        out,
         shift=shift,
-        alpha=own.alpha.real,
-        beta=own.beta.real,
+        alpha=epilogue.alpha.real,
+        beta=epilogue.beta.real,
         c=c,
-        operands=(left, right),
+        operands=operands,
     )
-    if own is not epilogue:
-        target[...] = epilogue.apply(target)
-    # Everything is on its way; only now the host waits, and for what the operands told alone. Where the moduli do not
-    # suffice, the device makes no products either, and what was written is no result.
-    if ratio is not None:
-        check_ratio(plan, ratio)
-    return target
+
+
+def _gated(
+    plan: Plan,
+    a: Array,
+    b: Array,
+    shift: int,
+    epilogue: Epilogue,
+    splits: tuple[Split | None, Split | None],
+    target: Array | None,
+) -> Array:
+    """By the plan's moduli where they suffice for the error ratio, else by FP64 sums; the host never learns which.
+
+    The two conditions exclude each other, so exactly one of reconstruction and FP64 product writes.
+    """
+    left, right = unwrap(a), unwrap(b)
+    moduli, most = _moduli_of(plan), _most_bits(plan)
+    parts, scales, sizes = vectors.sized_residues(((left, 2), (right, 1)), moduli)
+    bits = ratio_bits(sizes)
+    gate = bits, 0, most
+    products = _multiply(parts[0], parts[1], moduli, gate)
+    out = output_for(plan.problem, left.device, epilogue, target)
+    reconstruction.reconstruct(
+        products,
+        (scales[0].exponent, scales[1].exponent),
+        moduli,
+        out,
+        shift=shift,
+        operands=(left, right),
+        gate=gate,
+    )
+    plain_product.fp64_product(left, right, out, (bits, most + 1, _LARGEST), shift)
+    return combined(out, plan.problem, epilogue, target)
 
 
 def _moduli_of(plan: Plan) -> ModuliSet:
@@ -96,7 +185,7 @@ def _moduli_of(plan: Plan) -> ModuliSet:
 
 
 def _most_bits(plan: Plan) -> int:
-    """The bits of the largest error ratio, in units of RATIO_UNIT, for which a hopeful plan keeps its target."""
+    """The bits of the largest error ratio, in units of RATIO_UNIT, for which moduli keep the target; -1 for none."""
     largest = plan.scheme.largest_ratio(plan) / RATIO_UNIT
     return int(np.float64(largest).view(np.int64)) if largest >= 0 else -1
 
@@ -113,7 +202,7 @@ def _residues_of(
     right: Tensor,
     moduli: ModuliSet,
     balances: tuple[int, int],
-    splits: tuple[Split | None, Split | None],
+    splits: Sequence[Split | None],
 ) -> tuple[Sequence[Tensor], list[Tensor]]:
     """Parts and scale exponents of both operands, from their splits where they are at hand."""
     parts: list[Tensor] = [None, None]

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 
 from hifigemm.engine import WholeProduct
-from hifigemm.engines.device_array import unwrap, wrap
-from hifigemm.engines.kernels import combination
+from hifigemm.engines.device_array import unwrap
 from hifigemm.engines.kernels.slice_product import slice_product
 from hifigemm.engines.kernels.slices import Slices, slice_operands
+from hifigemm.engines.outputs import combined, output_for
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.epilogue import Epilogue
 from hifigemm.plan import Plan, Split
@@ -39,21 +39,13 @@ def _whole(
     target: Array | None,
 ) -> Array:
     p, left, right = plan.problem, unwrap(a), unwrap(b)
-    if target is not None and epilogue.idle:
-        out = unwrap(target)
-    else:
-        out = torch.empty((p.batch, p.m, p.n), dtype=left.dtype, device=left.device)
+    out = output_for(p, left.device, epilogue, target)
     for where in plan.blocks():
         x, y = (v[where.batch] if len(v) > 1 else v for v in (left, right))
         x, y = x[:, where.rows], y[:, :, where.cols]
         own, other = _sliced(plan, x, y)
         slice_product(own, other, out[where.batch, where.rows, where.cols], p.k, shift=shift, operands=(x, y))
-    if not epilogue.idle:
-        c = None if epilogue.c is None else unwrap(epilogue.c.astype(a.dtype, copy=False))
-        combination.combine_in_place(out, epilogue.alpha.real, epilogue.beta.real, c)
-        if target is not None:
-            unwrap(target).copy_(out)
-    return wrap(out) if target is None else target
+    return combined(out, p, epilogue, target)
 
 
 def _sliced(plan: Plan, left: Tensor, right: Tensor) -> tuple[Slices, Slices]:

@@ -103,6 +103,11 @@ class CudaEngine:
         major = torch.cuda.get_device_capability(self.place)[0]
         return _MODELS.get(major, B200)
 
+    @cached_property
+    def least_workspace(self) -> int:
+        """A sixteenth of the memory of the device, and at least 256 MiB."""
+        return max(2**28, torch.cuda.get_device_properties(self.place).total_memory // 16)
+
     def exact_product(self, spec: ProductSpec, a: Array, b: Array, max_a: int, max_b: int) -> Array:
         """a @ b for integer matrices, exactly: int32 for INT8, else the float of the accumulator; see `Engine`.
 

@@ -96,6 +96,11 @@ class Ozaki1(Scheme):
         return self.mode in ("dp", "sp") or (self.num_slices is not None and self.mode is None)
 
     @property
+    def reads_operands(self) -> bool:
+        """The estimate of [MOOI20] does."""
+        return self.mode in ("dp", "sp") and self.num_slices is None
+
+    @property
     def count(self) -> int:
         """num_slices, once a plan has filled it in."""
         if self.num_slices is None:

@@ -34,6 +34,7 @@ from hifigemm.exceptions import PlanError
 from hifigemm.numerics import residues as crt
 from hifigemm.numerics import scaling
 from hifigemm.numerics.bits import NO_BIT, Array, ceil_log2, lowest_bit, scale_by_power
+from hifigemm.numerics.bounds import native_bound
 from hifigemm.numerics.embedding import components, embed_left, embed_right
 from hifigemm.numerics.estimates import MAGNITUDE_BITS_UP, magnitudes_up
 from hifigemm.numerics.parts import map_vectors, part_entries, part_size, put, vector_parts, widen
@@ -65,6 +66,7 @@ class _Choice:
     exact: bool = False
     promised: bool = False
     hopeful: bool = False
+    gated: bool = False
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,11 @@ class Ozaki2(Scheme):
         return self.num_moduli is not None
 
     @property
+    def reads_operands(self) -> bool:
+        """Unless the number of moduli is forced."""
+        return not self.explicit
+
+    @property
     def count(self) -> int:
         """num_moduli, once a plan has filled it in."""
         if self.num_moduli is None:
@@ -127,6 +134,23 @@ class Ozaki2(Scheme):
         return _planned(
             scheme, problem, target, choice, self.explicit, engine.name, spec, engine.part, fused, workspace
         )
+
+    def gated_plan(self, problem: Problem, target: Target, engine: Engine, workspace: int) -> Plan | None:
+        """The moduli that data of one size take, else FP64 sums: for float64 results at their own level."""
+        if self.explicit or self.scaling != "fast" or problem.dtype != np.float64 or target.level is not problem.fmt:
+            return None
+        count = _expected_count(problem, target)
+        reason = f"the device decides by the operands between {count} moduli and an FP64 product"
+        reason += ", which over- and underflows as a library's"
+        scheme, choice = replace(self, num_moduli=count), _Choice(count, reason, gated=True)
+        spec = product_spec(engine, self.product, "Ozaki2")
+        return _planned(scheme, problem, target, choice, False, engine.name, spec, engine.part, engine.fused, workspace)
+
+    def stated_bound(self, plan: Plan) -> float:
+        """The larger of the two bounds where the engine decides."""
+        if plan.gated:
+            return max(plan.target.r, native_bound(plan.problem.terms, plan.problem.fmt.u))
+        return super().stated_bound(plan)
 
     def _choice(
         self,
@@ -304,6 +328,7 @@ def _planned(
         exact=choice.exact,
         promised=choice.promised,
         hopeful=choice.hopeful,
+        gated=choice.gated,
         part_limit=part_limit,
         fused=fused,
     )

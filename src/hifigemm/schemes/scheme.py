@@ -48,6 +48,15 @@ class Scheme:
         """The split of one operand does not depend on the other, so that a prepared operand can keep it."""
         return True
 
+    @property
+    def reads_operands(self) -> bool:
+        """Whether `plan` looks at the values of the operands."""
+        return False
+
+    def gated_plan(self, problem: Problem, target: Target, engine: Engine, workspace: int) -> Plan | None:
+        """The plan in which the engine decides without the host, see `Plan.gated`; None where the scheme has none."""
+        return None
+
     def plan(self, problem: Problem, a: Array, b: Array, target: Target, engine: Engine, workspace: int) -> Plan:
         """Counts and blocks for this problem; a (batch or 1, m, k) and b (batch or 1, k, n) may hold Inf and NaN."""
         raise NotImplementedError

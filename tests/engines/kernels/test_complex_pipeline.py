@@ -75,12 +75,21 @@ def test_whole_products_give_the_bits_of_numpy(make_pair, assert_same_bits, engi
     assert_same_bits(run(plan, a, b, engine), hg.matmul(a, b, scheme=scheme))
 
 
-def test_blocks_give_the_bits_of_numpy(make_pair, assert_same_bits, engine):
+@pytest.mark.parametrize("dtype", [np.complex128, np.float64])
+def test_blocks_give_the_bits_of_numpy(make_pair, assert_same_bits, engine, dtype):
     scheme = hg.Ozaki2(num_moduli=4, scaling="fast")
-    a, b = pair(make_pair, batch=(1, 1))
+    a, b = pair(make_pair, dtype=dtype)
+    a[0, 4, 1], b[1, 2, 6] = np.inf, np.nan
     plan = replace(planned(scheme, a, b, engine), block_shape=(1, 3, 5))
-    assert engine.whole_product(plan) is None
+    assert engine.whole_product(plan) is not None
     assert_same_bits(run(plan, a, b, engine), hg.matmul(a, b, scheme=scheme))
+    x, y = on_device(a, b)
+    splits = whole_split(plan, x, "left", engine), whole_split(plan, y, "right", engine)
+    c = np.ones((2, 5, 9), dtype)
+    epilogue = Epilogue(-0.3, 1.7, on_device(c)[0])
+    want = hg.gemm(a, b, c, alpha=-0.3, beta=1.7, scheme=scheme)
+    for kept in (splits, (None, splits[1]), (None, None)):
+        assert_same_bits(run(plan, a, b, engine, epilogue=epilogue, splits=kept), want)
 
 
 @pytest.mark.parametrize("family", ["full_range", "subnormal_times_large", "overflowing", "cancelling", "zeros"])

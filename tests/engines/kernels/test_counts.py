@@ -46,6 +46,7 @@ def engine(monkeypatch):
     monkeypatch.setattr(readback, "_free", {-1: []})
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     made = CudaEngine(torch.device("cpu"))
+    made.least_workspace = 2**28
     made.__dict__ |= {"costs": None, "device": "cpu", "model": H100}
     return made
 

@@ -119,7 +119,7 @@ def test_bits_do_not_depend_on_the_launch(num_sms, device, monkeypatch):
         planned = kernels._planned.__wrapped__
         sms = num_sms if device == "cuda" else 0
         monkeypatch.setattr(kernels, "_planned", lambda *args, f=planned, sms=sms: f(*args[:-1], sms))
-        monkeypatch.setattr(kernels, "_tile", lambda vectors, k, entries, along_k, tile=tile: tile)
+        monkeypatch.setattr(kernels, "tile_of", lambda *_, along_k, tile=tile: tile)
         for found, x, axis in zip(slice_operands(operands, 4, 8), (a, b), (2, 1), strict=True):
             check(found, x, axis, 4, 8)
         monkeypatch.undo()

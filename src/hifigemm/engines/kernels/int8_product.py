@@ -17,11 +17,9 @@ gives t = h (2**16 mod p) + l with |t| < 2**23, exact in float32, and t - p roun
 
 from __future__ import annotations
 
-import logging
 import math
 import struct
 from functools import cache
-from importlib import import_module
 from typing import Any
 
 import torch
@@ -29,13 +27,11 @@ import triton
 import triton.language as tl
 
 from hifigemm.engines.kernels.launch import BoundLaunch, Launch
-from hifigemm.engines.kernels.tiles import ProductShape, Tile, gpu_of, grid_size, tile_for, tuned_tile
+from hifigemm.engines.kernels.tiles import ProductShape, Tile, gpu_of, grid_size, hopper_module, tile_for, tuned_tile
 from hifigemm.numerics.residues import centred
 
-__all__ = ["CONSTANTS", "K_BLOCK", "REDUCE_PTX", "constants_of", "exact_int8_product", "hopper_module"]
-__all__ += ["multiply_residues", "residue_constants", "wrapped"]
-
-_logger = logging.getLogger("hifigemm")
+__all__ = ["CONSTANTS", "K_BLOCK", "REDUCE_PTX", "constants_of", "exact_int8_product", "multiply_residues"]
+__all__ += ["NO_GATE", "Gate", "is_open", "residue_constants", "wrapped"]
 
 K_BLOCK = 1023 * 128
 """Longest product whose accumulator, an earlier residue included, stays below 2**31."""
@@ -48,7 +44,7 @@ REDUCE_PTX = tl.constexpr(
 _ROUND = tl.constexpr(12582912.0)
 
 Gate = tuple[torch.Tensor, int, int]
-_NO_GATE = None, 0, 0
+NO_GATE = None, 0, 0
 
 
 def _float_bits(x: float) -> int:
@@ -106,7 +102,7 @@ def wrapped(index, count):
 
 
 @triton.jit
-def _is_open(gate, least, most):
+def is_open(gate, least, most):
     """Whether the number at `gate` is one of least .. most."""
     found = tl.load(gate)
     return (found >= least) & (found <= most)
@@ -153,7 +149,7 @@ def _product_kernel(
     Rows beyond m and n are `wrapped`, so that only the edge of k is masked. Nothing where a gate is shut.
     """
     if gate is not None:  # noqa: SIM102
-        if not _is_open(gate, least, most):
+        if not is_open(gate, least, most):
             return
     tiles_m = tl.cdiv(m, BLOCK_M)
     tiles_n = tl.cdiv(n, BLOCK_N)
@@ -214,7 +210,7 @@ def _bind(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor, tile: Tile
         (grid_size(tile, ProductShape(m, n, k, planes), gpu_of(left.device)),),
         *(left, right, out, table),
         *(m, n, k, out.shape[2], out.shape[3], planes, parts),
-        *(*_strides(left), *_strides(right), *out.stride()[:3], *(gate or _NO_GATE)),
+        *(*_strides(left), *_strides(right), *out.stride()[:3], *(gate or NO_GATE)),
         **constants,
         PTX=left.is_cuda and torch.version.hip is None,
         EVEN_K=k % tile.block_k == 0,
@@ -225,20 +221,6 @@ def _bind(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor, tile: Tile
         num_warps=tile.warps,
         num_stages=tile.stages,
     )
-
-
-@cache
-def hopper_module(name: str, device: torch.device) -> Any:
-    """A module of Hopper kernels where they run, else None; Gluon's interface differs between Triton versions."""
-    if gpu_of(device).capability != (9, 0):
-        return None
-    try:
-        module = import_module(f"hifigemm.engines.kernels.{name}")
-        module.compile_for(device)
-    except Exception as error:
-        _logger.warning("%s does not compile with Triton %s: %s", name, triton.__version__, error)
-        return None
-    return module
 
 
 def _launches(
@@ -259,7 +241,7 @@ def _launches(
     if tile.kernel == "hopper":
         if hopper is None:
             raise ValueError(f"{tile} does not take strides {left.stride()}, {right.stride()}, {out.stride()} here")
-        return list(hopper.launches(operands, out, tile, k_block, gate or _NO_GATE))
+        return list(hopper.launches(operands, out, tile, k_block, gate or NO_GATE))
     found = []
     for start in range(0, k, k_block):
         a, b = (x if k <= k_block else x[..., start : start + k_block] for x in (left, right))

@@ -11,11 +11,11 @@ from typing import Any
 import torch
 import triton
 
-from hifigemm.engines.kernels.int8_product import hopper_module
 from hifigemm.engines.kernels.launch import Launch
 from hifigemm.engines.kernels.looks_kernels import ratio_kernel
-from hifigemm.engines.kernels.tiles import ProductShape, gpu_of, tile_for
-from hifigemm.engines.kernels.vectors import Sizes, cleared, sized_residues
+from hifigemm.engines.kernels.tiles import ProductShape, gpu_of, hopper_module, tile_for
+from hifigemm.engines.kernels.vectors import Sizes, sized_residues
+from hifigemm.engines.kernels.zeros import cleared
 from hifigemm.numerics.estimates import MAGNITUDE_TERMS
 from hifigemm.numerics.residues import ModuliSet
 

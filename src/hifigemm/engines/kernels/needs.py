@@ -14,8 +14,9 @@ import torch
 from hifigemm.engines.kernels.launch import Launch, empty
 from hifigemm.engines.kernels.needs_kernels import needs_kernel
 from hifigemm.engines.kernels.vector_sizes_kernels import PANEL
-from hifigemm.engines.kernels.vectors import cleared, layout_of, pointers
+from hifigemm.engines.kernels.vectors import layout_of, pointers
 from hifigemm.engines.kernels.vectors_constants import vector_constants
+from hifigemm.engines.kernels.zeros import cleared
 from hifigemm.numerics.bits import NO_BIT
 from hifigemm.numerics.residues import moduli_set
 from hifigemm.numerics.scaling import NORM_BLOCK

@@ -1,7 +1,7 @@
-"""Products in FP32 outside the tensor cores, where the bits that words lose say so: the last choice made on the device.
+"""Products in FP32 or FP64 where a number on the device says so: the last choice made there.
 
-Terms are added one after the other with fused multiply-adds, whatever their exponents; sums over- and underflow as in
-a library's FP32 product.
+Terms are added with fused multiply-adds, whatever their exponents; sums over- and underflow as in a library's product.
+FP32 stays outside the tensor cores; FP64 goes to them where Triton compiles it for them (sm_80, sm_90).
 """
 
 # Kernels are untyped.
@@ -15,19 +15,37 @@ import torch
 import triton
 import triton.language as tl
 
+from hifigemm.engines.kernels.int8_product import Gate, is_open
 from hifigemm.engines.kernels.launch import Launch
 from hifigemm.engines.kernels.words_kernels import losses_in_range
 
-__all__ = ["fp32_product"]
+__all__ = ["fp32_product", "fp64_product"]
 
 _BLOCK_M, _BLOCK_N, _BLOCK_K = 64, 64, 16
 
 
-@triton.jit(do_not_specialize=["shift", "loss_from", "loss_to", "tiles_n"])
+@triton.jit
+def _is_taken(gate, first, last):
+    """Whether an int64 gate is one of first .. last, or the bits that two operands lose lie in range(first, last)."""
+    if gate.dtype.element_ty == tl.int64:
+        return is_open(gate, first, last)
+    else:
+        return losses_in_range(gate, first, last)
+
+
+@triton.jit
+def _power_of_two(e):
+    """2.0**e, a subnormal number below 2**-1022, for -1074 <= e <= 1023; the nearest of these for other e."""
+    e = tl.maximum(tl.minimum(e, 1023), -1074).to(tl.int64)
+    bits = tl.where(e < -1022, tl.full((), 1, tl.int64) << tl.maximum(e + 1074, 0), (e + 1023) << 52)
+    return bits.to(tl.float64, bitcast=True)
+
+
+@triton.jit(do_not_specialize=["shift", "first", "last", "tiles_n"])
 def _product_kernel(
-    losses,
-    loss_from,
-    loss_to,
+    gate,
+    first,
+    last,
     left,
     left_batch,
     left_row,
@@ -49,23 +67,23 @@ def _product_kernel(
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):
-    """One tile of the product of one matrix of the stack."""
-    if not losses_in_range(losses, loss_from, loss_to):
+    """One tile of the product of one matrix of the stack, in the type of the output."""
+    if not _is_taken(gate, first, last):
         return
+    TYPE: tl.constexpr = out.dtype.element_ty
     z = tl.program_id(1).to(tl.int64)
     rows = (tl.program_id(0) // tiles_n * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)
     cols = (tl.program_id(0) % tiles_n * BLOCK_N + tl.arange(0, BLOCK_N)).to(tl.int64)
     inside_m, inside_n = (rows < m)[:, None], (cols < n)[None, :]
     left += z * left_batch + rows[:, None] * left_row
     right += z * right_batch + cols[None, :] * right_col
-    total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+    total = tl.zeros([BLOCK_M, BLOCK_N], TYPE)
     for start in range(0, k, BLOCK_K):
         h = (start + tl.arange(0, BLOCK_K)).to(tl.int64)
-        a = tl.load(left + h[None, :] * left_k, mask=inside_m & (h < k)[None, :], other=0.0).to(tl.float32)
-        b = tl.load(right + h[:, None] * right_k, mask=inside_n & (h < k)[:, None], other=0.0).to(tl.float32)
-        total = tl.dot(a, b, total, input_precision="ieee")
-    factor = ((tl.maximum(tl.minimum(shift, 1023), -1022) + 1023).to(tl.int64) << 52).to(tl.float64, bitcast=True)
-    result = (total.to(tl.float64) * factor).to(tl.float32)
+        a = tl.load(left + h[None, :] * left_k, mask=inside_m & (h < k)[None, :], other=0.0).to(TYPE)
+        b = tl.load(right + h[:, None] * right_k, mask=inside_n & (h < k)[:, None], other=0.0).to(TYPE)
+        total = tl.dot(a, b, total, input_precision="ieee", out_dtype=TYPE)
+    result = (total.to(tl.float64) * _power_of_two(shift)).to(TYPE)
     to = out + z * out_batch + rows[:, None] * out_row + cols[None, :] * out_col
     tl.store(to, result, mask=inside_m & inside_n)
 
@@ -88,6 +106,25 @@ def fp32_product(
     left, right : float32, float16 or bfloat16 tensors (batch or 1, m, k) and (batch or 1, k, n), any strides
     out : float32 tensor (batch, m, n), any strides
     """
+    _product(left, right, out, (lost, *losses), shift)
+
+
+def fp64_product(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor, gate: Gate, shift: int = 0) -> None:
+    """out = 2**shift A B on torch's current stream, where the gate is open.
+
+    Parameters
+    ----------
+    left, right : float64 tensors (batch or 1, m, k) and (batch or 1, k, n), any strides
+    out : float64 tensor (batch, m, n), any strides
+    gate : (int64 tensor of one entry, least, most)
+        `out` stays as it is unless least <= gate <= most.
+    shift : int
+        From -1074 to 1023.
+    """
+    _product(left, right, out, gate, shift)
+
+
+def _product(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor, gate: Gate, shift: int) -> None:
     batch, m, n = out.shape
     if out.numel() == 0:
         return
@@ -98,7 +135,7 @@ def fp32_product(
         operands += [x, stack if x.shape[0] > 1 else 0, *rest]
     _launch(
         (tiles_m * tiles_n, batch),
-        *(lost, *losses, *operands, out, *out.stride(), shift, m, n, left.shape[2], tiles_n),
+        *(*gate, *operands, out, *out.stride(), shift, m, n, left.shape[2], tiles_n),
         BLOCK_M=_BLOCK_M,
         BLOCK_N=_BLOCK_N,
         BLOCK_K=_BLOCK_K,

@@ -13,6 +13,7 @@ import torch
 import triton
 
 from hifigemm.engines.kernels.crt_constants import CrtConstants, crt_constants
+from hifigemm.engines.kernels.int8_product import NO_GATE, Gate
 from hifigemm.engines.kernels.launch import Launch
 from hifigemm.engines.kernels.reconstruction_kernel import reconstruction_kernel
 from hifigemm.numerics.residues import ModuliSet
@@ -58,6 +59,7 @@ def reconstruct(
     c: Any = None,
     operands: tuple[Any, Any] | None = None,
     magnitude: Any = None,
+    gate: Gate | None = None,
 ) -> None:
     """Write alpha T + beta C to `out`, T = V 2**(shift - s_i - t_j) rounded once, V the integers with these residues.
 
@@ -84,6 +86,8 @@ def reconstruct(
         Read for marked vectors only; None where no vector is marked.
     magnitude : int32 or int16 tensor, shape (batch, m, n), or None
         Receives floor(log2 |V|), or -1 for V = 0, of real V.
+    gate : (int64 tensor of one entry, least, most), optional
+        As for `multiply_residues`: nothing is written unless least <= gate <= most.
     """
     batch, m, n = out.shape
     if out.numel() == 0:
@@ -105,6 +109,7 @@ def reconstruct(
         *_strides(c, batch),
         *_strides(left, batch),
         *_strides(right, batch),
+        *(gate or NO_GATE),
         SET=constants,
         PTX=out.is_cuda and torch.version.hip is None,
         SINGLE=out.dtype in (torch.float32, torch.complex64),

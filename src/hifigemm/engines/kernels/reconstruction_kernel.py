@@ -19,6 +19,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from hifigemm.engines.kernels.int8_product import is_open
 from hifigemm.engines.kernels.reconstruction_rounding import (
     combine,
     exponent_field,
@@ -164,7 +165,10 @@ def _pin(x, PTX: tl.constexpr):
     return x
 
 
-@triton.jit(do_not_specialize=["shift", "m", "k", "alpha_bits", "beta_bits", "left_k", "right_k"])
+_FREE = ["shift", "m", "k", "alpha_bits", "beta_bits", "left_k", "right_k", "least", "most"]
+
+
+@triton.jit(do_not_specialize=_FREE)
 def reconstruction_kernel(
     products,
     row_scale,
@@ -200,6 +204,9 @@ def reconstruction_kernel(
     right_batch,
     right_k,
     right_column,
+    gate,
+    least,
+    most,
     SET: tl.constexpr,
     PTX: tl.constexpr,
     SINGLE: tl.constexpr,
@@ -210,7 +217,10 @@ def reconstruction_kernel(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
-    """BLOCK_M rows of BLOCK_N columns, row by row; see `reconstruct`."""
+    """BLOCK_M rows of BLOCK_N columns, row by row; see `reconstruct`. Nothing where a gate is shut."""
+    if gate is not None:  # noqa: SIM102
+        if not is_open(gate, least, most):
+            return
     WIDTH: tl.constexpr = len(SET.weights)
     CUT: tl.constexpr = max(12, SET.high_bits + 11) if SINGLE else 12
     ODD: tl.constexpr = SET.low_bits > 52 or CUT > 12

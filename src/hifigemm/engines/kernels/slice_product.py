@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from hifigemm.engines.kernels.launch import Launch, empty
+from hifigemm.engines.kernels.launch import Launch, empty, operand_arguments
 from hifigemm.engines.kernels.slice_product_kernel import slice_product_kernel
 from hifigemm.engines.kernels.slices import PITCH, Slices
 from hifigemm.engines.kernels.tiles import Gpu, gpu_of
@@ -140,7 +140,7 @@ def slice_product(
         sides += [side.exponents, side.exponents.stride(0) if stack else 0]
     _launch(
         (programs,),
-        *(*sides, out, *out.stride(), kept, *_operand_arguments(operands)),
+        *(*sides, out, *out.stride(), kept, *operand_arguments(operands)),
         *(shift, m, n, k, pitch, tiles_m, tiles_n, num_tiles),
         COUNT=count,
         HIGH=words[0],
@@ -162,15 +162,6 @@ def slice_product(
 def _resident(tile: SliceTile) -> int:
     """Programs that a multiprocessor holds at a time, by its registers."""
     return max(1, 256 // (32 * tile.warps)) if tile.block_m * tile.block_n < 128 * 128 else 1
-
-
-def _operand_arguments(operands: tuple[torch.Tensor, torch.Tensor] | None) -> list[Any]:
-    """Each operand with its three strides, 0 along a stack of one."""
-    arguments: list[Any] = []
-    for x in operands or (None, None):
-        stack, *rest = (0, 0, 0) if x is None else x.stride()
-        arguments += [x, 0 if x is None or x.shape[0] == 1 else stack, *rest]
-    return arguments
 
 
 def _check(left: Slices, right: Slices, out: torch.Tensor) -> None:

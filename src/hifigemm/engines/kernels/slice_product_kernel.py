@@ -51,7 +51,6 @@ def _together(
     right,
     pitch,
     COUNT: tl.constexpr,
-    BETA: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
@@ -300,7 +299,7 @@ def slice_product_kernel(
         x = left + z * left_batch + (tl.minimum(rows, m - 1).to(tl.int64) * (pitch * COUNT))[:, None]
         y = right + z * right_batch + (tl.minimum(columns, n - 1).to(tl.int64) * (pitch * COUNT))[:, None]
         if TOGETHER:
-            sums = _together(x, y, pitch, COUNT, BETA, BLOCK_M, BLOCK_N, BLOCK_K)
+            sums = _together(x, y, pitch, COUNT, BLOCK_M, BLOCK_N, BLOCK_K)
         else:
             sums = (_one_by_one(x, y, pitch, kept, COUNT, HIGH, BETA, K_BLOCK, BLOCK_M, BLOCK_N, BLOCK_K),)
         row_exponents = left_exponents + z * left_exponents_batch

@@ -9,17 +9,17 @@ programs of vectors longer than a tile exchange.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import torch
-import triton
 
-from hifigemm.engines.kernels import slices_kernels, words_kernels
+from hifigemm.engines.kernels import slices_kernels
 from hifigemm.engines.kernels.launch import Launch, empty
 from hifigemm.engines.kernels.slices_kernels import Form
-from hifigemm.engines.kernels.tiles import gpu_of
+from hifigemm.engines.kernels.vector_tiles import WARPS, Side, forms_of_launches, num_sms, stage_of, tile_of
+from hifigemm.engines.kernels.zeros import cleared
 from hifigemm.numerics.slicing import digit_limit
 
 __all__ = ["NOT_FINITE", "PITCH", "Slices", "k_pitch", "slice_operands"]
@@ -31,12 +31,8 @@ _ENTRIES = {torch.float32: 8192, torch.float64: 4096}
 """Of a tile: 64 or 32 in each thread, so that four programs share the registers of a multiprocessor."""
 _SIGNIFICAND = {torch.float32: 24, torch.float64: 53}
 _MAGNITUDES = {torch.float32: torch.int32, torch.float64: torch.int64}
-_WARPS = 4
-_PROGRAMS = 256
-"""Programs that occupy the device."""
 
 _slice = Launch(slices_kernels.slice_kernel)
-_clear = Launch(words_kernels.clear_kernel)
 
 
 @dataclass(frozen=True)
@@ -93,55 +89,27 @@ def slice_operands(operands: Sequence[tuple[torch.Tensor, int]], count: int, bet
     for side in sides:
         parts = empty((side.batch, side.vectors, count, k_pitch(k)), torch.int8, device)
         made.append(Slices(parts, empty((side.batch, side.vectors), torch.int32, device), beta))
-    zeros = _zeros([side.exchanged for side in sides], _MAGNITUDES[operands[0][0].dtype], device)
-    launches = [("whole", "together", "magnitudes"), ("given",)]
-    for stages in launches[: 1 + any(side.form.stage == "magnitudes" for side in sides)]:
-        arguments: list[Any] = []
-        programs, forms = [], []
-        for (x, _), side, slices, own in zip(operands, sides, made, zeros, strict=True):
-            form = side.form
-            if "given" in stages and form.stage == "magnitudes":
-                form = replace(form, stage="given")
-            programs.append(side.programs if form.stage in stages else 0)
-            forms.append(form)
-            arguments += [x, slices.parts, slices.exponents, slices.exponents if own is None else own]
-            arguments += [side.vectors, side.batch * side.vectors, *side.strides, side.chunks]
-        if sum(programs):
-            both = arguments * (3 - len(sides))
-            _slice(
-                (sum(programs),),
-                *(*both, programs[0], k, k_pitch(k)),
-                LEFT=forms[0],
-                RIGHT=forms[-1],
-                num_warps=_WARPS,
-                enable_fp_fusion=False,
-            )
+    counts = [side.exchanged for side in sides]
+    workspaces = cleared(sum(counts), device, _MAGNITUDES[operands[0][0].dtype]).split(counts)
+    arguments: list[Any] = []
+    for (x, _), side, slices, own in zip(operands, sides, made, workspaces, strict=True):
+        arguments += [x, slices.parts, slices.exponents, own if side.exchanged else slices.exponents]
+        arguments += [side.vectors, side.batch * side.vectors, *side.strides, side.chunks]
+    both = arguments * (3 - len(sides))
+    for programs, forms in forms_of_launches(sides):
+        _slice(
+            (sum(programs),),
+            *(*both, programs[0], k, k_pitch(k)),
+            LEFT=forms[0],
+            RIGHT=forms[-1],
+            num_warps=WARPS,
+            enable_fp_fusion=False,
+        )
     return made
 
 
-@dataclass(frozen=True)
-class _Side:
-    """What a launch needs to know of an operand."""
-
-    batch: int
-    vectors: int
-    k: int
-    strides: tuple[int, int, int]
-    chunks: int
-    programs: int
-    form: Form
-
-    @property
-    def exchanged(self) -> int:
-        """Numbers that programs exchange: the magnitudes of vectors, and arrivals; up to a multiple of 16 bytes."""
-        if self.form.stage == "whole" or not self.programs:
-            return 0
-        return -(-(self.batch * self.vectors + self.programs // self.chunks) // 4) * 4
-
-
-def _side(x: torch.Tensor, axis: int, count: int, beta: int) -> _Side:
-    sms = gpu_of(x.device).num_sms if x.is_cuda else 0
-    return _planned(tuple(x.shape), x.stride(), x.dtype, axis, count, beta, sms)
+def _side(x: torch.Tensor, axis: int, count: int, beta: int) -> Side:
+    return _planned(tuple(x.shape), x.stride(), x.dtype, axis, count, beta, num_sms(x))
 
 
 @lru_cache(maxsize=1024)
@@ -152,11 +120,11 @@ def _planned(
     axis: int,
     count: int,
     beta: int,
-    num_sms: int,
-) -> _Side:
-    """The tiles of an operand. Programs wait for each other only where the device runs all of a vector at a time."""
+    sms: int,
+) -> Side:
+    """The tiles of an operand on a device of so many multiprocessors."""
     batch, vectors, k = shape[0], shape[3 - axis], shape[axis]
-    block_v, block_k = _tile(batch * vectors, k, _ENTRIES[dtype], along_k=stride[axis] == 1 or vectors == 1)
+    block_v, block_k = tile_of(batch * vectors, k_pitch(k), _ENTRIES[dtype], along_k=stride[axis] == 1 or vectors == 1)
     chunks, panels = -(-k_pitch(k) // block_k), -(-vectors // block_v)
     bits, two = _SIGNIFICAND[dtype], beta == 8
     limit = digit_limit(beta, bits) if two else 1.0
@@ -170,34 +138,7 @@ def _planned(
         block_v=block_v,
         block_k=block_k,
         even=k % block_k == 0 and vectors % block_v == 0 and k > 0,
-        stage="whole" if chunks == 1 else "together" if chunks <= num_sms else "magnitudes",
+        stage=stage_of(chunks, sms),
     )
     strides = stride[0] if batch > 1 else 0, stride[3 - axis], stride[axis]
-    return _Side(batch, vectors, k, strides, chunks, batch * panels * chunks, form)
-
-
-def _zeros(counts: Sequence[int], dtype: torch.dtype, device: Any) -> list[torch.Tensor | None]:
-    """So many zeros each, None for none, cleared by one launch that can be recorded."""
-    total = sum(counts)
-    if not total:
-        return [None] * len(counts)
-    made = empty((total,), dtype, device)
-    _clear((-(-total // 1024),), made, total, SIZE=1024, num_warps=4)
-    return [own if len(own) else None for own in made.split(list(counts))]
-
-
-def _tile(vectors: int, k: int, entries: int, *, along_k: bool) -> tuple[int, int]:
-    """Vectors and entries of a vector in a tile.
-
-    Eight float32 vectors side by side fill a sector of memory where k is strided, 32 a cache line.
-    """
-    pitch = triton.next_power_of_2(k_pitch(k))
-    if along_k:
-        least, block_k = 1, min(entries, pitch)
-    else:
-        least, block_k = 8, pitch if pitch <= entries // 8 else entries // 32
-    block_v = min(entries // block_k, max(least, triton.next_power_of_2(vectors)))
-    chunks = -(-k_pitch(k) // block_k)
-    while block_v > least and -(-vectors // block_v) * chunks < _PROGRAMS:
-        block_v //= 2
-    return block_v, block_k
+    return Side(batch, vectors, k, strides, chunks, batch * panels * chunks, form)

@@ -288,10 +288,3 @@ def panel_sizes(
         store_sizes((n, s, e, scale, nearest), spot, spot[2] + tl.arange(0, PANEL), target, sizes, SUMS)
         tl.debug_barrier()
         tl.atomic_add(arrivals + panel, 1, sem="release")
-
-
-@triton.jit(do_not_specialize=["count"])
-def clear_kernel(arrivals, count, SIZE: tl.constexpr):
-    """Zeros."""
-    at = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
-    tl.store(arrivals + at, 0, mask=at < count)

@@ -22,6 +22,7 @@ from hifigemm.engines.kernels import vector_sizes_kernels, vectors_kernels
 from hifigemm.engines.kernels.launch import Launch, empty
 from hifigemm.engines.kernels.vector_sizes_kernels import SizeForm
 from hifigemm.engines.kernels.vectors_constants import VectorConstants, num_words_for, vector_constants
+from hifigemm.engines.kernels.zeros import cleared
 from hifigemm.numerics.residues import ModuliSet
 from hifigemm.numerics.scaling import NORM_BLOCK
 
@@ -31,7 +32,6 @@ __all__ = [
     "Operand",
     "Sizes",
     "VectorScale",
-    "cleared",
     "layout_of",
     "norm_scales",
     "pointers",
@@ -52,7 +52,6 @@ _PAIR_REGISTERS = 128
 
 _whole = Launch(vectors_kernels.whole_kernel)
 _pieces = Launch(vectors_kernels.pieces_kernel)
-_clear = Launch(vector_sizes_kernels.clear_kernel)
 
 
 class VectorScale(NamedTuple):
@@ -253,13 +252,6 @@ def _run(
         options["num_warps"] = 8
     _pieces((grid,), *arguments, *workspace, plan.panels_a, plan.panels, ahead, *integers, **options)
     return scales
-
-
-def cleared(count: int, device: Any) -> Any:
-    """Zeros, as a launch that can be repeated."""
-    zeros = empty((count,), torch.int32, device)
-    _clear((-(-count // 1024),), zeros, count, SIZE=1024, num_warps=4)
-    return zeros
 
 
 def _with_batch_stride(scale: VectorScale) -> tuple[VectorScale, int]:

@@ -1,0 +1,46 @@
+"""Compile the plain products for an architecture without a GPU; prints one JSON line for each variant.
+
+Usage: python compiled_plain_product.py ARCH, in a process where TRITON_INTERPRET is not set.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from hifigemm.engines.kernels import plain_product
+
+DIVISIBLE = [["tt.divisibility", 16]]
+
+
+def compile_kernel(name, arch):
+    """The kernel for contiguous operands whose sizes are multiples of 16."""
+    kernel = plain_product._product_kernel
+    fixed = {"BLOCK_M": plain_product._BLOCK_M, "BLOCK_N": plain_product._BLOCK_N, "BLOCK_K": plain_product._BLOCK_K}
+    fixed |= {"left_k": 1, "right_col": 1, "out_col": 1}
+    types = dict.fromkeys(("left", "right", "out"), f"*{name}")
+    types |= {"gate": "*i64", "first": "i64", "last": "i64"} if name == "fp64" else {"gate": "*i32"}
+    names, free = kernel.arg_names, {p.name for p in kernel.params if p.do_not_specialize}
+    signature = {x: "constexpr" if x in fixed else types.get(x, "i32") for x in names}
+    divisible = {(i,): DIVISIBLE for i, x in enumerate(names) if x not in fixed and x not in free}
+    source = ASTSource(kernel, signature, {(names.index(x),): v for x, v in fixed.items()}, divisible)
+    return triton.compile(source, target=GPUTarget("cuda", arch, 32), options={"num_warps": 4, "num_stages": 2})
+
+
+def main(arch):
+    for name in ("fp32", "fp64"):
+        found = compile_kernel(name, arch)
+        sass = found.asm["sass"]
+        counts = {op: len(re.findall(rf"\b{op}\b", sass)) for op in ("STL", "LDL", "DMMA", "FFMA")}
+        registers = max(int(x) for x in re.findall(r"\bR(\d+)\b", sass))
+        what = {"type": name, "registers": registers, "shared": found.metadata.shared}
+        print(json.dumps(what | counts), flush=True)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

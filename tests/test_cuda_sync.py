@@ -1,0 +1,165 @@
+"""CUDA tensors with sync=False: the device decides, in every replay of a graph, and the host never waits."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import hifigemm as hg
+
+torch = pytest.importorskip("torch")
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+FAST = hg.Ozaki2(scaling="fast")
+EASY, HARD = "phi_0.1", "phi_4"
+SHAPES = [(60, 300, 70), (200, 1000, 300), (1100, 700, 1300)]
+
+
+@pytest.fixture(autouse=True)
+def nothing_kept(monkeypatch):
+    monkeypatch.setattr("hifigemm.shortcuts._kept", {})
+    monkeypatch.setattr("hifigemm.shortcuts._refused", set())
+
+
+def on_gpu(*arrays):
+    return [torch.from_numpy(np.ascontiguousarray(x)).cuda() for x in arrays]
+
+
+def put(tensors, arrays):
+    for x, y in zip(tensors, arrays, strict=True):
+        x.copy_(torch.from_numpy(np.ascontiguousarray(y)))
+
+
+def within(found, a, b, r):
+    """Whether a product keeps r, by the correctly rounded one, whose own error 2 u |AB| covers."""
+    exact, size = hg.matmul(a, b, accuracy="correct"), a.abs() @ b.abs()
+    return bool(((found - exact).abs() <= 1.001 * (r * size + 2.0**-52 * exact.abs())).all())
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("options", [{}, {"out": True}], ids=str)
+def test_bits_are_those_of_the_expected_count_or_of_fp64_sums(make_pair, shape, options):
+    easy, hard = on_gpu(*make_pair(EASY, *shape)), on_gpu(*make_pair(HARD, *shape))
+    report = hg.matmul(*easy, scheme=FAST, sync=False, return_report=True)[1]
+    want = hg.matmul(*easy, scheme=report.scheme)
+    fallback = hg.matmul(*hard, scheme=FAST, sync=False)
+    assert within(fallback, *hard, report.bound)
+    assert not torch.equal(fallback, hg.matmul(*hard, scheme=report.scheme))
+    out = torch.empty_like(want) if options else None
+    for which in (0, 0, 1, 1, 0, 1, 0, 0):
+        found = hg.matmul(*(easy, hard)[which], scheme=FAST, out=out, sync=False)
+        assert (found is out) == bool(options)
+        assert torch.equal(found, (want, fallback)[which])
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_captured_graph_decides_in_every_replay(make_pair, shape):
+    pairs = {name: make_pair(name, *shape) for name in (EASY, HARD, "integers")}
+    a, b = on_gpu(*pairs[EASY])
+    report = hg.matmul(a, b, scheme=FAST, sync=False, return_report=True)[1]
+    want = {}
+    for name in pairs:
+        put((a, b), pairs[name])
+        want[name] = hg.matmul(a, b, scheme=FAST, sync=False).clone()
+    assert torch.equal(want["integers"], torch.from_numpy(pairs["integers"][0] @ pairs["integers"][1]).cuda())
+    out = torch.empty_like(want[EASY])
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        c, again = hg.matmul(a, b, scheme=FAST, sync=False, return_report=True)
+        hg.matmul(a, b, scheme=FAST, sync=False, out=out)
+    assert again.scheme == report.scheme
+    for name in (EASY, HARD, EASY, "integers", HARD, EASY):
+        put((a, b), pairs[name])
+        graph.replay()
+        torch.cuda.synchronize()
+        assert torch.equal(c, want[name])
+        assert torch.equal(out, want[name])
+
+
+def test_graphs_capture_gemm_with_alpha_beta_and_special_values(make_pair):
+    shape = 120, 200, 130
+    a, b = on_gpu(*make_pair(EASY, *shape))
+    c = torch.randn(shape[0], shape[2], dtype=torch.float64, device="cuda")
+    cases = [{"alpha": 0.3}, {"alpha": -0.25, "beta": 1.5}, {"alpha": 0.7, "beta": -2.0}, {"alpha": 2.0**-1050}]
+
+    def products():
+        return [hg.gemm(a, b, c, scheme=FAST, sync=False, **options) for options in cases]
+
+    products()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = products()
+    for name in (EASY, HARD, EASY):
+        x, y = make_pair(name, *shape)
+        x[3, 5], y[7, 2], y[9, 4] = np.inf, np.nan, -np.inf
+        put((a, b), (x, y))
+        graph.replay()
+        torch.cuda.synchronize()
+        for made, options, own in zip(found, cases, products(), strict=True):
+            torch.testing.assert_close(made, own, rtol=0, atol=0, equal_nan=True)
+            alpha, beta = options["alpha"], options.get("beta", 0.0)
+            plain = alpha * (a @ b) + beta * c
+            finite = plain.isfinite()
+            assert torch.equal(made.isfinite(), finite)
+            assert torch.equal(made[~finite & ~plain.isnan()], plain[~finite & ~plain.isnan()])
+            size = abs(alpha) * (a.abs() @ b.abs()) + abs(beta) * c.abs()
+            small = (made - plain).abs() <= 3 * 200 * 2.0**-53 * size + 2.0**-1073
+            assert bool(small[finite].all())
+        if name == EASY:
+            scheme = hg.matmul(a, b, scheme=FAST, sync=False, return_report=True)[1].scheme
+            for made, options in zip(found, cases, strict=True):
+                own = hg.gemm(a, b, c, scheme=scheme, **options)
+                torch.testing.assert_close(made, own, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("name", [EASY, HARD])
+def test_stacks_and_strides(make_pair, name):
+    a, b = (np.stack([x * 2.0**e for e in range(3)]) for x in make_pair(name, 40, 50, 44))
+    x, y = on_gpu(a, b)
+    for left, right in (
+        (lambda t: t[0].T[:40, :40], lambda t: t[1][:40].T[:40]),
+        (lambda t: t, lambda t: t[0, :, ::2]),
+        (lambda t: t[:, ::3, ::5], lambda t: t[:, ::5, 1::2]),
+        (lambda t: t[0, 0], lambda t: t),
+    ):
+        for _ in range(3):
+            found, report = hg.matmul(left(x), right(y), scheme=FAST, sync=False, return_report=True)
+            again = hg.matmul(left(x), right(y), scheme=FAST, sync=False)
+            assert torch.equal(found, again)
+            assert within(found, left(x), right(y), report.bound)
+
+
+def test_the_host_goes_on_at_once():
+    a, b = (torch.rand(8192, 8192, dtype=torch.float64, device="cuda") for _ in range(2))
+    for _ in range(3):
+        hg.matmul(a, b, scheme=FAST, sync=False)
+    torch.cuda.synchronize()
+    a @ b  # keeps the device busy, so that a look at the operands would be waited for
+    before = torch.cuda.Event()
+    before.record()
+    hg.matmul(a, b, scheme=FAST, sync=False)
+    assert not before.query()
+    torch.cuda.synchronize()
+
+
+def test_auto_takes_it_where_residues_pay():
+    a, b = (torch.randn(4096, 4096, dtype=torch.float64, device="cuda") for _ in range(2))
+    found, report = hg.matmul(a, b, sync=False, return_report=True)
+    assert within(found, a, b, report.bound)
+    assert report.native or "the device decides by the operands" in report.reason
+    assert torch.equal(found, hg.matmul(a, b, sync=False))
+    for options in ({"accuracy": "correct"}, {"accuracy": 1e-18}):
+        with pytest.raises(hg.PlanError, match="sync=False"):
+            hg.matmul(a, b, sync=False, **options)
+
+
+def test_words_need_nothing(make_pair):
+    x, y = on_gpu(*make_pair("phi_1", 300, 400, 200, np.float32))
+    found, report = hg.matmul(x, y, sync=False, return_report=True)
+    assert torch.equal(found, hg.matmul(x, y))
+    assert report.bound <= 400 * 2.0**-24 * 1.001
