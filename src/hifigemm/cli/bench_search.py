@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from hifigemm.exceptions import PlanError
 from hifigemm.numerics.residues import real_moduli
 from hifigemm.study.bench_arrays import cuda_is_usable
+from hifigemm.study.gpu_timing import CudaClock
+from hifigemm.study.tile_search import fastest
 
 __all__ = ["search_tiles"]
 
@@ -39,7 +41,7 @@ def _search_words(shapes: Shapes, batch: int) -> Rows:
 
     from hifigemm.engines.kernels.corrected import WHOLE_BLOCK, corrected_product
     from hifigemm.engines.kernels.corrected_tiles import WordShape, candidates, tile_for
-    from hifigemm.engines.kernels.tiles import gpu_of, search
+    from hifigemm.engines.kernels.tiles import gpu_of, keep_tile
     from hifigemm.engines.kernels.words import split_words
     from hifigemm.formats import FP16
     from hifigemm.schemes import Corrected
@@ -57,7 +59,8 @@ def _search_words(shapes: Shapes, batch: int) -> Rows:
         def run(tile, left=left, right=right, out=out):  # type: ignore[no-untyped-def]
             corrected_product(left, right, out, config=tile)
 
-        best = search(run, candidates(shape, gpu), shape, gpu)
+        best = fastest(run, candidates(shape, gpu), CudaClock())
+        keep_tile(shape, gpu, best)
         rows.append((_named(m, k, n, batch), str(predicted), str(best)))
     tile_for.cache_clear()
     return rows
@@ -68,7 +71,7 @@ def _search_residues(shapes: Shapes, batch: int) -> Rows:
     import torch
 
     from hifigemm.engines.kernels.int8_product import multiply_residues, residue_constants
-    from hifigemm.engines.kernels.tiles import ProductShape, gpu_of, search, tile_for, valid_tiles
+    from hifigemm.engines.kernels.tiles import ProductShape, gpu_of, keep_tile, tile_for, valid_tiles
 
     device = torch.device("cuda", torch.cuda.current_device())
     gpu, constants = gpu_of(device), residue_constants(real_moduli()[:COUNT], device)
@@ -83,6 +86,7 @@ def _search_residues(shapes: Shapes, batch: int) -> Rows:
         def run(tile, a=a, b=b, c=c):  # type: ignore[no-untyped-def]
             multiply_residues(a, b, constants, c, config=tile)
 
-        best = search(run, valid_tiles(gpu), shape, gpu)
+        best = fastest(run, valid_tiles(gpu), CudaClock())
+        keep_tile(shape, gpu, best)
         rows.append((_named(m, k, n, batch), str(predicted), str(best)))
     return rows

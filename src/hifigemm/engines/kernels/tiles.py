@@ -1,15 +1,13 @@
-"""Tiles of the INT8 product kernels: which kernel, which block, and a search that measures them.
+"""Tiles of the INT8 product kernels: which kernel, which block, and what a search found.
 
 Tiles never change a bit of a result, only its time. `tile_for` is arithmetic: the number of waves over the SMs times
 the area of a tile over the rate of its kernel. The warp-specialised 128x256x128 is the unit, 1450 TOP/s sustained on an
-H200 at n = 4096 with 14 moduli; the rates of the other tiles are estimates, which `search` replaces by measurements.
+H200 at n = 4096 with 14 moduli; the rates of the other tiles are estimates, which a search replaces by measurements.
 """
 
 from __future__ import annotations
 
 import logging
-import statistics
-from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from importlib import import_module
@@ -17,7 +15,7 @@ from typing import Any
 
 from hifigemm.engines import cache
 
-__all__ = ["Gpu", "ProductShape", "Tile", "gpu_of", "grid_size", "hopper_module", "kept_tile", "search", "tile_for"]
+__all__ = ["Gpu", "ProductShape", "Tile", "gpu_of", "grid_size", "hopper_module", "keep_tile", "kept_tile", "tile_for"]
 __all__ += ["tuned_tile", "valid_tiles"]
 
 _logger = logging.getLogger("hifigemm")
@@ -190,7 +188,7 @@ def _key(shape: ProductShape, gpu: Gpu) -> str:
 
 
 def tuned_tile(shape: ProductShape, gpu: Gpu) -> Tile | None:
-    """What an earlier `search` found for this class of shapes, or None."""
+    """What an earlier search found for this class of shapes, or None."""
     tile = kept_tile(shape, gpu)
     return tile if tile in valid_tiles(gpu) else None
 
@@ -205,31 +203,11 @@ def kept_tile(shape: ProductShape, gpu: Gpu) -> Tile | None:
 
 @lru_cache
 def _found() -> dict[str, Any]:
-    """The file as it was when it was first wanted, or after a search of this process."""
+    """The file as it was when it was first wanted, or after `keep_tile` in this process."""
     return cache.load(_FILE)
 
 
-def search(
-    run: Callable[[Tile], None], tiles: Sequence[Tile], shape: ProductShape, gpu: Gpu, *, repeats: int = 7
-) -> Tile:
-    """The fastest of the tiles by CUDA events, median of interleaved runs; kept in the user's cache directory.
-
-    `run` launches the product with a tile on torch's current stream. Its operands must be random, never zeros.
-    """
-    import torch
-
-    times: dict[Tile, list[float]] = {tile: [] for tile in tiles}
-    for tile in tiles:
-        run(tile)
-    for _ in range(repeats):
-        for tile in tiles:
-            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            start.record()
-            run(tile)
-            end.record()
-            end.synchronize()
-            times[tile].append(start.elapsed_time(end))
-    best = min(tiles, key=lambda tile: statistics.median(times[tile]))
-    cache.store(_FILE, {_key(shape, gpu): asdict(best)})
+def keep_tile(shape: ProductShape, gpu: Gpu, tile: Tile) -> None:
+    """Keep a tile for a class of shapes in the user's cache directory, where `kept_tile` finds it."""
+    cache.store(_FILE, {_key(shape, gpu): asdict(tile)})
     _found.cache_clear()
-    return best
