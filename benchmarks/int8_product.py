@@ -2,8 +2,8 @@
 
     python -m benchmarks.int8_product [--output FILE.csv] [--count 14]
 
-Every tile of the Hopper kernel and the best ones of the plain Triton kernel, square and odd shapes. A tile whose
-residues are wrong in a sample of rows gets no time. TOP/s count 2 m n k for each modulus.
+The tiles that are taken for each shape, of the Hopper kernel and of the plain Triton kernel; square and odd shapes. A
+tile whose residues are wrong in a sample of rows gets no time. TOP/s count 2 m n k for each modulus.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from typing import Any
 
 import torch
 
+from benchmarks.common import BRIEF
 from hifigemm.engines.kernels.int8_product import multiply_residues, residue_constants
-from hifigemm.engines.kernels.tiles import ProductShape, Tile, gpu_of, tile_for, valid_tiles
+from hifigemm.engines.kernels.tiles import ProductShape, Tile, gpu_of, tile_for, tuned_tile
 from hifigemm.numerics.residues import real_moduli
 from hifigemm.study.environment import write_csv
 from hifigemm.study.gpu_timing import CudaClock, Method, time_variants
@@ -31,7 +32,6 @@ SHAPES = (
     (16384, 4096, 2048),
     (1024, 1024, 65536),
 )
-PLAIN_TILES = 2
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -39,12 +39,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path)
     parser.add_argument("--count", type=int, default=14, help="moduli")
-    parser.add_argument("--runs", type=int, default=1, help="sustained runs")
     args = parser.parse_args(argv)
     device = torch.device("cuda", torch.cuda.current_device())
     rows = []
     for shape in SHAPES:
-        found = measure(shape, args.count, device, Method(runs=args.runs))
+        found = measure(shape, args.count, device, BRIEF)
         rows += found
         for row in found:
             rate = f"{row['burst_tops']:.0f} / {row['sustained_tops']:.0f} TOP/s" if row["correct"] else "wrong"
@@ -65,12 +64,8 @@ def measure(shape: tuple[int, int, int], count: int, device: torch.device, metho
     a[..., k:], b[..., k:] = 0, 0
     constants = residue_constants(moduli, device)
     asked = ProductShape(m, n, k, count)
-    hopper = [tile for tile in valid_tiles(gpu) if tile.kernel == "hopper"]
-    plain = sorted(
-        (tile for tile in valid_tiles(gpu, plain=True) if tile.block_m * tile.block_n >= 128 * 128),
-        key=lambda tile: tile != tile_for(asked, gpu, plain=True),
-    )[:PLAIN_TILES]
-    runs = {str(tile): _call(a, b, constants, c, tile) for tile in [*hopper, *plain]}
+    tiles = [tuned_tile(asked, gpu) or tile_for(asked, gpu), tile_for(asked, gpu, plain=True)]
+    runs = {str(tile): _call(a, b, constants, c, tile) for tile in tiles}
     right = {name: _is_right(run, a, b, c, moduli, (m, n)) for name, run in runs.items()}
     timed = {name: run for name, run in runs.items() if right[name]}
     times = time_variants(timed, CudaClock(), method, open_meter())
