@@ -46,19 +46,23 @@ class Section:
         In the notation of `hifigemm bench`; "peers" stands for those that are there.
     method : Method or None
         None checks the results and notes their errors, without times.
+    modes : sequence of {"eager", "graph"}
+        "graph" replays captured CUDA graphs, for products that take less time than their launch from Python.
     """
 
     part: str
     load: Workload
     names: Sequence[str]
     method: Method | None = BRIEF
+    modes: Sequence[str] = ("eager",)
 
 
-def parse(text: str, parts: Sequence[str], given: Sequence[str] | None) -> argparse.Namespace:
+def parse(text: str, parts: Sequence[str], given: Sequence[str] | None, *, sized: bool = True) -> argparse.Namespace:
     """The options of a script whose sections belong to some parts: sizes, parts, output, quick, with defaults."""
     kind = "cuda" if cuda_is_usable() else "cpu"
     parser = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sizes", type=_sizes, default=SIZES[kind], metavar="N,N,...")
+    if sized:
+        parser.add_argument("--sizes", type=_sizes, default=SIZES[kind], metavar="N,N,...")
     parser.add_argument("--parts", type=_words, default=tuple(parts), metavar="P,P,...", help=", ".join(parts))
     parser.add_argument("--output", "--csv", type=Path, metavar="FILE", help="(default: by device and day)")
     parser.add_argument("--quick", action="store_true", help="a first look, not a measurement")
@@ -97,7 +101,7 @@ def run_sections(name: str, sections: Sequence[Section], options: argparse.Names
         method = QUICK if options.quick and section.method else section.method
         names = _expanded(section, arrays)
         outcomes = measure(
-            *(section.load, names, ("eager",), arrays, method or BRIEF),
+            *(section.load, names, section.modes if arrays.device == "cuda" else ("eager",), arrays, method or BRIEF),
             meter=meter,
             timed=method is not None,
             sample=SAMPLE,
@@ -139,7 +143,7 @@ def _line(outcome: Outcome, row: Row) -> str:
     cells = "  ".join(f"{_CELLS[key][0]} {_CELLS[key][1](value)}" for key, value in known.items())
     rest = "" if outcome.status in ("timed", "checked") else f"  {outcome.status}"
     chosen = f"  -> {outcome.case.scheme}" if outcome.case.name.startswith("auto") else ""
-    return f"  {outcome.case.name:<24} {cells}{chosen}{rest}"
+    return f"  {outcome.case.name:<24} {row['mode']:<6} {cells}{chosen}{rest}"
 
 
 def _device(arrays: Arrays) -> str:
