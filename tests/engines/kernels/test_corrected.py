@@ -275,7 +275,7 @@ def test_kernels_compile_without_spills_and_restart_the_main_product(arch):
     assert done.returncode == 0, done.stderr[-2000:]
     for line in done.stdout.splitlines():
         found = json.loads(line)
-        assert found["spills"] <= 2, line  # one register, once
+        assert found["spills"] <= 4, line  # two registers, once
         assert found["restarts"] == found["blocks"], line
 
 

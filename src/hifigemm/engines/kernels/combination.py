@@ -38,8 +38,9 @@ def _combine_kernel(
     """`entries` of each matrix of the stack, rows of `columns`; t is contiguous."""
     alpha = tl.cast(alpha_bits, tl.int64).to(tl.float64, bitcast=True)
     beta = tl.cast(beta_bits, tl.int64).to(tl.float64, bitcast=True)
-    z = tl.program_id(1).to(tl.int64)
-    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    blocks = tl.cdiv(entries, BLOCK)
+    z = (tl.program_id(0) // blocks).to(tl.int64)
+    at = (tl.program_id(0) % blocks).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = at < entries
     place = t + z * entries + at
     x = tl.load(place, mask=inside, other=0.0).to(tl.float64)
@@ -70,7 +71,7 @@ def combine_in_place(t: torch.Tensor, alpha: float, beta: float, c: torch.Tensor
         return
     batch, m, n = t.shape
     _launch(
-        (-(-m * n // _BLOCK), batch),
+        (batch * triton.cdiv(m * n, _BLOCK),),
         *(t, c, _bits(alpha), _bits(beta), m * n, n),
         *((0, 0, 0) if c is None else c.stride()),
         HAS_C=c is not None,

@@ -19,6 +19,7 @@ time is the same sum and cannot be.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -38,6 +39,8 @@ BLOCKS = {"fp16": (16, 32, 64), "bf16": (16, 32, 64), "tf32": (16, 32, 64)}
 WHOLE_BLOCK = {"fp16": 64, "bf16": 64, "tf32": 32}
 """Four instructions."""
 
+_MATRICES = 65535
+"""Of a stack in one launch: the plain kernel counts them along the second axis of its grid."""
 _NOT_FINITE = tl.constexpr(NOT_FINITE)
 
 
@@ -221,16 +224,29 @@ def corrected_product(
     _check(left, right, out, block)
     if out.numel() == 0:
         return
+    same: dict[str, Any] = {"chained": chained, "shift": shift, "losses": losses}
+    if out.shape[0] > _MATRICES:
+        for start in range(0, out.shape[0], _MATRICES):
+            at = slice(start, start + _MATRICES)
+            a, b = (replace(x, parts=_some(x.parts, at), exponents=_some(x.exponents, at)) for x in (left, right))
+            own = None if operands is None else (_some(operands[0], at), _some(operands[1], at))
+            corrected_product(a, b, out[at], block=block, operands=own, config=config, **same)
+        return
     hopper = hopper_module("corrected_hopper", out.device)
     if config is None:
         shape = WordShape(left.vectors, right.vectors, left.k, out.shape[0], fmt, block)
         config = tile_for(shape, gpu_of(out.device), hopper is None)
-    options: dict[str, Any] = {"chained": chained, "in_fp32": fmt == "fp16", "shift": shift, "losses": losses}
-    options |= {"gate": None if losses == ALL_LOSSES else left.losses, "operands": operand_arguments(operands)}
+    options = same | {"in_fp32": fmt == "fp16", "operands": operand_arguments(operands)}
+    options["gate"] = None if losses == ALL_LOSSES else left.losses
     if config.kernel == "hopper":
         hopper.launch(left, right, out, config, **options)
     else:
         _launch_plain(left, right, out, config, **options)
+
+
+def _some(x: torch.Tensor, at: slice) -> torch.Tensor:
+    """Some matrices of a stack; a stack of one is meant for all of them."""
+    return x[at] if x.shape[0] > 1 else x
 
 
 def _check(left: Words, right: Words, out: torch.Tensor, block: int) -> None:

@@ -42,7 +42,7 @@ def ratio_bits(sizes: Sizes) -> Any:
     block = 128 if tile.block_m * tile.block_n >= 128 * 128 else 64
     rows = [x.shape[1] if x.shape[0] == batch > 1 else 0 for x in (left, right)]
     _ratio(
-        (triton.cdiv(m, block) * triton.cdiv(n, block), width * batch),
+        (width * batch * triton.cdiv(m, block) * triton.cdiv(n, block),),
         *(left, right, sizes.norms, out, m, n, pitch, terms, rows[0] * length, rows[1] * length),
         *(*rows, batch_a * m, batch_a * m + batch_b * n),
         WIDTH=width,

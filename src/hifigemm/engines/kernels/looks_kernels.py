@@ -82,10 +82,10 @@ def ratio_kernel(
     """
     tiles_m = tl.cdiv(m, BLOCK_M)
     tiles_n = tl.cdiv(n, BLOCK_N)
-    plane = tl.program_id(1)
+    plane = tl.program_id(0) // (tiles_m * tiles_n)
     z = (plane // WIDTH).to(tl.int64)
     swap = plane % WIDTH
-    tile = tl.program_id(0)
+    tile = tl.program_id(0) % (tiles_m * tiles_n)
     first = tile // (GROUP * tiles_n) * GROUP
     in_group = tl.minimum(tiles_m - first, GROUP)
     inner = tile % (GROUP * tiles_n)

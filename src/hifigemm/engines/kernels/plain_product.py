@@ -71,9 +71,11 @@ def _product_kernel(
     if not _is_taken(gate, first, last):
         return
     TYPE: tl.constexpr = out.dtype.element_ty
-    z = tl.program_id(1).to(tl.int64)
-    rows = (tl.program_id(0) // tiles_n * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)
-    cols = (tl.program_id(0) % tiles_n * BLOCK_N + tl.arange(0, BLOCK_N)).to(tl.int64)
+    tiles = tl.cdiv(m, BLOCK_M) * tiles_n
+    z = (tl.program_id(0) // tiles).to(tl.int64)
+    tile = tl.program_id(0) % tiles
+    rows = (tile // tiles_n * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)
+    cols = (tile % tiles_n * BLOCK_N + tl.arange(0, BLOCK_N)).to(tl.int64)
     inside_m, inside_n = (rows < m)[:, None], (cols < n)[None, :]
     left += z * left_batch + rows[:, None] * left_row
     right += z * right_batch + cols[None, :] * right_col
@@ -134,7 +136,7 @@ def _product(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor, gate: G
         stack, *rest = x.stride()
         operands += [x, stack if x.shape[0] > 1 else 0, *rest]
     _launch(
-        (tiles_m * tiles_n, batch),
+        (batch * tiles_m * tiles_n,),
         *(*gate, *operands, out, *out.stride(), shift, m, n, left.shape[2], tiles_n),
         BLOCK_M=_BLOCK_M,
         BLOCK_N=_BLOCK_N,

@@ -1,0 +1,64 @@
+"""Stacks of more matrices than the second axis of a CUDA grid can count: 65535."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from hifigemm.engines.kernels import combination, corrected, looks, plain_product
+from hifigemm.engines.kernels.corrected import corrected_product
+from hifigemm.engines.kernels.vectors import Sizes
+from hifigemm.engines.kernels.words import Words
+from hifigemm.formats import FP16
+from hifigemm.numerics.words import Splitting
+
+BATCH = 2**17 + 1
+
+
+@pytest.fixture
+def launches(monkeypatch):
+    """Grids and arguments of launches, which are not made."""
+    found = []
+
+    def launch(grid, *arguments, **constants):
+        assert all(size < 2**16 for size in grid[1:])
+        found.append((grid, arguments))
+
+    for module in (combination, corrected, plain_product):
+        monkeypatch.setattr(module, "_launch", launch)
+    monkeypatch.setattr(looks, "_ratio", launch)
+    return found
+
+
+def stack(*shape, dtype=torch.float64):
+    return torch.zeros((1, *shape), dtype=dtype).expand(BATCH, *shape)
+
+
+def test_one_program_for_every_tile_of_every_matrix(launches):
+    a, b, out = stack(70, 3), stack(3, 5), stack(70, 5)
+    plain_product.fp64_product(a, b, out, (torch.zeros(1, dtype=torch.int64), 0, 1))
+    combination.combine_in_place(out, 0.5, 0.0, None)
+    magnitudes = stack(70, 256, dtype=torch.int8), stack(5, 256, dtype=torch.int8)
+    looks.ratio_bits(Sizes(None, stack(1), magnitudes, 2))
+    assert [grid for grid, _ in launches] == [(2 * BATCH,), (BATCH,), (4 * BATCH,)]
+
+
+@pytest.mark.parametrize("single", [False, True])
+def test_products_of_words_go_on_with_the_rest_of_the_stack(launches, single):
+    def words(vectors, batch):
+        return Words(
+            torch.zeros((batch, 1, vectors, 16), dtype=torch.float16),
+            torch.zeros((batch, vectors), dtype=torch.int32),
+            None,
+            3,
+            Splitting(FP16, 1),
+        )
+
+    left, right, out = words(2, BATCH), words(1, 1 if single else BATCH), torch.zeros(BATCH, 2, 1)
+    operands = stack(2, 3), stack(3, 1)[: 1 if single else BATCH]
+    corrected_product(left, right, out, operands=operands)
+    assert [grid for grid, _ in launches] == [(1, 65535), (1, 65535), (1, 3)]
+    for z, (_, arguments) in zip((0, 65535, 2 * 65535), launches, strict=True):
+        addresses = [x.data_ptr() for x in arguments if isinstance(x, torch.Tensor)]
+        assert {x[z].data_ptr() for x in (left.parts, left.exponents, out)} <= set(addresses)
+        assert right.parts[0 if single else z].data_ptr() in addresses
