@@ -139,16 +139,17 @@ def test_a_long_inner_dimension_is_cut_exactly(assert_same_bits):
     assert_same_bits(hg.matmul(*on_gpu(a, b), scheme=FAST[2]).cpu().numpy(), hg.matmul(a, b, scheme=FAST[2]))
 
 
-def test_blocks_do_not_change_bits(make_pair, assert_same_bits):
-    a, b = make_pair("phi_2", 700, 300, 600)
+@pytest.mark.parametrize("options", [{"scheme": FAST[2]}, {"accuracy": "correct"}], ids=str)
+def test_blocks_do_not_change_bits(make_pair, assert_same_bits, options):
+    a, b = make_pair("phi_1", 700, 300, 600)
     x, y = on_gpu(a, b)
-    want = hg.matmul(x, y, scheme=FAST[2]).cpu().numpy()
-    whole = hg.make_plan(x, y, scheme=FAST[2]).workspace
+    want = hg.matmul(x, y, **options).cpu().numpy()
+    whole = hg.make_plan(x, y, **options).workspace
     for limit in (whole // 2, whole // 5):
-        found, report = hg.matmul(x, y, scheme=FAST[2], workspace=limit, return_report=True)
+        found, report = hg.matmul(x, y, workspace=limit, return_report=True, **options)
         assert report.workspace <= limit
         assert_same_bits(found.cpu().numpy(), want)
-        assert_same_bits(hg.matmul(x, y, scheme=FAST[2], workspace=limit).cpu().numpy(), want)
+        assert_same_bits(hg.matmul(x, y, workspace=limit, **options).cpu().numpy(), want)
 
 
 @pytest.mark.parametrize("scheme", [FAST[2], "native", hg.Ozaki1(num_slices=3)], ids=str)

@@ -32,7 +32,6 @@ from hifigemm.plan import Plan, Split
 __all__ = ["OVERRIDES", "check_ratio", "stages", "whole_product"]
 
 Tensor = Any
-_PITCH = 16
 _ROWS, _COLUMNS = 128, 256
 _LARGEST = 2**63 - 1
 
@@ -71,6 +70,7 @@ def _whole(
         at = block.batch, block.rows, block.cols
         c = None if own.c is None else unwrap(own.c)[at]
         _reconstruct(products, scales, moduli, (x, y), unwrap(target)[at], shift, own, c)
+        del parts, products  # room for those of the next block
     return _applied(target, own, epilogue)
 
 
@@ -89,6 +89,7 @@ def _hopeful(
     parts, scales, sizes = vectors.sized_residues(((left, 2), (right, 1)), moduli)
     bits = ratio_bits(sizes)
     ratio = send(bits)
+    del sizes  # room for the products
     products = _multiply(parts[0], parts[1], moduli, (bits, 0, _most_bits(plan)))
     target, own = _target(plan, left, target), _in_kernel(epilogue, a)
     exponents = [scale.exponent for scale in scales]
@@ -163,6 +164,7 @@ def _gated(
     moduli, most = _moduli_of(plan), _most_bits(plan)
     parts, scales, sizes = vectors.sized_residues(((left, 2), (right, 1)), moduli)
     bits = ratio_bits(sizes)
+    del sizes  # room for the products
     gate = bits, 0, most
     products = _multiply(parts[0], parts[1], moduli, gate)
     out = output_for(plan.problem, left.device, epilogue, target)
@@ -224,8 +226,8 @@ def _residues_of(
 
 
 def _padded(parts: Tensor) -> Tensor:
-    """Residues (batch, L, vectors, k) with the zeros behind k that their rows are padded with."""
-    return parts.as_strided((*parts.shape[:3], -(-parts.shape[3] // _PITCH) * _PITCH), parts.stride())
+    """Residues (batch, L, vectors, k) with the zeros behind k that their rows are padded with, up to the next row."""
+    return parts.as_strided((*parts.shape[:3], parts.stride(2)), parts.stride())
 
 
 def _multiply(left: Tensor, right: Tensor, moduli: ModuliSet, gate: int8_product.Gate | None = None) -> Tensor:

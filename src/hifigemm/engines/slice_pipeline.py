@@ -45,6 +45,7 @@ def _whole(
         x, y = x[:, where.rows], y[:, :, where.cols]
         own, other = _sliced(plan, x, y)
         slice_product(own, other, out[where.batch, where.rows, where.cols], p.k, shift=shift, operands=(x, y))
+        del own, other  # room for those of the next block
     return combined(out, p, epilogue, target)
 
 

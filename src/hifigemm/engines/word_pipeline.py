@@ -101,6 +101,7 @@ class WordProduct:
                 shift=shift,
                 operands=(x, y),
             )
+            del made  # room for those of the next block
         return combined(out, p, epilogue, target)
 
     def bound(self, losses: Tensor) -> float:

@@ -39,7 +39,7 @@ from hifigemm.numerics.embedding import components, embed_left, embed_right
 from hifigemm.numerics.estimates import MAGNITUDE_BITS_UP, magnitudes_up
 from hifigemm.numerics.parts import map_vectors, part_entries, part_size, put, vector_parts, widen
 from hifigemm.numerics.scaling import Scale
-from hifigemm.plan import Plan, Problem, Product, ProductSpec, Split, fit_blocks
+from hifigemm.plan import Plan, Problem, Product, ProductSpec, Split, counted, fit_blocks
 from hifigemm.schemes import promise
 from hifigemm.schemes.ozaki1 import Ozaki1
 from hifigemm.schemes.residue_products import (
@@ -225,10 +225,11 @@ class Ozaki2(Scheme):
         part = part_size(workspace, plan.part_limit)
         passing = min(part_entries(k, part), problem.batch * max(problem.m, problem.n) * k)
         passing *= width * (12 * 8 + 2 * count)
+        looks = width if plan.hopeful or plan.gated else 0
 
         def need(batch: int, rows: int, cols: int) -> int:
             if plan.fused and not plan.judged:
-                return per_product * batch * residue_bytes(rows, cols, k)
+                return batch * residue_bytes(rows, cols, k, per_product, looks)
             entries = batch * rows * cols * width
             rounding = min(entries, part) * (4 * moduli.limb_count + count + 30) * 8
             return batch * (rows + cols) * per_vector + entries * (count + 120) + passing + rounding
@@ -459,7 +460,7 @@ def _exact_choice(is_complex: bool, left: int, right: int, fast: bool) -> _Choic
         gained = _gained(is_complex, count)
         bits = max(left + right + crt.moduli_set(2, is_complex).half_range.bit_length(), 1)
         balance = max(left - gained, 0) or min(gained - right, 0)
-    return _Choice(count, f"{count} moduli hold the exact product of {bits} bits", balance, exact=fast)
+    return _Choice(count, f"{count} moduli hold the exact product of {counted(bits, 'bit')}", balance, exact=fast)
 
 
 def _largest_sums(plan: Plan, a: Array, b: Array, left: Array, right: Array, engine: Engine) -> tuple[Array, Array]:

@@ -36,10 +36,14 @@ def num_parts(moduli: ModuliSet, is_complex: bool) -> int:
     return sum(1 if not is_complex else 2 if j else 3 for j in moduli.splits)
 
 
-def residue_bytes(rows: int, cols: int, k: int) -> int:
-    """Bytes of the residues of both operands and the product for one modulus, padded as fused kernels want them."""
-    inner = -(-k // 128) * 128
-    return (rows + cols) * inner + -(-rows // 128) * 128 * (-(-cols // 256) * 256)
+def residue_bytes(rows: int, cols: int, k: int, count: int, looks: int = 0) -> int:
+    """Bytes of the residues of both operands and of `count` products, padded as fused kernels want them.
+
+    `looks` magnitudes of an entry, of which an error ratio is found, are gone before the products are made.
+    """
+    operands = (rows + cols) * (-(-k // 128) * 128)
+    product = -(-rows // 128) * 128 * (-(-cols // 256) * 256)
+    return count * operands + max(count * product, looks * operands)
 
 
 def product_operands(residues: list[Array], moduli: ModuliSet) -> Array:

@@ -92,6 +92,18 @@ def test_blocks_give_the_bits_of_numpy(make_pair, assert_same_bits, engine, dtyp
         assert_same_bits(run(plan, a, b, engine, epilogue=epilogue, splits=kept), want)
 
 
+@pytest.mark.parametrize("dtype", [np.complex64, np.float64])
+def test_rows_of_one_prepared_operand_are_as_long_as_those_of_the_other(make_pair, assert_same_bits, engine, dtype):
+    """From k = 1024 on rows are padded to more than 16."""
+    scheme = hg.Ozaki2(num_moduli=3, scaling="fast")
+    a, b = pair(make_pair, m=2, k=1030, n=3, dtype=dtype, batch=(1, 1))
+    plan, (x, y) = planned(scheme, a, b, engine), on_device(a, b)
+    left, right = whole_split(plan, x, "left", engine), whole_split(plan, y, "right", engine)
+    want = hg.matmul(a, b, scheme=scheme)
+    for splits in ((left, None), (None, right), (left, right)):
+        assert_same_bits(run(plan, a, b, engine, splits=splits), want)
+
+
 @pytest.mark.parametrize("family", ["full_range", "subnormal_times_large", "overflowing", "cancelling", "zeros"])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_hard_operands(make_pair, assert_same_bits, engine, family, dtype):

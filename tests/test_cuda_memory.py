@@ -1,0 +1,83 @@
+"""What products hold on a GPU, prepared operands of long rows, and stacks of very many matrices."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import hifigemm as hg
+from tests.conftest import on_gpu
+
+torch = pytest.importorskip("torch")
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+SMALL = 2**22
+"""Bytes of scales and of what programs exchange."""
+
+
+@pytest.mark.parametrize(
+    ("scheme", "dtype"),
+    [
+        (hg.Ozaki2(num_moduli=14, scaling="fast"), torch.float64),
+        (hg.Ozaki2(num_moduli=8, scaling="fast"), torch.complex64),
+        (hg.Ozaki1(num_slices=7), torch.float64),
+        (hg.Corrected("tf32"), torch.float32),
+        (hg.Ozaki2(scaling="fast"), torch.float64),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("workspace", [2**27, 2**30])
+def test_memory_stays_within_the_workspace(scheme, dtype, workspace):
+    a, b = torch.randn(3000, 4096, dtype=dtype, device="cuda"), torch.randn(4096, 2500, dtype=dtype, device="cuda")
+    out = torch.empty(3000, 2500, dtype=dtype, device="cuda")
+    hg.matmul(a, b, scheme=scheme, workspace=workspace, out=out)  # constants that stay are made here
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    hg.matmul(a, b, scheme=scheme, workspace=workspace, out=out)
+    assert torch.cuda.max_memory_allocated() - before <= workspace + SMALL
+
+
+@pytest.mark.parametrize("k", [1000, 1030, 1100, 2049])
+def test_one_prepared_operand(make_pair, k):
+    a, b = on_gpu(*make_pair("phi_1", 70, k, 90))
+    scheme = hg.Ozaki2(num_moduli=13, scaling="fast")
+    plan, want = hg.make_plan(a, b, scheme=scheme), hg.matmul(a, b, scheme=scheme)
+    left, right = hg.prepare(a, "left", plan=plan), hg.prepare(b, "right", plan=plan)
+    for x, y in ((left, b), (a, right), (left, right)):
+        assert torch.equal(hg.matmul(x, y), want)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "scheme"),
+    [
+        (np.float32, hg.Corrected()),
+        (np.float64, hg.Ozaki2(num_moduli=12, scaling="fast")),
+        (np.float64, hg.Ozaki1(num_slices=3)),
+    ],
+    ids=str,
+)
+def test_stacks_of_more_matrices_than_a_grid_is_high(dtype, scheme):
+    a, b = _stacks(dtype)
+    c = torch.ones(4, dtype=a.dtype, device="cuda")
+    found = hg.gemm(a, b, c, alpha=0.3, beta=2.0, scheme=scheme)
+    at = [0, 1, 65534, 65535, 65536, 69999]
+    assert torch.equal(found[at], hg.gemm(a[at], b[at], c, alpha=0.3, beta=2.0, scheme=scheme))
+    assert (found - (0.3 * (a @ b) + 2.0)).abs().max() < 1e-3
+
+
+def test_looks_and_fp64_sums_of_large_stacks():
+    from hifigemm.engines.kernels.plain_product import fp64_product
+
+    a, b = _stacks(np.float64)
+    assert (hg.matmul(a, b, scheme=hg.Ozaki2(scaling="fast")) - a @ b).abs().max() < 1e-14
+    out = torch.empty(70000, 3, 4, dtype=torch.float64, device="cuda")
+    fp64_product(a, b, out, (torch.zeros(1, dtype=torch.int64, device="cuda"), 0, 0))
+    assert (out - a @ b).abs().max() < 1e-14
+
+
+def _stacks(dtype):
+    rng = np.random.default_rng(3)
+    return on_gpu(*(rng.uniform(-1, 1, shape).astype(dtype) for shape in ((70000, 3, 5), (70000, 5, 4))))
