@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import hifigemm as hg
+from hifigemm.schemes import SCHEMES as SCHEMES_BY_NAME
 from hifigemm.study.reference import correctly_rounded
 
 DTYPES = ("float32", "float64", "complex64", "complex128")
@@ -418,6 +419,22 @@ def test_refinement_is_reported(make_pair):
     report = hg.matmul(a, b, accuracy="correct", scheme=hg.Ozaki1(product="fp16"), return_report=True)[1]
     assert "refined" in report.reason
     assert report.num_products > 0
+
+
+def test_reasons_count_in_the_singular_too():
+    a = np.ones((2, 3))
+    a[0, 0] += 2.0**-30
+    for scheme, text in ((hg.Ozaki1(num_slices=1), "1 slice of"), (hg.Ozaki1(num_slices=2), "2 slices of")):
+        assert text in hg.matmul(a, a.T, scheme=scheme, return_report=True)[1].reason
+    zero = hg.matmul(0 * a, a.T, scheme=hg.Ozaki2(scaling="fast"), accuracy="correct", return_report=True)[1]
+    assert "2 moduli hold the exact product of 1 bit" in zero.reason
+    x, y = np.array([[1.0, 2.0**-300, -1.0]]), np.ones((3, 1))
+    assert "; 1 entry refined by" in hg.matmul(x, y, accuracy="correct", scheme="ozaki1", return_report=True)[1].reason
+
+
+def test_the_docstring_names_every_scheme():
+    assert hg.matmul.__doc__ is not None
+    assert all(f'"{name}"' in hg.matmul.__doc__ for name in SCHEMES_BY_NAME)
 
 
 def test_engines_and_info():

@@ -81,7 +81,7 @@ def matmul(
         accepted too; None is the level of the result's dtype. "correct": every real component is the exact value
         rounded once, to nearest, ties to even. For complex operands the promise holds for re and im, with |A||B| of
         the real embedding.
-    scheme : "auto", "native", "ozaki1", "ozaki2", or a scheme such as ``Ozaki1(product="fp64")``
+    scheme : "auto", "native", "multiword", "corrected", "ozaki1", "ozaki2", or one such as ``Ozaki1(product="fp64")``
         A scheme is obeyed; if it has an explicit count and no accuracy is given, only what its report states is
         promised.
     out : array, optional
@@ -382,7 +382,7 @@ def _product(
         plan, outcome = replace(plan, reason=idle), Outcome(epilogue.apply(zeros), 0.0, 0, [])
     else:
         check_strict(plan)
-        splits = usable_split(a, "left", plan, shapes.left), usable_split(b, "right", plan, shapes.right)
+        splits = usable_split(a, "left", shapes.left), usable_split(b, "right", shapes.right)
         ratio = options.ratio if plan.hopeful else None
         if ratio is None:
             try:

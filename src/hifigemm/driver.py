@@ -15,7 +15,7 @@ from hifigemm.numerics.bounds import native_bound
 from hifigemm.numerics.epilogue import PLAIN, Epilogue
 from hifigemm.numerics.scaling import Scale
 from hifigemm.numerics.special import clean, fill_nonfinite, nonfinite_vectors
-from hifigemm.plan import Block, Plan, Split
+from hifigemm.plan import Block, Plan, Split, counted
 from hifigemm.schemes import Native
 from hifigemm.schemes.promise import error_ratio
 
@@ -255,5 +255,5 @@ def _refine(
     outcome.values[where] = np.where(open_[where], sub.values, outcome.values[where])
     outcome.num_products += sub.num_products * sub.values.size / outcome.values.size
     outcome.bound = max(outcome.bound, sub.bound)
-    outcome.notes.append(f"{np.count_nonzero(open_)} entries refined by {finer.scheme}")
+    outcome.notes.append(f"{counted(int(np.count_nonzero(open_)), 'entry', 'entries')} refined by {finer.scheme}")
     outcome.notes.extend(sub.notes)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from hifigemm.libraries import Library
     from hifigemm.schemes.scheme import Scheme
 
-__all__ = ["Block", "Plan", "Prepared", "Problem", "Product", "ProductSpec", "Report", "Split", "fit_blocks"]
+__all__ = ["Block", "Plan", "Prepared", "Problem", "Product", "ProductSpec", "Report", "Split", "counted", "fit_blocks"]
 
 
 @dataclass(frozen=True)
@@ -317,7 +317,7 @@ class Prepared:
         return self.operand.dtype
 
     def __repr__(self) -> str:
-        kept = f"{self.split.count} parts" if self.split is not None else "no parts"
+        kept = counted(self.split.count, "part") if self.split is not None else "no parts"
         return f"Prepared({self.side}, shape={self.shape}, {self.dtype}, {kept}, {self.plan.scheme})"
 
 
@@ -374,6 +374,11 @@ class Report:
             ("reason", self.reason),
         ]
         return _table("Report", lines)
+
+
+def counted(count: int, one: str, many: str | None = None) -> str:
+    """A count with its noun: "1 slice", "2 slices", or the plural that is given."""
+    return f"{count} {one if count == 1 else many or one + 's'}"
 
 
 def fit_blocks(plan: Plan, need: Callable[[int, int, int], int], workspace: int) -> Plan:

@@ -205,7 +205,7 @@ def given_plan(a: Array | Prepared, b: Array | Prepared, options: Options, probl
     return plan
 
 
-def usable_split(x: Array | Prepared, side: str, plan: Plan, shape: tuple[int, int, int]) -> Split | None:
+def usable_split(x: Array | Prepared, side: str, shape: tuple[int, int, int]) -> Split | None:
     """The split of a prepared operand, where it is laid out as this product needs it."""
     if not isinstance(x, Prepared) or x.split is None:
         return None

@@ -45,7 +45,7 @@ from hifigemm.numerics.slicing import (
     unit_exponent,
     words_of_diagonals,
 )
-from hifigemm.plan import Plan, Problem, Product, ProductSpec, Split, fit_blocks
+from hifigemm.plan import Plan, Problem, Product, ProductSpec, Split, counted, fit_blocks
 from hifigemm.schemes import promise
 from hifigemm.schemes.scheme import Scheme, check_count, finished, product_spec
 
@@ -116,17 +116,18 @@ class Ozaki1(Scheme):
             raise PlanError(f"Ozaki1 with {spec.name} products: no slice size is exact for k = {problem.k}")
         if self.mode == "correct":
             target = Target(0.0, correct=True)
+        size = counted(beta, "bit")
         if self.num_slices is not None:
-            count, reason = self.num_slices, f"{self.num_slices} slices of {beta} bits, as asked"
+            count, reason = self.num_slices, f"{counted(self.num_slices, 'slice')} of {size}, as asked"
         elif self.mode in ("dp", "sp"):
             fmt = FP64 if self.mode == "dp" else FP32
             count, ended = estimates.published_num_slices(a, b, beta, fmt.u, part_size(workspace, engine.part))
-            reason = f"{count} slices of {beta} bits by the estimate of [MOOI20] for {fmt.name}"
+            reason = f"{counted(count, 'slice')} of {size} by the estimate of [MOOI20] for {fmt.name}"
             if ended:
-                reason = f"all slices of {beta} bits: the operands end before the estimate is met"
+                reason = f"all slices of {size}: the operands end before the estimate is met"
         else:
             count = first_num_slices(problem, target, beta)
-            reason = f"{count} slices of {beta} bits for {target}"
+            reason = f"{counted(count, 'slice')} of {size} for {target}"
         scheme = replace(self, num_slices=count)
         pairs = count * (count + 1) // 2 * (4 if problem.is_complex else 1)
         k_block = bounds.exact_k_limit(spec.accumulator_max, 2 ** (beta - 1), 2 ** (beta - 1))

@@ -116,7 +116,7 @@ def _is_safe(a, b, p):
 
 
 @triton.jit
-def _sum_of_products(alpha, x, p, p_error, beta, y, q, q_error):
+def _sum_of_products(p, p_error, q, q_error):
     s = p + q
     t = s - p
     error = (p - (s - t)) + (q - t)
@@ -132,7 +132,7 @@ def combine(x, y, alpha, beta, HAS_C: tl.constexpr, FUSED: tl.constexpr):
         q = beta * y
         if FUSED:
             safe = _is_safe(alpha, x, p) & _is_safe(beta, y, q)
-            result = _sum_of_products(alpha, x, p, tl.fma(alpha, x, -p), beta, y, q, tl.fma(beta, y, -q))
+            result = _sum_of_products(p, tl.fma(alpha, x, -p), q, tl.fma(beta, y, -q))
             plain = tl.min(safe.to(tl.int32)) > 0
         else:
             result = p
@@ -140,7 +140,7 @@ def combine(x, y, alpha, beta, HAS_C: tl.constexpr, FUSED: tl.constexpr):
         if not plain:
             p, p_error = _two_product(alpha, x)
             q, q_error = _two_product(beta, y)
-            result = _sum_of_products(alpha, x, p, p_error, beta, y, q, q_error)
+            result = _sum_of_products(p, p_error, q, q_error)
     else:
         result = alpha * x + 0.0
     return result
