@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
-from hifigemm.study.tile_search import fastest
+from hifigemm.study.tile_search import ranking
 
 from .test_gpu_timing import Device
 
@@ -12,30 +14,41 @@ MS = 2.0**-10
 
 
 class Card(Device):
-    """Tiles take their first time in the first second of work, the other one later."""
+    """Tiles take their first time in the first calls, and the other one later."""
 
     def __init__(self, times):
         super().__init__()
-        self.times, self.runs = times, dict.fromkeys(times, 0)
+        self.times, self.calls = times, dict.fromkeys(times, 0)
 
     def run(self, tile):
         first, last = self.times[tile]
-        self.runs[tile] += 1
-        self.queued += first if sum(self.runs.values()) < 150 else last
+        self.calls[tile] += 1
+        self.queued += first if sum(self.calls.values()) < 150 else last
+
+    def ranking(self):
+        return ranking([(tile, partial(self.run, tile)) for tile in self.times], self)
 
 
-def test_the_shortest_burst_wins_where_no_other_is_near():
+def near(*found):
+    return [(tile, pytest.approx(seconds)) for tile, seconds in found]
+
+
+def test_tiles_far_behind_in_bursts_are_not_looked_at_again():
     card = Card({"a": (2 * MS, 2 * MS), "b": (MS, MS), "c": (2 * MS, MS / 4)})
-    assert fastest(card.run, ["a", "b", "c"], card) == "b"
-    assert sum(card.runs.values()) < 150
+    assert card.ranking() == near(("b", MS), ("a", 2 * MS))
+    assert card.calls["c"] < 100
 
 
-def test_near_ones_are_compared_sustained():
+def test_near_ones_are_ranked_by_sustained_times():
     card = Card({"a": (MS, 2 * MS), "b": (1.03 * MS, 1.5 * MS), "c": (1.2 * MS, MS)})
-    assert fastest(card.run, ["a", "b", "c"], card) == "b"
-    assert card.runs["c"] < card.runs["a"] // 4
+    assert card.ranking() == near(("b", 1.5 * MS), ("a", 2 * MS))
+
+
+def test_the_first_tile_is_always_ranked():
+    card = Card({"a": (4 * MS, 4 * MS), "b": (MS, MS)})
+    assert card.ranking() == near(("b", MS), ("a", 4 * MS))
 
 
 def test_there_must_be_a_tile():
     with pytest.raises(ValueError, match="no tiles"):
-        fastest(lambda tile: None, [], Device())
+        ranking([], Device())

@@ -134,7 +134,7 @@ def _bench(args: argparse.Namespace) -> int:
     if args.search:
         shapes = args.shapes or [(n, n, n) for n in args.sizes or (1024, 2048, 4096)]
         title, found = search_tiles(shapes, args.batch, args.dtype)
-        print_table(title, ("shape", "predicted tile", "fastest tile"), [found])
+        print_table(title, ("shape", "tile", "TFLOP/s"), [found])
         return OK
     if device == "cpu" and args.mode in ("graph", "both"):
         raise InputError(f"--mode {args.mode}: CUDA graphs need --device cuda")

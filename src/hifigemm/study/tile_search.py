@@ -10,44 +10,38 @@ from typing import TypeVar
 
 from hifigemm.study.gpu_timing import Clock, Method, time_bursts, time_variants
 
-__all__ = ["fastest"]
+__all__ = ["ranking"]
 
 T = TypeVar("T")
 
 _FIRST = Method(pause=0.0, warm=1, calls=(1, 16), span=0.002, bursts=5)
-_LAST = Method(pause=0.1, warm=1, bursts=1, sustained=0.5, runs=2)
+_LAST = Method(pause=0.1, warm=1, bursts=1, sustained=0.8, runs=2)
 _NEAR = 1.06
 """Sustained runs of one card differ by a few percent, and so do bursts."""
 _FINALISTS = 4
 
 
-def fastest(run: Callable[[T], object], tiles: Sequence[T], clock: Clock) -> T:
-    """The tile of the shortest sustained time among those of the shortest bursts.
+def ranking(runs: Sequence[tuple[T, Callable[[], object]]], clock: Clock) -> list[tuple[T, float]]:
+    """The tiles of the shortest bursts with their seconds of a sustained call, best first.
 
     Parameters
     ----------
-    run : callable
-        Launches the product with a tile. Its operands must be random, never zeros.
-    tiles : sequence
+    runs : sequence of (tile, callable)
+        The callable launches the product with the tile, of operands that are random and never zeros. The launch must
+        cost the host less than the product takes, so short ones want a graph. The first tile is always ranked.
     clock : Clock
-
-    Returns
-    -------
-    One of the tiles
 
     Raises
     ------
     ValueError
         There are none.
     """
-    if not tiles:
+    if not runs:
         raise ValueError("no tiles to choose from")
-    variants = {str(i): lambda tile=tile: run(tile) for i, tile in enumerate(tiles)}
+    variants = {str(i): run for i, (_, run) in enumerate(runs)}
     bursts = {name: timing.median for name, timing in time_bursts(variants, clock, _FIRST).items()}
     nearest = sorted(bursts, key=lambda name: bursts[name])[:_FINALISTS]
-    last = {name: variants[name] for name in nearest if bursts[name] <= _NEAR * bursts[nearest[0]]}
-    if len(last) == 1:
-        return tiles[int(nearest[0])]
-    runs = {name: times.sustained for name, times in time_variants(last, clock, _LAST).items()}
-    seconds = {name: timing.median for name, timing in runs.items() if timing is not None}
-    return tiles[int(min(seconds, key=lambda name: seconds[name]))]
+    last = {name for name in nearest if bursts[name] <= _NEAR * bursts[nearest[0]]} | {"0"}
+    times = time_variants({name: variants[name] for name in sorted(last, key=int)}, clock, _LAST)
+    seconds = {name: each.sustained.median for name, each in times.items() if each.sustained is not None}
+    return [(runs[int(name)][0], seconds[name]) for name in sorted(seconds, key=lambda name: seconds[name])]
