@@ -32,6 +32,10 @@ from hifigemm.plan import Plan, Split
 __all__ = ["OVERRIDES", "check_ratio", "stages", "whole_product"]
 
 Tensor = Any
+Place = tuple[slice, slice]
+"""Matrices of a stack, and rows or columns of them."""
+Residues = tuple[Tensor, Tensor]
+"""Parts of an operand and the scale exponents of its vectors."""
 _ROWS, _COLUMNS = 128, 256
 _LARGEST = 2**63 - 1
 
@@ -57,20 +61,27 @@ def _whole(
     splits: tuple[Split | None, Split | None],
     target: Array | None,
 ) -> Array:
-    """Block by block; residues are made anew for each, which costs little next to its products."""
-    left, right, moduli, balances = unwrap(a), unwrap(b), _moduli_of(plan), (plan.balance, -plan.balance)
-    target, own = _target(plan, left, target), _in_kernel(epilogue, a)
+    """Block by block; residues that the block before has made already are used again."""
+    operands, moduli, balances = (unwrap(a), unwrap(b)), _moduli_of(plan), (plan.balance, -plan.balance)
+    target, own = _target(plan, operands[0], target), _in_kernel(epilogue, a)
+    kept: list[tuple[Place, Residues]] = []
     for block in plan.blocks():
-        x, y = (v[block.batch] if len(v) > 1 else v for v in (left, right))
+        batches = [block.batch if len(v) > 1 else slice(0, 1) for v in operands]
+        places = list(zip(batches, (block.rows, block.cols), strict=True))
+        x, y = (v[batch] for v, batch in zip(operands, batches, strict=True))
         x, y = x[:, block.rows], y[:, :, block.cols]
-        places = zip(splits, (block.rows, block.cols), strict=True)
-        kept = [None if split is None else split.take(block.batch, vectors) for split, vectors in places]
-        parts, scales = _residues_of(x, y, moduli, balances, kept)
-        products = _multiply(parts[0], parts[1], moduli)
-        at = block.batch, block.rows, block.cols
-        c = None if own.c is None else unwrap(own.c)[at]
-        _reconstruct(products, scales, moduli, (x, y), unwrap(target)[at], shift, own, c)
-        del parts, products  # room for those of the next block
+        ready = [None if split is None else _residues_from(split, at) for split, at in zip(splits, places, strict=True)]
+        for i in range(len(kept)):
+            if kept[i][0] == places[i]:
+                ready[i] = kept[i][1]
+        kept = []  # what is not used again makes room
+        residues = _residues_of((x, y), moduli, balances, ready)
+        products = _multiply(residues[0][0], residues[1][0], moduli)
+        where = block.batch, block.rows, block.cols
+        c = None if own.c is None else unwrap(own.c)[where]
+        _reconstruct(products, [scale for _, scale in residues], moduli, (x, y), unwrap(target)[where], shift, own, c)
+        kept = list(zip(places, residues, strict=True))
+        del ready, products, residues  # room for those of the next block
     return _applied(target, own, epilogue)
 
 
@@ -199,30 +210,29 @@ def check_ratio(plan: Plan, ratio: Readback) -> None:
         raise HopeError(seen)
 
 
+def _residues_from(split: Split, place: Place) -> Residues:
+    """Those of a split for some rows or columns."""
+    split = split.take(*place)
+    scale = _exponents(split.unit, split.vectors)
+    if "marked" in split.facts:
+        scale.masked_fill_(unwrap(split.facts["marked"]).flatten(1), vectors.NOT_FINITE)
+    return _padded(unwrap(split.parts)), scale
+
+
 def _residues_of(
-    left: Tensor,
-    right: Tensor,
+    operands: tuple[Tensor, Tensor],
     moduli: ModuliSet,
     balances: tuple[int, int],
-    splits: Sequence[Split | None],
-) -> tuple[Sequence[Tensor], list[Tensor]]:
-    """Parts and scale exponents of both operands, from their splits where they are at hand."""
-    parts: list[Tensor] = [None, None]
-    scales: list[Tensor] = [None, None]
-    missing = []
-    for i, (x, split) in enumerate(zip((left, right), splits, strict=True)):
-        if split is None:
-            missing.append((i, (x, 2 - i), balances[i]))
-        else:
-            parts[i], scales[i] = _padded(unwrap(split.parts)), _exponents(split.unit, x.shape[1 + i])
-            if "marked" in split.facts:
-                scales[i].masked_fill_(unwrap(split.facts["marked"]).flatten(1), vectors.NOT_FINITE)
+    ready: Sequence[Residues | None],
+) -> list[Residues]:
+    """Residues of both operands, in one launch for those that are not ready."""
+    missing = [i for i in range(2) if ready[i] is None]
+    made: Any = ((), ())
     if missing:
-        places, operands, own = zip(*missing, strict=True)
-        made, exponents = vectors.scaled_residues(operands, moduli, balances=own)
-        for i, part, scale in zip(places, made, exponents, strict=True):
-            parts[i], scales[i] = part, scale.exponent
-    return parts, scales
+        sides = tuple((operands[i], 2 - i) for i in missing)
+        made = vectors.scaled_residues(sides, moduli, balances=tuple(balances[i] for i in missing))
+    fresh = iter([(parts, scale.exponent) for parts, scale in zip(*made, strict=True)])
+    return [next(fresh) if each is None else each for each in ready]
 
 
 def _padded(parts: Tensor) -> Tensor:

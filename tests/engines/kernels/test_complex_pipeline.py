@@ -92,6 +92,25 @@ def test_blocks_give_the_bits_of_numpy(make_pair, assert_same_bits, engine, dtyp
         assert_same_bits(run(plan, a, b, engine, epilogue=epilogue, splits=kept), want)
 
 
+@pytest.mark.parametrize(
+    ("block_shape", "batch", "made"),
+    [((1, 3, 9), (1, 2), [2, 1, 2, 1]), ((1, 5, 5), (2, 1), [2, 1, 2, 1]), ((1, 5, 9), (1, 2), [2, 1])],
+)
+def test_blocks_use_residues_again(make_pair, assert_same_bits, engine, monkeypatch, block_shape, batch, made):
+    scheme = hg.Ozaki2(num_moduli=4, scaling="fast")
+    a, b = pair(make_pair, dtype=np.float64, batch=batch)
+    plan = replace(planned(scheme, a, b, engine), block_shape=block_shape)
+    found, own = [], residue_pipeline.vectors.scaled_residues
+
+    def watched(operands, *args, **options):
+        found.append(len(operands))
+        return own(operands, *args, **options)
+
+    monkeypatch.setattr(residue_pipeline.vectors, "scaled_residues", watched)
+    assert_same_bits(run(plan, a, b, engine), hg.matmul(a, b, scheme=scheme))
+    assert found == made
+
+
 @pytest.mark.parametrize("dtype", [np.complex64, np.float64])
 def test_rows_of_one_prepared_operand_are_as_long_as_those_of_the_other(make_pair, assert_same_bits, engine, dtype):
     """From k = 1024 on rows are padded to more than 16."""
