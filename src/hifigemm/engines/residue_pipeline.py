@@ -336,27 +336,35 @@ OVERRIDES: dict[str, Callable[..., Any]] = {
 
 
 def stages(plan: Plan, a: Array, b: Array) -> Sequence[tuple[str, Callable[[], object], float, float]]:
-    """The launches of a whole product: name, call, bytes that must move, operations of the plan's product."""
+    """The launches of a whole product: name, call, bytes that must move, operations of the INT8 unit."""
     p, count, left, right = plan.problem, plan.num_products, unwrap(a), unwrap(b)
-    moduli, size = _moduli_of(plan), p.dtype.itemsize
+    moduli, size, width = _moduli_of(plan), p.dtype.itemsize, 2 if p.is_complex else 1
     operands, result = p.batch * (p.m * p.k + p.k * p.n), p.batch * p.m * p.n
-    parts, scales = vectors.scaled_residues(((left, 2), (right, 1)), moduli)
+    work, sides, balances = 2.0 * p.batch * p.m * p.n * p.k, ((left, 2), (right, 1)), (plan.balance, -plan.balance)
+    parts, scales = vectors.scaled_residues(sides, moduli, balances=balances)
     products = _multiply(parts[0], parts[1], moduli)
     out = torch.empty((p.batch, p.m, p.n), dtype=left.dtype, device=left.device)
     constants = _constants(moduli, count, left.device)
     exponents = scales[0].exponent, scales[1].exponent
+    found: list[tuple[str, Callable[[], object], float, float]] = []
+    most = plan.scheme.most_lacking(plan)
+    if most is not None:
+        found.append(("look at bits", lambda: needs.look(left, right, most), size * operands, 0.0))
+    if plan.hopeful:
+        sizes = vectors.sized_residues(sides, moduli)[2]
+        moved = (size + count + width) * operands
+        found.append(("scaling, residues, magnitudes", lambda: vectors.sized_residues(sides, moduli), moved, 0.0))
+        found.append(("look at magnitudes", lambda: ratio_bits(sizes), width * operands, width**2 * work))
+    else:
+        run = partial(vectors.scaled_residues, sides, moduli, balances=balances)
+        found.append(("scaling and residues", run, (size + count) * operands, 0.0))
     return [
-        (
-            "scaling and residues",
-            lambda: vectors.scaled_residues(((left, 2), (right, 1)), moduli),
-            (size + count) * operands,
-            0.0,
-        ),
+        *found,
         (
             "INT8 products",
             lambda: int8_product.multiply_residues(parts[0], parts[1], constants, products),
             count * (operands + result),
-            2.0 * p.batch * p.m * p.n * p.k * count,
+            work * count,
         ),
         (
             "reconstruction",

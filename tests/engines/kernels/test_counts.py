@@ -88,3 +88,22 @@ def test_what_a_look_leaves_is_read_back_once(make_pair, engine):
         plan, hopes, _ = carried_out(engine, a, b, None)
         assert (plan.hopeful, hopes) == (True, [])
     assert len(readback._free[-1]) == 1
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "scheme", "looks"),
+    [
+        (None, FAST, ["look at bits", "scaling, residues, magnitudes", "look at magnitudes"]),
+        ("correct", FAST, ["look at bits", "scaling and residues"]),
+        (None, hg.Ozaki2(num_moduli=5, scaling="fast"), ["scaling and residues"]),
+    ],
+)
+def test_stages_are_the_launches_of_the_plan(make_pair, engine, accuracy, scheme, looks):
+    a, b = (wrap(torch.from_numpy(x[None])) for x in make_pair("phi_1", 5, 20, 6, "complex128"))
+    problem = Problem(1, 5, 6, 20, np.dtype("complex128"))
+    found = engine.stages(plan_for(problem, a, b, accuracy, scheme, False, engine, WORKSPACE), a, b)
+    assert [name for name, *_ in found] == [*looks, "INT8 products", "reconstruction"]
+    for _, run, nbytes, work in found:
+        run()
+        assert nbytes > 0
+        assert work >= 0
