@@ -149,10 +149,18 @@ def largest_magnitude(magnitude, magnitudes, arrivals, exists, chunks, FORM: tl.
 
 
 @triton.jit
-def _note_loss(magnitude, size, shift, loss, FORM: tl.constexpr):
-    """Raise `loss` to 1 + the bits that the finite vectors of a tile lose; see `words.Words`."""
-    # Zeros become the largest unsigned number; rounding is monotonic, so least entries stay the least.
-    least = tl.min((magnitude - 1).to(tl.uint32, bitcast=True), axis=1).to(tl.int32, bitcast=True)
+def _least(magnitude):
+    """1 less than the least nonzero magnitude of each vector of a tile, -1 where all are zero."""
+    # Zeros become the largest unsigned number.
+    return tl.min((magnitude - 1).to(tl.uint32, bitcast=True), axis=1).to(tl.int32, bitcast=True)
+
+
+@triton.jit
+def _note_loss(least, size, shift, loss, FORM: tl.constexpr):
+    """Raise `loss` to 1 + the bits that the finite vectors of a tile lose; see `words.Words`.
+
+    Rounding is monotonic, so least entries stay the least.
+    """
     some = (least >= 0) & (size < _INFINITE)
     value = tl.where(some, least + 1, 0).to(tl.float32, bitcast=True)
     if FORM.scaled:
@@ -182,6 +190,7 @@ def _split_tile(operand, program, k, pitch, top, FORM: tl.constexpr):
         value = tl.load(at, mask=inside, other=0.0, eviction_policy="evict_first").to(tl.float32)
     magnitude = value.to(tl.int32, bitcast=True) & 0x7FFFFFFF
     row = z * vectors + v
+    least = _least(magnitude) if FORM.counts else 0
     size = largest_magnitude(magnitude, workspace + row, workspace + total + panel, exists, chunks, FORM)
     if FORM.stage != "magnitudes":
         finite = size < _INFINITE
@@ -189,7 +198,7 @@ def _split_tile(operand, program, k, pitch, top, FORM: tl.constexpr):
         if FORM.scaled:
             shift = tl.where(finite, top - _exponent(size), 0)
         if FORM.counts:
-            _note_loss(magnitude, size, shift, loss, FORM)
+            _note_loss(least, size, shift, loss, FORM)
         if chunk == 0:
             tl.store(exponents + row, tl.where(finite, -shift, NOT_FINITE), mask=exists)
         y = tl.where(finite[:, None], value, 0.0)
