@@ -46,20 +46,10 @@ def _place(tile, tiles_m, tiles_n, GROUP_M: gl.constexpr):
 
 @gluon.jit
 def _produce(
-    left_map,
-    right_map,
-    left_ring,
-    right_ring,
-    full,
-    empty,
-    left_batch_rows,
-    left_word_rows,
-    right_batch_rows,
-    right_word_rows,
-    k_steps,
-    tiles,
-    tiles_m,
-    tiles_n,
+    maps,
+    ring,
+    rows_of,
+    counts,
     LEFT_WORDS: gl.constexpr,
     RIGHT_WORDS: gl.constexpr,
     BLOCK_M: gl.constexpr,
@@ -72,6 +62,10 @@ def _produce(
     """The warp that loads."""
     HALF: gl.constexpr = BLOCK_M // 2
     BYTES: gl.constexpr = (LEFT_WORDS * BLOCK_M + RIGHT_WORDS * BLOCK_N) * BLOCK_K * WORD_BYTES
+    left_map, right_map = maps
+    left_ring, right_ring, full, empty = ring
+    left_batch_rows, left_word_rows, right_batch_rows, right_word_rows = rows_of
+    k_steps, tiles, tiles_m, tiles_n = counts
     step = 0
     for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
         z, at_m, at_n = _place(tile, tiles_m, tiles_n, GROUP_M)
@@ -135,35 +129,14 @@ def _nonfinite(left, right, left_k, right_k, inside_m, inside_n, k, zeros):
 @gluon.jit
 def _consume(
     HALF_INDEX: gl.constexpr,
-    left_ring,
-    right_ring,
-    full,
-    empty,
-    out,
-    out_batch,
-    out_row,
-    out_col,
-    left_exponents,
-    left_exponents_batch,
-    right_exponents,
-    right_exponents_batch,
-    left_operand,
-    left_operand_batch,
-    left_operand_row,
-    left_operand_k,
-    right_operand,
-    right_operand_batch,
-    right_operand_k,
-    right_operand_col,
+    ring,
+    target,
+    left_side,
+    right_side,
     shift,
     low_scale,
-    m,
-    n,
-    k,
-    k_steps,
-    tiles,
-    tiles_m,
-    tiles_n,
+    sizes,
+    counts,
     LEFT_WORDS: gl.constexpr,
     RIGHT_WORDS: gl.constexpr,
     CHAINED: gl.constexpr,
@@ -180,6 +153,14 @@ def _consume(
     layout: gl.constexpr = gl.NVMMADistributedLayout(
         version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BLOCK_N, MMA_K]
     )
+    left_ring, right_ring, full, empty = ring
+    out, out_batch, out_row, out_col = target
+    left_exponents, left_exponents_batch, left_operand, left_operand_batch, left_operand_row, left_operand_k = left_side
+    right_exponents, right_exponents_batch, right_operand, right_operand_batch, right_operand_k, right_operand_col = (
+        right_side
+    )
+    m, n, k = sizes
+    k_steps, tiles, tiles_m, tiles_n = counts
     step = 0
     for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
         z, at_m, at_n = _place(tile, tiles_m, tiles_n, GROUP_M)
@@ -308,127 +289,26 @@ def _corrected_kernel(
         tiles = gl.where((loss >= loss_from) & (loss < loss_to), tiles, 0)
     upper: gl.constexpr = 0
     lower: gl.constexpr = 1
+    ring, counts = (left_ring, right_ring, full, empty), (k_steps, tiles, tiles_m, tiles_n)
+    rows_of = left_batch_rows, left_word_rows, right_batch_rows, right_word_rows
+    target = out, out_batch, out_row, out_col
+    left_side = left_exponents, left_exponents_batch, left_operand, left_operand_batch, left_operand_row, left_operand_k
+    right_side = right_exponents, right_exponents_batch, right_operand, right_operand_batch
+    right_side += right_operand_k, right_operand_col
+    # fmt: off
     gl.warp_specialize(
         [
-            (
-                _consume,
-                (
-                    upper,
-                    left_ring,
-                    right_ring,
-                    full,
-                    empty,
-                    out,
-                    out_batch,
-                    out_row,
-                    out_col,
-                    left_exponents,
-                    left_exponents_batch,
-                    right_exponents,
-                    right_exponents_batch,
-                    left_operand,
-                    left_operand_batch,
-                    left_operand_row,
-                    left_operand_k,
-                    right_operand,
-                    right_operand_batch,
-                    right_operand_k,
-                    right_operand_col,
-                    shift,
-                    low_scale,
-                    m,
-                    n,
-                    k,
-                    k_steps,
-                    tiles,
-                    tiles_m,
-                    tiles_n,
-                    LEFT_WORDS,
-                    RIGHT_WORDS,
-                    CHAINED,
-                    IN_FP32,
-                    BLOCK_M,
-                    BLOCK_N,
-                    STAGES,
-                    GROUP_M,
-                    MMA_K,
-                ),
-            ),
-            (
-                _consume,
-                (
-                    lower,
-                    left_ring,
-                    right_ring,
-                    full,
-                    empty,
-                    out,
-                    out_batch,
-                    out_row,
-                    out_col,
-                    left_exponents,
-                    left_exponents_batch,
-                    right_exponents,
-                    right_exponents_batch,
-                    left_operand,
-                    left_operand_batch,
-                    left_operand_row,
-                    left_operand_k,
-                    right_operand,
-                    right_operand_batch,
-                    right_operand_k,
-                    right_operand_col,
-                    shift,
-                    low_scale,
-                    m,
-                    n,
-                    k,
-                    k_steps,
-                    tiles,
-                    tiles_m,
-                    tiles_n,
-                    LEFT_WORDS,
-                    RIGHT_WORDS,
-                    CHAINED,
-                    IN_FP32,
-                    BLOCK_M,
-                    BLOCK_N,
-                    STAGES,
-                    GROUP_M,
-                    MMA_K,
-                ),
-            ),
-            (
-                _produce,
-                (
-                    left_map,
-                    right_map,
-                    left_ring,
-                    right_ring,
-                    full,
-                    empty,
-                    left_batch_rows,
-                    left_word_rows,
-                    right_batch_rows,
-                    right_word_rows,
-                    k_steps,
-                    tiles,
-                    tiles_m,
-                    tiles_n,
-                    LEFT_WORDS,
-                    RIGHT_WORDS,
-                    BLOCK_M,
-                    BLOCK_N,
-                    BLOCK_K,
-                    STAGES,
-                    GROUP_M,
-                    WORD_BYTES,
-                ),
-            ),
+            (_consume, (upper, ring, target, left_side, right_side, shift, low_scale, (m, n, k), counts, LEFT_WORDS,
+                        RIGHT_WORDS, CHAINED, IN_FP32, BLOCK_M, BLOCK_N, STAGES, GROUP_M, MMA_K)),
+            (_consume, (lower, ring, target, left_side, right_side, shift, low_scale, (m, n, k), counts, LEFT_WORDS,
+                        RIGHT_WORDS, CHAINED, IN_FP32, BLOCK_M, BLOCK_N, STAGES, GROUP_M, MMA_K)),
+            (_produce, ((left_map, right_map), ring, rows_of, counts, LEFT_WORDS, RIGHT_WORDS, BLOCK_M, BLOCK_N,
+                        BLOCK_K, STAGES, GROUP_M, WORD_BYTES)),
         ],
         [4, 1],
         [CONSUMER_REGISTERS, PRODUCER_REGISTERS],
     )
+    # fmt: on
 
 
 _launch: Any = Launch(_corrected_kernel)
