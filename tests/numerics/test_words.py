@@ -109,6 +109,19 @@ def test_shift_keeps_low_words_of_fp16_normal(shift, expected):
     assert abs(inexact - expected) <= 0.01 + exact_zero
 
 
+@pytest.mark.parametrize("splitting", SPLITTINGS, ids=str)
+def test_words_that_saturate_below_the_next_power_of_two_keep_their_bounds(splitting):
+    fmt = splitting.fmt
+    tails = 2.0 ** -np.arange(fmt.t - 1, 53)
+    x = np.concatenate([2.0 - tails, 2.0 - 3.0 * tails]) * 2.0**fmt.emax
+    words, rest = splitting.split(x)
+    assert (words[0] == largest_finite(fmt)).any()
+    *bounds, last = splitting.relative_bounds()
+    for p, (word, bound) in enumerate(zip(words, bounds, strict=True)):
+        assert (np.abs(word) * 2.0 ** (-splitting.low_shift * p) <= bound * x).all()
+    assert (np.abs(rest) <= last * x).all()
+
+
 def test_words_saturate():
     words, rest = Splitting(FP16, 2).split(np.array([1e6, -1e9]))
     assert np.isfinite(words).all()

@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from hifigemm.exceptions import PlanError
 from hifigemm.numerics.residues import real_moduli
 from hifigemm.study.bench_arrays import cuda_is_usable
@@ -54,13 +56,14 @@ def _words(m: int, n: int, k: int, batch: int) -> Rows:
     from hifigemm.engines.kernels.corrected_tiles import WordShape, candidates, tile_for
     from hifigemm.engines.kernels.tiles import gpu_of
     from hifigemm.engines.kernels.words import split_words
-    from hifigemm.formats import FP16
+    from hifigemm.plan import Problem
     from hifigemm.schemes import Corrected
 
     device, scheme = torch.device("cuda", torch.cuda.current_device()), Corrected("fp16")
     gpu, shape = gpu_of(device), WordShape(m, n, k, batch, "fp16", WHOLE_BLOCK["fp16"])
     a, b = (torch.rand((batch, *size), device=device) - 0.5 for size in ((m, k), (k, n)))
-    left, right = split_words(((a, 2), (b, 1)), scheme.splitting, FP16.emax)
+    problem = Problem(batch, m, n, k, np.dtype(np.float32))
+    left, right = split_words(((a, 2), (b, 1)), scheme.splitting, scheme.top_exponent(problem))
     out = torch.empty((batch, m, n), device=device)
     predicted = tile_for(shape, gpu)
     tiles = [predicted, *(tile for tile in candidates(shape, gpu) if tile != predicted)]

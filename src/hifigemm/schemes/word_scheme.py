@@ -144,9 +144,13 @@ class WordScheme(Scheme):
         return Split(side, x.shape[3 - axis], np.concatenate(words, axis=axis), unit, len(words), found)
 
     def top_exponent(self, problem: Problem) -> int:
-        """T: words stay below the largest number of their format, sums of all kept products below that of FP32."""
+        """T: scaled entries lie below 2**T, and sums of all kept products below the largest number of FP32.
+
+        Words of entries between the largest number of their format and 2**(emax + 1) saturate, which leaves remainders
+        of at most u**p of the entry after p words, as rounding does.
+        """
         fmt = self.splitting.fmt
-        return min(fmt.emax, 100 if fmt is FP32 else (122 - ceil_log2(problem.terms)) // 2)
+        return min(fmt.emax + 1, 100 if fmt is FP32 else (122 - ceil_log2(problem.terms)) // 2)
 
     def multiply(self, plan: Plan, left: Split, right: Split, engine: Engine, shift: int) -> Product:
         """Rounded products of words, scaled back; entries whose sums overflowed are not settled."""

@@ -24,7 +24,7 @@ SPLITTINGS = [
     Splitting(TF32, 2, "zero"),
     Splitting(BF16, 3, "nearest"),
 ]
-TOPS = {"fp16": 15, "bf16": 54, "tf32": 54}
+TOPS = {"fp16": 16, "bf16": 54, "tf32": 54}
 where_devices = [
     pytest.param("cpu", marks=pytest.mark.skipif(DEVICE == "cuda", reason="the interpreter is off")),
     pytest.param("cuda", marks=pytest.mark.gpu),

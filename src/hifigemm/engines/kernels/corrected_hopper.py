@@ -293,9 +293,9 @@ def _corrected_kernel(
     rows_of = left_batch_rows, left_word_rows, right_batch_rows, right_word_rows
     target = out, out_batch, out_row, out_col
     left_side = left_exponents, left_exponents_batch, left_operand, left_operand_batch, left_operand_row, left_operand_k
-    right_side = right_exponents, right_exponents_batch, right_operand, right_operand_batch
-    right_side += right_operand_k, right_operand_col
     # fmt: off
+    right_side = (right_exponents, right_exponents_batch, right_operand, right_operand_batch, right_operand_k,
+                  right_operand_col)
     gl.warp_specialize(
         [
             (_consume, (upper, ring, target, left_side, right_side, shift, low_scale, (m, n, k), counts, LEFT_WORDS,
