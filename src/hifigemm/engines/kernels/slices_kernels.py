@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import triton
 import triton.language as tl
 
-from hifigemm.engines.kernels.words_kernels import NOT_FINITE, largest_magnitude
+from hifigemm.engines.kernels.words_kernels import NOT_FINITE, largest_magnitude, load_tile
 
 __all__ = ["NOT_FINITE", "Form", "slice_kernel"]
 
@@ -123,19 +123,9 @@ def _digit(y, FORM: tl.constexpr):
 def _slice_tile(operand, program, k, pitch, FORM: tl.constexpr):
     """One tile of an operand."""
     x, parts, exponents, workspace, vectors, total, batch_stride, vector_stride, k_stride, chunks = operand
-    panel = program // chunks
-    chunk = program % chunks
-    panels = tl.cdiv(vectors, FORM.block_v)
-    z = (panel // panels).to(tl.int64)
-    v = (panel % panels) * FORM.block_v + tl.arange(0, FORM.block_v)
-    h = chunk * FORM.block_k + tl.arange(0, FORM.block_k)
+    source = x, vectors, batch_stride, vector_stride, k_stride, chunks
+    value, panel, chunk, z, v, h = load_tile(source, program, k, FORM)
     exists = v < vectors
-    at = (x + z * batch_stride + v.to(tl.int64) * vector_stride)[:, None] + h[None, :].to(tl.int64) * k_stride
-    # Nobody reads an operand again; slices are read soon.
-    if FORM.even:
-        value = tl.load(at, eviction_policy="evict_first")
-    else:
-        value = tl.load(at, mask=exists[:, None] & (h < k)[None, :], other=0.0, eviction_policy="evict_first")
     if FORM.single:
         magnitude = value.to(tl.int32, bitcast=True) & 0x7FFFFFFF
     else:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import triton
 import triton.language as tl
 
-__all__ = ["NOT_FINITE", "Form", "largest_magnitude", "losses_in_range", "split_kernel"]
+__all__ = ["NOT_FINITE", "Form", "largest_magnitude", "load_tile", "losses_in_range", "split_kernel"]
 
 NOT_FINITE = tl.constexpr(-(2**30))
 _INFINITE = tl.constexpr(0x7F800000)
@@ -131,6 +131,26 @@ def _store_words(y, at, word_stride, inside, FORM: tl.constexpr):
 
 
 @triton.jit
+def load_tile(source, program, k, FORM: tl.constexpr):
+    """A tile of an operand, and where it lies: panel, chunk, matrix of the stack, vectors, entries along k."""
+    x, vectors, batch_stride, vector_stride, k_stride, chunks = source
+    panel = program // chunks
+    chunk = program % chunks
+    panels = tl.cdiv(vectors, FORM.block_v)
+    z = (panel // panels).to(tl.int64)
+    v = (panel % panels) * FORM.block_v + tl.arange(0, FORM.block_v)
+    h = chunk * FORM.block_k + tl.arange(0, FORM.block_k)
+    at = (x + z * batch_stride + v.to(tl.int64) * vector_stride)[:, None] + h[None, :].to(tl.int64) * k_stride
+    # Nobody reads an operand again; what is made of it is read soon.
+    if FORM.even:
+        value = tl.load(at, eviction_policy="evict_first")
+    else:
+        inside = (v < vectors)[:, None] & (h < k)[None, :]
+        value = tl.load(at, mask=inside, other=0.0, eviction_policy="evict_first")
+    return value, panel, chunk, z, v, h
+
+
+@triton.jit
 def largest_magnitude(magnitude, magnitudes, arrivals, exists, chunks, FORM: tl.constexpr):
     """The largest magnitude of each vector, from all programs that hold a part of it."""
     if FORM.stage == "given":
@@ -174,20 +194,10 @@ def _note_loss(least, size, shift, loss, FORM: tl.constexpr):
 def _split_tile(operand, program, k, pitch, top, FORM: tl.constexpr):
     """One tile of an operand."""
     x, parts, exponents, workspace, loss, vectors, total, batch_stride, vector_stride, k_stride, chunks = operand
-    panel = program // chunks
-    chunk = program % chunks
-    panels = tl.cdiv(vectors, FORM.block_v)
-    z = (panel // panels).to(tl.int64)
-    v = (panel % panels) * FORM.block_v + tl.arange(0, FORM.block_v)
-    h = chunk * FORM.block_k + tl.arange(0, FORM.block_k)
+    source = x, vectors, batch_stride, vector_stride, k_stride, chunks
+    value, panel, chunk, z, v, h = load_tile(source, program, k, FORM)
+    value = value.to(tl.float32)
     exists = v < vectors
-    at = (x + z * batch_stride + v.to(tl.int64) * vector_stride)[:, None] + h[None, :].to(tl.int64) * k_stride
-    # Nobody reads an operand again; words are read soon.
-    if FORM.even:
-        value = tl.load(at, eviction_policy="evict_first").to(tl.float32)
-    else:
-        inside = exists[:, None] & (h < k)[None, :]
-        value = tl.load(at, mask=inside, other=0.0, eviction_policy="evict_first").to(tl.float32)
     magnitude = value.to(tl.int32, bitcast=True) & 0x7FFFFFFF
     row = z * vectors + v
     least = _least(magnitude) if FORM.counts else 0
