@@ -353,7 +353,7 @@ def _product(
     problem = shapes.problem(dtype, common_narrow(a.dtype, b.dtype))
     given = given_plan(a, b, options, problem)
     engine = engine_for(options.engine if given is None else given.engine, library.name, library.device)
-    if not engine.looks_on_the_way:  # nothing to wait for
+    if not (options.sync or engine.looks_on_the_way):  # nothing to wait for
         options = replace(options, sync=True)
     if 0 in (problem.m, problem.n, problem.k, problem.batch):
         idle = "a dimension is 0: nothing to multiply"

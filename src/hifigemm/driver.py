@@ -199,7 +199,7 @@ def _run(plan: Plan, left: _Side, right: _Side, engine: Engine, workspace: int, 
         if at_left != (block.batch, block.rows):
             at_left, left_part = (block.batch, block.rows), left.part(plan, engine, block.batch, block.rows)
         done = scheme.multiply(plan, left_part, right_part, engine, shift)
-        values[block.batch, block.rows, block.cols] = done.values
+        values[block.entries] = done.values
         if done.settled is not None and not done.settled.all():
             open_.append((block, ~done.settled))
         outcome.bound = max(outcome.bound, done.bound)
@@ -210,7 +210,7 @@ def _run(plan: Plan, left: _Side, right: _Side, engine: Engine, workspace: int, 
     if open_:
         unsettled = np.zeros(values.shape, bool, like=values)
         for block, entries in open_:
-            unsettled[block.batch, block.rows, block.cols] = entries
+            unsettled[block.entries] = entries
         _refine(plan, left, right, engine, workspace, shift, outcome, unsettled)
     return outcome
 

@@ -92,6 +92,21 @@ class Block:
     rows: slice
     cols: slice
 
+    @property
+    def entries(self) -> tuple[slice, slice, slice]:
+        """Where the block lies in the result."""
+        return self.batch, self.rows, self.cols
+
+    def places(self, left: Any, right: Any) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
+        """Where the rows of the left and the columns of the right operand lie; a stack of one is for all blocks."""
+        first, second = (self.batch if len(x) > 1 else slice(None) for x in (left, right))
+        return (first, self.rows), (second, slice(None), self.cols)
+
+    def operands(self, left: Any, right: Any) -> tuple[Any, Any]:
+        """The rows of the left and the columns of the right operand that make the block."""
+        at_left, at_right = self.places(left, right)
+        return left[at_left], right[at_right]
+
 
 @dataclass(frozen=True)
 class Plan:

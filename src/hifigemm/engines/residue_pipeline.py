@@ -32,8 +32,8 @@ from hifigemm.plan import Plan, Split
 __all__ = ["OVERRIDES", "check_ratio", "stages", "whole_product"]
 
 Tensor = Any
-Place = tuple[slice, slice]
-"""Matrices of a stack, and rows or columns of them."""
+Place = tuple[slice, ...]
+"""Matrices of a stack first, rows or columns of them last; see `Block.places`."""
 Residues = tuple[Tensor, Tensor]
 """Parts of an operand and the scale exponents of its vectors."""
 _ROWS, _COLUMNS = 128, 256
@@ -66,10 +66,7 @@ def _whole(
     target, own = _target(plan, operands[0], target), _in_kernel(epilogue, a)
     kept: list[tuple[Place, Residues]] = []
     for block in plan.blocks():
-        batches = [block.batch if len(v) > 1 else slice(0, 1) for v in operands]
-        places = list(zip(batches, (block.rows, block.cols), strict=True))
-        x, y = (v[batch] for v, batch in zip(operands, batches, strict=True))
-        x, y = x[:, block.rows], y[:, :, block.cols]
+        places, (x, y) = block.places(*operands), block.operands(*operands)
         ready = [None if split is None else _residues_from(split, at) for split, at in zip(splits, places, strict=True)]
         for i in range(len(kept)):
             if kept[i][0] == places[i]:
@@ -77,9 +74,10 @@ def _whole(
         kept = []  # what is not used again makes room
         residues = _residues_of((x, y), moduli, balances, ready)
         products = _multiply(residues[0][0], residues[1][0], moduli)
-        where = block.batch, block.rows, block.cols
-        c = None if own.c is None else unwrap(own.c)[where]
-        _reconstruct(products, [scale for _, scale in residues], moduli, (x, y), unwrap(target)[where], shift, own, c)
+        c = None if own.c is None else unwrap(own.c)[block.entries]
+        _reconstruct(
+            products, [scale for _, scale in residues], moduli, (x, y), unwrap(target)[block.entries], shift, own, c
+        )
         kept = list(zip(places, residues, strict=True))
         del ready, products, residues  # room for those of the next block
     return _applied(target, own, epilogue)
@@ -212,7 +210,7 @@ def check_ratio(plan: Plan, ratio: Readback) -> None:
 
 def _residues_from(split: Split, place: Place) -> Residues:
     """Those of a split for some rows or columns."""
-    split = split.take(*place)
+    split = split.take(place[0], place[-1])
     scale = _exponents(split.unit, split.vectors)
     if "marked" in split.facts:
         scale.masked_fill_(unwrap(split.facts["marked"]).flatten(1), vectors.NOT_FINITE)

@@ -41,10 +41,9 @@ def _whole(
     p, left, right = plan.problem, unwrap(a), unwrap(b)
     out = output_for(p, left.device, epilogue, target)
     for where in plan.blocks():
-        x, y = (v[where.batch] if len(v) > 1 else v for v in (left, right))
-        x, y = x[:, where.rows], y[:, :, where.cols]
+        x, y = where.operands(left, right)
         own, other = _sliced(plan, x, y)
-        slice_product(own, other, out[where.batch, where.rows, where.cols], p.k, shift=shift, operands=(x, y))
+        slice_product(own, other, out[where.entries], p.k, shift=shift, operands=(x, y))
         del own, other  # room for those of the next block
     return combined(out, p, epilogue, target)
 

@@ -88,14 +88,13 @@ class WordProduct:
         left, right = unwrap(a), unwrap(b)
         out = output_for(p, left.device, epilogue, target)
         for i, where in enumerate(self.plan.blocks()):
-            x, y = (v[where.batch] if len(v) > 1 else v for v in (left, right))
-            x, y = x[:, where.rows], y[:, :, where.cols]
+            x, y = where.operands(left, right)
             found = None if losses is None else losses[i]
             made = words.split_words(((x, 2), (y, 1)), scheme.splitting, scheme.top_exponent(p), found=found)
             corrected.corrected_product(
                 made[0],
                 made[1],
-                out[where.batch, where.rows, where.cols],
+                out[where.entries],
                 block=self.sums.block,
                 chained=self.sums.chained,
                 shift=shift,

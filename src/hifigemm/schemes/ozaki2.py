@@ -468,8 +468,7 @@ def _largest_sums(plan: Plan, a: Array, b: Array, left: Array, right: Array, eng
     top = 2**MAGNITUDE_BITS_UP
     rows, cols = np.zeros_like(left), np.zeros_like(right)
     for block in plan.blocks():
-        at_a = (block.batch if len(a) > 1 else slice(None), block.rows)
-        at_b = (block.batch if len(b) > 1 else slice(None), slice(None), block.cols)
+        at_a, at_b = block.places(a, b)
         ups_a = [magnitudes_up(c, left[at_a]) for c in components(a[at_a])]
         ups_b = [magnitudes_up(c, right[at_b]) for c in components(b[at_b])]
         for pairing in [ups_b] if len(ups_b) == 1 else [ups_b, ups_b[::-1]]:
