@@ -54,7 +54,7 @@ def hopper(tile: Tile, fmt: str):
 
     constants = corrected_hopper._constants(tile)
     options = {name: constants.pop(name) for name in ("num_warps", "enable_fp_fusion")}
-    constants |= {"LEFT_WORDS": 2, "RIGHT_WORDS": 2, "CHAINED": False, "IN_FP32": fmt == "fp16"}
+    constants |= {"LEFT_WORDS": 2, "RIGHT_WORDS": 2, "CHAINED": False, "IN_FP32": fmt == "fp16", "ADJACENT": True}
     name, dtype = DTYPES[fmt]
     blocks = {"left_map": (tile.block_m // 2, tile.block_k), "right_map": (tile.block_n, tile.block_k)}
     types = {x: f"tensordesc<{name}[{b[0]}, {b[1]}],{shared_layout(b, dtype)!r}>" for x, b in blocks.items()}

@@ -3,7 +3,10 @@
 Each thread block walks over tiles of the result. One warp loads the words of both operands for a block of k into a
 ring in shared memory; two warpgroups of half the rows each multiply, and never wait for each other. A warpgroup holds
 three accumulators: P, the main product of the block, which starts from zero; D, the chain of the corrections; S, the
-sum of all P. It issues the MMAs of P, then those of D, waits for P only and adds it to S while D is being made.
+sum of all P. It issues the MMAs of P, then those of D, frees the words of the block before as soon as its corrections
+are made, waits for P only and adds it to S while D is being made. The exponents of rows and columns arrive during the
+last corrections of a tile; tiles that lie inside the result and have no wide exponents are scaled and stored by a
+short path, which takes 3 us less (4 % of a tile at n = 4096).
 
 The order of all operations is that of `corrected`, and so are the bits.
 """
@@ -141,6 +144,7 @@ def _consume(
     RIGHT_WORDS: gl.constexpr,
     CHAINED: gl.constexpr,
     IN_FP32: gl.constexpr,
+    ADJACENT: gl.constexpr,
     BLOCK_M: gl.constexpr,
     BLOCK_N: gl.constexpr,
     STAGES: gl.constexpr,
@@ -179,6 +183,7 @@ def _consume(
                 main = warpgroup_mma(left, right, zero, use_acc=False, is_async=True)
             if CORRECTIONS == 0:
                 main = warpgroup_mma_wait(0, deps=(main,))
+                mbarrier.arrive(empty.index(before), count=1, pred=i > 0)
             else:
                 chain = correction
                 if LEFT_WORDS == 2:
@@ -187,18 +192,15 @@ def _consume(
                 if RIGHT_WORDS == 2:
                     low_right = right_ring.index(stage * RIGHT_WORDS + 1).permute((1, 0))
                     chain = warpgroup_mma(left, low_right, chain, is_async=True)
+                main, chain = warpgroup_mma_wait(CORRECTIONS + 1, deps=(main, chain))
+                mbarrier.arrive(empty.index(before), count=1, pred=i > 0)
                 main, correction = warpgroup_mma_wait(CORRECTIONS, deps=(main, chain))
-            mbarrier.arrive(empty.index(before), count=1, pred=i > 0)
             if CHAINED:
                 total = main
             else:
                 total = total + main
             before = stage
             step += 1
-        if CORRECTIONS > 0:
-            correction = warpgroup_mma_wait(0, deps=(correction,))
-            total = total + correction * low_scale
-        mbarrier.arrive(empty.index(before), count=1)
         rows = at_m * BLOCK_M + HALF_INDEX * HALF + gl.arange(0, HALF, gl.SliceLayout(1, layout))
         cols = at_n * BLOCK_N + gl.arange(0, BLOCK_N, gl.SliceLayout(0, layout))
         row_exponent = gl.load(left_exponents + z * left_exponents_batch + rows, mask=rows < m, other=0) + shift
@@ -206,22 +208,33 @@ def _consume(
         # Every warp looks at all rows and columns of its warpgroup, so that warps need not exchange anything.
         again = at_m * BLOCK_M + HALF_INDEX * HALF + gl.arange(0, HALF, gl.SliceLayout(0, layout))
         exponents = gl.load(left_exponents + z * left_exponents_batch + again, mask=again < m, other=0) + shift
-        spread, col_spread = gl.max(gl.abs(exponents), axis=0), gl.max(gl.abs(col_exponent), axis=0)
-        in_fp32 = IN_FP32 & (spread <= 64) & (col_spread <= 126)
-        result = _unscaled(total, row_exponent, col_exponent, in_fp32)
+        # Where a row or column is marked, its spread is far too wide.
+        narrow = (gl.max(gl.abs(exponents), axis=0) <= 64) & (gl.max(gl.abs(col_exponent), axis=0) <= 126)
+        # All of that while the corrections of the last block are being made.
+        if CORRECTIONS > 0:
+            correction = warpgroup_mma_wait(0, deps=(correction,))
+            total = total + correction * low_scale
+        mbarrier.arrive(empty.index(before), count=1)
         to = out + z.to(gl.int64) * out_batch + rows[:, None].to(gl.int64) * out_row
-        to = to + cols[None, :].to(gl.int64) * out_col
-        inside = (rows[:, None] < m) & (cols[None, :] < n)
-        if left_operand is not None:
-            marked = (row_exponent == _NOT_FINITE + shift)[:, None] | (col_exponent == _NOT_FINITE)[None, :]
-            gl.store(to, result, mask=inside & (marked == 0))
-            if (gl.min(exponents, axis=0) == _NOT_FINITE + shift) | (gl.min(col_exponent, axis=0) == _NOT_FINITE):
-                at = left_operand + z.to(gl.int64) * left_operand_batch + rows.to(gl.int64) * left_operand_row
-                bt = right_operand + z.to(gl.int64) * right_operand_batch + cols.to(gl.int64) * right_operand_col
-                filled = _nonfinite(at, bt, left_operand_k, right_operand_k, rows < m, cols < n, k, zero)
-                gl.store(to, filled, mask=inside & marked)
+        if ADJACENT:
+            to = to + cols[None, :]
         else:
-            gl.store(to, result, mask=inside)
+            to = to + cols[None, :].to(gl.int64) * out_col
+        if IN_FP32 & narrow & (at_m * BLOCK_M + (HALF_INDEX + 1) * HALF <= m) & ((at_n + 1) * BLOCK_N <= n):
+            gl.store(to, _unscaled(total, row_exponent, col_exponent, True))
+        else:
+            result = _unscaled(total, row_exponent, col_exponent, IN_FP32 & narrow)
+            inside = (rows[:, None] < m) & (cols[None, :] < n)
+            if left_operand is not None:
+                marked = (row_exponent == _NOT_FINITE + shift)[:, None] | (col_exponent == _NOT_FINITE)[None, :]
+                gl.store(to, result, mask=inside & (marked == 0))
+                if (gl.min(exponents, axis=0) == _NOT_FINITE + shift) | (gl.min(col_exponent, axis=0) == _NOT_FINITE):
+                    at = left_operand + z.to(gl.int64) * left_operand_batch + rows.to(gl.int64) * left_operand_row
+                    bt = right_operand + z.to(gl.int64) * right_operand_batch + cols.to(gl.int64) * right_operand_col
+                    filled = _nonfinite(at, bt, left_operand_k, right_operand_k, rows < m, cols < n, k, zero)
+                    gl.store(to, filled, mask=inside & marked)
+            else:
+                gl.store(to, result, mask=inside)
 
 
 @gluon.jit(do_not_specialize=["shift", "k_steps", "tiles", "tiles_m", "tiles_n", "loss_from", "loss_to"])
@@ -264,6 +277,7 @@ def _corrected_kernel(
     RIGHT_WORDS: gl.constexpr,
     CHAINED: gl.constexpr,
     IN_FP32: gl.constexpr,
+    ADJACENT: gl.constexpr,
     BLOCK_M: gl.constexpr,
     BLOCK_N: gl.constexpr,
     BLOCK_K: gl.constexpr,
@@ -299,9 +313,9 @@ def _corrected_kernel(
     gl.warp_specialize(
         [
             (_consume, (upper, ring, target, left_side, right_side, shift, low_scale, (m, n, k), counts, LEFT_WORDS,
-                        RIGHT_WORDS, CHAINED, IN_FP32, BLOCK_M, BLOCK_N, STAGES, GROUP_M, MMA_K)),
+                        RIGHT_WORDS, CHAINED, IN_FP32, ADJACENT, BLOCK_M, BLOCK_N, STAGES, GROUP_M, MMA_K)),
             (_consume, (lower, ring, target, left_side, right_side, shift, low_scale, (m, n, k), counts, LEFT_WORDS,
-                        RIGHT_WORDS, CHAINED, IN_FP32, BLOCK_M, BLOCK_N, STAGES, GROUP_M, MMA_K)),
+                        RIGHT_WORDS, CHAINED, IN_FP32, ADJACENT, BLOCK_M, BLOCK_N, STAGES, GROUP_M, MMA_K)),
             (_produce, ((left_map, right_map), ring, rows_of, counts, LEFT_WORDS, RIGHT_WORDS, BLOCK_M, BLOCK_N,
                         BLOCK_K, STAGES, GROUP_M, WORD_BYTES)),
         ],
@@ -349,7 +363,7 @@ def compile_for(device: torch.device) -> None:
     out, exponents = Address(1 << 20, torch.float32), Address(1 << 20, torch.int32)
     side, operand = (exponents, 16, 16, 16), (out, 16, 256, 1)
     scalars = 0, 1.0, 0, 1, 256, 256, 256, 4, 4, 2, 2
-    constants: dict[str, Any] = {"LEFT_WORDS": 2, "RIGHT_WORDS": 2, "CHAINED": False, "IN_FP32": True}
+    constants: dict[str, Any] = {"LEFT_WORDS": 2, "RIGHT_WORDS": 2, "CHAINED": False, "IN_FP32": True, "ADJACENT": True}
     with torch.cuda.device(device):
         arguments = (*maps, out, 16, 256, 1, *operand, *operand, *side, *side, None, *scalars)
         _corrected_kernel.warmup(*arguments, grid=(1,), **constants, **_constants(tile))
@@ -387,5 +401,6 @@ def launch(
         RIGHT_WORDS=right.splitting.num_words,
         CHAINED=chained,
         IN_FP32=in_fp32,
+        ADJACENT=out.stride(2) == 1,
         **_constants(tile),
     )
