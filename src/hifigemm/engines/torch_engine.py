@@ -248,6 +248,10 @@ def _native_matmul(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None) -
         a, b, out = a[0], b[0], None if out is None else out[0]
     with _float32_precision("ieee") if a.dtype in _SINGLE else nullcontext():
         c = torch.matmul(a, b, out=out)
+    if c.is_complex():
+        from hifigemm.engines.kernels.complex_special import restore_special_values
+
+        restore_special_values(*(x if x.ndim == 3 else x[None] for x in (a, b, c)))
     return c[None] if single else c
 
 

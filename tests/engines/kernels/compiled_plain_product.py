@@ -1,4 +1,4 @@
-"""Compile the plain products for an architecture without a GPU; prints one JSON line for each variant.
+"""Compile plain products and the repair of complex ones for an architecture without a GPU; a JSON line for each.
 
 Usage: python compiled_plain_product.py ARCH, in a process where TRITON_INTERPRET is not set.
 """
@@ -13,7 +13,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from hifigemm.engines.kernels import plain_product
+from hifigemm.engines.kernels import complex_special, plain_product
 
 DIVISIBLE = [["tt.divisibility", 16]]
 
@@ -32,9 +32,21 @@ def compile_kernel(name, arch):
     return triton.compile(source, target=GPUTarget("cuda", arch, 32), options={"num_warps": 4, "num_stages": 2})
 
 
+def compile_repair(name, arch, flat):
+    """The kernel for the components of complex results."""
+    kernel = complex_special._restore_kernel
+    fixed = {"FLAT": flat, "BLOCK": complex_special._BLOCK}
+    types = dict.fromkeys(("left", "right", "c"), f"*{name}")
+    names = kernel.arg_names
+    signature = {x: "constexpr" if x in fixed else types.get(x, "i32") for x in names}
+    source = ASTSource(kernel, signature, {(names.index(x),): v for x, v in fixed.items()}, {})
+    return triton.compile(source, target=GPUTarget("cuda", arch, 32), options={"num_warps": 4})
+
+
 def main(arch):
-    for name in ("fp32", "fp64"):
-        found = compile_kernel(name, arch)
+    kernels = {name: compile_kernel(name, arch) for name in ("fp32", "fp64")}
+    kernels |= {f"complex {x}, flat {flat}": compile_repair(x, arch, flat) for x in kernels for flat in (True, False)}
+    for name, found in kernels.items():
         sass = found.asm["sass"]
         counts = {op: len(re.findall(rf"\b{op}\b", sass)) for op in ("STL", "LDL", "DMMA", "FFMA")}
         registers = max(int(x) for x in re.findall(r"\bR(\d+)\b", sass))

@@ -1,0 +1,99 @@
+"""Inf and NaN in complex products of a library, put where IEEE arithmetic in any order puts them.
+
+A library multiplies the sum by a complex alpha of 1 at last, and 0 times an infinite imaginary part makes a NaN of the
+real one. Where a component of the result is not finite, its pattern is worked out again from the operands.
+"""
+
+# Kernels are untyped.
+# mypy: disable-error-code="no-untyped-def"
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+from hifigemm.engines.kernels.launch import Launch, operand_arguments
+from hifigemm.engines.kernels.reconstruction_rounding import nonfinite_product
+
+__all__ = ["restore_special_values"]
+
+_BLOCK = 512
+
+
+@triton.jit
+def _restore_kernel(
+    c,
+    c_batch,
+    c_row,
+    c_col,
+    left,
+    left_batch,
+    left_row,
+    left_k,
+    right,
+    right_batch,
+    right_k,
+    right_col,
+    entries,
+    columns,
+    k,
+    FLAT: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """`entries` of each matrix of the stack, rows of `columns`; with FLAT they follow each other in memory."""
+    blocks = tl.cdiv(entries, BLOCK)
+    z = (tl.program_id(0) // blocks).to(tl.int64)
+    first = (tl.program_id(0) % blocks).to(tl.int64) * BLOCK
+    suspect = True
+    if FLAT:
+        part = 2 * first + tl.arange(0, 2 * BLOCK)
+        x = tl.load(c + 2 * z * entries + part, mask=part < 2 * entries, other=0.0)
+        suspect = tl.max((tl.abs(x) < float("inf")).to(tl.int32) ^ 1) > 0
+    if suspect:
+        at = first + tl.arange(0, BLOCK)
+        inside = at < entries
+        at = tl.minimum(at, entries - 1)
+        i, j = at // columns, at % columns
+        place = c + 2 * (z * c_batch + i * c_row + j * c_col)
+        re, im = tl.load(place, mask=inside, other=0.0), tl.load(place + 1, mask=inside, other=0.0)
+        found = (tl.abs(re) < float("inf")) & (tl.abs(im) < float("inf"))
+        if tl.max(found.to(tl.int32) ^ 1) > 0:
+            row, column = left + 2 * (z * left_batch + i * left_row), right + 2 * (z * right_batch + j * right_col)
+            pattern, other = tl.split(nonfinite_product(row, column, k, left_k, right_k, inside, 2))
+            # A component without an infinite term has overflowed or is finite; it stays.
+            tl.store(place, pattern.to(re.dtype), mask=inside & ((tl.abs(pattern) < float("inf")) == 0))
+            tl.store(place + 1, other.to(im.dtype), mask=inside & ((tl.abs(other) < float("inf")) == 0))
+
+
+_launch: Any = Launch(_restore_kernel)
+
+
+def restore_special_values(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> None:
+    """The pattern of Inf and NaN of A B in C, a library's product of them, on torch's current stream.
+
+    Parameters
+    ----------
+    a, b : complex tensors (batch or 1, m, k) and (batch or 1, k, n), any strides
+    c : complex tensor (batch, m, n), any strides
+        Only components that are Inf or NaN in any order of summation are written. What overflowed stays.
+    """
+    if c.numel() == 0:
+        return
+    batch, m, n = c.shape
+    arguments = operand_arguments((a, b))
+    arguments[0], arguments[4] = torch.view_as_real(a), torch.view_as_real(b)
+    flat = c.stride()[1:] == (n, 1) and (batch == 1 or c.stride(0) == m * n)
+    _launch(
+        (batch * triton.cdiv(m * n, _BLOCK),),
+        torch.view_as_real(c),
+        *c.stride(),
+        *arguments,
+        *(m * n, n, a.shape[2]),
+        FLAT=flat,
+        BLOCK=_BLOCK,
+        num_warps=4,
+        enable_fp_fusion=False,
+    )
