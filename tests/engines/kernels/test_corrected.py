@@ -15,6 +15,7 @@ import pytest
 import torch
 
 import hifigemm as hg
+from hifigemm.engines import engine_for
 from hifigemm.engines.kernels import corrected_tiles
 from hifigemm.engines.kernels.corrected import BLOCKS, corrected_product
 from hifigemm.engines.kernels.corrected_tiles import WordShape, candidates, is_valid, tile_for, valid_tiles
@@ -100,7 +101,7 @@ def test_error_stays_within_the_bound(fmt, chained, m, n, k):
     exact, size = a.astype(np.float64) @ b.astype(np.float64), np.abs(a).astype(np.float64) @ np.abs(b)
     accumulation = in_any_order("interpreter", SPLITTINGS[fmt].fmt, hg.formats.FP32, 16)
     if HAS_GPU:
-        accumulation = hg.engines.engine_for("simulated-h100").accumulation(SPLITTINGS[fmt].fmt)
+        accumulation = engine_for("simulated-h100").accumulation(SPLITTINGS[fmt].fmt)
     scheme = Corrected(fmt, "chained" if chained else "outside")
     bound = relative_error(SPLITTINGS[fmt], scheme.pair_errors(accumulation, 2 * k)) + 2.0**-24
     for block in BLOCKS[fmt]:
@@ -241,10 +242,14 @@ def test_small_problems_take_small_tiles():
 def test_searches_try_valid_tiles_only():
     for fmt in BLOCKS:
         for block in BLOCKS[fmt]:
-            found = candidates(cube(1024, fmt, block), H200)
-            assert len(set(found)) == len(found)
-            assert set(valid_tiles(H200, fmt, block)) <= set(found)
-            assert all(is_valid(t, H200, fmt, block) for t in found)
+            for n in (1024, 8192):
+                found = candidates(shape := cube(n, fmt, block), H200)
+                assert len(set(found)) == len(found)
+                assert tile_for(shape, H200) in found
+                assert all(is_valid(t, H200, fmt, block) for t in found)
+                assert len({t.block_n for t in found}) > 1
+                assert all(t.group <= n // t.block_m for t in found)
+                assert max(t.group for t in found) >= min(n // 128, 16)
     tile = tile_for(cube(4096), H200)
     for change in ({"stages": 9}, {"block_k": 32}, {"block_n": 96}, {"group": 0}, {"kernel": "other"}):
         assert not is_valid(replace(tile, **change), H200, "fp16", 64)

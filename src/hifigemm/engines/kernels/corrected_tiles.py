@@ -28,6 +28,8 @@ _PLAIN_RATES = {
 _MOST_STAGES = {"hopper": 8, "triton": 3}
 _WIDTH = {"fp16": 2, "bf16": 2, "tf32": 4}
 _GROUPS = (4, 8, 16)
+_FAR = 1.5
+"""Times the least predicted time from which a search does not try a tile: each takes seconds to compile."""
 
 
 @dataclass(frozen=True)
@@ -82,15 +84,32 @@ def valid_tiles(gpu: Gpu, fmt: str, block: int, *, plain: bool = False) -> dict[
 
 
 def candidates(shape: WordShape, gpu: Gpu, *, plain: bool = False) -> list[Tile]:
-    """What a search tries: each tile with all stages and with one less, and several groups of rows."""
+    """What a search tries: tiles that are not predicted to be far behind, with all stages and with one less, in groups.
+
+    A group of more rows of tiles than there are is one of all.
+    """
     tiles = valid_tiles(gpu, shape.fmt, shape.block, plain=plain)
-    tried = {replace(t, stages=t.stages - less, group=group) for t in tiles for less in (0, 1) for group in _GROUPS}
+    costs = {tile: _cost(tile, shape, gpu, rate) for tile, rate in tiles.items()}
+    near = [tile for tile, cost in costs.items() if cost <= _FAR * min(costs.values())]
+    tried = {
+        replace(t, stages=t.stages - less, group=group)
+        for t in near
+        for less in (0, 1)
+        for group in _GROUPS
+        if group == _GROUPS[0] or group <= -(-shape.m // t.block_m)
+    }
     return sorted((t for t in tried if is_valid(t, gpu, shape.fmt, shape.block)), key=str)
 
 
 def waves(m: int, n: int, planes: int, block: tuple[int, int], num_sms: int) -> int:
     """Tiles that the busiest SM makes."""
     return -(-planes * -(-m // block[0]) * -(-n // block[1]) // num_sms)
+
+
+def _cost(tile: Tile, shape: WordShape, gpu: Gpu, rate: float) -> float:
+    """Time in entries of the result that an SM makes at the full rate."""
+    block = tile.block_m, tile.block_n
+    return waves(shape.m, shape.n, shape.planes, block, gpu.num_sms) * tile.block_m * tile.block_n / rate
 
 
 @lru_cache(maxsize=4096)
@@ -100,10 +119,4 @@ def tile_for(shape: WordShape, gpu: Gpu, plain: bool = False) -> Tile:
     if known is not None and is_valid(known, gpu, shape.fmt, shape.block) and not (plain and known.kernel == "hopper"):
         return known
     rates = valid_tiles(gpu, shape.fmt, shape.block, plain=plain)
-
-    def cost(tile: Tile) -> tuple[float, int]:
-        area = tile.block_m * tile.block_n
-        block = tile.block_m, tile.block_n
-        return waves(shape.m, shape.n, shape.planes, block, gpu.num_sms) * area / rates[tile], -area
-
-    return min(rates, key=cost)
+    return min(rates, key=lambda tile: (_cost(tile, shape, gpu, rates[tile]), -tile.block_m * tile.block_n))
