@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import hifigemm as hg
+from hifigemm.schemes import ozaki2
 from tests.conftest import PAIRS, SINGLES, on_gpu
 
 torch = pytest.importorskip("torch")
@@ -233,3 +234,31 @@ def test_large_products_follow_their_operands(assert_same_bits):
         assert ((found - correct).abs() <= (report.bound + 2.0**-52) * (a.abs() @ b.abs()) * 1.01).all()
         a = (a * 16).round() / 16
         b = b * torch.exp(torch.randn(n, n, dtype=torch.float64, device="cuda", generator=generator))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_wide_rows_and_columns_of_large_products_are_set_apart(monkeypatch, dtype):
+    generator = torch.Generator("cuda").manual_seed(5)
+
+    def operand(rows, columns):
+        x = torch.rand((rows, columns), generator=generator, dtype=torch.float64, device="cuda") - 0.5
+        return x.mul_(torch.randn_like(x).mul_(0.5).exp_()).to(getattr(torch, dtype))
+
+    a, b = operand(2600, 2700), operand(2700, 2650)
+    a[7, 5] *= 2.0**-30
+    b[3, 2649] *= 2.0**-40
+    a[100, 9], b[4, 8], b[5, 2649] = torch.inf, torch.nan, -torch.inf
+    c = torch.rand((2600, 2650), dtype=a.dtype, device="cuda")
+    monkeypatch.setattr(ozaki2, "may_pay", lambda problem: True)
+    found, report = hg.matmul(a, b, accuracy="correct", return_report=True)
+    blocks = hg.matmul(a, b, accuracy="correct", workspace=2**27)
+    combined = hg.gemm(a, b, (target := c.clone()), alpha=-0.5, beta=2.0, accuracy="correct", out=target)
+    monkeypatch.setattr(ozaki2, "may_pay", lambda problem: False)
+    want, stated = hg.matmul(a, b, accuracy="correct", return_report=True)
+    assert report.correct
+    assert " without " in report.reason
+    assert " without " not in stated.reason
+    assert report.num_products < stated.num_products
+    for x, y in ((found, want), (blocks, want), (combined, hg.gemm(a, b, c, alpha=-0.5, beta=2.0, accuracy="correct"))):
+        assert torch.equal(x.nan_to_num(nan=7.0), y.nan_to_num(nan=7.0))
+    assert combined is target

@@ -278,7 +278,7 @@ def make_plan(
         check_strict(plan)
     # What was seen of these operands holds for no others.
     if plan.exact or (plan.promised and not plan.hopeful):
-        plan = plan.scheme.fit(replace(plan, promised=False, exact=False), problem, limit)
+        plan = plan.scheme.fit(replace(plan, promised=False, exact=False, wide=None), problem, limit)
     return plan
 
 

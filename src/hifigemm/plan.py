@@ -19,7 +19,19 @@ if TYPE_CHECKING:
     from hifigemm.libraries import Library
     from hifigemm.schemes.scheme import Scheme
 
-__all__ = ["Block", "Plan", "Prepared", "Problem", "Product", "ProductSpec", "Report", "Split", "counted", "fit_blocks"]
+__all__ = [
+    "Block",
+    "Plan",
+    "Prepared",
+    "Problem",
+    "Product",
+    "ProductSpec",
+    "Report",
+    "Split",
+    "WideVectors",
+    "counted",
+    "fit_blocks",
+]
 
 
 @dataclass(frozen=True)
@@ -109,6 +121,32 @@ class Block:
 
 
 @dataclass(frozen=True)
+class WideVectors:
+    """Rows and columns that need more moduli than the others, so that the entries that they meet are computed apart.
+
+    Attributes
+    ----------
+    num_moduli : int
+        For the entries of all other rows and columns.
+    shared : int
+        For entries of a wide row with the other columns and the other way round; all vectors have so many residues.
+    lowered : int
+        Bits by which scales lie below those of `shared` moduli, so that `num_moduli` hold the products; those of wide
+        rows and columns lie as many above.
+    balance : int
+        Bits that rows get at the expense of columns.
+    rows, cols : tuple of int
+    """
+
+    num_moduli: int
+    shared: int
+    lowered: int
+    balance: int
+    rows: tuple[int, ...]
+    cols: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class Plan:
     """What will run for a problem. Immutable, reusable for operands of the same k and dtype, and printable.
 
@@ -150,6 +188,8 @@ class Plan:
         Where it is not empty, the engine takes the first of these schemes whose words hold the exponents of the
         operands, decided on the device; `scheme` is the first. Each keeps the worst case of a native product, which is
         accepted at the level of the target, so nothing is judged.
+    wide : WideVectors or None
+        Of an exact plan: rows and columns that alone need as many moduli as the scheme has.
     fused : bool
         The engine's kernels hold nothing but residues or slices while nothing is judged.
     block_shape : tuple of int
@@ -178,6 +218,7 @@ class Plan:
     hopeful: bool = False
     gated: bool = False
     choices: tuple[Scheme, ...] = ()
+    wide: WideVectors | None = None
     fused: bool = False
     block_shape: tuple[int, int, int] = (1, 1, 1)
     workspace: int = 0

@@ -129,7 +129,8 @@ def keep(
     p = plan.problem
     most = plan.scheme.most_lacking(plan) if plan.exact or plan.hopeful else None
     rests_on_data = plan.free or plan.promised or plan.exact
-    if (rests_on_data and most is None) or p.batch * p.m * p.n * p.k > _LARGEST or key in _refused:
+    is_large = p.batch * p.m * p.n * p.k > _LARGEST
+    if (rests_on_data and most is None) or plan.wide is not None or is_large or key in _refused:
         return
     if max(len(_kept), len(_refused)) >= _LIMIT:
         _kept.clear()

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 import hifigemm as hg
 from hifigemm.accuracy import Target
+from hifigemm.numerics.scaling import gained_bits
 from hifigemm.plan import Problem
-from hifigemm.schemes.ozaki2 import _enough, _exact_choice, _expected_count, _gained
+from hifigemm.schemes.ozaki2 import _enough, _exact_choice, _expected_count
 from hifigemm.study.reference import correctly_rounded, meets_promise
 
 SCALINGS = ("accurate", "fast")
@@ -152,11 +153,11 @@ def test_too_few_moduli_suffice_for_no_ratio():
 
 @given(st.integers(-60, 2000), st.integers(-60, 2000))
 def test_exact_counts_are_the_fewest_and_shift_no_more_than_they_must(left, right):
-    if left + right > 2 * _gained(False, 49):
+    if left + right > 2 * gained_bits(49, False):
         return
     choice = _exact_choice(False, left, right, True)
-    gained = _gained(False, choice.count)
+    gained = gained_bits(choice.count, False)
     assert left <= gained + choice.balance
     assert right <= gained - choice.balance
     assert choice.balance in (0, left - gained, gained - right)
-    assert choice.count == 2 or left + right > 2 * _gained(False, choice.count - 1)
+    assert choice.count == 2 or left + right > 2 * gained_bits(choice.count - 1, False)

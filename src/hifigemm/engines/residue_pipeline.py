@@ -6,7 +6,7 @@ of the kernels, in which rows are padded; arrays that are seen outside are views
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -26,8 +26,8 @@ from hifigemm.formats import Format
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.epilogue import PLAIN, Epilogue
 from hifigemm.numerics.residues import ModuliSet, moduli_set
-from hifigemm.numerics.scaling import Scale, lacking_bits, norm_bits
-from hifigemm.plan import Plan, Split
+from hifigemm.numerics.scaling import Scale, lacking_bits, lacking_of_vectors, norm_bits
+from hifigemm.plan import Block, Plan, Split
 
 __all__ = ["OVERRIDES", "check_ratio", "stages", "whole_product"]
 
@@ -62,7 +62,7 @@ def _whole(
     target: Array | None,
 ) -> Array:
     """Block by block; residues that the block before has made already are used again."""
-    operands, moduli, balances = (unwrap(a), unwrap(b)), _moduli_of(plan), (plan.balance, -plan.balance)
+    operands, (made, used, balances) = (unwrap(a), unwrap(b)), _most_moduli(plan)
     target, own = _target(plan, operands[0], target), _in_kernel(epilogue, a)
     kept: list[tuple[Place, Residues]] = []
     for block in plan.blocks():
@@ -72,15 +72,84 @@ def _whole(
             if kept[i][0] == places[i]:
                 ready[i] = kept[i][1]
         kept = []  # what is not used again makes room
-        residues = _residues_of((x, y), moduli, balances, ready)
-        products = _multiply(residues[0][0], residues[1][0], moduli)
+        residues = _residues_of((x, y), made, balances, ready)
         c = None if own.c is None else unwrap(own.c)[block.entries]
-        _reconstruct(
-            products, [scale for _, scale in residues], moduli, (x, y), unwrap(target)[block.entries], shift, own, c
-        )
+        # Before C, which may be the target, is written over.
+        apart = [] if plan.wide is None else list(_set_apart(plan, block, (x, y), residues, shift, own, c))
+        out = unwrap(target)[block.entries]
+        _entries_of((x, y), [_first(each, made, used) for each in residues], used, out, shift, own, c)
+        for where, values in apart:
+            out[where] = values
         kept = list(zip(places, residues, strict=True))
-        del ready, products, residues  # room for those of the next block
+        del ready, residues  # room for those of the next block
     return _applied(target, own, epilogue)
+
+
+def _most_moduli(plan: Plan) -> tuple[ModuliSet, ModuliSet, tuple[int, int]]:
+    """Of all rows and columns but the wide ones: the moduli that residues are made of, those used, the balances."""
+    if plan.wide is None:
+        moduli = _moduli_of(plan)
+        return moduli, moduli, (plan.balance, -plan.balance)
+    wide = plan.wide
+    balances = wide.balance - wide.lowered, -wide.balance - wide.lowered
+    return moduli_set(wide.shared, False), moduli_set(wide.num_moduli, False), balances
+
+
+def _first(residues: Residues, made: ModuliSet, used: ModuliSet) -> Residues:
+    """The residues for the moduli that are used, the first of those that were made."""
+    parts, scale = residues
+    return (parts if used is made else parts[:, : len(used.moduli)]), scale
+
+
+def _entries_of(
+    operands: tuple[Tensor, Tensor],
+    residues: Sequence[Residues],
+    moduli: ModuliSet,
+    out: Tensor,
+    shift: int,
+    epilogue: Epilogue,
+    c: Tensor,
+) -> None:
+    """Products of residues, and what they stand for."""
+    products = _multiply(residues[0][0], residues[1][0], moduli)
+    _reconstruct(products, [scale for _, scale in residues], moduli, operands, out, shift, epilogue, c)
+
+
+def _set_apart(
+    plan: Plan,
+    block: Block,
+    operands: tuple[Tensor, Tensor],
+    residues: Sequence[Residues],
+    shift: int,
+    epilogue: Epilogue,
+    c: Tensor,
+) -> Iterator[tuple[Any, Tensor]]:
+    """Where the wide rows and columns of a block lie in it, and their entries; see `WideVectors`.
+
+    The entries of wide rows in wide columns come last: they are wrong among those of either.
+    """
+    wide: Any = plan.wide
+    (x, y), every, shared = operands, slice(None), moduli_set(wide.shared, False)
+    inside = _inside(wide.rows, block.rows), _inside(wide.cols, block.cols)
+    i, j = (torch.tensor(at, dtype=torch.int64, device=x.device) for at in inside)
+    up = wide.balance + wide.lowered, -wide.balance + wide.lowered
+    even = plan.balance, -plan.balance
+    cases: list[tuple[Any, ...]] = [
+        ((every, i, every), (x[:, i], y), shared, up, [None, residues[1]]),
+        ((every, every, j), (x, y[:, :, j]), shared, up, [residues[0], None]),
+        ((every, i[:, None], j), (x[:, i], y[:, :, j]), _moduli_of(plan), even, [None, None]),
+    ]
+    for where, pair, moduli, balances, ready in cases:
+        values = x.new_empty((1, pair[0].shape[1], pair[1].shape[2]))
+        if values.numel():
+            made = _residues_of(pair, moduli, balances, ready)
+            _entries_of(pair, made, moduli, values, shift, epilogue, None if c is None else c[where])
+            yield where, values
+
+
+def _inside(vectors: tuple[int, ...], part: slice) -> list[int]:
+    """Those of the vectors that lie in a part, counted from its first."""
+    return [i - part.start for i in vectors if part.start <= i < part.stop]
 
 
 def _hopeful(
@@ -322,6 +391,15 @@ def _error_ratio(a: Array, b: Array, engine: Engine, part: int, entries: int) ->
     return error_ratio(unwrap(a), unwrap(b), moduli_set(2, a.dtype.kind == "c"))
 
 
+def _lacking_of_vectors(a: Array, b: Array, part: int) -> tuple[Array, Array]:
+    """numerics.scaling.lacking_of_vectors, on the host."""
+    if not (isinstance(a, DeviceArray) and isinstance(b, DeviceArray)):
+        return lacking_of_vectors(a, b, part)
+    check_not_capturing()
+    rows, columns = needs.look_at_each(unwrap(a), unwrap(b))
+    return rows.cpu().numpy(), columns.cpu().numpy()
+
+
 OVERRIDES: dict[str, Callable[..., Any]] = {
     "norm_scale": _norm_scale,
     "scaled_residues": _scaled_residues,
@@ -329,18 +407,23 @@ OVERRIDES: dict[str, Callable[..., Any]] = {
     "rounded_integers": _rounded_integers,
     "error_ratio": _error_ratio,
     "lacking_bits": _lacking_bits,
+    "lacking_of_vectors": _lacking_of_vectors,
 }
 """Fused versions by the name of the plain function."""
 
 
 def stages(plan: Plan, a: Array, b: Array) -> Sequence[tuple[str, Callable[[], object], float, float]]:
-    """The launches of a whole product: name, call, bytes that must move, operations of the INT8 unit."""
-    p, count, left, right = plan.problem, plan.num_products, unwrap(a), unwrap(b)
-    moduli, size, width = _moduli_of(plan), p.dtype.itemsize, 2 if p.is_complex else 1
+    """The launches of a whole product: name, call, bytes that must move, operations of the INT8 unit.
+
+    Those for rows and columns that are set apart are not among them.
+    """
+    p, left, right = plan.problem, unwrap(a), unwrap(b)
+    (made, moduli, balances), size, width = _most_moduli(plan), p.dtype.itemsize, 2 if p.is_complex else 1
     operands, result = p.batch * (p.m * p.k + p.k * p.n), p.batch * p.m * p.n
-    work, sides, balances = 2.0 * p.batch * p.m * p.n * p.k, ((left, 2), (right, 1)), (plan.balance, -plan.balance)
-    parts, scales = vectors.scaled_residues(sides, moduli, balances=balances)
-    products = _multiply(parts[0], parts[1], moduli)
+    work, sides = 2.0 * p.batch * p.m * p.n * p.k, ((left, 2), (right, 1))
+    whole, scales = vectors.scaled_residues(sides, made, balances=balances)
+    parts = [_first((x, None), made, moduli)[0] for x in whole]
+    products, count, planes = _multiply(parts[0], parts[1], moduli), parts[0].shape[1], whole[0].shape[1]
     out = torch.empty((p.batch, p.m, p.n), dtype=left.dtype, device=left.device)
     constants = _constants(moduli, count, left.device)
     exponents = scales[0].exponent, scales[1].exponent
@@ -350,12 +433,12 @@ def stages(plan: Plan, a: Array, b: Array) -> Sequence[tuple[str, Callable[[], o
         found.append(("look at bits", lambda: needs.look(left, right, most), size * operands, 0.0))
     if plan.hopeful:
         sizes = vectors.sized_residues(sides, moduli)[2]
-        moved = (size + count + width) * operands
+        moved = (size + planes + width) * operands
         found.append(("scaling, residues, magnitudes", lambda: vectors.sized_residues(sides, moduli), moved, 0.0))
         found.append(("look at magnitudes", lambda: ratio_bits(sizes), width * operands, width**2 * work))
     else:
-        run = partial(vectors.scaled_residues, sides, moduli, balances=balances)
-        found.append(("scaling and residues", run, (size + count) * operands, 0.0))
+        run = partial(vectors.scaled_residues, sides, made, balances=balances)
+        found.append(("scaling and residues", run, (size + planes) * operands, 0.0))
     return [
         *found,
         (

@@ -39,8 +39,10 @@ __all__ = [
     "NORM_BITS",
     "NORM_BLOCK",
     "Scale",
+    "gained_bits",
     "joint_exponent",
     "lacking_bits",
+    "lacking_of_vectors",
     "norm_bits",
     "norm_scale",
     "round_to_integers",
@@ -111,6 +113,12 @@ def lacking_bits(a: Array, b: Array, most: int, part: int) -> tuple[int, int] | 
     part : int
         Entries to work on at a time.
     """
+    left, right = (int(x.max(initial=-NO_BIT)) for x in lacking_of_vectors(a, b, part))
+    return None if left + right > most else (left, right)
+
+
+def lacking_of_vectors(a: Array, b: Array, part: int) -> tuple[Array, Array]:
+    """What the scale of each row of A and of each column of B lacks, see `lacking_bits`: (batch, m) and (batch, n)."""
     found = []
     for x, axis in ((a, 2), (b, 1)):
 
@@ -120,8 +128,14 @@ def lacking_bits(a: Array, b: Array, most: int, part: int) -> tuple[int, int] | 
             scale = norm_scale(y, axis, moduli_set(2, y.dtype.kind == "c"), 0, part)
             return np.where(low == NO_BIT, -NO_BIT, -low - scale.exponent)
 
-        found.append(int(map_vectors(lacking, x, axis, part).max(initial=-NO_BIT)))
-    return None if sum(found) > most else (found[0], found[1])
+        found.append(map_vectors(lacking, x, axis, part).squeeze(axis))
+    return found[0], found[1]
+
+
+def gained_bits(count: int, is_complex: bool) -> int:
+    """Bits by which the scales of `count` moduli are larger at least than those of two."""
+    least, most = (moduli_set(n, is_complex).half_range.bit_length() for n in (2, count))
+    return (most - least - 1) // 2
 
 
 def joint_exponent(parts: Sequence[Array], axis: int) -> Array:

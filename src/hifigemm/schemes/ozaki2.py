@@ -39,7 +39,7 @@ from hifigemm.numerics.embedding import components, embed_left, embed_right
 from hifigemm.numerics.estimates import MAGNITUDE_BITS_UP, magnitudes_up
 from hifigemm.numerics.parts import map_vectors, part_entries, part_size, put, vector_parts, widen
 from hifigemm.numerics.scaling import Scale
-from hifigemm.plan import Plan, Problem, Product, ProductSpec, Split, counted, fit_blocks
+from hifigemm.plan import Plan, Problem, Product, ProductSpec, Split, WideVectors, counted, fit_blocks
 from hifigemm.schemes import promise
 from hifigemm.schemes.ozaki1 import Ozaki1
 from hifigemm.schemes.residue_products import (
@@ -52,6 +52,7 @@ from hifigemm.schemes.residue_products import (
     scaled_residues,
 )
 from hifigemm.schemes.scheme import Scheme, check_count, exact_int8, finished, product_spec
+from hifigemm.schemes.wide_vectors import may_pay, set_apart
 
 __all__ = ["Ozaki2"]
 
@@ -67,6 +68,7 @@ class _Choice:
     promised: bool = False
     hopeful: bool = False
     gated: bool = False
+    wide: WideVectors | None = None
 
 
 @dataclass(frozen=True)
@@ -179,12 +181,27 @@ class Ozaki2(Scheme):
             enough = _enough(problem, target, ratio)
             count = max(count, enough or 0)
         most = _reach(problem, crt.MAX_MODULI if target.correct else count)
+        if target.correct and self.scaling == "fast" and engine.fused and may_pay(problem):
+            return self._correct_choice(problem, target, engine.override(scaling.lacking_of_vectors)(a, b, part), most)
         lacking = engine.override(scaling.lacking_bits)(a, b, most, part)
         if lacking is not None:
             return _exact_choice(problem.is_complex, *lacking, self.scaling == "fast")
         if enough is None and not hopeful:
             return _Choice(count, f"{count} moduli for {target}")
         return replace(_promise(count, target), hopeful=hopeful)
+
+    def _correct_choice(self, problem: Problem, target: Target, lacking: tuple[Array, Array], most: int) -> _Choice:
+        """The moduli that hold the exact product, wide rows and columns apart where that pays."""
+        left, right = (int(x.max()) for x in lacking)
+        if left + right > most:
+            return _Choice(count := _expected_count(problem, target), f"{count} moduli for {target}")
+        choice = _exact_choice(problem.is_complex, left, right, True)
+        wide = set_apart(problem, lacking, choice.count)
+        if wide is None:
+            return choice
+        vectors = f"{counted(len(wide.rows), 'row')} and {counted(len(wide.cols), 'column')}"
+        reason = f"{choice.reason}, {wide.num_moduli} without {vectors}"
+        return replace(choice, reason=reason, wide=wide)
 
     def most_lacking(self, plan: Plan) -> int | None:
         """The limit up to which the choice behind a plan tells operands apart by their `scaling.lacking_bits`."""
@@ -321,7 +338,7 @@ def _planned(
         target,
         engine,
         spec,
-        num_parts(_moduli(problem, choice.count), problem.is_complex),
+        num_parts(_moduli(problem, choice.count if choice.wide is None else choice.wide.shared), problem.is_complex),
         spec.k_block,
         choice.reason,
         fixed,
@@ -330,6 +347,7 @@ def _planned(
         promised=choice.promised,
         hopeful=choice.hopeful,
         gated=choice.gated,
+        wide=choice.wide,
         part_limit=part_limit,
         fused=fused,
     )
@@ -434,15 +452,9 @@ def _wanted_bits(problem: Problem, target: Target) -> int:
     return 2 * (promise.bits_of_inverse(target.r) + 2) + ceil_log2(problem.terms) + 1
 
 
-def _gained(is_complex: bool, count: int) -> int:
-    """Bits by which the scales of `count` moduli are larger at least than those of two."""
-    least, most = (crt.moduli_set(n, is_complex).half_range.bit_length() for n in (2, count))
-    return (most - least - 1) // 2
-
-
 def _reach(problem: Problem, count: int) -> int:
     """Bits that both operands together may lack with two moduli for `count` to hold the exact product."""
-    return 2 * _gained(problem.is_complex, count)
+    return 2 * scaling.gained_bits(count, problem.is_complex)
 
 
 @lru_cache(maxsize=1024)
@@ -456,8 +468,8 @@ def _exact_choice(is_complex: bool, left: int, right: int, fast: bool) -> _Choic
         count, gained, bits, balance = 2, 0, 1, 0
     else:
         counts = range(2, crt.MAX_MODULI + 1)
-        count = next(n for n in counts if left + right <= 2 * _gained(is_complex, n))
-        gained = _gained(is_complex, count)
+        count = next(n for n in counts if left + right <= 2 * scaling.gained_bits(n, is_complex))
+        gained = scaling.gained_bits(count, is_complex)
         bits = max(left + right + crt.moduli_set(2, is_complex).half_range.bit_length(), 1)
         balance = max(left - gained, 0) or min(gained - right, 0)
     return _Choice(count, f"{count} moduli hold the exact product of {counted(bits, 'bit')}", balance, exact=fast)

@@ -18,7 +18,7 @@ from hifigemm.engines.kernels.vector_sizes_kernels import PANEL, SizeForm
 
 DIVISIBLE = [["tt.divisibility", 16]]
 TYPES = {"range_ptr": "*fp64", "block_sums": "*i64"}
-TYPES |= dict.fromkeys(("block_e", "block_low", "counters"), "*i32")
+TYPES |= dict.fromkeys(("block_e", "block_low", "counters", "each"), "*i32")
 
 
 def report(what, arch, dtype, even=True, vector=2, width=1):

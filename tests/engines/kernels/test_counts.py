@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -13,9 +15,11 @@ from hifigemm.engines.device_array import unwrap, wrap
 from hifigemm.engines.numpy_engine import NumpyEngine
 from hifigemm.engines.torch_engine import CudaEngine
 from hifigemm.exceptions import HopeError
+from hifigemm.numerics.epilogue import Epilogue
 from hifigemm.numerics.tensor_core import H100
 from hifigemm.plan import Problem
 from hifigemm.planning import plan_for, second_plan
+from hifigemm.schemes import ozaki2, wide_vectors
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU has tests of its own in test_cuda_counts.py")
 
@@ -107,3 +111,55 @@ def test_stages_are_the_launches_of_the_plan(make_pair, engine, accuracy, scheme
         run()
         assert nbytes > 0
         assert work >= 0
+
+
+def wide_pair(make_pair, m, k, n, rows, cols):
+    """Operands of which few rows and columns have one entry that is far smaller than the others."""
+    a, b = make_pair("phi_0.1", m, k, n)
+    a[list(rows), 3] *= 2.0**-34
+    b[2, list(cols)] *= 2.0**-36
+    return a[None], b[None]
+
+
+@pytest.fixture
+def eager(monkeypatch):
+    """Wide vectors are set apart in small products too."""
+    monkeypatch.setattr(ozaki2, "may_pay", lambda problem: problem.batch == 1 and not problem.is_complex)
+    monkeypatch.setattr(wide_vectors, "_TILE", 1)
+    monkeypatch.setattr(wide_vectors, "_RESIDUES", 1)
+
+
+@pytest.mark.parametrize("blocks", [(1, 45, 40), (1, 20, 25)])
+@pytest.mark.parametrize(("rows", "cols"), [((1, 7, 44), (0, 11)), ((4,), ()), ((), (12,))])
+def test_wide_rows_and_columns_are_set_apart(make_pair, assert_same_bits, engine, eager, rows, cols, blocks):
+    a, b = wide_pair(make_pair, 45, 70, 40, rows, cols)
+    problem = Problem(1, 45, 40, 70, np.dtype("float64"))
+    want = multiply(plan_for(problem, a, b, "correct", FAST, True, NumpyEngine(), WORKSPACE), a, b, NumpyEngine(), 0)
+    x, y = (wrap(torch.from_numpy(z)) for z in (a, b))
+    with np.errstate(all="ignore"):
+        plan = replace(plan_for(problem, x, y, "correct", FAST, True, engine, WORKSPACE), block_shape=blocks)
+        found = multiply(plan, x, y, engine, WORKSPACE)
+    assert plan.wide is not None
+    assert set(rows) <= set(plan.wide.rows)
+    assert set(cols) <= set(plan.wide.cols)
+    assert plan.wide.num_moduli < plan.wide.shared <= plan.scheme.count
+    assert plan.num_products == plan.wide.shared
+    assert f", {plan.wide.num_moduli} without {len(plan.wide.rows)} row" in plan.reason
+    assert_same_bits(unwrap(found.values).numpy(), want.values)
+
+
+def test_wide_vectors_with_inf_and_nan_and_a_result_that_is_c(make_pair, assert_same_bits, engine, eager):
+    a, b = wide_pair(make_pair, 45, 70, 40, (1, 7), (0, 11))
+    a[0, 7, 5], a[0, 2, 1], b[0, 3, 11] = np.inf, np.nan, -np.inf
+    c = np.random.default_rng(1).uniform(-1, 1, (1, 45, 40))
+    c[0, 7, 11] = np.nan
+    problem, epilogue = Problem(1, 45, 40, 70, np.dtype("float64")), Epilogue(1.5, -0.75, c)
+    plan = plan_for(problem, a, b, "correct", FAST, True, NumpyEngine(), WORKSPACE)
+    want = multiply(plan, a, b, NumpyEngine(), WORKSPACE, epilogue=epilogue)
+    x, y, target = (wrap(torch.from_numpy(z.copy())) for z in (a, b, c))
+    with np.errstate(all="ignore"):
+        plan = plan_for(problem, x, y, "correct", FAST, True, engine, WORKSPACE)
+        assert plan.wide is not None
+        found = multiply(plan, x, y, engine, WORKSPACE, epilogue=replace(epilogue, c=target), out=target)
+    assert_same_bits(unwrap(found.values).numpy(), want.values)
+    assert_same_bits(unwrap(target).numpy(), want.values)

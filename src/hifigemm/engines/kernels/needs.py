@@ -1,7 +1,7 @@
 """How many bits do exact integers of two operands need? The GPU's version of numerics.scaling.lacking_bits.
 
-One launch reads both operands once and leaves two numbers on the device. For operands that need more than a limit, as
-all but short data do where a limit is low, it stops early.
+One launch reads both operands once and leaves two numbers on the device, or one for each row and column. For operands
+that need more than a limit, as all but short data do where a limit is low, it stops early.
 """
 
 from __future__ import annotations
@@ -21,9 +21,11 @@ from hifigemm.numerics.bits import NO_BIT
 from hifigemm.numerics.residues import moduli_set
 from hifigemm.numerics.scaling import NORM_BLOCK
 
-__all__ = ["lacking_bits_of", "look"]
+__all__ = ["lacking_bits_of", "look", "look_at_each"]
 
 _look = Launch(needs_kernel)
+_NO_LIMIT = 2**24
+"""More bits than any two operands lack."""
 
 
 def look(left: Any, right: Any, most: int) -> Any:
@@ -36,6 +38,21 @@ def look(left: Any, right: Any, most: int) -> Any:
     most : int
         See numerics.scaling.lacking_bits.
     """
+    return _launch_look(left, right, most, None)[:2]
+
+
+def look_at_each(left: Any, right: Any) -> tuple[Any, Any]:
+    """numerics.scaling.lacking_of_vectors as int32 tensors (1, m) and (1, n), for one matrix by one matrix."""
+    m, n = left.shape[1], right.shape[2]
+    panels_left, panels_right = (-(-size // PANEL.value) for size in (m, n))
+    each = empty((panels_left + panels_right, PANEL.value), torch.int32, left.device)
+    _launch_look(left, right, _NO_LIMIT, each)
+    rows, columns = each[:panels_left].view(1, -1)[:, :m], each[panels_left:].view(1, -1)[:, :n]
+    return rows - NO_BIT, columns - NO_BIT
+
+
+def _launch_look(left: Any, right: Any, most: int, each: Any) -> Any:
+    """The counters of a launch, on their way."""
     operands = (left, 2), (right, 1)
     plan, device = layout_of(operands), left.device
     constants = vector_constants(moduli_set(2, plan.width == 2), plan.width, 1, device, plan.ptx)
@@ -46,13 +63,13 @@ def look(left: Any, right: Any, most: int) -> Any:
         (plan.panels * blocks,),
         *(*pointers(operands), constants.range),
         *(empty(shape, dtype, device) for dtype in (torch.int64, torch.int32, torch.int32)),
-        *(counters, most, plan.panels_a, *plan.sizes),
+        *(counters, each, most, plan.panels_a, *plan.sizes),
         LEFT=plan.size_forms[0],
         RIGHT=plan.size_forms[1],
         PTX=plan.ptx,
         num_warps=8,
     )
-    return counters[:2]
+    return counters
 
 
 def lacking_bits_of(found: Sequence[int], most: int) -> tuple[int, int] | None:

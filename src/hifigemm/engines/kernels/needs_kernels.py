@@ -98,6 +98,7 @@ def needs_kernel(
     block_e,
     block_low,
     counters,
+    each,
     most,
     panels_a,
     num_a,
@@ -116,7 +117,8 @@ def needs_kernel(
     """A block of 16 vectors of an operand. The last program of a panel to arrive tells what the panel lacks.
 
     `counters`, 0 beforehand: the largest -l - s + NO_BIT of A and of B, then the arrivals of each panel. Once the
-    largest that were found add up to more than `most`, programs look no further.
+    largest that were found add up to more than `most`, programs look no further. `each`, or None: -l - s + NO_BIT of
+    every vector of every panel.
     """
     blocks = tl.cdiv(k, NORM_BLOCK)
     # The first panel of B comes second: what it and that of A lack may be enough to look no further.
@@ -139,4 +141,6 @@ def needs_kernel(
             scale, _ = scale_of(n, e, range_ptr, 0)
             known = (low != NO_LOWEST) & (spot[2] + tl.arange(0, PANEL) < spot[3])
             lacking = tl.where(known, NO_BIT - low - scale, 0)
+            if each is not None:
+                tl.store(each + panel.to(tl.int64) * PANEL + tl.arange(0, PANEL), lacking)
             tl.atomic_max(counters + tl.where(spot[0], 0, 1), tl.max(lacking))

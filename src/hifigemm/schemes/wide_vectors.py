@@ -1,0 +1,94 @@
+"""Few rows and columns with wide exponents, set apart so that the others take fewer moduli for the exact product.
+
+Idea
+    How many moduli hold the exact product A B is decided by the row and the column whose lowest bits lie furthest below
+    their norms. Of random data few vectors come near: a small entry among many. With P0 < P1 < P2 the products of
+    num_moduli, `shared` and all moduli, scales S of sqrt(P1) and P1 <= P0 4**d: vectors whose bits fit in S - d are
+    multiplied modulo P0, wide ones by them at scales S + d modulo P1 with the residues they have already, and wide ones
+    by wide ones modulo P2.
+Exact when
+    Every vector lacks, compared with the scales of two moduli, no more bits than `gained_bits(shared)` - d, or + d for
+    wide ones; a balance moves bits from one operand to the other. Products of norms stay below P0 / 2, P1 / 2, P2 / 2.
+Cost
+    num_moduli products, and `shared` of the wide rows and columns in whole tiles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+
+import numpy as np
+
+from hifigemm.numerics.bits import Array
+from hifigemm.numerics.residues import moduli_set
+from hifigemm.numerics.scaling import gained_bits
+from hifigemm.plan import Problem, WideVectors
+
+__all__ = ["may_pay", "set_apart"]
+
+_LEAST_WORK = 2**40
+"""m n k from which fewer moduli save more than it costs to read all residues again for few rows and columns, and to let
+the host choose them. On an H200, random operands: n = 8192 takes 4 % longer than without, n = 16384 6 % less."""
+_RESIDUES = 200
+"""Entries of the result whose products take the time in which the residues of a vector are made and read."""
+_TILE = 128
+_GAIN = 0.97
+_FEWER, _MOST = 6, 2048
+"""Moduli that may be saved; wide rows, or columns, at most."""
+
+
+def may_pay(problem: Problem) -> bool:
+    """Whether a problem is large enough, and one of those that are looked at: real and not a stack."""
+    work = problem.m * problem.n * problem.k
+    return problem.batch == 1 and not problem.is_complex and work >= _LEAST_WORK
+
+
+def set_apart(problem: Problem, lacking: tuple[Array, Array], count: int) -> WideVectors | None:
+    """The rows and columns to set apart, where `count` moduli hold the exact product of all; None where none pays.
+
+    Parameters
+    ----------
+    lacking : int arrays (1, m) and (1, n)
+        See numerics.scaling.lacking_of_vectors.
+    """
+    rows, cols = (np.sort(x.ravel()) for x in lacking)
+    m, n = problem.m, problem.n
+
+    def cost(num_moduli: int, shared: int, wide_rows: int, wide_cols: int) -> int:
+        tiles = -(-wide_rows // _TILE) * n + -(-wide_cols // _TILE) * m
+        return num_moduli * m * n + shared * (tiles * _TILE + _RESIDUES * (m + n))
+
+    best, least = None, _GAIN * cost(count, count, 0, 0)
+    for num_moduli, shared, *reach in _scales(count, rows, cols):
+        wide = [len(x) - int(np.searchsorted(x, r, "right")) for x, r in zip((rows, cols), reach, strict=True)]
+        if max(wide) <= _MOST and (needed := cost(num_moduli, shared, *wide)) < least:
+            best, least = (num_moduli, shared, reach), needed
+    if best is None:
+        return None
+    num_moduli, shared, reach = best
+    where = [tuple(np.flatnonzero(x > r).tolist()) for x, r in zip(lacking, reach, strict=True)]
+    lowered, balance = _lowered(num_moduli, shared), (reach[0] - reach[1]) // 2
+    return WideVectors(num_moduli, shared, lowered, balance, where[0], where[1])
+
+
+def _scales(count: int, rows: Array, cols: Array) -> Iterator[tuple[int, int, int, int]]:
+    """num_moduli, `shared`, and what rows and columns may lack that are not wide.
+
+    The usual row and column get what they lack and share the rest, as long as the widest still find their place.
+    """
+    wanted = (int(rows[len(rows) // 2]) - int(cols[len(cols) // 2])) // 2
+    for num_moduli in range(max(count - _FEWER, 2), count):
+        for shared in range(num_moduli + 1, count + 1):
+            gained, lowered = gained_bits(shared, False), _lowered(num_moduli, shared)
+            least, most = int(rows[-1]) - gained - lowered, gained + lowered - int(cols[-1])
+            if least <= most:
+                balance = min(max(wanted, least), most)
+                yield num_moduli, shared, gained - lowered + balance, gained - lowered - balance
+
+
+@lru_cache
+def _lowered(num_moduli: int, shared: int) -> int:
+    """Fewest d for which half the range of `shared` moduli is at most 4**d times that of `num_moduli`."""
+    small, large = (moduli_set(x, False).half_range for x in (num_moduli, shared))
+    return next(d for d in range(large.bit_length()) if large <= small << (2 * d))
