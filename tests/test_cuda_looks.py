@@ -33,8 +33,8 @@ def kernel(request, monkeypatch):
         monkeypatch.setattr(looks, "tile_for", lambda *_, **__: tile)
 
 
-def found(sizes):
-    return float(ratio_bits(sizes).view(torch.float64)) * RATIO_UNIT
+def found(sizes, terms=None):
+    return float(ratio_bits(sizes, terms).view(torch.float64)) * RATIO_UNIT
 
 
 def by_hand(m, n, k, *, width=1, batches=(1, 1), seed=0, top=128, spread=0.3):
@@ -52,14 +52,14 @@ def by_hand(m, n, k, *, width=1, batches=(1, 1), seed=0, top=128, spread=0.3):
     return Sizes(None, norms, tuple(rows), width)
 
 
-def expected(sizes, m, n):
+def expected(sizes, m, n, terms=looks.MAGNITUDE_TERMS):
     """The largest ratio, from products in float64, which are exact."""
     (left, right), width = sizes.magnitudes, sizes.width
     norms = [x.split([left.shape[0] * m, right.shape[0] * n]) for x in sizes.norms]
     (g, h), (s, t) = ((x.view(left.shape[0], m, 1), y.view(right.shape[0], 1, n)) for x, y in norms)
     above = g * t + h * s
     worst = 0.0
-    a, b = (x.double().unflatten(2, (width, -1))[..., : looks.MAGNITUDE_TERMS] for x in (left, right))
+    a, b = (x.double().unflatten(2, (width, -1))[..., :terms] for x in (left, right))
     for order in (b, b.flip(2))[:width]:
         low = sum(a[:, :, i] @ order[:, :, i].mT for i in range(width))
         ratio = torch.where(above == 0, 0.0, above / low)
@@ -84,6 +84,14 @@ def test_ratios_of_random_sizes(kernel, width, m, n, k, batches):
     for seed, top in ((1, 128), (2, 2)):
         sizes = by_hand(m, n, k, width=width, batches=batches, seed=seed, top=top)
         assert found(sizes) == expected(sizes, m, n)
+
+
+@pytest.mark.parametrize("width", [1, 2])
+def test_ratios_of_few_terms(kernel, width):
+    m, n, k = 700, 900, 1100
+    sizes = by_hand(m, n, k, width=width)
+    assert found(sizes, 384) == expected(sizes, m, n, 384) > found(sizes)
+    assert found(sizes, 4096) == found(sizes)
 
 
 @pytest.mark.parametrize("width", [1, 2])

@@ -17,7 +17,7 @@ import torch
 from hifigemm.engine import Engine, WholeProduct
 from hifigemm.engines.device_array import DeviceArray, unwrap, wrap
 from hifigemm.engines.kernels import int8_product, needs, plain_product, reconstruction, vectors
-from hifigemm.engines.kernels.launch import empty
+from hifigemm.engines.kernels.launch import empty, spoil_recording
 from hifigemm.engines.kernels.looks import RATIO_UNIT, error_ratio, ratio_bits
 from hifigemm.engines.outputs import combined, output_for
 from hifigemm.engines.readback import Readback, check_not_capturing, send
@@ -38,6 +38,8 @@ Residues = tuple[Tensor, Tensor]
 """Parts of an operand and the scale exponents of its vectors."""
 _ROWS, _COLUMNS = 128, 256
 _LARGEST = 2**63 - 1
+_LARGE = 2**36
+"""m n k of products that take so long that a second look costs less than a whole one would have."""
 
 
 def whole_product(plan: Plan) -> WholeProduct | None:
@@ -161,23 +163,49 @@ def _hopeful(
     splits: tuple[Split | None, Split | None],
     target: Array | None,
 ) -> Array:
-    """Products that are made only where the plan's moduli suffice for the error ratio; else HopeError."""
+    """Products that are made only where the plan's moduli suffice for the error ratio; else HopeError.
+
+    Few terms of |A||B| tell enough of most operands, and cost less; where they do not, all are looked at.
+    """
     check_not_capturing()
+    target, own = _target(plan, unwrap(a), target), _in_kernel(epilogue, a)
+    few = _few_terms(plan)
+    if few is not None:
+        ratio = _try(plan, a, b, shift, own, target, few)
+        if _suffices(plan, ratio)[0]:
+            return _applied(target, own, epilogue)
+        spoil_recording()
+    ratio = _try(plan, a, b, shift, own, target, None)
+    enough, seen = _suffices(plan, ratio)
+    if not enough:
+        raise HopeError(seen)
+    return _applied(target, own, epilogue)
+
+
+def _try(plan: Plan, a: Array, b: Array, shift: int, own: Epilogue, target: Array, terms: int | None) -> Readback:
+    """Put everything on its way, products behind the error ratio, which the host gets.
+
+    Where the moduli do not suffice for it, the device makes no products, and what is written is no result.
+    """
     left, right, moduli = unwrap(a), unwrap(b), _moduli_of(plan)
     parts, scales, sizes = vectors.sized_residues(((left, 2), (right, 1)), moduli)
-    bits = ratio_bits(sizes)
+    bits = ratio_bits(sizes, terms)
     ratio = send(bits)
     del sizes  # room for the products
     products = _multiply(parts[0], parts[1], moduli, (bits, 0, _most_bits(plan)))
-    target, own = _target(plan, left, target), _in_kernel(epilogue, a)
     exponents = [scale.exponent for scale in scales]
     c = None if own.c is None else unwrap(own.c)
     _reconstruct(products, exponents, moduli, (left, right), unwrap(target), shift, own, c)
-    target = _applied(target, own, epilogue)
-    # Everything is on its way; only now the host waits, and for what the operands told alone. Where the moduli do not
-    # suffice, the device makes no products either, and what was written is no result.
-    check_ratio(plan, ratio)
-    return target
+    return ratio
+
+
+def _few_terms(plan: Plan) -> int | None:
+    """Half of the terms of large products, from which ratios come out twice as large; None for all of them.
+
+    Random operands leave more than that: 1.5 bits at least with phi = 0.5, and the look is a product itself.
+    """
+    p = plan.problem
+    return -(-p.k // 256) * 128 if p.batch * p.m * p.n * p.k >= _LARGE else None
 
 
 def _target(plan: Plan, left: Tensor, target: Array | None) -> Array:
@@ -271,10 +299,20 @@ def _most_bits(plan: Plan) -> int:
 
 
 def check_ratio(plan: Plan, ratio: Readback) -> None:
-    """Wait for an error ratio and raise HopeError where the moduli of the plan do not suffice for it."""
+    """Wait for the error ratio of a repeated product and raise HopeError where the plan's moduli do not suffice.
+
+    Without a ratio where that is one of few terms, which may suffice after all.
+    """
+    enough, seen = _suffices(plan, ratio)
+    if not enough:
+        raise HopeError(seen if _few_terms(plan) is None else None)
+
+
+def _suffices(plan: Plan, ratio: Readback) -> tuple[bool, float]:
+    """Whether the moduli of the plan suffice for an error ratio, for which the host waits, and the ratio."""
     (found,) = ratio.wait(np.float64)
-    if not plan.scheme.suffices(plan, seen := found * RATIO_UNIT):
-        raise HopeError(seen)
+    seen = found * RATIO_UNIT
+    return plan.scheme.suffices(plan, seen), seen
 
 
 def _residues_from(split: Split, place: Place) -> Residues:
@@ -435,7 +473,10 @@ def stages(plan: Plan, a: Array, b: Array) -> Sequence[tuple[str, Callable[[], o
         sizes = vectors.sized_residues(sides, moduli)[2]
         moved = (size + planes + width) * operands
         found.append(("scaling, residues, magnitudes", lambda: vectors.sized_residues(sides, moduli), moved, 0.0))
-        found.append(("look at magnitudes", lambda: ratio_bits(sizes), width * operands, width**2 * work))
+        few = _few_terms(plan)
+        share = 1.0 if few is None else min(few / p.k, 1.0)
+        looked = share * width * operands, share * width**2 * work
+        found.append(("look at magnitudes", lambda: ratio_bits(sizes, few), *looked))
     else:
         run = partial(vectors.scaled_residues, sides, made, balances=balances)
         found.append(("scaling and residues", run, (size + planes) * operands, 0.0))

@@ -10,7 +10,7 @@ import torch
 
 import hifigemm as hg
 from hifigemm.driver import multiply
-from hifigemm.engines import readback
+from hifigemm.engines import readback, residue_pipeline
 from hifigemm.engines.device_array import unwrap, wrap
 from hifigemm.engines.numpy_engine import NumpyEngine
 from hifigemm.engines.torch_engine import CudaEngine
@@ -84,6 +84,41 @@ def test_plans_and_bits_are_those_of_numpy(make_pair, assert_same_bits, engine, 
     assert (plan.scheme, plan.reason, found.bound) == (want.scheme, want.reason, expected.bound)
     assert all(hope.hopeful for hope in hopes)
     assert (plan.hopeful or bool(hopes)) == (not want.exact)
+
+
+def later(a, b, first):
+    """Operands whose terms from `first` on are all that counts."""
+    a, b = a.copy(), b.copy()
+    a[:, :, :first] *= 2.0**-30
+    return a, b
+
+
+@pytest.mark.parametrize(
+    ("dtype", "family", "first", "tries", "hopes"),
+    [
+        ("float64", "phi_0.1", 0, 1, 0),
+        ("float64", "phi_0.1", 256, 2, 0),
+        ("float64", "phi_2", 0, 2, 1),
+        ("float64", "integers", 0, 0, 0),
+        ("complex128", "phi_0.1", 0, 1, 0),
+        ("complex128", "phi_0.1", 256, 2, 0),
+    ],
+)
+def test_few_terms_are_looked_at_first(
+    make_pair, assert_same_bits, engine, monkeypatch, dtype, family, first, tries, hopes
+):
+    a, b = (x[None] for x in make_pair(family, 9, 500, 8, dtype))
+    a, b = later(a, b, first)
+    want, _, expected = carried_out(NumpyEngine(), a, b, None)
+    looks, whole = [], residue_pipeline.ratio_bits
+    monkeypatch.setattr(residue_pipeline, "_LARGE", 0)
+    monkeypatch.setattr(residue_pipeline, "ratio_bits", lambda sizes, terms: looks.append(terms) or whole(sizes, terms))
+    with np.errstate(all="ignore"):
+        plan, seen, found = carried_out(engine, *(wrap(torch.from_numpy(x)) for x in (a, b)), None)
+    assert looks == [256, None][:tries]
+    assert len(seen) == hopes
+    assert_same_bits(unwrap(found.values).numpy(), expected.values)
+    assert (plan.scheme, plan.reason, found.bound) == (want.scheme, want.reason, expected.bound)
 
 
 def test_what_a_look_leaves_is_read_back_once(make_pair, engine):

@@ -30,6 +30,7 @@ __all__ = [
     "mark",
     "operand_arguments",
     "recording",
+    "spoil_recording",
     "tensor_map",
 ]
 
@@ -176,14 +177,14 @@ class Launch:
         """Launch the kernel, or compile and launch it where this variant is new."""
         if not self._direct or _is_hooked():
             self._compile(grid, arguments, constants)
-            _spoil_recording()
+            spoil_recording()
             return
         device = torch._C._cuda_getDevice()
         variant, values = self._bind(device, arguments, constants)
         entry = self._variants.get(variant)
         if entry is None:
             compiled = self._compile(grid, arguments, constants)
-            _spoil_recording()
+            spoil_recording()
             if variant not in self._variants:
                 self._variants[variant] = self._entry(compiled, arguments)
             return
@@ -333,7 +334,8 @@ def recording() -> Iterator[Recorder]:
         _state.recorder = before
 
 
-def _spoil_recording() -> None:
+def spoil_recording() -> None:
+    """What follows is no part of what could be repeated; without a recording nothing happens."""
     if _state.recorder is not None:
         _state.recorder.complete = False
 

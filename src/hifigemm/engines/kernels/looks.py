@@ -27,12 +27,15 @@ RATIO_UNIT = 2.0**-16
 _ratio = Launch(ratio_kernel)
 
 
-def ratio_bits(sizes: Sizes) -> Any:
-    """The bits of the error ratio, a float64 in units of RATIO_UNIT, as an int64 tensor of one entry."""
+def ratio_bits(sizes: Sizes, terms: int | None = None) -> Any:
+    """The bits of the error ratio, a float64 in units of RATIO_UNIT, as an int64 tensor of one entry.
+
+    `terms`, a multiple of 128: |A||B| is taken from so many terms, so that the ratio comes out larger, or as it is.
+    """
     (left, right), width = sizes.magnitudes, sizes.width
     (batch_a, m, length), (batch_b, n, _) = left.shape, right.shape
     batch, pitch = max(batch_a, batch_b), length // width
-    terms = min(pitch, MAGNITUDE_TERMS)
+    terms = min(pitch, MAGNITUDE_TERMS, terms or pitch)
     out = cleared(2, left.device).view(torch.int64)
     hopper = hopper_module("looks_hopper", left.device)
     tile = tile_for(ProductShape(m, n, width * terms, width * batch), gpu_of(left.device), plain=hopper is None)
