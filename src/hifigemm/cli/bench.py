@@ -133,8 +133,9 @@ def _bench(args: argparse.Namespace) -> int:
         raise InputError("--device cuda needs torch and a CUDA device")
     if args.search:
         shapes = args.shapes or [(n, n, n) for n in args.sizes or (1024, 2048, 4096)]
-        title, found = search_tiles(shapes, args.batch, args.dtype)
-        print_table(title, ("shape", "tile", "TFLOP/s"), [found])
+        for shape in shapes:  # each as soon as it is found, as compiling takes its time
+            title, found = search_tiles([shape], args.batch, args.dtype)
+            print_table(title, ("shape", "tile", "TFLOP/s"), [found])
         return OK
     if device == "cpu" and args.mode in ("graph", "both"):
         raise InputError(f"--mode {args.mode}: CUDA graphs need --device cuda")
