@@ -258,7 +258,7 @@ def test_wide_rows_and_columns_of_large_products_are_set_apart(monkeypatch, dtyp
     assert report.correct
     assert " without " in report.reason
     assert " without " not in stated.reason
-    assert report.num_products < stated.num_products
+    assert report.num_products <= stated.num_products
     for x, y in ((found, want), (blocks, want), (combined, hg.gemm(a, b, c, alpha=-0.5, beta=2.0, accuracy="correct"))):
         assert torch.equal(x.nan_to_num(nan=7.0), y.nan_to_num(nan=7.0))
     assert combined is target

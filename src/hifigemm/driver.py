@@ -112,7 +112,10 @@ def multiply(
     if whole is not None:
         values = whole(a, b, shift, epilogue, splits, out)
         notes = ["over- and underflow as the library has them"] if isinstance(plan.scheme, Native) else []
-        return Outcome(values, plan.scheme.stated_bound(plan), plan.num_products, notes)
+        made: float = plan.num_products
+        if plan.wide is not None:
+            notes, made = [str(plan.wide)], plan.wide.num_products(plan.problem, plan.num_products)
+        return Outcome(values, plan.scheme.stated_bound(plan), made, notes)
     if plan.hopeful:
         raise HopeError(engine.override(error_ratio)(a, b, engine, plan.part, max(workspace // 256, 1)))
     outcome = _in_steps(plan, a, b, engine, workspace, shift, splits)

@@ -54,7 +54,7 @@ class WholeProduct(Protocol):
         splits: tuple[Split | None, Split | None],
         out: Array | None,
     ) -> Array:
-        """The values, shape (batch, m, n): in `out`, which shares no memory with the operands, where it is given."""
+        """The values, shape (batch, m, n): in `out`, which shares no memory with operands and C, where it is given."""
 
 
 @dataclass(frozen=True)

@@ -145,6 +145,15 @@ class WideVectors:
     rows: tuple[int, ...]
     cols: tuple[int, ...]
 
+    def __str__(self) -> str:
+        vectors = f"{counted(len(self.rows), 'row')} and {counted(len(self.cols), 'column')}"
+        return f"{self.num_moduli} moduli without {vectors}"
+
+    def num_products(self, problem: Problem, count: int) -> float:
+        """Products of size m n k that are made where `count` moduli hold the entries of wide rows in wide columns."""
+        rows, cols = len(self.rows) / problem.m, len(self.cols) / problem.n
+        return self.num_moduli + self.shared * (rows + cols) + count * rows * cols
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -189,7 +198,7 @@ class Plan:
         operands, decided on the device; `scheme` is the first. Each keeps the worst case of a native product, which is
         accepted at the level of the target, so nothing is judged.
     wide : WideVectors or None
-        Of an exact plan: rows and columns that alone need as many moduli as the scheme has.
+        Of an exact plan: rows and columns that are set apart. Where they meet, all moduli of the scheme are needed.
     fused : bool
         The engine's kernels hold nothing but residues or slices while nothing is judged.
     block_shape : tuple of int

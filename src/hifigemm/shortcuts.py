@@ -130,7 +130,9 @@ def keep(
     most = plan.scheme.most_lacking(plan) if plan.exact or plan.hopeful else None
     rests_on_data = plan.free or plan.promised or plan.exact
     is_large = p.batch * p.m * p.n * p.k > _LARGEST
-    if (rests_on_data and most is None) or plan.wide is not None or is_large or key in _refused:
+    if (rests_on_data and most is None) or plan.wide is not None or is_large:
+        return
+    if key in _refused or (key, plan) in _refused:
         return
     if max(len(_kept), len(_refused)) >= _LIMIT:
         _kept.clear()
@@ -146,8 +148,7 @@ def keep(
     same = (product for other, product, _ in kept.products.values() if other == plan)
     repeated = next(same, None) or engine.repeated_product(plan, operands, stacks, result_shape, out)
     if repeated is None:
-        if not kept.products:
-            _refused.add(key)
+        _refused.add((key, plan) if kept.products else key)
         return
     if len(kept.products) >= _PLANS:
         kept.products.clear()

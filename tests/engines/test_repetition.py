@@ -132,7 +132,7 @@ def test_a_ratio_of_few_terms_that_does_not_suffice_is_no_verdict(monkeypatch):
     scheme = hg.Ozaki2(num_moduli=15, scaling="fast")
     plan = replace(plan, scheme=scheme, target=target, promised=True, hopeful=True)
     monkeypatch.setattr(repetition, "send_bytes", lambda source, device: Sent(np.inf))
-    monkeypatch.setattr(residue_pipeline, "_LARGE", 0)
+    monkeypatch.setattr(residue_pipeline, "_few_terms", lambda plan: 128)
     again = repetition.repeated(Whole(Entry(), look=Entry()), plan, pair, pair, (4, 4), None)
     with pytest.raises(HopeError) as failed:
         again(*(torch.rand(4, 4, dtype=torch.float64) for _ in range(2)), None)

@@ -6,7 +6,7 @@ of the kernels, in which rows are padded; arrays that are seen outside are views
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -25,6 +25,7 @@ from hifigemm.exceptions import HopeError
 from hifigemm.formats import Format
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.epilogue import PLAIN, Epilogue
+from hifigemm.numerics.estimates import MAGNITUDE_TERMS
 from hifigemm.numerics.residues import ModuliSet, moduli_set
 from hifigemm.numerics.scaling import Scale, lacking_bits, lacking_of_vectors, norm_bits
 from hifigemm.plan import Block, Plan, Split
@@ -76,12 +77,10 @@ def _whole(
         kept = []  # what is not used again makes room
         residues = _residues_of((x, y), made, balances, ready)
         c = None if own.c is None else unwrap(own.c)[block.entries]
-        # Before C, which may be the target, is written over.
-        apart = [] if plan.wide is None else list(_set_apart(plan, block, (x, y), residues, shift, own, c))
         out = unwrap(target)[block.entries]
         _entries_of((x, y), [_first(each, made, used) for each in residues], used, out, shift, own, c)
-        for where, values in apart:
-            out[where] = values
+        if plan.wide is not None:
+            _set_apart(plan, block, (x, y), residues, out, shift, own, c)
         kept = list(zip(places, residues, strict=True))
         del ready, residues  # room for those of the next block
     return _applied(target, own, epilogue)
@@ -122,14 +121,16 @@ def _set_apart(
     block: Block,
     operands: tuple[Tensor, Tensor],
     residues: Sequence[Residues],
+    out: Tensor,
     shift: int,
     epilogue: Epilogue,
     c: Tensor,
-) -> Iterator[tuple[Any, Tensor]]:
-    """Where the wide rows and columns of a block lie in it, and their entries; see `WideVectors`.
+) -> None:
+    """Write the entries of the wide rows and columns of a block over; see `WideVectors`.
 
-    The entries of wide rows in wide columns come last: they are wrong among those of either.
+    Those of wide rows in wide columns come last: they are wrong among those of either.
     """
+    spoil_recording()  # what is gathered is no launch of ours
     wide: Any = plan.wide
     (x, y), every, shared = operands, slice(None), moduli_set(wide.shared, False)
     inside = _inside(wide.rows, block.rows), _inside(wide.cols, block.cols)
@@ -137,16 +138,18 @@ def _set_apart(
     up = wide.balance + wide.lowered, -wide.balance + wide.lowered
     even = plan.balance, -plan.balance
     cases: list[tuple[Any, ...]] = [
-        ((every, i, every), (x[:, i], y), shared, up, [None, residues[1]]),
-        ((every, every, j), (x, y[:, :, j]), shared, up, [residues[0], None]),
-        ((every, i[:, None], j), (x[:, i], y[:, :, j]), _moduli_of(plan), even, [None, None]),
+        ((every, i, every), shared, up, [None, residues[1]]),
+        ((every, every, j), shared, up, [residues[0], None]),
+        ((every, i[:, None], j), _moduli_of(plan), even, [None, None]),
     ]
-    for where, pair, moduli, balances, ready in cases:
+    for number, (where, moduli, balances, ready) in enumerate(cases):
+        pair = x if number == 1 else x[:, i], y if number == 0 else y[:, :, j]
         values = x.new_empty((1, pair[0].shape[1], pair[1].shape[2]))
         if values.numel():
             made = _residues_of(pair, moduli, balances, ready)
             _entries_of(pair, made, moduli, values, shift, epilogue, None if c is None else c[where])
-            yield where, values
+            out[where] = values
+            del made  # room for the next
 
 
 def _inside(vectors: tuple[int, ...], part: slice) -> list[int]:
@@ -200,12 +203,14 @@ def _try(plan: Plan, a: Array, b: Array, shift: int, own: Epilogue, target: Arra
 
 
 def _few_terms(plan: Plan) -> int | None:
-    """Half of the terms of large products, from which ratios come out twice as large; None for all of them.
+    """Half of the terms of large products, from which ratios come out twice as large; None where all are looked at.
 
     Random operands leave more than that: 1.5 bits at least with phi = 0.5, and the look is a product itself.
     """
     p = plan.problem
-    return -(-p.k // 256) * 128 if p.batch * p.m * p.n * p.k >= _LARGE else None
+    few = -(-p.k // 256) * 128
+    saves = few < min(-(-p.k // 128) * 128, MAGNITUDE_TERMS)
+    return few if saves and p.batch * p.m * p.n * p.k >= _LARGE else None
 
 
 def _target(plan: Plan, left: Tensor, target: Array | None) -> Array:
@@ -434,8 +439,8 @@ def _lacking_of_vectors(a: Array, b: Array, part: int) -> tuple[Array, Array]:
     if not (isinstance(a, DeviceArray) and isinstance(b, DeviceArray)):
         return lacking_of_vectors(a, b, part)
     check_not_capturing()
-    rows, columns = needs.look_at_each(unwrap(a), unwrap(b))
-    return rows.cpu().numpy(), columns.cpu().numpy()
+    found = needs.look_at_each(unwrap(a), unwrap(b)).cpu().numpy()
+    return needs.lacking_of_vectors_of(found, a.shape[1], b.shape[2])
 
 
 OVERRIDES: dict[str, Callable[..., Any]] = {
@@ -468,7 +473,8 @@ def stages(plan: Plan, a: Array, b: Array) -> Sequence[tuple[str, Callable[[], o
     found: list[tuple[str, Callable[[], object], float, float]] = []
     most = plan.scheme.most_lacking(plan)
     if most is not None:
-        found.append(("look at bits", lambda: needs.look(left, right, most), size * operands, 0.0))
+        look = partial(needs.look, left, right, most) if plan.wide is None else partial(needs.look_at_each, left, right)
+        found.append(("look at bits", look, size * operands, 0.0))
     if plan.hopeful:
         sizes = vectors.sized_residues(sides, moduli)[2]
         moved = (size + planes + width) * operands

@@ -52,7 +52,7 @@ from hifigemm.schemes.residue_products import (
     scaled_residues,
 )
 from hifigemm.schemes.scheme import Scheme, check_count, exact_int8, finished, product_spec
-from hifigemm.schemes.wide_vectors import may_pay, set_apart
+from hifigemm.schemes.wide_vectors import may_pay, set_apart, wide_bytes
 
 __all__ = ["Ozaki2"]
 
@@ -196,12 +196,7 @@ class Ozaki2(Scheme):
         if left + right > most:
             return _Choice(count := _expected_count(problem, target), f"{count} moduli for {target}")
         choice = _exact_choice(problem.is_complex, left, right, True)
-        wide = set_apart(problem, lacking, choice.count)
-        if wide is None:
-            return choice
-        vectors = f"{counted(len(wide.rows), 'row')} and {counted(len(wide.cols), 'column')}"
-        reason = f"{choice.reason}, {wide.num_moduli} without {vectors}"
-        return replace(choice, reason=reason, wide=wide)
+        return replace(choice, wide=set_apart(problem, lacking, choice.count))
 
     def most_lacking(self, plan: Plan) -> int | None:
         """The limit up to which the choice behind a plan tells operands apart by their `scaling.lacking_bits`."""
@@ -245,6 +240,8 @@ class Ozaki2(Scheme):
         looks = width if plan.hopeful or plan.gated else 0
 
         def need(batch: int, rows: int, cols: int) -> int:
+            if plan.wide is not None:
+                return residue_bytes(rows, cols, k, plan.wide.shared) + wide_bytes(plan.wide, problem, rows, cols)
             if plan.fused and not plan.judged:
                 return batch * residue_bytes(rows, cols, k, per_product, looks)
             entries = batch * rows * cols * width
@@ -338,7 +335,7 @@ def _planned(
         target,
         engine,
         spec,
-        num_parts(_moduli(problem, choice.count if choice.wide is None else choice.wide.shared), problem.is_complex),
+        num_parts(_moduli(problem, choice.count), problem.is_complex),
         spec.k_block,
         choice.reason,
         fixed,

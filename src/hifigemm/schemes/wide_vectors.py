@@ -10,7 +10,8 @@ Exact when
     Every vector lacks, compared with the scales of two moduli, no more bits than `gained_bits(shared)` - d, or + d for
     wide ones; a balance moves bits from one operand to the other. Products of norms stay below P0 / 2, P1 / 2, P2 / 2.
 Cost
-    num_moduli products, and `shared` of the wide rows and columns in whole tiles.
+    num_moduli products, `shared` of the wide rows and columns in whole tiles, and all moduli where they meet; residues
+    of all vectors for `shared` moduli, and two more times those of the wide ones.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from hifigemm.numerics.residues import moduli_set
 from hifigemm.numerics.scaling import gained_bits
 from hifigemm.plan import Problem, WideVectors
 
-__all__ = ["may_pay", "set_apart"]
+__all__ = ["may_pay", "set_apart", "wide_bytes"]
 
 _LEAST_WORK = 2**40
 """m n k from which fewer moduli save more than it costs to read all residues again for few rows and columns, and to let
@@ -42,6 +43,17 @@ def may_pay(problem: Problem) -> bool:
     """Whether a problem is large enough, and one of those that are looked at: real and not a stack."""
     work = problem.m * problem.n * problem.k
     return problem.batch == 1 and not problem.is_complex and work >= _LEAST_WORK
+
+
+def wide_bytes(wide: WideVectors, problem: Problem, rows: int, cols: int) -> int:
+    """Bytes that wide vectors take while a block of so many rows and columns is made, beyond what the block takes."""
+    size, k = problem.dtype.itemsize, problem.k
+
+    def needed(vectors: int, others: int) -> int:
+        own = vectors * (size * k + wide.shared * (k + _TILE))
+        return own + (vectors + _TILE) * wide.shared * (others + 2 * _TILE) + size * vectors * others
+
+    return max(needed(min(len(wide.rows), rows), cols), needed(min(len(wide.cols), cols), rows))
 
 
 def set_apart(problem: Problem, lacking: tuple[Array, Array], count: int) -> WideVectors | None:

@@ -50,7 +50,9 @@ def main(arch):
         sass = found.asm["sass"]
         counts = {op: len(re.findall(rf"\b{op}\b", sass)) for op in ("STL", "LDL", "DMMA", "FFMA")}
         registers = max(int(x) for x in re.findall(r"\bR(\d+)\b", sass))
-        what = {"type": name, "registers": registers, "shared": found.metadata.shared}
+        # Twice the entries of a matrix may exceed 2**31.
+        doubled = re.findall(r"arith\.muli %entries\S*, \S+ : (i\d+)", found.asm["ttir"])
+        what = {"type": name, "registers": registers, "shared": found.metadata.shared, "doubled": doubled}
         print(json.dumps(what | counts), flush=True)
 
 

@@ -57,6 +57,7 @@ def test_results_with_strides_and_stacks_of_one():
 def test_what_overflowed_stays():
     a, b = np.full((1, 40, 3), 1e300 + 1e300j), np.full((1, 3, 50), 1e300 + 0j)
     c = np.full((1, 40, 50), complex(np.inf, -np.inf))
+    c[0, 1] = complex(np.inf, np.nan)  # as times 1 + 0j leaves it where the real part alone overflows
     np.testing.assert_array_equal(restored(a, b, c), c)
 
 

@@ -116,6 +116,9 @@ def test_few_terms_are_looked_at_first(
     with np.errstate(all="ignore"):
         plan, seen, found = carried_out(engine, *(wrap(torch.from_numpy(x)) for x in (a, b)), None)
     assert looks == [256, None][:tries]
+    short = replace(plan.problem, k=128)  # half of the terms are no fewer there, or all that count
+    assert residue_pipeline._few_terms(replace(plan, problem=short)) is None
+    assert residue_pipeline._few_terms(replace(plan, problem=replace(short, k=2**18))) is None
     assert len(seen) == hopes
     assert_same_bits(unwrap(found.values).numpy(), expected.values)
     assert (plan.scheme, plan.reason, found.bound) == (want.scheme, want.reason, expected.bound)
@@ -178,23 +181,26 @@ def test_wide_rows_and_columns_are_set_apart(make_pair, assert_same_bits, engine
     assert set(rows) <= set(plan.wide.rows)
     assert set(cols) <= set(plan.wide.cols)
     assert plan.wide.num_moduli < plan.wide.shared <= plan.scheme.count
-    assert plan.num_products == plan.wide.shared
-    assert f", {plan.wide.num_moduli} without {len(plan.wide.rows)} row" in plan.reason
+    assert plan.num_products == plan.scheme.count
+    (note,) = found.notes
+    assert note.startswith(f"{plan.wide.num_moduli} moduli without {len(plan.wide.rows)} row")
+    assert plan.wide.num_moduli < found.num_products < plan.num_products
     assert_same_bits(unwrap(found.values).numpy(), want.values)
 
 
-def test_wide_vectors_with_inf_and_nan_and_a_result_that_is_c(make_pair, assert_same_bits, engine, eager):
+def test_wide_vectors_with_inf_and_nan_and_an_epilogue(make_pair, assert_same_bits, engine, eager):
     a, b = wide_pair(make_pair, 45, 70, 40, (1, 7), (0, 11))
     a[0, 7, 5], a[0, 2, 1], b[0, 3, 11] = np.inf, np.nan, -np.inf
     c = np.random.default_rng(1).uniform(-1, 1, (1, 45, 40))
     c[0, 7, 11] = np.nan
     problem, epilogue = Problem(1, 45, 40, 70, np.dtype("float64")), Epilogue(1.5, -0.75, c)
+    target = wrap(torch.zeros((1, 45, 40), dtype=torch.float64))
     plan = plan_for(problem, a, b, "correct", FAST, True, NumpyEngine(), WORKSPACE)
     want = multiply(plan, a, b, NumpyEngine(), WORKSPACE, epilogue=epilogue)
-    x, y, target = (wrap(torch.from_numpy(z.copy())) for z in (a, b, c))
+    x, y, c = (wrap(torch.from_numpy(z)) for z in (a, b, c))
     with np.errstate(all="ignore"):
         plan = plan_for(problem, x, y, "correct", FAST, True, engine, WORKSPACE)
         assert plan.wide is not None
-        found = multiply(plan, x, y, engine, WORKSPACE, epilogue=replace(epilogue, c=target), out=target)
+        found = multiply(plan, x, y, engine, WORKSPACE, epilogue=replace(epilogue, c=c), out=target)
     assert_same_bits(unwrap(found.values).numpy(), want.values)
     assert_same_bits(unwrap(target).numpy(), want.values)

@@ -72,4 +72,5 @@ def test_kernels_compile_without_spills(arch):
     for line in done.stdout.splitlines():
         found = json.loads(line)
         assert found["STL"] == found["LDL"] == 0, found
+        assert "i32" not in found["doubled"], found
         assert (found["DMMA"] > 0) == (found["type"] == "fp64" and arch in ("80", "90")), found

@@ -1,7 +1,8 @@
 """Inf and NaN in complex products of a library, put where IEEE arithmetic in any order puts them.
 
 A library multiplies the sum by a complex alpha of 1 at last, and 0 times an infinite imaginary part makes a NaN of the
-real one. Where a component of the result is not finite, its pattern is worked out again from the operands.
+real one. Where a component of the result is not finite, its pattern is worked out again from the operands. What a sum
+of finite terms that overflows does to both components stays.
 """
 
 # Kernels are untyped.
@@ -44,6 +45,7 @@ def _restore_kernel(
     BLOCK: tl.constexpr,
 ):
     """`entries` of each matrix of the stack, rows of `columns`; with FLAT they follow each other in memory."""
+    entries = tl.cast(entries, tl.int64)
     blocks = tl.cdiv(entries, BLOCK)
     z = (tl.program_id(0) // blocks).to(tl.int64)
     first = (tl.program_id(0) % blocks).to(tl.int64) * BLOCK
@@ -63,7 +65,7 @@ def _restore_kernel(
         if tl.max(found.to(tl.int32) ^ 1) > 0:
             row, column = left + 2 * (z * left_batch + i * left_row), right + 2 * (z * right_batch + j * right_col)
             pattern, other = tl.split(nonfinite_product(row, column, k, left_k, right_k, inside, 2))
-            # A component without an infinite term has overflowed or is finite; it stays.
+            # A component without an infinite term has overflowed, or its neighbour has; it stays as the library has it.
             tl.store(place, pattern.to(re.dtype), mask=inside & ((tl.abs(pattern) < float("inf")) == 0))
             tl.store(place + 1, other.to(im.dtype), mask=inside & ((tl.abs(other) < float("inf")) == 0))
 

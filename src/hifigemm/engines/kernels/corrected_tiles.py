@@ -86,7 +86,7 @@ def valid_tiles(gpu: Gpu, fmt: str, block: int, *, plain: bool = False) -> dict[
 def candidates(shape: WordShape, gpu: Gpu, *, plain: bool = False) -> list[Tile]:
     """What a search tries: tiles that are not predicted to be far behind, with all stages and with one less, in groups.
 
-    A group of more rows of tiles than there are is one of all.
+    Of the groups that hold all rows of tiles, the least is enough.
     """
     tiles = valid_tiles(gpu, shape.fmt, shape.block, plain=plain)
     costs = {tile: _cost(tile, shape, gpu, rate) for tile, rate in tiles.items()}
@@ -95,8 +95,8 @@ def candidates(shape: WordShape, gpu: Gpu, *, plain: bool = False) -> list[Tile]
         replace(t, stages=t.stages - less, group=group)
         for t in near
         for less in (0, 1)
-        for group in _GROUPS
-        if group == _GROUPS[0] or group <= -(-shape.m // t.block_m)
+        for before, group in zip((0, *_GROUPS), _GROUPS, strict=False)
+        if before < -(-shape.m // t.block_m)
     }
     return sorted((t for t in tried if is_valid(t, gpu, shape.fmt, shape.block)), key=str)
 

@@ -17,11 +17,11 @@ from hifigemm.engines.kernels.vector_sizes_kernels import PANEL
 from hifigemm.engines.kernels.vectors import layout_of, pointers
 from hifigemm.engines.kernels.vectors_constants import vector_constants
 from hifigemm.engines.kernels.zeros import cleared
-from hifigemm.numerics.bits import NO_BIT
+from hifigemm.numerics.bits import NO_BIT, Array
 from hifigemm.numerics.residues import moduli_set
 from hifigemm.numerics.scaling import NORM_BLOCK
 
-__all__ = ["lacking_bits_of", "look", "look_at_each"]
+__all__ = ["lacking_bits_of", "lacking_of_vectors_of", "look", "look_at_each"]
 
 _look = Launch(needs_kernel)
 _NO_LIMIT = 2**24
@@ -41,14 +41,12 @@ def look(left: Any, right: Any, most: int) -> Any:
     return _launch_look(left, right, most, None)[:2]
 
 
-def look_at_each(left: Any, right: Any) -> tuple[Any, Any]:
-    """numerics.scaling.lacking_of_vectors as int32 tensors (1, m) and (1, n), for one matrix by one matrix."""
-    m, n = left.shape[1], right.shape[2]
-    panels_left, panels_right = (-(-size // PANEL.value) for size in (m, n))
-    each = empty((panels_left + panels_right, PANEL.value), torch.int32, left.device)
+def look_at_each(left: Any, right: Any) -> Any:
+    """Launch the look at one matrix times another; an int32 tensor for `lacking_of_vectors_of`."""
+    panels = sum(-(-size // PANEL.value) for size in (left.shape[1], right.shape[2]))
+    each = empty((panels * PANEL.value,), torch.int32, left.device)
     _launch_look(left, right, _NO_LIMIT, each)
-    rows, columns = each[:panels_left].view(1, -1)[:, :m], each[panels_left:].view(1, -1)[:, :n]
-    return rows - NO_BIT, columns - NO_BIT
+    return each
 
 
 def _launch_look(left: Any, right: Any, most: int, each: Any) -> Any:
@@ -70,6 +68,12 @@ def _launch_look(left: Any, right: Any, most: int, each: Any) -> Any:
         num_warps=8,
     )
     return counters
+
+
+def lacking_of_vectors_of(found: Array, m: int, n: int) -> tuple[Array, Array]:
+    """numerics.scaling.lacking_of_vectors from what a look at each found, once it is on the host."""
+    columns = -(-m // PANEL.value) * PANEL.value
+    return found[None, :m] - NO_BIT, found[None, columns : columns + n] - NO_BIT
 
 
 def lacking_bits_of(found: Sequence[int], most: int) -> tuple[int, int] | None:
