@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import hifigemm as hg
+from hifigemm.schemes import ozaki2
 from tests.conftest import on_gpu
 
 torch = pytest.importorskip("torch")
@@ -37,6 +38,22 @@ def test_memory_stays_within_the_workspace(scheme, dtype, workspace):
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
     hg.matmul(a, b, scheme=scheme, workspace=workspace, out=out)
+    assert torch.cuda.max_memory_allocated() - before <= workspace + SMALL
+
+
+@pytest.mark.parametrize("workspace", [2**28, 2**30])
+def test_wide_vectors_stay_within_the_workspace(monkeypatch, workspace):
+    monkeypatch.setattr(ozaki2, "may_pay", lambda problem: True)
+    a, b = (torch.randn(s, dtype=torch.float64, device="cuda") for s in ((3000, 4096), (4096, 2500)))
+    a[:40, 7] *= 2.0**-40
+    b[9, :60] *= 2.0**-40
+    out = torch.empty(3000, 2500, dtype=torch.float64, device="cuda")
+    hg.matmul(a, b, accuracy="correct", workspace=workspace, out=out)
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    _, report = hg.matmul(a, b, accuracy="correct", workspace=workspace, out=out, return_report=True)
+    assert " without " in report.reason
     assert torch.cuda.max_memory_allocated() - before <= workspace + SMALL
 
 
