@@ -128,7 +128,7 @@ def lacking_of_vectors(a: Array, b: Array, part: int) -> tuple[Array, Array]:
             scale = norm_scale(y, axis, moduli_set(2, y.dtype.kind == "c"), 0, part)
             return np.where(low == NO_BIT, -NO_BIT, -low - scale.exponent)
 
-        found.append(map_vectors(lacking, x, axis, part).squeeze(axis))
+        found.append(map_vectors(lacking, x, axis, part).reshape(len(x), x.shape[3 - axis]))
     return found[0], found[1]
 
 
