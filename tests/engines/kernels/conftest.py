@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 from importlib.util import find_spec
 
+import pytest
+
 if find_spec("torch") is None or find_spec("triton") is None:
     collect_ignore_glob = ["test_*.py"]
 else:
@@ -32,3 +34,13 @@ def _take_one_element_as_index():
 
 if os.environ.get("TRITON_INTERPRET") == "1":
     _take_one_element_as_index()
+
+
+@pytest.fixture
+def stand_in(monkeypatch):
+    """An engine for the kernels of a GPU; without one, on tensors of the CPU, whose copies to the host have arrived."""
+    from tests.engines.kernels.stand_in import DEVICE, StandIn, let_copies_arrive
+
+    if DEVICE == "cpu":
+        let_copies_arrive(monkeypatch)
+    return StandIn()

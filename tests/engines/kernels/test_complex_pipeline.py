@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,37 +13,22 @@ from hifigemm.accuracy import NO_PROMISE, NOTHING_STATED, resolve
 from hifigemm.driver import multiply, whole_split
 from hifigemm.engines import engine_for, residue_pipeline
 from hifigemm.engines.device_array import unwrap, wrap
-from hifigemm.engines.torch_engine import CudaEngine
 from hifigemm.exceptions import HopeError
 from hifigemm.formats import FP64
 from hifigemm.numerics.epilogue import PLAIN, Epilogue
-from hifigemm.numerics.tensor_core import H100
 from hifigemm.plan import Problem
 from hifigemm.schemes.promise import error_ratio
+from tests.engines.kernels.stand_in import DEVICE
 
 DTYPES = [np.complex128, np.complex64]
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 LIMIT = 2**28
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
 
-class Interpreted(CudaEngine):
-    """The engine of a GPU, also where Triton's interpreter stands in for it."""
-
-    costs = None
-    device = "interpreter"
-    model = H100
-
-
 @pytest.fixture
-def engine(monkeypatch):
-    if DEVICE == "cpu":
-        ready = SimpleNamespace
-        monkeypatch.setattr(residue_pipeline, "check_not_capturing", lambda: None)
-        monkeypatch.setattr(
-            residue_pipeline, "send", lambda x: ready(wait=lambda kind: x.view(torch.int8).numpy().view(kind).tolist())
-        )
-    return Interpreted(torch.device(DEVICE))
+def engine(stand_in):
+    """The engine of a GPU, also where Triton's interpreter stands in for it."""
+    return stand_in
 
 
 def on_device(*arrays):

@@ -15,10 +15,8 @@ from hifigemm.accuracy import NOTHING_STATED, resolve
 from hifigemm.engines import residue_pipeline
 from hifigemm.engines.device_array import wrap
 from hifigemm.engines.kernels import slice_product, slices, vectors, words
-from hifigemm.engines.torch_engine import CudaEngine
 from hifigemm.formats import FP64
 from hifigemm.numerics.epilogue import PLAIN
-from hifigemm.numerics.tensor_core import H100
 from hifigemm.plan import Problem
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU counts by itself in test_cuda_memory.py")
@@ -48,13 +46,9 @@ def memory(monkeypatch):
 
 
 @pytest.fixture
-def engine(monkeypatch):
+def engine(stand_in):
     """A GPU's engine on tensors of the CPU."""
-    monkeypatch.setattr(residue_pipeline, "check_not_capturing", lambda: None)
-    monkeypatch.setattr(residue_pipeline, "send", lambda x: SimpleNamespace(wait=lambda kind: x.numpy().view(kind)))
-    made = CudaEngine(torch.device("cpu"))
-    made.__dict__ |= {"costs": None, "device": "cpu", "model": H100}
-    return made
+    return stand_in
 
 
 @pytest.mark.parametrize(

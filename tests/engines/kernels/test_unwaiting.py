@@ -13,11 +13,10 @@ import hifigemm as hg
 from hifigemm import api, libraries
 from hifigemm.engines import readback, residue_pipeline
 from hifigemm.engines.numpy_engine import NumpyEngine
-from hifigemm.engines.torch_engine import CudaEngine
 from hifigemm.numerics.bounds import native_bound
 from hifigemm.numerics.epilogue import combine
-from hifigemm.numerics.tensor_core import H100
 from hifigemm.study.reference import meets_promise
+from tests.engines.kernels.stand_in import StandIn
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU has tests of its own in test_cuda_sync.py")
 
@@ -49,9 +48,8 @@ def engine(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
     monkeypatch.setattr(libraries.Library, "on_host", property(lambda self: self.name == "numpy"))
     monkeypatch.setattr(libraries.Library, "active", lambda self: nullcontext())
-    made = CudaEngine(torch.device("cpu"))
-    made.least_workspace = 2**28
-    made.__dict__ |= {"costs": expected_costs(1.0), "device": "cpu", "model": H100}
+    made = StandIn()
+    made.costs = expected_costs(1.0)
     monkeypatch.setattr(api, "engine_for", lambda name, *_: NumpyEngine() if name == "numpy" else made)
     return made
 

@@ -19,7 +19,6 @@ from hifigemm.engines import engine_for
 from hifigemm.engines.device_array import unwrap, wrap
 from hifigemm.engines.numpy_engine import NumpyEngine
 from hifigemm.engines.repetition import repeated
-from hifigemm.engines.torch_engine import CudaEngine
 from hifigemm.engines.word_pipeline import ChosenProduct, word_product
 from hifigemm.engines.word_sums import word_sums
 from hifigemm.formats import BF16, FP16, FP32
@@ -31,8 +30,8 @@ from hifigemm.planning import Options, known_plan
 from hifigemm.select import words_plan
 from hifigemm.study.matrices import EXPONENT_FAMILIES, exponent_family
 from hifigemm.study.reference import meets_promise
+from tests.engines.kernels.stand_in import DEVICE, StandIn
 
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 WORDS = hg.Corrected("fp16"), hg.Corrected("tf32")
 SINGLE = np.dtype(np.float32)
 pytestmark = pytest.mark.filterwarnings("ignore:(overflow|invalid value) encountered:RuntimeWarning")
@@ -136,16 +135,10 @@ def test_sums_of_given_words_are_those_of_the_scheme(scheme, k):
     np.testing.assert_allclose(got, want, rtol=0, atol=1e-5 * scale)
 
 
-class Tensors(CudaEngine):
-    """The engine of a GPU like an H100, with tensors wherever kernels run."""
+class Tensors(StandIn):
+    """With costs by which words are taken."""
 
-    device = "interpreted"
-    model = H100
-    least_workspace = 2**28
     word_costs = 0.5
-
-    def __init__(self):
-        super().__init__(torch.device(DEVICE))
 
     @property
     def costs(self):
