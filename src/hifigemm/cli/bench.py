@@ -134,7 +134,7 @@ def _bench(args: argparse.Namespace) -> int:
     if args.search:
         shapes = args.shapes or [(n, n, n) for n in args.sizes or (1024, 2048, 4096)]
         for shape in shapes:  # each as soon as it is found, as compiling takes its time
-            title, found = search_tiles([shape], args.batch, args.dtype)
+            title, found = search_tiles(shape, args.batch, args.dtype)
             print_table(title, ("shape", "tile", "TFLOP/s"), [found])
         return OK
     if device == "cpu" and args.mode in ("graph", "both"):

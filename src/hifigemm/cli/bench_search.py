@@ -20,32 +20,34 @@ from hifigemm.study.tile_search import ranking
 __all__ = ["search_tiles"]
 
 Rows = list[tuple[str, ...]]
-Shapes = Sequence[tuple[int, int, int]]
 
 COUNT = 14
 """Moduli of the products that are timed."""
 
 
-def search_tiles(shapes: Shapes, batch: int, dtype: str) -> tuple[str, Rows]:
-    """A search for matrices of a dtype: what is multiplied, and rows (shape, tile, TFLOP/s sustained), best first.
+def search_tiles(shape: tuple[int, int, int], batch: int, dtype: str) -> tuple[str, Rows]:
+    """A search for m, n, k and a dtype: what is multiplied, and rows (shape, tile, TFLOP/s sustained), best first.
 
     The TFLOP/s are those of the product that is asked for, 2 m n k, whatever it is made of.
     """
     if not cuda_is_usable():
         raise PlanError("bench --search times the kernels of a CUDA device, and there is none")
     title, search = ("FP16 words", _words) if dtype == "float32" else (f"{COUNT} INT8 products", _residues)
-    return title, [row for m, n, k in shapes for row in search(m, n, k, batch)]
+    return title, search(*shape, batch)
 
 
-def _ranked(shape: Any, gpu: Any, tiles: Sequence[Any], run: Callable[[Any], object], planes: int) -> Rows:
-    """Rank the tiles, the one that is taken without a search among them, and keep the best."""
+def _ranked(
+    shape: Any, gpu: Any, predicted: Any, others: Sequence[Any], run: Callable[[Any], object], planes: int
+) -> Rows:
+    """Rank tiles, the one that is taken without a search first among them, and keep the best."""
     from hifigemm.engines.kernels.tiles import keep_tile
 
+    tiles = [predicted, *(tile for tile in others if tile != predicted)]
     found = ranking([(tile, capture(partial(run, tile))) for tile in tiles], CudaClock())
     keep_tile(shape, gpu, found[0][0])
     named = f"{shape.m} x {shape.k} x {shape.n}" + (f" x {planes}" if planes > 1 else "")
     work = 2e-12 * planes * shape.m * shape.n * shape.k
-    return [(named, f"{tile}{' (as predicted)' * (tile == tiles[0])}", f"{work / s:.4g}") for tile, s in found]
+    return [(named, f"{tile}{' (as predicted)' * (tile == predicted)}", f"{work / s:.4g}") for tile, s in found]
 
 
 def _words(m: int, n: int, k: int, batch: int) -> Rows:
@@ -65,9 +67,11 @@ def _words(m: int, n: int, k: int, batch: int) -> Rows:
     problem = Problem(batch, m, n, k, np.dtype(np.float32))
     left, right = split_words(((a, 2), (b, 1)), scheme.splitting, scheme.top_exponent(problem))
     out = torch.empty((batch, m, n), device=device)
-    predicted = tile_for(shape, gpu)
-    tiles = [predicted, *(tile for tile in candidates(shape, gpu) if tile != predicted)]
-    rows = _ranked(shape, gpu, tiles, lambda tile: corrected_product(left, right, out, config=tile), batch)
+
+    def run(tile: Any) -> None:
+        corrected_product(left, right, out, config=tile)
+
+    rows = _ranked(shape, gpu, tile_for(shape, gpu), candidates(shape, gpu), run, batch)
     tile_for.cache_clear()
     return rows
 
@@ -85,6 +89,8 @@ def _residues(m: int, n: int, k: int, batch: int) -> Rows:
     sizes = (m, pitch), (n, pitch), (-(-m // 128) * 128, -(-n // 256) * 256)
     a, b, c = (torch.randint(-128, 128, (batch, COUNT, *size), dtype=torch.int8, device=device) for size in sizes)
     shape = ProductShape(m, n, k, batch * COUNT)
-    predicted = tile_for(shape, gpu)
-    tiles = [predicted, *(tile for tile in valid_tiles(gpu) if tile != predicted)]
-    return _ranked(shape, gpu, tiles, lambda tile: multiply_residues(a, b, constants, c, config=tile), batch)
+
+    def run(tile: Any) -> None:
+        multiply_residues(a, b, constants, c, config=tile)
+
+    return _ranked(shape, gpu, tile_for(shape, gpu), valid_tiles(gpu), run, batch)

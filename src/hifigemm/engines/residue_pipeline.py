@@ -78,11 +78,12 @@ def _whole(
         residues = _residues_of((x, y), made, balances, ready)
         c = None if own.c is None else unwrap(own.c)[block.entries]
         out = unwrap(target)[block.entries]
-        _entries_of((x, y), [_first(each, made, used) for each in residues], used, out, shift, own, c)
+        first = [(_first(parts, made, used), scale) for parts, scale in residues]
+        _entries_of((x, y), first, used, out, shift, own, c)
         if plan.wide is not None:
             _set_apart(plan, block, (x, y), residues, out, shift, own, c)
         kept = list(zip(places, residues, strict=True))
-        del ready, residues  # room for those of the next block
+        del ready, residues, first  # room for those of the next block
     return _applied(target, own, epilogue)
 
 
@@ -96,10 +97,9 @@ def _most_moduli(plan: Plan) -> tuple[ModuliSet, ModuliSet, tuple[int, int]]:
     return moduli_set(wide.shared, False), moduli_set(wide.num_moduli, False), balances
 
 
-def _first(residues: Residues, made: ModuliSet, used: ModuliSet) -> Residues:
+def _first(parts: Tensor, made: ModuliSet, used: ModuliSet) -> Tensor:
     """The residues for the moduli that are used, the first of those that were made."""
-    parts, scale = residues
-    return (parts if used is made else parts[:, : len(used.moduli)]), scale
+    return parts if used is made else parts[:, : len(used.moduli)]
 
 
 def _entries_of(
@@ -110,9 +110,10 @@ def _entries_of(
     shift: int,
     epilogue: Epilogue,
     c: Tensor,
+    gate: int8_product.Gate | None = None,
 ) -> None:
-    """Products of residues, and what they stand for."""
-    products = _multiply(residues[0][0], residues[1][0], moduli)
+    """Products of residues, none where a gate is shut, and what they stand for."""
+    products = _multiply(residues[0][0], residues[1][0], moduli, gate)
     _reconstruct(products, [scale for _, scale in residues], moduli, operands, out, shift, epilogue, c)
 
 
@@ -172,17 +173,13 @@ def _hopeful(
     """
     check_not_capturing()
     target, own = _target(plan, unwrap(a), target), _in_kernel(epilogue, a)
-    few = _few_terms(plan)
-    if few is not None:
-        ratio = _try(plan, a, b, shift, own, target, few)
-        if _suffices(plan, ratio)[0]:
+    few, seen = _few_terms(plan), np.inf
+    for terms in (None,) if few is None else (few, None):
+        enough, seen = _suffices(plan, _try(plan, a, b, shift, own, target, terms))
+        if enough:
             return _applied(target, own, epilogue)
         spoil_recording()
-    ratio = _try(plan, a, b, shift, own, target, None)
-    enough, seen = _suffices(plan, ratio)
-    if not enough:
-        raise HopeError(seen)
-    return _applied(target, own, epilogue)
+    raise HopeError(seen)
 
 
 def _try(plan: Plan, a: Array, b: Array, shift: int, own: Epilogue, target: Array, terms: int | None) -> Readback:
@@ -190,15 +187,14 @@ def _try(plan: Plan, a: Array, b: Array, shift: int, own: Epilogue, target: Arra
 
     Where the moduli do not suffice for it, the device makes no products, and what is written is no result.
     """
-    left, right, moduli = unwrap(a), unwrap(b), _moduli_of(plan)
-    parts, scales, sizes = vectors.sized_residues(((left, 2), (right, 1)), moduli)
+    operands, moduli = (unwrap(a), unwrap(b)), _moduli_of(plan)
+    parts, scales, sizes = vectors.sized_residues(((operands[0], 2), (operands[1], 1)), moduli)
     bits = ratio_bits(sizes, terms)
     ratio = send(bits)
     del sizes  # room for the products
-    products = _multiply(parts[0], parts[1], moduli, (bits, 0, _most_bits(plan)))
-    exponents = [scale.exponent for scale in scales]
+    residues = [(x, scale.exponent) for x, scale in zip(parts, scales, strict=True)]
     c = None if own.c is None else unwrap(own.c)
-    _reconstruct(products, exponents, moduli, (left, right), unwrap(target), shift, own, c)
+    _entries_of(operands, residues, moduli, unwrap(target), shift, own, c, (bits, 0, _most_bits(plan)))
     return ratio
 
 
@@ -465,7 +461,7 @@ def stages(plan: Plan, a: Array, b: Array) -> Sequence[tuple[str, Callable[[], o
     operands, result = p.batch * (p.m * p.k + p.k * p.n), p.batch * p.m * p.n
     work, sides = 2.0 * p.batch * p.m * p.n * p.k, ((left, 2), (right, 1))
     whole, scales = vectors.scaled_residues(sides, made, balances=balances)
-    parts = [_first((x, None), made, moduli)[0] for x in whole]
+    parts = [_first(x, made, moduli) for x in whole]
     products, count, planes = _multiply(parts[0], parts[1], moduli), parts[0].shape[1], whole[0].shape[1]
     out = torch.empty((p.batch, p.m, p.n), dtype=left.dtype, device=left.device)
     constants = _constants(moduli, count, left.device)

@@ -49,6 +49,7 @@ __all__ = [
     "scale_exponent",
     "square_norms",
     "vector_sizes",
+    "widest",
 ]
 
 NORM_BITS = 15
@@ -113,7 +114,12 @@ def lacking_bits(a: Array, b: Array, most: int, part: int) -> tuple[int, int] | 
     part : int
         Entries to work on at a time.
     """
-    left, right = (int(x.max(initial=-NO_BIT)) for x in lacking_of_vectors(a, b, part))
+    return widest(lacking_of_vectors(a, b, part), most)
+
+
+def widest(lacking: tuple[Array, Array], most: int) -> tuple[int, int] | None:
+    """`lacking_bits` of operands whose `lacking_of_vectors` are known."""
+    left, right = (int(x.max(initial=-NO_BIT)) for x in lacking)
     return None if left + right > most else (left, right)
 
 

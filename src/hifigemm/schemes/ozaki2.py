@@ -182,21 +182,16 @@ class Ozaki2(Scheme):
             count = max(count, enough or 0)
         most = _reach(problem, crt.MAX_MODULI if target.correct else count)
         if target.correct and self.scaling == "fast" and engine.fused and may_pay(problem):
-            return self._correct_choice(problem, target, engine.override(scaling.lacking_of_vectors)(a, b, part), most)
-        lacking = engine.override(scaling.lacking_bits)(a, b, most, part)
+            each = engine.override(scaling.lacking_of_vectors)(a, b, part)
+            lacking = scaling.widest(each, most)
+        else:
+            each, lacking = None, engine.override(scaling.lacking_bits)(a, b, most, part)
         if lacking is not None:
-            return _exact_choice(problem.is_complex, *lacking, self.scaling == "fast")
+            choice = _exact_choice(problem.is_complex, *lacking, self.scaling == "fast")
+            return choice if each is None else replace(choice, wide=set_apart(problem, each, choice.count))
         if enough is None and not hopeful:
             return _Choice(count, f"{count} moduli for {target}")
         return replace(_promise(count, target), hopeful=hopeful)
-
-    def _correct_choice(self, problem: Problem, target: Target, lacking: tuple[Array, Array], most: int) -> _Choice:
-        """The moduli that hold the exact product, wide rows and columns apart where that pays."""
-        left, right = (int(x.max()) for x in lacking)
-        if left + right > most:
-            return _Choice(count := _expected_count(problem, target), f"{count} moduli for {target}")
-        choice = _exact_choice(problem.is_complex, left, right, True)
-        return replace(choice, wide=set_apart(problem, lacking, choice.count))
 
     def most_lacking(self, plan: Plan) -> int | None:
         """The limit up to which the choice behind a plan tells operands apart by their `scaling.lacking_bits`."""

@@ -72,20 +72,25 @@ def set_apart(problem: Problem, lacking: tuple[Array, Array], count: int) -> Wid
         return num_moduli * m * n + shared * (tiles * _TILE + _RESIDUES * (m + n))
 
     best, least = None, _GAIN * cost(count, count, 0, 0)
-    for num_moduli, shared, *reach in _scales(count, rows, cols):
-        wide = [len(x) - int(np.searchsorted(x, r, "right")) for x, r in zip((rows, cols), reach, strict=True)]
+    for found in _scales(count, rows, cols):
+        num_moduli, shared, *_ = found
+        wide = [len(x) - int(np.searchsorted(x, r, "right")) for x, r in zip((rows, cols), _reach(*found), strict=True)]
         if max(wide) <= _MOST and (needed := cost(num_moduli, shared, *wide)) < least:
-            best, least = (num_moduli, shared, reach), needed
+            best, least = found, needed
     if best is None:
         return None
-    num_moduli, shared, reach = best
-    where = [tuple(np.flatnonzero(x > r).tolist()) for x, r in zip(lacking, reach, strict=True)]
-    lowered, balance = _lowered(num_moduli, shared), (reach[0] - reach[1]) // 2
-    return WideVectors(num_moduli, shared, lowered, balance, where[0], where[1])
+    where = [tuple(np.flatnonzero(x > r).tolist()) for x, r in zip(lacking, _reach(*best), strict=True)]
+    return WideVectors(*best, where[0], where[1])
+
+
+def _reach(num_moduli: int, shared: int, lowered: int, balance: int) -> tuple[int, int]:
+    """What rows and what columns may lack that are not wide."""
+    reach = gained_bits(shared, False) - lowered
+    return reach + balance, reach - balance
 
 
 def _scales(count: int, rows: Array, cols: Array) -> Iterator[tuple[int, int, int, int]]:
-    """num_moduli, `shared`, and what rows and columns may lack that are not wide.
+    """The first four attributes of `WideVectors` that are possible.
 
     The usual row and column get what they lack and share the rest, as long as the widest still find their place.
     """
@@ -95,8 +100,7 @@ def _scales(count: int, rows: Array, cols: Array) -> Iterator[tuple[int, int, in
             gained, lowered = gained_bits(shared, False), _lowered(num_moduli, shared)
             least, most = int(rows[-1]) - gained - lowered, gained + lowered - int(cols[-1])
             if least <= most:
-                balance = min(max(wanted, least), most)
-                yield num_moduli, shared, gained - lowered + balance, gained - lowered - balance
+                yield num_moduli, shared, lowered, min(max(wanted, least), most)
 
 
 @lru_cache

@@ -37,7 +37,7 @@ if os.environ.get("TRITON_INTERPRET") == "1":
 
 
 @pytest.fixture
-def stand_in(monkeypatch):
+def engine(monkeypatch):
     """An engine for the kernels of a GPU; without one, on tensors of the CPU, whose copies to the host have arrived."""
     from tests.engines.kernels.stand_in import DEVICE, StandIn, let_copies_arrive
 

@@ -25,12 +25,6 @@ LIMIT = 2**28
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
 
-@pytest.fixture
-def engine(stand_in):
-    """The engine of a GPU, also where Triton's interpreter stands in for it."""
-    return stand_in
-
-
 def on_device(*arrays):
     return [wrap(torch.from_numpy(np.ascontiguousarray(x)).to(DEVICE)) for x in arrays]
 

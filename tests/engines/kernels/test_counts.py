@@ -25,12 +25,6 @@ FAST = hg.Ozaki2(scaling="fast")
 WORKSPACE = 2**28
 
 
-@pytest.fixture
-def engine(stand_in):
-    """A GPU's engine on tensors of the CPU."""
-    return stand_in
-
-
 def carried_out(engine, a, b, accuracy):
     """The plan that was carried out in the end, what came before it, and the values."""
     problem, hopes = Problem(1, a.shape[1], b.shape[2], a.shape[2], np.dtype(a.dtype)), []

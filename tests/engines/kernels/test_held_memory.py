@@ -45,12 +45,6 @@ def memory(monkeypatch):
     return found
 
 
-@pytest.fixture
-def engine(stand_in):
-    """A GPU's engine on tensors of the CPU."""
-    return stand_in
-
-
 @pytest.mark.parametrize(
     ("scheme", "dtype"),
     [

@@ -30,7 +30,7 @@ from hifigemm.planning import Options, known_plan
 from hifigemm.select import words_plan
 from hifigemm.study.matrices import EXPONENT_FAMILIES, exponent_family
 from hifigemm.study.reference import meets_promise
-from tests.engines.kernels.stand_in import DEVICE, StandIn
+from tests.engines.kernels.stand_in import DEVICE, StandIn, let_copies_arrive
 
 WORDS = hg.Corrected("fp16"), hg.Corrected("tf32")
 SINGLE = np.dtype(np.float32)
@@ -153,7 +153,7 @@ ENGINE = Tensors()
 def no_capture(monkeypatch):
     """PyTorch for CPUs cannot tell."""
     if DEVICE == "cpu":
-        monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+        let_copies_arrive(monkeypatch)
 
 
 @pytest.fixture
