@@ -164,6 +164,21 @@ def test_replays_leave_one_another_and_the_recording_alone(stream):
     assert recorder.launches[0][3][-3:] == [a.data_ptr(), out.data_ptr(), "padding"]
 
 
+def test_known_addresses_are_launched_on_the_stream_of_the_call(stream):
+    a, out = torch.zeros(4), torch.zeros(4)
+    entry, recorder = Entry(), Recorder()
+    record(recorder, entry, (1, 1, 1), (a, out), [a.data_ptr(), out.data_ptr()])
+    replay = Replay(recorder, [a, out])
+    wanted = [(i % 7, device) for device in (0, 1) for i in range(60)]
+    for i, device in wanted:
+        replay(device, [i, 1000 + i, 0])
+    assert [(call[3], call[-3], call[-2]) for call in entry.calls] == [(100 + d, i, 1000 + i) for i, d in wanted]
+    for i in range(100):
+        replay(0, [i, 1000 + i, 0])
+    assert len(replay._bound) <= launches._BOUND_LIMIT
+    assert [(call[-3], call[-2]) for call in entry.calls[-100:]] == [(i, 1000 + i) for i in range(100)]
+
+
 def test_a_mark_cuts_a_replay_where_its_tensor_is_made(stream):
     a, out = torch.zeros(4), torch.zeros(4)
     first, second, recorder = Entry("first"), Entry("second"), Recorder()

@@ -37,6 +37,8 @@ __all__ = [
 _KNOWN_SERIES = ("3.6",)
 """Triton versions whose compiled kernels are entered directly."""
 _INT32 = 1 << 31
+_BOUND_LIMIT = 16
+"""Sets of addresses for which a `Replay` keeps the arguments of its launches."""
 
 
 class Address:
@@ -381,6 +383,7 @@ class Replay:
         self._tables = [x for launch in recorder.launches for x in launch[2] if type(x) is torch.Tensor]
         self._places |= {x.data_ptr(): (i, 0, 1) for i, x in enumerate(tensors)}
         self._launches = [self._moved(*launch) for launch in recorder.launches]
+        self._bound: dict[tuple[Any, ...], list[tuple[Any, tuple[Any, ...]]]] = {}
         count, wanted = recorder.marked or (0, None)
         self._head, self._tail = self._launches[:count], self._launches[count:]
         self.marked = slice(0, 0)
@@ -424,12 +427,25 @@ class Replay:
 
     def _run(self, launches: list[Any], device: int, bases: list[int]) -> None:
         stream = torch._C._cuda_getCurrentRawStream(device)
-        for launch, function, grid, tail, slots, maps in launches:
-            arguments = tail.copy()
-            for at, base, offset in slots:
-                arguments[at] = bases[base] + offset
-            for at, base, offset, rest in maps:
-                made = tensor_map(bases[base] + offset, *rest)
-                packed = made.packed or _pack(made)
-                arguments[at : at + len(packed)] = packed
-            launch(*grid, stream, function, *arguments)
+        key = (id(launches), stream, *bases)
+        calls = self._bound.get(key)
+        if calls is None:
+            if len(self._bound) >= _BOUND_LIMIT:
+                self._bound.clear()
+            calls = self._bound[key] = [_bound(*launch, stream, bases) for launch in launches]
+        for launch, arguments in calls:
+            launch(*arguments)
+
+
+def _bound(
+    launch: Any, function: Any, grid: tuple[int, ...], tail: list[Any], slots: Any, maps: Any, stream: int, bases: Any
+) -> tuple[Any, tuple[Any, ...]]:
+    """The C entry of a repeated launch, and all that it is given on a stream for tensors at some addresses."""
+    arguments = tail.copy()
+    for at, base, offset in slots:
+        arguments[at] = bases[base] + offset
+    for at, base, offset, rest in maps:
+        made = tensor_map(bases[base] + offset, *rest)
+        packed = made.packed or _pack(made)
+        arguments[at : at + len(packed)] = packed
+    return launch, (*grid, stream, function, *arguments)
