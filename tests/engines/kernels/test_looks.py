@@ -30,7 +30,7 @@ FAMILIES = ["uniform", "phi_1", "phi_4", "full_range", "subnormal", "largest", "
 FAMILIES += ["empty_rows_and_columns", "subnormal_rows", "badly_scaled"]
 
 
-def compare(a, b, config=Config()):  # noqa: B008
+def compare(a, b, config=None):
     moduli = moduli_set(15, False)
     left, right = (torch.from_numpy(x).to(DEVICE) for x in (a, b))
     operands = (left, 2), (right, 1)

@@ -45,7 +45,12 @@ DEVICE = torch.device("cuda", 0) if HAS_GPU else torch.device("cpu")
 gpu = [pytest.mark.gpu, pytest.mark.skipif(not HAS_GPU, reason="needs a CUDA device")]
 DTYPES = (np.float64, np.float32, np.complex128, np.complex64)
 PART = 1 << 20
-PATHS = {"default": Config(), "whole": Config(vectors=8, blocks=16), "pieces": Config(blocks=1, ahead=1 << 15)}
+PATHS = {
+    "chosen": None,
+    "default": Config(),
+    "whole": Config(vectors=8, blocks=16),
+    "pieces": Config(blocks=1, ahead=1 << 15),
+}
 
 
 def single(rng, shape):
@@ -123,7 +128,7 @@ def check_parts(x, axis, moduli, scale, parts):
     assert not (differ & keep[:, None, :, None]).any()
 
 
-def check(operands, moduli, balances=(0, 0), config=Config()):  # noqa: B008
+def check(operands, moduli, balances=(0, 0), config=None):
     """Everything for one or two (array or tensor, axis); returns the parts."""
     given = tuple((on_device(x), axis) for x, axis in operands)
     arrays = [(x.resolve_conj().cpu().numpy(), axis) for x, axis in given]

@@ -432,15 +432,14 @@ class Replay:
         if calls is None:
             if len(self._bound) >= _BOUND_LIMIT:
                 self._bound.clear()
-            calls = self._bound[key] = [_bound(*launch, stream, bases) for launch in launches]
+            calls = self._bound[key] = [_bound(each, stream, bases) for each in launches]
         for launch, arguments in calls:
             launch(*arguments)
 
 
-def _bound(
-    launch: Any, function: Any, grid: tuple[int, ...], tail: list[Any], slots: Any, maps: Any, stream: int, bases: Any
-) -> tuple[Any, tuple[Any, ...]]:
-    """The C entry of a repeated launch, and all that it is given on a stream for tensors at some addresses."""
+def _bound(moved: tuple[Any, ...], stream: int, bases: list[int]) -> tuple[Any, tuple[Any, ...]]:
+    """The C entry of what `Replay._moved` made, and all that it is given on a stream for tensors at some addresses."""
+    launch, function, grid, tail, slots, maps = moved
     arguments = tail.copy()
     for at, base, offset in slots:
         arguments[at] = bases[base] + offset

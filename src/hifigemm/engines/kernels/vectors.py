@@ -32,6 +32,7 @@ __all__ = [
     "Operand",
     "Sizes",
     "VectorScale",
+    "config_for",
     "layout_of",
     "norm_scales",
     "pointers",
@@ -126,7 +127,7 @@ def norm_scales(
     operands: tuple[Operand, ...],
     moduli: ModuliSet,
     balances: tuple[int, ...] = (0, 0),
-    config: Config = Config(),
+    config: Config | None = None,
 ) -> tuple[VectorScale, ...]:
     """Scales by Cauchy-Schwarz, see numerics.scaling.norm_scale.
 
@@ -136,7 +137,8 @@ def norm_scales(
     moduli : ModuliSet
     balances : tuple of int
         Added to the exponents of each operand.
-    config : Config
+    config : Config, optional
+        Otherwise `config_for` chooses.
     """
     plan = layout_of(operands, config)
     constants = vector_constants(moduli, plan.width, 1, operands[0][0].device, plan.ptx)
@@ -149,7 +151,7 @@ def scaled_residues(
     scales: tuple[VectorScale, ...] | None = None,
     balances: tuple[int, ...] = (0, 0),
     bits: int | None = None,
-    config: Config = Config(),
+    config: Config | None = None,
 ) -> tuple[tuple[Any, ...], tuple[VectorScale, ...]]:
     """Residues of the scaled and rounded operands, for the products of schemes.residue_products.product_operands.
 
@@ -163,7 +165,8 @@ def scaled_residues(
         Added to the exponents that are found on the way, or contained in those that are given.
     bits : int, optional
         |2**exponent x| < 2**bits for given scales that are not those of `norm_scales`.
-    config : Config
+    config : Config, optional
+        Otherwise `config_for` chooses.
 
     Returns
     -------
@@ -177,10 +180,13 @@ def scaled_residues(
 
 
 def sized_residues(
-    operands: tuple[Operand, Operand], moduli: ModuliSet, balances: tuple[int, int] = (0, 0), config: Config = Config()
+    operands: tuple[Operand, Operand],
+    moduli: ModuliSet,
+    balances: tuple[int, int] = (0, 0),
+    config: Config | None = None,
 ) -> tuple[tuple[Any, ...], tuple[VectorScale, ...], Sizes]:
     """`scaled_residues` of two operands, and their sizes."""
-    plan = layout_of(operands, config)
+    plan = layout_of(operands, config, sized=True)
     device, total = operands[0][0].device, sum(plan.totals)
     constants, parts = _parts(plan, operands, moduli, balances, None)
     pitch = plan.width * (-(-plan.k // 128) * 128)
@@ -319,9 +325,23 @@ class _Plan:
     options: dict[str, Any]
 
 
-def layout_of(operands: tuple[Operand, ...], config: Config = Config()) -> _Plan:
-    """Launches for these operands."""
-    first = operands[0][0]
+def config_for(dtype: Any, k: int, *, sized: bool) -> Config:
+    """The tile that was quickest for square float64 operands on an H200, between n = 512 and 16384.
+
+    In microseconds for 15 moduli: n = 2048, 70 instead of 80 with the default, or 80 instead of 88 with sizes;
+    n = 4096, 270 and 304 instead of 281 and 318; n = 16384, 4550 and 5034 instead of 4721 and 5269.
+    """
+    if dtype != torch.float64 or k <= 1024:
+        return Config()
+    if k <= 2048:
+        return Config(blocks=8, entries=64 if sized else 32)
+    return Config(vectors=8, blocks=2)
+
+
+def layout_of(operands: tuple[Operand, ...], config: Config | None = None, *, sized: bool = False) -> _Plan:
+    """Launches for these operands, whether or not their sizes are asked for."""
+    first, axis = operands[0]
+    config = config or config_for(first.dtype, first.shape[axis], sized=sized)
     facts = tuple((x.shape, x.stride(), axis, x.data_ptr() % 16 == 0) for x, axis in operands)
     return _plan(first.dtype, first.is_cuda, config, facts)
 
