@@ -25,7 +25,7 @@ def compile_kernel(count, arch, *, is_complex, single=False, combine=False, ptx=
     """The kernel for contiguous outputs and right operands."""
     constants = crt_constants(moduli_set(count, is_complex), is_complex)
     fixed = {"SET": constants, "PTX": ptx, "SINGLE": single, "MAGNITUDE": False, "COMBINE": combine, "HAS_C": combine}
-    fixed |= {"FILL": True, "BLOCK_M": reconstruction._ROWS, "BLOCK_N": reconstruction._columns(constants)}
+    fixed |= {"FILL": True, "BLOCK": reconstruction._columns(constants)}
     fixed |= {"magnitude": None, "out_column": 1, "right_column": 1} | ({} if combine else {"c": None})
     fixed |= {} if gated else {"gate": None}
     types = dict.fromkeys(("out", "c", "left", "right"), "*fp32" if single else "*fp64")

@@ -21,8 +21,6 @@ from hifigemm.numerics.residues import ModuliSet
 __all__ = ["reconstruct"]
 
 _LAUNCH = Launch(reconstruction_kernel)
-_ROWS = 4
-"""Rows of a program, which loads the scales of its columns once."""
 
 
 def _columns(constants: CrtConstants) -> int:
@@ -98,7 +96,7 @@ def reconstruct(
     c = c.expand(batch, m, n) if c is not None and beta != 0.0 else None
     left, right = operands or (None, None)
     _LAUNCH(
-        (batch * triton.cdiv(m, _ROWS) * triton.cdiv(n, columns),),
+        (batch * m * triton.cdiv(n, columns),),
         *(products, s, t, _as_real(out), magnitude, _as_real(c), _as_real(left), _as_real(right)),
         *(shift, _bits(alpha), _bits(beta)),
         *(m, n, 0 if left is None else left.shape[2]),
@@ -117,8 +115,7 @@ def reconstruct(
         COMBINE=c is not None or alpha != 1.0,
         HAS_C=c is not None,
         FILL=left is not None,
-        BLOCK_M=_ROWS,
-        BLOCK_N=columns,
+        BLOCK=columns,
         num_warps=1,
         enable_fp_fusion=False,
     )

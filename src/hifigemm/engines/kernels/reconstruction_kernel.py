@@ -1,8 +1,8 @@
 """The kernel of `reconstruct`: residues of C to rounded values.
 
-The integers are those of crt_constants. In almost every row of a program the result is one float64 addition
+The integers are those of crt_constants. In almost every program the result is one float64 addition
 v = H + V_T 2**-T, V_T 2**-T held with 52 bits of which the last is sticky (rounded to odd), and a product with a power
-of two. Rounding to odd asks for |v| >= 8; for float32 it drops so many bits that v is exact, and asks for more. Rows
+of two. Rounding to odd asks for |v| >= 8; for float32 it drops so many bits that v is exact, and asks for more. Those
 with an entry 0 < |v| below that, with scales that may leave the normal range of float64, or with a marked vector are
 rounded again from the whole integers.
 
@@ -214,10 +214,9 @@ def reconstruction_kernel(
     COMBINE: tl.constexpr,
     HAS_C: tl.constexpr,
     FILL: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):
-    """BLOCK_M rows of BLOCK_N columns, row by row; see `reconstruct`. Nothing where a gate is shut."""
+    """Part of a row; see `reconstruct`. Nothing where a gate is shut."""
     if gate is not None:  # noqa: SIM102
         if not is_open(gate, least, most):
             return
@@ -226,13 +225,11 @@ def reconstruction_kernel(
     ODD: tl.constexpr = SET.low_bits > 52 or CUT > 12
     SMALLEST: tl.constexpr = ((1023 + (CUT - 38 if SINGLE else 3)) << 20) - 1
     LOWEST_EXPONENT: tl.constexpr = -1022 + 52
-    tiles_n = tl.cdiv(n, BLOCK_N)
-    tiles_m = tl.cdiv(m, BLOCK_M)
-    tile = tl.program_id(0)
-    strip = tile // tiles_n
-    z = (strip // tiles_m).to(tl.int64)
-    first = (strip % tiles_m) * BLOCK_M
-    columns = (tile - strip * tiles_n) * BLOCK_N + tl.arange(0, BLOCK_N)
+    tiles = tl.cdiv(n, BLOCK)
+    row = tl.program_id(0) // tiles
+    z = (row // m).to(tl.int64)
+    i = tl.cast(row % m, tl.int64)
+    columns = (tl.program_id(0) - row * tiles) * BLOCK + tl.arange(0, BLOCK)
     inside = columns < n
     stored = inside if WIDTH == 1 else inside[:, None]
     j = columns.to(tl.int64)
@@ -241,57 +238,55 @@ def reconstruction_kernel(
     smallest_t = tl.min(t)
     alpha = alpha_bits.to(tl.int64).to(tl.float64, bitcast=True)
     beta = beta_bits.to(tl.int64).to(tl.float64, bitcast=True)
-    for row in range(first, tl.minimum(first + BLOCK_M, m)):
-        i = tl.cast(row, tl.int64)
-        at = products + z * product_batch + i * product_row + columns
-        found = _residues(at, tl.cast(product_part, tl.int64), SET, PTX)
-        first_one = _component(found, SET, 0, CUT)
-        v = first_one[0]
+    at = products + z * product_batch + i * product_row + columns
+    found = _residues(at, tl.cast(product_part, tl.int64), SET, PTX)
+    first_one = _component(found, SET, 0, CUT)
+    v = first_one[0]
 
-        s = tl.load(row_scale + z * row_scale_batch + i)
-        base = shift + SET.low_bits - s
-        exponent = base - t
-        special = (s == NOT_FINITE) | (base - largest_t < LOWEST_EXPONENT) | (base - smallest_t > 1023)
+    s = tl.load(row_scale + z * row_scale_batch + i)
+    base = shift + SET.low_bits - s
+    exponent = base - t
+    special = (s == NOT_FINITE) | (base - largest_t < LOWEST_EXPONENT) | (base - smallest_t > 1023)
+    if ODD:
+        special |= _is_small(v, SMALLEST)
+    result = v * power_of_two(exponent)
+    if WIDTH == 2:
+        second_one = _component(found, SET, 1, CUT)
         if ODD:
-            special |= _is_small(v, SMALLEST)
-        result = v * power_of_two(exponent)
-        if WIDTH == 2:
-            second_one = _component(found, SET, 1, CUT)
-            if ODD:
-                special |= _is_small(second_one[0], SMALLEST)
-            result = tl.join(result, second_one[0] * power_of_two(exponent))
-        place = _places(out, z * out_batch + i * out_row, j * out_column, WIDTH)
-        y = tl.zeros_like(result)
-        if HAS_C:
-            at_c = _places(c, z * c_batch + i * c_row, j * c_column, WIDTH)
-            y = tl.load(at_c, mask=stored, other=0.0).to(tl.float64)
-        size_place = magnitude
+            special |= _is_small(second_one[0], SMALLEST)
+        result = tl.join(result, second_one[0] * power_of_two(exponent))
+    place = _places(out, z * out_batch + i * out_row, j * out_column, WIDTH)
+    y = tl.zeros_like(result)
+    if HAS_C:
+        at_c = _places(c, z * c_batch + i * c_row, j * c_column, WIDTH)
+        y = tl.load(at_c, mask=stored, other=0.0).to(tl.float64)
+    size_place = magnitude
+    if MAGNITUDE:
+        size_place = magnitude + z * magnitude_batch + i * magnitude_row + j * magnitude_column
+    if not special:
         if MAGNITUDE:
-            size_place = magnitude + z * magnitude_batch + i * magnitude_row + j * magnitude_column
-        if not special:
-            if MAGNITUDE:
-                tl.store(size_place, _magnitude(v, first_one[1], first_one[2], SET.low_bits), mask=inside)
-            _store(place, result, y, alpha, beta, stored, COMBINE, HAS_C, PTX)
-        else:
-            result, size = _round_again(first_one, exponent, SET, SINGLE)
-            if MAGNITUDE:
-                tl.store(size_place, size, mask=inside)
-            if WIDTH == 2:
-                result = tl.join(result, _round_again(second_one, exponent, SET, SINGLE)[0])
-            if FILL:
-                marked = (s == NOT_FINITE) | (t == NOT_FINITE)
-                if tl.max(marked.to(tl.int32)) > 0:
-                    filled = nonfinite_product(
-                        left + WIDTH * (z * left_batch + i * left_row),
-                        right + WIDTH * (z * right_batch + j * right_column),
-                        k,
-                        left_k,
-                        right_k,
-                        inside,
-                        WIDTH,
-                    )
-                    result = tl.where(marked if WIDTH == 1 else marked[:, None], filled, result)
-            _store(place, result, y, alpha, beta, stored, COMBINE, HAS_C, PTX)
+            tl.store(size_place, _magnitude(v, first_one[1], first_one[2], SET.low_bits), mask=inside)
+        _store(place, result, y, alpha, beta, stored, COMBINE, HAS_C, PTX)
+    else:
+        result, size = _round_again(first_one, exponent, SET, SINGLE)
+        if MAGNITUDE:
+            tl.store(size_place, size, mask=inside)
+        if WIDTH == 2:
+            result = tl.join(result, _round_again(second_one, exponent, SET, SINGLE)[0])
+        if FILL:
+            marked = (s == NOT_FINITE) | (t == NOT_FINITE)
+            if tl.max(marked.to(tl.int32)) > 0:
+                filled = nonfinite_product(
+                    left + WIDTH * (z * left_batch + i * left_row),
+                    right + WIDTH * (z * right_batch + j * right_column),
+                    k,
+                    left_k,
+                    right_k,
+                    inside,
+                    WIDTH,
+                )
+                result = tl.where(marked if WIDTH == 1 else marked[:, None], filled, result)
+        _store(place, result, y, alpha, beta, stored, COMBINE, HAS_C, PTX)
 
 
 @triton.jit
