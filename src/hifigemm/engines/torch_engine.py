@@ -207,8 +207,9 @@ class CudaEngine:
 
         whole = self.whole_product(plan)
         if whole == self._native:
-            if any(x.ndim != 2 for x in operands):
-                return None
+            are_stacks = all(x.shape == stack.shape for x, stack in zip(operands, stacks, strict=True))
+            if not (are_stacks or all(x.ndim == 2 for x in operands)):
+                return None  # torch.matmul may not multiply them as it does the stacks
             return _native_matmul if plan.problem.narrow is None else _widened_matmul
         if whole is None or torch.cuda.is_current_stream_capturing():
             return None
@@ -243,7 +244,7 @@ class CudaEngine:
 
 def _native_matmul(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
     """torch.matmul in IEEE arithmetic; a stack of one is multiplied as the matrix that it is."""
-    single = a.ndim == 3 and len(a) == len(b) == 1
+    single, target = a.ndim == 3 and len(a) == len(b) == 1, out
     if single:
         a, b, out = a[0], b[0], None if out is None else out[0]
     with _float32_precision("ieee") if a.dtype in _SINGLE else nullcontext():
@@ -252,6 +253,8 @@ def _native_matmul(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None) -
         from hifigemm.engines.kernels.complex_special import restore_special_values
 
         restore_special_values(*(x if x.ndim == 3 else x[None] for x in (a, b, c)))
+    if target is not None:
+        return target
     return c[None] if single else c
 
 
