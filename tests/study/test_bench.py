@@ -32,6 +32,11 @@ class Steps:
 
     def __init__(self):
         self.time = 0
+        self.bare = []
+
+    def without_host(self, run):
+        self.bare.append(run)
+        return run
 
     def mark(self):
         self.time += 1
@@ -335,7 +340,9 @@ def test_stages_stand_beside_their_floors():
         Stage("nothing", lambda: None),
     )
     case = Case("x", (), (), 1.0, stages=stages)
-    found = stage_rows(Workload(2, 2, 2), [case], Steps(), METHOD, {"int8": 1600.0}, copy_rate=400.0)
+    clock = Steps()
+    found = stage_rows(Workload(2, 2, 2), [case], clock, METHOD, {"int8": 1600.0}, copy_rate=400.0)
+    assert clock.bare == [stage.run for stage in stages]
     assert [row["floor_microseconds"] for row in found] == [250_000.0, 500_000.0, 0.0]
     assert [row["ratio_to_floor"] for row in found] == [4.0, 2.0, ""]
 

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from hifigemm.study.gpu_timing import CpuClock, Method, time_bursts, time_variants
+from hifigemm.study.gpu_timing import CpuClock, CudaClock, Method, time_bursts, time_variants
 from hifigemm.study.timing import Timing
 
 
@@ -121,3 +121,20 @@ def test_the_clock_of_the_host_runs_forwards():
 def test_senseless_methods_are_refused(wrong):
     with pytest.raises(ValueError, match="counts start at 1"):
         Method(**wrong)
+
+
+def test_a_call_on_the_host_stays_what_it_is():
+    run = object()
+    assert CpuClock().without_host(run) is run
+
+
+@pytest.mark.gpu
+def test_launches_are_replayed():
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+    x = torch.zeros(1000, device="cuda")
+    replay = CudaClock().without_host(lambda: x.add_(1.0))
+    before = float(x[0])
+    replay()
+    assert float(x[0]) == before + 1.0

@@ -57,7 +57,7 @@ def stage_rows(
     """
     found = []
     for case in cases:
-        times = time_bursts({stage.name: stage.run for stage in case.stages}, clock, method)
+        times = time_bursts({stage.name: clock.without_host(stage.run) for stage in case.stages}, clock, method)
         for stage in case.stages:
             rate = rates.get(stage.unit, 0.0)
             floor = max(stage.nbytes / copy_rate, stage.operations / rate if rate else 0.0)

@@ -41,6 +41,9 @@ class Clock(Protocol):
     def idle(self, seconds: float) -> None:
         """Let the device rest."""
 
+    def without_host(self, run: Launch) -> Launch:
+        """The call with as little of the host's time as there can be."""
+
 
 class CpuClock:
     """A host that has finished a call when the call returns."""
@@ -63,6 +66,10 @@ class CpuClock:
     def idle(self, seconds: float) -> None:
         """Sleep."""
         time.sleep(seconds)
+
+    def without_host(self, run: Launch) -> Launch:
+        """The call itself."""
+        return run
 
 
 class CudaClock:
@@ -95,6 +102,10 @@ class CudaClock:
         """Wait for the device, then sleep."""
         self._torch.cuda.synchronize()
         time.sleep(seconds)
+
+    def without_host(self, run: Launch) -> Launch:
+        """The replay of a graph; see `capture`."""
+        return capture(run)
 
 
 @dataclass(frozen=True)
