@@ -271,3 +271,72 @@ def test_non_finite_scalars_follow_ieee(alpha):
     a = np.ones((2, 2))
     np.testing.assert_array_equal(hg.gemm(a, a, alpha=alpha), alpha * (a @ a))
     np.testing.assert_array_equal(hg.gemm(a, a, a, beta=alpha), 2.0 + alpha * a)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "uint64", "bool"])
+@pytest.mark.parametrize("alpha", [-1.0, -2, -0.5, -3.0])
+def test_a_negative_alpha_turns_no_integer_around(dtype, alpha):
+    x = np.array([[1, 0], [1, 1]]).astype(dtype)
+    x[0, 0] = 1 if dtype == "bool" else np.iinfo(dtype).min if dtype == "int8" else 200
+    y = np.eye(2)
+    np.testing.assert_array_equal(hg.gemm(x, y, alpha=alpha), alpha * x.astype(float))
+    np.testing.assert_array_equal(hg.gemm(y, x, alpha=alpha), alpha * x.astype(float))
+    prepared = hg.prepare(y, "left", plan=hg.make_plan(y, y, scheme="ozaki1"))
+    np.testing.assert_array_equal(hg.gemm(prepared, x, alpha=alpha), alpha * x.astype(float))
+
+
+@pytest.mark.parametrize("scheme", ["auto", "ozaki1", "ozaki2"])
+@pytest.mark.parametrize(
+    ("a", "b", "alpha", "want"),
+    [
+        (1e-200, 1e-200, 1e300, 1e-100),
+        (1e200, 1e200, 1e-300, 1e100),
+        (-1e200, 3e200, 1e-200, -3e200),
+        (2.0**-600, 2.0**-600, -3 * 2.0**900, -3 * 2.0**-300),
+    ],
+)
+def test_alpha_brings_back_what_lies_beyond_the_format(scheme, a, b, alpha, want):
+    found = hg.gemm(np.array([[a]]), np.array([[b]]), alpha=alpha, scheme=scheme, accuracy="correct")
+    np.testing.assert_allclose(found, [[want]], rtol=1e-15)
+
+
+def test_finite_operands_never_give_nan():
+    one, huge = np.ones((1, 1)), np.full((1, 1), 1e300)
+    assert hg.gemm(one * 1e308, one, one * 1e308, alpha=1.5, beta=-1.5)[0, 0] == 0.0
+    assert hg.gemm(huge, one, -huge, alpha=1e300, beta=1e300)[0, 0] == np.inf
+    assert hg.gemm(huge, huge, -huge, beta=1e10)[0, 0] == np.inf
+    assert hg.gemm(huge + 0j, huge + 0j, alpha=0.5j)[0, 0] == complex(0.0, np.inf)
+    c = np.nextafter(1e305, 0)
+    found = hg.gemm(one * 1e305, one, one * c, alpha=0.3, beta=-0.3, accuracy="correct")
+    assert found[0, 0] == float(Fraction(0.3) * (Fraction(1e305) - Fraction(float(c))))
+
+
+@pytest.mark.parametrize("accuracy", ["fp64", 1e-10])
+@pytest.mark.parametrize("alpha", [2.0**100, 2.0**-100, 3 * 2.0**100])
+def test_a_product_in_float64_of_float32_is_scaled_before_it_is_rounded(accuracy, alpha):
+    a, b = np.float32([[2**-75 * 1.3, 2**-76]]), np.float32([[2**-68], [2**-69 * 1.7]])
+    if alpha < 1:
+        a, b = a * np.float32(2.0**100), b * np.float32(2.0**90)
+    want = float(a.astype(float)[0] @ b.astype(float)[:, 0]) * alpha
+    for x, y in ((a, b), (a.astype(np.complex64), b.astype(np.complex64))):
+        found, report = hg.gemm(x, y, alpha=alpha, accuracy=accuracy, return_report=True)
+        assert report.bound < 1e-9
+        assert abs(found[0, 0] - want) <= 1.2e-7 * want + 1.5e-45
+
+
+def test_complex_scalars_on_the_unit_circle_are_not_called_correct():
+    a = np.full((2, 2), 1 + 1j) / 3
+    for alpha in (0.6 + 0.8j, 1j):
+        assert not hg.gemm(a, a, alpha=alpha, accuracy="correct", return_report=True)[1].correct
+
+
+@pytest.mark.parametrize("alpha", [np.nan, np.inf, -np.inf, 3.0])
+def test_an_empty_sum_does_not_ask_alpha(alpha):
+    c = np.array([[-0.0, 2.0]])
+    for scalars in ({"alpha": alpha}, {"alpha": 0.0}):
+        k = 0 if scalars["alpha"] else 3
+        a, b = np.zeros((1, k)), np.zeros((k, 2))
+        found = hg.gemm(a, b, c, **scalars, beta=1.0)
+        np.testing.assert_array_equal(found, c)
+        assert np.signbit(found[0, 0])
+        np.testing.assert_array_equal(hg.gemm(a, b, **scalars), [[0.0, 0.0]])

@@ -118,3 +118,17 @@ def test_engines_by_name(assert_same_bits):
         assert report.engine == name
     x = a.numpy()
     assert isinstance(hg.matmul(x, x, engine="torch"), np.ndarray)
+
+
+def test_a_result_in_out_is_a_change_that_torch_counts():
+    a, x = torch.eye(2, dtype=torch.float64), torch.ones(2, 2, dtype=torch.float64)
+    w = torch.full((2, 2), 2.0, dtype=torch.float64, requires_grad=True)
+    y = (w * x).sum()
+    prepared = hg.prepare(x, "left", plan=hg.make_plan(x, a, scheme="ozaki1"))
+    before = x._version
+    assert hg.matmul(a, a, out=x) is x
+    assert x._version > before
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.backward()
+    with pytest.raises(hg.PlanError, match="changed"):
+        hg.matmul(prepared, a)

@@ -17,7 +17,7 @@ from hifigemm.engines import engine_for
 from hifigemm.exceptions import HopeError, PlanError
 from hifigemm.libraries import Library, library_of
 from hifigemm.numerics.bits import Array
-from hifigemm.numerics.epilogue import PLAIN, Epilogue, power_of_two_exponent
+from hifigemm.numerics.epilogue import PLAIN, Epilogue, without_exponent
 from hifigemm.operands import (
     Shapes,
     as_operand,
@@ -82,8 +82,8 @@ def matmul(
         rounded once, to nearest, ties to even. For complex operands the promise holds for re and im, with |A||B| of
         the real embedding.
     scheme : "auto", "native", "multiword", "corrected", "ozaki1", "ozaki2", or one such as ``Ozaki1(product="fp64")``
-        A scheme is obeyed; if it has an explicit count and no accuracy is given, only what its report states is
-        promised.
+        A scheme is obeyed. Where it has an explicit count, or is one of words ("multiword", "corrected") or of a mode
+        of Ozaki scheme I, and no accuracy is given, only what its report states is promised.
     out : array, optional
         Receives the result; may be one of the operands.
     engine : str, optional
@@ -91,7 +91,8 @@ def matmul(
     plan : Plan, optional
         From `make_plan`; replaces accuracy, scheme and engine.
     workspace : int, optional
-        Limit in bytes for what is held besides operands and result. Does not change any bit.
+        Limit in bytes for what a scheme holds besides the operands, in the result's dtype and without Inf and NaN, and
+        the result; what a library's own product takes does not count. Changes no bit of an exact scheme.
     return_report : bool
         Return (result, Report).
     sync : bool
@@ -165,14 +166,15 @@ def gemm(
     c : array_like, optional
         Broadcasts to the result's shape. Not read when beta is 0.
     alpha, beta : scalar
-        A power of two as alpha scales the exact product before its one rounding. Any other alpha multiplies the rounded
-        product; alpha T + beta C is then evaluated with error-free transformations and rounded, so that it errs by
-        little more than u |result| beyond the error of T = op(A) op(B). alpha = 0 does not read A and B.
+        The power of two in alpha = r 2**e, 1 <= |r| < 2, scales the exact product before its one rounding,
+        T = 2**e op(A) op(B). r T + beta C, or r T, is then evaluated with error-free transformations in every real
+        component and rounded, so that it errs by little more than u |result| beyond the error of T; T itself may
+        overflow though the result would not. alpha = 0 does not read A and B.
     trans_a, trans_b : "N", "T" or "C"
         Nothing, transpose, conjugate transpose of the last two axes.
     accuracy, scheme, out, engine, plan, workspace, return_report, sync
-        As for `matmul`; the accuracy is that of op(A) op(B), and "correct" is promised for the result where beta = 0
-        and alpha is a power of two.
+        As for `matmul`; the accuracy and the bound are those of T, and "correct" is promised for the result where
+        beta = 0 and alpha is a real power of two.
 
     Returns
     -------
@@ -192,16 +194,15 @@ def gemm(
     if c is not None and np.broadcast_shapes(c.shape, shape) != shape:
         raise ValueError(f"c has shape {c.shape}; the result has shape {shape}")
     options = Options(accuracy, scheme, engine, plan, workspace, return_report, sync=sync)
-    shift = power_of_two_exponent(alpha)
-    if shift is not None:
-        a, b, alpha = _with_sign(a, b, alpha)
-    rest = alpha if shift is None and alpha != 0 else math.copysign(1.0, alpha.real)
+    rest, shift = without_exponent(alpha)
+    if rest == -1.0:
+        a, b, rest = _with_sign(a, b, dtype)
     epilogue = PLAIN if rest == 1.0 and c is None else Epilogue(rest, beta, c)
     idle = "alpha is 0: A and B are not read" if alpha == 0 else ""
     with library.active():
-        result, report = _product(a, b, options, library, shift or 0, dtype, idle, epilogue, out if c is None else None)
-    if not epilogue.idle:
-        exact = abs(rest) == 1.0 and c is None
+        result, report = _product(a, b, options, library, shift, dtype, idle, epilogue, out if c is None else None)
+    if not (epilogue.idle or (idle and c is None)):
+        exact = rest in (1.0, -1.0) and c is None
         report = replace(report, correct=report.correct and exact, reason=f"{report.reason}; alpha, beta applied")
     return _deliver(result, report, library, out, return_report)
 
@@ -216,13 +217,16 @@ def _scalar(x: Any, name: str, dtype: np.dtype[Any]) -> complex:
     return value
 
 
-def _with_sign(a: Any, b: Any, alpha: complex) -> tuple[Any, Any, complex]:
-    """The operands and |alpha|, the sign of alpha being given to an operand that is not prepared, if there is one."""
-    if alpha.real > 0:
-        return a, b, alpha
+def _with_sign(a: Any, b: Any, dtype: np.dtype[Any]) -> tuple[Any, Any, float]:
+    """The operands with a change of sign in one that is not prepared, and 1; as they are, and -1, where both are."""
     if not isinstance(a, Prepared):
-        return -a, b, -alpha
-    return (a, -b, -alpha) if not isinstance(b, Prepared) else (a, b, alpha)
+        return -_signed(a, dtype), b, 1.0
+    return (a, -_signed(b, dtype), 1.0) if not isinstance(b, Prepared) else (a, b, -1.0)
+
+
+def _signed(x: Array, dtype: np.dtype[Any]) -> Array:
+    """An operand whose negative is what it says: integers and bools in the dtype of the result."""
+    return converted(x, dtype) if x.dtype.kind in "biu" else x
 
 
 def _transposed(x: Array | Prepared, how: str, name: str) -> Array | Prepared:
@@ -379,7 +383,7 @@ def _product(
     decided = time.perf_counter()
     if idle:
         zeros = np.zeros((problem.batch, problem.m, problem.n), dtype, like=_array_of(a))
-        plan, outcome = replace(plan, reason=idle), Outcome(epilogue.apply(zeros), 0.0, 0, [])
+        plan, outcome = replace(plan, reason=idle), Outcome(epilogue.without_product(zeros), 0.0, 0, [])
     else:
         check_strict(plan)
         splits = usable_split(a, "left", shapes.left), usable_split(b, "right", shapes.right)
@@ -434,5 +438,7 @@ def _deliver(result: Array | None, report: Report, library: Library, out: Any, r
             library.note_change(out)
         else:
             library.take(out, "out")[...] = result
+            if library.on_host:
+                library.note_change(out)
     given = library.give(cast(Array, result)) if out is None else out
     return (given, report) if return_report else given

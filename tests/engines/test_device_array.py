@@ -262,7 +262,12 @@ def combined(x):
             epilogue.combine(t, -0.1, None, 0.0),
             epilogue.combine(t, 3.0, c, 0.7),
             epilogue.combine(t, 0.0, c, 1.0),
+            epilogue.combine(t, 3e300, c, -7e-200),
+            epilogue.combine(t, 1.5, c * 1e300, -1e8),
+            epilogue.Epilogue(-0.1, 0.7, c).apply(t + 0) if c.shape == t.shape else t,
         ]
+        if t.dtype.kind == "c":
+            made += [epilogue.combine(t, 0.3 - 2j, c, 1j), epilogue.combine(t, 1j, None, 0.0)]
     return made
 
 

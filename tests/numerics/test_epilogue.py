@@ -7,23 +7,33 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from hifigemm.numerics.epilogue import combine, power_of_two_exponent
+from hifigemm.numerics.epilogue import Epilogue, combine, without_exponent
 
 MODERATE = st.floats(-(2.0**200), 2.0**200).filter(lambda x: x == 0 or abs(x) > 2.0**-200)
 
 
 @pytest.mark.parametrize("e", [-1074, -1023, -1022, -1, 0, 1, 52, 1023])
-def test_powers_of_two_are_recognised_with_either_sign(e):
-    assert power_of_two_exponent(math.ldexp(1.0, e)) == e
-    assert power_of_two_exponent(-math.ldexp(1.0, e)) == e
+def test_powers_of_two_leave_their_sign(e):
+    assert without_exponent(math.ldexp(1.0, e)) == (1.0, e)
+    assert without_exponent(-math.ldexp(1.0, e)) == (-1.0, e)
 
 
-@pytest.mark.parametrize("alpha", [0.0, 3.0, 0.1, 1 + 1j, math.inf, -math.inf, math.nan, np.nextafter(1.0, 2)])
-def test_other_numbers_are_not(alpha):
-    assert power_of_two_exponent(alpha) is None
+@pytest.mark.parametrize("alpha", [3.0, -0.1, 1e300, 5e-324 * 3, 1 + 1j, 0.6 - 0.8j, 1e200 + 1e190j, 2j])
+def test_other_numbers_leave_one_between_one_and_two(alpha):
+    rest, e = without_exponent(alpha)
+    assert 1 <= max(abs(rest.real), abs(rest.imag)) < 2
+    for part, whole in ((rest.real, alpha.real), (rest.imag, alpha.imag)):
+        assert Fraction(part) * Fraction(2) ** e == Fraction(whole)
+
+
+@pytest.mark.parametrize("alpha", [0.0, math.inf, -math.inf, math.nan, complex(math.inf, 1.0), 1e300 + 1e-300j])
+def test_what_has_no_common_exponent_stays(alpha):
+    rest, e = without_exponent(alpha)
+    assert e == 0
+    assert rest is alpha
 
 
 @given(MODERATE, MODERATE, MODERATE, MODERATE)
@@ -58,3 +68,70 @@ def test_overflow_on_the_way_leaves_the_plain_result():
     assert combine(np.array([largest]), 1.0, np.array([-largest]), 1.0)[0] == 0.0
     assert combine(np.array([np.inf]), 3.0, np.array([1.0]), 1.0)[0] == np.inf
     assert np.isnan(combine(np.array([np.inf]), 3.0, np.array([-np.inf]), 1.0)[0])
+
+
+ANY = st.floats(allow_nan=False, allow_infinity=False)
+
+
+@given(ANY, ANY, ANY, ANY)
+@example(1e308, 10.0, 1e308, -10.0)
+@example(1e305, 0.3, float(np.nextafter(1e305, 0)), -0.3)
+@example(1.348e308, 2.0, -1.797e308, 0.98)
+def test_nothing_overflows_on_the_way_to_a_finite_result(t, alpha, c, beta):
+    found = combine(np.array([t]), alpha, np.array([c]), beta)[0]
+    first, second = Fraction(t) * Fraction(alpha), Fraction(c) * Fraction(beta)
+    exact = first + second
+    u, limit = Fraction(1, 2**53), (2 - Fraction(1, 2**53)) * 2**1023
+    allowed = u * (1 + 2 * u) * abs(exact) + 8 * u * u * (abs(first) + abs(second)) + 8 * Fraction(2) ** -1074
+    assert not np.isnan(found)
+    if np.isinf(found):
+        assert abs(exact) + allowed >= limit
+        assert (found > 0) == (exact > 0)
+    else:
+        assert abs(Fraction(float(found)) - exact) <= allowed
+
+
+@given(st.tuples(*[ANY] * 8))
+def test_complex_scalars_err_by_one_rounding_in_each_component(parts):
+    t, alpha, c, beta = (complex(*pair) for pair in zip(parts[::2], parts[1::2], strict=True))
+    found = complex(combine(np.array([t]), alpha, np.array([c]), beta)[0])
+    u, limit = Fraction(1, 2**53), (2 - Fraction(1, 2**53)) * 2**1023
+    pairs = {
+        found.real: [(alpha.real, t.real), (-alpha.imag, t.imag), (beta.real, c.real), (-beta.imag, c.imag)],
+        found.imag: [(alpha.real, t.imag), (alpha.imag, t.real), (beta.real, c.imag), (beta.imag, c.real)],
+    }
+    for value, terms in pairs.items():
+        products = [Fraction(x) * Fraction(y) for x, y in terms]
+        exact = sum(products)
+        allowed = u * (1 + 2 * u) * abs(exact) + 32 * u * u * sum(map(abs, products)) + 16 * Fraction(2) ** -1074
+        assert not math.isnan(value)
+        if math.isinf(value):
+            assert abs(exact) + allowed >= limit
+        else:
+            assert abs(Fraction(value) - exact) <= allowed
+
+
+def test_scalars_that_are_zero_do_not_read():
+    t, c = np.array([np.inf + 0j]), np.array([np.nan + 1j])
+    assert combine(t, 1j, None, 0.0)[0] == complex(0.0, np.inf)
+    assert combine(t, 1j, c, 0j)[0] == complex(0.0, np.inf)
+
+
+@pytest.mark.parametrize("shape", [(1, 3, 4), (700, 10, 11), (2, 300, 500), (0, 3, 4), (2, 0, 3)])
+@pytest.mark.parametrize("dtype", ["float32", "complex128"])
+def test_a_stack_is_combined_in_its_memory(shape, dtype):
+    rng = np.random.default_rng(1)
+    t, c = (rng.standard_normal(shape).astype(dtype) for _ in range(2))
+    want = combine(t, 0.3, c, 0.7)
+    found = Epilogue(0.3, 0.7, c).apply(t)
+    assert found is t
+    np.testing.assert_array_equal(t, want)
+
+
+def test_without_a_product_zeros_keep_their_sign():
+    c = np.array([[[-0.0, 0.0, 5e-324, 3.0]]])
+    found = Epilogue(1.0, 1.0, c).without_product(np.zeros(c.shape))
+    np.testing.assert_array_equal(np.signbit(found), np.signbit(c))
+    np.testing.assert_array_equal(found, c)
+    np.testing.assert_array_equal(Epilogue(np.nan, -2.0, c).without_product(np.zeros(c.shape)), -2.0 * c)
+    assert Epilogue(1.0, 2j, c.astype(complex)).without_product(np.zeros(c.shape, complex))[0, 0, 3] == 6j

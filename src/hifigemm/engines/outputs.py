@@ -27,8 +27,11 @@ def output_for(p: Problem, device: Any, epilogue: Epilogue, target: Array | None
 def combined(out: torch.Tensor, p: Problem, epilogue: Epilogue, target: Array | None) -> Array:
     """alpha out + beta C for real problems, in place, then in the target if there is one."""
     if not epilogue.idle:
-        c: Any = None if epilogue.c is None else unwrap(epilogue.c.astype(p.dtype, copy=False))
-        combine_in_place(out, epilogue.alpha.real, epilogue.beta.real, c)
+        if epilogue.is_moderate:
+            c: Any = None if epilogue.c is None else unwrap(epilogue.c.astype(p.dtype, copy=False))
+            combine_in_place(out, epilogue.alpha.real, epilogue.beta.real, c)
+        else:
+            epilogue.apply(wrap(out))
         if target is not None:
             unwrap(target).copy_(out)
     return wrap(out) if target is None else target

@@ -218,8 +218,8 @@ def _target(plan: Plan, left: Tensor, target: Array | None) -> Array:
 
 
 def _in_kernel(epilogue: Epilogue, a: Array) -> Epilogue:
-    """What the reconstruction applies itself: real scalars, C in the dtype of the result."""
-    if isinstance(epilogue.alpha, complex) or isinstance(epilogue.beta, complex):
+    """What the reconstruction applies itself: moderate scalars, C in the dtype of the result."""
+    if not epilogue.is_moderate:
         return PLAIN
     return epilogue if epilogue.c is None else replace(epilogue, c=epilogue.c.astype(a.dtype, copy=False))
 
@@ -227,7 +227,7 @@ def _in_kernel(epilogue: Epilogue, a: Array) -> Epilogue:
 def _applied(target: Array, own: Epilogue, epilogue: Epilogue) -> Array:
     """The result after what the reconstruction left of the epilogue."""
     if own is PLAIN and epilogue is not PLAIN:
-        target[...] = epilogue.apply(target)
+        epilogue.apply(target)
     return target
 
 

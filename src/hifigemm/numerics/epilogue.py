@@ -1,24 +1,52 @@
-"""alpha T + beta C for a product T that is already rounded."""
+"""alpha T + beta C for a product T that is already rounded.
+
+Idea
+    Every product of a scalar and an entry is made with its error, and so is every sum; the errors are added at last.
+Exact when
+    Never; the result errs by half a unit in its last place and terms of second order. Splitting a factor into halves
+    needs it below 2**996, and products and sums may overflow though the result does not. Where the first way gives no
+    finite number for finite entries, a second one takes entries times 2**-40, scalars below 1 and the power of two at
+    last.
+References
+    [ORO05] Ogita, Rump, Oishi: Accurate sum and dot product, SISC 26 (2005), doi:10.1137/030601818.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from typing import cast
 
 import numpy as np
 
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.eft import two_product, two_sum
+from hifigemm.numerics.embedding import unembed
 
-__all__ = ["PLAIN", "Epilogue", "combine", "power_of_two_exponent"]
+__all__ = ["DOWN", "PLAIN", "Epilogue", "combine", "without_exponent"]
+
+DOWN = 40
+"""Entries of the second way are multiplied by 2**-DOWN."""
+_MODERATE = 30
+_PART = {True: 2**16, False: 2**24}
+"""Entries at a time, on the host and on a device."""
+
+Term = tuple[float, Array]
 
 
-def power_of_two_exponent(alpha: complex) -> int | None:
-    """e where alpha = +-2**e, else None."""
-    if isinstance(alpha, complex) or alpha == 0 or not math.isfinite(alpha):
-        return None
-    mantissa, exponent = math.frexp(alpha)
-    return exponent - 1 if abs(mantissa) == 0.5 else None
+def without_exponent(alpha: complex) -> tuple[complex, int]:
+    """(r, e) with alpha = r 2**e exactly and 1 <= max(|re r|, |im r|) < 2; e = 0 where there is none."""
+    parts = (alpha.real, alpha.imag)
+    largest = max(map(abs, parts))
+    if largest == 0 or not all(map(math.isfinite, parts)):
+        return alpha, 0
+    exponent = math.frexp(largest)[1] - 1
+    scaled = [math.ldexp(x, -exponent) for x in parts]
+    if any(math.ldexp(x, exponent) != y for x, y in zip(scaled, parts, strict=True)):
+        return alpha, 0
+    return (complex(*scaled) if isinstance(alpha, complex) else scaled[0]), exponent
 
 
 @dataclass(frozen=True)
@@ -41,34 +69,108 @@ class Epilogue:
         """T is the result."""
         return self.alpha == 1.0 and self.c is None
 
+    @property
+    def is_moderate(self) -> bool:
+        """Both scalars are real and near 1, or 0: kernels then take the second way with the scalars as they are."""
+        return all(
+            not isinstance(x, complex) and (x == 0 or 2.0**-_MODERATE <= abs(x) <= 2.0**_MODERATE)
+            for x in (self.alpha, self.beta)
+        )
+
     def apply(self, t: Array) -> Array:
-        """alpha t + beta c: see `combine`."""
-        return t if self.idle else combine(t, self.alpha, self.c, self.beta)
+        """alpha t + beta c in the memory of a stack t (batch, m, n): see `combine`."""
+        if not self.idle:
+            for part in _parts(t):
+                t[part] = combine(t[part], self.alpha, None if self.c is None else self.c[part], self.beta)
+        return t
+
+    def without_product(self, t: Array) -> Array:
+        """beta c in the memory of zeros t, where there is no product: -0 stays what it is for beta = 1."""
+        if self.c is not None:
+            for part in _parts(t):
+                t[part] = _scaled(self.c[part].astype(t.dtype, copy=False), self.beta)
+        return t
 
 
 PLAIN = Epilogue()
 
 
-def combine(t: Array, alpha: complex, c: Array | None, beta: complex) -> Array:
-    """alpha t + beta c in the dtype of t.
+def _parts(t: Array) -> Iterator[tuple[slice, slice]]:
+    """Matrices of a stack, or rows of them, a number of entries at a time."""
+    (batch, m, n), size = t.shape, _PART[isinstance(t, np.ndarray)]
+    stack, rows = max(size // max(m * n, 1), 1), max(size // max(n, 1), 1)
+    for z in range(0, batch, stack):
+        for i in range(0, m, rows):
+            yield slice(z, z + stack), slice(i, i + rows)
 
-    For real scalars each product and the sum are made with their errors (float64), or in float64 (float32), so that the
-    result is alpha t + beta c rounded with an error of little more than half a unit in its last place. Where an
-    intermediate overflows, the plain expression stands. A zero alpha t is +0. Complex scalars take the plain complex
-    expression.
+
+def combine(t: Array, alpha: complex, c: Array | None, beta: complex) -> Array:
+    """alpha t + beta c in the dtype of t; c broadcasts to its shape.
+
+    Made with the errors of all products and sums, in float64, so that every real component is rounded with an error of
+    little more than half a unit in its last place (float32: rounded once more). Scalars, and components of them, that
+    are 0 do not read what they multiply. Finite entries and scalars never give NaN. A zero alpha t is +0.
     """
+    real = t.real.dtype
     with np.errstate(all="ignore"):
-        if isinstance(alpha, complex) or isinstance(beta, complex):
-            plain = t * t.dtype.type(alpha)
-            return plain if c is None else plain + c.astype(t.dtype) * t.dtype.type(beta)
-        real = t.real.dtype
-        x = np.ascontiguousarray(t, like=t).view(real).astype(np.float64)
-        if c is None:
-            return (alpha * x + 0.0).astype(real).view(t.dtype).reshape(t.shape)
-        y = np.array(np.broadcast_to(c, t.shape), t.dtype, order="C", ndmin=1, like=t).view(real).astype(np.float64)
-        plain = alpha * x + beta * y
-        p, p_error = two_product(np.float64(alpha), x)
-        q, q_error = two_product(np.float64(beta), y)
-        s, s_error = two_sum(p, q)
-        s += s_error + (p_error + q_error)
-        return np.where(np.isfinite(s), s, plain).astype(real).view(t.dtype).reshape(t.shape)
+        y = None if c is None else np.array(np.broadcast_to(c, t.shape), t.dtype, order="C", ndmin=1, like=t)
+        x = np.ascontiguousarray(t, like=t)
+        if not (isinstance(alpha, complex) or isinstance(beta, complex)):
+            entries = [z.view(real).astype(np.float64) for z in (x, y) if z is not None]
+            terms = [(s, z) for s, z in zip((alpha, beta), entries, strict=False) if s != 0]
+            found = _sum_of_products(terms, entries[0])
+        else:
+            re: list[Term] = []
+            im: list[Term] = []
+            for s, z in ((alpha, x), (beta, y)):
+                if z is not None:
+                    first, second = z.real.astype(np.float64), z.imag.astype(np.float64)
+                    re += [(s.real, first), (-s.imag, second)]
+                    im += [(s.real, second), (s.imag, first)]
+            found = np.empty((*x.shape, 2), like=x.real)
+            for i, terms in enumerate((re, im)):
+                found[..., i] = _sum_of_products([term for term in terms if term[0] != 0], re[0][1])
+            found = found.reshape(*x.shape[:-1], 2 * x.shape[-1])
+        found = found.astype(real)
+        return (found if t.dtype == real else unembed(found)).reshape(t.shape)
+
+
+def _sum_of_products(terms: Sequence[Term], like: Array) -> Array:
+    """The sum of s x over all terms (s, x) with its error; zeros of the shape of `like` for none."""
+    if not terms:
+        return np.zeros(like.shape, like=like)
+    if len(terms) == 1:
+        return terms[0][0] * terms[0][1] + 0.0
+    if not all(math.isfinite(s) for s, _ in terms):
+        return reduce(np.add, [s * x for s, x in terms])
+    near = _compensated(terms)
+    finite = np.isfinite(near)
+    if isinstance(near, np.ndarray) and finite.all():
+        return near
+    known = reduce(np.bitwise_and, [np.isfinite(x) for _, x in terms])
+    # Beside an infinity what is finite counts for nothing, even if its product overflows.
+    endless = reduce(np.add, [np.where(np.isfinite(x), 0.0, s * x) for s, x in terms])
+    top = max(math.frexp(s)[1] for s, _ in terms)
+    far = _compensated([(math.ldexp(s, -top), x * 2.0**-DOWN) for s, x in terms])
+    up = top + DOWN
+    far = far * 2.0 ** (up // 2) * 2.0 ** (up - up // 2)
+    return np.where(finite, near, np.where(known, far, endless))
+
+
+def _compensated(terms: Sequence[Term]) -> Array:
+    (value, low), *rest = (two_product(cast(Array, np.float64(s)), x) for s, x in terms)
+    for p, error in rest:
+        value, lost = two_sum(value, p)
+        low = lost + (low + error)
+    return value + low
+
+
+def _scaled(c: Array, beta: complex) -> Array:
+    """beta c, rounded once where beta is real."""
+    if isinstance(beta, complex):
+        return combine(c, beta, None, 0.0)
+    with np.errstate(all="ignore"):
+        real = c.real.dtype
+        x = np.ascontiguousarray(c, like=c)
+        found = (x.view(real).astype(np.float64) * beta).astype(real)
+        return (found if c.dtype == real else unembed(found)).reshape(c.shape)

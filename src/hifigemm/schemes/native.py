@@ -98,9 +98,9 @@ class Native(Scheme):
         if not settled.all() and not _may_underflow(a, b, fmt):
             settled[...] = True
         with np.errstate(over="ignore", invalid="ignore"):
-            parts = parts.astype(np.float32 if plan.problem.fmt is FP32 else np.float64, copy=False)
             if shift:
-                parts = scale_by_power(parts, np.array(shift)).astype(parts.dtype, copy=False)
+                parts = scale_by_power(parts, np.array(shift))
+            parts = parts.astype(np.float32 if plan.problem.fmt is FP32 else np.float64, copy=False)
         settled &= np.isfinite(parts)
         return finished(plan.problem, parts, settled, self.bound(plan.problem), 1)
 

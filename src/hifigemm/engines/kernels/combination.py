@@ -65,6 +65,7 @@ def combine_in_place(t: torch.Tensor, alpha: float, beta: float, c: torch.Tensor
     ----------
     t : float32 or float64 tensor (batch, m, n), contiguous
     alpha, beta : float
+        Moderate ones, see `numerics.epilogue.Epilogue`.
     c : tensor of the dtype and shape of t, any strides, or None
     """
     if t.numel() == 0:

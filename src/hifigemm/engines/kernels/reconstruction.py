@@ -78,6 +78,7 @@ def reconstruct(
         Any strides.
     shift : int
     alpha, beta : float
+        Moderate ones, see `numerics.epilogue.Epilogue`.
     c : tensor of the dtype of `out` that broadcasts to its shape, or None
         It may be `out` itself; it is not read where beta = 0.
     operands : tensors, shapes (batch or 1, m, k) and (batch or 1, k, n), any strides, or None

@@ -12,11 +12,14 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from hifigemm.numerics.epilogue import DOWN
+
 __all__ = ["combine", "exponent_field", "nonfinite_product", "power_of_two", "round_integer"]
 
 _SAFE_LARGEST = tl.constexpr(2.0**990)
 _SAFE_SMALLEST = tl.constexpr(2.0**-900)
 _SPLITTER = tl.constexpr(2.0**27 + 1.0)
+_DOWN = tl.constexpr(2.0**-DOWN)
 
 
 @triton.jit
@@ -120,13 +123,26 @@ def _sum_of_products(p, p_error, q, q_error):
     s = p + q
     t = s - p
     error = (p - (s - t)) + (q - t)
-    total = s + (error + (p_error + q_error))
-    return tl.where(tl.abs(total) < float("inf"), total, p + q)
+    return s + (error + (p_error + q_error))
+
+
+@triton.jit
+def _either_way(x, y, alpha, beta):
+    """The sum by the first way, by the second one where that is not finite, of what is endless where an entry is."""
+    p, p_error = _two_product(alpha, x)
+    q, q_error = _two_product(beta, y)
+    near = _sum_of_products(p, p_error, q, q_error)
+    x_known, y_known = tl.abs(x) < float("inf"), tl.abs(y) < float("inf")
+    endless = tl.where(x_known, 0.0, p) + tl.where(y_known, 0.0, q)
+    p, p_error = _two_product(alpha, x * _DOWN)
+    q, q_error = _two_product(beta, y * _DOWN)
+    far = _sum_of_products(p, p_error, q, q_error) * (1.0 / _DOWN)
+    return tl.where(tl.abs(near) < float("inf"), near, tl.where(x_known & y_known, far, endless))
 
 
 @triton.jit
 def combine(x, y, alpha, beta, HAS_C: tl.constexpr, FUSED: tl.constexpr):
-    """numerics.epilogue.combine of float64 x and y for real scalars, in float64."""
+    """numerics.epilogue.combine of float64 x and y for moderate scalars, in float64."""
     if HAS_C:
         p = alpha * x
         q = beta * y
@@ -138,9 +154,7 @@ def combine(x, y, alpha, beta, HAS_C: tl.constexpr, FUSED: tl.constexpr):
             result = p
             plain = False
         if not plain:
-            p, p_error = _two_product(alpha, x)
-            q, q_error = _two_product(beta, y)
-            result = _sum_of_products(p, p_error, q, q_error)
+            result = _either_way(x, y, alpha, beta)
     else:
         result = alpha * x + 0.0
     return result
