@@ -463,3 +463,59 @@ def test_subclasses_give_plain_arrays():
     a = np.ones((2, 2)).view(Tagged)
     assert type(hg.matmul(a, a)) is np.ndarray
     assert math.isclose(float(hg.matmul(a, a)[0, 0]), 2.0)
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides"), [((3, 2), (8, 8)), ((3, 2), (0, 8)), ((3, 2), (-8, 8)), ((2, 3), (8, 4)), ((2, 3), (24, 16))]
+)
+def test_an_out_whose_entries_overlap_is_refused(shape, strides):
+    memory = np.zeros(40)
+    out = np.lib.stride_tricks.as_strided(memory[20:], shape, strides)
+    a, b = np.ones((shape[0], 2)), np.ones((2, shape[1]))
+    starts = {20 * 8 + i * strides[0] + j * strides[1] for i in range(shape[0]) for j in range(shape[1])}
+    if len(starts) == out.size and all(abs(x - y) >= 8 for x in starts for y in starts if x != y):
+        assert (hg.matmul(a, b, out=out) == 2.0).all()
+    else:
+        with pytest.raises(ValueError, match=r"entries of out share memory.*strides"):
+            hg.matmul(a, b, out=out)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "match"),
+    [
+        (lambda a: hg.matmul(a, a, plan="x"), hg.PlanError, "plan is a str"),
+        (lambda a: hg.prepare(a, "left", plan=None), hg.PlanError, "plan is a NoneType"),
+        (lambda a: hg.matmul(a, a, scheme=[]), hg.PlanError, r"scheme=\[\]"),
+        (lambda a: hg.matmul(a, a, engine=[]), hg.PlanError, r"engine=\[\]"),
+        (lambda a: hg.make_plan(a, a, engine=3), hg.PlanError, "engine=3"),
+        (lambda a: hg.matmul(None, a), TypeError, "a has dtype object"),
+        (lambda a: hg.gemm(a, a, alpha=None), TypeError, "alpha = None"),
+        (lambda a: hg.gemm(a, a, a, beta="2"), TypeError, "beta = '2'"),
+        (lambda a: hg.gemm(a, a, alpha=2**2000), ValueError, "alpha is beyond"),
+        (lambda a: hg.gemm(a, a, np.ones((2, 3)), beta=1.0), ValueError, r"c has shape \(2, 3\)"),
+        (lambda a: hg.gemm(a, a, np.full((2, 2), 2**53 + 1), beta=1.0), ValueError, r"beyond 2\*\*53"),
+        (lambda a: hg.gemm(a, a, np.ma.masked_array(a), beta=1.0), TypeError, "c is a masked array"),
+        (lambda a: hg.gemm(a, a, np.zeros((2, 2), "M8[s]"), beta=1.0), TypeError, "c has dtype datetime64"),
+        (lambda a: hg.gemm(a, a, np.zeros((2, 2), [("bfloat16", "u2")]), beta=1.0), TypeError, "c has dtype"),
+        (lambda a: hg.strict("no").__enter__(), TypeError, r"strict\('no'\)"),
+    ],
+)
+def test_misuse_is_named(call, error, match):
+    with pytest.raises(error, match=match):
+        call(np.eye(2))
+
+
+def test_what_is_refined_keeps_the_bound_of_the_promise():
+    a, b = np.float32([[1.0, 2**20]]), np.ones((2, 1), np.float32)
+    scheme = hg.Multiword("fp16", 1, 1, scale=False)
+    found, report = hg.matmul(a, b, scheme=scheme, accuracy=1e-6, return_report=True)
+    assert report.bound <= 1e-6
+    assert found[0, 0] == 2**20 + 1
+
+
+@pytest.mark.parametrize("r", [0.5, 8.0, 1e3, 1e300])
+@pytest.mark.parametrize("k", [1, 100])
+def test_a_promise_of_next_to_nothing_is_kept_by_few_moduli(r, k):
+    found, report = hg.matmul(np.ones((2, k)), np.ones((k, 2)), accuracy=r, scheme="ozaki2", return_report=True)
+    assert (abs(found - k) <= r * k).all()
+    assert report.num_products <= 6

@@ -200,3 +200,31 @@ def test_autocast_does_not_change_products(torch):
     with torch.autocast("cpu", dtype=torch.bfloat16):
         found = hg.matmul(a, a)
     assert torch.equal(found, want)
+
+
+@pytest.mark.parametrize("scheme", ["auto", "ozaki1", "ozaki2"])
+def test_subnormals_count_in_a_thread_that_flushes_them(torch, scheme):
+    a, b = torch.tensor([[2.0**-540]], dtype=torch.float64), torch.tensor([[3 * 2.0**-520]], dtype=torch.float64)
+    least = 2.0**-1022
+    if not torch.set_flush_denormal(True):
+        pytest.skip("this CPU knows no such mode")
+    try:
+        found = hg.matmul(a, b, accuracy="correct", scheme=scheme)
+        from_numpy = hg.matmul(a.numpy(), b.numpy(), accuracy="correct", scheme=scheme)
+        still = float(np.float64(least) * np.float64(0.5)).hex()
+    finally:
+        torch.set_flush_denormal(False)
+    assert found.view(torch.int64).item() == 3 << 14
+    assert from_numpy.view(np.int64)[0, 0] == 3 << 14
+    assert float.fromhex(still) == 0.0  # the mode is that of the caller again
+
+
+def test_no_accuracy_is_kept_where_the_mode_cannot_be_changed(monkeypatch):
+    monkeypatch.setattr("hifigemm.libraries._flushes", lambda: True)
+    with pytest.raises(hg.AccuracyError, match="flushes subnormal"):
+        hg.matmul(np.eye(2), np.eye(2))
+
+
+def test_dtypes_that_numpy_does_not_have_are_named(torch):
+    with pytest.raises(TypeError, match=r"b is a tensor of torch\.float8_e4m3fn"):
+        hg.matmul(torch.zeros(2, 2), torch.zeros(2, 2, dtype=torch.float8_e4m3fn))

@@ -264,3 +264,15 @@ def test_neither_c_nor_out_is_read_where_beta_is_zero(make_pair, assert_same_bit
         assert_same_bits(hg.gemm(a, b, out, beta=0.0, out=out, **options), want)
         assert_same_bits(hg.matmul(a, b, out=spoiled, **options), want)
         assert not hg.gemm(a, b, spoiled, alpha=0.0, beta=0.0, **options).any()
+
+
+@pytest.mark.parametrize("scheme", [hg.Ozaki2(scaling="fast"), hg.Ozaki2(), hg.Ozaki1()])
+@pytest.mark.parametrize("accuracy", [1e-13, "correct"])
+def test_nothing_is_promised_of_what_is_filled_in(scheme, accuracy):
+    a = np.array([[2.0**500 / 3, 2.0**-500 / 3, np.nan], [1.0, 2.0, 3.0]])
+    b = np.array([[2.0**-500 / 7, 1.0], [2.0**500 / 7, 2.0], [1.0, -1.0]])
+    plain = hg.matmul(a, b, accuracy=accuracy, scheme=scheme)
+    planned = hg.matmul(a, b, plan=hg.make_plan(a, b, accuracy=accuracy, scheme=scheme))
+    for found in (plain, planned):
+        np.testing.assert_array_equal(np.isnan(found), [[True, True], [False, False]])
+        assert found[1, 1] == 2.0

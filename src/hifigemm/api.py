@@ -20,6 +20,7 @@ from hifigemm.numerics.bits import Array
 from hifigemm.numerics.epilogue import PLAIN, Epilogue, without_exponent
 from hifigemm.operands import (
     Shapes,
+    as_addend,
     as_operand,
     check_out,
     common_narrow,
@@ -27,7 +28,6 @@ from hifigemm.operands import (
     result_dtype,
     shapes_of,
     stacked,
-    widened,
 )
 from hifigemm.plan import Plan, Prepared, Report
 from hifigemm.planning import (
@@ -185,14 +185,16 @@ def gemm(
     b = _transposed(as_operand(b, "b", library), trans_b, "b")
     if beta != 0 and c is None:
         raise ValueError(f"beta = {beta} needs c")
-    c = None if beta == 0 else widened(library.take(c, "c"))
+    c = None if beta == 0 else as_addend(c, library)
     shape = shapes_of(a.shape, b.shape).result
     dtype = result_dtype(a.dtype, b.dtype, *([] if c is None else [c.dtype]))
     alpha, beta = _scalar(alpha, "alpha", dtype), _scalar(beta, "beta", dtype)
     if out is not None:
         check_out(out, shape, dtype, library)
-    if c is not None and np.broadcast_shapes(c.shape, shape) != shape:
-        raise ValueError(f"c has shape {c.shape}; the result has shape {shape}")
+    if c is not None:
+        if not _broadcasts(c.shape, shape):
+            raise ValueError(f"c has shape {c.shape}; the result has shape {shape}")
+        c = converted(c, dtype)
     options = Options(accuracy, scheme, engine, plan, workspace, return_report, sync=sync)
     rest, shift = without_exponent(alpha)
     if rest == -1.0:
@@ -209,12 +211,24 @@ def gemm(
 
 def _scalar(x: Any, name: str, dtype: np.dtype[Any]) -> complex:
     """alpha or beta as a Python float, or a complex with an imaginary part."""
-    value = complex(x)
+    if isinstance(x, str):
+        raise TypeError(f"{name} = {x!r}: expected a number")
+    try:
+        value = complex(x)
+    except TypeError:
+        raise TypeError(f"{name} = {x!r}: expected a number") from None
+    except OverflowError:
+        raise ValueError(f"{name} is beyond the range of float64") from None
     if value.imag == 0:
         return value.real
     if dtype.kind != "c":
         raise TypeError(f"{name} = {value} is complex, and the result has dtype {dtype}")
     return value
+
+
+def _broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
+    """Whether an array of one shape stands for one of another."""
+    return len(shape) <= len(to) and all(n in (1, m) for n, m in zip(shape[::-1], to[::-1], strict=False))
 
 
 def _with_sign(a: Any, b: Any, dtype: np.dtype[Any]) -> tuple[Any, Any, float]:
@@ -271,9 +285,9 @@ def make_plan(
     dtype = result_dtype(a.dtype, b.dtype)
     shapes = shapes_of(a.shape, b.shape)
     problem = shapes.problem(dtype, common_narrow(a.dtype, b.dtype))
+    options = Options(accuracy, scheme, engine, None, workspace, return_report=True)
     maker = engine_for(engine, library.name, library.device)
     limit = workspace_limit(problem, workspace, maker)
-    options = Options(accuracy, scheme, engine, None, workspace, return_report=True)
     with library.active():
         plan = known_plan(None, problem, options, maker, limit)
         if plan is None:
@@ -308,6 +322,8 @@ def prepare(a: Any, side: Literal["left", "right"], *, plan: Plan) -> Prepared:
     """
     if side not in ("left", "right"):
         raise PlanError(f'side={side!r}: expected "left" or "right"')
+    if not isinstance(plan, Plan):
+        raise PlanError(f"plan is a {type(plan).__name__}; expected one from make_plan")
     library = library_of(("a", a))
     x = as_operand(a, "a", library)
     if isinstance(x, Prepared):

@@ -160,7 +160,7 @@ def _in_steps(
         return _run(plan, *_sides(a, b, splits), engine, workspace, shift)
     left = clean(a) if rows.any() else a
     right = clean(b) if cols.any() else b
-    outcome = _run(plan, *_sides(left, right, splits), engine, workspace, shift)
+    outcome = _run(plan, *_sides(left, right, splits), engine, workspace, shift, rows | cols)
     fill_nonfinite(outcome.values, a, b, rows, cols)
     outcome.notes.append("Inf and NaN as IEEE arithmetic in any order puts them")
     return outcome
@@ -188,8 +188,19 @@ def _sides(a: Array, b: Array, splits: tuple[Split | None, Split | None]) -> tup
     return _Side("left", a, split=splits[0]), _Side("right", b, split=splits[1])
 
 
-def _run(plan: Plan, left: _Side, right: _Side, engine: Engine, workspace: int, shift: int) -> Outcome:
-    """Block by block, then again with a finer plan for the entries whose promise is not kept yet."""
+def _run(
+    plan: Plan,
+    left: _Side,
+    right: _Side,
+    engine: Engine,
+    workspace: int,
+    shift: int,
+    filled: Array | None = None,
+) -> Outcome:
+    """Block by block, then again with a finer plan for the entries whose promise is not kept yet.
+
+    Nothing is asked of those that are `filled` in afterwards.
+    """
     scheme, problem = plan.scheme, plan.problem
     left, right = _scaled(plan, left, right, engine)
     values = np.empty((problem.batch, problem.m, problem.n), problem.dtype, like=left.x)
@@ -203,9 +214,12 @@ def _run(plan: Plan, left: _Side, right: _Side, engine: Engine, workspace: int, 
             at_left, left_part = (block.batch, block.rows), left.part(plan, engine, block.batch, block.rows)
         done = scheme.multiply(plan, left_part, right_part, engine, shift)
         values[block.entries] = done.values
+        bound = done.bound
         if done.settled is not None and not done.settled.all():
             open_.append((block, ~done.settled))
-        outcome.bound = max(outcome.bound, done.bound)
+            if not isinstance(scheme, Native):  # what is settled keeps the promise, whatever holds for all
+                bound = min(bound, plan.target.r)
+        outcome.bound = max(outcome.bound, bound)
         outcome.num_products += done.num_products * done.values.size / values.size
         if (on_block := watch.get()) is not None:
             on_block(plan, block)
@@ -214,6 +228,10 @@ def _run(plan: Plan, left: _Side, right: _Side, engine: Engine, workspace: int, 
         unsettled = np.zeros(values.shape, bool, like=values)
         for block, entries in open_:
             unsettled[block.entries] = entries
+        if filled is not None:
+            unsettled &= ~filled
+        if not unsettled.any():
+            return outcome
         _refine(plan, left, right, engine, workspace, shift, outcome, unsettled)
     return outcome
 

@@ -8,18 +8,23 @@ devices or libraries.
 from __future__ import annotations
 
 import sys
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from hifigemm.exceptions import AccuracyError
 from hifigemm.numerics.bits import Array
 
 __all__ = ["BFLOAT16", "NUMPY", "Library", "library_of"]
 
 BFLOAT16 = np.dtype([("bfloat16", np.uint16)])
 """Stands for a dtype that NumPy does not have. Arrays on a device can have it, and be converted to float32."""
+
+
+_LEAST_NORMAL, _LEAST, _HALF, _ONE = 2.0**-1022, 5e-324, 0.5, 1.0
 
 
 @dataclass(frozen=True)
@@ -45,15 +50,17 @@ class Library:
         return self.device == "cpu"
 
     def active(self) -> AbstractContextManager[Any]:
-        """A context in which kernels go to this device and torch multiplies in the formats that it is given."""
+        """A context in which kernels go to this device and torch multiplies in the formats that it is given.
+
+        On the host subnormal numbers are honoured, whatever mode the thread is in.
+        """
         if self.name == "numpy":
-            return nullcontext()
+            return _subnormals()
         import torch
 
         context = ExitStack()
         context.enter_context(torch.autocast(self.device.partition(":")[0], enabled=False))
-        if not self.on_host:
-            context.enter_context(torch.cuda.device(self.device))
+        context.enter_context(_subnormals() if self.on_host else torch.cuda.device(self.device))
         return context
 
     def owns(self, x: Any) -> bool:
@@ -78,7 +85,10 @@ class Library:
         if brief and name == "out":
             raise TypeError(f"out has dtype {x.dtype}; the result has dtype float32 or more")
         if self.on_host:
-            array: Array = (x.float() if brief else x).numpy()
+            try:
+                array: Array = (x.float() if brief else x).numpy()
+            except TypeError as error:
+                raise TypeError(f"{name} is a tensor of {x.dtype}, which NumPy does not have") from error
             return array
         from hifigemm.engines.device_array import DeviceArray, wrap
 
@@ -149,6 +159,37 @@ def library_of(*operands: tuple[str, Any]) -> Library:
         error = TypeError if len({x.name for x in libraries}) > 1 else ValueError
         raise error(f"operands of different libraries or devices: {places}; nothing is copied, move one of them")
     return libraries[0] if libraries else NUMPY
+
+
+def _flushes() -> bool:
+    """Whether this thread flushes subnormal results or operands to zero."""
+    return _LEAST_NORMAL * _HALF == 0.0 or _LEAST * _ONE == 0.0
+
+
+def _subnormals() -> AbstractContextManager[Any]:
+    """A context in which this thread computes with subnormal numbers."""
+    return _gradual_underflow() if _flushes() else nullcontext()
+
+
+@contextmanager
+def _gradual_underflow() -> Iterator[None]:
+    """The mode of torch.set_flush_denormal switched off.
+
+    Raises
+    ------
+    AccuracyError
+        It cannot be switched off from here.
+    """
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.set_flush_denormal(False) or _flushes():
+        raise AccuracyError(
+            "this thread flushes subnormal numbers to zero, as a library built with -ffast-math may have asked: no "
+            "accuracy can be kept"
+        )
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(True)
 
 
 def _library(x: Any) -> Library | None:

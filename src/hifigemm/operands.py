@@ -15,6 +15,7 @@ from hifigemm.plan import Prepared, Problem
 
 __all__ = [
     "Shapes",
+    "as_addend",
     "as_operand",
     "check_out",
     "common_narrow",
@@ -28,6 +29,8 @@ __all__ = [
 _DTYPES = tuple(np.dtype(t) for t in ("float32", "float64", "complex64", "complex128"))
 _NARROW = {np.dtype(np.float16): FP16, BFLOAT16: BF16}
 _SINGLE = np.dtype(np.float32)
+_FEW = 2**22
+"""Entries of an array whose addresses are compared one by one."""
 _EXPECTED = "expected float16, bfloat16, float32, float64, complex64 or complex128"
 
 
@@ -44,11 +47,22 @@ def as_operand(x: Any, name: str, library: Library) -> Array | Prepared:
     if isinstance(x, Prepared):
         x.check_unchanged(name)
         return x
+    x = _numbers(x, name, library)
+    if x.ndim == 0:
+        raise ValueError(f"{name} is a scalar; matmul takes arrays of one or more dimensions")
+    return x
+
+
+def as_addend(x: Any, library: Library) -> Array:
+    """C, which may be a scalar; errors as of `as_operand`."""
+    return widened(_numbers(x, "c", library))
+
+
+def _numbers(x: Any, name: str, library: Library) -> Array:
+    """x as an array of numbers."""
     if isinstance(x, np.ma.MaskedArray):
         raise TypeError(f"{name} is a masked array, whose mask would be lost; fill it first")
     x = library.take(x, name)
-    if x.ndim == 0:
-        raise ValueError(f"{name} is a scalar; matmul takes arrays of one or more dimensions")
     if x.dtype.kind not in "fcbiu" and (library.on_host or x.dtype != BFLOAT16):
         raise TypeError(f"{name} has dtype {x.dtype}; {_EXPECTED}")
     return x
@@ -170,5 +184,25 @@ def check_out(out: Any, shape: tuple[int, ...], dtype: np.dtype[Any], library: L
         raise TypeError(f"out has dtype {taken.dtype}; the result has dtype {dtype}")
     if not taken.flags.writeable:
         raise ValueError("out is read-only")
-    if isinstance(taken, np.ndarray) and any(s == 0 and n > 1 for s, n in zip(taken.strides, shape, strict=True)):
-        raise ValueError(f"entries of out share memory: its strides are {taken.strides}")
+    if isinstance(taken, np.ndarray) and _shares_memory_with_itself(taken):
+        raise ValueError(f"entries of out share memory: its shape is {shape}, its strides are {taken.strides}")
+
+
+def _shares_memory_with_itself(x: np.ndarray[Any, Any]) -> bool:
+    """Whether entries of an array overlap; True for large ones whose strides do not rule it out."""
+    axes = sorted((abs(s), n) for s, n in zip(x.strides, x.shape, strict=True) if n > 1)
+    end = x.itemsize
+    for stride, n in axes:
+        if stride < end:
+            break
+        end += stride * (n - 1)
+    else:
+        return False
+    if x.size == 0:
+        return False
+    if x.size > _FEW:
+        return True
+    starts = np.zeros(1, np.int64)
+    for stride, n in axes:
+        starts = (starts[:, None] + stride * np.arange(n)).ravel()
+    return bool((np.diff(np.sort(starts)) < x.itemsize).any())

@@ -57,6 +57,12 @@ class Options:
     ratio: float | None = None
     sync: bool = True
 
+    def __post_init__(self) -> None:
+        if not (self.engine is None or isinstance(self.engine, str)):
+            raise PlanError(f"engine={self.engine!r}: expected a name from hifigemm.engines(), or None")
+        if not (self.plan is None or isinstance(self.plan, Plan)):
+            raise PlanError(f"plan is a {type(self.plan).__name__}; expected one from make_plan")
+
 
 def own_stack(x: Array, side: str, problem: Problem) -> Array:
     """An operand as the stack that a product under this problem makes of it."""

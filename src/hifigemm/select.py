@@ -38,7 +38,7 @@ def as_scheme(scheme: str | Scheme) -> Scheme | None:
         return scheme
     if scheme == "auto":
         return None
-    if scheme not in SCHEMES:
+    if not isinstance(scheme, str) or scheme not in SCHEMES:
         raise PlanError(f'scheme={scheme!r}: expected "auto", {", ".join(SCHEMES)} or one of the scheme dataclasses')
     return SCHEMES[scheme]()
 

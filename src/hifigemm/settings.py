@@ -46,7 +46,9 @@ def strict(enabled: bool = True) -> Iterator[None]:
     >>> with hg.strict():
     ...     c = hg.matmul(np.ones((2, 2)), np.ones((2, 2)), accuracy="correct")
     """
-    token = _strict.set(bool(enabled))
+    if not isinstance(enabled, bool):
+        raise TypeError(f"strict({enabled!r}): expected True or False")
+    token = _strict.set(enabled)
     try:
         yield
     finally:

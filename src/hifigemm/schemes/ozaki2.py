@@ -441,7 +441,7 @@ def _wanted_bits(problem: Problem, target: Target) -> int:
     """
     if target.correct:
         return 2 * (problem.fmt.t + 16 + ceil_log2(problem.terms)) + 1
-    return 2 * (promise.bits_of_inverse(target.r) + 2) + ceil_log2(problem.terms) + 1
+    return max(2 * (promise.bits_of_inverse(target.r) + 2) + ceil_log2(problem.terms) + 1, 1)
 
 
 def _reach(problem: Problem, count: int) -> int:
