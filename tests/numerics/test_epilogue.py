@@ -92,6 +92,8 @@ def test_nothing_overflows_on_the_way_to_a_finite_result(t, alpha, c, beta):
 
 
 @given(st.tuples(*[ANY] * 8))
+@example((0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 1.3e300, 2.8e-189))
+@example((2.0**1000, 0.0, 2.0**-1070, 0.0, 2.0**-1070, 0.0, 2.0**1000, 0.0))
 def test_complex_scalars_err_by_one_rounding_in_each_component(parts):
     t, alpha, c, beta = (complex(*pair) for pair in zip(parts[::2], parts[1::2], strict=True))
     found = complex(combine(np.array([t]), alpha, np.array([c]), beta)[0])

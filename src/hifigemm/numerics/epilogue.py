@@ -3,10 +3,9 @@
 Idea
     Every product of a scalar and an entry is made with its error, and so is every sum; the errors are added at last.
 Exact when
-    Never; the result errs by half a unit in its last place and terms of second order. Splitting a factor into halves
-    needs it below 2**996, and products and sums may overflow though the result does not. Where the first way gives no
-    finite number for finite entries, a second one takes entries times 2**-40, scalars below 1 and the power of two at
-    last.
+    Never; the result errs by half a unit in its last place and terms of second order. Products and sums may overflow
+    though the result does not: where the first way gives no finite number for finite entries, a second one takes
+    entries times 2**-40, scalars below 1 and the power of two at last.
 References
     [ORO05] Ogita, Rump, Oishi: Accurate sum and dot product, SISC 26 (2005), doi:10.1137/030601818.
 """
@@ -30,6 +29,7 @@ __all__ = ["DOWN", "PLAIN", "Epilogue", "combine", "without_exponent"]
 DOWN = 40
 """Entries of the second way are multiplied by 2**-DOWN."""
 _MODERATE = 30
+_LARGE, _MOVED = 2.0**900, 2.0**200
 _PART = {True: 2**16, False: 2**24}
 """Entries at a time, on the host and on a device."""
 
@@ -157,8 +157,18 @@ def _sum_of_products(terms: Sequence[Term], like: Array) -> Array:
     return np.where(finite, near, np.where(known, far, endless))
 
 
+def _product(s: float, x: Array) -> tuple[Array, Array]:
+    """s x with its error; where a factor is too large to be cut into halves, the other one takes of its exponent."""
+    if abs(s) >= _LARGE:
+        s, x = s / _MOVED, x * _MOVED
+    large = np.abs(x) >= _LARGE
+    if isinstance(large, np.ndarray) and not large.any():
+        return two_product(cast(Array, np.float64(s)), x)
+    return two_product(np.where(large, s * _MOVED, s), np.where(large, x / _MOVED, x))
+
+
 def _compensated(terms: Sequence[Term]) -> Array:
-    (value, low), *rest = (two_product(cast(Array, np.float64(s)), x) for s, x in terms)
+    (value, low), *rest = (_product(s, x) for s, x in terms)
     for p, error in rest:
         value, lost = two_sum(value, p)
         low = lost + (low + error)
