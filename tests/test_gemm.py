@@ -340,3 +340,14 @@ def test_an_empty_sum_does_not_ask_alpha(alpha):
         np.testing.assert_array_equal(found, c)
         assert np.signbit(found[0, 0])
         np.testing.assert_array_equal(hg.gemm(a, b, **scalars), [[0.0, 0.0]])
+
+
+@pytest.mark.parametrize("scheme", ["ozaki1", hg.Ozaki2(scaling="fast")])
+def test_prepared_operands_keep_the_sign_of_what_underflows(assert_same_bits, scheme):
+    a = np.array([[2.0**-600, 0.0], [-(2.0**-600), 1.0]])
+    plan = hg.make_plan(a, a, accuracy="correct", scheme=scheme)
+    left, right = hg.prepare(a, "left", plan=plan), hg.prepare(a, "right", plan=plan)
+    for alpha in (-1.0, -2.0, -3.0):
+        found, report = hg.gemm(left, right, alpha=alpha, return_report=True)
+        assert_same_bits(found, hg.gemm(a, a, alpha=alpha, plan=plan))
+        assert report.correct == (alpha != -3.0)

@@ -198,13 +198,13 @@ def gemm(
     options = Options(accuracy, scheme, engine, plan, workspace, return_report, sync=sync)
     rest, shift = without_exponent(alpha)
     if rest == -1.0:
-        a, b, rest = _with_sign(a, b, dtype)
+        (a, b), rest = _with_sign(a, b, dtype), 1.0
     epilogue = PLAIN if rest == 1.0 and c is None else Epilogue(rest, beta, c)
     idle = "alpha is 0: A and B are not read" if alpha == 0 else ""
     with library.active():
         result, report = _product(a, b, options, library, shift, dtype, idle, epilogue, out if c is None else None)
     if not (epilogue.idle or (idle and c is None)):
-        exact = rest in (1.0, -1.0) and c is None
+        exact = rest == 1.0 and c is None
         report = replace(report, correct=report.correct and exact, reason=f"{report.reason}; alpha, beta applied")
     return _deliver(result, report, library, out, return_report)
 
@@ -231,11 +231,11 @@ def _broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
     return len(shape) <= len(to) and all(n in (1, m) for n, m in zip(shape[::-1], to[::-1], strict=False))
 
 
-def _with_sign(a: Any, b: Any, dtype: np.dtype[Any]) -> tuple[Any, Any, float]:
-    """The operands with a change of sign in one that is not prepared, and 1; as they are, and -1, where both are."""
+def _with_sign(a: Any, b: Any, dtype: np.dtype[Any]) -> tuple[Any, Any]:
+    """The operands with a change of sign in one, if there is one that is not prepared in that, so that -0 is right."""
     if not isinstance(a, Prepared):
-        return -_signed(a, dtype), b, 1.0
-    return (a, -_signed(b, dtype), 1.0) if not isinstance(b, Prepared) else (a, b, -1.0)
+        return -_signed(a, dtype), b
+    return a, -_signed(_array_of(b), dtype)
 
 
 def _signed(x: Array, dtype: np.dtype[Any]) -> Array:
