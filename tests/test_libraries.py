@@ -219,6 +219,31 @@ def test_subnormals_count_in_a_thread_that_flushes_them(torch, scheme):
     assert float.fromhex(still) == 0.0  # the mode is that of the caller again
 
 
+def test_scalars_and_operands_count_in_such_a_thread_too(torch):
+    one, tiny = np.ones((1, 1)), np.float32([[1e-40]])
+    zero, large, least, units = 0 * one, 2.0**1000 * one, 2.0**-1040 * one, one.astype(np.complex64)
+    turned, scaled = tiny * np.complex64(1j), 2.0**200 * one
+    plan = hg.make_plan(one, one, scheme="ozaki1")
+    calls = [
+        lambda: hg.gemm(one, zero, tiny, beta=1.0),
+        lambda: hg.gemm(large, one, alpha=5e-324),
+        lambda: hg.gemm(zero, one, large, beta=5e-324),
+        lambda: hg.gemm(least, one, alpha=-1.0),
+        lambda: hg.gemm(turned, units, trans_a="C"),
+        lambda: hg.matmul(hg.prepare(tiny, "left", plan=plan), scaled, plan=plan),
+        lambda: hg.matmul(tiny, scaled, plan=hg.make_plan(tiny, one, scheme="ozaki1")),
+    ]
+    want = [call().tobytes() for call in calls]
+    if not torch.set_flush_denormal(True):
+        pytest.skip("this CPU knows no such mode")
+    try:
+        found = [call().tobytes() for call in calls]
+    finally:
+        torch.set_flush_denormal(False)
+    assert found == want
+    assert all(any(x) for x in found)
+
+
 def test_no_accuracy_is_kept_where_the_mode_cannot_be_changed(monkeypatch):
     monkeypatch.setattr("hifigemm.libraries._flushes", lambda: True)
     with pytest.raises(hg.AccuracyError, match="flushes subnormal"):

@@ -15,7 +15,7 @@ from hifigemm.driver import Outcome, multiply, settled, whole_split
 from hifigemm.engine import Engine
 from hifigemm.engines import engine_for
 from hifigemm.exceptions import HopeError, PlanError
-from hifigemm.libraries import Library, library_of
+from hifigemm.libraries import Library, gradual_underflow, library_of
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.epilogue import PLAIN, Epilogue, without_exponent
 from hifigemm.operands import (
@@ -111,7 +111,8 @@ def matmul(
         Unknown options, a plan for other operands, a workspace too small, sync=False for what has to wait.
     AccuracyError
         A forced scheme cannot keep the accuracy for these operands, or strict mode refuses the native product that
-        "auto" would take: see `strict`.
+        "auto" would take: see `strict`. Or the thread flushes subnormal numbers to zero, and cannot be told not to:
+        ``torch.set_flush_denormal`` is lifted during a product, the mode of a library built with -ffast-math may stay.
     ValueError, TypeError
         Shapes or dtypes that do not fit.
 
@@ -131,14 +132,15 @@ def matmul(
                 return result
     options = Options(accuracy, scheme, engine, plan, workspace, return_report, key, ratio, sync)
     library = library_of(("a", a), ("b", b), ("out", out))
-    a, b = as_operand(a, "a", library), as_operand(b, "b", library)
-    if out is not None:
-        check_out(out, shapes_of(a.shape, b.shape).result, result_dtype(a.dtype, b.dtype), library)
-    with library.active():
+    with gradual_underflow(), library.active():
+        a, b = as_operand(a, "a", library), as_operand(b, "b", library)
+        if out is not None:
+            check_out(out, shapes_of(a.shape, b.shape).result, result_dtype(a.dtype, b.dtype), library)
         result, report = _product(a, b, options, library, out=out)
-    return _deliver(result, report, library, out, return_report)
+        return _deliver(result, report, library, out, return_report)
 
 
+@gradual_underflow()
 def gemm(
     a: Any,
     b: Any,
@@ -166,10 +168,10 @@ def gemm(
     c : array_like, optional
         Broadcasts to the result's shape. Not read when beta is 0.
     alpha, beta : scalar
-        The power of two in alpha = r 2**e, 1 <= |r| < 2, scales the exact product before its one rounding,
-        T = 2**e op(A) op(B). r T + beta C, or r T, is then evaluated with error-free transformations in every real
-        component and rounded, so that it errs by little more than u |result| beyond the error of T; T itself may
-        overflow though the result would not. alpha = 0 does not read A and B.
+        The power of two in alpha = r 2**e, the larger component of r between 1 and 2, scales the exact product before
+        its one rounding, T = 2**e op(A) op(B). r T + beta C, or r T, is then evaluated with error-free transformations
+        in every real component and rounded, so that it errs by little more than u |result| beyond the error of T; T
+        itself may overflow though the result would not. alpha = 0 does not read A and B.
     trans_a, trans_b : "N", "T" or "C"
         Nothing, transpose, conjugate transpose of the last two axes.
     accuracy, scheme, out, engine, plan, workspace, return_report, sync
@@ -180,6 +182,7 @@ def gemm(
     -------
     array, or (array, Report)
     """
+    alpha, beta = _scalar(alpha, "alpha"), _scalar(beta, "beta")
     library = library_of(("a", a), ("b", b), ("c", None if beta == 0 else c), ("out", out))
     a = _transposed(as_operand(a, "a", library), trans_a, "a")
     b = _transposed(as_operand(b, "b", library), trans_b, "b")
@@ -188,7 +191,9 @@ def gemm(
     c = None if beta == 0 else as_addend(c, library)
     shape = shapes_of(a.shape, b.shape).result
     dtype = result_dtype(a.dtype, b.dtype, *([] if c is None else [c.dtype]))
-    alpha, beta = _scalar(alpha, "alpha", dtype), _scalar(beta, "beta", dtype)
+    for name, value in (("alpha", alpha), ("beta", beta)):
+        if isinstance(value, complex) and dtype.kind != "c":
+            raise TypeError(f"{name} = {value} is complex, and the result has dtype {dtype}")
     if out is not None:
         check_out(out, shape, dtype, library)
     if c is not None:
@@ -209,7 +214,7 @@ def gemm(
     return _deliver(result, report, library, out, return_report)
 
 
-def _scalar(x: Any, name: str, dtype: np.dtype[Any]) -> complex:
+def _scalar(x: Any, name: str) -> complex:
     """alpha or beta as a Python float, or a complex with an imaginary part."""
     if isinstance(x, str):
         raise TypeError(f"{name} = {x!r}: expected a number")
@@ -219,11 +224,7 @@ def _scalar(x: Any, name: str, dtype: np.dtype[Any]) -> complex:
         raise TypeError(f"{name} = {x!r}: expected a number") from None
     except OverflowError:
         raise ValueError(f"{name} is beyond the range of float64") from None
-    if value.imag == 0:
-        return value.real
-    if dtype.kind != "c":
-        raise TypeError(f"{name} = {value} is complex, and the result has dtype {dtype}")
-    return value
+    return value if value.imag else value.real
 
 
 def _broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
@@ -232,7 +233,7 @@ def _broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
 
 
 def _with_sign(a: Any, b: Any, dtype: np.dtype[Any]) -> tuple[Any, Any]:
-    """The operands with a change of sign in one, if there is one that is not prepared in that, so that -0 is right."""
+    """The operands with a change of sign in one, so that -0 is right: in one that is not prepared, or else B anew."""
     if not isinstance(a, Prepared):
         return -_signed(a, dtype), b
     return a, -_signed(_array_of(b), dtype)
@@ -258,6 +259,7 @@ def _transposed(x: Array | Prepared, how: str, name: str) -> Array | Prepared:
 
 
 @_quiet
+@gradual_underflow()
 def make_plan(
     a: Any,
     b: Any,
@@ -301,6 +303,7 @@ def make_plan(
 
 
 @_quiet
+@gradual_underflow()
 def prepare(a: Any, side: Literal["left", "right"], *, plan: Plan) -> Prepared:
     """An operand with its split done, for repeated products under one plan; use it in place of a or b.
 

@@ -18,13 +18,17 @@ import numpy as np
 from hifigemm.exceptions import AccuracyError
 from hifigemm.numerics.bits import Array
 
-__all__ = ["BFLOAT16", "NUMPY", "Library", "library_of"]
+__all__ = ["BFLOAT16", "NUMPY", "Library", "gradual_underflow", "library_of"]
 
 BFLOAT16 = np.dtype([("bfloat16", np.uint16)])
 """Stands for a dtype that NumPy does not have. Arrays on a device can have it, and be converted to float32."""
 
 
 _LEAST_NORMAL, _LEAST, _HALF, _ONE = 2.0**-1022, 5e-324, 0.5, 1.0
+_FLUSHES = (
+    "this thread flushes subnormal numbers to zero, as a library built with -ffast-math may have asked: no accuracy "
+    "can be kept"
+)
 
 
 @dataclass(frozen=True)
@@ -50,17 +54,15 @@ class Library:
         return self.device == "cpu"
 
     def active(self) -> AbstractContextManager[Any]:
-        """A context in which kernels go to this device and torch multiplies in the formats that it is given.
-
-        On the host subnormal numbers are honoured, whatever mode the thread is in.
-        """
+        """A context in which kernels go to this device and torch multiplies in the formats that it is given."""
         if self.name == "numpy":
-            return _subnormals()
+            return nullcontext()
         import torch
 
         context = ExitStack()
         context.enter_context(torch.autocast(self.device.partition(":")[0], enabled=False))
-        context.enter_context(_subnormals() if self.on_host else torch.cuda.device(self.device))
+        if not self.on_host:
+            context.enter_context(torch.cuda.device(self.device))
         return context
 
     def owns(self, x: Any) -> bool:
@@ -166,27 +168,24 @@ def _flushes() -> bool:
     return _LEAST_NORMAL * _HALF == 0.0 or _LEAST * _ONE == 0.0
 
 
-def _subnormals() -> AbstractContextManager[Any]:
-    """A context in which this thread computes with subnormal numbers."""
-    return _gradual_underflow() if _flushes() else nullcontext()
-
-
 @contextmanager
-def _gradual_underflow() -> Iterator[None]:
-    """The mode of torch.set_flush_denormal switched off.
+def gradual_underflow() -> Iterator[None]:
+    """A context, or a decorator, in which this thread computes with subnormal numbers whatever its mode is.
 
     Raises
     ------
     AccuracyError
-        It cannot be switched off from here.
+        The mode cannot be changed from here.
     """
+    if not _flushes():
+        yield
+        return
     torch = sys.modules.get("torch")
-    if torch is None or not torch.set_flush_denormal(False) or _flushes():
-        raise AccuracyError(
-            "this thread flushes subnormal numbers to zero, as a library built with -ffast-math may have asked: no "
-            "accuracy can be kept"
-        )
+    if torch is None or not torch.set_flush_denormal(False):
+        raise AccuracyError(_FLUSHES)
     try:
+        if _flushes():
+            raise AccuracyError(_FLUSHES)
         yield
     finally:
         torch.set_flush_denormal(True)

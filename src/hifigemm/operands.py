@@ -55,6 +55,8 @@ def as_operand(x: Any, name: str, library: Library) -> Array | Prepared:
 
 def as_addend(x: Any, library: Library) -> Array:
     """C, which may be a scalar; errors as of `as_operand`."""
+    if isinstance(x, Prepared):
+        raise TypeError("c is a prepared operand; pass the array itself")
     return widened(_numbers(x, "c", library))
 
 
@@ -184,25 +186,26 @@ def check_out(out: Any, shape: tuple[int, ...], dtype: np.dtype[Any], library: L
         raise TypeError(f"out has dtype {taken.dtype}; the result has dtype {dtype}")
     if not taken.flags.writeable:
         raise ValueError("out is read-only")
-    if isinstance(taken, np.ndarray) and _shares_memory_with_itself(taken):
-        raise ValueError(f"entries of out share memory: its shape is {shape}, its strides are {taken.strides}")
+    strides = out.strides if library.name == "numpy" else tuple(s * out.element_size() for s in out.stride())
+    if _overlap(shape, strides, taken.dtype.itemsize):
+        raise ValueError(f"entries of out share memory: its shape is {shape}, its strides are {strides}")
 
 
-def _shares_memory_with_itself(x: np.ndarray[Any, Any]) -> bool:
+def _overlap(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> bool:
     """Whether entries of an array overlap; True for large ones whose strides do not rule it out."""
-    axes = sorted((abs(s), n) for s, n in zip(x.strides, x.shape, strict=True) if n > 1)
-    end = x.itemsize
+    axes = sorted((abs(s), n) for s, n in zip(strides, shape, strict=True) if n > 1)
+    end = itemsize
     for stride, n in axes:
         if stride < end:
             break
         end += stride * (n - 1)
     else:
         return False
-    if x.size == 0:
+    if 0 in shape:
         return False
-    if x.size > _FEW:
+    if math.prod(shape) > _FEW:
         return True
     starts = np.zeros(1, np.int64)
     for stride, n in axes:
         starts = (starts[:, None] + stride * np.arange(n)).ravel()
-    return bool((np.diff(np.sort(starts)) < x.itemsize).any())
+    return bool((np.diff(np.sort(starts)) < itemsize).any())

@@ -77,6 +77,8 @@ ANY = st.floats(allow_nan=False, allow_infinity=False)
 @example(1e308, 10.0, 1e308, -10.0)
 @example(1e305, 0.3, float(np.nextafter(1e305, 0)), -0.3)
 @example(1.348e308, 2.0, -1.797e308, 0.98)
+@example(8.98846567431158e307, -1.9999999999999998, 2.63556957398704, 6.820890454213279e307)
+@example(-1.7976931348623157e308, -1.9999999999999998, 5.333333333333332, -6.741349255733685e307)
 def test_nothing_overflows_on_the_way_to_a_finite_result(t, alpha, c, beta):
     found = combine(np.array([t]), alpha, np.array([c]), beta)[0]
     first, second = Fraction(t) * Fraction(alpha), Fraction(c) * Fraction(beta)

@@ -28,7 +28,7 @@ def combined(out: torch.Tensor, p: Problem, epilogue: Epilogue, target: Array | 
     """alpha out + beta C for real problems, in place, then in the target if there is one."""
     if not epilogue.idle:
         if epilogue.is_moderate:
-            c: Any = None if epilogue.c is None else unwrap(epilogue.c.astype(p.dtype, copy=False))
+            c: Any = None if epilogue.c is None else unwrap(epilogue.c)
             combine_in_place(out, epilogue.alpha.real, epilogue.beta.real, c)
         else:
             epilogue.apply(wrap(out))

@@ -7,7 +7,6 @@ of the kernels, in which rows are padded; arrays that are seen outside are views
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -66,7 +65,7 @@ def _whole(
 ) -> Array:
     """Block by block; residues that the block before has made already are used again."""
     operands, (made, used, balances) = (unwrap(a), unwrap(b)), _most_moduli(plan)
-    target, own = _target(plan, operands[0], target), _in_kernel(epilogue, a)
+    target, own = _target(plan, operands[0], target), _in_kernel(epilogue)
     kept: list[tuple[Place, Residues]] = []
     for block in plan.blocks():
         places, (x, y) = block.places(*operands), block.operands(*operands)
@@ -172,7 +171,7 @@ def _hopeful(
     Few terms of |A||B| tell enough of most operands, and cost less; where they do not, all are looked at.
     """
     check_not_capturing()
-    target, own = _target(plan, unwrap(a), target), _in_kernel(epilogue, a)
+    target, own = _target(plan, unwrap(a), target), _in_kernel(epilogue)
     few, seen = _few_terms(plan), np.inf
     for terms in (None,) if few is None else (few, None):
         enough, seen = _suffices(plan, _try(plan, a, b, shift, own, target, terms))
@@ -217,11 +216,9 @@ def _target(plan: Plan, left: Tensor, target: Array | None) -> Array:
     return made
 
 
-def _in_kernel(epilogue: Epilogue, a: Array) -> Epilogue:
-    """What the reconstruction applies itself: moderate scalars, C in the dtype of the result."""
-    if not epilogue.is_moderate:
-        return PLAIN
-    return epilogue if epilogue.c is None else replace(epilogue, c=epilogue.c.astype(a.dtype, copy=False))
+def _in_kernel(epilogue: Epilogue) -> Epilogue:
+    """What the reconstruction applies itself: moderate scalars."""
+    return epilogue if epilogue.is_moderate else PLAIN
 
 
 def _applied(target: Array, own: Epilogue, epilogue: Epilogue) -> Array:

@@ -235,6 +235,8 @@ class CudaEngine:
             _native_matmul(unwrap(a), unwrap(b), unwrap(out))
             return out
         c = self.native_product(a, b)
+        if shift and not epilogue.idle:
+            epilogue, shift = epilogue.times_power(shift), 0
         if shift:
             parts = c.view(c.real.dtype)
             c = scale_by_power(parts, np.array(shift)).astype(parts.dtype).view(c.dtype)

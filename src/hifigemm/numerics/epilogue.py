@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import cast
 
@@ -30,8 +30,8 @@ DOWN = 40
 """Entries of the second way are multiplied by 2**-DOWN."""
 _MODERATE = 30
 _LARGE, _MOVED = 2.0**900, 2.0**200
-_PART = {True: 2**16, False: 2**24}
-"""Entries at a time, on the host and on a device."""
+_ON_HOST, _ON_DEVICE = 2**16, 2**24
+"""Entries at a time."""
 
 Term = tuple[float, Array]
 
@@ -69,6 +69,11 @@ class Epilogue:
         """T is the result."""
         return self.alpha == 1.0 and self.c is None
 
+    def times_power(self, e: int) -> Epilogue:
+        """The same of T 2**-e, for a T that is not scaled yet."""
+        re, im = math.ldexp(self.alpha.real, e), math.ldexp(self.alpha.imag, e)
+        return replace(self, alpha=complex(re, im) if isinstance(self.alpha, complex) else re)
+
     @property
     def is_moderate(self) -> bool:
         """Both scalars are real and near 1, or 0: kernels then take the second way with the scalars as they are."""
@@ -88,7 +93,7 @@ class Epilogue:
         """beta c in the memory of zeros t, where there is no product: -0 stays what it is for beta = 1."""
         if self.c is not None:
             for part in _parts(t):
-                t[part] = _scaled(self.c[part].astype(t.dtype, copy=False), self.beta)
+                t[part] = combine(self.c[part], self.beta, None, 0.0, zero=-0.0)
         return t
 
 
@@ -97,19 +102,20 @@ PLAIN = Epilogue()
 
 def _parts(t: Array) -> Iterator[tuple[slice, slice]]:
     """Matrices of a stack, or rows of them, a number of entries at a time."""
-    (batch, m, n), size = t.shape, _PART[isinstance(t, np.ndarray)]
+    (batch, m, n), size = t.shape, _ON_HOST if isinstance(t, np.ndarray) else _ON_DEVICE
     stack, rows = max(size // max(m * n, 1), 1), max(size // max(n, 1), 1)
     for z in range(0, batch, stack):
         for i in range(0, m, rows):
             yield slice(z, z + stack), slice(i, i + rows)
 
 
-def combine(t: Array, alpha: complex, c: Array | None, beta: complex) -> Array:
+def combine(t: Array, alpha: complex, c: Array | None, beta: complex, zero: float = 0.0) -> Array:
     """alpha t + beta c in the dtype of t; c broadcasts to its shape.
 
     Made with the errors of all products and sums, in float64, so that every real component is rounded with an error of
     little more than half a unit in its last place (float32: rounded once more). Scalars, and components of them, that
-    are 0 do not read what they multiply. Finite entries and scalars never give NaN. A zero alpha t is +0.
+    are 0 do not read what they multiply. Finite entries and scalars never give NaN. A zero
+    alpha t is +0; with `zero` = -0.0 it keeps its sign.
     """
     real = t.real.dtype
     with np.errstate(all="ignore"):
@@ -118,7 +124,7 @@ def combine(t: Array, alpha: complex, c: Array | None, beta: complex) -> Array:
         if not (isinstance(alpha, complex) or isinstance(beta, complex)):
             entries = [z.view(real).astype(np.float64) for z in (x, y) if z is not None]
             terms = [(s, z) for s, z in zip((alpha, beta), entries, strict=False) if s != 0]
-            found = _sum_of_products(terms, entries[0])
+            found = _sum_of_products(terms, entries[0], zero)
         else:
             re: list[Term] = []
             im: list[Term] = []
@@ -129,18 +135,18 @@ def combine(t: Array, alpha: complex, c: Array | None, beta: complex) -> Array:
                     im += [(s.real, second), (s.imag, first)]
             found = np.empty((*x.shape, 2), like=x.real)
             for i, terms in enumerate((re, im)):
-                found[..., i] = _sum_of_products([term for term in terms if term[0] != 0], re[0][1])
+                found[..., i] = _sum_of_products([term for term in terms if term[0] != 0], re[0][1], zero)
             found = found.reshape(*x.shape[:-1], 2 * x.shape[-1])
         found = found.astype(real)
         return (found if t.dtype == real else unembed(found)).reshape(t.shape)
 
 
-def _sum_of_products(terms: Sequence[Term], like: Array) -> Array:
+def _sum_of_products(terms: Sequence[Term], like: Array, zero: float) -> Array:
     """The sum of s x over all terms (s, x) with its error; zeros of the shape of `like` for none."""
     if not terms:
         return np.zeros(like.shape, like=like)
     if len(terms) == 1:
-        return terms[0][0] * terms[0][1] + 0.0
+        return terms[0][0] * terms[0][1] + zero
     if not all(math.isfinite(s) for s, _ in terms):
         return reduce(np.add, [s * x for s, x in terms])
     near = _compensated(terms)
@@ -151,10 +157,17 @@ def _sum_of_products(terms: Sequence[Term], like: Array) -> Array:
     # Beside an infinity what is finite counts for nothing, even if its product overflows.
     endless = reduce(np.add, [np.where(np.isfinite(x), 0.0, s * x) for s, x in terms])
     top = max(math.frexp(s)[1] for s, _ in terms)
-    far = _compensated([(math.ldexp(s, -top), x * 2.0**-DOWN) for s, x in terms])
+    far = _compensated([_below_one(s, x, top) for s, x in terms])
     up = top + DOWN
     far = far * 2.0 ** (up // 2) * 2.0 ** (up - up // 2)
     return np.where(finite, near, np.where(known, far, endless))
+
+
+def _below_one(s: float, x: Array, top: int) -> Term:
+    """A term times 2**-(top + DOWN); entries take what would make a scalar subnormal."""
+    mantissa, exponent = math.frexp(s)
+    kept = max(exponent - top, -500)
+    return math.ldexp(mantissa, kept), x * 2.0**-DOWN * 2.0 ** (exponent - top - kept)
 
 
 def _product(s: float, x: Array) -> tuple[Array, Array]:
@@ -173,14 +186,3 @@ def _compensated(terms: Sequence[Term]) -> Array:
         value, lost = two_sum(value, p)
         low = lost + (low + error)
     return value + low
-
-
-def _scaled(c: Array, beta: complex) -> Array:
-    """beta c, rounded once where beta is real."""
-    if isinstance(beta, complex):
-        return combine(c, beta, None, 0.0)
-    with np.errstate(all="ignore"):
-        real = c.real.dtype
-        x = np.ascontiguousarray(c, like=c)
-        found = (x.view(real).astype(np.float64) * beta).astype(real)
-        return (found if c.dtype == real else unembed(found)).reshape(c.shape)

@@ -23,6 +23,7 @@ TYPES |= dict.fromkeys(("out_a", "out_b", "low_a", "low_b"), "*i8")
 TYPES |= dict.fromkeys(("exponent_a", "nearest_a", "exponent_b", "nearest_b", "own", "block_e", "arrivals"), "*i32")
 FORM = {"left_along_k": True, "right_along_k": False, "even": True, "width": 1, "vectors": 4, "blocks": 4}
 FORM |= {"piece": 128, "stream": False}
+LONG = {"vectors": 8, "blocks": 2, "piece": 64}
 
 
 def compile_kernel(kernel, arch, dtype, warps, constants):
@@ -65,6 +66,8 @@ def main(arch):
         report(f"whole, sizes {sums}", arch, SUMS=sums)
         report(f"ahead, sizes {sums}", arch, scales=True, SUMS=sums)
         report(f"scales alone, sizes {sums}", arch, scales=True, residues=False, SUMS=sums)
+        report(f"long, sizes {sums}", arch, LONG, scales=True, SUMS=sums)
+    report("whole, 2048", arch, {"blocks": 8})
     report("whole, float32", arch, None, "fp32", NUM_WORDS=1)
     report("whole, uneven", arch, across)
     report("ahead, uneven", arch, across, scales=True, SUMS=True)

@@ -5,14 +5,13 @@
 
 from __future__ import annotations
 
-import struct
 from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 
-from hifigemm.engines.kernels.launch import Launch
+from hifigemm.engines.kernels.launch import Launch, float64_bits
 from hifigemm.engines.kernels.reconstruction_rounding import combine
 
 __all__ = ["combine_in_place"]
@@ -54,10 +53,6 @@ def _combine_kernel(
 _launch: Any = Launch(_combine_kernel)
 
 
-def _bits(x: float) -> int:
-    return int(struct.unpack("q", struct.pack("d", x))[0])
-
-
 def combine_in_place(t: torch.Tensor, alpha: float, beta: float, c: torch.Tensor | None) -> None:
     """t = alpha t + beta c, on torch's current stream.
 
@@ -73,7 +68,7 @@ def combine_in_place(t: torch.Tensor, alpha: float, beta: float, c: torch.Tensor
     batch, m, n = t.shape
     _launch(
         (batch * triton.cdiv(m * n, _BLOCK),),
-        *(t, c, _bits(alpha), _bits(beta), m * n, n),
+        *(t, c, float64_bits(alpha), float64_bits(beta), m * n, n),
         *((0, 0, 0) if c is None else c.stride()),
         HAS_C=c is not None,
         FUSED=t.is_cuda and torch.version.hip is None,

@@ -9,6 +9,7 @@ interpreter, on AMD, and while a profiler has hooks in Triton, every call is a p
 from __future__ import annotations
 
 import inspect
+import struct
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,6 +28,7 @@ __all__ = [
     "TensorMap",
     "empty",
     "enters_directly",
+    "float64_bits",
     "mark",
     "operand_arguments",
     "recording",
@@ -38,7 +40,7 @@ _KNOWN_SERIES = ("3.6",)
 """Triton versions whose compiled kernels are entered directly."""
 _INT32 = 1 << 31
 _BOUND_LIMIT = 16
-"""Sets of addresses for which a `Replay` keeps the arguments of its launches."""
+"""Sets of addresses for which a `Replay` keeps the arguments of its launches; a head and a tail have each their own."""
 
 
 class Address:
@@ -92,6 +94,11 @@ def tensor_map(
     layout = shared_layout(block, dtype)
     host = TensorDescriptor(Address(address, dtype), [rows, columns], [pitch, 1], list(block), layout)
     return TensorMap(host, (dtype, block), (address, dtype, rows, columns, pitch, block))
+
+
+def float64_bits(x: float) -> int:
+    """A float64 as an integer argument, as floats reach a kernel in FP32."""
+    return int(struct.unpack("q", struct.pack("d", x))[0])
 
 
 def operand_arguments(operands: tuple[torch.Tensor, torch.Tensor] | None) -> list[Any]:

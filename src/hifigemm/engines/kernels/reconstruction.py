@@ -6,7 +6,6 @@ and of `combine` for alpha and beta.
 
 from __future__ import annotations
 
-import struct
 from typing import Any
 
 import torch
@@ -14,7 +13,7 @@ import triton
 
 from hifigemm.engines.kernels.crt_constants import CrtConstants, crt_constants
 from hifigemm.engines.kernels.int8_product import NO_GATE, Gate
-from hifigemm.engines.kernels.launch import Launch
+from hifigemm.engines.kernels.launch import Launch, float64_bits
 from hifigemm.engines.kernels.reconstruction_kernel import reconstruction_kernel
 from hifigemm.numerics.residues import ModuliSet
 
@@ -24,12 +23,8 @@ _LAUNCH = Launch(reconstruction_kernel)
 
 
 def _columns(constants: CrtConstants) -> int:
-    """Columns of a program, a warp: 8 a thread as long as 255 registers are enough for each, else 4; 4 complex ones."""
+    """Columns of a program, a warp: 8 a thread up to 28 moduli, else 4; 4 complex ones."""
     return 256 if len(constants.sizes) <= 7 and len(constants.weights) == 1 else 128
-
-
-def _bits(x: float) -> int:
-    return int(struct.unpack("q", struct.pack("d", x))[0])
 
 
 def _as_real(x: Any) -> Any:
@@ -99,7 +94,7 @@ def reconstruct(
     _LAUNCH(
         (batch * m * triton.cdiv(n, columns),),
         *(products, s, t, _as_real(out), magnitude, _as_real(c), _as_real(left), _as_real(right)),
-        *(shift, _bits(alpha), _bits(beta)),
+        *(shift, float64_bits(alpha), float64_bits(beta)),
         *(m, n, 0 if left is None else left.shape[2]),
         *_strides(products, batch)[:3],
         *(_strides(s, batch)[0], _strides(t, batch)[0]),

@@ -328,14 +328,13 @@ class _Plan:
 def config_for(dtype: Any, k: int, *, sized: bool) -> Config:
     """The tile that was quickest for square float64 operands on an H200, between n = 512 and 16384.
 
-    In microseconds for 15 moduli: n = 2048, 70 instead of 80 with the default, or 80 instead of 88 with sizes;
-    n = 4096, 270 and 304 instead of 281 and 318; n = 16384, 4550 and 5034 instead of 4721 and 5269.
+    In microseconds for 15 moduli: n = 2048, 70 instead of 80 with the default; n = 4096, 270 instead of 281, or 304
+    instead of 318 with sizes; n = 16384, 4550 and 5034 instead of 4721 and 5269. With sizes, vectors of 2048 that stay
+    in registers are slower, or spill.
     """
-    if dtype != torch.float64 or k <= 1024:
+    if dtype != torch.float64 or k <= 1024 or (sized and k <= 2048):
         return Config()
-    if k <= 2048:
-        return Config(blocks=8, entries=64 if sized else 32)
-    return Config(vectors=8, blocks=2)
+    return Config(blocks=8) if k <= 2048 else Config(vectors=8, blocks=2)
 
 
 def layout_of(operands: tuple[Operand, ...], config: Config | None = None, *, sized: bool = False) -> _Plan:
