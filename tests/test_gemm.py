@@ -107,7 +107,7 @@ def test_alpha_t_plus_beta_c_errs_by_one_rounding_beyond_t(make_pair, alpha, bet
     t = correctly_rounded(a, b)
     u = Fraction(float(np.finfo(dtype).eps)) / 2
     for c in (rng.standard_normal((4, 3)).astype(dtype), (-alpha / beta * t).astype(dtype)):
-        found = hg.gemm(a, b, c, alpha=alpha, beta=beta, accuracy="correct")
+        found = hg.gemm(a, b, c, alpha=alpha, beta=beta, plan=hg.make_plan(a, b, accuracy="correct"))
         assert found.dtype == dtype
         for i, j in np.ndindex(found.shape):
             first = Fraction(float(t[i, j])) * Fraction(alpha)
@@ -230,7 +230,12 @@ def test_reports_say_when_correct_rounding_is_lost(make_pair):
     assert correct(alpha=0.25)
     assert correct(alpha=-4)
     assert not correct(alpha=3.0)
-    assert not correct(beta=1.0)
+    assert correct(beta=1.0)
+    assert correct(alpha=-2.0, beta=-0.5)
+    assert not correct(beta=0.3)
+    assert not correct(alpha=3.0, beta=1.0)
+    plan = hg.make_plan(a, b, accuracy="correct")
+    assert not hg.gemm(a, b, c, beta=1.0, plan=plan, return_report=True)[1].correct
 
 
 def test_plans_and_prepared_operands_serve_gemm(make_pair, assert_same_bits):
@@ -351,3 +356,60 @@ def test_prepared_operands_keep_the_sign_of_what_underflows(assert_same_bits, sc
         found, report = hg.gemm(left, right, alpha=alpha, return_report=True)
         assert_same_bits(found, hg.gemm(a, a, alpha=alpha, plan=plan))
         assert report.correct == (alpha != -3.0)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
+@pytest.mark.parametrize(("alpha", "beta"), [(-1.0, 1.0), (1.0, -1.0), (2.0**-30, 2.0**40), (-4.0, 0.5)])
+@pytest.mark.parametrize("family", ["phi_1", "cancelling", "phi_4"])
+def test_a_sum_with_powers_of_two_is_rounded_once(make_pair, assert_same_bits, family, dtype, alpha, beta):
+    a, b = make_pair(family, 5, 40, 90, dtype)
+    t = hg.matmul(a, b, accuracy="correct")
+    rng = np.random.default_rng(2)
+    c = (-alpha / beta * t * (1 + 2.0**-20 * rng.standard_normal(t.shape))).astype(dtype)
+    found, report = hg.gemm(a, b, c, alpha=alpha, beta=beta, accuracy="correct", return_report=True)
+    assert report.correct
+    assert "rounded once" in report.reason
+    eye = np.eye(90, dtype=dtype)
+    left, right = np.hstack([a, c]), np.vstack([alpha * b, beta * eye]).astype(dtype)
+    assert_same_bits(found, correctly_rounded(left, right))
+    assert_same_bits(hg.gemm(a.T, b.T, c, alpha=alpha, beta=beta, trans_a="T", trans_b="T", accuracy="correct"), found)
+    out = c.copy()
+    assert hg.gemm(a, b, out, alpha=alpha, beta=beta, accuracy="correct", out=out) is out
+    assert_same_bits(out, found)
+
+
+def test_stacks_vectors_and_special_values_are_rounded_once_too(assert_same_bits):
+    rng = np.random.default_rng(3)
+    a, b, c = rng.standard_normal((3, 4, 5)), rng.standard_normal((5, 70)), rng.standard_normal((4, 70))
+    options = {"alpha": -1.0, "beta": 1.0, "accuracy": "correct"}
+    found = hg.gemm(a, b, c, **options)
+    for z in range(3):
+        assert_same_bits(found[z], hg.gemm(a[z], b, c, **options))
+        assert_same_bits(found[z][:, 1], hg.gemm(a[z], b[:, 1], c[:, 1], **options))
+        assert found[z][2, 1] == hg.gemm(a[z, 2], b[:, 1], c[2, 1], **options)
+    c[1, 2:5] = [np.inf, -np.inf, np.nan]
+    mixed = c + 0.1j
+    exact = hg.gemm(a, b, np.where(np.isfinite(c), c, 0) + 0.1j, **options)
+    found = hg.gemm(a, b, mixed, **options)
+    np.testing.assert_array_equal(found.imag, exact.imag)
+    np.testing.assert_array_equal(found.real[:, 1, 2:4], np.tile([np.inf, -np.inf], (3, 1)))
+    b[0, 4] = np.inf
+    a[0, 1] = np.nan
+    with np.errstate(invalid="ignore"):
+        want = c - a @ b
+    special = hg.gemm(a, b, c, **options)
+    np.testing.assert_array_equal(np.isnan(special), np.isnan(want))
+    np.testing.assert_array_equal(np.isinf(special), np.isinf(want))
+    np.testing.assert_allclose(special, want, rtol=1e-12, atol=1e-12)
+
+
+def test_iterative_refinement_converges_to_the_last_bit():
+    rng = np.random.default_rng(4)
+    n, scale = 40, 10.0 ** -np.linspace(0, 10, 40)
+    q = np.linalg.qr(rng.standard_normal((n, n)))[0]
+    a, x = np.rint((q * scale) @ q.T * 2.0**40), rng.integers(-50, 50, (n, 2)).astype(float)
+    b = hg.matmul(a, x, accuracy="correct")
+    y = np.linalg.solve(a, b)
+    for _ in range(6):
+        y += np.linalg.solve(a, hg.gemm(a, y, b, alpha=-1.0, beta=1.0, accuracy="correct"))
+    np.testing.assert_allclose(y, x, rtol=0, atol=1e-30)

@@ -11,6 +11,7 @@ from typing import Any, Literal, cast
 import numpy as np
 
 from hifigemm.accuracy import Accuracy
+from hifigemm.augmented import sum_with_product
 from hifigemm.driver import Outcome, multiply, settled, whole_split
 from hifigemm.engine import Engine
 from hifigemm.engines import engine_for
@@ -49,6 +50,8 @@ from hifigemm.shortcuts import keep, key_of, repeat
 
 __all__ = ["gemm", "make_plan", "matmul", "prepare"]
 
+_MOST_APART = 900
+"""Binary orders of magnitude between alpha and beta up to which a sum is rounded once."""
 _quiet = np.errstate(all="ignore")
 """Underflow, overflow and NaN are part of the work here, whatever the caller's settings are."""
 
@@ -175,8 +178,9 @@ def gemm(
     trans_a, trans_b : "N", "T" or "C"
         Nothing, transpose, conjugate transpose of the last two axes.
     accuracy, scheme, out, engine, plan, workspace, return_report, sync
-        As for `matmul`; the accuracy and the bound are those of T, and "correct" is promised for the result where
-        beta = 0 and alpha is a real power of two.
+        As for `matmul`; the accuracy and the bound are those of T. "correct" is promised for the result, that is
+        alpha T + beta C rounded once, where alpha and beta are real powers of two with either sign (beta may be 0) and
+        neither a plan nor a prepared operand is given: a residual B - A X, say.
 
     Returns
     -------
@@ -204,6 +208,11 @@ def gemm(
     rest, shift = without_exponent(alpha)
     if rest == -1.0:
         (a, b), rest = _with_sign(a, b, dtype), 1.0
+    once = None if accuracy != "correct" or plan is not None or rest != 1.0 else _rounded_once(a, b, c, beta, shift)
+    if once is not None:
+        with library.active():
+            found = _sum_with_product(a, b, c, once, options, library, shift, dtype)
+        return _deliver(*found, library, out, return_report)
     epilogue = PLAIN if rest == 1.0 and c is None else Epilogue(rest, beta, c)
     idle = "alpha is 0: A and B are not read" if alpha == 0 else ""
     with library.active():
@@ -212,6 +221,33 @@ def gemm(
         exact = rest == 1.0 and c is None
         report = replace(report, correct=report.correct and exact, reason=f"{report.reason}; alpha, beta applied")
     return _deliver(result, report, library, out, return_report)
+
+
+def _rounded_once(a: Array | Prepared, b: Array | Prepared, c: Array | None, beta: complex, shift: int) -> float | None:
+    """s with 2**shift (A B + s C) = 2**shift A B + beta C where that can be a product; else None."""
+    if c is None or 0 in c.shape or isinstance(a, Prepared) or isinstance(b, Prepared) or 0 in (*a.shape, *b.shape):
+        return None
+    rest, exponent = without_exponent(beta)
+    if rest not in (1.0, -1.0) or abs(exponent - shift) > _MOST_APART:
+        return None
+    return math.ldexp(rest.real, exponent - shift)
+
+
+@_quiet
+def _sum_with_product(
+    a: Array, b: Array, c: Array, s: float, options: Options, library: Library, shift: int, dtype: np.dtype[Any]
+) -> tuple[Array, Report]:
+    """2**shift (A B + s C), rounded once, in the result's shape."""
+    shapes = shapes_of(a.shape, b.shape)
+    left, right = _stacks(a, b, shapes, dtype)
+    stack = np.broadcast_to(c, shapes.result).reshape(max(len(left), len(right)), left.shape[1], right.shape[2])
+
+    def multiply(x: Array, y: Array) -> tuple[Array, Report]:
+        values, report = _product(x, y, options, library, shift, dtype)
+        return cast(Array, values), report
+
+    values, report = sum_with_product(left, right, stack, s, multiply)
+    return values.reshape(shapes.result), report
 
 
 def _scalar(x: Any, name: str) -> complex:

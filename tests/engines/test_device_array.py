@@ -11,7 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import hifigemm as hg
 from hifigemm.accuracy import NO_PROMISE, resolve
+from hifigemm.augmented import sum_with_product
 from hifigemm.driver import multiply
 from hifigemm.engines.numpy_engine import NumpyEngine
 from hifigemm.exceptions import AccuracyError, InexactProductError
@@ -271,6 +273,22 @@ def combined(x):
     return made
 
 
+def augmented(x):
+    """Sums with products of small integers, which every order of summation gives, and a mock of complex ones."""
+    _, report = hg.matmul(np.eye(2), np.eye(2), return_report=True)
+    a = np.rint(np.where(np.abs(x) < 4.0, x, 1.0))
+    b = np.swapaxes(a, 1, 2)
+    c = np.where(np.matmul(a, b) > 2.0, np.inf, 3.0)
+
+    def mock(left, right):
+        w = right.shape[2]
+        return left[..., -w:] + right[:, -w:].sum(axis=1, keepdims=True), report
+
+    real = sum_with_product(a, b, c, -0.25, lambda left, right: (np.matmul(left, right), report))
+    both = sum_with_product(*(y.astype(np.complex128) for y in (a, b, c)), 4.0, mock)
+    return [values for values, _ in (real, both)]
+
+
 NUMERICS = [
     exponents,
     powers,
@@ -288,6 +306,7 @@ NUMERICS = [
     lambda x: special_values(with_specials(x).astype(np.float32)),
     embedded,
     combined,
+    augmented,
 ]
 
 

@@ -1,0 +1,64 @@
+"""A B + s C rounded once, s a power of two: the product of operands with more columns and rows.
+
+Idea
+    A B + s C = [A C] [B; s I]. Columns are taken in groups of w, which add w terms to the k there are.
+Exact when
+    The product of the augmented operands is correctly rounded. Real components of C that are Inf or NaN are added
+    to the rounded sum of the others, and end where IEEE arithmetic puts them.
+Cost
+    (k + w) / k of the product with w = max(k / 8, 64), or n where that is less; A is split again for each group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from hifigemm.numerics.bits import Array
+from hifigemm.plan import Report
+
+__all__ = ["sum_with_product"]
+
+Multiply = Callable[[Array, Array], tuple[Array, Report]]
+
+
+def sum_with_product(a: Array, b: Array, c: Array, s: float, multiply: Multiply) -> tuple[Array, Report]:
+    """a b + s c by a product that rounds correctly, with a report in which groups count by their columns.
+
+    Parameters
+    ----------
+    a, b : arrays (batch or 1, m, k) and (batch or 1, k, n)
+    c : array (batch, m, n)
+        All of one dtype and device.
+    s : float
+        A power of two, or minus one.
+    multiply : function
+        (product, report) of a stack (batch, m, k + w) by (batch or 1, k + w, w).
+    """
+    (batch, m, n), k = c.shape, a.shape[2]
+    given = np.ascontiguousarray(c, like=c).view(c.real.dtype)
+    known = np.isfinite(given)
+    finite = np.where(known, given, given.dtype.type(0)).view(c.dtype)
+    values, products, reports = np.empty(c.shape, c.dtype, like=c), 0.0, []
+    width = min(n, max(k // 8, 64))
+    for start in range(0, n, width):
+        columns = slice(start, min(start + width, n))
+        w = columns.stop - start
+        left = np.empty((batch, m, k + w), c.dtype, like=c)
+        left[..., :k] = a
+        left[..., k:] = finite[..., columns]
+        right = np.zeros((len(b), k + w, w), c.dtype, like=c)
+        right[:, :k] = b[..., columns]
+        right.reshape(len(b), -1)[:, k * w :: w + 1] = s
+        values[..., columns], report = multiply(left, right)
+        reports.append(report)
+        products += report.num_products * w / n
+    with np.errstate(all="ignore"):
+        rounded = values.view(given.dtype)
+        values = np.where(known, rounded, rounded + given * given.dtype.type(s)).view(c.dtype)
+    last = reports[-1]
+    reason = f"{last.reason}; C among the terms, so that the sum is rounded once"
+    seconds = sum(report.decision_seconds for report in reports)
+    return values, replace(last, num_products=round(products), reason=reason, decision_seconds=seconds)
