@@ -1,4 +1,5 @@
-"""Pictures of the CSV files in results/: python plots/experiments.py [results/residuals.csv ...]; all by default.
+"""Pictures of the CSV files in results/: python plots/experiments.py [results/residuals.csv ...]; all that are there by
+default.
 
 Each picture lies beside its CSV file, under the same name. `hifigemm plot` does the same for a single file.
 """
@@ -12,7 +13,8 @@ from hifigemm.study.plots import DRAWINGS, draw, find_drawing, read_rows, save
 
 
 def main() -> None:
-    files = [Path(name) for name in sys.argv[1:]] or [Path("results", f"{name}.csv") for name in DRAWINGS]
+    known = [Path("results", f"{name}.csv") for name in DRAWINGS]
+    files = [Path(name) for name in sys.argv[1:]] or [file for file in known if file.exists()]
     for data in files:
         rows = read_rows(data)
         name = find_drawing(rows)

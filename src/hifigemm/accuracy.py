@@ -38,7 +38,7 @@ class Target:
 
     def __str__(self) -> str:
         if self.correct:
-            return "correctly rounded"
+            return "correct rounding"
         return "as the report states" if math.isinf(self.r) else f"|C - AB| <= {self.r:.3g} |A||B| + u |AB|"
 
 

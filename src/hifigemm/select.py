@@ -112,7 +112,7 @@ def settle(plan: Plan, engine: Engine) -> Plan:
 def stand_in(native: Native, problem: Problem, target: Target, engine: Engine) -> Plan:
     """The plan of a native product that was chosen, with what spoke against other schemes."""
     plan = native.planned(problem, target, engine)
-    why = f"engine {engine.name!r} states no costs by which another scheme would pay"
+    why = f"no scheme is known to be quicker on engine {engine.name!r}"
     if problem.fmt is not FP64:
         why = f"residues are not considered for {problem.dtype}"
         if engine.costs is not None and target.level is FP32 and not problem.is_complex:

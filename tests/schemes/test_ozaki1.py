@@ -134,7 +134,7 @@ def test_mode_correct_fills_in_its_count(make_pair):
     report = hg.matmul(a, b, scheme=hg.Ozaki1(mode="correct"), return_report=True)[1]
     assert report.correct
     assert isinstance(report.scheme.num_slices, int)
-    assert "correctly rounded" in str(hg.make_plan(a, b, scheme=hg.Ozaki1(mode="correct")))
+    assert "correct rounding" in str(hg.make_plan(a, b, scheme=hg.Ozaki1(mode="correct")))
 
 
 @pytest.mark.parametrize("count", [1, 3, 9, 60])

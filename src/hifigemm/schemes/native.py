@@ -33,6 +33,8 @@ from hifigemm.schemes.scheme import Scheme, finished
 
 __all__ = ["Native"]
 
+_AT_A_TIME = 8192
+
 
 @dataclass(frozen=True)
 class Native(Scheme):
@@ -93,7 +95,9 @@ class Native(Scheme):
         dtype = _dtype(fmt, plan.problem.is_complex)
         a, b = left.parts.astype(dtype, copy=False), right.parts.astype(dtype, copy=False)
         c = engine.native_product(a, b)
-        parts = c.view(c.real.dtype)
+        parts, bound = c.view(c.real.dtype), self.bound(plan.problem)
+        if not shift and fmt is plan.problem.fmt and _are_ordinary(parts, plan.problem.terms * 2.0**fmt.emin):
+            return finished(plan.problem, parts, None, bound, 1)
         settled = underflow_free(np.abs(parts), plan.problem.terms, 2.0**fmt.emin)
         if not settled.all() and not _may_underflow(a, b, fmt):
             settled[...] = True
@@ -102,7 +106,7 @@ class Native(Scheme):
                 parts = scale_by_power(parts, np.array(shift))
             parts = parts.astype(np.float32 if plan.problem.fmt is FP32 else np.float64, copy=False)
         settled &= np.isfinite(parts)
-        return finished(plan.problem, parts, settled, self.bound(plan.problem), 1)
+        return finished(plan.problem, parts, settled, bound, 1)
 
     def refine(self, plan: Plan, problem: Problem, workspace: int, engine: Engine) -> Plan | None:
         """Slices with FP64 products, which neither over- nor underflow on the way."""
@@ -118,6 +122,18 @@ def _planned(scheme: Native, problem: Problem, target: Target, engine: str) -> P
     if scheme.product == "fp64" and problem.fmt is FP32:
         reason = f"float64 product of float32 operands, at worst {bound:.3g} |A||B|, rounded once"
     return scheme.fit(Plan(problem, scheme, target, engine, None, 1, problem.k, reason), problem, 0)
+
+
+def _are_ordinary(x: Array, least: float) -> bool:
+    """Whether all entries of a host array are finite and at least that large; quick, as it makes no copy of them."""
+    if not (isinstance(x, np.ndarray) and x.flags.c_contiguous):
+        return False
+    flat, room = x.reshape(-1), np.empty(min(x.size, _AT_A_TIME), x.dtype)
+    for i in range(0, x.size, _AT_A_TIME):
+        size = np.abs(flat[i : i + _AT_A_TIME], out=room[: min(_AT_A_TIME, x.size - i)])
+        if not (size.min() >= least and size.max() < np.inf):
+            return False
+    return True
 
 
 def _dtype(fmt: Format, is_complex: bool) -> np.dtype[Any]:
