@@ -33,6 +33,7 @@ from hifigemm.operands import (
 from hifigemm.plan import Plan, Prepared, Report
 from hifigemm.planning import (
     Options,
+    check_plan,
     check_strict,
     check_unwaiting,
     given_plan,
@@ -252,9 +253,9 @@ def _sum_with_product(
 
 def _scalar(x: Any, name: str) -> complex:
     """alpha or beta as a Python float, or a complex with an imaginary part."""
-    if isinstance(x, str):
-        raise TypeError(f"{name} = {x!r}: expected a number")
     try:
+        if isinstance(x, str):  # which complex() would read
+            raise TypeError
         value = complex(x)
     except TypeError:
         raise TypeError(f"{name} = {x!r}: expected a number") from None
@@ -361,8 +362,7 @@ def prepare(a: Any, side: Literal["left", "right"], *, plan: Plan) -> Prepared:
     """
     if side not in ("left", "right"):
         raise PlanError(f'side={side!r}: expected "left" or "right"')
-    if not isinstance(plan, Plan):
-        raise PlanError(f"plan is a {type(plan).__name__}; expected one from make_plan")
+    check_plan(plan)
     library = library_of(("a", a))
     x = as_operand(a, "a", library)
     if isinstance(x, Prepared):

@@ -43,21 +43,20 @@ def sum_with_product(a: Array, b: Array, c: Array, s: float, multiply: Multiply)
     finite = np.where(known, given, given.dtype.type(0)).view(c.dtype)
     values, products, reports = np.empty(c.shape, c.dtype, like=c), 0.0, []
     width = min(n, max(k // 8, 64))
+    left = np.empty((batch, m, k + width), c.dtype, like=c)
+    left[..., :k] = a
     for start in range(0, n, width):
         columns = slice(start, min(start + width, n))
         w = columns.stop - start
-        left = np.empty((batch, m, k + w), c.dtype, like=c)
-        left[..., :k] = a
-        left[..., k:] = finite[..., columns]
+        left[..., k : k + w] = finite[..., columns]
         right = np.zeros((len(b), k + w, w), c.dtype, like=c)
         right[:, :k] = b[..., columns]
         right.reshape(len(b), -1)[:, k * w :: w + 1] = s
-        values[..., columns], report = multiply(left, right)
+        values[..., columns], report = multiply(left[..., : k + w], right)
         reports.append(report)
         products += report.num_products * w / n
-    with np.errstate(all="ignore"):
-        rounded = values.view(given.dtype)
-        values = np.where(known, rounded, rounded + given * given.dtype.type(s)).view(c.dtype)
+    rounded = values.view(given.dtype)
+    values = np.where(known, rounded, rounded + given * given.dtype.type(s)).view(c.dtype)
     last = reports[-1]
     reason = f"{last.reason}; C among the terms, so that the sum is rounded once"
     seconds = sum(report.decision_seconds for report in reports)

@@ -25,10 +25,6 @@ BFLOAT16 = np.dtype([("bfloat16", np.uint16)])
 
 
 _LEAST_NORMAL, _LEAST, _HALF, _ONE = 2.0**-1022, 5e-324, 0.5, 1.0
-_FLUSHES = (
-    "this thread flushes subnormal numbers to zero, as a library built with -ffast-math may have asked: no accuracy "
-    "can be kept"
-)
 
 
 @dataclass(frozen=True)
@@ -181,14 +177,17 @@ def gradual_underflow() -> Iterator[None]:
         yield
         return
     torch = sys.modules.get("torch")
-    if torch is None or not torch.set_flush_denormal(False):
-        raise AccuracyError(_FLUSHES)
+    is_lifted = torch is not None and torch.set_flush_denormal(False)
     try:
         if _flushes():
-            raise AccuracyError(_FLUSHES)
+            raise AccuracyError(
+                "this thread flushes subnormal numbers to zero, as a library built with -ffast-math may have asked: no "
+                "accuracy can be kept"
+            )
         yield
     finally:
-        torch.set_flush_denormal(True)
+        if torch is not None and is_lifted:
+            torch.set_flush_denormal(True)
 
 
 def _library(x: Any) -> Library | None:

@@ -186,13 +186,14 @@ def check_out(out: Any, shape: tuple[int, ...], dtype: np.dtype[Any], library: L
         raise TypeError(f"out has dtype {taken.dtype}; the result has dtype {dtype}")
     if not taken.flags.writeable:
         raise ValueError("out is read-only")
-    strides = out.strides if library.name == "numpy" else tuple(s * out.element_size() for s in out.stride())
-    if _overlap(shape, strides, taken.dtype.itemsize):
-        raise ValueError(f"entries of out share memory: its shape is {shape}, its strides are {strides}")
+    if _overlap(shape, taken.strides, taken.dtype.itemsize):
+        raise ValueError(f"entries of out share memory: its shape is {shape}, its strides are {taken.strides}")
 
 
 def _overlap(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> bool:
     """Whether entries of an array overlap; True for large ones whose strides do not rule it out."""
+    if 0 in shape:
+        return False
     axes = sorted((abs(s), n) for s, n in zip(strides, shape, strict=True) if n > 1)
     end = itemsize
     for stride, n in axes:
@@ -200,8 +201,6 @@ def _overlap(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) ->
             break
         end += stride * (n - 1)
     else:
-        return False
-    if 0 in shape:
         return False
     if math.prod(shape) > _FEW:
         return True

@@ -7,6 +7,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from numbers import Integral
+from typing import Any
 
 from hifigemm.accuracy import NO_PROMISE, NOTHING_STATED, Accuracy, Target, resolve
 from hifigemm.engine import Engine
@@ -19,6 +20,7 @@ from hifigemm.settings import is_strict
 
 __all__ = [
     "Options",
+    "check_plan",
     "check_strict",
     "check_unwaiting",
     "fitted",
@@ -60,8 +62,14 @@ class Options:
     def __post_init__(self) -> None:
         if not (self.engine is None or isinstance(self.engine, str)):
             raise PlanError(f"engine={self.engine!r}: expected a name from hifigemm.engines(), or None")
-        if not (self.plan is None or isinstance(self.plan, Plan)):
-            raise PlanError(f"plan is a {type(self.plan).__name__}; expected one from make_plan")
+        if self.plan is not None:
+            check_plan(self.plan)
+
+
+def check_plan(plan: Any) -> None:
+    """Raise PlanError unless this is a plan."""
+    if not isinstance(plan, Plan):
+        raise PlanError(f"plan is a {type(plan).__name__}; expected one from make_plan")
 
 
 def own_stack(x: Array, side: str, problem: Problem) -> Array:

@@ -90,6 +90,11 @@ class DeviceArray(NDArrayOperatorsMixin):
         return int(self.tensor.numel())
 
     @property
+    def strides(self) -> tuple[int, ...]:
+        """Bytes from one entry to the next, along each axis."""
+        return tuple(stride * self.tensor.element_size() for stride in self.tensor.stride())
+
+    @property
     def flags(self) -> SimpleNamespace:
         """`writeable`: no entry stands for several ones, as in broadcast views."""
         strides = zip(self.tensor.shape, self.tensor.stride())

@@ -23,6 +23,7 @@ import numpy as np
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.eft import two_product, two_sum
 from hifigemm.numerics.embedding import unembed
+from hifigemm.numerics.parts import PART, Where, vector_parts
 
 __all__ = ["DOWN", "PLAIN", "Epilogue", "combine", "without_exponent"]
 
@@ -30,8 +31,8 @@ DOWN = 40
 """Entries of the second way are multiplied by 2**-DOWN."""
 _MODERATE = 30
 _LARGE, _MOVED = 2.0**900, 2.0**200
-_ON_HOST, _ON_DEVICE = 2**16, 2**24
-"""Entries at a time."""
+_ON_DEVICE = 2**24
+"""Entries at a time where each takes launches."""
 
 Term = tuple[float, Array]
 
@@ -100,13 +101,9 @@ class Epilogue:
 PLAIN = Epilogue()
 
 
-def _parts(t: Array) -> Iterator[tuple[slice, slice]]:
-    """Matrices of a stack, or rows of them, a number of entries at a time."""
-    (batch, m, n), size = t.shape, _ON_HOST if isinstance(t, np.ndarray) else _ON_DEVICE
-    stack, rows = max(size // max(m * n, 1), 1), max(size // max(n, 1), 1)
-    for z in range(0, batch, stack):
-        for i in range(0, m, rows):
-            yield slice(z, z + stack), slice(i, i + rows)
+def _parts(t: Array) -> Iterator[Where]:
+    """Rows of the matrices of a stack, a number of entries at a time."""
+    return vector_parts(t, 2, PART if isinstance(t, np.ndarray) else _ON_DEVICE)
 
 
 def combine(t: Array, alpha: complex, c: Array | None, beta: complex, zero: float = 0.0) -> Array:
@@ -114,8 +111,8 @@ def combine(t: Array, alpha: complex, c: Array | None, beta: complex, zero: floa
 
     Made with the errors of all products and sums, in float64, so that every real component is rounded with an error of
     little more than half a unit in its last place (float32: rounded once more). Scalars, and components of them, that
-    are 0 do not read what they multiply. Finite entries and scalars never give NaN. A zero
-    alpha t is +0; with `zero` = -0.0 it keeps its sign.
+    are 0 do not read what they multiply. Finite entries and scalars never give NaN. A zero alpha t is +0; with `zero` =
+    -0.0 it keeps its sign.
     """
     real = t.real.dtype
     with np.errstate(all="ignore"):

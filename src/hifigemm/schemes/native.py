@@ -26,14 +26,13 @@ from hifigemm.exceptions import PlanError
 from hifigemm.formats import FP32, FP64, Format
 from hifigemm.numerics.bits import Array, scale_by_power
 from hifigemm.numerics.bounds import native_bound, underflow_free
+from hifigemm.numerics.parts import vector_parts
 from hifigemm.numerics.scaling import Scale
 from hifigemm.plan import Plan, Problem, Product, Split
 from hifigemm.schemes.ozaki1 import Ozaki1
 from hifigemm.schemes.scheme import Scheme, finished
 
 __all__ = ["Native"]
-
-_AT_A_TIME = 8192
 
 
 @dataclass(frozen=True)
@@ -96,9 +95,10 @@ class Native(Scheme):
         a, b = left.parts.astype(dtype, copy=False), right.parts.astype(dtype, copy=False)
         c = engine.native_product(a, b)
         parts, bound = c.view(c.real.dtype), self.bound(plan.problem)
-        if not shift and fmt is plan.problem.fmt and _are_ordinary(parts, plan.problem.terms * 2.0**fmt.emin):
+        limit = plan.problem.terms, 2.0**fmt.emin
+        if not shift and fmt is plan.problem.fmt and _are_ordinary(parts, *limit):
             return finished(plan.problem, parts, None, bound, 1)
-        settled = underflow_free(np.abs(parts), plan.problem.terms, 2.0**fmt.emin)
+        settled = underflow_free(np.abs(parts), *limit)
         if not settled.all() and not _may_underflow(a, b, fmt):
             settled[...] = True
         with np.errstate(over="ignore", invalid="ignore"):
@@ -124,14 +124,13 @@ def _planned(scheme: Native, problem: Problem, target: Target, engine: str) -> P
     return scheme.fit(Plan(problem, scheme, target, engine, None, 1, problem.k, reason), problem, 0)
 
 
-def _are_ordinary(x: Array, least: float) -> bool:
-    """Whether all entries of a host array are finite and at least that large; quick, as it makes no copy of them."""
-    if not (isinstance(x, np.ndarray) and x.flags.c_contiguous):
+def _are_ordinary(x: Array, terms: int, smallest_normal: float) -> bool:
+    """Whether all entries of a host array are finite and free of underflow; by parts, as a copy of all costs time."""
+    if not isinstance(x, np.ndarray):
         return False
-    flat, room = x.reshape(-1), np.empty(min(x.size, _AT_A_TIME), x.dtype)
-    for i in range(0, x.size, _AT_A_TIME):
-        size = np.abs(flat[i : i + _AT_A_TIME], out=room[: min(_AT_A_TIME, x.size - i)])
-        if not (size.min() >= least and size.max() < np.inf):
+    for part in vector_parts(x, 2):
+        size = np.abs(x[part])
+        if not (underflow_free(size.min(), terms, smallest_normal) and size.max() < np.inf):
             return False
     return True
 
