@@ -21,7 +21,7 @@ from hifigemm.engines.kernels.int8_product import (
     multiply_residues,
     residue_constants,
 )
-from hifigemm.engines.kernels.tiles import ProductShape, gpu_of, tile_for, valid_tiles
+from hifigemm.engines.kernels.tiles import KERNELS, ProductShape, gpu_of, tile_for, valid_tiles
 from hifigemm.numerics.residues import complex_moduli, real_moduli
 
 HAS_GPU = torch.cuda.is_available()
@@ -31,6 +31,7 @@ MODULI = sorted({*real_moduli(), *complex_moduli()})
 TILES = valid_tiles(gpu_of(DEVICE))
 EXTREME = next(tile for tile in TILES if (tile.block_m, tile.block_n) == (32, 32))
 PLAIN = [tile for tile in TILES if tile.kernel == "triton"]
+BY_TMA = [tile for tile in TILES if tile.kernel != "triton"]
 
 
 def up(x, multiple):
@@ -134,11 +135,12 @@ def test_batches_are_broadcast(left_batch, right_batch):
     check(left, right, (255, 29), empty_products(max(left_batch, right_batch), 2, 20, 30), 20, 30)
 
 
-@pytest.mark.parametrize("plain", [False, True])
-def test_strided_views_are_operands(plain):
+@pytest.mark.parametrize("kernels", [KERNELS, ("tma", "triton"), ("triton",)])
+def test_strided_views_are_operands(kernels):
+    plain = kernels == ("triton",)
     rng = np.random.default_rng(5)
     left, right = random_residues(rng, 4, 5, 60, 112)[1:3, 1::2, 7:40], random_residues(rng, 1, 5, 50, 112)[:, :2, 3:]
-    tile = tile_for(ProductShape(33, 47, 112, 4), gpu_of(DEVICE), plain=plain)
+    tile = tile_for(ProductShape(33, 47, 112, 4), gpu_of(DEVICE), kernels)
     whole = torch.full((4, 3, 128, 256), 77, dtype=torch.int8, device=DEVICE)
     check(left, right, (251, 256), whole[1:3, :2] if plain else whole[1:3, :2].contiguous(), 33, 47, config=tile)
     if plain:
@@ -146,7 +148,7 @@ def test_strided_views_are_operands(plain):
         assert (whole[:, 2] == 77).all()
 
 
-@pytest.mark.parametrize("tile", [PLAIN[0], *(t for t in TILES if t.kernel == "hopper")], ids=str)
+@pytest.mark.parametrize("tile", [PLAIN[0], *BY_TMA], ids=str)
 @pytest.mark.parametrize("k_block", [16, 48, 128])
 def test_blocks_of_k_are_added(tile, k_block):
     rng = np.random.default_rng(k_block)
@@ -163,7 +165,7 @@ def test_extreme_accumulators_are_reduced(sign):
     check(left, right, moduli, empty_products(1, len(moduli), 1, 1), 1, 1, config=EXTREME)
 
 
-@pytest.mark.parametrize("tile", [PLAIN[0], *(t for t in TILES if t.kernel == "hopper")], ids=str)
+@pytest.mark.parametrize("tile", [PLAIN[0], *BY_TMA], ids=str)
 @pytest.mark.parametrize(
     ("number", "least", "most"),
     [(5, 5, 5), (4, 5, 9), (10, 5, 9), (-(2**62), -(2**63), 0), (2**62, 2**61, 2**63 - 1), (2**61 - 1, 2**61, 2**62)],
@@ -254,8 +256,8 @@ class TestOnGpu:
         left, right = random_residues(rng, 1, 14, m, k), random_residues(rng, 1, 14, n, k)
         check(left, right, moduli, empty_products(1, 14, m, n), m, n, config=tile)
 
-    @pytest.mark.parametrize("tile", [t for t in TILES if t.kernel == "hopper"] if HAS_GPU else [], ids=str)
-    def test_the_hopper_kernel_fills_pipelines_and_waves(self, tile):
+    @pytest.mark.parametrize("tile", BY_TMA if HAS_GPU else [], ids=str)
+    def test_pipelines_and_waves_are_filled(self, tile):
         """Fewer steps of k than stages, one tile, tiles that leave a wave half full, batches and views of planes."""
         rng = np.random.default_rng(3)
         for batch, parts, m, n, k in ((1, 1, 1, 1, 16), (1, 2, 300, 700, 128), (2, 5, 512, 512, 640), (3, 2, 65, 1, 1)):
@@ -265,7 +267,7 @@ class TestOnGpu:
         left, right = random_residues(rng, 3, 4, 300, 272)[1:, 1:3, 100:], random_residues(rng, 2, 4, 200, 272)[:, 2:]
         check(left, right, (255, 256), empty_products(2, 2, 200, 200), 200, 200, config=tile)
 
-    @pytest.mark.parametrize("tile", [t for t in TILES if t.kernel == "hopper"] if HAS_GPU else [], ids=str)
+    @pytest.mark.parametrize("tile", BY_TMA if HAS_GPU else [], ids=str)
     @pytest.mark.parametrize("n", [1, 32, 33, 64, 65, 128, 129, 256 + 1, 256 + 64, 256 + 65, 256 + 128, 256 + 129, 511])
     def test_edges_of_planes(self, tile, n):
         """Tiles of every width, warpgroups that skip a tile, and blocks of k that are added."""

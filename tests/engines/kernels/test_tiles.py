@@ -8,7 +8,7 @@ import pytest
 
 from hifigemm.engines import cache
 from hifigemm.engines.kernels import tiles
-from hifigemm.engines.kernels.tiles import Gpu, ProductShape, Tile, tile_for, tuned_tile, valid_tiles
+from hifigemm.engines.kernels.tiles import KERNELS, Gpu, ProductShape, Tile, tile_for, tuned_tile, valid_tiles
 
 GPUS = {
     "h200": Gpu("H200", (9, 0), 132, 232448, 233472),
@@ -21,13 +21,14 @@ GPUS = {
 
 
 @pytest.mark.parametrize("gpu", GPUS.values(), ids=GPUS)
-@pytest.mark.parametrize("plain", [False, True])
-def test_every_tile_offered_fits_the_gpu(gpu, plain):
-    found = valid_tiles(gpu, plain=plain)
-    assert found
+@pytest.mark.parametrize("kernels", [KERNELS, ("tma", "triton"), ("triton",)])
+def test_every_tile_offered_fits_the_gpu(gpu, kernels):
+    found = valid_tiles(gpu, kernels)
     for tile in found:
         assert tile.shared <= gpu.shared_per_block
-        assert tile.kernel == "triton" or (gpu.capability == (9, 0) and not plain)
+    least = {"hopper": (9, 0), "tma": (9, 0), "triton": (0, 0)}
+    most = {"hopper": (9, 0), "tma": (99, 0), "triton": (99, 0)}
+    assert {tile.kernel for tile in found} == {x for x in kernels if least[x] <= gpu.capability <= most[x]}
 
 
 @pytest.mark.parametrize("gpu", GPUS.values(), ids=GPUS)
@@ -42,6 +43,14 @@ def test_the_grid_holds_no_idle_program(gpu, shape):
 def test_large_products_on_hopper_take_the_large_tile():
     for n in (4096, 8192, 16384):
         assert tile_for(ProductShape(n, n, n, 14), GPUS["h200"]) == Tile("hopper", 128, 256, 128, 4, 4)
+
+
+def test_without_gluon_large_products_load_by_tma():
+    for n in (4096, 8192, 16384):
+        for gpu in (GPUS["h200"], GPUS["b200"]):
+            shape = ProductShape(n, n, n, 14)
+            assert tile_for(shape, gpu, ("tma", "triton")) == Tile("tma", 128, 128, 128, 3, 4)
+            assert tile_for(shape, gpu, ("triton",)) == Tile("triton", 128, 128, 128, 3, 8)
 
 
 def test_small_edges_take_small_tiles():

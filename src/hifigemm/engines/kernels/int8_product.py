@@ -27,11 +27,21 @@ import triton
 import triton.language as tl
 
 from hifigemm.engines.kernels.launch import BoundLaunch, Launch
-from hifigemm.engines.kernels.tiles import ProductShape, Tile, gpu_of, grid_size, hopper_module, tile_for, tuned_tile
+from hifigemm.engines.kernels.planes import supports
+from hifigemm.engines.kernels.tiles import (
+    ProductShape,
+    Tile,
+    gpu_of,
+    grid_size,
+    hopper_module,
+    tile_for,
+    tma_module,
+    tuned_tile,
+)
 from hifigemm.numerics.residues import centred
 
 __all__ = ["CONSTANTS", "K_BLOCK", "REDUCE_PTX", "constants_of", "exact_int8_product", "multiply_residues"]
-__all__ += ["NO_GATE", "Gate", "is_open", "residue_constants", "wrapped"]
+__all__ += ["NO_GATE", "Gate", "is_open", "place_of", "reduce_ptx", "residue_constants", "wrapped"]
 
 K_BLOCK = 1023 * 128
 """Longest product whose accumulator, an earlier residue included, stays below 2**31."""
@@ -79,7 +89,7 @@ def _reduce_portable(s, row):
 
 
 @triton.jit
-def _reduce_ptx(s, row):
+def reduce_ptx(s, row):
     """Residues of int32 s in four instructions; see the module."""
     r = tl.inline_asm_elementwise(
         REDUCE_PTX,
@@ -106,6 +116,18 @@ def is_open(gate, least, most):
     """Whether the number at `gate` is one of least .. most."""
     found = tl.load(gate)
     return (found >= least) & (found <= most)
+
+
+@triton.jit
+def place_of(index, tiles_m, tiles_n, GROUP: tl.constexpr):
+    """Plane and tile indices of a running number; tiles of a plane go down GROUP rows before the next column."""
+    tiles = tiles_m * tiles_n
+    plane = index // tiles
+    tile = index - plane * tiles
+    first = tile // (GROUP * tiles_n) * GROUP
+    rows = tl.minimum(tiles_m - first, GROUP)
+    inner = tile % (GROUP * tiles_n)
+    return plane, first + inner % rows, inner // rows
 
 
 @triton.jit(do_not_specialize=["m", "n", "m_stored", "num_planes", "num_parts", "least", "most"])
@@ -153,15 +175,10 @@ def _product_kernel(
             return
     tiles_m = tl.cdiv(m, BLOCK_M)
     tiles_n = tl.cdiv(n, BLOCK_N)
-    tiles = tiles_m * tiles_n
-    for index in range(tl.program_id(0), tiles * num_planes, tl.num_programs(0)):
-        plane = index // tiles
-        tile = index - plane * tiles
-        first = tile // (GROUP * tiles_n) * GROUP
-        rows_in_group = tl.minimum(tiles_m - first, GROUP)
-        inner = tile % (GROUP * tiles_n)
-        row0 = (first + inner % rows_in_group) * BLOCK_M
-        column0 = (inner // rows_in_group) * BLOCK_N
+    for index in range(tl.program_id(0), tiles_m * tiles_n * num_planes, tl.num_programs(0)):
+        plane, tile_m, tile_n = place_of(index, tiles_m, tiles_n, GROUP)
+        row0 = tile_m * BLOCK_M
+        column0 = tile_n * BLOCK_N
         z = (plane // num_parts).to(tl.int64)
         l = (plane % num_parts).to(tl.int64)
         rows = row0 + tl.arange(0, BLOCK_M)
@@ -185,7 +202,7 @@ def _product_kernel(
             sums += tl.load(target, mask=stored, other=0).to(tl.int32)
         if REDUCE:
             if PTX:
-                tl.store(target, _reduce_ptx(sums, constants + l * CONSTANTS), mask=stored)
+                tl.store(target, reduce_ptx(sums, constants + l * CONSTANTS), mask=stored)
             else:
                 tl.store(target, _reduce_portable(sums, constants + l * CONSTANTS), mask=stored)
         else:
@@ -229,24 +246,32 @@ def _launches(
     """The launches that make a product of non-empty operands, one for each block of k."""
     left, right, constants = operands
     (_, parts, m, k), n = left.shape, right.shape[2]
-    hopper = hopper_module("int8_product_hopper", left.device)
-    if hopper is not None and not hopper.supports(left, right, out):
-        hopper = None
+    modules = _modules(left, right, out)
     if tile is None:
         shape = ProductShape(m, n, min(k, k_block), out.shape[0] * parts)
         gpu = gpu_of(left.device)
         tile = tuned_tile(shape, gpu)
-        if tile is None or (hopper is None and tile.kernel == "hopper"):
-            tile = tile_for(shape, gpu, plain=hopper is None)
-    if tile.kernel == "hopper":
-        if hopper is None:
-            raise ValueError(f"{tile} does not take strides {left.stride()}, {right.stride()}, {out.stride()} here")
-        return list(hopper.launches(operands, out, tile, k_block, gate or NO_GATE))
+        if tile is None or tile.kernel not in modules:
+            tile = tile_for(shape, gpu, tuple(modules))
+    if tile.kernel not in modules:
+        raise ValueError(f"{tile} does not take strides {left.stride()}, {right.stride()}, {out.stride()} here")
+    if tile.kernel != "triton":
+        return list(modules[tile.kernel].launches(operands, out, tile, k_block, gate or NO_GATE))
     found = []
     for start in range(0, k, k_block):
         a, b = (x if k <= k_block else x[..., start : start + k_block] for x in (left, right))
         found.append(_bind(a, b, out, tile, table=constants, gate=gate, REDUCE=True, ADD=start > 0))
     return found
+
+
+def _modules(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor) -> dict[str, Any]:
+    """The kernels that take these tensors, with the modules of those that lie in other ones."""
+    modules = {"triton": None}
+    if supports(left, right, out):
+        hopper = hopper_module("int8_product_hopper", left.device)
+        tma = tma_module("int8_product_tma", left.device)
+        modules |= {name: module for name, module in (("hopper", hopper), ("tma", tma)) if module is not None}
+    return modules
 
 
 def _facts(gate: Gate) -> tuple[int, int, int]:
@@ -335,7 +360,7 @@ def exact_int8_product(a: torch.Tensor, b: torch.Tensor, *, config: Tile | None 
     out = torch.empty((batch, m, n), dtype=torch.int32, device=a.device)
     if out.numel() == 0 or k == 0:
         return out.zero_()
-    tile = config or tile_for(ProductShape(m, n, k, batch), gpu_of(a.device), plain=True)
+    tile = config or tile_for(ProductShape(m, n, k, batch), gpu_of(a.device), ("triton",))
     left, right = a.unsqueeze(1), b.mT.unsqueeze(1)
     _bind(left, right, out.unsqueeze(1), tile, table=out, gate=None, REDUCE=False, ADD=False)()
     return out

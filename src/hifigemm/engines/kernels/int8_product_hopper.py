@@ -26,10 +26,11 @@ from hifigemm.engines.kernels.hopper_ring import (
     tile_of,
 )
 from hifigemm.engines.kernels.int8_product import CONSTANTS, REDUCE_PTX
-from hifigemm.engines.kernels.launch import Address, BoundLaunch, Launch, TensorMap, tensor_map
+from hifigemm.engines.kernels.launch import Address, BoundLaunch, Launch, tensor_map
+from hifigemm.engines.kernels.planes import map_of, map_of_products, steps_between_planes
 from hifigemm.engines.kernels.tiles import ProductShape, Tile, gpu_of, grid_size, valid_tiles
 
-__all__ = ["compile_for", "launches", "supports"]
+__all__ = ["compile_for", "launches"]
 
 
 @gluon.jit
@@ -188,38 +189,6 @@ def _hopper_kernel(
 _product = Launch(_hopper_kernel)
 
 
-def _is_stacked(x: torch.Tensor) -> bool:
-    """Whether the planes of an operand are rows of one matrix that TMA can read."""
-    batch, part, pitch, unit = x.stride()
-    if unit != 1 or pitch <= 0 or pitch % 16 or x.data_ptr() % 16:
-        return False
-    whole = all(s % pitch == 0 and s >= 0 for s, size in ((batch, x.shape[0]), (part, x.shape[1])) if size > 1)
-    return whole and pitch < 2**32 and _rows(x) < 2**31
-
-
-def _rows(x: torch.Tensor) -> int:
-    """Rows of the matrix in which the planes of an operand are stacked."""
-    pitch = x.stride(2)
-    return sum((size - 1) * (stride // pitch) for size, stride in zip(x.shape[:2], x.stride()[:2])) + x.shape[2]
-
-
-def supports(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor) -> bool:
-    """Whether `launches` can take these tensors; the plain kernel takes all."""
-    whole = out.is_contiguous() and out.shape[2] % 128 == 0 and out.shape[3] % 256 == 0 and out.data_ptr() % 16 == 0
-    return whole and out.shape[0] * out.shape[1] * out.shape[2] < 2**31 and _is_stacked(left) and _is_stacked(right)
-
-
-def _map_of(x: torch.Tensor, start: int, length: int, block: tuple[int, int]) -> TensorMap:
-    """Columns start .. start + length of the stacked planes of an operand."""
-    return tensor_map(x.data_ptr() + start, x.dtype, _rows(x), length, x.stride(2), block)
-
-
-def _steps_between_planes(x: torch.Tensor) -> tuple[int, int]:
-    """Rows from one matrix of the batch to the next, 0 where it is broadcast, and from one modulus to the next."""
-    batch, part, pitch = x.stride()[:3]
-    return (batch // pitch if x.shape[0] > 1 else 0), (part // pitch if x.shape[1] > 1 else 0)
-
-
 def _constants(tile: Tile) -> dict[str, int]:
     """The constexpr arguments but ADD, and the option, that go with a tile."""
     return {
@@ -247,25 +216,24 @@ def compile_for(device: torch.device) -> None:
 def launches(
     operands: tuple[torch.Tensor, ...], out: torch.Tensor, tile: Tile, k_block: int, gate: tuple[Any, int, int]
 ) -> Iterator[BoundLaunch]:
-    """What `int8_product.multiply_residues` launches for non-empty operands that `supports` accepts.
+    """What `int8_product.multiply_residues` launches for non-empty operands that `planes.supports` accepts.
 
     `operands` are those on the left and right, and the constants.
     """
     left, right, constants = operands
     (_, parts, m, k), n = left.shape, right.shape[2]
-    batch, _, out_rows, out_columns = out.shape
-    planes, half = batch * parts, tile.block_m // 2
-    target = tensor_map(out.data_ptr(), out.dtype, planes * out_rows, out_columns, out_columns, (half, tile.block_n))
+    planes, half = out.shape[0] * parts, tile.block_m // 2
+    target = map_of_products(out, (half, tile.block_n))
     grid = (grid_size(tile, ProductShape(m, n, k, planes), gpu_of(left.device)),)
     for start in range(0, k, k_block):
         length = min(k_block, k - start)
         yield _product.bind(
             grid,
-            _map_of(left, start, length, (half, tile.block_k)),
-            _map_of(right, start, length, (tile.block_n, tile.block_k)),
-            _map_of(right, start, length, (tile.block_n // 4, tile.block_k)),
+            map_of(left, start, length, (half, tile.block_k)),
+            map_of(right, start, length, (tile.block_n, tile.block_k)),
+            map_of(right, start, length, (tile.block_n // 4, tile.block_k)),
             *(target, out, constants, m, n, length, planes, parts),
-            *(*_steps_between_planes(left), *_steps_between_planes(right), out_rows, out_columns, *gate),
+            *(*steps_between_planes(left), *steps_between_planes(right), *out.shape[2:], *gate),
             ADD=start > 0,
             **_constants(tile),
         )

@@ -82,18 +82,31 @@ def shared_layout(block: tuple[int, int], dtype: torch.dtype) -> Any:
 
 @lru_cache(maxsize=1024)
 def tensor_map(
-    address: int, dtype: torch.dtype, rows: int, columns: int, pitch: int, block: tuple[int, int]
+    address: int,
+    dtype: torch.dtype,
+    rows: int,
+    columns: int,
+    pitch: int,
+    block: tuple[int, int],
+    plain: bool = False,
 ) -> TensorMap:
     """The (rows, columns) matrix at an address, rows `pitch` elements apart, moved in blocks; equal calls share one.
 
-    The shared-memory layout is Gluon's default for the block. Reads beyond the matrix give zeros, writes there are
-    dropped. The address and the pitch in bytes must be multiples of 16.
+    The shared-memory layout is Gluon's default for the block, or with `plain`, for kernels in plain Triton, what the
+    compiler chooses. Reads beyond the matrix give zeros, writes there are dropped. The address and the pitch in bytes
+    must be multiples of 16.
     """
-    from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+    described = Address(address, dtype), [rows, columns], [pitch, 1], list(block)
+    host: Any
+    if plain:
+        from triton.tools.tensor_descriptor import TensorDescriptor
 
-    layout = shared_layout(block, dtype)
-    host = TensorDescriptor(Address(address, dtype), [rows, columns], [pitch, 1], list(block), layout)
-    return TensorMap(host, (dtype, block), (address, dtype, rows, columns, pitch, block))
+        host = TensorDescriptor(*described)
+    else:
+        from triton.experimental.gluon.nvidia.hopper import TensorDescriptor as GluonDescriptor
+
+        host = GluonDescriptor(*described, shared_layout(block, dtype))
+    return TensorMap(host, (dtype, block, plain), (address, dtype, rows, columns, pitch, block, plain))
 
 
 def float64_bits(x: float) -> int:
@@ -246,7 +259,8 @@ class Launch:
             maps = [a for a in arguments if type(a) is TensorMap]
             if maps:
                 for argument, metadata in zip(maps, compiled.metadata.tensordesc_meta, strict=True):
-                    _MAP_METADATA[argument.key] = metadata
+                    if _MAP_METADATA.setdefault(argument.key, metadata) != metadata:
+                        return None
             return _Entry(compiled)
         except (AttributeError, KeyError, TypeError, ValueError):
             return None

@@ -38,7 +38,8 @@ def ratio_bits(sizes: Sizes, terms: int | None = None) -> Any:
     terms = min(pitch, MAGNITUDE_TERMS, terms or pitch)
     out = cleared(2, left.device).view(torch.int64)
     hopper = hopper_module("looks_hopper", left.device)
-    tile = tile_for(ProductShape(m, n, width * terms, width * batch), gpu_of(left.device), plain=hopper is None)
+    kernels = ("triton",) if hopper is None else ("hopper", "triton")
+    tile = tile_for(ProductShape(m, n, width * terms, width * batch), gpu_of(left.device), kernels)
     if tile.kernel == "hopper":
         hopper.launch(sizes, out, terms, tile)
         return out

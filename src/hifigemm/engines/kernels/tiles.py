@@ -15,10 +15,14 @@ from typing import Any
 
 from hifigemm.engines import cache
 
-__all__ = ["Gpu", "ProductShape", "Tile", "gpu_of", "grid_size", "hopper_module", "keep_tile", "kept_tile", "tile_for"]
-__all__ += ["tuned_tile", "valid_tiles"]
+__all__ = ["KERNELS", "Gpu", "ProductShape", "Tile", "gpu_of", "grid_size", "hopper_module", "keep_tile", "kept_tile"]
+__all__ += ["runs_on", "tile_for", "tma_module", "tuned_tile", "valid_tiles"]
 
 _logger = logging.getLogger("hifigemm")
+
+
+KERNELS = ("hopper", "tma", "triton")
+"""In Gluon for Hopper; in plain Triton, loading by TMA; in plain Triton, for every GPU and all strides."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +54,7 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Tile:
-    """What runs: the kernel ("hopper" or "triton"), its block, pipeline stages, warps, and rows of tiles in a group."""
+    """What runs: one of the `KERNELS`, its block, pipeline stages, warps, and rows of tiles in a group."""
 
     kernel: str
     block_m: int
@@ -66,10 +70,10 @@ class Tile:
 
     @property
     def shared(self) -> int:
-        """Bytes of shared memory: the stages and the tile of C; the plain kernel uses the same bytes for both."""
+        """Bytes of shared memory: the stages and the tile of C, for which the kernel "triton" uses the same bytes."""
         stages = self.stages * (self.block_m + self.block_n) * self.block_k
         area = self.block_m * self.block_n
-        return stages + area + 512 if self.kernel == "hopper" else max(stages, area)
+        return max(stages, area) if self.kernel == "triton" else stages + area + 512
 
     @property
     def registers(self) -> int:
@@ -81,6 +85,7 @@ class Tile:
 _RATES = {
     Tile("hopper", 128, 256, 128, 4, 4): 1.0,
     Tile("hopper", 128, 128, 128, 6, 4): 0.87,
+    Tile("tma", 128, 128, 128, 3, 4): 0.92,
     Tile("triton", 128, 128, 128, 3, 8): 0.84,
     Tile("triton", 128, 256, 128, 3, 8): 0.81,
     Tile("triton", 128, 256, 128, 4, 8): 0.79,
@@ -100,16 +105,21 @@ _RATES = {
 }
 
 
-def valid_tiles(gpu: Gpu, *, plain: bool = False) -> list[Tile]:
-    """The tiles that fit the shared memory and registers of a GPU; `plain` leaves the Hopper kernel out."""
-    kernels = {"triton"} | ({"hopper"} if gpu.capability == (9, 0) and not plain else set())
+def runs_on(gpu: Gpu, kernel: str) -> bool:
+    """Whether a GPU has what a kernel needs."""
+    return {"hopper": gpu.capability == (9, 0), "tma": gpu.capability >= (9, 0), "triton": True}[kernel]
+
+
+def valid_tiles(gpu: Gpu, kernels: tuple[str, ...] = KERNELS) -> list[Tile]:
+    """The tiles of some kernels that fit the shared memory and registers of a GPU."""
     # Before Hopper the operands of a product pass through registers too.
     k_registers = 0 if gpu.capability >= (9, 0) else 0.5
 
     def fits(tile: Tile) -> bool:
-        return tile.shared <= gpu.shared_per_block and tile.registers + k_registers * tile.block_k <= 255
+        small = tile.shared <= gpu.shared_per_block and tile.registers + k_registers * tile.block_k <= 255
+        return tile.kernel in kernels and runs_on(gpu, tile.kernel) and small
 
-    return [tile for tile in _RATES if tile.kernel in kernels and fits(tile)]
+    return [tile for tile in _RATES if fits(tile)]
 
 
 def _resident(tile: Tile, gpu: Gpu) -> int:
@@ -139,9 +149,9 @@ def _cost(tile: Tile, shape: ProductShape, gpu: Gpu) -> float:
 
 
 @lru_cache(maxsize=4096)
-def tile_for(shape: ProductShape, gpu: Gpu, plain: bool = False) -> Tile:
-    """The tile with the smallest predicted time, the larger area first among equals."""
-    tiles = valid_tiles(gpu, plain=plain)
+def tile_for(shape: ProductShape, gpu: Gpu, kernels: tuple[str, ...] = KERNELS) -> Tile:
+    """The tile of some kernels with the smallest predicted time, the larger area first among equals."""
+    tiles = valid_tiles(gpu, kernels)
     if not tiles:
         raise ValueError(f"no tile fits {gpu}")
     return min(tiles, key=lambda t: (_cost(t, shape, gpu), -t.block_m * t.block_n))
@@ -161,13 +171,21 @@ def gpu_of(device: Any) -> Gpu:
     return Gpu(str(found.name), capability, int(found.multi_processor_count), shared, per_sm)
 
 
-@lru_cache
 def hopper_module(name: str, device: Any) -> Any:
     """A module of Hopper kernels where they run, else None; Gluon's interface differs between Triton versions."""
+    return _compiled(name, device) if runs_on(gpu_of(device), "hopper") else None
+
+
+def tma_module(name: str, device: Any) -> Any:
+    """A module of plain Triton kernels that load by TMA where they run, else None."""
+    return _compiled(name, device) if runs_on(gpu_of(device), "tma") else None
+
+
+@lru_cache
+def _compiled(name: str, device: Any) -> Any:
+    """A module whose kernels compile with this Triton, else None."""
     import triton
 
-    if gpu_of(device).capability != (9, 0):
-        return None
     try:
         module = import_module(f"hifigemm.engines.kernels.{name}")
         module.compile_for(device)
