@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import triton
 import triton.language as tl
 
-from hifigemm.engines.kernels.words_kernels import NOT_FINITE, largest_magnitude, load_tile, operand_of
+from hifigemm.engines.kernels.words_kernels import NOT_FINITE, largest_magnitude, load_tile
 
 __all__ = ["NOT_FINITE", "Form", "slice_kernel"]
 
@@ -182,13 +182,13 @@ def slice_kernel(
     LEFT: tl.constexpr,
     RIGHT: tl.constexpr,
 ):
-    """Tiles of both operands."""
+    """Tiles of the left operand, then of the right one."""
     left = (left_x, left_parts, left_exponents, left_workspace, left_vectors, left_total)
     left += (left_batch_stride, left_vector_stride, left_k_stride, left_chunks)
     right = (right_x, right_parts, right_exponents, right_workspace, right_vectors, right_total)
     right += (right_batch_stride, right_vector_stride, right_k_stride, right_chunks)
-    is_left, program = operand_of(tl.program_id(0), programs)
-    if is_left:
+    program = tl.program_id(0)
+    if program < programs:
         _slice_tile(left, program, k, pitch, LEFT)
     else:
-        _slice_tile(right, program, k, pitch, RIGHT)
+        _slice_tile(right, program - programs, k, pitch, RIGHT)

@@ -1,8 +1,8 @@
 """Triton kernels that scale and split vectors into words; `words.py` launches them.
 
 A program holds one tile of vectors in registers, so that operands are read once. Where a vector is longer than a tile,
-its programs exchange the largest magnitudes through memory and wait for each other: nothing but a program of the other
-operand lies between them, and there are no more of them than the device has multiprocessors, which run two at least.
+its programs exchange the largest magnitudes through memory and wait for each other: they have consecutive indices, and
+there are no more of them than the device runs at a time.
 """
 
 # mypy: disable-error-code="assignment, no-untyped-def"
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import triton
 import triton.language as tl
 
-__all__ = ["NOT_FINITE", "Form", "largest_magnitude", "load_tile", "losses_in_range", "operand_of", "split_kernel"]
+__all__ = ["NOT_FINITE", "Form", "largest_magnitude", "load_tile", "losses_in_range", "split_kernel"]
 
 NOT_FINITE = tl.constexpr(-(2**30))
 _INFINITE = tl.constexpr(0x7F800000)
@@ -219,19 +219,6 @@ def _split_tile(operand, program, k, pitch, top, FORM: tl.constexpr):
 
 
 @triton.jit
-def operand_of(program, programs):
-    """Whether a program works for the left operand, which has so many programs, and its index among those.
-
-    Both operands take turns until one has no more: while some wait for each other, the others keep the memory busy.
-    """
-    others = tl.num_programs(0) - programs
-    pairs = tl.minimum(programs, others)
-    paired = program < 2 * pairs
-    is_left = tl.where(paired, program % 2 == 0, programs > others)
-    return is_left, tl.where(paired, program // 2, program - pairs)
-
-
-@triton.jit
 def losses_in_range(losses, loss_from, loss_to):
     """Whether the bits that two operands lose together lie in a range; -2 as long as their words are not made."""
     loss = tl.load(losses) + tl.load(losses + 1) - 2
@@ -276,7 +263,7 @@ def split_kernel(
     LEFT: tl.constexpr,
     RIGHT: tl.constexpr,
 ):
-    """Tiles of both operands; nothing where a gate is shut."""
+    """Tiles of the left operand, then of the right one; nothing where a gate is shut."""
     if gate is not None:  # noqa: SIM102
         if not losses_in_range(gate, loss_from, loss_to):
             return
@@ -284,8 +271,8 @@ def split_kernel(
     left += (left_batch_stride, left_vector_stride, left_k_stride, left_chunks)
     right = (right_x, right_parts, right_exponents, right_workspace, right_loss, right_vectors, right_total)
     right += (right_batch_stride, right_vector_stride, right_k_stride, right_chunks)
-    is_left, program = operand_of(tl.program_id(0), programs)
-    if is_left:
+    program = tl.program_id(0)
+    if program < programs:
         _split_tile(left, program, k, pitch, top, LEFT)
     else:
-        _split_tile(right, program, k, pitch, top, RIGHT)
+        _split_tile(right, program - programs, k, pitch, top, RIGHT)
