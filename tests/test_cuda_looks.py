@@ -33,8 +33,8 @@ def kernel(request, monkeypatch):
         monkeypatch.setattr(looks, "tile_for", lambda *_, **__: tile)
 
 
-def found(sizes, terms=None):
-    return float(ratio_bits(sizes, terms).view(torch.float64)) * RATIO_UNIT
+def found(sizes, few=None):
+    return float(ratio_bits(sizes, few).view(torch.float64)) * RATIO_UNIT
 
 
 def by_hand(m, n, k, *, width=1, batches=(1, 1), seed=0, top=128, spread=0.3):
@@ -90,8 +90,12 @@ def test_ratios_of_random_sizes(kernel, width, m, n, k, batches):
 def test_ratios_of_few_terms(kernel, width):
     m, n, k = 700, 900, 1100
     sizes = by_hand(m, n, k, width=width)
-    assert found(sizes, 384) == expected(sizes, m, n, 384) > found(sizes)
-    assert found(sizes, 4096) == found(sizes)
+    few, every = expected(sizes, m, n, 384), found(sizes)
+    bits = int(np.float64(few / RATIO_UNIT).view(np.int64))
+    assert every < few
+    assert [found(sizes, (384, most)) for most in (bits, bits + 1, 2**63 - 2)] == [0.0] * 3
+    assert [found(sizes, (384, most)) for most in (bits - 1, 0, -1)] == [every] * 3
+    assert found(sizes, (4096, -1)) == every
 
 
 @pytest.mark.parametrize("width", [1, 2])

@@ -8,9 +8,9 @@ class HifigemmError(Exception):
 
 
 class HopeError(Exception):
-    """A hopeful plan was too hopeful; `ratio` is what its operands have, or None. Never leaves the package."""
+    """A hopeful plan was too hopeful; `ratio` is what its operands have. Never leaves the package."""
 
-    def __init__(self, ratio: float | None) -> None:
+    def __init__(self, ratio: float) -> None:
         super().__init__(f"error ratio {ratio}")
         self.ratio = ratio
 

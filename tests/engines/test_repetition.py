@@ -14,7 +14,7 @@ from hifigemm.exceptions import HopeError
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
-from hifigemm.engines import repetition, residue_pipeline  # noqa: E402
+from hifigemm.engines import repetition  # noqa: E402
 from hifigemm.engines.device_array import unwrap, wrap  # noqa: E402
 from hifigemm.engines.kernels import launch  # noqa: E402
 from hifigemm.engines.kernels.looks import RATIO_UNIT  # noqa: E402
@@ -123,20 +123,6 @@ def test_a_hopeful_plan_is_checked_on_the_way(monkeypatch):
             assert failed.value.ratio == ratio
         assert order == ["look", "send", "product"]
         order.clear()
-
-
-@pytest.mark.usefixtures("direct")
-def test_a_ratio_of_few_terms_that_does_not_suffice_is_no_verdict(monkeypatch):
-    plan, pair = case()
-    target = resolve("fp64", plan.problem.fmt, plan.problem.k)
-    scheme = hg.Ozaki2(num_moduli=15, scaling="fast")
-    plan = replace(plan, scheme=scheme, target=target, promised=True, hopeful=True)
-    monkeypatch.setattr(repetition, "send_bytes", lambda source, device: Sent(np.inf))
-    monkeypatch.setattr(residue_pipeline, "_few_terms", lambda plan: 128)
-    again = repetition.repeated(Whole(Entry(), look=Entry()), plan, pair, pair, (4, 4), None)
-    with pytest.raises(HopeError) as failed:
-        again(*(torch.rand(4, 4, dtype=torch.float64) for _ in range(2)), None)
-    assert failed.value.ratio is None
 
 
 @pytest.mark.usefixtures("direct")

@@ -39,7 +39,7 @@ Residues = tuple[Tensor, Tensor]
 _ROWS, _COLUMNS = 128, 256
 _LARGEST = 2**63 - 1
 _LARGE = 2**36
-"""m n k of products that take so long that a second look costs less than a whole one would have."""
+"""m n k of products that take so long that half a look saves more than the launch of a second one costs."""
 
 
 def whole_product(plan: Plan) -> WholeProduct | None:
@@ -168,44 +168,33 @@ def _hopeful(
 ) -> Array:
     """Products that are made only where the plan's moduli suffice for the error ratio; else HopeError.
 
-    Few terms of |A||B| tell enough of most operands, and cost less; where they do not, all are looked at.
+    Everything is put on its way, and the host waits for the ratio alone. Where the moduli do not suffice for it, the
+    device makes no products, and what is written is no result.
     """
     check_not_capturing()
     target, own = _target(plan, unwrap(a), target), _in_kernel(epilogue)
-    few, seen = _few_terms(plan), np.inf
-    for terms in (None,) if few is None else (few, None):
-        enough, seen = _suffices(plan, _try(plan, a, b, shift, own, target, terms))
-        if enough:
-            return _applied(target, own, epilogue)
-        spoil_recording()
-    raise HopeError(seen)
-
-
-def _try(plan: Plan, a: Array, b: Array, shift: int, own: Epilogue, target: Array, terms: int | None) -> Readback:
-    """Put everything on its way, products behind the error ratio, which the host gets.
-
-    Where the moduli do not suffice for it, the device makes no products, and what is written is no result.
-    """
     operands, moduli = (unwrap(a), unwrap(b)), _moduli_of(plan)
     parts, scales, sizes = vectors.sized_residues(((operands[0], 2), (operands[1], 1)), moduli)
-    bits = ratio_bits(sizes, terms)
+    bits = ratio_bits(sizes, _few_terms(plan))
     ratio = send(bits)
     del sizes  # room for the products
     residues = [(x, scale.exponent) for x, scale in zip(parts, scales, strict=True)]
     c = None if own.c is None else unwrap(own.c)
     _entries_of(operands, residues, moduli, unwrap(target), shift, own, c, (bits, 0, _most_bits(plan)))
-    return ratio
+    check_ratio(plan, ratio)
+    return _applied(target, own, epilogue)
 
 
-def _few_terms(plan: Plan) -> int | None:
-    """Half of the terms of large products, from which ratios come out twice as large; None where all are looked at.
+def _few_terms(plan: Plan) -> tuple[int, int] | None:
+    """Half of the terms of large products, and the largest bits of a ratio; None where all are looked at at once.
 
-    Random operands leave more than that: 1.5 bits at least with phi = 0.5, and the look is a product itself.
+    From half of the terms ratios come out twice as large; with phi = 0.5 real operands leave more than that, 1.5 bits
+    at least, and a look is a product itself.
     """
     p = plan.problem
     few = -(-p.k // 256) * 128
     saves = few < min(-(-p.k // 128) * 128, MAGNITUDE_TERMS)
-    return few if saves and p.batch * p.m * p.n * p.k >= _LARGE else None
+    return (few, _most_bits(plan)) if saves and p.batch * p.m * p.n * p.k >= _LARGE else None
 
 
 def _target(plan: Plan, left: Tensor, target: Array | None) -> Array:
@@ -297,20 +286,11 @@ def _most_bits(plan: Plan) -> int:
 
 
 def check_ratio(plan: Plan, ratio: Readback) -> None:
-    """Wait for the error ratio of a repeated product and raise HopeError where the plan's moduli do not suffice.
-
-    Without a ratio where that is one of few terms, which may suffice after all.
-    """
-    enough, seen = _suffices(plan, ratio)
-    if not enough:
-        raise HopeError(seen if _few_terms(plan) is None else None)
-
-
-def _suffices(plan: Plan, ratio: Readback) -> tuple[bool, float]:
-    """Whether the moduli of the plan suffice for an error ratio, for which the host waits, and the ratio."""
+    """Wait for the error ratio and raise HopeError where the plan's moduli do not suffice for it."""
     (found,) = ratio.wait(np.float64)
     seen = found * RATIO_UNIT
-    return plan.scheme.suffices(plan, seen), seen
+    if not plan.scheme.suffices(plan, seen):
+        raise HopeError(seen)
 
 
 def _residues_from(split: Split, place: Place) -> Residues:
@@ -473,7 +453,7 @@ def stages(plan: Plan, a: Array, b: Array) -> Sequence[tuple[str, Callable[[], o
         moved = (size + planes + width) * operands
         found.append(("scaling, residues, magnitudes", lambda: vectors.sized_residues(sides, moduli), moved, 0.0))
         few = _few_terms(plan)
-        share = 1.0 if few is None else min(few / p.k, 1.0)
+        share = 1.0 if few is None else min(few[0] / p.k, 1.0)
         looked = share * width * operands, share * width**2 * work
         found.append(("look at magnitudes", lambda: ratio_bits(sizes, few), *looked))
     else:

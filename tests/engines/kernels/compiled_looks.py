@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from itertools import product
 from pathlib import Path
 
 import torch
@@ -22,12 +23,13 @@ from hifigemm.engines.kernels.launch import shared_layout
 from hifigemm.engines.kernels.looks_kernels import ratio_kernel
 from hifigemm.engines.kernels.tiles import Gpu, Tile, valid_tiles
 
-POINTERS = {"sizes": "*fp64", "out": "*i64"}
+POINTERS = {"sizes": "*fp64", "out": "*i64", "gate": "*i64", "least": "i64", "most": "i64"}
 DIVISIBLE = [["tt.divisibility", 16]]
 
 
-def plain(block: int, width: int, arch: int):
+def plain(block: int, width: int, arch: int, *, gated: bool):
     constants = {"WIDTH": width, "BLOCK_M": block, "BLOCK_N": block, "BLOCK_K": 128, "GROUP": 8}
+    constants |= {} if gated else {"gate": None}
     names = ratio_kernel.arg_names
     types = {"left": "*i8", "right": "*i8", **POINTERS, **dict.fromkeys(constants, "constexpr")}
     signature = {name: types.get(name, "i32") for name in names}
@@ -38,13 +40,14 @@ def plain(block: int, width: int, arch: int):
     return triton.compile(source, target=GPUTarget("cuda", arch, 32), options=options)
 
 
-def hopper(tile: Tile, width: int):
+def hopper(tile: Tile, width: int, *, gated: bool):
     from triton.experimental.gluon._runtime import GluonASTSource
 
     from hifigemm.engines.kernels import looks_hopper
 
     kernel, constants = looks_hopper._ratio_kernel, looks_hopper._constants(tile, width)
     options = {name: constants.pop(name) for name in ("num_warps", "enable_fp_fusion")}
+    constants |= {} if gated else {"gate": None}
     blocks = {"left": (tile.block_m // 2, tile.block_k), "right": (tile.block_n, tile.block_k)}
     blocks["quarter"] = (tile.block_n // 4, tile.block_k)
     maps = {x: f"tensordesc<i8[{b[0]}, {b[1]}],{shared_layout(b, torch.int8)!r}>" for x, b in blocks.items()}
@@ -70,12 +73,12 @@ def report(what: str, arch: int, kernel) -> None:
 
 
 def main(arch: int) -> None:
-    for width in (1, 2):
+    for width, gated in product((1, 2), (False, True)):
         for block in (128, 64):
-            report(f"triton {block}, width {width}", arch, plain(block, width, arch))
+            report(f"triton {block}, width {width}, gated {gated}", arch, plain(block, width, arch, gated=gated))
         gpu = Gpu("", (arch // 10, arch % 10), 132, 232448, 232448)
         for tile in [tile for tile in valid_tiles(gpu) if tile.kernel == "hopper"]:
-            report(f"{tile}, width {width}", arch, hopper(tile, width))
+            report(f"{tile}, width {width}, gated {gated}", arch, hopper(tile, width, gated=gated))
 
 
 if __name__ == "__main__":

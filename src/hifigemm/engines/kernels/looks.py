@@ -11,6 +11,7 @@ from typing import Any
 import torch
 import triton
 
+from hifigemm.engines.kernels.int8_product import NO_GATE
 from hifigemm.engines.kernels.launch import Launch
 from hifigemm.engines.kernels.looks_kernels import ratio_kernel
 from hifigemm.engines.kernels.tiles import ProductShape, gpu_of, hopper_module, tile_for
@@ -24,31 +25,48 @@ __all__ = ["RATIO_UNIT", "error_ratio", "ratio_bits", "ratio_of"]
 RATIO_UNIT = 2.0**-16
 """Sums and norms are in units of 2**-15 each, magnitudes of 2**-7."""
 
+_LARGEST = 2**63 - 1
+
 _ratio = Launch(ratio_kernel)
 
 
-def ratio_bits(sizes: Sizes, terms: int | None = None) -> Any:
+def ratio_bits(sizes: Sizes, few: tuple[int, int] | None = None) -> Any:
     """The bits of the error ratio, a float64 in units of RATIO_UNIT, as an int64 tensor of one entry.
 
-    `terms`, a multiple of 128: |A||B| is taken from so many terms, so that the ratio comes out larger, or as it is.
+    Parameters
+    ----------
+    few : (terms, most), optional
+        |A||B| is taken from so many terms first, a multiple of 128, so that the ratio comes out larger, or as it is.
+        Where its bits are at most `most`, 0 stays in place of a ratio, and the other terms are not looked at.
     """
+    out = cleared(2 if few is None else 8, sizes.norms.device).view(torch.int64)  # both aligned alike
+    if few is None:
+        _look(sizes, out, None, NO_GATE)
+        return out
+    terms, most = few
+    _look(sizes, out[2:], terms, NO_GATE)
+    _look(sizes, out[:1], None, (out[2:], most + 1, _LARGEST))
+    return out[:1]
+
+
+def _look(sizes: Sizes, out: torch.Tensor, terms: int | None, gate: tuple[Any, int, int]) -> None:
+    """The ratio over so many terms or all, nothing where a gate is shut."""
     (left, right), width = sizes.magnitudes, sizes.width
     (batch_a, m, length), (batch_b, n, _) = left.shape, right.shape
     batch, pitch = max(batch_a, batch_b), length // width
     terms = min(pitch, MAGNITUDE_TERMS, terms or pitch)
-    out = cleared(2, left.device).view(torch.int64)
     hopper = hopper_module("looks_hopper", left.device)
     kernels = ("triton",) if hopper is None else ("hopper", "triton")
     tile = tile_for(ProductShape(m, n, width * terms, width * batch), gpu_of(left.device), kernels)
     if tile.kernel == "hopper":
-        hopper.launch(sizes, out, terms, tile)
-        return out
+        hopper.launch(sizes, out, terms, tile, gate)
+        return
     block = 128 if tile.block_m * tile.block_n >= 128 * 128 else 64
     rows = [x.shape[1] if x.shape[0] == batch > 1 else 0 for x in (left, right)]
     _ratio(
         (width * batch * triton.cdiv(m, block) * triton.cdiv(n, block),),
         *(left, right, sizes.norms, out, m, n, pitch, terms, rows[0] * length, rows[1] * length),
-        *(*rows, batch_a * m, batch_a * m + batch_b * n),
+        *(*rows, batch_a * m, batch_a * m + batch_b * n, *gate),
         WIDTH=width,
         BLOCK_M=block,
         BLOCK_N=block,
@@ -58,7 +76,6 @@ def ratio_bits(sizes: Sizes, terms: int | None = None) -> Any:
         num_stages=3,
         enable_fp_fusion=False,
     )
-    return out
 
 
 def ratio_of(sizes: Sizes) -> float:

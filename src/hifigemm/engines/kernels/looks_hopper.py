@@ -14,6 +14,8 @@ x - d M is not zero; as a multiple of u / 2 it keeps x / d at least 2**-33 u awa
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -26,6 +28,7 @@ from hifigemm.engines.kernels.hopper_ring import (
     produce,
     tile_of,
 )
+from hifigemm.engines.kernels.int8_product import NO_GATE
 from hifigemm.engines.kernels.launch import Address, Launch, tensor_map
 from hifigemm.engines.kernels.looks_kernels import MARGIN
 from hifigemm.engines.kernels.tiles import ProductShape, Tile, gpu_of, grid_size, valid_tiles
@@ -161,7 +164,7 @@ _RUN_TIME = ["m", "n", "norms_a", "norms_b", "total_a", "total", "steps", "num_p
 _RUN_TIME += ["component"]
 
 
-@gluon.jit(do_not_specialize=_RUN_TIME)
+@gluon.jit(do_not_specialize=[*_RUN_TIME, "least", "most"])
 def _ratio_kernel(
     left,
     right,
@@ -179,6 +182,9 @@ def _ratio_kernel(
     left_batch,
     right_batch,
     component,
+    gate,
+    least,
+    most,
     WIDTH: gl.constexpr,
     STAGES: gl.constexpr,
     BLOCK_M: gl.constexpr,
@@ -186,11 +192,17 @@ def _ratio_kernel(
     BLOCK_K: gl.constexpr,
     GROUP: gl.constexpr,
 ):
-    """looks_kernels.ratio_kernel; planes are pairings of the components of a matrix, batches count in rows."""
+    """looks_kernels.ratio_kernel; planes are pairings of the components of a matrix, batches count in rows.
+
+    Nothing where a gate is shut.
+    """
     ring = allocate(left, right, STAGES, BLOCK_M, BLOCK_N, BLOCK_K)
     columns_32 = gl.allocate_shared_memory(gl.float32, [4, BLOCK_N], gl.SwizzledSharedLayout(1, 1, 1, [0]))
     tiles_m = gl.cdiv(m, BLOCK_M)
     tiles_n = gl.cdiv(n, BLOCK_N)
+    if gate is not None:
+        found = gl.load(gate)
+        num_planes = gl.where((found >= least) & (found <= most), num_planes, 0)
     UPPER: gl.constexpr = 0
     LOWER: gl.constexpr = 1
     # fmt: off
@@ -237,10 +249,10 @@ def compile_for(device: torch.device) -> None:
     maps = [tensor_map(1 << 20, torch.int8, 256, 256, 256, (rows, tile.block_k)).host for rows in _boxes(tile)]
     pointers = Address(1 << 20, torch.float64), Address(1 << 20, torch.int64)
     with torch.cuda.device(device):
-        _ratio_kernel.warmup(*maps, *pointers, *[256] * len(_RUN_TIME), grid=(1,), **_constants(tile, 1))
+        _ratio_kernel.warmup(*maps, *pointers, *[256] * len(_RUN_TIME), *NO_GATE, grid=(1,), **_constants(tile, 1))
 
 
-def launch(sizes: Sizes, out: torch.Tensor, terms: int, tile: Tile) -> None:
+def launch(sizes: Sizes, out: torch.Tensor, terms: int, tile: Tile, gate: tuple[Any, int, int]) -> None:
     """The launch of `looks.ratio_bits`: `terms` of each component, a multiple of 128."""
     (left, right), width = sizes.magnitudes, sizes.width
     (batch_a, m, pitch), (batch_b, n, _) = left.shape, right.shape
@@ -253,6 +265,6 @@ def launch(sizes: Sizes, out: torch.Tensor, terms: int, tile: Tile) -> None:
     _ratio(
         (grid_size(tile, ProductShape(m, n, width * terms, planes), gpu_of(left.device)),),
         *(*maps, sizes.norms, out, m, n, *rows, batch_a * m, batch_a * m + batch_b * n),
-        *(width * terms // tile.block_k, planes, *rows, pitch // width),
+        *(width * terms // tile.block_k, planes, *rows, pitch // width, *gate),
         **_constants(tile, width),
     )

@@ -16,7 +16,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from hifigemm.engines.kernels.int8_product import wrapped
+from hifigemm.engines.kernels.int8_product import is_open, wrapped
 
 __all__ = ["MARGIN", "ratio_kernel"]
 
@@ -52,7 +52,7 @@ def _largest(low, g, s, at_b, total, left):
     return tl.max(best, axis=0)
 
 
-@triton.jit(do_not_specialize=["m", "n", "norms_a", "norms_b", "total_a", "total"])
+@triton.jit(do_not_specialize=["m", "n", "norms_a", "norms_b", "total_a", "total", "least", "most"])
 def ratio_kernel(
     left,
     right,
@@ -68,6 +68,9 @@ def ratio_kernel(
     norms_b,
     total_a,
     total,
+    gate,
+    least,
+    most,
     WIDTH: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
@@ -76,10 +79,13 @@ def ratio_kernel(
 ):
     """The largest (g_i t_j + h_j s_i) / (|A||B|)_ij of a tile, |A||B| from magnitudes, into the bits at `out`.
 
-    FMA contraction must be off. g, s and h, t are norms and sums of magnitudes of rows and columns. Vectors have WIDTH
-    components, `pitch` apart, of which `terms` count, both multiples of BLOCK_K. Planes are pairings of the components:
-    for the second of a matrix, those of the right operand change places.
+    Nothing where a gate is shut. FMA contraction must be off. g, s and h, t are norms and sums of magnitudes of rows
+    and columns. Vectors have WIDTH components, `pitch` apart, of which `terms` count, both multiples of BLOCK_K. Planes
+    are pairings of the components: for the second of a matrix, those of the right operand change places.
     """
+    if gate is not None:  # noqa: SIM102
+        if not is_open(gate, least, most):
+            return
     tiles_m = tl.cdiv(m, BLOCK_M)
     tiles_n = tl.cdiv(n, BLOCK_N)
     plane = tl.program_id(0) // (tiles_m * tiles_n)
