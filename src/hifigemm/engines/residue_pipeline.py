@@ -189,10 +189,10 @@ def _few_terms(plan: Plan) -> tuple[int, int] | None:
     """Half of the terms of large products, and the largest bits of a ratio; None where all are looked at at once.
 
     From half of the terms ratios come out twice as large; with phi = 0.5 real operands leave more than that, 1.5 bits
-    at least, and a look is a product itself.
+    at least, and a look is a product itself. Complex ones leave 1.0 to 1.1 bits, so that five eighths are looked at.
     """
     p = plan.problem
-    few = -(-p.k // 256) * 128
+    few = -(-p.k * (5 if p.is_complex else 4) // 1024) * 128
     saves = few < min(-(-p.k // 128) * 128, MAGNITUDE_TERMS)
     return (few, _most_bits(plan)) if saves and p.batch * p.m * p.n * p.k >= _LARGE else None
 

@@ -64,18 +64,18 @@ def later(a, b, first):
 
 
 @pytest.mark.parametrize(
-    ("dtype", "family", "first", "suffice", "hopes"),
+    ("dtype", "family", "first", "few", "suffice", "hopes"),
     [
-        ("float64", "phi_0.1", 0, True, 0),
-        ("float64", "phi_0.1", 256, False, 0),
-        ("float64", "phi_2", 0, False, 1),
-        ("float64", "integers", 0, None, 0),
-        ("complex128", "phi_0.1", 0, True, 0),
-        ("complex128", "phi_0.1", 256, False, 0),
+        ("float64", "phi_0.1", 0, 256, True, 0),
+        ("float64", "phi_0.1", 256, 256, False, 0),
+        ("float64", "phi_2", 0, 256, False, 1),
+        ("float64", "integers", 0, 256, None, 0),
+        ("complex128", "phi_0.1", 0, 384, True, 0),
+        ("complex128", "phi_0.1", 384, 384, False, 0),
     ],
 )
 def test_few_terms_are_looked_at_first(
-    make_pair, assert_same_bits, engine, monkeypatch, dtype, family, first, suffice, hopes
+    make_pair, assert_same_bits, engine, monkeypatch, dtype, family, first, few, suffice, hopes
 ):
     """A ratio of 0 stands for one that few terms have shown to be small enough."""
     a, b = (x[None] for x in make_pair(family, 9, 500, 8, dtype))
@@ -93,8 +93,8 @@ def test_few_terms_are_looked_at_first(
     monkeypatch.setattr(residue_pipeline, "ratio_bits", noted)
     with np.errstate(all="ignore"):
         plan, seen, found = carried_out(engine, *(wrap(torch.from_numpy(x)) for x in (a, b)), None)
-    assert looks == ([] if suffice is None else [(256, suffice)])
-    short = replace(plan.problem, k=128)  # half of the terms are no fewer there, or all that count
+    assert looks == ([] if suffice is None else [(few, suffice)])
+    short = replace(plan.problem, k=128)  # few terms are no fewer there, or all that count
     assert residue_pipeline._few_terms(replace(plan, problem=short)) is None
     assert residue_pipeline._few_terms(replace(plan, problem=replace(short, k=2**18))) is None
     assert len(seen) == hopes
