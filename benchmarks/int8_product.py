@@ -2,7 +2,7 @@
 
     python -m benchmarks.int8_product [--output FILE.csv] [--count 14]
 
-The tiles that are taken for each shape, of the Hopper kernel and of the plain Triton kernel; square and odd shapes. A
+The tiles that are taken for each shape, in Gluon and in plain Triton; square and odd shapes. A
 tile whose residues are wrong in a sample of rows gets no time. TOP/s count 2 m n k for each modulus.
 """
 

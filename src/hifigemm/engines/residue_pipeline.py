@@ -39,7 +39,7 @@ Residues = tuple[Tensor, Tensor]
 _ROWS, _COLUMNS = 128, 256
 _LARGEST = 2**63 - 1
 _LARGE = 2**36
-"""m n k of products that take so long that half a look saves more than the launch of a second one costs."""
+"""m n k of products that take so long that a part of a look saves more than the launch of a second one costs."""
 
 
 def whole_product(plan: Plan) -> WholeProduct | None:
@@ -186,7 +186,7 @@ def _hopeful(
 
 
 def _few_terms(plan: Plan) -> tuple[int, int] | None:
-    """Half of the terms of large products, and the largest bits of a ratio; None where all are looked at at once.
+    """A part of the terms of large products, and the largest bits of a ratio; None where all are looked at at once.
 
     From half of the terms ratios come out twice as large; with phi = 0.5 real operands leave more than that, 1.5 bits
     at least, and a look is a product itself. Complex ones leave 1.0 to 1.1 bits, so that five eighths are looked at.
@@ -280,8 +280,11 @@ def _moduli_of(plan: Plan) -> ModuliSet:
 
 
 def _most_bits(plan: Plan) -> int:
-    """The bits of the largest error ratio, in units of RATIO_UNIT, for which moduli keep the target; -1 for none."""
-    largest = plan.scheme.largest_ratio(plan) / RATIO_UNIT
+    """The bits of the largest error ratio, in units of RATIO_UNIT, for which moduli keep the target; -1 for none.
+
+    No target is kept where |A||B| may be 0, be it as large as it likes.
+    """
+    largest = min(plan.scheme.largest_ratio(plan) / RATIO_UNIT, float(np.finfo(np.float64).max))
     return int(np.float64(largest).view(np.int64)) if largest >= 0 else -1
 
 

@@ -102,6 +102,19 @@ def test_few_terms_are_looked_at_first(
     assert (plan.scheme, plan.reason, found.bound) == (want.scheme, want.reason, expected.bound)
 
 
+def test_no_target_is_promised_where_a_sum_of_magnitudes_may_be_zero(make_pair, assert_same_bits, engine, monkeypatch):
+    a, b = (x[None] for x in make_pair("phi_0.1", 9, 500, 8))
+    a[:, 0, :250] *= 2.0**-20
+    b[:, 250:, 0] *= 2.0**-20
+    monkeypatch.setattr(residue_pipeline, "_LARGE", 0)
+    want, _, expected = carried_out(NumpyEngine(), a, b, 1e300)
+    with np.errstate(all="ignore"):
+        plan, hopes, found = carried_out(engine, *(wrap(torch.from_numpy(x)) for x in (a, b)), 1e300)
+    assert len(hopes) == 1
+    assert_same_bits(unwrap(found.values).numpy(), expected.values)
+    assert (plan.scheme, plan.reason) == (want.scheme, want.reason)
+
+
 def test_what_a_look_leaves_is_read_back_once(make_pair, engine):
     a, b = (wrap(torch.from_numpy(x[None])) for x in make_pair("phi_0.1", 5, 20, 6))
     for _ in range(3):

@@ -28,16 +28,7 @@ import triton.language as tl
 
 from hifigemm.engines.kernels.launch import BoundLaunch, Launch
 from hifigemm.engines.kernels.planes import supports
-from hifigemm.engines.kernels.tiles import (
-    ProductShape,
-    Tile,
-    gpu_of,
-    grid_size,
-    hopper_module,
-    tile_for,
-    tma_module,
-    tuned_tile,
-)
+from hifigemm.engines.kernels.tiles import ProductShape, Tile, gpu_of, grid_size, hopper_module, tile_for, tuned_tile
 from hifigemm.numerics.residues import centred
 
 __all__ = ["CONSTANTS", "K_BLOCK", "REDUCE_PTX", "constants_of", "exact_int8_product", "multiply_residues"]
@@ -246,13 +237,11 @@ def _launches(
     """The launches that make a product of non-empty operands, one for each block of k."""
     left, right, constants = operands
     (_, parts, m, k), n = left.shape, right.shape[2]
-    modules = _modules(left, right, out)
+    shape, gpu = ProductShape(m, n, min(k, k_block), out.shape[0] * parts), gpu_of(left.device)
+    asked = tile or tuned_tile(shape, gpu)
+    modules = _modules(left, right, out, asked)
     if tile is None:
-        shape = ProductShape(m, n, min(k, k_block), out.shape[0] * parts)
-        gpu = gpu_of(left.device)
-        tile = tuned_tile(shape, gpu)
-        if tile is None or tile.kernel not in modules:
-            tile = tile_for(shape, gpu, tuple(modules))
+        tile = asked if asked is not None and asked.kernel in modules else tile_for(shape, gpu, tuple(modules))
     if tile.kernel not in modules:
         raise ValueError(f"{tile} does not take strides {left.stride()}, {right.stride()}, {out.stride()} here")
     if tile.kernel != "triton":
@@ -264,13 +253,20 @@ def _launches(
     return found
 
 
-def _modules(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor) -> dict[str, Any]:
-    """The kernels that take these tensors, with the modules of those that lie in other ones."""
+def _modules(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor, asked: Tile | None) -> dict[str, Any]:
+    """The kernels that take these tensors, with the modules of those that lie in other ones.
+
+    That by TMA stands in where Gluon's does not compile, or where it is asked for.
+    """
     modules = {"triton": None}
-    if supports(left, right, out):
-        hopper = hopper_module("int8_product_hopper", left.device)
-        tma = tma_module("int8_product_tma", left.device)
-        modules |= {name: module for name, module in (("hopper", hopper), ("tma", tma)) if module is not None}
+    if not supports(left, right, out):
+        return modules
+    hopper = hopper_module("int8_product_hopper", left.device)
+    if hopper is not None:
+        modules["hopper"] = hopper
+    if hopper is None or (asked is not None and asked.kernel == "tma"):
+        tma = hopper_module("int8_product_tma", left.device)
+        modules |= {} if tma is None else {"tma": tma}
     return modules
 
 

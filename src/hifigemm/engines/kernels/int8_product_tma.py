@@ -1,4 +1,4 @@
-"""The INT8 residue product in plain Triton with loads and stores by TMA, for Hopper and newer.
+"""The INT8 residue product for Hopper in plain Triton with loads and stores by TMA, where Gluon does not compile.
 
 It needs neither addresses nor masks, so that one warpgroup holds the 128 x 128 sums of a tile and two tiles share a
 multiprocessor: Triton 3.6 waits for every integer MMA, which the other tile's fill. On an H200 at n = 4096 it made 1298

@@ -147,7 +147,7 @@ class _Entry:
 
 
 _MAP_METADATA: dict[tuple[Any, ...], Any] = {}
-"""How the compiler wants the tensor map of a (dtype, block), as seen in the first kernel that took one."""
+"""How the compiler wants the tensor map of a (dtype, block, plain), as seen in the first kernel that took one."""
 
 
 @cache

@@ -16,13 +16,13 @@ from typing import Any
 from hifigemm.engines import cache
 
 __all__ = ["KERNELS", "Gpu", "ProductShape", "Tile", "gpu_of", "grid_size", "hopper_module", "keep_tile", "kept_tile"]
-__all__ += ["runs_on", "tile_for", "tma_module", "tuned_tile", "valid_tiles"]
+__all__ += ["tile_for", "tuned_tile", "valid_tiles"]
 
 _logger = logging.getLogger("hifigemm")
 
 
 KERNELS = ("hopper", "tma", "triton")
-"""In Gluon for Hopper; in plain Triton, loading by TMA; in plain Triton, for every GPU and all strides."""
+"""For Hopper in Gluon; for Hopper in plain Triton, by TMA; in plain Triton for every GPU and all strides."""
 
 
 @dataclass(frozen=True)
@@ -105,9 +105,9 @@ _RATES = {
 }
 
 
-def runs_on(gpu: Gpu, kernel: str) -> bool:
-    """Whether a GPU has what a kernel needs."""
-    return {"hopper": gpu.capability == (9, 0), "tma": gpu.capability >= (9, 0), "triton": True}[kernel]
+def _runs_on(gpu: Gpu, kernel: str) -> bool:
+    """Whether a kernel is for a GPU. That by TMA compiles for newer ones, but was never timed there."""
+    return kernel == "triton" or gpu.capability == (9, 0)
 
 
 def valid_tiles(gpu: Gpu, kernels: tuple[str, ...] = KERNELS) -> list[Tile]:
@@ -117,7 +117,7 @@ def valid_tiles(gpu: Gpu, kernels: tuple[str, ...] = KERNELS) -> list[Tile]:
 
     def fits(tile: Tile) -> bool:
         small = tile.shared <= gpu.shared_per_block and tile.registers + k_registers * tile.block_k <= 255
-        return tile.kernel in kernels and runs_on(gpu, tile.kernel) and small
+        return tile.kernel in kernels and _runs_on(gpu, tile.kernel) and small
 
     return [tile for tile in _RATES if fits(tile)]
 
@@ -171,21 +171,13 @@ def gpu_of(device: Any) -> Gpu:
     return Gpu(str(found.name), capability, int(found.multi_processor_count), shared, per_sm)
 
 
+@lru_cache
 def hopper_module(name: str, device: Any) -> Any:
     """A module of Hopper kernels where they run, else None; Gluon's interface differs between Triton versions."""
-    return _compiled(name, device) if runs_on(gpu_of(device), "hopper") else None
-
-
-def tma_module(name: str, device: Any) -> Any:
-    """A module of plain Triton kernels that load by TMA where they run, else None."""
-    return _compiled(name, device) if runs_on(gpu_of(device), "tma") else None
-
-
-@lru_cache
-def _compiled(name: str, device: Any) -> Any:
-    """A module whose kernels compile with this Triton, else None."""
     import triton
 
+    if gpu_of(device).capability != (9, 0):
+        return None
     try:
         module = import_module(f"hifigemm.engines.kernels.{name}")
         module.compile_for(device)
