@@ -150,7 +150,6 @@ def test_keys_tell_options_apart(gpu):
         (Tensor(), Tensor(dtype="float32")),
         (Tensor(is_cuda=False), Tensor(is_cuda=False)),
         (np.ones((4, 4)), Tensor()),
-        (np.ones((4, 4)), np.ones((4, 4))),
         ([[1.0]], [[1.0]]),
         (type("Parameter", (Tensor,), {})(), Tensor()),
     ],
@@ -162,7 +161,6 @@ def test_keys_tell_options_apart(gpu):
         "dtypes",
         "cpu",
         "mixed",
-        "numpy",
         "list",
         "subclass",
     ],
@@ -377,6 +375,7 @@ def test_what_came_before_does_not_change_bits(kinds, assert_same_bits, monkeypa
     for name, pair in kinds.items():
         with monkeypatch.context() as patch:
             patch.setattr("hifigemm.api.engine_for", lambda *args: GuessingEngine())
+            patch.setattr("hifigemm.api.key_of", lambda *args: None)
             want[name] = hg.matmul(*pair, **options)
     engine = GuessingEngine()
     keyed(monkeypatch, engine)
@@ -437,3 +436,84 @@ def test_operands_that_ask_for_the_same_plan_share_its_product(monkeypatch):
     products = list(shortcuts._kept["key", True].products.values())
     assert len(products) == 2
     assert len(engine.asked) == len({str(plan) for plan, *_ in products})
+
+
+def layouts(x):
+    """The same matrix in other strides."""
+    wide = np.zeros((2 * x.shape[0], 3 * x.shape[1]), x.dtype)
+    wide[::2, ::3] = x
+    return x, np.asfortranarray(x), wide[::2, ::3], x[::-1][::-1]
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("options", [{}, {"scheme": "native"}, {"accuracy": 1e-3}], ids=str)
+def test_native_products_of_numpy_are_repeated(make_pair, assert_same_bits, monkeypatch, dtype, options):
+    a, b = make_pair("phi_1", 7, 30, 5, dtype)
+    want = [hg.matmul(x, y, **options, return_report=True)[0] for x in layouts(a) for y in layouts(b)]
+    hg.matmul(a, b, **options)
+    monkeypatch.setattr("hifigemm.api._product", lambda *_, **__: pytest.fail("planned again"))
+    found = [hg.matmul(x, y, **options) for x in layouts(a) for y in layouts(b)]
+    for x, y in zip(found, want, strict=True):
+        assert_same_bits(x, y)
+        assert x.flags.writeable
+
+
+@pytest.mark.parametrize(
+    ("row", "column"),
+    [
+        ([1e200, 1e200], [1e200, 0.0]),
+        ([1e300, -1e300], [1e300, 1e300]),
+        ([np.inf, 1.0], [1.0, 1.0]),
+        ([np.nan, 1.0], [1.0, 1.0]),
+        ([1e-200, 1.0], [1e-200, 1e-310]),
+        ([1.0, -1.0], [1.0, 1.0]),
+    ],
+)
+def test_products_of_numpy_that_need_a_closer_look_get_it(assert_same_bits, row, column):
+    ones = np.ones((3, 2)), np.ones((2, 3))
+    a, b = ones[0].copy(), ones[1].copy()
+    a[1], b[:, 2] = row, column
+    want = hg.matmul(a, b, return_report=True)[0]
+    for _ in range(2):
+        assert_same_bits(hg.matmul(*ones), np.full((3, 3), 2.0))
+        assert_same_bits(hg.matmul(a, b), want)
+
+
+def test_what_is_no_plain_matrix_of_numpy_has_no_key():
+    a = np.ones((4, 4))
+    assert key(a, a) == key(a.copy(), a[::-1])
+    assert key(a, a) != key(a, a, accuracy="fp64")
+    assert key(a, a) != key(a.astype(np.float32), a.astype(np.float32))
+    with hg.strict():
+        strict = key(a, a)
+    assert strict not in (None, key(a, a))
+    others = a.astype(">f8"), a.astype(int), a.astype(complex), a.astype(np.float16), np.ma.masked_array(a), [[1.0]]
+    assert [key(x, x) for x in others] == [None] * len(others)
+    assert key(a, a.astype(np.float32)) is None
+    assert key(a, a, out=a.copy()) is None
+
+
+def test_a_thread_that_flushes_subnormals_is_no_shortcut(monkeypatch):
+    a = np.ones((4, 4))
+    hg.matmul(a, a)
+    for name in ("hifigemm.engines.numpy_engine", "hifigemm.libraries"):
+        monkeypatch.setattr(sys.modules[name], "flushes_subnormals", lambda: True)
+    monkeypatch.setitem(sys.modules, "torch", None)  # whose mode is left alone
+    with pytest.raises(hg.AccuracyError, match="flushes"):
+        hg.matmul(a, a)
+
+
+def test_repeated_products_of_numpy_are_logged(caplog):
+    a = np.ones((4, 4))
+    with caplog.at_level(logging.INFO, logger="hifigemm"):
+        hg.matmul(a, a)
+        hg.matmul(a, a)
+    assert [record.message.endswith("as before") for record in caplog.records] == [False, True]
+
+
+def test_strict_mode_refuses_a_native_product_of_numpy_every_time():
+    a = np.ones((4, 4))
+    hg.matmul(a, a)
+    for _ in range(2):
+        with hg.strict(), pytest.raises(hg.AccuracyError):
+            hg.matmul(a, a)

@@ -186,6 +186,8 @@ class Engine(Protocol):
     ) -> RepeatedProduct | None:
         """The plan's whole product as a function of two arrays that are laid out as `operands`, and of out or None.
 
+        It returns None for operands that need a closer look.
+
         None where the engine has nothing quicker than to carry the plan out again. `stacks` are the operands as the
         plan takes them, `out` an array like the one that later calls give, or None where they give none.
         """

@@ -16,15 +16,12 @@ from typing import Any
 import numpy as np
 
 from hifigemm.exceptions import AccuracyError
-from hifigemm.numerics.bits import Array
+from hifigemm.numerics.bits import Array, flushes_subnormals
 
 __all__ = ["BFLOAT16", "NUMPY", "Library", "gradual_underflow", "library_of"]
 
 BFLOAT16 = np.dtype([("bfloat16", np.uint16)])
 """Stands for a dtype that NumPy does not have. Arrays on a device can have it, and be converted to float32."""
-
-
-_LEAST_NORMAL, _LEAST, _HALF, _ONE = 2.0**-1022, 5e-324, 0.5, 1.0
 
 
 @dataclass(frozen=True)
@@ -159,11 +156,6 @@ def library_of(*operands: tuple[str, Any]) -> Library:
     return libraries[0] if libraries else NUMPY
 
 
-def _flushes() -> bool:
-    """Whether this thread flushes subnormal results or operands to zero."""
-    return _LEAST_NORMAL * _HALF == 0.0 or _LEAST * _ONE == 0.0
-
-
 @contextmanager
 def gradual_underflow() -> Iterator[None]:
     """A context, or a decorator, in which this thread computes with subnormal numbers whatever its mode is.
@@ -173,13 +165,13 @@ def gradual_underflow() -> Iterator[None]:
     AccuracyError
         The mode cannot be changed from here.
     """
-    if not _flushes():
+    if not flushes_subnormals():
         yield
         return
     torch = sys.modules.get("torch")
     is_lifted = torch is not None and torch.set_flush_denormal(False)
     try:
-        if _flushes():
+        if flushes_subnormals():
             raise AccuracyError(
                 "this thread flushes subnormal numbers to zero, as a library built with -ffast-math may have asked: no "
                 "accuracy can be kept"

@@ -1,8 +1,8 @@
-"""Products that were planned before, repeated for other tensors of a GPU without planning anew.
+"""Products that were planned before, repeated for other tensors of a GPU or arrays of NumPy without planning anew.
 
-A small product takes a GPU less time than planning takes the host. The first call of a kind leaves a function behind,
-and later calls with the same options, shapes, strides, dtypes, alignment and device go straight to it. It launches what
-the plan launches: the bits are the same. Where the plan depends on the operands, they are looked at first, and each
+A small product takes less time than planning. The first call of a kind leaves a function behind,
+and later calls with the same options, shapes, strides, dtypes, alignment and device go straight to it. It does what
+the plan does: the bits are the same. Where the plan depends on the operands, they are looked at first, and each
 plan that they ask for has a function of its own; a hopeful plan is checked on the way, as always.
 """
 
@@ -13,6 +13,8 @@ import sys
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Any
+
+import numpy as np
 
 from hifigemm.accuracy import Accuracy
 from hifigemm.engine import Engine, RepeatedLook, RepeatedProduct
@@ -27,6 +29,8 @@ __all__ = ["keep", "key_of", "repeat"]
 _LARGEST = 2**39
 """Multiplications above which planning takes a hundredth of the product, even where the device waits for it."""
 _LIMIT = 1024
+_ON_HOST = np.dtype(np.float64), np.dtype(np.float32)
+"""Of arrays of NumPy whose products are repeated."""
 _PLANS = 64
 """Plans of one kind of calls that are kept."""
 _kept: dict[Hashable, _Kept] = {}
@@ -44,6 +48,11 @@ def key_of(
     sync: bool,
 ) -> Hashable:
     """What two calls must share; None where calls of this kind are not kept."""
+    if type(a) is np.ndarray:
+        if out is not None or type(b) is not np.ndarray or a.dtype not in _ON_HOST or a.dtype != b.dtype:
+            return None
+        options = type(accuracy), accuracy, scheme, engine, type(workspace), workspace, is_strict(), bool(sync)
+        return "numpy", a.shape, b.shape, a.dtype.char, *options
     torch = sys.modules.get("torch")
     if torch is None or type(a) is not torch.Tensor or not a.is_cuda or torch.is_autocast_enabled():
         return None
@@ -108,6 +117,8 @@ def repeat(key: Hashable, a: Any, b: Any, out: Any) -> tuple[Any, float | None]:
         result = product(a, b, out)
     except HopeError as failed:
         return None, failed.ratio
+    if result is None:
+        return None, None
     if log.isEnabledFor(logging.INFO):
         log.info("%s, as before", line)
     return result, None

@@ -17,8 +17,8 @@ from hifigemm.engine import F, JudgedProduct, RepeatedLook, RepeatedProduct, Who
 from hifigemm.exceptions import InexactProductError
 from hifigemm.formats import BF16, FP16, FP32, FP64, INT8, TF32, Format
 from hifigemm.numerics.accumulation import Accumulation, add_outside, in_any_order
-from hifigemm.numerics.bits import Array
-from hifigemm.numerics.bounds import exact_k_limit
+from hifigemm.numerics.bits import Array, flushes_subnormals
+from hifigemm.numerics.bounds import are_ordinary, exact_k_limit
 from hifigemm.numerics.parts import PART
 from hifigemm.plan import Plan, ProductSpec
 
@@ -123,8 +123,17 @@ class NumpyEngine:
         result_shape: tuple[int, ...],
         out: Array | None,
     ) -> RepeatedProduct | None:
-        """None: planning takes little."""
-        return None
+        """Native products of matrices, of which those of small ones take less time than planning."""
+        scheme: Any = plan.scheme
+        if scheme.name != "native" or scheme.product is not None or any(x.ndim != 2 for x in operands):
+            return None
+        limit = plan.problem.terms, 2.0**plan.problem.fmt.emin
+
+        def again(a: Array, b: Array, out: None) -> Array | None:
+            c = self.native_product(a[None], b[None])
+            return c[0] if are_ordinary(c, *limit) and not flushes_subnormals() else None
+
+        return again
 
     def repeated_look(
         self, operands: tuple[Array, Array], stacks: tuple[Array, Array], most: int

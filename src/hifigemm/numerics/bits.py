@@ -12,6 +12,7 @@ __all__ = [
     "Array",
     "ceil_log2",
     "ceil_magnitude",
+    "flushes_subnormals",
     "largest_exponent",
     "lowest_bit",
     "power_of_two",
@@ -24,6 +25,12 @@ NO_BIT = 1 << 20
 """`lowest_bit` of a vector of zeros: above every exponent, so that nothing lies below any grid."""
 
 _FRACTION = (1 << 52) - 1
+_LEAST_NORMAL, _LEAST, _HALF, _ONE = 2.0**-1022, 5e-324, 0.5, 1.0
+
+
+def flushes_subnormals() -> bool:
+    """Whether this thread flushes subnormal results or operands to zero."""
+    return _LEAST_NORMAL * _HALF == 0.0 or _LEAST * _ONE == 0.0
 
 
 def ceil_log2(n: int) -> int:

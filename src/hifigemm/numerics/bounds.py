@@ -7,10 +7,14 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from hifigemm.numerics.bits import Array, ceil_log2
+from hifigemm.numerics.parts import vector_parts
 
 __all__ = [
     "MAX_EXPONENT_SPAN",
+    "are_ordinary",
     "exact_k_limit",
     "first_slice_count",
     "native_bound",
@@ -80,3 +84,17 @@ def underflow_free(size: Array, terms: int, smallest_normal: float) -> Array:
     u |c| if |c| >= k smallest_normal.
     """
     return size >= terms * smallest_normal
+
+
+def are_ordinary(x: Array, terms: int, smallest_normal: float) -> bool:
+    """Whether all entries of a stack on the host are finite and `underflow_free`.
+
+    Part by part, as a copy of all costs time.
+    """
+    if not isinstance(x, np.ndarray):
+        return False
+    for part in vector_parts(x, 2):
+        size = np.abs(x[part])
+        if not (underflow_free(size.min(), terms, smallest_normal) and size.max() < np.inf):
+            return False
+    return True

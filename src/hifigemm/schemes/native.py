@@ -25,8 +25,7 @@ from hifigemm.engine import Engine
 from hifigemm.exceptions import PlanError
 from hifigemm.formats import FP32, FP64, Format
 from hifigemm.numerics.bits import Array, scale_by_power
-from hifigemm.numerics.bounds import native_bound, underflow_free
-from hifigemm.numerics.parts import vector_parts
+from hifigemm.numerics.bounds import are_ordinary, native_bound, underflow_free
 from hifigemm.numerics.scaling import Scale
 from hifigemm.plan import Plan, Problem, Product, Split
 from hifigemm.schemes.ozaki1 import Ozaki1
@@ -96,7 +95,7 @@ class Native(Scheme):
         c = engine.native_product(a, b)
         parts, bound = c.view(c.real.dtype), self.bound(plan.problem)
         limit = plan.problem.terms, 2.0**fmt.emin
-        if not shift and fmt is plan.problem.fmt and _are_ordinary(parts, *limit):
+        if not shift and fmt is plan.problem.fmt and are_ordinary(parts, *limit):
             return finished(plan.problem, parts, None, bound, 1)
         settled = underflow_free(np.abs(parts), *limit)
         if not settled.all() and not _may_underflow(a, b, fmt):
@@ -122,17 +121,6 @@ def _planned(scheme: Native, problem: Problem, target: Target, engine: str) -> P
     if scheme.product == "fp64" and problem.fmt is FP32:
         reason = f"float64 product of float32 operands, at worst {bound:.3g} |A||B|, rounded once"
     return scheme.fit(Plan(problem, scheme, target, engine, None, 1, problem.k, reason), problem, 0)
-
-
-def _are_ordinary(x: Array, terms: int, smallest_normal: float) -> bool:
-    """Whether all entries of a host array are finite and free of underflow; by parts, as a copy of all costs time."""
-    if not isinstance(x, np.ndarray):
-        return False
-    for part in vector_parts(x, 2):
-        size = np.abs(x[part])
-        if not (underflow_free(size.min(), terms, smallest_normal) and size.max() < np.inf):
-            return False
-    return True
 
 
 def _dtype(fmt: Format, is_complex: bool) -> np.dtype[Any]:
