@@ -1,8 +1,8 @@
 """Products that were planned before, repeated for other tensors of a GPU or arrays of NumPy without planning anew.
 
-A small product takes less time than planning. The first call of a kind leaves a function behind,
-and later calls with the same options, shapes, strides, dtypes, alignment and device go straight to it. It does what
-the plan does: the bits are the same. Where the plan depends on the operands, they are looked at first, and each
+A small product takes less time than planning. The first call of a kind leaves a function behind, and later calls with
+the same options, shapes, strides, dtypes, alignment and device go straight to it. It does what the plan does: the bits
+are the same. Where the plan depends on the operands, they are looked at first, and each
 plan that they ask for has a function of its own; a hopeful plan is checked on the way, as always.
 """
 
@@ -48,11 +48,21 @@ def key_of(
     sync: bool,
 ) -> Hashable:
     """What two calls must share; None where calls of this kind are not kept."""
-    if type(a) is np.ndarray:
-        if out is not None or type(b) is not np.ndarray or a.dtype not in _ON_HOST or a.dtype != b.dtype:
-            return None
-        options = type(accuracy), accuracy, scheme, engine, type(workspace), workspace, is_strict(), bool(sync)
-        return "numpy", a.shape, b.shape, a.dtype.char, *options
+    layout = _arrays(a, b, out) if type(a) is np.ndarray else _tensors(a, b, out)
+    if layout is None:
+        return None
+    return *layout, type(accuracy), accuracy, scheme, engine, type(workspace), workspace, is_strict(), bool(sync)
+
+
+def _arrays(a: Any, b: Any, out: Any) -> tuple[Any, ...] | None:
+    """What matters of matrices of NumPy; None for others."""
+    if out is not None or type(b) is not np.ndarray or a.dtype not in _ON_HOST or a.dtype != b.dtype:
+        return None
+    return "numpy", a.shape, b.shape, a.dtype.char
+
+
+def _tensors(a: Any, b: Any, out: Any) -> tuple[Any, ...] | None:
+    """What matters of tensors on the current CUDA device; None for others."""
     torch = sys.modules.get("torch")
     if torch is None or type(a) is not torch.Tensor or not a.is_cuda or torch.is_autocast_enabled():
         return None
@@ -66,10 +76,8 @@ def key_of(
         if out.untyped_storage().data_ptr() in (a.untyped_storage().data_ptr(), b.untyped_storage().data_ptr()):
             return None
         target = out.dtype, out.shape, out.stride(), out.data_ptr() & 15
-    return (
-        *(a.shape, a.stride(), a.dtype, at & 15, b.shape, b.stride(), b.dtype, bt & 15, a.device, at == bt),
-        *(target, type(accuracy), accuracy, scheme, engine, type(workspace), workspace, is_strict(), bool(sync)),
-    )
+    one, other = (a.shape, a.stride(), a.dtype, at & 15), (b.shape, b.stride(), b.dtype, bt & 15)
+    return *one, *other, a.device, at == bt, target
 
 
 def _is_plain(torch: Any, x: Any, device: Any) -> bool:
