@@ -37,7 +37,6 @@ Place = tuple[slice, ...]
 Residues = tuple[Tensor, Tensor]
 """Parts of an operand and the scale exponents of its vectors."""
 _ROWS, _COLUMNS = 128, 256
-_LARGEST = 2**63 - 1
 _LARGE = 2**36
 """m n k of products that take so long that a part of a look saves more than the launch of a second one costs."""
 
@@ -270,7 +269,7 @@ def _gated(
         operands=(left, right),
         gate=gate,
     )
-    plain_product.fp64_product(left, right, out, (bits, most + 1, _LARGEST), shift)
+    plain_product.fp64_product(left, right, out, (bits, most + 1, int8_product.LARGEST), shift)
     return combined(out, plan.problem, epilogue, target)
 
 

@@ -56,20 +56,21 @@ def hopper(tile: Tile, *, add: bool, gated: bool = False):
     return triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
 
 
-def tma(tile: Tile, arch: int, *, add: bool, gated: bool = False):
+def tma(tile: Tile, *, add: bool, gated: bool = False):
     from hifigemm.engines.kernels import int8_product_tma
 
     kernel, constants = int8_product_tma._tma_kernel, int8_product_tma._constants(tile)
     options = {name: constants.pop(name) for name in ("num_warps", "num_stages")}
     constants |= {"ADD": add} | ({} if gated else {"gate": None})
-    blocks = zip(("left", "right", "out"), int8_product_tma._blocks(tile), strict=True)
-    types = {x: f"tensordesc<i8[{b[0]}, {b[1]}]>" for x, b in blocks} | {"old": "*i8", "constants": "*i32"}
+    left, (right,), out = int8_product_tma._blocks(tile)
+    blocks = {"left": left, "right": right, "out": out}
+    types = {x: f"tensordesc<i8[{b[0]}, {b[1]}]>" for x, b in blocks.items()} | {"old": "*i8", "constants": "*i32"}
     types |= GATE | dict.fromkeys(constants, "constexpr")
     names = kernel.arg_names
     divisible = {(names.index(name),): DIVISIBLE for name in ("old", "constants", "out_columns")}
     constants = {(names.index(x),): v for x, v in constants.items()}
     source = ASTSource(kernel, {name: types.get(name, "i32") for name in names}, constants, divisible)
-    return triton.compile(source, target=GPUTarget("cuda", arch, 32), options=options)
+    return triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
 
 
 def report(tile: Tile, what: str, kernel) -> None:
@@ -81,13 +82,10 @@ def report(tile: Tile, what: str, kernel) -> None:
 def main(arch: int) -> None:
     capability = (arch // 10, arch % 10)
     for tile in valid_tiles(Gpu("", capability, 132, SHARED[arch], SHARED[arch])):
-        if tile.kernel == "hopper":
+        if tile.kernel != "triton":
+            compiled = {"hopper": hopper, "tma": tma}[tile.kernel]
             for add, gated in ((False, False), (True, False), (False, True)):
-                report(tile, f"add={add} gated={gated}", hopper(tile, add=add, gated=gated))
-            continue
-        if tile.kernel == "tma":
-            for add, gated in ((False, False), (True, False), (False, True)):
-                report(tile, f"add={add} gated={gated}", tma(tile, arch, add=add, gated=gated))
+                report(tile, f"add={add} gated={gated}", compiled(tile, add=add, gated=gated))
             continue
         for reduce, add, even, gated in (
             (True, False, True, False),

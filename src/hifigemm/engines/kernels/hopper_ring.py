@@ -23,22 +23,25 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
 
-__all__ = ["CONSUMER_REGISTERS", "PRODUCER_REGISTERS", "allocate", "multiply", "produce", "tile_of"]
+from hifigemm.engines.kernels.int8_product import place_of
+
+__all__ = ["CONSUMER_REGISTERS", "PRODUCER_REGISTERS", "allocate", "multiply", "planes_behind", "produce"]
+__all__ += ["skip", "tile_of"]
 
 CONSUMER_REGISTERS = gl.constexpr(232)
 PRODUCER_REGISTERS = gl.constexpr(40)
 
 
+tile_of = gluon.jit(place_of.fn)
+
+
 @gluon.jit
-def tile_of(index, tiles_m, tiles_n, GROUP: gl.constexpr):
-    """Plane and tile indices of a running number; tiles of a plane go down GROUP rows before the next column."""
-    tiles = tiles_m * tiles_n
-    plane = index // tiles
-    tile = index - plane * tiles
-    first = tile // (GROUP * tiles_n) * GROUP
-    rows = gl.minimum(tiles_m - first, GROUP)
-    inner = tile % (GROUP * tiles_n)
-    return plane, first + inner % rows, inner // rows
+def planes_behind(gate, least, most, num_planes):
+    """How many planes are made: none where a gate is shut."""
+    if gate is not None:
+        found = gl.load(gate)
+        num_planes = gl.where((found >= least) & (found <= most), num_planes, 0)
+    return num_planes
 
 
 @gluon.jit

@@ -32,7 +32,7 @@ from hifigemm.engines.kernels.tiles import ProductShape, Tile, gpu_of, grid_size
 from hifigemm.numerics.residues import centred
 
 __all__ = ["CONSTANTS", "K_BLOCK", "REDUCE_PTX", "constants_of", "exact_int8_product", "multiply_residues"]
-__all__ += ["NO_GATE", "Gate", "is_open", "place_of", "reduce_ptx", "residue_constants", "wrapped"]
+__all__ += ["LARGEST", "NO_GATE", "Gate", "is_open", "place_of", "reduce_ptx", "residue_constants", "wrapped"]
 
 K_BLOCK = 1023 * 128
 """Longest product whose accumulator, an earlier residue included, stays below 2**31."""
@@ -46,6 +46,8 @@ _ROUND = tl.constexpr(12582912.0)
 
 Gate = tuple[torch.Tensor, int, int]
 NO_GATE = None, 0, 0
+LARGEST = 2**63 - 1
+"""No number at a gate is larger."""
 
 
 def _float_bits(x: float) -> int:

@@ -16,19 +16,21 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, tma
 
+from hifigemm.engines.kernels import planes
 from hifigemm.engines.kernels.hopper_ring import (
     CONSUMER_REGISTERS,
     PRODUCER_REGISTERS,
     allocate,
     multiply,
+    planes_behind,
     produce,
     skip,
     tile_of,
 )
 from hifigemm.engines.kernels.int8_product import CONSTANTS, REDUCE_PTX
-from hifigemm.engines.kernels.launch import Address, BoundLaunch, Launch, tensor_map
-from hifigemm.engines.kernels.planes import map_of, map_of_products, steps_between_planes
-from hifigemm.engines.kernels.tiles import ProductShape, Tile, gpu_of, grid_size, valid_tiles
+from hifigemm.engines.kernels.launch import BoundLaunch, Launch
+from hifigemm.engines.kernels.planes import Blocks
+from hifigemm.engines.kernels.tiles import Tile, gpu_of, valid_tiles
 
 __all__ = ["compile_for", "launches"]
 
@@ -165,9 +167,7 @@ def _hopper_kernel(
     tiles_m = gl.cdiv(m, BLOCK_M)
     tiles_n = gl.cdiv(n, BLOCK_N)
     steps = gl.cdiv(k, BLOCK_K)
-    if gate is not None:
-        found = gl.load(gate)
-        num_planes = gl.where((found >= least) & (found <= most), num_planes, 0)
+    num_planes = planes_behind(gate, least, most, num_planes)
     UPPER: gl.constexpr = 0
     LOWER: gl.constexpr = 1
     # fmt: off
@@ -201,39 +201,20 @@ def _constants(tile: Tile) -> dict[str, int]:
     }
 
 
+def _blocks(tile: Tile) -> Blocks:
+    """Half of the rows goes to each consumer; the right operand comes in tiles or, at the edge, in quarters of one."""
+    half, right = tile.block_m // 2, ((tile.block_n, tile.block_k), (tile.block_n // 4, tile.block_k))
+    return (half, tile.block_k), right, (half, tile.block_n)
+
+
 def compile_for(device: torch.device) -> None:
     """Compile the kernel for a device without a launch, which raises where this Triton's Gluon is another one."""
-    tile = next(tile for tile in valid_tiles(gpu_of(device)) if tile.kernel == "hopper")
-    half, byte = tile.block_m // 2, torch.int8
-    blocks = [(rows, tile.block_k) for rows in (half, tile.block_n, tile.block_n // 4)] + [(half, tile.block_n)]
-    maps = [tensor_map(1 << 20, byte, 256, 256, 256, block).host for block in blocks]
-    pointers = Address(1 << 20, byte), Address(1 << 20, torch.int32)
-    scalars = *[256] * len(_RUN_TIME), None, 0, 0
-    with torch.cuda.device(device):
-        _hopper_kernel.warmup(*maps, *pointers, *scalars, grid=(1,), ADD=False, **_constants(tile))
+    tile = valid_tiles(gpu_of(device), ("hopper",))[0]
+    planes.compiled(_hopper_kernel, _blocks(tile), _constants(tile), device, plain=False)
 
 
 def launches(
     operands: tuple[torch.Tensor, ...], out: torch.Tensor, tile: Tile, k_block: int, gate: tuple[Any, int, int]
 ) -> Iterator[BoundLaunch]:
-    """What `int8_product.multiply_residues` launches for non-empty operands that `planes.supports` accepts.
-
-    `operands` are those on the left and right, and the constants.
-    """
-    left, right, constants = operands
-    (_, parts, m, k), n = left.shape, right.shape[2]
-    planes, half = out.shape[0] * parts, tile.block_m // 2
-    target = map_of_products(out, (half, tile.block_n))
-    grid = (grid_size(tile, ProductShape(m, n, k, planes), gpu_of(left.device)),)
-    for start in range(0, k, k_block):
-        length = min(k_block, k - start)
-        yield _product.bind(
-            grid,
-            map_of(left, start, length, (half, tile.block_k)),
-            map_of(right, start, length, (tile.block_n, tile.block_k)),
-            map_of(right, start, length, (tile.block_n // 4, tile.block_k)),
-            *(target, out, constants, m, n, length, planes, parts),
-            *(*steps_between_planes(left), *steps_between_planes(right), *out.shape[2:], *gate),
-            ADD=start > 0,
-            **_constants(tile),
-        )
+    """See `planes.launches`."""
+    return planes.launches(_product, _blocks(tile), _constants(tile), operands, out, tile, k_block, gate, plain=False)

@@ -19,14 +19,15 @@ import torch
 import triton
 import triton.language as tl
 
+from hifigemm.engines.kernels import planes
 from hifigemm.engines.kernels.int8_product import CONSTANTS, is_open, place_of, reduce_ptx
-from hifigemm.engines.kernels.launch import Address, BoundLaunch, Launch, tensor_map
-from hifigemm.engines.kernels.planes import map_of, map_of_products, steps_between_planes
-from hifigemm.engines.kernels.tiles import ProductShape, Tile, gpu_of, grid_size, valid_tiles
+from hifigemm.engines.kernels.launch import BoundLaunch, Launch
+from hifigemm.engines.kernels.planes import Blocks
+from hifigemm.engines.kernels.tiles import Tile, gpu_of, valid_tiles
 
 __all__ = ["compile_for", "launches"]
 
-_RUN_TIME = ["m", "n", "steps", "num_planes", "num_parts", "left_batch", "left_part", "right_batch", "right_part"]
+_RUN_TIME = ["m", "n", "k", "num_planes", "num_parts", "left_batch", "left_part", "right_batch", "right_part"]
 _RUN_TIME += ["out_rows"]
 
 
@@ -39,7 +40,7 @@ def _tma_kernel(
     constants,
     m,
     n,
-    steps,
+    k,
     num_planes,
     num_parts,
     left_batch,
@@ -63,6 +64,7 @@ def _tma_kernel(
             return
     tiles_m = tl.cdiv(m, BLOCK_M)
     tiles_n = tl.cdiv(n, BLOCK_N)
+    steps = tl.cdiv(k, BLOCK_K)
     for index in range(tl.program_id(0), tiles_m * tiles_n * num_planes, tl.num_programs(0)):
         plane, tile_m, tile_n = place_of(index, tiles_m, tiles_n, GROUP)
         z = plane // num_parts
@@ -91,42 +93,18 @@ def _constants(tile: Tile) -> dict[str, int]:
     return blocks | {"num_warps": tile.warps, "num_stages": tile.stages}
 
 
-def _blocks(tile: Tile) -> tuple[tuple[int, int], ...]:
-    """What TMA moves at a time, of the operands and of the product."""
-    return (tile.block_m, tile.block_k), (tile.block_n, tile.block_k), (tile.block_m, tile.block_n)
+def _blocks(tile: Tile) -> Blocks:
+    return (tile.block_m, tile.block_k), ((tile.block_n, tile.block_k),), (tile.block_m, tile.block_n)
 
 
 def compile_for(device: torch.device) -> None:
     """Compile the kernel for a device without a launch, which raises where this Triton takes no tensor maps."""
-    tile = next(tile for tile in valid_tiles(gpu_of(device), ("tma",)))
-    maps = [tensor_map(1 << 20, torch.int8, 256, 256, 256, block, plain=True).host for block in _blocks(tile)]
-    pointers = Address(1 << 20, torch.int8), Address(1 << 20, torch.int32)
-    scalars = *[256] * len(_RUN_TIME), 256, None, 0, 0
-    with torch.cuda.device(device):
-        _tma_kernel.warmup(*maps, *pointers, *scalars, grid=(1,), ADD=False, **_constants(tile))
+    tile = valid_tiles(gpu_of(device), ("tma",))[0]
+    planes.compiled(_tma_kernel, _blocks(tile), _constants(tile), device, plain=True)
 
 
 def launches(
     operands: tuple[torch.Tensor, ...], out: torch.Tensor, tile: Tile, k_block: int, gate: tuple[Any, int, int]
 ) -> Iterator[BoundLaunch]:
-    """What `int8_product.multiply_residues` launches for non-empty operands that `planes.supports` accepts.
-
-    `operands` are those on the left and right, and the constants.
-    """
-    left, right, constants = operands
-    (_, parts, m, k), n = left.shape, right.shape[2]
-    planes = out.shape[0] * parts
-    left_block, right_block, out_block = _blocks(tile)
-    grid = (grid_size(tile, ProductShape(m, n, k, planes), gpu_of(left.device)),)
-    for start in range(0, k, k_block):
-        length = min(k_block, k - start)
-        yield _product.bind(
-            grid,
-            map_of(left, start, length, left_block, plain=True),
-            map_of(right, start, length, right_block, plain=True),
-            map_of_products(out, out_block, plain=True),
-            *(out, constants, m, n, -(-length // tile.block_k), planes, parts),
-            *(*steps_between_planes(left), *steps_between_planes(right), *out.shape[2:], *gate),
-            ADD=start > 0,
-            **_constants(tile),
-        )
+    """See `planes.launches`."""
+    return planes.launches(_product, _blocks(tile), _constants(tile), operands, out, tile, k_block, gate, plain=True)

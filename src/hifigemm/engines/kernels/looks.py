@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import triton
 
-from hifigemm.engines.kernels.int8_product import NO_GATE
+from hifigemm.engines.kernels.int8_product import LARGEST, NO_GATE
 from hifigemm.engines.kernels.launch import Launch
 from hifigemm.engines.kernels.looks_kernels import ratio_kernel
 from hifigemm.engines.kernels.tiles import ProductShape, gpu_of, hopper_module, tile_for
@@ -24,8 +24,6 @@ __all__ = ["RATIO_UNIT", "error_ratio", "ratio_bits", "ratio_of"]
 
 RATIO_UNIT = 2.0**-16
 """Sums and norms are in units of 2**-15 each, magnitudes of 2**-7."""
-
-_LARGEST = 2**63 - 1
 
 _ratio = Launch(ratio_kernel)
 
@@ -45,7 +43,7 @@ def ratio_bits(sizes: Sizes, few: tuple[int, int] | None = None) -> Any:
         return out
     terms, most = few
     _look(sizes, out[2:], terms, NO_GATE)
-    _look(sizes, out[:1], None, (out[2:], most + 1, _LARGEST))
+    _look(sizes, out[:1], None, (out[2:], most + 1, LARGEST))
     return out[:1]
 
 

@@ -25,6 +25,7 @@ from hifigemm.engines.kernels.hopper_ring import (
     PRODUCER_REGISTERS,
     allocate,
     multiply,
+    planes_behind,
     produce,
     tile_of,
 )
@@ -200,9 +201,7 @@ def _ratio_kernel(
     columns_32 = gl.allocate_shared_memory(gl.float32, [4, BLOCK_N], gl.SwizzledSharedLayout(1, 1, 1, [0]))
     tiles_m = gl.cdiv(m, BLOCK_M)
     tiles_n = gl.cdiv(n, BLOCK_N)
-    if gate is not None:
-        found = gl.load(gate)
-        num_planes = gl.where((found >= least) & (found <= most), num_planes, 0)
+    num_planes = planes_behind(gate, least, most, num_planes)
     UPPER: gl.constexpr = 0
     LOWER: gl.constexpr = 1
     # fmt: off

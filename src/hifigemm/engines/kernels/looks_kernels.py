@@ -16,7 +16,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from hifigemm.engines.kernels.int8_product import is_open, wrapped
+from hifigemm.engines.kernels.int8_product import is_open, place_of, wrapped
 
 __all__ = ["MARGIN", "ratio_kernel"]
 
@@ -88,15 +88,11 @@ def ratio_kernel(
             return
     tiles_m = tl.cdiv(m, BLOCK_M)
     tiles_n = tl.cdiv(n, BLOCK_N)
-    plane = tl.program_id(0) // (tiles_m * tiles_n)
+    plane, tile_m, tile_n = place_of(tl.program_id(0), tiles_m, tiles_n, GROUP)
     z = (plane // WIDTH).to(tl.int64)
     swap = plane % WIDTH
-    tile = tl.program_id(0) % (tiles_m * tiles_n)
-    first = tile // (GROUP * tiles_n) * GROUP
-    in_group = tl.minimum(tiles_m - first, GROUP)
-    inner = tile % (GROUP * tiles_n)
-    rows = (first + inner % in_group) * BLOCK_M + tl.arange(0, BLOCK_M)
-    column0 = (inner // in_group) * BLOCK_N
+    rows = tile_m * BLOCK_M + tl.arange(0, BLOCK_M)
+    column0 = tile_n * BLOCK_N
     columns = column0 + tl.arange(0, BLOCK_N)
     ks = tl.arange(0, BLOCK_K)
     x = left + z * left_batch + wrapped(rows, m)[:, None] * (WIDTH * pitch) + ks[None, :]

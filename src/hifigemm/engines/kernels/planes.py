@@ -5,11 +5,19 @@ Plane (z, l) of an operand, matrix z of the batch modulo p_l, starts at row z * 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import torch
 
-from hifigemm.engines.kernels.launch import TensorMap, tensor_map
+from hifigemm.engines.kernels.launch import Address, BoundLaunch, Launch, TensorMap, tensor_map
+from hifigemm.engines.kernels.tiles import ProductShape, Tile, gpu_of, grid_size
 
-__all__ = ["map_of", "map_of_products", "steps_between_planes", "supports"]
+__all__ = ["Blocks", "compiled", "launches", "supports"]
+
+Block = tuple[int, int]
+Blocks = tuple[Block, tuple[Block, ...], Block]
+"""What TMA moves at a time: of the left operand, of the right one in one way or several, of the products."""
 
 
 def supports(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor) -> bool:
@@ -33,18 +41,57 @@ def _rows(x: torch.Tensor) -> int:
     return sum((size - 1) * (stride // pitch) for size, stride in zip(x.shape[:2], x.stride()[:2])) + x.shape[2]
 
 
-def map_of(x: torch.Tensor, start: int, length: int, block: tuple[int, int], *, plain: bool = False) -> TensorMap:
+def _map_of(x: torch.Tensor, start: int, length: int, block: Block, plain: bool) -> TensorMap:
     """Columns start .. start + length of the stacked planes of an operand."""
     return tensor_map(x.data_ptr() + start, x.dtype, _rows(x), length, x.stride(2), block, plain)
 
 
-def map_of_products(out: torch.Tensor, block: tuple[int, int], *, plain: bool = False) -> TensorMap:
-    """All planes of a contiguous stack of products."""
-    batch, parts, rows, columns = out.shape
-    return tensor_map(out.data_ptr(), out.dtype, batch * parts * rows, columns, columns, block, plain)
-
-
-def steps_between_planes(x: torch.Tensor) -> tuple[int, int]:
+def _steps_between_planes(x: torch.Tensor) -> tuple[int, int]:
     """Rows from one matrix of the batch to the next, 0 where it is broadcast, and from one modulus to the next."""
     batch, part, pitch = x.stride()[:3]
     return (batch // pitch if x.shape[0] > 1 else 0), (part // pitch if x.shape[1] > 1 else 0)
+
+
+def compiled(kernel: Any, blocks: Blocks, constants: dict[str, int], device: torch.device, *, plain: bool) -> None:
+    """Compile a kernel that `launches` takes for a device without a launch; raises where this Triton does not."""
+    left, right, products = blocks
+    maps = [tensor_map(1 << 20, torch.int8, 256, 256, 256, x, plain).host for x in (left, *right, products)]
+    pointers = Address(1 << 20, torch.int8), Address(1 << 20, torch.int32)
+    scalars = *[256] * 11, None, 0, 0
+    with torch.cuda.device(device):
+        kernel.warmup(*maps, *pointers, *scalars, grid=(1,), ADD=False, **constants)
+
+
+def launches(
+    product: Launch,
+    blocks: Blocks,
+    constants: dict[str, int],
+    operands: tuple[torch.Tensor, ...],
+    out: torch.Tensor,
+    tile: Tile,
+    k_block: int,
+    gate: tuple[Any, int, int],
+    *,
+    plain: bool,
+) -> Iterator[BoundLaunch]:
+    """What `int8_product.multiply_residues` launches of a kernel for non-empty operands that `supports` accepts.
+
+    `operands` are those on the left and right, and the constants of the moduli; `plain` as for `tensor_map`.
+    """
+    left, right, table = operands
+    (_, parts, m, k), n = left.shape, right.shape[2]
+    batch, _, rows, columns = out.shape
+    planes, (left_block, right_blocks, out_block) = batch * parts, blocks
+    target = tensor_map(out.data_ptr(), out.dtype, planes * rows, columns, columns, out_block, plain)
+    grid = (grid_size(tile, ProductShape(m, n, k, planes), gpu_of(left.device)),)
+    for start in range(0, k, k_block):
+        length = min(k_block, k - start)
+        yield product.bind(
+            grid,
+            _map_of(left, start, length, left_block, plain),
+            *(_map_of(right, start, length, block, plain) for block in right_blocks),
+            *(target, out, table, m, n, length, planes, parts),
+            *(*_steps_between_planes(left), *_steps_between_planes(right), rows, columns, *gate),
+            ADD=start > 0,
+            **constants,
+        )
