@@ -22,6 +22,7 @@ OWN = rates.Rates(
     gpu="NVIDIA Nothing 9000/X",
     native_fp64=(1e12, 2e12, 4e12, 6e12, 7e12),
     native_fp32=(2e12, 4e12, 8e12, 12e12, 14e12),
+    odd_fp64=0.5,
     int8=500e12,
     bandwidth=1e12,
     launch=4e-6,
@@ -68,7 +69,7 @@ def test_rates_between_and_beyond_measured_sizes_lie_between_them(model):
         return 2 * n**3 / (model.native_seconds(cube(n)) - model.launch)
 
     for low, high in pairwise(SIZES):
-        between = rate(math.isqrt(low * high))
+        between = rate(math.isqrt(low * high) // 2 * 2)
         assert min(rate(low), rate(high)) < between < max(rate(low), rate(high))
     assert rate(16384) == pytest.approx(model.native_fp64[-1])
     assert rate(128) == pytest.approx(model.native_fp64[0])
@@ -77,11 +78,26 @@ def test_rates_between_and_beyond_measured_sizes_lie_between_them(model):
 @MODELS
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
 def test_native_products_of_twice_the_work_take_longer(model, dtype):
-    for n in (1, 100, 256, 300, 700, 2000, 5000):
+    for n in (2, 100, 256, 300, 700, 2000, 5000):
         whole = cube(n, dtype)
         for name in ("batch", "m", "n", "k"):
             more = replace(whole, **{name: 2 * getattr(whole, name)})
             assert model.native_seconds(more) > model.native_seconds(whole)
+
+
+@pytest.mark.parametrize(("name", "slower"), [("m", False), ("n", True), ("k", True)])
+def test_real_fp64_products_are_slower_where_n_or_k_is_odd(name, slower):
+    for n in (1024, 3000):
+        for dtype in ("float64", "float32", "complex128"):
+            more = replace(cube(n, dtype), **{name: n + 1})
+            longer = (OWN.native_seconds(more) - OWN.launch) / (OWN.native_seconds(cube(n, dtype)) - OWN.launch)
+            assert longer == pytest.approx(2.0 if slower and dtype == "float64" else 1.0, rel=2 / n)
+
+
+def test_residues_pay_earlier_on_an_h200_where_n_and_k_are_odd():
+    model = rates.H200
+    for n, pays in ((1535, False), (2000, False), (2500, False), (2501, True), (3332, False), (3333, True), (4097, True)):
+        assert (model.residue_seconds(cube(n), 15, True) < 0.9 * model.native_seconds(cube(n))) == pays
 
 
 def test_native_products_of_more_work_take_longer():

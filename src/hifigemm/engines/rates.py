@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
 import torch
 
 from hifigemm.engines import cache
@@ -26,9 +27,9 @@ from hifigemm.plan import Problem
 __all__ = ["H200", "Rates", "measure", "rates_of"]
 
 _SIZES = (256, 512, 1024, 2048, 4096)
-_LOOK = 5e-5
-"""Seconds that short products with a look take beyond passes, products and launches: 45 to 70 us on an H200 at n = 1024
-and 2048, real and complex."""
+_LOOK = 7e-5
+"""Seconds that short products with a look take beyond passes, products and launches: 45 to 90 us on an H200 for n = 1024
+to 2501, real and complex."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,8 @@ class Rates:
     gpu : str
     native_fp64, native_fp32 : tuple of float
         FLOP/s of the library's product of cubes of 256, 512, 1024, 2048 and 4096.
+    odd_fp64 : float
+        The share of this rate that real FP64 products with odd n or k reach.
     int8 : float
         Operations a second of the residue product, 2 m n k for each modulus.
     bandwidth : float
@@ -54,6 +57,7 @@ class Rates:
     gpu: str
     native_fp64: tuple[float, ...]
     native_fp32: tuple[float, ...]
+    odd_fp64: float
     int8: float
     bandwidth: float
     launch: float
@@ -70,6 +74,8 @@ class Rates:
         after = min(at + 1, len(_SIZES) - 1)
         share = 0.0 if after == at else math.log(size / _SIZES[at]) / math.log(_SIZES[after] / _SIZES[at])
         rate = rates[at] ** (1.0 - share) * rates[after] ** share
+        if p.dtype == np.float64 and (p.n | p.k) & 1:
+            rate *= self.odd_fp64
         operands = p.batch * (p.m * p.k + p.k * p.n)
         moved = (operands + p.batch * p.m * p.n) * p.dtype.itemsize
         seconds = max(2 * multiplications / rate, moved / self.bandwidth) + self.launch
@@ -115,7 +121,8 @@ class Rates:
             for name, rates in (("FP64", self.native_fp64), ("FP32", self.native_fp32))
         )
         return (
-            f"{self.gpu}: TFLOP/s by size\n{native}\n  INT8 residue product {self.int8 / 1e12:.0f} TOP/s, FP16 words "
+            f"{self.gpu}: TFLOP/s by size\n{native}\n  native FP64 with odd n or k {self.odd_fp64:.2f} of that\n"
+            f"  INT8 residue product {self.int8 / 1e12:.0f} TOP/s, FP16 words "
             f"{self.words / 1e12:.0f} TFLOP/s, memory {self.bandwidth / 1e12:.2f} TB/s, a launch "
             f"{self.launch * 1e6:.1f} us"
         )
@@ -125,6 +132,7 @@ H200 = Rates(
     gpu="NVIDIA H200",
     native_fp64=(3.0e12, 11.7e12, 34e12, 54e12, 58e12),
     native_fp32=(4.0e12, 14e12, 29e12, 48e12, 50e12),
+    odd_fp64=0.73,
     int8=1400e12,
     bandwidth=4.3e12,
     launch=3e-6,
@@ -150,7 +158,7 @@ def _kept(name: str) -> Rates | None:
         values: dict[str, Any] = {key: tuple(x) if isinstance(x, list) else x for key, x in found.items()}
         rates = Rates(**values)
         natives = (rates.native_fp64, rates.native_fp32)
-        numbers = [*rates.native_fp64, *rates.native_fp32, rates.int8, rates.bandwidth, rates.launch]
+        numbers = [*rates.native_fp64, *rates.native_fp32, rates.odd_fp64, rates.int8, rates.bandwidth, rates.launch]
         numbers += [rates.words, rates.num_sms]
         return rates if all(len(x) == len(_SIZES) for x in natives) and min(numbers) > 0 else None
     except (KeyError, TypeError, AttributeError):
@@ -184,6 +192,7 @@ def measure(device: torch.device) -> Rates:
         gpu=torch.cuda.get_device_name(device),
         native_fp64=tuple(product(torch.float64, n) for n in _SIZES),
         native_fp32=tuple(product(torch.float32, n) for n in _SIZES),
+        odd_fp64=min(product(torch.float64, 2047) / product(torch.float64, 2048), 1.0),
         int8=residue_rate,
         bandwidth=2**28 / copy,
         launch=_seconds(lambda: small.add_(1)),
