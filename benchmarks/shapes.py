@@ -18,7 +18,7 @@ from hifigemm.study.bench_operands import Workload
 
 PARTS = ("float64", "float32")
 SHAPES = (
-    *((n, n, n, 1) for n in (128, 256, 512, 1024)),
+    *((n, n, n, 1) for n in (128, 256, 512, 1024, 2501, 3333)),
     (1024, 1024, 65536, 1),
     (16384, 64, 16384, 1),
     (16384, 1, 16384, 1),

@@ -107,7 +107,7 @@ def test_strides_stacks_and_special_values(make_pair, accuracy):
     )
     for left, right in cases:
         want = hg.matmul(left(a), right(b), **options)
-        for _ in range(3):
+        for _ in range(5):
             found = hg.matmul(left(x), right(y), **options).cpu().numpy()
             np.testing.assert_array_equal(found, want)
             assert (np.signbit(found) == np.signbit(want))[np.isfinite(want)].all()
@@ -180,7 +180,7 @@ def test_devices_read_back_apart(make_pair, assert_same_bits):
 @pytest.mark.parametrize("options", [{"scheme": FAST}, {"accuracy": "correct"}], ids=str)
 def test_what_waits_is_not_captured(make_pair, options):
     a, b = on_gpu(*make_pair("phi_0.1", *SHAPE))
-    for _ in range(2):  # the second time as a repeated call
+    for _ in range(3):  # as a repeated call the second time, ahead of its look the third
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             a.clone()
@@ -194,7 +194,7 @@ def test_what_waits_is_not_captured(make_pair, options):
 def test_a_result_that_repeats_write_counts_as_changed(make_pair):
     a, b = on_gpu(*make_pair("phi_0.1", 50, 50, 50))
     out = torch.empty_like(a)
-    for _ in range(3):
+    for _ in range(5):
         before = out._version
         hg.matmul(a, b, scheme=FAST, out=out)
         assert out._version > before
@@ -274,5 +274,5 @@ def test_few_terms_tell_enough_or_all_are_looked_at(monkeypatch, make_pair, asse
         a[:, :256] *= 2.0**-30
     monkeypatch.setattr(residue_pipeline, "_LARGE", 0)
     want = numpys(a, b, scheme=FAST)
-    for _ in range(3):  # the second and third call may be repeated without planning
+    for _ in range(5):  # the second call and later ones may be repeated without planning, and begin before a look ends
         assert_same_bits(hg.matmul(*on_gpu(a, b), scheme=FAST).cpu().numpy(), want)

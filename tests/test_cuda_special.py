@@ -81,7 +81,7 @@ def test_neither_c_nor_out_is_read_where_beta_is_zero(make_pair, options, dtype)
     for value in (torch.nan, torch.inf):
         spoiled = want.new_full((40, 50), value)
         assert torch.equal(hg.gemm(a, b, spoiled, beta=0.0, **options), want)
-        for _ in range(3):  # the second and third call may be repeated without planning
+        for _ in range(5):  # the second call and later ones may be repeated without planning
             out = want.new_full((40, 50), value)
             assert hg.matmul(a, b, out=out, **options) is out
             assert torch.equal(out, want)

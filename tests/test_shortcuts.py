@@ -213,7 +213,7 @@ class RepeatingEngine(NumpyEngine):
     """Repeats any plan as a plain product that leaves a mark, and looks by the plain maths."""
 
     def __init__(self):
-        self.asked, self.looks = [], 0
+        self.asked, self.looks, self.order = [], 0, []
 
     def repeated_product(self, plan, operands, stacks, result_shape, out):
         self.asked.append((plan, result_shape))
@@ -222,7 +222,12 @@ class RepeatingEngine(NumpyEngine):
     def repeated_look(self, operands, stacks, most):
         def look(a, b):
             self.looks += 1
-            return lacking_bits(a.reshape(-1, *a.shape[-2:]), b.reshape(-1, *b.shape[-2:]), most, 16384)
+
+            def answer():
+                self.order.append("answer")
+                return lacking_bits(a.reshape(-1, *a.shape[-2:]), b.reshape(-1, *b.shape[-2:]), most, 16384)
+
+            return answer
 
         return look
 
@@ -341,6 +346,7 @@ class GuessingEngine(RepeatingEngine):
 
         def whole(a, b, shift, epilogue, splits, out):
             self.done.append(plan)
+            self.order.append("product")
             ratio = promise.error_ratio(a, b, self, self.part, 10**6)
             if plan.hopeful and not plan.scheme.suffices(plan, ratio):
                 raise HopeError(ratio)
@@ -401,6 +407,26 @@ def test_a_look_finds_the_product_of_its_operands(kinds, monkeypatch):
     for name, plan in zip(("uniform", "phi_0.1", "integers"), (plans[2], plans[0], plans[1]), strict=True):
         hg.matmul(*kinds[name], scheme=FAST)
         assert engine.done.pop() == plan
+
+
+def test_products_begin_before_a_look_ends_once_two_looks_agreed(kinds, assert_same_bits, monkeypatch):
+    engine = GuessingEngine()
+    keyed(monkeypatch, engine)
+    want = {name: hg.matmul(*kinds[name], scheme=FAST) for name in ("phi_0.1", "integers", "phi_2")}
+    before, after = ["answer", "product"], ["product", "answer"]
+    for name, order in (
+        ("phi_0.1", before),
+        ("phi_0.1", after),
+        ("integers", [*after, "product"]),
+        ("integers", before),
+        ("integers", after),
+        ("phi_0.1", [*after, "product"]),
+        ("phi_2", [*before, "product"]),  # its first product is the one that was looked for, with too few moduli
+        ("phi_2", [*after, "product"]),
+    ):
+        engine.order.clear()
+        assert_same_bits(hg.matmul(*kinds[name], scheme=FAST), want[name])
+        assert engine.order == order, name
 
 
 def test_a_guess_that_failed_is_not_made_twice(kinds, assert_same_bits, monkeypatch):

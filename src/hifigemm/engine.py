@@ -17,6 +17,7 @@ __all__ = [
     "Engine",
     "F",
     "JudgedProduct",
+    "Lacking",
     "RepeatedLook",
     "RepeatedProduct",
     "Verdict",
@@ -26,7 +27,9 @@ __all__ = [
 
 
 RepeatedProduct = Callable[[Any, Any, Any], Any]
-RepeatedLook = Callable[[Any, Any], tuple[int, int] | None]
+Lacking = tuple[int, int] | None
+"""What `numerics.scaling.lacking_bits` says of two operands."""
+RepeatedLook = Callable[[Any, Any], Callable[[], Lacking]]
 
 
 class Costs(Protocol):
@@ -197,7 +200,8 @@ class Engine(Protocol):
     ) -> RepeatedLook | None:
         """`numerics.scaling.lacking_bits` with this limit as a function of two arrays that are laid out as `operands`.
 
-        None as in `repeated_product`.
+        It begins to look, and what it returns waits for what is found; products can begin between the two. None as in
+        `repeated_product`.
         """
 
     def override(self, function: F) -> F:

@@ -2,8 +2,9 @@
 
 A small product takes less time than planning. The first call of a kind leaves a function behind, and later calls with
 the same options, shapes, strides, dtypes, alignment and device go straight to it. It does what the plan does: the bits
-are the same. Where the plan depends on the operands, they are looked at first, and each
-plan that they ask for has a function of its own; a hopeful plan is checked on the way, as always.
+are the same. Where the plan depends on the operands, they are looked at first, and each plan that they ask for has a
+function of its own; a hopeful plan is checked on the way, as always. Where the last two looks said the same, the
+product begins before this one is known: the device need not stop, and what comes of a wrong guess is made again.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from hifigemm.accuracy import Accuracy
-from hifigemm.engine import Engine, RepeatedLook, RepeatedProduct
+from hifigemm.engine import Engine, Lacking, RepeatedLook, RepeatedProduct
 from hifigemm.exceptions import HopeError
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.scaling import lacking_bits
@@ -87,7 +88,11 @@ def _is_plain(torch: Any, x: Any, device: Any) -> bool:
     return x.layout is torch.strided and not (x.requires_grad or x.is_conj() or x.is_neg())
 
 
-@dataclass(frozen=True)
+_Found = tuple[Plan, RepeatedProduct, str]
+"""A plan, its product, and a line for the log."""
+
+
+@dataclass
 class _Kept:
     """What calls of one kind repeat.
 
@@ -96,11 +101,24 @@ class _Kept:
     look : function or None
         What is asked of the operands first, where the plan depends on it.
     products : dict
-        By the answer, None where nothing is asked: the plan, its product, and a line for the log.
+        By the answer, None where nothing is asked.
+    recent : tuple
+        What the last two looks found, whatever thread they came from.
     """
 
     look: RepeatedLook | None
-    products: dict[tuple[int, int] | None, tuple[Plan, RepeatedProduct, str]] = field(default_factory=dict)
+    products: dict[Lacking, _Found] = field(default_factory=dict)
+    recent: tuple[_Found | None, ...] = ()
+
+    def expected(self) -> _Found | None:
+        """The product that the last two operands asked for; None where they differed."""
+        if len(recent := self.recent) < 2 or not _share_product(*recent):
+            return None
+        return recent[1]
+
+
+def _share_product(one: _Found | None, other: _Found | None) -> bool:
+    return one is not None and other is not None and one[1] is other[1]
 
 
 def repeat(key: Hashable, a: Any, b: Any, out: Any) -> tuple[Any, float | None]:
@@ -114,22 +132,32 @@ def repeat(key: Hashable, a: Any, b: Any, out: Any) -> tuple[Any, float | None]:
         return None, None
     if kept is None:
         return None, None
-    found = kept.products.get(None if kept.look is None else kept.look(a, b))
+    if kept.look is None:
+        found = kept.products.get(None)
+        result, ratio = _made(found, a, b, out)
+    else:
+        answer, ahead = kept.look(a, b), kept.expected()
+        result, ratio = _made(ahead, a, b, out)
+        found = kept.products.get(answer())
+        kept.recent = *kept.recent[-1:], found
+        if not _share_product(ahead, found):
+            result, ratio = _made(found, a, b, out)
+    if found is not None and result is not None and (log := decision_log()).isEnabledFor(logging.INFO):
+        log.info("%s, as before", found[2])
+    return result, ratio
+
+
+def _made(found: _Found | None, a: Any, b: Any, out: Any) -> tuple[Any, float | None]:
+    """What `repeat` returns, by a product that was found, or by none."""
     if found is None:
         return None, None
-    plan, product, line = found
-    log = decision_log()
-    if plan.choices and (is_strict() or log.isEnabledFor(logging.INFO)):
+    plan, product, _ = found
+    if plan.choices and (is_strict() or decision_log().isEnabledFor(logging.INFO)):
         return None, None  # which choice was taken has to be asked afterwards
     try:
-        result = product(a, b, out)
+        return product(a, b, out), None
     except HopeError as failed:
         return None, failed.ratio
-    if result is None:
-        return None, None
-    if log.isEnabledFor(logging.INFO):
-        log.info("%s, as before", line)
-    return result, None
 
 
 def keep(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 
-from hifigemm.engine import RepeatedLook, RepeatedProduct, WholeProduct
+from hifigemm.engine import Lacking, RepeatedLook, RepeatedProduct, WholeProduct
 from hifigemm.engines.device_array import unwrap
 from hifigemm.engines.kernels import needs
 from hifigemm.engines.kernels.launch import Replay, enters_directly, recording
@@ -57,12 +58,12 @@ def repeated_look(operands: tuple[Array, Array], stacks: tuple[Array, Array], mo
         return None
     replay, device = Replay(recorder, [left, right]), left.device
 
-    def again(x: Tensor, y: Tensor) -> tuple[int, int] | None:
+    def again(x: Tensor, y: Tensor) -> Callable[[], Lacking]:
         check_not_capturing()
         workspace = torch.empty(replay.nbytes, dtype=torch.int8, device=device)
         replay(device.index, [x.data_ptr(), y.data_ptr(), workspace.data_ptr()])
         found = send_bytes(workspace[replay.marked], device.index)
-        return needs.lacking_bits_of(found.wait(np.int32), most)
+        return lambda: needs.lacking_bits_of(found.wait(np.int32), most)
 
     return again
 
