@@ -27,9 +27,9 @@ from hifigemm.plan import Problem
 __all__ = ["H200", "Rates", "measure", "rates_of"]
 
 _SIZES = (256, 512, 1024, 2048, 4096)
-_LOOK = 7e-5
-"""Seconds that short products with a look take beyond passes, products and launches: 45 to 90 us on an H200 for n =
-1024 to 2501, real and complex."""
+_LOOK = 5e-5
+"""Seconds that short products with a look take beyond passes, products and launches: 45 to 70 us on an H200 at n = 1024
+and 2048, real and complex."""
 
 
 @dataclass(frozen=True)
