@@ -28,6 +28,7 @@ import triton.language as tl
 
 from hifigemm.engines.kernels.corrected_tiles import WordShape, tile_for
 from hifigemm.engines.kernels.launch import Launch, operand_arguments
+from hifigemm.engines.kernels.tile_order import place_in_plane
 from hifigemm.engines.kernels.tiles import Tile, gpu_of, hopper_module
 from hifigemm.engines.kernels.words import ALL_LOSSES, NOT_FINITE, Words
 from hifigemm.engines.kernels.words_kernels import losses_in_range
@@ -128,12 +129,9 @@ def _corrected_kernel(
         if not losses_in_range(losses, loss_from, loss_to):
             return
     z = tl.program_id(1).to(tl.int64)
-    tile = tl.program_id(0)
-    group = tile // (GROUP_M * tiles_n)
-    height = tl.minimum(tiles_m - group * GROUP_M, GROUP_M)
-    rest = tile - group * GROUP_M * tiles_n
-    rows = (group * GROUP_M + rest % height) * BLOCK_M + tl.arange(0, BLOCK_M)
-    cols = (rest // height) * BLOCK_N + tl.arange(0, BLOCK_N)
+    tile_m, tile_n = place_in_plane(tl.program_id(0), tiles_m, tiles_n, GROUP_M)
+    rows = tile_m * BLOCK_M + tl.arange(0, BLOCK_M)
+    cols = tile_n * BLOCK_N + tl.arange(0, BLOCK_N)
     row = (rows % left_vectors)[:, None]
     col = (cols % right_vectors)[None, :]
     left += z * left_batch

@@ -25,6 +25,7 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma, warp
 
 from hifigemm.engines.kernels.corrected_tiles import valid_tiles
 from hifigemm.engines.kernels.launch import Address, Launch, TensorMap, tensor_map
+from hifigemm.engines.kernels.tile_order import place_of
 from hifigemm.engines.kernels.tiles import Tile, gpu_of
 from hifigemm.engines.kernels.words import NOT_FINITE, Words
 
@@ -33,18 +34,6 @@ __all__ = ["compile_for", "launch"]
 _NOT_FINITE = gl.constexpr(NOT_FINITE)
 _CONSUMER_REGISTERS = 232
 _PRODUCER_REGISTERS = 40
-
-
-@gluon.jit
-def _place(tile, tiles_m, tiles_n, GROUP_M: gl.constexpr):
-    """Matrix of the stack, row and column of a tile: GROUP_M rows of tiles at a time, for the sake of the cache."""
-    z = tile // (tiles_m * tiles_n)
-    tile = tile - z * tiles_m * tiles_n
-    group = tile // (GROUP_M * tiles_n)
-    first = group * GROUP_M
-    rows = gl.minimum(tiles_m - first, GROUP_M)
-    rest = tile - group * GROUP_M * tiles_n
-    return z, first + rest % rows, rest // rows
 
 
 @gluon.jit
@@ -71,7 +60,7 @@ def _produce(
     k_steps, tiles, tiles_m, tiles_n = counts
     step = 0
     for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
-        z, at_m, at_n = _place(tile, tiles_m, tiles_n, GROUP_M)
+        z, at_m, at_n = place_of(tile, tiles_m, tiles_n, GROUP_M)
         left_row = z * left_batch_rows + at_m * BLOCK_M
         right_row = z * right_batch_rows + at_n * BLOCK_N
         for i in range(k_steps):
@@ -167,7 +156,7 @@ def _consume(
     k_steps, tiles, tiles_m, tiles_n = counts
     step = 0
     for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
-        z, at_m, at_n = _place(tile, tiles_m, tiles_n, GROUP_M)
+        z, at_m, at_n = place_of(tile, tiles_m, tiles_n, GROUP_M)
         total = gl.zeros([HALF, BLOCK_N], gl.float32, layout)
         correction = gl.zeros([HALF, BLOCK_N], gl.float32, layout)
         zero = gl.zeros([HALF, BLOCK_N], gl.float32, layout)

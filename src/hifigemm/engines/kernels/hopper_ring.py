@@ -23,16 +23,13 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
 
-from hifigemm.engines.kernels.int8_product import place_of
+from hifigemm.engines.kernels.tile_order import place_of
 
 __all__ = ["CONSUMER_REGISTERS", "PRODUCER_REGISTERS", "allocate", "multiply", "planes_behind", "produce"]
-__all__ += ["skip", "tile_of"]
+__all__ += ["skip"]
 
 CONSUMER_REGISTERS = gl.constexpr(232)
 PRODUCER_REGISTERS = gl.constexpr(40)
-
-
-tile_of = gluon.jit(place_of.fn)
 
 
 @gluon.jit
@@ -129,7 +126,7 @@ def produce(
     """
     count = 0
     for index in range(gl.program_id(0), tiles_m * tiles_n * num_planes, gl.num_programs(0)):
-        plane, tile_m, tile_n = tile_of(index, tiles_m, tiles_n, GROUP)
+        plane, tile_m, tile_n = place_of(index, tiles_m, tiles_n, GROUP)
         z = plane // num_parts
         l = plane - z * num_parts
         row = z * left_batch + l * left_part + tile_m * BLOCK_M

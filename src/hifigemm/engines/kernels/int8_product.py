@@ -28,11 +28,12 @@ import triton.language as tl
 
 from hifigemm.engines.kernels.launch import BoundLaunch, Launch
 from hifigemm.engines.kernels.planes import supports
+from hifigemm.engines.kernels.tile_order import place_of
 from hifigemm.engines.kernels.tiles import ProductShape, Tile, gpu_of, grid_size, hopper_module, tile_for, tuned_tile
 from hifigemm.numerics.residues import centred
 
 __all__ = ["CONSTANTS", "K_BLOCK", "REDUCE_PTX", "constants_of", "exact_int8_product", "multiply_residues"]
-__all__ += ["LARGEST", "NO_GATE", "Gate", "is_open", "place_of", "reduce_ptx", "residue_constants", "wrapped"]
+__all__ += ["LARGEST", "NO_GATE", "Gate", "is_open", "reduce_ptx", "residue_constants", "wrapped"]
 
 K_BLOCK = 1023 * 128
 """Longest product whose accumulator, an earlier residue included, stays below 2**31."""
@@ -109,18 +110,6 @@ def is_open(gate, least, most):
     """Whether the number at `gate` is one of least .. most."""
     found = tl.load(gate)
     return (found >= least) & (found <= most)
-
-
-@triton.jit
-def place_of(index, tiles_m, tiles_n, GROUP: tl.constexpr):
-    """Plane and tile indices of a running number; tiles of a plane go down GROUP rows before the next column."""
-    tiles = tiles_m * tiles_n
-    plane = index // tiles
-    tile = index - plane * tiles
-    first = tile // (GROUP * tiles_n) * GROUP
-    rows = tl.minimum(tiles_m - first, GROUP)
-    inner = tile % (GROUP * tiles_n)
-    return plane, first + inner % rows, inner // rows
 
 
 @triton.jit(do_not_specialize=["m", "n", "m_stored", "num_planes", "num_parts", "least", "most"])

@@ -25,11 +25,11 @@ from hifigemm.engines.kernels.hopper_ring import (
     planes_behind,
     produce,
     skip,
-    tile_of,
 )
 from hifigemm.engines.kernels.int8_product import CONSTANTS, REDUCE_PTX
 from hifigemm.engines.kernels.launch import BoundLaunch, Launch
 from hifigemm.engines.kernels.planes import Blocks
+from hifigemm.engines.kernels.tile_order import place_of
 from hifigemm.engines.kernels.tiles import Tile, gpu_of, valid_tiles
 
 __all__ = ["compile_for", "launches"]
@@ -104,7 +104,7 @@ def _consume(
     out_tile = out_tiles.index(HALF)
     count = 0
     for index in range(gl.program_id(0), tiles_m * tiles_n * num_planes, gl.num_programs(0)):
-        plane, tile_m, tile_n = tile_of(index, tiles_m, tiles_n, GROUP)
+        plane, tile_m, tile_n = place_of(index, tiles_m, tiles_n, GROUP)
         row = plane * out_rows + tile_m * BLOCK_M + HALF * ROWS
         column = tile_n * BLOCK_N
         table = constants + (plane % num_parts) * CONSTANTS

@@ -20,9 +20,10 @@ import triton
 import triton.language as tl
 
 from hifigemm.engines.kernels import planes
-from hifigemm.engines.kernels.int8_product import CONSTANTS, is_open, place_of, reduce_ptx
+from hifigemm.engines.kernels.int8_product import CONSTANTS, is_open, reduce_ptx
 from hifigemm.engines.kernels.launch import BoundLaunch, Launch
 from hifigemm.engines.kernels.planes import Blocks
+from hifigemm.engines.kernels.tile_order import place_of
 from hifigemm.engines.kernels.tiles import Tile, gpu_of, valid_tiles
 
 __all__ = ["compile_for", "launches"]

@@ -27,11 +27,11 @@ from hifigemm.engines.kernels.hopper_ring import (
     multiply,
     planes_behind,
     produce,
-    tile_of,
 )
 from hifigemm.engines.kernels.int8_product import NO_GATE
 from hifigemm.engines.kernels.launch import Address, Launch, tensor_map
 from hifigemm.engines.kernels.looks_kernels import MARGIN
+from hifigemm.engines.kernels.tile_order import place_of
 from hifigemm.engines.kernels.tiles import ProductShape, Tile, gpu_of, grid_size, valid_tiles
 from hifigemm.engines.kernels.vectors import Sizes
 
@@ -141,7 +141,7 @@ def _look(
     of_columns = columns_32.index(HALF * 2), columns_32.index(HALF * 2 + 1)
     count = 0
     for index in range(gl.program_id(0), tiles_m * tiles_n * num_planes, gl.num_programs(0)):
-        plane, tile_m, tile_n = tile_of(index, tiles_m, tiles_n, GROUP)
+        plane, tile_m, tile_n = place_of(index, tiles_m, tiles_n, GROUP)
         z = plane // WIDTH
         rows = tile_m * BLOCK_M + HALF * ROWS + gl.arange(0, ROWS, gl.SliceLayout(1, layout))
         columns = tile_n * BLOCK_N + gl.arange(0, BLOCK_N, flat)

@@ -16,7 +16,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from hifigemm.engines.kernels.int8_product import is_open, place_of, wrapped
+from hifigemm.engines.kernels.int8_product import is_open, wrapped
+from hifigemm.engines.kernels.tile_order import place_of
 
 __all__ = ["MARGIN", "ratio_kernel"]
 

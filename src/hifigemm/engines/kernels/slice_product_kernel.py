@@ -18,6 +18,7 @@ import triton
 import triton.language as tl
 
 from hifigemm.engines.kernels.reconstruction_rounding import nonfinite_product, power_of_two, round_integer
+from hifigemm.engines.kernels.tile_order import place_of
 from hifigemm.engines.kernels.words_kernels import NOT_FINITE
 
 __all__ = ["slice_product_kernel"]
@@ -283,19 +284,13 @@ def slice_product_kernel(
     """Tiles of all matrices of a stack; `words` holds a tile for each program where V has two; see `slice_product`."""
     LOW: tl.constexpr = COUNT - HIGH
     for index in range(tl.program_id(0), num_tiles, tl.num_programs(0)):
-        tiles = tiles_m * tiles_n
-        plane = index // tiles
-        tile = index - plane * tiles
-        first = tile // (GROUP * tiles_n) * GROUP
-        height = tl.minimum(tiles_m - first, GROUP)
-        row0 = (first + tile % (GROUP * tiles_n) % height) * BLOCK_M
-        column0 = (tile % (GROUP * tiles_n) // height) * BLOCK_N
-        z = plane.to(tl.int64)
+        plane, tile_m, tile_n = place_of(index, tiles_m, tiles_n, GROUP)
+        z, row0 = plane.to(tl.int64), tile_m * BLOCK_M
         kept = words
         if LOW > 0:
             kept += tl.program_id(0).to(tl.int64) * (BLOCK_M * BLOCK_N)
         rows = row0 + tl.arange(0, BLOCK_M)
-        columns = column0 + tl.arange(0, BLOCK_N)
+        columns = tile_n * BLOCK_N + tl.arange(0, BLOCK_N)
         x = left + z * left_batch + (tl.minimum(rows, m - 1).to(tl.int64) * (pitch * COUNT))[:, None]
         y = right + z * right_batch + (tl.minimum(columns, n - 1).to(tl.int64) * (pitch * COUNT))[:, None]
         if TOGETHER:
