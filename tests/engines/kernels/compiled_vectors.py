@@ -14,7 +14,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from hifigemm.engines.kernels.vector_sizes_kernels import SizeForm
-from hifigemm.engines.kernels.vectors import _PAIR_REGISTERS, Config
+from hifigemm.engines.kernels.vectors import _PAIR_REGISTERS, Config, warps_for
 from hifigemm.engines.kernels.vectors_kernels import Form, pieces_kernel, whole_kernel
 
 DIVISIBLE = [["tt.divisibility", 16]]
@@ -48,7 +48,7 @@ def report(what, arch, form=None, dtype="fp64", scales=None, residues=True, **op
         sides.append(SizeForm(2, form.even, form.vector, form.width, 16 * form.vector))
         constants |= {"LEFT": sides[0], "RIGHT": sides[1], "SCALES": scales, "RESIDUES": residues}
     warps = form.blocks * 256 * form.vectors * form.width // (32 * Config().entries)
-    warps *= 1 if constants["DP4A"] or form.width == 2 else 2
+    warps = warps_for(warps, constants["NUM_WORDS"], dp4a=constants["DP4A"])
     found = compile_kernel(whole_kernel if scales is None else pieces_kernel, arch, dtype, warps, constants)
     sass, tile = found.asm["sass"], f"{form.piece}x{form.vectors}x{256 // form.piece}x{form.blocks}x"
     counts = {op: len(re.findall(rf"\b{op}\b", sass)) for op in ("STL", "LDL", "IDP")}
@@ -73,11 +73,16 @@ def main(arch):
     report("ahead, uneven", arch, across, scales=True, SUMS=True)
     report("given", arch, {"right_along_k": True}, scales=False, TRUNCATES=True)
     report("given, three words", arch, scales=False, NUM_WORDS=3)
+    report("long, three words", arch, LONG, scales=True, NUM_WORDS=3)
+    report("given, four words", arch, scales=False, NUM_WORDS=4)
     report("given, portable", arch, scales=False, NUM_WORDS=6, DP4A=False)
     for sums in (False, True):
         report(f"ahead, complex, sizes {sums}", arch, {"width": 2, "vector": 1}, scales=True, SUMS=sums)
     report("whole, complex", arch, {"width": 2, "vector": 1})
     report("ahead, complex, not in pairs", arch, {"width": 2, "vector": 1}, scales=True, PAIRS=False)
+    for scales in (True, None):
+        three_words = {"NUM_WORDS": 3, "DP4A": False, "PAIRS": False}
+        report(f"complex, three words, ahead {scales}", arch, {"width": 2, "vector": 1}, scales=scales, **three_words)
     report("ahead, complex64", arch, {"width": 2, "vector": 1}, "fp32", scales=True, NUM_WORDS=1)
 
 

@@ -21,6 +21,7 @@ from hifigemm.engines.kernels.vectors import (
     norm_scales,
     scaled_residues,
     sized_residues,
+    warps_for,
 )
 from hifigemm.engines.kernels.vectors_constants import (
     DP4A_WORDS,
@@ -400,6 +401,15 @@ def test_words_hold_what_their_number_promises():
         assert num_words_for(reach) == count
         assert num_words_for(reach + 1) == count + 1
         reach *= UNIT
+
+
+@pytest.mark.parametrize(
+    ("num_words", "dp4a", "warps"),
+    [(1, True, 4), (2, True, 4), (3, True, 8), (4, True, 8), (1, False, 4), (2, False, 8)],
+)
+def test_threads_hold_fewer_integers_of_many_words(num_words, dp4a, warps):
+    assert warps_for(4, num_words, dp4a=dp4a) == warps
+    assert warps_for(32, num_words, dp4a=dp4a) == 32
 
 
 def compiled(*arguments):

@@ -38,6 +38,7 @@ __all__ = [
     "pointers",
     "scaled_residues",
     "sized_residues",
+    "warps_for",
 ]
 
 NOT_FINITE: int = vectors_kernels.NOT_FINITE.value
@@ -106,7 +107,7 @@ class Config:
     blocks : int
         Blocks of 256 along k in a tile, at most: a power of two. Vectors that are no longer stay in registers.
     entries : int
-        Real numbers of a thread: 32 or a multiple. Where float64 makes the residues, threads have half as many.
+        Real numbers of a thread: 32 or a multiple. Where their integers have many words, threads have half as many.
     ahead : int
         Bytes by which scales run ahead of residues.
     stream : bool
@@ -240,9 +241,8 @@ def _run(
     if constants.pairs and parts is not None:
         options["maxnreg"] = _PAIR_REGISTERS
     options |= plan.options
-    if plan.width == 1 and not constants.dp4a and parts is not None:
-        # Words in float64 take two registers each.
-        options["num_warps"] = min(2 * plan.options["num_warps"], 32)
+    if parts is not None:
+        options["num_warps"] = warps_for(plan.options["num_warps"], constants.num_words, dp4a=constants.dp4a)
     if plan.whole and parts is not None and not is_given:
         _whole((plan.programs,), *arguments, plan.tiles_a, *integers, **options)
         return scales
@@ -335,6 +335,15 @@ def config_for(dtype: Any, k: int, *, sized: bool) -> Config:
     if dtype != torch.float64 or k <= 1024 or (sized and k <= 2048):
         return Config()
     return Config(blocks=8) if k <= 2048 else Config(vectors=8, blocks=2)
+
+
+def warps_for(warps: int, num_words: int, *, dp4a: bool) -> int:
+    """Warps of a program that makes residues, where one that holds integers of two words has `warps`.
+
+    Twice as many for more words, which are registers, or pairs of them in float64: three words of 32 integers leave
+    room for 8 warps on a multiprocessor, of 16 integers for 16.
+    """
+    return min(2 * warps, 32) if num_words * (1 if dp4a else 2) > 2 else warps
 
 
 def layout_of(operands: tuple[Operand, ...], config: Config | None = None, *, sized: bool = False) -> _Plan:
