@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import sys
+import weakref
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -409,17 +411,17 @@ def test_a_look_finds_the_product_of_its_operands(kinds, monkeypatch):
         assert engine.done.pop() == plan
 
 
-def test_products_begin_before_a_look_ends_once_two_looks_agreed(kinds, assert_same_bits, monkeypatch):
+def test_products_begin_before_a_look_ends_where_the_last_looks_agreed(kinds, assert_same_bits, monkeypatch):
     engine = GuessingEngine()
     keyed(monkeypatch, engine)
     want = {name: hg.matmul(*kinds[name], scheme=FAST) for name in ("phi_0.1", "integers", "phi_2")}
     before, after = ["answer", "product"], ["product", "answer"]
     for name, order in (
-        ("phi_0.1", before),
-        ("phi_0.1", after),
+        ("phi_0.1", before),  # the look at phi_2 was the first that found this
+        *[("phi_0.1", after)] * 2,
         ("integers", [*after, "product"]),
-        ("integers", before),
-        ("integers", after),
+        *[("integers", before)] * 3,
+        *[("integers", after)] * 2,
         ("phi_0.1", [*after, "product"]),
         ("phi_2", [*before, "product"]),  # its first product is the one that was looked for, with too few moduli
         ("phi_2", [*after, "product"]),
@@ -427,6 +429,72 @@ def test_products_begin_before_a_look_ends_once_two_looks_agreed(kinds, assert_s
         engine.order.clear()
         assert_same_bits(hg.matmul(*kinds[name], scheme=FAST), want[name])
         assert engine.order == order, name
+
+
+def test_random_operands_are_rounded_correctly_without_products_for_nothing(monkeypatch):
+    engine = GuessingEngine()
+    keyed(monkeypatch, engine)
+    rng = np.random.default_rng(1)
+    for _ in range(100):
+        a, b = rng.standard_normal((2, 24, 24))
+        hg.matmul(a, b, accuracy="correct")
+    assert len(shortcuts._kept["key", True].products) > 10
+    assert len(engine.done) <= 101
+
+
+def products_of(monkeypatch, *made):
+    """Functions as the products of looks that answer 0, 1, .."""
+    answers = iter(())
+
+    def look(a, b):
+        return lambda: (0, next(answers))
+
+    def ask(*order):
+        nonlocal answers
+        answers = iter(order)
+        return [shortcuts.repeat("key", 1, 2, None)[0] for _ in order]
+
+    plan = replace(native_plan(), hopeful=True)
+    products = {(0, i): (plan, product, "") for i, product in enumerate(made)}
+    monkeypatch.setitem(shortcuts._kept, "key", shortcuts._Kept(look, products))
+    return ask
+
+
+def test_what_a_guess_raises_is_not_what_the_call_raises(monkeypatch):
+    calls = []
+
+    def large(*arguments):
+        calls.append("large")
+        if len(calls) > 2:
+            raise MemoryError
+        return "large"
+
+    ask = products_of(monkeypatch, large, lambda *arguments: "small")
+    assert ask(0, 0, 1, 1, 1) == ["large", "large", "small", "small", "small"]
+    assert calls == ["large"] * 3
+    with pytest.raises(MemoryError):
+        ask(0)
+
+
+def test_a_wrong_guess_holds_no_memory_while_the_product_is_made(monkeypatch):
+    class Result:
+        pass
+
+    alive = []
+
+    def other(*arguments):
+        gc.collect()
+        return [x() is not None for x in alive]
+
+    def one(*arguments):
+        result = Result()
+        alive.append(weakref.ref(result))
+        return result
+
+    ask = products_of(monkeypatch, one, other)
+    ask(0)
+    ask(0)
+    assert ask(1) == [[False, False, False]]
 
 
 def test_a_guess_that_failed_is_not_made_twice(kinds, assert_same_bits, monkeypatch):

@@ -3,8 +3,8 @@
 A small product takes less time than planning. The first call of a kind leaves a function behind, and later calls with
 the same options, shapes, strides, dtypes, alignment and device go straight to it. It does what the plan does: the bits
 are the same. Where the plan depends on the operands, they are looked at first, and each plan that they ask for has a
-function of its own; a hopeful plan is checked on the way, as always. Where the last two looks said the same, the
-product begins before this one is known: the device need not stop, and what comes of a wrong guess is made again.
+function of its own; a hopeful plan is checked on the way, as always. Where the last few looks asked for the same
+product, it begins before this one is known: the device need not stop, and what comes of a wrong guess is made again.
 """
 
 from __future__ import annotations
@@ -34,6 +34,9 @@ _ON_HOST = np.dtype(np.float64), np.dtype(np.float32)
 """Of arrays of NumPy whose products are repeated."""
 _PLANS = 64
 """Plans of one kind of calls that are kept."""
+_STREAK, _LONG_STREAK = 2, 4
+"""Looks in a row that ask for one product before it is begun ahead of the next one. Most data have too many bits for an
+exact plan, and a hopeful one follows; exact plans of random operands change from call to call."""
 _kept: dict[Hashable, _Kept] = {}
 _refused: set[Hashable] = set()
 
@@ -103,18 +106,24 @@ class _Kept:
     products : dict
         By the answer, None where nothing is asked.
     recent : tuple
-        What the last two looks found, whatever thread they came from.
+        What the last look found, and how many looks in a row found the same, whatever thread they came from.
     """
 
     look: RepeatedLook | None
     products: dict[Lacking, _Found] = field(default_factory=dict)
-    recent: tuple[_Found | None, ...] = ()
+    recent: tuple[_Found | None, int] = (None, 0)
 
     def expected(self) -> _Found | None:
-        """The product that the last two operands asked for; None where they differed."""
-        if len(recent := self.recent) < 2 or not _share_product(*recent):
+        """The product that the next look is expected to ask for; None where the last ones do not tell."""
+        found, streak = self.recent
+        if found is None:
             return None
-        return recent[1]
+        return found if streak >= (_STREAK if found[0].hopeful else _LONG_STREAK) else None
+
+    def note(self, found: _Found | None) -> None:
+        """What one more look found."""
+        last, streak = self.recent
+        self.recent = found, streak + 1 if _share_product(last, found) else 1
 
 
 def _share_product(one: _Found | None, other: _Found | None) -> bool:
@@ -137,10 +146,14 @@ def repeat(key: Hashable, a: Any, b: Any, out: Any) -> tuple[Any, float | None]:
         result, ratio = _made(found, a, b, out)
     else:
         answer, ahead = kept.look(a, b), kept.expected()
-        result, ratio = _made(ahead, a, b, out)
+        try:
+            result, ratio = _made(ahead, a, b, out)
+        except Exception:  # what is asked for may need less memory, say; if not, it raises the same
+            result, ratio, ahead, kept.recent = None, None, None, (None, 0)
         found = kept.products.get(answer())
-        kept.recent = *kept.recent[-1:], found
+        kept.note(found)
         if not _share_product(ahead, found):
+            result = None  # makes room
             result, ratio = _made(found, a, b, out)
     if found is not None and result is not None and (log := decision_log()).isEnabledFor(logging.INFO):
         log.info("%s, as before", found[2])

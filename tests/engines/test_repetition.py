@@ -18,6 +18,7 @@ from hifigemm.engines import repetition  # noqa: E402
 from hifigemm.engines.device_array import unwrap, wrap  # noqa: E402
 from hifigemm.engines.kernels import launch  # noqa: E402
 from hifigemm.engines.kernels.looks import RATIO_UNIT  # noqa: E402
+from hifigemm.numerics.bits import NO_BIT  # noqa: E402
 
 
 class Entry:
@@ -123,6 +124,43 @@ def test_a_hopeful_plan_is_checked_on_the_way(monkeypatch):
             assert failed.value.ratio == ratio
         assert order == ["look", "send", "product"]
         order.clear()
+
+
+@pytest.mark.usefixtures("direct")
+def test_a_look_waits_only_when_it_is_asked_what_it_found(monkeypatch):
+    _, pair = case()
+    order, entry = [], Entry()
+    entry.launch = lambda *arguments: order.append("look")
+
+    class Found(Sent):
+        def wait(self, dtype):
+            order.append("wait")
+            return [NO_BIT + 3, NO_BIT + 4]
+
+    def look(left, right, most):
+        found = launch.empty((2,), torch.int32, "cpu")
+        arguments = left, right, found
+        launch._state.recorder.add(entry, (1, 1, 1), arguments, [*entry.head, *(x.data_ptr() for x in arguments)])
+        launch.mark(found)
+        return found
+
+    monkeypatch.setattr(repetition.needs, "look", look)
+    monkeypatch.setattr(repetition, "send", Found)
+    monkeypatch.setattr(repetition, "send_bytes", lambda source, device: Found(source))
+    again = repetition.repeated_look(pair, pair, 7)
+    less = repetition.repeated_look(pair, pair, 6)
+    order.clear()
+    x, y = (torch.rand(4, 4, dtype=torch.float64) for _ in range(2))
+    answer = again(x, y)
+    assert order == ["look"]
+    assert answer() == (3, 4)
+    assert order == ["look", "wait"]
+    assert less(x, y)() is None
+    order.clear()
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    with pytest.raises(hg.PlanError, match="give num_moduli"):
+        again(x, y)
+    assert order == []
 
 
 @pytest.mark.usefixtures("direct")
