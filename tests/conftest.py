@@ -8,6 +8,16 @@ from hypothesis import settings
 
 import hifigemm as hg
 from hifigemm.study import matrices as gen
+from hifigemm.study.bench_arrays import cuda_is_usable
+
+
+def pytest_collection_modifyitems(items):
+    """Tests that need a GPU are skipped where there is none."""
+    needing = [item for item in items if item.get_closest_marker("gpu")]
+    if needing and not cuda_is_usable():
+        for item in needing:
+            item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
 
 # The same examples in every run, on slow machines too.
 settings.register_profile("repeatable", derandomize=True, deadline=None)

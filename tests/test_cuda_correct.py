@@ -11,11 +11,7 @@ from tests.conftest import on_gpu
 from tests.test_correct import NAMES
 
 torch = pytest.importorskip("torch")
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.slow,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
+pytestmark = [pytest.mark.gpu, pytest.mark.slow]
 
 SIZE = 2048
 SHORTER = {"far_nudged_ties": 512, "full_range": 1024, "overflowing": 1024}

@@ -12,10 +12,7 @@ from hifigemm.formats import FP64
 from hifigemm.study.grading import FAMILIES, make_pair
 
 torch = pytest.importorskip("torch")
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
+pytestmark = pytest.mark.gpu
 
 N = 256
 FORCED = [hg.Ozaki2(scaling="fast"), hg.Ozaki2(), hg.Ozaki1(product="fp64")]

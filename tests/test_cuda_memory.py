@@ -10,10 +10,7 @@ from hifigemm.schemes import ozaki2
 from tests.conftest import on_gpu
 
 torch = pytest.importorskip("torch")
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
+pytestmark = pytest.mark.gpu
 SMALL = 2**22
 """Bytes of scales and of what programs exchange."""
 

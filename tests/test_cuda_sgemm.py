@@ -12,10 +12,7 @@ from hifigemm.study.matrices import EXPONENT_FAMILIES, exponent_family
 from tests.conftest import PAIRS, SINGLES, on_gpu
 
 torch = pytest.importorskip("torch")
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
+pytestmark = pytest.mark.gpu
 
 MODELS = {(8, 0): "a100", (9, 0): "h100", (10, 0): "b200"}
 SCHEMES = [

@@ -10,10 +10,7 @@ from tests.conftest import on_gpu
 from tests.special_operands import assert_special_values, operands
 
 torch = pytest.importorskip("torch")
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
+pytestmark = pytest.mark.gpu
 
 DTYPES = ("float32", "float64", "complex64", "complex128")
 EXACT = {

@@ -10,7 +10,7 @@ import hifigemm as hg
 from hifigemm.exceptions import PlanError
 from hifigemm.study import peers
 from hifigemm.study.bench import CACHE_BYTES, Case, Outcome, Stage, operand_sets, run
-from hifigemm.study.bench_arrays import CudaArrays, NumpyArrays, cuda_is_usable
+from hifigemm.study.bench_arrays import CudaArrays, NumpyArrays
 from hifigemm.study.bench_cases import _uncapturable, measure, scheme_options
 from hifigemm.study.bench_checks import Reference, Verdict, native_bound
 from hifigemm.study.bench_operands import DTYPES, FAMILIES, Workload
@@ -362,9 +362,6 @@ def test_peaks_are_found_in_the_name_of_the_device():
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_calls_and_graphs_are_checked_and_timed_on_the_device(dtype):
-    pytest.importorskip("torch")
-    if not cuda_is_usable():
-        pytest.skip("no CUDA device")
     outcomes = measure(
         Workload(300, 200, 100, dtype=dtype), ["native", "auto"], ["eager", "graph"], CudaArrays(), QUICK
     )

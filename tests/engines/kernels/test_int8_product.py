@@ -26,7 +26,6 @@ from hifigemm.numerics.residues import complex_moduli, real_moduli
 
 HAS_GPU = torch.cuda.is_available()
 DEVICE = torch.device("cuda", 0) if HAS_GPU else torch.device("cpu")
-gpu = [pytest.mark.gpu, pytest.mark.skipif(not HAS_GPU, reason="needs a CUDA device")]
 MODULI = sorted({*real_moduli(), *complex_moduli()})
 TILES = valid_tiles(gpu_of(DEVICE))
 EXTREME = next(tile for tile in TILES if (tile.block_m, tile.block_n) == (32, 32))
@@ -246,7 +245,7 @@ def test_kernels_compile_without_spills(arch):
 
 
 class TestOnGpu:
-    pytestmark = gpu
+    pytestmark = pytest.mark.gpu
 
     @pytest.mark.parametrize("tile", TILES if HAS_GPU else [], ids=str)
     @pytest.mark.parametrize(("m", "n", "k"), [(1000, 1100, 1040), (129, 513, 4096)])

@@ -15,7 +15,6 @@ from hifigemm.engines.kernels.launch import Address, Launch, Recorder, Replay, T
 
 HAS_GPU = torch.cuda.is_available()
 DEVICE = "cuda" if HAS_GPU else "cpu"
-gpu = [pytest.mark.gpu, pytest.mark.skipif(not HAS_GPU, reason="needs a CUDA device")]
 
 
 @triton.jit(do_not_specialize=["count"])
@@ -245,7 +244,7 @@ def test_tensor_maps_are_made_anew_for_new_addresses(stream, monkeypatch):
 
 
 class TestOnGpu:
-    pytestmark = gpu
+    pytestmark = pytest.mark.gpu
 
     def test_the_second_launch_goes_past_the_jit(self, monkeypatch):
         if not triton.__version__.startswith("3.6."):

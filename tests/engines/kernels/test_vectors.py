@@ -43,7 +43,6 @@ from hifigemm.study import matrices as gen
 
 HAS_GPU = torch.cuda.is_available()
 DEVICE = torch.device("cuda", 0) if HAS_GPU else torch.device("cpu")
-gpu = [pytest.mark.gpu, pytest.mark.skipif(not HAS_GPU, reason="needs a CUDA device")]
 DTYPES = (np.float64, np.float32, np.complex128, np.complex64)
 PART = 1 << 20
 PATHS = {
@@ -431,7 +430,7 @@ def test_kernels_compile_without_spills(arch):
         assert not found["tile_conversions"], found
 
 
-@pytest.mark.parametrize("dtype", [pytest.param(dtype, marks=gpu) for dtype in DTYPES])
+@pytest.mark.parametrize("dtype", [pytest.param(dtype, marks=pytest.mark.gpu) for dtype in DTYPES])
 def test_large_operands_on_a_gpu(dtype):
     is_complex = np.dtype(dtype).kind == "c"
     for m, k, n in ((130, 4096, 70), (9, 20000, 20), (300, 1000, 303)):
@@ -443,7 +442,7 @@ def test_large_operands_on_a_gpu(dtype):
 
 
 @pytest.mark.parametrize(
-    "config", [pytest.param(c, marks=gpu) for c in (Config(8, 2), Config(16, 4, 32), Config(16, 1))]
+    "config", [pytest.param(c, marks=pytest.mark.gpu) for c in (Config(8, 2), Config(16, 4, 32), Config(16, 1))]
 )
 def test_tiles_change_no_bits_on_a_gpu(config):
     rng = np.random.default_rng(10)
