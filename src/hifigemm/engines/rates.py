@@ -182,6 +182,7 @@ def measure(device: torch.device) -> Rates:
         c = torch.empty_like(a)
         return 2 * n**3 / _seconds(lambda: torch.matmul(a, b, out=c))
 
+    native_fp64 = tuple(product(torch.float64, n) for n in _SIZES)
     n, moduli = 4096, real_moduli()[:4]
     a, b, c = (torch.randint(-128, 128, (1, len(moduli), n, n), dtype=torch.int8, device=device) for _ in range(3))
     constants = residue_constants(moduli, device)
@@ -190,9 +191,9 @@ def measure(device: torch.device) -> Rates:
     copy = _seconds(lambda: copied[: 2**27].copy_(copied[2**27 :]))
     return Rates(
         gpu=torch.cuda.get_device_name(device),
-        native_fp64=tuple(product(torch.float64, n) for n in _SIZES),
+        native_fp64=native_fp64,
         native_fp32=tuple(product(torch.float32, n) for n in _SIZES),
-        odd_fp64=min(product(torch.float64, 2047) / product(torch.float64, 2048), 1.0),
+        odd_fp64=min(product(torch.float64, 2047) / native_fp64[_SIZES.index(2048)], 1.0),
         int8=residue_rate,
         bandwidth=2**28 / copy,
         launch=_seconds(lambda: small.add_(1)),

@@ -28,6 +28,7 @@ from hifigemm.engines.kernels.launch import Address, Launch, TensorMap, tensor_m
 from hifigemm.engines.kernels.tile_order import place_of
 from hifigemm.engines.kernels.tiles import Tile, gpu_of
 from hifigemm.engines.kernels.words import NOT_FINITE, Words
+from hifigemm.engines.kernels.words_kernels import losses_in_range
 
 __all__ = ["compile_for", "launch"]
 
@@ -288,8 +289,7 @@ def _corrected_kernel(
         mbarrier.init(full.index(i), count=1)
         mbarrier.init(empty.index(i), count=2)
     if losses is not None:
-        loss = gl.load(losses) + gl.load(losses + 1) - 2
-        tiles = gl.where((loss >= loss_from) & (loss < loss_to), tiles, 0)
+        tiles = gl.where(losses_in_range(losses, loss_from, loss_to), tiles, 0)
     upper: gl.constexpr = 0
     lower: gl.constexpr = 1
     ring, counts = (left_ring, right_ring, full, empty), (k_steps, tiles, tiles_m, tiles_n)

@@ -23,10 +23,10 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
 
+from hifigemm.engines.kernels.int8_product import is_open
 from hifigemm.engines.kernels.tile_order import place_of
 
-__all__ = ["CONSUMER_REGISTERS", "PRODUCER_REGISTERS", "allocate", "multiply", "planes_behind", "produce"]
-__all__ += ["skip"]
+__all__ = ["CONSUMER_REGISTERS", "PRODUCER_REGISTERS", "allocate", "multiply", "planes_behind", "produce", "skip"]
 
 CONSUMER_REGISTERS = gl.constexpr(232)
 PRODUCER_REGISTERS = gl.constexpr(40)
@@ -36,8 +36,7 @@ PRODUCER_REGISTERS = gl.constexpr(40)
 def planes_behind(gate, least, most, num_planes):
     """How many planes are made: none where a gate is shut."""
     if gate is not None:
-        found = gl.load(gate)
-        num_planes = gl.where((found >= least) & (found <= most), num_planes, 0)
+        num_planes = gl.where(is_open(gate, least, most), num_planes, 0)
     return num_planes
 
 
