@@ -24,8 +24,7 @@ from hifigemm.numerics.scaling import norm_scale
 from hifigemm.numerics.special import clean
 from hifigemm.schemes import promise
 
-HAS_GPU = torch.cuda.is_available()
-DEVICE = "cuda" if HAS_GPU else "cpu"
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 FAMILIES = ["uniform", "phi_1", "phi_4", "full_range", "subnormal", "largest", "sparse", "single_nonzero", "zeros"]
 FAMILIES += ["empty_rows_and_columns", "subnormal_rows", "badly_scaled"]
 

@@ -16,8 +16,7 @@ from hifigemm.engines.kernels.needs import lacking_bits_of, lacking_of_vectors_o
 from hifigemm.numerics.bits import NO_BIT
 from hifigemm.numerics.scaling import lacking_bits, lacking_of_vectors
 
-HAS_GPU = torch.cuda.is_available()
-DEVICE = "cuda" if HAS_GPU else "cpu"
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 FAMILIES = ["uniform", "phi_1", "phi_20", "full_range", "subnormal", "smallest", "largest", "sparse", "single_nonzero"]
 FAMILIES += ["zeros", "integers", "empty_rows_and_columns", "subnormal_rows", "badly_scaled", "ties"]
 NO_LIMIT = 1 << 24

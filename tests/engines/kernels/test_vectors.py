@@ -41,8 +41,7 @@ from hifigemm.schemes import promise
 from hifigemm.schemes.residue_products import product_operands
 from hifigemm.study import matrices as gen
 
-HAS_GPU = torch.cuda.is_available()
-DEVICE = torch.device("cuda", 0) if HAS_GPU else torch.device("cpu")
+DEVICE = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
 DTYPES = (np.float64, np.float32, np.complex128, np.complex64)
 PART = 1 << 20
 PATHS = {
