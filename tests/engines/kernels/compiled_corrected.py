@@ -74,6 +74,11 @@ def restarts(tile: Tile, kernel) -> tuple[int, int]:
     return loop.count("%false"), max(len(loop), 1)
 
 
+def moves(kernel) -> int:
+    """Moves to uniform registers among MMAs; none where ptxas knows that no branch around them diverges."""
+    return sum(block.count("R2UR") for block in re.split(r"\bBRA\b", kernel.asm["sass"]) if "HGMMA" in block)
+
+
 def main(arch: int) -> None:
     gpu = Gpu("", (arch // 10, arch % 10), 132, SHARED[arch], SHARED[arch])
     for fmt, block in (("fp16", 64), ("tf32", 32)):
@@ -82,7 +87,7 @@ def main(arch: int) -> None:
             found, expected = restarts(tile, kernel)
             spills = len(re.findall(r"\b(?:STL|LDL)\b", kernel.asm["sass"]))
             line = {"tile": str(tile), "fmt": fmt, "spills": spills, "restarts": found, "blocks": expected}
-            print(json.dumps(line), flush=True)
+            print(json.dumps(line | {"moves": moves(kernel)}), flush=True)
 
 
 if __name__ == "__main__":

@@ -282,6 +282,7 @@ def test_kernels_compile_without_spills_and_restart_the_main_product(arch):
         found = json.loads(line)
         assert found["spills"] <= 4, line  # two registers, once
         assert found["restarts"] == found["blocks"], line
+        assert not ("hopper" in found["tile"] and found["moves"]), line
 
 
 def _model():

@@ -101,6 +101,19 @@ def _unscaled(sums, row_exponent, col_exponent, in_fp32):
 
 
 @gluon.jit
+def _uniform(flag):
+    """A flag that all threads of a warp share, from the first of them, so that ptxas knows that branches do not diverge.
+
+    Where it does not, it keeps what the loop around the branch computes in registers of each thread, and moves all
+    descriptors of each MMA to uniform registers: a block of k takes 213 instructions instead of 153.
+    """
+    shared = gl.inline_asm_elementwise(
+        "shfl.sync.idx.b32 $0, $1, 0, 0x1f, 0xffffffff;", "=r,r", [flag.to(gl.int32)], gl.int32, is_pure=True, pack=1
+    )
+    return shared != 0
+
+
+@gluon.jit
 def _sign(x):
     sign = (x > 0.0).to(gl.float32) - (x < 0.0).to(gl.float32)
     return gl.where(gl.abs(x) < float("inf"), sign, x)
@@ -199,7 +212,7 @@ def _consume(
         again = at_m * BLOCK_M + HALF_INDEX * HALF + gl.arange(0, HALF, gl.SliceLayout(0, layout))
         exponents = gl.load(left_exponents + z * left_exponents_batch + again, mask=again < m, other=0) + shift
         # Where a row or column is marked, its spread is far too wide.
-        narrow = (gl.max(gl.abs(exponents), axis=0) <= 64) & (gl.max(gl.abs(col_exponent), axis=0) <= 126)
+        narrow = _uniform((gl.max(gl.abs(exponents), axis=0) <= 64) & (gl.max(gl.abs(col_exponent), axis=0) <= 126))
         # All of that while the corrections of the last block are being made.
         if CORRECTIONS > 0:
             correction = warpgroup_mma_wait(0, deps=(correction,))
@@ -218,7 +231,8 @@ def _consume(
             if left_operand is not None:
                 marked = (row_exponent == _NOT_FINITE + shift)[:, None] | (col_exponent == _NOT_FINITE)[None, :]
                 gl.store(to, result, mask=inside & (marked == 0))
-                if (gl.min(exponents, axis=0) == _NOT_FINITE + shift) | (gl.min(col_exponent, axis=0) == _NOT_FINITE):
+                least, other = gl.min(exponents, axis=0), gl.min(col_exponent, axis=0)
+                if _uniform((least == _NOT_FINITE + shift) | (other == _NOT_FINITE)):
                     at = left_operand + z.to(gl.int64) * left_operand_batch + rows.to(gl.int64) * left_operand_row
                     bt = right_operand + z.to(gl.int64) * right_operand_batch + cols.to(gl.int64) * right_operand_col
                     filled = _nonfinite(at, bt, left_operand_k, right_operand_k, rows < m, cols < n, k, zero)
