@@ -102,10 +102,10 @@ def _unscaled(sums, row_exponent, col_exponent, in_fp32):
 
 @gluon.jit
 def _uniform(flag):
-    """A flag that all threads of a warp share, from the first of them, so that ptxas knows that branches do not diverge.
+    """A flag that all threads of a warp share, from the first of them: ptxas sees that branches on it do not diverge.
 
-    Where it does not, it keeps what the loop around the branch computes in registers of each thread, and moves all
-    descriptors of each MMA to uniform registers: a block of k takes 213 instructions instead of 153.
+    Where it does not see that, it keeps what the loop around the branch computes in registers of each thread, and moves
+    the descriptors of each MMA to uniform registers: a block of k takes 213 instructions instead of 153.
     """
     shared = gl.inline_asm_elementwise(
         "shfl.sync.idx.b32 $0, $1, 0, 0x1f, 0xffffffff;", "=r,r", [flag.to(gl.int32)], gl.int32, is_pure=True, pack=1
