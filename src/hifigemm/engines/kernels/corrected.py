@@ -31,9 +31,9 @@ from hifigemm.engines.kernels.launch import Launch, operand_arguments
 from hifigemm.engines.kernels.tile_order import place_in_plane
 from hifigemm.engines.kernels.tiles import Tile, gpu_of, hopper_module
 from hifigemm.engines.kernels.words import ALL_LOSSES, NOT_FINITE, Words
-from hifigemm.engines.kernels.words_kernels import losses_in_range
+from hifigemm.engines.kernels.words_kernels import losses_in_range, power
 
-__all__ = ["BLOCKS", "WHOLE_BLOCK", "corrected_product"]
+__all__ = ["BLOCKS", "WHOLE_BLOCK", "corrected_product", "nonfinite_sums", "unscaled"]
 
 BLOCKS = {"fp16": (16, 32, 64), "bf16": (16, 32, 64), "tf32": (16, 32, 64)}
 """Lengths of a block of k."""
@@ -43,12 +43,6 @@ WHOLE_BLOCK = {"fp16": 64, "bf16": 64, "tf32": 32}
 _MATRICES = 65535
 """Of a stack in one launch: the plain kernel counts them along the second axis of its grid."""
 _NOT_FINITE = tl.constexpr(NOT_FINITE)
-
-
-@triton.jit
-def _power(e):
-    """2**e for -126 <= e <= 127."""
-    return ((e + 127) << 23).to(tl.float32, bitcast=True)
 
 
 @triton.jit
@@ -69,15 +63,28 @@ def _sign(x):
 
 
 @triton.jit
-def _nonfinite(left, right, left_k, right_k, inside_m, inside_n, k):
+def nonfinite_sums(left, right, left_k, right_k, inside_m, inside_n, k, zeros):
     """sum_h S(a_h) S(b_h) of rows and columns, S the sign of a finite entry and the entry itself otherwise."""
-    total = tl.zeros([left.shape[0], right.shape[0]], tl.float32)
+    total = zeros
     for h in range(k):
         at = tl.cast(h, tl.int64)
         a = _sign(tl.load(left + at * left_k, mask=inside_m, other=0.0).to(tl.float32))
         b = _sign(tl.load(right + at * right_k, mask=inside_n, other=0.0).to(tl.float32))
         total += a[:, None] * b[None, :]
     return total
+
+
+@triton.jit
+def unscaled(sums, row_exponent, col_exponent, in_fp32):
+    """sums 2**(row_exponent + col_exponent) in float32, rounded once."""
+    result = sums
+    if in_fp32:
+        result = sums * power(row_exponent)[:, None] * power(col_exponent)[None, :]
+    else:
+        exponent = tl.maximum(tl.minimum(row_exponent[:, None] + col_exponent[None, :], 1023), -1022)
+        factor = ((exponent + 1023).to(tl.int64) << 52).to(tl.float64, bitcast=True)
+        result = (sums.to(tl.float64) * factor).to(tl.float32)
+    return result
 
 
 @triton.jit(do_not_specialize=["shift", "loss_from", "loss_to", "tiles_m", "tiles_n"])
@@ -161,12 +168,7 @@ def _corrected_kernel(
     row_exponent = tl.load(left_exponents + z * left_exponents_batch + rows, mask=inside_m, other=0) + shift
     col_exponent = tl.load(right_exponents + z * right_exponents_batch + cols, mask=inside_n, other=0)
     spread, col_spread = tl.max(tl.abs(row_exponent), axis=0), tl.max(tl.abs(col_exponent), axis=0)
-    if IN_FP32 & (spread <= 64) & (col_spread <= 126):
-        result = total * _power(row_exponent)[:, None] * _power(col_exponent)[None, :]
-    else:
-        exponent = tl.maximum(tl.minimum(row_exponent[:, None] + col_exponent[None, :], 1023), -1022)
-        factor = ((exponent + 1023).to(tl.int64) << 52).to(tl.float64, bitcast=True)
-        result = (total.to(tl.float64) * factor).to(tl.float32)
+    result = unscaled(total, row_exponent, col_exponent, IN_FP32 & (spread <= 64) & (col_spread <= 126))
     to = out + z * out_batch + rows[:, None].to(tl.int64) * out_row + cols[None, :].to(tl.int64) * out_col
     inside = inside_m[:, None] & inside_n[None, :]
     if left_operand is not None:
@@ -175,7 +177,8 @@ def _corrected_kernel(
         if (tl.min(row_exponent, axis=0) == _NOT_FINITE + shift) | (tl.min(col_exponent, axis=0) == _NOT_FINITE):
             a = left_operand + z * left_operand_batch + rows.to(tl.int64) * left_operand_row
             b = right_operand + z * right_operand_batch + cols.to(tl.int64) * right_operand_col
-            filled = _nonfinite(a, b, left_operand_k, right_operand_k, inside_m, inside_n, k)
+            zeros = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+            filled = nonfinite_sums(a, b, left_operand_k, right_operand_k, inside_m, inside_n, k, zeros)
             tl.store(to, filled, mask=inside & marked)
     else:
         tl.store(to, result, mask=inside)

@@ -23,6 +23,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
 
+from hifigemm.engines.kernels.corrected import nonfinite_sums, unscaled
 from hifigemm.engines.kernels.corrected_tiles import valid_tiles
 from hifigemm.engines.kernels.launch import Address, Launch, TensorMap, tensor_map
 from hifigemm.engines.kernels.tile_order import place_of
@@ -82,25 +83,6 @@ def _produce(
 
 
 @gluon.jit
-def _power(e):
-    """2**e for -126 <= e <= 127."""
-    return ((e + 127) << 23).to(gl.float32, bitcast=True)
-
-
-@gluon.jit
-def _unscaled(sums, row_exponent, col_exponent, in_fp32):
-    """sums 2**(row_exponent + col_exponent) in float32, rounded once."""
-    result = sums
-    if in_fp32:
-        result = sums * _power(row_exponent)[:, None] * _power(col_exponent)[None, :]
-    else:
-        exponent = gl.maximum(gl.minimum(row_exponent[:, None] + col_exponent[None, :], 1023), -1022)
-        factor = ((exponent + 1023).to(gl.int64) << 52).to(gl.float64, bitcast=True)
-        result = (sums.to(gl.float64) * factor).to(gl.float32)
-    return result
-
-
-@gluon.jit
 def _uniform(flag):
     """A flag that all threads of a warp share, from the first of them: ptxas sees that branches on it do not diverge.
 
@@ -111,25 +93,6 @@ def _uniform(flag):
         "shfl.sync.idx.b32 $0, $1, 0, 0x1f, 0xffffffff;", "=r,r", [flag.to(gl.int32)], gl.int32, is_pure=True, pack=1
     )
     return shared != 0
-
-
-@gluon.jit
-def _sign(x):
-    sign = (x > 0.0).to(gl.float32) - (x < 0.0).to(gl.float32)
-    return gl.where(gl.abs(x) < float("inf"), sign, x)
-
-
-@gluon.jit
-def _nonfinite(left, right, left_k, right_k, inside_m, inside_n, k, zeros):
-    """corrected._nonfinite from the addresses of rows and columns."""
-    total = zeros
-    for _ in range(k):
-        a = _sign(gl.load(left, mask=inside_m, other=0.0).to(gl.float32))
-        b = _sign(gl.load(right, mask=inside_n, other=0.0).to(gl.float32))
-        total += a[:, None] * b[None, :]
-        left += left_k
-        right += right_k
-    return total
 
 
 @gluon.jit
@@ -224,9 +187,9 @@ def _consume(
         else:
             to = to + cols[None, :].to(gl.int64) * out_col
         if IN_FP32 & narrow & (at_m * BLOCK_M + (HALF_INDEX + 1) * HALF <= m) & ((at_n + 1) * BLOCK_N <= n):
-            gl.store(to, _unscaled(total, row_exponent, col_exponent, True))
+            gl.store(to, unscaled(total, row_exponent, col_exponent, True))
         else:
-            result = _unscaled(total, row_exponent, col_exponent, IN_FP32 & narrow)
+            result = unscaled(total, row_exponent, col_exponent, IN_FP32 & narrow)
             inside = (rows[:, None] < m) & (cols[None, :] < n)
             if left_operand is not None:
                 marked = (row_exponent == _NOT_FINITE + shift)[:, None] | (col_exponent == _NOT_FINITE)[None, :]
@@ -235,7 +198,7 @@ def _consume(
                 if _uniform((least == _NOT_FINITE + shift) | (other == _NOT_FINITE)):
                     at = left_operand + z.to(gl.int64) * left_operand_batch + rows.to(gl.int64) * left_operand_row
                     bt = right_operand + z.to(gl.int64) * right_operand_batch + cols.to(gl.int64) * right_operand_col
-                    filled = _nonfinite(at, bt, left_operand_k, right_operand_k, rows < m, cols < n, k, zero)
+                    filled = nonfinite_sums(at, bt, left_operand_k, right_operand_k, rows < m, cols < n, k, zero)
                     gl.store(to, filled, mask=inside & marked)
             else:
                 gl.store(to, result, mask=inside)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import triton
 import triton.language as tl
 
-__all__ = ["NOT_FINITE", "Form", "largest_magnitude", "load_tile", "losses_in_range", "split_kernel"]
+__all__ = ["NOT_FINITE", "Form", "largest_magnitude", "load_tile", "losses_in_range", "power", "split_kernel"]
 
 NOT_FINITE = tl.constexpr(-(2**30))
 _INFINITE = tl.constexpr(0x7F800000)
@@ -61,7 +61,7 @@ class Form:
 
 
 @triton.jit
-def _power(e):
+def power(e):
     """2**e for -126 <= e <= 127."""
     return ((e + 127) << 23).to(tl.float32, bitcast=True)
 
@@ -78,12 +78,12 @@ def _exponent(magnitude):
 def _scaled(x, s, ODD: tl.constexpr):
     """2**s x for -126 <= s <= 252; with ODD, entries that are no FP32 number afterwards are rounded to odd."""
     first = tl.minimum(s, 126)
-    y = x * _power(first)
+    y = x * power(first)
     if ODD:
-        back = y * _power(-first)
+        back = y * power(-first)
         bits = y.to(tl.int32, bitcast=True) - (tl.abs(back) > tl.abs(x)).to(tl.int32)
         y = (bits | (back != x).to(tl.int32)).to(tl.float32, bitcast=True)
-    return y * _power(s - first)
+    return y * power(s - first)
 
 
 @triton.jit
