@@ -27,11 +27,12 @@ import triton
 import triton.language as tl
 
 from hifigemm.engines.kernels.corrected_tiles import WordShape, tile_for
+from hifigemm.engines.kernels.elementary import power_of_two, power_of_two_single, sign_of_finite
 from hifigemm.engines.kernels.launch import Launch, operand_arguments
 from hifigemm.engines.kernels.tile_order import place_in_plane
 from hifigemm.engines.kernels.tiles import Tile, gpu_of, hopper_module
 from hifigemm.engines.kernels.words import ALL_LOSSES, NOT_FINITE, Words
-from hifigemm.engines.kernels.words_kernels import losses_in_range, power
+from hifigemm.engines.kernels.words_kernels import losses_in_range
 
 __all__ = ["BLOCKS", "WHOLE_BLOCK", "corrected_product", "nonfinite_sums", "unscaled"]
 
@@ -57,19 +58,13 @@ def _load(words, vector, h, pitch, EVEN: tl.constexpr):
 
 
 @triton.jit
-def _sign(x):
-    sign = (x > 0.0).to(tl.float32) - (x < 0.0).to(tl.float32)
-    return tl.where(tl.abs(x) < float("inf"), sign, x)
-
-
-@triton.jit
 def nonfinite_sums(left, right, left_k, right_k, inside_m, inside_n, k, zeros):
     """sum_h S(a_h) S(b_h) of rows and columns, S the sign of a finite entry and the entry itself otherwise."""
     total = zeros
     for h in range(k):
         at = tl.cast(h, tl.int64)
-        a = _sign(tl.load(left + at * left_k, mask=inside_m, other=0.0).to(tl.float32))
-        b = _sign(tl.load(right + at * right_k, mask=inside_n, other=0.0).to(tl.float32))
+        a = sign_of_finite(tl.load(left + at * left_k, mask=inside_m, other=0.0).to(tl.float32))
+        b = sign_of_finite(tl.load(right + at * right_k, mask=inside_n, other=0.0).to(tl.float32))
         total += a[:, None] * b[None, :]
     return total
 
@@ -77,12 +72,11 @@ def nonfinite_sums(left, right, left_k, right_k, inside_m, inside_n, k, zeros):
 @triton.jit
 def unscaled(sums, row_exponent, col_exponent, in_fp32):
     """sums 2**(row_exponent + col_exponent) in float32, rounded once."""
-    result = sums
     if in_fp32:
-        result = sums * power(row_exponent)[:, None] * power(col_exponent)[None, :]
+        result = sums * power_of_two_single(row_exponent)[:, None] * power_of_two_single(col_exponent)[None, :]
     else:
         exponent = tl.maximum(tl.minimum(row_exponent[:, None] + col_exponent[None, :], 1023), -1022)
-        factor = ((exponent + 1023).to(tl.int64) << 52).to(tl.float64, bitcast=True)
+        factor = power_of_two(exponent)
         result = (sums.to(tl.float64) * factor).to(tl.float32)
     return result
 

@@ -19,12 +19,12 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from hifigemm.engines.kernels.elementary import power_of_two
 from hifigemm.engines.kernels.int8_product import is_open
 from hifigemm.engines.kernels.reconstruction_rounding import (
     combine,
     exponent_field,
     nonfinite_product,
-    power_of_two,
     round_integer,
 )
 from hifigemm.engines.kernels.vectors_kernels import NOT_FINITE

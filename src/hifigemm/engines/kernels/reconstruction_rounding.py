@@ -12,9 +12,10 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from hifigemm.engines.kernels.elementary import power_of_two, sign_of_finite
 from hifigemm.numerics.epilogue import DOWN
 
-__all__ = ["combine", "exponent_field", "nonfinite_product", "power_of_two", "round_integer"]
+__all__ = ["combine", "exponent_field", "nonfinite_product", "round_integer"]
 
 _SAFE_LARGEST = tl.constexpr(2.0**990)
 _SAFE_SMALLEST = tl.constexpr(2.0**-900)
@@ -26,12 +27,6 @@ _DOWN = tl.constexpr(2.0**-DOWN)
 def exponent_field(x):
     """The eleven exponent bits of float64 x as INT32."""
     return (x.to(tl.int64, bitcast=True) >> 52).to(tl.int32) & 0x7FF
-
-
-@triton.jit
-def power_of_two(e):
-    """2.0**e for INT32 -1022 <= e <= 1023."""
-    return ((e.to(tl.int64) + 1023) << 52).to(tl.float64, bitcast=True)
 
 
 @triton.jit
@@ -170,20 +165,14 @@ def nonfinite_product(row, columns, k, row_step, column_step, inside, WIDTH: tl.
     other = tl.zeros(columns.shape, tl.float64)
     for h in range(k):
         at = tl.cast(h, tl.int64) * WIDTH
-        a = _sign(tl.load(row + at * row_step).to(tl.float64))
-        b = _sign(tl.load(columns + at * column_step, mask=inside, other=0.0).to(tl.float64))
+        a = sign_of_finite(tl.load(row + at * row_step).to(tl.float64))
+        b = sign_of_finite(tl.load(columns + at * column_step, mask=inside, other=0.0).to(tl.float64))
         total += a * b
         if WIDTH == 2:
-            a_im = _sign(tl.load(row + at * row_step + 1).to(tl.float64))
-            b_im = _sign(tl.load(columns + at * column_step + 1, mask=inside, other=0.0).to(tl.float64))
+            a_im = sign_of_finite(tl.load(row + at * row_step + 1).to(tl.float64))
+            b_im = sign_of_finite(tl.load(columns + at * column_step + 1, mask=inside, other=0.0).to(tl.float64))
             total -= a_im * b_im
             other += a * b_im + a_im * b
     if WIDTH == 2:
         total = tl.join(total, other)
     return total
-
-
-@triton.jit
-def _sign(x):
-    sign = (x > 0.0).to(tl.float64) - (x < 0.0).to(tl.float64)
-    return tl.where(tl.abs(x) < float("inf"), sign, x)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import triton
 import triton.language as tl
 
+from hifigemm.engines.kernels.elementary import power_of_two, power_of_two_single
 from hifigemm.engines.kernels.words_kernels import NOT_FINITE, largest_magnitude, load_tile
 
 __all__ = ["NOT_FINITE", "Form", "slice_kernel"]
@@ -64,18 +65,6 @@ class Form:
 
 
 @triton.jit
-def _power_single(e):
-    """2**e for -126 <= e <= 127."""
-    return ((e + 127) << 23).to(tl.float32, bitcast=True)
-
-
-@triton.jit
-def _power_double(e):
-    """2**e for -1022 <= e <= 1023."""
-    return ((e.to(tl.int64) + 1023) << 52).to(tl.float64, bitcast=True)
-
-
-@triton.jit
 def _grid(size, FORM: tl.constexpr):
     """Exponent of the first slice's grid for a vector with these bits of its largest magnitude."""
     if FORM.single:
@@ -97,10 +86,10 @@ def _scaled(x, g, FORM: tl.constexpr):
     """2**-g x."""
     if FORM.single:
         first = tl.minimum(-g, 126)
-        return x * _power_single(first) * _power_single(-g - first)
+        return x * power_of_two_single(first) * power_of_two_single(-g - first)
     else:
         first = tl.minimum(-g, 1000)
-        return x * _power_double(first) * _power_double(-g - first)
+        return x * power_of_two(first) * power_of_two(-g - first)
 
 
 @triton.jit

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 import triton
 import triton.language as tl
 
+from hifigemm.engines.kernels.elementary import power_of_two
+
 __all__ = [
     "PANEL",
     "SizeForm",
@@ -64,12 +66,6 @@ class SizeForm:
     vector: int
     width: int
     piece: int
-
-
-@triton.jit
-def power_of_two(e):
-    """2.0**e for -1022 <= e <= 1023."""
-    return ((e.to(tl.int64) + 1023) << 52).to(tl.float64, bitcast=True)
 
 
 @triton.jit

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import triton
 import triton.language as tl
 
+from hifigemm.engines.kernels.elementary import power_of_two
 from hifigemm.engines.kernels.vector_sizes_kernels import (
     NORM_BLOCK,
     NOT_FINITE,
@@ -28,7 +29,6 @@ from hifigemm.engines.kernels.vector_sizes_kernels import (
     magnitude,
     panel_sizes,
     place,
-    power_of_two,
     scale_of,
     store_sizes,
 )

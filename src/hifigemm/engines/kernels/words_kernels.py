@@ -14,7 +14,9 @@ from dataclasses import dataclass
 import triton
 import triton.language as tl
 
-__all__ = ["NOT_FINITE", "Form", "largest_magnitude", "load_tile", "losses_in_range", "power", "split_kernel"]
+from hifigemm.engines.kernels.elementary import power_of_two_single
+
+__all__ = ["NOT_FINITE", "Form", "largest_magnitude", "load_tile", "losses_in_range", "split_kernel"]
 
 NOT_FINITE = tl.constexpr(-(2**30))
 _INFINITE = tl.constexpr(0x7F800000)
@@ -61,12 +63,6 @@ class Form:
 
 
 @triton.jit
-def power(e):
-    """2**e for -126 <= e <= 127."""
-    return ((e + 127) << 23).to(tl.float32, bitcast=True)
-
-
-@triton.jit
 def _exponent(magnitude):
     """Smallest e with |x| < 2**e for finite x given by the bits of its magnitude; 0 for 0."""
     subnormal = (magnitude.to(tl.float32).to(tl.int32, bitcast=True) >> 23) - 275
@@ -78,12 +74,12 @@ def _exponent(magnitude):
 def _scaled(x, s, ODD: tl.constexpr):
     """2**s x for -126 <= s <= 252; with ODD, entries that are no FP32 number afterwards are rounded to odd."""
     first = tl.minimum(s, 126)
-    y = x * power(first)
+    y = x * power_of_two_single(first)
     if ODD:
-        back = y * power(-first)
+        back = y * power_of_two_single(-first)
         bits = y.to(tl.int32, bitcast=True) - (tl.abs(back) > tl.abs(x)).to(tl.int32)
         y = (bits | (back != x).to(tl.int32)).to(tl.float32, bitcast=True)
-    return y * power(s - first)
+    return y * power_of_two_single(s - first)
 
 
 @triton.jit
