@@ -21,9 +21,9 @@ TYPES = {"range_ptr": "*fp64", "block_sums": "*i64"}
 TYPES |= dict.fromkeys(("block_e", "block_low", "counters", "each"), "*i32")
 
 
-def report(what, arch, dtype, even=True, vector=2, width=1):
+def report(what, arch, dtype, even=True, vector=2, width=1, each=True):
     sides = [SizeForm(1, even, vector, width, 32 * vector), SizeForm(2, even, vector, width, PANEL.value * vector)]
-    constants = {"LEFT": sides[0], "RIGHT": sides[1], "PTX": True}
+    constants = {"LEFT": sides[0], "RIGHT": sides[1], "PTX": True} | ({} if each else {"each": None})
     names = needs_kernel.arg_names
     free = {p.name for p in needs_kernel.params if p.do_not_specialize}
     types = TYPES | {"a": f"*{dtype}", "b": f"*{dtype}"}
@@ -39,9 +39,11 @@ def report(what, arch, dtype, even=True, vector=2, width=1):
 
 def main(arch):
     report("float64", arch, "fp64")
+    report("float64, until it is enough", arch, "fp64", each=False)
     report("float64, uneven", arch, "fp64", even=False, vector=1)
     report("float32", arch, "fp32", vector=4)
     report("complex128", arch, "fp64", vector=1, width=2)
+    report("complex128, until it is enough", arch, "fp64", vector=1, width=2, each=False)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ import torch
 from hifigemm.engines.kernels.launch import Launch, empty
 from hifigemm.engines.kernels.needs_kernels import needs_kernel
 from hifigemm.engines.kernels.vector_sizes_kernels import PANEL
+from hifigemm.engines.kernels.vector_tiles import num_sms
 from hifigemm.engines.kernels.vectors import layout_of, pointers
 from hifigemm.engines.kernels.vectors_constants import vector_constants
 from hifigemm.engines.kernels.zeros import cleared
@@ -26,6 +27,8 @@ __all__ = ["lacking_bits_of", "lacking_of_vectors_of", "look", "look_at_each"]
 _look = Launch(needs_kernel)
 _NO_LIMIT = 2**24
 """More bits than any two operands lack."""
+_PROGRAMS = 2
+"""That a multiprocessor runs at a time; no more take part in a look that may stop early, which each has to find out."""
 
 
 def look(left: Any, right: Any, most: int) -> Any:
@@ -57,11 +60,14 @@ def _launch_look(left: Any, right: Any, most: int, each: Any) -> Any:
     blocks = -(-plan.k // NORM_BLOCK)
     shape = plan.panels, blocks, PANEL.value
     counters = cleared(2 + plan.panels, device)
+    programs = plan.panels * blocks
+    if each is None:
+        programs = min(programs, _PROGRAMS * max(num_sms(left), 1))
     _look(
-        (plan.panels * blocks,),
+        (programs,),
         *(*pointers(operands), constants.range),
         *(empty(shape, dtype, device) for dtype in (torch.int64, torch.int32, torch.int32)),
-        *(counters, each, most, plan.panels_a, *plan.sizes),
+        *(counters, each, most, plan.panels, plan.panels_a, *plan.sizes),
         LEFT=plan.size_forms[0],
         RIGHT=plan.size_forms[1],
         PTX=plan.ptx,

@@ -89,7 +89,55 @@ def _join_lowest(block_low, blocks):
     return low
 
 
-@triton.jit(do_not_specialize=["most", "panels_a", "num_a", "num_b", "k", "sab", "sav", "sak", "sbb", "sbv", "sbk"])
+@triton.jit
+def _look_at(
+    index,
+    blocks,
+    operands,
+    sizes,
+    range_ptr,
+    workspace,
+    counters,
+    each,
+    LEFT: tl.constexpr,
+    RIGHT: tl.constexpr,
+    PTX: tl.constexpr,
+):
+    """Block `index` of all panels; where it is the last one of its panel to be done, what the panel lacks."""
+    left, right = operands
+    panels_a, num_a, num_b, k = sizes
+    block_sums, block_e, block_low = workspace
+    # The first panel of B comes second: what it and that of A lack may be enough to look no further.
+    turn, q = index // blocks, index % blocks
+    panel = tl.where(turn == 1, panels_a, tl.where((turn > 1) & (turn <= panels_a), turn - 1, turn))
+    spot = place(panel, panels_a, num_a, num_b, PANEL)
+    at = panel.to(tl.int64) * blocks
+    if spot[0]:
+        _store_block(left, spot, q, at, k, workspace, LEFT.side, LEFT, PTX)
+    else:
+        _store_block(right, spot, q, at, k, workspace, RIGHT.side, RIGHT, PTX)
+    tl.debug_barrier()
+    if tl.atomic_add(counters + 2 + panel, 1, sem="acq_rel") == blocks - 1:
+        n, _, e = join_blocks(block_sums + at * PANEL, block_e + at * PANEL, blocks, False)
+        low = _join_lowest(block_low + at * PANEL, blocks)
+        scale, _ = scale_of(n, e, range_ptr, 0)
+        known = (low != NO_LOWEST) & (spot[2] + tl.arange(0, PANEL) < spot[3])
+        lacking = tl.where(known, NO_BIT - low - scale, 0)
+        if each is not None:
+            tl.store(each + panel.to(tl.int64) * PANEL + tl.arange(0, PANEL), lacking)
+        tl.atomic_max(counters + tl.where(spot[0], 0, 1), tl.max(lacking))
+
+
+@triton.jit
+def _so_far(counters):
+    """What both operands lack together, as far as it is known: the same for all threads of a program."""
+    return tl.atomic_add(counters, 0, sem="relaxed") + tl.atomic_add(counters + 1, 0, sem="relaxed") - 2 * NO_BIT
+
+
+_FREE = ["most", "panels", "panels_a", "num_a", "num_b", "k", "sab", "sav", "sak", "sbb", "sbv", "sbk"]
+
+
+@triton.jit(do_not_specialize=_FREE)
 def needs_kernel(
     a,
     b,
@@ -100,6 +148,7 @@ def needs_kernel(
     counters,
     each,
     most,
+    panels,
     panels_a,
     num_a,
     num_b,
@@ -114,33 +163,23 @@ def needs_kernel(
     RIGHT: tl.constexpr,
     PTX: tl.constexpr,
 ):
-    """A block of 16 vectors of an operand. The last program of a panel to arrive tells what the panel lacks.
+    """Blocks of 16 vectors of an operand.
 
-    `counters`, 0 beforehand: the largest -l - s + NO_BIT of A and of B, then the arrivals of each panel. Once the
-    largest that were found add up to more than `most`, programs look no further. `each`, or None: -l - s + NO_BIT of
-    every vector of every panel.
+    `counters`, 0 beforehand: the largest -l - s + NO_BIT of A and of B, then the blocks of each panel that are done.
+    `each`: -l - s + NO_BIT of every vector of every panel; each program takes one block. Without it, programs take one
+    after the other, and stop once the largest that were found add up to more than `most`.
     """
     blocks = tl.cdiv(k, NORM_BLOCK)
-    # The first panel of B comes second: what it and that of A lack may be enough to look no further.
-    turn = tl.program_id(0) // blocks
-    panel = tl.where(turn == 1, panels_a, tl.where((turn > 1) & (turn <= panels_a), turn - 1, turn))
-    q = tl.program_id(0) % blocks
-    so_far = tl.load(counters, volatile=True) + tl.load(counters + 1, volatile=True)
-    if so_far - 2 * NO_BIT <= most:
-        spot = place(panel, panels_a, num_a, num_b, PANEL)
-        at = panel.to(tl.int64) * blocks
-        workspace = (block_sums, block_e, block_low)
-        if spot[0]:
-            _store_block((a, sab, sav, sak), spot, q, at, k, workspace, LEFT.side, LEFT, PTX)
-        else:
-            _store_block((b, sbb, sbv, sbk), spot, q, at, k, workspace, RIGHT.side, RIGHT, PTX)
-        tl.debug_barrier()
-        if tl.atomic_add(counters + 2 + panel, 1, sem="acq_rel") == blocks - 1:
-            n, _, e = join_blocks(block_sums + at * PANEL, block_e + at * PANEL, blocks, False)
-            low = _join_lowest(block_low + at * PANEL, blocks)
-            scale, _ = scale_of(n, e, range_ptr, 0)
-            known = (low != NO_LOWEST) & (spot[2] + tl.arange(0, PANEL) < spot[3])
-            lacking = tl.where(known, NO_BIT - low - scale, 0)
-            if each is not None:
-                tl.store(each + panel.to(tl.int64) * PANEL + tl.arange(0, PANEL), lacking)
-            tl.atomic_max(counters + tl.where(spot[0], 0, 1), tl.max(lacking))
+    operands = (a, sab, sav, sak), (b, sbb, sbv, sbk)
+    sizes = panels_a, num_a, num_b, k
+    workspace = block_sums, block_e, block_low
+    index = tl.program_id(0)
+    if each is not None:
+        if index < panels * blocks:  # all are; the branch saves 12 registers, and so leaves room for a third program
+            _look_at(index, blocks, operands, sizes, range_ptr, workspace, counters, each, LEFT, RIGHT, PTX)
+    else:
+        so_far = most
+        while (index < panels * blocks) & (so_far <= most):
+            _look_at(index, blocks, operands, sizes, range_ptr, workspace, counters, each, LEFT, RIGHT, PTX)
+            index += tl.num_programs(0)
+            so_far = _so_far(counters)
