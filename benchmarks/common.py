@@ -7,7 +7,7 @@ import math
 import re
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -22,12 +22,12 @@ from hifigemm.study.environment import environment, write_csv
 from hifigemm.study.gpu_timing import QUICK, Method
 from hifigemm.study.peers import available
 
-__all__ = ["BRIEF", "SIZES", "Section", "longer", "parse", "run_sections"]
+__all__ = ["BRIEF", "SIZES", "Section", "parse", "run_sections"]
 
 SIZES = {"cpu": (128, 256), "cuda": (1024, 2048, 4096, 8192, 16384)}
 
-BRIEF = Method(pause=0.15, bursts=3, sustained=0.8, runs=1)
-"""Clocks have settled in the second half of a run; a script with five sizes takes three minutes."""
+BRIEF = Method(bursts=3)
+"""A script with five sizes and eight cases takes four minutes."""
 
 SAMPLE = 32
 """Rows and columns that are compared with the exact product for float64, which takes the host longest."""
@@ -151,8 +151,3 @@ def _device(arrays: Arrays) -> str:
     found = re.findall(r"\w+", str(arrays.describe()["device"]).lower())
     words = [word for word in found if word not in ("nvidia", "geforce", "tesla")]
     return words[0] if words else "cuda"
-
-
-def longer(method: Method, seconds: float) -> Method:
-    """The method with sustained runs of so many seconds, in which the energy counter moves often enough."""
-    return replace(method, sustained=seconds)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from benchmarks.common import BRIEF, Section, longer, parse, run_sections
+from benchmarks.common import Section, parse, run_sections
 from hifigemm.study.bench_operands import Workload
 from hifigemm.study.matrices import EXPONENT_FAMILIES
 
@@ -24,7 +24,6 @@ PARTS = ("times", "errors", "exponents", "long")
 WORDS = ("corrected:fp16", "corrected:tf32")
 INTEGERS = ("ozaki1:3", "ozaki2:7", "ozaki2:8")
 SCHEMES = ("native", "auto", *WORDS, *INTEGERS)
-ENERGY_SIZE = 8192
 LONG = 65536
 MOST = {"errors": 8192, "exponents": 2048, "long": 1024}
 """Largest n of the parts without times."""
@@ -39,8 +38,7 @@ def sections(sizes: Sequence[int]) -> list[Section]:
     def capped(part: str) -> list[int]:
         return sorted({min(n, MOST[part]) for n in sizes})
 
-    energy = longer(BRIEF, 1.5)
-    found = [Section("times", load(n, "phi0.5"), SCHEMES, energy if n == ENERGY_SIZE else BRIEF) for n in sizes]
+    found = [Section("times", load(n, "phi0.5"), SCHEMES) for n in sizes]
     found += [
         Section("errors", load(n, family), SCHEMES, None)
         for n in capped("errors")

@@ -25,7 +25,7 @@ SHAPES = (
     (256, 256, 256, 256),
 )
 """m, n, k, matrices in a stack."""
-METHOD = replace(BRIEF, sustained=0.4)
+METHOD = replace(BRIEF, sustained=1.6)
 MODES = ("graph", "eager")
 
 

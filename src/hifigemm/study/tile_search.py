@@ -15,7 +15,7 @@ __all__ = ["ranking"]
 T = TypeVar("T")
 
 _FIRST = Method(pause=0.0, warm=1, calls=(1, 16), span=0.002, bursts=5)
-_LAST = Method(pause=0.1, warm=1, bursts=1, sustained=0.8, runs=2)
+_LAST = Method(pause=0.1, warm=1, bursts=1)
 _NEAR = 1.06
 """Sustained runs of one card differ by a few percent, and so do bursts."""
 _FINALISTS = 4
