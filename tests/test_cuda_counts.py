@@ -26,6 +26,13 @@ def nothing_kept(monkeypatch):
     monkeypatch.setattr("hifigemm.shortcuts._refused", set())
 
 
+@pytest.fixture(params=[False, True], ids=["in the stream", "beside it"])
+def looks(request, monkeypatch):
+    """Looks and copies in the stream of small products, and beside that of large ones, here of all."""
+    if request.param:
+        monkeypatch.setattr("hifigemm.engines.repetition._LARGE", 1)
+
+
 def numpys(a, b, **options):
     """Bits of the NumPy engine, by the scheme that the GPU takes."""
     scheme = FAST if options.get("accuracy") == "correct" else options.get("scheme", FAST)
@@ -65,6 +72,7 @@ def test_short_data_take_few_moduli(make_pair, assert_same_bits, accuracy):
         assert_same_bits(found.cpu().numpy(), want)
 
 
+@pytest.mark.usefixtures("looks")
 @pytest.mark.parametrize("options", [{"scheme": FAST}, {"scheme": FAST, "accuracy": 1e-17}, {"accuracy": "correct"}])
 @pytest.mark.parametrize("given", [False, True])
 def test_changing_data_get_their_own_bits_in_every_order(make_pair, assert_same_bits, options, given):
@@ -81,6 +89,7 @@ def test_changing_data_get_their_own_bits_in_every_order(make_pair, assert_same_
             assert_same_bits(found.cpu().numpy(), want[name])
 
 
+@pytest.mark.usefixtures("looks")
 def test_a_guess_that_fails_once_is_made_again_later(make_pair, assert_same_bits):
     easy, hard = on_gpu(*make_pair("phi_0.1", 400, 900, 300)), on_gpu(*make_pair("phi_2", 400, 900, 300))
     want = [hg.matmul(*pair, scheme=FAST, return_report=True) for pair in (easy, hard)]
@@ -88,6 +97,23 @@ def test_a_guess_that_fails_once_is_made_again_later(make_pair, assert_same_bits
     for which in (0, 0, 1, 1, 0, 1, 0, 0):
         found = hg.matmul(*(easy, hard)[which], scheme=FAST)
         assert_same_bits(found.cpu().numpy(), want[which][0].cpu().numpy())
+
+
+@pytest.mark.usefixtures("looks")
+@pytest.mark.parametrize("options", [{"scheme": FAST}, {"accuracy": "correct"}], ids=str)
+def test_looks_see_operands_as_they_are_in_the_stream(make_pair, assert_same_bits, options):
+    pairs = {name: on_gpu(*make_pair(name, *SHAPE)) for name in KINDS}
+    want = {name: hg.matmul(*pair, **options).cpu().numpy() for name, pair in pairs.items()}
+    a, b = (torch.empty_like(x) for x in pairs["zeros"])
+    for seed in range(2):
+        for name in np.random.default_rng(seed).permutation([*KINDS, *KINDS]):
+            torch.cuda._sleep(10**6)  # half a millisecond, in which nothing is there yet
+            for x, y in zip((a, b), pairs[name], strict=True):
+                x.copy_(y)
+            found = hg.matmul(a, b, **options)
+            for x in (a, b):
+                x.fill_(float("nan"))
+            assert_same_bits(found.cpu().numpy(), want[name])
 
 
 @pytest.mark.parametrize("accuracy", [None, "correct"])
@@ -110,6 +136,7 @@ def test_strides_stacks_and_special_values(make_pair, accuracy):
             assert (np.signbit(found) == np.signbit(want))[np.isfinite(want)].all()
 
 
+@pytest.mark.usefixtures("looks")
 @pytest.mark.parametrize("options", [{"scheme": FAST}, {"accuracy": "correct"}], ids=str)
 def test_streams_wait_for_their_own_look(make_pair, assert_same_bits, options):
     names = ("phi_0.1", "phi_2", "integers", "uniform")
@@ -127,6 +154,7 @@ def test_streams_wait_for_their_own_look(make_pair, assert_same_bits, options):
             assert_same_bits(x.cpu().numpy(), y)
 
 
+@pytest.mark.usefixtures("looks")
 @pytest.mark.parametrize("options", [{"scheme": FAST}, {"accuracy": "correct"}], ids=str)
 def test_threads_read_back_what_is_theirs(make_pair, assert_same_bits, options):
     names = ("phi_0.1", "phi_2", "integers", "uniform", "phi_1", "zeros")
@@ -153,6 +181,7 @@ def test_threads_read_back_what_is_theirs(make_pair, assert_same_bits, options):
     assert len(readback._free[torch.cuda.current_device()]) <= 2 * len(threads) + 1
 
 
+@pytest.mark.usefixtures("looks")
 def test_inference_mode_comes_and_goes(make_pair, assert_same_bits):
     a, b = make_pair("phi_0.1", *SHAPE)
     want = hg.matmul(a, b, scheme=FAST)

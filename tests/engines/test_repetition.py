@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -85,17 +86,26 @@ def test_launches_move_to_other_tensors(given):
 
 
 class Sent:
-    """A copy that has arrived."""
+    """A copy to the host of what is known already."""
 
-    def __init__(self, value):
-        self.value = value
+    def __init__(self, *values, order=None):
+        self.values, self.order = values, [] if order is None else order
+
+    def start(self, source):
+        self.order.append("send")
+
+    def beside(self, device):
+        self.order.append("beside")
+        return nullcontext()
 
     def wait(self, dtype):
-        return [self.value]
+        self.order.append("wait")
+        return list(self.values)
 
 
 @pytest.mark.usefixtures("direct")
-def test_a_hopeful_plan_is_checked_on_the_way(monkeypatch):
+@pytest.mark.parametrize("is_large", [False, True])
+def test_a_hopeful_plan_is_checked_on_the_way(monkeypatch, is_large):
     plan, pair = case()
     problem = plan.problem
     target = resolve("fp64", problem.fmt, problem.k)
@@ -103,11 +113,9 @@ def test_a_hopeful_plan_is_checked_on_the_way(monkeypatch):
     plan = replace(plan, scheme=scheme, target=target, promised=True, hopeful=True)
     ratios, order = [], []
 
-    def send(source, device):
-        order.append("send")
-        return Sent(ratios.pop(0) / RATIO_UNIT)
-
-    monkeypatch.setattr(repetition, "send_bytes", send)
+    monkeypatch.setattr(repetition, "begin", lambda device: Sent(ratios.pop(0) / RATIO_UNIT, order=order))
+    if is_large:
+        monkeypatch.setattr(repetition, "_LARGE", 1)
     look, entry = Entry(), Entry()
     look.launch = lambda *arguments: order.append("look")
     entry.launch = lambda *arguments: order.append("product")
@@ -122,20 +130,16 @@ def test_a_hopeful_plan_is_checked_on_the_way(monkeypatch):
             with pytest.raises(HopeError) as failed:
                 again(x, y, None)
             assert failed.value.ratio == ratio
-        assert order == ["look", "send", "product"]
+        assert order == ["look", *["beside"] * is_large, "send", "product", "wait"]
         order.clear()
 
 
 @pytest.mark.usefixtures("direct")
-def test_a_look_waits_only_when_it_is_asked_what_it_found(monkeypatch):
+@pytest.mark.parametrize("is_large", [False, True])
+def test_a_look_waits_only_when_it_is_asked_what_it_found(monkeypatch, is_large):
     _, pair = case()
     order, entry = [], Entry()
     entry.launch = lambda *arguments: order.append("look")
-
-    class Found(Sent):
-        def wait(self, dtype):
-            order.append("wait")
-            return [NO_BIT + 3, NO_BIT + 4]
 
     def look(left, right, most):
         found = launch.empty((2,), torch.int32, "cpu")
@@ -145,16 +149,19 @@ def test_a_look_waits_only_when_it_is_asked_what_it_found(monkeypatch):
         return found
 
     monkeypatch.setattr(repetition.needs, "look", look)
-    monkeypatch.setattr(repetition, "send", Found)
-    monkeypatch.setattr(repetition, "send_bytes", lambda source, device: Found(source))
+    found = Sent(NO_BIT + 3, NO_BIT + 4, order=order)
+    monkeypatch.setattr(repetition, "send", lambda source: found)
+    monkeypatch.setattr(repetition, "begin", lambda device: found)
+    if is_large:
+        monkeypatch.setattr(repetition, "_LARGE", 1)
     again = repetition.repeated_look(pair, pair, 7)
     less = repetition.repeated_look(pair, pair, 6)
     order.clear()
     x, y = (torch.rand(4, 4, dtype=torch.float64) for _ in range(2))
     answer = again(x, y)
-    assert order == ["look"]
+    assert order == [*["beside"] * is_large, "look", "send"]
     assert answer() == (3, 4)
-    assert order == ["look", "wait"]
+    assert order[-2:] == ["send", "wait"]
     assert less(x, y)() is None
     order.clear()
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from hifigemm.engine import Lacking, RepeatedLook, RepeatedProduct, WholeProduct
 from hifigemm.engines.device_array import unwrap
 from hifigemm.engines.kernels import needs
 from hifigemm.engines.kernels.launch import Replay, enters_directly, recording
-from hifigemm.engines.readback import check_not_capturing, send, send_bytes
+from hifigemm.engines.readback import begin, check_not_capturing, send
 from hifigemm.engines.residue_pipeline import check_ratio
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.epilogue import PLAIN
@@ -21,6 +22,9 @@ from hifigemm.plan import Plan
 __all__ = ["repeated", "repeated_look"]
 
 Tensor = Any
+
+_LARGE = 2**32
+"""Multiplications from which on the device has more to do than the host, which then has time for a second stream."""
 
 
 def repeated(
@@ -57,12 +61,15 @@ def repeated_look(operands: tuple[Array, Array], stacks: tuple[Array, Array], mo
     if not recorder.complete:
         return None
     replay, device = Replay(recorder, [left, right]), left.device
+    is_large = max(len(left), len(right)) * left.shape[1] * left.shape[2] * right.shape[2] >= _LARGE
 
     def again(x: Tensor, y: Tensor) -> Callable[[], Lacking]:
         check_not_capturing()
-        workspace = torch.empty(replay.nbytes, dtype=torch.int8, device=device)
-        replay(device.index, [x.data_ptr(), y.data_ptr(), workspace.data_ptr()])
-        found = send_bytes(workspace[replay.marked], device.index)
+        found = begin(device.index)
+        with found.beside(device.index) if is_large else nullcontext():
+            workspace = torch.empty(replay.nbytes, dtype=torch.int8, device=device)
+            replay(device.index, [x.data_ptr(), y.data_ptr(), workspace.data_ptr()])
+            found.start(workspace[replay.marked])
         return lambda: needs.lacking_bits_of(found.wait(np.int32), most)
 
     return again
@@ -103,6 +110,8 @@ class _Hopeful(_Repeated):
         check_not_capturing()
         device = self._device.index
         self._replay.head(device, addresses)
-        ratio = send_bytes(workspace[self._replay.marked], device)
+        ratio, p = begin(device), self._plan.problem
+        with ratio.beside(device) if p.batch * p.m * p.n * p.k >= _LARGE else nullcontext():
+            ratio.start(workspace[self._replay.marked])
         self._replay.tail(device, addresses)
         check_ratio(self._plan, ratio)
