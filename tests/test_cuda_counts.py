@@ -30,7 +30,9 @@ def nothing_kept(monkeypatch):
 def looks(request, monkeypatch):
     """Looks and copies in the stream of small products, and beside that of large ones, here of all."""
     if request.param:
-        monkeypatch.setattr("hifigemm.engines.repetition._LARGE", 1)
+        from hifigemm.engines import repetition
+
+        monkeypatch.setattr(repetition, "_LARGE", 1)
 
 
 def numpys(a, b, **options):
