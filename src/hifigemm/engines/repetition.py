@@ -23,7 +23,7 @@ __all__ = ["repeated", "repeated_look"]
 
 Tensor = Any
 
-_LARGE = 2**32
+_LARGE = 2**31
 """Multiplications from which on the device has more to do than the host, which then has time for a second stream."""
 
 
