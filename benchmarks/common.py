@@ -22,7 +22,7 @@ from hifigemm.study.environment import environment, write_csv
 from hifigemm.study.gpu_timing import QUICK, Method
 from hifigemm.study.peers import available
 
-__all__ = ["BRIEF", "SIZES", "Section", "parse", "run_sections"]
+__all__ = ["BRIEF", "SIZES", "Section", "parse", "run_sections", "sizes"]
 
 SIZES = {"cpu": (128, 256), "cuda": (1024, 2048, 4096, 8192, 16384)}
 
@@ -62,7 +62,7 @@ def parse(text: str, parts: Sequence[str], given: Sequence[str] | None, *, sized
     kind = "cuda" if cuda_is_usable() else "cpu"
     parser = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
     if sized:
-        parser.add_argument("--sizes", type=_sizes, default=SIZES[kind], metavar="N,N,...")
+        parser.add_argument("--sizes", type=sizes, default=SIZES[kind], metavar="N,N,...")
     parser.add_argument("--parts", type=_words, default=tuple(parts), metavar="P,P,...", help=", ".join(parts))
     parser.add_argument("--output", "--csv", type=Path, metavar="FILE", help="(default: by device and day)")
     parser.add_argument("--quick", action="store_true", help="a first look, not a measurement")
@@ -73,11 +73,12 @@ def parse(text: str, parts: Sequence[str], given: Sequence[str] | None, *, sized
     return options
 
 
-def _sizes(text: str) -> tuple[int, ...]:
-    sizes = tuple(int(word) for word in text.split(","))
-    if min(sizes) < 1:
+def sizes(text: str) -> tuple[int, ...]:
+    """Sizes as they are given on the command line."""
+    found = tuple(int(word) for word in text.split(","))
+    if min(found) < 1:
         raise argparse.ArgumentTypeError(f"{text!r}: sizes start at 1")
-    return sizes
+    return found
 
 
 def _words(text: str) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from benchmarks.common import sizes
 from hifigemm.study.bench_arrays import Arrays, CudaArrays, NumpyArrays, cuda_is_usable
 from hifigemm.study.bench_cases import measure
 from hifigemm.study.bench_operands import Workload
@@ -30,13 +31,14 @@ REST, RUN, PIECE = 1.0, 4.0, 0.05
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sizes", type=int, nargs="+", default=[4096, 8192])
+    parser.add_argument("--sizes", type=sizes, default=(4096, 8192), metavar="N,N,...")
     parser.add_argument("--output", type=Path, help="(default: by day)")
     options = parser.parse_args(argv)
     arrays: Arrays = CudaArrays() if cuda_is_usable() else NumpyArrays()
-    rows = [row for n in options.sizes for case in CASES for row in pieces(arrays, case, n)]
-    write_csv(options.output or f"results/power_{datetime.now(timezone.utc):%Y-%m-%d}.csv", rows, **arrays.describe())
-    return 0
+    runs = [pieces(arrays, case, n) for n in options.sizes for case in CASES]
+    path = options.output or f"results/power_{datetime.now(timezone.utc):%Y-%m-%d}.csv"
+    write_csv(path, [row for rows in runs for row in rows], **arrays.describe())
+    return 0 if all(runs) else 1
 
 
 def pieces(arrays: Arrays, case: str, n: int) -> list[dict[str, Any]]:
