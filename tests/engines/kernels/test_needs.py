@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from hifigemm.engines.kernels import needs
 from hifigemm.engines.kernels.needs import lacking_bits_of, lacking_of_vectors_of, look, look_at_each
 from hifigemm.numerics.bits import NO_BIT
 from hifigemm.numerics.scaling import lacking_bits, lacking_of_vectors
@@ -109,6 +110,20 @@ def test_limits_separate_short_from_long_data(make_pair, most):
         assert found(x, y, most) == lacking_bits(a, b, most, 16384) == (exact if sum(exact) <= most else None)
 
 
+@pytest.mark.parametrize("programs", [1, 3, 1000])
+@pytest.mark.parametrize("last", [False, True])
+def test_programs_that_take_many_blocks_see_all_of_them(monkeypatch, programs, last):
+    monkeypatch.setattr(needs, "_PROGRAMS", programs)
+    rng = np.random.default_rng(4)
+    a, b = (rng.integers(1, 4, shape).astype(np.float64) for shape in ((1, 70, 700), (1, 700, 50)))
+    a[0, -1 if last else 0, -1 if last else 0] += 2.0**-30
+    b[0, -1 if last else 0, -1 if last else 0] += 2.0**-20
+    exact = compare(a, b)
+    x, y = (torch.from_numpy(z).to(DEVICE) for z in (a, b))
+    assert found(x, y, sum(exact)) == exact
+    assert found(x, y, sum(exact) - 1) is None
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("arch", ["80", "89", "90", "100"])
 def test_the_kernel_compiles_without_spills(arch):
@@ -126,5 +141,8 @@ def test_the_kernel_compiles_without_spills(arch):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_larger_operands(make_pair, family):
     for m, k, n in ((300, 1000, 257), (33, 5000, 130), (1024, 2048, 1024)):
-        a, b = make_pair(family, m, k, n)
-        compare(a[None], b[None])
+        a, b = (x[None] for x in make_pair(family, m, k, n))
+        exact = compare(a, b)
+        x, y = (torch.from_numpy(z).to(DEVICE) for z in (a, b))
+        for most in (sum(exact) - 1, sum(exact)):
+            assert found(x, y, most) == (exact if most == sum(exact) else None)
