@@ -32,7 +32,7 @@ def looks(request, monkeypatch):
     if request.param:
         from hifigemm.engines import repetition
 
-        monkeypatch.setattr(repetition, "_LARGE", 1)
+        monkeypatch.setattr(repetition, "_BESIDE_FROM", 1)
 
 
 def numpys(a, b, **options):
@@ -154,6 +154,25 @@ def test_streams_wait_for_their_own_look(make_pair, assert_same_bits, options):
         torch.cuda.synchronize()
         for x, y in zip(found, want, strict=True):
             assert_same_bits(x.cpu().numpy(), y)
+
+
+def test_a_copy_beside_a_stream_waits_for_no_other_stream():
+    from hifigemm.engines import readback
+
+    device = torch.cuda.current_device()
+    source = torch.arange(8, dtype=torch.int8, device=device)
+    torch.cuda.synchronize()
+    begun = [readback.begin(device) for _ in range(2)]
+    slow, quick = (torch.cuda.Stream() for _ in begun)
+    for stream, each in zip((slow, quick), begun, strict=True):
+        with torch.cuda.stream(stream):
+            if stream is slow:
+                torch.cuda._sleep(10**9)
+            with each.beside(device):
+                each.start(source)
+    assert begun[1].wait(np.int8) == list(range(8))
+    assert not slow.query()
+    assert begun[0].wait(np.int8) == list(range(8))
 
 
 @pytest.mark.usefixtures("looks")
@@ -300,7 +319,7 @@ def test_few_terms_tell_enough_or_all_are_looked_at(monkeypatch, make_pair, asse
     a, b = make_pair("phi_0.1" if kind == "later" else kind, *SHAPE, dtype)
     if kind == "later":  # half of the terms do not suffice, all do
         a[:, :256] *= 2.0**-30
-    monkeypatch.setattr(residue_pipeline, "_LARGE", 0)
+    monkeypatch.setattr(residue_pipeline, "_FEW_TERMS_FROM", 0)
     want = numpys(a, b, scheme=FAST)
     for _ in range(5):  # the second call and later ones may be repeated without planning, and begin before a look ends
         assert_same_bits(hg.matmul(*on_gpu(a, b), scheme=FAST).cpu().numpy(), want)

@@ -40,10 +40,12 @@ class Whole:
     Before it, where there is a look, that is a launch which writes what the host wants.
     """
 
-    def __init__(self, entry, complete=True, look=None):
-        self.entry, self.complete, self.look = entry, complete, look
+    def __init__(self, entry, complete=True, look=None, fits=True):
+        self.entry, self.complete, self.look, self.fits = entry, complete, look, fits
 
     def __call__(self, a, b, shift, epilogue, splits, out):
+        if not self.fits:
+            raise torch.OutOfMemoryError
         left, right = unwrap(a), unwrap(b)
         target = torch.empty((1, left.shape[1], right.shape[2]), dtype=left.dtype) if out is None else unwrap(out)
         recorder = launch._state.recorder
@@ -115,7 +117,7 @@ def test_a_hopeful_plan_is_checked_on_the_way(monkeypatch, is_large):
 
     monkeypatch.setattr(repetition, "begin", lambda device: Sent(ratios.pop(0) / RATIO_UNIT, order=order))
     if is_large:
-        monkeypatch.setattr(repetition, "_LARGE", 1)
+        monkeypatch.setattr(repetition, "_BESIDE_FROM", 1)
     look, entry = Entry(), Entry()
     look.launch = lambda *arguments: order.append("look")
     entry.launch = lambda *arguments: order.append("product")
@@ -153,7 +155,7 @@ def test_a_look_waits_only_when_it_is_asked_what_it_found(monkeypatch, is_large)
     monkeypatch.setattr(repetition, "send", lambda source: found)
     monkeypatch.setattr(repetition, "begin", lambda device: found)
     if is_large:
-        monkeypatch.setattr(repetition, "_LARGE", 1)
+        monkeypatch.setattr(repetition, "_BESIDE_FROM", 1)
     again = repetition.repeated_look(pair, pair, 7)
     less = repetition.repeated_look(pair, pair, 6)
     order.clear()
@@ -197,6 +199,7 @@ def test_what_cannot_be_repeated_is_not():
     plan, (a, b) = case()
     assert repetition.repeated(Whole(Entry()), plan, (a.copy(), b), (a, b), (4, 4), None) is None
     assert repetition.repeated(Whole(Entry(), complete=False), plan, (a, b), (a, b), (4, 4), None) is None
+    assert repetition.repeated(Whole(Entry(), fits=False), plan, (a, b), (a, b), (4, 4), None) is None
     stack = hg.make_plan(np.ones((4, 4)), np.ones((4, 4)), scheme=hg.Ozaki1(num_slices=2), workspace=200_000)
     smallest = stack.scheme.fit(stack, stack.problem, stack.workspace // 2)
     assert smallest.block_shape != (1, 4, 4)

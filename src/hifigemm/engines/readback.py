@@ -1,15 +1,14 @@
 """Eight bytes on their way from a device to the host, while the host goes on and the device does not stop.
 
 A copy into page-locked memory takes its place in the current stream; the host waits for the event behind it, not for
-what follows in the stream. Between two kernels a copy costs the device some 10 us: `Readback.beside` is a stream for
-those, and for what makes them, that what follows need not wait for. Buffers and events of copies that were waited for
-are used again.
+what follows in the stream. Between two kernels a copy costs the device some 10 us. So a copy may have a stream beside
+the current one, with the kernels that make what is copied, where the current one goes on without them. Buffers, events
+and streams of copies that were waited for are used again.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from functools import cache
 from typing import Any
 
 import torch
@@ -29,25 +28,27 @@ class Readback:
     the device is done with it.
     """
 
-    __slots__ = ("_begun", "_bytes", "_event", "_free", "_host")
+    __slots__ = ("_begun", "_beside", "_bytes", "_event", "_free", "_host")
 
     def __init__(self, free: list[Readback]) -> None:
         with torch.inference_mode(False):  # else calls outside of that mode could not copy into it
             self._host = torch.empty(_NBYTES, dtype=torch.int8, pin_memory=True)
         self._bytes = self._host.numpy()
         self._begun, self._event = torch.cuda.Event(), torch.cuda.Event()
+        self._beside: Any = None
         self._free = free
 
     def beside(self, device: int) -> Any:
-        """A context in which a stream beside the current one is current, behind what that one was given so far.
+        """A context in which this copy's own stream is current, behind what the current one was given so far.
 
-        What is allocated there belongs there: memory that goes back to PyTorch serves that stream alone again. Whatever
-        else it reads must live until `wait`.
+        No other copy under way waits for what this one waits for. What is allocated in the context belongs there:
+        memory that goes back to PyTorch serves that stream alone again. Whatever else it reads must live until `wait`.
         """
+        if self._beside is None:
+            self._beside = torch.cuda.Stream(device, priority=-1)  # short, and wanted soon
         self._begun.record()
-        stream = _beside(device)
-        stream.wait_event(self._begun)
-        return torch.cuda.stream(stream)
+        self._beside.wait_event(self._begun)
+        return torch.cuda.stream(self._beside)
 
     def start(self, source: torch.Tensor) -> None:
         """Copy int8 of the current device, on its current stream."""
@@ -81,12 +82,6 @@ def begin(device: int) -> Readback:
         return free.pop()
     except IndexError:
         return Readback(free)
-
-
-@cache
-def _beside(device: int) -> torch.cuda.Stream:
-    """What runs there is short and wanted soon."""
-    return torch.cuda.Stream(device, priority=-1)
 
 
 def check_not_capturing() -> None:

@@ -23,7 +23,7 @@ __all__ = ["repeated", "repeated_look"]
 
 Tensor = Any
 
-_LARGE = 2**31
+_BESIDE_FROM = 2**31
 """Multiplications from which on the device has more to do than the host, which then has time for a second stream."""
 
 
@@ -37,13 +37,17 @@ def repeated(
 ) -> RepeatedProduct | None:
     """The whole product of a plan as recorded launches; see `Engine.repeated_product`.
 
-    None where it takes several blocks, where an operand was copied, or where a launch cannot be repeated.
+    None where it takes several blocks, where an operand was copied, or where a launch cannot be repeated, for want of
+    memory say.
     """
     p = plan.problem
     if _were_copied(operands, stacks) or plan.block_shape != (p.batch, p.m, p.n):
         return None
-    with recording() as recorder:
-        out = unwrap(whole(*stacks, 0, PLAIN, (None, None), target))
+    try:
+        with recording() as recorder:
+            out = unwrap(whole(*stacks, 0, PLAIN, (None, None), target))
+    except torch.OutOfMemoryError:  # the result of the call that came before is still there
+        return None
     if not recorder.complete:
         return None
     replay = Replay(recorder, [*map(unwrap, stacks), out])
@@ -61,7 +65,7 @@ def repeated_look(operands: tuple[Array, Array], stacks: tuple[Array, Array], mo
     if not recorder.complete:
         return None
     replay, device = Replay(recorder, [left, right]), left.device
-    is_large = max(len(left), len(right)) * left.shape[1] * left.shape[2] * right.shape[2] >= _LARGE
+    is_large = max(len(left), len(right)) * left.shape[1] * left.shape[2] * right.shape[2] >= _BESIDE_FROM
 
     def again(x: Tensor, y: Tensor) -> Callable[[], Lacking]:
         check_not_capturing()
@@ -106,12 +110,17 @@ class _Repeated:
 class _Hopeful(_Repeated):
     """The launches of a hopeful plan; the host waits for the error ratio alone, which is found before the product."""
 
+    def __init__(self, plan: Plan, replay: Replay, shape: tuple[int, ...], out: Tensor) -> None:
+        super().__init__(plan, replay, shape, out)
+        p = plan.problem
+        self._is_large = p.batch * p.m * p.n * p.k >= _BESIDE_FROM
+
     def _launch(self, addresses: list[int], workspace: Tensor) -> None:
         check_not_capturing()
         device = self._device.index
         self._replay.head(device, addresses)
-        ratio, p = begin(device), self._plan.problem
-        with ratio.beside(device) if p.batch * p.m * p.n * p.k >= _LARGE else nullcontext():
+        ratio = begin(device)
+        with ratio.beside(device) if self._is_large else nullcontext():
             ratio.start(workspace[self._replay.marked])
         self._replay.tail(device, addresses)
         check_ratio(self._plan, ratio)

@@ -37,7 +37,7 @@ Place = tuple[slice, ...]
 Residues = tuple[Tensor, Tensor]
 """Parts of an operand and the scale exponents of its vectors."""
 _ROWS, _COLUMNS = 128, 256
-_LARGE = 2**36
+_FEW_TERMS_FROM = 2**36
 """m n k of products that take so long that a part of a look saves more than the launch of a second one costs."""
 
 
@@ -193,7 +193,7 @@ def _few_terms(plan: Plan) -> tuple[int, int] | None:
     p = plan.problem
     few = -(-p.k * (5 if p.is_complex else 4) // 1024) * 128
     saves = few < min(-(-p.k // 128) * 128, MAGNITUDE_TERMS)
-    return (few, _most_bits(plan)) if saves and p.batch * p.m * p.n * p.k >= _LARGE else None
+    return (few, _most_bits(plan)) if saves and p.batch * p.m * p.n * p.k >= _FEW_TERMS_FROM else None
 
 
 def _target(plan: Plan, left: Tensor, target: Array | None) -> Array:

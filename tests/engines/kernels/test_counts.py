@@ -89,7 +89,7 @@ def test_few_terms_are_looked_at_first(
         looks.append((few[0], bits.item() == 0))
         return bits
 
-    monkeypatch.setattr(residue_pipeline, "_LARGE", 0)
+    monkeypatch.setattr(residue_pipeline, "_FEW_TERMS_FROM", 0)
     monkeypatch.setattr(residue_pipeline, "ratio_bits", noted)
     with np.errstate(all="ignore"):
         plan, seen, found = carried_out(engine, *(wrap(torch.from_numpy(x)) for x in (a, b)), None)
@@ -106,7 +106,7 @@ def test_no_target_is_promised_where_a_sum_of_magnitudes_may_be_zero(make_pair, 
     a, b = (x[None] for x in make_pair("phi_0.1", 9, 500, 8))
     a[:, 0, :250] *= 2.0**-20
     b[:, 250:, 0] *= 2.0**-20
-    monkeypatch.setattr(residue_pipeline, "_LARGE", 0)
+    monkeypatch.setattr(residue_pipeline, "_FEW_TERMS_FROM", 0)
     want, _, expected = carried_out(NumpyEngine(), a, b, 1e300)
     with np.errstate(all="ignore"):
         plan, hopes, found = carried_out(engine, *(wrap(torch.from_numpy(x)) for x in (a, b)), 1e300)

@@ -3,7 +3,8 @@
 A call through Triton's JIT binds, specialises and hashes its arguments anew: 24 to 45 us on the host of an H200, more
 than a small product takes on the device. A `Launch` does that once for each variant of a kernel; later calls go to the
 compiled kernel's own C entry with the current stream. Where Triton is not the version whose entry is known, in the
-interpreter, on AMD, and while a profiler has hooks in Triton, every call is a plain JIT call.
+interpreter, on AMD, and while a profiler has hooks in Triton, every call is a plain JIT call; a `Replay` that was
+recorded before goes past such hooks.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ __all__ = [
     "mark",
     "operand_arguments",
     "recording",
+    "shared_layout",
     "spoil_recording",
     "tensor_map",
 ]
@@ -74,6 +76,7 @@ class TensorMap:
 
 @cache
 def shared_layout(block: tuple[int, int], dtype: torch.dtype) -> Any:
+    """Gluon's default for blocks that TMA moves and wgmma reads."""
     from triton.experimental.gluon import language as gl
 
     element = getattr(gl, str(dtype).removeprefix("torch."))
