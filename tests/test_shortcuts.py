@@ -255,6 +255,16 @@ def test_what_was_kept_is_found_and_logged(caplog):
     assert shortcuts.repeat([], 1, 2, 3) == (None, None)
 
 
+def test_a_call_that_is_captured_leaves_the_place_to_a_later_one(monkeypatch):
+    engine = RepeatingEngine()
+    monkeypatch.setattr(shortcuts, "_is_captured", lambda: True)
+    keep(native_plan(), engine)
+    assert shortcuts.repeat("key", 1, 2, 3) == (None, None)
+    monkeypatch.setattr(shortcuts, "_is_captured", lambda: False)
+    keep(native_plan(), engine)
+    assert shortcuts.repeat("key", 1, 2, 3) == (("repeated", 1, 2, 3), None)
+
+
 def test_plans_that_rest_on_more_than_a_look_and_large_products_are_not_kept():
     engine = RepeatingEngine()
     for plan in (
@@ -394,6 +404,17 @@ def test_what_came_before_does_not_change_bits(kinds, assert_same_bits, monkeypa
     assert engine.looks > 0
 
 
+def test_what_takes_more_than_a_given_workspace_is_not_repeated(kinds, monkeypatch):
+    engine = GuessingEngine()
+    keyed(monkeypatch, engine)
+    for _ in range(2):
+        hg.matmul(*kinds["phi_0.1"], scheme=FAST, workspace=2**24)
+    assert engine.done[-1].hopeful
+    assert shortcuts._kept == {}
+    hg.matmul(*kinds["integers"], scheme=FAST, workspace=2**24)
+    assert list(shortcuts._kept) == [("key", True)]
+
+
 def test_a_look_finds_the_product_of_its_operands(kinds, monkeypatch):
     engine = GuessingEngine()
     keyed(monkeypatch, engine)
@@ -474,6 +495,21 @@ def test_what_a_guess_raises_is_not_what_the_call_raises(monkeypatch):
     assert calls == ["large"] * 3
     with pytest.raises(MemoryError):
         ask(0)
+
+
+def test_an_interrupted_guess_leaves_no_look_under_way(monkeypatch):
+    waited = []
+
+    def interrupted(*arguments):
+        raise KeyboardInterrupt
+
+    kept = shortcuts._Kept(lambda a, b: lambda: waited.append("answer"))
+    found = replace(native_plan(), hopeful=True), interrupted, ""
+    kept.recent = found, shortcuts._STREAK
+    monkeypatch.setitem(shortcuts._kept, "key", kept)
+    with pytest.raises(KeyboardInterrupt):
+        shortcuts.repeat("key", 1, 2, None)
+    assert waited == ["answer"]
 
 
 def test_a_wrong_guess_holds_no_memory_while_the_product_is_made(monkeypatch):

@@ -454,7 +454,9 @@ def _product(
             check_strict(plan)
             decided = time.perf_counter()
             outcome = multiply(plan, left, right, engine, limit, shift, epilogue, (None, None), sink)
-        if first and options.key is not None and (sink is None) == (out is None):
+        # What is repeated holds magnitudes beside products, which a workspace that was given may have no room for.
+        may_be_kept = options.key is not None and not (plan.hopeful and options.workspace is not None)
+        if first and may_be_kept and (sink is None) == (out is None):
             keep(options.key, plan, engine, (_array_of(a), _array_of(b)), (left, right), shapes.result, sink)
     log = decision_log()
     if plan.choices and not idle and (options.return_report or is_strict() or log.isEnabledFor(logging.INFO)):

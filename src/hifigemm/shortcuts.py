@@ -126,6 +126,12 @@ class _Kept:
         self.recent = found, streak + 1 if _share_product(last, found) else 1
 
 
+def _is_captured() -> bool:
+    """Whether launches go into a CUDA graph; later calls, which do not, may be repeated."""
+    torch = sys.modules.get("torch")
+    return torch is not None and torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
+
+
 def _share_product(one: _Found | None, other: _Found | None) -> bool:
     return one is not None and other is not None and one[1] is other[1]
 
@@ -150,6 +156,9 @@ def repeat(key: Hashable, a: Any, b: Any, out: Any) -> tuple[Any, float | None]:
             result, ratio = _made(ahead, a, b, out)
         except Exception:  # what is asked for may need less memory, say; if not, it raises the same
             result, ratio, ahead, kept.recent = None, None, None, (None, 0)
+        except BaseException:
+            answer()  # reads the operands until then
+            raise
         found = kept.products.get(answer())
         kept.note(found)
         if not _share_product(ahead, found):
@@ -190,7 +199,7 @@ def keep(
     most = plan.scheme.most_lacking(plan) if plan.exact or plan.hopeful else None
     rests_on_data = plan.free or plan.promised or plan.exact
     is_large = p.batch * p.m * p.n * p.k > _LARGEST
-    if (rests_on_data and most is None) or plan.wide is not None or is_large:
+    if (rests_on_data and most is None) or plan.wide is not None or is_large or _is_captured():
         return
     if key in _refused or (key, plan) in _refused:
         return
@@ -205,7 +214,8 @@ def keep(
     if most is not None and (kept.look is None or plan.hopeful != (seen is None)):
         _refused.add(key)
         return
-    same = (product for other, product, _ in kept.products.values() if other == plan)
+    # A list, because other threads add to what is kept.
+    same = (product for other, product, _ in list(kept.products.values()) if other == plan)
     repeated = next(same, None) or engine.repeated_product(plan, operands, stacks, result_shape, out)
     if repeated is None:
         _refused.add((key, plan) if kept.products else key)

@@ -211,7 +211,7 @@ class CudaEngine:
             if not (are_stacks or all(x.ndim == 2 for x in operands)):
                 return None  # torch.matmul may not multiply them as it does the stacks
             return _native_matmul if plan.problem.narrow is None else _widened_matmul
-        if whole is None or torch.cuda.is_current_stream_capturing():
+        if whole is None:
             return None
         return repeated(whole, plan, operands, stacks, result_shape, out)
 
