@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 
@@ -34,6 +37,34 @@ def test_prepared_operands_give_the_bits_of_the_operands(make_pair, assert_same_
             assert_same_bits(hg.matmul(x, y, plan=plan), c)
             assert_same_bits(hg.gemm(x, y), c)
             assert_same_bits(hg.matmul(x, y, workspace=plan.workspace + 1), c)
+
+
+COPIES = {"copy": copy.copy, "deepcopy": copy.deepcopy, "pickle": lambda x: pickle.loads(pickle.dumps(x))}
+
+
+@pytest.mark.parametrize("how", COPIES)
+@pytest.mark.parametrize("accuracy", [None, "correct", 1e-6])
+@pytest.mark.parametrize("scheme", ["auto", hg.Ozaki1(product="fp64"), hg.Ozaki1(), hg.Ozaki2(scaling="fast")], ids=str)
+@pytest.mark.parametrize("dtype", ["float32", "complex128"])
+def test_copies_of_plans_and_prepared_operands_do_the_same(make_pair, assert_same_bits, how, accuracy, scheme, dtype):
+    a, b = make_pair("uniform", 20, 400, 10, dtype)
+    plan = hg.make_plan(a, b, scheme=scheme, accuracy=accuracy)
+    want = hg.matmul(a, b, scheme=scheme, accuracy=accuracy)
+    twin = COPIES[how](plan)
+    assert twin == plan
+    for each in (twin, plan):
+        assert_same_bits(hg.matmul(a, b, plan=each), want)
+    left = hg.prepare(a, "left", plan=twin)
+    for each in (left, copy.copy(left), copy.deepcopy(left)):
+        assert_same_bits(hg.matmul(each, b), want)
+
+
+def test_prepared_operands_are_equal_to_themselves_only():
+    a = np.ones((2, 3))
+    left, other = (hg.prepare(a, "left", plan=hg.make_plan(a, a.T)) for _ in range(2))
+    assert left == left
+    assert left != other
+    assert len({left, other}) == 2
 
 
 @pytest.mark.parametrize("scheme", SCHEMES, ids=str)

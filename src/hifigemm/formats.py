@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
+from typing import Any
 
 __all__ = ["BF16", "FORMATS", "FP8_E4M3", "FP8_E5M2", "FP16", "FP32", "FP64", "INT8", "TF32", "Format"]
 
@@ -25,6 +26,10 @@ class Format:
     t: int
     emin: int
     emax: int
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copied or unpickled, a format of this module is itself: formats are told apart by `is`."""
+        return (_named, (self.name,)) if FORMATS.get(self.name) is self else (Format, astuple(self))
 
     @property
     def u(self) -> float:
@@ -53,3 +58,7 @@ INT8 = Format("int8", 7, 0, 6)
 """INT8 as a fixed-point format: integers of magnitude below 2**7 (and -2**7)."""
 
 FORMATS = {f.name: f for f in (FP64, FP32, TF32, FP16, BF16, FP8_E4M3, FP8_E5M2, INT8)}
+
+
+def _named(name: str) -> Format:
+    return FORMATS[name]

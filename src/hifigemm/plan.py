@@ -348,7 +348,7 @@ class Product:
     num_products: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Prepared:
     """An operand with its split for one plan, to be used in place of the operand.
 
