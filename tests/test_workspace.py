@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import hifigemm as hg
+from hifigemm.plan import DefaultWorkspace
 
 SCHEMES = (
     hg.Ozaki1(product="fp64"),
@@ -95,3 +96,30 @@ def test_blocks_cover_every_entry_once(make_pair, workspaces):
             for block in plan.blocks():
                 counts[block.batch, block.rows, block.cols] += 1
             assert (counts == 1).all()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "k", "options"),
+    [
+        ("complex128", 420_000, {"accuracy": "correct"}),
+        ("complex128", 450_000, {"accuracy": 1e-18}),
+        ("float64", 2_200_000, {}),
+        ("float32", 4_000_000, {"scheme": "ozaki2"}),
+        ("float32", 4_000_000, {"scheme": "corrected"}),
+    ],
+)
+def test_a_long_sum_takes_what_it_needs_where_no_limit_was_asked_for(dtype, k, options):
+    entry = 1e-160 if dtype == "float64" else 1.0  # products that underflow are refined
+    x = np.full(k, entry, dtype)
+    want = k * entry * entry
+    np.testing.assert_allclose(hg.matmul(x, x, **options), want, rtol=1e-6, atol=np.finfo(float).smallest_subnormal)
+    with pytest.raises(hg.PlanError, match="workspace of 1048576 bytes is too small"):
+        hg.matmul(x, x, workspace=2**20, **({"scheme": "ozaki1"} | options))
+
+
+def test_a_limit_that_was_asked_for_is_not_the_one_that_was_not():
+    asked, default = 2**28, DefaultWorkspace(2**28)
+    assert asked == int(default)
+    assert default != asked
+    assert default == DefaultWorkspace(2**28)
+    assert len({asked, default, DefaultWorkspace(2**28)}) == 2

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Block",
+    "DefaultWorkspace",
     "Plan",
     "Prepared",
     "Problem",
@@ -446,8 +447,23 @@ def counted(count: int, one: str, many: str | None = None) -> str:
     return f"{count} {one if count == 1 else many or one + 's'}"
 
 
+class DefaultWorkspace(int):
+    """Bytes to stay within that nobody asked for, so that one entry may take more; no equal of a limit that was."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, DefaultWorkspace) and int(self) == int(other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        return hash((DefaultWorkspace, int(self)))
+
+
 def fit_blocks(plan: Plan, need: Callable[[int, int, int], int], workspace: int) -> Plan:
     """The plan with the largest blocks for which need(batch, rows, cols) <= workspace bytes; the stack is cut first.
+
+    One entry is always made where nobody asked for a limit.
 
     Raises
     ------
@@ -460,6 +476,8 @@ def fit_blocks(plan: Plan, need: Callable[[int, int, int], int], workspace: int)
         if batch > 1:
             batch = -(-batch // 2)
         elif rows == cols == 1:
+            if isinstance(workspace, DefaultWorkspace):
+                break
             raise PlanError(
                 f"workspace of {workspace} bytes is too small: one entry of {p} by {plan.scheme} takes {need(1, 1, 1)}"
             )

@@ -13,7 +13,7 @@ from hifigemm.accuracy import NO_PROMISE, NOTHING_STATED, Accuracy, Target, reso
 from hifigemm.engine import Engine
 from hifigemm.exceptions import AccuracyError, PlanError
 from hifigemm.numerics.bits import Array
-from hifigemm.plan import Plan, Prepared, Problem, Split
+from hifigemm.plan import DefaultWorkspace, Plan, Prepared, Problem, Split
 from hifigemm.schemes import Native, Scheme
 from hifigemm.select import as_scheme, check_forced, choose, choose_words, settle, stand_in, words_plan
 from hifigemm.settings import is_strict
@@ -196,7 +196,7 @@ def workspace_limit(problem: Problem, workspace: int | None, engine: Engine) -> 
         return int(workspace)
     p = problem
     entries = p.batch * (p.m * p.k + p.k * p.n + p.m * p.n)
-    return max(engine.least_workspace, engine.workspace_factor * entries * p.dtype.itemsize)
+    return DefaultWorkspace(max(engine.least_workspace, engine.workspace_factor * entries * p.dtype.itemsize))
 
 
 def given_plan(a: Array | Prepared, b: Array | Prepared, options: Options, problem: Problem) -> Plan | None:
