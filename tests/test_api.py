@@ -302,6 +302,59 @@ def test_numbers_of_products_are_those_of_the_papers(make_pair):
     assert hg.matmul(short, short, scheme=hg.Ozaki1(num_slices=9), return_report=True)[1].num_products == 1
 
 
+@pytest.mark.parametrize("options", [{}, *({"scheme": name} for name in SCHEMES), {"accuracy": "correct"}], ids=str)
+@pytest.mark.parametrize("left", [(3,), (2, 3), (1, 2, 3), (1, 1, 2, 3)], ids=str)
+def test_one_matrix_times_an_empty_stack_is_an_empty_stack(options, left):
+    a, b = np.ones(left, np.float32), np.ones((0, 3, 2), np.float32)
+    want = np.matmul(a, b).shape
+    c, report = hg.matmul(a, b, return_report=True, **options)
+    assert (c.shape, report.num_products) == (want, 0)
+    assert hg.gemm(a, b, np.ones(want, np.float32), beta=1, **options).shape == want
+    assert hg.matmul(np.ones((0, 2, 3)), np.ones((3, 2)), **options).shape == (0, 2, 2)
+
+
+def test_nothing_to_multiply_keeps_every_promise():
+    assert hg.matmul(np.ones((2, 0)), np.ones((0, 2)), scheme="native", accuracy="correct").tolist() == [[0.0] * 2] * 2
+
+
+def test_the_least_integer_is_a_power_of_two():
+    assert hg.matmul(np.array([[-(2**63)]]), np.ones((1, 1))) == -(2.0**63)
+    for beyond in (np.array([[2**63 - 1]]), np.array([[2**64 - 1]], np.uint64)):
+        with pytest.raises(ValueError, match="beyond 2\\*\\*53"):
+            hg.matmul(beyond, np.ones((1, 1)))
+
+
+@pytest.mark.parametrize(
+    "scheme",
+    [
+        lambda: hg.Multiword(num_words=2.0),
+        lambda: hg.Multiword(num_words=True, num_products=1),
+        lambda: hg.Multiword(product=["fp16"]),
+        lambda: hg.Multiword(scale="no"),
+        lambda: hg.Multiword(accumulate="blocked", block=1.5),
+        lambda: hg.Corrected(block="x"),
+        lambda: hg.Corrected(block=True),
+        lambda: hg.Corrected(["fp16"]),
+        lambda: hg.Corrected(scale=None),
+        lambda: hg.Ozaki1(num_slices=2.0),
+        lambda: hg.matmul(np.ones((1, 1)), np.ones((1, 1)), scheme=hg.Ozaki1(["int8"])),
+        lambda: hg.Ozaki2(num_moduli=0),
+        lambda: hg.Native(["fp64"]),
+    ],
+)
+def test_wrong_fields_of_schemes_are_refused_by_name(scheme):
+    with pytest.raises(hg.PlanError, match=r"(Multiword|Corrected|Ozaki1|Ozaki2|Native)"):
+        scheme()
+
+
+def test_fields_of_schemes_may_be_numbers_of_numpy():
+    assert hg.Ozaki1(num_slices=np.uint8(200)) == hg.Ozaki1(num_slices=200)
+    assert type(hg.Ozaki2(num_moduli=np.int8(49)).num_moduli) is int
+    assert hg.Corrected(block=np.int64(16), scale=np.True_) == hg.Corrected(block=16)
+    a = np.ones((2, 3), np.float32)
+    assert hg.matmul(a, a.T, scheme=hg.Ozaki1(num_slices=np.int64(3))).tolist() == [[3.0] * 2] * 2
+
+
 def test_empty_products_report_nothing_to_multiply():
     c, report = hg.matmul(np.ones((3, 0)), np.ones((0, 2)), accuracy="correct", return_report=True)
     assert not c.any()

@@ -112,7 +112,12 @@ class Shapes:
     def problem(self, dtype: np.dtype[Any], narrow: Format | None = None) -> Problem:
         """The problem of these shapes; `narrow` is the format that the operands have in common, see `Problem`."""
         narrow = narrow if dtype == _SINGLE else None
-        return Problem(max(self.left[0], self.right[0]), self.left[1], self.right[2], self.left[2], dtype, narrow)
+        return Problem(self.count, self.left[1], self.right[2], self.left[2], dtype, narrow)
+
+    @property
+    def count(self) -> int:
+        """Products of matrices: those of the longer stack, none where one is empty."""
+        return max(self.left[0], self.right[0]) if self.left[0] and self.right[0] else 0
 
 
 def shapes_of(a: tuple[int, ...], b: tuple[int, ...]) -> Shapes:
@@ -151,8 +156,8 @@ def converted(x: Array, dtype: np.dtype[Any]) -> Array:
     if x.dtype == dtype:
         return x
     y = widened(x).astype(dtype, copy=False)
-    if x.dtype.kind in "iu" and (size := np.abs(y.real)).max(initial=0) >= 2.0**53:
-        beyond = size >= 2.0 ** (64 if x.dtype.kind == "u" else 63)
+    if x.dtype.kind in "iu" and np.abs(y.real).max(initial=0) >= 2.0**53:
+        beyond = y.real >= 2.0 ** (64 if x.dtype.kind == "u" else 63)
         if beyond.any() or not (y.real.astype(x.dtype) == x).all():
             raise ValueError(f"integers of {x.dtype} beyond 2**53 are not exact in {dtype}; convert them first")
     return y

@@ -38,6 +38,7 @@ from hifigemm.numerics.bits import Array
 from hifigemm.numerics.word_bounds import Pair, growth, steps_in_blocks
 from hifigemm.numerics.words import Splitting
 from hifigemm.plan import Plan
+from hifigemm.schemes.scheme import check_count, check_flag, check_word
 from hifigemm.schemes.word_scheme import WordScheme, word
 
 __all__ = ["BLOCK", "Corrected"]
@@ -86,14 +87,14 @@ class Corrected(WordScheme):
     split_rounding: str = "nearest"
 
     def __post_init__(self) -> None:
-        if self.product not in LOW_SHIFT:
-            raise PlanError(f"Corrected(product={self.product!r}): expected {', '.join(LOW_SHIFT)}")
-        if self.accumulate not in ("outside", "chained"):
-            raise PlanError(f'Corrected(accumulate={self.accumulate!r}): expected "outside" or "chained"')
-        if self.block is not None and (self.block < 1 or self.accumulate != "outside"):
-            raise PlanError(f'Corrected(block={self.block}): expected at least 1, with accumulate="outside"')
-        if self.split_rounding not in ("nearest", "zero"):
-            raise PlanError(f'Corrected(split_rounding={self.split_rounding!r}): expected "nearest" or "zero"')
+        check_word(self, "product", LOW_SHIFT)
+        check_word(self, "accumulate", ("outside", "chained"))
+        check_flag(self, "scale")
+        check_count(self, "block", 1)
+        if self.block is not None and self.accumulate != "outside":
+            raise PlanError(f'Corrected(block={self.block}) goes with accumulate="outside"')
+        check_flag(self, "shift_low")
+        check_word(self, "split_rounding", ("nearest", "zero"))
 
     @property
     def splitting(self) -> Splitting:

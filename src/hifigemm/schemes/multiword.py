@@ -39,6 +39,7 @@ from hifigemm.numerics.rounding_formats import ROUNDINGS
 from hifigemm.numerics.word_bounds import Pair, growth
 from hifigemm.numerics.words import Splitting
 from hifigemm.plan import Plan
+from hifigemm.schemes.scheme import check_count, check_flag, check_word
 from hifigemm.schemes.word_scheme import WordScheme, word
 
 __all__ = ["COUNTS", "PRESETS", "Multiword"]
@@ -86,21 +87,21 @@ class Multiword(WordScheme):
     block: int | None = None
 
     def __post_init__(self) -> None:
-        if self.product not in COUNTS:
-            raise PlanError(f"Multiword(product={self.product!r}): expected {', '.join(COUNTS)}")
+        check_word(self, "product", COUNTS)
+        for name in ("num_words", "num_products"):
+            check_count(self, name, 1, optional=False)
         if (self.num_words, self.num_products) not in COUNTS[self.product]:
             known = ", ".join(f"{words} and {products}" for words, products in COUNTS[self.product])
             raise PlanError(
                 f"Multiword(product={self.product!r}, num_words={self.num_words}, num_products={self.num_products}): "
                 f"num_words and num_products may be {known}"
             )
-        if self.split_rounding not in ROUNDINGS:
-            raise PlanError(f"Multiword(split_rounding={self.split_rounding!r}): expected {', '.join(ROUNDINGS)}")
-        if self.accumulate not in _ACCUMULATE:
-            raise PlanError(f"Multiword(accumulate={self.accumulate!r}): expected {', '.join(_ACCUMULATE)}")
-
-        if self.block is not None and (self.block < 1 or self.accumulate != "blocked"):
-            raise PlanError(f'Multiword(block={self.block}): expected at least 1, with accumulate="blocked"')
+        check_word(self, "split_rounding", ROUNDINGS)
+        check_word(self, "accumulate", _ACCUMULATE)
+        check_flag(self, "scale")
+        check_count(self, "block", 1)
+        if self.block is not None and self.accumulate != "blocked":
+            raise PlanError(f'Multiword(block={self.block}) goes with accumulate="blocked"')
 
     @property
     def splitting(self) -> Splitting:

@@ -22,14 +22,13 @@ import numpy as np
 
 from hifigemm.accuracy import Target
 from hifigemm.engine import Engine
-from hifigemm.exceptions import PlanError
 from hifigemm.formats import FP32, FP64, Format
 from hifigemm.numerics.bits import Array, scale_by_power
 from hifigemm.numerics.bounds import are_ordinary, native_bound, underflow_free
 from hifigemm.numerics.scaling import Scale
 from hifigemm.plan import Plan, Problem, Product, Split
 from hifigemm.schemes.ozaki1 import Ozaki1
-from hifigemm.schemes.scheme import Scheme, finished
+from hifigemm.schemes.scheme import Scheme, check_word, finished
 
 __all__ = ["Native"]
 
@@ -50,8 +49,7 @@ class Native(Scheme):
     product: str | None = None
 
     def __post_init__(self) -> None:
-        if self.product not in (None, "fp64"):
-            raise PlanError(f'Native(product={self.product!r}): expected None or "fp64"')
+        check_word(self, "product", (None, "fp64"))
 
     def arithmetic(self, problem: Problem) -> Format:
         """Format in which products and sums are rounded."""
@@ -63,6 +61,8 @@ class Native(Scheme):
 
     def keeps(self, problem: Problem, target: Target) -> bool:
         """Whether the worst case meets the target, or the target is the level of the arithmetic itself."""
+        if 0 in (problem.batch, problem.m, problem.n, problem.k):
+            return True
         if target.correct:
             return False
         return self.bound(problem) <= target.r or target.level is self.arithmetic(problem)

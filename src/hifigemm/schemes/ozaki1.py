@@ -47,7 +47,7 @@ from hifigemm.numerics.slicing import (
 )
 from hifigemm.plan import Plan, Problem, Product, ProductSpec, Split, counted, fit_blocks
 from hifigemm.schemes import promise
-from hifigemm.schemes.scheme import Scheme, check_count, finished, product_spec
+from hifigemm.schemes.scheme import Scheme, check_count, check_word, finished, product_spec
 
 __all__ = ["Ozaki1"]
 
@@ -86,9 +86,8 @@ class Ozaki1(Scheme):
     mode: str | None = None
 
     def __post_init__(self) -> None:
-        if self.mode not in (None, "dp", "sp", "correct"):
-            raise PlanError(f'Ozaki1(mode={self.mode!r}): expected None, "dp", "sp" or "correct"')
-        check_count("Ozaki1", "num_slices", self.num_slices, 1, MAX_SLICES)
+        check_word(self, "mode", (None, "dp", "sp", "correct"))
+        check_count(self, "num_slices", 1, MAX_SLICES)
 
     @property
     def explicit(self) -> bool:

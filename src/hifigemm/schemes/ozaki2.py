@@ -51,7 +51,7 @@ from hifigemm.schemes.residue_products import (
     rounded_integers,
     scaled_residues,
 )
-from hifigemm.schemes.scheme import Scheme, check_count, exact_int8, finished, product_spec
+from hifigemm.schemes.scheme import Scheme, check_count, check_word, exact_int8, finished, product_spec
 from hifigemm.schemes.wide_vectors import may_pay, set_apart, wide_bytes
 
 __all__ = ["Ozaki2"]
@@ -94,9 +94,8 @@ class Ozaki2(Scheme):
     def __post_init__(self) -> None:
         if self.product != "int8":
             raise PlanError(f'Ozaki2(product={self.product!r}): residues are INT8 words, product="int8"')
-        check_count("Ozaki2", "num_moduli", self.num_moduli, 2, crt.MAX_MODULI)
-        if self.scaling not in ("accurate", "fast"):
-            raise PlanError(f'Ozaki2(scaling={self.scaling!r}): expected "accurate" or "fast"')
+        check_count(self, "num_moduli", 2, crt.MAX_MODULI)
+        check_word(self, "scaling", ("accurate", "fast"))
 
     @property
     def explicit(self) -> bool:

@@ -10,6 +10,7 @@ belong to plans that rest on their operands, such as those whose count is a gues
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from numbers import Integral
 from typing import ClassVar
@@ -24,7 +25,7 @@ from hifigemm.numerics.embedding import unembed
 from hifigemm.numerics.scaling import Scale
 from hifigemm.plan import Plan, Problem, Product, ProductSpec, Split
 
-__all__ = ["Scheme", "check_count", "exact_int8", "finished", "product_spec"]
+__all__ = ["Scheme", "check_count", "check_flag", "check_word", "exact_int8", "finished", "product_spec"]
 
 
 @dataclass(frozen=True)
@@ -124,17 +125,37 @@ def exact_int8(engine: Engine, a: Array, b: Array, max_a: int, max_b: int) -> Ar
     return total
 
 
-def check_count(scheme: str, name: str, count: object, least: int, most: int) -> None:
-    """Raise PlanError unless a count is None or a whole number in range."""
-    if count is None:
+def check_count(scheme: Scheme, name: str, least: int, most: int | None = None, *, optional: bool = True) -> None:
+    """Raise PlanError unless a field is a whole number in range, which becomes an int, or None where it is optional."""
+    count = getattr(scheme, name)
+    if count is None and optional:
         return
-    if isinstance(count, bool) or not isinstance(count, Integral) or not least <= int(count) <= most:
-        raise PlanError(f"{scheme}({name}={count!r}): expected None or a whole number from {least} to {most}")
+    if isinstance(count, bool) or not isinstance(count, Integral) or not least <= int(count) <= (most or int(count)):
+        numbers = f"a whole number from {least} to {most}" if most else f"a whole number of at least {least}"
+        expected = f"None or {numbers}" if optional else numbers
+        raise PlanError(f"{type(scheme).__name__}({name}={count!r}): expected {expected}")
+    object.__setattr__(scheme, name, int(count))
+
+
+def check_word(scheme: Scheme, name: str, known: Iterable[str | None]) -> None:
+    """Raise PlanError unless a field is one of the known words."""
+    value, known = getattr(scheme, name), list(known)
+    if not (value is None or isinstance(value, str)) or value not in known:
+        words = [repr(word) if word is None else f'"{word}"' for word in known]
+        raise PlanError(f"{type(scheme).__name__}({name}={value!r}): expected {', '.join(words)}")
+
+
+def check_flag(scheme: Scheme, name: str) -> None:
+    """Raise PlanError unless a field is True or False, of Python or NumPy."""
+    value = getattr(scheme, name)
+    if not isinstance(value, (bool, np.bool_)):
+        raise PlanError(f"{type(scheme).__name__}({name}={value!r}): expected True or False")
+    object.__setattr__(scheme, name, bool(value))
 
 
 def product_spec(engine: Engine, name: str, scheme: str) -> ProductSpec:
     """The engine's product of that name, or a PlanError that lists what there is."""
-    if name not in engine.products:
+    if not isinstance(name, str) or name not in engine.products:
         raise PlanError(
             f"{scheme} with product={name!r}: engine {engine.name!r} multiplies {', '.join(sorted(engine.products))}"
         )
