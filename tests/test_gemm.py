@@ -316,6 +316,28 @@ def test_finite_operands_never_give_nan():
     assert found[0, 0] == float(Fraction(0.3) * (Fraction(1e305) - Fraction(float(c))))
 
 
+@pytest.mark.parametrize(
+    ("dtype", "a", "b", "c", "alpha", "beta", "want"),
+    [
+        ("complex64", 2.0**100 * (1 + 1j), 1.0, None, 2.0**34 + 1j, 0.0, complex(np.inf, np.inf)),
+        ("complex64", 1 + 2.0**100 * 1j, 1.0, None, 2.0**34 + 1j, 0.0, complex(2.0**34 - 2.0**100, np.inf)),
+        ("complex128", 2.0**1023 * (1 + 1j), 2.0, None, 1 + 1j, 0.0, complex(0.0, np.inf)),
+        ("complex128", 2.0**1023 * (1 + 1j), 2.0**1023, None, 2.0**1023 * (1 + 1j), 0.0, complex(0.0, np.inf)),
+        ("complex128", 2.0**1023 * (1 + 1j), 2.0, 2.0**1000, 1 + 1j, 2.0, complex(2.0**1001, np.inf)),
+        ("complex128", 1 + 1j, 1.0, 1e308, 1 + 1j, 10.0, complex(np.inf, 2.0)),
+        ("complex128", 1 + 1j, 0.5, -np.inf, 1 + 1j, 10.0, complex(-np.inf, 1.0)),
+    ],
+)
+def test_a_product_that_overflows_is_no_nan_for_a_complex_alpha(dtype, a, b, c, alpha, beta, want):
+    c = None if c is None else np.full((1, 1), c)
+    for left in (
+        np.full((1, 1), a, dtype),
+        hg.prepare(x := np.full((1, 1), a, dtype), "left", plan=hg.make_plan(x, x)),
+    ):
+        found = hg.gemm(left, np.full((1, 1), b, dtype), c, alpha=alpha, beta=beta)[0, 0]
+        np.testing.assert_array_equal([found.real, found.imag], np.array([want]).view(float).astype(found.real.dtype))
+
+
 @pytest.mark.parametrize("accuracy", ["fp64", 1e-10])
 @pytest.mark.parametrize("alpha", [2.0**100, 2.0**-100, 3 * 2.0**100])
 def test_a_product_in_float64_of_float32_is_scaled_before_it_is_rounded(accuracy, alpha):

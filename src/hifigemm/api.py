@@ -18,7 +18,8 @@ from hifigemm.engines import engine_for
 from hifigemm.exceptions import HopeError, PlanError
 from hifigemm.libraries import Library, gradual_underflow, library_of
 from hifigemm.numerics.bits import Array
-from hifigemm.numerics.epilogue import PLAIN, Epilogue, without_exponent
+from hifigemm.numerics.embedding import unembed
+from hifigemm.numerics.epilogue import PLAIN, Epilogue, combine, without_exponent
 from hifigemm.operands import (
     Shapes,
     as_addend,
@@ -181,7 +182,7 @@ def gemm(
     accuracy, scheme, out, engine, plan, workspace, return_report, sync
         As for `matmul`; the accuracy and the bound are those of T. "correct" is promised for the result, that is
         alpha T + beta C rounded once, where alpha and beta are real powers of two with either sign (beta may be 0) and
-        neither a plan nor a prepared operand is given: a residual B - A X, say.
+        neither a plan nor a prepared operand is given, scalars at most 2**900 apart: a residual B - A X, say.
 
     Returns
     -------
@@ -217,11 +218,50 @@ def gemm(
     epilogue = PLAIN if rest == 1.0 and c is None else Epilogue(rest, beta, c)
     idle = "alpha is 0: A and B are not read" if alpha == 0 else ""
     with library.active():
-        result, report = _product(a, b, options, library, shift, dtype, idle, epilogue, out if c is None else None)
+        reused = out if c is None and not isinstance(rest, complex) else None
+        result, report = _product(a, b, options, library, shift, dtype, idle, epilogue, reused)
+        if isinstance(rest, complex) and sync and not idle:
+            result = _without_overflow(cast(Array, result), a, b, epilogue, options, library, shift)
     if not (epilogue.idle or (idle and c is None)):
         exact = rest == 1.0 and c is None
         report = replace(report, correct=report.correct and exact, reason=f"{report.reason}; alpha, beta applied")
     return _deliver(result, report, library, out, return_report)
+
+
+@_quiet
+def _without_overflow(
+    result: Array,
+    a: Array | Prepared,
+    b: Array | Prepared,
+    epilogue: Epilogue,
+    options: Options,
+    library: Library,
+    shift: int,
+) -> Array:
+    """r T + beta C with a complex r: where a finite T overflowed, from a smaller one, instead of inf - inf.
+
+    What C loses on the way lies far below the last place of such a T.
+    """
+    if np.isfinite(result).all():
+        return result
+    real = np.finfo(result.dtype)
+    down, at = int(0.98 * real.maxexp), shift
+
+    def product() -> Array:
+        return cast(Array, _product(a, b, options, library, at, result.dtype)[0])
+
+    beyond = ~np.isfinite(product())
+    while beyond.any() and at > -real.maxexp - 80:
+        at -= down
+        t = product()
+        made = combine(
+            t, epilogue.alpha, None if epilogue.c is None else epilogue.c * 2.0 ** (at - shift), epilogue.beta
+        )
+        for _ in range((shift - at) // down):
+            made = unembed(np.ascontiguousarray(made, like=made).view(real.dtype) * real.dtype.type(2.0**down))
+        known = beyond & np.isfinite(t)
+        result, beyond = np.where(known, made, result), beyond & ~known
+    return result
 
 
 def _rounded_once(a: Array | Prepared, b: Array | Prepared, c: Array | None, beta: complex, shift: int) -> float | None:
@@ -241,7 +281,7 @@ def _sum_with_product(
     """2**shift (A B + s C), rounded once, in the result's shape."""
     shapes = shapes_of(a.shape, b.shape)
     left, right = _stacks(a, b, shapes, dtype)
-    stack = np.broadcast_to(c, shapes.result).reshape(max(len(left), len(right)), left.shape[1], right.shape[2])
+    stack = np.broadcast_to(c, shapes.result).reshape(shapes.count, left.shape[1], right.shape[2])
 
     def multiply(x: Array, y: Array) -> tuple[Array, Report]:
         values, report = _product(x, y, options, library, shift, dtype)
