@@ -200,6 +200,9 @@ def test_c_takes_part_in_the_promotion(make_pair):
     assert hg.gemm(a, b, np.ones((4, 3)), beta=1.0).dtype == np.float64
     assert hg.gemm(a, b, np.ones((4, 3), np.complex64), beta=1.0).dtype == np.complex64
     assert hg.gemm(a, b, np.ones((4, 3), np.int8), beta=1.0).dtype == np.float32
+    for c in (True, 2, 0.1, np.float64(0.1), 1j):
+        found = hg.gemm(a, b, c, beta=1.0)
+        np.testing.assert_array_equal(found, a @ b + c, strict=True)
     with pytest.raises(TypeError):
         hg.gemm(a, b, np.ones((4, 3), object), beta=1.0)
 

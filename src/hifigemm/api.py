@@ -52,6 +52,8 @@ from hifigemm.shortcuts import keep, key_of, repeat
 
 __all__ = ["gemm", "make_plan", "matmul", "prepare"]
 
+_WEAK: dict[type, Any] = {bool: np.bool_, int: np.int8, float: np.float16, complex: np.complex64}
+"""A scalar of Python promotes as the narrowest dtype of its kind."""
 _MOST_APART = 900
 """Binary orders of magnitude between alpha and beta up to which a sum is rounded once."""
 _quiet = np.errstate(all="ignore")
@@ -194,9 +196,9 @@ def gemm(
     b = _transposed(as_operand(b, "b", library), trans_b, "b")
     if beta != 0 and c is None:
         raise ValueError(f"beta = {beta} needs c")
-    c = None if beta == 0 else as_addend(c, library)
+    c, kind = None if beta == 0 else as_addend(c, library), type(c)
     shape = shapes_of(a.shape, b.shape).result
-    dtype = result_dtype(a.dtype, b.dtype, *([] if c is None else [c.dtype]))
+    dtype = result_dtype(a.dtype, b.dtype, *([] if c is None else [np.dtype(_WEAK.get(kind, c.dtype))]))
     for name, value in (("alpha", alpha), ("beta", beta)):
         if isinstance(value, complex) and dtype.kind != "c":
             raise TypeError(f"{name} = {value} is complex, and the result has dtype {dtype}")
