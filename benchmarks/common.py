@@ -22,7 +22,7 @@ from hifigemm.study.environment import environment, write_csv
 from hifigemm.study.gpu_timing import QUICK, Method
 from hifigemm.study.peers import available
 
-__all__ = ["BRIEF", "SIZES", "Section", "parse", "run_sections", "sizes"]
+__all__ = ["BRIEF", "SIZES", "Section", "arrays_here", "default_path", "parse", "run_sections", "sizes"]
 
 SIZES = {"cpu": (128, 256), "cuda": (1024, 2048, 4096, 8192, 16384)}
 
@@ -90,10 +90,10 @@ def run_sections(name: str, sections: Sequence[Section], options: argparse.Names
 
     Every row is printed and written when its section is done, so that an interrupted run leaves what it has.
     """
-    arrays: Arrays = CudaArrays() if cuda_is_usable() else NumpyArrays()
+    arrays = arrays_here()
     facts, meter, started = arrays.describe(), arrays.meter(), time.perf_counter()
     peaks, own = peak_rates(facts["device"]), {"device": facts["device"], "commit": environment()["commit"]}
-    path = options.output or Path(f"results/{name}_{_device(arrays)}_{datetime.now(timezone.utc):%Y-%m-%d}.csv")
+    path = options.output or default_path(name, arrays)
     found: list[Row] = []
     wrong = False
     for section in sections:
@@ -145,6 +145,16 @@ def _line(outcome: Outcome, row: Row) -> str:
     rest = "" if outcome.status in ("timed", "checked") else f"  {outcome.status}"
     chosen = f"  -> {outcome.case.scheme}" if outcome.case.name.startswith("auto") else ""
     return f"  {outcome.case.name:<24} {row['mode']:<6} {cells}{chosen}{rest}"
+
+
+def arrays_here() -> Arrays:
+    """Those of a GPU where there is one."""
+    return CudaArrays() if cuda_is_usable() else NumpyArrays()
+
+
+def default_path(name: str, arrays: Arrays) -> Path:
+    """Where a benchmark writes to, by device and day."""
+    return Path(f"results/{name}_{_device(arrays)}_{datetime.now(timezone.utc):%Y-%m-%d}.csv")
 
 
 def _device(arrays: Arrays) -> str:

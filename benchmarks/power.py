@@ -11,13 +11,12 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from datetime import datetime, timezone
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import sizes
-from hifigemm.study.bench_arrays import Arrays, CudaArrays, NumpyArrays, cuda_is_usable
+from benchmarks.common import arrays_here, default_path, sizes
+from hifigemm.study.bench_arrays import Arrays
 from hifigemm.study.bench_cases import measure
 from hifigemm.study.bench_operands import Workload
 from hifigemm.study.environment import write_csv
@@ -32,12 +31,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", type=sizes, default=(4096, 8192), metavar="N,N,...")
-    parser.add_argument("--output", type=Path, help="(default: by day)")
+    parser.add_argument("--output", type=Path, help="(default: by device and day)")
     options = parser.parse_args(argv)
-    arrays: Arrays = CudaArrays() if cuda_is_usable() else NumpyArrays()
+    arrays = arrays_here()
     runs = [pieces(arrays, case, n) for n in options.sizes for case in CASES]
-    path = options.output or f"results/power_{datetime.now(timezone.utc):%Y-%m-%d}.csv"
-    write_csv(path, [row for rows in runs for row in rows], **arrays.describe())
+    write_csv(
+        options.output or default_path("power", arrays), [row for rows in runs for row in rows], **arrays.describe()
+    )
     return 0 if all(runs) else 1
 
 
