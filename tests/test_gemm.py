@@ -203,6 +203,9 @@ def test_c_takes_part_in_the_promotion(make_pair):
     for c in (True, 2, 0.1, np.float64(0.1), 1j):
         found = hg.gemm(a, b, c, beta=1.0)
         np.testing.assert_array_equal(found, a @ b + c, strict=True)
+    short = np.ones((2, 2), np.int8)
+    for c in (0.5, 1j):
+        np.testing.assert_array_equal(hg.gemm(short, short, c, beta=1.0), short @ short + c, strict=True)
     with pytest.raises(TypeError):
         hg.gemm(a, b, np.ones((4, 3), object), beta=1.0)
 
@@ -339,6 +342,8 @@ def test_a_product_that_overflows_is_no_nan_for_a_complex_alpha(dtype, a, b, c, 
     ):
         found = hg.gemm(left, np.full((1, 1), b, dtype), c, alpha=alpha, beta=beta)[0, 0]
         np.testing.assert_array_equal([found.real, found.imag], np.array([want]).view(float).astype(found.real.dtype))
+    if c is None:
+        assert hg.gemm(np.full(1, a, dtype), np.full(1, b, dtype), alpha=alpha).shape == ()
 
 
 @pytest.mark.parametrize("accuracy", ["fp64", 1e-10])

@@ -17,7 +17,7 @@ from hifigemm.engine import Engine
 from hifigemm.engines import engine_for
 from hifigemm.exceptions import HopeError, PlanError
 from hifigemm.libraries import Library, gradual_underflow, library_of
-from hifigemm.numerics.bits import Array
+from hifigemm.numerics.bits import Array, scale_by_power
 from hifigemm.numerics.embedding import unembed
 from hifigemm.numerics.epilogue import PLAIN, Epilogue, combine, without_exponent
 from hifigemm.operands import (
@@ -31,7 +31,7 @@ from hifigemm.operands import (
     shapes_of,
     stacked,
 )
-from hifigemm.plan import Plan, Prepared, Report
+from hifigemm.plan import DefaultWorkspace, Plan, Prepared, Report
 from hifigemm.planning import (
     Options,
     check_plan,
@@ -52,8 +52,6 @@ from hifigemm.shortcuts import keep, key_of, repeat
 
 __all__ = ["gemm", "make_plan", "matmul", "prepare"]
 
-_WEAK: dict[type, Any] = {bool: np.bool_, int: np.int8, float: np.float16, complex: np.complex64}
-"""A scalar of Python promotes as the narrowest dtype of its kind."""
 _MOST_APART = 900
 """Binary orders of magnitude between alpha and beta up to which a sum is rounded once."""
 _quiet = np.errstate(all="ignore")
@@ -196,9 +194,11 @@ def gemm(
     b = _transposed(as_operand(b, "b", library), trans_b, "b")
     if beta != 0 and c is None:
         raise ValueError(f"beta = {beta} needs c")
-    c, kind = None if beta == 0 else as_addend(c, library), type(c)
+    kind = type(c)
+    c = None if beta == 0 else as_addend(c, library)
     shape = shapes_of(a.shape, b.shape).result
-    dtype = result_dtype(a.dtype, b.dtype, *([] if c is None else [np.dtype(_WEAK.get(kind, c.dtype))]))
+    addends = [] if c is None else [kind() if kind in (bool, int, float, complex) else c.dtype]
+    dtype = result_dtype(a.dtype, b.dtype, *addends)
     for name, value in (("alpha", alpha), ("beta", beta)):
         if isinstance(value, complex) and dtype.kind != "c":
             raise TypeError(f"{name} = {value} is complex, and the result has dtype {dtype}")
@@ -256,11 +256,9 @@ def _without_overflow(
     while beyond.any() and at > -real.maxexp - 80:
         at -= down
         t = product()
-        made = combine(
-            t, epilogue.alpha, None if epilogue.c is None else epilogue.c * 2.0 ** (at - shift), epilogue.beta
-        )
-        for _ in range((shift - at) // down):
-            made = unembed(np.ascontiguousarray(made, like=made).view(real.dtype) * real.dtype.type(2.0**down))
+        c = None if epilogue.c is None else epilogue.c * 2.0 ** (at - shift)
+        made = np.ascontiguousarray(combine(t, epilogue.alpha, c, epilogue.beta), like=t).view(real.dtype)
+        made = unembed(scale_by_power(made, np.array(shift - at)).astype(real.dtype)).reshape(t.shape)
         known = beyond & np.isfinite(t)
         result, beyond = np.where(known, made, result), beyond & ~known
     return result
@@ -456,7 +454,7 @@ def _product(
     engine = engine_for(options.engine if given is None else given.engine, library.name, library.device)
     if not (options.sync or engine.looks_on_the_way):  # nothing to wait for
         options = replace(options, sync=True)
-    if 0 in (problem.m, problem.n, problem.k, problem.batch):
+    if not problem.multiplications:
         idle = "a dimension is 0: nothing to multiply"
     limit = workspace_limit(problem, options.workspace, engine)
     started = time.perf_counter()
@@ -497,7 +495,7 @@ def _product(
             decided = time.perf_counter()
             outcome = multiply(plan, left, right, engine, limit, shift, epilogue, (None, None), sink)
         # What is repeated holds magnitudes beside products, which a workspace that was given may have no room for.
-        may_be_kept = options.key is not None and not (plan.hopeful and options.workspace is not None)
+        may_be_kept = options.key is not None and not (plan.hopeful and not isinstance(limit, DefaultWorkspace))
         if first and may_be_kept and (sink is None) == (out is None):
             keep(options.key, plan, engine, (_array_of(a), _array_of(b)), (left, right), shapes.result, sink)
     log = decision_log()

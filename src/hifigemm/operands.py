@@ -70,12 +70,15 @@ def _numbers(x: Any, name: str, library: Library) -> Array:
     return x
 
 
-def result_dtype(*dtypes: np.dtype[Any]) -> np.dtype[Any]:
-    """The dtype NumPy promotes to, float32 for float16 and bfloat16, if it is one of the four of results."""
-    dtype = np.result_type(*(_SINGLE if x == BFLOAT16 else x for x in dtypes))
+def result_dtype(*dtypes: np.dtype[Any] | complex) -> np.dtype[Any]:
+    """The dtype NumPy promotes to, float32 for float16 and bfloat16, if it is one of the four of results.
+
+    A scalar of Python among them counts as NumPy counts it.
+    """
+    dtype = np.result_type(*(_SINGLE if isinstance(x, np.dtype) and x == BFLOAT16 else x for x in dtypes))
     dtype = _SINGLE if dtype in _NARROW else dtype
     if dtype not in _DTYPES:
-        names = ", ".join(map(str, dtypes))
+        names = ", ".join(str(x) if isinstance(x, np.dtype) else type(x).__name__ for x in dtypes)
         raise TypeError(f"operands of {names} promote to {dtype}; {_EXPECTED}: convert one of them")
     return dtype
 

@@ -64,6 +64,11 @@ class Problem:
         """Real products in the sum behind a real component of the result."""
         return 2 * self.k if self.is_complex else self.k
 
+    @property
+    def multiplications(self) -> int:
+        """Of entries, in all sums; 0 where a dimension is."""
+        return self.batch * self.m * self.n * self.k
+
     def __str__(self) -> str:
         stack = f"{self.batch} x " if self.batch != 1 else ""
         operands = f" of {self.narrow.name} operands" if self.narrow is not None else ""

@@ -91,7 +91,7 @@ def known_plan(given: Plan | None, problem: Problem, options: Options, engine: E
         again = words_plan(problem, given.target, engine, workspace)
         return again or stand_in(Native(), problem, given.target, engine)
     states_bound = options.return_report and options.sync
-    return fitted(given, problem, workspace, engine.fused, options.workspace is not None, states_bound)
+    return fitted(given, problem, workspace, engine.fused, states_bound)
 
 
 def plan_for(
@@ -176,8 +176,9 @@ def second_plan(plan: Plan, ratio: float, a: Array, b: Array, engine: Engine, wo
 
 
 @lru_cache(maxsize=256)
-def fitted(plan: Plan, problem: Problem, workspace: int, fused: bool, is_limited: bool, states_bound: bool) -> Plan:
+def fitted(plan: Plan, problem: Problem, workspace: int, fused: bool, states_bound: bool) -> Plan:
     """A plan that was passed, for this problem; in other blocks where the workspace is limited or they may grow."""
+    is_limited = not isinstance(workspace, DefaultWorkspace)
     if plan.fused and not fused:
         plan = replace(plan, fused=False, promised=False, hopeful=False)
         is_limited = True

@@ -39,7 +39,7 @@ def stages(a: Any, b: Any, options: dict[str, Any]) -> list[Stage]:
     p = plan.problem
     library = library_of(("a", a), ("b", b))
     engine = engine_for(plan.engine, library.name, library.device)
-    plan = fitted(plan, p, workspace_limit(p, None, engine), engine.fused, False, False)
+    plan = fitted(plan, p, workspace_limit(p, None, engine), engine.fused, False)
     residues = isinstance(plan.scheme, hg.Ozaki2) and plan.scheme.independent_splits
     slices = isinstance(plan.scheme, hg.Ozaki1) and plan.fused and not plan.judged
     if not (residues or slices) or plan.block_shape != (p.batch, p.m, p.n):
