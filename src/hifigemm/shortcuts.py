@@ -129,7 +129,7 @@ class _Kept:
 def _is_captured() -> bool:
     """Whether launches go into a CUDA graph; later calls, which do not, may be repeated."""
     torch = sys.modules.get("torch")
-    return torch is not None and torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
+    return torch is not None and torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
 def _share_product(one: _Found | None, other: _Found | None) -> bool:
@@ -198,10 +198,10 @@ def keep(
     p = plan.problem
     most = plan.scheme.most_lacking(plan) if plan.exact or plan.hopeful else None
     rests_on_data = plan.free or plan.promised or plan.exact
-    is_large = p.batch * p.m * p.n * p.k > _LARGEST
-    if (rests_on_data and most is None) or plan.wide is not None or is_large or _is_captured():
+    is_large = p.multiplications > _LARGEST
+    if (rests_on_data and most is None) or plan.wide is not None or is_large:
         return
-    if key in _refused or (key, plan) in _refused:
+    if key in _refused or (key, plan) in _refused or _is_captured():
         return
     if max(len(_kept), len(_refused)) >= _LIMIT:
         _kept.clear()

@@ -34,7 +34,7 @@ def multiply(a: Any, b: Any, options: dict[str, Any], *, quiet: bool) -> tuple[A
         return _matmul(a, b, options)
     plan = hg.make_plan(a, b, **options)
     p = plan.problem
-    if isinstance(plan.scheme, Native) or p.batch * p.m * p.n * p.k * plan.num_products < LONG_WORK:
+    if isinstance(plan.scheme, Native) or p.multiplications * plan.num_products < LONG_WORK:
         return _matmul(a, b, options)
     with _bars() as on_block:
         return multiply_watched(a, b, plan, options["workspace"], on_block)

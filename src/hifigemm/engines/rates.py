@@ -67,7 +67,7 @@ class Rates:
     def native_seconds(self, problem: Problem) -> float:
         """The native product of a problem in its own format."""
         p = problem
-        multiplications = p.batch * p.m * p.n * p.k * (4 if p.is_complex else 1)
+        multiplications = p.multiplications * (4 if p.is_complex else 1)
         rates = self.native_fp32 if p.fmt.t == 24 else self.native_fp64
         size = max(min(multiplications ** (1 / 3), _SIZES[-1]), _SIZES[0])
         at = max(i for i, n in enumerate(_SIZES) if n <= size)

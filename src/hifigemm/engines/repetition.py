@@ -112,8 +112,7 @@ class _Hopeful(_Repeated):
 
     def __init__(self, plan: Plan, replay: Replay, shape: tuple[int, ...], out: Tensor) -> None:
         super().__init__(plan, replay, shape, out)
-        p = plan.problem
-        self._is_large = p.batch * p.m * p.n * p.k >= _BESIDE_FROM
+        self._is_large = plan.problem.multiplications >= _BESIDE_FROM
 
     def _launch(self, addresses: list[int], workspace: Tensor) -> None:
         check_not_capturing()

@@ -193,7 +193,7 @@ def _few_terms(plan: Plan) -> tuple[int, int] | None:
     p = plan.problem
     few = -(-p.k * (5 if p.is_complex else 4) // 1024) * 128
     saves = few < min(-(-p.k // 128) * 128, MAGNITUDE_TERMS)
-    return (few, _most_bits(plan)) if saves and p.batch * p.m * p.n * p.k >= _FEW_TERMS_FROM else None
+    return (few, _most_bits(plan)) if saves and p.multiplications >= _FEW_TERMS_FROM else None
 
 
 def _target(plan: Plan, left: Tensor, target: Array | None) -> Array:
@@ -438,7 +438,7 @@ def stages(plan: Plan, a: Array, b: Array) -> Sequence[tuple[str, Callable[[], o
     p, left, right = plan.problem, unwrap(a), unwrap(b)
     (made, moduli, balances), size, width = _most_moduli(plan), p.dtype.itemsize, 2 if p.is_complex else 1
     operands, result = p.batch * (p.m * p.k + p.k * p.n), p.batch * p.m * p.n
-    work, sides = 2.0 * p.batch * p.m * p.n * p.k, ((left, 2), (right, 1))
+    work, sides = 2.0 * p.multiplications, ((left, 2), (right, 1))
     whole, scales = vectors.scaled_residues(sides, made, balances=balances)
     parts = [_first(x, made, moduli) for x in whole]
     products, count, planes = _multiply(parts[0], parts[1], moduli), parts[0].shape[1], whole[0].shape[1]

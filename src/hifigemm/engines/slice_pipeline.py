@@ -67,6 +67,6 @@ def stages(plan: Plan, a: Array, b: Array) -> list[tuple[str, Any, float, float]
             "INT8 products, rounding",
             lambda: slice_product(own, other, out, p.k, operands=(left, right)),
             count * operands + size * result,
-            2.0 * p.batch * p.m * p.n * p.k * plan.num_products,
+            2.0 * p.multiplications * plan.num_products,
         ),
     ]

@@ -61,7 +61,7 @@ class Native(Scheme):
 
     def keeps(self, problem: Problem, target: Target) -> bool:
         """Whether the worst case meets the target, or the target is the level of the arithmetic itself."""
-        if 0 in (problem.batch, problem.m, problem.n, problem.k):
+        if not problem.multiplications:
             return True
         if target.correct:
             return False

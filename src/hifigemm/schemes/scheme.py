@@ -130,8 +130,11 @@ def check_count(scheme: Scheme, name: str, least: int, most: int | None = None, 
     count = getattr(scheme, name)
     if count is None and optional:
         return
-    if isinstance(count, bool) or not isinstance(count, Integral) or not least <= int(count) <= (most or int(count)):
-        numbers = f"a whole number from {least} to {most}" if most else f"a whole number of at least {least}"
+    is_whole = isinstance(count, Integral) and not isinstance(count, bool)
+    if not is_whole or count < least or (most is not None and count > most):
+        numbers = (
+            f"a whole number from {least} to {most}" if most is not None else f"a whole number of at least {least}"
+        )
         expected = f"None or {numbers}" if optional else numbers
         raise PlanError(f"{type(scheme).__name__}({name}={count!r}): expected {expected}")
     object.__setattr__(scheme, name, int(count))
