@@ -231,3 +231,19 @@ def test_random_tiny_products_of_few_bits_equal_the_oracle(assert_same_bits):
             exponents = [rng.choice(ends, size=(4, k)), rng.choice(ends, size=(k, 4))]
             a, b = (np.ldexp(rng.integers(-3, 4, e.shape) / 4.0, e).astype(dtype) for e in exponents)
             assert_same_bits(hg.matmul(a, b, accuracy="correct"), correctly_rounded(a, b))
+
+
+@pytest.mark.parametrize("dtype", ["complex64", "complex128"])
+@pytest.mark.parametrize("n", [1, 2, 4, 8])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_blocks_of_columns_of_complex_operands_keep_every_bit(assert_same_bits, dtype, n, order):
+    """Columns of a block lie 64 bytes apart in some of these; NumPy 2.4 negates such a view wrongly in place."""
+    rng = np.random.default_rng(1)
+    a, b = (((rng.random(s) - 0.5) + 1j * (rng.random(s) - 0.5)).astype(dtype) for s in ((16, 200), (200, n)))
+    a, b = np.asarray(a, order=order), np.asarray(b, order=order)
+    expected = correctly_rounded(a, b)
+    for workspace in (2**17, 2**18, 2**19, None):
+        for scheme in ("auto", "ozaki1", "ozaki2"):
+            c, report = hg.matmul(a, b, accuracy="correct", scheme=scheme, workspace=workspace, return_report=True)
+            assert report.correct
+            assert_same_bits(c, expected)

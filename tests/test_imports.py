@@ -151,3 +151,16 @@ def test_no_module_starts_work_on_import():
     )
     assert done.stdout.strip() in ("0", "1")
     assert done.stderr == ""
+
+
+def test_no_unary_function_writes_to_a_part_of_an_array():
+    """`negative`, `isfinite` and `signbit` of NumPy 2.4 return wrong entries for some strides of `out`."""
+    for path in ROOT.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
+                continue
+            if getattr(node.func.value, "id", None) != "np" or len(node.args) != 1:
+                continue
+            for word in node.keywords:
+                assert word.arg != "out" or isinstance(word.value, ast.Name), f"{path.name}:{node.lineno}"
+                assert word.arg != "out" or node.func.attr not in ("negative", "isfinite", "signbit"), node.lineno

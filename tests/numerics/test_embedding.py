@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hifigemm.numerics.embedding import embed_left, embed_right, unembed
+from hifigemm.numerics.embedding import components, embed_left, embed_right, unembed
 
 
 @pytest.mark.parametrize("dtype", ["complex64", "complex128"])
@@ -31,3 +31,16 @@ def test_real_operands_are_copied_as_float64(dtype):
         assert y.dtype == np.float64
         assert not np.shares_memory(x, y)
         np.testing.assert_array_equal(x, y)
+
+
+@pytest.mark.parametrize("dtype", ["complex64", "complex128"])
+def test_embeddings_do_not_depend_on_strides(dtype):
+    """`np.negative` of NumPy 2.4 is at fault where entries lie 64 bytes apart, see docs/design-notes.md."""
+    rng = np.random.default_rng(12)
+    for columns in range(1, 10):
+        x = (rng.integers(-99, 100, (2, 300, columns)) + 1j).astype(dtype)
+        for view in (x[:, :, j : j + width] for width in range(1, columns + 1) for j in range(columns - width + 1)):
+            for y in (view, view[:, ::-1], view[:, ::3], view.swapaxes(1, 2)):
+                for embed in (embed_left, embed_right):
+                    np.testing.assert_array_equal(embed(y), embed(y.copy()))
+                np.testing.assert_array_equal(embed_right(y)[:, 1::2, 0::2], -y.imag)

@@ -34,7 +34,7 @@ def embed_right(b: Array) -> Array:
     out = np.empty((*stack, 2 * k, 2 * n), like=b)
     out[..., 0::2, 0::2] = b.real
     out[..., 0::2, 1::2] = b.imag
-    np.negative(b.imag, out=out[..., 1::2, 0::2])
+    out[..., 1::2, 0::2] = -b.imag  # np.negative with a strided out is at fault in NumPy 2.4: no ufunc writes to one
     out[..., 1::2, 1::2] = b.real
     return out
 

@@ -73,7 +73,7 @@ def round_limbs(limbs: Array, exponent: Array, fmt: Format, err_exponent: int | 
     kept = _round_to_even(head, sticky | (tail != 0), np.minimum(drop, 65))
     with np.errstate(over="ignore"):
         values = scale_by_power(kept.astype(np.float64), quantum)
-        np.negative(values, out=values, where=negative)
+        values = np.where(negative, -values, values)
         values = values.astype(np.float32 if fmt.t == 24 else np.float64, copy=False)
     return Rounded(values, magnitude, certain)
 
