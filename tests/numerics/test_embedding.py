@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hifigemm.numerics.embedding import components, embed_left, embed_right, unembed
+from hifigemm.numerics.embedding import embed_left, embed_right, unembed
 
 
 @pytest.mark.parametrize("dtype", ["complex64", "complex128"])
