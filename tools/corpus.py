@@ -2,8 +2,8 @@
 
 Usage: python tools/corpus.py OUT.csv [--device cuda] [--against OTHER.csv]
 
-Each row holds the name of a product, a hash of the bits of its result, and the scheme that was taken; a refusal counts as
-a result. Run it in both checkouts on one machine: native products have the bits of the library and its threads. The
+Each row holds the name of a product, a hash of the bits of its result, and the scheme that was taken; a refusal counts
+as a result. Run it in both checkouts on one machine: native products have the bits of the library and its threads. The
 operands come from NumPy alone, and from no module of the checkout, so that they are the same for both.
 """
 
