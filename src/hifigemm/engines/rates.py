@@ -19,6 +19,7 @@ import numpy as np
 import torch
 
 from hifigemm.engines import cache
+from hifigemm.engines.float32_precision import float32_precision
 from hifigemm.engines.kernels.corrected_tiles import RATES, waves
 from hifigemm.formats import FP16
 from hifigemm.numerics.words import Splitting
@@ -180,7 +181,8 @@ def measure(device: torch.device) -> Rates:
     def product(dtype: torch.dtype, n: int) -> float:
         a, b = (torch.rand((n, n), dtype=dtype, device=device) for _ in range(2))
         c = torch.empty_like(a)
-        return 2 * n**3 / _seconds(lambda: torch.matmul(a, b, out=c))
+        with float32_precision("cuda", "ieee"):
+            return 2 * n**3 / _seconds(lambda: torch.matmul(a, b, out=c))
 
     native_fp64 = tuple(product(torch.float64, n) for n in _SIZES)
     n, moduli = 4096, real_moduli()[:4]

@@ -8,9 +8,8 @@ from PyTorch's allocator.
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import cached_property, lru_cache
 from importlib.util import find_spec
@@ -21,6 +20,7 @@ import torch
 
 from hifigemm.engine import F, JudgedProduct, RepeatedLook, RepeatedProduct, WholeProduct, WordSums
 from hifigemm.engines.device_array import unwrap, wrap
+from hifigemm.engines.float32_precision import float32_precision, rounds_float32
 from hifigemm.engines.numpy_engine import NumpyEngine, check_exact
 from hifigemm.engines.rates import Rates, rates_of
 from hifigemm.exceptions import PlanError
@@ -37,8 +37,6 @@ _MODELS = {7: V100, 8: A100, 9: H100}
 _ADDS_AS_MODELLED = torch.version.hip is None
 """How the matrix cores of other makers add is not known here, so nothing is promised of kernels that use them."""
 _SINGLE = (torch.float32, torch.complex64)
-_LOCK = threading.RLock()
-"""torch's precision of FP32 products is a setting of the process."""
 _WORDS = {FP16: torch.float16, BF16: torch.bfloat16, TF32: torch.float32}
 
 
@@ -48,8 +46,11 @@ class TorchEngine(NumpyEngine):
     name = "torch"
 
     def native_product(self, a: Array, b: Array) -> Array:
-        """torch.matmul."""
-        return torch.matmul(*(torch.from_numpy(_writable(x)) for x in (a, b))).numpy()
+        """torch.matmul in IEEE arithmetic."""
+        x, y = (torch.from_numpy(_writable(x)) for x in (a, b))
+        is_rounded = x.dtype in _SINGLE and rounds_float32("mkldnn")
+        with float32_precision("mkldnn", "ieee") if is_rounded else nullcontext():
+            return torch.matmul(x, y).numpy()
 
 
 def _writable(x: Array) -> Array:
@@ -249,7 +250,7 @@ def _native_matmul(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None) -
     single, target = a.ndim == 3 and len(a) == len(b) == 1, out
     if single:
         a, b, out = a[0], b[0], None if out is None else out[0]
-    with _float32_precision("ieee") if a.dtype in _SINGLE else nullcontext():
+    with float32_precision("cuda", "ieee") if a.dtype in _SINGLE else nullcontext():
         c = torch.matmul(a, b, out=out)
     if c.is_complex():
         from hifigemm.engines.kernels.complex_special import restore_special_values
@@ -269,20 +270,7 @@ def _words_product(x: torch.Tensor, y: torch.Tensor, fmt: Format) -> torch.Tenso
     """x @ y in FP32 on the tensor cores, for stacks (batch or 1, m, k) and (batch or 1, k, n) of words of `fmt`."""
     x, y = x.to(_WORDS[fmt]), y.to(_WORDS[fmt])
     if fmt is TF32:
-        with _float32_precision("tf32"):
+        with float32_precision("cuda", "tf32"):
             return torch.matmul(x, y)
     batch = max(len(x), len(y))
     return torch.bmm(x.expand(batch, -1, -1), y.expand(batch, -1, -1), out_dtype=torch.float32)
-
-
-@contextmanager
-def _float32_precision(precision: str) -> Iterator[None]:
-    """FP32 products in IEEE arithmetic ("ieee") or as TF32 ("tf32"), whatever torch is set to."""
-    settings = torch.backends.cuda.matmul
-    with _LOCK:
-        before = settings.fp32_precision
-        settings.fp32_precision = precision
-        try:
-            yield
-        finally:
-            settings.fp32_precision = before

@@ -1,0 +1,62 @@
+"""FP32 products of PyTorch in the precision that is asked for, whatever the process has set.
+
+``torch.set_float32_matmul_precision`` and the ``fp32_precision`` of ``torch.backends`` allow libraries to round FP32
+operands first: to TF32 in cuBLAS, and to BF16 or TF32 in oneDNN on CPUs that multiply those. These are settings of the
+process. One for a backend's products may be its own, or "none", and then that of the backend, or else the generic one,
+holds; torch tells only what holds.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+__all__ = ["float32_precision", "rounds_float32"]
+
+_LOCK = threading.RLock()
+_C: Any = torch._C
+
+
+def rounds_float32(backend: str) -> bool:
+    """Whether FP32 operands of a backend ("cuda", "mkldnn") are rounded first; waits for `float32_precision`."""
+    with _LOCK:
+        return _holding(backend, "matmul") not in ("none", "ieee")
+
+
+@contextmanager
+def float32_precision(backend: str, precision: str) -> Iterator[None]:
+    """FP32 products of a backend in IEEE arithmetic ("ieee") or as TF32 ("tf32"), for one thread at a time."""
+    with _LOCK:
+        own = _own_setting(backend)
+        _set(backend, "matmul", precision)
+        try:
+            yield
+        finally:
+            _set(backend, "matmul", own)
+
+
+def _own_setting(backend: str) -> str:
+    """What is set for the products of a backend, or "none", as seen while nothing else is set."""
+    if _holding(backend, "matmul") == "none":
+        return "none"
+    others = []
+    try:
+        for level in (("generic", "all"), (backend, "all")):
+            others.append((*level, _holding(*level)))
+            _set(*level, "none")
+        return _holding(backend, "matmul")
+    finally:
+        for other in others:
+            _set(*other)
+
+
+def _holding(backend: str, operation: str) -> str:
+    return str(_C._get_fp32_precision_getter(backend, operation))
+
+
+def _set(backend: str, operation: str, precision: str) -> None:
+    _C._set_fp32_precision_setter(backend, operation, precision)
