@@ -68,7 +68,6 @@ def test_numpy_arrays_are_taken_as_they_are():
     assert NUMPY.owns(a)
     assert not NUMPY.owns([1.0])
     assert not GPU.owns(a)
-    assert NUMPY.version(a) is None
     assert NUMPY.sink(a, (1, 3, 2), a) is None
     assert NUMPY.give(a) is a
     scalar = NUMPY.give(np.array(2.0))
@@ -147,26 +146,6 @@ def test_tensors_share_memory_with_what_is_taken(torch):
     assert library.give(np.array(3.0)).shape == ()
     with pytest.raises(TypeError, match="x is a list; expected an array of torch"):
         library.take([1.0], "x")
-
-
-def test_versions_count_changes_in_place(torch):
-    library = Library("torch", "cpu")
-    x = torch.zeros(3)
-    before = library.version(x)
-    x += 1
-    assert library.version(x) == before + 1
-    assert library.version(None) is None
-    with torch.inference_mode():
-        assert library.version(torch.zeros(3)) is None
-
-
-def test_a_tensor_without_a_version_is_copied_when_it_is_prepared(torch):
-    with torch.inference_mode():
-        a, b = torch.rand(4, 5, dtype=torch.float64), torch.rand(5, 3, dtype=torch.float64)
-        plan = hg.make_plan(a, b, scheme="ozaki1")
-        left, want = hg.prepare(a, "left", plan=plan), hg.matmul(a, b, plan=plan)
-        a.zero_()
-        assert torch.equal(hg.matmul(left, b), want)
 
 
 def test_conjugate_and_negated_views_are_read_as_what_they_stand_for(torch, assert_same_bits):

@@ -387,8 +387,7 @@ def prepare(a: Any, side: Literal["left", "right"], *, plan: Plan) -> Prepared:
     Parameters
     ----------
     a : array_like
-        The operand. A NumPy array is copied, so later changes of it do not reach the prepared one; a tensor is not,
-        and the prepared operand is refused once the tensor was changed in place.
+        The operand. It is copied, so later changes of it do not reach the prepared one.
     side : "left" or "right"
         Where it will stand.
     plan : Plan
@@ -413,14 +412,13 @@ def prepare(a: Any, side: Literal["left", "right"], *, plan: Plan) -> Prepared:
     engine = engine_for(plan.engine, library.name, library.device)
     is_narrow = plan.problem.narrow is not None and plan.problem.narrow is common_narrow(x.dtype, x.dtype)
     operand = x if is_narrow and plan.choices else converted(x, plan.problem.dtype)
-    version = library.version(a)
-    if version is None:
-        operand, a = operand.copy(), None
+    if operand is x:
+        operand = x.copy()
     split = None
     if operand.size and plan.scheme.independent_splits and not (isinstance(plan.scheme, Native) or plan.choices):
         with library.active():
             split = whole_split(plan, own_stack(operand, side, plan.problem), side, engine)
-    return Prepared(operand, split, side, plan, library, a, version)
+    return Prepared(operand, split, side, plan, library)
 
 
 def _stacks(

@@ -114,10 +114,6 @@ class Library:
 
             torch.autograd.graph.increment_version(x)
 
-    def version(self, x: Any) -> int | None:
-        """How often a tensor was changed in place; None where that is not counted."""
-        return None if self.name == "numpy" or x is None or x.is_inference() else int(x._version)
-
     def give(self, x: Array) -> Any:
         """An array of this library from what `take` or a product made; a product of vectors is a scalar in NumPy."""
         if self.name == "numpy":

@@ -356,26 +356,13 @@ class Product:
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
-    """An operand with its split for one plan, to be used in place of the operand.
-
-    It holds its own copy of a NumPy array, so later changes of the array do not reach it. A tensor is not copied: its
-    version counter tells when it was changed, and the prepared operand is refused then.
-    """
+    """A copy of an operand with its split for one plan, to be used in place of the operand."""
 
     operand: Array
     split: Split | None
     side: str
     plan: Plan
     library: Library
-    source: Any = None
-    version: int | None = None
-
-    def check_unchanged(self, name: str) -> None:
-        """Raise PlanError where the tensor has another version than when it was prepared."""
-        now = self.library.version(self.source)
-        if now != self.version:
-            versions = f"version {now}, prepared at {self.version}"
-            raise PlanError(f"{name} was changed after it was prepared ({versions}): prepare it again")
 
     @property
     def shape(self) -> tuple[int, ...]:
