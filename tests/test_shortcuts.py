@@ -45,7 +45,7 @@ class Tensor:
 
     def __init__(self, shape=(4, 4), stride=(4, 1), dtype="float64", address=256, index=0, **fields):
         self.shape, self.dtype, self.device = shape, dtype, DEVICES[index]
-        self.is_cuda, self.requires_grad, self.layout = True, False, "strided"
+        self.is_cuda, self.requires_grad, self.is_wrapped, self.layout = True, False, False, "strided"
         self._stride, self._address, self._negative, self._storage = stride, address, False, address
         self.__dict__.update(fields)
 
@@ -77,6 +77,8 @@ def gpu(monkeypatch):
     fake = SimpleNamespace(Tensor=Tensor, strided="strided", cuda=SimpleNamespace(current_device=lambda: 0))
     fake.is_autocast_enabled = lambda: False
     monkeypatch.setitem(sys.modules, "torch", fake)
+    monkeypatch.setattr(shortcuts, "is_followed", lambda: False)
+    monkeypatch.setattr(shortcuts, "is_wrapped", lambda x: x.is_wrapped)
     return fake
 
 
@@ -149,6 +151,8 @@ def test_keys_tell_options_apart(gpu):
         (Tensor(), Tensor(index=1)),
         (Tensor(requires_grad=True), Tensor()),
         (Tensor(), Tensor(requires_grad=True)),
+        (Tensor(is_wrapped=True), Tensor()),
+        (Tensor(), Tensor(is_wrapped=True)),
         (Tensor(), Tensor(dtype="float32")),
         (Tensor(is_cuda=False), Tensor(is_cuda=False)),
         (np.ones((4, 4)), Tensor()),
@@ -160,6 +164,8 @@ def test_keys_tell_options_apart(gpu):
         "two devices",
         "gradient",
         "gradient",
+        "transform",
+        "transform",
         "dtypes",
         "cpu",
         "mixed",
@@ -200,6 +206,12 @@ def test_keys_tell_outputs_apart(gpu):
 )
 def test_calls_with_other_outputs_have_no_key(gpu, out):
     assert key(Tensor(), Tensor(address=512), out) is None
+
+
+def test_calls_that_torch_follows_have_no_key(gpu, monkeypatch):
+    assert key(Tensor(), Tensor()) is not None
+    monkeypatch.setattr(shortcuts, "is_followed", lambda: True)
+    assert key(Tensor(), Tensor()) is None
 
 
 def test_lazily_negated_operands_have_no_key(gpu):

@@ -49,6 +49,7 @@ from hifigemm.planning import (
 from hifigemm.schemes import Native, Scheme
 from hifigemm.settings import decision_log, is_strict
 from hifigemm.shortcuts import keep, key_of, repeat
+from hifigemm.transforms import check_tensor
 
 __all__ = ["gemm", "make_plan", "matmul", "prepare"]
 
@@ -119,7 +120,7 @@ def matmul(
         "auto" would take: see `strict`. Or the thread flushes subnormal numbers to zero, and cannot be told not to:
         ``torch.set_flush_denormal`` is lifted during a product, the mode of a library built with -ffast-math may stay.
     ValueError, TypeError
-        Shapes or dtypes that do not fit.
+        Shapes or dtypes that do not fit; tensors that PyTorch differentiates, batches or traces.
 
     Examples
     --------
@@ -293,11 +294,12 @@ def _sum_with_product(
 
 def _scalar(x: Any, name: str) -> complex:
     """alpha or beta as a Python float, or a complex with an imaginary part."""
+    check_tensor(x, name)
     try:
         if isinstance(x, str):  # which complex() would read
             raise TypeError
         value = complex(x)
-    except TypeError:
+    except (TypeError, ValueError, RuntimeError):  # the last ones from tensors that are no scalars
         raise TypeError(f"{name} = {x!r}: expected a number") from None
     except OverflowError:
         raise ValueError(f"{name} is beyond the range of float64") from None

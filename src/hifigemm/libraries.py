@@ -17,6 +17,7 @@ import numpy as np
 
 from hifigemm.exceptions import AccuracyError
 from hifigemm.numerics.bits import Array, flushes_subnormals
+from hifigemm.transforms import check_tensor
 
 __all__ = ["BFLOAT16", "NUMPY", "Library", "gradual_underflow", "library_of"]
 
@@ -60,7 +61,7 @@ class Library:
 
     def owns(self, x: Any) -> bool:
         """Whether x is an array of this library on this device."""
-        return _library(x) == self
+        return _library(x, "x") == self
 
     def take(self, x: Any, name: str) -> Array:
         """An array of this library with NumPy's interface; shares its memory, but for bfloat16 on the CPU (float32).
@@ -68,13 +69,13 @@ class Library:
         Raises
         ------
         TypeError
-            Tensors that require gradients, sparse or quantised ones, and dtypes that NumPy does not have.
+            Tensors that `check_tensor` refuses, and dtypes that NumPy does not have.
         """
         if self.name == "numpy":
             return np.asarray(x)
         if not self.owns(x):
             raise TypeError(f"{name} is a {type(x).__name__}; expected an array of {self}")
-        _check_tensor(x, name)
+        check_tensor(x, name)
         x = x.resolve_conj().resolve_neg()
         brief = str(x.dtype) == "torch.bfloat16"
         if brief and name == "out":
@@ -141,7 +142,7 @@ def library_of(*operands: tuple[str, Any]) -> Library:
     found: dict[str, Library] = {}
     for name, x in operands:
         own = getattr(x, "library", None)
-        library = own if isinstance(own, Library) else _library(x)
+        library = own if isinstance(own, Library) else _library(x, name)
         if library is not None:
             found[name] = library
     libraries = list(dict.fromkeys(found.values()))
@@ -178,14 +179,14 @@ def gradual_underflow() -> Iterator[None]:
             torch.set_flush_denormal(True)
 
 
-def _library(x: Any) -> Library | None:
+def _library(x: Any, name: str) -> Library | None:
     """The library of an array; None for what is no array but may become one, such as a list."""
     if isinstance(x, np.ndarray | np.generic):
         return NUMPY
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(x, torch.Tensor):
         if x.device.type not in ("cpu", "cuda"):
-            raise TypeError(f"a tensor on {x.device}: expected the CPU or a CUDA device")
+            raise TypeError(f"{name} is a tensor on {x.device}: expected the CPU or a CUDA device")
         return Library("torch", str(x.device))
     if hasattr(x, "__dlpack__"):
         kind = type(x)
@@ -200,12 +201,3 @@ def _extent(x: Any) -> tuple[int, int]:
     """Addresses of the first byte and behind the last one of a tensor."""
     spread = sum((n - 1) * s for n, s in zip(x.shape, x.stride(), strict=True)) + 1
     return x.data_ptr(), x.data_ptr() + spread * x.element_size()
-
-
-def _check_tensor(x: Any, name: str) -> None:
-    import torch
-
-    if x.requires_grad and torch.is_grad_enabled():
-        raise TypeError(f"{name} requires a gradient, which would be lost: pass {name}.detach() or use torch.no_grad()")
-    if x.layout is not torch.strided or x.is_quantized:
-        raise TypeError(f"{name} is a tensor of layout {x.layout}, {x.dtype}; expected a dense one")

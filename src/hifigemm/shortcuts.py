@@ -24,6 +24,7 @@ from hifigemm.numerics.bits import Array
 from hifigemm.numerics.scaling import lacking_bits
 from hifigemm.plan import Plan
 from hifigemm.settings import decision_log, is_strict
+from hifigemm.transforms import is_followed, is_wrapped
 
 __all__ = ["keep", "key_of", "repeat"]
 
@@ -68,7 +69,7 @@ def _arrays(a: Any, b: Any, out: Any) -> tuple[Any, ...] | None:
 def _tensors(a: Any, b: Any, out: Any) -> tuple[Any, ...] | None:
     """What matters of tensors on the current CUDA device; None for others."""
     torch = sys.modules.get("torch")
-    if torch is None or type(a) is not torch.Tensor or not a.is_cuda or torch.is_autocast_enabled():
+    if torch is None or type(a) is not torch.Tensor or not a.is_cuda or torch.is_autocast_enabled() or is_followed():
         return None
     tensors = (a, b) if out is None else (a, b, out)
     if not all(_is_plain(torch, x, a.device) for x in tensors) or a.device.index != torch.cuda.current_device():
@@ -88,7 +89,7 @@ def _is_plain(torch: Any, x: Any, device: Any) -> bool:
     """Whether x is a dense tensor on the device whose memory is what it says."""
     if type(x) is not torch.Tensor or x.device != device:
         return False
-    return x.layout is torch.strided and not (x.requires_grad or x.is_conj() or x.is_neg())
+    return x.layout is torch.strided and not (x.requires_grad or x.is_conj() or x.is_neg() or is_wrapped(x))
 
 
 _Found = tuple[Plan, RepeatedProduct, str]

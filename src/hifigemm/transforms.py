@@ -1,0 +1,79 @@
+"""What PyTorch may do with a program besides running it: differentiate, batch and trace it.
+
+A product reads the numbers in the memory of its operands and writes new ones. Whatever else PyTorch follows would end
+there without a word, so tensors that carry it are refused.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+__all__ = ["check_tensor", "is_followed", "is_wrapped"]
+
+
+def check_tensor(x: Any, name: str) -> None:
+    """Raise TypeError for a tensor of which more than its entries would be asked, or that has none in dense memory."""
+    torch: Any = sys.modules.get("torch")
+    if torch is None or not isinstance(x, torch.Tensor):
+        return
+    if is_wrapped(x) or torch._C._are_functorch_transforms_active():
+        raise TypeError(
+            f"{name} is inside a transform of torch.func (grad, jvp, vmap, functionalize, ...), which a product would "
+            "escape: multiply outside of it, or in a torch.autograd.Function that has the rules"
+        )
+    if x.requires_grad and torch.is_grad_enabled():
+        raise TypeError(f"{name} requires a gradient, which would be lost: pass {name}.detach() or use torch.no_grad()")
+    if is_followed():
+        if torch.autograd.forward_ad.unpack_dual(x).tangent is not None:
+            raise TypeError(f"{name} has a tangent (forward_ad), which would be lost: pass {name}.detach()")
+        tracer = _tracer()
+        if tracer is not None:
+            raise TypeError(
+                f"{name} is multiplied under {tracer}, which sees operators of torch alone: multiply outside of it, or "
+                "in a torch.library.custom_op"
+            )
+    kind: Any = type(x)
+    if kind is not torch.Tensor and (
+        kind.__torch_function__ is not torch._C._disabled_torch_function_impl
+        or kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
+    ):
+        raise TypeError(
+            f"{name} is a {kind.__module__}.{kind.__qualname__}, and what its class adds would be lost: pass "
+            f"{name}.as_subclass(torch.Tensor) where that has the same entries"
+        )
+    if x.layout is not torch.strided or x.is_quantized or x.is_nested or x._is_zerotensor():
+        raise TypeError(f"{name} is a tensor of layout {x.layout}, {x.dtype}, whose entries are not in dense memory")
+
+
+def is_wrapped(x: Any) -> bool:
+    """Whether a tensor, of no class of its own, stands for others inside a transform of torch.func."""
+    import torch
+
+    return bool(torch._C._functorch.is_functorch_wrapped_tensor(x))
+
+
+def is_followed() -> bool:
+    """Whether torch may differentiate, batch or record what this thread does, in another way than by gradients."""
+    import torch
+
+    c: Any = torch._C
+    return bool(
+        torch.autograd.forward_ad._current_level >= 0
+        or c._are_functorch_transforms_active()
+        or c._len_torch_dispatch_stack()
+        or c._dispatch_tls_is_dispatch_key_included(c.DispatchKey.PreDispatch)
+        or torch.jit.is_tracing()
+    )
+
+
+def _tracer() -> str | None:
+    """What makes a graph of what this thread does, or computes without numbers; a mode that watches does neither."""
+    import torch
+    from torch.fx.experimental.proxy_tensor import get_proxy_mode
+    from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+
+    if torch.jit.is_tracing():
+        return "torch.jit.trace"
+    modes = (get_proxy_mode(), *_get_current_dispatch_mode_stack())
+    return next((type(mode).__name__ for mode in modes if mode is not None and mode.is_infra_mode()), None)

@@ -1,0 +1,53 @@
+"""CUDA tensors in programs that PyTorch differentiates, batches, traces, compiles, or multiplies in less precision."""
+
+from __future__ import annotations
+
+import pytest
+
+import hifigemm as hg
+
+torch = pytest.importorskip("torch")
+from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
+
+pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore::DeprecationWarning")]  # of torch itself
+FAST = hg.Ozaki2(num_moduli=14, scaling="fast")
+
+
+@pytest.mark.parametrize("scheme", ["native", FAST], ids=str)
+def test_what_torch_follows_is_refused_in_first_calls_and_in_repeated_ones(scheme):
+    a, b = (torch.rand(30, 30, dtype=torch.float64, device="cuda") for _ in range(2))
+
+    def product(x):
+        return hg.matmul(x, b, scheme=scheme)
+
+    def refused(message):
+        return pytest.raises(TypeError, match=f"^a {message}")
+
+    for _ in range(3):
+        with refused("requires a gradient"):
+            product(a.clone().requires_grad_())
+        with torch.autograd.forward_ad.dual_level(), refused("has a tangent"):
+            product(torch.autograd.forward_ad.make_dual(a.clone(), b))
+        with refused("is inside a transform"):
+            torch.func.vmap(product)(torch.stack([a, b]))
+        with refused("is multiplied under"):
+            make_fx(product)(a)
+        want = hg.matmul(a, b, scheme=scheme, return_report=True)[0]
+        assert torch.equal(product(a), want)
+
+
+@pytest.mark.parametrize("setting", ["high", "medium"])
+def test_the_precision_of_products_is_neither_followed_nor_changed(setting):
+    a, b = (torch.rand(300, 300, device="cuda") for _ in range(2))
+    schemes = ("native", hg.Multiword("tf32", 1, 1, accumulate="blocked", block=32), hg.Corrected("fp16"))
+    want = [hg.matmul(a, b, scheme=scheme) for scheme in schemes]
+    torch.set_float32_matmul_precision(setting)
+    try:
+        held = torch.backends.cuda.matmul.fp32_precision
+        for _ in range(3):
+            assert all(torch.equal(hg.matmul(a, b, scheme=s), c) for s, c in zip(schemes, want, strict=True))
+        assert torch.backends.cuda.matmul.fp32_precision == held
+        assert torch.get_float32_matmul_precision() == setting
+        torch.mm(a, b)
+    finally:
+        torch.set_float32_matmul_precision("highest")
