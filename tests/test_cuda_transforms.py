@@ -36,6 +36,19 @@ def test_what_torch_follows_is_refused_in_first_calls_and_in_repeated_ones(schem
         assert torch.equal(product(a), want)
 
 
+def test_compiled_programs_have_the_bits_of_eager_ones():
+    a, b = (torch.rand(64, 64, dtype=torch.float64, device="cuda") for _ in range(2))
+    for options in ({"accuracy": "correct"}, {"scheme": FAST}, {"scheme": "ozaki1"}, {}):
+
+        def program(x, y, options=options):
+            return hg.matmul(2 * x, y, **options) + 1
+
+        found = torch.compile(program, backend="eager")
+        for _ in range(2):
+            assert torch.equal(found(a, b), program(a, b))
+    torch._dynamo.reset()
+
+
 @pytest.mark.parametrize("setting", ["high", "medium"])
 def test_the_precision_of_products_is_neither_followed_nor_changed(setting):
     a, b = (torch.rand(300, 300, device="cuda") for _ in range(2))

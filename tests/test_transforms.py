@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -247,3 +250,80 @@ def test_calls_that_are_followed_are_never_repeated_from_memory(monkeypatch):
     assert is_wrapped(left[0])  # one that left its transform
     assert not shortcuts._is_plain(torch, left[0], A.device)
     assert shortcuts._is_plain(torch, A, A.device)
+
+
+@pytest.fixture
+def compiled():
+    """torch.compile, with nothing left of it afterwards."""
+    yield torch.compile
+    torch._dynamo.reset()
+
+
+SCHEMES = ({"accuracy": "correct"}, {"scheme": hg.Ozaki2(num_moduli=15, scaling="fast")}, {"scheme": hg.Ozaki1()})
+
+
+@pytest.mark.parametrize("backend", ["eager", pytest.param("inductor", marks=pytest.mark.slow)])
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_compiled_programs_have_the_bits_of_eager_ones(compiled, backend):
+    for options in SCHEMES:
+
+        def program(x, y, options=options):
+            return hg.matmul(2 * x, y, **options) + 1
+
+        found = compiled(program, backend=backend)
+        for n in (3, 4):
+            assert torch.equal(found(A[:n], B), program(A[:n], B))
+        assert np.array_equal(found(A.numpy(), B.numpy()), program(A.numpy(), B.numpy()))
+
+
+def test_every_public_function_can_stand_in_a_compiled_program(compiled):
+    def program(x, y):
+        with hg.strict():
+            plan = hg.make_plan(x, y, scheme=hg.Ozaki1(num_slices=3))
+            left = hg.prepare(x, "left", plan=plan)
+            c, report = hg.gemm(left, y, alpha=2.0, return_report=True)
+        return c + 1, report.bound, hg.engines()
+
+    (c, *rest), (want, *others) = compiled(program, backend="eager")(A, B), program(A, B)
+    assert torch.equal(c, want)
+    assert rest == others
+    assert torch.equal(compiled(hg.matmul, backend="eager")(A, B), hg.matmul(A, B))
+
+
+def test_nothing_of_a_product_is_compiled(compiled):
+    graphs = []
+
+    def backend(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    found = compiled(lambda x, y: hg.matmul(2 * x, y, accuracy="correct") + 1, backend=backend)
+    for n in range(1, 20):  # more kinds of calls than are compiled of any function
+        x = torch.rand(n, n, dtype=torch.float64)
+        assert torch.equal(found(x, x), hg.matmul(2 * x, x, accuracy="correct") + 1)
+    nodes = {node.target for graph in graphs for node in graph.graph.nodes if node.op == "call_function"}
+    assert {getattr(node, "__name__", node) for node in nodes} == {"mul", "add"}
+
+
+def test_a_whole_graph_is_refused_in_the_words_of_torch(compiled):
+    with pytest.raises(torch._dynamo.exc.Unsupported, match="hifigemm multiplies outside of compiled graphs"):
+        compiled(lambda x, y: hg.matmul(x, y) + 1, backend="eager", fullgraph=True)(A, B)
+
+
+def test_gradients_are_refused_in_compiled_programs_too(compiled):
+    found = compiled(lambda x, y: hg.matmul(2 * x, y, accuracy="correct") + 1, backend="eager")
+    with pytest.raises(TypeError, match="a requires a gradient"):
+        found(A.clone().requires_grad_(), B)
+    assert torch.equal(found(A, B), hg.matmul(2 * A, B, accuracy="correct") + 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("order", ["import hifigemm as hg, torch", "import torch, torch._dynamo, hifigemm as hg"])
+def test_programs_are_compiled_whichever_is_imported_first(order):
+    program = f"""
+{order}
+a = torch.rand(4, 4, dtype=torch.float64)
+found = torch.compile(lambda x: hg.matmul(2 * x, x, accuracy="correct") + 1, backend="eager")(a)
+assert torch.equal(found, hg.matmul(2 * a, a, accuracy="correct") + 1)
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)

@@ -49,7 +49,7 @@ from hifigemm.planning import (
 from hifigemm.schemes import Native, Scheme
 from hifigemm.settings import decision_log, is_strict
 from hifigemm.shortcuts import keep, key_of, repeat
-from hifigemm.transforms import check_tensor
+from hifigemm.transforms import check_tensor, opaque
 
 __all__ = ["gemm", "make_plan", "matmul", "prepare"]
 
@@ -59,6 +59,7 @@ _quiet = np.errstate(all="ignore")
 """Underflow, overflow and NaN are part of the work here, whatever the caller's settings are."""
 
 
+@opaque
 def matmul(
     a: Any,
     b: Any,
@@ -146,6 +147,7 @@ def matmul(
         return _deliver(result, report, library, out, return_report)
 
 
+@opaque
 @gradual_underflow()
 def gemm(
     a: Any,
@@ -337,6 +339,7 @@ def _transposed(x: Array | Prepared, how: str, name: str) -> Array | Prepared:
     return x.conj() if how == "C" else x
 
 
+@opaque
 @_quiet
 @gradual_underflow()
 def make_plan(
@@ -381,6 +384,7 @@ def make_plan(
     return plan
 
 
+@opaque
 @_quiet
 @gradual_underflow()
 def prepare(a: Any, side: Literal["left", "right"], *, plan: Plan) -> Prepared:

@@ -10,10 +10,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from hifigemm.engines import available, engine_for
+from hifigemm.transforms import opaque
 
 __all__ = ["Info", "engines", "info"]
 
 
+@opaque
 def engines() -> list[str]:
     """Names of the engines that can be used now."""
     return available()
@@ -33,6 +35,7 @@ class Info:
         return "\n".join([*lines, "engines", *engines, *(["GPUs"] if self.gpus else []), *self.gpus])
 
 
+@opaque
 def info() -> Info:
     """Engines, devices and versions, for a bug report or a notebook: ``print(hg.info())``."""
     from hifigemm import __version__

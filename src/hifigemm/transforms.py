@@ -1,15 +1,44 @@
-"""What PyTorch may do with a program besides running it: differentiate, batch and trace it.
+"""What PyTorch may do with a program besides running it: differentiate, batch, trace and compile it.
 
 A product reads the numbers in the memory of its operands and writes new ones. Whatever else PyTorch follows would end
-there without a word, so tensors that carry it are refused.
+there without a word, so tensors that carry it are refused. Compilers are sent around the public functions.
 """
 
 from __future__ import annotations
 
 import sys
-from typing import Any
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar, cast
 
-__all__ = ["check_tensor", "is_followed", "is_wrapped"]
+__all__ = ["check_tensor", "is_followed", "is_wrapped", "opaque"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def opaque(function: F) -> F:
+    """A function that compiled programs call between two of their graphs, with nothing in it compiled.
+
+    It has what torch.compiler.disable would give it, if that could be called before torch is imported.
+    """
+    inside: Callable[..., Any] | None = None
+
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        nonlocal inside
+        if inside is None:
+            disable = getattr(sys.modules.get("torch._dynamo"), "disable", None)
+            if disable is None:  # nothing was compiled yet
+                return function(*args, **kwargs)
+            inside = disable(function)
+        return inside(*args, **kwargs)
+
+    marked: Any = call
+    marked._torchdynamo_disable = True
+    marked._torchdynamo_disable_msg = "hifigemm multiplies outside of compiled graphs"
+    # torch.compile leaves out frames of files that are called so. It would compile this one otherwise, beside a graph.
+    marked.__code__ = marked.__code__.replace(co_filename="<frozen importlib: hifigemm>")
+    return cast(F, call)
 
 
 def check_tensor(x: Any, name: str) -> None:
