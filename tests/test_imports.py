@@ -24,6 +24,7 @@ MAY_IMPORT = {
     "exceptions": set(),
     "settings": {"exceptions"},
     "transforms": set(),
+    "startup": set(),
     "numerics": NUMERICS,
     "accuracy": BASE,
     "plan": {*NUMERICS, "accuracy"},
@@ -40,8 +41,8 @@ MAY_IMPORT = {
     "augmented": PLAN,
     "api": {*FLOW, "shortcuts", "augmented", "transforms"},
     "study": {"study", "<root>"},
-    "cli": {*FLOW, "api", "study", "cli", "<root>"},
-    "<root>": {*FLOW, "api"},
+    "cli": {*FLOW, "api", "study", "cli", "startup", "<root>"},
+    "<root>": {*FLOW, "api", "startup"},
     "__main__": {"cli"},
 }
 

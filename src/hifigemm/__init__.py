@@ -3,6 +3,7 @@
 Ask for an accuracy, get it with proof: see `matmul`, `gemm`, `make_plan`, `prepare`, `engines` and `info`.
 """
 
+from hifigemm import startup  # noqa: F401, first, as it minds Ctrl-C while the others are imported
 from hifigemm.api import gemm, make_plan, matmul, prepare
 from hifigemm.exceptions import AccuracyError, HifigemmError, InexactProductError, PlanError
 from hifigemm.information import engines, info

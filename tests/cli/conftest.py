@@ -3,7 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hifigemm.cli import main
+from hifigemm.cli import bench, main
+from hifigemm.study.gpu_timing import Method
 
 
 @pytest.fixture
@@ -33,13 +34,11 @@ def fails(capsys):
 
 
 @pytest.fixture
-def refuses(capsys):
-    """refuses(argv, text): argparse ends the command with code 2 and a message that contains the text."""
-
-    def check(argv, text):
-        with pytest.raises(SystemExit) as caught:
-            main([str(word) for word in argv])
-        assert caught.value.code == 2
-        assert text in capsys.readouterr().err
-
-    return check
+def short(monkeypatch):
+    """`bench --quick` without pauses and a GPU; the method of its measurements."""
+    method = Method(pause=0.0, warm=0, calls=(1, 1), bursts=1, sustained=1e-4, runs=1, chunk=1e-4)
+    monkeypatch.setattr(bench, "QUICK", method)
+    monkeypatch.setattr(bench, "cuda_is_usable", lambda: False)
+    monkeypatch.setattr("hifigemm.study.ceilings._SIZE", {"cpu": 16})
+    monkeypatch.setattr("hifigemm.study.ceilings._COPY_BYTES", {"cpu": 1 << 12})
+    return method

@@ -74,8 +74,8 @@ def test_operands_that_cannot_be_judged_are_refused(pair, tmp_path, fails):
 
 
 @pytest.mark.parametrize("option", ["--schemes", "--engines"])
-def test_unknown_names_are_refused(pair, refuses, option):
-    refuses(["accuracy", *pair[:2], option, "native,nonsense"], "no ")
+def test_unknown_names_are_refused(pair, fails, option):
+    fails(["accuracy", *pair[:2], option, "native,nonsense"], 2, "no ")
 
 
 def test_empty_operands(tmp_path, capsys):

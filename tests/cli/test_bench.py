@@ -8,20 +8,9 @@ import pytest
 import hifigemm as hg
 from benchmarks import common, dgemm, sgemm
 from hifigemm.cli import bench, main
-from hifigemm.study.gpu_timing import Method
 from hifigemm.study.plots import draw, find_drawing, read_rows
 
-SHORT = Method(pause=0.0, warm=0, calls=(1, 1), bursts=1, sustained=1e-4, runs=1, chunk=1e-4)
-
-
-@pytest.fixture(autouse=True)
-def short(monkeypatch):
-    """No pauses, small measurements of the machine, no GPU."""
-    monkeypatch.setattr(bench, "QUICK", SHORT)
-    monkeypatch.setattr(bench, "cuda_is_usable", lambda: False)
-    monkeypatch.setattr("benchmarks.common.cuda_is_usable", lambda: False)
-    monkeypatch.setattr("hifigemm.study.ceilings._SIZE", {"cpu": 16})
-    monkeypatch.setattr("hifigemm.study.ceilings._COPY_BYTES", {"cpu": 1 << 12})
+pytestmark = pytest.mark.usefixtures("short")
 
 
 def run(*argv):
@@ -96,15 +85,15 @@ def test_what_is_not_possible_is_said(capsys):
     [
         (["--schemes", "strassen"], "no scheme 'strassen'"),
         (["--schemes", "ozaki2:14:15"], "no count or option of ozaki2"),
-        (["--sizes", "0"], "not an integer from 1 on"),
+        (["--sizes", "0"], "not an integer from 1 to"),
         (["--shapes", "1,2"], "expected three sizes"),
         (["--sizes", "8", "--shapes", "8,8,8"], "not allowed with"),
         (["--family", "phi"], "no family 'phi'"),
         (["--dtype", "float16"], "invalid choice"),
     ],
 )
-def test_unknown_words_are_refused(refuses, argv, text):
-    refuses(["bench", *argv], text)
+def test_unknown_words_are_refused(fails, argv, text):
+    fails(["bench", *argv], 2, text)
 
 
 def test_options_without_their_device_are_refused(fails, tmp_path):
@@ -115,9 +104,10 @@ def test_options_without_their_device_are_refused(fails, tmp_path):
 
 
 @pytest.mark.parametrize("script", [dgemm, sgemm])
-def test_scripts_write_their_rows_as_they_come(script, tmp_path, monkeypatch, capsys):
+def test_scripts_write_their_rows_as_they_come(script, short, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(common, "QUICK", SHORT)
+    monkeypatch.setattr(common, "QUICK", short)
+    monkeypatch.setattr(common, "cuda_is_usable", lambda: False)
     monkeypatch.setattr(sgemm, "LONG", 300)
     assert script.main(["--quick", "--sizes", "8"]) == 0
     [path] = (tmp_path / "results").glob(f"{script.__name__.split('.')[-1]}_cpu_????-??-??.csv")

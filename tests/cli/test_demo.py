@@ -131,13 +131,13 @@ def test_correct_without_the_reports_word_is_found_out(tmp_path, capsys, monkeyp
     assert "does not say that the result is correctly rounded" in capsys.readouterr().err
 
 
-def test_impossible_outputs_and_sizes_are_refused(tmp_path, fails, refuses):
+def test_impossible_outputs_and_sizes_are_refused(tmp_path, fails):
     fails(["demo", "-o", tmp_path / "demo.txt"], 2, ".png, .svg, .pdf")
     fails(["demo", "-o", tmp_path / "missing" / "demo.png"], 2, "no folder")
     (tmp_path / "demo.csv").mkdir()
     fails(["demo", "-o", tmp_path / "demo.png"], 2, "not a regular file")
     for option in ("--size=0", "--size=many", "--seed=-1"):
-        refuses(["demo", option], "is not an integer from")
+        fails(["demo", option], 2, "is not an integer from")
 
 
 def test_judge_agrees_with_the_reference(make_pair):

@@ -51,7 +51,7 @@ def test_bytes_take_binary_and_decimal_suffixes(text, count):
     assert parse_bytes(text) == count
 
 
-@pytest.mark.parametrize("text", ["", "M", "-1", "0", "0.0001", "1X", "1e3", "nan", "1 G G"])
+@pytest.mark.parametrize("text", ["", "M", "-1", "0", "0.0001", "1X", "1e3", "nan", "1 G G", "9" * 400, "9" * 30])
 def test_what_is_no_number_of_bytes_is_refused(text):
     with pytest.raises(argparse.ArgumentTypeError, match="bytes"):
         parse_bytes(text)
@@ -91,6 +91,7 @@ def test_every_default_of_every_scheme_can_be_spelt_out(scheme):
         (["--scheme", "ozaki1", "--num-slices", "0"], "num_slices=0"),
         (["--scheme", "ozaki2", "--num-moduli", "50"], "num_moduli=50"),
         (["--scheme", "ozaki1", "--mode", "qp"], "mode='qp'"),
+        (["--scheme", "ozaki1", "--product", "fp17"], "--product fp17: expected one of bf16, fp16, "),
     ],
 )
 def test_scheme_options_that_do_not_fit_are_refused(argv, text):

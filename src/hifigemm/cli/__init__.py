@@ -1,7 +1,7 @@
 """The command `hifigemm`, also `python -m hifigemm`.
 
 Exit codes: 0 fine; 1 a computation that failed or broke a promise; 2 wrong usage, or a file that cannot be read or
-written.
+written; 130 interrupted. Whatever fails says so in one line on the standard error.
 """
 
 from __future__ import annotations
@@ -9,45 +9,80 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import warnings
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn, TextIO
 
 import hifigemm as hg
 from hifigemm.cli.accuracy import add_accuracy
 from hifigemm.cli.bench import add_bench
 from hifigemm.cli.demo import add_demo
-from hifigemm.cli.errors import COMPUTATION_ERROR, INTERRUPTED, OK, USAGE_ERROR, InputError
+from hifigemm.cli.errors import COMPUTATION_ERROR, OK, USAGE_ERROR, InputError
 from hifigemm.cli.matmul import add_matmul, add_plan
 from hifigemm.cli.plot import add_plot
+from hifigemm.settings import is_strict
+from hifigemm.startup import INTERRUPTED, raising_interrupts
 
 __all__ = ["main"]
 
-_EPILOG = "exit codes: 0 fine; 1 the computation failed; 2 wrong usage, or a file that cannot be read or written"
+_EPILOG = """exit codes: 0 fine; 1 the computation failed; 2 wrong usage, or a file that cannot be read or written;
+130 interrupted"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command line and return its exit code. Wrong usage raises SystemExit(2), as argparse does."""
-    args = _parser().parse_args(argv)
+    """Run a command line and return its exit code."""
     try:
-        code: int = args.run(args)
-        sys.stdout.flush()
-        return code
+        with raising_interrupts(), warnings.catch_warnings():
+            warnings.showwarning = lambda message, *_, **__: _say(f"hifigemm: warning: {message}")
+            return _run(argv)
     except InputError as error:
         return _failed(str(error), USAGE_ERROR)
     except hg.HifigemmError as error:
         return _failed(str(error), COMPUTATION_ERROR)
     except MemoryError as error:
-        return _failed(f"not enough memory, try --workspace: {error}", COMPUTATION_ERROR)
+        return _failed(f"not enough memory: {str(error) or 'an allocation failed'}", COMPUTATION_ERROR)
     except KeyboardInterrupt:
         return _failed("interrupted", INTERRUPTED)
     except BrokenPipeError:
-        # The reader of a pipe has gone; without this the interpreter complains once more when it flushes stdout.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard(sys.stdout)
         return COMPUTATION_ERROR
+    except OSError as error:  # commands turn those of their files into an InputError
+        _discard(sys.stdout)
+        return _failed(f"{error.filename or 'standard output'}: cannot be written: {error.strerror}", USAGE_ERROR)
+
+
+def _run(argv: Sequence[str] | None) -> int:
+    """The exit code of a command line all of whose output has been written."""
+    _complete_streams()
+    try:
+        try:
+            args = _parser().parse_args(argv)
+        except SystemExit:  # --help and --version
+            return OK
+        for name, value in vars(args).items():
+            if value == []:  # what argparse of Python 3.12 and older makes of --option=--
+                raise InputError(f"--{name.replace('_', '-')} needs a value")
+        _check_environment()
+        code: int = args.run(args)
+        return code
+    finally:
+        sys.stdout.flush()
+
+
+class _Parser(argparse.ArgumentParser):
+    """Wrong usage is an InputError, as every other mistake is, and a full disk is not ignored."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise the complaint of argparse."""
+        raise InputError(f"{message}; see {self.prog} --help")
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """What argparse prints, errors included."""
+        print(message, end="", file=file)
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="hifigemm",
         description="Matrix products of high fidelity computed on low-precision matrix engines.",
         epilog=_EPILOG,
@@ -71,6 +106,36 @@ def _info(args: argparse.Namespace) -> int:
     return OK
 
 
+def _check_environment() -> None:
+    """Raise InputError where a variable of the environment asks for what does not exist."""
+    try:
+        is_strict()
+    except hg.PlanError as error:
+        raise InputError(str(error)) from error
+
+
+def _complete_streams() -> None:
+    """Replace streams that the caller has closed; let characters that stdout cannot encode be printed as escapes."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", closefd=False))
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
+def _discard(stream: TextIO) -> None:
+    """Forget what could not be printed; without this the interpreter complains once more when it flushes the stream."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
 def _failed(message: str, code: int) -> int:
-    print(f"hifigemm: error: {' '.join(message.split())}", file=sys.stderr)
+    _say(f"hifigemm: error: {message}")
     return code
+
+
+def _say(line: str) -> None:
+    """Print one line on the standard error; where that cannot be written, the exit code has to do."""
+    try:
+        print(" ".join(line.split()), file=sys.stderr, flush=True)
+    except OSError:
+        _discard(sys.stderr)

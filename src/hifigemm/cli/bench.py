@@ -9,18 +9,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hifigemm.cli.atomic import check_writable
+import numpy as np
+
+from hifigemm.accuracy import resolve
 from hifigemm.cli.bench_search import search_tiles
 from hifigemm.cli.bench_stages import stages
 from hifigemm.cli.errors import COMPUTATION_ERROR, OK, InputError
+from hifigemm.cli.options import SEED, SIZE
+from hifigemm.cli.results import check_results, write_results
 from hifigemm.cli.table import print_table
+from hifigemm.formats import FP64
 from hifigemm.study.bench import NATIVE, Outcome
 from hifigemm.study.bench_arrays import Arrays, CudaArrays, NumpyArrays, cuda_is_usable
 from hifigemm.study.bench_cases import measure, scheme_options
 from hifigemm.study.bench_operands import DTYPES, FAMILIES, Workload, check_family
 from hifigemm.study.bench_rows import Row, rows, stage_rows
 from hifigemm.study.ceilings import measured_ceilings, peak_rates
-from hifigemm.study.environment import environment, write_csv
+from hifigemm.study.environment import environment
 from hifigemm.study.gpu_timing import QUICK, Method
 from hifigemm.study.peers import available, peers
 
@@ -66,9 +71,9 @@ def add_bench(commands: Any) -> None:
     epilog += "ozaki2:14, ozaki1:7:fp16, auto@correct. Exit code 1 when a result was wrong."
     parser = commands.add_parser("bench", help=text, description=f"{text[0].upper()}{text[1:]}.", epilog=epilog)
     group = parser.add_mutually_exclusive_group()
-    group.add_argument("--sizes", type=_list(_size), metavar="N,N,...", help="square products (default: by device)")
+    group.add_argument("--sizes", type=_list(SIZE), metavar="N,N,...", help="square products (default: by device)")
     group.add_argument("--shapes", type=_shape, nargs="+", metavar="M,N,K", help="m x k times k x n")
-    parser.add_argument("--batch", type=_size, default=1, metavar="N", help="matrices in a stack (default: 1)")
+    parser.add_argument("--batch", type=SIZE, default=1, metavar="N", help="matrices in a stack (default: 1)")
     parser.add_argument("--dtype", choices=DTYPES, default="float64", help="(default: float64)")
     parser.add_argument("--schemes", type=_list(_scheme), metavar="S,S,...", help="(default: by dtype)")
     parser.add_argument(
@@ -87,9 +92,9 @@ def add_bench(commands: Any) -> None:
     parser.add_argument("--csv", type=Path, metavar="FILE", help="write the figures, and the environment beside them")
     parser.add_argument("--quick", action="store_true", help="short bursts and runs: a first look, not a measurement")
     parser.add_argument(
-        "--runs", type=_size, metavar="N", help=f"sustained runs of each case (default: {Method().runs}, quick 1)"
+        "--runs", type=SIZE, metavar="N", help=f"sustained runs of each case (default: {Method().runs}, quick 1)"
     )
-    parser.add_argument("--seed", type=int, default=1, help="of the operands (default: 1)")
+    parser.add_argument("--seed", type=SEED, default=1, help="of the operands (default: 1)")
     parser.set_defaults(run=_bench)
 
 
@@ -97,14 +102,8 @@ def _list(parse: Callable[[str], Any]) -> Callable[[str], list[Any]]:
     return lambda text: list(dict.fromkeys(parse(word) for word in text.split(",")))
 
 
-def _size(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not an integer from 1 on")
-    return int(text)
-
-
 def _shape(text: str) -> tuple[int, int, int]:
-    sizes = [_size(word) for word in text.split(",")]
+    sizes = [SIZE(word) for word in text.split(",")]
     if len(sizes) != 3:
         raise argparse.ArgumentTypeError(f"{text!r}: expected three sizes M,N,K")
     return sizes[0], sizes[1], sizes[2]
@@ -113,7 +112,7 @@ def _shape(text: str) -> tuple[int, int, int]:
 def _scheme(text: str) -> str:
     if text not in (NATIVE, "peers", *peers()):
         try:
-            scheme_options(text)
+            resolve(scheme_options(text).get("accuracy"), FP64, 1)
         except ValueError as error:
             raise argparse.ArgumentTypeError(str(error)) from error
     return text
@@ -145,11 +144,12 @@ def _bench(args: argparse.Namespace) -> int:
             args.csv.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise InputError(f"{args.csv}: cannot be written: {error.strerror}") from error
-        check_writable(args.csv)
+        check_results(args.csv)
     arrays: Arrays = CudaArrays() if device == "cuda" else NumpyArrays()
     method = QUICK if args.quick else Method()
     method = replace(method, runs=args.runs or method.runs)
-    return _Bench(args, arrays, modes.get(args.mode, (args.mode,)), method).run()
+    with np.errstate(all="ignore"):  # an overflow of a native product shows in the verdict on it
+        return _Bench(args, arrays, modes.get(args.mode, (args.mode,)), method).run()
 
 
 class _Bench:
@@ -192,7 +192,11 @@ class _Bench:
         args = self.args
         kind = "cpu" if self.arrays.device == "cpu" else "cuda"
         shapes = args.shapes or [(n, n, n) for n in args.sizes or SIZES[kind]]
-        return [Workload(m, n, k, args.batch, args.dtype, args.family, args.seed) for m, n, k in shapes]
+        loads = [Workload(m, n, k, args.batch, args.dtype, args.family, args.seed) for m, n, k in shapes]
+        for load in loads:
+            if load.nbytes > sys.maxsize:
+                raise MemoryError(f"{load} takes {load.nbytes} bytes")
+        return loads
 
     def _names(self, load: Workload) -> list[str]:
         """Names of the cases, the native product among them; "peers" stands for those that are there."""
@@ -223,9 +227,9 @@ class _Bench:
         path = self.args.csv
         if path is None:
             return
-        write_csv(path, self.rows, **extra)
+        write_results(path, self.rows, **extra)
         if self.stage_rows:
-            write_csv(path.with_name(f"{path.stem}_stages{path.suffix}"), self.stage_rows, **extra)
+            write_results(path.with_name(f"{path.stem}_stages{path.suffix}"), self.stage_rows, **extra)
 
 
 def _cells(row: Row, columns: dict[str, tuple[str, str]], *names: str) -> list[str]:

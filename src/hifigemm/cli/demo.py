@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,9 +21,10 @@ import hifigemm as hg
 from hifigemm.cli.atomic import check_writable, replacing
 from hifigemm.cli.errors import COMPUTATION_ERROR, OK, InputError
 from hifigemm.cli.judge import ExactProduct, Judgement
+from hifigemm.cli.options import SEED, SIZE
 from hifigemm.cli.picture import SUFFIXES, UNIT_ROUNDOFF, draw
+from hifigemm.cli.results import check_results, write_results
 from hifigemm.cli.table import print_table
-from hifigemm.study.environment import write_csv
 from hifigemm.study.matrices import hilbert, inverse_hilbert, phi_matrix
 from hifigemm.study.timing import time_interleaved
 
@@ -52,10 +53,8 @@ def add_demo(commands: Any) -> None:
     """Add the command `demo`."""
     text = "accuracy of each scheme and of the native product, as a table and a picture"
     parser = commands.add_parser("demo", help=text, description=f"{text[0].upper()}{text[1:]}.")
-    parser.add_argument(
-        "--size", type=_at_least(1), default=200, metavar="N", help="of the phi matrices (default: 200)"
-    )
-    parser.add_argument("--seed", type=_at_least(0), default=0, help="of the random matrices (default: 0)")
+    parser.add_argument("--size", type=SIZE, default=200, metavar="N", help="of the phi matrices (default: 200)")
+    parser.add_argument("--seed", type=SEED, default=0, help="of the random matrices (default: 0)")
     parser.add_argument(
         "-o",
         "--output",
@@ -67,23 +66,12 @@ def add_demo(commands: Any) -> None:
     parser.set_defaults(run=_demo)
 
 
-def _at_least(lowest: int) -> Callable[[str], int]:
-    """The type of an option that is an integer from `lowest` on."""
-
-    def parse(text: str) -> int:
-        if not text.isdecimal() or int(text) < lowest:
-            raise argparse.ArgumentTypeError(f"{text!r} is not an integer from {lowest} on")
-        return int(text)
-
-    return parse
-
-
 def _demo(args: argparse.Namespace) -> int:
     if args.output.suffix.lower() not in SUFFIXES:
         raise InputError(f"{args.output}: a picture ends in {', '.join(SUFFIXES)}")
     data = args.output.with_suffix(".csv")
-    for path in (args.output, data):
-        check_writable(path)
+    check_writable(args.output)
+    check_results(data)
     groups, broken = [], []
     for name, a, b in _problems(args.size, args.seed):
         print(f"{name}: {len(SCHEMES)} products against the exact one ...", file=sys.stderr)
@@ -92,10 +80,7 @@ def _demo(args: argparse.Namespace) -> int:
         broken += complaints
     _print(groups)
     rows = [row for group in groups for row in group]
-    try:
-        write_csv(data, rows, command=f"hifigemm demo --size {args.size} --seed {args.seed}")
-    except OSError as error:
-        raise InputError(f"{data}: cannot be written: {error.strerror}") from error
+    write_results(data, rows, command=f"hifigemm demo --size {args.size} --seed {args.seed}")
     print(f"\nnumbers: {data}\n{_picture(rows, args.output)}")
     for complaint in broken:
         print(f"hifigemm: error: {complaint}", file=sys.stderr)
@@ -199,7 +184,7 @@ def _percent(share: float) -> str:
 def _picture(rows: list[Row], path: Path) -> str:
     """Draw, and say where; or say why not."""
     if find_spec("matplotlib") is None:
-        return "picture: none, matplotlib is not installed (pip install 'hifigemm[study]')"
+        return "picture: none, matplotlib is not installed (pip install matplotlib)"
     with replacing(path) as file:
         draw(rows, file, path.suffix.lower())
     return f"picture: {path}"

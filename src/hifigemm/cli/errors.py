@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-__all__ = ["COMPUTATION_ERROR", "INTERRUPTED", "OK", "USAGE_ERROR", "InputError"]
+__all__ = ["COMPUTATION_ERROR", "OK", "USAGE_ERROR", "InputError"]
 
 OK = 0
 COMPUTATION_ERROR = 1
 USAGE_ERROR = 2
-INTERRUPTED = 130
-"""What a shell reports for a program that Ctrl-C ended."""
 
 
 class InputError(Exception):

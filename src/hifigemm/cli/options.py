@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import re
+import sys
+from collections.abc import Callable
 from typing import Any
 
 from hifigemm.accuracy import resolve
@@ -14,7 +16,7 @@ from hifigemm.exceptions import PlanError
 from hifigemm.formats import FP64
 from hifigemm.schemes import SCHEMES, Scheme
 
-__all__ = ["add_multiplication_options", "multiplication_options", "parse_accuracy", "parse_bytes"]
+__all__ = ["SEED", "SIZE", "add_multiplication_options", "multiplication_options", "parse_accuracy", "parse_bytes"]
 
 _UNITS = {"": 1, "B": 1} | {
     unit: base**power
@@ -79,10 +81,28 @@ def parse_bytes(text: str) -> int:
     found = re.fullmatch(r"(\d+(?:\.\d*)?)\s*([A-Za-z]*)", text.strip())
     if found is None or found[2].upper() not in _UNITS:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of bytes such as 1000000, 512M or 2GiB")
-    count = int(float(found[1]) * _UNITS[found[2].upper()])
-    if count <= 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number of bytes")
-    return count
+    count = float(found[1]) * _UNITS[found[2].upper()]
+    if not 1 <= count <= sys.maxsize:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of bytes from 1 to {sys.maxsize}")
+    return int(count)
+
+
+def _integer(lowest: int, highest: int) -> Callable[[str], int]:
+    """The type of an option that is an integer from `lowest` to `highest`."""
+
+    def parse(text: str) -> int:
+        if not re.fullmatch("[0-9]{1,18}", text) or not lowest <= int(text) <= highest:
+            raise argparse.ArgumentTypeError(f"{text!r} is not an integer from {lowest} to {highest}")
+        return int(text)
+
+    return parse
+
+
+SIZE = _integer(1, 2**29)
+"""The type of a size: of a square matrix that would fit into the address space."""
+
+SEED = _integer(0, 2**32 - 1)
+"""The type of the seed of a generator."""
 
 
 def _fields() -> dict[str, list[str]]:
@@ -125,6 +145,8 @@ def _value(field: dataclasses.Field[Any], text: str) -> int | bool | str:
             return int(text)
         except ValueError as error:
             raise InputError(f"{_flag(field.name)} {text}: expected an integer") from error
+    if field.name == "product" and text not in (known := engine_for("numpy").products):
+        raise InputError(f"{_flag(field.name)} {text}: expected one of {', '.join(sorted(known))}")
     return text
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import warnings
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -34,17 +35,22 @@ def add_plot(commands: Any) -> None:
 
 
 def _plot(args: argparse.Namespace) -> int:
-    data, output = args.data, args.output or args.data.with_suffix(".png")
-    if output.suffix.lower() not in SUFFIXES:
-        raise InputError(f"{output}: a picture ends in {', '.join(SUFFIXES)}")
+    data = args.data
     if find_spec("matplotlib") is None:
-        raise InputError("pictures need matplotlib: pip install 'hifigemm[study]'")
+        raise InputError("pictures need matplotlib: pip install matplotlib")
     try:
         rows = read_rows(data)
     except OSError as error:
-        raise InputError(f"{data}: cannot be read: {error.strerror}") from error
+        raise InputError(f"{data}: cannot be read: {error.strerror or error}") from error
     except (UnicodeDecodeError, csv.Error) as error:
         raise InputError(f"{data}: not a CSV file: {error}") from error
+    if any(None in row or None in row.values() for row in rows):
+        raise InputError(f"{data}: a line has more or fewer cells than the first, which names the columns")
+    output = args.output or data.with_suffix(".png")
+    if output.suffix.lower() not in SUFFIXES:
+        raise InputError(f"{output}: a picture ends in {', '.join(SUFFIXES)}")
+    if output.exists() and output.samefile(data):
+        raise InputError(f"{output}: is the CSV file itself")
     is_demo = bool(rows) and {"problem", "scheme", *NUMBERS} <= rows[0].keys()
     name = find_drawing(rows)
     if name is None and not is_demo:
@@ -52,14 +58,15 @@ def _plot(args: argparse.Namespace) -> int:
         raise InputError(f"{data}: no picture for these columns: {columns}")
     check_writable(output)
     try:
-        with replacing(output) as file:
+        with replacing(output) as file, warnings.catch_warnings():
+            warnings.simplefilter("error", RuntimeWarning)  # numbers that no axis holds
             if name is None:
                 draw_demo([_with_numbers(row) for row in rows], file, output.suffix.lower())
             else:
                 save(draw(name, rows), file, output.suffix.lower())
     except KeyError as error:
         raise InputError(f"{data}: no column {error}, which the picture of {name} needs") from error
-    except (TypeError, ValueError) as error:
+    except (ArithmeticError, TypeError, ValueError, RuntimeWarning) as error:
         raise InputError(f"{data}: a cell does not hold what its column says: {error}") from error
     print(output)
     return OK

@@ -61,8 +61,11 @@ class NumpyArrays:
     def operands(self, load: Workload, seed: int) -> tuple[NDArray[Any], NDArray[Any]]:
         """By the generators of `matrices`."""
         rng = np.random.default_rng([load.seed, seed])
-        pairs = [self._pair(rng, load) for _ in range(load.batch)]
-        a, b = (np.stack(x) if load.batch > 1 else x[0] for x in zip(*pairs, strict=True))
+        if load.batch == 1:
+            return self._pair(rng, load)
+        a, b = (np.empty(load.shape(*size), load.dtype) for size in ((load.m, load.k), (load.k, load.n)))
+        for i in range(load.batch):
+            a[i], b[i] = self._pair(rng, load)
         return a, b
 
     def _pair(self, rng: np.random.Generator, load: Workload) -> tuple[NDArray[Any], NDArray[Any]]:
