@@ -90,12 +90,50 @@ def test_devices_are_not_replaced(tmp_path):
         check_writable(link)
 
 
-@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write anywhere")
-def test_folder_without_permission_is_refused(tmp_path):
+@pytest.mark.skipif(os.name != "posix", reason="permissions of POSIX")
+def test_folder_without_permission_is_refused_even_to_root(tmp_path):
     tmp_path.chmod(0o500)
     with pytest.raises(InputError, match="is not writable"):
         check_writable(tmp_path / "x.npy")
     tmp_path.chmod(0o700)
+    check_writable(tmp_path / "x.npy")
+
+
+def test_read_only_file_is_refused_even_to_root(tmp_path):
+    path = tmp_path / "x.npy"
+    path.write_bytes(b"old")
+    check_writable(path)
+    path.chmod(0o444)
+    with pytest.raises(InputError, match="is read-only"):
+        check_writable(path)
+    path.chmod(0o644)
+
+
+@pytest.mark.parametrize(("name", "text"), [("x.npy", "is read-only"), ("new.npy", "is not writable")])
+def test_what_the_system_protects_is_refused(tmp_path, monkeypatch, name, text):
+    """Files of others, immutable files and file systems that are mounted read-only, whatever their modes say."""
+    (tmp_path / "x.npy").write_bytes(b"old")
+    protected = tmp_path / "x.npy" if name == "x.npy" else tmp_path
+    monkeypatch.setattr(os, "access", lambda path, mode: path != protected)
+    with pytest.raises(InputError, match=text):
+        check_writable(tmp_path / name)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="symbolic links of POSIX")
+def test_names_that_lead_nowhere_are_refused(tmp_path):
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "file").touch()
+    for path in (tmp_path / "loop", tmp_path / ("x" * 300), tmp_path / "file" / "x"):
+        with pytest.raises(InputError, match="cannot be written"):
+            check_writable(path)
+
+
+def test_longest_name_of_a_folder_can_be_written(tmp_path):
+    path = tmp_path / ("x" * os.pathconf(tmp_path, "PC_NAME_MAX") if hasattr(os, "pathconf") else "x")
+    check_writable(path)
+    with replacing(path) as file:
+        file.write(b"new")
+    assert path.read_bytes() == b"new"
 
 
 def test_missing_folder_is_refused(tmp_path):

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
 import gzip
+import io
+import os
 import sys
+import warnings
 import zipfile
 
 import numpy as np
@@ -83,7 +86,14 @@ def test_other_dtypes_keep_their_values(tmp_path, given, dtype):
 
 
 @pytest.mark.parametrize(
-    "given", [np.array([2**53 + 1]), np.array([2**64 - 1], np.uint64), np.array([-(2**63)]), np.longdouble([1]) / 3]
+    "given",
+    [
+        np.array([2**53 + 1]),
+        np.array([2**64 - 1], np.uint64),
+        np.array([-(2**63)]),
+        np.longdouble([1]) / 3,
+        np.array([np.finfo(np.longdouble).max]),
+    ],
 )
 def test_values_that_would_be_rounded_are_refused(tmp_path, given):
     if given.dtype == np.float64:
@@ -101,6 +111,100 @@ def test_one_array_of_an_archive_is_named_by_its_key(tmp_path):
         read_array(path)
     with pytest.raises(InputError, match="no array 'third'; it holds first, second"):
         read_array(f"{path}:third")
+
+
+def bits_of(path):
+    """Every member of an archive, in order: name, how it is compressed, date, content."""
+    with zipfile.ZipFile(path) as archive:
+        return [(x.filename, x.compress_type, x.date_time, archive.read(x)) for x in archive.infolist()]
+
+
+@pytest.fixture
+def archive(tmp_path):
+    """A .npz of stored and compressed arrays, and of a member that is none; with a comment."""
+    path = tmp_path / "x.npz"
+    np.savez_compressed(path, A=np.zeros((50, 50)), B=np.arange(3.0), C=np.ones(4))
+    with zipfile.ZipFile(path, "a") as file:
+        file.writestr(zipfile.ZipInfo("D.npy", (2001, 2, 3, 4, 5, 6)), bits_of(path)[1][3])
+        file.writestr("notes.txt", "hello", zipfile.ZIP_BZIP2)
+        file.comment = b"keep me"
+    return path
+
+
+@pytest.mark.parametrize(("key", "place"), [("new", 5), (None, 5), ("A", 0), ("C", 2), ("notes.txt", 4)])
+def test_other_members_of_an_archive_are_kept(archive, key, place, assert_same_bits):
+    before, result = bits_of(archive), hard_matrix(np.complex128)
+    spec = f"{archive}:{key}" if key else str(archive)
+    check_output(spec, 2)
+    assert bits_of(archive) == before
+    write_array(spec, result)
+    after = bits_of(archive)
+    assert after[:place] + after[place + 1 :] == before[:place] + before[place + 1 :]
+    assert after[place][0] == f"{key or 'c'}.npy"
+    assert_same_bits(read_array(f"{archive}:{key or 'c'}"), result)
+    with zipfile.ZipFile(archive) as file:
+        assert file.comment == b"keep me"
+
+
+def test_members_are_kept_behind_a_symbolic_link(archive, tmp_path):
+    before, link = bits_of(archive), tmp_path / "link.npz"
+    link.symlink_to(archive)
+    write_array(f"{link}:new", np.ones(2))
+    assert link.is_symlink()
+    assert bits_of(archive)[:-1] == before
+
+
+def test_empty_file_becomes_an_archive(tmp_path):
+    (tmp_path / "x.npz").touch()
+    check_output(str(tmp_path / "x.npz"), 1)
+    write_array(str(tmp_path / "x.npz"), np.ones(2))
+    np.testing.assert_array_equal(read_array(str(tmp_path / "x.npz")), np.ones(2))
+
+
+def with_member(content, name):
+    """The archive with one more member, by a writer that does not mind its name."""
+    buffer = io.BytesIO(content)
+    with warnings.catch_warnings(), zipfile.ZipFile(buffer, "a") as file:
+        warnings.simplefilter("ignore")
+        file.writestr(name, b"")
+    return buffer.getvalue()
+
+
+def with_byte(content, offset, byte):
+    """The archive with another byte in the entry of its first member in the directory."""
+    place = content.index(b"PK\1\2") + offset
+    return content[:place] + byte + content[place + 1 :]
+
+
+BROKEN_ARCHIVES = {
+    "text": lambda content: b"dear diary",
+    "truncated": lambda content: content[:-30],
+    "damaged member": lambda content: content[:60] + b"\xff" * 20 + content[80:],
+    "encrypted member": lambda content: with_byte(content, 8, b"\1"),
+    "unknown compression": lambda content: with_byte(content, 10, b"\x63"),
+    "two of a name": lambda content: with_member(content, "A.npy"),
+    "key and key.npy": lambda content: with_member(content, "A"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN_ARCHIVES)
+def test_archive_that_cannot_be_kept_whole_is_refused_before_the_product(archive, name):
+    content = BROKEN_ARCHIVES[name](archive.read_bytes())
+    assert content != archive.read_bytes()
+    archive.write_bytes(content)
+    for spec in (str(archive), f"{archive}:new"):
+        with pytest.raises(InputError, match="can be added to it"):
+            check_output(spec, 2)
+        with pytest.raises(InputError, match="can be added to it"):
+            write_array(spec, np.ones(2))
+    assert archive.read_bytes() == content
+    assert os.listdir(archive.parent) == ["x.npz"]
+
+
+@pytest.mark.parametrize("key", ["k" * 70000, "\udcff"])
+def test_key_that_no_archive_holds_is_refused_before_the_product(tmp_path, key):
+    with pytest.raises(InputError, match="can be added to it"):
+        check_output(f"{tmp_path / 'x.npz'}:{key}", 2)
 
 
 def test_existing_folder_part_with_colon_is_no_key(tmp_path):
@@ -160,6 +264,13 @@ def test_files_of_huge_arrays_are_refused(tmp_path):
     (tmp_path / "huge.mtx").write_bytes(SPARSE + b"100000000 100000000 1\n3 3 1.0\n")
     with pytest.raises(InputError, match="does not fit into memory"):
         read_array(str(tmp_path / "huge.mtx"))
+
+
+def test_header_of_python_2_is_read_without_a_warning(tmp_path):
+    np.save(tmp_path / "x.npy", np.ones((2, 2)))
+    old = (tmp_path / "x.npy").read_bytes().replace(b"(2, 2), }  ", b"(2L, 2L), }")
+    (tmp_path / "x.npy").write_bytes(old)
+    np.testing.assert_array_equal(read_array(str(tmp_path / "x.npy")), np.ones((2, 2)))
 
 
 @pytest.mark.filterwarnings("ignore::numpy.exceptions.VisibleDeprecationWarning")

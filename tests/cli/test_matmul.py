@@ -65,6 +65,18 @@ def test_report_goes_to_stderr_unless_quiet(pair, tmp_path, capsys):
     assert capsys.readouterr() == ("", "")
 
 
+def test_result_joins_its_operands_in_their_archive(pair, tmp_path):
+    _, _, a, b = pair
+    z = tmp_path / "Z.npz"
+    np.savez_compressed(z, A=a, B=b)
+    for _ in range(2):
+        assert run("matmul", f"{z}:A", f"{z}:B", "-o", f"{z}:C", "-q", "--accuracy", "correct") == 0
+    with np.load(z) as found:
+        assert list(found) == ["A", "B", "C"]
+        for name, x in (("A", a), ("B", b), ("C", correctly_rounded(a, b))):
+            np.testing.assert_array_equal(found[name], x)
+
+
 def test_output_may_be_an_input(pair, tmp_path):
     a_file, b_file, a, b = pair
     assert run("matmul", a_file, b_file, "-o", a_file) == 0
@@ -118,19 +130,24 @@ def test_accuracy_that_a_scheme_cannot_keep_is_a_computation_error(pair, tmp_pat
     [
         (["-o", "{dir}/c.txt"], "unknown kind of file"),
         (["-o", "{dir}/missing/c.npy"], "no folder"),
+        (["-o", "{dir}/read_only.npy"], "is read-only"),
+        (["-o", "{dir}/diary.npz:c"], "can be added to it"),
         (["-o", "{dir}/c.npy", "--num-moduli", "3"], "--num-moduli needs --scheme"),
     ],
 )
 def test_usage_errors_come_before_any_work(pair, tmp_path, fails, monkeypatch, argv, text):
+    for name in ("read_only.npy", "diary.npz"):
+        (tmp_path / name).write_text("dear diary")
+    (tmp_path / "read_only.npy").chmod(0o444)
     monkeypatch.setattr(hg, "matmul", None)
     fails(["matmul", *pair[:2], *(word.format(dir=tmp_path) for word in argv)], 2, text)
 
 
-def test_wrong_usage_is_refused(pair, refuses):
-    refuses(["matmul", *pair[:2]], "--output")
-    refuses(["matmul", pair[0], "-o", "c.npy"], "required: B")
-    refuses([], "COMMAND")
-    refuses(["multiply"], "invalid choice")
+def test_wrong_usage_is_refused(pair, fails):
+    fails(["matmul", *pair[:2]], 2, "--output")
+    fails(["matmul", pair[0], "-o", "c.npy"], 2, "required: B")
+    fails([], 2, "COMMAND")
+    fails(["multiply"], 2, "invalid choice")
 
 
 def test_bad_operand_files_are_input_errors(pair, tmp_path, fails):

@@ -17,13 +17,27 @@ __all__ = ["check_writable", "replacing"]
 
 def check_writable(path: Path) -> None:
     """Raise InputError where `replacing` is bound to fail, so that nobody waits for a result that cannot be stored."""
-    folder = path.resolve().parent
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        found = None
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written: {error.strerror}") from error
+    target = path.resolve()
+    folder = target.parent
     if not folder.is_dir():
         raise InputError(f"{path}: no folder {folder}")
-    if path.exists() and not path.is_file():
+    if found is not None and not stat.S_ISREG(found.st_mode):
         raise InputError(f"{path}: not a regular file")
-    if not os.access(folder, os.W_OK | os.X_OK):
+    if not _is_writable(folder, os.W_OK | os.X_OK):
         raise InputError(f"{path}: the folder {folder} is not writable")
+    if found is not None and not _is_writable(target, os.W_OK):
+        raise InputError(f"{path}: is read-only")
+
+
+def _is_writable(path: Path, access: int) -> bool:
+    """Whether permissions allow it. Root may write anywhere, but a mode that lets nobody write tells what is wanted."""
+    return os.access(path, access) and (os.name != "posix" or bool(path.stat().st_mode & 0o222))
 
 
 @contextmanager
@@ -40,7 +54,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     """
     target = path.resolve()
     try:
-        descriptor, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent)
+        descriptor, name = tempfile.mkstemp(prefix=".hifigemm-", suffix=".tmp", dir=target.parent)
     except OSError as error:
         raise InputError(f"{path}: cannot be written: {error.strerror}") from error
     try:

@@ -1,15 +1,20 @@
 """Arrays in files: .npy, .npz (``file.npz:key``) and Matrix Market .mtx.
 
-Nothing is ever unpickled. Matrix Market goes through scipy, which the extra [study] brings.
+Nothing is ever unpickled. Matrix Market goes through scipy.
 """
 
 from __future__ import annotations
 
+import io
 import re
+import shutil
+import struct
 import tokenize
+import warnings
 import zipfile
 import zlib
 from collections.abc import Callable
+from copy import copy
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -25,7 +30,7 @@ FORMATS = ".npy, .npz (FILE.npz:KEY names one array) or Matrix Market .mtx"
 _NPZ = re.compile(r"(?P<path>.*\.npz)(?::(?P<key>.*))?", re.IGNORECASE | re.DOTALL)
 _UNREADABLE = (
     *(ValueError, EOFError, OverflowError, SyntaxError, RuntimeError),
-    *(tokenize.TokenError, zipfile.BadZipFile, zlib.error),
+    *(struct.error, tokenize.TokenError, zipfile.BadZipFile, zlib.error),
 )
 """What NumPy, zipfile and scipy raise for files that are not what they seem, encrypted archives included."""
 
@@ -42,11 +47,14 @@ def read_array(spec: str) -> NDArray[Any]:
         Missing, unreadable, truncated, corrupt, pickled or non-numeric files; integers that float64 cannot hold.
     """
     path, key = _split(spec)
-    read = _reader(path, key)
     try:
-        return _as_floats(np.asarray(read()), spec)
+        read = _reader(path, key)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # NumPy complains of headers that Python 2 wrote, and reads them rightly
+            x = np.asarray(read())
+        return _as_floats(x, spec)
     except OSError as error:
-        raise InputError(f"{spec}: cannot be read: {error.strerror or _one_line(error)}") from error
+        raise InputError(f"{spec}: cannot be read: {_one_line(error)}") from error
     except MemoryError as error:
         raise InputError(f"{spec}: does not fit into memory: {_one_line(error)}") from error
     except _UNREADABLE as error:
@@ -55,21 +63,26 @@ def read_array(spec: str) -> NDArray[Any]:
 
 def check_output(spec: str, ndim: int) -> None:
     """Raise InputError if a result of `ndim` dimensions cannot be written there, before it is computed."""
-    path, _ = _split(spec)
-    _kind(path, writing=True)
-    if path.suffix.lower() == ".mtx":
+    path, key = _split(spec)
+    kind = _kind(path, writing=True)
+    if kind == ".mtx":
         _scipy_io(path)
         if ndim != 2:
             raise InputError(f"{spec}: Matrix Market holds matrices, the result has {ndim} dimensions")
     check_writable(path)
+    if kind == ".npz":
+        _write_npz(_Nowhere(), path, key, np.empty(0))
 
 
 def write_array(spec: str, array: NDArray[Any]) -> None:
-    """Write an array to FILE.npy, FILE.npz (as "c"), FILE.npz:KEY or FILE.mtx; an existing file is replaced whole."""
+    """Write an array to FILE.npy, FILE.npz (as "c"), FILE.npz:KEY or FILE.mtx.
+
+    An existing file is replaced in one step. The other arrays of an archive stay in it.
+    """
     path, key = _split(spec)
     write: Callable[[BinaryIO], None] = {
         ".npy": lambda file: np.lib.format.write_array(file, array, allow_pickle=False),
-        ".npz": lambda file: _write_npz(file, key or "c", array),
+        ".npz": lambda file: _write_npz(file, path, key, array),
         ".mtx": lambda file: _scipy_io(path).mmwrite(file, array, symmetry="general"),
     }[_kind(path, writing=True)]
     with replacing(path) as file:
@@ -118,7 +131,7 @@ def _scipy_io(path: Path) -> Any:
     try:
         import scipy.io
     except ImportError as error:
-        raise InputError(f"{path}: Matrix Market files need scipy: pip install 'hifigemm[study]'") from error
+        raise InputError(f"{path}: Matrix Market files need scipy: pip install scipy") from error
     return scipy.io
 
 
@@ -139,9 +152,43 @@ def _read_npz(path: Path, key: str | None) -> Any:
             return archive[names[0] if key is None else key]
 
 
-def _write_npz(file: BinaryIO, key: str, array: NDArray[Any]) -> None:
-    with zipfile.ZipFile(file, "w") as archive, archive.open(f"{key}.npy", "w", force_zip64=True) as member:
-        np.lib.format.write_array(member, array, allow_pickle=False)
+class _Nowhere(io.RawIOBase):
+    """A file that keeps nothing, for a rehearsal."""
+
+    def write(self, data: Any) -> int:
+        return memoryview(data).nbytes
+
+
+def _write_npz(file: Any, path: Path, key: str | None, array: NDArray[Any]) -> None:
+    """Write the archive at `path`, if there is one, with the array in place of that key and all else as it was."""
+    key = key or "c"
+    try:
+        with _archive(path) as old, zipfile.ZipFile(file, "w") as new:
+            members = {_key(info): info for info in old.infolist()}
+            if len(members) < len(old.infolist()):
+                raise zipfile.BadZipFile("two of its members have one name")
+            new.comment = old.comment
+            for name, info in (members | {key: zipfile.ZipInfo(f"{key}.npy")}).items():
+                with new.open(copy(info), "w", force_zip64=name == key) as member:
+                    if name == key:
+                        np.lib.format.write_array(member, array, allow_pickle=False)
+                    else:
+                        with old.open(info) as source:
+                            shutil.copyfileobj(source, member, 1 << 20)
+    except (OSError, *_UNREADABLE) as error:
+        raise InputError(f"{path}: no array {key!r} can be added to it: {_one_line(error)}") from error
+
+
+def _archive(path: Path) -> zipfile.ZipFile:
+    """The archive at `path`, or one without members where there is nothing."""
+    if path.exists() and path.stat().st_size > 0:
+        return zipfile.ZipFile(path)
+    return zipfile.ZipFile(io.BytesIO(), "w")
+
+
+def _key(info: zipfile.ZipInfo) -> str:
+    """The key under which NumPy loads a member."""
+    return info.filename.removesuffix(".npy")
 
 
 def _as_floats(x: NDArray[Any], spec: str) -> NDArray[Any]:
@@ -150,7 +197,8 @@ def _as_floats(x: NDArray[Any], spec: str) -> NDArray[Any]:
         raise InputError(f"{spec}: holds {x.dtype}, not numbers")
     if x.dtype.kind in "fc" and x.dtype.itemsize <= np.dtype(np.complex128 if x.dtype.kind == "c" else float).itemsize:
         return x.astype(np.float32 if x.dtype.itemsize == 2 else x.dtype.newbyteorder("="), copy=False)
-    converted = x.astype(np.complex128 if x.dtype.kind == "c" else np.float64)
+    with np.errstate(all="ignore"):  # what is lost is found below
+        converted = x.astype(np.complex128 if x.dtype.kind == "c" else np.float64)
     if x.dtype.kind in "fc":
         exact = np.array_equal(converted.astype(x.dtype), x, equal_nan=True)
     else:
@@ -168,4 +216,4 @@ def _explained(error: BaseException) -> str:
 
 
 def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
+    return getattr(error, "strerror", None) or " ".join(str(error).split()) or type(error).__name__

@@ -15,11 +15,14 @@ from hifigemm.operands import result_dtype, shapes_of
 
 __all__ = ["add_matmul", "add_plan"]
 
+OUTPUT_HELP = """file for the result, replaced as a whole; FILE.npz:KEY replaces or adds one array and keeps the others,
+FILE.npz stands for FILE.npz:c"""
+
 
 def add_matmul(commands: Any) -> None:
     """Add the command `matmul`."""
     parser = _with_operands(commands, "matmul", "multiply the matrices in two files")
-    parser.add_argument("-o", "--output", required=True, metavar="C", help="file for the result; replaced as a whole")
+    parser.add_argument("-o", "--output", required=True, metavar="C", help=OUTPUT_HELP)
     add_multiplication_options(parser)
     parser.add_argument("-q", "--quiet", action="store_true", help="no report and no progress bar on stderr")
     parser.set_defaults(run=_matmul)
@@ -45,7 +48,10 @@ def _matmul(args: argparse.Namespace) -> int:
     options = multiplication_options(args)
     a, b, shape = _operands(args)
     check_output(args.output, len(shape))
-    result, report = multiply(a, b, options, quiet=args.quiet)
+    try:
+        result, report = multiply(a, b, options, quiet=args.quiet)
+    except MemoryError as error:
+        raise MemoryError(f"{error}; --workspace limits what is taken besides operands and result") from error
     write_array(args.output, result)
     if not args.quiet:
         print(f"{report}\nwrote {args.output}: shape {shape}, {result.dtype}", file=sys.stderr)
