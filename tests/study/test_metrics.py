@@ -36,6 +36,12 @@ def test_norms_do_not_overflow():
     assert forward_errors(a * 2, a, np.eye(2))["2"] == pytest.approx(1 / np.sqrt(2))
 
 
+def test_error_that_no_float64_holds_is_infinite():
+    largest = np.finfo(float).max
+    errors = forward_errors([[-largest]], [[largest]], [[1.0]])
+    assert errors == {"1": np.inf, "2": np.inf, "inf": np.inf}
+
+
 def test_relative_residual_of_a_known_perturbation():
     reference = np.array([[3.0, 0.0], [0.0, 4.0]])
     assert relative_residual(reference + np.array([[0, 1e-3], [0, 0]]), reference) == pytest.approx(2e-4, rel=1e-12)

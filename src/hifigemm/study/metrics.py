@@ -64,5 +64,5 @@ def _wide(x: ArrayLike) -> NDArray[Any]:
 def _entrywise_norms(x: ArrayLike) -> dict[str, Any]:
     magnitude = abs(_wide(x))
     largest = magnitude.max(initial=0)
-    scaled = magnitude / largest if largest else magnitude
+    scaled = magnitude / largest if 0 < largest < np.inf else magnitude
     return {"1": magnitude.sum(), "2": largest * np.sqrt((scaled**2).sum()), "inf": largest}
