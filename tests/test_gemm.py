@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import hifigemm as hg
+from hifigemm.study.exact import round_integers
 from hifigemm.study.reference import correctly_rounded, exact_product
 
 DTYPES = ("float32", "float64", "complex64", "complex128")
@@ -406,6 +407,87 @@ def test_a_sum_with_powers_of_two_is_rounded_once(make_pair, assert_same_bits, f
     out = c.copy()
     assert hg.gemm(a, b, out, alpha=alpha, beta=beta, accuracy="correct", out=out) is out
     assert_same_bits(out, found)
+
+
+def rounded_sum(a, b, c, alpha, beta):
+    """alpha A B + beta C, every real component rounded once, for real scalars."""
+    exact = exact_product(a, b)
+    expected = np.zeros(exact.shape, c.dtype)
+    for i, j in np.ndindex(exact.shape):
+        addends = (c[i, j].real, c[i, j].imag)[: expected.view(expected.real.dtype).size // expected.size]
+        for at, (x, y) in enumerate(zip(exact.fraction(i, j), addends, strict=False)):
+            value = Fraction(alpha) * x + Fraction(beta) * Fraction(float(y))
+            integer, exponent = np.array([value.numerator], object), 1 - value.denominator.bit_length()
+            rounded = round_integers(integer, np.array([exponent]), expected.real.dtype)
+            (expected.imag if at else expected.real)[i, j] = rounded[0]
+    return expected
+
+
+def apart(dtype):
+    """Exponents of alpha and beta at and around the limits of a format, each quotient with small and large scalars."""
+    real = np.finfo(dtype)
+    least, most = real.minexp - real.nmant, real.maxexp - 1
+    quotients = (least - 20, least - 1, least, least + 1, -30, most - 1, most, most + 1, most + 40)
+    found = [(q // 3 - q, q // 3) for q in quotients]
+    found += [(0, q) for q in quotients] + [(-q, 0) for q in quotients] + [(-30, 110), (-86, 100), (100, -86)]
+    return [(e, f) for e, f in found if max(e, f) <= 1023 and min(e, f) >= -1074]
+
+
+@pytest.mark.parametrize("scheme", ["auto", "ozaki1", hg.Ozaki2(scaling="fast")], ids=str)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("family", ["phi_2", "subnormal", "overflowing", "integers"])
+def test_powers_of_two_far_apart_are_rounded_once(make_pair, assert_same_bits, family, dtype, scheme):
+    a, b = make_pair(family, 3, 5, 2, dtype)
+    c = make_pair("phi_1", 3, 2, 2, dtype)[0]
+    for e, f in apart(dtype):
+        alpha, beta = 2.0**e, -(2.0**f)
+        try:
+            found, report = hg.gemm(
+                a, b, c, alpha=alpha, beta=beta, accuracy="correct", scheme=scheme, return_report=True
+            )
+        except hg.AccuracyError:
+            assert isinstance(scheme, hg.Ozaki2)
+            continue
+        assert report.correct
+        assert_same_bits(found, rounded_sum(a, b, c, alpha, beta))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("power", ["largest", "smallest"])
+def test_an_addend_that_cannot_take_the_rest_of_a_power_is_not_called_correct(assert_same_bits, dtype, power):
+    real = np.finfo(dtype)
+    ones = np.ones((1, 1), dtype)
+    beyond, c = (real.maxexp, real.max) if power == "largest" else (real.minexp - real.nmant - 1, 1 + real.eps)
+    tiny = real.smallest_subnormal if power == "smallest" else 1.0
+    for addend, is_exact in ((np.array([[c * tiny]], dtype), False), (2 * tiny * ones, True)):
+        alpha, beta = 2.0 ** -(beyond // 2), 2.0 ** (beyond - beyond // 2)
+        found, report = hg.gemm(ones, ones, addend, alpha=alpha, beta=beta, accuracy="correct", return_report=True)
+        assert report.correct == is_exact
+        assert_same_bits(found, rounded_sum(ones, ones, addend, alpha, beta))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("power", [0, 60, 120, 200, 900])
+@pytest.mark.parametrize("turn", [1.0, 1j])
+def test_a_sum_stays_finite_where_the_product_overflows(dtype, power, turn):
+    real, kind = np.finfo(dtype), np.dtype(dtype).kind
+    top = real.maxexp - 1
+    if power > top + 100 or (turn == 1j and kind != "c"):
+        return
+    a, b = np.full((1, 1), 3 * 2.0 ** (top - 1), dtype), np.full((1, 1), 8.0, dtype)
+    c = np.full((1, 1), 1.125 * 2.0 ** (top - power) * (1 - 2.0**-10), dtype)
+    found = hg.gemm(a, b, c, alpha=1.5 * turn, beta=-turn * 2.0 ** (power + 4), accuracy="correct")
+    assert found[0, 0] == turn * 9 * 2.0 ** (top - 9)
+
+
+@pytest.mark.parametrize("dtype", ["complex64", "complex128"])
+def test_a_small_part_is_what_remains_of_a_product_that_overflows(dtype):
+    top = np.finfo(dtype).maxexp - 1
+    a, two = np.full((1, 1), 2.0**top * (1 + 1j), dtype), np.full((1, 1), 2.0, dtype)
+    for turn in (1.0, 1j):
+        c = np.full((1, 1), 2.0 ** (top - 20) / turn, dtype)
+        found = hg.gemm(a, two, c, alpha=1 + 1j, beta=turn * 2.0**-100)
+        assert (found.real, found.imag) == (2.0 ** (top - 120), np.inf)
 
 
 def test_stacks_vectors_and_special_values_are_rounded_once_too(assert_same_bits):

@@ -11,14 +11,13 @@ from typing import Any, Literal, cast
 import numpy as np
 
 from hifigemm.accuracy import Accuracy
-from hifigemm.augmented import sum_with_product
+from hifigemm.augmented import as_factors, sum_with_product
 from hifigemm.driver import Outcome, multiply, settled, whole_split
 from hifigemm.engine import Engine
 from hifigemm.engines import engine_for
 from hifigemm.exceptions import HopeError, PlanError
 from hifigemm.libraries import Library, gradual_underflow, library_of
-from hifigemm.numerics.bits import Array, scale_by_power
-from hifigemm.numerics.embedding import unembed
+from hifigemm.numerics.bits import Array, scale_entries
 from hifigemm.numerics.epilogue import PLAIN, Epilogue, combine, without_exponent
 from hifigemm.operands import (
     Shapes,
@@ -53,8 +52,6 @@ from hifigemm.transforms import check_tensor, opaque
 
 __all__ = ["gemm", "make_plan", "matmul", "prepare"]
 
-_MOST_APART = 900
-"""Binary orders of magnitude between alpha and beta up to which a sum is rounded once."""
 _quiet = np.errstate(all="ignore")
 """Underflow, overflow and NaN are part of the work here, whatever the caller's settings are."""
 
@@ -178,14 +175,17 @@ def gemm(
     alpha, beta : scalar
         The power of two in alpha = r 2**e, the larger component of r between 1 and 2, scales the exact product before
         its one rounding, T = 2**e op(A) op(B). r T + beta C, or r T, is then evaluated with error-free transformations
-        in every real component and rounded, so that it errs by little more than u |result| beyond the error of T; T
-        itself may overflow though the result would not. alpha = 0 does not read A and B.
+        in every real component and rounded, so that it errs by little more than u |result| beyond the error of T. T
+        itself may overflow though the result would not, unless alpha is complex or the accuracy "correct". alpha = 0
+        does not read A and B.
     trans_a, trans_b : "N", "T" or "C"
         Nothing, transpose, conjugate transpose of the last two axes.
     accuracy, scheme, out, engine, plan, workspace, return_report, sync
         As for `matmul`; the accuracy and the bound are those of T. "correct" is promised for the result, that is
         alpha T + beta C rounded once, where alpha and beta are real powers of two with either sign (beta may be 0) and
-        neither a plan nor a prepared operand is given, scalars at most 2**900 apart: a residual B - A X, say.
+        neither a plan nor a prepared operand is given: a residual B - A X, say. Where beta / alpha lies beyond the
+        range of the dtype, from 2**-149 to 2**127 for float32, C has to hold what it lies beyond by; the report says
+        whether the result is correct.
 
     Returns
     -------
@@ -218,14 +218,16 @@ def gemm(
     once = None if accuracy != "correct" or plan is not None or rest != 1.0 else _rounded_once(a, b, c, beta, shift)
     if once is not None:
         with library.active():
-            found = _sum_with_product(a, b, c, once, options, library, shift, dtype)
+            found = _sum_with_product(a, b, *once, options, library, shift, dtype)
         return _deliver(*found, library, out, return_report)
     epilogue = PLAIN if rest == 1.0 and c is None else Epilogue(rest, beta, c)
     idle = "alpha is 0: A and B are not read" if alpha == 0 else ""
     with library.active():
         reused = out if c is None and not isinstance(rest, complex) else None
         result, report = _product(a, b, options, library, shift, dtype, idle, epilogue, reused)
-        if isinstance(rest, complex) and sync and not idle:
+        # A default call does not wait for a GPU, "correct" may.
+        looks = isinstance(rest, complex) or (c is not None and accuracy == "correct")
+        if looks and sync and not idle:
             result = _without_overflow(cast(Array, result), a, b, epilogue, options, library, shift)
     if not (epilogue.idle or (idle and c is None)):
         exact = rest == 1.0 and c is None
@@ -243,7 +245,7 @@ def _without_overflow(
     library: Library,
     shift: int,
 ) -> Array:
-    """r T + beta C with a complex r: where a finite T overflowed, from a smaller one, instead of inf - inf.
+    """r T + beta C, where a finite T overflowed, from a smaller one, instead of inf - inf.
 
     What C loses on the way lies far below the last place of such a T.
     """
@@ -258,23 +260,24 @@ def _without_overflow(
     beyond = ~np.isfinite(product())
     while beyond.any() and at > -real.maxexp - 80:
         at -= down
+        smaller = epilogue.of_c_times_power(at - shift)
         t = product()
-        c = None if epilogue.c is None else epilogue.c * 2.0 ** (at - shift)
-        made = np.ascontiguousarray(combine(t, epilogue.alpha, c, epilogue.beta), like=t).view(real.dtype)
-        made = unembed(scale_by_power(made, np.array(shift - at)).astype(real.dtype)).reshape(t.shape)
+        made = scale_entries(combine(t, epilogue.alpha, smaller.c, smaller.beta), shift - at)
         known = beyond & np.isfinite(t)
         result, beyond = np.where(known, made, result), beyond & ~known
     return result
 
 
-def _rounded_once(a: Array | Prepared, b: Array | Prepared, c: Array | None, beta: complex, shift: int) -> float | None:
-    """s with 2**shift (A B + s C) = 2**shift A B + beta C where that can be a product; else None."""
+@_quiet
+def _rounded_once(
+    a: Array | Prepared, b: Array | Prepared, c: Array | None, beta: complex, shift: int
+) -> tuple[Array, float] | None:
+    """(C', s) with 2**shift (A B + s C') = 2**shift A B + beta C where that can be a product; else None."""
     if c is None or 0 in c.shape or isinstance(a, Prepared) or isinstance(b, Prepared) or 0 in (*a.shape, *b.shape):
         return None
     rest, exponent = without_exponent(beta)
-    if rest not in (1.0, -1.0) or abs(exponent - shift) > _MOST_APART:
-        return None
-    return math.ldexp(rest.real, exponent - shift)
+    factors = as_factors(c, exponent - shift) if rest in (1.0, -1.0) else None
+    return None if factors is None else (factors[0], factors[1] * rest.real)
 
 
 @_quiet

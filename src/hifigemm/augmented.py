@@ -1,10 +1,12 @@
 """A B + s C rounded once, s a power of two: the product of operands with more columns and rows.
 
 Idea
-    A B + s C = [A C] [B; s I]. Columns are taken in groups of w, which add w terms to the k there are.
+    A B + s C = [A C] [B; s I]. Columns are taken in groups of w, which add w terms to the k there are. Where s is no
+    number of the dtype, C takes what s is too large or too small by.
 Exact when
-    The product of the augmented operands is correctly rounded. Real components of C that are Inf or NaN are added
-    to the rounded sum of the others, and end where IEEE arithmetic puts them.
+    The product of the augmented operands is correctly rounded, and nothing of C is lost by what it takes. Real
+    components of C that are Inf or NaN are added to the rounded sum of the others, and end where IEEE arithmetic puts
+    them.
 Cost
     (k + w) / k of the product with w = max(k / 8, 64), or n where that is less; A is split again for each group.
 """
@@ -16,12 +18,25 @@ from dataclasses import replace
 
 import numpy as np
 
-from hifigemm.numerics.bits import Array
+from hifigemm.numerics.bits import Array, scale_entries
 from hifigemm.plan import Report
 
-__all__ = ["sum_with_product"]
+__all__ = ["as_factors", "sum_with_product"]
 
 Multiply = Callable[[Array, Array], tuple[Array, Report]]
+
+
+def as_factors(c: Array, power: int) -> tuple[Array, float] | None:
+    """(c', s) in the dtype of c with c' s = c 2**power; None where rounding or overflow would change an entry of c'."""
+    real = np.finfo(c.dtype)
+    kept = min(max(power, real.minexp - real.nmant), real.maxexp - 1)
+    if kept != power:
+        parts = np.ascontiguousarray(c, like=c).view(real.dtype)
+        moved = scale_entries(parts, power - kept)
+        if not ((scale_entries(moved, kept - power) == parts) | ~np.isfinite(parts)).all():
+            return None
+        c = moved.view(c.dtype).reshape(c.shape)
+    return c, 2.0**kept
 
 
 def sum_with_product(a: Array, b: Array, c: Array, s: float, multiply: Multiply) -> tuple[Array, Report]:
@@ -33,7 +48,7 @@ def sum_with_product(a: Array, b: Array, c: Array, s: float, multiply: Multiply)
     c : array (batch, m, n)
         All of one dtype and device.
     s : float
-        A power of two, or minus one.
+        A power of two, or minus one, that the dtype holds.
     multiply : function
         (product, report) of a stack (batch, m, k + w) by (batch or 1, k + w, w).
     """

@@ -17,6 +17,7 @@ __all__ = [
     "lowest_bit",
     "power_of_two",
     "scale_by_power",
+    "scale_entries",
 ]
 
 Array = npt.NDArray[Any]
@@ -56,6 +57,12 @@ def scale_by_power(x: Array, e: Array) -> Array:
     third = e // 3
     factor = power_of_two(third)
     return x * factor * factor * power_of_two(e - 2 * third)
+
+
+def scale_entries(x: Array, e: int) -> Array:
+    """x * 2**e in the dtype of x, complex ones too; exact wherever the dtype holds the result."""
+    parts = np.ascontiguousarray(x, like=x).view(x.real.dtype)
+    return scale_by_power(parts, np.array(e)).astype(parts.dtype).view(x.dtype).reshape(x.shape)
 
 
 def ceil_magnitude(x: Array, e: Array) -> Array:

@@ -20,7 +20,7 @@ from typing import cast
 
 import numpy as np
 
-from hifigemm.numerics.bits import Array
+from hifigemm.numerics.bits import Array, scale_entries
 from hifigemm.numerics.eft import two_product, two_sum
 from hifigemm.numerics.embedding import unembed
 from hifigemm.numerics.parts import PART, Where, vector_parts
@@ -30,6 +30,8 @@ __all__ = ["DOWN", "PLAIN", "Epilogue", "combine", "without_exponent"]
 DOWN = 40
 """Entries of the second way are multiplied by 2**-DOWN."""
 _MODERATE = 30
+_LOWEST = -1000
+"""Exponent down to which a scalar takes a power of two; entries take what is left."""
 _LARGE, _MOVED = 2.0**900, 2.0**200
 _ON_DEVICE = 2**24
 """Entries at a time where each takes launches."""
@@ -74,6 +76,16 @@ class Epilogue:
         """The same of T 2**-e, for a T that is not scaled yet."""
         re, im = math.ldexp(self.alpha.real, e), math.ldexp(self.alpha.imag, e)
         return replace(self, alpha=complex(re, im) if isinstance(self.alpha, complex) else re)
+
+    def of_c_times_power(self, e: int) -> Epilogue:
+        """The same of C 2**e with e <= 0; C takes what would make beta subnormal."""
+        if self.c is None:
+            return self
+        exponent = math.frexp(max(abs(self.beta.real), abs(self.beta.imag)))[1]
+        kept = max(e, min(_LOWEST - exponent, 0))
+        re, im = math.ldexp(self.beta.real, kept), math.ldexp(self.beta.imag, kept)
+        beta = complex(re, im) if isinstance(self.beta, complex) else re
+        return replace(self, beta=beta, c=scale_entries(self.c, e - kept))
 
     @property
     def is_moderate(self) -> bool:
