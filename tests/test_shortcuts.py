@@ -638,7 +638,7 @@ def test_what_is_no_plain_matrix_of_numpy_has_no_key():
 def test_a_thread_that_flushes_subnormals_is_no_shortcut(monkeypatch):
     a = np.ones((4, 4))
     hg.matmul(a, a)
-    for name in ("hifigemm.engines.numpy_engine", "hifigemm.libraries"):
+    for name in ("hifigemm.engines.numpy_engine", "hifigemm.numerics.subnormals"):
         monkeypatch.setattr(sys.modules[name], "flushes_subnormals", lambda: True)
     monkeypatch.setitem(sys.modules, "torch", None)  # whose mode is left alone
     with pytest.raises(hg.AccuracyError, match="flushes"):

@@ -16,9 +16,10 @@ from hifigemm.driver import Outcome, multiply, settled, whole_split
 from hifigemm.engine import Engine
 from hifigemm.engines import engine_for
 from hifigemm.exceptions import HopeError, PlanError
-from hifigemm.libraries import Library, gradual_underflow, library_of
+from hifigemm.libraries import Library, library_of
 from hifigemm.numerics.bits import Array, scale_entries
 from hifigemm.numerics.epilogue import PLAIN, Epilogue, combine, without_exponent
+from hifigemm.numerics.subnormals import gradual_underflow
 from hifigemm.operands import (
     Shapes,
     as_addend,
@@ -115,8 +116,9 @@ def matmul(
         Unknown options, a plan for other operands, a workspace too small, sync=False for what has to wait.
     AccuracyError
         A forced scheme cannot keep the accuracy for these operands, or strict mode refuses the native product that
-        "auto" would take: see `strict`. Or the thread flushes subnormal numbers to zero, and cannot be told not to:
-        ``torch.set_flush_denormal`` is lifted during a product, the mode of a library built with -ffast-math may stay.
+        "auto" would take: see `strict`. Or the thread flushes subnormal numbers to zero, as callbacks of JAX and
+        libraries built with -ffast-math let it, and its mode cannot be lifted for the call: on x86-64 and aarch64 under
+        Linux and macOS it is, and then restored.
     ValueError, TypeError
         Shapes or dtypes that do not fit; tensors that PyTorch differentiates, batches or traces.
 

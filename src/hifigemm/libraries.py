@@ -8,18 +8,16 @@ devices or libraries.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from hifigemm.exceptions import AccuracyError
-from hifigemm.numerics.bits import Array, flushes_subnormals
+from hifigemm.numerics.bits import Array
 from hifigemm.transforms import check_tensor
 
-__all__ = ["BFLOAT16", "NUMPY", "Library", "gradual_underflow", "library_of"]
+__all__ = ["BFLOAT16", "NUMPY", "Library", "library_of"]
 
 BFLOAT16 = np.dtype([("bfloat16", np.uint16)])
 """Stands for a dtype that NumPy does not have. Arrays on a device can have it, and be converted to float32."""
@@ -151,32 +149,6 @@ def library_of(*operands: tuple[str, Any]) -> Library:
         error = TypeError if len({x.name for x in libraries}) > 1 else ValueError
         raise error(f"operands of different libraries or devices: {places}; nothing is copied, move one of them")
     return libraries[0] if libraries else NUMPY
-
-
-@contextmanager
-def gradual_underflow() -> Iterator[None]:
-    """A context, or a decorator, in which this thread computes with subnormal numbers whatever its mode is.
-
-    Raises
-    ------
-    AccuracyError
-        The mode cannot be changed from here.
-    """
-    if not flushes_subnormals():
-        yield
-        return
-    torch = sys.modules.get("torch")
-    is_lifted = torch is not None and torch.set_flush_denormal(False)
-    try:
-        if flushes_subnormals():
-            raise AccuracyError(
-                "this thread flushes subnormal numbers to zero, as a library built with -ffast-math may have asked: no "
-                "accuracy can be kept"
-            )
-        yield
-    finally:
-        if torch is not None and is_lifted:
-            torch.set_flush_denormal(True)
 
 
 def _library(x: Any, name: str) -> Library | None:

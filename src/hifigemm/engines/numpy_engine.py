@@ -17,9 +17,10 @@ from hifigemm.engine import F, JudgedProduct, RepeatedLook, RepeatedProduct, Who
 from hifigemm.exceptions import InexactProductError
 from hifigemm.formats import BF16, FP16, FP32, FP64, INT8, TF32, Format
 from hifigemm.numerics.accumulation import Accumulation, add_outside, in_any_order
-from hifigemm.numerics.bits import Array, flushes_subnormals
+from hifigemm.numerics.bits import Array
 from hifigemm.numerics.bounds import are_ordinary, exact_k_limit
 from hifigemm.numerics.parts import PART
+from hifigemm.numerics.subnormals import flushes_subnormals, matmul
 from hifigemm.plan import Plan, ProductSpec
 
 __all__ = ["NumpyEngine", "check_exact"]
@@ -77,9 +78,9 @@ class NumpyEngine:
         return total
 
     def native_product(self, a: Array, b: Array) -> Array:
-        """np.matmul."""
+        """np.matmul; see numerics.subnormals for threads that flush."""
         with np.errstate(all="ignore"):
-            return np.matmul(a, b)
+            return matmul(a, b)
 
     def accumulation(self, fmt: Format) -> Accumulation:
         """FP32 sums by BLAS for FP16, BF16 and TF32 words, FP64 sums for FP32 words ("TF64"); see `Engine`."""
@@ -94,7 +95,7 @@ class NumpyEngine:
 
         def product(x: Array, y: Array, z: Array | None) -> Array:
             with np.errstate(all="ignore"):
-                xy = np.matmul(x.astype(dtype, copy=False), y.astype(dtype, copy=False))
+                xy = matmul(x.astype(dtype, copy=False), y.astype(dtype, copy=False))
                 return xy if z is None else xy + z
 
         return add_outside(product, a, b, c, block)
@@ -130,8 +131,10 @@ class NumpyEngine:
         limit = plan.problem.terms, 2.0**plan.problem.fmt.emin
 
         def again(a: Array, b: Array, out: None) -> Array | None:
+            if flushes_subnormals():
+                return None
             c = self.native_product(a[None], b[None])
-            return c[0] if are_ordinary(c, *limit) and not flushes_subnormals() else None
+            return c[0] if are_ordinary(c, *limit) else None
 
         return again
 

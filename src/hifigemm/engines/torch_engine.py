@@ -27,6 +27,7 @@ from hifigemm.exceptions import PlanError
 from hifigemm.formats import BF16, FP16, FP32, FP64, INT8, TF32, Format
 from hifigemm.numerics.accumulation import Accumulation, add_outside, in_any_order, of_tensor_core
 from hifigemm.numerics.bits import Array, scale_by_power
+from hifigemm.numerics.subnormals import others_may_flush
 from hifigemm.numerics.tensor_core import A100, B200, H100, V100, TensorCoreModel
 from hifigemm.plan import Plan, ProductSpec
 
@@ -46,7 +47,9 @@ class TorchEngine(NumpyEngine):
     name = "torch"
 
     def native_product(self, a: Array, b: Array) -> Array:
-        """torch.matmul in IEEE arithmetic."""
+        """torch.matmul in IEEE arithmetic; see numerics.subnormals for threads that flush."""
+        if others_may_flush(a, b):
+            return super().native_product(a, b)
         x, y = (torch.from_numpy(_writable(x)) for x in (a, b))
         is_rounded = x.dtype in _SINGLE and rounds_float32("mkldnn")
         with float32_precision("mkldnn", "ieee") if is_rounded else nullcontext():

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import struct
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 __all__ = [
+    "LEAST",
     "NO_BIT",
     "Array",
     "ceil_log2",
     "ceil_magnitude",
-    "flushes_subnormals",
     "largest_exponent",
+    "least_exponent",
     "lowest_bit",
     "power_of_two",
     "scale_by_power",
@@ -22,16 +24,12 @@ __all__ = [
 
 Array = npt.NDArray[Any]
 
+(LEAST,) = struct.unpack("<d", bytes([1, 0, 0, 0, 0, 0, 0, 0]))
+"""2.0**-1074 by its bits: a literal becomes zero where a thread that flushes subnormal numbers compiles it."""
 NO_BIT = 1 << 20
 """`lowest_bit` of a vector of zeros: above every exponent, so that nothing lies below any grid."""
 
 _FRACTION = (1 << 52) - 1
-_LEAST_NORMAL, _LEAST, _HALF, _ONE = 2.0**-1022, 5e-324, 0.5, 1.0
-
-
-def flushes_subnormals() -> bool:
-    """Whether this thread flushes subnormal results or operands to zero."""
-    return _LEAST_NORMAL * _HALF == 0.0 or _LEAST * _ONE == 0.0
 
 
 def ceil_log2(n: int) -> int:
@@ -76,6 +74,12 @@ def largest_exponent(x: Array, axis: int, limit: float = 1.0) -> Array:
     largest = np.maximum(x.max(axis=axis, keepdims=True, initial=0), -x.min(axis=axis, keepdims=True, initial=0))
     mantissa, exponent = np.frexp(largest.astype(np.float64, copy=False))
     return exponent.astype(np.int64) + (mantissa >= limit)
+
+
+def least_exponent(x: Array) -> int:
+    """floor(log2 |x|) of the component of least magnitude that is neither zero nor NaN; -1 where there is none."""
+    size = np.abs(np.ascontiguousarray(x, like=x).view(x.real.dtype))
+    return int(np.frexp(float(np.min(size, where=size > 0, initial=np.inf)))[1]) - 1
 
 
 def lowest_bit(x: Array, axis: int) -> Array:

@@ -30,7 +30,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from hifigemm.numerics.accumulation import Accumulation
-from hifigemm.numerics.bits import Array
+from hifigemm.numerics.bits import LEAST, Array
 from hifigemm.numerics.words import Splitting, WordFacts
 
 __all__ = [
@@ -191,7 +191,7 @@ def word_error(
     with np.errstate(over="ignore", invalid="ignore"):
         absolute = _absolute_error(left, right, splitting, kept, k)
         tiny = steps * accumulation.tiny * (1.0 + max(kept.values()))
-        absolute = (absolute + meets_floor * tiny) * _UP + (k + 16) * 2.0**-1074
+        absolute = (absolute + meets_floor * tiny) * _UP + (k + 16) * LEAST
     return WordError(relative, np.where(np.isnan(absolute), np.inf, absolute))
 
 

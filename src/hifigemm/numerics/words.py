@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hifigemm.formats import Format
-from hifigemm.numerics.bits import Array
+from hifigemm.numerics.bits import LEAST, Array
 from hifigemm.numerics.rounding_formats import round_to_format
 
 __all__ = ["Splitting", "WordFacts"]
@@ -131,7 +131,7 @@ class Splitting:
         left = np.abs(remainder)
         excess.append(_largest_excess(left, self.relative_bounds()[-1], size, axis))
         return WordFacts(
-            excess=np.concatenate(excess, axis=axis) + lost * 2.0**-1072,
+            excess=np.concatenate(excess, axis=axis) + lost * (4.0 * LEAST),
             subnormal=np.concatenate(subnormal, axis=axis),
             total=_sum_up(size, axis),
             lowest=np.maximum(np.frexp(lowest)[1].astype(np.int64) - 1, self.fmt.emin),

@@ -23,7 +23,7 @@ import numpy as np
 from hifigemm.accuracy import Target
 from hifigemm.engine import Engine
 from hifigemm.formats import FP32, FP64, Format
-from hifigemm.numerics.bits import Array, scale_by_power
+from hifigemm.numerics.bits import Array, least_exponent, scale_by_power
 from hifigemm.numerics.bounds import are_ordinary, native_bound, underflow_free
 from hifigemm.numerics.scaling import Scale
 from hifigemm.plan import Plan, Problem, Product, Split
@@ -130,9 +130,4 @@ def _dtype(fmt: Format, is_complex: bool) -> np.dtype[Any]:
 
 def _may_underflow(a: Array, b: Array, fmt: Format) -> bool:
     """Whether the product of the smallest nonzero components lies below the smallest normal number."""
-
-    def smallest(x: Array) -> float:
-        size = np.abs(np.ascontiguousarray(x, like=x).view(x.real.dtype))
-        return float(np.min(size, where=size > 0, initial=np.inf))
-
-    return np.frexp(smallest(a))[1] + np.frexp(smallest(b))[1] - 2 < fmt.emin
+    return least_exponent(a) + least_exponent(b) < fmt.emin

@@ -14,7 +14,7 @@ from functools import reduce
 import numpy as np
 
 from hifigemm.engine import Engine
-from hifigemm.numerics.bits import Array, power_of_two, scale_by_power
+from hifigemm.numerics.bits import LEAST, Array, power_of_two, scale_by_power
 from hifigemm.numerics.embedding import components
 from hifigemm.numerics.estimates import (
     MAGNITUDE_BITS_DOWN,
@@ -150,7 +150,7 @@ def magnitude_sums(left: Split, right: Split, engine: Engine) -> Array:
     """Lower bounds of the sums of magnitudes, from a float64 product with its rounding and underflow taken off."""
     a, b = left.facts["magnitude"], right.facts["magnitude"]
     k = a.shape[2]
-    return engine.native_product(a, b) * (1.0 - (k + 2) * 2.0**-53) - k * 2.0**-1074
+    return engine.native_product(a, b) * (1.0 - (k + 2) * 2.0**-53) - k * LEAST
 
 
 def _largest_ratio(left: Split, right: Split, engine: Engine, exact: Array, err: int | Array) -> float:

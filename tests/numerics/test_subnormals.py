@@ -1,0 +1,282 @@
+"""Threads that flush subnormal numbers: results are those of other threads, and the mode is left as it was."""
+
+from __future__ import annotations
+
+import ast
+import ctypes
+import os
+import platform
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Thread
+
+import numpy as np
+import pytest
+
+import hifigemm as hg
+from hifigemm.numerics import subnormals
+from hifigemm.study import matrices as gen
+from hifigemm.study.reference import meets_promise
+
+ROOT = Path(hg.__file__).parent
+FTZ, DAZ = 1 << 15, 1 << 6
+MODES = {"x86_64": (FTZ, DAZ, FTZ | DAZ), "aarch64": (1 << 24,)}
+WORD = {"x86_64": 7, "aarch64": 0}
+MACHINE = platform.machine()
+
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux" or MACHINE not in MODES, reason="the control register is not known here"
+)
+
+
+def control(flags=None):
+    """The flags of this thread that flush; given ones are set first."""
+    library, word = ctypes.CDLL("libm.so.6"), WORD[MACHINE]
+    environment, mask = (ctypes.c_uint32 * 64)(), max(MODES[MACHINE])
+    library.fegetenv(environment)
+    if flags is not None:
+        environment[word] = (environment[word] & ~mask) | flags
+        library.fesetenv(environment)
+        library.fegetenv(environment)
+    return environment[word] & mask
+
+
+@contextmanager
+def flushing(flags):
+    control(flags)
+    try:
+        yield
+        assert control() == flags
+    finally:
+        control(0)
+
+
+def in_thread(function):
+    """What a function finds in a thread of its own."""
+    found = []
+    thread = Thread(target=lambda: found.append(function()))
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+def operands(dtype):
+    """Rows of A and columns of B in all ranges, so that products and operands are subnormal."""
+    rng, real = np.random.default_rng(7), np.finfo(dtype)
+    a, b = gen.full_range(rng, (6, 8), dtype=real.dtype), gen.full_range(rng, (8, 5), dtype=real.dtype)
+    a[::2], b[:, ::2] = (
+        gen.subnormal(rng, a[::2].shape, real.dtype),
+        gen.uniform(rng, b[:, ::2].shape, dtype=real.dtype),
+    )
+    a[1], b[:, 1] = real.smallest_normal, 0.25
+    return (a + 1j * a[::-1], b - 1j * b[::-1]) if np.dtype(dtype).kind == "c" else (a, b)
+
+
+CALLS = {
+    "correct": lambda a, b: hg.matmul(a, b, accuracy="correct"),
+    "ozaki1": lambda a, b: hg.matmul(a, b, scheme="ozaki1", accuracy=1e-14),
+    "ozaki2": lambda a, b: hg.matmul(a, b, scheme=hg.Ozaki2(num_moduli=14, scaling="fast")),
+    "bound": lambda a, b: np.float64(hg.matmul(a, b, scheme=hg.Ozaki1(num_slices=2), return_report=True)[1].bound),
+    "gemm": lambda a, b: hg.gemm(a, b, a[:, :5], alpha=5e-324, beta=2.0**30, accuracy="correct"),
+    "scalars": lambda a, b: hg.gemm(a, b, a[:, :5], alpha=3.0, beta=1e-310, accuracy="correct"),
+    "prepared": lambda a, b: hg.matmul(
+        hg.prepare(a, "left", plan=(p := hg.make_plan(a, b, scheme="ozaki1"))), b, plan=p
+    ),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex128"])
+@pytest.mark.parametrize("call", CALLS)
+def test_results_are_those_of_other_threads_and_the_mode_stays(assert_same_bits, call, dtype):
+    a, b = operands(dtype)
+    want = CALLS[call](a, b)
+
+    def found():
+        results = []
+        for flags in MODES[MACHINE]:
+            with flushing(flags):
+                results += [CALLS[call](a, b), CALLS[call](a, b)]
+        return results
+
+    for result in in_thread(found):
+        assert_same_bits(result, want)
+    assert control() == 0
+
+
+@pytest.mark.parametrize(
+    "scheme", ["auto", hg.Multiword("fp16"), hg.Corrected("tf32"), hg.Native(), hg.Native("fp64")], ids=str
+)
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex128"])
+def test_native_products_and_words_keep_their_bounds(dtype, scheme):
+    if dtype != "float32" and isinstance(scheme, hg.Corrected):
+        return
+    a, b = operands(dtype)
+    with flushing(MODES[MACHINE][-1]):
+        c, report = hg.matmul(a, b, scheme=scheme, return_report=True)
+        native = hg.matmul(a, b)
+    assert meets_promise(c, a, b, report.bound).all()
+    assert meets_promise(native, a, b, 32 * float(np.finfo(dtype).eps)).all()
+
+
+def test_ordinary_native_products_have_the_bits_of_the_library(assert_same_bits):
+    a, b = np.random.default_rng(3).standard_normal((2, 40, 40))
+    for x, y in ((a, b), (a.astype(np.float32), b.astype(np.float32))):
+        with flushing(MODES[MACHINE][-1]):
+            found = hg.matmul(x, y)
+        assert_same_bits(found, x @ y)
+
+
+@pytest.mark.parametrize("flags", MODES.get(MACHINE, ()))
+def test_the_mode_is_restored_after_an_error(flags):
+    ones = np.ones((2, 2))
+    with flushing(flags):
+        for call in (hg.matmul, hg.gemm, hg.make_plan):
+            with pytest.raises(ValueError, match="inner dimensions"):
+                call(ones, np.ones((3, 2)))
+        with pytest.raises(hg.AccuracyError, match="errs by up to"):
+            hg.matmul(ones, ones, scheme="native", accuracy=1e-20)
+
+
+def test_the_rounding_mode_and_the_exceptions_of_the_thread_stay():
+    library, upward = ctypes.CDLL("libm.so.6"), {"x86_64": 0x800, "aarch64": 1 << 22}[MACHINE]
+
+    def found():
+        library.fesetround(upward)
+        with flushing(MODES[MACHINE][-1]), subnormals.gradual_underflow():
+            inside = library.fegetround()
+        return inside, library.fegetround()
+
+    assert in_thread(found) == (upward, upward)
+
+
+def test_nothing_is_changed_in_a_thread_that_does_not_flush(monkeypatch):
+    monkeypatch.setattr(subnormals, "_lift", lambda: pytest.fail("the mode was changed"))
+    a = np.ones((3, 3))
+    for _ in range(2):
+        hg.matmul(a, a)
+        hg.gemm(a, a, accuracy="correct")
+
+
+def test_no_accuracy_is_kept_where_the_mode_cannot_be_changed(monkeypatch):
+    monkeypatch.setattr(subnormals, "_CONTROL", {})
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with flushing(MODES[MACHINE][0]), pytest.raises(hg.AccuracyError, match=f"flushes subnormal.*{MACHINE}"):
+        hg.matmul(np.eye(2), np.eye(2))
+
+
+def test_a_flag_that_does_not_go_is_left_as_it_was(monkeypatch):
+    place = WORD[MACHINE], 0
+    monkeypatch.setattr(subnormals, "_CONTROL", {("linux", MACHINE): place})
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with flushing(MODES[MACHINE][-1]), pytest.raises(hg.AccuracyError, match="flushes subnormal"):
+        hg.matmul(np.eye(2), np.eye(2))
+
+
+def test_torch_lifts_its_own_mode_on_other_systems(monkeypatch, assert_same_bits):
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(subnormals, "_CONTROL", {})
+    a, b = operands("float64")
+    want = hg.matmul(a, b, accuracy="correct")
+    assert torch.set_flush_denormal(True)
+    try:
+        assert_same_bits(hg.matmul(a, b, accuracy="correct"), want)
+        assert control() == max(MODES[MACHINE])
+    finally:
+        torch.set_flush_denormal(False)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_torch_and_its_tensors_are_no_exception(assert_same_bits, dtype):
+    torch = pytest.importorskip("torch")
+    a, b = map(torch.from_numpy, operands(dtype))
+    want = [call(a, b) for call in CALLS.values()]
+    assert torch.set_flush_denormal(True)
+    try:
+        found = [call(a, b) for call in CALLS.values()]
+        assert control() == max(MODES[MACHINE])
+    finally:
+        torch.set_flush_denormal(False)
+    for x, y in zip(found, want, strict=True):
+        assert_same_bits(x, y)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_callbacks_of_jax_are_no_exception(assert_same_bits, dtype):
+    jax = pytest.importorskip("jax")
+    a, b = operands(dtype)
+    want, modes = [call(a, b) for call in CALLS.values()], []
+
+    def callback(x):
+        modes.append(control())
+        found = [call(a, b) for call in CALLS.values()]
+        modes.append(control())
+        for result, other in zip(found, want, strict=True):
+            assert_same_bits(result, other)
+        return x
+
+    shape = jax.ShapeDtypeStruct((), np.float32)
+    jax.block_until_ready(jax.jit(lambda x: jax.pure_callback(callback, shape, x))(np.float32(1.0)))
+    assert modes[0] == modes[1] != 0
+
+
+def test_products_of_subnormal_numbers_stay_in_the_calling_thread(monkeypatch):
+    monkeypatch.setattr(subnormals, "_is_lifted", FakeVariable())
+    tiny, one, huge = np.float64([[2.0**-1022]]), np.ones((1, 1)), np.float64([[2.0**1000]])
+    edge = np.float64([[2.0**-459]])
+    assert not subnormals.others_may_flush(one, tiny * 2.0**104)
+    assert subnormals.others_may_flush(one, tiny * 2.0**103)
+    assert not subnormals.others_may_flush(edge, edge)
+    assert subnormals.others_may_flush(edge, edge / 2)
+    assert subnormals.others_may_flush(tiny / 2, huge)
+    assert not subnormals.others_may_flush(tiny, huge)
+    assert not subnormals.others_may_flush(0 * one, one)
+    single = np.float32([[2.0**-80]])
+    assert not subnormals.others_may_flush(single, one.astype(np.float32))
+    assert subnormals.others_may_flush(single / 2, one.astype(np.float32))
+    assert subnormals.others_may_flush(one + 0j, one + 2.0**-1000 * 1j)
+
+
+class FakeVariable:
+    """A context variable that is always set."""
+
+    def get(self):
+        return True
+
+
+def test_threads_of_a_blas_that_flush_change_no_promise():
+    """A library that was loaded before NumPy lets the process flush, and with it the threads of the BLAS."""
+    code = f"""
+import ctypes
+library, environment = ctypes.CDLL("libm.so.6"), (ctypes.c_uint32 * 64)()
+library.fegetenv(environment)
+environment[{WORD[MACHINE]}] |= {max(MODES[MACHINE])}
+library.fesetenv(environment)
+import numpy as np
+import hifigemm as hg
+a, b = np.full((300, 300), 2.0**-1040), np.full((300, 300), 2.0**500)
+c, report = hg.matmul(a, b, return_report=True)
+assert report.native and (c == 300 * 2.0**-540).all(), c
+environment[{WORD[MACHINE]}] &= ~{max(MODES[MACHINE])}
+library.fesetenv(environment)
+print((np.matmul(a, b) == 0).any())
+"""
+    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "2", "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    if done.stdout.strip() == "False":
+        pytest.skip("no thread of the BLAS flushes")
+
+
+def test_no_constant_is_a_subnormal_number():
+    """Compiled in a thread that flushes, it would be zero, and stay so where the bytecode is kept."""
+    for path in ROOT.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            is_power = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow)
+            try:
+                value = ast.literal_eval(node.left) ** ast.literal_eval(node.right) if is_power else node.value
+            except (AttributeError, ValueError, ArithmeticError):
+                continue
+            is_subnormal = isinstance(value, float) and 0 < abs(value) < 2.0**-1022
+            assert not is_subnormal, f"{path.name}:{node.lineno}: {ast.unparse(node)}"
