@@ -70,7 +70,10 @@ def resolve(accuracy: Accuracy, fmt: Format, k: int) -> Target:
         return Target(level(named, k), level=named)
     if isinstance(accuracy, bool) or not isinstance(accuracy, Real):
         raise PlanError(f'accuracy={accuracy!r}: expected None, a number, "fp32", "fp64" or "correct"')
-    r = float(accuracy)
+    try:
+        r = float(accuracy)
+    except OverflowError:
+        r = math.inf
     if not (math.isfinite(r) and r >= 0.0):
         raise PlanError(f"accuracy={r}: expected a finite number that is not negative")
     return Target(r, correct=r == 0.0)

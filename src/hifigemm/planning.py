@@ -12,6 +12,7 @@ from typing import Any
 from hifigemm.accuracy import NO_PROMISE, NOTHING_STATED, Accuracy, Target, resolve
 from hifigemm.engine import Engine
 from hifigemm.exceptions import AccuracyError, PlanError
+from hifigemm.formats import FP64
 from hifigemm.numerics.bits import Array
 from hifigemm.plan import DefaultWorkspace, Plan, Prepared, Problem, Split
 from hifigemm.schemes import Native, Scheme
@@ -64,6 +65,8 @@ class Options:
             raise PlanError(f"engine={self.engine!r}: expected a name from hifigemm.engines(), or None")
         if self.plan is not None:
             check_plan(self.plan)
+        resolve(self.accuracy, FP64, 1)
+        as_scheme(self.scheme)
 
 
 def check_plan(plan: Any) -> None:

@@ -36,8 +36,10 @@ def as_scheme(scheme: str | Scheme) -> Scheme | None:
     """The scheme of a name or dataclass; None for "auto"."""
     if isinstance(scheme, Scheme):
         return scheme
-    if scheme == "auto":
+    if isinstance(scheme, str) and scheme == "auto":
         return None
+    if isinstance(scheme, type) and issubclass(scheme, Scheme):
+        raise PlanError(f"scheme={scheme!r} is a class; expected an instance, such as hifigemm.{scheme.__name__}()")
     if not isinstance(scheme, str) or scheme not in SCHEMES:
         raise PlanError(f'scheme={scheme!r}: expected "auto", {", ".join(SCHEMES)} or one of the scheme dataclasses')
     return SCHEMES[scheme]()
