@@ -16,6 +16,7 @@ from hifigemm.driver import Outcome, multiply, settled, whole_split
 from hifigemm.engine import Engine
 from hifigemm.engines import engine_for
 from hifigemm.exceptions import HopeError, PlanError
+from hifigemm.integers import are_integers, integer_product
 from hifigemm.libraries import Library, library_of
 from hifigemm.numerics.bits import Array, scale_entries
 from hifigemm.numerics.epilogue import PLAIN, Epilogue, combine, without_exponent
@@ -24,6 +25,7 @@ from hifigemm.operands import (
     Shapes,
     as_addend,
     as_operand,
+    as_out,
     check_out,
     common_narrow,
     converted,
@@ -77,8 +79,11 @@ def matmul(
     ----------
     a, b : array_like or Prepared
         float32, float64, complex64 or complex128, shapes as for `numpy.matmul`: vectors, matrices, stacks that
-        broadcast, empty dimensions, any strides. Mixed dtypes promote as in NumPy. float16, and bfloat16 of PyTorch,
-        are taken too: the result of two such operands is float32, to the same accuracies as for float32 operands.
+        broadcast, empty dimensions, any strides. Mixed dtypes promote as in NumPy. float16, and bfloat16 of PyTorch and
+        ml_dtypes, are taken too: the result of two such operands is float32, to the same accuracies as for float32
+        operands. The product of integers or bools on the CPU is that of `numpy.matmul`, which wraps around where an
+        entry lies beyond the dtype; with an accuracy every entry is exact. What would be rounded as an array, or lose
+        a mask, a unit or labels, is refused.
     accuracy : None, float, "fp32", "fp64" or "correct"
         A float r promises |C - AB| <= r |A||B| + u |AB| in every entry, u the unit roundoff of the result's dtype,
         whatever the exponents of the data (for results in the subnormal range, and half the smallest subnormal).
@@ -90,7 +95,8 @@ def matmul(
         A scheme is obeyed. Where it has an explicit count, or is one of words ("multiword", "corrected") or of a mode
         of Ozaki scheme I, and no accuracy is given, only what its report states is promised.
     out : array, optional
-        Receives the result; may be one of the operands.
+        Receives the result; may be one of the operands. An array of NumPy may have a wider dtype, or be a stack that
+        the result fills by broadcasting, as in `numpy.matmul`.
     engine : str, optional
         See `engines`; None takes the one of the operands.
     plan : Plan, optional
@@ -116,9 +122,9 @@ def matmul(
         Unknown options, a plan for other operands, a workspace too small, sync=False for what has to wait.
     AccuracyError
         A forced scheme cannot keep the accuracy for these operands, or strict mode refuses the native product that
-        "auto" would take: see `strict`. Or the thread flushes subnormal numbers to zero, as callbacks of JAX and
-        libraries built with -ffast-math let it, and its mode cannot be lifted for the call: on x86-64 and aarch64 under
-        Linux and macOS it is, and then restored.
+        "auto" would take: see `strict`. An accuracy was asked for integers, and an entry lies beyond their dtype. Or
+        the thread flushes subnormal numbers to zero, as callbacks of JAX and libraries built with -ffast-math let it,
+        and its mode cannot be lifted for the call: on x86-64 and aarch64 under Linux and macOS it is, and restored.
     ValueError, TypeError
         Shapes or dtypes that do not fit; tensors that PyTorch differentiates, batches or traces.
 
@@ -137,12 +143,18 @@ def matmul(
             if result is not None:
                 return result
     options = Options(accuracy, scheme, engine, plan, workspace, return_report, key, ratio, sync)
+    out = as_out(out)
     library = library_of(("a", a), ("b", b), ("out", out))
     with gradual_underflow(), library.active():
         a, b = as_operand(a, "a", library), as_operand(b, "b", library)
+        shapes, whole = shapes_of(a.shape, b.shape), are_integers(a, b)
+        dtype = np.result_type(a.dtype, b.dtype) if whole else result_dtype(a.dtype, b.dtype)
         if out is not None:
-            check_out(out, shapes_of(a.shape, b.shape).result, result_dtype(a.dtype, b.dtype), library)
-        result, report = _product(a, b, options, library, out=out)
+            check_out(out, shapes, dtype, library)
+        if whole:
+            result, report = integer_product(_array_of(a), _array_of(b), shapes, options, library)
+        else:
+            result, report = _product(a, b, options, library, out=out)
         return _deliver(result, report, library, out, return_report)
 
 
@@ -171,7 +183,8 @@ def gemm(
     Parameters
     ----------
     a, b : array_like
-        As for `matmul`, with at least two dimensions where they are transposed.
+        As for `matmul`, with at least two dimensions where they are transposed. Integers and bools only where another
+        operand makes the result a floating-point one.
     c : array_like, optional
         Broadcasts to the result's shape. Not read when beta is 0.
     alpha, beta : scalar
@@ -193,7 +206,8 @@ def gemm(
     -------
     array, or (array, Report)
     """
-    alpha, beta = _scalar(alpha, "alpha"), _scalar(beta, "beta")
+    options = Options(accuracy, scheme, engine, plan, workspace, return_report, sync=sync)
+    alpha, beta, out = _scalar(alpha, "alpha"), _scalar(beta, "beta"), as_out(out)
     library = library_of(("a", a), ("b", b), ("c", None if beta == 0 else c), ("out", out))
     a = _transposed(as_operand(a, "a", library), trans_a, "a")
     b = _transposed(as_operand(b, "b", library), trans_b, "b")
@@ -201,19 +215,18 @@ def gemm(
         raise ValueError(f"beta = {beta} needs c")
     kind = type(c)
     c = None if beta == 0 else as_addend(c, library)
-    shape = shapes_of(a.shape, b.shape).result
+    shapes = shapes_of(a.shape, b.shape)
     addends = [] if c is None else [kind() if kind in (bool, int, float, complex) else c.dtype]
     dtype = result_dtype(a.dtype, b.dtype, *addends)
     for name, value in (("alpha", alpha), ("beta", beta)):
         if isinstance(value, complex) and dtype.kind != "c":
             raise TypeError(f"{name} = {value} is complex, and the result has dtype {dtype}")
     if out is not None:
-        check_out(out, shape, dtype, library)
+        check_out(out, shapes, dtype, library)
     if c is not None:
-        if not _broadcasts(c.shape, shape):
-            raise ValueError(f"c has shape {c.shape}; the result has shape {shape}")
+        if not _broadcasts(c.shape, shapes.result):
+            raise ValueError(f"c has shape {c.shape}; the result has shape {shapes.result}")
         c = converted(c, dtype)
-    options = Options(accuracy, scheme, engine, plan, workspace, return_report, sync=sync)
     rest, shift = without_exponent(alpha)
     if rest == -1.0:
         (a, b), rest = _with_sign(a, b, dtype), 1.0
@@ -303,13 +316,16 @@ def _scalar(x: Any, name: str) -> complex:
     """alpha or beta as a Python float, or a complex with an imaginary part."""
     check_tensor(x, name)
     try:
-        if isinstance(x, str):  # which complex() would read
+        if isinstance(x, str) or (isinstance(x, np.ndarray) and x.ndim):  # some of which complex() would read
             raise TypeError
         value = complex(x)
     except (TypeError, ValueError, RuntimeError):  # the last ones from tensors that are no scalars
         raise TypeError(f"{name} = {x!r}: expected a number") from None
     except OverflowError:
         raise ValueError(f"{name} is beyond the range of float64") from None
+    exact = x.item() if isinstance(x, np.ndarray | np.generic) else x  # NumPy rounds integers to compare them
+    if not (exact == value or exact != exact):
+        raise ValueError(f"{name} = {x!r} is no number of float64, it would be rounded to {value}")
     return value if value.imag else value.real
 
 
@@ -332,7 +348,7 @@ def _signed(x: Array, dtype: np.dtype[Any]) -> Array:
 
 def _transposed(x: Array | Prepared, how: str, name: str) -> Array | Prepared:
     """op(x) as a view, or a conjugated copy."""
-    if how not in ("N", "T", "C"):
+    if not isinstance(how, str) or how not in ("N", "T", "C"):
         raise PlanError(f'trans_{name}={how!r}: expected "N", "T" or "C"')
     if how == "N":
         return x
@@ -410,7 +426,7 @@ def prepare(a: Any, side: Literal["left", "right"], *, plan: Plan) -> Prepared:
         Gives the same bits as the operand itself. Schemes whose splits need both operands (Ozaki2 with accurate
         scaling) and the native product keep the copy alone.
     """
-    if side not in ("left", "right"):
+    if not isinstance(side, str) or side not in ("left", "right"):
         raise PlanError(f'side={side!r}: expected "left" or "right"')
     check_plan(plan)
     library = library_of(("a", a))

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from hifigemm.array_like import as_array, kind_of
 from hifigemm.numerics.bits import Array
 from hifigemm.transforms import check_tensor
 
@@ -67,10 +68,11 @@ class Library:
         Raises
         ------
         TypeError
-            Tensors that `check_tensor` refuses, and dtypes that NumPy does not have.
+            Tensors that `check_tensor` refuses, dtypes that NumPy does not have, and what `array_like.as_array` refuses.
         """
         if self.name == "numpy":
-            return np.asarray(x)
+            array: Array = as_array(x, name)
+            return array
         if not self.owns(x):
             raise TypeError(f"{name} is a {type(x).__name__}; expected an array of {self}")
         check_tensor(x, name)
@@ -80,7 +82,7 @@ class Library:
             raise TypeError(f"out has dtype {x.dtype}; the result has dtype float32 or more")
         if self.on_host:
             try:
-                array: Array = (x.float() if brief else x).numpy()
+                array = (x.float() if brief else x).numpy()
             except TypeError as error:
                 raise TypeError(f"{name} is a tensor of {x.dtype}, which NumPy does not have") from error
             return array
@@ -161,10 +163,8 @@ def _library(x: Any, name: str) -> Library | None:
             raise TypeError(f"{name} is a tensor on {x.device}: expected the CPU or a CUDA device")
         return Library("torch", str(x.device))
     if hasattr(x, "__dlpack__"):
-        kind = type(x)
         raise TypeError(
-            f"a {kind.__module__}.{kind.__name__}: NumPy arrays and PyTorch tensors are multiplied; convert it with "
-            "from_dlpack"
+            f"{name} is a {kind_of(x)}: NumPy arrays and PyTorch tensors are multiplied; convert it with from_dlpack"
         )
     return None
 

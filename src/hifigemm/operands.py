@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
 
+from hifigemm.array_like import described
 from hifigemm.formats import BF16, FP16, Format
 from hifigemm.libraries import BFLOAT16, Library
 from hifigemm.numerics.bits import Array
@@ -17,6 +19,7 @@ __all__ = [
     "Shapes",
     "as_addend",
     "as_operand",
+    "as_out",
     "check_out",
     "common_narrow",
     "converted",
@@ -40,7 +43,7 @@ def as_operand(x: Any, name: str, library: Library) -> Array | Prepared:
     Raises
     ------
     TypeError
-        Masked arrays, what is not numeric, and what `Library.take` refuses.
+        What is not numeric, and what `Library.take` refuses.
     ValueError
         Zero-dimensional operands.
     """
@@ -61,11 +64,11 @@ def as_addend(x: Any, library: Library) -> Array:
 
 def _numbers(x: Any, name: str, library: Library) -> Array:
     """x as an array of numbers."""
-    if isinstance(x, np.ma.MaskedArray):
-        raise TypeError(f"{name} is a masked array, whose mask would be lost; fill it first")
     x = library.take(x, name)
-    if x.dtype.kind not in "fcbiu" and (library.on_host or x.dtype != BFLOAT16):
-        raise TypeError(f"{name} has dtype {x.dtype}; {_EXPECTED}")
+    is_number = x.dtype.kind in "fcbiu" and issubclass(x.dtype.type, np.number | np.bool_)
+    if not is_number and (library.on_host or x.dtype != BFLOAT16):
+        objects = f" and {described(x)}" if x.dtype.kind == "O" else ""
+        raise TypeError(f"{name} has dtype {x.dtype}{objects}; {_EXPECTED}")
     return x
 
 
@@ -174,27 +177,53 @@ def stacked(x: Array, shape: tuple[int, int, int], batch: tuple[int, ...], dtype
     return x.reshape(shape)
 
 
-def check_out(out: Any, shape: tuple[int, ...], dtype: np.dtype[Any], library: Library) -> None:
+def as_out(out: Any) -> Any:
+    """`out`, which may be the only entry of a tuple as NumPy takes it."""
+    if isinstance(out, tuple):
+        if len(out) != 1:
+            raise TypeError(f"out is a tuple of {len(out)}; expected an array, or a tuple of one")
+        return out[0]
+    return out
+
+
+def check_out(out: Any, shapes: Shapes, dtype: np.dtype[Any], library: Library) -> None:
     """Raise unless `out` is an array of the operands' library that can take the result.
+
+    As in NumPy, an array of NumPy may stand for a stack of results and have a wider dtype, but none that would round.
 
     Raises
     ------
     TypeError, ValueError
         No array, another shape or dtype, a read-only array.
     """
-    if not library.owns(out):
+    if not library.owns(out) or isinstance(out, np.generic):
         raise TypeError(f"out is a {type(out).__name__}; expected an array of {library}")
     if library.name == "torch" and (out.is_conj() or out.is_neg()):
         raise ValueError("out is a conjugated or negated view; pass out.resolve_conj().resolve_neg()")
     taken = library.take(out, "out")
-    if taken.shape != shape:
-        raise ValueError(f"out has shape {taken.shape}; the result has shape {shape}")
-    if taken.dtype != dtype:
+    shape, is_numpy = taken.shape, library.name == "numpy"
+    if shape != shapes.result and not (is_numpy and _is_stack_of(shape, shapes)):
+        raise ValueError(f"out has shape {shape}; the result has shape {shapes.result}")
+    if taken.dtype != dtype and not (is_numpy and _holds(taken.dtype, dtype)):
         raise TypeError(f"out has dtype {taken.dtype}; the result has dtype {dtype}")
     if not taken.flags.writeable:
         raise ValueError("out is read-only")
     if _overlap(shape, taken.strides, taken.dtype.itemsize):
         raise ValueError(f"entries of out share memory: its shape is {shape}, its strides are {taken.strides}")
+
+
+def _is_stack_of(shape: tuple[int, ...], shapes: Shapes) -> bool:
+    """Whether an array of this shape is a stack that the results of these shapes fill by broadcasting."""
+    core = shapes.result[len(shapes.batch) :]
+    lead = len(shape) - len(core)
+    pairs = zip_longest(shapes.batch[::-1], shape[:lead][::-1], fillvalue=1)
+    return lead >= 0 and shape[lead:] == core and all(n in (1, m) for n, m in pairs)
+
+
+def _holds(wide: np.dtype[Any], dtype: np.dtype[Any]) -> bool:
+    """Whether every value of a dtype of results is one of another dtype; NumPy counts int64 among float64."""
+    kinds = {"f": "fc", "c": "c", "b": "biufc"}.get(dtype.kind, "iu")
+    return wide.kind in kinds and np.can_cast(dtype, wide, "safe")
 
 
 def _overlap(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> bool:

@@ -1,0 +1,110 @@
+"""What NumPy reads as an array without a loss. What would be rounded, or lose a mask, a unit or labels, is refused."""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Sequence
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+
+__all__ = ["as_array", "described", "kind_of"]
+
+_NUMBERS = frozenset((bool, float, complex))
+_FLAT = (str, bytes, bytearray, memoryview, range)
+"""Sequences without sequences in them."""
+_HOOKS = ("__array_finalize__", "__array_function__", "__array_ufunc__", "__array_wrap__")
+"""By which a subclass of ndarray keeps with its arrays what is more than their numbers."""
+
+
+def as_array(x: Any, name: str) -> Any:
+    """x as a plain array of NumPy, sharing its memory where there is any; bfloat16 of ml_dtypes in float32.
+
+    Raises
+    ------
+    TypeError
+        Classes of arrays that are more than their numbers, arrays of other libraries in a list, what NumPy cannot read.
+    ValueError
+        Ragged lists, and integers of a list that would be rounded because other entries are no integers.
+    """
+    array = x if type(x) is np.ndarray else _converted(x, name)
+    if array.dtype.kind == "V" and array.dtype.name == "bfloat16":
+        if name == "out":
+            raise TypeError(f"out has dtype {array.dtype}; the result has dtype float32 or more")
+        with np.errstate(all="ignore"):
+            return array.astype(np.float32)
+    return array
+
+
+def described(x: Any) -> str:
+    """What an array of objects holds, for a message: an entry that is no number of Python, or else the first one."""
+    entries = x.ravel().tolist()
+    first = next((y for y in entries if not isinstance(y, (int, float, complex))), entries[0] if entries else "nothing")
+    try:
+        shown = reprlib.repr(first)
+    except Exception:  # a whole number of more digits than Python prints, say
+        shown = "what cannot be shown"
+    return f"{'holds' if x.ndim else 'is'} {shown}, a {kind_of(first)}"
+
+
+def kind_of(x: Any) -> str:
+    """The class of x with its module, for a message."""
+    kind = type(x)
+    return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
+
+
+def _converted(x: Any, name: str) -> Any:
+    inexact = _check_entries(x, name)
+    try:
+        array = np.asarray(x)
+    except ValueError as error:
+        raise ValueError(f"{name} is a {kind_of(x)} that makes no array: {error}") from error
+    except MemoryError:
+        raise
+    except Exception as error:
+        raise TypeError(f"{name} is a {kind_of(x)}, which NumPy does not read: {error}") from error
+    if inexact is not None and array.dtype.kind in "fc":
+        raise ValueError(f"{name} holds the integer {inexact}, which would be rounded to {array.dtype}")
+    return array
+
+
+def _check_entries(x: Any, name: str) -> int | None:
+    """Refuse classes at any depth of a sequence; an integer that float64 does not hold, where there is one."""
+    inexact, entries, seen = None, [x], set()
+    while entries:
+        y = entries.pop()
+        if type(y) in _NUMBERS:
+            continue
+        if isinstance(y, Integral):
+            inexact = inexact if _is_exact(int(y)) else int(y)
+        elif isinstance(y, Sequence) and not isinstance(y, _FLAT):
+            if id(y) not in seen:
+                seen.add(id(y))
+                entries.extend(y)
+        elif not isinstance(y, np.generic):
+            _check_class(y, name, "is" if y is x else "holds")
+    return inexact
+
+
+def _is_exact(value: int) -> bool:
+    return abs(value) <= 2**53 or (abs(value) < 2**64 and int(float(value)) == value)
+
+
+def _check_class(x: Any, name: str, verb: str) -> None:
+    """Raise for what would lose more than its class as an array."""
+    kind = type(x)
+    what = f"{name} {verb} a {kind_of(x)}"
+    if isinstance(x, np.ma.MaskedArray):
+        raise TypeError(f"{name} {verb} a masked array, whose mask would be lost; fill it first")
+    if isinstance(x, np.ndarray):
+        if kind is not np.memmap and any(getattr(kind, hook) is not getattr(np.ndarray, hook) for hook in _HOOKS):
+            raise TypeError(
+                f"{what}, and what it is beyond its numbers, a unit say, would be lost; pass np.asarray of it"
+            )
+    elif hasattr(kind, "__dlpack__"):
+        raise TypeError(f"{what}; arrays of other libraries are not taken out of a sequence, stack them first")
+    elif hasattr(kind, "toarray"):
+        raise TypeError(f"{what}, which is not dense; pass .toarray() of it")
+    elif hasattr(kind, "__array_ufunc__"):
+        raise TypeError(f"{what}, which has products of its own, with labels or units; pass np.asarray of it")
