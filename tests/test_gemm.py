@@ -10,6 +10,7 @@ import pytest
 import hifigemm as hg
 from hifigemm.study.exact import round_integers
 from hifigemm.study.reference import correctly_rounded, exact_product
+from tests.conftest import on_gpu
 
 DTYPES = ("float32", "float64", "complex64", "complex128")
 TRANSPOSES = {"N": lambda x: x, "T": np.transpose, "C": lambda x: np.conj(x).T}
@@ -450,6 +451,20 @@ def test_powers_of_two_far_apart_are_rounded_once(make_pair, assert_same_bits, f
             continue
         assert report.correct
         assert_same_bits(found, rounded_sum(a, b, c, alpha, beta))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_powers_of_two_far_apart_give_the_bits_of_the_cpu_on_a_gpu(make_pair, assert_same_bits, dtype):
+    a, b = make_pair("phi_2", 3, 5, 2, dtype)
+    c = make_pair("phi_1", 3, 2, 2, dtype)[0]
+    for e, f in apart(dtype):
+        for beta in (-(2.0**f), 3.0 * 2.0 ** min(f, 1000)):
+            options = {"alpha": 2.0**e, "beta": beta, "accuracy": "correct", "return_report": True}
+            want, expected = hg.gemm(a, b, c, **options)
+            found, report = hg.gemm(*on_gpu(a, b, c), **options)
+            assert_same_bits(found.cpu().numpy(), want)
+            assert report.correct == expected.correct
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

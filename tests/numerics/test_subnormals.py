@@ -269,6 +269,21 @@ print((np.matmul(a, b) == 0).any())
         pytest.skip("no thread of the BLAS flushes")
 
 
+def test_threads_of_torch_that_flush_change_no_promise():
+    torch = pytest.importorskip("torch")
+    a, b = (torch.full((300, 300), 2.0**e, dtype=torch.float64) for e in (-1040, 500))
+
+    def found():
+        torch.set_flush_denormal(True)
+        try:
+            torch.matmul(b, b)  # makes the other threads of this one, in its mode
+            return hg.matmul(a, b)
+        finally:
+            torch.set_flush_denormal(False)
+
+    assert (in_thread(found) == 300 * 2.0**-540).all()
+
+
 def test_no_constant_is_a_subnormal_number():
     """Compiled in a thread that flushes, it would be zero, and stay so where the bytecode is kept."""
     for path in ROOT.rglob("*.py"):
