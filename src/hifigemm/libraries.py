@@ -68,7 +68,7 @@ class Library:
         Raises
         ------
         TypeError
-            Tensors that `check_tensor` refuses, dtypes that NumPy does not have, and what `array_like.as_array` refuses.
+            Tensors that `check_tensor` refuses, dtypes that NumPy does not have, what `array_like.as_array` refuses.
         """
         if self.name == "numpy":
             array: Array = as_array(x, name)
