@@ -80,6 +80,7 @@ def test_what_loses_nothing_is_what_numpy_makes_of_it(x):
         ([[2**60 + 1, 0.5]], ValueError, "integer 1152921504606846977"),
         ([[np.int64(2**53 + 1), 1j]], ValueError, "integer 9007199254740993.*complex128"),
         ([[np.uint64(2**64 - 1), 0.5]], ValueError, "18446744073709551615"),
+        ([np.array([2**53 + 1, 1]), [0.5, 1.0]], ValueError, "9007199254740993"),
         ([[np.longdouble(1) / 3, 0.5]], TypeError, str(np.dtype(np.longdouble))),
         ([[None, 1.0]], TypeError, "holds None"),
         ({1: 2}, TypeError, "is {1: 2}"),

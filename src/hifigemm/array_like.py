@@ -84,6 +84,8 @@ def _check_entries(x: Any, name: str) -> int | None:
                 entries.extend(y)
         elif not isinstance(y, np.generic):
             _check_class(y, name, "is" if y is x else "holds")
+            if y is not x and isinstance(y, np.ndarray) and y.dtype.kind in "iu":
+                entries.extend(y.ravel().tolist())
     return inexact
 
 
