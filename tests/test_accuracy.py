@@ -242,6 +242,46 @@ def test_auto_takes_the_native_product_where_its_worst_case_suffices(make_pair):
     assert hg.matmul(a, b, return_report=True)[1].bound == 9 * 2.0**-53 / (1 - 9 * 2.0**-53)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "accuracy", "u"),
+    [("float64", None, 2.0**-53), ("complex64", "fp32", 2.0**-24), ("float32", "fp64", 2.0**-53)],
+)
+def test_plan_report_log_and_strict_mode_state_one_worst_case(make_pair, caplog, dtype, accuracy, u):
+    a, b = make_pair("phi_1", 6, 30, 5, dtype)
+    terms = 60 if dtype == "complex64" else 30
+    worst, asked = native_bound(terms, u), 4 * u
+    plan = hg.make_plan(a, b, accuracy=accuracy)
+    with caplog.at_level("INFO", "hifigemm"):
+        report = hg.matmul(a, b, accuracy=accuracy, return_report=True)[1]
+    with hg.strict(), pytest.raises(hg.AccuracyError) as refused:
+        hg.matmul(a, b, accuracy=accuracy)
+    assert (plan.bound, plan.target.r, report.bound) == (worst, asked, worst)
+    promise = f"accuracy   |C - AB| <= {worst:.3g} |A||B| + u |AB|: the worst case of a native product, accepted at"
+    assert promise in str(plan)
+    for text in (str(plan), report.reason, caplog.text, str(refused.value)):
+        assert f"{worst:.3g} |A||B|, accepted at the level of fp{64 if u == 2.0**-53 else 32} (r = {asked:.3g})" in text
+
+
+@pytest.mark.parametrize("name", ["phi_1", "phi_8", "underflowing", "sparse", "integers"])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex128"])
+def test_no_report_exceeds_the_bound_of_its_plan(make_pair, name, dtype):
+    a, b = make_pair(name, 6, 30, 5, dtype)
+    for accuracy in (None, "fp32", "fp64", 1e-3, 1e-12, 1e-18, "correct"):
+        for scheme in ("auto", *FORCED):
+            plan = hg.make_plan(a, b, accuracy=accuracy, scheme=scheme)
+            for options in ({"accuracy": accuracy, "scheme": scheme}, {"plan": plan}):
+                assert hg.matmul(a, b, return_report=True, **options)[1].bound <= plan.bound
+
+
+@pytest.mark.parametrize("shape", [(0, 5), (3, 0)])
+def test_a_plan_for_nothing_keeps_its_promise_of_something(make_pair, shape):
+    plan = hg.make_plan(np.ones((shape[0], 30)), np.ones((30, shape[1])), accuracy="correct")
+    a, b = make_pair("phi_1", 6, 30, 5)
+    c, report = hg.matmul(a, b, plan=plan, return_report=True)
+    assert report.correct
+    assert meets_promise(c, a, b, 0.0).all()
+
+
 def test_levels_grow_with_the_square_root_of_k():
     assert level(FP64, 1) == 4 * 2.0**-53
     assert level(FP64, 256) == 4 * 2.0**-53

@@ -12,11 +12,12 @@ from hifigemm.accuracy import resolve
 from hifigemm.engines.numpy_engine import NumpyEngine
 from hifigemm.formats import BF16, FP16
 from hifigemm.plan import Problem
-from hifigemm.select import as_scheme, check_forced, choose, choose_words, settle, words_plan
+from hifigemm.select import as_scheme, check_forced, choose, choose_words, settle, stand_in, words_plan
 from hifigemm.study.reference import meets_promise
 
 FAST = hg.Ozaki2(scaling="fast")
 DTYPES = ("float32", "float64", "complex64", "complex128")
+WORST = "at worst %.3g |A||B|, accepted at the level of %s (r = %.3g)"
 
 
 @dataclass
@@ -94,6 +95,30 @@ def test_other_dtypes_stay_native_whatever_residues_cost(dtype):
     assert choose(p, target(None, p), CostedEngine(1e-6)) == hg.Native()
 
 
+class NativeEngine(NumpyEngine):
+    """Leaves native products at their own level to the library, over- and underflow included."""
+
+    def whole_product(self, plan):
+        at_level = plan.scheme == hg.Native() and plan.target.level is plan.problem.fmt
+        return (lambda *arguments: None) if at_level else None
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_native_product_is_a_fall_back_where_it_is_not_known_to_keep_the_target(dtype):
+    for k, accuracy in ((1, None), (50, None), (50, 1e-3)):
+        p = problem(dtype, k=k)
+        goal, worst = target(accuracy, p), hg.Native().bound(p)
+        for engine in (NumpyEngine(), NativeEngine()):
+            plan = stand_in(hg.Native(), p, goal, engine)
+            left_to_library = isinstance(engine, NativeEngine) and accuracy is None
+            assert plan.fallback == (worst > goal.r or left_to_library)
+            assert plan.bound == max(worst, goal.r)
+            assert ("over- and underflow as the library has them" in plan.reason) == left_to_library
+            forced = hg.Native().planned(p, goal, engine)
+            assert (forced.fallback, forced.bound) == (False, plan.bound)
+            assert plan.reason.startswith(forced.reason)
+
+
 def seen_plan(engine, accuracy="fp64", **fields):
     p = problem()
     empty = np.zeros((1, p.m, p.k)), np.zeros((1, p.k, p.n))
@@ -105,7 +130,6 @@ def test_settled_plans_stay_where_residues_are_quicker_or_the_only_way():
     cheap, dear = CostedEngine(0.01), CostedEngine(1.0)
     kept = [
         (cheap, seen_plan(cheap, promised=True)),
-        (dear, seen_plan(dear, promised=True, hopeful=True)),
         (dear, seen_plan(dear, accuracy="correct", promised=True)),
         (dear, seen_plan(dear, accuracy=1e-20)),
         (NumpyEngine(), seen_plan(NumpyEngine())),
@@ -114,6 +138,17 @@ def test_settled_plans_stay_where_residues_are_quicker_or_the_only_way():
         assert settle(plan, engine) is plan
     native = hg.Native().planned(problem(), target(None, problem()), dear)
     assert settle(native, dear) is native
+
+
+def test_hopeful_plans_stay_and_state_the_worst_case_of_the_native_product_that_may_follow():
+    dear = CostedEngine(1.0)
+    for accuracy in ("fp64", 1e-10):
+        hopeful = seen_plan(dear, accuracy=accuracy, promised=True, hopeful=True)
+        plan = settle(hopeful, dear)
+        assert plan == replace(hopeful, worst_case=hg.Native().bound(problem()))
+        assert plan.bound == max(plan.target.r, plan.worst_case)
+    beyond = seen_plan(dear, accuracy=1e-20, promised=True, hopeful=True)
+    assert settle(beyond, dear) is beyond
 
 
 def test_settled_plans_stay_where_the_exact_product_is_quicker():
@@ -133,6 +168,7 @@ def test_settled_plans_go_back_to_native_and_say_why():
         assert plan.target == target("fp64", problem())
         assert why in plan.reason
         assert plan.fallback
+        assert plan.bound == hg.Native().bound(problem()) > plan.target.r
         assert (plan.promised, plan.exact, plan.hopeful) == (False, False, False)
 
 
@@ -176,6 +212,8 @@ def test_words_are_chosen_on_the_device_where_a_third_less_time_is_expected():
             if plan is not None:
                 assert plan.choices == (hg.Corrected("fp16"), hg.Corrected("tf32"), hg.Native())
                 assert (plan.scheme, plan.num_products, plan.judged, plan.free) == (plan.choices[0], 3, False, False)
+                assert plan.bound == plan.worst_case == hg.Native().bound(p)
+                assert plan.reason.endswith(WORST % (plan.bound, "fp32", plan.target.r))
 
 
 @pytest.mark.parametrize(

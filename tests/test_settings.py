@@ -70,11 +70,34 @@ def test_strict_mode_refuses_the_native_product_with_the_numbers(make_pair, dtyp
 
 
 @pytest.mark.parametrize("dtype", ["float32", "complex64"])
-@pytest.mark.parametrize("accuracy", ["fp64", 1e-12])
-def test_strict_mode_refuses_a_float64_product_of_float32_operands(make_pair, dtype, accuracy):
+def test_strict_mode_refuses_a_float64_product_at_the_level_of_float64(make_pair, dtype):
     a, b = make_pair("phi_1", 6, 20, 5, dtype)
     with hg.strict(), pytest.raises(hg.AccuracyError, match=r"Native\(product='fp64'\)"):
-        hg.matmul(a, b, accuracy=accuracy)
+        hg.matmul(a, b, accuracy="fp64")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("accuracy", [1e-12, 1e-3, "fp32"])
+def test_strict_mode_takes_a_native_product_whose_worst_case_meets_the_target(
+    make_pair, assert_same_bits, dtype, accuracy
+):
+    k = 1 if accuracy == "fp32" and dtype.endswith(("32", "x64")) else 20  # 4 u is more than k u / (1 - k u) to k = 3
+    a, b = make_pair("phi_1", 6, k, 5, dtype)
+    want = hg.matmul(a, b, accuracy=accuracy)
+    with hg.strict():
+        plan = hg.make_plan(a, b, accuracy=accuracy)
+        assert not plan.fallback
+        assert plan.bound == plan.target.r >= plan.worst_case
+        for operands, options in (
+            ((a, b), {"accuracy": accuracy}),
+            ((a, b), {"plan": plan}),
+            ((hg.prepare(a, "left", plan=plan), b), {}),
+        ):
+            for _ in range(2):  # the second one is repeated
+                assert_same_bits(hg.matmul(*operands, **options), want)
+            report = hg.gemm(*operands, return_report=True, **options)[1]
+            assert report.native
+            assert report.bound == plan.worst_case
 
 
 def test_strict_mode_says_what_would_have_cost_more(make_pair, monkeypatch):
@@ -197,7 +220,8 @@ def test_the_environment_turns_strict_mode_on_and_the_caller_off():
     ok, lines = run(PRODUCT + "hg.matmul(a, b)", HIFIGEMM_STRICT="1")
     assert ok != 0
     assert "AccuracyError: strict mode: (3 x 4) @ (4 x 2) float64" in lines[-1]
-    assert run(PRODUCT + "hg.matmul(a, b, accuracy='correct')", HIFIGEMM_STRICT="1") == (0, [])
+    for accuracy in ("'correct'", "1e-12"):
+        assert run(PRODUCT + f"hg.matmul(a, b, accuracy={accuracy})", HIFIGEMM_STRICT="1") == (0, [])
     assert run(PRODUCT + "\nwith hg.strict(False): hg.matmul(a, b)", HIFIGEMM_STRICT="1") == (0, [])
     for value in ("", "0"):
         assert run(PRODUCT + "hg.matmul(a, b)", HIFIGEMM_STRICT=value) == (0, [])

@@ -41,6 +41,12 @@ class Target:
             return "correct rounding"
         return "as the report states" if math.isinf(self.r) else f"|C - AB| <= {self.r:.3g} |A||B| + u |AB|"
 
+    def accepts(self, worst_case: float) -> str:
+        """Why a native product with this worst case is accepted though that exceeds r; empty where it does not."""
+        if self.level is None or worst_case <= self.r:
+            return ""
+        return f", accepted at the level of {self.level.name} (r = {self.r:.3g})"
+
 
 NO_PROMISE = Target(math.inf)
 NOTHING_STATED = Target(math.inf, states_bound=False)

@@ -87,10 +87,11 @@ def matmul(
     accuracy : None, float, "fp32", "fp64" or "correct"
         A float r promises |C - AB| <= r |A||B| + u |AB| in every entry, u the unit roundoff of the result's dtype,
         whatever the exponents of the data (for results in the subnormal range, and half the smallest subnormal).
-        "fp32" and "fp64" are r = max(4, sqrt(k)/4) u of that format, where a native product in that format is
-        accepted too; None is the level of the result's dtype. "correct": every real component is the exact value
-        rounded once, to nearest, ties to even. For complex operands the promise holds for re and im, with |A||B| of
-        the real embedding.
+        "fp32" and "fp64" are r = max(4, sqrt(k)/4) u of that format, at which a native product in that format is
+        accepted too: plan and report then state its worst case, k u / (1 - k u) with 2 k for complex operands, and
+        `strict` refuses it where that exceeds r. None is the level of the result's dtype. "correct": every real
+        component is the exact value rounded once, to nearest, ties to even. For complex operands the promise holds for
+        re and im, with |A||B| of the real embedding.
     scheme : "auto", "native", "multiword", "corrected", "ozaki1", "ozaki2", or one such as ``Ozaki1(product="fp64")``
         A scheme is obeyed. Where it has an explicit count, or is one of words ("multiword", "corrected") or of a mode
         of Ozaki scheme I, and no accuracy is given, only what its report states is promised.
@@ -108,9 +109,9 @@ def matmul(
         Return (result, Report).
     sync : bool
         False never waits for a GPU, so that the call can be captured in a CUDA graph. Where the operands of a float64
-        product would have to be looked at, the device decides between residues and an FP64 product, at the level of
-        float64; other plans that rest on such a look are refused, and the report says what is known without one.
-        Without a GPU it changes nothing.
+        product would have to be looked at, the device decides between residues and an FP64 product, which the level of
+        float64 accepts; other plans that rest on such a look are refused, and the report says what is known without
+        one. Without a GPU it changes nothing.
 
     Returns
     -------
@@ -122,9 +123,10 @@ def matmul(
         Unknown options, a plan for other operands, a workspace too small, sync=False for what has to wait.
     AccuracyError
         A forced scheme cannot keep the accuracy for these operands, or strict mode refuses the native product that
-        "auto" would take: see `strict`. An accuracy was asked for integers, and an entry lies beyond their dtype. Or
-        the thread flushes subnormal numbers to zero, as callbacks of JAX and libraries built with -ffast-math let it,
-        and its mode cannot be lifted for the call: on x86-64 and aarch64 under Linux and macOS it is, and restored.
+        "auto" would take at less: see `strict`. An accuracy was asked for integers, and an entry lies beyond their
+        dtype. Or the thread flushes subnormal numbers to zero, as callbacks of JAX and libraries built with -ffast-math
+        let it, and its mode cannot be lifted for the call: on x86-64 and aarch64 under Linux and macOS it is, and
+        restored.
     ValueError, TypeError
         Shapes or dtypes that do not fit; tensors that PyTorch differentiates, batches or traces.
 
@@ -397,7 +399,7 @@ def make_plan(
         plan = known_plan(None, problem, options, maker, limit)
         if plan is None:
             plan = plan_for(problem, *_stacks(a, b, shapes, dtype), accuracy, scheme, True, maker, limit)
-    if 0 not in (problem.m, problem.n, problem.k, problem.batch):
+    if problem.multiplications:
         check_strict(plan)
     # What was seen of these operands holds for no others.
     if plan.exact or (plan.promised and not plan.hopeful):

@@ -97,24 +97,23 @@ def multiply(
     judged = engine.judged_product(plan)
     if judged is not None:
         values, verdict = judged(a, b, shift, epilogue, out)
-        worst = native_bound(plan.problem.terms, plan.problem.fmt.u)
         if plan.choices:
-            return Outcome(values, worst, plan.num_products, [], verdict)
+            return Outcome(values, plan.bound, plan.num_products, [], verdict)
         if verdict is None:
             raise PlanError(
                 f"while a graph is captured, the bound of {plan.scheme} cannot come from the operands: ask for no "
                 "report and no accuracy"
             )
         # A larger bound for all entries says little of one entry: a closer look tells, at the same bits.
+        worst = native_bound(plan.problem.terms, plan.problem.fmt.u)
         if (bound := verdict().bound) <= min(plan.target.r, worst):
             return Outcome(values, bound, plan.num_products, [])
     whole = engine.whole_product(plan)
     if whole is not None:
         values = whole(a, b, shift, epilogue, splits, out)
-        notes = ["over- and underflow as the library has them"] if isinstance(plan.scheme, Native) else []
-        made: float = plan.num_products
+        made, notes = float(plan.num_products), []
         if plan.wide is not None:
-            notes, made = [str(plan.wide)], plan.wide.num_products(plan.problem, plan.num_products)
+            made, notes = plan.wide.num_products(plan.problem, plan.num_products), [str(plan.wide)]
         return Outcome(values, plan.scheme.stated_bound(plan), made, notes)
     if plan.hopeful:
         raise HopeError(engine.override(error_ratio)(a, b, engine, plan.part, max(workspace // 256, 1)))

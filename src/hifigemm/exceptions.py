@@ -24,4 +24,4 @@ class InexactProductError(HifigemmError, ArithmeticError):
 
 
 class AccuracyError(HifigemmError, ArithmeticError):
-    """A forced scheme cannot keep the accuracy for these operands, or strict mode refuses to fall back to native."""
+    """A forced scheme cannot keep the accuracy for these operands, or strict mode refuses a native product."""

@@ -170,7 +170,7 @@ class Plan:
     scheme : Scheme
         The dataclass with its counts filled in.
     target : Target
-        What was promised to the user.
+        What was asked for; `bound` is what is promised.
     product : ProductSpec or None
         None for the native product.
     num_products : int
@@ -189,7 +189,9 @@ class Plan:
     free : bool
         The scheme is the library's choice, so that another one may take over where it has no more to give.
     fallback : bool
-        The native product as the library's choice, which strict mode refuses.
+        The native product as the library's choice where it does not keep the target, which strict mode refuses.
+    worst_case : float
+        Error / |A||B| of a native product, where the plan may come down to one; 0 elsewhere.
     exact : bool
         The integers of the operands the plan was made for hold all their bits, so that the exact product is rounded.
     promised : bool
@@ -198,11 +200,10 @@ class Plan:
         `promised` is a guess that the engine checks while it multiplies.
     gated : bool
         The engine decides by the operands between the scheme and a product in the result's format, and the host never
-        learns which was taken. Either keeps the level of the target, so nothing is judged.
+        learns which was taken. Either keeps `bound`, so nothing is judged.
     choices : tuple of Scheme
         Where it is not empty, the engine takes the first of these schemes whose words hold the exponents of the
-        operands, decided on the device; `scheme` is the first. Each keeps the worst case of a native product, which is
-        accepted at the level of the target, so nothing is judged.
+        operands, decided on the device; `scheme` is the first. Each keeps `bound`, so nothing is judged.
     wide : WideVectors or None
         Of an exact plan: rows and columns that are set apart. Where they meet, all moduli of the scheme are needed.
     fused : bool
@@ -228,6 +229,7 @@ class Plan:
     part_limit: int = PART
     free: bool = False
     fallback: bool = False
+    worst_case: float = 0.0
     exact: bool = False
     promised: bool = False
     hopeful: bool = False
@@ -244,6 +246,11 @@ class Plan:
         if self.product is None:
             raise PlanError(f"{self.scheme} has no product but the native one")
         return self.product
+
+    @property
+    def bound(self) -> float:
+        """The r that is promised: that of the target, or the worst case of a native product accepted at its level."""
+        return max(self.target.r, self.worst_case)
 
     @property
     def judged(self) -> bool:
@@ -269,9 +276,12 @@ class Plan:
 
     def __str__(self) -> str:
         product = "native" if self.product is None else self.product.name
+        accuracy = str(replace(self.target, r=self.bound))
+        if self.bound > self.target.r:
+            accuracy += f": the worst case of a native product{self.target.accepts(self.bound)}"
         lines = [
             ("problem", str(self.problem)),
-            ("accuracy", str(self.target)),
+            ("accuracy", accuracy),
             ("scheme", ", else ".join(map(str, self.choices or (self.scheme,)))),
             ("products", f"{self.num_products} x {product}"),
             ("engine", self.engine),
@@ -392,7 +402,7 @@ class Report:
         their share, rounded up. Products that only look at magnitudes are named in the reason.
     engine, device : str
     bound : float
-        The r of |C - AB| <= r |A||B| + u |AB| that is guaranteed.
+        The r of |C - AB| <= r |A||B| + u |AB| that is guaranteed; no larger than `Plan.bound`.
     correct : bool
         Every real component is the correctly rounded exact value.
     native : bool

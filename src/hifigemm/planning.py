@@ -93,6 +93,10 @@ def known_plan(given: Plan | None, problem: Problem, options: Options, engine: E
     if given.choices:
         again = words_plan(problem, given.target, engine, workspace)
         return again or stand_in(Native(), problem, given.target, engine)
+    if (
+        isinstance(given.scheme, Native) and engine.whole_product(given) is not None
+    ):  # says what a plan of a CPU does not
+        return replace(given.scheme.planned(problem, given.target, engine), fallback=given.fallback)
     states_bound = options.return_report and options.sync
     return fitted(given, problem, workspace, engine.fused, states_bound)
 

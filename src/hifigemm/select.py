@@ -84,36 +84,39 @@ def words_plan(problem: Problem, target: Target, engine: Engine, workspace: int)
     if p.k == 0 or nbytes > workspace or words[0].product not in engine.products:
         return None
     names = [*(scheme.product.upper() for scheme in words), *(["FP32 sums"] if len(words) < len(choices) else [])]
-    reason = f"{', else '.join(names)} by the exponents of the operands, at worst {Native().bound(p):.3g} |A||B|"
+    worst = Native().bound(p)
+    reason = f"{', else '.join(names)} by the exponents of the operands, at worst {worst:.3g} |A||B|"
     spec, unit = engine.products[words[0].product], words[0].unit_on(engine, p)
     counts = len(words[0].pair_errors(unit, p.k)), words[0].block_length(unit, p.k)
-    plan = Plan(p, choices[0], target, engine.name, spec, *counts, reason, fused=engine.fused)
+    reason += target.accepts(worst)
+    plan = Plan(p, choices[0], target, engine.name, spec, *counts, reason, fused=engine.fused, worst_case=worst)
     plan = replace(plan, choices=choices, block_shape=(p.batch, p.m, p.n), workspace=nbytes)
     return plan if engine.whole_product(plan) is not None else None
 
 
 def settle(plan: Plan, engine: Engine) -> Plan:
-    """A plan of "auto" once the operands were seen: back to the native product where residues cost more than that."""
+    """A plan of "auto" once the operands were seen: back to the native product where residues cost more than that.
+
+    A hopeful plan may still come back to it.
+    """
     native, costs = Native(), engine.costs
-    if costs is None or plan.hopeful or not isinstance(plan.scheme, Ozaki2):
+    if costs is None or not isinstance(plan.scheme, Ozaki2) or not native.keeps(plan.problem, plan.target):
         return plan
-    if not native.keeps(plan.problem, plan.target):
-        return plan
+    if plan.hopeful:
+        return replace(plan, worst_case=native.bound(plan.problem))
     own, others = costs.residue_seconds(plan.problem, plan.num_products, True), costs.native_seconds(plan.problem)
     known = plan.promised or plan.exact
     if known and own < others:
         return plan
-    taken = native.planned(plan.problem, plan.target, engine)
     why = "these operands would take an unknown number of residue products"
     if known:
         why = f"these operands would take {_compared(plan.num_products, own, others)}"
-    return replace(taken, free=True, fallback=True, reason=f"{taken.reason}; {why}")
+    return replace(_chosen(native, plan.problem, plan.target, engine, why), free=True)
 
 
 @lru_cache(maxsize=256)
 def stand_in(native: Native, problem: Problem, target: Target, engine: Engine) -> Plan:
     """The plan of a native product that was chosen, with what spoke against other schemes."""
-    plan = native.planned(problem, target, engine)
     why = f"no scheme is known to be quicker on engine {engine.name!r}"
     if problem.fmt is not FP64:
         why = f"residues are not considered for {problem.dtype}"
@@ -125,7 +128,17 @@ def stand_in(native: Native, problem: Problem, target: Target, engine: Engine) -
     elif engine.costs is not None:
         expected, own = _expected_cost(problem, target, engine.costs)
         why = f"{_compared(expected, own, engine.costs.native_seconds(problem))} are not quicker by a tenth"
-    return replace(plan, fallback=True, reason=f"{plan.reason}; {why}")
+    return _chosen(native, problem, target, engine, why)
+
+
+def _chosen(native: Native, problem: Problem, target: Target, engine: Engine, why: str) -> Plan:
+    """The plan of a native product as the library's choice: no fall back where it is known to keep the target.
+
+    An engine that makes it whole leaves over- and underflow on the way to the library.
+    """
+    plan = native.planned(problem, target, engine)
+    keeps = plan.worst_case <= target.r and engine.whole_product(plan) is None
+    return replace(plan, fallback=not keeps, reason=f"{plan.reason}; {why}")
 
 
 def _residues_pay(problem: Problem, target: Target, engine: Engine) -> bool:

@@ -2,8 +2,8 @@
 
 Two variables of the environment are read when the first product wants them, and not again:
 
-- ``HIFIGEMM_STRICT``: "1" raises `AccuracyError` instead of taking the native product on the library's own account;
-  "0" or nothing does not. Any other value is a `PlanError`: a typing error must not take a guarantee away.
+- ``HIFIGEMM_STRICT``: "1" turns strict mode on, "0" or nothing does not; see `strict`. Any other value is a
+  `PlanError`: a typing error must not take a guarantee away.
 - ``HIFIGEMM_LOG``: "1" or "info" writes one line for each decision to the standard error, "debug" the whole report too;
   "0" or nothing leaves logging alone. Any other value is ignored with a warning: no product fails for a log.
 """
@@ -29,9 +29,14 @@ _LEVELS = {"1": logging.INFO, "info": logging.INFO, "debug": logging.DEBUG}
 
 @contextmanager
 def strict(enabled: bool = True) -> Iterator[None]:
-    """Within the context, no product falls back to the native one: where "auto" would take it, AccuracyError is raised.
+    """Within the context, no product falls back to the native one below the accuracy that was asked.
 
-    The error names the problem, what was asked, and why nothing else was taken. A forced ``scheme="native"`` is obeyed.
+    "fp32", "fp64" and None, the level of the result, accept a native product whose worst case exceeds their r: where
+    "auto" would take it, AccuracyError is raised. So it is where a GPU's library would have its way with over- and
+    underflow. A native product whose worst case meets the target keeps the promise, as ``accuracy=1e-12`` for float64,
+    and a forced ``scheme="native"`` is obeyed. The error names the problem, what was asked, the worst case, and why
+    nothing else was taken.
+
     The setting holds for the current thread or asynchronous task alone; ``HIFIGEMM_STRICT=1`` in the environment is
     that of all others.
 

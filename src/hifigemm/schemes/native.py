@@ -61,7 +61,7 @@ class Native(Scheme):
 
     def keeps(self, problem: Problem, target: Target) -> bool:
         """Whether the worst case meets the target, or the target is the level of the arithmetic itself."""
-        if not problem.multiplications:
+        if not problem.k:
             return True
         if target.correct:
             return False
@@ -73,11 +73,11 @@ class Native(Scheme):
 
     def planned(self, problem: Problem, target: Target, engine: Engine) -> Plan:
         """The plan, into which no operands enter."""
-        return _planned(self, problem, target, engine.name)
+        return _planned(self, problem, target, engine)
 
     def stated_bound(self, plan: Plan) -> float:
         """The worst case."""
-        return self.bound(plan.problem)
+        return plan.worst_case
 
     def fit(self, plan: Plan, problem: Problem, workspace: int) -> Plan:
         """One block."""
@@ -114,13 +114,17 @@ class Native(Scheme):
 
 
 @lru_cache(maxsize=256)
-def _planned(scheme: Native, problem: Problem, target: Target, engine: str) -> Plan:
+def _planned(scheme: Native, problem: Problem, target: Target, engine: Engine) -> Plan:
     """The plan, kept for the next product of this kind: no data enter it, and small products are quick."""
     bound = scheme.bound(problem)
     reason = f"native product, at worst {problem.terms} u = {bound:.3g} |A||B|"
     if scheme.product == "fp64" and problem.fmt is FP32:
-        reason = f"float64 product of float32 operands, at worst {bound:.3g} |A||B|, rounded once"
-    return scheme.fit(Plan(problem, scheme, target, engine, None, 1, problem.k, reason), problem, 0)
+        reason = f"float64 product of float32 operands, rounded once, at worst {bound:.3g} |A||B|"
+    reason += target.accepts(bound)
+    plan = Plan(problem, scheme, target, engine.name, None, 1, problem.k, reason, worst_case=bound)
+    if engine.whole_product(plan) is not None:
+        plan = replace(plan, reason=f"{reason}, over- and underflow as the library has them")
+    return scheme.fit(plan, problem, 0)
 
 
 def _dtype(fmt: Format, is_complex: bool) -> np.dtype[Any]:

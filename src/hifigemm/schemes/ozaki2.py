@@ -142,16 +142,12 @@ class Ozaki2(Scheme):
             return None
         count = _expected_count(problem, target)
         reason = f"the device decides by the operands between {count} moduli and an FP64 product"
-        reason += ", which over- and underflows as a library's"
+        worst = native_bound(problem.terms, problem.fmt.u)
+        reason += f", at worst {worst:.3g} |A||B|{target.accepts(worst)}, which over- and underflows as a library's"
         scheme, choice = replace(self, num_moduli=count), _Choice(count, reason, gated=True)
         spec = product_spec(engine, self.product, "Ozaki2")
-        return _planned(scheme, problem, target, choice, False, engine.name, spec, engine.part, engine.fused, workspace)
-
-    def stated_bound(self, plan: Plan) -> float:
-        """The larger of the two bounds where the engine decides."""
-        if plan.gated:
-            return max(plan.target.r, native_bound(plan.problem.terms, plan.problem.fmt.u))
-        return super().stated_bound(plan)
+        plan = _planned(scheme, problem, target, choice, False, engine.name, spec, engine.part, engine.fused, workspace)
+        return replace(plan, worst_case=worst)
 
     def _choice(
         self,

@@ -80,7 +80,9 @@ class Scheme:
 
     def stated_bound(self, plan: Plan) -> float:
         """Error / |A||B| that is known not to be exceeded before anything is multiplied."""
-        return 0.0 if plan.exact else plan.target.r if plan.promised else math.inf
+        if plan.exact:
+            return 0.0
+        return plan.bound if plan.gated else plan.target.r if plan.promised else math.inf
 
     def most_lacking(self, plan: Plan) -> int | None:
         """The limit of `scaling.lacking_bits` up to which the plan depends on them; None where it does not."""

@@ -74,6 +74,7 @@ def test_operands_of_one_size_give_the_bits_of_the_expected_count(make_pair, ass
     assert report.num_products == COUNT
     assert report.bound == max(4 * 2.0**-53, native_bound(70, 2.0**-53))
     assert f"the device decides by the operands between {COUNT} moduli and an FP64 product" in report.reason
+    assert f"at worst {report.bound:.3g} |A||B|, accepted at the level of fp64 (r = {2.0**-51:.3g})" in report.reason
     assert_same_bits(found, hg.matmul(a, b, scheme=scheme, engine="numpy"))
 
 
