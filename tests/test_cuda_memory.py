@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 
 import hifigemm as hg
+from hifigemm.engines import engine_for
 from hifigemm.schemes import ozaki2
 from tests.conftest import on_gpu
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.gpu
+CudaEngine = pytest.importorskip("hifigemm.engines.torch_engine").CudaEngine
 SMALL = 2**22
 """Bytes of scales and of what programs exchange."""
 
@@ -52,6 +54,46 @@ def test_wide_vectors_stay_within_the_workspace(monkeypatch, workspace):
     _, report = hg.matmul(a, b, accuracy="correct", workspace=workspace, out=out, return_report=True)
     assert " without " in report.reason
     assert torch.cuda.max_memory_allocated() - before <= workspace + SMALL
+
+
+@pytest.mark.parametrize(
+    ("options", "dtype"),
+    [
+        ({"accuracy": "correct"}, torch.float64),
+        ({"scheme": hg.Ozaki2(scaling="fast")}, torch.float64),
+        ({"scheme": hg.Ozaki1(num_slices=7)}, torch.float64),
+        ({}, torch.float32),
+    ],
+    ids=str,
+)
+def test_default_workspaces_leave_half_of_the_free_memory_and_change_no_bit(monkeypatch, options, dtype):
+    a, b = torch.randn(3000, 4096, dtype=dtype, device="cuda"), torch.randn(4096, 2500, dtype=dtype, device="cuda")
+    out = torch.empty(3000, 2500, dtype=dtype, device="cuda")
+    want = hg.matmul(a, b, **options)
+    held, besides = 2**27, sum(x.nbytes for x in (a, b, out))
+    monkeypatch.setattr(CudaEngine, "free_memory", lambda self: besides + 2 * held)
+    for _ in range(2):
+        torch.cuda.synchronize()
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        _, report = hg.matmul(a, b, out=out, return_report=True, **options)
+        assert torch.equal(out, want)
+        if options:  # words take what they take
+            assert report.workspace <= held
+            assert torch.cuda.max_memory_allocated() - before <= held + SMALL
+
+
+def test_free_memory_is_that_of_the_driver_and_of_the_allocator():
+    engine = engine_for(None, "torch", "cuda:0")
+    torch.cuda.synchronize()
+    before = engine.free_memory()
+    x = torch.empty(2**28, dtype=torch.uint8, device="cuda")
+    assert before - engine.free_memory() >= x.nbytes
+    del x
+    assert before - engine.free_memory() < 2**28
+    with torch.cuda.graph(torch.cuda.CUDAGraph()):
+        assert engine.free_memory() is None
+        torch.ones(1, device="cuda")
 
 
 @pytest.mark.parametrize("k", [1000, 1030, 1100, 2049])

@@ -659,3 +659,28 @@ def test_strict_mode_refuses_a_native_product_of_numpy_every_time():
     for _ in range(2):
         with hg.strict(), pytest.raises(hg.AccuracyError):
             hg.matmul(a, a)
+
+
+def test_a_repeated_product_for_which_memory_is_short_is_planned_anew():
+    torch = pytest.importorskip("torch")
+    a = np.ones((4, 4))
+    own = key(a, a)
+
+    def product(error):
+        def fails(*_):
+            raise error
+
+        return fails
+
+    for error, result in ((torch.OutOfMemoryError("all is taken"), (None, None)), (RuntimeError("no kernel"), None)):
+        plan = hg.make_plan(a, a)
+        shortcuts._kept[own] = shortcuts._Kept(None, {None: (plan, product(error), "")})
+        try:
+            if result is None:
+                with pytest.raises(RuntimeError, match="no kernel"):
+                    shortcuts.repeat(own, a, a, None)
+            else:
+                assert shortcuts.repeat(own, a, a, None) == result
+                assert (hg.matmul(a, a) == 4.0).all()
+        finally:
+            del shortcuts._kept[own]

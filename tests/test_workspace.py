@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import tracemalloc
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import hifigemm as hg
-from hifigemm.plan import DefaultWorkspace
+from hifigemm import planning
+from hifigemm.engines.numpy_engine import NumpyEngine
+from hifigemm.plan import DefaultWorkspace, Problem, steady
 
 SCHEMES = (
     hg.Ozaki1(product="fp64"),
@@ -123,3 +126,95 @@ def test_a_limit_that_was_asked_for_is_not_the_one_that_was_not():
     assert default != asked
     assert default == DefaultWorkspace(2**28)
     assert len({asked, default, DefaultWorkspace(2**28)}) == 2
+
+
+GIB = 2**30
+
+
+@pytest.fixture
+def free(monkeypatch):
+    """free(nbytes, large): so much memory is free, and products of operands and results from `large` bytes on ask."""
+
+    def pretend(nbytes, large=planning._LARGE):
+        monkeypatch.setattr(NumpyEngine, "free_memory", lambda self: nbytes)
+        monkeypatch.setattr(planning, "_LARGE", large)
+
+    return pretend
+
+
+LARGE, SMALL = (Problem(1, n, n, n, np.dtype(float)) for n in (20000, 8))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex128"])
+@pytest.mark.parametrize("gib", [5, 23, 61, 2000])
+def test_default_plans_of_large_products_leave_half_of_the_free_memory(free, dtype, gib):
+    free(gib * GIB)
+    x = np.broadcast_to(np.ones((), dtype), (20000, 20000))
+    limit = planning.workspace_limit(replace(LARGE, dtype=x.dtype), None, NumpyEngine())
+    result_and_copies = 3 * 20000**2 * x.itemsize
+    assert planning._LARGE <= limit <= max((gib * GIB - result_and_copies) // 2, planning._LARGE)
+    assert (limit == steady(limit)) == (gib == 2000)
+    for scheme in (hg.Ozaki1(product="fp64"), hg.Ozaki2(num_moduli=15)):  # neither looks at the entries
+        assert hg.make_plan(x, x, scheme=scheme, accuracy="correct").workspace <= limit
+
+
+def test_nobody_looks_at_the_free_memory_for_small_products_or_where_a_limit_was_given(free):
+    for nbytes in (0, GIB, None):
+        free(nbytes)
+        assert planning.workspace_limit(SMALL, None, NumpyEngine()) == DefaultWorkspace(2**28)
+        assert planning.workspace_limit(LARGE, 2**40, NumpyEngine()) == 2**40
+    assert planning.workspace_limit(LARGE, None, NumpyEngine()) == DefaultWorkspace(8 * 3 * 8 * 20000**2)
+
+
+@pytest.mark.parametrize("scheme", [*SCHEMES, hg.Multiword(), hg.Corrected()], ids=str)
+def test_no_bit_depends_on_the_free_memory(make_pair, assert_same_bits, free, scheme):
+    a, b = make_pair("phi_1", 60, 90, 50, "float32")
+    a, b = np.stack([a] * 2), np.stack([b] * 2)
+    options = {"scheme": scheme, "accuracy": None if scheme.explicit else "correct"}
+    want, report = hg.matmul(a, b, return_report=True, **options)
+    room = report.workspace // 8
+    free(2 * room + a.nbytes + b.nbytes + want.nbytes, large=1)
+    plan = hg.make_plan(a, b, **options)
+    c, held = hg.matmul(a, b, return_report=True, **options)
+    assert_same_bits(c, want)
+    assert held.workspace == plan.workspace
+    if isinstance(scheme, hg.Multiword | hg.Corrected):  # a library's sums may follow the blocks
+        assert plan.is_whole
+        assert held.workspace == report.workspace
+    else:
+        assert not plan.is_whole
+        assert held.workspace <= room
+
+
+def test_one_entry_at_least_is_made_in_any_memory(make_pair, assert_same_bits, free):
+    a, b = make_pair("phi_1", 3, 8, 4)
+    want = hg.matmul(a, b, accuracy="correct")
+    free(0, large=4)
+    plan = hg.make_plan(a, b, accuracy="correct")
+    assert plan.block_shape == (1, 1, 1)
+    assert_same_bits(hg.matmul(a, b, accuracy="correct"), want)
+
+
+def test_limits_by_the_free_memory_are_few(free):
+    """So that plans that are kept for a limit are found again while the free memory moves."""
+    limits = set()
+    for nbytes in range(16 * GIB, 32 * GIB, 2**24):
+        free(nbytes)
+        limits.add(planning.workspace_limit(LARGE, None, NumpyEngine()))
+    assert len(limits) <= 4 * 3 + 1
+
+
+def test_products_in_blocks_for_want_of_memory_are_not_repeated_in_them(make_pair):
+    a, b = make_pair("phi_1", 30, 40, 20)
+    held, unheld = DefaultWorkspace(2**28, 2**20), DefaultWorkspace(2**28, 2**29)
+    whole = hg.make_plan(a, b, scheme="ozaki1")
+    parts = hg.make_plan(a, b, scheme="ozaki1", workspace=whole.workspace // 2)
+    kept = [planning.may_be_kept(plan, limit) for plan in (whole, parts) for limit in (held, unheld, 2**28)]
+    assert kept == [True, True, True, False, True, True]
+
+
+@pytest.mark.parametrize("accuracy", [None, "correct"])
+def test_a_result_that_does_not_fit_is_a_memory_error(accuracy):
+    x = np.ones((2**24, 1))
+    with pytest.raises(MemoryError):
+        hg.matmul(x, x.T, accuracy=accuracy)

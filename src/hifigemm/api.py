@@ -33,7 +33,7 @@ from hifigemm.operands import (
     shapes_of,
     stacked,
 )
-from hifigemm.plan import DefaultWorkspace, Plan, Prepared, Report
+from hifigemm.plan import Plan, Prepared, Report
 from hifigemm.planning import (
     Options,
     check_plan,
@@ -41,6 +41,7 @@ from hifigemm.planning import (
     check_unwaiting,
     given_plan,
     known_plan,
+    may_be_kept,
     own_stack,
     plan_for,
     second_plan,
@@ -104,7 +105,9 @@ def matmul(
         From `make_plan`; replaces accuracy, scheme and engine.
     workspace : int, optional
         Limit in bytes for what a scheme holds besides the operands, in the result's dtype and without Inf and NaN, and
-        the result; what a library's own product takes does not count. Changes no bit of an exact scheme.
+        the result; what a library's own product takes does not count. Changes no bit of an exact scheme. None takes a
+        multiple of operands and result, but of large products no more than half of what memory is free besides them,
+        where no bit depends on it.
     return_report : bool
         Return (result, Report).
     sync : bool
@@ -394,8 +397,8 @@ def make_plan(
     problem = shapes.problem(dtype, common_narrow(a.dtype, b.dtype))
     options = Options(accuracy, scheme, engine, None, workspace, return_report=True)
     maker = engine_for(engine, library.name, library.device)
-    limit = workspace_limit(problem, workspace, maker)
     with library.active():
+        limit = workspace_limit(problem, workspace, maker)
         plan = known_plan(None, problem, options, maker, limit)
         if plan is None:
             plan = plan_for(problem, *_stacks(a, b, shapes, dtype), accuracy, scheme, True, maker, limit)
@@ -521,9 +524,7 @@ def _product(
             check_strict(plan)
             decided = time.perf_counter()
             outcome = multiply(plan, left, right, engine, limit, shift, epilogue, (None, None), sink)
-        # What is repeated holds magnitudes beside products, which a workspace that was given may have no room for.
-        may_be_kept = options.key is not None and not (plan.hopeful and not isinstance(limit, DefaultWorkspace))
-        if first and may_be_kept and (sink is None) == (out is None):
+        if first and options.key is not None and may_be_kept(plan, limit) and (sink is None) == (out is None):
             keep(options.key, plan, engine, (_array_of(a), _array_of(b)), (left, right), shapes.result, sink)
     log = decision_log()
     if plan.choices and not idle and (options.return_report or is_strict() or log.isEnabledFor(logging.INFO)):

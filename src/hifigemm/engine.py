@@ -145,6 +145,9 @@ class Engine(Protocol):
     def least_workspace(self) -> int:
         """Bytes of default workspace for small operands."""
 
+    def free_memory(self) -> int | None:
+        """Bytes that are free where this engine works; None where that is not known, or is not to be asked now."""
+
     @property
     def costs(self) -> Costs | None:
         """What products cost here, where that is known; None leaves the choice of a scheme to general rules."""

@@ -32,6 +32,7 @@ __all__ = [
     "WideVectors",
     "counted",
     "fit_blocks",
+    "steady",
 ]
 
 
@@ -263,6 +264,12 @@ class Plan:
         """What two plans must share for a split made by one to serve the other."""
         return self.scheme, self.target, self.slice_bits, self.balance
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether the result is one block."""
+        p = self.problem
+        return self.block_shape == (p.batch, p.m, p.n)
+
     def blocks(self) -> Iterator[Block]:
         """Blocks of the result, columns outermost. Their size bounds the workspace and has no influence on any bit."""
         batch, rows, cols = self.block_shape
@@ -450,16 +457,42 @@ def counted(count: int, one: str, many: str | None = None) -> str:
 
 
 class DefaultWorkspace(int):
-    """Bytes to stay within that nobody asked for, so that one entry may take more; no equal of a limit that was."""
+    """Bytes to stay within that nobody asked for, so that one entry may take more; no equal of a limit that was.
+
+    Parameters
+    ----------
+    nbytes : int
+        What problem and engine say.
+    free : int or None
+        What the free memory allows, where it was looked at.
+
+    Attributes
+    ----------
+    steady : int
+        `nbytes`.
+    """
+
+    steady: int
+
+    def __new__(cls, nbytes: int, free: int | None = None) -> DefaultWorkspace:
+        """The smaller of the two."""
+        self = super().__new__(cls, nbytes if free is None else min(nbytes, free))
+        self.steady = nbytes
+        return self
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, DefaultWorkspace) and int(self) == int(other)
+        return isinstance(other, DefaultWorkspace) and (int(self), self.steady) == (int(other), other.steady)
 
     def __ne__(self, other: object) -> bool:
         return not self == other
 
     def __hash__(self) -> int:
-        return hash((DefaultWorkspace, int(self)))
+        return hash((DefaultWorkspace, int(self), self.steady))
+
+
+def steady(workspace: int) -> int:
+    """The limit whatever memory is free, for what must not depend on that: bits that follow blocks, a choice."""
+    return DefaultWorkspace(workspace.steady) if isinstance(workspace, DefaultWorkspace) else workspace
 
 
 def fit_blocks(plan: Plan, need: Callable[[int, int, int], int], workspace: int) -> Plan:

@@ -14,7 +14,7 @@ from hifigemm.engine import Engine
 from hifigemm.exceptions import AccuracyError, PlanError
 from hifigemm.formats import FP64
 from hifigemm.numerics.bits import Array
-from hifigemm.plan import DefaultWorkspace, Plan, Prepared, Problem, Split
+from hifigemm.plan import DefaultWorkspace, Plan, Prepared, Problem, Split, steady
 from hifigemm.schemes import Native, Scheme
 from hifigemm.select import as_scheme, check_forced, choose, choose_words, settle, stand_in, words_plan
 from hifigemm.settings import is_strict
@@ -27,6 +27,7 @@ __all__ = [
     "fitted",
     "given_plan",
     "known_plan",
+    "may_be_kept",
     "own_stack",
     "plan_for",
     "second_plan",
@@ -34,6 +35,11 @@ __all__ = [
     "usable_split",
     "workspace_limit",
 ]
+
+
+_LARGE = 2**26
+"""Bytes of operands and result below which no scheme takes more than about a GiB, so that nobody looks at what is free;
+and the least that the free memory leaves a limit."""
 
 
 @dataclass(frozen=True)
@@ -89,9 +95,9 @@ def known_plan(given: Plan | None, problem: Problem, options: Options, engine: E
     if given is None:
         free = as_scheme(options.scheme) is None
         target = resolve(options.accuracy, problem.fmt, problem.k)
-        return choose_words(problem, target, engine, workspace) if free else None
+        return choose_words(problem, target, engine, steady(workspace)) if free else None
     if given.choices:
-        again = words_plan(problem, given.target, engine, workspace)
+        again = words_plan(problem, given.target, engine, steady(workspace))
         return again or stand_in(Native(), problem, given.target, engine)
     if (
         isinstance(given.scheme, Native) and engine.whole_product(given) is not None
@@ -139,7 +145,7 @@ def unwaiting_plan(problem: Problem, a: Array, b: Array, options: Options, engin
     """
     target = resolve(options.accuracy, problem.fmt, problem.k)
     scheme = as_scheme(options.scheme) or choose(problem, target, engine)
-    plan = scheme.gated_plan(problem, target, engine, workspace)
+    plan = scheme.gated_plan(problem, target, engine, steady(workspace))  # which is not carried out in blocks
     if plan is not None:
         return plan
     if scheme.reads_operands:
@@ -197,14 +203,31 @@ def fitted(plan: Plan, problem: Problem, workspace: int, fused: bool, states_bou
 
 
 def workspace_limit(problem: Problem, workspace: int | None, engine: Engine) -> int:
-    """Bytes to stay within: what was asked, or the engine's multiple of operands and result, or more for small ones."""
+    """Bytes to stay within: what was asked, or the engine's multiple of operands and result, or more for small ones.
+
+    What nobody asked for leaves room: half of the memory that is free, once the result and a copy of each operand have
+    taken theirs, as a look at the free memory is no promise and other threads multiply too. Two places are kept of
+    that number, so that what is kept for a limit is found again.
+    """
     if workspace is not None:
         if isinstance(workspace, bool) or not isinstance(workspace, Integral) or workspace <= 0:
             raise PlanError(f"workspace={workspace!r}: expected a positive whole number of bytes")
         return int(workspace)
     p = problem
-    entries = p.batch * (p.m * p.k + p.k * p.n + p.m * p.n)
-    return DefaultWorkspace(max(engine.least_workspace, engine.workspace_factor * entries * p.dtype.itemsize))
+    nbytes = p.batch * (p.m * p.k + p.k * p.n + p.m * p.n) * p.dtype.itemsize
+    limit = max(engine.least_workspace, engine.workspace_factor * nbytes)
+    free = engine.free_memory() if nbytes >= _LARGE else None
+    if free is None:
+        return DefaultWorkspace(limit)
+    room = max((free - nbytes) // 2, _LARGE)
+    return DefaultWorkspace(limit, room >> room.bit_length() - 3 << room.bit_length() - 3)
+
+
+def may_be_kept(plan: Plan, workspace: int) -> bool:
+    """Whether calls of this kind may repeat the plan for another memory."""
+    if not isinstance(workspace, DefaultWorkspace):
+        return not plan.hopeful  # what is repeated holds magnitudes beside products
+    return plan.is_whole or workspace == steady(workspace)
 
 
 def given_plan(a: Array | Prepared, b: Array | Prepared, options: Options, problem: Problem) -> Plan | None:

@@ -181,6 +181,10 @@ def _made(found: _Found | None, a: Any, b: Any, out: Any) -> tuple[Any, float | 
         return product(a, b, out), None
     except HopeError as failed:
         return None, failed.ratio
+    except RuntimeError as failed:
+        if not isinstance(failed, getattr(sys.modules.get("torch"), "OutOfMemoryError", ())):
+            raise
+        return None, None  # less memory is free than for the first call: a plan may make do with it
 
 
 def keep(

@@ -42,7 +42,7 @@ def stages(a: Any, b: Any, options: dict[str, Any]) -> list[Stage]:
     plan = fitted(plan, p, workspace_limit(p, None, engine), engine.fused, False)
     residues = isinstance(plan.scheme, hg.Ozaki2) and plan.scheme.independent_splits
     slices = isinstance(plan.scheme, hg.Ozaki1) and plan.fused and not plan.judged
-    if not (residues or slices) or plan.block_shape != (p.batch, p.m, p.n):
+    if not (residues or slices) or not plan.is_whole:
         return []
     x, y = own_stack(library.take(a, "a"), "left", p), own_stack(library.take(b, "b"), "right", p)
     if isinstance(engine, HasStages):

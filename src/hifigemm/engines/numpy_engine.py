@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from hifigemm.engine import F, JudgedProduct, RepeatedLook, RepeatedProduct, WholeProduct, WordSums
+from hifigemm.engines.memory import free_memory
 from hifigemm.exceptions import InexactProductError
 from hifigemm.formats import BF16, FP16, FP32, FP64, INT8, TF32, Format
 from hifigemm.numerics.accumulation import Accumulation, add_outside, in_any_order
@@ -60,6 +61,10 @@ class NumpyEngine:
     least_workspace = 2**28
     costs = None
     products: Mapping[str, ProductSpec] = MappingProxyType({spec.name: spec for spec in _SPECS})
+
+    def free_memory(self) -> int | None:
+        """That of the host."""
+        return free_memory()
 
     def exact_product(self, spec: ProductSpec, a: Array, b: Array, max_a: int, max_b: int) -> Array:
         """a @ b for integer matrices, exactly: int32 for INT8, else the float of the accumulator; see `Engine`."""

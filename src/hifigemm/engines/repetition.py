@@ -40,8 +40,7 @@ def repeated(
     None where it takes several blocks, where an operand was copied, or where a launch cannot be repeated, for want of
     memory say.
     """
-    p = plan.problem
-    if _were_copied(operands, stacks) or plan.block_shape != (p.batch, p.m, p.n):
+    if _were_copied(operands, stacks) or not plan.is_whole:
         return None
     try:
         with recording() as recorder:

@@ -43,12 +43,11 @@ _FEW_TERMS_FROM = 2**36
 
 def whole_product(plan: Plan) -> WholeProduct | None:
     """All of a plan with fast scaling that judges nothing; one whose count may turn out too small is one block."""
-    p = plan.problem
     if plan.scheme.name != "ozaki2" or not plan.fused or plan.judged:
         return None
     if not (plan.gated or plan.hopeful):
         return partial(_whole, plan)
-    if plan.block_shape != (p.batch, p.m, p.n):
+    if not plan.is_whole:
         return None
     return partial(_gated if plan.gated else _hopeful, plan)
 

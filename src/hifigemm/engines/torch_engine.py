@@ -112,6 +112,14 @@ class CudaEngine:
         """A sixteenth of the memory of the device, and at least 256 MiB."""
         return max(2**28, torch.cuda.get_device_properties(self.place).total_memory // 16)
 
+    def free_memory(self) -> int | None:
+        """What the driver has left and what PyTorch's allocator holds in reserve; a capture is not to be disturbed."""
+        if torch.cuda.is_current_stream_capturing():
+            return None
+        held = torch.cuda.memory_stats(self.place)
+        reserved, used = (held.get(f"{kind}_bytes.all.current", 0) for kind in ("reserved", "allocated"))
+        return int(torch.cuda.mem_get_info(self.place)[0] + reserved - used)
+
     def exact_product(self, spec: ProductSpec, a: Array, b: Array, max_a: int, max_b: int) -> Array:
         """a @ b for integer matrices, exactly: int32 for INT8, else the float of the accumulator; see `Engine`.
 

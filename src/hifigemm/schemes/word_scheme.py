@@ -33,7 +33,7 @@ from hifigemm.numerics.word_bounds import (
     word_error,
 )
 from hifigemm.numerics.words import Splitting, WordFacts
-from hifigemm.plan import Plan, Problem, Product, Split, fit_blocks
+from hifigemm.plan import Plan, Problem, Product, Split, fit_blocks, steady
 from hifigemm.schemes.promise import magnitude_sums, term_counts
 from hifigemm.schemes.scheme import Scheme, finished, product_spec
 
@@ -113,7 +113,10 @@ class WordScheme(Scheme):
         )
 
     def fit(self, plan: Plan, problem: Problem, workspace: int) -> Plan:
-        """Blocks by the bytes of words and working copies of rows and columns, sums and values of entries."""
+        """Blocks by the bytes of words and working copies of rows and columns, sums and values of entries.
+
+        A library may add the terms of a smaller block in another order, so blocks do not follow the free memory.
+        """
         width = 2 if problem.is_complex else 1
         kept = 4 * self.splitting.num_words + 9  # words, magnitude, nonzero: of this block and of the one before it
 
@@ -123,7 +126,7 @@ class WordScheme(Scheme):
             words = problem.terms * (rows + width * cols)
             return batch * (words * (2 * kept + 5 * 8) + rows * cols * width * 7 * 8)
 
-        return fit_blocks(replace(plan, problem=problem), need, workspace)
+        return fit_blocks(replace(plan, problem=problem), need, steady(workspace))
 
     def split(self, plan: Plan, x: Array, side: str, scale: Scale | None, engine: Engine) -> Split:
         """Words of scaled rows or columns one after the other along k, with the facts that the bound needs."""
