@@ -30,8 +30,9 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 
-types: $(VENV)/.installed-dev
+types: $(VENV)/.installed-dev $(VENV)/.installed-types ## mypy on the sources, mypy and pyright on pages of user code
 	$(BIN)/mypy
+	$(PYTEST) tests/typing
 
 test-all: $(VENV)/.installed-dev
 	$(PYTEST) -m "not gpu and not multigpu" $(PYTEST_ARGS)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from numbers import Real
+from typing import Literal
 
 from hifigemm.exceptions import PlanError
 from hifigemm.formats import FP32, FP64, Format
 
 __all__ = ["NOTHING_STATED", "NO_PROMISE", "Accuracy", "Target", "resolve"]
 
-Accuracy = float | str | None
+Accuracy = float | Literal["fp32", "fp64", "correct"] | None
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import logging
 import math
 import time
 from dataclasses import replace
-from typing import Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast, overload
 
 import numpy as np
 
@@ -54,12 +54,45 @@ from hifigemm.settings import decision_log, is_strict
 from hifigemm.shortcuts import keep, key_of, repeat
 from hifigemm.transforms import check_tensor, opaque
 
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from torch import Tensor
+    from typing_extensions import Unpack
+
+    from hifigemm.signatures import Addend, Arrays, Asked, GemmAsked, No, Operand, Out, Scalar, SchemeName, Tensors, Yes
+
 __all__ = ["gemm", "make_plan", "matmul", "prepare"]
 
 _quiet = np.errstate(all="ignore")
 """Underflow, overflow and NaN are part of the work here, whatever the caller's settings are."""
 
 
+@overload
+def matmul(
+    a: Arrays, b: Arrays, *, out: None = None, return_report: No = False, **options: Unpack[Asked]
+) -> NDArray[Any]: ...
+@overload
+def matmul(
+    a: Arrays, b: Arrays, *, out: None = None, return_report: Yes, **options: Unpack[Asked]
+) -> tuple[NDArray[Any], Report]: ...
+@overload
+def matmul(a: Arrays, b: Arrays, *, out: None = None, return_report: bool, **options: Unpack[Asked]) -> Any: ...
+@overload
+def matmul(
+    a: Tensors, b: Tensors, *, out: None = None, return_report: No = False, **options: Unpack[Asked]
+) -> Tensor: ...
+@overload
+def matmul(
+    a: Tensors, b: Tensors, *, out: None = None, return_report: Yes, **options: Unpack[Asked]
+) -> tuple[Tensor, Report]: ...
+@overload
+def matmul(a: Tensors, b: Tensors, *, out: None = None, return_report: bool, **options: Unpack[Asked]) -> Any: ...
+@overload
+def matmul(a: Operand, b: Operand, *, out: Out, return_report: No = False, **options: Unpack[Asked]) -> Out: ...
+@overload
+def matmul(a: Operand, b: Operand, *, out: Out, return_report: Yes, **options: Unpack[Asked]) -> tuple[Out, Report]: ...
+@overload
+def matmul(a: Operand, b: Operand, *, out: Out, return_report: bool, **options: Unpack[Asked]) -> Any: ...
 @opaque
 def matmul(
     a: Any,
@@ -67,7 +100,7 @@ def matmul(
     *,
     accuracy: Accuracy = None,
     scheme: str | Scheme = "auto",
-    out: Array | None = None,
+    out: Any = None,
     engine: str | None = None,
     plan: Plan | None = None,
     workspace: int | None = None,
@@ -163,6 +196,66 @@ def matmul(
         return _deliver(result, report, library, out, return_report)
 
 
+@overload
+def gemm(
+    a: Arrays, b: Arrays, c: Addend = None, *, out: None = None, return_report: No = False, **options: Unpack[GemmAsked]
+) -> NDArray[Any]: ...
+@overload
+def gemm(
+    a: Arrays, b: Arrays, c: Addend = None, *, out: None = None, return_report: Yes, **options: Unpack[GemmAsked]
+) -> tuple[NDArray[Any], Report]: ...
+@overload
+def gemm(
+    a: Arrays, b: Arrays, c: Addend = None, *, out: None = None, return_report: bool, **options: Unpack[GemmAsked]
+) -> Any: ...
+@overload
+def gemm(
+    a: Tensors,
+    b: Tensors,
+    c: Tensor | None = None,
+    *,
+    out: None = None,
+    return_report: No = False,
+    **options: Unpack[GemmAsked],
+) -> Tensor: ...
+@overload
+def gemm(
+    a: Tensors,
+    b: Tensors,
+    c: Tensor | None = None,
+    *,
+    out: None = None,
+    return_report: Yes,
+    **options: Unpack[GemmAsked],
+) -> tuple[Tensor, Report]: ...
+@overload
+def gemm(
+    a: Tensors,
+    b: Tensors,
+    c: Tensor | None = None,
+    *,
+    out: None = None,
+    return_report: bool,
+    **options: Unpack[GemmAsked],
+) -> Any: ...
+@overload
+def gemm(
+    a: Operand,
+    b: Operand,
+    c: Addend | Tensor = None,
+    *,
+    out: Out,
+    return_report: No = False,
+    **options: Unpack[GemmAsked],
+) -> Out: ...
+@overload
+def gemm(
+    a: Operand, b: Operand, c: Addend | Tensor = None, *, out: Out, return_report: Yes, **options: Unpack[GemmAsked]
+) -> tuple[Out, Report]: ...
+@overload
+def gemm(
+    a: Operand, b: Operand, c: Addend | Tensor = None, *, out: Out, return_report: bool, **options: Unpack[GemmAsked]
+) -> Any: ...
 @opaque
 @gradual_underflow()
 def gemm(
@@ -170,13 +263,13 @@ def gemm(
     b: Any,
     c: Any = None,
     *,
-    alpha: complex = 1.0,
-    beta: complex = 0.0,
+    alpha: Scalar = 1.0,
+    beta: Scalar = 0.0,
     trans_a: Literal["N", "T", "C"] = "N",
     trans_b: Literal["N", "T", "C"] = "N",
     accuracy: Accuracy = None,
     scheme: str | Scheme = "auto",
-    out: Array | None = None,
+    out: Any = None,
     engine: str | None = None,
     plan: Plan | None = None,
     workspace: int | None = None,
@@ -369,11 +462,11 @@ def _transposed(x: Array | Prepared, how: str, name: str) -> Array | Prepared:
 @_quiet
 @gradual_underflow()
 def make_plan(
-    a: Any,
-    b: Any,
+    a: Operand,
+    b: Operand,
     *,
     accuracy: Accuracy = None,
-    scheme: str | Scheme = "auto",
+    scheme: SchemeName | Scheme = "auto",
     engine: str | None = None,
     workspace: int | None = None,
 ) -> Plan:
@@ -410,6 +503,10 @@ def make_plan(
     return plan
 
 
+@overload
+def prepare(a: Arrays, side: Literal["left", "right"], *, plan: Plan) -> Prepared[NDArray[Any]]: ...
+@overload
+def prepare(a: Tensor, side: Literal["left", "right"], *, plan: Plan) -> Prepared[Tensor]: ...
 @opaque
 @_quiet
 @gradual_underflow()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
@@ -371,8 +371,12 @@ class Product:
     num_products: int
 
 
+_Source = TypeVar("_Source")
+"""The type of the array or tensor that was prepared."""
+
+
 @dataclass(frozen=True, eq=False)
-class Prepared:
+class Prepared(Generic[_Source]):
     """A copy of an operand with its split for one plan, to be used in place of the operand."""
 
     operand: Array

@@ -7,9 +7,9 @@ import dataclasses
 import re
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
-from hifigemm.accuracy import resolve
+from hifigemm.accuracy import Accuracy, resolve
 from hifigemm.cli.errors import InputError
 from hifigemm.engines import engine_for
 from hifigemm.exceptions import PlanError
@@ -63,12 +63,12 @@ def multiplication_options(args: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def parse_accuracy(text: str) -> float | str:
+def parse_accuracy(text: str) -> Accuracy:
     """A number or the name of an accuracy."""
     try:
-        accuracy: float | str = float(text)
+        accuracy: Accuracy = float(text)
     except ValueError:
-        accuracy = text
+        accuracy = cast(Accuracy, text)
     try:
         resolve(accuracy, FP64, 1)
     except PlanError as error:

@@ -26,7 +26,7 @@ References
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -79,22 +79,22 @@ class Corrected(WordScheme):
 
     name: ClassVar[str] = "corrected"
 
-    product: str = "fp16"
-    accumulate: str = "outside"
+    product: Literal["fp16", "tf32"] = "fp16"
+    accumulate: Literal["outside", "chained"] = "outside"
     scale: bool = True
     block: int | None = None
     shift_low: bool = True
-    split_rounding: str = "nearest"
+    split_rounding: Literal["nearest", "zero"] = "nearest"
 
     def __post_init__(self) -> None:
-        check_word(self, "product", LOW_SHIFT)
-        check_word(self, "accumulate", ("outside", "chained"))
+        check_word(self, "product")
+        check_word(self, "accumulate")
         check_flag(self, "scale")
         check_count(self, "block", 1)
         if self.block is not None and self.accumulate != "outside":
             raise PlanError(f'Corrected(block={self.block}) goes with accumulate="outside"')
         check_flag(self, "shift_low")
-        check_word(self, "split_rounding", ("nearest", "zero"))
+        check_word(self, "split_rounding")
 
     @property
     def splitting(self) -> Splitting:

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -35,7 +35,6 @@ from hifigemm.exceptions import PlanError
 from hifigemm.formats import FORMATS
 from hifigemm.numerics.accumulation import Accumulation
 from hifigemm.numerics.bits import Array, ceil_log2
-from hifigemm.numerics.rounding_formats import ROUNDINGS
 from hifigemm.numerics.word_bounds import Pair, growth
 from hifigemm.numerics.words import Splitting
 from hifigemm.plan import Plan
@@ -51,8 +50,6 @@ COUNTS = {
     "fp32": ((1, 1), (2, 3), (2, 4)),
 }
 """(num_words, num_products) for each product. More words would lie below what the accumulator keeps."""
-
-_ACCUMULATE = ("chained", "separate", "blocked")
 
 
 @dataclass(frozen=True)
@@ -78,16 +75,16 @@ class Multiword(WordScheme):
 
     name: ClassVar[str] = "multiword"
 
-    product: str = "tf32"
+    product: Literal["fp16", "bf16", "tf32", "fp32"] = "tf32"
     num_words: int = 2
     num_products: int = 3
-    split_rounding: str = "nearest"
-    accumulate: str = "chained"
+    split_rounding: Literal["nearest", "zero", "nearest-away"] = "nearest"
+    accumulate: Literal["chained", "separate", "blocked"] = "chained"
     scale: bool = True
     block: int | None = None
 
     def __post_init__(self) -> None:
-        check_word(self, "product", COUNTS)
+        check_word(self, "product")
         for name in ("num_words", "num_products"):
             check_count(self, name, 1, optional=False)
         if (self.num_words, self.num_products) not in COUNTS[self.product]:
@@ -96,8 +93,8 @@ class Multiword(WordScheme):
                 f"Multiword(product={self.product!r}, num_words={self.num_words}, num_products={self.num_products}): "
                 f"num_words and num_products may be {known}"
             )
-        check_word(self, "split_rounding", ROUNDINGS)
-        check_word(self, "accumulate", _ACCUMULATE)
+        check_word(self, "split_rounding")
+        check_word(self, "accumulate")
         check_flag(self, "scale")
         check_count(self, "block", 1)
         if self.block is not None and self.accumulate != "blocked":

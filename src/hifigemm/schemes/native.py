@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -46,10 +46,10 @@ class Native(Scheme):
 
     name: ClassVar[str] = "native"
 
-    product: str | None = None
+    product: Literal["fp64"] | None = None
 
     def __post_init__(self) -> None:
-        check_word(self, "product", (None, "fp64"))
+        check_word(self, "product")
 
     def arithmetic(self, problem: Problem) -> Format:
         """Format in which products and sums are rounded."""

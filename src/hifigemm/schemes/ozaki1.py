@@ -23,7 +23,7 @@ References
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -81,12 +81,12 @@ class Ozaki1(Scheme):
 
     name: ClassVar[str] = "ozaki1"
 
-    product: str = "int8"
+    product: Literal["int8", "fp16", "bf16", "tf32", "fp32", "fp64"] = "int8"
     num_slices: int | None = None
-    mode: str | None = None
+    mode: Literal["dp", "sp", "correct"] | None = None
 
     def __post_init__(self) -> None:
-        check_word(self, "mode", (None, "dp", "sp", "correct"))
+        check_word(self, "mode")
         check_count(self, "num_slices", 1, MAX_SLICES)
 
     @property

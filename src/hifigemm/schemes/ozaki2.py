@@ -24,7 +24,7 @@ import math
 import struct
 from dataclasses import dataclass, replace
 from functools import lru_cache, reduce
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -87,15 +87,15 @@ class Ozaki2(Scheme):
 
     name: ClassVar[str] = "ozaki2"
 
-    product: str = "int8"
+    product: Literal["int8"] = "int8"
     num_moduli: int | None = None
-    scaling: str = "accurate"
+    scaling: Literal["accurate", "fast"] = "accurate"
 
     def __post_init__(self) -> None:
         if self.product != "int8":
             raise PlanError(f'Ozaki2(product={self.product!r}): residues are INT8 words, product="int8"')
         check_count(self, "num_moduli", 2, crt.MAX_MODULI)
-        check_word(self, "scaling", ("accurate", "fast"))
+        check_word(self, "scaling")
 
     @property
     def explicit(self) -> bool:

@@ -10,10 +10,10 @@ belong to plans that rest on their operands, such as those whose count is a gues
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 from numbers import Integral
-from typing import ClassVar
+from typing import Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 
 import numpy as np
 
@@ -142,12 +142,22 @@ def check_count(scheme: Scheme, name: str, least: int, most: int | None = None, 
     object.__setattr__(scheme, name, int(count))
 
 
-def check_word(scheme: Scheme, name: str, known: Iterable[str | None]) -> None:
-    """Raise PlanError unless a field is one of the known words."""
-    value, known = getattr(scheme, name), list(known)
+def check_word(scheme: Scheme, name: str) -> None:
+    """Raise PlanError unless a field is one of the words of its type."""
+    kind: Any = type(scheme)
+    value, known = getattr(scheme, name), _words(kind, name)
     if not (value is None or isinstance(value, str)) or value not in known:
         words = [repr(word) if word is None else f'"{word}"' for word in known]
         raise PlanError(f"{type(scheme).__name__}({name}={value!r}): expected {', '.join(words)}")
+
+
+@cache
+def _words(kind: Any, name: str) -> list[str | None]:
+    """The words of a field of type Literal, after None where it is optional."""
+    hint = get_type_hints(kind)[name]
+    if get_origin(hint) is Literal:
+        return [*get_args(hint)]
+    return [None, *(word for part in get_args(hint) for word in get_args(part))]
 
 
 def check_flag(scheme: Scheme, name: str) -> None:

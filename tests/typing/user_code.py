@@ -1,0 +1,83 @@
+"""What users write: it runs, no type checker has a word to say, and every result has the type that is stated."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from typing_extensions import assert_type
+
+import hifigemm as hg
+
+Reported = tuple[NDArray[Any], hg.Report]
+
+x: NDArray[np.float64] = np.ones((4, 4))
+y = np.ones((4, 4), np.float32)
+z: NDArray[np.complex128] = np.ones((4, 4), np.complex128)
+rows = [[1.0, 2.0, 3.0, 4.0]]
+
+# Arrays and lists give arrays.
+assert_type(hg.matmul(x, y), NDArray[Any])
+assert_type(hg.matmul(rows, y), NDArray[Any])
+assert_type(hg.matmul([1, 2, 3], (4.0, 5.0, 6.0)), NDArray[Any])
+assert_type(hg.matmul(x, y, return_report=False), NDArray[Any])
+assert_type(hg.matmul(x, y, return_report=True), Reported)
+assert_type(hg.matmul(hg.matmul(x, y), y.T, return_report=True), Reported)
+assert_type(hg.matmul(x, y, accuracy="correct", scheme="ozaki2", engine="numpy", workspace=2**20), NDArray[Any])
+assert_type(hg.matmul(x, y, accuracy=1e-12, scheme=hg.Ozaki1(product="fp16", mode="dp")), NDArray[Any])
+single: NDArray[np.float32] = hg.matmul(y.T, y)
+
+# What is given as out comes back.
+assert_type(hg.matmul(x, x.T, out=x), NDArray[np.float64])
+assert_type(hg.matmul(x, z, out=z, return_report=True), tuple[NDArray[np.complex128], hg.Report])
+
+
+def twice(verbose: bool) -> Any:
+    return hg.matmul(x, y, return_report=verbose)
+
+
+# gemm takes scalars, and what broadcasts.
+assert_type(hg.gemm(x, y), NDArray[Any])
+assert_type(hg.gemm(x, y, z, alpha=-1.0, beta=2, trans_a="N", trans_b="T"), NDArray[Any])
+assert_type(hg.gemm(z, y, 1.0, alpha=1j, beta=np.float32(2.0), return_report=True), Reported)
+assert_type(hg.gemm(x, y, z, beta=1.0, out=z), NDArray[np.complex128])
+
+# Plans and prepared operands.
+plan = hg.make_plan(x, y, accuracy=1e-16, scheme="ozaki1", workspace=None)
+assert_type(plan, hg.Plan)
+assert_type(plan.bound, float)
+fixed = hg.prepare(y, "right", plan=plan)
+assert_type(hg.matmul(x, fixed), NDArray[Any])
+assert_type(hg.matmul(hg.prepare(rows, "left", plan=plan), fixed, return_report=True), Reported)
+result, report = hg.matmul(x, y, plan=plan, return_report=True)
+assert_type(report.bound, float)
+assert_type(report.correct, bool)
+
+# Schemes, words and contexts.
+schemes = (
+    hg.Native(product="fp64"),
+    hg.Multiword("bf16", 3, 6, split_rounding="nearest-away", accumulate="blocked", block=64),
+    hg.Corrected("tf32", accumulate="chained", split_rounding="zero"),
+    hg.Ozaki1(num_slices=7),
+    hg.Ozaki2(num_moduli=14, scaling="fast"),
+)
+with hg.strict():
+    for scheme in schemes:
+        hg.matmul(y, y, scheme=scheme)
+assert_type(hg.engines(), list[str])
+try:
+    hg.matmul(x, y, scheme="native", accuracy="fp64")
+except (hg.AccuracyError, hg.PlanError) as error:
+    refused: hg.HifigemmError = error
+
+# Tensors give tensors.
+t = torch.ones(4, 4)
+u = torch.ones(4, 4)
+assert_type(hg.matmul(t, u), torch.Tensor)
+assert_type(hg.matmul(t, u, sync=False, return_report=True), tuple[torch.Tensor, hg.Report])
+assert_type(hg.gemm(t, u, u, beta=1.0), torch.Tensor)
+assert_type(hg.matmul(t, u, out=torch.ones(4, 4)), torch.Tensor)
+side = hg.prepare(u, "right", plan=hg.make_plan(t, u))
+assert_type(hg.matmul(t, side), torch.Tensor)
