@@ -59,7 +59,20 @@ if TYPE_CHECKING:
     from torch import Tensor
     from typing_extensions import Unpack
 
-    from hifigemm.signatures import Addend, Arrays, Asked, GemmAsked, No, Operand, Out, Scalar, SchemeName, Tensors, Yes
+    from hifigemm.signatures import (
+        Addend,
+        AnyTensor,
+        Arrays,
+        Asked,
+        GemmAsked,
+        No,
+        Operand,
+        Out,
+        Scalar,
+        SchemeName,
+        Tensors,
+        Yes,
+    )
 
 __all__ = ["gemm", "make_plan", "matmul", "prepare"]
 
@@ -212,7 +225,7 @@ def gemm(
 def gemm(
     a: Tensors,
     b: Tensors,
-    c: Tensor | None = None,
+    c: AnyTensor | None = None,
     *,
     out: None = None,
     return_report: No = False,
@@ -222,7 +235,7 @@ def gemm(
 def gemm(
     a: Tensors,
     b: Tensors,
-    c: Tensor | None = None,
+    c: AnyTensor | None = None,
     *,
     out: None = None,
     return_report: Yes,
@@ -232,7 +245,7 @@ def gemm(
 def gemm(
     a: Tensors,
     b: Tensors,
-    c: Tensor | None = None,
+    c: AnyTensor | None = None,
     *,
     out: None = None,
     return_report: bool,
@@ -242,7 +255,7 @@ def gemm(
 def gemm(
     a: Operand,
     b: Operand,
-    c: Addend | Tensor = None,
+    c: Addend | AnyTensor = None,
     *,
     out: Out,
     return_report: No = False,
@@ -250,11 +263,11 @@ def gemm(
 ) -> Out: ...
 @overload
 def gemm(
-    a: Operand, b: Operand, c: Addend | Tensor = None, *, out: Out, return_report: Yes, **options: Unpack[GemmAsked]
+    a: Operand, b: Operand, c: Addend | AnyTensor = None, *, out: Out, return_report: Yes, **options: Unpack[GemmAsked]
 ) -> tuple[Out, Report]: ...
 @overload
 def gemm(
-    a: Operand, b: Operand, c: Addend | Tensor = None, *, out: Out, return_report: bool, **options: Unpack[GemmAsked]
+    a: Operand, b: Operand, c: Addend | AnyTensor = None, *, out: Out, return_report: bool, **options: Unpack[GemmAsked]
 ) -> Any: ...
 @opaque
 @gradual_underflow()
@@ -506,7 +519,7 @@ def make_plan(
 @overload
 def prepare(a: Arrays, side: Literal["left", "right"], *, plan: Plan) -> Prepared[NDArray[Any]]: ...
 @overload
-def prepare(a: Tensor, side: Literal["left", "right"], *, plan: Plan) -> Prepared[Tensor]: ...
+def prepare(a: AnyTensor, side: Literal["left", "right"], *, plan: Plan) -> Prepared[AnyTensor]: ...
 @opaque
 @_quiet
 @gradual_underflow()

@@ -371,12 +371,12 @@ class Product:
     num_products: int
 
 
-_Source = TypeVar("_Source")
+_Source_co = TypeVar("_Source_co", covariant=True)
 """The type of the array or tensor that was prepared."""
 
 
 @dataclass(frozen=True, eq=False)
-class Prepared(Generic[_Source]):
+class Prepared(Generic[_Source_co]):
     """A copy of an operand with its split for one plan, to be used in place of the operand."""
 
     operand: Array

@@ -1,32 +1,53 @@
 """What the public functions take and give back, for type checkers alone: at run time nothing is loaded from here.
 
 Arrays of NumPy and lists give arrays of NumPy, tensors give tensors. A scalar, which is the product of two vectors of
-NumPy, counts as an array, as it does for the operator @. Without PyTorch a tensor is anything, so overloads for arrays
-come first.
+NumPy, counts as an array, as it does for the operator @. A tensor that comes in is told by its looks: without PyTorch
+its class could be anything.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, TypeAlias, TypedDict, TypeVar
+from typing import Any, Literal, Protocol, TypeAlias, TypedDict, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from hifigemm.accuracy import Accuracy
 from hifigemm.plan import Plan, Prepared
 from hifigemm.schemes import Scheme
 
-__all__ = ["Addend", "Arrays", "Asked", "GemmAsked", "No", "Operand", "Out", "Scalar", "SchemeName", "Tensors", "Yes"]
+__all__ = [
+    "Addend",
+    "AnyTensor",
+    "Arrays",
+    "Asked",
+    "GemmAsked",
+    "No",
+    "Operand",
+    "Out",
+    "Scalar",
+    "SchemeName",
+    "Tensors",
+    "Yes",
+]
 
 Scalar: TypeAlias = complex | np.number[Any] | np.bool
 _Row: TypeAlias = Sequence[Scalar | Sequence[Scalar | Sequence[Scalar]]]
 Arrays: TypeAlias = NDArray[Any] | _Row | Prepared[NDArray[Any]]
-Tensors: TypeAlias = Tensor | Prepared[Tensor]
+
+class AnyTensor(Protocol):
+    """What has the looks of a tensor."""
+
+    @property
+    def is_cuda(self) -> bool: ...
+    @property
+    def requires_grad(self) -> bool: ...
+
+Tensors: TypeAlias = AnyTensor | Prepared[AnyTensor]
 Operand: TypeAlias = Arrays | Tensors
 Addend: TypeAlias = NDArray[Any] | _Row | Scalar | None
-Out = TypeVar("Out", bound=NDArray[Any] | Tensor)
+Out = TypeVar("Out", bound=NDArray[Any] | AnyTensor)
 No: TypeAlias = Literal[False]
 Yes: TypeAlias = Literal[True]
 SchemeName: TypeAlias = Literal["auto", "native", "multiword", "corrected", "ozaki1", "ozaki2"]

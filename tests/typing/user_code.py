@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from typing_extensions import assert_type
 
@@ -71,13 +70,3 @@ try:
     hg.matmul(x, y, scheme="native", accuracy="fp64")
 except (hg.AccuracyError, hg.PlanError) as error:
     refused: hg.HifigemmError = error
-
-# Tensors give tensors.
-t = torch.ones(4, 4)
-u = torch.ones(4, 4)
-assert_type(hg.matmul(t, u), torch.Tensor)
-assert_type(hg.matmul(t, u, sync=False, return_report=True), tuple[torch.Tensor, hg.Report])
-assert_type(hg.gemm(t, u, u, beta=1.0), torch.Tensor)
-assert_type(hg.matmul(t, u, out=torch.ones(4, 4)), torch.Tensor)
-side = hg.prepare(u, "right", plan=hg.make_plan(t, u))
-assert_type(hg.matmul(t, side), torch.Tensor)
