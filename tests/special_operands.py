@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["SHAPES", "assert_special_values", "draw", "operands"]
+__all__ = ["SHAPES", "assert_special_values", "draw", "embedded", "operands", "pattern"]
 
 SHAPES = [(m, k, n) for m in range(1, 6) for k in range(1, 6) for n in range(1, 6)]
 _SHARES = np.array([0.0, 0.02, 0.1, 0.4, 0.8])
@@ -85,6 +85,20 @@ def _sums(a, b):
     return _Sums(pattern, terms.sum(axis=2), abs(terms).sum(axis=2), top[:, :, 0])
 
 
+def embedded(a, b):
+    """Real operands whose products are the real and the imaginary parts of a product."""
+    left = np.concatenate([a.real, a.imag], axis=2)
+    return (left, np.concatenate([b.real, -b.imag], axis=1)), (left, np.concatenate([b.imag, b.real], axis=1))
+
+
+def pattern(a, b):
+    """Inf and NaN of a product of stacks, and 0 for every component that is finite unless it overflows."""
+    if "c" not in (a.dtype.kind, b.dtype.kind):
+        return _sums(a, b).pattern
+    re, im = (_sums(*pair).pattern for pair in embedded(a, b))
+    return np.stack([re, im], axis=-1).view(np.complex128)[..., 0]
+
+
 def _assert_real(found, a, b, bound):
     exact = _sums(a, b)
     special = exact.pattern != 0
@@ -110,6 +124,5 @@ def assert_special_values(found, a, b, bound=np.inf):
     if found.dtype.kind != "c":
         _assert_real(found, a, b, bound)
         return
-    left = np.concatenate([a.real, a.imag], axis=2)
-    _assert_real(found.real, left, np.concatenate([b.real, -b.imag], axis=1), bound)
-    _assert_real(found.imag, left, np.concatenate([b.imag, b.real], axis=1), bound)
+    for part, pair in zip((found.real, found.imag), embedded(a, b)):
+        _assert_real(part, *pair, bound)

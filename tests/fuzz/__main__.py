@@ -1,0 +1,69 @@
+"""Products at random against exact integers: ``python -m tests.fuzz --seed 1 --seconds 60`` or ``... SEED INDEX``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from functools import partial
+from multiprocessing import Pool
+
+from threadpoolctl import threadpool_limits
+
+from tests.fuzz.cases import draw
+from tests.fuzz.run import Counts, fuzz, outcomes
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
+    parser.add_argument("case", nargs="*", type=int, metavar="SEED INDEX", help="one case again, with all its calls")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=60.0, help="per job; default: 60")
+    parser.add_argument("--count", type=int, help="cases in all, in place of --seconds")
+    parser.add_argument("--jobs", type=int, default=1)
+    args = parser.parse_args()
+    if args.case:
+        return again(*args.case)
+    started = time.monotonic()
+    with Pool(args.jobs) as pool:
+        found = pool.map(partial(job, args.seed, args.seconds, args.count, args.jobs), range(args.jobs))
+    return summary(sum(found, Counter()), time.monotonic() - started)
+
+
+def again(seed: int, index: int) -> int:
+    case = draw(seed, index)
+    print(case)
+    found = [print(f"  {outcome}: {way}\n    {text}") or outcome for way, outcome, text in outcomes(case)]
+    return int("wrong" in found)
+
+
+def job(seed: int, seconds: float, count: int | None, jobs: int, own: int) -> Counts:
+    """Every so manieth case, until the time is over or all have been drawn."""
+    started = time.monotonic()
+
+    def indices() -> Iterator[int]:
+        index = own
+        while time.monotonic() < started + seconds if count is None else index < count:
+            yield index
+            index += jobs
+
+    with threadpool_limits(1):
+        return fuzz(seed, indices(), partial(print, flush=True))
+
+
+def summary(counts: Counts, seconds: float) -> int:
+    """One line for each kind of product, and one for all."""
+    totals = {key[:3]: [counts[(*key[:3], outcome)] for outcome in ("kept", "refused", "wrong")] for key in counts}
+    print(f"{'scheme':<10} {'dtype':<10} {'engine':<20} {'kept':>8} {'refused':>8} {'wrong':>6}")
+    for key, numbers in sorted(totals.items()):
+        print("{:<10} {:<10} {:<20} {:>8} {:>8} {:>6}".format(*key, *numbers))
+    kept, refused, wrong = map(sum, zip(*totals.values()))
+    total = kept + refused + wrong
+    print(f"{total} products in {seconds:.0f} s, {total / seconds:.0f} a second: {refused} refused, {wrong} wrong")
+    return int(wrong > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
