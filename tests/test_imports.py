@@ -39,11 +39,12 @@ MAY_IMPORT = {
     "planning": FLOW,
     "shortcuts": {*PLAN, "engine", "settings", "transforms"},
     "information": {*BASE, "engine", "engines", "transforms", "<root>"},
+    "primitives": {*ENGINES, "primitives"},
     "augmented": PLAN,
     "integers": FLOW,
     "api": {*FLOW, "shortcuts", "augmented", "integers", "transforms"},
     "study": {"study", "<root>"},
-    "cli": {*FLOW, "api", "study", "cli", "startup", "<root>"},
+    "cli": {*FLOW, "primitives", "api", "study", "cli", "startup", "<root>"},
     "<root>": {*FLOW, "api", "startup"},
     "__main__": {"cli"},
 }

@@ -20,6 +20,7 @@ from hifigemm.cli.demo import add_demo
 from hifigemm.cli.errors import COMPUTATION_ERROR, OK, USAGE_ERROR, InputError
 from hifigemm.cli.matmul import add_matmul, add_plan
 from hifigemm.cli.plot import add_plot
+from hifigemm.primitives import findings
 from hifigemm.settings import is_strict
 from hifigemm.startup import INTERRUPTED, raising_interrupts
 
@@ -98,12 +99,19 @@ def _parser() -> argparse.ArgumentParser:
 def _add_info(commands: Any) -> None:
     text = "list engines, devices and versions"
     parser = commands.add_parser("info", help=text, description=f"{text.capitalize()}.")
+    check = "run the functions of other libraries that exactness rests on, and say which are at fault (exit code 1)"
+    parser.add_argument("--check", action="store_true", help=check)
     parser.set_defaults(run=_info)
 
 
 def _info(args: argparse.Namespace) -> int:
     print(hg.info())
-    return OK
+    code = OK
+    for finding in findings() if args.check else ():
+        print(finding, flush=True)
+        if finding.fault and finding.used:
+            code = COMPUTATION_ERROR
+    return code
 
 
 def _check_environment() -> None:

@@ -1,0 +1,89 @@
+"""Where arrays lie that primitives are tried on, and what is found of these."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hifigemm.numerics.bits import Array
+
+__all__ = ["COUNT", "Finding", "Place", "first_fault", "on_device"]
+
+COUNT = 150
+_SIZES = (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 33, 63, 65, COUNT)
+"""Around the lengths of SIMD registers, so that tails of all lengths occur."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What was found of a primitive.
+
+    Attributes
+    ----------
+    name, library : str
+    cases : int
+        Entries that were compared.
+    fault : str
+        Where the first wrong one is, or "".
+    used : bool
+        The package uses the primitive in this way.
+    """
+
+    name: str
+    library: str
+    cases: int
+    fault: str = ""
+    used: bool = True
+
+    def __str__(self) -> str:
+        state = f"AT FAULT: {self.fault}" if self.fault else "ok"
+        name = self.name if self.used else f"not used: {self.name}"
+        return f"{name:<40} {self.library:<28} {self.cases:>7} entries  {state}"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where arrays lie: how they get there and back, and the strides and sizes that are tried."""
+
+    library: str
+    put: Callable[[Array], Any] = np.asarray
+    fetch: Callable[[Any], Array] = np.asarray
+    strides: tuple[int, ...] = (*range(-9, 0), *range(1, 17))
+    sizes: tuple[int, ...] = _SIZES
+
+    def spread(self, x: Array, stride: int) -> Any:
+        """x with so many entries from one to the next along the last axis."""
+        memory = np.zeros((*x.shape[:-1], x.shape[-1] * abs(stride)), x.dtype)
+        memory[..., ::stride] = x
+        return self.put(memory)[..., ::stride]
+
+
+def on_device(device: str) -> Place:
+    """A device of PyTorch; its arrays have no negative strides, and a launch for each case takes its time."""
+    import torch
+
+    from hifigemm.engines.device_array import unwrap, wrap
+
+    def put(x: Array) -> Any:
+        kept = x.view(np.int64) if x.dtype == np.uint64 else x
+        return wrap(torch.from_numpy(kept).to(device)).view(x.dtype)
+
+    def fetch(x: Any) -> Array:
+        host: Array = unwrap(x).cpu().numpy()
+        return host.view(x.dtype)
+
+    return Place(f"PyTorch {torch.__version__} {device}", put, fetch, tuple(range(1, 17)), (1, 33, COUNT))
+
+
+def first_fault(found: Array, truth: list[Any]) -> str:
+    """Where an array first differs from Python's numbers in value or sign, or ""; read without NumPy's functions."""
+    values = found.tolist()
+    if values == truth and (found.dtype.kind != "f" or found.tobytes() == np.array(truth, found.dtype).tobytes()):
+        return ""
+    pairs = enumerate(zip(values, truth))
+    at = next((i for i, (x, y) in pairs if x != y or math.copysign(1, x) != math.copysign(1, y)), None)
+    return "" if at is None else f"entry {at} is {values[at]!r}, not {truth[at]!r}"
