@@ -149,9 +149,10 @@ class Exact:
 
     def _kept(self, x: np.ndarray, i: int, r: float) -> np.ndarray:
         """Which entries err by at most r |alpha||A||B| beyond what rounding costs."""
-        error, free = self.sizes[i].times(abs(self.alpha)), np.zeros(self.shape, bool)
-        error = error.times(r)
-        if self.beta != 0 or isinstance(self.alpha, complex) or abs(math.frexp(self.alpha)[0]) != 0.5:
+        is_power = not isinstance(self.alpha, complex) and abs(math.frexp(self.alpha)[0]) == 0.5
+        if is_power and self.beta == 0:
+            error, free = self.sizes[i].times(r).times(abs(self.alpha)), np.zeros(self.shape, bool)
+        else:
             error, free = self._error_of_sum(i, r, x.dtype)
         value, allowed, exponent = self.values[i].aligned(error)
         excesses = component_excesses(x, value, allowed, exponent, rounding=True)
