@@ -40,6 +40,7 @@ MAY_IMPORT = {
     "shortcuts": {*PLAN, "engine", "settings", "transforms"},
     "information": {*BASE, "engine", "engines", "transforms", "<root>"},
     "primitives": {*ENGINES, "primitives"},
+    "primitives": {*SCHEMES, *ENGINES, "primitives"},
     "augmented": PLAN,
     "integers": FLOW,
     "api": {*FLOW, "shortcuts", "augmented", "integers", "transforms"},

@@ -16,6 +16,7 @@ from hifigemm.numerics.rounding_formats import round_to_format
 from hifigemm.numerics.tensor_core import tensor_core_product
 from hifigemm.plan import ProductSpec
 from hifigemm.primitives.places import Finding, Place, first_fault
+from hifigemm.schemes import Multiword
 
 __all__ = ["exact_products", "native_products", "tensor_cores"]
 
@@ -100,16 +101,18 @@ def _masks(signs: Array) -> list[int]:
 
 
 def tensor_cores(engine: Any, place: Place) -> Iterator[Finding]:
-    """Sums of one block of tensor cores against their model, bit for bit, for words of many exponents."""
+    """Sums of one instruction of tensor cores against their model, bit for bit, for words of many exponents."""
     rng = np.random.default_rng(2)
     for fmt in (FP16, BF16, TF32):
-        if fmt.name not in dict(engine.model.block):
+        k = 8 if fmt is TF32 else 16
+        sums = engine.word_sums(Multiword(fmt.name, 1, 1), k)
+        if sums is None:
             continue
-        k, low = engine.model.block_size(fmt), max(fmt.min_exponent, -30)
-        shapes = (1, 128, k), (1, k, 128)
+        low = max(fmt.min_exponent, -30)
+        shapes = (1, 64, k), (1, k, 64)
         a, b = (rng.uniform(-2, 2, shape) * 2.0 ** rng.integers(low, 12, shape) for shape in shapes)
         a, b = (round_to_format(x, fmt) for x in (a, b))
-        found = place.fetch(engine.rounded_product(fmt, place.put(a), place.put(b))).ravel()
+        found = place.fetch(sums(place.put(a), place.put(b))).ravel()
         truth = tensor_core_product(a, b, fmt=fmt, model=engine.model).ravel()
         fault = first_fault(found, truth.tolist())
         yield Finding(f"{fmt.name} sums as {engine.model.name} adds", place.library, found.size, fault)
