@@ -39,7 +39,6 @@ MAY_IMPORT = {
     "planning": FLOW,
     "shortcuts": {*PLAN, "engine", "settings", "transforms"},
     "information": {*BASE, "engine", "engines", "transforms", "<root>"},
-    "primitives": {*ENGINES, "primitives"},
     "primitives": {*SCHEMES, *ENGINES, "primitives"},
     "augmented": PLAN,
     "integers": FLOW,
