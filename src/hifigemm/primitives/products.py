@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -104,8 +104,8 @@ def tensor_cores(engine: Any, place: Place) -> Iterator[Finding]:
     """Sums of one instruction of tensor cores against their model, bit for bit, for words of many exponents."""
     rng = np.random.default_rng(2)
     for fmt in (FP16, BF16, TF32):
-        k = 8 if fmt is TF32 else 16
-        sums = engine.word_sums(Multiword(fmt.name, 1, 1), k)
+        k, name = 8 if fmt is TF32 else 16, cast(Any, fmt.name)
+        sums = engine.word_sums(Multiword(name, 1, 1), k)
         if sums is None:
             continue
         low = max(fmt.min_exponent, -30)
