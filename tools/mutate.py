@@ -212,6 +212,8 @@ class Session:
 
     def judge(self, mutant: Mutant, tests: list[str], log: int) -> int:
         """Change the source in this process and run the tests; 1 as soon as one fails."""
+        if not tests:
+            return 0
         path = self.mutants[mutant]
         put(mutant.place, mutant.new)
         tree = ast.fix_missing_locations(self.trees[path])
@@ -252,7 +254,9 @@ class Session:
                 alive = {(x["module"], x["statement"], x["change"]) for x in csv.DictReader(file) if not x["killed by"]}
             return [m for m in self.mutants if m.key in alive]
         chance = random.Random(self.args.seed)
-        share = min(1.0, self.args.count / max(len(self.mutants), 1)) if self.args.count else 1.0
+        share = self.args.count / len(self.mutants) if self.args.count else 1.0
+        if share >= 1.0:
+            return list(self.mutants)
         by_module: dict[str, list[Mutant]] = defaultdict(list)
         for m in self.mutants:
             by_module[m.module].append(m)

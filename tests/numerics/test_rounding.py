@@ -76,7 +76,7 @@ def test_rounding_is_that_of_exact_rationals(name, value, exponent):
 @given(
     value=INTEGERS,
     exponent=st.integers(-1300, 1100),
-    err=st.integers(-2, 150),
+    err=st.integers(-1, 150),
     share=st.floats(-1, 1),
     odd=st.booleans(),
 )
@@ -107,6 +107,50 @@ def test_certain_near_midpoints(name, top, offset, err, exponent, sign):
                 assert oracle(moved * Fraction(2) ** exponent, fmt) == float(found.values[0])
 
 
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("name", FORMATS)
+def test_certain_ends_where_the_error_reaches_the_midpoint(name, sign):
+    """V has 64 + 40 bits; the distance is seen to 2**8, the 32nd bit below the first 64, and to 53 bits of itself."""
+    fmt, _ = FORMATS[name]
+    for drop in (64 - fmt.t, 65 - fmt.t, 50, 62, 63):  # bits that are rounded away from 64: more for subnormal results
+        unit, exponent = 2 ** (drop + 40), fmt.min_exponent - drop - 40
+        cases = []
+        for err in range(-1, drop + 42):
+            reach = 2 ** max(err, 8)
+            further = reach + max(2**8, reach >> 52)
+            for cell in {0, 1, 2 ** (63 - drop) - 1}:
+                edge = 2**103 + cell * unit
+                for way in (1, -1):
+                    if reach <= unit // 2:
+                        cases.append((edge + unit // 2 + way * reach, err, False))
+                    if further <= unit // 2:
+                        cases.append((edge + unit // 2 + way * further, err, True))
+                cases.append((edge, err, 2**err < unit // 2))
+        values, errs, expected = zip(*[case for case in cases if case[0] < 2**104], strict=True)
+        limbs = limbs_of([sign * v for v in values], 4)
+        found = round_limbs(limbs, np.full(len(values), exponent), fmt, np.array(errs))
+        assert found.certain.tolist() == list(expected)
+        for value, err, certain, result in zip(values, errs, expected, found.values, strict=True):
+            if certain and err >= 8:
+                for moved in (value - 2**err, value + 2**err):
+                    assert oracle(sign * moved * Fraction(2) ** exponent, fmt) == float(result)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("name", FORMATS)
+def test_certain_below_the_smallest_subnormal_number(name, sign):
+    """From a quarter of it on nothing is promised; below, what cannot change its sign rounds to a zero of this sign."""
+    fmt, _ = FORMATS[name]
+    for drop in range(64, 70):
+        for value in (2**63, 2**63 + 2**62, 2**64 - 1):
+            for err in (-1, 10, 59, 61, 62, 63, 64, 70, 1000):
+                found = rounded(sign * value, fmt.min_exponent - drop, fmt, err)
+                assert found.certain[0] == (drop >= 66 and err < 63)
+                if found.certain[0]:
+                    assert math.copysign(1.0, found.values[0]) == sign
+                    assert found.values[0] == 0
+
+
 @pytest.mark.parametrize("name", FORMATS)
 def test_certain_is_not_given_up_where_the_error_is_far_below_the_last_bit(name):
     fmt, _ = FORMATS[name]
@@ -123,8 +167,9 @@ def test_zero_is_positive_and_uncertain_unless_exact():
         assert found.values[0] == 0
         assert not np.signbit(found.values[0])
         assert found.magnitude[0] == -1
-        for err in (-5, 0, 40):
-            assert not rounded(0, 5, fmt, err).certain[0]
+        for err in (-1, 0, 40):
+            for exponent in range(fmt.min_exponent - 70, fmt.min_exponent + 70):
+                assert not rounded(0, exponent, fmt, err).certain[0]
 
 
 def test_leading_zero_limbs_do_not_matter():

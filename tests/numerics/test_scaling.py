@@ -94,23 +94,21 @@ def test_the_bound_holds_for_many_terms_of_equal_size(rule, count):
             assert k * int(x[0, 0, 0]) * int(y[0, 0, 0]) <= chosen.half_range
 
 
-@settings(max_examples=100)
-@given(pair=matrices(st.floats(-1, 1)), count=st.integers(2, 30))
-def test_scales_are_the_largest_that_fit(pair, count):
-    # Two steps further the magnitudes themselves, not only their bounds, break the limit: nothing much is given away.
-    chosen = moduli_set(count, False)
-    for x, axis in zip(pair, (2, 1), strict=True):
-        squares, exponent = square_norms([x], axis)
-        s = scale_exponent(squares, exponent, NORM_BITS, chosen)
-        for square, scale, e in zip(squares.ravel(), s.ravel(), exponent.ravel(), strict=True):
-            if square == 0:
-                assert scale == -e
-                continue
-            shift = 2 * int(scale + e - NORM_BITS)
-            fits = int(square) << max(shift, 0) <= chosen.half_range << max(-shift, 0)
-            breaks = int(square) << max(shift + 4, 0) > chosen.half_range << max(-shift - 4, 0)
-            assert fits
-            assert breaks
+@pytest.mark.parametrize("is_complex", [False, True])
+@pytest.mark.parametrize("count", [2, 3, 8, 9, 16, 30, MAX_MODULI])
+def test_scales_are_the_largest_that_fit(count, is_complex):
+    """4**(s + e - bits) squares <= half_range, up to the last integer that does and the first that does not."""
+    chosen = moduli_set(count, is_complex)
+    half, rng = chosen.half_range, np.random.default_rng(count)
+    limits = [half >> 2 * j for j in range(half.bit_length() // 2) if half >> 2 * j < 2**52]
+    squares = sorted({1, 2, 3, 2**53 - 1, *limits, *(x + 1 for x in limits), *rng.integers(1, 2**53, 200).tolist()})
+    for exponent in (0, -7, 1024):
+        for bits in (6, 15):
+            found = scale_exponent(np.array(squares, np.float64), np.full(len(squares), exponent), bits, chosen)
+            for square, s in zip(squares, found.tolist(), strict=True):
+                power = Fraction(4) ** (s + exponent - bits)
+                assert power * square <= half < 4 * power * square
+    assert scale_exponent(np.array([0.0]), np.array([-9]), 15, chosen).tolist() == [9]
 
 
 @given(matrices(FINITE))

@@ -11,9 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hifigemm.engines import engine_for
-from hifigemm.formats import FP16, FP32, TF32
-from hifigemm.numerics.accumulation import in_any_order, of_tensor_core
-from hifigemm.numerics.tensor_core import A100, H100, V100
+from hifigemm.formats import FP16, TF32
 from hifigemm.numerics.word_bounds import (
     growth,
     relative_error,
@@ -46,16 +44,6 @@ def test_relative_error_is_the_first_order_formula_and_little_more(count, roundi
     first_order = (count + 1) * u**count + c
     assert first_order <= relative_error(splitting, kept) <= first_order * 1.01 + 3 * c * u
     assert relative_error(splitting, kept, (False, False)) < relative_error(splitting, kept)
-
-
-def test_steps_of_units_are_those_of_their_rules():
-    """b 2**-F + 2**-23 for truncating tensor cores, 2**-24 for FP32 sums to nearest."""
-    assert of_tensor_core(H100, FP16, 16).error == 16 * 2.0**-25 + 2.0**-23
-    assert of_tensor_core(A100, TF32, 8).error == 4 * 2.0**-24 + 2.0**-23
-    assert of_tensor_core(V100, FP16, 4).error == 4 * 2.0**-23 + 2.0**-23
-    assert in_any_order("sum", FP16, FP32, 64).error == 2.0**-24
-    with pytest.raises(ValueError, match="fp32 words are not exact in fp32"):
-        in_any_order("sum", FP32, FP32, 64)
 
 
 def facts_of(splitting, x, axis):

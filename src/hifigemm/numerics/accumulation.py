@@ -17,8 +17,11 @@ safe_exponent, because all results are then multiples of the smallest subnormal.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import reduce
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -110,12 +113,9 @@ def add_outside(
 
     What the unit returns is added to C outside, to nearest, in order of k.
     """
-    k = a.shape[-1]
-    if block is None or (k <= block and c is None):
+    if block is None:
         return product(a, b, c)
-    total = c
+    starts = range(0, max(a.shape[-1], 1), block)
+    parts = (product(a[..., i : i + block], b[..., i : i + block, :], None) for i in starts)
     with np.errstate(over="ignore", invalid="ignore"):
-        for start in range(0, k, block):
-            part = product(a[..., start : start + block], b[..., start : start + block, :], None)
-            total = part if total is None else total + part
-    return product(a, b, c) if total is None else total
+        return reduce(operator.add, parts if c is None else chain((c,), parts))

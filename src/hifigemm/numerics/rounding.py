@@ -4,8 +4,8 @@ The value of an entry is V 2**x with V in limbs and x its exponent. From V come 
 bit; these are rounded once, at max(exponent - t + 1, the format's smallest exponent), so subnormal results and overflow
 follow IEEE 754. An exact zero is +0; a negative value that rounds to zero is -0.
 
-An approximation V of an exact integer with |V - exact| < 2**err_exponent rounds the same way as the exact one unless
-V lies that close to a midpoint between two floats: `Rounded.certain` says for which entries this was excluded (Ziv's
+An approximation V of an exact number with |V - exact| <= 2**err_exponent rounds the same way as the exact one unless V
+lies that close to a midpoint between two floats: `Rounded.certain` says for which entries this was excluded (Ziv's
 rounding test).
 """
 
@@ -57,7 +57,7 @@ def round_limbs(limbs: Array, exponent: Array, fmt: Format, err_exponent: int | 
     fmt : Format
         FP64 or FP32.
     err_exponent : int, int64 array of shape (N,), or None
-        The exact integer lies within 2**err_exponent of V; None says that V is exact.
+        The exact number lies within 2**err_exponent of V, err_exponent >= -1; None says that V is exact.
     """
     carry(limbs)
     negative = limbs[-1] < 0
@@ -116,20 +116,20 @@ def _round_to_even(head: Array, sticky: Array, drop: Array) -> Array:
 
 
 def _far_from_midpoint(head: Array, tail: Array, drop: Array, err_exponent: Array) -> Array:
-    """No midpoint lies within 2**err_exponent (in units of the last bit of head) of the value.
+    """The value moved by 2**err_exponent (in units of the last bit of head) or less keeps its sign and its rounding.
 
-    The distance is taken to 32 bits below head, as float64: two units more than the error there cover what is cut off
-    below and the rounding of large distances. Where the error reaches an eighth of the rounding unit, or the value
-    lies near half the smallest subnormal, the answer is no; further below, it is yes.
+    The midpoint of the value's own cell is at most half a rounding unit away. An error below that distance is at most a
+    quarter of the unit, both being powers of two, and reaches no other midpoint; the one a quarter below a power of two
+    rounds up to it. The distance is taken to 32 bits below head, in float64: less than one of these units is cut off,
+    and roundings are monotonic, so a distance is larger than a power of two where it is found to be. Values of a
+    quarter to one of the smallest subnormal number are left open; further below, all that keeps its sign is a zero.
     """
-    small = (err_exponent < drop - 3) & (err_exponent < 60)
     place = np.minimum(drop, 63).astype(np.uint64)
     low = head & ((np.uint64(1) << place) - np.uint64(1))
     half = np.uint64(1) << (place - np.uint64(1))
     distance = np.abs((low - half).view(np.int64) * 2.0**LIMB_BITS + tail)
-    tolerance = power_of_two(np.clip(err_exponent + LIMB_BITS, 0, 100)) + 2.0
-    far = distance * (1.0 - 2.0**-50) > tolerance
-    return small & np.where(drop <= 63, far, drop >= 67)
+    far = distance > power_of_two(np.clip(err_exponent, -LIMB_BITS, 63) + LIMB_BITS)
+    return np.where(drop <= 63, far, (drop >= 66) & (err_exponent < 63))
 
 
 def in_chunks(work: Callable[[slice], Rounded], shape: tuple[int, ...], size: int) -> Rounded:

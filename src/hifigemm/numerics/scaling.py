@@ -195,15 +195,13 @@ def _in_blocks(x: Array, axis: int) -> Array:
 def scale_exponent(squares: Array, exponent: Array, bits: int, moduli: ModuliSet) -> Array:
     """Largest s with 4**(s + exponent - bits) * squares <= half_range; -exponent where squares is 0.
 
-    `squares` holds the integers g**2 in units of 4**(exponent - bits). The quotient half_range / squares is rounded
-    down by more than its error, so a scale is never too large; it may be one too small when the quotient is within
-    2**-50 of a power of four.
+    `squares` holds the integers g**2 < 2**53 in units of 4**(exponent - bits). Rounding is monotonic, so neither the 53
+    leading bits of half_range nor the rounded quotient of two such numbers lies across a power of two.
     """
-    mantissa, power = math.frexp(moduli.half_range >> max(moduli.half_range.bit_length() - 53, 0))
-    power += max(moduli.half_range.bit_length() - 53, 0)
+    below = max(moduli.half_range.bit_length() - 53, 0)
+    mantissa, power = math.frexp(moduli.half_range >> below)
     safe = np.where(squares == 0, 1.0, squares)
-    quotient = (mantissa / safe) * (1.0 - 2.0**-50)
-    log2_floor = np.frexp(quotient)[1].astype(np.int64) - 1 + power
+    log2_floor = np.frexp(mantissa / safe)[1].astype(np.int64) - 1 + power + below
     return np.where(squares == 0, 0, (log2_floor >> 1) + bits) - exponent
 
 

@@ -37,7 +37,6 @@ PANEL = tl.constexpr(16)
 SUM_BIT = tl.constexpr(40)
 SUM_MASK = tl.constexpr(2**40 - 1)
 FULL = tl.constexpr(2**39)
-SHRINK = tl.constexpr(1.0 - 2.0**-50)
 INFINITE = tl.constexpr(1025)
 ABSOLUTE = tl.constexpr(0x7FFFFFFFFFFFFFFF)
 
@@ -166,7 +165,7 @@ def scale_of(squares, e, range_ptr, balance):
     """numerics.scaling.scale_exponent plus `balance`, and 1 where integers are rounded to nearest, else 0."""
     mantissa = tl.load(range_ptr)
     power = tl.load(range_ptr + 1).to(tl.int32)
-    quotient = (mantissa / tl.where(squares == 0.0, 1.0, squares)) * SHRINK
+    quotient = mantissa / tl.where(squares == 0.0, 1.0, squares)
     log2 = ((quotient.to(tl.int64, bitcast=True) >> 52) & 0x7FF).to(tl.int32) - 1023 + power
     finite = e < INFINITE
     e = tl.where(squares == 0.0, 0, e)
