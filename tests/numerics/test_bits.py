@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from hifigemm.numerics.bits import (
     NO_BIT,
     ceil_log2,
+    ceil_magnitude,
+    flushes_subnormals,
     largest_exponent,
     lowest_bit,
     power_of_two,
@@ -40,6 +42,10 @@ def test_power_of_two_is_exact_over_the_normal_range():
 @example(2.0**1023, -2097)
 @example(2.0**-1074, 2045)
 @example(2.0**-1074, 2097)
+@example(2.0**-1074, 1024)
+@example(0.0, 1024)
+@example(1.5, -1023)
+@example(6 * 2.0**-1074, -1)
 def test_scale_by_power_is_ldexp_wherever_the_result_is_exact(x, e):
     try:
         expected = math.ldexp(x, e)
@@ -65,6 +71,10 @@ def test_scale_by_power_does_not_depend_on_the_company_of_an_entry(xs, es):
                     assert together[i, j] == alone
 
 
+def test_an_empty_array_is_scaled():
+    assert scale_by_power(np.zeros((0, 3)), np.zeros((0, 1), np.int64)).shape == (0, 3)
+
+
 def _representable(x, e):
     try:
         return Fraction(math.ldexp(x, e)) == Fraction(x) * Fraction(2) ** e
@@ -80,6 +90,33 @@ def test_largest_exponent_bounds_every_entry_and_is_tight(xs):
         assert e == 0
     else:
         assert Fraction(2) ** (e - 1) <= top < Fraction(2) ** e
+
+
+@pytest.mark.parametrize("limit", [1.0, 0.75, 254 / 255])
+@pytest.mark.parametrize("e", [-1000, 0, 1000])
+def test_the_limit_itself_takes_the_next_exponent(limit, e):
+    at = math.ldexp(limit, e)
+    x = np.array([[at, 0.0], [0.0, -at], [np.nextafter(at, 0), 0.0], [0.0, -np.nextafter(at, 0)]])
+    assert largest_exponent(x, 1, limit).ravel().tolist() == [e + 1, e + 1, e, e]
+
+
+@given(FINITE | st.sampled_from(EDGES), st.integers(-2400, 2400))
+@example(5e-324, -2400)
+@example(-1.0, -1075)
+@example(1.5, 0)
+def test_ceil_magnitude_is_the_next_integer_whatever_underflows(x, e):
+    exact = math.ceil(abs(Fraction(x)) * Fraction(2) ** e)
+    with np.errstate(over="ignore"):
+        found = float(ceil_magnitude(np.array([x]), np.array([e]))[0])
+    assert found == (math.inf if exact >= 2**1024 else exact)
+
+
+def test_this_thread_keeps_subnormal_numbers(monkeypatch):
+    assert not flushes_subnormals()
+    for name in ("_LEAST_NORMAL", "_LEAST"):  # what a thread that flushes makes of them
+        with monkeypatch.context() as patch:
+            patch.setattr(f"hifigemm.numerics.bits.{name}", 0.0)
+            assert flushes_subnormals()
 
 
 @given(st.lists(st.floats(allow_nan=False, allow_infinity=False, width=32), min_size=1, max_size=5))

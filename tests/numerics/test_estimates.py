@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 
 import numpy as np
@@ -11,8 +12,7 @@ from hypothesis import strategies as st
 
 from hifigemm.numerics.bits import largest_exponent
 from hifigemm.numerics.estimates import (
-    MAGNITUDE_BITS_DOWN,
-    MAGNITUDE_BITS_UP,
+    MAGNITUDE_TERMS,
     magnitudes_down,
     magnitudes_up,
     nonzeros,
@@ -30,13 +30,99 @@ def test_magnitudes_bound_each_entry_from_both_sides(xs):
     assert up.dtype == down.dtype == np.int8
     for value, high, low in zip(xs, up.tolist(), down.tolist(), strict=True):
         scaled = Fraction(abs(value)) / Fraction(2) ** int(e[0, 0])
-        assert 0 <= low <= scaled * 2**MAGNITUDE_BITS_DOWN < low + 1
-        assert high - 1 < scaled * 2**MAGNITUDE_BITS_UP <= high <= 64
+        assert 0 <= low <= scaled * 2**7 < low + 1
+        assert high - 1 < scaled * 2**6 <= high <= 64
 
 
 @given(st.lists(FINITE, min_size=1, max_size=6))
 def test_nonzeros_counts_subnormals_and_no_zeros(xs):
     assert nonzeros(np.array(xs)).tolist() == [int(x != 0) for x in xs]
+
+
+def test_int32_holds_sums_of_as_many_magnitudes():
+    assert MAGNITUDE_TERMS * 127**2 < 2**31 <= 2 * MAGNITUDE_TERMS * 127**2
+
+
+def digits_of(x, beta):
+    """Slices of exact numbers in units of the first grid, rounded to nearest, until nothing is left."""
+    e = max(math.frexp(max(map(abs, x)))[1], -1073) if any(x) else 0
+    rest, digits = [Fraction(v) / Fraction(2) ** (e - beta + 1) for v in x], []
+    while any(rest) or not digits:
+        digits.append([round(r) for r in rest])
+        rest = [(r - w) * 2**beta for r, w in zip(rest, digits[-1], strict=True)]
+    return digits
+
+
+def published(rows, weights, beta, u):
+    """Largest d of the rows, and the most slices that one of them has: the definition, without rounding."""
+    count, longest = 2, 1
+    for x in rows:
+        digits = digits_of(x, beta)
+        longest = max(longest, len(digits))
+        sizes = [sum(abs(w) * z for w, z in zip(ws, weights, strict=True)) for ws in digits]
+        threshold, d = 2 * Fraction(math.sqrt(len(x))) * Fraction(u) * sizes[0], 2
+        while d <= len(sizes) and sizes[0] and (d + 1) * sizes[d - 1] * Fraction(1, 2 ** (beta * (d - 1))) >= threshold:
+            d += 1
+        count = max(count, d)
+    return count, longest
+
+
+def rounded_up(sums, bits):
+    """Integers of at most so many bits, or 2**bits, in proportion."""
+    e = max(math.frexp(float(max(sums)))[1], -1073)
+    return [math.ceil(s * Fraction(2) ** (bits - e)) for s in sums]
+
+
+@pytest.mark.parametrize("beta", [1, 7, 11, 27])
+@pytest.mark.parametrize("dtype", [np.float64, np.complex128])
+@pytest.mark.parametrize("shape", [(1, 1, 1), (3, 5, 2), (2, 17, 4)])
+@pytest.mark.parametrize("name", ["phi_0.1", "phi_4", "integers", "sparse", "span_60"])
+def test_the_published_count_follows_its_definition(make_pair, beta, dtype, shape, name):
+    def real(vectors):
+        return [[p for x in v for p in ((x.real, x.imag) if dtype == np.complex128 else (x,))] for v in vectors]
+
+    a, b = make_pair(name, *shape, dtype)
+    for u in (2.0**-9, 2.0**-24, 2.0**-53):
+        found = []
+        for rows, other in ((real(a.tolist()), real(b.tolist())), (real(b.T.tolist()), real(a.T.tolist()))):
+            sums = [sum(abs(Fraction(x)) for x in v) for v in other]
+            found.append(published(rows, np.repeat(rounded_up(sums, 20), len(rows[0]) // len(sums)).tolist(), beta, u))
+        (d, most), (e, longest) = found
+        ended = most < d and longest < e
+        expected = (max(most + longest - 1, 1), True) if ended else (max(d, e), False)
+        for part in (16384, 8):
+            assert published_num_slices(a[None], b[None], beta, u, part) == expected
+
+
+def test_sums_of_the_published_estimate_stay_below_53_bits(make_pair):
+    """Slices of 27 bits leave weights of 18 bits for 300 terms."""
+    a, b = make_pair("phi_4", 2, 300, 3)
+    for u in (2.0**-20, 2.0**-24, 2.0**-53):
+        (d, _), (e, _) = (
+            published(rows.tolist(), rounded_up([sum(map(abs, map(Fraction, v))) for v in y.tolist()], 18), 27, u)
+            for rows, y in ((a, b), (b.T, a.T))
+        )
+        assert published_num_slices(a[None], b[None], 27, u) == (max(d, e), False)
+
+
+def test_the_published_count_of_a_stack_is_the_largest_of_its_matrices(make_pair):
+    pairs = [make_pair(name, 4, 9, 3) for name in ("phi_0.1", "phi_4", "phi_8")]
+    a, b = (np.stack(x) for x in zip(*pairs, strict=True))
+    for left, right in ((a, b), (a[:1], b), (a, b[:1]), (a[1:2], b), (a, b[2:])):
+        z = max(len(left), len(right))
+        each = [
+            published_num_slices(left[min(i, len(left) - 1)][None], right[min(i, len(right) - 1)][None], 7, 2.0**-53)
+            for i in range(z)
+        ]
+        assert published_num_slices(left, right, 7, 2.0**-53, 8) == max(each)
+        assert published_num_slices(left, right, 7, 2.0**-53) == max(each)
+
+
+def test_infinities_and_nans_count_as_zeros(make_pair):
+    a, b = (x[None] for x in make_pair("phi_1", 4, 9, 3))
+    zeros = a.copy()
+    a[0, 0, :2], zeros[0, 0, :2] = (np.inf, np.nan), 0.0
+    assert published_num_slices(a, b, 7, 2.0**-53) == published_num_slices(zeros, b, 7, 2.0**-53)
 
 
 @pytest.mark.parametrize("beta", [1, 7, 11])

@@ -161,6 +161,28 @@ def test_certain_is_not_given_up_where_the_error_is_far_below_the_last_bit(name)
     assert np.count_nonzero(found.certain) >= 490
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_one_bit_far_below_a_tie_decides(dtype):
+    fmt = FP32 if dtype == np.float32 else FP64
+    values = []
+    for length in range(fmt.t + 1, 180):
+        tie = (2 ** (fmt.t - 1) * 2 + 1) << (length - fmt.t - 1)
+        values += [tie, tie + 2 ** (length - fmt.t)]
+        values += [tie + way * 2**j for j in range(max(length - fmt.t - 3, 0)) for way in (1, -1) if j % 32 in (0, 31)]
+    found = round_limbs(limbs_of(values, 6), np.zeros(len(values), np.int64), fmt)
+    np.testing.assert_array_equal(
+        found.values, round_integers(np.array(values, object), np.zeros(len(values), int), dtype)
+    )
+    assert found.magnitude.tolist() == [v.bit_length() - 1 for v in values]
+
+
+def test_limbs_may_carry_more_than_their_bits():
+    limbs = np.random.default_rng(9).integers(-(2**62), 2**62, (5, 400)) >> np.arange(0, 60, 12)[:, None]
+    values = [sum(int(x) << (32 * j) for j, x in enumerate(column)) for column in limbs.T]
+    found = round_limbs(limbs.copy(), np.full(400, -50), FP64)
+    np.testing.assert_array_equal(found.values, round_integers(np.array(values, object), np.full(400, -50), np.float64))
+
+
 def test_zero_is_positive_and_uncertain_unless_exact():
     for fmt in (FP32, FP64):
         found = rounded(0, 5, fmt)

@@ -117,23 +117,63 @@ def test_remainders_of_digits_in_twos_complement(row, beta, count):
         assert Fraction(-h, 2 * h - 1) * last <= rest < Fraction(h - 1, 2 * h - 1) * last
 
 
+@pytest.mark.parametrize("beta", range(2, 13))
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_remainder_at_the_limit_takes_the_next_digit(beta, sign):
+    """Half of `digit_limit` is the first float above (h - 1) / (2h - 1), which would leave a digit h."""
+    h, limit = 2.0 ** (beta - 1), digit_limit(beta) / 2
+    for x in (limit, float(np.nextafter(limit, 0)), 0.5, h - 2 + limit, -h + limit):
+        values = np.array([[sign * x]])
+        if np.abs(values).max() >= digit_limit(beta) * h:
+            continue
+        parts = list(itertools.islice(slice_vectors(values.copy(), np.zeros((1, 1), int), beta, True), 60))
+        assert all(-h <= w[0, 0] < h for w in parts)
+        assert value(parts, 0, beta, 0) == Fraction(sign * x)
+
+
+@pytest.mark.parametrize("twos_complement", [False, True])
+@pytest.mark.parametrize("beta", [2, 7, 12])
+def test_slices_of_a_row_do_not_depend_on_its_company(beta, twos_complement):
+    """Rows next to the largest float are halved, the others are not."""
+    largest = float(np.finfo(float).max)
+    x = np.array([[largest, -largest / 3], [2.0**1023, 1.0], [2.0**1020, 3.0], [1.0, 5e-324], [7 * 5e-324, 5e-324]])
+    exponent = largest_exponent(x, 1, digit_limit(beta) if twos_complement else 1.0)
+    unit = unit_exponent(exponent, beta)
+    count = int(slices_needed(unit, lowest_bit(x, 1), beta).max())
+    together = list(itertools.islice(slice_vectors(x.copy(), unit, beta, twos_complement), count))
+    for i in range(len(x)):
+        row = slice_vectors(x[i : i + 1].copy(), unit[i : i + 1], beta, twos_complement)
+        for w, alone in zip(together, row, strict=False):
+            np.testing.assert_array_equal(w[i : i + 1], alone)
+        parts = [w[i : i + 1] for w in together]
+        for j, entry in enumerate(x[i].tolist()):
+            assert value(parts, int(unit[i, 0]), beta, j) == Fraction(entry)
+
+
 @pytest.mark.parametrize("bits", [24, 53])
 @pytest.mark.parametrize("beta", [2, 7, 8, 12])
 def test_digit_limit_is_the_next_float(beta, bits):
     limit, exact = Fraction(digit_limit(beta, bits)), Fraction(2**beta - 2, 2**beta - 1)
     assert limit - Fraction(2) ** -bits < exact <= limit
+    assert digit_limit(beta) == digit_limit(beta, 53)
 
 
 @pytest.mark.parametrize("beta", [3, 7, 8])
-@pytest.mark.parametrize("k", [1, 1000, 8192, 2**17])
-def test_words_of_diagonals_hold_their_sums(k, beta):
-    most = next(count for count in range(1, 60) if words_of_diagonals(k, count + 1, beta) is None)
-    for count in range(1, most + 1):
-        words, first = words_of_diagonals(k, count, beta), 0
-        assert sum(words) == count
-        for word in words:
-            last = first + word - 1
-            sums = ((s + 1) * k * 4 ** (beta - 1) * 2 ** (beta * (last - s)) for s in range(first, last + 1))
-            assert sum(sums) < 2**62
-            first += word
-    assert beta != 8 or most >= 8
+@pytest.mark.parametrize("k", [1, 1000, 8192, 2**17, 2**50])
+def test_words_of_diagonals_are_the_longest_that_hold_their_sums(k, beta):
+    """|D_s| <= (s + 1) k h**2 in units of 2**(-beta s): a word stays below 2**62, both below 2**105."""
+
+    def largest(first, length):
+        last = first + length - 1
+        return sum((s + 1) * k * 4 ** (beta - 1) * 2 ** (beta * (last - s)) for s in range(first, last + 1))
+
+    def longest(first, most):
+        return max(n for n in range(most + 1) if largest(first, n) < 2**62)
+
+    for count in range(1, 60):
+        high = longest(0, count)
+        low = longest(high, count - high) if high else 0
+        if high + low < count or 62 + beta * low > 105:
+            assert words_of_diagonals(k, count, beta) is None
+        else:
+            assert words_of_diagonals(k, count, beta) == ((high, low) if low else (high,))
