@@ -104,12 +104,12 @@ def relative_error(
 def safe_exponent(splitting: Splitting, floor: int) -> int:
     """Least e such that words of entries of exponent e and more, 24 bits each, lose nothing that the bounds see.
 
-    Remainders are at most unit**num_words of such entries, and nonzero products of two words, one of them a first word,
-    have exponents of at least `floor` after the scaling by 2**-low_shift; `floor` is the safe exponent of a unit.
+    The remainder of p words is at most unit**p of such entries for every p, and nonzero products of two words, one of
+    them a first word, have exponents of at least `floor` after the scaling by 2**-low_shift; `floor` is the safe
+    exponent of a unit.
     """
     fmt, last = splitting.fmt, splitting.num_words - 1
-    lowest = fmt.min_exponent - splitting.low_shift * last
-    whole = lowest + (fmt.t - 1) * (last + 1) if splitting.rounding == "zero" else lowest - 1 + fmt.t * (last + 1)
+    whole = fmt.emin + last * max(fmt.t - (splitting.rounding == "zero") - splitting.low_shift, 0)
     return max(whole, -(-(floor + 23) // 2)) if _meets(splitting, floor) else whole
 
 
