@@ -16,12 +16,18 @@ from hifigemm.numerics.residues import MAX_MODULI, moduli_set
 from hifigemm.numerics.scaling import (
     NORM_BITS,
     NORM_BLOCK,
+    Scale,
+    gained_bits,
     joint_exponent,
     lacking_bits,
+    lacking_of_vectors,
+    norm_bits,
     norm_scale,
     round_to_integers,
     scale_exponent,
     square_norms,
+    vector_sizes,
+    widest,
 )
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
@@ -140,20 +146,101 @@ def test_norms_do_not_depend_on_the_order_of_the_sum():
     np.testing.assert_array_equal(square_norms([x], 2)[0], square_norms([y], 2)[0])
 
 
-@pytest.mark.parametrize("k", [1, NORM_BLOCK - 1, NORM_BLOCK, NORM_BLOCK + 1, 3 * NORM_BLOCK + 7])
-def test_norms_of_blocks_follow_their_definition(k):
-    rng = np.random.default_rng(k)
-    x = rng.standard_normal(k) * 2.0 ** rng.integers(-40, 40, k)
-    e = int(largest_exponent(x, 0)[0])
-    total = 0
-    for q in range(0, k, NORM_BLOCK):
-        block = [Fraction(float(v)) for v in x[q : q + NORM_BLOCK]]
-        own = int(largest_exponent(x[q : q + NORM_BLOCK], 0)[0])
-        squares = sum(math.ceil(abs(v) * Fraction(2) ** (NORM_BITS - own)) ** 2 for v in block)
-        total += math.ceil(squares * Fraction(4) ** (own - e))
+@pytest.mark.parametrize("k", [1, 255, 256, 257, 775])
+@pytest.mark.parametrize("components", [1, 2])
+def test_sizes_of_blocks_follow_their_definition(k, components):
+    """15 bits of magnitudes in blocks of 256, each on the grid of its largest entry: squares below 2**38 a block."""
+    rng = np.random.default_rng([k, components])
+    parts = rng.standard_normal((components, k)) * 2.0 ** rng.integers(-40, 40, (components, k))
+    e = int(largest_exponent(np.abs(parts).max(axis=0), 0)[0])
+    total, sizes = 0, 0
+    for q in range(0, k, 256):
+        block = [abs(Fraction(float(v))) for part in parts for v in part[q : q + 256]]
+        own = int(largest_exponent(np.abs(parts[:, q : q + 256]).max(axis=0), 0)[0])
+        up = [math.ceil(v * Fraction(2) ** (15 - own)) for v in block]
+        total += math.ceil(sum(x**2 for x in up) * Fraction(4) ** (own - e))
+        sizes += math.ceil(sum(up) * Fraction(2) ** (own - e))
     for axis, shape in ((2, (1, 1, k)), (1, (1, k, 1))):
-        squares, exponent = square_norms([x.reshape(shape)], axis)
-        assert (int(squares[0, 0, 0]), int(exponent[0, 0, 0])) == (total, e)
+        found = vector_sizes([x.reshape(shape) for x in parts], axis)
+        assert [int(x[0, 0, 0]) for x in found] == [total, sizes, e]
+        assert [int(x[0, 0, 0]) for x in square_norms([x.reshape(shape) for x in parts], axis)] == [total, e]
+    assert (NORM_BITS, NORM_BLOCK) == (15, 256)  # kernels have these numbers of their own
+
+
+@pytest.mark.parametrize("is_complex", [False, True])
+def test_more_moduli_gain_at_least_so_many_bits_for_any_vector(is_complex):
+    """floor(log4(half_range / N)) grows by this for every N; one more would not hold for all."""
+    pair = moduli_set(2, is_complex).half_range
+    for count in range(2, MAX_MODULI + 1):
+        half, gained = moduli_set(count, is_complex).half_range, gained_bits(count, is_complex)
+        edges = [
+            x
+            for j in range(half.bit_length())
+            for x in (half >> j, (half >> j) + 1, pair >> j, (pair >> j) + 1)
+            if 0 < x < 2**53
+        ]
+        found = [
+            scale_exponent(np.array(edges, float), np.zeros(len(edges)), 15, moduli_set(n, is_complex))
+            for n in (2, count)
+        ]
+        least = int((found[1] - found[0]).min())
+        assert least - 1 <= gained <= least
+
+
+@pytest.mark.parametrize("count", [2, 3, 16])
+def test_integers_of_a_scale_stay_below_its_bits(count):
+    chosen = moduli_set(count, False)
+    for balance in (-3, 0, 1, 7):
+        limit = (math.isqrt(chosen.half_range) + 1) << max(balance, 0)
+        assert 2 ** (norm_bits(chosen, balance) - 1) <= limit <= 2 ** norm_bits(chosen, balance)
+        for value in (1.0, 1 - 2.0**-53, 0.75, 2.0**-0.5):
+            x = np.array([[[value]], [[value * 3]], [[0.0]]])
+            scale = norm_scale(x, 2, chosen, balance, 16384)
+            assert (scale.axis, scale.bits) == (2, norm_bits(chosen, balance))
+            assert np.abs(round_to_integers(x, scale.exponent, scale.nearest)).max() < 2.0**scale.bits
+            np.testing.assert_array_equal(scale.nearest, scale.exponent + largest_exponent(x, 2) >= 15)
+
+
+@pytest.mark.parametrize("balance", [-60, -3, 0, 2, 60])
+def test_balance_moves_the_scale_and_rounds_to_nearest_from_15_bits_on(balance):
+    chosen = moduli_set(3, False)
+    x = np.random.default_rng(3).standard_normal((2, 5, 9)) * 2.0 ** np.arange(-40, 40, 16).reshape(1, 5, 1)
+    for axis in (1, 2):
+        plain, moved = (norm_scale(x, axis, chosen, b, 16384) for b in (0, balance))
+        np.testing.assert_array_equal(moved.exponent, plain.exponent + balance)
+        np.testing.assert_array_equal(moved.nearest, moved.exponent + largest_exponent(x, axis) >= 15)
+
+
+def test_part_of_a_scale():
+    exponent = np.arange(12).reshape(2, 6, 1)
+    scale = Scale(exponent, exponent % 2 == 0, 2, 7)
+    for taken, where in (
+        (scale.take(slice(1, 2), slice(2, 4)), (slice(1, 2), slice(2, 4))),
+        (Scale(exponent[:1], exponent[:1] % 2 == 0, 2, 7).take(slice(1, 2), slice(2, 4)), (slice(0, 1), slice(2, 4))),
+    ):
+        np.testing.assert_array_equal(taken.exponent, exponent[where])
+        np.testing.assert_array_equal(taken.nearest, exponent[where] % 2 == 0)
+        assert (taken.axis, taken.bits) == (2, 7)
+    columns = Scale(exponent.swapaxes(1, 2), exponent.swapaxes(1, 2) % 2 == 0, 1, 7).take(slice(1, 2), slice(2, 4))
+    assert columns.exponent.tolist() == [[[8, 9]]]
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.complex128])
+def test_what_scales_lack_is_told_for_each_vector(dtype):
+    """Inf and NaN count as zeros; of a complex entry the component with the lowest bit decides."""
+    x = np.array([[[1.0, 3 * 2.0**-40], [np.inf, 2.0**30], [0.0, np.nan]]], dtype)
+    if dtype == np.complex128:
+        x.imag[0, :2] = [[0.0, 2.0**-44], [2.0**-9, 0.0]]
+    chosen = moduli_set(2, dtype == np.complex128)
+    cleaned = np.where(np.isfinite(x), x, 0)
+    scale = norm_scale(cleaned, 2, chosen, 0, 16384).exponent.ravel()
+    lowest = [40, -30] if dtype == np.float64 else [44, -30]
+    want = [low - int(s) for low, s in zip(lowest, scale, strict=False)] + [-NO_BIT]
+    left, right = lacking_of_vectors(x, x.swapaxes(1, 2), 16384)
+    assert left.tolist() == right.tolist() == [want]
+    assert widest((left, right), 2 * max(want)) == (max(want), max(want))
+    assert widest((left, right), 2 * max(want) - 1) is None
+    assert widest((left[:, :0], right), 10**9) == (-NO_BIT, max(want))
 
 
 @pytest.mark.parametrize("bits", [6, 15])
