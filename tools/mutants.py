@@ -10,7 +10,7 @@ SWAPS = [
     *((ast.Lt, ast.LtE), (ast.Gt, ast.GtE), (ast.Eq, ast.NotEq), (ast.Is, ast.IsNot), (ast.In, ast.NotIn)),
     *((ast.Add, ast.Sub), (ast.Mult, ast.Div), (ast.FloorDiv, ast.Mod), (ast.LShift, ast.RShift)),
     *((ast.BitAnd, ast.BitOr), (ast.And, ast.Or), ("max", "min"), ("maximum", "minimum"), ("any", "all")),
-    *(("rint", "trunc"), ("ceil", "floor"), ("round", "int"), ("argmax", "argmin")),
+    *(("rint", "trunc"), ("ceil", "floor"), ("argmax", "argmin")),
 ]
 OTHER = {x: y for pair in SWAPS for x, y in (pair, pair[::-1])}
 UNCHANGED = (ast.Raise, ast.JoinedStr, ast.Import, ast.ImportFrom, ast.Assert)

@@ -176,11 +176,17 @@ def test_one_bit_far_below_a_tie_decides(dtype):
     assert found.magnitude.tolist() == [v.bit_length() - 1 for v in values]
 
 
-def test_limbs_may_carry_more_than_their_bits():
-    limbs = np.random.default_rng(9).integers(-(2**62), 2**62, (5, 400)) >> np.arange(0, 60, 12)[:, None]
-    values = [sum(int(x) << (32 * j) for j, x in enumerate(column)) for column in limbs.T]
-    found = round_limbs(limbs.copy(), np.full(400, -50), FP64)
-    np.testing.assert_array_equal(found.values, round_integers(np.array(values, object), np.full(400, -50), np.float64))
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("top", [0, 1, 2**20])
+def test_limbs_may_carry_more_than_their_bits(sign, top):
+    """Carries change the limbs above, and the sign where the last limb is zero."""
+    limbs = sign * np.random.default_rng(9).integers(0, 2**62, (5, 400)) >> np.arange(0, 60, 12)[:, None]
+    for last in (sign * top, -sign * top):
+        limbs[-1] = last
+        values = [sum(int(x) << (32 * j) for j, x in enumerate(column)) for column in limbs.T]
+        found = round_limbs(limbs.copy(), np.full(400, -50), FP64)
+        expected = round_integers(np.array(values, object), np.full(400, -50), np.float64)
+        np.testing.assert_array_equal(found.values, expected)
 
 
 def test_zero_is_positive_and_uncertain_unless_exact():

@@ -25,7 +25,8 @@ from hifigemm.numerics.parts import put
 __all__ = ["Rounded", "in_chunks", "round_limbs"]
 
 _MASK = (1 << LIMB_BITS) - 1
-_PADDING = 4
+_PADDING = 3
+"""Limbs of zeros below V: the four leading limbs exist whatever V is."""
 
 
 @dataclass(frozen=True)
@@ -64,13 +65,13 @@ def round_limbs(limbs: Array, exponent: Array, fmt: Format, err_exponent: int | 
     if negative.any():
         limbs *= np.where(negative, -1, 1)
         carry(limbs)
-    head, tail, sticky, magnitude = _leading_bits(limbs)
+    head, tail, below, magnitude = _leading_bits(limbs)
     quantum = np.maximum(magnitude + exponent - (fmt.t - 1), fmt.min_exponent)
     drop = quantum - (magnitude + exponent - 63)
     certain = np.ones(len(magnitude), bool, like=magnitude)
     if err_exponent is not None:
         certain = _far_from_midpoint(head, tail, drop, err_exponent - magnitude + 63)
-    kept = _round_to_even(head, sticky | (tail != 0), np.minimum(drop, 65))
+    kept = _round_to_even(head, below, np.minimum(drop, 65))
     with np.errstate(over="ignore"):
         values = scale_by_power(kept.astype(np.float64), quantum)
         values = np.where(negative, -values, values)
@@ -79,7 +80,7 @@ def round_limbs(limbs: Array, exponent: Array, fmt: Format, err_exponent: int | 
 
 
 def _leading_bits(limbs: Array) -> tuple[Array, Array, Array, Array]:
-    """The 64 leading bits (uint64, top bit set unless V = 0), the next 32, a sticky flag, and floor(log2 V) or -1."""
+    """The 64 leading bits (uint64, top bit set unless V = 0), the next 32, if any is set below, floor(log2 V) or -1."""
     count, n = limbs.shape
     padded = np.zeros((count + _PADDING, n), np.int64, like=limbs)
     padded[_PADDING:] = limbs
@@ -89,7 +90,7 @@ def _leading_bits(limbs: Array) -> tuple[Array, Array, Array, Array]:
     at = lead * n + np.arange(n, like=limbs)
     flat = padded.ravel()
     x0, x1, x2, x3 = (flat[at - j * n] for j in range(4))
-    for j in range(1, count + _PADDING):
+    for j in range(1, count):
         padded[j] |= padded[j - 1]
     zero = x0 == 0
     top = ((x0 | zero).astype(np.float64).view(np.int64) >> 52) - 1023
@@ -97,17 +98,17 @@ def _leading_bits(limbs: Array) -> tuple[Array, Array, Array, Array]:
     head = ((x0 << LIMB_BITS) | x1).view(np.uint64) << shift.view(np.uint64)
     head |= (x2 >> (LIMB_BITS - shift)).view(np.uint64)
     tail = ((x2 << shift) & _MASK) | (x3 >> (LIMB_BITS - shift))
-    sticky = (((x3 << shift) & _MASK) | flat[at - 4 * n]) != 0
+    below = (tail | flat[at - 3 * n]) != 0
     magnitude = (lead - _PADDING) * LIMB_BITS + top
     magnitude[zero] = -1
-    return head, tail, sticky, magnitude
+    return head, tail, below, magnitude
 
 
-def _round_to_even(head: Array, sticky: Array, drop: Array) -> Array:
-    """head / 2**drop rounded to nearest even, 11 <= drop <= 65; the sticky flag lies below the last bit of head."""
+def _round_to_even(head: Array, below: Array, drop: Array) -> Array:
+    """head / 2**drop rounded to nearest even, 11 <= drop <= 65; `below` says if a bit is set below the last of head."""
     shift = (drop - 2).astype(np.uint64)
     quarter = head >> shift
-    rest = ((quarter << shift) != head) | sticky
+    rest = ((quarter << shift) != head) | below
     rest |= (quarter & np.uint64(1)) != 0
     kept = (quarter >> np.uint64(2)).view(np.int64)
     half = ((quarter >> np.uint64(1)) & np.uint64(1)) != 0

@@ -139,9 +139,9 @@ def lacking_of_vectors(a: Array, b: Array, part: int) -> tuple[Array, Array]:
 
 
 def gained_bits(count: int, is_complex: bool) -> int:
-    """Bits by which the scales of `count` moduli are larger at least than those of two."""
-    least, most = (moduli_set(n, is_complex).half_range.bit_length() for n in (2, count))
-    return (most - least - 1) // 2
+    """Bits by which the scales of `count` moduli are larger at least than those of two: log4 of the ratio of ranges."""
+    least, most = (moduli_set(n, is_complex).half_range for n in (2, count))
+    return ((most // least).bit_length() - 1) // 2
 
 
 def joint_exponent(parts: Sequence[Array], axis: int) -> Array:
