@@ -221,13 +221,16 @@ def test_many_entries_at_once_equal_the_oracle(dtype):
 
 
 @pytest.mark.parametrize("size", [1, 7, 64, 1000])
-def test_chunks_assemble_in_order(size):
-    values = np.arange(131, dtype=np.int64)
+@pytest.mark.parametrize("count", [0, 1, 131])
+def test_chunks_assemble_in_order(size, count):
+    values, parts = np.arange(count, dtype=np.int64), []
 
     def work(part):
+        parts.append((part.start, part.stop))
         return round_limbs(values[part][None].copy(), np.zeros(len(values[part]), np.int64), FP64)
 
-    done = in_chunks(work, (131, 1), size)
+    done = in_chunks(work, (count, 1), size)
     np.testing.assert_array_equal(done.values[:, 0], values)
+    np.testing.assert_array_equal(done.magnitude[:, 0], [int(v).bit_length() - 1 for v in values])
     assert done.certain.all()
-    assert done.magnitude[5, 0] == 2
+    assert parts == [(i, min(i + size, count)) for i in range(0, max(count, 1), size)]

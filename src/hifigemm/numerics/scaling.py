@@ -97,7 +97,7 @@ def norm_scale(x: Array, axis: int, moduli: ModuliSet, balance: int, part: int) 
 
 def norm_bits(moduli: ModuliSet, balance: int) -> int:
     """Bits of the integers that `norm_scale` makes: none is larger than its norm, which is at most sqrt(half_range)."""
-    return (math.isqrt(moduli.half_range) + 1).bit_length() + max(balance, 0)
+    return math.isqrt(moduli.half_range).bit_length() + max(balance, 0)
 
 
 def lacking_bits(a: Array, b: Array, most: int, part: int) -> tuple[int, int] | None:
