@@ -82,7 +82,7 @@ def replacements(node: ast.AST, field: str, parent: ast.AST) -> Iterator[ast.AST
 def is_left_alone(node: ast.AST, field: str) -> bool:
     """Whether nothing in this node changes what is computed, or it is text."""
     match node:
-        case ast.FunctionDef(name="__repr__" | "__str__") | ast.keyword(arg="strict" | "maxsize"):
+        case ast.FunctionDef(name="__repr__" | "__str__") | ast.keyword(arg="strict" | "maxsize" | "copy"):
             return True
         case ast.Assign(targets=[ast.Name("__all__")]) | ast.AugAssign(target=ast.Name("__all__")):
             return True
@@ -105,9 +105,8 @@ def mutants_of(tree: ast.Module, module: str) -> list[Mutant]:
             return
         if isinstance(node, ast.stmt):
             statement = node
-            defining = (node, getattr(node, "target", None), *getattr(node, "targets", []))
-            defined = {getattr(x, "id", None) or getattr(x, "name", None) for x in defining} - {None}
-            names = None if names is None else names | defined
+            defined = {x.id for x in ast.walk(node) if isinstance(x, ast.Name) and isinstance(x.ctx, ast.Store)}
+            names = None if names is None else names | defined | ({node.name} if hasattr(node, "name") else set())
         body = getattr(statement, "body", None)
         end = body[0].lineno - 1 if isinstance(body, list) else getattr(statement, "end_lineno", 1)
         lines = range(statement.lineno, max(end, statement.lineno) + 1)

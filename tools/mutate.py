@@ -48,20 +48,20 @@ QUICK = ["-q", "-s", "--tb=no", "-p", "no:cacheprovider", "-m", "not gpu and not
 QUICK += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
 
 
-def live_functions(path: Path) -> dict[tuple[int, str], list[types.FunctionType]]:
-    """The functions that were made from a file."""
+def live_functions() -> dict[tuple[str, int, str], list[types.FunctionType]]:
+    """The functions of the package by file, first line and name."""
     found = defaultdict(list)
     for f in gc.get_objects():
-        if isinstance(f, types.FunctionType) and f.__code__.co_filename == str(path):
-            found[f.__code__.co_firstlineno, f.__code__.co_name].append(f)
+        if isinstance(f, types.FunctionType) and f.__code__.co_filename.startswith(str(SRC)):
+            found[f.__code__.co_filename, f.__code__.co_firstlineno, f.__code__.co_name].append(f)
     return found
 
 
-def install(code: types.CodeType, functions: dict[tuple[int, str], list[types.FunctionType]]) -> None:
+def install(code: types.CodeType, functions: dict[tuple[str, int, str], list[types.FunctionType]]) -> None:
     """Give live functions their code as it stands in the changed module."""
     for inner in code.co_consts:
         if isinstance(inner, types.CodeType):
-            for f in functions.get((inner.co_firstlineno, inner.co_name), ()):
+            for f in functions.get((inner.co_filename, inner.co_firstlineno, inner.co_name), ()):
                 f.__code__ = inner
             install(inner, functions)
 
@@ -104,10 +104,10 @@ class Runner:
         return self.failed
 
 
-def clear_caches() -> None:
-    for x in gc.get_objects():
-        if isinstance(x, _lru_cache_wrapper) and str(x.__module__).startswith("hifigemm"):
-            x.cache_clear()
+def caches() -> list[_lru_cache_wrapper]:
+    """What the package remembers of earlier calls."""
+    found = (x for x in gc.get_objects() if isinstance(x, _lru_cache_wrapper))
+    return [x for x in found if str(x.__module__).startswith("hifigemm")]
 
 
 class Touched(NamedTuple):
@@ -127,6 +127,7 @@ def trace(runner: Runner, items: list[pytest.Item]) -> dict[str, tuple]:
     found, package = {}, f"{SRC}{os.sep}"
     lines: dict[str, set[int]] = defaultdict(set)
     calls: Counter[types.CodeType] = Counter()
+    remembered = caches()
 
     def on_call(frame: types.FrameType, event: str, arg: object) -> Callable | None:
         code = frame.f_code
@@ -142,7 +143,8 @@ def trace(runner: Runner, items: list[pytest.Item]) -> dict[str, tuple]:
         return on_line(frame, event, arg)
 
     for item, after in itertools.zip_longest(items, items[1:]):
-        clear_caches()
+        for cache in remembered:
+            cache.cache_clear()
         lines.clear()
         calls.clear()
         start = time.process_time()
@@ -208,7 +210,9 @@ class Session:
                 }
         found = [t for t, x in self.touched.items() if any(lines.get(file, set()) & at for file, at in x.lines.items())]
         own = f"test_{path.stem}.py"
-        return sorted(found, key=lambda t: (own not in t, self.touched[t].seconds))
+        found.sort(key=lambda t: (own not in t, self.touched[t].seconds))
+        seconds = itertools.accumulate(self.touched[t].seconds for t in found)
+        return [t for t, x in zip(found, seconds, strict=True) if x - self.touched[t].seconds <= 3 * self.args.budget]
 
     def judge(self, mutant: Mutant, tests: list[str], log: int) -> int:
         """Change the source in this process and run the tests; 1 as soon as one fails."""
@@ -226,7 +230,8 @@ class Session:
         def run(runner: Runner, items: list[pytest.Item]) -> None:
             nonlocal status
             by_name = {item.nodeid: item for item in items}
-            clear_caches()
+            for cache in self.caches if mutant.names is None else []:
+                cache.cache_clear()
             for i, (name, after) in enumerate(itertools.zip_longest(tests, tests[1:])):
                 os.write(log, i.to_bytes(4, "little"))
                 signal.setitimer(signal.ITIMER_PROF, 2 + 5 * self.touched[name].seconds)
@@ -236,7 +241,7 @@ class Session:
                     return
 
         if mutant.names is None:
-            install(code, live_functions(path))
+            install(code, self.functions)
             run(self.runner, list(self.items.values()))
             return status
         for name in [name for name in sys.modules if name.startswith(("hifigemm", "tests", "conftest"))]:
@@ -266,6 +271,8 @@ class Session:
         """Judge the mutants, --jobs at a time, and report."""
         self.runner, self.items = runner, {item.nodeid: item for item in items}
         self.touched = touched_by(runner, items)
+        self.functions, self.caches = live_functions(), caches()
+        gc.freeze()  # what a child does not visit stays shared
         queue, running, results = self.chosen()[::-1], {}, {}
         self.args.csv.parent.mkdir(exist_ok=True, parents=True)
         with self.args.csv.open("w", newline="") as file:

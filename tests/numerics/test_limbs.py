@@ -47,3 +47,7 @@ def test_num_limbs_holds_the_largest_integer_with_its_sign(bits, sign):
     limbs = np.array([[(value >> (32 * j)) & (2**32 - 1)] for j in range(count - 1)] + [[value >> (32 * (count - 1))]])
     assert abs(int(limbs[-1, 0])) < 2**32
     assert integer(limbs) == value
+
+
+def test_num_limbs_keeps_a_bit_for_the_sign():
+    assert [num_limbs(bits) for bits in (0, 31, 32, 63, 64)] == [1, 1, 2, 2, 3]

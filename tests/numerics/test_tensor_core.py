@@ -306,3 +306,41 @@ def fresh_vectors(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @SETS
 def test_model_equals_hardware_on_fresh_tiles(fresh_vectors: Path, vectors: str, instruction: str, model: str) -> None:
     assert_model_equals_hardware(fresh_vectors, vectors, instruction, model)
+
+
+def limited(block: int = 4, fraction_bits: int = 20, floor: int = -900, **fmt: int) -> tuple[TensorCoreModel, Format]:
+    return TensorCoreModel("x", block, fraction_bits, floor), replace(Format("some", 11, -14, 15), **fmt)
+
+
+@pytest.mark.parametrize(
+    ("last", "beyond"),
+    [
+        (limited(15, 47), limited(15, 48)),  # 47 + 2 + log2(16) = 53
+        (limited(15, 47), limited(16, 47)),
+        (limited(t=26), limited(t=27)),
+        (limited(floor=-900), limited(floor=-901)),
+        (limited(emin=-400), limited(emin=-401)),
+        (limited(emax=400), limited(emax=401)),
+    ],
+)
+def test_units_are_refused_where_float64_would_round(
+    last: tuple[TensorCoreModel, Format], beyond: tuple[TensorCoreModel, Format]
+) -> None:
+    model, fmt = last
+    assert model.block_size(fmt) == model.block
+    rng = np.random.default_rng(9)
+    a, b = (draw(rng, shape, fmt, 0, 30, few=False) for shape in ((3, 33), (33, 3)))
+    assert_equals_reference(a, b, None, fmt, model)
+    model, fmt = beyond
+    with pytest.raises(ValueError, match="x with some: needs"):
+        model.block_size(fmt)
+
+
+def test_models_have_the_published_parameters() -> None:
+    tf32, half = ("tf32", 8), (("fp16", 16), ("bf16", 16))
+    assert {name: (m.block, m.fraction_bits, m.exponent_floor) for name, m in MODELS.items() if m is not V100} == {
+        "a100": ((("fp16", 8), ("bf16", 8), ("tf32", 4)), 24, -132),
+        **dict.fromkeys(("h100", "h100-wgmma", "b200", "h200", "h200-wgmma"), ((*half, tf32), 25, -133)),
+    }
+    assert (V100.block, V100.fraction_bits) == ((("fp16", 4),), 23)
+    assert all(m.rounding == "zero" and m.accumulator is FP32 for m in MODELS.values())
