@@ -230,18 +230,19 @@ class Session:
         def run(runner: Runner, items: list[pytest.Item]) -> None:
             nonlocal status
             by_name = {item.nodeid: item for item in items}
-            for cache in self.caches if mutant.names is None else []:
-                cache.cache_clear()
-            for i, (name, after) in enumerate(itertools.zip_longest(tests, tests[1:])):
+            here = [(i, name) for i, name in enumerate(tests) if name in by_name]
+            for (i, name), after in itertools.zip_longest(here, here[1:]):
                 os.write(log, i.to_bytes(4, "little"))
                 signal.setitimer(signal.ITIMER_PROF, 2 + 5 * self.touched[name].seconds)
                 signal.setitimer(signal.ITIMER_REAL, 60 + 50 * self.touched[name].seconds)
-                status = int(runner.fails(by_name[name], by_name.get(after)))
+                status = int(runner.fails(by_name[name], by_name[after[1]] if after else None))
                 if status or time.process_time() > end:
                     return
 
         if mutant.names is None:
             install(code, self.functions)
+            for cache in self.caches:
+                cache.cache_clear()
             run(self.runner, list(self.items.values()))
             return status
         for name in [name for name in sys.modules if name.startswith(("hifigemm", "tests", "conftest"))]:
@@ -249,8 +250,12 @@ class Session:
         loader = Loader(mutant.module, str(path))
         loader.code = code
         sys.meta_path.insert(0, loader)
-        files = list(dict.fromkeys(name.split("::")[0] for name in tests))
-        return status if pytest.main([*QUICK, *files], plugins=[Runner(run)]) == 0 else 1
+        for file in dict.fromkeys(name.split("::")[0] for name in tests):
+            if pytest.main([*QUICK, file], plugins=[Runner(run)]) or status:
+                return 1
+            if time.process_time() > end:
+                break
+        return 0
 
     def chosen(self) -> list[Mutant]:
         """All mutants or a sample with a share of each module, those again that survived where --again is given."""

@@ -14,7 +14,6 @@ from hifigemm.numerics.bits import (
     NO_BIT,
     ceil_log2,
     ceil_magnitude,
-    flushes_subnormals,
     largest_exponent,
     lowest_bit,
     power_of_two,
@@ -109,14 +108,6 @@ def test_ceil_magnitude_is_the_next_integer_whatever_underflows(x, e):
     with np.errstate(over="ignore"):
         found = float(ceil_magnitude(np.array([x]), np.array([e]))[0])
     assert found == (math.inf if exact >= 2**1024 else exact)
-
-
-def test_this_thread_keeps_subnormal_numbers(monkeypatch):
-    assert not flushes_subnormals()
-    for name in ("_LEAST_NORMAL", "_LEAST"):  # what a thread that flushes makes of them
-        with monkeypatch.context() as patch:
-            patch.setattr(f"hifigemm.numerics.bits.{name}", 0.0)
-            assert flushes_subnormals()
 
 
 @given(st.lists(st.floats(allow_nan=False, allow_infinity=False, width=32), min_size=1, max_size=5))

@@ -139,3 +139,44 @@ def test_without_a_product_zeros_keep_their_sign():
     np.testing.assert_array_equal(found, c)
     np.testing.assert_array_equal(Epilogue(np.nan, -2.0, c).without_product(np.zeros(c.shape)), -2.0 * c)
     assert Epilogue(1.0, 2j, c.astype(complex)).without_product(np.zeros(c.shape, complex))[0, 0, 3] == 6j
+
+
+def test_scalars_are_moderate_within_30_binades_of_one():
+    least, most = 2.0**-30, 2.0**30
+    for x in (0.0, least, -most, 1.0):
+        assert Epilogue(x, most).is_moderate
+        assert Epilogue(-least, x).is_moderate
+    for x in (float(np.nextafter(least, 0)), -float(np.nextafter(most, math.inf)), 1 + 0j, 0j, math.inf, math.nan):
+        assert not Epilogue(x, 1.0).is_moderate
+        assert not Epilogue(1.0, x).is_moderate
+
+
+def test_a_power_of_two_goes_to_alpha():
+    assert Epilogue(3.0, 2.0).times_power(5) == Epilogue(96.0, 2.0)
+    moved = Epilogue(1.0 - 3.0j, 2.0).times_power(-1)
+    assert moved == Epilogue(0.5 - 1.5j, 2.0)
+    assert isinstance(moved.alpha, complex)
+    assert isinstance(Epilogue(3.0).times_power(1).alpha, float)
+
+
+def test_an_idle_epilogue_leaves_the_product_alone():
+    c = np.ones((1, 1, 1))
+    assert Epilogue().idle
+    assert not Epilogue(2.0).idle
+    assert not Epilogue(1.0, 1.0, c).idle
+    t = np.array([[[-0.0, np.nan]]])
+    assert Epilogue().apply(t).tobytes() == np.array([[[-0.0, np.nan]]]).tobytes()
+    assert Epilogue(1.0, 0.0).without_product(np.zeros((1, 1, 2))).tolist() == [[[0.0, 0.0]]]
+
+
+@pytest.mark.parametrize("e", [0, 890, 899, 900, 901, 970, 1023])
+@pytest.mark.parametrize("swapped", [False, True])
+def test_a_factor_that_is_too_large_to_be_halved_gives_of_its_exponent(e, swapped):
+    """Errors of products with a factor up to the largest float: the sum cancels to what they alone hold."""
+    rng = np.random.default_rng(e)
+    for _ in range(20):
+        x, y = rng.uniform(1, 2, 2)
+        s, t = (math.ldexp(x, e), math.ldexp(y, -60)) if not swapped else (math.ldexp(y, -60), math.ldexp(x, e))
+        head = float(Fraction(s) * Fraction(t))
+        found = float(combine(np.array([t]), s, np.array([head]), -1.0)[0])
+        assert Fraction(found) == Fraction(s) * Fraction(t) - Fraction(head)
