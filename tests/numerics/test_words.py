@@ -127,3 +127,66 @@ def test_words_saturate():
     assert np.isfinite(words).all()
     assert words[0].tolist() == [65504.0, -65504.0]
     assert (words[0] + words[1] + rest == [1e6, -1e9]).all()
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    splittings,
+    st.lists(st.floats(-1.0, 1.0) | st.floats(2.0**-30, 2.0**-8) | st.floats(1e4, 1e6), min_size=1, max_size=6),
+    st.booleans(),
+)
+def test_facts_are_little_more_than_what_they_bound(splitting, values, by_column):
+    x = np.array([[v] for v in values]) if by_column else np.array([values])
+    axis = 0 if by_column else 1
+    words, rest = splitting.split(x)
+    facts = splitting.describe(x, words, rest, axis, np.zeros((1, 1), bool))
+    u, fmt, shift = Fraction(splitting.unit), splitting.fmt, splitting.low_shift
+    grow = 1 if splitting.rounding == "zero" else 1 + u
+    bounds = [u**p * grow for p in range(splitting.num_words)] + [u**splitting.num_words]
+    parts = [*exact_words(splitting, words), [Fraction(float(r)) for r in rest.ravel()]]
+    for part, bound, over in zip(parts, bounds, facts.excess.ravel().tolist(), strict=True):
+        beyond = max(max(abs(p) - bound * abs(Fraction(v)) for p, v in zip(part, values, strict=True)), Fraction(0))
+        size = max(abs(p) for p in part)
+        assert (
+            beyond - size * Fraction(2) ** -44 <= over <= beyond * (1 + Fraction(2) ** -49) + size * Fraction(2) ** -45
+        )
+        if all(abs(p) <= bound * abs(Fraction(v)) for p, v in zip(part, values, strict=True)):
+            assert over == 0
+    total = sum(abs(Fraction(v)) for v in values)
+    assert total <= Fraction(facts.total.item()) <= total * (1 + (len(values) + 3) * Fraction(2) ** -52)
+    for p, (word, smallest) in enumerate(zip(words, facts.subnormal.ravel().tolist(), strict=True)):
+        is_subnormal = ((word != 0) & (np.abs(word) < 2.0**fmt.emin)).any()
+        assert smallest == (2.0 ** (fmt.emin - shift * p) if is_subnormal else 0.0)
+    nonzero = [abs(float(v)) for w in words for v in w.ravel() if v]
+    assert facts.lowest.item() == max(min((math.frexp(v)[1] - 1 for v in nonzero), default=fmt.emax), fmt.emin)
+    assert facts.inexact.item() == any(r != 0 for r in rest.ravel())
+
+
+def test_what_was_lost_on_the_way_makes_a_remainder():
+    x = np.array([[1.0], [0.0]])
+    splitting = Splitting(FP16, 2)
+    facts = splitting.describe(x, *splitting.split(x), 1, np.array([[False], [True]]))
+    assert facts.inexact.tolist() == [[False], [True]]
+    assert (facts.excess == [[0.0] * 3, [2.0**-1072] * 3]).all()
+
+
+@pytest.mark.parametrize("splitting", SPLITTINGS, ids=str)
+def test_a_priori_bounds_are_those_of_the_format_and_little_more(splitting):
+    u = Fraction(splitting.fmt.u) * (2 if splitting.rounding == "zero" else 1)
+    assert Fraction(splitting.unit) == u
+    exact = [u**p * (1 if splitting.rounding == "zero" else 1 + u) for p in range(splitting.num_words)]
+    for bound, found in zip([*exact, u**splitting.num_words], splitting.relative_bounds(), strict=True):
+        assert bound * (1 + Fraction(3, 4) / 2**45) <= found <= bound * (1 + Fraction(3, 2) / 2**45)
+
+
+def test_sums_of_magnitudes_that_overflow_are_infinite():
+    splitting, x = Splitting(FP32, 1), np.full((1, 3), 1.5e308)
+    assert splitting.describe(x, *splitting.split(x), 1, np.zeros((1, 1), bool)).total.tolist() == [[np.inf]]
+
+
+def test_large_entries_are_cut_before_they_are_shifted():
+    """The second word of the largest float saturates as the first one does."""
+    largest = float(np.finfo(float).max)
+    words, rest = Splitting(FP16, 2, "nearest", 11).split(np.array([largest, -largest]))
+    assert words[1].tolist() == [65504.0, -65504.0]
+    np.testing.assert_array_equal(rest, [largest, -largest])
