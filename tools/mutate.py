@@ -210,6 +210,7 @@ class Session:
                 }
         found = [t for t, x in self.touched.items() if any(lines.get(file, set()) & at for file, at in x.lines.items())]
         own = f"test_{path.stem}.py"
+        found += [t for t in self.touched if mutant.names is not None and own in t and t not in found]
         found.sort(key=lambda t: (own not in t, self.touched[t].seconds))
         seconds = itertools.accumulate(self.touched[t].seconds for t in found)
         return [t for t, x in zip(found, seconds, strict=True) if x - self.touched[t].seconds <= 3 * self.args.budget]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hifigemm.numerics.embedding import embed_left, embed_right, unembed
+from hifigemm.numerics.embedding import components, embed_left, embed_right, unembed
 
 
 @pytest.mark.parametrize("dtype", ["complex64", "complex128"])
@@ -44,3 +44,11 @@ def test_embeddings_do_not_depend_on_strides(dtype):
                 for embed in (embed_left, embed_right):
                     np.testing.assert_array_equal(embed(y), embed(y.copy()))
                 np.testing.assert_array_equal(embed_right(y)[:, 1::2, 0::2], -y.imag)
+
+
+def test_components_are_those_that_there_are():
+    x = np.array([[1 + 2j]], np.complex64)
+    assert [(y.dtype, y.tolist()) for y in components(x)] == [(np.float64, [[1.0]]), (np.float64, [[2.0]])]
+    assert [(y.dtype, y.tolist()) for y in components(x.imag)] == [(np.float64, [[2.0]])]
+    y = np.ones(3)
+    assert components(y)[0] is y

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hifigemm.numerics.bits import largest_exponent, lowest_bit
+from hifigemm.numerics.bits import NO_BIT, largest_exponent, lowest_bit
 from hifigemm.numerics.slicing import digit_limit, slice_vectors, slices_needed, unit_exponent, words_of_diagonals
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
@@ -33,6 +33,15 @@ def slices_of(row, beta, count, twos_complement=False):
 
 def value(parts, unit, beta, i):
     return sum((Fraction(float(w[0, i])) * Fraction(2) ** (unit - beta * p) for p, w in enumerate(parts)), Fraction(0))
+
+
+@pytest.mark.parametrize("beta", [1, 2, 8, 27])
+def test_slices_end_with_the_first_grid_that_divides_the_lowest_bit(beta):
+    assert unit_exponent(np.array([-3, 5]), beta).tolist() == [-3 - beta + 1, 5 - beta + 1]
+    unit = 4
+    lowest = np.array([NO_BIT, *range(unit + beta - 1, unit - 5 * beta, -1)])
+    expected = [0] + [next(n for n in range(1, 99) if unit - beta * (n - 1) <= x) for x in lowest[1:].tolist()]
+    assert slices_needed(np.full(len(lowest), unit), lowest, beta).tolist() == expected
 
 
 @given(ROWS, st.integers(1, 27))

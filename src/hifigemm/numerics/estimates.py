@@ -22,12 +22,17 @@ __all__ = [
     "magnitudes_up",
     "nonzeros",
     "published_num_slices",
+    "vector_weights",
+    "weight_bits",
 ]
 
 MAGNITUDE_BITS_UP = 6
 MAGNITUDE_BITS_DOWN = 7
 MAGNITUDE_TERMS = 2**17
 """Products of two magnitudes rounded down to 7 bits that INT32 holds."""
+
+_BINADES = 2100
+"""More than the exponents of float64 are apart from each other and from 0."""
 
 
 def magnitudes_up(x: Array, exponent: Array) -> Array:
@@ -61,10 +66,10 @@ def published_num_slices(a: Array, b: Array, slice_bits: int, u: float, part: in
     part : int
         Entries to look at a time.
     """
-    left, left_needed = _published(a, 2, _weights(b, 2, part), slice_bits, u, part)
-    right, right_needed = _published(b, 1, _weights(a, 1, part), slice_bits, u, part)
+    left, left_needed = _published(a, 2, vector_weights(b, 2, part), slice_bits, u, part)
+    right, right_needed = _published(b, 1, vector_weights(a, 1, part), slice_bits, u, part)
     if left_needed < left and right_needed < right:
-        return max(left_needed + right_needed - 1, 1), True
+        return left_needed + right_needed - 1, True
     return max(left, right), False
 
 
@@ -75,7 +80,7 @@ def _finite(x: Array, axis: int) -> Array:
     return np.where(np.isfinite(real), real, 0.0)
 
 
-def _weights(b: Array, axis: int, part: int) -> Array:
+def vector_weights(b: Array, axis: int, part: int) -> Array:
     """Integers proportional to |B| e (sums along `axis`), rounded up, at most 2**20: (batch, k), twice k if complex."""
 
     def each(function: Callable[[Array], Array]) -> Array:
@@ -86,16 +91,21 @@ def _weights(b: Array, axis: int, part: int) -> Array:
 
     exponent = each(lambda rows: largest_exponent(rows, 2))
     sums = each(lambda rows: ceil_magnitude(rows, 20 - largest_exponent(rows, 2)).sum(axis=2, keepdims=True))
-    sums = scale_by_power(sums, np.clip(exponent - exponent.max(initial=0), -1000, 0))
+    exponent = np.where(sums == 0, -_BINADES, exponent)
+    sums = scale_by_power(sums, np.maximum(exponent - exponent.max(initial=-_BINADES), -1000))
     weights = np.ceil(scale_by_power(sums, 20 - largest_exponent(sums, 1)))[:, :, 0]
     return np.repeat(weights, 2, axis=1) if b.dtype.kind == "c" else weights
+
+
+def weight_bits(slice_bits: int, k: int) -> int:
+    """Bits of weights, 1 to 20, with which sums of k slice entries are exact in float64."""
+    return min(20, max(53 - (slice_bits - 1) - ceil_log2(max(k, 1)), 1))
 
 
 def _published(a: Array, axis: int, weights: Array, slice_bits: int, u: float, part: int) -> tuple[int, int]:
     """Largest d of the vectors of a along `axis`, each judged by itself, and the most slices that one of them has."""
     beta, k = slice_bits, weights.shape[1]
-    keep = min(20, max(53 - (beta - 1) - ceil_log2(max(k, 1)), 1))
-    weights = np.ceil(weights * 2.0 ** (keep - 20))[..., None]
+    weights = np.ceil(weights * 2.0 ** (weight_bits(beta, k) - 20))[..., None]
     count, longest = 2, 1
     for where in vector_parts(a, axis, part):
         rows = _finite(a[where], axis)

@@ -44,8 +44,11 @@ def unit_exponent(exponent: Array, slice_bits: int) -> Array:
 
 
 def slices_needed(unit: Array, lowest: Array, slice_bits: int) -> Array:
-    """Number of slices after which the remainder is zero; `unit` and `lowest` hold exponents, one per vector."""
-    return np.where(lowest == NO_BIT, 0, np.maximum(-((lowest - unit) // slice_bits), 0) + 1)
+    """Number of slices after which the remainder is zero; `unit` and `lowest` hold exponents, one per vector.
+
+    Entries are below 2**(unit + slice_bits), so lowest < unit + slice_bits.
+    """
+    return np.where(lowest == NO_BIT, 0, 1 - (lowest - unit) // slice_bits)
 
 
 def slice_vectors(x: Array, unit: Array, slice_bits: int, twos_complement: bool = False) -> Iterator[Array]:
