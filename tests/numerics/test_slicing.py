@@ -186,3 +186,12 @@ def test_words_of_diagonals_are_the_longest_that_hold_their_sums(k, beta):
             assert words_of_diagonals(k, count, beta) is None
         else:
             assert words_of_diagonals(k, count, beta) == ((high, low) if low else (high,))
+
+
+def test_words_of_diagonals_end_at_62_and_105_bits():
+    assert words_of_diagonals(2**62 - 1, 1, 1) == (1,)
+    assert words_of_diagonals(2**62, 1, 1) is None
+    high = max(n for n in range(1, 62) if words_of_diagonals(2**10, n, 1) == (n,))
+    assert words_of_diagonals(2**10, high + 43, 1) == (high, 43)  # 62 + 43 bits
+    assert words_of_diagonals(2**10, high + 44, 1) is None
+    assert sum((s + 1) * 2**10 * 2 ** (high + 43 - s) for s in range(high, high + 44)) < 2**62  # a word would hold 44

@@ -45,3 +45,34 @@ def test_large_finite_terms_do_not_make_an_infinity_a_nan(dtype):
     values = np.zeros((1, 1, 1), dtype)
     fill_nonfinite(values, a, b, nonfinite_vectors(a, 2), nonfinite_vectors(b, 1))
     assert values[0, 0, 0] == -np.inf
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.complex64, np.complex128])
+@pytest.mark.parametrize(("left", "right"), [(3, 3), (1, 3), (3, 1), (1, 1)])
+def test_every_matrix_of_a_stack_has_the_marks_of_its_operands(dtype, left, right):
+    """Against sums of signs in plain Python: entries of 1 and -1, so that no finite sum overflows."""
+
+    def sign(p):
+        return np.sign(p) if np.isfinite(p) else p
+
+    rng = np.random.default_rng([left, right])
+    a, b = (rng.choice([-1.0, 1.0], s).astype(dtype) for s in ((left, 3, 4), (right, 4, 2)))
+    a[-1, 1, 2], a[0, 2, 0], b[-1, 3, 1], b[0, 0, 0] = -np.inf, np.nan, np.inf, -np.inf
+    if dtype != np.float64:
+        a.imag[0, 0, 1], b.imag[-1, 2, 0] = np.inf, 2.0
+    values = np.full((max(left, right), 3, 2), 7, dtype)
+    fill_nonfinite(values, a, b, nonfinite_vectors(a, 2), nonfinite_vectors(b, 1))
+    for z, i, j in np.ndindex(values.shape):
+        x, y = a[min(z, left - 1), i], b[min(z, right - 1), :, j]
+        if np.isfinite(x).all() and np.isfinite(y).all():
+            assert values[z, i, j] == 7
+            continue
+        terms = [
+            tuple(map(sign, (p.real, p.imag, q.real, q.imag))) for p, q in zip(x.tolist(), y.tolist(), strict=True)
+        ]
+        with np.errstate(all="ignore"):
+            if dtype == np.float64:
+                np.testing.assert_array_equal(values[z, i, j], sum(p * r for p, _, r, _ in terms))
+            else:
+                np.testing.assert_array_equal(values[z, i, j].real, sum(p * r - q * s for p, q, r, s in terms))
+                np.testing.assert_array_equal(values[z, i, j].imag, sum(p * s + q * r for p, q, r, s in terms))

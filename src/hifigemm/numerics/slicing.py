@@ -99,7 +99,7 @@ def words_of_diagonals(k: int, count: int, slice_bits: int) -> tuple[int, ...] |
         return last + 1 - first
 
     high = length(0)
-    low = length(high) if 0 < high < count else 0
+    low = length(high)
     if high + low < count or _WORD_BITS + slice_bits * low > _SUM_BITS:
         return None
     return (high, low) if low else (high,)
