@@ -142,3 +142,29 @@ def test_unknown_mode_and_too_wide_formats_are_refused() -> None:
         round_to_format(np.ones(1), FP16, "up")
     with pytest.raises(ValueError, match="-1022"):
         round_to_format(np.ones(1), Format("odd", 50, -1000, 1023))
+
+
+@pytest.mark.parametrize("fmt", [Format("x", 24, -126, 127), Format("x", 25, -127, 127), Format("x", 20, -130, 127)])
+def test_float32_is_taken_where_it_holds_every_value(fmt: Format) -> None:
+    holds = fmt.t <= 24 and fmt.min_exponent >= -149
+    assert result_dtype(fmt) is (np.float32 if holds else np.float64)
+    for wider in (Format("x", 25, -120, 127), Format("x", 24, -127, 127), Format("x", 11, -126, 128)):
+        assert result_dtype(wider) is np.float64
+
+
+@pytest.mark.parametrize(
+    ("last", "beyond"),
+    [
+        (Format("x", 2, -2, 3), Format("x", 1, -2, 3)),
+        (Format("x", 53, -900, 900), Format("x", 54, -900, 900)),
+        (Format("x", 11, -1012, 900), Format("x", 11, -1013, 900)),
+        (Format("x", 11, -900, 1023), Format("x", 11, -900, 1024)),
+    ],
+)
+def test_formats_end_where_float64_does(last: Format, beyond: Format) -> None:
+    for mode in ROUNDINGS:
+        for x in (1.0, 1.0 + 2.0**-52, 2.0**last.emax * 1.9, 2.0**last.min_exponent * 1.5):
+            found = float(round_to_format(np.array([x, -x]), last, mode)[1])
+            assert found == -oracle(x, last, mode)
+    with pytest.raises(ValueError, match="wider than"):
+        round_to_format(np.ones(1), beyond)

@@ -112,13 +112,17 @@ def test_the_absolute_part_is_that_of_all_products_of_majorants(count, excess, s
     rng, splitting, k = np.random.default_rng(count), Splitting(FP16, count, "nearest", 11), 7
     kept = {(p, q): 2.0 ** (-3 - p - 2 * q) for p in range(count) for q in range(count) if p + q < count}
     left, right = (some_facts(rng, count, n, axis, excess, subnormal) for n, axis in ((3, 2), (2, 1)))
+    left.inexact[...] = right.inexact[...] = False
+    right.inexact[0, 0, 0] = True
     found = word_error(left, right, splitting, kept, UNIT, k)
     assert found.absolute.shape == (1, 3, 2)
     for i in range(3):
         for j in range(2):
             exact = exact_absolute(left, right, splitting, kept, k, i, j)
             assert is_little_more(found.absolute[0, i, j], exact)
-    assert found.relative == relative_error(splitting, kept, (bool(left.inexact.any()), bool(right.inexact.any())))
+    assert found.relative == relative_error(splitting, kept, (False, True))
+    left.inexact[0, 1], right.inexact[...] = True, False
+    assert word_error(left, right, splitting, kept, UNIT, k).relative == relative_error(splitting, kept, (True, False))
 
 
 def test_products_below_the_floor_of_the_unit_lose_tiny_in_every_step():
@@ -243,30 +247,31 @@ def test_safe_exponents(splitting, floor, expected):
 def test_the_bound_by_lost_bits_follows_its_definition(splitting, lost):
     unit = Accumulation("sum", FP32, 16, 16, error=2.0**-21, tiny=2.0**-150, safe_exponent=-260)
     count, u, fmt, shift = splitting.num_words, Fraction(splitting.unit), splitting.fmt, splitting.low_shift
-    kept = {(p, q): 2.0 ** (-5 - p - 3 * q) for p in range(count) for q in range(count) if p + q < count}
-
-    def errors(used):
-        return {pair: c * used.error / unit.error for pair, c in kept.items()}
 
     def sizes(bits):
         least = safe_exponent(splitting, unit.safe_exponent) - bits
         words = [1 + u * 2**bits] + [u**p * (1 + u) * 2**bits for p in range(1, count)]
-        # Numbers of 24 bits: low words reach 23 places below, and are aligned like the smallest normal number.
-        subnormal = [least + (shift * p - 23) * (p > 0) < fmt.emin for p in range(count)]
-        normal = [Fraction(2) ** (fmt.emin - shift * p - least) / w for p, w in enumerate(words)]
-        return words, [max(1, n) if small else 1 for n, small in zip(normal, subnormal, strict=True)]
+        # A subnormal word is aligned like the smallest normal number.
+        return words, [max(1, Fraction(2) ** (fmt.emin - shift * p - least) / w) for p, w in enumerate(words)]
 
-    worst = Fraction(0)
-    for x, y in ((lost, 0), (0, lost)):
-        (a, aligned_a), (b, aligned_b) = sizes(x), sizes(y)
-        r, s = 2**x * u**count, 2**y * u**count
-        total = r + s + r * s
-        for p in range(count):
-            for q in range(count):
-                c = Fraction(kept[p, q]) * aligned_a[p] * aligned_b[q] if (p, q) in kept else 1
-                total += c * a[p] * b[q]
-        worst = max(worst, total)
-    assert is_little_more(relative_error_at(splitting, errors, unit, lost), worst)
+    for first, second in ((1, 3), (3, 1)):
+        pairs = [(p, q) for p in range(count) for q in range(count) if p + q < count]
+        kept = {(p, q): 2.0 ** (-5 - first * p - second * q) for p, q in pairs}
+        worst = Fraction(0)
+        for x, y in ((lost, 0), (0, lost)):
+            (a, aligned_a), (b, aligned_b) = sizes(x), sizes(y)
+            r, s = 2**x * u**count, 2**y * u**count
+            total = r + s + r * s
+            for p in range(count):
+                for q in range(count):
+                    c = Fraction(kept[p, q]) * aligned_a[p] * aligned_b[q] if (p, q) in kept else 1
+                    total += c * a[p] * b[q]
+            worst = max(worst, total)
+
+        def errors(used, kept=kept):
+            return {pair: c * used.error / unit.error for pair, c in kept.items()}
+
+        assert is_little_more(relative_error_at(splitting, errors, unit, lost), worst)
 
 
 def test_more_than_64_lost_bits_and_sums_that_meet_the_floor_have_no_bound():

@@ -67,10 +67,10 @@ class Majorant:
     absolute: Array
     total: Array
 
-    def times(self, other: Majorant, k: int) -> tuple[float, Array]:
-        """(relative, absolute) of |X||Y| <= relative |A||B| + absolute, for a left and a right factor."""
+    def times(self, other: Majorant, k: int) -> Array:
+        """E of |X||Y| <= r s |A||B| + E, for a left and a right factor, relative r and s."""
         absolute = self.relative * self.total * other.absolute + self.absolute * other.total * other.relative
-        return self.relative * other.relative, absolute + k * self.absolute * other.absolute
+        return absolute + k * self.absolute * other.absolute
 
 
 def growth(*factors: tuple[float, int]) -> float:
@@ -154,8 +154,7 @@ def _sizes(splitting: Splitting, least: int, lost: float) -> tuple[list[float], 
     words, aligned = [], []
     for p in range(splitting.num_words):
         words.append(1.0 + u * lost if p == 0 else u**p * (1.0 + u) * lost)
-        may_be_subnormal = least + (shift * p - 23 if p else 0) < emin
-        aligned.append(max(1.0, 2.0 ** (emin - shift * p - least) / words[p]) if may_be_subnormal else 1.0)
+        aligned.append(max(1.0, 2.0 ** (emin - shift * p - least) / words[p]))
     return words, aligned
 
 
@@ -203,13 +202,13 @@ def _absolute_error(
     a, b = (_majorants(f, splitting, axis, widened=False) for f, axis in ((left, -1), (right, -2)))
     wide_a, wide_b = (_majorants(f, splitting, axis, widened=True) for f, axis in ((left, -1), (right, -2)))
     whole_a, whole_b = (Majorant(1.0, np.zeros_like(f.total), f.total) for f in (left, right))
-    absolute = a[count].times(whole_b, k)[1] + whole_a.times(b[count], k)[1] + a[count].times(b[count], k)[1]
+    absolute = a[count].times(whole_b, k) + whole_a.times(b[count], k) + a[count].times(b[count], k)
     for p in range(count):
         for q in range(count):
             if (p, q) in kept:
-                absolute += kept[p, q] * wide_a[p].times(wide_b[q], k)[1]
+                absolute += kept[p, q] * wide_a[p].times(wide_b[q], k)
             else:
-                absolute += a[p].times(b[q], k)[1]
+                absolute += a[p].times(b[q], k)
     return absolute
 
 
