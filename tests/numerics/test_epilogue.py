@@ -19,6 +19,7 @@ MODERATE = st.floats(-(2.0**200), 2.0**200).filter(lambda x: x == 0 or abs(x) > 
 def test_powers_of_two_leave_their_sign(e):
     assert without_exponent(math.ldexp(1.0, e)) == (1.0, e)
     assert without_exponent(-math.ldexp(1.0, e)) == (-1.0, e)
+    assert isinstance(without_exponent(math.ldexp(1.0, e))[0], float)
 
 
 @pytest.mark.parametrize("alpha", [3.0, -0.1, 1e300, 5e-324 * 3, 1 + 1j, 0.6 - 0.8j, 1e200 + 1e190j, 2j])
@@ -161,6 +162,7 @@ def test_a_power_of_two_goes_to_alpha():
 
 def test_an_idle_epilogue_leaves_the_product_alone():
     c = np.ones((1, 1, 1))
+    assert Epilogue() == Epilogue(1.0, 0.0, None)
     assert Epilogue().idle
     assert not Epilogue(2.0).idle
     assert not Epilogue(1.0, 1.0, c).idle
@@ -169,9 +171,9 @@ def test_an_idle_epilogue_leaves_the_product_alone():
     assert Epilogue(1.0, 0.0).without_product(np.zeros((1, 1, 2))).tolist() == [[[0.0, 0.0]]]
 
 
-@pytest.mark.parametrize("e", [0, 890, 899, 900, 901, 970, 1023])
+@pytest.mark.parametrize("e", [0, 900, 994, 995, 996, 997, 1023])
 @pytest.mark.parametrize("swapped", [False, True])
-def test_a_factor_that_is_too_large_to_be_halved_gives_of_its_exponent(e, swapped):
+def test_products_with_a_factor_too_large_to_be_halved_have_their_error(e, swapped):
     """Errors of products with a factor up to the largest float: the sum cancels to what they alone hold."""
     rng = np.random.default_rng(e)
     for _ in range(20):
@@ -180,3 +182,33 @@ def test_a_factor_that_is_too_large_to_be_halved_gives_of_its_exponent(e, swappe
         head = float(Fraction(s) * Fraction(t))
         found = float(combine(np.array([t]), s, np.array([head]), -1.0)[0])
         assert Fraction(found) == Fraction(s) * Fraction(t) - Fraction(head)
+
+
+def test_entries_of_one_array_go_their_own_ways():
+    """The first overflows on its way, the second is rounded as ever, the third is infinite."""
+    t, c = np.array([1.348e308, 1.0 + 2.0**-52, np.inf]), np.array([-1.797e308, 2.0**-53, 1.0])
+    found = combine(t, 2.0, c, 0.98).tolist()
+    alone = [float(combine(t[i : i + 1], 2.0, c[i : i + 1], 0.98)[0]) for i in range(3)]
+    assert found == alone
+    assert np.isfinite(found).tolist() == [True, True, False]
+
+
+def test_infinite_scalars_give_what_ieee_sums_give():
+    def one(*args):
+        t, alpha, c, beta = args
+        return float(combine(np.array([t]), alpha, np.array([c]), beta)[0])
+
+    assert one(2.0, np.inf, 3.0, 1.0) == np.inf
+    assert one(-2.0, np.inf, 1e308, 1.0) == -np.inf
+    assert one(0.25, 8.0, 2.0, -np.inf) == -np.inf
+    assert all(
+        np.isnan(one(*x)) for x in ((0.0, np.inf, 1.0, 1.0), (1.0, np.inf, -1.0, np.inf), (1.0, np.nan, 1.0, 1.0))
+    )
+
+
+def test_zeros_of_one_product_are_positive_unless_their_sign_is_wanted():
+    t = np.array([-0.0, 0.0, -5e-324])
+    assert np.signbit(combine(t, 0.25, None, 0.0)).tolist() == [False, False, False]
+    assert np.signbit(combine(t, 0.25, None, 0.0, zero=-0.0)).tolist() == [True, False, True]
+    np.testing.assert_array_equal(Epilogue(3.0).apply(np.full((1, 1, 2), 2.0)), 6.0)
+    assert combine(np.array([1.0]), 2.0, np.array([np.inf]), 0.0)[0] == 2.0

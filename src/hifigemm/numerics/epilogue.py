@@ -3,9 +3,9 @@
 Idea
     Every product of a scalar and an entry is made with its error, and so is every sum; the errors are added at last.
 Exact when
-    Never; the result errs by half a unit in its last place and terms of second order. Products and sums may overflow
-    though the result does not: where the first way gives no finite number for finite entries, a second one takes
-    entries times 2**-40, scalars below 1 and the power of two at last.
+    Never; the result errs by half a unit in its last place and terms of second order. Products, sums and halves of
+    factors from 2**996 on may overflow though the result does not: where the first way gives no finite number for
+    finite entries, a second one takes entries times 2**-40, scalars below 1 and the power of two at last.
 References
     [ORO05] Ogita, Rump, Oishi: Accurate sum and dot product, SISC 26 (2005), doi:10.1137/030601818.
 """
@@ -32,7 +32,6 @@ DOWN = 40
 _MODERATE = 30
 _LOWEST = -1000
 """Exponent down to which a scalar takes a power of two; entries take what is left."""
-_LARGE, _MOVED = 2.0**900, 2.0**200
 _ON_DEVICE = 2**24
 """Entries at a time where each takes launches."""
 
@@ -179,18 +178,8 @@ def _below_one(s: float, x: Array, top: int) -> Term:
     return math.ldexp(mantissa, kept), x * 2.0**-DOWN * 2.0 ** (exponent - top - kept)
 
 
-def _product(s: float, x: Array) -> tuple[Array, Array]:
-    """s x with its error; where a factor is too large to be cut into halves, the other one takes of its exponent."""
-    if abs(s) >= _LARGE:
-        s, x = s / _MOVED, x * _MOVED
-    large = np.abs(x) >= _LARGE
-    if isinstance(large, np.ndarray) and not large.any():
-        return two_product(cast(Array, np.float64(s)), x)
-    return two_product(np.where(large, s * _MOVED, s), np.where(large, x / _MOVED, x))
-
-
 def _compensated(terms: Sequence[Term]) -> Array:
-    (value, low), *rest = (_product(s, x) for s, x in terms)
+    (value, low), *rest = (two_product(cast(Array, np.float64(s)), x) for s, x in terms)
     for p, error in rest:
         value, lost = two_sum(value, p)
         low = lost + (low + error)
