@@ -150,6 +150,18 @@ def test_weights_of_vectors_are_their_sums_rounded_up(make_pair, axis, dtype, sh
             assert weights.tolist() == np.repeat(expected, 2 if dtype == np.complex128 else 1).tolist()
 
 
+def test_vectors_end_each_by_its_own_lowest_bit():
+    a, b = np.array([[[2.0**40] * 3, [2.0**-40] * 3]]), np.full((1, 3, 2), 3.0)
+    assert published_num_slices(a, b, 7, 2.0**-53) == (1, True)
+
+
+def test_the_published_count_goes_on_where_the_estimate_is_only_reached():
+    """48 + 8 2**-7: 2 u 48 = 3 8 2**-7 for u = 2**-9."""
+    a, b = np.array([[[48 + 8 / 128]]]), np.array([[[1 + 2.0**-40]]])
+    assert published_num_slices(a, b, 7, 2.0**-9) == (3, False)
+    assert published_num_slices(a, b, 7, float(np.nextafter(2.0**-9, 1))) == (2, False)
+
+
 def test_operands_without_entries_end_with_one_slice():
     for shape in ((0, 3, 4), (2, 0, 3), (2, 3, 4)):
         a, b = np.zeros((1, *shape[:2])), np.zeros((1, *shape[1:]))

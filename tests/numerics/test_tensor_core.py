@@ -344,3 +344,14 @@ def test_models_have_the_published_parameters() -> None:
     }
     assert (V100.block, V100.fraction_bits) == ((("fp16", 4),), 23)
     assert all(m.rounding == "zero" and m.accumulator is FP32 for m in MODELS.values())
+
+
+def test_vectors_are_refused_and_stacks_of_c_count() -> None:
+    a, b = np.ones((3, 4)), np.ones((4, 2))
+    for x, y in ((a[0], b), (a, b[:, 0]), (a[0], b[:, 0])):
+        with pytest.raises(ValueError, match="cannot multiply shapes"):
+            tensor_core_product(x, y, fmt=FP16, model=H100)
+    c = np.arange(5.0).reshape(5, 1, 1)
+    for left, right in ((a, b), (a[None], b), (a, b[None])):
+        got = tensor_core_product(left, right, c, fmt=FP16, model=H100)
+        np.testing.assert_array_equal(got, np.broadcast_to(c + 4, (5, 3, 2)))

@@ -190,3 +190,18 @@ def test_large_entries_are_cut_before_they_are_shifted():
     words, rest = Splitting(FP16, 2, "nearest", 11).split(np.array([largest, -largest]))
     assert words[1].tolist() == [65504.0, -65504.0]
     np.testing.assert_array_equal(rest, [largest, -largest])
+
+
+@pytest.mark.parametrize("splitting", [Splitting(FP16, 2, "nearest", 11), Splitting(BF16, 3)], ids=str)
+def test_the_smallest_normal_number_is_not_subnormal(splitting):
+    for p in range(splitting.num_words):
+        least = 2.0 ** (splitting.fmt.emin - splitting.low_shift * p)
+        for low, expected in ((least, 0.0), (least / 2, least)):
+            x = np.array([[low]]) if p == 0 else np.array([[1.0]])
+            words = [
+                np.array([[low * 2.0 ** (splitting.low_shift * p)]] if q == p else [[0.0]])
+                for q in range(splitting.num_words)
+            ]
+            facts = splitting.describe(x, words, np.zeros((1, 1)), 1, np.zeros((1, 1), bool))
+            assert facts.subnormal[0, p] == expected
+            assert facts.lowest.item() == splitting.fmt.emin
