@@ -33,9 +33,7 @@ __all__ = ["bits_of_inverse", "error_ratio", "facts", "judge", "magnitude_sums",
 
 
 def bits_of_inverse(r: float) -> int:
-    """Smallest x with 2**x >= 1/r, at most 1100."""
-    if r == 0.0 or r < 2.0**-1000:
-        return 1100
+    """Smallest x with 2**x >= 1/r, for r > 0; 0 for inf."""
     return 1 - math.frexp(r)[1] if math.isfinite(r) else 0
 
 
@@ -55,7 +53,7 @@ def error_ratio(a: Array, b: Array, engine: Engine, part: int, entries: int) -> 
     """
     (e, norm_a, sum_a), (f, norm_b, sum_b) = _sizes(a, 2, part), _sizes(b, 1, part)
     batch, m, n, top = max(len(a), len(b)), a.shape[1], b.shape[2], 2**MAGNITUDE_BITS_DOWN - 1
-    step, worst = max(entries // max(batch * n, 1), 1), 0.0
+    step, worst = max(entries // (batch * n), 1), 0.0
     a, b = a[:, :, :MAGNITUDE_TERMS], b[:, :MAGNITUDE_TERMS]
     down_b = [magnitudes_down(clean(c), f) for c in components(b)]
     for rows in (slice(i, i + step) for i in range(0, m, step)):
@@ -133,11 +131,10 @@ def judge(
         if not settled.all():
             top = 2**MAGNITUDE_BITS_DOWN - 1
             low = exact_int8(engine, left.facts["low"], right.facts["low"], top, top)
-            needed = np.clip(err + inverse + 2 * MAGNITUDE_BITS_DOWN, -1, 62)
-            settled |= (low > 0) & (low >= np.left_shift(np.int64(1), np.maximum(needed, 0)))
-    empty = ~settled & (rounded.magnitude < 0)
-    if empty.any():
-        settled |= empty & (term_counts(left, right, engine) == 0)
+            needed = np.clip(err + inverse + 2 * MAGNITUDE_BITS_DOWN, 0, 62)
+            settled |= low >= np.left_shift(np.int64(1), needed)
+    if (~settled & (rounded.magnitude < 0)).any():
+        settled |= term_counts(left, right, engine) == 0
     return settled, plan.target.r
 
 
@@ -147,7 +144,11 @@ def term_counts(left: Split, right: Split, engine: Engine) -> Array:
 
 
 def magnitude_sums(left: Split, right: Split, engine: Engine) -> Array:
-    """Lower bounds of the sums of magnitudes, from a float64 product with its rounding and underflow taken off."""
+    """Lower bounds of the sums of magnitudes, from a float64 product with its rounding and underflow taken off.
+
+    k roundings of the sum, one of the factor and one of the difference: (1 + u)**(k + 2) (1 - (k + 2) u) <= 1. Where a
+    magnitude or a product was rounded to a multiple of 2**-1074, the product is too large by 2**-1074 at most.
+    """
     a, b = left.facts["magnitude"], right.facts["magnitude"]
     k = a.shape[2]
     return engine.native_product(a, b) * (1.0 - (k + 2) * 2.0**-53) - k * LEAST
@@ -157,7 +158,7 @@ def _largest_ratio(left: Split, right: Split, engine: Engine, exact: Array, err:
     """max of 2**err / (|A||B| 2**-(e_i + f_j)) over the entries that are not exact, |A||B| from a float64 product."""
     sums = magnitude_sums(left, right, engine)
     relevant = ~exact & (term_counts(left, right, engine) > 0)
-    error = power_of_two(np.clip(err, -1022, 1023))
+    error = power_of_two(np.maximum(err, -1022))
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
         ratio = np.where(sums > 0, error / sums, np.inf)
     return float(np.max(ratio, where=relevant, initial=0.0))
