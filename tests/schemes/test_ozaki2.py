@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -11,10 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import hifigemm as hg
-from hifigemm.accuracy import Target
-from hifigemm.numerics.scaling import gained_bits
+from hifigemm.accuracy import NO_PROMISE, NOTHING_STATED, Target, resolve
+from hifigemm.engines import engine_for
+from hifigemm.engines.numpy_engine import NumpyEngine
+from hifigemm.numerics.bits import NO_BIT
+from hifigemm.numerics.bounds import native_bound
+from hifigemm.numerics.embedding import components
+from hifigemm.numerics.residues import moduli_set
+from hifigemm.numerics.scaling import gained_bits, round_to_integers
 from hifigemm.plan import Problem
-from hifigemm.schemes.ozaki2 import _enough, _exact_choice, _expected_count
+from hifigemm.schemes.ozaki2 import _enough, _error, _exact_choice, _expected_count, _least_range, _wanted_bits
 from hifigemm.study.reference import correctly_rounded, meets_promise
 
 SCALINGS = ("accurate", "fast")
@@ -85,6 +92,19 @@ def test_unequal_spans_of_the_operands_are_balanced(make_pair, assert_same_bits,
         c, report = hg.matmul(x, y, scheme=hg.Ozaki2(scaling=scaling), accuracy="correct", return_report=True)
         assert_same_bits(c, correctly_rounded(x, y))
         assert report.correct
+
+
+@pytest.mark.parametrize("scaling", SCALINGS)
+def test_bits_that_one_operand_had_to_spare_are_not_kept_for_others(assert_same_bits, scaling):
+    # The plan for a wide left operand moves its range to the left; a wide right operand then needs more moduli.
+    wide, short = np.array([[1.0, 2.0**-90]]), np.array([[3.0], [1.0]])
+    scheme = hg.Ozaki2(scaling=scaling)
+    plan = hg.make_plan(wide, short, scheme=scheme, accuracy="correct")
+    assert plan.balance > 20
+    c, report = hg.matmul(short.T, wide.T, plan=plan, return_report=True)
+    assert_same_bits(c, correctly_rounded(short.T, wide.T))
+    assert report.reason.count("refined by") == 1
+    assert f"refined by Ozaki2(product='int8', num_moduli={plan.scheme.num_moduli * 3 // 2}" in report.reason
 
 
 @pytest.mark.parametrize("scaling", SCALINGS)
@@ -161,3 +181,205 @@ def test_exact_counts_are_the_fewest_and_shift_no_more_than_they_must(left, righ
     assert right <= gained - choice.balance
     assert choice.balance in (0, left - gained, gained - right)
     assert choice.count == 2 or left + right > 2 * gained_bits(choice.count - 1, False)
+
+
+@pytest.mark.parametrize("scaling", SCALINGS)
+@pytest.mark.parametrize("count", [2, 3, 4, 6])
+def test_error_of_the_integers_stays_below_its_bound_and_comes_near(scaling, count):
+    # Vectors of one odd integer, or of the number before it: all terms err alike, by half a unit where it has one bit
+    # too many. A few smaller entries round up to more than their own size.
+    scheme, engine, share = hg.Ozaki2(num_moduli=count, scaling=scaling), engine_for("numpy"), 0.0
+    for bits, k in ((bits, k) for bits in range(1, 28) for k in (1, 2, 9)):
+        a, b = np.full((1, 2, k), 2.0**bits - 1), np.full((1, k, 3), 2.0**bits - 2.0 ** (bits // 2) + 1)
+        a[:, 1], b[:, :, 1], b[:, k // 2 + 1 :, 2] = np.nextafter(a[:, 1], 0), np.nextafter(b[:, :, 1], 0), 3 / 512
+        plan = scheme.plan(Problem(1, 2, 3, k, a.dtype), a, b, NO_PROMISE, engine, 2**28)
+        if scheme.independent_splits:
+            s, t = scheme.scales(plan, a, "left", engine), scheme.scales(plan, b, "right", engine)
+        else:
+            s, t = scheme.joint_scales(plan, a, b, engine)
+        left, right = scheme.split(plan, a, "left", s, engine), scheme.split(plan, b, "right", t, engine)
+        rows, cols = (round_to_integers(x, scale.exponent, scale.nearest)[0] for x, scale in ((a, s), (b, t)))
+        error, unit = _error(left, right)[0], (left.facts["exponent"] + right.facts["exponent"])[0]
+        for i, j in np.ndindex(2, 3):
+            scale = Fraction(2) ** (s.exponent[0, i, 0] + t.exponent[0, 0, j]).item()
+            exact = sum(Fraction(x) * Fraction(y) for x, y in zip(a[0, i].tolist(), b[0, :, j].tolist())) * scale
+            made = sum(int(x) * int(y) for x, y in zip(rows[i], cols[:, j]))
+            bound = Fraction(error[i, j]) * scale * Fraction(2) ** unit[i, j].item()
+            assert abs(made) <= moduli_set(count, False).half_range
+            assert abs(exact - made) <= bound
+            share = max(share, float(abs(exact - made) / (bound or 1)))
+    assert share > 0.95
+
+
+@pytest.mark.parametrize("terms", [1, 60, 2**17, 2**31])
+def test_enough_range_leaves_room_for_products_of_two_roundings(terms):
+    # With T**2 = half_range an entry errs by at most ratio (1 + terms / (2 T)) / T |A||B|; scales may be 2**-50 larger.
+    for r in (2.0**-10, 1e-7, 2.0**-51, 1e-30):
+        for ratio in (1.0, 2.0**12, 3e5, 1e20):
+            norm = math.isqrt(_least_range(terms, r, ratio))
+            assert norm**2 == _least_range(terms, r, ratio)
+            assert terms * 2**19 <= norm
+            wanted = Fraction(ratio) / Fraction(r) * (1 + Fraction(terms, 2 * norm)) * (1 + Fraction(2) ** -49)
+            assert wanted <= norm
+            assert norm <= max(wanted * (1 + Fraction(2) ** -18) + 1, terms * 2**19)
+        assert _least_range(terms, r, np.inf) is None
+
+
+def test_the_norm_from_which_enough_is_told_is_never_undercut():
+    assert _least_range(5, 1.0, 0.0) == (5 * 2**19) ** 2
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex128"])
+def test_bits_to_begin_with_are_those_of_data_of_one_size(dtype):
+    def bits(target, k):
+        return _wanted_bits(Problem(1, 5, 6, k, np.dtype(dtype)), target)
+
+    doubled, t = dtype == "complex128", 24 if dtype == "float32" else 53
+    for k, log2 in ((1, 0), (2, 1), (3, 2), (1000, 10), (1024, 10), (1025, 11)):
+        assert bits(Target(0.0, correct=True), k) == 2 * (t + 16 + log2 + doubled) + 1
+        assert bits(Target(2.0**-50), k) == 2 * 52 + log2 + doubled + 1
+        assert bits(Target(1.0), k) == 2 * 2 + log2 + doubled + 1
+    assert bits(Target(1e30), 1) == 1
+    assert bits(Target(np.inf), 1) == 5 + doubled
+
+
+def test_the_expected_count_is_one_that_can_be_enough():
+    for k in (1, 2**10, 2**20, 2**28):
+        for r in (1e30, 1.0, 1e-3, 1e-15):
+            problem, target = Problem(1, 5, 6, k, np.dtype("float64")), Target(r)
+            expected = _expected_count(problem, target)
+            assert expected >= _enough(problem, target, 0.0)
+            if r >= 1.0:
+                assert expected == _enough(problem, target, 0.0)
+    assert _expected_count(Problem(1, 5, 6, 2**152, np.dtype("float64")), Target(1.0)) == 49
+    wanted = Problem(1, 5, 6, 2**28, np.dtype("float64"))
+    assert _expected_count(wanted, Target(np.inf)) < _expected_count(wanted, Target(1e300))
+
+
+@pytest.mark.parametrize("dtype", ["float64", "complex64"])
+def test_refined_plans_have_half_as_many_moduli_again_and_end_with_the_largest_number(dtype):
+    a, engine = np.ones((3, 4), dtype), engine_for("numpy")
+    for count, then in ((2, 3), (3, 4), (20, 30), (32, 48), (33, 49), (40, 49), (48, 49)):
+        plan = replace(hg.make_plan(a, a.T, scheme=hg.Ozaki2(num_moduli=count)), balance=7)
+        finer = plan.scheme.refine(plan, plan.problem, 2**30, engine)
+        assert (finer.scheme.num_moduli, finer.balance) == (then, 0)
+        assert finer.num_products == hg.make_plan(a, a.T, scheme=hg.Ozaki2(num_moduli=then)).num_products
+    plan = hg.make_plan(a, a.T, scheme=hg.Ozaki2(num_moduli=49))
+    assert plan.scheme.refine(plan, plan.problem, 2**30, engine) is None
+    assert isinstance(plan.scheme.refine(replace(plan, free=True), plan.problem, 2**30, engine).scheme, hg.Ozaki1)
+
+
+@pytest.mark.parametrize("is_complex", [False, True])
+def test_plans_look_for_bits_as_far_as_their_moduli_reach(is_complex):
+    a = np.ones((3, 4), complex if is_complex else float)
+    for accuracy, count in (("correct", 49), (1e-10, None)):
+        plan = hg.make_plan(a / 3, a.T / 7, scheme=hg.Ozaki2(), accuracy=accuracy)
+        count = count or _expected_count(plan.problem, plan.target)
+        assert plan.scheme.most_lacking(plan) == 2 * gained_bits(count, is_complex)
+    assert plan.scheme.most_lacking(replace(plan, fixed=True)) is None
+
+
+@pytest.mark.parametrize("scaling", SCALINGS)
+def test_operands_of_one_bit_more_than_their_moduli_hold_take_one_more(assert_same_bits, scaling):
+    counts = []
+    for bits in range(1, 50):
+        a = np.array([[1.0, 2.0**-bits]])
+        c, report = hg.matmul(a, a.T, scheme=hg.Ozaki2(scaling=scaling), accuracy="correct", return_report=True)
+        assert_same_bits(c, correctly_rounded(a, a.T))
+        assert "hold the exact product" in report.reason
+        counts.append(report.scheme.num_moduli)
+    # With two moduli the scale of vectors of a norm just above 1 is 2**7, and both lack as many bits.
+    least = [next(n for n in range(2, 49) if 2 * bits - 2 * 7 <= 2 * gained_bits(n, False)) for bits in range(1, 50)]
+    assert counts == least
+
+
+class CountingEngine(NumpyEngine):
+    """Counts INT8 products."""
+
+    calls = 0
+
+    def exact_product(self, *args):
+        self.calls += 1
+        return super().exact_product(*args)
+
+
+@pytest.mark.parametrize(("dtype", "products"), [("float64", 1), ("complex128", 4)])
+@pytest.mark.parametrize("stacks", [(1, 1), (2, 2), (3, 3), (2, 1), (1, 2)])
+def test_accurate_scales_are_those_of_matrices_apart_or_of_all_that_meet_one(make_pair, dtype, products, stacks):
+    engine, scheme = CountingEngine(), hg.Ozaki2(num_moduli=5)
+    a, b = (np.stack([make_pair("phi_4", 4, 6, 5, dtype, seed)[i] for seed in range(stacks[i])]) for i in range(2))
+    problem = Problem(max(stacks), 4, 5, 6, a.dtype)
+    s, t = scheme.joint_scales(scheme.plan(problem, a, b, NO_PROMISE, engine, 2**28), a, b, engine)
+    assert engine.calls == products
+    assert s.exponent.shape == (stacks[0], 4, 1)
+    assert t.exponent.shape == (stacks[1], 1, 5)
+    for x, scale in ((a, s), (b, t)):
+        assert (
+            max(abs(round_to_integers(y, scale.exponent, scale.nearest)).max() for y in components(x)) < 2**scale.bits
+        )
+    for z in range(max(stacks)):
+        x, y = a[z % len(a)][None], b[z % len(b)][None]
+        own = scheme.joint_scales(hg.make_plan(x, y, scheme=scheme), x, y, engine)
+        for scale, each, at in ((s, own[0], z % len(a)), (t, own[1], z % len(b))):
+            assert scale.bits == each.bits
+            if len(scale.exponent) == max(stacks):
+                np.testing.assert_array_equal(scale.exponent[at], each.exponent[0])
+                np.testing.assert_array_equal(scale.nearest[at], each.nearest[0])
+            else:
+                assert (scale.exponent[at] <= each.exponent[0]).all()
+
+
+def test_reasons_name_the_bits_of_the_exact_product_and_the_product_for_the_scaling():
+    a, b = np.array([[1.0, 2.0**-20]]), np.array([[1.0], [0.0]])
+    for x, y, bits, count in ((a, b, 21, 3), (b.T, b, 1, 2), (a, a.T, 41, 6)):
+        for scaling, more in (("fast", ""), ("accurate", ", one more product for the scaling")):
+            plan = hg.make_plan(x, y, scheme=hg.Ozaki2(scaling=scaling), accuracy="correct")
+            assert plan.reason == f"{count} moduli hold the exact product of {bits} bit{'s' * (bits > 1)}{more}"
+
+
+@pytest.mark.parametrize("scaling", SCALINGS)
+def test_plans_that_judge_nothing_keep_no_facts(scaling):
+    a, engine = np.ones((1, 3, 4)), engine_for("numpy")
+    plan = hg.make_plan(a[0], a[0].T, scheme=hg.Ozaki2(num_moduli=5, scaling=scaling))
+    scheme = plan.scheme
+    s = scheme.scales(plan, a, "left", engine)
+    assert set(scheme.split(plan, a, "left", s, engine).facts) == {"exponent", "delta", "sums", "nonzero", "magnitude"}
+    for quiet in ({"target": NOTHING_STATED}, {"exact": True}, {"promised": True}, {"gated": True}):
+        assert scheme.split(replace(plan, **quiet), a, "left", s, engine).facts == {}
+
+
+def test_operands_of_zeros_leave_the_others_as_they_are(assert_same_bits):
+    for left, right in ((-NO_BIT, 2000), (2000, -NO_BIT), (-NO_BIT, -NO_BIT)):
+        choice = _exact_choice(False, left, right, True)
+        assert (choice.count, choice.balance) == (2, 0)
+        assert choice.reason == "2 moduli hold the exact product of 1 bit"
+    a, b = np.zeros((2, 3)), np.array([[2.0**1000], [1.0], [2.0**-1000]])
+    for scaling in SCALINGS:
+        for x, y in ((a, b), (b.T, a.T)):
+            c, report = hg.matmul(x, y, scheme=hg.Ozaki2(scaling=scaling), accuracy="correct", return_report=True)
+            assert_same_bits(c, x @ y)
+            assert report.scheme.num_moduli == 2
+
+
+def test_the_device_decides_for_float64_at_its_own_level_only():
+    engine, scheme = engine_for("numpy"), hg.Ozaki2(scaling="fast")
+
+    def gated(dtype="float64", accuracy=None, scheme=scheme):
+        problem = Problem(1, 30, 20, 50, np.dtype(dtype))
+        return scheme.gated_plan(problem, resolve(accuracy, problem.fmt, 50), engine, 2**28)
+
+    plan = gated()
+    count = _expected_count(plan.problem, plan.target)
+    assert (plan.scheme.num_moduli, plan.num_products, plan.fixed, plan.gated) == (count, count, False, True)
+    assert plan.reason == (
+        f"the device decides by the operands between {count} moduli and an FP64 product, which over- and underflows as "
+        "a library's"
+    )
+    assert (
+        plan.scheme.stated_bound(plan) == max(plan.target.r, native_bound(50, 2.0**-53)) == native_bound(50, 2.0**-53)
+    )
+    assert gated(accuracy="fp64") == plan
+    for other in ({"dtype": "float32"}, {"dtype": "complex128"}, {"accuracy": "fp32"}, {"accuracy": 1e-9}):
+        assert gated(**other) is None
+    assert gated(scheme=hg.Ozaki2()) is None
+    assert gated(scheme=replace(scheme, num_moduli=15)) is None

@@ -284,7 +284,7 @@ class Ozaki2(Scheme):
             values = engine.override(rounded_integers)(products, *units, shift, moduli, problem.fmt, plan.part)
             return finished(problem, values, None, self.stated_bound(plan), left.count)
         residues = product_residues(products, moduli)
-        error = _error(left, right, problem.terms)
+        error = _error(left, right)
         err = np.frexp(error)[1].astype(np.int64)
         lowest = left.facts["exponent"] + right.facts["exponent"] - left.unit - right.unit
         rounded = round_integers(residues, *units, shift, moduli, problem.fmt, plan.part, err + lowest)
@@ -296,12 +296,11 @@ class Ozaki2(Scheme):
         if self.count == crt.MAX_MODULI:
             empty = np.zeros((1, 1, 1))
             return Ozaki1().plan(problem, empty, empty, plan.target, engine, workspace) if plan.free else None
-        count = min(self.count + max(self.count // 2, 1), crt.MAX_MODULI)
+        count = min(self.count + self.count // 2, crt.MAX_MODULI)
         scheme = replace(self, num_moduli=count)
-        plan = replace(plan, num_products=num_parts(_moduli(problem, count), problem.is_complex), hopeful=False)
-        finer = replace(
-            plan, scheme=scheme, balance=0, exact=False, promised=False, reason=f"refined to {count} moduli"
-        )
+        num_products = num_parts(_moduli(problem, count), problem.is_complex)
+        reason = f"refined to {count} moduli"
+        finer = replace(plan, scheme=scheme, num_products=num_products, balance=0, reason=reason)
         return scheme.fit(finer, problem, workspace)
 
 
@@ -480,13 +479,12 @@ def _largest_sums(plan: Plan, a: Array, b: Array, left: Array, right: Array, eng
     return rows, cols
 
 
-def _error(left: Split, right: Split, terms: int) -> Array:
+def _error(left: Split, right: Split) -> Array:
     """Bound of |2**(s+t) A B - A' B'| 2**-(s+t), relative to 2**(e_i + f_j): 0 where the integers are exact.
 
-    |A B - (A - d)(B - d')| <= d sum|B| + d' sum|A| + terms d d'.
+    |A B - (A - d) B'| <= |A||B - B'| + |d||B'|, with B' in units of B, and the sums of magnitudes bound |B'| as well:
+    truncation lowers magnitudes, and where integers are the nearest ones, a magnitude rounded up is one of them.
     """
     sums_a, sums_b = (s.facts["sums"] * 2.0**-MAGNITUDE_BITS_UP for s in (left, right))
-    d_a, d_b = (
-        scale_by_power(s.facts["delta"], np.clip(s.unit - s.facts["exponent"], -1000, 1000)) for s in (left, right)
-    )
-    return d_a * sums_b + d_b * (sums_a + terms * d_a)
+    d_a, d_b = (scale_by_power(s.facts["delta"], s.unit - s.facts["exponent"]) for s in (left, right))
+    return d_a * sums_b + d_b * sums_a
