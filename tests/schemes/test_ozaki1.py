@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
 import pytest
 
 import hifigemm as hg
-from hifigemm.numerics.bounds import exact_k_limit
+from hifigemm.accuracy import Target
+from hifigemm.engines import engine_for
+from hifigemm.numerics.bounds import exact_k_limit, first_slice_count, ozaki1_error_exponent
+from hifigemm.plan import Problem
+from hifigemm.schemes.ozaki1 import _sum_bits, first_num_slices
 from hifigemm.study.reference import correctly_rounded, exact_product, meets_promise
 
 PRODUCTS = ("int8", "fp16", "bf16", "tf32", "fp32", "fp64")
@@ -174,3 +180,126 @@ def test_exact_products_need_no_more_slices_than_the_operands_have():
     assert report.correct
     assert report.num_products == 1
     assert exact_product(a, a.T).fraction(0, 0)[0] == 14
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64"])
+def test_first_counts_leave_out_what_typical_data_allow(dtype):
+    # With slices of one bit a count tells every bit that is wanted; see `first_num_slices`.
+    def bits(target, batch=1, m=1, n=1, k=1):
+        count = first_num_slices(Problem(batch, m, n, k, np.dtype(dtype)), target, 1)
+        wanted = {bits for bits in range(3, 200) if first_slice_count(1, bits) == count}
+        assert len(wanted) == 1
+        return wanted.pop()
+
+    correct, doubled = Target(0.0, correct=True), dtype == "complex64"
+    t = 53 if dtype == "float64" else 24
+    for k, more in ((1, 0), (2, 0), (3, 1), (4, 1), (5, 1), (2**20, 10)):
+        if not doubled:
+            assert bits(correct, k=k) == t + 1 + 6 + 6 + more
+    assert bits(correct, k=2, m=32, n=32) == t + 1 + 6 + 6 + doubled
+    assert bits(correct, k=2, m=32, n=33) == t + 1 + 7 + 6 + doubled
+    assert bits(correct, k=2, m=2**5, n=2**6, batch=2**9) == t + 1 + 16 + 6 + doubled
+    for x in (1, 5, 40, 100):
+        assert bits(Target(2.0**-x), k=2**17, m=77) == x + 6
+        assert bits(Target(0.75 * 2.0**-x)) == x + 1 + 6
+
+
+@pytest.mark.parametrize("beta", [1, 2, 3, 7, 8, 11, 22])
+@pytest.mark.parametrize("k", [1, 2, 3, 1000, 1024])
+def test_bits_of_sums_hold_the_largest_sum_of_all_diagonals(beta, k):
+    # D_s is a sum of s + 1 products of k terms of at most h**2; the last diagonal kept has the unit 1.
+    plan = replace(hg.make_plan(np.ones((1, k)), np.ones((k, 1)), scheme=hg.Ozaki1()), slice_bits=beta)
+    waste = []
+    for kept in (1, 2, 3, 8, 40, 300):
+        largest = sum((s + 1) * k * 4 ** (beta - 1) << (beta * (kept - 1 - s)) for s in range(kept))
+        waste.append(_sum_bits(plan, kept) - largest.bit_length())
+        assert largest < 2 ** _sum_bits(plan, kept)
+    if k in (1, 2, 1024):
+        assert min(waste) <= (0 if beta == 1 else 1)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex128"])
+@pytest.mark.parametrize("accuracy", [None, 1e-5, "correct"])
+def test_counts_come_from_the_target_where_none_is_given(dtype, accuracy):
+    a = np.ones((30, 40), dtype)
+    plan = hg.make_plan(a, a.T, scheme=hg.Ozaki1(), accuracy=accuracy)
+    count = first_num_slices(plan.problem, plan.target, plan.slice_bits)
+    assert plan.scheme == hg.Ozaki1(num_slices=count)
+    assert plan.num_products == count * (count + 1) // 2 * (4 if dtype == "complex128" else 1)
+    assert plan.reason == f"{count} slices of {plan.slice_bits} bits for {plan.target}"
+
+
+@pytest.mark.parametrize(("dtype", "each"), [("float32", 1), ("complex64", 4)])
+def test_products_are_counted_as_they_are_made(dtype, each):
+    # Rows of one slice and columns of three: the diagonals have one pair each; with all slices two more.
+    a, b = np.ones((2, 3), dtype), np.ones((3, 2), dtype)
+    b[0] = 1 + 2.0**-20
+    for count, made in ((1, 1), (2, 2), (3, 3), (9, 3)):
+        for x, y in ((a, b), (b.T, a.T)):
+            report = hg.matmul(x, y, scheme=hg.Ozaki1(num_slices=count), return_report=True)[1]
+            assert report.num_products == each * made
+            assert report.correct is (made == 3)
+    for count, made in ((1, 1), (2, 3), (3, 6), (4, 8), (5, 9), (9, 9)):
+        report = hg.matmul(b.T, b, scheme=hg.Ozaki1(num_slices=count), return_report=True)[1]
+        assert report.num_products == each * made
+        assert report.correct is (made == 9)
+
+
+def test_all_kinds_of_target_are_refined_to_twice_the_slices_and_to_the_largest_count_at_last():
+    a = np.ones((3, 4))
+    engine = engine_for("numpy")
+    for count, then in ((1, 2), (7, 14), (2200, 4400), (3000, 4400), (4399, 4400), (4400, None)):
+        plan = hg.make_plan(a, a.T, scheme=hg.Ozaki1(num_slices=count, mode="correct"))
+        finer = plan.scheme.refine(plan, plan.problem, 2**30, engine)
+        assert (None if finer is None else finer.scheme.num_slices) == then
+
+
+def test_sums_that_no_slices_keep_in_int64_are_refused():
+    engine = engine_for("numpy")
+    for k, bits in ((2**46, 4), (2**50, 1)):
+        plan = hg.Ozaki1("fp64").plan(Problem(1, 1, 1, k, np.dtype("float64")), None, None, Target(1e-9), engine, 2**80)
+        assert plan.slice_bits == bits
+    with pytest.raises(hg.PlanError, match="no slice size is exact for k = 2251799813685248"):
+        hg.Ozaki1("fp64").plan(Problem(1, 1, 1, 2**51, np.dtype("float64")), None, None, Target(1e-9), engine, 2**80)
+
+
+def test_only_estimates_look_at_operands():
+    assert hg.Ozaki1(mode="dp").reads_operands
+    assert hg.Ozaki1(mode="sp").reads_operands
+    for scheme in (hg.Ozaki1(), hg.Ozaki1(num_slices=3), hg.Ozaki1(mode="correct"), hg.Ozaki1(num_slices=3, mode="dp")):
+        assert not scheme.reads_operands
+
+
+@pytest.mark.parametrize("product", PRODUCTS)
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+def test_splits_know_their_vectors_and_begin_at_the_largest_entry(product, dtype):
+    # Only digits -h .. h - 1 leave no room for a number just below a power of two.
+    plan = hg.make_plan(np.ones((3, 5), dtype), np.ones((5, 2), dtype), scheme=hg.Ozaki1(product, num_slices=4))
+    engine, width = engine_for("numpy"), 2 if dtype == "complex128" else 1
+    x = np.full((2, 3, 5), np.nextafter(1.0, 0), dtype)
+    x[:, 1] = 0.75
+    left = plan.scheme.split(plan, x, "left", None, engine)
+    right = plan.scheme.split(plan, np.swapaxes(x, 1, 2), "right", None, engine)
+    assert (left.vectors, right.vectors) == (3, 3)
+    usual = 1 - plan.slice_bits
+    full = usual + (product == "int8")
+    assert left.unit[0, :, 0].tolist() == [full, usual, full]
+    assert right.unit[0, 0].tolist() == list(np.repeat([full, usual, full], width))
+
+
+@pytest.mark.parametrize("product", PRODUCTS)
+@pytest.mark.parametrize("count", [1, 3, 6])
+def test_integers_are_judged_in_the_units_that_they_have(monkeypatch, product, count):
+    # The entry is a power of two, and kept whole: floor(log2 |V|) says what its unit is.
+    def judge(plan, left, right, engine, rounded, exact, err, lowest):
+        assert exact.all()
+        largest = [math.frexp(x.max())[1] for x in (a, b)]
+        assert rounded.magnitude.item() - lowest + sum(largest) == math.log2(c)
+        kept = min(count, left.count + right.count - 1)
+        assert lowest == plan.slice_bits * (kept - 1) + 2 * (plan.slice_bits - 1)
+        assert err == ozaki1_error_exponent(2, kept, plan.slice_bits, product == "int8") - lowest
+        return exact, 0.0
+
+    monkeypatch.setattr("hifigemm.schemes.promise.judge", judge)
+    a, b, c = np.array([[0.75, 0.25]]), np.array([[4.0], [20.0]]), 8.0
+    assert hg.matmul(a, b, scheme=hg.Ozaki1(product, count), return_report=True)[0] == c

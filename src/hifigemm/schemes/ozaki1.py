@@ -150,7 +150,7 @@ class Ozaki1(Scheme):
         """Blocks by the bytes of slices and working copies of rows and columns, sums and rounded values of entries."""
         width = 2 if problem.is_complex else 1
         spec, k, limbs = plan.words, problem.terms, num_limbs(_sum_bits(plan, self.count))
-        converted = 0 if spec.accumulator_max > 2**31 else 4 * min(2**24 >> (2 * plan.slice_bits - 2), self.count * k)
+        converted = 0 if spec.operand is FP64 else 4 * min(2**24 >> (2 * plan.slice_bits - 2), self.count * k)
         per_vector = k * (self.count * storage_dtype(spec).itemsize + ENTRY_BYTES) + converted
         part = part_size(workspace, plan.part_limit)
         passing = min(part_entries(problem.k, part), problem.batch * max(problem.m, problem.n) * problem.k)
