@@ -1,0 +1,218 @@
+"""What the schemes of words share: roundings counted as they are made, scales as high as sums allow, refusals."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from hifigemm import AccuracyError, gemm, matmul
+from hifigemm.accuracy import NO_PROMISE, Target
+from hifigemm.engines import engine_for
+from hifigemm.formats import FORMATS, FP16
+from hifigemm.numerics.bits import ceil_log2
+from hifigemm.numerics.word_bounds import WordError, growth, relative_error, steps_in_blocks
+from hifigemm.plan import Problem, Split
+from hifigemm.schemes.corrected import BLOCK, Corrected
+from hifigemm.schemes.multiword import COUNTS, PRESETS, Multiword
+from hifigemm.schemes.word_scheme import _judge
+
+UP = 1 + 2.0**-30
+"""What `growth` may be rounded up by."""
+
+
+class Sum:
+    """A sum by its terms: {(word of a, word of b, h): [roundings in the unit, roundings outside]}."""
+
+    def __init__(self, terms):
+        self.terms = terms
+
+    def __add__(self, other):
+        assert not self.terms.keys() & other.terms.keys()
+        both = {**self.terms, **other.terms}
+        return Sum({term: (inside, outside + 1) for term, (inside, outside) in both.items()})
+
+    def __mul__(self, factor):
+        assert np.frexp(factor)[0] == 0.5
+        return self
+
+
+class CountingEngine:
+    """Words are 1000 p + h, the word's index and the place along k; products are sums of terms."""
+
+    def __init__(self, unit):
+        self.unit, self.steps = unit, 0
+
+    def rounded_product(self, fmt, a, b, c=None):
+        steps = self.unit.steps(a.shape[-1])
+        self.steps += steps
+        made = {}
+        for x, y in zip(a[0, 0], b[0, :, 0], strict=True):
+            (p, h), (q, other) = divmod(int(x), 1000), divmod(int(y), 1000)
+            assert h == other
+            made[p, q, h] = steps, 0
+        if c is not None:
+            assert not made.keys() & c.terms.keys()
+            made |= {term: (inside + steps, outside) for term, (inside, outside) in c.terms.items()}
+        return Sum(made)
+
+
+SCHEMES = [
+    *(Corrected(product, accumulate) for product in ("fp16", "tf32") for accumulate in ("outside", "chained")),
+    *(Corrected("fp16", block=block) for block in (1, 16, 24)),
+    *(
+        Multiword(product, *counts, accumulate=accumulate)
+        for product in ("bf16", "tf32")
+        for counts in COUNTS[product]
+        for accumulate in ("chained", "separate", "blocked")
+    ),
+    Multiword("fp16", 2, 4, accumulate="blocked", block=24),
+]
+
+
+@pytest.mark.parametrize("scheme", SCHEMES, ids=str)
+@pytest.mark.parametrize("engine", ["numpy", "simulated-a100", "simulated-h100"])
+def test_bounds_count_the_roundings_that_terms_go_through(scheme, engine):
+    for k in (1, 8, 16, 31, 64, 65, 200):
+        problem = Problem(1, 1, 1, k, np.dtype("float32"))
+        plan = scheme.plan(problem, None, None, NO_PROMISE, engine_for(engine), 2**20)
+        unit = scheme.unit_on(engine_for(engine), problem)
+        words = np.array([1000 * p + h for p in range(scheme.splitting.num_words) for h in range(k)])
+        counting = CountingEngine(unit)
+        made = scheme.sum_products(plan, words[None, None], words[None, :, None], counting).terms
+        errors = scheme.pair_errors(unit, k)
+        assert plan.num_products == len(errors)
+        assert f"at worst {relative_error(scheme.splitting, errors):.3g} |A||B|" in plan.reason
+        assert Counter((p, q) for p, q, _ in made) == dict.fromkeys(errors, k)
+        assert counting.steps == len(errors) * steps_in_blocks(unit, k, plan.k_block)
+        for pair, stated in errors.items():
+            each = {made[term] for term in made if term[:2] == pair}
+            largest = max(growth((unit.error, inside), (unit.accumulator.u, outside)) for inside, outside in each)
+            assert largest / UP <= stated <= largest * UP
+
+
+@pytest.mark.parametrize("scheme", [Corrected("fp16"), Corrected("tf32"), *map(Multiword, ("fp16", "bf16", "tf32"))])
+def test_entries_are_scaled_as_high_as_their_format_and_their_sums_allow(scheme):
+    fmt = scheme.splitting.fmt
+    for dtype, k in itertools.product(("float32", "complex64"), (1, 2, 3, 4, 1000, 2**40)):
+        problem = Problem(1, 1, 1, k, np.dtype(dtype))
+        top, terms = scheme.top_exponent(problem), problem.terms
+        assert top <= fmt.emax + 1
+        assert terms * 4**top <= 2**122  # words that are rounded up and the errors of sums leave room below 2**128
+        assert top == fmt.emax + 1 or ceil_log2(terms) + 2 * (top + 1) > 122
+
+
+def test_fp32_words_are_scaled_to_where_sums_in_fp64_are_far_from_any_end():
+    assert Multiword("fp32").top_exponent(Problem(1, 1, 1, 5, np.dtype("float64"))) == 100
+
+
+@pytest.mark.parametrize("scheme", [Corrected("fp16"), Corrected("tf32"), Multiword("bf16", 3, 6)])
+@pytest.mark.parametrize("k", [64, 4096])
+def test_most_bits_are_lost_down_to_the_last_that_keeps_the_bound(scheme, k):
+    unit = engine_for("simulated-h100").accumulation(scheme.splitting.fmt)
+    worst = [scheme.worst_case(unit, k, lost) for lost in range(25)]
+    assert worst == sorted(worst)
+    for lost in range(24):
+        if worst[lost] < worst[lost + 1]:
+            assert scheme.most_lost(unit, k, worst[lost]) == lost
+            assert scheme.most_lost(unit, k, np.nextafter(worst[lost + 1], 0)) == lost
+    assert scheme.most_lost(unit, k, np.nextafter(worst[0], 0)) == -1
+    assert scheme.most_lost(unit, k, 1e30) == (23 if worst[23] < np.inf else worst.index(np.inf) - 1)
+
+
+@pytest.mark.parametrize("scheme", [Corrected(), Multiword("bf16", 2, 3)])
+def test_a_target_is_refused_below_what_words_without_remainders_keep(scheme):
+    engine, k = engine_for("simulated-h100"), 100
+    problem = Problem(1, 2, 3, k, np.dtype("float32"))
+    errors = scheme.pair_errors(scheme.unit_on(engine, problem), k)
+    least = relative_error(scheme.splitting, errors, (False, False))
+    assert scheme.plan(problem, None, None, Target(least), engine, 2**30)
+    less = Target(np.nextafter(least, 0))
+    with pytest.raises(AccuracyError, match="errs by up to"):
+        scheme.plan(problem, None, None, less, engine, 2**30)
+    assert scheme.plan(replace(problem, k=0), None, None, less, engine, 2**30)
+
+
+@pytest.mark.parametrize("scheme", [Corrected(), Corrected(accumulate="chained"), Multiword("tf32")])
+def test_an_exact_zero_is_positive(scheme):
+    for a, b in (([[-1.0]], [[0.0]]), ([[-1.0, 1.0]], [[1.0], [1.0]]), ([[-0.0, 3.0]], [[5.0], [-0.0]])):
+        c = matmul(np.array(a, np.float32), np.array(b, np.float32), scheme=scheme)
+        assert c == 0.0
+        assert not np.signbit(c)
+
+
+@pytest.mark.parametrize("engine", ["simulated-a100", "simulated-h100", "simulated-b200"])
+def test_blocks_of_corrected_products_are_four_instructions(engine):
+    for product in ("fp16", "tf32"):
+        fmt = FORMATS[product]
+        assert BLOCK[product] == Corrected(product).interval == 4 * engine_for(engine).accumulation(fmt).block
+
+
+def test_counts_are_triangles_and_squares():
+    for product, counts in COUNTS.items():
+        words = 3 if product == "bf16" else 2
+        assert set(counts) == {(1, 1)} | {(p, n) for p in range(2, words + 1) for n in (p * (p + 1) // 2, p * p)}
+
+
+@pytest.mark.parametrize("engine", ["numpy", "simulated-v100", "simulated-h100"])
+@pytest.mark.parametrize("k", [1, 10, 64, 65, 1000, 4096, 4097, 10**6, 2**24])
+def test_blocks_of_a_blocked_sum_are_the_power_of_two_with_the_least_bound(engine, k):
+    unit, scheme = engine_for(engine).accumulation(FP16), Multiword("fp16", 1, 1, accumulate="blocked")
+    powers = [2**x for x in range(25) if 2**x >= unit.block]
+    bounds = [replace(scheme, block=block).pair_errors(unit, k)[0, 0] for block in powers]
+    assert scheme.block_length(unit, k) == min(k, powers[int(np.argmin(bounds))])
+
+
+@pytest.mark.parametrize("alpha", [2.0**-7, 4.0, -2.0])
+@pytest.mark.parametrize("dtype", ["float32", "complex64"])
+def test_powers_of_two_scale_the_result(alpha, dtype):
+    rng = np.random.default_rng(6)
+    a, b = (rng.random(shape).astype(dtype) for shape in ((3, 9), (9, 4)))
+    found = gemm(a, b, alpha=alpha, scheme=Corrected())
+    assert found.dtype == dtype
+    np.testing.assert_array_equal(found, np.asarray(alpha, dtype) * matmul(a, b, scheme=Corrected()))
+
+
+def test_operands_of_whole_words_have_no_remainders_in_their_bound():
+    a = np.arange(12.0).reshape(3, 4)
+    for dtype in ("float32", "float64"):
+        x = a.astype(dtype)
+        _, report = matmul(x, x.T, scheme=Corrected(), return_report=True)
+        scheme, unit = Corrected(), engine_for("numpy").accumulation(FP16)
+        assert report.bound == relative_error(scheme.splitting, scheme.pair_errors(unit, 4), (False, False))
+
+
+def test_entries_are_settled_down_to_their_own_bound():
+    # 0.25 and an absolute part of 2**-10, against |A||B| of 0.5 2**-3, of no terms at all, and one that overflowed.
+    facts = {"nonzero": np.array([[[1], [0], [1]]], np.int8), "magnitude": np.array([[[0.25], [0.0], [0.25]]])}
+    left = Split("left", 3, None, None, 1, facts)
+    ones = {"nonzero": np.ones((1, 1, 1), np.int8), "magnitude": np.full((1, 1, 1), 0.25)}
+    right, engine = Split("right", 1, None, None, 1, ones), engine_for("numpy")
+    plan = Multiword().plan(Problem(1, 3, 1, 1, np.dtype("float32")), None, None, NO_PROMISE, engine, 2**20)
+    error, finite = WordError(0.25, np.full((1, 3, 1), 2.0**-10)), np.array([[[True], [True], [False]]])
+    ratio = 2.0**-10 / (0.0625 * (1 - 3 * 2.0**-53) - 2.0**-1074)
+    for r, expected in ((0.25 + ratio, [True, True, False]), (np.nextafter(0.25 + ratio, 0), [False, True, False])):
+        settled, bound = _judge(replace(plan, target=Target(r)), left, right, engine, error, finite)
+        assert settled[0, :, 0].tolist() == expected
+        assert bound == (0.25 + ratio if expected[0] else 0.25)
+    for r, expected in ((0.25, [True, True, False]), (np.nextafter(0.25, 0), [False, False, False])):
+        whole = WordError(0.25, None)
+        settled, bound = _judge(replace(plan, target=Target(r)), left, right, engine, whole, finite)
+        assert settled[0, :, 0].tolist() == expected
+        assert bound == 0.25
+
+
+def test_published_methods_do_not_scale():
+    counts = {"markidis": (2, 4), "feng": (2, 4), "fasi-fp16": (2, 3), "fasi-bf16": (3, 6)}
+    counts |= {f"valero-lara-tf{bits}x{n}": (1 + (n > 1), n) for bits in (32, 64) for n in (1, 3, 4)}
+    assert {name: (scheme.num_words, scheme.num_products) for name, scheme in PRESETS.items()} == counts
+    assert not any(scheme.scale for scheme in PRESETS.values())
+
+
+def test_low_words_are_shifted_by_eleven_bits_where_fp16_has_too_few_exponents():
+    assert [Corrected(product).splitting.low_shift for product in ("fp16", "tf32")] == [11, 0]
+    assert [Corrected(product, shift_low=False).splitting.low_shift for product in ("fp16", "tf32")] == [0, 0]
+    assert all(Corrected(product).splitting.num_words == 2 for product in ("fp16", "tf32"))
