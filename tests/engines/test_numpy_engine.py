@@ -94,6 +94,39 @@ def test_int8_products_longer_than_the_float32_block_are_exact():
         np.testing.assert_array_equal(found, a[0].astype(np.int64) @ b[0].astype(np.int64))
 
 
+@pytest.mark.parametrize(("x", "y"), [(127, 127), (127, -128), (1, 127), (128, 128)])
+def test_float32_sums_of_int8_products_end_where_one_more_term_might_be_rounded(x, y):
+    spec, limit = ENGINE.products["int8"], 2**24 // abs(x * y)
+    for k in (limit, limit + 1, limit + 2, 2 * limit, 2 * limit + 1):
+        if k <= spec.accumulator_max // abs(x * y):
+            a, b = np.full((1, 1, k), x, np.float32), np.full((1, k, 1), y, np.float32)
+            assert ENGINE.exact_product(spec, a, b, abs(x), abs(y)).item() == k * x * y
+
+
+@pytest.mark.parametrize(("dtype", "least"), [(np.float32, 2.0**-126), (np.float64, 2.0**-1022)])
+@pytest.mark.parametrize("k", [1, 3])
+def test_products_are_repeated_where_results_are_finite_and_underflow_cannot_matter(dtype, least, k):
+    a = np.zeros((2, k), dtype)
+    a[:, 0] = 1
+    b = np.ones((k, 2), dtype)
+    b[0] = k * least, 1
+    again = ENGINE.repeated_product(hg.make_plan(a, b, scheme="native"), (a, b), (a[None], b[None]), (2, 2), None)
+    np.testing.assert_array_equal(again(a, b, None), a @ b)
+    for wrong in (np.nextafter(b[0, 0], dtype(0)), np.inf, -np.inf, np.nan, 0.0):
+        b[0, 0] = wrong
+        assert again(a, b, None) is None
+        assert again(-a, b, None) is None
+
+
+def test_only_native_products_of_matrices_are_repeated():
+    a = np.ones((2, 2))
+    stack = np.ones((3, 2, 2))
+    for x, scheme in ((a, "ozaki1"), (stack, "native"), (a.astype(np.float32), hg.Native(product="fp64"))):
+        plan = hg.make_plan(x, x, scheme=scheme)
+        assert ENGINE.repeated_product(plan, (x, x), (x, x), x.shape, None) is None
+    assert ENGINE.repeated_product(hg.make_plan(a, a), (a, a[0]), (a, a), (2,), None) is None
+
+
 @pytest.mark.parametrize("spec", SPECS, ids=IDS)
 def test_layouts_broadcasting_and_threads_do_not_matter(spec):
     rng = np.random.default_rng(15)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
 import pytest
 
 import hifigemm as hg
+from hifigemm.accuracy import Target
+from hifigemm.formats import FP32, FP64
+from hifigemm.plan import Problem
 from hifigemm.study.reference import exact_product, meets_promise
 
 
@@ -75,3 +79,61 @@ def test_scales_of_gemm_do_not_break_the_bound(make_pair, alpha, dtype):
         value = exact.fraction(i, j)[0] * Fraction(alpha)
         allowed = Fraction(report.bound) * sizes.fraction(i, j)[0] * Fraction(alpha) + u * abs(value) + least / 2
         assert abs(Fraction(float(c[i, j])) - value) <= allowed
+
+
+def looked_at(a, b):
+    """Whether entries are refined."""
+    return "refined" in hg.matmul(a, b, scheme="native", return_report=True)[1].reason
+
+
+@pytest.mark.parametrize(("dtype", "emin"), [(np.float32, -126), (np.float64, -1022)])
+def test_products_of_operands_underflow_below_the_smallest_normal_number_and_not_there(dtype, emin):
+    x, y = dtype(2.0 ** (emin // 2)), dtype(2.0 ** (emin - emin // 2))
+    less = np.nextafter(y, dtype(0))
+    # The sum is zero, which says nothing of its terms.
+    assert not looked_at(np.array([[x, -x]]), np.array([[y], [y]]))
+    assert looked_at(np.array([[x, -x]]), np.array([[y], [less]]))
+    assert looked_at(np.array([[y, -less]]), np.array([[x], [x]]))
+    assert not looked_at(np.array([[x, -x, 0]]), np.array([[y], [y], [0]]))
+    assert not looked_at(np.array([[x, -x]]) * (1 + 1j), np.array([[y], [y]]) * (1 + 1j))
+    assert looked_at(np.array([[x, -x]]) * (1 + 1j), np.array([[y], [y - 1j * less]]))
+
+
+@pytest.mark.parametrize(("dtype", "emin"), [(np.float32, -126), (np.float64, -1022)])
+@pytest.mark.parametrize("k", [2, 7])
+def test_results_of_k_smallest_normal_numbers_are_not_looked_at(dtype, emin, k):
+    a, b = np.zeros((1, k), dtype), np.zeros((k, 1), dtype)
+    a[0, :2], b[:2, 0] = (1, 2.0**emin), (k * 2.0**emin, 2.0**-60)  # the second product vanishes
+    assert not looked_at(a, b)
+    b[0, 0] = np.nextafter(b[0, 0], dtype(0))
+    assert looked_at(a, b)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex64"])
+def test_a_target_is_kept_down_to_the_worst_case(dtype):
+    problem = Problem(1, 2, 3, 50, np.dtype(dtype))
+    terms, u = 50 * (2 if dtype == "complex64" else 1), 2.0**-24
+    native, wide = hg.Native(), hg.Native(product="fp64")
+    assert native.bound(problem) == terms * u / (1 - terms * u)
+    assert wide.bound(problem) == terms * 2.0**-53 / (1 - terms * 2.0**-53)
+    for scheme in (native, wide):
+        assert scheme.keeps(problem, Target(scheme.bound(problem)))
+        assert not scheme.keeps(problem, Target(np.nextafter(scheme.bound(problem), 0)))
+        assert not scheme.keeps(problem, Target(0.0, correct=True))
+        assert scheme.keeps(replace(problem, k=0), Target(0.0, correct=True))
+    assert native.keeps(problem, Target(1e-30, level=FP32))
+    assert not native.keeps(problem, Target(1e-30, level=FP64))
+    assert wide.keeps(problem, Target(1e-30, level=FP64))
+    assert not wide.keeps(problem, Target(1e-30, level=FP32))
+
+
+def test_overflow_beyond_float32_is_refined_where_the_sum_is_formed_in_float64():
+    a, b = np.array([[2.0**100, 1.0]], np.float32), np.array([[2.0**100], [1.0]], np.float32)
+    c, report = hg.matmul(a, b, scheme=hg.Native(product="fp64"), return_report=True)
+    assert c == np.inf
+    assert "refined" in report.reason
+
+
+def test_arithmetic_is_that_of_the_operands_or_float64():
+    with pytest.raises(hg.PlanError, match="product='fp32'"):
+        hg.Native(product="fp32")
