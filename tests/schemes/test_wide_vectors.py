@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from hifigemm.numerics.residues import moduli_set
 from hifigemm.numerics.scaling import gained_bits
-from hifigemm.plan import Problem
+from hifigemm.plan import Problem, WideVectors
 from hifigemm.schemes.ozaki2 import _exact_choice
-from hifigemm.schemes.wide_vectors import may_pay, set_apart
+from hifigemm.schemes.wide_vectors import may_pay, set_apart, wide_bytes
 
 SIZE = 4096
 LARGE = 16384
@@ -88,3 +88,58 @@ def test_vectors_that_lack_the_same_stay_together():
 )
 def test_large_real_products_are_looked_at(what, pays):
     assert may_pay(problem(**what)) is pays
+
+
+def test_products_are_looked_at_from_2_to_the_40_multiplications_on():
+    assert may_pay(problem(2**14, 2**13, 2**13))
+    assert not may_pay(problem(2**14 - 1, 2**13, 2**13))
+
+
+def few_wide(vectors, usual, wide, count):
+    """What vectors lack of which the first `count` are wide."""
+    return np.where(np.arange(vectors) < count, wide, usual)[None]
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "rows", "cols", "moduli", "expected"),
+    [
+        (4096, 4096, (66, 76, 40), (66, 76, 40), 22, (20, 21, 4, 0, 40, 40)),
+        (4096, 4096, (60, 66, 1), (60, 66, 1), 20, (18, 19, 4, 0, 1, 1)),
+        (512, 512, (60, 70, 1), (60, 70, 1), 21, None),
+        (1024, 1024, (66, 96, 0), (66, 96, 1), 24, None),
+        (1024, 1024, (40, 43, 0), (40, 43, 1), 13, None),
+        (1024, 1024, (40, 70, 1), (40, 70, 1), 21, (15, 18, 12, 0, 1, 1)),
+        (2048, 1500, (40, 60, 129), (40, 60, 200), 18, (13, 16, 12, 0, 129, 200)),
+        (2**17, 2**17, (-7, 12, 3), (-7, 12, 3), 6, (2, 4, 8, 0, 3, 3)),
+        (2**17, 2**17, (-7, 6, 3), (-7, 6, 3), 4, (2, 3, 4, 0, 3, 3)),
+        (4096, 8192, (60, 70, 300), (60, 70, 1), 21, (18, 20, 8, 0, 300, 1)),
+        (4096, 8192, (60, 70, 129), (60, 70, 128), 21, (18, 20, 8, 0, 129, 128)),
+        (2**17, 2**17, (66, 76, 2048), (66, 76, 5), 22, (20, 21, 4, 0, 2048, 5)),
+        (2**17, 2**17, (66, 76, 2049), (66, 76, 5), 22, None),
+        (2**17, 2**17, (66, 76, 5), (66, 76, 2048), 22, (20, 21, 4, 0, 5, 2048)),
+        (2**17, 2**17, (66, 76, 5), (66, 76, 2049), 22, None),
+        (2**17, 2**17, (40, 100, 5), (66, 76, 7), 26, (20, 26, 22, -13, 5, 0)),
+        (2**17, 2**16, (20, 140, 1), (20, 140, 1), 41, (35, 38, 10, 0, 1, 1)),
+        (2**17, 2**16, (20, 200, 1), (20, 30, 1), 33, (27, 33, 21, 64, 1, 0)),
+        (2**17, 2**16, (90, 92, 100), (20, 30, 1), 18, (17, 18, 4, 35, 0, 1)),
+    ],
+)
+def test_what_is_set_apart_is_the_cheapest_of_all(m, n, rows, cols, moduli, expected):
+    """(moduli, shared, lowered, balance, wide rows, wide columns); rows and columns lack (usual, wide, how many)."""
+    both = few_wide(m, *rows), few_wide(n, *cols)
+    assert _exact_choice(False, int(both[0].max()), int(both[1].max()), True).count == moduli
+    found = set_apart(problem(m, n), both, moduli)
+    if expected is None:
+        assert found is None
+        return
+    *_, wide_rows, wide_cols = expected
+    assert (found.num_moduli, found.shared, found.lowered, found.balance) == expected[:4]
+    assert (found.rows, found.cols) == (tuple(range(wide_rows)), tuple(range(wide_cols)))
+
+
+@pytest.mark.parametrize(
+    ("rows", "cols", "expected"), [(0, 0, 410112), (3, 5, 453392), (300, 5, 1202152), (3, 500, 1016032)]
+)
+def test_bytes_of_wide_vectors_are_those_of_the_larger_side_in_a_block(rows, cols, expected):
+    wide = WideVectors(8, 9, 2, 0, tuple(range(rows)), tuple(range(cols)))
+    assert wide_bytes(wide, problem(1000, 2000, 300, dtype="float32"), 100, 70) == expected

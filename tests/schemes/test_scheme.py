@@ -1,0 +1,84 @@
+"""What all schemes share: fields at the ends of their ranges, INT8 products of any length, bounds that are stated."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import hifigemm as hg
+from hifigemm.accuracy import NO_PROMISE, Target
+from hifigemm.engines.numpy_engine import NumpyEngine
+from hifigemm.schemes.scheme import exact_int8, finished
+
+
+@pytest.mark.parametrize(
+    ("scheme", "field", "least", "most"),
+    [
+        (hg.Ozaki1, "num_slices", 1, 4400),
+        (hg.Ozaki2, "num_moduli", 2, 49),
+        (lambda block: hg.Multiword(accumulate="blocked", block=block), "block", 1, None),
+        (hg.Corrected, "block", 1, None),
+    ],
+)
+def test_counts_are_taken_from_the_least_to_the_most(scheme, field, least, most):
+    scheme = scheme if scheme not in (hg.Ozaki1, hg.Ozaki2, hg.Corrected) else lambda x, kind=scheme: kind(**{field: x})
+    numbers = f"from {least} to {most}" if most else f"of at least {least}"
+    for count in (least, np.int32(least + 1), most or 10**6, None):
+        made = getattr(scheme(count), field)
+        assert made == count
+        assert made is None or type(made) is int
+    for count in (least - 1, -1, (most or 0) + 1 if most else 0, 2.0, True, "3", math.nan):
+        with pytest.raises(hg.PlanError, match=rf"\({field}=.*expected None or a whole number {numbers}$"):
+            scheme(count)
+
+
+class ShortEngine(NumpyEngine):
+    """INT8 products of three terms at a time."""
+
+    def __init__(self):
+        self.products = {"int8": replace(NumpyEngine.products["int8"], k_block=3)}
+        self.lengths = []
+
+    def exact_product(self, spec, a, b, max_a, max_b):
+        assert a.shape[2] == b.shape[1]
+        self.lengths.append(a.shape[2])
+        return super().exact_product(spec, a, b, max_a, max_b)
+
+
+@pytest.mark.parametrize("k", [0, 1, 3, 4, 7])
+@pytest.mark.parametrize("stacks", [(2, 1), (1, 2), (2, 2)])
+def test_int8_products_are_added_over_blocks_of_k(k, stacks):
+    rng, engine = np.random.default_rng(k), ShortEngine()
+    a, b = (rng.integers(-128, 128, shape).astype(np.int8) for shape in ((stacks[0], 3, k), (stacks[1], k, 4)))
+    found = exact_int8(engine, a, b, 128, 128)
+    assert found.dtype == np.int64
+    np.testing.assert_array_equal(found, a.astype(np.int64) @ b.astype(np.int64))
+    assert engine.lengths == [3] * (k // 3) + [k % 3] * (k % 3 > 0)
+
+
+def test_int8_products_go_beyond_int32():
+    k = 2**18
+    a = np.full((1, 1, k), -128, np.int8)
+    assert exact_int8(NumpyEngine(), a, a.reshape(1, k, 1), 128, 128).item() == 2**32
+
+
+def test_complex_entries_are_settled_where_both_components_are():
+    plan = hg.make_plan(np.ones((1, 1), complex), np.ones((1, 1), complex), scheme="ozaki1")
+    values = np.arange(8.0).reshape(1, 1, 8)
+    settled = np.array([[[True, True, True, False, False, True, False, False]]])
+    done = finished(plan.problem, values, settled, 0.25, 7)
+    assert done.values.tolist() == [[[0 + 1j, 2 + 3j, 4 + 5j, 6 + 7j]]]
+    assert done.settled.tolist() == [[[True, False, False, False]]]
+    assert (done.bound, done.num_products) == (0.25, 7)
+
+
+def test_a_bound_is_stated_as_far_as_a_plan_tells():
+    plan = hg.make_plan(np.ones((1, 2)), np.ones((2, 1)), scheme=hg.Ozaki1(num_slices=3))
+    scheme = plan.scheme
+    assert scheme.stated_bound(replace(plan, target=NO_PROMISE)) == math.inf
+    assert scheme.stated_bound(replace(plan, target=Target(1e-5))) == math.inf
+    assert scheme.stated_bound(replace(plan, target=Target(1e-5), promised=True)) == 1e-5
+    assert scheme.stated_bound(replace(plan, target=Target(1e-5), exact=True, promised=True)) == 0.0
