@@ -11,7 +11,9 @@ import pytest
 
 import hifigemm as hg
 from hifigemm.accuracy import Target
+from hifigemm.driver import multiply
 from hifigemm.engines import engine_for
+from hifigemm.engines.numpy_engine import NumpyEngine
 from hifigemm.numerics.bounds import exact_k_limit, first_slice_count, ozaki1_error_exponent
 from hifigemm.plan import Problem
 from hifigemm.schemes.ozaki1 import _sum_bits, first_num_slices
@@ -303,3 +305,30 @@ def test_integers_are_judged_in_the_units_that_they_have(monkeypatch, product, c
     monkeypatch.setattr("hifigemm.schemes.promise.judge", judge)
     a, b, c = np.array([[0.75, 0.25]]), np.array([[4.0], [20.0]]), 8.0
     assert hg.matmul(a, b, scheme=hg.Ozaki1(product, count), return_report=True)[0] == c
+
+
+class BoundedEngine(NumpyEngine):
+    """Words are no larger than it is told; it keeps what it was told."""
+
+    def __init__(self):
+        self.told = []
+
+    def exact_product(self, spec, a, b, max_a, max_b):
+        self.told.append((spec.name, max_a, max_b))
+        assert max(abs(a.astype(float)).max(), abs(b.astype(float)).max()) <= max_a
+        return super().exact_product(spec, a, b, max_a, max_b)
+
+
+@pytest.mark.parametrize("product", ["int8", "bf16"])
+def test_products_are_told_how_large_slices_are(product):
+    plan = hg.make_plan(np.ones((1, 2)), np.ones((2, 1)), scheme=hg.Ozaki1(product, 3))
+    a, b = np.array([[[1 / 3, 0.999]]]), np.array([[[-1 / 7], [0.5]]])
+    engine, h = BoundedEngine(), 2 ** (plan.slice_bits - 1)
+    assert multiply(plan, a, b, engine, 2**28).num_products == 6
+    assert engine.told == [(product, h, h)] * 3 + [("int8", 1, 1)]
+
+
+@pytest.mark.parametrize("scheme", [hg.Ozaki1(), hg.Ozaki1(mode="dp"), hg.Ozaki2()])
+def test_a_count_comes_from_a_plan(scheme):
+    with pytest.raises(hg.PlanError, match="it comes from a plan"):
+        _ = scheme.count

@@ -137,6 +137,15 @@ def test_what_is_set_apart_is_the_cheapest_of_all(m, n, rows, cols, moduli, expe
     assert (found.rows, found.cols) == (tuple(range(wide_rows)), tuple(range(wide_cols)))
 
 
+def test_the_usual_vector_decides_what_rows_get_at_the_expense_of_columns():
+    rows, cols = few_wide(4096, 66, 76, 3), few_wide(4096, 56, 66, 3)
+    found = set_apart(problem(4096, 4096), (rows, cols), 21)
+    assert found.balance == 5
+    rows[0, 5:9], cols[0, 5:2000] = -7, -7
+    again = set_apart(problem(4096, 4096), (rows, cols), 21)
+    assert again == found
+
+
 @pytest.mark.parametrize(
     ("rows", "cols", "expected"), [(0, 0, 410112), (3, 5, 453392), (300, 5, 1202152), (3, 500, 1016032)]
 )

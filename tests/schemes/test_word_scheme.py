@@ -216,3 +216,26 @@ def test_low_words_are_shifted_by_eleven_bits_where_fp16_has_too_few_exponents()
     assert [Corrected(product).splitting.low_shift for product in ("fp16", "tf32")] == [11, 0]
     assert [Corrected(product, shift_low=False).splitting.low_shift for product in ("fp16", "tf32")] == [0, 0]
     assert all(Corrected(product).splitting.num_words == 2 for product in ("fp16", "tf32"))
+
+
+@pytest.mark.parametrize(("dtype", "width"), [("float32", 1), ("complex64", 2)])
+def test_splits_know_their_vectors(dtype, width):
+    engine, x = engine_for("numpy"), np.ones((2, 3, 5), dtype)
+    plan = Corrected().plan(Problem(2, 3, 3, 5, x.dtype), None, None, NO_PROMISE, engine, 2**28)
+    left = plan.scheme.split(plan, x, "left", None, engine)
+    right = plan.scheme.split(plan, np.swapaxes(x, 1, 2), "right", None, engine)
+    assert (left.vectors, right.vectors) == (3, 3)
+    assert (left.parts.shape, right.parts.shape) == ((2, 3, 10 * width), (2, 10 * width, 3 * width))
+
+
+def test_entries_that_were_refined_do_not_count_with_their_first_bound():
+    # Without scales words of FP16 lose these entries; with them they are whole, and leave no remainders.
+    a, b = np.array([[1.0, 3.0], [2.0**-40, 2.0**-39]], np.float32), np.ones((2, 2), np.float32)
+    scheme, unit = Corrected(scale=False), engine_for("numpy").accumulation(FP16)
+    errors = scheme.pair_errors(unit, 2)
+    r = relative_error(scheme.splitting, errors, (False, False))
+    assert r < relative_error(scheme.splitting, errors, (True, False))
+    c, report = matmul(a, b, scheme=scheme, accuracy=r, return_report=True)
+    np.testing.assert_array_equal(c, a @ b)
+    assert "refined" in report.reason
+    assert report.bound == r
