@@ -4,8 +4,9 @@ Usage: python tools/mutate.py src/hifigemm/numerics [--count 200] [--seed 1] [--
 
 A mutant survives when all quick tests that touch its lines pass, nearest and shortest tests first, until --budget
 seconds of processor time are spent. A test that takes far longer than usual counts as failed ("too slow: ..."). What
-cannot be told from the source stands in equivalent_mutants.csv with the reason ("*" for every change of a statement)
-and is reported apart. Which test touches which line is measured once, in minutes, and kept in .cache. Linux only.
+cannot be told from the source stands in equivalent_mutants.csv with the reason ("*" for every change of a statement);
+it is counted apart and not run. Which test touches which line is measured once, in minutes, and kept in .cache. Needs
+Linux.
 """
 
 from __future__ import annotations
@@ -150,12 +151,12 @@ def trace(runner: Runner, items: list[pytest.Item]) -> dict[str, tuple]:
         start = time.process_time()
         threading.settrace(on_call)
         sys.settrace(on_call)
-        runner.fails(item, after)
+        fails = runner.fails(item, after)
         sys.settrace(None)
         threading.settrace(None)  # type: ignore[arg-type]
         seconds, named = time.process_time() - start, {os.path.relpath(f, ROOT): x for f, x in lines.items()}
         digests = {file: digest(file) for file in (*named, os.path.relpath(item.path, ROOT))}
-        found[item.nodeid] = (seconds, named, digests)
+        found[item.nodeid] = (seconds, {} if fails else named, digests)  # one that fails anyway judges nothing
     return found
 
 
@@ -210,7 +211,9 @@ class Session:
                 }
         found = [t for t, x in self.touched.items() if any(lines.get(file, set()) & at for file, at in x.lines.items())]
         own = f"test_{path.stem}.py"
-        found += [t for t in self.touched if mutant.names is not None and own in t and t not in found]
+        found += [
+            t for t, x in self.touched.items() if mutant.names is not None and own in t and x.lines and t not in found
+        ]
         found.sort(key=lambda t: (own not in t, self.touched[t].seconds))
         seconds = itertools.accumulate(self.touched[t].seconds for t in found)
         return [t for t, x in zip(found, seconds, strict=True) if x - self.touched[t].seconds <= 3 * self.args.budget]
@@ -279,7 +282,10 @@ class Session:
         self.touched = touched_by(runner, items)
         self.functions, self.caches = live_functions(), caches()
         gc.freeze()  # what a child does not visit stays shared
-        queue, running, results = self.chosen()[::-1], {}, {}
+        is_equivalent = accepted()
+        chosen = self.chosen()[::-1]
+        queue, running = [m for m in chosen if not is_equivalent(m)], {}
+        results = {m: "" for m in chosen if is_equivalent(m)}
         self.args.csv.parent.mkdir(exist_ok=True, parents=True)
         with self.args.csv.open("w", newline="") as file:
             table = csv.writer(file)

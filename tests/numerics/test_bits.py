@@ -15,6 +15,7 @@ from hifigemm.numerics.bits import (
     ceil_log2,
     ceil_magnitude,
     largest_exponent,
+    least_exponent,
     lowest_bit,
     power_of_two,
     scale_by_power,
@@ -115,6 +116,13 @@ def test_exponents_of_float32_are_those_of_their_values(xs):
     x = np.array([xs], np.float32)
     assert largest_exponent(x, 1) == largest_exponent(x.astype(np.float64), 1)
     assert lowest_bit(x, 1) == lowest_bit(x.astype(np.float64), 1)
+
+
+def test_least_exponent_is_that_of_the_smallest_component_that_is_not_zero():
+    assert least_exponent(np.array([[0.0, -12.0], [100.0, np.nan]])) == 3
+    assert least_exponent(np.array([8 + 0j, 16 - 4j], np.complex64)) == 2
+    assert least_exponent(np.array([np.inf, 5e-324])) == -1074
+    assert least_exponent(np.array([0.0, np.nan])) == least_exponent(np.zeros(0)) == -1
 
 
 @given(st.lists(FINITE | st.sampled_from(EDGES), min_size=1, max_size=5))

@@ -106,7 +106,7 @@ def test_scales_are_the_largest_that_fit(count, is_complex):
     """4**(s + e - bits) squares <= half_range, up to the last integer that does and the first that does not."""
     chosen = moduli_set(count, is_complex)
     half, rng = chosen.half_range, np.random.default_rng(count)
-    limits = [half >> j for j in range(half.bit_length() // 2, half.bit_length()) if half >> j < 2**53]
+    limits = [half >> j for j in range(half.bit_length()) if half >> j < 2**53]
     squares = sorted({1, 2, 3, 2**53 - 1, *limits, *(x + 1 for x in limits), *rng.integers(1, 2**53, 20).tolist()})
     for exponent, bits in ((0, 6), (-7, 15), (1024, 15)):
         found = scale_exponent(np.array(squares, np.float64), np.full(len(squares), exponent), bits, chosen)

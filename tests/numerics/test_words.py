@@ -205,3 +205,15 @@ def test_the_smallest_normal_number_is_not_subnormal(splitting):
             facts = splitting.describe(x, words, np.zeros((1, 1)), 1, np.zeros((1, 1), bool))
             assert facts.subnormal[0, p] == expected
             assert facts.lowest.item() == splitting.fmt.emin
+
+
+@pytest.mark.parametrize("terms", [1, 2, 7, 8, 1000])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_the_sum_of_magnitudes_covers_a_rounding_a_term(terms, axis):
+    """Terms of half a unit in the last place vanish one after the other; sums of ones are exact."""
+    splitting = Splitting(FP16, 1)
+    for x, most in ((np.r_[1.0, np.full(terms - 1, 2.0**-53)], 2 * terms + 4), (np.ones(terms), terms + 4)):
+        y = x.reshape((-1, 1) if axis == 0 else (1, -1))
+        total = Fraction(splitting.describe(y, *splitting.split(y), axis, np.zeros((1, 1), bool)).total.item())
+        exact = sum(map(Fraction, x.tolist()))
+        assert exact <= total <= exact * (1 + most * Fraction(2) ** -53)
