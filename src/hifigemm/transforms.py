@@ -92,7 +92,7 @@ def is_followed() -> bool:
         or c._are_functorch_transforms_active()
         or c._len_torch_dispatch_stack()
         or c._dispatch_tls_is_dispatch_key_included(c.DispatchKey.PreDispatch)
-        or torch.jit.is_tracing()
+        or c._is_tracing()
     )
 
 
@@ -102,7 +102,8 @@ def _tracer() -> str | None:
     from torch.fx.experimental.proxy_tensor import get_proxy_mode
     from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
-    if torch.jit.is_tracing():
+    c: Any = torch._C
+    if c._is_tracing():
         return "torch.jit.trace"
     modes = (get_proxy_mode(), *_get_current_dispatch_mode_stack())
     return next((type(mode).__name__ for mode in modes if mode is not None and mode.is_infra_mode()), None)
