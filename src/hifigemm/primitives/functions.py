@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from hifigemm.numerics.bits import Array
+from hifigemm.numerics.bits import LEAST, Array
 from hifigemm.primitives.places import COUNT, Finding, Place, first_fault
 
 __all__ = ["functions"]
@@ -33,7 +33,7 @@ def _pools() -> dict[str, Array]:
     """Numbers at the limits among others, as many of each kind."""
     rng = np.random.default_rng(1)
     near = [x + y for x in (0.5, 1.0, 1.5, 2.5, 2.0**31, 2.0**52, 2.0**53) for y in (-x * 2.0**-53, 0.0, x * 2.0**-52)]
-    near += [0.0, 2.0**-1074, 3 * 2.0**-1074, 2.0**-1022, 2.0**-1022 - 2.0**-1074, 2.0**1023, np.finfo(float).max]
+    near += [0.0, LEAST, 3 * LEAST, 2.0**-1022, 2.0**-1022 - LEAST, 2.0**1023, np.finfo(float).max]
     # Ties of float32, normal and subnormal, and what lies at the ends of its range.
     near += [1 + 2.0**-24, 1 + 3 * 2.0**-24, 1 + 2.0**-24 + 2.0**-52, 2.0**-150, 3 * 2.0**-150, 2.0**-126 - 2.0**-150]
     near += [2.0**128 - 2.0**103, 2.0**128 - 2.0**103 - 2.0**75, 2.0**128, 2.0**-149, 5 * 2.0**-151]
