@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from benchmarks.common import BRIEF
-from hifigemm.engines.kernels.int8_product import multiply_residues, residue_constants
+from hifigemm.engines.kernels.residue_gemm import multiply_residues, residue_constants
 from hifigemm.engines.kernels.tiles import ProductShape, Tile, gpu_of, tile_for, tuned_tile
 from hifigemm.numerics.residues import real_moduli
 from hifigemm.study.environment import write_csv

@@ -157,12 +157,12 @@ def test_streams_wait_for_their_own_look(make_pair, assert_same_bits, options):
 
 
 def test_a_copy_beside_a_stream_waits_for_no_other_stream():
-    from hifigemm.engines import readback
+    from hifigemm.engines import host_copy
 
     device = torch.cuda.current_device()
     source = torch.arange(8, dtype=torch.int8, device=device)
     torch.cuda.synchronize()
-    begun = [readback.begin(device) for _ in range(2)]
+    begun = [host_copy.begin(device) for _ in range(2)]
     slow, quick = (torch.cuda.Stream() for _ in begun)
     for stream, each in zip((slow, quick), begun, strict=True):
         with torch.cuda.stream(stream):
@@ -197,9 +197,9 @@ def test_threads_read_back_what_is_theirs(make_pair, assert_same_bits, options):
     for thread in threads:
         thread.join()
     assert wrong == []
-    from hifigemm.engines import readback
+    from hifigemm.engines import host_copy
 
-    assert len(readback._free[torch.cuda.current_device()]) <= 2 * len(threads) + 1
+    assert len(host_copy._free[torch.cuda.current_device()]) <= 2 * len(threads) + 1
 
 
 @pytest.mark.usefixtures("looks")

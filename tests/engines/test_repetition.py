@@ -18,7 +18,7 @@ pytest.importorskip("triton")
 from hifigemm.engines import repetition  # noqa: E402
 from hifigemm.engines.device_array import unwrap, wrap  # noqa: E402
 from hifigemm.engines.kernels import launch  # noqa: E402
-from hifigemm.engines.kernels.looks import RATIO_UNIT  # noqa: E402
+from hifigemm.engines.kernels.error_ratio import RATIO_UNIT  # noqa: E402
 from hifigemm.numerics.bits import NO_BIT  # noqa: E402
 
 
@@ -150,7 +150,7 @@ def test_a_look_waits_only_when_it_is_asked_what_it_found(monkeypatch, is_large)
         launch.mark(found)
         return found
 
-    monkeypatch.setattr(repetition.needs, "look", look)
+    monkeypatch.setattr(repetition.required_bits, "launch", look)
     found = Sent(NO_BIT + 3, NO_BIT + 4, order=order)
     monkeypatch.setattr(repetition, "send", lambda source: found)
     monkeypatch.setattr(repetition, "begin", lambda device: found)

@@ -54,9 +54,9 @@ def _words(m: int, n: int, k: int, batch: int) -> Rows:
     """Search on the words of random matrices."""
     import torch
 
-    from hifigemm.engines.kernels.corrected import WHOLE_BLOCK, corrected_product
-    from hifigemm.engines.kernels.corrected_tiles import WordShape, candidates, tile_for
     from hifigemm.engines.kernels.tiles import gpu_of
+    from hifigemm.engines.kernels.word_gemm import WHOLE_BLOCK, corrected_product
+    from hifigemm.engines.kernels.word_gemm_tiles import WordShape, candidates, tile_for
     from hifigemm.engines.kernels.words import split_words
     from hifigemm.plan import Problem
     from hifigemm.schemes import Corrected
@@ -80,7 +80,7 @@ def _residues(m: int, n: int, k: int, batch: int) -> Rows:
     """Search on random residues, never zeros."""
     import torch
 
-    from hifigemm.engines.kernels.int8_product import multiply_residues, residue_constants
+    from hifigemm.engines.kernels.residue_gemm import multiply_residues, residue_constants
     from hifigemm.engines.kernels.tiles import ProductShape, gpu_of, tile_for, valid_tiles
 
     device = torch.device("cuda", torch.cuda.current_device())

@@ -20,7 +20,7 @@ import torch
 
 from hifigemm.engines import cache
 from hifigemm.engines.float32_precision import float32_precision
-from hifigemm.engines.kernels.corrected_tiles import RATES, waves
+from hifigemm.engines.kernels.word_gemm_tiles import RATES, waves
 from hifigemm.formats import FP16
 from hifigemm.numerics.words import Splitting
 from hifigemm.plan import Problem
@@ -175,7 +175,7 @@ def _keep(rates: Rates) -> Rates:
 
 def measure(device: torch.device) -> Rates:
     """Measure the rates of a GPU; takes about a second."""
-    from hifigemm.engines.kernels.int8_product import multiply_residues, residue_constants
+    from hifigemm.engines.kernels.residue_gemm import multiply_residues, residue_constants
     from hifigemm.numerics.residues import real_moduli
 
     def product(dtype: torch.dtype, n: int) -> float:
@@ -206,7 +206,7 @@ def measure(device: torch.device) -> Rates:
 
 def _word_rate(device: torch.device) -> float:
     """Of `Rates.words`, from a product of 4096 in waves that are not all full."""
-    from hifigemm.engines.kernels.corrected import corrected_product
+    from hifigemm.engines.kernels.word_gemm import corrected_product
     from hifigemm.engines.kernels.words import split_words
 
     n, num_sms = 4096, torch.cuda.get_device_properties(device).multi_processor_count

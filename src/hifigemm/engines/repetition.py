@@ -11,9 +11,9 @@ import torch
 
 from hifigemm.engine import Lacking, RepeatedLook, RepeatedProduct, WholeProduct
 from hifigemm.engines.device_array import unwrap
-from hifigemm.engines.kernels import needs
+from hifigemm.engines.host_copy import begin, check_not_capturing, send
+from hifigemm.engines.kernels import required_bits
 from hifigemm.engines.kernels.launch import Replay, enters_directly, recording
-from hifigemm.engines.readback import begin, check_not_capturing, send
 from hifigemm.engines.residue_pipeline import check_ratio
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.epilogue import PLAIN
@@ -60,7 +60,7 @@ def repeated_look(operands: tuple[Array, Array], stacks: tuple[Array, Array], mo
         return None
     left, right = map(unwrap, stacks)
     with recording() as recorder:
-        send(needs.look(left, right, most)).wait(np.int32)
+        send(required_bits.launch(left, right, most)).wait(np.int32)
     if not recorder.complete:
         return None
     replay, device = Replay(recorder, [left, right]), left.device
@@ -73,7 +73,7 @@ def repeated_look(operands: tuple[Array, Array], stacks: tuple[Array, Array], mo
             workspace = torch.empty(replay.nbytes, dtype=torch.int8, device=device)
             replay(device.index, [x.data_ptr(), y.data_ptr(), workspace.data_ptr()])
             found.start(workspace[replay.marked])
-        return lambda: needs.lacking_bits_of(found.wait(np.int32), most)
+        return lambda: required_bits.required_bits_from(found.wait(np.int32), most)
 
     return again
 

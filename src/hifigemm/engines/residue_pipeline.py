@@ -15,11 +15,11 @@ import torch
 
 from hifigemm.engine import Engine, WholeProduct
 from hifigemm.engines.device_array import DeviceArray, unwrap, wrap
-from hifigemm.engines.kernels import int8_product, needs, plain_product, reconstruction, vectors
+from hifigemm.engines.host_copy import HostCopy, check_not_capturing, send
+from hifigemm.engines.kernels import crt, native_gemm, required_bits, residue_gemm, scaled_residues
+from hifigemm.engines.kernels.error_ratio import RATIO_UNIT, error_ratio, error_ratio_bits
 from hifigemm.engines.kernels.launch import empty, spoil_recording
-from hifigemm.engines.kernels.looks import RATIO_UNIT, error_ratio, ratio_bits
 from hifigemm.engines.outputs import combined, output_for
-from hifigemm.engines.readback import Readback, check_not_capturing, send
 from hifigemm.exceptions import HopeError
 from hifigemm.formats import Format
 from hifigemm.numerics.bits import Array
@@ -107,10 +107,10 @@ def _entries_of(
     shift: int,
     epilogue: Epilogue,
     c: Tensor,
-    gate: int8_product.Gate | None = None,
+    predicate: residue_gemm.Predicate | None = None,
 ) -> None:
-    """Products of residues, none where a gate is shut, and what they stand for."""
-    products = _multiply(residues[0][0], residues[1][0], moduli, gate)
+    """Products of residues, none where the predicate does not hold, and what they stand for."""
+    products = _multiply(residues[0][0], residues[1][0], moduli, predicate)
     _reconstruct(products, [scale for _, scale in residues], moduli, operands, out, shift, epilogue, c)
 
 
@@ -172,8 +172,8 @@ def _hopeful(
     check_not_capturing()
     target, own = _target(plan, unwrap(a), target), _in_kernel(epilogue)
     operands, moduli = (unwrap(a), unwrap(b)), _moduli_of(plan)
-    parts, scales, sizes = vectors.sized_residues(((operands[0], 2), (operands[1], 1)), moduli)
-    bits = ratio_bits(sizes, _few_terms(plan))
+    parts, scales, sizes = scaled_residues.sized_residues(((operands[0], 2), (operands[1], 1)), moduli)
+    bits = error_ratio_bits(sizes, _few_terms(plan))
     ratio = send(bits)
     del sizes  # room for the products
     residues = [(x, scale.exponent) for x, scale in zip(parts, scales, strict=True)]
@@ -225,7 +225,7 @@ def _reconstruct(
     epilogue: Epilogue,
     c: Tensor,
 ) -> None:
-    reconstruction.reconstruct(
+    crt.reconstruct(
         products,
         (scales[0], scales[1]),
         moduli,
@@ -253,22 +253,22 @@ def _gated(
     """
     left, right = unwrap(a), unwrap(b)
     moduli, most = _moduli_of(plan), _most_bits(plan)
-    parts, scales, sizes = vectors.sized_residues(((left, 2), (right, 1)), moduli)
-    bits = ratio_bits(sizes)
+    parts, scales, sizes = scaled_residues.sized_residues(((left, 2), (right, 1)), moduli)
+    bits = error_ratio_bits(sizes)
     del sizes  # room for the products
-    gate = bits, 0, most
-    products = _multiply(parts[0], parts[1], moduli, gate)
+    predicate = bits, 0, most
+    products = _multiply(parts[0], parts[1], moduli, predicate)
     out = output_for(plan.problem, left.device, epilogue, target)
-    reconstruction.reconstruct(
+    crt.reconstruct(
         products,
         (scales[0].exponent, scales[1].exponent),
         moduli,
         out,
         shift=shift,
         operands=(left, right),
-        gate=gate,
+        predicate=predicate,
     )
-    plain_product.fp64_product(left, right, out, (bits, most + 1, int8_product.LARGEST), shift)
+    native_gemm.fp64_product(left, right, out, (bits, most + 1, residue_gemm.LARGEST), shift)
     return combined(out, plan.problem, epilogue, target)
 
 
@@ -286,7 +286,7 @@ def _most_bits(plan: Plan) -> int:
     return int(np.float64(largest).view(np.int64)) if largest >= 0 else -1
 
 
-def check_ratio(plan: Plan, ratio: Readback) -> None:
+def check_ratio(plan: Plan, ratio: HostCopy) -> None:
     """Wait for the error ratio and raise HopeError where the plan's moduli do not suffice for it."""
     (found,) = ratio.wait(np.float64)
     seen = found * RATIO_UNIT
@@ -299,7 +299,7 @@ def _residues_from(split: Split, place: Place) -> Residues:
     split = split.take(place[0], place[-1])
     scale = _exponents(split.unit, split.vectors)
     if "marked" in split.facts:
-        scale.masked_fill_(unwrap(split.facts["marked"]).flatten(1), vectors.NOT_FINITE)
+        scale.masked_fill_(unwrap(split.facts["marked"]).flatten(1), scaled_residues.NOT_FINITE)
     return _padded(unwrap(split.parts)), scale
 
 
@@ -314,7 +314,7 @@ def _residues_of(
     made: Any = ((), ())
     if missing:
         sides = tuple((operands[i], 2 - i) for i in missing)
-        made = vectors.scaled_residues(sides, moduli, balances=tuple(balances[i] for i in missing))
+        made = scaled_residues.scaled_residues(sides, moduli, balances=tuple(balances[i] for i in missing))
     fresh = iter([(parts, scale.exponent) for parts, scale in zip(*made, strict=True)])
     return [next(fresh) if each is None else each for each in ready]
 
@@ -324,11 +324,15 @@ def _padded(parts: Tensor) -> Tensor:
     return parts.as_strided((*parts.shape[:3], parts.stride(2)), parts.stride())
 
 
-def _multiply(left: Tensor, right: Tensor, moduli: ModuliSet, gate: int8_product.Gate | None = None) -> Tensor:
-    """Residues of the products of padded parts: int8 (batch, L, m_pad, n_pad); anything where the gate is shut."""
+def _multiply(
+    left: Tensor, right: Tensor, moduli: ModuliSet, predicate: residue_gemm.Predicate | None = None
+) -> Tensor:
+    """Residues of the products of padded parts: int8 (batch, L, m_pad, n_pad), undefined without the predicate."""
     shape = max(len(left), len(right)), left.shape[1], *_padded_shape(left.shape[2], right.shape[2])
     products = empty(shape, torch.int8, left.device)
-    int8_product.multiply_residues(left, right, _constants(moduli, left.shape[1], left.device), products, gate=gate)
+    residue_gemm.multiply_residues(
+        left, right, _constants(moduli, left.shape[1], left.device), products, predicate=predicate
+    )
     return products
 
 
@@ -338,12 +342,12 @@ def _padded_shape(m: int, n: int) -> tuple[int, int]:
 
 def _constants(moduli: ModuliSet, num_parts: int, device: Any) -> Tensor:
     """What the product kernel knows of the moduli of all parts."""
-    return int8_product.residue_constants(moduli.of_parts(num_parts), device)
+    return residue_gemm.residue_constants(moduli.of_parts(num_parts), device)
 
 
 def _norm_scale(x: Array, axis: int, moduli: ModuliSet, balance: int, part: int) -> Scale:
     """numerics.scaling.norm_scale; vectors with an Inf or NaN are marked by the exponent NOT_FINITE."""
-    (found,) = vectors.norm_scales(((unwrap(x), axis),), moduli, (balance, balance))
+    (found,) = scaled_residues.norm_scales(((unwrap(x), axis),), moduli, (balance, balance))
     exponent, nearest = (wrap(y.to(kind).unsqueeze(axis)) for y, kind in zip(found, _SCALE_DTYPES, strict=True))
     return Scale(exponent, nearest, axis, norm_bits(moduli, balance))
 
@@ -355,8 +359,8 @@ def _scaled_residues(x: Array, scale: Scale, moduli: ModuliSet, part: int) -> Ar
     """schemes.residue_products.scaled_residues, rows padded behind the view that is returned."""
     tensor, axis = unwrap(x), scale.axis
     exponent, nearest = (unwrap(y).flatten(1).to(torch.int32) for y in (scale.exponent, scale.nearest))
-    given = vectors.VectorScale(exponent, nearest)
-    (parts,), _ = vectors.scaled_residues(((tensor, axis),), moduli, (given,), bits=scale.bits)
+    given = scaled_residues.VectorScale(exponent, nearest)
+    (parts,), _ = scaled_residues.scaled_residues(((tensor, axis),), moduli, (given,), bits=scale.bits)
     return wrap(parts[..., : tensor.shape[axis]])
 
 
@@ -380,7 +384,7 @@ def _rounded_integers(
         x = x.as_strided((batch, count, m, x.stride(2)), x.stride())
     scales = _exponents(unit_left, m), _exponents(unit_right, n)
     out = torch.empty((batch, m, n), dtype=_result_dtype(fmt, count > len(moduli.moduli)), device=x.device)
-    reconstruction.reconstruct(x, scales, moduli, out, shift=shift)
+    crt.reconstruct(x, scales, moduli, out, shift=shift)
     return wrap(torch.view_as_real(out).flatten(2) if out.is_complex() else out)
 
 
@@ -400,7 +404,7 @@ def _lacking_bits(a: Array, b: Array, most: int, part: int) -> tuple[int, int] |
     if not (isinstance(a, DeviceArray) and isinstance(b, DeviceArray)):
         return lacking_bits(a, b, most, part)
     check_not_capturing()
-    return needs.lacking_bits_of(send(needs.look(unwrap(a), unwrap(b), most)).wait(np.int32), most)
+    return required_bits.required_bits_from(send(required_bits.launch(unwrap(a), unwrap(b), most)).wait(np.int32), most)
 
 
 def _error_ratio(a: Array, b: Array, engine: Engine, part: int, entries: int) -> float:
@@ -413,8 +417,8 @@ def _lacking_of_vectors(a: Array, b: Array, part: int) -> tuple[Array, Array]:
     if not (isinstance(a, DeviceArray) and isinstance(b, DeviceArray)):
         return lacking_of_vectors(a, b, part)
     check_not_capturing()
-    found = needs.look_at_each(unwrap(a), unwrap(b)).cpu().numpy()
-    return needs.lacking_of_vectors_of(found, a.shape[1], b.shape[2])
+    found = required_bits.launch_each(unwrap(a), unwrap(b)).cpu().numpy()
+    return required_bits.required_bits_of_vectors_from(found, a.shape[1], b.shape[2])
 
 
 OVERRIDES: dict[str, Callable[..., Any]] = {
@@ -438,7 +442,7 @@ def stages(plan: Plan, a: Array, b: Array) -> Sequence[tuple[str, Callable[[], o
     (made, moduli, balances), size, width = _most_moduli(plan), p.dtype.itemsize, 2 if p.is_complex else 1
     operands, result = p.batch * (p.m * p.k + p.k * p.n), p.batch * p.m * p.n
     work, sides = 2.0 * p.multiplications, ((left, 2), (right, 1))
-    whole, scales = vectors.scaled_residues(sides, made, balances=balances)
+    whole, scales = scaled_residues.scaled_residues(sides, made, balances=balances)
     parts = [_first(x, made, moduli) for x in whole]
     products, count, planes = _multiply(parts[0], parts[1], moduli), parts[0].shape[1], whole[0].shape[1]
     out = torch.empty((p.batch, p.m, p.n), dtype=left.dtype, device=left.device)
@@ -447,30 +451,36 @@ def stages(plan: Plan, a: Array, b: Array) -> Sequence[tuple[str, Callable[[], o
     found: list[tuple[str, Callable[[], object], float, float]] = []
     most = plan.scheme.most_lacking(plan)
     if most is not None:
-        look = partial(needs.look, left, right, most) if plan.wide is None else partial(needs.look_at_each, left, right)
+        look = (
+            partial(required_bits.launch, left, right, most)
+            if plan.wide is None
+            else partial(required_bits.launch_each, left, right)
+        )
         found.append(("look at bits", look, size * operands, 0.0))
     if plan.hopeful:
-        sizes = vectors.sized_residues(sides, moduli)[2]
+        sizes = scaled_residues.sized_residues(sides, moduli)[2]
         moved = (size + planes + width) * operands
-        found.append(("scaling, residues, magnitudes", lambda: vectors.sized_residues(sides, moduli), moved, 0.0))
+        found.append(
+            ("scaling, residues, magnitudes", lambda: scaled_residues.sized_residues(sides, moduli), moved, 0.0)
+        )
         few = _few_terms(plan)
         share = 1.0 if few is None else min(few[0] / p.k, 1.0)
         looked = share * width * operands, share * width**2 * work
-        found.append(("look at magnitudes", lambda: ratio_bits(sizes, few), *looked))
+        found.append(("look at magnitudes", lambda: error_ratio_bits(sizes, few), *looked))
     else:
-        run = partial(vectors.scaled_residues, sides, made, balances=balances)
+        run = partial(scaled_residues.scaled_residues, sides, made, balances=balances)
         found.append(("scaling and residues", run, (size + planes) * operands, 0.0))
     return [
         *found,
         (
             "INT8 products",
-            lambda: int8_product.multiply_residues(parts[0], parts[1], constants, products),
+            lambda: residue_gemm.multiply_residues(parts[0], parts[1], constants, products),
             count * (operands + result),
             work * count,
         ),
         (
             "reconstruction",
-            lambda: reconstruction.reconstruct(products, exponents, moduli, out, operands=(left, right)),
+            lambda: crt.reconstruct(products, exponents, moduli, out, operands=(left, right)),
             (size + count) * result,
             0.0,
         ),

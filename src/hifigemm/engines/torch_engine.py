@@ -126,12 +126,12 @@ class CudaEngine:
         No partial sum exceeds the accumulator, so neither the order of a library's sums nor the alignment in a tensor
         core rounds anything.
         """
-        from hifigemm.engines.kernels.int8_product import exact_int8_product
+        from hifigemm.engines.kernels.residue_gemm import exact_int8_gemm
 
         check_exact(spec, a.shape[-1], max_a, max_b)
         x, y = unwrap(a), unwrap(b)
         if spec.operand is INT8:
-            return wrap(exact_int8_product(x, y))
+            return wrap(exact_int8_gemm(x, y))
         if spec.operand in _WORDS:
             return wrap(_words_product(x, y, spec.operand))
         dtype = torch.float64 if spec.operand is FP64 else torch.float32

@@ -17,7 +17,7 @@ import torch
 from hifigemm.accuracy import NOTHING_STATED
 from hifigemm.engine import Verdict
 from hifigemm.engines.device_array import unwrap
-from hifigemm.engines.kernels import corrected, plain_product, words
+from hifigemm.engines.kernels import native_gemm, word_gemm, words
 from hifigemm.engines.outputs import combined, output_for
 from hifigemm.engines.word_sums import KernelSums, word_sums
 from hifigemm.formats import FP32
@@ -91,7 +91,7 @@ class WordProduct:
             x, y = where.operands(left, right)
             found = None if losses is None else losses[i]
             made = words.split_words(((x, 2), (y, 1)), scheme.splitting, scheme.top_exponent(p), found=found)
-            corrected.corrected_product(
+            word_gemm.corrected_product(
                 made[0],
                 made[1],
                 out[where.entries],
@@ -188,20 +188,22 @@ class ChosenProduct:
         sides = (operands[0], 2), (operands[1], 1)
         out = output_for(p, operands[0].device, epilogue, target)
         splits = [(s.scheme.splitting, s.scheme.top_exponent(p)) for s in self.sums]
-        room = words.Room(sides, splits)
-        gate, least = None, 0
+        workspace = words.Workspace(sides, splits)
+        predicate, least = None, 0
         for i, (sums, split, most) in enumerate(zip(self.sums, splits, self.most_lost, strict=True)):
-            own = room.losses[i]
-            made = words.split_words(sides, *split, found=own, gate=gate, losses=(least, _MOST), room=room)
-            gate, least = own, most + 1
+            own = workspace.losses[i]
+            made = words.split_words(
+                sides, *split, found=own, predicate=predicate, losses=(least, _MOST), workspace=workspace
+            )
+            predicate, least = own, most + 1
             if i + 1 == len(self.plan.choices):
                 least = _MOST
-            corrected.corrected_product(
+            word_gemm.corrected_product(
                 made[0], made[1], out, block=sums.block, shift=shift, losses=(0, least), operands=operands
             )
         if self._ends_natively:
-            plain_product.fp32_product(*operands, out, room.losses[-1], (least, _MOST), shift)
-        return combined(out, p, epilogue, target), room.losses
+            native_gemm.fp32_product(*operands, out, workspace.losses[-1], (least, _MOST), shift)
+        return combined(out, p, epilogue, target), workspace.losses
 
     def verdict(self, losses: list[list[int]]) -> Verdict:
         """Which choice was taken for these losses, and its bound; for FP32 sums, where nothing over- or underflows."""

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from hifigemm.engines.device_array import unwrap, wrap
-from hifigemm.engines.kernels import corrected
+from hifigemm.engines.kernels import word_gemm
 from hifigemm.engines.kernels.words import STORED, Words, k_pitch
 from hifigemm.formats import FORMATS
 from hifigemm.numerics.accumulation import Accumulation, of_tensor_core
@@ -34,13 +34,13 @@ def unit_of(model: TensorCoreModel, product: str) -> Accumulation:
 @lru_cache(maxsize=1024)
 def word_sums(scheme: Any, k: int, model: TensorCoreModel) -> KernelSums | None:
     """The kernels' order of sums for a scheme, None where they do not have it."""
-    if model is V100 or scheme.product not in corrected.BLOCKS or scheme.name not in ("corrected", "multiword"):
+    if model is V100 or scheme.product not in word_gemm.BLOCKS or scheme.name not in ("corrected", "multiword"):
         return None
     if scheme.name == "multiword" and scheme.num_words > 1:
         return None
     chained = scheme.accumulate not in ("outside", "blocked")
-    unit, blocks = unit_of(model, scheme.product), corrected.BLOCKS[scheme.product]
-    wanted = corrected.WHOLE_BLOCK[scheme.product] if chained else scheme.block_length(unit, k)
+    unit, blocks = unit_of(model, scheme.product), word_gemm.BLOCKS[scheme.product]
+    wanted = word_gemm.WHOLE_BLOCK[scheme.product] if chained else scheme.block_length(unit, k)
     block = wanted if wanted in blocks else next((b for b in blocks if min(b, wanted) >= k), None)
     return None if block is None else KernelSums(scheme, k, unit, block, chained)
 
@@ -72,7 +72,7 @@ class KernelSums:
         a = self._words(x.reshape(len(x), -1, count, self.k).transpose(1, 2))
         b = self._words(y.reshape(len(y), count, self.k, -1).transpose(2, 3))
         out = torch.empty((max(len(x), len(y)), a.vectors, b.vectors), dtype=torch.float32, device=x.device)
-        corrected.corrected_product(a, b, out, block=self.block, chained=self.chained)
+        word_gemm.corrected_product(a, b, out, block=self.block, chained=self.chained)
         return wrap(out)
 
     def _words(self, x: Tensor) -> Words:

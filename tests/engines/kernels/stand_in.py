@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from hifigemm.engines import readback
+from hifigemm.engines import host_copy
 from hifigemm.engines.torch_engine import CudaEngine
 from hifigemm.numerics.tensor_core import H100
 
@@ -28,7 +28,7 @@ class StandIn(CudaEngine):
         super().__init__(torch.device(DEVICE))
 
 
-class _Arrived(readback.Readback):
+class _Arrived(host_copy.HostCopy):
     """A copy from the host to the host."""
 
     __slots__ = ()
@@ -46,6 +46,6 @@ class _Arrived(readback.Readback):
 
 def let_copies_arrive(monkeypatch):
     """Copies to the host are made at once, and no stream is captured, which PyTorch for CPUs cannot tell."""
-    monkeypatch.setattr(readback, "Readback", _Arrived)
-    monkeypatch.setattr(readback, "_free", {-1: []})
+    monkeypatch.setattr(host_copy, "HostCopy", _Arrived)
+    monkeypatch.setattr(host_copy, "_free", {-1: []})
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)

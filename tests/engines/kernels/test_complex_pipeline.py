@@ -78,13 +78,13 @@ def test_blocks_use_residues_again(make_pair, assert_same_bits, engine, monkeypa
     scheme = hg.Ozaki2(num_moduli=4, scaling="fast")
     a, b = pair(make_pair, dtype=np.float64, batch=batch)
     plan = replace(planned(scheme, a, b, engine), block_shape=block_shape)
-    found, own = [], residue_pipeline.vectors.scaled_residues
+    found, own = [], residue_pipeline.scaled_residues.scaled_residues
 
     def watched(operands, *args, **options):
         found.append(len(operands))
         return own(operands, *args, **options)
 
-    monkeypatch.setattr(residue_pipeline.vectors, "scaled_residues", watched)
+    monkeypatch.setattr(residue_pipeline.scaled_residues, "scaled_residues", watched)
     assert_same_bits(run(plan, a, b, engine), hg.matmul(a, b, scheme=scheme))
     assert found == made
 

@@ -10,7 +10,7 @@ import torch
 
 import hifigemm as hg
 from hifigemm.driver import multiply
-from hifigemm.engines import readback, residue_pipeline
+from hifigemm.engines import host_copy, residue_pipeline
 from hifigemm.engines.device_array import unwrap, wrap
 from hifigemm.engines.numpy_engine import NumpyEngine
 from hifigemm.exceptions import HopeError
@@ -81,7 +81,7 @@ def test_few_terms_are_looked_at_first(
     a, b = (x[None] for x in make_pair(family, 9, 500, 8, dtype))
     a, b = later(a, b, first)
     want, _, expected = carried_out(NumpyEngine(), a, b, None)
-    looks, whole = [], residue_pipeline.ratio_bits
+    looks, whole = [], residue_pipeline.error_ratio_bits
 
     def noted(sizes, few):
         bits, every = whole(sizes, few), whole(sizes)
@@ -90,7 +90,7 @@ def test_few_terms_are_looked_at_first(
         return bits
 
     monkeypatch.setattr(residue_pipeline, "_FEW_TERMS_FROM", 0)
-    monkeypatch.setattr(residue_pipeline, "ratio_bits", noted)
+    monkeypatch.setattr(residue_pipeline, "error_ratio_bits", noted)
     with np.errstate(all="ignore"):
         plan, seen, found = carried_out(engine, *(wrap(torch.from_numpy(x)) for x in (a, b)), None)
     assert looks == ([] if suffice is None else [(few, suffice)])
@@ -120,7 +120,7 @@ def test_what_a_look_leaves_is_read_back_once(make_pair, engine):
     for _ in range(3):
         plan, hopes, _ = carried_out(engine, a, b, None)
         assert (plan.hopeful, hopes) == (True, [])
-    assert len(readback._free[-1]) == 1
+    assert len(host_copy._free[-1]) == 1
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import hifigemm as hg
 from hifigemm.accuracy import NOTHING_STATED, resolve
 from hifigemm.engines import residue_pipeline
 from hifigemm.engines.device_array import wrap
-from hifigemm.engines.kernels import slice_product, slices, vectors, words
+from hifigemm.engines.kernels import scaled_residues, slice_product, slices, words
 from hifigemm.formats import FP64
 from hifigemm.numerics.epilogue import PLAIN
 from hifigemm.plan import Problem
@@ -40,7 +40,7 @@ def memory(monkeypatch):
         weakref.finalize(made, change, -made.nbytes)
         return made
 
-    for module in (residue_pipeline, slice_product, slices, vectors, words):
+    for module in (residue_pipeline, slice_product, slices, scaled_residues, words):
         monkeypatch.setattr(module, "empty", empty)
     return found
 

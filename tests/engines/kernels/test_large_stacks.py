@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from hifigemm.engines.kernels import combination, corrected, looks, plain_product
-from hifigemm.engines.kernels.corrected import corrected_product
-from hifigemm.engines.kernels.vectors import Sizes
+from hifigemm.engines.kernels import combination, error_ratio, native_gemm, word_gemm
+from hifigemm.engines.kernels.scaled_residues import Sizes
+from hifigemm.engines.kernels.word_gemm import corrected_product
 from hifigemm.engines.kernels.words import Words
 from hifigemm.formats import FP16
 from hifigemm.numerics.words import Splitting
@@ -24,9 +24,9 @@ def launches(monkeypatch):
         assert all(size < 2**16 for size in grid[1:])
         found.append((grid, arguments))
 
-    for module in (combination, corrected, plain_product):
+    for module in (combination, word_gemm, native_gemm):
         monkeypatch.setattr(module, "_launch", launch)
-    monkeypatch.setattr(looks, "_ratio", launch)
+    monkeypatch.setattr(error_ratio, "_ratio", launch)
     return found
 
 
@@ -36,10 +36,10 @@ def stack(*shape, dtype=torch.float64):
 
 def test_one_program_for_every_tile_of_every_matrix(launches):
     a, b, out = stack(70, 3), stack(3, 5), stack(70, 5)
-    plain_product.fp64_product(a, b, out, (torch.zeros(1, dtype=torch.int64), 0, 1))
+    native_gemm.fp64_product(a, b, out, (torch.zeros(1, dtype=torch.int64), 0, 1))
     combination.combine_in_place(out, 0.5, 0.0, None)
     magnitudes = stack(70, 256, dtype=torch.int8), stack(5, 256, dtype=torch.int8)
-    looks.ratio_bits(Sizes(None, stack(1), magnitudes, 2))
+    error_ratio.error_ratio_bits(Sizes(None, stack(1), magnitudes, 2))
     assert [grid for grid, _ in launches] == [(2 * BATCH,), (BATCH,), (4 * BATCH,)]
 
 

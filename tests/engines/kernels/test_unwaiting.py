@@ -11,7 +11,7 @@ import torch
 
 import hifigemm as hg
 from hifigemm import api, libraries
-from hifigemm.engines import readback, residue_pipeline
+from hifigemm.engines import host_copy, residue_pipeline
 from hifigemm.engines.numpy_engine import NumpyEngine
 from hifigemm.numerics.bounds import native_bound
 from hifigemm.numerics.epilogue import combine
@@ -42,7 +42,7 @@ def engine(monkeypatch):
     def read(*_):
         raise AssertionError("something was read back")
 
-    for module in (readback, residue_pipeline):
+    for module in (host_copy, residue_pipeline):
         monkeypatch.setattr(module, "send", read)
         monkeypatch.setattr(module, "check_not_capturing", read)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
@@ -216,7 +216,7 @@ def test_exactly_one_of_two_products_is_written(make_pair, engine, monkeypatch, 
 
         monkeypatch.setattr(module, name, watched)
 
-    watch(residue_pipeline.reconstruction, "reconstruct", 3)
-    watch(residue_pipeline.plain_product, "fp64_product", 2)
+    watch(residue_pipeline.crt, "reconstruct", 3)
+    watch(residue_pipeline.native_gemm, "fp64_product", 2)
     unwaiting(a, b)
     assert written == [{EASY: "reconstruct", HARD: "fp64_product"}[family]]

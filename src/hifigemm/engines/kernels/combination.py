@@ -11,8 +11,8 @@ import torch
 import triton
 import triton.language as tl
 
+from hifigemm.engines.kernels.crt_rounding import combine
 from hifigemm.engines.kernels.launch import Launch, float64_bits
-from hifigemm.engines.kernels.reconstruction_rounding import combine
 
 __all__ = ["combine_in_place"]
 

@@ -16,8 +16,8 @@ import torch
 import triton
 import triton.language as tl
 
+from hifigemm.engines.kernels.crt_rounding import nonfinite_product
 from hifigemm.engines.kernels.launch import Launch, operand_arguments
-from hifigemm.engines.kernels.reconstruction_rounding import nonfinite_product
 
 __all__ = ["restore_special_values"]
 

@@ -23,7 +23,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
 
-from hifigemm.engines.kernels.int8_product import is_open
+from hifigemm.engines.kernels.residue_gemm import holds
 from hifigemm.engines.kernels.tile_order import place_of
 
 __all__ = ["CONSUMER_REGISTERS", "PRODUCER_REGISTERS", "allocate", "multiply", "planes_behind", "produce", "skip"]
@@ -33,10 +33,10 @@ PRODUCER_REGISTERS = gl.constexpr(40)
 
 
 @gluon.jit
-def planes_behind(gate, least, most, num_planes):
-    """How many planes are made: none where a gate is shut."""
-    if gate is not None:
-        num_planes = gl.where(is_open(gate, least, most), num_planes, 0)
+def planes_behind(predicate, least, most, num_planes):
+    """How many planes are made: none where the predicate does not hold."""
+    if predicate is not None:
+        num_planes = gl.where(holds(predicate, least, most), num_planes, 0)
     return num_planes
 
 

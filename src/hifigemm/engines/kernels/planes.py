@@ -70,11 +70,11 @@ def launches(
     out: torch.Tensor,
     tile: Tile,
     k_block: int,
-    gate: tuple[Any, int, int],
+    predicate: tuple[Any, int, int],
     *,
     plain: bool,
 ) -> Iterator[BoundLaunch]:
-    """What `int8_product.multiply_residues` launches of a kernel for non-empty operands that `supports` accepts.
+    """What `residue_gemm.multiply_residues` launches of a kernel for non-empty operands that `supports` accepts.
 
     `operands` are those on the left and right, and the constants of the moduli; `plain` as for `tensor_map`.
     """
@@ -91,7 +91,7 @@ def launches(
             _map_of(left, start, length, left_block, plain),
             *(_map_of(right, start, length, block, plain) for block in right_blocks),
             *(target, out, table, m, n, length, planes, parts),
-            *(*_steps_between_planes(left), *_steps_between_planes(right), rows, columns, *gate),
+            *(*_steps_between_planes(left), *_steps_between_planes(right), rows, columns, *predicate),
             ADD=start > 0,
             **constants,
         )

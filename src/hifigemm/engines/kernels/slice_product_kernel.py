@@ -17,8 +17,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from hifigemm.engines.kernels.crt_rounding import nonfinite_product, round_integer
 from hifigemm.engines.kernels.elementary import power_of_two
-from hifigemm.engines.kernels.reconstruction_rounding import nonfinite_product, round_integer
 from hifigemm.engines.kernels.tile_order import place_of
 from hifigemm.engines.kernels.words_kernels import NOT_FINITE
 

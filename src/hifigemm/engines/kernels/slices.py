@@ -89,11 +89,11 @@ def slice_operands(operands: Sequence[tuple[torch.Tensor, int]], count: int, bet
     for side in sides:
         parts = empty((side.batch, side.vectors, count, k_pitch(k)), torch.int8, device)
         made.append(Slices(parts, empty((side.batch, side.vectors), torch.int32, device), beta))
-    counts = [side.exchanged for side in sides]
+    counts = [side.scratch for side in sides]
     workspaces = cleared(sum(counts), device, _MAGNITUDES[operands[0][0].dtype]).split(counts)
     arguments: list[Any] = []
     for (x, _), side, slices, own in zip(operands, sides, made, workspaces, strict=True):
-        arguments += [x, slices.parts, slices.exponents, own if side.exchanged else slices.exponents]
+        arguments += [x, slices.parts, slices.exponents, own if side.scratch else slices.exponents]
         arguments += [side.vectors, side.batch * side.vectors, *side.strides, side.chunks]
     both = arguments * (3 - len(sides))
     for programs, forms in forms_of_launches(sides):

@@ -36,7 +36,7 @@ class Side:
     form: Any
 
     @property
-    def exchanged(self) -> int:
+    def scratch(self) -> int:
         """Numbers that programs exchange: the magnitudes of vectors, and arrivals; up to a multiple of 16 bytes."""
         if self.form.stage == "whole" or not self.programs:
             return 0

@@ -2,7 +2,7 @@
 
 Words lie with k innermost for both operands, (batch, words, vectors, k_pitch) with zeros beyond k. One launch makes
 the words of both operands, and reads them once; see words_kernels.py. One more before it clears what the programs of
-vectors longer than a tile exchange; a `Room` does so once for several splits.
+vectors longer than a tile exchange; a `Workspace` does so once for several splits.
 
 The scaled entry is y = 2**(T - e) x with e the smallest integer such that |x| < 2**e in the whole vector. FP32 holds
 y but for entries 2**-170 below the largest one, where TF32 and BF16 words could see the difference: these entries are
@@ -28,7 +28,7 @@ from hifigemm.formats import BF16, FP16, TF32, Format
 from hifigemm.numerics.word_bounds import safe_exponent
 from hifigemm.numerics.words import Splitting
 
-__all__ = ["ALL_LOSSES", "FLOOR", "NOT_FINITE", "STORED", "Room", "Words", "k_pitch", "split_words"]
+__all__ = ["ALL_LOSSES", "FLOOR", "NOT_FINITE", "STORED", "Words", "Workspace", "k_pitch", "split_words"]
 
 NOT_FINITE: int = words_kernels.NOT_FINITE.value
 """Exponent of a vector that holds an Inf or NaN; its words are zeros."""
@@ -83,7 +83,7 @@ def k_pitch(k: int) -> int:
     return max(16, -(-k // 16) * 16)
 
 
-class Room:
+class Workspace:
     """Memory for several splits of the same operands, one after the other: each writes over the words of the last one.
 
     All of it can be recorded, and one launch clears what has to be zero.
@@ -104,8 +104,8 @@ class Room:
         planned = [[_side(x, axis, *split, True) for x, axis in operands] for split in splits]
         device, count = operands[0][0].device, 4 * len(splits)
         self._words = empty((max(sum(side.nbytes for side in sides) for sides in planned),), torch.int8, device)
-        exchanged = sum(side.exchanged for sides in planned for side in sides)
-        self._zeros = cleared(count + exchanged, device)
+        scratch = sum(side.scratch for sides in planned for side in sides)
+        self._zeros = cleared(count + scratch, device)
         self._used = count
         self.losses = self._zeros[:count].view(-1, 4)[:, :2]
 
@@ -115,8 +115,8 @@ class Room:
         for side in sides:
             words = self._words[at : at + side.nbytes].view(STORED[side.splitting.fmt.name])
             parts.append(words[: math.prod(side.shape)].view(side.shape))
-            zeros.append(self._zeros[self._used : self._used + side.exchanged])
-            at, self._used = at + side.nbytes, self._used + side.exchanged
+            zeros.append(self._zeros[self._used : self._used + side.scratch])
+            at, self._used = at + side.nbytes, self._used + side.scratch
         return parts, zeros
 
 
@@ -126,9 +126,9 @@ def split_words(
     top: int | None,
     *,
     found: torch.Tensor | None = None,
-    gate: torch.Tensor | None = None,
+    predicate: torch.Tensor | None = None,
     losses: tuple[int, int] = ALL_LOSSES,
-    room: Room | None = None,
+    workspace: Workspace | None = None,
 ) -> list[Words]:
     """Words of one or two operands, bit for bit those of `numerics.words.Splitting.split`.
 
@@ -144,9 +144,9 @@ def split_words(
         T: scaled entries lie below 2**T. None does not scale; words then saturate.
     found : int32 tensor, shape (2,), or None
         Zeros, where the bits that operands lose are noted; None does not count them.
-    gate : int32 tensor, shape (2,), or None
+    predicate : int32 tensor, shape (2,), or None
         Losses of other words of two operands: nothing is done unless they lie together in range(*losses).
-    room : Room, optional
+    workspace : Workspace, optional
         Where the words are put; otherwise in memory of their own.
 
     Returns
@@ -160,12 +160,12 @@ def split_words(
     if any(side.k != k for side in sides):
         raise ValueError(f"operands of k = {', '.join(str(side.k) for side in sides)}")
     device = operands[0][0].device
-    if room is None:
+    if workspace is None:
         parts = [empty(side.shape, STORED[splitting.fmt.name], device) for side in sides]
-        zeros = cleared(sum(side.exchanged for side in sides), device)
-        workspaces = [zeros[: sides[0].exchanged], zeros[sides[0].exchanged :]]
+        zeros = cleared(sum(side.scratch for side in sides), device)
+        workspaces = [zeros[: sides[0].scratch], zeros[sides[0].scratch :]]
     else:
-        parts, workspaces = room.take(sides)
+        parts, workspaces = workspace.take(sides)
     made = []
     for side, own in zip(sides, parts, strict=True):
         exponents = empty((side.batch, side.vectors), torch.int32, device)
@@ -174,14 +174,14 @@ def split_words(
     for i, ((x, _), side, words) in enumerate(zip(operands, sides, made, strict=True)):
         target = words.parts.view(torch.int16) if splitting.fmt is BF16 else words.parts
         own = words.exponents if found is None else found[i]
-        zeros = workspaces[i] if side.exchanged else words.exponents
+        zeros = workspaces[i] if side.scratch else words.exponents
         arguments += [x, target, words.exponents, zeros, own, side.vectors, side.batch * side.vectors]
         arguments += [*side.strides, side.chunks]
     both = arguments * (3 - len(sides))
     for programs, forms in forms_of_launches(sides):
         _split(
             (sum(programs),),
-            *(*both, gate, *losses, programs[0], k, k_pitch(k), top or 0),
+            *(*both, predicate, *losses, programs[0], k, k_pitch(k), top or 0),
             LEFT=forms[0],
             RIGHT=forms[-1],
             num_warps=WARPS,

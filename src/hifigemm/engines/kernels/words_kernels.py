@@ -249,7 +249,7 @@ def split_kernel(
     right_vector_stride,
     right_k_stride,
     right_chunks,
-    gate,
+    predicate,
     loss_from,
     loss_to,
     programs,
@@ -259,9 +259,9 @@ def split_kernel(
     LEFT: tl.constexpr,
     RIGHT: tl.constexpr,
 ):
-    """Tiles of the left operand, then of the right one; nothing where a gate is shut."""
-    if gate is not None:  # noqa: SIM102
-        if not losses_in_range(gate, loss_from, loss_to):
+    """Tiles of the left operand, then of the right one; nothing where the predicate does not hold."""
+    if predicate is not None:  # noqa: SIM102
+        if not losses_in_range(predicate, loss_from, loss_to):
             return
     left = (left_x, left_parts, left_exponents, left_workspace, left_loss, left_vectors, left_total)
     left += (left_batch_stride, left_vector_stride, left_k_stride, left_chunks)

@@ -1,0 +1,269 @@
+"""The kernel of `error_ratio.py` for Hopper in Gluon: sums as in `hopper_ring.py`, of which none is stored.
+
+Tiles are dismissed in FP32 or looked at in float64 as in `error_ratio_kernels.py`, and the same float64 comes out.
+
+`_quotient` rounds x / d to nearest as a division does, for integers 0 < d < 2**32 and x = 0 or 1 <= x < 2**100, without
+the branches of one that takes all numbers. Let u be the unit in the last place of x / d. With an inverse y that is good
+to 2**-50, q = x y is within 2**4 u, and x - d q is a float64: a multiple of u / 2 below 2**36 u. q + y (x - d q) is
+within 2**-46 u of x / d before it is rounded. The middle M of two neighbouring float64 has 54 significant bits, so
+x - d M is not zero; as a multiple of u / 2 it keeps x / d at least 2**-33 u away from M, so that both round alike.
+"""
+
+# Kernels are untyped.
+# mypy: disable-error-code="no-untyped-def"
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+
+from hifigemm.engines.kernels.error_ratio_kernels import MARGIN
+from hifigemm.engines.kernels.hopper_ring import (
+    CONSUMER_REGISTERS,
+    PRODUCER_REGISTERS,
+    allocate,
+    multiply,
+    planes_behind,
+    produce,
+)
+from hifigemm.engines.kernels.launch import Address, Launch, tensor_map
+from hifigemm.engines.kernels.residue_gemm import NO_PREDICATE
+from hifigemm.engines.kernels.scaled_residues import Sizes
+from hifigemm.engines.kernels.tile_order import place_of
+from hifigemm.engines.kernels.tiles import ProductShape, Tile, gpu_of, grid_size, valid_tiles
+
+__all__ = ["compile_for", "launch"]
+
+_BIG = gl.constexpr(2.0**52)
+_BIG_BITS = gl.constexpr(0x4330000000000000)
+
+
+@gluon.jit
+def _halves(tiles):
+    """Left and right halves of tensors, which lie in registers of the same threads."""
+    ROWS: gl.constexpr = tiles[0].shape[0]
+    COLUMNS: gl.constexpr = tiles[0].shape[1] // 2
+    found = ()
+    for i in gl.static_range(len(tiles)):
+        found += tiles[i].reshape([ROWS, 2, COLUMNS]).permute(0, 2, 1).split()
+    return found
+
+
+@gluon.jit
+def _may_exceed(known, parts, of_rows, of_columns):
+    """Whether a ratio of a tile may be larger than the one that is known; nothing is larger than inf."""
+    g, s = of_rows
+    ROWS: gl.constexpr = parts[0].shape[0]
+    COLUMNS: gl.constexpr = parts[0].shape[1]
+    layout: gl.constexpr = parts[0].type.layout
+    finite = known < float("inf")
+    known_32 = gl.where(finite, known, 0.0).to(gl.float32) * MARGIN
+    g_32 = gl.convert_layout(gl.where(finite, g, 0.0).to(gl.float32), gl.SliceLayout(1, layout))[:, None]
+    s_32 = gl.convert_layout(gl.where(finite, s, 0.0).to(gl.float32), gl.SliceLayout(1, layout))[:, None]
+    excess = gl.full([ROWS, COLUMNS], 0.0, gl.float32, layout)
+    for i in gl.static_range(len(parts)):
+        h = of_columns[0].slice(i * COLUMNS, COLUMNS).load(gl.SliceLayout(0, layout))[None, :]
+        t = of_columns[1].slice(i * COLUMNS, COLUMNS).load(gl.SliceLayout(0, layout))[None, :]
+        above = gl.fma(g_32, t, h * s_32)
+        low = parts[i].to(gl.uint32, bitcast=True).to(gl.float32)
+        excess = gl.maximum(excess, gl.fma(low, -known_32, above))
+    return gl.max(gl.max(excess, axis=1), axis=0) > 0.0
+
+
+@gluon.jit
+def _quotient(x, low):
+    """x / low in float64, rounded to nearest, for 0 < low < 2**32; see the module."""
+    divisor = (low.to(gl.int64) | _BIG_BITS).to(gl.float64, bitcast=True) - _BIG
+    # Some 19 bits; the cube of the error is below 2**-50.
+    inverse = gl.inline_asm_elementwise(
+        "rcp.approx.ftz.f64 $0, $1;", "=d,d", [divisor], dtype=gl.float64, is_pure=True, pack=1
+    )
+    error = gl.fma(-divisor, inverse, 1.0)
+    inverse = gl.fma(inverse, gl.fma(error, error, error), inverse)
+    quotient = x * inverse
+    return gl.fma(gl.fma(-divisor, quotient, x), inverse, quotient)
+
+
+@gluon.jit
+def _largest(parts, of_rows, at, total, left):
+    """The largest ratio of a tile in float64; sizes of its `left` columns begin at `at`."""
+    g, s = of_rows
+    ROWS: gl.constexpr = parts[0].shape[0]
+    COLUMNS: gl.constexpr = parts[0].shape[1]
+    COUNT: gl.constexpr = len(parts)
+    layout: gl.constexpr = parts[0].type.layout
+    g = gl.convert_layout(g, gl.SliceLayout(1, layout))[:, None]
+    s = gl.convert_layout(s, gl.SliceLayout(1, layout))[:, None]
+    best = gl.full([ROWS], 0.0, gl.float64, gl.SliceLayout(1, layout))
+    # Unrolled, this spills; in a loop only the first part can be named, so the parts take turns in its place.
+    for i in range(COUNT):
+        columns = i * COLUMNS + gl.arange(0, COLUMNS, gl.SliceLayout(0, layout))
+        h = gl.load(at + columns, mask=columns < left, other=0.0)[None, :]
+        t = gl.load(at + total + columns, mask=columns < left, other=0.0)[None, :]
+        above = g * t + h * s
+        low = parts[0].to(gl.uint32, bitcast=True)
+        parts = parts[1:] + parts[:1]
+        ratio = gl.where(low > 0, _quotient(above, low), gl.where(above > 0.0, float("inf"), 0.0))
+        best = gl.maximum(best, gl.max(ratio, axis=1))
+    return gl.max(best, axis=0)
+
+
+@gluon.jit
+def _compare(
+    HALF: gl.constexpr,
+    sizes,
+    out,
+    ring,
+    columns_32,
+    m,
+    n,
+    norms_a,
+    norms_b,
+    total_a,
+    total,
+    tiles_m,
+    tiles_n,
+    steps,
+    num_planes,
+    WIDTH: gl.constexpr,
+    STAGES: gl.constexpr,
+    BLOCK_M: gl.constexpr,
+    BLOCK_N: gl.constexpr,
+    GROUP: gl.constexpr,
+):
+    """Multiply half of the rows of each tile and raise what is known where a ratio is larger."""
+    ROWS: gl.constexpr = BLOCK_M // 2
+    layout: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, 128, 32])
+    flat: gl.constexpr = gl.BlockedLayout([BLOCK_N // 128], [32], [4], [0])
+    of_columns = columns_32.index(HALF * 2), columns_32.index(HALF * 2 + 1)
+    count = 0
+    for index in range(gl.program_id(0), tiles_m * tiles_n * num_planes, gl.num_programs(0)):
+        plane, tile_m, tile_n = place_of(index, tiles_m, tiles_n, GROUP)
+        z = plane // WIDTH
+        rows = tile_m * BLOCK_M + HALF * ROWS + gl.arange(0, ROWS, gl.SliceLayout(1, layout))
+        columns = tile_n * BLOCK_N + gl.arange(0, BLOCK_N, flat)
+        at_a, at_b = sizes + z * norms_a, sizes + total_a + z * norms_b
+        # Asked for early: they arrive while the tile is multiplied. What is known may be known too late, not wrongly.
+        g = gl.load(at_a + rows, mask=rows < m, other=0.0)
+        s = gl.load(at_a + total + rows, mask=rows < m, other=0.0)
+        h = gl.load(at_b + columns, mask=columns < n, other=0.0)
+        t = gl.load(at_b + total + columns, mask=columns < n, other=0.0)
+        known = gl.load(out, cache_modifier=".cg").to(gl.float64, bitcast=True)
+        sums, count = multiply(ring, count, steps, HALF, BLOCK_N, STAGES, layout)
+        of_columns[0].store(h.to(gl.float32))
+        of_columns[1].store(t.to(gl.float32))
+        parts = _halves(_halves(_halves((sums,))))
+        if _may_exceed(known, parts, (g, s), of_columns):
+            found = _largest(parts, (g, s), at_b + tile_n * BLOCK_N, total, n - tile_n * BLOCK_N)
+            gl.atomic_max(out, found.to(gl.int64, bitcast=True), sem="relaxed")
+
+
+_RUN_TIME = ["m", "n", "norms_a", "norms_b", "total_a", "total", "steps", "num_planes", "left_batch", "right_batch"]
+_RUN_TIME += ["component"]
+
+
+@gluon.jit(do_not_specialize=[*_RUN_TIME, "least", "most"])
+def _ratio_kernel(
+    left,
+    right,
+    quarter,
+    sizes,
+    out,
+    m,
+    n,
+    norms_a,
+    norms_b,
+    total_a,
+    total,
+    steps,
+    num_planes,
+    left_batch,
+    right_batch,
+    component,
+    predicate,
+    least,
+    most,
+    WIDTH: gl.constexpr,
+    STAGES: gl.constexpr,
+    BLOCK_M: gl.constexpr,
+    BLOCK_N: gl.constexpr,
+    BLOCK_K: gl.constexpr,
+    GROUP: gl.constexpr,
+):
+    """error_ratio_kernels.error_ratio_kernel; planes are pairings of the components of a matrix, batches count in rows.
+
+    Nothing where the predicate does not hold.
+    """
+    ring = allocate(left, right, STAGES, BLOCK_M, BLOCK_N, BLOCK_K)
+    columns_32 = gl.allocate_shared_memory(gl.float32, [4, BLOCK_N], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+    tiles_m = gl.cdiv(m, BLOCK_M)
+    tiles_n = gl.cdiv(n, BLOCK_N)
+    num_planes = planes_behind(predicate, least, most, num_planes)
+    UPPER: gl.constexpr = 0
+    LOWER: gl.constexpr = 1
+    # fmt: off
+    gl.warp_specialize(
+        [
+            (_compare, (UPPER, sizes, out, ring, columns_32, m, n, norms_a, norms_b, total_a, total, tiles_m, tiles_n,
+                     steps, num_planes, WIDTH, STAGES, BLOCK_M, BLOCK_N, GROUP)),
+            (_compare, (LOWER, sizes, out, ring, columns_32, m, n, norms_a, norms_b, total_a, total, tiles_m, tiles_n,
+                     steps, num_planes, WIDTH, STAGES, BLOCK_M, BLOCK_N, GROUP)),
+            (produce, (left, right, quarter, ring, n, tiles_m, tiles_n, steps, num_planes, WIDTH, left_batch, 0,
+                       right_batch, 0, component, WIDTH, STAGES, BLOCK_M, BLOCK_N, GROUP)),
+        ],
+        [4, 1],
+        [CONSUMER_REGISTERS, PRODUCER_REGISTERS],
+    )
+    # fmt: on
+
+
+_ratio = Launch(_ratio_kernel)
+
+
+def _constants(tile: Tile, width: int) -> dict[str, int | bool]:
+    """The constexpr arguments and options that go with a tile."""
+    return {
+        "WIDTH": width,
+        "STAGES": tile.stages,
+        "BLOCK_M": tile.block_m,
+        "BLOCK_N": tile.block_n,
+        "BLOCK_K": tile.block_k,
+        "GROUP": tile.group,
+        "num_warps": 4,
+        "enable_fp_fusion": False,
+    }
+
+
+def _boxes(tile: Tile) -> tuple[int, int, int]:
+    """Vectors that TMA moves at a time: of the left operand, of the right one, and of the right one at the edge."""
+    return tile.block_m // 2, tile.block_n, tile.block_n // 4
+
+
+def compile_for(device: torch.device) -> None:
+    """Compile the kernel for a device without a launch, which raises where this Triton's Gluon is another one."""
+    tile = next(tile for tile in valid_tiles(gpu_of(device)) if tile.kernel == "hopper")
+    maps = [tensor_map(1 << 20, torch.int8, 256, 256, 256, (rows, tile.block_k)).host for rows in _boxes(tile)]
+    pointers = Address(1 << 20, torch.float64), Address(1 << 20, torch.int64)
+    with torch.cuda.device(device):
+        _ratio_kernel.warmup(*maps, *pointers, *[256] * len(_RUN_TIME), *NO_PREDICATE, grid=(1,), **_constants(tile, 1))
+
+
+def launch(sizes: Sizes, out: torch.Tensor, terms: int, tile: Tile, predicate: tuple[Any, int, int]) -> None:
+    """The launch of `error_ratio.error_ratio_bits`: `terms` of each component, a multiple of 128."""
+    (left, right), width = sizes.magnitudes, sizes.width
+    (batch_a, m, pitch), (batch_b, n, _) = left.shape, right.shape
+    batch, planes = max(batch_a, batch_b), max(batch_a, batch_b) * width
+    rows = [x.shape[1] if x.shape[0] == batch > 1 else 0 for x in (left, right)]
+    maps = [
+        tensor_map(x.data_ptr(), x.dtype, x.shape[0] * x.shape[1], pitch, pitch, (box, tile.block_k))
+        for x, box in zip((left, right, right), _boxes(tile), strict=True)
+    ]
+    _ratio(
+        (grid_size(tile, ProductShape(m, n, width * terms, planes), gpu_of(left.device)),),
+        *(*maps, sizes.norms, out, m, n, *rows, batch_a * m, batch_a * m + batch_b * n),
+        *(width * terms // tile.block_k, planes, *rows, pitch // width, *predicate),
+        **_constants(tile, width),
+    )

@@ -1,0 +1,353 @@
+"""INT8 products of residues, reduced modulo p before they leave the chip; plain Triton, for every GPU.
+
+C_l = A_l B_l mod p_l for all moduli and matrices of a batch in one launch. An INT32 accumulator over at most 130944
+of k holds |s| <= 130944 * 128**2 + 128 < 2**31; longer products are made in blocks of k, each of which adds the
+residues that are already in `out` (|r| <= 128) before it reduces.
+
+Reduction on NVIDIA (`reduce_ptx`): the bytes u_j of s + 2**31 give s' = sum_j u_j c_j + d, c_j = 2**(8j) mod p centred,
+d = -2**31 mod p centred, so s' = s mod p and |s'| < 2**18. Added to the bits of the float 2**23 with an offset that
+makes the float M p + s', the dot product instruction leaves f = M p + s' as a float32. One fused multiply-add with 1/p
+and 3 2**22 - M + (M mod 256) rounds s'/p to an integer q in the low bits of its result g, and bits(f) - p bits(g) has
+the low byte of s' - q p, because every other term is a multiple of 256. Elsewhere (`reduce_portable`): s = h 2**16 + l
+gives t = h (2**16 mod p) + l with |t| < 2**23, exact in float32, and t - p round(t / p). Tests try all s' and t.
+"""
+
+# Kernels are untyped.
+# mypy: disable-error-code="no-untyped-def"
+
+from __future__ import annotations
+
+import math
+import struct
+from functools import cache
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+from hifigemm.engines.kernels.launch import BoundLaunch, Launch
+from hifigemm.engines.kernels.planes import supports
+from hifigemm.engines.kernels.tile_order import place_of
+from hifigemm.engines.kernels.tiles import ProductShape, Tile, gpu_of, grid_size, hopper_module, tile_for, tuned_tile
+from hifigemm.numerics.residues import centred
+
+__all__ = ["CONSTANTS", "K_BLOCK", "REDUCE_PTX", "constants_of", "exact_int8_gemm", "multiply_residues"]
+__all__ += ["LARGEST", "NO_PREDICATE", "Predicate", "holds", "reduce_ptx", "residue_constants", "wrapped"]
+
+K_BLOCK = 1023 * 128
+"""Longest product whose accumulator, an earlier residue included, stays below 2**31."""
+CONSTANTS = tl.constexpr(8)
+"""Integers for each modulus: c_0 .. c_3 in bytes, what s' is added to, bits of 1/p and addend, -p, 2**16 mod p."""
+REDUCE_PTX = tl.constexpr(
+    "{ .reg .u32 x, f, q; .reg .f32 a, b, c; xor.b32 x, $1, 0x80000000; dp4a.u32.s32 f, x, $2, $3; mov.b32 a, f; "
+    "mov.b32 b, $4; mov.b32 c, $5; fma.rn.f32 a, a, b, c; mov.b32 q, a; mad.lo.u32 $0, q, $6, f; }"
+)
+_ROUND = tl.constexpr(12582912.0)
+
+Predicate = tuple[torch.Tensor, int, int]
+NO_PREDICATE = None, 0, 0
+LARGEST = 2**63 - 1
+"""No number that a predicate reads is larger."""
+
+
+def _float_bits(x: float) -> int:
+    return int(struct.unpack("i", struct.pack("f", x))[0])
+
+
+def constants_of(p: int) -> tuple[int, ...]:
+    """The row of `residue_constants` for a modulus 2 <= p <= 256."""
+    word = int.from_bytes(bytes(centred(1 << (8 * j), p) & 255 for j in range(4)), "little", signed=False)
+    word -= (word >> 31) << 32
+    multiple = (1 << 23) // p + (1 << 18) // p + 1
+    added = _float_bits(2.0**23) + (multiple * p - (1 << 23)) + centred(-(1 << 31), p)
+    addend = float(3 * 2**22 - multiple + multiple % 256)
+    return word, added, _float_bits(1 / p), _float_bits(addend), -p, centred(1 << 16, p), 0, 0
+
+
+@cache
+def residue_constants(moduli: tuple[int, ...], device: torch.device) -> torch.Tensor:
+    """What the kernels need to reduce modulo the moduli: int32, shape (len(moduli), 8), kept for each device."""
+    return torch.tensor([constants_of(p) for p in moduli], dtype=torch.int32, device=device).view(-1, CONSTANTS.value)
+
+
+@triton.jit
+def _reduce_portable(s, row):
+    """Residues of int32 s, |t| < 2**23 in the notation of the module; FMA contraction of t / p + c is harmless."""
+    inverse = tl.load(row + 2).to(tl.float32, bitcast=True)
+    p = -tl.load(row + 4)
+    low = (s << 16) >> 16
+    t = ((s - low) >> 16) * tl.load(row + 5) + low
+    q = (t.to(tl.float32) * inverse + _ROUND) - _ROUND
+    return (t - q.to(tl.int32) * p).to(tl.int8)
+
+
+@triton.jit
+def reduce_ptx(s, row):
+    """Residues of int32 s in four instructions; see the module."""
+    r = tl.inline_asm_elementwise(
+        REDUCE_PTX,
+        "=r,r,r,r,r,r,r",
+        [s, tl.load(row), tl.load(row + 1), tl.load(row + 2), tl.load(row + 3), tl.load(row + 4)],
+        dtype=tl.int32,
+        is_pure=True,
+        pack=1,
+    )
+    return r.to(tl.int8)
+
+
+@triton.jit
+def wrapped(index, count):
+    """Vectors to load for those of a tile: beyond the last come the first ones again.
+
+    The last one again would do as well, but then all threads ask the cache for one and the same line.
+    """
+    return tl.where(index < count, index, tl.minimum(index - count, count - 1)).to(tl.int64)
+
+
+@triton.jit
+def holds(predicate, least, most):
+    """Whether the number at the address `predicate` is one of least .. most."""
+    found = tl.load(predicate)
+    return (found >= least) & (found <= most)
+
+
+@triton.jit(do_not_specialize=["m", "n", "m_stored", "num_planes", "num_parts", "least", "most"])
+def _product_kernel(
+    left,
+    right,
+    out,
+    constants,
+    m,
+    n,
+    k,
+    m_stored,
+    n_stored,
+    num_planes,
+    num_parts,
+    left_batch,
+    left_part,
+    left_row,
+    left_k,
+    right_batch,
+    right_part,
+    right_row,
+    right_k,
+    out_batch,
+    out_part,
+    out_row,
+    predicate,
+    least,
+    most,
+    REDUCE: tl.constexpr,
+    PTX: tl.constexpr,
+    ADD: tl.constexpr,
+    EVEN_K: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    GROUP: tl.constexpr,
+):
+    """out[z, l] = left[z, l] right[z, l].T, reduced or not; programs walk over the tiles of all planes (z, l).
+
+    Rows beyond m and n are `wrapped`, so that only the edge of k is masked. Nothing where the predicate does not hold.
+    """
+    if predicate is not None:  # noqa: SIM102
+        if not holds(predicate, least, most):
+            return
+    tiles_m = tl.cdiv(m, BLOCK_M)
+    tiles_n = tl.cdiv(n, BLOCK_N)
+    for index in range(tl.program_id(0), tiles_m * tiles_n * num_planes, tl.num_programs(0)):
+        plane, tile_m, tile_n = place_of(index, tiles_m, tiles_n, GROUP)
+        row0 = tile_m * BLOCK_M
+        column0 = tile_n * BLOCK_N
+        z = (plane // num_parts).to(tl.int64)
+        l = (plane % num_parts).to(tl.int64)
+        rows = row0 + tl.arange(0, BLOCK_M)
+        columns = column0 + tl.arange(0, BLOCK_N)
+        ks = tl.arange(0, BLOCK_K)
+        left_rows = left + z * left_batch + l * left_part + wrapped(rows, m) * left_row
+        right_rows = right + z * right_batch + l * right_part + wrapped(columns, n) * right_row
+        sums = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.int32)
+        for start in range(0, k, BLOCK_K):
+            at = start + ks
+            if EVEN_K:
+                x = tl.load(left_rows[:, None] + at[None, :].to(tl.int64) * left_k)
+                y = tl.load(right_rows[:, None] + at[None, :].to(tl.int64) * right_k)
+            else:
+                x = tl.load(left_rows[:, None] + at[None, :].to(tl.int64) * left_k, mask=at[None, :] < k, other=0)
+                y = tl.load(right_rows[:, None] + at[None, :].to(tl.int64) * right_k, mask=at[None, :] < k, other=0)
+            sums = tl.dot(x, tl.trans(y), sums, out_dtype=tl.int32)
+        target = out + z * out_batch + l * out_part + rows[:, None].to(tl.int64) * out_row + columns[None, :]
+        stored = (rows[:, None] < m_stored) & (columns[None, :] < n_stored)
+        if ADD:
+            sums += tl.load(target, mask=stored, other=0).to(tl.int32)
+        if REDUCE:
+            if PTX:
+                tl.store(target, reduce_ptx(sums, constants + l * CONSTANTS), mask=stored)
+            else:
+                tl.store(target, _reduce_portable(sums, constants + l * CONSTANTS), mask=stored)
+        else:
+            tl.store(target, sums, mask=stored)
+
+
+_product = Launch(_product_kernel)
+
+
+def _strides(x: torch.Tensor) -> tuple[int, ...]:
+    """Strides of (batch, part, row, k), 0 for a batch that is broadcast."""
+    batch, part, row, k = x.stride()
+    return (batch if x.shape[0] > 1 else 0), part, row, k
+
+
+def _bind(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor, tile: Tile, **constants: Any) -> BoundLaunch:
+    """A launch of the plain kernel on (batch, plane, vector, k) operands; constants REDUCE, ADD, table, predicate."""
+    (_, parts, m, k), n = left.shape, right.shape[2]
+    planes = out.shape[0] * parts
+    table, predicate = constants.pop("table"), constants.pop("predicate")
+    return _product.bind(
+        (grid_size(tile, ProductShape(m, n, k, planes), gpu_of(left.device)),),
+        *(left, right, out, table),
+        *(m, n, k, out.shape[2], out.shape[3], planes, parts),
+        *(*_strides(left), *_strides(right), *out.stride()[:3], *(predicate or NO_PREDICATE)),
+        **constants,
+        PTX=left.is_cuda and torch.version.hip is None,
+        EVEN_K=k % tile.block_k == 0,
+        BLOCK_M=tile.block_m,
+        BLOCK_N=tile.block_n,
+        BLOCK_K=tile.block_k,
+        GROUP=tile.group,
+        num_warps=tile.warps,
+        num_stages=tile.stages,
+    )
+
+
+def _launches(
+    operands: tuple[torch.Tensor, ...], out: torch.Tensor, k_block: int, tile: Tile | None, predicate: Predicate | None
+) -> list[BoundLaunch]:
+    """The launches that make a product of non-empty operands, one for each block of k."""
+    left, right, constants = operands
+    (_, parts, m, k), n = left.shape, right.shape[2]
+    shape, gpu = ProductShape(m, n, min(k, k_block), out.shape[0] * parts), gpu_of(left.device)
+    asked = tile or tuned_tile(shape, gpu)
+    modules = _modules(left, right, out, asked)
+    if tile is None:
+        tile = asked if asked is not None and asked.kernel in modules else tile_for(shape, gpu, tuple(modules))
+    if tile.kernel not in modules:
+        raise ValueError(f"{tile} does not take strides {left.stride()}, {right.stride()}, {out.stride()} here")
+    if tile.kernel != "triton":
+        return list(modules[tile.kernel].launches(operands, out, tile, k_block, predicate or NO_PREDICATE))
+    found = []
+    for start in range(0, k, k_block):
+        a, b = (x if k <= k_block else x[..., start : start + k_block] for x in (left, right))
+        found.append(_bind(a, b, out, tile, table=constants, predicate=predicate, REDUCE=True, ADD=start > 0))
+    return found
+
+
+def _modules(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor, asked: Tile | None) -> dict[str, Any]:
+    """The kernels that take these tensors, with the modules of those that lie in other ones.
+
+    That by TMA stands in where Gluon's does not compile, or where it is asked for.
+    """
+    modules = {"triton": None}
+    if not supports(left, right, out):
+        return modules
+    hopper = hopper_module("residue_gemm_hopper", left.device)
+    if hopper is not None:
+        modules["hopper"] = hopper
+    if hopper is None or (asked is not None and asked.kernel == "tma"):
+        tma = hopper_module("residue_gemm_tma", left.device)
+        modules |= {} if tma is None else {"tma": tma}
+    return modules
+
+
+def _facts(predicate: Predicate) -> tuple[int, int, int]:
+    """What the launches with a predicate depend on."""
+    return predicate[0].data_ptr(), *predicate[1:]
+
+
+_KEPT: dict[tuple[Any, ...], list[BoundLaunch]] = {}
+_KEPT_LIMIT = 1024
+
+
+def multiply_residues(
+    left: torch.Tensor,
+    right: torch.Tensor,
+    constants: torch.Tensor,
+    out: torch.Tensor,
+    *,
+    k_block: int = K_BLOCK,
+    config: Tile | None = None,
+    predicate: Predicate | None = None,
+) -> None:
+    """out[z, l] = left[z, l] right[z, l].T mod p_l, any representative in [-128, 127], on torch's current stream.
+
+    The launches for given addresses, shapes and strides are kept, so that a repeated call costs the host little.
+
+    Parameters
+    ----------
+    left, right : int8 tensors (batch or 1, L, m, k_pitch) and (batch or 1, L, n, k_pitch)
+        Any residues in [-128, 127]. Views with unit stride along k whose other strides are multiples of 16.
+    constants : int32 tensor (L, 8)
+        `residue_constants` of the moduli.
+    out : int8 tensor (batch, L, m_pad, n_pad)
+        Unit stride along n, n_pad and the other strides multiples of 16. Only [:m, :n] means anything.
+    k_block : int
+        Length of k that goes into one accumulator, a multiple of 16, at most `K_BLOCK`.
+    config : Tile, optional
+        Otherwise `tile_for` chooses.
+    predicate : (int64 tensor of one entry, least, most), optional
+        Decides on the device: `out` stays as it is unless least <= predicate <= most. Not read for k = 0.
+    """
+    where = left.data_ptr(), right.data_ptr(), out.data_ptr(), constants.data_ptr(), predicate and _facts(predicate)
+    shapes = left.shape, right.shape, out.shape, left.stride(), right.stride(), out.stride()
+    key = (left.get_device(), where, shapes, k_block, config)
+    launches = _KEPT.get(key)
+    if launches is None:
+        _check(left, right, constants, out, k_block)
+        if out.shape[0] * left.shape[1] * left.shape[2] * right.shape[2] == 0:
+            return
+        if left.shape[3] == 0:
+            out.zero_()
+            return
+        launches = _launches((left, right, constants), out, k_block, config, predicate)
+        if all(launch.repeatable for launch in launches):
+            if len(_KEPT) >= _KEPT_LIMIT:
+                _KEPT.clear()
+            _KEPT[key] = launches
+    for launch in launches:
+        launch()
+
+
+def _check(left: torch.Tensor, right: torch.Tensor, constants: torch.Tensor, out: torch.Tensor, k_block: int) -> None:
+    """Raise ValueError where `multiply_residues` does not take these tensors."""
+    if not 0 < k_block <= K_BLOCK or k_block % 16:
+        raise ValueError(f"k_block = {k_block} must be a multiple of 16 in 16 .. {K_BLOCK}")
+    batch, parts, m, n = out.shape[0], left.shape[1], left.shape[2], right.shape[2]
+    fits = left.shape[0] in (1, batch) and right.shape[0] in (1, batch) and out.shape[2] >= m and out.shape[3] >= n
+    if not fits or {right.shape[1], out.shape[1], constants.shape[0]} != {parts} or left.shape[3] != right.shape[3]:
+        shapes = [tuple(x.shape) for x in (left, right, constants, out)]
+        raise ValueError("shapes of left, right, constants and out do not match: {}, {}, {}, {}".format(*shapes))
+    for x in (left, right, out):
+        if x.dtype != torch.int8 or x.device != left.device:
+            raise ValueError(f"operands must be int8 on one device, not {x.dtype} on {x.device} beside {left.device}")
+        if x.numel() == 0:
+            continue
+        if x.stride(3) != 1 or x.shape[3] % 16 or any(s % 16 for s in x.stride()[:3]) or x.data_ptr() % 16:
+            raise ValueError(f"rows of {tuple(x.shape)} with strides {x.stride()} are not multiples of 16 bytes apart")
+
+
+def exact_int8_gemm(a: torch.Tensor, b: torch.Tensor, *, config: Tile | None = None) -> torch.Tensor:
+    """The exact integer product of int8 stacks, (batch or 1, m, k) and (batch or 1, k, n) of any strides, as int32.
+
+    The caller sees to k max|a| max|b| < 2**31; larger sums wrap.
+    """
+    (_, m, k), n = a.shape, b.shape[2]
+    batch = math.prod(torch.broadcast_shapes(a.shape[:1], b.shape[:1]))
+    out = torch.empty((batch, m, n), dtype=torch.int32, device=a.device)
+    if out.numel() == 0 or k == 0:
+        return out.zero_()
+    tile = config or tile_for(ProductShape(m, n, k, batch), gpu_of(a.device), ("triton",))
+    left, right = a.unsqueeze(1), b.mT.unsqueeze(1)
+    _bind(left, right, out.unsqueeze(1), tile, table=out, predicate=None, REDUCE=False, ADD=False)()
+    return out

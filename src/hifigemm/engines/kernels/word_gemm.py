@@ -1,0 +1,298 @@
+"""Error-corrected products of words in one kernel: schemes.corrected on the device, bit for bit.
+
+With A = A_hi + 2**-s A_lo and B likewise, block by block along k,
+
+    P = A_hi B_hi (from zero),    S = S + P (FP32, to nearest),    D = A_hi B_lo + (A_lo B_hi + D) (in the unit),
+
+and C = 2**(row_exponent + col_exponent) (S + 2**-s D), rounded once more where it is subnormal. "In the unit" means
+chained through the accumulator of the tensor core, instruction by instruction; an operand of one word has no A_lo.
+`chained` leaves S to the unit as well. The order in which blocks and words follow each other is part of the
+arithmetic, the tile is not. Rows and columns with an Inf or NaN are those of numerics.special.fill_nonfinite.
+
+The kernel here is plain Triton, for every GPU; word_gemm_hopper.py has one for Hopper. A product of a block that is
+added to a sum would be made part of the chain by the compiler: fma(P, 1, S) with a factor that is only known at run
+time is the same sum and cannot be.
+"""
+
+# Kernels are untyped.
+# mypy: disable-error-code="no-untyped-def"
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+from hifigemm.engines.kernels.elementary import power_of_two, power_of_two_single, sign_of_finite
+from hifigemm.engines.kernels.launch import Launch, operand_arguments
+from hifigemm.engines.kernels.tile_order import place_in_plane
+from hifigemm.engines.kernels.tiles import Tile, gpu_of, hopper_module
+from hifigemm.engines.kernels.word_gemm_tiles import WordShape, tile_for
+from hifigemm.engines.kernels.words import ALL_LOSSES, NOT_FINITE, Words
+from hifigemm.engines.kernels.words_kernels import losses_in_range
+
+__all__ = ["BLOCKS", "WHOLE_BLOCK", "corrected_product", "nonfinite_sums", "unscaled"]
+
+BLOCKS = {"fp16": (16, 32, 64), "bf16": (16, 32, 64), "tf32": (16, 32, 64)}
+"""Lengths of a block of k."""
+WHOLE_BLOCK = {"fp16": 64, "bf16": 64, "tf32": 32}
+"""Four instructions."""
+
+_MATRICES = 65535
+"""Of a stack in one launch: the plain kernel counts them along the second axis of its grid."""
+_NOT_FINITE = tl.constexpr(NOT_FINITE)
+
+
+@triton.jit
+def _load(words, vector, h, pitch, EVEN: tl.constexpr):
+    """Words h of some vectors, one of the two being the column of an array of addresses."""
+    at = words + vector.to(tl.int64) * pitch + h
+    if EVEN:
+        result = tl.load(at)
+    else:
+        result = tl.load(at, mask=h < pitch, other=0.0)
+    return result
+
+
+@triton.jit
+def nonfinite_sums(left, right, left_k, right_k, inside_m, inside_n, k, zeros):
+    """sum_h S(a_h) S(b_h) of rows and columns, S the sign of a finite entry and the entry itself otherwise."""
+    total = zeros
+    for h in range(k):
+        at = tl.cast(h, tl.int64)
+        a = sign_of_finite(tl.load(left + at * left_k, mask=inside_m, other=0.0).to(tl.float32))
+        b = sign_of_finite(tl.load(right + at * right_k, mask=inside_n, other=0.0).to(tl.float32))
+        total += a[:, None] * b[None, :]
+    return total
+
+
+@triton.jit
+def unscaled(sums, row_exponent, col_exponent, in_fp32):
+    """sums 2**(row_exponent + col_exponent) in float32, rounded once."""
+    if in_fp32:
+        result = sums * power_of_two_single(row_exponent)[:, None] * power_of_two_single(col_exponent)[None, :]
+    else:
+        exponent = tl.maximum(tl.minimum(row_exponent[:, None] + col_exponent[None, :], 1023), -1022)
+        factor = power_of_two(exponent)
+        result = (sums.to(tl.float64) * factor).to(tl.float32)
+    return result
+
+
+@triton.jit(do_not_specialize=["shift", "loss_from", "loss_to", "tiles_m", "tiles_n"])
+def _corrected_kernel(
+    left,
+    left_batch,
+    left_exponents,
+    left_exponents_batch,
+    left_vectors,
+    right,
+    right_batch,
+    right_exponents,
+    right_exponents_batch,
+    right_vectors,
+    losses,
+    out,
+    out_batch,
+    out_row,
+    out_col,
+    left_operand,
+    left_operand_batch,
+    left_operand_row,
+    left_operand_k,
+    right_operand,
+    right_operand_batch,
+    right_operand_k,
+    right_operand_col,
+    shift,
+    low_scale,
+    one,
+    loss_from,
+    loss_to,
+    k,
+    pitch,
+    tiles_m,
+    tiles_n,
+    LEFT_WORDS: tl.constexpr,
+    RIGHT_WORDS: tl.constexpr,
+    CHAINED: tl.constexpr,
+    IN_FP32: tl.constexpr,
+    EVEN: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    GROUP_M: tl.constexpr,
+):
+    """One tile of the product of one matrix of the stack."""
+    if losses is not None:  # noqa: SIM102
+        if not losses_in_range(losses, loss_from, loss_to):
+            return
+    z = tl.program_id(1).to(tl.int64)
+    tile_m, tile_n = place_in_plane(tl.program_id(0), tiles_m, tiles_n, GROUP_M)
+    rows = tile_m * BLOCK_M + tl.arange(0, BLOCK_M)
+    cols = tile_n * BLOCK_N + tl.arange(0, BLOCK_N)
+    row = (rows % left_vectors)[:, None]
+    col = (cols % right_vectors)[None, :]
+    left += z * left_batch
+    right += z * right_batch
+    left_low = left + pitch.to(tl.int64) * left_vectors
+    right_low = right + pitch.to(tl.int64) * right_vectors
+    total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+    correction = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+    for start in range(0, k, BLOCK_K):
+        h = start + tl.arange(0, BLOCK_K)
+        a = _load(left, row, h[None, :], pitch, EVEN)
+        b = _load(right, col, h[:, None], pitch, EVEN)
+        if CHAINED:
+            total = tl.dot(a, b, total, input_precision="tf32")
+        else:
+            total = tl.fma(tl.dot(a, b, input_precision="tf32"), tl.zeros_like(total) + one, total)
+        if LEFT_WORDS == 2:
+            low = _load(left_low, row, h[None, :], pitch, EVEN)
+            correction = tl.dot(low, b, correction, input_precision="tf32")
+        if RIGHT_WORDS == 2:
+            low = _load(right_low, col, h[:, None], pitch, EVEN)
+            correction = tl.dot(a, low, correction, input_precision="tf32")
+    if LEFT_WORDS + RIGHT_WORDS > 2:
+        total = total + correction * low_scale
+    inside_m = rows < left_vectors
+    inside_n = cols < right_vectors
+    row_exponent = tl.load(left_exponents + z * left_exponents_batch + rows, mask=inside_m, other=0) + shift
+    col_exponent = tl.load(right_exponents + z * right_exponents_batch + cols, mask=inside_n, other=0)
+    spread, col_spread = tl.max(tl.abs(row_exponent), axis=0), tl.max(tl.abs(col_exponent), axis=0)
+    result = unscaled(total, row_exponent, col_exponent, IN_FP32 & (spread <= 64) & (col_spread <= 126))
+    to = out + z * out_batch + rows[:, None].to(tl.int64) * out_row + cols[None, :].to(tl.int64) * out_col
+    inside = inside_m[:, None] & inside_n[None, :]
+    if left_operand is not None:
+        marked = (row_exponent == _NOT_FINITE + shift)[:, None] | (col_exponent == _NOT_FINITE)[None, :]
+        tl.store(to, result, mask=inside & (marked == 0))
+        if (tl.min(row_exponent, axis=0) == _NOT_FINITE + shift) | (tl.min(col_exponent, axis=0) == _NOT_FINITE):
+            a = left_operand + z * left_operand_batch + rows.to(tl.int64) * left_operand_row
+            b = right_operand + z * right_operand_batch + cols.to(tl.int64) * right_operand_col
+            zeros = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+            filled = nonfinite_sums(a, b, left_operand_k, right_operand_k, inside_m, inside_n, k, zeros)
+            tl.store(to, filled, mask=inside & marked)
+    else:
+        tl.store(to, result, mask=inside)
+
+
+_launch: Any = Launch(_corrected_kernel)
+
+
+def corrected_product(
+    left: Words,
+    right: Words,
+    out: torch.Tensor,
+    *,
+    block: int | None = None,
+    chained: bool = False,
+    shift: int = 0,
+    losses: tuple[int, int] = ALL_LOSSES,
+    operands: tuple[torch.Tensor, torch.Tensor] | None = None,
+    config: Tile | None = None,
+) -> None:
+    """out = 2**shift A B from the words of A and B, on torch's current stream; see the module docstring.
+
+    Parameters
+    ----------
+    left, right : Words
+        Of one format and low_shift, with one or two words each.
+    out : float32 tensor (batch, m, n), any strides
+    block : int, optional
+        Length of a block of k, one of `BLOCKS`; otherwise four instructions of the tensor core.
+    chained : bool
+        The unit adds the main product as well; blocks then only set the order of the corrections.
+    shift : int
+        Power of two that the result is multiplied with before it is rounded.
+    losses : pair of int
+        Nothing is written unless the bits that both operands lose together, where that was noted, lie in
+        range(*losses): the way to choose between formats on the device.
+    operands : tensors (batch or 1, m, k) and (batch or 1, k, n), any strides, or None
+        A and B themselves, read where a row or column holds an Inf or NaN; None where there are none.
+    config : Tile, optional
+        Otherwise `tile_for` chooses.
+    """
+    fmt = left.splitting.fmt.name
+    block = WHOLE_BLOCK[fmt] if block is None else block
+    _check(left, right, out, block)
+    if out.numel() == 0:
+        return
+    same: dict[str, Any] = {"chained": chained, "shift": shift, "losses": losses}
+    if out.shape[0] > _MATRICES:
+        for start in range(0, out.shape[0], _MATRICES):
+            at = slice(start, start + _MATRICES)
+            a, b = (replace(x, parts=_some(x.parts, at), exponents=_some(x.exponents, at)) for x in (left, right))
+            own = None if operands is None else (_some(operands[0], at), _some(operands[1], at))
+            corrected_product(a, b, out[at], block=block, operands=own, config=config, **same)
+        return
+    hopper = hopper_module("word_gemm_hopper", out.device)
+    if config is None:
+        shape = WordShape(left.vectors, right.vectors, left.k, out.shape[0], fmt, block)
+        config = tile_for(shape, gpu_of(out.device), hopper is None)
+    options = same | {"in_fp32": fmt == "fp16", "operands": operand_arguments(operands)}
+    options["predicate"] = None if losses == ALL_LOSSES else left.losses
+    if config.kernel == "hopper":
+        hopper.launch(left, right, out, config, **options)
+    else:
+        _launch_plain(left, right, out, config, **options)
+
+
+def _some(x: torch.Tensor, at: slice) -> torch.Tensor:
+    """Some matrices of a stack; a stack of one is meant for all of them."""
+    return x[at] if x.shape[0] > 1 else x
+
+
+def _check(left: Words, right: Words, out: torch.Tensor, block: int) -> None:
+    """Raise ValueError where `corrected_product` does not take these arguments."""
+    a, b = left.splitting, right.splitting
+    if (a.fmt, a.low_shift, left.k) != (b.fmt, b.low_shift, right.k) or max(a.num_words, b.num_words) > 2:
+        raise ValueError(f"no product of {a} with k = {left.k} and {b} with k = {right.k}")
+    if block not in BLOCKS[a.fmt.name]:
+        raise ValueError(f"block = {block}: expected one of {BLOCKS[a.fmt.name]} for {a.fmt.name}")
+    if out.dtype is not torch.float32 or out.shape[1:] != (left.vectors, right.vectors):
+        raise ValueError(f"a {out.dtype} result of shape {tuple(out.shape)} for {left.vectors} x {right.vectors}")
+    if any(words.parts.shape[0] not in (1, out.shape[0]) for words in (left, right)):
+        raise ValueError(f"stacks of {left.parts.shape[0]} and {right.parts.shape[0]} for one of {out.shape[0]}")
+
+
+def _launch_plain(
+    left: Words,
+    right: Words,
+    out: torch.Tensor,
+    tile: Tile,
+    *,
+    chained: bool,
+    in_fp32: bool,
+    shift: int,
+    predicate: torch.Tensor | None,
+    losses: tuple[int, int],
+    operands: list[Any],
+) -> None:
+    """The launch of the plain kernel."""
+    batch, m, n = out.shape
+    tiles_m, tiles_n, pitch = -(-m // tile.block_m), -(-n // tile.block_n), left.parts.shape[3]
+    sides: list[Any] = []
+    for words in (left, right):
+        stack = words.parts.shape[0] > 1
+        sides += [words.parts, words.parts.stride(0) if stack else 0]
+        sides += [words.exponents, words.vectors if stack else 0, words.vectors]
+    _launch(
+        (tiles_m * tiles_n, batch),
+        *sides,
+        *(predicate, out, *out.stride(), *operands, shift, 2.0**-left.splitting.low_shift, 1.0, *losses),
+        *(max(left.k, 1), pitch, tiles_m, tiles_n),
+        LEFT_WORDS=left.splitting.num_words,
+        RIGHT_WORDS=right.splitting.num_words,
+        CHAINED=chained,
+        IN_FP32=in_fp32,
+        EVEN=pitch % tile.block_k == 0,
+        BLOCK_M=tile.block_m,
+        BLOCK_N=tile.block_n,
+        BLOCK_K=tile.block_k,
+        GROUP_M=tile.group,
+        num_warps=tile.warps,
+        num_stages=tile.stages,
+        enable_fp_fusion=False,
+    )

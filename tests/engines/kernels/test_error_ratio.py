@@ -1,0 +1,200 @@
+"""What operands tell beforehand: scales and error ratios are those of the plain maths."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from hifigemm.engines import engine_for
+from hifigemm.engines.kernels import error_ratio
+from hifigemm.engines.kernels.error_ratio import error_ratio_of
+from hifigemm.engines.kernels.scaled_residues import Config, Sizes, scaled_residues, sized_residues
+from hifigemm.numerics.embedding import components
+from hifigemm.numerics.estimates import magnitudes_down
+from hifigemm.numerics.residues import moduli_set
+from hifigemm.numerics.scaling import norm_scale
+from hifigemm.numerics.special import clean
+from hifigemm.schemes import promise
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+FAMILIES = ["uniform", "phi_1", "phi_4", "full_range", "subnormal", "largest", "sparse", "single_nonzero", "zeros"]
+FAMILIES += ["empty_rows_and_columns", "subnormal_rows", "badly_scaled"]
+
+
+def compare(a, b, config=None):
+    moduli = moduli_set(15, False)
+    left, right = (torch.from_numpy(x).to(DEVICE) for x in (a, b))
+    operands = (left, 2), (right, 1)
+    with np.errstate(all="ignore"):
+        parts, found, sizes = sized_residues(operands, moduli, config=config)
+        plain, _ = scaled_residues(operands, moduli, config=config)
+    for scale, part, other, x, axis in zip(found, parts, plain, (a, b), (2, 1), strict=True):
+        want = norm_scale(x, axis, moduli, 0, 16384)
+        finite = np.isfinite(x).all(axis=axis)
+        np.testing.assert_array_equal(scale.exponent.cpu().numpy()[finite], want.exponent.squeeze(axis)[finite])
+        np.testing.assert_array_equal(scale.nearest.cpu().numpy()[finite], want.nearest.squeeze(axis)[finite])
+        assert torch.equal(part, other)
+    assert error_ratio_of(sizes) == plain_ratio(a, b)
+
+
+def plain_ratio(a, b):
+    return promise.error_ratio(a, b, engine_for("numpy"), 16384, 10**6)
+
+
+def sizes_of(a, b):
+    """Sizes by the plain maths."""
+    found = [promise._sizes(x, axis, 16384) for x, axis in ((a, 2), (b, 1))]
+    rows = []
+    for x, (e, _, _) in zip((a, b), found, strict=True):
+        parts = [magnitudes_down(clean(c), e) for c in components(x)]
+        parts = [c if x is a else c.swapaxes(1, 2) for c in parts]
+        pad = (0, 0), (0, 0), (0, -a.shape[2] % 128)
+        rows.append(np.ascontiguousarray(np.concatenate([np.pad(c, pad) for c in parts], axis=2)))
+    exponents = torch.from_numpy(np.concatenate([e.ravel() for e, _, _ in found]).astype(np.int32)).to(DEVICE)
+    norms = np.stack([np.concatenate([x[i].ravel() for x in found]) for i in (1, 2)]) * 2.0**15
+    magnitudes = tuple(torch.from_numpy(x).to(DEVICE) for x in rows)
+    return Sizes(exponents, torch.from_numpy(norms).to(DEVICE), magnitudes, 2 if a.dtype.kind == "c" else 1)
+
+
+def random_pair(rng, batches, m, k, n, is_complex):
+    """Positive and negative numbers of a few magnitudes, some rows and columns zero, one with an Inf."""
+    pair = []
+    for batch, shape in zip(batches, ((m, k), (k, n)), strict=True):
+        x = rng.standard_normal((batch, *shape)) * 2.0 ** rng.integers(-3, 4, (batch, *shape))
+        if is_complex:
+            x = x + 1j * rng.standard_normal((batch, *shape))
+        pair.append(x)
+    a, b = pair
+    if m > 2 and n > 2 and k > 2:
+        a[:, 1], b[:, :, 2], a[0, 0, 1] = 0, 0, np.inf
+    return a, b
+
+
+@pytest.mark.parametrize("is_complex", [False, True])
+@pytest.mark.parametrize(("m", "k", "n"), [(1, 1, 1), (1, 130, 70), (70, 128, 1), (130, 300, 67)])
+@pytest.mark.parametrize("batches", [(1, 1), (3, 1), (1, 2), (2, 2)])
+def test_ratios_of_all_pairings(is_complex, m, k, n, batches):
+    a, b = random_pair(np.random.default_rng([m, k, n]), batches, m, k, n, is_complex)
+    assert error_ratio_of(sizes_of(a, b)) == plain_ratio(a, b)
+
+
+@pytest.mark.parametrize("is_complex", [False, True])
+def test_each_component_counts_its_first_terms(monkeypatch, is_complex):
+    monkeypatch.setattr(error_ratio, "MAGNITUDE_TERMS", 256)
+    monkeypatch.setattr(promise, "MAGNITUDE_TERMS", 256)
+    a, b = random_pair(np.random.default_rng(4), (1, 1), 5, 300, 6, is_complex)
+    assert error_ratio_of(sizes_of(a, b)) == plain_ratio(a, b)
+
+
+@pytest.mark.parametrize("is_complex", [False, True])
+def test_all_terms_are_looked_at_where_few_do_not_tell_enough(is_complex):
+    sizes = sizes_of(*random_pair(np.random.default_rng(5), (2, 1), 5, 300, 6, is_complex))
+    cut = sizes._replace(magnitudes=tuple(first_terms(x, sizes.width, 128) for x in sizes.magnitudes))
+    few, every = int(error_ratio.error_ratio_bits(cut)), int(error_ratio.error_ratio_bits(sizes))
+    assert every < few
+    for most, want in ((few, 0), (2**63 - 2, 0), (few - 1, every), (-1, every)):
+        assert int(error_ratio.error_ratio_bits(sizes, (128, most))) == want
+
+
+def first_terms(x, width, count):
+    """Magnitudes of the first terms of each component."""
+    return x.unflatten(2, (width, -1))[..., :count].flatten(2).contiguous()
+
+
+def test_one_huge_entry_and_entries_that_share_no_term():
+    a, b = np.ones((1, 70, 200)), np.ones((1, 200, 70))
+    a[0, 3, 4] = 2.0**600
+    assert error_ratio_of(sizes_of(a, b)) == plain_ratio(a, b)
+    a[0, 3], b[0, :, 5] = 0.0, 0.0
+    a[0, 3, 0], b[0, 1, 5] = 1.0, 1.0
+    assert error_ratio_of(sizes_of(a, b)) == plain_ratio(a, b) == np.inf
+
+
+@pytest.mark.parametrize("step", [1, -1])
+def test_ratios_that_differ_in_the_last_bit(step):
+    """Tiles come one after the other; whatever is known when a tile is looked at, the largest ratio is found."""
+    m, n, k = 300, 140, 128
+    rng = np.random.default_rng(5)
+    norms = np.ones((2, m + n)) * np.pi * 1000.0
+    norms[0, :m] = np.nextafter(norms[0, :m], np.inf) + np.spacing(3000.0) * np.arange(m)[::step] * 3
+    norms[1] = 10007.0
+    magnitudes = torch.full((1, m, k), 77, dtype=torch.int8), torch.full((1, n, k), 127, dtype=torch.int8)
+    sizes = Sizes(None, torch.from_numpy(norms).to(DEVICE), tuple(x.to(DEVICE) for x in magnitudes))
+    above = norms[0, :m, None] * norms[1, None, m:] + norms[0, None, m:] * norms[1, :m, None]
+    assert error_ratio_of(sizes) == (above / (77 * 127 * k)).max() * error_ratio.RATIO_UNIT
+    low = rng.integers(1, 128, (1, m, k), dtype=np.int8)
+    sizes = Sizes(None, sizes.norms, (torch.from_numpy(low).to(DEVICE), sizes.magnitudes[1]))
+    assert (
+        error_ratio_of(sizes) == (above / (low.sum(axis=2, dtype=int)[0] * 127)[:, None]).max() * error_ratio.RATIO_UNIT
+    )
+
+
+def fused(x, y, z):
+    """x y + z, rounded once."""
+    return float(Fraction(x) * Fraction(y) + Fraction(z))
+
+
+def test_quotients_round_as_divisions_do():
+    """error_ratio_hopper._quotient from inverses of 19 bits: random ones, small divisors, and next to the middle."""
+    rng = np.random.default_rng(6)
+    divisors = [1, 2, 3, 2**31, 2**32 - 1, *(int(d) for d in rng.integers(1, 2**32, 300, dtype=np.int64))]
+    for d in divisors:
+        middle = Fraction(2 * int(rng.integers(2**52, 2**53)) + 1, 2**53) * d
+        for x in (float(middle), np.nextafter(float(middle), np.inf), float(rng.uniform(1.0, 2.0**60)), 1.0, 0.0):
+            inverse = (1.0 / d) * (1.0 + float(rng.uniform(-1, 1)) * 2.0**-19)
+            error = fused(-float(d), inverse, 1.0)
+            inverse = fused(inverse, fused(error, error, error), inverse)
+            quotient = float(x) * inverse
+            assert fused(fused(-float(d), quotient, x), inverse, quotient) == x / d
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arch", [80, 89, 90, 100])
+def test_kernels_compile_without_spills(arch):
+    script = Path(__file__).with_name("compiled_looks.py")
+    env = {**os.environ, "TRITON_INTERPRET": "0"}
+    done = subprocess.run([sys.executable, script, str(arch)], env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(found) == (16 if arch == 90 else 8)
+    for line in found:
+        assert line["spilled"] == 0, line
+        if line["what"].startswith("hopper"):
+            # Three waits in each of two consumers; more would mean that wgmma is serialised.
+            assert line["waits"] == 6, line
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_looks_are_those_of_the_plain_maths(make_pair, family, dtype):
+    for m, k, n in ((5, 300, 7), (1, 1, 1)):
+        a, b = make_pair(family, m, k, n, dtype)
+        compare(a[None], b[None])
+        compare(a[None], b[None], Config(blocks=1))
+
+
+def test_stacks_strides_and_special_values(make_pair):
+    a, b = make_pair("phi_1", 6, 40, 5)
+    a, b = np.stack([a, 3 * a]), b[None].copy()
+    a[0, 1, 2], b[0, 3, 4] = np.nan, -np.inf
+    compare(a, b)
+    compare(
+        np.ascontiguousarray(a.swapaxes(1, 2)).swapaxes(1, 2), np.ascontiguousarray(b.swapaxes(1, 2)).swapaxes(1, 2)
+    )
+    compare(a[:, ::2, ::3], b[:, ::3, 1::2])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("family", FAMILIES)
+def test_looks_at_larger_operands(make_pair, family):
+    for m, k, n in ((300, 1000, 257), (33, 5000, 130)):
+        a, b = make_pair(family, m, k, n)
+        compare(a[None], b[None])
