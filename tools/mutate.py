@@ -115,7 +115,7 @@ class Touched(NamedTuple):
     """What a test runs through; files are named from the root."""
 
     seconds: float
-    lines: dict[str, set[int]]  # by file of the package
+    lines: dict[str, set[int]] | None  # by file of the package; None where it fails anyway, and so judges nothing
     digests: dict[str, str]  # of these files and of the test's own
 
 
@@ -156,7 +156,7 @@ def trace(runner: Runner, items: list[pytest.Item]) -> dict[str, tuple]:
         threading.settrace(None)  # type: ignore[arg-type]
         seconds, named = time.process_time() - start, {os.path.relpath(f, ROOT): x for f, x in lines.items()}
         digests = {file: digest(file) for file in (*named, os.path.relpath(item.path, ROOT))}
-        found[item.nodeid] = (seconds, {} if fails else named, digests)  # one that fails anyway judges nothing
+        found[item.nodeid] = (seconds, None if fails else named, digests)
     return found
 
 
@@ -209,11 +209,11 @@ class Session:
                 lines[os.path.relpath(file, ROOT)] = {
                     i for i, x in enumerate(file.read_text().splitlines(), 1) if word.search(x)
                 }
-        found = [t for t, x in self.touched.items() if any(lines.get(file, set()) & at for file, at in x.lines.items())]
-        own = f"test_{path.stem}.py"
-        found += [
-            t for t, x in self.touched.items() if mutant.names is not None and own in t and x.lines and t not in found
-        ]
+        own, found = f"test_{path.stem}.py", []
+        for test, x in self.touched.items():
+            is_own = mutant.names is not None and own in test
+            if x.lines is not None and (is_own or any(lines.get(file, set()) & at for file, at in x.lines.items())):
+                found.append(test)
         found.sort(key=lambda t: (own not in t, self.touched[t].seconds))
         seconds = itertools.accumulate(self.touched[t].seconds for t in found)
         return [t for t, x in zip(found, seconds, strict=True) if x - self.touched[t].seconds <= 3 * self.args.budget]

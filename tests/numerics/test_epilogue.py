@@ -212,3 +212,20 @@ def test_zeros_of_one_product_are_positive_unless_their_sign_is_wanted():
     assert np.signbit(combine(t, 0.25, None, 0.0, zero=-0.0)).tolist() == [True, False, True]
     np.testing.assert_array_equal(Epilogue(3.0).apply(np.full((1, 1, 2), 2.0)), 6.0)
     assert combine(np.array([1.0]), 2.0, np.array([np.inf]), 0.0)[0] == 2.0
+
+
+@pytest.mark.parametrize(
+    "beta", [1.0, -3e300, 3 * 2.0**-990, 2.0**-1020, 1.0 - 2.0j, complex(3 * 2.0**-999, 2.0**-990)]
+)
+@pytest.mark.parametrize("e", [0, -1, -30, -900, -1070])
+def test_a_power_of_two_goes_to_beta_while_it_is_normal_and_to_c_then(beta, e):
+    c = np.array([[[3.0, -5.0 * 2.0**200]]])
+    moved = Epilogue(7.0, beta, c).of_c_times_power(e)
+    exponent = max(math.frexp(beta.real)[1] if beta.real else -2000, math.frexp(beta.imag)[1] if beta.imag else -2000)
+    kept = max(e, min(-1000 - exponent, 0))
+    assert (moved.alpha, type(moved.beta)) == (7.0, type(beta))
+    assert moved.beta == beta * 2.0**kept
+    assert [Fraction(x) for x in moved.c.ravel().tolist()] == [
+        Fraction(x) * Fraction(2) ** (e - kept) for x in c.ravel().tolist()
+    ]
+    assert Epilogue(7.0).of_c_times_power(e) == Epilogue(7.0)

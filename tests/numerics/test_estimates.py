@@ -17,8 +17,8 @@ from hifigemm.numerics.estimates import (
     magnitudes_up,
     nonzeros,
     published_num_slices,
+    short_weights,
     vector_weights,
-    weight_bits,
 )
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
@@ -111,7 +111,16 @@ def test_the_published_count_of_a_stack_is_the_largest_of_its_matrices(make_pair
     """Matched ones only: of all pairs of these matrices some would take more."""
     pairs = [make_pair(name, 4, 9, 3) for name in ("phi_0.1", "phi_4", "phi_8")]
     a, b = (np.stack(x) for x in zip(*pairs, strict=True))
-    for left, right in ((a, b), (a, b[::-1]), (a[1:], b[:2]), (a[:1], b), (a, b[:1]), (a[1:2], b), (a, b[2:])):
+    for left, right in (
+        (a, b),
+        (a, b[::-1]),
+        (a[:2], b[:0:-1]),
+        (a[1:], b[1::-1]),
+        (a[:1], b),
+        (a, b[:1]),
+        (a[1:2], b),
+        (a, b[2:]),
+    ):
         z = max(len(left), len(right))
         each = [
             published_num_slices(left[min(i, len(left) - 1)][None], right[min(i, len(right) - 1)][None], 7, 2.0**-53)
@@ -122,10 +131,12 @@ def test_the_published_count_of_a_stack_is_the_largest_of_its_matrices(make_pair
 
 
 @pytest.mark.parametrize("beta", [1, 2, 8, 27, 33, 34, 53])
-@pytest.mark.parametrize("k", [0, 1, 2, 3, 2**9, 2**9 + 1, 2**20])
+@pytest.mark.parametrize("k", [0, 1, 2, 3, 2**9, 2**9 + 1, 2**15])
 def test_weights_are_the_longest_whose_sums_are_exact(beta, k):
     fitting = [bits for bits in range(1, 21) if max(k, 1) * 2 ** (beta - 1) * 2**bits <= 2**53]
-    assert weight_bits(beta, k) == max(fitting, default=1)
+    weights = np.resize(np.array([2.0**20, 2.0**20 - 1, 1.0, 3 * 2.0**17 + 1, 0.0]), (1, k))
+    expected = [math.ceil(Fraction(x) / 2 ** (20 - max(fitting, default=1))) for x in weights[0].tolist()]
+    assert short_weights(weights, beta).tolist() == [expected]
 
 
 @pytest.mark.parametrize("axis", [1, 2])
@@ -160,6 +171,12 @@ def test_the_published_count_goes_on_where_the_estimate_is_only_reached():
     a, b = np.array([[[48 + 8 / 128]]]), np.array([[[1 + 2.0**-40]]])
     assert published_num_slices(a, b, 7, 2.0**-9) == (3, False)
     assert published_num_slices(a, b, 7, float(np.nextafter(2.0**-9, 1))) == (2, False)
+
+
+def test_a_row_of_one_unit_counts():
+    """Slices of one bit and a weight of 1: the digits of 4/3 go on."""
+    a, b = np.array([[[4 / 3, 0.0]]]), np.array([[[2.0**-30], [1.0]]])
+    assert published_num_slices(a, b, 1, 2.0**-20)[0] > 15
 
 
 def test_operands_without_entries_end_with_one_slice():

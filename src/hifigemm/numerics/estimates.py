@@ -22,8 +22,8 @@ __all__ = [
     "magnitudes_up",
     "nonzeros",
     "published_num_slices",
+    "short_weights",
     "vector_weights",
-    "weight_bits",
 ]
 
 MAGNITUDE_BITS_UP = 6
@@ -97,15 +97,16 @@ def vector_weights(b: Array, axis: int, part: int) -> Array:
     return np.repeat(weights, 2, axis=1) if b.dtype.kind == "c" else weights
 
 
-def weight_bits(slice_bits: int, k: int) -> int:
-    """Bits of weights, 1 to 20, with which sums of k slice entries are exact in float64."""
-    return min(20, max(53 - (slice_bits - 1) - ceil_log2(max(k, 1)), 1))
+def short_weights(weights: Array, slice_bits: int) -> Array:
+    """Weights (batch, k) of 20 bits rounded up to 1 to 20, so that sums of k slice entries are exact in float64."""
+    bits = min(20, max(53 - (slice_bits - 1) - ceil_log2(max(weights.shape[1], 1)), 1))
+    return np.ceil(weights * 2.0 ** (bits - 20))
 
 
 def _published(a: Array, axis: int, weights: Array, slice_bits: int, u: float, part: int) -> tuple[int, int]:
     """Largest d of the vectors of a along `axis`, each judged by itself, and the most slices that one of them has."""
     beta, k = slice_bits, weights.shape[1]
-    weights = np.ceil(weights * 2.0 ** (weight_bits(beta, k) - 20))[..., None]
+    weights = short_weights(weights, beta)[..., None]
     count, longest = 2, 1
     for where in vector_parts(a, axis, part):
         rows = _finite(a[where], axis)
