@@ -202,6 +202,8 @@ def test_infinities_and_nans_propagate() -> None:
     assert all(np.isnan(x) for x in (dot([(inf, 0.0)]), dot([(inf, 1.0)], c=-inf), dot([(nan, 0.0)]), dot([], c=nan)))
     out = tensor_core_product(np.full((1, 1), nan), np.ones((1, 1)), fmt=FP16, model=H100)
     assert out.view(np.uint32)[0, 0] == 0x7FFFFFFF
+    out = tensor_core_product_reference(np.full((1, 1), nan), np.ones((1, 1)), fmt=FP16, model=H100)
+    assert out.view(np.uint32)[0, 0] == 0x7FFFFFFF
 
 
 def test_one_product_a_block_and_wide_sums_are_a_fused_multiply_add() -> None:

@@ -217,3 +217,10 @@ def test_the_sum_of_magnitudes_covers_a_rounding_a_term(terms, axis):
         total = Fraction(splitting.describe(y, *splitting.split(y), axis, np.zeros((1, 1), bool)).total.item())
         exact = sum(map(Fraction, x.tolist()))
         assert exact <= total <= exact * (1 + most * Fraction(2) ** -53)
+
+
+def test_each_further_word_is_shifted_again():
+    splitting, x = Splitting(FP16, 3, "nearest", 11), np.array([1 + 2.0**-12 + 3 * 2.0**-26, -3.0])
+    words, rest = splitting.split(x)
+    assert [w.tolist() for w in words] == [[1.0, -3.0], [0.5, 0.0], [3 * 2.0**-4, 0.0]]
+    assert rest.tolist() == [0.0, 0.0]
