@@ -232,10 +232,13 @@ def test_stacks_broadcast_and_padding_changes_nothing() -> None:
     assert np.array_equal(got[1, 2], one)
 
 
-def test_bits_do_not_depend_on_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("shape", [(70, 140), (140, 70)])
+def test_bits_do_not_depend_on_tiles(monkeypatch: pytest.MonkeyPatch, shape: tuple[int, int]) -> None:
     rng = np.random.default_rng(8)
-    a, b = (round_to_format(rng.standard_normal(s), FP16) for s in ((70, 50), (50, 140)))
+    a, b = (round_to_format(rng.standard_normal(s), FP16) for s in ((shape[0], 50), (50, shape[1])))
     whole = tensor_core_product(a, b, fmt=FP16, model=A100)
+    each = [tensor_core_product(a, b[:, j : j + 1], fmt=FP16, model=A100) for j in range(shape[1])]
+    assert np.array_equal(whole, np.hstack(each))
     monkeypatch.setattr("hifigemm.numerics.tensor_core._TILE_TERMS", 999)
     assert np.array_equal(whole, tensor_core_product(a, b, fmt=FP16, model=A100))
 

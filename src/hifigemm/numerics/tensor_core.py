@@ -287,8 +287,7 @@ def _round_reference(value: Fraction, model: TensorCoreModel) -> float:
     """Round once to the accumulator's format, with Inf from 2**(emax + 1) on."""
     out = model.accumulator
     magnitude = abs(value)
-    exponent = magnitude.numerator.bit_length() - magnitude.denominator.bit_length()
-    exponent -= magnitude < Fraction(2) ** exponent
+    exponent = magnitude.numerator.bit_length() - magnitude.denominator.bit_length()  # of 2**i in the denominator
     unit = Fraction(2) ** (max(exponent, out.emin) - out.t + 1)
     rounded = unit * (int(magnitude / unit) if model.rounding == "zero" else round(magnitude / unit))
     result = math.inf if rounded >= Fraction(2) ** (out.emax + 1) else float(rounded)
