@@ -15,7 +15,6 @@ from functools import cached_property, lru_cache
 from importlib.util import find_spec
 from typing import Any, ClassVar, cast
 
-import numpy as np
 import torch
 
 from hifigemm.engine import F, JudgedProduct, RepeatedLook, RepeatedProduct, WholeProduct, WordSums
@@ -26,7 +25,7 @@ from hifigemm.engines.rates import Rates, rates_of
 from hifigemm.exceptions import PlanError
 from hifigemm.formats import BF16, FP16, FP32, FP64, INT8, TF32, Format
 from hifigemm.numerics.accumulation import Accumulation, add_outside, in_any_order, of_tensor_core
-from hifigemm.numerics.bits import Array, scale_by_power
+from hifigemm.numerics.bits import Array, scale_entries
 from hifigemm.numerics.subnormals import others_may_flush
 from hifigemm.numerics.tensor_core import A100, B200, H100, V100, TensorCoreModel
 from hifigemm.plan import Plan, ProductSpec
@@ -250,8 +249,7 @@ class CudaEngine:
         if shift and not epilogue.idle:
             epilogue, shift = epilogue.times_power(shift), 0
         if shift:
-            parts = c.view(c.real.dtype)
-            c = scale_by_power(parts, np.array(shift)).astype(parts.dtype).view(c.dtype)
+            c = scale_entries(c, shift)
         result: Array = epilogue.apply(c)
         return result
 
