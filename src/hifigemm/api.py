@@ -205,7 +205,7 @@ def matmul(
         if whole:
             result, report = integer_product(_array_of(a), _array_of(b), shapes, options, library)
         else:
-            result, report = _product(a, b, options, library, out=out)
+            result, report = _product(a, b, options, library, dtype=dtype, out=out)
         return _deliver(result, report, library, out, return_report)
 
 

@@ -6,10 +6,8 @@ import math
 
 import numpy as np
 
-from hifigemm.accuracy import resolve
 from hifigemm.engines import engine_for
 from hifigemm.exceptions import AccuracyError, PlanError
-from hifigemm.formats import FP64
 from hifigemm.libraries import Library
 from hifigemm.numerics.bits import Array
 from hifigemm.operands import Shapes, stacked
@@ -50,7 +48,6 @@ def integer_product(a: Array, b: Array, shapes: Shapes, options: Options, librar
             f"the operands are {operands} on {library.device}, where no integers are multiplied: convert one"
         )
     engine = engine_for(options.engine, library.name, library.device)
-    resolve(options.accuracy, FP64, k)
     product = np.matmul(a, b)
     reason, bound = f"product of {dtype} by the library", 0.0
     if dtype.kind != "b":
