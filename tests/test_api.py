@@ -516,11 +516,11 @@ def test_one_log_line_says_what_was_done(make_pair, caplog, scheme):
     assert report.reason in record.getMessage()
 
 
-def test_refinement_is_reported(make_pair):
+def test_escalation_is_reported(make_pair):
     a, b = make_pair("cancelling", 6, 20, 5)
     a[0, 0] += 1.0
     report = hg.matmul(a, b, accuracy="correct", scheme=hg.Ozaki1(product="fp16"), return_report=True)[1]
-    assert "refined" in report.reason
+    assert "escalated" in report.reason
     assert report.num_products > 0
 
 
@@ -532,7 +532,9 @@ def test_reasons_count_in_the_singular_too():
     zero = hg.matmul(0 * a, a.T, scheme=hg.Ozaki2(scaling="fast"), accuracy="correct", return_report=True)[1]
     assert "2 moduli hold the exact product of 1 bit" in zero.reason
     x, y = np.array([[1.0, 2.0**-300, -1.0]]), np.ones((3, 1))
-    assert "; 1 entry refined by" in hg.matmul(x, y, accuracy="correct", scheme="ozaki1", return_report=True)[1].reason
+    assert (
+        "; 1 entry escalated by" in hg.matmul(x, y, accuracy="correct", scheme="ozaki1", return_report=True)[1].reason
+    )
 
 
 def test_the_docstring_names_every_scheme():
@@ -615,7 +617,7 @@ def test_misuse_is_named(call, error, match):
         call(np.eye(2))
 
 
-def test_what_is_refined_keeps_the_bound_of_the_promise():
+def test_what_is_escalated_keeps_the_bound_of_the_promise():
     a, b = np.float32([[1.0, 2**20]]), np.ones((2, 1), np.float32)
     scheme = hg.Multiword("fp16", 1, 1, scale=False)
     found, report = hg.matmul(a, b, scheme=scheme, accuracy=1e-6, return_report=True)

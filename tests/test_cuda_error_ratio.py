@@ -16,7 +16,7 @@ from hifigemm.engines.kernels.error_ratio import RATIO_UNIT, error_ratio_bits  #
 from hifigemm.engines.kernels.scaled_residues import Sizes  # noqa: E402
 from hifigemm.engines.kernels.tiles import ProductShape, gpu_of, tile_for, valid_tiles  # noqa: E402
 from hifigemm.numerics.residues import moduli_set  # noqa: E402
-from hifigemm.schemes import promise  # noqa: E402
+from hifigemm.schemes import certify  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 DEVICE = torch.device("cuda", 0)
@@ -142,7 +142,7 @@ def test_ratios_of_operands_with_special_values(kernel, m, k, n, batches):
         a[:, 1], b[:, :, 2], a[0, 0, 7], b[0, 9, n - 1] = 0, 0, np.inf, np.nan
     operands = tuple((torch.from_numpy(x).to(DEVICE), axis) for x, axis in ((a, 2), (b, 1)))
     *_, sizes = scaled_residues.sized_residues(operands, moduli_set(15, False))
-    assert found(sizes) == promise.error_ratio(a, b, engine_for("numpy"), 16384, 10**6)
+    assert found(sizes) == certify.error_ratio(a, b, engine_for("numpy"), 16384, 10**6)
 
 
 def test_looks_are_captured_in_graphs():

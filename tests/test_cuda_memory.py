@@ -41,7 +41,7 @@ def test_memory_stays_within_the_workspace(scheme, dtype, workspace):
 
 
 @pytest.mark.parametrize("workspace", [2**28, 2**30])
-def test_wide_vectors_stay_within_the_workspace(monkeypatch, workspace):
+def test_outliers_stay_within_the_workspace(monkeypatch, workspace):
     monkeypatch.setattr(ozaki2, "may_pay", lambda problem: True)
     a, b = (torch.randn(s, dtype=torch.float64, device="cuda") for s in ((3000, 4096), (4096, 2500)))
     a[:40, 7] *= 2.0**-40

@@ -16,7 +16,7 @@ from hifigemm.exceptions import HopeError
 from hifigemm.formats import FP64
 from hifigemm.plan import Problem
 from hifigemm.planning import plan_for, second_plan
-from hifigemm.schemes import promise
+from hifigemm.schemes import certify
 from hifigemm.study.reference import meets_promise
 
 FAST = hg.Ozaki2(scaling="fast")
@@ -34,14 +34,14 @@ class LookingEngine(NumpyEngine):
 
     def whole_product(self, plan):
         p = plan.problem
-        if plan.scheme.name != "ozaki2" or plan.judged or plan.block_shape != (p.batch, p.m, p.n):
+        if plan.scheme.name != "ozaki2" or plan.certifies or plan.block_shape != (p.batch, p.m, p.n):
             return None
 
         def whole(a, b, shift, epilogue, splits, out):
             assert out is None
             self.done.append(plan)
             if plan.hopeful:
-                ratio = promise.error_ratio(a, b, self, self.part, 10**6)
+                ratio = certify.error_ratio(a, b, self, self.block_entries, 10**6)
                 if not plan.scheme.suffices(plan, ratio):
                     raise HopeError(ratio)
             steps = replace(plan, hopeful=False, fused=False)
@@ -89,7 +89,7 @@ def test_a_second_plan_has_enough_moduli(make_pair, looking, family, accuracy):
     for second in others:
         assert (second.hopeful, second.promised) == (False, True)
         assert second.scheme.count > first.scheme.count
-        ratio = promise.error_ratio(a[None], b[None], looking, 2**14, 10**6)
+        ratio = certify.error_ratio(a[None], b[None], looking, 2**14, 10**6)
         assert second.scheme.suffices(second, ratio)
         assert not first.scheme.suffices(first, ratio)
     assert report.scheme.num_moduli == looking.done[-1].scheme.count
@@ -254,7 +254,7 @@ def test_a_plan_forgets_what_was_seen_of_its_operands(make_pair, accuracy):
         a, b = make_pair(family, 8, 30, 8)
         plan = hg.make_plan(a, b, scheme=FAST, accuracy=accuracy)
         assert (plan.promised, plan.exact, plan.hopeful) == (False, False, False)
-        assert plan.judged
+        assert plan.certifies
         for other in ("phi_8", "opposed_spans", "nearly_cancelling"):
             x, y = make_pair(other, 8, 30, 8)
             c = hg.matmul(x, y, plan=plan)

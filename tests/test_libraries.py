@@ -63,7 +63,7 @@ def test_arrays_of_other_libraries_are_refused_by_name(call):
 
 def test_numpy_arrays_are_taken_as_they_are():
     a = np.ones((3, 2))
-    assert NUMPY.take(a, "a") is a
+    assert NUMPY.asarray(a, "a") is a
     assert NUMPY.owns(a)
     assert not NUMPY.owns([1.0])
     assert not GPU.owns(a)
@@ -132,19 +132,19 @@ def test_c_of_no_interest_may_be_of_another_library(torch):
 def test_tensors_share_memory_with_what_is_taken(torch):
     library = Library("torch", "cpu")
     x = torch.zeros(3, 4, dtype=torch.float64).T
-    taken = library.take(x, "x")
+    taken = library.asarray(x, "x")
     assert isinstance(taken, np.ndarray)
     assert taken.strides == (8, 32)
     taken[...] = 7.0
     assert (x == 7.0).all()
     assert library.owns(x)
     assert library_of(("a", x), ("b", None)) == library
-    given = library.give(taken)
+    given = library.to_native(taken)
     assert isinstance(given, torch.Tensor)
     assert given.shape == (4, 3)
-    assert library.give(np.array(3.0)).shape == ()
+    assert library.to_native(np.array(3.0)).shape == ()
     with pytest.raises(TypeError, match="x is a list; expected an array of torch"):
-        library.take([1.0], "x")
+        library.asarray([1.0], "x")
 
 
 def test_conjugate_and_negated_views_are_read_as_what_they_stand_for(torch, assert_same_bits):

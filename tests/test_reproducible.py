@@ -89,7 +89,7 @@ def test_bits_do_not_depend_on_the_workspace(make_pair, assert_same_bits, worksp
         for workspace in (*workspaces(a, b, scheme=scheme), 10**12):
             try:
                 d, other = hg.matmul(a, b, scheme=scheme, workspace=workspace, return_report=True)
-            except hg.PlanError:  # a refined plan may take more
+            except hg.PlanError:  # a escalated plan may take more
                 assert not scheme.explicit
                 assert workspace < report.workspace
                 continue
@@ -116,7 +116,7 @@ def test_a_stack_is_its_products_one_by_one_under_one_plan(make_pair, assert_sam
     a, b = (np.stack(x) for x in zip(*pairs, strict=True))
     plan = hg.make_plan(a, b, scheme=scheme, accuracy="correct" if scheme == "auto" else None)
     if isinstance(scheme, hg.Ozaki2) and not scheme.explicit:
-        pytest.skip("its refinement scales what is left of the stack")
+        pytest.skip("its escalation scales what is left of the stack")
     c = hg.matmul(a, b, plan=plan)
     for z in range(len(a)):
         assert_same_bits(hg.matmul(a[z], b[z], plan=plan), c[z])
@@ -158,7 +158,7 @@ def test_a_part_of_the_result_has_the_bits_of_the_whole_under_one_plan(make_pair
     a, b = make_pair("phi_1", 9, 14, 8)
     plan = hg.make_plan(a, b, scheme=scheme)
     if not scheme.explicit and isinstance(scheme, hg.Ozaki2):
-        pytest.skip("its refinement scales what is left of the operands")
+        pytest.skip("its escalation scales what is left of the operands")
     c = hg.matmul(a, b, plan=plan)
     assert_same_bits(hg.matmul(a[2:7], b[:, 1:4], plan=plan), c[2:7, 1:4])
     assert_same_bits(hg.matmul(a[3], b[:, 2], plan=plan), c[3, 2])

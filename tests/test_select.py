@@ -211,7 +211,7 @@ def test_words_are_chosen_on_the_device_where_a_third_less_time_is_expected():
             assert (plan is not None) == taken
             if plan is not None:
                 assert plan.choices == (hg.Corrected("fp16"), hg.Corrected("tf32"), hg.Native())
-                assert (plan.scheme, plan.num_products, plan.judged, plan.free) == (plan.choices[0], 3, False, False)
+                assert (plan.scheme, plan.num_products, plan.certifies, plan.free) == (plan.choices[0], 3, False, False)
                 assert plan.bound == plan.worst_case == hg.Native().bound(p)
                 assert plan.reason.endswith(WORST % (plan.bound, "fp32", plan.target.r))
 

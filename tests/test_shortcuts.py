@@ -20,9 +20,9 @@ from hifigemm.engines.numpy_engine import NumpyEngine
 from hifigemm.exceptions import HopeError
 from hifigemm.formats import FP64
 from hifigemm.numerics.epilogue import PLAIN
-from hifigemm.numerics.scaling import lacking_bits
+from hifigemm.numerics.scaling import required_bits
 from hifigemm.plan import Problem
-from hifigemm.schemes import promise
+from hifigemm.schemes import certify
 
 FAST = hg.Ozaki2(scaling="fast")
 OPTIONS = {"accuracy": None, "scheme": "auto", "engine": None, "workspace": None, "sync": True}
@@ -239,7 +239,7 @@ class RepeatingEngine(NumpyEngine):
 
             def answer():
                 self.order.append("answer")
-                return lacking_bits(a.reshape(-1, *a.shape[-2:]), b.reshape(-1, *b.shape[-2:]), most, 16384)
+                return required_bits(a.reshape(-1, *a.shape[-2:]), b.reshape(-1, *b.shape[-2:]), most, 16384)
 
             return answer
 
@@ -365,13 +365,13 @@ class GuessingEngine(RepeatingEngine):
     )
 
     def whole_product(self, plan):
-        if plan.scheme.name != "ozaki2" or plan.judged:
+        if plan.scheme.name != "ozaki2" or plan.certifies:
             return None
 
         def whole(a, b, shift, epilogue, splits, out):
             self.done.append(plan)
             self.order.append("product")
-            ratio = promise.error_ratio(a, b, self, self.part, 10**6)
+            ratio = certify.error_ratio(a, b, self, self.block_entries, 10**6)
             if plan.hopeful and not plan.scheme.suffices(plan, ratio):
                 raise HopeError(ratio)
             return multiply(replace(plan, hopeful=False), a, b, NumpyEngine(), 2**30, shift, epilogue, splits).values

@@ -26,7 +26,7 @@ class DeviceEngine(NumpyEngine):
 
     def whole_product(self, plan):
         p = plan.problem
-        whole = plan.block_shape == (p.batch, p.m, p.n) and not plan.judged
+        whole = plan.block_shape == (p.batch, p.m, p.n) and not plan.certifies
         return (lambda *args: None) if plan.scheme.name == "ozaki2" and whole else None
 
 
@@ -57,7 +57,7 @@ def test_a_gated_plan_is_what_would_be_hoped_for(make_pair, k):
     problem, target = Problem(1, 5, 6, k, a.dtype), resolve(None, FP64, k)
     hopeful = FAST.plan(problem, a[None], b[None], target, DeviceEngine(), WORKSPACE)
     plan = planned(problem)
-    assert (hopeful.hopeful, plan.hopeful, plan.gated, plan.judged) == (True, False, True, False)
+    assert (hopeful.hopeful, plan.hopeful, plan.gated, plan.certifies) == (True, False, True, False)
     assert (plan.scheme, plan.target, plan.block_shape) == (hopeful.scheme, hopeful.target, hopeful.block_shape)
     assert plan.scheme.largest_ratio(plan) == hopeful.scheme.largest_ratio(hopeful)
     assert plan.scheme.stated_bound(plan) == max(target.r, native_bound(k, 2.0**-53))

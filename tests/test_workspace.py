@@ -75,7 +75,7 @@ def test_the_smallest_workspace_computes_entry_by_entry_and_one_byte_less_is_ref
     assert plan.workspace == smallest
     with pytest.raises(hg.PlanError, match=f"workspace of {smallest - 1} bytes is too small.*takes {smallest}"):
         hg.make_plan(a, b, scheme=scheme, workspace=smallest - 1)
-    if scheme.explicit:  # others may refine, which takes more
+    if scheme.explicit:  # others may escalate, which takes more
         assert_same_bits(hg.matmul(a, b, scheme=scheme, workspace=smallest), hg.matmul(a, b, scheme=scheme))
 
 
@@ -112,7 +112,7 @@ def test_blocks_cover_every_entry_once(make_pair, workspaces):
     ],
 )
 def test_a_long_sum_takes_what_it_needs_where_no_limit_was_asked_for(dtype, k, options):
-    entry = 1e-160 if dtype == "float64" else 1.0  # products that underflow are refined
+    entry = 1e-160 if dtype == "float64" else 1.0  # products that underflow are escalated
     x = np.full(k, entry, dtype)
     want = k * entry * entry
     np.testing.assert_allclose(hg.matmul(x, x, **options), want, rtol=1e-6, atol=np.finfo(float).smallest_subnormal)

@@ -12,14 +12,14 @@ import numpy as np
 
 from hifigemm.accuracy import Accuracy
 from hifigemm.augmented import as_factors, sum_with_product
-from hifigemm.driver import Outcome, multiply, settled, whole_split
+from hifigemm.driver import Outcome, multiply, whole_split, with_decision
 from hifigemm.engine import Engine
 from hifigemm.engines import engine_for
 from hifigemm.exceptions import HopeError, PlanError
 from hifigemm.integers import are_integers, integer_product
 from hifigemm.libraries import Library, library_of
 from hifigemm.numerics.bits import Array, scale_entries
-from hifigemm.numerics.epilogue import PLAIN, Epilogue, combine, without_exponent
+from hifigemm.numerics.epilogue import PLAIN, Epilogue, combine, frexp
 from hifigemm.numerics.subnormals import gradual_underflow
 from hifigemm.operands import (
     Shapes,
@@ -338,25 +338,25 @@ def gemm(
         if not _broadcasts(c.shape, shapes.result):
             raise ValueError(f"c has shape {c.shape}; the result has shape {shapes.result}")
         c = converted(c, dtype)
-    rest, shift = without_exponent(alpha)
-    if rest == -1.0:
-        (a, b), rest = _with_sign(a, b, dtype), 1.0
-    once = None if accuracy != "correct" or plan is not None or rest != 1.0 else _rounded_once(a, b, c, beta, shift)
+    mantissa, shift = frexp(alpha)
+    if mantissa == -1.0:
+        (a, b), mantissa = _with_sign(a, b, dtype), 1.0
+    once = None if accuracy != "correct" or plan is not None or mantissa != 1.0 else _rounded_once(a, b, c, beta, shift)
     if once is not None:
         with library.active():
             found = _sum_with_product(a, b, *once, options, library, shift, dtype)
         return _deliver(*found, library, out, return_report)
-    epilogue = PLAIN if rest == 1.0 and c is None else Epilogue(rest, beta, c)
+    epilogue = PLAIN if mantissa == 1.0 and c is None else Epilogue(mantissa, beta, c)
     idle = "alpha is 0: A and B are not read" if alpha == 0 else ""
     with library.active():
-        reused = out if c is None and not isinstance(rest, complex) else None
+        reused = out if c is None and not isinstance(mantissa, complex) else None
         result, report = _product(a, b, options, library, shift, dtype, idle, epilogue, reused)
         # A default call does not wait for a GPU, "correct" may.
-        looks = isinstance(rest, complex) or (c is not None and accuracy == "correct")
+        looks = isinstance(mantissa, complex) or (c is not None and accuracy == "correct")
         if looks and sync and not idle:
             result = _without_overflow(cast(Array, result), a, b, epilogue, options, library, shift)
     if not (epilogue.idle or (idle and c is None)):
-        exact = rest == 1.0 and c is None
+        exact = mantissa == 1.0 and c is None
         report = replace(report, correct=report.correct and exact, reason=f"{report.reason}; alpha, beta applied")
     return _deliver(result, report, library, out, return_report)
 
@@ -401,9 +401,9 @@ def _rounded_once(
     """(C', s) with 2**shift (A B + s C') = 2**shift A B + beta C where that can be a product; else None."""
     if c is None or 0 in c.shape or isinstance(a, Prepared) or isinstance(b, Prepared) or 0 in (*a.shape, *b.shape):
         return None
-    rest, exponent = without_exponent(beta)
-    factors = as_factors(c, exponent - shift) if rest in (1.0, -1.0) else None
-    return None if factors is None else (factors[0], factors[1] * rest.real)
+    mantissa, exponent = frexp(beta)
+    factors = as_factors(c, exponent - shift) if mantissa in (1.0, -1.0) else None
+    return None if factors is None else (factors[0], factors[1] * mantissa.real)
 
 
 @_quiet
@@ -512,7 +512,7 @@ def make_plan(
         check_strict(plan)
     # What was seen of these operands holds for no others.
     if plan.exact or (plan.promised and not plan.hopeful):
-        plan = plan.scheme.fit(replace(plan, promised=False, exact=False, wide=None), problem, limit)
+        plan = plan.scheme.fit(replace(plan, promised=False, exact=False, outliers=None), problem, limit)
     return plan
 
 
@@ -607,7 +607,7 @@ def _product(
     if epilogue.c is not None:
         stack = (problem.batch, problem.m, problem.n)
         epilogue = replace(epilogue, c=np.broadcast_to(epilogue.c, shapes.result).reshape(stack))
-    sink = library.sink(out, (problem.batch, problem.m, problem.n), _array_of(a), _array_of(b))
+    sink = library.out_view(out, (problem.batch, problem.m, problem.n), _array_of(a), _array_of(b))
     if plan is None and options.sync:
         asked = options.accuracy, options.scheme, options.return_report
         plan = plan_for(problem, left, right, *asked, engine, limit)
@@ -638,7 +638,7 @@ def _product(
             keep(options.key, plan, engine, (_array_of(a), _array_of(b)), (left, right), shapes.result, sink)
     log = decision_log()
     if plan.choices and not idle and (options.return_report or is_strict() or log.isEnabledFor(logging.INFO)):
-        plan, outcome = settled(plan, outcome if options.sync else replace(outcome, verdict=None))
+        plan, outcome = with_decision(plan, outcome if options.sync else replace(outcome, certificate=None))
         check_strict(plan)
     report = _report(plan, outcome, engine, decided - started)
     log.info("%s: %s, %s; decided in %.3g ms", problem, plan.scheme, report.reason, 1e3 * report.decision_seconds)
@@ -672,8 +672,8 @@ def _deliver(result: Array | None, report: Report, library: Library, out: Any, r
         if result is None:
             library.note_change(out)
         else:
-            library.take(out, "out")[...] = result
+            library.asarray(out, "out")[...] = result
             if library.on_host:
                 library.note_change(out)
-    given = library.give(cast(Array, result)) if out is None else out
+    given = library.to_native(cast(Array, result)) if out is None else out
     return (given, report) if return_report else given

@@ -1,4 +1,4 @@
-"""Blocks, refinement and special values: a plan carried out on stacks of arrays."""
+"""Blocks, escalation and special values: a plan carried out on stacks of arrays."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hifigemm.engine import Engine, Verdict
+from hifigemm.engine import Certificate, Engine
 from hifigemm.exceptions import AccuracyError, HopeError, PlanError
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.bounds import native_bound
@@ -17,9 +17,9 @@ from hifigemm.numerics.scaling import Scale
 from hifigemm.numerics.special import clean, fill_nonfinite, nonfinite_vectors
 from hifigemm.plan import Block, Plan, Split, counted
 from hifigemm.schemes import Native
-from hifigemm.schemes.promise import error_ratio
+from hifigemm.schemes.certify import error_ratio
 
-__all__ = ["Outcome", "multiply", "settled", "watch", "whole_split"]
+__all__ = ["Outcome", "multiply", "watch", "whole_split", "with_decision"]
 
 watch: ContextVar[Callable[[Plan, Block], None] | None] = ContextVar("watch", default=None)
 """Called after each block of a product, as a progress bar wants it; set it for the duration of a call."""
@@ -29,14 +29,14 @@ watch: ContextVar[Callable[[Plan, Block], None] | None] = ContextVar("watch", de
 class Outcome:
     """Values (batch, m, n) and what was done for them.
 
-    `verdict` says more of a plan with choices; it waits for the device.
+    `certificate` says more of a plan with choices; it waits for the device.
     """
 
     values: Array
     bound: float
     num_products: float
     notes: list[str]
-    verdict: Callable[[], Verdict] | None = None
+    certificate: Callable[[], Certificate] | None = None
 
 
 @dataclass(frozen=True)
@@ -94,41 +94,41 @@ def multiply(
     out: Array | None = None,
 ) -> Outcome:
     """alpha (2**shift A B) + beta C by the plan, for any operands; in `out` where the engine writes there directly."""
-    judged = engine.judged_product(plan)
+    judged = engine.certified_product(plan)
     if judged is not None:
-        values, verdict = judged(a, b, shift, epilogue, out)
+        values, certificate = judged(a, b, shift, epilogue, out)
         if plan.choices:
-            return Outcome(values, plan.bound, plan.num_products, [], verdict)
-        if verdict is None:
+            return Outcome(values, plan.bound, plan.num_products, [], certificate)
+        if certificate is None:
             raise PlanError(
                 f"while a graph is captured, the bound of {plan.scheme} cannot come from the operands: ask for no "
                 "report and no accuracy"
             )
         # A larger bound for all entries says little of one entry: a closer look tells, at the same bits.
         worst = native_bound(plan.problem.terms, plan.problem.fmt.u)
-        if (bound := verdict().bound) <= min(plan.target.r, worst):
+        if (bound := certificate().bound) <= min(plan.target.r, worst):
             return Outcome(values, bound, plan.num_products, [])
     whole = engine.whole_product(plan)
     if whole is not None:
         values = whole(a, b, shift, epilogue, splits, out)
         made, notes = float(plan.num_products), []
-        if plan.wide is not None:
-            made, notes = plan.wide.num_products(plan.problem, plan.num_products), [str(plan.wide)]
+        if plan.outliers is not None:
+            made, notes = plan.outliers.num_products(plan.problem, plan.num_products), [str(plan.outliers)]
         return Outcome(values, plan.scheme.stated_bound(plan), made, notes)
     if plan.hopeful:
-        raise HopeError(engine.override(error_ratio)(a, b, engine, plan.part, max(workspace // 256, 1)))
+        raise HopeError(engine.override(error_ratio)(a, b, engine, plan.block_entries, max(workspace // 256, 1)))
     outcome = _in_steps(plan, a, b, engine, workspace, shift, splits)
     outcome.values = epilogue.apply(outcome.values)
     return outcome
 
 
-def settled(plan: Plan, outcome: Outcome) -> tuple[Plan, Outcome]:
+def with_decision(plan: Plan, outcome: Outcome) -> tuple[Plan, Outcome]:
     """A plan with choices and its outcome once it is known which choice was taken; waits for the device."""
-    if outcome.verdict is None:
+    if outcome.certificate is None:
         note = "which of them is not known, as nothing is read back"
         may_be_native = any(isinstance(scheme, Native) for scheme in plan.choices)
         return replace(plan, fallback=may_be_native), replace(outcome, notes=[*outcome.notes, note])
-    found = outcome.verdict()
+    found = outcome.certificate()
     fallback = isinstance(found.scheme, Native)
     note = "FP32 sums outside the tensor cores taken, which over- and underflow as a library's"
     if not fallback:
@@ -180,7 +180,7 @@ def _native(plan: Plan, a: Array, b: Array, engine: Engine, shift: int) -> Outco
     """The native product, or None where an entry of it needs a second look."""
     left, right = (plan.scheme.split(plan, x, side, None, engine) for x, side in ((a, "left"), (b, "right")))
     done = plan.scheme.multiply(plan, left, right, engine, shift)
-    return Outcome(done.values, done.bound, 1, []) if done.settled is None or done.settled.all() else None
+    return Outcome(done.values, done.bound, 1, []) if done.certified is None or done.certified.all() else None
 
 
 def _sides(a: Array, b: Array, splits: tuple[Split | None, Split | None]) -> tuple[_Side, _Side]:
@@ -214,9 +214,9 @@ def _run(
         done = scheme.multiply(plan, left_part, right_part, engine, shift)
         values[block.entries] = done.values
         bound = done.bound
-        if done.settled is not None and not done.settled.all():
-            open_.append((block, ~done.settled))
-            if not isinstance(scheme, Native):  # what is settled keeps the promise, whatever holds for all
+        if done.certified is not None and not done.certified.all():
+            open_.append((block, ~done.certified))
+            if not isinstance(scheme, Native):  # what is certified keeps the promise, whatever holds for all
                 bound = min(bound, plan.target.r)
         outcome.bound = max(outcome.bound, bound)
         outcome.num_products += done.num_products * done.values.size / values.size
@@ -224,14 +224,14 @@ def _run(
             on_block(plan, block)
     del left_part, right_part
     if open_:
-        unsettled = np.zeros(values.shape, bool, like=values)
+        uncertified = np.zeros(values.shape, bool, like=values)
         for block, entries in open_:
-            unsettled[block.entries] = entries
+            uncertified[block.entries] = entries
         if filled is not None:
-            unsettled &= ~filled
-        if not unsettled.any():
+            uncertified &= ~filled
+        if not uncertified.any():
             return outcome
-        _refine(plan, left, right, engine, workspace, shift, outcome, unsettled)
+        _escalate(plan, left, right, engine, workspace, shift, outcome, uncertified)
     return outcome
 
 
@@ -251,7 +251,7 @@ def _scaled(plan: Plan, left: _Side, right: _Side, engine: Engine) -> tuple[_Sid
     return left, right
 
 
-def _refine(
+def _escalate(
     plan: Plan,
     left: _Side,
     right: _Side,
@@ -264,7 +264,7 @@ def _refine(
     """Recompute the open entries with a finer plan, on the rows and columns that hold any."""
     z, i, j = (np.flatnonzero(open_.any(axis=axes)) for axes in ((1, 2), (0, 2), (0, 1)))
     problem = replace(plan.problem, batch=len(z), m=len(i), n=len(j))
-    finer = None if plan.fixed else plan.scheme.refine(plan, problem, workspace, engine)
+    finer = None if plan.fixed else plan.scheme.escalate(plan, problem, workspace, engine)
     if finer is None:
         raise AccuracyError(
             f"{plan.scheme} does not keep {plan.target} for {np.count_nonzero(open_)} of {open_.size} entries of "
@@ -275,5 +275,5 @@ def _refine(
     outcome.values[where] = np.where(open_[where], sub.values, outcome.values[where])
     outcome.num_products += sub.num_products * sub.values.size / outcome.values.size
     outcome.bound = max(outcome.bound, sub.bound)
-    outcome.notes.append(f"{counted(int(np.count_nonzero(open_)), 'entry', 'entries')} refined by {finer.scheme}")
+    outcome.notes.append(f"{counted(int(np.count_nonzero(open_)), 'entry', 'entries')} escalated by {finer.scheme}")
     outcome.notes.extend(sub.notes)

@@ -13,23 +13,23 @@ from hifigemm.numerics.epilogue import Epilogue
 from hifigemm.plan import Plan, Problem, ProductSpec, Split
 
 __all__ = [
+    "Certificate",
+    "CertifiedProduct",
     "Costs",
     "Engine",
     "F",
-    "JudgedProduct",
-    "Lacking",
     "RepeatedLook",
     "RepeatedProduct",
-    "Verdict",
+    "RequiredBits",
     "WholeProduct",
     "WordSums",
 ]
 
 
 RepeatedProduct = Callable[[Any, Any, Any], Any]
-Lacking = tuple[int, int] | None
-"""What `numerics.scaling.lacking_bits` says of two operands."""
-RepeatedLook = Callable[[Any, Any], Callable[[], Lacking]]
+RequiredBits = tuple[int, int] | None
+"""What `numerics.scaling.required_bits` says of two operands."""
+RepeatedLook = Callable[[Any, Any], Callable[[], RequiredBits]]
 
 
 class Costs(Protocol):
@@ -61,7 +61,7 @@ class WholeProduct(Protocol):
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Certificate:
     """What is known of a whole product once its operands were seen.
 
     Attributes
@@ -81,12 +81,12 @@ class Verdict:
     k_block: int
 
 
-class JudgedProduct(Protocol):
+class CertifiedProduct(Protocol):
     """A `WholeProduct` of which more is known afterwards."""
 
     def __call__(
         self, a: Array, b: Array, shift: int, epilogue: Epilogue, out: Array | None
-    ) -> tuple[Array, Callable[[], Verdict] | None]:
+    ) -> tuple[Array, Callable[[], Certificate] | None]:
         """The values, and a function that waits for the device and says what it found.
 
         None in its place while a graph is captured, when nothing can be read.
@@ -126,7 +126,7 @@ class Engine(Protocol):
         """The exact products on offer, by name."""
 
     @property
-    def part(self) -> int:
+    def block_entries(self) -> int:
         """Entries that the plain functions of numerics work on at a time."""
 
     @property
@@ -201,7 +201,7 @@ class Engine(Protocol):
     def repeated_look(
         self, operands: tuple[Array, Array], stacks: tuple[Array, Array], most: int
     ) -> RepeatedLook | None:
-        """`numerics.scaling.lacking_bits` with this limit as a function of two arrays that are laid out as `operands`.
+        """`numerics.scaling.required_bits` with this limit as a function of two arrays that are laid out as `operands`.
 
         It begins to look, and what it returns waits for what is found; products can begin between the two. None as in
         `repeated_product`.
@@ -213,5 +213,5 @@ class Engine(Protocol):
     def whole_product(self, plan: Plan) -> WholeProduct | None:
         """All of a plan that judges nothing, with the bits of its steps, where the engine has it in a few launches."""
 
-    def judged_product(self, plan: Plan) -> JudgedProduct | None:
+    def certified_product(self, plan: Plan) -> CertifiedProduct | None:
         """All of a plan that has choices or is judged, where one bound for all entries comes with a few launches."""

@@ -62,7 +62,7 @@ class Library:
         """Whether x is an array of this library on this device."""
         return _library(x, "x") == self
 
-    def take(self, x: Any, name: str) -> Array:
+    def asarray(self, x: Any, name: str) -> Array:
         """An array of this library with NumPy's interface; shares its memory, but for bfloat16 on the CPU (float32).
 
         Raises
@@ -91,7 +91,7 @@ class Library:
         on_device: Any = DeviceArray(x.detach(), BFLOAT16) if brief else wrap(x)
         return on_device
 
-    def sink(self, out: Any, stack: tuple[int, ...], *operands: Array) -> Array | None:
+    def out_view(self, out: Any, stack: tuple[int, ...], *operands: Array) -> Array | None:
         """`out` as a stack of this shape for kernels to write to; None where that takes a copy or an operand is near.
 
         Host arrays are filled at the end.
@@ -104,7 +104,7 @@ class Library:
         if any(first < end and start < last for start, end in (_extent(unwrap(x)) for x in operands)):
             return None
         try:
-            return self.take(out.view(stack), "out")
+            return self.asarray(out.view(stack), "out")
         except RuntimeError:
             return None
 
@@ -115,8 +115,8 @@ class Library:
 
             torch.autograd.graph.increment_version(x)
 
-    def give(self, x: Array) -> Any:
-        """An array of this library from what `take` or a product made; a product of vectors is a scalar in NumPy."""
+    def to_native(self, x: Array) -> Any:
+        """An array of this library from what `asarray` or a product made; a product of vectors is a scalar in NumPy."""
         if self.name == "numpy":
             return x[()] if x.ndim == 0 else x
         if self.on_host:

@@ -43,7 +43,7 @@ def as_operand(x: Any, name: str, library: Library) -> Array | Prepared:
     Raises
     ------
     TypeError
-        What is not numeric, and what `Library.take` refuses.
+        What is not numeric, and what `Library.asarray` refuses.
     ValueError
         Zero-dimensional operands.
     """
@@ -64,7 +64,7 @@ def as_addend(x: Any, library: Library) -> Array:
 
 def _numbers(x: Any, name: str, library: Library) -> Array:
     """x as an array of numbers."""
-    x = library.take(x, name)
+    x = library.asarray(x, name)
     is_number = x.dtype.kind in "fcbiu" and issubclass(x.dtype.type, np.number | np.bool_)
     if not is_number and (library.on_host or x.dtype != BFLOAT16):
         objects = f" and {described(x)}" if x.dtype.kind == "O" else ""
@@ -200,7 +200,7 @@ def check_out(out: Any, shapes: Shapes, dtype: np.dtype[Any], library: Library) 
         raise TypeError(f"out is a {type(out).__name__}; expected an array of {library}")
     if library.name == "torch" and (out.is_conj() or out.is_neg()):
         raise ValueError("out is a conjugated or negated view; pass out.resolve_conj().resolve_neg()")
-    taken = library.take(out, "out")
+    taken = library.asarray(out, "out")
     shape, is_numpy = taken.shape, library.name == "numpy"
     if shape != shapes.result and not (is_numpy and _is_stack_of(shape, shapes)):
         raise ValueError(f"out has shape {shape}; the result has shape {shapes.result}")

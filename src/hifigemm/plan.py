@@ -13,7 +13,7 @@ from hifigemm.accuracy import Target
 from hifigemm.exceptions import PlanError
 from hifigemm.formats import FP32, FP64, Format
 from hifigemm.numerics.bits import Array
-from hifigemm.numerics.parts import PART
+from hifigemm.numerics.blocking import BLOCK_ENTRIES
 
 if TYPE_CHECKING:
     from hifigemm.libraries import Library
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Block",
     "DefaultWorkspace",
+    "Outliers",
     "Plan",
     "Prepared",
     "Problem",
@@ -29,7 +30,6 @@ __all__ = [
     "ProductSpec",
     "Report",
     "Split",
-    "WideVectors",
     "counted",
     "fit_blocks",
     "steady",
@@ -128,7 +128,7 @@ class Block:
 
 
 @dataclass(frozen=True)
-class WideVectors:
+class Outliers:
     """Rows and columns that need more moduli than the others, so that the entries that they meet are computed apart.
 
     Attributes
@@ -175,17 +175,17 @@ class Plan:
     product : ProductSpec or None
         None for the native product.
     num_products : int
-        Low-precision products of size m n k, before any refinement.
+        Low-precision products of size m n k, before any escalation.
     k_block : int
         Inner length within which products are exact.
     reason : str
     fixed : bool
-        The counts were forced, so that they are not refined.
+        The counts were forced, so that they are not escalated.
     slice_bits : int
         beta of Ozaki scheme I.
     balance : int
         Bits that Ozaki scheme II gives to the left operand at the expense of the right one.
-    part, part_limit : int
+    block_entries, most_block_entries : int
         Entries of an operand or of the result that are worked on at a time, and the engine's limit for that.
     free : bool
         The scheme is the library's choice, so that another one may take over where it has no more to give.
@@ -205,7 +205,7 @@ class Plan:
     choices : tuple of Scheme
         Where it is not empty, the engine takes the first of these schemes whose words hold the exponents of the
         operands, decided on the device; `scheme` is the first. Each keeps `bound`, so nothing is judged.
-    wide : WideVectors or None
+    wide : Outliers or None
         Of an exact plan: rows and columns that are set apart. Where they meet, all moduli of the scheme are needed.
     fused : bool
         The engine's kernels hold nothing but residues or slices while nothing is judged.
@@ -226,8 +226,8 @@ class Plan:
     fixed: bool = False
     slice_bits: int = 0
     balance: int = 0
-    part: int = PART
-    part_limit: int = PART
+    block_entries: int = BLOCK_ENTRIES
+    most_block_entries: int = BLOCK_ENTRIES
     free: bool = False
     fallback: bool = False
     worst_case: float = 0.0
@@ -236,7 +236,7 @@ class Plan:
     hopeful: bool = False
     gated: bool = False
     choices: tuple[Scheme, ...] = ()
-    wide: WideVectors | None = None
+    outliers: Outliers | None = None
     fused: bool = False
     block_shape: tuple[int, int, int] = (1, 1, 1)
     workspace: int = 0
@@ -254,7 +254,7 @@ class Plan:
         return max(self.target.r, self.worst_case)
 
     @property
-    def judged(self) -> bool:
+    def certifies(self) -> bool:
         """Whether anything is to be said of the error: as a promise or for the report."""
         accepted = self.promised or self.exact or self.gated or bool(self.choices)
         return not accepted and (self.target.states_bound or math.isfinite(self.target.r))
@@ -302,9 +302,9 @@ class Plan:
 
 @dataclass(frozen=True)
 class Split:
-    """An operand, or some of its rows (left) or columns (right), as integer parts on grids.
+    """An operand, or some of its rows (left) or columns (right), as integer planes on grids.
 
-    Every array has the stack first, and the rows second to last on the left, the columns last on the right; parts that
+    Every array has the stack first, and the rows second to last on the left, the columns last on the right; planes that
     are `k_major` have rows or columns second to last. Arrays of an embedded complex operand have several rows or
     columns for each of the operand's.
 
@@ -313,21 +313,21 @@ class Split:
     side : "left" or "right"
     vectors : int
         Number of rows (left) or columns (right).
-    parts : array
+    planes : array
         Slices or residues in the dtype of the product, laid out as the scheme's products want them.
     unit : int64 array
         Exponent of the grid of the integers, a row_exponent or col_exponent.
     count : int
-        Number of parts.
+        Number of planes.
     facts : dict of str to array
         What the scheme needs to judge the result: see the scheme.
     k_major : bool
-        The inner dimension of `parts` is the last one on both sides.
+        The inner dimension of `planes` is the last one on both sides.
     """
 
     side: str
     vectors: int
-    parts: Array
+    planes: Array
     unit: Array
     count: int
     facts: dict[str, Array] = field(default_factory=dict)
@@ -345,8 +345,8 @@ class Split:
         left = self.side == "left"
         facts = {name: cut(x, left) for name, x in self.facts.items()}
         count = vectors.stop - vectors.start
-        parts = cut(self.parts, left or self.k_major)
-        return Split(self.side, count, parts, cut(self.unit, left), self.count, facts, self.k_major)
+        planes = cut(self.planes, left or self.k_major)
+        return Split(self.side, count, planes, cut(self.unit, left), self.count, facts, self.k_major)
 
 
 @dataclass(frozen=True)
@@ -356,7 +356,7 @@ class Product:
     Attributes
     ----------
     values : array, shape (batch, m, n)
-    settled : bool array of the same shape, or None
+    certified : bool array of the same shape, or None
         The promise of the plan is kept for this entry; None for all entries.
     bound : float
         Largest error / |A||B| that is possible in the block beyond the last rounding; 0 where the exact value was
@@ -366,7 +366,7 @@ class Product:
     """
 
     values: Array
-    settled: Array | None
+    certified: Array | None
     bound: float
     num_products: int
 
@@ -396,7 +396,7 @@ class Prepared(Generic[_Source_co]):
         return self.operand.dtype
 
     def __repr__(self) -> str:
-        kept = counted(self.split.count, "part") if self.split is not None else "no parts"
+        kept = counted(self.split.count, "plane") if self.split is not None else "no planes"
         return f"Prepared({self.side}, shape={self.shape}, {self.dtype}, {kept}, {self.plan.scheme})"
 
 
@@ -409,7 +409,7 @@ class Report:
     scheme : Scheme
         The dataclass with its counts filled in.
     num_products : int
-        Low-precision products of size m n k that were made of slices, words or residues; refined parts are counted by
+        Low-precision products of size m n k of slices, words or residues; escalated entries count by
         their share, rounded up. Products that only look at magnitudes are named in the reason.
     engine, device : str
     bound : float

@@ -255,4 +255,4 @@ def usable_split(x: Array | Prepared, side: str, shape: tuple[int, int, int]) ->
     if not isinstance(x, Prepared) or x.split is None:
         return None
     vectors = shape[1] if side == "left" else shape[2]
-    return x.split if (x.split.parts.shape[0], x.split.vectors) == (shape[0], vectors) else None
+    return x.split if (x.split.planes.shape[0], x.split.vectors) == (shape[0], vectors) else None

@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 
 from hifigemm.accuracy import Accuracy
-from hifigemm.engine import Engine, Lacking, RepeatedLook, RepeatedProduct
+from hifigemm.engine import Engine, RepeatedLook, RepeatedProduct, RequiredBits
 from hifigemm.exceptions import HopeError
 from hifigemm.numerics.bits import Array
-from hifigemm.numerics.scaling import lacking_bits
+from hifigemm.numerics.scaling import required_bits
 from hifigemm.plan import Plan
 from hifigemm.settings import decision_log, is_strict
 from hifigemm.transforms import is_followed, is_wrapped
@@ -111,7 +111,7 @@ class _Kept:
     """
 
     look: RepeatedLook | None
-    products: dict[Lacking, _Found] = field(default_factory=dict)
+    products: dict[RequiredBits, _Found] = field(default_factory=dict)
     recent: tuple[_Found | None, int] = (None, 0)
 
     def expected(self) -> _Found | None:
@@ -201,10 +201,10 @@ def keep(
     The plan is the first one for its operands: a second one, after an error ratio, depends on more than a look tells.
     """
     p = plan.problem
-    most = plan.scheme.most_lacking(plan) if plan.exact or plan.hopeful else None
+    most = plan.scheme.most_required_bits(plan) if plan.exact or plan.hopeful else None
     rests_on_data = plan.free or plan.promised or plan.exact
     is_large = p.multiplications > _LARGEST
-    if (rests_on_data and most is None) or plan.wide is not None or is_large:
+    if (rests_on_data and most is None) or plan.outliers is not None or is_large:
         return
     if key in _refused or (key, plan) in _refused or _is_captured():
         return
@@ -215,7 +215,7 @@ def keep(
     if kept is None:
         look = None if most is None else engine.repeated_look(operands, stacks, most)
         kept = _Kept(look)
-    seen = None if most is None else engine.override(lacking_bits)(*stacks, most, plan.part)
+    seen = None if most is None else engine.override(required_bits)(*stacks, most, plan.block_entries)
     if most is not None and (kept.look is None or plan.hopeful != (seen is None)):
         _refused.add(key)
         return

@@ -18,7 +18,7 @@ from hifigemm.driver import multiply
 from hifigemm.engines.numpy_engine import NumpyEngine
 from hifigemm.exceptions import AccuracyError, InexactProductError
 from hifigemm.formats import BF16, FP16, FP32, FP64, INT8, TF32
-from hifigemm.numerics import bits, eft, embedding, epilogue, estimates, limbs, parts, scaling, slicing, special
+from hifigemm.numerics import bits, blocking, eft, embedding, epilogue, estimates, limbs, scaling, slicing, special
 from hifigemm.numerics.bounds import exact_k_limit
 from hifigemm.numerics.residues import moduli_set, reduce_centred, residues
 from hifigemm.numerics.rounding import in_chunks, round_limbs
@@ -180,7 +180,7 @@ def rounded(x):
 
 def facts(x):
     e = bits.largest_exponent(x, 2)
-    found = parts.map_vectors(lambda y: bits.largest_exponent(y, 1), x, 1, 7)
+    found = blocking.map_vectors(lambda y: bits.largest_exponent(y, 1), x, 1, 7)
     return estimates.magnitudes_up(x, e), estimates.magnitudes_down(x, e), estimates.nonzeros(x), found
 
 
@@ -679,7 +679,7 @@ def test_splits_are_the_same_on_tensors(scheme, make_pair, assert_equal):
         for engine, p, q, y in ((NumpyEngine(), a, b, x), (TensorEngine(), on_device(a), on_device(b), on_device(x))):
             plan = planned(scheme, p, q, "fp64", engine)
             splits.append(plan.scheme.split(plan, y, side, plan.scheme.scales(plan, y, side, engine), engine))
-        assert_equal([splits[1].parts, splits[1].facts], [splits[0].parts, splits[0].facts])
+        assert_equal([splits[1].planes, splits[1].facts], [splits[0].planes, splits[0].facts])
 
 
 def test_views_do_not_mind_the_strides_of_axes_of_length_one():

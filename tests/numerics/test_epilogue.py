@@ -10,31 +10,31 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from hifigemm.numerics.epilogue import Epilogue, combine, without_exponent
+from hifigemm.numerics.epilogue import Epilogue, combine, frexp
 
 MODERATE = st.floats(-(2.0**200), 2.0**200).filter(lambda x: x == 0 or abs(x) > 2.0**-200)
 
 
 @pytest.mark.parametrize("e", [-1074, -1023, -1022, -1, 0, 1, 52, 1023])
 def test_powers_of_two_leave_their_sign(e):
-    assert without_exponent(math.ldexp(1.0, e)) == (1.0, e)
-    assert without_exponent(-math.ldexp(1.0, e)) == (-1.0, e)
-    assert isinstance(without_exponent(math.ldexp(1.0, e))[0], float)
+    assert frexp(math.ldexp(1.0, e)) == (1.0, e)
+    assert frexp(-math.ldexp(1.0, e)) == (-1.0, e)
+    assert isinstance(frexp(math.ldexp(1.0, e))[0], float)
 
 
 @pytest.mark.parametrize("alpha", [3.0, -0.1, 1e300, 5e-324 * 3, 1 + 1j, 0.6 - 0.8j, 1e200 + 1e190j, 2j])
 def test_other_numbers_leave_one_between_one_and_two(alpha):
-    rest, e = without_exponent(alpha)
-    assert 1 <= max(abs(rest.real), abs(rest.imag)) < 2
-    for part, whole in ((rest.real, alpha.real), (rest.imag, alpha.imag)):
+    mantissa, e = frexp(alpha)
+    assert 1 <= max(abs(mantissa.real), abs(mantissa.imag)) < 2
+    for part, whole in ((mantissa.real, alpha.real), (mantissa.imag, alpha.imag)):
         assert Fraction(part) * Fraction(2) ** e == Fraction(whole)
 
 
 @pytest.mark.parametrize("alpha", [0.0, math.inf, -math.inf, math.nan, complex(math.inf, 1.0), 1e300 + 1e-300j])
 def test_what_has_no_common_exponent_stays(alpha):
-    rest, e = without_exponent(alpha)
+    mantissa, e = frexp(alpha)
     assert e == 0
-    assert rest is alpha
+    assert mantissa is alpha
 
 
 @given(MODERATE, MODERATE, MODERATE, MODERATE)

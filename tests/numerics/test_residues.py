@@ -113,14 +113,14 @@ def test_real_moduli_take_all_that_are_coprime_from_256_down():
 
 
 def test_each_part_has_its_modulus():
-    assert moduli_set(3, False).of_parts(3) == (256, 255, 253)
+    assert moduli_set(3, False).of_planes(3) == (256, 255, 253)
     assert moduli_set(20, False).splits == (None,) * 20
     mixed = moduli_set(MAX_MODULI, True)
     parts = [p for p, j in zip(mixed.moduli, mixed.splits, strict=True) for _ in range(2 if j else 3)]
-    assert mixed.of_parts(len(parts)) == tuple(parts)
-    assert mixed.of_parts(MAX_MODULI) == mixed.moduli
+    assert mixed.of_planes(len(parts)) == tuple(parts)
+    assert mixed.of_planes(MAX_MODULI) == mixed.moduli
     assert None in mixed.splits
-    assert moduli_set(2, True).of_parts(4) == (241, 241, 233, 233)
+    assert moduli_set(2, True).of_planes(4) == (241, 241, 233, 233)
 
 
 @pytest.mark.parametrize("is_complex", [False, True])

@@ -19,10 +19,10 @@ from hifigemm.numerics.scaling import (
     Scale,
     gained_bits,
     joint_exponent,
-    lacking_bits,
-    lacking_of_vectors,
     norm_bits,
     norm_scale,
+    required_bits,
+    required_bits_of_vectors,
     round_to_integers,
     scale_exponent,
     square_norms,
@@ -235,13 +235,13 @@ def test_what_scales_lack_is_told_for_each_vector(dtype):
     chosen = moduli_set(2, dtype == np.complex128)
     scales = norm_scale(more.astype(dtype), 2, chosen, 0, 16384).exponent
     np.testing.assert_array_equal(
-        lacking_of_vectors(more.astype(dtype), more.astype(dtype)[:, :2], 64)[0], -scales[..., 0]
+        required_bits_of_vectors(more.astype(dtype), more.astype(dtype)[:, :2], 64)[0], -scales[..., 0]
     )
     cleaned = np.where(np.isfinite(x), x, 0)
     scale = norm_scale(cleaned, 2, chosen, 0, 16384).exponent.ravel()
     lowest = [40, -30] if dtype == np.float64 else [44, -30]
     want = [low - int(s) for low, s in zip(lowest, scale, strict=False)] + [-NO_BIT]
-    left, right = lacking_of_vectors(x, x.swapaxes(1, 2), 16384)
+    left, right = required_bits_of_vectors(x, x.swapaxes(1, 2), 16384)
     assert left.tolist() == right.tolist() == [want]
     assert widest((left, right), 2 * max(want)) == (max(want), max(want))
     assert widest((left, right), 2 * max(want) - 1) is None
@@ -274,24 +274,24 @@ def test_vectors_are_rounded_each_in_its_way():
 
 @given(matrices(st.one_of(FINITE, FEW)))
 def test_scales_that_get_what_they_lack_hold_all_bits_and_no_smaller_ones_do(pair):
-    found = lacking_bits(*pair, 10**9, 16384)
-    for x, axis, lacking in zip(pair, (2, 1), found, strict=True):
+    found = required_bits(*pair, 10**9, 16384)
+    for x, axis, required in zip(pair, (2, 1), found, strict=True):
         vectors = x[0] if axis == 2 else x[0].T
         exponents = norm_scale(x, axis, moduli_set(2, False), 0, 16384).exponent.ravel()
         # An integer multiple of 2**-s for every entry is what the scale 2**s needs.
         denominators = [
             max(
-                (Fraction(v) * Fraction(2) ** (int(s) + (0 if lacking == -NO_BIT else lacking))).denominator
+                (Fraction(v) * Fraction(2) ** (int(s) + (0 if required == -NO_BIT else required))).denominator
                 for v in row
             )
             for row, s in zip(vectors.tolist(), exponents, strict=True)
         ]
         assert set(denominators) == {1}
-        if lacking == -NO_BIT:
+        if required == -NO_BIT:
             assert not x.any()
             continue
         fewer = [
-            (Fraction(v) * Fraction(2) ** (int(s) + lacking - 1)).denominator
+            (Fraction(v) * Fraction(2) ** (int(s) + required - 1)).denominator
             for row, s in zip(vectors.tolist(), exponents, strict=True)
             for v in row
         ]
@@ -300,7 +300,7 @@ def test_scales_that_get_what_they_lack_hold_all_bits_and_no_smaller_ones_do(pai
 
 def test_a_limit_ends_the_search_for_what_scales_lack():
     a, b = np.full((1, 2, 3), 2.0**20 + 1), np.full((1, 3, 2), 2.0**-9)
-    exact = lacking_bits(a, b, 10**9, 16384)
-    assert lacking_bits(a, b, sum(exact), 16384) == exact
-    assert lacking_bits(a, b, sum(exact) - 1, 16384) is None
-    assert lacking_bits(0.0 * a, b, -NO_BIT + 100, 16384)[0] == -NO_BIT
+    exact = required_bits(a, b, 10**9, 16384)
+    assert required_bits(a, b, sum(exact), 16384) == exact
+    assert required_bits(a, b, sum(exact) - 1, 16384) is None
+    assert required_bits(0.0 * a, b, -NO_BIT + 100, 16384)[0] == -NO_BIT

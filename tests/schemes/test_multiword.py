@@ -200,7 +200,7 @@ def test_overflowing_sums_without_scaling_are_computed_again_with_it():
     a, b = np.full((1, 8), 1e30, np.float32), np.repeat(np.array([[1e30], [-1e30]], np.float32), 4, axis=0)
     c, report = hg.matmul(a, b, scheme=PRESETS["valero-lara-tf32x3"], engine="simulated-a100", return_report=True)
     assert c == 0.0
-    assert "refined by Multiword" in report.reason
+    assert "escalated by Multiword" in report.reason
     assert np.isfinite(report.bound)
 
 

@@ -1,4 +1,4 @@
-"""The native product: that of NumPy, judged by the same promise, refined where it over- or underflows."""
+"""The native product: that of NumPy, judged by the same promise, escalated where it over- or underflows."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ def test_its_bound_holds_where_products_over_and_underflow(make_pair, scheme, dt
             assert meets_promise(c, a, b, report.bound).all()
 
 
-def test_what_was_refined_is_said(make_pair):
+def test_what_was_escalated_is_said(make_pair):
     a, b = make_pair("overflowing", 6, 19, 5)
     c, report = hg.matmul(a, b, scheme="native", return_report=True)
-    assert "refined by Ozaki1" in report.reason
+    assert "escalated by Ozaki1" in report.reason
     assert meets_promise(c, a, b, report.bound).all()
     assert not np.isnan(c).any()
 
@@ -82,8 +82,8 @@ def test_scales_of_gemm_do_not_break_the_bound(make_pair, alpha, dtype):
 
 
 def looked_at(a, b):
-    """Whether entries are refined."""
-    return "refined" in hg.matmul(a, b, scheme="native", return_report=True)[1].reason
+    """Whether entries are escalated."""
+    return "escalated" in hg.matmul(a, b, scheme="native", return_report=True)[1].reason
 
 
 @pytest.mark.parametrize(("dtype", "emin"), [(np.float32, -126), (np.float64, -1022)])
@@ -127,11 +127,11 @@ def test_a_target_is_kept_down_to_the_worst_case(dtype):
     assert not wide.keeps(problem, Target(1e-30, level=FP32))
 
 
-def test_overflow_beyond_float32_is_refined_where_the_sum_is_formed_in_float64():
+def test_overflow_beyond_float32_is_escalated_where_the_sum_is_formed_in_float64():
     a, b = np.array([[2.0**100, 1.0]], np.float32), np.array([[2.0**100], [1.0]], np.float32)
     c, report = hg.matmul(a, b, scheme=hg.Native(product="fp64"), return_report=True)
     assert c == np.inf
-    assert "refined" in report.reason
+    assert "escalated" in report.reason
 
 
 def test_arithmetic_is_that_of_the_operands_or_float64():

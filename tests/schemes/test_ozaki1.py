@@ -158,7 +158,7 @@ def test_mode_correct_with_a_count_is_correct_or_refuses(make_pair, assert_same_
         assert_same_bits(c, correctly_rounded(a, b))
 
 
-def test_refinement_touches_only_the_entries_that_need_it(make_pair, assert_same_bits):
+def test_escalation_touches_only_the_entries_that_need_it(make_pair, assert_same_bits):
     a, b = make_pair("uniform", 12, 20, 10)
     wide = make_pair("full_range", 1, 20, 1)
     a[3], b[:, 7] = wide[0][0], wide[1][:, 0]
@@ -247,12 +247,12 @@ def test_products_are_counted_as_they_are_made(dtype, each):
         assert report.correct is (made == 9)
 
 
-def test_all_kinds_of_target_are_refined_to_twice_the_slices_and_to_the_largest_count_at_last():
+def test_all_kinds_of_target_are_escalated_to_twice_the_slices_and_to_the_largest_count_at_last():
     a = np.ones((3, 4))
     engine = engine_for("numpy")
     for count, then in ((1, 2), (7, 14), (2200, 4400), (3000, 4400), (4399, 4400), (4400, None)):
         plan = hg.make_plan(a, a.T, scheme=hg.Ozaki1(num_slices=count, mode="correct"))
-        finer = plan.scheme.refine(plan, plan.problem, 2**30, engine)
+        finer = plan.scheme.escalate(plan, plan.problem, 2**30, engine)
         assert (None if finer is None else finer.scheme.num_slices) == then
 
 
@@ -302,7 +302,7 @@ def test_integers_are_judged_in_the_units_that_they_have(monkeypatch, product, c
         assert err == ozaki1_error_exponent(2, kept, plan.slice_bits, product == "int8") - lowest
         return exact, 0.0
 
-    monkeypatch.setattr("hifigemm.schemes.promise.judge", judge)
+    monkeypatch.setattr("hifigemm.schemes.certify.certified_entries", judge)
     a, b, c = np.array([[0.75, 0.25]]), np.array([[4.0], [20.0]]), 8.0
     assert hg.matmul(a, b, scheme=hg.Ozaki1(product, count), return_report=True)[0] == c
 

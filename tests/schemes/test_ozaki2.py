@@ -103,8 +103,8 @@ def test_bits_that_one_operand_had_to_spare_are_not_kept_for_others(assert_same_
     assert plan.balance > 20
     c, report = hg.matmul(short.T, wide.T, plan=plan, return_report=True)
     assert_same_bits(c, correctly_rounded(short.T, wide.T))
-    assert report.reason.count("refined by") == 1
-    assert f"refined by Ozaki2(product='int8', num_moduli={plan.scheme.num_moduli * 3 // 2}" in report.reason
+    assert report.reason.count("escalated by") == 1
+    assert f"escalated by Ozaki2(product='int8', num_moduli={plan.scheme.num_moduli * 3 // 2}" in report.reason
 
 
 @pytest.mark.parametrize("scaling", SCALINGS)
@@ -257,16 +257,16 @@ def test_the_expected_count_is_one_that_can_be_enough():
 
 
 @pytest.mark.parametrize("dtype", ["float64", "complex64"])
-def test_refined_plans_have_half_as_many_moduli_again_and_end_with_the_largest_number(dtype):
+def test_escalated_plans_have_half_as_many_moduli_again_and_end_with_the_largest_number(dtype):
     a, engine = np.ones((3, 4), dtype), engine_for("numpy")
     for count, then in ((2, 3), (3, 4), (20, 30), (32, 48), (33, 49), (40, 49), (48, 49)):
         plan = replace(hg.make_plan(a, a.T, scheme=hg.Ozaki2(num_moduli=count)), balance=7)
-        finer = plan.scheme.refine(plan, plan.problem, 2**30, engine)
+        finer = plan.scheme.escalate(plan, plan.problem, 2**30, engine)
         assert (finer.scheme.num_moduli, finer.balance) == (then, 0)
         assert finer.num_products == hg.make_plan(a, a.T, scheme=hg.Ozaki2(num_moduli=then)).num_products
     plan = hg.make_plan(a, a.T, scheme=hg.Ozaki2(num_moduli=49))
-    assert plan.scheme.refine(plan, plan.problem, 2**30, engine) is None
-    assert isinstance(plan.scheme.refine(replace(plan, free=True), plan.problem, 2**30, engine).scheme, hg.Ozaki1)
+    assert plan.scheme.escalate(plan, plan.problem, 2**30, engine) is None
+    assert isinstance(plan.scheme.escalate(replace(plan, free=True), plan.problem, 2**30, engine).scheme, hg.Ozaki1)
 
 
 @pytest.mark.parametrize("is_complex", [False, True])
@@ -275,8 +275,8 @@ def test_plans_look_for_bits_as_far_as_their_moduli_reach(is_complex):
     for accuracy, count in (("correct", 49), (1e-10, None)):
         plan = hg.make_plan(a / 3, a.T / 7, scheme=hg.Ozaki2(), accuracy=accuracy)
         count = count or _expected_count(plan.problem, plan.target)
-        assert plan.scheme.most_lacking(plan) == 2 * gained_bits(count, is_complex)
-    assert plan.scheme.most_lacking(replace(plan, fixed=True)) is None
+        assert plan.scheme.most_required_bits(plan) == 2 * gained_bits(count, is_complex)
+    assert plan.scheme.most_required_bits(replace(plan, fixed=True)) is None
 
 
 @pytest.mark.parametrize("scaling", SCALINGS)

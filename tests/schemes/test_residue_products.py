@@ -1,4 +1,4 @@
-"""Products modulo p_l against Python integers: parts of operands, their products, and what follows from these."""
+"""Products modulo p_l against Python integers: planes of operands, their products, and what follows from these."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from hifigemm.formats import FP64
 from hifigemm.numerics.residues import moduli_set
 from hifigemm.numerics.scaling import Scale
 from hifigemm.schemes.residue_products import (
-    multiply_parts,
-    num_parts,
+    multiply_planes,
+    num_planes,
     product_residues,
     residue_bytes,
     round_integers,
@@ -29,12 +29,12 @@ class CheckedEngine(NumpyEngine):
 
 
 def operand(rng, shape, bits, is_complex):
-    """Integers of so many bits, real parts of few, with their Python integers (re, im)."""
-    parts = [rng.integers(-(2**53), 2**53, shape).astype(float) * 2.0 ** max(bits - 53, 0) for _ in range(2)]
+    """Integers of so many bits, real planes of few, with their Python integers (re, im)."""
+    planes = [rng.integers(-(2**53), 2**53, shape).astype(float) * 2.0 ** max(bits - 53, 0) for _ in range(2)]
     if not is_complex:
-        return parts[0], [np.vectorize(int, [object])(parts[0])]
-    parts[0] = rng.integers(-5, 6, shape).astype(float)
-    return parts[0] + 1j * parts[1], [np.vectorize(int, [object])(part) for part in parts]
+        return planes[0], [np.vectorize(int, [object])(planes[0])]
+    planes[0] = rng.integers(-5, 6, shape).astype(float)
+    return planes[0] + 1j * planes[1], [np.vectorize(int, [object])(part) for part in planes]
 
 
 @pytest.mark.parametrize("is_complex", [False, True])
@@ -50,10 +50,10 @@ def test_residues_of_a_product_are_those_of_its_integers(is_complex, count, part
         Scale(np.full(shape, -3), np.ones(shape, bool), axis, 80)
         for shape, axis in (((len(a), 5, 1), 2), ((len(b), 1, 4), 1))
     )
-    parts = [scaled_residues(x * 8, scale, moduli, part) for x, scale in ((a, s), (b, t))]
-    assert parts[0].shape == (stacks[0], num_parts(moduli, is_complex), 5, 6)
-    assert parts[1].shape == (stacks[1], num_parts(moduli, is_complex), 4, 6)
-    found = product_residues(multiply_parts(*parts, moduli, CheckedEngine()), moduli)
+    planes = [scaled_residues(x * 8, scale, moduli, part) for x, scale in ((a, s), (b, t))]
+    assert planes[0].shape == (stacks[0], num_planes(moduli, is_complex), 5, 6)
+    assert planes[1].shape == (stacks[1], num_planes(moduli, is_complex), 4, 6)
+    found = product_residues(multiply_planes(*planes, moduli, CheckedEngine()), moduli)
     exact = np.matmul(left[0], right[0])
     if is_complex:
         real, imag = exact - np.matmul(left[1], right[1]), np.matmul(left[0], right[1]) + np.matmul(left[1], right[0])
@@ -64,7 +64,7 @@ def test_residues_of_a_product_are_those_of_its_integers(is_complex, count, part
 
 def test_rounded_integers_are_the_values_of_those_that_are_judged():
     rng, moduli = np.random.default_rng(1), moduli_set(5, True)
-    products = rng.integers(-50, 50, (2, num_parts(moduli, True), 3, 4)).astype(np.int8)
+    products = rng.integers(-50, 50, (2, num_planes(moduli, True), 3, 4)).astype(np.int8)
     units = rng.integers(-9, 9, (2, 3, 1)), rng.integers(-9, 9, (2, 1, 8))
     judged = round_integers(product_residues(products, moduli), *units, 7, moduli, FP64, 5)
     np.testing.assert_array_equal(rounded_integers(products, *units, 7, moduli, FP64, 100), judged.values)

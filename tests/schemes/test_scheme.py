@@ -68,10 +68,10 @@ def test_int8_products_go_beyond_int32():
 def test_complex_entries_are_settled_where_both_components_are():
     plan = hg.make_plan(np.ones((1, 1), complex), np.ones((1, 1), complex), scheme="ozaki1")
     values = np.arange(8.0).reshape(1, 1, 8)
-    settled = np.array([[[True, True, True, False, False, True, False, False]]])
-    done = finished(plan.problem, values, settled, 0.25, 7)
+    certified = np.array([[[True, True, True, False, False, True, False, False]]])
+    done = finished(plan.problem, values, certified, 0.25, 7)
     assert done.values.tolist() == [[[0 + 1j, 2 + 3j, 4 + 5j, 6 + 7j]]]
-    assert done.settled.tolist() == [[[True, False, False, False]]]
+    assert done.certified.tolist() == [[[True, False, False, False]]]
     assert (done.bound, done.num_products) == (0.25, 7)
 
 

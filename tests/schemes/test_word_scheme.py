@@ -18,7 +18,7 @@ from hifigemm.numerics.word_bounds import WordError, growth, relative_error, ste
 from hifigemm.plan import Problem, Split
 from hifigemm.schemes.corrected import BLOCK, Corrected
 from hifigemm.schemes.multiword import COUNTS, PRESETS, Multiword
-from hifigemm.schemes.word_scheme import _judge
+from hifigemm.schemes.word_scheme import _certified_entries
 
 UP = 1 + 2.0**-30
 """What `growth` may be rounded up by."""
@@ -195,13 +195,13 @@ def test_entries_are_settled_down_to_their_own_bound():
     error, finite = WordError(0.25, np.full((1, 3, 1), 2.0**-10)), np.array([[[True], [True], [False]]])
     ratio = 2.0**-10 / (0.0625 * (1 - 3 * 2.0**-53) - 2.0**-1074)
     for r, expected in ((0.25 + ratio, [True, True, False]), (np.nextafter(0.25 + ratio, 0), [False, True, False])):
-        settled, bound = _judge(replace(plan, target=Target(r)), left, right, engine, error, finite)
-        assert settled[0, :, 0].tolist() == expected
+        certified, bound = _certified_entries(replace(plan, target=Target(r)), left, right, engine, error, finite)
+        assert certified[0, :, 0].tolist() == expected
         assert bound == (0.25 + ratio if expected[0] else 0.25)
     for r, expected in ((0.25, [True, True, False]), (np.nextafter(0.25, 0), [False, False, False])):
         whole = WordError(0.25, None)
-        settled, bound = _judge(replace(plan, target=Target(r)), left, right, engine, whole, finite)
-        assert settled[0, :, 0].tolist() == expected
+        certified, bound = _certified_entries(replace(plan, target=Target(r)), left, right, engine, whole, finite)
+        assert certified[0, :, 0].tolist() == expected
         assert bound == 0.25
 
 
@@ -225,10 +225,10 @@ def test_splits_know_their_vectors(dtype, width):
     left = plan.scheme.split(plan, x, "left", None, engine)
     right = plan.scheme.split(plan, np.swapaxes(x, 1, 2), "right", None, engine)
     assert (left.vectors, right.vectors) == (3, 3)
-    assert (left.parts.shape, right.parts.shape) == ((2, 3, 10 * width), (2, 10 * width, 3 * width))
+    assert (left.planes.shape, right.planes.shape) == ((2, 3, 10 * width), (2, 10 * width, 3 * width))
 
 
-def test_entries_that_were_refined_do_not_count_with_their_first_bound():
+def test_entries_that_were_escalated_do_not_count_with_their_first_bound():
     # Without scales words of FP16 lose these entries; with them they are whole, and leave no remainders.
     a, b = np.array([[1.0, 3.0], [2.0**-40, 2.0**-39]], np.float32), np.ones((2, 2), np.float32)
     scheme, unit = Corrected(scale=False), engine_for("numpy").accumulation(FP16)
@@ -237,5 +237,5 @@ def test_entries_that_were_refined_do_not_count_with_their_first_bound():
     assert r < relative_error(scheme.splitting, errors, (True, False))
     c, report = matmul(a, b, scheme=scheme, accuracy=r, return_report=True)
     np.testing.assert_array_equal(c, a @ b)
-    assert "refined" in report.reason
+    assert "escalated" in report.reason
     assert report.bound == r

@@ -41,10 +41,10 @@ def stages(a: Any, b: Any, options: dict[str, Any]) -> list[Stage]:
     engine = engine_for(plan.engine, library.name, library.device)
     plan = fitted(plan, p, workspace_limit(p, None, engine), engine.fused, False)
     residues = isinstance(plan.scheme, hg.Ozaki2) and plan.scheme.independent_splits
-    slices = isinstance(plan.scheme, hg.Ozaki1) and plan.fused and not plan.judged
+    slices = isinstance(plan.scheme, hg.Ozaki1) and plan.fused and not plan.certifies
     if not (residues or slices) or not plan.is_whole:
         return []
-    x, y = own_stack(library.take(a, "a"), "left", p), own_stack(library.take(b, "b"), "right", p)
+    x, y = own_stack(library.asarray(a, "a"), "left", p), own_stack(library.asarray(b, "b"), "right", p)
     if isinstance(engine, HasStages):
         unit = plan.words.name
         return [Stage(name, run, nbytes, work, unit) for name, run, nbytes, work in engine.stages(plan, x, y)]

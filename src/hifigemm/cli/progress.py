@@ -1,4 +1,4 @@
-"""A progress bar for long products: one bar for the blocks of the plan, another for entries that are refined."""
+"""A progress bar for long products: one bar for the blocks of the plan, another for entries that are escalated."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _bars() -> Iterator[OnBlock]:
     def on_block(plan: Plan, block: Block) -> None:
         name, p = str(plan.scheme), plan.problem
         if name not in tasks:
-            tasks[name] = bars.add_task(f"refining with {name}" if tasks else name, total=p.batch * p.m * p.n)
+            tasks[name] = bars.add_task(f"escalating to {name}" if tasks else name, total=p.batch * p.m * p.n)
         sizes = (part.stop - part.start for part in (block.batch, block.rows, block.cols))
         bars.advance(tasks[name], _product(sizes))
 

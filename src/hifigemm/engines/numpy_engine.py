@@ -13,14 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from hifigemm.engine import F, JudgedProduct, RepeatedLook, RepeatedProduct, WholeProduct, WordSums
+from hifigemm.engine import CertifiedProduct, F, RepeatedLook, RepeatedProduct, WholeProduct, WordSums
 from hifigemm.engines.memory import free_memory
 from hifigemm.exceptions import InexactProductError
 from hifigemm.formats import BF16, FP16, FP32, FP64, INT8, TF32, Format
 from hifigemm.numerics.accumulation import Accumulation, add_outside, in_any_order
 from hifigemm.numerics.bits import Array
+from hifigemm.numerics.blocking import BLOCK_ENTRIES
 from hifigemm.numerics.bounds import are_ordinary, exact_k_limit
-from hifigemm.numerics.parts import PART
 from hifigemm.numerics.subnormals import flushes_subnormals, matmul
 from hifigemm.plan import Plan, ProductSpec
 
@@ -54,7 +54,7 @@ class NumpyEngine:
 
     name = "numpy"
     device = "cpu"
-    part = PART
+    block_entries = BLOCK_ENTRIES
     looks_on_the_way = False
     fused = False
     workspace_factor = 8
@@ -117,7 +117,7 @@ class NumpyEngine:
         """None: a plan is carried out step by step."""
         return None
 
-    def judged_product(self, plan: Plan) -> JudgedProduct | None:
+    def certified_product(self, plan: Plan) -> CertifiedProduct | None:
         """None: a plan is carried out step by step."""
         return None
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hifigemm.engine import Lacking, RepeatedLook, RepeatedProduct, WholeProduct
+from hifigemm.engine import RepeatedLook, RepeatedProduct, RequiredBits, WholeProduct
 from hifigemm.engines.device_array import unwrap
 from hifigemm.engines.host_copy import begin, check_not_capturing, send
 from hifigemm.engines.kernels import required_bits
@@ -55,7 +55,7 @@ def repeated(
 
 
 def repeated_look(operands: tuple[Array, Array], stacks: tuple[Array, Array], most: int) -> RepeatedLook | None:
-    """`numerics.scaling.lacking_bits` as recorded launches; see `Engine.repeated_look`."""
+    """`numerics.scaling.required_bits` as recorded launches; see `Engine.repeated_look`."""
     if _were_copied(operands, stacks):
         return None
     left, right = map(unwrap, stacks)
@@ -66,7 +66,7 @@ def repeated_look(operands: tuple[Array, Array], stacks: tuple[Array, Array], mo
     replay, device = Replay(recorder, [left, right]), left.device
     is_large = max(len(left), len(right)) * left.shape[1] * left.shape[2] * right.shape[2] >= _BESIDE_FROM
 
-    def again(x: Tensor, y: Tensor) -> Callable[[], Lacking]:
+    def again(x: Tensor, y: Tensor) -> Callable[[], RequiredBits]:
         check_not_capturing()
         found = begin(device.index)
         with found.beside(device.index) if is_large else nullcontext():

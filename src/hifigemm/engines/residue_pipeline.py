@@ -16,7 +16,8 @@ import torch
 from hifigemm.engine import Engine, WholeProduct
 from hifigemm.engines.device_array import DeviceArray, unwrap, wrap
 from hifigemm.engines.host_copy import HostCopy, check_not_capturing, send
-from hifigemm.engines.kernels import crt, native_gemm, required_bits, residue_gemm, scaled_residues
+from hifigemm.engines.kernels import crt, native_gemm, residue_gemm, scaled_residues
+from hifigemm.engines.kernels import required_bits as required_bits_kernel
 from hifigemm.engines.kernels.error_ratio import RATIO_UNIT, error_ratio, error_ratio_bits
 from hifigemm.engines.kernels.launch import empty, spoil_recording
 from hifigemm.engines.outputs import combined, output_for
@@ -26,7 +27,7 @@ from hifigemm.numerics.bits import Array
 from hifigemm.numerics.epilogue import PLAIN, Epilogue
 from hifigemm.numerics.estimates import MAGNITUDE_TERMS
 from hifigemm.numerics.residues import ModuliSet, moduli_set
-from hifigemm.numerics.scaling import Scale, lacking_bits, lacking_of_vectors, norm_bits
+from hifigemm.numerics.scaling import Scale, norm_bits, required_bits, required_bits_of_vectors
 from hifigemm.plan import Block, Plan, Split
 
 __all__ = ["OVERRIDES", "check_ratio", "stages", "whole_product"]
@@ -43,7 +44,7 @@ _FEW_TERMS_FROM = 2**36
 
 def whole_product(plan: Plan) -> WholeProduct | None:
     """All of a plan with fast scaling that judges nothing; one whose count may turn out too small is one block."""
-    if plan.scheme.name != "ozaki2" or not plan.fused or plan.judged:
+    if plan.scheme.name != "ozaki2" or not plan.fused or plan.certifies:
         return None
     if not (plan.gated or plan.hopeful):
         return partial(_whole, plan)
@@ -75,10 +76,10 @@ def _whole(
         residues = _residues_of((x, y), made, balances, ready)
         c = None if own.c is None else unwrap(own.c)[block.entries]
         out = unwrap(target)[block.entries]
-        first = [(_first(parts, made, used), scale) for parts, scale in residues]
+        first = [(_first(planes, made, used), scale) for planes, scale in residues]
         _entries_of((x, y), first, used, out, shift, own, c)
-        if plan.wide is not None:
-            _set_apart(plan, block, (x, y), residues, out, shift, own, c)
+        if plan.outliers is not None:
+            _outlier_entries(plan, block, (x, y), residues, out, shift, own, c)
         kept = list(zip(places, residues, strict=True))
         del ready, residues, first  # room for those of the next block
     return _applied(target, own, epilogue)
@@ -86,17 +87,17 @@ def _whole(
 
 def _most_moduli(plan: Plan) -> tuple[ModuliSet, ModuliSet, tuple[int, int]]:
     """Of all rows and columns but the wide ones: the moduli that residues are made of, those used, the balances."""
-    if plan.wide is None:
+    if plan.outliers is None:
         moduli = _moduli_of(plan)
         return moduli, moduli, (plan.balance, -plan.balance)
-    wide = plan.wide
+    wide = plan.outliers
     balances = wide.balance - wide.lowered, -wide.balance - wide.lowered
     return moduli_set(wide.shared, False), moduli_set(wide.num_moduli, False), balances
 
 
-def _first(parts: Tensor, made: ModuliSet, used: ModuliSet) -> Tensor:
+def _first(planes: Tensor, made: ModuliSet, used: ModuliSet) -> Tensor:
     """The residues for the moduli that are used, the first of those that were made."""
-    return parts if used is made else parts[:, : len(used.moduli)]
+    return planes if used is made else planes[:, : len(used.moduli)]
 
 
 def _entries_of(
@@ -114,7 +115,7 @@ def _entries_of(
     _reconstruct(products, [scale for _, scale in residues], moduli, operands, out, shift, epilogue, c)
 
 
-def _set_apart(
+def _outlier_entries(
     plan: Plan,
     block: Block,
     operands: tuple[Tensor, Tensor],
@@ -124,12 +125,12 @@ def _set_apart(
     epilogue: Epilogue,
     c: Tensor,
 ) -> None:
-    """Write the entries of the wide rows and columns of a block over; see `WideVectors`.
+    """Write the entries of the wide rows and columns of a block over; see `Outliers`.
 
     Those of wide rows in wide columns come last: they are wrong among those of either.
     """
     spoil_recording()  # what is gathered is no launch of ours
-    wide: Any = plan.wide
+    wide: Any = plan.outliers
     (x, y), every, shared = operands, slice(None), moduli_set(wide.shared, False)
     inside = _inside(wide.rows, block.rows), _inside(wide.cols, block.cols)
     i, j = (torch.tensor(at, dtype=torch.int64, device=x.device) for at in inside)
@@ -172,11 +173,11 @@ def _hopeful(
     check_not_capturing()
     target, own = _target(plan, unwrap(a), target), _in_kernel(epilogue)
     operands, moduli = (unwrap(a), unwrap(b)), _moduli_of(plan)
-    parts, scales, sizes = scaled_residues.sized_residues(((operands[0], 2), (operands[1], 1)), moduli)
+    planes, scales, sizes = scaled_residues.sized_residues(((operands[0], 2), (operands[1], 1)), moduli)
     bits = error_ratio_bits(sizes, _few_terms(plan))
     ratio = send(bits)
     del sizes  # room for the products
-    residues = [(x, scale.exponent) for x, scale in zip(parts, scales, strict=True)]
+    residues = [(x, scale.exponent) for x, scale in zip(planes, scales, strict=True)]
     c = None if own.c is None else unwrap(own.c)
     _entries_of(operands, residues, moduli, unwrap(target), shift, own, c, (bits, 0, _most_bits(plan)))
     check_ratio(plan, ratio)
@@ -253,11 +254,11 @@ def _gated(
     """
     left, right = unwrap(a), unwrap(b)
     moduli, most = _moduli_of(plan), _most_bits(plan)
-    parts, scales, sizes = scaled_residues.sized_residues(((left, 2), (right, 1)), moduli)
+    planes, scales, sizes = scaled_residues.sized_residues(((left, 2), (right, 1)), moduli)
     bits = error_ratio_bits(sizes)
     del sizes  # room for the products
     predicate = bits, 0, most
-    products = _multiply(parts[0], parts[1], moduli, predicate)
+    products = _multiply(planes[0], planes[1], moduli, predicate)
     out = output_for(plan.problem, left.device, epilogue, target)
     crt.reconstruct(
         products,
@@ -300,7 +301,7 @@ def _residues_from(split: Split, place: Place) -> Residues:
     scale = _exponents(split.unit, split.vectors)
     if "marked" in split.facts:
         scale.masked_fill_(unwrap(split.facts["marked"]).flatten(1), scaled_residues.NOT_FINITE)
-    return _padded(unwrap(split.parts)), scale
+    return _padded(unwrap(split.planes)), scale
 
 
 def _residues_of(
@@ -315,19 +316,19 @@ def _residues_of(
     if missing:
         sides = tuple((operands[i], 2 - i) for i in missing)
         made = scaled_residues.scaled_residues(sides, moduli, balances=tuple(balances[i] for i in missing))
-    fresh = iter([(parts, scale.exponent) for parts, scale in zip(*made, strict=True)])
+    fresh = iter([(planes, scale.exponent) for planes, scale in zip(*made, strict=True)])
     return [next(fresh) if each is None else each for each in ready]
 
 
-def _padded(parts: Tensor) -> Tensor:
+def _padded(planes: Tensor) -> Tensor:
     """Residues (batch, L, vectors, k) with the zeros behind k that their rows are padded with, up to the next row."""
-    return parts.as_strided((*parts.shape[:3], parts.stride(2)), parts.stride())
+    return planes.as_strided((*planes.shape[:3], planes.stride(2)), planes.stride())
 
 
 def _multiply(
     left: Tensor, right: Tensor, moduli: ModuliSet, predicate: residue_gemm.Predicate | None = None
 ) -> Tensor:
-    """Residues of the products of padded parts: int8 (batch, L, m_pad, n_pad), undefined without the predicate."""
+    """Residues of the products of padded planes: int8 (batch, L, m_pad, n_pad), undefined without the predicate."""
     shape = max(len(left), len(right)), left.shape[1], *_padded_shape(left.shape[2], right.shape[2])
     products = empty(shape, torch.int8, left.device)
     residue_gemm.multiply_residues(
@@ -340,12 +341,12 @@ def _padded_shape(m: int, n: int) -> tuple[int, int]:
     return -(-m // _ROWS) * _ROWS, -(-n // _COLUMNS) * _COLUMNS
 
 
-def _constants(moduli: ModuliSet, num_parts: int, device: Any) -> Tensor:
-    """What the product kernel knows of the moduli of all parts."""
-    return residue_gemm.residue_constants(moduli.of_parts(num_parts), device)
+def _constants(moduli: ModuliSet, num_planes: int, device: Any) -> Tensor:
+    """What the product kernel knows of the moduli of all planes."""
+    return residue_gemm.residue_constants(moduli.of_planes(num_planes), device)
 
 
-def _norm_scale(x: Array, axis: int, moduli: ModuliSet, balance: int, part: int) -> Scale:
+def _norm_scale(x: Array, axis: int, moduli: ModuliSet, balance: int, block_entries: int) -> Scale:
     """numerics.scaling.norm_scale; vectors with an Inf or NaN are marked by the exponent NOT_FINITE."""
     (found,) = scaled_residues.norm_scales(((unwrap(x), axis),), moduli, (balance, balance))
     exponent, nearest = (wrap(y.to(kind).unsqueeze(axis)) for y, kind in zip(found, _SCALE_DTYPES, strict=True))
@@ -355,23 +356,23 @@ def _norm_scale(x: Array, axis: int, moduli: ModuliSet, balance: int, part: int)
 _SCALE_DTYPES = (torch.int64, torch.bool)
 
 
-def _scaled_residues(x: Array, scale: Scale, moduli: ModuliSet, part: int) -> Array:
+def _scaled_residues(x: Array, scale: Scale, moduli: ModuliSet, block_entries: int) -> Array:
     """schemes.residue_products.scaled_residues, rows padded behind the view that is returned."""
     tensor, axis = unwrap(x), scale.axis
     exponent, nearest = (unwrap(y).flatten(1).to(torch.int32) for y in (scale.exponent, scale.nearest))
     given = scaled_residues.VectorScale(exponent, nearest)
-    (parts,), _ = scaled_residues.scaled_residues(((tensor, axis),), moduli, (given,), bits=scale.bits)
-    return wrap(parts[..., : tensor.shape[axis]])
+    (planes,), _ = scaled_residues.scaled_residues(((tensor, axis),), moduli, (given,), bits=scale.bits)
+    return wrap(planes[..., : tensor.shape[axis]])
 
 
-def _multiply_parts(left: Array, right: Array, moduli: ModuliSet, engine: Engine) -> Array:
-    """schemes.residue_products.multiply_parts, rows padded behind the view that is returned."""
+def _multiply_planes(left: Array, right: Array, moduli: ModuliSet, engine: Engine) -> Array:
+    """schemes.residue_products.multiply_planes, rows padded behind the view that is returned."""
     x, y = _padded(unwrap(left)), _padded(unwrap(right))
     return wrap(_multiply(x, y, moduli)[:, :, : x.shape[2], : y.shape[2]])
 
 
 def _rounded_integers(
-    products: Array, unit_left: Array, unit_right: Array, shift: int, moduli: ModuliSet, fmt: Format, part: int
+    products: Array, unit_left: Array, unit_right: Array, shift: int, moduli: ModuliSet, fmt: Format, block_entries: int
 ) -> Array:
     """schemes.residue_products.rounded_integers."""
     x = unwrap(products)
@@ -399,36 +400,37 @@ def _exponents(unit: Array, vectors: int) -> Tensor:
     return -unwrap(unit).flatten(1)[:, :: unit.size // (len(unit) * vectors)].to(torch.int32)
 
 
-def _lacking_bits(a: Array, b: Array, most: int, part: int) -> tuple[int, int] | None:
-    """numerics.scaling.lacking_bits; operands that stand in for those nobody reads lie on the host."""
+def _required_bits(a: Array, b: Array, most: int, block_entries: int) -> tuple[int, int] | None:
+    """numerics.scaling.required_bits; operands that stand in for those nobody reads lie on the host."""
     if not (isinstance(a, DeviceArray) and isinstance(b, DeviceArray)):
-        return lacking_bits(a, b, most, part)
+        return required_bits(a, b, most, block_entries)
     check_not_capturing()
-    return required_bits.required_bits_from(send(required_bits.launch(unwrap(a), unwrap(b), most)).wait(np.int32), most)
+    found = send(required_bits_kernel.launch(unwrap(a), unwrap(b), most)).wait(np.int32)
+    return required_bits_kernel.required_bits_from(found, most)
 
 
-def _error_ratio(a: Array, b: Array, engine: Engine, part: int, entries: int) -> float:
-    """schemes.promise.error_ratio."""
+def _error_ratio(a: Array, b: Array, engine: Engine, block_entries: int, entries: int) -> float:
+    """schemes.certify.error_ratio."""
     return error_ratio(unwrap(a), unwrap(b), moduli_set(2, a.dtype.kind == "c"))
 
 
-def _lacking_of_vectors(a: Array, b: Array, part: int) -> tuple[Array, Array]:
-    """numerics.scaling.lacking_of_vectors, on the host."""
+def _required_bits_of_vectors(a: Array, b: Array, block_entries: int) -> tuple[Array, Array]:
+    """numerics.scaling.required_bits_of_vectors, on the host."""
     if not (isinstance(a, DeviceArray) and isinstance(b, DeviceArray)):
-        return lacking_of_vectors(a, b, part)
+        return required_bits_of_vectors(a, b, block_entries)
     check_not_capturing()
-    found = required_bits.launch_each(unwrap(a), unwrap(b)).cpu().numpy()
-    return required_bits.required_bits_of_vectors_from(found, a.shape[1], b.shape[2])
+    found = required_bits_kernel.launch_each(unwrap(a), unwrap(b)).cpu().numpy()
+    return required_bits_kernel.required_bits_of_vectors_from(found, a.shape[1], b.shape[2])
 
 
 OVERRIDES: dict[str, Callable[..., Any]] = {
     "norm_scale": _norm_scale,
     "scaled_residues": _scaled_residues,
-    "multiply_parts": _multiply_parts,
+    "multiply_planes": _multiply_planes,
     "rounded_integers": _rounded_integers,
     "error_ratio": _error_ratio,
-    "lacking_bits": _lacking_bits,
-    "lacking_of_vectors": _lacking_of_vectors,
+    "required_bits": _required_bits,
+    "required_bits_of_vectors": _required_bits_of_vectors,
 }
 """Fused versions by the name of the plain function."""
 
@@ -443,18 +445,18 @@ def stages(plan: Plan, a: Array, b: Array) -> Sequence[tuple[str, Callable[[], o
     operands, result = p.batch * (p.m * p.k + p.k * p.n), p.batch * p.m * p.n
     work, sides = 2.0 * p.multiplications, ((left, 2), (right, 1))
     whole, scales = scaled_residues.scaled_residues(sides, made, balances=balances)
-    parts = [_first(x, made, moduli) for x in whole]
-    products, count, planes = _multiply(parts[0], parts[1], moduli), parts[0].shape[1], whole[0].shape[1]
+    planes = [_first(x, made, moduli) for x in whole]
+    products, count, planes = _multiply(planes[0], planes[1], moduli), planes[0].shape[1], whole[0].shape[1]
     out = torch.empty((p.batch, p.m, p.n), dtype=left.dtype, device=left.device)
     constants = _constants(moduli, count, left.device)
     exponents = scales[0].exponent, scales[1].exponent
     found: list[tuple[str, Callable[[], object], float, float]] = []
-    most = plan.scheme.most_lacking(plan)
+    most = plan.scheme.most_required_bits(plan)
     if most is not None:
         look = (
-            partial(required_bits.launch, left, right, most)
-            if plan.wide is None
-            else partial(required_bits.launch_each, left, right)
+            partial(required_bits_kernel.launch, left, right, most)
+            if plan.outliers is None
+            else partial(required_bits_kernel.launch_each, left, right)
         )
         found.append(("look at bits", look, size * operands, 0.0))
     if plan.hopeful:
@@ -474,7 +476,7 @@ def stages(plan: Plan, a: Array, b: Array) -> Sequence[tuple[str, Callable[[], o
         *found,
         (
             "INT8 products",
-            lambda: residue_gemm.multiply_residues(parts[0], parts[1], constants, products),
+            lambda: residue_gemm.multiply_residues(planes[0], planes[1], constants, products),
             count * (operands + result),
             work * count,
         ),

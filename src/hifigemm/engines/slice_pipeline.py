@@ -26,7 +26,7 @@ Tensor = Any
 
 def whole_product(plan: Plan) -> WholeProduct | None:
     """All of a plan whose sums the kernels hold, where nothing is judged."""
-    return partial(_whole, plan) if plan.scheme.name == "ozaki1" and plan.fused and not plan.judged else None
+    return partial(_whole, plan) if plan.scheme.name == "ozaki1" and plan.fused and not plan.certifies else None
 
 
 def _whole(
@@ -60,7 +60,7 @@ def stages(plan: Plan, a: Array, b: Array) -> list[tuple[str, Any, float, float]
     own, other = _sliced(plan, left, right)
     out = torch.empty((p.batch, p.m, p.n), dtype=left.dtype, device=left.device)
     operands, result, size = p.batch * (p.m * p.k + p.k * p.n), p.batch * p.m * p.n, p.dtype.itemsize
-    count = own.parts.shape[2]
+    count = own.planes.shape[2]
     return [
         ("slices", lambda: _sliced(plan, left, right), (size + count) * operands, 0.0),
         (

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, cast
 
 import torch
 
-from hifigemm.engine import F, JudgedProduct, RepeatedLook, RepeatedProduct, WholeProduct, WordSums
+from hifigemm.engine import CertifiedProduct, F, RepeatedLook, RepeatedProduct, WholeProduct, WordSums
 from hifigemm.engines.device_array import unwrap, wrap
 from hifigemm.engines.float32_precision import float32_precision, rounds_float32
 from hifigemm.engines.numpy_engine import NumpyEngine, check_exact
@@ -81,7 +81,7 @@ class CudaEngine:
     """
 
     name = "torch"
-    part = 2**22
+    block_entries = 2**22
     looks_on_the_way = True
     fused = True
     workspace_factor = 2
@@ -184,10 +184,10 @@ class CudaEngine:
         own_format = getattr(plan.scheme, "product", None) is None
         if plan.scheme.name == "native" and own_format and plan.target.level is plan.problem.fmt:
             return self._native
-        words = None if plan.judged else word_pipeline.word_product(plan, self.model)
+        words = None if plan.certifies else word_pipeline.word_product(plan, self.model)
         return words or slice_pipeline.whole_product(plan) or residue_pipeline.whole_product(plan)
 
-    def judged_product(self, plan: Plan) -> JudgedProduct | None:
+    def certified_product(self, plan: Plan) -> CertifiedProduct | None:
         """Products of words, with a bound from the bits that these lose."""
         from hifigemm.engines import word_pipeline
 
@@ -195,9 +195,9 @@ class CudaEngine:
             return None
         if plan.choices:
             chosen = word_pipeline.chosen_product(plan, self.model)
-            return None if chosen is None else chosen.judge
-        words = word_pipeline.word_product(plan, self.model) if plan.judged else None
-        return None if words is None else words.judge
+            return None if chosen is None else chosen.certify
+        words = word_pipeline.word_product(plan, self.model) if plan.certifies else None
+        return None if words is None else words.certify
 
     def word_sums(self, scheme: Any, k: int) -> WordSums | None:
         """The kernels of corrected products, which add as the tensor cores do, in order of k."""

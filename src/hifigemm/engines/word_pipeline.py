@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from hifigemm.accuracy import NOTHING_STATED
-from hifigemm.engine import Verdict
+from hifigemm.engine import Certificate
 from hifigemm.engines.device_array import unwrap
 from hifigemm.engines.kernels import native_gemm, word_gemm, words
 from hifigemm.engines.outputs import combined, output_for
@@ -45,7 +45,7 @@ def word_product(plan: Plan, model: TensorCoreModel) -> WordProduct | None:
     sums = word_sums(scheme, plan.problem.k, model) if plan.problem.k else None
     if sums is None or scheme.splitting.rounding not in _ROUNDINGS[scheme.product]:
         return None
-    if plan.judged:  # blocks by what the kernels hold, not by what it takes to judge entry by entry
+    if plan.certifies:  # blocks by what the kernels hold, not by what it takes to judge entry by entry
         plan = scheme.fit(replace(plan, target=NOTHING_STATED), plan.problem, plan.workspace)
     return WordProduct(plan, sums)
 
@@ -68,15 +68,15 @@ class WordProduct:
         """The values; see `hifigemm.engine.WholeProduct`. Splits at hand are not used: words are made anew."""
         return self._blocks(a, b, shift, epilogue, out, None)
 
-    def judge(
+    def certify(
         self, a: Array, b: Array, shift: int, epilogue: Epilogue, out: Array | None
-    ) -> tuple[Array, Callable[[], Verdict] | None]:
-        """The values and the bound that all entries keep; see `hifigemm.engine.JudgedProduct`."""
+    ) -> tuple[Array, Callable[[], Certificate] | None]:
+        """The values and the bound that all entries keep; see `hifigemm.engine.CertifiedProduct`."""
         count = sum(1 for _ in self.plan.blocks())
         losses = torch.zeros((count, 2), dtype=torch.int32, device=unwrap(a).device)
         values = self._blocks(a, b, shift, epilogue, out, losses)
         return values, _unless_capturing(
-            lambda: Verdict(self.plan.scheme, self.bound(losses), self.plan.num_products, self.plan.k_block)
+            lambda: Certificate(self.plan.scheme, self.bound(losses), self.plan.num_products, self.plan.k_block)
         )
 
     def _blocks(
@@ -114,8 +114,8 @@ def _lost(losses: Tensor) -> int:
     return int(losses.sum(-1).max()) - 2
 
 
-def _unless_capturing(verdict: Callable[[], Verdict]) -> Callable[[], Verdict] | None:
-    return None if torch.cuda.is_current_stream_capturing() else verdict
+def _unless_capturing(certificate: Callable[[], Certificate]) -> Callable[[], Certificate] | None:
+    return None if torch.cuda.is_current_stream_capturing() else certificate
 
 
 def chosen_product(plan: Plan, model: TensorCoreModel) -> ChosenProduct | None:
@@ -171,12 +171,12 @@ class ChosenProduct:
         """The values; see `hifigemm.engine.WholeProduct`. Splits are not used."""
         return self._run(a, b, shift, epilogue, out)[0]
 
-    def judge(
+    def certify(
         self, a: Array, b: Array, shift: int, epilogue: Epilogue, out: Array | None
-    ) -> tuple[Array, Callable[[], Verdict] | None]:
+    ) -> tuple[Array, Callable[[], Certificate] | None]:
         """The values, and which choice was taken with the r that all entries keep."""
         values, losses = self._run(a, b, shift, epilogue, out)
-        return values, _unless_capturing(lambda: self.verdict(losses.tolist()))
+        return values, _unless_capturing(lambda: self.certificate(losses.tolist()))
 
     @property
     def _ends_natively(self) -> bool:
@@ -205,7 +205,7 @@ class ChosenProduct:
             native_gemm.fp32_product(*operands, out, workspace.losses[-1], (least, _MOST), shift)
         return combined(out, p, epilogue, target), workspace.losses
 
-    def verdict(self, losses: list[list[int]]) -> Verdict:
+    def certificate(self, losses: list[list[int]]) -> Certificate:
         """Which choice was taken for these losses, and its bound; for FP32 sums, where nothing over- or underflows."""
         p = self.plan.problem
         for sums, most, own in zip(self.sums, self.most_lost, losses, strict=True):
@@ -215,5 +215,5 @@ class ChosenProduct:
                 if p.narrow is not None:
                     bound = scheme.exact_words_bound(sums.unit, p.k)
                 block = scheme.block_length(sums.unit, p.k)
-                return Verdict(scheme, float(bound), len(scheme.pair_errors(sums.unit, p.k)), block)
-        return Verdict(self.plan.choices[-1], native_bound(p.k, FP32.u), 1, p.k)
+                return Certificate(scheme, float(bound), len(scheme.pair_errors(sums.unit, p.k)), block)
+        return Certificate(self.plan.choices[-1], native_bound(p.k, FP32.u), 1, p.k)

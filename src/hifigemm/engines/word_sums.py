@@ -79,6 +79,6 @@ class KernelSums:
         """Words (batch, words, vectors, k) in the layout of the kernels."""
         batch, count, vectors, k = x.shape
         splitting = self.scheme.splitting
-        parts = x.new_zeros((batch, count, vectors, k_pitch(k)), dtype=STORED[splitting.fmt.name])
-        parts[..., :k] = x
-        return Words(parts, x.new_zeros((batch, vectors), dtype=torch.int32), None, k, splitting)
+        planes = x.new_zeros((batch, count, vectors, k_pitch(k)), dtype=STORED[splitting.fmt.name])
+        planes[..., :k] = x
+        return Words(planes, x.new_zeros((batch, vectors), dtype=torch.int32), None, k, splitting)

@@ -10,7 +10,7 @@ import math
 import numpy as np
 
 from hifigemm.numerics.bits import Array, ceil_log2
-from hifigemm.numerics.parts import vector_parts
+from hifigemm.numerics.blocking import vector_blocks
 
 __all__ = [
     "MAX_EXPONENT_SPAN",
@@ -93,7 +93,7 @@ def are_ordinary(x: Array, terms: int, smallest_normal: float) -> bool:
     """
     if not isinstance(x, np.ndarray):
         return False
-    for part in vector_parts(x, 2):
+    for part in vector_blocks(x, 2):
         size = np.abs(x[part])
         if not (underflow_free(size.min(), terms, smallest_normal) and size.max() < np.inf):
             return False

@@ -21,11 +21,11 @@ from typing import cast
 import numpy as np
 
 from hifigemm.numerics.bits import Array, scale_entries
+from hifigemm.numerics.blocking import BLOCK_ENTRIES, Where, vector_blocks
 from hifigemm.numerics.eft import two_product, two_sum
 from hifigemm.numerics.embedding import unembed
-from hifigemm.numerics.parts import PART, Where, vector_parts
 
-__all__ = ["DOWN", "PLAIN", "Epilogue", "combine", "without_exponent"]
+__all__ = ["DOWN", "PLAIN", "Epilogue", "combine", "frexp"]
 
 DOWN = 40
 """Entries of the second way are multiplied by 2**-DOWN."""
@@ -38,8 +38,11 @@ _ON_DEVICE = 2**24
 Term = tuple[float, Array]
 
 
-def without_exponent(alpha: complex) -> tuple[complex, int]:
-    """(r, e) with alpha = r 2**e exactly and 1 <= max(|re r|, |im r|) < 2; e = 0 where there is none."""
+def frexp(alpha: complex) -> tuple[complex, int]:
+    """(mantissa, exponent) with alpha = mantissa 2**exponent exactly, the larger component of the mantissa in [1, 2).
+
+    The exponent is 0 where no such pair is exact, and for 0, Inf and NaN. Mantissas of NumPy lie in [1/2, 1) instead.
+    """
     parts = (alpha.real, alpha.imag)
     largest = max(map(abs, parts))
     if largest == 0 or not all(map(math.isfinite, parts)):
@@ -114,7 +117,7 @@ PLAIN = Epilogue()
 
 def _parts(t: Array) -> Iterator[Where]:
     """Rows of the matrices of a stack, a number of entries at a time."""
-    return vector_parts(t, 2, PART if isinstance(t, np.ndarray) else _ON_DEVICE)
+    return vector_blocks(t, 2, BLOCK_ENTRIES if isinstance(t, np.ndarray) else _ON_DEVICE)
 
 
 def combine(t: Array, alpha: complex, c: Array | None, beta: complex, zero: float = 0.0) -> Array:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 
 from hifigemm.numerics.bits import Array, ceil_log2, ceil_magnitude, largest_exponent, lowest_bit, scale_by_power
-from hifigemm.numerics.parts import PART, map_vectors, vector_parts
+from hifigemm.numerics.blocking import BLOCK_ENTRIES, map_vectors, vector_blocks
 from hifigemm.numerics.slicing import slice_vectors, slices_needed, unit_exponent
 
 __all__ = [
@@ -50,7 +50,9 @@ def nonzeros(x: Array) -> Array:
     return (x != 0).astype(np.int8)
 
 
-def published_num_slices(a: Array, b: Array, slice_bits: int, u: float, part: int = PART) -> tuple[int, bool]:
+def published_num_slices(
+    a: Array, b: Array, slice_bits: int, u: float, block_entries: int = BLOCK_ENTRIES
+) -> tuple[int, bool]:
     """Number of slices d by the estimate of [MOOI20], and whether the operands end before it is met.
 
     d >= 2 is the smallest count with 2 sqrt(k) u |A| |B| e > (d + 1) |A_d| |B| e in every row, e a vector of ones,
@@ -63,11 +65,11 @@ def published_num_slices(a: Array, b: Array, slice_bits: int, u: float, part: in
         Inf and NaN count as zeros.
     u : float
         Unit roundoff of the accuracy that is aimed at.
-    part : int
+    block_entries : int
         Entries to look at a time.
     """
-    left, left_needed = _published(a, 2, vector_weights(b, 2, part), slice_bits, u, part)
-    right, right_needed = _published(b, 1, vector_weights(a, 1, part), slice_bits, u, part)
+    left, left_needed = _published(a, 2, vector_weights(b, 2, block_entries), slice_bits, u, block_entries)
+    right, right_needed = _published(b, 1, vector_weights(a, 1, block_entries), slice_bits, u, block_entries)
     if left_needed < left and right_needed < right:
         return left_needed + right_needed - 1, True
     return max(left, right), False
@@ -80,13 +82,13 @@ def _finite(x: Array, axis: int) -> Array:
     return np.where(np.isfinite(real), real, 0.0)
 
 
-def vector_weights(b: Array, axis: int, part: int) -> Array:
+def vector_weights(b: Array, axis: int, block_entries: int) -> Array:
     """Integers proportional to |B| e (sums along `axis`), rounded up, at most 2**20: (batch, k), twice k if complex."""
 
     def each(function: Callable[[Array], Array]) -> Array:
         """function of the rows of _finite, one number a row: (batch, vectors, 1)."""
         turn = (0, 1, 2) if axis == 2 else (0, 2, 1)
-        found = map_vectors(lambda x: function(_finite(x, axis)).transpose(turn), b, axis, part)
+        found = map_vectors(lambda x: function(_finite(x, axis)).transpose(turn), b, axis, block_entries)
         return found.reshape(len(b), -1, 1)
 
     exponent = each(lambda rows: largest_exponent(rows, 2))
@@ -103,12 +105,12 @@ def short_weights(weights: Array, slice_bits: int) -> Array:
     return np.ceil(weights * 2.0 ** (bits - 20))
 
 
-def _published(a: Array, axis: int, weights: Array, slice_bits: int, u: float, part: int) -> tuple[int, int]:
+def _published(a: Array, axis: int, weights: Array, slice_bits: int, u: float, block_entries: int) -> tuple[int, int]:
     """Largest d of the vectors of a along `axis`, each judged by itself, and the most slices that one of them has."""
     beta, k = slice_bits, weights.shape[1]
     weights = short_weights(weights, beta)[..., None]
     count, longest = 2, 1
-    for where in vector_parts(a, axis, part):
+    for where in vector_blocks(a, axis, block_entries):
         rows = _finite(a[where], axis)
         weight = weights[where[0]] if len(weights) > 1 and len(a) > 1 else weights
         unit = unit_exponent(largest_exponent(rows, 2), beta)

@@ -88,7 +88,7 @@ class ModuliSet:
     moduli: tuple[int, ...]
     splits: tuple[int | None, ...]
 
-    def of_parts(self, count: int) -> tuple[int, ...]:
+    def of_planes(self, count: int) -> tuple[int, ...]:
         """The modulus of each of `count` parts: one for real operands, two or three for each of complex ones."""
         if count == len(self.moduli):
             return self.moduli

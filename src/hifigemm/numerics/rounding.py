@@ -19,8 +19,8 @@ import numpy as np
 
 from hifigemm.formats import Format
 from hifigemm.numerics.bits import Array, power_of_two, scale_by_power
+from hifigemm.numerics.blocking import put
 from hifigemm.numerics.limbs import LIMB_BITS, carry
-from hifigemm.numerics.parts import put
 
 __all__ = ["Rounded", "in_chunks", "round_limbs"]
 

@@ -30,8 +30,8 @@ from hifigemm.numerics.bits import (
     lowest_bit,
     scale_by_power,
 )
+from hifigemm.numerics.blocking import map_vectors
 from hifigemm.numerics.embedding import components
-from hifigemm.numerics.parts import map_vectors
 from hifigemm.numerics.residues import ModuliSet, moduli_set
 from hifigemm.numerics.special import clean
 
@@ -41,10 +41,10 @@ __all__ = [
     "Scale",
     "gained_bits",
     "joint_exponent",
-    "lacking_bits",
-    "lacking_of_vectors",
     "norm_bits",
     "norm_scale",
+    "required_bits",
+    "required_bits_of_vectors",
     "round_to_integers",
     "scale_exponent",
     "square_norms",
@@ -83,15 +83,15 @@ class Scale:
         return Scale(self.exponent[where], self.nearest[where], self.axis, self.bits)
 
 
-def norm_scale(x: Array, axis: int, moduli: ModuliSet, balance: int, part: int) -> Scale:
-    """Fast scaling of an operand by its own norms, with `balance` added; real or complex, `part` entries at a time."""
+def norm_scale(x: Array, axis: int, moduli: ModuliSet, balance: int, block_entries: int) -> Scale:
+    """Fast scaling of an operand, real or complex, by its own norms, with `balance` added."""
 
     def packed(y: Array) -> Array:
         squares, exponent = square_norms(components(y), axis)
         s = scale_exponent(squares, exponent, NORM_BITS, moduli) + balance
         return 2 * s + (s + exponent >= NORM_BITS)
 
-    found = map_vectors(packed, x, axis, part)
+    found = map_vectors(packed, x, axis, block_entries)
     return Scale(found >> 1, (found & 1).astype(bool), axis, norm_bits(moduli, balance))
 
 
@@ -100,7 +100,7 @@ def norm_bits(moduli: ModuliSet, balance: int) -> int:
     return math.isqrt(moduli.half_range).bit_length() + max(balance, 0)
 
 
-def lacking_bits(a: Array, b: Array, most: int, part: int) -> tuple[int, int] | None:
+def required_bits(a: Array, b: Array, most: int, block_entries: int) -> tuple[int, int] | None:
     """What the scales of two moduli fall short of the lowest set bits of A's rows and B's columns, or None.
 
     For each operand the largest -l - s over its vectors, l the exponent of the lowest set bit and s that of
@@ -111,30 +111,30 @@ def lacking_bits(a: Array, b: Array, most: int, part: int) -> tuple[int, int] | 
     ----------
     a, b : arrays (batch or 1, m, k) and (batch or 1, k, n)
         Real or both complex. Inf and NaN count as zeros.
-    part : int
+    block_entries : int
         Entries to work on at a time.
     """
-    return widest(lacking_of_vectors(a, b, part), most)
+    return widest(required_bits_of_vectors(a, b, block_entries), most)
 
 
-def widest(lacking: tuple[Array, Array], most: int) -> tuple[int, int] | None:
-    """`lacking_bits` of operands whose `lacking_of_vectors` are known."""
-    left, right = (int(x.max(initial=-NO_BIT)) for x in lacking)
+def widest(required: tuple[Array, Array], most: int) -> tuple[int, int] | None:
+    """`required_bits` of operands whose `required_bits_of_vectors` are known."""
+    left, right = (int(x.max(initial=-NO_BIT)) for x in required)
     return None if left + right > most else (left, right)
 
 
-def lacking_of_vectors(a: Array, b: Array, part: int) -> tuple[Array, Array]:
-    """What the scale of each row of A and of each column of B lacks, see `lacking_bits`: (batch, m) and (batch, n)."""
+def required_bits_of_vectors(a: Array, b: Array, block_entries: int) -> tuple[Array, Array]:
+    """What the scale of each row of A and of each column of B lacks, see `required_bits`: (batch, m) and (batch, n)."""
     found = []
     for x, axis in ((a, 2), (b, 1)):
 
-        def lacking(y: Array, axis: int = axis) -> Array:
+        def required(y: Array, axis: int = axis) -> Array:
             y = clean(y)
             low = reduce(np.minimum, [lowest_bit(c, axis) for c in components(y)])
-            scale = norm_scale(y, axis, moduli_set(2, y.dtype.kind == "c"), 0, part)
+            scale = norm_scale(y, axis, moduli_set(2, y.dtype.kind == "c"), 0, block_entries)
             return np.where(low == NO_BIT, -NO_BIT, -low - scale.exponent)
 
-        found.append(map_vectors(lacking, x, axis, part).reshape(len(x), x.shape[3 - axis]))
+        found.append(map_vectors(required, x, axis, block_entries).reshape(len(x), x.shape[3 - axis]))
     return found[0], found[1]
 
 

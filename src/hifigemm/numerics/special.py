@@ -10,8 +10,8 @@ from __future__ import annotations
 import numpy as np
 
 from hifigemm.numerics.bits import Array
+from hifigemm.numerics.blocking import map_vectors
 from hifigemm.numerics.embedding import embed_left, embed_right, unembed
-from hifigemm.numerics.parts import map_vectors
 
 __all__ = ["clean", "fill_nonfinite", "nonfinite_vectors"]
 

@@ -88,26 +88,26 @@ class Native(Scheme):
         return Split(side, x.shape[1 if side == "left" else 2], x, np.zeros((1, 1, 1), np.int64), 1)
 
     def multiply(self, plan: Plan, left: Split, right: Split, engine: Engine, shift: int) -> Product:
-        """The product; entries that over- or underflowed, or may have on the way, are not settled."""
+        """The product; entries that over- or underflowed, or may have on the way, are not certified."""
         fmt = self.arithmetic(plan.problem)
         dtype = _dtype(fmt, plan.problem.is_complex)
-        a, b = left.parts.astype(dtype, copy=False), right.parts.astype(dtype, copy=False)
+        a, b = left.planes.astype(dtype, copy=False), right.planes.astype(dtype, copy=False)
         c = engine.native_product(a, b)
         parts, bound = c.view(c.real.dtype), self.bound(plan.problem)
         limit = plan.problem.terms, 2.0**fmt.emin
         if not shift and fmt is plan.problem.fmt and are_ordinary(parts, *limit):
             return finished(plan.problem, parts, None, bound, 1)
-        settled = underflow_free(np.abs(parts), *limit)
-        if not settled.all() and not _may_underflow(a, b, fmt):
-            settled[...] = True
+        certified = underflow_free(np.abs(parts), *limit)
+        if not certified.all() and not _may_underflow(a, b, fmt):
+            certified[...] = True
         with np.errstate(over="ignore", invalid="ignore"):
             if shift:
                 parts = scale_by_power(parts, np.array(shift))
             parts = parts.astype(np.float32 if plan.problem.fmt is FP32 else np.float64, copy=False)
-        settled &= np.isfinite(parts)
-        return finished(plan.problem, parts, settled, bound, 1)
+        certified &= np.isfinite(parts)
+        return finished(plan.problem, parts, certified, bound, 1)
 
-    def refine(self, plan: Plan, problem: Problem, workspace: int, engine: Engine) -> Plan | None:
+    def escalate(self, plan: Plan, problem: Problem, workspace: int, engine: Engine) -> Plan | None:
         """Slices with FP64 products, which neither over- nor underflow on the way."""
         empty = np.zeros((1, 1, 1))
         return Ozaki1(product="fp64").plan(problem, empty, empty, plan.target, engine, workspace)

@@ -33,9 +33,9 @@ from hifigemm.exceptions import PlanError
 from hifigemm.formats import FP32, FP64, INT8
 from hifigemm.numerics import bounds, estimates
 from hifigemm.numerics.bits import Array, ceil_log2, largest_exponent, lowest_bit
+from hifigemm.numerics.blocking import entries_within, largest_block, put, vector_blocks, widen
 from hifigemm.numerics.embedding import embed_left, embed_right
 from hifigemm.numerics.limbs import limbs_from_sums, num_limbs
-from hifigemm.numerics.parts import part_entries, part_size, put, vector_parts, widen
 from hifigemm.numerics.rounding import Rounded, in_chunks, round_limbs
 from hifigemm.numerics.scaling import Scale
 from hifigemm.numerics.slicing import (
@@ -46,13 +46,13 @@ from hifigemm.numerics.slicing import (
     words_of_diagonals,
 )
 from hifigemm.plan import Plan, Problem, Product, ProductSpec, Split, counted, fit_blocks
-from hifigemm.schemes import promise
+from hifigemm.schemes import certify
 from hifigemm.schemes.scheme import Scheme, check_count, check_word, finished, product_spec
 
 __all__ = ["Ozaki1"]
 
 ENTRY_BYTES = 17
-"""Bytes of an entry beside its slices: what `promise.facts` keeps at most, and a copy of entries that are refined."""
+"""Bytes of an entry beside its slices: what `certify.facts` keeps at most, and a copy of entries that are escalated."""
 
 MAX_SLICES = 4400
 """More diagonals than any float64 operands have with one-bit slices."""
@@ -120,7 +120,9 @@ class Ozaki1(Scheme):
             count, reason = self.num_slices, f"{counted(self.num_slices, 'slice')} of {size}, as asked"
         elif self.mode in ("dp", "sp"):
             fmt = FP64 if self.mode == "dp" else FP32
-            count, ended = estimates.published_num_slices(a, b, beta, fmt.u, part_size(workspace, engine.part))
+            count, ended = estimates.published_num_slices(
+                a, b, beta, fmt.u, entries_within(workspace, engine.block_entries)
+            )
             reason = f"{counted(count, 'slice')} of {size} by the estimate of [MOOI20] for {fmt.name}"
             if ended:
                 reason = f"all slices of {size}: the operands end before the estimate is met"
@@ -141,7 +143,7 @@ class Ozaki1(Scheme):
             reason,
             self.explicit,
             slice_bits=beta,
-            part_limit=engine.part,
+            most_block_entries=engine.block_entries,
             fused=engine.fused and self.mode is None and _fits_kernels(problem, spec, self.num_slices, beta),
         )
         return scheme.fit(plan, problem, workspace)
@@ -152,24 +154,24 @@ class Ozaki1(Scheme):
         spec, k, limbs = plan.words, problem.terms, num_limbs(_sum_bits(plan, self.count))
         converted = 0 if spec.operand is FP64 else 4 * min(2**24 >> (2 * plan.slice_bits - 2), self.count * k)
         per_vector = k * (self.count * storage_dtype(spec).itemsize + ENTRY_BYTES) + converted
-        part = part_size(workspace, plan.part_limit)
-        passing = min(part_entries(problem.k, part), problem.batch * max(problem.m, problem.n) * problem.k)
+        block_entries = entries_within(workspace, plan.most_block_entries)
+        passing = min(largest_block(problem.k, block_entries), problem.batch * max(problem.m, problem.n) * problem.k)
         passing *= width * width * 10 * 8
 
         def need(batch: int, rows: int, cols: int) -> int:
             entries = batch * rows * cols * width
-            if plan.fused and not plan.judged:
+            if plan.fused and not plan.certifies:
                 return batch * (rows + cols) * self.count * -(-k // PITCH) * PITCH + 16 * min(entries, IN_FLIGHT)
-            rounding = min(entries, part) * (3 * limbs + 30) * 8
+            rounding = min(entries, block_entries) * (3 * limbs + 30) * 8
             return batch * (rows + width * cols) * per_vector + entries * (8 * self.count + 88) + passing + rounding
 
-        return fit_blocks(replace(plan, problem=problem, part=part), need, workspace)
+        return fit_blocks(replace(plan, problem=problem, block_entries=block_entries), need, workspace)
 
     def split(self, plan: Plan, x: Array, side: str, scale: Scale | None, engine: Engine) -> Split:
         """Slices of rows or columns, each on its own grid, one after the other along k.
 
         On the left the slices stand in order, on the right in reverse, so that the pairs of a diagonal are one
-        product of two contiguous parts.
+        product of two contiguous planes.
         """
         axis, embed = (2, embed_left) if side == "left" else (1, embed_right)
         width = 2 if side == "right" and plan.problem.is_complex else 1
@@ -178,7 +180,7 @@ class Ozaki1(Scheme):
         limit = digit_limit(beta) if twos_complement else 1.0
         each = (x.shape[0], vectors, 1) if side == "left" else (x.shape[0], 1, vectors)
         facts: dict[str, Array] = {}
-        for where in vector_parts(x, axis, plan.part):
+        for where in vector_blocks(x, axis, plan.block_entries):
             y, wide = embed(x[where]), widen(where, width)
             exponent = largest_exponent(y, axis, limit)
             put(facts, "exponent", each, wide, exponent)
@@ -188,16 +190,16 @@ class Ozaki1(Scheme):
         count = max(1, min(self.count, int(facts["needed"].max(initial=0))))
         whole = (x.shape[0], vectors, k) if side == "left" else (x.shape[0], k, vectors)
         long = (*whole[:axis], count * k, *whole[axis + 1 :])
-        parts = np.empty(long, storage_dtype(plan.words), like=x)
-        for where in vector_parts(x, axis, plan.part):
+        planes = np.empty(long, storage_dtype(plan.words), like=x)
+        for where in vector_blocks(x, axis, plan.block_entries):
             y, wide = embed(x[where]), widen(where, width)
-            for name, fact in promise.facts(plan, y, facts["exponent"][wide]).items():
+            for name, fact in certify.facts(plan, y, facts["exponent"][wide]).items():
                 put(facts, name, whole, wide, fact)
             for p, w in zip(range(count), slice_vectors(y, unit[wide], beta, twos_complement), strict=False):
                 at = p if side == "left" else count - 1 - p
                 inner = slice(at * k, (at + 1) * k)
-                parts[(*wide, inner) if side == "left" else (wide[0], inner, wide[2])] = w
-        return Split(side, x.shape[3 - axis], parts, unit, count, facts)
+                planes[(*wide, inner) if side == "left" else (wide[0], inner, wide[2])] = w
+        return Split(side, x.shape[3 - axis], planes, unit, count, facts)
 
     def multiply(self, plan: Plan, left: Split, right: Split, engine: Engine, shift: int) -> Product:
         """Diagonal sums in int64, then limbs, then one rounding."""
@@ -215,24 +217,24 @@ class Ozaki1(Scheme):
                 limbs_from_sums(sums[:, part], shifts, limb_count), exponent[part], plan.problem.fmt, err
             )
 
-        rounded = in_chunks(work, shape, plan.part)
+        rounded = in_chunks(work, shape, plan.block_entries)
         exact = left.facts["needed"] + right.facts["needed"] - 1 <= kept
         lowest = beta * (kept - 1) + 2 * (beta - 1)
-        settled, bound = promise.judge(plan, left, right, engine, rounded, exact, err - lowest, lowest)
+        certified, bound = certify.certified_entries(plan, left, right, engine, rounded, exact, err - lowest, lowest)
         count = pairs * (4 if plan.problem.is_complex else 1)
-        return finished(plan.problem, rounded.values, settled, bound, count)
+        return finished(plan.problem, rounded.values, certified, bound, count)
 
-    def refine(self, plan: Plan, problem: Problem, workspace: int, engine: Engine) -> Plan | None:
+    def escalate(self, plan: Plan, problem: Problem, workspace: int, engine: Engine) -> Plan | None:
         """Twice as many slices, within what float64 operands can have."""
         if self.count == MAX_SLICES:
             return None
         count = min(2 * self.count, MAX_SLICES)
         scheme = replace(self, num_slices=count)
-        return scheme.fit(replace(plan, scheme=scheme, reason=f"refined to {count} slices"), problem, workspace)
+        return scheme.fit(replace(plan, scheme=scheme, reason=f"escalated to {count} slices"), problem, workspace)
 
 
 def first_num_slices(problem: Problem, target: Target, slice_bits: int) -> int:
-    """Slices to begin with: enough for typical data; entries for which they are not are refined afterwards.
+    """Slices to begin with: enough for typical data; entries for which they are not are escalated afterwards.
 
     Sums of |A||B| are taken as 2**-6 of the largest possible; a correctly rounded sum of k terms of either sign as
     sqrt(k) smaller, with as many bits below the rounding unit as leave about 16 entries of the result uncertain.
@@ -241,7 +243,7 @@ def first_num_slices(problem: Problem, target: Target, slice_bits: int) -> int:
         spare = max(ceil_log2(problem.m * problem.n * problem.batch) - 4, 6)
         wanted = problem.fmt.t + 1 + spare + 6 + ceil_log2(problem.terms) // 2
     else:
-        wanted = promise.bits_of_inverse(target.r) + 6
+        wanted = certify.bits_of_inverse(target.r) + 6
     return bounds.first_slice_count(slice_bits, wanted)
 
 
@@ -271,8 +273,8 @@ def _diagonals(plan: Plan, left: Split, right: Split, engine: Engine, kept: int)
     """sums[s] = sum_{p+q=s} A_p B_q for s < kept, in int64, and the number of pairs."""
     k = plan.problem.terms
     h = 2 ** (plan.slice_bits - 1)
-    batch = max(left.parts.shape[0], right.parts.shape[0])
-    sums = np.empty((kept, batch, left.parts.shape[1], right.parts.shape[2]), np.int64, like=left.parts)
+    batch = max(left.planes.shape[0], right.planes.shape[0])
+    sums = np.empty((kept, batch, left.planes.shape[1], right.planes.shape[2]), np.int64, like=left.planes)
     pairs = 0
     for s in range(kept):
         first, last = max(0, s - right.count + 1), min(s, left.count - 1)
@@ -280,8 +282,8 @@ def _diagonals(plan: Plan, left: Split, right: Split, engine: Engine, kept: int)
         begin = (right.count - 1 - (s - first)) * k
         for start in range(0, (last - first + 1) * k, plan.k_block):
             stop = min(start + plan.k_block, (last - first + 1) * k)
-            a = left.parts[:, :, first * k + start : first * k + stop]
-            b = right.parts[:, begin + start : begin + stop, :]
+            a = left.planes[:, :, first * k + start : first * k + stop]
+            b = right.planes[:, begin + start : begin + stop, :]
             exact = engine.exact_product(plan.words, a, b, h, h)
             if start == 0:
                 sums[s] = exact

@@ -34,17 +34,18 @@ from hifigemm.exceptions import PlanError
 from hifigemm.numerics import residues as crt
 from hifigemm.numerics import scaling
 from hifigemm.numerics.bits import NO_BIT, Array, ceil_log2, lowest_bit, scale_by_power
+from hifigemm.numerics.blocking import entries_within, largest_block, map_vectors, put, vector_blocks, widen
 from hifigemm.numerics.bounds import native_bound
 from hifigemm.numerics.embedding import components, embed_left, embed_right
 from hifigemm.numerics.estimates import MAGNITUDE_BITS_UP, magnitudes_up
-from hifigemm.numerics.parts import map_vectors, part_entries, part_size, put, vector_parts, widen
 from hifigemm.numerics.scaling import Scale
-from hifigemm.plan import Plan, Problem, Product, ProductSpec, Split, WideVectors, counted, fit_blocks
-from hifigemm.schemes import promise
+from hifigemm.plan import Outliers, Plan, Problem, Product, ProductSpec, Split, counted, fit_blocks
+from hifigemm.schemes import certify
+from hifigemm.schemes.outliers import find_outliers, may_pay, outlier_bytes
 from hifigemm.schemes.ozaki1 import Ozaki1
 from hifigemm.schemes.residue_products import (
-    multiply_parts,
-    num_parts,
+    multiply_planes,
+    num_planes,
     product_residues,
     residue_bytes,
     round_integers,
@@ -52,7 +53,6 @@ from hifigemm.schemes.residue_products import (
     scaled_residues,
 )
 from hifigemm.schemes.scheme import Scheme, check_count, check_word, exact_int8, finished, product_spec
-from hifigemm.schemes.wide_vectors import may_pay, set_apart, wide_bytes
 
 __all__ = ["Ozaki2"]
 
@@ -68,7 +68,7 @@ class _Choice:
     promised: bool = False
     hopeful: bool = False
     gated: bool = False
-    wide: WideVectors | None = None
+    outliers: Outliers | None = None
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ class Ozaki2(Scheme):
         scheme = replace(self, num_moduli=choice.count)
         fused = engine.fused and self.scaling == "fast"
         return _planned(
-            scheme, problem, target, choice, self.explicit, engine.name, spec, engine.part, fused, workspace
+            scheme, problem, target, choice, self.explicit, engine.name, spec, engine.block_entries, fused, workspace
         )
 
     def gated_plan(self, problem: Problem, target: Target, engine: Engine, workspace: int) -> Plan | None:
@@ -146,7 +146,9 @@ class Ozaki2(Scheme):
         reason += f", at worst {worst:.3g} |A||B|{target.accepts(worst)}, which over- and underflows as a library's"
         scheme, choice = replace(self, num_moduli=count), _Choice(count, reason, gated=True)
         spec = product_spec(engine, self.product, "Ozaki2")
-        plan = _planned(scheme, problem, target, choice, False, engine.name, spec, engine.part, engine.fused, workspace)
+        plan = _planned(
+            scheme, problem, target, choice, False, engine.name, spec, engine.block_entries, engine.fused, workspace
+        )
         return replace(plan, worst_case=worst)
 
     def _choice(
@@ -159,37 +161,37 @@ class Ozaki2(Scheme):
         workspace: int,
         ratio: float | None = None,
     ) -> _Choice:
-        """The number of moduli for these operands, whose `promise.error_ratio` may be known already.
+        """The number of moduli for these operands, whose `certify.error_ratio` may be known already.
 
         Moduli that hold the exact product, where those are no more than the target takes anyway; else as many as the
         error ratio asks for, or those that are expected to do, where the engine finds the ratio on the way.
         """
         if self.num_moduli is not None:
             return _Choice(self.num_moduli, f"{self.num_moduli} moduli, as asked")
-        count, part = _expected_count(problem, target), part_size(workspace, engine.part)
+        count, block_entries = _expected_count(problem, target), entries_within(workspace, engine.block_entries)
         tells = self.scaling == "fast" and not target.correct and math.isfinite(target.r)
         hopeful = tells and ratio is None and engine.looks_on_the_way
         enough = None
         if tells and not hopeful and a.size and b.size:
             if ratio is None:
-                ratio = promise.error_ratio(a, b, engine, part, max(workspace // 256, 1))
+                ratio = certify.error_ratio(a, b, engine, block_entries, max(workspace // 256, 1))
             enough = _enough(problem, target, ratio)
             count = max(count, enough or 0)
         most = _reach(problem, crt.MAX_MODULI if target.correct else count)
         if target.correct and self.scaling == "fast" and engine.fused and may_pay(problem):
-            each = engine.override(scaling.lacking_of_vectors)(a, b, part)
-            lacking = scaling.widest(each, most)
+            each = engine.override(scaling.required_bits_of_vectors)(a, b, block_entries)
+            required = scaling.widest(each, most)
         else:
-            each, lacking = None, engine.override(scaling.lacking_bits)(a, b, most, part)
-        if lacking is not None:
-            choice = _exact_choice(problem.is_complex, *lacking, self.scaling == "fast")
-            return choice if each is None else replace(choice, wide=set_apart(problem, each, choice.count))
+            each, required = None, engine.override(scaling.required_bits)(a, b, most, block_entries)
+        if required is not None:
+            choice = _exact_choice(problem.is_complex, *required, self.scaling == "fast")
+            return choice if each is None else replace(choice, outliers=find_outliers(problem, each, choice.count))
         if enough is None and not hopeful:
             return _Choice(count, f"{count} moduli for {target}")
         return replace(_promise(count, target), hopeful=hopeful)
 
-    def most_lacking(self, plan: Plan) -> int | None:
-        """The limit up to which the choice behind a plan tells operands apart by their `scaling.lacking_bits`."""
+    def most_required_bits(self, plan: Plan) -> int | None:
+        """The limit up to which the choice behind a plan tells operands apart by their `scaling.required_bits`."""
         if plan.fixed:
             return None
         correct = plan.target.correct
@@ -203,17 +205,17 @@ class Ozaki2(Scheme):
         scheme = replace(self, num_moduli=choice.count)
         finer = _planned(
             *(scheme, problem, plan.target, choice, plan.fixed, plan.engine, plan.words),
-            *(plan.part_limit, plan.fused, workspace),
+            *(plan.most_block_entries, plan.fused, workspace),
         )
         return replace(finer, free=plan.free)
 
     def largest_ratio(self, plan: Plan) -> float:
-        """Largest `promise.error_ratio` of operands for which the plan's moduli keep the target in every entry."""
+        """Largest `certify.error_ratio` of operands for which the plan's moduli keep the target in every entry."""
         return _largest_ratio(plan.problem.terms, plan.target.r, _moduli(plan.problem, self.count).half_range)
 
     def expected_products(self, problem: Problem, target: Target) -> int:
         """Products that operands without wide exponents take."""
-        return num_parts(_moduli(problem, _expected_count(problem, target)), problem.is_complex)
+        return num_planes(_moduli(problem, _expected_count(problem, target)), problem.is_complex)
 
     def fit(self, plan: Plan, problem: Problem, workspace: int) -> Plan:
         """Blocks by the bytes of residues and working copies of rows and columns, and of residues of entries."""
@@ -222,35 +224,37 @@ class Ozaki2(Scheme):
         moduli = _moduli(problem, count)
         facts = 9 * width * width
         converted = 4 * min(1024, k)
-        per_product = num_parts(moduli, problem.is_complex)
+        per_product = num_planes(moduli, problem.is_complex)
         per_vector = k * (per_product + facts) + converted
-        part = part_size(workspace, plan.part_limit)
-        passing = min(part_entries(k, part), problem.batch * max(problem.m, problem.n) * k)
+        block_entries = entries_within(workspace, plan.most_block_entries)
+        passing = min(largest_block(k, block_entries), problem.batch * max(problem.m, problem.n) * k)
         passing *= width * (12 * 8 + 2 * count)
         looks = width if plan.hopeful or plan.gated else 0
 
         def need(batch: int, rows: int, cols: int) -> int:
-            if plan.wide is not None:
-                return residue_bytes(rows, cols, k, plan.wide.shared) + wide_bytes(plan.wide, problem, rows, cols)
-            if plan.fused and not plan.judged:
+            if plan.outliers is not None:
+                return residue_bytes(rows, cols, k, plan.outliers.shared) + outlier_bytes(
+                    plan.outliers, problem, rows, cols
+                )
+            if plan.fused and not plan.certifies:
                 return batch * residue_bytes(rows, cols, k, per_product, looks)
             entries = batch * rows * cols * width
-            rounding = min(entries, part) * (4 * moduli.limb_count + count + 30) * 8
+            rounding = min(entries, block_entries) * (4 * moduli.limb_count + count + 30) * 8
             return batch * (rows + cols) * per_vector + entries * (count + 120) + passing + rounding
 
-        return fit_blocks(replace(plan, problem=problem, part=part), need, workspace)
+        return fit_blocks(replace(plan, problem=problem, block_entries=block_entries), need, workspace)
 
     def scales(self, plan: Plan, x: Array, side: str, engine: Engine) -> Scale:
         """Scale by Cauchy-Schwarz."""
         axis, sign = (2, 1) if side == "left" else (1, -1)
         moduli = _moduli(plan.problem, self.count)
-        return engine.override(scaling.norm_scale)(x, axis, moduli, sign * plan.balance, plan.part)
+        return engine.override(scaling.norm_scale)(x, axis, moduli, sign * plan.balance, plan.block_entries)
 
     def joint_scales(self, plan: Plan, a: Array, b: Array, engine: Engine) -> tuple[Scale, Scale]:
         """Scales from an INT8 product of magnitudes."""
         moduli = _moduli(plan.problem, self.count)
-        left = map_vectors(lambda x: _exponent(x, 2), a, 2, plan.part)
-        right = map_vectors(lambda x: _exponent(x, 1), b, 1, plan.part)
+        left = map_vectors(lambda x: _exponent(x, 2), a, 2, plan.block_entries)
+        right = map_vectors(lambda x: _exponent(x, 1), b, 1, plan.block_entries)
         rows, cols = _largest_sums(plan, a, b, left, right, engine)
 
         def scale(sums: Array, own: Array, balance: int, axis: int) -> Scale:
@@ -260,7 +264,7 @@ class Ozaki2(Scheme):
         return scale(rows, left, plan.balance, 2), scale(cols, right, -plan.balance, 1)
 
     def split(self, plan: Plan, x: Array, side: str, scale: Scale | None, engine: Engine) -> Split:
-        """Residues of the scaled and rounded operand; for complex operands two or three parts for each modulus.
+        """Residues of the scaled and rounded operand; for complex operands two or three planes for each modulus.
 
         facts: `delta`, what rounding can have changed in units of the integers (0 where they are exact); `sums`, upper
         bounds of the row or column sums of magnitudes in units of 2**(exponent - 6).
@@ -268,38 +272,38 @@ class Ozaki2(Scheme):
         if scale is None:
             raise PlanError(f"{self}: a split needs its scale")
         moduli = _moduli(plan.problem, self.count)
-        parts = engine.override(scaled_residues)(x, scale, moduli, plan.part)
+        planes = engine.override(scaled_residues)(x, scale, moduli, plan.block_entries)
         width = 2 if side == "right" and plan.problem.is_complex else 1
-        facts = _facts(plan, x, scale, width) if plan.judged else {}
+        facts = _facts(plan, x, scale, width) if plan.certifies else {}
         unit = -_widened(scale.exponent, scale.axis, width)
-        return Split(side, x.shape[3 - scale.axis], parts, unit, parts.shape[1], facts, k_major=True)
+        return Split(side, x.shape[3 - scale.axis], planes, unit, planes.shape[1], facts, k_major=True)
 
     def multiply(self, plan: Plan, left: Split, right: Split, engine: Engine, shift: int) -> Product:
         """Residues of the product modulus by modulus, reconstruction, one rounding."""
         problem = plan.problem
         moduli = _moduli(problem, self.count)
-        products = engine.override(multiply_parts)(left.parts, right.parts, moduli, engine)
+        products = engine.override(multiply_planes)(left.planes, right.planes, moduli, engine)
         units = left.unit, right.unit
-        if not plan.judged:
-            values = engine.override(rounded_integers)(products, *units, shift, moduli, problem.fmt, plan.part)
+        if not plan.certifies:
+            values = engine.override(rounded_integers)(products, *units, shift, moduli, problem.fmt, plan.block_entries)
             return finished(problem, values, None, self.stated_bound(plan), left.count)
         residues = product_residues(products, moduli)
         error = _error(left, right)
         err = np.frexp(error)[1].astype(np.int64)
         lowest = left.facts["exponent"] + right.facts["exponent"] - left.unit - right.unit
-        rounded = round_integers(residues, *units, shift, moduli, problem.fmt, plan.part, err + lowest)
-        settled, bound = promise.judge(plan, left, right, engine, rounded, error == 0, err, lowest)
-        return finished(problem, rounded.values, settled, bound, left.count)
+        rounded = round_integers(residues, *units, shift, moduli, problem.fmt, plan.block_entries, err + lowest)
+        certified, bound = certify.certified_entries(plan, left, right, engine, rounded, error == 0, err, lowest)
+        return finished(problem, rounded.values, certified, bound, left.count)
 
-    def refine(self, plan: Plan, problem: Problem, workspace: int, engine: Engine) -> Plan | None:
+    def escalate(self, plan: Plan, problem: Problem, workspace: int, engine: Engine) -> Plan | None:
         """Half as many moduli again; None where the largest number was not enough."""
         if self.count == crt.MAX_MODULI:
             empty = np.zeros((1, 1, 1))
             return Ozaki1().plan(problem, empty, empty, plan.target, engine, workspace) if plan.free else None
         count = min(self.count + self.count // 2, crt.MAX_MODULI)
         scheme = replace(self, num_moduli=count)
-        num_products = num_parts(_moduli(problem, count), problem.is_complex)
-        reason = f"refined to {count} moduli"
+        num_products = num_planes(_moduli(problem, count), problem.is_complex)
+        reason = f"escalated to {count} moduli"
         finer = replace(plan, scheme=scheme, num_products=num_products, balance=0, reason=reason)
         return scheme.fit(finer, problem, workspace)
 
@@ -313,7 +317,7 @@ def _planned(
     fixed: bool,
     engine: str,
     spec: ProductSpec,
-    part_limit: int,
+    most_block_entries: int,
     fused: bool,
     workspace: int,
 ) -> Plan:
@@ -324,7 +328,7 @@ def _planned(
         target,
         engine,
         spec,
-        num_parts(_moduli(problem, choice.count), problem.is_complex),
+        num_planes(_moduli(problem, choice.count), problem.is_complex),
         spec.k_block,
         choice.reason,
         fixed,
@@ -333,8 +337,8 @@ def _planned(
         promised=choice.promised,
         hopeful=choice.hopeful,
         gated=choice.gated,
-        wide=choice.wide,
-        part_limit=part_limit,
+        outliers=choice.outliers,
+        most_block_entries=most_block_entries,
         fused=fused,
     )
     return scheme.fit(plan, problem, workspace)
@@ -345,7 +349,7 @@ def _promise(count: int, target: Target) -> _Choice:
 
 
 def _least_range(terms: int, r: float, ratio: float) -> int | None:
-    """half_range from which on every entry keeps r, for operands with this `promise.error_ratio`; None if it is inf.
+    """half_range from which on every entry keeps r, for operands with this `certify.error_ratio`; None if it is inf.
 
     Fast scaling has 2**-s_i < 2 ||A_i|| / T, T**2 = half_range, and rounds to nearest, so that the error of an entry is
     at most (||A_i|| sum|B_j| + ||B_j|| sum|A_i|) / T, but for terms of relative size k / T < 2**-20.
@@ -408,21 +412,21 @@ def _widened(x: Array, axis: int, width: int) -> Array:
 
 
 def _facts(plan: Plan, x: Array, scale: Scale, width: int) -> dict[str, Array]:
-    """What `_error` and `promise.judge` need of an operand: see `Ozaki2.split`."""
+    """What `_error` and `certify.certified_entries` need of an operand: see `Ozaki2.split`."""
     axis, embed = scale.axis, embed_left if scale.axis == 2 else embed_right
-    exponent = _widened(map_vectors(lambda y: _exponent(y, axis), x, axis, plan.part), axis, width)
+    exponent = _widened(map_vectors(lambda y: _exponent(y, axis), x, axis, plan.block_entries), axis, width)
     unit, nearest = _widened(scale.exponent, axis, width), _widened(scale.nearest, axis, width)
     vectors, terms, each = x.shape[3 - axis] * width, plan.problem.terms, exponent.shape
     whole = (x.shape[0], vectors, terms) if axis == 2 else (x.shape[0], terms, vectors)
     facts = {"exponent": exponent}
-    for where in vector_parts(x, axis, plan.part):
+    for where in vector_blocks(x, axis, plan.block_entries):
         y, wide = embed(x[where]), widen(where, width)
         delta = np.where(nearest[wide], 0.5, 1.0)
         delta[lowest_bit(y, axis) >= -unit[wide]] = 0.0
         put(facts, "delta", each, wide, delta)
         sums = magnitudes_up(y, exponent[wide]).sum(axis=axis, keepdims=True, dtype=np.int64)
         put(facts, "sums", each, wide, sums)
-        for name, fact in promise.facts(plan, y, exponent[wide]).items():
+        for name, fact in certify.facts(plan, y, exponent[wide]).items():
             put(facts, name, whole, wide, fact)
     return facts
 
@@ -435,7 +439,7 @@ def _wanted_bits(problem: Problem, target: Target) -> int:
     """
     if target.correct:
         return 2 * (problem.fmt.t + 16 + ceil_log2(problem.terms)) + 1
-    return max(2 * (promise.bits_of_inverse(target.r) + 2) + ceil_log2(problem.terms) + 1, 1)
+    return max(2 * (certify.bits_of_inverse(target.r) + 2) + ceil_log2(problem.terms) + 1, 1)
 
 
 def _reach(problem: Problem, count: int) -> int:
@@ -445,7 +449,7 @@ def _reach(problem: Problem, count: int) -> int:
 
 @lru_cache(maxsize=1024)
 def _exact_choice(is_complex: bool, left: int, right: int, fast: bool) -> _Choice:
-    """Fewest moduli that hold the exact product of operands that lack so many bits with two, see `lacking_bits`.
+    """Fewest moduli that hold the exact product of operands that lack so many bits with two, see `required_bits`.
 
     By Cauchy-Schwarz on rows and columns made integers: a scale must reach down to the lowest bit of every vector. What
     one operand has to spare goes to the other, but no more of it than that one needs.

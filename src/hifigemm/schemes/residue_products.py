@@ -12,16 +12,16 @@ import numpy as np
 from hifigemm.engine import Engine
 from hifigemm.formats import Format
 from hifigemm.numerics.bits import Array
+from hifigemm.numerics.blocking import vector_blocks
 from hifigemm.numerics.embedding import components
-from hifigemm.numerics.parts import vector_parts
 from hifigemm.numerics.residues import ModuliSet, centred, reduce_centred, residues
 from hifigemm.numerics.rounding import Rounded, in_chunks, round_limbs
 from hifigemm.numerics.scaling import Scale, round_to_integers
 from hifigemm.schemes.scheme import exact_int8
 
 __all__ = [
-    "multiply_parts",
-    "num_parts",
+    "multiply_planes",
+    "num_planes",
     "product_operands",
     "product_residues",
     "residue_bytes",
@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 
-def num_parts(moduli: ModuliSet, is_complex: bool) -> int:
+def num_planes(moduli: ModuliSet, is_complex: bool) -> int:
     """Real products: one for each modulus, or two or three for complex operands."""
     return sum(1 if not is_complex else 2 if j else 3 for j in moduli.splits)
 
@@ -50,30 +50,30 @@ def product_operands(residues: list[Array], moduli: ModuliSet) -> Array:
     """Residues (L, ...) of the components as the operands of the real products, int8 (products, ...)."""
     if len(residues) == 1:
         return residues[0]
-    parts = []
+    planes = []
     for x, y, p, j in zip(*residues, moduli.moduli, moduli.splits, strict=True):
         x, y = x.astype(np.float64), y.astype(np.float64)
-        parts += [x + j * y, x - j * y] if j else [x, y, x + y]
+        planes += [x + j * y, x - j * y] if j else [x, y, x + y]
         many = 2 if j else 3
-        parts[-many:] = [reduce_centred(part, p).astype(np.int8) for part in parts[-many:]]
-    return np.stack(parts)
+        planes[-many:] = [reduce_centred(part, p).astype(np.int8) for part in planes[-many:]]
+    return np.stack(planes)
 
 
-def scaled_residues(x: Array, scale: Scale, moduli: ModuliSet, part: int) -> Array:
-    """Parts of an operand (batch, m, k) or (batch, k, n): int8 (batch, products, m or n, k), `part` entries at a time.
+def scaled_residues(x: Array, scale: Scale, moduli: ModuliSet, block_entries: int) -> Array:
+    """Planes of an operand (batch, m, k) or (batch, k, n): int8 (batch, products, m or n, k).
 
     Residues of round(2**scale x), or for complex operands what the real products take. The inner dimension is the last
     one on both sides, as matrix engines want it.
     """
     axis, is_complex = scale.axis, x.dtype.kind == "c"
-    parts = np.empty((len(x), num_parts(moduli, is_complex), x.shape[3 - axis], x.shape[axis]), np.int8, like=x)
-    for where in vector_parts(x, axis, part):
+    planes = np.empty((len(x), num_planes(moduli, is_complex), x.shape[3 - axis], x.shape[axis]), np.int8, like=x)
+    for where in vector_blocks(x, axis, block_entries):
         exponent, nearest = scale.exponent[where], scale.nearest[where]
         integers = [round_to_integers(c, exponent, nearest) for c in components(x[where])]
         bits = _bits(integers)
         found = product_operands([residues(y, moduli.moduli, bits) for y in integers], moduli)
-        parts[where[0], :, where[-1]] = np.moveaxis(found if axis == 2 else np.swapaxes(found, 2, 3), 0, 1)
-    return parts
+        planes[where[0], :, where[-1]] = np.moveaxis(found if axis == 2 else np.swapaxes(found, 2, 3), 0, 1)
+    return planes
 
 
 def _bits(integers: list[Array]) -> int:
@@ -81,21 +81,21 @@ def _bits(integers: list[Array]) -> int:
     return max(int(np.frexp(np.abs(y).max(initial=0.0))[1]) for y in integers)
 
 
-def multiply_parts(left: Array, right: Array, moduli: ModuliSet, engine: Engine) -> Array:
-    """Products of the parts of both operands, each modulo its p: int8 (batch, products, m, n).
+def multiply_planes(left: Array, right: Array, moduli: ModuliSet, engine: Engine) -> Array:
+    """Products of the planes of both operands, each modulo its p: int8 (batch, products, m, n).
 
     Parts are those of `scaled_residues`; residues are any representatives in [-128, 127].
     """
     shape = (max(len(left), len(right)), left.shape[1], left.shape[2], right.shape[2])
     out = np.empty(shape, np.int8, like=left)
-    for q, p in enumerate(moduli.of_parts(left.shape[1])):
+    for q, p in enumerate(moduli.of_planes(left.shape[1])):
         product = exact_int8(engine, left[:, q], np.swapaxes(right[:, q], 1, 2), 128, 128)
         out[:, q] = reduce_centred(product.astype(np.float64), p)
     return out
 
 
 def product_residues(products: Array, moduli: ModuliSet) -> Array:
-    """Residues of the product from those of `multiply_parts`: int8 (batch, L, m, n).
+    """Residues of the product from those of `multiply_planes`: int8 (batch, L, m, n).
 
     Real products are the residues; of complex ones re and im follow, side by side along the last axis.
     """
@@ -124,7 +124,7 @@ def round_integers(
     shift: int,
     moduli: ModuliSet,
     fmt: Format,
-    part: int,
+    block_entries: int,
     err_exponent: Array | None = None,
 ) -> Rounded:
     """V 2**(unit_left + unit_right + shift) rounded once, V the integers with these residues (batch, L, m, n).
@@ -140,12 +140,12 @@ def round_integers(
     def work(at: slice) -> Rounded:
         return round_limbs(moduli.reconstruct(flat[:, at]), exponent[at], fmt, None if err is None else err[at])
 
-    return in_chunks(work, shape, part)
+    return in_chunks(work, shape, block_entries)
 
 
 def rounded_integers(
-    products: Array, unit_left: Array, unit_right: Array, shift: int, moduli: ModuliSet, fmt: Format, part: int
+    products: Array, unit_left: Array, unit_right: Array, shift: int, moduli: ModuliSet, fmt: Format, block_entries: int
 ) -> Array:
-    """The values of `round_integers` from what `multiply_parts` made, where nothing has to be known but them."""
+    """The values of `round_integers` from what `multiply_planes` made, where nothing has to be known but them."""
     residues = product_residues(products, moduli)
-    return round_integers(residues, unit_left, unit_right, shift, moduli, fmt, part).values
+    return round_integers(residues, unit_left, unit_right, shift, moduli, fmt, block_entries).values

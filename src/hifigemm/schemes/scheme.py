@@ -1,10 +1,10 @@
 """What a scheme is: parameters as the fields of a frozen dataclass, and the steps of a product as its methods.
 
-The driver calls them in this order. plan chooses counts and block sizes; scales (or joint_scales) looks at whole
-operands where the scheme needs that; split turns rows of A or columns of B into parts; multiply makes the products of
-one block of C on an engine; refine gives a finer plan for the entries whose promise is not yet kept. Where an engine
-carries a whole plan out at once, stated_bound says what is known of its error; most_lacking, largest_ratio and replan
-belong to plans that rest on their operands, such as those whose count is a guess that the engine checks on the way.
+The driver calls them in this order. `plan` chooses counts and block sizes; `scales` (or `joint_scales`) reads whole
+operands where the scheme needs that; `split` turns rows of A or columns of B into planes; `multiply` makes the products
+of one block of C on an engine; `escalate` gives a finer plan for the entries that were not certified. Where an engine
+carries out a whole plan at once, `stated_bound` says what is known of its error. `most_required_bits`, `largest_ratio`
+and `replan` belong to plans that rest on their operands.
 """
 
 from __future__ import annotations
@@ -84,8 +84,8 @@ class Scheme:
             return 0.0
         return plan.bound if plan.gated else plan.target.r if plan.promised else math.inf
 
-    def most_lacking(self, plan: Plan) -> int | None:
-        """The limit of `scaling.lacking_bits` up to which the plan depends on them; None where it does not."""
+    def most_required_bits(self, plan: Plan) -> int | None:
+        """The limit of `scaling.required_bits` up to which the plan depends on them; None where it does not."""
         return None
 
     def replan(self, plan: Plan, ratio: float, a: Array, b: Array, engine: Engine, workspace: int) -> Plan:
@@ -93,27 +93,27 @@ class Scheme:
         raise NotImplementedError
 
     def largest_ratio(self, plan: Plan) -> float:
-        """Largest `promise.error_ratio` of operands for which a hopeful plan keeps its target."""
+        """Largest `certify.error_ratio` of operands for which a hopeful plan keeps its target."""
         raise NotImplementedError
 
     def suffices(self, plan: Plan, ratio: float) -> bool:
-        """Whether a hopeful plan keeps its target for operands with this `promise.error_ratio`."""
+        """Whether a hopeful plan keeps its target for operands with this `certify.error_ratio`."""
         return ratio <= self.largest_ratio(plan)
 
     def fit(self, plan: Plan, problem: Problem, workspace: int) -> Plan:
         """The plan for another problem of the same k and dtype, in blocks that take at most `workspace` bytes."""
         raise NotImplementedError
 
-    def refine(self, plan: Plan, problem: Problem, workspace: int, engine: Engine) -> Plan | None:
+    def escalate(self, plan: Plan, problem: Problem, workspace: int, engine: Engine) -> Plan | None:
         """A finer plan for `problem`, a part of the plan's; None where the scheme has no more to give."""
         return None
 
 
-def finished(problem: Problem, values: Array, settled: Array | None, bound: float, num_products: int) -> Product:
-    """The product of a block, re and im side by side put together; an entry is settled when both are."""
+def finished(problem: Problem, values: Array, certified: Array | None, bound: float, num_products: int) -> Product:
+    """The product of a block, re and im side by side put together; an entry is certified when both are."""
     if not problem.is_complex:
-        return Product(values, settled, bound, num_products)
-    both = None if settled is None else settled[..., 0::2] & settled[..., 1::2]
+        return Product(values, certified, bound, num_products)
+    both = None if certified is None else certified[..., 0::2] & certified[..., 1::2]
     return Product(unembed(values), both, bound, num_products)
 
 

@@ -34,7 +34,7 @@ from hifigemm.numerics.word_bounds import (
 )
 from hifigemm.numerics.words import Splitting, WordFacts
 from hifigemm.plan import Plan, Problem, Product, Split, fit_blocks, steady
-from hifigemm.schemes.promise import magnitude_sums, term_counts
+from hifigemm.schemes.certify import magnitude_sums, term_counts
 from hifigemm.schemes.scheme import Scheme, finished, product_spec
 
 __all__ = ["WordScheme", "word"]
@@ -122,7 +122,7 @@ class WordScheme(Scheme):
         kept = 4 * self.splitting.num_words + 9  # words, magnitude, nonzero: of this block and of the one before it
 
         def need(batch: int, rows: int, cols: int) -> int:
-            if plan.fused and not plan.judged:
+            if plan.fused and not plan.certifies:
                 return 4 * self.splitting.num_words * batch * (rows + cols) * (problem.k + 15)
             words = problem.terms * (rows + width * cols)
             return batch * (words * (2 * kept + 5 * 8) + rows * cols * width * 7 * 8)
@@ -134,7 +134,7 @@ class WordScheme(Scheme):
         embedded = embed_left(x) if side == "left" else embed_right(x)
         axis = 2 if side == "left" else 1
         unit = np.zeros_like(largest_exponent(embedded, axis))
-        found = {"nonzero": nonzeros(embedded)} if plan.judged else {}
+        found = {"nonzero": nonzeros(embedded)} if plan.certifies else {}
         if self.scale:
             unit = largest_exponent(embedded, axis) - self.top_exponent(plan.problem)
             embedded = scale_by_power(embedded, -unit)
@@ -157,27 +157,27 @@ class WordScheme(Scheme):
         return min(fmt.emax + 1, 100 if fmt is FP32 else (122 - ceil_log2(problem.terms)) // 2)
 
     def multiply(self, plan: Plan, left: Split, right: Split, engine: Engine, shift: int) -> Product:
-        """Rounded products of words, scaled back; entries whose sums overflowed are not settled."""
+        """Rounded products of words, scaled back; entries whose sums overflowed are not certified."""
         problem, unit = plan.problem, self.unit_on(engine, plan.problem)
         whole = engine.word_sums(self, problem.terms)
         if whole is None:
-            sums = self.sum_products(plan, left.parts, right.parts, engine)
+            sums = self.sum_products(plan, left.planes, right.planes, engine)
         else:
-            sums = whole(left.parts, right.parts)
+            sums = whole(left.planes, right.planes)
         errors = self.pair_errors(unit, problem.terms)
-        settled, bound = np.isfinite(sums), math.inf
-        if plan.judged:
+        certified, bound = np.isfinite(sums), math.inf
+        if plan.certifies:
             steps = steps_in_blocks(unit, problem.terms, plan.k_block)
             error = word_error(_facts(left), _facts(right), self.splitting, errors, unit, problem.terms, steps)
-            settled, bound = _judge(plan, left, right, engine, error, settled)
+            certified, bound = _certified_entries(plan, left, right, engine, error, certified)
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
             sums = sums.astype(np.float64) + 0.0  # an exact zero is +0
             values = scale_by_power(sums, left.unit + right.unit + shift)
             values = values.astype(np.float32 if problem.fmt is FP32 else np.float64, copy=False)
         count = len(errors) * (4 if problem.is_complex else 1)
-        return finished(problem, values, settled, bound, count)
+        return finished(problem, values, certified, bound, count)
 
-    def refine(self, plan: Plan, problem: Problem, workspace: int, engine: Engine) -> Plan | None:
+    def escalate(self, plan: Plan, problem: Problem, workspace: int, engine: Engine) -> Plan | None:
         """Row and column scaling, if it was off; there is nothing finer."""
         if self.scale:
             return None
@@ -185,10 +185,10 @@ class WordScheme(Scheme):
         return scaled.fit(replace(plan, scheme=scaled, reason="rows and columns scaled"), problem, workspace)
 
 
-def word(parts: Array, index: int, k: int, *, left: bool, start: int = 0, stop: int | None = None) -> Array:
+def word(planes: Array, index: int, k: int, *, left: bool, start: int = 0, stop: int | None = None) -> Array:
     """Columns (left) or rows (right) start to stop of the word of that index; all k by default."""
     where = slice(index * k + start, index * k + min(k, k if stop is None else stop))
-    return parts[..., where] if left else parts[..., where, :]
+    return planes[..., where] if left else planes[..., where, :]
 
 
 @lru_cache(maxsize=1024)
@@ -200,7 +200,7 @@ def _facts(split: Split) -> WordFacts:
     return WordFacts(*(split.facts[name] for name in ("excess", "subnormal", "total", "lowest", "inexact")))
 
 
-def _judge(
+def _certified_entries(
     plan: Plan, left: Split, right: Split, engine: Engine, error: WordError, finite: Array
 ) -> tuple[Array, float]:
     """Which entries keep the promise of the plan, and the r that all of these keep."""
@@ -212,5 +212,5 @@ def _judge(
     if np.isinf(ratio).any():
         ratio[term_counts(left, right, engine) == 0] = 0.0
     bound = error.relative + ratio
-    settled = finite & (bound <= plan.target.r)
-    return settled, float(np.max(bound, where=settled, initial=error.relative))
+    certified = finite & (bound <= plan.target.r)
+    return certified, float(np.max(bound, where=certified, initial=error.relative))

@@ -17,7 +17,7 @@ from hifigemm.exceptions import HopeError
 from hifigemm.formats import FP64
 from hifigemm.numerics.epilogue import PLAIN, Epilogue
 from hifigemm.plan import Problem
-from hifigemm.schemes.promise import error_ratio
+from hifigemm.schemes.certify import error_ratio
 from tests.engines.kernels.stand_in import DEVICE
 
 DTYPES = [np.complex128, np.complex64]
@@ -166,5 +166,5 @@ def test_judged_products_take_the_steps(make_pair, assert_same_bits, engine):
     a, b = pair(make_pair, batch=(1, 1))
     scheme = hg.Ozaki2(num_moduli=4, scaling="fast")
     plan = planned(scheme, a, b, engine, NO_PROMISE)
-    assert plan.judged
+    assert plan.certifies
     assert_same_bits(run(plan, a, b, engine), hg.matmul(a, b, scheme=scheme))

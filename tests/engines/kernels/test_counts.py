@@ -17,7 +17,7 @@ from hifigemm.exceptions import HopeError
 from hifigemm.numerics.epilogue import Epilogue
 from hifigemm.plan import Problem
 from hifigemm.planning import plan_for, second_plan
-from hifigemm.schemes import ozaki2, wide_vectors
+from hifigemm.schemes import outliers, ozaki2
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU has tests of its own in test_cuda_counts.py")
 
@@ -154,8 +154,8 @@ def wide_pair(make_pair, m, k, n, rows, cols):
 def eager(monkeypatch):
     """Wide vectors are set apart in small products too."""
     monkeypatch.setattr(ozaki2, "may_pay", lambda problem: problem.batch == 1 and not problem.is_complex)
-    monkeypatch.setattr(wide_vectors, "_TILE", 1)
-    monkeypatch.setattr(wide_vectors, "_RESIDUES", 1)
+    monkeypatch.setattr(outliers, "_TILE", 1)
+    monkeypatch.setattr(outliers, "_RESIDUES", 1)
 
 
 @pytest.mark.parametrize("blocks", [(1, 45, 40), (1, 20, 25)])
@@ -168,18 +168,18 @@ def test_wide_rows_and_columns_are_set_apart(make_pair, assert_same_bits, engine
     with np.errstate(all="ignore"):
         plan = replace(plan_for(problem, x, y, "correct", FAST, True, engine, WORKSPACE), block_shape=blocks)
         found = multiply(plan, x, y, engine, WORKSPACE)
-    assert plan.wide is not None
-    assert set(rows) <= set(plan.wide.rows)
-    assert set(cols) <= set(plan.wide.cols)
-    assert plan.wide.num_moduli < plan.wide.shared <= plan.scheme.count
+    assert plan.outliers is not None
+    assert set(rows) <= set(plan.outliers.rows)
+    assert set(cols) <= set(plan.outliers.cols)
+    assert plan.outliers.num_moduli < plan.outliers.shared <= plan.scheme.count
     assert plan.num_products == plan.scheme.count
     (note,) = found.notes
-    assert note.startswith(f"{plan.wide.num_moduli} moduli without {len(plan.wide.rows)} row")
-    assert plan.wide.num_moduli < found.num_products < plan.num_products
+    assert note.startswith(f"{plan.outliers.num_moduli} moduli without {len(plan.outliers.rows)} row")
+    assert plan.outliers.num_moduli < found.num_products < plan.num_products
     assert_same_bits(unwrap(found.values).numpy(), want.values)
 
 
-def test_wide_vectors_with_inf_and_nan_and_an_epilogue(make_pair, assert_same_bits, engine, eager):
+def test_outliers_with_inf_and_nan_and_an_epilogue(make_pair, assert_same_bits, engine, eager):
     a, b = wide_pair(make_pair, 45, 70, 40, (1, 7), (0, 11))
     a[0, 7, 5], a[0, 2, 1], b[0, 3, 11] = np.inf, np.nan, -np.inf
     c = np.random.default_rng(1).uniform(-1, 1, (1, 45, 40))
@@ -191,7 +191,7 @@ def test_wide_vectors_with_inf_and_nan_and_an_epilogue(make_pair, assert_same_bi
     x, y, c = (wrap(torch.from_numpy(z)) for z in (a, b, c))
     with np.errstate(all="ignore"):
         plan = plan_for(problem, x, y, "correct", FAST, True, engine, WORKSPACE)
-        assert plan.wide is not None
+        assert plan.outliers is not None
         found = multiply(plan, x, y, engine, WORKSPACE, epilogue=replace(epilogue, c=c), out=target)
     assert_same_bits(unwrap(found.values).numpy(), want.values)
     assert_same_bits(unwrap(target).numpy(), want.values)

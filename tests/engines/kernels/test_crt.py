@@ -50,7 +50,7 @@ def width_of(dtype):
     return 2 if is_complex(dtype) else 1
 
 
-def product_parts(integers, moduli, rng, dtype):
+def product_planes(integers, moduli, rng, dtype):
     """What the products of a modulus leave of integers: pairs of p and classes modulo p, object arrays."""
     if not is_complex(dtype):
         return [(p, integers) for p in moduli.moduli]
@@ -67,7 +67,7 @@ def product_parts(integers, moduli, rng, dtype):
 
 def padded_residues(integers, moduli, rng, dtype=np.float64):
     """int8 (batch, parts, m_pad, n_pad): any representatives of the parts, noise in the padding."""
-    parts = product_parts(integers, moduli, rng, dtype)
+    parts = product_planes(integers, moduli, rng, dtype)
     batch, m, n = parts[0][1].shape
     shape = (batch, len(parts), -(-m // 128) * 128, -(-n // 256) * 256)
     out = rng.integers(-128, 128, shape).astype(np.int8)

@@ -60,5 +60,5 @@ def test_products_of_words_go_on_with_the_rest_of_the_stack(launches, single):
     assert [grid for grid, _ in launches] == [(1, 65535), (1, 65535), (1, 3)]
     for z, (_, arguments) in zip((0, 65535, 2 * 65535), launches, strict=True):
         addresses = [x.data_ptr() for x in arguments if isinstance(x, torch.Tensor)]
-        assert {x[z].data_ptr() for x in (left.parts, left.exponents, out)} <= set(addresses)
-        assert right.parts[0 if single else z].data_ptr() in addresses
+        assert {x[z].data_ptr() for x in (left.planes, left.exponents, out)} <= set(addresses)
+        assert right.planes[0 if single else z].data_ptr() in addresses

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from hifigemm.engines.kernels import required_bits
+from hifigemm.engines.kernels import required_bits as kernel
 from hifigemm.engines.kernels.required_bits import (
     launch,
     launch_each,
@@ -20,7 +20,7 @@ from hifigemm.engines.kernels.required_bits import (
     required_bits_of_vectors_from,
 )
 from hifigemm.numerics.bits import NO_BIT
-from hifigemm.numerics.scaling import lacking_bits, lacking_of_vectors
+from hifigemm.numerics.scaling import required_bits, required_bits_of_vectors
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 FAMILIES = ["uniform", "phi_1", "phi_20", "full_range", "subnormal", "smallest", "largest", "sparse", "single_nonzero"]
@@ -34,7 +34,7 @@ def found(a, b, most=NO_LIMIT):
 
 
 def compare(a, b):
-    want = lacking_bits(a, b, NO_LIMIT, 16384)
+    want = required_bits(a, b, NO_LIMIT, 16384)
     x, y = (torch.from_numpy(np.ascontiguousarray(z)).to(DEVICE) for z in (a, b))
     assert found(x, y) == want
     right_to_left = y.mT.contiguous().mT
@@ -58,7 +58,9 @@ def test_each_vector_lacks_what_the_plain_maths_says(make_pair, dtype, family):
         a, b = (x[None] for x in make_pair(family, m, k, n, dtype))
         with np.errstate(all="ignore"):
             found = launch_each(*(torch.from_numpy(x).to(DEVICE) for x in (a, b))).cpu().numpy()
-        for x, want in zip(required_bits_of_vectors_from(found, m, n), lacking_of_vectors(a, b, 16384), strict=True):
+        for x, want in zip(
+            required_bits_of_vectors_from(found, m, n), required_bits_of_vectors(a, b, 16384), strict=True
+        ):
             np.testing.assert_array_equal(x, want)
 
 
@@ -66,8 +68,8 @@ def test_each_vector_lacks_what_the_plain_maths_says(make_pair, dtype, family):
 def test_powers_of_two_from_one_end_of_the_range_to_the_other(exponent):
     one = np.ldexp(1.0, exponent)
     a, b = np.full((1, 1, 3), one), np.full((1, 3, 2), -one)
-    lacking = compare(a, b)
-    assert lacking[0] == lacking[1]
+    required = compare(a, b)
+    assert required[0] == required[1]
     a[0, 0, 1], b[0, 2, 0] = np.ldexp(1.0, -1074), -0.0
     compare(a, b)
     a[0, 0, 0] = 1.7976931348623157e308
@@ -94,9 +96,9 @@ def test_stacks_strides_and_special_values(make_pair):
         compare(a, b)
         x, y = (torch.from_numpy(z).to(DEVICE) for z in (a, b))
         cut = slice(None), slice(None, None, 2), slice(1, None, 3)
-        assert found(x[:, ::3, 1::5], y[:, 1::5, ::2]) == lacking_bits(a[:, ::3, 1::5], b[:, 1::5, ::2], NO_LIMIT, 64)
-        assert found(x[cut], y[:, : x[cut].shape[2]]) == lacking_bits(a[cut], b[:, : a[cut].shape[2]], NO_LIMIT, 64)
-        assert found(x[:, :1].expand(2, 9, 600), y) == lacking_bits(a[:, :1], b, NO_LIMIT, 64)
+        assert found(x[:, ::3, 1::5], y[:, 1::5, ::2]) == required_bits(a[:, ::3, 1::5], b[:, 1::5, ::2], NO_LIMIT, 64)
+        assert found(x[cut], y[:, : x[cut].shape[2]]) == required_bits(a[cut], b[:, : a[cut].shape[2]], NO_LIMIT, 64)
+        assert found(x[:, :1].expand(2, 9, 600), y) == required_bits(a[:, :1], b, NO_LIMIT, 64)
 
 
 def test_one_operand_of_zeros_leaves_the_other_its_say(make_pair):
@@ -111,14 +113,14 @@ def test_limits_separate_short_from_long_data(make_pair, most):
     for family in ("uniform", "integers", "phi_4", "zeros", "subnormal_rows"):
         a, b = (x[None] for x in make_pair(family, 40, 520, 36))
         x, y = (torch.from_numpy(z).to(DEVICE) for z in (a, b))
-        exact = lacking_bits(a, b, NO_LIMIT, 16384)
-        assert found(x, y, most) == lacking_bits(a, b, most, 16384) == (exact if sum(exact) <= most else None)
+        exact = required_bits(a, b, NO_LIMIT, 16384)
+        assert found(x, y, most) == required_bits(a, b, most, 16384) == (exact if sum(exact) <= most else None)
 
 
 @pytest.mark.parametrize("programs", [1, 3, 1000])
 @pytest.mark.parametrize("last", [False, True])
 def test_programs_that_take_many_blocks_see_all_of_them(monkeypatch, programs, last):
-    monkeypatch.setattr(required_bits, "_PROGRAMS", programs)
+    monkeypatch.setattr(kernel, "_PROGRAMS", programs)
     rng = np.random.default_rng(4)
     a, b = (rng.integers(1, 4, shape).astype(np.float64) for shape in ((1, 70, 700), (1, 700, 50)))
     a[0, -1 if last else 0, -1 if last else 0] += 2.0**-30

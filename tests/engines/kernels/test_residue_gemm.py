@@ -37,15 +37,15 @@ def up(x, multiple):
     return -(-x // multiple) * multiple
 
 
-def random_residues(rng, batch, parts, vectors, k, extreme=False):
-    """int8 (batch, parts, vectors, k_pitch), zero beyond k; extreme: all -128."""
-    x = np.zeros((batch, parts, vectors, up(k, 16)), np.int8)
-    x[..., :k] = -128 if extreme else rng.integers(-128, 128, (batch, parts, vectors, k))
+def random_residues(rng, batch, planes, vectors, k, extreme=False):
+    """int8 (batch, planes, vectors, k_pitch), zero beyond k; extreme: all -128."""
+    x = np.zeros((batch, planes, vectors, up(k, 16)), np.int8)
+    x[..., :k] = -128 if extreme else rng.integers(-128, 128, (batch, planes, vectors, k))
     return torch.from_numpy(x).to(DEVICE)
 
 
-def empty_products(batch, parts, m, n):
-    return torch.full((batch, parts, up(m, 128), up(n, 256)), 77, dtype=torch.int8, device=DEVICE)
+def empty_products(batch, planes, m, n):
+    return torch.full((batch, planes, up(m, 128), up(n, 256)), 77, dtype=torch.int8, device=DEVICE)
 
 
 def product(x, y):
@@ -265,10 +265,15 @@ class TestOnGpu:
     def test_pipelines_and_waves_are_filled(self, tile):
         """Fewer steps of k than stages, one tile, tiles that leave a wave half full, batches and views of planes."""
         rng = np.random.default_rng(3)
-        for batch, parts, m, n, k in ((1, 1, 1, 1, 16), (1, 2, 300, 700, 128), (2, 5, 512, 512, 640), (3, 2, 65, 1, 1)):
-            left, right = random_residues(rng, batch, parts, m, k), random_residues(rng, 1, parts, n, k)
-            moduli = real_moduli()[:parts]
-            check(left, right, moduli, empty_products(batch, parts, m, n), m, n, config=tile)
+        for batch, planes, m, n, k in (
+            (1, 1, 1, 1, 16),
+            (1, 2, 300, 700, 128),
+            (2, 5, 512, 512, 640),
+            (3, 2, 65, 1, 1),
+        ):
+            left, right = random_residues(rng, batch, planes, m, k), random_residues(rng, 1, planes, n, k)
+            moduli = real_moduli()[:planes]
+            check(left, right, moduli, empty_products(batch, planes, m, n), m, n, config=tile)
         left, right = random_residues(rng, 3, 4, 300, 272)[1:, 1:3, 100:], random_residues(rng, 2, 4, 200, 272)[:, 2:]
         check(left, right, (255, 256), empty_products(2, 2, 200, 200), 200, 200, config=tile)
 

@@ -37,13 +37,13 @@ from hifigemm.numerics import scaling
 from hifigemm.numerics.embedding import components
 from hifigemm.numerics.estimates import magnitudes_down
 from hifigemm.numerics.special import clean
-from hifigemm.schemes import promise
+from hifigemm.schemes import certify
 from hifigemm.schemes.residue_products import product_operands
 from hifigemm.study import matrices as gen
 
 DEVICE = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
 DTYPES = (np.float64, np.float32, np.complex128, np.complex64)
-PART = 1 << 20
+BLOCK_ENTRIES = 1 << 20
 PATHS = {
     "chosen": None,
     "default": Config(),
@@ -78,8 +78,8 @@ def make(name, rng, shape, dtype=np.float64):
     dtype = np.dtype(dtype)
     real = np.finfo(dtype).dtype
     with np.errstate(over="ignore", under="ignore"):
-        parts = [np.nan_to_num(FAMILIES[name](rng, shape).astype(real)) for _ in range(1 + (dtype.kind == "c"))]
-    return parts[0] if len(parts) == 1 else (parts[0] + 1j * parts[1]).astype(dtype)
+        planes = [np.nan_to_num(FAMILIES[name](rng, shape).astype(real)) for _ in range(1 + (dtype.kind == "c"))]
+    return planes[0] if len(planes) == 1 else (planes[0] + 1j * planes[1]).astype(dtype)
 
 
 def run(function, *args, **options):
@@ -100,14 +100,14 @@ def finite(x, axis):
 
 def check_scale(x, axis, moduli, scale, balance=0):
     x, keep = finite(x, axis)
-    expected = scaling.norm_scale(x, axis, moduli, balance, PART)
+    expected = scaling.norm_scale(x, axis, moduli, balance, BLOCK_ENTRIES)
     exponent, nearest = (t.cpu().numpy() for t in scale)
     assert exponent.dtype == nearest.dtype == np.int32
     np.testing.assert_array_equal(exponent, np.where(keep, expected.exponent.squeeze(axis), NOT_FINITE))
     np.testing.assert_array_equal(nearest[keep], expected.nearest.squeeze(axis)[keep])
 
 
-def check_parts(x, axis, moduli, scale, parts):
+def check_parts(x, axis, moduli, scale, planes):
     """Residues of round_to_integers with the given scale, K-major, zero beyond k."""
     x, keep = finite(x, axis)
     rows = np.repeat(moduli.moduli, [1 if x.dtype.kind != "c" else 2 if j else 3 for j in moduli.splits])
@@ -118,7 +118,7 @@ def check_parts(x, axis, moduli, scale, parts):
     expected = product_operands([crt.residues(z, moduli.moduli, bits) for z in integers], moduli)
     expected = np.moveaxis(expected, 0, 1).astype(np.int64)
     expected = expected if axis == 2 else expected.swapaxes(2, 3)
-    found = parts.cpu().numpy()
+    found = planes.cpu().numpy()
     k = x.shape[axis]
     assert found.dtype == np.int8
     assert found.shape == (*expected.shape[:3], -(-k // 128) * 128 if k >= 1024 else -(-k // 16) * 16)
@@ -128,19 +128,19 @@ def check_parts(x, axis, moduli, scale, parts):
 
 
 def check(operands, moduli, balances=(0, 0), config=None):
-    """Everything for one or two (array or tensor, axis); returns the parts."""
+    """Everything for one or two (array or tensor, axis); returns the planes."""
     given = tuple((on_device(x), axis) for x, axis in operands)
     arrays = [(x.resolve_conj().cpu().numpy(), axis) for x, axis in given]
-    parts, scales = run(scaled_residues, given, moduli, balances=balances, config=config)
+    planes, scales = run(scaled_residues, given, moduli, balances=balances, config=config)
     alone = run(norm_scales, given, moduli, balances, config)
     again, _ = run(scaled_residues, given, moduli, scales, balances, config=config)
-    for (x, axis), part, scale, balance, other, repeated in zip(arrays, parts, scales, balances, alone, again):
+    for (x, axis), part, scale, balance, other, repeated in zip(arrays, planes, scales, balances, alone, again):
         check_scale(x, axis, moduli, scale, balance)
         check_parts(x, axis, moduli, scale, part)
         keep = (scale.exponent != NOT_FINITE)[:, None, :, None]
         assert all(torch.equal(s, t) for s, t in zip(scale, other))
         assert torch.equal(part * keep, repeated * keep)
-    return parts
+    return planes
 
 
 def pair(name, rng, m, k, n, dtype=np.float64, batch=(1, 1)):
@@ -199,12 +199,12 @@ def test_sizes_and_magnitudes_equal_numerics(name, path, dtype):
     operands[0][0][1, 2, 599] = np.nan
     given = tuple((on_device(x), axis) for x, axis in operands)
     moduli = crt.moduli_set(5, np.dtype(dtype).kind == "c")
-    parts, scales, sizes = run(sized_residues, given, moduli, config=PATHS[path])
+    planes, scales, sizes = run(sized_residues, given, moduli, config=PATHS[path])
     alone, same = run(scaled_residues, given, moduli, config=PATHS[path])
     assert sizes.width == 1 + (np.dtype(dtype).kind == "c")
     total = 0
-    for (x, axis), low, part, other, found, again in zip(operands, sizes.magnitudes, parts, alone, scales, same):
-        e, norm, sums = (np.moveaxis(y, axis, 2)[..., 0] for y in promise._sizes(x, axis, PART))
+    for (x, axis), low, part, other, found, again in zip(operands, sizes.magnitudes, planes, alone, scales, same):
+        e, norm, sums = (np.moveaxis(y, axis, 2)[..., 0] for y in certify._sizes(x, axis, BLOCK_ENTRIES))
         keep = np.isfinite(x).all(axis=axis) & x.any(axis=axis)
         own = slice(total, total + keep.size)
         total += keep.size
@@ -259,10 +259,10 @@ def test_scales_of_some_vectors_give_their_residues():
     rng = np.random.default_rng(8)
     moduli = crt.moduli_set(2, False)
     a = on_device(make("wide", rng, (2, 13, 300)))
-    parts, scales = run(scaled_residues, ((a, 2),), moduli)
+    planes, scales = run(scaled_residues, ((a, 2),), moduli)
     some = scales[0].take(slice(1, 2), slice(3, 9))
     found, _ = run(scaled_residues, ((a[1:2, 3:9], 2),), moduli, (some,))
-    assert torch.equal(found[0], parts[0][1:2, :, 3:9])
+    assert torch.equal(found[0], planes[0][1:2, :, 3:9])
 
 
 @pytest.mark.parametrize("count", [4, 14, 33])
@@ -271,12 +271,12 @@ def test_given_exponents_may_exceed_those_of_the_norms(count):
     moduli = crt.moduli_set(count, False)
     a = make("phi", rng, (1, 6, 50))
     for shift, nearest in ((0, 1), (30, 1), (-20, 0), (40, 0)):
-        s = scaling.norm_scale(a, 2, moduli, 0, PART).exponent.squeeze(2) + shift
+        s = scaling.norm_scale(a, 2, moduli, 0, BLOCK_ENTRIES).exponent.squeeze(2) + shift
         bits = max(int((s[..., None] + np.frexp(np.abs(a))[1]).max()), 0) + 1
         exponent = on_device(s.astype(np.int32))
         scale = VectorScale(exponent, torch.full_like(exponent, nearest))
-        parts, _ = run(scaled_residues, ((on_device(a), 2),), moduli, (scale,), bits=bits)
-        check_parts(a, 2, moduli, scale, parts[0])
+        planes, _ = run(scaled_residues, ((on_device(a), 2),), moduli, (scale,), bits=bits)
+        check_parts(a, 2, moduli, scale, planes[0])
 
 
 def test_rounding_is_to_nearest_even_or_toward_zero_at_every_tie():
@@ -290,8 +290,8 @@ def test_rounding_is_to_nearest_even_or_toward_zero_at_every_tie():
         values = x if nearest else x[..., np.abs(x[0, 0]) < 2**14]
         exponent = torch.zeros((1, 1), dtype=torch.int32, device=DEVICE)
         scale = VectorScale(exponent, torch.full_like(exponent, nearest))
-        parts, _ = run(scaled_residues, ((on_device(values), 2),), moduli, (scale,))
-        check_parts(values, 2, moduli, scale, parts[0])
+        planes, _ = run(scaled_residues, ((on_device(values), 2),), moduli, (scale,))
+        check_parts(values, 2, moduli, scale, planes[0])
 
 
 def test_dp4a_constants_are_exact_for_every_sum():

@@ -140,7 +140,7 @@ def test_unsupported_operands_are_refused():
     with pytest.raises(ValueError, match=r"for 4 x 4"):
         slice_product(left, right, torch.empty((1, 4, 5), device=DEVICE), 5)
     with pytest.raises(ValueError, match="stacks of 1"):
-        slice_product(left, replace(right, parts=right.parts.expand(3, -1, -1, -1)), torch.empty((2, 4, 4)), 5)
+        slice_product(left, replace(right, planes=right.planes.expand(3, -1, -1, -1)), torch.empty((2, 4, 4)), 5)
     with pytest.raises(ValueError, match="two words"):
         slice_product(left, right, torch.empty((1, 4, 4), device=DEVICE), 2**40)
 

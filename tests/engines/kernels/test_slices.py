@@ -74,7 +74,7 @@ def expected(x, axis, count, beta):
 def check(found, x, axis, count, beta):
     want, unit = expected(x, axis, count, beta)
     k = x.shape[axis]
-    got = found.parts.cpu().numpy()
+    got = found.planes.cpu().numpy()
     np.testing.assert_array_equal(got[..., :k], want)
     assert not got[..., k:].any()
     assert got.shape[-1] == k_pitch(k)
@@ -145,7 +145,7 @@ def test_vectors_with_inf_or_nan_are_marked(dtype, device):
     (slices,) = slice_operands([(torch.tensor(x, device=device), 2)], 2, 8)
     marked = slices.exponents == NOT_FINITE
     assert marked.nonzero().tolist() == [[0, 1], [1, 2], [1, 4]]
-    assert not slices.parts[marked].any()
+    assert not slices.planes[marked].any()
 
 
 def test_unsupported_operands_are_refused():

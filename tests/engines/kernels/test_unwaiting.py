@@ -171,8 +171,8 @@ def test_plans_that_rest_on_a_look_are_refused(make_pair, engine, options):
 def test_plans_that_were_passed_must_not_wait_either(make_pair, engine, monkeypatch):
     a, b = make_pair(EASY, *SHAPE)
     x, y = tensors(a, b)
-    monkeypatch.setattr(residue_pipeline, "_lacking_bits", lambda *_: None)
-    monkeypatch.setitem(residue_pipeline.OVERRIDES, "lacking_bits", lambda *_: None)
+    monkeypatch.setattr(residue_pipeline, "_required_bits", lambda *_: None)
+    monkeypatch.setitem(residue_pipeline.OVERRIDES, "required_bits", lambda *_: None)
     hopeful = hg.make_plan(x, y, scheme=FAST)
     assert hopeful.hopeful
     with pytest.raises(hg.PlanError, match="sync=False"):

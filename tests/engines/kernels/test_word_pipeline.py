@@ -14,7 +14,7 @@ import torch
 import hifigemm as hg
 from hifigemm import api, libraries
 from hifigemm.accuracy import NOTHING_STATED, resolve
-from hifigemm.engine import Verdict
+from hifigemm.engine import Certificate
 from hifigemm.engines import engine_for
 from hifigemm.engines.device_array import unwrap, wrap
 from hifigemm.engines.numpy_engine import NumpyEngine
@@ -84,10 +84,10 @@ def test_values_epilogue_and_stacks_are_those_of_the_scheme(scheme):
 def test_bits_do_not_depend_on_the_workspace():
     rng = np.random.default_rng(2)
     a, b = uniform(rng, 3, 40, 30), uniform(rng, 3, 30, 50)
-    whole, parts = (planned(hg.Corrected(), a, b, workspace=limit) for limit in (2**28, 2**16))
-    assert whole.block_shape == (3, 40, 50) != parts.block_shape
+    whole, planes = (planned(hg.Corrected(), a, b, workspace=limit) for limit in (2**28, 2**16))
+    assert whole.block_shape == (3, 40, 50) != planes.block_shape
     values = [
-        unwrap(word_product(p, H100)(*on_device(a, b), 0, PLAIN, (None, None), None)).cpu() for p in (whole, parts)
+        unwrap(word_product(p, H100)(*on_device(a, b), 0, PLAIN, (None, None), None)).cpu() for p in (whole, planes)
     ]
     if DEVICE == "cuda":
         assert torch.equal(*values)
@@ -99,10 +99,10 @@ def test_bound_from_the_losses_holds(family, make_pair):
     """In the interpreter sums are those of FP32 to nearest, which err less than those of the unit."""
     for product in ("fp16", "tf32"):
         a, b = (x[None] for x in make_pair(family, 9, 130, 8, np.float32))
-        values, verdict = word_product(planned(hg.Corrected(product), a, b, states_bound=True), H100).judge(
+        values, certificate = word_product(planned(hg.Corrected(product), a, b, states_bound=True), H100).certify(
             *on_device(a, b), 0, PLAIN, None
         )
-        bound = verdict().bound
+        bound = certificate().bound
         assert np.isfinite(bound) or family not in ("uniform", "phi_4")
         if np.isfinite(bound):
             assert meets_promise(unwrap(values).cpu().numpy()[0], a[0], b[0], bound).all()
@@ -126,12 +126,12 @@ def test_sums_of_given_words_are_those_of_the_scheme(scheme, k):
     engine, count = engine_for("simulated-h100"), scheme.splitting.num_words
     plan = planned(scheme, a, b)
     left, right = (scheme.split(plan, x, side, None, engine) for x, side in ((a, "left"), (b, "right")))
-    assert left.parts.shape == (3, 11, count * k)
+    assert left.planes.shape == (3, 11, count * k)
     sums = word_sums(scheme, k, H100)
     assert sums.unit == engine.accumulation(scheme.splitting.fmt)
-    got = unwrap(sums(*on_device(left.parts, right.parts))).cpu().numpy()
-    want = scheme.sum_products(plan, left.parts, right.parts, engine)
-    scale = np.abs(left.parts).max() * np.abs(right.parts).max() * k
+    got = unwrap(sums(*on_device(left.planes, right.planes))).cpu().numpy()
+    want = scheme.sum_products(plan, left.planes, right.planes, engine)
+    scale = np.abs(left.planes).max() * np.abs(right.planes).max() * k
     np.testing.assert_allclose(got, want, rtol=0, atol=1e-5 * scale)
 
 
@@ -194,7 +194,7 @@ def test_auto_takes_the_words_that_hold_the_exponents(family, tensors):
 def test_auto_is_asked_only_where_somebody_listens(tensors, monkeypatch, caplog):
     asked = []
     monkeypatch.setattr(
-        ChosenProduct, "verdict", lambda self, losses: asked.append(losses) or Verdict(WORDS[1], 1.0, 3, 32)
+        ChosenProduct, "certificate", lambda self, losses: asked.append(losses) or Certificate(WORDS[1], 1.0, 3, 32)
     )
     x, y = tensors(*pair("uniform", np.random.default_rng(4)))
     hg.matmul(x, y)

@@ -78,14 +78,14 @@ def split(operands, splitting, top):
     for words, plain in zip(made, split_words(operands, splitting, top), strict=True):
         assert words.losses is found
         assert plain.losses is None
-        assert torch.equal(words.parts, plain.parts)
+        assert torch.equal(words.planes, plain.planes)
         assert torch.equal(words.exponents, plain.exponents)
     return list(zip(made, found.tolist()))
 
 
 def check(words, lost, x, axis, splitting, top):
     want, unit, scaled, rest = expected(x, axis, splitting, top)
-    got = words.parts.float().cpu().numpy()
+    got = words.planes.float().cpu().numpy()
     np.testing.assert_array_equal(got[..., : words.k], want)
     assert not got[..., words.k :].any()
     np.testing.assert_array_equal(words.exponents.cpu().numpy(), unit)
@@ -172,9 +172,9 @@ def test_one_word_holds_short_operands(dtype, fmt, device):
     x[0, 0, :2], x[0, 1, 2] = torch.tensor([0.0, torch.finfo(dtype).tiny]), torch.finfo(dtype).max
     rounding = "nearest-away" if fmt is TF32 else "nearest"
     ((words, lost),) = split([(x, 2)], Splitting(fmt, 2, rounding), 54 if fmt is TF32 else 15)[:1]
-    assert words.parts.shape[1] == 1
+    assert words.planes.shape[1] == 1
     scaled = np.ldexp(x.double().cpu().numpy(), -words.exponents.cpu().numpy()[:, :, None])
-    assert np.array_equal(words.parts[:, 0, :, :20].double().cpu().numpy(), scaled)
+    assert np.array_equal(words.planes[:, 0, :, :20].double().cpu().numpy(), scaled)
     least = np.frexp(np.abs(scaled[scaled != 0]).min())[1] - 1
     assert lost == 1 + max(0, safe_exponent(words.splitting, FLOOR) - least)
 
@@ -192,10 +192,10 @@ def test_splits_share_a_workspace(device):
         want = split_words(sides, splitting, top, found=apart)
         got = split_words(sides, splitting, top, found=found, workspace=workspace)
         for x, y in zip(got, want, strict=True):
-            assert torch.equal(x.parts, y.parts)
+            assert torch.equal(x.planes, y.planes)
             assert torch.equal(x.exponents, y.exponents)
         assert torch.equal(found, apart)
-    assert got[0].parts.data_ptr() == workspace._words.data_ptr()
+    assert got[0].planes.data_ptr() == workspace._words.data_ptr()
 
 
 @pytest.mark.parametrize("device", where_devices)
@@ -205,7 +205,7 @@ def test_vectors_with_inf_or_nan_are_marked(device):
     (words,) = split_words([(torch.tensor(x, device=device), 2)], Splitting(FP16, 2, "nearest", 11), 15)
     marked = words.exponents == NOT_FINITE
     assert marked.nonzero().tolist() == [[0, 1], [1, 2], [1, 4]]
-    assert not words.parts.permute(0, 2, 1, 3)[marked].any()
+    assert not words.planes.permute(0, 2, 1, 3)[marked].any()
 
 
 @pytest.mark.parametrize("device", where_devices)

@@ -62,7 +62,7 @@ def reconstruct(
 
     Parameters
     ----------
-    products : int8 tensor, shape (batch, parts, m_pad, n_pad)
+    products : int8 tensor, shape (batch, planes, m_pad, n_pad)
         Residues of V, any representatives, |V| <= moduli.half_range: one part for each modulus; or for complex `out`
         the residues of the products of `schemes.residue_products.product_operands`. n_pad is a multiple of 256, the
         last stride 1.

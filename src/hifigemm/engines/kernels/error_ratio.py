@@ -1,4 +1,4 @@
-"""How many moduli do the entries of a product need? The GPU's version of schemes.promise.error_ratio.
+"""How many moduli do the entries of a product need? The GPU's version of schemes.certify.error_ratio.
 
 The norms and sums of vectors and magnitudes of 7 bits are made beside the residues, by
 `scaled_residues.sized_residues`. The kernel multiplies the magnitudes as INT8 and stores nothing but the largest ratio
@@ -83,6 +83,6 @@ def error_ratio_of(sizes: Sizes) -> float:
 
 
 def error_ratio(left: Any, right: Any, moduli: ModuliSet) -> float:
-    """schemes.promise.error_ratio of real operands; waits for the device."""
+    """schemes.certify.error_ratio of real operands; waits for the device."""
     *_, sizes = sized_residues(((left, 2), (right, 1)), moduli)
     return error_ratio_of(sizes)

@@ -127,7 +127,7 @@ def _compare(
     tiles_m,
     tiles_n,
     steps,
-    num_planes,
+    total_planes,
     WIDTH: gl.constexpr,
     STAGES: gl.constexpr,
     BLOCK_M: gl.constexpr,
@@ -140,7 +140,7 @@ def _compare(
     flat: gl.constexpr = gl.BlockedLayout([BLOCK_N // 128], [32], [4], [0])
     of_columns = columns_32.index(HALF * 2), columns_32.index(HALF * 2 + 1)
     count = 0
-    for index in range(gl.program_id(0), tiles_m * tiles_n * num_planes, gl.num_programs(0)):
+    for index in range(gl.program_id(0), tiles_m * tiles_n * total_planes, gl.num_programs(0)):
         plane, tile_m, tile_n = place_of(index, tiles_m, tiles_n, GROUP)
         z = plane // WIDTH
         rows = tile_m * BLOCK_M + HALF * ROWS + gl.arange(0, ROWS, gl.SliceLayout(1, layout))
@@ -161,7 +161,7 @@ def _compare(
             gl.atomic_max(out, found.to(gl.int64, bitcast=True), sem="relaxed")
 
 
-_RUN_TIME = ["m", "n", "norms_a", "norms_b", "total_a", "total", "steps", "num_planes", "left_batch", "right_batch"]
+_RUN_TIME = ["m", "n", "norms_a", "norms_b", "total_a", "total", "steps", "total_planes", "left_batch", "right_batch"]
 _RUN_TIME += ["component"]
 
 
@@ -179,7 +179,7 @@ def _ratio_kernel(
     total_a,
     total,
     steps,
-    num_planes,
+    total_planes,
     left_batch,
     right_batch,
     component,
@@ -201,17 +201,17 @@ def _ratio_kernel(
     columns_32 = gl.allocate_shared_memory(gl.float32, [4, BLOCK_N], gl.SwizzledSharedLayout(1, 1, 1, [0]))
     tiles_m = gl.cdiv(m, BLOCK_M)
     tiles_n = gl.cdiv(n, BLOCK_N)
-    num_planes = planes_behind(predicate, least, most, num_planes)
+    total_planes = planes_behind(predicate, least, most, total_planes)
     UPPER: gl.constexpr = 0
     LOWER: gl.constexpr = 1
     # fmt: off
     gl.warp_specialize(
         [
             (_compare, (UPPER, sizes, out, ring, columns_32, m, n, norms_a, norms_b, total_a, total, tiles_m, tiles_n,
-                     steps, num_planes, WIDTH, STAGES, BLOCK_M, BLOCK_N, GROUP)),
+                     steps, total_planes, WIDTH, STAGES, BLOCK_M, BLOCK_N, GROUP)),
             (_compare, (LOWER, sizes, out, ring, columns_32, m, n, norms_a, norms_b, total_a, total, tiles_m, tiles_n,
-                     steps, num_planes, WIDTH, STAGES, BLOCK_M, BLOCK_N, GROUP)),
-            (produce, (left, right, quarter, ring, n, tiles_m, tiles_n, steps, num_planes, WIDTH, left_batch, 0,
+                     steps, total_planes, WIDTH, STAGES, BLOCK_M, BLOCK_N, GROUP)),
+            (produce, (left, right, quarter, ring, n, tiles_m, tiles_n, steps, total_planes, WIDTH, left_batch, 0,
                        right_batch, 0, component, WIDTH, STAGES, BLOCK_M, BLOCK_N, GROUP)),
         ],
         [4, 1],

@@ -33,11 +33,11 @@ PRODUCER_REGISTERS = gl.constexpr(40)
 
 
 @gluon.jit
-def planes_behind(predicate, least, most, num_planes):
+def planes_behind(predicate, least, most, total_planes):
     """How many planes are made: none where the predicate does not hold."""
     if predicate is not None:
-        num_planes = gl.where(holds(predicate, least, most), num_planes, 0)
-    return num_planes
+        total_planes = gl.where(holds(predicate, least, most), total_planes, 0)
+    return total_planes
 
 
 @gluon.jit
@@ -105,8 +105,8 @@ def produce(
     tiles_m,
     tiles_n,
     steps,
+    total_planes,
     num_planes,
-    num_parts,
     left_batch,
     left_part,
     right_batch,
@@ -124,10 +124,10 @@ def produce(
     columns apart, of which each takes half of the steps; for part 1 those of the right operand change places.
     """
     count = 0
-    for index in range(gl.program_id(0), tiles_m * tiles_n * num_planes, gl.num_programs(0)):
+    for index in range(gl.program_id(0), tiles_m * tiles_n * total_planes, gl.num_programs(0)):
         plane, tile_m, tile_n = place_of(index, tiles_m, tiles_n, GROUP)
-        z = plane // num_parts
-        l = plane - z * num_parts
+        z = plane // num_planes
+        l = plane - z * num_planes
         row = z * left_batch + l * left_part + tile_m * BLOCK_M
         column = z * right_batch + l * right_part + tile_n * BLOCK_N
         width = n - tile_n * BLOCK_N

@@ -1,4 +1,4 @@
-"""How many bits do exact integers of two operands need? The GPU's version of numerics.scaling.lacking_bits.
+"""How many bits do exact integers of two operands need? The GPU's version of numerics.scaling.required_bits.
 
 One launch reads both operands once and leaves two numbers on the device, or one for each row and column. For operands
 that need more than a limit, as all but short data do where a limit is low, it stops early.
@@ -39,7 +39,7 @@ def launch(left: Any, right: Any, most: int) -> Any:
     left, right : tensors, shapes (batch or 1, m, k) and (batch or 1, k, n)
         float32, float64, complex64 or complex128, the same for both, any strides, none of the sizes 0.
     most : int
-        See numerics.scaling.lacking_bits.
+        See numerics.scaling.required_bits.
     """
     return _launch_counters(left, right, most, None)[:2]
 
@@ -77,12 +77,12 @@ def _launch_counters(left: Any, right: Any, most: int, each: Any) -> Any:
 
 
 def required_bits_of_vectors_from(found: Array, m: int, n: int) -> tuple[Array, Array]:
-    """numerics.scaling.lacking_of_vectors from what a look at each found, once it is on the host."""
+    """numerics.scaling.required_bits_of_vectors from what a look at each found, once it is on the host."""
     columns = -(-m // PANEL.value) * PANEL.value
     return found[None, :m] - NO_BIT, found[None, columns : columns + n] - NO_BIT
 
 
 def required_bits_from(found: Sequence[int], most: int) -> tuple[int, int] | None:
-    """numerics.scaling.lacking_bits from what a look found, once it is on the host."""
+    """numerics.scaling.required_bits from what a look found, once it is on the host."""
     left, right = (x - NO_BIT for x in found)
     return None if left + right > most else (left, right)

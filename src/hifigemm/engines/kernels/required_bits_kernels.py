@@ -122,10 +122,10 @@ def _look_at(
         low = _join_lowest(block_low + at * PANEL, blocks)
         scale, _ = scale_of(n, e, range_ptr, 0)
         known = (low != NO_LOWEST) & (spot[2] + tl.arange(0, PANEL) < spot[3])
-        lacking = tl.where(known, NO_BIT - low - scale, 0)
+        required = tl.where(known, NO_BIT - low - scale, 0)
         if each is not None:
-            tl.store(each + panel.to(tl.int64) * PANEL + tl.arange(0, PANEL), lacking)
-        tl.atomic_max(counters + tl.where(spot[0], 0, 1), tl.max(lacking))
+            tl.store(each + panel.to(tl.int64) * PANEL + tl.arange(0, PANEL), required)
+        tl.atomic_max(counters + tl.where(spot[0], 0, 1), tl.max(required))
 
 
 @triton.jit

@@ -112,7 +112,7 @@ def holds(predicate, least, most):
     return (found >= least) & (found <= most)
 
 
-@triton.jit(do_not_specialize=["m", "n", "m_stored", "num_planes", "num_parts", "least", "most"])
+@triton.jit(do_not_specialize=["m", "n", "m_stored", "total_planes", "num_planes", "least", "most"])
 def _product_kernel(
     left,
     right,
@@ -123,8 +123,8 @@ def _product_kernel(
     k,
     m_stored,
     n_stored,
+    total_planes,
     num_planes,
-    num_parts,
     left_batch,
     left_part,
     left_row,
@@ -157,12 +157,12 @@ def _product_kernel(
             return
     tiles_m = tl.cdiv(m, BLOCK_M)
     tiles_n = tl.cdiv(n, BLOCK_N)
-    for index in range(tl.program_id(0), tiles_m * tiles_n * num_planes, tl.num_programs(0)):
+    for index in range(tl.program_id(0), tiles_m * tiles_n * total_planes, tl.num_programs(0)):
         plane, tile_m, tile_n = place_of(index, tiles_m, tiles_n, GROUP)
         row0 = tile_m * BLOCK_M
         column0 = tile_n * BLOCK_N
-        z = (plane // num_parts).to(tl.int64)
-        l = (plane % num_parts).to(tl.int64)
+        z = (plane // num_planes).to(tl.int64)
+        l = (plane % num_planes).to(tl.int64)
         rows = row0 + tl.arange(0, BLOCK_M)
         columns = column0 + tl.arange(0, BLOCK_N)
         ks = tl.arange(0, BLOCK_K)
@@ -202,13 +202,13 @@ def _strides(x: torch.Tensor) -> tuple[int, ...]:
 
 def _bind(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor, tile: Tile, **constants: Any) -> BoundLaunch:
     """A launch of the plain kernel on (batch, plane, vector, k) operands; constants REDUCE, ADD, table, predicate."""
-    (_, parts, m, k), n = left.shape, right.shape[2]
-    planes = out.shape[0] * parts
+    (_, planes, m, k), n = left.shape, right.shape[2]
+    planes = out.shape[0] * planes
     table, predicate = constants.pop("table"), constants.pop("predicate")
     return _product.bind(
         (grid_size(tile, ProductShape(m, n, k, planes), gpu_of(left.device)),),
         *(left, right, out, table),
-        *(m, n, k, out.shape[2], out.shape[3], planes, parts),
+        *(m, n, k, out.shape[2], out.shape[3], planes, planes),
         *(*_strides(left), *_strides(right), *out.stride()[:3], *(predicate or NO_PREDICATE)),
         **constants,
         PTX=left.is_cuda and torch.version.hip is None,
@@ -227,8 +227,8 @@ def _launches(
 ) -> list[BoundLaunch]:
     """The launches that make a product of non-empty operands, one for each block of k."""
     left, right, constants = operands
-    (_, parts, m, k), n = left.shape, right.shape[2]
-    shape, gpu = ProductShape(m, n, min(k, k_block), out.shape[0] * parts), gpu_of(left.device)
+    (_, planes, m, k), n = left.shape, right.shape[2]
+    shape, gpu = ProductShape(m, n, min(k, k_block), out.shape[0] * planes), gpu_of(left.device)
     asked = tile or tuned_tile(shape, gpu)
     modules = _modules(left, right, out, asked)
     if tile is None:
@@ -323,9 +323,9 @@ def _check(left: torch.Tensor, right: torch.Tensor, constants: torch.Tensor, out
     """Raise ValueError where `multiply_residues` does not take these tensors."""
     if not 0 < k_block <= K_BLOCK or k_block % 16:
         raise ValueError(f"k_block = {k_block} must be a multiple of 16 in 16 .. {K_BLOCK}")
-    batch, parts, m, n = out.shape[0], left.shape[1], left.shape[2], right.shape[2]
+    batch, planes, m, n = out.shape[0], left.shape[1], left.shape[2], right.shape[2]
     fits = left.shape[0] in (1, batch) and right.shape[0] in (1, batch) and out.shape[2] >= m and out.shape[3] >= n
-    if not fits or {right.shape[1], out.shape[1], constants.shape[0]} != {parts} or left.shape[3] != right.shape[3]:
+    if not fits or {right.shape[1], out.shape[1], constants.shape[0]} != {planes} or left.shape[3] != right.shape[3]:
         shapes = [tuple(x.shape) for x in (left, right, constants, out)]
         raise ValueError("shapes of left, right, constants and out do not match: {}, {}, {}, {}".format(*shapes))
     for x in (left, right, out):

@@ -89,8 +89,8 @@ def _consume(
     tiles_m,
     tiles_n,
     steps,
+    total_planes,
     num_planes,
-    num_parts,
     out_rows,
     out_columns,
     ADD: gl.constexpr,
@@ -103,11 +103,11 @@ def _consume(
     ROWS: gl.constexpr = BLOCK_M // 2
     out_tile = out_tiles.index(HALF)
     count = 0
-    for index in range(gl.program_id(0), tiles_m * tiles_n * num_planes, gl.num_programs(0)):
+    for index in range(gl.program_id(0), tiles_m * tiles_n * total_planes, gl.num_programs(0)):
         plane, tile_m, tile_n = place_of(index, tiles_m, tiles_n, GROUP)
         row = plane * out_rows + tile_m * BLOCK_M + HALF * ROWS
         column = tile_n * BLOCK_N
-        table = constants + (plane % num_parts) * CONSTANTS
+        table = constants + (plane % num_planes) * CONSTANTS
         if tile_m * BLOCK_M + HALF * ROWS >= m:
             count = skip(ring, count, steps, STAGES)
         else:
@@ -128,7 +128,7 @@ def _consume(
     tma.store_wait(0)
 
 
-_RUN_TIME = ["m", "n", "k", "num_planes", "num_parts", "left_batch", "left_part", "right_batch", "right_part"]
+_RUN_TIME = ["m", "n", "k", "total_planes", "num_planes", "left_batch", "left_part", "right_batch", "right_part"]
 _RUN_TIME += ["out_rows", "out_columns"]
 
 
@@ -143,8 +143,8 @@ def _hopper_kernel(
     m,
     n,
     k,
+    total_planes,
     num_planes,
-    num_parts,
     left_batch,
     left_part,
     right_batch,
@@ -167,17 +167,17 @@ def _hopper_kernel(
     tiles_m = gl.cdiv(m, BLOCK_M)
     tiles_n = gl.cdiv(n, BLOCK_N)
     steps = gl.cdiv(k, BLOCK_K)
-    num_planes = planes_behind(predicate, least, most, num_planes)
+    total_planes = planes_behind(predicate, least, most, total_planes)
     UPPER: gl.constexpr = 0
     LOWER: gl.constexpr = 1
     # fmt: off
     gl.warp_specialize(
         [
-            (_consume, (UPPER, out, old, constants, ring, out_tiles, m, n, tiles_m, tiles_n, steps, num_planes,
-                        num_parts, out_rows, out_columns, ADD, STAGES, BLOCK_M, BLOCK_N, GROUP)),
-            (_consume, (LOWER, out, old, constants, ring, out_tiles, m, n, tiles_m, tiles_n, steps, num_planes,
-                        num_parts, out_rows, out_columns, ADD, STAGES, BLOCK_M, BLOCK_N, GROUP)),
-            (produce, (left, right, quarter, ring, n, tiles_m, tiles_n, steps, num_planes, num_parts, left_batch,
+            (_consume, (UPPER, out, old, constants, ring, out_tiles, m, n, tiles_m, tiles_n, steps, total_planes,
+                        num_planes, out_rows, out_columns, ADD, STAGES, BLOCK_M, BLOCK_N, GROUP)),
+            (_consume, (LOWER, out, old, constants, ring, out_tiles, m, n, tiles_m, tiles_n, steps, total_planes,
+                        num_planes, out_rows, out_columns, ADD, STAGES, BLOCK_M, BLOCK_N, GROUP)),
+            (produce, (left, right, quarter, ring, n, tiles_m, tiles_n, steps, total_planes, num_planes, left_batch,
                        left_part, right_batch, right_part, 0, 1, STAGES, BLOCK_M, BLOCK_N, GROUP)),
         ],
         [4, 1],

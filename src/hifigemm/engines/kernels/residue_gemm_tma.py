@@ -28,7 +28,7 @@ from hifigemm.engines.kernels.tiles import Tile, gpu_of, valid_tiles
 
 __all__ = ["compile_for", "launches"]
 
-_RUN_TIME = ["m", "n", "k", "num_planes", "num_parts", "left_batch", "left_part", "right_batch", "right_part"]
+_RUN_TIME = ["m", "n", "k", "total_planes", "num_planes", "left_batch", "left_part", "right_batch", "right_part"]
 _RUN_TIME += ["out_rows"]
 
 
@@ -42,8 +42,8 @@ def _tma_kernel(
     m,
     n,
     k,
+    total_planes,
     num_planes,
-    num_parts,
     left_batch,
     left_part,
     right_batch,
@@ -66,10 +66,10 @@ def _tma_kernel(
     tiles_m = tl.cdiv(m, BLOCK_M)
     tiles_n = tl.cdiv(n, BLOCK_N)
     steps = tl.cdiv(k, BLOCK_K)
-    for index in range(tl.program_id(0), tiles_m * tiles_n * num_planes, tl.num_programs(0)):
+    for index in range(tl.program_id(0), tiles_m * tiles_n * total_planes, tl.num_programs(0)):
         plane, tile_m, tile_n = place_of(index, tiles_m, tiles_n, GROUP)
-        z = plane // num_parts
-        l = plane % num_parts
+        z = plane // num_planes
+        l = plane % num_planes
         left_row = z * left_batch + l * left_part + tile_m * BLOCK_M
         right_row = z * right_batch + l * right_part + tile_n * BLOCK_N
         sums = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.int32)

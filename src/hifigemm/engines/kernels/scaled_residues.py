@@ -171,13 +171,13 @@ def scaled_residues(
 
     Returns
     -------
-    parts : tuple of int8 tensors, shape (batch, products, vectors, pitch)
+    planes : tuple of int8 tensors, shape (batch, products, vectors, pitch)
         Representatives in [-128, 127], zero beyond k; the pitch is k rounded up to 16, or to 128 from k = 1024 on.
     scales : tuple of VectorScale
     """
     plan = layout_of(operands, config)
-    constants, parts = _parts(plan, operands, moduli, balances, bits)
-    return parts, _run(plan, operands, constants, balances, scales, parts)
+    constants, planes = _parts(plan, operands, moduli, balances, bits)
+    return planes, _run(plan, operands, constants, balances, scales, planes)
 
 
 def sized_residues(
@@ -189,12 +189,12 @@ def sized_residues(
     """`scaled_residues` of two operands, and their sizes."""
     plan = layout_of(operands, config, sized=True)
     device, total = operands[0][0].device, sum(plan.totals)
-    constants, parts = _parts(plan, operands, moduli, balances, None)
+    constants, planes = _parts(plan, operands, moduli, balances, None)
     pitch = plan.width * (-(-plan.k // 128) * 128)
     left, right = (empty((*shape, pitch), torch.int8, device) for shape in plan.shapes)
     exponents, norms = empty((total,), torch.int32, device), empty((2, total), torch.float64, device)
     sizes = Sizes(exponents, norms, (left, right), plan.width)
-    return parts, _run(plan, operands, constants, balances, None, parts, sizes), sizes
+    return planes, _run(plan, operands, constants, balances, None, planes, sizes), sizes
 
 
 def _parts(
@@ -204,7 +204,7 @@ def _parts(
     device = operands[0][0].device
     top = (math.isqrt(moduli.half_range) + 1) << max(*balances, 0) if bits is None else 1 << bits
     constants = vector_constants(moduli, plan.width, num_words_for(top), device, plan.ptx)
-    shapes = [(batch, constants.num_parts, count, plan.pitch) for batch, count in plan.shapes]
+    shapes = [(batch, constants.num_planes, count, plan.pitch) for batch, count in plan.shapes]
     return constants, tuple(empty(shape, torch.int8, device) for shape in shapes)
 
 
@@ -214,7 +214,7 @@ def _run(
     constants: VectorConstants,
     balances: tuple[int, ...],
     scales: tuple[VectorScale, ...] | None = None,
-    parts: tuple[Any, ...] | None = None,
+    planes: tuple[Any, ...] | None = None,
     sizes: Sizes | None = None,
 ) -> tuple[VectorScale, ...]:
     """Launch what is asked for: scales where they are not given, residues and sizes where there is room for them."""
@@ -223,38 +223,38 @@ def _run(
         found = [empty((2, *shape), torch.int32, device) for shape in plan.shapes]
         scales = tuple(VectorScale(*x.unbind()) for x in found)
     (left, left_stride), *_, (right, right_stride) = [_with_batch_stride(scale) for scale in scales] * 2
-    out = (unused, unused) if parts is None else (parts[0], parts[-1])
+    out = (unused, unused) if planes is None else (planes[0], planes[-1])
     own, norms, low, _ = (unused, unused, (unused, unused), 1) if sizes is None else sizes
     arguments = (*pointers(operands), *left, *right, own, norms, constants.range, *out, *low, constants.table)
     low_pitch = 0 if sizes is None else low[0].shape[2] // plan.width
-    integers = (*plan.sizes, plan.pitch // 16, low_pitch // 16, constants.num_parts)
+    integers = (*plan.sizes, plan.pitch // 16, low_pitch // 16, constants.num_planes)
     integers += (left_stride, right_stride, plan.totals[0], sum(plan.totals), balances[0], balances[-1])
     options = {
         "FORM": plan.form,
         "NUM_WORDS": constants.num_words,
-        "TRUNCATES": parts is not None and (is_given or constants.truncates(plan.width * plan.k, balances)),
+        "TRUNCATES": planes is not None and (is_given or constants.truncates(plan.width * plan.k, balances)),
         "SUMS": sizes is not None,
         "PTX": plan.ptx,
         "DP4A": constants.dp4a,
         "PAIRS": constants.pairs,
     }
-    if constants.pairs and parts is not None:
+    if constants.pairs and planes is not None:
         options["maxnreg"] = _PAIR_REGISTERS
     options |= plan.options
-    if parts is not None:
+    if planes is not None:
         options["num_warps"] = warps_for(plan.options["num_warps"], constants.num_words, dp4a=constants.dp4a)
-    if plan.whole and parts is not None and not is_given:
+    if plan.whole and planes is not None and not is_given:
         _whole((plan.programs,), *arguments, plan.tiles_a, *integers, **options)
         return scales
     blocks, ahead, workspace = 0, 0, (unused, unused, unused)
     if not is_given:
-        blocks, ahead = -(-plan.k // NORM_BLOCK), 0 if parts is None else plan.ahead
+        blocks, ahead = -(-plan.k // NORM_BLOCK), 0 if planes is None else plan.ahead
         shape = plan.panels, blocks, _PANEL
         workspace = empty(shape, torch.int64, device), empty(shape, torch.int32, device), cleared(plan.panels, device)
-    grid = (plan.panels + ahead) * (blocks + (0 if parts is None else plan.tiles_per_panel))
+    grid = (plan.panels + ahead) * (blocks + (0 if planes is None else plan.tiles_per_panel))
     options |= {"LEFT": plan.size_forms[0], "RIGHT": plan.size_forms[-1], "SCALES": not is_given}
-    options["RESIDUES"] = parts is not None
-    if parts is None:
+    options["RESIDUES"] = planes is not None
+    if planes is None:
         options["num_warps"] = 8
     _pieces((grid,), *arguments, *workspace, plan.panels_a, plan.panels, ahead, *integers, **options)
     return scales

@@ -52,7 +52,7 @@ class VectorConstants:
     ----------
     half_range : int
         Of the moduli.
-    num_parts : int
+    num_planes : int
         Products of all moduli.
     num_words : int
         Words of an integer.
@@ -67,7 +67,7 @@ class VectorConstants:
     """
 
     half_range: int
-    num_parts: int
+    num_planes: int
     num_words: int
     dp4a: bool
     pairs: bool

@@ -74,7 +74,7 @@ class Form:
 
 
 _SHAPE = ["num_a", "num_b", "k", "sab", "sav", "sak", "sbb", "sbv", "sbk", "pitch16", "low_pitch16"]
-_REST = ["num_parts", "stride_a", "stride_b", "total_a", "total", "balance_a", "balance_b"]
+_REST = ["num_planes", "stride_a", "stride_b", "total_a", "total", "balance_a", "balance_b"]
 
 
 @triton.constexpr_function
@@ -259,7 +259,7 @@ def _store_residues(
     spot,
     ks,
     pitch16,
-    num_parts,
+    num_planes,
     FORM: tl.constexpr,
     DP4A: tl.constexpr,
     PAIRS: tl.constexpr,
@@ -268,17 +268,17 @@ def _store_residues(
     first, batch, start, count = spot
     vs = start + tl.arange(0, FORM.vectors)
     mask = (vs < count)[None, :, None, None] & (ks < pitch16 * 16)
-    row = (batch * num_parts * count + vs) * pitch16
+    row = (batch * num_planes * count + vs) * pitch16
     at = tl.where(first, out_a, out_b) + row[None, :, None, None] * 16 + ks
     step = count.to(tl.int64) * pitch16 * 16
     if PAIRS:
-        for l in range(0, num_parts, 2):
+        for l in range(0, num_planes, 2):
             plus, minus = _residue_pair(words, table + (l // 2) * (len(words) + 4))
             _store_part(at + l * step, plus, mask, FORM)
             _store_part(at + (l + 1) * step, minus, mask, FORM)
     else:
         LENGTH: tl.constexpr = len(words) + (3 if DP4A else 2)
-        for l in range(num_parts):
+        for l in range(num_planes):
             _store_part(at + l * step, _residue(words, table + l * LENGTH, DP4A), mask, FORM)
 
 
@@ -324,7 +324,7 @@ def whole_kernel(
     sbk,
     pitch16,
     low_pitch16,
-    num_parts,
+    num_planes,
     stride_a,
     stride_b,
     total_a,
@@ -356,7 +356,7 @@ def whole_kernel(
     if SUMS:
         _store_magnitudes(parts, e, low_a, low_b, spot, ks, low_pitch16, FORM, PTX)
     words = _integer_words(parts, scale, nearest, NUM_WORDS, TRUNCATES)
-    _store_residues(words, out_a, out_b, table, spot, ks, pitch16, num_parts, FORM, DP4A, PAIRS)
+    _store_residues(words, out_a, out_b, table, spot, ks, pitch16, num_planes, FORM, DP4A, PAIRS)
 
 
 @triton.jit(do_not_specialize=[*_SHAPE, *_REST, "panels_a", "panels", "ahead"])
@@ -392,7 +392,7 @@ def pieces_kernel(
     sbk,
     pitch16,
     low_pitch16,
-    num_parts,
+    num_planes,
     stride_a,
     stride_b,
     total_a,
@@ -456,4 +456,4 @@ def pieces_kernel(
                 e = tl.load(own + tl.where(first, 0, total_a) + batch * count + vs, mask=vs < count, other=0)
                 _store_magnitudes(parts, e, low_a, low_b, spot, ks, low_pitch16, FORM, PTX)
             words = _integer_words(parts, scale, nearest, NUM_WORDS, TRUNCATES)
-            _store_residues(words, out_a, out_b, table, spot, ks, pitch16, num_parts, FORM, DP4A, PAIRS)
+            _store_residues(words, out_a, out_b, table, spot, ks, pitch16, num_planes, FORM, DP4A, PAIRS)

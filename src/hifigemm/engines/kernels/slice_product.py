@@ -117,7 +117,7 @@ def slice_product(
     config : SliceTile, optional
         Otherwise `tile_for` chooses.
     """
-    (_, m, count, pitch), n, beta = left.parts.shape, right.parts.shape[1], left.beta
+    (_, m, count, pitch), n, beta = left.planes.shape, right.planes.shape[1], left.beta
     words = words_of_diagonals(k, count, beta)
     if words is None:
         raise ValueError(f"two words do not hold {count} diagonals of {beta} bits with k = {k}")
@@ -135,8 +135,8 @@ def slice_product(
         kept = empty((programs, tile.block_m, tile.block_n), torch.int64, out.device)
     sides: list[Any] = []
     for side in (left, right):
-        stack = side.parts.shape[0] > 1
-        sides += [side.parts, side.parts.stride(0) if stack else 0]
+        stack = side.planes.shape[0] > 1
+        sides += [side.planes, side.planes.stride(0) if stack else 0]
         sides += [side.exponents, side.exponents.stride(0) if stack else 0]
     _launch(
         (programs,),
@@ -166,13 +166,16 @@ def _resident(tile: SliceTile) -> int:
 
 def _check(left: Slices, right: Slices, out: torch.Tensor) -> None:
     """Raise ValueError where `slice_product` does not take these arguments."""
-    if left.parts.shape[2:] != right.parts.shape[2:] or left.beta != right.beta or left.parts.shape[3] % PITCH:
+    if left.planes.shape[2:] != right.planes.shape[2:] or left.beta != right.beta or left.planes.shape[3] % PITCH:
         raise ValueError(
-            f"slices {tuple(left.parts.shape)} of {left.beta} bits and {tuple(right.parts.shape)} of {right.beta}"
+            f"slices {tuple(left.planes.shape)} of {left.beta} bits and {tuple(right.planes.shape)} of {right.beta}"
         )
-    if out.dtype not in (torch.float32, torch.float64) or out.shape[1:] != (left.parts.shape[1], right.parts.shape[1]):
+    if out.dtype not in (torch.float32, torch.float64) or out.shape[1:] != (
+        left.planes.shape[1],
+        right.planes.shape[1],
+    ):
         raise ValueError(
-            f"a {out.dtype} result of shape {tuple(out.shape)} for {left.parts.shape[1]} x {right.parts.shape[1]}"
+            f"a {out.dtype} result of shape {tuple(out.shape)} for {left.planes.shape[1]} x {right.planes.shape[1]}"
         )
-    if any(side.parts.shape[0] not in (1, out.shape[0]) for side in (left, right)):
-        raise ValueError(f"stacks of {left.parts.shape[0]} and {right.parts.shape[0]} for one of {out.shape[0]}")
+    if any(side.planes.shape[0] not in (1, out.shape[0]) for side in (left, right)):
+        raise ValueError(f"stacks of {left.planes.shape[0]} and {right.planes.shape[0]} for one of {out.shape[0]}")

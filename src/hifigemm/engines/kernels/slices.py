@@ -1,7 +1,7 @@
 """INT8 slices of both operands of a product on the device: numerics.slicing as schemes.ozaki1 uses it.
 
 Slices lie with k innermost, those of a vector one after the other: (batch, vectors, count, k_pitch), zeros beyond k, in
-order on the left and in reverse order on the right, so that the pairs p + q = s of a diagonal are two contiguous parts
+order on the left and in reverse order on the right, so that the pairs p + q = s of a diagonal are two contiguous planes
 of s + 1 slices. One launch makes the slices of both operands, and reads them once; one more before it clears what the
 programs of vectors longer than a tile exchange.
 """
@@ -41,14 +41,14 @@ class Slices:
 
     Attributes
     ----------
-    parts : int8 tensor, shape (batch or 1, vectors, count, k_pitch)
+    planes : int8 tensor, shape (batch or 1, vectors, count, k_pitch)
     exponents : int32 tensor, shape (batch or 1, vectors)
         2**exponent is the unit of the first slice of a row or column; `NOT_FINITE` where it holds an Inf or NaN.
     beta : int
         Bits of a slice.
     """
 
-    parts: torch.Tensor
+    planes: torch.Tensor
     exponents: torch.Tensor
     beta: int
 
@@ -87,13 +87,13 @@ def slice_operands(operands: Sequence[tuple[torch.Tensor, int]], count: int, bet
         )
     made = []
     for side in sides:
-        parts = empty((side.batch, side.vectors, count, k_pitch(k)), torch.int8, device)
-        made.append(Slices(parts, empty((side.batch, side.vectors), torch.int32, device), beta))
+        planes = empty((side.batch, side.vectors, count, k_pitch(k)), torch.int8, device)
+        made.append(Slices(planes, empty((side.batch, side.vectors), torch.int32, device), beta))
     counts = [side.scratch for side in sides]
     workspaces = cleared(sum(counts), device, _MAGNITUDES[operands[0][0].dtype]).split(counts)
     arguments: list[Any] = []
     for (x, _), side, slices, own in zip(operands, sides, made, workspaces, strict=True):
-        arguments += [x, slices.parts, slices.exponents, own if side.scratch else slices.exponents]
+        arguments += [x, slices.planes, slices.exponents, own if side.scratch else slices.exponents]
         arguments += [side.vectors, side.batch * side.vectors, *side.strides, side.chunks]
     both = arguments * (3 - len(sides))
     for programs, forms in forms_of_launches(sides):

@@ -223,7 +223,7 @@ def corrected_product(
     if out.shape[0] > _MATRICES:
         for start in range(0, out.shape[0], _MATRICES):
             at = slice(start, start + _MATRICES)
-            a, b = (replace(x, parts=_some(x.parts, at), exponents=_some(x.exponents, at)) for x in (left, right))
+            a, b = (replace(x, planes=_some(x.planes, at), exponents=_some(x.exponents, at)) for x in (left, right))
             own = None if operands is None else (_some(operands[0], at), _some(operands[1], at))
             corrected_product(a, b, out[at], block=block, operands=own, config=config, **same)
         return
@@ -253,8 +253,8 @@ def _check(left: Words, right: Words, out: torch.Tensor, block: int) -> None:
         raise ValueError(f"block = {block}: expected one of {BLOCKS[a.fmt.name]} for {a.fmt.name}")
     if out.dtype is not torch.float32 or out.shape[1:] != (left.vectors, right.vectors):
         raise ValueError(f"a {out.dtype} result of shape {tuple(out.shape)} for {left.vectors} x {right.vectors}")
-    if any(words.parts.shape[0] not in (1, out.shape[0]) for words in (left, right)):
-        raise ValueError(f"stacks of {left.parts.shape[0]} and {right.parts.shape[0]} for one of {out.shape[0]}")
+    if any(words.planes.shape[0] not in (1, out.shape[0]) for words in (left, right)):
+        raise ValueError(f"stacks of {left.planes.shape[0]} and {right.planes.shape[0]} for one of {out.shape[0]}")
 
 
 def _launch_plain(
@@ -272,11 +272,11 @@ def _launch_plain(
 ) -> None:
     """The launch of the plain kernel."""
     batch, m, n = out.shape
-    tiles_m, tiles_n, pitch = -(-m // tile.block_m), -(-n // tile.block_n), left.parts.shape[3]
+    tiles_m, tiles_n, pitch = -(-m // tile.block_m), -(-n // tile.block_n), left.planes.shape[3]
     sides: list[Any] = []
     for words in (left, right):
-        stack = words.parts.shape[0] > 1
-        sides += [words.parts, words.parts.stride(0) if stack else 0]
+        stack = words.planes.shape[0] > 1
+        sides += [words.planes, words.planes.stride(0) if stack else 0]
         sides += [words.exponents, words.vectors if stack else 0, words.vectors]
     _launch(
         (tiles_m * tiles_n, batch),

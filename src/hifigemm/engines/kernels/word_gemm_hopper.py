@@ -296,13 +296,13 @@ _launch: Any = Launch(_corrected_kernel)
 
 def _map_of(words: Words, block: tuple[int, int]) -> TensorMap:
     """All words of an operand as one matrix; rows that a tile reads beyond its own end up beyond the result."""
-    batch, count, vectors, pitch = words.parts.shape
-    return tensor_map(words.parts.data_ptr(), words.parts.dtype, batch * count * vectors, pitch, pitch, block)
+    batch, count, vectors, pitch = words.planes.shape
+    return tensor_map(words.planes.data_ptr(), words.planes.dtype, batch * count * vectors, pitch, pitch, block)
 
 
 def _side(words: Words) -> tuple[Any, ...]:
     """The arguments of an operand: exponents, and rows from one matrix and one word to the next."""
-    batch, count, vectors, _ = words.parts.shape
+    batch, count, vectors, _ = words.planes.shape
     exponents_batch, rows = (vectors, count * vectors) if batch > 1 else (0, 0)
     return words.exponents, exponents_batch, rows, vectors
 

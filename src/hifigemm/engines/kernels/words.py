@@ -54,7 +54,7 @@ class Words:
 
     Attributes
     ----------
-    parts : float16, bfloat16 or float32 (for TF32) tensor, shape (batch or 1, num_words, vectors, k_pitch)
+    planes : float16, bfloat16 or float32 (for TF32) tensor, shape (batch or 1, num_words, vectors, k_pitch)
     exponents : int32 tensor, shape (batch or 1, vectors)
         2**exponent is the unit of a row or column; `NOT_FINITE` where it holds an Inf or NaN.
     losses : int32 tensor, shape (2,), or None
@@ -66,7 +66,7 @@ class Words:
         num_words is 1 where one word holds every value of the operand's dtype.
     """
 
-    parts: torch.Tensor
+    planes: torch.Tensor
     exponents: torch.Tensor
     losses: torch.Tensor | None
     k: int
@@ -75,7 +75,7 @@ class Words:
     @property
     def vectors(self) -> int:
         """Number of rows of a left or columns of a right operand."""
-        return self.parts.shape[2]
+        return self.planes.shape[2]
 
 
 def k_pitch(k: int) -> int:
@@ -111,13 +111,13 @@ class Workspace:
 
     def take(self, sides: Sequence[_Side]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         """Memory for the words of both operands, and zeros for what their programs exchange."""
-        parts, zeros, at = [], [], 0
+        planes, zeros, at = [], [], 0
         for side in sides:
             words = self._words[at : at + side.nbytes].view(STORED[side.splitting.fmt.name])
-            parts.append(words[: math.prod(side.shape)].view(side.shape))
+            planes.append(words[: math.prod(side.shape)].view(side.shape))
             zeros.append(self._zeros[self._used : self._used + side.scratch])
             at, self._used = at + side.nbytes, self._used + side.scratch
-        return parts, zeros
+        return planes, zeros
 
 
 def split_words(
@@ -161,18 +161,18 @@ def split_words(
         raise ValueError(f"operands of k = {', '.join(str(side.k) for side in sides)}")
     device = operands[0][0].device
     if workspace is None:
-        parts = [empty(side.shape, STORED[splitting.fmt.name], device) for side in sides]
+        planes = [empty(side.shape, STORED[splitting.fmt.name], device) for side in sides]
         zeros = cleared(sum(side.scratch for side in sides), device)
         workspaces = [zeros[: sides[0].scratch], zeros[sides[0].scratch :]]
     else:
-        parts, workspaces = workspace.take(sides)
+        planes, workspaces = workspace.take(sides)
     made = []
-    for side, own in zip(sides, parts, strict=True):
+    for side, own in zip(sides, planes, strict=True):
         exponents = empty((side.batch, side.vectors), torch.int32, device)
         made.append(Words(own, exponents, found, k, side.splitting))
     arguments: list[Any] = []
     for i, ((x, _), side, words) in enumerate(zip(operands, sides, made, strict=True)):
-        target = words.parts.view(torch.int16) if splitting.fmt is BF16 else words.parts
+        target = words.planes.view(torch.int16) if splitting.fmt is BF16 else words.planes
         own = words.exponents if found is None else found[i]
         zeros = workspaces[i] if side.scratch else words.exponents
         arguments += [x, target, words.exponents, zeros, own, side.vectors, side.batch * side.vectors]

@@ -8,9 +8,9 @@ import numpy as np
 
 from hifigemm.numerics.bits import Array
 
-__all__ = ["PART", "map_vectors", "part_entries", "part_size", "put", "vector_parts", "widen"]
+__all__ = ["BLOCK_ENTRIES", "entries_within", "largest_block", "map_vectors", "put", "vector_blocks", "widen"]
 
-PART = 16384
+BLOCK_ENTRIES = 16384
 """Entries that are worked on at a time where memory is no concern: their copies stay in the second-level cache."""
 
 _LEAST_VECTORS = 8
@@ -18,15 +18,15 @@ _LEAST_VECTORS = 8
 Where = tuple[slice, ...]
 
 
-def part_size(workspace: int, limit: int = PART) -> int:
+def entries_within(workspace: int, limit: int = BLOCK_ENTRIES) -> int:
     """Entries to work on at a time within so many bytes, at most `limit`."""
     return min(max(workspace // 1024, 64), limit)
 
 
-def vector_parts(x: Array, axis: int, size: int = PART) -> Iterator[Where]:
+def vector_blocks(x: Array, axis: int, size: int = BLOCK_ENTRIES) -> Iterator[Where]:
     """Index x (batch, m, k) or (batch, k, n) by whole vectors along `axis`, about `size` entries at a time."""
     batch, vectors, k = x.shape[0], x.shape[3 - axis], x.shape[axis]
-    many = part_entries(k, size) // max(k, 1)
+    many = largest_block(k, size) // max(k, 1)
     stack = max(many // max(vectors, 1), 1)
     for z in range(0, batch, stack):
         for i in range(0, vectors, many):
@@ -34,9 +34,9 @@ def vector_parts(x: Array, axis: int, size: int = PART) -> Iterator[Where]:
             yield (slice(z, z + stack), where) if axis == 2 else (slice(z, z + stack), slice(None), where)
 
 
-def part_entries(k: int, size: int) -> int:
+def largest_block(k: int, size: int) -> int:
     """Largest number of entries of a part: `size`, but a vector of length k, or eight of them for large sizes."""
-    return max(size, (_LEAST_VECTORS if size >= PART else 1) * k)
+    return max(size, (_LEAST_VECTORS if size >= BLOCK_ENTRIES else 1) * k)
 
 
 def widen(where: Where, width: int) -> Where:
@@ -45,11 +45,11 @@ def widen(where: Where, width: int) -> Where:
     return (*rest, slice(last.start * width, last.stop * width))
 
 
-def map_vectors(function: Callable[[Array], Array], x: Array, axis: int, size: int = PART) -> Array:
+def map_vectors(function: Callable[[Array], Array], x: Array, axis: int, size: int = BLOCK_ENTRIES) -> Array:
     """function of each part, which gives one number a vector with `axis` kept, as one array."""
     shape = (x.shape[0], x.shape[1], 1) if axis == 2 else (x.shape[0], 1, x.shape[2])
     found: dict[str, Array] = {}
-    for where in vector_parts(x, axis, size):
+    for where in vector_blocks(x, axis, size):
         put(found, "all", shape, where, function(x[where]))
     return found["all"] if found else function(x)
 

@@ -24,9 +24,9 @@ import numpy as np
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.residues import moduli_set
 from hifigemm.numerics.scaling import gained_bits
-from hifigemm.plan import Problem, WideVectors
+from hifigemm.plan import Outliers, Problem
 
-__all__ = ["may_pay", "set_apart", "wide_bytes"]
+__all__ = ["find_outliers", "may_pay", "outlier_bytes"]
 
 _LEAST_WORK = 2**40
 """m n k from which fewer moduli save more than it costs to read all residues again for few rows and columns, and to let
@@ -45,26 +45,26 @@ def may_pay(problem: Problem) -> bool:
     return problem.batch == 1 and not problem.is_complex and work >= _LEAST_WORK
 
 
-def wide_bytes(wide: WideVectors, problem: Problem, rows: int, cols: int) -> int:
+def outlier_bytes(outliers: Outliers, problem: Problem, rows: int, cols: int) -> int:
     """Bytes that wide vectors take while a block of so many rows and columns is made, beyond what the block takes."""
     size, k = problem.dtype.itemsize, problem.k
 
     def needed(vectors: int, others: int) -> int:
-        own = vectors * (size * k + wide.shared * (k + _TILE))
-        return own + (vectors + _TILE) * wide.shared * (others + 2 * _TILE) + size * vectors * others
+        own = vectors * (size * k + outliers.shared * (k + _TILE))
+        return own + (vectors + _TILE) * outliers.shared * (others + 2 * _TILE) + size * vectors * others
 
-    return max(needed(min(len(wide.rows), rows), cols), needed(min(len(wide.cols), cols), rows))
+    return max(needed(min(len(outliers.rows), rows), cols), needed(min(len(outliers.cols), cols), rows))
 
 
-def set_apart(problem: Problem, lacking: tuple[Array, Array], count: int) -> WideVectors | None:
+def find_outliers(problem: Problem, required: tuple[Array, Array], count: int) -> Outliers | None:
     """The rows and columns to set apart, where `count` moduli hold the exact product of all; None where none pays.
 
     Parameters
     ----------
-    lacking : int arrays (1, m) and (1, n)
-        See numerics.scaling.lacking_of_vectors.
+    required : int arrays (1, m) and (1, n)
+        See numerics.scaling.required_bits_of_vectors.
     """
-    rows, cols = (np.sort(x.ravel()) for x in lacking)
+    rows, cols = (np.sort(x.ravel()) for x in required)
     m, n = problem.m, problem.n
 
     def cost(num_moduli: int, shared: int, wide_rows: int, wide_cols: int) -> int:
@@ -79,18 +79,18 @@ def set_apart(problem: Problem, lacking: tuple[Array, Array], count: int) -> Wid
             best, least = found, needed
     if best is None:
         return None
-    where = [tuple(np.flatnonzero(x > r).tolist()) for x, r in zip(lacking, _reach(*best), strict=True)]
-    return WideVectors(*best, where[0], where[1])
+    where = [tuple(np.flatnonzero(x > r).tolist()) for x, r in zip(required, _reach(*best), strict=True)]
+    return Outliers(*best, where[0], where[1])
 
 
 def _reach(num_moduli: int, shared: int, lowered: int, balance: int) -> tuple[int, int]:
-    """What rows and what columns may lack that are not wide."""
+    """What rows and what columns may lack that are not outliers."""
     reach = gained_bits(shared, False) - lowered
     return reach + balance, reach - balance
 
 
 def _scales(count: int, rows: Array, cols: Array) -> Iterator[tuple[int, int, int, int]]:
-    """The first four attributes of `WideVectors` that are possible.
+    """The first four attributes of `Outliers` that are possible.
 
     The usual row and column get what they lack and share the rest, as long as the widest still find their place.
     """

@@ -2,7 +2,7 @@
 
 A scheme bounds what it left out by E = 2**err (relative to 2**(e_i + f_j), the largest |A_ih||B_hj| possible). The
 promise holds where E <= r (|A||B|), and |A||B| is bounded below by |AB| >= |V| - E, V the exact sum that was rounded,
-and by an INT8 product of magnitudes rounded down. All of this is integer arithmetic: the same entries are settled on
+and by an INT8 product of magnitudes rounded down. All of this is integer arithmetic: the same entries are certified on
 every engine.
 """
 
@@ -15,6 +15,7 @@ import numpy as np
 
 from hifigemm.engine import Engine
 from hifigemm.numerics.bits import LEAST, Array, power_of_two, scale_by_power
+from hifigemm.numerics.blocking import put, vector_blocks
 from hifigemm.numerics.embedding import components
 from hifigemm.numerics.estimates import (
     MAGNITUDE_BITS_DOWN,
@@ -22,14 +23,13 @@ from hifigemm.numerics.estimates import (
     magnitudes_down,
     nonzeros,
 )
-from hifigemm.numerics.parts import put, vector_parts
 from hifigemm.numerics.rounding import Rounded
 from hifigemm.numerics.scaling import NORM_BITS, vector_sizes
 from hifigemm.numerics.special import clean
 from hifigemm.plan import Plan, Split
 from hifigemm.schemes.scheme import exact_int8
 
-__all__ = ["bits_of_inverse", "error_ratio", "facts", "judge", "magnitude_sums", "term_counts"]
+__all__ = ["bits_of_inverse", "certified_entries", "error_ratio", "facts", "magnitude_sums", "term_counts"]
 
 
 def bits_of_inverse(r: float) -> int:
@@ -37,7 +37,7 @@ def bits_of_inverse(r: float) -> int:
     return 1 - math.frexp(r)[1] if math.isfinite(r) else 0
 
 
-def error_ratio(a: Array, b: Array, engine: Engine, part: int, entries: int) -> float:
+def error_ratio(a: Array, b: Array, engine: Engine, block_entries: int, entries: int) -> float:
     """Largest (||A_i|| sum|B_j| + ||B_j|| sum|A_i|) / (|A||B|)_ij over all components of the result, or more.
 
     Norms and sums are rounded up, |A||B| is taken from the first 2**17 terms with magnitudes rounded down to 7 bits;
@@ -48,10 +48,10 @@ def error_ratio(a: Array, b: Array, engine: Engine, part: int, entries: int) -> 
     ----------
     a, b : arrays (batch or 1, m, k) and (batch or 1, k, n)
         Real or complex.
-    part, entries : int
+    block_entries, entries : int
         Entries of an operand and of the result to work on at a time.
     """
-    (e, norm_a, sum_a), (f, norm_b, sum_b) = _sizes(a, 2, part), _sizes(b, 1, part)
+    (e, norm_a, sum_a), (f, norm_b, sum_b) = _sizes(a, 2, block_entries), _sizes(b, 1, block_entries)
     batch, m, n, top = max(len(a), len(b)), a.shape[1], b.shape[2], 2**MAGNITUDE_BITS_DOWN - 1
     step, worst = max(entries // (batch * n), 1), 0.0
     a, b = a[:, :, :MAGNITUDE_TERMS], b[:, :MAGNITUDE_TERMS]
@@ -67,14 +67,14 @@ def error_ratio(a: Array, b: Array, engine: Engine, part: int, entries: int) -> 
     return worst
 
 
-def _sizes(x: Array, axis: int, part: int) -> tuple[Array, Array, Array]:
+def _sizes(x: Array, axis: int, block_entries: int) -> tuple[Array, Array, Array]:
     """Exponents e of the vectors of x, their norms and sums of magnitudes in units of 2**e, rounded up.
 
     Norms and sums of vectors with an Inf or NaN are 0.
     """
     shape = (x.shape[0], x.shape[1], 1) if axis == 2 else (x.shape[0], 1, x.shape[2])
     found: dict[str, Array] = {}
-    for where in vector_parts(x, axis, part):
+    for where in vector_blocks(x, axis, block_entries):
         y = x[where]
         squares, sums, exponent = vector_sizes([clean(c) for c in components(y)], axis)
         finite = np.isfinite(y).all(axis=axis, keepdims=True)
@@ -85,7 +85,7 @@ def _sizes(x: Array, axis: int, part: int) -> tuple[Array, Array, Array]:
 
 
 def facts(plan: Plan, x: Array, exponent: Array) -> dict[str, Array]:
-    """What `judge` needs of an operand (float64, |x| < 2**exponent): one or two bytes an entry, nine for a bound."""
+    """What `certified_entries` needs of an operand (float64, |x| < 2**exponent): one to nine bytes an entry."""
     if math.isinf(plan.target.r) and not plan.target.states_bound:
         return {}
     found = {"nonzero": nonzeros(x)}
@@ -96,7 +96,7 @@ def facts(plan: Plan, x: Array, exponent: Array) -> dict[str, Array]:
     return found
 
 
-def judge(
+def certified_entries(
     plan: Plan,
     left: Split,
     right: Split,
@@ -117,25 +117,25 @@ def judge(
     lowest : int or int array
         The integers behind `rounded` are in units of 2**-lowest 2**(e_i + f_j).
     """
-    settled = np.broadcast_to(exact, rounded.values.shape).copy()
-    if settled.all():
-        return settled, 0.0
+    certified = np.broadcast_to(exact, rounded.values.shape).copy()
+    if certified.all():
+        return certified, 0.0
     if math.isinf(plan.target.r):
-        bound = _largest_ratio(left, right, engine, settled, err) if plan.target.states_bound else math.inf
-        return np.ones_like(settled), bound
+        bound = _largest_ratio(left, right, engine, certified, err) if plan.target.states_bound else math.inf
+        return np.ones_like(certified), bound
     if plan.target.correct:
-        settled |= rounded.certain
+        certified |= rounded.certain
     else:
         inverse = bits_of_inverse(plan.target.r)
-        settled |= (rounded.magnitude >= 0) & (rounded.magnitude - lowest >= err + max(inverse, 0) + 1)
-        if not settled.all():
+        certified |= (rounded.magnitude >= 0) & (rounded.magnitude - lowest >= err + max(inverse, 0) + 1)
+        if not certified.all():
             top = 2**MAGNITUDE_BITS_DOWN - 1
             low = exact_int8(engine, left.facts["low"], right.facts["low"], top, top)
             needed = np.clip(err + inverse + 2 * MAGNITUDE_BITS_DOWN, 0, 62)
-            settled |= low >= np.left_shift(np.int64(1), needed)
-    if (~settled & (rounded.magnitude < 0)).any():
-        settled |= term_counts(left, right, engine) == 0
-    return settled, plan.target.r
+            certified |= low >= np.left_shift(np.int64(1), needed)
+    if (~certified & (rounded.magnitude < 0)).any():
+        certified |= term_counts(left, right, engine) == 0
+    return certified, plan.target.r
 
 
 def term_counts(left: Split, right: Split, engine: Engine) -> Array:

@@ -15,7 +15,7 @@ from hifigemm.engines import engine_for
 from hifigemm.engines.numpy_engine import NumpyEngine
 from hifigemm.numerics.rounding import Rounded
 from hifigemm.plan import Split
-from hifigemm.schemes import promise
+from hifigemm.schemes import certify
 from hifigemm.study.reference import meets_promise
 
 TARGETS = [2.0**-x for x in range(-3, 60)] + [1.5 * 2.0**-x for x in range(-3, 60)]
@@ -35,7 +35,7 @@ class WatchedEngine(NumpyEngine):
         return super().exact_product(spec, a, b, max_a, max_b)
 
 
-def settled(target, err, lowest, *, magnitude=-1, low=((0, 0), (0, 0)), nonzero=(1, 1), certain=False, products=None):
+def certified(target, err, lowest, *, magnitude=-1, low=((0, 0), (0, 0)), nonzero=(1, 1), certain=False, products=None):
     """Whether `judge` finds that an entry of two terms keeps the target, by so many products if that is given."""
     splits = (
         Split(side, 1, None, None, 1, {"low": np.array(x, np.int8).reshape(shape), "nonzero": flags.reshape(shape)})
@@ -46,7 +46,7 @@ def settled(target, err, lowest, *, magnitude=-1, low=((0, 0), (0, 0)), nonzero=
     )
     rounded = Rounded(np.zeros((1, 1, 1)), np.full((1, 1, 1), magnitude), np.full((1, 1, 1), certain))
     plan, exact, engine = replace(PLAN, target=target), np.zeros((1, 1, 1), bool), WatchedEngine()
-    found, bound = promise.judge(plan, *splits, engine, rounded, exact, err, lowest)
+    found, bound = certify.certified_entries(plan, *splits, engine, rounded, exact, err, lowest)
     assert bound == target.r
     assert len(engine.seen) == products or products is None
     assert {tops for *_, tops in engine.seen} <= {(127, 127), (1, 1)}
@@ -60,16 +60,16 @@ def test_a_sum_settles_its_entry_from_the_least_magnitude_that_is_sure_to(lowest
         err = 5 - lowest
         power = Fraction(2) ** (math.frexp(r)[1] - 1)  # what is left of r where 1/r is rounded up
         least = next(x for x in range(100) if 2**x >= 2**5 * (1 + 1 / power))
-        assert settled(Target(r), err, lowest, magnitude=least, products=0)
-        assert not settled(Target(r), err, lowest, magnitude=least - 1, products=1)
+        assert certified(Target(r), err, lowest, magnitude=least, products=0)
+        assert not certified(Target(r), err, lowest, magnitude=least - 1, products=1)
 
 
 def test_a_sum_of_zero_tells_nothing_of_its_terms():
-    assert settled(Target(0.5), -50, 10, magnitude=0, products=0)
-    assert not settled(Target(0.5), -50, 10, products=2)
-    assert not settled(Target(2.0), -50, 10)
-    assert settled(Target(0.5), -50, 10, nonzero=(0, 0), products=2)
-    assert not settled(Target(0.5), -50, 10, nonzero=(0, 1))
+    assert certified(Target(0.5), -50, 10, magnitude=0, products=0)
+    assert not certified(Target(0.5), -50, 10, products=2)
+    assert not certified(Target(2.0), -50, 10)
+    assert certified(Target(0.5), -50, 10, nonzero=(0, 0), products=2)
+    assert not certified(Target(0.5), -50, 10, nonzero=(0, 1))
 
 
 @pytest.mark.parametrize(("x", "y"), [(1, 1), (2, 2), (64, 64), (127, 127)])
@@ -79,38 +79,38 @@ def test_magnitudes_settle_an_entry_from_the_least_product_that_is_enough(x, y):
         power = Fraction(2) ** (math.frexp(r)[1] - 1)
         most = next(err for err in range(10, -90, -1) if Fraction(2) ** err <= power * x * y / 2**14)
         for err, kept in ((most - 30, True), (most, True), (most + 1, False)):
-            assert settled(Target(r), err, 100, low=((x, 0), (y, 0))) is kept
-            assert settled(Target(r), err, 100, low=((0, x), (0, y))) is kept
-        assert not settled(Target(r), most - 30, 100, low=((x, 0), (0, y)))
+            assert certified(Target(r), err, 100, low=((x, 0), (y, 0))) is kept
+            assert certified(Target(r), err, 100, low=((0, x), (0, y))) is kept
+        assert not certified(Target(r), most - 30, 100, low=((x, 0), (0, y)))
 
 
 def test_one_unit_less_of_magnitudes_is_not_enough():
     for low, kept in ((((2, 0), (2, 0)), True), (((3, 0), (1, 0)), False)):
-        assert settled(Target(2.0**-20), 2 - 14 - 20, 100, low=low) is kept
+        assert certified(Target(2.0**-20), 2 - 14 - 20, 100, low=low) is kept
 
 
 def test_correct_rounding_is_kept_where_the_rounding_is_certain():
-    assert settled(Target(0.0, correct=True), -10, 100, magnitude=110, certain=True, products=0)
-    assert settled(Target(0.0, correct=True), -10, 100, certain=True, products=0)
-    assert not settled(Target(0.0, correct=True), -10, 100, magnitude=200, products=0)
-    assert not settled(Target(0.0, correct=True), -10, 100, products=1)
-    assert settled(Target(0.0, correct=True), -10, 100, nonzero=(0, 0), products=1)
+    assert certified(Target(0.0, correct=True), -10, 100, magnitude=110, certain=True, products=0)
+    assert certified(Target(0.0, correct=True), -10, 100, certain=True, products=0)
+    assert not certified(Target(0.0, correct=True), -10, 100, magnitude=200, products=0)
+    assert not certified(Target(0.0, correct=True), -10, 100, products=1)
+    assert certified(Target(0.0, correct=True), -10, 100, nonzero=(0, 0), products=1)
 
 
 def test_bits_of_an_inverse_are_the_fewest():
     for x in (*range(-1023, 1074), 1074):
         r = Fraction(1, 2) ** x
-        assert promise.bits_of_inverse(float(r)) == x
+        assert certify.bits_of_inverse(float(r)) == x
         if x < 1022:
-            assert promise.bits_of_inverse(float(r * (1 - Fraction(1, 2**52)))) == x + 1
-            assert promise.bits_of_inverse(float(r * (1 + Fraction(1, 2**52)))) == x
-    assert promise.bits_of_inverse(math.inf) == 0
+            assert certify.bits_of_inverse(float(r * (1 - Fraction(1, 2**52)))) == x + 1
+            assert certify.bits_of_inverse(float(r * (1 + Fraction(1, 2**52)))) == x
+    assert certify.bits_of_inverse(math.inf) == 0
 
 
 def split_of(x, side, target=NO_PROMISE):
     """What `judge` knows of an operand; its exponent is that of its largest entry."""
     exponent = np.frexp(abs(x).max())[1].reshape(1, 1, 1)
-    return Split(side, 1, None, exponent, 1, promise.facts(replace(PLAN, target=target), x[None], exponent))
+    return Split(side, 1, None, exponent, 1, certify.facts(replace(PLAN, target=target), x[None], exponent))
 
 
 @pytest.mark.parametrize("k", [1, 2, 5, 40, 1000])
@@ -125,7 +125,7 @@ def test_float_sums_of_magnitudes_are_lower_bounds(k):
     ):
         a, b = draw(), draw().T
         left, right = split_of(a, "left"), split_of(b, "right")
-        below = Fraction(promise.magnitude_sums(left, right, engine_for("numpy")).item())
+        below = Fraction(certify.magnitude_sums(left, right, engine_for("numpy")).item())
         exact = sum(Fraction(x) * Fraction(y) for x, y in zip(a[0].tolist(), b[:, 0].tolist()))
         exact *= Fraction(1, 2) ** (left.unit + right.unit).item()
         assert below <= exact
@@ -140,17 +140,17 @@ def test_magnitudes_that_underflow_are_taken_off():
     a[0, 0], b[0, 0] = 2.0**1000, 0.0
     left, right = split_of(a, "left"), split_of(b, "right")
     assert (left.facts["magnitude"][0, 0, 1:] == 2.0**-1074).all()
-    assert promise.magnitude_sums(left, right, engine_for("numpy")).item() == -(2.0**-1074)
+    assert certify.magnitude_sums(left, right, engine_for("numpy")).item() == -(2.0**-1074)
 
 
 def test_facts_are_kept_for_what_is_judged_only():
     x = np.array([[0.0, -3.0]])
-    assert promise.facts(replace(PLAN, target=NOTHING_STATED), x, np.array([[2]])) == {}
-    assert set(promise.facts(replace(PLAN, target=Target(0.0, correct=True)), x, np.array([[2]]))) == {"nonzero"}
-    found = promise.facts(replace(PLAN, target=Target(1e-9)), x, np.array([[2]]))
+    assert certify.facts(replace(PLAN, target=NOTHING_STATED), x, np.array([[2]])) == {}
+    assert set(certify.facts(replace(PLAN, target=Target(0.0, correct=True)), x, np.array([[2]]))) == {"nonzero"}
+    found = certify.facts(replace(PLAN, target=Target(1e-9)), x, np.array([[2]]))
     assert found["nonzero"].tolist() == [[0, 1]]
     assert found["low"].tolist() == [[0, 96]]
-    assert promise.facts(PLAN, x, np.array([[2]]))["magnitude"].tolist() == [[0.0, 0.75]]
+    assert certify.facts(PLAN, x, np.array([[2]]))["magnitude"].tolist() == [[0.0, 0.75]]
 
 
 def exact_ratio(a, b):
@@ -172,7 +172,7 @@ def exact_ratio(a, b):
 @pytest.mark.parametrize("dtype", ["float64", "complex128"])
 def test_ratio_is_not_below_the_exact_one(make_pair, family, dtype):
     a, b = make_pair(family, 6, 40, 7, dtype)
-    found = promise.error_ratio(a[None], b[None], engine_for("numpy"), 16384, 10)
+    found = certify.error_ratio(a[None], b[None], engine_for("numpy"), 16384, 10)
     exact = exact_ratio(a, b)
     assert found >= exact * (1 - 1e-12)
     if np.isfinite(found):
@@ -181,7 +181,7 @@ def test_ratio_is_not_below_the_exact_one(make_pair, family, dtype):
 
 def test_zeros_have_no_ratio_and_what_may_be_zero_has_an_infinite_one():
     def ratio(a, b):
-        return promise.error_ratio(np.array([a]), np.array([b]), engine_for("numpy"), 16384, 10)
+        return certify.error_ratio(np.array([a]), np.array([b]), engine_for("numpy"), 16384, 10)
 
     assert ratio([[0.0, 0.0]], [[0.0], [0.0]]) == 0.0
     assert ratio([[0.0, 0.0]], [[1.0], [1.0]]) == 0.0
@@ -195,20 +195,20 @@ def test_zeros_have_no_ratio_and_what_may_be_zero_has_an_infinite_one():
 def test_vectors_with_special_values_have_no_ratio(special):
     # What is left of the second column would have an infinite one.
     a, b = np.array([[[1.0, 0.0]]]), np.array([[[1.0, special], [1.0, 1.0]]])
-    usual = promise.error_ratio(a, b[:, :, :1], engine_for("numpy"), 16384, 10)
+    usual = certify.error_ratio(a, b[:, :, :1], engine_for("numpy"), 16384, 10)
     assert usual < np.inf
-    assert promise.error_ratio(a, b, engine_for("numpy"), 16384, 10) == usual
+    assert certify.error_ratio(a, b, engine_for("numpy"), 16384, 10) == usual
     turned = np.swapaxes(b, 1, 2), np.swapaxes(a, 1, 2)
-    assert promise.error_ratio(*turned, engine_for("numpy"), 16384, 10) == usual
+    assert certify.error_ratio(*turned, engine_for("numpy"), 16384, 10) == usual
 
 
 def test_ratio_looks_at_so_many_terms_as_int32_holds():
     terms = 2**17
     a, b = np.zeros((1, 1, terms + 1)), np.ones((1, terms + 1, 1))
     a[0, 0, terms] = 1.0
-    assert promise.error_ratio(a, b, engine_for("numpy"), 2**18, 10) == np.inf
+    assert certify.error_ratio(a, b, engine_for("numpy"), 2**18, 10) == np.inf
     a[0, 0, terms - 1 :] = 1.0, 0.0
-    assert promise.error_ratio(a, b, engine_for("numpy"), 2**18, 10) < np.inf
+    assert certify.error_ratio(a, b, engine_for("numpy"), 2**18, 10) < np.inf
 
 
 @pytest.mark.parametrize(
@@ -218,17 +218,17 @@ def test_ratio_looks_at_so_many_terms_as_int32_holds():
 def test_ratio_is_found_for_so_many_entries_at_a_time(entries, rows, stacks):
     engine = WatchedEngine()
     a, b = np.ones((stacks[0], 5, 4)), np.ones((stacks[1], 4, 7))
-    found = promise.error_ratio(a, b, engine, 16384, entries)
+    found = certify.error_ratio(a, b, engine, 16384, entries)
     assert engine.seen == [(3, m, 7, (127, 127)) for m in rows]
-    assert found == promise.error_ratio(a[:1], b[:1], engine, 16384, 1)
+    assert found == certify.error_ratio(a[:1], b[:1], engine, 16384, 1)
 
 
 def test_ratio_does_not_depend_on_parts_nor_on_vectors_with_special_values(make_pair):
     a, b = make_pair("phi_1", 30, 50, 20)
     a, b = np.stack([a, 2 * a[::-1]]), b[None].copy()
-    want = promise.error_ratio(a, b[:, :, 1:], engine_for("numpy"), 16384, 10**6)
+    want = certify.error_ratio(a, b[:, :, 1:], engine_for("numpy"), 16384, 10**6)
     b[0, 3, 0] = np.inf
-    assert want == promise.error_ratio(a, b, engine_for("numpy"), 64, 1)
+    assert want == certify.error_ratio(a, b, engine_for("numpy"), 64, 1)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
@@ -247,7 +247,7 @@ def test_a_plan_for_other_operands_is_judged_again(make_pair):
     plan = hg.make_plan(*easy, scheme=hg.Ozaki2(scaling="fast"), accuracy="fp64")
     c, report = hg.matmul(*hard, plan=plan, return_report=True)
     assert meets_promise(c, *hard, plan.target.r).all()
-    assert "refined" in report.reason
+    assert "escalated" in report.reason
 
 
 @pytest.mark.parametrize(
@@ -264,9 +264,9 @@ def test_sums_without_terms_do_not_count_in_a_stated_bound(scheme):
 def test_where_nothing_was_left_out_nothing_is_asked(target):
     rounded = Rounded(np.zeros((1, 2, 3)), np.zeros((1, 2, 3), int), np.zeros((1, 2, 3), bool))
     plan, engine = replace(PLAN, target=target), WatchedEngine()
-    settled, bound = promise.judge(plan, None, None, engine, rounded, np.ones((1, 2, 1), bool), 0, 0)
-    assert settled.shape == (1, 2, 3)
-    assert settled.all()
+    certified, bound = certify.certified_entries(plan, None, None, engine, rounded, np.ones((1, 2, 1), bool), 0, 0)
+    assert certified.shape == (1, 2, 3)
+    assert certified.all()
     assert bound == 0.0
     assert not engine.seen
 
@@ -276,11 +276,11 @@ def test_what_is_left_out_below_the_normal_range_is_not_nothing(err):
     left, right = split_of(np.array([[1.0, 0.5]]), "left"), split_of(np.array([[0.5], [1.0]]), "right")
     rounded = Rounded(np.zeros((1, 1, 1)), np.zeros((1, 1, 1), int), np.zeros((1, 1, 1), bool))
     exact = np.zeros((1, 1, 1), bool)
-    settled, bound = promise.judge(
+    certified, bound = certify.certified_entries(
         replace(PLAN, target=NO_PROMISE), left, right, engine_for("numpy"), rounded, exact, err, 0
     )
-    assert settled.all()
-    sums = promise.magnitude_sums(left, right, engine_for("numpy")).item()
+    assert certified.all()
+    sums = certify.magnitude_sums(left, right, engine_for("numpy")).item()
     assert bound == max(2.0**err, 2.0**-1022) / sums
 
 
@@ -290,4 +290,4 @@ def test_sums_without_terms_are_settled_beside_others(assert_same_bits, scheme, 
     a, b = np.array([[np.pi, 0.0]]), np.array([[0.0, 1 / 3], [1.0, 1 / 7]])
     c, report = hg.matmul(a, b, scheme=scheme, accuracy=accuracy, return_report=True)
     assert c[0, 0] == 0.0
-    assert "refined" not in report.reason
+    assert "escalated" not in report.reason

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from hifigemm.numerics.residues import moduli_set
 from hifigemm.numerics.scaling import gained_bits
-from hifigemm.plan import Problem, WideVectors
+from hifigemm.plan import Outliers, Problem
+from hifigemm.schemes.outliers import find_outliers, may_pay, outlier_bytes
 from hifigemm.schemes.ozaki2 import _exact_choice
-from hifigemm.schemes.wide_vectors import may_pay, set_apart, wide_bytes
 
 SIZE = 4096
 LARGE = 16384
@@ -21,7 +21,7 @@ def problem(m=LARGE, n=LARGE, k=LARGE, batch=1, dtype="float64"):
     return Problem(batch, m, n, k, np.dtype(dtype))
 
 
-def lacking(usual, wide, count, rng):
+def required(usual, wide, count, rng):
     """What vectors lack: most at most `usual` bits, a few up to `wide`."""
     x = rng.integers(usual - 8, usual, (1, SIZE), endpoint=True)
     x[0, rng.choice(SIZE, count, replace=False)] = rng.integers(usual, wide, count, endpoint=True)
@@ -40,9 +40,9 @@ def half_range(count):
 )
 def test_all_vectors_find_room_and_all_products_stay_in_range(rows, cols, seed):
     rng = np.random.default_rng(seed)
-    left, right = (lacking(usual, usual + more, count, rng) for usual, more, count in (rows, cols))
+    left, right = (required(usual, usual + more, count, rng) for usual, more, count in (rows, cols))
     choice = _exact_choice(False, int(left.max()), int(right.max()), True)
-    found = set_apart(problem(SIZE, SIZE), (left, right), choice.count)
+    found = find_outliers(problem(SIZE, SIZE), (left, right), choice.count)
     if found is None:
         return
     assert found.num_moduli < found.shared <= choice.count
@@ -60,9 +60,9 @@ def test_all_vectors_find_room_and_all_products_stay_in_range(rows, cols, seed):
 
 def test_random_operands_take_fewer_moduli_than_their_widest_vectors():
     rng = np.random.default_rng(1)
-    both = tuple(lacking(66, 76, 40, rng) for _ in range(2))
+    both = tuple(required(66, 76, 40, rng) for _ in range(2))
     count = _exact_choice(False, 76, 76, True).count
-    found = set_apart(problem(SIZE, SIZE), both, count)
+    found = find_outliers(problem(SIZE, SIZE), both, count)
     assert (count, found.num_moduli, found.shared) == (22, 20, 21)
     assert len(found.rows) < 60
     assert len(found.cols) < 60
@@ -70,9 +70,9 @@ def test_random_operands_take_fewer_moduli_than_their_widest_vectors():
 
 def test_vectors_that_lack_the_same_stay_together():
     both = np.full((1, SIZE), 70), np.full((1, SIZE), 60)
-    assert set_apart(problem(SIZE, SIZE), both, _exact_choice(False, 70, 60, True).count) is None
+    assert find_outliers(problem(SIZE, SIZE), both, _exact_choice(False, 70, 60, True).count) is None
     many = np.where(np.arange(SIZE) % 2, 76, 60)[None]
-    assert set_apart(problem(SIZE, SIZE), (many, many), _exact_choice(False, 76, 76, True).count) is None
+    assert find_outliers(problem(SIZE, SIZE), (many, many), _exact_choice(False, 76, 76, True).count) is None
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_what_is_set_apart_is_the_cheapest_of_all(m, n, rows, cols, moduli, expe
     """(moduli, shared, lowered, balance, wide rows, wide columns); rows and columns lack (usual, wide, how many)."""
     both = few_wide(m, *rows), few_wide(n, *cols)
     assert _exact_choice(False, int(both[0].max()), int(both[1].max()), True).count == moduli
-    found = set_apart(problem(m, n), both, moduli)
+    found = find_outliers(problem(m, n), both, moduli)
     if expected is None:
         assert found is None
         return
@@ -139,10 +139,10 @@ def test_what_is_set_apart_is_the_cheapest_of_all(m, n, rows, cols, moduli, expe
 
 def test_the_usual_vector_decides_what_rows_get_at_the_expense_of_columns():
     rows, cols = few_wide(4096, 66, 76, 3), few_wide(4096, 56, 66, 3)
-    found = set_apart(problem(4096, 4096), (rows, cols), 21)
+    found = find_outliers(problem(4096, 4096), (rows, cols), 21)
     assert found.balance == 5
     rows[0, 5:9], cols[0, 5:2000] = -7, -7
-    again = set_apart(problem(4096, 4096), (rows, cols), 21)
+    again = find_outliers(problem(4096, 4096), (rows, cols), 21)
     assert again == found
 
 
@@ -150,5 +150,5 @@ def test_the_usual_vector_decides_what_rows_get_at_the_expense_of_columns():
     ("rows", "cols", "expected"), [(0, 0, 410112), (3, 5, 453392), (300, 5, 1202152), (3, 500, 1016032)]
 )
 def test_bytes_of_wide_vectors_are_those_of_the_larger_side_in_a_block(rows, cols, expected):
-    wide = WideVectors(8, 9, 2, 0, tuple(range(rows)), tuple(range(cols)))
-    assert wide_bytes(wide, problem(1000, 2000, 300, dtype="float32"), 100, 70) == expected
+    wide = Outliers(8, 9, 2, 0, tuple(range(rows)), tuple(range(cols)))
+    assert outlier_bytes(wide, problem(1000, 2000, 300, dtype="float32"), 100, 70) == expected

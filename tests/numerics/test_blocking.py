@@ -5,20 +5,28 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hifigemm.numerics.parts import PART, map_vectors, part_entries, part_size, put, vector_parts, widen
+from hifigemm.numerics.blocking import (
+    BLOCK_ENTRIES,
+    entries_within,
+    largest_block,
+    map_vectors,
+    put,
+    vector_blocks,
+    widen,
+)
 
 
 def test_part_sizes_stay_between_64_entries_and_the_limit():
-    assert [part_size(x) for x in (0, 64 * 1024, 65 * 1024 - 1, 65 * 1024)] == [64, 64, 64, 65]
-    assert part_size(2**40) == part_size(2**24) == PART
-    assert part_size(2**40, 100) == 100
+    assert [entries_within(x) for x in (0, 64 * 1024, 65 * 1024 - 1, 65 * 1024)] == [64, 64, 64, 65]
+    assert entries_within(2**40) == entries_within(2**24) == BLOCK_ENTRIES
+    assert entries_within(2**40, 100) == 100
 
 
 def test_parts_have_a_vector_at_least_and_eight_where_memory_is_no_concern():
-    assert part_entries(3000, PART - 1) == PART - 1
-    assert part_entries(3000, PART) == 24000
-    assert part_entries(20, PART) == PART
-    assert part_entries(20000, 100) == 20000
+    assert largest_block(3000, BLOCK_ENTRIES - 1) == BLOCK_ENTRIES - 1
+    assert largest_block(3000, BLOCK_ENTRIES) == 24000
+    assert largest_block(20, BLOCK_ENTRIES) == BLOCK_ENTRIES
+    assert largest_block(20000, 100) == 20000
 
 
 SHAPES = [(1, 7, 5), (3, 7, 5), (5, 2, 3), (1, 1, 1), (4, 1, 9), (2, 3, 0), (0, 3, 4), (2, 0, 4)]
@@ -31,7 +39,7 @@ def test_every_vector_is_in_one_part_and_parts_are_filled(shape, size, axis):
     x = np.zeros(shape, int)
     batch, vectors, k = x.shape[0], x.shape[3 - axis], x.shape[axis]
     many = max(size // max(k, 1), 1)
-    places = list(vector_parts(x, axis, size))
+    places = list(vector_blocks(x, axis, size))
     for where in places:
         x[where] += 1
         stack, part = where[0], where[-1]
@@ -45,7 +53,7 @@ def test_every_vector_is_in_one_part_and_parts_are_filled(shape, size, axis):
 def test_a_wider_array_has_the_same_parts():
     x = np.arange(30).reshape(1, 6, 5)
     wide = np.repeat(x, 3, axis=1)
-    for where in vector_parts(x, 2, 11):
+    for where in vector_blocks(x, 2, 11):
         np.testing.assert_array_equal(wide[widen(where, 3)], np.repeat(x[where], 3, axis=1))
     assert widen((slice(0, 1), slice(None), slice(2, 4)), 2) == (slice(0, 1), slice(None), slice(4, 8))
 
@@ -57,7 +65,7 @@ def test_a_function_of_vectors_is_found_part_by_part(shape, axis, size):
     x = np.random.default_rng(1).integers(0, 99, shape)
 
     def total(y):
-        assert not y.size or y.size <= part_entries(shape[axis], size)
+        assert not y.size or y.size <= largest_block(shape[axis], size)
         return y.sum(axis=axis, keepdims=True)
 
     want = x.sum(axis=axis, keepdims=True)
