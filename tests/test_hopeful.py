@@ -135,7 +135,7 @@ def test_a_hopeful_plan_that_is_cut_into_blocks_is_never_trusted(make_pair, look
     with pytest.raises(HopeError):
         multiply(plan, a[None], b[None], looking, workspace)
     second = second_plan(plan, np.inf, a[None], b[None], looking, 2**20)
-    assert second.judged
+    assert second.certifies
     assert (second.promised, second.hopeful) == (False, False)
     values = multiply(second, a[None], b[None], looking, 2**20).values
     assert looking.done == []
@@ -345,11 +345,11 @@ def test_only_plans_with_something_to_say_judge(make_pair):
     def plan(accuracy, states_bound):
         return plan_for(problem, a, b, accuracy, scheme, states_bound, NumpyEngine(), 2**28)
 
-    assert plan(None, True).judged
-    assert not plan(None, False).judged
+    assert plan(None, True).certifies
+    assert not plan(None, False).certifies
     for states_bound in (True, False):
-        assert plan(1e-6, states_bound).judged
-        assert plan("correct", states_bound).judged
+        assert plan(1e-6, states_bound).certifies
+        assert plan("correct", states_bound).certifies
 
 
 def test_prepared_operands_serve_reports_and_products_without_one(make_pair, assert_same_bits):

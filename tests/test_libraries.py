@@ -67,9 +67,9 @@ def test_numpy_arrays_are_taken_as_they_are():
     assert NUMPY.owns(a)
     assert not NUMPY.owns([1.0])
     assert not GPU.owns(a)
-    assert NUMPY.sink(a, (1, 3, 2), a) is None
-    assert NUMPY.give(a) is a
-    scalar = NUMPY.give(np.array(2.0))
+    assert NUMPY.out_view(a, (1, 3, 2), a) is None
+    assert NUMPY.to_native(a) is a
+    scalar = NUMPY.to_native(np.array(2.0))
     assert isinstance(scalar, np.float64)
 
 

@@ -156,9 +156,9 @@ def test_fast_schemes_keep_parts_and_others_say_that_they_do_not(make_pair):
     a, b = make_pair("phi_1", 7, 12, 5)
     kept = hg.prepare(a, "left", plan=hg.make_plan(a, b, scheme=hg.Ozaki2(num_moduli=6, scaling="fast")))
     assert kept.split.count == 6
-    assert "6 parts" in repr(kept)
+    assert "6 planes" in repr(kept)
     assert (kept.shape, kept.dtype) == ((7, 12), np.dtype("float64"))
-    assert "no parts" in repr(hg.prepare(a, "left", plan=hg.make_plan(a, b, scheme="ozaki2")))
+    assert "no planes" in repr(hg.prepare(a, "left", plan=hg.make_plan(a, b, scheme="ozaki2")))
 
 
 def test_a_prepared_operand_stands_on_its_side(make_pair):
