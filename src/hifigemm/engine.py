@@ -1,35 +1,22 @@
-"""The interface of an engine: what schemes ask for and engines offer. The two meet in api.py, never in an import."""
+"""The interface of an engine: what schemes ask for and engines offer. The two meet in the planner, never in an import."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from hifigemm.formats import Format
 from hifigemm.numerics.accumulation import Accumulation
 from hifigemm.numerics.bits import Array
+from hifigemm.numerics.blocking import BLOCK_ENTRIES
 from hifigemm.numerics.epilogue import Epilogue
-from hifigemm.plan import Plan, Problem, ProductSpec, Split
+from hifigemm.plan import Evidence, Plan, Split
+from hifigemm.problem import Problem, ProductSpec
 
-__all__ = [
-    "Certificate",
-    "CertifiedProduct",
-    "Costs",
-    "Engine",
-    "F",
-    "RepeatedLook",
-    "RepeatedProduct",
-    "RequiredBits",
-    "WholeProduct",
-    "WordSums",
-]
+__all__ = ["Certificate", "Costs", "Engine", "F", "Memory", "Outcome", "Program", "Splits"]
 
-
-RepeatedProduct = Callable[[Any, Any, Any], Any]
-RequiredBits = tuple[int, int] | None
-"""What `numerics.scaling.required_bits` says of two operands."""
-RepeatedLook = Callable[[Any, Any], Callable[[], RequiredBits]]
+Splits = tuple[Split | None, Split | None]
 
 
 class Costs(Protocol):
@@ -38,34 +25,43 @@ class Costs(Protocol):
     def native_seconds(self, problem: Problem) -> float:
         """Seconds of the native product."""
 
-    def residue_seconds(self, problem: Problem, num_products: int, looks: bool) -> float:
-        """Seconds of Ozaki scheme II; `looks` adds what it takes to choose a count from the operands."""
+    def residue_seconds(self, problem: Problem, num_products: int, estimate: bool) -> float:
+        """Seconds of Ozaki scheme II; `estimate` adds the error ratio by which the device chooses a count."""
 
     def word_seconds(self, problem: Problem) -> float:
         """Seconds of a product of words whose format is chosen on the device, where the first choice is taken."""
 
 
-class WholeProduct(Protocol):
-    """alpha (2**shift A B) + beta C for whole stacks, Inf and NaN included; splits of prepared operands are used."""
+@dataclass(frozen=True)
+class Memory:
+    """How much an engine works on at a time, and in which memory.
 
-    def __call__(
-        self,
-        a: Array,
-        b: Array,
-        shift: int,
-        epilogue: Epilogue,
-        splits: tuple[Split | None, Split | None],
-        out: Array | None,
-    ) -> Array:
-        """The values, shape (batch, m, n): in `out`, which shares no memory with operands and C, where it is given."""
+    Attributes
+    ----------
+    block_entries : int
+        Entries that the plain functions of numerics work on at a time.
+    workspace_factor : int
+        Default workspace, in multiples of the bytes of operands and result.
+    least_workspace : int
+        Bytes of default workspace for small operands.
+    free : function
+        Bytes that are free where the engine works; None where that is not known, or is not to be asked now.
+    """
+
+    block_entries: int = BLOCK_ENTRIES
+    workspace_factor: int = 8
+    least_workspace: int = 2**28
+    free: Callable[[], int | None] = field(default=lambda: None)
 
 
 @dataclass(frozen=True)
 class Certificate:
-    """What is known of a whole product once its operands were seen.
+    """What a decision record says once it is read.
 
     Attributes
     ----------
+    holds : bool
+        Every entry keeps the bound of the plan.
     scheme : Scheme
         The one that was taken.
     bound : float
@@ -73,35 +69,46 @@ class Certificate:
     num_products : int
     k_block : int
         Inner length of a sum inside the unit.
+    evidence : Evidence or None
+        What was seen of the operands, for a finer plan.
     """
 
+    holds: bool
     scheme: Any
     bound: float
     num_products: int
     k_block: int
+    evidence: Evidence | None = None
 
 
-class CertifiedProduct(Protocol):
-    """A `WholeProduct` of which more is known afterwards."""
+@dataclass
+class Outcome:
+    """Values (batch, m, n) and what was done for them.
+
+    `certificate` says more, and waits for the device; None where nothing more is known.
+    """
+
+    values: Array
+    bound: float
+    num_products: float
+    notes: list[str] = field(default_factory=list)
+    certificate: Callable[[], Certificate] | None = None
+
+
+class Program(Protocol):
+    """A plan made runnable: launches over named memory on a GPU, the plain functions on a CPU."""
+
+    def nbytes(self, batch: int, rows: int, cols: int) -> int:
+        """Bytes that a block of so many matrices, rows and columns takes beside operands and result."""
 
     def __call__(
-        self, a: Array, b: Array, shift: int, epilogue: Epilogue, out: Array | None
-    ) -> tuple[Array, Callable[[], Certificate] | None]:
-        """The values, and a function that waits for the device and says what it found.
+        self, a: Array, b: Array, shift: int, epilogue: Epilogue, splits: Splits, out: Array | None
+    ) -> Outcome:
+        """alpha (2**shift A B) + beta C for whole stacks, Inf and NaN included; nothing waits for the device.
 
-        None in its place while a graph is captured, when nothing can be read.
+        The values are in `out`, which shares no memory with operands and C, where it is given. `splits` are those of
+        prepared operands.
         """
-
-
-class WordSums(Protocol):
-    """The sum of all products of a scheme's words by one kernel, in the order of the scheme."""
-
-    @property
-    def unit(self) -> Accumulation:
-        """How it adds."""
-
-    def __call__(self, left: Array, right: Array) -> Array:
-        """The sums (batch, m, n) of words (batch or 1, m, words k) and (batch or 1, words k, n), in float32."""
 
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -126,31 +133,12 @@ class Engine(Protocol):
         """The exact products on offer, by name."""
 
     @property
-    def block_entries(self) -> int:
-        """Entries that the plain functions of numerics work on at a time."""
-
-    @property
-    def fused(self) -> bool:
-        """Whether residues are made, multiplied and put together by kernels that hold nothing else."""
-
-    @property
-    def looks_on_the_way(self) -> bool:
-        """Whether `whole_product` checks hopeful plans; it raises `HopeError` where more moduli are needed."""
-
-    @property
-    def workspace_factor(self) -> int:
-        """Default workspace, in multiples of the bytes of operands and result."""
-
-    @property
-    def least_workspace(self) -> int:
-        """Bytes of default workspace for small operands."""
-
-    def free_memory(self) -> int | None:
-        """Bytes that are free where this engine works; None where that is not known, or is not to be asked now."""
+    def memory(self) -> Memory:
+        """How much is worked on at a time."""
 
     @property
     def costs(self) -> Costs | None:
-        """What products cost here, where that is known; None leaves the choice of a scheme to general rules."""
+        """What products cost where programs choose on the device; None where plans are carried out step by step."""
 
     def exact_product(self, spec: ProductSpec, a: Array, b: Array, max_a: int, max_b: int) -> Array:
         """a @ b for integer matrices (batch, m, k), (batch, k, n) of magnitude at most max_a, max_b, without rounding.
@@ -176,42 +164,8 @@ class Engine(Protocol):
         `block` of k and what it returns is added to C outside, in the accumulator's format, to nearest, in order of k.
         """
 
-    def word_sums(self, scheme: Any, k: int) -> WordSums | None:
-        """The kernel that adds all products of the scheme's words for this k, in place of `rounded_product`; or None.
-
-        `scheme` is a `WordScheme`.
-        """
-
-    def repeated_product(
-        self,
-        plan: Plan,
-        operands: tuple[Array, Array],
-        stacks: tuple[Array, Array],
-        result_shape: tuple[int, ...],
-        out: Array | None,
-    ) -> RepeatedProduct | None:
-        """The plan's whole product as a function of two arrays that are laid out as `operands`, and of out or None.
-
-        It returns None for operands that need a closer look.
-
-        None where the engine has nothing quicker than to carry the plan out again. `stacks` are the operands as the
-        plan takes them, `out` an array like the one that later calls give, or None where they give none.
-        """
-
-    def repeated_look(
-        self, operands: tuple[Array, Array], stacks: tuple[Array, Array], most: int
-    ) -> RepeatedLook | None:
-        """`numerics.scaling.required_bits` with this limit as a function of two arrays that are laid out as `operands`.
-
-        It begins to look, and what it returns waits for what is found; products can begin between the two. None as in
-        `repeated_product`.
-        """
-
     def override(self, function: F) -> F:
-        """This engine's version of a function of the plain maths: same name, same bits; else the function itself."""
+        """This engine's version of a plain function, with the same bits; else the function itself."""
 
-    def whole_product(self, plan: Plan) -> WholeProduct | None:
-        """All of a plan that judges nothing, with the bits of its steps, where the engine has it in a few launches."""
-
-    def certified_product(self, plan: Plan) -> CertifiedProduct | None:
-        """All of a plan that has choices or is judged, where one bound for all entries comes with a few launches."""
+    def compile(self, plan: Plan) -> Program | None:
+        """The program of a plan, with the bits of its steps; None where it is carried out step by step."""

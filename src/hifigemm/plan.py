@@ -1,130 +1,54 @@
-"""Frozen, printable data that flows from `matmul` to the result: Problem, Plan, Split, Product, Report."""
+"""Frozen, printable data between the question and the result: Plan, Verification, Evidence, Split, Product, Report."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
-
-import numpy as np
+from enum import Enum
+from typing import Any, Protocol
 
 from hifigemm.accuracy import Target
 from hifigemm.exceptions import PlanError
-from hifigemm.formats import FP32, FP64, Format
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.blocking import BLOCK_ENTRIES
-
-if TYPE_CHECKING:
-    from hifigemm.libraries import Library
-    from hifigemm.schemes.scheme import Scheme
+from hifigemm.problem import Block, Problem, ProductSpec, counted
 
 __all__ = [
-    "Block",
-    "DefaultWorkspace",
+    "Blocking",
+    "Decision",
+    "Evidence",
     "Outliers",
     "Plan",
-    "Prepared",
-    "Problem",
     "Product",
-    "ProductSpec",
     "Report",
+    "SchemeLike",
     "Split",
-    "counted",
-    "fit_blocks",
-    "steady",
+    "Verification",
 ]
 
 
-@dataclass(frozen=True)
-class Problem:
-    """A stack of `batch` products of m x k by k x n matrices with a common result dtype.
-
-    `narrow` is FP16 or BF16 where both operands have that format; their dtype promotes to float32.
-    """
-
-    batch: int
-    m: int
-    n: int
-    k: int
-    dtype: np.dtype[Any]
-    narrow: Format | None = None
-
-    @property
-    def is_complex(self) -> bool:
-        """Whether the result is complex; re and im are then rounded separately."""
-        return self.dtype.kind == "c"
-
-    @property
-    def fmt(self) -> Format:
-        """Format of the (real components of the) result."""
-        return FP32 if self.dtype in (np.float32, np.complex64) else FP64
-
-    @property
-    def terms(self) -> int:
-        """Real products in the sum behind a real component of the result."""
-        return 2 * self.k if self.is_complex else self.k
-
-    @property
-    def multiplications(self) -> int:
-        """Of entries, in all sums; 0 where a dimension is."""
-        return self.batch * self.m * self.n * self.k
-
-    def __str__(self) -> str:
-        stack = f"{self.batch} x " if self.batch != 1 else ""
-        operands = f" of {self.narrow.name} operands" if self.narrow is not None else ""
-        return f"{stack}({self.m} x {self.k}) @ ({self.k} x {self.n}) {self.dtype}{operands}"
-
-
-@dataclass(frozen=True)
-class ProductSpec:
-    """One kind of low-precision product that an engine offers.
-
-    Attributes
-    ----------
-    operand : Format
-        Format of the words that are multiplied.
-    accumulator_max : int
-        Integers up to this magnitude are added without rounding.
-    max_integer : int
-        Largest magnitude of an integer operand.
-    k_block : int
-        Inner length of one exact product on which slice sizes are based; sums over longer k are carried on in int64.
-    """
-
-    operand: Format
-    accumulator_max: int
-    max_integer: int
-    k_block: int
+class SchemeLike(Protocol):
+    """What plans and reports know of a scheme; the schemes themselves are in `hifigemm.schemes`."""
 
     @property
     def name(self) -> str:
-        """Name of the operand format, as schemes spell it."""
-        return self.operand.name
-
-
-@dataclass(frozen=True)
-class Block:
-    """A part of the result: entries batch, rows, cols of the stack."""
-
-    batch: slice
-    rows: slice
-    cols: slice
+        """As users spell it."""
 
     @property
-    def entries(self) -> tuple[slice, slice, slice]:
-        """Where the block lies in the result."""
-        return self.batch, self.rows, self.cols
+    def explicit(self) -> bool:
+        """A count was forced."""
 
-    def places(self, left: Any, right: Any) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
-        """Where the rows of the left and the columns of the right operand lie; a stack of one is for all blocks."""
-        first, second = (self.batch if len(x) > 1 else slice(None) for x in (left, right))
-        return (first, self.rows), (second, slice(None), self.cols)
 
-    def operands(self, left: Any, right: Any) -> tuple[Any, Any]:
-        """The rows of the left and the columns of the right operand that make the block."""
-        at_left, at_right = self.places(left, right)
-        return left[at_left], right[at_right]
+class Verification(Enum):
+    """How it is known that the result keeps the bound of its plan."""
+
+    NONE = "nothing is promised"
+    """Counts were forced and no accuracy was asked for."""
+    A_PRIORI = "the bound holds without a look at the result"
+    """For any operands, or for those whose `Evidence` the plan was made with."""
+    ON_DEVICE = "the device chooses by the operands between steps that keep the bound"
+    ENTRYWISE = "entries are certified, the others are escalated to a finer plan"
 
 
 @dataclass(frozen=True)
@@ -136,10 +60,10 @@ class Outliers:
     num_moduli : int
         For the entries of all other rows and columns.
     shared : int
-        For entries of a wide row with the other columns and the other way round; all vectors have so many residues.
+        For entries of an outlier row with the other columns and the other way round; all vectors have so many residues.
     lowered : int
-        Bits by which scales lie below those of `shared` moduli, so that `num_moduli` hold the products; those of wide
-        rows and columns lie as many above.
+        Bits by which scales lie below those of `shared` moduli, so that `num_moduli` hold the products; those of
+        outliers lie as many above.
     balance : int
         Bits that rows get at the expense of columns.
     rows, cols : tuple of int
@@ -157,9 +81,49 @@ class Outliers:
         return f"{self.num_moduli} moduli without {vectors}"
 
     def num_products(self, problem: Problem, count: int) -> float:
-        """Products of size m n k that are made where `count` moduli hold the entries of wide rows in wide columns."""
+        """Products of size m n k that are made where `count` moduli hold the entries of outlier rows and columns."""
         rows, cols = len(self.rows) / problem.m, len(self.cols) / problem.n
         return self.num_moduli + self.shared * (rows + cols) + count * rows * cols
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What was seen of the operands of one product.
+
+    Attributes
+    ----------
+    required_bits : pair of int, or None
+        See numerics.scaling.required_bits; None where the operands need more bits than was asked, or nobody looked.
+    error_ratio : float or None
+        See schemes.certify.error_ratio; None where nobody looked.
+    num_slices : (int, bool) or None
+        See numerics.estimates.published_num_slices.
+    outliers : Outliers or None
+    """
+
+    required_bits: tuple[int, int] | None = None
+    error_ratio: float | None = None
+    num_slices: tuple[int, bool] | None = None
+    outliers: Outliers | None = None
+
+
+@dataclass(frozen=True)
+class Blocking:
+    """How much is worked on at a time; it changes no bit of an exact scheme.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        Matrices of the stack, rows and columns of the result that are computed at a time.
+    workspace : int
+        Bytes that the largest block takes.
+    entries : int
+        Entries of an operand or of the result that the plain functions work on at a time.
+    """
+
+    shape: tuple[int, int, int] = (1, 1, 1)
+    workspace: int = 0
+    entries: int = BLOCK_ENTRIES
 
 
 @dataclass(frozen=True)
@@ -168,78 +132,45 @@ class Plan:
 
     Attributes
     ----------
+    problem : Problem
+    asked : Scheme or None
+        The scheme that was forced; None for the library's choice.
     scheme : Scheme
         The dataclass with its counts filled in.
     target : Target
-        What was asked for; `bound` is what is promised.
+        What was asked for.
+    engine : str
     product : ProductSpec or None
         None for the native product.
     num_products : int
         Low-precision products of size m n k, before any escalation.
     k_block : int
         Inner length within which products are exact.
+    verification : Verification
+    bound : float
+        The r that is promised: 0 where the exact product is rounded, inf where nothing is promised.
     reason : str
-    fixed : bool
-        The counts were forced, so that they are not escalated.
-    slice_bits : int
-        beta of Ozaki scheme I.
-    balance : int
-        Bits that Ozaki scheme II gives to the left operand at the expense of the right one.
-    block_entries, most_block_entries : int
-        Entries of an operand or of the result that are worked on at a time, and the engine's limit for that.
-    free : bool
-        The scheme is the library's choice, so that another one may take over where it has no more to give.
-    fallback : bool
-        The native product as the library's choice where it does not keep the target, which strict mode refuses.
-    worst_case : float
-        Error / |A||B| of a native product, where the plan may come down to one; 0 elsewhere.
-    exact : bool
-        The integers of the operands the plan was made for hold all their bits, so that the exact product is rounded.
-    promised : bool
-        Every entry keeps the target, as was seen from the operands the plan was made for: nothing is judged.
-    hopeful : bool
-        `promised` is a guess that the engine checks while it multiplies.
-    gated : bool
-        The engine decides by the operands between the scheme and a product in the result's format, and the host never
-        learns which was taken. Either keeps `bound`, so nothing is judged.
-    choices : tuple of Scheme
-        Where it is not empty, the engine takes the first of these schemes whose words hold the exponents of the
-        operands, decided on the device; `scheme` is the first. Each keeps `bound`, so nothing is judged.
-    wide : Outliers or None
-        Of an exact plan: rows and columns that are set apart. Where they meet, all moduli of the scheme are needed.
-    fused : bool
-        The engine's kernels hold nothing but residues or slices while nothing is judged.
-    block_shape : tuple of int
-        Matrices of the stack, rows and columns of the result that are computed at a time.
-    workspace : int
-        Bytes that the largest block takes.
+    alternatives : tuple of Scheme
+        Schemes that the device goes on to, in this order, where the operands defeat the first; each keeps `bound`.
+    evidence : Evidence or None
+        Of the operands that the plan was made for, and holds for alone.
+    blocking : Blocking
     """
 
     problem: Problem
-    scheme: Scheme
+    asked: SchemeLike | None
+    scheme: Any
     target: Target
     engine: str
     product: ProductSpec | None
     num_products: int
     k_block: int
+    verification: Verification
+    bound: float
     reason: str
-    fixed: bool = False
-    slice_bits: int = 0
-    balance: int = 0
-    block_entries: int = BLOCK_ENTRIES
-    most_block_entries: int = BLOCK_ENTRIES
-    free: bool = False
-    fallback: bool = False
-    worst_case: float = 0.0
-    exact: bool = False
-    promised: bool = False
-    hopeful: bool = False
-    gated: bool = False
-    choices: tuple[Scheme, ...] = ()
-    outliers: Outliers | None = None
-    fused: bool = False
-    block_shape: tuple[int, int, int] = (1, 1, 1)
-    workspace: int = 0
+    alternatives: tuple[Any, ...] = ()
+    evidence: Evidence | None = None
+    blocking: Blocking = Blocking()
 
     @property
     def words(self) -> ProductSpec:
@@ -249,20 +180,36 @@ class Plan:
         return self.product
 
     @property
-    def bound(self) -> float:
-        """The r that is promised: that of the target, or the worst case of a native product accepted at its level."""
-        return max(self.target.r, self.worst_case)
+    def is_fixed(self) -> bool:
+        """Whether counts were forced, so that they are not raised."""
+        return self.asked is not None and self.asked.explicit
 
     @property
     def certifies(self) -> bool:
-        """Whether anything is to be said of the error: as a promise or for the report."""
-        accepted = self.promised or self.exact or self.gated or bool(self.choices)
-        return not accepted and (self.target.states_bound or math.isfinite(self.target.r))
+        """Whether something is to be said of the error of every entry: as a promise or for the report."""
+        if self.verification is Verification.NONE:
+            return self.target.states_bound
+        return self.verification is Verification.ENTRYWISE
 
     @property
     def layout(self) -> tuple[object, ...]:
         """What two plans must share for a split made by one to serve the other."""
-        return self.scheme, self.target, self.slice_bits, self.balance
+        return self.scheme, self.target, self.evidence, self.alternatives
+
+    @property
+    def block_shape(self) -> tuple[int, int, int]:
+        """Matrices of the stack, rows and columns of the result that are computed at a time."""
+        return self.blocking.shape
+
+    @property
+    def workspace(self) -> int:
+        """Bytes that the largest block takes."""
+        return self.blocking.workspace
+
+    @property
+    def block_entries(self) -> int:
+        """Entries that the plain functions work on at a time."""
+        return self.blocking.entries
 
     @property
     def is_whole(self) -> bool:
@@ -283,13 +230,15 @@ class Plan:
 
     def __str__(self) -> str:
         product = "native" if self.product is None else self.product.name
-        accuracy = str(replace(self.target, r=self.bound))
-        if self.bound > self.target.r:
-            accuracy += f": the worst case of a native product{self.target.accepts(self.bound)}"
+        bound = self.target.r if self.bound == 0 else self.bound
+        accuracy = str(replace(self.target, r=bound))
+        if bound > self.target.r:
+            accuracy += f": the worst case of a native product{self.target.accepts(bound)}"
         lines = [
             ("problem", str(self.problem)),
             ("accuracy", accuracy),
-            ("scheme", ", else ".join(map(str, self.choices or (self.scheme,)))),
+            ("verified", self.verification.value),
+            ("scheme", ", else ".join(map(str, (self.scheme, *self.alternatives)))),
             ("products", f"{self.num_products} x {product}"),
             ("engine", self.engine),
             ("k_block", str(self.k_block)),
@@ -320,7 +269,7 @@ class Split:
     count : int
         Number of planes.
     facts : dict of str to array
-        What the scheme needs to judge the result: see the scheme.
+        What the scheme needs to certify the result: see the scheme.
     k_major : bool
         The inner dimension of `planes` is the last one on both sides.
     """
@@ -371,74 +320,120 @@ class Product:
     num_products: int
 
 
-_Source_co = TypeVar("_Source_co", covariant=True)
-"""The type of the array or tensor that was prepared."""
-
-
-@dataclass(frozen=True, eq=False)
-class Prepared(Generic[_Source_co]):
-    """A copy of an operand with its split for one plan, to be used in place of the operand."""
-
-    operand: Array
-    split: Split | None
-    side: str
-    plan: Plan
-    library: Library
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of the operand."""
-        return self.operand.shape
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Dtype of the operand."""
-        return self.operand.dtype
-
-    def __repr__(self) -> str:
-        kept = counted(self.split.count, "plane") if self.split is not None else "no planes"
-        return f"Prepared({self.side}, shape={self.shape}, {self.dtype}, {kept}, {self.plan.scheme})"
-
-
 @dataclass(frozen=True)
+class Decision:
+    """What was done in the end and what is guaranteed: the attributes of a `Report` that the operands may decide."""
+
+    scheme: Any
+    num_products: int
+    bound: float
+    correct: bool
+    k_block: int
+    native: bool
+    reason: str
+
+
 class Report:
-    """What was done and what is guaranteed.
+    """What was done and what is guaranteed. Where a GPU decides, the first look at a report waits for it.
 
     Attributes
     ----------
     scheme : Scheme
         The dataclass with its counts filled in.
     num_products : int
-        Low-precision products of size m n k of slices, words or residues; escalated entries count by
-        their share, rounded up. Products that only look at magnitudes are named in the reason.
+        Low-precision products of size m n k of slices, words or residues; escalated entries count by their share,
+        rounded up. Products that only look at magnitudes are named in the reason.
     engine, device : str
     bound : float
         The r of |C - AB| <= r |A||B| + u |AB| that is guaranteed; no larger than `Plan.bound`.
     correct : bool
         Every real component is the correctly rounded exact value.
     native : bool
-        The library's native product was taken.
+        The result is the native product of the library.
     reason : str
+        Why this scheme, and what happened on the way.
     k_block : int
     workspace : int
-        Bytes.
+        Bytes that the plan takes beside operands and result.
     decision_seconds : float
-        Time that it took to choose the plan that was carried out, a look at the operands and an attempt that was given
-        up included; on a GPU such a look waits for the work before it. What is looked at while the product is on its
-        way is not counted. Two reports are equal whatever their times.
+        Time that it took to choose the plan that was carried out, looks at the operands and an attempt that was given
+        up included; on a GPU such a look waits for the work before it. Reports are equal whatever their times.
     """
 
-    scheme: Scheme
-    num_products: int
-    engine: str
-    device: str
-    bound: float
-    correct: bool
-    native: bool
-    reason: str
-    k_block: int
-    workspace: int
-    decision_seconds: float = field(compare=False)
+    def __init__(
+        self, engine: str, device: str, workspace: int, decision_seconds: float, decide: Callable[[], Decision]
+    ) -> None:
+        self.engine = engine
+        self.device = device
+        self.workspace = workspace
+        self.decision_seconds = decision_seconds
+        self._decide = decide
+        self._decision: Decision | None = None
+
+    @property
+    def decision(self) -> Decision:
+        """What the operands decided."""
+        if self._decision is None:
+            self._decision = self._decide()
+            self._decide = lambda: self.decision  # what it held of the device is free
+        return self._decision
+
+    @property
+    def scheme(self) -> Any:
+        """The dataclass with its counts filled in."""
+        return self.decision.scheme
+
+    @property
+    def num_products(self) -> int:
+        """Low-precision products of size m n k."""
+        return self.decision.num_products
+
+    @property
+    def bound(self) -> float:
+        """The r that is guaranteed."""
+        return self.decision.bound
+
+    @property
+    def correct(self) -> bool:
+        """Whether every real component is the correctly rounded exact value."""
+        return self.decision.correct
+
+    @property
+    def native(self) -> bool:
+        """Whether the result is the native product of the library."""
+        return self.decision.native
+
+    @property
+    def reason(self) -> str:
+        """Why this scheme, and what happened on the way."""
+        return self.decision.reason
+
+    @property
+    def k_block(self) -> int:
+        """Inner length within which products are exact."""
+        return self.decision.k_block
+
+    def changed(self, change: Callable[[Decision], Decision], seconds: float | None = None) -> Report:
+        """The report with another decision, which is made when somebody looks, and perhaps another time."""
+        seconds = self.decision_seconds if seconds is None else seconds
+        return Report(self.engine, self.device, self.workspace, seconds, lambda: change(self.decision))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Report):
+            return NotImplemented
+        return self._key() == other._key()
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+    def _key(self) -> tuple[object, ...]:
+        return self.engine, self.device, self.workspace, self.decision
+
+    def __reduce__(self) -> Any:
+        return _report, (self.engine, self.device, self.workspace, self.decision_seconds, self.decision)
+
+    def __repr__(self) -> str:
+        return f"Report(engine={self.engine!r}, device={self.device!r}, workspace={self.workspace}, {self.decision!r})"
 
     def __str__(self) -> str:
         lines = [
@@ -455,76 +450,9 @@ class Report:
         return _table("Report", lines)
 
 
-def counted(count: int, one: str, many: str | None = None) -> str:
-    """A count with its noun: "1 slice", "2 slices", or the plural that is given."""
-    return f"{count} {one if count == 1 else many or one + 's'}"
-
-
-class DefaultWorkspace(int):
-    """Bytes to stay within that nobody asked for, so that one entry may take more; no equal of a limit that was.
-
-    Parameters
-    ----------
-    nbytes : int
-        What problem and engine say.
-    free : int or None
-        What the free memory allows, where it was looked at.
-
-    Attributes
-    ----------
-    steady : int
-        `nbytes`.
-    """
-
-    steady: int
-
-    def __new__(cls, nbytes: int, free: int | None = None) -> DefaultWorkspace:
-        """The smaller of the two."""
-        self = super().__new__(cls, nbytes if free is None else min(nbytes, free))
-        self.steady = nbytes
-        return self
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, DefaultWorkspace) and (int(self), self.steady) == (int(other), other.steady)
-
-    def __ne__(self, other: object) -> bool:
-        return not self == other
-
-    def __hash__(self) -> int:
-        return hash((DefaultWorkspace, int(self), self.steady))
-
-
-def steady(workspace: int) -> int:
-    """The limit whatever memory is free, for what must not depend on that: bits that follow blocks, a choice."""
-    return DefaultWorkspace(workspace.steady) if isinstance(workspace, DefaultWorkspace) else workspace
-
-
-def fit_blocks(plan: Plan, need: Callable[[int, int, int], int], workspace: int) -> Plan:
-    """The plan with the largest blocks for which need(batch, rows, cols) <= workspace bytes; the stack is cut first.
-
-    One entry is always made where nobody asked for a limit.
-
-    Raises
-    ------
-    PlanError
-        Not even one entry fits.
-    """
-    p = plan.problem
-    batch, rows, cols = max(p.batch, 1), max(p.m, 1), max(p.n, 1)
-    while need(batch, rows, cols) > workspace:
-        if batch > 1:
-            batch = -(-batch // 2)
-        elif rows == cols == 1:
-            if isinstance(workspace, DefaultWorkspace):
-                break
-            raise PlanError(
-                f"workspace of {workspace} bytes is too small: one entry of {p} by {plan.scheme} takes {need(1, 1, 1)}"
-            )
-        elif rows >= cols:
-            rows = -(-rows // 2)
-        else:
-            cols = -(-cols // 2)
-    return replace(plan, block_shape=(batch, rows, cols), workspace=need(batch, rows, cols))
+def _report(engine: str, device: str, workspace: int, seconds: float, decision: Decision) -> Report:
+    """A report whose decision is known."""
+    return Report(engine, device, workspace, seconds, lambda: decision)
 
 
 def _table(title: str, lines: list[tuple[str, str]]) -> str:

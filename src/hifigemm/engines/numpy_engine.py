@@ -9,20 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
-
 import numpy as np
 
-from hifigemm.engine import CertifiedProduct, F, RepeatedLook, RepeatedProduct, WholeProduct, WordSums
+from hifigemm.engine import F, Memory, Program
 from hifigemm.engines.memory import free_memory
 from hifigemm.exceptions import InexactProductError
 from hifigemm.formats import BF16, FP16, FP32, FP64, INT8, TF32, Format
 from hifigemm.numerics.accumulation import Accumulation, add_outside, in_any_order
 from hifigemm.numerics.bits import Array
-from hifigemm.numerics.blocking import BLOCK_ENTRIES
-from hifigemm.numerics.bounds import are_ordinary, exact_k_limit
-from hifigemm.numerics.subnormals import flushes_subnormals, matmul
-from hifigemm.plan import Plan, ProductSpec
+from hifigemm.numerics.bounds import exact_k_limit
+from hifigemm.numerics.subnormals import matmul
+from hifigemm.plan import Plan
+from hifigemm.problem import ProductSpec
 
 __all__ = ["NumpyEngine", "check_exact"]
 
@@ -54,17 +52,9 @@ class NumpyEngine:
 
     name = "numpy"
     device = "cpu"
-    block_entries = BLOCK_ENTRIES
-    looks_on_the_way = False
-    fused = False
-    workspace_factor = 8
-    least_workspace = 2**28
+    memory = Memory(free=free_memory)
     costs = None
     products: Mapping[str, ProductSpec] = MappingProxyType({spec.name: spec for spec in _SPECS})
-
-    def free_memory(self) -> int | None:
-        """That of the host."""
-        return free_memory()
 
     def exact_product(self, spec: ProductSpec, a: Array, b: Array, max_a: int, max_b: int) -> Array:
         """a @ b for integer matrices, exactly: int32 for INT8, else the float of the accumulator; see `Engine`."""
@@ -109,42 +99,6 @@ class NumpyEngine:
         """The functions of numerics are NumPy's own."""
         return function
 
-    def word_sums(self, scheme: Any, k: int) -> WordSums | None:
-        """None: products of words are made one by one."""
-        return None
-
-    def whole_product(self, plan: Plan) -> WholeProduct | None:
-        """None: a plan is carried out step by step."""
-        return None
-
-    def certified_product(self, plan: Plan) -> CertifiedProduct | None:
-        """None: a plan is carried out step by step."""
-        return None
-
-    def repeated_product(
-        self,
-        plan: Plan,
-        operands: tuple[Array, Array],
-        stacks: tuple[Array, Array],
-        result_shape: tuple[int, ...],
-        out: Array | None,
-    ) -> RepeatedProduct | None:
-        """Native products of matrices, of which those of small ones take less time than planning."""
-        scheme: Any = plan.scheme
-        if scheme.name != "native" or scheme.product is not None or any(x.ndim != 2 for x in operands):
-            return None
-        limit = plan.problem.terms, 2.0**plan.problem.fmt.emin
-
-        def again(a: Array, b: Array, out: None) -> Array | None:
-            if flushes_subnormals():
-                return None
-            c = self.native_product(a[None], b[None])
-            return c[0] if are_ordinary(c, *limit) else None
-
-        return again
-
-    def repeated_look(
-        self, operands: tuple[Array, Array], stacks: tuple[Array, Array], most: int
-    ) -> RepeatedLook | None:
-        """None, like `repeated_product`."""
+    def compile(self, plan: Plan) -> Program | None:
+        """None: plans are carried out step by step."""
         return None

@@ -23,7 +23,7 @@ from hifigemm.engines.float32_precision import float32_precision
 from hifigemm.engines.kernels.word_gemm_tiles import RATES, waves
 from hifigemm.formats import FP16
 from hifigemm.numerics.words import Splitting
-from hifigemm.plan import Problem
+from hifigemm.problem import Problem
 
 __all__ = ["H200", "Rates", "measure", "rates_of"]
 
@@ -175,7 +175,7 @@ def _keep(rates: Rates) -> Rates:
 
 def measure(device: torch.device) -> Rates:
     """Measure the rates of a GPU; takes about a second."""
-    from hifigemm.engines.kernels.residue_gemm import multiply_residues, residue_constants
+    from hifigemm.engines.kernels.residue_gemm import residue_gemm, residue_constants
     from hifigemm.numerics.residues import real_moduli
 
     def product(dtype: torch.dtype, n: int) -> float:
@@ -188,7 +188,7 @@ def measure(device: torch.device) -> Rates:
     n, moduli = 4096, real_moduli()[:4]
     a, b, c = (torch.randint(-128, 128, (1, len(moduli), n, n), dtype=torch.int8, device=device) for _ in range(3))
     constants = residue_constants(moduli, device)
-    residue_rate = 2 * n**3 * len(moduli) / _seconds(lambda: multiply_residues(a, b, constants, c))
+    residue_rate = 2 * n**3 * len(moduli) / _seconds(lambda: residue_gemm(a, b, constants, c))
     copied, small = torch.empty(2**28, dtype=torch.int8, device=device), torch.empty(16, device=device)
     copy = _seconds(lambda: copied[: 2**27].copy_(copied[2**27 :]))
     return Rates(
@@ -206,13 +206,13 @@ def measure(device: torch.device) -> Rates:
 
 def _word_rate(device: torch.device) -> float:
     """Of `Rates.words`, from a product of 4096 in waves that are not all full."""
-    from hifigemm.engines.kernels.word_gemm import corrected_product
+    from hifigemm.engines.kernels.word_gemm import word_gemm
     from hifigemm.engines.kernels.words import split_words
 
     n, num_sms = 4096, torch.cuda.get_device_properties(device).multi_processor_count
     a, b = (torch.rand((1, n, n), device=device) - 0.5 for _ in range(2))
     left, right = split_words(((a, 2), (b, 1)), Splitting(FP16, 2, "nearest", 11), FP16.emax)
-    seconds = _seconds(lambda: corrected_product(left, right, a))
+    seconds = _seconds(lambda: word_gemm(left, right, a))
     return 2 * waves(n, n, 1, (128, 128), num_sms) * 128 * 128 * n * num_sms / seconds
 
 

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import reduce
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -32,7 +32,7 @@ from hifigemm.numerics.bits import Array
 if TYPE_CHECKING:
     from hifigemm.numerics.tensor_core import TensorCoreModel
 
-__all__ = ["Accumulation", "add_outside", "in_any_order", "of_tensor_core"]
+__all__ = ["Accumulation", "WordSums", "add_outside", "in_any_order", "of_tensor_core", "word_sums"]
 
 
 @dataclass(frozen=True)
@@ -119,3 +119,19 @@ def add_outside(
     parts = (product(a[..., i : i + block], b[..., i : i + block, :], None) for i in starts)
     with np.errstate(over="ignore", invalid="ignore"):
         return reduce(operator.add, parts if c is None else chain((c,), parts))
+
+
+class WordSums(Protocol):
+    """The sum of all products of a scheme's words by one kernel, in the order of the scheme."""
+
+    @property
+    def unit(self) -> Accumulation:
+        """How it adds."""
+
+    def __call__(self, left: Array, right: Array) -> Array:
+        """The sums (batch, m, n) of words (batch or 1, m, words k) and (batch or 1, words k, n), in float32."""
+
+
+def word_sums(scheme: Any, k: int) -> WordSums | None:
+    """The kernel that adds all products of a scheme's words for this k; None: products are made one by one."""
+    return None

@@ -39,6 +39,7 @@ __all__ = [
     "NORM_BITS",
     "NORM_BLOCK",
     "Scale",
+    "balance",
     "gained_bits",
     "joint_exponent",
     "norm_bits",
@@ -142,6 +143,19 @@ def gained_bits(count: int, is_complex: bool) -> int:
     """Bits by which the scales of `count` moduli are larger at least than those of two: log4 of the ratio of ranges."""
     least, most = (moduli_set(n, is_complex).half_range for n in (2, count))
     return ((most // least).bit_length() - 1) // 2
+
+
+def balance(required: tuple[int, int], count: int, is_complex: bool) -> int:
+    """Bits of scale that rows get at the expense of columns, for `count` moduli that hold the exact product.
+
+    A scale must reach down to the lowest bit of every vector, see `required_bits`. What one operand has to spare goes
+    to the other, but no more of it than that one needs.
+    """
+    left, right = required
+    if min(left, right) == -NO_BIT:
+        return 0
+    gained = gained_bits(count, is_complex)
+    return max(left - gained, 0) or min(gained - right, 0)
 
 
 def joint_exponent(parts: Sequence[Array], axis: int) -> Array:

@@ -1,5 +1,6 @@
 """One paper idea a file; every scheme is a frozen dataclass with the same few methods."""
 
+from hifigemm.schemes.auto import SCHEMES
 from hifigemm.schemes.corrected import Corrected
 from hifigemm.schemes.multiword import Multiword
 from hifigemm.schemes.native import Native
@@ -8,5 +9,3 @@ from hifigemm.schemes.ozaki2 import Ozaki2
 from hifigemm.schemes.scheme import Scheme
 
 __all__ = ["SCHEMES", "Corrected", "Multiword", "Native", "Ozaki1", "Ozaki2", "Scheme"]
-
-SCHEMES: dict[str, type[Scheme]] = {cls.name: cls for cls in (Native, Multiword, Corrected, Ozaki1, Ozaki2)}

@@ -1,4 +1,4 @@
-"""Is |C - AB| <= r |A||B| + u |AB| kept, entry by entry? The judgement that the exact schemes share.
+"""Is |C - AB| <= r |A||B| + u |AB| kept, entry by entry? The certificate that the exact schemes share.
 
 A scheme bounds what it left out by E = 2**err (relative to 2**(e_i + f_j), the largest |A_ih||B_hj| possible). The
 promise holds where E <= r (|A||B|), and |A||B| is bounded below by |AB| >= |V| - E, V the exact sum that was rounded,
@@ -9,79 +9,22 @@ every engine.
 from __future__ import annotations
 
 import math
-from functools import reduce
 
 import numpy as np
 
 from hifigemm.engine import Engine
 from hifigemm.numerics.bits import LEAST, Array, power_of_two, scale_by_power
-from hifigemm.numerics.blocking import put, vector_blocks
-from hifigemm.numerics.embedding import components
-from hifigemm.numerics.estimates import (
-    MAGNITUDE_BITS_DOWN,
-    MAGNITUDE_TERMS,
-    magnitudes_down,
-    nonzeros,
-)
+from hifigemm.numerics.estimates import MAGNITUDE_BITS_DOWN, magnitudes_down, nonzeros
 from hifigemm.numerics.rounding import Rounded
-from hifigemm.numerics.scaling import NORM_BITS, vector_sizes
-from hifigemm.numerics.special import clean
 from hifigemm.plan import Plan, Split
 from hifigemm.schemes.scheme import exact_int8
 
-__all__ = ["bits_of_inverse", "certified_entries", "error_ratio", "facts", "magnitude_sums", "term_counts"]
+__all__ = ["bits_of_inverse", "certified_entries", "facts", "magnitude_sums", "term_counts"]
 
 
 def bits_of_inverse(r: float) -> int:
     """Smallest x with 2**x >= 1/r, for r > 0; 0 for inf."""
     return 1 - math.frexp(r)[1] if math.isfinite(r) else 0
-
-
-def error_ratio(a: Array, b: Array, engine: Engine, block_entries: int, entries: int) -> float:
-    """Largest (||A_i|| sum|B_j| + ||B_j|| sum|A_i|) / (|A||B|)_ij over all components of the result, or more.
-
-    Norms and sums are rounded up, |A||B| is taken from the first 2**17 terms with magnitudes rounded down to 7 bits;
-    inf where it is not shown to be positive. All are integers, so every engine finds the same float64. Rows and columns
-    with an Inf or NaN do not count.
-
-    Parameters
-    ----------
-    a, b : arrays (batch or 1, m, k) and (batch or 1, k, n)
-        Real or complex.
-    block_entries, entries : int
-        Entries of an operand and of the result to work on at a time.
-    """
-    (e, norm_a, sum_a), (f, norm_b, sum_b) = _sizes(a, 2, block_entries), _sizes(b, 1, block_entries)
-    batch, m, n, top = max(len(a), len(b)), a.shape[1], b.shape[2], 2**MAGNITUDE_BITS_DOWN - 1
-    step, worst = max(entries // (batch * n), 1), 0.0
-    a, b = a[:, :, :MAGNITUDE_TERMS], b[:, :MAGNITUDE_TERMS]
-    down_b = [magnitudes_down(clean(c), f) for c in components(b)]
-    for rows in (slice(i, i + step) for i in range(0, m, step)):
-        down_a = [magnitudes_down(clean(c), e[:, rows]) for c in components(a[:, rows])]
-        above = norm_a[:, rows] * sum_b + norm_b * sum_a[:, rows]
-        for order in [down_b] if len(down_b) == 1 else [down_b, down_b[::-1]]:
-            below = reduce(np.add, [exact_int8(engine, x, y, top, top) for x, y in zip(down_a, order, strict=True)])
-            with np.errstate(divide="ignore", invalid="ignore"):
-                found = np.where(above == 0, 0.0, above / (below * 4.0**-MAGNITUDE_BITS_DOWN))
-            worst = max(worst, float(found.max(initial=0.0)))
-    return worst
-
-
-def _sizes(x: Array, axis: int, block_entries: int) -> tuple[Array, Array, Array]:
-    """Exponents e of the vectors of x, their norms and sums of magnitudes in units of 2**e, rounded up.
-
-    Norms and sums of vectors with an Inf or NaN are 0.
-    """
-    shape = (x.shape[0], x.shape[1], 1) if axis == 2 else (x.shape[0], 1, x.shape[2])
-    found: dict[str, Array] = {}
-    for where in vector_blocks(x, axis, block_entries):
-        y = x[where]
-        squares, sums, exponent = vector_sizes([clean(c) for c in components(y)], axis)
-        finite = np.isfinite(y).all(axis=axis, keepdims=True)
-        put(found, "exponent", shape, where, exponent)
-        put(found, "norm", shape, where, np.where(finite, np.sqrt(squares) * 2.0**-NORM_BITS, 0.0))
-        put(found, "sum", shape, where, np.where(finite, sums * 2.0**-NORM_BITS, 0.0))
-    return found["exponent"], found["norm"], found["sum"]
 
 
 def facts(plan: Plan, x: Array, exponent: Array) -> dict[str, Array]:

@@ -97,6 +97,11 @@ class Corrected(WordScheme):
         check_word(self, "split_rounding")
 
     @property
+    def chains_corrections(self) -> bool:
+        """Always."""
+        return True
+
+    @property
     def splitting(self) -> Splitting:
         """Two words, the second scaled by 2**s."""
         rounding = _NEAREST[self.product] if self.split_rounding == "nearest" else "zero"

@@ -101,6 +101,11 @@ class Multiword(WordScheme):
             raise PlanError(f'Multiword(block={self.block}) goes with accumulate="blocked"')
 
     @property
+    def chains_corrections(self) -> bool:
+        """Single words have no corrections."""
+        return self.num_words == 1
+
+    @property
     def splitting(self) -> Splitting:
         """Words at the scale of the operand."""
         return Splitting(FORMATS[self.product], self.num_words, self.split_rounding)

@@ -26,7 +26,9 @@ from hifigemm.formats import FP32, FP64, Format
 from hifigemm.numerics.bits import Array, least_exponent, scale_by_power
 from hifigemm.numerics.bounds import are_ordinary, native_bound, underflow_free
 from hifigemm.numerics.scaling import Scale
-from hifigemm.plan import Plan, Problem, Product, Split
+from hifigemm.numerics.subnormals import matmul
+from hifigemm.plan import Evidence, Plan, Product, Split, Verification
+from hifigemm.problem import Problem
 from hifigemm.schemes.ozaki1 import Ozaki1
 from hifigemm.schemes.scheme import Scheme, check_word, finished
 
@@ -45,6 +47,7 @@ class Native(Scheme):
     """
 
     name: ClassVar[str] = "native"
+    core = staticmethod(matmul)
 
     product: Literal["fp64"] | None = None
 
@@ -67,21 +70,17 @@ class Native(Scheme):
             return False
         return self.bound(problem) <= target.r or target.level is self.arithmetic(problem)
 
-    def plan(self, problem: Problem, a: Array, b: Array, target: Target, engine: Engine, workspace: int) -> Plan:
-        """One product; the library manages its own workspace."""
-        return self.planned(problem, target, engine)
+    def plan(
+        self, problem: Problem, target: Target, engine: Engine, evidence: Evidence | None, asked: Scheme | None
+    ) -> Plan:
+        """One product. An engine with programs leaves over- and underflow to its library; elsewhere entries where
+        they may have happened are escalated.
+        """
+        return _planned(self, problem, target, engine, asked)
 
-    def planned(self, problem: Problem, target: Target, engine: Engine) -> Plan:
-        """The plan, into which no operands enter."""
-        return _planned(self, problem, target, engine)
-
-    def stated_bound(self, plan: Plan) -> float:
-        """The worst case."""
-        return plan.worst_case
-
-    def fit(self, plan: Plan, problem: Problem, workspace: int) -> Plan:
-        """One block."""
-        return replace(plan, problem=problem, block_shape=(problem.batch, problem.m, problem.n))
+    def nbytes(self, plan: Plan, batch: int, rows: int, cols: int) -> int:
+        """None: the library manages its own workspace."""
+        return 0
 
     def split(self, plan: Plan, x: Array, side: str, scale: Scale | None, engine: Engine) -> Split:
         """The operand as it is."""
@@ -107,24 +106,27 @@ class Native(Scheme):
         certified &= np.isfinite(parts)
         return finished(plan.problem, parts, certified, bound, 1)
 
-    def escalate(self, plan: Plan, problem: Problem, workspace: int, engine: Engine) -> Plan | None:
+    def escalate(self, plan: Plan, problem: Problem, engine: Engine) -> Plan | None:
         """Slices with FP64 products, which neither over- nor underflow on the way."""
-        empty = np.zeros((1, 1, 1))
-        return Ozaki1(product="fp64").plan(problem, empty, empty, plan.target, engine, workspace)
+        return Ozaki1(product="fp64").plan(problem, plan.target, engine, None, plan.asked)
 
 
 @lru_cache(maxsize=256)
-def _planned(scheme: Native, problem: Problem, target: Target, engine: Engine) -> Plan:
+def _planned(scheme: Native, problem: Problem, target: Target, engine: Engine, asked: Scheme | None) -> Plan:
     """The plan, kept for the next product of this kind: no data enter it, and small products are quick."""
     bound = scheme.bound(problem)
     reason = f"native product, at worst {problem.terms} u = {bound:.3g} |A||B|"
     if scheme.product == "fp64" and problem.fmt is FP32:
         reason = f"float64 product of float32 operands, rounded once, at worst {bound:.3g} |A||B|"
     reason += target.accepts(bound)
-    plan = Plan(problem, scheme, target, engine.name, None, 1, problem.k, reason, worst_case=bound)
-    if engine.whole_product(plan) is not None:
-        plan = replace(plan, reason=f"{reason}, over- and underflow as the library has them")
-    return scheme.fit(plan, problem, 0)
+    plan = Plan(
+        *(problem, asked, scheme, target, engine.name, None, 1, problem.k, Verification.ENTRYWISE),
+        *(max(target.r, bound), reason),
+    )
+    if engine.compile(plan) is not None:
+        reason = f"{reason}, over- and underflow as the library has them"
+        plan = replace(plan, verification=Verification.A_PRIORI, reason=reason)
+    return plan
 
 
 def _dtype(fmt: Format, is_complex: bool) -> np.dtype[Any]:

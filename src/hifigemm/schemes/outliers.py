@@ -24,9 +24,10 @@ import numpy as np
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.residues import moduli_set
 from hifigemm.numerics.scaling import gained_bits
-from hifigemm.plan import Outliers, Problem
+from hifigemm.plan import Outliers
+from hifigemm.problem import Problem
 
-__all__ = ["find_outliers", "may_pay", "outlier_bytes"]
+__all__ = ["find_outliers", "may_pay"]
 
 _LEAST_WORK = 2**40
 """m n k from which fewer moduli save more than it costs to read all residues again for few rows and columns, and to let
@@ -43,17 +44,6 @@ def may_pay(problem: Problem) -> bool:
     """Whether a problem is large enough, and one of those that are looked at: real and not a stack."""
     work = problem.m * problem.n * problem.k
     return problem.batch == 1 and not problem.is_complex and work >= _LEAST_WORK
-
-
-def outlier_bytes(outliers: Outliers, problem: Problem, rows: int, cols: int) -> int:
-    """Bytes that wide vectors take while a block of so many rows and columns is made, beyond what the block takes."""
-    size, k = problem.dtype.itemsize, problem.k
-
-    def needed(vectors: int, others: int) -> int:
-        own = vectors * (size * k + outliers.shared * (k + _TILE))
-        return own + (vectors + _TILE) * outliers.shared * (others + 2 * _TILE) + size * vectors * others
-
-    return max(needed(min(len(outliers.rows), rows), cols), needed(min(len(outliers.cols), cols), rows))
 
 
 def find_outliers(problem: Problem, required: tuple[Array, Array], count: int) -> Outliers | None:

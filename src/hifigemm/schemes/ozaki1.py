@@ -22,7 +22,9 @@ References
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -30,7 +32,7 @@ import numpy as np
 from hifigemm.accuracy import Target
 from hifigemm.engine import Engine
 from hifigemm.exceptions import PlanError
-from hifigemm.formats import FP32, FP64, INT8
+from hifigemm.formats import FP32, FP64
 from hifigemm.numerics import bounds, estimates
 from hifigemm.numerics.bits import Array, ceil_log2, largest_exponent, lowest_bit
 from hifigemm.numerics.blocking import entries_within, largest_block, put, vector_blocks, widen
@@ -43,9 +45,9 @@ from hifigemm.numerics.slicing import (
     slice_vectors,
     slices_needed,
     unit_exponent,
-    words_of_diagonals,
 )
-from hifigemm.plan import Plan, Problem, Product, ProductSpec, Split, counted, fit_blocks
+from hifigemm.plan import Evidence, Plan, Product, Split, Verification
+from hifigemm.problem import Problem, ProductSpec, counted
 from hifigemm.schemes import certify
 from hifigemm.schemes.scheme import Scheme, check_count, check_word, finished, product_spec
 
@@ -56,13 +58,6 @@ ENTRY_BYTES = 17
 
 MAX_SLICES = 4400
 """More diagonals than any float64 operands have with one-bit slices."""
-
-PITCH = 128
-"""Kernels pad k to multiples of this."""
-
-IN_FLIGHT = 2**22
-"""Entries of the result whose sums kernels hold in memory at a time, at most."""
-
 
 @dataclass(frozen=True)
 class Ozaki1(Scheme):
@@ -80,6 +75,7 @@ class Ozaki1(Scheme):
     """
 
     name: ClassVar[str] = "ozaki1"
+    core = staticmethod(slice_vectors)
 
     product: Literal["int8", "fp16", "bf16", "tf32", "fp32", "fp64"] = "int8"
     num_slices: int | None = None
@@ -95,77 +91,64 @@ class Ozaki1(Scheme):
         return self.mode in ("dp", "sp") or (self.num_slices is not None and self.mode is None)
 
     @property
-    def reads_operands(self) -> bool:
-        """The estimate of [MOOI20] does."""
-        return self.mode in ("dp", "sp") and self.num_slices is None
-
-    @property
     def count(self) -> int:
         """num_slices, once a plan has filled it in."""
         if self.num_slices is None:
             raise PlanError(f"{self} has no number of slices yet: it comes from a plan")
         return self.num_slices
 
-    def plan(self, problem: Problem, a: Array, b: Array, target: Target, engine: Engine, workspace: int) -> Plan:
+    def evidence(
+        self, problem: Problem, target: Target, a: Array, b: Array, engine: Engine, workspace: int
+    ) -> Evidence | None:
+        """The estimate of [MOOI20], where the mode asks for it."""
+        if self.mode not in ("dp", "sp") or self.num_slices is not None:
+            return None
+        beta = slice_bits(problem, product_spec(engine, self.product, "Ozaki1"))
+        entries = entries_within(workspace, engine.memory.block_entries)
+        u = (FP64 if self.mode == "dp" else FP32).u
+        return Evidence(num_slices=estimates.published_num_slices(a, b, beta, u, entries))
+
+    def plan(
+        self, problem: Problem, target: Target, engine: Engine, evidence: Evidence | None, asked: Scheme | None
+    ) -> Plan:
         """Choose beta from k and the product, S from the target, the mode or the user."""
         spec = product_spec(engine, self.product, "Ozaki1")
-        largest = spec.max_integer + (spec.operand is INT8)  # -128 is an INT8 too
-        beta = bounds.slice_bits_for(problem.terms, spec.k_block, spec.accumulator_max, largest)
-        if beta == 0:
-            raise PlanError(f"Ozaki1 with {spec.name} products: no slice size is exact for k = {problem.k}")
+        beta = slice_bits(problem, spec)
         if self.mode == "correct":
             target = Target(0.0, correct=True)
         size = counted(beta, "bit")
         if self.num_slices is not None:
             count, reason = self.num_slices, f"{counted(self.num_slices, 'slice')} of {size}, as asked"
-        elif self.mode in ("dp", "sp"):
+        elif evidence is not None and evidence.num_slices is not None:
+            count, ended = evidence.num_slices
             fmt = FP64 if self.mode == "dp" else FP32
-            count, ended = estimates.published_num_slices(
-                a, b, beta, fmt.u, entries_within(workspace, engine.block_entries)
-            )
             reason = f"{counted(count, 'slice')} of {size} by the estimate of [MOOI20] for {fmt.name}"
             if ended:
                 reason = f"all slices of {size}: the operands end before the estimate is met"
         else:
             count = first_num_slices(problem, target, beta)
             reason = f"{counted(count, 'slice')} of {size} for {target}"
-        scheme = replace(self, num_slices=count)
         pairs = count * (count + 1) // 2 * (4 if problem.is_complex else 1)
         k_block = bounds.exact_k_limit(spec.accumulator_max, 2 ** (beta - 1), 2 ** (beta - 1))
-        plan = Plan(
-            problem,
-            scheme,
-            target,
-            engine.name,
-            spec,
-            pairs,
-            k_block,
-            reason,
-            self.explicit,
-            slice_bits=beta,
-            most_block_entries=engine.block_entries,
-            fused=engine.fused and self.mode is None and _fits_kernels(problem, spec, self.num_slices, beta),
+        verification = Verification.NONE if math.isinf(target.r) else Verification.ENTRYWISE
+        scheme = replace(self, num_slices=count)
+        return Plan(
+            problem, asked, scheme, target, engine.name, spec, pairs, k_block, verification, target.r, reason
         )
-        return scheme.fit(plan, problem, workspace)
 
-    def fit(self, plan: Plan, problem: Problem, workspace: int) -> Plan:
-        """Blocks by the bytes of slices and working copies of rows and columns, sums and rounded values of entries."""
-        width = 2 if problem.is_complex else 1
-        spec, k, limbs = plan.words, problem.terms, num_limbs(_sum_bits(plan, self.count))
-        converted = 0 if spec.operand is FP64 else 4 * min(2**24 >> (2 * plan.slice_bits - 2), self.count * k)
+    def nbytes(self, plan: Plan, batch: int, rows: int, cols: int) -> int:
+        """Slices and working copies of rows and columns, sums and rounded values of entries."""
+        problem, spec = plan.problem, plan.words
+        width, k, limbs = 2 if problem.is_complex else 1, problem.terms, num_limbs(_sum_bits(plan, self.count))
+        beta = slice_bits(problem, spec)
+        converted = 0 if spec.operand is FP64 else 4 * min(2**24 >> (2 * beta - 2), self.count * k)
         per_vector = k * (self.count * storage_dtype(spec).itemsize + ENTRY_BYTES) + converted
-        block_entries = entries_within(workspace, plan.most_block_entries)
-        passing = min(largest_block(problem.k, block_entries), problem.batch * max(problem.m, problem.n) * problem.k)
+        whole = problem.batch * max(problem.m, problem.n) * problem.k
+        passing = min(largest_block(problem.k, plan.block_entries), whole)
         passing *= width * width * 10 * 8
-
-        def need(batch: int, rows: int, cols: int) -> int:
-            entries = batch * rows * cols * width
-            if plan.fused and not plan.certifies:
-                return batch * (rows + cols) * self.count * -(-k // PITCH) * PITCH + 16 * min(entries, IN_FLIGHT)
-            rounding = min(entries, block_entries) * (3 * limbs + 30) * 8
-            return batch * (rows + width * cols) * per_vector + entries * (8 * self.count + 88) + passing + rounding
-
-        return fit_blocks(replace(plan, problem=problem, block_entries=block_entries), need, workspace)
+        entries = batch * rows * cols * width
+        rounding = min(entries, plan.block_entries) * (3 * limbs + 30) * 8
+        return batch * (rows + width * cols) * per_vector + entries * (8 * self.count + 88) + passing + rounding
 
     def split(self, plan: Plan, x: Array, side: str, scale: Scale | None, engine: Engine) -> Split:
         """Slices of rows or columns, each on its own grid, one after the other along k.
@@ -175,7 +158,7 @@ class Ozaki1(Scheme):
         """
         axis, embed = (2, embed_left) if side == "left" else (1, embed_right)
         width = 2 if side == "right" and plan.problem.is_complex else 1
-        beta, k, vectors = plan.slice_bits, plan.problem.terms, x.shape[3 - axis] * width
+        beta, k, vectors = slice_bits(plan.problem, plan.words), plan.problem.terms, x.shape[3 - axis] * width
         twos_complement = _in_twos_complement(plan)
         limit = digit_limit(beta) if twos_complement else 1.0
         each = (x.shape[0], vectors, 1) if side == "left" else (x.shape[0], 1, vectors)
@@ -203,7 +186,7 @@ class Ozaki1(Scheme):
 
     def multiply(self, plan: Plan, left: Split, right: Split, engine: Engine, shift: int) -> Product:
         """Diagonal sums in int64, then limbs, then one rounding."""
-        beta, terms = plan.slice_bits, plan.problem.terms
+        beta, terms = slice_bits(plan.problem, plan.words), plan.problem.terms
         kept = min(self.count, left.count + right.count - 1)
         sums, pairs = _diagonals(plan, left, right, engine, kept)
         shape, sums = sums.shape[1:], sums.reshape(kept, -1)
@@ -224,13 +207,22 @@ class Ozaki1(Scheme):
         count = pairs * (4 if plan.problem.is_complex else 1)
         return finished(plan.problem, rounded.values, certified, bound, count)
 
-    def escalate(self, plan: Plan, problem: Problem, workspace: int, engine: Engine) -> Plan | None:
+    def escalate(self, plan: Plan, problem: Problem, engine: Engine) -> Plan | None:
         """Twice as many slices, within what float64 operands can have."""
-        if self.count == MAX_SLICES:
+        if plan.is_fixed or self.count == MAX_SLICES:
             return None
         count = min(2 * self.count, MAX_SLICES)
-        scheme = replace(self, num_slices=count)
-        return scheme.fit(replace(plan, scheme=scheme, reason=f"escalated to {count} slices"), problem, workspace)
+        scheme, reason = replace(self, num_slices=count), f"escalated to {count} slices"
+        return replace(plan, problem=problem, scheme=scheme, reason=reason)
+
+
+@lru_cache(maxsize=1024)
+def slice_bits(problem: Problem, spec: ProductSpec) -> int:
+    """beta: bits of a slice for the products of an engine."""
+    beta = bounds.slice_bits_for(problem.terms, spec.k_block, spec.accumulator_max, spec.max_digit)
+    if beta == 0:
+        raise PlanError(f"Ozaki1 with {spec.name} products: no slice size is exact for k = {problem.k}")
+    return beta
 
 
 def first_num_slices(problem: Problem, target: Target, slice_bits: int) -> int:
@@ -254,25 +246,19 @@ def storage_dtype(spec: ProductSpec) -> np.dtype[Any]:
 
 def _in_twos_complement(plan: Plan) -> bool:
     """Whether h = 2**(beta - 1) is no slice entry, because the words of the product hold -h .. h - 1."""
-    return 2 ** (plan.slice_bits - 1) > plan.words.max_integer
-
-
-def _fits_kernels(problem: Problem, spec: ProductSpec, num_slices: int | None, slice_bits: int) -> bool:
-    """Whether kernels hold the sums of a fixed count of slices in INT32 and in two words of 64 bits."""
-    if spec.operand is not INT8 or problem.is_complex or num_slices is None:
-        return False
-    return words_of_diagonals(problem.k, num_slices, slice_bits) is not None
+    return 2 ** (slice_bits(plan.problem, plan.words) - 1) > plan.words.max_integer
 
 
 def _sum_bits(plan: Plan, kept: int) -> int:
     """Bits of the sum of all diagonals, in units of the last."""
-    return ceil_log2(plan.problem.terms) + 2 * (plan.slice_bits - 1) + plan.slice_bits * (kept - 1) + 2
+    beta = slice_bits(plan.problem, plan.words)
+    return ceil_log2(plan.problem.terms) + 2 * (beta - 1) + beta * (kept - 1) + 2
 
 
 def _diagonals(plan: Plan, left: Split, right: Split, engine: Engine, kept: int) -> tuple[Array, int]:
     """sums[s] = sum_{p+q=s} A_p B_q for s < kept, in int64, and the number of pairs."""
     k = plan.problem.terms
-    h = 2 ** (plan.slice_bits - 1)
+    h = 2 ** (slice_bits(plan.problem, plan.words) - 1)
     batch = max(left.planes.shape[0], right.planes.shape[0])
     sums = np.empty((kept, batch, left.planes.shape[1], right.planes.shape[2]), np.int64, like=left.planes)
     pairs = 0

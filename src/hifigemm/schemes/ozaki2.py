@@ -21,7 +21,6 @@ References
 from __future__ import annotations
 
 import math
-import struct
 from dataclasses import dataclass, replace
 from functools import lru_cache, reduce
 from typing import ClassVar, Literal
@@ -31,44 +30,38 @@ import numpy as np
 from hifigemm.accuracy import Target
 from hifigemm.engine import Engine
 from hifigemm.exceptions import PlanError
-from hifigemm.numerics import residues as crt
+from hifigemm.numerics import residues as crt_moduli
 from hifigemm.numerics import scaling
 from hifigemm.numerics.bits import NO_BIT, Array, ceil_log2, lowest_bit, scale_by_power
 from hifigemm.numerics.blocking import entries_within, largest_block, map_vectors, put, vector_blocks, widen
-from hifigemm.numerics.bounds import native_bound
 from hifigemm.numerics.embedding import components, embed_left, embed_right
+from hifigemm.numerics.error_ratio import count_for_ratio, error_ratio, least_norm
 from hifigemm.numerics.estimates import MAGNITUDE_BITS_UP, magnitudes_up
-from hifigemm.numerics.scaling import Scale
-from hifigemm.plan import Outliers, Plan, Problem, Product, ProductSpec, Split, counted, fit_blocks
-from hifigemm.schemes import certify
-from hifigemm.schemes.outliers import find_outliers, may_pay, outlier_bytes
-from hifigemm.schemes.ozaki1 import Ozaki1
-from hifigemm.schemes.residue_products import (
-    multiply_planes,
+from hifigemm.numerics.residue_products import (
+    crt,
     num_planes,
     product_residues,
-    residue_bytes,
+    residue_gemm,
     round_integers,
-    rounded_integers,
     scaled_residues,
 )
-from hifigemm.schemes.scheme import Scheme, check_count, check_word, exact_int8, finished, product_spec
+from hifigemm.numerics.scaling import Scale
+from hifigemm.plan import Evidence, Plan, Product, Split, Verification
+from hifigemm.problem import Problem, counted
+from hifigemm.schemes import certify
+from hifigemm.schemes.ozaki1 import Ozaki1
+from hifigemm.schemes.outliers import find_outliers, may_pay
+from hifigemm.schemes.scheme import (
+    Scheme,
+    check_count,
+    check_word,
+    exact_int8,
+    finished,
+    int8_product,
+    product_spec,
+)
 
 __all__ = ["Ozaki2"]
-
-
-@dataclass(frozen=True)
-class _Choice:
-    """A number of moduli with what it means: see the fields of `Plan`."""
-
-    count: int
-    reason: str
-    balance: int = 0
-    exact: bool = False
-    promised: bool = False
-    hopeful: bool = False
-    gated: bool = False
-    outliers: Outliers | None = None
 
 
 @dataclass(frozen=True)
@@ -86,6 +79,7 @@ class Ozaki2(Scheme):
     """
 
     name: ClassVar[str] = "ozaki2"
+    core = staticmethod(residue_gemm)
 
     product: Literal["int8"] = "int8"
     num_moduli: int | None = None
@@ -94,7 +88,7 @@ class Ozaki2(Scheme):
     def __post_init__(self) -> None:
         if self.product != "int8":
             raise PlanError(f'Ozaki2(product={self.product!r}): residues are INT8 words, product="int8"')
-        check_count(self, "num_moduli", 2, crt.MAX_MODULI)
+        check_count(self, "num_moduli", 2, crt_moduli.MAX_MODULI)
         check_word(self, "scaling")
 
     @property
@@ -103,156 +97,105 @@ class Ozaki2(Scheme):
         return self.num_moduli is not None
 
     @property
-    def reads_operands(self) -> bool:
-        """Unless the number of moduli is forced."""
-        return not self.explicit
-
-    @property
     def count(self) -> int:
         """num_moduli, once a plan has filled it in."""
         if self.num_moduli is None:
             raise PlanError(f"{self} has no number of moduli yet: it comes from a plan")
         return self.num_moduli
 
-    @property
-    def scales_operands(self) -> bool:
-        """Always."""
-        return True
+    def evidence(
+        self, problem: Problem, target: Target, a: Array, b: Array, engine: Engine, workspace: int
+    ) -> Evidence | None:
+        """The bits that exact integers need and, on a CPU, the error ratio; see `plan`.
 
-    @property
-    def independent_splits(self) -> bool:
-        """Fast scaling looks at one operand at a time."""
-        return self.scaling == "fast"
-
-    def plan(self, problem: Problem, a: Array, b: Array, target: Target, engine: Engine, workspace: int) -> Plan:
-        """Choose the number of moduli from the target, or fewer where the operands are short integers."""
-        spec = product_spec(engine, self.product, "Ozaki2")
-        choice = self._choice(problem, a, b, target, engine, workspace)
-        if self.scaling == "accurate":
-            choice = replace(choice, reason=choice.reason + ", one more product for the scaling")
-        scheme = replace(self, num_moduli=choice.count)
-        fused = engine.fused and self.scaling == "fast"
-        return _planned(
-            scheme, problem, target, choice, self.explicit, engine.name, spec, engine.block_entries, fused, workspace
-        )
-
-    def gated_plan(self, problem: Problem, target: Target, engine: Engine, workspace: int) -> Plan | None:
-        """The moduli that data of one size take, else FP64 sums: for float64 results at their own level."""
-        if self.explicit or self.scaling != "fast" or problem.dtype != np.float64 or target.level is not problem.fmt:
-            return None
-        count = _expected_count(problem, target)
-        reason = f"the device decides by the operands between {count} moduli and an FP64 product"
-        worst = native_bound(problem.terms, problem.fmt.u)
-        reason += f", at worst {worst:.3g} |A||B|{target.accepts(worst)}, which over- and underflows as a library's"
-        scheme, choice = replace(self, num_moduli=count), _Choice(count, reason, gated=True)
-        spec = product_spec(engine, self.product, "Ozaki2")
-        plan = _planned(
-            scheme, problem, target, choice, False, engine.name, spec, engine.block_entries, engine.fused, workspace
-        )
-        return replace(plan, worst_case=worst)
-
-    def _choice(
-        self,
-        problem: Problem,
-        a: Array,
-        b: Array,
-        target: Target,
-        engine: Engine,
-        workspace: int,
-        ratio: float | None = None,
-    ) -> _Choice:
-        """The number of moduli for these operands, whose `certify.error_ratio` may be known already.
-
-        Moduli that hold the exact product, where those are no more than the target takes anyway; else as many as the
-        error ratio asks for, or those that are expected to do, where the engine finds the ratio on the way.
+        Where programs choose on the device, only correct rounding is worth waiting for.
         """
-        if self.num_moduli is not None:
-            return _Choice(self.num_moduli, f"{self.num_moduli} moduli, as asked")
-        count, block_entries = _expected_count(problem, target), entries_within(workspace, engine.block_entries)
-        tells = self.scaling == "fast" and not target.correct and math.isfinite(target.r)
-        hopeful = tells and ratio is None and engine.looks_on_the_way
-        enough = None
-        if tells and not hopeful and a.size and b.size:
-            if ratio is None:
-                ratio = certify.error_ratio(a, b, engine, block_entries, max(workspace // 256, 1))
-            enough = _enough(problem, target, ratio)
-            count = max(count, enough or 0)
-        most = _reach(problem, crt.MAX_MODULI if target.correct else count)
-        if target.correct and self.scaling == "fast" and engine.fused and may_pay(problem):
-            each = engine.override(scaling.required_bits_of_vectors)(a, b, block_entries)
-            required = scaling.widest(each, most)
-        else:
-            each, required = None, engine.override(scaling.required_bits)(a, b, most, block_entries)
-        if required is not None:
-            choice = _exact_choice(problem.is_complex, *required, self.scaling == "fast")
-            return choice if each is None else replace(choice, outliers=find_outliers(problem, each, choice.count))
-        if enough is None and not hopeful:
-            return _Choice(count, f"{count} moduli for {target}")
-        return replace(_promise(count, target), hopeful=hopeful)
-
-    def most_required_bits(self, plan: Plan) -> int | None:
-        """The limit up to which the choice behind a plan tells operands apart by their `scaling.required_bits`."""
-        if plan.fixed:
+        on_device, fast = engine.costs is not None, self.scaling == "fast"
+        if (on_device and fast and not target.correct) or (self.explicit and not (on_device and target.correct)):
             return None
-        correct = plan.target.correct
-        return _reach(plan.problem, crt.MAX_MODULI if correct else _expected_count(plan.problem, plan.target))
+        count, entries = _expected_count(problem, target), entries_within(workspace, engine.memory.block_entries)
+        ratio = outliers = None
+        if fast and not target.correct and math.isfinite(target.r) and a.size and b.size:
+            ratio = engine.override(error_ratio)(a, b, int8_product(engine), entries, max(workspace // 256, 1))
+            count = max(count, count_for_ratio(problem.terms, target.r, ratio, problem.is_complex) or 0)
+        most = _reach(problem, crt_moduli.MAX_MODULI if target.correct else count)
+        if fast and on_device and not self.explicit and may_pay(problem):
+            each = engine.override(scaling.required_bits_of_vectors)(a, b, entries)
+            bits = scaling.widest(each, most)
+            if bits is not None:
+                outliers = find_outliers(problem, each, _exact_count(problem.is_complex, *bits))
+        else:
+            bits = engine.override(scaling.required_bits)(a, b, most, entries)
+        return Evidence(required_bits=bits, error_ratio=ratio, outliers=outliers)
 
-    def replan(self, plan: Plan, ratio: float, a: Array, b: Array, engine: Engine, workspace: int) -> Plan:
-        """The plan for a ratio that was too large for a hopeful one: more moduli, or entries that are judged."""
-        problem = plan.problem
-        asked = replace(self, num_moduli=None)
-        choice = asked._choice(problem, a, b, plan.target, engine, workspace, ratio)
-        scheme = replace(self, num_moduli=choice.count)
-        finer = _planned(
-            *(scheme, problem, plan.target, choice, plan.fixed, plan.engine, plan.words),
-            *(plan.most_block_entries, plan.fused, workspace),
+    def plan(
+        self, problem: Problem, target: Target, engine: Engine, evidence: Evidence | None, asked: Scheme | None
+    ) -> Plan:
+        """The number of moduli: as asked, or by the evidence, or what data of one size need.
+
+        Moduli that hold the exact product are taken where the operands are short enough for it; else as many as the
+        error ratio asks for.
+        """
+        spec = product_spec(engine, self.product, "Ozaki2")
+        bits = None if evidence is None else evidence.required_bits
+        count, bound, verification = _expected_count(problem, target), target.r, Verification.ENTRYWISE
+        reason = f"{count} moduli for {target}"
+        if self.num_moduli is not None:
+            count, reason = self.num_moduli, f"{self.num_moduli} moduli, as asked"
+            if math.isinf(target.r):
+                verification = Verification.NONE
+            elif bits is not None and _exact_count(problem.is_complex, *bits) <= count and self.scaling == "fast":
+                bound, verification = 0.0, Verification.A_PRIORI
+            elif evidence is not None:
+                evidence = replace(evidence, required_bits=None)
+        elif bits is not None:
+            count = _exact_count(problem.is_complex, *bits)
+            reason = f"{count} moduli hold the exact product of {counted(_exact_bits(problem.is_complex, *bits), 'bit')}"
+            if self.scaling == "fast":
+                bound, verification = 0.0, Verification.A_PRIORI
+        elif evidence is not None and evidence.error_ratio is not None:
+            enough = count_for_ratio(problem.terms, target.r, evidence.error_ratio, problem.is_complex)
+            if enough is not None:
+                count, verification = max(count, enough), Verification.A_PRIORI
+                reason = f"{count} moduli for {target} in every entry"
+        if self.scaling == "accurate":
+            reason += ", one more product for the scaling"
+        scheme, products = replace(self, num_moduli=count), num_planes(_moduli(problem, count), problem.is_complex)
+        return Plan(
+            *(problem, asked, scheme, target, engine.name, spec, products, spec.k_block, verification, bound, reason),
+            evidence=evidence,
         )
-        return replace(finer, free=plan.free)
 
-    def largest_ratio(self, plan: Plan) -> float:
-        """Largest `certify.error_ratio` of operands for which the plan's moduli keep the target in every entry."""
-        return _largest_ratio(plan.problem.terms, plan.target.r, _moduli(plan.problem, self.count).half_range)
+    def expected_products(self, problem: Problem, target: Target, more: int = 0) -> int:
+        """Products that operands without wide exponents take, or those of so many more moduli."""
+        return num_planes(_moduli(problem, _expected_count(problem, target) + more), problem.is_complex)
 
-    def expected_products(self, problem: Problem, target: Target) -> int:
-        """Products that operands without wide exponents take."""
-        return num_planes(_moduli(problem, _expected_count(problem, target)), problem.is_complex)
+    def nbytes(self, plan: Plan, batch: int, rows: int, cols: int) -> int:
+        """Residues and working copies of rows and columns, and residues of entries."""
+        problem, moduli = plan.problem, _moduli(plan.problem, self.count)
+        width, k = 2 if problem.is_complex else 1, problem.k
+        facts, converted = 9 * width * width, 4 * min(1024, k)
+        per_vector = k * (num_planes(moduli, problem.is_complex) + facts) + converted
+        entries = plan.block_entries
+        passing = min(largest_block(k, entries), problem.batch * max(problem.m, problem.n) * k)
+        passing *= width * (12 * 8 + 2 * self.count)
+        results = batch * rows * cols * width
+        rounding = min(results, entries) * (4 * moduli.limb_count + self.count + 30) * 8
+        return batch * (rows + cols) * per_vector + results * (self.count + 120) + passing + rounding
 
-    def fit(self, plan: Plan, problem: Problem, workspace: int) -> Plan:
-        """Blocks by the bytes of residues and working copies of rows and columns, and of residues of entries."""
-        width = 2 if problem.is_complex else 1
-        count, k = self.count, problem.k
-        moduli = _moduli(problem, count)
-        facts = 9 * width * width
-        converted = 4 * min(1024, k)
-        per_product = num_planes(moduli, problem.is_complex)
-        per_vector = k * (per_product + facts) + converted
-        block_entries = entries_within(workspace, plan.most_block_entries)
-        passing = min(largest_block(k, block_entries), problem.batch * max(problem.m, problem.n) * k)
-        passing *= width * (12 * 8 + 2 * count)
-        looks = width if plan.hopeful or plan.gated else 0
-
-        def need(batch: int, rows: int, cols: int) -> int:
-            if plan.outliers is not None:
-                return residue_bytes(rows, cols, k, plan.outliers.shared) + outlier_bytes(
-                    plan.outliers, problem, rows, cols
-                )
-            if plan.fused and not plan.certifies:
-                return batch * residue_bytes(rows, cols, k, per_product, looks)
-            entries = batch * rows * cols * width
-            rounding = min(entries, block_entries) * (4 * moduli.limb_count + count + 30) * 8
-            return batch * (rows + cols) * per_vector + entries * (count + 120) + passing + rounding
-
-        return fit_blocks(replace(plan, problem=problem, block_entries=block_entries), need, workspace)
-
-    def scales(self, plan: Plan, x: Array, side: str, engine: Engine) -> Scale:
-        """Scale by Cauchy-Schwarz."""
-        axis, sign = (2, 1) if side == "left" else (1, -1)
-        moduli = _moduli(plan.problem, self.count)
-        return engine.override(scaling.norm_scale)(x, axis, moduli, sign * plan.balance, plan.block_entries)
-
-    def joint_scales(self, plan: Plan, a: Array, b: Array, engine: Engine) -> tuple[Scale, Scale]:
-        """Scales from an INT8 product of magnitudes."""
-        moduli = _moduli(plan.problem, self.count)
+    def scales(
+        self, plan: Plan, a: Array | None, b: Array | None, engine: Engine
+    ) -> tuple[Scale | None, Scale | None] | None:
+        """By Cauchy-Schwarz for each operand, or from an INT8 product of the magnitudes of both."""
+        moduli, balance = _moduli(plan.problem, self.count), _balance(plan)
+        if self.scaling == "fast":
+            norm_scale = engine.override(scaling.norm_scale)
+            return (
+                None if a is None else norm_scale(a, 2, moduli, balance, plan.block_entries),
+                None if b is None else norm_scale(b, 1, moduli, -balance, plan.block_entries),
+            )
+        if a is None or b is None:
+            return None
         left = map_vectors(lambda x: _exponent(x, 2), a, 2, plan.block_entries)
         right = map_vectors(lambda x: _exponent(x, 1), b, 1, plan.block_entries)
         rows, cols = _largest_sums(plan, a, b, left, right, engine)
@@ -261,7 +204,7 @@ class Ozaki2(Scheme):
             s = scaling.scale_exponent(sums, own, MAGNITUDE_BITS_UP, moduli) + balance
             return Scale(s, s + own >= MAGNITUDE_BITS_UP, axis, moduli.half_range.bit_length() + 1 + abs(balance))
 
-        return scale(rows, left, plan.balance, 2), scale(cols, right, -plan.balance, 1)
+        return scale(rows, left, balance, 2), scale(cols, right, -balance, 1)
 
     def split(self, plan: Plan, x: Array, side: str, scale: Scale | None, engine: Engine) -> Split:
         """Residues of the scaled and rounded operand; for complex operands two or three planes for each modulus.
@@ -282,11 +225,11 @@ class Ozaki2(Scheme):
         """Residues of the product modulus by modulus, reconstruction, one rounding."""
         problem = plan.problem
         moduli = _moduli(problem, self.count)
-        products = engine.override(multiply_planes)(left.planes, right.planes, moduli, engine)
+        products = engine.override(residue_gemm)(left.planes, right.planes, moduli, int8_product(engine))
         units = left.unit, right.unit
         if not plan.certifies:
-            values = engine.override(rounded_integers)(products, *units, shift, moduli, problem.fmt, plan.block_entries)
-            return finished(problem, values, None, self.stated_bound(plan), left.count)
+            values = engine.override(crt)(products, *units, shift, moduli, problem.fmt, plan.block_entries)
+            return finished(problem, values, None, plan.bound, left.count)
         residues = product_residues(products, moduli)
         error = _error(left, right)
         err = np.frexp(error)[1].astype(np.int64)
@@ -295,110 +238,59 @@ class Ozaki2(Scheme):
         certified, bound = certify.certified_entries(plan, left, right, engine, rounded, error == 0, err, lowest)
         return finished(problem, rounded.values, certified, bound, left.count)
 
-    def escalate(self, plan: Plan, problem: Problem, workspace: int, engine: Engine) -> Plan | None:
-        """Half as many moduli again; None where the largest number was not enough."""
-        if self.count == crt.MAX_MODULI:
-            empty = np.zeros((1, 1, 1))
-            return Ozaki1().plan(problem, empty, empty, plan.target, engine, workspace) if plan.free else None
-        count = min(self.count + self.count // 2, crt.MAX_MODULI)
-        scheme = replace(self, num_moduli=count)
-        num_products = num_planes(_moduli(problem, count), problem.is_complex)
-        reason = f"escalated to {count} moduli"
-        finer = replace(plan, scheme=scheme, num_products=num_products, balance=0, reason=reason)
-        return scheme.fit(finer, problem, workspace)
+    def escalate(self, plan: Plan, problem: Problem, engine: Engine) -> Plan | None:
+        """Half as many moduli again; slices for the library's choice where the largest number was not enough."""
+        if plan.is_fixed:
+            return None
+        if self.count == crt_moduli.MAX_MODULI:
+            return Ozaki1().plan(problem, plan.target, engine, None, None) if plan.asked is None else None
+        count = min(self.count + self.count // 2, crt_moduli.MAX_MODULI)
+        return replace(
+            plan,
+            problem=problem,
+            scheme=replace(self, num_moduli=count),
+            num_products=num_planes(_moduli(problem, count), problem.is_complex),
+            verification=Verification.ENTRYWISE,
+            reason=f"escalated to {count} moduli",
+            evidence=None,
+        )
 
 
-@lru_cache(maxsize=256)
-def _planned(
-    scheme: Ozaki2,
-    problem: Problem,
-    target: Target,
-    choice: _Choice,
-    fixed: bool,
-    engine: str,
-    spec: ProductSpec,
-    most_block_entries: int,
-    fused: bool,
-    workspace: int,
-) -> Plan:
-    """The plan of a choice, kept for the next product of this kind: small products are quick."""
-    plan = Plan(
-        problem,
-        scheme,
-        target,
-        engine,
-        spec,
-        num_planes(_moduli(problem, choice.count), problem.is_complex),
-        spec.k_block,
-        choice.reason,
-        fixed,
-        balance=choice.balance,
-        exact=choice.exact,
-        promised=choice.promised,
-        hopeful=choice.hopeful,
-        gated=choice.gated,
-        outliers=choice.outliers,
-        most_block_entries=most_block_entries,
-        fused=fused,
-    )
-    return scheme.fit(plan, problem, workspace)
-
-
-def _promise(count: int, target: Target) -> _Choice:
-    return _Choice(count, f"{count} moduli for {target} in every entry", promised=True)
-
-
-def _least_range(terms: int, r: float, ratio: float) -> int | None:
-    """half_range from which on every entry keeps r, for operands with this `certify.error_ratio`; None if it is inf.
-
-    Fast scaling has 2**-s_i < 2 ||A_i|| / T, T**2 = half_range, and rounds to nearest, so that the error of an entry is
-    at most (||A_i|| sum|B_j| + ||B_j|| sum|A_i|) / T, but for terms of relative size k / T < 2**-20.
-    """
-    wanted = ratio * (1.0 + 2.0**-19) / r
-    if not math.isfinite(wanted):
-        return None
-    least: int = max(math.ceil(wanted), _least_norm(terms)) ** 2
-    return least
+def _balance(plan: Plan) -> int:
+    """Bits that the left operand gets at the expense of the right one, where both are exact integers then."""
+    bits = None if plan.evidence is None else plan.evidence.required_bits
+    return 0 if bits is None else scaling.balance(bits, plan.scheme.count, plan.problem.is_complex)
 
 
 @lru_cache(maxsize=1024)
-def _largest_ratio(terms: int, r: float, half_range: int) -> float:
-    """Largest ratio whose `_least_range`, which nowhere falls, is no more than half_range: by bisection of its bits."""
-
-    def suffices(bits: int) -> bool:
-        least = _least_range(terms, r, struct.unpack("d", struct.pack("q", bits))[0])
-        return least is not None and least <= half_range
-
-    if not suffices(0):
-        return -math.inf
-    low, high = 0, 0x7FF << 52
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if suffices(middle) else (low, middle)
-    return float(struct.unpack("d", struct.pack("q", low))[0])
+def _exact_count(is_complex: bool, left: int, right: int) -> int:
+    """Fewest moduli that hold the exact product of operands that require so many bits, see `scaling.required_bits`."""
+    if min(left, right) == -NO_BIT:
+        return 2
+    counts = range(2, crt_moduli.MAX_MODULI + 1)
+    fits = (n for n in counts if left + right <= 2 * scaling.gained_bits(n, is_complex))
+    return next(fits, crt_moduli.MAX_MODULI + 1)
 
 
-def _enough(problem: Problem, target: Target, ratio: float) -> int | None:
-    """Fewest moduli with the range of `_least_range`, None where none has it."""
-    least = _least_range(problem.terms, target.r, ratio)
-    return None if least is None else crt.count_for_range(least, problem.is_complex)
+def _exact_bits(is_complex: bool, left: int, right: int) -> int:
+    """Bits of the exact product of such operands."""
+    if min(left, right) == -NO_BIT:
+        return 1
+    return max(left + right + crt_moduli.moduli_set(2, is_complex).half_range.bit_length(), 1)
 
 
-def _least_norm(terms: int) -> int:
-    """T from which on k / (2 T) lies within the 2**-19 that `_enough` adds, and all rounding is to nearest."""
-    return terms << 19
-
-
+@lru_cache(maxsize=1024)
 def _expected_count(problem: Problem, target: Target) -> int:
-    """Moduli that data of one size take, and not fewer than `_enough` ever says."""
-    count = crt.count_for_bits(_wanted_bits(problem, target), problem.is_complex)
+    """Moduli that data of one size take, and not fewer than `count_for_ratio` ever says."""
+    count = crt_moduli.count_for_bits(_wanted_bits(problem, target), problem.is_complex)
     if target.correct or math.isinf(target.r):
         return count
-    return max(count, crt.count_for_range(_least_norm(problem.terms) ** 2, problem.is_complex) or crt.MAX_MODULI)
+    least = least_norm(problem.terms) ** 2
+    return max(count, crt_moduli.count_for_range(least, problem.is_complex) or crt_moduli.MAX_MODULI)
 
 
-def _moduli(problem: Problem, count: int) -> crt.ModuliSet:
-    return crt.moduli_set(count, problem.is_complex)
+def _moduli(problem: Problem, count: int) -> crt_moduli.ModuliSet:
+    return crt_moduli.moduli_set(count, problem.is_complex)
 
 
 def _exponent(x: Array, axis: int) -> Array:
@@ -445,24 +337,6 @@ def _wanted_bits(problem: Problem, target: Target) -> int:
 def _reach(problem: Problem, count: int) -> int:
     """Bits that both operands together may lack with two moduli for `count` to hold the exact product."""
     return 2 * scaling.gained_bits(count, problem.is_complex)
-
-
-@lru_cache(maxsize=1024)
-def _exact_choice(is_complex: bool, left: int, right: int, fast: bool) -> _Choice:
-    """Fewest moduli that hold the exact product of operands that lack so many bits with two, see `required_bits`.
-
-    By Cauchy-Schwarz on rows and columns made integers: a scale must reach down to the lowest bit of every vector. What
-    one operand has to spare goes to the other, but no more of it than that one needs.
-    """
-    if min(left, right) == -NO_BIT:
-        count, gained, bits, balance = 2, 0, 1, 0
-    else:
-        counts = range(2, crt.MAX_MODULI + 1)
-        count = next(n for n in counts if left + right <= 2 * scaling.gained_bits(n, is_complex))
-        gained = scaling.gained_bits(count, is_complex)
-        bits = max(left + right + crt.moduli_set(2, is_complex).half_range.bit_length(), 1)
-        balance = max(left - gained, 0) or min(gained - right, 0)
-    return _Choice(count, f"{count} moduli hold the exact product of {counted(bits, 'bit')}", balance, exact=fast)
 
 
 def _largest_sums(plan: Plan, a: Array, b: Array, left: Array, right: Array, engine: Engine) -> tuple[Array, Array]:

@@ -1,17 +1,17 @@
 """What a scheme is: parameters as the fields of a frozen dataclass, and the steps of a product as its methods.
 
-The driver calls them in this order. `plan` chooses counts and block sizes; `scales` (or `joint_scales`) reads whole
-operands where the scheme needs that; `split` turns rows of A or columns of B into planes; `multiply` makes the products
-of one block of C on an engine; `escalate` gives a finer plan for the entries that were not certified. Where an engine
-carries out a whole plan at once, `stated_bound` says what is known of its error. `most_required_bits`, `largest_ratio`
-and `replan` belong to plans that rest on their operands.
+The planner calls `evidence`, which reads the operands where a scheme rests on them, `plan`, which chooses counts, and
+`nbytes`, by which blocks are chosen. The executor calls `scales`, which reads whole operands, `split`, which turns rows
+of A or columns of B into planes, `multiply`, which makes the products of one block of C on an engine, and `escalate`,
+which gives a finer plan for the entries that were not certified.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from numbers import Integral
 from typing import Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 
@@ -22,90 +22,69 @@ from hifigemm.engine import Engine
 from hifigemm.exceptions import PlanError
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.embedding import unembed
+from hifigemm.numerics.residue_products import ExactProduct
 from hifigemm.numerics.scaling import Scale
-from hifigemm.plan import Plan, Problem, Product, ProductSpec, Split
+from hifigemm.plan import Evidence, Plan, Product, Split
+from hifigemm.problem import Problem, ProductSpec
 
-__all__ = ["Scheme", "check_count", "check_flag", "check_word", "exact_int8", "finished", "product_spec"]
+__all__ = ["Scheme", "check_count", "check_flag", "check_word", "exact_int8", "finished", "int8_product", "product_spec"]
 
 
 @dataclass(frozen=True)
 class Scheme:
-    """Base of the schemes."""
+    """Base of the schemes.
+
+    `core` is the plain function at the heart of a scheme. An engine that has it in a few launches for whole products
+    finds its programs by that function.
+    """
 
     name: ClassVar[str] = ""
+    core: ClassVar[Callable[..., Any] | None] = None
 
     @property
     def explicit(self) -> bool:
         """A count was forced, so that nothing is promised unless an accuracy is asked for."""
         return False
 
-    @property
-    def scales_operands(self) -> bool:
-        """Splits take scale exponents that come from whole operands."""
-        return False
+    def evidence(
+        self, problem: Problem, target: Target, a: Array, b: Array, engine: Engine, workspace: int
+    ) -> Evidence | None:
+        """What `plan` wants to know of the operands; waits for a device. None where no operand is looked at.
 
-    @property
-    def independent_splits(self) -> bool:
-        """The split of one operand does not depend on the other, so that a prepared operand can keep it."""
-        return True
-
-    @property
-    def reads_operands(self) -> bool:
-        """Whether `plan` looks at the values of the operands."""
-        return False
-
-    def gated_plan(self, problem: Problem, target: Target, engine: Engine, workspace: int) -> Plan | None:
-        """The plan in which the engine decides without the host, see `Plan.gated`; None where the scheme has none."""
+        a (batch or 1, m, k) and b (batch or 1, k, n) may hold Inf and NaN.
+        """
         return None
 
-    def plan(self, problem: Problem, a: Array, b: Array, target: Target, engine: Engine, workspace: int) -> Plan:
-        """Counts and blocks for this problem; a (batch or 1, m, k) and b (batch or 1, k, n) may hold Inf and NaN."""
+    def plan(
+        self, problem: Problem, target: Target, engine: Engine, evidence: Evidence | None, asked: Scheme | None
+    ) -> Plan:
+        """Counts for this problem, without blocks; `asked` is the scheme that was forced."""
         raise NotImplementedError
 
-    def scales(self, plan: Plan, x: Array, side: str, engine: Engine) -> Scale | None:
-        """The scale of the rows (left) or columns (right) of an operand, where splits are independent and need one."""
-        return None
-
-    def joint_scales(self, plan: Plan, a: Array, b: Array, engine: Engine) -> tuple[Scale, Scale]:
-        """The scales of the rows of a and the columns of b, where they depend on both operands."""
+    def nbytes(self, plan: Plan, batch: int, rows: int, cols: int) -> int:
+        """Bytes that the steps take for a block of so many matrices, rows and columns."""
         raise NotImplementedError
+
+    def scales(
+        self, plan: Plan, a: Array | None, b: Array | None, engine: Engine
+    ) -> tuple[Scale | None, Scale | None] | None:
+        """The scales of the rows of a and of the columns of b, where splits take any; None for an operand of None.
+
+        No pair where the scales of one operand depend on the other, and one is missing: then an operand cannot be
+        prepared.
+        """
+        return None, None
 
     def split(self, plan: Plan, x: Array, side: str, scale: Scale | None, engine: Engine) -> Split:
-        """Parts of rows of a (side "left") or of columns of b (side "right")."""
+        """Planes of rows of a (side "left") or of columns of b (side "right")."""
         raise NotImplementedError
 
     def multiply(self, plan: Plan, left: Split, right: Split, engine: Engine, shift: int) -> Product:
         """The block 2**shift A B from the splits of its rows and columns, rounded once."""
         raise NotImplementedError
 
-    def stated_bound(self, plan: Plan) -> float:
-        """Error / |A||B| that is known not to be exceeded before anything is multiplied."""
-        if plan.exact:
-            return 0.0
-        return plan.bound if plan.gated else plan.target.r if plan.promised else math.inf
-
-    def most_required_bits(self, plan: Plan) -> int | None:
-        """The limit of `scaling.required_bits` up to which the plan depends on them; None where it does not."""
-        return None
-
-    def replan(self, plan: Plan, ratio: float, a: Array, b: Array, engine: Engine, workspace: int) -> Plan:
-        """The plan for operands whose ratio was too large for a hopeful one."""
-        raise NotImplementedError
-
-    def largest_ratio(self, plan: Plan) -> float:
-        """Largest `certify.error_ratio` of operands for which a hopeful plan keeps its target."""
-        raise NotImplementedError
-
-    def suffices(self, plan: Plan, ratio: float) -> bool:
-        """Whether a hopeful plan keeps its target for operands with this `certify.error_ratio`."""
-        return ratio <= self.largest_ratio(plan)
-
-    def fit(self, plan: Plan, problem: Problem, workspace: int) -> Plan:
-        """The plan for another problem of the same k and dtype, in blocks that take at most `workspace` bytes."""
-        raise NotImplementedError
-
-    def escalate(self, plan: Plan, problem: Problem, workspace: int, engine: Engine) -> Plan | None:
-        """A finer plan for `problem`, a part of the plan's; None where the scheme has no more to give."""
+    def escalate(self, plan: Plan, problem: Problem, engine: Engine) -> Plan | None:
+        """A finer plan for `problem`, a part of the plan's, without blocks; None where the scheme has no more to give."""
         return None
 
 
@@ -125,6 +104,11 @@ def exact_int8(engine: Engine, a: Array, b: Array, max_a: int, max_b: int) -> Ar
         part = slice(h, h + spec.k_block)
         total += engine.exact_product(spec, a[:, :, part], b[:, part, :], max_a, max_b)
     return total
+
+
+def int8_product(engine: Engine) -> ExactProduct:
+    """`exact_int8` of an engine, as plain functions take it."""
+    return partial(exact_int8, engine)
 
 
 def check_count(scheme: Scheme, name: str, least: int, most: int | None = None, *, optional: bool = True) -> None:

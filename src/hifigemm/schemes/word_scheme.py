@@ -19,7 +19,7 @@ from hifigemm.accuracy import Target
 from hifigemm.engine import Engine
 from hifigemm.exceptions import AccuracyError, PlanError
 from hifigemm.formats import FP32, FP64
-from hifigemm.numerics.accumulation import Accumulation
+from hifigemm.numerics.accumulation import Accumulation, add_outside, word_sums
 from hifigemm.numerics.bits import Array, ceil_log2, largest_exponent, scale_by_power
 from hifigemm.numerics.embedding import embed_left, embed_right
 from hifigemm.numerics.estimates import nonzeros
@@ -33,7 +33,8 @@ from hifigemm.numerics.word_bounds import (
     word_error,
 )
 from hifigemm.numerics.words import Splitting, WordFacts
-from hifigemm.plan import Plan, Problem, Product, Split, fit_blocks, steady
+from hifigemm.plan import Evidence, Plan, Product, Split, Verification
+from hifigemm.problem import Problem
 from hifigemm.schemes.certify import magnitude_sums, term_counts
 from hifigemm.schemes.scheme import Scheme, finished, product_spec
 
@@ -47,8 +48,15 @@ format, so nothing hangs on where between 2**-1000 and 2**-150 the limit lies.""
 class WordScheme(Scheme):
     """Base of the schemes that multiply words with rounding; their fields include these two."""
 
+    core = staticmethod(add_outside)
+
     product: str
     scale: bool
+
+    @property
+    def chains_corrections(self) -> bool:
+        """One main product, whose corrections by second words, if any, are chained in an accumulator of their own."""
+        return False
 
     @property
     def explicit(self) -> bool:
@@ -83,14 +91,16 @@ class WordScheme(Scheme):
     def unit_on(self, engine: Engine, problem: Problem) -> Accumulation:
         """How the engine adds the products of words, by one kernel for all of them or one by one."""
         spec = product_spec(engine, self.product, type(self).__name__)
-        sums = engine.word_sums(self, max(problem.terms, 1))
+        sums = engine.override(word_sums)(self, max(problem.terms, 1))
         return engine.accumulation(spec.operand) if sums is None else sums.unit
 
     def sum_products(self, plan: Plan, a: Array, b: Array, engine: Engine) -> Array:
         """The sum of the kept products of the stored words, in the accumulator's format."""
         raise NotImplementedError
 
-    def plan(self, problem: Problem, a: Array, b: Array, target: Target, engine: Engine, workspace: int) -> Plan:
+    def plan(
+        self, problem: Problem, target: Target, engine: Engine, evidence: Evidence | None, asked: Scheme | None
+    ) -> Plan:
         """Check product and target, and state the bound."""
         spec = product_spec(engine, self.product, type(self).__name__)
         if spec.operand is FP32 and problem.fmt is not FP64:
@@ -107,27 +117,17 @@ class WordScheme(Scheme):
         reason = f"words as asked, {unit.unit}: at worst {bound:.3g} |A||B| unless words underflow"
         count = len(errors) * (4 if problem.is_complex else 1)
         k_block = self.block_length(unit, terms)
-        return self.fit(
-            Plan(problem, self, target, engine.name, spec, count, k_block, reason, fused=engine.fused),
-            problem,
-            workspace,
+        verification = Verification.NONE if math.isinf(target.r) else Verification.ENTRYWISE
+        return Plan(
+            problem, asked, self, target, engine.name, spec, count, k_block, verification, target.r, reason
         )
 
-    def fit(self, plan: Plan, problem: Problem, workspace: int) -> Plan:
-        """Blocks by the bytes of words and working copies of rows and columns, sums and values of entries.
-
-        A library may add the terms of a smaller block in another order, so blocks do not follow the free memory.
-        """
-        width = 2 if problem.is_complex else 1
+    def nbytes(self, plan: Plan, batch: int, rows: int, cols: int) -> int:
+        """Words and working copies of rows and columns, sums and values of entries."""
+        problem, width = plan.problem, 2 if plan.problem.is_complex else 1
         kept = 4 * self.splitting.num_words + 9  # words, magnitude, nonzero: of this block and of the one before it
-
-        def need(batch: int, rows: int, cols: int) -> int:
-            if plan.fused and not plan.certifies:
-                return 4 * self.splitting.num_words * batch * (rows + cols) * (problem.k + 15)
-            words = problem.terms * (rows + width * cols)
-            return batch * (words * (2 * kept + 5 * 8) + rows * cols * width * 7 * 8)
-
-        return fit_blocks(replace(plan, problem=problem), need, steady(workspace))
+        words = problem.terms * (rows + width * cols)
+        return batch * (words * (2 * kept + 5 * 8) + rows * cols * width * 7 * 8)
 
     def split(self, plan: Plan, x: Array, side: str, scale: Scale | None, engine: Engine) -> Split:
         """Words of scaled rows or columns one after the other along k, with the facts that the bound needs."""
@@ -159,7 +159,7 @@ class WordScheme(Scheme):
     def multiply(self, plan: Plan, left: Split, right: Split, engine: Engine, shift: int) -> Product:
         """Rounded products of words, scaled back; entries whose sums overflowed are not certified."""
         problem, unit = plan.problem, self.unit_on(engine, plan.problem)
-        whole = engine.word_sums(self, problem.terms)
+        whole = engine.override(word_sums)(self, problem.terms)
         if whole is None:
             sums = self.sum_products(plan, left.planes, right.planes, engine)
         else:
@@ -177,12 +177,12 @@ class WordScheme(Scheme):
         count = len(errors) * (4 if problem.is_complex else 1)
         return finished(problem, values, certified, bound, count)
 
-    def escalate(self, plan: Plan, problem: Problem, workspace: int, engine: Engine) -> Plan | None:
+    def escalate(self, plan: Plan, problem: Problem, engine: Engine) -> Plan | None:
         """Row and column scaling, if it was off; there is nothing finer."""
         if self.scale:
             return None
         scaled = replace(self, **{"scale": True})
-        return scaled.fit(replace(plan, scheme=scaled, reason="rows and columns scaled"), problem, workspace)
+        return replace(plan, problem=problem, scheme=scaled, reason="rows and columns scaled")
 
 
 def word(planes: Array, index: int, k: int, *, left: bool, start: int = 0, stop: int | None = None) -> Array:

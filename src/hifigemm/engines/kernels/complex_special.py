@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 
 from hifigemm.engines.kernels.crt_rounding import nonfinite_product
-from hifigemm.engines.kernels.launch import Launch, operand_arguments
+from hifigemm.engines.kernels.launch import Launch, operand_arguments, real_view
 
 __all__ = ["restore_special_values"]
 
@@ -86,11 +86,11 @@ def restore_special_values(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) ->
         return
     batch, m, n = c.shape
     arguments = operand_arguments((a, b))
-    arguments[0], arguments[4] = torch.view_as_real(a), torch.view_as_real(b)
+    arguments[0], arguments[4] = real_view(a), real_view(b)
     flat = c.stride()[1:] == (n, 1) and (batch == 1 or c.stride(0) == m * n)
     _launch(
         (batch * triton.cdiv(m * n, _BLOCK),),
-        torch.view_as_real(c),
+        real_view(c),
         *c.stride(),
         *arguments,
         *(m * n, n, a.shape[2]),

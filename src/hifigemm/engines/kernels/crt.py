@@ -13,11 +13,11 @@ import triton
 
 from hifigemm.engines.kernels.crt_constants import CrtConstants, crt_constants
 from hifigemm.engines.kernels.crt_kernels import crt_kernels
-from hifigemm.engines.kernels.launch import Launch, float64_bits
+from hifigemm.engines.kernels.launch import Launch, float64_bits, real_view
 from hifigemm.engines.kernels.residue_gemm import NO_PREDICATE, Predicate
 from hifigemm.numerics.residues import ModuliSet
 
-__all__ = ["reconstruct"]
+__all__ = ["crt"]
 
 _LAUNCH = Launch(crt_kernels)
 
@@ -25,11 +25,6 @@ _LAUNCH = Launch(crt_kernels)
 def _columns(constants: CrtConstants) -> int:
     """Columns of a program, a warp: 8 a thread up to 28 moduli, else 4; 4 complex ones."""
     return 256 if len(constants.sizes) <= 7 and len(constants.weights) == 1 else 128
-
-
-def _as_real(x: Any) -> Any:
-    """A complex tensor as real numbers, re and im side by side."""
-    return torch.view_as_real(x) if x is not None and x.is_complex() else x
 
 
 def _strides(x: Any, batch: int) -> tuple[int, ...]:
@@ -40,7 +35,7 @@ def _strides(x: Any, batch: int) -> tuple[int, ...]:
     return (0 if x.shape[0] != batch else strides[0], *strides[1:])
 
 
-def reconstruct(
+def crt(
     products: Any,
     scales: tuple[Any, Any],
     moduli: ModuliSet,
@@ -81,7 +76,7 @@ def reconstruct(
     magnitude : int32 or int16 tensor, shape (batch, m, n), or None
         Receives floor(log2 |V|), or -1 for V = 0, of real V.
     predicate : (int64 tensor of one entry, least, most), optional
-        As for `multiply_residues`: nothing is written unless least <= predicate <= most.
+        As for `residue_gemm`: nothing is written unless least <= predicate <= most.
     """
     batch, m, n = out.shape
     if out.numel() == 0:
@@ -93,7 +88,7 @@ def reconstruct(
     left, right = operands or (None, None)
     _LAUNCH(
         (batch * m * triton.cdiv(n, columns),),
-        *(products, s, t, _as_real(out), magnitude, _as_real(c), _as_real(left), _as_real(right)),
+        *(products, s, t, real_view(out), magnitude, real_view(c), real_view(left), real_view(right)),
         *(shift, float64_bits(alpha), float64_bits(beta)),
         *(m, n, 0 if left is None else left.shape[2]),
         *_strides(products, batch)[:3],

@@ -38,7 +38,7 @@ def error_ratio_bits(sizes: Sizes, few: tuple[int, int] | None = None) -> Any:
         |A||B| is taken from so many terms first, a multiple of 128, so that the ratio comes out larger, or as it is.
         Where its bits are at most `most`, 0 stays in place of a ratio, and the other terms are not read.
     """
-    out = cleared(2 if few is None else 8, sizes.norms.device).view(torch.int64)  # both aligned alike
+    out = cleared(2 if few is None else 8, sizes.norms).view(torch.int64)  # both aligned alike
     if few is None:
         _launch_ratio(sizes, out, None, NO_PREDICATE)
         return out

@@ -29,7 +29,7 @@ from hifigemm.engines.kernels.hopper_ring import (
     planes_behind,
     produce,
 )
-from hifigemm.engines.kernels.launch import Address, Launch, tensor_map
+from hifigemm.engines.kernels.launch import Address, Launch, map_at, tensor_map
 from hifigemm.engines.kernels.residue_gemm import NO_PREDICATE
 from hifigemm.engines.kernels.scaled_residues import Sizes
 from hifigemm.engines.kernels.tile_order import place_of
@@ -245,7 +245,7 @@ def _boxes(tile: Tile) -> tuple[int, int, int]:
 def compile_for(device: torch.device) -> None:
     """Compile the kernel for a device without a launch, which raises where this Triton's Gluon is another one."""
     tile = next(tile for tile in valid_tiles(gpu_of(device)) if tile.kernel == "hopper")
-    maps = [tensor_map(1 << 20, torch.int8, 256, 256, 256, (rows, tile.block_k)).host for rows in _boxes(tile)]
+    maps = [map_at(1 << 20, (torch.int8, 256, 256, 256, (rows, tile.block_k), False)).host for rows in _boxes(tile)]
     pointers = Address(1 << 20, torch.float64), Address(1 << 20, torch.int64)
     with torch.cuda.device(device):
         _ratio_kernel.warmup(*maps, *pointers, *[256] * len(_RUN_TIME), *NO_PREDICATE, grid=(1,), **_constants(tile, 1))
@@ -258,7 +258,7 @@ def launch(sizes: Sizes, out: torch.Tensor, terms: int, tile: Tile, predicate: t
     batch, planes = max(batch_a, batch_b), max(batch_a, batch_b) * width
     rows = [x.shape[1] if x.shape[0] == batch > 1 else 0 for x in (left, right)]
     maps = [
-        tensor_map(x.data_ptr(), x.dtype, x.shape[0] * x.shape[1], pitch, pitch, (box, tile.block_k))
+        tensor_map(x, x.shape[0] * x.shape[1], pitch, pitch, (box, tile.block_k))
         for x, box in zip((left, right, right), _boxes(tile), strict=True)
     ]
     _ratio(

@@ -5,15 +5,14 @@ Plane (z, l) of an operand, matrix z of the batch modulo p_l, starts at row z * 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
 
-from hifigemm.engines.kernels.launch import Address, BoundLaunch, Launch, TensorMap, tensor_map
+from hifigemm.engines.kernels.launch import Address, Launch, TensorMap, map_at, tensor_map
 from hifigemm.engines.kernels.tiles import ProductShape, Tile, gpu_of, grid_size
 
-__all__ = ["Blocks", "compiled", "launches", "supports"]
+__all__ = ["Blocks", "compiled", "launch", "supports"]
 
 Block = tuple[int, int]
 Blocks = tuple[Block, tuple[Block, ...], Block]
@@ -43,7 +42,7 @@ def _rows(x: torch.Tensor) -> int:
 
 def _map_of(x: torch.Tensor, start: int, length: int, block: Block, plain: bool) -> TensorMap:
     """Columns start .. start + length of the stacked planes of an operand."""
-    return tensor_map(x.data_ptr() + start, x.dtype, _rows(x), length, x.stride(2), block, plain)
+    return tensor_map(x, _rows(x), length, x.stride(2), block, start=start, plain=plain)
 
 
 def _steps_between_planes(x: torch.Tensor) -> tuple[int, int]:
@@ -53,16 +52,16 @@ def _steps_between_planes(x: torch.Tensor) -> tuple[int, int]:
 
 
 def compiled(kernel: Any, blocks: Blocks, constants: dict[str, int], device: torch.device, *, plain: bool) -> None:
-    """Compile a kernel that `launches` takes for a device without a launch; raises where this Triton does not."""
+    """Compile a kernel that `launch` takes for a device without a launch; raises where this Triton does not."""
     left, right, products = blocks
-    maps = [tensor_map(1 << 20, torch.int8, 256, 256, 256, x, plain).host for x in (left, *right, products)]
+    maps = [map_at(1 << 20, (torch.int8, 256, 256, 256, x, plain)).host for x in (left, *right, products)]
     pointers = Address(1 << 20, torch.int8), Address(1 << 20, torch.int32)
     scalars = *[256] * 11, None, 0, 0
     with torch.cuda.device(device):
         kernel.warmup(*maps, *pointers, *scalars, grid=(1,), ADD=False, **constants)
 
 
-def launches(
+def launch(
     product: Launch,
     blocks: Blocks,
     constants: dict[str, int],
@@ -73,8 +72,8 @@ def launches(
     predicate: tuple[Any, int, int],
     *,
     plain: bool,
-) -> Iterator[BoundLaunch]:
-    """What `residue_gemm.multiply_residues` launches of a kernel for non-empty operands that `supports` accepts.
+) -> None:
+    """The launches of `residue_gemm.residue_gemm` for non-empty operands that `supports` accepts.
 
     `operands` are those on the left and right, and the constants of the moduli; `plain` as for `tensor_map`.
     """
@@ -82,11 +81,11 @@ def launches(
     (_, parts, m, k), n = left.shape, right.shape[2]
     batch, _, rows, columns = out.shape
     planes, (left_block, right_blocks, out_block) = batch * parts, blocks
-    target = tensor_map(out.data_ptr(), out.dtype, planes * rows, columns, columns, out_block, plain)
+    target = tensor_map(out, planes * rows, columns, columns, out_block, plain=plain)
     grid = (grid_size(tile, ProductShape(m, n, k, planes), gpu_of(left.device)),)
     for start in range(0, k, k_block):
         length = min(k_block, k - start)
-        yield product.bind(
+        product(
             grid,
             _map_of(left, start, length, left_block, plain),
             *(_map_of(right, start, length, block, plain) for block in right_blocks),

@@ -47,7 +47,7 @@ def launch(left: Any, right: Any, most: int) -> Any:
 def launch_each(left: Any, right: Any) -> Any:
     """Launch the look at one matrix times another; an int32 tensor for `required_bits_of_vectors_from`."""
     panels = sum(-(-size // PANEL.value) for size in (left.shape[1], right.shape[2]))
-    each = empty((panels * PANEL.value,), torch.int32, left.device)
+    each = empty((panels * PANEL.value,), torch.int32, left)
     _launch_counters(left, right, _NO_LIMIT, each)
     return each
 
@@ -59,14 +59,14 @@ def _launch_counters(left: Any, right: Any, most: int, each: Any) -> Any:
     constants = vector_constants(moduli_set(2, plan.width == 2), plan.width, 1, device, plan.ptx)
     blocks = -(-plan.k // NORM_BLOCK)
     shape = plan.panels, blocks, PANEL.value
-    counters = cleared(2 + plan.panels, device)
+    counters = cleared(2 + plan.panels, left)
     programs = plan.panels * blocks
     if each is None:
         programs = min(programs, _PROGRAMS * max(num_sms(left), 1))
     _required_bits(
         (programs,),
         *(*pointers(operands), constants.range),
-        *(empty(shape, dtype, device) for dtype in (torch.int64, torch.int32, torch.int32)),
+        *(empty(shape, dtype, left) for dtype in (torch.int64, torch.int32, torch.int32)),
         *(counters, each, most, plan.panels, plan.panels_a, *plan.sizes),
         LEFT=plan.size_forms[0],
         RIGHT=plan.size_forms[1],

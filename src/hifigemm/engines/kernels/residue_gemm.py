@@ -26,13 +26,13 @@ import torch
 import triton
 import triton.language as tl
 
-from hifigemm.engines.kernels.launch import BoundLaunch, Launch
+from hifigemm.engines.kernels.launch import Launch
 from hifigemm.engines.kernels.planes import supports
 from hifigemm.engines.kernels.tile_order import place_of
 from hifigemm.engines.kernels.tiles import ProductShape, Tile, gpu_of, grid_size, hopper_module, tile_for, tuned_tile
 from hifigemm.numerics.residues import centred
 
-__all__ = ["CONSTANTS", "K_BLOCK", "REDUCE_PTX", "constants_of", "exact_int8_gemm", "multiply_residues"]
+__all__ = ["CONSTANTS", "K_BLOCK", "REDUCE_PTX", "constants_of", "exact_int8_gemm", "residue_gemm"]
 __all__ += ["LARGEST", "NO_PREDICATE", "Predicate", "holds", "reduce_ptx", "residue_constants", "wrapped"]
 
 K_BLOCK = 1023 * 128
@@ -200,15 +200,15 @@ def _strides(x: torch.Tensor) -> tuple[int, ...]:
     return (batch if x.shape[0] > 1 else 0), part, row, k
 
 
-def _bind(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor, tile: Tile, **constants: Any) -> BoundLaunch:
+def _launch_plain(left: Any, right: Any, out: Any, tile: Tile, **constants: Any) -> None:
     """A launch of the plain kernel on (batch, plane, vector, k) operands; constants REDUCE, ADD, table, predicate."""
     (_, planes, m, k), n = left.shape, right.shape[2]
-    planes = out.shape[0] * planes
+    total_planes = out.shape[0] * planes
     table, predicate = constants.pop("table"), constants.pop("predicate")
-    return _product.bind(
-        (grid_size(tile, ProductShape(m, n, k, planes), gpu_of(left.device)),),
+    _product(
+        (grid_size(tile, ProductShape(m, n, k, total_planes), gpu_of(left.device)),),
         *(left, right, out, table),
-        *(m, n, k, out.shape[2], out.shape[3], planes, planes),
+        *(m, n, k, out.shape[2], out.shape[3], total_planes, planes),
         *(*_strides(left), *_strides(right), *out.stride()[:3], *(predicate or NO_PREDICATE)),
         **constants,
         PTX=left.is_cuda and torch.version.hip is None,
@@ -220,28 +220,6 @@ def _bind(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor, tile: Tile
         num_warps=tile.warps,
         num_stages=tile.stages,
     )
-
-
-def _launches(
-    operands: tuple[torch.Tensor, ...], out: torch.Tensor, k_block: int, tile: Tile | None, predicate: Predicate | None
-) -> list[BoundLaunch]:
-    """The launches that make a product of non-empty operands, one for each block of k."""
-    left, right, constants = operands
-    (_, planes, m, k), n = left.shape, right.shape[2]
-    shape, gpu = ProductShape(m, n, min(k, k_block), out.shape[0] * planes), gpu_of(left.device)
-    asked = tile or tuned_tile(shape, gpu)
-    modules = _modules(left, right, out, asked)
-    if tile is None:
-        tile = asked if asked is not None and asked.kernel in modules else tile_for(shape, gpu, tuple(modules))
-    if tile.kernel not in modules:
-        raise ValueError(f"{tile} does not take strides {left.stride()}, {right.stride()}, {out.stride()} here")
-    if tile.kernel != "triton":
-        return list(modules[tile.kernel].launches(operands, out, tile, k_block, predicate or NO_PREDICATE))
-    found = []
-    for start in range(0, k, k_block):
-        a, b = (x if k <= k_block else x[..., start : start + k_block] for x in (left, right))
-        found.append(_bind(a, b, out, tile, table=constants, predicate=predicate, REDUCE=True, ADD=start > 0))
-    return found
 
 
 def _modules(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor, asked: Tile | None) -> dict[str, Any]:
@@ -261,16 +239,7 @@ def _modules(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor, asked: 
     return modules
 
 
-def _facts(predicate: Predicate) -> tuple[int, int, int]:
-    """What the launches with a predicate depend on."""
-    return predicate[0].data_ptr(), *predicate[1:]
-
-
-_KEPT: dict[tuple[Any, ...], list[BoundLaunch]] = {}
-_KEPT_LIMIT = 1024
-
-
-def multiply_residues(
+def residue_gemm(
     left: torch.Tensor,
     right: torch.Tensor,
     constants: torch.Tensor,
@@ -281,8 +250,6 @@ def multiply_residues(
     predicate: Predicate | None = None,
 ) -> None:
     """out[z, l] = left[z, l] right[z, l].T mod p_l, any representative in [-128, 127], on torch's current stream.
-
-    The launches for given addresses, shapes and strides are kept, so that a repeated call costs the host little.
 
     Parameters
     ----------
@@ -299,28 +266,31 @@ def multiply_residues(
     predicate : (int64 tensor of one entry, least, most), optional
         Decides on the device: `out` stays as it is unless least <= predicate <= most. Not read for k = 0.
     """
-    where = left.data_ptr(), right.data_ptr(), out.data_ptr(), constants.data_ptr(), predicate and _facts(predicate)
-    shapes = left.shape, right.shape, out.shape, left.stride(), right.stride(), out.stride()
-    key = (left.get_device(), where, shapes, k_block, config)
-    launches = _KEPT.get(key)
-    if launches is None:
-        _check(left, right, constants, out, k_block)
-        if out.shape[0] * left.shape[1] * left.shape[2] * right.shape[2] == 0:
-            return
-        if left.shape[3] == 0:
-            out.zero_()
-            return
-        launches = _launches((left, right, constants), out, k_block, config, predicate)
-        if all(launch.repeatable for launch in launches):
-            if len(_KEPT) >= _KEPT_LIMIT:
-                _KEPT.clear()
-            _KEPT[key] = launches
-    for launch in launches:
-        launch()
+    _check(left, right, constants, out, k_block)
+    (_, planes, m, k), n = left.shape, right.shape[2]
+    if out.shape[0] * planes * m * n == 0:
+        return
+    if k == 0:
+        out.zero_()
+        return
+    shape, gpu = ProductShape(m, n, min(k, k_block), out.shape[0] * planes), gpu_of(left.device)
+    asked = config or tuned_tile(shape, gpu)
+    modules = _modules(left, right, out, asked)
+    tile = config
+    if tile is None:
+        tile = asked if asked is not None and asked.kernel in modules else tile_for(shape, gpu, tuple(modules))
+    if tile.kernel not in modules:
+        raise ValueError(f"{tile} does not take strides {left.stride()}, {right.stride()}, {out.stride()} here")
+    if tile.kernel != "triton":
+        modules[tile.kernel].launch((left, right, constants), out, tile, k_block, predicate or NO_PREDICATE)
+        return
+    for start in range(0, k, k_block):
+        a, b = (x if k <= k_block else x[:, :, :, start : start + k_block] for x in (left, right))
+        _launch_plain(a, b, out, tile, table=constants, predicate=predicate, REDUCE=True, ADD=start > 0)
 
 
 def _check(left: torch.Tensor, right: torch.Tensor, constants: torch.Tensor, out: torch.Tensor, k_block: int) -> None:
-    """Raise ValueError where `multiply_residues` does not take these tensors."""
+    """Raise ValueError where `residue_gemm` does not take these tensors."""
     if not 0 < k_block <= K_BLOCK or k_block % 16:
         raise ValueError(f"k_block = {k_block} must be a multiple of 16 in 16 .. {K_BLOCK}")
     batch, planes, m, n = out.shape[0], left.shape[1], left.shape[2], right.shape[2]
@@ -349,5 +319,5 @@ def exact_int8_gemm(a: torch.Tensor, b: torch.Tensor, *, config: Tile | None = N
         return out.zero_()
     tile = config or tile_for(ProductShape(m, n, k, batch), gpu_of(a.device), ("triton",))
     left, right = a.unsqueeze(1), b.mT.unsqueeze(1)
-    _bind(left, right, out.unsqueeze(1), tile, table=out, predicate=None, REDUCE=False, ADD=False)()
+    _launch_plain(left, right, out.unsqueeze(1), tile, table=out, predicate=None, REDUCE=False, ADD=False)
     return out

@@ -8,7 +8,6 @@ Rows beyond m and columns beyond n of a plane are made from what lies behind an 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -26,13 +25,13 @@ from hifigemm.engines.kernels.hopper_ring import (
     produce,
     skip,
 )
-from hifigemm.engines.kernels.launch import BoundLaunch, Launch
+from hifigemm.engines.kernels.launch import Launch
 from hifigemm.engines.kernels.planes import Blocks
 from hifigemm.engines.kernels.residue_gemm import CONSTANTS, REDUCE_PTX
 from hifigemm.engines.kernels.tile_order import place_of
 from hifigemm.engines.kernels.tiles import Tile, gpu_of, valid_tiles
 
-__all__ = ["compile_for", "launches"]
+__all__ = ["compile_for", "launch"]
 
 
 @gluon.jit
@@ -213,10 +212,8 @@ def compile_for(device: torch.device) -> None:
     planes.compiled(_hopper_kernel, _blocks(tile), _constants(tile), device, plain=False)
 
 
-def launches(
+def launch(
     operands: tuple[torch.Tensor, ...], out: torch.Tensor, tile: Tile, k_block: int, predicate: tuple[Any, int, int]
-) -> Iterator[BoundLaunch]:
-    """See `planes.launches`."""
-    return planes.launches(
-        _product, _blocks(tile), _constants(tile), operands, out, tile, k_block, predicate, plain=False
-    )
+) -> None:
+    """See `planes.launch`."""
+    planes.launch(_product, _blocks(tile), _constants(tile), operands, out, tile, k_block, predicate, plain=False)

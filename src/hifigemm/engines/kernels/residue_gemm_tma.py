@@ -12,7 +12,6 @@ Rows beyond m and columns beyond n of a plane are made from what lies behind an 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -20,13 +19,13 @@ import triton
 import triton.language as tl
 
 from hifigemm.engines.kernels import planes
-from hifigemm.engines.kernels.launch import BoundLaunch, Launch
+from hifigemm.engines.kernels.launch import Launch
 from hifigemm.engines.kernels.planes import Blocks
 from hifigemm.engines.kernels.residue_gemm import CONSTANTS, holds, reduce_ptx
 from hifigemm.engines.kernels.tile_order import place_of
 from hifigemm.engines.kernels.tiles import Tile, gpu_of, valid_tiles
 
-__all__ = ["compile_for", "launches"]
+__all__ = ["compile_for", "launch"]
 
 _RUN_TIME = ["m", "n", "k", "total_planes", "num_planes", "left_batch", "left_part", "right_batch", "right_part"]
 _RUN_TIME += ["out_rows"]
@@ -104,10 +103,8 @@ def compile_for(device: torch.device) -> None:
     planes.compiled(_tma_kernel, _blocks(tile), _constants(tile), device, plain=True)
 
 
-def launches(
+def launch(
     operands: tuple[torch.Tensor, ...], out: torch.Tensor, tile: Tile, k_block: int, predicate: tuple[Any, int, int]
-) -> Iterator[BoundLaunch]:
-    """See `planes.launches`."""
-    return planes.launches(
-        _product, _blocks(tile), _constants(tile), operands, out, tile, k_block, predicate, plain=True
-    )
+) -> None:
+    """See `planes.launch`."""
+    planes.launch(_product, _blocks(tile), _constants(tile), operands, out, tile, k_block, predicate, plain=True)

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import torch
 
 from hifigemm.engines.kernels import scaled_residues_kernels, vector_norms_kernels
-from hifigemm.engines.kernels.launch import Launch, empty
+from hifigemm.engines.kernels.launch import Launch, empty, real_view
 from hifigemm.engines.kernels.scaled_residues_constants import VectorConstants, num_words_for, vector_constants
 from hifigemm.engines.kernels.vector_norms_kernels import SizeForm
 from hifigemm.engines.kernels.zeros import cleared
@@ -188,11 +188,11 @@ def sized_residues(
 ) -> tuple[tuple[Any, ...], tuple[VectorScale, ...], Sizes]:
     """`scaled_residues` of two operands, and their sizes."""
     plan = layout_of(operands, config, sized=True)
-    device, total = operands[0][0].device, sum(plan.totals)
+    like, total = operands[0][0], sum(plan.totals)
     constants, planes = _parts(plan, operands, moduli, balances, None)
     pitch = plan.width * (-(-plan.k // 128) * 128)
-    left, right = (empty((*shape, pitch), torch.int8, device) for shape in plan.shapes)
-    exponents, norms = empty((total,), torch.int32, device), empty((2, total), torch.float64, device)
+    left, right = (empty((*shape, pitch), torch.int8, like) for shape in plan.shapes)
+    exponents, norms = empty((total,), torch.int32, like), empty((2, total), torch.float64, like)
     sizes = Sizes(exponents, norms, (left, right), plan.width)
     return planes, _run(plan, operands, constants, balances, None, planes, sizes), sizes
 
@@ -205,7 +205,7 @@ def _parts(
     top = (math.isqrt(moduli.half_range) + 1) << max(*balances, 0) if bits is None else 1 << bits
     constants = vector_constants(moduli, plan.width, num_words_for(top), device, plan.ptx)
     shapes = [(batch, constants.num_planes, count, plan.pitch) for batch, count in plan.shapes]
-    return constants, tuple(empty(shape, torch.int8, device) for shape in shapes)
+    return constants, tuple(empty(shape, torch.int8, operands[0][0]) for shape in shapes)
 
 
 def _run(
@@ -218,9 +218,9 @@ def _run(
     sizes: Sizes | None = None,
 ) -> tuple[VectorScale, ...]:
     """Launch what is asked for: scales where they are not given, residues and sizes where there is room for them."""
-    device, unused, is_given = operands[0][0].device, constants.range, scales is not None
+    like, unused, is_given = operands[0][0], constants.range, scales is not None
     if scales is None:
-        found = [empty((2, *shape), torch.int32, device) for shape in plan.shapes]
+        found = [empty((2, *shape), torch.int32, like) for shape in plan.shapes]
         scales = tuple(VectorScale(*x.unbind()) for x in found)
     (left, left_stride), *_, (right, right_stride) = [_with_batch_stride(scale) for scale in scales] * 2
     out = (unused, unused) if planes is None else (planes[0], planes[-1])
@@ -250,7 +250,7 @@ def _run(
     if not is_given:
         blocks, ahead = -(-plan.k // NORM_BLOCK), 0 if planes is None else plan.ahead
         shape = plan.panels, blocks, _PANEL
-        workspace = empty(shape, torch.int64, device), empty(shape, torch.int32, device), cleared(plan.panels, device)
+        workspace = empty(shape, torch.int64, like), empty(shape, torch.int32, like), cleared(plan.panels, like)
     grid = (plan.panels + ahead) * (blocks + (0 if planes is None else plan.tiles_per_panel))
     options |= {"LEFT": plan.size_forms[0], "RIGHT": plan.size_forms[-1], "SCALES": not is_given}
     options["RESIDUES"] = planes is not None
@@ -271,9 +271,7 @@ def _with_batch_stride(scale: VectorScale) -> tuple[VectorScale, int]:
 def pointers(operands: tuple[Operand, ...]) -> tuple[Any, Any]:
     """Both operands as real numbers, the components of an entry side by side; one operand stands for both."""
     left, right = operands[0][0], operands[-1][0]
-    if left.is_complex():
-        return torch.view_as_real(left.resolve_conj()), torch.view_as_real(right.resolve_conj())
-    return left, right
+    return real_view(left), real_view(right)
 
 
 @dataclass(frozen=True, eq=False)

@@ -132,7 +132,7 @@ def slice_product(
     programs = min(num_tiles, gpu.num_sms * _resident(tile))
     kept = out  # not read where one word holds the sums
     if len(words) == 2:
-        kept = empty((programs, tile.block_m, tile.block_n), torch.int64, out.device)
+        kept = empty((programs, tile.block_m, tile.block_n), torch.int64, out)
     sides: list[Any] = []
     for side in (left, right):
         stack = side.planes.shape[0] > 1

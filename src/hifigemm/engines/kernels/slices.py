@@ -80,17 +80,17 @@ def slice_operands(operands: Sequence[tuple[torch.Tensor, int]], count: int, bet
     if not 1 <= beta <= 8 or not 1 <= count <= 12:
         raise ValueError(f"{count} slices of {beta} bits: expected 1 .. 12 slices of 1 .. 8 bits")
     sides = [_side(x, axis, count, beta) for x, axis in operands]
-    k, device = sides[0].k, operands[0][0].device
+    k, like = sides[0].k, operands[0][0]
     if any(side.k != k for side in sides) or len({x.dtype for x, _ in operands}) > 1:
         raise ValueError(
             f"operands of k = {', '.join(str(side.k) for side in sides)}, {[x.dtype for x, _ in operands]}"
         )
     made = []
     for side in sides:
-        planes = empty((side.batch, side.vectors, count, k_pitch(k)), torch.int8, device)
-        made.append(Slices(planes, empty((side.batch, side.vectors), torch.int32, device), beta))
+        planes = empty((side.batch, side.vectors, count, k_pitch(k)), torch.int8, like)
+        made.append(Slices(planes, empty((side.batch, side.vectors), torch.int32, like), beta))
     counts = [side.scratch for side in sides]
-    workspaces = cleared(sum(counts), device, _MAGNITUDES[operands[0][0].dtype]).split(counts)
+    workspaces = cleared(sum(counts), like, _MAGNITUDES[operands[0][0].dtype]).split(counts)
     arguments: list[Any] = []
     for (x, _), side, slices, own in zip(operands, sides, made, workspaces, strict=True):
         arguments += [x, slices.planes, slices.exponents, own if side.scratch else slices.exponents]

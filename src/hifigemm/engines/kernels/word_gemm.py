@@ -34,7 +34,7 @@ from hifigemm.engines.kernels.word_gemm_tiles import WordShape, tile_for
 from hifigemm.engines.kernels.words import ALL_LOSSES, NOT_FINITE, Words
 from hifigemm.engines.kernels.words_kernels import losses_in_range
 
-__all__ = ["BLOCKS", "WHOLE_BLOCK", "corrected_product", "nonfinite_sums", "unscaled"]
+__all__ = ["BLOCKS", "WHOLE_BLOCK", "word_gemm", "nonfinite_sums", "unscaled"]
 
 BLOCKS = {"fp16": (16, 32, 64), "bf16": (16, 32, 64), "tf32": (16, 32, 64)}
 """Lengths of a block of k."""
@@ -181,7 +181,7 @@ def _corrected_kernel(
 _launch: Any = Launch(_corrected_kernel)
 
 
-def corrected_product(
+def word_gemm(
     left: Words,
     right: Words,
     out: torch.Tensor,
@@ -225,7 +225,7 @@ def corrected_product(
             at = slice(start, start + _MATRICES)
             a, b = (replace(x, planes=_some(x.planes, at), exponents=_some(x.exponents, at)) for x in (left, right))
             own = None if operands is None else (_some(operands[0], at), _some(operands[1], at))
-            corrected_product(a, b, out[at], block=block, operands=own, config=config, **same)
+            word_gemm(a, b, out[at], block=block, operands=own, config=config, **same)
         return
     hopper = hopper_module("word_gemm_hopper", out.device)
     if config is None:
@@ -245,7 +245,7 @@ def _some(x: torch.Tensor, at: slice) -> torch.Tensor:
 
 
 def _check(left: Words, right: Words, out: torch.Tensor, block: int) -> None:
-    """Raise ValueError where `corrected_product` does not take these arguments."""
+    """Raise ValueError where `word_gemm` does not take these arguments."""
     a, b = left.splitting, right.splitting
     if (a.fmt, a.low_shift, left.k) != (b.fmt, b.low_shift, right.k) or max(a.num_words, b.num_words) > 2:
         raise ValueError(f"no product of {a} with k = {left.k} and {b} with k = {right.k}")

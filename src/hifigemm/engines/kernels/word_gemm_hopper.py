@@ -23,7 +23,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
 
-from hifigemm.engines.kernels.launch import Address, Launch, TensorMap, tensor_map
+from hifigemm.engines.kernels.launch import Address, Launch, TensorMap, map_at, tensor_map
 from hifigemm.engines.kernels.tile_order import place_of
 from hifigemm.engines.kernels.tiles import Tile, gpu_of
 from hifigemm.engines.kernels.word_gemm import nonfinite_sums, unscaled
@@ -297,7 +297,7 @@ _launch: Any = Launch(_corrected_kernel)
 def _map_of(words: Words, block: tuple[int, int]) -> TensorMap:
     """All words of an operand as one matrix; rows that a tile reads beyond its own end up beyond the result."""
     batch, count, vectors, pitch = words.planes.shape
-    return tensor_map(words.planes.data_ptr(), words.planes.dtype, batch * count * vectors, pitch, pitch, block)
+    return tensor_map(words.planes, batch * count * vectors, pitch, pitch, block)
 
 
 def _side(words: Words) -> tuple[Any, ...]:
@@ -325,7 +325,7 @@ def compile_for(device: torch.device) -> None:
     """Compile the kernel for a device without a launch, which raises where this Triton's Gluon is another one."""
     tile = next(tile for tile in valid_tiles(gpu_of(device), "fp16", 64) if tile.kernel == "hopper")
     dtype = torch.float16
-    maps = [tensor_map(1 << 20, dtype, 256, 256, 256, (size, tile.block_k)).host for size in (64, tile.block_n)]
+    maps = [map_at(1 << 20, (dtype, 256, 256, 256, (size, tile.block_k), False)).host for size in (64, tile.block_n)]
     out, exponents = Address(1 << 20, torch.float32), Address(1 << 20, torch.int32)
     side, operand = (exponents, 16, 16, 16), (out, 16, 256, 1)
     scalars = 0, 1.0, 0, 1, 256, 256, 256, 4, 4, 2, 2
@@ -348,7 +348,7 @@ def launch(
     losses: tuple[int, int],
     operands: list[Any],
 ) -> None:
-    """The launch of `word_gemm.corrected_product`; see there."""
+    """The launch of `word_gemm.word_gemm`; see there."""
     m, n = out.shape[1:]
     tiles_m, tiles_n = -(-m // tile.block_m), -(-n // tile.block_n)
     tiles = out.shape[0] * tiles_m * tiles_n

@@ -2,7 +2,7 @@
 
 Words lie with k innermost for both operands, (batch, words, vectors, k_pitch) with zeros beyond k. One launch makes
 the words of both operands, and reads them once; see words_kernels.py. One more before it clears what the programs of
-vectors longer than a tile exchange; a `Workspace` does so once for several splits.
+vectors longer than a tile exchange.
 
 The scaled entry is y = 2**(T - e) x with e the smallest integer such that |x| < 2**e in the whole vector. FP32 holds
 y but for entries 2**-170 below the largest one, where TF32 and BF16 words could see the difference: these entries are
@@ -28,7 +28,7 @@ from hifigemm.formats import BF16, FP16, TF32, Format
 from hifigemm.numerics.word_bounds import safe_exponent
 from hifigemm.numerics.words import Splitting
 
-__all__ = ["ALL_LOSSES", "FLOOR", "NOT_FINITE", "STORED", "Words", "Workspace", "k_pitch", "split_words"]
+__all__ = ["ALL_LOSSES", "FLOOR", "NOT_FINITE", "STORED", "Words", "k_pitch", "split_words"]
 
 NOT_FINITE: int = words_kernels.NOT_FINITE.value
 """Exponent of a vector that holds an Inf or NaN; its words are zeros."""
@@ -83,43 +83,6 @@ def k_pitch(k: int) -> int:
     return max(16, -(-k // 16) * 16)
 
 
-class Workspace:
-    """Memory for several splits of the same operands, one after the other: each writes over the words of the last one.
-
-    All of it can be recorded, and one launch clears what has to be zero.
-
-    Parameters
-    ----------
-    operands : pairs (tensor, axis)
-        As for `split_words`.
-    splits : pairs (splitting, top)
-
-    Attributes
-    ----------
-    losses : int32 tensor, shape (number of splits, 2)
-        For `found`; cleared.
-    """
-
-    def __init__(self, operands: Sequence[tuple[torch.Tensor, int]], splits: Sequence[tuple[Splitting, int]]) -> None:
-        planned = [[_side(x, axis, *split, True) for x, axis in operands] for split in splits]
-        device, count = operands[0][0].device, 4 * len(splits)
-        self._words = empty((max(sum(side.nbytes for side in sides) for sides in planned),), torch.int8, device)
-        scratch = sum(side.scratch for sides in planned for side in sides)
-        self._zeros = cleared(count + scratch, device)
-        self._used = count
-        self.losses = self._zeros[:count].view(-1, 4)[:, :2]
-
-    def take(self, sides: Sequence[_Side]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        """Memory for the words of both operands, and zeros for what their programs exchange."""
-        planes, zeros, at = [], [], 0
-        for side in sides:
-            words = self._words[at : at + side.nbytes].view(STORED[side.splitting.fmt.name])
-            planes.append(words[: math.prod(side.shape)].view(side.shape))
-            zeros.append(self._zeros[self._used : self._used + side.scratch])
-            at, self._used = at + side.nbytes, self._used + side.scratch
-        return planes, zeros
-
-
 def split_words(
     operands: Sequence[tuple[torch.Tensor, int]],
     splitting: Splitting,
@@ -128,7 +91,6 @@ def split_words(
     found: torch.Tensor | None = None,
     predicate: torch.Tensor | None = None,
     losses: tuple[int, int] = ALL_LOSSES,
-    workspace: Workspace | None = None,
 ) -> list[Words]:
     """Words of one or two operands, bit for bit those of `numerics.words.Splitting.split`.
 
@@ -146,8 +108,6 @@ def split_words(
         Zeros, where the bits that operands lose are noted; None does not count them.
     predicate : int32 tensor, shape (2,), or None
         Losses of other words of two operands: nothing is done unless they lie together in range(*losses).
-    workspace : Workspace, optional
-        Where the words are put; otherwise in memory of their own.
 
     Returns
     -------
@@ -159,16 +119,13 @@ def split_words(
     k = sides[0].k
     if any(side.k != k for side in sides):
         raise ValueError(f"operands of k = {', '.join(str(side.k) for side in sides)}")
-    device = operands[0][0].device
-    if workspace is None:
-        planes = [empty(side.shape, STORED[splitting.fmt.name], device) for side in sides]
-        zeros = cleared(sum(side.scratch for side in sides), device)
-        workspaces = [zeros[: sides[0].scratch], zeros[sides[0].scratch :]]
-    else:
-        planes, workspaces = workspace.take(sides)
+    like = operands[0][0]
+    planes = [empty(side.shape, STORED[splitting.fmt.name], like) for side in sides]
+    zeros = cleared(sum(side.scratch for side in sides), like)
+    workspaces = [zeros[: sides[0].scratch], zeros[sides[0].scratch :]]
     made = []
     for side, own in zip(sides, planes, strict=True):
-        exponents = empty((side.batch, side.vectors), torch.int32, device)
+        exponents = empty((side.batch, side.vectors), torch.int32, like)
         made.append(Words(own, exponents, found, k, side.splitting))
     arguments: list[Any] = []
     for i, ((x, _), side, words) in enumerate(zip(operands, sides, made, strict=True)):

@@ -1,4 +1,4 @@
-"""Blocks, escalation and special values: a plan carried out on stacks of arrays."""
+"""A plan carried out on stacks of arrays: programs, or blocks step by step, with escalation and special values."""
 
 from __future__ import annotations
 
@@ -8,35 +8,21 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hifigemm.engine import Certificate, Engine
-from hifigemm.exceptions import AccuracyError, HopeError, PlanError
+from hifigemm.engine import Engine, Outcome, Splits
+from hifigemm.exceptions import AccuracyError
 from hifigemm.numerics.bits import Array
-from hifigemm.numerics.bounds import native_bound
 from hifigemm.numerics.epilogue import PLAIN, Epilogue
 from hifigemm.numerics.scaling import Scale
 from hifigemm.numerics.special import clean, fill_nonfinite, nonfinite_vectors
-from hifigemm.plan import Block, Plan, Split, counted
-from hifigemm.schemes import Native
-from hifigemm.schemes.certify import error_ratio
+from hifigemm.plan import Plan, Split, Verification
+from hifigemm.planner import fitted, with_evidence
+from hifigemm.problem import Block, counted
+from hifigemm.schemes import Native, Scheme
 
-__all__ = ["Outcome", "multiply", "watch", "whole_split", "with_decision"]
+__all__ = ["execute", "watch", "whole_split"]
 
 watch: ContextVar[Callable[[Plan, Block], None] | None] = ContextVar("watch", default=None)
 """Called after each block of a product, as a progress bar wants it; set it for the duration of a call."""
-
-
-@dataclass
-class Outcome:
-    """Values (batch, m, n) and what was done for them.
-
-    `certificate` says more of a plan with choices; it waits for the device.
-    """
-
-    values: Array
-    bound: float
-    num_products: float
-    notes: list[str]
-    certificate: Callable[[], Certificate] | None = None
 
 
 @dataclass(frozen=True)
@@ -82,7 +68,7 @@ class _Side:
         return _Side(self.side, self.x, stack, vectors)
 
 
-def multiply(
+def execute(
     plan: Plan,
     a: Array,
     b: Array,
@@ -90,51 +76,29 @@ def multiply(
     workspace: int,
     shift: int = 0,
     epilogue: Epilogue = PLAIN,
-    splits: tuple[Split | None, Split | None] = (None, None),
+    splits: Splits = (None, None),
     out: Array | None = None,
-) -> Outcome:
-    """alpha (2**shift A B) + beta C by the plan, for any operands; in `out` where the engine writes there directly."""
-    judged = engine.certified_product(plan)
-    if judged is not None:
-        values, certificate = judged(a, b, shift, epilogue, out)
-        if plan.choices:
-            return Outcome(values, plan.bound, plan.num_products, [], certificate)
-        if certificate is None:
-            raise PlanError(
-                f"while a graph is captured, the bound of {plan.scheme} cannot come from the operands: ask for no "
-                "report and no accuracy"
-            )
-        # A larger bound for all entries says little of one entry: a closer look tells, at the same bits.
-        worst = native_bound(plan.problem.terms, plan.problem.fmt.u)
-        if (bound := certificate().bound) <= min(plan.target.r, worst):
-            return Outcome(values, bound, plan.num_products, [])
-    whole = engine.whole_product(plan)
-    if whole is not None:
-        values = whole(a, b, shift, epilogue, splits, out)
-        made, notes = float(plan.num_products), []
-        if plan.outliers is not None:
-            made, notes = plan.outliers.num_products(plan.problem, plan.num_products), [str(plan.outliers)]
-        return Outcome(values, plan.scheme.stated_bound(plan), made, notes)
-    if plan.hopeful:
-        raise HopeError(engine.override(error_ratio)(a, b, engine, plan.block_entries, max(workspace // 256, 1)))
+) -> tuple[Plan, Outcome]:
+    """alpha (2**shift A B) + beta C by the plan, for any operands; in `out` where a program writes there directly.
+
+    Returns the plan that was carried out in the end, and what came of it. Nothing waits for a device unless entries
+    have to be certified.
+    """
+    program = engine.compile(plan)
+    if program is not None:
+        outcome = program(a, b, shift, epilogue, splits, out)
+        if plan.verification is not Verification.ENTRYWISE or outcome.certificate is None:
+            return plan, outcome
+        found = outcome.certificate()
+        if found.holds:
+            return plan, replace(outcome, bound=found.bound)
+        if found.evidence is not None:
+            finer = with_evidence(plan, found.evidence, engine, workspace)
+            return execute(finer, a, b, engine, workspace, shift, epilogue, (None, None), out)
+        plan = fitted(plan, workspace, engine, in_steps=True)
     outcome = _in_steps(plan, a, b, engine, workspace, shift, splits)
     outcome.values = epilogue.apply(outcome.values)
-    return outcome
-
-
-def with_decision(plan: Plan, outcome: Outcome) -> tuple[Plan, Outcome]:
-    """A plan with choices and its outcome once it is known which choice was taken; waits for the device."""
-    if outcome.certificate is None:
-        note = "which of them is not known, as nothing is read back"
-        may_be_native = any(isinstance(scheme, Native) for scheme in plan.choices)
-        return replace(plan, fallback=may_be_native), replace(outcome, notes=[*outcome.notes, note])
-    found = outcome.certificate()
-    fallback = isinstance(found.scheme, Native)
-    note = "FP32 sums outside the tensor cores taken, which over- and underflow as a library's"
-    if not fallback:
-        note = f"{found.scheme.product.upper()} words taken"
-    plan = replace(plan, scheme=found.scheme, choices=(), fallback=fallback, k_block=found.k_block)
-    return plan, Outcome(outcome.values, found.bound, found.num_products, [*outcome.notes, note])
+    return plan, outcome
 
 
 def _in_steps(
@@ -144,7 +108,7 @@ def _in_steps(
     engine: Engine,
     workspace: int,
     shift: int,
-    splits: tuple[Split | None, Split | None],
+    splits: Splits,
 ) -> Outcome:
     """2**shift A B; Inf and NaN are set apart and filled in at the end.
 
@@ -172,7 +136,8 @@ def whole_split(plan: Plan, x: Array, side: str, engine: Engine) -> Split:
     """
     marked = None if np.isfinite(x).all() else nonfinite_vectors(x, 2 if side == "left" else 1)
     x = x if marked is None else clean(x)
-    split = plan.scheme.split(plan, x, side, plan.scheme.scales(plan, x, side, engine), engine)
+    scales = plan.scheme.scales(plan, *((x, None) if side == "left" else (None, x)), engine)
+    split = plan.scheme.split(plan, x, side, scales[side == "right"], engine)
     return split if marked is None else replace(split, facts=split.facts | {"marked": marked})
 
 
@@ -183,7 +148,7 @@ def _native(plan: Plan, a: Array, b: Array, engine: Engine, shift: int) -> Outco
     return Outcome(done.values, done.bound, 1, []) if done.certified is None or done.certified.all() else None
 
 
-def _sides(a: Array, b: Array, splits: tuple[Split | None, Split | None]) -> tuple[_Side, _Side]:
+def _sides(a: Array, b: Array, splits: Splits) -> tuple[_Side, _Side]:
     return _Side("left", a, split=splits[0]), _Side("right", b, split=splits[1])
 
 
@@ -237,18 +202,12 @@ def _run(
 
 def _scaled(plan: Plan, left: _Side, right: _Side, engine: Engine) -> tuple[_Side, _Side]:
     """Both operands with their scales, where the scheme has any; a split that is at hand needs none."""
-    scheme = plan.scheme
-    if not scheme.scales_operands:
+    if type(plan.scheme).scales is Scheme.scales:  # no scales, so no copies of operands
         return left, right
     everything = slice(None), slice(None)
-    if not scheme.independent_splits:
-        s, t = scheme.joint_scales(plan, left.take(*everything), right.take(*everything), engine)
-        return replace(left, scale=s), replace(right, scale=t)
-    left, right = (
-        x if x.split is not None else replace(x, scale=scheme.scales(plan, x.take(*everything), x.side, engine))
-        for x in (left, right)
-    )
-    return left, right
+    operands = [None if x.split is not None else x.take(*everything) for x in (left, right)]
+    s, t = plan.scheme.scales(plan, *operands, engine) or (None, None)
+    return replace(left, scale=s), replace(right, scale=t)
 
 
 def _escalate(
@@ -264,12 +223,13 @@ def _escalate(
     """Recompute the open entries with a finer plan, on the rows and columns that hold any."""
     z, i, j = (np.flatnonzero(open_.any(axis=axes)) for axes in ((1, 2), (0, 2), (0, 1)))
     problem = replace(plan.problem, batch=len(z), m=len(i), n=len(j))
-    finer = None if plan.fixed else plan.scheme.escalate(plan, problem, workspace, engine)
+    finer = plan.scheme.escalate(plan, problem, engine)
     if finer is None:
         raise AccuracyError(
             f"{plan.scheme} does not keep {plan.target} for {np.count_nonzero(open_)} of {open_.size} entries of "
             f"{plan.problem}"
         )
+    finer = fitted(finer, workspace, engine)
     sub = _run(finer, left.pick(z, i), right.pick(z, j), engine, workspace, shift)
     where = np.ix_(z, i, j)
     outcome.values[where] = np.where(open_[where], sub.values, outcome.values[where])

@@ -1,7 +1,7 @@
 """Sums of products of words by the kernels of corrected products: which schemes they have, and how they add.
 
 Words that were made step by step, and those that a fused product makes for itself, are multiplied in the same order by
-the same unit, so that a product that has to be judged entry by entry has the bits of one that has not.
+the same unit, so that a product whose entries have to be certified has the bits of one that has not.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from hifigemm.numerics.accumulation import Accumulation, of_tensor_core
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.tensor_core import V100, TensorCoreModel
 
-__all__ = ["KernelSums", "unit_of", "word_sums"]
+__all__ = ["KernelSums", "unit_of", "sums_of"]
 
 Tensor = Any
 
@@ -32,11 +32,9 @@ def unit_of(model: TensorCoreModel, product: str) -> Accumulation:
 
 
 @lru_cache(maxsize=1024)
-def word_sums(scheme: Any, k: int, model: TensorCoreModel) -> KernelSums | None:
-    """The kernels' order of sums for a scheme, None where they do not have it."""
-    if model is V100 or scheme.product not in word_gemm.BLOCKS or scheme.name not in ("corrected", "multiword"):
-        return None
-    if scheme.name == "multiword" and scheme.num_words > 1:
+def sums_of(scheme: Any, k: int, model: TensorCoreModel) -> KernelSums | None:
+    """The kernels' order of sums for a scheme of words, None where they do not have it."""
+    if model is V100 or scheme.product not in word_gemm.BLOCKS or not scheme.chains_corrections:
         return None
     chained = scheme.accumulate not in ("outside", "blocked")
     unit, blocks = unit_of(model, scheme.product), word_gemm.BLOCKS[scheme.product]
@@ -47,7 +45,7 @@ def word_sums(scheme: Any, k: int, model: TensorCoreModel) -> KernelSums | None:
 
 @dataclass(frozen=True)
 class KernelSums:
-    """Sums of all products of a scheme's words; see `hifigemm.engine.WordSums`.
+    """Sums of all products of a scheme's words; see `numerics.accumulation.WordSums`.
 
     Attributes
     ----------
@@ -72,7 +70,7 @@ class KernelSums:
         a = self._words(x.reshape(len(x), -1, count, self.k).transpose(1, 2))
         b = self._words(y.reshape(len(y), count, self.k, -1).transpose(2, 3))
         out = torch.empty((max(len(x), len(y)), a.vectors, b.vectors), dtype=torch.float32, device=x.device)
-        word_gemm.corrected_product(a, b, out, block=self.block, chained=self.chained)
+        word_gemm.word_gemm(a, b, out, block=self.block, chained=self.chained)
         return wrap(out)
 
     def _words(self, x: Tensor) -> Words:

@@ -7,9 +7,10 @@ other moduli take the three products x x', y y', (x + y) (x' + y') [UMIOG26]. Al
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
-from hifigemm.engine import Engine
 from hifigemm.formats import Format
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.blocking import vector_blocks
@@ -17,33 +18,24 @@ from hifigemm.numerics.embedding import components
 from hifigemm.numerics.residues import ModuliSet, centred, reduce_centred, residues
 from hifigemm.numerics.rounding import Rounded, in_chunks, round_limbs
 from hifigemm.numerics.scaling import Scale, round_to_integers
-from hifigemm.schemes.scheme import exact_int8
 
 __all__ = [
-    "multiply_planes",
+    "residue_gemm",
     "num_planes",
     "product_operands",
     "product_residues",
-    "residue_bytes",
     "round_integers",
-    "rounded_integers",
+    "crt",
     "scaled_residues",
 ]
+
+ExactProduct = Callable[[Array, Array, int, int], Array]
+"""a @ b of INT8 matrices with |a| and |b| no larger than two numbers, in int64, without rounding."""
 
 
 def num_planes(moduli: ModuliSet, is_complex: bool) -> int:
     """Real products: one for each modulus, or two or three for complex operands."""
     return sum(1 if not is_complex else 2 if j else 3 for j in moduli.splits)
-
-
-def residue_bytes(rows: int, cols: int, k: int, count: int, looks: int = 0) -> int:
-    """Bytes of the residues of both operands and of `count` products, padded as fused kernels want them.
-
-    `looks` magnitudes of an entry, of which an error ratio is found, are gone before the products are made.
-    """
-    operands = (rows + cols) * (-(-k // 128) * 128)
-    product = -(-rows // 128) * 128 * (-(-cols // 256) * 256)
-    return count * operands + max(count * product, looks * operands)
 
 
 def product_operands(residues: list[Array], moduli: ModuliSet) -> Array:
@@ -81,21 +73,21 @@ def _bits(integers: list[Array]) -> int:
     return max(int(np.frexp(np.abs(y).max(initial=0.0))[1]) for y in integers)
 
 
-def multiply_planes(left: Array, right: Array, moduli: ModuliSet, engine: Engine) -> Array:
+def residue_gemm(left: Array, right: Array, moduli: ModuliSet, exact: ExactProduct) -> Array:
     """Products of the planes of both operands, each modulo its p: int8 (batch, products, m, n).
 
-    Parts are those of `scaled_residues`; residues are any representatives in [-128, 127].
+    Planes are those of `scaled_residues`; residues are any representatives in [-128, 127].
     """
     shape = (max(len(left), len(right)), left.shape[1], left.shape[2], right.shape[2])
     out = np.empty(shape, np.int8, like=left)
     for q, p in enumerate(moduli.of_planes(left.shape[1])):
-        product = exact_int8(engine, left[:, q], np.swapaxes(right[:, q], 1, 2), 128, 128)
+        product = exact(left[:, q], np.swapaxes(right[:, q], 1, 2), 128, 128)
         out[:, q] = reduce_centred(product.astype(np.float64), p)
     return out
 
 
 def product_residues(products: Array, moduli: ModuliSet) -> Array:
-    """Residues of the product from those of `multiply_planes`: int8 (batch, L, m, n).
+    """Residues of the product from those of `residue_gemm`: int8 (batch, L, m, n).
 
     Real products are the residues; of complex ones re and im follow, side by side along the last axis.
     """
@@ -143,9 +135,9 @@ def round_integers(
     return in_chunks(work, shape, block_entries)
 
 
-def rounded_integers(
+def crt(
     products: Array, unit_left: Array, unit_right: Array, shift: int, moduli: ModuliSet, fmt: Format, block_entries: int
 ) -> Array:
-    """The values of `round_integers` from what `multiply_planes` made, where nothing has to be known but them."""
+    """The values of `round_integers` from what `residue_gemm` made, where nothing has to be known but them."""
     residues = product_residues(products, moduli)
     return round_integers(residues, unit_left, unit_right, shift, moduli, fmt, block_entries).values

@@ -1,4 +1,7 @@
-"""scheme="auto": candidates, what they promise, and the cheapest that keeps the target."""
+"""scheme="auto": candidates, what they promise, and the cheapest that keeps the target.
+
+The choice rests on the problem and on the cost model of the engine, never on a timing.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,21 @@ from functools import lru_cache
 
 from hifigemm.accuracy import Target
 from hifigemm.engine import Costs, Engine
-from hifigemm.exceptions import AccuracyError, PlanError
+from hifigemm.exceptions import PlanError
 from hifigemm.formats import BF16, FP16, FP32, FP64
-from hifigemm.plan import Plan, Problem
-from hifigemm.schemes import SCHEMES, Corrected, Multiword, Native, Ozaki1, Ozaki2, Scheme
+from hifigemm.plan import Blocking, Plan, Verification
+from hifigemm.problem import Problem
+from hifigemm.schemes.corrected import Corrected
+from hifigemm.schemes.multiword import Multiword
+from hifigemm.schemes.native import Native
+from hifigemm.schemes.ozaki1 import Ozaki1
+from hifigemm.schemes.ozaki2 import Ozaki2
+from hifigemm.schemes.scheme import Scheme
 from hifigemm.schemes.word_scheme import WordScheme
 
-__all__ = ["as_scheme", "check_forced", "choose", "choose_words", "settle", "stand_in", "words_plan"]
+__all__ = ["SCHEMES", "as_scheme", "chosen_native", "on_device", "scheme_for", "words_by_exponents"]
+
+SCHEMES: dict[str, type[Scheme]] = {cls.name: cls for cls in (Native, Multiword, Corrected, Ozaki1, Ozaki2)}
 
 _ONE_WORD = {
     "fp16": Multiword("fp16", 1, 1, accumulate="blocked", block=32),
@@ -31,6 +42,8 @@ _WORDS: dict[object, tuple[Scheme, ...]] = {
 """Choices by `Problem.narrow`: quicker words first, then those that hold more exponents. TF32 holds all of FP16's."""
 _WORDS_MARGIN = 1.5
 """Words are to be quicker by a third: whether the first choice is taken is seen on the device only."""
+_MORE_MODULI = 2
+"""Larger counts that the device may go on to; data with phi = 1 need one or two moduli more than data of one size."""
 
 
 def as_scheme(scheme: str | Scheme) -> Scheme | None:
@@ -46,77 +59,98 @@ def as_scheme(scheme: str | Scheme) -> Scheme | None:
     return SCHEMES[scheme]()
 
 
-def choose(problem: Problem, target: Target, engine: Engine) -> Scheme:
+def scheme_for(problem: Problem, target: Target, engine: Engine) -> Scheme:
     """The cheapest scheme that keeps the target, as far as that is known without a look at the operands.
 
     The native product wherever its worst case is good enough, or the level of its own format was asked for, unless
     residues are quicker on this engine by its cost model; for float32 operands the native product in float64 next,
-    which is one product too; otherwise residues where they are fused, or slices with FP64 products, the widest that
+    which is one product too; otherwise residues where programs make them, or slices with FP64 products, the widest that
     BLAS multiplies exactly.
     """
     for native in (Native(), Native(product="fp64")):
         if native.keeps(problem, target):
             return Ozaki2(scaling="fast") if native == Native() and _residues_pay(problem, target, engine) else native
-    return Ozaki2(scaling="fast") if engine.fused else Ozaki1(product="fp64")
+    return Ozaki1(product="fp64") if engine.costs is None else Ozaki2(scaling="fast")
 
 
-def choose_words(problem: Problem, target: Target, engine: Engine, workspace: int) -> Plan | None:
+def on_device(
+    scheme: Scheme, problem: Problem, target: Target, engine: Engine, asked: Scheme | None
+) -> Plan | None:
+    """The plan in which the device chooses the number of moduli, or the native product, by the error ratio.
+
+    For residues without a forced count where the worst case of a native product is good enough, so that the host never
+    has to know what was taken. None for all else.
+    """
+    native = Native()
+    if engine.costs is None or not isinstance(scheme, Ozaki2) or scheme.explicit or scheme.scaling != "fast":
+        return None
+    if problem.fmt is not FP64 or not native.keeps(problem, target):
+        return None
+    first = scheme.plan(problem, target, engine, None, asked)
+    others = engine.costs.native_seconds(problem)
+    counts = [first.scheme.count]
+    for more in range(1, _MORE_MODULI + 1):
+        products = scheme.expected_products(problem, target, more)
+        if engine.costs.residue_seconds(problem, products, True) < others:
+            counts.append(counts[0] + more)
+    words = " or ".join(map(str, counts))
+    worst = native.bound(problem)
+    reason = f"the device decides by the operands between {words} moduli and an FP64 product"
+    reason += f", at worst {worst:.3g} |A||B|{target.accepts(worst)}, which over- and underflows as a library's"
+    return replace(
+        first,
+        verification=Verification.ON_DEVICE,
+        bound=max(target.r, worst),
+        reason=reason,
+        alternatives=(*(replace(scheme, num_moduli=count) for count in counts[1:]), native),
+    )
+
+
+def words_by_exponents(
+    problem: Problem, target: Target, engine: Engine, workspace: int, *, forced: bool = False
+) -> Plan | None:
     """The plan of words that the device chooses, where float32 results at their own level are sooner there by a third.
 
     The exponents of the operands decide on the device, so no product waits for them, and a worst case no larger than
-    that of a native product is kept. Launches that turn out idle are counted, but a margin is left for them.
+    that of a native product is kept. Launches that turn out idle are counted, but a margin is left for them. `forced`
+    leaves the times out.
     """
     costs = engine.costs
     if costs is None or target.level is not FP32 or problem.fmt is not FP32 or problem.is_complex:
         return None
-    own, others = costs.word_seconds(problem), costs.native_seconds(problem)
-    if _WORDS_MARGIN * own > others:
+    if not forced and _WORDS_MARGIN * costs.word_seconds(problem) > costs.native_seconds(problem):
         return None
-    return words_plan(problem, target, engine, workspace)
+    return _words_plan(problem, target, engine, workspace)
 
 
 @lru_cache(maxsize=256)
-def words_plan(problem: Problem, target: Target, engine: Engine, workspace: int) -> Plan | None:
+def _words_plan(problem: Problem, target: Target, engine: Engine, workspace: int) -> Plan | None:
     """The plan of words that the device chooses; None where the engine has no kernels for it or no room."""
     choices, p = _WORDS[problem.narrow], problem
     words = [scheme for scheme in choices if isinstance(scheme, WordScheme)]
-    held = max((4 if scheme.product == "tf32" else 2) * scheme.splitting.num_words for scheme in words)
-    nbytes = held * p.batch * (p.m + p.n) * (p.k + 15)
-    if p.k == 0 or nbytes > workspace or words[0].product not in engine.products:
+    if p.k == 0 or words[0].product not in engine.products:
         return None
     names = [*(scheme.product.upper() for scheme in words), *(["FP32 sums"] if len(words) < len(choices) else [])]
     worst = Native().bound(p)
     reason = f"{', else '.join(names)} by the exponents of the operands, at worst {worst:.3g} |A||B|"
+    reason += target.accepts(worst)
     spec, unit = engine.products[words[0].product], words[0].unit_on(engine, p)
     counts = len(words[0].pair_errors(unit, p.k)), words[0].block_length(unit, p.k)
-    reason += target.accepts(worst)
-    plan = Plan(p, choices[0], target, engine.name, spec, *counts, reason, fused=engine.fused, worst_case=worst)
-    plan = replace(plan, choices=choices, block_shape=(p.batch, p.m, p.n), workspace=nbytes)
-    return plan if engine.whole_product(plan) is not None else None
-
-
-def settle(plan: Plan, engine: Engine) -> Plan:
-    """A plan of "auto" once the operands were seen: back to the native product where residues cost more than that.
-
-    A hopeful plan may still come back to it.
-    """
-    native, costs = Native(), engine.costs
-    if costs is None or not isinstance(plan.scheme, Ozaki2) or not native.keeps(plan.problem, plan.target):
-        return plan
-    if plan.hopeful:
-        return replace(plan, worst_case=native.bound(plan.problem))
-    own, others = costs.residue_seconds(plan.problem, plan.num_products, True), costs.native_seconds(plan.problem)
-    known = plan.promised or plan.exact
-    if known and own < others:
-        return plan
-    why = "these operands would take an unknown number of residue products"
-    if known:
-        why = f"these operands would take {_compared(plan.num_products, own, others)}"
-    return replace(_chosen(native, plan.problem, plan.target, engine, why), free=True)
+    bound, blocking = max(target.r, worst), Blocking((p.batch, p.m, p.n))
+    plan = Plan(
+        *(p, None, choices[0], target, engine.name, spec, *counts, Verification.ON_DEVICE, bound, reason),
+        alternatives=choices[1:],
+        blocking=blocking,
+    )
+    program = engine.compile(plan)
+    if program is None:
+        return None
+    nbytes = program.nbytes(p.batch, p.m, p.n) if p.multiplications else 0
+    return None if nbytes > workspace else replace(plan, blocking=replace(blocking, workspace=nbytes))
 
 
 @lru_cache(maxsize=256)
-def stand_in(native: Native, problem: Problem, target: Target, engine: Engine) -> Plan:
+def chosen_native(native: Native, problem: Problem, target: Target, engine: Engine) -> Plan:
     """The plan of a native product that was chosen, with what spoke against other schemes."""
     why = f"no scheme is known to be quicker on engine {engine.name!r}"
     if problem.fmt is not FP64:
@@ -128,18 +162,11 @@ def stand_in(native: Native, problem: Problem, target: Target, engine: Engine) -
                 why = "words would exceed this bound or the workspace"
     elif engine.costs is not None:
         expected, own = _expected_cost(problem, target, engine.costs)
-        why = f"{_compared(expected, own, engine.costs.native_seconds(problem))} are not quicker by a tenth"
-    return _chosen(native, problem, target, engine, why)
-
-
-def _chosen(native: Native, problem: Problem, target: Target, engine: Engine, why: str) -> Plan:
-    """The plan of a native product as the library's choice: no fall back where it is known to keep the target.
-
-    An engine that makes it whole leaves over- and underflow on the way to the library.
-    """
-    plan = native.planned(problem, target, engine)
-    keeps = plan.worst_case <= target.r and engine.whole_product(plan) is None
-    return replace(plan, fallback=not keeps, reason=f"{plan.reason}; {why}")
+        others = engine.costs.native_seconds(problem)
+        why = f"{expected} residue products of {1e3 * own:.3g} ms in all, against {1e3 * others:.3g} ms, are not "
+        why += "quicker by a tenth"
+    plan = native.plan(problem, target, engine, None, None)
+    return replace(plan, reason=f"{plan.reason}; {why}")
 
 
 def _residues_pay(problem: Problem, target: Target, engine: Engine) -> bool:
@@ -153,15 +180,3 @@ def _expected_cost(problem: Problem, target: Target, costs: Costs) -> tuple[int,
     """Residue products of operands without wide exponents, and their seconds."""
     expected = Ozaki2(scaling="fast").expected_products(problem, target)
     return expected, costs.residue_seconds(problem, expected, True)
-
-
-def _compared(num_products: int, own: float, native: float) -> str:
-    return f"{num_products} residue products of {1e3 * own:.3g} ms in all, against {1e3 * native:.3g} ms"
-
-
-def check_forced(scheme: Scheme, problem: Problem, target: Target) -> None:
-    """Raise AccuracyError where a forced native product cannot promise the target."""
-    if isinstance(scheme, Native) and not scheme.keeps(problem, target):
-        raise AccuracyError(
-            f"the native product of {problem} errs by up to {scheme.bound(problem):.3g} |A||B|; asked: {target}"
-        )

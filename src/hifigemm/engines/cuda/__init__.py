@@ -1,0 +1,1 @@
+"""A GPU: its engine, and the programs of each scheme."""

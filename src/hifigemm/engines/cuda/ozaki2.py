@@ -1,0 +1,304 @@
+"""Ozaki scheme II on a GPU: residues of both operands, INT8 products, reconstruction, in three launches for short k.
+
+Where the number of moduli rests on the operands, the device decides. The record holds the bits of the largest error
+ratio that was seen; every rung of the ladder, a number of moduli, runs where the ratio lies between what the rung
+before it keeps and what it keeps itself; a native product takes what no rung keeps. The ratio of a part of the result
+is known first: where that is too large already, a rung does not begin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache, partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from hifigemm.engine import Certificate
+from hifigemm.engines.cuda.program import Arguments, Steps
+from hifigemm.engines.device_array import unwrap
+from hifigemm.engines.kernels import native_gemm, residue_gemm, scaled_residues
+from hifigemm.engines.kernels import crt as crt_kernel
+from hifigemm.engines.kernels.buffers import Buffer
+from hifigemm.engines.kernels.complex_special import restore_special_values
+from hifigemm.engines.kernels.error_ratio import RATIO_UNIT, error_ratio_bits
+from hifigemm.engines.kernels.launch import empty
+from hifigemm.engines.kernels.predicate import LARGEST, Predicate
+from hifigemm.numerics.bounds import native_bound
+from hifigemm.numerics.error_ratio import error_bound, largest_ratio
+from hifigemm.numerics.estimates import MAGNITUDE_TERMS
+from hifigemm.numerics.residue_products import num_planes
+from hifigemm.numerics.residues import ModuliSet, moduli_set
+from hifigemm.numerics.scaling import balance
+from hifigemm.plan import Evidence, Plan, Split, Verification
+from hifigemm.problem import Block
+
+__all__ = ["moduli_of", "most_moduli", "padded", "padded_shape", "products_of", "steps"]
+
+Residues = tuple[Any, Any]
+"""Planes of an operand and the scale exponents of its vectors."""
+_ROWS, _COLUMNS = 128, 256
+_FEW_TERMS_FROM = 2**36
+"""m n k of products that take so long that a part of the terms saves more than the launch of a second pass costs."""
+_SAMPLE_FROM = 2**35
+"""m n k of products beside which the ratio of a few vectors costs nothing."""
+_SAMPLE = 128
+"""Rows and columns whose ratio is known first."""
+
+
+def steps(plan: Plan) -> Steps | None:
+    """The launches of a plan with fast scaling; None where entries are to be certified one by one."""
+    if plan.scheme.scaling != "fast":
+        return None
+    if not plan.certifies and plan.verification is not Verification.ON_DEVICE:
+        return Steps(_write_fixed, combines=True, ready=_ready)
+    if plan.evidence is not None or plan.target.correct:  # the ratio was not enough
+        return None
+    if plan.verification is Verification.ENTRYWISE and _most_bits(plan, plan.scheme.count) < 0:
+        return None
+    return Steps(_write_ladder, record=1, certify=partial(_certificate, plan))
+
+
+def moduli_of(plan: Plan, count: int | None = None) -> ModuliSet:
+    """The moduli of a plan's scheme, or so many."""
+    return moduli_set(plan.scheme.count if count is None else count, plan.problem.is_complex)
+
+
+def _ready(split: Split) -> Residues:
+    """The residues and exponents of a prepared operand, vectors with Inf or NaN marked."""
+    unit = unwrap(split.unit).flatten(1)
+    exponents = -unit[:, :: unit.shape[1] // split.vectors].to(torch.int32)
+    if "marked" in split.facts:
+        exponents.masked_fill_(unwrap(split.facts["marked"]).flatten(1), scaled_residues.NOT_FINITE)
+    return padded(unwrap(split.planes)), exponents
+
+
+def padded(planes: Any) -> Any:
+    """Residues (batch, L, vectors, k) with the zeros behind k that their rows are padded with, up to the next row."""
+    return planes.as_strided((*planes.shape[:3], planes.stride(2)), planes.stride())
+
+
+def padded_shape(m: int, n: int) -> tuple[int, int]:
+    """Rows and columns of products, as the kernels write them."""
+    return -(-m // _ROWS) * _ROWS, -(-n // _COLUMNS) * _COLUMNS
+
+
+def products_of(left: Any, right: Any, moduli: ModuliSet, predicate: Predicate | None = None) -> Any:
+    """Residues of the products of padded planes: int8 (batch, L, m_pad, n_pad), undefined without the predicate."""
+    shape = max(len(left), len(right)), left.shape[1], *padded_shape(left.shape[2], right.shape[2])
+    products = empty(shape, torch.int8, left)
+    constants = residue_gemm.residue_constants(moduli.of_planes(left.shape[1]), left.device)
+    residue_gemm.residue_gemm(left, right, constants, products, predicate=predicate)
+    return products
+
+
+def most_moduli(plan: Plan) -> tuple[ModuliSet, ModuliSet, tuple[int, int]]:
+    """Of all rows and columns but outliers: the moduli that residues are made of, those used, the balances."""
+    evidence = plan.evidence or Evidence()
+    outliers = evidence.outliers
+    if outliers is not None:
+        balances = outliers.balance - outliers.lowered, -outliers.balance - outliers.lowered
+        return moduli_set(outliers.shared, False), moduli_set(outliers.num_moduli, False), balances
+    moduli, bits = moduli_of(plan), evidence.required_bits
+    even = 0 if bits is None else balance(bits, plan.scheme.count, plan.problem.is_complex)
+    return moduli, moduli, (even, -even)
+
+
+def _write_fixed(plan: Plan, given: Arguments) -> None:
+    """Block by block; residues that the block before has made already are used again."""
+    made, used, balances = most_moduli(plan)
+    kept: list[tuple[tuple[slice, ...], Residues]] = []
+    for block in plan.blocks():
+        places, operands = block.places(given.a, given.b), block.operands(given.a, given.b)
+        ready = [_some(split, at) for split, at in zip(given.ready, places, strict=True)]
+        for i, (place, residues) in enumerate(kept):
+            if place == places[i]:
+                ready[i] = residues
+        both = _residues_of(operands, made, balances, ready)
+        first = [(planes if used is made else planes[:, : len(used.moduli)], scale) for planes, scale in both]
+        c = None if given.c is None else given.c[block.entries]
+        _write_entries(operands, first, used, given.out[block.entries], given, c)
+        if plan.evidence is not None and plan.evidence.outliers is not None:
+            _write_outliers(plan, block, operands, both, given, c)
+        kept = list(zip(places, both, strict=True))
+
+
+def _some(split: Residues | None, place: tuple[slice, ...]) -> Residues | None:
+    """The residues of some vectors of a prepared operand."""
+    if split is None:
+        return None
+    planes, exponents = (x[place[0]] if len(x) > 1 else x for x in split)
+    return planes[:, :, place[-1]], exponents[:, place[-1]]
+
+
+def _residues_of(
+    operands: tuple[Any, Any], moduli: ModuliSet, balances: tuple[int, int], ready: Sequence[Residues | None]
+) -> list[Residues]:
+    """Residues of both operands, in one launch for those that are not ready."""
+    missing = [i for i in range(2) if ready[i] is None]
+    made: Any = ((), ())
+    if missing:
+        sides = tuple((operands[i], 2 - i) for i in missing)
+        made = scaled_residues.scaled_residues(sides, moduli, balances=tuple(balances[i] for i in missing))
+    fresh = iter([(planes, scale.exponent) for planes, scale in zip(*made, strict=True)])
+    return [next(fresh) if each is None else each for each in ready]
+
+
+def _write_entries(
+    operands: tuple[Any, Any],
+    residues: Sequence[Residues],
+    moduli: ModuliSet,
+    out: Any,
+    given: Arguments,
+    c: Any = None,
+    predicate: Predicate | None = None,
+) -> None:
+    """Products of residues and what they stand for, nothing where the predicate does not hold."""
+    (left, s), (right, t) = residues
+    products = products_of(left, right, moduli, predicate)
+    scalars = {"shift": given.shift, "alpha": given.alpha, "beta": given.beta, "c": c}
+    crt_kernel.crt(products, (s, t), moduli, out, operands=operands, predicate=predicate, **scalars)
+
+
+def _write_ladder(plan: Plan, given: Arguments) -> None:
+    """Rung by rung; the record ends with the largest error ratio, or with a lower bound that decides alike.
+
+    A plan that is to be certified has one rung, whose ratio is made known in full.
+    """
+    record = given.record
+    chooses, certifies = (plan.verification is x for x in (Verification.ON_DEVICE, Verification.ENTRYWISE))
+    if chooses and plan.problem.multiplications >= _SAMPLE_FROM:
+        part = given.a[:, :_SAMPLE], given.b[:, :, :_SAMPLE]
+        sizes = scaled_residues.sized_residues(((part[0], 2), (part[1], 1)), moduli_of(plan, 2))[2]
+        error_ratio_bits(sizes, into=record)
+    least = 0
+    for rung in _ladder(plan):
+        moduli = moduli_of(plan, rung.count)
+        most = _most_bits(plan, rung.count) if chooses or certifies else LARGEST
+        predicate = (record, least, most) if chooses or certifies else None
+        for block in plan.blocks():
+            operands = block.operands(given.a, given.b)
+            sides, begun = ((operands[0], 2), (operands[1], 1)), predicate if chooses else None
+            planes, scales, sizes = scaled_residues.sized_residues(sides, moduli, predicate=begun)
+            error_ratio_bits(sizes, _few_terms(plan, most), into=record, predicate=begun)
+            residues = [(x, scale.exponent) for x, scale in zip(planes, scales, strict=True)]
+            _write_entries(operands, residues, moduli, given.out[block.entries], given, None, predicate)
+        least = most + 1
+    if chooses:
+        predicate = record, least, LARGEST
+        native_gemm.fp64_product(given.a, given.b, given.out, predicate, given.shift)
+        if given.out.is_complex():
+            restore_special_values(given.a, given.b, given.out, predicate=predicate)
+
+
+def _ladder(plan: Plan) -> list[Any]:
+    """The schemes with a number of moduli; behind them comes the native product, where the device chooses."""
+    return [plan.scheme, *plan.alternatives[:-1]]
+
+
+def _few_terms(plan: Plan, most: int) -> tuple[int, int] | None:
+    """A part of the terms of large products, and the largest bits of a ratio; None where all are looked at at once.
+
+    From half of the terms ratios come out twice as large; with phi = 0.5 real operands leave more than that, 1.5 bits
+    at least, and an estimate is a product itself. Complex ones leave 1.0 to 1.1 bits, so that five eighths are taken.
+    """
+    p = plan.problem
+    if plan.verification is Verification.NONE:
+        return None
+    few = -(-p.k * (5 if p.is_complex else 4) // 1024) * 128
+    saves = few < min(-(-p.k // 128) * 128, MAGNITUDE_TERMS)
+    return (few, most) if saves and p.multiplications >= _FEW_TERMS_FROM else None
+
+
+@lru_cache(maxsize=1024)
+def _most_bits(plan: Plan, count: int) -> int:
+    """The bits of the largest error ratio, in units of RATIO_UNIT, for which moduli keep the target; -1 for none.
+
+    No target is kept where |A||B| may be 0, be it as large as it likes.
+    """
+    largest = largest_ratio(plan.problem.terms, plan.target.r, moduli_of(plan, count).half_range)
+    largest = min(largest / RATIO_UNIT, float(np.finfo(np.float64).max))
+    return int(np.float64(largest).view(np.int64)) if largest >= 0 else -1
+
+
+def _certificate(plan: Plan, record: Sequence[int]) -> Certificate:
+    """What the largest error ratio says: the rung that was taken, or the bound of a forced count."""
+    (bits,) = record
+    ratio, p = float(np.int64(bits).view(np.float64)) * RATIO_UNIT, plan.problem
+    scheme, products = plan.scheme, plan.num_products
+    if plan.verification is Verification.NONE:
+        bound = error_bound(p.terms, ratio, moduli_of(plan).half_range)
+        return Certificate(True, scheme, bound, products, plan.k_block)
+    for rung in _ladder(plan):
+        if bits <= _most_bits(plan, rung.count):
+            made = num_planes(moduli_of(plan, rung.count), p.is_complex)
+            return Certificate(True, rung, plan.target.r, made, plan.k_block)
+    if plan.verification is Verification.ENTRYWISE:
+        return Certificate(False, scheme, plan.bound, products, plan.k_block, Evidence(error_ratio=ratio))
+    return Certificate(True, plan.alternatives[-1], native_bound(p.terms, p.fmt.u), 1, p.k)
+
+
+# Outliers: rows and columns whose entries take more moduli than all others.
+
+
+def _write_outliers(
+    plan: Plan, block: Block, operands: tuple[Any, Any], residues: Sequence[Residues], given: Arguments, c: Any
+) -> None:
+    """Write the entries of the outlier rows and columns of a block over; see `Outliers`.
+
+    Those of outlier rows in outlier columns come last: they are wrong among those of either.
+    """
+    outliers: Any = plan.evidence.outliers if plan.evidence is not None else None
+    (x, y), shared = operands, moduli_set(outliers.shared, False)
+    i, j = _inside(outliers.rows, block.rows), _inside(outliers.cols, block.cols)
+    up = outliers.balance + outliers.lowered, -outliers.balance + outliers.lowered
+    bits: Any = plan.evidence.required_bits if plan.evidence is not None else None
+    even = balance(bits, plan.scheme.count, False)
+    cases: list[tuple[Any, ...]] = [
+        (i, None, shared, up, [None, residues[1]]),
+        (None, j, shared, up, [residues[0], None]),
+        (i, j, moduli_of(plan), (even, -even), [None, None]),
+    ]
+    out = given.out[block.entries]
+    for rows, cols, moduli, balances, ready in cases:
+        if rows == () or cols == ():
+            continue
+        pair = _gathered(x, 1, rows), _gathered(y, 2, cols)
+        values = empty((1, pair[0].shape[1], pair[1].shape[2]), out.dtype, out)
+        made = _residues_of(pair, moduli, balances, ready)
+        own = None if c is None else _gathered(_gathered(c, 1, rows), 2, cols)
+        _write_entries(pair, made, moduli, values, given, own)
+        out.program.call(partial(_scatter, rows, cols), out, values)
+
+
+def _inside(vectors: tuple[int, ...], part: slice) -> tuple[int, ...]:
+    """Those of the vectors that lie in a part, counted from its first."""
+    return tuple(i - part.start for i in vectors if part.start <= i < part.stop)
+
+
+def _gathered(x: Buffer, axis: int, where: tuple[int, ...] | None) -> Buffer:
+    """Some rows (axis 1) or columns (axis 2) of a buffer, copied; all of them for None."""
+    if where is None:
+        return x
+    shape = tuple(len(where) if i == axis else n for i, n in enumerate(x.shape))
+    made: Buffer = empty(shape, x.dtype, x)
+    x.program.call(partial(_gather, axis, where), x, made)  # type: ignore[attr-defined]
+    return made
+
+
+def _gather(axis: int, where: tuple[int, ...], x: Any, made: Any) -> None:
+    torch.index_select(x, axis, _index(where, x.device), out=made)
+
+
+def _scatter(rows: tuple[int, ...] | None, cols: tuple[int, ...] | None, out: Any, values: Any) -> None:
+    every = slice(None)
+    i, j = (every if at is None else _index(at, out.device) for at in (rows, cols))
+    if rows is not None and cols is not None:
+        i = i[:, None]
+    out[:, i, j] = values
+
+
+@lru_cache(maxsize=64)
+def _index(where: tuple[int, ...], device: Any) -> Any:
+    return torch.tensor(where, dtype=torch.int64).to(device, non_blocking=True)

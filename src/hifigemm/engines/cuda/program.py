@@ -1,0 +1,211 @@
+"""Plans as programs of a GPU: launches over named memory, kept by plan and layout, and a decision record beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+
+from hifigemm.engine import Certificate, Outcome, Splits
+from hifigemm.engines.cuda.outputs import combined, output_for
+from hifigemm.engines.device_array import unwrap, wrap
+from hifigemm.engines.device_ops import TORCH_DTYPES
+from hifigemm.engines.kernels.buffers import contiguous_strides
+from hifigemm.engines.kernels.launch import enters_directly
+from hifigemm.engines.kernels.program import Program
+from hifigemm.exceptions import PlanError
+from hifigemm.numerics.bits import Array
+from hifigemm.numerics.epilogue import PLAIN, Epilogue
+from hifigemm.plan import Blocking, Plan
+from hifigemm.programs import once
+
+__all__ = ["Arguments", "CudaProgram", "Steps"]
+
+Tensor = Any
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """What a program is written for: buffers of the operands (batch or 1, ...), and scalars.
+
+    Attributes
+    ----------
+    a, b, out : Buffer
+    record : Buffer or None
+        int64 words in which the device notes what it found.
+    shift : int
+        The product is multiplied by 2**shift before its rounding.
+    alpha, beta : float
+        Where a program applies them itself; else 1 and 0.
+    c : Buffer or None
+    ready : pair of (planes, exponents) or None
+        Of prepared operands.
+    """
+
+    a: Tensor
+    b: Tensor
+    out: Tensor
+    record: Tensor
+    shift: int = 0
+    alpha: float = 1.0
+    beta: float = 0.0
+    c: Tensor = None
+    ready: tuple[Any, Any] = (None, None)
+
+
+@dataclass(frozen=True)
+class Steps:
+    """How the launches of a plan are written, and what its record says.
+
+    Attributes
+    ----------
+    write : function
+        Adds the launches for a plan and `Arguments`.
+    record : int
+        Words of the decision record; 0 where nothing is decided.
+    certify : function, optional
+        What the words of a record say.
+    combines : bool
+        The launches apply moderate scalars themselves.
+    ready : function, optional
+        (planes, exponents) of the split of a prepared operand.
+    """
+
+    write: Callable[[Plan, Arguments], None]
+    record: int = 0
+    certify: Callable[[Sequence[int]], Certificate] | None = None
+    combines: bool = False
+    ready: Callable[[Any], tuple[Tensor, Tensor]] | None = None
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """What a program wants to know of a tensor that is not there."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    def stride(self) -> tuple[int, ...]:
+        """That of a contiguous tensor."""
+        return contiguous_strides(self.shape)
+
+    def data_ptr(self) -> int:
+        """An aligned address."""
+        return 0
+
+
+class CudaProgram:
+    """The program of a plan on a GPU; see `hifigemm.engine.Program`.
+
+    Parameters
+    ----------
+    plan : Plan
+    steps : Steps
+    device : torch.device
+    """
+
+    def __init__(self, plan: Plan, steps: Steps, device: torch.device) -> None:
+        self.plan, self.steps, self.device = plan, steps, device
+
+    def nbytes(self, batch: int, rows: int, cols: int) -> int:
+        """Size of the workspace of contiguous operands."""
+        return once(("nbytes", self.plan, self.device, batch, rows, cols), partial(self._nbytes, batch, rows, cols))
+
+    def _nbytes(self, batch: int, rows: int, cols: int) -> int:
+        problem = replace(self.plan.problem, batch=batch, m=rows, n=cols)
+        plan = replace(self.plan, problem=problem, blocking=Blocking((batch, rows, cols)))
+        own = TORCH_DTYPES[problem.dtype]
+        operand = {"fp16": torch.float16, "bf16": torch.bfloat16}.get(problem.narrow.name) if problem.narrow else own
+        shapes = ((batch, rows, problem.k), operand), ((batch, problem.k, cols), operand), ((batch, rows, cols), own)
+        layouts: list[Any] = [_Layout(shape, dtype) for shape, dtype in shapes]
+        record = _Layout((self.steps.record,), torch.int64) if self.steps.record else None
+        return self._built(plan, [*layouts, record, None], (None, None), 0, PLAIN).finish().nbytes
+
+    def __call__(
+        self, a: Array, b: Array, shift: int, epilogue: Epilogue, splits: Splits, out: Array | None
+    ) -> Outcome:
+        """The product; nothing waits for the device."""
+        p, (left, right) = self.plan.problem, (unwrap(a), unwrap(b))
+        inside = self.steps.combines and epilogue.is_moderate
+        own = epilogue if inside else PLAIN
+        if inside:
+            shape = p.batch, p.m, p.n
+            target = torch.empty(shape, dtype=left.dtype, device=left.device) if out is None else unwrap(out)
+        else:
+            target = output_for(p, left, epilogue, out)
+        c = None if own.c is None else unwrap(own.c)
+        ready = [None if s is None or self.steps.ready is None else self.steps.ready(s) for s in splits]
+        record = self._record(left.device)
+        self._run([left, right, target, record, c], (ready[0], ready[1]), shift, own)
+        values = wrap(target) if inside else combined(target, p, epilogue, out)
+        certificate = None if self.steps.certify is None else partial(self._certificate, record)
+        return Outcome(values, self.plan.bound, float(self.plan.num_products), [], certificate)
+
+    def repeated(
+        self, a: Array, b: Array, shape: tuple[int, ...], out: Array | None
+    ) -> Callable[[Tensor, Tensor, Tensor], Tensor] | None:
+        """The product as a function of tensors that are laid out as these, in an `out` like this one or a new tensor.
+
+        It returns None where a certificate does not hold. None where launches cost more than a plan.
+        """
+        if not enters_directly():
+            return None
+        left, right, device = unwrap(a), unwrap(b), self.device
+        made = torch.empty(shape, dtype=TORCH_DTYPES[self.plan.problem.dtype], device="meta")
+        whole = (self.plan.problem.batch, self.plan.problem.m, self.plan.problem.n)
+        like = _Layout(whole, made.dtype) if out is None else unwrap(out)
+        record_like = _Layout((self.steps.record,), torch.int64) if self.steps.record else None
+        program = self._program([left, right, like, record_like, None], (None, None), 0, PLAIN)
+        dtype, certifies = made.dtype, self.plan.certifies and self.steps.certify is not None
+
+        def again(x: Tensor, y: Tensor, target: Tensor) -> Tensor | None:
+            result = torch.empty(shape, dtype=dtype, device=device) if target is None else target
+            record = self._record(device)
+            program(x, y, result, *([] if record is None else [record]))
+            if certifies and not self._certificate(record).holds:
+                return None
+            if target is not None and not target.is_inference():
+                torch.autograd.graph.increment_version(target)
+            return result
+
+        return again
+
+    def _record(self, device: Any) -> Tensor:
+        return torch.empty(self.steps.record, dtype=torch.int64, device=device) if self.steps.record else None
+
+    def _certificate(self, record: Tensor) -> Certificate:
+        """What the record says; waits for the device."""
+        if record.is_cuda and torch.cuda.is_current_stream_capturing():
+            raise PlanError(
+                "while a graph is captured, nothing can be read back: look at the report after a replay, or ask for a "
+                "level or a count"
+            )
+        certify: Any = self.steps.certify
+        found: Certificate = certify(record.tolist())
+        return found
+
+    def _run(self, tensors: list[Any], ready: tuple[Any, Any], shift: int, own: Epilogue) -> None:
+        planes = [x for pair in ready if pair is not None for x in pair]
+        self._program(tensors, ready, shift, own)(*(x for x in (*tensors, *planes) if x is not None))
+
+    def _program(self, tensors: list[Any], ready: tuple[Any, Any], shift: int, own: Epilogue) -> Program:
+        """The program of tensors of this layout, kept for the next ones."""
+        facts = tuple(None if x is None else (tuple(x.shape), x.stride(), x.dtype, x.data_ptr() & 15) for x in tensors)
+        planes = tuple(None if pair is None else tuple((x.shape, x.stride()) for x in pair) for pair in ready)
+        key = "program", self.plan, self.device, facts, planes, shift, own.alpha, own.beta
+        return once(key, lambda: self._built(self.plan, tensors, ready, shift, own).finish().compile())
+
+    def _built(
+        self, plan: Plan, tensors: list[Any], ready: tuple[Any, Any], shift: int, own: Epilogue
+    ) -> Program:
+        program = Program(self.device)
+        a, b, out, record, c = (
+            None if x is None else program.operand(x, is_zero=i == 3) for i, x in enumerate(tensors)
+        )
+        splits = [None if pair is None else tuple(program.operand(x) for x in pair) for pair in ready]
+        scalars = shift, own.alpha.real, own.beta.real
+        self.steps.write(plan, Arguments(a, b, out, record, *scalars, c, (splits[0], splits[1])))
+        return program

@@ -1,0 +1,167 @@
+"""Named memory of a program: what a launch knows of a tensor before there is one."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import torch
+
+__all__ = ["Buffer", "Steps", "contiguous_strides"]
+
+
+class Steps(Protocol):
+    """What buffers ask of their program."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where it runs."""
+
+    def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> Buffer:
+        """Scratch memory."""
+
+    def zeros(self, shape: tuple[int, ...], dtype: torch.dtype) -> Buffer:
+        """Scratch memory that starts as zeros."""
+
+    def add(self, kernel: Any, grid: tuple[int, ...], arguments: tuple[Any, ...], constants: dict[str, Any]) -> None:
+        """Append a launch."""
+
+
+@dataclass(frozen=True, eq=False)
+class Buffer:
+    """A view of one of a program's memories, with the part of a tensor's interface that launch functions use.
+
+    Attributes
+    ----------
+    program : Steps
+    memory : int
+        Which memory of the program the view lies in: operands come first, then scratch memory.
+    dtype : torch.dtype
+    shape, strides : tuple of int
+        Strides in entries.
+    offset : int
+        Bytes from the start of the memory to the first entry.
+    alignment : int
+        The address of the memory modulo 16.
+    """
+
+    program: Steps
+    memory: int
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int = 0
+    alignment: int = 0
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the program."""
+        return self.program.device
+
+    @property
+    def is_cuda(self) -> bool:
+        """Whether the program runs on a GPU."""
+        return self.device.type == "cuda"
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.shape)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def stride(self, axis: int | None = None) -> Any:
+        """All strides, or that of an axis."""
+        return self.strides if axis is None else self.strides[axis]
+
+    def data_ptr(self) -> int:
+        """A stand-in for the address that has its alignment."""
+        return self.alignment + self.offset
+
+    def numel(self) -> int:
+        """Number of entries."""
+        return math.prod(self.shape)
+
+    def is_complex(self) -> bool:
+        """Whether the entries are complex."""
+        return self.dtype.is_complex
+
+    def is_contiguous(self) -> bool:
+        """Whether the entries lie one after the other, the last axis innermost."""
+        wanted = 1
+        for size, stride in zip(reversed(self.shape), reversed(self.strides), strict=True):
+            if size > 1 and stride != wanted:
+                return False
+            wanted *= size
+        return True
+
+    def behind(self, start: int) -> Buffer:
+        """The memory from `start` entries behind the first one on."""
+        return replace(self, offset=self.offset + start * self.dtype.itemsize)
+
+    def as_strided(self, shape: tuple[int, ...], strides: tuple[int, ...]) -> Buffer:
+        """Another shape from the first entry on."""
+        return replace(self, shape=tuple(shape), strides=tuple(strides))
+
+    def view(self, *shape: Any) -> Buffer:
+        """A contiguous buffer in another shape, one length of which may be -1, or any buffer in a dtype as long."""
+        if isinstance(shape[0], torch.dtype):
+            (dtype,) = shape
+            old, new = self.dtype.itemsize, dtype.itemsize
+            if old == new:
+                return replace(self, dtype=dtype)
+            if not self.is_contiguous() or self.shape[-1] * old % new:
+                raise ValueError(f"no view of {self.shape} {self.dtype} as {dtype}")
+            made = (*self.shape[:-1], self.shape[-1] * old // new)
+            return replace(self, dtype=dtype).as_strided(made, contiguous_strides(made))
+        sizes = list(shape[0] if isinstance(shape[0], tuple) else shape)
+        if -1 in sizes:
+            sizes[sizes.index(-1)] = self.numel() // -math.prod(sizes)
+        if not self.is_contiguous() or math.prod(sizes) != self.numel():
+            raise ValueError(f"no view of {self.shape} with strides {self.strides} as {tuple(sizes)}")
+        return self.as_strided(tuple(sizes), contiguous_strides(tuple(sizes)))
+
+    def real_view(self) -> Buffer:
+        """Complex entries as pairs of real numbers."""
+        real = torch.float32 if self.dtype is torch.complex64 else torch.float64
+        pairs = replace(self, dtype=real)
+        return pairs.as_strided((*self.shape, 2), (*(2 * s for s in self.strides), 1))
+
+    def expand(self, *shape: int) -> Buffer:
+        """Axes of length 1, and new ones in front, repeated."""
+        added = len(shape) - self.ndim
+        sizes, strides = (1,) * added + self.shape, (0,) * added + self.strides
+        wanted = tuple(n if m == -1 else m for n, m in zip(sizes, shape, strict=True))
+        repeated = tuple(s if n == m else 0 for n, m, s in zip(sizes, wanted, strides, strict=True))
+        return self.as_strided(wanted, repeated)
+
+    def unbind(self) -> tuple[Buffer, ...]:
+        """The buffers along the first axis."""
+        return tuple(self[i] for i in range(len(self)))
+
+    def split(self, sizes: list[int]) -> list[Buffer]:
+        """Buffers of these lengths along the first axis."""
+        ends = [sum(sizes[: i + 1]) for i in range(len(sizes))]
+        return [self[end - size : end] for end, size in zip(ends, sizes, strict=True)]
+
+    def __getitem__(self, index: Any) -> Buffer:
+        """Integers and slices with positive steps."""
+        index = index if isinstance(index, tuple) else (index,)
+        shape, strides, start = [], [], 0
+        for i, (size, stride) in enumerate(zip(self.shape, self.strides, strict=True)):
+            at = index[i] if i < len(index) else slice(None)
+            if isinstance(at, slice):
+                first, last, step = at.indices(size)
+                shape.append(len(range(first, last, step)))
+                strides.append(stride * step)
+            else:
+                first = range(size)[at]
+            start += first * stride
+        return self.behind(start).as_strided(tuple(shape), tuple(strides))
+
+
+def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Strides of a contiguous tensor."""
+    return tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))

@@ -1,0 +1,270 @@
+"""A program: launches over named memory, written down once for operands of one layout and run on any such operands.
+
+Launch functions that are given the `Buffer`s of a program add steps to it and launch nothing. `finish` finds how long
+each scratch memory is needed, puts all of them into one workspace, and compiles the kernels. A run allocates that
+workspace, fills the addresses in, and launches: eagerly, while a CUDA graph is captured, or inside an operator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from hifigemm.engines.kernels.buffers import Buffer, contiguous_strides
+from hifigemm.engines.kernels.launch import Address, Launch, TensorMap, enters_directly, is_hooked, map_at
+from hifigemm.engines.kernels.zeros import clear
+
+__all__ = ["Program"]
+
+_ALIGNMENT = 256
+_BOUND = 16
+"""Sets of addresses for which the arguments of the launches are kept."""
+_COMPILERS = 8
+"""Kernels that are compiled side by side."""
+
+
+@dataclass(eq=False)
+class _Memory:
+    """Bytes, the first and the last step that uses them, and where they lie in the workspace; operands lie outside."""
+
+    nbytes: int
+    is_zero: bool = False
+    first: int = -1
+    last: int = -1
+    start: int = 0
+
+
+@dataclass(frozen=True)
+class _Step:
+    """A launch, or with `kernel` None a function of torch that is called with tensors."""
+
+    kernel: Launch | None
+    grid: tuple[int, ...]
+    arguments: tuple[Any, ...]
+    constants: dict[str, Any]
+    function: Callable[..., Any] | None = None
+
+
+class Program:
+    """Steps over the memory of operands and of a workspace.
+
+    Parameters
+    ----------
+    device : torch.device
+
+    Attributes
+    ----------
+    nbytes : int
+        Size of the workspace, once it is finished.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.nbytes = 0
+        self._steps: list[_Step] = []
+        self._memories: list[_Memory] = []
+        self._operands = 0
+        self._cleared: Buffer | None = None
+        self._templates: list[tuple[Any, ...]] | None = None
+        self._bound: dict[tuple[int, ...], list[tuple[Any, tuple[Any, ...]]]] = {}
+
+    def operand(self, like: Any, *, is_zero: bool = False) -> Buffer:
+        """The buffer of an operand or result that is laid out as a tensor; operands come before scratch memory.
+
+        One int64 operand may be cleared by the program.
+        """
+        if self._operands < len(self._memories):
+            raise ValueError("operands come before scratch memory")
+        self._memories.append(_Memory(0))
+        self._operands += 1
+        layout = tuple(like.shape), tuple(like.stride())
+        made = Buffer(self, len(self._memories) - 1, like.dtype, *layout, 0, like.data_ptr() & 15)
+        if is_zero:
+            self._cleared = made
+        return made
+
+    def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> Buffer:
+        """Scratch memory."""
+        strides = contiguous_strides(shape)
+        made = Buffer(self, len(self._memories), dtype, tuple(shape), strides)
+        self._memories.append(_Memory(made.numel() * dtype.itemsize))
+        return made
+
+    def zeros(self, shape: tuple[int, ...], dtype: torch.dtype) -> Buffer:
+        """Scratch memory that starts as zeros."""
+        made = self.empty(shape, dtype)
+        self._memories[made.memory].is_zero = True
+        return made
+
+    def add(self, kernel: Launch, grid: tuple[int, ...], arguments: tuple[Any, ...], constants: dict[str, Any]) -> None:
+        """Append a launch."""
+        self._append(_Step(kernel, (*grid, 1, 1)[:3], arguments, constants))
+
+    def call(self, function: Callable[..., Any], *arguments: Any) -> None:
+        """Append a call of a function, which gets tensors in the place of buffers and works on the current stream."""
+        self._append(_Step(None, (), arguments, {}, function))
+
+    def _append(self, step: _Step) -> None:
+        for buffer in _buffers(step.arguments):
+            memory = self._memories[buffer.memory]
+            memory.first = len(self._steps) if memory.first < 0 else memory.first
+            memory.last = len(self._steps)
+        self._steps.append(step)
+
+    def finish(self) -> Program:
+        """Lay the scratch memory out in a workspace; nothing can be added afterwards.
+
+        Zeros come first, so that one launch in front of all others clears them.
+        """
+        zeros, others = [], []
+        for memory in self._memories[self._operands :]:
+            if memory.first >= 0 and memory.nbytes:
+                (zeros if memory.is_zero else others).append(memory)
+        for memory in zeros:
+            memory.start = self.nbytes
+            self.nbytes += -(-memory.nbytes // _ALIGNMENT) * _ALIGNMENT
+        region = _Memory(self.nbytes, last=len(self._steps))
+        placed = [region] if zeros else []
+        for memory in sorted(others, key=lambda x: -x.nbytes):
+            beside = [x for x in placed if x.first <= memory.last and memory.first <= x.last]
+            for other in sorted(beside, key=lambda x: x.start):
+                if memory.start + memory.nbytes <= other.start:
+                    break
+                end = other.start + other.nbytes
+                memory.start = max(memory.start, -(-end // _ALIGNMENT) * _ALIGNMENT)
+            placed.append(memory)
+            self.nbytes = max(self.nbytes, memory.start + memory.nbytes)
+        if zeros or self._cleared is not None:
+            self._memories.append(region)
+            cells = (region.nbytes // 4,)
+            scratch = Buffer(self, len(self._memories) - 1, torch.int32, cells, (1,))
+            steps, self._steps = self._steps, []
+            clear(scratch, scratch[:0] if self._cleared is None else self._cleared.view(torch.int32))
+            self._steps += steps
+        return self
+
+    def compile(self) -> Program:
+        """Compile the kernels of all launches, several at a time."""
+        launches = [step for step in self._steps if step.kernel is not None]
+        if not enters_directly() or self.device.type != "cuda":
+            return self
+
+        def entry(step: _Step) -> Any:
+            with torch.cuda.device(self.device):
+                return step.kernel.entry(step.arguments, step.constants)  # type: ignore[union-attr]
+
+        kinds: dict[Any, _Step] = {}
+        for step in launches:
+            kinds.setdefault((id(step.kernel), *step.constants.items()), step)
+        if len(kinds) > 1:
+            with ThreadPoolExecutor(min(_COMPILERS, len(kinds))) as pool:
+                list(pool.map(entry, kinds.values()))
+        entries = [entry(step) for step in launches]
+        if all(found is not None for found in entries):
+            by_step = iter(entries)
+            self._templates = [self._template(step, next(by_step) if step.kernel else None) for step in self._steps]
+        return self
+
+    def __call__(self, *tensors: torch.Tensor) -> None:
+        """Run on torch's current stream, on tensors that are laid out as the operands."""
+        workspace = torch.empty(self.nbytes, dtype=torch.int8, device=self.device)
+        if self._templates is None or is_hooked():
+            self._run_plainly([*tensors, workspace])
+            return
+        bases = [x.data_ptr() for x in tensors]
+        bases.append(workspace.data_ptr())
+        stream = torch._C._cuda_getCurrentRawStream(self.device.index)
+        key = (stream, *bases)
+        calls = self._bound.get(key)
+        if calls is None:
+            if len(self._bound) >= _BOUND:
+                self._bound.clear()
+            calls = [self._filled_in(template, stream, bases) for template in self._templates]
+            if all(step.kernel is not None for step in self._steps):
+                self._bound[key] = calls
+        for launch, arguments in calls:
+            if launch is None:
+                function, buffers = arguments
+                function(*self._as_tensors(buffers, [*tensors, workspace]))
+            else:
+                launch(*arguments)
+
+    def _run_plainly(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Every step as a call of the JIT, or of the interpreter, with tensors."""
+        for step in self._steps:
+            arguments = self._as_tensors(step.arguments, tensors)
+            if step.kernel is None:
+                step.function(*arguments)  # type: ignore[misc]
+            else:
+                step.kernel.call_jit(step.grid, tuple(arguments), step.constants)
+
+    def _place(self, buffer: Buffer) -> tuple[int, int]:
+        """The base of a buffer, an operand or the workspace behind them, and the bytes from there."""
+        if buffer.memory < self._operands:
+            return buffer.memory, buffer.offset
+        return self._operands, self._memories[buffer.memory].start + buffer.offset
+
+    def _as_tensors(self, arguments: Sequence[Any], tensors: Sequence[torch.Tensor]) -> list[Any]:
+        """Arguments with tensors in the place of buffers; `tensors` are the operands and the workspace."""
+
+        def tensor(x: Any) -> Any:
+            if type(x) is TensorMap and isinstance(x.place, Buffer):
+                base, offset = self._place(x.place)
+                return map_at(tensors[base].data_ptr() + offset, x.shape)
+            if not isinstance(x, Buffer):
+                return x
+            base, offset = self._place(x)
+            own = tensors[base]
+            if base < self._operands:
+                if own.dtype is not x.dtype:
+                    own = torch.view_as_real(own.resolve_conj())
+                return own.as_strided(x.shape, x.strides, own.storage_offset() + offset // x.dtype.itemsize)
+            length = sum((n - 1) * s for n, s in zip(x.shape, x.strides, strict=True)) + 1 if x.numel() else 0
+            there = own[offset : offset + length * x.dtype.itemsize].view(x.dtype)
+            return there.as_strided(x.shape, x.strides)
+
+        return [tensor(x) for x in arguments]
+
+    def _template(self, step: _Step, entry: Any) -> tuple[Any, ...]:
+        """A launch with the places of its arguments that depend on an address."""
+        if entry is None:
+            return None, step.function, step.arguments
+        values: list[Any] = list(entry.head)
+        slots, maps = [], []
+        for argument in step.arguments:
+            if type(argument) is TensorMap:
+                packed = argument.packed()
+                if isinstance(argument.place, Buffer):
+                    maps.append((len(values), *self._place(argument.place), argument.shape))
+                values += packed
+            elif type(argument) is Buffer:
+                slots.append((len(values), *self._place(argument)))
+                values.append(None)
+            else:
+                is_pointer = type(argument) in (torch.Tensor, Address)
+                values.append(argument.data_ptr() if is_pointer else argument)
+        values += step.kernel.padding  # type: ignore[union-attr]
+        return entry.launch, entry.function, step.grid, values, slots, maps
+
+    def _filled_in(self, template: tuple[Any, ...], stream: int, bases: list[int]) -> tuple[Any, tuple[Any, ...]]:
+        """The C entry of a template, and all that it is given on a stream for these addresses."""
+        if template[0] is None:
+            return None, template[1:]
+        launch, function, grid, values, slots, maps = template
+        arguments = values.copy()
+        for at, base, offset in slots:
+            arguments[at] = bases[base] + offset
+        for at, base, offset, shape in maps:
+            packed = map_at(bases[base] + offset, shape).packed()
+            arguments[at : at + len(packed)] = packed
+        return launch, (*grid, stream, function, *arguments)
+
+
+def _buffers(arguments: Sequence[Any]) -> list[Buffer]:
+    """The buffers among the arguments of a step."""
+    places = [x.place if type(x) is TensorMap else x for x in arguments]
+    return [x for x in places if isinstance(x, Buffer)]

@@ -1,0 +1,271 @@
+"""The only maker of plans: what was asked, what the engine offers, and what was seen of the operands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from numbers import Integral
+from typing import Any
+
+from hifigemm.accuracy import NO_PROMISE, NOTHING_STATED, Accuracy, Target, resolve
+from hifigemm.engine import Engine
+from hifigemm.exceptions import AccuracyError, PlanError
+from hifigemm.formats import FP64
+from hifigemm.numerics.blocking import entries_within
+from hifigemm.plan import Blocking, Evidence, Plan, Verification
+from hifigemm.problem import Problem
+from hifigemm.schemes import Native, Scheme
+from hifigemm.schemes.auto import as_scheme, chosen_native, on_device, scheme_for, words_by_exponents
+from hifigemm.schemes.word_scheme import WordScheme
+from hifigemm.settings import is_strict
+
+__all__ = [
+    "DefaultWorkspace",
+    "Look",
+    "Options",
+    "check_plan",
+    "check_strict",
+    "fitted",
+    "for_problem",
+    "make",
+    "reusable",
+    "steady",
+    "with_evidence",
+    "workspace_limit",
+]
+
+Look = Callable[[Scheme, Target], Evidence | None]
+"""What a scheme wants to know of the operands for a target."""
+
+_LARGE = 2**26
+"""Bytes of operands and result below which no scheme takes more than about a GiB, so that nobody looks at what is free;
+and the least that the free memory leaves a limit."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """The keyword arguments that `matmul` and `gemm` share, and what `programs` keeps the product under."""
+
+    accuracy: Accuracy
+    scheme: str | Scheme
+    engine: str | None
+    plan: Plan | None
+    workspace: int | None
+    return_report: bool
+    key: Hashable = None
+
+    def __post_init__(self) -> None:
+        if not (self.engine is None or isinstance(self.engine, str)):
+            raise PlanError(f"engine={self.engine!r}: expected a name from hifigemm.engines(), or None")
+        if self.plan is not None:
+            check_plan(self.plan)
+        resolve(self.accuracy, FP64, 1)
+        as_scheme(self.scheme)
+
+
+def check_plan(plan: Any) -> None:
+    """Raise PlanError unless this is a plan."""
+    if not isinstance(plan, Plan):
+        raise PlanError(f"plan is a {type(plan).__name__}; expected one from make_plan")
+
+
+class DefaultWorkspace(int):
+    """Bytes to stay within that nobody asked for, so that one entry may take more; no equal of a limit that was.
+
+    Parameters
+    ----------
+    nbytes : int
+        What problem and engine say.
+    free : int or None
+        What the free memory allows, where it was looked at.
+
+    Attributes
+    ----------
+    steady : int
+        `nbytes`.
+    """
+
+    steady: int
+
+    def __new__(cls, nbytes: int, free: int | None = None) -> DefaultWorkspace:
+        """The smaller of the two."""
+        self = super().__new__(cls, nbytes if free is None else min(nbytes, free))
+        self.steady = nbytes
+        return self
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, DefaultWorkspace) and (int(self), self.steady) == (int(other), other.steady)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        return hash((DefaultWorkspace, int(self), self.steady))
+
+
+def steady(workspace: int) -> int:
+    """The limit whatever memory is free, for what must not depend on that: bits that follow blocks, a choice."""
+    return DefaultWorkspace(workspace.steady) if isinstance(workspace, DefaultWorkspace) else workspace
+
+
+def workspace_limit(problem: Problem, workspace: int | None, engine: Engine) -> int:
+    """Bytes to stay within: what was asked, or the engine's multiple of operands and result, or more for small ones.
+
+    What nobody asked for leaves room: half of the memory that is free, once the result and a copy of each operand have
+    taken theirs, as a look at the free memory is no promise and other threads multiply too. Two places are kept of
+    that number, so that what is kept for a limit is found again.
+    """
+    if workspace is not None:
+        if isinstance(workspace, bool) or not isinstance(workspace, Integral) or workspace <= 0:
+            raise PlanError(f"workspace={workspace!r}: expected a positive whole number of bytes")
+        return int(workspace)
+    p, memory = problem, engine.memory
+    nbytes = p.batch * (p.m * p.k + p.k * p.n + p.m * p.n) * p.dtype.itemsize
+    limit = max(memory.least_workspace, memory.workspace_factor * nbytes)
+    free = memory.free() if nbytes >= _LARGE else None
+    if free is None:
+        return DefaultWorkspace(limit)
+    room = max((free - nbytes) // 2, _LARGE)
+    return DefaultWorkspace(limit, room >> room.bit_length() - 3 << room.bit_length() - 3)
+
+
+def make(
+    problem: Problem,
+    accuracy: Accuracy,
+    scheme: str | Scheme,
+    engine: Engine,
+    workspace: int,
+    look: Look,
+    states_bound: bool = True,
+) -> Plan:
+    """The plan for a problem under the accuracy and scheme that were asked.
+
+    `look` is called where the plan rests on the operands, which waits for a device. `states_bound`: where nothing is
+    promised, the bound is worked out for a report.
+    """
+    target, asked = resolve(accuracy, problem.fmt, problem.k), as_scheme(scheme)
+    if asked is None:
+        words = words_by_exponents(problem, target, engine, steady(workspace))
+        if words is not None:
+            return words
+        chosen = scheme_for(problem, target, engine)
+        if isinstance(chosen, Native):
+            return fitted(chosen_native(chosen, problem, target, engine), workspace, engine)
+    else:
+        chosen = asked
+        if chosen.explicit and accuracy is None:
+            target = NO_PROMISE if states_bound else NOTHING_STATED
+        if isinstance(chosen, Native) and not chosen.keeps(problem, target):
+            raise AccuracyError(
+                f"the native product of {problem} errs by up to {chosen.bound(problem):.3g} |A||B|; asked: {target}"
+            )
+    plan = None if is_strict() else on_device(chosen, problem, target, engine, asked)
+    if plan is None:
+        plan = chosen.plan(problem, target, engine, look(chosen, target), asked)
+    return fitted(plan, workspace, engine)
+
+
+def with_evidence(plan: Plan, evidence: Evidence, engine: Engine, workspace: int) -> Plan:
+    """The plan after one whose bound the evidence did not certify."""
+    asked: Any = plan.asked
+    scheme: Scheme = asked or scheme_for(plan.problem, plan.target, engine)
+    return fitted(scheme.plan(plan.problem, plan.target, engine, evidence, asked), workspace, engine)
+
+
+def reusable(plan: Plan, engine: Engine, workspace: int) -> Plan:
+    """The plan for any operands of its problem: what was seen of some operands holds for no others."""
+    if plan.evidence is None:
+        return plan
+    promises = plan.target.r < float("inf")
+    verification = Verification.ENTRYWISE if promises else Verification.NONE
+    return fitted(
+        replace(plan, verification=verification, bound=plan.target.r, evidence=None), workspace, engine
+    )
+
+
+def for_problem(given: Plan, problem: Problem, engine: Engine, workspace: int, states_bound: bool) -> Plan:
+    """A plan that was passed, for another problem of the same k and dtype."""
+    if given.alternatives and given.asked is None and problem.fmt is not FP64:
+        words = words_by_exponents(problem, given.target, engine, steady(workspace), forced=True)
+        return words or fitted(chosen_native(Native(), problem, given.target, engine), workspace, engine)
+    if isinstance(given.scheme, Native):
+        return fitted(given.scheme.plan(problem, given.target, engine, None, given.asked), workspace, engine)
+    return _for_problem(given, problem, engine, workspace, states_bound)
+
+
+@lru_cache(maxsize=256)
+def _for_problem(given: Plan, problem: Problem, engine: Engine, workspace: int, states_bound: bool) -> Plan:
+    plan = given
+    if plan.target == NO_PROMISE and not states_bound:
+        plan = replace(plan, target=NOTHING_STATED)
+    if plan.verification is Verification.ON_DEVICE and engine.compile(plan) is None:
+        plan = replace(plan, verification=Verification.ENTRYWISE, bound=plan.target.r, alternatives=())
+    if plan == given and problem == given.problem and isinstance(workspace, DefaultWorkspace):
+        return given
+    return fitted(replace(plan, problem=problem), workspace, engine)
+
+
+def check_strict(plan: Plan, taken: Scheme | None = None) -> None:
+    """Raise AccuracyError where strict mode refuses the native product that the library chose.
+
+    `taken` is the scheme that a device has chosen, once that is known.
+    """
+    if not is_strict():
+        return
+    native = plan.scheme if taken is None else taken
+    if not isinstance(native, Native) or plan.asked == native:
+        return
+    if plan.bound > plan.target.r or _leaves_underflow(plan):
+        raise AccuracyError(
+            f"strict mode: {plan.problem} for {plan.target} would fall back to {native} ({plan.reason}); "
+            "force this scheme to allow it, or another one"
+        )
+
+
+def _leaves_underflow(plan: Plan) -> bool:
+    """Whether the library behind an engine has its way with over- and underflow."""
+    return plan.verification in (Verification.A_PRIORI, Verification.ON_DEVICE)
+
+
+def fitted(plan: Plan, workspace: int, engine: Engine, *, in_steps: bool = False) -> Plan:
+    """The plan with the largest blocks that take at most `workspace` bytes; the stack is cut first.
+
+    One entry is always made where nobody asked for a limit. A library may add the terms of a smaller block in another
+    order, so blocks of rounded products do not follow the free memory. `in_steps`: the program is not to be used.
+
+    Raises
+    ------
+    PlanError
+        Not even one entry fits.
+    """
+    p, program = plan.problem, None if in_steps else engine.compile(plan)
+    if isinstance(plan.scheme, WordScheme):
+        workspace = steady(workspace)
+    entries = entries_within(workspace, engine.memory.block_entries)
+    plan = replace(plan, blocking=Blocking((p.batch, p.m, p.n), 0, entries))
+    if not p.multiplications:
+        return plan
+    if program is None:
+        scheme: Scheme = plan.scheme
+
+        def need(batch: int, rows: int, cols: int) -> int:
+            return scheme.nbytes(plan, batch, rows, cols)
+
+    else:
+        need = program.nbytes
+    batch, rows, cols = p.batch, p.m, p.n
+    while (nbytes := need(batch, rows, cols)) > workspace:
+        if batch > 1:
+            batch = -(-batch // 2)
+        elif rows == cols == 1:
+            if isinstance(workspace, DefaultWorkspace):
+                break
+            raise PlanError(
+                f"workspace of {workspace} bytes is too small: one entry of {p} by {plan.scheme} takes {nbytes}"
+            )
+        elif rows >= cols:
+            rows = -(-rows // 2)
+        else:
+            cols = -(-cols // 2)
+    return replace(plan, blocking=Blocking((batch, rows, cols), nbytes, entries))

@@ -1,0 +1,113 @@
+"""What is to be multiplied: the problem, the kinds of low-precision products, and blocks of the result."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hifigemm.formats import FP32, FP64, INT8, Format
+
+__all__ = ["Block", "Problem", "ProductSpec", "counted"]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A stack of `batch` products of m x k by k x n matrices with a common result dtype.
+
+    `narrow` is FP16 or BF16 where both operands have that format; their dtype promotes to float32.
+    """
+
+    batch: int
+    m: int
+    n: int
+    k: int
+    dtype: np.dtype[Any]
+    narrow: Format | None = None
+
+    @property
+    def is_complex(self) -> bool:
+        """Whether the result is complex; re and im are then rounded separately."""
+        return self.dtype.kind == "c"
+
+    @property
+    def fmt(self) -> Format:
+        """Format of the (real components of the) result."""
+        return FP32 if self.dtype in (np.float32, np.complex64) else FP64
+
+    @property
+    def terms(self) -> int:
+        """Real products in the sum behind a real component of the result."""
+        return 2 * self.k if self.is_complex else self.k
+
+    @property
+    def multiplications(self) -> int:
+        """Of entries, in all sums; 0 where a dimension is."""
+        return self.batch * self.m * self.n * self.k
+
+    def __str__(self) -> str:
+        stack = f"{self.batch} x " if self.batch != 1 else ""
+        operands = f" of {self.narrow.name} operands" if self.narrow is not None else ""
+        return f"{stack}({self.m} x {self.k}) @ ({self.k} x {self.n}) {self.dtype}{operands}"
+
+
+@dataclass(frozen=True)
+class ProductSpec:
+    """One kind of low-precision product that an engine offers.
+
+    Attributes
+    ----------
+    operand : Format
+        Format of the words that are multiplied.
+    accumulator_max : int
+        Integers up to this magnitude are added without rounding.
+    max_integer : int
+        Largest magnitude of an integer operand.
+    k_block : int
+        Inner length of one exact product on which slice sizes are based; sums over longer k are carried on in int64.
+    """
+
+    operand: Format
+    accumulator_max: int
+    max_integer: int
+    k_block: int
+
+    @property
+    def name(self) -> str:
+        """Name of the operand format, as schemes spell it."""
+        return self.operand.name
+
+    @property
+    def max_digit(self) -> int:
+        """Largest magnitude of a slice: -128 is an INT8 too."""
+        return self.max_integer + (self.operand is INT8)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A part of the result: entries batch, rows, cols of the stack."""
+
+    batch: slice
+    rows: slice
+    cols: slice
+
+    @property
+    def entries(self) -> tuple[slice, slice, slice]:
+        """Where the block lies in the result."""
+        return self.batch, self.rows, self.cols
+
+    def places(self, left: Any, right: Any) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
+        """Where the rows of the left and the columns of the right operand lie; a stack of one is for all blocks."""
+        first, second = (self.batch if len(x) > 1 else slice(None) for x in (left, right))
+        return (first, self.rows), (second, slice(None), self.cols)
+
+    def operands(self, left: Any, right: Any) -> tuple[Any, Any]:
+        """The rows of the left and the columns of the right operand that make the block."""
+        at_left, at_right = self.places(left, right)
+        return left[at_left], right[at_right]
+
+
+def counted(count: int, one: str, many: str | None = None) -> str:
+    """A count with its noun: "1 slice", "2 slices", or the plural that is given."""
+    return f"{count} {one if count == 1 else many or one + 's'}"

@@ -1,0 +1,114 @@
+"""Products that were made before, repeated for other operands of the same layout: the one cache of programs.
+
+What is taken for a product depends on the call, never on earlier calls: options, shapes, strides, dtypes, alignment and
+device. The first call of a kind plans, compiles, and leaves a function of the operands behind; later calls go straight
+to it, at the cost of its launches. Engines keep the programs of calls with other arguments here too.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Hashable
+from typing import Any, TypeVar
+
+import numpy as np
+
+from hifigemm.accuracy import Accuracy
+from hifigemm.settings import decision_log, is_strict
+from hifigemm.transforms import is_followed, is_wrapped
+
+__all__ = ["forget", "keep", "key_of", "kept", "once", "repeat"]
+
+_LIMIT = 4096
+_ON_HOST = np.dtype(np.float64), np.dtype(np.float32)
+"""Of arrays of NumPy whose products are repeated."""
+_programs: dict[Hashable, Any] = {}
+
+T = TypeVar("T")
+Repeated = Callable[[Any, Any, Any], Any]
+"""The product of two operands, in a third array where it is not None; None where they need the long way."""
+
+
+def keep(key: Hashable, program: Any) -> None:
+    """Leave a program for later calls."""
+    if len(_programs) >= _LIMIT:
+        _programs.clear()
+    _programs[key] = program
+
+
+def kept(key: Hashable) -> Any:
+    """The program that was left for a key; None where there is none."""
+    return _programs.get(key)
+
+
+def once(key: Hashable, make: Callable[[], T]) -> T:
+    """The program of a key, made where it is missing."""
+    found: T | None = _programs.get(key)
+    if found is None:
+        found = make()
+        keep(key, found)
+    return found
+
+
+def forget() -> None:
+    """Drop all programs, and the memory of their constants."""
+    _programs.clear()
+
+
+def repeat(key: Hashable, a: Any, b: Any, out: Any) -> Any:
+    """The product as an earlier call of this kind has left it; None where it left nothing for these operands."""
+    try:
+        program: tuple[Repeated, str] | None = _programs.get(key)
+    except TypeError:  # an option that cannot be hashed, which is refused later
+        return None
+    if program is None:
+        return None
+    result = program[0](a, b, out)
+    if result is not None and (log := decision_log()).isEnabledFor(logging.INFO):
+        log.info("%s, as before", program[1])
+    return result
+
+
+def key_of(a: Any, b: Any, out: Any, accuracy: Accuracy, scheme: Any, engine: Any, workspace: Any) -> Hashable:
+    """What two calls must share; None where calls of this kind are not repeated."""
+    layout = _arrays(a, b, out) if type(a) is np.ndarray else _tensors(a, b, out)
+    if layout is None:
+        return None
+    return *layout, type(accuracy), accuracy, scheme, engine, type(workspace), workspace, is_strict()
+
+
+def _arrays(a: Any, b: Any, out: Any) -> tuple[Any, ...] | None:
+    """What matters of matrices of NumPy; None for others."""
+    if out is not None or type(b) is not np.ndarray or a.dtype not in _ON_HOST or a.dtype != b.dtype:
+        return None
+    return "numpy", a.shape, b.shape, a.dtype.char
+
+
+def _tensors(a: Any, b: Any, out: Any) -> tuple[Any, ...] | None:
+    """What matters of plain tensors, on a GPU of those on the current device; None for others."""
+    torch = sys.modules.get("torch")
+    if torch is None or type(a) is not torch.Tensor or torch.is_autocast_enabled(a.device.type) or is_followed():
+        return None
+    tensors = (a, b) if out is None else (a, b, out)
+    if not all(_is_plain(torch, x, a.device) for x in tensors) or b.dtype is not a.dtype:
+        return None
+    if not a.is_cuda:
+        is_kept = a.is_cpu and out is None and a.dtype in (torch.float64, torch.float32)
+        return ("torch", a.shape, b.shape, a.dtype) if is_kept else None
+    if a.device.index != torch.cuda.current_device():
+        return None
+    at, bt, target = a.data_ptr(), b.data_ptr(), None
+    if out is not None:
+        if out.untyped_storage().data_ptr() in (a.untyped_storage().data_ptr(), b.untyped_storage().data_ptr()):
+            return None
+        target = out.dtype, out.shape, out.stride(), out.data_ptr() & 15
+    one, other = (a.shape, a.stride(), a.dtype, at & 15), (b.shape, b.stride(), b.dtype, bt & 15)
+    return *one, *other, a.device, target
+
+
+def _is_plain(torch: Any, x: Any, device: Any) -> bool:
+    """Whether x is a dense tensor on the device whose memory is what it says."""
+    if type(x) is not torch.Tensor or x.device != device:
+        return False
+    return x.layout is torch.strided and not (x.requires_grad or x.is_conj() or x.is_neg() or is_wrapped(x))
