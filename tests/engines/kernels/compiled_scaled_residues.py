@@ -1,6 +1,6 @@
 """Compile the kernels of operands for an architecture without a GPU; prints one JSON line for each variant.
 
-Usage: python compiled_vectors.py ARCH, in a process where TRITON_INTERPRET is not set.
+Usage: python compiled_scaled_residues.py ARCH, in a process where TRITON_INTERPRET is not set.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from hifigemm.engines.kernels.vector_norms_kernels import SizeForm
 
 DIVISIBLE = [["tt.divisibility", 16]]
 TYPES = dict.fromkeys(("norms", "range_ptr"), "*fp64") | {"block_sums": "*i64"}
+TYPES |= {"predicate": "*i64", "least": "i64", "most": "i64"}
 TYPES |= dict.fromkeys(("out_a", "out_b", "low_a", "low_b"), "*i8")
 TYPES |= dict.fromkeys(("exponent_a", "nearest_a", "exponent_b", "nearest_b", "own", "block_e", "arrivals"), "*i32")
 FORM = {"left_along_k": True, "right_along_k": False, "even": True, "width": 1, "vectors": 4, "blocks": 4}
@@ -38,11 +39,12 @@ def compile_kernel(kernel, arch, dtype, warps, constants):
     return triton.compile(source, target=GPUTarget("cuda", arch, 32), options=options)
 
 
-def report(what, arch, form=None, dtype="fp64", scales=None, residues=True, **options):
+def report(what, arch, form=None, dtype="fp64", scales=None, residues=True, gated=False, **options):
     """Compile the kernel of whole vectors where `scales` is None, else that of pieces."""
     form = Form(**{**FORM, "vector": 2 if dtype == "fp64" else 4, **(form or {})})
     constants = {"FORM": form, "NUM_WORDS": 2, "TRUNCATES": False, "SUMS": False, "PTX": True, "DP4A": True}
     constants = constants | {"PAIRS": form.width == 2} | options
+    constants |= {} if gated else {"predicate": None}
     if scales is not None:
         sides = [SizeForm(1, form.even, form.vector, form.width, 32 * form.vector)]
         sides.append(SizeForm(2, form.even, form.vector, form.width, 16 * form.vector))
@@ -67,6 +69,8 @@ def main(arch):
         report(f"ahead, sizes {sums}", arch, scales=True, SUMS=sums)
         report(f"scales alone, sizes {sums}", arch, scales=True, residues=False, SUMS=sums)
         report(f"long, sizes {sums}", arch, LONG, scales=True, SUMS=sums)
+    report("whole, gated", arch, SUMS=True, gated=True)
+    report("long, gated", arch, LONG, scales=True, SUMS=True, gated=True)
     report("whole, 2048", arch, {"blocks": 8})
     report("whole, float32", arch, None, "fp32", NUM_WORDS=1)
     report("whole, uneven", arch, across)

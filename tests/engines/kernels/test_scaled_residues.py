@@ -14,6 +14,8 @@ import numpy as np
 import pytest
 import torch
 
+from hifigemm.engines.kernels import scaled_residues as scaled_residues_module
+from hifigemm.engines.kernels.predicate import LARGEST
 from hifigemm.engines.kernels.scaled_residues import (
     NOT_FINITE,
     Config,
@@ -222,6 +224,32 @@ def test_sizes_and_magnitudes_equal_numerics(name, path, dtype):
         assert torch.equal(part * finite_ones, other * finite_ones)
 
 
+@pytest.mark.parametrize("path", ["whole", "pieces"])
+def test_nothing_is_made_where_the_predicate_does_not_hold(path, monkeypatch):
+    """Outputs begin as ones, and counters of arrivals as zeros: programs that stayed would wait for those that left."""
+    monkeypatch.setattr(scaled_residues_module, "empty", ones)
+    given = tuple((on_device(x), axis) for x, axis in pair("phi", np.random.default_rng(12), 20, 600, 3, batch=(2, 1)))
+    moduli = crt.moduli_set(5, False)
+    record = torch.tensor([2**40], dtype=torch.int64, device=DEVICE)
+    want = tensors(run(sized_residues, given, moduli, config=PATHS[path]))
+    for least, most, holds in ((2**40, 2**40, True), (0, LARGEST, True), (2**40 + 1, LARGEST, False), (0, -1, False)):
+        predicate = record, least, most
+        found = tensors(run(sized_residues, given, moduli, config=PATHS[path], predicate=predicate))
+        for x, y in zip(found, want, strict=True):
+            assert torch.equal(x, y if holds else torch.ones_like(y))
+
+
+def ones(shape, dtype, device):
+    """Memory that holds ones in the place of anything."""
+    return torch.ones(shape, dtype=dtype, device=device)
+
+
+def tensors(sized):
+    """All tensors in what `sized_residues` returns."""
+    planes, scales, sizes = sized
+    return [*planes, *(x for scale in scales for x in scale), sizes.exponents, sizes.norms, *sizes.magnitudes]
+
+
 def views(rng, dtype):
     """Operands by stride: name, tensor (batch, m, k)."""
     x = on_device(make("phi", rng, (2, 5, 66), dtype))
@@ -412,7 +440,7 @@ def test_threads_hold_fewer_integers_of_many_words(num_words, dp4a, warps):
 
 def compiled(*arguments):
     environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
-    script = Path(__file__).parent / "compiled_vectors.py"
+    script = Path(__file__).parent / "compiled_scaled_residues.py"
     done = subprocess.run([sys.executable, script, *arguments], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]

@@ -28,6 +28,7 @@ import triton.language as tl
 
 from hifigemm.engines.kernels.launch import Launch
 from hifigemm.engines.kernels.planes import supports
+from hifigemm.engines.kernels.predicate import LARGEST, NO_PREDICATE, Predicate, holds
 from hifigemm.engines.kernels.tile_order import place_of
 from hifigemm.engines.kernels.tiles import ProductShape, Tile, gpu_of, grid_size, hopper_module, tile_for, tuned_tile
 from hifigemm.numerics.residues import centred
@@ -44,11 +45,6 @@ REDUCE_PTX = tl.constexpr(
     "mov.b32 b, $4; mov.b32 c, $5; fma.rn.f32 a, a, b, c; mov.b32 q, a; mad.lo.u32 $0, q, $6, f; }"
 )
 _ROUND = tl.constexpr(12582912.0)
-
-Predicate = tuple[torch.Tensor, int, int]
-NO_PREDICATE = None, 0, 0
-LARGEST = 2**63 - 1
-"""No number that a predicate reads is larger."""
 
 
 def _float_bits(x: float) -> int:
@@ -103,13 +99,6 @@ def wrapped(index, count):
     The last one again would do as well, but then all threads ask the cache for one and the same line.
     """
     return tl.where(index < count, index, tl.minimum(index - count, count - 1)).to(tl.int64)
-
-
-@triton.jit
-def holds(predicate, least, most):
-    """Whether the number at the address `predicate` is one of least .. most."""
-    found = tl.load(predicate)
-    return (found >= least) & (found <= most)
 
 
 @triton.jit(do_not_specialize=["m", "n", "m_stored", "total_planes", "num_planes", "least", "most"])

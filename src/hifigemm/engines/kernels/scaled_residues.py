@@ -20,6 +20,7 @@ import torch
 
 from hifigemm.engines.kernels import scaled_residues_kernels, vector_norms_kernels
 from hifigemm.engines.kernels.launch import Launch, empty, real_view
+from hifigemm.engines.kernels.predicate import NO_PREDICATE, Predicate
 from hifigemm.engines.kernels.scaled_residues_constants import VectorConstants, num_words_for, vector_constants
 from hifigemm.engines.kernels.vector_norms_kernels import SizeForm
 from hifigemm.engines.kernels.zeros import cleared
@@ -185,8 +186,16 @@ def sized_residues(
     moduli: ModuliSet,
     balances: tuple[int, int] = (0, 0),
     config: Config | None = None,
+    predicate: Predicate | None = None,
 ) -> tuple[tuple[Any, ...], tuple[VectorScale, ...], Sizes]:
-    """`scaled_residues` of two operands, and their sizes."""
+    """`scaled_residues` of two operands, and their sizes.
+
+    Parameters
+    ----------
+    predicate : (int64 tensor of one entry, least, most), optional
+        Decides on the device: unless least <= predicate <= most the operands are not read, and what is returned means
+        nothing.
+    """
     plan = layout_of(operands, config, sized=True)
     like, total = operands[0][0], sum(plan.totals)
     constants, planes = _parts(plan, operands, moduli, balances, None)
@@ -194,7 +203,7 @@ def sized_residues(
     left, right = (empty((*shape, pitch), torch.int8, like) for shape in plan.shapes)
     exponents, norms = empty((total,), torch.int32, like), empty((2, total), torch.float64, like)
     sizes = Sizes(exponents, norms, (left, right), plan.width)
-    return planes, _run(plan, operands, constants, balances, None, planes, sizes), sizes
+    return planes, _run(plan, operands, constants, balances, None, planes, sizes, predicate), sizes
 
 
 def _parts(
@@ -216,6 +225,7 @@ def _run(
     scales: tuple[VectorScale, ...] | None = None,
     planes: tuple[Any, ...] | None = None,
     sizes: Sizes | None = None,
+    predicate: Predicate | None = None,
 ) -> tuple[VectorScale, ...]:
     """Launch what is asked for: scales where they are not given, residues and sizes where there is room for them."""
     like, unused, is_given = operands[0][0], constants.range, scales is not None
@@ -229,6 +239,7 @@ def _run(
     low_pitch = 0 if sizes is None else low[0].shape[2] // plan.width
     integers = (*plan.sizes, plan.pitch // 16, low_pitch // 16, constants.num_planes)
     integers += (left_stride, right_stride, plan.totals[0], sum(plan.totals), balances[0], balances[-1])
+    integers += predicate or NO_PREDICATE
     options = {
         "FORM": plan.form,
         "NUM_WORDS": constants.num_words,

@@ -18,6 +18,7 @@ import triton
 import triton.language as tl
 
 from hifigemm.engines.kernels.elementary import power_of_two
+from hifigemm.engines.kernels.predicate import holds
 from hifigemm.engines.kernels.vector_norms_kernels import (
     NORM_BLOCK,
     NOT_FINITE,
@@ -74,7 +75,7 @@ class Form:
 
 
 _SHAPE = ["num_a", "num_b", "k", "sab", "sav", "sak", "sbb", "sbv", "sbk", "pitch16", "low_pitch16"]
-_REST = ["num_planes", "stride_a", "stride_b", "total_a", "total", "balance_a", "balance_b"]
+_REST = ["num_planes", "stride_a", "stride_b", "total_a", "total", "balance_a", "balance_b", "least", "most"]
 
 
 @triton.constexpr_function
@@ -331,6 +332,9 @@ def whole_kernel(
     total,
     balance_a,
     balance_b,
+    predicate,
+    least,
+    most,
     FORM: tl.constexpr,
     NUM_WORDS: tl.constexpr,
     TRUNCATES: tl.constexpr,
@@ -339,7 +343,13 @@ def whole_kernel(
     DP4A: tl.constexpr,
     PAIRS: tl.constexpr,
 ):
-    """Scales and residues, and sizes and magnitudes with SUMS, of vectors that stay in registers."""
+    """Scales and residues, and sizes and magnitudes with SUMS, of vectors that stay in registers.
+
+    Nothing where the predicate does not hold.
+    """
+    if predicate is not None:  # noqa: SIM102
+        if not holds(predicate, least, most):
+            return
     spot = place(tl.program_id(0), tiles_a, num_a, num_b, FORM.vectors)
     first = spot[0]
     vs = spot[2] + tl.arange(0, FORM.vectors)
@@ -399,6 +409,9 @@ def pieces_kernel(
     total,
     balance_a,
     balance_b,
+    predicate,
+    least,
+    most,
     FORM: tl.constexpr,
     LEFT: tl.constexpr,
     RIGHT: tl.constexpr,
@@ -415,8 +428,12 @@ def pieces_kernel(
 
     Panels of 16 vectors follow each other: in every round the first programs take the blocks of one panel, the others
     make the residues of a panel `ahead` rounds before, which a cache still holds. These wait for the scales of their
-    panel, which depend on programs with smaller indices only, and those wait for nobody.
+    panel, which depend on programs with smaller indices only, and those wait for nobody. Where the predicate does not
+    hold, all programs leave at once, those that would wait and those that they would wait for.
     """
+    if predicate is not None:  # noqa: SIM102
+        if not holds(predicate, least, most):
+            return
     blocks = tl.cdiv(k, NORM_BLOCK) if SCALES else 0
     steps = tl.cdiv(k, FORM.blocks * NORM_BLOCK)
     per_round = blocks + (steps * (PANEL // FORM.vectors) if RESIDUES else 0)
