@@ -1,6 +1,6 @@
 """Compile the kernels of looks for an architecture without a GPU; prints one JSON line for each variant.
 
-Usage: python compiled_looks.py ARCH, in a process where TRITON_INTERPRET is not set.
+Usage: python compiled_error_ratio.py ARCH, in a process where TRITON_INTERPRET is not set.
 """
 
 from __future__ import annotations

@@ -15,7 +15,8 @@ import torch
 
 from hifigemm.engines import engine_for
 from hifigemm.engines.kernels import error_ratio
-from hifigemm.engines.kernels.error_ratio import error_ratio_of
+from hifigemm.engines.kernels.error_ratio import error_ratio_bits, error_ratio_of
+from hifigemm.engines.kernels.predicate import LARGEST
 from hifigemm.engines.kernels.scaled_residues import Config, Sizes, scaled_residues, sized_residues
 from hifigemm.numerics.embedding import components
 from hifigemm.numerics.estimates import magnitudes_down
@@ -104,6 +105,68 @@ def test_all_terms_are_looked_at_where_few_do_not_tell_enough(is_complex):
         assert int(error_ratio.error_ratio_bits(sizes, (128, most))) == want
 
 
+def bits_of(ratio):
+    """The bits of a ratio in units of RATIO_UNIT."""
+    return int(np.float64(ratio / error_ratio.RATIO_UNIT).view(np.int64))
+
+
+def record(bits):
+    """A tensor for what is known of the ratio."""
+    return torch.tensor([bits], dtype=torch.int64, device=DEVICE)
+
+
+@pytest.mark.parametrize("is_complex", [False, True])
+def test_records_are_raised_to_the_ratio(is_complex):
+    a, b = random_pair(np.random.default_rng(7), (2, 1), 70, 130, 67, is_complex)
+    sizes, want = sizes_of(a, b), bits_of(plain_ratio(a, b))
+    for before in (0, 1, want - 1, want, want + 1, bits_of(np.inf)):
+        word = record(before)
+        assert error_ratio_bits(sizes, into=word) is word
+        assert int(word) == max(before, want)
+
+
+def test_records_stay_where_few_terms_suffice():
+    sizes = sizes_of(*random_pair(np.random.default_rng(8), (1, 1), 5, 300, 6, False))
+    cut = sizes._replace(magnitudes=tuple(first_terms(x, 1, 128) for x in sizes.magnitudes))
+    few, every = int(error_ratio_bits(cut)), int(error_ratio_bits(sizes))
+    assert every < few
+    for before in (0, every - 1, every):
+        for most, want in ((few, before), (few - 1, every), (-1, every)):
+            word = record(before)
+            assert int(error_ratio_bits(sizes, (128, most), into=word)) == int(word) == want
+
+
+@pytest.mark.parametrize("few", [None, (128, 0), (128, -1), (128, 2**63 - 2)])
+def test_nothing_happens_where_the_predicate_does_not_hold(few):
+    sizes = sizes_of(*random_pair(np.random.default_rng(9), (1, 1), 5, 300, 6, False))
+    every = int(error_ratio_bits(sizes))
+    suffices = few is not None and few[1] > every
+    for least, most, holds in ((3, 3, True), (0, LARGEST, True), (4, LARGEST, False), (0, -1, False)):
+        for before in (0, 3):
+            word = record(before)
+            error_ratio_bits(sizes, few, into=word, predicate=(record(3), least, most))
+            assert int(word) == (every if holds and not suffices else before)
+        assert int(error_ratio_bits(sizes, few, predicate=(record(3), least, most))) == (
+            every if holds and not suffices else 0
+        )
+
+
+def test_predicates_on_the_record_hold_beforehand():
+    """The first of several programs raises the record beyond the predicate; the largest ratio is in the last tile."""
+    a, b = np.ones((1, 200, 130)), np.ones((1, 130, 200))
+    a[0, 3, 4] = 4.0
+    a[0, 199, 4] = 16.0
+    sizes, want = sizes_of(a, b), bits_of(plain_ratio(a, b))
+    least = bits_of(plain_ratio(a[:, :1], b))
+    first = bits_of(plain_ratio(a[:, :64], b))
+    assert least < first < want
+    for few in (None, (128, 0)):
+        for most, expected in ((least, want), (first, want), (least - 1, least)):
+            word = record(least)
+            error_ratio_bits(sizes, few, into=word, predicate=(word, 0, most))
+            assert int(word) == expected
+
+
 def first_terms(x, width, count):
     """Magnitudes of the first terms of each component."""
     return x.unflatten(2, (width, -1))[..., :count].flatten(2).contiguous()
@@ -159,7 +222,7 @@ def test_quotients_round_as_divisions_do():
 @pytest.mark.slow
 @pytest.mark.parametrize("arch", [80, 89, 90, 100])
 def test_kernels_compile_without_spills(arch):
-    script = Path(__file__).with_name("compiled_looks.py")
+    script = Path(__file__).with_name("compiled_error_ratio.py")
     env = {**os.environ, "TRITON_INTERPRET": "0"}
     done = subprocess.run([sys.executable, script, str(arch)], env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]

@@ -30,7 +30,7 @@ from hifigemm.engines.kernels.hopper_ring import (
     produce,
 )
 from hifigemm.engines.kernels.launch import Address, Launch, map_at, tensor_map
-from hifigemm.engines.kernels.residue_gemm import NO_PREDICATE
+from hifigemm.engines.kernels.predicate import NO_PREDICATE
 from hifigemm.engines.kernels.scaled_residues import Sizes
 from hifigemm.engines.kernels.tile_order import place_of
 from hifigemm.engines.kernels.tiles import ProductShape, Tile, gpu_of, grid_size, valid_tiles

@@ -16,10 +16,11 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from hifigemm.engines.kernels.residue_gemm import holds, wrapped
+from hifigemm.engines.kernels.predicate import holds
+from hifigemm.engines.kernels.residue_gemm import wrapped
 from hifigemm.engines.kernels.tile_order import place_of
 
-__all__ = ["MARGIN", "error_ratio_kernel"]
+__all__ = ["MARGIN", "copy_kernel", "error_ratio_kernel"]
 
 MARGIN = tl.constexpr(1.0 - 2.0**-20)
 _LEAST = tl.constexpr(-(2**31))
@@ -78,11 +79,12 @@ def error_ratio_kernel(
     BLOCK_K: tl.constexpr,
     GROUP: tl.constexpr,
 ):
-    """The largest (g_i t_j + h_j s_i) / (|A||B|)_ij of a tile, |A||B| from magnitudes, into the bits at `out`.
+    """Raise the bits at `out` to the largest (g_i t_j + h_j s_i) / (|A||B|)_ij of a tile, |A||B| from magnitudes.
 
-    Nothing where the predicate does not hold. FMA contraction must be off. g, s and h, t are norms and sums of
-    magnitudes of rows and columns. Vectors have WIDTH components, `pitch` apart, of which `terms` count, both multiples
-    of BLOCK_K. Planes are pairings of the components: for the second of a matrix, those of the right operand swap.
+    `out` starts as 0 or as the bits of any ratio. Nothing where the predicate, which is no entry of `out`, does not
+    hold. FMA contraction must be off. g, s and h, t are norms and sums of magnitudes of rows and columns. Vectors have
+    WIDTH components, `pitch` apart, of which `terms` count, both multiples of BLOCK_K. Planes are pairings of the
+    components: for the second of a matrix, those of the right operand swap.
     """
     if predicate is not None:  # noqa: SIM102
         if not holds(predicate, least, most):
@@ -118,3 +120,9 @@ def error_ratio_kernel(
     above = tl.fma(g_32[:, None], t[None, :], h[None, :] * s_32[:, None])
     if tl.max(tl.fma(low.to(tl.float32), -known, above)) > 0.0:
         tl.atomic_max(out, _largest(low, g, s, at_b, total, n - column0).to(tl.int64, bitcast=True), sem="relaxed")
+
+
+@triton.jit
+def copy_kernel(number, copy):
+    """A copy of one number."""
+    tl.store(copy, tl.load(number))
