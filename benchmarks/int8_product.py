@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from benchmarks.common import BRIEF
-from hifigemm.engines.kernels.residue_gemm import multiply_residues, residue_constants
+from hifigemm.engines.kernels.residue_gemm import residue_gemm, residue_constants
 from hifigemm.engines.kernels.tiles import ProductShape, Tile, gpu_of, tile_for, tuned_tile
 from hifigemm.numerics.residues import real_moduli
 from hifigemm.study.environment import write_csv
@@ -83,7 +83,7 @@ def measure(shape: tuple[int, int, int], count: int, device: torch.device, metho
 
 
 def _call(a: Any, b: Any, constants: Any, c: Any, tile: Tile) -> Any:
-    return lambda: multiply_residues(a, b, constants, c, config=tile)
+    return lambda: residue_gemm(a, b, constants, c, config=tile)
 
 
 def _is_right(run: Any, a: Any, b: Any, c: Any, moduli: Sequence[int], size: tuple[int, int]) -> bool:

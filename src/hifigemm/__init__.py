@@ -7,7 +7,8 @@ from hifigemm import startup  # noqa: F401, first, as it minds Ctrl-C while the 
 from hifigemm.api import gemm, make_plan, matmul, prepare
 from hifigemm.exceptions import AccuracyError, HifigemmError, InexactProductError, PlanError
 from hifigemm.information import engines, info
-from hifigemm.plan import Plan, Prepared, Report
+from hifigemm.operands import Prepared
+from hifigemm.plan import Plan, Report
 from hifigemm.schemes import Corrected, Multiword, Native, Ozaki1, Ozaki2
 from hifigemm.settings import strict
 

@@ -5,23 +5,26 @@ from __future__ import annotations
 import logging
 import math
 import time
+from collections.abc import Hashable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, cast, overload
 
 import numpy as np
 
-from hifigemm.accuracy import Accuracy
+from hifigemm.accuracy import Accuracy, Target
 from hifigemm.augmented import as_factors, sum_with_product
-from hifigemm.driver import Outcome, multiply, whole_split, with_decision
-from hifigemm.engine import Engine
+from hifigemm.engine import Engine, Outcome
 from hifigemm.engines import engine_for
-from hifigemm.exceptions import HopeError, PlanError
+from hifigemm.exceptions import PlanError
+from hifigemm.executor import execute, whole_split
 from hifigemm.integers import are_integers, integer_product
 from hifigemm.libraries import Library, library_of
 from hifigemm.numerics.bits import Array, scale_entries
+from hifigemm.numerics.bounds import are_ordinary
 from hifigemm.numerics.epilogue import PLAIN, Epilogue, combine, frexp
-from hifigemm.numerics.subnormals import gradual_underflow
+from hifigemm.numerics.subnormals import flushes_subnormals, gradual_underflow
 from hifigemm.operands import (
+    Prepared,
     Shapes,
     as_addend,
     as_operand,
@@ -29,29 +32,27 @@ from hifigemm.operands import (
     check_out,
     common_narrow,
     converted,
+    own_stack,
     result_dtype,
     shapes_of,
     stacked,
+    usable_split,
 )
-from hifigemm.plan import Plan, Prepared, Report
-from hifigemm.planning import (
+from hifigemm.plan import Decision, Evidence, Plan, Report
+from hifigemm.planner import (
     Options,
     check_plan,
     check_strict,
-    check_unwaiting,
-    given_plan,
-    known_plan,
-    may_be_kept,
-    own_stack,
-    plan_for,
-    second_plan,
-    unwaiting_plan,
-    usable_split,
+    for_problem,
+    make,
+    reusable,
+    steady,
     workspace_limit,
 )
+from hifigemm.problem import Problem
+from hifigemm.programs import keep, key_of, repeat
 from hifigemm.schemes import Native, Scheme
 from hifigemm.settings import decision_log, is_strict
-from hifigemm.shortcuts import keep, key_of, repeat
 from hifigemm.transforms import check_tensor, opaque
 
 if TYPE_CHECKING:
@@ -118,7 +119,6 @@ def matmul(
     plan: Plan | None = None,
     workspace: int | None = None,
     return_report: bool = False,
-    sync: bool = True,
 ) -> Any:
     """A B to an accuracy that is asked for and kept.
 
@@ -155,12 +155,10 @@ def matmul(
         multiple of operands and result, but of large products no more than half of what memory is free besides them,
         where no bit depends on it.
     return_report : bool
-        Return (result, Report).
-    sync : bool
-        False never waits for a GPU, so that the call can be captured in a CUDA graph. Where the operands of a float64
-        product would have to be looked at, the device decides between residues and an FP64 product, which the level of
-        float64 accepts; other plans that rest on such a look are refused, and the report says what is known without
-        one. Without a GPU it changes nothing.
+        Return (result, Report). On a GPU a call at the level of the result, or with a forced count, never waits for the
+        device, so that it can be captured in a CUDA graph: the device decides by the operands between steps that all
+        keep the bound of the plan, and the report waits when somebody looks at it. Tighter accuracies and "correct"
+        wait once.
 
     Returns
     -------
@@ -169,7 +167,7 @@ def matmul(
     Raises
     ------
     PlanError
-        Unknown options, a plan for other operands, a workspace too small, sync=False for what has to wait.
+        Unknown options, a plan for other operands, a workspace too small.
     AccuracyError
         A forced scheme cannot keep the accuracy for these operands, or strict mode refuses the native product that
         "auto" would take at less: see `strict`. An accuracy was asked for integers, and an entry lies beyond their
@@ -186,14 +184,12 @@ def matmul(
     >>> hg.matmul(a, np.ones((3, 1)), accuracy="correct")
     array([[1.]])
     """
-    key = ratio = None
+    key = None
     if plan is None and not return_report:
-        key = key_of(a, b, out, accuracy, scheme, engine, workspace, sync)
-        if key is not None:
-            result, ratio = repeat(key, a, b, out)
-            if result is not None:
-                return result
-    options = Options(accuracy, scheme, engine, plan, workspace, return_report, key, ratio, sync)
+        key = key_of(a, b, out, accuracy, scheme, engine, workspace)
+        if key is not None and (result := repeat(key, a, b, out)) is not None:
+            return result
+    options = Options(accuracy, scheme, engine, plan, workspace, return_report, key)
     out = as_out(out)
     library = library_of(("a", a), ("b", b), ("out", out))
     with gradual_underflow(), library.active():
@@ -287,7 +283,6 @@ def gemm(
     plan: Plan | None = None,
     workspace: int | None = None,
     return_report: bool = False,
-    sync: bool = True,
 ) -> Any:
     """alpha op(A) op(B) + beta C, as in the BLAS; C is untouched unless it is passed as `out`.
 
@@ -306,7 +301,7 @@ def gemm(
         does not read A and B.
     trans_a, trans_b : "N", "T" or "C"
         Nothing, transpose, conjugate transpose of the last two axes.
-    accuracy, scheme, out, engine, plan, workspace, return_report, sync
+    accuracy, scheme, out, engine, plan, workspace, return_report
         As for `matmul`; the accuracy and the bound are those of T. "correct" is promised for the result, that is
         alpha T + beta C rounded once, where alpha and beta are real powers of two with either sign (beta may be 0) and
         neither a plan nor a prepared operand is given: a residual B - A X, say. Where beta / alpha lies beyond the
@@ -317,7 +312,7 @@ def gemm(
     -------
     array, or (array, Report)
     """
-    options = Options(accuracy, scheme, engine, plan, workspace, return_report, sync=sync)
+    options = Options(accuracy, scheme, engine, plan, workspace, return_report)
     alpha, beta, out = _scalar(alpha, "alpha"), _scalar(beta, "beta"), as_out(out)
     library = library_of(("a", a), ("b", b), ("c", None if beta == 0 else c), ("out", out))
     a = _transposed(as_operand(a, "a", library), trans_a, "a")
@@ -352,12 +347,11 @@ def gemm(
         reused = out if c is None and not isinstance(mantissa, complex) else None
         result, report = _product(a, b, options, library, shift, dtype, idle, epilogue, reused)
         # A default call does not wait for a GPU, "correct" may.
-        looks = isinstance(mantissa, complex) or (c is not None and accuracy == "correct")
-        if looks and sync and not idle:
+        if c is not None and accuracy == "correct" and not idle:
             result = _without_overflow(cast(Array, result), a, b, epilogue, options, library, shift)
     if not (epilogue.idle or (idle and c is None)):
-        exact = mantissa == 1.0 and c is None
-        report = replace(report, correct=report.correct and exact, reason=f"{report.reason}; alpha, beta applied")
+        is_product = mantissa == 1.0 and c is None
+        report = report.changed(lambda d: _applied(d, is_product))
     return _deliver(result, report, library, out, return_report)
 
 
@@ -501,19 +495,18 @@ def make_plan(
     dtype = result_dtype(a.dtype, b.dtype)
     shapes = shapes_of(a.shape, b.shape)
     problem = shapes.problem(dtype, common_narrow(a.dtype, b.dtype))
-    options = Options(accuracy, scheme, engine, None, workspace, return_report=True)
+    Options(accuracy, scheme, engine, None, workspace, return_report=True)
     maker = engine_for(engine, library.name, library.device)
     with library.active():
         limit = workspace_limit(problem, workspace, maker)
-        plan = known_plan(None, problem, options, maker, limit)
-        if plan is None:
-            plan = plan_for(problem, *_stacks(a, b, shapes, dtype), accuracy, scheme, True, maker, limit)
+
+        def look(chosen: Scheme, target: Target) -> Evidence | None:
+            return chosen.evidence(problem, target, *_stacks(a, b, shapes, dtype), maker, limit)
+
+        plan = make(problem, accuracy, scheme, maker, limit, look if problem.multiplications else _no_look)
     if problem.multiplications:
         check_strict(plan)
-    # What was seen of these operands holds for no others.
-    if plan.exact or (plan.promised and not plan.hopeful):
-        plan = plan.scheme.fit(replace(plan, promised=False, exact=False, outliers=None), problem, limit)
-    return plan
+    return reusable(plan, maker, limit)
 
 
 @overload
@@ -553,11 +546,13 @@ def prepare(a: Any, side: Literal["left", "right"], *, plan: Plan) -> Prepared:
         raise PlanError(f"operand of shape {x.shape} and {x.dtype} does not fit the plan's {plan.problem}")
     engine = engine_for(plan.engine, library.name, library.device)
     is_narrow = plan.problem.narrow is not None and plan.problem.narrow is common_narrow(x.dtype, x.dtype)
-    operand = x if is_narrow and plan.choices else converted(x, plan.problem.dtype)
+    operand = x if is_narrow and plan.alternatives else converted(x, plan.problem.dtype)
     if operand is x:
         operand = x.copy()
     split = None
-    if operand.size and plan.scheme.independent_splits and not (isinstance(plan.scheme, Native) or plan.choices):
+    scheme: Scheme = plan.scheme
+    splits = not (isinstance(scheme, Native) or plan.alternatives) and scheme.scales(plan, None, None, engine)
+    if operand.size and splits:
         with library.active():
             split = whole_split(plan, own_stack(operand, side, plan.problem), side, engine)
     return Prepared(operand, split, side, plan, library)
@@ -569,6 +564,31 @@ def _stacks(
     """Both operands as stacks of a dtype, None for their own."""
     left, right = _array_of(a), _array_of(b)
     return stacked(left, shapes.left, shapes.batch, dtype), stacked(right, shapes.right, shapes.batch, dtype)
+
+
+def _no_look(scheme: Scheme, target: Target) -> Evidence | None:
+    """Nothing is known of operands that are not read."""
+    return None
+
+
+def given_plan(a: Array | Prepared, b: Array | Prepared, options: Options, problem: Problem) -> Plan | None:
+    """The plan that was passed or that a prepared operand was made for; None where there is none."""
+    plans = [p for p in (options.plan, *(x.plan for x in (a, b) if isinstance(x, Prepared))) if p is not None]
+    if not plans:
+        return None
+    for x, side in ((a, "left"), (b, "right")):
+        if isinstance(x, Prepared) and x.side != side:
+            raise PlanError(f"an operand prepared for the {x.side} stands on the {side}")
+    plan = plans[0]
+    if any(p.layout != plan.layout for p in plans):
+        raise PlanError(f"operands and plan are of different plans: {', '.join(str(p.scheme) for p in plans)}")
+    if options.accuracy is not None or options.scheme != "auto":
+        raise PlanError("a plan has its own accuracy and scheme; give either the plan or accuracy and scheme")
+    if options.engine not in (None, plan.engine):
+        raise PlanError(f"engine={options.engine!r} differs from the plan's engine {plan.engine!r}")
+    if plan.problem.k != problem.k or plan.problem.dtype != problem.dtype:
+        raise PlanError(f"the plan is for {plan.problem}; the operands are {problem}")
+    return plan
 
 
 @_quiet
@@ -592,78 +612,112 @@ def _product(
     problem = shapes.problem(dtype, common_narrow(a.dtype, b.dtype))
     given = given_plan(a, b, options, problem)
     engine = engine_for(options.engine if given is None else given.engine, library.name, library.device)
-    if not (options.sync or engine.looks_on_the_way):  # nothing to wait for
-        options = replace(options, sync=True)
     if not problem.multiplications:
         idle = "a dimension is 0: nothing to multiply"
     limit = workspace_limit(problem, options.workspace, engine)
     started = time.perf_counter()
-    plan = known_plan(given, problem, options, engine, limit)
-    if idle:
-        left = right = np.zeros((1, 1, 1), dtype)
+
+    def look(scheme: Scheme, target: Target) -> Evidence | None:
+        return scheme.evidence(problem, target, *_stacks(a, b, shapes, dtype), engine, limit)
+
+    if given is not None:
+        plan = for_problem(given, problem, engine, limit, options.return_report)
     else:
-        keeps_dtype = plan is not None and plan.choices and problem.narrow is not None
-        left, right = _stacks(a, b, shapes, None if keeps_dtype else dtype)
+        asked = options.accuracy, options.scheme, engine, limit
+        plan = make(problem, *asked, _no_look if idle else look, options.return_report)
+    decided = time.perf_counter() - started
+    stack = problem.batch, problem.m, problem.n
     if epilogue.c is not None:
-        stack = (problem.batch, problem.m, problem.n)
         epilogue = replace(epilogue, c=np.broadcast_to(epilogue.c, shapes.result).reshape(stack))
-    sink = library.out_view(out, (problem.batch, problem.m, problem.n), _array_of(a), _array_of(b))
-    if plan is None and options.sync:
-        asked = options.accuracy, options.scheme, options.return_report
-        plan = plan_for(problem, left, right, *asked, engine, limit)
-    elif plan is None:
-        plan = unwaiting_plan(problem, left, right, options, engine, limit)
-    if not (options.sync or idle):
-        check_unwaiting(plan, engine)
-    decided = time.perf_counter()
     if idle:
-        zeros = np.zeros((problem.batch, problem.m, problem.n), dtype, like=_array_of(a))
-        plan, outcome = replace(plan, reason=idle), Outcome(epilogue.without_product(zeros), 0.0, 0, [])
-    else:
-        check_strict(plan)
-        splits = usable_split(a, "left", shapes.left), usable_split(b, "right", shapes.right)
-        ratio = options.ratio if plan.hopeful else None
-        if ratio is None:
-            try:
-                outcome = multiply(plan, left, right, engine, limit, shift, epilogue, splits, sink)
-            except HopeError as failed:
-                ratio = failed.ratio
-        first = ratio is None
-        if ratio is not None:
-            plan = second_plan(plan, ratio, left, right, engine, limit)
-            check_strict(plan)
-            decided = time.perf_counter()
-            outcome = multiply(plan, left, right, engine, limit, shift, epilogue, (None, None), sink)
-        if first and options.key is not None and may_be_kept(plan, limit) and (sink is None) == (out is None):
-            keep(options.key, plan, engine, (_array_of(a), _array_of(b)), (left, right), shapes.result, sink)
+        values = epilogue.without_product(np.zeros(stack, dtype, like=_array_of(a)))
+        outcome = Outcome(values, 0.0, 0)
+        return values.reshape(shapes.result), _report(replace(plan, reason=idle), outcome, engine, decided)
+    check_strict(plan)
+    left, right = _stacks(a, b, shapes, None if plan.alternatives and problem.narrow is not None else dtype)
+    view = library.out_view(out, stack, _array_of(a), _array_of(b))
+    splits = usable_split(a, "left", shapes.left), usable_split(b, "right", shapes.right)
+    first = plan
+    plan, outcome = execute(plan, left, right, engine, limit, shift, epilogue, splits, view)
+    rests_on_call = plan is first and (plan.is_whole or limit == steady(limit))  # not on the memory that is free
+    if options.key is not None and rests_on_call and (view is None) == (out is None):
+        operands = _array_of(a), _array_of(b)
+        _keep(options.key, plan, engine, library, operands, (left, right), shapes.result, view)
+    report = _report(plan, outcome, engine, decided)
+    if plan.alternatives and is_strict():
+        check_strict(plan, report.scheme)
     log = decision_log()
-    if plan.choices and not idle and (options.return_report or is_strict() or log.isEnabledFor(logging.INFO)):
-        plan, outcome = with_decision(plan, outcome if options.sync else replace(outcome, certificate=None))
-        check_strict(plan)
-    report = _report(plan, outcome, engine, decided - started)
-    log.info("%s: %s, %s; decided in %.3g ms", problem, plan.scheme, report.reason, 1e3 * report.decision_seconds)
-    log.debug("%s", report)
-    return None if outcome.values is sink else outcome.values.reshape(shapes.result), report
+    if log.isEnabledFor(logging.INFO):  # which waits for a device that decides
+        log.info("%s: %s, %s; decided in %.3g ms", problem, report.scheme, report.reason, 1e3 * decided)
+        log.debug("%s", report)
+    return None if outcome.values is view else outcome.values.reshape(shapes.result), report
+
+
+def _keep(
+    key: Hashable,
+    plan: Plan,
+    engine: Engine,
+    library: Library,
+    operands: tuple[Array, Array],
+    stacks: tuple[Array, Array],
+    shape: tuple[int, ...],
+    out: Array | None,
+) -> None:
+    """Leave a function of the operands for calls of this kind, where the plan rests on nothing but the kind."""
+    if plan.evidence is not None or (plan.alternatives and is_strict()):
+        return
+    program, again = engine.compile(plan), None
+    if program is not None:
+        again = program.repeated(operands, stacks, shape, out)
+    elif isinstance(plan.scheme, Native) and plan.scheme.product is None:
+        again = _repeated_native(plan, engine, library, operands)
+    if again is not None:
+        keep(key, (again, f"{plan.problem}: {plan.scheme}, {plan.reason}"))
+
+
+def _repeated_native(plan: Plan, engine: Engine, library: Library, operands: tuple[Array, Array]) -> Any:
+    """The native product of small matrices in the memory of the host, which takes less time than planning."""
+    if any(x.ndim != 2 for x in operands) or not library.on_host:
+        return None
+    limit = plan.problem.terms, 2.0**plan.problem.fmt.emin
+
+    def again(a: Any, b: Any, out: None) -> Any:
+        if flushes_subnormals():
+            return None
+        x, y = (a, b) if library.name == "numpy" else (a.numpy(), b.numpy())
+        c = engine.native_product(x[None], y[None])
+        return library.to_native(c[0]) if are_ordinary(c, *limit) else None
+
+    return again
 
 
 def _array_of(x: Array | Prepared) -> Array:
     return x.operand if isinstance(x, Prepared) else x
 
 
+def _applied(decision: Decision, is_product: bool) -> Decision:
+    """What alpha and beta leave of a decision: unless the product is scaled by a power of two alone, it is rounded."""
+    correct = decision.correct and is_product
+    return replace(decision, correct=correct, reason=f"{decision.reason}; alpha, beta applied")
+
+
 def _report(plan: Plan, outcome: Outcome, engine: Engine, decision_seconds: float) -> Report:
-    return Report(
-        scheme=plan.scheme,
-        num_products=math.ceil(outcome.num_products - 1e-9),
-        engine=engine.name,
-        device=engine.device,
-        bound=outcome.bound,
-        correct=outcome.bound == 0.0,
-        native=isinstance(plan.scheme, Native) and outcome.num_products > 0,
-        reason="; ".join([plan.reason, *outcome.notes]),
-        k_block=plan.k_block,
-        workspace=plan.workspace,
-        decision_seconds=decision_seconds,
-    )
+    """What was done; where a device decides, what it found is read when somebody looks."""
+    planned, certificate = (plan.scheme, outcome.num_products, outcome.bound, plan.k_block), outcome.certificate
+    reasons = [plan.reason, *outcome.notes]
+
+    def decide() -> Decision:
+        scheme, products, bound, k_block = planned
+        if certificate is not None:
+            found = certificate()
+            scheme, products, bound, k_block = found.scheme, found.num_products, found.bound, found.k_block
+            if plan.alternatives:
+                reasons.append(f"{scheme} taken")
+        native = isinstance(scheme, Native) and products > 0
+        count = math.ceil(products - 1e-9)
+        return Decision(scheme, count, bound, bound == 0.0, k_block, native, "; ".join(reasons))
+
+    return Report(engine.name, engine.device, plan.workspace, decision_seconds, decide)
 
 
 def _deliver(result: Array | None, report: Report, library: Library, out: Any, return_report: bool) -> Any:

@@ -75,4 +75,4 @@ def sum_with_product(a: Array, b: Array, c: Array, s: float, multiply: Multiply)
     last = reports[-1]
     reason = f"{last.reason}; C among the terms, so that the sum is rounded once"
     seconds = sum(report.decision_seconds for report in reports)
-    return values, replace(last, num_products=round(products), reason=reason, decision_seconds=seconds)
+    return values, last.changed(lambda d: replace(d, num_products=round(products), reason=reason), seconds)

@@ -1,4 +1,4 @@
-"""The interface of an engine: what schemes ask for and engines offer. The two meet in the planner, never in an import."""
+"""The interface of an engine: what schemes ask for and engines offer, which never import each other."""
 
 from __future__ import annotations
 
@@ -108,6 +108,15 @@ class Program(Protocol):
 
         The values are in `out`, which shares no memory with operands and C, where it is given. `splits` are those of
         prepared operands.
+        """
+
+    def repeated(
+        self, operands: tuple[Array, Array], stacks: tuple[Array, Array], shape: tuple[int, ...], out: Array | None
+    ) -> Callable[[Any, Any, Any], Any] | None:
+        """The product as a function of the library's own arrays that are laid out as `operands`, and of out or None.
+
+        It returns None for operands that need the long way. None where nothing is quicker than that. `stacks` are the
+        operands as the plan takes them, `shape` that of the result.
         """
 
 

@@ -7,14 +7,6 @@ class HifigemmError(Exception):
     """Base class of the errors that hifigemm raises on its own account."""
 
 
-class HopeError(Exception):
-    """A hopeful plan was too hopeful; `ratio` is what its operands have. Never leaves the package."""
-
-    def __init__(self, ratio: float) -> None:
-        super().__init__(f"error ratio {ratio}")
-        self.ratio = ratio
-
-
 class PlanError(HifigemmError, ValueError):
     """No plan exists for what was asked: an unknown option, a count out of range, a workspace that is too small."""
 

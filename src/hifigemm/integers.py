@@ -10,11 +10,11 @@ from hifigemm.engines import engine_for
 from hifigemm.exceptions import AccuracyError, PlanError
 from hifigemm.libraries import Library
 from hifigemm.numerics.bits import Array
-from hifigemm.operands import Shapes, stacked
-from hifigemm.plan import Prepared, Report
-from hifigemm.planning import Options
+from hifigemm.operands import Prepared, Shapes, stacked
+from hifigemm.plan import Decision, Report
+from hifigemm.planner import Options
 from hifigemm.schemes import Native
-from hifigemm.select import as_scheme
+from hifigemm.schemes.auto import as_scheme
 from hifigemm.settings import decision_log
 
 __all__ = ["are_integers", "integer_product"]
@@ -63,8 +63,8 @@ def integer_product(a: Array, b: Array, shapes: Shapes, options: Options, librar
             reason += f", which wraps around: entries may reach {most}, the dtype ends at {limits.max}"
     count = int(product.size > 0 and k > 0)
     decision_log().info("%s @ %s: %s", a.shape, b.shape, reason)
-    found = Native(), count, engine.name, engine.device, bound, bound == 0.0, count > 0, reason, k, 0, 0.0
-    return product, Report(*found)
+    decision = Decision(Native(), count, bound, bound == 0.0, k, count > 0, reason)
+    return product, Report(engine.name, engine.device, 0, 0.0, lambda: decision)
 
 
 def _largest(x: Array) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -13,9 +13,11 @@ from hifigemm.array_like import described
 from hifigemm.formats import BF16, FP16, Format
 from hifigemm.libraries import BFLOAT16, Library
 from hifigemm.numerics.bits import Array
-from hifigemm.plan import Prepared, Problem
+from hifigemm.plan import Plan, Split
+from hifigemm.problem import Problem, counted
 
 __all__ = [
+    "Prepared",
     "Shapes",
     "as_addend",
     "as_operand",
@@ -23,9 +25,11 @@ __all__ = [
     "check_out",
     "common_narrow",
     "converted",
+    "own_stack",
     "result_dtype",
     "shapes_of",
     "stacked",
+    "usable_split",
     "widened",
 ]
 
@@ -35,6 +39,35 @@ _SINGLE = np.dtype(np.float32)
 _FEW = 2**22
 """Entries of an array whose addresses are compared one by one."""
 _EXPECTED = "expected float16, bfloat16, float32, float64, complex64 or complex128"
+
+
+_Source_co = TypeVar("_Source_co", covariant=True)
+"""The type of the array or tensor that was prepared."""
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared(Generic[_Source_co]):
+    """A copy of an operand with its split for one plan, to be used in place of the operand."""
+
+    operand: Array
+    split: Split | None
+    side: str
+    plan: Plan
+    library: Library
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the operand."""
+        return self.operand.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Dtype of the operand."""
+        return self.operand.dtype
+
+    def __repr__(self) -> str:
+        kept = counted(self.split.count, "plane") if self.split is not None else "no planes"
+        return f"Prepared({self.side}, shape={self.shape}, {self.dtype}, {kept}, {self.plan.scheme})"
 
 
 def as_operand(x: Any, name: str, library: Library) -> Array | Prepared:
@@ -244,3 +277,20 @@ def _overlap(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) ->
     for stride, n in axes:
         starts = (starts[:, None] + stride * np.arange(n)).ravel()
     return bool((np.diff(np.sort(starts)) < itemsize).any())
+
+
+def own_stack(x: Array, side: str, problem: Problem) -> Array:
+    """An operand as the stack that a product under this problem makes of it."""
+    if side == "right":
+        return x.reshape((-1, *x.shape[-2:])) if x.ndim > 1 else x.reshape(1, -1, 1)
+    if problem.batch == 1 or x.ndim < 3:
+        return x.reshape(1, math.prod(x.shape[:-1]), x.shape[-1])
+    return x.reshape((-1, *x.shape[-2:]))
+
+
+def usable_split(x: Array | Prepared, side: str, shape: tuple[int, int, int]) -> Split | None:
+    """The split of a prepared operand, where it is laid out as this product needs it."""
+    if not isinstance(x, Prepared) or x.split is None:
+        return None
+    vectors = shape[1] if side == "left" else shape[2]
+    return x.split if (x.split.planes.shape[0], x.split.vectors) == (shape[0], vectors) else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -38,6 +37,9 @@ class SchemeLike(Protocol):
     @property
     def explicit(self) -> bool:
         """A count was forced."""
+
+    def __hash__(self) -> int:
+        """Schemes are parts of keys."""
 
 
 class Verification(Enum):

@@ -179,9 +179,7 @@ def reusable(plan: Plan, engine: Engine, workspace: int) -> Plan:
         return plan
     promises = plan.target.r < float("inf")
     verification = Verification.ENTRYWISE if promises else Verification.NONE
-    return fitted(
-        replace(plan, verification=verification, bound=plan.target.r, evidence=None), workspace, engine
-    )
+    return fitted(replace(plan, verification=verification, bound=plan.target.r, evidence=None), workspace, engine)
 
 
 def for_problem(given: Plan, problem: Problem, engine: Engine, workspace: int, states_bound: bool) -> Plan:

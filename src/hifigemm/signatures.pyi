@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hifigemm.accuracy import Accuracy
-from hifigemm.plan import Plan, Prepared
+from hifigemm.operands import Prepared
+from hifigemm.plan import Plan
 from hifigemm.schemes import Scheme
 
 __all__ = [
@@ -60,7 +61,6 @@ class Asked(TypedDict, total=False):
     engine: str | None
     plan: Plan | None
     workspace: int | None
-    sync: bool
 
 class GemmAsked(Asked, total=False):
     """Those of `gemm`."""

@@ -55,10 +55,10 @@ def _words(m: int, n: int, k: int, batch: int) -> Rows:
     import torch
 
     from hifigemm.engines.kernels.tiles import gpu_of
-    from hifigemm.engines.kernels.word_gemm import WHOLE_BLOCK, corrected_product
+    from hifigemm.engines.kernels.word_gemm import WHOLE_BLOCK, word_gemm
     from hifigemm.engines.kernels.word_gemm_tiles import WordShape, candidates, tile_for
     from hifigemm.engines.kernels.words import split_words
-    from hifigemm.plan import Problem
+    from hifigemm.problem import Problem
     from hifigemm.schemes import Corrected
 
     device, scheme = torch.device("cuda", torch.cuda.current_device()), Corrected("fp16")
@@ -69,7 +69,7 @@ def _words(m: int, n: int, k: int, batch: int) -> Rows:
     out = torch.empty((batch, m, n), device=device)
 
     def run(tile: Any) -> None:
-        corrected_product(left, right, out, config=tile)
+        word_gemm(left, right, out, config=tile)
 
     rows = _ranked(shape, gpu, tile_for(shape, gpu), candidates(shape, gpu), run, batch)
     tile_for.cache_clear()
@@ -80,7 +80,7 @@ def _residues(m: int, n: int, k: int, batch: int) -> Rows:
     """Search on random residues, never zeros."""
     import torch
 
-    from hifigemm.engines.kernels.residue_gemm import multiply_residues, residue_constants
+    from hifigemm.engines.kernels.residue_gemm import residue_constants, residue_gemm
     from hifigemm.engines.kernels.tiles import ProductShape, gpu_of, tile_for, valid_tiles
 
     device = torch.device("cuda", torch.cuda.current_device())
@@ -91,6 +91,6 @@ def _residues(m: int, n: int, k: int, batch: int) -> Rows:
     shape = ProductShape(m, n, k, batch * COUNT)
 
     def run(tile: Any) -> None:
-        multiply_residues(a, b, constants, c, config=tile)
+        residue_gemm(a, b, constants, c, config=tile)
 
     return _ranked(shape, gpu, tile_for(shape, gpu), valid_tiles(gpu), run, batch)

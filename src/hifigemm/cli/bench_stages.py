@@ -2,52 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import hifigemm as hg
-from hifigemm.driver import whole_split
 from hifigemm.engine import Engine
 from hifigemm.engines import engine_for
+from hifigemm.executor import whole_split
 from hifigemm.libraries import library_of
 from hifigemm.numerics.bits import Array
+from hifigemm.operands import own_stack
 from hifigemm.plan import Plan
-from hifigemm.planning import fitted, own_stack, workspace_limit
+from hifigemm.planner import for_problem, workspace_limit
 from hifigemm.study.bench import Stage
 
-__all__ = ["HasStages", "stages"]
-
-
-@runtime_checkable
-class HasStages(Protocol):
-    """An engine that knows the launches behind its whole products."""
-
-    def stages(self, plan: Plan, a: Array, b: Array) -> Sequence[tuple[str, Callable[[], object], float, float]]:
-        """Name, call, bytes that are read and written at least, and operations in the plan's format, of each launch.
-
-        a (batch, m, k) and b (batch, k, n) are stacks of the result's dtype.
-        """
+__all__ = ["stages"]
 
 
 def stages(a: Any, b: Any, options: dict[str, Any]) -> list[Stage]:
-    """Stages of `matmul(a, b, **options)` as the engine tells them, or else residues and the rest.
+    """Stages of `matmul(a, b, **options)`: residues, and the rest.
 
-    None for schemes other than Ozaki scheme II with fast scaling and what kernels have of scheme I, and for products in
-    blocks.
+    None for schemes other than Ozaki scheme II with fast scaling, and for products in blocks.
     """
     plan = hg.make_plan(a, b, **options)
     p = plan.problem
     library = library_of(("a", a), ("b", b))
     engine = engine_for(plan.engine, library.name, library.device)
-    plan = fitted(plan, p, workspace_limit(p, None, engine), engine.fused, False)
-    residues = isinstance(plan.scheme, hg.Ozaki2) and plan.scheme.independent_splits
-    slices = isinstance(plan.scheme, hg.Ozaki1) and plan.fused and not plan.certifies
-    if not (residues or slices) or not plan.is_whole:
+    plan = for_problem(plan, p, engine, workspace_limit(p, None, engine), states_bound=False)
+    if not isinstance(plan.scheme, hg.Ozaki2) or plan.scheme.scaling != "fast" or not plan.is_whole:
         return []
     x, y = own_stack(library.asarray(a, "a"), "left", p), own_stack(library.asarray(b, "b"), "right", p)
-    if isinstance(engine, HasStages):
-        unit = plan.words.name
-        return [Stage(name, run, nbytes, work, unit) for name, run, nbytes, work in engine.stages(plan, x, y)]
     return _in_steps(plan, x, y, engine)
 
 

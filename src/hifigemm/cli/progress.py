@@ -10,8 +10,9 @@ from importlib.util import find_spec
 from typing import Any
 
 import hifigemm as hg
-from hifigemm.driver import watch
-from hifigemm.plan import Block, Plan, Report
+from hifigemm.executor import watch
+from hifigemm.plan import Plan, Report
+from hifigemm.problem import Block
 from hifigemm.schemes import Native
 
 __all__ = ["OnBlock", "multiply", "multiply_watched"]
@@ -46,7 +47,7 @@ def multiply_watched(a: Any, b: Any, plan: Plan, workspace: int | None, on_block
     Without a limit on the workspace the blocks are cut finer than the plan says, which changes no bit.
     """
     if workspace is None:
-        plan = replace(plan, block_shape=_finer(plan))
+        plan = replace(plan, blocking=replace(plan.blocking, shape=_finer(plan)))
     token = watch.set(on_block)
     try:
         return _matmul(a, b, {"plan": plan, "workspace": workspace})

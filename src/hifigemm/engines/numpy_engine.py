@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
+
 import numpy as np
 
 from hifigemm.engine import F, Memory, Program

@@ -175,7 +175,7 @@ def _keep(rates: Rates) -> Rates:
 
 def measure(device: torch.device) -> Rates:
     """Measure the rates of a GPU; takes about a second."""
-    from hifigemm.engines.kernels.residue_gemm import residue_gemm, residue_constants
+    from hifigemm.engines.kernels.residue_gemm import residue_constants, residue_gemm
     from hifigemm.numerics.residues import real_moduli
 
     def product(dtype: torch.dtype, n: int) -> float:

@@ -71,7 +71,6 @@ def _sizes(x: Array, axis: int, block_entries: int) -> tuple[Array, Array, Array
     return found["exponent"], found["norm"], found["sum"]
 
 
-
 def least_norm(terms: int) -> int:
     """T from which on k / (2 T) lies within the 2**-19 that `least_range` adds, and all rounding is to nearest."""
     return terms << 19

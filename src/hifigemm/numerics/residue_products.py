@@ -20,12 +20,12 @@ from hifigemm.numerics.rounding import Rounded, in_chunks, round_limbs
 from hifigemm.numerics.scaling import Scale, round_to_integers
 
 __all__ = [
-    "residue_gemm",
+    "crt",
     "num_planes",
     "product_operands",
     "product_residues",
+    "residue_gemm",
     "round_integers",
-    "crt",
     "scaled_residues",
 ]
 

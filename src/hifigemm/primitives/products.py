@@ -14,8 +14,8 @@ from hifigemm.numerics.bits import Array
 from hifigemm.numerics.bounds import exact_k_limit
 from hifigemm.numerics.rounding_formats import round_to_format
 from hifigemm.numerics.tensor_core import tensor_core_product
-from hifigemm.problem import ProductSpec
 from hifigemm.primitives.places import Finding, Place, first_fault
+from hifigemm.problem import ProductSpec
 from hifigemm.schemes import Multiword
 
 __all__ = ["exact_products", "native_products", "tensor_cores"]

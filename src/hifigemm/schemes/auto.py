@@ -73,9 +73,7 @@ def scheme_for(problem: Problem, target: Target, engine: Engine) -> Scheme:
     return Ozaki1(product="fp64") if engine.costs is None else Ozaki2(scaling="fast")
 
 
-def on_device(
-    scheme: Scheme, problem: Problem, target: Target, engine: Engine, asked: Scheme | None
-) -> Plan | None:
+def on_device(scheme: Scheme, problem: Problem, target: Target, engine: Engine, asked: Scheme | None) -> Plan | None:
     """The plan in which the device chooses the number of moduli, or the native product, by the error ratio.
 
     For residues without a forced count where the worst case of a native product is good enough, so that the host never

@@ -27,7 +27,7 @@ from hifigemm.numerics.bits import Array, least_exponent, scale_by_power
 from hifigemm.numerics.bounds import are_ordinary, native_bound, underflow_free
 from hifigemm.numerics.scaling import Scale
 from hifigemm.numerics.subnormals import matmul
-from hifigemm.plan import Evidence, Plan, Product, Split, Verification
+from hifigemm.plan import Evidence, Plan, Product, SchemeLike, Split, Verification
 from hifigemm.problem import Problem
 from hifigemm.schemes.ozaki1 import Ozaki1
 from hifigemm.schemes.scheme import Scheme, check_word, finished
@@ -71,7 +71,7 @@ class Native(Scheme):
         return self.bound(problem) <= target.r or target.level is self.arithmetic(problem)
 
     def plan(
-        self, problem: Problem, target: Target, engine: Engine, evidence: Evidence | None, asked: Scheme | None
+        self, problem: Problem, target: Target, engine: Engine, evidence: Evidence | None, asked: SchemeLike | None
     ) -> Plan:
         """One product. An engine with programs leaves over- and underflow to its library; elsewhere entries where
         they may have happened are escalated.
@@ -112,7 +112,7 @@ class Native(Scheme):
 
 
 @lru_cache(maxsize=256)
-def _planned(scheme: Native, problem: Problem, target: Target, engine: Engine, asked: Scheme | None) -> Plan:
+def _planned(scheme: Native, problem: Problem, target: Target, engine: Engine, asked: SchemeLike | None) -> Plan:
     """The plan, kept for the next product of this kind: no data enter it, and small products are quick."""
     bound = scheme.bound(problem)
     reason = f"native product, at worst {problem.terms} u = {bound:.3g} |A||B|"

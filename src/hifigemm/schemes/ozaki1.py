@@ -46,7 +46,7 @@ from hifigemm.numerics.slicing import (
     slices_needed,
     unit_exponent,
 )
-from hifigemm.plan import Evidence, Plan, Product, Split, Verification
+from hifigemm.plan import Evidence, Plan, Product, SchemeLike, Split, Verification
 from hifigemm.problem import Problem, ProductSpec, counted
 from hifigemm.schemes import certify
 from hifigemm.schemes.scheme import Scheme, check_count, check_word, finished, product_spec
@@ -58,6 +58,7 @@ ENTRY_BYTES = 17
 
 MAX_SLICES = 4400
 """More diagonals than any float64 operands have with one-bit slices."""
+
 
 @dataclass(frozen=True)
 class Ozaki1(Scheme):
@@ -109,7 +110,7 @@ class Ozaki1(Scheme):
         return Evidence(num_slices=estimates.published_num_slices(a, b, beta, u, entries))
 
     def plan(
-        self, problem: Problem, target: Target, engine: Engine, evidence: Evidence | None, asked: Scheme | None
+        self, problem: Problem, target: Target, engine: Engine, evidence: Evidence | None, asked: SchemeLike | None
     ) -> Plan:
         """Choose beta from k and the product, S from the target, the mode or the user."""
         spec = product_spec(engine, self.product, "Ozaki1")
@@ -132,9 +133,7 @@ class Ozaki1(Scheme):
         k_block = bounds.exact_k_limit(spec.accumulator_max, 2 ** (beta - 1), 2 ** (beta - 1))
         verification = Verification.NONE if math.isinf(target.r) else Verification.ENTRYWISE
         scheme = replace(self, num_slices=count)
-        return Plan(
-            problem, asked, scheme, target, engine.name, spec, pairs, k_block, verification, target.r, reason
-        )
+        return Plan(problem, asked, scheme, target, engine.name, spec, pairs, k_block, verification, target.r, reason)
 
     def nbytes(self, plan: Plan, batch: int, rows: int, cols: int) -> int:
         """Slices and working copies of rows and columns, sums and rounded values of entries."""

@@ -46,11 +46,11 @@ from hifigemm.numerics.residue_products import (
     scaled_residues,
 )
 from hifigemm.numerics.scaling import Scale
-from hifigemm.plan import Evidence, Plan, Product, Split, Verification
+from hifigemm.plan import Evidence, Plan, Product, SchemeLike, Split, Verification
 from hifigemm.problem import Problem, counted
 from hifigemm.schemes import certify
-from hifigemm.schemes.ozaki1 import Ozaki1
 from hifigemm.schemes.outliers import find_outliers, may_pay
+from hifigemm.schemes.ozaki1 import Ozaki1
 from hifigemm.schemes.scheme import (
     Scheme,
     check_count,
@@ -129,7 +129,7 @@ class Ozaki2(Scheme):
         return Evidence(required_bits=bits, error_ratio=ratio, outliers=outliers)
 
     def plan(
-        self, problem: Problem, target: Target, engine: Engine, evidence: Evidence | None, asked: Scheme | None
+        self, problem: Problem, target: Target, engine: Engine, evidence: Evidence | None, asked: SchemeLike | None
     ) -> Plan:
         """The number of moduli: as asked, or by the evidence, or what data of one size need.
 
@@ -150,7 +150,9 @@ class Ozaki2(Scheme):
                 evidence = replace(evidence, required_bits=None)
         elif bits is not None:
             count = _exact_count(problem.is_complex, *bits)
-            reason = f"{count} moduli hold the exact product of {counted(_exact_bits(problem.is_complex, *bits), 'bit')}"
+            reason = (
+                f"{count} moduli hold the exact product of {counted(_exact_bits(problem.is_complex, *bits), 'bit')}"
+            )
             if self.scaling == "fast":
                 bound, verification = 0.0, Verification.A_PRIORI
         elif evidence is not None and evidence.error_ratio is not None:

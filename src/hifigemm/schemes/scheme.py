@@ -8,7 +8,6 @@ which gives a finer plan for the entries that were not certified.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
@@ -24,10 +23,19 @@ from hifigemm.numerics.bits import Array
 from hifigemm.numerics.embedding import unembed
 from hifigemm.numerics.residue_products import ExactProduct
 from hifigemm.numerics.scaling import Scale
-from hifigemm.plan import Evidence, Plan, Product, Split
+from hifigemm.plan import Evidence, Plan, Product, SchemeLike, Split
 from hifigemm.problem import Problem, ProductSpec
 
-__all__ = ["Scheme", "check_count", "check_flag", "check_word", "exact_int8", "finished", "int8_product", "product_spec"]
+__all__ = [
+    "Scheme",
+    "check_count",
+    "check_flag",
+    "check_word",
+    "exact_int8",
+    "finished",
+    "int8_product",
+    "product_spec",
+]
 
 
 @dataclass(frozen=True)
@@ -56,7 +64,7 @@ class Scheme:
         return None
 
     def plan(
-        self, problem: Problem, target: Target, engine: Engine, evidence: Evidence | None, asked: Scheme | None
+        self, problem: Problem, target: Target, engine: Engine, evidence: Evidence | None, asked: SchemeLike | None
     ) -> Plan:
         """Counts for this problem, without blocks; `asked` is the scheme that was forced."""
         raise NotImplementedError
@@ -84,7 +92,7 @@ class Scheme:
         raise NotImplementedError
 
     def escalate(self, plan: Plan, problem: Problem, engine: Engine) -> Plan | None:
-        """A finer plan for `problem`, a part of the plan's, without blocks; None where the scheme has no more to give."""
+        """A finer plan for `problem`, a part of the plan's, without blocks; None where there is none."""
         return None
 
 

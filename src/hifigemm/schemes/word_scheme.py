@@ -33,7 +33,7 @@ from hifigemm.numerics.word_bounds import (
     word_error,
 )
 from hifigemm.numerics.words import Splitting, WordFacts
-from hifigemm.plan import Evidence, Plan, Product, Split, Verification
+from hifigemm.plan import Evidence, Plan, Product, SchemeLike, Split, Verification
 from hifigemm.problem import Problem
 from hifigemm.schemes.certify import magnitude_sums, term_counts
 from hifigemm.schemes.scheme import Scheme, finished, product_spec
@@ -99,7 +99,7 @@ class WordScheme(Scheme):
         raise NotImplementedError
 
     def plan(
-        self, problem: Problem, target: Target, engine: Engine, evidence: Evidence | None, asked: Scheme | None
+        self, problem: Problem, target: Target, engine: Engine, evidence: Evidence | None, asked: SchemeLike | None
     ) -> Plan:
         """Check product and target, and state the bound."""
         spec = product_spec(engine, self.product, type(self).__name__)
@@ -118,9 +118,7 @@ class WordScheme(Scheme):
         count = len(errors) * (4 if problem.is_complex else 1)
         k_block = self.block_length(unit, terms)
         verification = Verification.NONE if math.isinf(target.r) else Verification.ENTRYWISE
-        return Plan(
-            problem, asked, self, target, engine.name, spec, count, k_block, verification, target.r, reason
-        )
+        return Plan(problem, asked, self, target, engine.name, spec, count, k_block, verification, target.r, reason)
 
     def nbytes(self, plan: Plan, batch: int, rows: int, cols: int) -> int:
         """Words and working copies of rows and columns, sums and values of entries."""

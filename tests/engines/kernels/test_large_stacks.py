@@ -7,7 +7,7 @@ import torch
 
 from hifigemm.engines.kernels import combination, error_ratio, native_gemm, word_gemm
 from hifigemm.engines.kernels.scaled_residues import Sizes
-from hifigemm.engines.kernels.word_gemm import corrected_product
+from hifigemm.engines.kernels.word_gemm import word_gemm
 from hifigemm.engines.kernels.words import Words
 from hifigemm.formats import FP16
 from hifigemm.numerics.words import Splitting
@@ -56,7 +56,7 @@ def test_products_of_words_go_on_with_the_rest_of_the_stack(launches, single):
 
     left, right, out = words(2, BATCH), words(1, 1 if single else BATCH), torch.zeros(BATCH, 2, 1)
     operands = stack(2, 3), stack(3, 1)[: 1 if single else BATCH]
-    corrected_product(left, right, out, operands=operands)
+    word_gemm(left, right, out, operands=operands)
     assert [grid for grid, _ in launches] == [(1, 65535), (1, 65535), (1, 3)]
     for z, (_, arguments) in zip((0, 65535, 2 * 65535), launches, strict=True):
         addresses = [x.data_ptr() for x in arguments if isinstance(x, torch.Tensor)]

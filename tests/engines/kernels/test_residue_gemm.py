@@ -18,7 +18,7 @@ from hifigemm.engines.kernels.residue_gemm import (
     K_BLOCK,
     constants_of,
     exact_int8_gemm,
-    multiply_residues,
+    residue_gemm,
     residue_constants,
 )
 from hifigemm.engines.kernels.tiles import KERNELS, ProductShape, gpu_of, tile_for, valid_tiles
@@ -55,7 +55,7 @@ def product(x, y):
 
 
 def check(left, right, moduli, out, m, n, **options):
-    multiply_residues(left, right, residue_constants(moduli, DEVICE), out, **options)
+    residue_gemm(left, right, residue_constants(moduli, DEVICE), out, **options)
     found = out[:, :, :m, :n].cpu().numpy().astype(np.int64)
     assert not ((found - product(left, right)) % np.array(moduli)[:, None, None]).any()
 
@@ -173,7 +173,7 @@ def test_a_predicate_decides_on_the_device(tile, number, least, most):
     rng = np.random.default_rng(9)
     left, right = random_residues(rng, 1, 2, 40, 300), random_residues(rng, 1, 2, 20, 300)
     out, predicate = empty_products(1, 2, 40, 20), torch.tensor([number], device=DEVICE)
-    multiply_residues(
+    residue_gemm(
         left,
         right,
         residue_constants((256, 199), DEVICE),
@@ -194,7 +194,7 @@ def test_empty_products(m, n, k):
     left = torch.zeros((1, 2, m, k), dtype=torch.int8, device=DEVICE)
     right = torch.zeros((1, 2, n, k), dtype=torch.int8, device=DEVICE)
     out = empty_products(1, 2, m, n)
-    multiply_residues(left, right, residue_constants((256, 255), DEVICE), out)
+    residue_gemm(left, right, residue_constants((256, 255), DEVICE), out)
     assert not out[:, :, :m, :n].any()
 
 
@@ -203,15 +203,15 @@ def test_what_does_not_fit_is_refused():
     x, out = torch.zeros((1, 2, 8, 32), dtype=torch.int8, device=DEVICE), empty_products(1, 2, 8, 8)
     for k_block in (0, 8, K_BLOCK + 16):
         with pytest.raises(ValueError, match=f"k_block = {k_block} "):
-            multiply_residues(x, x, table, out, k_block=k_block)
+            residue_gemm(x, x, table, out, k_block=k_block)
     with pytest.raises(ValueError, match="do not match"):
-        multiply_residues(x, x[..., :16], table, out)
+        residue_gemm(x, x[..., :16], table, out)
     with pytest.raises(ValueError, match="do not match"):
-        multiply_residues(x, x, table[:1], out)
+        residue_gemm(x, x, table[:1], out)
     with pytest.raises(ValueError, match="multiples of 16"):
-        multiply_residues(x[..., :24], x[..., :24], table, out)
+        residue_gemm(x[..., :24], x[..., :24], table, out)
     with pytest.raises(ValueError, match="must be int8"):
-        multiply_residues(x.int(), x, table, out)
+        residue_gemm(x.int(), x, table, out)
 
 
 @pytest.mark.parametrize("tile", PLAIN, ids=str)
@@ -300,18 +300,18 @@ class TestOnGpu:
         moduli, out = real_moduli()[:3], empty_products(1, 3, 512, 512)
         table = residue_constants(moduli, DEVICE)
         for tile in TILES:
-            multiply_residues(left, right, table, out, config=tile)
+            residue_gemm(left, right, table, out, config=tile)
             expected = out.clone()
             stream = torch.cuda.Stream()
             stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(stream):
                 out.zero_()
-                multiply_residues(left, right, table, out, config=tile)
+                residue_gemm(left, right, table, out, config=tile)
             torch.cuda.current_stream().wait_stream(stream)
             assert torch.equal(out, expected)
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph):
-                multiply_residues(left, right, table, out, config=tile)
+                residue_gemm(left, right, table, out, config=tile)
             out.zero_()
             graph.replay()
             assert torch.equal(out, expected)

@@ -18,7 +18,7 @@ import hifigemm as hg
 from hifigemm.engines import engine_for
 from hifigemm.engines.kernels import word_gemm_tiles
 from hifigemm.engines.kernels.tiles import Gpu, Tile, gpu_of
-from hifigemm.engines.kernels.word_gemm import BLOCKS, corrected_product
+from hifigemm.engines.kernels.word_gemm import BLOCKS, word_gemm
 from hifigemm.engines.kernels.word_gemm_tiles import WordShape, candidates, is_valid, tile_for, valid_tiles
 from hifigemm.engines.kernels.words import split_words
 from hifigemm.formats import BF16, FP16, TF32
@@ -47,7 +47,7 @@ def product(a, b, fmt, *, out=None, **options):
     left, right = split_words(operands, SPLITTINGS[fmt], TOPS[fmt])
     if out is None:
         out = torch.empty((max(a.shape[0], b.shape[0]), a.shape[1], b.shape[2]), device=DEVICE)
-    corrected_product(left, right, out, **options)
+    word_gemm(left, right, out, **options)
     return out.cpu().numpy()
 
 
@@ -160,7 +160,7 @@ def test_the_range_of_losses_decides_on_the_device():
     assert loss == 11 + 3
     for losses, runs in (((0, loss), False), ((0, loss + 1), True), ((loss, 99), True), ((loss + 1, 99), False)):
         out = torch.full((1, 8, 8), 7.0, device=DEVICE)
-        corrected_product(left, right, out, losses=losses)
+        word_gemm(left, right, out, losses=losses)
         assert bool((out == 7.0).all()) != runs
 
 
@@ -172,7 +172,7 @@ def test_short_operands_take_one_product(dtype):
     splitting = Splitting(FP16 if dtype is torch.float16 else BF16, 2, "nearest", 0)
     left, right = split_words([(a.to(DEVICE), 2), (b.to(DEVICE), 1)], splitting, None)
     out = torch.empty((1, 70, 40), device=DEVICE)
-    corrected_product(left, right, out)
+    word_gemm(left, right, out)
     a, b = a.float().numpy(), b.float().numpy()
     if HAS_GPU:
         scheme = Multiword(splitting.fmt.name, 1, 1, accumulate="blocked", block=64, scale=False)
@@ -205,11 +205,11 @@ def test_predicates_leave_everything_as_it_is():
     split_words(operands, SPLITTINGS["fp16"], 15, found=predicate)
     shut = split_words(operands, SPLITTINGS["tf32"], 50, found=found, predicate=predicate, losses=(1, 99))
     out = torch.full((1, 8, 8), 7.0, device=DEVICE)
-    corrected_product(*shut, out, losses=(0, 99))
+    word_gemm(*shut, out, losses=(0, 99))
     assert not found.any()
     assert (out == 7.0).all()
     made = split_words(operands, SPLITTINGS["tf32"], 50, found=found, predicate=predicate, losses=(0, 1))
-    corrected_product(*made, out, losses=(0, 1))
+    word_gemm(*made, out, losses=(0, 1))
     assert (out != 7.0).all()
 
 

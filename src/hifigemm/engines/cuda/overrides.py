@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import torch
 
 from hifigemm.engines.cuda.ozaki2 import padded, padded_shape, products_of

@@ -18,8 +18,8 @@ import torch
 from hifigemm.engine import Certificate
 from hifigemm.engines.cuda.program import Arguments, Steps
 from hifigemm.engines.device_array import unwrap
-from hifigemm.engines.kernels import native_gemm, residue_gemm, scaled_residues
 from hifigemm.engines.kernels import crt as crt_kernel
+from hifigemm.engines.kernels import native_gemm, residue_gemm, scaled_residues
 from hifigemm.engines.kernels.buffers import Buffer
 from hifigemm.engines.kernels.complex_special import restore_special_values
 from hifigemm.engines.kernels.error_ratio import RATIO_UNIT, error_ratio_bits
@@ -293,7 +293,8 @@ def _gather(axis: int, where: tuple[int, ...], x: Any, made: Any) -> None:
 
 def _scatter(rows: tuple[int, ...] | None, cols: tuple[int, ...] | None, out: Any, values: Any) -> None:
     every = slice(None)
-    i, j = (every if at is None else _index(at, out.device) for at in (rows, cols))
+    i: Any = every if rows is None else _index(rows, out.device)
+    j: Any = every if cols is None else _index(cols, out.device)
     if rows is not None and cols is not None:
         i = i[:, None]
     out[:, i, j] = values

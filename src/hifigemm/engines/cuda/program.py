@@ -1,4 +1,4 @@
-"""Plans as programs of a GPU: launches over named memory, kept by plan and layout, and a decision record beside them."""
+"""Plans as programs of a GPU: launches over named memory, and a decision record beside the result."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from hifigemm.programs import once
 __all__ = ["Arguments", "CudaProgram", "Steps"]
 
 Tensor = Any
+_NARROW = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 
 @dataclass(frozen=True)
@@ -118,7 +119,7 @@ class CudaProgram:
         problem = replace(self.plan.problem, batch=batch, m=rows, n=cols)
         plan = replace(self.plan, problem=problem, blocking=Blocking((batch, rows, cols)))
         own = TORCH_DTYPES[problem.dtype]
-        operand = {"fp16": torch.float16, "bf16": torch.bfloat16}.get(problem.narrow.name) if problem.narrow else own
+        operand = _NARROW[problem.narrow.name] if problem.narrow else own
         shapes = ((batch, rows, problem.k), operand), ((batch, problem.k, cols), operand), ((batch, rows, cols), own)
         layouts: list[Any] = [_Layout(shape, dtype) for shape, dtype in shapes]
         record = _Layout((self.steps.record,), torch.int64) if self.steps.record else None
@@ -145,15 +146,13 @@ class CudaProgram:
         return Outcome(values, self.plan.bound, float(self.plan.num_products), [], certificate)
 
     def repeated(
-        self, a: Array, b: Array, shape: tuple[int, ...], out: Array | None
+        self, operands: tuple[Array, Array], stacks: tuple[Array, Array], shape: tuple[int, ...], out: Array | None
     ) -> Callable[[Tensor, Tensor, Tensor], Tensor] | None:
-        """The product as a function of tensors that are laid out as these, in an `out` like this one or a new tensor.
-
-        It returns None where a certificate does not hold. None where launches cost more than a plan.
-        """
-        if not enters_directly():
+        """See `hifigemm.engine.Program`; None where an operand was copied, or where launches cost more than a plan."""
+        addresses = [[unwrap(x).data_ptr() for x in pair] for pair in (operands, stacks)]
+        if addresses[0] != addresses[1] or not enters_directly():
             return None
-        left, right, device = unwrap(a), unwrap(b), self.device
+        (left, right), device = map(unwrap, stacks), self.device
         made = torch.empty(shape, dtype=TORCH_DTYPES[self.plan.problem.dtype], device="meta")
         whole = (self.plan.problem.batch, self.plan.problem.m, self.plan.problem.n)
         like = _Layout(whole, made.dtype) if out is None else unwrap(out)
@@ -198,9 +197,7 @@ class CudaProgram:
         key = "program", self.plan, self.device, facts, planes, shift, own.alpha, own.beta
         return once(key, lambda: self._built(self.plan, tensors, ready, shift, own).finish().compile())
 
-    def _built(
-        self, plan: Plan, tensors: list[Any], ready: tuple[Any, Any], shift: int, own: Epilogue
-    ) -> Program:
+    def _built(self, plan: Plan, tensors: list[Any], ready: tuple[Any, Any], shift: int, own: Epilogue) -> Program:
         program = Program(self.device)
         a, b, out, record, c = (
             None if x is None else program.operand(x, is_zero=i == 3) for i, x in enumerate(tensors)

@@ -20,7 +20,7 @@ from hifigemm.numerics.accumulation import Accumulation, of_tensor_core
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.tensor_core import V100, TensorCoreModel
 
-__all__ = ["KernelSums", "unit_of", "sums_of"]
+__all__ = ["KernelSums", "sums_of", "unit_of"]
 
 Tensor = Any
 

@@ -3,8 +3,8 @@
 A call through Triton's JIT binds, specialises and hashes its arguments anew: 24 to 45 us on the host of an H200, more
 than a small product takes on the device. A `Launch` does that once for each variant of a kernel; later calls go to the
 compiled kernel's own C entry with the current stream. That entry is private to Triton, so it is used for the versions
-in `_KNOWN_SERIES` alone. For other versions, in the interpreter, on AMD, and while a profiler has hooks in Triton, every
-call is a plain JIT call; the log says so once.
+in `_KNOWN_SERIES` alone. With other versions, which the log names once, in the interpreter, on AMD, and while a
+profiler has hooks in Triton, every call is a plain JIT call.
 
 A launch whose arguments are the buffers of a `Program` is not made: it becomes a step of that program.
 """

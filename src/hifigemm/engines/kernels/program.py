@@ -120,7 +120,8 @@ class Program:
 
         Zeros come first, so that one launch in front of all others clears them.
         """
-        zeros, others = [], []
+        zeros: list[_Memory] = []
+        others: list[_Memory] = []
         for memory in self._memories[self._operands :]:
             if memory.first >= 0 and memory.nbytes:
                 (zeros if memory.is_zero else others).append(memory)
@@ -221,7 +222,7 @@ class Program:
             own = tensors[base]
             if base < self._operands:
                 if own.dtype is not x.dtype:
-                    own = torch.view_as_real(own.resolve_conj())
+                    own = torch.view_as_real(own) if own.is_complex() else own.view(x.dtype)
                 return own.as_strided(x.shape, x.strides, own.storage_offset() + offset // x.dtype.itemsize)
             length = sum((n - 1) * s for n, s in zip(x.shape, x.strides, strict=True)) + 1 if x.numel() else 0
             there = own[offset : offset + length * x.dtype.itemsize].view(x.dtype)

@@ -34,7 +34,7 @@ from hifigemm.engines.kernels.word_gemm_tiles import WordShape, tile_for
 from hifigemm.engines.kernels.words import ALL_LOSSES, NOT_FINITE, Words
 from hifigemm.engines.kernels.words_kernels import losses_in_range
 
-__all__ = ["BLOCKS", "WHOLE_BLOCK", "word_gemm", "nonfinite_sums", "unscaled"]
+__all__ = ["BLOCKS", "WHOLE_BLOCK", "nonfinite_sums", "unscaled", "word_gemm"]
 
 BLOCKS = {"fp16": (16, 32, 64), "bf16": (16, 32, 64), "tf32": (16, 32, 64)}
 """Lengths of a block of k."""

@@ -1,0 +1,249 @@
+"""The engine of a GPU: products on its tensor cores, programs of fused kernels.
+
+Plans without a program are carried out step by step: the plain maths through `device_array`, exact products of INT8
+words by a kernel of this package, those of FP16, BF16, TF32, FP32 and FP64 words by PyTorch's matrix product. Work goes
+to the current stream of the operands' device; memory comes from PyTorch's allocator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import replace
+from functools import cached_property, lru_cache
+from importlib.util import find_spec
+from typing import Any, ClassVar, cast
+
+import torch
+
+from hifigemm.engine import F, Memory, Outcome, Program, Splits
+from hifigemm.engines.device_array import unwrap, wrap
+from hifigemm.engines.float32_precision import float32_precision
+from hifigemm.engines.numpy_engine import NumpyEngine, check_exact
+from hifigemm.engines.rates import Rates, rates_of
+from hifigemm.exceptions import PlanError
+from hifigemm.formats import BF16, FP16, FP32, FP64, INT8, TF32, Format
+from hifigemm.numerics.accumulation import (
+    Accumulation,
+    WordSums,
+    add_outside,
+    in_any_order,
+    of_tensor_core,
+    word_sums,
+)
+from hifigemm.numerics.bits import Array, scale_entries
+from hifigemm.numerics.bounds import native_bound
+from hifigemm.numerics.epilogue import Epilogue
+from hifigemm.numerics.residue_products import residue_gemm
+from hifigemm.numerics.slicing import slice_vectors
+from hifigemm.numerics.subnormals import matmul
+from hifigemm.numerics.tensor_core import A100, B200, H100, V100, TensorCoreModel
+from hifigemm.plan import Plan
+from hifigemm.problem import ProductSpec
+
+__all__ = ["CudaEngine", "NativeProgram"]
+
+_MODELS = {7: V100, 8: A100, 9: H100}
+"""Tensor cores by the major compute capability; later ones add as B200 does."""
+_ADDS_AS_MODELLED = torch.version.hip is None
+"""How the matrix cores of other makers add is not known here, so nothing is promised of kernels that use them."""
+_SINGLE = (torch.float32, torch.complex64)
+_WORDS = {FP16: torch.float16, BF16: torch.bfloat16, TF32: torch.float32}
+
+
+class CudaEngine:
+    """A GPU: products on its tensor cores, fused kernels for Ozaki scheme II.
+
+    Parameters
+    ----------
+    place : torch.device
+    """
+
+    name = "torch"
+    products: ClassVar[Mapping[str, ProductSpec]] = NumpyEngine.products
+
+    def __init__(self, place: torch.device) -> None:
+        self.place = place
+
+    @cached_property
+    def device(self) -> str:
+        """Device with its name."""
+        return f"{self.place} ({torch.cuda.get_device_name(self.place)})"
+
+    @cached_property
+    def costs(self) -> Rates | None:
+        """Rates of this device; None without Triton."""
+        return rates_of(self.place) if find_spec("triton") is not None else None
+
+    @cached_property
+    def model(self) -> TensorCoreModel:
+        """How the tensor cores of this device add."""
+        major = torch.cuda.get_device_capability(self.place)[0]
+        return _MODELS.get(major, B200)
+
+    @cached_property
+    def memory(self) -> Memory:
+        """By default a sixteenth of the memory of the device, and at least 256 MiB."""
+        least = max(2**28, torch.cuda.get_device_properties(self.place).total_memory // 16)
+        return Memory(block_entries=2**22, workspace_factor=2, least_workspace=least, free=self._free_memory)
+
+    def _free_memory(self) -> int | None:
+        """What the driver has left and what PyTorch's allocator holds in reserve; a capture is not to be disturbed."""
+        if torch.cuda.is_current_stream_capturing():
+            return None
+        held = torch.cuda.memory_stats(self.place)
+        reserved, used = (held.get(f"{kind}_bytes.all.current", 0) for kind in ("reserved", "allocated"))
+        return int(torch.cuda.mem_get_info(self.place)[0] + reserved - used)
+
+    def exact_product(self, spec: ProductSpec, a: Array, b: Array, max_a: int, max_b: int) -> Array:
+        """a @ b for integer matrices, exactly: int32 for INT8, else the float of the accumulator; see `Engine`.
+
+        No partial sum exceeds the accumulator, so neither the order of a library's sums nor the alignment in a tensor
+        core rounds anything.
+        """
+        from hifigemm.engines.kernels.residue_gemm import exact_int8_gemm
+
+        check_exact(spec, a.shape[-1], max_a, max_b)
+        x, y = unwrap(a), unwrap(b)
+        if spec.operand is INT8:
+            return wrap(exact_int8_gemm(x, y))
+        if spec.operand in _WORDS:
+            return wrap(_words_product(x, y, spec.operand))
+        dtype = torch.float64 if spec.operand is FP64 else torch.float32
+        return wrap(_native_matmul(x.to(dtype), y.to(dtype), None))
+
+    def native_product(self, a: Array, b: Array) -> Array:
+        """torch.matmul, FP32 operands without TF32."""
+        return wrap(_native_matmul(unwrap(a), unwrap(b), None))
+
+    def accumulation(self, fmt: Format) -> Accumulation:
+        """Tensor cores in FP32 for FP16, BF16 and TF32 words, FP64 sums for FP32 words ("TF64"); see `Engine`.
+
+        The library may add blocks in any order and split k, so every product counts as a step; `word_sums` do not.
+        """
+        if fmt is FP32:
+            return in_any_order("cuBLAS in FP64, any order", fmt, FP64, 64)
+        if fmt not in _WORDS:
+            raise PlanError(f"engine 'torch' on a GPU multiplies {', '.join(self.products)}, not {fmt.name} words")
+        unit = of_tensor_core(self.model, fmt, block=64)
+        return replace(unit, unit=f"{unit.unit}, any order", step=1)
+
+    def rounded_product(
+        self, fmt: Format, a: Array, b: Array, c: Array | None = None, *, block: int | None = None
+    ) -> Array:
+        """A B + C by PyTorch's product, C added last; see `accumulation` and `Engine`."""
+        self.accumulation(fmt)
+
+        def product(x: Array, y: Array, z: Array | None) -> Array:
+            left, right = unwrap(x), unwrap(y)
+            if fmt is FP32:
+                xy = wrap(torch.matmul(left.double(), right.double()))
+            else:
+                xy = wrap(_words_product(left, right, fmt))
+            return xy if z is None else xy + z
+
+        return add_outside(product, a, b, c, block)
+
+    def override(self, function: F) -> F:
+        """The kernels of this device."""
+        from hifigemm.engines.cuda.overrides import OVERRIDES
+
+        if function is word_sums:
+            return cast(F, self._word_sums)
+        return cast(F, OVERRIDES.get(function, function))
+
+    def _word_sums(self, scheme: Any, k: int) -> WordSums | None:
+        """The kernels of corrected products, which add as the tensor cores do, in order of k."""
+        from hifigemm.engines.cuda.word_sums import sums_of
+
+        return sums_of(scheme, k, self.model) if _ADDS_AS_MODELLED else None
+
+    def compile(self, plan: Plan) -> Program | None:
+        """The program of the plan, found by the plain function at the heart of its scheme."""
+        return _compiled(self, plan)
+
+
+@lru_cache(maxsize=1024)
+def _compiled(engine: CudaEngine, plan: Plan) -> Program | None:
+    from hifigemm.engines.cuda import ozaki1, ozaki2, words
+    from hifigemm.engines.cuda.program import CudaProgram
+
+    core = plan.scheme.core
+    if core is matmul:
+        at_own_level = plan.scheme.product is None and plan.target.level is plan.problem.fmt
+        return NativeProgram(plan) if at_own_level else None
+    steps = None
+    if core is residue_gemm:
+        steps = ozaki2.steps(plan)
+    elif core is slice_vectors:
+        steps = ozaki1.steps(plan)
+    elif core is add_outside and _ADDS_AS_MODELLED:
+        steps = words.steps(plan, engine.model)
+    return None if steps is None else CudaProgram(plan, steps, engine.place)
+
+
+class NativeProgram:
+    """The library's product as it is, over- and underflow included; see `hifigemm.engine.Program`."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+
+    def nbytes(self, batch: int, rows: int, cols: int) -> int:
+        """None: the library manages its own workspace."""
+        return 0
+
+    def __call__(
+        self, a: Array, b: Array, shift: int, epilogue: Epilogue, splits: Splits, out: Array | None
+    ) -> Outcome:
+        """The product; nothing waits for the device."""
+        bound = native_bound(self.plan.problem.terms, self.plan.problem.fmt.u)
+        if out is not None and not shift and epilogue.idle:
+            _native_matmul(unwrap(a), unwrap(b), unwrap(out))
+            return Outcome(out, bound, 1.0)
+        c = wrap(_native_matmul(unwrap(a), unwrap(b), None))
+        if shift and not epilogue.idle:
+            epilogue, shift = epilogue.times_power(shift), 0
+        if shift:
+            c = scale_entries(c, shift)
+        return Outcome(epilogue.apply(c), bound, 1.0)
+
+    def repeated(
+        self, operands: tuple[Array, Array], stacks: tuple[Array, Array], shape: tuple[int, ...], out: Array | None
+    ) -> Any:
+        """torch.matmul, for matrices and for what are stacks already; it may multiply others in another way."""
+        p = self.plan.problem
+        are_stacks = all(x.shape == stack.shape for x, stack in zip(operands, stacks, strict=True))
+        if not (are_stacks or all(x.ndim == 2 for x in operands)):
+            return None
+        return _native_matmul if p.narrow is None else _widened_matmul
+
+
+def _native_matmul(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
+    """torch.matmul in IEEE arithmetic; a stack of one is multiplied as the matrix that it is."""
+    single, target = a.ndim == 3 and len(a) == len(b) == 1, out
+    if single:
+        a, b, out = a[0], b[0], None if out is None else out[0]
+    with float32_precision("cuda", "ieee") if a.dtype in _SINGLE else nullcontext():
+        c = torch.matmul(a, b, out=out)
+    if c.is_complex():
+        from hifigemm.engines.kernels.complex_special import restore_special_values
+
+        restore_special_values(*(x if x.ndim == 3 else x[None] for x in (a, b, c)))
+    if target is not None:
+        return target
+    return c[None] if single else c
+
+
+def _widened_matmul(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
+    """The product in FP32 of float16 or bfloat16 matrices."""
+    return _native_matmul(a.float(), b.float(), out)
+
+
+def _words_product(x: torch.Tensor, y: torch.Tensor, fmt: Format) -> torch.Tensor:
+    """x @ y in FP32 on the tensor cores, for stacks (batch or 1, m, k) and (batch or 1, k, n) of words of `fmt`."""
+    x, y = x.to(_WORDS[fmt]), y.to(_WORDS[fmt])
+    if fmt is TF32:
+        with float32_precision("cuda", "tf32"):
+            return torch.matmul(x, y)
+    batch = max(len(x), len(y))
+    return torch.bmm(x.expand(batch, -1, -1), y.expand(batch, -1, -1), out_dtype=torch.float32)
