@@ -269,15 +269,18 @@ class Launch:
         stream = torch._C._cuda_getCurrentRawStream(device)
         entry.launch(*(*grid, 1, 1)[:3], stream, entry.function, *entry.head, *values, *self.padding)
 
+    def compile(self, arguments: tuple[Any, ...], constants: dict[str, Any]) -> Any:
+        """The compiled kernel for some arguments, without a launch; needs no CUDA context in the thread."""
+        plain = [a.host if type(a) is TensorMap else a for a in arguments]
+        return self.kernel.warmup(*plain, grid=(1,), **constants)
+
     def entry(self, arguments: tuple[Any, ...], constants: dict[str, Any]) -> Entry | None:
         """The direct entry of the variant for some arguments, compiled without a launch; None where there is none."""
         if not self._direct:
             return None
         variant, _ = self._bind(torch._C._cuda_getDevice(), arguments, constants)
         if variant not in self._variants:
-            plain = [a.host if type(a) is TensorMap else a for a in arguments]
-            compiled = self.kernel.warmup(*plain, grid=(1,), **constants)
-            self._variants[variant] = _entry(compiled, arguments)
+            self._variants[variant] = _entry(self.compile(arguments, constants), arguments)
         return self._variants[variant]
 
     def call_jit(self, grid: tuple[int, ...], arguments: tuple[Any, ...], constants: dict[str, Any]) -> Any:

@@ -154,17 +154,17 @@ class Program:
         if not enters_directly() or self.device.type != "cuda":
             return self
 
-        def entry(step: _Step) -> Any:
+        def compile(step: _Step) -> None:
             with torch.cuda.device(self.device):
-                return step.kernel.entry(step.arguments, step.constants)  # type: ignore[union-attr]
+                step.kernel.compile(step.arguments, step.constants)  # type: ignore[union-attr]
 
         kinds: dict[Any, _Step] = {}
         for step in launches:
             kinds.setdefault((id(step.kernel), *step.constants.items()), step)
         if len(kinds) > 1:
             with ThreadPoolExecutor(min(_COMPILERS, len(kinds))) as pool:
-                list(pool.map(entry, kinds.values()))
-        entries = [entry(step) for step in launches]
+                list(pool.map(compile, kinds.values()))
+        entries = [step.kernel.entry(step.arguments, step.constants) for step in launches]  # type: ignore[union-attr]
         if all(found is not None for found in entries):
             by_step = iter(entries)
             self._templates = [self._template(step, next(by_step) if step.kernel else None) for step in self._steps]
