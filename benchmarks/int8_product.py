@@ -19,7 +19,7 @@ import torch
 
 from benchmarks.common import BRIEF
 from hifigemm.engines.kernels.residue_gemm import residue_gemm, residue_constants
-from hifigemm.engines.kernels.tiles import ProductShape, Tile, gpu_of, tile_for, tuned_tile
+from hifigemm.engines.kernels.tiles import ProductShape, Tile, gpu_of, tile_for
 from hifigemm.numerics.residues import real_moduli
 from hifigemm.study.environment import write_csv
 from hifigemm.study.gpu_timing import CudaClock, Method, time_variants
@@ -64,7 +64,7 @@ def measure(shape: tuple[int, int, int], count: int, device: torch.device, metho
     a[..., k:], b[..., k:] = 0, 0
     constants = residue_constants(moduli, device)
     asked = ProductShape(m, n, k, count)
-    tiles = [tuned_tile(asked, gpu) or tile_for(asked, gpu), tile_for(asked, gpu, ("tma", "triton"))]
+    tiles = [tile_for(asked, gpu), tile_for(asked, gpu, ("tma", "triton"))]
     runs = {str(tile): _call(a, b, constants, c, tile) for tile in tiles}
     right = {name: _is_right(run, a, b, c, moduli, (m, n)) for name, run in runs.items()}
     timed = {name: run for name, run in runs.items() if right[name]}

@@ -17,7 +17,7 @@ BASE = {"formats", "exceptions"}
 NUMERICS = {*BASE, "numerics"}
 PLAN = {*NUMERICS, "accuracy", "plan"}
 SCHEMES = {*PLAN, "engine", "schemes"}
-ENGINES = {*PLAN, "engine", "engines"}
+ENGINES = {*PLAN, "engine", "engines", "settings"}
 FLOW = {*SCHEMES, *ENGINES, "libraries", "select", "driver", "operands", "planning", "information", "settings"}
 MAY_IMPORT = {
     "formats": set(),

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hifigemm.engines import available, engine_for
+from hifigemm.engines.rates_file import named_rates
 from hifigemm.transforms import opaque
 
 __all__ = ["Info", "engines", "info"]
@@ -23,7 +24,7 @@ def engines() -> list[str]:
 
 @dataclass(frozen=True)
 class Info:
-    """Engines with their devices and products, versions, and the measured rates of GPUs; printable."""
+    """Engines with their devices and products, versions, and the rates of GPUs; printable."""
 
     versions: dict[str, str]
     engines: dict[str, str]
@@ -37,7 +38,13 @@ class Info:
 
 @opaque
 def info() -> Info:
-    """Engines, devices and versions, for a bug report or a notebook: ``print(hg.info())``."""
+    """Engines, devices and versions, for a bug report or a notebook: ``print(hg.info())``.
+
+    Raises
+    ------
+    PlanError
+        The file that ``HIFIGEMM_RATES`` names cannot be read or holds no rates.
+    """
     from hifigemm import __version__
 
     blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
@@ -47,6 +54,9 @@ def info() -> Info:
         "numpy": f"{np.__version__} with {blas['name']} {blas['version']}",
         "cores": str(os.cpu_count()),
     }
+    named = named_rates()
+    if named is not None:
+        versions["rates"] = f"{named.source}, for GPUs named {named.gpu}"
     described: dict[str, str] = {}
     gpus: tuple[str, ...] = ()
     for name in available():

@@ -20,6 +20,7 @@ from hifigemm.cli.demo import add_demo
 from hifigemm.cli.errors import COMPUTATION_ERROR, OK, USAGE_ERROR, InputError
 from hifigemm.cli.matmul import add_matmul, add_plan
 from hifigemm.cli.plot import add_plot
+from hifigemm.engines.rates_file import named_rates
 from hifigemm.primitives import findings
 from hifigemm.settings import is_strict
 from hifigemm.startup import INTERRUPTED, raising_interrupts
@@ -118,6 +119,7 @@ def _check_environment() -> None:
     """Raise InputError where a variable of the environment asks for what does not exist."""
     try:
         is_strict()
+        named_rates()
     except hg.PlanError as error:
         raise InputError(str(error)) from error
 

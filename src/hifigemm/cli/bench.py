@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from hifigemm.accuracy import resolve
+from hifigemm.cli.bench_calibrate import calibrate
 from hifigemm.cli.bench_search import search_tiles
 from hifigemm.cli.bench_stages import stages
 from hifigemm.cli.errors import COMPUTATION_ERROR, OK, InputError
@@ -86,7 +87,13 @@ def add_bench(commands: Any) -> None:
     parser.add_argument(
         "--search",
         action="store_true",
-        help="find the fastest tile of the INT8 kernels, of FP16 words for float32, for each shape, and keep it",
+        help="print the fastest tile of the INT8 kernels, of FP16 words for float32, for each shape",
+    )
+    parser.add_argument(
+        "--calibrate",
+        type=Path,
+        metavar="FILE",
+        help="measure the rates of the GPU by which auto decides; HIFIGEMM_RATES=FILE makes products use them",
     )
     parser.add_argument("--stages", action="store_true", help="also time the stages of each scheme by themselves")
     parser.add_argument("--csv", type=Path, metavar="FILE", help="write the figures, and the environment beside them")
@@ -130,6 +137,9 @@ def _bench(args: argparse.Namespace) -> int:
     device = args.device or ("cuda" if cuda_is_usable() else "cpu")
     if device == "cuda" and not cuda_is_usable():
         raise InputError("--device cuda needs torch and a CUDA device")
+    if args.calibrate is not None:
+        calibrate(args.calibrate)
+        return OK
     if args.search:
         shapes = args.shapes or [(n, n, n) for n in args.sizes or (1024, 2048, 4096)]
         for shape in shapes:  # each as soon as it is found, as compiling takes its time

@@ -1,6 +1,7 @@
-"""`hifigemm bench --search`: the fastest tile of a product kernel for each shape, kept for later products.
+"""`hifigemm bench --search`: the fastest tile of a product kernel for each shape.
 
-The kernel of INT8 residues, or for float32 that of FP16 words.
+The kernel of INT8 residues, or for float32 that of FP16 words. Products take no tile from a search: what it prints may
+go into the tables of `engines/kernels`.
 """
 
 from __future__ import annotations
@@ -36,15 +37,10 @@ def search_tiles(shape: tuple[int, int, int], batch: int, dtype: str) -> tuple[s
     return title, search(*shape, batch)
 
 
-def _ranked(
-    shape: Any, gpu: Any, predicted: Any, others: Sequence[Any], run: Callable[[Any], object], planes: int
-) -> Rows:
-    """Rank tiles, the one that is taken without a search first among them, and keep the best."""
-    from hifigemm.engines.kernels.tiles import keep_tile
-
+def _ranked(shape: Any, predicted: Any, others: Sequence[Any], run: Callable[[Any], object], planes: int) -> Rows:
+    """Rank tiles, the one that is taken without a search first among them."""
     tiles = [predicted, *(tile for tile in others if tile != predicted)]
     found = ranking([(tile, capture(partial(run, tile))) for tile in tiles], CudaClock())
-    keep_tile(shape, gpu, found[0][0])
     named = f"{shape.m} x {shape.k} x {shape.n}" + (f" x {planes}" if planes > 1 else "")
     work = 2e-12 * planes * shape.m * shape.n * shape.k
     return [(named, f"{tile}{' (as predicted)' * (tile == predicted)}", f"{work / s:.4g}") for tile, s in found]
@@ -71,9 +67,7 @@ def _words(m: int, n: int, k: int, batch: int) -> Rows:
     def run(tile: Any) -> None:
         word_gemm(left, right, out, config=tile)
 
-    rows = _ranked(shape, gpu, tile_for(shape, gpu), candidates(shape, gpu), run, batch)
-    tile_for.cache_clear()
-    return rows
+    return _ranked(shape, tile_for(shape, gpu), candidates(shape, gpu), run, batch)
 
 
 def _residues(m: int, n: int, k: int, batch: int) -> Rows:
@@ -93,4 +87,4 @@ def _residues(m: int, n: int, k: int, batch: int) -> Rows:
     def run(tile: Any) -> None:
         residue_gemm(a, b, constants, c, config=tile)
 
-    return _ranked(shape, gpu, tile_for(shape, gpu), valid_tiles(gpu), run, batch)
+    return _ranked(shape, tile_for(shape, gpu), valid_tiles(gpu), run, batch)

@@ -9,8 +9,8 @@ import torch
 
 from hifigemm.engine import Engine
 from hifigemm.engines.float32_precision import float32_precision, rounds_float32
+from hifigemm.engines.gpu_rates import gpu_properties, rates_of
 from hifigemm.engines.numpy_engine import NumpyEngine
-from hifigemm.engines.rates import rates_of
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.subnormals import others_may_flush
 
@@ -50,6 +50,6 @@ def torch_engine(device: str) -> Engine:
 
 
 def describe_gpus() -> tuple[str, tuple[str, ...]]:
-    """The version of PyTorch, and for each GPU its measured rates, which are taken now where they are not known yet."""
+    """The version of PyTorch, and the rates of each GPU."""
     found = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    return torch.__version__, tuple(str(rates_of(torch.device("cuda", i))) for i in range(found))
+    return torch.__version__, tuple(str(rates_of(gpu_properties(torch.device("cuda", i)))) for i in range(found))

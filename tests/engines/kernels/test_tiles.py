@@ -1,14 +1,11 @@
-"""The choice of tiles: it fits the GPU, covers the product, and what a search finds is kept."""
+"""The choice of tiles: it fits the GPU and covers the product."""
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
-from hifigemm.engines import cache
 from hifigemm.engines.kernels import tiles
-from hifigemm.engines.kernels.tiles import KERNELS, Gpu, ProductShape, Tile, tile_for, tuned_tile, valid_tiles
+from hifigemm.engines.kernels.tiles import KERNELS, Gpu, ProductShape, Tile, tile_for, valid_tiles
 
 GPUS = {
     "h200": Gpu("H200", (9, 0), 132, 232448, 233472),
@@ -58,27 +55,3 @@ def test_small_edges_take_small_tiles():
 
 def test_a_tile_prints_itself():
     assert str(Tile("triton", 64, 32, 128, 3, 4)) == "triton 64x32x128, 3 stages, 4 warps, groups of 8"
-
-
-def test_what_a_search_found_is_kept_for_shapes_of_its_class(monkeypatch, tmp_path):
-    pytest.importorskip("triton")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(cache.sys, "platform", "linux")
-    gpu, shape = GPUS["h200"], ProductShape(1000, 1024, 513, 14)
-    tile = valid_tiles(gpu)[2]
-    tiles._found.cache_clear()
-    assert tuned_tile(shape, gpu) is None
-    tiles.keep_tile(shape, gpu, tile)
-    assert tuned_tile(ProductShape(1024, 900, 1024, 14), gpu) == tile
-    assert tuned_tile(shape, GPUS["a100"]) is None
-    assert [p.name for p in (tmp_path / "hifigemm").iterdir()] == ["tiles.json"]
-
-
-@pytest.mark.parametrize("text", ["", "[]", "{", json.dumps({"H200": 1})])
-def test_a_broken_cache_is_as_good_as_none(monkeypatch, tmp_path, text):
-    pytest.importorskip("triton")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    (tmp_path / "hifigemm").mkdir()
-    (tmp_path / "hifigemm" / "tiles.json").write_text(text)
-    tiles._found.cache_clear()
-    assert tuned_tile(ProductShape(5, 5, 5, 5), GPUS["h200"]) is None

@@ -16,8 +16,7 @@ import torch
 
 import hifigemm as hg
 from hifigemm.engines import engine_for
-from hifigemm.engines.kernels import word_gemm_tiles
-from hifigemm.engines.kernels.tiles import Gpu, Tile, gpu_of
+from hifigemm.engines.kernels.tiles import Gpu, gpu_of
 from hifigemm.engines.kernels.word_gemm import BLOCKS, word_gemm
 from hifigemm.engines.kernels.word_gemm_tiles import WordShape, candidates, is_valid, tile_for, valid_tiles
 from hifigemm.engines.kernels.words import split_words
@@ -254,16 +253,6 @@ def test_searches_try_valid_tiles_only():
     for change in ({"stages": 9}, {"block_k": 32}, {"block_n": 96}, {"group": 0}, {"kernel": "other"}):
         assert not is_valid(replace(tile, **change), H200, "fp16", 64)
     assert not is_valid(tile, replace(H200, capability=(8, 0)), "fp16", 64)
-
-
-def test_what_a_search_kept_is_taken_where_it_is_valid(monkeypatch):
-    kept = Tile("hopper", 128, 32, 64, 2, 4, 16)
-    for tile, taken in ((kept, kept), (replace(kept, stages=99), None), (None, None)):
-        tile_for.cache_clear()
-        monkeypatch.setattr(word_gemm_tiles, "kept_tile", lambda *_, tile=tile: tile)
-        found = tile_for(cube(4096), H200)
-        assert found == (taken or Tile("hopper", 128, 128, 64, 3, 4))
-    tile_for.cache_clear()
 
 
 def test_classes_of_shapes_print_what_shares_a_tile():

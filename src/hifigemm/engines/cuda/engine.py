@@ -19,8 +19,9 @@ import torch
 from hifigemm.engine import F, Memory, Outcome, Program, Splits
 from hifigemm.engines.device_array import unwrap, wrap
 from hifigemm.engines.float32_precision import float32_precision
+from hifigemm.engines.gpu_rates import gpu_properties, rates_of
 from hifigemm.engines.numpy_engine import NumpyEngine, check_exact
-from hifigemm.engines.rates import Rates, rates_of
+from hifigemm.engines.rates import Rates
 from hifigemm.exceptions import PlanError
 from hifigemm.formats import BF16, FP16, FP32, FP64, INT8, TF32, Format
 from hifigemm.numerics.accumulation import (
@@ -73,7 +74,7 @@ class CudaEngine:
     @cached_property
     def costs(self) -> Rates | None:
         """Rates of this device; None without Triton."""
-        return rates_of(self.place) if find_spec("triton") is not None else None
+        return rates_of(gpu_properties(self.place)) if find_spec("triton") is not None else None
 
     @cached_property
     def model(self) -> TensorCoreModel:

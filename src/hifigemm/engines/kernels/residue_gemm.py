@@ -30,7 +30,7 @@ from hifigemm.engines.kernels.launch import Launch
 from hifigemm.engines.kernels.planes import supports
 from hifigemm.engines.kernels.predicate import LARGEST, NO_PREDICATE, Predicate, holds
 from hifigemm.engines.kernels.tile_order import place_of
-from hifigemm.engines.kernels.tiles import ProductShape, Tile, gpu_of, grid_size, hopper_module, tile_for, tuned_tile
+from hifigemm.engines.kernels.tiles import ProductShape, Tile, gpu_of, grid_size, hopper_module, tile_for
 from hifigemm.numerics.residues import centred
 
 __all__ = ["CONSTANTS", "K_BLOCK", "REDUCE_PTX", "constants_of", "exact_int8_gemm", "residue_gemm"]
@@ -263,11 +263,8 @@ def residue_gemm(
         out.zero_()
         return
     shape, gpu = ProductShape(m, n, min(k, k_block), out.shape[0] * planes), gpu_of(left.device)
-    asked = config or tuned_tile(shape, gpu)
-    modules = _modules(left, right, out, asked)
-    tile = config
-    if tile is None:
-        tile = asked if asked is not None and asked.kernel in modules else tile_for(shape, gpu, tuple(modules))
+    modules = _modules(left, right, out, config)
+    tile = config or tile_for(shape, gpu, tuple(modules))
     if tile.kernel not in modules:
         raise ValueError(f"{tile} does not take strides {left.stride()}, {right.stride()}, {out.stride()} here")
     if tile.kernel != "triton":

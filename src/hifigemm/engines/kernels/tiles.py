@@ -1,22 +1,19 @@
-"""Tiles of the INT8 product kernels: which kernel, which block, and what a search found.
+"""Tiles of the INT8 product kernels: which kernel and which block.
 
 Tiles never change a bit of a result, only its time. `tile_for` is arithmetic: the number of waves over the SMs times
 the area of a tile over the rate of its kernel. The warp-specialised 128x256x128 is the unit, 1450 TOP/s sustained on an
-H200 at n = 4096 with 14 moduli; the rates of the other tiles are estimates, which a search replaces by measurements.
+H200 at n = 4096 with 14 moduli; the rates of the other tiles are estimates.
 """
 
 from __future__ import annotations
 
 import logging
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
 from typing import Any
 
-from hifigemm.engines import cache
-
-__all__ = ["KERNELS", "Gpu", "ProductShape", "Tile", "gpu_of", "grid_size", "hopper_module", "keep_tile", "kept_tile"]
-__all__ += ["tile_for", "tuned_tile", "valid_tiles"]
+__all__ = ["KERNELS", "Gpu", "ProductShape", "Tile", "gpu_of", "grid_size", "hopper_module", "tile_for", "valid_tiles"]
 
 _logger = logging.getLogger("hifigemm")
 
@@ -185,39 +182,3 @@ def hopper_module(name: str, device: Any) -> Any:
         _logger.warning("%s does not compile with Triton %s: %s", name, triton.__version__, error)
         return None
     return module
-
-
-_FILE = "tiles.json"
-
-
-def _key(shape: ProductShape, gpu: Gpu) -> str:
-    """GPU, Triton version and class of shapes."""
-    import triton
-
-    return f"{gpu.name} | triton {triton.__version__} | {shape.kind}"
-
-
-def tuned_tile(shape: ProductShape, gpu: Gpu) -> Tile | None:
-    """What an earlier search found for this class of shapes, or None."""
-    tile = kept_tile(shape, gpu)
-    return tile if tile in valid_tiles(gpu) else None
-
-
-def kept_tile(shape: ProductShape, gpu: Gpu) -> Tile | None:
-    """What the file says of this class of shapes, be it valid or not."""
-    try:
-        return Tile(**_found()[_key(shape, gpu)])
-    except (KeyError, TypeError):
-        return None
-
-
-@lru_cache
-def _found() -> dict[str, Any]:
-    """The file as it was when it was first wanted, or after `keep_tile` in this process."""
-    return cache.load(_FILE)
-
-
-def keep_tile(shape: ProductShape, gpu: Gpu, tile: Tile) -> None:
-    """Keep a tile for a class of shapes in the user's cache directory, where `kept_tile` finds it."""
-    cache.store(_FILE, {_key(shape, gpu): asdict(tile)})
-    _found.cache_clear()

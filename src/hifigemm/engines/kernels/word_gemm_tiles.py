@@ -1,7 +1,7 @@
-"""Tiles of the kernels of corrected products: which fit a GPU, which is taken, and which a search found to be fastest.
+"""Tiles of the kernels of corrected products: which fit a GPU, and which is taken.
 
-Tiles never change a bit of a result, only its time. `tile_for` takes what a search on this machine has kept, else what
-is known of the GPU, else the tile with the least time by arithmetic.
+Tiles never change a bit of a result, only its time. `tile_for` takes what is known of the GPU, else the tile with the
+least time by arithmetic.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from hifigemm.engines.kernels.tiles import Gpu, ProductShape, Tile, kept_tile
+from hifigemm.engines.kernels.tiles import Gpu, ProductShape, Tile
 
 __all__ = ["RATES", "WordShape", "candidates", "is_valid", "tile_for", "valid_tiles", "waves"]
 
@@ -114,8 +114,8 @@ def _cost(tile: Tile, shape: WordShape, gpu: Gpu, rate: float) -> float:
 
 @lru_cache(maxsize=4096)
 def tile_for(shape: WordShape, gpu: Gpu, plain: bool = False) -> Tile:
-    """The tile of a search, else one that is known, else that of the least predicted time, the larger among equals."""
-    known = kept_tile(shape, gpu) or _KNOWN.get(gpu.name, {}).get(shape.kind)
+    """The tile that is known, else that of the least predicted time, the larger among equals."""
+    known = _KNOWN.get(gpu.name, {}).get(shape.kind)
     if known is not None and is_valid(known, gpu, shape.fmt, shape.block) and not (plain and known.kernel == "hopper"):
         return known
     rates = valid_tiles(gpu, shape.fmt, shape.block, plain=plain)

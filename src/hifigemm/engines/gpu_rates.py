@@ -1,0 +1,144 @@
+"""Rates of a GPU from what its driver says of it: those of a board that was measured, else those of its architecture.
+
+No kernel runs and no file is read but the one that the user names, so that "auto" takes the same in every process. A
+board that was never measured reaches the share of its units that an H200 reaches of its own, at all sizes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+from hifigemm.engines.rates import H200, Rates
+from hifigemm.engines.rates_file import named_rates
+
+__all__ = ["GpuProperties", "gpu_properties", "rates_of"]
+
+
+@dataclass(frozen=True)
+class GpuProperties:
+    """What the rates of a GPU follow from. The capability (0, 0) stands for anything but NVIDIA.
+
+    Attributes
+    ----------
+    name : str
+    capability : (int, int)
+    num_sms : int
+    clock, memory_clock : float
+        Hertz; 0 where the driver does not say.
+    memory_bus_width : int
+        Bits; 0 where the driver does not say.
+    """
+
+    name: str
+    capability: tuple[int, int]
+    num_sms: int
+    clock: float = 0.0
+    memory_clock: float = 0.0
+    memory_bus_width: int = 0
+
+    @property
+    def memory_rate(self) -> float:
+        """Bytes a second, two transfers a clock."""
+        return 2 * self.memory_clock * self.memory_bus_width / 8
+
+
+@dataclass(frozen=True)
+class _Architecture:
+    """Operations per clock and SM, where a multiplication with an addition counts as two.
+
+    The clock in hertz and the bytes a second and SM are those of one board, for drivers that do not say them.
+    """
+
+    fp64: int
+    fp32: int
+    int8: int
+    fp16: int
+    clock: float
+    memory_rate: float
+
+
+_ARCHITECTURES = {
+    (7, 0): _Architecture(64, 128, 512, 1024, 1.53e9, 0.9e12 / 80),  # V100; INT8 without tensor cores
+    (7, 5): _Architecture(4, 128, 2048, 1024, 1.59e9, 0.32e12 / 40),  # T4
+    (8, 0): _Architecture(128, 128, 4096, 2048, 1.41e9, 1.555e12 / 108),  # A100
+    (8, 6): _Architecture(4, 256, 2048, 1024, 1.74e9, 0.696e12 / 84),  # A40
+    (8, 9): _Architecture(4, 256, 2048, 1024, 2.52e9, 0.864e12 / 142),  # L40S
+    (9, 0): _Architecture(256, 256, 8192, 4096, 1.98e9, 3.35e12 / 132),  # H100 SXM
+    (10, 0): _Architecture(128, 256, 16384, 8192, 1.965e9, 8e12 / 148),  # B200
+    (10, 3): _Architecture(4, 256, 512, 8192, 1.92e9, 8e12 / 148),  # B300
+    (12, 0): _Architecture(4, 256, 2048, 1024, 2.617e9, 1.792e12 / 188),  # RTX PRO 6000 Blackwell
+}
+"""By compute capability; FP64 by tensor cores where they are faster.
+
+From the throughput table of the CUDA C++ Programming Guide (FP64 and FP32) and, for tensor cores, from NVIDIA's
+whitepapers of these architectures and datasheets of the boards that are named, without sparsity: operations a second
+over SMs and boost clock. GeForce boards of 7.5, 8.6, 8.9 and 12.0 add FP16 products in FP32 at half that rate, which no
+property tells; from 8.6 on words are no quicker there than FP32 either way."""
+_HOPPER = (9, 0)
+_H200_SMS, _H200_CLOCK, _H200_MEMORY_RATE = 132, 1.98e9, 2 * 3.201e9 * 6144 / 8
+"""What the driver says of the H200 that was measured: SMs, hertz, bytes a second."""
+_MEASURED = {(_HOPPER, _H200_SMS): H200}
+"""By capability and number of SMs. The H100 SXM has the units of the H200 and another memory."""
+_PLAIN_INT8, _PLAIN_WORDS = 0.84, 0.7
+"""Rates of the plain kernels over those of the Hopper kernels: the first was measured on an H200 (1146 to 1194 against
+1387 TOP/s, n = 4096 and 8192), the second is the estimate of `word_gemm_tiles`."""
+
+
+def rates_of(gpu: GpuProperties) -> Rates:
+    """Rates of a GPU: those of the file that the user names for it, else known ones, else by its architecture.
+
+    An architecture that is not known counts as the closest older one, and as the oldest where there is none.
+
+    Raises
+    ------
+    PlanError
+        The file that ``HIFIGEMM_RATES`` names cannot be read or holds no rates.
+    """
+    named = named_rates()
+    if named is not None and named.gpu == gpu.name:
+        return named
+    row = _ARCHITECTURES[max((x for x in _ARCHITECTURES if x <= gpu.capability), default=min(_ARCHITECTURES))]
+    measured = _MEASURED.get((gpu.capability, gpu.num_sms))
+    if measured is not None:
+        memory_rate = gpu.memory_rate or _H200_MEMORY_RATE
+        return replace(measured, gpu=gpu.name, bandwidth=H200.bandwidth * memory_rate / _H200_MEMORY_RATE)
+    hopper, clock = _ARCHITECTURES[_HOPPER], gpu.clock or row.clock
+    cycles = gpu.num_sms * clock / (_H200_SMS * _H200_CLOCK)
+    fp64, fp32 = cycles * row.fp64 / hopper.fp64, cycles * row.fp32 / hopper.fp32
+    int8, words = cycles * row.int8 / hopper.int8, cycles * row.fp16 / hopper.fp16
+    if gpu.capability != _HOPPER:
+        int8, words = _PLAIN_INT8 * int8, _PLAIN_WORDS * words
+    memory_rate = gpu.memory_rate or row.memory_rate * gpu.num_sms
+    return replace(
+        H200,
+        gpu=gpu.name,
+        native_fp64=tuple(fp64 * rate for rate in H200.native_fp64),
+        native_fp32=tuple(fp32 * rate for rate in H200.native_fp32),
+        int8=int8 * H200.int8,
+        bandwidth=H200.bandwidth * memory_rate / _H200_MEMORY_RATE,
+        words=words * H200.words,
+        num_sms=gpu.num_sms,
+        source=f"{gpu.num_sms} SMs of capability {'.'.join(map(str, gpu.capability))} at {clock / 1e9:.3g} GHz, "
+        "scaled from an H200",
+    )
+
+
+@lru_cache
+def gpu_properties(device: Any) -> GpuProperties:
+    """The properties of a torch device."""
+    import torch
+
+    # PyTorch with CUDA 13 asks the driver for the clocks of the current device.
+    with torch.cuda.device(device):
+        found = torch.cuda.get_device_properties(device)
+        clock, memory_clock = (1e3 * getattr(found, name, 0) for name in ("clock_rate", "memory_clock_rate"))
+    return GpuProperties(
+        name=str(found.name),
+        capability=(0, 0) if torch.version.hip else (int(found.major), int(found.minor)),
+        num_sms=int(found.multi_processor_count),
+        clock=clock,
+        memory_clock=memory_clock,
+        memory_bus_width=int(getattr(found, "memory_bus_width", 0)),
+    )
