@@ -12,15 +12,15 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from hifigemm.study.bench import Outcome
-from hifigemm.study.bench_arrays import Arrays, CudaArrays, NumpyArrays, cuda_is_usable
-from hifigemm.study.bench_cases import measure
-from hifigemm.study.bench_operands import Workload
-from hifigemm.study.bench_rows import Row, rows
-from hifigemm.study.ceilings import peak_rates
+from hifigemm.bench.arrays import Arrays, CudaArrays, NumpyArrays, cuda_is_usable
+from hifigemm.bench.cases import measure
+from hifigemm.bench.ceilings import peak_rates
+from hifigemm.bench.gpu_timing import QUICK, Method
+from hifigemm.bench.operands import Workload
+from hifigemm.bench.peers import available
+from hifigemm.bench.rows import Row, rows
+from hifigemm.bench.runs import Outcome
 from hifigemm.study.environment import environment, write_csv
-from hifigemm.study.gpu_timing import QUICK, Method
-from hifigemm.study.peers import available
 
 __all__ = ["BRIEF", "SIZES", "Section", "arrays_here", "default_path", "parse", "run_sections", "sizes"]
 

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 import hifigemm as hg
+from hifigemm.bench.timing import time_interleaved
 from hifigemm.study import matrices, reference
 from hifigemm.study.environment import write_csv
-from hifigemm.study.timing import time_interleaved
 
 PHI = 0.5
 SEED = 1

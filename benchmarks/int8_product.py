@@ -18,12 +18,12 @@ from typing import Any
 import torch
 
 from benchmarks.common import BRIEF
-from hifigemm.engines.kernels.residue_gemm import residue_gemm, residue_constants
+from hifigemm.bench.gpu_timing import CudaClock, Method, time_variants
+from hifigemm.bench.power import open_meter
+from hifigemm.engines.kernels.residue_gemm import residue_constants, residue_gemm
 from hifigemm.engines.kernels.tiles import ProductShape, Tile, gpu_of, tile_for
 from hifigemm.numerics.residues import real_moduli
 from hifigemm.study.environment import write_csv
-from hifigemm.study.gpu_timing import CudaClock, Method, time_variants
-from hifigemm.study.power import open_meter
 
 SHAPES = (
     *((n, n, n) for n in (1024, 2048, 4096, 8192, 16384)),

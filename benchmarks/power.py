@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common import arrays_here, default_path, sizes
-from hifigemm.study.bench_arrays import Arrays
-from hifigemm.study.bench_cases import measure
-from hifigemm.study.bench_operands import Workload
+from hifigemm.bench.arrays import Arrays
+from hifigemm.bench.cases import measure
+from hifigemm.bench.gpu_timing import Method, time_course
+from hifigemm.bench.operands import Workload
 from hifigemm.study.environment import write_csv
-from hifigemm.study.gpu_timing import Method, time_course
 
 CASES = {"native": "float64", "ozaki2:14": "float64", "corrected:fp16": "float32"}
 REST, RUN, PIECE = 1.0, 4.0, 0.05

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import settings
 
 import hifigemm as hg
+from hifigemm.bench.arrays import cuda_is_usable
 from hifigemm.study import matrices as gen
-from hifigemm.study.bench_arrays import cuda_is_usable
 
 
 def pytest_collection_modifyitems(items):

@@ -7,15 +7,15 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from hifigemm.driver import multiply
+from hifigemm.planning import plan_for, second_plan
 
 import hifigemm as hg
 from hifigemm.accuracy import NO_PROMISE, NOTHING_STATED, resolve
-from hifigemm.driver import multiply
 from hifigemm.engines.numpy_engine import NumpyEngine
 from hifigemm.exceptions import HopeError
 from hifigemm.formats import FP64
 from hifigemm.plan import Problem
-from hifigemm.planning import plan_for, second_plan
 from hifigemm.schemes import certify
 from hifigemm.study.reference import meets_promise
 

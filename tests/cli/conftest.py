@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from hifigemm.bench.gpu_timing import Method
 from hifigemm.cli import bench, main
-from hifigemm.study.gpu_timing import Method
 
 
 @pytest.fixture
@@ -39,6 +39,6 @@ def short(monkeypatch):
     method = Method(pause=0.0, warm=0, calls=(1, 1), bursts=1, sustained=1e-4, runs=1, chunk=1e-4)
     monkeypatch.setattr(bench, "QUICK", method)
     monkeypatch.setattr(bench, "cuda_is_usable", lambda: False)
-    monkeypatch.setattr("hifigemm.study.ceilings._SIZE", {"cpu": 16})
-    monkeypatch.setattr("hifigemm.study.ceilings._COPY_BYTES", {"cpu": 1 << 12})
+    monkeypatch.setattr("hifigemm.bench.ceilings._SIZE", {"cpu": 16})
+    monkeypatch.setattr("hifigemm.bench.ceilings._COPY_BYTES", {"cpu": 1 << 12})
     return method

@@ -4,11 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-
-from hifigemm.engines.numpy_engine import NumpyEngine
-from hifigemm.formats import FP64
-from hifigemm.numerics.residues import moduli_set
-from hifigemm.numerics.scaling import Scale
 from hifigemm.schemes.residue_products import (
     multiply_planes,
     num_planes,
@@ -18,6 +13,11 @@ from hifigemm.schemes.residue_products import (
     rounded_integers,
     scaled_residues,
 )
+
+from hifigemm.engines.numpy_engine import NumpyEngine
+from hifigemm.formats import FP64
+from hifigemm.numerics.residues import moduli_set
+from hifigemm.numerics.scaling import Scale
 
 
 class CheckedEngine(NumpyEngine):

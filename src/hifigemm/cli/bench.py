@@ -12,6 +12,14 @@ from typing import Any
 import numpy as np
 
 from hifigemm.accuracy import resolve
+from hifigemm.bench.arrays import Arrays, CudaArrays, NumpyArrays, cuda_is_usable
+from hifigemm.bench.cases import measure, scheme_options
+from hifigemm.bench.ceilings import measured_ceilings, peak_rates
+from hifigemm.bench.gpu_timing import QUICK, Method
+from hifigemm.bench.operands import DTYPES, FAMILIES, Workload, check_family
+from hifigemm.bench.peers import available, peers
+from hifigemm.bench.rows import Row, rows, stage_rows
+from hifigemm.bench.runs import NATIVE, Outcome
 from hifigemm.cli.bench_calibrate import calibrate
 from hifigemm.cli.bench_search import search_tiles
 from hifigemm.cli.bench_stages import stages
@@ -20,15 +28,7 @@ from hifigemm.cli.options import SEED, SIZE
 from hifigemm.cli.results import check_results, write_results
 from hifigemm.cli.table import print_table
 from hifigemm.formats import FP64
-from hifigemm.study.bench import NATIVE, Outcome
-from hifigemm.study.bench_arrays import Arrays, CudaArrays, NumpyArrays, cuda_is_usable
-from hifigemm.study.bench_cases import measure, scheme_options
-from hifigemm.study.bench_operands import DTYPES, FAMILIES, Workload, check_family
-from hifigemm.study.bench_rows import Row, rows, stage_rows
-from hifigemm.study.ceilings import measured_ceilings, peak_rates
 from hifigemm.study.environment import environment
-from hifigemm.study.gpu_timing import QUICK, Method
-from hifigemm.study.peers import available, peers
 
 __all__ = ["add_bench"]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from hifigemm.bench.arrays import cuda_is_usable
 from hifigemm.cli.atomic import check_writable, replacing
 from hifigemm.cli.errors import InputError
 from hifigemm.engines.rates_file import as_json
-from hifigemm.study.bench_arrays import cuda_is_usable
 
 __all__ = ["calibrate"]
 

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
+from hifigemm.bench.arrays import cuda_is_usable
+from hifigemm.bench.gpu_timing import CudaClock, capture
+from hifigemm.bench.tile_search import ranking
 from hifigemm.exceptions import PlanError
 from hifigemm.numerics.residues import real_moduli
-from hifigemm.study.bench_arrays import cuda_is_usable
-from hifigemm.study.gpu_timing import CudaClock, capture
-from hifigemm.study.tile_search import ranking
 
 __all__ = ["search_tiles"]
 

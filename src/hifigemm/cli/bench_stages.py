@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import hifigemm as hg
+from hifigemm.bench.runs import Stage
 from hifigemm.engine import Engine
 from hifigemm.engines import engine_for
 from hifigemm.executor import whole_split
@@ -13,7 +14,6 @@ from hifigemm.numerics.bits import Array
 from hifigemm.operands import own_stack
 from hifigemm.plan import Plan
 from hifigemm.planner import for_problem, workspace_limit
-from hifigemm.study.bench import Stage
 
 __all__ = ["stages"]
 

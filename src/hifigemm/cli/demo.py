@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import hifigemm as hg
+from hifigemm.bench.timing import time_interleaved
 from hifigemm.cli.atomic import check_writable, replacing
 from hifigemm.cli.errors import COMPUTATION_ERROR, OK, InputError
 from hifigemm.cli.judge import ExactProduct, Judgement
@@ -26,7 +27,6 @@ from hifigemm.cli.picture import SUFFIXES, UNIT_ROUNDOFF, draw
 from hifigemm.cli.results import check_results, write_results
 from hifigemm.cli.table import print_table
 from hifigemm.study.matrices import hilbert, inverse_hilbert, phi_matrix
-from hifigemm.study.timing import time_interleaved
 
 __all__ = ["add_demo"]
 

@@ -18,8 +18,8 @@ from hifigemm.engines.kernels.residue_gemm import (
     K_BLOCK,
     constants_of,
     exact_int8_gemm,
-    residue_gemm,
     residue_constants,
+    residue_gemm,
 )
 from hifigemm.engines.kernels.tiles import KERNELS, ProductShape, gpu_of, tile_for, valid_tiles
 from hifigemm.numerics.residues import complex_moduli, real_moduli

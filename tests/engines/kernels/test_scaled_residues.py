@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from hifigemm.schemes.residue_products import product_operands
 
 from hifigemm.engines.kernels import scaled_residues as scaled_residues_module
 from hifigemm.engines.kernels.predicate import LARGEST
@@ -40,7 +41,6 @@ from hifigemm.numerics.embedding import components
 from hifigemm.numerics.estimates import magnitudes_down
 from hifigemm.numerics.special import clean
 from hifigemm.schemes import certify
-from hifigemm.schemes.residue_products import product_operands
 from hifigemm.study import matrices as gen
 
 DEVICE = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")

@@ -9,9 +9,10 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from .bench_operands import Workload, phi_of
+from hifigemm.study.matrices import EXPONENT_FAMILIES, as_complex, exponent_family, phi_matrix, uniform
+
 from .gpu_timing import Clock, CpuClock, CudaClock
-from .matrices import EXPONENT_FAMILIES, as_complex, exponent_family, phi_matrix, uniform
+from .operands import Workload, phi_of
 from .power import Meter, driver_version, open_meter
 
 __all__ = ["Arrays", "CudaArrays", "NumpyArrays", "cuda_is_usable"]

@@ -13,13 +13,13 @@ from typing import Any
 
 import hifigemm as hg
 
-from .bench import FAILURES, NATIVE, Case, Outcome, Stage, failed, operand_sets, run
-from .bench_arrays import Arrays
-from .bench_checks import SAMPLE, Reference, native_bound
-from .bench_operands import Workload
+from .arrays import Arrays
+from .checks import SAMPLE, Reference, native_bound
 from .gpu_timing import Method
+from .operands import Workload
 from .peers import Peer, peers
 from .power import Meter
+from .runs import FAILURES, NATIVE, Case, Outcome, Stage, failed, operand_sets, run
 
 __all__ = ["build", "measure", "scheme_options"]
 

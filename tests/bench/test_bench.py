@@ -7,21 +7,21 @@ import numpy as np
 import pytest
 
 import hifigemm as hg
+from hifigemm.bench import peers
+from hifigemm.bench.arrays import CudaArrays, NumpyArrays
+from hifigemm.bench.cases import _uncapturable, measure, scheme_options
+from hifigemm.bench.ceilings import measured_ceilings, peak_rates
+from hifigemm.bench.checks import Reference, Verdict, native_bound
+from hifigemm.bench.gpu_timing import QUICK, Method, Times
+from hifigemm.bench.operands import DTYPES, FAMILIES, Workload
+from hifigemm.bench.peers import Peer
+from hifigemm.bench.power import Readings
+from hifigemm.bench.rows import rows, stage_rows
+from hifigemm.bench.runs import CACHE_BYTES, Case, Outcome, Stage, operand_sets, run
+from hifigemm.bench.timing import Timing
 from hifigemm.exceptions import PlanError
-from hifigemm.study import peers
-from hifigemm.study.bench import CACHE_BYTES, Case, Outcome, Stage, operand_sets, run
-from hifigemm.study.bench_arrays import CudaArrays, NumpyArrays
-from hifigemm.study.bench_cases import _uncapturable, measure, scheme_options
-from hifigemm.study.bench_checks import Reference, Verdict, native_bound
-from hifigemm.study.bench_operands import DTYPES, FAMILIES, Workload
-from hifigemm.study.bench_rows import rows, stage_rows
-from hifigemm.study.ceilings import measured_ceilings, peak_rates
-from hifigemm.study.gpu_timing import QUICK, Method, Times
 from hifigemm.study.metrics import relative_residual
-from hifigemm.study.peers import Peer
-from hifigemm.study.power import Readings
 from hifigemm.study.reference import componentwise_error, correctly_rounded
-from hifigemm.study.timing import Timing
 
 ARRAYS = NumpyArrays()
 METHOD = Method(pause=0.0, warm=0, calls=(1, 1), bursts=1, sustained=0.0)
@@ -348,8 +348,8 @@ def test_stages_stand_beside_their_floors():
 
 
 def test_ceilings_are_work_over_time(monkeypatch):
-    monkeypatch.setattr("hifigemm.study.ceilings._SIZE", {"cpu": 4})
-    monkeypatch.setattr("hifigemm.study.ceilings._COPY_BYTES", {"cpu": 800})
+    monkeypatch.setattr("hifigemm.bench.ceilings._SIZE", {"cpu": 4})
+    monkeypatch.setattr("hifigemm.bench.ceilings._COPY_BYTES", {"cpu": 800})
     found = measured_ceilings("cpu", Steps(), METHOD)
     assert found == {"copy": 1600.0, "fp64": 128.0, "fp32": 128.0}
 
@@ -386,7 +386,7 @@ def test_normwise_errors_are_those_of_the_metric(dtype, name):
 
 def test_products_that_wait_for_their_operands_are_not_captured(monkeypatch):
     load, waiting = Workload(20, 20, 20), "ozaki2@1e-12"
-    monkeypatch.setattr("hifigemm.study.bench.capture", lambda run: run)
+    monkeypatch.setattr("hifigemm.bench.runs.capture", lambda run: run)
     cases = measure(load, ["native", waiting, "ozaki2:15"], ["eager", "graph"], ARRAYS, METHOD)
     found = {(o.case.name, o.case.mode): o for o in cases}
     assert found[waiting, "graph"].status == "timed without a graph: its promise is judged"
@@ -400,7 +400,7 @@ def test_products_that_wait_for_their_operands_are_not_captured(monkeypatch):
 
 def test_bounds_of_large_forced_products_are_not_worked_out(monkeypatch):
     load = Workload(20, 20, 20)
-    monkeypatch.setattr("hifigemm.study.bench_cases.LARGEST_STATED", 1.0)
+    monkeypatch.setattr("hifigemm.bench.cases.LARGEST_STATED", 1.0)
     forced, promised = measure(load, ["ozaki2:15", "ozaki2:15@1e-12"], ["eager"], ARRAYS, METHOD, timed=False)
     assert forced.case.bound == math.inf
     assert forced.case.num_products == promised.case.num_products == 15

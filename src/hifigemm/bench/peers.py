@@ -13,7 +13,7 @@ from functools import cache, partial
 from importlib.metadata import entry_points
 from typing import Any
 
-from .bench_operands import Workload
+from .operands import Workload
 
 __all__ = ["Peer", "available", "peers", "register"]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from .bench import NATIVE, Case, Outcome
-from .bench_operands import Workload
 from .gpu_timing import Clock, Method, Times, time_bursts
+from .operands import Workload
+from .runs import NATIVE, Case, Outcome
 
 __all__ = ["Row", "rows", "stage_rows"]
 

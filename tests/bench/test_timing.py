@@ -1,6 +1,6 @@
 import pytest
 
-from hifigemm.study.timing import Timing, WrongResultError, time_interleaved
+from hifigemm.bench.timing import Timing, WrongResultError, time_interleaved
 
 
 class Machine:

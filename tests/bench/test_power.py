@@ -7,7 +7,7 @@ import types
 
 import pytest
 
-from hifigemm.study.power import Readings, Recorder, Sample, driver_version, open_meter, summarize
+from hifigemm.bench.power import Readings, Recorder, Sample, driver_version, open_meter, summarize
 
 
 def test_power_is_the_slope_of_the_energy_counter():

@@ -14,10 +14,10 @@ from typing import Any
 
 import hifigemm as hg
 
-from .bench_arrays import Arrays
-from .bench_checks import Reference, Verdict
-from .bench_operands import Workload
+from .arrays import Arrays
+from .checks import Reference, Verdict
 from .gpu_timing import Clock, Method, Times, capture, time_variants
+from .operands import Workload
 from .power import Meter
 
 __all__ = ["FAILURES", "NATIVE", "Case", "Outcome", "Stage", "check", "failed", "operand_sets", "run"]

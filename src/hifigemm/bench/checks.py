@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 import hifigemm as hg
 
-from .bench_arrays import Arrays
-from .bench_operands import Workload
+from .arrays import Arrays
+from .operands import Workload
 
 __all__ = ["Reference", "Verdict", "native_bound"]
 

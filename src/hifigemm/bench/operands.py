@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .matrices import EXPONENT_FAMILIES
+from hifigemm.study.matrices import EXPONENT_FAMILIES
 
 __all__ = ["DTYPES", "FAMILIES", "Workload", "check_family", "phi_of"]
 

@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from hifigemm.study.tile_search import ranking
+from hifigemm.bench.tile_search import ranking
 
 from .test_gpu_timing import Device
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from hifigemm.study.gpu_timing import Clock, Method, time_bursts, time_variants
+from .gpu_timing import Clock, Method, time_bursts, time_variants
 
 __all__ = ["ranking"]
 

@@ -4,8 +4,8 @@ import itertools
 
 import pytest
 
-from hifigemm.study.gpu_timing import CpuClock, CudaClock, Method, time_bursts, time_variants
-from hifigemm.study.timing import Timing
+from hifigemm.bench.gpu_timing import CpuClock, CudaClock, Method, time_bursts, time_variants
+from hifigemm.bench.timing import Timing
 
 
 class Device:
