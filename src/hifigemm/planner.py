@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -13,6 +14,7 @@ from hifigemm.engine import Engine
 from hifigemm.exceptions import AccuracyError, PlanError
 from hifigemm.formats import FP64
 from hifigemm.numerics.blocking import entries_within
+from hifigemm.numerics.scaling import balance
 from hifigemm.plan import Blocking, Evidence, Plan, Verification
 from hifigemm.problem import Problem
 from hifigemm.schemes import Native, Scheme
@@ -174,12 +176,18 @@ def with_evidence(plan: Plan, evidence: Evidence, engine: Engine, workspace: int
 
 
 def reusable(plan: Plan, engine: Engine, workspace: int) -> Plan:
-    """The plan for any operands of its problem: what was seen of some operands holds for no others."""
+    """The plan for any operands of its problem: what was seen of some operands holds for no others.
+
+    Its counts stay, and the balance between the operands: they are a good guess for operands of the same kind.
+    """
     if plan.evidence is None:
         return plan
-    promises = plan.target.r < float("inf")
-    verification = Verification.ENTRYWISE if promises else Verification.NONE
-    return fitted(replace(plan, verification=verification, bound=plan.target.r, evidence=None), workspace, engine)
+    bits, evidence = plan.evidence.required_bits, None
+    if bits is not None and balance(bits, plan.scheme.count, plan.problem.is_complex):
+        evidence = Evidence(required_bits=bits)
+    verification = Verification.ENTRYWISE if math.isfinite(plan.target.r) else Verification.NONE
+    plan = replace(plan, verification=verification, bound=plan.target.r, evidence=evidence)
+    return fitted(plan, workspace, engine)
 
 
 def for_problem(given: Plan, problem: Problem, engine: Engine, workspace: int, states_bound: bool) -> Plan:

@@ -153,11 +153,12 @@ def _write_entries(
     given: Arguments,
     c: Any = None,
     predicate: Predicate | None = None,
+    rarely: bool = False,
 ) -> None:
     """Products of residues and what they stand for, nothing where the predicate does not hold."""
     (left, s), (right, t) = residues
     products = products_of(left, right, moduli, predicate)
-    scalars = {"shift": given.shift, "alpha": given.alpha, "beta": given.beta, "c": c}
+    scalars = {"shift": given.shift, "alpha": given.alpha, "beta": given.beta, "c": c, "rarely": rarely}
     crt_kernel.crt(products, (s, t), moduli, out, operands=operands, predicate=predicate, **scalars)
 
 
@@ -183,7 +184,7 @@ def _write_ladder(plan: Plan, given: Arguments) -> None:
             planes, scales, sizes = scaled_residues.sized_residues(sides, moduli, predicate=begun)
             error_ratio_bits(sizes, _few_terms(plan, most), into=record, predicate=begun)
             residues = [(x, scale.exponent) for x, scale in zip(planes, scales, strict=True)]
-            _write_entries(operands, residues, moduli, given.out[block.entries], given, None, predicate)
+            _write_entries(operands, residues, moduli, given.out[block.entries], given, None, predicate, least > 0)
         least = most + 1
     if chooses:
         predicate = record, least, LARGEST

@@ -165,7 +165,7 @@ def _pin(x, PTX: tl.constexpr):
     return x
 
 
-_FREE = ["shift", "m", "k", "alpha_bits", "beta_bits", "left_k", "right_k", "least", "most"]
+_FREE = ["shift", "m", "k", "rows", "alpha_bits", "beta_bits", "left_k", "right_k", "least", "most"]
 
 
 @triton.jit(do_not_specialize=_FREE)
@@ -184,6 +184,7 @@ def crt_kernels(
     m,
     n,
     k,
+    rows,
     product_batch,
     product_part,
     product_row,
@@ -216,7 +217,7 @@ def crt_kernels(
     FILL: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Part of a row; see `reconstruct`. Nothing where the predicate does not hold."""
+    """Parts of all `rows` of the stack; see `crt`. Nothing where the predicate does not hold."""
     if predicate is not None:  # noqa: SIM102
         if not holds(predicate, least, most):
             return
@@ -226,67 +227,68 @@ def crt_kernels(
     SMALLEST: tl.constexpr = ((1023 + (CUT - 38 if SINGLE else 3)) << 20) - 1
     LOWEST_EXPONENT: tl.constexpr = -1022 + 52
     tiles = tl.cdiv(n, BLOCK)
-    row = tl.program_id(0) // tiles
-    z = (row // m).to(tl.int64)
-    i = tl.cast(row % m, tl.int64)
-    columns = (tl.program_id(0) - row * tiles) * BLOCK + tl.arange(0, BLOCK)
-    inside = columns < n
-    stored = inside if WIDTH == 1 else inside[:, None]
-    j = columns.to(tl.int64)
-    t = tl.load(column_scale + z * column_scale_batch + columns, mask=inside, other=0)
-    largest_t = tl.max(t)
-    smallest_t = tl.min(t)
-    alpha = alpha_bits.to(tl.int64).to(tl.float64, bitcast=True)
-    beta = beta_bits.to(tl.int64).to(tl.float64, bitcast=True)
-    at = products + z * product_batch + i * product_row + columns
-    found = _residues(at, tl.cast(product_part, tl.int64), SET, PTX)
-    first_one = _component(found, SET, 0, CUT)
-    v = first_one[0]
+    for index in range(tl.program_id(0), rows * tiles, tl.num_programs(0)):
+        row = index // tiles
+        z = (row // m).to(tl.int64)
+        i = tl.cast(row % m, tl.int64)
+        columns = (index - row * tiles) * BLOCK + tl.arange(0, BLOCK)
+        inside = columns < n
+        stored = inside if WIDTH == 1 else inside[:, None]
+        j = columns.to(tl.int64)
+        t = tl.load(column_scale + z * column_scale_batch + columns, mask=inside, other=0)
+        largest_t = tl.max(t)
+        smallest_t = tl.min(t)
+        alpha = alpha_bits.to(tl.int64).to(tl.float64, bitcast=True)
+        beta = beta_bits.to(tl.int64).to(tl.float64, bitcast=True)
+        at = products + z * product_batch + i * product_row + columns
+        found = _residues(at, tl.cast(product_part, tl.int64), SET, PTX)
+        first_one = _component(found, SET, 0, CUT)
+        v = first_one[0]
 
-    s = tl.load(row_scale + z * row_scale_batch + i)
-    base = shift + SET.low_bits - s
-    exponent = base - t
-    special = (s == NOT_FINITE) | (base - largest_t < LOWEST_EXPONENT) | (base - smallest_t > 1023)
-    if ODD:
-        special |= _is_small(v, SMALLEST)
-    result = v * power_of_two(exponent)
-    if WIDTH == 2:
-        second_one = _component(found, SET, 1, CUT)
+        s = tl.load(row_scale + z * row_scale_batch + i)
+        base = shift + SET.low_bits - s
+        exponent = base - t
+        special = (s == NOT_FINITE) | (base - largest_t < LOWEST_EXPONENT) | (base - smallest_t > 1023)
         if ODD:
-            special |= _is_small(second_one[0], SMALLEST)
-        result = tl.join(result, second_one[0] * power_of_two(exponent))
-    place = _places(out, z * out_batch + i * out_row, j * out_column, WIDTH)
-    y = tl.zeros_like(result)
-    if HAS_C:
-        at_c = _places(c, z * c_batch + i * c_row, j * c_column, WIDTH)
-        y = tl.load(at_c, mask=stored, other=0.0).to(tl.float64)
-    size_place = magnitude
-    if MAGNITUDE:
-        size_place = magnitude + z * magnitude_batch + i * magnitude_row + j * magnitude_column
-    if not special:
-        if MAGNITUDE:
-            tl.store(size_place, _magnitude(v, first_one[1], first_one[2], SET.low_bits), mask=inside)
-        _store(place, result, y, alpha, beta, stored, COMBINE, HAS_C, PTX)
-    else:
-        result, size = _round_again(first_one, exponent, SET, SINGLE)
-        if MAGNITUDE:
-            tl.store(size_place, size, mask=inside)
+            special |= _is_small(v, SMALLEST)
+        result = v * power_of_two(exponent)
         if WIDTH == 2:
-            result = tl.join(result, _round_again(second_one, exponent, SET, SINGLE)[0])
-        if FILL:
-            marked = (s == NOT_FINITE) | (t == NOT_FINITE)
-            if tl.max(marked.to(tl.int32)) > 0:
-                filled = nonfinite_product(
-                    left + WIDTH * (z * left_batch + i * left_row),
-                    right + WIDTH * (z * right_batch + j * right_column),
-                    k,
-                    left_k,
-                    right_k,
-                    inside,
-                    WIDTH,
-                )
-                result = tl.where(marked if WIDTH == 1 else marked[:, None], filled, result)
-        _store(place, result, y, alpha, beta, stored, COMBINE, HAS_C, PTX)
+            second_one = _component(found, SET, 1, CUT)
+            if ODD:
+                special |= _is_small(second_one[0], SMALLEST)
+            result = tl.join(result, second_one[0] * power_of_two(exponent))
+        place = _places(out, z * out_batch + i * out_row, j * out_column, WIDTH)
+        y = tl.zeros_like(result)
+        if HAS_C:
+            at_c = _places(c, z * c_batch + i * c_row, j * c_column, WIDTH)
+            y = tl.load(at_c, mask=stored, other=0.0).to(tl.float64)
+        size_place = magnitude
+        if MAGNITUDE:
+            size_place = magnitude + z * magnitude_batch + i * magnitude_row + j * magnitude_column
+        if not special:
+            if MAGNITUDE:
+                tl.store(size_place, _magnitude(v, first_one[1], first_one[2], SET.low_bits), mask=inside)
+            _store(place, result, y, alpha, beta, stored, COMBINE, HAS_C, PTX)
+        else:
+            result, size = _round_again(first_one, exponent, SET, SINGLE)
+            if MAGNITUDE:
+                tl.store(size_place, size, mask=inside)
+            if WIDTH == 2:
+                result = tl.join(result, _round_again(second_one, exponent, SET, SINGLE)[0])
+            if FILL:
+                marked = (s == NOT_FINITE) | (t == NOT_FINITE)
+                if tl.max(marked.to(tl.int32)) > 0:
+                    filled = nonfinite_product(
+                        left + WIDTH * (z * left_batch + i * left_row),
+                        right + WIDTH * (z * right_batch + j * right_column),
+                        k,
+                        left_k,
+                        right_k,
+                        inside,
+                        WIDTH,
+                    )
+                    result = tl.where(marked if WIDTH == 1 else marked[:, None], filled, result)
+            _store(place, result, y, alpha, beta, stored, COMBINE, HAS_C, PTX)
 
 
 @triton.jit
