@@ -642,7 +642,7 @@ def _product(
     rests_on_call = plan is first and (plan.is_whole or limit == steady(limit))  # not on the memory that is free
     if options.key is not None and rests_on_call and (view is None) == (out is None):
         operands = _array_of(a), _array_of(b)
-        _keep(options.key, plan, engine, library, operands, (left, right), shapes.result, view)
+        _keep(options.key, plan, engine, library, limit, operands, (left, right), shapes.result, view)
     report = _report(plan, outcome, engine, decided)
     if plan.alternatives and is_strict():
         check_strict(plan, report.scheme)
@@ -658,6 +658,7 @@ def _keep(
     plan: Plan,
     engine: Engine,
     library: Library,
+    limit: int,
     operands: tuple[Array, Array],
     stacks: tuple[Array, Array],
     shape: tuple[int, ...],
@@ -669,26 +670,31 @@ def _keep(
     program, again = engine.compile(plan), None
     if program is not None:
         again = program.repeated(operands, stacks, shape, out)
-    elif isinstance(plan.scheme, Native) and plan.scheme.product is None:
-        again = _repeated_native(plan, engine, library, operands)
+    elif library.on_host and all(x.ndim == 2 and x.dtype == plan.problem.dtype for x in operands):
+        again = _repeated_on_host(plan, engine, library, limit, shape)
     if again is not None:
         keep(key, (again, f"{plan.problem}: {plan.scheme}, {plan.reason}"))
 
 
-def _repeated_native(plan: Plan, engine: Engine, library: Library, operands: tuple[Array, Array]) -> Any:
-    """The native product of small matrices in the memory of the host, which takes less time than planning."""
-    if any(x.ndim != 2 for x in operands) or not library.on_host:
-        return None
-    limit = plan.problem.terms, 2.0**plan.problem.fmt.emin
+def _repeated_on_host(plan: Plan, engine: Engine, library: Library, limit: int, shape: tuple[int, ...]) -> Any:
+    """The plan carried out on matrices of NumPy or tensors of the CPU; a native product is only looked at."""
+    is_numpy, ordinary = library.name == "numpy", (plan.problem.terms, 2.0**plan.problem.fmt.emin)
 
-    def again(a: Any, b: Any, out: None) -> Any:
+    def native(a: Any, b: Any, out: None) -> Any:
         if flushes_subnormals():
             return None
-        x, y = (a, b) if library.name == "numpy" else (a.numpy(), b.numpy())
+        x, y = (a, b) if is_numpy else (a.numpy(), b.numpy())
         c = engine.native_product(x[None], y[None])
-        return library.to_native(c[0]) if are_ordinary(c, *limit) else None
+        return (c[0] if is_numpy else library.to_native(c[0])) if are_ordinary(c, *ordinary) else None
 
-    return again
+    @_quiet
+    def other(a: Any, b: Any, out: None) -> Any:
+        if flushes_subnormals():
+            return None
+        x, y = (a[None], b[None]) if is_numpy else (a.numpy()[None], b.numpy()[None])
+        return library.to_native(execute(plan, x, y, engine, limit)[1].values.reshape(shape))
+
+    return native if isinstance(plan.scheme, Native) and plan.scheme.product is None else other
 
 
 def _array_of(x: Array | Prepared) -> Array:

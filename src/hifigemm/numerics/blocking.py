@@ -47,6 +47,8 @@ def widen(where: Where, width: int) -> Where:
 
 def map_vectors(function: Callable[[Array], Array], x: Array, axis: int, size: int = BLOCK_ENTRIES) -> Array:
     """function of each part, which gives one number a vector with `axis` kept, as one array."""
+    if x.size <= size:
+        return function(x)
     shape = (x.shape[0], x.shape[1], 1) if axis == 2 else (x.shape[0], 1, x.shape[2])
     found: dict[str, Array] = {}
     for where in vector_blocks(x, axis, size):

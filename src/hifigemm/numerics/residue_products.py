@@ -8,6 +8,7 @@ other moduli take the three products x x', y y', (x + y) (x' + y') [UMIOG26]. Al
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from hifigemm.formats import Format
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.blocking import vector_blocks
 from hifigemm.numerics.embedding import components
-from hifigemm.numerics.residues import ModuliSet, centred, reduce_centred, residues
+from hifigemm.numerics.residues import ModuliSet, along_first, centred, reduce_centred, residues
 from hifigemm.numerics.rounding import Rounded, in_chunks, round_limbs
 from hifigemm.numerics.scaling import Scale, round_to_integers
 
@@ -33,6 +34,11 @@ ExactProduct = Callable[[Array, Array, int, int], Array]
 """a @ b of INT8 matrices with |a| and |b| no larger than two numbers, in int64, without rounding."""
 
 
+_ENTRIES = 2**14
+"""Of operands and of products that are multiplied at a time, where a product has fewer."""
+
+
+@lru_cache
 def num_planes(moduli: ModuliSet, is_complex: bool) -> int:
     """Real products: one for each modulus, or two or three for complex operands."""
     return sum(1 if not is_complex else 2 if j else 3 for j in moduli.splits)
@@ -78,11 +84,16 @@ def residue_gemm(left: Array, right: Array, moduli: ModuliSet, exact: ExactProdu
 
     Planes are those of `scaled_residues`; residues are any representatives in [-128, 127].
     """
-    shape = (max(len(left), len(right)), left.shape[1], left.shape[2], right.shape[2])
-    out = np.empty(shape, np.int8, like=left)
-    for q, p in enumerate(moduli.of_planes(left.shape[1])):
-        product = exact(left[:, q], np.swapaxes(right[:, q], 1, 2), 128, 128)
-        out[:, q] = reduce_centred(product.astype(np.float64), p)
+    (_, count, m, k), n = left.shape, right.shape[2]
+    batch, ps = max(len(left), len(right)), moduli.of_planes(count)
+    out = np.empty((batch, count, m, n), np.int8, like=left)
+    together = max(_ENTRIES // max(m * n, (m + n) * k, 1), 1)
+    for z in range(batch):
+        x, y = left[z if len(left) > 1 else 0], np.swapaxes(right[z if len(right) > 1 else 0], 1, 2)
+        for q in range(0, count, together):
+            some = slice(q, q + together)
+            products = exact(x[some], y[some], 128, 128).astype(np.float64)
+            out[z, some] = reduce_centred(products, along_first(ps[some], products))
     return out
 
 

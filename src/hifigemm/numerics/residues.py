@@ -14,6 +14,7 @@ turns a complex product into two real ones; other moduli take three (Karatsuba).
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -25,6 +26,7 @@ from hifigemm.numerics.limbs import LIMB_BITS, num_limbs
 __all__ = [
     "MAX_MODULI",
     "ModuliSet",
+    "along_first",
     "centred",
     "complex_moduli",
     "count_for_bits",
@@ -37,6 +39,8 @@ __all__ = [
 
 MAX_MODULI = 49
 _CHUNK_BITS = 27
+_ENTRIES = 2**14
+"""Of all moduli that are reduced at a time, where an array has fewer: they stay in the second-level cache."""
 
 
 def centred(x: int, p: int) -> int:
@@ -151,16 +155,14 @@ def count_for_bits(bits: int, is_complex: bool) -> int:
     return count_for_range(1 << (bits - 1), is_complex) or MAX_MODULI
 
 
-def reduce_centred(x: Array, p: int) -> Array:
-    """Centred residues of float64 integers |x| < 2**44 modulo p <= 256, as float64.
+def reduce_centred(x: Array, p: int | Array) -> Array:
+    """Centred residues of float64 integers |x| < 2**44 modulo p <= 256, as float64; p may be an array that broadcasts.
 
     x/p is never within 1/(2p) of a tie for odd p, so the rounded quotient is exact; for even p a tie may give +p/2,
     which is moved to -p/2.
     """
     r = x - p * np.rint(x * (1.0 / p))
-    if p % 2 == 0:
-        r[r == p // 2] = -(p // 2)
-    return r
+    return np.where(2 * r == p, -r, r)
 
 
 def residues(x: Array, moduli: tuple[int, ...], bits: int) -> Array:
@@ -179,9 +181,23 @@ def residues(x: Array, moduli: tuple[int, ...], bits: int) -> Array:
         x -= piece * 2.0 ** (_CHUNK_BITS * j)
         pieces.append((j, piece))
     out = np.empty((len(moduli), *x.shape), np.int8, like=x)
-    for row, p in zip(out, moduli, strict=True):
-        total = x.copy()
-        for j, piece in pieces:
-            total += piece * centred(pow(2, _CHUNK_BITS * j, p), p)
-        row[...] = reduce_centred(total, p)
+    powers = _powers(moduli, len(pieces))
+    many = max(_ENTRIES // max(x.size, 1), 1)
+    for l in range(0, len(moduli), many):
+        some = slice(l, l + many)
+        total = np.repeat(x[None], len(moduli[some]), axis=0)
+        for (_, piece), factors in zip(pieces, powers, strict=True):
+            total += along_first(factors[some], total) * piece
+        out[some] = reduce_centred(total, along_first(moduli[some], total))
     return out
+
+
+@lru_cache
+def _powers(moduli: tuple[int, ...], count: int) -> list[tuple[int, ...]]:
+    """For each piece, the highest first, the centred residues of its power of two modulo all moduli."""
+    return [tuple(centred(pow(2, _CHUNK_BITS * j, p), p) for p in moduli) for j in range(count, 0, -1)]
+
+
+def along_first(numbers: Sequence[int], like: Array) -> Array:
+    """Numbers as a float64 array that broadcasts along the first axis of another."""
+    return np.array(numbers, np.float64, like=like).reshape((-1,) + (1,) * (like.ndim - 1))

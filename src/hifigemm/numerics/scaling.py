@@ -175,23 +175,31 @@ def square_norms(parts: Sequence[Array], axis: int) -> tuple[Array, Array]:
     parts : real arrays
         The operand, or its real and its imaginary part.
     """
-    squares, _, exponent = vector_sizes(parts, axis)
-    return squares, exponent
+    magnitudes, own, exponent = _block_magnitudes(parts, axis)
+    return _joined([np.square(x) for x in magnitudes], 2, own, exponent, axis), exponent
 
 
 def vector_sizes(parts: Sequence[Array], axis: int) -> tuple[Array, Array, Array]:
     """`square_norms`, and integers S >= sum|x| 2**(15 - e) that are added up in the same way: N, S, e."""
-    exponent = joint_exponent(parts, axis)
+    magnitudes, own, exponent = _block_magnitudes(parts, axis)
+    squares = _joined([np.square(x) for x in magnitudes], 2, own, exponent, axis)
+    return squares, _joined(magnitudes, 1, own, exponent, axis), exponent
+
+
+def _block_magnitudes(parts: Sequence[Array], axis: int) -> tuple[list[Array], Array, Array]:
+    """ceil(|x| 2**(15 - e_q)) in blocks, the e_q, and the exponents of whole vectors."""
     blocks = [_in_blocks(x, axis) for x in parts]
     own = joint_exponent(blocks, axis + 1)
-    up = [ceil_magnitude(x, NORM_BITS - own) for x in blocks]
-    down = own - np.expand_dims(exponent, axis)
+    exponent = joint_exponent(parts, axis) if own.shape[axis] > 1 else own[(slice(None),) * axis + (0,)]
+    return [ceil_magnitude(x, NORM_BITS - own) for x in blocks], own, exponent
 
-    def joined(sums: Sequence[Array], power: int) -> Array:
-        total = reduce(np.add, [x.sum(axis=axis + 1, keepdims=True) for x in sums])
-        return ceil_magnitude(total, power * down).sum(axis=axis)
 
-    return joined([np.square(x) for x in up], 2), joined(up, 1), exponent
+def _joined(sums: Sequence[Array], power: int, own: Array, exponent: Array, axis: int) -> Array:
+    """The sums of blocks in units of their own, times 2**(power (e_q - e)) and rounded up, over all blocks."""
+    total = reduce(np.add, [x.sum(axis=axis + 1, keepdims=True) for x in sums])
+    if own.shape[axis] == 1:  # the block is the vector
+        return total[(slice(None),) * axis + (0,)]
+    return ceil_magnitude(total, power * (own - np.expand_dims(exponent, axis))).sum(axis=axis)
 
 
 def _in_blocks(x: Array, axis: int) -> Array:
