@@ -61,6 +61,17 @@ def test_what_overflowed_stays():
     np.testing.assert_array_equal(restored(a, b, c), c)
 
 
+def test_nothing_is_written_where_the_predicate_does_not_hold():
+    for a, b in operands(13, 60, 3, "complex128", False):
+        record, c = torch.tensor([5], device=PLACE), library_product(a, b)
+        for least, most, holds in ((5, 5, True), (6, 9, False), (0, -1, False)):
+            found = torch.from_numpy(c.copy()).to(PLACE)
+            with np.errstate(all="ignore"):
+                left, right = (torch.from_numpy(x).to(PLACE) for x in (a, b))
+                restore_special_values(left, right, found, predicate=(record, least, most))
+            np.testing.assert_array_equal(found.cpu().numpy(), restored(a, b, c) if holds else c)
+
+
 def test_nothing_to_write():
     shapes = (1, 0, 3), (1, 3, 2), (1, 0, 2)
     restore_special_values(*(torch.zeros(shape, dtype=torch.complex64, device=PLACE) for shape in shapes))

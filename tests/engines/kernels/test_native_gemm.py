@@ -1,4 +1,4 @@
-"""Products in FP64 behind a predicate."""
+"""Products in FP64, real and complex, behind a predicate."""
 
 from __future__ import annotations
 
@@ -12,30 +12,87 @@ import numpy as np
 import pytest
 import torch
 
+from hifigemm.engines.kernels.complex_special import restore_special_values
 from hifigemm.engines.kernels.native_gemm import fp64_product
+from hifigemm.engines.kernels.predicate import LARGEST
 from hifigemm.numerics.bounds import native_bound
+from tests.special_operands import assert_special_values, operands
 
-LARGEST = 2**63 - 1
 PLACE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def product(a, b, shift=0, predicate=7, least=0, most=LARGEST):
     """What is written over sevens."""
-    out = torch.full((max(len(a), len(b)), a.shape[1], b.shape[2]), 7.0, dtype=torch.float64, device=PLACE)
+    a, b = (x if isinstance(x, torch.Tensor) else torch.from_numpy(x).to(PLACE) for x in (a, b))
+    out = torch.full((max(len(a), len(b)), a.shape[1], b.shape[2]), 7.0, dtype=a.dtype, device=PLACE)
     bits = torch.tensor([predicate], dtype=torch.int64, device=PLACE)
     with np.errstate(all="ignore"):
-        fp64_product(*(torch.from_numpy(x).to(PLACE) for x in (a, b)), out, (bits, least, most), shift)
+        fp64_product(a, b, out, (bits, least, most), shift)
     return out.cpu().numpy()
 
 
-@pytest.mark.parametrize("shape", [(1, 5, 7, 3), (1, 65, 33, 70), (2, 64, 16, 64), (1, 1, 1, 1)])
-def test_errors_stay_below_those_of_any_order(make_pair, shape):
-    batch, m, k, n = shape
-    a, b = make_pair("phi_4", m, k, n)
-    a = np.stack([a * 2.0**i for i in range(batch)])
-    found = product(a, b[None])
-    exact = a.astype(np.longdouble) @ b.astype(np.longdouble)
-    assert (abs(found - exact) <= native_bound(k, 2.0**-53) * (abs(a) @ abs(b)) * (1 + 1e-12)).all()
+def random_stacks(make_pair, dtype, batches, m, k, n):
+    """Stacks of matrices of entries of a few magnitudes."""
+    pairs = [make_pair("phi_4", m, k, n, dtype, seed=i) for i in range(max(batches))]
+    return [np.stack(x[:count]) for x, count in zip(zip(*pairs, strict=True), batches, strict=True)]
+
+
+def assert_errors_below_those_of_any_order(found, a, b):
+    """Each component is a sum of as many products as a real embedding has terms."""
+    terms = a.shape[2] * (2 if found.dtype.kind == "c" else 1)
+    bound = native_bound(terms, 2.0**-53) * (1 + 1e-12)
+    a_re, a_im, b_re, b_im = (part(x).astype(np.longdouble) for x in (a, b) for part in (np.real, np.imag))
+    size_re = abs(a_re) @ abs(b_re) + abs(a_im) @ abs(b_im)
+    size_im = abs(a_re) @ abs(b_im) + abs(a_im) @ abs(b_re)
+    assert (abs(found.real - (a_re @ b_re - a_im @ b_im)) <= bound * size_re).all()
+    assert (abs(found.imag - (a_re @ b_im + a_im @ b_re)) <= bound * size_im).all()
+
+
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+@pytest.mark.parametrize(
+    ("batches", "m", "k", "n"),
+    [
+        ((1, 1), 5, 7, 3),
+        ((1, 1), 65, 33, 70),
+        ((2, 1), 64, 16, 64),
+        ((1, 3), 128, 32, 64),
+        ((2, 2), 640, 16, 128),
+        ((2, 2), 64, 17, 33),
+        ((1, 1), 1, 1, 1),
+    ],
+)
+def test_errors_stay_below_those_of_any_order(make_pair, dtype, batches, m, k, n):
+    a, b = random_stacks(make_pair, dtype, batches, m, k, n)
+    assert_errors_below_those_of_any_order(product(a, b), a, b)
+
+
+def views(x):
+    """The same stack in memory of other orders."""
+    _, rows, columns = x.shape
+    yield x
+    yield x.mT.contiguous().mT
+    room = x.new_full((len(x), rows, 2 * columns + 1), 3.0)
+    room[:, :, 1::2] = x
+    yield room[:, :, 1::2]
+    room = x.new_full((columns, 3 * rows, len(x)), 3.0).permute(2, 1, 0)
+    room[:, ::3] = x
+    yield room[:, ::3]
+
+
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+@pytest.mark.parametrize(("m", "k", "n"), [(64, 32, 64), (67, 21, 35)])
+def test_strides_change_no_bits(make_pair, dtype, m, k, n):
+    a, b = (torch.from_numpy(x).to(PLACE) for x in random_stacks(make_pair, dtype, (2, 1), m, k, n))
+    want = product(a, b)
+    for left in views(a):
+        for right in views(b):
+            np.testing.assert_array_equal(product(left, right), want)
+    room = torch.full((2, 2 * n, m + 1), 7.0, dtype=a.dtype, device=PLACE)
+    out = room.mT[:, 1:, ::2]
+    fp64_product(a, b, out, (torch.zeros(1, dtype=torch.int64, device=PLACE), 0, 0))
+    np.testing.assert_array_equal(out.cpu().numpy(), want)
+    out.fill_(7.0)
+    assert (room == 7.0).all()
 
 
 @pytest.mark.parametrize("shift", [-1074, -1073, -1023, -1022, -1, 0, 1, 1023])
@@ -48,10 +105,32 @@ def test_shifts_round_once(shift):
         np.testing.assert_array_equal(product(a * scale, b, shift), want)
 
 
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
 @pytest.mark.parametrize(("predicate", "least", "most"), [(5, 6, LARGEST), (5, 0, 4), (0, 0, -1), (2**62, 0, 2**61)])
-def test_nothing_is_written_where_the_predicate_does_not_hold(predicate, least, most):
-    a = np.ones((1, 3, 3))
-    assert (product(a, a, predicate=predicate, least=least, most=most) == 7.0).all()
+def test_nothing_is_written_where_the_predicate_does_not_hold(dtype, predicate, least, most):
+    for size in (3, 64):
+        a = np.ones((1, size, size), dtype)
+        assert (product(a, a, predicate=predicate, least=least, most=most) == 7.0).all()
+
+
+def test_complex_results_are_shifted():
+    a, b = np.full((1, 2, 1), 3.0 - 2.0j), np.full((1, 1, 3), 1.0 + 4.0j)
+    assert (product(a, b, shift=-20) == (11.0 + 10.0j) * 2.0**-20).all()
+
+
+def test_special_values_of_complex_products():
+    """Those of the definition, once they are restored behind the same predicate."""
+    for a, b in operands(21, 150, 5, "complex128", False):
+        left, right, record = (torch.from_numpy(x).to(PLACE) for x in (a, b, np.array([5])))
+        out = torch.full((len(a), a.shape[1], b.shape[2]), 7.0, dtype=torch.complex128, device=PLACE)
+        for least in (6, 5):
+            predicate = record, least, LARGEST
+            with np.errstate(all="ignore"):
+                fp64_product(left, right, out, predicate)
+                restore_special_values(left, right, out, predicate=predicate)
+            if least == 6:
+                assert (out == 7.0).all()
+        assert_special_values(out.cpu().numpy(), a, b)
 
 
 def test_special_values_meet_no_padding():
@@ -66,11 +145,17 @@ def test_special_values_meet_no_padding():
 @pytest.mark.parametrize("arch", ["80", "89", "90", "100"])
 def test_kernels_compile_without_spills(arch):
     environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
-    script = Path(__file__).parent / "compiled_plain_product.py"
+    script = Path(__file__).parent / "compiled_native_gemm.py"
     done = subprocess.run([sys.executable, script, arch], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     for line in done.stdout.splitlines():
         found = json.loads(line)
-        assert found["STL"] == found["LDL"] == 0, found
+        has_tensor_cores = found["type"].startswith("fp64") and arch in ("80", "90")
+        assert (found["DMMA"] > 0) == has_tensor_cores, found
+        if has_tensor_cores and "even True" in found["type"]:
+            assert found["STL"] == found["LDL"] == 0, found
+        if "width 1, even True" in found["type"]:
+            assert found["copies"] == ["0x10"], found
+        if not found["type"].startswith("fp64"):
+            assert found["STL"] == found["LDL"] == 0, found
         assert "i32" not in found["doubled"], found
-        assert (found["DMMA"] > 0) == (found["type"] == "fp64" and arch in ("80", "90")), found

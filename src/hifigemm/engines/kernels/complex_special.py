@@ -18,13 +18,14 @@ import triton.language as tl
 
 from hifigemm.engines.kernels.crt_rounding import nonfinite_product
 from hifigemm.engines.kernels.launch import Launch, operand_arguments, real_view
+from hifigemm.engines.kernels.predicate import NO_PREDICATE, Predicate, holds
 
 __all__ = ["restore_special_values"]
 
 _BLOCK = 512
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["least", "most"])
 def _restore_kernel(
     c,
     c_batch,
@@ -41,10 +42,19 @@ def _restore_kernel(
     entries,
     columns,
     k,
+    predicate,
+    least,
+    most,
     FLAT: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """`entries` of each matrix of the stack, rows of `columns`; with FLAT they follow each other in memory."""
+    """`entries` of each matrix of the stack, rows of `columns`; with FLAT they follow each other in memory.
+
+    Nothing where the predicate does not hold.
+    """
+    if predicate is not None:  # noqa: SIM102
+        if not holds(predicate, least, most):
+            return
     entries = tl.cast(entries, tl.int64)
     blocks = tl.cdiv(entries, BLOCK)
     z = (tl.program_id(0) // blocks).to(tl.int64)
@@ -73,7 +83,9 @@ def _restore_kernel(
 _launch: Any = Launch(_restore_kernel)
 
 
-def restore_special_values(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> None:
+def restore_special_values(
+    a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, *, predicate: Predicate | None = None
+) -> None:
     """The pattern of Inf and NaN of A B in C, a library's product of them, on torch's current stream.
 
     Parameters
@@ -81,6 +93,8 @@ def restore_special_values(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) ->
     a, b : complex tensors (batch or 1, m, k) and (batch or 1, k, n), any strides
     c : complex tensor (batch, m, n), any strides
         Only components that are Inf or NaN in any order of summation are written. What overflowed stays.
+    predicate : (int64 tensor of one entry, least, most), optional
+        Decides on the device: C stays as it is unless least <= predicate <= most.
     """
     if c.numel() == 0:
         return
@@ -93,7 +107,7 @@ def restore_special_values(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) ->
         real_view(c),
         *c.stride(),
         *arguments,
-        *(m * n, n, a.shape[2]),
+        *(m * n, n, a.shape[2], *(predicate or NO_PREDICATE)),
         FLAT=flat,
         BLOCK=_BLOCK,
         num_warps=4,
