@@ -18,7 +18,7 @@ import torch
 import triton
 import triton.language as tl
 
-from hifigemm.engines.kernels.launch import Launch, operand_arguments
+from hifigemm.engines.kernels.launch import Launch, operand_arguments, real_view
 from hifigemm.engines.kernels.predicate import Predicate, holds
 from hifigemm.engines.kernels.tile_order import place_of
 from hifigemm.engines.kernels.words_kernels import losses_in_range
@@ -233,8 +233,8 @@ def fp64_product(
         return
     arguments, k, width, target = operand_arguments((left, right)), left.shape[2], 1, out
     if out.is_complex():
-        width, target = 2, torch.view_as_real(out)
-        arguments[0], arguments[4] = torch.view_as_real(left), torch.view_as_real(right)
+        width, target = 2, real_view(out)
+        arguments[0], arguments[4] = real_view(left), real_view(right)
     block_n = _BLOCK_N // width
     even = m % _BLOCK_M == n % block_n == k % _BLOCK_K == 0
     # Neighbouring threads load along the axis with unit stride or, where components lie two apart, along the first one.
