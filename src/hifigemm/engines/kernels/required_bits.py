@@ -22,7 +22,7 @@ from hifigemm.numerics.bits import NO_BIT, Array
 from hifigemm.numerics.residues import moduli_set
 from hifigemm.numerics.scaling import NORM_BLOCK
 
-__all__ = ["launch", "launch_each", "required_bits_from", "required_bits_of_vectors_from"]
+__all__ = ["launch", "launch_each", "num_counters", "required_bits_from", "required_bits_of_vectors_from"]
 
 _required_bits = Launch(required_bits_kernel)
 _NO_LIMIT = 2**24
@@ -31,7 +31,12 @@ _PROGRAMS = 2
 """That a multiprocessor runs at a time; no more take part in a look that may stop early, which each has to find out."""
 
 
-def launch(left: Any, right: Any, most: int) -> Any:
+def num_counters(left: Any, right: Any) -> int:
+    """Entries of the counters of `launch`."""
+    return 2 + layout_of(((left, 2), (right, 1))).panels
+
+
+def launch(left: Any, right: Any, most: int, counters: Any = None) -> Any:
     """Launch the look at two operands; an int32 tensor of two entries for `required_bits_from`.
 
     Parameters
@@ -40,8 +45,10 @@ def launch(left: Any, right: Any, most: int) -> Any:
         float32, float64, complex64 or complex128, the same for both, any strides, none of the sizes 0.
     most : int
         See numerics.scaling.required_bits.
+    counters : int32 tensor of `num_counters` zeros, optional
+        Whose first two entries are returned.
     """
-    return _launch_counters(left, right, most, None)[:2]
+    return _launch_counters(left, right, most, None, counters)[:2]
 
 
 def launch_each(left: Any, right: Any) -> Any:
@@ -52,14 +59,14 @@ def launch_each(left: Any, right: Any) -> Any:
     return each
 
 
-def _launch_counters(left: Any, right: Any, most: int, each: Any) -> Any:
+def _launch_counters(left: Any, right: Any, most: int, each: Any, counters: Any = None) -> Any:
     """The counters of a launch, on their way."""
     operands = (left, 2), (right, 1)
     plan, device = layout_of(operands), left.device
     constants = vector_constants(moduli_set(2, plan.width == 2), plan.width, 1, device, plan.ptx)
     blocks = -(-plan.k // NORM_BLOCK)
     shape = plan.panels, blocks, PANEL.value
-    counters = cleared(2 + plan.panels, left)
+    counters = cleared(2 + plan.panels, left) if counters is None else counters
     programs = plan.panels * blocks
     if each is None:
         programs = min(programs, _PROGRAMS * max(num_sms(left), 1))
