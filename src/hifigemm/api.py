@@ -50,9 +50,8 @@ from hifigemm.planner import (
     workspace_limit,
 )
 from hifigemm.problem import Problem
-from hifigemm.programs import keep, kept, key_of, repeat
+from hifigemm.programs import keep, key_of, repeat
 from hifigemm.schemes import Native, Scheme
-from hifigemm.schemes.auto import scheme_for
 from hifigemm.settings import decision_log, is_strict
 from hifigemm.transforms import check_tensor, opaque
 
@@ -665,46 +664,29 @@ def _keep(
     shape: tuple[int, ...],
     out: Array | None,
 ) -> None:
-    """Leave a function of the operands for calls of this kind.
-
-    Where the plan rests on the operands, the function looks at them first, and what each evidence asks for is left
-    under a key of its own.
-    """
+    """Leave a function of the operands for calls of this kind."""
     if plan.alternatives and is_strict():
         return
-    program, again, evidence = engine.compile(plan), None, plan.evidence
+    program, again = engine.compile(plan), None
     if program is not None:
         again = program.repeated(operands, stacks, shape, out)
-    elif library.on_host and evidence is None and all(x.ndim == 2 and x.dtype == plan.problem.dtype for x in operands):
-        again = _repeated_on_host(plan, engine, library, limit, shape)
-    if again is None:
-        return
-    text = f"{plan.problem}: {plan.scheme}, {plan.reason}"
-    if evidence is None:
-        keep(key, (again, text))
-    elif evidence.outliers is None:
-        keep((key, evidence), again)
-        keep(key, (_looking_first(key, plan, engine, library, limit, stacks), text))
+    elif library.on_host and plan.evidence is None:
+        again = _repeated_on_host(plan, engine, library, limit, operands, shape)
+    if again is not None:
+        keep(key, (again, f"{plan.problem}: {plan.scheme}, {plan.reason}"))
 
 
-def _looking_first(
-    key: Hashable, plan: Plan, engine: Engine, library: Library, limit: int, stacks: tuple[Array, Array]
+def _repeated_on_host(
+    plan: Plan,
+    engine: Engine,
+    library: Library,
+    limit: int,
+    operands: tuple[Array, Array],
+    shape: tuple[int, ...],
 ) -> Any:
-    """What was left for the evidence of the operands; None where it was not seen before."""
-    scheme = cast(Scheme, plan.asked) if plan.asked is not None else scheme_for(plan.problem, plan.target, engine)
-    first, second = (x.shape for x in stacks)
-
-    def again(a: Any, b: Any, out: Any) -> Any:
-        with library.active():
-            x, y = library.asarray(a, "a").reshape(first), library.asarray(b, "b").reshape(second)
-            program = kept((key, scheme.evidence(plan.problem, plan.target, x, y, engine, limit)))
-            return None if program is None else program(a, b, out)
-
-    return again
-
-
-def _repeated_on_host(plan: Plan, engine: Engine, library: Library, limit: int, shape: tuple[int, ...]) -> Any:
     """The plan carried out on matrices of NumPy or tensors of the CPU; a native product is only looked at."""
+    if any(x.ndim != 2 or x.dtype != plan.problem.dtype for x in operands):
+        return None
     is_numpy, ordinary = library.name == "numpy", (plan.problem.terms, 2.0**plan.problem.fmt.emin)
 
     def native(a: Any, b: Any, out: None) -> Any:

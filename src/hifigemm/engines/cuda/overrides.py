@@ -12,19 +12,18 @@ from typing import Any
 import torch
 
 from hifigemm.engines.cuda.ozaki2 import padded, padded_shape, products_of
+from hifigemm.engines.cuda.required_bits import required_bits_of
 from hifigemm.engines.device_array import DeviceArray, unwrap, wrap
 from hifigemm.engines.kernels import crt as crt_kernel
 from hifigemm.engines.kernels import error_ratio as error_ratio_kernel
 from hifigemm.engines.kernels import required_bits as required_bits_kernel
 from hifigemm.engines.kernels import scaled_residues as scaled_residues_kernel
-from hifigemm.engines.kernels.program import Program
 from hifigemm.formats import Format
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.error_ratio import error_ratio
 from hifigemm.numerics.residue_products import ExactProduct, crt, residue_gemm, scaled_residues
 from hifigemm.numerics.residues import ModuliSet, moduli_set
 from hifigemm.numerics.scaling import Scale, norm_bits, norm_scale, required_bits, required_bits_of_vectors
-from hifigemm.programs import once
 
 __all__ = ["OVERRIDES"]
 
@@ -90,22 +89,7 @@ def _required_bits(a: Array, b: Array, most: int, block_entries: int) -> tuple[i
     if not (isinstance(a, DeviceArray) and isinstance(b, DeviceArray)):
         return required_bits(a, b, most, block_entries)
     left, right = unwrap(a), unwrap(b)
-    facts = tuple((x.shape, x.stride(), x.dtype, x.data_ptr() & 15) for x in (left, right))
-    count, program = once(
-        ("required_bits", left.device, most, *facts), lambda: _required_bits_program(left, right, most)
-    )
-    counters = torch.empty(count, dtype=torch.int32, device=left.device)
-    program(left, right, counters)
-    return required_bits_kernel.required_bits_from(counters[:2].tolist(), most)
-
-
-def _required_bits_program(left: Tensor, right: Tensor, most: int) -> tuple[int, Program]:
-    """How many counters there are, and the launches that leave the bits in the first two."""
-    program, count = Program(left.device), required_bits_kernel.num_counters(left, right)
-    x, y = program.operand(left), program.operand(right)
-    counters = program.operand(torch.empty(count, dtype=torch.int32, device="meta"), is_zero=True)
-    required_bits_kernel.launch(x, y, most, counters)
-    return count, program.finish().compile()
+    return required_bits_of(left, right, most)(left, right)
 
 
 def _error_ratio(a: Array, b: Array, exact: ExactProduct, block_entries: int, entries: int) -> float:

@@ -11,6 +11,7 @@ import torch
 
 from hifigemm.engine import Certificate, Outcome, Splits
 from hifigemm.engines.cuda.outputs import combined, output_for
+from hifigemm.engines.cuda.required_bits import NO_LIMIT, required_bits_of
 from hifigemm.engines.device_array import unwrap, wrap
 from hifigemm.engines.device_ops import TORCH_DTYPES
 from hifigemm.engines.kernels.buffers import contiguous_strides
@@ -19,12 +20,13 @@ from hifigemm.engines.kernels.program import Program
 from hifigemm.exceptions import PlanError
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.epilogue import PLAIN, Epilogue
-from hifigemm.plan import Blocking, Plan
+from hifigemm.plan import Blocking, Evidence, Plan
 from hifigemm.programs import once
 
 __all__ = ["Arguments", "CudaProgram", "Steps"]
 
 Tensor = Any
+Repeated = Callable[[Any, Any, Any], Any]
 _NARROW = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 
@@ -147,10 +149,13 @@ class CudaProgram:
 
     def repeated(
         self, operands: tuple[Array, Array], stacks: tuple[Array, Array], shape: tuple[int, ...], out: Array | None
-    ) -> Callable[[Tensor, Tensor, Tensor], Tensor] | None:
+    ) -> Repeated | None:
         """See `hifigemm.engine.Program`; None where an operand was copied, or where launches cost more than a plan."""
         addresses = [[unwrap(x).data_ptr() for x in pair] for pair in (operands, stacks)]
+        evidence = self.plan.evidence
         if addresses[0] != addresses[1] or not enters_directly():
+            return None
+        if evidence is not None and (evidence.required_bits is None or evidence.outliers is not None):
             return None
         (left, right), device = map(unwrap, stacks), self.device
         made = torch.empty(shape, dtype=TORCH_DTYPES[self.plan.problem.dtype], device="meta")
@@ -170,7 +175,21 @@ class CudaProgram:
                 torch.autograd.graph.increment_version(target)
             return result
 
-        return again
+        return again if evidence is None else self._looking_first(again, evidence, left, right, like)
+
+    def _looking_first(self, again: Repeated, evidence: Evidence, left: Tensor, right: Tensor, like: Any) -> Repeated:
+        """The product by the bits that the operands require, where those were seen before; else None."""
+        p = self.plan
+        layout = tuple((tuple(x.shape), x.stride(), x.dtype, x.data_ptr() & 15) for x in (left, right, like))
+        table: dict[Any, Repeated] = once(("by bits", p.problem, p.asked, p.target, self.device, layout), dict)
+        table[evidence.required_bits] = again
+        look = required_bits_of(left, right, NO_LIMIT)
+
+        def chosen(x: Tensor, y: Tensor, target: Tensor) -> Tensor | None:
+            found = table.get(look(x, y))
+            return None if found is None else found(x, y, target)
+
+        return chosen
 
     def _record(self, device: Any) -> Tensor:
         return torch.empty(self.steps.record, dtype=torch.int64, device=device) if self.steps.record else None

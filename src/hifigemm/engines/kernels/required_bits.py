@@ -22,10 +22,10 @@ from hifigemm.numerics.bits import NO_BIT, Array
 from hifigemm.numerics.residues import moduli_set
 from hifigemm.numerics.scaling import NORM_BLOCK
 
-__all__ = ["launch", "launch_each", "num_counters", "required_bits_from", "required_bits_of_vectors_from"]
+__all__ = ["NO_LIMIT", "launch", "launch_each", "num_counters", "required_bits_from", "required_bits_of_vectors_from"]
 
 _required_bits = Launch(required_bits_kernel)
-_NO_LIMIT = 2**24
+NO_LIMIT = 2**24
 """More bits than any two operands lack."""
 _PROGRAMS = 2
 """That a multiprocessor runs at a time; no more take part in a look that may stop early, which each has to find out."""
@@ -55,7 +55,7 @@ def launch_each(left: Any, right: Any) -> Any:
     """Launch the look at one matrix times another; an int32 tensor for `required_bits_of_vectors_from`."""
     panels = sum(-(-size // PANEL.value) for size in (left.shape[1], right.shape[2]))
     each = empty((panels * PANEL.value,), torch.int32, left)
-    _launch_counters(left, right, _NO_LIMIT, each)
+    _launch_counters(left, right, NO_LIMIT, each)
     return each
 
 

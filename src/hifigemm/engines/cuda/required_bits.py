@@ -1,0 +1,39 @@
+"""The bits that exact integers of two tensors require, by a program: one wait of the host, for two numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from hifigemm.engines.kernels import required_bits as kernel
+from hifigemm.engines.kernels.program import Program
+from hifigemm.programs import once
+
+__all__ = ["NO_LIMIT", "required_bits_of"]
+
+NO_LIMIT: int = kernel.NO_LIMIT
+Tensor = Any
+Bits = tuple[int, int] | None
+
+
+def required_bits_of(left: Tensor, right: Tensor, most: int) -> Callable[[Tensor, Tensor], Bits]:
+    """numerics.scaling.required_bits with a limit, as a function of tensors that are laid out as these."""
+    facts = tuple((x.shape, x.stride(), x.dtype, x.data_ptr() & 15) for x in (left, right))
+
+    def make() -> Callable[[Tensor, Tensor], Bits]:
+        program, count, device = Program(left.device), kernel.num_counters(left, right), left.device
+        x, y = program.operand(left), program.operand(right)
+        counters = program.operand(torch.empty(count, dtype=torch.int32, device="meta"), is_zero=True)
+        kernel.launch(x, y, most, counters)
+        program.finish().compile()
+
+        def look(a: Tensor, b: Tensor) -> Bits:
+            found = torch.empty(count, dtype=torch.int32, device=device)
+            program(a, b, found)
+            return kernel.required_bits_from(found[:2].tolist(), most)
+
+        return look
+
+    return once(("required_bits", left.device, most, facts), make)
