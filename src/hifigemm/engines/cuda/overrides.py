@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from hifigemm.engines.cuda.ozaki2 import padded, padded_shape, products_of
-from hifigemm.engines.cuda.required_bits import required_bits_of
+from hifigemm.engines.cuda.required_bits import check_not_capturing, required_bits_of
 from hifigemm.engines.device_array import DeviceArray, unwrap, wrap
 from hifigemm.engines.kernels import crt as crt_kernel
 from hifigemm.engines.kernels import error_ratio as error_ratio_kernel
@@ -94,6 +94,7 @@ def _required_bits(a: Array, b: Array, most: int, block_entries: int) -> tuple[i
 
 def _error_ratio(a: Array, b: Array, exact: ExactProduct, block_entries: int, entries: int) -> float:
     """numerics.error_ratio.error_ratio."""
+    check_not_capturing()
     return error_ratio_kernel.error_ratio(unwrap(a), unwrap(b), moduli_set(2, a.dtype.kind == "c"))
 
 
@@ -101,6 +102,7 @@ def _required_bits_of_vectors(a: Array, b: Array, block_entries: int) -> tuple[A
     """numerics.scaling.required_bits_of_vectors, on the host."""
     if not (isinstance(a, DeviceArray) and isinstance(b, DeviceArray)):
         return required_bits_of_vectors(a, b, block_entries)
+    check_not_capturing()
     found = required_bits_kernel.launch_each(unwrap(a), unwrap(b)).cpu().numpy()
     return required_bits_kernel.required_bits_of_vectors_from(found, a.shape[1], b.shape[2])
 

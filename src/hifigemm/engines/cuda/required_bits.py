@@ -9,13 +9,20 @@ import torch
 
 from hifigemm.engines.kernels import required_bits as kernel
 from hifigemm.engines.kernels.program import Program
+from hifigemm.exceptions import PlanError
 from hifigemm.programs import once
 
-__all__ = ["NO_LIMIT", "required_bits_of"]
+__all__ = ["NO_LIMIT", "check_not_capturing", "required_bits_of"]
 
 NO_LIMIT: int = kernel.NO_LIMIT
 Tensor = Any
 Bits = tuple[int, int] | None
+
+
+def check_not_capturing() -> None:
+    """Raise PlanError while the current stream is captured: nothing can be read back then."""
+    if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+        raise PlanError("while a graph is captured, a count cannot come from the operands: give num_moduli")
 
 
 def required_bits_of(left: Tensor, right: Tensor, most: int) -> Callable[[Tensor, Tensor], Bits]:
@@ -30,6 +37,7 @@ def required_bits_of(left: Tensor, right: Tensor, most: int) -> Callable[[Tensor
         program.finish().compile()
 
         def look(a: Tensor, b: Tensor) -> Bits:
+            check_not_capturing()
             found = torch.empty(count, dtype=torch.int32, device=device)
             program(a, b, found)
             return kernel.required_bits_from(found[:2].tolist(), most)

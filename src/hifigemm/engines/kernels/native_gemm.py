@@ -251,7 +251,7 @@ def fp64_product(
         BLOCK_K=_BLOCK_K,
         GROUP=_GROUP,
         num_warps=warps_for(width, even=even),
-        num_stages=4,
+        num_stages=4 if width == 1 else 3,
     )
 
 

@@ -68,7 +68,7 @@ def _launch_counters(left: Any, right: Any, most: int, each: Any, counters: Any 
     shape = plan.panels, blocks, PANEL.value
     counters = cleared(2 + plan.panels, left) if counters is None else counters
     programs = plan.panels * blocks
-    if each is None:
+    if each is None and most < NO_LIMIT:
         programs = min(programs, _PROGRAMS * max(num_sms(left), 1))
     _required_bits(
         (programs,),

@@ -64,7 +64,8 @@ def constants_of(p: int) -> tuple[int, ...]:
 @cache
 def residue_constants(moduli: tuple[int, ...], device: torch.device) -> torch.Tensor:
     """What the kernels need to reduce modulo the moduli: int32, shape (len(moduli), 8), kept for each device."""
-    return torch.tensor([constants_of(p) for p in moduli], dtype=torch.int32, device=device).view(-1, CONSTANTS.value)
+    rows = torch.tensor([constants_of(p) for p in moduli], dtype=torch.int32)
+    return rows.to(device, non_blocking=True).view(-1, CONSTANTS.value)
 
 
 @triton.jit

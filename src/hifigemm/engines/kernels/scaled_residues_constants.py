@@ -96,7 +96,7 @@ def vector_constants(moduli: ModuliSet, width: int, num_words: int, device: Any,
     shift = max(moduli.half_range.bit_length() - 53, 0)
     mantissa, power = math.frexp(moduli.half_range >> shift)
     bounds = torch.tensor([mantissa, power + shift], dtype=torch.float64)
-    tables = table.to(device), bounds.to(device)
+    tables = table.to(device, non_blocking=True), bounds.to(device, non_blocking=True)
     return VectorConstants(moduli.half_range, len(weights), num_words, dp4a, pairs, *tables)
 
 
