@@ -27,6 +27,7 @@ def check_not_capturing() -> None:
 
 def required_bits_of(left: Tensor, right: Tensor, most: int) -> Callable[[Tensor, Tensor], Bits]:
     """numerics.scaling.required_bits with a limit, as a function of tensors that are laid out as these."""
+    check_not_capturing()
     facts = tuple((x.shape, x.stride(), x.dtype, x.data_ptr() & 15) for x in (left, right))
 
     def make() -> Callable[[Tensor, Tensor], Bits]:

@@ -7,6 +7,8 @@ workspace, fills the addresses in, and launches: eagerly, while a CUDA graph is 
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -25,6 +27,9 @@ _BOUND = 16
 """Sets of addresses for which the arguments of the launches are kept."""
 _COMPILERS = 8
 """Kernels that are compiled side by side."""
+_WORTH_A_LINE = 0.1
+"""Seconds from which the log speaks of compilation."""
+_logger = logging.getLogger("hifigemm")
 
 
 @dataclass(eq=False)
@@ -161,10 +166,14 @@ class Program:
         kinds: dict[Any, _Step] = {}
         for step in launches:
             kinds.setdefault((id(step.kernel), *step.constants.items()), step)
+        started = time.perf_counter()
         if len(kinds) > 1:
             with ThreadPoolExecutor(min(_COMPILERS, len(kinds))) as pool:
                 list(pool.map(compile, kinds.values()))
         entries = [step.kernel.entry(step.arguments, step.constants) for step in launches]  # type: ignore[union-attr]
+        seconds = time.perf_counter() - started
+        if seconds > _WORTH_A_LINE:
+            _logger.info("%d kernels compiled or loaded in %.2g s", len(kinds), seconds)
         if all(found is not None for found in entries):
             by_step = iter(entries)
             self._templates = [self._template(step, next(by_step) if step.kernel else None) for step in self._steps]
