@@ -11,6 +11,7 @@ import dataclasses
 import re
 import sys
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -38,7 +39,7 @@ def calls_of(function: Callable[[], object]) -> tuple[int, int]:
         function()
     finally:
         sys.setprofile(None)
-    return len(files), sum(one != other for one, other in zip(files, files[1:], strict=False))
+    return len(files), sum(one != other for one, other in pairwise(files))
 
 
 def members(kind: type) -> list[str]:

@@ -116,7 +116,8 @@ class Program(Protocol):
         """The product as a function of the library's own arrays that are laid out as `operands`, and of out or None.
 
         It returns None for operands that need the long way. None where nothing is quicker than that. A plan that rests
-        on evidence gives a function that looks at the operands first, for all evidence that was seen so far. `stacks` are the operands as the plan takes them, `shape` that of the result.
+        on evidence gives a function that looks at the operands first, for all evidence that was seen so far. `stacks`
+        are the operands as the plan takes them, `shape` that of the result.
         """
 
 

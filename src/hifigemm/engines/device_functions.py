@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from operator import methodcaller
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 
 from hifigemm.engines.device_ops import TORCH_DTYPES, as_number, as_tensor, kind_of
 
-if TYPE_CHECKING:
-    from hifigemm.engines.device_array import DeviceArray
-
 __all__ = ["FUNCTIONS", "LIKE"]
+
+DeviceArray = Any
+"""A device_array.DeviceArray."""
 
 
 def _array(like: DeviceArray, x: DeviceArray, dtype: Any = None, order: str = "C", ndmin: int = 0) -> DeviceArray:
