@@ -196,7 +196,11 @@ def for_problem(given: Plan, problem: Problem, engine: Engine, workspace: int, s
         words = words_by_exponents(problem, given.target, engine, steady(workspace), forced=True)
         return words or fitted(chosen_native(Native(), problem, given.target, engine), workspace, engine)
     if isinstance(given.scheme, Native):
-        return fitted(given.scheme.plan(problem, given.target, engine, None, given.asked), workspace, engine)
+        if given.asked is None:
+            plan = chosen_native(given.scheme, problem, given.target, engine)
+        else:
+            plan = given.scheme.plan(problem, given.target, engine, None, given.asked)
+        return fitted(plan, workspace, engine)
     return _for_problem(given, problem, engine, workspace, states_bound)
 
 
