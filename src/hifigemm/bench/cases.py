@@ -163,12 +163,10 @@ def _what_is_done(load: Workload, operands: tuple[Any, Any], options: dict[str, 
     return report.scheme, report.num_products * (4 if report.native and load.is_complex else 1), report.bound
 
 
-def _uncapturable(plan: Any) -> str:
-    """Why a graph cannot hold what a plan does, if so: it waits for what the operands tell."""
-    if plan.hopeful:
-        return "the count comes from the operands"
-    judged = math.isfinite(plan.target.r) and not (plan.promised or plan.exact or plan.choices)
-    return "its promise is judged" if judged and not isinstance(plan.scheme, hg.Native) else ""
+def _uncapturable(plan: hg.Plan) -> str:
+    """Why a graph cannot hold what a plan does, if so: the host reads whether its entries keep the bound."""
+    waits = plan.verification.name == "ENTRYWISE" and not isinstance(plan.scheme, hg.Native)
+    return "its entries are certified" if waits else ""
 
 
 def _accuracy(text: str) -> float | str:
