@@ -297,8 +297,8 @@ def gemm(
         The power of two in alpha = r 2**e, the larger component of r between 1 and 2, scales the exact product before
         its one rounding, T = 2**e op(A) op(B). r T + beta C, or r T, is then evaluated with error-free transformations
         in every real component and rounded, so that it errs by little more than u |result| beyond the error of T. T
-        itself may overflow though the result would not, unless alpha is complex or the accuracy "correct". alpha = 0
-        does not read A and B.
+        itself may overflow though the result would not, unless the accuracy is "correct" or a complex alpha meets
+        operands in the memory of the host. alpha = 0 does not read A and B.
     trans_a, trans_b : "N", "T" or "C"
         Nothing, transpose, conjugate transpose of the last two axes.
     accuracy, scheme, out, engine, plan, workspace, return_report
@@ -347,7 +347,8 @@ def gemm(
         reused = out if c is None and not isinstance(mantissa, complex) else None
         result, report = _product(a, b, options, library, shift, dtype, idle, epilogue, reused)
         # A default call does not wait for a GPU, "correct" may.
-        if c is not None and accuracy == "correct" and not idle:
+        is_complex, may_wait = isinstance(mantissa, complex), library.on_host or accuracy == "correct"
+        if not idle and ((is_complex and may_wait) or (c is not None and accuracy == "correct")):
             result = _without_overflow(cast(Array, result), a, b, epilogue, options, library, shift)
     if not (epilogue.idle or (idle and c is None)):
         is_product = mantissa == 1.0 and c is None
@@ -631,8 +632,9 @@ def _product(
         epilogue = replace(epilogue, c=np.broadcast_to(epilogue.c, shapes.result).reshape(stack))
     if idle:
         values = epilogue.without_product(np.zeros(stack, dtype, like=_array_of(a)))
-        outcome = Outcome(values, 0.0, 0)
-        return values.reshape(shapes.result), _report(replace(plan, reason=idle), outcome, engine, decided)
+        report = _report(replace(plan, reason=idle), Outcome(values, 0.0, 0), engine, decided)
+        _log(problem, report)
+        return values.reshape(shapes.result), report
     check_strict(plan)
     left, right = _stacks(a, b, shapes, None if plan.alternatives and problem.narrow is not None else dtype)
     view = library.out_view(out, stack, _array_of(a), _array_of(b))
@@ -646,10 +648,7 @@ def _product(
     report = _report(plan, outcome, engine, decided)
     if plan.alternatives and is_strict():
         check_strict(plan, report.scheme)
-    log = decision_log()
-    if log.isEnabledFor(logging.INFO):  # which waits for a device that decides
-        log.info("%s: %s, %s; decided in %.3g ms", problem, report.scheme, report.reason, 1e3 * decided)
-        log.debug("%s", report)
+    _log(problem, report)
     return None if outcome.values is view else outcome.values.reshape(shapes.result), report
 
 
@@ -733,6 +732,15 @@ def _report(plan: Plan, outcome: Outcome, engine: Engine, decision_seconds: floa
         return Decision(scheme, count, bound, bound == 0.0, k_block, native, "; ".join(reasons))
 
     return Report(engine.name, engine.device, plan.workspace, decision_seconds, decide)
+
+
+def _log(problem: Problem, report: Report) -> None:
+    """A line for each decision, where somebody reads them; it waits for a device that decides."""
+    log = decision_log()
+    if log.isEnabledFor(logging.INFO):
+        milliseconds = 1e3 * report.decision_seconds
+        log.info("%s: %s, %s; decided in %.3g ms", problem, report.scheme, report.reason, milliseconds)
+        log.debug("%s", report)
 
 
 def _deliver(result: Array | None, report: Report, library: Library, out: Any, return_report: bool) -> Any:
