@@ -315,7 +315,7 @@ def test_reports_have_the_attributes_of_the_contract(make_pair, scheme, accuracy
     text = str(report)
     for part in (str(report.scheme), str(report.num_products), "numpy", report.reason, str(report.k_block)):
         assert part in text
-    with pytest.raises(dataclasses.FrozenInstanceError):
+    with pytest.raises(AttributeError):
         report.bound = 1.0
 
 

@@ -389,13 +389,14 @@ def test_products_that_wait_for_their_operands_are_not_captured(monkeypatch):
     monkeypatch.setattr("hifigemm.bench.runs.capture", lambda run: run)
     cases = measure(load, ["native", waiting, "ozaki2:15"], ["eager", "graph"], ARRAYS, METHOD)
     found = {(o.case.name, o.case.mode): o for o in cases}
-    assert found[waiting, "graph"].status == "timed without a graph: its promise is judged"
+    assert found[waiting, "graph"].status == "timed without a graph: its entries are certified"
     assert found[waiting, "eager"].status == found["native", "graph"].status == "timed"
     assert found["ozaki2:15", "graph"].case.captured
     lines = rows(load, cases, {})
     assert all(line["ratio_to_native"] for line in lines)
     plan = hg.make_plan(*ARRAYS.operands(load, 0), scheme=hg.Ozaki2(scaling="fast"), accuracy="fp64")
-    assert _uncapturable(replace(plan, hopeful=True)) == "the count comes from the operands"
+    assert _uncapturable(plan) == "its entries are certified"
+    assert _uncapturable(replace(plan, verification=Verification.ON_DEVICE)) == ""
 
 
 def test_bounds_of_large_forced_products_are_not_worked_out(monkeypatch):
