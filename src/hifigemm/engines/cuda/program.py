@@ -145,7 +145,11 @@ class CudaProgram:
         self._run([left, right, target, record, c], (ready[0], ready[1]), shift, own)
         values = wrap(target) if inside else combined(target, p, epilogue, out)
         certificate = None if self.steps.certify is None else partial(self._certificate, record)
-        return Outcome(values, self.plan.bound, float(self.plan.num_products), [], certificate)
+        made, notes = float(self.plan.num_products), []
+        outliers = None if self.plan.evidence is None else self.plan.evidence.outliers
+        if outliers is not None:
+            made, notes = outliers.num_products(p, self.plan.num_products), [str(outliers)]
+        return Outcome(values, self.plan.bound, made, notes, certificate)
 
     def repeated(
         self, operands: tuple[Array, Array], stacks: tuple[Array, Array], shape: tuple[int, ...], out: Array | None
