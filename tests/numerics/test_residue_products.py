@@ -4,28 +4,24 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hifigemm.schemes.residue_products import (
-    multiply_planes,
+
+from hifigemm.formats import FP64
+from hifigemm.numerics.residue_products import (
+    crt,
     num_planes,
     product_residues,
-    residue_bytes,
+    residue_gemm,
     round_integers,
-    rounded_integers,
     scaled_residues,
 )
-
-from hifigemm.engines.numpy_engine import NumpyEngine
-from hifigemm.formats import FP64
 from hifigemm.numerics.residues import moduli_set
 from hifigemm.numerics.scaling import Scale
 
 
-class CheckedEngine(NumpyEngine):
-    """Residues are INT8 with -128 among them."""
-
-    def exact_product(self, spec, a, b, max_a, max_b):
-        assert (max_a, max_b) == (128, 128)
-        return super().exact_product(spec, a, b, max_a, max_b)
+def exact(a, b, max_a, max_b):
+    """The product of INT8 words with -128 among them."""
+    assert (a.dtype, b.dtype, max_a, max_b) == (np.int8, np.int8, 128, 128)
+    return a.astype(np.int64) @ b.astype(np.int64)
 
 
 def operand(rng, shape, bits, is_complex):
@@ -53,31 +49,32 @@ def test_residues_of_a_product_are_those_of_its_integers(is_complex, count, part
     planes = [scaled_residues(x * 8, scale, moduli, part) for x, scale in ((a, s), (b, t))]
     assert planes[0].shape == (stacks[0], num_planes(moduli, is_complex), 5, 6)
     assert planes[1].shape == (stacks[1], num_planes(moduli, is_complex), 4, 6)
-    found = product_residues(multiply_planes(*planes, moduli, CheckedEngine()), moduli)
-    exact = np.matmul(left[0], right[0])
+    found = product_residues(residue_gemm(*planes, moduli, exact), moduli)
+    want = np.matmul(left[0], right[0])
     if is_complex:
-        real, imag = exact - np.matmul(left[1], right[1]), np.matmul(left[0], right[1]) + np.matmul(left[1], right[0])
-        exact = np.stack([real, imag], axis=3).reshape(2, 5, 8)
+        real, imag = want - np.matmul(left[1], right[1]), np.matmul(left[0], right[1]) + np.matmul(left[1], right[0])
+        want = np.stack([real, imag], axis=3).reshape(2, 5, 8)
     for l, p in enumerate(moduli.moduli):
-        assert not ((found[:, l].astype(object) - exact) % p).any()
+        assert not ((found[:, l].astype(object) - want) % p).any()
 
 
-def test_rounded_integers_are_the_values_of_those_that_are_judged():
+def test_crt_gives_the_values_of_the_integers_that_are_certified():
     rng, moduli = np.random.default_rng(1), moduli_set(5, True)
     products = rng.integers(-50, 50, (2, num_planes(moduli, True), 3, 4)).astype(np.int8)
     units = rng.integers(-9, 9, (2, 3, 1)), rng.integers(-9, 9, (2, 1, 8))
-    judged = round_integers(product_residues(products, moduli), *units, 7, moduli, FP64, 5)
-    np.testing.assert_array_equal(rounded_integers(products, *units, 7, moduli, FP64, 100), judged.values)
+    certified = round_integers(product_residues(products, moduli), *units, 7, moduli, FP64, 5)
+    np.testing.assert_array_equal(crt(products, *units, 7, moduli, FP64, 100), certified.values)
 
 
-def test_bytes_of_residues_are_padded_as_kernels_want_them():
-    for rows, cols, k, padded in (
-        (1, 1, 1, (128, 128, 256)),
-        (128, 256, 128, (128, 128, 256)),
-        (129, 257, 129, (256, 256, 512)),
-    ):
-        depth, height, width = padded
-        operands = (rows + cols) * depth
-        assert residue_bytes(rows, cols, k, 7) == 7 * (operands + height * width)
-        assert residue_bytes(rows, cols, 10**6, 7) == 7 * ((rows + cols) * 1000064 + height * width)
-        assert residue_bytes(rows, cols, k, 7, 2) == 7 * operands + max(7 * height * width, 2 * operands)
+@pytest.mark.parametrize("stacks", [(2, 2), (1, 2), (2, 1)])
+@pytest.mark.parametrize("shape", [(1, 1, 1), (3, 5, 4), (2, 9000, 1), (130, 3, 130)])
+def test_planes_are_multiplied_together_or_apart_with_the_same_residues(shape, stacks):
+    rng, moduli, (m, k, n) = np.random.default_rng(3), moduli_set(7, False), shape
+    left = rng.integers(-128, 128, (stacks[0], 7, m, k)).astype(np.int8)
+    right = rng.integers(-128, 128, (stacks[1], 7, n, k)).astype(np.int8)
+    found = residue_gemm(left, right, moduli, exact)
+    assert found.shape == (2, 7, m, n)
+    want = left.astype(object) @ np.swapaxes(right, 2, 3).astype(object)
+    for q, p in enumerate(moduli.moduli):
+        assert not ((found[:, q].astype(object) - want[:, q]) % p).any()
+        assert (abs(found[:, q].astype(int)) <= p // 2).all()

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from hifigemm.numerics.residues import moduli_set
 from hifigemm.numerics.scaling import gained_bits
-from hifigemm.plan import Outliers, Problem
-from hifigemm.schemes.outliers import find_outliers, may_pay, outlier_bytes
-from hifigemm.schemes.ozaki2 import _exact_choice
+from hifigemm.plan import Outliers
+from hifigemm.problem import Problem
+from hifigemm.schemes.outliers import find_outliers, may_pay
+from hifigemm.schemes.ozaki2 import _exact_count
 
 SIZE = 4096
 LARGE = 16384
@@ -41,11 +42,11 @@ def half_range(count):
 def test_all_vectors_find_room_and_all_products_stay_in_range(rows, cols, seed):
     rng = np.random.default_rng(seed)
     left, right = (required(usual, usual + more, count, rng) for usual, more, count in (rows, cols))
-    choice = _exact_choice(False, int(left.max()), int(right.max()), True)
-    found = find_outliers(problem(SIZE, SIZE), (left, right), choice.count)
+    count = _exact_count(False, int(left.max()), int(right.max()))
+    found = find_outliers(problem(SIZE, SIZE), (left, right), count)
     if found is None:
         return
-    assert found.num_moduli < found.shared <= choice.count
+    assert found.num_moduli < found.shared <= count
     assert half_range(found.shared) <= half_range(found.num_moduli) << (2 * found.lowered)
     gained = gained_bits(found.shared, False)
     for x, apart, balance in ((left, found.rows, found.balance), (right, found.cols, -found.balance)):
@@ -55,13 +56,13 @@ def test_all_vectors_find_room_and_all_products_stay_in_range(rows, cols, seed):
         assert (x[0, wide] > gained + balance - found.lowered).all()
         assert (x[0, wide] <= gained + balance + found.lowered).all()
     work = found.num_moduli + found.shared * (len(found.rows) + len(found.cols)) / SIZE
-    assert work < choice.count
+    assert work < count
 
 
 def test_random_operands_take_fewer_moduli_than_their_widest_vectors():
     rng = np.random.default_rng(1)
     both = tuple(required(66, 76, 40, rng) for _ in range(2))
-    count = _exact_choice(False, 76, 76, True).count
+    count = _exact_count(False, 76, 76)
     found = find_outliers(problem(SIZE, SIZE), both, count)
     assert (count, found.num_moduli, found.shared) == (22, 20, 21)
     assert len(found.rows) < 60
@@ -70,9 +71,9 @@ def test_random_operands_take_fewer_moduli_than_their_widest_vectors():
 
 def test_vectors_that_lack_the_same_stay_together():
     both = np.full((1, SIZE), 70), np.full((1, SIZE), 60)
-    assert find_outliers(problem(SIZE, SIZE), both, _exact_choice(False, 70, 60, True).count) is None
+    assert find_outliers(problem(SIZE, SIZE), both, _exact_count(False, 70, 60)) is None
     many = np.where(np.arange(SIZE) % 2, 76, 60)[None]
-    assert find_outliers(problem(SIZE, SIZE), (many, many), _exact_choice(False, 76, 76, True).count) is None
+    assert find_outliers(problem(SIZE, SIZE), (many, many), _exact_count(False, 76, 76)) is None
 
 
 @pytest.mark.parametrize(
@@ -127,7 +128,7 @@ def few_wide(vectors, usual, wide, count):
 def test_what_is_set_apart_is_the_cheapest_of_all(m, n, rows, cols, moduli, expected):
     """(moduli, shared, lowered, balance, wide rows, wide columns); rows and columns lack (usual, wide, how many)."""
     both = few_wide(m, *rows), few_wide(n, *cols)
-    assert _exact_choice(False, int(both[0].max()), int(both[1].max()), True).count == moduli
+    assert _exact_count(False, int(both[0].max()), int(both[1].max())) == moduli
     found = find_outliers(problem(m, n), both, moduli)
     if expected is None:
         assert found is None
@@ -146,9 +147,7 @@ def test_the_usual_vector_decides_what_rows_get_at_the_expense_of_columns():
     assert again == found
 
 
-@pytest.mark.parametrize(
-    ("rows", "cols", "expected"), [(0, 0, 410112), (3, 5, 453392), (300, 5, 1202152), (3, 500, 1016032)]
-)
-def test_bytes_of_wide_vectors_are_those_of_the_larger_side_in_a_block(rows, cols, expected):
-    wide = Outliers(8, 9, 2, 0, tuple(range(rows)), tuple(range(cols)))
-    assert outlier_bytes(wide, problem(1000, 2000, 300, dtype="float32"), 100, 70) == expected
+def test_products_of_outliers_count_by_the_entries_that_they_make():
+    wide = Outliers(6, 8, 4, 0, (0,), (1, 2))
+    assert str(wide) == "6 moduli without 1 row and 2 columns"
+    assert wide.num_products(problem(2, 3), 9) == 6 + 8 * (1 / 2 + 2 / 3) + 9 * (1 / 2) * (2 / 3)

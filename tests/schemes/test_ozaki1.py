@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -11,15 +10,23 @@ import pytest
 
 import hifigemm as hg
 from hifigemm.accuracy import Target
-from hifigemm.driver import multiply
 from hifigemm.engines import engine_for
 from hifigemm.engines.numpy_engine import NumpyEngine
+from hifigemm.executor import execute
 from hifigemm.numerics.bounds import exact_k_limit, first_slice_count, ozaki1_error_exponent
-from hifigemm.plan import Problem
-from hifigemm.schemes.ozaki1 import _sum_bits, first_num_slices
+from hifigemm.plan import Evidence
+from hifigemm.problem import Problem
+from hifigemm.schemes.ozaki1 import _sum_bits, first_num_slices, slice_bits
 from hifigemm.study.reference import correctly_rounded, exact_product, meets_promise
 
 PRODUCTS = ("int8", "fp16", "bf16", "tf32", "fp32", "fp64")
+
+
+def beta_of(plan):
+    """Bits of the slices of a plan."""
+    return slice_bits(plan.problem, plan.words)
+
+
 LARGEST_WORD = {"int8": 128, "fp16": 2**11, "bf16": 2**8, "tf32": 2**11, "fp32": 2**24, "fp64": 2**53}
 
 
@@ -27,8 +34,8 @@ LARGEST_WORD = {"int8": 128, "fp16": 2**11, "bf16": 2**8, "tf32": 2**11, "fp32":
 @pytest.mark.parametrize("k", [1, 2, 3, 17, 1000, 100003])
 def test_slices_fit_the_words_and_the_accumulator(product, k):
     plan = hg.make_plan(np.ones((1, k)), np.ones((k, 1)), scheme=hg.Ozaki1(product=product))
-    h = 2 ** (plan.slice_bits - 1)
-    assert plan.slice_bits >= 1
+    h = 2 ** (beta_of(plan) - 1)
+    assert beta_of(plan) >= 1
     assert h <= LARGEST_WORD[product]
     assert plan.k_block == exact_k_limit(plan.product.accumulator_max, h, h)
     assert plan.k_block >= min(k, plan.product.k_block)
@@ -48,7 +55,7 @@ def test_kept_diagonals_are_summed_exactly_and_rounded_once(product, count):
     rng = np.random.default_rng([count, 16])
     a, b = rng.integers(-(2**50), 2**50, (3, 6)).astype(float), rng.integers(-(2**50), 2**50, (6, 2)).astype(float)
     plan = hg.make_plan(a, b, scheme=hg.Ozaki1(product=product, num_slices=count))
-    beta = plan.slice_bits
+    beta = beta_of(plan)
 
     two, base = product == "int8", 2**beta  # INT8 digits are -128 .. 127
 
@@ -208,9 +215,10 @@ def test_first_counts_leave_out_what_typical_data_allow(dtype):
 
 @pytest.mark.parametrize("beta", [1, 2, 3, 7, 8, 11, 22])
 @pytest.mark.parametrize("k", [1, 2, 3, 1000, 1024])
-def test_bits_of_sums_hold_the_largest_sum_of_all_diagonals(beta, k):
+def test_bits_of_sums_hold_the_largest_sum_of_all_diagonals(monkeypatch, beta, k):
     # D_s is a sum of s + 1 products of k terms of at most h**2; the last diagonal kept has the unit 1.
-    plan = replace(hg.make_plan(np.ones((1, k)), np.ones((k, 1)), scheme=hg.Ozaki1()), slice_bits=beta)
+    plan = hg.make_plan(np.ones((1, k)), np.ones((k, 1)), scheme=hg.Ozaki1())
+    monkeypatch.setattr("hifigemm.schemes.ozaki1.slice_bits", lambda problem, spec: beta)
     waste = []
     for kept in (1, 2, 3, 8, 40, 300):
         largest = sum((s + 1) * k * 4 ** (beta - 1) << (beta * (kept - 1 - s)) for s in range(kept))
@@ -225,10 +233,10 @@ def test_bits_of_sums_hold_the_largest_sum_of_all_diagonals(beta, k):
 def test_counts_come_from_the_target_where_none_is_given(dtype, accuracy):
     a = np.ones((30, 40), dtype)
     plan = hg.make_plan(a, a.T, scheme=hg.Ozaki1(), accuracy=accuracy)
-    count = first_num_slices(plan.problem, plan.target, plan.slice_bits)
+    count = first_num_slices(plan.problem, plan.target, beta_of(plan))
     assert plan.scheme == hg.Ozaki1(num_slices=count)
     assert plan.num_products == count * (count + 1) // 2 * (4 if dtype == "complex128" else 1)
-    assert plan.reason == f"{count} slices of {plan.slice_bits} bits for {plan.target}"
+    assert plan.reason == f"{count} slices of {beta_of(plan)} bits for {plan.target}"
 
 
 @pytest.mark.parametrize(("dtype", "each"), [("float32", 1), ("complex64", 4)])
@@ -252,24 +260,26 @@ def test_all_kinds_of_target_are_escalated_to_twice_the_slices_and_to_the_larges
     engine = engine_for("numpy")
     for count, then in ((1, 2), (7, 14), (2200, 4400), (3000, 4400), (4399, 4400), (4400, None)):
         plan = hg.make_plan(a, a.T, scheme=hg.Ozaki1(num_slices=count, mode="correct"))
-        finer = plan.scheme.escalate(plan, plan.problem, 2**30, engine)
+        finer = plan.scheme.escalate(plan, plan.problem, engine)
         assert (None if finer is None else finer.scheme.num_slices) == then
 
 
 def test_sums_that_no_slices_keep_in_int64_are_refused():
     engine = engine_for("numpy")
     for k, bits in ((2**46, 4), (2**50, 1)):
-        plan = hg.Ozaki1("fp64").plan(Problem(1, 1, 1, k, np.dtype("float64")), None, None, Target(1e-9), engine, 2**80)
-        assert plan.slice_bits == bits
+        plan = hg.Ozaki1("fp64").plan(Problem(1, 1, 1, k, np.dtype("float64")), Target(1e-9), engine, None, None)
+        assert beta_of(plan) == bits
     with pytest.raises(hg.PlanError, match="no slice size is exact for k = 2251799813685248"):
-        hg.Ozaki1("fp64").plan(Problem(1, 1, 1, 2**51, np.dtype("float64")), None, None, Target(1e-9), engine, 2**80)
+        hg.Ozaki1("fp64").plan(Problem(1, 1, 1, 2**51, np.dtype("float64")), Target(1e-9), engine, None, None)
 
 
 def test_only_estimates_look_at_operands():
-    assert hg.Ozaki1(mode="dp").reads_operands
-    assert hg.Ozaki1(mode="sp").reads_operands
+    problem, engine, x = Problem(1, 2, 2, 2, np.dtype(float)), NumpyEngine(), np.full((1, 2, 2), 1 / 3)
+    for mode in ("dp", "sp"):
+        found = hg.Ozaki1(mode=mode).evidence(problem, Target(1e-9), x, x, engine, 2**28)
+        assert found == Evidence(num_slices=found.num_slices)
     for scheme in (hg.Ozaki1(), hg.Ozaki1(num_slices=3), hg.Ozaki1(mode="correct"), hg.Ozaki1(num_slices=3, mode="dp")):
-        assert not scheme.reads_operands
+        assert scheme.evidence(problem, Target(1e-9), None, None, engine, 2**28) is None
 
 
 @pytest.mark.parametrize("product", PRODUCTS)
@@ -283,7 +293,7 @@ def test_splits_know_their_vectors_and_begin_at_the_largest_entry(product, dtype
     left = plan.scheme.split(plan, x, "left", None, engine)
     right = plan.scheme.split(plan, np.swapaxes(x, 1, 2), "right", None, engine)
     assert (left.vectors, right.vectors) == (3, 3)
-    usual = 1 - plan.slice_bits
+    usual = 1 - beta_of(plan)
     full = usual + (product == "int8")
     assert left.unit[0, :, 0].tolist() == [full, usual, full]
     assert right.unit[0, 0].tolist() == list(np.repeat([full, usual, full], width))
@@ -298,8 +308,9 @@ def test_integers_are_judged_in_the_units_that_they_have(monkeypatch, product, c
         largest = [math.frexp(x.max())[1] for x in (a, b)]
         assert rounded.magnitude.item() - lowest + sum(largest) == math.log2(c)
         kept = min(count, left.count + right.count - 1)
-        assert lowest == plan.slice_bits * (kept - 1) + 2 * (plan.slice_bits - 1)
-        assert err == ozaki1_error_exponent(2, kept, plan.slice_bits, product == "int8") - lowest
+        beta = beta_of(plan)
+        assert lowest == beta * (kept - 1) + 2 * (beta - 1)
+        assert err == ozaki1_error_exponent(2, kept, beta, product == "int8") - lowest
         return exact, 0.0
 
     monkeypatch.setattr("hifigemm.schemes.certify.certified_entries", judge)
@@ -323,8 +334,8 @@ class BoundedEngine(NumpyEngine):
 def test_products_are_told_how_large_slices_are(product):
     plan = hg.make_plan(np.ones((1, 2)), np.ones((2, 1)), scheme=hg.Ozaki1(product, 3))
     a, b = np.array([[[1 / 3, 0.999]]]), np.array([[[-1 / 7], [0.5]]])
-    engine, h = BoundedEngine(), 2 ** (plan.slice_bits - 1)
-    assert multiply(plan, a, b, engine, 2**28).num_products == 6
+    engine, h = BoundedEngine(), 2 ** (beta_of(plan) - 1)
+    assert execute(plan, a, b, engine, 2**28)[1].num_products == 6
     assert engine.told == [(product, h, h)] * 3 + [("int8", 1, 1)]
 
 

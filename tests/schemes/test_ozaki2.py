@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import replace
 from fractions import Fraction
@@ -12,17 +13,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import hifigemm as hg
-from hifigemm.accuracy import NO_PROMISE, NOTHING_STATED, Target, resolve
+from hifigemm.accuracy import NO_PROMISE, NOTHING_STATED, Target
 from hifigemm.engines import engine_for
 from hifigemm.engines.numpy_engine import NumpyEngine
 from hifigemm.numerics.bits import NO_BIT
-from hifigemm.numerics.bounds import native_bound
 from hifigemm.numerics.embedding import components
+from hifigemm.numerics.error_ratio import count_for_ratio, error_ratio
 from hifigemm.numerics.residues import moduli_set
-from hifigemm.numerics.scaling import gained_bits, round_to_integers
-from hifigemm.plan import Problem
-from hifigemm.schemes.ozaki2 import _enough, _error, _exact_choice, _expected_count, _least_range, _wanted_bits
+from hifigemm.numerics.scaling import balance, gained_bits, required_bits, round_to_integers
+from hifigemm.plan import Evidence, Verification
+from hifigemm.planner import fitted
+from hifigemm.problem import Problem
+from hifigemm.schemes.ozaki2 import (
+    _balance,
+    _error,
+    _exact_bits,
+    _exact_count,
+    _expected_count,
+    _wanted_bits,
+)
+from hifigemm.schemes.scheme import int8_product
 from hifigemm.study.reference import correctly_rounded, meets_promise
+from tests.host_programs import ProgramEngine
 
 SCALINGS = ("accurate", "fast")
 DTYPES = ("float32", "float64", "complex64", "complex128")
@@ -100,7 +112,7 @@ def test_bits_that_one_operand_had_to_spare_are_not_kept_for_others(assert_same_
     wide, short = np.array([[1.0, 2.0**-90]]), np.array([[3.0], [1.0]])
     scheme = hg.Ozaki2(scaling=scaling)
     plan = hg.make_plan(wide, short, scheme=scheme, accuracy="correct")
-    assert plan.balance > 20
+    assert _balance(plan) > 20
     c, report = hg.matmul(short.T, wide.T, plan=plan, return_report=True)
     assert_same_bits(c, correctly_rounded(short.T, wide.T))
     assert report.reason.count("escalated by") == 1
@@ -145,42 +157,33 @@ def test_more_moduli_err_less(make_pair, scaling):
     assert bounds[-1] == 0.0
 
 
-def test_only_fast_scaling_splits_operands_apart():
-    assert hg.Ozaki2(scaling="fast").independent_splits
-    assert not hg.Ozaki2().independent_splits
-
-
-@pytest.mark.parametrize("k", [1, 60, 5000])
-@pytest.mark.parametrize("r", [2.0**-51, 1e-10, 1e-30])
-def test_the_largest_ratio_parts_counts_that_suffice_from_those_that_do_not(k, r):
-    problem, target = Problem(1, 4, 5, k, np.dtype("float64")), Target(r)
-    for count in range(_expected_count(problem, target), 50, 5):
-        scheme = hg.Ozaki2(num_moduli=count, scaling="fast")
-        plan = replace(hg.make_plan(np.ones((4, k)), np.ones((k, 5)), scheme=scheme), target=target)
-        largest = scheme.largest_ratio(plan)
-        assert _enough(problem, target, largest) <= count
-        assert (_enough(problem, target, np.nextafter(largest, np.inf)) or 50) > count
-        for ratio in (0.0, largest / 3, largest):
-            assert scheme.suffices(plan, ratio)
-        for ratio in (np.nextafter(largest, np.inf), 2 * largest, np.inf):
-            assert not scheme.suffices(plan, ratio)
-
-
-def test_too_few_moduli_suffice_for_no_ratio():
-    plan = hg.make_plan(np.ones((4, 60)), np.ones((60, 5)), scheme=hg.Ozaki2(num_moduli=2, scaling="fast"))
-    assert not plan.scheme.suffices(replace(plan, target=Target(1e-10)), 0.0)
+def test_only_fast_scaling_scales_operands_apart(make_pair):
+    engine, (a, b) = engine_for("numpy"), (x[None] for x in make_pair("phi_4", 4, 6, 5))
+    problem = Problem(1, 4, 5, 6, a.dtype)
+    plan = (scheme := hg.Ozaki2(num_moduli=5, scaling="fast")).plan(problem, NO_PROMISE, engine, None, scheme)
+    assert scheme.scales(plan, None, None, engine) == (None, None)
+    both = scheme.scales(plan, a, b, engine)
+    for left, right in ((a, None), (None, b)):
+        for x, own, scale in zip((left, right), scheme.scales(plan, left, right, engine), both, strict=True):
+            assert (own is None) == (x is None)
+            if own is not None:
+                np.testing.assert_array_equal(own.exponent, scale.exponent)
+                np.testing.assert_array_equal(own.nearest, scale.nearest)
+    plan = (scheme := hg.Ozaki2(num_moduli=5)).plan(problem, NO_PROMISE, engine, None, scheme)
+    for left, right in ((None, None), (a, None), (None, b)):
+        assert scheme.scales(plan, left, right, engine) is None
 
 
 @given(st.integers(-60, 2000), st.integers(-60, 2000))
 def test_exact_counts_are_the_fewest_and_shift_no_more_than_they_must(left, right):
     if left + right > 2 * gained_bits(49, False):
         return
-    choice = _exact_choice(False, left, right, True)
-    gained = gained_bits(choice.count, False)
-    assert left <= gained + choice.balance
-    assert right <= gained - choice.balance
-    assert choice.balance in (0, left - gained, gained - right)
-    assert choice.count == 2 or left + right > 2 * gained_bits(choice.count - 1, False)
+    count = _exact_count(False, left, right)
+    gained, shift = gained_bits(count, False), balance((left, right), count, False)
+    assert left <= gained + shift
+    assert right <= gained - shift
+    assert shift in (0, left - gained, gained - right)
+    assert count == 2 or left + right > 2 * gained_bits(count - 1, False)
 
 
 @pytest.mark.parametrize("scaling", SCALINGS)
@@ -192,11 +195,8 @@ def test_error_of_the_integers_stays_below_its_bound_and_comes_near(scaling, cou
     for bits, k in ((bits, k) for bits in range(1, 28) for k in (1, 2, 9)):
         a, b = np.full((1, 2, k), 2.0**bits - 1), np.full((1, k, 3), 2.0**bits - 2.0 ** (bits // 2) + 1)
         a[:, 1], b[:, :, 1], b[:, k // 2 + 1 :, 2] = np.nextafter(a[:, 1], 0), np.nextafter(b[:, :, 1], 0), 3 / 512
-        plan = scheme.plan(Problem(1, 2, 3, k, a.dtype), a, b, NO_PROMISE, engine, 2**28)
-        if scheme.independent_splits:
-            s, t = scheme.scales(plan, a, "left", engine), scheme.scales(plan, b, "right", engine)
-        else:
-            s, t = scheme.joint_scales(plan, a, b, engine)
+        plan = fitted(scheme.plan(Problem(1, 2, 3, k, a.dtype), NO_PROMISE, engine, None, scheme), 2**28, engine)
+        s, t = scheme.scales(plan, a, b, engine)
         left, right = scheme.split(plan, a, "left", s, engine), scheme.split(plan, b, "right", t, engine)
         rows, cols = (round_to_integers(x, scale.exponent, scale.nearest)[0] for x, scale in ((a, s), (b, t)))
         error, unit = _error(left, right)[0], (left.facts["exponent"] + right.facts["exponent"])[0]
@@ -209,24 +209,6 @@ def test_error_of_the_integers_stays_below_its_bound_and_comes_near(scaling, cou
             assert abs(exact - made) <= bound
             share = max(share, float(abs(exact - made) / (bound or 1)))
     assert share > 0.95
-
-
-@pytest.mark.parametrize("terms", [1, 60, 2**17, 2**31])
-def test_enough_range_leaves_room_for_products_of_two_roundings(terms):
-    # With T**2 = half_range an entry errs by at most ratio (1 + terms / (2 T)) / T |A||B|; scales may be 2**-50 larger.
-    for r in (2.0**-10, 1e-7, 2.0**-51, 1e-30):
-        for ratio in (1.0, 2.0**12, 3e5, 1e20):
-            norm = math.isqrt(_least_range(terms, r, ratio))
-            assert norm**2 == _least_range(terms, r, ratio)
-            assert terms * 2**19 <= norm
-            wanted = Fraction(ratio) / Fraction(r) * (1 + Fraction(terms, 2 * norm)) * (1 + Fraction(2) ** -49)
-            assert wanted <= norm
-            assert norm <= max(wanted * (1 + Fraction(2) ** -18) + 1, terms * 2**19)
-        assert _least_range(terms, r, np.inf) is None
-
-
-def test_the_norm_from_which_enough_is_told_is_never_undercut():
-    assert _least_range(5, 1.0, 0.0) == (5 * 2**19) ** 2
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex128"])
@@ -248,9 +230,9 @@ def test_the_expected_count_is_one_that_can_be_enough():
         for r in (1e30, 1.0, 1e-3, 1e-15):
             problem, target = Problem(1, 5, 6, k, np.dtype("float64")), Target(r)
             expected = _expected_count(problem, target)
-            assert expected >= _enough(problem, target, 0.0)
+            assert expected >= count_for_ratio(k, r, 0.0, False)
             if r >= 1.0:
-                assert expected == _enough(problem, target, 0.0)
+                assert expected == count_for_ratio(k, r, 0.0, False)
     assert _expected_count(Problem(1, 5, 6, 2**152, np.dtype("float64")), Target(1.0)) == 49
     wanted = Problem(1, 5, 6, 2**28, np.dtype("float64"))
     assert _expected_count(wanted, Target(np.inf)) < _expected_count(wanted, Target(1e300))
@@ -260,23 +242,52 @@ def test_the_expected_count_is_one_that_can_be_enough():
 def test_escalated_plans_have_half_as_many_moduli_again_and_end_with_the_largest_number(dtype):
     a, engine = np.ones((3, 4), dtype), engine_for("numpy")
     for count, then in ((2, 3), (3, 4), (20, 30), (32, 48), (33, 49), (40, 49), (48, 49)):
-        plan = replace(hg.make_plan(a, a.T, scheme=hg.Ozaki2(num_moduli=count)), balance=7)
-        finer = plan.scheme.escalate(plan, plan.problem, 2**30, engine)
-        assert (finer.scheme.num_moduli, finer.balance) == (then, 0)
+        plan = hg.make_plan(a, a.T, scheme=hg.Ozaki2(num_moduli=count))
+        assert plan.scheme.escalate(plan, plan.problem, engine) is None
+        plan = replace(plan, asked=hg.Ozaki2(), evidence=Evidence(required_bits=(90, 1)))
+        finer = plan.scheme.escalate(plan, plan.problem, engine)
+        assert (finer.scheme.num_moduli, finer.evidence) == (then, None)
+        assert finer.verification is Verification.ENTRYWISE
         assert finer.num_products == hg.make_plan(a, a.T, scheme=hg.Ozaki2(num_moduli=then)).num_products
-    plan = hg.make_plan(a, a.T, scheme=hg.Ozaki2(num_moduli=49))
-    assert plan.scheme.escalate(plan, plan.problem, 2**30, engine) is None
-    assert isinstance(plan.scheme.escalate(replace(plan, free=True), plan.problem, 2**30, engine).scheme, hg.Ozaki1)
+    plan = replace(hg.make_plan(a, a.T, scheme=hg.Ozaki2(num_moduli=49)), asked=hg.Ozaki2())
+    assert plan.scheme.escalate(plan, plan.problem, engine) is None
+    assert isinstance(plan.scheme.escalate(replace(plan, asked=None), plan.problem, engine).scheme, hg.Ozaki1)
 
 
 @pytest.mark.parametrize("is_complex", [False, True])
 def test_plans_look_for_bits_as_far_as_their_moduli_reach(is_complex):
-    a = np.ones((3, 4), complex if is_complex else float)
-    for accuracy, count in (("correct", 49), (1e-10, None)):
-        plan = hg.make_plan(a / 3, a.T / 7, scheme=hg.Ozaki2(), accuracy=accuracy)
-        count = count or _expected_count(plan.problem, plan.target)
-        assert plan.scheme.most_required_bits(plan) == 2 * gained_bits(count, is_complex)
-    assert plan.scheme.most_required_bits(replace(plan, fixed=True)) is None
+    a = np.ones((1, 3, 4), complex if is_complex else float)
+    problem, engine, scheme = Problem(1, 3, 3, 4, a.dtype), AskedEngine(), hg.Ozaki2()
+    for target, count in ((Target(0.0, correct=True), 49), (Target(1e-10), None)):
+        count = count or _expected_count(problem, target)
+        found = scheme.evidence(problem, target, a / 3, np.swapaxes(a, 1, 2) / 7, engine, 2**28)
+        assert engine.most.pop() == 2 * gained_bits(count, is_complex)
+        assert found.error_ratio is None
+    assert hg.Ozaki2(num_moduli=9).evidence(problem, target, None, None, engine, 2**28) is None
+
+
+class AskedEngine(NumpyEngine):
+    """Keeps how many bits were asked for."""
+
+    def __init__(self):
+        self.most = []
+
+    def override(self, function):
+        def asked(a, b, most, entries):
+            self.most.append(most)
+            return required_bits(a, b, most, entries)
+
+        return asked if function is required_bits else function
+
+
+@pytest.mark.parametrize("r", [1e-10, 1e-30])
+def test_fast_plans_look_for_bits_as_far_as_the_moduli_reach_that_the_error_ratio_asks_for(make_pair, r):
+    a, b = (x[None] for x in make_pair("phi_2", 5, 30, 4))
+    problem, engine = Problem(1, 5, 4, 30, a.dtype), AskedEngine()
+    found = hg.Ozaki2(scaling="fast").evidence(problem, Target(r), a, b, engine, 2**28)
+    assert found.error_ratio == error_ratio(a, b, int8_product(engine), 2**14, 10**6)
+    count = max(_expected_count(problem, Target(r)), count_for_ratio(30, r, found.error_ratio, False))
+    assert engine.most == [2 * gained_bits(count, False)]
 
 
 @pytest.mark.parametrize("scaling", SCALINGS)
@@ -309,7 +320,8 @@ def test_accurate_scales_are_those_of_matrices_apart_or_of_all_that_meet_one(mak
     engine, scheme = CountingEngine(), hg.Ozaki2(num_moduli=5)
     a, b = (np.stack([make_pair("phi_4", 4, 6, 5, dtype, seed)[i] for seed in range(stacks[i])]) for i in range(2))
     problem = Problem(max(stacks), 4, 5, 6, a.dtype)
-    s, t = scheme.joint_scales(scheme.plan(problem, a, b, NO_PROMISE, engine, 2**28), a, b, engine)
+    plan = fitted(scheme.plan(problem, NO_PROMISE, engine, None, scheme), 2**28, engine)
+    s, t = scheme.scales(plan, a, b, engine)
     assert engine.calls == products
     assert s.exponent.shape == (stacks[0], 4, 1)
     assert t.exponent.shape == (stacks[1], 1, 5)
@@ -319,7 +331,7 @@ def test_accurate_scales_are_those_of_matrices_apart_or_of_all_that_meet_one(mak
         )
     for z in range(max(stacks)):
         x, y = a[z % len(a)][None], b[z % len(b)][None]
-        own = scheme.joint_scales(hg.make_plan(x, y, scheme=scheme), x, y, engine)
+        own = scheme.scales(hg.make_plan(x, y, scheme=scheme), x, y, engine)
         for scale, each, at in ((s, own[0], z % len(a)), (t, own[1], z % len(b))):
             assert scale.bits == each.bits
             if len(scale.exponent) == max(stacks):
@@ -338,32 +350,34 @@ def test_reasons_name_the_bits_of_the_exact_product_and_the_product_for_the_scal
 
 
 @pytest.mark.parametrize("scaling", SCALINGS)
-def test_plans_that_judge_nothing_keep_no_facts(scaling):
+def test_plans_that_certify_nothing_keep_no_facts(scaling):
     a, engine = np.ones((1, 3, 4)), engine_for("numpy")
     plan = hg.make_plan(a[0], a[0].T, scheme=hg.Ozaki2(num_moduli=5, scaling=scaling))
     scheme = plan.scheme
-    s = scheme.scales(plan, a, "left", engine)
+    s, _ = scheme.scales(plan, a, np.swapaxes(a, 1, 2), engine)
     assert set(scheme.split(plan, a, "left", s, engine).facts) == {"exponent", "delta", "sums", "nonzero", "magnitude"}
-    for quiet in ({"target": NOTHING_STATED}, {"exact": True}, {"promised": True}, {"gated": True}):
+    quiets = [{"verification": x} for x in (Verification.A_PRIORI, Verification.ON_DEVICE)]
+    for quiet in ({"target": NOTHING_STATED}, *quiets):
         assert scheme.split(replace(plan, **quiet), a, "left", s, engine).facts == {}
 
 
 @pytest.mark.parametrize("balance", [-90, -1, 0, 1, 90])
 @pytest.mark.parametrize("count", [2, 3, 20])
-def test_bits_of_accurate_scales_hold_the_integers(balance, count):
+def test_bits_of_accurate_scales_hold_the_integers(monkeypatch, balance, count):
     engine, scheme = engine_for("numpy"), hg.Ozaki2(num_moduli=count)
     # The largest entries meet nothing, so that scales are as large as they can be.
     a, b = np.array([[[0.999, 2.0**-9], [1.0, 0.0]]]), np.array([[[0.0], [1.0]]])
-    plan = replace(scheme.plan(Problem(1, 2, 1, 2, a.dtype), a, b, NO_PROMISE, engine, 2**28), balance=balance)
-    for x, scale in zip((a, b), scheme.joint_scales(plan, a, b, engine), strict=True):
+    plan = fitted(scheme.plan(Problem(1, 2, 1, 2, a.dtype), NO_PROMISE, engine, None, scheme), 2**28, engine)
+    monkeypatch.setattr("hifigemm.schemes.ozaki2._balance", lambda plan: balance)
+    for x, scale in zip((a, b), scheme.scales(plan, a, b, engine), strict=True):
         assert abs(round_to_integers(x, scale.exponent, scale.nearest)).max() < 2.0**scale.bits
 
 
 def test_operands_of_zeros_leave_the_others_as_they_are(assert_same_bits):
     for left, right in ((-NO_BIT, 2000), (2000, -NO_BIT), (-NO_BIT, -NO_BIT)):
-        choice = _exact_choice(False, left, right, True)
-        assert (choice.count, choice.balance) == (2, 0)
-        assert choice.reason == "2 moduli hold the exact product of 1 bit"
+        assert _exact_count(False, left, right) == 2
+        assert balance((left, right), 2, False) == 0
+        assert _exact_bits(False, left, right) == 1
     a, b = np.zeros((2, 3)), np.array([[2.0**1000], [1.0], [2.0**-1000]])
     for scaling in SCALINGS:
         for x, y in ((a, b), (b.T, a.T)):
@@ -372,23 +386,24 @@ def test_operands_of_zeros_leave_the_others_as_they_are(assert_same_bits):
             assert report.scheme.num_moduli == 2
 
 
-def test_the_device_decides_for_float64_at_its_own_level_only():
-    engine, scheme = engine_for("numpy"), hg.Ozaki2(scaling="fast")
+def test_a_forced_count_that_holds_the_exact_product_promises_it(make_pair):
+    problem, engine = Problem(1, 5, 4, 20, np.dtype("float64")), engine_for("numpy")
+    for bits, count in (((30, 20), _exact_count(False, 30, 20)), ((90, 1), _exact_count(False, 90, 1))):
+        for forced, scaling in itertools.product((count - 1, count, count + 1), SCALINGS):
+            scheme = hg.Ozaki2(num_moduli=forced, scaling=scaling)
+            plan = scheme.plan(problem, Target(0.0, correct=True), engine, Evidence(required_bits=bits), scheme)
+            assert plan.scheme == scheme
+            holds = forced >= count and scaling == "fast"
+            assert plan.verification is (Verification.A_PRIORI if holds else Verification.ENTRYWISE)
+            assert plan.evidence == Evidence(required_bits=bits if holds else None)
+            assert plan.bound == 0.0
 
-    def gated(dtype="float64", accuracy=None, scheme=scheme):
-        problem = Problem(1, 30, 20, 50, np.dtype(dtype))
-        return scheme.gated_plan(problem, resolve(accuracy, problem.fmt, 50), engine, 2**28)
 
-    plan = gated()
-    count = _expected_count(plan.problem, plan.target)
-    assert (plan.scheme.num_moduli, plan.num_products, plan.fixed, plan.gated) == (count, count, False, True)
-    assert plan.reason.startswith(f"the device decides by the operands between {count} moduli and an FP64 product, at")
-    assert plan.reason.endswith(", which over- and underflows as a library's")
-    assert (
-        plan.scheme.stated_bound(plan) == max(plan.target.r, native_bound(50, 2.0**-53)) == native_bound(50, 2.0**-53)
-    )
-    assert gated(accuracy="fp64") == plan
-    for other in ({"dtype": "float32"}, {"dtype": "complex128"}, {"accuracy": "fp32"}, {"accuracy": 1e-9}):
-        assert gated(**other) is None
-    assert gated(scheme=hg.Ozaki2()) is None
-    assert gated(scheme=replace(scheme, num_moduli=15)) is None
+def test_where_programs_choose_operands_are_read_for_correct_rounding_only():
+    x, engine = np.full((1, 3, 3), 1 / 3), ProgramEngine()
+    problem = Problem(1, 3, 3, 3, x.dtype)
+    for scheme in (hg.Ozaki2(scaling="fast"), hg.Ozaki2(num_moduli=9, scaling="fast")):
+        for target in (NO_PROMISE, Target(1e-9)):
+            assert scheme.evidence(problem, target, None, None, engine, 2**28) is None
+        found = scheme.evidence(problem, Target(0.0, correct=True), x, x, engine, 2**28)
+        assert found == Evidence(required_bits=required_bits(x, x, 10**4, 2**14))

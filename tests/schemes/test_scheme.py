@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 
 import hifigemm as hg
-from hifigemm.accuracy import NO_PROMISE, Target
+from hifigemm.accuracy import NO_PROMISE, NOTHING_STATED, Target
 from hifigemm.engines.numpy_engine import NumpyEngine
+from hifigemm.plan import Verification
+from hifigemm.problem import Problem
 from hifigemm.schemes.scheme import exact_int8, finished
 
 
@@ -65,7 +67,7 @@ def test_int8_products_go_beyond_int32():
     assert exact_int8(NumpyEngine(), a, a.reshape(1, k, 1), 128, 128).item() == 2**32
 
 
-def test_complex_entries_are_settled_where_both_components_are():
+def test_complex_entries_are_certified_where_both_components_are():
     plan = hg.make_plan(np.ones((1, 1), complex), np.ones((1, 1), complex), scheme="ozaki1")
     values = np.arange(8.0).reshape(1, 1, 8)
     certified = np.array([[[True, True, True, False, False, True, False, False]]])
@@ -75,10 +77,31 @@ def test_complex_entries_are_settled_where_both_components_are():
     assert (done.bound, done.num_products) == (0.25, 7)
 
 
-def test_a_bound_is_stated_as_far_as_a_plan_tells():
-    plan = hg.make_plan(np.ones((1, 2)), np.ones((2, 1)), scheme=hg.Ozaki1(num_slices=3))
-    scheme = plan.scheme
-    assert scheme.stated_bound(replace(plan, target=NO_PROMISE)) == math.inf
-    assert scheme.stated_bound(replace(plan, target=Target(1e-5))) == math.inf
-    assert scheme.stated_bound(replace(plan, target=Target(1e-5), promised=True)) == 1e-5
-    assert scheme.stated_bound(replace(plan, target=Target(1e-5), exact=True, promised=True)) == 0.0
+@pytest.mark.parametrize(
+    "scheme",
+    [hg.Ozaki1(num_slices=3), hg.Ozaki2(num_moduli=9), hg.Ozaki2(num_moduli=9, scaling="fast"), hg.Corrected()],
+    ids=str,
+)
+def test_plans_promise_what_was_asked_and_say_that_entries_are_certified(scheme):
+    problem, engine = Problem(1, 1, 1, 2, np.dtype("float32")), NumpyEngine()
+    for target, verification in (
+        (NO_PROMISE, Verification.NONE),
+        (NOTHING_STATED, Verification.NONE),
+        (Target(1e-5), Verification.ENTRYWISE),
+    ):
+        plan = scheme.plan(problem, target, engine, None, scheme)
+        assert (plan.bound, plan.verification, plan.asked) == (target.r, verification, scheme)
+        assert plan.certifies is (target != NOTHING_STATED)
+        assert plan.is_fixed
+    for free in (hg.Ozaki1(), hg.Ozaki2(), hg.Ozaki2(scaling="fast")):
+        plan = free.plan(problem, Target(1e-5), engine, None, free)
+        assert (plan.bound, plan.verification, plan.is_fixed) == (1e-5, Verification.ENTRYWISE, False)
+
+
+@pytest.mark.parametrize(
+    "scheme", [hg.Native(), hg.Multiword(), hg.Corrected(), hg.Ozaki1(), hg.Ozaki2(num_moduli=9)], ids=str
+)
+def test_schemes_read_operands_only_where_a_plan_rests_on_them(scheme):
+    problem = Problem(1, 3, 4, 2, np.dtype("float64"))
+    for target in (NO_PROMISE, Target(1e-9), Target(0.0, correct=True)):
+        assert scheme.evidence(problem, target, None, None, NumpyEngine(), 2**28) is None

@@ -15,7 +15,8 @@ from hifigemm.engines import engine_for
 from hifigemm.formats import FORMATS, FP16
 from hifigemm.numerics.bits import ceil_log2
 from hifigemm.numerics.word_bounds import WordError, growth, relative_error, steps_in_blocks
-from hifigemm.plan import Problem, Split
+from hifigemm.plan import Split
+from hifigemm.problem import Problem
 from hifigemm.schemes.corrected import BLOCK, Corrected
 from hifigemm.schemes.multiword import COUNTS, PRESETS, Multiword
 from hifigemm.schemes.word_scheme import _certified_entries
@@ -78,7 +79,7 @@ SCHEMES = [
 def test_bounds_count_the_roundings_that_terms_go_through(scheme, engine):
     for k in (1, 8, 16, 31, 64, 65, 200):
         problem = Problem(1, 1, 1, k, np.dtype("float32"))
-        plan = scheme.plan(problem, None, None, NO_PROMISE, engine_for(engine), 2**20)
+        plan = scheme.plan(problem, NO_PROMISE, engine_for(engine), None, scheme)
         unit = scheme.unit_on(engine_for(engine), problem)
         words = np.array([1000 * p + h for p in range(scheme.splitting.num_words) for h in range(k)])
         counting = CountingEngine(unit)
@@ -129,11 +130,11 @@ def test_a_target_is_refused_below_what_words_without_remainders_keep(scheme):
     problem = Problem(1, 2, 3, k, np.dtype("float32"))
     errors = scheme.pair_errors(scheme.unit_on(engine, problem), k)
     least = relative_error(scheme.splitting, errors, (False, False))
-    assert scheme.plan(problem, None, None, Target(least), engine, 2**30)
+    assert scheme.plan(problem, Target(least), engine, None, scheme)
     less = Target(np.nextafter(least, 0))
     with pytest.raises(AccuracyError, match="errs by up to"):
-        scheme.plan(problem, None, None, less, engine, 2**30)
-    assert scheme.plan(replace(problem, k=0), None, None, less, engine, 2**30)
+        scheme.plan(problem, less, engine, None, scheme)
+    assert scheme.plan(replace(problem, k=0), less, engine, None, scheme)
 
 
 @pytest.mark.parametrize("scheme", [Corrected(), Corrected(accumulate="chained"), Multiword("tf32")])
@@ -185,13 +186,13 @@ def test_operands_of_whole_words_have_no_remainders_in_their_bound():
         assert report.bound == relative_error(scheme.splitting, scheme.pair_errors(unit, 4), (False, False))
 
 
-def test_entries_are_settled_down_to_their_own_bound():
+def test_entries_are_certified_down_to_their_own_bound():
     # 0.25 and an absolute part of 2**-10, against |A||B| of 0.5 2**-3, of no terms at all, and one that overflowed.
     facts = {"nonzero": np.array([[[1], [0], [1]]], np.int8), "magnitude": np.array([[[0.25], [0.0], [0.25]]])}
     left = Split("left", 3, None, None, 1, facts)
     ones = {"nonzero": np.ones((1, 1, 1), np.int8), "magnitude": np.full((1, 1, 1), 0.25)}
     right, engine = Split("right", 1, None, None, 1, ones), engine_for("numpy")
-    plan = Multiword().plan(Problem(1, 3, 1, 1, np.dtype("float32")), None, None, NO_PROMISE, engine, 2**20)
+    plan = Multiword().plan(Problem(1, 3, 1, 1, np.dtype("float32")), NO_PROMISE, engine, None, None)
     error, finite = WordError(0.25, np.full((1, 3, 1), 2.0**-10)), np.array([[[True], [True], [False]]])
     ratio = 2.0**-10 / (0.0625 * (1 - 3 * 2.0**-53) - 2.0**-1074)
     for r, expected in ((0.25 + ratio, [True, True, False]), (np.nextafter(0.25 + ratio, 0), [False, True, False])):
@@ -221,7 +222,7 @@ def test_low_words_are_shifted_by_eleven_bits_where_fp16_has_too_few_exponents()
 @pytest.mark.parametrize(("dtype", "width"), [("float32", 1), ("complex64", 2)])
 def test_splits_know_their_vectors(dtype, width):
     engine, x = engine_for("numpy"), np.ones((2, 3, 5), dtype)
-    plan = Corrected().plan(Problem(2, 3, 3, 5, x.dtype), None, None, NO_PROMISE, engine, 2**28)
+    plan = Corrected().plan(Problem(2, 3, 3, 5, x.dtype), NO_PROMISE, engine, None, None)
     left = plan.scheme.split(plan, x, "left", None, engine)
     right = plan.scheme.split(plan, np.swapaxes(x, 1, 2), "right", None, engine)
     assert (left.vectors, right.vectors) == (3, 3)
