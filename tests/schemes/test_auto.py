@@ -1,0 +1,260 @@
+"""scheme="auto": what is taken where, by general rules and by what an engine says that products cost."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import hifigemm as hg
+from hifigemm.accuracy import resolve
+from hifigemm.engines.numpy_engine import NumpyEngine
+from hifigemm.formats import BF16, FP16
+from hifigemm.numerics.bounds import native_bound
+from hifigemm.plan import Verification
+from hifigemm.problem import Problem
+from hifigemm.schemes.auto import as_scheme, chosen_native, on_device, scheme_for, words_by_exponents
+from hifigemm.schemes.ozaki2 import _expected_count
+from hifigemm.study.reference import meets_promise
+from tests.host_programs import Costs, ProgramEngine
+
+FAST = hg.Ozaki2(scaling="fast")
+DTYPES = ("float32", "float64", "complex64", "complex128")
+WORST = "at worst %.3g |A||B|, accepted at the level of %s (r = %.3g)"
+
+
+def problem(dtype="float64", m=30, n=20, k=50):
+    return Problem(1, m, n, k, np.dtype(dtype))
+
+
+def target(accuracy, p):
+    return resolve(accuracy, p.fmt, p.k)
+
+
+def take(engine, monkeypatch):
+    monkeypatch.setattr("hifigemm.api.engine_for", lambda *args: engine)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("accuracy", [None, "fp32", 1e-3])
+def test_native_where_it_is_accurate_enough(dtype, accuracy):
+    p = problem(dtype)
+    assert scheme_for(p, target(accuracy, p), NumpyEngine()) == hg.Native()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex64"])
+def test_float32_operands_go_through_float64_where_that_is_accurate_enough(dtype):
+    p = problem(dtype)
+    for accuracy in (1e-12, "fp64"):
+        assert scheme_for(p, target(accuracy, p), NumpyEngine()) == hg.Native(product="fp64")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("accuracy", ["correct", 0.0, 1e-20])
+def test_beyond_native_products_slices_or_residues_where_programs_make_them(dtype, accuracy):
+    p = problem(dtype)
+    assert scheme_for(p, target(accuracy, p), NumpyEngine()) == hg.Ozaki1(product="fp64")
+    assert scheme_for(p, target(accuracy, p), ProgramEngine(1.0)) == FAST
+
+
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+def test_residues_only_where_a_tenth_quicker_is_expected(dtype):
+    p = problem(dtype)
+    for accuracy in (None, "fp64", 1e-10):
+        goal = target(accuracy, p)
+        count = FAST.expected_products(p, goal)
+        for share, scheme in ((0.89, FAST), (0.91, hg.Native()), (1.2, hg.Native())):
+            assert scheme_for(p, goal, ProgramEngine(share / count)) == scheme
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex64"])
+def test_other_dtypes_stay_native_whatever_residues_cost(dtype):
+    p = problem(dtype)
+    assert scheme_for(p, target(None, p), ProgramEngine(1e-6)) == hg.Native()
+
+
+class LibraryEngine(NumpyEngine):
+    """Leaves native products at their own level to the library, over- and underflow included."""
+
+    def compile(self, plan):
+        at_level = plan.scheme == hg.Native() and plan.target.level is plan.problem.fmt
+        return object() if at_level else None
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_native_product_states_its_worst_case_and_whose_underflow_it_has(dtype):
+    for k, accuracy in ((1, None), (50, None), (50, 1e-3)):
+        p = problem(dtype, k=k)
+        goal, worst = target(accuracy, p), hg.Native().bound(p)
+        for engine in (NumpyEngine(), LibraryEngine()):
+            plan = chosen_native(hg.Native(), p, goal, engine)
+            left_to_library = isinstance(engine, LibraryEngine) and accuracy is None
+            assert plan.bound == max(worst, goal.r)
+            assert ("over- and underflow as the library has them" in plan.reason) == left_to_library
+            assert plan.verification is (Verification.A_PRIORI if left_to_library else Verification.ENTRYWISE)
+            forced = hg.Native().plan(p, goal, engine, None, hg.Native())
+            assert (plan.asked, forced.asked) == (None, hg.Native())
+            assert (forced.bound, forced.verification) == (plan.bound, plan.verification)
+            assert plan.reason.startswith(f"{forced.reason}; ")
+
+
+def test_native_plans_say_what_spoke_against_other_schemes():
+    def why(engine, dtype="float64"):
+        p = problem(dtype)
+        return chosen_native(hg.Native(), p, target(None, p), engine).reason.split("; ")[1]
+
+    count = FAST.expected_products(problem(), target(None, problem()))
+    assert why(NumpyEngine()) == "no scheme is known to be quicker on engine 'numpy'"
+    assert why(NumpyEngine(), "float32") == "residues are not considered for float32"
+    assert why(ProgramEngine(1.0), "complex64") == "residues are not considered for complex64"
+    numbers = f"{count} residue products of {count}e+03 ms in all, against 1e+03 ms, are not quicker by a tenth"
+    assert why(ProgramEngine(1.0)) == numbers.replace(f"{count}e+03", f"{1e3 * count:.3g}")
+    assert why(ProgramEngine(1.0), "float32") == "words of 1e+03 ms, against 1e+03 ms, are not quicker by a third"
+    assert why(ProgramEngine(0.1), "float32") == "words would exceed this bound or the workspace"
+
+
+def device_plan(dtype="float64", accuracy=None, scheme=FAST, engine=None, asked=None, k=50):
+    p = problem(dtype, k=k)
+    return on_device(scheme, p, target(accuracy, p), engine or ProgramEngine(), asked)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+@pytest.mark.parametrize("accuracy", [None, "fp64", "fp32", 1e-9])
+def test_the_device_chooses_between_moduli_and_a_native_product(dtype, accuracy):
+    for k in (1, 50, 5000):
+        plan = device_plan(dtype, accuracy, k=k)
+        p, goal = plan.problem, plan.target
+        count, worst = _expected_count(p, goal), native_bound(p.terms, 2.0**-53)
+        assert goal == target(accuracy, p)
+        assert (plan.scheme, plan.verification) == (replace(FAST, num_moduli=count), Verification.ON_DEVICE)
+        assert plan.num_products == FAST.expected_products(p, goal)
+        assert plan.alternatives[-1] == hg.Native()
+        assert plan.bound == max(goal.r, worst)
+        assert not (plan.certifies or plan.is_fixed or plan.evidence)
+        words = " or ".join(str(x.count) for x in (plan.scheme, *plan.alternatives[:-1]))
+        start = f"the device decides by the operands between {words} moduli and an FP64 product, at worst {worst:.3g}"
+        assert plan.reason.startswith(start)
+        assert plan.reason.endswith(", which over- and underflows as a library's")
+
+
+def test_larger_counts_are_left_to_the_device_while_they_are_quicker_than_a_native_product():
+    first = device_plan().scheme.count
+    for share, more in ((0.01, (1, 2)), (1 / (first + 1.5), (1,)), (1 / (first + 0.5), ()), (1.0, ())):
+        plan = device_plan(engine=ProgramEngine(share))
+        assert plan.alternatives == (*(replace(FAST, num_moduli=first + x) for x in more), hg.Native())
+
+
+def test_the_device_is_asked_only_where_a_native_product_is_good_enough_after_all():
+    assert device_plan(asked=FAST) == replace(device_plan(), asked=FAST)
+    assert device_plan(engine=NumpyEngine()) is None
+    for dtype in ("float32", "complex64"):
+        assert device_plan(dtype) is None
+    for accuracy in ("correct", 1e-17, 0.0):
+        assert device_plan(accuracy=accuracy) is None
+    for scheme in (hg.Ozaki2(), replace(FAST, num_moduli=15), hg.Ozaki1(), hg.Native(), hg.Corrected()):
+        assert device_plan(scheme=scheme) is None
+
+
+def test_reports_say_what_the_device_took_and_why(make_pair, assert_same_bits, monkeypatch):
+    easy, hard, empty = (make_pair(name, 30, 50, 20) for name in ("phi_0.1", "phi_8", "single_nonzero"))
+    count = FAST.expected_products(problem(), target(None, problem()))
+    take(ProgramEngine(0.99 / count), monkeypatch)
+    assert hg.matmul(*easy, return_report=True)[1].native
+    take(ProgramEngine(0.8 / count), monkeypatch)
+    c, report = hg.matmul(*easy, return_report=True)
+    assert report.scheme == replace(FAST, num_moduli=count)
+    assert report.num_products == count
+    assert report.reason.endswith(f"; {report.scheme} taken")
+    assert report.bound == target(None, problem()).r
+    assert meets_promise(c, *easy, report.bound).all()
+    c, report = hg.matmul(*hard, return_report=True)
+    assert report.native
+    assert report.bound == native_bound(50, 2.0**-53)
+    assert report.reason.endswith(f"; {hg.Native()} taken")
+    assert_same_bits(c, hg.matmul(*hard, scheme="native"))
+    assert hg.matmul(*hard, accuracy="correct", return_report=True)[1].correct
+    c, report = hg.matmul(*empty, return_report=True)
+    assert meets_promise(c, *empty, report.bound).all()
+
+
+class WordProgram:
+    """The memory of a plan of words."""
+
+    def nbytes(self, batch, rows, cols):
+        return batch * (rows + cols) * 1000
+
+
+class WordEngine(NumpyEngine):
+    """Has kernels for the plans whose words are chosen on the device, or not."""
+
+    def __init__(self, share, has=True):
+        self.costs, self.has = Costs(share), has
+
+    def compile(self, plan):
+        return WordProgram() if self.has and plan.alternatives else None
+
+
+def words_of(p, accuracy, engine, workspace=2**28, **options):
+    return words_by_exponents(p, target(accuracy, p), engine, workspace, **options)
+
+
+def test_words_are_chosen_on_the_device_where_a_third_less_time_is_expected():
+    p = problem("float32")
+    for share, has, taken in ((0.6, True, True), (0.7, True, False), (0.6, False, False)):
+        for accuracy in (None, "fp32"):
+            plan = words_of(p, accuracy, WordEngine(share, has))
+            assert (plan is not None) == taken
+            assert (words_of(p, accuracy, WordEngine(share, has), forced=True) is not None) == has
+            if plan is not None:
+                assert (plan.scheme, *plan.alternatives) == (hg.Corrected("fp16"), hg.Corrected("tf32"), hg.Native())
+                assert (plan.num_products, plan.certifies, plan.asked) == (3, False, None)
+                assert plan.verification is Verification.ON_DEVICE
+                assert plan.bound == hg.Native().bound(p) > plan.target.r
+                assert plan.reason.endswith(WORST % (plan.bound, "fp32", plan.target.r))
+                assert plan.is_whole
+
+
+@pytest.mark.parametrize(
+    ("dtype", "accuracy"),
+    [("float32", "correct"), ("float32", 1e-3), ("float32", "fp64"), ("complex64", None), ("float64", None)],
+)
+def test_words_are_for_float32_results_at_their_own_level(dtype, accuracy):
+    p = problem(dtype)
+    assert words_of(p, accuracy, WordEngine(1e-6)) is None
+    assert words_of(p, accuracy, WordEngine(1e-6), forced=True) is None
+    assert words_of(p, accuracy, NumpyEngine()) is None
+
+
+@pytest.mark.parametrize(("narrow", "names"), [(FP16, ["fp16", "tf32"]), (BF16, ["bf16", None])])
+def test_narrow_operands_are_single_words(narrow, names):
+    p = replace(problem("float32"), narrow=narrow)
+    plan = words_of(p, None, WordEngine(0.5))
+    assert [scheme.product for scheme in (plan.scheme, *plan.alternatives)] == names
+    assert plan.num_products == 1
+
+
+def test_words_stay_within_the_workspace():
+    p = problem("float32")
+    nbytes = words_of(p, None, WordEngine(0.5)).workspace
+    assert nbytes == WordProgram().nbytes(1, p.m, p.n)
+    assert words_of(p, None, WordEngine(0.5), nbytes) is not None
+    assert words_of(p, None, WordEngine(0.5), nbytes - 1) is None
+
+
+def test_a_forced_scheme_is_obeyed_whatever_it_costs(make_pair, monkeypatch):
+    a, b = make_pair("phi_8", 30, 50, 20)
+    take(ProgramEngine(10.0), monkeypatch)
+    c, report = hg.matmul(a, b, scheme=FAST, accuracy=1e-17, return_report=True)
+    assert isinstance(report.scheme, hg.Ozaki2)
+    assert meets_promise(c, a, b, report.bound).all()
+
+
+def test_schemes_by_name():
+    assert as_scheme("auto") is None
+    assert as_scheme("ozaki2") == hg.Ozaki2()
+    assert as_scheme(FAST) is FAST
+    with pytest.raises(hg.PlanError, match=r"'strassen'.*native.*ozaki1"):
+        as_scheme("strassen")
+    with pytest.raises(hg.PlanError, match=r"is a class; expected an instance, such as hifigemm.Ozaki2\(\)"):
+        as_scheme(hg.Ozaki2)
