@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 
 import hifigemm as hg
-from hifigemm import planning
+from hifigemm import planner, programs
+from hifigemm.engine import Memory
 from hifigemm.engines.numpy_engine import NumpyEngine
-from hifigemm.plan import DefaultWorkspace, Problem, steady
+from hifigemm.planner import DefaultWorkspace, steady
+from hifigemm.problem import Problem
 
 SCHEMES = (
     hg.Ozaki1(product="fp64"),
@@ -135,9 +137,9 @@ GIB = 2**30
 def free(monkeypatch):
     """free(nbytes, large): so much memory is free, and products of operands and results from `large` bytes on ask."""
 
-    def pretend(nbytes, large=planning._LARGE):
-        monkeypatch.setattr(NumpyEngine, "free_memory", lambda self: nbytes)
-        monkeypatch.setattr(planning, "_LARGE", large)
+    def pretend(nbytes, large=planner._LARGE):
+        monkeypatch.setattr(NumpyEngine, "memory", Memory(free=lambda: nbytes))
+        monkeypatch.setattr(planner, "_LARGE", large)
 
     return pretend
 
@@ -150,9 +152,9 @@ LARGE, SMALL = (Problem(1, n, n, n, np.dtype(float)) for n in (20000, 8))
 def test_default_plans_of_large_products_leave_half_of_the_free_memory(free, dtype, gib):
     free(gib * GIB)
     x = np.broadcast_to(np.ones((), dtype), (20000, 20000))
-    limit = planning.workspace_limit(replace(LARGE, dtype=x.dtype), None, NumpyEngine())
+    limit = planner.workspace_limit(replace(LARGE, dtype=x.dtype), None, NumpyEngine())
     result_and_copies = 3 * 20000**2 * x.itemsize
-    assert planning._LARGE <= limit <= max((gib * GIB - result_and_copies) // 2, planning._LARGE)
+    assert planner._LARGE <= limit <= max((gib * GIB - result_and_copies) // 2, planner._LARGE)
     assert (limit == steady(limit)) == (gib == 2000)
     for scheme in (hg.Ozaki1(product="fp64"), hg.Ozaki2(num_moduli=15)):  # neither looks at the entries
         assert hg.make_plan(x, x, scheme=scheme, accuracy="correct").workspace <= limit
@@ -161,9 +163,9 @@ def test_default_plans_of_large_products_leave_half_of_the_free_memory(free, dty
 def test_nobody_looks_at_the_free_memory_for_small_products_or_where_a_limit_was_given(free):
     for nbytes in (0, GIB, None):
         free(nbytes)
-        assert planning.workspace_limit(SMALL, None, NumpyEngine()) == DefaultWorkspace(2**28)
-        assert planning.workspace_limit(LARGE, 2**40, NumpyEngine()) == 2**40
-    assert planning.workspace_limit(LARGE, None, NumpyEngine()) == DefaultWorkspace(8 * 3 * 8 * 20000**2)
+        assert planner.workspace_limit(SMALL, None, NumpyEngine()) == DefaultWorkspace(2**28)
+        assert planner.workspace_limit(LARGE, 2**40, NumpyEngine()) == 2**40
+    assert planner.workspace_limit(LARGE, None, NumpyEngine()) == DefaultWorkspace(8 * 3 * 8 * 20000**2)
 
 
 @pytest.mark.parametrize("scheme", [*SCHEMES, hg.Multiword(), hg.Corrected()], ids=str)
@@ -200,17 +202,24 @@ def test_limits_by_the_free_memory_are_few(free):
     limits = set()
     for nbytes in range(16 * GIB, 32 * GIB, 2**24):
         free(nbytes)
-        limits.add(planning.workspace_limit(LARGE, None, NumpyEngine()))
+        limits.add(planner.workspace_limit(LARGE, None, NumpyEngine()))
     assert len(limits) <= 4 * 3 + 1
 
 
-def test_products_in_blocks_for_want_of_memory_are_not_repeated_in_them(make_pair):
+def test_products_in_blocks_for_want_of_memory_are_not_repeated_in_them(make_pair, monkeypatch, free):
     a, b = make_pair("phi_1", 30, 40, 20)
-    held, unheld = DefaultWorkspace(2**28, 2**20), DefaultWorkspace(2**28, 2**29)
-    whole = hg.make_plan(a, b, scheme="ozaki1")
-    parts = hg.make_plan(a, b, scheme="ozaki1", workspace=whole.workspace // 2)
-    kept = [planning.may_be_kept(plan, limit) for plan in (whole, parts) for limit in (held, unheld, 2**28)]
-    assert kept == [True, True, True, False, True, True]
+    operands = a.nbytes + b.nbytes + 8 * 30 * 20
+    whole = hg.make_plan(a, b, scheme="ozaki1", accuracy="correct").workspace
+    for nbytes, workspace, is_kept in (
+        (operands + 2 * (whole // 2), None, False),
+        (operands + 4 * whole, None, True),
+        (operands + 2 * (whole // 2), whole // 2, True),
+    ):
+        free(nbytes, large=1)
+        made = {}
+        monkeypatch.setattr(programs, "_programs", made)
+        hg.matmul(a, b, scheme="ozaki1", accuracy="correct", workspace=workspace)
+        assert bool(made) is is_kept
 
 
 @pytest.mark.parametrize("accuracy", [None, "correct"])
