@@ -167,10 +167,11 @@ def test_residues_of_large_floats_are_exact(parts):
     x = np.array([float(v) for v in values])
     moduli = (*real_moduli()[:9], 29)
     before = x.copy()
-    found = residues(x, moduli, bits)
-    assert found.dtype == np.int8
-    assert found.tolist() == [[centred(v, p) for v in values] for p in moduli]
-    np.testing.assert_array_equal(x, before)
+    for block_entries in (1, 3 * len(x), 10**4):
+        found = residues(x, moduli, bits, block_entries)
+        assert found.dtype == np.int8
+        assert found.tolist() == [[centred(v, p) for v in values] for p in moduli]
+        np.testing.assert_array_equal(x, before)
 
 
 @pytest.mark.parametrize("is_complex", [False, True])

@@ -69,7 +69,7 @@ def scaled_residues(x: Array, scale: Scale, moduli: ModuliSet, block_entries: in
         exponent, nearest = scale.exponent[where], scale.nearest[where]
         integers = [round_to_integers(c, exponent, nearest) for c in components(x[where])]
         bits = _bits(integers)
-        found = product_operands([residues(y, moduli.moduli, bits) for y in integers], moduli)
+        found = product_operands([residues(y, moduli.moduli, bits, block_entries) for y in integers], moduli)
         planes[where[0], :, where[-1]] = np.moveaxis(found if axis == 2 else np.swapaxes(found, 2, 3), 0, 1)
     return planes
 

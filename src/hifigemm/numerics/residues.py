@@ -39,8 +39,6 @@ __all__ = [
 
 MAX_MODULI = 49
 _CHUNK_BITS = 27
-_ENTRIES = 2**14
-"""Of all moduli that are reduced at a time, where an array has fewer: they stay in the second-level cache."""
 
 
 def centred(x: int, p: int) -> int:
@@ -165,10 +163,11 @@ def reduce_centred(x: Array, p: int | Array) -> Array:
     return np.where(2 * r == p, -r, r)
 
 
-def residues(x: Array, moduli: tuple[int, ...], bits: int) -> Array:
+def residues(x: Array, moduli: tuple[int, ...], bits: int, block_entries: int) -> Array:
     """Centred residues of float64 integers |x| < 2**bits.
 
-    x is cut into 27-bit pieces, exactly; each residue is the same small linear map of the pieces, reduced once.
+    x is cut into 27-bit pieces, exactly; each residue is the same small linear map of the pieces, reduced once, for as
+    many moduli at a time as make `block_entries` together.
 
     Returns
     -------
@@ -182,7 +181,7 @@ def residues(x: Array, moduli: tuple[int, ...], bits: int) -> Array:
         pieces.append((j, piece))
     out = np.empty((len(moduli), *x.shape), np.int8, like=x)
     powers = _powers(moduli, len(pieces))
-    many = max(_ENTRIES // max(x.size, 1), 1)
+    many = max(block_entries // max(x.size, 1), 1)
     for l in range(0, len(moduli), many):
         some = slice(l, l + many)
         total = np.repeat(x[None], len(moduli[some]), axis=0)
