@@ -133,7 +133,10 @@ class Ozaki1(Scheme):
         k_block = bounds.exact_k_limit(spec.accumulator_max, 2 ** (beta - 1), 2 ** (beta - 1))
         verification = Verification.NONE if math.isinf(target.r) else Verification.ENTRYWISE
         scheme = replace(self, num_slices=count)
-        return Plan(problem, asked, scheme, target, engine.name, spec, pairs, k_block, verification, target.r, reason)
+        return Plan(
+            *(problem, asked, scheme, target, engine.name, spec, pairs, k_block, verification, target.r, reason),
+            evidence=evidence,
+        )
 
     def nbytes(self, plan: Plan, batch: int, rows: int, cols: int) -> int:
         """Slices and working copies of rows and columns, sums and rounded values of entries."""
