@@ -1,31 +1,22 @@
-"""Products that are repeated without planning: only for calls of the same kind, only where no data decided the plan."""
+"""The cache of programs: what calls of one kind share, what is never kept, and that no bit depends on it."""
 
 from __future__ import annotations
 
-import gc
 import logging
 import sys
-import weakref
-from dataclasses import replace
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import hifigemm as hg
-from hifigemm import shortcuts
-from hifigemm.accuracy import NOTHING_STATED, resolve
-from hifigemm.driver import multiply
+from hifigemm import programs
 from hifigemm.engines.numpy_engine import NumpyEngine
-from hifigemm.exceptions import HopeError
-from hifigemm.formats import FP64
-from hifigemm.numerics.epilogue import PLAIN
-from hifigemm.numerics.scaling import required_bits
-from hifigemm.plan import Problem
-from hifigemm.schemes import certify
+from hifigemm.executor import execute
 
 FAST = hg.Ozaki2(scaling="fast")
-OPTIONS = {"accuracy": None, "scheme": "auto", "engine": None, "workspace": None, "sync": True}
+OPTIONS = {"accuracy": None, "scheme": "auto", "engine": None, "workspace": None}
 
 
 class Device:
@@ -45,7 +36,8 @@ class Tensor:
 
     def __init__(self, shape=(4, 4), stride=(4, 1), dtype="float64", address=256, index=0, **fields):
         self.shape, self.dtype, self.device = shape, dtype, DEVICES[index]
-        self.is_cuda, self.requires_grad, self.is_wrapped, self.layout = True, False, False, "strided"
+        self.is_cuda, self.is_cpu = True, False
+        self.requires_grad, self.is_wrapped, self.layout = False, False, "strided"
         self._stride, self._address, self._negative, self._storage = stride, address, False, address
         self.__dict__.update(fields)
 
@@ -67,23 +59,23 @@ class Tensor:
 
 @pytest.fixture(autouse=True)
 def nothing_kept(monkeypatch):
-    monkeypatch.setattr(shortcuts, "_kept", {})
-    monkeypatch.setattr(shortcuts, "_refused", set())
+    monkeypatch.setattr(programs, "_programs", {})
 
 
 @pytest.fixture
 def gpu(monkeypatch):
     """A PyTorch whose tensors are those above, with device 0 current."""
     fake = SimpleNamespace(Tensor=Tensor, strided="strided", cuda=SimpleNamespace(current_device=lambda: 0))
-    fake.is_autocast_enabled = lambda: False
+    fake.float64, fake.float32 = "float64", "float32"
+    fake.is_autocast_enabled = lambda kind: False
     monkeypatch.setitem(sys.modules, "torch", fake)
-    monkeypatch.setattr(shortcuts, "is_followed", lambda: False)
-    monkeypatch.setattr(shortcuts, "is_wrapped", lambda x: x.is_wrapped)
+    monkeypatch.setattr(programs, "is_followed", lambda: False)
+    monkeypatch.setattr(programs, "is_wrapped", lambda x: x.is_wrapped)
     return fake
 
 
 def key(a, b, out=None, **options):
-    return shortcuts.key_of(a, b, out, **OPTIONS | options)
+    return programs.key_of(a, b, out, **OPTIONS | options)
 
 
 def test_calls_of_one_kind_share_a_key(gpu):
@@ -108,11 +100,11 @@ def test_keys_tell_layouts_apart(gpu, other):
     assert key(Tensor(), Tensor(**{"address": 512} | other)) != plain
 
 
-def test_keys_tell_dtypes_operands_and_aliases_apart(gpu):
+def test_keys_tell_dtypes_and_operands_apart(gpu):
     a, b = Tensor(), Tensor(address=512)
     single = Tensor(dtype="float32"), Tensor(address=512, dtype="float32")
     wide = Tensor(shape=(4, 8), stride=(8, 1), address=512)
-    keys = [key(a, b), key(a, a), key(*single), key(a, wide), key(wide, a)]
+    keys = [key(a, b), key(*single), key(a, wide), key(wide, a)]
     assert len(set(keys)) == len(keys)
 
 
@@ -138,7 +130,6 @@ def test_keys_tell_options_apart(gpu):
             {"scheme": hg.Ozaki2(num_moduli=9)},
             {"engine": "torch"},
             {"workspace": 10**6},
-            {"sync": False},
         )
     ]
     assert len(set(keys)) == len(keys)
@@ -155,6 +146,7 @@ def test_keys_tell_options_apart(gpu):
         (Tensor(), Tensor(is_wrapped=True)),
         (Tensor(), Tensor(dtype="float32")),
         (Tensor(is_cuda=False), Tensor(is_cuda=False)),
+        (Tensor(layout="sparse"), Tensor()),
         (np.ones((4, 4)), Tensor()),
         ([[1.0]], [[1.0]]),
         (type("Parameter", (Tensor,), {})(), Tensor()),
@@ -167,7 +159,8 @@ def test_keys_tell_options_apart(gpu):
         "transform",
         "transform",
         "dtypes",
-        "cpu",
+        "another type of device",
+        "layout",
         "mixed",
         "list",
         "subclass",
@@ -210,8 +203,26 @@ def test_calls_with_other_outputs_have_no_key(gpu, out):
 
 def test_calls_that_torch_follows_have_no_key(gpu, monkeypatch):
     assert key(Tensor(), Tensor()) is not None
-    monkeypatch.setattr(shortcuts, "is_followed", lambda: True)
+    monkeypatch.setattr(programs, "is_followed", lambda: True)
     assert key(Tensor(), Tensor()) is None
+
+
+def test_calls_under_autocast_have_no_key(gpu, monkeypatch):
+    monkeypatch.setattr(gpu, "is_autocast_enabled", lambda kind: kind == "cuda")
+    assert key(Tensor(), Tensor()) is None
+
+
+def test_tensors_of_the_cpu_share_a_key_whatever_their_layout(gpu):
+    def on_cpu(**fields):
+        return Tensor(is_cuda=False, is_cpu=True, **fields)
+
+    assert key(on_cpu(), on_cpu(address=264)) == key(on_cpu(stride=(1, 4)), on_cpu()) is not None
+    assert key(on_cpu(), on_cpu()) not in (
+        key(Tensor(), Tensor()),
+        key(on_cpu(dtype="float32"), on_cpu(dtype="float32")),
+    )
+    assert key(on_cpu(dtype="int64"), on_cpu(dtype="int64")) is None
+    assert key(on_cpu(), on_cpu(), on_cpu()) is None
 
 
 def test_lazily_negated_operands_have_no_key(gpu):
@@ -223,98 +234,78 @@ def test_nothing_has_a_key_without_torch(monkeypatch):
     assert key(Tensor(), Tensor()) is None
 
 
-class RepeatingEngine(NumpyEngine):
-    """Repeats any plan as a plain product that leaves a mark, and looks by the plain maths."""
-
-    def __init__(self):
-        self.asked, self.looks, self.order = [], 0, []
-
-    def repeated_product(self, plan, operands, stacks, result_shape, out):
-        self.asked.append((plan, result_shape))
-        return lambda a, b, out: ("repeated", a, b, out)
-
-    def repeated_look(self, operands, stacks, most):
-        def look(a, b):
-            self.looks += 1
-
-            def answer():
-                self.order.append("answer")
-                return required_bits(a.reshape(-1, *a.shape[-2:]), b.reshape(-1, *b.shape[-2:]), most, 16384)
-
-            return answer
-
-        return look
-
-
-def native_plan(n=4):
-    return hg.Native().planned(Problem(1, n, n, n, np.dtype("float64")), NOTHING_STATED, NumpyEngine())
-
-
-def keep(plan, engine, name="key"):
-    x = np.ones((1, 4, 4))
-    shortcuts.keep(name, plan, engine, (x, x), (x, x), (4, 4), None)
-
-
 def test_what_was_kept_is_found_and_logged(caplog):
-    engine = RepeatingEngine()
-    assert shortcuts.repeat("key", 1, 2, 3) == (None, None)
-    keep(native_plan(), engine)
+    assert programs.repeat("key", 1, 2, 3) is None
+    programs.keep("key", (lambda a, b, out: ("again", a, b, out), "(4 x 4) @ (4 x 4) float64: native"))
     with caplog.at_level(logging.INFO, "hifigemm"):
-        assert shortcuts.repeat("key", 1, 2, 3) == (("repeated", 1, 2, 3), None)
-    assert "(4 x 4) @ (4 x 4) float64" in caplog.text
-    assert "native product" in caplog.text
-    assert shortcuts.repeat("another key", 1, 2, 3) == (None, None)
-    assert shortcuts.repeat([], 1, 2, 3) == (None, None)
+        assert programs.repeat("key", 1, 2, 3) == ("again", 1, 2, 3)
+    assert [record.message for record in caplog.records] == ["(4 x 4) @ (4 x 4) float64: native, as before"]
+    assert programs.repeat("another key", 1, 2, 3) is None
 
 
-def test_a_call_that_is_captured_leaves_the_place_to_a_later_one(monkeypatch):
-    engine = RepeatingEngine()
-    monkeypatch.setattr(shortcuts, "_is_captured", lambda: True)
-    keep(native_plan(), engine)
-    assert shortcuts.repeat("key", 1, 2, 3) == (None, None)
-    monkeypatch.setattr(shortcuts, "_is_captured", lambda: False)
-    keep(native_plan(), engine)
-    assert shortcuts.repeat("key", 1, 2, 3) == (("repeated", 1, 2, 3), None)
+def test_operands_that_need_the_long_way_are_not_logged(caplog):
+    programs.keep("key", (lambda a, b, out: None, "text"))
+    with caplog.at_level(logging.INFO, "hifigemm"):
+        assert programs.repeat("key", 1, 2, 3) is None
+    assert caplog.records == []
 
 
-def test_plans_that_rest_on_more_than_a_look_and_large_products_are_not_kept():
-    engine = RepeatingEngine()
-    for plan in (
-        replace(native_plan(), free=True),
-        replace(native_plan(), promised=True),
-        replace(native_plan(), exact=True),
-        replace(native_plan(), promised=True, hopeful=True),
-        native_plan(2**14),
-    ):
-        keep(plan, engine)
-    assert engine.asked == []
-    assert shortcuts._kept == {}
+def test_options_that_cannot_be_hashed_have_no_program():
+    assert programs.repeat(key(np.ones((2, 2)), np.ones((2, 2)), accuracy=[1e-3]), 1, 2, 3) is None
+    a = np.ones((2, 2))
+    for options in ({"accuracy": [1e-3]}, {"scheme": ["native"]}, {"engine": {}}, {"workspace": []}):
+        for _ in range(2):
+            with pytest.raises(hg.PlanError):
+                hg.matmul(a, a, **options)
 
 
-def test_gated_plans_are_repeated_without_a_look():
-    engine, target = RepeatingEngine(), resolve(None, FP64, 4)
-    plan = FAST.gated_plan(Problem(1, 4, 4, 4, np.dtype("float64")), target, engine, 2**28)
-    keep(plan, engine)
-    assert engine.asked == [(plan, (4, 4))]
-    assert shortcuts.repeat("key", 1, 2, 3) == (("repeated", 1, 2, 3), None)
-    assert engine.looks == 0
+def test_programs_are_made_once_until_they_are_forgotten():
+    made = []
 
+    def make():
+        made.append(1)
+        return len(made)
 
-def test_what_an_engine_does_not_repeat_is_not_kept():
-    keep(native_plan(), NumpyEngine())
-    assert shortcuts._kept == {}
-    engine = RepeatingEngine()
-    keep(native_plan(), engine)
-    assert (shortcuts._kept, engine.asked) == ({}, [])
+    assert [programs.once("key", make) for _ in range(3)] == [1, 1, 1]
+    assert (programs.kept("key"), programs.kept("another")) == (1, None)
+    programs.forget()
+    assert programs.kept("key") is None
+    assert programs.once("key", make) == 2
 
 
 def test_what_is_kept_does_not_grow_without_end(monkeypatch):
-    monkeypatch.setattr(shortcuts, "_LIMIT", 3)
-    engine = RepeatingEngine()
+    monkeypatch.setattr(programs, "_LIMIT", 3)
     for name in range(10):
-        keep(native_plan(), engine, name)
-        assert name in shortcuts._kept
-    assert len(shortcuts._kept) <= 3
+        programs.keep(name, name)
+        assert programs.kept(name) == name
+        assert len(programs._programs) <= 3
+
+
+class RepeatingEngine(NumpyEngine):
+    """Has a program for every plan, whose product can be repeated, with a mark, or not."""
+
+    def __init__(self, repeats=True):
+        self.repeats, self.asked = repeats, []
+
+    def compile(self, plan):
+        return RepeatedProgram(self, plan)
+
+
+class RepeatedProgram:
+    """A plan in steps, and a plain product that leaves a mark."""
+
+    def __init__(self, engine, plan):
+        self.engine, self.plan = engine, plan
+
+    def nbytes(self, batch, rows, cols):
+        return self.plan.scheme.nbytes(self.plan, batch, rows, cols)
+
+    def __call__(self, a, b, shift, epilogue, splits, out):
+        return execute(self.plan, a, b, NumpyEngine(), 2**28, shift, epilogue, splits)[1]
+
+    def repeated(self, operands, stacks, shape, out):
+        self.engine.asked.append((self.plan, [x.shape for x in (*operands, *stacks)], shape, out))
+        return (lambda a, b, out: ("repeated", a, b, out)) if self.engine.repeats else None
 
 
 def keyed(monkeypatch, engine):
@@ -327,12 +318,22 @@ def test_the_second_call_of_a_kind_goes_straight_to_what_was_kept(make_pair, mon
     engine = RepeatingEngine()
     keyed(monkeypatch, engine)
     np.testing.assert_allclose(hg.matmul(a, b), a @ b)
-    ((plan, shape),) = engine.asked
-    assert (plan.scheme, shape) == (hg.Native(), (5, 7))
+    ((plan, shapes, shape, out),) = engine.asked
+    assert (plan.scheme, shape, out) == (hg.Native(), (5, 7), None)
+    assert shapes == [(5, 6), (6, 7), (1, 5, 6), (1, 6, 7)]
     assert hg.matmul(a, b) == ("repeated", a, b, None)
 
 
-def test_reports_plans_and_outputs_on_the_host_are_never_short_cut(make_pair, monkeypatch):
+def test_what_a_program_does_not_repeat_takes_the_long_way_every_time(make_pair, monkeypatch):
+    a, b = make_pair("phi_1", 5, 6, 7)
+    keyed(monkeypatch, engine := RepeatingEngine(repeats=False))
+    for calls in (1, 2):
+        np.testing.assert_allclose(hg.matmul(a, b), a @ b)
+        assert len(engine.asked) == calls
+    assert programs._programs == {}
+
+
+def test_reports_plans_prepared_operands_and_outputs_on_the_host_are_never_repeated(make_pair, monkeypatch):
     a, b = make_pair("phi_1", 5, 6, 7)
     engine = RepeatingEngine()
     keyed(monkeypatch, engine)
@@ -340,244 +341,93 @@ def test_reports_plans_and_outputs_on_the_host_are_never_short_cut(make_pair, mo
     out = np.empty((5, 7))
     for _ in range(2):
         assert hg.matmul(a, b, out=out) is out
-    for c in (out, hg.matmul(a, b, plan=hg.make_plan(a, b)), hg.matmul(a, b, return_report=True)[0], hg.gemm(a, b)):
+    plan = hg.make_plan(a, b)
+    for c in (out, hg.matmul(a, b, plan=plan), hg.matmul(a, b, return_report=True)[0], hg.gemm(a, b)):
         np.testing.assert_array_equal(c, a @ b)
     assert len(engine.asked) == 1
+    monkeypatch.undo()
+    np.testing.assert_array_equal(hg.matmul(hg.prepare(a, "left", plan=hg.make_plan(a, b)), b), a @ b)
 
 
-def test_empty_products_and_judged_ones_leave_nothing_wrong(make_pair, monkeypatch):
-    keyed(monkeypatch, NumpyEngine())
+def test_empty_products_leave_nothing():
     for _ in range(2):
         assert hg.matmul(np.ones((2, 0)), np.ones((0, 3))).tolist() == [[0.0] * 3] * 2
-        a, b = make_pair("cancelling", 5, 6, 7)
-        c = hg.matmul(a, b, accuracy="correct")
-        np.testing.assert_array_equal(c, hg.matmul(a, b, accuracy="correct"))
-    assert shortcuts._kept == {}
+        assert hg.matmul(np.ones((0, 2)), np.ones((2, 3))).shape == (0, 3)
+    assert programs._programs == {}
 
 
-class GuessingEngine(RepeatingEngine):
-    """Residues are cheap, counts are guessed, and native and whole products can be repeated."""
-
-    looks_on_the_way = True
-    fused = True
-    costs = SimpleNamespace(
-        native_seconds=lambda problem: 1.0, residue_seconds=lambda problem, count, looks: 0.8 * count / 15
-    )
-
-    def whole_product(self, plan):
-        if plan.scheme.name != "ozaki2" or plan.certifies:
-            return None
-
-        def whole(a, b, shift, epilogue, splits, out):
-            self.done.append(plan)
-            self.order.append("product")
-            ratio = certify.error_ratio(a, b, self, self.block_entries, 10**6)
-            if plan.hopeful and not plan.scheme.suffices(plan, ratio):
-                raise HopeError(ratio)
-            return multiply(replace(plan, hopeful=False), a, b, NumpyEngine(), 2**30, shift, epilogue, splits).values
-
-        return whole
-
-    def __init__(self):
-        super().__init__()
-        self.done = []
-
-    def repeated_product(self, plan, operands, stacks, result_shape, out):
-        self.asked.append((plan, result_shape))
-        if plan.scheme == hg.Native():
-            return lambda a, b, out: np.matmul(a, b, out=out)
-        whole = self.whole_product(plan)
-        return whole and (lambda a, b, out: whole(a[None], b[None], 0, PLAIN, (None, None), None)[0])
+def test_products_that_were_refused_leave_nothing(make_pair):
+    easy, hard = make_pair("integers", 5, 6, 7), make_pair("full_range", 5, 6, 7)
+    options = {"scheme": hg.Ozaki1(num_slices=2), "accuracy": 1e-15}
+    for _ in range(2):
+        with pytest.raises(hg.AccuracyError, match="does not keep"):
+            hg.matmul(*hard, **options)
+    assert programs._programs == {}
+    for _ in range(2):
+        hg.matmul(*easy, **options)
+        assert len(programs._programs) == 1
+        with pytest.raises(hg.AccuracyError, match="does not keep"):
+            hg.matmul(*hard, **options)
 
 
-@pytest.fixture
-def kinds(make_pair):
-    """Operands of one shape that take a guess, fewer moduli, more than a guess, and other ways."""
-    names = ("phi_0.1", "integers", "phi_2", "uniform", "zeros", "phi_4", "single_nonzero", "cancelling", "ties")
-    return {name: make_pair(name, 20, 100, 20) for name in names}
+def test_plans_that_rest_on_their_operands_are_not_kept_on_the_host(make_pair):
+    for options in ({"scheme": FAST, "accuracy": 1e-15}, {"scheme": "ozaki2"}, {"scheme": hg.Ozaki1(mode="dp")}):
+        for family in ("integers", "phi_4"):
+            hg.matmul(*make_pair(family, 5, 6, 7), **options)
+        assert programs._programs == {}
 
 
-@pytest.mark.parametrize("options", [{}, {"scheme": FAST}, {"scheme": FAST, "accuracy": 1e-17}], ids=str)
-@pytest.mark.parametrize("accuracy", [None, "correct"])
-def test_what_came_before_does_not_change_bits(kinds, assert_same_bits, monkeypatch, options, accuracy):
-    options = {"accuracy": accuracy} | options
-    want = {}
-    for name, pair in kinds.items():
-        with monkeypatch.context() as patch:
-            patch.setattr("hifigemm.api.engine_for", lambda *args: GuessingEngine())
-            patch.setattr("hifigemm.api.key_of", lambda *args: None)
-            want[name] = hg.matmul(*pair, **options)
-    engine = GuessingEngine()
-    keyed(monkeypatch, engine)
+KINDS = ("phi_0.1", "integers", "phi_2", "uniform", "zeros", "phi_4", "single_nonzero", "cancelling", "ties")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"accuracy": "correct"},
+        {"accuracy": 1e-17},
+        {"scheme": FAST},
+        {"scheme": FAST, "accuracy": 1e-17},
+        {"scheme": FAST, "accuracy": "correct"},
+        {"scheme": hg.Ozaki2(num_moduli=9)},
+        {"scheme": hg.Ozaki1(num_slices=3)},
+        {"scheme": hg.Ozaki1(mode="dp")},
+        {"scheme": "corrected"},
+        {"scheme": hg.Multiword("bf16", 3, 6)},
+        {"accuracy": "correct", "workspace": 2**18},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_what_came_before_does_not_change_bits(make_pair, assert_same_bits, options, dtype):
+    kinds = {name: make_pair(name, 20, 100, 20, dtype) for name in KINDS}
+    want = {name: hg.matmul(*pair, **options, return_report=True)[0] for name, pair in kinds.items()}
     for seed in range(3):
         for name in np.random.default_rng(seed).permutation([*kinds, *kinds]):
             assert_same_bits(hg.matmul(*kinds[name], **options), want[name])
-    assert list(shortcuts._kept) == [("key", True)]
-    assert engine.looks > 0
 
 
-def test_what_takes_more_than_a_given_workspace_is_not_repeated(kinds, monkeypatch):
-    engine = GuessingEngine()
-    keyed(monkeypatch, engine)
-    for _ in range(2):
-        hg.matmul(*kinds["phi_0.1"], scheme=FAST, workspace=2**24)
-    assert engine.done[-1].hopeful
-    assert shortcuts._kept == {}
-    hg.matmul(*kinds["integers"], scheme=FAST, workspace=2**24)
-    assert list(shortcuts._kept) == [("key", True)]
+def test_threads_share_what_is_kept(make_pair, assert_same_bits):
+    shapes = [(m, k, n) for m in (3, 8) for k in (5, 40) for n in (4, 9)]
+    calls = [
+        (make_pair("phi_1", *shape, seed=seed), options)
+        for shape in shapes
+        for seed in range(2)
+        for options in ({}, {"accuracy": "correct"}, {"scheme": "ozaki2"})
+    ]
+    want = [hg.matmul(*pair, **options, return_report=True)[0] for pair, options in calls]
+    with ThreadPoolExecutor(8) as pool:
+        for _ in range(3):
+            found = list(pool.map(lambda call: hg.matmul(*call[0], **call[1]), calls))
+            for x, y in zip(found, want, strict=True):
+                assert_same_bits(x, y)
 
 
-def test_a_look_finds_the_product_of_its_operands(kinds, monkeypatch):
-    engine = GuessingEngine()
-    keyed(monkeypatch, engine)
-    for name in ("phi_0.1", "integers", "uniform"):
-        hg.matmul(*kinds[name], scheme=FAST)
-    kept = shortcuts._kept["key", True]
-    assert len(kept.products) == 3
-    plans = [plan for plan, *_ in kept.products.values()]
-    assert [plan.hopeful for plan in plans] == [True, False, False]
-    assert [plan.exact for plan in plans] == [False, True, True]
-    monkeypatch.setattr("hifigemm.api._product", None)
-    engine.done.clear()
-    for name, plan in zip(("uniform", "phi_0.1", "integers"), (plans[2], plans[0], plans[1]), strict=True):
-        hg.matmul(*kinds[name], scheme=FAST)
-        assert engine.done.pop() == plan
-
-
-def test_products_begin_before_a_look_ends_where_the_last_looks_agreed(kinds, assert_same_bits, monkeypatch):
-    engine = GuessingEngine()
-    keyed(monkeypatch, engine)
-    want = {name: hg.matmul(*kinds[name], scheme=FAST) for name in ("phi_0.1", "integers", "phi_2")}
-    before, after = ["answer", "product"], ["product", "answer"]
-    for name, order in (
-        ("phi_0.1", before),  # the look at phi_2 was the first that found this
-        *[("phi_0.1", after)] * 2,
-        ("integers", [*after, "product"]),
-        *[("integers", before)] * 3,
-        *[("integers", after)] * 2,
-        ("phi_0.1", [*after, "product"]),
-        ("phi_2", [*before, "product"]),  # its first product is the one that was looked for, with too few moduli
-        ("phi_2", [*after, "product"]),
-    ):
-        engine.order.clear()
-        assert_same_bits(hg.matmul(*kinds[name], scheme=FAST), want[name])
-        assert engine.order == order, name
-
-
-def test_random_operands_are_rounded_correctly_without_products_for_nothing(monkeypatch):
-    engine = GuessingEngine()
-    keyed(monkeypatch, engine)
-    rng = np.random.default_rng(1)
-    for _ in range(100):
-        a, b = rng.standard_normal((2, 24, 24))
-        hg.matmul(a, b, accuracy="correct")
-    assert len(shortcuts._kept["key", True].products) > 10
-    assert len(engine.done) <= 101
-
-
-def products_of(monkeypatch, *made):
-    """Functions as the products of looks that answer 0, 1, .."""
-    answers = iter(())
-
-    def look(a, b):
-        return lambda: (0, next(answers))
-
-    def ask(*order):
-        nonlocal answers
-        answers = iter(order)
-        return [shortcuts.repeat("key", 1, 2, None)[0] for _ in order]
-
-    plan = replace(native_plan(), hopeful=True)
-    products = {(0, i): (plan, product, "") for i, product in enumerate(made)}
-    monkeypatch.setitem(shortcuts._kept, "key", shortcuts._Kept(look, products))
-    return ask
-
-
-def test_what_a_guess_raises_is_not_what_the_call_raises(monkeypatch):
-    calls = []
-
-    def large(*arguments):
-        calls.append("large")
-        if len(calls) > 2:
-            raise MemoryError
-        return "large"
-
-    ask = products_of(monkeypatch, large, lambda *arguments: "small")
-    assert ask(0, 0, 1, 1, 1) == ["large", "large", "small", "small", "small"]
-    assert calls == ["large"] * 3
-    with pytest.raises(MemoryError):
-        ask(0)
-
-
-def test_an_interrupted_guess_leaves_no_look_under_way(monkeypatch):
-    waited = []
-
-    def interrupted(*arguments):
-        raise KeyboardInterrupt
-
-    kept = shortcuts._Kept(lambda a, b: lambda: waited.append("answer"))
-    found = replace(native_plan(), hopeful=True), interrupted, ""
-    kept.recent = found, shortcuts._STREAK
-    monkeypatch.setitem(shortcuts._kept, "key", kept)
-    with pytest.raises(KeyboardInterrupt):
-        shortcuts.repeat("key", 1, 2, None)
-    assert waited == ["answer"]
-
-
-def test_a_wrong_guess_holds_no_memory_while_the_product_is_made(monkeypatch):
-    class Result:
-        pass
-
-    alive = []
-
-    def other(*arguments):
-        gc.collect()
-        return [x() is not None for x in alive]
-
-    def one(*arguments):
-        result = Result()
-        alive.append(weakref.ref(result))
-        return result
-
-    ask = products_of(monkeypatch, one, other)
-    ask(0)
-    ask(0)
-    assert ask(1) == [[False, False, False]]
-
-
-def test_a_guess_that_failed_is_not_made_twice(kinds, assert_same_bits, monkeypatch):
-    engine = GuessingEngine()
-    keyed(monkeypatch, engine)
-    hg.matmul(*kinds["phi_0.1"], scheme=FAST)
-    engine.done.clear()
-    for _ in range(2):
-        c = hg.matmul(*kinds["phi_2"], scheme=FAST)
-        assert [plan.hopeful for plan in engine.done] == [True, False]
-        assert_same_bits(c, hg.matmul(*kinds["phi_2"], scheme=FAST, return_report=True)[0])
-        engine.done.clear()
-    ((plan, *_),) = shortcuts._kept["key", True].products.values()
-    assert plan.hopeful
-
-
-def test_plans_of_many_kinds_of_operands_do_not_grow_without_end(monkeypatch, assert_same_bits):
-    monkeypatch.setattr(shortcuts, "_PLANS", 3)
-    engine = GuessingEngine()
-    keyed(monkeypatch, engine)
-    for bits in (1, 5, 9, 14, 20, 26):
-        a = np.full((4, 4), 2.0**bits - 1)
-        for _ in range(2):
-            assert_same_bits(hg.matmul(a, a, accuracy="correct"), a @ a)
-        assert len(shortcuts._kept["key", True].products) <= 3
-
-
-def test_operands_that_ask_for_the_same_plan_share_its_product(monkeypatch):
-    engine = GuessingEngine()
-    keyed(monkeypatch, engine)
-    for value in (3.0, 7.0):
-        hg.matmul(np.full((4, 4), value), np.ones((4, 4)), accuracy="correct")
-    products = list(shortcuts._kept["key", True].products.values())
-    assert len(products) == 2
-    assert len(engine.asked) == len({str(plan) for plan, *_ in products})
+def test_results_share_no_memory(make_pair):
+    a, b = make_pair("phi_1", 5, 6, 7)
+    for options in ({}, {"accuracy": "correct"}):
+        found = [hg.matmul(a, b, **options) for _ in range(3)]
+        assert not any(np.shares_memory(x, y) for i, x in enumerate(found) for y in (a, b, *found[:i]))
 
 
 def layouts(x):
@@ -588,8 +438,12 @@ def layouts(x):
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
-@pytest.mark.parametrize("options", [{}, {"scheme": "native"}, {"accuracy": 1e-3}], ids=str)
-def test_native_products_of_numpy_are_repeated(make_pair, assert_same_bits, monkeypatch, dtype, options):
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"scheme": "native"}, {"accuracy": 1e-3}, {"accuracy": "correct"}, {"scheme": hg.Ozaki1(num_slices=3)}],
+    ids=str,
+)
+def test_products_of_matrices_of_numpy_are_repeated(make_pair, assert_same_bits, monkeypatch, dtype, options):
     a, b = make_pair("phi_1", 7, 30, 5, dtype)
     want = [hg.matmul(x, y, **options, return_report=True)[0] for x in layouts(a) for y in layouts(b)]
     hg.matmul(a, b, **options)
@@ -635,10 +489,10 @@ def test_what_is_no_plain_matrix_of_numpy_has_no_key():
     assert key(a, a, out=a.copy()) is None
 
 
-def test_a_thread_that_flushes_subnormals_is_no_shortcut(monkeypatch):
+def test_a_thread_that_flushes_subnormals_takes_the_long_way(monkeypatch):
     a = np.ones((4, 4))
     hg.matmul(a, a)
-    for name in ("hifigemm.engines.numpy_engine", "hifigemm.numerics.subnormals"):
+    for name in ("hifigemm.api", "hifigemm.numerics.subnormals"):
         monkeypatch.setattr(sys.modules[name], "flushes_subnormals", lambda: True)
     monkeypatch.setitem(sys.modules, "torch", None)  # whose mode is left alone
     with pytest.raises(hg.AccuracyError, match="flushes"):
@@ -659,28 +513,3 @@ def test_strict_mode_refuses_a_native_product_of_numpy_every_time():
     for _ in range(2):
         with hg.strict(), pytest.raises(hg.AccuracyError):
             hg.matmul(a, a)
-
-
-def test_a_repeated_product_for_which_memory_is_short_is_planned_anew():
-    torch = pytest.importorskip("torch")
-    a = np.ones((4, 4))
-    own = key(a, a)
-
-    def product(error):
-        def fails(*_):
-            raise error
-
-        return fails
-
-    for error, result in ((torch.OutOfMemoryError("all is taken"), (None, None)), (RuntimeError("no kernel"), None)):
-        plan = hg.make_plan(a, a)
-        shortcuts._kept[own] = shortcuts._Kept(None, {None: (plan, product(error), "")})
-        try:
-            if result is None:
-                with pytest.raises(RuntimeError, match="no kernel"):
-                    shortcuts.repeat(own, a, a, None)
-            else:
-                assert shortcuts.repeat(own, a, a, None) == result
-                assert (hg.matmul(a, a) == 4.0).all()
-        finally:
-            del shortcuts._kept[own]
