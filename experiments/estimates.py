@@ -5,8 +5,8 @@
 Fast scaling with moduli of product P errs by at most (||A_i|| sum|B_j| + ||B_j|| sum|A_i|) / sqrt(P / 2) in entry
 (i, j), so it takes a lower bound of (|A||B|)_ij to say how many moduli keep r |A||B|:
 
-- magnitudes: an INT8 product of magnitudes rounded down to 7 bits (hifigemm.schemes.certify.error_ratio), which the
-  library takes: 2 m n k operations of the INT8 unit;
+- magnitudes: an INT8 product of magnitudes rounded down to 7 bits (hifigemm.numerics.error_ratio), which the library
+  takes: 2 m n k operations of the INT8 unit;
 - ESC: the exponent span capacity of [SAB26], 2**max_q max(max A_iq + min B_qj, min A_iq + max B_qj) with the largest
   and smallest exponents of blocks q of k: a product in the (max, +) algebra, 4 m n k / b operations outside the matrix
   unit for blocks of b. With b = 1 it is the largest term but for its significands. A zero has the exponent -inf;
@@ -33,8 +33,9 @@ from hifigemm.cli.judge import ExactProduct
 from hifigemm.engines import engine_for
 from hifigemm.formats import FP64
 from hifigemm.numerics.bits import scale_by_power
+from hifigemm.numerics.error_ratio import error_ratio
 from hifigemm.numerics.residues import MAX_MODULI, count_for_range
-from hifigemm.schemes.certify import error_ratio
+from hifigemm.schemes.scheme import int8_product
 from hifigemm.study.environment import write_csv
 from hifigemm.study.grading import FAMILIES, make_pair
 
@@ -160,7 +161,7 @@ def estimates(n: int) -> dict[str, Estimate]:
     """By name, for n x n operands."""
 
     def magnitudes(engine: Any, a: Any, b: Any) -> float:
-        return engine.override(error_ratio)(a[None], b[None], engine, engine.block_entries, 2**22)
+        return engine.override(error_ratio)(a[None], b[None], int8_product(engine), engine.memory.block_entries, 2**22)
 
     read = 16 * n**2
     found = {"magnitudes": Estimate(magnitudes, 0, 2 * n**3, read + 4 * n**2)}

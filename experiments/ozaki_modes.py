@@ -19,6 +19,7 @@ import numpy as np
 
 import hifigemm as hg
 from hifigemm.formats import FP32, FP64, Format
+from hifigemm.schemes.ozaki1 import slice_bits
 from hifigemm.study.environment import write_csv
 from hifigemm.study.matrices import phi_matrix
 from hifigemm.study.metrics import rounded_componentwise_error
@@ -58,7 +59,7 @@ def measure(phi: float, n: int, most: int) -> list[dict[str, Any]]:
             if scheme is not None:
                 plan = hg.make_plan(a, b, scheme=scheme)
                 row |= {"num_slices": report.scheme.num_slices, "num_products": report.num_products}
-                row |= {"slice_bits": plan.slice_bits, "k_block": plan.k_block}
+                row |= {"slice_bits": slice_bits(plan.problem, plan.words), "k_block": plan.k_block}
                 if scheme.product == "fp16" and scheme.mode != "correct":
                     row["published_slices"] = sigma_num_slices(*doubles, fmt.u)
             rows.append(row)

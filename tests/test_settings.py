@@ -15,32 +15,13 @@ import pytest
 
 import hifigemm as hg
 from hifigemm import settings
-from hifigemm.engines.numpy_engine import NumpyEngine
+from hifigemm.accuracy import level
+from hifigemm.formats import FP64
+from hifigemm.study.reference import meets_promise
+from tests.host_programs import ProgramEngine
 
 DTYPES = ("float32", "float64", "complex64", "complex128")
 PRODUCT = "import numpy as np, hifigemm as hg; a = np.ones((3, 4)); b = np.ones((4, 2)); "
-
-
-class Costs:
-    """A native product takes one second, each residue product its share of it."""
-
-    def __init__(self, share):
-        self.share = share
-
-    def native_seconds(self, problem):
-        return 1.0
-
-    def residue_seconds(self, problem, num_products, looks):
-        return self.share * num_products
-
-
-class CostedEngine(NumpyEngine):
-    """An engine with costs, on which residues count as fused."""
-
-    fused = True
-
-    def __init__(self, share):
-        self.costs = Costs(share)
 
 
 def run(code, **variables):
@@ -101,19 +82,44 @@ def test_strict_mode_takes_a_native_product_whose_worst_case_meets_the_target(
 
 
 def test_strict_mode_says_what_would_have_cost_more(make_pair, monkeypatch):
-    easy, hard = (make_pair(name, 30, 50, 20) for name in ("phi_1", "phi_8"))
-    for share, pair, why in (
-        (1.0, easy, r"residue products of 1.5e\+04 ms in all, against 1e\+03 ms are not quicker"),
-        (0.05, hard, r"these operands would take .* residue products"),
-    ):
-        engine = CostedEngine(share)
-        monkeypatch.setattr("hifigemm.api.engine_for", lambda *args, engine=engine: engine)
-        assert hg.matmul(*pair, return_report=True)[1].native
-        with hg.strict(), pytest.raises(hg.AccuracyError, match=why):
-            hg.matmul(*pair)
-        if pair is hard:
-            with hg.strict():
-                assert not hg.matmul(*easy, return_report=True)[1].native
+    a, b = make_pair("phi_1", 30, 50, 20)
+    engine = ProgramEngine(1.0)
+    monkeypatch.setattr("hifigemm.api.engine_for", lambda *args: engine)
+    assert hg.matmul(a, b, return_report=True)[1].native
+    why = r"residue products of 1.5e\+04 ms in all, against 1e\+03 ms, are not quicker by a tenth"
+    with hg.strict(), pytest.raises(hg.AccuracyError, match=why):
+        hg.matmul(a, b)
+
+
+@pytest.mark.parametrize("scheme", ["auto", hg.Ozaki2(scaling="fast")], ids=str)
+@pytest.mark.parametrize("family", ["phi_0.1", "phi_8"])
+def test_strict_mode_keeps_the_level_where_the_device_would_go_on_to_a_native_product(
+    make_pair, monkeypatch, scheme, family
+):
+    a, b = make_pair(family, 30, 50, 20)
+    engine = ProgramEngine()
+    monkeypatch.setattr("hifigemm.api.engine_for", lambda *args: engine)
+    assert hg.matmul(a, b, scheme=scheme, return_report=True)[1].native is (family == "phi_8")
+    with hg.strict():
+        for _ in range(2):
+            c, report = hg.matmul(a, b, scheme=scheme, return_report=True)
+            assert not report.native
+            assert report.bound <= level(FP64, 50)
+            assert meets_promise(c, a, b, report.bound).all()
+            assert meets_promise(hg.matmul(a, b, scheme=scheme), a, b, report.bound).all()
+    assert hg.matmul(a, b, scheme=scheme, return_report=True)[1].native is (family == "phi_8")
+
+
+def test_strict_mode_refuses_a_plan_whose_device_took_a_native_product(make_pair, monkeypatch):
+    easy, hard = (make_pair(family, 30, 50, 20) for family in ("phi_0.1", "phi_8"))
+    engine = ProgramEngine()
+    monkeypatch.setattr("hifigemm.api.engine_for", lambda *args: engine)
+    plan = hg.make_plan(*easy)
+    assert hg.matmul(*hard, plan=plan, return_report=True)[1].native
+    with hg.strict():
+        assert not hg.matmul(*easy, plan=plan, return_report=True)[1].native
+        with pytest.raises(hg.AccuracyError, match="would fall back to Native"):
+            hg.matmul(*hard, plan=plan)
 
 
 @pytest.mark.parametrize("scheme", ["native", hg.Native(), hg.Native(product="fp64")], ids=str)

@@ -20,6 +20,7 @@ from hifigemm.bench.rows import rows, stage_rows
 from hifigemm.bench.runs import CACHE_BYTES, Case, Outcome, Stage, operand_sets, run
 from hifigemm.bench.timing import Timing
 from hifigemm.exceptions import PlanError
+from hifigemm.plan import Verification
 from hifigemm.study.metrics import relative_residual
 from hifigemm.study.reference import componentwise_error, correctly_rounded
 

@@ -74,7 +74,8 @@ def _product(case: Case, way: Way) -> tuple[np.ndarray, hg.Report | None]:
         gemm |= {name: "N" for name in gemm if name.startswith("trans")}
         plan = hg.make_plan(a, b, **options)
         if way.block is not None:
-            plan = replace(plan, block_shape=_few_blocks(plan.problem, list(way.block)))
+            blocking = replace(plan.blocking, shape=_few_blocks(plan.problem, list(way.block)))
+            plan = replace(plan, blocking=blocking)
         a = hg.prepare(a, "left", plan=plan) if "L" in way.prepared else a
         b = hg.prepare(b, "right", plan=plan) if "R" in way.prepared else b
         options = {"plan": plan}

@@ -131,7 +131,7 @@ def test_the_device_chooses_between_moduli_and_a_native_product(dtype, accuracy)
         assert plan.num_products == FAST.expected_products(p, goal)
         assert plan.alternatives[-1] == hg.Native()
         assert plan.bound == max(goal.r, worst)
-        assert not (plan.certifies or plan.is_fixed or plan.evidence)
+        assert (plan.certifies, plan.is_fixed, plan.evidence) == (False, False, None)
         words = " or ".join(str(x.count) for x in (plan.scheme, *plan.alternatives[:-1]))
         start = f"the device decides by the operands between {words} moduli and an FP64 product, at worst {worst:.3g}"
         assert plan.reason.startswith(start)

@@ -10,7 +10,7 @@ import hifigemm as hg
 t = torch.ones(4, 4)
 u = torch.ones(4, 4)
 assert_type(hg.matmul(t, u), torch.Tensor)
-assert_type(hg.matmul(t, u, sync=False, return_report=True), tuple[torch.Tensor, hg.Report])
+assert_type(hg.matmul(t, u, return_report=True), tuple[torch.Tensor, hg.Report])
 assert_type(hg.gemm(t, u, u, beta=1.0), torch.Tensor)
 assert_type(hg.matmul(t, u, out=torch.ones(4, 4)), torch.Tensor)
 side = hg.prepare(u, "right", plan=hg.make_plan(t, u))

@@ -41,4 +41,5 @@ hg.strict("on")  # wrong
 plan.k_block = 1  # wrong
 shape = hg.matmul(x, x, return_report=True).shape  # wrong
 c: str = hg.matmul(x, x)  # wrong
-hg.matmul(x, x, accuracy=1, scheme="auto", sync=False)
+hg.matmul(x, x, sync=False)  # wrong
+hg.matmul(x, x, accuracy=1, scheme="auto")
