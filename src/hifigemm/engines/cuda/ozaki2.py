@@ -171,7 +171,7 @@ def _write_ladder(plan: Plan, given: Arguments) -> None:
     chooses, certifies = (plan.verification is x for x in (Verification.ON_DEVICE, Verification.ENTRYWISE))
     if chooses and plan.problem.multiplications >= _SAMPLE_FROM:
         part = given.a[:, :_SAMPLE], given.b[:, :, :_SAMPLE]
-        sizes = scaled_residues.sized_residues(((part[0], 2), (part[1], 1)), moduli_of(plan, 2))[2]
+        sizes = scaled_residues.sized_residues(((part[0], 2), (part[1], 1)), moduli_of(plan))[2]
         error_ratio_bits(sizes, into=record)
     least = 0
     for rung in _ladder(plan):
