@@ -1,9 +1,10 @@
-"""Imports go one way, and importing the package is cheap and loads nothing heavy."""
+"""Imports go one way, without a circle, and importing the package is cheap and loads nothing heavy."""
 
 from __future__ import annotations
 
 import ast
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,61 +14,65 @@ import pytest
 import hifigemm
 
 ROOT = Path(hifigemm.__file__).parent
+NAME = re.compile(r"hifigemm(\.\w+)+")
 BASE = {"formats", "exceptions"}
 NUMERICS = {*BASE, "numerics"}
-PLAN = {*NUMERICS, "accuracy", "plan"}
+PROBLEM = {*NUMERICS, "accuracy", "problem"}
+PLAN = {*PROBLEM, "plan"}
 SCHEMES = {*PLAN, "engine", "schemes"}
-ENGINES = {*PLAN, "engine", "engines", "settings"}
-FLOW = {*SCHEMES, *ENGINES, "libraries", "select", "driver", "operands", "planning", "information", "settings"}
+ENGINES = {*PLAN, "engine", "engines", "engines.cuda", "engines.kernels", "programs", "settings"}
+PLANNER = {*SCHEMES, "planner", "settings"}
+EXECUTOR = {*PLANNER, "executor"}
+OPERANDS = {*PLAN, "array_like", "libraries", "operands"}
+FLOW = {*EXECUTOR, *OPERANDS, "engines"}
 MAY_IMPORT = {
     "formats": set(),
     "exceptions": set(),
-    "settings": {"exceptions"},
     "transforms": set(),
     "startup": set(),
+    "array_like": set(),
+    "settings": {"exceptions"},
     "numerics": NUMERICS,
     "accuracy": BASE,
-    "plan": {*NUMERICS, "accuracy"},
+    "problem": {"formats"},
+    "plan": PROBLEM,
     "engine": PLAN,
-    "engines": ENGINES,
     "schemes": SCHEMES,
-    "select": {*SCHEMES, "select"},
-    "array_like": set(),
+    "planner": PLANNER,
+    "executor": EXECUTOR,
+    "programs": {"accuracy", "settings", "transforms"},
+    "engines": ENGINES,
+    "engines.cuda": ENGINES,
+    "engines.kernels": {*NUMERICS, "engines", "engines.kernels"},
     "libraries": {*NUMERICS, "array_like", "engines", "transforms"},
-    "operands": {*PLAN, "array_like", "libraries"},
-    "driver": {*SCHEMES, *ENGINES, "select"},
-    "planning": FLOW,
-    "shortcuts": {*PLAN, "engine", "settings", "transforms"},
-    "information": {*BASE, "engine", "engines", "transforms", "<root>"},
-    "primitives": {*SCHEMES, *ENGINES, "primitives"},
+    "operands": OPERANDS,
     "augmented": PLAN,
     "integers": FLOW,
-    "api": {*FLOW, "shortcuts", "augmented", "integers", "transforms"},
+    "api": {*FLOW, "augmented", "integers", "programs", "transforms", "signatures"},
+    "information": {"engines", "transforms", "<root>"},
+    "primitives": {*SCHEMES, *ENGINES, "primitives"},
     "study": {"study", "<root>"},
     "bench": {"bench", "study", "<root>"},
-    "cli": {*FLOW, "primitives", "api", "study", "bench", "cli", "startup", "<root>"},
-    "<root>": {*FLOW, "api", "startup"},
+    "cli": {*FLOW, "engines.kernels", "primitives", "study", "bench", "cli", "startup", "<root>"},
+    "<root>": {"api", "exceptions", "information", "operands", "plan", "schemes", "settings", "startup"},
     "__main__": {"cli"},
 }
+"""Parts of the package, and which others each of them may import. `engine` is the interface that schemes and engines
+have in common."""
 
 
 def part_of(module: str) -> str:
-    """The top-level part of a dotted name inside the package; the package itself is the root."""
-    pieces = module.split(".")
-    return pieces[1] if len(pieces) > 1 else "<root>"
-
-
-def is_type_checking(node: ast.stmt) -> bool:
-    return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+    """The part of the package that a dotted name belongs to; the package itself is the root."""
+    pieces = module.split(".")[1:]
+    within = ".".join(pieces[:2])
+    return within if within in MAY_IMPORT else pieces[0] if pieces else "<root>"
 
 
 def imports(path: Path, name: str):
-    """Absolute names of what a module imports from the package, imports for type checkers left out."""
+    """Absolute names of what a module imports from the package: in functions, for type checkers and by name too."""
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
 
     def visit(node: ast.AST):
-        if isinstance(node, ast.stmt) and is_type_checking(node):
-            return
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -76,18 +81,17 @@ def imports(path: Path, name: str):
                 parents = package.split(".")
                 above = parents[: len(parents) - node.level + 1]
                 base = ".".join([*above, base] if base else above)
-            if base == "hifigemm":
-                for alias in node.names:
-                    inner = ROOT / alias.name
-                    exists = inner.is_dir() or inner.with_suffix(".py").is_file()
-                    yield f"hifigemm.{alias.name}" if exists else "hifigemm"
-            else:
-                yield base
+            for alias in node.names:
+                inner = ROOT.joinpath(*base.split(".")[1:], alias.name)
+                exists = base.startswith("hifigemm") and (inner.is_dir() or inner.with_suffix(".py").is_file())
+                yield f"{base}.{alias.name}" if exists else base
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and NAME.fullmatch(node.value):
+            yield node.value
         for child in ast.iter_child_nodes(node):
             yield from visit(child)
 
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    return [x for x in visit(tree) if x == "hifigemm" or x.startswith("hifigemm.")]
+    return {x for x in visit(tree) if x == "hifigemm" or x.startswith("hifigemm.")} - {"hifigemm.peers"}
 
 
 def modules():
@@ -105,17 +109,80 @@ def test_no_import_points_upward(name, path):
         assert part_of(imported) in MAY_IMPORT[own], f"{name} imports {imported}"
 
 
-def test_the_walk_finds_imports():
+def test_parts_are_in_an_order():
+    """Each part may import those before it and its own modules; only the version of the root is asked from below."""
+    graph: dict[str, set[str]] = {}
+    for own, others in MAY_IMPORT.items():
+        graph.setdefault(own.split(".")[0], set()).update(other.split(".")[0] for other in others)
+    assert not circle_of({own: others - {own, "<root>"} for own, others in graph.items()})
+
+
+def test_no_module_is_imported_by_what_it_imports():
+    graph = {name: imports(path, name) - {name, "hifigemm"} for name, path in modules()}
+    assert not circle_of(graph)
+
+
+def circle_of(graph: dict[str, set[str]]) -> list[str]:
+    """A way along arrows that comes back to where it began; empty without one."""
+    done: set[str] = set()
+
+    def follow(name: str, way: list[str]) -> list[str]:
+        if name in way:
+            return [*way[way.index(name) :], name]
+        if name in done:
+            return []
+        for other in sorted(graph.get(name, ())):
+            if found := follow(other, [*way, name]):
+                return found
+        done.add(name)
+        return []
+
+    return next(filter(None, (follow(name, []) for name in graph)), [])
+
+
+def test_circles_are_found():
+    assert circle_of({"a": {"b"}, "b": {"c"}, "c": set()}) == []
+    assert circle_of({"a": {"b"}, "b": {"c", "d"}, "c": set(), "d": {"b"}}) == ["b", "d", "b"]
+
+
+def test_the_walk_finds_imports_in_functions_for_type_checkers_and_by_name(tmp_path):
     found = imports(ROOT / "api.py", "hifigemm.api")
-    assert "hifigemm.exceptions" in found
-    assert any(x.startswith("hifigemm.schemes") for x in found)
+    assert {"hifigemm.exceptions", "hifigemm.schemes", "hifigemm.signatures"} <= found
+    assert "hifigemm.engines.torch_engine" in imports(ROOT / "information.py", "hifigemm.information")
+    page = tmp_path / "page.py"
+    page.write_text("def f():\n    return import_module('hifigemm.engines.torch_engine'), 'hifigemm is no import'\n")
+    assert imports(page, "hifigemm.page") == {"hifigemm.engines.torch_engine"}
 
 
 def test_schemes_and_engines_never_meet():
     for name, path in modules():
-        own = part_of(name)
+        own = name.split(".")[1] if "." in name else ""
         other = {"schemes": "engines", "engines": "schemes"}.get(own)
-        assert other not in {part_of(x) for x in imports(path, name)} or other is None, name
+        assert other not in {x.split(".")[1] for x in imports(path, name) if "." in x} or other is None, name
+
+
+def test_no_engine_asks_for_the_name_of_a_scheme():
+    schemes = {"native", "multiword", "corrected", "ozaki1", "ozaki2", "Native", "Multiword", "Corrected"}
+    schemes |= {"Ozaki1", "Ozaki2"}
+    for path in (ROOT / "engines").rglob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        assert "scheme.name" not in text, path
+        for node in ast.walk(ast.parse(text)):
+            for value in [*node.comparators, node.left] if isinstance(node, ast.Compare) else []:
+                assert getattr(value, "value", None) not in schemes, f"{path}:{node.lineno}"
+
+
+def test_overrides_are_keyed_by_functions_of_the_plain_maths():
+    tree = ast.parse((ROOT / "engines" / "cuda" / "overrides.py").read_text(encoding="utf-8"))
+    (table,) = (x.value for x in tree.body if isinstance(x, ast.AnnAssign) and x.target.id == "OVERRIDES")
+    plain = {
+        alias.asname or alias.name
+        for x in tree.body
+        if isinstance(x, ast.ImportFrom) and x.module.startswith("hifigemm.numerics")
+        for alias in x.names
+    }
+    assert table.keys
+    assert all(isinstance(key, ast.Name) and key.id in plain for key in table.keys)
 
 
 FRESH = """
