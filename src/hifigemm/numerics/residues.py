@@ -21,6 +21,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 
 from hifigemm.numerics.bits import Array
+from hifigemm.numerics.blocking import BLOCK_ENTRIES
 from hifigemm.numerics.limbs import LIMB_BITS, num_limbs
 
 __all__ = [
@@ -163,7 +164,7 @@ def reduce_centred(x: Array, p: int | Array) -> Array:
     return np.where(2 * r == p, -r, r)
 
 
-def residues(x: Array, moduli: tuple[int, ...], bits: int, block_entries: int) -> Array:
+def residues(x: Array, moduli: tuple[int, ...], bits: int, block_entries: int = BLOCK_ENTRIES) -> Array:
     """Centred residues of float64 integers |x| < 2**bits.
 
     x is cut into 27-bit pieces, exactly; each residue is the same small linear map of the pieces, reduced once, for as
