@@ -1,14 +1,20 @@
-# `make` lists the targets. demo and test set everything up from a bare Python >= 3.10 with pip:
-# they create $(VENV) and install there. No GPU package is pulled in.
+# `make` lists the targets. demo, test and test-torch set everything up from a bare Python >= 3.10 with pip:
+# demo and test create $(VENV) and install there, test-torch does so in $(TORCH_VENV), with PyTorch. No GPU is needed.
 
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+TORCH_VENV ?= .venv-torch
+# The build for CPUs, a tenth in size of what the ordinary package index has; that is taken where TORCH_INDEX is out of
+# reach. The version is fixed, since the newest of the two indices would be taken otherwise.
+TORCH ?= torch==2.13.0
+TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 PIP_FLAGS ?= --quiet --disable-pip-version-check
 PYTEST := $(BIN)/python -m pytest
+PYTEST_TORCH := $(TORCH_VENV)/bin/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format lint types test-all docs test-gpu bench venv clean distclean
+.PHONY: help demo test test-torch check format lint types test-all docs test-gpu bench venv clean distclean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -17,8 +23,11 @@ help: ## list the targets
 demo: $(VENV)/.installed-study ## accuracy of each scheme and of the native product, as a table and a picture
 	$(BIN)/hifigemm demo $(DEMO_ARGS)
 
-test: $(VENV)/.installed-dev ## the quick tests, on the CPU (PYTEST_ARGS=... adds options)
-	$(PYTEST) -m "not gpu and not multigpu and not slow" $(PYTEST_ARGS)
+test: $(VENV)/.installed-dev ## the quick tests without PyTorch, on the CPU (PYTEST_ARGS=... adds options)
+	$(PYTEST) -m "not gpu and not multigpu and not slow and not torch" $(PYTEST_ARGS)
+
+test-torch: $(TORCH_VENV)/.installed ## the quick tests with PyTorch, on the CPU; Triton's interpreter runs the GPU kernels
+	$(PYTEST_TORCH) -m "torch and not gpu and not multigpu and not slow" $(PYTEST_ARGS)
 
 check: lint types test-all docs ## format, lint, types, all CPU tests, documentation: what a change must pass
 
@@ -34,8 +43,9 @@ types: $(VENV)/.installed-dev $(VENV)/.installed-types ## mypy on the sources, m
 	$(BIN)/mypy
 	$(PYTEST) tests/typing
 
-test-all: $(VENV)/.installed-dev
-	$(PYTEST) -m "not gpu and not multigpu" --ignore=tests/typing $(PYTEST_ARGS)
+test-all: $(VENV)/.installed-dev $(TORCH_VENV)/.installed
+	$(PYTEST) -m "not gpu and not multigpu and not torch" --ignore=tests/typing $(PYTEST_ARGS)
+	$(PYTEST_TORCH) -m "torch and not gpu and not multigpu" $(PYTEST_ARGS)
 
 docs: $(VENV)/.installed-dev
 	$(BIN)/python tools/check_docs.py
@@ -49,31 +59,39 @@ bench: $(VENV)/.installed-dev ## time of the correctly rounded product against t
 venv: $(VENV)/.installed-dev ## only set up the development environment
 
 # A stamp for each extra: a changed pyproject.toml installs again, anything else does not.
-$(VENV)/.installed-%: pyproject.toml | $(BIN)/pip
+$(VENV)/.installed-%: pyproject.toml | $(VENV)/bin/pip
 	@echo "Installing hifigemm[$*] into $(VENV)"
 	@$(BIN)/python -m pip install $(PIP_FLAGS) --editable '.[$*]'
 	@touch $@
 
+# PyTorch by itself first: only it is looked for in TORCH_INDEX, and pip does not wait long where that cannot be reached.
+$(TORCH_VENV)/.installed: pyproject.toml | $(TORCH_VENV)/bin/pip
+	@echo "Installing $(TORCH) and hifigemm[dev,torch] into $(TORCH_VENV)"
+	@$(TORCH_VENV)/bin/python -m pip install $(PIP_FLAGS) --no-compile --no-deps --retries 1 \
+	    --extra-index-url $(TORCH_INDEX) '$(TORCH)'
+	@$(TORCH_VENV)/bin/python -m pip install $(PIP_FLAGS) --no-compile --editable '.[dev,torch]'
+	@touch $@
+
 # Some distributions ship pip but not ensurepip; then PYTHON's own pip installs one into the environment.
-$(BIN)/pip:
+$(VENV)/bin/pip $(TORCH_VENV)/bin/pip: %/bin/pip:
 	@command -v $(PYTHON) >/dev/null || \
 	    { echo "error: $(PYTHON) not found; hifigemm needs Python 3.10 or newer (make PYTHON=/path/to/python3 ...)" >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
 	    { echo "error: hifigemm needs Python 3.10 or newer, but $(PYTHON) is $$($(PYTHON) --version 2>&1)" \
 	           "(make PYTHON=/path/to/python3 ...)" >&2; exit 1; }
-	@echo "Creating $(VENV) with $$($(PYTHON) --version)"
+	@echo "Creating $* with $$($(PYTHON) --version)"
 	@if $(PYTHON) -c 'import ensurepip' 2>/dev/null; then \
-	    $(PYTHON) -m venv $(VENV); \
+	    $(PYTHON) -m venv $*; \
 	else \
-	    $(PYTHON) -m venv --without-pip $(VENV) && \
+	    $(PYTHON) -m venv --without-pip $* && \
 	    PYTHONPATH="$$($(PYTHON) -c 'import os, pip; print(os.path.dirname(os.path.dirname(pip.__file__)))')" \
-	        $(BIN)/python -m pip install $(PIP_FLAGS) --ignore-installed pip; \
+	        $*/bin/python -m pip install $(PIP_FLAGS) --ignore-installed pip; \
 	fi
-	@test -x $@ || { echo "error: no pip in $(VENV); remove it and try again" >&2; exit 1; }
+	@test -x $@ || { echo "error: no pip in $*; remove it and try again" >&2; exit 1; }
 
-clean: ## remove build products and caches, keep $(VENV)
+clean: ## remove build products and caches, keep $(VENV) and $(TORCH_VENV)
 	rm -rf build dist .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -not -path './.*' -prune -exec rm -rf {} +
 
-distclean: clean ## as clean, and remove $(VENV) too
-	rm -rf $(VENV)
+distclean: clean ## as clean, and remove $(VENV) and $(TORCH_VENV) too
+	rm -rf $(VENV) $(TORCH_VENV)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 import numpy as np
 import pytest
 from hypothesis import settings
@@ -11,12 +13,23 @@ from hifigemm.bench.arrays import cuda_is_usable
 from hifigemm.study import matrices as gen
 
 
+def pytest_itemcollected(item):
+    """Tests of a module that imports torch, and tests that take the fixture of that name, carry the marker `torch`."""
+    if hasattr(item.module, "torch") or "torch" in item.fixturenames:
+        item.add_marker("torch")
+
+
 def pytest_collection_modifyitems(items):
-    """Tests that need a GPU are skipped where there is none."""
-    needing = [item for item in items if item.get_closest_marker("gpu")]
-    if needing and not cuda_is_usable():
-        for item in needing:
-            item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+    """Tests that need PyTorch or a GPU are skipped where there is none."""
+    for marker, is_there, what in (("torch", _has_torch, "PyTorch"), ("gpu", cuda_is_usable, "a CUDA device")):
+        needing = [item for item in items if item.get_closest_marker(marker)]
+        if needing and not is_there():
+            for item in needing:
+                item.add_marker(pytest.mark.skip(reason=f"needs {what}"))
+
+
+def _has_torch():
+    return find_spec("torch") is not None
 
 
 # The same examples in every run, on slow machines too.
@@ -108,6 +121,14 @@ def on_gpu(*arrays):
     import torch
 
     return [torch.from_numpy(np.ascontiguousarray(x)).cuda() for x in arrays]
+
+
+@pytest.fixture(scope="session")
+def torch():
+    """PyTorch, for tests in modules that run without it."""
+    import torch
+
+    return torch
 
 
 @pytest.fixture(scope="session")

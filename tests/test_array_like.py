@@ -129,8 +129,8 @@ def test_files_in_memory_give_plain_arrays(tmp_path):
 
 
 @pytest.mark.parametrize("layout", [lambda x: x, lambda x: x.T, lambda x: x[::2, ::-1]])
-def test_bfloat16_of_ml_dtypes_is_taken_as_that_of_torch(assert_same_bits, layout):
-    torch, ml_dtypes = pytest.importorskip("torch"), pytest.importorskip("ml_dtypes")
+def test_bfloat16_of_ml_dtypes_is_taken_as_that_of_torch(torch, assert_same_bits, layout):
+    ml_dtypes = pytest.importorskip("ml_dtypes")
     bits = np.random.default_rng(4).integers(0, 2**16, (6, 6)).astype(np.uint16)
     bits[0] = [0x7F80, 0xFF80, 0x7FC0, 0x0001, 0x8001, 0x7F7F]
     x = layout(bits.view(ml_dtypes.bfloat16))
@@ -168,8 +168,7 @@ def test_numbers_of_more_bits_are_refused():
         hg.matmul([[gmpy2.mpz(2**60 + 1), 0.5]], np.eye(2))
 
 
-def test_tensors_are_not_taken_out_of_a_list():
-    torch = pytest.importorskip("torch")
+def test_tensors_are_not_taken_out_of_a_list(torch):
     for x in ([torch.ones(2)], [[torch.tensor(1.0), 2.0]], [torch.ones(2, requires_grad=True)]):
         with pytest.raises(TypeError, match=r"a holds a torch\.Tensor; arrays of other libraries"):
             hg.matmul(x, np.ones((2, 2)))

@@ -129,8 +129,7 @@ def test_strict_mode_has_nothing_against_integers():
 
 
 @pytest.mark.parametrize("dtype", ["bool", "uint8", "int16", "int64"])
-def test_tensors_of_integers_are_multiplied_as_arrays(dtype):
-    torch = pytest.importorskip("torch")
+def test_tensors_of_integers_are_multiplied_as_arrays(torch, dtype):
     rng = np.random.default_rng(3)
     a, b = full(rng, (3, 4), dtype), full(rng, (4, 2), dtype)
     found, report = hg.matmul(torch.from_numpy(a), torch.from_numpy(b), return_report=True)

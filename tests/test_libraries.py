@@ -13,11 +13,6 @@ from hifigemm.libraries import NUMPY, Library, library_of
 GPU = Library("torch", "cuda:0")
 
 
-@pytest.fixture
-def torch():
-    return pytest.importorskip("torch")
-
-
 def prepared_on(library):
     """An operand that was prepared elsewhere."""
     a = np.ones((3, 3))

@@ -77,8 +77,7 @@ def test_plans_and_prepared_operands(assert_same_bits):
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_tensors_on_the_cpu(dtype, assert_same_bits):
-    torch = pytest.importorskip("torch")
+def test_tensors_on_the_cpu(torch, dtype, assert_same_bits):
     kind = getattr(torch, dtype)
     a, b = (torch.randn(shape).to(kind) for shape in ((5, 40), (40, 6)))
     for options in ({"accuracy": "correct"}, {"scheme": "corrected"}):

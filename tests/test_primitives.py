@@ -34,8 +34,8 @@ def test_every_primitive_of_the_gpu_is_exact():
     assert {"rint (float64)", "exact int8 products", "exact tf32 products"} <= {x.name for x in found}
 
 
+@pytest.mark.torch
 def test_arrays_of_a_device_run_through_the_same_checks():
-    pytest.importorskip("torch")
     assert not at_fault(functions(on_device("cpu")))
 
 

@@ -100,8 +100,7 @@ def test_inf_and_nan_are_where_any_order_of_ieee_arithmetic_puts_them(options, w
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", ["auto", "correct", "native", "ozaki1-fp64", "ozaki2-fast"])
-def test_tensors_have_their_inf_and_nan_in_the_same_places(name, dtype):
-    torch = pytest.importorskip("torch")
+def test_tensors_have_their_inf_and_nan_in_the_same_places(torch, name, dtype):
     for a, b in operands(4, 500, 5, dtype, True):
         c, report = hg.matmul(*(torch.from_numpy(x) for x in (a, b)), return_report=True, **WIDE[name])
         assert_special_values(c.numpy(), a, b, report.bound)

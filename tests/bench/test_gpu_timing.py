@@ -129,8 +129,7 @@ def test_a_call_on_the_host_stays_what_it_is():
 
 
 @pytest.mark.gpu
-def test_launches_are_replayed():
-    torch = pytest.importorskip("torch")
+def test_launches_are_replayed(torch):
     x = torch.zeros(1000, device="cuda")
     replay = CudaClock().without_host(lambda: x.add_(1.0))
     before = float(x[0])

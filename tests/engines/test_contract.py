@@ -17,7 +17,7 @@ ENGINES = available()
 WORDS = (FP16, BF16, TF32, FP32)
 
 
-@pytest.fixture(params=ENGINES)
+@pytest.fixture(params=[*(name for name in ENGINES if name != "torch"), pytest.param("torch", marks=pytest.mark.torch)])
 def engine(request):
     return engine_for(request.param)
 

@@ -174,8 +174,7 @@ def test_a_flag_that_does_not_go_is_left_as_it_was(monkeypatch):
         hg.matmul(np.eye(2), np.eye(2))
 
 
-def test_torch_lifts_its_own_mode_on_other_systems(monkeypatch, assert_same_bits):
-    torch = pytest.importorskip("torch")
+def test_torch_lifts_its_own_mode_on_other_systems(torch, monkeypatch, assert_same_bits):
     monkeypatch.setattr(subnormals, "_CONTROL", {})
     a, b = operands("float64")
     want = hg.matmul(a, b, accuracy="correct")
@@ -188,8 +187,7 @@ def test_torch_lifts_its_own_mode_on_other_systems(monkeypatch, assert_same_bits
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_torch_and_its_tensors_are_no_exception(assert_same_bits, dtype):
-    torch = pytest.importorskip("torch")
+def test_torch_and_its_tensors_are_no_exception(torch, assert_same_bits, dtype):
     a, b = map(torch.from_numpy, operands(dtype))
     want = [call(a, b) for call in CALLS.values()]
     assert torch.set_flush_denormal(True)
@@ -269,8 +267,7 @@ print((np.matmul(a, b) == 0).any())
         pytest.skip("no thread of the BLAS flushes")
 
 
-def test_threads_of_torch_that_flush_change_no_promise():
-    torch = pytest.importorskip("torch")
+def test_threads_of_torch_that_flush_change_no_promise(torch):
     a, b = (torch.full((300, 300), 2.0**e, dtype=torch.float64) for e in (-1040, 500))
 
     def found():

@@ -9,7 +9,6 @@ import runpy
 import shutil
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -46,10 +45,8 @@ def by_pyright(page, tmp_path):
     return {x["range"]["start"]["line"] + 1: x["message"] for x in found if x["severity"] == "error"}
 
 
-@pytest.fixture(params=["user_code.py", "torch_code.py"])
+@pytest.fixture(params=["user_code.py", pytest.param("torch_code.py", marks=pytest.mark.torch)])
 def right(request):
-    if request.param == "torch_code.py" and find_spec("torch") is None:
-        pytest.skip("no PyTorch")
     return request.param
 
 

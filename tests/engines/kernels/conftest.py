@@ -19,6 +19,11 @@ else:
         os.environ.setdefault("TRITON_INTERPRET", "1")
 
 
+def pytest_itemcollected(item):
+    """Every test here carries the marker `torch`: even tiles are counted beside kernels that triton compiles."""
+    item.add_marker("torch")
+
+
 def _take_one_element_as_index():
     """Let the interpreter of Triton 3.6 take bounds of loops from arrays of one element, which NumPy 2.4 refuses."""
     from triton.runtime import interpreter
