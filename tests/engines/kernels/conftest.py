@@ -37,8 +37,27 @@ def _take_one_element_as_index():
     interpreter._patch_lang_tensor = patched
 
 
+def _patch_once_for_a_module():
+    """Let calls of device functions patch the language once for each of their modules, where every call would do so.
+
+    Such a patch stays, and those of the kernel's own module are made by the launch. Repeating them took most of the time.
+    """
+    from triton.runtime import interpreter
+
+    seen = set()
+
+    def call(self, *args, **kwargs):
+        if self.fn.__module__ not in seen:
+            seen.add(self.fn.__module__)
+            interpreter._patch_lang(self.fn)
+        return self.rewrite()(*args, **kwargs)
+
+    interpreter.InterpretedFunction.__call__ = call
+
+
 if os.environ.get("TRITON_INTERPRET") == "1":
     _take_one_element_as_index()
+    _patch_once_for_a_module()
 
 
 @pytest.fixture

@@ -447,7 +447,7 @@ def _many(j, is_complex):
 @pytest.mark.parametrize("arch", ["80", "89", "90", "100"])
 def test_kernels_compile_without_spills(arch):
     environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
-    script = Path(__file__).parent / "compiled_reconstruction.py"
+    script = Path(__file__).parent / "compiled_crt.py"
     done = subprocess.run([sys.executable, script, arch], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     for line in done.stdout.splitlines():

@@ -135,7 +135,7 @@ def test_programs_that_take_many_blocks_see_all_of_them(monkeypatch, programs, l
 @pytest.mark.parametrize("arch", ["80", "89", "90", "100"])
 def test_the_kernel_compiles_without_spills(arch):
     environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
-    script = Path(__file__).parent / "compiled_needs.py"
+    script = Path(__file__).parent / "compiled_required_bits.py"
     done = subprocess.run([sys.executable, script, arch], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     for line in done.stdout.splitlines():

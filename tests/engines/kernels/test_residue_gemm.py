@@ -239,7 +239,7 @@ def test_exact_products_of_any_shape(m, n, k):
 @pytest.mark.slow
 @pytest.mark.parametrize("arch", [80, 89, 90, 100])
 def test_kernels_compile_without_spills(arch):
-    script = Path(__file__).with_name("compiled.py")
+    script = Path(__file__).with_name("compiled_residue_gemm.py")
     env = {**os.environ, "TRITON_INTERPRET": "0"}
     done = subprocess.run([sys.executable, script, str(arch)], env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]

@@ -263,7 +263,7 @@ def test_classes_of_shapes_print_what_shares_a_tile():
 @pytest.mark.slow
 @pytest.mark.parametrize("arch", [80, 89, 90, 100])
 def test_kernels_compile_without_spills_and_restart_the_main_product(arch):
-    script = Path(__file__).with_name("compiled_corrected.py")
+    script = Path(__file__).with_name("compiled_word_gemm.py")
     env = {**os.environ, "TRITON_INTERPRET": "0"}
     done = subprocess.run([sys.executable, script, str(arch)], env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
