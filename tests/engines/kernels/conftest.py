@@ -6,6 +6,7 @@ Triton's interpreter runs the plain kernels where there is no CUDA device; it is
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from importlib.util import find_spec
 
 import pytest
@@ -37,14 +38,16 @@ def _take_one_element_as_index():
     interpreter._patch_lang_tensor = patched
 
 
-def _patch_once_for_a_module():
-    """Let calls of device functions patch the language once for each of their modules, where every call would do so.
+def _leave_out_what_is_dropped():
+    """Keep the interpreter from work without effect, which takes most of its time.
 
-    Such a patch stays, and those of the kernel's own module are made by the launch. Repeating them took most of the time.
+    Whether integers overflow is computed, but asserted in debug mode only. A call of a device function patches the language
+    anew, though such a patch stays, and the launch makes those of the kernel's own module.
     """
     from triton.runtime import interpreter
 
-    seen = set()
+    builder, seen = interpreter.interpreter_builder, set()
+    builder.options = replace(builder.options, sanitize_overflow=False)
 
     def call(self, *args, **kwargs):
         if self.fn.__module__ not in seen:
@@ -55,9 +58,25 @@ def _patch_once_for_a_module():
     interpreter.InterpretedFunction.__call__ = call
 
 
+def _name_dtypes_once():
+    """Keep NumPy's dtypes by the names of Triton's, where the interpreter makes a table of all of them for each value."""
+    from triton.runtime import interpreter
+
+    made, kept = interpreter._get_np_dtype, {}
+
+    def found(dtype):
+        name = dtype.scalar.name
+        if name not in kept:
+            kept[name] = made(dtype)
+        return kept[name]
+
+    interpreter._get_np_dtype = found
+
+
 if os.environ.get("TRITON_INTERPRET") == "1":
     _take_one_element_as_index()
-    _patch_once_for_a_module()
+    _leave_out_what_is_dropped()
+    _name_dtypes_once()
 
 
 @pytest.fixture
