@@ -6,8 +6,10 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 TORCH_VENV ?= .venv-torch
 # The build for CPUs, a tenth in size of what the ordinary package index has; that is taken where TORCH_INDEX is out of
-# reach. The version is fixed, since the newest of the two indices would be taken otherwise.
+# reach. The version is fixed, since the newest of the two indices would be taken otherwise. Of Triton it is the version
+# that PyTorch 2.11 brings along, whose Gluon the kernels are written in.
 TORCH ?= torch==2.13.0
+TRITON ?= triton==3.6.0
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 PIP_FLAGS ?= --quiet --disable-pip-version-check
 PYTEST := $(BIN)/python -m pytest
@@ -66,10 +68,11 @@ $(VENV)/.installed-%: pyproject.toml | $(VENV)/bin/pip
 
 # PyTorch by itself first: only it is looked for in TORCH_INDEX, and pip does not wait long where that cannot be reached.
 $(TORCH_VENV)/.installed: pyproject.toml | $(TORCH_VENV)/bin/pip
-	@echo "Installing $(TORCH) and hifigemm[dev,torch] into $(TORCH_VENV)"
+	@echo "Installing $(TORCH), $(TRITON) and hifigemm[dev,torch] into $(TORCH_VENV)"
 	@$(TORCH_VENV)/bin/python -m pip install $(PIP_FLAGS) --no-compile --no-deps --retries 1 \
 	    --extra-index-url $(TORCH_INDEX) '$(TORCH)'
-	@$(TORCH_VENV)/bin/python -m pip install $(PIP_FLAGS) --no-compile --editable '.[dev,torch]'
+	@$(TORCH_VENV)/bin/python -m pip install $(PIP_FLAGS) --no-compile --editable '.[dev,torch]' \
+	    "$(TRITON); sys_platform == 'linux'"
 	@touch $@
 
 # Some distributions ship pip but not ensurepip; then PYTHON's own pip installs one into the environment.

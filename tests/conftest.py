@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from importlib.util import find_spec
 
 import numpy as np
@@ -19,8 +20,15 @@ def pytest_itemcollected(item):
         item.add_marker("torch")
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Tests that need PyTorch or a GPU are skipped where there is none."""
+    """Parameters of thinned tests are slow but for each n-th set; tests that lack PyTorch or a GPU are skipped."""
+    counts = Counter()
+    for item in items:
+        for marker in item.iter_markers("thinned"):
+            if counts[item.function] % marker.args[0]:
+                item.add_marker("slow")
+            counts[item.function] += 1
     for marker, is_there, what in (("torch", _has_torch, "PyTorch"), ("gpu", cuda_is_usable, "a CUDA device")):
         needing = [item for item in items if item.get_closest_marker(marker)]
         if needing and not is_there():

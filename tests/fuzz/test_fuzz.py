@@ -14,7 +14,10 @@ from tests.fuzz.judge import Exact
 from tests.fuzz.run import fuzz
 
 
-@pytest.mark.parametrize(("seed", "cases"), [(1, 60), pytest.param(3, 60, marks=pytest.mark.torch), pytest.param(2, 2000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("seed", "cases"),
+    [(1, 60), pytest.param(3, 60, marks=pytest.mark.torch), pytest.param(2, 2000, marks=pytest.mark.slow)],
+)
 def test_products_keep_their_promises_however_they_are_asked_for(seed, cases):
     faults: list[str] = []
     counts = fuzz(seed, range(cases), faults.append)

@@ -41,8 +41,8 @@ def _take_one_element_as_index():
 def _leave_out_what_is_dropped():
     """Keep the interpreter from work without effect, which takes most of its time.
 
-    Whether integers overflow is computed, but asserted in debug mode only. A call of a device function patches the language
-    anew, though such a patch stays, and the launch makes those of the kernel's own module.
+    Whether integers overflow is computed, but asserted in debug mode only. A call of a device function patches the
+    language anew, though such a patch stays, and the launch makes those of the kernel's own module.
     """
     from triton.runtime import interpreter
 
@@ -59,7 +59,7 @@ def _leave_out_what_is_dropped():
 
 
 def _name_dtypes_once():
-    """Keep NumPy's dtypes by the names of Triton's, where the interpreter makes a table of all of them for each value."""
+    """Keep NumPy's dtypes by the names of Triton's; the interpreter makes a table of all of them for each value."""
     from triton.runtime import interpreter
 
     made, kept = interpreter._get_np_dtype, {}

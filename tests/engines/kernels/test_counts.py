@@ -158,6 +158,7 @@ def eager(monkeypatch):
     monkeypatch.setattr(outliers, "_RESIDUES", 1)
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("blocks", [(1, 45, 40), (1, 20, 25)])
 @pytest.mark.parametrize(("rows", "cols"), [((1, 7, 44), (0, 11)), ((4,), ()), ((), (12,))])
 def test_wide_rows_and_columns_are_set_apart(make_pair, assert_same_bits, engine, eager, rows, cols, blocks):

@@ -162,6 +162,7 @@ def check_hard_integers(device, count, dtype):
     assert_same_bits(run(device, products, s, t, moduli, dtype, (1, m, n), shift=3), expected)
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize(
     ("count", "dtype"),
     [*((c, d) for c in COUNTS for d in MOST), (3, np.complex64), (8, np.complex64), (14, np.complex64)],
@@ -176,6 +177,7 @@ def test_every_number_of_moduli_of_complex_products(device, count):
     check_hard_integers(device, count, np.complex128)
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("count", [6, 8, 14, 20])
 def test_results_at_the_ends_of_the_format(device, count, dtype):
@@ -287,6 +289,7 @@ def test_strided_products_and_outputs(device, dtype):
         assert_same_bits(out.contiguous(), expected)
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("dtype", MOST)
 @pytest.mark.parametrize(("alpha", "beta"), [(1.0, 1.0), (-0.3, 0.0), (3e8, -7e-9), (-1.0, 0.75), (1.3, -1.7)])
 def test_alpha_and_beta_are_applied_as_by_numerics(device, alpha, beta, dtype):

@@ -235,6 +235,7 @@ def test_kernels_compile_without_spills(arch):
             assert line["waits"] == 6, line
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_looks_are_those_of_the_plain_maths(make_pair, family, dtype):

@@ -42,6 +42,7 @@ def compare(a, b):
     return want
 
 
+@pytest.mark.thinned(7)
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
 def test_numbers_are_those_of_the_plain_maths(make_pair, family, dtype):

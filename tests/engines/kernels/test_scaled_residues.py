@@ -149,6 +149,7 @@ def pair(name, rng, m, k, n, dtype=np.float64, batch=(1, 1)):
     return (make(name, rng, (batch[0], m, k), dtype), 2), (make(name, rng, (batch[1], n, k), dtype).swapaxes(1, 2), 1)
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", FAMILIES)
 def test_scales_and_residues_equal_numerics(name, dtype):
@@ -192,6 +193,7 @@ def test_vectors_with_inf_or_nan_are_marked_and_leave_the_others_alone(bad, dtyp
         check(((a, 2), (b, 1)), crt.moduli_set(4, np.dtype(dtype).kind == "c"), config=config)
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("dtype", [np.float64, np.complex64, np.complex128])
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("name", ["phi", "full_range", "subnormal", "zeros", "largest", "near_powers"])
@@ -265,6 +267,7 @@ def views(rng, dtype):
         yield "conjugate", x.conj()
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.complex128])
 @pytest.mark.parametrize("axis", [2, 1])
 def test_strides_do_not_matter(dtype, axis):

@@ -53,6 +53,7 @@ def multiplied(count, a, b, shift=0, epilogue=PLAIN, workspace=2**28):
     return unwrap(values).cpu().numpy()
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("count", [1, 2, 3, 5, 7, 9])
 @pytest.mark.parametrize(
@@ -145,6 +146,7 @@ def test_unsupported_operands_are_refused():
         slice_product(left, right, torch.empty((1, 4, 4), device=DEVICE), 2**40)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arch", [80, 89, 90, 100])
 def test_kernels_compile(arch):
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}

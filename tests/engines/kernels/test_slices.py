@@ -81,6 +81,7 @@ def check(found, x, axis, count, beta):
     np.testing.assert_array_equal(found.exponents.cpu().numpy(), unit)
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("device", where_devices)
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
