@@ -109,6 +109,7 @@ def test_hard_operands(make_pair, assert_same_bits, engine, family, dtype):
     assert_same_bits(run(planned(scheme, a, b, engine), a, b, engine), hg.matmul(a, b, scheme=scheme))
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("alpha", [1.0, 0.3, 0.5 - 2j])
 @pytest.mark.parametrize("beta", [0.0, -1.5, 1j])
 def test_alpha_and_beta(make_pair, assert_same_bits, engine, alpha, beta):

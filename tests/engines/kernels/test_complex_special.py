@@ -32,7 +32,7 @@ def restored(a, b, c):
 @pytest.mark.parametrize("dtype", ["complex64", "complex128"])
 def test_patterns_are_those_of_any_order(dtype):
     spoiled = 0
-    for a, b in operands(11, 400, 8, dtype, False):
+    for a, b in operands(11, 200, 8, dtype, False):
         c = library_product(a, b)
         found = restored(a, b, c)
         assert_special_values(found, a, b)

@@ -37,6 +37,7 @@ def carried_out(engine, a, b, accuracy):
         return plan, hopes, multiply(plan, a, b, engine, WORKSPACE)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     ("dtype", "family"),
     [

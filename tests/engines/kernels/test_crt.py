@@ -253,6 +253,7 @@ def test_single_rows_and_columns(device, m, n, dtype):
     assert_same_bits(run(device, products, s, t, moduli, dtype, (2, m, n)), expected)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("dtype", [np.float64, np.complex128])
 @pytest.mark.parametrize("count", [8, 14])
 @pytest.mark.parametrize("same", [(False, False), (True, False), (False, True), (True, True)])
@@ -316,6 +317,7 @@ def test_alpha_and_beta_are_applied_as_by_numerics(device, alpha, beta, dtype):
     assert_same_bits(out, combine(value, alpha, whole if beta else None, beta))
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("dtype", MOST)
 @pytest.mark.parametrize("alpha", [1.0, 2.5])
 def test_vectors_with_infinities_and_nans_are_filled(device, alpha, dtype):

@@ -68,8 +68,8 @@ def test_blocks_follow_each_other_in_the_same_memory(engine, memory, scheme, dty
 @pytest.mark.parametrize("gated", [True, False])
 def test_magnitudes_are_gone_before_the_products_and_counted(engine, memory, gated):
     """Those of two operands that are much longer than the result take more than its products."""
-    problem, target = Problem(1, 20, 20, 2**14, np.dtype(np.float64)), resolve(None, FP64, 2**14)
-    operands = [wrap(torch.ones(shape, dtype=torch.float64)) for shape in ((1, 20, 2**14), (1, 2**14, 20))]
+    problem, target = Problem(1, 20, 20, 2**13, np.dtype(np.float64)), resolve(None, FP64, 2**13)
+    operands = [wrap(torch.ones(shape, dtype=torch.float64)) for shape in ((1, 20, 2**13), (1, 2**13, 20))]
     plan = FAST.gated_plan(problem, target, engine, 2**30)
     if not gated:
         plan = plan.scheme.fit(replace(plan, gated=False, hopeful=True, promised=True), problem, 2**30)

@@ -158,6 +158,7 @@ def test_scales_and_residues_equal_numerics(name, dtype):
     check(pair(name, rng, 5, 270, 3, dtype), crt.moduli_set(14 if dtype is np.float64 else 5, is_complex))
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("k", [1, 15, 16, 255, 256, 257, 1025, 2100])
 def test_every_path_and_inner_dimension_gives_the_same(path, k):
@@ -165,6 +166,7 @@ def test_every_path_and_inner_dimension_gives_the_same(path, k):
     check(pair("wide" if k % 2 else "phi", rng, 3, k, 5), crt.moduli_set(6, False), config=PATHS[path])
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("is_complex", [False, True])
 @pytest.mark.parametrize("count", [2, 3, 7, 8, 15, 16, 17, 20, 33, 49])
 def test_every_number_of_moduli(count, is_complex):
@@ -180,6 +182,7 @@ def test_balances_shift_exponents(balances):
     check(pair("phi", rng, 4, 70, 5), crt.moduli_set(14, False), balances)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("bad", [-np.inf, np.nan])
 def test_vectors_with_inf_or_nan_are_marked_and_leave_the_others_alone(bad, dtype):

@@ -87,6 +87,7 @@ def test_wide_operands_give_an_fp64_product(make_pair, engine, family):
         assert found.tobytes() != unwaiting(a, b, scheme=report.scheme)[0].tobytes()
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("family", [EASY, HARD, "integers", "zeros", "cancelling", "span_60"])
 @pytest.mark.parametrize("shape", [(3, 200, 5), (70, 5, 66)])
 def test_all_operands_keep_the_bound(make_pair, engine, family, shape):
@@ -95,6 +96,7 @@ def test_all_operands_keep_the_bound(make_pair, engine, family, shape):
     assert meets_promise(found, a, b, report.bound).all()
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("family", [EASY, HARD])
 @pytest.mark.parametrize(("alpha", "beta"), [(4.0, 0.0), (-(2.0**-1050), 0.0), (0.3, 0.0), (1.0, 2.0), (-8.0, 0.7)])
 def test_gemm_does_what_it_does_otherwise_to_either_product(make_pair, assert_same_bits, engine, family, alpha, beta):

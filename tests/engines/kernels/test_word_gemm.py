@@ -88,6 +88,7 @@ def test_the_reference_is_the_simulated_engine():
         np.testing.assert_array_equal(simulated(a, b, fmt, whole, H100, chained=True), want)
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("fmt", SPLITTINGS)
 @pytest.mark.parametrize("chained", [False, True])
 @pytest.mark.parametrize(("m", "n", "k"), [(1, 1, 1), (33, 70, 100), (65, 9, 17)])
