@@ -278,9 +278,9 @@ def test_gemm_out_stacks_and_special_values_under_auto(tensors):
     assert report.scheme == WORDS[0]
     with np.errstate(all="ignore"):
         want = 0.3 * (a.astype(np.float64) @ b) - 2.0 * c
-    # The error of the product, and the roundings of both scaled terms and of their sum.
+    # The error of the product, r |A||B| + u |AB|, and the roundings of both scaled terms and of their sum.
     terms = 0.3 * (1.0 + report.bound) * magnitudes(a, b) + 2.0 * np.abs(c)
-    assert_close(out, want, 0.3 * report.bound * magnitudes(a, b) + growth((2.0**-24, 3)) * terms)
+    assert_close(out, want, 0.3 * (report.bound + 2.0**-24) * magnitudes(a, b) + growth((2.0**-24, 3)) * terms)
 
 
 def test_plans_leave_the_choice_to_the_device(tensors):
@@ -356,7 +356,8 @@ def test_narrow_operands_take_one_product(dtype, tensors):
     # The plan of narrow operands is none of other ones.
     assert hg.matmul(a, b, plan=plan, return_report=True)[1].scheme == WORDS[0]
     x[0, 0], y[0, 1] = torch.inf, torch.nan
-    most = (report.bound + native_bound(200, 2.0**-24)) * magnitudes(*(t.float().cpu().numpy() for t in (x, y)))
+    sizes = magnitudes(*(t.float().cpu().numpy() for t in (x, y)))
+    most = (report.bound + 2.0**-24 + native_bound(200, 2.0**-24)) * sizes
     assert_close(hg.matmul(x, y), x.float() @ y.float(), most)
 
 
