@@ -123,7 +123,7 @@ def test_stacks_of_more_matrices_than_a_grid_is_high(dtype, scheme):
     found = hg.gemm(a, b, c, alpha=0.3, beta=2.0, scheme=scheme)
     at = [0, 1, 65534, 65535, 65536, 69999]
     assert torch.equal(found[at], hg.gemm(a[at], b[at], c, alpha=0.3, beta=2.0, scheme=scheme))
-    # The errors of both products, r |A||B| + u |AB| and gamma |A||B|, and the roundings of the scaled terms and their sum.
+    # The errors of both products, r |A||B| + u |AB| and gamma |A||B|, and the roundings of scaled terms and their sum.
     bound = hg.matmul(a, b, scheme=scheme, return_report=True)[1].bound
     u, size = torch.finfo(a.dtype).eps / 2, a.double().abs() @ b.double().abs()
     most = 0.3 * (bound + u + native_bound(5, u)) * size + 2 * growth((u, 3)) * (0.3 * 2 * size + 2.0)
