@@ -155,7 +155,7 @@ class Plan:
     alternatives : tuple of Scheme
         Schemes that the device goes on to, in this order, where the operands defeat the first; each keeps `bound`.
     evidence : Evidence or None
-        Of the operands that the plan was made for, and holds for alone.
+        Of the operands that the plan was made for. A plan for any operands keeps of it what its scales are balanced by.
     blocking : Blocking
     """
 

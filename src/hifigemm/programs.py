@@ -64,7 +64,12 @@ def repeat(key: Hashable, a: Any, b: Any, out: Any) -> Any:
         return None
     if program is None:
         return None
-    result = program[0](a, b, out)
+    try:
+        result = program[0](a, b, out)
+    except RuntimeError as failed:
+        if not isinstance(failed, getattr(sys.modules.get("torch"), "OutOfMemoryError", ())):
+            raise
+        return None  # less memory is free than for the first call: a new plan may make do with it
     if result is not None and (log := decision_log()).isEnabledFor(logging.INFO):
         log.info("%s, as before", program[1])
     return result
