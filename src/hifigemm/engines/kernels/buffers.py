@@ -90,6 +90,8 @@ class Buffer:
 
     def is_contiguous(self) -> bool:
         """Whether the entries lie one after the other, the last axis innermost."""
+        if not self.numel():
+            return True
         wanted = 1
         for size, stride in zip(reversed(self.shape), reversed(self.strides), strict=True):
             if size > 1 and stride != wanted:
@@ -134,6 +136,8 @@ class Buffer:
         added = len(shape) - self.ndim
         sizes, strides = (1,) * added + self.shape, (0,) * added + self.strides
         wanted = tuple(n if m == -1 else m for n, m in zip(sizes, shape, strict=True))
+        if any(n not in (1, m) for n, m in zip(sizes, wanted, strict=True)):
+            raise ValueError(f"{self.shape} does not expand to {shape}")
         repeated = tuple(s if n == m else 0 for n, m, s in zip(sizes, wanted, strides, strict=True))
         return self.as_strided(wanted, repeated)
 
@@ -164,4 +168,4 @@ class Buffer:
 
 def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     """Strides of a contiguous tensor."""
-    return tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
+    return tuple(math.prod(max(n, 1) for n in shape[i + 1 :]) for i in range(len(shape)))

@@ -11,7 +11,6 @@ rounded to odd, which changes no later rounding. All other steps of the splittin
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -156,11 +155,6 @@ class _Side(Side):
     def shape(self) -> tuple[int, int, int, int]:
         """Of the words."""
         return self.batch, self.splitting.num_words, self.vectors, k_pitch(self.k)
-
-    @property
-    def nbytes(self) -> int:
-        """Of the words, up to a multiple of 256."""
-        return -(-math.prod(self.shape) * STORED[self.splitting.fmt.name].itemsize // 256) * 256
 
 
 def _side(x: torch.Tensor, axis: int, splitting: Splitting, top: int | None, counts: bool) -> _Side:
