@@ -1,4 +1,4 @@
-"""Nothing here runs without torch and triton.
+"""Kernels and the engine of a GPU are tested where there is torch and Triton, on the CPU too.
 
 Triton's interpreter runs the plain kernels where there is no CUDA device; it is chosen before triton is imported.
 """
@@ -12,7 +12,7 @@ from importlib.util import find_spec
 import pytest
 
 if find_spec("torch") is None or find_spec("triton") is None:
-    collect_ignore_glob = ["test_*.py"]
+    collect_ignore = ["kernels", "cuda"]
 else:
     import torch
 
@@ -80,10 +80,20 @@ if os.environ.get("TRITON_INTERPRET") == "1":
 
 
 @pytest.fixture
-def engine(monkeypatch):
-    """An engine for the kernels of a GPU; without one, on tensors of the CPU, whose copies to the host have arrived."""
-    from tests.engines.kernels.stand_in import DEVICE, StandIn, let_copies_arrive
+def engine():
+    """An engine for the kernels of a GPU; without one, on tensors of the CPU. Programs of other tests are gone."""
+    from hifigemm.programs import forget
+    from tests.engines.stand_in import StandIn
 
-    if DEVICE == "cpu":
-        let_copies_arrive(monkeypatch)
-    return StandIn()
+    forget()
+    yield StandIn()
+    forget()
+
+
+@pytest.fixture
+def as_on_gpu(engine, monkeypatch):
+    """The engine, to which the public functions give tensors of the CPU as they give those of a GPU to its engine."""
+    from tests.engines.stand_in import take_as_device
+
+    take_as_device(engine, monkeypatch)
+    return engine

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
+import numpy as np
 import torch
 
+from hifigemm import api, libraries
 from hifigemm.engine import Memory
+from hifigemm.engines import engine_for
 from hifigemm.engines.cuda.engine import CudaEngine
+from hifigemm.engines.device_array import unwrap, wrap
 from hifigemm.engines.rates import H200
 from hifigemm.numerics.tensor_core import H100
+from hifigemm.planner import make
+from hifigemm.problem import Problem
 
-__all__ = ["DEVICE", "StandIn"]
+__all__ = ["DEVICE", "StandIn", "arrays", "on_host", "planned", "take_as_device"]
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -24,3 +32,35 @@ class StandIn(CudaEngine):
 
     def __init__(self):
         super().__init__(torch.device(DEVICE))
+
+
+def arrays(*given):
+    """Arrays of NumPy as the engine takes them."""
+    return [wrap(torch.from_numpy(np.ascontiguousarray(x)).to(DEVICE)) for x in given]
+
+
+def on_host(x):
+    """An array of the engine, or a tensor, as one of NumPy."""
+    return (x if isinstance(x, torch.Tensor) else unwrap(x)).cpu().numpy()
+
+
+def take_as_device(engine, monkeypatch):
+    """Let public functions give tensors of the CPU to this engine, as they give those of a GPU to its engine."""
+    if DEVICE == "cpu":
+        monkeypatch.setattr(libraries.Library, "on_host", property(lambda self: self.name == "numpy"))
+        monkeypatch.setattr(libraries.Library, "active", lambda self: nullcontext())
+
+    def own(name, library, device):
+        return engine if (name or library) == "torch" else engine_for(name, library, device)
+
+    monkeypatch.setattr(api, "engine_for", own)
+
+
+def planned(scheme, a, b, engine, accuracy=None, *, states_bound=False, workspace=2**28):
+    """The plan for two stacks, of NumPy or of the engine; `scheme` may be "auto"."""
+    problem = Problem(max(len(a), len(b)), a.shape[1], b.shape[2], a.shape[2], np.dtype(a.dtype))
+
+    def look(chosen, target):
+        return chosen.evidence(problem, target, a, b, engine, workspace)
+
+    return make(problem, accuracy, scheme, engine, workspace, look, states_bound)

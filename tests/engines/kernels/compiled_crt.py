@@ -1,6 +1,6 @@
 """Compile the reconstruction kernel for an architecture without a GPU; prints one JSON line for each variant.
 
-Usage: python compiled_reconstruction.py ARCH, in a process where TRITON_INTERPRET is not set.
+Usage: python compiled_crt.py ARCH, in a process where TRITON_INTERPRET is not set.
 """
 
 from __future__ import annotations

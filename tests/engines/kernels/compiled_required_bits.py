@@ -1,6 +1,6 @@
 """Compile the look at what operands need for an architecture without a GPU; prints one JSON line for each variant.
 
-Usage: python compiled_needs.py ARCH, in a process where TRITON_INTERPRET is not set.
+Usage: python compiled_required_bits.py ARCH, in a process where TRITON_INTERPRET is not set.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Compile the kernels of corrected products without a GPU; prints one JSON line for each variant.
 
-Usage: python compiled_corrected.py ARCH, in a process where TRITON_INTERPRET is not set.
+Usage: python compiled_word_gemm.py ARCH, in a process where TRITON_INTERPRET is not set.
 """
 
 from __future__ import annotations

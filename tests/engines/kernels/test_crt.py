@@ -18,15 +18,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hifigemm.engines.kernels.crt import reconstruct
+from hifigemm.engines.kernels.crt import crt
 from hifigemm.engines.kernels.crt_constants import crt_constants
 from hifigemm.engines.kernels.scaled_residues_kernels import NOT_FINITE
 from hifigemm.formats import FP32, FP64
 from hifigemm.numerics.epilogue import combine
+from hifigemm.numerics.residue_products import product_residues
 from hifigemm.numerics.residues import MAX_MODULI, ModuliSet, moduli_set
 from hifigemm.numerics.rounding import round_limbs
 from hifigemm.numerics.special import fill_nonfinite
-from hifigemm.schemes.residue_products import product_residues
 
 DTYPES = [np.float64, np.float32, np.complex128, np.complex64]
 MOST = DTYPES[:3]
@@ -142,7 +142,7 @@ def run(device, products, s, t, moduli, dtype, shape, **options):
     scales = (torch.tensor(s, dtype=torch.int32, **to), torch.tensor(t, dtype=torch.int32, **to))
     options = {k: torch.tensor(v, **to) if isinstance(v, np.ndarray) else v for k, v in options.items()}
     with np.errstate(all="ignore"):  # Triton's interpreter computes with NumPy
-        reconstruct(torch.tensor(products, **to), scales, moduli, out, **options)
+        crt(torch.tensor(products, **to), scales, moduli, out, **options)
     return out
 
 
@@ -286,7 +286,7 @@ def test_strided_products_and_outputs(device, dtype):
     ]
     for out in outputs:
         with np.errstate(all="ignore"):
-            reconstruct(view, scales, moduli, out)
+            crt(view, scales, moduli, out)
         assert_same_bits(out.contiguous(), expected)
 
 
@@ -313,7 +313,7 @@ def test_alpha_and_beta_are_applied_as_by_numerics(device, alpha, beta, dtype):
     out = torch.tensor(whole, device=device)
     scales = tuple(torch.tensor(x, dtype=torch.int32, device=device) for x in (s, t))
     with np.errstate(all="ignore"):
-        reconstruct(torch.tensor(products, device=device), scales, moduli, out, alpha=alpha, beta=beta, c=out)
+        crt(torch.tensor(products, device=device), scales, moduli, out, alpha=alpha, beta=beta, c=out)
     assert_same_bits(out, combine(value, alpha, whole if beta else None, beta))
 
 

@@ -1,27 +1,31 @@
-"""Launches: plain JIT calls in the interpreter; on a GPU the direct entry does what the JIT does."""
+"""Launches: plain JIT calls in the interpreter; elsewhere the direct entry does what the JIT does."""
 
 from __future__ import annotations
 
-import contextlib
 import threading
+from types import SimpleNamespace
 
 import pytest
 import torch
 import triton
 import triton.language as tl
+from triton.runtime.jit import JITFunction
 
 from hifigemm.engines.kernels import launch as launches
-from hifigemm.engines.kernels.launch import Address, Launch, Recorder, Replay, TensorMap, empty, recording
+from hifigemm.engines.kernels.launch import Address, Launch, TensorMap, empty, map_at, operand_arguments, tensor_map
+from hifigemm.engines.kernels.program import Program
 
 HAS_GPU = torch.cuda.is_available()
 DEVICE = "cuda" if HAS_GPU else "cpu"
 
 
-@triton.jit(do_not_specialize=["count"])
-def _scale_kernel(source, target, count, stride, factor, BLOCK: tl.constexpr, ADD: tl.constexpr):
+def _scale(source, target, count, stride, factor, BLOCK: tl.constexpr, ADD: tl.constexpr):
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     x = tl.load(source + at.to(tl.int64) * stride, mask=at < count, other=0)
     tl.store(target + at, x * factor + ADD, mask=at < count)
+
+
+_scale_kernel = triton.jit(do_not_specialize=["count"])(_scale)
 
 
 def expected(source, count, stride, factor, add):
@@ -41,206 +45,218 @@ def test_a_launch_is_the_call_of_the_kernel():
                     assert torch.equal(target, expected(source, count, stride, factor, add))
 
 
-def test_a_bound_launch_repeats():
+@pytest.mark.skipif(HAS_GPU, reason="compiled kernels have entries")
+def test_the_interpreter_has_no_entries():
+    x = torch.zeros(4, dtype=torch.int64)
+    assert Launch(_scale_kernel).entry((x, x, 4, 1, 1), {"BLOCK": 32, "ADD": 0}) is None
+
+
+def test_a_launch_of_a_buffer_is_a_step_of_its_program():
     source, target = torch.arange(50, device=DEVICE), torch.zeros(50, dtype=torch.int64, device=DEVICE)
-    bound = Launch(_scale_kernel).bind((2,), source, target, 50, 1, 3, BLOCK=32, ADD=1)
+    program, launch = Program(source.device), Launch(_scale_kernel)
+    x, y = program.operand(source), program.operand(target)
+    launch((2,), x, y, 50, 1, 3, BLOCK=32, ADD=1)
+    assert not target.any()
+    program.finish().compile()(source, target)
+    assert torch.equal(target, source * 3 + 1)
+
+
+class Compiled:
+    """What Triton's JIT makes of a kernel, as far as an `Entry` looks at it."""
+
+    def __init__(self, maps=(), scratch=0):
+        self.calls = []
+        self.run = SimpleNamespace(
+            global_scratch_size=scratch,
+            profile_scratch_size=0,
+            launch=lambda *arguments: self.calls.append(arguments),
+            launch_cooperative_grid=False,
+            launch_pdl=True,
+        )
+        launcher = self.run.launch
+
+        def enter(*arguments):
+            launcher(*arguments)
+
+        self.run.launch = enter
+        self.function, self.packed_metadata = "function", "metadata"
+        self.metadata = SimpleNamespace(tensordesc_meta=list(maps))
+
+
+HEAD = (False, True, None, None, "metadata", None, None, None)
+"""What comes between the function of such a kernel and its arguments."""
+
+
+@pytest.fixture
+def direct(monkeypatch):
+    """A launch of the kernel that goes past the JIT, and what the JIT was asked to compile or call."""
+    monkeypatch.setattr(launches, "enters_directly", lambda: True)
+    monkeypatch.setattr(launches, "_MAP_METADATA", {})
+    monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: 0, raising=False)
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda device: 100 + device, raising=False)
+    launch = Launch(JITFunction(_scale, do_not_specialize=["count"]))
+    launch.made, launch.called, launch.maps = [], [], []
+
+    def compile_(arguments, constants):
+        launch.made.append(Compiled(launch.maps))
+        return launch.made[-1]
+
+    def call(grid, arguments, constants):
+        launch.called.append((grid, arguments, constants))
+        return compile_(arguments, constants)
+
+    monkeypatch.setattr(launch, "compile", compile_)
+    monkeypatch.setattr(launch, "call_jit", call)
+    return launch
+
+
+def test_the_first_call_is_one_of_the_jit_and_the_next_one_enters_directly(direct):
+    x, y = torch.zeros(8), torch.zeros(8)
+    direct((2, 3), x, y, 8, 1, 5, BLOCK=32, ADD=1)
+    assert direct.called == [((2, 3), (x, y, 8, 1, 5), {"BLOCK": 32, "ADD": 1})]
+    assert direct.made[0].calls == []
+    direct((4,), y, x, 9, 1, 7, BLOCK=32, ADD=1)
+    assert len(direct.called) == len(direct.made) == 1
+    values = y.data_ptr(), x.data_ptr(), 9, 1, 7, None, None
+    assert direct.made[0].calls == [(4, 1, 1, 100, "function", *HEAD, *values)]
+
+
+def test_variants_differ_by_what_triton_specialises(direct):
+    x, y = (torch.zeros(64, dtype=torch.float64) for _ in range(2))
+    y = y[2 - (y.data_ptr() & 15) // 8 :]
+    constants = {"BLOCK": 32, "ADD": 0}
+
+    def variants(*cases, **changed):
+        before = len(direct.made)
+        for case in cases:
+            direct.entry(case, constants | changed)
+        return len(direct.made) - before
+
+    assert variants((x, y, 8, 2, 5), (x, y, 9, 2, 5), (x, y, 16, 3, 7), (x, y, 1, -1, 5)) == 1
+    assert variants((x, y, 8, 1, 5)) == 1
+    assert variants((x, y, 8, 16, 5), (x, y, 8, 48, 5), (x, y, 8, 0, 5)) == 1
+    assert variants((x, y, 8, 2**33, 5), (x, y, 8, 2**40, 5)) == 1
+    assert variants((x, y, 2**31, 2, 5), (x, y, -(2**31) - 1, 2, 5)) == 1
+    assert variants((x, y, -(2**31), 2, 5), (x, y, 2**31 - 1, 2, 5)) == 0
+    assert variants((x, y[1:], 8, 2, 5)) == 1
+    assert variants((x, y[2:], 8, 2, 5)) == 0
+    assert variants((x.float(), y, 8, 2, 5)) == 1
+    assert variants((None, y, 8, 2, 5)) == 1
+    assert variants((x, y, 8, 2, 5.0), (x, y, 8, 2, 6.5)) == 1
+    assert variants((x, y, 8, 2, 5), ADD=1) == 1
+    assert variants((x, y, 8, 2, 5), num_warps=8) == 1
+
+
+def test_buffers_and_addresses_have_the_variants_of_tensors(direct):
+    x, y = torch.zeros(64, dtype=torch.float64), torch.zeros(64, dtype=torch.float64)
+    program = Program(torch.device("cpu"))
+    a, b, constants = program.operand(x), program.empty((64,), torch.float64), {"BLOCK": 32, "ADD": 0}
+    first = direct.entry((x, y, 8, 2, 5), constants)
+    assert first is direct.entry((a, b, 8, 2, 5), constants)
+    assert first is direct.entry((Address(4096, torch.float64), b[2:], 8, 2, 5), constants)
+    assert first is not direct.entry((a, b[1:], 8, 2, 5), constants)
+    assert first is not direct.entry((Address(4104, torch.float64), b, 8, 2, 5), constants)
+    assert first is not direct.entry((a, b.view(torch.int64), 8, 2, 5), constants)
+    assert len(direct.made) == 4
+    assert direct.made[0].calls == []
+
+
+def test_other_arguments_and_kernels_with_scratch_memory_are_left_to_the_jit(direct, monkeypatch):
+    x, constants = torch.zeros(8), {"BLOCK": 32, "ADD": 0}
+    assert direct.entry((x, torch.nn.Parameter(x), 8, 1, 5), constants) is None
+    monkeypatch.setattr(direct, "compile", lambda *_: Compiled(scratch=64))
+    assert direct.entry((x, x, 8, 3, 5), constants) is None
+    for _ in range(2):
+        direct((1,), x, x, 8, 3, 5, **constants)
+    assert len(direct.called) == 2
+
+
+def test_a_variant_without_an_entry_is_called_by_the_jit_once_for_each_launch(direct, monkeypatch):
+    x, constants = torch.zeros(8), {"BLOCK": 32, "ADD": 0}
+    monkeypatch.setattr(launches, "is_hooked", lambda: True)
     for _ in range(3):
-        target.zero_()
-        bound()
-        assert torch.equal(target, source * 3 + 1)
-        source += 1
-    assert bound.repeatable == HAS_GPU
+        direct((1,), x, x, 8, 1, 5, **constants)
+    assert len(direct.called) == 3
+    monkeypatch.setattr(launches, "is_hooked", lambda: False)
+    direct((1,), x, x, 8, 1, 5, **constants)
+    direct((1,), x, x, 8, 1, 5, **constants)
+    assert len(direct.called) == 4
+    assert len(direct.made[-1].calls) == 1
 
 
-@pytest.mark.skipif(not HAS_GPU, reason="the interpreter knows no parameters")
-def test_constants_must_come_last():
-    @triton.jit
+def test_constants_must_come_last(direct):
     def wrong(BLOCK: tl.constexpr, source):
         tl.store(source + tl.arange(0, BLOCK), 0)
 
     with pytest.raises(ValueError, match="must come last"):
-        Launch(wrong)
+        Launch(JITFunction(wrong))
 
 
-class Entry:
-    """A compiled kernel that notes what its C entry is given."""
-
-    head = ("metadata", None)
-
-    def __init__(self, function="kernel"):
-        self.function = function
-        self.calls = []
-
-    def launch(self, *arguments):
-        self.calls.append(arguments)
+SHAPE = torch.int8, 24, 256, 256, (64, 64), False
 
 
-@pytest.fixture
-def stream(monkeypatch):
-    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda device: 100 + device, raising=False)
+def test_tensor_maps_know_where_their_matrix_begins():
+    x = torch.zeros((2, 24, 256), dtype=torch.float32)
+    made = tensor_map(x[1], 24, 256, 256, (8, 32), start=512)
+    assert made.place == x.data_ptr() + 4 * (24 * 256 + 512)
+    assert made.shape == (torch.float32, 24, 256, 256, (8, 32), False)
+    assert made.key == (torch.float32, (8, 32), False)
+    assert made is tensor_map(x[1], 24, 256, 256, (8, 32), start=512)
+    assert made is not tensor_map(x[1], 24, 256, 256, (8, 32), start=512, plain=True)
+    assert made is map_at(made.place, made.shape)
+    buffer = Program(torch.device("cpu")).operand(x)
+    lazy = tensor_map(buffer[1], 24, 256, 256, (8, 32), start=512)
+    assert (lazy.place.memory, lazy.place.offset) == (0, made.place - x.data_ptr())
+    assert (lazy.shape, lazy.key) == (made.shape, made.key)
 
 
-def record(recorder, entry, grid, arguments, values):
-    recorder.add(entry, grid, arguments, [*entry.head, *values, "padding"])
+def test_the_plain_descriptor_of_a_map_is_that_of_the_matrix():
+    x = torch.zeros((24, 256), dtype=torch.float32)
+    x = x[1:, 64:] if x.data_ptr() % 16 == 0 else x
+    host = tensor_map(x, 23, 192, 256, (8, 32), plain=True).host
+    assert (host.base.data_ptr(), host.base.dtype) == (x.data_ptr(), torch.float32)
+    assert (list(host.shape), list(host.strides), list(host.block_shape)) == ([23, 192], [256, 1], [8, 32])
 
 
-def test_empty_is_remembered_while_recording():
-    before = empty((2, 3), torch.int8, DEVICE)
-    with recording() as recorder:
-        made = empty((4,), torch.float64, DEVICE)
-    after = empty((2, 3), torch.int8, DEVICE)
-    assert (made.shape, made.dtype, before.shape, after.shape) == ((4,), torch.float64, (2, 3), (2, 3))
-    assert [x.data_ptr() for x in recorder.temporaries] == [made.data_ptr()]
-    assert recorder.complete
+def test_maps_are_packed_as_the_first_kernel_wants_them(direct, monkeypatch):
+    from triton.backends.nvidia import driver
+
+    x = torch.zeros((24, 256), dtype=torch.int8)
+    made, other = (TensorMap(place, SHAPE) for place in (4096, 8192))
+    monkeypatch.setattr(TensorMap, "host", property(lambda self: ("host", self.place)))
+
+    def pack(host, metadata):
+        return [host, metadata, 24]
+
+    monkeypatch.setattr(driver, "make_tensordesc_arg", pack, raising=False)
+    assert made.packed() == []
+    direct.maps = ["layout"]
+    constants = {"BLOCK": 32, "ADD": 0}
+    direct((1,), made, x, 8, 1, 5, **constants)
+    direct((1,), other, x, 8, 1, 5, **constants)
+    (call,) = direct.made[0].calls
+    assert call[-9:] == (("host", 8192), "layout", 24, x.data_ptr(), 8, 1, 5, None, None)
+    assert direct.entry((made, x, 8, 1, 5), constants) is not None
+    direct.maps = ["another layout"]
+    assert direct.entry((made, x, 8, 3, 5), constants) is None
 
 
-def test_recordings_nest_and_end_with_an_error():
-    with recording() as outer:
-        with contextlib.suppress(RuntimeError), recording() as inner:
-            empty((1,), torch.int8, DEVICE)
-            raise RuntimeError
-        empty((2,), torch.int8, DEVICE)
-    assert [len(x.temporaries) for x in (outer, inner)] == [1, 1]
-    empty((3,), torch.int8, DEVICE)
-    assert [len(x.temporaries) for x in (outer, inner)] == [1, 1]
+def test_arguments_of_operands_have_no_stride_along_a_stack_of_one():
+    x, y = torch.zeros((1, 4, 5)), torch.zeros((3, 5, 6)).transpose(1, 2)
+    found = operand_arguments((x, y))
+    assert found[0] is x
+    assert found[4] is y
+    assert found[1:4] + found[5:] == [0, 5, 1, 30, 1, 6]
+    assert operand_arguments(None) == [None, 0, 0, 0] * 2
 
 
-def test_threads_record_for_themselves():
-    def work():
-        empty((1,), torch.int8, DEVICE)
-
-    with recording() as recorder:
-        thread = threading.Thread(target=work)
-        thread.start()
-        thread.join()
-    assert recorder.temporaries == []
-
-
-def test_a_recording_with_a_plain_call_is_incomplete():
-    source, target = torch.arange(50, device=DEVICE), torch.zeros(50, dtype=torch.int64, device=DEVICE)
-    with recording() as recorder:
-        Launch(_scale_kernel)((2,), source, target, 50, 1, 3, BLOCK=32, ADD=1)
-    assert torch.equal(target, source * 3 + 1)
-    assert not recorder.complete
-
-
-def test_a_replay_puts_new_addresses_in_the_place_of_recorded_ones(stream):
-    a, b, out, table = (torch.zeros(8, dtype=torch.float64) for _ in range(4))
-    first, second, recorder = Entry("first"), Entry("second"), Recorder()
-    with recording() as made:
-        x, y = empty((100,), torch.int8, "cpu"), empty((3, 100), torch.int32, "cpu")
-    recorder.temporaries = made.temporaries
-    at = [t.data_ptr() for t in (a, b, out, table, x, y)]
-    record(recorder, first, (5, 1, 1), (a, 7, x, table, None), [at[0], 7, at[4], at[3], None])
-    inside = Address(at[5] + 400, torch.int32)
-    record(recorder, second, (2, 3, 1), (b, x, inside, out, 2.5), [at[1], at[4], at[5] + 400, at[2], 2.5])
-    replay = Replay(recorder, [a, b, out])
-    assert replay.nbytes == 256 + 1280
-    for device, bases in ((0, [1000, 2000, 3000, 4000]), (1, [5000, 6000, 7000, 8000])):
-        replay(device, bases)
-        assert first.calls.pop() == (
-            *(5, 1, 1, 100 + device, "first", *Entry.head),
-            *(bases[0], 7, bases[3], at[3], None, "padding"),
-        )
-        assert second.calls.pop() == (
-            *(2, 3, 1, 100 + device, "second", *Entry.head),
-            *(bases[1], bases[3], bases[3] + 256 + 400, bases[2], 2.5, "padding"),
-        )
-
-
-def test_replays_leave_one_another_and_the_recording_alone(stream):
-    a, out = torch.zeros(4), torch.zeros(4)
-    entry, recorder = Entry(), Recorder()
-    record(recorder, entry, (1, 1, 1), (a, out), [a.data_ptr(), out.data_ptr()])
-    replay = Replay(recorder, [a, out])
-    threads = [threading.Thread(target=replay, args=(0, [i, 1000 + i, 0])) for i in range(20)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    seen = sorted((call[-3], call[-2]) for call in entry.calls)
-    assert seen == [(i, 1000 + i) for i in range(20)]
-    assert recorder.launches[0][3][-3:] == [a.data_ptr(), out.data_ptr(), "padding"]
-
-
-def test_known_addresses_are_launched_on_the_stream_of_the_call(stream):
-    a, out = torch.zeros(4), torch.zeros(4)
-    entry, recorder = Entry(), Recorder()
-    record(recorder, entry, (1, 1, 1), (a, out), [a.data_ptr(), out.data_ptr()])
-    replay = Replay(recorder, [a, out])
-    wanted = [(i % 7, device) for device in (0, 1) for i in range(60)]
-    for i, device in wanted:
-        replay(device, [i, 1000 + i, 0])
-    assert [(call[3], call[-3], call[-2]) for call in entry.calls] == [(100 + d, i, 1000 + i) for i, d in wanted]
-    for i in range(100):
-        replay(0, [i, 1000 + i, 0])
-    assert len(replay._bound) <= launches._BOUND_LIMIT
-    assert [(call[-3], call[-2]) for call in entry.calls[-100:]] == [(i, 1000 + i) for i in range(100)]
-
-
-def test_a_mark_cuts_a_replay_where_its_tensor_is_made(stream):
-    a, out = torch.zeros(4), torch.zeros(4)
-    first, second, recorder = Entry("first"), Entry("second"), Recorder()
-    with recording() as made:
-        _, y = empty((100,), torch.int8, "cpu"), empty((70,), torch.int32, "cpu")
-    recorder.temporaries = made.temporaries
-    record(recorder, first, (1, 1, 1), (a, y), [a.data_ptr(), y.data_ptr()])
-    launches._state.recorder = recorder
-    try:
-        launches.mark(y[2:4])
-    finally:
-        launches._state.recorder = None
-    record(recorder, second, (1, 1, 1), (y, out), [y.data_ptr(), out.data_ptr()])
-    replay = Replay(recorder, [a, out])
-    assert replay.marked == slice(256 + 8, 256 + 16)
-    bases = [1000, 2000, 4000]
-    replay.head(0, bases)
-    assert (len(first.calls), len(second.calls)) == (1, 0)
-    replay.tail(0, bases)
-    assert (len(first.calls), len(second.calls)) == (1, 1)
-    replay(0, bases)
-    assert first.calls == [(1, 1, 1, 100, "first", *Entry.head, 1000, 4256, "padding")] * 2
-    assert second.calls == [(1, 1, 1, 100, "second", *Entry.head, 4256, 2000, "padding")] * 2
-    launches.mark(a)
-
-
-def test_integers_that_look_like_addresses_stay(stream):
-    a, out = torch.zeros(4), torch.zeros(4)
-    entry, recorder = Entry(), Recorder()
-    record(recorder, entry, (1, 1, 1), (a.data_ptr(), out), [a.data_ptr(), out.data_ptr()])
-    Replay(recorder, [a, out])(0, [1, 2, 0])
-    assert entry.calls == [(1, 1, 1, 100, "kernel", *Entry.head, a.data_ptr(), 2, "padding")]
-
-
-def test_one_tensor_on_both_sides_is_replaced_on_both(stream):
-    a, out = torch.zeros(4), torch.zeros(4)
-    entry, recorder = Entry(), Recorder()
-    record(recorder, entry, (1, 1, 1), (a, a, out), [a.data_ptr(), a.data_ptr(), out.data_ptr()])
-    Replay(recorder, [a, a, out])(0, [11, 11, 33, 0])
-    assert entry.calls[0][-4:-1] == (11, 11, 33)
-
-
-def test_tensor_maps_are_made_anew_for_new_addresses(stream, monkeypatch):
-    def packed_map(address, *rest):
-        made = TensorMap(None, rest, (address, *rest))
-        made.packed = [("map", address, *rest), rest[1], rest[2]]
-        return made
-
-    monkeypatch.setattr(launches, "tensor_map", packed_map)
-    table, out = torch.zeros(4), torch.zeros(4)
-    entry, recorder = Entry(), Recorder()
-    with recording() as made:
-        x = empty((2, 512), torch.int8, "cpu")
-    recorder.temporaries = made.temporaries
-    shape = torch.int8, 2, 256, 256, (64, 64)
-    moving, fixed = packed_map(x.data_ptr() + 512, *shape), packed_map(table.data_ptr(), *shape)
-    values = [3, *moving.packed, *fixed.packed, out.data_ptr()]
-    record(recorder, entry, (1, 1, 1), (3, moving, fixed, out), values)
-    Replay(recorder, [out])(0, [77, 4096])
-    assert entry.calls[0][-9:] == (
-        *(3, ("map", 4096 + 512, *shape), 2, 256),
-        *(("map", table.data_ptr(), *shape), 2, 256, 77, "padding"),
-    )
+def test_memory_lies_where_a_tensor_or_a_buffer_does():
+    x = torch.zeros(3, device=DEVICE)
+    made = empty((2, 3), torch.int16, x)
+    assert (made.shape, made.dtype, made.device) == ((2, 3), torch.int16, x.device)
+    program = Program(torch.device("cpu"))
+    made = empty((2, 3), torch.int16, program.operand(x))
+    assert (made.program, made.memory, made.shape, made.dtype) == (program, 1, (2, 3), torch.int16)
 
 
 class TestOnGpu:
@@ -252,11 +268,22 @@ class TestOnGpu:
         launch = Launch(_scale_kernel)
         source, target = torch.arange(64, device=DEVICE), torch.zeros(64, dtype=torch.int64, device=DEVICE)
         launch((2,), source, target, 64, 1, 3, BLOCK=32, ADD=0)
-        monkeypatch.setattr(launch, "_compile", None)
+        monkeypatch.setattr(launch, "call_jit", None)
         target.zero_()
         launch((2,), source, target, 60, 1, 3, BLOCK=32, ADD=0)
         assert torch.equal(target[:60], source[:60] * 3)
         assert not target[60:].any()
+
+    def test_a_variant_that_was_compiled_without_a_launch_is_entered(self, monkeypatch):
+        if not triton.__version__.startswith("3.6."):
+            pytest.skip("the direct entry is known for Triton 3.6 only")
+        launch = Launch(_scale_kernel)
+        source, target = torch.arange(64, device=DEVICE), torch.zeros(64, dtype=torch.int64, device=DEVICE)
+        assert launch.entry((source, target, 64, 1, 3), {"BLOCK": 32, "ADD": 0}) is not None
+        assert not target.any()
+        monkeypatch.setattr(launch, "call_jit", None)
+        launch((2,), source, target, 60, 1, 3, BLOCK=32, ADD=0)
+        assert torch.equal(target[:60], source[:60] * 3)
 
     def test_addresses_stand_for_tensors(self):
         launch = Launch(_scale_kernel)
@@ -279,29 +306,31 @@ class TestOnGpu:
     def test_streams_captures_and_threads(self):
         launch = Launch(_scale_kernel)
         source, target = torch.arange(64, device=DEVICE), torch.zeros(64, dtype=torch.int64, device=DEVICE)
-        bound = launch.bind((2,), source, target, 64, 1, 3, BLOCK=32, ADD=0)
-        bound()
-        bound()
+
+        def work():
+            launch((2,), source, target, 64, 1, 3, BLOCK=32, ADD=0)
+
+        work()
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             target.zero_()
-            bound()
+            work()
         stream.synchronize()
         assert torch.equal(target, source * 3)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            bound()
+            work()
         target.zero_()
         graph.replay()
         assert torch.equal(target, source * 3)
         results = [torch.zeros(64, dtype=torch.int64, device=DEVICE) for _ in range(8)]
 
-        def work(i):
+        def repeat(i):
             for _ in range(50):
                 launch((2,), source, results[i], 64, 1, i + 20, BLOCK=32, ADD=i % 3)
 
-        threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
+        threads = [threading.Thread(target=repeat, args=(i,)) for i in range(8)]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -309,23 +338,3 @@ class TestOnGpu:
         torch.cuda.synchronize()
         for i, result in enumerate(results):
             assert torch.equal(result, source * (i + 20) + i % 3)
-
-    def test_a_recording_is_repeated_on_other_tensors(self):
-        launch = Launch(_scale_kernel)
-        source, target = torch.arange(64, device=DEVICE), torch.zeros(64, dtype=torch.int64, device=DEVICE)
-
-        def work(x, y):
-            between = empty((64,), torch.int64, DEVICE)
-            launch((2,), x, between, 64, 1, 3, BLOCK=32, ADD=1)
-            launch((2,), between, y, 64, 1, 2, BLOCK=32, ADD=0)
-
-        work(source, target)
-        with recording() as recorder:
-            work(source, target)
-        if not recorder.complete:
-            pytest.skip("every launch is a plain call here")
-        replay = Replay(recorder, [source, target])
-        other, found = source + 5, torch.zeros_like(target)
-        workspace = torch.empty(replay.nbytes, dtype=torch.int8, device=DEVICE)
-        replay(torch.cuda.current_device(), [x.data_ptr() for x in (other, found, workspace)])
-        assert torch.equal(found, 2 * (3 * other + 1))

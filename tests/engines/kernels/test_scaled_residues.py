@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hifigemm.schemes.residue_products import product_operands
 
 from hifigemm.engines.kernels import scaled_residues as scaled_residues_module
 from hifigemm.engines.kernels.predicate import LARGEST
@@ -35,12 +34,12 @@ from hifigemm.engines.kernels.scaled_residues_constants import (
     table_row,
 )
 from hifigemm.engines.kernels.scaled_residues_kernels import ptx_of_residues
+from hifigemm.numerics import error_ratio, scaling
 from hifigemm.numerics import residues as crt
-from hifigemm.numerics import scaling
 from hifigemm.numerics.embedding import components
 from hifigemm.numerics.estimates import magnitudes_down
+from hifigemm.numerics.residue_products import product_operands
 from hifigemm.numerics.special import clean
-from hifigemm.schemes import certify
 from hifigemm.study import matrices as gen
 
 DEVICE = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
@@ -211,7 +210,7 @@ def test_sizes_and_magnitudes_equal_numerics(name, path, dtype):
     assert sizes.width == 1 + (np.dtype(dtype).kind == "c")
     total = 0
     for (x, axis), low, part, other, found, again in zip(operands, sizes.magnitudes, planes, alone, scales, same):
-        e, norm, sums = (np.moveaxis(y, axis, 2)[..., 0] for y in certify._sizes(x, axis, BLOCK_ENTRIES))
+        e, norm, sums = (np.moveaxis(y, axis, 2)[..., 0] for y in error_ratio._sizes(x, axis, BLOCK_ENTRIES))
         keep = np.isfinite(x).all(axis=axis) & x.any(axis=axis)
         own = slice(total, total + keep.size)
         total += keep.size

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from hifigemm.engines.kernels import words as kernels
-from hifigemm.engines.kernels.words import FLOOR, NOT_FINITE, Workspace, split_words
+from hifigemm.engines.kernels.words import FLOOR, NOT_FINITE, split_words
 from hifigemm.formats import BF16, FP16, TF32
 from hifigemm.numerics.bits import largest_exponent, scale_by_power
 from hifigemm.numerics.word_bounds import safe_exponent
@@ -178,25 +178,6 @@ def test_one_word_holds_short_operands(dtype, fmt, device):
     assert np.array_equal(words.planes[:, 0, :, :20].double().cpu().numpy(), scaled)
     least = np.frexp(np.abs(scaled[scaled != 0]).min())[1] - 1
     assert lost == 1 + max(0, safe_exponent(words.splitting, FLOOR) - least)
-
-
-@pytest.mark.parametrize("device", where_devices)
-def test_splits_share_a_workspace(device):
-    """The words of the second split lie where those of the first did; what programs exchange is zero for both."""
-    rng = np.random.default_rng(6)
-    shapes = ((1, 3, 8200), 2), ((2, 8200, 2), 1)
-    sides = [(torch.from_numpy(mixed(rng, shape)).to(device), axis) for shape, axis in shapes]
-    splits = [(SPLITTINGS[0], 15), (SPLITTINGS[3], 50)]
-    workspace = Workspace(sides, splits)
-    for (splitting, top), found in zip(splits, workspace.losses, strict=True):
-        apart = torch.zeros(2, dtype=torch.int32, device=sides[0][0].device)
-        want = split_words(sides, splitting, top, found=apart)
-        got = split_words(sides, splitting, top, found=found, workspace=workspace)
-        for x, y in zip(got, want, strict=True):
-            assert torch.equal(x.planes, y.planes)
-            assert torch.equal(x.exponents, y.exponents)
-        assert torch.equal(found, apart)
-    assert got[0].planes.data_ptr() == workspace._words.data_ptr()
 
 
 @pytest.mark.parametrize("device", where_devices)

@@ -1,0 +1,77 @@
+"""Ozaki scheme I with a forced number of slices as a program: the bits of the scheme's steps."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import hifigemm as hg
+from hifigemm.executor import execute
+from hifigemm.numerics.epilogue import PLAIN, Epilogue
+from hifigemm.numerics.slicing import words_of_diagonals
+from hifigemm.plan import Blocking
+from tests.engines.stand_in import arrays, on_host, planned
+
+pytestmark = pytest.mark.filterwarnings("ignore:(overflow|invalid value|divide by zero) encountered:RuntimeWarning")
+
+
+def run(plan, a, b, engine, shift=0, epilogue=PLAIN, out=None):
+    assert engine.compile(plan) is not None
+    same, outcome = execute(plan, *arrays(a, b), engine, 2**28, shift, epilogue, out=out)
+    assert same is plan
+    assert (outcome.bound, outcome.num_products) == (np.inf, plan.num_products)
+    return on_host(outcome.values)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("family", ["phi_1", "full_range", "cancelling"])
+def test_bits_are_those_of_the_scheme(family, dtype, make_pair, assert_same_bits, engine):
+    for count in (2, 7):
+        scheme = hg.Ozaki1(num_slices=count)
+        a, b = (x[None] for x in make_pair(family, 9, 140, 35, dtype))
+        assert_same_bits(run(planned(scheme, a, b, engine), a, b, engine), hg.matmul(a, b, scheme=scheme))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_special_values_stacks_strides_and_epilogues(dtype, make_pair, assert_same_bits, engine):
+    a, b = (np.stack([x * dtype(2.0**e) for e in range(2)]) for x in make_pair("phi_1", 5, 6, 7, dtype))
+    a[0, 3, 5], a[1, 4, 0], b[1, 2, 6], b[0, 3, 1] = np.inf, np.nan, -np.inf, np.inf
+    c = np.stack(make_pair("phi_2", 5, 5, 7, dtype)[1:] * 2)
+    scheme, epilogue = hg.Ozaki1(num_slices=4), Epilogue(0.6, -1.5, arrays(c)[0])
+    want = hg.matmul(a, b, scheme=scheme)
+    got = run(planned(scheme, a, b, engine), a, b, engine)
+    np.testing.assert_array_equal(got, want)
+    assert_same_bits(np.nan_to_num(got), np.nan_to_num(want))
+    want = hg.gemm(a[:1], b, alpha=2.0**-1060, scheme=scheme)
+    np.testing.assert_array_equal(run(planned(scheme, a[:1], b, engine), a[:1], b, engine, -1060), want)
+    want, plan = hg.gemm(a, b, c, alpha=0.6, beta=-1.5, scheme=scheme), planned(scheme, a, b, engine)
+    x, y, target = (np.swapaxes(v, 1, 2) for v in arrays(*(v.swapaxes(1, 2) for v in (a, b, np.zeros_like(c)))))
+    _, outcome = execute(plan, x, y, engine, 2**28, 0, epilogue, out=target)
+    assert outcome.values is target
+    np.testing.assert_array_equal(on_host(target), want)
+
+
+@pytest.mark.parametrize("count", [3, 7])
+def test_bits_do_not_depend_on_blocks(make_pair, assert_same_bits, engine, count):
+    """Where one word holds the sums of diagonals, and where it takes two."""
+    a, b = (x[None] for x in make_pair("phi_4", 40, 130, 45, np.float64))
+    assert len(words_of_diagonals(130, count, 8)) == (2 if count == 7 else 1)
+    want = hg.matmul(a, b, scheme=hg.Ozaki1(num_slices=count))
+    plan = planned(hg.Ozaki1(num_slices=count), a, b, engine)
+    for shape in ((1, 40, 45), (1, 20, 45), (1, 11, 23)):
+        assert_same_bits(run(replace(plan, blocking=Blocking(shape)), a, b, engine), want)
+    small = planned(hg.Ozaki1(num_slices=count), a, b, engine, workspace=plan.workspace // 2)
+    assert small.workspace <= plan.workspace // 2
+    assert not small.is_whole
+    assert_same_bits(run(small, a, b, engine), want)
+
+
+def test_plans_that_the_kernels_do_not_have_go_step_by_step(make_pair, engine):
+    a, b = (x[None] for x in make_pair("phi_1", 9, 50, 8))
+    assert engine.compile(planned(hg.Ozaki1(num_slices=7), a, b, engine, states_bound=True)) is None
+    assert engine.compile(planned(hg.Ozaki1(num_slices=40), a, b, engine)) is None
+    assert engine.compile(planned(hg.Ozaki1(num_slices=3), a + 0j, b + 0j, engine)) is None
+    for scheme in (hg.Ozaki1(product="fp16", num_slices=3), hg.Ozaki1(mode="dp")):
+        assert engine.compile(planned(scheme, *arrays(a, b), engine)) is None
