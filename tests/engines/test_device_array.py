@@ -12,11 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import hifigemm as hg
-from hifigemm.accuracy import NO_PROMISE, resolve
 from hifigemm.augmented import sum_with_product
-from hifigemm.driver import multiply
 from hifigemm.engines.numpy_engine import NumpyEngine
 from hifigemm.exceptions import AccuracyError, InexactProductError
+from hifigemm.executor import execute
 from hifigemm.formats import BF16, FP16, FP32, FP64, INT8, TF32
 from hifigemm.numerics import bits, blocking, eft, embedding, epilogue, estimates, limbs, scaling, slicing, special
 from hifigemm.numerics.bounds import exact_k_limit
@@ -25,7 +24,8 @@ from hifigemm.numerics.rounding import in_chunks, round_limbs
 from hifigemm.numerics.rounding_formats import is_representable, round_to_format
 from hifigemm.numerics.word_bounds import word_error
 from hifigemm.numerics.words import Splitting
-from hifigemm.plan import Problem
+from hifigemm.planner import make
+from hifigemm.problem import Problem
 from hifigemm.schemes import Native, Ozaki1, Ozaki2
 from hifigemm.study import matrices as gen
 
@@ -643,16 +643,19 @@ SCHEMES = {
 
 def planned(scheme, a, b, accuracy, engine):
     problem = Problem(max(len(a), len(b)), a.shape[1], b.shape[2], a.shape[2], np.dtype(a.dtype))
-    target = NO_PROMISE if scheme.explicit and accuracy is None else resolve(accuracy, problem.fmt, problem.k)
-    return scheme.plan(problem, a, b, target, engine, 2**28)
+
+    def look(chosen, target):
+        return chosen.evidence(problem, target, a, b, engine, 2**28)
+
+    return make(problem, accuracy, scheme, engine, 2**28, look)
 
 
 def product_of(scheme, a, b, accuracy, engine):
     """The plan's reason, values, bound, count and notes; or the error that says why there are none."""
     with untold():
         try:
-            plan = planned(scheme, a, b, accuracy, engine)
-            return plan.reason, vars(multiply(plan, a, b, engine, 2**28))
+            plan, outcome = execute(planned(scheme, a, b, accuracy, engine), a, b, engine, 2**28)
+            return plan.reason, vars(outcome)
         except AccuracyError as error:
             return str(error)
 
@@ -678,7 +681,9 @@ def test_splits_are_the_same_on_tensors(scheme, make_pair, assert_equal):
         splits = []
         for engine, p, q, y in ((NumpyEngine(), a, b, x), (TensorEngine(), on_device(a), on_device(b), on_device(x))):
             plan = planned(scheme, p, q, "fp64", engine)
-            splits.append(plan.scheme.split(plan, y, side, plan.scheme.scales(plan, y, side, engine), engine))
+            given = (y, None) if side == "left" else (None, y)
+            scale = plan.scheme.scales(plan, *given, engine)[side == "right"]
+            splits.append(plan.scheme.split(plan, y, side, scale, engine))
         assert_equal([splits[1].planes, splits[1].facts], [splits[0].planes, splits[0].facts])
 
 

@@ -9,6 +9,7 @@ from threadpoolctl import threadpool_limits
 import hifigemm as hg
 from hifigemm.engines.numpy_engine import NumpyEngine
 from hifigemm.numerics.bounds import exact_k_limit, slice_bits_for
+from hifigemm.programs import forget, kept, key_of
 from hifigemm.study.exact import integer_product
 
 ENGINE = NumpyEngine()
@@ -103,6 +104,15 @@ def test_float32_sums_of_int8_products_end_where_one_more_term_might_be_rounded(
             assert ENGINE.exact_product(spec, a, b, abs(x), abs(y)).item() == k * x * y
 
 
+def repeated(a, b, scheme):
+    """What a product leaves for later calls of its kind; None where that is nothing."""
+    forget()
+    hg.matmul(a, b, scheme=scheme)
+    key = key_of(a, b, None, None, scheme, None, None)
+    found = None if key is None else kept(key)
+    return found and found[0]
+
+
 @pytest.mark.parametrize(("dtype", "least"), [(np.float32, 2.0**-126), (np.float64, 2.0**-1022)])
 @pytest.mark.parametrize("k", [1, 3])
 def test_products_are_repeated_where_results_are_finite_and_underflow_cannot_matter(dtype, least, k):
@@ -110,7 +120,7 @@ def test_products_are_repeated_where_results_are_finite_and_underflow_cannot_mat
     a[:, 0] = 1
     b = np.ones((k, 2), dtype)
     b[0] = k * least, 1
-    again = ENGINE.repeated_product(hg.make_plan(a, b, scheme="native"), (a, b), (a[None], b[None]), (2, 2), None)
+    again = repeated(a, b, "native")
     np.testing.assert_array_equal(again(a, b, None), a @ b)
     for wrong in (np.nextafter(b[0, 0], dtype(0)), np.inf, -np.inf, np.nan, 0.0):
         b[0, 0] = wrong
@@ -122,9 +132,9 @@ def test_only_native_products_of_matrices_are_repeated():
     a = np.ones((2, 2))
     stack = np.ones((3, 2, 2))
     for x, scheme in ((a, "ozaki1"), (stack, "native"), (a.astype(np.float32), hg.Native(product="fp64"))):
-        plan = hg.make_plan(x, x, scheme=scheme)
-        assert ENGINE.repeated_product(plan, (x, x), (x, x), x.shape, None) is None
-    assert ENGINE.repeated_product(hg.make_plan(a, a), (a, a[0]), (a, a), (2,), None) is None
+        assert repeated(x, x, scheme) is None
+    assert repeated(a, a[0], "auto") is None
+    assert repeated(a, a, "auto") is not None
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=IDS)

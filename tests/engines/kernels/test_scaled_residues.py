@@ -243,9 +243,9 @@ def test_nothing_is_made_where_the_predicate_does_not_hold(path, monkeypatch):
             assert torch.equal(x, y if holds else torch.ones_like(y))
 
 
-def ones(shape, dtype, device):
+def ones(shape, dtype, like):
     """Memory that holds ones in the place of anything."""
-    return torch.ones(shape, dtype=dtype, device=device)
+    return torch.ones(shape, dtype=dtype, device=like.device)
 
 
 def tensors(sized):
