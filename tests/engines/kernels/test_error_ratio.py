@@ -18,12 +18,13 @@ from hifigemm.engines.kernels import error_ratio
 from hifigemm.engines.kernels.error_ratio import error_ratio_bits, error_ratio_of
 from hifigemm.engines.kernels.predicate import LARGEST
 from hifigemm.engines.kernels.scaled_residues import Config, Sizes, scaled_residues, sized_residues
+from hifigemm.numerics import error_ratio as plain
 from hifigemm.numerics.embedding import components
 from hifigemm.numerics.estimates import magnitudes_down
 from hifigemm.numerics.residues import moduli_set
 from hifigemm.numerics.scaling import norm_scale
 from hifigemm.numerics.special import clean
-from hifigemm.schemes import certify
+from hifigemm.schemes.scheme import int8_product
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 FAMILIES = ["uniform", "phi_1", "phi_4", "full_range", "subnormal", "largest", "sparse", "single_nonzero", "zeros"]
@@ -47,12 +48,12 @@ def compare(a, b, config=None):
 
 
 def plain_ratio(a, b):
-    return certify.error_ratio(a, b, engine_for("numpy"), 16384, 10**6)
+    return plain.error_ratio(a, b, int8_product(engine_for("numpy")), 16384, 10**6)
 
 
 def sizes_of(a, b):
     """Sizes by the plain maths."""
-    found = [certify._sizes(x, axis, 16384) for x, axis in ((a, 2), (b, 1))]
+    found = [plain._sizes(x, axis, 16384) for x, axis in ((a, 2), (b, 1))]
     rows = []
     for x, (e, _, _) in zip((a, b), found, strict=True):
         parts = [magnitudes_down(clean(c), e) for c in components(x)]
@@ -90,7 +91,7 @@ def test_ratios_of_all_pairings(is_complex, m, k, n, batches):
 @pytest.mark.parametrize("is_complex", [False, True])
 def test_each_component_counts_its_first_terms(monkeypatch, is_complex):
     monkeypatch.setattr(error_ratio, "MAGNITUDE_TERMS", 256)
-    monkeypatch.setattr(certify, "MAGNITUDE_TERMS", 256)
+    monkeypatch.setattr(plain, "MAGNITUDE_TERMS", 256)
     a, b = random_pair(np.random.default_rng(4), (1, 1), 5, 300, 6, is_complex)
     assert error_ratio_of(sizes_of(a, b)) == plain_ratio(a, b)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from hifigemm.engines.kernels import combination, error_ratio, native_gemm, word_gemm
+from hifigemm.engines.kernels import combination, error_ratio, native_gemm
+from hifigemm.engines.kernels import word_gemm as word_gemm_module
 from hifigemm.engines.kernels.scaled_residues import Sizes
 from hifigemm.engines.kernels.word_gemm import word_gemm
 from hifigemm.engines.kernels.words import Words
@@ -24,7 +25,7 @@ def launches(monkeypatch):
         assert all(size < 2**16 for size in grid[1:])
         found.append((grid, arguments))
 
-    for module in (combination, word_gemm):
+    for module in (combination, word_gemm_module):
         monkeypatch.setattr(module, "_launch", launch)
     monkeypatch.setattr(native_gemm, "_fp64", launch)
     monkeypatch.setattr(error_ratio, "_ratio", launch)

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import torch
 
-from hifigemm.engines.kernels import residue_gemm
 from hifigemm.engines.kernels.residue_gemm import (
     K_BLOCK,
     constants_of,
@@ -315,12 +314,3 @@ class TestOnGpu:
             out.zero_()
             graph.replay()
             assert torch.equal(out, expected)
-
-    def test_kept_launches_are_dropped_in_time(self, monkeypatch):
-        monkeypatch.setattr(residue_gemm, "_KEPT_LIMIT", 2)
-        residue_gemm._KEPT.clear()
-        rng = np.random.default_rng(8)
-        for m in (16, 32, 48, 64):
-            left = random_residues(rng, 1, 2, m, 64)
-            check(left, left, (256, 255), empty_products(1, 2, m, m), m, m)
-            assert len(residue_gemm._KEPT) <= 2
