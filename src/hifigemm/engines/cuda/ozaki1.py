@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hifigemm.engines.cuda.program import Arguments, Steps
+from hifigemm.engines.cuda.program import Arguments, Steps, blocks_of
 from hifigemm.engines.kernels.slice_product import slice_product
 from hifigemm.engines.kernels.slices import slice_operands
 from hifigemm.formats import INT8
@@ -32,7 +32,7 @@ def _slice_bits(plan: Plan) -> int:
 
 
 def _write(plan: Plan, given: Arguments) -> None:
-    for block in plan.blocks():
+    for block in blocks_of(plan, given.out):
         x, y = block.operands(given.a, given.b)
         own, other = sliced(plan, x, y)
         slice_product(own, other, given.out[block.entries], plan.problem.k, shift=given.shift, operands=(x, y))

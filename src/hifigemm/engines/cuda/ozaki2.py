@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from hifigemm.engine import Certificate
-from hifigemm.engines.cuda.program import Arguments, Steps
+from hifigemm.engines.cuda.program import Arguments, Steps, blocks_of
 from hifigemm.engines.device_array import unwrap
 from hifigemm.engines.kernels import crt as crt_kernel
 from hifigemm.engines.kernels import native_gemm, residue_gemm, scaled_residues
@@ -109,7 +109,7 @@ def _write_fixed(plan: Plan, given: Arguments) -> None:
     """Block by block; residues that the block before has made already are used again."""
     made, used, balances = most_moduli(plan)
     kept: list[tuple[tuple[slice, ...], Residues]] = []
-    for block in plan.blocks():
+    for block in blocks_of(plan, given.out):
         places, operands = block.places(given.a, given.b), block.operands(given.a, given.b)
         ready = [_some(split, at) for split, at in zip(given.ready, places, strict=True)]
         for i, (place, residues) in enumerate(kept):
@@ -178,7 +178,7 @@ def _write_ladder(plan: Plan, given: Arguments) -> None:
         moduli = moduli_of(plan, rung.count)
         most = _most_bits(plan, rung.count) if chooses or certifies else LARGEST
         predicate = (record, least, most) if chooses or certifies else None
-        for block in plan.blocks():
+        for block in blocks_of(plan, given.out):
             operands = block.operands(given.a, given.b)
             sides, begun = ((operands[0], 2), (operands[1], 1)), predicate if chooses else None
             planes, scales, sizes = scaled_residues.sized_residues(sides, moduli, predicate=begun)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -21,9 +21,10 @@ from hifigemm.exceptions import PlanError
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.epilogue import PLAIN, Epilogue
 from hifigemm.plan import Blocking, Evidence, Plan
+from hifigemm.problem import Block
 from hifigemm.programs import once
 
-__all__ = ["Arguments", "CudaProgram", "Steps"]
+__all__ = ["Arguments", "CudaProgram", "Steps", "blocks_of"]
 
 Tensor = Any
 Repeated = Callable[[Any, Any, Any], Any]
@@ -82,6 +83,14 @@ class Steps:
     certify: Callable[[Sequence[int]], Certificate] | None = None
     combines: bool = False
     ready: Callable[[Any], tuple[Tensor, Tensor]] | None = None
+
+
+def blocks_of(plan: Plan, out: Any) -> Iterator[Block]:
+    """The blocks of a plan for the program of `out`; what a launch of a block wants cleared is gone with that block."""
+    for index, block in enumerate(plan.blocks()):
+        if index:
+            out.program.reuse_zeros()
+        yield block
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from hifigemm.engine import Certificate
-from hifigemm.engines.cuda.program import Arguments, Steps
+from hifigemm.engines.cuda.program import Arguments, Steps, blocks_of
 from hifigemm.engines.cuda.word_sums import KernelSums, sums_of
 from hifigemm.engines.kernels import native_gemm, word_gemm, words
 from hifigemm.formats import FP32
@@ -50,7 +50,7 @@ def _write(sums: KernelSums, plan: Plan, given: Arguments) -> None:
     scheme, found = plan.scheme, None
     if given.record is not None:
         found = given.record.view(torch.int32)[:2]
-    for block in plan.blocks():
+    for block in blocks_of(plan, given.out):
         x, y = block.operands(given.a, given.b)
         made = words.split_words(((x, 2), (y, 1)), scheme.splitting, scheme.top_exponent(plan.problem), found=found)
         word_gemm.word_gemm(

@@ -24,6 +24,9 @@ class Steps(Protocol):
     def zeros(self, shape: tuple[int, ...], dtype: torch.dtype) -> Buffer:
         """Scratch memory that starts as zeros."""
 
+    def reuse_zeros(self) -> None:
+        """Clear the memory of all zeros so far for others."""
+
     def add(self, kernel: Any, grid: tuple[int, ...], arguments: tuple[Any, ...], constants: dict[str, Any]) -> None:
         """Append a launch."""
 

@@ -34,10 +34,13 @@ _logger = logging.getLogger("hifigemm")
 
 @dataclass(eq=False)
 class _Memory:
-    """Bytes, the first and the last step that uses them, and where they lie in the workspace; operands lie outside."""
+    """Bytes, the first and the last step that uses them, and where they lie in the workspace; operands lie outside.
+
+    Zeros have a `turn`, see `Program.reuse_zeros`; all else has none.
+    """
 
     nbytes: int
-    is_zero: bool = False
+    turn: int | None = None
     first: int = -1
     last: int = -1
     start: int = 0
@@ -74,6 +77,7 @@ class Program:
         self._memories: list[_Memory] = []
         self._operands = 0
         self._cleared: Buffer | None = None
+        self._turns: list[int] = []
         self._templates: list[tuple[Any, ...]] | None = None
         self._bound: dict[tuple[int, ...], list[tuple[Any, tuple[Any, ...]]]] = {}
 
@@ -102,8 +106,12 @@ class Program:
     def zeros(self, shape: tuple[int, ...], dtype: torch.dtype) -> Buffer:
         """Scratch memory that starts as zeros."""
         made = self.empty(shape, dtype)
-        self._memories[made.memory].is_zero = True
+        self._memories[made.memory].turn = len(self._turns)
         return made
+
+    def reuse_zeros(self) -> None:
+        """From here on nothing reads what has started as zeros so far: one launch clears its memory for what comes."""
+        self._turns.append(len(self._steps))
 
     def add(self, kernel: Launch, grid: tuple[int, ...], arguments: tuple[Any, ...], constants: dict[str, Any]) -> None:
         """Append a launch."""
@@ -123,18 +131,20 @@ class Program:
     def finish(self) -> Program:
         """Lay the scratch memory out in a workspace; nothing can be added afterwards.
 
-        Zeros come first, so that one launch in front of all others clears them.
+        Zeros come first, so that one launch in front of all others clears them, or all of a turn.
         """
-        zeros: list[_Memory] = []
-        others: list[_Memory] = []
-        for memory in self._memories[self._operands :]:
-            if memory.first >= 0 and memory.nbytes:
-                (zeros if memory.is_zero else others).append(memory)
-        for memory in zeros:
-            memory.start = self.nbytes
-            self.nbytes += -(-memory.nbytes // _ALIGNMENT) * _ALIGNMENT
+        used = [memory for memory in self._memories[self._operands :] if memory.first >= 0 and memory.nbytes]
+        others = [memory for memory in used if memory.turn is None]
+        sizes, ends = [0] * (len(self._turns) + 1), [*self._turns, len(self._steps)]
+        for memory in used:
+            if memory.turn is not None:
+                if memory.last >= ends[memory.turn]:
+                    raise ValueError("zeros are used after their memory was cleared for others")
+                memory.start = sizes[memory.turn]
+                sizes[memory.turn] += -(-memory.nbytes // _ALIGNMENT) * _ALIGNMENT
+        self.nbytes = max(sizes)
         region = _Memory(self.nbytes, last=len(self._steps))
-        placed = [region] if zeros else []
+        placed = [region] if self.nbytes else []
         for memory in sorted(others, key=lambda x: -x.nbytes):
             beside = [x for x in placed if x.first <= memory.last and memory.first <= x.last]
             for other in sorted(beside, key=lambda x: x.start):
@@ -144,13 +154,13 @@ class Program:
                 memory.start = max(memory.start, -(-end // _ALIGNMENT) * _ALIGNMENT)
             placed.append(memory)
             self.nbytes = max(self.nbytes, memory.start + memory.nbytes)
-        if zeros or self._cleared is not None:
-            self._memories.append(region)
-            cells = (region.nbytes // 4,)
-            scratch = Buffer(self, len(self._memories) - 1, torch.int32, cells, (1,))
+        self._memories.append(region)
+        scratch = Buffer(self, len(self._memories) - 1, torch.int32, (region.nbytes // 4,), (1,))
+        record = scratch[:0] if self._cleared is None else self._cleared.view(torch.int32)
+        for turn, at in reversed([*enumerate([0, *self._turns])]):
             steps, self._steps = self._steps, []
-            clear(scratch, scratch[:0] if self._cleared is None else self._cleared.view(torch.int32))
-            self._steps += steps
+            clear(scratch[: sizes[turn] // 4], record if turn == 0 else scratch[:0])
+            self._steps = [*steps[:at], *self._steps, *steps[at:]]
         return self
 
     def compile(self) -> Program:
