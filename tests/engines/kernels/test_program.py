@@ -146,6 +146,38 @@ def test_zeros_are_zeros_in_every_run(monkeypatch):
         assert (found == 1).all()
 
 
+def test_zeros_of_a_turn_lie_where_those_of_the_one_before_did():
+    """Each turn finds zeros; the record is cleared once."""
+    program = Program(DEVICE)
+    out = program.operand(torch.zeros(6, dtype=torch.int32))
+    record = program.operand(torch.zeros(1, dtype=torch.int64), is_zero=True)
+    for i, count in enumerate((300, 0, 500, 40, 0, 0)):
+        if i:
+            program.reuse_zeros()
+        counts = program.zeros((count,), torch.int32)
+        program.call(lambda x, y, r: (y.copy_(x.sum()), x.add_(7), r.add_(1)), counts, out[i], record)
+    program.finish().compile()
+    assert program.nbytes == 2048
+    for _ in range(2):
+        found, noted = torch.full((6,), 9, dtype=torch.int32, device=DEVICE), record_of(3)
+        program(found, noted)
+        assert (found.tolist(), noted.tolist()) == ([0] * 6, [6])
+
+
+def record_of(*numbers):
+    return torch.tensor(numbers, dtype=torch.int64, device=DEVICE)
+
+
+def test_zeros_do_not_outlive_their_turn():
+    program = Program(DEVICE)
+    counts = program.zeros((3,), torch.int32)
+    program.call(lambda x: None, counts)
+    program.reuse_zeros()
+    program.call(lambda x: None, counts)
+    with pytest.raises(ValueError, match="zeros are used after"):
+        program.finish()
+
+
 def test_a_record_is_cleared_with_the_zeros():
     for with_zeros in (True, False):
         program = Program(DEVICE)
@@ -159,7 +191,7 @@ def test_a_record_is_cleared_with_the_zeros():
         program.finish().compile()
         for _ in range(2):
             found = torch.full((3,), 9, dtype=torch.int64, device=DEVICE)
-            noted = torch.full((2,), 3, dtype=torch.int64, device=DEVICE)
+            noted = record_of(3, 3)
             program(found, noted)
             assert found.tolist() == [0, 0, 0]
             assert noted.tolist() == [5, 5]
