@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -14,7 +16,6 @@ from tests.conftest import on_gpu
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.gpu
-CudaEngine = pytest.importorskip("hifigemm.engines.torch_engine").CudaEngine
 SMALL = 2**22
 """Bytes of scales and of what programs exchange."""
 
@@ -73,7 +74,8 @@ def test_default_workspaces_leave_half_of_the_free_memory_and_change_no_bit(monk
     out = torch.empty(3000, 2500, dtype=dtype, device="cuda")
     want = hg.matmul(a, b, **options)
     held, besides = 2**27, sum(x.nbytes for x in (a, b, out))
-    monkeypatch.setattr(CudaEngine, "free_memory", lambda self: besides + 2 * held)
+    engine = engine_for(None, "torch", "cuda:0")
+    monkeypatch.setattr(engine, "memory", replace(engine.memory, free=lambda: besides + 2 * held))
     for _ in range(2):
         torch.cuda.synchronize()
         before = torch.cuda.memory_allocated()
@@ -88,13 +90,13 @@ def test_default_workspaces_leave_half_of_the_free_memory_and_change_no_bit(monk
 def test_free_memory_is_that_of_the_driver_and_of_the_allocator():
     engine = engine_for(None, "torch", "cuda:0")
     torch.cuda.synchronize()
-    before = engine.free_memory()
+    before = engine.memory.free()
     x = torch.empty(2**28, dtype=torch.uint8, device="cuda")
-    assert before - engine.free_memory() >= x.nbytes
+    assert before - engine.memory.free() >= x.nbytes
     del x
-    assert before - engine.free_memory() < 2**28
+    assert before - engine.memory.free() < 2**28
     with torch.cuda.graph(torch.cuda.CUDAGraph()):
-        assert engine.free_memory() is None
+        assert engine.memory.free() is None
         torch.ones(1, device="cuda")
 
 

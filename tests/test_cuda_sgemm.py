@@ -7,7 +7,6 @@ import pytest
 
 import hifigemm as hg
 from hifigemm.engines import engine_for
-from hifigemm.formats import FP32
 from hifigemm.study.matrices import EXPONENT_FAMILIES, exponent_family
 from tests.conftest import PAIRS, SINGLES, on_gpu
 
@@ -147,15 +146,15 @@ def test_products_are_captured_and_repeated(make_pair):
 @pytest.fixture
 def words_always(monkeypatch):
     """Small products are left to the device too."""
-    from hifigemm import planning, select, shortcuts
+    from functools import partial
 
-    def choose(problem, target, *rest):
-        level = target.level is FP32 and problem.fmt is FP32 and not problem.is_complex
-        return select.words_plan(problem, target, *rest) if level else None
+    from hifigemm import planner, programs
+    from hifigemm.schemes import auto
 
-    monkeypatch.setattr(planning, "choose_words", choose)
-    monkeypatch.setattr(shortcuts, "_kept", {})
-    monkeypatch.setattr(shortcuts, "_refused", set())
+    monkeypatch.setattr(planner, "words_by_exponents", partial(auto.words_by_exponents, forced=True))
+    programs.forget()
+    yield
+    programs.forget()
 
 
 def spread_out(rng, spread, *shapes):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import hifigemm as hg
-from hifigemm import shortcuts
+from hifigemm import programs
 from hifigemm.transforms import is_followed, is_wrapped
 
 torch = pytest.importorskip("torch")
@@ -248,8 +248,8 @@ def test_calls_that_are_followed_are_never_repeated_from_memory(monkeypatch):
     left = []
     vmap(lambda x: (left.append(x), x)[1])(A)
     assert is_wrapped(left[0])  # one that left its transform
-    assert not shortcuts._is_plain(torch, left[0], A.device)
-    assert shortcuts._is_plain(torch, A, A.device)
+    assert not programs._is_plain(torch, left[0], A.device)
+    assert programs._is_plain(torch, A, A.device)
 
 
 @pytest.fixture
