@@ -93,13 +93,15 @@ def _arrays(a: Any, b: Any, out: Any) -> tuple[Any, ...] | None:
 def _tensors(a: Any, b: Any, out: Any) -> tuple[Any, ...] | None:
     """What matters of plain tensors, on a GPU of those on the current device; None for others."""
     torch = sys.modules.get("torch")
-    if torch is None or type(a) is not torch.Tensor or torch.is_autocast_enabled(a.device.type) or is_followed():
+    if torch is None or type(a) is not torch.Tensor or not (a.is_cuda or a.is_cpu):
+        return None
+    if torch.is_autocast_enabled(a.device.type) or is_followed():
         return None
     tensors = (a, b) if out is None else (a, b, out)
     if not all(_is_plain(torch, x, a.device) for x in tensors) or b.dtype is not a.dtype:
         return None
     if not a.is_cuda:
-        is_kept = a.is_cpu and out is None and a.dtype in (torch.float64, torch.float32)
+        is_kept = out is None and a.dtype in (torch.float64, torch.float32)
         return ("torch", a.shape, b.shape, a.dtype) if is_kept else None
     if a.device.index != torch.cuda.current_device():
         return None
