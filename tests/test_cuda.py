@@ -50,7 +50,10 @@ def test_other_schemes_give_the_bits_of_numpy(make_pair, assert_same_bits, famil
     want, stated = hg.matmul(a, b, scheme=scheme, return_report=True)
     assert_same_bits(found.cpu().numpy(), want)
     assert (report.scheme, report.num_products, report.engine) == (stated.scheme, stated.num_products, "torch")
-    assert report.bound == pytest.approx(stated.bound, rel=1e-10)
+    if getattr(scheme, "scaling", "") == "fast":  # from the error ratio of all entries instead of entry by entry
+        assert report.bound >= stated.bound * (1 - 1e-10)
+    else:
+        assert report.bound == pytest.approx(stated.bound, rel=1e-10)
 
 
 @pytest.mark.parametrize("family", [*SINGLES, *PAIRS])
@@ -64,13 +67,15 @@ def test_correct_rounding_is_that_of_numpy(make_pair, assert_same_bits, family, 
 
 @pytest.mark.parametrize("family", ["uniform", "phi_1", "phi_4", "span_60", "badly_scaled", "sparse"])
 @pytest.mark.parametrize("accuracy", ["fp64", 1e-10, 1e-18])
-def test_promises_are_kept_with_the_bits_of_numpy(make_pair, assert_same_bits, family, accuracy):
+def test_promises_are_kept_with_the_bits_of_the_count_that_was_taken(make_pair, assert_same_bits, family, accuracy):
     a, b = make_pair(family, 40, 300, 50)
     scheme = hg.Ozaki2(scaling="fast")
     found, report = hg.matmul(*on_gpu(a, b), scheme=scheme, accuracy=accuracy, return_report=True)
-    want, stated = hg.matmul(a, b, scheme=scheme, accuracy=accuracy, return_report=True)
-    assert_same_bits(found.cpu().numpy(), want)
-    assert (report.scheme, report.reason, report.bound) == (stated.scheme, stated.reason, stated.bound)
+    found, exact = found.cpu().numpy(), hg.matmul(a, b, accuracy="correct")
+    most = report.bound * (np.abs(a) @ np.abs(b)) + 2.0**-52 * np.abs(exact)
+    assert (np.abs(found - exact) <= 1.001 * most).all()
+    if not report.native and "escalated" not in report.reason:
+        assert_same_bits(found, hg.matmul(a, b, scheme=report.scheme))
 
 
 @pytest.mark.parametrize("scheme", [FAST[2], hg.Ozaki2(num_moduli=14), hg.Ozaki1(num_slices=4)], ids=str)

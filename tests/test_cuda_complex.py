@@ -38,13 +38,17 @@ def test_long_inner_dimensions_and_every_count(make_pair, assert_same_bits, dtyp
 
 @pytest.mark.parametrize("family", ["uniform", "phi_1", "phi_4", "span_60", "badly_scaled", "sparse"])
 @pytest.mark.parametrize("accuracy", ["fp64", 1e-10, 1e-18])
-def test_promises_are_kept_with_the_bits_of_numpy(make_pair, assert_same_bits, family, accuracy):
+def test_promises_are_kept_with_the_bits_of_the_count_that_was_taken(make_pair, assert_same_bits, family, accuracy):
     a, b = make_pair(family, 40, 300, 50, "complex128")
     scheme = hg.Ozaki2(scaling="fast")
     found, report = hg.matmul(*on_gpu(a, b), scheme=scheme, accuracy=accuracy, return_report=True)
-    want, stated = hg.matmul(a, b, scheme=scheme, accuracy=accuracy, return_report=True)
-    assert_same_bits(host(found), want)
-    assert (report.scheme, report.reason, report.bound) == (stated.scheme, stated.reason, stated.bound)
+    found, exact = host(found), hg.matmul(a, b, accuracy="correct")
+    re = np.abs(a.real) @ np.abs(b.real) + np.abs(a.imag) @ np.abs(b.imag)
+    im = np.abs(a.real) @ np.abs(b.imag) + np.abs(a.imag) @ np.abs(b.real)
+    for error, value, size in ((found - exact).real, exact.real, re), ((found - exact).imag, exact.imag, im):
+        assert (np.abs(error) <= 1.001 * (report.bound * size + 2.0**-52 * np.abs(value))).all()
+    if not report.native and "escalated" not in report.reason:
+        assert_same_bits(found, hg.matmul(a, b, scheme=report.scheme))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -60,7 +64,7 @@ def test_auto_takes_residues_where_they_pay(assert_same_bits):
     generator = torch.Generator("cuda").manual_seed(1)
     a, b = (torch.rand((n, n), dtype=torch.complex128, device="cuda", generator=generator) - 0.5 for _ in range(2))
     found, report = hg.matmul(a, b, return_report=True)
-    if "H200" not in report.device:
+    if "H200" not in report.device and "H100" not in report.device:
         pytest.skip("the choice is that of the device")
     assert isinstance(report.scheme, hg.Ozaki2)
     for _ in range(2):

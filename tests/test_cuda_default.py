@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 
@@ -43,7 +45,7 @@ def test_bits_are_those_of_the_expected_count_or_of_fp64_sums(make_pair, shape, 
     report = hg.matmul(*easy, scheme=FAST, return_report=True)[1]
     want = hg.matmul(*easy, scheme=report.scheme)
     fallback = hg.matmul(*hard, scheme=FAST)
-    assert within(fallback, *hard, report.bound)
+    assert within(fallback, *hard, hg.make_plan(*hard, scheme=FAST).bound)
     assert not torch.equal(fallback, hg.matmul(*hard, scheme=report.scheme))
     out = torch.empty_like(want) if options else None
     for which in (0, 0, 1, 1, 0, 1, 0, 0):
@@ -165,8 +167,10 @@ def test_nothing_waits_and_graphs_have_the_bits_of_eager_calls(dtype, options):
     n = 2304  # from where on residues pay for complex operands
     x, y = (torch.randn(n, n, dtype=getattr(torch, dtype), device="cuda") for _ in range(2))
     torch.cuda.synchronize()
-    torch.cuda.set_sync_debug_mode("error")
     try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that the mode is a prototype
+            torch.cuda.set_sync_debug_mode("error")
         eager, report = hg.matmul(x, y, return_report=True, **options)
         again = hg.matmul(x, y, **options)
         combined = hg.gemm(x, y, eager, alpha=-0.5, beta=2.0, **options)

@@ -199,5 +199,5 @@ def _powers(moduli: tuple[int, ...], count: int) -> list[tuple[int, ...]]:
 
 
 def along_first(numbers: Sequence[int], like: Array) -> Array:
-    """Numbers as a float64 array that broadcasts along the first axis of another."""
-    return np.array(numbers, np.float64, like=like).reshape((-1,) + (1,) * (like.ndim - 1))
+    """Numbers as a small float64 array of the host that broadcasts along the first axis of another."""
+    return np.array(numbers, np.float64).reshape((-1,) + (1,) * (like.ndim - 1))
