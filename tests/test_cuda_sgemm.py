@@ -72,7 +72,7 @@ def test_long_positive_sums_are_added_outside_the_unit(product, engine, assert_s
 @pytest.mark.parametrize("product", ["fp16", "tf32"])
 def test_error_of_positive_data_stays_within_the_bound(product, model):
     """k = 65536."""
-    from hifigemm.engines.word_sums import unit_of
+    from hifigemm.engines.cuda.word_sums import unit_of
 
     rng = np.random.default_rng(2)
     a, b = positive(rng, 64, 65536), positive(rng, 65536, 64)
@@ -307,7 +307,7 @@ def test_the_log_says_what_was_taken(caplog):
 
 @pytest.mark.parametrize("family", ["uniform", "phi_4", "sparse", "span_60", "badly_scaled", "subnormal_rows"])
 @pytest.mark.parametrize("scheme", [hg.Corrected(), hg.Corrected("tf32"), hg.Corrected(scale=False)], ids=str)
-def test_judged_products_have_the_bits_of_the_simulated_unit(scheme, family, engine, make_pair, assert_same_bits):
+def test_certified_products_have_the_bits_of_the_simulated_unit(scheme, family, engine, make_pair, assert_same_bits):
     a, b = make_pair(family, 70, 200, 90, np.float32)
     x, y = on_gpu(a, b)
     want, stated = hg.matmul(a, b, scheme=scheme, engine=engine, return_report=True)
@@ -315,7 +315,7 @@ def test_judged_products_have_the_bits_of_the_simulated_unit(scheme, family, eng
     assert_same_bits(c.cpu().numpy(), want)
     if np.isfinite(report.bound):
         assert_kept(c, x, y, report.bound)
-    assert np.isfinite(report.bound) == np.isfinite(stated.bound)
+        assert np.isfinite(stated.bound)  # entry by entry a bound is known wherever one for all entries is
     assert_same_bits(hg.matmul(x, y, scheme=scheme).cpu().numpy(), want)
     for accuracy in (1e-4, 1e-5):
         try:
