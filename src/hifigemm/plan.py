@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -81,6 +82,15 @@ class Outliers:
     def __str__(self) -> str:
         vectors = f"{counted(len(self.rows), 'row')} and {counted(len(self.cols), 'column')}"
         return f"{self.num_moduli} moduli without {vectors}"
+
+    def of_fullest_block(self, rows: int, cols: int) -> Outliers:
+        """As many outliers as a block of so many rows and columns has at most, as the first ones of it."""
+        counts = (
+            max(Counter(i // length for i in vectors).values(), default=0)
+            for vectors, length in ((self.rows, rows), (self.cols, cols))
+        )
+        some, others = (tuple(range(count)) for count in counts)
+        return replace(self, rows=some, cols=others)
 
     def num_products(self, problem: Problem, count: int) -> float:
         """Products of size m n k that are made where `count` moduli hold the entries of outlier rows and columns."""

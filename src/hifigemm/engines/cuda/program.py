@@ -129,6 +129,9 @@ class CudaProgram:
     def _nbytes(self, batch: int, rows: int, cols: int) -> int:
         problem = replace(self.plan.problem, batch=batch, m=rows, n=cols)
         plan = replace(self.plan, problem=problem, blocking=Blocking((batch, rows, cols)))
+        if plan.evidence is not None and plan.evidence.outliers is not None:
+            outliers = plan.evidence.outliers.of_fullest_block(rows, cols)
+            plan = replace(plan, evidence=replace(plan.evidence, outliers=outliers))
         own = TORCH_DTYPES[problem.dtype]
         operand = _NARROW[problem.narrow.name] if problem.narrow else own
         shapes = ((batch, rows, problem.k), operand), ((batch, problem.k, cols), operand), ((batch, rows, cols), own)
