@@ -1,0 +1,420 @@
+"""Products of words as programs, in the interpreter up to the order of sums; test_cuda_sgemm.py tests their bits."""
+
+from __future__ import annotations
+
+import logging
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+import hifigemm as hg
+from hifigemm.accuracy import resolve
+from hifigemm.engine import Certificate
+from hifigemm.engines import engine_for
+from hifigemm.engines.cuda import words as word_programs
+from hifigemm.engines.cuda.word_sums import sums_of
+from hifigemm.engines.device_array import unwrap
+from hifigemm.executor import execute
+from hifigemm.formats import BF16, FP16, FP32
+from hifigemm.numerics.bounds import native_bound
+from hifigemm.numerics.epilogue import PLAIN, Epilogue
+from hifigemm.numerics.tensor_core import H100, V100
+from hifigemm.plan import Verification
+from hifigemm.planner import for_problem
+from hifigemm.problem import Problem
+from hifigemm.programs import forget
+from hifigemm.schemes.auto import chosen_native, words_by_exponents
+from hifigemm.study.matrices import EXPONENT_FAMILIES, exponent_family
+from hifigemm.study.reference import meets_promise
+from tests.engines.stand_in import DEVICE, arrays, on_host, planned
+
+WORDS = hg.Corrected("fp16"), hg.Corrected("tf32")
+NUMPY = engine_for("numpy")
+SINGLE = np.dtype(np.float32)
+pytestmark = pytest.mark.filterwarnings("ignore:(overflow|invalid value) encountered:RuntimeWarning")
+
+
+def uniform(rng, *shape):
+    return rng.uniform(-1, 1, shape).astype(np.float32)
+
+
+def run(plan, a, b, engine, shift=0, epilogue=PLAIN, out=None):
+    """The outcome of a plan that has a program, and the values."""
+    assert engine.compile(plan) is not None
+    _, outcome = execute(plan, *arrays(a, b), engine, 2**28, shift, epilogue, out=out)
+    return outcome, on_host(outcome.values)
+
+
+@pytest.mark.parametrize(
+    "scheme",
+    [
+        hg.Corrected(),
+        hg.Corrected("tf32", block=16),
+        hg.Corrected(shift_low=False, split_rounding="zero"),
+        hg.Multiword("tf32", 1, 1),
+        hg.Multiword("fp16", 1, 1, accumulate="blocked", block=32),
+    ],
+    ids=str,
+)
+def test_values_epilogue_and_stacks_are_those_of_the_scheme(scheme, engine):
+    rng = np.random.default_rng(1)
+    a, b, c = uniform(rng, 1, 21, 70), uniform(rng, 2, 70, 18), uniform(rng, 2, 21, 18)
+    a[0, 3, 5] = np.inf
+    plan = planned(scheme, a, b, engine)
+    want = hg.gemm(a, b, c, alpha=0.3 * 2, beta=-1.5, scheme=scheme, engine="simulated-h100")
+    (z,), target = arrays(c), np.swapaxes(arrays(np.zeros((2, 18, 21), np.float32))[0], 1, 2)
+    for out in (None, target):
+        _, values = run(plan, a, b, engine, 1, Epilogue(0.3, -1.5, z), out)
+        np.testing.assert_allclose(values, want, rtol=0, atol=1e-5)
+    np.testing.assert_array_equal(on_host(target), values)
+    plain = run(plan, a, b, engine, out=target)[0].values
+    assert unwrap(plain).data_ptr() == unwrap(target).data_ptr()
+    np.testing.assert_allclose(on_host(plain), run(plan, a, b, engine)[1], rtol=0, atol=1e-5)
+
+
+def test_bits_do_not_depend_on_the_workspace(engine):
+    rng = np.random.default_rng(2)
+    a, b = uniform(rng, 3, 40, 30), uniform(rng, 3, 30, 50)
+    whole, blocks = (planned(hg.Corrected(), a, b, engine, workspace=limit) for limit in (2**28, 2**15))
+    assert whole.is_whole
+    assert not blocks.is_whole
+    values = [run(p, a, b, engine)[1] for p in (whole, blocks)]
+    if DEVICE == "cuda":
+        np.testing.assert_array_equal(*values)
+    np.testing.assert_allclose(*values, rtol=0, atol=1e-5)  # the interpreter leaves the order of sums to NumPy
+
+
+@pytest.mark.parametrize("product", ["fp16", "tf32"])
+@pytest.mark.parametrize("family", ["uniform", "phi_4", "sparse", "span_60", "opposed_spans", "badly_scaled"])
+def test_bound_from_the_losses_holds(family, product, make_pair, engine):
+    """In the interpreter sums are those of FP32 to nearest, which err less than those of the unit."""
+    a, b = (x[None] for x in make_pair(family, 9, 130, 8, np.float32))
+    plan = planned(hg.Corrected(product), a, b, engine, states_bound=True)
+    assert plan.verification is Verification.NONE
+    outcome, values = run(plan, a, b, engine)
+    found = outcome.certificate()
+    assert (found.holds, found.scheme, found.num_products) == (True, plan.scheme, 3)
+    assert np.isfinite(found.bound) or family not in ("uniform", "phi_4")
+    if np.isfinite(found.bound):
+        assert meets_promise(values[0], a[0], b[0], found.bound).all()
+    blocks = planned(hg.Corrected(product), a, b, engine, states_bound=True, workspace=plan.workspace // 3)
+    assert not blocks.is_whole
+    assert run(blocks, a, b, engine)[0].certificate().bound == found.bound
+
+
+@pytest.mark.parametrize(
+    "scheme",
+    [
+        hg.Corrected(),
+        hg.Corrected("tf32", block=16),
+        hg.Corrected(scale=False, block=64),
+        hg.Multiword("fp16", 1, 1),
+        hg.Multiword("tf32", 1, 1, accumulate="blocked", scale=False, block=32),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("k", [1, 16, 70])
+def test_sums_of_given_words_are_those_of_the_scheme(scheme, k):
+    rng = np.random.default_rng(6)
+    a, b = uniform(rng, 3, 11, k), uniform(rng, 1, k, 9)
+    simulated, count = engine_for("simulated-h100"), scheme.splitting.num_words
+    plan = planned(scheme, a, b, simulated)
+    left, right = (scheme.split(plan, x, side, None, simulated) for x, side in ((a, "left"), (b, "right")))
+    assert left.planes.shape == (3, 11, count * k)
+    sums = sums_of(scheme, k, H100)
+    assert sums.unit == simulated.accumulation(scheme.splitting.fmt)
+    got = on_host(sums(*arrays(left.planes, right.planes)))
+    want = scheme.sum_products(plan, left.planes, right.planes, simulated)
+    scale = np.abs(left.planes).max() * np.abs(right.planes).max() * k
+    np.testing.assert_allclose(got, want, rtol=0, atol=1e-5 * scale)
+
+
+@pytest.fixture
+def costs(engine):
+    """Costs by which words are taken."""
+    times = SimpleNamespace(native=1.0, word=0.5)
+    engine.costs = SimpleNamespace(
+        native_seconds=lambda problem: times.native,
+        word_seconds=lambda problem: times.word,
+        residue_seconds=lambda problem, count, estimate: 9.0,
+    )
+    return times
+
+
+@pytest.fixture
+def tensors(as_on_gpu, costs):
+    """Tensors that are multiplied as those of a GPU are."""
+    return lambda *given: [unwrap(x) for x in arrays(*given)]
+
+
+def pair(family, rng, m=9, k=200, n=8):
+    if family == "wide":
+        return tuple(np.ldexp(uniform(rng, *s), rng.integers(-70, 60, s)).astype(np.float32) for s in ((m, k), (k, n)))
+    if family == "uniform":
+        return uniform(rng, m, k), uniform(rng, k, n)
+    return exponent_family(rng, family, m, k, n)
+
+
+@pytest.mark.parametrize("family", [*EXPONENT_FAMILIES, "uniform", "wide"])
+def test_auto_takes_the_words_that_hold_the_exponents(family, tensors):
+    a, b = pair(family, np.random.default_rng(3))
+    x, y = tensors(a, b)
+    c, report = hg.matmul(x, y, return_report=True)
+    assert torch.equal(c, hg.matmul(x, y))
+    if family in ("uniform", "wide"):
+        assert report.scheme == {"uniform": hg.Corrected("fp16"), "wide": hg.Native()}[family]
+    assert report.native == (report.scheme == hg.Native())
+    assert report.num_products == (1 if report.native else 3)
+    assert report.bound <= 200 * 2.0**-24 * 1.001
+    assert meets_promise(c.cpu().numpy(), a, b, report.bound).all()
+    if not report.native:
+        assert f"{report.scheme} taken" in report.reason
+        assert torch.equal(c, hg.matmul(x, y, scheme=report.scheme))
+
+
+def test_auto_is_asked_only_where_somebody_listens(tensors, monkeypatch, caplog):
+    asked = []
+
+    def chosen(plan, known, most, record):
+        asked.append(record)
+        return Certificate(True, WORDS[1], 1.0, 3, 32)
+
+    monkeypatch.setattr(word_programs, "_chosen", chosen)
+    x, y = tensors(*pair("uniform", np.random.default_rng(4), m=7))  # a problem of its own
+    hg.matmul(x, y)
+    hg.gemm(x, y, alpha=0.0)
+    report = hg.matmul(x, y, return_report=True)[1]
+    assert not asked
+    assert report.scheme == WORDS[1]
+    assert (report.bound, report.num_products, report.k_block) == (1.0, 3, 32)
+    assert len(asked) == 1
+    with caplog.at_level(logging.INFO, "hifigemm"):
+        hg.matmul(x, y)
+    assert f"{WORDS[1]} taken" in caplog.text
+    assert len(asked) == 2
+
+
+def test_strict_mode_refuses_sums_outside_the_tensor_cores(tensors):
+    rng = np.random.default_rng(5)
+    with hg.strict():
+        hg.matmul(*tensors(*pair("uniform", rng)))
+        with pytest.raises(hg.AccuracyError, match="would fall back to Native"):
+            hg.matmul(*tensors(*pair("wide", rng)))
+
+
+def test_gemm_out_stacks_and_special_values_under_auto(tensors):
+    rng = np.random.default_rng(7)
+    a, b, c = uniform(rng, 2, 1, 8, 70), uniform(rng, 3, 70, 9), uniform(rng, 9)
+    a[1, 0, 2, 3] = np.inf
+    x, y, z = tensors(a, b, c)
+    out = torch.full((2, 3, 9, 8), 7.0, device=DEVICE).transpose(2, 3)
+    got, report = hg.gemm(x, y, z, alpha=0.3, beta=-2.0, out=out, return_report=True)
+    assert got is out
+    assert report.scheme == WORDS[0]
+    with np.errstate(all="ignore"):
+        want = 0.3 * (a.astype(np.float64) @ b) - 2.0 * c
+    np.testing.assert_allclose(out.cpu().numpy(), want, rtol=0, atol=1e-5)
+
+
+def test_plans_leave_the_choice_to_the_device(tensors):
+    rng = np.random.default_rng(8)
+    a, b = pair("uniform", rng)
+    x, y = tensors(a, b)
+    plan = hg.make_plan(x, y)
+    assert (plan.scheme, *plan.alternatives) == (*WORDS, hg.Native())
+    assert plan.verification is Verification.ON_DEVICE
+    assert "Corrected(product='tf32'" in str(plan)
+    want, wide = hg.matmul(x, y), tensors(*pair("wide", rng))
+    assert torch.equal(hg.matmul(x, y, plan=plan), want)
+    left = hg.prepare(x, "left", plan=plan)
+    assert left.split is None
+    assert torch.equal(hg.matmul(left, y), want)
+    assert hg.matmul(*wide, plan=plan, return_report=True)[1].native
+    assert hg.matmul(x, y, plan=plan, workspace=100, return_report=True)[1].native
+    assert hg.matmul(x, y, workspace=100, return_report=True)[1].native
+    assert for_problem(plan, plan.problem, NUMPY, 2**28, states_bound=False).scheme == hg.Native()
+
+
+def test_auto_takes_words_only_where_they_are_expected_to_be_quicker(tensors, costs):
+    x, y = tensors(*pair("uniform", np.random.default_rng(9)))
+    for options, taken in (
+        ({}, WORDS[0]),
+        ({"accuracy": "fp32"}, WORDS[0]),
+        ({"accuracy": 1e-3}, hg.Native()),
+        ({"accuracy": "fp64"}, hg.Native(product="fp64")),
+    ):
+        assert hg.matmul(x, y, return_report=True, **options)[1].scheme == taken
+    costs.word = 0.7
+    forget()
+    chosen_native.cache_clear()
+    assert hg.matmul(x, y, return_report=True)[1].native
+
+
+@pytest.mark.parametrize("scheme", WORDS, ids=str)
+def test_certified_products_are_those_that_are_not(scheme, tensors):
+    """One bound for all entries where that is enough, else a closer look; the values are the same.
+
+    A report of a call without an accuracy states the one bound, as nothing was looked at again.
+    """
+    rng = np.random.default_rng(10)
+    a, b = pair("uniform", rng)
+    for lost in (0, 40):
+        a[3, 5] = 2.0 ** (-lost - 60)
+        x, y = tensors(a, b)
+        want = hg.matmul(x, y, scheme=scheme)
+        for options in ({}, {"accuracy": 1e-4}):
+            got, report = hg.matmul(x, y, scheme=scheme, return_report=True, **options)
+            torch.testing.assert_close(got, want, rtol=0, atol=1e-6)
+            assert report.bound <= 1e-4 or not options
+            assert report.scheme == scheme
+            assert meets_promise(got.cpu().numpy(), a, b, report.bound).all()
+    with pytest.raises(hg.AccuracyError):
+        hg.matmul(x, y, scheme=scheme, accuracy=1e-7)
+
+
+NARROW = [torch.float16, *([torch.bfloat16] if DEVICE == "cuda" else [])]  # the interpreter has no products of BF16
+
+
+@pytest.mark.parametrize("dtype", NARROW)
+def test_narrow_operands_take_one_product(dtype, tensors):
+    rng = np.random.default_rng(11)
+    x, y = (t.to(dtype) for t in tensors(*pair("uniform", rng)))
+    product = "fp16" if dtype is torch.float16 else "bf16"
+    scheme = hg.Multiword(product, 1, 1, accumulate="blocked", block=32)
+    c, report = hg.matmul(x, y, return_report=True)
+    assert (c.dtype, report.scheme, report.num_products) == (torch.float32, scheme, 1)
+    a, b = x.float(), y.float()
+    assert report.bound < 200 * 2.0**-24
+    assert meets_promise(c.cpu().numpy(), a.cpu().numpy(), b.cpu().numpy(), report.bound).all()
+    assert torch.equal(c, hg.matmul(x, y))
+    assert torch.equal(c, hg.matmul(a, b, scheme=scheme))
+    assert torch.equal(-c, hg.gemm(x, y, alpha=-1.0))
+    plan = hg.make_plan(x, y)
+    assert torch.equal(c, hg.matmul(hg.prepare(x, "left", plan=plan), y))
+    # The plan of narrow operands is none of other ones.
+    assert hg.matmul(a, b, plan=plan, return_report=True)[1].scheme == WORDS[0]
+    x[0, 0], y[0, 1] = torch.inf, torch.nan
+    torch.testing.assert_close(hg.matmul(x, y), x.float() @ y.float(), rtol=1e-3, atol=1e-3, equal_nan=True)
+
+
+def test_subnormal_float16_operands_take_words_with_more_exponents(tensors):
+    """In FP16 a subnormal number is aligned like 2**-14, and what lies 25 bits below that is lost."""
+    a, b = np.full((1, 16), 2.0**-24, np.float16), np.full((16, 1), 2.0**-7 * (1 + 2.0**-10), np.float16)
+    a[0, 0], b[0, 0] = 2.0**-23, 1.0
+    a = np.tile(np.concatenate([a, [[*[0.0] * 15, 60000.0]]]).astype(np.float16), (1, 8))
+    a[0], b = np.where(np.arange(128) < 127, a[0], np.float16(60000.0)), np.tile(b, (8, 1))
+    b[-1] = 0.0
+    x, y = tensors(a, b)
+    c, report = hg.matmul(x, y, return_report=True)
+    assert report.scheme == hg.Multiword("tf32", 1, 1, accumulate="blocked", block=16)
+    exact = a.astype(np.float64) @ b.astype(np.float64)
+    assert (np.abs(c.cpu().numpy() - exact) <= (report.bound + 2.0**-24) * np.abs(exact)).all()
+
+
+def test_narrow_operands_go_through_float32_otherwise(tensors):
+    rng = np.random.default_rng(12)
+    a, b = (x.astype(np.float16) for x in pair("uniform", rng))
+    x, y = tensors(a, b)
+    wide = [t.float() for t in (x, y)]
+    for options in ({"accuracy": "fp64"}, {"scheme": hg.Corrected()}, {"accuracy": 1e-3}):
+        assert torch.equal(hg.matmul(x, y, **options), hg.matmul(*wide, **options))
+    for other, dtype in (
+        (torch.float32, torch.float32),
+        (torch.float64, torch.float64),
+        (torch.bfloat16, torch.float32),
+    ):
+        c = hg.matmul(x, y.to(other), accuracy=1e-3)
+        assert c.dtype is dtype
+        assert torch.equal(c, hg.matmul(x.to(dtype), y.to(other).to(dtype), accuracy=1e-3))
+
+
+def test_what_the_kernels_do_not_have_is_left_to_the_steps(engine):
+    a, b = np.ones((1, 4, 99), np.float32), np.ones((1, 99, 4), np.float32)
+    schemes = hg.Corrected(scale=False), hg.Corrected(block=24), hg.Multiword("bf16", 3, 6), hg.Corrected(block=100)
+    for scheme in schemes:
+        assert engine.compile(planned(scheme, a, b, engine)) is None
+    assert sums_of(hg.Corrected(block=100), 40, H100).block == 64
+    assert engine.compile(planned(hg.Corrected(block=100), a[..., :40], b[:, :40], engine)) is not None
+    assert word_programs.steps(planned(hg.Corrected(), a, b, engine), V100) is None
+    assert engine.compile(planned(hg.Corrected(), a.astype(complex), b.astype(complex), NUMPY)) is None
+
+
+@pytest.mark.parametrize("narrow", [None, FP16, BF16])
+def test_products_of_few_terms_are_better_in_fp32(narrow, engine, costs):
+    def plan(k, dtype=SINGLE, engine=engine):
+        problem = Problem(1, 4, 4, k, dtype, narrow)
+        return words_by_exponents(problem, resolve(None, FP32, k), engine, 2**28)
+
+    assert plan(32 if narrow is None else 8) is None
+    assert plan(128 if narrow is None else 64).alternatives
+    assert plan(128, np.dtype(np.complex64)) is None
+    assert plan(128, engine=NUMPY) is None
+
+
+@pytest.mark.parametrize("lost", [(0, 0), (5, 0), (24, 0), (30, 24), (30, 40)])
+def test_a_record_says_which_words_were_taken(lost, engine, costs):
+    """Two numbers for each format: 1 and the bits that either operand loses, 0 where no words were made."""
+    a, b = uniform(np.random.default_rng(1), 1, 4, 200), uniform(np.random.default_rng(2), 1, 200, 4)
+    plan = planned("auto", a, b, engine)
+    assert plan.verification is Verification.ON_DEVICE
+    known = tuple(sums_of(scheme, 200, H100) for scheme in WORDS)
+    most = tuple(word_programs._most_lost(plan, sums) for sums in known)
+    record = np.zeros(8, np.int32)
+    record[0:2] = 1 + lost[0], 1
+    record[4:6] = (1, 1 + lost[1]) if lost[0] > most[0] else (0, 0)
+    found = word_programs._chosen(plan, known, most, record.view(np.int64).tolist())
+    taken = next((i for i in range(2) if lost[i] <= most[i]), None)
+    if taken is None:
+        assert found == Certificate(True, hg.Native(), native_bound(200, 2.0**-24), 1, 200)
+    else:
+        bound = WORDS[taken].worst_case(known[taken].unit, 200, lost[taken])
+        assert (found.scheme, found.bound, found.num_products) == (WORDS[taken], bound, 3)
+        assert found.bound <= plan.bound
+
+
+@pytest.mark.parametrize("product", ["fp16", "tf32"])
+def test_a_program_takes_the_workspace_of_its_plan(product, engine, costs):
+    """Nothing is run."""
+    a, b = np.broadcast_to(np.float32(1), (2, 300, 5000)), np.broadcast_to(np.float32(1), (2, 5000, 200))
+
+    def written(plan):
+        p, program = plan.problem, engine.compile(plan)
+        shapes = [(p.batch, p.m, p.k), (p.batch, p.k, p.n), (p.batch, p.m, p.n)]
+        tensors = [torch.empty(shape, dtype=torch.float32, device="meta") for shape in shapes]
+        record = torch.empty(program.steps.record, dtype=torch.int64, device="meta") if program.steps.record else None
+        return program._built(plan, [*tensors, record, None], (None, None), 0, PLAIN).finish().nbytes
+
+    for states_bound in (False, True):
+        whole = planned(hg.Corrected(product), a, b, engine, states_bound=states_bound)
+        assert written(whole) == whole.workspace
+        for part in (3, 10):
+            plan = planned(
+                hg.Corrected(product), a, b, engine, states_bound=states_bound, workspace=whole.workspace // part
+            )
+            assert len(list(plan.blocks())) >= part
+            assert written(plan) <= plan.workspace <= whole.workspace // part
+    chosen = planned("auto", a, b, engine)
+    assert chosen.alternatives
+    assert written(chosen) == chosen.workspace
+    assert planned("auto", a, b, engine, workspace=chosen.workspace - 1).scheme == hg.Native()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("scheme", WORDS, ids=str)
+@pytest.mark.parametrize(("m", "k", "n"), [(40, 30, 50), (300, 3000, 260)])
+def test_repeated_products_are_those_of_the_plan(scheme, m, k, n, engine):
+    rng = np.random.default_rng(4)
+    x, y = arrays(uniform(rng, 1, m, k), uniform(rng, 1, k, n))
+    plan = planned(scheme, x, y, engine)
+    program = engine.compile(plan)
+    for given in (False, True):
+        target = arrays(np.zeros((1, m, n), np.float32))[0] if given else None
+        again = program.repeated((x, y), (x, y), (m, n), target)
+        u, v = uniform(rng, 1, m, k), uniform(rng, 1, k, n)
+        want = run(plan, u, v, engine)[1]
+        made = torch.empty((1, m, n), device=DEVICE) if given else None
+        got = again(*(unwrap(z) for z in arrays(u, v)), made)
+        np.testing.assert_array_equal(on_host(got).reshape(1, m, n), want)
+        assert made is None or got is made
