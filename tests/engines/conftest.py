@@ -21,8 +21,9 @@ else:
 
 
 def pytest_itemcollected(item):
-    """Every test here carries the marker `torch`: even tiles are counted beside kernels that triton compiles."""
-    item.add_marker("torch")
+    """Tests of kernels and programs carry the marker `torch`: even tiles are counted beside what triton compiles."""
+    if {"kernels", "cuda"} & set(item.path.parts):
+        item.add_marker("torch")
 
 
 def _take_one_element_as_index():
