@@ -269,7 +269,8 @@ def test_certified_products_are_those_that_are_not(scheme, tensors):
             torch.testing.assert_close(got, want, rtol=0, atol=1e-6)
             assert report.bound <= 1e-4 or not options
             assert report.scheme == scheme
-            assert meets_promise(got.cpu().numpy(), a, b, report.bound).all()
+            if np.isfinite(report.bound):
+                assert meets_promise(got.cpu().numpy(), a, b, report.bound).all()
     with pytest.raises(hg.AccuracyError):
         hg.matmul(x, y, scheme=scheme, accuracy=1e-7)
 

@@ -1,0 +1,134 @@
+"""Kernels in the place of plain functions: the same bits, Inf and NaN marked instead of left out."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from hifigemm.engines import engine_for
+from hifigemm.engines.cuda.overrides import OVERRIDES
+from hifigemm.engines.kernels.scaled_residues import NOT_FINITE
+from hifigemm.formats import FP32, FP64
+from hifigemm.numerics.accumulation import word_sums
+from hifigemm.numerics.error_ratio import error_ratio
+from hifigemm.numerics.residue_products import crt, residue_gemm, scaled_residues
+from hifigemm.numerics.residues import moduli_set
+from hifigemm.numerics.scaling import NO_BIT, norm_scale, required_bits, required_bits_of_vectors
+from hifigemm.schemes.scheme import int8_product
+from tests.engines.stand_in import arrays, on_host
+
+ENTRIES = 2**14
+NUMPY = engine_for("numpy")
+FAMILIES = ["phi_1", "full_range", "subnormal_rows", "empty_rows_and_columns", "integers", "zeros", "badly_scaled"]
+pytestmark = pytest.mark.filterwarnings("ignore:.* encountered:RuntimeWarning")
+
+
+@pytest.fixture(params=FAMILIES)
+def operands(request, make_pair):
+    """Stacks (2, 5, 40) and (1, 40, 6) of a dtype."""
+
+    def make(dtype):
+        first, second = (make_pair(request.param, 5, 40, 6, dtype, seed=seed) for seed in (0, 1))
+        return np.stack([first[0], second[0]]), first[1][None]
+
+    return make
+
+
+def is_complex(dtype):
+    return np.dtype(dtype).kind == "c"
+
+
+def modulo(planes, moduli):
+    """Residues, of which any representative is one, in one form."""
+    p = np.array(moduli.of_planes(planes.shape[1]))[:, None, None]
+    return np.mod(planes.astype(np.int64), p)
+
+
+DTYPES = ["float64", "float32", "complex128"]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_scales_and_residues(operands, dtype, engine):
+    a, b = operands(dtype)
+    moduli = moduli_set(7, is_complex(dtype))
+    for x, y, axis in zip((a, b), arrays(a, b), (2, 1), strict=True):
+        for balance in (0, -5):
+            want = norm_scale(x, axis, moduli, balance, ENTRIES)
+            found = engine.override(norm_scale)(y, axis, moduli, balance, ENTRIES)
+            assert (found.axis, found.bits) == (want.axis, want.bits)
+            for own, plain in ((found.exponent, want.exponent), (found.nearest, want.nearest)):
+                assert own.dtype == plain.dtype
+                np.testing.assert_array_equal(on_host(own), plain)
+            planes = engine.override(scaled_residues)(y, found, moduli, ENTRIES)
+            expected = scaled_residues(x, want, moduli, ENTRIES)
+            assert (planes.shape, planes.dtype) == (expected.shape, expected.dtype)
+            np.testing.assert_array_equal(modulo(on_host(planes), moduli), modulo(expected, moduli))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("m", [1, 5, 130])
+def test_products_and_reconstruction(make_pair, assert_same_bits, dtype, m, engine):
+    a, b = (x[None] for x in make_pair("phi_4", m, 40, 6, dtype))
+    moduli = moduli_set(7, is_complex(dtype))
+    fmt = FP32 if dtype == "float32" else FP64
+    scales = norm_scale(a, 2, moduli, 0, ENTRIES), norm_scale(b, 1, moduli, 0, ENTRIES)
+    left, right = (scaled_residues(x, s, moduli, ENTRIES) for x, s in zip((a, b), scales, strict=True))
+    # The kernels want rows that are padded, as they make them.
+    own = [
+        engine.override(scaled_residues)(y, engine.override(norm_scale)(y, axis, moduli, 0, ENTRIES), moduli, ENTRIES)
+        for y, axis in zip(arrays(a, b), (2, 1), strict=True)
+    ]
+    want = residue_gemm(left, right, moduli, int8_product(NUMPY))
+    found = engine.override(residue_gemm)(*own, moduli, int8_product(engine))
+    assert (found.shape, found.dtype) == (want.shape, want.dtype)
+    np.testing.assert_array_equal(modulo(on_host(found), moduli), modulo(want, moduli))
+    width = 2 if is_complex(dtype) else 1
+    units = [-scales[0].exponent, -np.repeat(scales[1].exponent, width, axis=2)]
+    for shift in (0, -1060, 900):
+        values = crt(want, *units, shift, moduli, fmt, ENTRIES)
+        # Padded products, as they come from the kernel, and others.
+        for products in (found, *arrays(want)):
+            made = engine.override(crt)(products, *arrays(*units), shift, moduli, fmt, ENTRIES)
+            assert_same_bits(on_host(made), values)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_what_operands_tell(operands, dtype, engine):
+    a, b = operands(dtype)
+    x, y = arrays(a, b)
+    for most in (3, 60, 200, 2000):
+        assert engine.override(required_bits)(x, y, most, ENTRIES) == required_bits(a, b, most, ENTRIES)
+    each = engine.override(required_bits_of_vectors)(x[:1], y, ENTRIES)  # never of stacks
+    for own, plain in zip(each, required_bits_of_vectors(a[:1], b, ENTRIES), strict=True):
+        np.testing.assert_array_equal(own, plain)
+    ratio = error_ratio(a, b, int8_product(NUMPY), ENTRIES, 100)
+    assert engine.override(error_ratio)(x, y, int8_product(engine), ENTRIES, 100) == ratio
+
+
+def test_operands_that_nobody_reads_lie_on_the_host(engine):
+    a, b = np.zeros((1, 3, 4)), np.zeros((1, 4, 2))
+    assert engine.override(required_bits)(a, b, 9, ENTRIES) == required_bits(a, b, 9, ENTRIES) == (-NO_BIT, -NO_BIT)
+    for found in engine.override(required_bits_of_vectors)(a, b, ENTRIES):
+        assert isinstance(found, np.ndarray)
+
+
+def test_vectors_with_inf_or_nan_are_marked(make_pair, engine):
+    a, _ = (x[None] for x in make_pair("phi_1", 5, 40, 6))
+    a[0, 1, 3], a[0, 4, 0] = np.inf, np.nan
+    moduli = moduli_set(5, False)
+    found = engine.override(norm_scale)(*arrays(a), 2, moduli, 0, ENTRIES)
+    marked = on_host(found.exponent)[0, :, 0] == NOT_FINITE
+    assert marked.tolist() == [False, True, False, False, True]
+    clean = np.where(np.isfinite(a), a, 0.0)
+    want = norm_scale(clean, 2, moduli, 0, ENTRIES)
+    np.testing.assert_array_equal(on_host(found.exponent)[0, ~marked], want.exponent[0, ~marked])
+
+
+def test_every_override_is_one_of_a_plain_function_and_others_are_left(engine):
+    tested = {norm_scale, scaled_residues, residue_gemm, crt, error_ratio, required_bits, required_bits_of_vectors}
+    assert set(OVERRIDES) == tested
+    for function in tested:
+        assert engine.override(function) is OVERRIDES[function]
+        assert NUMPY.override(function) is function
+    assert engine.override(word_sums) is not word_sums
+    assert engine.override(np.matmul) is np.matmul
