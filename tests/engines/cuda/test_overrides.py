@@ -66,7 +66,7 @@ def test_scales_and_residues(operands, dtype, engine):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("m", [1, 5, 130])
+@pytest.mark.parametrize("m", [1, 5, pytest.param(130, marks=pytest.mark.slow)])
 def test_products_and_reconstruction(make_pair, assert_same_bits, dtype, m, engine):
     a, b = (x[None] for x in make_pair("phi_4", m, 40, 6, dtype))
     moduli = moduli_set(7, is_complex(dtype))

@@ -1,0 +1,307 @@
+"""Programs of a GPU: one for each layout, written once; repeated calls; records, captures; native products."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+import hifigemm as hg
+from hifigemm.engine import Certificate
+from hifigemm.engines import engine_for
+from hifigemm.engines.cuda import program as module
+from hifigemm.engines.cuda import required_bits
+from hifigemm.engines.cuda.engine import NativeProgram
+from hifigemm.engines.cuda.program import CudaProgram, blocks_of
+from hifigemm.engines.device_array import unwrap, wrap
+from hifigemm.executor import execute
+from hifigemm.numerics.bounds import native_bound
+from hifigemm.numerics.epilogue import PLAIN, Epilogue
+from hifigemm.plan import Blocking, Outliers
+from tests.engines.stand_in import DEVICE, arrays, on_host, planned
+
+FIXED = hg.Ozaki2(num_moduli=3, scaling="fast")
+FAST = hg.Ozaki2(scaling="fast")
+TIGHT = 2.0**-53
+NOTHING = (None, None)
+pytestmark = pytest.mark.filterwarnings("ignore:.* encountered:RuntimeWarning")
+
+
+@pytest.fixture
+def writes(monkeypatch):
+    """Shapes of the operands of the programs that are written from here on."""
+    found, own = [], CudaProgram._built
+
+    def built(self, plan, tensors, *rest):
+        found.append([None if x is None else tuple(x.shape) for x in tensors])
+        return own(self, plan, tensors, *rest)
+
+    monkeypatch.setattr(CudaProgram, "_built", built)
+    return found
+
+
+def run(plan, x, y, engine, shift=0, epilogue=PLAIN, out=None):
+    return execute(plan, x, y, engine, 2**28, shift, epilogue, out=out)[1]
+
+
+def operands(m=4, k=9, n=5, batch=1, seed=0, dtype="float64"):
+    rng = np.random.default_rng(seed)
+    made = [rng.uniform(-1, 1, shape).astype(dtype) for shape in ((batch, m, k), (batch, k, n))]
+    return made
+
+
+def test_a_program_is_written_once_for_each_layout(engine, writes):
+    a, b = operands()
+    x, y = arrays(a, b)
+    plan = planned(FIXED, a, b, engine)
+    writes.clear()
+    for seed in range(3):
+        x, y = arrays(*operands(seed=seed))
+        np.testing.assert_array_equal(
+            on_host(run(plan, x, y, engine).values), hg.matmul(*operands(seed=seed), scheme=FIXED)
+        )
+    assert writes == [[(1, 4, 9), (1, 9, 5), (1, 4, 5), None, None]]
+    transposed = np.swapaxes(arrays(np.swapaxes(a, 1, 2))[0], 1, 2)
+    odd = wrap(torch.zeros(37, dtype=torch.float64, device=DEVICE)[1:].view(1, 4, 9))
+    c, out = arrays(np.ones((1, 4, 5)), np.zeros((1, 5, 4)))
+    calls = [
+        lambda: run(plan, transposed, y, engine),
+        lambda: run(plan, odd, y, engine),
+        lambda: run(plan, x, y, engine, shift=3),
+        lambda: run(plan, x, y, engine, epilogue=Epilogue(0.5, 0.0, None)),
+        lambda: run(plan, x, y, engine, epilogue=Epilogue(0.5, 2.0, c)),
+        lambda: run(plan, x, y, engine, out=np.swapaxes(out, 1, 2)),
+        lambda: run(replace(plan, blocking=Blocking((1, 2, 5))), x, y, engine),
+    ]
+    for i, call in enumerate(calls):
+        call()
+        call()
+        assert len(writes) == i + 2
+
+
+def test_scalars_are_those_of_the_call(engine, assert_same_bits):
+    a, b = operands()
+    (x, y, c), plan = arrays(a, b, np.ones((1, 4, 5))), planned(FIXED, a, b, engine)
+    for alpha, beta in ((1.5, 0.5), (1.5, -0.5), (0.25, 0.5)):
+        found = run(plan, x, y, engine, epilogue=Epilogue(alpha, beta, c)).values
+        assert_same_bits(on_host(found), hg.gemm(a, b, on_host(c), alpha=alpha, beta=beta, scheme=FIXED))
+
+
+def test_sizes_of_a_workspace_are_found_once(engine, writes):
+    a, b = operands()
+    program = engine.compile(planned(FIXED, a, b, engine))
+    writes.clear()
+    sizes = [program.nbytes(1, 2, 3), program.nbytes(1, 2, 3), program.nbytes(1, 4, 5)]
+    assert len(writes) == 2
+    assert sizes[0] == sizes[1] <= sizes[2]
+    assert writes[0] == [(1, 2, 9), (1, 9, 3), (1, 2, 3), None, None]
+
+
+def test_blocks_clear_what_those_before_them_used(engine):
+    a, b = operands(batch=2)
+    plan = replace(planned(FIXED, a, b, engine), blocking=Blocking((1, 3, 5)))
+    calls = []
+    out = SimpleNamespace(program=SimpleNamespace(reuse_zeros=lambda: calls.append("zeros")))
+    for block in blocks_of(plan, out):
+        calls.append((block.batch.start, block.rows.start))
+    assert calls == [(0, 0), "zeros", (0, 3), "zeros", (1, 0), "zeros", (1, 3)]
+
+
+@pytest.fixture
+def direct(monkeypatch):
+    """Repeated products are offered, as where launches go past the JIT."""
+    monkeypatch.setattr(module, "enters_directly", lambda: True)
+
+
+def again_of(plan, engine, a, b, shape, out=None):
+    """The product of such operands as a function of tensors."""
+    x, y = arrays(a, b)
+    return engine.compile(plan).repeated((x, y), (x, y), shape, out)
+
+
+@pytest.mark.usefixtures("direct")
+@pytest.mark.parametrize("given", [False, True])
+@pytest.mark.parametrize("scheme", [FIXED, hg.Ozaki1(num_slices=2), FAST], ids=str)
+def test_repeated_products_are_those_of_the_plan(scheme, given, engine, writes, assert_same_bits):
+    a, b = operands()
+    plan = planned(scheme, a, b, engine)
+    like = arrays(np.zeros((1, 4, 5)))[0] if given else None
+    again = again_of(plan, engine, a, b, (4, 5), like)
+    writes.clear()
+    for seed in range(2):
+        u, v = operands(seed=seed)
+        want = on_host(run(plan, *arrays(u, v), engine).values)
+        out = torch.full((1, 4, 5), 3.0, dtype=torch.float64, device=DEVICE) if given else None
+        found = again(*(unwrap(z) for z in arrays(u, v)), out)
+        assert found is out or not given
+        assert found.shape == ((1, 4, 5) if given else (4, 5))
+        assert_same_bits(on_host(found).reshape(1, 4, 5), want)
+    assert writes == []
+
+
+@pytest.mark.usefixtures("direct")
+def test_a_result_that_is_written_counts_as_changed(engine):
+    a, b = operands()
+    out = torch.empty((1, 4, 5), dtype=torch.float64, device=DEVICE)
+    again = again_of(planned(FIXED, a, b, engine), engine, a, b, (1, 4, 5), wrap(out))
+    x, y = (unwrap(z) for z in arrays(a, b))
+    before = out._version
+    again(x, y, out)
+    assert out._version == before + 1
+    with torch.inference_mode():
+        again(x, y, torch.empty((1, 4, 5), dtype=torch.float64, device=DEVICE))
+
+
+@pytest.mark.usefixtures("direct")
+def test_a_certified_plan_is_repeated_as_long_as_its_record_says_so(engine, monkeypatch, assert_same_bits):
+    a, b = operands()
+    plan = planned(FAST, a, b, engine, TIGHT)
+    assert plan.certifies
+    again = again_of(plan, engine, a, b, (1, 4, 5))
+    x, y = (unwrap(z) for z in arrays(a, b))
+    assert_same_bits(on_host(again(x, y, None)), on_host(run(plan, wrap(x), wrap(y), engine).values))
+    hard = x.clone()
+    hard[0, 0] *= torch.logspace(0, -200, 9, dtype=torch.float64)
+    other = y * torch.logspace(-200, 0, 9, dtype=torch.float64)[:, None]
+    assert again(hard, other, None) is None
+    assert again(x, y, None) is not None
+
+
+@pytest.mark.usefixtures("direct")
+def test_a_plan_that_rests_on_bits_is_repeated_for_operands_that_require_as_many(engine, assert_same_bits):
+    rng = np.random.default_rng(1)
+    first, second = ([rng.integers(-(2**w), 2**w, s) * 1.0 for s in ((1, 4, 9), (1, 9, 5))] for w in (3, 20))
+    plans = [planned(FAST, *arrays(*pair), engine, "correct") for pair in (first, second)]
+    assert plans[0].evidence != plans[1].evidence
+    again = again_of(plans[0], engine, *first, (1, 4, 5))
+    for pair in (first, second, first):
+        found = again(*(unwrap(z) for z in arrays(*pair)), None)
+        assert (found is None) == (pair is second)
+    # Each kind of operands is kept beside the others.
+    later = again_of(plans[1], engine, *second, (1, 4, 5))
+    for each in (again, later):
+        for a, b in (first, second):
+            assert_same_bits(on_host(each(*(unwrap(z) for z in arrays(a, b)), None)), a @ b)
+
+
+@pytest.mark.usefixtures("direct")
+def test_what_cannot_be_repeated_is_not(engine, monkeypatch):
+    a, b = operands()
+    x, y, copied = arrays(a, b, a.copy())
+    plan = planned(FIXED, a, b, engine)
+    assert engine.compile(plan).repeated((copied, y), (x, y), (4, 5), None) is None
+    exact = planned(FAST, x, y, engine, "correct")
+    for evidence in (
+        replace(exact.evidence, required_bits=None),
+        replace(exact.evidence, outliers=Outliers(3, 4, 1, 0, (0,), ())),
+    ):
+        unlike = CudaProgram(replace(exact, evidence=evidence), engine.compile(exact).steps, engine.place)
+        assert unlike.repeated((x, y), (x, y), (4, 5), None) is None
+    monkeypatch.setattr(module, "enters_directly", lambda: False)
+    assert engine.compile(plan).repeated((x, y), (x, y), (4, 5), None) is None
+
+
+def test_a_record_is_not_read_while_a_graph_is_captured(engine, monkeypatch):
+    a, b = operands()
+    program = engine.compile(planned(FAST, a, b, engine))
+    read = []
+    record = SimpleNamespace(is_cuda=True, tolist=lambda: read.append(1) or [0])
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    with pytest.raises(hg.PlanError, match=r"while a graph is captured.* look at the report after a replay"):
+        program._certificate(record)
+    assert not read
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    assert isinstance(program._certificate(record), Certificate)
+
+
+def test_nothing_is_looked_at_while_a_graph_is_captured(engine, monkeypatch):
+    x, y = arrays(*operands())
+    look = required_bits.required_bits_of(unwrap(x), unwrap(y), 100)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    with pytest.raises(hg.PlanError, match="give num_moduli"):
+        look(unwrap(x), unwrap(y))
+    with pytest.raises(hg.PlanError, match="give num_moduli"):
+        planned(FAST, x, y, engine, "correct")
+
+
+def test_a_record_is_read_when_somebody_looks_and_once(as_on_gpu, monkeypatch):
+    a, b = (torch.from_numpy(z[0]).to(DEVICE) for z in operands())
+    asked, own = [], CudaProgram._certificate
+    monkeypatch.setattr(CudaProgram, "_certificate", lambda self, record: asked.append(1) or own(self, record))
+    _, report = hg.matmul(a, b, scheme=FAST, return_report=True)
+    _, other = hg.matmul(a, b, scheme=FAST, return_report=True)
+    assert not asked
+    assert (report.engine, report.workspace > 0) == ("torch", True)
+    assert not asked
+    assert report.bound > 0
+    assert str(report).startswith("Report")
+    assert asked == [1]
+    assert report == other
+    assert len(asked) == 2
+
+
+# The native product.
+
+CASES = {
+    "matrices": ((5, 7), (7, 4)),
+    "stacks": ((3, 5, 7), (3, 7, 4)),
+    "stacks of one": ((1, 5, 7), (1, 7, 4)),
+    "one matrix for a stack": ((1, 5, 7), (3, 7, 4)),
+    "a matrix for a stack": ((5, 7), (3, 7, 4)),
+    "a stack of stacks": ((2, 3, 5, 7), (2, 3, 7, 4)),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_native_products_of_matrices_and_stacks_are_repeated(engine, case):
+    rng = np.random.default_rng(1)
+    first, second = CASES[case]
+    tensors = [torch.from_numpy(rng.standard_normal(shape)).to(DEVICE) for shape in (first, second)]
+    stacks = [wrap(x.reshape(-1, *x.shape[-2:])) for x in tensors]
+    plan = planned("native", *stacks, engine)
+    program = engine.compile(plan)
+    assert isinstance(program, NativeProgram)
+    shape = (*np.broadcast_shapes(first[:-2], second[:-2]), 5, 4)
+    again = program.repeated(tuple(map(wrap, tensors)), tuple(stacks), shape, None)
+    if case in ("a matrix for a stack", "a stack of stacks"):
+        assert again is None
+        return
+    want = torch.matmul(*tensors)
+    assert torch.equal(again(*tensors, None), want)
+    out = torch.full(shape, np.nan, dtype=torch.float64, device=DEVICE)
+    assert again(*tensors, out) is out
+    assert torch.equal(out, want)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex128"])
+def test_native_products_are_those_of_the_library(engine, dtype, assert_same_bits):
+    a, b = operands(batch=2, dtype=dtype)
+    plan = planned("native", a, b, engine)
+    program, x, y = engine.compile(plan), *arrays(a, b)
+    assert program.nbytes(2, 4, 5) == 0
+    want = torch.matmul(unwrap(x), unwrap(y)).cpu().numpy()
+    target = arrays(np.zeros((2, 4, 5), dtype))[0]
+    for out in (None, target):
+        outcome = program(x, y, 0, PLAIN, NOTHING, out)
+        assert (outcome.bound, outcome.num_products) == (native_bound(plan.problem.terms, plan.problem.fmt.u), 1)
+        assert_same_bits(on_host(outcome.values), want)
+    assert_same_bits(on_host(target), want)
+    assert_same_bits(on_host(program(x, y, 3, PLAIN, NOTHING, None).values), want * want.dtype.type(8))
+    c = arrays(np.ones((2, 4, 5), dtype))[0]
+    found = program(x, y, 3, Epilogue(0.5, 2.0, c), NOTHING, None).values
+    np.testing.assert_allclose(on_host(found), 4 * want + 2, rtol=1e-5 if dtype == "float32" else 1e-14)
+
+
+def test_engines_have_programs_for_what_the_device_does_whole(engine):
+    a, b = operands()
+    assert engine.compile(planned(hg.Ozaki2(num_moduli=5), a, b, engine)) is None
+    assert engine.compile(planned(hg.Native(), a, b, engine, 1e-3)) is None
+    single = operands(dtype="float32")
+    assert engine.compile(planned(hg.Native(product="fp64"), *single, engine)) is None
+    assert engine_for("numpy").compile(planned("native", a, b, engine)) is None
+    plan = planned(FIXED, a, b, engine)
+    assert engine.compile(plan) is engine.compile(plan)
