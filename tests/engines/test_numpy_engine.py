@@ -128,13 +128,14 @@ def test_products_are_repeated_where_results_are_finite_and_underflow_cannot_mat
         assert again(-a, b, None) is None
 
 
-def test_only_native_products_of_matrices_are_repeated():
-    a = np.ones((2, 2))
-    stack = np.ones((3, 2, 2))
-    for x, scheme in ((a, "ozaki1"), (stack, "native"), (a.astype(np.float32), hg.Native(product="fp64"))):
-        assert repeated(x, x, scheme) is None
+def test_only_products_of_matrices_are_repeated(assert_same_bits):
+    rng = np.random.default_rng(3)
+    a, stack = rng.standard_normal((5, 5)), np.ones((3, 2, 2))
+    assert repeated(stack, stack, "native") is None
     assert repeated(a, a[0], "auto") is None
-    assert repeated(a, a, "auto") is not None
+    for x, scheme in ((a, "auto"), (a, "ozaki1"), (a.astype(np.float32), hg.Native(product="fp64"))):
+        again = repeated(x, x, scheme)
+        assert_same_bits(again(x, -x, None), hg.matmul(x, -x, scheme=scheme))
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=IDS)
