@@ -187,17 +187,16 @@ def test_a_record_decides_as_the_launches_do(make_pair, engine):
     assert ozaki2._most_bits(anything, 14) < bits_of(np.inf)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", ["float64", pytest.param("complex128", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("rung", [0, 1, 3])
 def test_blocks_and_stacks_decide_alike(make_pair, assert_same_bits, engine, rung, dtype):
     """One matrix, in the middle of the stack, decides for all of them."""
     a, b = stacks(make_pair, m=4, k=60, n=5, dtype=dtype, batch=(3, 1))
     plan = planned(FAST, a, b, engine)
     if rung:
-        a[1:2] = operands_for(planned(FAST, a[1:2], b, engine), a[1:2], b, rung)[0]
-        b = operands_for(planned(FAST, a[1:2], b, engine), a[1:2], b, rung)[1]
+        a[1:2], b = operands_for(planned(FAST, a[1:2], b, engine), a[1:2], b, rung)
     want = fp64(a, b) if rung == 3 else by_numpy(a, b, fixed(counts_of(plan)[rung]))
-    for shape in ((3, 4, 5), (2, 3, 5), (1, 4, 2)):
+    for shape in ((3, 4, 5), (2, 3, 5)):
         _, outcome, values = run(replace(plan, blocking=Blocking(shape)), a, b, engine)
         assert_same_bits(values, want)
         assert outcome.certificate().scheme == (plan.scheme, *plan.alternatives)[rung]
@@ -434,10 +433,10 @@ def eager(monkeypatch):
     monkeypatch.setattr(outliers, "_RESIDUES", 1)
 
 
-@pytest.mark.parametrize("shape", [(1, 45, 40), (1, 20, 25)])
-@pytest.mark.parametrize(("rows", "cols"), [((1, 7, 44), (0, 11)), ((4,), ()), ((), (12,))])
+@pytest.mark.parametrize("shape", [(1, 30, 26), (1, 16, 13)])
+@pytest.mark.parametrize(("rows", "cols"), [((1, 29), (0, 15)), ((4,), ()), ((), (12,))])
 def test_outlier_rows_and_columns_are_set_apart(make_pair, assert_same_bits, engine, eager, rows, cols, shape):
-    a, b = wide_pair(make_pair, 45, 70, 40, rows, cols)
+    a, b = wide_pair(make_pair, 30, 30, 26, rows, cols)
     want = by_numpy(a, b, FAST, accuracy="correct")
     plan = replace(planned(FAST, *arrays(a, b), engine, "correct"), blocking=Blocking(shape))
     found = plan.evidence.outliers
@@ -454,9 +453,9 @@ def test_outlier_rows_and_columns_are_set_apart(make_pair, assert_same_bits, eng
 
 
 def test_outliers_with_inf_and_nan_and_an_epilogue(make_pair, assert_same_bits, engine, eager):
-    a, b = wide_pair(make_pair, 45, 70, 40, (1, 7), (0, 11))
+    a, b = wide_pair(make_pair, 30, 30, 26, (1, 7), (0, 11))
     a[0, 7, 5], a[0, 2, 1], b[0, 3, 11] = np.inf, np.nan, -np.inf
-    c = np.random.default_rng(1).uniform(-1, 1, (1, 45, 40))
+    c = np.random.default_rng(1).uniform(-1, 1, (1, 30, 26))
     c[0, 7, 11] = np.nan
     want = hg.gemm(a, b, c, alpha=1.5, beta=-0.75, scheme=FAST, engine="numpy", plan=None, accuracy="correct")
     z, target = arrays(c, np.zeros_like(c))
@@ -586,7 +585,7 @@ def test_a_program_takes_the_workspace_of_its_plan(engine, scheme, accuracy, sha
     whole = planned(scheme, a, b, engine, accuracy)
     assert whole.is_whole
     assert written(whole, engine) == whole.workspace
-    for part in (2, 5, 10):
+    for part in (3, 9):
         plan = planned(scheme, a, b, engine, accuracy, workspace=whole.workspace // part)
         assert len(list(plan.blocks())) >= part
         assert written(plan, engine) <= plan.workspace <= whole.workspace // part

@@ -21,13 +21,13 @@ from hifigemm.numerics.residues import moduli_set
 DIVISIBLE = [["tt.divisibility", 16]]
 
 
-def compile_kernel(count, arch, *, is_complex, single=False, combine=False, ptx=True, gated=False):
+def compile_kernel(count, arch, *, is_complex, single=False, combine=False, ptx=True, predicated=False):
     """The kernel for contiguous outputs and right operands."""
     constants = crt_constants(moduli_set(count, is_complex), is_complex)
     fixed = {"SET": constants, "PTX": ptx, "SINGLE": single, "MAGNITUDE": False, "COMBINE": combine, "HAS_C": combine}
     fixed |= {"FILL": True, "BLOCK": crt._columns(constants)}
     fixed |= {"magnitude": None, "out_column": 1, "right_column": 1} | ({} if combine else {"c": None})
-    fixed |= {} if gated else {"predicate": None}
+    fixed |= {} if predicated else {"predicate": None}
     types = dict.fromkeys(("out", "c", "left", "right"), "*fp32" if single else "*fp64")
     types |= {"products": "*i8", "row_scale": "*i32", "column_scale": "*i32"}
     types |= {"alpha_bits": "i64", "beta_bits": "i64", "predicate": "*i64", "least": "i64", "most": "i64"}
@@ -43,7 +43,7 @@ def compile_kernel(count, arch, *, is_complex, single=False, combine=False, ptx=
 def main(arch):
     cases = [(count, is_complex, {}) for count in (8, 14, 15, 20) for is_complex in (False, True)] + [(28, False, {})]
     cases += [(15, True, {"single": True}), (15, True, {"combine": True}), (15, True, {"ptx": False})]
-    cases += [(count, False, {"gated": True}) for count in (8, 14, 15)]
+    cases += [(count, False, {"predicated": True}) for count in (8, 14, 15)]
     for count, is_complex, options in cases:
         found = compile_kernel(count, arch, is_complex=is_complex, **options)
         sass = found.asm["sass"]

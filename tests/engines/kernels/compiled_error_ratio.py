@@ -27,9 +27,9 @@ POINTERS = {"sizes": "*fp64", "out": "*i64", "predicate": "*i64", "least": "i64"
 DIVISIBLE = [["tt.divisibility", 16]]
 
 
-def plain(block: int, width: int, arch: int, *, gated: bool):
+def plain(block: int, width: int, arch: int, *, predicated: bool):
     constants = {"WIDTH": width, "BLOCK_M": block, "BLOCK_N": block, "BLOCK_K": 128, "GROUP": 8}
-    constants |= {} if gated else {"predicate": None}
+    constants |= {} if predicated else {"predicate": None}
     names = error_ratio_kernel.arg_names
     types = {"left": "*i8", "right": "*i8", **POINTERS, **dict.fromkeys(constants, "constexpr")}
     signature = {name: types.get(name, "i32") for name in names}
@@ -40,14 +40,14 @@ def plain(block: int, width: int, arch: int, *, gated: bool):
     return triton.compile(source, target=GPUTarget("cuda", arch, 32), options=options)
 
 
-def hopper(tile: Tile, width: int, *, gated: bool):
+def hopper(tile: Tile, width: int, *, predicated: bool):
     from triton.experimental.gluon._runtime import GluonASTSource
 
     from hifigemm.engines.kernels import error_ratio_hopper
 
     kernel, constants = error_ratio_hopper._ratio_kernel, error_ratio_hopper._constants(tile, width)
     options = {name: constants.pop(name) for name in ("num_warps", "enable_fp_fusion")}
-    constants |= {} if gated else {"predicate": None}
+    constants |= {} if predicated else {"predicate": None}
     blocks = {"left": (tile.block_m // 2, tile.block_k), "right": (tile.block_n, tile.block_k)}
     blocks["quarter"] = (tile.block_n // 4, tile.block_k)
     maps = {x: f"tensordesc<i8[{b[0]}, {b[1]}],{shared_layout(b, torch.int8)!r}>" for x, b in blocks.items()}
@@ -73,12 +73,13 @@ def report(what: str, arch: int, kernel) -> None:
 
 
 def main(arch: int) -> None:
-    for width, gated in product((1, 2), (False, True)):
+    for width, predicated in product((1, 2), (False, True)):
+        variant = f"width {width}, predicated {predicated}"
         for block in (128, 64):
-            report(f"triton {block}, width {width}, gated {gated}", arch, plain(block, width, arch, gated=gated))
+            report(f"triton {block}, {variant}", arch, plain(block, width, arch, predicated=predicated))
         gpu = Gpu("", (arch // 10, arch % 10), 132, 232448, 232448)
         for tile in [tile for tile in valid_tiles(gpu) if tile.kernel == "hopper"]:
-            report(f"{tile}, width {width}, gated {gated}", arch, hopper(tile, width, gated=gated))
+            report(f"{tile}, {variant}", arch, hopper(tile, width, predicated=predicated))
 
 
 if __name__ == "__main__":

@@ -23,10 +23,10 @@ DIVISIBLE = [["tt.divisibility", 16]]
 SHARED = {75: 65536, 80: 166912, 89: 101376, 90: 232448, 100: 232448}
 
 
-def plain(tile: Tile, arch: int, *, reduce: bool, add: bool, even: bool, gated: bool = False):
+def plain(tile: Tile, arch: int, *, reduce: bool, add: bool, even: bool, predicated: bool = False):
     kernel = residue_gemm._product_kernel
     constants = {"REDUCE": reduce, "PTX": True, "ADD": add, "EVEN_K": even, "left_k": 1, "right_k": 1}
-    constants |= {} if gated else {"predicate": None}
+    constants |= {} if predicated else {"predicate": None}
     constants |= {"BLOCK_M": tile.block_m, "BLOCK_N": tile.block_n, "BLOCK_K": tile.block_k, "GROUP": tile.group}
     pointers = {"left": "*i8", "right": "*i8", "out": "*i8" if reduce else "*i32", "constants": "*i32"} | PREDICATE
     names = kernel.arg_names
@@ -38,13 +38,13 @@ def plain(tile: Tile, arch: int, *, reduce: bool, add: bool, even: bool, gated: 
     return triton.compile(source, target=GPUTarget("cuda", arch, 32), options=options)
 
 
-def hopper(tile: Tile, *, add: bool, gated: bool = False):
+def hopper(tile: Tile, *, add: bool, predicated: bool = False):
     from triton.experimental.gluon._runtime import GluonASTSource
 
     from hifigemm.engines.kernels import residue_gemm_hopper
 
     kernel, half = residue_gemm_hopper._hopper_kernel, tile.block_m // 2
-    constants = residue_gemm_hopper._constants(tile) | {"ADD": add} | ({} if gated else {"predicate": None})
+    constants = residue_gemm_hopper._constants(tile) | {"ADD": add} | ({} if predicated else {"predicate": None})
     options = {"num_warps": constants.pop("num_warps")}
     blocks = {"left": (half, tile.block_k), "right": (tile.block_n, tile.block_k), "out": (half, tile.block_n)}
     blocks["quarter"] = (tile.block_n // 4, tile.block_k)
@@ -56,12 +56,12 @@ def hopper(tile: Tile, *, add: bool, gated: bool = False):
     return triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
 
 
-def tma(tile: Tile, *, add: bool, gated: bool = False):
+def tma(tile: Tile, *, add: bool, predicated: bool = False):
     from hifigemm.engines.kernels import residue_gemm_tma
 
     kernel, constants = residue_gemm_tma._tma_kernel, residue_gemm_tma._constants(tile)
     options = {name: constants.pop(name) for name in ("num_warps", "num_stages")}
-    constants |= {"ADD": add} | ({} if gated else {"predicate": None})
+    constants |= {"ADD": add} | ({} if predicated else {"predicate": None})
     left, (right,), out = residue_gemm_tma._blocks(tile)
     blocks = {"left": left, "right": right, "out": out}
     types = {x: f"tensordesc<i8[{b[0]}, {b[1]}]>" for x, b in blocks.items()} | {"old": "*i8", "constants": "*i32"}
@@ -84,16 +84,16 @@ def main(arch: int) -> None:
     for tile in valid_tiles(Gpu("", capability, 132, SHARED[arch], SHARED[arch])):
         if tile.kernel != "triton":
             compiled = {"hopper": hopper, "tma": tma}[tile.kernel]
-            for add, gated in ((False, False), (True, False), (False, True)):
-                report(tile, f"add={add} gated={gated}", compiled(tile, add=add, gated=gated))
+            for add, predicated in ((False, False), (True, False), (False, True)):
+                report(tile, f"add={add} predicated={predicated}", compiled(tile, add=add, predicated=predicated))
             continue
-        for reduce, add, even, gated in (
+        for reduce, add, even, predicated in (
             (True, False, True, False),
             (True, True, False, True),
             (False, False, False, False),
         ):
-            what = f"reduce={reduce} add={add} even={even} gated={gated}"
-            report(tile, what, plain(tile, arch, reduce=reduce, add=add, even=even, gated=gated))
+            what = f"reduce={reduce} add={add} even={even} predicated={predicated}"
+            report(tile, what, plain(tile, arch, reduce=reduce, add=add, even=even, predicated=predicated))
 
 
 if __name__ == "__main__":

@@ -39,12 +39,12 @@ def compile_kernel(kernel, arch, dtype, warps, constants):
     return triton.compile(source, target=GPUTarget("cuda", arch, 32), options=options)
 
 
-def report(what, arch, form=None, dtype="fp64", scales=None, residues=True, gated=False, **options):
+def report(what, arch, form=None, dtype="fp64", scales=None, residues=True, predicated=False, **options):
     """Compile the kernel of whole vectors where `scales` is None, else that of pieces."""
     form = Form(**{**FORM, "vector": 2 if dtype == "fp64" else 4, **(form or {})})
     constants = {"FORM": form, "NUM_WORDS": 2, "TRUNCATES": False, "SUMS": False, "PTX": True, "DP4A": True}
     constants = constants | {"PAIRS": form.width == 2} | options
-    constants |= {} if gated else {"predicate": None}
+    constants |= {} if predicated else {"predicate": None}
     if scales is not None:
         sides = [SizeForm(1, form.even, form.vector, form.width, 32 * form.vector)]
         sides.append(SizeForm(2, form.even, form.vector, form.width, 16 * form.vector))
@@ -69,8 +69,8 @@ def main(arch):
         report(f"ahead, sizes {sums}", arch, scales=True, SUMS=sums)
         report(f"scales alone, sizes {sums}", arch, scales=True, residues=False, SUMS=sums)
         report(f"long, sizes {sums}", arch, LONG, scales=True, SUMS=sums)
-    report("whole, gated", arch, SUMS=True, gated=True)
-    report("long, gated", arch, LONG, scales=True, SUMS=True, gated=True)
+    report("whole, predicated", arch, SUMS=True, predicated=True)
+    report("long, predicated", arch, LONG, scales=True, SUMS=True, predicated=True)
     report("whole, 2048", arch, {"blocks": 8})
     report("whole, float32", arch, None, "fp32", NUM_WORDS=1)
     report("whole, uneven", arch, across)
