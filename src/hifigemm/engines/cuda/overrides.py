@@ -99,8 +99,8 @@ def _error_ratio(a: Array, b: Array, exact: ExactProduct, block_entries: int, en
 
 
 def _required_bits_of_vectors(a: Array, b: Array, block_entries: int) -> tuple[Array, Array]:
-    """numerics.scaling.required_bits_of_vectors, on the host."""
-    if not (isinstance(a, DeviceArray) and isinstance(b, DeviceArray)):
+    """numerics.scaling.required_bits_of_vectors, on the host; the kernel takes one matrix times another."""
+    if not (isinstance(a, DeviceArray) and isinstance(b, DeviceArray)) or max(len(a), len(b)) > 1:
         return required_bits_of_vectors(a, b, block_entries)
     check_not_capturing()
     found = required_bits_kernel.launch_each(unwrap(a), unwrap(b)).cpu().numpy()

@@ -197,7 +197,9 @@ class CudaProgram:
         """The product by the bits that the operands require, where those were seen before; else None."""
         p = self.plan
         layout = tuple((tuple(x.shape), x.stride(), x.dtype, x.data_ptr() & 15) for x in (left, right, like))
-        table: dict[Any, Repeated] = once(("by bits", p.problem, p.asked, p.target, self.device, layout), dict)
+        table: dict[Any, Repeated] = once(
+            ("by bits", p.problem, p.asked, p.target, p.block_shape, self.device, layout), dict
+        )
         table[evidence.required_bits] = again
         look = required_bits_of(left, right, NO_LIMIT)
 
