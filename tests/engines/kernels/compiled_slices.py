@@ -11,12 +11,12 @@ import sys
 
 import torch
 import triton
+from hifigemm.engines.kernels.slices_kernels import slice_kernel
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from hifigemm.engines.kernels import slice_product, slices
 from hifigemm.engines.kernels.slice_product_kernel import slice_product_kernel
-from hifigemm.engines.kernels.slices_kernels import slice_kernel
 from hifigemm.engines.kernels.tiles import Gpu
 
 DIVISIBLE = [["tt.divisibility", 16]]

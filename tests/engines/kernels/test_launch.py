@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from types import SimpleNamespace
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -28,6 +29,18 @@ def _scale(source, target, count, stride, factor, BLOCK: tl.constexpr, ADD: tl.c
 _scale_kernel = triton.jit(do_not_specialize=["count"])(_scale)
 
 
+def _scale_tuple(ends, sizes, factor, BLOCK: tl.constexpr, ADD: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    count, stride = sizes
+    x = tl.load(ends.source + at.to(tl.int64) * stride, mask=at < count, other=0)
+    tl.store(ends.target + at, x * factor + ADD, mask=at < count)
+
+
+class Ends(NamedTuple):
+    source: torch.Tensor
+    target: torch.Tensor
+
+
 def expected(source, count, stride, factor, add):
     return source[: count * stride : stride][:count] * factor + add
 
@@ -43,6 +56,15 @@ def test_a_launch_is_the_call_of_the_kernel():
                     target.zero_()
                     launch((-(-count // 32),), source, target, count, stride, factor, BLOCK=32, ADD=add)
                     assert torch.equal(target, expected(source, count, stride, factor, add))
+
+
+def test_tuples_are_arguments():
+    launch, source = Launch(triton.jit(_scale_tuple)), torch.arange(300, device=DEVICE)
+    for count, stride in ((100, 3), (64, 1), (100, 2), (17, 16)):
+        for _ in range(2):
+            target = torch.zeros(100, dtype=torch.int64, device=DEVICE)
+            launch((4,), Ends(source, target), (count, stride), 5, BLOCK=32, ADD=1)
+            assert torch.equal(target[:count], expected(source, count, stride, 5, 1))
 
 
 @pytest.mark.skipif(HAS_GPU, reason="compiled kernels have entries")
@@ -145,6 +167,27 @@ def test_variants_differ_by_what_triton_specialises(direct):
     assert variants((x, y, 8, 2, 5.0), (x, y, 8, 2, 6.5)) == 1
     assert variants((x, y, 8, 2, 5), ADD=1) == 1
     assert variants((x, y, 8, 2, 5), num_warps=8) == 1
+
+
+def test_arguments_in_tuples_are_specialised(direct):
+    x, y, constants = torch.zeros(64), torch.zeros(64), {"BLOCK": 32, "ADD": 0}
+    launch = Launch(JITFunction(_scale_tuple, do_not_specialize=["sizes"]))
+    launch.compile = direct.compile
+
+    def variants(*cases):
+        before = len(direct.made)
+        for ends, sizes in cases:
+            launch.entry((ends, sizes, 5), constants)
+        return len(direct.made) - before
+
+    ends = Ends(x, y)
+    assert variants((ends, (8, 2)), (Ends(y, x), (9, 3))) == 1
+    assert variants((ends, (8, 1)), (ends, (16, 3)), (ends, (16, 16)), (ends, (16, 2**33))) == 4
+    assert variants((Ends(x, y[1:]), (8, 2)), (Ends(x.double(), y), (8, 2)), (Ends(None, y), (8, 2))) == 3
+    assert variants((Ends(x, y), (8, 2)), (Ends(x, y[4:]), (7, 5))) == 0
+    launch.call_jit = direct.call_jit
+    launch((2,), Ends(y, x), (7, 5), 3, **constants)
+    assert direct.made[0].calls[-1][-5:] == ((y.data_ptr(), x.data_ptr()), (7, 5), 3, None, None)
 
 
 def test_buffers_and_addresses_have_the_variants_of_tensors(direct):

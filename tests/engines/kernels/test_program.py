@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from contextlib import nullcontext
 from itertools import pairwise
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -320,6 +321,11 @@ class Entry:
         self.calls.append(arguments)
 
 
+class Point(NamedTuple):
+    x: object
+    y: object
+
+
 class Kernel:
     """A kernel with one variant; calls of the JIT are noted too."""
 
@@ -329,7 +335,7 @@ class Kernel:
         self.own, self.plain = entry, []
 
     def __call__(self, grid, *arguments, **constants):
-        places = [x.place if isinstance(x, TensorMap) else x for x in arguments]
+        places = [x.place if isinstance(x, TensorMap) else x for x in launches.flat(arguments)]
         next(x for x in places if isinstance(x, Buffer)).program.add(self, grid, arguments, constants)
 
     def compile(self, arguments, constants):
@@ -403,6 +409,34 @@ def test_addresses_are_filled_in(direct, workspace):
             *(2, 3, 1, 100, "second", *Entry.head),
             *(at[1] + 80, at[3] + 1280, at[3] + 416, 4096, at[2], at[3], 2.5, "padding"),
         )
+
+
+def test_addresses_in_tuples_are_filled_in(direct, workspace):
+    entry, program, table = Entry(), Program(DEVICE), torch.zeros(8)
+    a, out = (program.operand(x) for x in here(8, 8))
+    x = program.empty((100,), torch.int8)
+    Kernel(entry)((5,), 7, (a, 3), x, (table, None, x, out), BLOCK=32)
+    direct(program)
+    for _ in range(2):
+        tensors = here(8, 8)
+        program(*tensors)
+        first, last = (t.data_ptr() for t in tensors)
+        at = workspace[-1].data_ptr()
+        wanted = 7, (first, 3), at, (table.data_ptr(), None, at, last), "padding"
+        assert entry.calls.pop()[-5:] == wanted
+
+
+def test_buffers_in_tuples_are_steps_and_become_tensors():
+    program, seen = Program(DEVICE), []
+    a, b = (program.operand(x) for x in here(4, 4))
+    program.call(lambda *found: seen.append(found), (a, 3), Point(b[1:], None))
+    program.finish().compile()
+    x, y = here(4, 4)
+    program(x, y)
+    ((left, right),) = seen
+    assert (left[0].data_ptr(), left[1]) == (x.data_ptr(), 3)
+    assert isinstance(right, Point)
+    assert (right.x.data_ptr(), right.y) == (y[1:].data_ptr(), None)
 
 
 def test_integers_that_look_like_addresses_stay(direct):

@@ -20,7 +20,7 @@ import triton.language as tl
 from hifigemm.engines.kernels.crt_rounding import nonfinite_product, round_integer
 from hifigemm.engines.kernels.elementary import power_of_two
 from hifigemm.engines.kernels.tile_order import place_of
-from hifigemm.engines.kernels.words_kernels import NOT_FINITE
+from hifigemm.engines.kernels.vector_tiles import NOT_FINITE
 
 __all__ = ["slice_product_kernel"]
 

@@ -30,9 +30,9 @@ from hifigemm.engines.kernels.elementary import power_of_two, power_of_two_singl
 from hifigemm.engines.kernels.launch import Launch, operand_arguments
 from hifigemm.engines.kernels.tile_order import place_in_plane
 from hifigemm.engines.kernels.tiles import Tile, gpu_of, hopper_module
+from hifigemm.engines.kernels.vector_tiles import NOT_FINITE
 from hifigemm.engines.kernels.word_gemm_tiles import WordShape, tile_for
-from hifigemm.engines.kernels.words import ALL_LOSSES, NOT_FINITE, Words
-from hifigemm.engines.kernels.words_kernels import losses_in_range
+from hifigemm.engines.kernels.words import ALL_LOSSES, Words, losses_in_range
 
 __all__ = ["BLOCKS", "WHOLE_BLOCK", "nonfinite_sums", "unscaled", "word_gemm"]
 
@@ -43,7 +43,6 @@ WHOLE_BLOCK = {"fp16": 64, "bf16": 64, "tf32": 32}
 
 _MATRICES = 65535
 """Of a stack in one launch: the plain kernel counts them along the second axis of its grid."""
-_NOT_FINITE = tl.constexpr(NOT_FINITE)
 
 
 @triton.jit
@@ -166,9 +165,9 @@ def _corrected_kernel(
     to = out + z * out_batch + rows[:, None].to(tl.int64) * out_row + cols[None, :].to(tl.int64) * out_col
     inside = inside_m[:, None] & inside_n[None, :]
     if left_operand is not None:
-        marked = (row_exponent == _NOT_FINITE + shift)[:, None] | (col_exponent == _NOT_FINITE)[None, :]
+        marked = (row_exponent == NOT_FINITE + shift)[:, None] | (col_exponent == NOT_FINITE)[None, :]
         tl.store(to, result, mask=inside & (marked == 0))
-        if (tl.min(row_exponent, axis=0) == _NOT_FINITE + shift) | (tl.min(col_exponent, axis=0) == _NOT_FINITE):
+        if (tl.min(row_exponent, axis=0) == NOT_FINITE + shift) | (tl.min(col_exponent, axis=0) == NOT_FINITE):
             a = left_operand + z * left_operand_batch + rows.to(tl.int64) * left_operand_row
             b = right_operand + z * right_operand_batch + cols.to(tl.int64) * right_operand_col
             zeros = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)

@@ -26,14 +26,13 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma, warp
 from hifigemm.engines.kernels.launch import Address, Launch, TensorMap, map_at, tensor_map
 from hifigemm.engines.kernels.tile_order import place_of
 from hifigemm.engines.kernels.tiles import Tile, gpu_of
+from hifigemm.engines.kernels.vector_tiles import NOT_FINITE
 from hifigemm.engines.kernels.word_gemm import nonfinite_sums, unscaled
 from hifigemm.engines.kernels.word_gemm_tiles import valid_tiles
-from hifigemm.engines.kernels.words import NOT_FINITE, Words
-from hifigemm.engines.kernels.words_kernels import losses_in_range
+from hifigemm.engines.kernels.words import Words, losses_in_range
 
 __all__ = ["compile_for", "launch"]
 
-_NOT_FINITE = gl.constexpr(NOT_FINITE)
 _CONSUMER_REGISTERS = 232
 _PRODUCER_REGISTERS = 40
 
@@ -192,10 +191,10 @@ def _consume(
             result = unscaled(total, row_exponent, col_exponent, IN_FP32 & narrow)
             inside = (rows[:, None] < m) & (cols[None, :] < n)
             if left_operand is not None:
-                marked = (row_exponent == _NOT_FINITE + shift)[:, None] | (col_exponent == _NOT_FINITE)[None, :]
+                marked = (row_exponent == NOT_FINITE + shift)[:, None] | (col_exponent == NOT_FINITE)[None, :]
                 gl.store(to, result, mask=inside & (marked == 0))
                 least, other = gl.min(exponents, axis=0), gl.min(col_exponent, axis=0)
-                if _uniform((least == _NOT_FINITE + shift) | (other == _NOT_FINITE)):
+                if _uniform((least == NOT_FINITE + shift) | (other == NOT_FINITE)):
                     at = left_operand + z.to(gl.int64) * left_operand_batch + rows.to(gl.int64) * left_operand_row
                     bt = right_operand + z.to(gl.int64) * right_operand_batch + cols.to(gl.int64) * right_operand_col
                     filled = nonfinite_sums(at, bt, left_operand_k, right_operand_k, rows < m, cols < n, k, zero)
