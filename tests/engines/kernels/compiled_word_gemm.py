@@ -8,58 +8,25 @@ from __future__ import annotations
 import json
 import re
 import sys
+from functools import partial
 
 import torch
-import triton
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
+from without_gpu import compiled, operand, pretend, spills
 
-from hifigemm.engines.kernels import word_gemm
-from hifigemm.engines.kernels.launch import shared_layout
-from hifigemm.engines.kernels.tiles import Gpu, Tile
+from hifigemm.engines.kernels.tiles import Tile
+from hifigemm.engines.kernels.word_gemm import word_gemm
 from hifigemm.engines.kernels.word_gemm_tiles import valid_tiles
-
-DIVISIBLE = [["tt.divisibility", 16]]
-SHARED = {80: 166912, 89: 101376, 90: 232448, 100: 232448}
-DTYPES = {"fp16": ("fp16", torch.float16), "tf32": ("fp32", torch.float32)}
-
-
-def _source(kind, kernel, constants, types):
-    names = kernel.arg_names
-    free = {p.name for p in kernel.params if p.do_not_specialize}
-    default = dict.fromkeys(names, "i32") | {"low_scale": "fp32", "one": "fp32", "out": "*fp32"}
-    default |= {name: "*i32" for name in names if name.endswith("exponents")}
-    default |= dict.fromkeys(("left_operand", "right_operand"), "*fp32")
-    constants = constants | {"losses": None, "out_col": 1, "left_operand_k": 1, "right_operand_col": 1}
-    signature = default | types | dict.fromkeys(constants, "constexpr")
-    signature = {name: signature[name] for name in names}
-    integral = {name for name, kind in signature.items() if kind == "i32" or kind.startswith("*")}
-    aligned = {(names.index(name),): DIVISIBLE for name in integral - free}
-    return kind(kernel, signature, {(names.index(x),): v for x, v in constants.items()}, aligned)
+from hifigemm.engines.kernels.words import STORED, Words
+from hifigemm.formats import FORMATS
+from hifigemm.numerics.words import Splitting
 
 
-def plain(tile: Tile, fmt: str, arch: int):
-    constants = {"LEFT_WORDS": 2, "RIGHT_WORDS": 2, "CHAINED": False, "IN_FP32": fmt == "fp16", "EVEN": True}
-    constants |= {"BLOCK_M": tile.block_m, "BLOCK_N": tile.block_n, "BLOCK_K": tile.block_k, "GROUP_M": tile.group}
-    types = dict.fromkeys(("left", "right"), f"*{DTYPES[fmt][0]}")
-    source = _source(ASTSource, word_gemm._corrected_kernel, constants, types)
-    options = {"num_warps": tile.warps, "num_stages": tile.stages, "enable_fp_fusion": False}
-    return triton.compile(source, target=GPUTarget("cuda", arch, 32), options=options)
-
-
-def hopper(tile: Tile, fmt: str):
-    from triton.experimental.gluon._runtime import GluonASTSource
-
-    from hifigemm.engines.kernels import word_gemm_hopper
-
-    constants = word_gemm_hopper._constants(tile)
-    options = {name: constants.pop(name) for name in ("num_warps", "enable_fp_fusion")}
-    constants |= {"LEFT_WORDS": 2, "RIGHT_WORDS": 2, "CHAINED": False, "IN_FP32": fmt == "fp16", "ADJACENT": True}
-    name, dtype = DTYPES[fmt]
-    blocks = {"left_map": (tile.block_m // 2, tile.block_k), "right_map": (tile.block_n, tile.block_k)}
-    types = {x: f"tensordesc<{name}[{b[0]}, {b[1]}],{shared_layout(b, dtype)!r}>" for x, b in blocks.items()}
-    source = _source(GluonASTSource, word_gemm_hopper._corrected_kernel, constants, types)
-    return triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
+def write(fmt, tile, program):
+    """The product of two words an operand."""
+    planes = program.empty((1, 2, 1024, 1024), STORED[fmt])
+    words = Words(planes, program.empty((1, 1024), torch.int32), None, 1024, Splitting(FORMATS[fmt], 2))
+    a, b, out = (operand(program, (1, 1024, 1024), torch.float32) for _ in range(3))
+    word_gemm(words, words, out, block=tile.block_k, operands=(a, b), config=tile)
 
 
 def restarts(tile: Tile, kernel) -> tuple[int, int]:
@@ -80,13 +47,13 @@ def moves(kernel) -> int:
 
 
 def main(arch: int) -> None:
-    gpu = Gpu("", (arch // 10, arch % 10), 132, SHARED[arch], SHARED[arch])
+    gpu = pretend(arch)
     for fmt, block in (("fp16", 64), ("tf32", 32)):
         for tile in valid_tiles(gpu, fmt, block):
-            kernel = hopper(tile, fmt) if tile.kernel == "hopper" else plain(tile, fmt, arch)
+            (kernel,) = compiled(partial(write, fmt, tile))
             found, expected = restarts(tile, kernel)
-            spills = len(re.findall(r"\b(?:STL|LDL)\b", kernel.asm["sass"]))
-            line = {"tile": str(tile), "fmt": fmt, "spills": spills, "restarts": found, "blocks": expected}
+            lost = spills(kernel.asm["sass"].splitlines())
+            line = {"tile": str(tile), "fmt": fmt, "spills": lost, "restarts": found, "blocks": expected}
             print(json.dumps(line | {"moves": moves(kernel)}), flush=True)
 
 

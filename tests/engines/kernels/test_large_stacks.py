@@ -7,6 +7,7 @@ import torch
 
 from hifigemm.engines.kernels import combination, error_ratio, native_gemm
 from hifigemm.engines.kernels import word_gemm as word_gemm_module
+from hifigemm.engines.kernels.launch import flat
 from hifigemm.engines.kernels.scaled_residues import Sizes
 from hifigemm.engines.kernels.word_gemm import word_gemm
 from hifigemm.engines.kernels.words import Words
@@ -61,6 +62,6 @@ def test_products_of_words_go_on_with_the_rest_of_the_stack(launches, single):
     word_gemm(left, right, out, operands=operands)
     assert [grid for grid, _ in launches] == [(1, 65535), (1, 65535), (1, 3)]
     for z, (_, arguments) in zip((0, 65535, 2 * 65535), launches, strict=True):
-        addresses = [x.data_ptr() for x in arguments if isinstance(x, torch.Tensor)]
+        addresses = [x.data_ptr() for x in flat(arguments) if isinstance(x, torch.Tensor)]
         assert {x[z].data_ptr() for x in (left.planes, left.exponents, out)} <= set(addresses)
         assert right.planes[0 if single else z].data_ptr() in addresses

@@ -163,15 +163,20 @@ class Program:
             self._steps = [*steps[:at], *self._steps, *steps[at:]]
         return self
 
+    def _compile(self, step: _Step) -> None:
+        with torch.cuda.device(self.device):
+            step.kernel.compile(step.arguments, step.constants)  # type: ignore[union-attr]
+
+    def try_compile(self) -> None:
+        """Compile the kernels without a launch; raises where this Triton does not."""
+        for step in self._steps:
+            self._compile(step)
+
     def compile(self) -> Program:
         """Compile the kernels of all launches, several at a time."""
         launches = [step for step in self._steps if step.kernel is not None]
         if not enters_directly() or self.device.type != "cuda":
             return self
-
-        def compile(step: _Step) -> None:
-            with torch.cuda.device(self.device):
-                step.kernel.compile(step.arguments, step.constants)  # type: ignore[union-attr]
 
         kinds: dict[Any, _Step] = {}
         for step in launches:
@@ -179,7 +184,7 @@ class Program:
         started = time.perf_counter()
         if len(kinds) > 1:
             with ThreadPoolExecutor(min(_COMPILERS, len(kinds))) as pool:
-                list(pool.map(compile, kinds.values()))
+                list(pool.map(self._compile, kinds.values()))
         entries = [step.kernel.entry(step.arguments, step.constants) for step in launches]  # type: ignore[union-attr]
         seconds = time.perf_counter() - started
         if seconds > _WORTH_A_LINE:
@@ -256,7 +261,8 @@ class Program:
         if entry is None:
             return None, step.function, step.arguments
         values: list[Any] = list(entry.head)
-        slots, maps, tuples = [], [], []
+        slots, maps = [], []
+        tuples: list[slice] = []
         for given in step.arguments:
             start = len(values)
             for argument in flat((given,)):
