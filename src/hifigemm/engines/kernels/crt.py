@@ -14,7 +14,7 @@ import triton
 from hifigemm.engines.kernels.crt_constants import CrtConstants, crt_constants
 from hifigemm.engines.kernels.crt_kernels import crt_kernels
 from hifigemm.engines.kernels.launch import Launch, float64_bits, real_view
-from hifigemm.engines.kernels.residue_gemm import NO_PREDICATE, Predicate
+from hifigemm.engines.kernels.predicate import NO_PREDICATE, Predicate
 from hifigemm.engines.kernels.tiles import gpu_of
 from hifigemm.numerics.residues import ModuliSet
 

@@ -26,7 +26,7 @@ from hifigemm.engines.kernels.crt_rounding import (
     round_integer,
 )
 from hifigemm.engines.kernels.elementary import power_of_two
-from hifigemm.engines.kernels.residue_gemm import holds
+from hifigemm.engines.kernels.predicate import holds
 from hifigemm.engines.kernels.scaled_residues_kernels import NOT_FINITE
 
 __all__ = ["crt_kernels"]

@@ -325,7 +325,7 @@ def compile_for(device: torch.device) -> None:
     """Compile the kernel for a device without a launch, which raises where this Triton's Gluon is another one."""
     tile = next(tile for tile in valid_tiles(gpu_of(device), "fp16", 64) if tile.kernel == "hopper")
     dtype = torch.float16
-    maps = [map_at(1 << 20, (dtype, 256, 256, 256, (size, tile.block_k), False)).host for size in (64, tile.block_n)]
+    maps = [map_at(1 << 20, (dtype, 256, 256, 256, (size, tile.block_k))).host for size in (64, tile.block_n)]
     out, exponents = Address(1 << 20, torch.float32), Address(1 << 20, torch.int32)
     side, operand = (exponents, 16, 16, 16), (out, 16, 256, 1)
     scalars = 0, 1.0, 0, 1, 256, 256, 256, 4, 4, 2, 2
