@@ -15,7 +15,6 @@ from triton.compiler import ASTSource
 
 from hifigemm.engines.kernels import crt
 from hifigemm.engines.kernels.crt_constants import crt_constants
-from hifigemm.engines.kernels.crt_kernels import crt_kernels
 from hifigemm.numerics.residues import moduli_set
 
 DIVISIBLE = [["tt.divisibility", 16]]
@@ -24,18 +23,18 @@ DIVISIBLE = [["tt.divisibility", 16]]
 def compile_kernel(count, arch, *, is_complex, single=False, combine=False, ptx=True, predicated=False):
     """The kernel for contiguous outputs and right operands."""
     constants = crt_constants(moduli_set(count, is_complex), is_complex)
-    fixed = {"SET": constants, "PTX": ptx, "SINGLE": single, "MAGNITUDE": False, "COMBINE": combine, "HAS_C": combine}
+    fixed = {"SET": constants, "PTX": ptx, "SINGLE": single, "COMBINE": combine, "HAS_C": combine}
     fixed |= {"FILL": True, "BLOCK": crt._columns(constants)}
-    fixed |= {"magnitude": None, "out_column": 1, "right_column": 1} | ({} if combine else {"c": None})
+    fixed |= {"out_column": 1, "right_column": 1} | ({} if combine else {"c": None})
     fixed |= {} if predicated else {"predicate": None}
     types = dict.fromkeys(("out", "c", "left", "right"), "*fp32" if single else "*fp64")
     types |= {"products": "*i8", "row_scale": "*i32", "column_scale": "*i32"}
     types |= {"alpha_bits": "i64", "beta_bits": "i64", "predicate": "*i64", "least": "i64", "most": "i64"}
-    names = crt_kernels.arg_names
-    free = {p.name for p in crt_kernels.params if p.do_not_specialize}
+    names = crt.crt_kernel.arg_names
+    free = {p.name for p in crt.crt_kernel.params if p.do_not_specialize}
     signature = {name: "constexpr" if name in fixed else types.get(name, "i32") for name in names}
     divisible = {(i,): DIVISIBLE for i, name in enumerate(names) if name not in fixed and name not in free}
-    source = ASTSource(crt_kernels, signature, {(names.index(x),): v for x, v in fixed.items()}, divisible)
+    source = ASTSource(crt.crt_kernel, signature, {(names.index(x),): v for x, v in fixed.items()}, divisible)
     options = {"num_warps": 1, "enable_fp_fusion": False}
     return triton.compile(source, target=GPUTarget("cuda", arch, 32), options=options)
 

@@ -44,8 +44,10 @@ def hopper(tile: Tile, width: int, *, predicated: bool):
     from triton.experimental.gluon._runtime import GluonASTSource
 
     from hifigemm.engines.kernels import error_ratio_hopper
+    from hifigemm.engines.kernels.hopper_ring import options_of
 
-    kernel, constants = error_ratio_hopper._ratio_kernel, error_ratio_hopper._constants(tile, width)
+    kernel = error_ratio_hopper._ratio_kernel
+    constants = options_of(tile) | {"WIDTH": width, "enable_fp_fusion": False}
     options = {name: constants.pop(name) for name in ("num_warps", "enable_fp_fusion")}
     constants |= {} if predicated else {"predicate": None}
     blocks = {"left": (tile.block_m // 2, tile.block_k), "right": (tile.block_n, tile.block_k)}

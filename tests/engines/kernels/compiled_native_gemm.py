@@ -14,7 +14,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from hifigemm.engines.kernels import complex_special, native_gemm
+from hifigemm.engines.kernels import native_gemm, special
 
 DIVISIBLE = [["tt.divisibility", 16]]
 COPY = r"cp\.async\.c[ag]\.shared\.global \[[^]]*\], \[[^]]*\], (\w+)"
@@ -51,8 +51,8 @@ def compiled(kernel, fixed, types, arch, **options):
 
 def compile_repair(name, arch, flat):
     """The kernel for the components of complex results."""
-    kernel = complex_special._restore_kernel
-    fixed = {"FLAT": flat, "BLOCK": complex_special._BLOCK}
+    kernel = special._restore_kernel
+    fixed = {"FLAT": flat, "BLOCK": special._BLOCK}
     types = dict.fromkeys(("left", "right", "c"), f"*{name}") | {"predicate": "*i64", "least": "i64", "most": "i64"}
     names = kernel.arg_names
     signature = {x: "constexpr" if x in fixed else types.get(x, "i32") for x in names}

@@ -42,9 +42,10 @@ def hopper(tile: Tile, *, add: bool, predicated: bool = False):
     from triton.experimental.gluon._runtime import GluonASTSource
 
     from hifigemm.engines.kernels import residue_gemm_hopper
+    from hifigemm.engines.kernels.hopper_ring import options_of
 
     kernel, half = residue_gemm_hopper._hopper_kernel, tile.block_m // 2
-    constants = residue_gemm_hopper._constants(tile) | {"ADD": add} | ({} if predicated else {"predicate": None})
+    constants = options_of(tile) | {"ADD": add} | ({} if predicated else {"predicate": None})
     options = {"num_warps": constants.pop("num_warps")}
     blocks = {"left": (half, tile.block_k), "right": (tile.block_n, tile.block_k), "out": (half, tile.block_n)}
     blocks["quarter"] = (tile.block_n // 4, tile.block_k)
@@ -53,23 +54,6 @@ def hopper(tile: Tile, *, add: bool, predicated: bool = False):
     signature = {name: types.get(name, "i32") for name in kernel.arg_names}
     divisible = {(kernel.arg_names.index(name),): DIVISIBLE for name in ("old", "constants")}
     source = GluonASTSource(kernel, signature, constants, divisible)
-    return triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
-
-
-def tma(tile: Tile, *, add: bool, predicated: bool = False):
-    from hifigemm.engines.kernels import residue_gemm_tma
-
-    kernel, constants = residue_gemm_tma._tma_kernel, residue_gemm_tma._constants(tile)
-    options = {name: constants.pop(name) for name in ("num_warps", "num_stages")}
-    constants |= {"ADD": add} | ({} if predicated else {"predicate": None})
-    left, (right,), out = residue_gemm_tma._blocks(tile)
-    blocks = {"left": left, "right": right, "out": out}
-    types = {x: f"tensordesc<i8[{b[0]}, {b[1]}]>" for x, b in blocks.items()} | {"old": "*i8", "constants": "*i32"}
-    types |= PREDICATE | dict.fromkeys(constants, "constexpr")
-    names = kernel.arg_names
-    divisible = {(names.index(name),): DIVISIBLE for name in ("old", "constants", "out_columns")}
-    constants = {(names.index(x),): v for x, v in constants.items()}
-    source = ASTSource(kernel, {name: types.get(name, "i32") for name in names}, constants, divisible)
     return triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
 
 
@@ -83,9 +67,8 @@ def main(arch: int) -> None:
     capability = (arch // 10, arch % 10)
     for tile in valid_tiles(Gpu("", capability, 132, SHARED[arch], SHARED[arch])):
         if tile.kernel != "triton":
-            compiled = {"hopper": hopper, "tma": tma}[tile.kernel]
             for add, predicated in ((False, False), (True, False), (False, True)):
-                report(tile, f"add={add} predicated={predicated}", compiled(tile, add=add, predicated=predicated))
+                report(tile, f"add={add} predicated={predicated}", hopper(tile, add=add, predicated=predicated))
             continue
         for reduce, add, even, predicated in (
             (True, False, True, False),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from hifigemm.engines.kernels import combination, error_ratio, native_gemm
+from hifigemm.engines.kernels import epilogue, error_ratio, native_gemm
 from hifigemm.engines.kernels import word_gemm as word_gemm_module
 from hifigemm.engines.kernels.launch import flat
 from hifigemm.engines.kernels.scaled_residues import Sizes
@@ -26,7 +26,7 @@ def launches(monkeypatch):
         assert all(size < 2**16 for size in grid[1:])
         found.append((grid, arguments))
 
-    for module in (combination, word_gemm_module):
+    for module in (epilogue, word_gemm_module):
         monkeypatch.setattr(module, "_launch", launch)
     monkeypatch.setattr(native_gemm, "_fp64", launch)
     monkeypatch.setattr(error_ratio, "_ratio", launch)
@@ -40,7 +40,7 @@ def stack(*shape, dtype=torch.float64):
 def test_one_program_for_every_tile_of_every_matrix(launches):
     a, b, out = stack(70, 3), stack(3, 5), stack(70, 5)
     native_gemm.fp64_product(a, b, out, (torch.zeros(1, dtype=torch.int64), 0, 1))
-    combination.combine_in_place(out, 0.5, 0.0, None)
+    epilogue.combine_in_place(out, 0.5, 0.0, None)
     magnitudes = stack(70, 256, dtype=torch.int8), stack(5, 256, dtype=torch.int8)
     error_ratio.error_ratio_bits(Sizes(None, stack(1), magnitudes, 2))
     assert [grid for grid, _ in launches] == [(2 * BATCH,), (BATCH,), (4 * BATCH,)]

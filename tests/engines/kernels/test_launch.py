@@ -235,17 +235,16 @@ def test_constants_must_come_last(direct):
         Launch(JITFunction(wrong))
 
 
-SHAPE = torch.int8, 24, 256, 256, (64, 64), False
+SHAPE = torch.int8, 24, 256, 256, (64, 64)
 
 
 def test_tensor_maps_know_where_their_matrix_begins():
     x = torch.zeros((2, 24, 256), dtype=torch.float32)
     made = tensor_map(x[1], 24, 256, 256, (8, 32), start=512)
     assert made.place == x.data_ptr() + 4 * (24 * 256 + 512)
-    assert made.shape == (torch.float32, 24, 256, 256, (8, 32), False)
-    assert made.key == (torch.float32, (8, 32), False)
+    assert made.shape == (torch.float32, 24, 256, 256, (8, 32))
+    assert made.key == (torch.float32, (8, 32))
     assert made is tensor_map(x[1], 24, 256, 256, (8, 32), start=512)
-    assert made is not tensor_map(x[1], 24, 256, 256, (8, 32), start=512, plain=True)
     assert made is map_at(made.place, made.shape)
     buffer = Program(torch.device("cpu")).operand(x)
     lazy = tensor_map(buffer[1], 24, 256, 256, (8, 32), start=512)
@@ -253,10 +252,10 @@ def test_tensor_maps_know_where_their_matrix_begins():
     assert (lazy.shape, lazy.key) == (made.shape, made.key)
 
 
-def test_the_plain_descriptor_of_a_map_is_that_of_the_matrix():
+def test_the_descriptor_of_a_map_is_that_of_the_matrix():
     x = torch.zeros((24, 256), dtype=torch.float32)
     x = x[1:, 64:] if x.data_ptr() % 16 == 0 else x
-    host = tensor_map(x, 23, 192, 256, (8, 32), plain=True).host
+    host = tensor_map(x, 23, 192, 256, (8, 32)).host
     assert (host.base.data_ptr(), host.base.dtype) == (x.data_ptr(), torch.float32)
     assert (list(host.shape), list(host.strides), list(host.block_shape)) == ([23, 192], [256, 1], [8, 32])
 

@@ -521,7 +521,7 @@ def test_tensor_maps_are_made_for_the_addresses_of_a_run(direct, workspace, monk
     for _ in range(2):
         x = torch.zeros((4, 512), dtype=torch.int8)
         program(x)
-        base, shape = workspace[-1].data_ptr(), (torch.int8, *layout, False)
+        base, shape = workspace[-1].data_ptr(), (torch.int8, *layout)
         places_ = [x.data_ptr() + 528, base + 512, table.data_ptr()]
         packed = [value for place in places_ for value in (("map", place, shape), "rows", "columns")]
         assert entry.calls.pop()[7:] == (3, *packed, base + 1024, x.data_ptr(), "padding")

@@ -25,15 +25,17 @@ from hifigemm.engines.kernels.hopper_ring import (
     CONSUMER_REGISTERS,
     PRODUCER_REGISTERS,
     allocate,
+    boxes_of,
+    compile_kernel,
     multiply,
+    options_of,
     planes_behind,
     produce,
 )
-from hifigemm.engines.kernels.launch import Address, Launch, map_at, tensor_map
-from hifigemm.engines.kernels.predicate import NO_PREDICATE
+from hifigemm.engines.kernels.launch import Launch, tensor_map
 from hifigemm.engines.kernels.scaled_residues import Sizes
 from hifigemm.engines.kernels.tile_order import place_of
-from hifigemm.engines.kernels.tiles import ProductShape, Tile, gpu_of, grid_size, valid_tiles
+from hifigemm.engines.kernels.tiles import ProductShape, Tile, gpu_of, grid_size
 
 __all__ = ["compile_for", "launch"]
 
@@ -113,27 +115,10 @@ def _largest(parts, of_rows, at, total, left):
 
 @gluon.jit
 def _compare(
-    HALF: gl.constexpr,
-    sizes,
-    out,
-    ring,
-    columns_32,
-    m,
-    n,
-    norms_a,
-    norms_b,
-    total_a,
-    total,
-    tiles_m,
-    tiles_n,
-    steps,
-    total_planes,
-    WIDTH: gl.constexpr,
-    STAGES: gl.constexpr,
-    BLOCK_M: gl.constexpr,
-    BLOCK_N: gl.constexpr,
-    GROUP: gl.constexpr,
-):
+    HALF: gl.constexpr, sizes, out, ring, columns_32,
+    m, n, norms_a, norms_b, total_a, total, tiles_m, tiles_n, steps, total_planes,
+    WIDTH: gl.constexpr, STAGES: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, GROUP: gl.constexpr,
+):  # fmt: skip
     """Multiply half of the rows of each tile and raise what is known where a ratio is larger."""
     ROWS: gl.constexpr = BLOCK_M // 2
     layout: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, 128, 32])
@@ -167,32 +152,12 @@ _RUN_TIME += ["component"]
 
 @gluon.jit(do_not_specialize=[*_RUN_TIME, "least", "most"])
 def _ratio_kernel(
-    left,
-    right,
-    quarter,
-    sizes,
-    out,
-    m,
-    n,
-    norms_a,
-    norms_b,
-    total_a,
-    total,
-    steps,
-    total_planes,
-    left_batch,
-    right_batch,
-    component,
-    predicate,
-    least,
-    most,
-    WIDTH: gl.constexpr,
-    STAGES: gl.constexpr,
-    BLOCK_M: gl.constexpr,
-    BLOCK_N: gl.constexpr,
-    BLOCK_K: gl.constexpr,
-    GROUP: gl.constexpr,
-):
+    left, right, quarter, sizes, out,
+    m, n, norms_a, norms_b, total_a, total, steps, total_planes, left_batch, right_batch, component,
+    predicate, least, most,
+    WIDTH: gl.constexpr, STAGES: gl.constexpr,
+    BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP: gl.constexpr,
+):  # fmt: skip
     """error_ratio_kernels.error_ratio_kernel; planes are pairings of the components of a matrix, batches count in rows.
 
     Nothing where the predicate does not hold.
@@ -223,32 +188,10 @@ def _ratio_kernel(
 _ratio = Launch(_ratio_kernel)
 
 
-def _constants(tile: Tile, width: int) -> dict[str, int | bool]:
-    """The constexpr arguments and options that go with a tile."""
-    return {
-        "WIDTH": width,
-        "STAGES": tile.stages,
-        "BLOCK_M": tile.block_m,
-        "BLOCK_N": tile.block_n,
-        "BLOCK_K": tile.block_k,
-        "GROUP": tile.group,
-        "num_warps": 4,
-        "enable_fp_fusion": False,
-    }
-
-
-def _boxes(tile: Tile) -> tuple[int, int, int]:
-    """Vectors that TMA moves at a time: of the left operand, of the right one, and of the right one at the edge."""
-    return tile.block_m // 2, tile.block_n, tile.block_n // 4
-
-
 def compile_for(device: torch.device) -> None:
-    """Compile the kernel for a device without a launch, which raises where this Triton's Gluon is another one."""
-    tile = next(tile for tile in valid_tiles(gpu_of(device)) if tile.kernel == "hopper")
-    maps = [map_at(1 << 20, (torch.int8, 256, 256, 256, (rows, tile.block_k), False)).host for rows in _boxes(tile)]
-    pointers = Address(1 << 20, torch.float64), Address(1 << 20, torch.int64)
-    with torch.cuda.device(device):
-        _ratio_kernel.warmup(*maps, *pointers, *[256] * len(_RUN_TIME), *NO_PREDICATE, grid=(1,), **_constants(tile, 1))
+    """Compile the kernel for a device without a launch."""
+    pointers = torch.float64, torch.int64
+    compile_kernel(_ratio_kernel, boxes_of, pointers, len(_RUN_TIME), device, WIDTH=1, enable_fp_fusion=False)
 
 
 def launch(sizes: Sizes, out: torch.Tensor, terms: int, tile: Tile, predicate: tuple[Any, int, int]) -> None:
@@ -258,12 +201,14 @@ def launch(sizes: Sizes, out: torch.Tensor, terms: int, tile: Tile, predicate: t
     batch, planes = max(batch_a, batch_b), max(batch_a, batch_b) * width
     rows = [x.shape[1] if x.shape[0] == batch > 1 else 0 for x in (left, right)]
     maps = [
-        tensor_map(x, x.shape[0] * x.shape[1], pitch, pitch, (box, tile.block_k))
-        for x, box in zip((left, right, right), _boxes(tile), strict=True)
+        tensor_map(x, x.shape[0] * x.shape[1], pitch, pitch, box)
+        for x, box in zip((left, right, right), boxes_of(tile), strict=True)
     ]
     _ratio(
         (grid_size(tile, ProductShape(m, n, width * terms, planes), gpu_of(left.device)),),
         *(*maps, sizes.norms, out, m, n, *rows, batch_a * m, batch_a * m + batch_b * n),
         *(width * terms // tile.block_k, planes, *rows, pitch // width, *predicate),
-        **_constants(tile, width),
+        **options_of(tile),
+        WIDTH=width,
+        enable_fp_fusion=False,
     )

@@ -19,14 +19,30 @@ condition.
 
 from __future__ import annotations
 
+from typing import Any
+
+import torch
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
 
-from hifigemm.engines.kernels.residue_gemm import holds
+from hifigemm.engines.kernels.launch import Address, map_at
+from hifigemm.engines.kernels.predicate import NO_PREDICATE, holds
 from hifigemm.engines.kernels.tile_order import place_of
+from hifigemm.engines.kernels.tiles import Tile, gpu_of, valid_tiles
 
-__all__ = ["CONSUMER_REGISTERS", "PRODUCER_REGISTERS", "allocate", "multiply", "planes_behind", "produce", "skip"]
+__all__ = [
+    "CONSUMER_REGISTERS",
+    "PRODUCER_REGISTERS",
+    "allocate",
+    "boxes_of",
+    "compile_kernel",
+    "multiply",
+    "options_of",
+    "planes_behind",
+    "produce",
+    "skip",
+]
 
 CONSUMER_REGISTERS = gl.constexpr(232)
 PRODUCER_REGISTERS = gl.constexpr(40)
@@ -55,19 +71,9 @@ def allocate(left, right, STAGES: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: 
 
 @gluon.jit
 def _fill(
-    left,
-    right,
-    ring,
-    count,
-    row,
-    column,
-    swap,
-    steps,
-    component,
-    COLUMNS: gl.constexpr,
-    WIDTH: gl.constexpr,
-    STAGES: gl.constexpr,
-):
+    left, right, ring, count, row, column, swap, steps, component,
+    COLUMNS: gl.constexpr, WIDTH: gl.constexpr, STAGES: gl.constexpr,
+):  # fmt: skip
     """Bring the vectors of a tile, all of the left operand and the first COLUMNS of the right one, into the ring."""
     left_ring, right_ring, full, empty = ring
     HALF: gl.constexpr = left_ring.shape[1]
@@ -97,27 +103,10 @@ def _fill(
 
 @gluon.jit
 def produce(
-    left,
-    right,
-    quarter,
-    ring,
-    n,
-    tiles_m,
-    tiles_n,
-    steps,
-    total_planes,
-    num_planes,
-    left_batch,
-    left_part,
-    right_batch,
-    right_part,
-    component,
-    WIDTH: gl.constexpr,
-    STAGES: gl.constexpr,
-    BLOCK_M: gl.constexpr,
-    BLOCK_N: gl.constexpr,
-    GROUP: gl.constexpr,
-):
+    left, right, quarter, ring, n, tiles_m, tiles_n, steps, total_planes, num_planes,
+    left_batch, left_part, right_batch, right_part, component,
+    WIDTH: gl.constexpr, STAGES: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, GROUP: gl.constexpr,
+):  # fmt: skip
     """Fill the ring, one step of k after the other, over all tiles of this program.
 
     `quarter` is the right operand in boxes of BLOCK_N / 4. With WIDTH = 2 the vectors have two components, `component`
@@ -180,3 +169,39 @@ def skip(ring, count, steps, STAGES: gl.constexpr):
         mbarrier.arrive(empty.index(stage), count=1)
         count += 1
     return count
+
+
+def options_of(tile: Tile) -> dict[str, int]:
+    """The constexpr arguments and the option of the compiler that go with a tile."""
+    blocks = {"BLOCK_M": tile.block_m, "BLOCK_N": tile.block_n, "BLOCK_K": tile.block_k}
+    return {"STAGES": tile.stages, **blocks, "GROUP": tile.group, "num_warps": 4}
+
+
+def boxes_of(tile: Tile) -> tuple[tuple[int, int], ...]:
+    """What TMA moves at a time: of the left operand, of the right one, and of the right one at the edge.
+
+    Half of the rows goes to each consumer; columns come in tiles or, at the edge, in quarters of one.
+    """
+    return tuple((vectors, tile.block_k) for vectors in (tile.block_m // 2, tile.block_n, tile.block_n // 4))
+
+
+def compile_kernel(
+    kernel: Any, tiled: Any, pointers: tuple[torch.dtype, ...], integers: int, device: torch.device, **constants: Any
+) -> None:
+    """Compile a kernel for a device without a launch, which raises where this Triton's Gluon is another one.
+
+    Parameters
+    ----------
+    kernel : gluon.jit function
+        Of tensor maps, pointers, integers and a predicate.
+    tiled : function
+        Blocks of the tensor maps, all of INT8, for a tile.
+    pointers : tuple of torch.dtype
+    integers : int
+        How many.
+    """
+    tile = valid_tiles(gpu_of(device), ("hopper",))[0]
+    maps = [map_at(1 << 20, (torch.int8, 256, 256, 256, block)).host for block in tiled(tile)]
+    addresses = [Address(1 << 20, dtype) for dtype in pointers]
+    with torch.cuda.device(device):
+        kernel.warmup(*maps, *addresses, *[256] * integers, *NO_PREDICATE, grid=(1,), **options_of(tile), **constants)

@@ -68,7 +68,7 @@ class TensorMap:
     place : int or Buffer
         The address, or the buffer at whose start the matrix lies.
     shape : tuple
-        dtype, rows, columns, pitch, block and plain, as `tensor_map` takes them.
+        dtype, rows, columns, pitch and block, as `tensor_map` takes them.
     """
 
     __slots__ = ("_host", "_packed", "place", "shape")
@@ -81,25 +81,19 @@ class TensorMap:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """What kernels are specialised for: dtype, block, plain."""
-        dtype, *_, block, plain = self.shape
-        return dtype, block, plain
+        """What kernels are specialised for: dtype and block."""
+        return self.shape[0], self.shape[-1]
 
     @property
     def host(self) -> Any:
         """The descriptor that Triton's JIT takes."""
         if self._host is None:
-            dtype, rows, columns, pitch, block, plain = self.shape
+            from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+            dtype, rows, columns, pitch, block = self.shape
             address = 1 << 20 if isinstance(self.place, Buffer) else self.place
             described = Address(address, dtype), [rows, columns], [pitch, 1], list(block)
-            if plain:
-                from triton.tools.tensor_descriptor import TensorDescriptor
-
-                self._host = TensorDescriptor(*described)
-            else:
-                from triton.experimental.gluon.nvidia.hopper import TensorDescriptor as GluonDescriptor
-
-                self._host = GluonDescriptor(*described, shared_layout(block, dtype))
+            self._host = TensorDescriptor(*described, shared_layout(block, dtype))
         return self._host
 
     def packed(self) -> list[Any]:
@@ -123,16 +117,13 @@ def shared_layout(block: tuple[int, int], dtype: torch.dtype) -> Any:
     return gl.NVMMASharedLayout.get_default_for(list(block), element)
 
 
-def tensor_map(
-    x: Any, rows: int, columns: int, pitch: int, block: tuple[int, int], *, start: int = 0, plain: bool = False
-) -> TensorMap:
+def tensor_map(x: Any, rows: int, columns: int, pitch: int, block: tuple[int, int], *, start: int = 0) -> TensorMap:
     """The (rows, columns) matrix `start` elements behind the first one of a tensor or buffer, moved in blocks.
 
-    Rows are `pitch` elements apart. The shared-memory layout is Gluon's default for the block, or with `plain`, for
-    kernels in plain Triton, what the compiler chooses. Reads beyond the matrix give zeros, writes there are dropped.
-    The address and the pitch in bytes must be multiples of 16.
+    Rows are `pitch` elements apart. The shared-memory layout is Gluon's default for the block. Reads beyond the matrix
+    give zeros, writes there are dropped. The address and the pitch in bytes must be multiples of 16.
     """
-    shape = x.dtype, rows, columns, pitch, block, plain
+    shape = x.dtype, rows, columns, pitch, block
     if isinstance(x, Buffer):
         return TensorMap(x.behind(start), shape)
     return map_at(x.data_ptr() + start * x.dtype.itemsize, shape)
@@ -207,7 +198,7 @@ class Entry:
 
 
 _MAP_METADATA: dict[tuple[Any, ...], Any] = {}
-"""How the compiler wants the tensor map of a (dtype, block, plain), as seen in the first kernel that took one."""
+"""How the compiler wants the tensor map of a (dtype, block), as seen in the first kernel that took one."""
 
 
 @cache
