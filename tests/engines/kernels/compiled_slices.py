@@ -8,64 +8,25 @@ from __future__ import annotations
 import json
 import re
 import sys
+from functools import partial
 
 import torch
-import triton
-from hifigemm.engines.kernels.slices_kernels import slice_kernel
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
+from without_gpu import compiled, operand, pretend, spills
 
-from hifigemm.engines.kernels import slice_product, slices
-from hifigemm.engines.kernels.slice_product_kernel import slice_product_kernel
-from hifigemm.engines.kernels.tiles import Gpu
-
-DIVISIBLE = [["tt.divisibility", 16]]
-SHARED = {80: 166912, 89: 101376, 90: 232448, 100: 232448}
+from hifigemm.engines.kernels.slice_product import slice_product
+from hifigemm.engines.kernels.slices import Slices, slice_operands
+from hifigemm.engines.kernels.tiles import valid_tiles
 
 
-def compiled(kernel, arch, constants, types, options):
-    names = kernel.arg_names
-    free = {p.name for p in kernel.params if p.do_not_specialize}
-    signature = {name: "constexpr" if name in constants else types.get(name, "i32") for name in names}
-    aligned = {(i,): DIVISIBLE for i, name in enumerate(names) if name not in constants and name not in free}
-    source = ASTSource(kernel, signature, {(names.index(x),): v for x, v in constants.items()}, aligned)
-    return triton.compile(source, target=GPUTarget("cuda", arch, 32), options=options | {"enable_fp_fusion": False})
+def product(tile, count, dtype, program):
+    made = program.empty((1, 1024, count, 1024), torch.int8), program.empty((1, 1024), torch.int32)
+    a, b, out = (operand(program, (1, 1024, 1024), dtype) for _ in range(3))
+    slice_product(Slices(*made, 8), Slices(*made, 8), out, 1024, operands=(a, b), config=tile)
 
 
-def product(tile, arch, count, high, together, single):
-    constants = {"COUNT": count, "HIGH": high, "BETA": 8, "TOGETHER": together, "K_BLOCK": slice_product.K_BLOCK}
-    constants |= {
-        "SINGLE": single,
-        "PTX": True,
-        "BLOCK_M": tile.block_m,
-        "BLOCK_N": tile.block_n,
-        "BLOCK_K": tile.block_k,
-    }
-    constants |= {"GROUP": tile.group, "out_column": 1, "left_operand_k": 1, "right_operand_column": 1}
-    pointer = "*fp32" if single else "*fp64"
-    types = {"left": "*i8", "right": "*i8", "left_exponents": "*i32", "right_exponents": "*i32"}
-    types |= dict.fromkeys(("out", "left_operand", "right_operand"), pointer)
-    types["words"] = "*i64" if high < count else pointer
-    options = {"num_warps": tile.warps, "num_stages": tile.stages}
-    return compiled(slice_product_kernel, arch, constants, types, options)
-
-
-def slicing(arch, dtype, left_strided):
-    shape = (1, 4096, 4096)
-    strides = (2**24, 1, 4096) if left_strided else (2**24, 4096, 1)
-    sides = [slices._planned(shape, s, dtype, axis, 3, 8, 132) for s, axis in ((strides, 2), ((2**24, 4096, 1), 1))]
-    constants = {"LEFT": sides[0].form, "RIGHT": sides[1].form, "right_vector_stride": 1}
-    constants["left_vector_stride" if left_strided else "left_k_stride"] = 1
-    pointer, own = ("*fp32", "*i32") if dtype is torch.float32 else ("*fp64", "*i64")
-    types = {}
-    for side in ("left", "right"):
-        types |= {f"{side}_x": pointer, f"{side}_parts": "*i8", f"{side}_exponents": "*i32", f"{side}_workspace": own}
-    return compiled(slice_kernel, arch, constants, types, {"num_warps": 4})
-
-
-def spills(lines) -> int:
-    """Number of lines that move registers to memory or back."""
-    return sum(1 for line in lines if re.search(r"\b(?:STL|LDL)\b", line))
+def slicing(dtype, left_strided, program):
+    x, y = (operand(program, (1, 4096, 4096), dtype, transposed) for transposed in (left_strided, False))
+    slice_operands(((x, 2), (y, 1)), 3, 8)
 
 
 def product_loops(lines):
@@ -90,14 +51,15 @@ def report(what: str, kernel) -> None:
 
 
 def main(arch: int) -> None:
-    gpu = Gpu("", (arch // 10, arch % 10), 132, SHARED[arch], SHARED[arch])
+    gpu = pretend(arch)
     for dtype in (torch.float32, torch.float64):
         for strided in (False, True):
-            report(f"slices {dtype} strided={strided}", slicing(arch, dtype, strided))
-    for count, high, together, single in ((3, 3, True, True), (5, 5, False, True), (7, 5, False, False)):
-        for tile in slice_product.valid_tiles(gpu, together):
-            what = f"product {count} {'float32' if single else 'float64'} {tile}"
-            report(what, product(tile, arch, count, high, together, single))
+            (kernel,) = compiled(partial(slicing, dtype, strided))
+            report(f"slices {dtype} strided={strided}", kernel)
+    for count, dtype in ((3, torch.float32), (5, torch.float32), (7, torch.float64)):
+        for tile in valid_tiles(gpu, family="few slices" if count <= 3 else "slices"):
+            (kernel,) = compiled(partial(product, tile, count, dtype))
+            report(f"product {count} {dtype} {tile}", kernel)
 
 
 if __name__ == "__main__":

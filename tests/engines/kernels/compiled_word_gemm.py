@@ -13,9 +13,8 @@ from functools import partial
 import torch
 from without_gpu import compiled, operand, pretend, spills
 
-from hifigemm.engines.kernels.tiles import Tile
+from hifigemm.engines.kernels.tiles import Tile, valid_tiles
 from hifigemm.engines.kernels.word_gemm import word_gemm
-from hifigemm.engines.kernels.word_gemm_tiles import valid_tiles
 from hifigemm.engines.kernels.words import STORED, Words
 from hifigemm.formats import FORMATS
 from hifigemm.numerics.words import Splitting
@@ -49,7 +48,7 @@ def moves(kernel) -> int:
 def main(arch: int) -> None:
     gpu = pretend(arch)
     for fmt, block in (("fp16", 64), ("tf32", 32)):
-        for tile in valid_tiles(gpu, fmt, block):
+        for tile in valid_tiles(gpu, family="words", fmt=fmt, block=block):
             (kernel,) = compiled(partial(write, fmt, tile))
             found, expected = restarts(tile, kernel)
             lost = spills(kernel.asm["sass"].splitlines())

@@ -26,6 +26,7 @@ import triton.language as tl
 
 from hifigemm.engines.kernels.elementary import power_of_two, power_of_two_single
 from hifigemm.engines.kernels.launch import Launch, empty
+from hifigemm.engines.kernels.tiles import VECTOR_ENTRIES
 from hifigemm.engines.kernels.vector_tiles import (
     COUNTS,
     NOT_FINITE,
@@ -40,8 +41,6 @@ from hifigemm.numerics.slicing import digit_limit
 __all__ = ["PITCH", "Slices", "k_pitch", "slice_operands"]
 
 PITCH = 128
-_ENTRIES = {torch.float32: 8192, torch.float64: 4096}
-"""Of a tile: 64 or 32 in each thread, so that four programs share the registers of a multiprocessor."""
 _SIGNIFICAND = {torch.float32: 24, torch.float64: 53}
 _MAGNITUDES = {torch.float32: torch.int32, torch.float64: torch.int64}
 _ROUND_SINGLE = tl.constexpr(1.5 * 2.0**23)
@@ -214,7 +213,9 @@ def slice_operands(operands: Sequence[tuple[torch.Tensor, int]], count: int, bet
     """
     if not 1 <= beta <= 8 or not 1 <= count <= 12:
         raise ValueError(f"{count} slices of {beta} bits: expected 1 .. 12 slices of 1 .. 8 bits")
-    sides = [side_of(x, axis, k_pitch(x.shape[axis]), _ENTRIES[x.dtype]) for x, axis in operands]
+    sides = [
+        side_of(x, axis, k_pitch(x.shape[axis]), VECTOR_ENTRIES[f"{str(x.dtype)[6:]} slices"]) for x, axis in operands
+    ]
     k, like = sides[0].k, operands[0][0]
     if any(side.k != k for side in sides) or len({x.dtype for x, _ in operands}) > 1:
         raise ValueError(

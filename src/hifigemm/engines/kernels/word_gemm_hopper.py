@@ -26,10 +26,9 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma, warp
 from hifigemm.engines.kernels.launch import Launch, TensorMap, tensor_map
 from hifigemm.engines.kernels.program import Program
 from hifigemm.engines.kernels.tile_order import place_of
-from hifigemm.engines.kernels.tiles import Tile, gpu_of
+from hifigemm.engines.kernels.tiles import Tile, gpu_of, valid_tiles
 from hifigemm.engines.kernels.vector_tiles import NOT_FINITE
 from hifigemm.engines.kernels.word_gemm import Kind, nonfinite_sums, side_of, unscaled
-from hifigemm.engines.kernels.word_gemm_tiles import valid_tiles
 from hifigemm.engines.kernels.words import ALL_LOSSES, Words, losses_in_range
 from hifigemm.formats import FP16
 from hifigemm.numerics.words import Splitting
@@ -235,7 +234,7 @@ def _map_of(words: Words, block: tuple[int, int]) -> TensorMap:
 
 def compile_for(device: torch.device) -> None:
     """Compile the kernel for a device without a launch, which raises where this Triton's Gluon is another one."""
-    tile = next(tile for tile in valid_tiles(gpu_of(device), "fp16", 64) if tile.kernel == "hopper")
+    tile = valid_tiles(gpu_of(device), ("hopper",), "words", "fp16", 64)[0]
     program = Program(device)
     planes: Any = program.empty((1, 2, 256, 256), torch.float16)
     exponents: Any = program.empty((1, 256), torch.int32)
