@@ -8,66 +8,48 @@ from __future__ import annotations
 import json
 import re
 import sys
+from functools import partial
 from itertools import product
 
-import triton
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
+import torch
+from without_gpu import compiled, operand, pretend
 
-from hifigemm.engines.kernels import native_gemm, special
+from hifigemm.engines.kernels.native_gemm import fp32_product, fp64_product
+from hifigemm.engines.kernels.special import restore_special_values
 
-DIVISIBLE = [["tt.divisibility", 16]]
 COPY = r"cp\.async\.c[ag]\.shared\.global \[[^]]*\], \[[^]]*\], (\w+)"
 """An asynchronous copy to shared memory, and how many bytes of a thread."""
 
 
-def compile_fp32(arch):
-    """The kernel for contiguous operands whose sizes are multiples of 16."""
-    fixed = {"BLOCK_M": native_gemm._BLOCK_M, "BLOCK_N": native_gemm._BLOCK_N, "BLOCK_K": native_gemm._BLOCK_K}
-    fixed |= {"left_k": 1, "right_col": 1, "out_col": 1}
-    types = dict.fromkeys(("left", "right", "out"), "*fp32") | {"lost": "*i32"}
-    return compiled(native_gemm._fp32_kernel, fixed, types, arch, num_warps=4, num_stages=2)
+def write_fp32(program):
+    """Contiguous operands whose sizes are multiples of 16."""
+    a, b, c = (operand(program, (1, 1008, 1008), torch.float32) for _ in range(3))
+    fp32_product(a, b, c, program.empty((2,), torch.int32), (0, 1))
 
 
-def compile_fp64(width, even, transposed, arch):
-    """The kernel for contiguous operands whose sizes are multiples of 16, or of the tile."""
-    fixed = {"BLOCK_M": native_gemm._BLOCK_M, "BLOCK_N": native_gemm._BLOCK_N // width}
-    fixed |= {"BLOCK_K": native_gemm._BLOCK_K, "GROUP": native_gemm._GROUP, "WIDTH": width, "EVEN": even, "out_col": 1}
-    fixed |= {"left_row": 1} if "a" in transposed else {"left_k": 1}
-    fixed |= {"right_k": 1} if "b" in transposed else {"right_col": 1}
-    fixed |= {"LEFT_FLIPPED": width == 2 and "left_k" in fixed, "RIGHT_FLIPPED": width == 2 and "right_col" in fixed}
-    types = dict.fromkeys(("left", "right", "out"), "*fp64") | {"predicate": "*i64", "least": "i64", "most": "i64"}
-    warps = native_gemm.warps_for(width, even=even)
-    return compiled(native_gemm._fp64_kernel, fixed, types, arch, num_warps=warps, num_stages=4)
+def write_fp64(width, even, transposed, program):
+    """Operands whose sizes are multiples of 16, or of the tile."""
+    size, dtype = 1024 if even else 1008, torch.float64 if width == 1 else torch.complex128
+    a, b, c = (operand(program, (1, size, size), dtype, which in transposed) for which in "abc")
+    fp64_product(a, b, c, (program.empty((1,), torch.int64), 0, 1))
 
 
-def compiled(kernel, fixed, types, arch, **options):
-    names, free = kernel.arg_names, {p.name for p in kernel.params if p.do_not_specialize}
-    signature = {x: "constexpr" if x in fixed else types.get(x, "i32") for x in names}
-    divisible = {(i,): DIVISIBLE for i, x in enumerate(names) if x not in fixed and x not in free}
-    source = ASTSource(kernel, signature, {(names.index(x),): v for x, v in fixed.items()}, divisible)
-    return triton.compile(source, target=GPUTarget("cuda", arch, 32), options=options)
-
-
-def compile_repair(name, arch, flat):
-    """The kernel for the components of complex results."""
-    kernel = special._restore_kernel
-    fixed = {"FLAT": flat, "BLOCK": special._BLOCK}
-    types = dict.fromkeys(("left", "right", "c"), f"*{name}") | {"predicate": "*i64", "least": "i64", "most": "i64"}
-    names = kernel.arg_names
-    signature = {x: "constexpr" if x in fixed else types.get(x, "i32") for x in names}
-    source = ASTSource(kernel, signature, {(names.index(x),): v for x, v in fixed.items()}, {})
-    return triton.compile(source, target=GPUTarget("cuda", arch, 32), options={"num_warps": 4})
+def write_repair(dtype, flat, program):
+    """The components of complex results."""
+    a, b, c = (operand(program, (1, 100, 100), dtype, which == "c" and not flat) for which in "abc")
+    restore_special_values(a, b, c)
 
 
 def main(arch):
-    kernels = {"fp32": compile_fp32(arch)}
+    pretend(arch)
+    writers = {"fp32": write_fp32}
     for width, even, transposed in product((1, 2), (False, True), ("", "a", "b", "ab")):
         kind = f"fp64, width {width}, even {even}, transposed {transposed}"
-        kernels[kind] = compile_fp64(width, even, transposed, arch)
-    for name, flat in product(("fp32", "fp64"), (True, False)):
-        kernels[f"repair {name}, flat {flat}"] = compile_repair(name, arch, flat)
-    for name, found in kernels.items():
+        writers[kind] = partial(write_fp64, width, even, transposed)
+    for dtype, flat in product((torch.complex64, torch.complex128), (True, False)):
+        writers[f"repair {dtype}, flat {flat}"] = partial(write_repair, dtype, flat)
+    for name, write in writers.items():
+        (found,) = compiled(write)
         sass = found.asm["sass"]
         counts = {op: len(re.findall(rf"\b{op}\b", sass)) for op in ("STL", "LDL", "DMMA", "FFMA", "DADD")}
         registers = max(int(x) for x in re.findall(r"\bR(\d+)\b", sass))
