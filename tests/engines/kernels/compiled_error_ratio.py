@@ -19,7 +19,7 @@ from triton.backends.compiler import GPUTarget
 from triton.backends.nvidia.compiler import get_ptxas, sm_arch_from_capability
 from triton.compiler import ASTSource
 
-from hifigemm.engines.kernels.error_ratio_kernels import error_ratio_kernel
+from hifigemm.engines.kernels.error_ratio import error_ratio_kernel
 from hifigemm.engines.kernels.launch import shared_layout
 from hifigemm.engines.kernels.tiles import Gpu, Tile, valid_tiles
 

@@ -13,8 +13,8 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from hifigemm.engines.kernels.required_bits_kernels import required_bits_kernel
-from hifigemm.engines.kernels.vector_norms_kernels import PANEL, SizeForm
+from hifigemm.engines.kernels.required_bits import required_bits_kernel
+from hifigemm.engines.kernels.vector_norms import SizeForm
 
 DIVISIBLE = [["tt.divisibility", 16]]
 TYPES = {"range_ptr": "*fp64", "block_sums": "*i64"}
@@ -22,7 +22,7 @@ TYPES |= dict.fromkeys(("block_e", "block_low", "counters", "each"), "*i32")
 
 
 def report(what, arch, dtype, even=True, vector=2, width=1, each=True):
-    sides = [SizeForm(1, even, vector, width, 32 * vector), SizeForm(2, even, vector, width, PANEL.value * vector)]
+    sides = [SizeForm(1, even, vector, width), SizeForm(2, even, vector, width)]
     constants = {"LEFT": sides[0], "RIGHT": sides[1], "PTX": True} | ({} if each else {"each": None})
     names = required_bits_kernel.arg_names
     free = {p.name for p in required_bits_kernel.params if p.do_not_specialize}

@@ -13,9 +13,8 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from hifigemm.engines.kernels.scaled_residues import _PAIR_REGISTERS, Config, warps_for
-from hifigemm.engines.kernels.scaled_residues_kernels import Form, pieces_kernel, whole_kernel
-from hifigemm.engines.kernels.vector_norms_kernels import SizeForm
+from hifigemm.engines.kernels.scaled_residues import _ENTRIES, _PAIR_REGISTERS, Form, scaled_residues_kernel, warps_for
+from hifigemm.engines.kernels.vector_norms import SizeForm
 
 DIVISIBLE = [["tt.divisibility", 16]]
 TYPES = dict.fromkeys(("norms", "range_ptr"), "*fp64") | {"block_sums": "*i64"}
@@ -23,8 +22,7 @@ TYPES |= {"predicate": "*i64", "least": "i64", "most": "i64"}
 TYPES |= dict.fromkeys(("out_a", "out_b", "low_a", "low_b"), "*i8")
 TYPES |= dict.fromkeys(("exponent_a", "nearest_a", "exponent_b", "nearest_b", "own", "block_e", "arrivals"), "*i32")
 FORM = {"left_along_k": True, "right_along_k": False, "even": True, "width": 1, "vectors": 4, "blocks": 4}
-FORM |= {"piece": 128, "stream": False}
-LONG = {"vectors": 8, "blocks": 2, "piece": 64}
+LONG = {"vectors": 8, "blocks": 2}
 
 
 def compile_kernel(kernel, arch, dtype, warps, constants):
@@ -40,18 +38,17 @@ def compile_kernel(kernel, arch, dtype, warps, constants):
 
 
 def report(what, arch, form=None, dtype="fp64", scales=None, residues=True, predicated=False, **options):
-    """Compile the kernel of whole vectors where `scales` is None, else that of pieces."""
+    """Compile the kernel for whole vectors where `scales` is None, else for pieces."""
     form = Form(**{**FORM, "vector": 2 if dtype == "fp64" else 4, **(form or {})})
     constants = {"FORM": form, "NUM_WORDS": 2, "TRUNCATES": False, "SUMS": False, "PTX": True, "DP4A": True}
     constants = constants | {"PAIRS": form.width == 2} | options
     constants |= {} if predicated else {"predicate": None}
-    if scales is not None:
-        sides = [SizeForm(1, form.even, form.vector, form.width, 32 * form.vector)]
-        sides.append(SizeForm(2, form.even, form.vector, form.width, 16 * form.vector))
-        constants |= {"LEFT": sides[0], "RIGHT": sides[1], "SCALES": scales, "RESIDUES": residues}
-    warps = form.blocks * 256 * form.vectors * form.width // (32 * Config().entries)
+    constants |= {"WHOLE": scales is None, "SCALES": scales is not False, "RESIDUES": residues}
+    left, right = (SizeForm(side, form.even, form.vector, form.width) for side in (1, 2))
+    constants |= {"LEFT": None, "RIGHT": None} if scales is None else {"LEFT": left, "RIGHT": right}
+    warps = form.blocks * 256 * form.vectors * form.width // (32 * _ENTRIES)
     warps = warps_for(warps, constants["NUM_WORDS"], dp4a=constants["DP4A"])
-    found = compile_kernel(whole_kernel if scales is None else pieces_kernel, arch, dtype, warps, constants)
+    found = compile_kernel(scaled_residues_kernel, arch, dtype, warps, constants)
     sass, tile = found.asm["sass"], f"{form.piece}x{form.vectors}x{256 // form.piece}x{form.blocks}x"
     counts = {op: len(re.findall(rf"\b{op}\b", sass)) for op in ("STL", "LDL", "IDP")}
     # Sizes have tiles of 16 vectors, residues of four: none is exchanged between threads.
