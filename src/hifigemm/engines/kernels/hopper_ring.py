@@ -26,9 +26,8 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
 
+from hifigemm.engines.kernels.common import NO_PREDICATE, holds, place_of
 from hifigemm.engines.kernels.launch import Address, map_at
-from hifigemm.engines.kernels.predicate import NO_PREDICATE, holds
-from hifigemm.engines.kernels.tile_order import place_of
 from hifigemm.engines.kernels.tiles import Tile, gpu_of, valid_tiles
 
 __all__ = [
