@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hifigemm.engines.kernels import tiles
-from hifigemm.engines.kernels.tiles import KERNELS, Gpu, ProductShape, Tile, tile_for, valid_tiles
+from hifigemm.engines.kernels.tiles import KERNELS, Gpu, ProductShape, Tile, summary, tile_for, valid_tiles
 
 GPUS = {
     "h200": Gpu("H200", (9, 0), 132, 232448, 233472),
@@ -53,3 +53,10 @@ def test_small_edges_take_small_tiles():
 
 def test_a_tile_prints_itself():
     assert str(Tile("triton", 64, 32, 128, 3, 4)) == "triton 64x32x128, 3 stages, 4 warps, groups of 8"
+
+
+@pytest.mark.parametrize("gpu", GPUS.values(), ids=GPUS)
+def test_every_family_has_a_tile_for_large_products(gpu):
+    found = dict(line.split(": ") for line in summary(gpu))
+    assert list(found) == list(tiles.TILES)
+    assert all(text.startswith(("hopper ", "triton ")) for text in found.values())
