@@ -21,7 +21,7 @@ from hifigemm.engines.kernels.launch import Address, Launch, TensorMap, empty, r
 from hifigemm.engines.kernels.program import Program
 from hifigemm.engines.kernels.zeros import clear, cleared
 
-DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+DEVICE = torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
 ALIGNMENT = 256
 
 
