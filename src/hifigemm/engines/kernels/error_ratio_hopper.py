@@ -29,13 +29,12 @@ from hifigemm.engines.kernels.hopper_ring import (
     planes_behind,
     produce,
 )
-from hifigemm.engines.kernels.launch import Address, Launch, map_at, tensor_map
-from hifigemm.engines.kernels.predicate import NO_PREDICATE
+from hifigemm.engines.kernels.launch import Launch, tensor_map
 from hifigemm.engines.kernels.scaled_residues import Sizes
 from hifigemm.engines.kernels.tile_order import place_of
-from hifigemm.engines.kernels.tiles import ProductShape, Tile, gpu_of, grid_size, valid_tiles
+from hifigemm.engines.kernels.tiles import ProductShape, Tile, gpu_of, grid_size
 
-__all__ = ["compile_for", "launch"]
+__all__ = ["launch"]
 
 _BIG = gl.constexpr(2.0**52)
 _BIG_BITS = gl.constexpr(0x4330000000000000)
@@ -240,15 +239,6 @@ def _constants(tile: Tile, width: int) -> dict[str, int | bool]:
 def _boxes(tile: Tile) -> tuple[int, int, int]:
     """Vectors that TMA moves at a time: of the left operand, of the right one, and of the right one at the edge."""
     return tile.block_m // 2, tile.block_n, tile.block_n // 4
-
-
-def compile_for(device: torch.device) -> None:
-    """Compile the kernel for a device without a launch, which raises where this Triton's Gluon is another one."""
-    tile = next(tile for tile in valid_tiles(gpu_of(device)) if tile.kernel == "hopper")
-    maps = [map_at(1 << 20, (torch.int8, 256, 256, 256, (rows, tile.block_k), False)).host for rows in _boxes(tile)]
-    pointers = Address(1 << 20, torch.float64), Address(1 << 20, torch.int64)
-    with torch.cuda.device(device):
-        _ratio_kernel.warmup(*maps, *pointers, *[256] * len(_RUN_TIME), *NO_PREDICATE, grid=(1,), **_constants(tile, 1))
 
 
 def launch(sizes: Sizes, out: torch.Tensor, terms: int, tile: Tile, predicate: tuple[Any, int, int]) -> None:

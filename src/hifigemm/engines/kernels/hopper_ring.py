@@ -26,7 +26,21 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma, warp
 from hifigemm.engines.kernels.residue_gemm import holds
 from hifigemm.engines.kernels.tile_order import place_of
 
-__all__ = ["CONSUMER_REGISTERS", "PRODUCER_REGISTERS", "allocate", "multiply", "planes_behind", "produce", "skip"]
+__all__ = [
+    "CONSUMER_REGISTERS",
+    "PRODUCER_REGISTERS",
+    "allocate",
+    "multiply",
+    "planes_behind",
+    "produce",
+    "skip",
+    "tma_load",
+    "tma_store",
+]
+
+# The names that both have in newer versions of Triton, or those of 3.6.
+tma_load = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
+tma_store = getattr(tma, "async_store", None) or tma.async_copy_shared_to_global
 
 CONSUMER_REGISTERS = gl.constexpr(232)
 PRODUCER_REGISTERS = gl.constexpr(40)
@@ -86,11 +100,11 @@ def _fill(
             at = (step - second * (steps // 2)) * BLOCK_K
             right_at = at + (second ^ swap) * component
             at += second * component
-        tma.async_copy_global_to_shared(left, [row, at], ready, left_ring.index(stage * 2))
-        tma.async_copy_global_to_shared(left, [row + HALF, at], ready, left_ring.index(stage * 2 + 1))
+        tma_load(left, [row, at], ready, left_ring.index(stage * 2))
+        tma_load(left, [row + HALF, at], ready, left_ring.index(stage * 2 + 1))
         for i in gl.static_range(COUNT):
             slot = right_ring.index(stage).slice(i * BOX, BOX)
-            tma.async_copy_global_to_shared(right, [column + i * BOX, right_at], ready, slot)
+            tma_load(right, [column + i * BOX, right_at], ready, slot)
         count += 1
     return count
 

@@ -29,6 +29,7 @@ __all__ = [
     "empty",
     "enters_directly",
     "float64_bits",
+    "knows_gluon",
     "operand_arguments",
     "real_view",
     "shared_layout",
@@ -37,6 +38,8 @@ __all__ = [
 
 _KNOWN_SERIES = ("3.6",)
 """Triton versions whose compiled kernels are entered directly."""
+_GLUON_SERIES = ("3.6", "3.7", "3.8", "3.9")
+"""Triton versions whose Gluon compiles the kernels for Hopper; its interface changes from version to version."""
 _INT32 = 1 << 31
 
 
@@ -208,6 +211,18 @@ def enters_directly() -> bool:
             *(triton.__version__, ", ".join(_KNOWN_SERIES)),
         )
     return direct
+
+
+@cache
+def knows_gluon() -> bool:
+    """Whether the kernels for Hopper are known to compile with this Triton; without them products take longer."""
+    known = triton.__version__.rpartition(".")[0] in _GLUON_SERIES
+    if not known:
+        logging.getLogger("hifigemm").warning(
+            "Triton %s: the kernels for Hopper are known to compile with %s; plain ones take their place",
+            *(triton.__version__, ", ".join(_GLUON_SERIES)),
+        )
+    return known
 
 
 def is_hooked() -> bool:

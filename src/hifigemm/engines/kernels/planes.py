@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
-from hifigemm.engines.kernels.launch import Address, Launch, TensorMap, map_at, tensor_map
+from hifigemm.engines.kernels.launch import Launch, TensorMap, tensor_map
 from hifigemm.engines.kernels.tiles import ProductShape, Tile, gpu_of, grid_size
 
-__all__ = ["Blocks", "compiled", "launch", "supports"]
+__all__ = ["Blocks", "launch", "supports"]
 
 Block = tuple[int, int]
 Blocks = tuple[Block, tuple[Block, ...], Block]
@@ -49,16 +49,6 @@ def _steps_between_planes(x: torch.Tensor) -> tuple[int, int]:
     """Rows from one matrix of the batch to the next, 0 where it is broadcast, and from one modulus to the next."""
     batch, part, pitch = x.stride()[:3]
     return (batch // pitch if x.shape[0] > 1 else 0), (part // pitch if x.shape[1] > 1 else 0)
-
-
-def compiled(kernel: Any, blocks: Blocks, constants: dict[str, int], device: torch.device, *, plain: bool) -> None:
-    """Compile a kernel that `launch` takes for a device without a launch; raises where this Triton does not."""
-    left, right, products = blocks
-    maps = [map_at(1 << 20, (torch.int8, 256, 256, 256, x, plain)).host for x in (left, *right, products)]
-    pointers = Address(1 << 20, torch.int8), Address(1 << 20, torch.int32)
-    scalars = *[256] * 11, None, 0, 0
-    with torch.cuda.device(device):
-        kernel.warmup(*maps, *pointers, *scalars, grid=(1,), ADD=False, **constants)
 
 
 def launch(

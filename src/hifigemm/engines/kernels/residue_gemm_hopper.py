@@ -24,14 +24,15 @@ from hifigemm.engines.kernels.hopper_ring import (
     planes_behind,
     produce,
     skip,
+    tma_store,
 )
 from hifigemm.engines.kernels.launch import Launch
 from hifigemm.engines.kernels.planes import Blocks
 from hifigemm.engines.kernels.residue_gemm import CONSTANTS, REDUCE_PTX
 from hifigemm.engines.kernels.tile_order import place_of
-from hifigemm.engines.kernels.tiles import Tile, gpu_of, valid_tiles
+from hifigemm.engines.kernels.tiles import Tile
 
-__all__ = ["compile_for", "launch"]
+__all__ = ["launch"]
 
 
 @gluon.jit
@@ -123,7 +124,7 @@ def _consume(
                     ring, count, steps, old, out_columns, out_tile, row, column, table, HALF, BLOCK_N, ADD, STAGES
                 )
             fence_async_shared()
-            tma.async_copy_shared_to_global(out, [row, column], out_tile)
+            tma_store(out, [row, column], out_tile)
     tma.store_wait(0)
 
 
@@ -204,12 +205,6 @@ def _blocks(tile: Tile) -> Blocks:
     """Half of the rows goes to each consumer; the right operand comes in tiles or, at the edge, in quarters of one."""
     half, right = tile.block_m // 2, ((tile.block_n, tile.block_k), (tile.block_n // 4, tile.block_k))
     return (half, tile.block_k), right, (half, tile.block_n)
-
-
-def compile_for(device: torch.device) -> None:
-    """Compile the kernel for a device without a launch, which raises where this Triton's Gluon is another one."""
-    tile = valid_tiles(gpu_of(device), ("hopper",))[0]
-    planes.compiled(_hopper_kernel, _blocks(tile), _constants(tile), device, plain=False)
 
 
 def launch(

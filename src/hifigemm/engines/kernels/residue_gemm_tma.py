@@ -23,9 +23,9 @@ from hifigemm.engines.kernels.launch import Launch
 from hifigemm.engines.kernels.planes import Blocks
 from hifigemm.engines.kernels.residue_gemm import CONSTANTS, holds, reduce_ptx
 from hifigemm.engines.kernels.tile_order import place_of
-from hifigemm.engines.kernels.tiles import Tile, gpu_of, valid_tiles
+from hifigemm.engines.kernels.tiles import Tile
 
-__all__ = ["compile_for", "launch"]
+__all__ = ["launch"]
 
 _RUN_TIME = ["m", "n", "k", "total_planes", "num_planes", "left_batch", "left_part", "right_batch", "right_part"]
 _RUN_TIME += ["out_rows"]
@@ -95,12 +95,6 @@ def _constants(tile: Tile) -> dict[str, int]:
 
 def _blocks(tile: Tile) -> Blocks:
     return (tile.block_m, tile.block_k), ((tile.block_n, tile.block_k),), (tile.block_m, tile.block_n)
-
-
-def compile_for(device: torch.device) -> None:
-    """Compile the kernel for a device without a launch, which raises where this Triton takes no tensor maps."""
-    tile = valid_tiles(gpu_of(device), ("tma",))[0]
-    planes.compiled(_tma_kernel, _blocks(tile), _constants(tile), device, plain=True)
 
 
 def launch(

@@ -7,16 +7,14 @@ H200 at n = 4096 with 14 moduli; the rates of the other tiles are estimates.
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
 from typing import Any
 
+from hifigemm.engines.kernels.launch import knows_gluon
+
 __all__ = ["KERNELS", "Gpu", "ProductShape", "Tile", "gpu_of", "grid_size", "hopper_module", "tile_for", "valid_tiles"]
-
-_logger = logging.getLogger("hifigemm")
-
 
 KERNELS = ("hopper", "tma", "triton")
 """For Hopper in Gluon; for Hopper in plain Triton, by TMA; in plain Triton for every GPU and all strides."""
@@ -170,15 +168,7 @@ def gpu_of(device: Any) -> Gpu:
 
 @lru_cache
 def hopper_module(name: str, device: Any) -> Any:
-    """A module of Hopper kernels where they run, else None; Gluon's interface differs between Triton versions."""
-    import triton
-
-    if gpu_of(device).capability != (9, 0):
+    """A module of kernels in Gluon where the GPU is a Hopper and this Triton's Gluon is known, else None."""
+    if gpu_of(device).capability != (9, 0) or not knows_gluon():
         return None
-    try:
-        module = import_module(f"hifigemm.engines.kernels.{name}")
-        module.compile_for(device)
-    except Exception as error:
-        _logger.warning("%s does not compile with Triton %s: %s", name, triton.__version__, error)
-        return None
-    return module
+    return import_module(f"hifigemm.engines.kernels.{name}")

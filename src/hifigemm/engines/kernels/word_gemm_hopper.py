@@ -21,17 +21,17 @@ from typing import Any
 import torch
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier, warpgroup_mma, warpgroup_mma_wait
 
-from hifigemm.engines.kernels.launch import Address, Launch, TensorMap, map_at, tensor_map
+from hifigemm.engines.kernels.hopper_ring import tma_load
+from hifigemm.engines.kernels.launch import Launch, TensorMap, tensor_map
 from hifigemm.engines.kernels.tile_order import place_of
 from hifigemm.engines.kernels.tiles import Tile, gpu_of
 from hifigemm.engines.kernels.word_gemm import nonfinite_sums, unscaled
-from hifigemm.engines.kernels.word_gemm_tiles import valid_tiles
 from hifigemm.engines.kernels.words import NOT_FINITE, Words
 from hifigemm.engines.kernels.words_kernels import losses_in_range
 
-__all__ = ["compile_for", "launch"]
+__all__ = ["launch"]
 
 _NOT_FINITE = gl.constexpr(NOT_FINITE)
 _CONSUMER_REGISTERS = 232
@@ -74,11 +74,11 @@ def _produce(
                 for half in gl.static_range(2):
                     at = left_row + p * left_word_rows + half * HALF
                     slot = left_ring.index((stage * LEFT_WORDS + p) * 2 + half)
-                    tma.async_copy_global_to_shared(left_map, [at, i * BLOCK_K], barrier, slot)
+                    tma_load(left_map, [at, i * BLOCK_K], barrier, slot)
             for p in gl.static_range(RIGHT_WORDS):
                 at = right_row + p * right_word_rows
                 slot = right_ring.index(stage * RIGHT_WORDS + p)
-                tma.async_copy_global_to_shared(right_map, [at, i * BLOCK_K], barrier, slot)
+                tma_load(right_map, [at, i * BLOCK_K], barrier, slot)
             step += 1
 
 
@@ -319,20 +319,6 @@ def _constants(tile: Tile) -> dict[str, int]:
         "num_warps": 4,
         "enable_fp_fusion": False,
     }
-
-
-def compile_for(device: torch.device) -> None:
-    """Compile the kernel for a device without a launch, which raises where this Triton's Gluon is another one."""
-    tile = next(tile for tile in valid_tiles(gpu_of(device), "fp16", 64) if tile.kernel == "hopper")
-    dtype = torch.float16
-    maps = [map_at(1 << 20, (dtype, 256, 256, 256, (size, tile.block_k), False)).host for size in (64, tile.block_n)]
-    out, exponents = Address(1 << 20, torch.float32), Address(1 << 20, torch.int32)
-    side, operand = (exponents, 16, 16, 16), (out, 16, 256, 1)
-    scalars = 0, 1.0, 0, 1, 256, 256, 256, 4, 4, 2, 2
-    constants: dict[str, Any] = {"LEFT_WORDS": 2, "RIGHT_WORDS": 2, "CHAINED": False, "IN_FP32": True, "ADJACENT": True}
-    with torch.cuda.device(device):
-        arguments = (*maps, out, 16, 256, 1, *operand, *operand, *side, *side, None, *scalars)
-        _corrected_kernel.warmup(*arguments, grid=(1,), **constants, **_constants(tile))
 
 
 def launch(
