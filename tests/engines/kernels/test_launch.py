@@ -147,6 +147,16 @@ def test_variants_differ_by_what_triton_specialises(direct):
     assert variants((x, y, 8, 2, 5), num_warps=8) == 1
 
 
+def test_a_variant_is_new_until_it_has_an_entry(direct):
+    x, constants = torch.zeros(8), {"BLOCK": 32, "ADD": 0}
+    first = direct.new_variant((x, x, 8, 1, 5), constants)
+    assert first is not None
+    assert first != direct.new_variant((x, x, 8, 3, 5), constants)
+    direct.entry((x, x, 8, 1, 5), constants)
+    assert direct.new_variant((x, x, 9, 1, 6), constants) is None
+    assert Launch(_scale_kernel).new_variant((x, x, 4, 1, 1), constants) is None
+
+
 def test_buffers_and_addresses_have_the_variants_of_tensors(direct):
     x, y = torch.zeros(64, dtype=torch.float64), torch.zeros(64, dtype=torch.float64)
     program = Program(torch.device("cpu"))

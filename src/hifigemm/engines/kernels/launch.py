@@ -298,6 +298,13 @@ class Launch:
             self._variants[variant] = _entry(self.compile(arguments, constants), arguments)
         return self._variants[variant]
 
+    def new_variant(self, arguments: tuple[Any, ...], constants: dict[str, Any]) -> tuple[Any, ...] | None:
+        """The kernel and the variant for some arguments; None where that was compiled, and without direct entries."""
+        if not self._direct:
+            return None
+        variant, _ = self._bind(torch._C._cuda_getDevice(), arguments, constants)
+        return None if variant in self._variants else (self, *variant)
+
     def call_jit(self, grid: tuple[int, ...], arguments: tuple[Any, ...], constants: dict[str, Any]) -> Any:
         """A plain JIT call, which compiles what is new and returns the compiled kernel."""
         plain = [a.host if type(a) is TensorMap else a for a in arguments]
