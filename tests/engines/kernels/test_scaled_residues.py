@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import os
 import struct
-import subprocess
-import sys
 from fractions import Fraction
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -441,25 +436,6 @@ def test_words_hold_what_their_number_promises():
 def test_threads_hold_fewer_integers_of_many_words(num_words, dp4a, warps):
     assert warps_for(4, num_words, dp4a=dp4a) == warps
     assert warps_for(32, num_words, dp4a=dp4a) == 32
-
-
-def compiled(*arguments):
-    environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
-    script = Path(__file__).parent / "compiled_scaled_residues.py"
-    done = subprocess.run([sys.executable, script, *arguments], env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines()]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("arch", ["80", "89", "90", "100"])
-def test_kernels_compile_without_spills(arch):
-    for found in compiled(arch):
-        # Of the 64 words behind the pairs of residues of a thread, a few are fetched anew for each pair.
-        assert max(found["STL"], found["LDL"]) <= (12 if found["pairs"] else 0), found
-        if found["dp4a"]:
-            assert found["IDP"] > 0, found
-        assert not found["tile_conversions"], found
 
 
 @pytest.mark.parametrize("dtype", [pytest.param(dtype, marks=pytest.mark.gpu) for dtype in DTYPES])
