@@ -17,12 +17,12 @@ from types import SimpleNamespace
 
 import torch
 import triton
+from hifigemm.engines.kernels.complex_special import restore_special_values
 from triton.backends.compiler import GPUTarget
 
 from hifigemm.engines.kernels import error_ratio, native_gemm, residue_gemm, scaled_residues, slice_product, word_gemm
 from hifigemm.engines.kernels import required_bits as looks
 from hifigemm.engines.kernels.buffers import contiguous_strides
-from hifigemm.engines.kernels.complex_special import restore_special_values
 from hifigemm.engines.kernels.crt import crt
 from hifigemm.engines.kernels.program import Program
 from hifigemm.engines.kernels.slices import slice_operands

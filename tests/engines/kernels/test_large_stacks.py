@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from hifigemm.engines.kernels import combination, error_ratio, native_gemm
+from hifigemm.engines.kernels import epilogue, error_ratio, native_gemm
 from hifigemm.engines.kernels import word_gemm as word_gemm_module
+from hifigemm.engines.kernels.launch import flat
 from hifigemm.engines.kernels.scaled_residues import Sizes
 from hifigemm.engines.kernels.word_gemm import word_gemm
 from hifigemm.engines.kernels.words import Words
@@ -25,7 +26,7 @@ def launches(monkeypatch):
         assert all(size < 2**16 for size in grid[1:])
         found.append((grid, arguments))
 
-    for module in (combination, word_gemm_module):
+    for module in (epilogue, word_gemm_module):
         monkeypatch.setattr(module, "_launch", launch)
     monkeypatch.setattr(native_gemm, "_fp64", launch)
     monkeypatch.setattr(error_ratio, "_ratio", launch)
@@ -39,7 +40,7 @@ def stack(*shape, dtype=torch.float64):
 def test_one_program_for_every_tile_of_every_matrix(launches):
     a, b, out = stack(70, 3), stack(3, 5), stack(70, 5)
     native_gemm.fp64_product(a, b, out, (torch.zeros(1, dtype=torch.int64), 0, 1))
-    combination.combine_in_place(out, 0.5, 0.0, None)
+    epilogue.combine_in_place(out, 0.5, 0.0, None)
     magnitudes = stack(70, 256, dtype=torch.int8), stack(5, 256, dtype=torch.int8)
     error_ratio.error_ratio_bits(Sizes(None, stack(1), magnitudes, 2))
     assert [grid for grid, _ in launches] == [(2 * BATCH,), (BATCH,), (4 * BATCH,)]
@@ -61,6 +62,6 @@ def test_products_of_words_go_on_with_the_rest_of_the_stack(launches, single):
     word_gemm(left, right, out, operands=operands)
     assert [grid for grid, _ in launches] == [(1, 65535), (1, 65535), (1, 3)]
     for z, (_, arguments) in zip((0, 65535, 2 * 65535), launches, strict=True):
-        addresses = [x.data_ptr() for x in arguments if isinstance(x, torch.Tensor)]
+        addresses = [x.data_ptr() for x in flat(arguments) if isinstance(x, torch.Tensor)]
         assert {x[z].data_ptr() for x in (left.planes, left.exponents, out)} <= set(addresses)
         assert right.planes[0 if single else z].data_ptr() in addresses

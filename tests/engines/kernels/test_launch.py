@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from types import SimpleNamespace
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -28,6 +29,18 @@ def _scale(source, target, count, stride, factor, BLOCK: tl.constexpr, ADD: tl.c
 _scale_kernel = triton.jit(do_not_specialize=["count"])(_scale)
 
 
+def _scale_tuple(ends, sizes, factor, BLOCK: tl.constexpr, ADD: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    count, stride = sizes
+    x = tl.load(ends.source + at.to(tl.int64) * stride, mask=at < count, other=0)
+    tl.store(ends.target + at, x * factor + ADD, mask=at < count)
+
+
+class Ends(NamedTuple):
+    source: torch.Tensor
+    target: torch.Tensor
+
+
 def expected(source, count, stride, factor, add):
     return source[: count * stride : stride][:count] * factor + add
 
@@ -43,6 +56,15 @@ def test_a_launch_is_the_call_of_the_kernel():
                     target.zero_()
                     launch((-(-count // 32),), source, target, count, stride, factor, BLOCK=32, ADD=add)
                     assert torch.equal(target, expected(source, count, stride, factor, add))
+
+
+def test_tuples_are_arguments():
+    launch, source = Launch(triton.jit(_scale_tuple)), torch.arange(300, device=DEVICE)
+    for count, stride in ((100, 3), (64, 1), (100, 2), (17, 16)):
+        for _ in range(2):
+            target = torch.zeros(100, dtype=torch.int64, device=DEVICE)
+            launch((4,), Ends(source, target), (count, stride), 5, BLOCK=32, ADD=1)
+            assert torch.equal(target[:count], expected(source, count, stride, 5, 1))
 
 
 @pytest.mark.skipif(HAS_GPU, reason="compiled kernels have entries")
@@ -157,6 +179,27 @@ def test_a_variant_is_new_until_it_has_an_entry(direct):
     assert Launch(_scale_kernel).new_variant((x, x, 4, 1, 1), constants) is None
 
 
+def test_arguments_in_tuples_are_specialised(direct):
+    x, y, constants = torch.zeros(64), torch.zeros(64), {"BLOCK": 32, "ADD": 0}
+    launch = Launch(JITFunction(_scale_tuple, do_not_specialize=["sizes"]))
+    launch.compile = direct.compile
+
+    def variants(*cases):
+        before = len(direct.made)
+        for ends, sizes in cases:
+            launch.entry((ends, sizes, 5), constants)
+        return len(direct.made) - before
+
+    ends = Ends(x, y)
+    assert variants((ends, (8, 2)), (Ends(y, x), (9, 3))) == 1
+    assert variants((ends, (8, 1)), (ends, (16, 3)), (ends, (16, 16)), (ends, (16, 2**33))) == 4
+    assert variants((Ends(x, y[1:]), (8, 2)), (Ends(x.double(), y), (8, 2)), (Ends(None, y), (8, 2))) == 3
+    assert variants((Ends(x, y), (8, 2)), (Ends(x, y[4:]), (7, 5))) == 0
+    launch.call_jit = direct.call_jit
+    launch((2,), Ends(y, x), (7, 5), 3, **constants)
+    assert direct.made[0].calls[-1][-5:] == ((y.data_ptr(), x.data_ptr()), (7, 5), 3, None, None)
+
+
 def test_buffers_and_addresses_have_the_variants_of_tensors(direct):
     x, y = torch.zeros(64, dtype=torch.float64), torch.zeros(64, dtype=torch.float64)
     program = Program(torch.device("cpu"))
@@ -202,17 +245,16 @@ def test_constants_must_come_last(direct):
         Launch(JITFunction(wrong))
 
 
-SHAPE = torch.int8, 24, 256, 256, (64, 64), False
+SHAPE = torch.int8, 24, 256, 256, (64, 64)
 
 
 def test_tensor_maps_know_where_their_matrix_begins():
     x = torch.zeros((2, 24, 256), dtype=torch.float32)
     made = tensor_map(x[1], 24, 256, 256, (8, 32), start=512)
     assert made.place == x.data_ptr() + 4 * (24 * 256 + 512)
-    assert made.shape == (torch.float32, 24, 256, 256, (8, 32), False)
-    assert made.key == (torch.float32, (8, 32), False)
+    assert made.shape == (torch.float32, 24, 256, 256, (8, 32))
+    assert made.key == (torch.float32, (8, 32))
     assert made is tensor_map(x[1], 24, 256, 256, (8, 32), start=512)
-    assert made is not tensor_map(x[1], 24, 256, 256, (8, 32), start=512, plain=True)
     assert made is map_at(made.place, made.shape)
     buffer = Program(torch.device("cpu")).operand(x)
     lazy = tensor_map(buffer[1], 24, 256, 256, (8, 32), start=512)
@@ -220,10 +262,10 @@ def test_tensor_maps_know_where_their_matrix_begins():
     assert (lazy.shape, lazy.key) == (made.shape, made.key)
 
 
-def test_the_plain_descriptor_of_a_map_is_that_of_the_matrix():
+def test_the_descriptor_of_a_map_is_that_of_the_matrix():
     x = torch.zeros((24, 256), dtype=torch.float32)
     x = x[1:, 64:] if x.data_ptr() % 16 == 0 else x
-    host = tensor_map(x, 23, 192, 256, (8, 32), plain=True).host
+    host = tensor_map(x, 23, 192, 256, (8, 32)).host
     assert (host.base.data_ptr(), host.base.dtype) == (x.data_ptr(), torch.float32)
     assert (list(host.shape), list(host.strides), list(host.block_shape)) == ([23, 192], [256, 1], [8, 32])
 

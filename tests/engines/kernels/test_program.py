@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from contextlib import nullcontext
 from itertools import pairwise
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -320,6 +321,11 @@ class Entry:
         self.calls.append(arguments)
 
 
+class Point(NamedTuple):
+    x: object
+    y: object
+
+
 class Kernel:
     """A kernel with one variant; calls of the JIT are noted too."""
 
@@ -329,7 +335,7 @@ class Kernel:
         self.own, self.plain = entry, []
 
     def __call__(self, grid, *arguments, **constants):
-        places = [x.place if isinstance(x, TensorMap) else x for x in arguments]
+        places = [x.place if isinstance(x, TensorMap) else x for x in launches.flat(arguments)]
         next(x for x in places if isinstance(x, Buffer)).program.add(self, grid, arguments, constants)
 
     def new_variant(self, arguments, constants):
@@ -429,6 +435,34 @@ def test_new_variants_are_compiled_side_by_side_and_each_once(direct):
     assert [len(kernel.own.calls) for kernel in (a, b)] == [3, 2]
 
 
+def test_addresses_in_tuples_are_filled_in(direct, workspace):
+    entry, program, table = Entry(), Program(DEVICE), torch.zeros(8)
+    a, out = (program.operand(x) for x in here(8, 8))
+    x = program.empty((100,), torch.int8)
+    Kernel(entry)((5,), 7, (a, 3), x, (table, None, x, out), BLOCK=32)
+    direct(program)
+    for _ in range(2):
+        tensors = here(8, 8)
+        program(*tensors)
+        first, last = (t.data_ptr() for t in tensors)
+        at = workspace[-1].data_ptr()
+        wanted = 7, (first, 3), at, (table.data_ptr(), None, at, last), "padding"
+        assert entry.calls.pop()[-5:] == wanted
+
+
+def test_buffers_in_tuples_are_steps_and_become_tensors():
+    program, seen = Program(DEVICE), []
+    a, b = (program.operand(x) for x in here(4, 4))
+    program.call(lambda *found: seen.append(found), (a, 3), Point(b[1:], None))
+    program.finish().compile()
+    x, y = here(4, 4)
+    program(x, y)
+    ((left, right),) = seen
+    assert (left[0].data_ptr(), left[1]) == (x.data_ptr(), 3)
+    assert isinstance(right, Point)
+    assert (right.x.data_ptr(), right.y) == (y[1:].data_ptr(), None)
+
+
 def test_integers_that_look_like_addresses_stay(direct):
     entry, program = Entry(), Program(DEVICE)
     x = torch.zeros(4)
@@ -511,7 +545,7 @@ def test_tensor_maps_are_made_for_the_addresses_of_a_run(direct, workspace, monk
     for _ in range(2):
         x = torch.zeros((4, 512), dtype=torch.int8)
         program(x)
-        base, shape = workspace[-1].data_ptr(), (torch.int8, *layout, False)
+        base, shape = workspace[-1].data_ptr(), (torch.int8, *layout)
         places_ = [x.data_ptr() + 528, base + 512, table.data_ptr()]
         packed = [value for place in places_ for value in (("map", place, shape), "rows", "columns")]
         assert entry.calls.pop()[7:] == (3, *packed, base + 1024, x.data_ptr(), "padding")

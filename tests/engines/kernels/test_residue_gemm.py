@@ -24,7 +24,7 @@ MODULI = sorted({*real_moduli(), *complex_moduli()})
 TILES = valid_tiles(gpu_of(DEVICE))
 EXTREME = next(tile for tile in TILES if (tile.block_m, tile.block_n) == (32, 32))
 PLAIN = [tile for tile in TILES if tile.kernel == "triton"]
-BY_TMA = [tile for tile in TILES if tile.kernel != "triton"]
+HOPPER = [tile for tile in TILES if tile.kernel != "triton"]
 
 
 def up(x, multiple):
@@ -128,7 +128,7 @@ def test_batches_are_broadcast(left_batch, right_batch):
     check(left, right, (255, 29), empty_products(max(left_batch, right_batch), 2, 20, 30), 20, 30)
 
 
-@pytest.mark.parametrize("kernels", [KERNELS, ("tma", "triton"), ("triton",)])
+@pytest.mark.parametrize("kernels", [KERNELS, ("triton",)])
 def test_strided_views_are_operands(kernels):
     plain = kernels == ("triton",)
     rng = np.random.default_rng(5)
@@ -141,7 +141,7 @@ def test_strided_views_are_operands(kernels):
         assert (whole[:, 2] == 77).all()
 
 
-@pytest.mark.parametrize("tile", [PLAIN[0], *BY_TMA], ids=str)
+@pytest.mark.parametrize("tile", [PLAIN[0], *HOPPER], ids=str)
 @pytest.mark.parametrize("k_block", [16, 48, 128])
 def test_blocks_of_k_are_added(tile, k_block):
     rng = np.random.default_rng(k_block)
@@ -158,7 +158,7 @@ def test_extreme_accumulators_are_reduced(sign):
     check(left, right, moduli, empty_products(1, len(moduli), 1, 1), 1, 1, config=EXTREME)
 
 
-@pytest.mark.parametrize("tile", [PLAIN[0], *BY_TMA], ids=str)
+@pytest.mark.parametrize("tile", [PLAIN[0], *HOPPER], ids=str)
 @pytest.mark.parametrize(
     ("number", "least", "most"),
     [(5, 5, 5), (4, 5, 9), (10, 5, 9), (-(2**62), -(2**63), 0), (2**62, 2**61, 2**63 - 1), (2**61 - 1, 2**61, 2**62)],
@@ -241,7 +241,7 @@ class TestOnGpu:
         left, right = random_residues(rng, 1, 14, m, k), random_residues(rng, 1, 14, n, k)
         check(left, right, moduli, empty_products(1, 14, m, n), m, n, config=tile)
 
-    @pytest.mark.parametrize("tile", BY_TMA if HAS_GPU else [], ids=str)
+    @pytest.mark.parametrize("tile", HOPPER if HAS_GPU else [], ids=str)
     def test_pipelines_and_waves_are_filled(self, tile):
         """Fewer steps of k than stages, one tile, tiles that leave a wave half full, batches and views of planes."""
         rng = np.random.default_rng(3)
@@ -257,7 +257,7 @@ class TestOnGpu:
         left, right = random_residues(rng, 3, 4, 300, 272)[1:, 1:3, 100:], random_residues(rng, 2, 4, 200, 272)[:, 2:]
         check(left, right, (255, 256), empty_products(2, 2, 200, 200), 200, 200, config=tile)
 
-    @pytest.mark.parametrize("tile", BY_TMA if HAS_GPU else [], ids=str)
+    @pytest.mark.parametrize("tile", HOPPER if HAS_GPU else [], ids=str)
     @pytest.mark.parametrize("n", [1, 32, 33, 64, 65, 128, 129, 256 + 1, 256 + 64, 256 + 65, 256 + 128, 256 + 129, 511])
     def test_edges_of_planes(self, tile, n):
         """Tiles of every width, warpgroups that skip a tile, and blocks of k that are added."""

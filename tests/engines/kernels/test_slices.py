@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from hifigemm.engines.kernels import slices as kernels
-from hifigemm.engines.kernels.slices import NOT_FINITE, k_pitch, slice_operands
+from hifigemm.engines.kernels import vector_tiles
+from hifigemm.engines.kernels.slices import k_pitch, slice_operands
 from hifigemm.numerics.bits import largest_exponent
 from hifigemm.numerics.slicing import digit_limit, slice_vectors, unit_exponent
 
@@ -117,10 +117,10 @@ def test_bits_do_not_depend_on_the_launch(num_sms, device, monkeypatch):
     a, b = mixed(rng, (1, 11, 300), np.float64), mixed(rng, (1, 300, 9), np.float64)
     operands = [(torch.tensor(x, device=device), axis) for x, axis in ((a, 2), (b, 1))]
     for tile in ((8, 512), (16, 128), (2, 64)):
-        planned = kernels._planned.__wrapped__
+        planned = vector_tiles._planned.__wrapped__
         sms = num_sms if device == "cuda" else 0
-        monkeypatch.setattr(kernels, "_planned", lambda *args, f=planned, sms=sms: f(*args[:-1], sms))
-        monkeypatch.setattr(kernels, "tile_of", lambda *_, along_k, tile=tile: tile)
+        monkeypatch.setattr(vector_tiles, "_planned", lambda *args, f=planned, sms=sms: f(*args[:-1], sms))
+        monkeypatch.setattr(vector_tiles, "_tile_of", lambda *_, along_k, tile=tile: tile)
         for found, x, axis in zip(slice_operands(operands, 4, 8), (a, b), (2, 1), strict=True):
             check(found, x, axis, 4, 8)
         monkeypatch.undo()
@@ -144,7 +144,7 @@ def test_vectors_with_inf_or_nan_are_marked(dtype, device):
     x = np.ones((2, 5, 30), dtype)
     x[0, 1, 4], x[1, 2, 29], x[1, 4, 0] = np.inf, -np.inf, np.nan
     (slices,) = slice_operands([(torch.tensor(x, device=device), 2)], 2, 8)
-    marked = slices.exponents == NOT_FINITE
+    marked = slices.exponents == vector_tiles.NOT_FINITE.value
     assert marked.nonzero().tolist() == [[0, 1], [1, 2], [1, 4]]
     assert not slices.planes[marked].any()
 

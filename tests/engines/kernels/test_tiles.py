@@ -19,7 +19,7 @@ GPUS = {
 
 
 @pytest.mark.parametrize("gpu", GPUS.values(), ids=GPUS)
-@pytest.mark.parametrize("kernels", [KERNELS, ("tma", "triton"), ("triton",)])
+@pytest.mark.parametrize("kernels", [KERNELS, ("triton",)])
 def test_every_tile_offered_fits_the_gpu(gpu, kernels):
     found = valid_tiles(gpu, kernels)
     for tile in found:
@@ -41,11 +41,9 @@ def test_large_products_on_hopper_take_the_large_tile():
         assert tile_for(ProductShape(n, n, n, 14), GPUS["h200"]) == Tile("hopper", 128, 256, 128, 4, 4)
 
 
-def test_without_gluon_large_products_load_by_tma():
+def test_without_gluon_large_products_take_the_plain_kernel():
     for n in (4096, 8192, 16384):
-        shape, gpu = ProductShape(n, n, n, 14), GPUS["h200"]
-        assert tile_for(shape, gpu, ("tma", "triton")) == Tile("tma", 128, 128, 128, 3, 4)
-        assert tile_for(shape, gpu, ("triton",)) == Tile("triton", 128, 128, 128, 3, 8)
+        assert tile_for(ProductShape(n, n, n, 14), GPUS["h200"], ("triton",)) == Tile("triton", 128, 128, 128, 3, 8)
 
 
 def test_small_edges_take_small_tiles():

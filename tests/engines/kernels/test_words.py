@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from hifigemm.engines.kernels import words as kernels
-from hifigemm.engines.kernels.words import FLOOR, NOT_FINITE, split_words
+from hifigemm.engines.kernels import vector_tiles
+from hifigemm.engines.kernels.words import FLOOR, split_words
 from hifigemm.formats import BF16, FP16, TF32
 from hifigemm.numerics.bits import largest_exponent, scale_by_power
 from hifigemm.numerics.word_bounds import safe_exponent
@@ -138,10 +138,10 @@ def test_bits_do_not_depend_on_the_launch(num_sms, device, monkeypatch):
     a, b = mixed(rng, (1, 11, 90)), mixed(rng, (1, 90, 9))
     operands = [(torch.tensor(x, device=device), axis) for x, axis in ((a, 2), (b, 1))]
     for tile in ((8, 128), (16, 16), (2, 32)):
-        planned = kernels._planned.__wrapped__
+        planned = vector_tiles._planned.__wrapped__
         sms = num_sms if device == "cuda" else 0
-        monkeypatch.setattr(kernels, "_planned", lambda *args, f=planned, sms=sms: f(*args[:-1], sms))
-        monkeypatch.setattr(kernels, "tile_of", lambda *_, along_k, tile=tile: tile)
+        monkeypatch.setattr(vector_tiles, "_planned", lambda *args, f=planned, sms=sms: f(*args[:-1], sms))
+        monkeypatch.setattr(vector_tiles, "_tile_of", lambda *_, along_k, tile=tile: tile)
         for found, x, axis in zip(split(operands, splitting, 54), (a, b), (2, 1), strict=True):
             check(*found, x, axis, splitting, 54)
         monkeypatch.undo()
@@ -185,7 +185,7 @@ def test_vectors_with_inf_or_nan_are_marked(device):
     x = np.ones((2, 5, 30), np.float32)
     x[0, 1, 4], x[1, 2, 29], x[1, 4, 0] = np.inf, -np.inf, np.nan
     (words,) = split_words([(torch.tensor(x, device=device), 2)], Splitting(FP16, 2, "nearest", 11), 15)
-    marked = words.exponents == NOT_FINITE
+    marked = words.exponents == vector_tiles.NOT_FINITE.value
     assert marked.nonzero().tolist() == [[0, 1], [1, 2], [1, 4]]
     assert not words.planes.permute(0, 2, 1, 3)[marked].any()
 

@@ -227,7 +227,7 @@ def _native_matmul(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None) -
     with float32_precision("cuda", "ieee") if a.dtype in _SINGLE else nullcontext():
         c = torch.matmul(a, b, out=out)
     if c.is_complex():
-        from hifigemm.engines.kernels.complex_special import restore_special_values
+        from hifigemm.engines.kernels.special import restore_special_values
 
         restore_special_values(*(x if x.ndim == 3 else x[None] for x in (a, b, c)))
     if target is not None:

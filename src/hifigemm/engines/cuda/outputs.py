@@ -8,7 +8,7 @@ import torch
 
 from hifigemm.engines.device_array import unwrap, wrap
 from hifigemm.engines.device_ops import TORCH_DTYPES
-from hifigemm.engines.kernels.combination import combine_in_place
+from hifigemm.engines.kernels.epilogue import combine_in_place
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.epilogue import Epilogue
 from hifigemm.problem import Problem

@@ -2,7 +2,21 @@
 
 The bits are those of `ModuliSet.reconstruct` and `round_limbs`, of `fill_nonfinite` where a vector holds an Inf or NaN,
 and of `combine` for alpha and beta.
+
+The integers are those of `crt_constants.py`. In almost every program the result is one float64 addition
+v = H + V_T 2**-T, V_T 2**-T held with 52 bits of which the last is sticky (rounded to odd), and a product with a power
+of two. Rounding to odd asks for |v| >= 8; for float32 it drops so many bits that v is exact, and asks for more. Those
+with an entry 0 < |v| below that, with scales that may leave the normal range of float64, or with a marked vector are
+rounded again from the whole integers.
+
+Triton's inline PTX makes the residues of a group: four consecutive columns, one byte each, lie in a register, and the
+dot product of two bytes with two constants of 16 bits takes one instruction. Both components of a complex result come
+from the same loads; result, C and operands are then seen as real numbers, re and im of an entry side by side, under
+strides that count entries.
 """
+
+# Kernels are untyped.
+# mypy: disable-error-code="no-untyped-def, misc, assignment, var-annotated"
 
 from __future__ import annotations
 
@@ -10,19 +24,263 @@ from typing import Any
 
 import torch
 import triton
+import triton.language as tl
 
 from hifigemm.engines.kernels.crt_constants import CrtConstants, crt_constants
-from hifigemm.engines.kernels.crt_kernels import crt_kernels
+from hifigemm.engines.kernels.elementary import power_of_two
+from hifigemm.engines.kernels.epilogue import combine
 from hifigemm.engines.kernels.launch import Launch, float64_bits, real_view
-from hifigemm.engines.kernels.residue_gemm import NO_PREDICATE, Predicate
+from hifigemm.engines.kernels.predicate import NO_PREDICATE, Predicate, holds
+from hifigemm.engines.kernels.rounding import round_integer
+from hifigemm.engines.kernels.scaled_residues_kernels import NOT_FINITE
+from hifigemm.engines.kernels.special import nonfinite_product
 from hifigemm.engines.kernels.tiles import gpu_of
 from hifigemm.numerics.residues import ModuliSet
 
 __all__ = ["crt"]
 
-_LAUNCH = Launch(crt_kernels)
 _RESIDENT = 16
 """Programs of a warp that a multiprocessor holds at a time, at least."""
+_ROUND = tl.constexpr(1.5 * 2.0**52)
+_ROUND_OFFSET = tl.constexpr(1.5 * 2.0**52 + 2.0**23)
+_INTEGER_BITS = tl.constexpr(0x433 << 52)
+_INTEGER_ZERO = tl.constexpr(2.0**52 + 2.0**31)
+_FRACTION_BITS = tl.constexpr(0x3FF << 52)
+_BELOW_EXPONENT = tl.constexpr((1 << 52) - 1)
+
+
+@triton.constexpr_function
+def _registers(width: int, parts: int) -> str:
+    """Constraints of the PTX of a group."""
+    return ",".join(["=r"] * (4 * width) + ["r"] * parts)
+
+
+@triton.jit
+def _group_residues(at, step, SET: tl.constexpr, GROUP: tl.constexpr, PTX: tl.constexpr):
+    """Y of a group (see crt_constants) as UINT32, for each component."""
+    FIRST: tl.constexpr = SET.starts[GROUP]
+    SIZE: tl.constexpr = SET.sizes[GROUP]
+    WIDTH: tl.constexpr = len(SET.weights)
+    parts = ()
+    for l in tl.static_range(SIZE):
+        parts = parts + (tl.load(at + (FIRST + l) * step),)  # noqa: RUF005
+    ys = ()
+    if PTX:
+        code: tl.constexpr = SET.ptx[GROUP]
+        constraints: tl.constexpr = _registers(WIDTH, SIZE)
+        if WIDTH == 1:
+            y = tl.inline_asm_elementwise(code, constraints, parts, dtype=tl.int32, is_pure=True, pack=4)
+            ys = (y.to(tl.uint32, bitcast=True),)
+        else:
+            TYPES: tl.constexpr = (tl.int32, tl.int32)
+            re, im = tl.inline_asm_elementwise(code, constraints, parts, dtype=TYPES, is_pure=True, pack=4)
+            ys = (re.to(tl.uint32, bitcast=True), im.to(tl.uint32, bitcast=True))
+    else:
+        for i in tl.static_range(WIDTH):
+            q = tl.zeros_like(parts[0]).to(tl.int32) + (1 << 15)
+            a = tl.zeros_like(q)
+            b = tl.zeros_like(q)
+            for l in tl.static_range(SIZE):
+                r = parts[l].to(tl.int32)
+                q += r * SET.fractions[i][FIRST + l]
+                if SET.second[FIRST + l]:
+                    b += r * SET.weights[i][FIRST + l]
+                else:
+                    a += r * SET.weights[i][FIRST + l]
+            y = a * SET.pairs[GROUP][1] + b * SET.pairs[GROUP][0] + (q >> 16) * SET.products[GROUP] + (-1 << 31)
+            ys = ys + (y.to(tl.uint32, bitcast=True),)  # noqa: RUF005
+    return ys
+
+
+@triton.jit
+def _residues(at, step, SET: tl.constexpr, PTX: tl.constexpr):
+    """Y of all groups, group by group, the components of each side by side."""
+    ys = ()
+    for g in tl.static_range(len(SET.sizes)):
+        ys = ys + _group_residues(at, step, SET, g, PTX)
+    return ys
+
+
+@triton.jit
+def _integers(found, SET: tl.constexpr, COMPONENT: tl.constexpr):
+    """V by the steps of crt_constants: F - Q, the upper 64 bits of V_T + 2**(T - 1), and the limbs below them."""
+    GROUPS: tl.constexpr = len(SET.sizes)
+    WIDTH: tl.constexpr = len(SET.weights)
+    ys = ()
+    for g in tl.static_range(GROUPS):
+        ys = ys + (found[WIDTH * g + COMPONENT],)  # noqa: RUF005
+    fraction = tl.zeros_like(ys[0]).to(tl.float64)
+    for g in tl.static_range(GROUPS):
+        x = (ys[g].to(tl.int64) | _INTEGER_BITS).to(tl.float64, bitcast=True) - _INTEGER_ZERO
+        fraction = tl.fma(x, tl.full(x.shape, SET.inverses[g], tl.float64), fraction)
+    quotient = fraction + _ROUND_OFFSET
+    fraction = fraction - (quotient - _ROUND_OFFSET)
+    ys = ys + (quotient.to(tl.int64, bitcast=True).to(tl.uint32),)  # noqa: RUF005
+    carry = tl.zeros_like(ys[0]).to(tl.int64)
+    limbs = ()
+    for j in tl.static_range(len(SET.limbs)):
+        total = carry + SET.limbs[j][GROUPS + 1]
+        for g in tl.static_range(GROUPS + 1):
+            total += ys[g].to(tl.int64) * SET.limbs[j][g]
+        unsigned = total.to(tl.uint64, bitcast=True)
+        carry = (unsigned >> SET.limb_bits).to(tl.int64)
+        limbs = limbs + (unsigned & ((1 << SET.limb_bits) - 1),)  # noqa: RUF005
+    low = carry + SET.head[GROUPS + 1][0]
+    high = tl.zeros_like(ys[0]).to(tl.int32, bitcast=True) + SET.head[GROUPS + 1][1]
+    for g in tl.static_range(GROUPS + 1):
+        low += ys[g].to(tl.int64) * SET.head[g][0]
+        high += ys[g].to(tl.int32, bitcast=True) * SET.head[g][1]
+    high += (low >> 32).to(tl.int32)
+    return fraction, (high.to(tl.int64) << 32) | (low & 0xFFFFFFFF), limbs
+
+
+@triton.jit
+def _minus_fraction(word, limbs, LOW_BITS: tl.constexpr, CUT: tl.constexpr):
+    """-V_T 2**-T, rounded to odd at the bit 2**CUT of the word; the limbs below the word count as sticky."""
+    if LOW_BITS > 52:
+        MASK: tl.constexpr = (1 << CUT) - 1
+        rest = word & MASK
+        for j in tl.static_range(len(limbs)):
+            rest |= limbs[j].to(tl.int64)
+        word |= tl.where(rest != 0, MASK + 1, 0)
+        word = (word.to(tl.uint64, bitcast=True) >> CUT << (CUT - 12)).to(tl.int64, bitcast=True)
+    elif CUT > 12:
+        KEPT: tl.constexpr = _BELOW_EXPONENT - ((1 << (CUT - 12)) - 1)
+        REST: tl.constexpr = (1 << (CUT - 12)) - 1
+        word = (word & KEPT) | tl.where((word & REST) != 0, REST + 1, 0)
+    else:
+        word &= _BELOW_EXPONENT
+    return 1.5 - (word | _FRACTION_BITS).to(tl.float64, bitcast=True)
+
+
+@triton.jit
+def _component(found, SET: tl.constexpr, COMPONENT: tl.constexpr, CUT: tl.constexpr):
+    """v, its term H, and the integers behind the other one."""
+    fraction, word, limbs = _integers(found, SET, COMPONENT)
+    minus_low = _minus_fraction(word, limbs, SET.low_bits, CUT)
+    high = tl.zeros_like(minus_low)
+    if SET.high_bits >= 0:
+        high = (tl.fma(fraction, tl.full(high.shape, SET.scale, tl.float64), minus_low) + _ROUND) - _ROUND
+    return high - minus_low, high, word, limbs
+
+
+@triton.jit
+def _pin(x, PTX: tl.constexpr):
+    """x, past which Triton moves no change of layout: the only one comes right before the store."""
+    if PTX:
+        if x.dtype.primitive_bitwidth == 64:
+            x = tl.inline_asm_elementwise("mov.b64 $0, $1;", "=l,l", [x], dtype=x.dtype, is_pure=False, pack=1)
+        else:
+            x = tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [x], dtype=x.dtype, is_pure=False, pack=1)
+    return x
+
+
+_FREE = ["shift", "m", "k", "rows", "alpha_bits", "beta_bits", "left_k", "right_k", "least", "most"]
+
+
+@triton.jit(do_not_specialize=_FREE)
+def crt_kernel(
+    products, product_batch, product_part, product_row,
+    row_scale, row_scale_batch, column_scale, column_scale_batch,
+    out, out_batch, out_row, out_column,
+    c, c_batch, c_row, c_column,
+    left, left_batch, left_row, left_k, right, right_batch, right_k, right_column,
+    shift, alpha_bits, beta_bits, m, n, k, rows, predicate, least, most,
+    SET: tl.constexpr, PTX: tl.constexpr, SINGLE: tl.constexpr,
+    COMBINE: tl.constexpr, HAS_C: tl.constexpr, FILL: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Parts of all `rows` of the stack; see `crt`. Nothing where the predicate does not hold."""
+    if predicate is not None:  # noqa: SIM102
+        if not holds(predicate, least, most):
+            return
+    WIDTH: tl.constexpr = len(SET.weights)
+    CUT: tl.constexpr = max(12, SET.high_bits + 11) if SINGLE else 12
+    ODD: tl.constexpr = SET.low_bits > 52 or CUT > 12
+    SMALLEST: tl.constexpr = ((1023 + (CUT - 38 if SINGLE else 3)) << 20) - 1
+    LOWEST_EXPONENT: tl.constexpr = -1022 + 52
+    tiles = tl.cdiv(n, BLOCK)
+    for index in range(tl.program_id(0), rows * tiles, tl.num_programs(0)):
+        row = index // tiles
+        z = (row // m).to(tl.int64)
+        i = tl.cast(row % m, tl.int64)
+        columns = (index - row * tiles) * BLOCK + tl.arange(0, BLOCK)
+        inside = columns < n
+        stored = inside if WIDTH == 1 else inside[:, None]
+        j = columns.to(tl.int64)
+        t = tl.load(column_scale + z * column_scale_batch + columns, mask=inside, other=0)
+        largest_t = tl.max(t)
+        smallest_t = tl.min(t)
+        alpha = alpha_bits.to(tl.int64).to(tl.float64, bitcast=True)
+        beta = beta_bits.to(tl.int64).to(tl.float64, bitcast=True)
+        at = products + z * product_batch + i * product_row + columns
+        found = _residues(at, tl.cast(product_part, tl.int64), SET, PTX)
+        first_one = _component(found, SET, 0, CUT)
+        v = first_one[0]
+
+        s = tl.load(row_scale + z * row_scale_batch + i)
+        base = shift + SET.low_bits - s
+        exponent = base - t
+        special = (s == NOT_FINITE) | (base - largest_t < LOWEST_EXPONENT) | (base - smallest_t > 1023)
+        if ODD:
+            special |= _is_small(v, SMALLEST)
+        result = v * power_of_two(exponent)
+        if WIDTH == 2:
+            second_one = _component(found, SET, 1, CUT)
+            if ODD:
+                special |= _is_small(second_one[0], SMALLEST)
+            result = tl.join(result, second_one[0] * power_of_two(exponent))
+        place = _places(out, z * out_batch + i * out_row, j * out_column, WIDTH)
+        y = tl.zeros_like(result)
+        if HAS_C:
+            at_c = _places(c, z * c_batch + i * c_row, j * c_column, WIDTH)
+            y = tl.load(at_c, mask=stored, other=0.0).to(tl.float64)
+        if not special:
+            _store(place, result, y, alpha, beta, stored, COMBINE, HAS_C, PTX)
+        else:
+            result = _round_again(first_one, exponent, SET, SINGLE)
+            if WIDTH == 2:
+                result = tl.join(result, _round_again(second_one, exponent, SET, SINGLE))
+            if FILL:
+                marked = (s == NOT_FINITE) | (t == NOT_FINITE)
+                if tl.max(marked.to(tl.int32)) > 0:
+                    own_row = left + WIDTH * (z * left_batch + i * left_row)
+                    own_columns = right + WIDTH * (z * right_batch + j * right_column)
+                    filled = nonfinite_product(own_row, own_columns, k, left_k, right_k, inside, WIDTH)
+                    result = tl.where(marked if WIDTH == 1 else marked[:, None], filled, result)
+            _store(place, result, y, alpha, beta, stored, COMBINE, HAS_C, PTX)
+
+
+@triton.jit
+def _is_small(v, SMALLEST: tl.constexpr):
+    """Whether any 0 < |v| lies below what rounding to odd asks for."""
+    head = ((v.to(tl.int64, bitcast=True) >> 32).to(tl.int32) & 0x7FFFFFFF) - 1
+    return tl.min(head.to(tl.uint32, bitcast=True)) < SMALLEST
+
+
+@triton.jit
+def _places(x, row, columns, WIDTH: tl.constexpr):
+    """Addresses of the entries of a row, or those of their components."""
+    if WIDTH == 1:
+        return x + row + columns
+    else:
+        return x + WIDTH * row + (WIDTH * columns)[:, None] + tl.arange(0, WIDTH)[None, :]
+
+
+@triton.jit
+def _round_again(component, exponent, SET: tl.constexpr, SINGLE: tl.constexpr):
+    return round_integer(component[1], component[2], component[3], exponent, SINGLE, SET.low_bits, SET.limb_bits)
+
+
+@triton.jit
+def _store(place, x, y, alpha, beta, inside, COMBINE: tl.constexpr, HAS_C: tl.constexpr, PTX: tl.constexpr):
+    """Store x, or alpha x + beta y, rounded to the type of the output."""
+    x = x.to(place.dtype.element_ty)
+    if COMBINE:
+        x = combine(x.to(tl.float64), y, alpha, beta, HAS_C, PTX).to(place.dtype.element_ty)
+    tl.store(place, _pin(x, PTX), mask=inside)
+
+
+_launch = Launch(crt_kernel)
 
 
 def _columns(constants: CrtConstants) -> int:
@@ -30,12 +288,12 @@ def _columns(constants: CrtConstants) -> int:
     return 256 if len(constants.sizes) <= 7 and len(constants.weights) == 1 else 128
 
 
-def _strides(x: Any, batch: int) -> tuple[int, ...]:
-    """Strides of a tensor (batch or 1, ...) in entries, 0 along a batch of one that is repeated; zeros for None."""
+def _strided(x: Any, batch: int) -> list[Any]:
+    """A tensor (batch or 1, ...) as real numbers, and its strides in entries, 0 along a batch of one."""
     if x is None:
-        return (0, 0, 0)
-    strides = x.stride()
-    return (0 if x.shape[0] != batch else strides[0], *strides[1:])
+        return [None, 0, 0, 0]
+    stack, *rest = x.stride()
+    return [real_view(x), stack if x.shape[0] == batch else 0, *rest]
 
 
 def crt(
@@ -49,7 +307,6 @@ def crt(
     beta: float = 0.0,
     c: Any = None,
     operands: tuple[Any, Any] | None = None,
-    magnitude: Any = None,
     predicate: Predicate | None = None,
     rarely: bool = False,
 ) -> None:
@@ -77,8 +334,6 @@ def crt(
         It may be `out` itself; it is not read where beta = 0.
     operands : tensors, shapes (batch or 1, m, k) and (batch or 1, k, n), any strides, or None
         Read for marked vectors only; None where no vector is marked.
-    magnitude : int32 or int16 tensor, shape (batch, m, n), or None
-        Receives floor(log2 |V|), or -1 for V = 0, of real V.
     predicate : (int64 tensor of one entry, least, most), optional
         As for `residue_gemm`: nothing is written unless least <= predicate <= most.
     rarely : bool
@@ -96,23 +351,15 @@ def crt(
     programs = batch * m * triton.cdiv(n, columns)
     if rarely:
         programs = min(programs, _RESIDENT * gpu_of(out.device).num_sms)
-    _LAUNCH(
+    _launch(
         (programs,),
-        *(products, s, t, real_view(out), magnitude, real_view(c), real_view(left), real_view(right)),
+        *(*_strided(products, batch)[:4], *_strided(s, batch)[:2], *_strided(t, batch)[:2]),
+        *(*_strided(out, batch), *_strided(c, batch), *_strided(left, batch), *_strided(right, batch)),
         *(shift, float64_bits(alpha), float64_bits(beta)),
-        *(m, n, 0 if left is None else left.shape[2], batch * m),
-        *_strides(products, batch)[:3],
-        *(_strides(s, batch)[0], _strides(t, batch)[0]),
-        *_strides(out, batch),
-        *_strides(magnitude, batch),
-        *_strides(c, batch),
-        *_strides(left, batch),
-        *_strides(right, batch),
-        *(predicate or NO_PREDICATE),
+        *(m, n, 0 if left is None else left.shape[2], batch * m, *(predicate or NO_PREDICATE)),
         SET=constants,
         PTX=out.is_cuda and torch.version.hip is None,
         SINGLE=out.dtype in (torch.float32, torch.complex64),
-        MAGNITUDE=magnitude is not None,
         COMBINE=c is not None or alpha != 1.0,
         HAS_C=c is not None,
         FILL=left is not None,

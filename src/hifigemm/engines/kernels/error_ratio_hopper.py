@@ -25,7 +25,9 @@ from hifigemm.engines.kernels.hopper_ring import (
     CONSUMER_REGISTERS,
     PRODUCER_REGISTERS,
     allocate,
+    boxes_of,
     multiply,
+    options_of,
     planes_behind,
     produce,
 )
@@ -112,27 +114,10 @@ def _largest(parts, of_rows, at, total, left):
 
 @gluon.jit
 def _compare(
-    HALF: gl.constexpr,
-    sizes,
-    out,
-    ring,
-    columns_32,
-    m,
-    n,
-    norms_a,
-    norms_b,
-    total_a,
-    total,
-    tiles_m,
-    tiles_n,
-    steps,
-    total_planes,
-    WIDTH: gl.constexpr,
-    STAGES: gl.constexpr,
-    BLOCK_M: gl.constexpr,
-    BLOCK_N: gl.constexpr,
-    GROUP: gl.constexpr,
-):
+    HALF: gl.constexpr, sizes, out, ring, columns_32,
+    m, n, norms_a, norms_b, total_a, total, tiles_m, tiles_n, steps, total_planes,
+    WIDTH: gl.constexpr, STAGES: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, GROUP: gl.constexpr,
+):  # fmt: skip
     """Multiply half of the rows of each tile and raise what is known where a ratio is larger."""
     ROWS: gl.constexpr = BLOCK_M // 2
     layout: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, 128, 32])
@@ -166,32 +151,12 @@ _RUN_TIME += ["component"]
 
 @gluon.jit(do_not_specialize=[*_RUN_TIME, "least", "most"])
 def _ratio_kernel(
-    left,
-    right,
-    quarter,
-    sizes,
-    out,
-    m,
-    n,
-    norms_a,
-    norms_b,
-    total_a,
-    total,
-    steps,
-    total_planes,
-    left_batch,
-    right_batch,
-    component,
-    predicate,
-    least,
-    most,
-    WIDTH: gl.constexpr,
-    STAGES: gl.constexpr,
-    BLOCK_M: gl.constexpr,
-    BLOCK_N: gl.constexpr,
-    BLOCK_K: gl.constexpr,
-    GROUP: gl.constexpr,
-):
+    left, right, quarter, sizes, out,
+    m, n, norms_a, norms_b, total_a, total, steps, total_planes, left_batch, right_batch, component,
+    predicate, least, most,
+    WIDTH: gl.constexpr, STAGES: gl.constexpr,
+    BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP: gl.constexpr,
+):  # fmt: skip
     """error_ratio_kernels.error_ratio_kernel; planes are pairings of the components of a matrix, batches count in rows.
 
     Nothing where the predicate does not hold.
@@ -222,25 +187,6 @@ def _ratio_kernel(
 _ratio = Launch(_ratio_kernel)
 
 
-def _constants(tile: Tile, width: int) -> dict[str, int | bool]:
-    """The constexpr arguments and options that go with a tile."""
-    return {
-        "WIDTH": width,
-        "STAGES": tile.stages,
-        "BLOCK_M": tile.block_m,
-        "BLOCK_N": tile.block_n,
-        "BLOCK_K": tile.block_k,
-        "GROUP": tile.group,
-        "num_warps": 4,
-        "enable_fp_fusion": False,
-    }
-
-
-def _boxes(tile: Tile) -> tuple[int, int, int]:
-    """Vectors that TMA moves at a time: of the left operand, of the right one, and of the right one at the edge."""
-    return tile.block_m // 2, tile.block_n, tile.block_n // 4
-
-
 def launch(sizes: Sizes, out: torch.Tensor, terms: int, tile: Tile, predicate: tuple[Any, int, int]) -> None:
     """The launch of `error_ratio.error_ratio_bits`: `terms` of each component, a multiple of 128."""
     (left, right), width = sizes.magnitudes, sizes.width
@@ -248,12 +194,14 @@ def launch(sizes: Sizes, out: torch.Tensor, terms: int, tile: Tile, predicate: t
     batch, planes = max(batch_a, batch_b), max(batch_a, batch_b) * width
     rows = [x.shape[1] if x.shape[0] == batch > 1 else 0 for x in (left, right)]
     maps = [
-        tensor_map(x, x.shape[0] * x.shape[1], pitch, pitch, (box, tile.block_k))
-        for x, box in zip((left, right, right), _boxes(tile), strict=True)
+        tensor_map(x, x.shape[0] * x.shape[1], pitch, pitch, box)
+        for x, box in zip((left, right, right), boxes_of(tile), strict=True)
     ]
     _ratio(
         (grid_size(tile, ProductShape(m, n, width * terms, planes), gpu_of(left.device)),),
         *(*maps, sizes.norms, out, m, n, *rows, batch_a * m, batch_a * m + batch_b * n),
         *(width * terms // tile.block_k, planes, *rows, pitch // width, *predicate),
-        **_constants(tile, width),
+        **options_of(tile),
+        WIDTH=width,
+        enable_fp_fusion=False,
     )

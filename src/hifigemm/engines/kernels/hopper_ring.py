@@ -23,14 +23,17 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
 
-from hifigemm.engines.kernels.residue_gemm import holds
+from hifigemm.engines.kernels.predicate import holds
 from hifigemm.engines.kernels.tile_order import place_of
+from hifigemm.engines.kernels.tiles import Tile
 
 __all__ = [
     "CONSUMER_REGISTERS",
     "PRODUCER_REGISTERS",
     "allocate",
+    "boxes_of",
     "multiply",
+    "options_of",
     "planes_behind",
     "produce",
     "skip",
@@ -69,19 +72,9 @@ def allocate(left, right, STAGES: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: 
 
 @gluon.jit
 def _fill(
-    left,
-    right,
-    ring,
-    count,
-    row,
-    column,
-    swap,
-    steps,
-    component,
-    COLUMNS: gl.constexpr,
-    WIDTH: gl.constexpr,
-    STAGES: gl.constexpr,
-):
+    left, right, ring, count, row, column, swap, steps, component,
+    COLUMNS: gl.constexpr, WIDTH: gl.constexpr, STAGES: gl.constexpr,
+):  # fmt: skip
     """Bring the vectors of a tile, all of the left operand and the first COLUMNS of the right one, into the ring."""
     left_ring, right_ring, full, empty = ring
     HALF: gl.constexpr = left_ring.shape[1]
@@ -111,27 +104,10 @@ def _fill(
 
 @gluon.jit
 def produce(
-    left,
-    right,
-    quarter,
-    ring,
-    n,
-    tiles_m,
-    tiles_n,
-    steps,
-    total_planes,
-    num_planes,
-    left_batch,
-    left_part,
-    right_batch,
-    right_part,
-    component,
-    WIDTH: gl.constexpr,
-    STAGES: gl.constexpr,
-    BLOCK_M: gl.constexpr,
-    BLOCK_N: gl.constexpr,
-    GROUP: gl.constexpr,
-):
+    left, right, quarter, ring, n, tiles_m, tiles_n, steps, total_planes, num_planes,
+    left_batch, left_part, right_batch, right_part, component,
+    WIDTH: gl.constexpr, STAGES: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, GROUP: gl.constexpr,
+):  # fmt: skip
     """Fill the ring, one step of k after the other, over all tiles of this program.
 
     `quarter` is the right operand in boxes of BLOCK_N / 4. With WIDTH = 2 the vectors have two components, `component`
@@ -194,3 +170,17 @@ def skip(ring, count, steps, STAGES: gl.constexpr):
         mbarrier.arrive(empty.index(stage), count=1)
         count += 1
     return count
+
+
+def options_of(tile: Tile) -> dict[str, int]:
+    """The constexpr arguments and the option of the compiler that go with a tile."""
+    blocks = {"BLOCK_M": tile.block_m, "BLOCK_N": tile.block_n, "BLOCK_K": tile.block_k}
+    return {"STAGES": tile.stages, **blocks, "GROUP": tile.group, "num_warps": 4}
+
+
+def boxes_of(tile: Tile) -> tuple[tuple[int, int], ...]:
+    """What TMA moves at a time: of the left operand, of the right one, and of the right one at the edge.
+
+    Half of the rows goes to each consumer; columns come in tiles or, at the edge, in quarters of one.
+    """
+    return tuple((vectors, tile.block_k) for vectors in (tile.block_m // 2, tile.block_n, tile.block_n // 4))

@@ -14,6 +14,7 @@ from __future__ import annotations
 import inspect
 import logging
 import struct
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache, lru_cache
 from typing import Any
 
@@ -28,11 +29,13 @@ __all__ = [
     "TensorMap",
     "empty",
     "enters_directly",
+    "flat",
     "float64_bits",
     "knows_gluon",
     "operand_arguments",
     "real_view",
     "shared_layout",
+    "strided",
     "tensor_map",
 ]
 
@@ -68,7 +71,7 @@ class TensorMap:
     place : int or Buffer
         The address, or the buffer at whose start the matrix lies.
     shape : tuple
-        dtype, rows, columns, pitch, block and plain, as `tensor_map` takes them.
+        dtype, rows, columns, pitch and block, as `tensor_map` takes them.
     """
 
     __slots__ = ("_host", "_packed", "place", "shape")
@@ -81,25 +84,19 @@ class TensorMap:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """What kernels are specialised for: dtype, block, plain."""
-        dtype, *_, block, plain = self.shape
-        return dtype, block, plain
+        """What kernels are specialised for: dtype and block."""
+        return self.shape[0], self.shape[-1]
 
     @property
     def host(self) -> Any:
         """The descriptor that Triton's JIT takes."""
         if self._host is None:
-            dtype, rows, columns, pitch, block, plain = self.shape
+            from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+            dtype, rows, columns, pitch, block = self.shape
             address = 1 << 20 if isinstance(self.place, Buffer) else self.place
             described = Address(address, dtype), [rows, columns], [pitch, 1], list(block)
-            if plain:
-                from triton.tools.tensor_descriptor import TensorDescriptor
-
-                self._host = TensorDescriptor(*described)
-            else:
-                from triton.experimental.gluon.nvidia.hopper import TensorDescriptor as GluonDescriptor
-
-                self._host = GluonDescriptor(*described, shared_layout(block, dtype))
+            self._host = TensorDescriptor(*described, shared_layout(block, dtype))
         return self._host
 
     def packed(self) -> list[Any]:
@@ -123,16 +120,13 @@ def shared_layout(block: tuple[int, int], dtype: torch.dtype) -> Any:
     return gl.NVMMASharedLayout.get_default_for(list(block), element)
 
 
-def tensor_map(
-    x: Any, rows: int, columns: int, pitch: int, block: tuple[int, int], *, start: int = 0, plain: bool = False
-) -> TensorMap:
+def tensor_map(x: Any, rows: int, columns: int, pitch: int, block: tuple[int, int], *, start: int = 0) -> TensorMap:
     """The (rows, columns) matrix `start` elements behind the first one of a tensor or buffer, moved in blocks.
 
-    Rows are `pitch` elements apart. The shared-memory layout is Gluon's default for the block, or with `plain`, for
-    kernels in plain Triton, what the compiler chooses. Reads beyond the matrix give zeros, writes there are dropped.
-    The address and the pitch in bytes must be multiples of 16.
+    Rows are `pitch` elements apart. The shared-memory layout is Gluon's default for the block. Reads beyond the matrix
+    give zeros, writes there are dropped. The address and the pitch in bytes must be multiples of 16.
     """
-    shape = x.dtype, rows, columns, pitch, block, plain
+    shape = x.dtype, rows, columns, pitch, block
     if isinstance(x, Buffer):
         return TensorMap(x.behind(start), shape)
     return map_at(x.data_ptr() + start * x.dtype.itemsize, shape)
@@ -160,11 +154,22 @@ def operand_arguments(operands: tuple[Any, Any] | None) -> list[Any]:
     """The arguments of a kernel for both operands: each with its three strides, 0 along a stack of one."""
     if operands is None:
         return [None, 0, 0, 0] * 2
-    arguments: list[Any] = []
-    for x in operands:
-        stack, *rest = x.stride()
-        arguments += [x, stack if x.shape[0] > 1 else 0, *rest]
-    return arguments
+    return [argument for x in operands for argument in strided(x)]
+
+
+def flat(arguments: Iterable[Any]) -> Iterator[Any]:
+    """Arguments of a launch with those of tuples one by one."""
+    for argument in arguments:
+        if isinstance(argument, tuple):
+            yield from argument
+        else:
+            yield argument
+
+
+def strided(x: Any) -> tuple[Any, ...]:
+    """A tensor or buffer of three dimensions and its strides as an argument of a kernel, 0 along a stack of one."""
+    stack, *rest = x.stride()
+    return x, stack if x.shape[0] > 1 else 0, *rest
 
 
 def empty(shape: tuple[int, ...], dtype: torch.dtype, like: Any) -> Any:
@@ -196,7 +201,7 @@ class Entry:
 
 
 _MAP_METADATA: dict[tuple[Any, ...], Any] = {}
-"""How the compiler wants the tensor map of a (dtype, block, plain), as seen in the first kernel that took one."""
+"""How the compiler wants the tensor map of a (dtype, block), as seen in the first kernel that took one."""
 
 
 @cache
@@ -235,14 +240,15 @@ class Launch:
     """A kernel with its compiled variants.
 
     Call it as ``launch(grid, *arguments, **constants)``: the grid is a tuple of one to three integers; run-time
-    arguments are positional: tensors, `Address`, `TensorMap`, integers, floats (FP32 in the kernel), None; constexpr
-    parameters and options (num_warps, ...) are keywords. It runs on torch's current device and stream; tensors must lie
-    on that device, which is not checked. The first call of a variant compiles and belongs before a graph capture; later
-    ones are safe in a capture and in threads. With a `Buffer` among the arguments the launch becomes a step of its
-    program.
+    arguments are positional: tensors, `Address`, `TensorMap`, integers, floats (FP32 in the kernel), None, and tuples
+    of these without a `TensorMap`; constexpr parameters and options (num_warps, ...) are keywords. It runs on torch's
+    current device and stream; tensors must lie on that device, which is not checked. The first call of a variant
+    compiles and belongs before a graph capture; later ones are safe in a capture and in threads. With a `Buffer` among
+    the arguments the launch becomes a step of its program.
 
     Variants differ by what Triton specialises: dtypes, pointers that are multiples of 16, integers that equal 1 or are
-    multiples of 16. Integers that change from call to call belong into `do_not_specialize` of the kernel.
+    multiples of 16. Integers that change from call to call belong into `do_not_specialize` of the kernel; those
+    in tuples are always specialised.
 
     Parameters
     ----------
@@ -265,7 +271,7 @@ class Launch:
 
     def __call__(self, grid: tuple[int, ...], *arguments: Any, **constants: Any) -> None:
         """Launch the kernel, or compile and launch it where this variant is new."""
-        for argument in arguments:
+        for argument in flat(arguments):
             place = argument.place if type(argument) is TensorMap else argument
             if type(place) is Buffer:
                 place.program.add(self, grid, arguments, constants)
@@ -314,32 +320,41 @@ class Launch:
         self, device: int, arguments: tuple[Any, ...], constants: dict[str, Any]
     ) -> tuple[tuple[Any, ...], list[Any]]:
         """The variant that the arguments ask for, and what the C entry takes for them."""
-        values: list[Any] = []
         key: list[Any] = [device, *constants.items()]
-        for argument, specialised in zip(arguments, self._specialised, strict=True):
-            kind = type(argument)
-            if kind is int:
-                values.append(argument)
-                key.append(-_INT32 <= argument < _INT32)
-                if specialised:
-                    key.append(1 if argument == 1 else 16 * (argument & 15 == 0))
-            elif kind is torch.Tensor or kind is Address or kind is Buffer:
-                address = argument.data_ptr()
-                values.append(address)
-                key += (argument.dtype, address & 15 == 0)
-            elif kind is TensorMap:
-                values += argument.packed()
-                key.append(argument.key)
-            else:
-                values.append(argument)
-                key.append(None if argument is None else kind)
+        values = _bound(arguments, self._specialised, key)
         return tuple(key), values
+
+
+def _bound(arguments: Sequence[Any], specialised: Sequence[bool], key: list[Any]) -> list[Any]:
+    """What the C entry takes for some arguments; `key` gets what kernels are specialised for."""
+    values: list[Any] = []
+    for argument, special in zip(arguments, specialised, strict=True):
+        kind = type(argument)
+        if kind is int:
+            values.append(argument)
+            key.append(-_INT32 <= argument < _INT32)
+            if special:
+                key.append(1 if argument == 1 else 16 * (argument & 15 == 0))
+        elif kind is torch.Tensor or kind is Address or kind is Buffer:
+            address = argument.data_ptr()
+            values.append(address)
+            key += (argument.dtype, address & 15 == 0)
+        elif kind is TensorMap:
+            values += argument.packed()
+            key.append(argument.key)
+        elif isinstance(argument, tuple):
+            key.append(len(argument))
+            values.append(tuple(_bound(argument, (True,) * len(argument), key)))
+        else:
+            values.append(argument)
+            key.append(None if argument is None else kind)
+    return values
 
 
 def _entry(compiled: Any, arguments: tuple[Any, ...]) -> Entry | None:
     """The direct entry of a compiled kernel, or None where it is not as expected or must not be used."""
     plain = (int, float, bool, type(None), torch.Tensor, Address, Buffer, TensorMap)
-    if not all(type(a) in plain for a in arguments):
+    if not all(type(a) in plain for a in flat(arguments)):
         return None
     try:
         maps = [a for a in arguments if type(a) is TensorMap]

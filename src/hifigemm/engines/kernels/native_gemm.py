@@ -21,7 +21,7 @@ import triton.language as tl
 from hifigemm.engines.kernels.launch import Launch, operand_arguments, real_view
 from hifigemm.engines.kernels.predicate import Predicate, holds
 from hifigemm.engines.kernels.tile_order import place_of
-from hifigemm.engines.kernels.words_kernels import losses_in_range
+from hifigemm.engines.kernels.words import losses_in_range
 
 __all__ = ["fp32_product", "fp64_product"]
 

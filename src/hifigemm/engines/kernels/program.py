@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from hifigemm.engines.kernels.buffers import Buffer, contiguous_strides
-from hifigemm.engines.kernels.launch import Address, Launch, TensorMap, enters_directly, is_hooked, map_at
+from hifigemm.engines.kernels.launch import Address, Launch, TensorMap, enters_directly, flat, is_hooked, map_at
 from hifigemm.engines.kernels.zeros import clear
 
 __all__ = ["Program"]
@@ -232,6 +232,8 @@ class Program:
         """Arguments with tensors in the place of buffers; `tensors` are the operands and the workspace."""
 
         def tensor(x: Any) -> Any:
+            if isinstance(x, tuple):
+                return type(x)(*map(tensor, x)) if hasattr(x, "_fields") else tuple(map(tensor, x))
             if type(x) is TensorMap and isinstance(x.place, Buffer):
                 base, offset = self._place(x.place)
                 return map_at(tensors[base].data_ptr() + offset, x.shape)
@@ -255,36 +257,43 @@ class Program:
             return None, step.function, step.arguments
         values: list[Any] = list(entry.head)
         slots, maps = [], []
-        for argument in step.arguments:
-            if type(argument) is TensorMap:
-                packed = argument.packed()
-                if isinstance(argument.place, Buffer):
-                    maps.append((len(values), *self._place(argument.place), argument.shape))
-                values += packed
-            elif type(argument) is Buffer:
-                slots.append((len(values), *self._place(argument)))
-                values.append(None)
-            else:
-                is_pointer = type(argument) in (torch.Tensor, Address)
-                values.append(argument.data_ptr() if is_pointer else argument)
+        tuples: list[slice] = []
+        for given in step.arguments:
+            start = len(values)
+            for argument in flat((given,)):
+                if type(argument) is TensorMap:
+                    packed = argument.packed()
+                    if isinstance(argument.place, Buffer):
+                        maps.append((len(values), *self._place(argument.place), argument.shape))
+                    values += packed
+                elif type(argument) is Buffer:
+                    slots.append((len(values), *self._place(argument)))
+                    values.append(None)
+                else:
+                    is_pointer = type(argument) in (torch.Tensor, Address)
+                    values.append(argument.data_ptr() if is_pointer else argument)
+            if isinstance(given, tuple):
+                tuples.insert(0, slice(start, len(values)))
         values += step.kernel.padding  # type: ignore[union-attr]
-        return entry.launch, entry.function, step.grid, values, slots, maps
+        return entry.launch, entry.function, step.grid, values, slots, maps, tuples
 
     def _filled_in(self, template: tuple[Any, ...], stream: int, bases: list[int]) -> tuple[Any, tuple[Any, ...]]:
         """The C entry of a template, and all that it is given on a stream for these addresses."""
         if template[0] is None:
             return None, template[1:]
-        launch, function, grid, values, slots, maps = template
+        launch, function, grid, values, slots, maps, tuples = template
         arguments = values.copy()
         for at, base, offset in slots:
             arguments[at] = bases[base] + offset
         for at, base, offset, shape in maps:
             packed = map_at(bases[base] + offset, shape).packed()
             arguments[at : at + len(packed)] = packed
+        for own in tuples:
+            arguments[own] = [tuple(arguments[own])]
         return launch, (*grid, stream, function, *arguments)
 
 
 def _buffers(arguments: Sequence[Any]) -> list[Buffer]:
     """The buffers among the arguments of a step."""
-    places = [x.place if type(x) is TensorMap else x for x in arguments]
+    places = [x.place if type(x) is TensorMap else x for x in flat(arguments)]
     return [x for x in places if isinstance(x, Buffer)]

@@ -27,20 +27,27 @@ import triton
 import triton.language as tl
 
 from hifigemm.engines.kernels.launch import Launch
-from hifigemm.engines.kernels.planes import supports
-from hifigemm.engines.kernels.predicate import LARGEST, NO_PREDICATE, Predicate, holds
+from hifigemm.engines.kernels.predicate import NO_PREDICATE, Predicate, holds
 from hifigemm.engines.kernels.tile_order import place_of
-from hifigemm.engines.kernels.tiles import ProductShape, Tile, gpu_of, grid_size, hopper_module, tile_for
+from hifigemm.engines.kernels.tiles import KERNELS, ProductShape, Tile, gpu_of, grid_size, hopper_module, tile_for
 from hifigemm.numerics.residues import centred
 
-__all__ = ["CONSTANTS", "K_BLOCK", "REDUCE_PTX", "constants_of", "exact_int8_gemm", "residue_gemm"]
-__all__ += ["LARGEST", "NO_PREDICATE", "Predicate", "holds", "reduce_ptx", "residue_constants", "wrapped"]
+__all__ = [
+    "CONSTANTS",
+    "K_BLOCK",
+    "constants_of",
+    "exact_int8_gemm",
+    "reduce_ptx",
+    "residue_constants",
+    "residue_gemm",
+    "wrapped",
+]
 
 K_BLOCK = 1023 * 128
 """Longest product whose accumulator, an earlier residue included, stays below 2**31."""
 CONSTANTS = tl.constexpr(8)
 """Integers for each modulus: c_0 .. c_3 in bytes, what s' is added to, bits of 1/p and addend, -p, 2**16 mod p."""
-REDUCE_PTX = tl.constexpr(
+_REDUCE_PTX = tl.constexpr(
     "{ .reg .u32 x, f, q; .reg .f32 a, b, c; xor.b32 x, $1, 0x80000000; dp4a.u32.s32 f, x, $2, $3; mov.b32 a, f; "
     "mov.b32 b, $4; mov.b32 c, $5; fma.rn.f32 a, a, b, c; mov.b32 q, a; mad.lo.u32 $0, q, $6, f; }"
 )
@@ -81,16 +88,15 @@ def _reduce_portable(s, row):
 
 @triton.jit
 def reduce_ptx(s, row):
-    """Residues of int32 s in four instructions; see the module."""
-    r = tl.inline_asm_elementwise(
-        REDUCE_PTX,
+    """Residues of int32 s in the low bytes of int32, in four instructions; see the module."""
+    return tl.inline_asm_elementwise(
+        _REDUCE_PTX,
         "=r,r,r,r,r,r,r",
         [s, tl.load(row), tl.load(row + 1), tl.load(row + 2), tl.load(row + 3), tl.load(row + 4)],
         dtype=tl.int32,
         is_pure=True,
         pack=1,
     )
-    return r.to(tl.int8)
 
 
 @triton.jit
@@ -102,42 +108,27 @@ def wrapped(index, count):
     return tl.where(index < count, index, tl.minimum(index - count, count - 1)).to(tl.int64)
 
 
+@triton.jit
+def _entries(vectors, ks, step, k, EVEN_K: tl.constexpr):
+    """Entries `ks` of vectors, `step` apart in memory; zeros from k on."""
+    at = vectors[:, None] + ks[None, :].to(tl.int64) * step
+    if EVEN_K:
+        return tl.load(at)
+    else:
+        return tl.load(at, mask=ks[None, :] < k, other=0)
+
+
 @triton.jit(do_not_specialize=["m", "n", "m_stored", "total_planes", "num_planes", "least", "most"])
 def _product_kernel(
-    left,
-    right,
-    out,
-    constants,
-    m,
-    n,
-    k,
-    m_stored,
-    n_stored,
-    total_planes,
-    num_planes,
-    left_batch,
-    left_part,
-    left_row,
-    left_k,
-    right_batch,
-    right_part,
-    right_row,
-    right_k,
-    out_batch,
-    out_part,
-    out_row,
-    predicate,
-    least,
-    most,
-    REDUCE: tl.constexpr,
-    PTX: tl.constexpr,
-    ADD: tl.constexpr,
-    EVEN_K: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    GROUP: tl.constexpr,
-):
+    left, right, out, constants,
+    m, n, k, m_stored, n_stored, total_planes, num_planes,
+    left_batch, left_part, left_row, left_k,
+    right_batch, right_part, right_row, right_k,
+    out_batch, out_part, out_row,
+    predicate, least, most,
+    REDUCE: tl.constexpr, PTX: tl.constexpr, ADD: tl.constexpr, EVEN_K: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP: tl.constexpr,
+):  # fmt: skip
     """out[z, l] = left[z, l] right[z, l].T, reduced or not; programs walk over the tiles of all planes (z, l).
 
     Rows beyond m and n are `wrapped`, so that only the edge of k is masked. Nothing where the predicate does not hold.
@@ -160,13 +151,8 @@ def _product_kernel(
         right_rows = right + z * right_batch + l * right_part + wrapped(columns, n) * right_row
         sums = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.int32)
         for start in range(0, k, BLOCK_K):
-            at = start + ks
-            if EVEN_K:
-                x = tl.load(left_rows[:, None] + at[None, :].to(tl.int64) * left_k)
-                y = tl.load(right_rows[:, None] + at[None, :].to(tl.int64) * right_k)
-            else:
-                x = tl.load(left_rows[:, None] + at[None, :].to(tl.int64) * left_k, mask=at[None, :] < k, other=0)
-                y = tl.load(right_rows[:, None] + at[None, :].to(tl.int64) * right_k, mask=at[None, :] < k, other=0)
+            x = _entries(left_rows, start + ks, left_k, k, EVEN_K)
+            y = _entries(right_rows, start + ks, right_k, k, EVEN_K)
             sums = tl.dot(x, tl.trans(y), sums, out_dtype=tl.int32)
         target = out + z * out_batch + l * out_part + rows[:, None].to(tl.int64) * out_row + columns[None, :]
         stored = (rows[:, None] < m_stored) & (columns[None, :] < n_stored)
@@ -174,7 +160,7 @@ def _product_kernel(
             sums += tl.load(target, mask=stored, other=0).to(tl.int32)
         if REDUCE:
             if PTX:
-                tl.store(target, reduce_ptx(sums, constants + l * CONSTANTS), mask=stored)
+                tl.store(target, reduce_ptx(sums, constants + l * CONSTANTS).to(tl.int8), mask=stored)
             else:
                 tl.store(target, _reduce_portable(sums, constants + l * CONSTANTS), mask=stored)
         else:
@@ -212,23 +198,6 @@ def _launch_plain(left: Any, right: Any, out: Any, tile: Tile, **constants: Any)
     )
 
 
-def _modules(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor, asked: Tile | None) -> dict[str, Any]:
-    """The kernels that take these tensors, with the modules of those that lie in other ones.
-
-    That by TMA stands in where Gluon's does not compile, or where it is asked for.
-    """
-    modules = {"triton": None}
-    if not supports(left, right, out):
-        return modules
-    hopper = hopper_module("residue_gemm_hopper", left.device)
-    if hopper is not None:
-        modules["hopper"] = hopper
-    if hopper is None or (asked is not None and asked.kernel == "tma"):
-        tma = hopper_module("residue_gemm_tma", left.device)
-        modules |= {} if tma is None else {"tma": tma}
-    return modules
-
-
 def residue_gemm(
     left: torch.Tensor,
     right: torch.Tensor,
@@ -264,12 +233,13 @@ def residue_gemm(
         out.zero_()
         return
     shape, gpu = ProductShape(m, n, min(k, k_block), out.shape[0] * planes), gpu_of(left.device)
-    modules = _modules(left, right, out, config)
-    tile = config or tile_for(shape, gpu, tuple(modules))
-    if tile.kernel not in modules:
+    hopper = hopper_module("residue_gemm_hopper", left.device)
+    kernels = ("triton",) if hopper is None or not hopper.supports(left, right, out) else KERNELS
+    tile = config or tile_for(shape, gpu, kernels)
+    if tile.kernel not in kernels:
         raise ValueError(f"{tile} does not take strides {left.stride()}, {right.stride()}, {out.stride()} here")
-    if tile.kernel != "triton":
-        modules[tile.kernel].launch((left, right, constants), out, tile, k_block, predicate or NO_PREDICATE)
+    if tile.kernel == "hopper":
+        hopper.launch(left, right, constants, out, tile, k_block, predicate or NO_PREDICATE)
         return
     for start in range(0, k, k_block):
         a, b = (x if k <= k_block else x[:, :, :, start : start + k_block] for x in (left, right))

@@ -1,6 +1,8 @@
 """The INT8 residue product for Hopper in Gluon: sums as in `hopper_ring.py`, reduced modulo p and stored by TMA.
 
-Rows beyond m and columns beyond n of a plane are made from what lies behind an operand, and stored: `out` is padded.
+TMA reads and writes planes of residues as rows of one matrix: plane (z, l) of an operand, matrix z of the batch modulo
+p_l, starts at row z * batch_rows + l * part_rows. Rows beyond m and columns beyond n of a plane are made from what lies
+behind an operand, and stored: `out` is padded.
 """
 
 # Kernels are untyped.
@@ -15,46 +17,36 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, tma
 
-from hifigemm.engines.kernels import planes
 from hifigemm.engines.kernels.hopper_ring import (
     CONSUMER_REGISTERS,
     PRODUCER_REGISTERS,
     allocate,
+    boxes_of,
     multiply,
+    options_of,
     planes_behind,
     produce,
     skip,
     tma_store,
 )
-from hifigemm.engines.kernels.launch import Launch
-from hifigemm.engines.kernels.planes import Blocks
-from hifigemm.engines.kernels.residue_gemm import CONSTANTS, REDUCE_PTX
+from hifigemm.engines.kernels.launch import Launch, tensor_map
+from hifigemm.engines.kernels.residue_gemm import CONSTANTS, reduce_ptx
 from hifigemm.engines.kernels.tile_order import place_of
-from hifigemm.engines.kernels.tiles import Tile
+from hifigemm.engines.kernels.tiles import ProductShape, Tile, gpu_of, grid_size
 
-__all__ = ["launch"]
+__all__ = ["launch", "supports"]
 
 
 @gluon.jit
 def _residues(
-    ring,
-    count,
-    steps,
-    old,
-    out_columns,
-    out_tile,
-    row,
-    column,
-    table,
-    HALF: gl.constexpr,
-    COLUMNS: gl.constexpr,
-    ADD: gl.constexpr,
-    STAGES: gl.constexpr,
-):
+    ring, count, steps, target, table,
+    HALF: gl.constexpr, COLUMNS: gl.constexpr, ADD: gl.constexpr, STAGES: gl.constexpr,
+):  # fmt: skip
     """Residues of half of the rows and the first columns of the next tile in shared memory; the stages used until then.
 
-    The other columns of `out_tile` are stored as they are: they lie beyond n.
+    The other columns of the target's tile are stored as they are: they lie beyond n.
     """
+    old, out_columns, out_tile, row, column = target
     # Triton 3.6 does not compile integer wgmma wider than 224; two of 128 side by side are as fast.
     WIDE: gl.constexpr = COLUMNS if COLUMNS < 128 else 128
     layout: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, WIDE, 32])
@@ -63,14 +55,7 @@ def _residues(
         rows = row + gl.arange(0, sums.shape[0], gl.SliceLayout(1, layout))
         columns = column + gl.arange(0, COLUMNS, gl.SliceLayout(0, layout))
         sums += gl.load(old + rows[:, None].to(gl.int64) * out_columns + columns[None, :]).to(gl.int32)
-    residues = gl.inline_asm_elementwise(
-        REDUCE_PTX,
-        "=r,r,r,r,r,r,r",
-        [sums, gl.load(table), gl.load(table + 1), gl.load(table + 2), gl.load(table + 3), gl.load(table + 4)],
-        dtype=gl.int32,
-        is_pure=True,
-        pack=1,
-    )
+    residues = reduce_ptx(sums, table)
     tma.store_wait(0)
     out_tile.slice(0, COLUMNS, 1).store(residues.to(gl.int8))
     return count
@@ -78,27 +63,10 @@ def _residues(
 
 @gluon.jit
 def _consume(
-    HALF: gl.constexpr,
-    out,
-    old,
-    constants,
-    ring,
-    out_tiles,
-    m,
-    n,
-    tiles_m,
-    tiles_n,
-    steps,
-    total_planes,
-    num_planes,
-    out_rows,
-    out_columns,
-    ADD: gl.constexpr,
-    STAGES: gl.constexpr,
-    BLOCK_M: gl.constexpr,
-    BLOCK_N: gl.constexpr,
-    GROUP: gl.constexpr,
-):
+    HALF: gl.constexpr, out, old, constants, ring, out_tiles, m, n, tiles_m, tiles_n, steps,
+    total_planes, num_planes, out_rows, out_columns,
+    ADD: gl.constexpr, STAGES: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, GROUP: gl.constexpr,
+):  # fmt: skip
     """Multiply, reduce and store half of the rows of each tile."""
     ROWS: gl.constexpr = BLOCK_M // 2
     out_tile = out_tiles.index(HALF)
@@ -108,21 +76,16 @@ def _consume(
         row = plane * out_rows + tile_m * BLOCK_M + HALF * ROWS
         column = tile_n * BLOCK_N
         table = constants + (plane % num_planes) * CONSTANTS
+        target = old, out_columns, out_tile, row, column
         if tile_m * BLOCK_M + HALF * ROWS >= m:
             count = skip(ring, count, steps, STAGES)
         else:
             if n - column <= BLOCK_N // 4:
-                count = _residues(
-                    ring, count, steps, old, out_columns, out_tile, row, column, table, HALF, BLOCK_N // 4, ADD, STAGES
-                )
+                count = _residues(ring, count, steps, target, table, HALF, BLOCK_N // 4, ADD, STAGES)
             elif n - column <= BLOCK_N // 2:
-                count = _residues(
-                    ring, count, steps, old, out_columns, out_tile, row, column, table, HALF, BLOCK_N // 2, ADD, STAGES
-                )
+                count = _residues(ring, count, steps, target, table, HALF, BLOCK_N // 2, ADD, STAGES)
             else:
-                count = _residues(
-                    ring, count, steps, old, out_columns, out_tile, row, column, table, HALF, BLOCK_N, ADD, STAGES
-                )
+                count = _residues(ring, count, steps, target, table, HALF, BLOCK_N, ADD, STAGES)
             fence_async_shared()
             tma_store(out, [row, column], out_tile)
     tma.store_wait(0)
@@ -134,33 +97,12 @@ _RUN_TIME += ["out_rows", "out_columns"]
 
 @gluon.jit(do_not_specialize=[*_RUN_TIME, "least", "most"])
 def _hopper_kernel(
-    left,
-    right,
-    quarter,
-    out,
-    old,
-    constants,
-    m,
-    n,
-    k,
-    total_planes,
-    num_planes,
-    left_batch,
-    left_part,
-    right_batch,
-    right_part,
-    out_rows,
-    out_columns,
-    predicate,
-    least,
-    most,
-    ADD: gl.constexpr,
-    STAGES: gl.constexpr,
-    BLOCK_M: gl.constexpr,
-    BLOCK_N: gl.constexpr,
-    BLOCK_K: gl.constexpr,
-    GROUP: gl.constexpr,
-):
+    left, right, quarter, out, old, constants,
+    m, n, k, total_planes, num_planes, left_batch, left_part, right_batch, right_part, out_rows, out_columns,
+    predicate, least, most,
+    ADD: gl.constexpr, STAGES: gl.constexpr,
+    BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP: gl.constexpr,
+):  # fmt: skip
     """out = left right.T mod p for every plane, where the predicate holds; `old` is out's memory, read where ADD."""
     ring = allocate(left, right, STAGES, BLOCK_M, BLOCK_N, BLOCK_K)
     out_tiles = gl.allocate_shared_memory(gl.int8, [2, BLOCK_M // 2, BLOCK_N], out.layout)
@@ -189,26 +131,62 @@ def _hopper_kernel(
 _product = Launch(_hopper_kernel)
 
 
-def _constants(tile: Tile) -> dict[str, int]:
-    """The constexpr arguments but ADD, and the option, that go with a tile."""
-    return {
-        "STAGES": tile.stages,
-        "BLOCK_M": tile.block_m,
-        "BLOCK_N": tile.block_n,
-        "BLOCK_K": tile.block_k,
-        "GROUP": tile.group,
-        "num_warps": 4,
-    }
+def _blocks(tile: Tile) -> tuple[tuple[int, int], ...]:
+    """What TMA moves at a time: of the operands, and of the products."""
+    return *boxes_of(tile), (tile.block_m // 2, tile.block_n)
 
 
-def _blocks(tile: Tile) -> Blocks:
-    """Half of the rows goes to each consumer; the right operand comes in tiles or, at the edge, in quarters of one."""
-    half, right = tile.block_m // 2, ((tile.block_n, tile.block_k), (tile.block_n // 4, tile.block_k))
-    return (half, tile.block_k), right, (half, tile.block_n)
+def supports(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor) -> bool:
+    """Whether TMA can move these operands and products, (batch, part, vector, entry), in tiles of 128 x 256."""
+    whole = out.is_contiguous() and out.shape[2] % 128 == 0 and out.shape[3] % 256 == 0 and out.data_ptr() % 16 == 0
+    return whole and out.shape[0] * out.shape[1] * out.shape[2] < 2**31 and _is_stacked(left) and _is_stacked(right)
+
+
+def _is_stacked(x: torch.Tensor) -> bool:
+    """Whether the planes of an operand are rows of one matrix that TMA can read."""
+    batch, part, pitch, unit = x.stride()
+    if unit != 1 or pitch <= 0 or pitch % 16 or x.data_ptr() % 16:
+        return False
+    whole = all(s % pitch == 0 and s >= 0 for s, size in ((batch, x.shape[0]), (part, x.shape[1])) if size > 1)
+    return whole and pitch < 2**32 and _rows(x) < 2**31
+
+
+def _rows(x: torch.Tensor) -> int:
+    """Rows of the matrix in which the planes of an operand are stacked."""
+    return sum((size - 1) * step for size, step in zip(x.shape[:2], _steps_between_planes(x), strict=True)) + x.shape[2]
+
+
+def _steps_between_planes(x: torch.Tensor) -> tuple[int, int]:
+    """Rows from one matrix of the batch to the next, 0 where it is broadcast, and from one modulus to the next."""
+    batch, part, pitch = x.stride()[:3]
+    return (batch // pitch if x.shape[0] > 1 else 0), (part // pitch if x.shape[1] > 1 else 0)
 
 
 def launch(
-    operands: tuple[torch.Tensor, ...], out: torch.Tensor, tile: Tile, k_block: int, predicate: tuple[Any, int, int]
+    left: torch.Tensor,
+    right: torch.Tensor,
+    constants: torch.Tensor,
+    out: torch.Tensor,
+    tile: Tile,
+    k_block: int,
+    predicate: tuple[Any, int, int],
 ) -> None:
-    """See `planes.launch`."""
-    planes.launch(_product, _blocks(tile), _constants(tile), operands, out, tile, k_block, predicate, plain=False)
+    """The launches of `residue_gemm.residue_gemm` for non-empty operands that `supports` accepts."""
+    (_, parts, m, k), n = left.shape, right.shape[2]
+    batch, _, rows, columns = out.shape
+    planes, (*boxes, out_block) = batch * parts, _blocks(tile)
+    target = tensor_map(out, planes * rows, columns, columns, out_block)
+    grid = (grid_size(tile, ProductShape(m, n, k, planes), gpu_of(left.device)),)
+    for start in range(0, k, k_block):
+        length = min(k_block, k - start)
+        maps = [
+            tensor_map(x, _rows(x), length, x.stride(2), box, start=start)
+            for x, box in zip((left, right, right), boxes, strict=True)
+        ]
+        _product(
+            grid,
+            *(*maps, target, out, constants, m, n, length, planes, parts),
+            *(*_steps_between_planes(left), *_steps_between_planes(right), rows, columns, *predicate),
+            ADD=start > 0,
+            **options_of(tile),
+        )

@@ -17,10 +17,11 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from hifigemm.engines.kernels.crt_rounding import nonfinite_product, round_integer
 from hifigemm.engines.kernels.elementary import power_of_two
+from hifigemm.engines.kernels.rounding import round_integer
+from hifigemm.engines.kernels.special import nonfinite_product
 from hifigemm.engines.kernels.tile_order import place_of
-from hifigemm.engines.kernels.words_kernels import NOT_FINITE
+from hifigemm.engines.kernels.vector_tiles import NOT_FINITE
 
 __all__ = ["slice_product_kernel"]
 
@@ -330,7 +331,7 @@ def slice_product_kernel(
                 exponent = tl.where(marked, 0, own + f + base) + 64
                 # Exponents beyond +-4000 give what these give.
                 exponent = tl.minimum(tl.maximum(exponent, -4000), 4000)
-                value, _ = round_integer(above.to(tl.float64), low ^ _SIGN, (), exponent, SINGLE, 64, 32)
+                value = round_integer(above.to(tl.float64), low ^ _SIGN, (), exponent, SINGLE, 64, 32)
                 if tl.max(marked.to(tl.int32)) > 0:
                     filled = nonfinite_product(
                         left_operand + z * left_operand_batch + row * left_operand_row,

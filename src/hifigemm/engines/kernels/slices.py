@@ -2,9 +2,16 @@
 
 Slices lie with k innermost, those of a vector one after the other: (batch, vectors, count, k_pitch), zeros beyond k, in
 order on the left and in reverse order on the right, so that the pairs p + q = s of a diagonal are two contiguous planes
-of s + 1 slices. One launch makes the slices of both operands, and reads them once; one more before it clears what the
-programs of vectors longer than a tile exchange.
+of s + 1 slices. One launch makes the slices of both operands, and reads them once; see vector_tiles.py. One more before
+it clears what the programs of vectors longer than a tile exchange.
+
+Entries are scaled to y = 2**-g x, g the exponent of the first slice's grid, and then each slice is an integer next to
+y, and what is left of y times 2**beta goes on. All of it is exact in the format of the operand: what underflows lies
+further below the first slice than float32 or float64 reach, and never gets to a slice.
 """
+
+# Kernels are untyped.
+# mypy: disable-error-code="assignment, no-untyped-def"
 
 from __future__ import annotations
 
@@ -14,25 +21,153 @@ from functools import lru_cache
 from typing import Any
 
 import torch
+import triton
+import triton.language as tl
 
-from hifigemm.engines.kernels import slices_kernels
+from hifigemm.engines.kernels.elementary import power_of_two, power_of_two_single
 from hifigemm.engines.kernels.launch import Launch, empty
-from hifigemm.engines.kernels.slices_kernels import Form
-from hifigemm.engines.kernels.vector_tiles import WARPS, Side, forms_of_launches, num_sms, stage_of, tile_of
-from hifigemm.engines.kernels.zeros import cleared
+from hifigemm.engines.kernels.vector_tiles import (
+    COUNTS,
+    NOT_FINITE,
+    VectorTile,
+    largest_magnitude,
+    launch_both,
+    load_tile,
+    side_of,
+)
 from hifigemm.numerics.slicing import digit_limit
 
-__all__ = ["NOT_FINITE", "PITCH", "Slices", "k_pitch", "slice_operands"]
+__all__ = ["PITCH", "Slices", "k_pitch", "slice_operands"]
 
-NOT_FINITE: int = slices_kernels.NOT_FINITE.value
-"""Exponent of a vector that holds an Inf or NaN; its slices are zeros."""
 PITCH = 128
 _ENTRIES = {torch.float32: 8192, torch.float64: 4096}
 """Of a tile: 64 or 32 in each thread, so that four programs share the registers of a multiprocessor."""
 _SIGNIFICAND = {torch.float32: 24, torch.float64: 53}
 _MAGNITUDES = {torch.float32: torch.int32, torch.float64: torch.int64}
+_ROUND_SINGLE = tl.constexpr(1.5 * 2.0**23)
+_ROUND_DOUBLE = tl.constexpr(1.5 * 2.0**52)
+_FRACTION_SINGLE = tl.constexpr((1 << 23) - 1)
+_FRACTION_DOUBLE = tl.constexpr((1 << 52) - 1)
 
-_slice = Launch(slices_kernels.slice_kernel)
+
+@dataclass(frozen=True)
+class _Form:
+    """What the kernel knows of the slices of an operand when it is compiled.
+
+    Attributes
+    ----------
+    single : bool
+        Entries are float32, else float64.
+    count : int
+        Number of slices.
+    beta : int
+        Bits of a slice.
+    limit : float
+        Remainders from here on belong to the next integer; 1 for digits to nearest.
+    top : int
+        Fraction bits of an entry from which on the grid is one coarser; more than there are for digits to nearest.
+    reverse : bool
+        The last slice stands first.
+    tile : VectorTile
+    """
+
+    single: bool
+    count: int
+    beta: int
+    limit: float
+    top: int
+    reverse: bool
+    tile: VectorTile
+
+
+@triton.jit
+def _grid(size, FORM: tl.constexpr):
+    """Exponent of the first slice's grid for a vector with these bits of its largest magnitude."""
+    if FORM.single:
+        normal = size >= 0x800000
+        bits = tl.where(normal, size, size.to(tl.float32).to(tl.int32, bitcast=True))
+        e = (bits >> 23) - tl.where(normal, 126, 275)
+        fraction = bits & _FRACTION_SINGLE
+    else:
+        normal = size >= 0x10000000000000
+        bits = tl.where(normal, size, size.to(tl.float64).to(tl.int64, bitcast=True))
+        e = (bits >> 52).to(tl.int32) - tl.where(normal, 1022, 2096)
+        fraction = bits & _FRACTION_DOUBLE
+    e += (fraction >= FORM.top).to(tl.int32)
+    return tl.where(size == 0, 0, e) - (FORM.beta - 1)
+
+
+@triton.jit
+def _scaled(x, g, FORM: tl.constexpr):
+    """2**-g x."""
+    if FORM.single:
+        first = tl.minimum(-g, 126)
+        return x * power_of_two_single(first) * power_of_two_single(-g - first)
+    else:
+        first = tl.minimum(-g, 1000)
+        return x * power_of_two(first) * power_of_two(-g - first)
+
+
+@triton.jit
+def _digit(y, FORM: tl.constexpr):
+    """The slice of y as INT8, which wraps from h to -h, and what the integer nearest to y leaves."""
+    if FORM.single:
+        raised = y + _ROUND_SINGLE
+        rest = y - (raised - _ROUND_SINGLE)
+        digit = raised.to(tl.int32, bitcast=True)
+    else:
+        raised = y + _ROUND_DOUBLE
+        rest = y - (raised - _ROUND_DOUBLE)
+        digit = raised.to(tl.int64, bitcast=True).to(tl.int32)
+    if FORM.limit < 1.0:
+        digit += (rest >= FORM.limit).to(tl.int32)
+    return digit.to(tl.int8), rest
+
+
+@triton.jit
+def _slice_tile(operand, counts, program, k, pitch, FORM: tl.constexpr):
+    """One tile of an operand."""
+    vectors, _, _ = counts
+    value, panel, chunk, z, v, h = load_tile(operand, counts, program, k, FORM)
+    exists = v < vectors
+    if FORM.single:
+        magnitude = value.to(tl.int32, bitcast=True) & 0x7FFFFFFF
+    else:
+        magnitude = value.to(tl.int64, bitcast=True) & 0x7FFFFFFFFFFFFFFF
+    row = z * vectors + v
+    size = largest_magnitude(magnitude, operand, counts, panel, row, exists, FORM)
+    if FORM.tile.stage != "magnitudes":
+        finite = size < (0x7F800000 if FORM.single else 0x7FF0000000000000)
+        g = tl.where(finite, _grid(size, FORM), 0)
+        if chunk == 0:
+            tl.store(operand.exponents + row, tl.where(finite, g, NOT_FINITE), mask=exists)
+        y = _scaled(tl.where(finite[:, None], value, 0.0), g[:, None], FORM)
+        COUNT: tl.constexpr = FORM.count
+        to = operand.planes + (row * pitch * COUNT)[:, None] + h[None, :]
+        for p in tl.static_range(COUNT):
+            digit, rest = _digit(y, FORM)
+            place = to + (COUNT - 1 - p if FORM.reverse else p) * pitch
+            if FORM.tile.even:
+                tl.store(place, digit)
+            else:
+                tl.store(place, digit, mask=exists[:, None] & (h < pitch)[None, :])
+            y = rest * 2.0**FORM.beta
+
+
+@triton.jit(do_not_specialize=COUNTS)
+def slice_kernel(
+    left, left_vectors, left_total, left_chunks, right, right_vectors, right_total, right_chunks, programs,
+    k, pitch, LEFT: tl.constexpr, RIGHT: tl.constexpr,
+):  # fmt: skip
+    """Tiles of the left operand, then of the right one."""
+    program = tl.program_id(0)
+    if program < programs:
+        _slice_tile(left, (left_vectors, left_total, left_chunks), program, k, pitch, LEFT)
+    else:
+        _slice_tile(right, (right_vectors, right_total, right_chunks), program - programs, k, pitch, RIGHT)
+
+
+_slice: Any = Launch(slice_kernel)
 
 
 @dataclass(frozen=True)
@@ -79,66 +214,33 @@ def slice_operands(operands: Sequence[tuple[torch.Tensor, int]], count: int, bet
     """
     if not 1 <= beta <= 8 or not 1 <= count <= 12:
         raise ValueError(f"{count} slices of {beta} bits: expected 1 .. 12 slices of 1 .. 8 bits")
-    sides = [_side(x, axis, count, beta) for x, axis in operands]
+    sides = [side_of(x, axis, k_pitch(x.shape[axis]), _ENTRIES[x.dtype]) for x, axis in operands]
     k, like = sides[0].k, operands[0][0]
     if any(side.k != k for side in sides) or len({x.dtype for x, _ in operands}) > 1:
         raise ValueError(
             f"operands of k = {', '.join(str(side.k) for side in sides)}, {[x.dtype for x, _ in operands]}"
         )
-    made = []
-    for side in sides:
+    made, tensors, forms = [], [], []
+    for (x, axis), side in zip(operands, sides, strict=True):
         planes = empty((side.batch, side.vectors, count, k_pitch(k)), torch.int8, like)
-        made.append(Slices(planes, empty((side.batch, side.vectors), torch.int32, like), beta))
-    counts = [side.scratch for side in sides]
-    workspaces = cleared(sum(counts), like, _MAGNITUDES[operands[0][0].dtype]).split(counts)
-    arguments: list[Any] = []
-    for (x, _), side, slices, own in zip(operands, sides, made, workspaces, strict=True):
-        arguments += [x, slices.planes, slices.exponents, own if side.scratch else slices.exponents]
-        arguments += [side.vectors, side.batch * side.vectors, *side.strides, side.chunks]
-    both = arguments * (3 - len(sides))
-    for programs, forms in forms_of_launches(sides):
-        _slice(
-            (sum(programs),),
-            *(*both, programs[0], k, k_pitch(k)),
-            LEFT=forms[0],
-            RIGHT=forms[-1],
-            num_warps=WARPS,
-            enable_fp_fusion=False,
-        )
+        exponents = empty((side.batch, side.vectors), torch.int32, like)
+        made.append(Slices(planes, exponents, beta))
+        tensors.append((x, planes, exponents, None))
+        forms.append(_form_of(x.dtype, count, beta, axis == 1, side.tile))
+    launch_both(_slice, sides, tensors, forms, _MAGNITUDES[like.dtype], k, k_pitch(k), enable_fp_fusion=False)
     return made
 
 
-def _side(x: torch.Tensor, axis: int, count: int, beta: int) -> Side:
-    return _planned(tuple(x.shape), x.stride(), x.dtype, axis, count, beta, num_sms(x))
-
-
 @lru_cache(maxsize=1024)
-def _planned(
-    shape: tuple[int, ...],
-    stride: tuple[int, ...],
-    dtype: torch.dtype,
-    axis: int,
-    count: int,
-    beta: int,
-    sms: int,
-) -> Side:
-    """The tiles of an operand on a device of so many multiprocessors."""
-    batch, vectors, k = shape[0], shape[3 - axis], shape[axis]
-    block_v, block_k = tile_of(batch * vectors, k_pitch(k), _ENTRIES[dtype], along_k=stride[axis] == 1 or vectors == 1)
-    chunks, panels = -(-k_pitch(k) // block_k), -(-vectors // block_v)
+def _form_of(dtype: torch.dtype, count: int, beta: int, reverse: bool, tile: VectorTile) -> _Form:
     bits, two = _SIGNIFICAND[dtype], beta == 8
     limit = digit_limit(beta, bits) if two else 1.0
-    form = Form(
+    return _Form(
         single=dtype is torch.float32,
         count=count,
         beta=beta,
         limit=limit / 2 if two else 1.0,
         top=int(limit * 2.0**bits) - 2 ** (bits - 1),
-        reverse=axis == 1,
-        block_v=block_v,
-        block_k=block_k,
-        even=k % block_k == 0 and vectors % block_v == 0 and k > 0,
-        stage=stage_of(chunks, sms),
+        reverse=reverse,
+        tile=tile,
     )
-    strides = stride[0] if batch > 1 else 0, stride[3 - axis], stride[axis]
-    return Side(batch, vectors, k, strides, chunks, batch * panels * chunks, form)

@@ -12,12 +12,10 @@ from functools import lru_cache
 from importlib import import_module
 from typing import Any
 
-from hifigemm.engines.kernels.launch import knows_gluon
-
 __all__ = ["KERNELS", "Gpu", "ProductShape", "Tile", "gpu_of", "grid_size", "hopper_module", "tile_for", "valid_tiles"]
 
-KERNELS = ("hopper", "tma", "triton")
-"""For Hopper in Gluon; for Hopper in plain Triton, by TMA; in plain Triton for every GPU and all strides."""
+KERNELS = ("hopper", "triton")
+"""For Hopper in Gluon; in plain Triton for every GPU and all strides."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +78,6 @@ class Tile:
 _RATES = {
     Tile("hopper", 128, 256, 128, 4, 4): 1.0,
     Tile("hopper", 128, 128, 128, 6, 4): 0.87,
-    Tile("tma", 128, 128, 128, 3, 4): 0.86,
     Tile("triton", 128, 128, 128, 3, 8): 0.84,
     Tile("triton", 128, 256, 128, 3, 8): 0.81,
     Tile("triton", 128, 256, 128, 4, 8): 0.79,
@@ -100,11 +97,6 @@ _RATES = {
 }
 
 
-def _runs_on(gpu: Gpu, kernel: str) -> bool:
-    """Whether a kernel is for a GPU. That by TMA compiles for newer ones, but was never timed there."""
-    return kernel == "triton" or gpu.capability == (9, 0)
-
-
 def valid_tiles(gpu: Gpu, kernels: tuple[str, ...] = KERNELS) -> list[Tile]:
     """The tiles of some kernels that fit the shared memory and registers of a GPU."""
     # Before Hopper the operands of a product pass through registers too.
@@ -112,7 +104,7 @@ def valid_tiles(gpu: Gpu, kernels: tuple[str, ...] = KERNELS) -> list[Tile]:
 
     def fits(tile: Tile) -> bool:
         small = tile.shared <= gpu.shared_per_block and tile.registers + k_registers * tile.block_k <= 255
-        return tile.kernel in kernels and _runs_on(gpu, tile.kernel) and small
+        return tile.kernel in kernels and (tile.kernel == "triton" or gpu.capability == (9, 0)) and small
 
     return [tile for tile in _RATES if fits(tile)]
 
@@ -169,6 +161,8 @@ def gpu_of(device: Any) -> Gpu:
 @lru_cache
 def hopper_module(name: str, device: Any) -> Any:
     """A module of kernels in Gluon where the GPU is a Hopper and this Triton's Gluon is known, else None."""
+    from hifigemm.engines.kernels.launch import knows_gluon
+
     if gpu_of(device).capability != (9, 0) or not knows_gluon():
         return None
     return import_module(f"hifigemm.engines.kernels.{name}")

@@ -19,8 +19,8 @@ time is the same sum and cannot be.
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -30,11 +30,11 @@ from hifigemm.engines.kernels.elementary import power_of_two, power_of_two_singl
 from hifigemm.engines.kernels.launch import Launch, operand_arguments
 from hifigemm.engines.kernels.tile_order import place_in_plane
 from hifigemm.engines.kernels.tiles import Tile, gpu_of, hopper_module
+from hifigemm.engines.kernels.vector_tiles import NOT_FINITE
 from hifigemm.engines.kernels.word_gemm_tiles import WordShape, tile_for
-from hifigemm.engines.kernels.words import ALL_LOSSES, NOT_FINITE, Words
-from hifigemm.engines.kernels.words_kernels import losses_in_range
+from hifigemm.engines.kernels.words import ALL_LOSSES, Words, losses_in_range
 
-__all__ = ["BLOCKS", "WHOLE_BLOCK", "nonfinite_sums", "unscaled", "word_gemm"]
+__all__ = ["BLOCKS", "WHOLE_BLOCK", "Kind", "nonfinite_sums", "side_of", "unscaled", "word_gemm"]
 
 BLOCKS = {"fp16": (16, 32, 64), "bf16": (16, 32, 64), "tf32": (16, 32, 64)}
 """Lengths of a block of k."""
@@ -43,7 +43,26 @@ WHOLE_BLOCK = {"fp16": 64, "bf16": 64, "tf32": 32}
 
 _MATRICES = 65535
 """Of a stack in one launch: the plain kernel counts them along the second axis of its grid."""
-_NOT_FINITE = tl.constexpr(NOT_FINITE)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What a kernel knows of the words when it is compiled: see `word_gemm`; FP16 words are scaled back in FP32."""
+
+    left_words: int
+    right_words: int
+    chained: bool
+    in_fp32: bool
+
+
+class Side(NamedTuple):
+    """What a kernel is given of an operand; strides along the stack are 0 for a stack of one."""
+
+    planes: Any
+    batch: int
+    exponents: Any
+    exponents_batch: int
+    vectors: int
 
 
 @triton.jit
@@ -83,96 +102,62 @@ def unscaled(sums, row_exponent, col_exponent, in_fp32):
 
 @triton.jit(do_not_specialize=["shift", "loss_from", "loss_to", "tiles_m", "tiles_n"])
 def _corrected_kernel(
-    left,
-    left_batch,
-    left_exponents,
-    left_exponents_batch,
-    left_vectors,
-    right,
-    right_batch,
-    right_exponents,
-    right_exponents_batch,
-    right_vectors,
-    losses,
-    out,
-    out_batch,
-    out_row,
-    out_col,
-    left_operand,
-    left_operand_batch,
-    left_operand_row,
-    left_operand_k,
-    right_operand,
-    right_operand_batch,
-    right_operand_k,
-    right_operand_col,
-    shift,
-    low_scale,
-    one,
-    loss_from,
-    loss_to,
-    k,
-    pitch,
-    tiles_m,
-    tiles_n,
-    LEFT_WORDS: tl.constexpr,
-    RIGHT_WORDS: tl.constexpr,
-    CHAINED: tl.constexpr,
-    IN_FP32: tl.constexpr,
-    EVEN: tl.constexpr,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    GROUP_M: tl.constexpr,
-):
+    left, right, losses, out, operands, shift, low_scale, one, loss_from, loss_to, k, pitch, tiles_m, tiles_n,
+    KIND: tl.constexpr, TILE: tl.constexpr, EVEN: tl.constexpr,
+):  # fmt: skip
     """One tile of the product of one matrix of the stack."""
     if losses is not None:  # noqa: SIM102
         if not losses_in_range(losses, loss_from, loss_to):
             return
+    BLOCK_M: tl.constexpr = TILE.block_m
+    BLOCK_N: tl.constexpr = TILE.block_n
+    BLOCK_K: tl.constexpr = TILE.block_k
     z = tl.program_id(1).to(tl.int64)
-    tile_m, tile_n = place_in_plane(tl.program_id(0), tiles_m, tiles_n, GROUP_M)
+    tile_m, tile_n = place_in_plane(tl.program_id(0), tiles_m, tiles_n, TILE.group)
     rows = tile_m * BLOCK_M + tl.arange(0, BLOCK_M)
     cols = tile_n * BLOCK_N + tl.arange(0, BLOCK_N)
-    row = (rows % left_vectors)[:, None]
-    col = (cols % right_vectors)[None, :]
-    left += z * left_batch
-    right += z * right_batch
-    left_low = left + pitch.to(tl.int64) * left_vectors
-    right_low = right + pitch.to(tl.int64) * right_vectors
+    row = (rows % left.vectors)[:, None]
+    col = (cols % right.vectors)[None, :]
+    left_high = left.planes + z * left.batch
+    right_high = right.planes + z * right.batch
+    left_low = left_high + pitch.to(tl.int64) * left.vectors
+    right_low = right_high + pitch.to(tl.int64) * right.vectors
     total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
     correction = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
     for start in range(0, k, BLOCK_K):
         h = start + tl.arange(0, BLOCK_K)
-        a = _load(left, row, h[None, :], pitch, EVEN)
-        b = _load(right, col, h[:, None], pitch, EVEN)
-        if CHAINED:
+        a = _load(left_high, row, h[None, :], pitch, EVEN)
+        b = _load(right_high, col, h[:, None], pitch, EVEN)
+        if KIND.chained:
             total = tl.dot(a, b, total, input_precision="tf32")
         else:
             total = tl.fma(tl.dot(a, b, input_precision="tf32"), tl.zeros_like(total) + one, total)
-        if LEFT_WORDS == 2:
+        if KIND.left_words == 2:
             low = _load(left_low, row, h[None, :], pitch, EVEN)
             correction = tl.dot(low, b, correction, input_precision="tf32")
-        if RIGHT_WORDS == 2:
+        if KIND.right_words == 2:
             low = _load(right_low, col, h[:, None], pitch, EVEN)
             correction = tl.dot(a, low, correction, input_precision="tf32")
-    if LEFT_WORDS + RIGHT_WORDS > 2:
+    if KIND.left_words + KIND.right_words > 2:
         total = total + correction * low_scale
-    inside_m = rows < left_vectors
-    inside_n = cols < right_vectors
-    row_exponent = tl.load(left_exponents + z * left_exponents_batch + rows, mask=inside_m, other=0) + shift
-    col_exponent = tl.load(right_exponents + z * right_exponents_batch + cols, mask=inside_n, other=0)
+    inside_m = rows < left.vectors
+    inside_n = cols < right.vectors
+    row_exponent = tl.load(left.exponents + z * left.exponents_batch + rows, mask=inside_m, other=0) + shift
+    col_exponent = tl.load(right.exponents + z * right.exponents_batch + cols, mask=inside_n, other=0)
     spread, col_spread = tl.max(tl.abs(row_exponent), axis=0), tl.max(tl.abs(col_exponent), axis=0)
-    result = unscaled(total, row_exponent, col_exponent, IN_FP32 & (spread <= 64) & (col_spread <= 126))
-    to = out + z * out_batch + rows[:, None].to(tl.int64) * out_row + cols[None, :].to(tl.int64) * out_col
+    result = unscaled(total, row_exponent, col_exponent, KIND.in_fp32 & (spread <= 64) & (col_spread <= 126))
+    c, out_batch, out_row, out_col = out
+    to = c + z * out_batch + rows[:, None].to(tl.int64) * out_row + cols[None, :].to(tl.int64) * out_col
     inside = inside_m[:, None] & inside_n[None, :]
-    if left_operand is not None:
-        marked = (row_exponent == _NOT_FINITE + shift)[:, None] | (col_exponent == _NOT_FINITE)[None, :]
+    if operands is not None:
+        marked = (row_exponent == NOT_FINITE + shift)[:, None] | (col_exponent == NOT_FINITE)[None, :]
         tl.store(to, result, mask=inside & (marked == 0))
-        if (tl.min(row_exponent, axis=0) == _NOT_FINITE + shift) | (tl.min(col_exponent, axis=0) == _NOT_FINITE):
-            a = left_operand + z * left_operand_batch + rows.to(tl.int64) * left_operand_row
-            b = right_operand + z * right_operand_batch + cols.to(tl.int64) * right_operand_col
+        if (tl.min(row_exponent, axis=0) == NOT_FINITE + shift) | (tl.min(col_exponent, axis=0) == NOT_FINITE):
+            a, a_batch, a_row, a_k, b, b_batch, b_k, b_col = operands
+            a += z * a_batch + rows.to(tl.int64) * a_row
+            b += z * b_batch + cols.to(tl.int64) * b_col
             zeros = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
-            filled = nonfinite_sums(a, b, left_operand_k, right_operand_k, inside_m, inside_n, k, zeros)
+            filled = nonfinite_sums(a, b, a_k, b_k, inside_m, inside_n, k, zeros)
             tl.store(to, filled, mask=inside & marked)
     else:
         tl.store(to, result, mask=inside)
@@ -231,12 +216,11 @@ def word_gemm(
     if config is None:
         shape = WordShape(left.vectors, right.vectors, left.k, out.shape[0], fmt, block)
         config = tile_for(shape, gpu_of(out.device), hopper is None)
-    options = same | {"in_fp32": fmt == "fp16", "operands": operand_arguments(operands)}
-    options["predicate"] = None if losses == ALL_LOSSES else left.losses
-    if config.kernel == "hopper":
-        hopper.launch(left, right, out, config, **options)
-    else:
-        _launch_plain(left, right, out, config, **options)
+    kind = Kind(left.splitting.num_words, right.splitting.num_words, chained, fmt == "fp16")
+    target, entries = (out, *out.stride()), None if operands is None else tuple(operand_arguments(operands))
+    noted = None if losses == ALL_LOSSES else left.losses
+    launch = _launch_plain if config.kernel == "triton" else hopper.launch
+    launch(left, right, noted, target, entries, (shift, 2.0**-left.splitting.low_shift), losses, kind, config)
 
 
 def _some(x: torch.Tensor, at: slice) -> torch.Tensor:
@@ -257,41 +241,26 @@ def _check(left: Words, right: Words, out: torch.Tensor, block: int) -> None:
         raise ValueError(f"stacks of {left.planes.shape[0]} and {right.planes.shape[0]} for one of {out.shape[0]}")
 
 
+def side_of(words: Words, unit: int) -> Side:
+    """The argument of a kernel for an operand; `unit` entries are what it counts matrices of the stack in."""
+    stack = words.planes.shape[0] > 1
+    batch, exponents_batch = (words.planes.stride(0) // unit, words.vectors) if stack else (0, 0)
+    return Side(words.planes, batch, words.exponents, exponents_batch, words.vectors)
+
+
 def _launch_plain(
-    left: Words,
-    right: Words,
-    out: torch.Tensor,
-    tile: Tile,
-    *,
-    chained: bool,
-    in_fp32: bool,
-    shift: int,
-    predicate: torch.Tensor | None,
-    losses: tuple[int, int],
-    operands: list[Any],
+    left: Words, right: Words, noted: Any, target: Any, entries: Any, scales: Any, losses: Any, kind: Kind, tile: Tile
 ) -> None:
     """The launch of the plain kernel."""
-    batch, m, n = out.shape
-    tiles_m, tiles_n, pitch = -(-m // tile.block_m), -(-n // tile.block_n), left.planes.shape[3]
-    sides: list[Any] = []
-    for words in (left, right):
-        stack = words.planes.shape[0] > 1
-        sides += [words.planes, words.planes.stride(0) if stack else 0]
-        sides += [words.exponents, words.vectors if stack else 0, words.vectors]
+    tiles_m, tiles_n = -(-left.vectors // tile.block_m), -(-right.vectors // tile.block_n)
+    pitch = left.planes.shape[3]
     _launch(
-        (tiles_m * tiles_n, batch),
-        *sides,
-        *(predicate, out, *out.stride(), *operands, shift, 2.0**-left.splitting.low_shift, 1.0, *losses),
+        (tiles_m * tiles_n, target[0].shape[0]),
+        *(side_of(left, 1), side_of(right, 1), noted, target, entries, *scales, 1.0, *losses),
         *(max(left.k, 1), pitch, tiles_m, tiles_n),
-        LEFT_WORDS=left.splitting.num_words,
-        RIGHT_WORDS=right.splitting.num_words,
-        CHAINED=chained,
-        IN_FP32=in_fp32,
+        KIND=kind,
+        TILE=tile,
         EVEN=pitch % tile.block_k == 0,
-        BLOCK_M=tile.block_m,
-        BLOCK_N=tile.block_n,
-        BLOCK_K=tile.block_k,
-        GROUP_M=tile.group,
         num_warps=tile.warps,
         num_stages=tile.stages,
         enable_fp_fusion=False,

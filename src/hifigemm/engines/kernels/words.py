@@ -1,13 +1,16 @@
 """Words of both operands of a product on the device: numerics.words and the scaling of schemes.word_scheme.
 
 Words lie with k innermost for both operands, (batch, words, vectors, k_pitch) with zeros beyond k. One launch makes
-the words of both operands, and reads them once; see words_kernels.py. One more before it clears what the programs of
+the words of both operands, and reads them once; see vector_tiles.py. One more before it clears what the programs of
 vectors longer than a tile exchange.
 
 The scaled entry is y = 2**(T - e) x with e the smallest integer such that |x| < 2**e in the whole vector. FP32 holds
 y but for entries 2**-170 below the largest one, where TF32 and BF16 words could see the difference: these entries are
 rounded to odd, which changes no later rounding. All other steps of the splitting are exact in FP32.
 """
+
+# Kernels are untyped.
+# mypy: disable-error-code="assignment, no-untyped-def"
 
 from __future__ import annotations
 
@@ -17,20 +20,25 @@ from functools import lru_cache
 from typing import Any
 
 import torch
+import triton
+import triton.language as tl
 
-from hifigemm.engines.kernels import words_kernels
+from hifigemm.engines.kernels.elementary import power_of_two_single
 from hifigemm.engines.kernels.launch import Launch, empty
-from hifigemm.engines.kernels.vector_tiles import WARPS, Side, forms_of_launches, num_sms, stage_of, tile_of
-from hifigemm.engines.kernels.words_kernels import Form
-from hifigemm.engines.kernels.zeros import cleared
+from hifigemm.engines.kernels.vector_tiles import (
+    COUNTS,
+    NOT_FINITE,
+    VectorTile,
+    largest_magnitude,
+    launch_both,
+    load_tile,
+    side_of,
+)
 from hifigemm.formats import BF16, FP16, TF32, Format
 from hifigemm.numerics.word_bounds import safe_exponent
 from hifigemm.numerics.words import Splitting
 
-__all__ = ["ALL_LOSSES", "FLOOR", "NOT_FINITE", "STORED", "Words", "k_pitch", "split_words"]
-
-NOT_FINITE: int = words_kernels.NOT_FINITE.value
-"""Exponent of a vector that holds an Inf or NaN; its words are zeros."""
+__all__ = ["ALL_LOSSES", "FLOOR", "STORED", "Words", "k_pitch", "losses_in_range", "split_words"]
 
 FLOOR = -124
 """The largest `safe_exponent` of the tensor cores of numerics.tensor_core."""
@@ -44,7 +52,178 @@ _LARGEST_TOP = {"fp16": 15, "bf16": 126, "tf32": 126}
 _ENTRIES = {"fp16": 8192, "bf16": 4096, "tf32": 4096}
 """Of a tile: 64 or 32 in each thread, so that four programs share the registers of a multiprocessor."""
 
-_split = Launch(words_kernels.split_kernel)
+_INFINITE = tl.constexpr(0x7F800000)
+
+
+@dataclass(frozen=True)
+class _Form:
+    """What the kernel knows of the words of an operand when it is compiled.
+
+    Attributes
+    ----------
+    kind : {"fp16", "bf16", "tf32"}
+        Format of the words.
+    num_words : int
+    rounding : str
+    low_shift : int
+    scaled : bool
+    saturates : bool
+        Whether a word may exceed the largest number of its format.
+    counts : bool
+        Whether the bits that are lost are noted.
+    safe : int
+        Sum of exponents from which on nothing is lost.
+    tile : VectorTile
+    """
+
+    kind: str
+    num_words: int
+    rounding: str
+    low_shift: int
+    scaled: bool
+    saturates: bool
+    counts: bool
+    safe: int
+    tile: VectorTile
+
+
+@triton.jit
+def _exponent(magnitude):
+    """Smallest e with |x| < 2**e for finite x given by the bits of its magnitude; 0 for 0."""
+    subnormal = (magnitude.to(tl.float32).to(tl.int32, bitcast=True) >> 23) - 275
+    e = tl.where(magnitude < 0x800000, subnormal, (magnitude >> 23) - 126)
+    return tl.where(magnitude == 0, 0, e)
+
+
+@triton.jit
+def _scaled(x, s, ODD: tl.constexpr):
+    """2**s x for -126 <= s <= 252; with ODD, entries that are no FP32 number afterwards are rounded to odd."""
+    first = tl.minimum(s, 126)
+    y = x * power_of_two_single(first)
+    if ODD:
+        back = y * power_of_two_single(-first)
+        bits = y.to(tl.int32, bitcast=True) - (tl.abs(back) > tl.abs(x)).to(tl.int32)
+        y = (bits | (back != x).to(tl.int32)).to(tl.float32, bitcast=True)
+    return y * power_of_two_single(s - first)
+
+
+@triton.jit
+def _rounded(y, FORM: tl.constexpr):
+    """Finite y rounded once to the format, saturating, as float32."""
+    if FORM.kind == "fp16":
+        if FORM.saturates:
+            y = tl.minimum(tl.maximum(y, -65504.0), 65504.0)
+        word = y.to(tl.float16)
+        if FORM.rounding == "zero":
+            above = tl.abs(word.to(tl.float32)) > tl.abs(y)
+            word = (word.to(tl.int16, bitcast=True) - above.to(tl.int16)).to(tl.float16, bitcast=True)
+        return word.to(tl.float32)
+    else:
+        DROP: tl.constexpr = 13 if FORM.kind == "tf32" else 16
+        bits = y.to(tl.int32, bitcast=True)
+        size = bits
+        if FORM.saturates:
+            size = bits & 0x7FFFFFFF
+        if FORM.rounding == "nearest":
+            size += (1 << (DROP - 1)) - 1 + ((size >> DROP) & 1)
+        elif FORM.rounding == "nearest-away":
+            size += 1 << (DROP - 1)
+        size = (size >> DROP) << DROP
+        if FORM.saturates:
+            size = tl.minimum(size, (0x7F7FFFFF >> DROP) << DROP) | (bits & -0x80000000)
+        return size.to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def _store_words(y, at, word_stride, inside, FORM: tl.constexpr):
+    """Store the words of y."""
+    WORDS: tl.constexpr = FORM.num_words
+    rest = y
+    for p in tl.static_range(WORDS):
+        word = _rounded(rest * 2.0 ** (FORM.low_shift * p), FORM)
+        rest = rest - word * 2.0 ** (-FORM.low_shift * p)
+        stored = word.to(at.dtype.element_ty)
+        if FORM.kind == "bf16":
+            stored = (word.to(tl.int32, bitcast=True) >> 16).to(tl.int16)
+        if FORM.tile.even:
+            tl.store(at + p * word_stride, stored)
+        else:
+            tl.store(at + p * word_stride, stored, mask=inside)
+
+
+@triton.jit
+def _least(magnitude):
+    """1 less than the least nonzero magnitude of each vector of a tile, -1 where all are zero."""
+    # Zeros become the largest unsigned number.
+    return tl.min((magnitude - 1).to(tl.uint32, bitcast=True), axis=1).to(tl.int32, bitcast=True)
+
+
+@triton.jit
+def _note_loss(least, size, shift, loss, FORM: tl.constexpr):
+    """Raise `loss` to 1 + the bits that the finite vectors of a tile lose; see `words.Words`.
+
+    Rounding is monotonic, so least entries stay the least.
+    """
+    some = (least >= 0) & (size < _INFINITE)
+    value = tl.where(some, least + 1, 0).to(tl.float32, bitcast=True)
+    if FORM.scaled:
+        value = _scaled(value, shift, FORM.kind != "fp16")
+    bits = tl.maximum(value.to(tl.int32, bitcast=True), 1)
+    lost = tl.where(some, FORM.safe + 1 - _exponent(bits), 0)
+    tl.atomic_max(loss, 1 + tl.maximum(tl.max(lost, axis=0), 0), sem="relaxed")
+
+
+@triton.jit
+def _split_tile(operand, counts, program, k, pitch, top, FORM: tl.constexpr):
+    """One tile of an operand."""
+    vectors, _, _ = counts
+    value, panel, chunk, z, v, h = load_tile(operand, counts, program, k, FORM)
+    value = value.to(tl.float32)
+    exists = v < vectors
+    magnitude = value.to(tl.int32, bitcast=True) & 0x7FFFFFFF
+    row = z * vectors + v
+    least = _least(magnitude) if FORM.counts else 0
+    size = largest_magnitude(magnitude, operand, counts, panel, row, exists, FORM)
+    if FORM.tile.stage != "magnitudes":
+        finite = size < _INFINITE
+        shift = tl.zeros_like(size)
+        if FORM.scaled:
+            shift = tl.where(finite, top - _exponent(size), 0)
+        if FORM.counts:
+            _note_loss(least, size, shift, operand.loss, FORM)
+        if chunk == 0:
+            tl.store(operand.exponents + row, tl.where(finite, -shift, NOT_FINITE), mask=exists)
+        y = tl.where(finite[:, None], value, 0.0)
+        if FORM.scaled:
+            y = _scaled(y, shift[:, None], FORM.kind != "fp16")
+        to = operand.planes + ((z * FORM.num_words * vectors + v) * pitch)[:, None] + h[None, :]
+        _store_words(y, to, pitch.to(tl.int64) * vectors, exists[:, None] & (h < pitch)[None, :], FORM)
+
+
+@triton.jit
+def losses_in_range(losses, loss_from, loss_to):
+    """Whether the bits that two operands lose together lie in a range; -2 as long as their words are not made."""
+    loss = tl.load(losses) + tl.load(losses + 1) - 2
+    return (loss >= loss_from) & (loss < loss_to)
+
+
+@triton.jit(do_not_specialize=[*COUNTS, "top", "loss_from", "loss_to"])
+def split_kernel(
+    left, left_vectors, left_total, left_chunks, right, right_vectors, right_total, right_chunks, programs,
+    k, pitch, top, predicate, loss_from, loss_to, LEFT: tl.constexpr, RIGHT: tl.constexpr,
+):  # fmt: skip
+    """Tiles of the left operand, then of the right one; nothing where the predicate does not hold."""
+    if predicate is not None:  # noqa: SIM102
+        if not losses_in_range(predicate, loss_from, loss_to):
+            return
+    program = tl.program_id(0)
+    if program < programs:
+        _split_tile(left, (left_vectors, left_total, left_chunks), program, k, pitch, top, LEFT)
+    else:
+        _split_tile(right, (right_vectors, right_total, right_chunks), program - programs, k, pitch, top, RIGHT)
+
+
+_split: Any = Launch(split_kernel)
 
 
 @dataclass(frozen=True)
@@ -114,89 +293,37 @@ def split_words(
     """
     if splitting.fmt.name not in STORED or (splitting.fmt is FP16 and splitting.rounding == "nearest-away"):
         raise ValueError(f"no words on the device for {splitting}")
-    sides = [_side(x, axis, splitting, top, found is not None) for x, axis in operands]
+    sides = [side_of(x, axis, k_pitch(x.shape[axis]), _ENTRIES[splitting.fmt.name]) for x, axis in operands]
     k = sides[0].k
     if any(side.k != k for side in sides):
         raise ValueError(f"operands of k = {', '.join(str(side.k) for side in sides)}")
-    like = operands[0][0]
-    planes = [empty(side.shape, STORED[splitting.fmt.name], like) for side in sides]
-    zeros = cleared(sum(side.scratch for side in sides), like)
-    workspaces = [zeros[: sides[0].scratch], zeros[sides[0].scratch :]]
-    made = []
-    for side, own in zip(sides, planes, strict=True):
+    like, made, tensors, forms = operands[0][0], [], [], []
+    for i, ((x, _), side) in enumerate(zip(operands, sides, strict=True)):
+        own = replace(splitting, num_words=1) if _one_word(x.dtype, splitting.fmt) else splitting
+        planes = empty((side.batch, own.num_words, side.vectors, k_pitch(k)), STORED[splitting.fmt.name], like)
         exponents = empty((side.batch, side.vectors), torch.int32, like)
-        made.append(Words(own, exponents, found, k, side.splitting))
-    arguments: list[Any] = []
-    for i, ((x, _), side, words) in enumerate(zip(operands, sides, made, strict=True)):
-        target = words.planes.view(torch.int16) if splitting.fmt is BF16 else words.planes
-        own = words.exponents if found is None else found[i]
-        zeros = workspaces[i] if side.scratch else words.exponents
-        arguments += [x, target, words.exponents, zeros, own, side.vectors, side.batch * side.vectors]
-        arguments += [*side.strides, side.chunks]
-    both = arguments * (3 - len(sides))
-    for programs, forms in forms_of_launches(sides):
-        _split(
-            (sum(programs),),
-            *(*both, predicate, *losses, programs[0], k, k_pitch(k), top or 0),
-            LEFT=forms[0],
-            RIGHT=forms[-1],
-            num_warps=WARPS,
-        )
+        made.append(Words(planes, exponents, found, k, own))
+        target = planes.view(torch.int16) if splitting.fmt is BF16 else planes
+        tensors.append((x, target, exponents, exponents if found is None else found[i]))
+        forms.append(_form_of(own, top, found is not None, side.tile))
+    launch_both(_split, sides, tensors, forms, torch.int32, k, k_pitch(k), top or 0, predicate, *losses)
     return made
 
 
-@dataclass(frozen=True)
-class _Side(Side):
-    """With the splitting that this operand gets."""
-
-    splitting: Splitting
-
-    @property
-    def shape(self) -> tuple[int, int, int, int]:
-        """Of the words."""
-        return self.batch, self.splitting.num_words, self.vectors, k_pitch(self.k)
-
-
-def _side(x: torch.Tensor, axis: int, splitting: Splitting, top: int | None, counts: bool) -> _Side:
-    return _planned(tuple(x.shape), x.stride(), x.dtype, axis, splitting, top, counts, num_sms(x))
-
-
 @lru_cache(maxsize=1024)
-def _planned(
-    shape: tuple[int, ...],
-    stride: tuple[int, ...],
-    dtype: torch.dtype,
-    axis: int,
-    splitting: Splitting,
-    top: int | None,
-    counts: bool,
-    sms: int,
-) -> _Side:
-    """The tiles of an operand on a device of so many multiprocessors."""
-    batch, vectors, k = shape[0], shape[3 - axis], shape[axis]
-    one_word = _one_word(dtype, splitting.fmt)
-    if one_word:
-        splitting = replace(splitting, num_words=1)
-    entries, along_k = _ENTRIES[splitting.fmt.name], stride[axis] == 1 or vectors == 1
-    block_v, block_k = tile_of(batch * vectors, k_pitch(k), entries, along_k=along_k)
-    chunks, panels = -(-k_pitch(k) // block_k), -(-vectors // block_v)
-    scaled = top is not None
-    form = Form(
-        kind=splitting.fmt.name,
+def _form_of(splitting: Splitting, top: int | None, counts: bool, tile: VectorTile) -> _Form:
+    scaled, name = top is not None, splitting.fmt.name
+    return _Form(
+        kind=name,
         num_words=splitting.num_words,
         rounding=splitting.rounding,
         low_shift=splitting.low_shift,
         scaled=scaled,
-        saturates=not scaled or (top or 0) > _LARGEST_TOP[splitting.fmt.name],
+        saturates=not scaled or (top or 0) > _LARGEST_TOP[name],
         counts=counts,
         safe=safe_exponent(splitting, FLOOR),
-        block_v=block_v,
-        block_k=block_k,
-        even=k % block_k == 0 and vectors % block_v == 0 and k > 0,
-        stage=stage_of(chunks, sms),
+        tile=tile,
     )
-    strides = stride[0] if batch > 1 else 0, stride[3 - axis], stride[axis]
-    return _Side(batch, vectors, k, strides, chunks, batch * panels * chunks, form, splitting)
 
 
 def _one_word(dtype: torch.dtype, fmt: Format) -> bool:

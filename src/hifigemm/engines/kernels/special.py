@@ -1,8 +1,9 @@
-"""Inf and NaN in complex products of a library, put where IEEE arithmetic in any order puts them.
+"""Inf and NaN where IEEE arithmetic in any order puts them: numerics.special.fill_nonfinite.
 
-A library multiplies the sum by a complex alpha of 1 at last, and 0 times an infinite imaginary part makes a NaN of the
-real one. Where a component of the result is not finite, its pattern is worked out again from the operands. What a sum
-of finite terms that overflows does to both components stays.
+Kernels fill the entries of vectors that hold an Inf or NaN. Complex products of a library are put right afterwards: it
+multiplies the sum by a complex alpha of 1 at last, and 0 times an infinite imaginary part makes a NaN of the real one.
+Where a component of such a product is not finite, its pattern is worked out again from the operands. What a sum of
+finite terms that overflows does to both components stays.
 """
 
 # Kernels are untyped.
@@ -16,38 +17,45 @@ import torch
 import triton
 import triton.language as tl
 
-from hifigemm.engines.kernels.crt_rounding import nonfinite_product
+from hifigemm.engines.kernels.elementary import sign_of_finite
 from hifigemm.engines.kernels.launch import Launch, operand_arguments, real_view
 from hifigemm.engines.kernels.predicate import NO_PREDICATE, Predicate, holds
 
-__all__ = ["restore_special_values"]
+__all__ = ["nonfinite_product", "restore_special_values"]
 
 _BLOCK = 512
 
 
+@triton.jit
+def nonfinite_product(row, columns, k, row_step, column_step, inside, WIDTH: tl.constexpr):
+    """sum_h S(a_h) S(b_hj), S the sign of a finite entry and the entry itself otherwise; float64.
+
+    For complex entries (WIDTH = 2) re and im side by side, with S of each component.
+    """
+    total = tl.zeros(columns.shape, tl.float64)
+    other = tl.zeros(columns.shape, tl.float64)
+    for h in range(k):
+        at = tl.cast(h, tl.int64) * WIDTH
+        a = sign_of_finite(tl.load(row + at * row_step).to(tl.float64))
+        b = sign_of_finite(tl.load(columns + at * column_step, mask=inside, other=0.0).to(tl.float64))
+        total += a * b
+        if WIDTH == 2:
+            a_im = sign_of_finite(tl.load(row + at * row_step + 1).to(tl.float64))
+            b_im = sign_of_finite(tl.load(columns + at * column_step + 1, mask=inside, other=0.0).to(tl.float64))
+            total -= a_im * b_im
+            other += a * b_im + a_im * b
+    if WIDTH == 2:
+        total = tl.join(total, other)
+    return total
+
+
 @triton.jit(do_not_specialize=["least", "most"])
 def _restore_kernel(
-    c,
-    c_batch,
-    c_row,
-    c_col,
-    left,
-    left_batch,
-    left_row,
-    left_k,
-    right,
-    right_batch,
-    right_k,
-    right_col,
-    entries,
-    columns,
-    k,
-    predicate,
-    least,
-    most,
-    FLAT: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
+    c, c_batch, c_row, c_col,
+    left, left_batch, left_row, left_k, right, right_batch, right_k, right_col,
+    entries, columns, k, predicate, least, most,
+    FLAT: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     """`entries` of each matrix of the stack, rows of `columns`; with FLAT they follow each other in memory.
 
     Nothing where the predicate does not hold.

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from hifigemm.engines.kernels.complex_special import restore_special_values
+from hifigemm.engines.kernels.special import restore_special_values
 from tests.special_operands import assert_special_values, operands
 
 PLACE = "cuda" if torch.cuda.is_available() else "cpu"
