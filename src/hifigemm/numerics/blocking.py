@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 
@@ -23,15 +23,16 @@ def entries_within(workspace: int, limit: int = BLOCK_ENTRIES) -> int:
     return min(max(workspace // 1024, 64), limit)
 
 
-def vector_blocks(x: Array, axis: int, size: int = BLOCK_ENTRIES) -> Iterator[Where]:
-    """Index x (batch, m, k) or (batch, k, n) by whole vectors along `axis`, about `size` entries at a time."""
+def vector_blocks(x: Array, axis: int, size: int = BLOCK_ENTRIES) -> list[Where]:
+    """Indices of x (batch, m, k) or (batch, k, n): whole vectors along `axis`, about `size` entries at a time."""
     batch, vectors, k = x.shape[0], x.shape[3 - axis], x.shape[axis]
     many = largest_block(k, size) // max(k, 1)
-    stack = max(many // max(vectors, 1), 1)
+    stack, found = max(many // max(vectors, 1), 1), []
     for z in range(0, batch, stack):
         for i in range(0, vectors, many):
-            where = slice(i, min(i + many, vectors))
-            yield (slice(z, z + stack), where) if axis == 2 else (slice(z, z + stack), slice(None), where)
+            matrices, where = slice(z, z + stack), slice(i, min(i + many, vectors))
+            found.append((matrices, where) if axis == 2 else (matrices, slice(None), where))
+    return found
 
 
 def largest_block(k: int, size: int) -> int:

@@ -42,9 +42,9 @@ def error_ratio(a: Array, b: Array, exact: ExactProduct, block_entries: int, ent
     batch, m, n, top = max(len(a), len(b)), a.shape[1], b.shape[2], 2**MAGNITUDE_BITS_DOWN - 1
     step, worst = max(entries // (batch * n), 1), 0.0
     a, b = a[:, :, :MAGNITUDE_TERMS], b[:, :MAGNITUDE_TERMS]
-    down_b = [magnitudes_down(clean(c), f) for c in components(b)]
+    down_b = [magnitudes_down(c, f) for c in components(clean(b))]
     for rows in (slice(i, i + step) for i in range(0, m, step)):
-        down_a = [magnitudes_down(clean(c), e[:, rows]) for c in components(a[:, rows])]
+        down_a = [magnitudes_down(c, e[:, rows]) for c in components(clean(a[:, rows]))]
         above = norm_a[:, rows] * sum_b + norm_b * sum_a[:, rows]
         for order in [down_b] if len(down_b) == 1 else [down_b, down_b[::-1]]:
             below = reduce(np.add, [exact(x, y, top, top) for x, y in zip(down_a, order, strict=True)])
@@ -63,7 +63,7 @@ def _sizes(x: Array, axis: int, block_entries: int) -> tuple[Array, Array, Array
     found: dict[str, Array] = {}
     for where in vector_blocks(x, axis, block_entries):
         y = x[where]
-        squares, sums, exponent = vector_sizes([clean(c) for c in components(y)], axis)
+        squares, sums, exponent = vector_sizes(clean(y), axis)
         finite = np.isfinite(y).all(axis=axis, keepdims=True)
         put(found, "exponent", shape, where, exponent)
         put(found, "norm", shape, where, np.where(finite, np.sqrt(squares) * 2.0**-NORM_BITS, 0.0))

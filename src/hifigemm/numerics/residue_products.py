@@ -16,8 +16,8 @@ from hifigemm.formats import Format
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.blocking import vector_blocks
 from hifigemm.numerics.embedding import components
-from hifigemm.numerics.residues import ModuliSet, along_first, centred, reduce_centred, residues
-from hifigemm.numerics.rounding import Rounded, in_chunks, round_limbs
+from hifigemm.numerics.residues import ModuliSet, centred, reduce_centred, residues
+from hifigemm.numerics.rounding import Rounded, round_in_chunks
 from hifigemm.numerics.scaling import Scale, round_to_integers
 
 __all__ = [
@@ -67,16 +67,11 @@ def scaled_residues(x: Array, scale: Scale, moduli: ModuliSet, block_entries: in
     planes = np.empty((len(x), num_planes(moduli, is_complex), x.shape[3 - axis], x.shape[axis]), np.int8, like=x)
     for where in vector_blocks(x, axis, block_entries):
         exponent, nearest = scale.exponent[where], scale.nearest[where]
-        integers = [round_to_integers(c, exponent, nearest) for c in components(x[where])]
-        bits = _bits(integers)
-        found = product_operands([residues(y, moduli.moduli, bits, block_entries) for y in integers], moduli)
-        planes[where[0], :, where[-1]] = np.moveaxis(found if axis == 2 else np.swapaxes(found, 2, 3), 0, 1)
+        parts = components(x[where])
+        found = [residues(round_to_integers(c, exponent, nearest), moduli.moduli, block_entries) for c in parts]
+        operands = product_operands(found, moduli)
+        planes[where[0], :, where[-1]] = np.moveaxis(operands if axis == 2 else np.swapaxes(operands, 2, 3), 0, 1)
     return planes
-
-
-def _bits(integers: list[Array]) -> int:
-    """b with |integer| < 2**b for all of them."""
-    return max(int(np.frexp(np.abs(y).max(initial=0.0))[1]) for y in integers)
 
 
 def residue_gemm(left: Array, right: Array, moduli: ModuliSet, exact: ExactProduct) -> Array:
@@ -85,7 +80,7 @@ def residue_gemm(left: Array, right: Array, moduli: ModuliSet, exact: ExactProdu
     Planes are those of `scaled_residues`; residues are any representatives in [-128, 127].
     """
     (_, count, m, k), n = left.shape, right.shape[2]
-    batch, ps = max(len(left), len(right)), moduli.of_planes(count)
+    batch, ps = max(len(left), len(right)), np.array(moduli.of_planes(count), np.float64)[:, None, None]
     out = np.empty((batch, count, m, n), np.int8, like=left)
     together = max(_ENTRIES // max(m * n, (m + n) * k, 1), 1)
     for z in range(batch):
@@ -93,7 +88,7 @@ def residue_gemm(left: Array, right: Array, moduli: ModuliSet, exact: ExactProdu
         for q in range(0, count, together):
             some = slice(q, q + together)
             products = exact(x[some], y[some], 128, 128).astype(np.float64)
-            out[z, some] = reduce_centred(products, along_first(ps[some], products))
+            out[z, some] = reduce_centred(products, ps[some])
     return out
 
 
@@ -135,15 +130,9 @@ def round_integers(
     `err_exponent`, broadcast to the result, is that of `numerics.rounding.round_limbs`.
     """
     batch, count, m, n = residues.shape
-    shape = batch, m, n
     flat = np.swapaxes(residues, 0, 1).reshape(count, -1)
-    exponent = np.broadcast_to(unit_left + unit_right + shift, shape).ravel()
-    err = None if err_exponent is None else np.broadcast_to(err_exponent, shape).ravel()
-
-    def work(at: slice) -> Rounded:
-        return round_limbs(moduli.reconstruct(flat[:, at]), exponent[at], fmt, None if err is None else err[at])
-
-    return in_chunks(work, shape, block_entries)
+    exponent = np.broadcast_to(unit_left + unit_right + shift, (batch, m, n))
+    return round_in_chunks(lambda at: moduli.reconstruct(flat[:, at]), exponent, fmt, block_entries, err_exponent)
 
 
 def crt(

@@ -11,18 +11,16 @@ rounding test).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
-from hifigemm.formats import Format
+from hifigemm.formats import FP32, Format
 from hifigemm.numerics.bits import Array, power_of_two, scale_by_power
-from hifigemm.numerics.blocking import put
 from hifigemm.numerics.limbs import LIMB_BITS, carry
 
-__all__ = ["Rounded", "in_chunks", "round_limbs"]
+__all__ = ["Rounded", "round_in_chunks", "round_limbs"]
 
 _MASK = (1 << LIMB_BITS) - 1
 _PADDING = 3
@@ -75,7 +73,7 @@ def round_limbs(limbs: Array, exponent: Array, fmt: Format, err_exponent: int | 
     with np.errstate(over="ignore"):
         values = scale_by_power(kept.astype(np.float64), quantum)
         values = np.where(negative, -values, values)
-        values = values.astype(np.float32 if fmt.t == 24 else np.float64, copy=False)
+        values = values.astype(np.float32 if fmt is FP32 else np.float64, copy=False)
     return Rounded(values, magnitude, certain)
 
 
@@ -89,7 +87,7 @@ def _leading_bits(limbs: Array) -> tuple[Array, Array, Array, Array]:
         np.copyto(lead, j, where=padded[j] != 0)
     at = lead * n + np.arange(n, like=limbs)
     flat = padded.ravel()
-    x0, x1, x2, x3 = (flat[at - j * n] for j in range(4))
+    x0, x1, x2, x3 = flat[at], flat[at - n], flat[at - 2 * n], flat[at - 3 * n]
     for j in range(1, count):
         padded[j] |= padded[j - 1]
     zero = x0 == 0
@@ -133,12 +131,26 @@ def _far_from_midpoint(head: Array, tail: Array, drop: Array, err_exponent: Arra
     return np.where(drop <= 63, far, (drop >= 66) & (err_exponent < 63))
 
 
-def in_chunks(work: Callable[[slice], Rounded], shape: tuple[int, ...], size: int) -> Rounded:
-    """Assemble a `Rounded` of the given shape from `work` on `size` flattened entries at a time."""
-    entries = math.prod(shape)
-    found: dict[str, Array] = {}
-    for start in range(0, max(entries, 1), size):
-        part = slice(start, min(start + size, entries))
-        for name, x in vars(work(part)).items():
-            put(found, name, (entries,), (part,), x)
-    return Rounded(**{name: x.reshape(shape) for name, x in found.items()})
+def round_in_chunks(
+    limbs_of: Callable[[slice], Array], exponent: Array, fmt: Format, size: int, err_exponent: int | Array | None = None
+) -> Rounded:
+    """`round_limbs` of an array of any shape, `size` entries at a time.
+
+    Parameters
+    ----------
+    limbs_of : function
+        The limbs of some of the entries, counted through all axes.
+    exponent : int64 array
+        Of the shape of the array.
+    err_exponent : int, int64 array that broadcasts to this shape, or None
+    """
+    shape, n, several = exponent.shape, exponent.size, not isinstance(err_exponent, int | None)
+    exponent = exponent.ravel()
+    errors = np.broadcast_to(err_exponent, shape).ravel() if several else err_exponent
+    values, magnitude = np.empty(n, np.float32 if fmt is FP32 else np.float64, like=exponent), np.empty(n, np.int64, like=exponent)
+    certain = np.empty(n, bool, like=exponent)
+    for start in range(0, n, size):
+        at = slice(start, min(start + size, n))
+        part = round_limbs(limbs_of(at), exponent[at], fmt, errors[at] if several else errors)
+        values[at], magnitude[at], certain[at] = part.values, part.magnitude, part.certain
+    return Rounded(values.reshape(shape), magnitude.reshape(shape), certain.reshape(shape))

@@ -16,9 +16,7 @@ do not depend on the order of any summation and are the same on every engine.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import reduce
 
 import numpy as np
 
@@ -30,8 +28,8 @@ from hifigemm.numerics.bits import (
     lowest_bit,
     scale_by_power,
 )
-from hifigemm.numerics.blocking import map_vectors
-from hifigemm.numerics.embedding import components
+from hifigemm.numerics.blocking import map_vectors, vector_blocks
+from hifigemm.numerics.embedding import real_vectors
 from hifigemm.numerics.residues import ModuliSet, moduli_set
 from hifigemm.numerics.special import clean
 
@@ -41,7 +39,6 @@ __all__ = [
     "Scale",
     "balance",
     "gained_bits",
-    "joint_exponent",
     "norm_bits",
     "norm_scale",
     "required_bits",
@@ -87,13 +84,13 @@ class Scale:
 def norm_scale(x: Array, axis: int, moduli: ModuliSet, balance: int, block_entries: int) -> Scale:
     """Fast scaling of an operand, real or complex, by its own norms, with `balance` added."""
 
-    def packed(y: Array) -> Array:
-        squares, exponent = square_norms(components(y), axis)
-        s = scale_exponent(squares, exponent, NORM_BITS, moduli) + balance
-        return 2 * s + (s + exponent >= NORM_BITS)
-
-    found = map_vectors(packed, x, axis, block_entries)
-    return Scale(found >> 1, (found & 1).astype(bool), axis, norm_bits(moduli, balance))
+    each = (*x.shape[:axis], 1, *x.shape[axis + 1 :])
+    exponent, nearest = np.empty(each, np.int64, like=x), np.empty(each, bool, like=x)
+    for where in vector_blocks(x, axis, block_entries):
+        squares, largest = square_norms(x[where], axis)
+        s = scale_exponent(squares, largest, NORM_BITS, moduli) + balance
+        exponent[where], nearest[where] = s, s + largest >= NORM_BITS
+    return Scale(exponent, nearest, axis, norm_bits(moduli, balance))
 
 
 def norm_bits(moduli: ModuliSet, balance: int) -> int:
@@ -131,7 +128,7 @@ def required_bits_of_vectors(a: Array, b: Array, block_entries: int) -> tuple[Ar
 
         def required(y: Array, axis: int = axis) -> Array:
             y = clean(y)
-            low = reduce(np.minimum, [lowest_bit(c, axis) for c in components(y)])
+            low = lowest_bit(real_vectors(y, axis), axis)
             scale = norm_scale(y, axis, moduli_set(2, y.dtype.kind == "c"), 0, block_entries)
             return np.where(low == NO_BIT, -NO_BIT, -low - scale.exponent)
 
@@ -158,60 +155,43 @@ def balance(required: tuple[int, int], count: int, is_complex: bool) -> int:
     return max(left - gained, 0) or min(gained - right, 0)
 
 
-def joint_exponent(parts: Sequence[Array], axis: int) -> Array:
-    """Exponent of the largest component along `axis`; components that are zero there do not count."""
-    together = parts[0] if len(parts) == 1 else reduce(np.maximum, [np.abs(c) for c in parts])
-    return largest_exponent(together, axis)
-
-
-def square_norms(parts: Sequence[Array], axis: int) -> tuple[Array, Array]:
-    """Integers N >= ||x||**2 2**(2 (15 - e)) along `axis` and e, the exponent of the largest entry.
+def square_norms(x: Array, axis: int) -> tuple[Array, Array]:
+    """Integers N >= ||x||**2 2**(2 (15 - e)) along `axis` and e, the exponent of the largest component.
 
     The squares of ceil(|x| 2**(15 - e_q)) are added up over blocks q of 256 with exponents e_q of their own, and the
     block sums times 4**(e_q - e), rounded up, over the blocks: exact in float64 below 2**23 entries, in any order.
-
-    Parameters
-    ----------
-    parts : real arrays
-        The operand, or its real and its imaginary part.
     """
-    magnitudes, own, exponent = _block_magnitudes(parts, axis)
-    return _joined([np.square(x) for x in magnitudes], 2, own, exponent, axis), exponent
+    magnitudes, own, exponent = _block_magnitudes(x, axis)
+    return _joined(np.square(magnitudes), 2, own, exponent, axis), exponent
 
 
-def vector_sizes(parts: Sequence[Array], axis: int) -> tuple[Array, Array, Array]:
+def vector_sizes(x: Array, axis: int) -> tuple[Array, Array, Array]:
     """`square_norms`, and integers S >= sum|x| 2**(15 - e) that are added up in the same way: N, S, e."""
-    magnitudes, own, exponent = _block_magnitudes(parts, axis)
-    squares = _joined([np.square(x) for x in magnitudes], 2, own, exponent, axis)
+    magnitudes, own, exponent = _block_magnitudes(x, axis)
+    squares = _joined(np.square(magnitudes), 2, own, exponent, axis)
     return squares, _joined(magnitudes, 1, own, exponent, axis), exponent
 
 
-def _block_magnitudes(parts: Sequence[Array], axis: int) -> tuple[list[Array], Array, Array]:
-    """ceil(|x| 2**(15 - e_q)) in blocks, the e_q, and the exponents of whole vectors."""
-    blocks = [_in_blocks(x, axis) for x in parts]
-    own = joint_exponent(blocks, axis + 1)
-    exponent = joint_exponent(parts, axis) if own.shape[axis] > 1 else own[(slice(None),) * axis + (0,)]
-    return [ceil_magnitude(x, NORM_BITS - own) for x in blocks], own, exponent
+def _block_magnitudes(x: Array, axis: int) -> tuple[Array, Array, Array]:
+    """ceil(|x| 2**(15 - e_q)) in blocks (..., blocks, entries, ...), the e_q, and the exponents of whole vectors."""
+    length = NORM_BLOCK * (2 if x.dtype.kind == "c" else 1)
+    x = real_vectors(x, axis)
+    k = x.shape[axis]
+    if k > length and k % length:
+        missing = np.zeros((*x.shape[:axis], -k % length, *x.shape[axis + 1 :]), like=x)
+        x = np.concatenate([x, missing], axis=axis)
+    blocks = x.reshape(*x.shape[:axis], -1, min(k, length), *x.shape[axis + 1 :]) if k else np.expand_dims(x, axis)
+    own = largest_exponent(blocks, axis + 1)
+    exponent = own[(slice(None),) * axis + (0,)] if own.shape[axis] == 1 else largest_exponent(x, axis)
+    return ceil_magnitude(blocks, NORM_BITS - own), own, exponent
 
 
-def _joined(sums: Sequence[Array], power: int, own: Array, exponent: Array, axis: int) -> Array:
+def _joined(sums: Array, power: int, own: Array, exponent: Array, axis: int) -> Array:
     """The sums of blocks in units of their own, times 2**(power (e_q - e)) and rounded up, over all blocks."""
-    total = reduce(np.add, [x.sum(axis=axis + 1, keepdims=True) for x in sums])
+    total = sums.sum(axis=axis + 1, keepdims=True)
     if own.shape[axis] == 1:  # the block is the vector
         return total[(slice(None),) * axis + (0,)]
     return ceil_magnitude(total, power * (own - np.expand_dims(exponent, axis))).sum(axis=axis)
-
-
-def _in_blocks(x: Array, axis: int) -> Array:
-    """x with `axis` cut into blocks: (..., blocks, NORM_BLOCK, ...), filled up with zeros."""
-    k = x.shape[axis]
-    if k <= NORM_BLOCK:
-        return np.expand_dims(x, axis)
-    if k % NORM_BLOCK:
-        missing = list(x.shape)
-        missing[axis] = -k % NORM_BLOCK
-        x = np.concatenate([x, np.zeros(missing, x.dtype, like=x)], axis=axis)
-    return x.reshape((*x.shape[:axis], -1, NORM_BLOCK, *x.shape[axis + 1 :]))
 
 
 def scale_exponent(squares: Array, exponent: Array, bits: int, moduli: ModuliSet) -> Array:

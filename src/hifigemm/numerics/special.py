@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from hifigemm.numerics.bits import Array
-from hifigemm.numerics.blocking import map_vectors
+from hifigemm.numerics.blocking import vector_blocks
 from hifigemm.numerics.embedding import embed_left, embed_right, unembed
 
 __all__ = ["clean", "fill_nonfinite", "nonfinite_vectors"]
@@ -18,7 +18,10 @@ __all__ = ["clean", "fill_nonfinite", "nonfinite_vectors"]
 
 def nonfinite_vectors(x: Array, axis: int) -> Array:
     """Which rows (axis 2, the inner dimension) or columns (axis 1) hold an Inf or NaN: bool with the axis kept."""
-    return map_vectors(lambda y: np.logical_not(np.isfinite(y).all(axis=axis, keepdims=True)), x, axis)
+    finite = np.empty((*x.shape[:axis], 1, *x.shape[axis + 1 :]), bool, like=x)
+    for where in vector_blocks(x, axis):
+        finite[where] = np.isfinite(x[where]).all(axis=axis, keepdims=True)
+    return np.logical_not(finite)
 
 
 def clean(x: Array) -> Array:

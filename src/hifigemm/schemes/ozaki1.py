@@ -38,7 +38,7 @@ from hifigemm.numerics.bits import Array, ceil_log2, largest_exponent, lowest_bi
 from hifigemm.numerics.blocking import entries_within, largest_block, put, vector_blocks, widen
 from hifigemm.numerics.embedding import embed_left, embed_right
 from hifigemm.numerics.limbs import limbs_from_sums, num_limbs
-from hifigemm.numerics.rounding import Rounded, in_chunks, round_limbs
+from hifigemm.numerics.rounding import round_in_chunks
 from hifigemm.numerics.scaling import Scale
 from hifigemm.numerics.slicing import (
     digit_limit,
@@ -192,17 +192,15 @@ class Ozaki1(Scheme):
         kept = min(self.count, left.count + right.count - 1)
         sums, pairs = _diagonals(plan, left, right, engine, kept)
         shape, sums = sums.shape[1:], sums.reshape(kept, -1)
-        exponent = np.broadcast_to(left.unit + right.unit + (shift - beta * (kept - 1)), shape).ravel()
+        exponent = np.broadcast_to(left.unit + right.unit + (shift - beta * (kept - 1)), shape)
         err = bounds.ozaki1_error_exponent(terms, kept, beta, _in_twos_complement(plan))
         shifts = [beta * (kept - 1 - s) for s in range(kept)]
         limb_count = num_limbs(_sum_bits(plan, kept))
 
-        def work(part: slice) -> Rounded:
-            return round_limbs(
-                limbs_from_sums(sums[:, part], shifts, limb_count), exponent[part], plan.problem.fmt, err
-            )
+        def limbs_of(part: slice) -> Array:
+            return limbs_from_sums(sums[:, part], shifts, limb_count)
 
-        rounded = in_chunks(work, shape, plan.block_entries)
+        rounded = round_in_chunks(limbs_of, exponent, plan.problem.fmt, plan.block_entries, err)
         exact = left.facts["needed"] + right.facts["needed"] - 1 <= kept
         lowest = beta * (kept - 1) + 2 * (beta - 1)
         certified, bound = certify.certified_entries(plan, left, right, engine, rounded, exact, err - lowest, lowest)

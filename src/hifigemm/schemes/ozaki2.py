@@ -32,9 +32,9 @@ from hifigemm.engine import Engine
 from hifigemm.exceptions import PlanError
 from hifigemm.numerics import residues as crt_moduli
 from hifigemm.numerics import scaling
-from hifigemm.numerics.bits import NO_BIT, Array, ceil_log2, lowest_bit, scale_by_power
+from hifigemm.numerics.bits import NO_BIT, Array, ceil_log2, largest_exponent, lowest_bit, scale_by_power
 from hifigemm.numerics.blocking import entries_within, largest_block, map_vectors, put, vector_blocks, widen
-from hifigemm.numerics.embedding import components, embed_left, embed_right
+from hifigemm.numerics.embedding import components, embed_left, embed_right, real_vectors
 from hifigemm.numerics.error_ratio import count_for_ratio, error_ratio, least_norm
 from hifigemm.numerics.estimates import MAGNITUDE_BITS_UP, magnitudes_up
 from hifigemm.numerics.residue_products import (
@@ -198,8 +198,7 @@ class Ozaki2(Scheme):
             )
         if a is None or b is None:
             return None
-        left = map_vectors(lambda x: _exponent(x, 2), a, 2, plan.block_entries)
-        right = map_vectors(lambda x: _exponent(x, 1), b, 1, plan.block_entries)
+        left, right = _exponents(a, 2, plan.block_entries), _exponents(b, 1, plan.block_entries)
         rows, cols = _largest_sums(plan, a, b, left, right, engine)
 
         def scale(sums: Array, own: Array, balance: int, axis: int) -> Scale:
@@ -295,9 +294,9 @@ def _moduli(problem: Problem, count: int) -> crt_moduli.ModuliSet:
     return crt_moduli.moduli_set(count, problem.is_complex)
 
 
-def _exponent(x: Array, axis: int) -> Array:
+def _exponents(x: Array, axis: int, block_entries: int) -> Array:
     """Smallest e with |re|, |im| < 2**e along the axis."""
-    return scaling.joint_exponent(components(x), axis)
+    return map_vectors(lambda y: largest_exponent(real_vectors(y, axis), axis), x, axis, block_entries)
 
 
 def _widened(x: Array, axis: int, width: int) -> Array:
@@ -308,7 +307,7 @@ def _widened(x: Array, axis: int, width: int) -> Array:
 def _facts(plan: Plan, x: Array, scale: Scale, width: int) -> dict[str, Array]:
     """What `_error` and `certify.certified_entries` need of an operand: see `Ozaki2.split`."""
     axis, embed = scale.axis, embed_left if scale.axis == 2 else embed_right
-    exponent = _widened(map_vectors(lambda y: _exponent(y, axis), x, axis, plan.block_entries), axis, width)
+    exponent = _widened(_exponents(x, axis, plan.block_entries), axis, width)
     unit, nearest = _widened(scale.exponent, axis, width), _widened(scale.nearest, axis, width)
     vectors, terms, each = x.shape[3 - axis] * width, plan.problem.terms, exponent.shape
     whole = (x.shape[0], vectors, terms) if axis == 2 else (x.shape[0], terms, vectors)
