@@ -16,7 +16,7 @@ from hifigemm.augmented import as_factors, sum_with_product
 from hifigemm.engine import Engine, Outcome
 from hifigemm.engines import engine_for
 from hifigemm.exceptions import PlanError
-from hifigemm.executor import execute, whole_split
+from hifigemm.executor import execute, in_steps, whole_split
 from hifigemm.integers import are_integers, integer_product
 from hifigemm.libraries import Library, library_of
 from hifigemm.numerics.bits import Array, scale_entries
@@ -699,8 +699,9 @@ def _repeated_on_host(
     def other(a: Any, b: Any, out: None) -> Any:
         if flushes_subnormals():
             return None
-        x, y = (a[None], b[None]) if is_numpy else (a.numpy()[None], b.numpy()[None])
-        return library.to_native(execute(plan, x, y, engine, limit)[1].values.reshape(shape))
+        x, y = (a, b) if is_numpy else (a.numpy(), b.numpy())
+        c = in_steps(plan, x[None], y[None], engine, limit).values.reshape(shape)
+        return c if is_numpy else library.to_native(c)
 
     return native if isinstance(plan.scheme, Native) and plan.scheme.product is None else other
 

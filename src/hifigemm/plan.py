@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from functools import cached_property
 from typing import Any, Protocol
 
 from hifigemm.accuracy import Target
@@ -184,19 +185,19 @@ class Plan:
     evidence: Evidence | None = None
     blocking: Blocking = Blocking()
 
-    @property
+    @cached_property
     def words(self) -> ProductSpec:
         """The product of a scheme that works with words of its own."""
         if self.product is None:
             raise PlanError(f"{self.scheme} has no product but the native one")
         return self.product
 
-    @property
+    @cached_property
     def is_fixed(self) -> bool:
         """Whether counts were forced, so that they are not raised."""
         return self.asked is not None and self.asked.explicit
 
-    @property
+    @cached_property
     def certifies(self) -> bool:
         """Whether something is to be said of the error of every entry: as a promise or for the report."""
         if self.verification is Verification.NONE:
@@ -208,22 +209,22 @@ class Plan:
         """What two plans must share for a split made by one to serve the other."""
         return self.scheme, self.target, self.evidence, self.alternatives
 
-    @property
+    @cached_property
     def block_shape(self) -> tuple[int, int, int]:
         """Matrices of the stack, rows and columns of the result that are computed at a time."""
         return self.blocking.shape
 
-    @property
+    @cached_property
     def workspace(self) -> int:
         """Bytes that the largest block takes."""
         return self.blocking.workspace
 
-    @property
+    @cached_property
     def block_entries(self) -> int:
         """Entries that the plain functions work on at a time."""
         return self.blocking.entries
 
-    @property
+    @cached_property
     def is_whole(self) -> bool:
         """Whether the result is one block."""
         p = self.problem

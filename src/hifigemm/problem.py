@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -26,22 +27,22 @@ class Problem:
     dtype: np.dtype[Any]
     narrow: Format | None = None
 
-    @property
+    @cached_property
     def is_complex(self) -> bool:
         """Whether the result is complex; re and im are then rounded separately."""
         return self.dtype.kind == "c"
 
-    @property
+    @cached_property
     def fmt(self) -> Format:
         """Format of the (real components of the) result."""
         return FP32 if self.dtype in (np.float32, np.complex64) else FP64
 
-    @property
+    @cached_property
     def terms(self) -> int:
         """Real products in the sum behind a real component of the result."""
         return 2 * self.k if self.is_complex else self.k
 
-    @property
+    @cached_property
     def multiplications(self) -> int:
         """Of entries, in all sums; 0 where a dimension is."""
         return self.batch * self.m * self.n * self.k

@@ -40,12 +40,17 @@ _SPECS = (
 
 def check_exact(spec: ProductSpec, k: int, max_a: int, max_b: int) -> None:
     """Raise InexactProductError where sums of k products may exceed the accumulator."""
-    limit = exact_k_limit(spec.accumulator_max, max_a, max_b)
-    if k > limit:
+    if k * max_a * max_b > spec.accumulator_max:
+        limit = exact_k_limit(spec.accumulator_max, max_a, max_b)
         raise InexactProductError(
             f"{spec.name} product with k = {k} and entries up to {max_a} and {max_b}: sums may reach "
             f"{k * max_a * max_b}, the accumulator is exact to {spec.accumulator_max}; k may be at most {limit}"
         )
+
+
+def _single_product(a: Array, b: Array) -> Array:
+    """a @ b in int32 by a product in float32, which is short enough to be exact."""
+    return np.matmul(a.astype(np.float32, copy=False), b.astype(np.float32, copy=False)).astype(np.int32)
 
 
 class NumpyEngine:
@@ -59,18 +64,14 @@ class NumpyEngine:
 
     def exact_product(self, spec: ProductSpec, a: Array, b: Array, max_a: int, max_b: int) -> Array:
         """a @ b for integer matrices, exactly: int32 for INT8, else the float of the accumulator; see `Engine`."""
-        k = a.shape[-1]
-        check_exact(spec, k, max_a, max_b)
-        if spec.operand is FP64:
-            return np.matmul(a.astype(np.float64, copy=False), b.astype(np.float64, copy=False))
+        check_exact(spec, a.shape[-1], max_a, max_b)
+        if spec.operand is not INT8:
+            dtype = np.float64 if spec.operand is FP64 else np.float32
+            return np.matmul(a.astype(dtype, copy=False), b.astype(dtype, copy=False))
         step = exact_k_limit(_FP32_SUM, max_a, max_b)
-        if spec.operand is not INT8 or k <= step:
-            exact = np.matmul(a.astype(np.float32, copy=False), b.astype(np.float32, copy=False))
-            return exact.astype(np.int32) if spec.operand is INT8 else exact
-        total = np.zeros((*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1]), np.int32)
-        for h in range(0, k, step):
-            part = np.matmul(a[..., h : h + step].astype(np.float32), b[..., h : h + step, :].astype(np.float32))
-            total += part.astype(np.int32)
+        total: Array = _single_product(a[..., :step], b[..., :step, :])
+        for h in range(step, a.shape[-1], step):
+            total += _single_product(a[..., h : h + step], b[..., h : h + step, :])
         return total
 
     def native_product(self, a: Array, b: Array) -> Array:

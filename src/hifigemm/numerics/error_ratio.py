@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import math
 import struct
-from functools import lru_cache, reduce
+from functools import lru_cache
 
 import numpy as np
 
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.blocking import put, vector_blocks
 from hifigemm.numerics.embedding import components
-from hifigemm.numerics.estimates import MAGNITUDE_BITS_DOWN, MAGNITUDE_TERMS, magnitudes_down
+from hifigemm.numerics.estimates import MAGNITUDE_BITS_DOWN, MAGNITUDE_TERMS, component_sums, magnitudes_down
 from hifigemm.numerics.residue_products import ExactProduct
 from hifigemm.numerics.residues import count_for_range
 from hifigemm.numerics.scaling import NORM_BITS, vector_sizes
@@ -46,8 +46,7 @@ def error_ratio(a: Array, b: Array, exact: ExactProduct, block_entries: int, ent
     for rows in (slice(i, i + step) for i in range(0, m, step)):
         down_a = [magnitudes_down(c, e[:, rows]) for c in components(clean(a[:, rows]))]
         above = norm_a[:, rows] * sum_b + norm_b * sum_a[:, rows]
-        for order in [down_b] if len(down_b) == 1 else [down_b, down_b[::-1]]:
-            below = reduce(np.add, [exact(x, y, top, top) for x, y in zip(down_a, order, strict=True)])
+        for below in component_sums(exact, down_a, down_b, top):
             with np.errstate(divide="ignore", invalid="ignore"):
                 found = np.where(above == 0, 0.0, above / (below * 4.0**-MAGNITUDE_BITS_DOWN))
             worst = max(worst, float(found.max(initial=0.0)))

@@ -6,18 +6,21 @@ All sums are sums of integers, so that no decision that rests on them depends on
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from functools import reduce
 
 import numpy as np
 
 from hifigemm.numerics.bits import Array, ceil_log2, ceil_magnitude, largest_exponent, lowest_bit, scale_by_power
 from hifigemm.numerics.blocking import BLOCK_ENTRIES, map_vectors, vector_blocks
+from hifigemm.numerics.residue_products import ExactProduct
 from hifigemm.numerics.slicing import slice_vectors, slices_needed, unit_exponent
 
 __all__ = [
     "MAGNITUDE_BITS_DOWN",
     "MAGNITUDE_BITS_UP",
     "MAGNITUDE_TERMS",
+    "component_sums",
     "magnitudes_down",
     "magnitudes_up",
     "nonzeros",
@@ -43,6 +46,12 @@ def magnitudes_up(x: Array, exponent: Array) -> Array:
 def magnitudes_down(x: Array, exponent: Array) -> Array:
     """floor(|x| 2**(7 - exponent)) as int8 in [0, 127], for |x| < 2**exponent: lower bounds of |x|."""
     return np.floor(scale_by_power(np.abs(x), MAGNITUDE_BITS_DOWN - exponent)).astype(np.int8)
+
+
+def component_sums(exact: ExactProduct, left: Sequence[Array], right: Sequence[Array], top: int) -> Iterator[Array]:
+    """Products of magnitudes up to `top`, given by components, for each component of the result, in int64."""
+    for order in [right] if len(right) == 1 else [right, right[::-1]]:
+        yield reduce(np.add, [exact(x, y, top, top).astype(np.int64) for x, y in zip(left, order, strict=True)])
 
 
 def nonzeros(x: Array) -> Array:

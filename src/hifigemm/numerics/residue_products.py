@@ -31,11 +31,12 @@ __all__ = [
 ]
 
 ExactProduct = Callable[[Array, Array, int, int], Array]
-"""a @ b of INT8 matrices with |a| and |b| no larger than two numbers, in int64, without rounding."""
+"""a @ b of INT8 matrices with |a| and |b| no larger than two numbers, in int32 or int64, without rounding."""
 
-
-_ENTRIES = 2**14
+_ENTRIES = 2**17
 """Of operands and of products that are multiplied at a time, where a product has fewer."""
+_REDUCED = 2**13
+"""Entries of products that are reduced at a time, where a product has fewer: their copies stay in the cache."""
 
 
 @lru_cache
@@ -83,12 +84,15 @@ def residue_gemm(left: Array, right: Array, moduli: ModuliSet, exact: ExactProdu
     batch, ps = max(len(left), len(right)), np.array(moduli.of_planes(count), np.float64)[:, None, None]
     out = np.empty((batch, count, m, n), np.int8, like=left)
     together = max(_ENTRIES // max(m * n, (m + n) * k, 1), 1)
+    reduced = max(_REDUCED // max(m * n, 1), 1)
     for z in range(batch):
         x, y = left[z if len(left) > 1 else 0], np.swapaxes(right[z if len(right) > 1 else 0], 1, 2)
         for q in range(0, count, together):
             some = slice(q, q + together)
-            products = exact(x[some], y[some], 128, 128).astype(np.float64)
-            out[z, some] = reduce_centred(products, ps[some])
+            products, into, p = exact(x[some], y[some], 128, 128), out[z, some], ps[some]
+            for l in range(0, len(into), reduced):
+                part = slice(l, l + reduced)
+                into[part] = reduce_centred(products[part].astype(np.float64), p[part])
     return out
 
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import lru_cache, reduce
+from functools import cached_property, lru_cache
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -30,13 +30,12 @@ import numpy as np
 from hifigemm.accuracy import Target
 from hifigemm.engine import Engine
 from hifigemm.exceptions import PlanError
-from hifigemm.numerics import residues as crt_moduli
 from hifigemm.numerics import scaling
 from hifigemm.numerics.bits import NO_BIT, Array, ceil_log2, largest_exponent, lowest_bit, scale_by_power
 from hifigemm.numerics.blocking import entries_within, largest_block, map_vectors, put, vector_blocks, widen
 from hifigemm.numerics.embedding import components, embed_left, embed_right, real_vectors
 from hifigemm.numerics.error_ratio import count_for_ratio, error_ratio, least_norm
-from hifigemm.numerics.estimates import MAGNITUDE_BITS_UP, magnitudes_up
+from hifigemm.numerics.estimates import MAGNITUDE_BITS_UP, component_sums, magnitudes_up
 from hifigemm.numerics.residue_products import (
     crt,
     num_planes,
@@ -45,21 +44,14 @@ from hifigemm.numerics.residue_products import (
     round_integers,
     scaled_residues,
 )
+from hifigemm.numerics.residues import MAX_MODULI, count_for_bits, count_for_range, moduli_set
 from hifigemm.numerics.scaling import Scale
 from hifigemm.plan import Evidence, Plan, Product, SchemeLike, Split, Verification
 from hifigemm.problem import Problem, counted
 from hifigemm.schemes import certify
 from hifigemm.schemes.outliers import find_outliers, may_pay
 from hifigemm.schemes.ozaki1 import Ozaki1
-from hifigemm.schemes.scheme import (
-    Scheme,
-    check_count,
-    check_word,
-    exact_int8,
-    finished,
-    int8_product,
-    product_spec,
-)
+from hifigemm.schemes.scheme import Scheme, check_count, check_word, finished, int8_product, product_spec
 
 __all__ = ["Ozaki2"]
 
@@ -88,7 +80,7 @@ class Ozaki2(Scheme):
     def __post_init__(self) -> None:
         if self.product != "int8":
             raise PlanError(f'Ozaki2(product={self.product!r}): residues are INT8 words, product="int8"')
-        check_count(self, "num_moduli", 2, crt_moduli.MAX_MODULI)
+        check_count(self, "num_moduli", 2, MAX_MODULI)
         check_word(self, "scaling")
 
     @property
@@ -96,7 +88,7 @@ class Ozaki2(Scheme):
         """Whether the number of moduli is forced."""
         return self.num_moduli is not None
 
-    @property
+    @cached_property
     def count(self) -> int:
         """num_moduli, once a plan has filled it in."""
         if self.num_moduli is None:
@@ -118,7 +110,7 @@ class Ozaki2(Scheme):
         if fast and not target.correct and math.isfinite(target.r) and a.size and b.size:
             ratio = engine.override(error_ratio)(a, b, int8_product(engine), entries, max(workspace // 256, 1))
             count = max(count, count_for_ratio(problem.terms, target.r, ratio, problem.is_complex) or 0)
-        most = _reach(problem, crt_moduli.MAX_MODULI if target.correct else count)
+        most = _reach(problem, MAX_MODULI if target.correct else count)
         if fast and on_device and not self.explicit and may_pay(problem):
             each = engine.override(scaling.required_bits_of_vectors)(a, b, entries)
             bits = scaling.widest(each, most)
@@ -162,7 +154,7 @@ class Ozaki2(Scheme):
                 reason = f"{count} moduli for {target} in every entry"
         if self.scaling == "accurate":
             reason += ", one more product for the scaling"
-        scheme, products = replace(self, num_moduli=count), num_planes(_moduli(problem, count), problem.is_complex)
+        scheme, products = replace(self, num_moduli=count), _num_planes(problem, count)
         return Plan(
             *(problem, asked, scheme, target, engine.name, spec, products, spec.k_block, verification, bound, reason),
             evidence=evidence,
@@ -170,11 +162,11 @@ class Ozaki2(Scheme):
 
     def expected_products(self, problem: Problem, target: Target, more: int = 0) -> int:
         """Products that operands without wide exponents take, or those of so many more moduli."""
-        return num_planes(_moduli(problem, _expected_count(problem, target) + more), problem.is_complex)
+        return _num_planes(problem, _expected_count(problem, target) + more)
 
     def nbytes(self, plan: Plan, batch: int, rows: int, cols: int) -> int:
         """Residues and working copies of rows and columns, and residues of entries."""
-        problem, moduli = plan.problem, _moduli(plan.problem, self.count)
+        problem, moduli = plan.problem, moduli_set(self.count, plan.problem.is_complex)
         width, k = 2 if problem.is_complex else 1, problem.k
         facts, converted = 9 * width * width, 4 * min(1024, k)
         per_vector = k * (num_planes(moduli, problem.is_complex) + facts) + converted
@@ -189,7 +181,7 @@ class Ozaki2(Scheme):
         self, plan: Plan, a: Array | None, b: Array | None, engine: Engine
     ) -> tuple[Scale | None, Scale | None] | None:
         """By Cauchy-Schwarz for each operand, or from an INT8 product of the magnitudes of both."""
-        moduli, balance = _moduli(plan.problem, self.count), _balance(plan)
+        moduli, balance = moduli_set(self.count, plan.problem.is_complex), _balance(plan)
         if self.scaling == "fast":
             norm_scale = engine.override(scaling.norm_scale)
             return (
@@ -215,7 +207,7 @@ class Ozaki2(Scheme):
         """
         if scale is None:
             raise PlanError(f"{self}: a split needs its scale")
-        moduli = _moduli(plan.problem, self.count)
+        moduli = moduli_set(self.count, plan.problem.is_complex)
         planes = engine.override(scaled_residues)(x, scale, moduli, plan.block_entries)
         width = 2 if side == "right" and plan.problem.is_complex else 1
         facts = _facts(plan, x, scale, width) if plan.certifies else {}
@@ -224,8 +216,7 @@ class Ozaki2(Scheme):
 
     def multiply(self, plan: Plan, left: Split, right: Split, engine: Engine, shift: int) -> Product:
         """Residues of the product modulus by modulus, reconstruction, one rounding."""
-        problem = plan.problem
-        moduli = _moduli(problem, self.count)
+        problem, moduli = plan.problem, moduli_set(self.count, plan.problem.is_complex)
         products = engine.override(residue_gemm)(left.planes, right.planes, moduli, int8_product(engine))
         units = left.unit, right.unit
         if not plan.certifies:
@@ -243,14 +234,14 @@ class Ozaki2(Scheme):
         """Half as many moduli again; slices for the library's choice where the largest number was not enough."""
         if plan.is_fixed:
             return None
-        if self.count == crt_moduli.MAX_MODULI:
+        if self.count == MAX_MODULI:
             return Ozaki1().plan(problem, plan.target, engine, None, None) if plan.asked is None else None
-        count = min(self.count + self.count // 2, crt_moduli.MAX_MODULI)
+        count = min(self.count + self.count // 2, MAX_MODULI)
         return replace(
             plan,
             problem=problem,
             scheme=replace(self, num_moduli=count),
-            num_products=num_planes(_moduli(problem, count), problem.is_complex),
+            num_products=_num_planes(problem, count),
             verification=Verification.ENTRYWISE,
             reason=f"escalated to {count} moduli",
             evidence=None,
@@ -268,30 +259,31 @@ def _exact_count(is_complex: bool, left: int, right: int) -> int:
     """Fewest moduli that hold the exact product of operands that require so many bits, see `scaling.required_bits`."""
     if min(left, right) == -NO_BIT:
         return 2
-    counts = range(2, crt_moduli.MAX_MODULI + 1)
+    counts = range(2, MAX_MODULI + 1)
     fits = (n for n in counts if left + right <= 2 * scaling.gained_bits(n, is_complex))
-    return next(fits, crt_moduli.MAX_MODULI + 1)
+    return next(fits, MAX_MODULI + 1)
 
 
 def _exact_bits(is_complex: bool, left: int, right: int) -> int:
     """Bits of the exact product of such operands."""
     if min(left, right) == -NO_BIT:
         return 1
-    return max(left + right + crt_moduli.moduli_set(2, is_complex).half_range.bit_length(), 1)
+    return max(left + right + moduli_set(2, is_complex).half_range.bit_length(), 1)
 
 
 @lru_cache(maxsize=1024)
 def _expected_count(problem: Problem, target: Target) -> int:
     """Moduli that data of one size take, and not fewer than `count_for_ratio` ever says."""
-    count = crt_moduli.count_for_bits(_wanted_bits(problem, target), problem.is_complex)
+    count = count_for_bits(_wanted_bits(problem, target), problem.is_complex)
     if target.correct or math.isinf(target.r):
         return count
     least = least_norm(problem.terms) ** 2
-    return max(count, crt_moduli.count_for_range(least, problem.is_complex) or crt_moduli.MAX_MODULI)
+    return max(count, count_for_range(least, problem.is_complex) or MAX_MODULI)
 
 
-def _moduli(problem: Problem, count: int) -> crt_moduli.ModuliSet:
-    return crt_moduli.moduli_set(count, problem.is_complex)
+def _num_planes(problem: Problem, count: int) -> int:
+    """Products of so many moduli."""
+    return num_planes(moduli_set(count, problem.is_complex), problem.is_complex)
 
 
 def _exponents(x: Array, axis: int, block_entries: int) -> Array:
@@ -342,15 +334,12 @@ def _reach(problem: Problem, count: int) -> int:
 
 def _largest_sums(plan: Plan, a: Array, b: Array, left: Array, right: Array, engine: Engine) -> tuple[Array, Array]:
     """max_j and max_i of |A||B| with magnitudes rounded up to 6 bits, block by block; over re and im if complex."""
-    top = 2**MAGNITUDE_BITS_UP
     rows, cols = np.zeros_like(left), np.zeros_like(right)
     for block in plan.blocks():
         at_a, at_b = block.places(a, b)
         ups_a = [magnitudes_up(c, left[at_a]) for c in components(a[at_a])]
         ups_b = [magnitudes_up(c, right[at_b]) for c in components(b[at_b])]
-        for pairing in [ups_b] if len(ups_b) == 1 else [ups_b, ups_b[::-1]]:
-            sums = [exact_int8(engine, x, y, top, top) for x, y in zip(ups_a, pairing, strict=True)]
-            total = reduce(np.add, sums)
+        for total in component_sums(int8_product(engine), ups_a, ups_b, 2**MAGNITUDE_BITS_UP):
             for largest, at, axis in ((rows, at_a, 2), (cols, at_b, 1)):
                 found = total.max(axis=axis, keepdims=True)
                 found = found if len(largest) > 1 else found.max(axis=0, keepdims=True)

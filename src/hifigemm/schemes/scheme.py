@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache, partial, reduce
 from numbers import Integral
 from typing import Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 
@@ -105,13 +105,13 @@ def finished(problem: Problem, values: Array, certified: Array | None, bound: fl
 
 
 def exact_int8(engine: Engine, a: Array, b: Array, max_a: int, max_b: int) -> Array:
-    """a @ b for INT8 matrices (batch, m, k), (batch, k, n) in int64, over blocks of k that INT32 holds."""
+    """a @ b for INT8 matrices (batch, m, k), (batch, k, n): in int32, or in int64 where k is longer than that holds."""
     spec = engine.products["int8"]
-    total = np.zeros((max(a.shape[0], b.shape[0]), a.shape[1], b.shape[2]), np.int64, like=a)
-    for h in range(0, a.shape[2], spec.k_block):
-        part = slice(h, h + spec.k_block)
-        total += engine.exact_product(spec, a[:, :, part], b[:, part, :], max_a, max_b)
-    return total
+    block, k = spec.k_block, a.shape[2]
+    if k <= block:
+        return engine.exact_product(spec, a, b, max_a, max_b)
+    parts = ((a[:, :, h : h + block], b[:, h : h + block]) for h in range(0, k, block))
+    return reduce(np.add, (engine.exact_product(spec, x, y, max_a, max_b).astype(np.int64) for x, y in parts))
 
 
 def int8_product(engine: Engine) -> ExactProduct:
