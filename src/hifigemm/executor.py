@@ -162,7 +162,7 @@ def _run(
         if at_left != (block.batch, block.rows):
             at_left, left_part = (block.batch, block.rows), left.part(plan, engine, block.batch, block.rows)
         done = scheme.multiply(plan, left_part, right_part, engine, shift)
-        values[block.entries] = done.values
+        values[block] = done.values
         bound = done.bound
         if done.certified is not None and not done.certified.all():
             open_.append((block, ~done.certified))
@@ -176,7 +176,7 @@ def _run(
     if open_:
         uncertified = np.zeros(values.shape, bool, like=values)
         for block, entries in open_:
-            uncertified[block.entries] = entries
+            uncertified[block] = entries
         if filled is not None:
             uncertified &= ~filled
         if not uncertified.any():

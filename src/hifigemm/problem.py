@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -85,8 +85,7 @@ class ProductSpec:
         return self.max_integer + (self.operand is INT8)
 
 
-@dataclass(frozen=True)
-class Block:
+class Block(NamedTuple):
     """A part of the result: entries batch, rows, cols of the stack."""
 
     batch: slice

@@ -26,6 +26,7 @@ from hifigemm.problem import ProductSpec
 __all__ = ["NumpyEngine", "check_exact"]
 
 _FP32_SUM = 2**24
+_INT8_BLOCK = exact_k_limit(_FP32_SUM, 128, 128)
 _OUTSIDE_BLOCK = 64
 """Inner length of BLAS calls whose results are added outside: error about k / 64 + 64 units, calls long enough."""
 _SPECS = (
@@ -68,10 +69,9 @@ class NumpyEngine:
         if spec.operand is not INT8:
             dtype = np.float64 if spec.operand is FP64 else np.float32
             return np.matmul(a.astype(dtype, copy=False), b.astype(dtype, copy=False))
-        step = exact_k_limit(_FP32_SUM, max_a, max_b)
-        total: Array = _single_product(a[..., :step], b[..., :step, :])
-        for h in range(step, a.shape[-1], step):
-            total += _single_product(a[..., h : h + step], b[..., h : h + step, :])
+        total: Array = _single_product(a[..., :_INT8_BLOCK], b[..., :_INT8_BLOCK, :])
+        for h in range(_INT8_BLOCK, a.shape[-1], _INT8_BLOCK):
+            total += _single_product(a[..., h : h + _INT8_BLOCK], b[..., h : h + _INT8_BLOCK, :])
         return total
 
     def native_product(self, a: Array, b: Array) -> Array:

@@ -27,7 +27,8 @@ def vector_blocks(x: Array, axis: int, size: int = BLOCK_ENTRIES) -> list[Where]
     """Indices of x (batch, m, k) or (batch, k, n): whole vectors along `axis`, about `size` entries at a time."""
     batch, vectors, k = x.shape[0], x.shape[3 - axis], x.shape[axis]
     many = largest_block(k, size) // max(k, 1)
-    stack, found = max(many // max(vectors, 1), 1), []
+    stack = max(many // max(vectors, 1), 1)
+    found: list[Where] = []
     for z in range(0, batch, stack):
         for i in range(0, vectors, many):
             matrices, where = slice(z, z + stack), slice(i, min(i + many, vectors))

@@ -10,24 +10,13 @@ import numpy as np
 
 from hifigemm.numerics.bits import Array
 
-__all__ = ["components", "embed_left", "embed_right", "real_vectors", "unembed"]
+__all__ = ["components", "embed_left", "embed_right", "unembed"]
 
 
 def components(x: Array) -> list[Array]:
     """The operand as float64, or its real and its imaginary part."""
     parts = [x.real, x.imag] if x.dtype.kind == "c" else [x]
     return [part.astype(np.float64, copy=False) for part in parts]
-
-
-def real_vectors(x: Array, axis: int) -> Array:
-    """Vectors along `axis` (2, or 1 before it) in float64, re and im of an entry one after the other; real as it is."""
-    if x.dtype.kind != "c":
-        return x.astype(np.float64, copy=False)
-    if axis == 2:
-        return embed_left(x)
-    out = np.empty((len(x), 2 * x.shape[1], x.shape[2]), like=x.real)
-    out[:, 0::2], out[:, 1::2] = x.real, x.imag
-    return out
 
 
 def embed_left(a: Array) -> Array:

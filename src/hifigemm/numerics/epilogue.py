@@ -13,7 +13,7 @@ References
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import cast
@@ -115,7 +115,7 @@ class Epilogue:
 PLAIN = Epilogue()
 
 
-def _parts(t: Array) -> Iterator[Where]:
+def _parts(t: Array) -> list[Where]:
     """Rows of the matrices of a stack, a number of entries at a time."""
     return vector_blocks(t, 2, BLOCK_ENTRIES if isinstance(t, np.ndarray) else _ON_DEVICE)
 

@@ -8,7 +8,7 @@ other moduli take the three products x x', y y', (x + y) (x' + y') [UMIOG26]. Al
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 
@@ -35,8 +35,6 @@ ExactProduct = Callable[[Array, Array, int, int], Array]
 
 _ENTRIES = 2**17
 """Of operands and of products that are multiplied at a time, where a product has fewer."""
-_REDUCED = 2**13
-"""Entries of products that are reduced at a time, where a product has fewer: their copies stay in the cache."""
 
 
 @lru_cache
@@ -46,9 +44,7 @@ def num_planes(moduli: ModuliSet, is_complex: bool) -> int:
 
 
 def product_operands(residues: list[Array], moduli: ModuliSet) -> Array:
-    """Residues (L, ...) of the components as the operands of the real products, int8 (products, ...)."""
-    if len(residues) == 1:
-        return residues[0]
+    """Residues (L, ...) of re and im as the operands of the real products, int8 (products, ...)."""
     planes = []
     for x, y, p, j in zip(*residues, moduli.moduli, moduli.splits, strict=True):
         x, y = x.astype(np.float64), y.astype(np.float64)
@@ -70,7 +66,7 @@ def scaled_residues(x: Array, scale: Scale, moduli: ModuliSet, block_entries: in
         exponent, nearest = scale.exponent[where], scale.nearest[where]
         parts = components(x[where])
         found = [residues(round_to_integers(c, exponent, nearest), moduli.moduli, block_entries) for c in parts]
-        operands = product_operands(found, moduli)
+        operands = product_operands(found, moduli) if is_complex else found[0]
         planes[where[0], :, where[-1]] = np.moveaxis(operands if axis == 2 else np.swapaxes(operands, 2, 3), 0, 1)
     return planes
 
@@ -84,15 +80,13 @@ def residue_gemm(left: Array, right: Array, moduli: ModuliSet, exact: ExactProdu
     batch, ps = max(len(left), len(right)), np.array(moduli.of_planes(count), np.float64)[:, None, None]
     out = np.empty((batch, count, m, n), np.int8, like=left)
     together = max(_ENTRIES // max(m * n, (m + n) * k, 1), 1)
-    reduced = max(_REDUCED // max(m * n, 1), 1)
     for z in range(batch):
         x, y = left[z if len(left) > 1 else 0], np.swapaxes(right[z if len(right) > 1 else 0], 1, 2)
         for q in range(0, count, together):
             some = slice(q, q + together)
             products, into, p = exact(x[some], y[some], 128, 128), out[z, some], ps[some]
-            for l in range(0, len(into), reduced):
-                part = slice(l, l + reduced)
-                into[part] = reduce_centred(products[part].astype(np.float64), p[part])
+            for part in vector_blocks(products, 2):
+                into[part] = reduce_centred(products[part].astype(np.float64), p[part[0]])
     return out
 
 
@@ -136,7 +130,7 @@ def round_integers(
     batch, count, m, n = residues.shape
     flat = np.swapaxes(residues, 0, 1).reshape(count, -1)
     exponent = np.broadcast_to(unit_left + unit_right + shift, (batch, m, n))
-    return round_in_chunks(lambda at: moduli.reconstruct(flat[:, at]), exponent, fmt, block_entries, err_exponent)
+    return round_in_chunks(partial(moduli.reconstruct, flat), exponent, fmt, block_entries, err_exponent)
 
 
 def crt(

@@ -126,10 +126,11 @@ class ModuliSet:
         big = self.modulus_product
         return np.array([pow(big // p, -1, p) / p for p in self.moduli])
 
-    def reconstruct(self, remainders: Array) -> Array:
-        """Limbs of the integers with these residues; int8 (L, N) in, int64 (limb_count, N) out, not swept."""
-        r = np.empty((len(self.moduli) + 1, remainders.shape[1]), like=remainders)
-        r[:-1] = remainders
+    def reconstruct(self, remainders: Array, at: slice = slice(None)) -> Array:
+        """Limbs of some integers with these residues; int8 (L, N) in, int64 (limb_count, N) out, not swept."""
+        some = remainders[:, at]
+        r = np.empty((len(self.moduli) + 1, some.shape[1]), like=some)
+        r[:-1] = some
         r[-1] = -np.rint(self.crt_fractions @ r[:-1])
         return (self.crt_weights @ r).astype(np.int64)
 

@@ -144,13 +144,17 @@ def round_in_chunks(
         Of the shape of the array.
     err_exponent : int, int64 array that broadcasts to this shape, or None
     """
-    shape, n, several = exponent.shape, exponent.size, not isinstance(err_exponent, int | None)
+    shape, n, errors = exponent.shape, exponent.size, None
     exponent = exponent.ravel()
-    errors = np.broadcast_to(err_exponent, shape).ravel() if several else err_exponent
-    values, magnitude = np.empty(n, np.float32 if fmt is FP32 else np.float64, like=exponent), np.empty(n, np.int64, like=exponent)
+    if not (err_exponent is None or isinstance(err_exponent, int)):
+        errors = np.broadcast_to(err_exponent, shape).ravel()
+    values, magnitude = (
+        np.empty(n, np.float32 if fmt is FP32 else np.float64, like=exponent),
+        np.empty(n, np.int64, like=exponent),
+    )
     certain = np.empty(n, bool, like=exponent)
     for start in range(0, n, size):
         at = slice(start, min(start + size, n))
-        part = round_limbs(limbs_of(at), exponent[at], fmt, errors[at] if several else errors)
+        part = round_limbs(limbs_of(at), exponent[at], fmt, err_exponent if errors is None else errors[at])
         values[at], magnitude[at], certain[at] = part.values, part.magnitude, part.certain
     return Rounded(values.reshape(shape), magnitude.reshape(shape), certain.reshape(shape))

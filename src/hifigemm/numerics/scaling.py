@@ -26,10 +26,10 @@ from hifigemm.numerics.bits import (
     ceil_magnitude,
     largest_exponent,
     lowest_bit,
+    real_vectors,
     scale_by_power,
 )
 from hifigemm.numerics.blocking import map_vectors, vector_blocks
-from hifigemm.numerics.embedding import real_vectors
 from hifigemm.numerics.residues import ModuliSet, moduli_set
 from hifigemm.numerics.special import clean
 
@@ -83,7 +83,6 @@ class Scale:
 
 def norm_scale(x: Array, axis: int, moduli: ModuliSet, balance: int, block_entries: int) -> Scale:
     """Fast scaling of an operand, real or complex, by its own norms, with `balance` added."""
-
     each = (*x.shape[:axis], 1, *x.shape[axis + 1 :])
     exponent, nearest = np.empty(each, np.int64, like=x), np.empty(each, bool, like=x)
     for where in vector_blocks(x, axis, block_entries):

@@ -10,7 +10,6 @@ from __future__ import annotations
 import numpy as np
 
 from hifigemm.numerics.bits import Array
-from hifigemm.numerics.blocking import vector_blocks
 from hifigemm.numerics.embedding import embed_left, embed_right, unembed
 
 __all__ = ["clean", "fill_nonfinite", "nonfinite_vectors"]
@@ -18,10 +17,10 @@ __all__ = ["clean", "fill_nonfinite", "nonfinite_vectors"]
 
 def nonfinite_vectors(x: Array, axis: int) -> Array:
     """Which rows (axis 2, the inner dimension) or columns (axis 1) hold an Inf or NaN: bool with the axis kept."""
-    finite = np.empty((*x.shape[:axis], 1, *x.shape[axis + 1 :]), bool, like=x)
-    for where in vector_blocks(x, axis):
-        finite[where] = np.isfinite(x[where]).all(axis=axis, keepdims=True)
-    return np.logical_not(finite)
+    if x.dtype.kind == "c":
+        return nonfinite_vectors(x.real, axis) | nonfinite_vectors(x.imag, axis)
+    largest, least = x.max(axis=axis, keepdims=True, initial=0), x.min(axis=axis, keepdims=True, initial=0)
+    return np.logical_not(np.isfinite(largest) & np.isfinite(least))
 
 
 def clean(x: Array) -> Array:

@@ -31,9 +31,9 @@ from hifigemm.accuracy import Target
 from hifigemm.engine import Engine
 from hifigemm.exceptions import PlanError
 from hifigemm.numerics import scaling
-from hifigemm.numerics.bits import NO_BIT, Array, ceil_log2, largest_exponent, lowest_bit, scale_by_power
+from hifigemm.numerics.bits import NO_BIT, Array, ceil_log2, largest_exponent, lowest_bit, real_vectors, scale_by_power
 from hifigemm.numerics.blocking import entries_within, largest_block, map_vectors, put, vector_blocks, widen
-from hifigemm.numerics.embedding import components, embed_left, embed_right, real_vectors
+from hifigemm.numerics.embedding import components, embed_left, embed_right
 from hifigemm.numerics.error_ratio import count_for_ratio, error_ratio, least_norm
 from hifigemm.numerics.estimates import MAGNITUDE_BITS_UP, component_sums, magnitudes_up
 from hifigemm.numerics.residue_products import (
@@ -211,16 +211,17 @@ class Ozaki2(Scheme):
         planes = engine.override(scaled_residues)(x, scale, moduli, plan.block_entries)
         width = 2 if side == "right" and plan.problem.is_complex else 1
         facts = _facts(plan, x, scale, width) if plan.certifies else {}
-        unit = -_widened(scale.exponent, scale.axis, width)
+        unit = -np.repeat(scale.exponent, width, axis=3 - scale.axis)
         return Split(side, x.shape[3 - scale.axis], planes, unit, planes.shape[1], facts, k_major=True)
 
     def multiply(self, plan: Plan, left: Split, right: Split, engine: Engine, shift: int) -> Product:
         """Residues of the product modulus by modulus, reconstruction, one rounding."""
         problem, moduli = plan.problem, moduli_set(self.count, plan.problem.is_complex)
-        products = engine.override(residue_gemm)(left.planes, right.planes, moduli, int8_product(engine))
+        multiplied, rounded_once = engine.override(residue_gemm), engine.override(crt)
+        products = multiplied(left.planes, right.planes, moduli, int8_product(engine))
         units = left.unit, right.unit
         if not plan.certifies:
-            values = engine.override(crt)(products, *units, shift, moduli, problem.fmt, plan.block_entries)
+            values = rounded_once(products, *units, shift, moduli, problem.fmt, plan.block_entries)
             return finished(problem, values, None, plan.bound, left.count)
         residues = product_residues(products, moduli)
         error = _error(left, right)
@@ -291,16 +292,11 @@ def _exponents(x: Array, axis: int, block_entries: int) -> Array:
     return map_vectors(lambda y: largest_exponent(real_vectors(y, axis), axis), x, axis, block_entries)
 
 
-def _widened(x: Array, axis: int, width: int) -> Array:
-    """One number for each vector of the embedded operand, which has `width` of them for each of the operand's."""
-    return x if width == 1 else np.repeat(x, width, axis=3 - axis)
-
-
 def _facts(plan: Plan, x: Array, scale: Scale, width: int) -> dict[str, Array]:
     """What `_error` and `certify.certified_entries` need of an operand: see `Ozaki2.split`."""
     axis, embed = scale.axis, embed_left if scale.axis == 2 else embed_right
-    exponent = _widened(_exponents(x, axis, plan.block_entries), axis, width)
-    unit, nearest = _widened(scale.exponent, axis, width), _widened(scale.nearest, axis, width)
+    found = _exponents(x, axis, plan.block_entries), scale.exponent, scale.nearest
+    exponent, unit, nearest = (np.repeat(y, width, axis=3 - axis) for y in found)
     vectors, terms, each = x.shape[3 - axis] * width, plan.problem.terms, exponent.shape
     whole = (x.shape[0], vectors, terms) if axis == 2 else (x.shape[0], terms, vectors)
     facts = {"exponent": exponent}
