@@ -17,6 +17,7 @@ from hifigemm.engine import Engine, Outcome
 from hifigemm.engines import engine_for
 from hifigemm.exceptions import PlanError
 from hifigemm.executor import execute, in_steps, whole_split
+from hifigemm.formats import INT8
 from hifigemm.integers import are_integers, integer_product
 from hifigemm.libraries import Library, library_of
 from hifigemm.numerics.bits import Array, scale_entries
@@ -51,7 +52,7 @@ from hifigemm.planner import (
 )
 from hifigemm.problem import Problem
 from hifigemm.programs import keep, key_of, repeat
-from hifigemm.schemes import Native, Scheme
+from hifigemm.schemes import Native, Ozaki1, Scheme
 from hifigemm.settings import decision_log, is_strict
 from hifigemm.transforms import check_tensor, opaque
 
@@ -90,8 +91,6 @@ def matmul(
     a: Arrays, b: Arrays, *, out: None = None, return_report: Yes, **options: Unpack[Asked]
 ) -> tuple[NDArray[Any], Report]: ...
 @overload
-def matmul(a: Arrays, b: Arrays, *, out: None = None, return_report: bool, **options: Unpack[Asked]) -> Any: ...
-@overload
 def matmul(
     a: Tensors, b: Tensors, *, out: None = None, return_report: No = False, **options: Unpack[Asked]
 ) -> Tensor: ...
@@ -100,13 +99,11 @@ def matmul(
     a: Tensors, b: Tensors, *, out: None = None, return_report: Yes, **options: Unpack[Asked]
 ) -> tuple[Tensor, Report]: ...
 @overload
-def matmul(a: Tensors, b: Tensors, *, out: None = None, return_report: bool, **options: Unpack[Asked]) -> Any: ...
-@overload
 def matmul(a: Operand, b: Operand, *, out: Out, return_report: No = False, **options: Unpack[Asked]) -> Out: ...
 @overload
 def matmul(a: Operand, b: Operand, *, out: Out, return_report: Yes, **options: Unpack[Asked]) -> tuple[Out, Report]: ...
 @overload
-def matmul(a: Operand, b: Operand, *, out: Out, return_report: bool, **options: Unpack[Asked]) -> Any: ...
+def matmul(a: Operand, b: Operand, *, out: Any = None, return_report: bool, **options: Unpack[Asked]) -> Any: ...
 @opaque
 def matmul(
     a: Any,
@@ -215,10 +212,6 @@ def gemm(
 ) -> tuple[NDArray[Any], Report]: ...
 @overload
 def gemm(
-    a: Arrays, b: Arrays, c: Addend = None, *, out: None = None, return_report: bool, **options: Unpack[GemmAsked]
-) -> Any: ...
-@overload
-def gemm(
     a: Tensors,
     b: Tensors,
     c: AnyTensor | None = None,
@@ -239,16 +232,6 @@ def gemm(
 ) -> tuple[Tensor, Report]: ...
 @overload
 def gemm(
-    a: Tensors,
-    b: Tensors,
-    c: AnyTensor | None = None,
-    *,
-    out: None = None,
-    return_report: bool,
-    **options: Unpack[GemmAsked],
-) -> Any: ...
-@overload
-def gemm(
     a: Operand,
     b: Operand,
     c: Addend | AnyTensor = None,
@@ -263,7 +246,13 @@ def gemm(
 ) -> tuple[Out, Report]: ...
 @overload
 def gemm(
-    a: Operand, b: Operand, c: Addend | AnyTensor = None, *, out: Out, return_report: bool, **options: Unpack[GemmAsked]
+    a: Operand,
+    b: Operand,
+    c: Addend | AnyTensor = None,
+    *,
+    out: Any = None,
+    return_report: bool,
+    **options: Unpack[GemmAsked],
 ) -> Any: ...
 @opaque
 @gradual_underflow()
@@ -335,7 +324,8 @@ def gemm(
         c = converted(c, dtype)
     mantissa, shift = frexp(alpha)
     if mantissa == -1.0:
-        (a, b), mantissa = _with_sign(a, b, dtype), 1.0
+        a, b = (a, _negated(b, dtype)) if _keeps_split(a) else (_negated(a, dtype), b)  # so that -0 is right
+        mantissa = 1.0
     once = None if accuracy != "correct" or plan is not None or mantissa != 1.0 else _rounded_once(a, b, c, beta, shift)
     if once is not None:
         with library.active():
@@ -440,16 +430,16 @@ def _broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
     return len(shape) <= len(to) and all(n in (1, m) for n, m in zip(shape[::-1], to[::-1], strict=False))
 
 
-def _with_sign(a: Any, b: Any, dtype: np.dtype[Any]) -> tuple[Any, Any]:
-    """The operands with a change of sign in one, so that -0 is right: in one that is not prepared, or else B anew."""
-    if not isinstance(a, Prepared):
-        return -_signed(a, dtype), b
-    return a, -_signed(_array_of(b), dtype)
+def _keeps_split(a: Any) -> bool:
+    """Whether A is prepared and the sign may go to B: digits of INT8 are those of -x with another remainder."""
+    return isinstance(a, Prepared) and not (isinstance(a.plan.scheme, Ozaki1) and a.plan.words.operand is INT8)
 
 
-def _signed(x: Array, dtype: np.dtype[Any]) -> Array:
-    """An operand whose negative is what it says: integers and bools in the dtype of the result."""
-    return converted(x, dtype) if x.dtype.kind in "biu" else x
+def _negated(x: Any, dtype: np.dtype[Any]) -> Any:
+    """-x, of integers and bools in the dtype of the result; a prepared operand loses its split."""
+    if isinstance(x, Prepared):
+        return replace(x, operand=-x.operand, split=None)
+    return -(converted(x, dtype) if x.dtype.kind in "biu" else x)
 
 
 def _transposed(x: Array | Prepared, how: str, name: str) -> Array | Prepared:

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
-from typing import Any, Protocol
+from operator import attrgetter
+from typing import Any
 
 from hifigemm.accuracy import Target
 from hifigemm.exceptions import PlanError
@@ -23,25 +24,9 @@ __all__ = [
     "Plan",
     "Product",
     "Report",
-    "SchemeLike",
     "Split",
     "Verification",
 ]
-
-
-class SchemeLike(Protocol):
-    """What plans and reports know of a scheme; the schemes themselves are in `hifigemm.schemes`."""
-
-    @property
-    def name(self) -> str:
-        """As users spell it."""
-
-    @property
-    def explicit(self) -> bool:
-        """A count was forced."""
-
-    def __hash__(self) -> int:
-        """Schemes are parts of keys."""
 
 
 class Verification(Enum):
@@ -171,7 +156,7 @@ class Plan:
     """
 
     problem: Problem
-    asked: SchemeLike | None
+    asked: Any
     scheme: Any
     target: Target
     engine: str
@@ -346,6 +331,11 @@ class Decision:
     reason: str
 
 
+def _decided(name: str) -> Any:
+    """An attribute of the decision of a report."""
+    return property(attrgetter(f"decision.{name}"))
+
+
 class Report:
     """What was done and what is guaranteed. Where a GPU decides, the first look at a report waits for it.
 
@@ -373,58 +363,27 @@ class Report:
         up included; on a GPU such a look waits for the work before it. Reports are equal whatever their times.
     """
 
+    scheme: Any = _decided("scheme")
+    num_products: int = _decided("num_products")
+    bound: float = _decided("bound")
+    correct: bool = _decided("correct")
+    native: bool = _decided("native")
+    reason: str = _decided("reason")
+    k_block: int = _decided("k_block")
+
     def __init__(
         self, engine: str, device: str, workspace: int, decision_seconds: float, decide: Callable[[], Decision]
     ) -> None:
-        self.engine = engine
-        self.device = device
-        self.workspace = workspace
+        self.engine, self.device, self.workspace = engine, device, workspace
         self.decision_seconds = decision_seconds
         self._decide = decide
-        self._decision: Decision | None = None
 
     @property
     def decision(self) -> Decision:
         """What the operands decided."""
-        if self._decision is None:
-            self._decision = self._decide()
-            self._decide = lambda: self.decision  # what it held of the device is free
-        return self._decision
-
-    @property
-    def scheme(self) -> Any:
-        """The dataclass with its counts filled in."""
-        return self.decision.scheme
-
-    @property
-    def num_products(self) -> int:
-        """Low-precision products of size m n k."""
-        return self.decision.num_products
-
-    @property
-    def bound(self) -> float:
-        """The r that is guaranteed."""
-        return self.decision.bound
-
-    @property
-    def correct(self) -> bool:
-        """Whether every real component is the correctly rounded exact value."""
-        return self.decision.correct
-
-    @property
-    def native(self) -> bool:
-        """Whether the result is the native product of the library."""
-        return self.decision.native
-
-    @property
-    def reason(self) -> str:
-        """Why this scheme, and what happened on the way."""
-        return self.decision.reason
-
-    @property
-    def k_block(self) -> int:
-        """Inner length within which products are exact."""
-        return self.decision.k_block
+        decision = self._decide()
+        self._decide = lambda: decision  # what it held of the device is free
+        return decision
 
     def changed(self, change: Callable[[Decision], Decision], seconds: float | None = None) -> Report:
         """The report with another decision, which is made when somebody looks, and perhaps another time."""

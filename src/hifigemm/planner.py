@@ -170,9 +170,8 @@ def make(
 
 def with_evidence(plan: Plan, evidence: Evidence, engine: Engine, workspace: int) -> Plan:
     """The plan after one whose bound the evidence did not certify."""
-    asked: Any = plan.asked
-    scheme: Scheme = asked or scheme_for(plan.problem, plan.target, engine)
-    return fitted(scheme.plan(plan.problem, plan.target, engine, evidence, asked), workspace, engine)
+    scheme = plan.asked or scheme_for(plan.problem, plan.target, engine)
+    return fitted(scheme.plan(plan.problem, plan.target, engine, evidence, plan.asked), workspace, engine)
 
 
 def reusable(plan: Plan, engine: Engine, workspace: int) -> Plan:

@@ -31,10 +31,8 @@ References
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from fractions import Fraction
 
 import numpy as np
 
@@ -43,7 +41,7 @@ from hifigemm.numerics.bits import Array, ceil_log2, power_of_two
 from hifigemm.numerics.rounding_formats import is_representable, result_dtype, round_to_format
 
 __all__ = ["A100", "B200", "H100", "H100_WGMMA", "MODELS", "V100", "TensorCoreModel"]
-__all__ += ["tensor_core_product", "tensor_core_product_reference"]
+__all__ += ["tensor_core_product"]
 
 _NO_FLOOR = -900
 _ZERO_EXPONENT = -8192
@@ -243,52 +241,3 @@ def _add_block(c: Array, a: Array, b: Array, a_exponents: Array, b_exponents: Ar
     if kept is not None:
         np.copyto(total, kept, where=~finite)
     return total
-
-
-def tensor_core_product_reference(
-    a: Array, b: Array, c: Array | None = None, *, fmt: Format, model: TensorCoreModel
-) -> Array:
-    """`tensor_core_product` for two matrices, entry by entry in exact rational arithmetic: the rule, not the speed."""
-    (m, k), n = a.shape, b.shape[1]
-    block = model.block_size(fmt)
-    out = np.zeros((m, n), result_dtype(model.accumulator))
-    if c is not None:
-        out[...] = c
-    for i in range(m):
-        for j in range(n):
-            d = float(out[i, j])
-            for start in range(0, k, block):
-                part = slice(start, start + block)
-                pairs = [(float(x), float(y)) for x, y in zip(a[i, part], b[part, j], strict=True)]
-                d = _block_reference(pairs, d, fmt, model)
-            out[i, j] = d
-    if out.dtype == np.float32:
-        out.view(np.uint32)[np.isnan(out)] = _NAN_BITS
-    return out
-
-
-def _block_reference(pairs: list[tuple[float, float]], c: float, fmt: Format, model: TensorCoreModel) -> float:
-    """One block for one entry."""
-    native = [x * y for x, y in pairs] + [c]
-    if not all(map(math.isfinite, native)):
-        return sum(x for x in native if not math.isfinite(x))
-    terms = [(Fraction(x) * Fraction(y), _exponent(x, fmt) + _exponent(y, fmt)) for x, y in pairs]
-    terms.append((Fraction(c), _exponent(c, model.accumulator)))
-    align = max([e for value, e in terms if value != 0] + [model.exponent_floor])
-    grid = Fraction(2) ** (align - model.fraction_bits)
-    return _round_reference(grid * sum(int(value / grid) for value, _ in terms), model)
-
-
-def _exponent(x: float, fmt: Format) -> int:
-    return max(math.frexp(x)[1] - 1, fmt.emin)
-
-
-def _round_reference(value: Fraction, model: TensorCoreModel) -> float:
-    """Round once to the accumulator's format, with Inf from 2**(emax + 1) on."""
-    out = model.accumulator
-    magnitude = abs(value)
-    exponent = magnitude.numerator.bit_length() - magnitude.denominator.bit_length()  # of 2**i in the denominator
-    unit = Fraction(2) ** (max(exponent, out.emin) - out.t + 1)
-    rounded = unit * (int(magnitude / unit) if model.rounding == "zero" else round(magnitude / unit))
-    result = math.inf if rounded >= Fraction(2) ** (out.emax + 1) else float(rounded)
-    return -result if value < 0 and result else result

@@ -27,10 +27,10 @@ from hifigemm.numerics.bits import Array, least_exponent, scale_by_power
 from hifigemm.numerics.bounds import are_ordinary, native_bound, underflow_free
 from hifigemm.numerics.scaling import Scale
 from hifigemm.numerics.subnormals import matmul
-from hifigemm.plan import Evidence, Plan, Product, SchemeLike, Split, Verification
+from hifigemm.plan import Evidence, Plan, Product, Split, Verification
 from hifigemm.problem import Problem
 from hifigemm.schemes.ozaki1 import Ozaki1
-from hifigemm.schemes.scheme import Scheme, check_word, finished
+from hifigemm.schemes.scheme import Scheme, finished
 
 __all__ = ["Native"]
 
@@ -51,9 +51,6 @@ class Native(Scheme):
 
     product: Literal["fp64"] | None = None
 
-    def __post_init__(self) -> None:
-        check_word(self, "product")
-
     def arithmetic(self, problem: Problem) -> Format:
         """Format in which products and sums are rounded."""
         return FP64 if self.product == "fp64" else problem.fmt
@@ -70,9 +67,7 @@ class Native(Scheme):
             return False
         return self.bound(problem) <= target.r or target.level is self.arithmetic(problem)
 
-    def plan(
-        self, problem: Problem, target: Target, engine: Engine, evidence: Evidence | None, asked: SchemeLike | None
-    ) -> Plan:
+    def plan(self, problem: Problem, target: Target, engine: Engine, evidence: Evidence | None, asked: Any) -> Plan:
         """One product. An engine with programs leaves over- and underflow to its library; elsewhere entries where
         they may have happened are escalated.
         """
@@ -112,7 +107,7 @@ class Native(Scheme):
 
 
 @lru_cache(maxsize=256)
-def _planned(scheme: Native, problem: Problem, target: Target, engine: Engine, asked: SchemeLike | None) -> Plan:
+def _planned(scheme: Native, problem: Problem, target: Target, engine: Engine, asked: Any) -> Plan:
     """The plan, kept for the next product of this kind: no data enter it, and small products are quick."""
     bound = scheme.bound(problem)
     reason = f"native product, at worst {problem.terms} u = {bound:.3g} |A||B|"

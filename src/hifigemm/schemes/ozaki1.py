@@ -46,10 +46,10 @@ from hifigemm.numerics.slicing import (
     slices_needed,
     unit_exponent,
 )
-from hifigemm.plan import Evidence, Plan, Product, SchemeLike, Split, Verification
+from hifigemm.plan import Evidence, Plan, Product, Split, Verification
 from hifigemm.problem import Problem, ProductSpec, counted
 from hifigemm.schemes import certify
-from hifigemm.schemes.scheme import Scheme, check_count, check_word, finished, product_spec
+from hifigemm.schemes.scheme import Scheme, finished, product_spec
 
 __all__ = ["Ozaki1"]
 
@@ -77,14 +77,11 @@ class Ozaki1(Scheme):
 
     name: ClassVar[str] = "ozaki1"
     core = staticmethod(slice_vectors)
+    _limits = 1, MAX_SLICES
 
     product: Literal["int8", "fp16", "bf16", "tf32", "fp32", "fp64"] = "int8"
     num_slices: int | None = None
     mode: Literal["dp", "sp", "correct"] | None = None
-
-    def __post_init__(self) -> None:
-        check_word(self, "mode")
-        check_count(self, "num_slices", 1, MAX_SLICES)
 
     @property
     def explicit(self) -> bool:
@@ -109,9 +106,7 @@ class Ozaki1(Scheme):
         u = (FP64 if self.mode == "dp" else FP32).u
         return Evidence(num_slices=estimates.published_num_slices(a, b, beta, u, entries))
 
-    def plan(
-        self, problem: Problem, target: Target, engine: Engine, evidence: Evidence | None, asked: SchemeLike | None
-    ) -> Plan:
+    def plan(self, problem: Problem, target: Target, engine: Engine, evidence: Evidence | None, asked: Any) -> Plan:
         """Choose beta from k and the product, S from the target, the mode or the user."""
         spec = product_spec(engine, self.product, "Ozaki1")
         beta = slice_bits(problem, spec)

@@ -23,7 +23,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -46,12 +46,12 @@ from hifigemm.numerics.residue_products import (
 )
 from hifigemm.numerics.residues import MAX_MODULI, count_for_bits, count_for_range, moduli_set
 from hifigemm.numerics.scaling import Scale
-from hifigemm.plan import Evidence, Plan, Product, SchemeLike, Split, Verification
+from hifigemm.plan import Evidence, Plan, Product, Split, Verification
 from hifigemm.problem import Problem, counted
 from hifigemm.schemes import certify
 from hifigemm.schemes.outliers import find_outliers, may_pay
 from hifigemm.schemes.ozaki1 import Ozaki1
-from hifigemm.schemes.scheme import Scheme, check_count, check_word, finished, int8_product, product_spec
+from hifigemm.schemes.scheme import Scheme, finished, int8_product, product_spec
 
 __all__ = ["Ozaki2"]
 
@@ -72,6 +72,7 @@ class Ozaki2(Scheme):
 
     name: ClassVar[str] = "ozaki2"
     core = staticmethod(residue_gemm)
+    _limits = 2, MAX_MODULI
 
     product: Literal["int8"] = "int8"
     num_moduli: int | None = None
@@ -80,8 +81,7 @@ class Ozaki2(Scheme):
     def __post_init__(self) -> None:
         if self.product != "int8":
             raise PlanError(f'Ozaki2(product={self.product!r}): residues are INT8 words, product="int8"')
-        check_count(self, "num_moduli", 2, MAX_MODULI)
-        check_word(self, "scaling")
+        super().__post_init__()
 
     @property
     def explicit(self) -> bool:
@@ -120,9 +120,7 @@ class Ozaki2(Scheme):
             bits = engine.override(scaling.required_bits)(a, b, most, entries)
         return Evidence(required_bits=bits, error_ratio=ratio, outliers=outliers)
 
-    def plan(
-        self, problem: Problem, target: Target, engine: Engine, evidence: Evidence | None, asked: SchemeLike | None
-    ) -> Plan:
+    def plan(self, problem: Problem, target: Target, engine: Engine, evidence: Evidence | None, asked: Any) -> Plan:
         """The number of moduli: as asked, or by the evidence, or what data of one size need.
 
         Moduli that hold the exact product are taken where the operands are short enough for it; else as many as the

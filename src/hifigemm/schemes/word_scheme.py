@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from functools import lru_cache, partial
+from typing import Any
 
 import numpy as np
 
@@ -33,7 +34,7 @@ from hifigemm.numerics.word_bounds import (
     word_error,
 )
 from hifigemm.numerics.words import Splitting, WordFacts
-from hifigemm.plan import Evidence, Plan, Product, SchemeLike, Split, Verification
+from hifigemm.plan import Evidence, Plan, Product, Split, Verification
 from hifigemm.problem import Problem
 from hifigemm.schemes.certify import magnitude_sums, term_counts
 from hifigemm.schemes.scheme import Scheme, finished, product_spec
@@ -98,9 +99,7 @@ class WordScheme(Scheme):
         """The sum of the kept products of the stored words, in the accumulator's format."""
         raise NotImplementedError
 
-    def plan(
-        self, problem: Problem, target: Target, engine: Engine, evidence: Evidence | None, asked: SchemeLike | None
-    ) -> Plan:
+    def plan(self, problem: Problem, target: Target, engine: Engine, evidence: Evidence | None, asked: Any) -> Plan:
         """Check product and target, and state the bound."""
         spec = product_spec(engine, self.product, type(self).__name__)
         if spec.operand is FP32 and problem.fmt is not FP64:
