@@ -17,24 +17,13 @@ Accuracy = float | Literal["fp32", "fp64", "correct"] | None
 
 @dataclass(frozen=True)
 class Target:
-    """A componentwise promise.
+    """A componentwise promise."""
 
-    Attributes
-    ----------
-    r : float
-        Factor of |A||B|; 0 for correct rounding; inf when nothing is promised.
-    correct : bool
-        Every real component is to be the correctly rounded exact value.
-    level : Format or None
-        r is the level of this format, at which a native product in its arithmetic is accepted.
-    states_bound : bool
-        Where nothing is promised, the largest possible error is worked out for the report; that takes two more
-        products.
-    """
-
-    r: float
-    correct: bool = False
+    r: float  # factor of |A||B|; 0 for correct rounding; inf when nothing is promised
+    correct: bool = False  # every real component is to be the correctly rounded exact value
+    # r is the level of this format, at which a native product in its arithmetic is accepted
     level: Format | None = None
+    # where nothing is promised, the largest possible error is worked out for the report; that takes two more products
     states_bound: bool = True
 
     def __str__(self) -> str:

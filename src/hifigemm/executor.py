@@ -27,22 +27,14 @@ watch: ContextVar[Callable[[Plan, Block], None] | None] = ContextVar("watch", de
 
 @dataclass(frozen=True)
 class _Side:
-    """One operand: the stack (batch or 1, rows, columns), which of its matrices and vectors take part, and their split.
-
-    Attributes
-    ----------
-    stack, vectors : int array or None
-        Indices of the matrices and of the rows (left) or columns (right) that take part; None for all.
-    split, scale : Split or Scale or None
-        The whole split or the scale, where they are at hand.
-    """
+    """One operand, a stack (batch or 1, rows, columns), and which of its matrices and vectors take part."""
 
     side: str
     x: Array
-    stack: Array | None = None
-    vectors: Array | None = None
-    split: Split | None = None
-    scale: Scale | None = None
+    stack: Array | None = None  # indices of the matrices; None for all
+    vectors: Array | None = None  # indices of the rows (left) or columns (right); None for all
+    split: Split | None = None  # of the whole operand, where it is at hand
+    scale: Scale | None = None  # the same
 
     def take(self, batch: slice = slice(None), vectors: slice = slice(None)) -> Array:
         """Some of the matrices and vectors that take part, as an array."""

@@ -11,21 +11,11 @@ __all__ = ["BF16", "FORMATS", "FP8_E4M3", "FP8_E5M2", "FP16", "FP32", "FP64", "I
 
 @dataclass(frozen=True)
 class Format:
-    """A binary format. Finite nonzero values are +-m * 2**(e - t + 1) with integer m < 2**t and emin <= e <= emax.
+    """A binary format. Finite nonzero values are +-m * 2**(e - t + 1) with integer m < 2**t and emin <= e <= emax."""
 
-    Parameters
-    ----------
-    name : str
-        Lower-case name, as schemes spell it.
-    t : int
-        Significand bits with the hidden one.
-    emin, emax : int
-        Exponents of the smallest and the largest normal binade: 2**emin <= |x| < 2**(emax + 1).
-    """
-
-    name: str
-    t: int
-    emin: int
+    name: str  # lower-case name, as schemes spell it
+    t: int  # significand bits with the hidden one
+    emin: int  # emin and emax: exponents of the smallest and the largest normal binade: 2**emin <= |x| < 2**(emax + 1)
     emax: int
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -26,17 +26,10 @@ BFLOAT16 = np.dtype([("bfloat16", np.uint16)])
 
 @dataclass(frozen=True)
 class Library:
-    """An array library and a device of it.
+    """An array library and a device of it."""
 
-    Attributes
-    ----------
-    name : "numpy" or "torch"
-    device : str
-        "cpu", or as PyTorch names it, such as "cuda:0".
-    """
-
-    name: str
-    device: str
+    name: str  # "numpy" or "torch"
+    device: str  # "cpu", or as PyTorch names it, such as "cuda:0"
 
     def __str__(self) -> str:
         return self.name if self.device == "cpu" else f"{self.name} on {self.device}"

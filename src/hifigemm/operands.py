@@ -130,22 +130,12 @@ def widened(x: Array) -> Array:
 
 @dataclass(frozen=True)
 class Shapes:
-    """How a product of operands of any dimension is a stack of two-dimensional ones.
+    """How a product of operands of any dimension is a stack of two-dimensional ones."""
 
-    Attributes
-    ----------
-    result : tuple of int
-        Shape of the result.
-    left, right : tuple of int
-        Shapes of the operands as stacks, (batch or 1, m, k) and (batch or 1, k, n).
-    batch : tuple of int
-        Shape of the stack that both are broadcast to.
-    """
-
-    result: tuple[int, ...]
-    left: tuple[int, int, int]
-    right: tuple[int, int, int]
-    batch: tuple[int, ...]
+    result: tuple[int, ...]  # shape of the result
+    left: tuple[int, int, int]  # shape of the operand as a stack, (batch or 1, m, k)
+    right: tuple[int, int, int]  # (batch or 1, k, n)
+    batch: tuple[int, ...]  # shape of the stack that both are broadcast to
 
     def problem(self, dtype: np.dtype[Any], narrow: Format | None = None) -> Problem:
         """The problem of these shapes; `narrow` is the format that the operands have in common, see `Problem`."""

@@ -42,26 +42,15 @@ class Verification(Enum):
 
 @dataclass(frozen=True)
 class Outliers:
-    """Rows and columns that need more moduli than the others, so that the entries that they meet are computed apart.
+    """Rows and columns that need more moduli than the others, so that the entries that they meet are computed apart."""
 
-    Attributes
-    ----------
-    num_moduli : int
-        For the entries of all other rows and columns.
-    shared : int
-        For entries of an outlier row with the other columns and the other way round; all vectors have so many residues.
-    lowered : int
-        Bits by which scales lie below those of `shared` moduli, so that `num_moduli` hold the products; those of
-        outliers lie as many above.
-    balance : int
-        Bits that rows get at the expense of columns.
-    rows, cols : tuple of int
-    """
-
-    num_moduli: int
+    num_moduli: int  # for the entries of all other rows and columns
+    # for entries of an outlier row with the other columns and the other way round; all vectors have so many residues
     shared: int
+    # bits by which scales lie below those of `shared` moduli, so that `num_moduli` hold the products; those of
+    # outliers lie as many above
     lowered: int
-    balance: int
+    balance: int  # bits that rows get at the expense of columns
     rows: tuple[int, ...]
     cols: tuple[int, ...]
 
@@ -86,42 +75,22 @@ class Outliers:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What was seen of the operands of one product.
+    """What was seen of the operands of one product."""
 
-    Attributes
-    ----------
-    required_bits : pair of int, or None
-        See numerics.scaling.required_bits; None where the operands need more bits than was asked, or nobody looked.
-    error_ratio : float or None
-        See schemes.certify.error_ratio; None where nobody looked.
-    num_slices : (int, bool) or None
-        See numerics.estimates.published_num_slices.
-    outliers : Outliers or None
-    """
-
+    # see numerics.scaling.required_bits; none where the operands need more bits than was asked, or nobody looked
     required_bits: tuple[int, int] | None = None
-    error_ratio: float | None = None
-    num_slices: tuple[int, bool] | None = None
+    error_ratio: float | None = None  # see schemes.certify.error_ratio; none where nobody looked
+    num_slices: tuple[int, bool] | None = None  # see numerics.estimates.published_num_slices
     outliers: Outliers | None = None
 
 
 @dataclass(frozen=True)
 class Blocking:
-    """How much is worked on at a time; it changes no bit of an exact scheme.
+    """How much is worked on at a time; it changes no bit of an exact scheme."""
 
-    Attributes
-    ----------
-    shape : tuple of int
-        Matrices of the stack, rows and columns of the result that are computed at a time.
-    workspace : int
-        Bytes that the largest block takes.
-    entries : int
-        Entries of an operand or of the result that the plain functions work on at a time.
-    """
-
-    shape: tuple[int, int, int] = (1, 1, 1)
-    workspace: int = 0
-    entries: int = BLOCK_ENTRIES
+    shape: tuple[int, int, int] = (1, 1, 1)  # matrices of the stack, rows and columns of the result at a time
+    workspace: int = 0  # bytes that the largest block takes
+    entries: int = BLOCK_ENTRIES  # entries of an operand or of the result that the plain functions work on at a time
 
 
 @dataclass(frozen=True)
@@ -254,31 +223,15 @@ class Split:
     Every array has the stack first, and the rows second to last on the left, the columns last on the right; planes that
     are `k_major` have rows or columns second to last. Arrays of an embedded complex operand have several rows or
     columns for each of the operand's.
-
-    Attributes
-    ----------
-    side : "left" or "right"
-    vectors : int
-        Number of rows (left) or columns (right).
-    planes : array
-        Slices or residues in the dtype of the product, laid out as the scheme's products want them.
-    unit : int64 array
-        Exponent of the grid of the integers, a row_exponent or col_exponent.
-    count : int
-        Number of planes.
-    facts : dict of str to array
-        What the scheme needs to certify the result: see the scheme.
-    k_major : bool
-        The inner dimension of `planes` is the last one on both sides.
     """
 
-    side: str
-    vectors: int
-    planes: Array
-    unit: Array
-    count: int
-    facts: dict[str, Array] = field(default_factory=dict)
-    k_major: bool = False
+    side: str  # "left" or "right"
+    vectors: int  # number of rows (left) or columns (right)
+    planes: Array  # slices or residues in the dtype of the product, laid out as the scheme's products want them
+    unit: Array  # int64, exponent of the grid of the integers, a row_exponent or col_exponent
+    count: int  # number of planes
+    facts: dict[str, Array] = field(default_factory=dict)  # what the scheme needs to certify the result: see there
+    k_major: bool = False  # the inner dimension of `planes` is the last one on both sides
 
     def take(self, batch: slice, vectors: slice) -> Split:
         """The split of some rows (left) or columns (right) of some matrices of the stack."""
@@ -298,24 +251,12 @@ class Split:
 
 @dataclass(frozen=True)
 class Product:
-    """Values of a block of the result.
+    """Values of a block of the result."""
 
-    Attributes
-    ----------
-    values : array, shape (batch, m, n)
-    certified : bool array of the same shape, or None
-        The promise of the plan is kept for this entry; None for all entries.
-    bound : float
-        Largest error / |A||B| that is possible in the block beyond the last rounding; 0 where the exact value was
-        rounded.
-    num_products : int
-        Low-precision products that were made.
-    """
-
-    values: Array
-    certified: Array | None
-    bound: float
-    num_products: int
+    values: Array  # (batch, m, n)
+    certified: Array | None  # bool: the promise of the plan is kept for this entry; None for all entries
+    bound: float  # largest error / |A||B| beyond the last rounding; 0 where the exact value was rounded
+    num_products: int  # low-precision products that were made
 
 
 @dataclass(frozen=True)

@@ -55,23 +55,12 @@ class Problem:
 
 @dataclass(frozen=True)
 class ProductSpec:
-    """One kind of low-precision product that an engine offers.
+    """One kind of low-precision product that an engine offers."""
 
-    Attributes
-    ----------
-    operand : Format
-        Format of the words that are multiplied.
-    accumulator_max : int
-        Integers up to this magnitude are added without rounding.
-    max_integer : int
-        Largest magnitude of an integer operand.
-    k_block : int
-        Inner length of one exact product on which slice sizes are based; sums over longer k are carried on in int64.
-    """
-
-    operand: Format
-    accumulator_max: int
-    max_integer: int
+    operand: Format  # format of the words that are multiplied
+    accumulator_max: int  # integers up to this magnitude are added without rounding
+    max_integer: int  # largest magnitude of an integer operand
+    # inner length of one exact product on which slice sizes are based; sums over longer k are carried on in int64
     k_block: int
 
     @property

@@ -18,25 +18,14 @@ __all__ = ["GpuProperties", "gpu_properties", "rates_of"]
 
 @dataclass(frozen=True)
 class GpuProperties:
-    """What the rates of a GPU follow from. The capability (0, 0) stands for anything but NVIDIA.
-
-    Attributes
-    ----------
-    name : str
-    capability : (int, int)
-    num_sms : int
-    clock, memory_clock : float
-        Hertz; 0 where the driver does not say.
-    memory_bus_width : int
-        Bits; 0 where the driver does not say.
-    """
+    """What the rates of a GPU follow from. The capability (0, 0) stands for anything but NVIDIA."""
 
     name: str
     capability: tuple[int, int]
     num_sms: int
-    clock: float = 0.0
-    memory_clock: float = 0.0
-    memory_bus_width: int = 0
+    clock: float = 0.0  # hertz; 0 where the driver does not say
+    memory_clock: float = 0.0  # the same
+    memory_bus_width: int = 0  # bits; 0 where the driver does not say
 
     @property
     def memory_rate(self) -> float:

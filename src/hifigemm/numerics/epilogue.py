@@ -56,18 +56,11 @@ def frexp(alpha: complex) -> tuple[complex, int]:
 
 @dataclass(frozen=True)
 class Epilogue:
-    """alpha T + beta C, done to a product T that is already rounded.
-
-    Attributes
-    ----------
-    alpha, beta : float or complex
-    c : array or None
-        Shape of T; None where beta is 0.
-    """
+    """alpha T + beta C, done to a product T that is already rounded."""
 
     alpha: complex = 1.0
     beta: complex = 0.0
-    c: Array | None = None
+    c: Array | None = None  # of the shape of T; None where beta is 0
 
     @property
     def idle(self) -> bool:

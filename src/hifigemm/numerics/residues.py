@@ -77,16 +77,10 @@ def complex_moduli() -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class ModuliSet:
-    """Moduli with everything that follows from them.
-
-    Attributes
-    ----------
-    moduli : tuple of int
-    splits : tuple of (int or None)
-        j with j**2 = -1 mod p where a complex product takes two real ones; None for three, and for real products.
-    """
+    """Moduli with everything that follows from them."""
 
     moduli: tuple[int, ...]
+    # j with j**2 = -1 mod p where a complex product takes two real ones; none for three, and for real products
     splits: tuple[int | None, ...]
 
     def of_planes(self, count: int) -> tuple[int, ...]:

@@ -29,20 +29,11 @@ _PADDING = 3
 
 @dataclass(frozen=True)
 class Rounded:
-    """Rounded values with what is known of the integers behind them.
+    """Rounded values with what is known of the integers behind them."""
 
-    Attributes
-    ----------
-    values : float64 or float32 array
-    magnitude : int64 array
-        floor(log2 |V|), or -1 for V = 0.
-    certain : bool array
-        The rounding of V is the rounding of every number within the error bound of V.
-    """
-
-    values: Array
-    magnitude: Array
-    certain: Array
+    values: Array  # float64 or float32
+    magnitude: Array  # int64, floor(log2 |V|), or -1 for V = 0
+    certain: Array  # bool: the rounding of V is the rounding of every number within the error bound of V
 
 
 def round_limbs(limbs: Array, exponent: Array, fmt: Format, err_exponent: int | Array | None = None) -> Rounded:

@@ -56,23 +56,13 @@ NORM_BLOCK = 256
 
 @dataclass(frozen=True)
 class Scale:
-    """How the vectors of an operand become integers: round(2**exponent x).
+    """How the vectors of an operand become integers: round(2**exponent x)."""
 
-    Attributes
-    ----------
-    exponent : int array, shape (batch, m, 1) or (batch, 1, n)
-    nearest : bool array, same shape
-        Rounding to nearest keeps the integers within what the exponent was chosen for; elsewhere toward zero.
-    axis : 2 or 1
-        The inner dimension of the operand.
-    bits : int
-        The integers stay below 2**bits.
-    """
-
-    exponent: Array
+    exponent: Array  # int, shape (batch, m, 1) or (batch, 1, n)
+    # bool, same shape: rounding to nearest keeps the integers within what the exponent was chosen for; else toward zero
     nearest: Array
-    axis: int
-    bits: int
+    axis: int  # the inner dimension of the operand
+    bits: int  # the integers stay below 2**bits
 
     def take(self, batch: slice, vectors: slice) -> Scale:
         """The scale of some vectors of some matrices of the stack."""

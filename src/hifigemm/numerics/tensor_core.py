@@ -53,29 +53,15 @@ _NAN_BITS = 0x7FFFFFFF
 
 @dataclass(frozen=True)
 class TensorCoreModel:
-    """Parameters of a unit that adds `block` products and C in fixed point.
-
-    Parameters
-    ----------
-    name : str
-    block : int, or pairs (format name, int)
-        Products per block. Pairs name the formats that the unit has; an int says that it takes every format.
-    fraction_bits : int
-        F: terms are truncated towards zero to multiples of 2**(E - F).
-    exponent_floor : int
-        Least alignment exponent E. The default lies below every product of FP32 numbers.
-    rounding : {"zero", "nearest"}
-        Final rounding of a block.
-    accumulator : Format
-        Format of C and of the result.
-    """
+    """Parameters of a unit that adds `block` products and C in fixed point."""
 
     name: str
+    # products per block. Pairs name the formats that the unit has; an int says that it takes every format.
     block: int | tuple[tuple[str, int], ...]
-    fraction_bits: int
-    exponent_floor: int = _NO_FLOOR
-    rounding: str = "zero"
-    accumulator: Format = FP32
+    fraction_bits: int  # F: terms are truncated towards zero to multiples of 2**(E - F)
+    exponent_floor: int = _NO_FLOOR  # least alignment exponent E. The default lies below every product of FP32 numbers.
+    rounding: str = "zero"  # "zero" or "nearest": the rounding at the end of a block
+    accumulator: Format = FP32  # format of C and of the result
 
     def block_size(self, fmt: Format) -> int:
         """Products per block for inputs of `fmt`; ValueError where the unit lacks `fmt` or is not exact here."""

@@ -31,47 +31,26 @@ __all__ = ["Splitting", "WordFacts"]
 class WordFacts:
     """What the error bounds need to know of the rows or columns of an operand.
 
-    Every array has the operand's shape but for the axis of k.
-
-    Attributes
-    ----------
-    excess : float64 array, num_words + 1 along the axis of k
-        For each word and then for the remainder: the largest amount by which its a-priori bound is exceeded.
-    subnormal : float64 array, num_words along the axis of k
-        For each word, the smallest normal number of its format in the word's scale where it holds subnormal numbers,
-        else 0.
-    total : float64 array, 1 along the axis of k
-        Upper bound of sum_h |A_h|.
-    lowest : int64 array, 1 along the axis of k
-        Least exponent of the nonzero stored words, subnormal numbers counting as emin.
-    inexact : bool array, 1 along the axis of k
-        There is a remainder.
+    Every array has the operand's shape but for the axis of k, whose length is given in brackets; float64 unless said.
     """
 
+    # (num_words + 1) for each word and then for the remainder: the largest amount by which its bound is exceeded
     excess: Array
+    # (num_words) the smallest normal number of the format in the word's scale where it holds subnormal ones, else 0
     subnormal: Array
-    total: Array
-    lowest: Array
-    inexact: Array
+    total: Array  # (1) upper bound of sum_h |A_h|
+    lowest: Array  # (1) least exponent of the nonzero stored words, int64; subnormal numbers count as emin
+    inexact: Array  # (1) there is a remainder, bool
 
 
 @dataclass(frozen=True)
 class Splitting:
-    """How numbers are cut into words.
-
-    Parameters
-    ----------
-    fmt : Format
-    num_words : int
-    rounding : "nearest", "zero" or "nearest-away"
-    low_shift : int
-        Word p (from 0) is stored times 2**(low_shift p).
-    """
+    """How numbers are cut into words."""
 
     fmt: Format
     num_words: int
-    rounding: str = "nearest"
-    low_shift: int = 0
+    rounding: str = "nearest"  # "nearest", "zero" or "nearest-away"
+    low_shift: int = 0  # word p (from 0) is stored times 2**(low_shift p)
 
     @property
     def unit(self) -> float:
