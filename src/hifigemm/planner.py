@@ -75,17 +75,8 @@ def check_plan(plan: Any) -> None:
 class DefaultWorkspace(int):
     """Bytes to stay within that nobody asked for, so that one entry may take more; no equal of a limit that was.
 
-    Parameters
-    ----------
-    nbytes : int
-        What problem and engine say.
-    free : int or None
-        What the free memory allows, where it was looked at.
-
-    Attributes
-    ----------
-    steady : int
-        `nbytes`.
+    The smaller of what problem and engine say, which is `steady`, and of what the free memory allows, where it was
+    looked at.
     """
 
     steady: int

@@ -59,11 +59,7 @@ class DeviceArray(NDArrayOperatorsMixin):
     Differences: reductions to a single number and indices of a single entry give arrays without axes; a conversion of
     float64 to float16 rounds to float32 on the way.
 
-    Parameters
-    ----------
-    tensor : torch.Tensor
-    dtype : numpy.dtype
-        That of the tensor, or uint64 for bits kept as int64.
+    The dtype is that of the tensor, or uint64 for bits kept as int64.
     """
 
     __slots__ = ("dtype", "tensor")

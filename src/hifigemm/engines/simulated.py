@@ -33,11 +33,8 @@ _INSTRUCTION = {"fp16": 16, "bf16": 16, "tf32": 8}
 class SimulatedEngine(NumpyEngine):
     """A tensor core by its model; also for models of one's own, such as ``TensorCoreModel("mine", 8, 30)``.
 
-    Parameters
-    ----------
-    model : TensorCoreModel
-        Its blocks say which formats the unit has; a single number stands for FP16, BF16, TF32 and every format of
-        hifigemm.formats that the model is exact for.
+    The blocks of the model say which formats the unit has; a single number stands for FP16, BF16, TF32 and every format
+    of hifigemm.formats that the model is exact for.
     """
 
     def __init__(self, model: TensorCoreModel) -> None:

@@ -31,12 +31,8 @@ def error_ratio(a: Array, b: Array, exact: ExactProduct, block_entries: int, ent
     inf where it is not shown to be positive. All are integers, so every engine finds the same float64. Rows and columns
     with an Inf or NaN do not count.
 
-    Parameters
-    ----------
-    a, b : arrays (batch or 1, m, k) and (batch or 1, k, n)
-        Real or complex.
-    block_entries, entries : int
-        Entries of an operand and of the result to work on at a time.
+    `a` (batch or 1, m, k) and `b` (batch or 1, k, n) are real or complex; `block_entries` of an operand and `entries`
+    of the result are worked on at a time.
     """
     (e, norm_a, sum_a), (f, norm_b, sum_b) = _sizes(a, 2, block_entries), _sizes(b, 1, block_entries)
     batch, m, n, top = max(len(a), len(b)), a.shape[1], b.shape[2], 2**MAGNITUDE_BITS_DOWN - 1

@@ -68,14 +68,8 @@ def published_num_slices(
     and the same for the columns of B. |A| is taken from its leading slice and |B| e is rounded up to integers. Where
     both operands end before, the count keeps every slice product.
 
-    Parameters
-    ----------
-    a, b : real or complex arrays, shapes (batch, m, k) and (batch, k, n)
-        Inf and NaN count as zeros.
-    u : float
-        Unit roundoff of the accuracy that is aimed at.
-    block_entries : int
-        Entries to look at a time.
+    `u` is the unit roundoff of the accuracy that is aimed at. Inf and NaN in `a` (batch, m, k) and `b` (batch, k, n)
+    count as zeros.
     """
     left, left_needed = _published(a, 2, vector_weights(b, 2, block_entries), slice_bits, u, block_entries)
     right, right_needed = _published(b, 1, vector_weights(a, 1, block_entries), slice_bits, u, block_entries)

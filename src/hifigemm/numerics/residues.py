@@ -158,14 +158,10 @@ def reduce_centred(x: Array, p: int | Array) -> Array:
 
 
 def residues(x: Array, moduli: tuple[int, ...], block_entries: int = BLOCK_ENTRIES) -> Array:
-    """Centred residues of float64 integers.
+    """Centred residues of float64 integers: int8 (len(moduli), *x.shape).
 
     x is cut into 27-bit pieces, exactly; each residue is the same small linear map of the pieces, reduced once, for as
     many moduli at a time as make `block_entries` together.
-
-    Returns
-    -------
-    int8 array, shape (len(moduli), *x.shape)
     """
     bits = int(np.frexp(np.abs(x).max(initial=0.0))[1])
     x = x.copy()

@@ -39,15 +39,8 @@ class Rounded:
 def round_limbs(limbs: Array, exponent: Array, fmt: Format, err_exponent: int | Array | None = None) -> Rounded:
     """Round sum_j limbs[j] 2**(32 j) * 2**exponent to `fmt`.
 
-    Parameters
-    ----------
-    limbs : int64 array, shape (L, N)
-        Signed, unswept; overwritten.
-    exponent : int64 array, shape (N,)
-    fmt : Format
-        FP64 or FP32.
-    err_exponent : int, int64 array of shape (N,), or None
-        The exact number lies within 2**err_exponent of V, err_exponent >= -1; None says that V is exact.
+    `limbs`, int64 (L, N), are signed and unswept, and overwritten; `exponent` is int64 (N,), `fmt` FP64 or FP32. The
+    exact number lies within 2**err_exponent of V, an int or int64 (N,) of at least -1; None says that V is exact.
     """
     carry(limbs)
     negative = limbs[-1] < 0
@@ -127,13 +120,8 @@ def round_in_chunks(
 ) -> Rounded:
     """`round_limbs` of an array of any shape, `size` entries at a time.
 
-    Parameters
-    ----------
-    limbs_of : function
-        The limbs of some of the entries, counted through all axes.
-    exponent : int64 array
-        Of the shape of the array.
-    err_exponent : int, int64 array that broadcasts to this shape, or None
+    `limbs_of` gives the limbs of some of the entries, counted through all axes. `exponent` has the shape of the array,
+    to which `err_exponent` broadcasts.
     """
     shape, n, errors = exponent.shape, exponent.size, None
     exponent = exponent.ravel()

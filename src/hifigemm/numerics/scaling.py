@@ -94,12 +94,7 @@ def required_bits(a: Array, b: Array, most: int, block_entries: int) -> tuple[in
     `norm_scale` without balance; -`NO_BIT` for an operand of zeros. Scales that are larger by so much make integers
     that hold all bits. None where the two add up to more than `most`: no need to know by how much.
 
-    Parameters
-    ----------
-    a, b : arrays (batch or 1, m, k) and (batch or 1, k, n)
-        Real or both complex. Inf and NaN count as zeros.
-    block_entries : int
-        Entries to work on at a time.
+    a (batch or 1, m, k) and b (batch or 1, k, n) are real or both complex; Inf and NaN count as zeros.
     """
     return widest(required_bits_of_vectors(a, b, block_entries), most)
 

@@ -89,31 +89,12 @@ MODELS = {m.name: m for m in (V100, A100, H100, H100_WGMMA, B200)} | {"h200": H1
 
 
 def tensor_core_product(a: Array, b: Array, c: Array | None = None, *, fmt: Format, model: TensorCoreModel) -> Array:
-    """A B + C in the arithmetic of `model`, bit for bit.
+    """A B + C in the arithmetic of `model`, bit for bit: the rule of [KM25] as the module docstring states it.
 
-    Parameters
-    ----------
-    a : float32 or float64 array, shape (..., m, k)
-    b : float32 or float64 array, shape (..., k, n)
-        Values of `fmt`; stacks broadcast.
-    c : array, shape (..., m, n), or None
-        Values of `model.accumulator`; broadcasts. None is zero.
-    fmt : Format
-        Format of a and b.
-    model : TensorCoreModel
-
-    Returns
-    -------
-    array, shape (..., m, n), float32 where it holds the accumulator's format (always for the named GPUs), else float64
-
-    Raises
-    ------
-    ValueError
-        Shapes that do not fit, entries that are not values of their format, a format that the unit does not have.
-
-    Notes
-    -----
-    The rule of [KM25] as stated in the module docstring. k is filled with zeros to whole blocks, which changes no bit.
+    a (..., m, k) and b (..., k, n) hold values of `fmt`, c (..., m, n) those of `model.accumulator`, zeros for None,
+    all in float32 or float64; stacks broadcast. The result is float32 where that holds the accumulator's format, as
+    always for the named GPUs, else float64. k is filled with zeros to whole blocks, which changes no bit. ValueError:
+    shapes that do not fit, entries that are not values of their format, a format that the unit does not have.
     """
     block = model.block_size(fmt)
     a, b = np.asarray(a), np.asarray(b)

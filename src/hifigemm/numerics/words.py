@@ -67,17 +67,10 @@ class Splitting:
         return [bound * (1.0 + 2.0**-45) for bound in bounds]
 
     def split(self, x: Array) -> tuple[list[Array], Array]:
-        """Stored words of x and the remainder.
+        """Stored words of x, which is float64 and finite, and the remainder.
 
-        Parameters
-        ----------
-        x : float64 array, finite
-
-        Returns
-        -------
-        words : list of float32 arrays (float64 for formats that float32 does not hold)
-        remainder : float64 array
-            x - sum_p 2**(-low_shift p) words[p]: exact, but for one rounding where a word saturates.
+        The words are float32, or float64 for formats that float32 does not hold. The remainder, float64, is
+        x - sum_p 2**(-low_shift p) words[p]: exact, but for one rounding where a word saturates.
         """
         remainder = np.array(x, np.float64, like=x)
         words = []

@@ -51,14 +51,8 @@ def certified_entries(
 ) -> tuple[Array, float]:
     """Which entries keep the promise of the plan, and the bound on error / |A||B|.
 
-    Parameters
-    ----------
-    exact : bool array
-        Entries where nothing was left out.
-    err : int or int array
-        What was left out is at most 2**err 2**(e_i + f_j).
-    lowest : int or int array
-        The integers behind `rounded` are in units of 2**-lowest 2**(e_i + f_j).
+    Nothing was left out of `exact` entries, and at most 2**err 2**(e_i + f_j) of the others. The integers behind
+    `rounded` are in units of 2**-lowest 2**(e_i + f_j).
     """
     certified = np.broadcast_to(exact, rounded.values.shape).copy()
     if certified.all():

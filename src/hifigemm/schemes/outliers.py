@@ -49,10 +49,7 @@ def may_pay(problem: Problem) -> bool:
 def find_outliers(problem: Problem, required: tuple[Array, Array], count: int) -> Outliers | None:
     """The rows and columns to set apart, where `count` moduli hold the exact product of all; None where none pays.
 
-    Parameters
-    ----------
-    required : int arrays (1, m) and (1, n)
-        See numerics.scaling.required_bits_of_vectors.
+    `required` is what numerics.scaling.required_bits_of_vectors found.
     """
     rows, cols = (np.sort(x.ravel()) for x in required)
     m, n = problem.m, problem.n
