@@ -185,14 +185,9 @@ class DeviceArray(NDArrayOperatorsMixin):
             return
         if not isinstance(value, DeviceArray) or _UINT64 in (self.dtype, value.dtype):
             value = DeviceArray(as_tensor(value, self.dtype, place.device), self.dtype)
-        source = value.tensor
-        if (source.data_ptr(), source.shape, source.stride(), source.dtype) != (
-            place.data_ptr(),
-            place.shape,
-            place.stride(),
-            place.dtype,
-        ):
-            place.copy_(source)
+        given, taken = ((x.data_ptr(), x.shape, x.stride(), x.dtype) for x in (value.tensor, place))
+        if given != taken:
+            place.copy_(value.tensor)
 
     # Values on the host
 
@@ -252,15 +247,7 @@ class DeviceArray(NDArrayOperatorsMixin):
             return tuple(range(self.ndim))
         return axis if isinstance(axis, tuple) else (axis,)
 
-    def _extreme(
-        self,
-        reduce: Callable[..., Any],
-        either: Callable[..., Any],
-        axis: Any,
-        keepdims: bool,
-        initial: Any,
-        where: Any,
-    ) -> DeviceArray:
+    def _extreme(self, reduce: Any, either: Any, axis: Any, keepdims: bool, initial: Any, where: Any) -> DeviceArray:
         axes, x = self._axes(axis), self.tensor
         if initial is None:
             return DeviceArray(reduce(x, axes, keepdim=keepdims), self.dtype)

@@ -26,21 +26,9 @@ __all__ = [
 
 Tensor = Any
 
+_FLOATS = ("float16", "float32", "float64", "complex64", "complex128")
 TORCH_DTYPES: dict[np.dtype[Any], Any] = {
-    np.dtype(name): getattr(torch, name)
-    for name in [
-        "bool",
-        "uint8",
-        "int8",
-        "int16",
-        "int32",
-        "int64",
-        "float16",
-        "float32",
-        "float64",
-        "complex64",
-        "complex128",
-    ]
+    np.dtype(name): getattr(torch, name) for name in ("bool", "uint8", "int8", "int16", "int32", "int64", *_FLOATS)
 } | {np.dtype(np.uint64): torch.int64}
 """Tensors behind arrays. Bits of uint64 are kept as int64, for which torch has shifts on every device."""
 

@@ -11,10 +11,19 @@ from functools import reduce
 
 import numpy as np
 
-from hifigemm.numerics.bits import Array, ceil_log2, ceil_magnitude, largest_exponent, lowest_bit, scale_by_power
+from hifigemm.numerics.bits import (
+    Array,
+    ceil_log2,
+    ceil_magnitude,
+    largest_exponent,
+    lowest_bit,
+    real_vectors,
+    scale_by_power,
+)
 from hifigemm.numerics.blocking import BLOCK_ENTRIES, map_vectors, vector_blocks
 from hifigemm.numerics.residue_products import ExactProduct
 from hifigemm.numerics.slicing import slice_vectors, slices_needed, unit_exponent
+from hifigemm.numerics.special import clean
 
 __all__ = [
     "MAGNITUDE_BITS_DOWN",
@@ -78,24 +87,15 @@ def published_num_slices(
     return max(left, right), False
 
 
-def _finite(x: Array, axis: int) -> Array:
-    """Vectors along `axis` as rows (batch, vectors, k) of float64: components of complex entries side by side."""
-    x = np.ascontiguousarray(x if axis == 2 else np.swapaxes(x, 1, 2), like=x)
-    real = x.view(x.real.dtype).astype(np.float64)
-    return np.where(np.isfinite(real), real, 0.0)
-
-
 def vector_weights(b: Array, axis: int, block_entries: int) -> Array:
     """Integers proportional to |B| e (sums along `axis`), rounded up, at most 2**20: (batch, k), twice k if complex."""
 
     def each(function: Callable[[Array], Array]) -> Array:
-        """function of the rows of _finite, one number a row: (batch, vectors, 1)."""
-        turn = (0, 1, 2) if axis == 2 else (0, 2, 1)
-        found = map_vectors(lambda x: function(_finite(x, axis)).transpose(turn), b, axis, block_entries)
+        found = map_vectors(lambda x: function(clean(real_vectors(x, axis))), b, axis, block_entries)
         return found.reshape(len(b), -1, 1)
 
-    exponent = each(lambda rows: largest_exponent(rows, 2))
-    sums = each(lambda rows: ceil_magnitude(rows, 20 - largest_exponent(rows, 2)).sum(axis=2, keepdims=True))
+    exponent = each(lambda x: largest_exponent(x, axis))
+    sums = each(lambda x: ceil_magnitude(x, 20 - largest_exponent(x, axis)).sum(axis=axis, keepdims=True))
     exponent = np.where(sums == 0, -_BINADES, exponent)
     sums = scale_by_power(sums, np.maximum(exponent - exponent.max(initial=-_BINADES), -1000))
     weights = np.ceil(scale_by_power(sums, 20 - largest_exponent(sums, 1)))[:, :, 0]
@@ -114,7 +114,8 @@ def _published(a: Array, axis: int, weights: Array, slice_bits: int, u: float, b
     weights = short_weights(weights, beta)[..., None]
     count, longest = 2, 1
     for where in vector_blocks(a, axis, block_entries):
-        rows = _finite(a[where], axis)
+        finite = clean(real_vectors(a[where], axis))
+        rows = finite if axis == 2 else np.swapaxes(finite, 1, 2)
         weight = weights[where[0]] if len(weights) > 1 and len(a) > 1 else weights
         unit = unit_exponent(largest_exponent(rows, 2), beta)
         longest = max(longest, int(slices_needed(unit, lowest_bit(rows, 2), beta).max(initial=0)))
