@@ -341,8 +341,12 @@ def gemm(
         if not idle and ((is_complex and may_wait) or (c is not None and accuracy == "correct")):
             result = _without_overflow(cast(Array, result), a, b, epilogue, options, library, shift)
     if not (epilogue.idle or (idle and c is None)):
-        is_product = mantissa == 1.0 and c is None
-        report = report.changed(lambda d: _applied(d, is_product))
+        is_product = mantissa == 1.0 and c is None  # scaled by a power of two alone, so not rounded again
+
+        def applied(d: Decision) -> Decision:
+            return replace(d, correct=d.correct and is_product, reason=f"{d.reason}; alpha, beta applied")
+
+        report = report.changed(applied)
     return _deliver(result, report, library, out, return_report)
 
 
@@ -698,12 +702,6 @@ def _repeated_on_host(
 
 def _array_of(x: Array | Prepared) -> Array:
     return x.operand if isinstance(x, Prepared) else x
-
-
-def _applied(decision: Decision, is_product: bool) -> Decision:
-    """What alpha and beta leave of a decision: unless the product is scaled by a power of two alone, it is rounded."""
-    correct = decision.correct and is_product
-    return replace(decision, correct=correct, reason=f"{decision.reason}; alpha, beta applied")
 
 
 def _report(plan: Plan, outcome: Outcome, engine: Engine, decision_seconds: float) -> Report:

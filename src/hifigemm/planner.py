@@ -216,16 +216,12 @@ def check_strict(plan: Plan, taken: Scheme | None = None) -> None:
     native = plan.scheme if taken is None else taken
     if not isinstance(native, Native) or plan.asked == native:
         return
-    if plan.bound > plan.target.r or _leaves_underflow(plan):
+    # A library has its own way with over- and underflow, unless entries are certified.
+    if plan.bound > plan.target.r or plan.verification in (Verification.A_PRIORI, Verification.ON_DEVICE):
         raise AccuracyError(
             f"strict mode: {plan.problem} for {plan.target} would fall back to {native} ({plan.reason}); "
             "force this scheme to allow it, or another one"
         )
-
-
-def _leaves_underflow(plan: Plan) -> bool:
-    """Whether the library behind an engine has its way with over- and underflow."""
-    return plan.verification in (Verification.A_PRIORI, Verification.ON_DEVICE)
 
 
 def fitted(plan: Plan, workspace: int, engine: Engine, *, in_steps: bool = False) -> Plan:

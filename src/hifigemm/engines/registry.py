@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import lru_cache, partial
+from functools import lru_cache
 from importlib.util import find_spec
 
 from hifigemm.engine import Engine
@@ -13,17 +12,7 @@ from hifigemm.exceptions import PlanError
 __all__ = ["available", "engine_for"]
 
 
-_SIMULATED = ("v100", "a100", "h100", "b200", "ideal-nearest", "ideal-zero")
-
-
-def _simulated(name: str) -> Engine:
-    from hifigemm.engines.simulated import simulated_engine
-
-    return simulated_engine(name)
-
-
-def _on_cpu() -> dict[str, Callable[[], Engine]]:
-    return {"numpy": NumpyEngine} | {f"simulated-{name}": partial(_simulated, name) for name in _SIMULATED}
+_SIMULATED = tuple(f"simulated-{name}" for name in ("v100", "a100", "h100", "b200", "ideal-nearest", "ideal-zero"))
 
 
 @lru_cache
@@ -33,7 +22,7 @@ def _has_torch() -> bool:
 
 def available() -> list[str]:
     """Names of the engines that can be used now."""
-    return [*_on_cpu(), *(["torch"] if _has_torch() else [])]
+    return ["numpy", *_SIMULATED, *(["torch"] if _has_torch() else [])]
 
 
 @lru_cache
@@ -54,4 +43,8 @@ def engine_for(name: str | None, library: str = "numpy", device: str = "cpu") ->
         raise PlanError(f"engine={name!r} cannot be used here; usable now: {', '.join(available())}")
     if device != "cpu":
         raise PlanError(f"engine={name!r} multiplies on the CPU; the operands are on {device}")
-    return _on_cpu()[name]()
+    if name == "numpy":
+        return NumpyEngine()
+    from hifigemm.engines.simulated import simulated_engine
+
+    return simulated_engine(name.removeprefix("simulated-"))

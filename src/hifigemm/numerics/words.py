@@ -102,10 +102,12 @@ class Splitting:
             excess.append(_largest_excess(part, bound, size, axis))
         left = np.abs(remainder)
         excess.append(_largest_excess(left, self.relative_bounds()[-1], size, axis))
+        with np.errstate(over="ignore"):
+            total = np.sum(size, axis=axis, keepdims=True) * (1.0 + (size.shape[axis] + 2) * 2.0**-53)
         return WordFacts(
             excess=np.concatenate(excess, axis=axis) + lost * (4.0 * LEAST),
             subnormal=np.concatenate(subnormal, axis=axis),
-            total=_sum_up(size, axis),
+            total=total,
             lowest=np.maximum(np.frexp(lowest)[1].astype(np.int64) - 1, self.fmt.emin),
             inexact=lost | (left > 0).any(axis=axis, keepdims=True),
         )
@@ -115,9 +117,3 @@ def _largest_excess(part: Array, bound: float, size: Array, axis: int) -> Array:
     """At least max(0, part - bound size) along `axis`, 0 for part <= bound (1 - 2**-45) size; Inf if it overflows."""
     with np.errstate(over="ignore"):
         return np.max(part - bound * (1.0 - 2.0**-46) * size, axis=axis, keepdims=True, initial=0.0) * (1.0 + 2.0**-50)
-
-
-def _sum_up(size: Array, axis: int) -> Array:
-    """Upper bound of the sum along `axis`; Inf where it overflows."""
-    with np.errstate(over="ignore"):
-        return np.sum(size, axis=axis, keepdims=True) * (1.0 + (size.shape[axis] + 2) * 2.0**-53)

@@ -25,6 +25,7 @@ from hifigemm.engine import Engine
 from hifigemm.formats import FP32, FP64, Format
 from hifigemm.numerics.bits import Array, least_exponent, scale_by_power
 from hifigemm.numerics.bounds import are_ordinary, native_bound, underflow_free
+from hifigemm.numerics.rounding_formats import result_dtype
 from hifigemm.numerics.scaling import Scale
 from hifigemm.numerics.subnormals import matmul
 from hifigemm.plan import Evidence, Plan, Product, Split, Verification
@@ -84,7 +85,7 @@ class Native(Scheme):
     def multiply(self, plan: Plan, left: Split, right: Split, engine: Engine, shift: int) -> Product:
         """The product; entries that over- or underflowed, or may have on the way, are not certified."""
         fmt = self.arithmetic(plan.problem)
-        dtype = _dtype(fmt, plan.problem.is_complex)
+        dtype = np.result_type(result_dtype(fmt), np.complex64 if plan.problem.is_complex else np.float32)
         a, b = left.planes.astype(dtype, copy=False), right.planes.astype(dtype, copy=False)
         c = engine.native_product(a, b)
         parts, bound = c.view(c.real.dtype), self.bound(plan.problem)
@@ -92,12 +93,12 @@ class Native(Scheme):
         if not shift and fmt is plan.problem.fmt and are_ordinary(parts, *limit):
             return finished(plan.problem, parts, None, bound, 1)
         certified = underflow_free(np.abs(parts), *limit)
-        if not certified.all() and not _may_underflow(a, b, fmt):
+        if not certified.all() and least_exponent(a) + least_exponent(b) >= fmt.emin:  # no product underflows
             certified[...] = True
         with np.errstate(over="ignore", invalid="ignore"):
             if shift:
                 parts = scale_by_power(parts, np.array(shift))
-            parts = parts.astype(np.float32 if plan.problem.fmt is FP32 else np.float64, copy=False)
+            parts = parts.astype(result_dtype(plan.problem.fmt), copy=False)
         certified &= np.isfinite(parts)
         return finished(plan.problem, parts, certified, bound, 1)
 
@@ -122,13 +123,3 @@ def _planned(scheme: Native, problem: Problem, target: Target, engine: Engine, a
         reason = f"{reason}, over- and underflow as the library has them"
         plan = replace(plan, verification=Verification.A_PRIORI, reason=reason)
     return plan
-
-
-def _dtype(fmt: Format, is_complex: bool) -> np.dtype[Any]:
-    real = np.dtype(np.float32 if fmt is FP32 else np.float64)
-    return np.result_type(real, np.complex64) if is_complex else real
-
-
-def _may_underflow(a: Array, b: Array, fmt: Format) -> bool:
-    """Whether the product of the smallest nonzero components lies below the smallest normal number."""
-    return least_exponent(a) + least_exponent(b) < fmt.emin

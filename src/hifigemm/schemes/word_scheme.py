@@ -24,6 +24,7 @@ from hifigemm.numerics.accumulation import Accumulation, add_outside, word_sums
 from hifigemm.numerics.bits import Array, ceil_log2, largest_exponent, scale_by_power
 from hifigemm.numerics.embedding import embed_left, embed_right
 from hifigemm.numerics.estimates import nonzeros
+from hifigemm.numerics.rounding_formats import result_dtype
 from hifigemm.numerics.scaling import Scale
 from hifigemm.numerics.word_bounds import (
     Pair,
@@ -170,7 +171,7 @@ class WordScheme(Scheme):
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
             sums = sums.astype(np.float64) + 0.0  # an exact zero is +0
             values = scale_by_power(sums, left.unit + right.unit + shift)
-            values = values.astype(np.float32 if problem.fmt is FP32 else np.float64, copy=False)
+            values = values.astype(result_dtype(problem.fmt), copy=False)
         count = len(errors) * (4 if problem.is_complex else 1)
         return finished(problem, values, certified, bound, count)
 
