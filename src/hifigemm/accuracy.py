@@ -10,8 +10,6 @@ from typing import Literal
 from hifigemm.exceptions import PlanError
 from hifigemm.formats import FP32, FP64, Format
 
-__all__ = ["NOTHING_STATED", "NO_PROMISE", "Accuracy", "Target", "resolve"]
-
 Accuracy = float | Literal["fp32", "fp64", "correct"] | None
 
 

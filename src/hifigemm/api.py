@@ -76,8 +76,6 @@ if TYPE_CHECKING:
         Yes,
     )
 
-__all__ = ["gemm", "make_plan", "matmul", "prepare"]
-
 _quiet = np.errstate(all="ignore")
 """Underflow, overflow and NaN are part of the work here, whatever the caller's settings are."""
 

@@ -9,8 +9,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["as_array", "described", "kind_of"]
-
 _NUMBERS = frozenset((bool, float, complex))
 _FLAT = (str, bytes, bytearray, memoryview, range)
 """Sequences without sequences in them."""

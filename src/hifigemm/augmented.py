@@ -21,8 +21,6 @@ import numpy as np
 from hifigemm.numerics.bits import Array, scale_entries
 from hifigemm.plan import Report
 
-__all__ = ["as_factors", "sum_with_product"]
-
 Multiply = Callable[[Array, Array], tuple[Array, Report]]
 
 

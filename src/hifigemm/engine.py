@@ -14,8 +14,6 @@ from hifigemm.numerics.epilogue import Epilogue
 from hifigemm.plan import Evidence, Plan, Split
 from hifigemm.problem import Problem, ProductSpec
 
-__all__ = ["Certificate", "Costs", "Engine", "F", "Memory", "Outcome", "Program", "Splits"]
-
 Splits = tuple[Split | None, Split | None]
 
 

@@ -19,8 +19,6 @@ from hifigemm.planner import fitted, with_evidence
 from hifigemm.problem import Block, counted
 from hifigemm.schemes import Native, Scheme
 
-__all__ = ["execute", "in_steps", "watch", "whole_split"]
-
 watch: ContextVar[Callable[[Plan, Block], None] | None] = ContextVar("watch", default=None)
 """Called after each block of a product, as a progress bar wants it; set it for the duration of a call."""
 

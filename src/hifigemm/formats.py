@@ -6,8 +6,6 @@ from dataclasses import astuple, dataclass
 from functools import cached_property
 from typing import Any
 
-__all__ = ["BF16", "FORMATS", "FP8_E4M3", "FP8_E5M2", "FP16", "FP32", "FP64", "INT8", "TF32", "Format"]
-
 
 @dataclass(frozen=True)
 class Format:

@@ -17,8 +17,6 @@ from hifigemm.schemes import Native
 from hifigemm.schemes.auto import as_scheme
 from hifigemm.settings import decision_log
 
-__all__ = ["are_integers", "integer_product"]
-
 
 def are_integers(a: Array | Prepared, b: Array | Prepared) -> bool:
     """Whether the product of these operands is one of integers or bools, as NumPy promotes them."""

@@ -18,8 +18,6 @@ from hifigemm.array_like import as_array, kind_of
 from hifigemm.numerics.bits import Array
 from hifigemm.transforms import check_tensor
 
-__all__ = ["BFLOAT16", "NUMPY", "Library", "library_of"]
-
 BFLOAT16 = np.dtype([("bfloat16", np.uint16)])
 """Stands for a dtype that NumPy does not have. Arrays on a device can have it, and be converted to float32."""
 

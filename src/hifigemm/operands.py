@@ -16,23 +16,6 @@ from hifigemm.numerics.bits import Array
 from hifigemm.plan import Plan, Split
 from hifigemm.problem import Problem, counted
 
-__all__ = [
-    "Prepared",
-    "Shapes",
-    "as_addend",
-    "as_operand",
-    "as_out",
-    "check_out",
-    "common_narrow",
-    "converted",
-    "own_stack",
-    "result_dtype",
-    "shapes_of",
-    "stacked",
-    "usable_split",
-    "widened",
-]
-
 _DTYPES = tuple(np.dtype(t) for t in ("float32", "float64", "complex64", "complex128"))
 _NARROW = {np.dtype(np.float16): FP16, BFLOAT16: BF16}
 _SINGLE = np.dtype(np.float32)

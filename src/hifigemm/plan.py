@@ -16,18 +16,6 @@ from hifigemm.numerics.bits import Array
 from hifigemm.numerics.blocking import BLOCK_ENTRIES
 from hifigemm.problem import Block, Problem, ProductSpec, counted
 
-__all__ = [
-    "Blocking",
-    "Decision",
-    "Evidence",
-    "Outliers",
-    "Plan",
-    "Product",
-    "Report",
-    "Split",
-    "Verification",
-]
-
 
 class Verification(Enum):
     """How it is known that the result keeps the bound of its plan."""

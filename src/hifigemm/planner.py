@@ -22,21 +22,6 @@ from hifigemm.schemes.auto import as_scheme, chosen_native, on_device, scheme_fo
 from hifigemm.schemes.word_scheme import WordScheme
 from hifigemm.settings import is_strict
 
-__all__ = [
-    "DefaultWorkspace",
-    "Look",
-    "Options",
-    "check_plan",
-    "check_strict",
-    "fitted",
-    "for_problem",
-    "make",
-    "reusable",
-    "steady",
-    "with_evidence",
-    "workspace_limit",
-]
-
 Look = Callable[[Scheme, Target], Evidence | None]
 """What a scheme wants to know of the operands for a target."""
 

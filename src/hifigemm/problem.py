@@ -10,8 +10,6 @@ import numpy as np
 
 from hifigemm.formats import FP32, FP64, INT8, Format
 
-__all__ = ["Block", "Problem", "ProductSpec", "counted"]
-
 
 @dataclass(frozen=True)
 class Problem:

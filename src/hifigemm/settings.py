@@ -25,8 +25,6 @@ from pathlib import Path
 
 from hifigemm.exceptions import PlanError
 
-__all__ = ["decision_log", "is_strict", "rates_file", "strict"]
-
 _strict: ContextVar[bool | None] = ContextVar("strict", default=None)
 _LEVELS = {"1": logging.INFO, "info": logging.INFO, "debug": logging.DEBUG}
 

@@ -31,8 +31,6 @@ from hifigemm.engines.device_ops import (
     torch_function,
 )
 
-__all__ = ["DeviceArray", "unwrap", "wrap"]
-
 Tensor = Any
 DType = np.dtype[Any]
 

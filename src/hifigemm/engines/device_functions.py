@@ -11,8 +11,6 @@ import torch
 
 from hifigemm.engines.device_ops import TORCH_DTYPES, as_number, as_tensor, kind_of
 
-__all__ = ["FUNCTIONS", "LIKE"]
-
 DeviceArray = Any
 """A device_array.DeviceArray."""
 

@@ -13,17 +13,6 @@ from typing import Any
 import numpy as np
 import torch
 
-__all__ = [
-    "NEEDS_DEVICE_SCALARS",
-    "NUMPY_DTYPES",
-    "TORCH_DTYPES",
-    "as_number",
-    "as_tensor",
-    "kind_of",
-    "loop",
-    "torch_function",
-]
-
 Tensor = Any
 
 _FLOATS = ("float16", "float32", "float64", "complex64", "complex128")

@@ -13,8 +13,6 @@ from typing import Any
 from hifigemm.engines.rates import H200, Rates
 from hifigemm.engines.rates_file import named_rates
 
-__all__ = ["GpuProperties", "gpu_properties", "rates_of"]
-
 
 @dataclass(frozen=True)
 class GpuProperties:

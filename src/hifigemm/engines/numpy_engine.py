@@ -23,8 +23,6 @@ from hifigemm.numerics.subnormals import matmul
 from hifigemm.plan import Plan
 from hifigemm.problem import ProductSpec
 
-__all__ = ["NumpyEngine", "check_exact"]
-
 _FP32_SUM = 2**24
 _INT8_BLOCK = exact_k_limit(_FP32_SUM, 128, 128)
 _OUTSIDE_BLOCK = 64

@@ -15,8 +15,6 @@ import numpy as np
 from hifigemm.engines.kernels.word_gemm_tiles import RATES, waves
 from hifigemm.problem import Problem
 
-__all__ = ["H200", "SIZES", "Rates"]
-
 SIZES = (256, 512, 1024, 2048, 4096)
 """Sizes of the cubes whose native products have a rate each."""
 _LOOK = 5e-5

@@ -13,8 +13,6 @@ from hifigemm.engines.rates import SIZES, Rates
 from hifigemm.exceptions import PlanError
 from hifigemm.settings import rates_file
 
-__all__ = ["as_json", "named_rates", "read_rates"]
-
 _CURVES = ("native_fp64", "native_fp32")
 
 

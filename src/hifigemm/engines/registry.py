@@ -9,9 +9,6 @@ from hifigemm.engine import Engine
 from hifigemm.engines.numpy_engine import NumpyEngine
 from hifigemm.exceptions import PlanError
 
-__all__ = ["available", "engine_for"]
-
-
 _SIMULATED = tuple(f"simulated-{name}" for name in ("v100", "a100", "h100", "b200", "ideal-nearest", "ideal-zero"))
 
 

@@ -18,8 +18,6 @@ from hifigemm.numerics.accumulation import Accumulation, add_outside, of_tensor_
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.tensor_core import A100, B200, H100, V100, TensorCoreModel, tensor_core_product
 
-__all__ = ["IDEAL_NEAREST", "IDEAL_ZERO", "UNITS", "SimulatedEngine", "simulated_engine"]
-
 IDEAL_NEAREST = TensorCoreModel("ideal-nearest", block=1, fraction_bits=48, rounding="nearest")
 IDEAL_ZERO = TensorCoreModel("ideal-zero", block=1, fraction_bits=48, rounding="zero")
 """One product after the other, 48 bits below the larger of product and C, then one rounding to FP32."""

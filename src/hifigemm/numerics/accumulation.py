@@ -32,8 +32,6 @@ from hifigemm.numerics.bits import Array
 if TYPE_CHECKING:
     from hifigemm.numerics.tensor_core import TensorCoreModel
 
-__all__ = ["Accumulation", "WordSums", "add_outside", "in_any_order", "of_tensor_core", "word_sums"]
-
 
 @dataclass(frozen=True)
 class Accumulation:

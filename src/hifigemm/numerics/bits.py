@@ -8,21 +8,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = [
-    "LEAST",
-    "NO_BIT",
-    "Array",
-    "ceil_log2",
-    "ceil_magnitude",
-    "largest_exponent",
-    "least_exponent",
-    "lowest_bit",
-    "power_of_two",
-    "real_vectors",
-    "scale_by_power",
-    "scale_entries",
-]
-
 Array = npt.NDArray[Any]
 
 (LEAST,) = struct.unpack("<d", bytes([1, 0, 0, 0, 0, 0, 0, 0]))

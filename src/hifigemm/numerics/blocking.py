@@ -8,8 +8,6 @@ import numpy as np
 
 from hifigemm.numerics.bits import Array
 
-__all__ = ["BLOCK_ENTRIES", "entries_within", "largest_block", "map_vectors", "put", "vector_blocks", "widen"]
-
 BLOCK_ENTRIES = 16384
 """Entries that are worked on at a time where memory is no concern: their copies stay in the second-level cache."""
 

@@ -25,8 +25,6 @@ from hifigemm.numerics.blocking import BLOCK_ENTRIES, Where, vector_blocks
 from hifigemm.numerics.eft import two_product, two_sum
 from hifigemm.numerics.embedding import unembed
 
-__all__ = ["DOWN", "PLAIN", "Epilogue", "combine", "frexp"]
-
 DOWN = 40
 """Entries of the second way are multiplied by 2**-DOWN."""
 _MODERATE = 30

@@ -21,8 +21,6 @@ from hifigemm.numerics.residues import count_for_range
 from hifigemm.numerics.scaling import NORM_BITS, vector_sizes
 from hifigemm.numerics.special import clean
 
-__all__ = ["count_for_ratio", "error_bound", "error_ratio", "largest_ratio", "least_norm"]
-
 
 def error_ratio(a: Array, b: Array, exact: ExactProduct, block_entries: int, entries: int) -> float:
     """Largest (||A_i|| sum|B_j| + ||B_j|| sum|A_i|) / (|A||B|)_ij over all components of the result, or more.

@@ -25,19 +25,6 @@ from hifigemm.numerics.residue_products import ExactProduct
 from hifigemm.numerics.slicing import slice_vectors, slices_needed, unit_exponent
 from hifigemm.numerics.special import clean
 
-__all__ = [
-    "MAGNITUDE_BITS_DOWN",
-    "MAGNITUDE_BITS_UP",
-    "MAGNITUDE_TERMS",
-    "component_sums",
-    "magnitudes_down",
-    "magnitudes_up",
-    "nonzeros",
-    "published_num_slices",
-    "short_weights",
-    "vector_weights",
-]
-
 MAGNITUDE_BITS_UP = 6
 MAGNITUDE_BITS_DOWN = 7
 MAGNITUDE_TERMS = 2**17

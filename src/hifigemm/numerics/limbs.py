@@ -11,8 +11,6 @@ import numpy as np
 
 from hifigemm.numerics.bits import Array
 
-__all__ = ["LIMB_BITS", "carry", "limbs_from_sums", "num_limbs"]
-
 LIMB_BITS = 32
 _MASK = (1 << LIMB_BITS) - 1
 

@@ -20,16 +20,6 @@ from hifigemm.numerics.residues import ModuliSet, centred, reduce_centred, resid
 from hifigemm.numerics.rounding import Rounded, round_in_chunks
 from hifigemm.numerics.scaling import Scale, round_to_integers
 
-__all__ = [
-    "crt",
-    "num_planes",
-    "product_operands",
-    "product_residues",
-    "residue_gemm",
-    "round_integers",
-    "scaled_residues",
-]
-
 ExactProduct = Callable[[Array, Array, int, int], Array]
 """a @ b of INT8 matrices with |a| and |b| no larger than two numbers, in int32 or int64, without rounding."""
 

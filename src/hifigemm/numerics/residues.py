@@ -23,19 +23,6 @@ from hifigemm.numerics.bits import Array
 from hifigemm.numerics.blocking import BLOCK_ENTRIES
 from hifigemm.numerics.limbs import LIMB_BITS, num_limbs
 
-__all__ = [
-    "MAX_MODULI",
-    "ModuliSet",
-    "centred",
-    "complex_moduli",
-    "count_for_bits",
-    "count_for_range",
-    "moduli_set",
-    "real_moduli",
-    "reduce_centred",
-    "residues",
-]
-
 MAX_MODULI = 49
 _CHUNK_BITS = 27
 

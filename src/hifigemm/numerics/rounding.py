@@ -20,8 +20,6 @@ from hifigemm.formats import FP32, Format
 from hifigemm.numerics.bits import Array, power_of_two, scale_by_power
 from hifigemm.numerics.limbs import LIMB_BITS, carry
 
-__all__ = ["Rounded", "round_in_chunks", "round_limbs"]
-
 _MASK = (1 << LIMB_BITS) - 1
 _PADDING = 3
 """Limbs of zeros below V: the four leading limbs exist whatever V is."""

@@ -9,8 +9,6 @@ import numpy as np
 from hifigemm.formats import FP32, FP64, Format
 from hifigemm.numerics.bits import Array, power_of_two
 
-__all__ = ["ROUNDINGS", "is_representable", "largest_finite", "result_dtype", "round_to_format"]
-
 _CHUNK = 32768
 """Entries converted at a time: the half dozen float64 temporaries of a chunk stay in the second-level cache."""
 

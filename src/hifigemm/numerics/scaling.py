@@ -33,23 +33,6 @@ from hifigemm.numerics.blocking import map_vectors, vector_blocks
 from hifigemm.numerics.residues import ModuliSet, moduli_set
 from hifigemm.numerics.special import clean
 
-__all__ = [
-    "NORM_BITS",
-    "NORM_BLOCK",
-    "Scale",
-    "balance",
-    "gained_bits",
-    "norm_bits",
-    "norm_scale",
-    "required_bits",
-    "required_bits_of_vectors",
-    "round_to_integers",
-    "scale_exponent",
-    "square_norms",
-    "vector_sizes",
-    "widest",
-]
-
 NORM_BITS = 15
 NORM_BLOCK = 256
 

@@ -12,8 +12,6 @@ import numpy as np
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.embedding import embed_left, embed_right, unembed
 
-__all__ = ["clean", "fill_nonfinite", "nonfinite_vectors"]
-
 
 def nonfinite_vectors(x: Array, axis: int) -> Array:
     """Which rows (axis 2, the inner dimension) or columns (axis 1) hold an Inf or NaN: bool with the axis kept."""

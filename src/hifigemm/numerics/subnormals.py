@@ -26,8 +26,6 @@ import numpy as np
 from hifigemm.exceptions import AccuracyError
 from hifigemm.numerics.bits import LEAST, Array, least_exponent
 
-__all__ = ["flushes_subnormals", "gradual_underflow", "matmul", "others_may_flush"]
-
 _LEAST_NORMAL, _HALF, _ONE = 2.0**-1022, 0.5, 1.0
 _MXCSR_FLUSHES, _FPCR_FLUSHES = 1 << 15 | 1 << 6, 1 << 24
 _CONTROL = {

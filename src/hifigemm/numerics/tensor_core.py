@@ -40,9 +40,6 @@ from hifigemm.formats import FP32, Format
 from hifigemm.numerics.bits import Array, ceil_log2, power_of_two
 from hifigemm.numerics.rounding_formats import is_representable, result_dtype, round_to_format
 
-__all__ = ["A100", "B200", "H100", "H100_WGMMA", "MODELS", "V100", "TensorCoreModel"]
-__all__ += ["tensor_core_product"]
-
 _NO_FLOOR = -900
 _ZERO_EXPONENT = -8192
 """Exponent of a zero: the sum of two stays in int16 and below every floor."""

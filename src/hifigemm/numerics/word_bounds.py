@@ -33,17 +33,6 @@ from hifigemm.numerics.accumulation import Accumulation
 from hifigemm.numerics.bits import LEAST, Array
 from hifigemm.numerics.words import Splitting, WordFacts
 
-__all__ = [
-    "Pair",
-    "WordError",
-    "growth",
-    "relative_error",
-    "relative_error_at",
-    "safe_exponent",
-    "steps_in_blocks",
-    "word_error",
-]
-
 Pair = tuple[int, int]
 """Indices of a word of A and a word of B, from 0."""
 

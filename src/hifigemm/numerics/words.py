@@ -24,8 +24,6 @@ from hifigemm.formats import Format
 from hifigemm.numerics.bits import LEAST, Array
 from hifigemm.numerics.rounding_formats import round_to_format
 
-__all__ = ["Splitting", "WordFacts"]
-
 
 @dataclass(frozen=True)
 class WordFacts:

@@ -11,8 +11,6 @@ import numpy as np
 
 from hifigemm.numerics.bits import Array
 
-__all__ = ["COUNT", "Finding", "Place", "first_fault", "on_device"]
-
 COUNT = 150
 _SIZES = (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 33, 63, 65, COUNT)
 """Around the lengths of SIMD registers, so that tails of all lengths occur."""

@@ -18,8 +18,6 @@ from hifigemm.primitives.places import Finding, Place, first_fault
 from hifigemm.problem import ProductSpec
 from hifigemm.schemes import Multiword
 
-__all__ = ["exact_products", "native_products", "tensor_cores"]
-
 _LONGEST = 2**18
 """Inner length up to which products are driven to their limit."""
 

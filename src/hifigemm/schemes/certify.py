@@ -19,8 +19,6 @@ from hifigemm.numerics.rounding import Rounded
 from hifigemm.plan import Plan, Split
 from hifigemm.schemes.scheme import exact_int8
 
-__all__ = ["bits_of_inverse", "certified_entries", "facts", "magnitude_sums", "term_counts"]
-
 
 def bits_of_inverse(r: float) -> int:
     """Smallest x with 2**x >= 1/r, for r > 0; 0 for inf."""

@@ -40,8 +40,6 @@ from hifigemm.numerics.words import Splitting
 from hifigemm.plan import Plan
 from hifigemm.schemes.word_scheme import WordScheme, word
 
-__all__ = ["BLOCK", "Corrected"]
-
 LOW_SHIFT = {"fp16": 11, "tf32": 0}
 """s for each product."""
 

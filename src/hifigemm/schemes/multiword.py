@@ -40,8 +40,6 @@ from hifigemm.numerics.words import Splitting
 from hifigemm.plan import Plan
 from hifigemm.schemes.word_scheme import WordScheme, word
 
-__all__ = ["COUNTS", "PRESETS", "Multiword"]
-
 COUNTS = {
     "fp16": ((1, 1), (2, 3), (2, 4)),
     "bf16": ((1, 1), (2, 3), (2, 4), (3, 6), (3, 9)),

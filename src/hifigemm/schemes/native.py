@@ -33,8 +33,6 @@ from hifigemm.problem import Problem
 from hifigemm.schemes.ozaki1 import Ozaki1
 from hifigemm.schemes.scheme import Scheme, finished
 
-__all__ = ["Native"]
-
 
 @dataclass(frozen=True)
 class Native(Scheme):

@@ -27,8 +27,6 @@ from hifigemm.numerics.scaling import gained_bits
 from hifigemm.plan import Outliers
 from hifigemm.problem import Problem
 
-__all__ = ["find_outliers", "may_pay"]
-
 _LEAST_WORK = 2**40
 """m n k from which fewer moduli save more than it costs to read all residues again for few rows and columns, and to let
 the host choose them. On an H200, random operands: 2 to 4 % longer than without at n = 8192, a tenth less at 16384."""

@@ -51,8 +51,6 @@ from hifigemm.problem import Problem, ProductSpec, counted
 from hifigemm.schemes import certify
 from hifigemm.schemes.scheme import Scheme, finished, product_spec
 
-__all__ = ["Ozaki1"]
-
 ENTRY_BYTES = 17
 """Bytes of an entry beside its slices: what `certify.facts` keeps at most, and a copy of entries that are escalated."""
 

@@ -53,8 +53,6 @@ from hifigemm.schemes.outliers import find_outliers, may_pay
 from hifigemm.schemes.ozaki1 import Ozaki1
 from hifigemm.schemes.scheme import Scheme, finished, int8_product, product_spec
 
-__all__ = ["Ozaki2"]
-
 
 @dataclass(frozen=True)
 class Ozaki2(Scheme):

@@ -27,14 +27,6 @@ from hifigemm.numerics.scaling import Scale
 from hifigemm.plan import Evidence, Plan, Product, Split
 from hifigemm.problem import Problem, ProductSpec
 
-__all__ = [
-    "Scheme",
-    "exact_int8",
-    "finished",
-    "int8_product",
-    "product_spec",
-]
-
 
 @dataclass(frozen=True)
 class Scheme:

@@ -40,8 +40,6 @@ from hifigemm.problem import Problem
 from hifigemm.schemes.certify import magnitude_sums, term_counts
 from hifigemm.schemes.scheme import Scheme, finished, product_spec
 
-__all__ = ["WordScheme", "word"]
-
 _TINY = 2.0**-900
 """Below, what is computed of the errors of entries may itself have underflowed. Words of such entries are zero in every
 format, so nothing hangs on where between 2**-1000 and 2**-150 the limit lies."""
