@@ -48,10 +48,7 @@ def level(fmt: Format, k: int) -> float:
 def resolve(accuracy: Accuracy, fmt: Format, k: int) -> Target:
     """The target behind an accuracy for results of format `fmt` and inner dimension k.
 
-    Raises
-    ------
-    PlanError
-        An unknown name, or a number that is negative or not finite.
+    Raises PlanError: an unknown name, or a number that is negative or not finite.
     """
     if accuracy is None:
         return Target(level(fmt, k), level=fmt)

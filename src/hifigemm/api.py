@@ -40,16 +40,7 @@ from hifigemm.operands import (
     usable_split,
 )
 from hifigemm.plan import Decision, Evidence, Plan, Report
-from hifigemm.planner import (
-    Options,
-    check_plan,
-    check_strict,
-    for_problem,
-    make,
-    reusable,
-    steady,
-    workspace_limit,
-)
+from hifigemm.planner import Options, check_plan, check_strict, for_problem, make, reusable, steady, workspace_limit
 from hifigemm.problem import Problem
 from hifigemm.programs import keep, key_of, repeat
 from hifigemm.schemes import Native, Ozaki1, Scheme
@@ -668,12 +659,7 @@ def _keep(
 
 
 def _repeated_on_host(
-    plan: Plan,
-    engine: Engine,
-    library: Library,
-    limit: int,
-    operands: tuple[Array, Array],
-    shape: tuple[int, ...],
+    plan: Plan, engine: Engine, library: Library, limit: int, operands: tuple[Array, Array], shape: tuple[int, ...]
 ) -> Any:
     """The plan carried out on matrices of NumPy or tensors of the CPU; a native product is only looked at."""
     if any(x.ndim != 2 or x.dtype != plan.problem.dtype for x in operands):

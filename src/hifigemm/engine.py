@@ -125,10 +125,7 @@ class Engine(Protocol):
     def exact_product(self, spec: ProductSpec, a: Array, b: Array, max_a: int, max_b: int) -> Array:
         """a @ b for integer matrices (batch, m, k), (batch, k, n) of magnitude at most max_a, max_b, without rounding.
 
-        Raises
-        ------
-        InexactProductError
-            Where k max_a max_b exceeds the accumulator: never rounds instead.
+        Raises InexactProductError: where k max_a max_b exceeds the accumulator: never rounds instead.
         """
 
     def native_product(self, a: Array, b: Array) -> Array:

@@ -186,14 +186,7 @@ def _scaled(plan: Plan, left: _Side, right: _Side, engine: Engine) -> tuple[_Sid
 
 
 def _escalate(
-    plan: Plan,
-    left: _Side,
-    right: _Side,
-    engine: Engine,
-    workspace: int,
-    shift: int,
-    outcome: Outcome,
-    open_: Array,
+    plan: Plan, left: _Side, right: _Side, engine: Engine, workspace: int, shift: int, outcome: Outcome, open_: Array
 ) -> None:
     """Recompute the open entries with a finer plan, on the rows and columns that hold any."""
     z, i, j = (np.flatnonzero(open_.any(axis=axes)) for axes in ((1, 2), (0, 2), (0, 1)))

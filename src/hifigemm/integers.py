@@ -26,12 +26,8 @@ def are_integers(a: Array | Prepared, b: Array | Prepared) -> bool:
 def integer_product(a: Array, b: Array, shapes: Shapes, options: Options, library: Library) -> tuple[Array, Report]:
     """a @ b in the promoted dtype, with its report.
 
-    Raises
-    ------
-    AccuracyError
-        An accuracy was asked for, and an entry lies beyond the dtype.
-    PlanError, TypeError
-        A plan or a scheme for floating-point operands; a GPU.
+    Raises AccuracyError: an accuracy was asked for, and an entry lies beyond the dtype. PlanError, TypeError: a plan or
+    a scheme for floating-point operands; a GPU.
     """
     dtype, k = np.result_type(a.dtype, b.dtype), shapes.left[2]
     operands = f"{a.dtype} and {b.dtype}"

@@ -56,10 +56,8 @@ class Library:
     def asarray(self, x: Any, name: str) -> Array:
         """An array of this library with NumPy's interface; shares its memory, but for bfloat16 on the CPU (float32).
 
-        Raises
-        ------
-        TypeError
-            Tensors that `check_tensor` refuses, dtypes that NumPy does not have, what `array_like.as_array` refuses.
+        Raises TypeError: tensors that `check_tensor` refuses, dtypes that NumPy does not have, what
+        `array_like.as_array` refuses.
         """
         if self.name == "numpy":
             array: Array = as_array(x, name)
@@ -125,10 +123,7 @@ NUMPY = Library("numpy", "cpu")
 def library_of(*operands: tuple[str, Any]) -> Library:
     """The library and device that all the named operands have in common; None and what NumPy converts do not count.
 
-    Raises
-    ------
-    TypeError, ValueError
-        Operands of different libraries or devices.
+    Raises TypeError, ValueError: operands of different libraries or devices.
     """
     found: dict[str, Library] = {}
     for name, x in operands:

@@ -56,12 +56,7 @@ class Prepared(Generic[_Source_co]):
 def as_operand(x: Any, name: str, library: Library) -> Array | Prepared:
     """x as an array of at least one dimension, or as the Prepared that it is.
 
-    Raises
-    ------
-    TypeError
-        What is not numeric, and what `Library.asarray` refuses.
-    ValueError
-        Zero-dimensional operands.
+    Raises TypeError: what is not numeric, and what `Library.asarray` refuses. ValueError: zero-dimensional operands.
     """
     if isinstance(x, Prepared):
         return x
@@ -134,10 +129,7 @@ class Shapes:
 def shapes_of(a: tuple[int, ...], b: tuple[int, ...]) -> Shapes:
     """Shapes for `matmul` of the Array API: vectors, stacks with broadcasting, empty dimensions.
 
-    Raises
-    ------
-    ValueError
-        Inner dimensions that differ, stacks that do not broadcast.
+    Raises ValueError: inner dimensions that differ, stacks that do not broadcast.
     """
     m, k = (a[-2] if len(a) > 1 else 1), a[-1]
     rows, n = b[-2] if len(b) > 1 else b[0], (b[-1] if len(b) > 1 else 1)
@@ -159,10 +151,7 @@ def shapes_of(a: tuple[int, ...], b: tuple[int, ...]) -> Shapes:
 def converted(x: Array, dtype: np.dtype[Any]) -> Array:
     """x in this dtype, itself where it has it.
 
-    Raises
-    ------
-    ValueError
-        Integers that the dtype cannot hold exactly.
+    Raises ValueError: integers that the dtype cannot hold exactly.
     """
     if x.dtype == dtype:
         return x
@@ -197,10 +186,7 @@ def check_out(out: Any, shapes: Shapes, dtype: np.dtype[Any], library: Library) 
 
     As in NumPy, an array of NumPy may stand for a stack of results and have a wider dtype, but none that would round.
 
-    Raises
-    ------
-    TypeError, ValueError
-        No array, another shape or dtype, a read-only array.
+    Raises TypeError, ValueError: no array, another shape or dtype, a read-only array.
     """
     if not library.owns(out) or isinstance(out, np.generic):
         raise TypeError(f"out is a {type(out).__name__}; expected an array of {library}")

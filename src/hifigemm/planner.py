@@ -215,10 +215,7 @@ def fitted(plan: Plan, workspace: int, engine: Engine, *, in_steps: bool = False
     One entry is always made where nobody asked for a limit. A library may add the terms of a smaller block in another
     order, so blocks of rounded products do not follow the free memory. `in_steps`: the program is not to be used.
 
-    Raises
-    ------
-    PlanError
-        Not even one entry fits.
+    Raises PlanError: not even one entry fits.
     """
     p, program = plan.problem, None if in_steps else engine.compile(plan)
     if isinstance(plan.scheme, WordScheme):

@@ -78,10 +78,7 @@ def rates_of(gpu: GpuProperties) -> Rates:
 
     An architecture that is not known counts as the closest older one, and as the oldest where there is none.
 
-    Raises
-    ------
-    PlanError
-        The file that ``HIFIGEMM_RATES`` names cannot be read or holds no rates.
+    Raises PlanError: the file that ``HIFIGEMM_RATES`` names cannot be read or holds no rates.
     """
     named = named_rates()
     if named is not None and named.gpu == gpu.name:

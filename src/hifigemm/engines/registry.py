@@ -26,10 +26,7 @@ def available() -> list[str]:
 def engine_for(name: str | None, library: str = "numpy", device: str = "cpu") -> Engine:
     """The engine of that name for operands of a library on a device; None takes the one of the library.
 
-    Raises
-    ------
-    PlanError
-        A name that cannot be used here, or not on that device.
+    Raises PlanError: a name that cannot be used here, or not on that device.
     """
     name = library if name is None else name
     if name == "torch" and _has_torch():

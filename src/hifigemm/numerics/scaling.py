@@ -122,6 +122,16 @@ def balance(required: tuple[int, int], count: int, is_complex: bool) -> int:
     return max(left - gained, 0) or min(gained - right, 0)
 
 
+def exponents(x: Array, axis: int, block_entries: int, limit: float = 1.0) -> Array:
+    """`largest_exponent` of the vectors of an operand, real or complex, along `axis`."""
+    return map_vectors(lambda y: largest_exponent(real_vectors(y, axis), axis, limit), x, axis, block_entries)
+
+
+def lowest_bits(x: Array, axis: int, block_entries: int) -> Array:
+    """`lowest_bit` of these vectors."""
+    return map_vectors(lambda y: lowest_bit(real_vectors(y, axis), axis), x, axis, block_entries)
+
+
 def square_norms(x: Array, axis: int) -> tuple[Array, Array]:
     """Integers N >= ||x||**2 2**(2 (15 - e)) along `axis` and e, the exponent of the largest component.
 

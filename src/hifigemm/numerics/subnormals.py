@@ -49,10 +49,7 @@ def flushes_subnormals() -> bool:
 def gradual_underflow() -> Iterator[None]:
     """A context, or a decorator, in which this thread computes with subnormal numbers; then its mode is as it was.
 
-    Raises
-    ------
-    AccuracyError
-        The mode cannot be changed from here.
+    Raises AccuracyError: the mode cannot be changed from here.
     """
     if not flushes_subnormals():
         yield

@@ -34,18 +34,13 @@ from hifigemm.engine import Engine
 from hifigemm.exceptions import PlanError
 from hifigemm.formats import FP32, FP64
 from hifigemm.numerics import bounds, estimates
-from hifigemm.numerics.bits import Array, ceil_log2, largest_exponent, lowest_bit
+from hifigemm.numerics.bits import Array, ceil_log2
 from hifigemm.numerics.blocking import entries_within, largest_block, put, vector_blocks, widen
 from hifigemm.numerics.embedding import embed_left, embed_right
 from hifigemm.numerics.limbs import limbs_from_sums, num_limbs
 from hifigemm.numerics.rounding import round_in_chunks
-from hifigemm.numerics.scaling import Scale
-from hifigemm.numerics.slicing import (
-    digit_limit,
-    slice_vectors,
-    slices_needed,
-    unit_exponent,
-)
+from hifigemm.numerics.scaling import Scale, exponents, lowest_bits
+from hifigemm.numerics.slicing import digit_limit, slice_vectors, slices_needed, unit_exponent
 from hifigemm.plan import Evidence, Plan, Product, Split, Verification
 from hifigemm.problem import Problem, ProductSpec, counted
 from hifigemm.schemes import certify
@@ -156,22 +151,17 @@ class Ozaki1(Scheme):
         beta, k, vectors = slice_bits(plan.problem, plan.words), plan.problem.terms, x.shape[3 - axis] * width
         twos_complement = _in_twos_complement(plan)
         limit = digit_limit(beta) if twos_complement else 1.0
-        each = (x.shape[0], vectors, 1) if side == "left" else (x.shape[0], 1, vectors)
-        facts: dict[str, Array] = {}
-        for where in vector_blocks(x, axis, plan.block_entries):
-            y, wide = embed(x[where]), widen(where, width)
-            exponent = largest_exponent(y, axis, limit)
-            put(facts, "exponent", each, wide, exponent)
-            needed = slices_needed(unit_exponent(exponent, beta), lowest_bit(y, axis), beta)
-            put(facts, "needed", each, wide, needed)
-        unit = unit_exponent(facts["exponent"], beta)
+        exponent = np.repeat(exponents(x, axis, plan.block_entries, limit), width, axis=3 - axis)
+        lowest = np.repeat(lowest_bits(x, axis, plan.block_entries), width, axis=3 - axis)
+        unit = unit_exponent(exponent, beta)
+        facts = {"exponent": exponent, "needed": slices_needed(unit, lowest, beta)}
         count = max(1, min(self.count, int(facts["needed"].max(initial=0))))
         whole = (x.shape[0], vectors, k) if side == "left" else (x.shape[0], k, vectors)
         long = (*whole[:axis], count * k, *whole[axis + 1 :])
         planes = np.empty(long, storage_dtype(plan.words), like=x)
         for where in vector_blocks(x, axis, plan.block_entries):
             y, wide = embed(x[where]), widen(where, width)
-            for name, fact in certify.facts(plan, y, facts["exponent"][wide]).items():
+            for name, fact in certify.facts(plan, y, exponent[wide]).items():
                 put(facts, name, whole, wide, fact)
             for p, w in zip(range(count), slice_vectors(y, unit[wide], beta, twos_complement), strict=False):
                 at = p if side == "left" else count - 1 - p

@@ -31,8 +31,8 @@ from hifigemm.accuracy import Target
 from hifigemm.engine import Engine
 from hifigemm.exceptions import PlanError
 from hifigemm.numerics import scaling
-from hifigemm.numerics.bits import NO_BIT, Array, ceil_log2, largest_exponent, lowest_bit, real_vectors, scale_by_power
-from hifigemm.numerics.blocking import entries_within, largest_block, map_vectors, put, vector_blocks, widen
+from hifigemm.numerics.bits import NO_BIT, Array, ceil_log2, lowest_bit, scale_by_power
+from hifigemm.numerics.blocking import entries_within, largest_block, put, vector_blocks, widen
 from hifigemm.numerics.embedding import components, embed_left, embed_right
 from hifigemm.numerics.error_ratio import count_for_ratio, error_ratio, least_norm
 from hifigemm.numerics.estimates import MAGNITUDE_BITS_UP, component_sums, magnitudes_up
@@ -186,7 +186,7 @@ class Ozaki2(Scheme):
             )
         if a is None or b is None:
             return None
-        left, right = _exponents(a, 2, plan.block_entries), _exponents(b, 1, plan.block_entries)
+        left, right = (scaling.exponents(x, axis, plan.block_entries) for x, axis in ((a, 2), (b, 1)))
         rows, cols = _largest_sums(plan, a, b, left, right, engine)
 
         def scale(sums: Array, own: Array, balance: int, axis: int) -> Scale:
@@ -283,15 +283,10 @@ def _num_planes(problem: Problem, count: int) -> int:
     return num_planes(moduli_set(count, problem.is_complex), problem.is_complex)
 
 
-def _exponents(x: Array, axis: int, block_entries: int) -> Array:
-    """Smallest e with |re|, |im| < 2**e along the axis."""
-    return map_vectors(lambda y: largest_exponent(real_vectors(y, axis), axis), x, axis, block_entries)
-
-
 def _facts(plan: Plan, x: Array, scale: Scale, width: int) -> dict[str, Array]:
     """What `_error` and `certify.certified_entries` need of an operand: see `Ozaki2.split`."""
     axis, embed = scale.axis, embed_left if scale.axis == 2 else embed_right
-    found = _exponents(x, axis, plan.block_entries), scale.exponent, scale.nearest
+    found = scaling.exponents(x, axis, plan.block_entries), scale.exponent, scale.nearest
     exponent, unit, nearest = (np.repeat(y, width, axis=3 - axis) for y in found)
     vectors, terms, each = x.shape[3 - axis] * width, plan.problem.terms, exponent.shape
     whole = (x.shape[0], vectors, terms) if axis == 2 else (x.shape[0], terms, vectors)
