@@ -162,11 +162,6 @@ class Plan:
         return self.blocking.workspace
 
     @cached_property
-    def block_entries(self) -> int:
-        """Entries that the plain functions work on at a time."""
-        return self.blocking.entries
-
-    @cached_property
     def is_whole(self) -> bool:
         """Whether the result is one block."""
         p = self.problem

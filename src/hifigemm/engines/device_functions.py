@@ -93,8 +93,11 @@ def _ix(*indices: DeviceArray) -> tuple[DeviceArray, ...]:
 
 
 FUNCTIONS: dict[Callable[..., Any], Callable[..., Any]] = {
-    np.all: _method("all"),
-    np.broadcast_to: _of_tensor(torch.broadcast_to),
+    **{getattr(np, name): _method(name) for name in ("all", "max", "min", "sum")},
+    **{
+        getattr(np, name): _of_tensor(getattr(torch, name))
+        for name in ("broadcast_to", "moveaxis", "ones_like", "swapaxes", "zeros_like")
+    },
     np.clip: lambda x, low, high: np.minimum(np.maximum(x, low), high),
     np.concatenate: _of_tensors(torch.cat),
     np.copyto: _copyto,
@@ -102,15 +105,8 @@ FUNCTIONS: dict[Callable[..., Any], Callable[..., Any]] = {
     np.expand_dims: _of_tensor(torch.unsqueeze),
     np.flatnonzero: lambda x: _integers(x, torch.nonzero(x.tensor.reshape(-1)).reshape(-1)),
     np.ix_: _ix,
-    np.max: _method("max"),
-    np.min: _method("min"),
-    np.moveaxis: _of_tensor(torch.moveaxis),
-    np.ones_like: _of_tensor(torch.ones_like),
     np.repeat: lambda x, many, axis: _same(x, x.tensor.repeat_interleave(many, axis)),
     np.stack: _of_tensors(torch.stack),
-    np.sum: _method("sum"),
-    np.swapaxes: _of_tensor(torch.swapaxes),
     np.take: lambda x, indices, axis: _same(x, torch.cat([x.tensor.narrow(axis, i, 1) for i in indices], axis)),
     np.where: _where,
-    np.zeros_like: _of_tensor(torch.zeros_like),
 }

@@ -134,10 +134,10 @@ class Ozaki1(Scheme):
         converted = 0 if spec.operand is FP64 else 4 * min(2**24 >> (2 * beta - 2), self.count * k)
         per_vector = k * (self.count * storage_dtype(spec).itemsize + ENTRY_BYTES) + converted
         whole = problem.batch * max(problem.m, problem.n) * problem.k
-        passing = min(largest_block(problem.k, plan.block_entries), whole)
+        passing = min(largest_block(problem.k, plan.blocking.entries), whole)
         passing *= width * width * 10 * 8
         entries = batch * rows * cols * width
-        rounding = min(entries, plan.block_entries) * (3 * limbs + 30) * 8
+        rounding = min(entries, plan.blocking.entries) * (3 * limbs + 30) * 8
         return batch * (rows + width * cols) * per_vector + entries * (8 * self.count + 88) + passing + rounding
 
     def split(self, plan: Plan, x: Array, side: str, scale: Scale | None, engine: Engine) -> Split:
@@ -151,15 +151,15 @@ class Ozaki1(Scheme):
         beta, k, vectors = slice_bits(plan.problem, plan.words), plan.problem.terms, x.shape[3 - axis] * width
         twos_complement = _in_twos_complement(plan)
         limit = digit_limit(beta) if twos_complement else 1.0
-        exponent = np.repeat(exponents(x, axis, plan.block_entries, limit), width, axis=3 - axis)
-        lowest = np.repeat(lowest_bits(x, axis, plan.block_entries), width, axis=3 - axis)
+        exponent = np.repeat(exponents(x, axis, plan.blocking.entries, limit), width, axis=3 - axis)
+        lowest = np.repeat(lowest_bits(x, axis, plan.blocking.entries), width, axis=3 - axis)
         unit = unit_exponent(exponent, beta)
         facts = {"exponent": exponent, "needed": slices_needed(unit, lowest, beta)}
         count = max(1, min(self.count, int(facts["needed"].max(initial=0))))
         whole = (x.shape[0], vectors, k) if side == "left" else (x.shape[0], k, vectors)
         long = (*whole[:axis], count * k, *whole[axis + 1 :])
         planes = np.empty(long, storage_dtype(plan.words), like=x)
-        for where in vector_blocks(x, axis, plan.block_entries):
+        for where in vector_blocks(x, axis, plan.blocking.entries):
             y, wide = embed(x[where]), widen(where, width)
             for name, fact in certify.facts(plan, y, exponent[wide]).items():
                 put(facts, name, whole, wide, fact)
@@ -183,7 +183,7 @@ class Ozaki1(Scheme):
         def limbs_of(part: slice) -> Array:
             return limbs_from_sums(sums[:, part], shifts, limb_count)
 
-        rounded = round_in_chunks(limbs_of, exponent, plan.problem.fmt, plan.block_entries, err)
+        rounded = round_in_chunks(limbs_of, exponent, plan.problem.fmt, plan.blocking.entries, err)
         exact = left.facts["needed"] + right.facts["needed"] - 1 <= kept
         lowest = beta * (kept - 1) + 2 * (beta - 1)
         certified, bound = certify.certified_entries(plan, left, right, engine, rounded, exact, err - lowest, lowest)

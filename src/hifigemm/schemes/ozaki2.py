@@ -166,7 +166,7 @@ class Ozaki2(Scheme):
         width, k = 2 if problem.is_complex else 1, problem.k
         facts, converted = 9 * width * width, 4 * min(1024, k)
         per_vector = k * (num_planes(moduli, problem.is_complex) + facts) + converted
-        entries = plan.block_entries
+        entries = plan.blocking.entries
         passing = min(largest_block(k, entries), problem.batch * max(problem.m, problem.n) * k)
         passing *= width * (12 * 8 + 2 * self.count)
         results = batch * rows * cols * width
@@ -181,12 +181,12 @@ class Ozaki2(Scheme):
         if self.scaling == "fast":
             norm_scale = engine.override(scaling.norm_scale)
             return (
-                None if a is None else norm_scale(a, 2, moduli, balance, plan.block_entries),
-                None if b is None else norm_scale(b, 1, moduli, -balance, plan.block_entries),
+                None if a is None else norm_scale(a, 2, moduli, balance, plan.blocking.entries),
+                None if b is None else norm_scale(b, 1, moduli, -balance, plan.blocking.entries),
             )
         if a is None or b is None:
             return None
-        left, right = (scaling.exponents(x, axis, plan.block_entries) for x, axis in ((a, 2), (b, 1)))
+        left, right = (scaling.exponents(x, axis, plan.blocking.entries) for x, axis in ((a, 2), (b, 1)))
         rows, cols = _largest_sums(plan, a, b, left, right, engine)
 
         def scale(sums: Array, own: Array, balance: int, axis: int) -> Scale:
@@ -204,7 +204,7 @@ class Ozaki2(Scheme):
         if scale is None:
             raise PlanError(f"{self}: a split needs its scale")
         moduli = moduli_set(self.count, plan.problem.is_complex)
-        planes = engine.override(scaled_residues)(x, scale, moduli, plan.block_entries)
+        planes = engine.override(scaled_residues)(x, scale, moduli, plan.blocking.entries)
         width = 2 if side == "right" and plan.problem.is_complex else 1
         facts = _facts(plan, x, scale, width) if plan.certifies else {}
         unit = -np.repeat(scale.exponent, width, axis=3 - scale.axis)
@@ -217,13 +217,13 @@ class Ozaki2(Scheme):
         products = multiplied(left.planes, right.planes, moduli, int8_product(engine))
         units = left.unit, right.unit
         if not plan.certifies:
-            values = rounded_once(products, *units, shift, moduli, problem.fmt, plan.block_entries)
+            values = rounded_once(products, *units, shift, moduli, problem.fmt, plan.blocking.entries)
             return finished(problem, values, None, plan.bound, left.count)
         residues = product_residues(products, moduli)
         error = _error(left, right)
         err = np.frexp(error)[1].astype(np.int64)
         lowest = left.facts["exponent"] + right.facts["exponent"] - left.unit - right.unit
-        rounded = round_integers(residues, *units, shift, moduli, problem.fmt, plan.block_entries, err + lowest)
+        rounded = round_integers(residues, *units, shift, moduli, problem.fmt, plan.blocking.entries, err + lowest)
         certified, bound = certify.certified_entries(plan, left, right, engine, rounded, error == 0, err, lowest)
         return finished(problem, rounded.values, certified, bound, left.count)
 
@@ -286,12 +286,12 @@ def _num_planes(problem: Problem, count: int) -> int:
 def _facts(plan: Plan, x: Array, scale: Scale, width: int) -> dict[str, Array]:
     """What `_error` and `certify.certified_entries` need of an operand: see `Ozaki2.split`."""
     axis, embed = scale.axis, embed_left if scale.axis == 2 else embed_right
-    found = scaling.exponents(x, axis, plan.block_entries), scale.exponent, scale.nearest
+    found = scaling.exponents(x, axis, plan.blocking.entries), scale.exponent, scale.nearest
     exponent, unit, nearest = (np.repeat(y, width, axis=3 - axis) for y in found)
     vectors, terms, each = x.shape[3 - axis] * width, plan.problem.terms, exponent.shape
     whole = (x.shape[0], vectors, terms) if axis == 2 else (x.shape[0], terms, vectors)
     facts = {"exponent": exponent}
-    for where in vector_blocks(x, axis, plan.block_entries):
+    for where in vector_blocks(x, axis, plan.blocking.entries):
         y, wide = embed(x[where]), widen(where, width)
         delta = np.where(nearest[wide], 0.5, 1.0)
         delta[lowest_bit(y, axis) >= -unit[wide]] = 0.0
