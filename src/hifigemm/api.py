@@ -487,7 +487,7 @@ def make_plan(
         def look(chosen: Scheme, target: Target) -> Evidence | None:
             return chosen.evidence(problem, target, *_stacks(a, b, shapes, dtype), maker, limit)
 
-        plan = make(problem, accuracy, scheme, maker, limit, look if problem.multiplications else _no_look)
+        plan = make(problem, accuracy, scheme, maker, limit, look if problem.multiplications else None)
     if problem.multiplications:
         check_strict(plan)
     return reusable(plan, maker, limit)
@@ -550,11 +550,6 @@ def _stacks(
     return stacked(left, shapes.left, shapes.batch, dtype), stacked(right, shapes.right, shapes.batch, dtype)
 
 
-def _no_look(scheme: Scheme, target: Target) -> Evidence | None:
-    """Nothing is known of operands that are not read."""
-    return None
-
-
 def given_plan(a: Array | Prepared, b: Array | Prepared, options: Options, problem: Problem) -> Plan | None:
     """The plan that was passed or that a prepared operand was made for; None where there is none."""
     plans = [p for p in (options.plan, *(x.plan for x in (a, b) if isinstance(x, Prepared))) if p is not None]
@@ -608,7 +603,7 @@ def _product(
         plan = for_problem(given, problem, engine, limit, options.return_report)
     else:
         asked = options.accuracy, options.scheme, engine, limit
-        plan = make(problem, *asked, _no_look if idle else look, options.return_report)
+        plan = make(problem, *asked, None if idle else look, options.return_report)
     decided = time.perf_counter() - started
     stack = problem.batch, problem.m, problem.n
     if epilogue.c is not None:

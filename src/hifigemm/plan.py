@@ -83,47 +83,21 @@ class Blocking:
 
 @dataclass(frozen=True)
 class Plan:
-    """What will run for a problem. Immutable, reusable for operands of the same k and dtype, and printable.
-
-    Attributes
-    ----------
-    problem : Problem
-    asked : Scheme or None
-        The scheme that was forced; None for the library's choice.
-    scheme : Scheme
-        The dataclass with its counts filled in.
-    target : Target
-        What was asked for.
-    engine : str
-    product : ProductSpec or None
-        None for the native product.
-    num_products : int
-        Low-precision products of size m n k, before any escalation.
-    k_block : int
-        Inner length within which products are exact.
-    verification : Verification
-    bound : float
-        The r that is promised: 0 where the exact product is rounded, inf where nothing is promised.
-    reason : str
-    alternatives : tuple of Scheme
-        Schemes that the device goes on to, in this order, where the operands defeat the first; each keeps `bound`.
-    evidence : Evidence or None
-        Of the operands that the plan was made for. A plan for any operands keeps of it what its scales are balanced by.
-    blocking : Blocking
-    """
+    """What will run for a problem. Immutable, reusable for operands of the same k and dtype, and printable."""
 
     problem: Problem
-    asked: Any
-    scheme: Any
-    target: Target
+    asked: Any  # the scheme that was forced; None for the library's choice
+    scheme: Any  # the dataclass with its counts filled in
+    target: Target  # what was asked for
     engine: str
-    product: ProductSpec | None
-    num_products: int
-    k_block: int
+    product: ProductSpec | None  # None for the native product
+    num_products: int  # low-precision products of size m n k, before any escalation
+    k_block: int  # inner length within which products are exact
     verification: Verification
-    bound: float
+    bound: float  # the r that is promised: 0 where the exact product is rounded, inf where nothing is promised
     reason: str
-    alternatives: tuple[Any, ...] = ()
+    alternatives: tuple[Any, ...] = ()  # schemes to which the device goes on, in this order; each keeps `bound`
+    # Of the operands that the plan was made for. A plan for any operands keeps of it what its scales are balanced by.
     evidence: Evidence | None = None
     blocking: Blocking = Blocking()
 

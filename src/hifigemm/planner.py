@@ -114,13 +114,13 @@ def make(
     scheme: str | Scheme,
     engine: Engine,
     workspace: int,
-    look: Look,
+    look: Look | None,
     states_bound: bool = True,
 ) -> Plan:
     """The plan for a problem under the accuracy and scheme that were asked.
 
-    `look` is called where the plan rests on the operands, which waits for a device. `states_bound`: where nothing is
-    promised, the bound is worked out for a report.
+    `look` is called where the plan rests on the operands, which waits for a device; None: they are not read.
+    `states_bound`: where nothing is promised, the bound is worked out for a report.
     """
     target, asked = resolve(accuracy, problem.fmt, problem.k), as_scheme(scheme)
     if asked is None:
@@ -140,7 +140,7 @@ def make(
             )
     plan = None if is_strict() else on_device(chosen, problem, target, engine, asked)
     if plan is None:
-        plan = chosen.plan(problem, target, engine, look(chosen, target), asked)
+        plan = chosen.plan(problem, target, engine, look and look(chosen, target), asked)
     return fitted(plan, workspace, engine)
 
 

@@ -12,6 +12,8 @@ BLOCK_ENTRIES = 16384
 """Entries that are worked on at a time where memory is no concern: their copies stay in the second-level cache."""
 
 _LEAST_VECTORS = 8
+_ON_DEVICE = 2**24
+"""Entries at a time where each time takes launches."""
 
 Where = tuple[slice, ...]
 
@@ -32,6 +34,11 @@ def vector_blocks(x: Array, axis: int, size: int = BLOCK_ENTRIES) -> list[Where]
             matrices, where = slice(z, z + stack), slice(i, min(i + many, vectors))
             found.append((matrices, where) if axis == 2 else (matrices, slice(None), where))
     return found
+
+
+def parts_of(x: Array) -> list[Where]:
+    """Rows of the matrices of a stack for one pass over it: few on the host, many where each part takes launches."""
+    return vector_blocks(x, 2, BLOCK_ENTRIES if isinstance(x, np.ndarray) else _ON_DEVICE)
 
 
 def largest_block(k: int, size: int) -> int:

@@ -21,7 +21,7 @@ from typing import cast
 import numpy as np
 
 from hifigemm.numerics.bits import Array, scale_entries
-from hifigemm.numerics.blocking import BLOCK_ENTRIES, Where, vector_blocks
+from hifigemm.numerics.blocking import parts_of
 from hifigemm.numerics.eft import two_product, two_sum
 from hifigemm.numerics.embedding import unembed
 
@@ -30,8 +30,6 @@ DOWN = 40
 _MODERATE = 30
 _LOWEST = -1000
 """Exponent down to which a scalar takes a power of two; entries take what is left."""
-_ON_DEVICE = 2**24
-"""Entries at a time where each takes launches."""
 
 Term = tuple[float, Array]
 
@@ -91,24 +89,19 @@ class Epilogue:
     def apply(self, t: Array) -> Array:
         """alpha t + beta c in the memory of a stack t (batch, m, n): see `combine`."""
         if not self.idle:
-            for part in _parts(t):
+            for part in parts_of(t):
                 t[part] = combine(t[part], self.alpha, None if self.c is None else self.c[part], self.beta)
         return t
 
     def without_product(self, t: Array) -> Array:
         """beta c in the memory of zeros t, where there is no product: -0 stays what it is for beta = 1."""
         if self.c is not None:
-            for part in _parts(t):
+            for part in parts_of(t):
                 t[part] = combine(self.c[part], self.beta, None, 0.0, zero=-0.0)
         return t
 
 
 PLAIN = Epilogue()
-
-
-def _parts(t: Array) -> list[Where]:
-    """Rows of the matrices of a stack, a number of entries at a time."""
-    return vector_blocks(t, 2, BLOCK_ENTRIES if isinstance(t, np.ndarray) else _ON_DEVICE)
 
 
 def combine(t: Array, alpha: complex, c: Array | None, beta: complex, zero: float = 0.0) -> Array:

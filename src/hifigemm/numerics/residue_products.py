@@ -14,7 +14,7 @@ import numpy as np
 
 from hifigemm.formats import Format
 from hifigemm.numerics.bits import Array
-from hifigemm.numerics.blocking import vector_blocks
+from hifigemm.numerics.blocking import parts_of, vector_blocks
 from hifigemm.numerics.embedding import components
 from hifigemm.numerics.residues import ModuliSet, centred, reduce_centred, residues
 from hifigemm.numerics.rounding import Rounded, round_in_chunks
@@ -75,7 +75,7 @@ def residue_gemm(left: Array, right: Array, moduli: ModuliSet, exact: ExactProdu
         for q in range(0, count, together):
             some = slice(q, q + together)
             products, into, p = exact(x[some], y[some], 128, 128), out[z, some], ps[some]
-            for part in vector_blocks(products, 2):
+            for part in parts_of(products):
                 into[part] = reduce_centred(products[part].astype(np.float64), p[part[0]])
     return out
 
