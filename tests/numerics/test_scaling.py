@@ -10,14 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hifigemm.numerics.bits import NO_BIT, largest_exponent, real_vectors
+from hifigemm.numerics.bits import NO_BIT, largest_exponent, lowest_bit, real_vectors
 from hifigemm.numerics.estimates import MAGNITUDE_BITS_UP, magnitudes_up
 from hifigemm.numerics.residues import MAX_MODULI, moduli_set
 from hifigemm.numerics.scaling import (
     NORM_BITS,
     NORM_BLOCK,
     Scale,
+    exponents,
     gained_bits,
+    lowest_bits,
     norm_bits,
     norm_scale,
     required_bits,
@@ -305,3 +307,17 @@ def test_a_limit_ends_the_search_for_what_scales_lack():
     assert required_bits(a, b, sum(exact), 16384) == exact
     assert required_bits(a, b, sum(exact) - 1, 16384) is None
     assert required_bits(0.0 * a, b, -NO_BIT + 100, 16384)[0] == -NO_BIT
+
+
+@pytest.mark.parametrize("block_entries", [1, 7, 10**6])
+def test_exponents_and_lowest_bits_are_those_of_the_components(block_entries):
+    rng = np.random.default_rng(3)
+    parts = rng.integers(-99, 99, (2, 2, 5, 6)) * 2.0 ** rng.integers(-60, 60, (2, 2, 5, 6))
+    x = parts[0] + 1j * parts[1]
+    for axis in (1, 2):
+        for y, each in ((x, parts), (parts[0], parts[:1])):
+            for limit in (1.0, 0.75):
+                expected = largest_exponent(np.abs(each).max(axis=0), axis, limit)
+                np.testing.assert_array_equal(exponents(y, axis, block_entries, limit), expected)
+            expected = np.min([lowest_bit(part, axis) for part in each], axis=0)
+            np.testing.assert_array_equal(lowest_bits(y, axis, block_entries), expected)

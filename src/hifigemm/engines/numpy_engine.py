@@ -18,6 +18,7 @@ from hifigemm.exceptions import InexactProductError
 from hifigemm.formats import BF16, FP16, FP32, FP64, INT8, TF32, Format
 from hifigemm.numerics.accumulation import Accumulation, add_outside, in_any_order
 from hifigemm.numerics.bits import Array
+from hifigemm.numerics.blocking import BLOCK_ENTRIES
 from hifigemm.numerics.bounds import exact_k_limit
 from hifigemm.numerics.subnormals import matmul
 from hifigemm.plan import Plan
@@ -47,11 +48,6 @@ def check_exact(spec: ProductSpec, k: int, max_a: int, max_b: int) -> None:
         )
 
 
-def _single_product(a: Array, b: Array) -> Array:
-    """a @ b in int32 by a product in float32, which is short enough to be exact."""
-    return np.matmul(a.astype(np.float32, copy=False), b.astype(np.float32, copy=False)).astype(np.int32)
-
-
 class NumpyEngine:
     """Exact and native products on the CPU."""
 
@@ -67,9 +63,15 @@ class NumpyEngine:
         if spec.operand is not INT8:
             dtype = np.float64 if spec.operand is FP64 else np.float32
             return np.matmul(a.astype(dtype, copy=False), b.astype(dtype, copy=False))
-        total: Array = _single_product(a[..., :_INT8_BLOCK], b[..., :_INT8_BLOCK, :])
-        for h in range(_INT8_BLOCK, a.shape[-1], _INT8_BLOCK):
-            total += _single_product(a[..., h : h + _INT8_BLOCK], b[..., h : h + _INT8_BLOCK, :])
+        (_, m, k), n = a.shape, b.shape[2]
+        total = np.zeros((max(len(a), len(b)), m, n), np.int32)
+        many = max(BLOCK_ENTRIES // max(m * n, (m + n) * min(k, _INT8_BLOCK), 1), 1)
+        for z in range(0, len(total), many):
+            x, y = a[z : z + many] if len(a) > 1 else a, b[z : z + many] if len(b) > 1 else b
+            for h in range(0, k, _INT8_BLOCK):
+                left, right = x[:, :, h : h + _INT8_BLOCK], y[:, h : h + _INT8_BLOCK]
+                product = np.matmul(left.astype(np.float32, copy=False), right.astype(np.float32, copy=False))
+                total[z : z + many] += product.astype(np.int32)
         return total
 
     def native_product(self, a: Array, b: Array) -> Array:

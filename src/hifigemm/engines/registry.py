@@ -7,9 +7,8 @@ from importlib.util import find_spec
 
 from hifigemm.engine import Engine
 from hifigemm.engines.numpy_engine import NumpyEngine
+from hifigemm.engines.simulated import UNITS, SimulatedEngine
 from hifigemm.exceptions import PlanError
-
-_SIMULATED = tuple(f"simulated-{name}" for name in ("v100", "a100", "h100", "b200", "ideal-nearest", "ideal-zero"))
 
 
 @lru_cache
@@ -19,7 +18,7 @@ def _has_torch() -> bool:
 
 def available() -> list[str]:
     """Names of the engines that can be used now."""
-    return ["numpy", *_SIMULATED, *(["torch"] if _has_torch() else [])]
+    return ["numpy", *(f"simulated-{name}" for name in UNITS), *(["torch"] if _has_torch() else [])]
 
 
 @lru_cache
@@ -37,8 +36,4 @@ def engine_for(name: str | None, library: str = "numpy", device: str = "cpu") ->
         raise PlanError(f"engine={name!r} cannot be used here; usable now: {', '.join(available())}")
     if device != "cpu":
         raise PlanError(f"engine={name!r} multiplies on the CPU; the operands are on {device}")
-    if name == "numpy":
-        return NumpyEngine()
-    from hifigemm.engines.simulated import simulated_engine
-
-    return simulated_engine(name.removeprefix("simulated-"))
+    return NumpyEngine() if name == "numpy" else SimulatedEngine(UNITS[name.removeprefix("simulated-")])

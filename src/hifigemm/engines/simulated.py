@@ -63,8 +63,3 @@ class SimulatedEngine(NumpyEngine):
             return super().rounded_product(fmt, a, b, c, block=block)
         self.accumulation(fmt)
         return add_outside(partial(tensor_core_product, fmt=fmt, model=self.model), a, b, c, block)
-
-
-def simulated_engine(name: str) -> SimulatedEngine:
-    """The engine "simulated-<name>" for a name of `UNITS`."""
-    return SimulatedEngine(UNITS[name])

@@ -36,9 +36,9 @@ def vector_blocks(x: Array, axis: int, size: int = BLOCK_ENTRIES) -> list[Where]
     return found
 
 
-def parts_of(x: Array) -> list[Where]:
+def parts_of(x: Array, size: int = BLOCK_ENTRIES) -> list[Where]:
     """Rows of the matrices of a stack for one pass over it: few on the host, many where each part takes launches."""
-    return vector_blocks(x, 2, BLOCK_ENTRIES if isinstance(x, np.ndarray) else _ON_DEVICE)
+    return vector_blocks(x, 2, size if isinstance(x, np.ndarray) else _ON_DEVICE)
 
 
 def largest_block(k: int, size: int) -> int:

@@ -23,8 +23,8 @@ from hifigemm.numerics.scaling import Scale, round_to_integers
 ExactProduct = Callable[[Array, Array, int, int], Array]
 """a @ b of INT8 matrices with |a| and |b| no larger than two numbers, in int32 or int64, without rounding."""
 
-_ENTRIES = 2**17
-"""Of operands and of products that are multiplied at a time, where a product has fewer."""
+_ENTRIES, _REDUCED = 2**16, 2**12
+"""Of products that are made, and reduced, at a time, where a product has fewer: copies stay in the cache."""
 
 
 @lru_cache
@@ -66,16 +66,16 @@ def residue_gemm(left: Array, right: Array, moduli: ModuliSet, exact: ExactProdu
 
     Planes are those of `scaled_residues`; residues are any representatives in [-128, 127].
     """
-    (_, count, m, k), n = left.shape, right.shape[2]
+    (_, count, m, _), n = left.shape, right.shape[2]
     batch, ps = max(len(left), len(right)), np.array(moduli.of_planes(count), np.float64)[:, None, None]
     out = np.empty((batch, count, m, n), np.int8, like=left)
-    together = max(_ENTRIES // max(m * n, (m + n) * k, 1), 1)
+    together = max(_ENTRIES // max(m * n, 1), 1)
     for z in range(batch):
         x, y = left[z if len(left) > 1 else 0], np.swapaxes(right[z if len(right) > 1 else 0], 1, 2)
         for q in range(0, count, together):
             some = slice(q, q + together)
             products, into, p = exact(x[some], y[some], 128, 128), out[z, some], ps[some]
-            for part in parts_of(products):
+            for part in parts_of(products, _REDUCED):
                 into[part] = reduce_centred(products[part].astype(np.float64), p[part[0]])
     return out
 

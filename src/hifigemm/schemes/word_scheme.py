@@ -37,7 +37,7 @@ from hifigemm.numerics.word_bounds import (
 from hifigemm.numerics.words import Splitting, WordFacts
 from hifigemm.plan import Evidence, Plan, Product, Split, Verification
 from hifigemm.problem import Problem
-from hifigemm.schemes.certify import magnitude_sums, term_counts
+from hifigemm.schemes.certify import ratios
 from hifigemm.schemes.scheme import Scheme, finished, product_spec
 
 _TINY = 2.0**-900
@@ -202,11 +202,6 @@ def _certified_entries(
     """Which entries keep the promise of the plan, and the r that all of these keep."""
     if error.absolute is None:
         return finite & (error.relative <= plan.target.r), error.relative
-    sizes = magnitude_sums(left, right, engine)
-    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
-        ratio = np.where((sizes > 0) & np.isfinite(sizes), error.absolute / sizes, np.inf)
-    if np.isinf(ratio).any():
-        ratio[term_counts(left, right, engine) == 0] = 0.0
-    bound = error.relative + ratio
+    bound = error.relative + ratios(error.absolute, left, right, engine)
     certified = finite & (bound <= plan.target.r)
     return certified, float(np.max(bound, where=certified, initial=error.relative))
