@@ -48,8 +48,9 @@ class _Side:
         """The split of the rows or columns of a block."""
         if self.split is not None:
             return self.split.take(batch, vectors)
-        x = self.take(batch, vectors)
-        scale = None if self.scale is None else self.scale.take(batch, vectors)
+        x, scale = self.take(batch, vectors), self.scale
+        if scale is not None and not plan.is_whole:
+            scale = scale.take(batch, vectors)
         return plan.scheme.split(plan, x, self.side, scale, engine)
 
     def pick(self, stack: Array, vectors: Array) -> _Side:
