@@ -26,6 +26,7 @@ from hifigemm.problem import ProductSpec
 
 _FP32_SUM = 2**24
 _INT8_BLOCK = exact_k_limit(_FP32_SUM, 128, 128)
+"""Inner length of float32 products of INT8 words."""
 _OUTSIDE_BLOCK = 64
 """Inner length of BLAS calls whose results are added outside: error about k / 64 + 64 units, calls long enough."""
 _SPECS = (
@@ -64,7 +65,7 @@ class NumpyEngine:
             dtype = np.float64 if spec.operand is FP64 else np.float32
             return np.matmul(a.astype(dtype, copy=False), b.astype(dtype, copy=False))
         (_, m, k), n = a.shape, b.shape[2]
-        total = np.zeros((max(len(a), len(b)), m, n), np.int32)
+        total = np.zeros((*np.broadcast_shapes(a.shape[:1], b.shape[:1]), m, n), np.int32)
         many = max(BLOCK_ENTRIES // max(m * n, (m + n) * min(k, _INT8_BLOCK), 1), 1)
         for z in range(0, len(total), many):
             x, y = a[z : z + many] if len(a) > 1 else a, b[z : z + many] if len(b) > 1 else b
