@@ -23,7 +23,7 @@ from hifigemm.numerics.scaling import Scale, round_to_integers
 ExactProduct = Callable[[Array, Array, int, int], Array]
 """a @ b of INT8 matrices with |a| and |b| no larger than two numbers, in int32 or int64, without rounding."""
 
-_ENTRIES, _REDUCED = 2**16, 2**12
+_ENTRIES, _REDUCED = 2**16, 2**13
 """Of products that are made, and reduced, at a time, where a product has fewer: copies stay in the cache."""
 
 
