@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from functools import cache, partial, reduce
+from functools import partial, reduce
 from numbers import Integral
 from types import NoneType
 from typing import Any, ClassVar, get_args, get_type_hints
@@ -41,8 +41,10 @@ class Scheme:
     _limits: ClassVar[tuple[int, int | None]] = (1, None)
 
     def __post_init__(self) -> None:
-        kind: Any = type(self)
-        for name, options in _options(kind).items():
+        kind = type(self)
+        if kind not in _OPTIONS:
+            _OPTIONS[kind] = _options(kind)
+        for name, options in _OPTIONS[kind].items():
             value, owner = getattr(self, name), f"{kind.__name__}({name}"
             if int in options:
                 object.__setattr__(self, name, _checked_count(owner, value, *self._limits, None in options))
@@ -133,7 +135,10 @@ def _checked_count(owner: str, count: Any, least: int, most: int | None, optiona
     return int(count)
 
 
-@cache
+_OPTIONS: dict[type, dict[str, list[Any]]] = {}
+"""`_options` of each scheme; compilers of PyTorch complain of a cache of functools."""
+
+
 def _options(kind: Any) -> dict[str, list[Any]]:
     """What the fields of a scheme may be: None first, then classes or words."""
     found, hints = {}, get_type_hints(kind)
