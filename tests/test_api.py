@@ -421,7 +421,6 @@ def test_empty_products_report_nothing_to_multiply():
         {"scheme": "ozaki3"},
         {"scheme": None},
         {"scheme": hg.Ozaki1},
-        {"scheme": hg.Ozaki1(product="fp8")},
         {"engine": "cuda"},
         {"workspace": 0},
         {"workspace": -5},
@@ -435,13 +434,13 @@ def test_unknown_options_are_plan_errors_that_name_them(shapes, options):
         with pytest.raises(hg.PlanError) as error:
             call(a, b, **options)
         assert isinstance(error.value, (hg.HifigemmError, ValueError))
-        named = value.product if isinstance(value, hg.Ozaki1) else value
-        assert str(named) in str(error.value)
+        assert str(value) in str(error.value)
 
 
 @pytest.mark.parametrize(
     "make",
     [
+        lambda: hg.Ozaki1(product="fp8"),
         lambda: hg.Ozaki1(num_slices=0),
         lambda: hg.Ozaki1(num_slices=-1),
         lambda: hg.Ozaki1(num_slices=10**6),

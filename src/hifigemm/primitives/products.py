@@ -18,8 +18,7 @@ from hifigemm.numerics.tensor_core import tensor_core_product
 from hifigemm.primitives.places import Finding, Place, first_fault
 from hifigemm.problem import ProductSpec
 from hifigemm.schemes import Multiword
-
-__all__ = ["exact_products", "native_products", "tensor_cores"]
+from hifigemm.schemes.ozaki1 import storage_dtype
 
 _LONGEST = 2**18
 """Inner length up to which products are driven to their limit."""
@@ -27,14 +26,13 @@ _LONGEST = 2**18
 
 def exact_products(engine: Engine, place: Place) -> Iterator[Finding]:
     """The exact products of an engine, in the dtypes in which schemes keep their words."""
-    dtypes = {"int8": np.int8, "fp16": np.float16, "fp64": np.float64}
     for spec in engine.products.values():
 
         def multiply(a: Any, b: Any, x: int, y: int, spec: ProductSpec = spec) -> Any:
             return engine.exact_product(spec, a, b, x, y)
 
-        dtype = np.dtype(dtypes.get(spec.name, np.float32))
-        yield _multiplied(f"exact {spec.name} products", place, multiply, dtype, spec.max_integer, spec.accumulator_max)
+        limits = spec.max_integer, spec.accumulator_max
+        yield _multiplied(f"exact {spec.name} products", place, multiply, storage_dtype(spec), *limits)
 
 
 def native_products(engine: Engine, place: Place) -> Iterator[Finding]:

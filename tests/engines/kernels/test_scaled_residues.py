@@ -110,8 +110,8 @@ def check_parts(x, axis, moduli, scale, planes):
     exponent, nearest = (np.expand_dims(t.cpu().numpy(), axis).astype(np.int64) for t in scale)
     exponent = np.where(np.expand_dims(keep, axis), exponent, 0)
     integers = [scaling.round_to_integers(c, exponent, nearest.astype(bool)) for c in components(x)]
-    bits = max(1, *(int(np.frexp(np.abs(z).max())[1]) for z in integers))
-    expected = product_operands([crt.residues(z, moduli.moduli, bits) for z in integers], moduli)
+    found = [crt.residues(z, moduli.moduli) for z in integers]
+    expected = product_operands(found, moduli) if len(found) == 2 else found[0]
     expected = np.moveaxis(expected, 0, 1).astype(np.int64)
     expected = expected if axis == 2 else expected.swapaxes(2, 3)
     found = planes.cpu().numpy()
