@@ -12,14 +12,14 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from hifigemm.bench.arrays import Arrays, CudaArrays, NumpyArrays, cuda_is_usable
+from hifigemm.bench.arrays import Arrays, CudaArrays, cuda_is_usable
 from hifigemm.bench.cases import measure
 from hifigemm.bench.ceilings import peak_rates
-from hifigemm.bench.gpu_timing import QUICK, Method
 from hifigemm.bench.operands import Workload
 from hifigemm.bench.peers import available
 from hifigemm.bench.rows import Row, rows
 from hifigemm.bench.runs import Outcome
+from hifigemm.bench.timing import QUICK, Method
 from hifigemm.study.environment import environment, write_csv
 
 __all__ = ["BRIEF", "SIZES", "Section", "arrays_here", "default_path", "parse", "run_sections", "sizes"]
@@ -149,7 +149,7 @@ def _line(outcome: Outcome, row: Row) -> str:
 
 def arrays_here() -> Arrays:
     """Those of a GPU where there is one."""
-    return CudaArrays() if cuda_is_usable() else NumpyArrays()
+    return CudaArrays() if cuda_is_usable() else Arrays()
 
 
 def default_path(name: str, arrays: Arrays) -> Path:

@@ -20,11 +20,12 @@ from experiments import (
     residuals,
     underflow,
 )
+from experiments.chains import chained_product
+from experiments.grading import FAMILIES, make_pair
 from hifigemm.study import metrics
-from hifigemm.study.chains import chained_product
-from hifigemm.study.grading import FAMILIES, make_pair
-from hifigemm.study.matrices import mean_of_uniforms, uniform
+from hifigemm.study.matrices import mean_of_uniforms, phi_matrix, uniform
 from hifigemm.study.plots import draw, find_drawing, read_rows
+from hifigemm.study.reference import componentwise_error, correctly_rounded
 
 RESULTS = Path(__file__).parents[2] / "results"
 SMALL = {
@@ -81,6 +82,16 @@ def test_correction_pays_on_positive_data():
     )
     assert 3.3 * outside <= np.mean(abs(chained_product(a, b) / exact - 1))
     assert 50 * outside <= chained
+
+
+def test_rounded_componentwise_error_follows_the_exact_one():
+    rng = np.random.default_rng(1)
+    a, b = (phi_matrix(rng, (30, 30), 2.0).astype(np.float32) for _ in range(2))
+    exact = componentwise_error(a @ b, a, b)
+    reference = correctly_rounded(a, b, np.float64)
+    assert ozaki_modes.rounded_componentwise_error(a @ b, a, b, reference) == pytest.approx(exact, rel=1e-6)
+    assert ozaki_modes.rounded_componentwise_error([[0.0]], [[0.0]], [[1.0]], [[0.0]]) == 0
+    assert ozaki_modes.rounded_componentwise_error([[1.0]], [[0.0]], [[1.0]], [[0.0]]) == np.inf
 
 
 def test_modes_that_promise_correct_rounding_keep_it():

@@ -2,13 +2,8 @@ import numpy as np
 import pytest
 
 from hifigemm.study import matrices as gen
-from hifigemm.study.metrics import (
-    componentwise_error,
-    forward_errors,
-    relative_residual,
-    rounded_componentwise_error,
-)
-from hifigemm.study.reference import correctly_rounded
+from hifigemm.study.metrics import forward_errors, judge, relative_residual
+from hifigemm.study.reference import ExactProduct, componentwise_error, correctly_rounded, excess_error
 
 
 def test_forward_errors_are_entrywise_norms():
@@ -49,11 +44,15 @@ def test_relative_residual_of_a_known_perturbation():
     assert relative_residual(0 * reference, 0 * reference) == 0
 
 
-def test_rounded_componentwise_error_follows_the_exact_one():
-    rng = np.random.default_rng(1)
-    a, b = (gen.phi_matrix(rng, (30, 30), 2.0).astype(np.float32) for _ in range(2))
-    exact = componentwise_error(a @ b, a, b)
-    reference = correctly_rounded(a, b, np.float64)
-    assert rounded_componentwise_error(a @ b, a, b, reference) == pytest.approx(exact, rel=1e-6)
-    assert rounded_componentwise_error([[0.0]], [[0.0]], [[1.0]], [[0.0]]) == 0
-    assert rounded_componentwise_error([[1.0]], [[0.0]], [[1.0]], [[0.0]]) == np.inf
+def test_judgement_agrees_with_the_reference(make_pair):
+    a, b = make_pair("phi_2", 9, 12, 7)
+    c = a @ b
+    excess, exact = excess_error(c, a, b), ExactProduct(a, b)
+    judged = judge(c, exact, 2 * excess)
+    assert judged.error == componentwise_error(c, a, b)
+    assert judged.normwise_error == forward_errors(c, a, b)["2"]
+    assert judged.kept
+    assert judged.share_correct == np.mean(c == correctly_rounded(a, b))
+    assert not judge(c, exact, excess / 2).kept
+    assert judge(c, exact, np.inf).kept
+    assert judge(correctly_rounded(a, b), exact, 0.0).relative_error <= 2.0**-53

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from .gpu_timing import Clock, Method, Times, time_bursts
 from .operands import Workload
 from .runs import NATIVE, Case, Outcome
+from .timing import Clock, Method, Times, time_bursts
 
 __all__ = ["Row", "rows", "stage_rows"]
 
@@ -29,10 +29,8 @@ def rows(
         Further columns, the same in all lines: commit, device.
     """
     natives = {o.case.mode: o.times for o in outcomes if o.case.name == NATIVE and o.times}
-    best_peers: dict[str, Times] = {}
-    for o in outcomes:
-        if o.case.peer and o.times and _faster(o.times, best_peers.get(o.case.mode)):
-            best_peers[o.case.mode] = o.times
+    timed_peers = [(o.case.mode, o.times) for o in outcomes if o.case.peer and o.times]
+    best_peers = dict(sorted(timed_peers, key=lambda peer: _seconds(peer[1]), reverse=True))
     found = []
     for o in outcomes:
         mode = o.case.mode
@@ -77,10 +75,9 @@ def _identity(load: Workload, outcome: Outcome) -> Row:
 
 
 def _speeds(load: Workload, times: Times | None, roof: float | None) -> Row:
-    row: Row = dict.fromkeys(
-        ("burst_tflops", "sustained_tflops", "share_of_roof", "burst_seconds", "burst_p20", "burst_p80"), ""
-    )
-    row |= {"sustained_seconds": "", "roof_tflops": "" if roof is None else roof * 1e-12}
+    speeds = ("burst_tflops", "sustained_tflops", "share_of_roof")
+    row: Row = dict.fromkeys((*speeds, "burst_seconds", "burst_p20", "burst_p80", "sustained_seconds"), "")
+    row["roof_tflops"] = "" if roof is None else roof * 1e-12
     if times is None:
         return row
     burst, sustained = times.burst, times.sustained
@@ -89,7 +86,7 @@ def _speeds(load: Workload, times: Times | None, roof: float | None) -> Row:
     if sustained is not None:
         row |= {"sustained_seconds": sustained.median, "sustained_tflops": load.operations / sustained.median * 1e-12}
     if roof is not None:
-        row["share_of_roof"] = load.operations / (sustained or burst).median / roof
+        row["share_of_roof"] = load.operations / _seconds(times) / roof
     return row
 
 
@@ -117,14 +114,8 @@ def _ratio(other: Times | None, times: Times | None, *, burst: bool = False) -> 
     """Speed over the other's."""
     if other is None or times is None:
         return ""
-    if burst:
-        return other.burst.median / times.burst.median
-    return _seconds(other) / _seconds(times)
+    return other.burst.median / times.burst.median if burst else _seconds(other) / _seconds(times)
 
 
 def _seconds(times: Times) -> float:
     return (times.sustained or times.burst).median
-
-
-def _faster(times: Times, than: Times | None) -> bool:
-    return than is None or _seconds(times) < _seconds(than)

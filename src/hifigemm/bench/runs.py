@@ -16,9 +16,9 @@ import hifigemm as hg
 
 from .arrays import Arrays
 from .checks import Reference, Verdict
-from .gpu_timing import Clock, Method, Times, capture, time_variants
 from .operands import Workload
 from .power import Meter
+from .timing import Clock, Method, Times, capture, time_variants
 
 __all__ = ["FAILURES", "NATIVE", "Case", "Outcome", "Stage", "check", "failed", "operand_sets", "run"]
 
@@ -37,16 +37,7 @@ FAILURES = (hg.HifigemmError, RuntimeError, MemoryError)
 class Stage:
     """A part of a case that is timed by itself, with the work that it cannot avoid.
 
-    Attributes
-    ----------
-    name : str
-    run : callable
-    nbytes : float
-        Bytes that are read and written at least.
-    operations : float
-        Operations of the unit.
-    unit : str
-        Format of the operations: a key of the rates.
+    That is bytes to be read and written, and operations in the format `unit`, a key of the rates.
     """
 
     name: str
@@ -136,10 +127,9 @@ def operand_sets(arrays: Arrays, load: Workload) -> list[tuple[Any, Any]]:
 def run(
     cases: Sequence[Case],
     references: Sequence[Reference],
-    arrays: Arrays,
+    clock: Clock,
     method: Method | None = None,
     *,
-    clock: Clock | None = None,
     meter: Meter | None = None,
     timed: bool = True,
 ) -> list[Outcome]:
@@ -151,28 +141,25 @@ def run(
         Names and modes together are unique.
     references : sequence of Reference
         One for each set of operands.
-    arrays : Arrays
+    clock : Clock
     method : Method, optional
-    clock : Clock, optional
-        The one of the arrays by default.
     meter : Meter, optional
         Of power and clocks.
     """
-    outcomes = {}
-    launches: dict[tuple[str, str], Callable[[], object]] = {}
+    outcomes: dict[str, Outcome] = {}
+    launches: dict[str, Callable[[], object]] = {}
     for case in cases:
+        key = f"{case.name} {case.mode}"
         try:
             runs = tuple(capture(each) for each in case.runs) if case.captured else case.runs
-            verdict = check(replace(case, runs=runs), references, arrays)
+            outcomes[key] = Outcome(case, check(replace(case, runs=runs), references))
         except FAILURES as error:
-            outcomes[case.name, case.mode] = failed(case, error)
+            outcomes[key] = failed(case, error)
             continue
-        outcomes[case.name, case.mode] = Outcome(case, verdict)
-        if not verdict.wrong:
-            launches[case.name, case.mode] = _rotating(runs)
-    named = {" ".join(key): launch for key, launch in launches.items()}
-    times = time_variants(named, clock or arrays.clock(), method, meter) if named and timed else {}
-    return [replace(outcome, times=times.get(" ".join(key))) for key, outcome in outcomes.items()]
+        if not outcomes[key].refused:
+            launches[key] = _rotating(runs)
+    times = time_variants(launches, clock, method, meter) if launches and timed else {}
+    return [replace(outcome, times=times.get(key)) for key, outcome in outcomes.items()]
 
 
 def failed(case: Case, error: BaseException) -> Outcome:
@@ -181,11 +168,11 @@ def failed(case: Case, error: BaseException) -> Outcome:
     return Outcome(case, Verdict(math.nan), failure=text.splitlines()[0] if text else type(error).__name__)
 
 
-def check(case: Case, references: Sequence[Reference], arrays: Arrays) -> Verdict:
+def check(case: Case, references: Sequence[Reference]) -> Verdict:
     """The worst verdict on the results of a case, each poisoned with NaN before it is computed."""
     verdicts = []
     for each, output, reference in zip(case.runs, case.outputs, references, strict=True):
-        arrays.fill_nan(output)
+        output[...] = math.nan
         each()
         verdicts.append(reference.judge(output, case.bound))
     return max(verdicts, key=lambda verdict: (bool(verdict.wrong), verdict.error))
@@ -193,7 +180,5 @@ def check(case: Case, references: Sequence[Reference], arrays: Arrays) -> Verdic
 
 def _rotating(runs: Sequence[Callable[[], object]]) -> Callable[[], object]:
     """Calls one after the other, over and over."""
-    if len(runs) == 1:
-        return runs[0]
     following = itertools.cycle(runs)
-    return lambda: next(following)()
+    return runs[0] if len(runs) == 1 else lambda: next(following)()

@@ -1,4 +1,4 @@
-"""`hifigemm bench --search`: the fastest tile of a product kernel for each shape.
+"""`hifigemm bench --search`: the fastest tile of a product kernel, all in bursts, then the quickest of them sustained.
 
 The kernel of INT8 residues, or for float32 that of FP16 words. Products take no tile from a search: what it prints may
 go into the tables of `engines/kernels`.
@@ -8,22 +8,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from hifigemm.bench.arrays import cuda_is_usable
-from hifigemm.bench.gpu_timing import CudaClock, capture
-from hifigemm.bench.tile_search import ranking
+from hifigemm.bench.timing import Clock, CudaClock, Method, capture, time_bursts, time_variants
 from hifigemm.exceptions import PlanError
 from hifigemm.numerics.residues import real_moduli
 
-__all__ = ["search_tiles"]
+__all__ = ["ranking", "search_tiles"]
 
+T = TypeVar("T")
 Rows = list[tuple[str, ...]]
 
 COUNT = 14
 """Moduli of the products that are timed."""
+
+_FIRST = Method(pause=0.0, warm=1, calls=(1, 16), span=0.002, bursts=5)
+_LAST = Method(pause=0.1, warm=1, bursts=1)
+_NEAR = 1.06
+"""Sustained runs of one card differ by a few percent, and so do bursts."""
+_FINALISTS = 4
 
 
 def search_tiles(shape: tuple[int, int, int], batch: int, dtype: str) -> tuple[str, Rows]:
@@ -35,6 +41,27 @@ def search_tiles(shape: tuple[int, int, int], batch: int, dtype: str) -> tuple[s
         raise PlanError("bench --search times the kernels of a CUDA device, and there is none")
     title, search = ("FP16 words", _words) if dtype == "float32" else (f"{COUNT} INT8 products", _residues)
     return title, search(*shape, batch)
+
+
+def ranking(runs: Sequence[tuple[T, Callable[[], object]]], clock: Clock) -> list[tuple[T, float]]:
+    """The tiles of the shortest bursts with their seconds of a sustained call, best first.
+
+    At the limit of power a tile that moves fewer bytes may run at higher clocks, which no burst shows.
+
+    Parameters
+    ----------
+    runs : sequence of (tile, callable)
+        The callable launches the product with the tile, of operands that are random and never zeros. The launch must
+        cost the host less than the product takes, so short ones want a graph. The first tile is always ranked.
+    clock : Clock
+    """
+    variants = {str(i): run for i, (_, run) in enumerate(runs)}
+    bursts = {name: timing.median for name, timing in time_bursts(variants, clock, _FIRST).items()}
+    nearest = sorted(bursts, key=lambda name: bursts[name])[:_FINALISTS]
+    last = {name for name in nearest if bursts[name] <= _NEAR * bursts[nearest[0]]} | {"0"}
+    times = time_variants({name: variants[name] for name in sorted(last, key=int)}, clock, _LAST)
+    seconds = {name: each.sustained.median for name, each in times.items() if each.sustained is not None}
+    return [(runs[int(name)][0], seconds[name]) for name in sorted(seconds, key=lambda name: seconds[name])]
 
 
 def _ranked(shape: Any, predicted: Any, others: Sequence[Any], run: Callable[[Any], object], planes: int) -> Rows:

@@ -1,4 +1,4 @@
-"""Options that say how to multiply, shared by the commands that do."""
+"""What commands share: how they are added, their operands, options that say how to multiply."""
 
 from __future__ import annotations
 
@@ -11,18 +11,44 @@ from typing import Any, cast
 
 from hifigemm.accuracy import Accuracy, resolve
 from hifigemm.cli.errors import InputError
+from hifigemm.cli.files import FORMATS
 from hifigemm.engines import engine_for
 from hifigemm.exceptions import PlanError
 from hifigemm.formats import FP64
 from hifigemm.schemes import SCHEMES, Scheme
 
-__all__ = ["SEED", "SIZE", "add_multiplication_options", "multiplication_options", "parse_accuracy", "parse_bytes"]
+__all__ = [
+    *("SEED", "SIZE", "add_command", "add_multiplication_options", "add_operands"),
+    *("multiplication_options", "parse_accuracy", "parse_bytes"),
+]
 
 _UNITS = {"": 1, "B": 1} | {
     unit: base**power
     for power, letter in enumerate("KMGT", 1)
     for unit, base in ((letter, 1024), (f"{letter}IB", 1024), (f"{letter}B", 1000))
 }
+
+
+def add_command(
+    commands: Any,
+    name: str,
+    run: Callable[[argparse.Namespace], int],
+    text: str,
+    more: str = ".",
+    epilog: str | None = None,
+) -> argparse.ArgumentParser:
+    """Add a command; `more` follows the text in its own description."""
+    description = f"{text[0].upper()}{text[1:]}{more}"
+    parser: argparse.ArgumentParser = commands.add_parser(name, help=text, description=description, epilog=epilog)
+    parser.set_defaults(run=run)
+    return parser
+
+
+def add_operands(parser: argparse.ArgumentParser) -> None:
+    """The files of both operands."""
+    parser.add_argument("a", metavar="A", help="file of the left operand")
+    parser.add_argument("b", metavar="B", help="file of the right operand")
+    parser.epilog = f"Files: {FORMATS}."
 
 
 def add_multiplication_options(parser: argparse.ArgumentParser) -> None:

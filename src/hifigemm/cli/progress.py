@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -85,13 +86,7 @@ def _bars() -> Iterator[OnBlock]:
         name, p = str(plan.scheme), plan.problem
         if name not in tasks:
             tasks[name] = bars.add_task(f"escalating to {name}" if tasks else name, total=p.batch * p.m * p.n)
-        sizes = (part.stop - part.start for part in (block.batch, block.rows, block.cols))
-        bars.advance(tasks[name], _product(sizes))
+        bars.advance(tasks[name], math.prod(part.stop - part.start for part in (block.batch, block.rows, block.cols)))
 
     with Progress(console=Console(stderr=True), transient=True) as bars:
         yield on_block
-
-
-def _product(sizes: Iterator[int]) -> int:
-    batch, rows, cols = sizes
-    return batch * rows * cols

@@ -1,4 +1,4 @@
-"""Exact matrix products in integers: the arithmetic below the oracle in `reference`.
+"""Exact matrix products in integers, their rounding, and errors held against them: the arithmetic of `reference`.
 
 Idea
     Every finite binary float is an integer times a power of two, so with one exponent for each row of A and one for
@@ -8,6 +8,8 @@ Idea
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
@@ -17,9 +19,23 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-__all__ = ["Backend", "ExactMatrix", "integer_product", "integer_rows", "integers_and_exponents", "round_integers"]
+__all__ = [
+    "Backend",
+    "ExactMatrix",
+    "Excess",
+    "components",
+    "excesses",
+    "integer_product",
+    "integer_rows",
+    "integers_and_exponents",
+    "ratio",
+    "round_integers",
+]
 
 Backend = Literal["flint", "python"]
+
+Excess = tuple[int, int]
+"""A nonnegative error and the |A||B| that it is held against, both times the same positive number."""
 
 KEPT_BITS = 62
 """Leading bits that survive before rounding, the last one sticky: more than 53 + 2, and room in an int64."""
@@ -44,14 +60,14 @@ class ExactMatrix:
     col_exponent: NDArray[np.int64]
 
     @property
-    def shape(self) -> tuple[int, int]:
-        """(m, n)."""
-        return self.row_exponent.size, self.col_exponent.size
-
-    @property
     def exponent(self) -> NDArray[np.int64]:
         """Power of two that each integer is multiplied with, shape (m, n)."""
         return self.row_exponent[:, None] + self.col_exponent
+
+    @property
+    def parts(self) -> list[NDArray[Any]]:
+        """The integers of each real component."""
+        return [self.real] if self.imag is None else [self.real, self.imag]
 
     def fraction(self, i: int, j: int) -> tuple[Fraction, Fraction]:
         """Real and imaginary part of entry (i, j)."""
@@ -59,17 +75,26 @@ class ExactMatrix:
         return self.real[i, j] * scale, (0 if self.imag is None else self.imag[i, j]) * scale
 
     def round(self, dtype: DTypeLike) -> NDArray[Any]:
-        """Round each real component once, to nearest, ties to even. A real matrix may be asked for a complex dtype."""
-        dtype = np.dtype(dtype)
-        if self.imag is not None and dtype.kind != "c":
-            raise TypeError(f"a complex matrix cannot be rounded to {dtype}")
-        if dtype.kind != "c":
-            return round_integers(self.real, self.exponent, dtype)
-        rounded = np.zeros(self.shape, dtype)
-        rounded.real = round_integers(self.real, self.exponent, rounded.real.dtype)
-        if self.imag is not None:
-            rounded.imag = round_integers(self.imag, self.exponent, rounded.real.dtype)
+        """Round each real component once, to nearest, ties to even. The dtype is complex where the matrix is."""
+        rounded = np.empty(self.exponent.shape, dtype)
+        for part, integers in zip(components(rounded), self.parts, strict=True):
+            part[...] = round_integers(integers, self.exponent, part.dtype)
         return rounded
+
+    def subtracted_from(self, c: NDArray[Any]) -> NDArray[Any]:
+        """Return c - this matrix, rounded once to float64 (complex128); c is finite, and complex if the matrix is."""
+        difference = np.empty(c.shape, np.result_type(c, np.float64))
+        for target, part, integers in zip(components(difference), components(c), self.parts, strict=True):
+            c_integers, c_exponent = integers_and_exponents(part)
+            low = np.minimum(c_exponent, self.exponent)
+            aligned = c_integers.astype(object) << (c_exponent - low).astype(object)
+            target[...] = round_integers(aligned - (integers << (self.exponent - low).astype(object)), low, np.float64)
+        return difference
+
+
+def components(x: NDArray[Any]) -> list[NDArray[Any]]:
+    """The real components of an array: itself, or its real and its imaginary part."""
+    return [x.real, x.imag] if x.dtype.kind == "c" else [x]
 
 
 def integers_and_exponents(x: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -143,9 +168,7 @@ def _leading_bits(n: int) -> tuple[int, int, int]:
     """Return (first KEPT_BITS bits of |n|, all lower ones or-ed into the last; number of dropped bits; bit length)."""
     n = abs(n)
     length = n.bit_length()
-    dropped = length - KEPT_BITS
-    if dropped <= 0:
-        return n, 0, length
+    dropped = max(length - KEPT_BITS, 0)
     leading = n >> dropped
     return leading | (leading << dropped != n), dropped, length
 
@@ -179,3 +202,52 @@ def round_integers(integers: NDArray[Any], exponent: NDArray[np.int64], dtype: D
         magnitude = np.ldexp(quotient.astype(np.float64), scale.astype(np.int32)).astype(dtype)
     negative = np.array([n < 0 for n in integers.ravel()], bool)
     return np.where(negative, -magnitude, magnitude).reshape(integers.shape)
+
+
+def ratio(excess: Excess) -> float:
+    """Return the excess as a float64: 0/0 is 0, x/0 is Inf."""
+    numerator, denominator = excess
+    if numerator <= 0:
+        return 0.0
+    try:
+        return numerator / denominator
+    except (ZeroDivisionError, OverflowError):
+        return float("inf")
+
+
+def excesses(
+    c: NDArray[Any], integers: NDArray[Any], sizes: NDArray[Any], exponent: NDArray[np.int64], rounding: bool
+) -> Iterator[Excess]:
+    """Yield an excess for each entry of the floats c against v = integers * 2**exponent.
+
+    Parameters
+    ----------
+    c : ndarray of float16, float32 or float64
+        The values to be judged, not necessarily finite: NaN errs without limit, an infinity by what the value lacks of
+        the threshold from which on it rounds to infinity.
+    integers, sizes : ndarray of object (Python int), shape of c
+        Exact values and |A||B|, both times 2**-exponent.
+    exponent : ndarray of int64, shape of c
+    rounding : bool
+        Whether max(u |v|, half the smallest subnormal) of c's dtype is forgiven.
+    """
+    info = np.finfo(c.dtype)
+    t, smallest_exponent = info.nmant + 1, info.minexp - info.nmant
+    threshold = (2 << t) - 1, int(info.maxexp) - t - 1
+    c_integers, c_exponent = integers_and_exponents(np.where(np.isfinite(c), c, 0))
+    columns = (c, c_integers, c_exponent, integers, sizes, exponent)
+    for value, m, e, n, size, g in zip(*(x.ravel().tolist() for x in columns), strict=True):
+        if value != value:
+            yield 1, 0
+            continue
+        is_infinite = abs(value) == math.inf
+        allowance, allowance_exponent = 0, g
+        if is_infinite:
+            (m, e), n = threshold, n if value > 0 else -n
+        elif rounding:
+            is_subnormal = n == 0 or g + n.bit_length() <= smallest_exponent + t - 1
+            allowance, allowance_exponent = (1, smallest_exponent - 1) if is_subnormal else (abs(n), g - t)
+        low = min(e if m else g, g, allowance_exponent)
+        error = (m << e - low if m else 0) - (n << g - low)
+        error = (error if is_infinite else abs(error)) - (allowance << allowance_exponent - low)
+        yield max(error, 0), size << g - low

@@ -1,18 +1,53 @@
-"""Error measures of the papers, for curves over n, k or phi. The exact componentwise judge is in `reference`.
+"""Error measures of the papers, for curves over n, k or phi, and all that the command line says of a result.
 
 References: [VLVJ23] doi:10.1145/3624062.3624084, [OY22] doi:10.1177/10943420221090256.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .reference import componentwise_error, exact_difference
+from .reference import ExactProduct, exact_difference
 
-__all__ = ["componentwise_error", "forward_errors", "relative_residual", "rounded_componentwise_error"]
+__all__ = ["Judgement", "forward_errors", "judge", "relative_residual"]
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """A result against the exact product.
+
+    Attributes
+    ----------
+    error, relative_error : float
+        max |C - AB| / (|A||B|) and max |C - AB| / |AB|.
+    normwise_error : float
+        ||C - AB|| / (||A|| ||B||), Frobenius norms.
+    share_correct : float
+        Share of entries that are the exact value rounded once.
+    kept : bool
+        |C - AB| <= r |A||B| + u |AB| in every entry, for the bound r that was reported.
+    """
+
+    error: float
+    relative_error: float
+    normwise_error: float
+    share_correct: float
+    kept: bool
+
+
+def judge(c: NDArray[Any], exact: ExactProduct, bound: float) -> Judgement:
+    """Hold a real result against the exact product, and against the bound r of its report."""
+    return Judgement(
+        exact.error(c),
+        exact.error(c, relative=True),
+        forward_errors(c, exact.a, exact.b)["2"] if np.isfinite(c).all() else np.inf,
+        float(np.mean(c == exact.rounded)) if c.size else 1.0,
+        bool(exact.meets(c, bound).all()),
+    )
 
 
 def forward_errors(c: ArrayLike, a: ArrayLike, b: ArrayLike, *, reference: ArrayLike | None = None) -> dict[str, float]:
@@ -42,17 +77,6 @@ def relative_residual(c: ArrayLike, reference: ArrayLike) -> float:
     """Return ||C - reference||_F / ||reference||_F, the measure of [OY22], whose reference is the product in FP64."""
     error = _entrywise_norms(_wide(c) - _wide(reference))["2"]
     return float(error / _entrywise_norms(reference)["2"]) if error else 0.0
-
-
-def rounded_componentwise_error(c: ArrayLike, a: ArrayLike, b: ArrayLike, reference: ArrayLike) -> float:
-    """Return max |C - reference| / (|A||B|) of a real product in floating point: quick, where exact integers are slow.
-
-    The reference should be correct to well below the error measured; |A||B| must stay within the range of float64.
-    """
-    error = abs(_wide(c) - _wide(reference))
-    size = abs(np.asarray(a, np.float64)) @ abs(np.asarray(b, np.float64))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return float(np.where(error == 0, 0, error / size).max(initial=0))
 
 
 def _wide(x: ArrayLike) -> NDArray[Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from .style import COLOURS, Row, Style, choose, legend_below, new_figure, remark
+from .style import COLOURS, Row, Style, behind, choose, legend, new_figure, note, unique
 
 __all__ = ["estimates", "guarantees"]
 
@@ -29,7 +29,7 @@ _ESTIMATES: dict[str, Style] = {
 def guarantees(rows: Sequence[Row]) -> Any:
     """Largest error over families, a column for each n, lines for the targets."""
     sizes = sorted({row["n"] for row in rows}, key=int)
-    accuracies = list(dict.fromkeys(row["accuracy"] for row in rows))
+    accuracies = unique(rows, "accuracy")
     title = "Is the promise kept whatever the exponents?"
     size = 5.5 * len(sizes), 3.4 * len(accuracies) + 1.5
     figure, grid = new_figure(len(accuracies), len(sizes), size, title, sharex=True, sharey="row")
@@ -39,18 +39,18 @@ def guarantees(rows: Sequence[Row]) -> Any:
             bounds = [float(row["bound_over_u"]) for row in choose(rows, accuracy=accuracy, n=n, method="Ozaki I")]
             if max(bounds, default=0.0) > 0:
                 axes.axhline(max(bounds), color="0.5", linestyle="--", linewidth=1)
-                remark(axes, "dashed: the promise")
+                note(axes, "dashed: the promise")
             axes.set_yscale("log")
             axes.set_title(f"{accuracy}, n = {n}", loc="left", fontsize=11)
     for axes in grid[:, 0]:
         axes.set_ylabel("largest |C - AB| / (u |A||B|)")
-    legend_below(figure, grid[0][:1], 5)
+    legend(figure, grid[0][:1], 5)
     return figure
 
 
 def estimates(rows: Sequence[Row]) -> Any:
     """Moduli more than needed over families, a line for each target."""
-    targets = list(dict.fromkeys(row["target"] for row in rows))
+    targets = unique(rows, "target")
     title = "How many moduli too many do the estimates ask for?"
     figure, grid = new_figure(len(targets), 1, (9, 3.6 * len(targets) + 1.5), title, sharex=True)
     for axes, target in zip(grid[:, 0], targets):
@@ -61,8 +61,8 @@ def estimates(rows: Sequence[Row]) -> Any:
         axes.set_title(f"{target}, n = {found[0]['n']}", loc="left", fontsize=11)
         axes.set_ylabel("moduli beyond those needed")
         axes.set_ylim(-1, None)
-        remark(axes, "no mark: the estimate, or all moduli, cannot say")
-    legend_below(figure, grid[0], 3)
+        note(axes, "no mark: the estimate, or all moduli, cannot say")
+    legend(figure, grid[0], 3)
     return figure
 
 
@@ -70,18 +70,11 @@ def _points(
     axes: Any, rows: Sequence[Row], by: str, y: str, styles: dict[str, Style], families: Sequence[str] = ()
 ) -> None:
     """One mark for each line that has a value, over the families in order of their first appearance."""
-    names = list(dict.fromkeys(families or [row["family"] for row in rows]))
+    names = list(dict.fromkeys(families)) or unique(rows, "family")
     for name, style in styles.items():
         found = [(names.index(row["family"]), float(row[y])) for row in rows if row[by] == name and row[y] != ""]
+        look = {"linestyle": "", "marker": style["marker"], "color": COLOURS[style["colour"]], "alpha": 0.8}
         if found:
-            axes.plot(
-                *zip(*found),
-                linestyle="",
-                marker=style["marker"],
-                color=COLOURS[style["colour"]],
-                label=name,
-                alpha=0.8,
-            )
+            axes.plot(*zip(*found), label=name, **look)
     axes.set_xticks(range(len(names)), names, rotation=60, ha="right", fontsize=8)
-    axes.grid(color="0.9")
-    axes.set_axisbelow(True)
+    behind(axes)

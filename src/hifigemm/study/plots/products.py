@@ -1,13 +1,13 @@
-"""Pictures of errors of products: forward errors over n, residuals over k, accumulation, operands cut short."""
+"""Pictures of errors of products: forward errors, residuals, accumulation, operands cut short, Ozaki scheme I."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from .style import Row, Style, choose, curve, decades, legend_below, new_figure, remark
+from .style import Row, Style, choose, curve, decades, legend, new_figure, note, unique
 
-__all__ = ["accumulation", "forward_errors", "last_bit", "residuals"]
+__all__ = ["accumulation", "forward_errors", "last_bit", "ozaki_modes", "residuals"]
 
 _FORWARD: dict[str, dict[str, Style]] = {
     "fp32, FP32 level": {
@@ -73,12 +73,10 @@ def residuals(rows: Sequence[Row]) -> Any:
     """One panel for each kind of inputs."""
     title = "What does error correction repair on tensor cores?  Relative residual over k on the model of an H100"
     figure, grid = new_figure(2, 3, (14, 9.5), title, sharex=True)
-    panels = list(dict.fromkeys(row["inputs"] for row in rows))
-    _panels(grid.ravel(), rows, "inputs", panels, "‖C - R‖ / ‖R‖ (Frobenius)", _METHODS)
-    for axes in grid.ravel()[: len(panels)]:
+    for axes in _panels(grid.ravel(), rows, _METHODS):
         axes.axhline(1.0, color="0.5", linewidth=0.8)
         axes.set_ylim(3e-8, 4)
-    legend_below(figure, grid.ravel(), 3)
+    legend(figure, grid.ravel(), 3)
     return figure
 
 
@@ -95,24 +93,65 @@ def last_bit(rows: Sequence[Row]) -> Any:
     return _one_line(rows, title, styles, "R is the product of the operands before bits are dropped")
 
 
-def _one_line(rows: Sequence[Row], title: str, styles: Sequence[Style], note: str) -> Any:
+def _one_line(rows: Sequence[Row], title: str, styles: Sequence[Style], text: str) -> Any:
     """Panels for each kind of inputs side by side."""
-    panels = list(dict.fromkeys(row["inputs"] for row in rows))
-    figure, grid = new_figure(1, len(panels), (5.5 * len(panels), 6.3), title, sharey=True)
-    _panels(grid[0], rows, "inputs", panels, "‖C - R‖ / ‖R‖ (Frobenius)", styles)
-    legend_below(figure, grid[0], 2)
-    remark(grid[0][0], note)
+    count = len(unique(rows, "inputs"))
+    figure, grid = new_figure(1, count, (5.5 * count, 6.3), title, sharey=True)
+    _panels(grid[0], rows, styles)
+    legend(figure, grid[0], 2)
+    note(grid[0][0], text)
     return figure
 
 
-def _panels(
-    grid: Any, rows: Sequence[Mapping[str, str]], key: str, panels: Sequence[str], y_label: str, styles: Sequence[Style]
-) -> None:
-    """Residual over k for each method; curves in the order of the file."""
-    lengths = [float(row["k"]) for row in rows]
-    methods = list(dict.fromkeys(row["method"] for row in rows))
-    for axes, panel in zip(grid, panels):
+def _panels(grid: Sequence[Any], rows: Sequence[Row], styles: Sequence[Style]) -> Sequence[Any]:
+    """Residual over k for each method, a panel for each kind of inputs; the axes that were taken."""
+    lengths, inputs, methods = [float(row["k"]) for row in rows], unique(rows, "inputs"), unique(rows, "method")
+    for axes, panel in zip(grid, inputs):
         for method, style in zip(methods, styles):
-            curve(axes, choose(rows, **{key: panel, "method": method}), "k", "residual", method, style)
-        decades(axes, lengths, "k", y_label)
+            curve(axes, choose(rows, inputs=panel, method=method), "k", "residual", method, style)
+        decades(axes, lengths, "k", "‖C - R‖ / ‖R‖ (Frobenius)")
         axes.set_title(panel, loc="left", fontsize=11)
+    return grid[: len(inputs)]
+
+
+_MODES: dict[str, Style] = {
+    "SGEMM (this computer's BLAS)": {"colour": "grey", "marker": "v", "dashes": ":"},
+    "SP mode, FP16 products": {"colour": "orange", "marker": "^"},
+    "DGEMM (this computer's BLAS)": {"colour": "black", "marker": "o", "dashes": ":"},
+    "DP mode, FP16 products": {"colour": "red", "marker": "D"},
+    "DP mode, FP64 products": {"colour": "pink", "marker": "x", "dashes": "--", "size": 8},
+    "correct mode, FP16 products": {"colour": "blue", "marker": "s", "size": 8, "fill": "white"},
+    "correct mode, FP64 products": {"colour": "green", "marker": "*", "dashes": "--", "size": 7},
+}
+_FLOOR = 1e-17
+"""Errors below, zero above all, are drawn here."""
+
+
+def ozaki_modes(rows: Sequence[Row]) -> Any:
+    """Errors, slices and products in three lines, a column for each phi."""
+    phis = unique(rows, "phi")
+    title = "How accurate are the modes of Ozaki scheme I, and what do they cost?"
+    figure, grid = new_figure(3, len(phis), (4.7 * len(phis), 13), title, sharex=True, sharey="row")
+    sizes = [float(row["n"]) for row in rows]
+    for column, phi in zip(grid.T, phis):
+        for way, style in _MODES.items():
+            found = choose(rows, phi=phi, way=way)
+            shown = [{**row, "error": str(max(float(row["max_relative_error"]), _FLOOR))} for row in found]
+            curve(column[0], shown, "n", "error", way, style)
+            curve(column[1], found, "n", "num_slices", way, style)
+            curve(column[2], found, "n", "num_products", way, style)
+        for mode, colour in (("SP", "orange"), ("DP", "red")):
+            found = choose(rows, phi=phi, way=f"{mode} mode, FP16 products")
+            dots = {"colour": colour, "marker": "+", "dashes": ":", "width": 1, "size": 9}
+            curve(column[1], found, "n", "published_slices", f"{mode} mode, rule of the paper", dots)
+        decades(column[0], sizes, "n", "largest |C - R| / |R|")
+        decades(column[1], sizes, "n", "slices", log_y=False)
+        decades(column[2], sizes, "n", "products of slices", log_y=False)
+        column[0].set_title(f"φ = {float(phi):g}", loc="left", fontsize=11)
+        across = column[0].get_yaxis_transform()
+        column[0].text(0.03, _FLOOR * 5, "0: every entry correct", transform=across, fontsize=9)
+        column[0].set_ylim(_FLOOR / 2, None)
+    for axes in grid[1:].ravel():
+        axes.set_ylim(0, None)
+    legend(figure, [grid[0][0], grid[1][0]], 3)
+    return figure

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from .style import Row, Style, choose, curve, decades, legend_below, new_figure, remark
+from .style import Row, Style, choose, curve, decades, legend, new_figure, note, unique
 
 __all__ = ["throughput"]
 
@@ -34,7 +34,7 @@ def throughput(rows: Sequence[Row]) -> Any:
     """
     drawn = [row for row in rows if row["m"] == row["n"] == row["k"] and row["batch"] == "1"]
     kinds = list(dict.fromkeys((row["dtype"], row["family"], row["mode"]) for row in drawn)) or [("", "", "")]
-    devices = ", ".join(dict.fromkeys(row["device"] for row in drawn))
+    devices = ", ".join(unique(drawn, "device"))
     title = f"How fast are n x n products of checked accuracy?  {devices}"
     figure, grid = new_figure(len(kinds), 2, (13, 1.5 + 5 * len(kinds)), title)
     styles = _styles(drawn)
@@ -46,14 +46,14 @@ def throughput(rows: Sequence[Row]) -> Any:
             decades(axes, [float(row["n"]) for row in shown], "n", "effective TFLOP/s", log_y=False)
             axes.set_title(f"{dtype}, {family}, {mode}, {name}", loc="left", fontsize=11)
             _set_top(axes, shown)
-    legend_below(figure, grid.ravel(), 4)
+    legend(figure, grid.ravel(), 4)
     return figure
 
 
 def _styles(rows: Sequence[Row]) -> dict[str, Style]:
     """The native product and peers in dots and dashes, schemes in full lines."""
     ours, peers, styles = iter(_OURS * 9), iter(_PEERS * 9), {}
-    for case in dict.fromkeys(row["case"] for row in rows):
+    for case in unique(rows, "case"):
         is_peer = any(row["case"] == case and row["scheme"] == case for row in rows)
         styles[case] = _NATIVE if case == "native" else next(peers if is_peer else ours)
     return styles
@@ -67,4 +67,4 @@ def _set_top(axes: Any, rows: Sequence[Row]) -> None:
     if roofs:
         case = max(roofs, key=lambda each: roofs[each])
         axes.set_ylim(0, roofs[case])
-        remark(axes, f"top edge: roof of {case}, {roofs[case]:.0f} TFLOP/s")
+        note(axes, f"top edge: roof of {case}, {roofs[case]:.0f} TFLOP/s")

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .matrices import exp_rand, hilbert, phi_matrix, subnormal, uniform, vandermonde
+from hifigemm.study.matrices import exp_rand, hilbert, phi_matrix, subnormal, uniform, vandermonde
 
 __all__ = ["FAMILIES", "SPAN", "make_pair"]
 
