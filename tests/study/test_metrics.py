@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
-from hifigemm.study import matrices as gen
 from hifigemm.study.metrics import forward_errors, judge, relative_residual
 from hifigemm.study.reference import ExactProduct, componentwise_error, correctly_rounded, excess_error
+from tests import hard_matrices as gen
 
 
 def test_forward_errors_are_entrywise_norms():

@@ -6,7 +6,6 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from hifigemm.study import matrices as gen
 from hifigemm.study.reference import (
     componentwise_error,
     correctly_rounded,
@@ -15,6 +14,7 @@ from hifigemm.study.reference import (
     excess_error,
     meets_promise,
 )
+from tests import hard_matrices as gen
 
 M, K, N = 5, 9, 6
 SINGLE = {
