@@ -12,7 +12,6 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cache
 from importlib.util import find_spec
 from typing import Any, Literal
 
@@ -36,9 +35,6 @@ Backend = Literal["flint", "python"]
 
 Excess = tuple[int, int]
 """A nonnegative error and the |A||B| that it is held against, both times the same positive number."""
-
-KEPT_BITS = 62
-"""Leading bits that survive before rounding, the last one sticky: more than 53 + 2, and room in an int64."""
 
 
 @dataclass(frozen=True)
@@ -132,12 +128,6 @@ def integer_rows(x: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
     return integers.astype(object) << shift.astype(object), row_exponent
 
 
-@cache
-def default_backend() -> Backend:
-    """Return "flint" where python-flint is installed, else "python". Both give the same integers."""
-    return "python" if find_spec("flint") is None else "flint"
-
-
 def integer_product(a: NDArray[Any], b: NDArray[Any], backend: Backend | None = None) -> NDArray[Any]:
     """Multiply integer matrices without rounding or wrapping.
 
@@ -155,22 +145,13 @@ def integer_product(a: NDArray[Any], b: NDArray[Any], backend: Backend | None = 
     product = np.full((m, n), 0, object)
     if 0 in (m, k, n):
         return product
-    if (backend or default_backend()) == "flint":
+    if backend == "flint" or (backend is None and find_spec("flint") is not None):
         from flint import fmpz_mat
 
         exact = fmpz_mat(m, k, a.ravel().tolist()) * fmpz_mat(k, n, b.ravel().tolist())
         product.ravel()[:] = list(map(int, exact.entries()))
         return product
     return np.asarray(a.astype(object) @ b.astype(object), object)
-
-
-def _leading_bits(n: int) -> tuple[int, int, int]:
-    """Return (first KEPT_BITS bits of |n|, all lower ones or-ed into the last; number of dropped bits; bit length)."""
-    n = abs(n)
-    length = n.bit_length()
-    dropped = max(length - KEPT_BITS, 0)
-    leading = n >> dropped
-    return leading | (leading << dropped != n), dropped, length
 
 
 def round_integers(integers: NDArray[Any], exponent: NDArray[np.int64], dtype: DTypeLike) -> NDArray[Any]:
@@ -184,24 +165,23 @@ def round_integers(integers: NDArray[Any], exponent: NDArray[np.int64], dtype: D
     exponent : ndarray of int64, same shape
     dtype : float16, float32 or float64
     """
-    info = np.finfo(np.dtype(dtype))
-    t, smallest_exponent = info.nmant + 1, info.minexp - info.nmant
-    leading_bits = [_leading_bits(n) for n in integers.ravel()]
-    leading, dropped, length = np.array(leading_bits, np.int64).reshape(-1, 3).T
-    low_exponent = exponent.ravel() + dropped
-    unit_exponent = np.maximum(exponent.ravel() + length - t, smallest_exponent)
-    # A shift of 63 stands for all longer ones: leading < 2**62 is below half a unit then, and rounds to zero.
-    shift = np.clip(unit_exponent - low_exponent, 0, 63)
-    quotient = leading >> shift
-    rest = leading - (quotient << shift)
-    half = np.int64(1) << np.maximum(shift - 1, 0)
-    quotient += (rest > half) | ((rest == half) & (quotient % 2 == 1))
+    dtype = np.dtype(dtype)
+
+    def nearest(n: int, e: int) -> float:
+        dropped = abs(n).bit_length() - 53
+        if dtype != np.float64 and dropped > 0:
+            # Rounded to odd at 53 bits: the rounding to a format with two bits less than that decides all by itself.
+            kept = abs(n) >> dropped
+            is_inexact = kept << dropped != abs(n)
+            n, e = (kept | is_inexact) * (1 if n > 0 else -1), e + dropped
+        try:
+            return n / (1 << -e) if e < 0 else float(n << e)  # both are rounded once by Python
+        except OverflowError:
+            return math.inf if n > 0 else -math.inf
+
+    values = [nearest(n, e) for n, e in zip(integers.ravel().tolist(), exponent.ravel().tolist(), strict=True)]
     with np.errstate(over="ignore"):
-        # Exact in float64 for every dtype here, up to the overflow that is meant to happen.
-        scale = np.where(shift == 0, low_exponent, unit_exponent)
-        magnitude = np.ldexp(quotient.astype(np.float64), scale.astype(np.int32)).astype(dtype)
-    negative = np.array([n < 0 for n in integers.ravel()], bool)
-    return np.where(negative, -magnitude, magnitude).reshape(integers.shape)
+        return np.array(values, np.float64).reshape(integers.shape).astype(dtype)
 
 
 def ratio(excess: Excess) -> float:
