@@ -10,11 +10,10 @@ from collections.abc import Callable, Sequence
 from os import PathLike
 from typing import Any, BinaryIO, NamedTuple
 
+from .curves import accumulation, forward_errors, last_bit, ozaki_modes, residuals, throughput
 from .demo import demo
 from .grading import estimates, guarantees
-from .products import accumulation, forward_errors, last_bit, ozaki_modes, residuals
 from .style import Row
-from .throughput import throughput
 from .words import mantissa, underflow
 
 __all__ = ["DRAWINGS", "SUFFIXES", "Drawing", "draw", "find_drawing", "read_rows", "save"]

@@ -14,7 +14,7 @@ UNIT_ROUNDOFF = 2.0**-53
 LOWEST = 2e-18
 """Errors below are drawn at this height, with their value."""
 
-_STYLES = (("dark", "X"), ("orange", "o"), ("red", "D"), ("sky", "^"), ("blue", "v"), ("green", "s"))
+_STYLES = ("dark X", "orange o", "red D", "sky ^", "blue v", "green s")
 
 Placed = Sequence[tuple[float, str, str, Row]]
 """Each row with its place along x, its colour and its marker."""
@@ -46,7 +46,7 @@ def _placed(rows: Sequence[Row]) -> Placed:
     placed = []
     for row in rows:
         i = schemes.index(row["scheme"])
-        colour, marker = _STYLES[i % len(_STYLES)]
+        colour, marker = _STYLES[i % len(_STYLES)].split()
         x = problems.index(row["problem"]) + (i - (len(schemes) - 1) / 2) * step
         placed.append((x, COLOURS[colour], marker, row))
     return placed

@@ -5,24 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from .style import COLOURS, Row, Style, behind, choose, legend, new_figure, note, unique
+from .style import COLOURS, Row, behind, choose, legend, new_figure, note, unique
 
 __all__ = ["estimates", "guarantees"]
 
-_METHODS: dict[str, Style] = {
-    "native": {"colour": "grey", "marker": "v"},
-    "auto": {"colour": "black", "marker": "o"},
-    "Ozaki II, fast scaling": {"colour": "orange", "marker": "^"},
-    "Ozaki II, accurate scaling": {"colour": "blue", "marker": "s"},
-    "Ozaki I": {"colour": "green", "marker": "D"},
+_METHODS: dict[str, str] = {
+    "native": "grey v",
+    "auto": "black o",
+    "Ozaki II, fast scaling": "orange ^",
+    "Ozaki II, accurate scaling": "blue s",
+    "Ozaki I": "green D",
 }
-_ESTIMATES: dict[str, Style] = {
-    "magnitudes": {"colour": "blue", "marker": "s"},
-    "BF16 magnitudes": {"colour": "green", "marker": "D"},
-    "ESC, blocks of 1": {"colour": "orange", "marker": "^"},
-    "ESC, blocks of 16": {"colour": "red", "marker": "v"},
-    "ESC, blocks of 128": {"colour": "pink", "marker": "x"},
-    "ESC, W bits": {"colour": "grey", "marker": "+"},
+_ESTIMATES: dict[str, str] = {
+    "magnitudes": "blue s",
+    "BF16 magnitudes": "green D",
+    "ESC, blocks of 1": "orange ^",
+    "ESC, blocks of 16": "red v",
+    "ESC, blocks of 128": "pink x",
+    "ESC, W bits": "grey +",
 }
 
 
@@ -67,14 +67,14 @@ def estimates(rows: Sequence[Row]) -> Any:
 
 
 def _points(
-    axes: Any, rows: Sequence[Row], by: str, y: str, styles: dict[str, Style], families: Sequence[str] = ()
+    axes: Any, rows: Sequence[Row], by: str, y: str, styles: dict[str, str], families: Sequence[str] = ()
 ) -> None:
     """One mark for each line that has a value, over the families in order of their first appearance."""
     names = list(dict.fromkeys(families)) or unique(rows, "family")
     for name, style in styles.items():
         found = [(names.index(row["family"]), float(row[y])) for row in rows if row[by] == name and row[y] != ""]
-        look = {"linestyle": "", "marker": style["marker"], "color": COLOURS[style["colour"]], "alpha": 0.8}
+        colour, marker = style.split()
         if found:
-            axes.plot(*zip(*found), label=name, **look)
+            axes.plot(*zip(*found), linestyle="", marker=marker, color=COLOURS[colour], label=name, alpha=0.8)
     axes.set_xticks(range(len(names)), names, rotation=60, ha="right", fontsize=8)
     behind(axes)

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-__all__ = ["COLOURS", "Row", "Style", "behind", "choose", "curve", "decades", "legend", "new_figure", "note", "unique"]
+__all__ = ["COLOURS", "Row", "behind", "choose", "curve", "decades", "legend", "new_figure", "note", "unique"]
 
 Row = Mapping[str, Any]
 """A line of a CSV file, or what is to become one."""
-
-Style = Mapping[str, Any]
 
 COLOURS = {
     "black": "#000000",
@@ -47,14 +45,17 @@ def unique(rows: Iterable[Row], key: str) -> list[str]:
     return list(dict.fromkeys(row[key] for row in rows))
 
 
-def curve(axes: Any, rows: Sequence[Row], x: str, y: str, label: str, style: Style) -> None:
-    """A curve through the lines, in the order of x; style: colour, marker, dashes ("-", "--", ":"), or nothing."""
+def curve(axes: Any, rows: Sequence[Row], x: str, y: str, label: str, style: str, width: float = 1.6) -> None:
+    """A curve through the lines, in the order of x.
+
+    A style is "colour marker", then, where they are not as usual, dashes (or "none"), size and filling of the markers.
+    """
+    words = style.split()
+    colour, marker, dashes, size, fill = words + ["-", "5.5", ""][len(words) - 2 :]
     points = sorted((float(row[x]), float(row[y])) for row in rows if row[y] != "")
-    options = {"color": COLOURS[style.get("colour", "black")], "linestyle": style.get("dashes", "-")}
-    options |= {"marker": style.get("marker", "o"), "linewidth": style.get("width", 1.6)}
-    options |= {"markersize": style.get("size", 5.5), "markerfacecolor": style.get("fill", options["color"])}
+    look = {"color": COLOURS[colour], "markerfacecolor": fill or COLOURS[colour], "linewidth": width}
     if points:
-        axes.plot(*zip(*points), label=label, **options)
+        axes.plot(*zip(*points), label=label, marker=marker, linestyle=dashes, markersize=float(size), **look)
 
 
 def decades(axes: Any, x: Sequence[float], x_label: str, y_label: str, *, log_y: bool = True) -> None:

@@ -1,42 +1,39 @@
-"""Pictures of errors of products: forward errors, residuals, accumulation, operands cut short, Ozaki scheme I."""
+"""Pictures of curves: errors over n and k, what the modes of Ozaki scheme I cost, speed over n."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from .style import Row, Style, choose, curve, decades, legend, new_figure, note, unique
+from .style import Row, choose, curve, decades, legend, new_figure, note, unique
 
-__all__ = ["accumulation", "forward_errors", "last_bit", "ozaki_modes", "residuals"]
+__all__ = ["accumulation", "forward_errors", "last_bit", "ozaki_modes", "residuals", "throughput"]
 
-_FORWARD: dict[str, dict[str, Style]] = {
+_FORWARD: dict[str, dict[str, str]] = {
     "fp32, FP32 level": {
-        "1x FP16": {"colour": "pink", "marker": "v", "size": 8},
-        "1x TF32": {"colour": "red", "marker": "^", "dashes": "--"},
-        "3x TF32": {"colour": "orange", "marker": "D", "size": 8},
-        "4x TF32": {"colour": "green", "marker": "s", "size": 4, "dashes": "--"},
-        "|SGEMM - 3x TF32|": {"colour": "sky", "marker": "x", "dashes": ":"},
-        "SGEMM": {"colour": "black", "marker": "o"},
-        "SGEMM by this computer's BLAS": {"colour": "grey", "marker": ".", "dashes": ":"},
+        "1x FP16": "pink v - 8",
+        "1x TF32": "red ^ --",
+        "3x TF32": "orange D - 8",
+        "4x TF32": "green s -- 4",
+        "|SGEMM - 3x TF32|": "sky x :",
+        "SGEMM": "black o",
+        "SGEMM by this computer's BLAS": "grey . :",
     },
-    "fp64, one FP32 word": {
-        "SGEMM": {"colour": "black", "marker": "o"},
-        "1x TF64": {"colour": "red", "marker": "^"},
-    },
+    "fp64, one FP32 word": {"SGEMM": "black o", "1x TF64": "red ^"},
     "fp64, FP64 level": {
-        "3x TF64": {"colour": "orange", "marker": "D"},
-        "3x TF64, words to nearest": {"colour": "orange", "marker": "D", "fill": "white", "dashes": "--"},
-        "4x TF64": {"colour": "green", "marker": "s"},
-        "4x TF64, words to nearest": {"colour": "green", "marker": "s", "fill": "white", "dashes": "--"},
-        "|DGEMM - 3x TF64|": {"colour": "sky", "marker": "x", "dashes": ":"},
-        "DGEMM": {"colour": "blue", "marker": "o"},
-        "DGEMM by this computer's BLAS": {"colour": "grey", "marker": ".", "dashes": ":"},
+        "3x TF64": "orange D",
+        "3x TF64, words to nearest": "orange D -- 5.5 white",
+        "4x TF64": "green s",
+        "4x TF64, words to nearest": "green s -- 5.5 white",
+        "|DGEMM - 3x TF64|": "sky x :",
+        "DGEMM": "blue o",
+        "DGEMM by this computer's BLAS": "grey . :",
     },
 }
 """Lines of panels: precision of the inputs and title, then the curves."""
 
 _NORMS = {"norm_1": "sum of magnitudes", "norm_2": "Frobenius norm", "norm_inf": "largest magnitude"}
-_PUBLISHED = {"marker": "+", "size": 15, "dashes": "none", "colour": "black"}
+_PUBLISHED = "black + none 15"
 
 
 def forward_errors(rows: Sequence[Row]) -> Any:
@@ -58,15 +55,7 @@ def forward_errors(rows: Sequence[Row]) -> Any:
     return figure
 
 
-_METHODS: tuple[Style, ...] = (
-    {"colour": "grey", "marker": "v"},
-    {"colour": "pink", "marker": "^", "dashes": "--"},
-    {"colour": "red", "marker": "x", "dashes": ":", "size": 8},
-    {"colour": "sky", "marker": "s", "size": 8},
-    {"colour": "blue", "marker": "D", "size": 4.5},
-    {"colour": "green", "marker": "*", "dashes": "--", "size": 8},
-    {"colour": "black", "marker": "o"},
-)
+_METHODS = ["grey v", "pink ^ --", "red x : 8", "sky s - 8", "blue D - 4.5", "green * -- 8", "black o"]
 
 
 def residuals(rows: Sequence[Row]) -> Any:
@@ -93,7 +82,7 @@ def last_bit(rows: Sequence[Row]) -> Any:
     return _one_line(rows, title, styles, "R is the product of the operands before bits are dropped")
 
 
-def _one_line(rows: Sequence[Row], title: str, styles: Sequence[Style], text: str) -> Any:
+def _one_line(rows: Sequence[Row], title: str, styles: Sequence[str], text: str) -> Any:
     """Panels for each kind of inputs side by side."""
     count = len(unique(rows, "inputs"))
     figure, grid = new_figure(1, count, (5.5 * count, 6.3), title, sharey=True)
@@ -103,7 +92,7 @@ def _one_line(rows: Sequence[Row], title: str, styles: Sequence[Style], text: st
     return figure
 
 
-def _panels(grid: Sequence[Any], rows: Sequence[Row], styles: Sequence[Style]) -> Sequence[Any]:
+def _panels(grid: Sequence[Any], rows: Sequence[Row], styles: Sequence[str]) -> Sequence[Any]:
     """Residual over k for each method, a panel for each kind of inputs; the axes that were taken."""
     lengths, inputs, methods = [float(row["k"]) for row in rows], unique(rows, "inputs"), unique(rows, "method")
     for axes, panel in zip(grid, inputs):
@@ -114,14 +103,14 @@ def _panels(grid: Sequence[Any], rows: Sequence[Row], styles: Sequence[Style]) -
     return grid[: len(inputs)]
 
 
-_MODES: dict[str, Style] = {
-    "SGEMM (this computer's BLAS)": {"colour": "grey", "marker": "v", "dashes": ":"},
-    "SP mode, FP16 products": {"colour": "orange", "marker": "^"},
-    "DGEMM (this computer's BLAS)": {"colour": "black", "marker": "o", "dashes": ":"},
-    "DP mode, FP16 products": {"colour": "red", "marker": "D"},
-    "DP mode, FP64 products": {"colour": "pink", "marker": "x", "dashes": "--", "size": 8},
-    "correct mode, FP16 products": {"colour": "blue", "marker": "s", "size": 8, "fill": "white"},
-    "correct mode, FP64 products": {"colour": "green", "marker": "*", "dashes": "--", "size": 7},
+_MODES: dict[str, str] = {
+    "SGEMM (this computer's BLAS)": "grey v :",
+    "SP mode, FP16 products": "orange ^",
+    "DGEMM (this computer's BLAS)": "black o :",
+    "DP mode, FP16 products": "red D",
+    "DP mode, FP64 products": "pink x -- 8",
+    "correct mode, FP16 products": "blue s - 8 white",
+    "correct mode, FP64 products": "green * -- 7",
 }
 _FLOOR = 1e-17
 """Errors below, zero above all, are drawn here."""
@@ -140,10 +129,9 @@ def ozaki_modes(rows: Sequence[Row]) -> Any:
             curve(column[0], shown, "n", "error", way, style)
             curve(column[1], found, "n", "num_slices", way, style)
             curve(column[2], found, "n", "num_products", way, style)
-        for mode, colour in (("SP", "orange"), ("DP", "red")):
+        for mode, style in (("SP", "orange + : 9"), ("DP", "red + : 9")):
             found = choose(rows, phi=phi, way=f"{mode} mode, FP16 products")
-            dots = {"colour": colour, "marker": "+", "dashes": ":", "width": 1, "size": 9}
-            curve(column[1], found, "n", "published_slices", f"{mode} mode, rule of the paper", dots)
+            curve(column[1], found, "n", "published_slices", f"{mode} mode, rule of the paper", style, width=1)
         decades(column[0], sizes, "n", "largest |C - R| / |R|")
         decades(column[1], sizes, "n", "slices", log_y=False)
         decades(column[2], sizes, "n", "products of slices", log_y=False)
@@ -155,3 +143,53 @@ def ozaki_modes(rows: Sequence[Row]) -> Any:
         axes.set_ylim(0, None)
     legend(figure, [grid[0][0], grid[1][0]], 3)
     return figure
+
+
+_NATIVE = "black o :"
+_PEERS = ["grey v --", "pink ^ --", "sky x -- 8"]
+_OURS = ["red D", "orange s", "blue s - 8 white", "green * - 8", "sky ^", "pink v"]
+_SPEEDS = {"sustained_tflops": "sustained", "burst_tflops": "bursts"}
+
+
+def throughput(rows: Sequence[Row]) -> Any:
+    """Sustained speed and bursts side by side, a line of panels for each dtype, family of inputs and mode.
+
+    The top edge is the highest roof of a scheme: the peak of its format divided by the number of its products. Only
+    square products are drawn, one at a time.
+    """
+    drawn = [row for row in rows if row["m"] == row["n"] == row["k"] and row["batch"] == "1"]
+    kinds = list(dict.fromkeys((row["dtype"], row["family"], row["mode"]) for row in drawn)) or [("", "", "")]
+    devices = ", ".join(unique(drawn, "device"))
+    title = f"How fast are n x n products of checked accuracy?  {devices}"
+    figure, grid = new_figure(len(kinds), 2, (13, 1.5 + 5 * len(kinds)), title)
+    styles = _styles(drawn)
+    for line, (dtype, family, mode) in zip(grid, kinds):
+        shown = choose(drawn, dtype=dtype, family=family, mode=mode)
+        for axes, (speed, name) in zip(line, _SPEEDS.items()):
+            for case, style in styles.items():
+                curve(axes, choose(shown, case=case), "n", speed, case, style)
+            decades(axes, [float(row["n"]) for row in shown], "n", "effective TFLOP/s", log_y=False)
+            axes.set_title(f"{dtype}, {family}, {mode}, {name}", loc="left", fontsize=11)
+            _set_top(axes, shown)
+    legend(figure, grid.ravel(), 4)
+    return figure
+
+
+def _styles(rows: Sequence[Row]) -> dict[str, str]:
+    """The native product and peers in dots and dashes, schemes in full lines."""
+    ours, peers, styles = iter(_OURS * 9), iter(_PEERS * 9), {}
+    for case in unique(rows, "case"):
+        is_peer = any(row["case"] == case and row["scheme"] == case for row in rows)
+        styles[case] = _NATIVE if case == "native" else next(peers if is_peer else ours)
+    return styles
+
+
+def _set_top(axes: Any, rows: Sequence[Row]) -> None:
+    """The roof as the top edge, where the file has one for a scheme other than the native product."""
+    ours = [row for row in rows if row["case"] not in ("native", "auto")]
+    roofs = {row["case"]: float(row["roof_tflops"]) for row in ours if row["roof_tflops"]}
+    axes.set_ylim(0, None)
+    if roofs:
+        case = max(roofs, key=roofs.__getitem__)
+        axes.set_ylim(0, roofs[case])
+        note(axes, f"top edge: roof of {case}, {roofs[case]:.0f} TFLOP/s")
