@@ -30,21 +30,11 @@ _AT_ONCE = 1 << 25
 
 @dataclass(frozen=True)
 class Verdict:
-    """What was seen of a result.
+    """What was seen of a result."""
 
-    Attributes
-    ----------
-    error : float
-        Largest |C - AB| / (|A||B|) of a real component.
-    wrong : str
-        What is wrong with it, if anything.
-    normwise : float
-        ||C - AB||_F / ||AB||_F over the entries that were compared with an accurate product.
-    """
-
-    error: float
-    wrong: str = ""
-    normwise: float = math.nan
+    error: float  # the largest |C - AB| / (|A||B|) of a real component
+    wrong: str = ""  # what is wrong with it, if anything
+    normwise: float = math.nan  # ||C - AB||_F / ||AB||_F over the entries that were compared with an accurate product
 
 
 def native_bound(load: Workload) -> float:
@@ -55,15 +45,9 @@ def native_bound(load: Workload) -> float:
 class Reference:
     """What the product of two operands should be.
 
-    Complex operands are judged in their real embedding: columns of re and im stand in turn in the result and in B.
-
-    Parameters
-    ----------
-    load : Workload
-    a, b : arrays of that workload
-    sample : int
-        Rows and columns of a matrix that are compared with the exact product, the first and the last among them; of a
-        stack the first matrix, the last and some others.
+    So many rows and columns of a matrix as `sample` says are compared with the exact product, the first and the last
+    among them; of a stack the first matrix, the last and some others. Complex operands are judged in their real
+    embedding: columns of re and im stand in turn in the result and in B.
     """
 
     def __init__(self, load: Workload, a: Any, b: Any, sample: int = SAMPLE) -> None:

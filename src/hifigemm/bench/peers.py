@@ -20,23 +20,12 @@ __all__ = ["Peer", "available", "peers", "register"]
 
 @dataclass(frozen=True)
 class Peer:
-    """One way to a product.
-
-    Attributes
-    ----------
-    name : str
-    available : callable
-        Whether it can be used on this machine.
-    supports : callable (device, workload)
-        Whether it multiplies this.
-    prepare : callable (a, b, out)
-        Returns a callable that writes A B into out.
-    """
+    """One way to a product."""
 
     name: str
-    available: Callable[[], bool]
-    supports: Callable[[str, Workload], bool]
-    prepare: Callable[[Any, Any, Any], Callable[[], object]]
+    available: Callable[[], bool]  # on this machine
+    supports: Callable[[str, Workload], bool]  # a workload on a device
+    prepare: Callable[[Any, Any, Any], Callable[[], object]]  # takes a, b, out; what it returns writes A B into out
 
 
 _PEERS: dict[str, Peer] = {}

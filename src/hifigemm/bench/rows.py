@@ -19,14 +19,8 @@ def rows(
 ) -> list[Row]:
     """One line for each case and mode: TFLOP/s in bursts and sustained, ratios, error, power.
 
-    Parameters
-    ----------
-    load : Workload
-    outcomes : sequence of Outcome
-    rates : mapping of format to operations a second
-        Peaks; the roof of a case is the rate of its format divided by the number of its products.
-    facts : mapping, optional
-        Further columns, the same in all lines: commit, device.
+    The roof of a case is the rate of its format, in operations a second, divided by the number of its products. Facts
+    are further columns, the same in all lines: commit, device.
     """
     natives = {o.case.mode: o.times for o in outcomes if o.case.name == NATIVE and o.times}
     timed_peers = [(o.case.mode, o.times) for o in outcomes if o.case.peer and o.times]

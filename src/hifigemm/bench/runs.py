@@ -49,41 +49,23 @@ class Stage:
 
 @dataclass(frozen=True)
 class Case:
-    """One way to the product, for every set of operands.
+    """One way to the product, with a call and an output for every set of operands.
 
-    Attributes
-    ----------
-    name : str
-    runs : tuple of callables
-        One for each set of operands; each writes its product into its own output.
-    outputs : tuple of arrays
-    bound : float
-        What is promised: |C - AB| <= bound |A||B| + u |AB|.
-    mode : "eager" or "graph"
-        "graph" replays each call from a CUDA graph.
-    num_products : int
-        Products of m n k in the format `unit`; 0 where that is not known.
-    unit : str
-    peer : bool
-        Another implementation that hifigemm is compared with.
-    scheme : str
-        What was chosen.
-    stages : tuple of Stage
-    uncapturable : str
-        Why calls cannot be captured; they are then timed as they are in the mode "graph" too.
+    What is promised is |C - AB| <= bound |A||B| + u |AB|. `num_products` counts products of m n k in the format `unit`;
+    0 where that is not known. `scheme` is what was chosen.
     """
 
     name: str
     runs: tuple[Callable[[], object], ...]
     outputs: tuple[Any, ...]
     bound: float
-    mode: str = "eager"
+    mode: str = "eager"  # or "graph", in which each call is replayed from a CUDA graph
     num_products: int = 0
     unit: str = ""
-    peer: bool = False
+    peer: bool = False  # another implementation that hifigemm is compared with
     scheme: str = ""
     stages: tuple[Stage, ...] = ()
-    uncapturable: str = ""
+    uncapturable: str = ""  # why calls cannot be captured; they are timed as they are in the mode "graph" too
 
     @property
     def captured(self) -> bool:
@@ -128,23 +110,14 @@ def run(
     cases: Sequence[Case],
     references: Sequence[Reference],
     clock: Clock,
-    method: Method | None = None,
+    method: Method,
     *,
     meter: Meter | None = None,
     timed: bool = True,
 ) -> list[Outcome]:
     """Check every case on every set of operands, then time those that are right, in turns, unless it is not `timed`.
 
-    Parameters
-    ----------
-    cases : sequence of Case
-        Names and modes together are unique.
-    references : sequence of Reference
-        One for each set of operands.
-    clock : Clock
-    method : Method, optional
-    meter : Meter, optional
-        Of power and clocks.
+    There is a reference for each set of operands. Names and modes of cases together are unique.
     """
     outcomes: dict[str, Outcome] = {}
     launches: dict[str, Callable[[], object]] = {}

@@ -89,36 +89,16 @@ class CudaClock(Clock):
 
 @dataclass(frozen=True)
 class Method:
-    """How often and how long.
+    """How often and how long; times are in seconds."""
 
-    Attributes
-    ----------
-    pause : float
-        Seconds of rest before a burst or a sustained run.
-    warm : int
-        Calls of a burst that are not timed.
-    calls : tuple of int
-        Fewest and most timed calls of a burst.
-    span : float
-        Seconds that the timed calls of a burst take together, as far as `calls` allows.
-    bursts : int
-        Bursts of each variant; their median counts.
-    sustained : float
-        Seconds of a run without a pause at least; its second half is timed. 0 leaves it out.
-    runs : int
-        Such runs of each variant.
-    chunk : float
-        Seconds between the marks of a run.
-    """
-
-    pause: float = 0.15
-    warm: int = 2
-    calls: tuple[int, int] = (2, 8)
-    span: float = 0.02
-    bursts: int = 7
-    sustained: float = 3.2
-    runs: int = 1
-    chunk: float = 0.05
+    pause: float = 0.15  # rest before a burst or a sustained run
+    warm: int = 2  # calls of a burst that are not timed
+    calls: tuple[int, int] = (2, 8)  # fewest and most timed calls of a burst
+    span: float = 0.02  # what the timed calls of a burst take together, as far as `calls` allows
+    bursts: int = 7  # of each variant; their median counts
+    sustained: float = 3.2  # a run without a pause at least; its second half is timed; 0 leaves it out
+    runs: int = 1  # such runs of each variant
+    chunk: float = 0.05  # between the marks of a run
 
     def __post_init__(self) -> None:
         if min(self.warm, self.pause, self.sustained) < 0 or min(self.bursts, self.runs, *self.calls) < 1:
@@ -149,13 +129,12 @@ class Times:
 
 
 def time_variants(
-    variants: Mapping[str, Launch], clock: Clock, method: Method | None = None, meter: Meter | None = None
+    variants: Mapping[str, Launch], clock: Clock, method: Method, meter: Meter | None = None
 ) -> dict[str, Times]:
     """Time every variant in bursts, then sustained, in turns; each round starts with another variant.
 
     Results are taken on trust: check them before.
     """
-    method = method or Method()
     bursts = time_bursts(variants, clock, method)
     if method.sustained == 0:
         return {name: Times(burst) for name, burst in bursts.items()}
@@ -170,9 +149,8 @@ def time_variants(
     }
 
 
-def time_bursts(variants: Mapping[str, Launch], clock: Clock, method: Method | None = None) -> dict[str, Timing]:
+def time_bursts(variants: Mapping[str, Launch], clock: Clock, method: Method) -> dict[str, Timing]:
     """Time every variant in bursts alone."""
-    method = method or Method()
     least, most = method.calls
     calls = {}
     for name, launch in variants.items():

@@ -46,14 +46,9 @@ def search_tiles(shape: tuple[int, int, int], batch: int, dtype: str) -> tuple[s
 def ranking(runs: Sequence[tuple[T, Callable[[], object]]], clock: Clock) -> list[tuple[T, float]]:
     """The tiles of the shortest bursts with their seconds of a sustained call, best first.
 
-    At the limit of power a tile that moves fewer bytes may run at higher clocks, which no burst shows.
-
-    Parameters
-    ----------
-    runs : sequence of (tile, callable)
-        The callable launches the product with the tile, of operands that are random and never zeros. The launch must
-        cost the host less than the product takes, so short ones want a graph. The first tile is always ranked.
-    clock : Clock
+    A callable launches the product with its tile, of operands that are random and never zeros. The launch must cost the
+    host less than the product takes, so short ones want a graph. At the limit of power a tile that moves fewer bytes
+    may run at higher clocks, which no burst shows. The first tile is always ranked.
     """
     variants = {str(i): run for i, (_, run) in enumerate(runs)}
     bursts = {name: timing.median for name, timing in time_bursts(variants, clock, _FIRST).items()}

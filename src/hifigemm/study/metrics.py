@@ -18,25 +18,13 @@ __all__ = ["Judgement", "forward_errors", "judge", "relative_residual"]
 
 @dataclass(frozen=True)
 class Judgement:
-    """A result against the exact product.
+    """A result against the exact product."""
 
-    Attributes
-    ----------
-    error, relative_error : float
-        max |C - AB| / (|A||B|) and max |C - AB| / |AB|.
-    normwise_error : float
-        ||C - AB|| / (||A|| ||B||), Frobenius norms.
-    share_correct : float
-        Share of entries that are the exact value rounded once.
-    kept : bool
-        |C - AB| <= r |A||B| + u |AB| in every entry, for the bound r that was reported.
-    """
-
-    error: float
-    relative_error: float
-    normwise_error: float
-    share_correct: float
-    kept: bool
+    error: float  # max |C - AB| / (|A||B|)
+    relative_error: float  # max |C - AB| / |AB|
+    normwise_error: float  # ||C - AB|| / (||A|| ||B||), Frobenius norms
+    share_correct: float  # of entries that are the exact value rounded once
+    kept: bool  # |C - AB| <= r |A||B| + u |AB| in every entry, for the bound r that was reported
 
 
 def judge(c: NDArray[Any], exact: ExactProduct, bound: float) -> Judgement:

@@ -22,8 +22,8 @@ Placed = Sequence[tuple[float, str, str, Row]]
 
 def demo(rows: Sequence[Row]) -> Any:
     """Errors and shares of correctly rounded entries: problems are groups, in which schemes stand side by side."""
-    title = "Products of float64 matrices against the exact product"
-    figure, grid = new_figure(3, 1, (10, 11), title, dpi=130, sharex=True, height_ratios=(4, 4, 3))
+    figure, grid = new_figure(3, 1, (10, 11), "", dpi=130, sharex=True, height_ratios=(4, 4, 3))
+    figure.suptitle("Products of float64 matrices against the exact product", fontsize=14)
     top, middle, bottom = grid[:, 0]
     problems, placed = unique(rows, "problem"), _placed(rows)
     _errors(top, placed)
