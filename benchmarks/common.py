@@ -16,7 +16,6 @@ from hifigemm.bench.arrays import Arrays, CudaArrays, cuda_is_usable
 from hifigemm.bench.cases import measure
 from hifigemm.bench.ceilings import peak_rates
 from hifigemm.bench.operands import Workload
-from hifigemm.bench.peers import available
 from hifigemm.bench.rows import Row, rows
 from hifigemm.bench.runs import Outcome
 from hifigemm.bench.timing import QUICK, Method
@@ -100,9 +99,14 @@ def run_sections(name: str, sections: Sequence[Section], options: argparse.Names
         if section.part not in options.parts:
             continue
         method = QUICK if options.quick and section.method else section.method
-        names = _expanded(section, arrays)
         outcomes = measure(
-            *(section.load, names, section.modes if arrays.device == "cuda" else ("eager",), arrays, method or BRIEF),
+            *(
+                section.load,
+                section.names,
+                section.modes if arrays.device == "cuda" else ("eager",),
+                arrays,
+                method or BRIEF,
+            ),
             meter=meter,
             timed=method is not None,
             sample=SAMPLE,
@@ -117,14 +121,6 @@ def run_sections(name: str, sections: Sequence[Section], options: argparse.Names
         del outcomes
         arrays.release()
     return int(wrong)
-
-
-def _expanded(section: Section, arrays: Arrays) -> list[str]:
-    """The names of the cases, the peers that are there in the place of "peers"."""
-    names: list[str] = []
-    for name in section.names:
-        names += [peer.name for peer in available(arrays.device, section.load)] if name == "peers" else [name]
-    return names
 
 
 _CELLS: dict[str, tuple[str, Callable[[Any], str]]] = {

@@ -25,7 +25,7 @@ class Card(Device):
         self.queued += first if sum(self.calls.values()) < 150 else last
 
     def ranking(self):
-        return ranking([(tile, partial(self.run, tile)) for tile in self.times], self)
+        return list(ranking({tile: partial(self.run, tile) for tile in self.times}, self).items())
 
 
 def near(*found):

@@ -16,7 +16,7 @@ import hifigemm as hg
 from .arrays import Arrays
 from .checks import SAMPLE, Reference, native_bound
 from .operands import Workload
-from .peers import Peer, peers
+from .peers import Peer, available, peers
 from .power import Meter
 from .runs import FAILURES, NATIVE, Case, Outcome, Stage, failed, operand_sets, run
 from .timing import Method
@@ -132,13 +132,15 @@ def measure(
 ) -> list[Outcome]:
     """Every case in every mode for one workload: built, checked, and timed unless `timed` is false.
 
-    `sample` rows and columns of the first operands are compared with the exact product.
+    The name "peers" stands for those that are there. `sample` rows and columns of the first operands are compared with
+    the exact product.
     """
     sets = operand_sets(arrays, load) if timed else [arrays.operands(load, 0)]
     references = [Reference(load, a, b, _LATER_SAMPLE if seed else sample) for seed, (a, b) in enumerate(sets)]
     cases: list[Case] = []
     failures = []
-    for name in names:
+    there = [peer.name for peer in available(arrays.device, load)]
+    for name in dict.fromkeys(each for given in names for each in (there if given == "peers" else [given])):
         try:
             cases += build(name, modes, load, arrays, sets, stages)
         except FAILURES as error:

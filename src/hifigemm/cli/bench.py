@@ -16,7 +16,7 @@ from hifigemm.bench.arrays import Arrays, CudaArrays, cuda_is_usable
 from hifigemm.bench.cases import measure, scheme_options
 from hifigemm.bench.ceilings import measured_ceilings, peak_rates
 from hifigemm.bench.operands import DTYPES, FAMILIES, Workload, check_family
-from hifigemm.bench.peers import available, peers
+from hifigemm.bench.peers import peers
 from hifigemm.bench.rows import Row, rows, stage_rows
 from hifigemm.bench.runs import NATIVE, Outcome
 from hifigemm.bench.timing import QUICK, Method
@@ -33,14 +33,6 @@ from hifigemm.study.environment import environment
 __all__ = ["add_bench"]
 
 SIZES = {"cpu": (128, 256, 512), "cuda": (1024, 2048, 4096, 8192, 16384)}
-SCHEMES = {
-    "float64": "native,auto,ozaki2:14,ozaki2:15,peers",
-    "complex128": "native,auto,ozaki2:14,ozaki2:15,peers",
-    "float32": "native,auto,ozaki2:7,ozaki2:8,peers",
-    "complex64": "native,auto,ozaki2:7,ozaki2:8,peers",
-}
-"""--schemes by dtype."""
-
 _COLUMNS = {
     "burst": ("burst_tflops", ".3g"),
     "sustained": ("sustained_tflops", ".3g"),
@@ -53,11 +45,7 @@ _COLUMNS = {
     "W": ("watts", ".0f"),
     "MHz": ("sm_clock_mhz", ".0f"),
 }
-_STAGE_COLUMNS = {
-    "us": ("microseconds", ".1f"),
-    "floor": ("floor_microseconds", ".1f"),
-    "x floor": ("ratio_to_floor", ".2f"),
-}
+_STAGES = {"us": ("microseconds", ".1f"), "floor": ("floor_microseconds", ".1f"), "x floor": ("ratio_to_floor", ".2f")}
 _NOTES = """
 burst, sustained  TFLOP/s after a pause, and in the second half of a run without one
 x native, x peer  speed over that of the native product and of the best peer in the same mode, sustained
@@ -182,10 +170,9 @@ class _Bench:
         print("  ".join(f"{name} {rate * 1e-12:.3g} T/s" for name, rate in ceilings.items()), flush=True)
         for load in self._workloads():
             print(f"{load} ...", file=sys.stderr, flush=True)
-            names = self._names(load)
-            outcomes = measure(
-                load, names, self.modes, arrays, self.method, meter=meter, stages=stages if self.args.stages else None
-            )
+            names = [NATIVE, *(self.args.schemes or _schemes(load))]
+            provider = stages if self.args.stages else None
+            outcomes = measure(load, names, self.modes, arrays, self.method, meter=meter, stages=provider)
             new = rows(load, outcomes, peaks, {"device": facts["device"], "commit": commit})
             self.rows += new
             timed = [outcome.case for outcome in outcomes if outcome.times]
@@ -208,13 +195,6 @@ class _Bench:
                 raise MemoryError(f"{load} takes {load.nbytes} bytes")
         return loads
 
-    def _names(self, load: Workload) -> list[str]:
-        """Names of the cases, the native product among them; "peers" stands for those that are there."""
-        names = [NATIVE]
-        for name in self.args.schemes or SCHEMES[self.args.dtype].split(","):
-            names += [peer.name for peer in available(self.arrays.device, load)] if name == "peers" else [name]
-        return list(dict.fromkeys(names))
-
     def _print(self, load: Workload, outcomes: Sequence[Outcome], new: Sequence[Row], parts: Sequence[Row]) -> None:
         timed = [row for row in new if row["burst_seconds"]]
         known = {name: at for name, at in _COLUMNS.items() if any(row[at[0]] != "" for row in timed)}
@@ -222,9 +202,9 @@ class _Bench:
         if timed:
             print_table(str(load), ("case", "mode", *known), [group for group in groups if group])
         if parts:
-            cells = [_cells(row, _STAGE_COLUMNS, "case", "stage") for row in parts]
+            cells = [_cells(row, _STAGES, "case", "stage") for row in parts]
             print()
-            print_table("stages", ("case", "stage", *_STAGE_COLUMNS), [cells])
+            print_table("stages", ("case", "stage", *_STAGES), [cells])
         for outcome in outcomes:
             if outcome.status != "timed":
                 print(f"{outcome.case.name}, {outcome.case.mode}: {outcome.status}")
@@ -240,6 +220,11 @@ class _Bench:
         write_results(path, self.rows, **extra)
         if self.stage_rows:
             write_results(path.with_name(f"{path.stem}_stages{path.suffix}"), self.stage_rows, **extra)
+
+
+def _schemes(load: Workload) -> list[str]:
+    """What is compared unless --schemes says otherwise."""
+    return ["auto", *(f"ozaki2:{count}" for count in ((14, 15) if load.real == "float64" else (7, 8))), "peers"]
 
 
 def _cells(row: Row, columns: dict[str, tuple[str, str]], *names: str) -> list[str]:

@@ -6,9 +6,9 @@ go into the tables of `engines/kernels`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +19,6 @@ from hifigemm.numerics.residues import real_moduli
 
 __all__ = ["ranking", "search_tiles"]
 
-T = TypeVar("T")
 Rows = list[tuple[str, ...]]
 
 COUNT = 14
@@ -43,29 +42,28 @@ def search_tiles(shape: tuple[int, int, int], batch: int, dtype: str) -> tuple[s
     return title, search(*shape, batch)
 
 
-def ranking(runs: Sequence[tuple[T, Callable[[], object]]], clock: Clock) -> list[tuple[T, float]]:
+def ranking(runs: Mapping[str, Callable[[], object]], clock: Clock) -> dict[str, float]:
     """The tiles of the shortest bursts with their seconds of a sustained call, best first.
 
     A callable launches the product with its tile, of operands that are random and never zeros. The launch must cost the
     host less than the product takes, so short ones want a graph. At the limit of power a tile that moves fewer bytes
     may run at higher clocks, which no burst shows. The first tile is always ranked.
     """
-    variants = {str(i): run for i, (_, run) in enumerate(runs)}
-    bursts = {name: timing.median for name, timing in time_bursts(variants, clock, _FIRST).items()}
-    nearest = sorted(bursts, key=lambda name: bursts[name])[:_FINALISTS]
-    last = {name for name in nearest if bursts[name] <= _NEAR * bursts[nearest[0]]} | {"0"}
-    times = time_variants({name: variants[name] for name in sorted(last, key=int)}, clock, _LAST)
+    bursts = {name: timing.median for name, timing in time_bursts(runs, clock, _FIRST).items()}
+    nearest = sorted(bursts, key=bursts.__getitem__)[:_FINALISTS]
+    last = {next(iter(runs)), *(name for name in nearest if bursts[name] <= _NEAR * bursts[nearest[0]])}
+    times = time_variants({name: run for name, run in runs.items() if name in last}, clock, _LAST)
     seconds = {name: each.sustained.median for name, each in times.items() if each.sustained is not None}
-    return [(runs[int(name)][0], seconds[name]) for name in sorted(seconds, key=lambda name: seconds[name])]
+    return {name: seconds[name] for name in sorted(seconds, key=seconds.__getitem__)}
 
 
 def _ranked(shape: Any, predicted: Any, others: Sequence[Any], run: Callable[[Any], object], planes: int) -> Rows:
     """Rank tiles, the one that is taken without a search first among them."""
-    tiles = [predicted, *(tile for tile in others if tile != predicted)]
-    found = ranking([(tile, capture(partial(run, tile))) for tile in tiles], CudaClock())
+    runs = {f"{predicted} (as predicted)": capture(partial(run, predicted))}
+    runs |= {str(tile): capture(partial(run, tile)) for tile in others if tile != predicted}
     named = f"{shape.m} x {shape.k} x {shape.n}" + (f" x {planes}" if planes > 1 else "")
     work = 2e-12 * planes * shape.m * shape.n * shape.k
-    return [(named, f"{tile}{' (as predicted)' * (tile == predicted)}", f"{work / s:.4g}") for tile, s in found]
+    return [(named, name, f"{work / seconds:.4g}") for name, seconds in ranking(runs, CudaClock()).items()]
 
 
 def _words(m: int, n: int, k: int, batch: int) -> Rows:
