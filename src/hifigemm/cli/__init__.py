@@ -28,9 +28,6 @@ from hifigemm.startup import INTERRUPTED, raising_interrupts
 
 __all__ = ["main"]
 
-_EPILOG = """exit codes: 0 fine; 1 the computation failed; 2 wrong usage, or a file that cannot be read or written;
-130 interrupted"""
-
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line and return its exit code."""
@@ -85,11 +82,9 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
-        prog="hifigemm",
-        description="Matrix products of high fidelity computed on low-precision matrix engines.",
-        epilog=_EPILOG,
-    )
+    text = "Matrix products of high fidelity computed on low-precision matrix engines."
+    epilog = "exit codes: 0 fine; 1 the computation failed; 2 wrong usage, or a file that cannot be read or written; "
+    parser = _Parser(prog="hifigemm", description=text, epilog=epilog + "130 interrupted")
     parser.add_argument("--version", action="version", version=f"hifigemm {hg.__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     info = add_command(commands, "info", _info, "list engines, devices and versions")

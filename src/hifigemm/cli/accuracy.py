@@ -49,19 +49,11 @@ def add_accuracy(commands: Any) -> None:
     text = "errors of schemes and engines for the matrices in two files, against the exact product"
     parser = add_command(commands, "accuracy", _accuracy, text, ": real, finite matrices.")
     add_operands(parser)
-    parser.add_argument(
-        "--schemes",
-        type=_names("scheme", lambda: list(WAYS)),
-        metavar="S,S,...",
-        help=f"of {', '.join(WAYS)} (default: by the dtype of the operands)",
-    )
-    parser.add_argument(
-        "--engines",
-        type=_names("engine", available),
-        default=["numpy"],
-        metavar="E,E,...",
-        help="of those that `hifigemm info` lists (default: numpy)",
-    )
+    schemes = f"of {', '.join(WAYS)} (default: by the dtype of the operands)"
+    parser.add_argument("--schemes", type=_names("scheme", lambda: list(WAYS)), metavar="S,S,...", help=schemes)
+    engines = "of those that `hifigemm info` lists (default: numpy)"
+    kind = _names("engine", available)
+    parser.add_argument("--engines", type=kind, default=["numpy"], metavar="E,E,...", help=engines)
 
 
 def _names(what: str, known: Callable[[], list[str]]) -> Callable[[str], list[str]]:

@@ -102,24 +102,12 @@ def _measure(problem: str, a: NDArray[Any], b: NDArray[Any]) -> tuple[list[Row],
     for name, (c, report) in done.items():
         judged = judge(c, exact, report.bound)
         broken += _complaints(f"{problem}, {name}", judged, report, SCHEMES[name].get("accuracy") == "correct")
-        rows.append(
-            {
-                "problem": problem,
-                "scheme": name,
-                "error": judged.error,
-                "relative_error": judged.relative_error,
-                "bound": report.bound,
-                "guaranteed": report.bound + UNIT_ROUNDOFF,
-                "promise_kept": judged.kept,
-                "share_correct": judged.share_correct,
-                "num_products": report.num_products,
-                "product": getattr(report.scheme, "product", None) or "fp64",
-                "chosen": str(report.scheme),
-                "time_s": times[name].median,
-                "time_low_s": times[name].low,
-                "time_high_s": times[name].high,
-            }
-        )
+        row = {"problem": problem, "scheme": name, "error": judged.error, "relative_error": judged.relative_error}
+        row |= {"bound": report.bound, "guaranteed": report.bound + UNIT_ROUNDOFF, "promise_kept": judged.kept}
+        row |= {"share_correct": judged.share_correct, "num_products": report.num_products}
+        row |= {"product": getattr(report.scheme, "product", None) or "fp64", "chosen": str(report.scheme)}
+        time = times[name]
+        rows.append(row | {"time_s": time.median, "time_low_s": time.low, "time_high_s": time.high})
     return rows, broken
 
 
@@ -151,16 +139,9 @@ time        median of {METHOD.bursts} calls"""
 
 
 def _cells(row: Row, first: bool) -> tuple[str, ...]:
-    return (
-        row["problem"] if first else "",
-        row["scheme"],
-        f"{row['error']:.2e}",
-        f"{row['guaranteed']:.2e}",
-        f"{row['relative_error']:.2e}",
-        percent(row["share_correct"]),
-        f"{row['num_products']} {row['product']}",
-        f"{1e3 * row['time_s']:.2f} ms",
-    )
+    errors = (f"{row[key]:.2e}" for key in ("error", "guaranteed", "relative_error"))
+    share, products = percent(row["share_correct"]), f"{row['num_products']} {row['product']}"
+    return (row["problem"] if first else "", row["scheme"], *errors, share, products, f"{1e3 * row['time_s']:.2f} ms")
 
 
 def _picture(rows: list[Row], path: Path) -> str:

@@ -15,15 +15,14 @@ from hifigemm.operands import result_dtype, shapes_of
 
 __all__ = ["add_matmul", "add_plan"]
 
-OUTPUT_HELP = """file for the result, replaced as a whole; FILE.npz:KEY replaces or adds one array and keeps the others,
-FILE.npz stands for FILE.npz:c"""
-
 
 def add_matmul(commands: Any) -> None:
     """Add the command `matmul`."""
     parser = add_command(commands, "matmul", _matmul, "multiply the matrices in two files")
     add_operands(parser)
-    parser.add_argument("-o", "--output", required=True, metavar="C", help=OUTPUT_HELP)
+    output = "file for the result, replaced as a whole; FILE.npz:KEY replaces or adds one array and keeps the others, "
+    output += "FILE.npz stands for FILE.npz:c"
+    parser.add_argument("-o", "--output", required=True, metavar="C", help=output)
     add_multiplication_options(parser)
     parser.add_argument("-q", "--quiet", action="store_true", help="no report and no progress bar on stderr")
 

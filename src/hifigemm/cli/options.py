@@ -30,12 +30,7 @@ _UNITS = {"": 1, "B": 1} | {
 
 
 def add_command(
-    commands: Any,
-    name: str,
-    run: Callable[[argparse.Namespace], int],
-    text: str,
-    more: str = ".",
-    epilog: str | None = None,
+    commands: Any, name: str, run: Callable[[argparse.Namespace], int], text: str, more: str = ".", epilog: str = ""
 ) -> argparse.ArgumentParser:
     """Add a command; `more` follows the text in its own description."""
     description = f"{text[0].upper()}{text[1:]}{more}"
@@ -53,20 +48,12 @@ def add_operands(parser: argparse.ArgumentParser) -> None:
 
 def add_multiplication_options(parser: argparse.ArgumentParser) -> None:
     """Accuracy, scheme, engine, workspace, and one option for each field of a scheme's dataclass."""
-    parser.add_argument(
-        "--accuracy",
-        type=parse_accuracy,
-        metavar="X",
-        help='"correct", "fp64", "fp32" or a number r: |C - AB| <= r |A||B| + u |AB| (default: level of the result)',
-    )
+    accuracy = '"correct", "fp64", "fp32" or a number r: |C - AB| <= r |A||B| + u |AB| (default: level of the result)'
+    parser.add_argument("--accuracy", type=parse_accuracy, metavar="X", help=accuracy)
     parser.add_argument("--scheme", choices=["auto", *SCHEMES], default="auto", help="(default: auto)")
     parser.add_argument("--engine", type=_engine, metavar="E", help="one of those that `hifigemm info` lists")
-    parser.add_argument(
-        "--workspace",
-        type=parse_bytes,
-        metavar="BYTES",
-        help="limit for memory besides operands and result, such as 512M or 2GiB (changes no bit of an exact scheme)",
-    )
+    workspace = "limit for memory besides operands and result, such as 512M or 2GiB (changes no bit of an exact scheme)"
+    parser.add_argument("--workspace", type=parse_bytes, metavar="BYTES", help=workspace)
     group = parser.add_argument_group("options of one scheme", "the fields of its dataclass, see the documentation")
     for name, users in _fields().items():
         group.add_argument(_flag(name), metavar="VALUE", help=f"for {', '.join(users)}")
@@ -81,12 +68,8 @@ def multiplication_options(args: argparse.Namespace) -> dict[str, Any]:
         Options of one scheme given to another, or values that the scheme refuses.
     """
     given = {name: getattr(args, name) for name in _fields() if getattr(args, name) is not None}
-    return {
-        "accuracy": args.accuracy,
-        "scheme": _scheme(args.scheme, given),
-        "engine": args.engine,
-        "workspace": args.workspace,
-    }
+    chosen = {name: getattr(args, name) for name in ("accuracy", "engine", "workspace")}
+    return chosen | {"scheme": _scheme(args.scheme, given)}
 
 
 def parse_accuracy(text: str) -> Accuracy:
