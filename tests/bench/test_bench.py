@@ -48,9 +48,6 @@ class Steps:
     def seconds(self, start, end):
         return float(end - start)
 
-    def now(self):
-        return float(self.time)
-
     def idle(self, seconds):
         pass
 

@@ -35,9 +35,6 @@ class Device:
         assert max(start, end) <= self.host, "a mark that the device has not reached has no time"
         return end - start
 
-    def now(self):
-        return self.host
-
     def idle(self, seconds):
         self.events.append("idle")
         self.host = self.queued = max(self.queued, self.host) + seconds

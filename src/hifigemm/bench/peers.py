@@ -13,6 +13,7 @@ from functools import cache, partial
 from importlib.metadata import entry_points
 from typing import Any
 
+from .arrays import cuda_is_usable
 from .operands import Workload
 
 __all__ = ["Peer", "available", "peers", "register"]
@@ -75,11 +76,7 @@ def _cublas() -> Any:
 
 
 def _cublas_is_usable() -> bool:
-    try:
-        import torch
-    except ImportError:
-        return False
-    return bool(torch.cuda.is_available()) and _cublas() is not None
+    return cuda_is_usable() and _cublas() is not None
 
 
 def _cublas_supports(device: str, load: Workload) -> bool:

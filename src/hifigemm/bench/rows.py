@@ -28,7 +28,8 @@ def rows(
     found = []
     for o in outcomes:
         mode = o.case.mode
-        row = _identity(load, o)
+        row: Row = {"case": o.case.name, **_sizes(load), "family": load.family, "mode": mode, "scheme": o.case.scheme}
+        row |= {"num_products": o.case.num_products or "", "unit": o.case.unit}
         row |= _speeds(load, o.times, _roof(load, o.case, rates))
         row["burst_ratio_to_native"] = _ratio(natives.get(mode), o.times, burst=True)
         row["ratio_to_native"] = _ratio(natives.get(mode), o.times)
@@ -54,18 +55,15 @@ def stage_rows(
             rate = rates.get(stage.unit, 0.0)
             floor = max(stage.nbytes / copy_rate, stage.operations / rate if rate else 0.0)
             seconds = times[stage.name].median
-            row = {"case": case.name, "m": load.m, "n": load.n, "k": load.k, "batch": load.batch, "dtype": load.dtype}
-            row |= {"stage": stage.name, "microseconds": 1e6 * seconds, "floor_microseconds": 1e6 * floor}
+            row = {"case": case.name, **_sizes(load), "stage": stage.name}
+            row |= {"microseconds": 1e6 * seconds, "floor_microseconds": 1e6 * floor}
             row |= {"ratio_to_floor": seconds / floor if floor else "", "bytes": stage.nbytes}
             found.append(row | {"operations": stage.operations, "unit": stage.unit})
     return found
 
 
-def _identity(load: Workload, outcome: Outcome) -> Row:
-    case = outcome.case
-    sizes = {name: getattr(load, name) for name in ("m", "n", "k", "batch", "dtype", "family")}
-    products = {"scheme": case.scheme, "num_products": case.num_products or "", "unit": case.unit}
-    return {"case": case.name} | sizes | {"mode": case.mode} | products
+def _sizes(load: Workload) -> Row:
+    return {name: getattr(load, name) for name in ("m", "n", "k", "batch", "dtype")}
 
 
 def _speeds(load: Workload, times: Times | None, roof: float | None) -> Row:

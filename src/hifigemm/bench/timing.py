@@ -42,12 +42,9 @@ class Clock:
         """Time of the device between two marks that it has reached."""
         return float(end - start)
 
-    def now(self) -> float:
-        """Time of the host, in seconds."""
-        return time.perf_counter()
-
     def idle(self, seconds: float) -> None:
-        """Let the device rest."""
+        """Let the device rest when it is done with everything."""
+        self.wait(self.mark())
         time.sleep(seconds)
 
     def without_host(self, run: Launch) -> Launch:
@@ -76,11 +73,6 @@ class CudaClock(Clock):
     def seconds(self, start: Any, end: Any) -> float:
         """Time between two events."""
         return float(start.elapsed_time(end)) * 1e-3
-
-    def idle(self, seconds: float) -> None:
-        """Wait for the device, then sleep."""
-        self._cuda.synchronize()
-        time.sleep(seconds)
 
     def without_host(self, run: Launch) -> Launch:
         """The replay of a graph; see `capture`."""
@@ -172,17 +164,17 @@ def time_course(launch: Launch, clock: Clock, calls: int, seconds: float) -> tup
     """
     marks = [clock.mark()]
     clock.wait(marks[0])
-    reached = [clock.now()]
+    reached = [time.perf_counter()]
     while clock.seconds(marks[0], marks[len(reached) - 1]) < seconds:
         for _ in range(calls):
             launch()
         marks.append(clock.mark())
         if len(marks) > len(reached) + 2:
             clock.wait(marks[len(reached)])
-            reached.append(clock.now())
+            reached.append(time.perf_counter())
     for mark in marks[len(reached) :]:
         clock.wait(mark)
-        reached.append(clock.now())
+        reached.append(time.perf_counter())
     return [clock.seconds(marks[0], mark) for mark in marks], reached
 
 
@@ -196,13 +188,12 @@ def capture(run: Launch) -> Launch:
     """
     import torch
 
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
+    main, side, graph = torch.cuda.current_stream(), torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    side.wait_stream(main)
     with torch.cuda.stream(side):
         for _ in range(2):
             run()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
+    main.wait_stream(side)
     with torch.cuda.graph(graph):
         run()
     replay: Launch = graph.replay

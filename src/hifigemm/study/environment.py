@@ -43,17 +43,10 @@ def environment(**extra: Any) -> dict[str, Any]:
 
 
 def write_csv(path: str | os.PathLike[str], rows: Sequence[Mapping[str, Any]], **extra: Any) -> None:
-    """Write rows as CSV, and beside it ``<stem>.env.json`` with `environment`.
+    """Write rows as CSV, and beside it ``<stem>.env.json`` with `environment`, which takes **extra. Make the folder.
 
-    Parameters
-    ----------
-    path : path of the CSV file
-        Missing folders are made.
-    rows : sequence of mappings
-        The columns are all keys in the order of their first appearance; a missing value is an empty cell. Floats are
-        written so that reading them gives the same float.
-    **extra
-        Further entries of the environment (device, seed, command).
+    The columns are all keys in the order of their first appearance; a missing value is an empty cell. Floats are
+    written so that reading them gives the same float.
     """
     path = Path(path)
     columns = list(dict.fromkeys(key for row in rows for key in row))

@@ -39,19 +39,10 @@ Excess = tuple[int, int]
 
 @dataclass(frozen=True)
 class ExactMatrix:
-    """An m x n matrix without rounding errors: (real + i imag) * 2**(row_exponent[:, None] + col_exponent).
+    """An m x n matrix without rounding errors: (real + i imag) * 2**(row_exponent[:, None] + col_exponent)."""
 
-    Parameters
-    ----------
-    real : ndarray of object (Python int), shape (m, n)
-    imag : ndarray of object (Python int), shape (m, n), or None
-        None for a real matrix.
-    row_exponent : ndarray of int64, shape (m,)
-    col_exponent : ndarray of int64, shape (n,)
-    """
-
-    real: NDArray[Any]
-    imag: NDArray[Any] | None
+    real: NDArray[Any]  # Python integers, as those of imag
+    imag: NDArray[Any] | None  # None for a real matrix
     row_exponent: NDArray[np.int64]
     col_exponent: NDArray[np.int64]
 
@@ -107,15 +98,10 @@ def integers_and_exponents(x: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[
 
 
 def integer_rows(x: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """Return (integers, row_exponent) with x = diag(2**row_exponent) integers.
+    """Return (integers, row_exponent) with x = diag(2**row_exponent) integers, for finite real x of shape (m, k).
 
     The exponents are the largest possible ones, so the integers are as small as they can be: the bits of a row's
     integers span only what the row itself spans. They are int64 where all fit, else Python int (dtype object).
-
-    Parameters
-    ----------
-    x : ndarray of float16, float32 or float64, shape (m, k)
-        Finite.
     """
     integers, exponent = integers_and_exponents(x)
     unreachable = np.iinfo(np.int64).max
@@ -129,17 +115,9 @@ def integer_rows(x: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
 
 
 def integer_product(a: NDArray[Any], b: NDArray[Any], backend: Backend | None = None) -> NDArray[Any]:
-    """Multiply integer matrices without rounding or wrapping.
+    """Multiply matrices of int64 or Python int without rounding or wrapping: an array of Python int (dtype object).
 
-    Parameters
-    ----------
-    a, b : ndarray of int64 or of object (Python int), shapes (m, k) and (k, n)
-    backend : "flint", "python" or None
-        None takes python-flint where it is installed.
-
-    Returns
-    -------
-    ndarray of object (Python int), shape (m, n)
+    The backend None takes python-flint where it is installed.
     """
     (m, k), n = a.shape, b.shape[1]
     product = np.full((m, n), 0, object)
@@ -158,12 +136,6 @@ def round_integers(integers: NDArray[Any], exponent: NDArray[np.int64], dtype: D
     """Round integers * 2**exponent once to a real dtype: to nearest, ties to even, subnormals kept, overflow to Inf.
 
     An exact zero gives +0; a negative value that underflows gives -0.
-
-    Parameters
-    ----------
-    integers : ndarray of object (Python int)
-    exponent : ndarray of int64, same shape
-    dtype : float16, float32 or float64
     """
     dtype = np.dtype(dtype)
 
@@ -198,18 +170,10 @@ def ratio(excess: Excess) -> float:
 def excesses(
     c: NDArray[Any], integers: NDArray[Any], sizes: NDArray[Any], exponent: NDArray[np.int64], rounding: bool
 ) -> Iterator[Excess]:
-    """Yield an excess for each entry of the floats c against v = integers * 2**exponent.
+    """Yield an excess for each entry of the real c: of its error against v = integers * 2**exponent.
 
-    Parameters
-    ----------
-    c : ndarray of float16, float32 or float64
-        The values to be judged, not necessarily finite: NaN errs without limit, an infinity by what the value lacks of
-        the threshold from which on it rounds to infinity.
-    integers, sizes : ndarray of object (Python int), shape of c
-        Exact values and |A||B|, both times 2**-exponent.
-    exponent : ndarray of int64, shape of c
-    rounding : bool
-        Whether max(u |v|, half the smallest subnormal) of c's dtype is forgiven.
+    |A||B| is sizes * 2**exponent. NaN errs without limit, an infinity by what v lacks of the threshold from which on it
+    rounds to infinity. `rounding` forgives max(u |v|, half the smallest subnormal) of c's dtype.
     """
     info = np.finfo(c.dtype)
     t, smallest_exponent = info.nmant + 1, info.minexp - info.nmant

@@ -44,15 +44,8 @@ def random_floats(
 ) -> NDArray[Any]:
     """Return random signs and uniform significands in [1, 2) of all t bits, times 2**exponent.
 
-    Below the normal range the significand is cut to the bits that dtype has there, in the end to zero.
-
-    Parameters
-    ----------
-    rng : numpy.random.Generator
-    shape : tuple of int
-    exponent : array_like of int, broadcastable to shape
-        Below the largest exponent of dtype plus one.
-    dtype : float16, float32 or float64
+    The exponents are broadcast to the shape; each is at most the largest of dtype. Below the normal range the
+    significand is cut to the bits that dtype has there, in the end to zero.
     """
     info = np.finfo(np.dtype(dtype))
     exponent = np.broadcast_to(exponent, shape)

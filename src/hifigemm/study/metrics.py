@@ -42,19 +42,8 @@ def forward_errors(c: ArrayLike, a: ArrayLike, b: ArrayLike, *, reference: Array
     """Return norm(C - A B) / (norm(A) norm(B)) in the three entrywise norms of [VLVJ23].
 
     The norms take a matrix as one long vector: "1" is the sum of all magnitudes, "2" the Frobenius norm, "inf" the
-    largest magnitude. They are not the operator norms of those names.
-
-    Parameters
-    ----------
-    c : array_like, shape (m, n)
-        The computed product, finite.
-    a, b : array_like, shapes (m, k) and (k, n)
-    reference : array_like, shape (m, n), optional
-        What C is compared with. None takes the exact product, so that no error of a reference enters.
-
-    Returns
-    -------
-    dict with keys "1", "2", "inf"
+    largest magnitude. They are not the operator norms of those names. C is compared with the reference in place of A B
+    where there is one; the exact product has no errors that could enter.
     """
     difference = exact_difference(c, a, b) if reference is None else _wide(c) - _wide(reference)
     errors, lefts, rights = (_entrywise_norms(x) for x in (difference, a, b))

@@ -118,18 +118,7 @@ def meets_promise(c: ArrayLike, a: ArrayLike, b: ArrayLike, r: float) -> NDArray
 class ExactProduct:
     """A B of two finite matrices and its |A||B| in integers, for as many results as there are to be judged.
 
-    Parameters
-    ----------
-    a, b : ndarrays, shapes (m, k) and (k, n)
-    dtype : dtype, optional
-        Of the results where that is complex and the operands are real.
-    backend : "flint", "python" or None
-        As `exact_product` takes it.
-
-    Attributes
-    ----------
-    a, b : ndarrays
-    value : ExactMatrix
+    The dtype is that of the results, where it is complex and the operands are real. `value` is an `ExactMatrix`.
     """
 
     def __init__(
