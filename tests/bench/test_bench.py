@@ -265,7 +265,7 @@ def test_a_scheme_that_lies_about_its_bound_is_refused(monkeypatch):
 
 @pytest.fixture
 def registry(monkeypatch):
-    monkeypatch.setattr(peers, "_PEERS", dict(peers._PEERS))
+    monkeypatch.setattr(peers, "_OWN", list(peers._OWN))
 
 
 @pytest.mark.parametrize(("factor", "status"), [(1.0, "timed"), (1.001, "refused")])
@@ -273,7 +273,7 @@ def test_peers_are_judged_like_everybody(registry, factor, status):
     def prepare(a, b, out):
         return lambda: np.multiply(a @ b, factor, out=out)
 
-    peers.register(Peer("other", lambda: True, lambda device, load: device == "cpu", prepare))
+    peers._OWN.append(Peer("other", lambda: True, lambda device, load: device == "cpu", prepare))
     load = Workload(20, 20, 20)
     assert [peer.name for peer in peers.available("cpu", load)] == ["other"]
     native, other = measure(load, ["native", "other"], ["eager"], ARRAYS, METHOD)
@@ -284,7 +284,7 @@ def test_peers_are_judged_like_everybody(registry, factor, status):
 
 @pytest.mark.parametrize(("there", "text"), [(False, "is not installed"), (True, "does not multiply")])
 def test_peers_that_are_not_there_fail(registry, there, text):
-    peers.register(Peer("other", lambda: there, lambda device, load: False, lambda a, b, out: lambda: None))
+    peers._OWN.append(Peer("other", lambda: there, lambda device, load: False, lambda a, b, out: lambda: None))
     [outcome] = measure(Workload(2, 2, 2), ["other"], ["eager"], ARRAYS, METHOD)
     assert text in outcome.status
     assert not outcome.refused

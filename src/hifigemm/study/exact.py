@@ -19,16 +19,8 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 __all__ = [
-    "Backend",
-    "ExactMatrix",
-    "Excess",
-    "components",
-    "excesses",
-    "integer_product",
-    "integer_rows",
-    "integers_and_exponents",
-    "ratio",
-    "round_integers",
+    *("Backend", "ExactMatrix", "Excess", "components", "excesses", "integer_product", "integer_rows"),
+    *("integers_and_exponents", "ratio", "round_integers"),
 ]
 
 Backend = Literal["flint", "python"]

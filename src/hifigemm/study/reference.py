@@ -20,31 +20,18 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 from .exact import Backend, ExactMatrix, Excess, components, excesses, integer_product, integer_rows, ratio
 
 __all__ = [
-    "ExactMatrix",
-    "ExactProduct",
-    "componentwise_error",
-    "correctly_rounded",
-    "exact_difference",
-    "exact_product",
-    "excess_error",
-    "meets_promise",
+    *("ExactMatrix", "ExactProduct", "componentwise_error", "correctly_rounded", "exact_difference", "exact_product"),
+    *("excess_error", "meets_promise"),
 ]
 
 
 def exact_product(a: ArrayLike, b: ArrayLike, *, backend: Backend | None = None) -> ExactMatrix:
-    """Return A B without rounding.
-
-    Parameters
-    ----------
-    a, b : array_like of shapes (m, k) and (k, n)
-        Finite, real or complex.
-    backend : "flint", "python" or None
-        Integer product to use; None takes python-flint where it is installed. The result is the same.
+    """Return A B of finite matrices without rounding, by Python's integers or by python-flint where it is installed.
 
     Raises
     ------
     TypeError, ValueError
-        For other dtypes, non-finite entries, shapes that do not fit.
+        For other dtypes, non-finite entries, shapes that are not (m, k) and (k, n).
     """
     return ExactProduct(_operand(a), _operand(b), backend=backend).value
 
@@ -52,14 +39,8 @@ def exact_product(a: ArrayLike, b: ArrayLike, *, backend: Backend | None = None)
 def correctly_rounded(a: ArrayLike, b: ArrayLike, dtype: DTypeLike | None = None) -> NDArray[Any]:
     """Return A B with every real component rounded once: to nearest, ties to even; subnormals kept; overflow to Inf.
 
-    An exact zero is +0; a negative value that underflows is -0.
-
-    Parameters
-    ----------
-    a, b : array_like
-        Finite; shapes as `numpy.matmul` takes them.
-    dtype : dtype, optional
-        Of the result; the promoted dtype of the operands by default. float32 is rounded once, never through float64.
+    An exact zero is +0; a negative value that underflows is -0. The dtype is the promoted one of the operands by
+    default. float32 is rounded once, never through float64.
     """
     a, b = _operand(a), _operand(b)
     dtype = np.result_type(a, b) if dtype is None else np.dtype(dtype)
@@ -96,21 +77,9 @@ def excess_error(c: ArrayLike, a: ArrayLike, b: ArrayLike) -> float:
 def meets_promise(c: ArrayLike, a: ArrayLike, b: ArrayLike, r: float) -> NDArray[np.bool_]:
     """Tell for each entry whether |C - A B| <= r |A||B| + max(u |A B|, half the smallest subnormal) holds exactly.
 
-    An infinity in C is accepted when a value within r |A||B| of the exact one rounds to it; NaN never is. A complex
-    entry meets the promise when both its components do.
-
-    Parameters
-    ----------
-    c : array_like
-        The result to be judged; its dtype decides u and the smallest subnormal.
-    a, b : array_like
-        The operands.
-    r : float
-        Finite, nonnegative.
-
-    Returns
-    -------
-    ndarray of bool, shape of the product
+    The dtype of C decides u and the smallest subnormal; r is not negative. An infinity in C is accepted when a value
+    within r |A||B| of the exact one rounds to it; NaN never is. A complex entry meets the promise when both its
+    components do.
     """
     return np.array([product.meets(x, r) for x, product in _judged(c, a, b)], bool).reshape(np.shape(c))
 
