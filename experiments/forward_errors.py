@@ -26,7 +26,6 @@ from hifigemm.formats import FP32
 from hifigemm.numerics.rounding_formats import round_to_format
 from hifigemm.schemes.multiword import PRESETS, Multiword
 from hifigemm.study.environment import write_csv
-from hifigemm.study.matrices import mean_of_uniforms
 from hifigemm.study.metrics import forward_errors
 
 SEED = 1
@@ -48,6 +47,12 @@ PUBLISHED = {
 """2-norm of [VLVJ23] on an A100."""
 
 Products = dict[str, Any]
+
+
+def mean_of_uniforms(rng: np.random.Generator, shape: tuple[int, ...], dtype: Any = np.float64) -> np.ndarray:
+    """Return the mean of two uniforms on [-0.5, 0.5) for each entry: the inputs of [VLVJ23]."""
+    first, second = rng.uniform(-0.5, 0.5, shape), rng.uniform(-0.5, 0.5, shape)
+    return ((first + second) / 2).astype(dtype)
 
 
 def single_products(a: np.ndarray, b: np.ndarray) -> Products:

@@ -1,8 +1,8 @@
 """Hard matrices, and pairs whose exact product is known to be hard: cancellation, ties, overflow and underflow.
 
-Those of `hifigemm.study.matrices` are offered here too, and the same holds of all: an explicit generator, dtype float32
-or float64, finite entries. Pairs have the shapes (m, k) and (k, n). Where a product cancels, the inner index is
-shuffled, alike in both, so that no order of summation is favoured.
+Those of `hifigemm.study.matrices` and of the experiments are offered here too. The same holds of all: an explicit
+generator, dtype float32 or float64, finite entries. Pairs have the shapes (m, k) and (k, n). Where a product cancels,
+the inner index is shuffled, alike in both, so that no order of summation is favoured.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from experiments.forward_errors import mean_of_uniforms  # noqa: F401
+from experiments.grading import subnormal, vandermonde  # noqa: F401
 from hifigemm.study.matrices import (  # noqa: F401
     EXPONENT_FAMILIES,
     as_complex,
@@ -19,13 +21,10 @@ from hifigemm.study.matrices import (  # noqa: F401
     exponent_family,
     hilbert,
     inverse_hilbert,
-    mean_of_uniforms,
     phi_matrix,
     random_floats,
     random_signs,
-    subnormal,
     uniform,
-    vandermonde,
 )
 
 Shape = tuple[int, ...]

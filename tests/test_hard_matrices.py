@@ -138,11 +138,25 @@ def test_underflowing_gives_zero_subnormal_and_ties_of_subnormals(dtype):
     assert any(v.denominator == 2 for v in values)
 
 
+@every_dtype
+def test_subnormals_are_subnormal_at_every_length(dtype):
+    info = np.finfo(dtype)
+    x = gen.subnormal(np.random.default_rng(7), (100, 50), dtype)
+    assert ((abs(x) > 0) & (abs(x) < info.smallest_normal)).all()
+    assert set(exponents(x).ravel().tolist()) == set(range(info.minexp - info.nmant, info.minexp))
+
+
 def test_scaled_matrices_have_the_scales_asked():
     rng = np.random.default_rng(15)
     graded = gen.graded(rng, (9, 5), -40, 40)
     np.testing.assert_array_equal(exponents(graded)[:, 0] + 1, np.arange(9) * -10 + 80)
     assert abs(gen.badly_scaled(rng, (50, 50), -300, 300)).max() > 2.0**400
+    mean = gen.mean_of_uniforms(rng, (400, 400))
+    assert abs(mean).max() <= 0.5
+    assert np.var(mean) == pytest.approx(1 / 24, rel=0.05)
+    vandermonde = gen.vandermonde(rng, (7, 4))
+    np.testing.assert_array_equal(vandermonde[:, :2].T, [np.ones(7), vandermonde[:, 1]])
+    np.testing.assert_allclose(vandermonde[:, 3], vandermonde[:, 1] ** 3, rtol=1e-15)
 
 
 def test_the_same_seed_gives_the_same_matrix():

@@ -18,14 +18,6 @@ def exponents(x):
 
 
 @every_dtype
-def test_subnormals_are_subnormal_at_every_length(dtype):
-    info = np.finfo(dtype)
-    x = gen.subnormal(np.random.default_rng(7), (100, 50), dtype)
-    assert ((abs(x) > 0) & (abs(x) < info.smallest_normal)).all()
-    assert set(exponents(x).ravel().tolist()) == set(range(info.minexp - info.nmant, info.minexp))
-
-
-@every_dtype
 @pytest.mark.parametrize("family", gen.EXPONENT_FAMILIES)
 def test_exponent_families_fill_their_ranges(dtype, family):
     for x, (low, high) in zip(
@@ -67,16 +59,10 @@ def test_phi_widens_the_exponents_and_stays_finite():
 
 def test_drawn_matrices_have_the_distribution_asked():
     rng = np.random.default_rng(15)
-    mean = gen.mean_of_uniforms(rng, (400, 400))
-    assert abs(mean).max() <= 0.5
-    assert np.var(mean) == pytest.approx(1 / 24, rel=0.05)
     drawn = gen.uniform(rng, (400, 400), 2, 5, np.float32)
     assert drawn.dtype == np.float32
     assert (drawn >= 2).all()
     assert drawn.mean() == pytest.approx(3.5, rel=0.01)
-    vandermonde = gen.vandermonde(rng, (7, 4))
-    np.testing.assert_array_equal(vandermonde[:, :2].T, [np.ones(7), vandermonde[:, 1]])
-    np.testing.assert_allclose(vandermonde[:, 3], vandermonde[:, 1] ** 3, rtol=1e-15)
 
 
 def test_as_complex_makes_independent_parts_and_keeps_the_precision():

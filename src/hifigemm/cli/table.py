@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
 
-__all__ = ["percent", "plain_table", "print_table"]
+__all__ = ["percent", "print_table"]
 
 
 def print_table(title: str, header: Sequence[str], groups: Sequence[Sequence[Sequence[str]]]) -> None:
@@ -15,10 +15,10 @@ def print_table(title: str, header: Sequence[str], groups: Sequence[Sequence[Seq
     if sys.stdout.isatty() and find_spec("rich") is not None:
         _print_rich(title, header, groups)
     else:
-        print(plain_table(title, header, groups))
+        print(_plain_table(title, header, groups))
 
 
-def plain_table(title: str, header: Sequence[str], groups: Sequence[Sequence[Sequence[str]]]) -> str:
+def _plain_table(title: str, header: Sequence[str], groups: Sequence[Sequence[Sequence[str]]]) -> str:
     """The table as text with aligned columns."""
     widths = [max(map(len, column)) for column in zip(header, *(row for group in groups for row in group), strict=True)]
 

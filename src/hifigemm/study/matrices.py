@@ -3,8 +3,7 @@
 Every generator takes an explicit ``numpy.random.Generator``; the same generator state gives the same matrix. dtype is
 float32 or float64 (float16 works where its range suffices); all entries are finite.
 
-References: [MOOI20] doi:10.1007/978-3-030-50743-5_12, [OY22] doi:10.1177/10943420221090256, [VLVJ23]
-doi:10.1145/3624062.3624084.
+References: [MOOI20] doi:10.1007/978-3-030-50743-5_12, [OY22] doi:10.1177/10943420221090256.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 __all__ = [
-    *("EXPONENT_FAMILIES", "as_complex", "exp_rand", "exponent_family", "hilbert", "inverse_hilbert"),
-    *("mean_of_uniforms", "phi_matrix", "random_floats", "random_signs", "subnormal", "uniform", "vandermonde"),
+    *("EXPONENT_FAMILIES", "as_complex", "exp_rand", "exponent_family", "hilbert", "inverse_hilbert", "phi_matrix"),
+    *("random_floats", "random_signs", "uniform"),
 ]
 
 Shape = tuple[int, ...]
@@ -84,12 +83,6 @@ def exp_rand(
     return random_floats(rng, shape, rng.integers(low, high, shape, endpoint=True), dtype)
 
 
-def mean_of_uniforms(rng: np.random.Generator, shape: Shape, dtype: DTypeLike = np.float64) -> NDArray[Any]:
-    """Return the mean of two uniforms on [-0.5, 0.5) for each entry: the inputs of [VLVJ23]."""
-    first, second = rng.uniform(-0.5, 0.5, shape), rng.uniform(-0.5, 0.5, shape)
-    return ((first + second) / 2).astype(dtype)
-
-
 def hilbert(n: int, dtype: DTypeLike = np.float64) -> NDArray[Any]:
     """Return the n x n Hilbert matrix 1 / (i + j + 1), i and j from 0, each entry rounded to dtype."""
     index = np.arange(n)
@@ -107,18 +100,6 @@ def inverse_hilbert(n: int) -> NDArray[np.float64]:
         binomials = math.comb(n + i, n - j - 1) * math.comb(n + j, n - i - 1) * math.comb(i + j, i) ** 2
         inverse[i, j] = float((-1) ** (i + j) * (i + j + 1) * binomials)
     return inverse
-
-
-def subnormal(rng: np.random.Generator, shape: Shape, dtype: DTypeLike = np.float64) -> NDArray[Any]:
-    """Return nonzero subnormal numbers of random sign, their leading bits uniform over all positions."""
-    info = np.finfo(np.dtype(dtype))
-    return exp_rand(rng, shape, info.minexp - info.nmant, info.minexp - 1, dtype)
-
-
-def vandermonde(rng: np.random.Generator, shape: Shape, dtype: DTypeLike = np.float64) -> NDArray[Any]:
-    """Return x_i**j with nodes x_i uniform on [-1, 1): rows that fall off geometrically, all at different rates."""
-    nodes = rng.uniform(-1.0, 1.0, shape[0])
-    return np.vander(nodes, shape[1], increasing=True).astype(dtype)
 
 
 def exponent_family(
