@@ -146,7 +146,9 @@ def _write_npz(file: Any, path: Path, key: str | None, array: NDArray[Any]) -> N
     """Write the archive at `path`, if there is one, with the array in place of that key and all else as it was."""
     key = key or "c"
     try:
-        with _archive(path) as old, zipfile.ZipFile(file, "w") as new:
+        is_there = path.exists() and path.stat().st_size > 0
+        old_file = zipfile.ZipFile(path) if is_there else zipfile.ZipFile(io.BytesIO(), "w")
+        with old_file as old, zipfile.ZipFile(file, "w") as new:
             members = {info.filename.removesuffix(".npy"): info for info in old.infolist()}  # by the keys of NumPy
             if len(members) < len(old.infolist()):
                 raise zipfile.BadZipFile("two of its members have one name")
@@ -160,13 +162,6 @@ def _write_npz(file: Any, path: Path, key: str | None, array: NDArray[Any]) -> N
                             shutil.copyfileobj(source, member, 1 << 20)
     except (OSError, *_UNREADABLE) as error:
         raise InputError(f"{path}: no array {key!r} can be added to it: {_one_line(error)}") from error
-
-
-def _archive(path: Path) -> zipfile.ZipFile:
-    """The archive at `path`, or one without members where there is nothing."""
-    if path.exists() and path.stat().st_size > 0:
-        return zipfile.ZipFile(path)
-    return zipfile.ZipFile(io.BytesIO(), "w")
 
 
 def _as_floats(x: NDArray[Any], spec: str) -> NDArray[Any]:
