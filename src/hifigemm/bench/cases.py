@@ -16,7 +16,7 @@ import hifigemm as hg
 from .arrays import Arrays
 from .checks import SAMPLE, Reference, native_bound
 from .operands import Workload
-from .peers import Peer, available, peers
+from .peers import available, peers
 from .power import Meter
 from .runs import FAILURES, NATIVE, Case, Outcome, Stage, failed, operand_sets, run
 from .timing import Method
@@ -89,7 +89,8 @@ def build(
         The case is not possible for this workload, or the peer is not there.
     """
     outputs, known = tuple(arrays.empty(load) for _ in sets), peers()
-    facts: dict[str, Any] = {"num_products": 4 if load.is_complex else 1, "unit": _own_unit(load), "scheme": name}
+    unit = "fp64" if load.real == "float64" else "fp32"
+    facts: dict[str, Any] = {"num_products": 4 if load.is_complex else 1, "unit": unit, "scheme": name}
 
     def runs(prepare: Callable[..., Callable[[], object]], **given: Any) -> tuple[Callable[[], object], ...]:
         return tuple(prepare(a, b, out, **given) for (a, b), out in zip(sets, outputs, strict=True))
@@ -98,12 +99,15 @@ def build(
         calls = runs(partial(partial, arrays.multiply))
         return [Case(name, calls, outputs, native_bound(load), mode, **facts) for mode in modes]
     if name in known:
-        _refuse_missing(known[name], load, arrays)
+        if not known[name].available():
+            raise RuntimeError(f"{name} is not installed here")
+        if not known[name].supports(arrays.device, load):
+            raise RuntimeError(f"{name} does not multiply {load} on {arrays.device}")
         calls = runs(known[name].prepare)
         return [Case(name, calls, outputs, native_bound(load), mode, peer=True, scheme=name) for mode in modes]
     options = scheme_options(name)
     scheme, count, bound = _what_is_done(load, sets[0], options)
-    facts |= {"num_products": count, "scheme": str(scheme), "unit": getattr(scheme, "product", None) or facts["unit"]}
+    facts |= {"num_products": count, "scheme": str(scheme), "unit": getattr(scheme, "product", None) or unit}
     cases = []
     for mode in modes:
         given, why = options, ""
@@ -172,14 +176,3 @@ def _accuracy(text: str) -> float | str:
         return float(text)
     except ValueError:
         return text
-
-
-def _own_unit(load: Workload) -> str:
-    return "fp64" if load.real == "float64" else "fp32"
-
-
-def _refuse_missing(peer: Peer, load: Workload, arrays: Arrays) -> None:
-    if not peer.available():
-        raise RuntimeError(f"{peer.name} is not installed here")
-    if not peer.supports(arrays.device, load):
-        raise RuntimeError(f"{peer.name} does not multiply {load} on {arrays.device}")

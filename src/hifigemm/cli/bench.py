@@ -24,7 +24,7 @@ from hifigemm.cli.atomic import check_results, check_writable, replacing, write_
 from hifigemm.cli.bench_search import search_tiles
 from hifigemm.cli.bench_stages import stages
 from hifigemm.cli.errors import COMPUTATION_ERROR, OK, InputError, complain
-from hifigemm.cli.options import SEED, SIZE, add_command
+from hifigemm.cli.options import SEED, SIZE, add_command, usage
 from hifigemm.cli.table import print_table
 from hifigemm.engines.rates_file import as_json
 from hifigemm.formats import FP64
@@ -93,21 +93,15 @@ def _shape(text: str) -> tuple[int, int, int]:
 
 def _scheme(text: str) -> str:
     if text not in (NATIVE, "peers", *peers()):
-        _checked(lambda: resolve(scheme_options(text).get("accuracy"), FP64, 1))
+        with usage():
+            resolve(scheme_options(text).get("accuracy"), FP64, 1)
     return text
 
 
 def _family(text: str) -> str:
-    _checked(lambda: check_family(text))
+    with usage():
+        check_family(text)
     return text
-
-
-def _checked(check: Callable[[], object]) -> None:
-    """A ValueError as the complaint of an option."""
-    try:
-        check()
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def _bench(args: argparse.Namespace) -> int:

@@ -6,7 +6,8 @@ import argparse
 import dataclasses
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, cast
 
 from hifigemm.accuracy import Accuracy, resolve
@@ -19,7 +20,7 @@ from hifigemm.schemes import SCHEMES, Scheme
 
 __all__ = [
     *("SEED", "SIZE", "add_command", "add_multiplication_options", "add_operands"),
-    *("multiplication_options", "parse_accuracy", "parse_bytes"),
+    *("multiplication_options", "parse_accuracy", "parse_bytes", "usage"),
 ]
 
 _UNITS = {"": 1, "B": 1} | {
@@ -72,16 +73,23 @@ def multiplication_options(args: argparse.Namespace) -> dict[str, Any]:
     return chosen | {"scheme": _scheme(args.scheme, given)}
 
 
+@contextmanager
+def usage() -> Iterator[None]:
+    """What is wrong with the value of an option as the complaint of argparse."""
+    try:
+        yield
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
 def parse_accuracy(text: str) -> Accuracy:
     """A number or the name of an accuracy."""
     try:
         accuracy: Accuracy = float(text)
     except ValueError:
         accuracy = cast(Accuracy, text)
-    try:
+    with usage():
         resolve(accuracy, FP64, 1)
-    except PlanError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
     return accuracy
 
 
@@ -160,7 +168,5 @@ def _value(field: dataclasses.Field[Any], text: str) -> int | bool | str:
 
 
 def _engine(name: str) -> str:
-    try:
+    with usage():
         return engine_for(name).name
-    except PlanError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error

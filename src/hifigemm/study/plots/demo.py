@@ -58,34 +58,31 @@ def _errors(axes: Any, placed: Placed) -> None:
         limit = float(row["guaranteed"])
         axes.plot([x, x], [max(float(row["error"]), LOWEST), limit], color=colour, linewidth=1, alpha=0.5)
         axes.plot([x - 0.045, x + 0.045], [limit, limit], color=colour, linewidth=2)
-    _markers(axes, placed, "error")
+    title = "Error relative to |A||B|, entry by entry: what the promises are about"
+    _markers(axes, placed, "error", "max |C - AB| / (|A||B|)", title)
     axes.plot([], [], color="0.2", linewidth=2, label="guaranteed by the report: at most this")
-    _log_scale(axes, "max |C - AB| / (|A||B|)", "Error relative to |A||B|, entry by entry: what the promises are about")
 
 
 def _relative_errors(axes: Any, placed: Placed) -> None:
-    _markers(axes, placed, "relative_error")
+    title = "Error relative to the result, entry by entry: cancellation shows"
+    _markers(axes, placed, "relative_error", "max |C - AB| / |AB|", title)
     axes.axhline(1.0, color="0.4", linewidth=1, linestyle=":")
     where = {"ha": "right", "va": "bottom", "transform": axes.get_yaxis_transform(), "color": "0.3"}
     axes.text(0.995, 1.0, "no correct digit ", **where)
-    _log_scale(axes, "max |C - AB| / |AB|", "Error relative to the result, entry by entry: cancellation shows")
 
 
-def _markers(axes: Any, placed: Placed, key: str) -> None:
-    """One marker for each row; values below the axis stand at its foot and are written out."""
+def _markers(axes: Any, placed: Placed, key: str, label: str, title: str) -> None:
+    """One marker for each row on a logarithmic scale; values below it stand at its foot and are written out."""
     seen = set()
     for x, colour, marker, row in placed:
-        value, label = float(row[key]), None if row["scheme"] in seen else row["scheme"]
+        value, name = float(row[key]), None if row["scheme"] in seen else row["scheme"]
         seen.add(row["scheme"])
-        style = {"color": colour, "marker": marker, "markersize": 8, "linestyle": "none", "label": label}
+        style = {"color": colour, "marker": marker, "markersize": 8, "linestyle": "none", "label": name}
         axes.plot([x], [LOWEST if value < LOWEST else value], **style)
         if value < LOWEST:
             box = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}
             place = {"xytext": (0, 9), "textcoords": "offset points", "rotation": 90, "ha": "center", "bbox": box}
             axes.annotate(f"{value:.1e}", (x, LOWEST), fontsize=8, **place)
-
-
-def _log_scale(axes: Any, label: str, title: str) -> None:
     axes.set_yscale("log")
     axes.set_ylim(bottom=LOWEST / 3)
     axes.set_ylabel(label)
