@@ -12,10 +12,9 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from hifigemm.bench.arrays import Arrays, CudaArrays, cuda_is_usable
+from hifigemm.bench.arrays import Arrays, CudaArrays, Workload, cuda_is_usable
 from hifigemm.bench.cases import measure
 from hifigemm.bench.ceilings import peak_rates
-from hifigemm.bench.operands import Workload
 from hifigemm.bench.rows import Row, rows
 from hifigemm.bench.runs import Outcome
 from hifigemm.bench.timing import QUICK, Method

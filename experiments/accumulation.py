@@ -20,7 +20,7 @@ from hifigemm.formats import FP16
 from hifigemm.numerics.tensor_core import H100, V100, tensor_core_product
 from hifigemm.study.environment import write_csv
 from hifigemm.study.matrices import uniform
-from hifigemm.study.metrics import relative_residual
+from hifigemm.study.reference import relative_residual
 
 SEED = 3
 LENGTHS = (16, 64, 256, 1024, 4096, 16384)

@@ -8,11 +8,10 @@ import pytest
 
 import hifigemm as hg
 from hifigemm.bench import peers
-from hifigemm.bench.arrays import Arrays, CudaArrays
+from hifigemm.bench.arrays import DTYPES, FAMILIES, Arrays, CudaArrays, Workload
 from hifigemm.bench.cases import _uncapturable, measure, scheme_options
 from hifigemm.bench.ceilings import measured_ceilings, peak_rates
 from hifigemm.bench.checks import Reference, Verdict, native_bound
-from hifigemm.bench.operands import DTYPES, FAMILIES, Workload
 from hifigemm.bench.peers import Peer
 from hifigemm.bench.power import Readings
 from hifigemm.bench.rows import rows, stage_rows
@@ -20,8 +19,7 @@ from hifigemm.bench.runs import CACHE_BYTES, Case, Outcome, Stage, operand_sets,
 from hifigemm.bench.timing import QUICK, Method, Times, Timing
 from hifigemm.exceptions import PlanError
 from hifigemm.plan import Verification
-from hifigemm.study.metrics import relative_residual
-from hifigemm.study.reference import componentwise_error, correctly_rounded
+from hifigemm.study.reference import componentwise_error, correctly_rounded, relative_residual
 
 ARRAYS = Arrays()
 METHOD = Method(pause=0.0, warm=0, calls=(1, 1), bursts=1, sustained=0.0)

@@ -13,9 +13,8 @@ from typing import Any
 
 import hifigemm as hg
 
-from .arrays import Arrays
+from .arrays import Arrays, Workload
 from .checks import SAMPLE, Reference, native_bound
-from .operands import Workload
 from .peers import available, peers
 from .power import Meter
 from .runs import FAILURES, NATIVE, Case, Outcome, Stage, failed, operand_sets, run

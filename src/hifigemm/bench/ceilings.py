@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from .arrays import Arrays
-from .operands import Workload
+from .arrays import Arrays, Workload
 from .timing import Clock, Method, time_bursts
 
 __all__ = ["measured_ceilings", "peak_rates"]

@@ -16,8 +16,7 @@ import numpy as np
 
 import hifigemm as hg
 
-from .arrays import to_host, widened
-from .operands import Workload
+from .arrays import Workload, to_host, widened
 
 __all__ = ["Reference", "Verdict", "native_bound"]
 

@@ -13,8 +13,7 @@ from functools import cache, partial
 from importlib.metadata import entry_points
 from typing import Any
 
-from .arrays import cuda_is_usable
-from .operands import Workload
+from .arrays import Workload, cuda_is_usable
 
 __all__ = ["Peer", "available", "peers"]
 

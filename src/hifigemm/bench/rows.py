@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from .operands import Workload
+from .arrays import Workload
 from .runs import NATIVE, Case, Outcome
 from .timing import Clock, Method, Times, time_bursts
 

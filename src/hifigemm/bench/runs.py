@@ -14,9 +14,8 @@ from typing import Any
 
 import hifigemm as hg
 
-from .arrays import Arrays
+from .arrays import Arrays, Workload
 from .checks import Reference, Verdict
-from .operands import Workload
 from .power import Meter
 from .timing import Clock, Method, Times, capture, time_variants
 

@@ -18,8 +18,7 @@ from hifigemm.cli.table import percent, print_table
 from hifigemm.engines import available
 from hifigemm.schemes import SCHEMES
 from hifigemm.schemes.multiword import PRESETS
-from hifigemm.study.metrics import Judgement, judge
-from hifigemm.study.reference import ExactProduct
+from hifigemm.study.reference import ExactProduct, Judgement, judge
 
 __all__ = ["add_accuracy"]
 

@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 
 from hifigemm.accuracy import resolve
-from hifigemm.bench.arrays import Arrays, CudaArrays, cuda_is_usable
+from hifigemm.bench.arrays import DTYPES, FAMILIES, Arrays, CudaArrays, Workload, check_family, cuda_is_usable
 from hifigemm.bench.cases import measure, scheme_options
 from hifigemm.bench.ceilings import measured_ceilings, peak_rates
-from hifigemm.bench.operands import DTYPES, FAMILIES, Workload, check_family
 from hifigemm.bench.peers import peers
 from hifigemm.bench.rows import Row, rows, stage_rows
 from hifigemm.bench.runs import NATIVE, Outcome

@@ -24,10 +24,9 @@ from hifigemm.cli.errors import InputError, complain
 from hifigemm.cli.options import SEED, SIZE, add_command
 from hifigemm.cli.table import percent, print_table
 from hifigemm.study.matrices import hilbert, inverse_hilbert, phi_matrix
-from hifigemm.study.metrics import Judgement, judge
 from hifigemm.study.plots import SUFFIXES, draw, save
 from hifigemm.study.plots.demo import UNIT_ROUNDOFF
-from hifigemm.study.reference import ExactProduct
+from hifigemm.study.reference import ExactProduct, Judgement, judge
 
 __all__ = ["add_demo"]
 
