@@ -27,7 +27,7 @@ from hifigemm.numerics.words import Splitting
 from hifigemm.planner import make
 from hifigemm.problem import Problem
 from hifigemm.schemes import Native, Ozaki1, Ozaki2
-from hifigemm.study import matrices as gen
+from tests import hard_matrices as gen
 
 torch = pytest.importorskip("torch")
 device_array = pytest.importorskip("hifigemm.engines.device_array")

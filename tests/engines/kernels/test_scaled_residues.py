@@ -35,7 +35,7 @@ from hifigemm.numerics.embedding import components
 from hifigemm.numerics.estimates import magnitudes_down
 from hifigemm.numerics.residue_products import product_operands
 from hifigemm.numerics.special import clean
-from hifigemm.study import matrices as gen
+from tests import hard_matrices as gen
 
 DEVICE = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
 DTYPES = (np.float64, np.float32, np.complex128, np.complex64)
