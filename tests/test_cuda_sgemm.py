@@ -72,7 +72,7 @@ def test_long_positive_sums_are_added_outside_the_unit(product, engine, assert_s
 @pytest.mark.parametrize("product", ["fp16", "tf32"])
 def test_error_of_positive_data_stays_within_the_bound(product, model):
     """k = 65536."""
-    from hifigemm.engines.cuda.word_sums import unit_of
+    from hifigemm.engines.cuda.words import unit_of
 
     rng = np.random.default_rng(2)
     a, b = positive(rng, 64, 65536), positive(rng, 65536, 64)

@@ -72,14 +72,14 @@ def _words(m: int, n: int, k: int, batch: int, device: Any) -> Rows:
     """Search on the words of random matrices."""
     import torch
 
-    from hifigemm.engines.kernels.tiles import gpu_of
+    from hifigemm.engines.kernels.tiles import ProductShape, candidates, gpu_of, tile_for
     from hifigemm.engines.kernels.word_gemm import WHOLE_BLOCK, word_gemm
-    from hifigemm.engines.kernels.word_gemm_tiles import WordShape, candidates, tile_for
     from hifigemm.engines.kernels.words import split_words
     from hifigemm.problem import Problem
     from hifigemm.schemes import Corrected
 
-    scheme, gpu, shape = Corrected("fp16"), gpu_of(device), WordShape(m, n, k, batch, "fp16", WHOLE_BLOCK["fp16"])
+    scheme, gpu = Corrected("fp16"), gpu_of(device)
+    shape = ProductShape(m, n, k, batch, "words", "fp16", WHOLE_BLOCK["fp16"])
     a, b = (torch.rand((batch, *size), device=device) - 0.5 for size in ((m, k), (k, n)))
     problem = Problem(batch, m, n, k, np.dtype(np.float32))
     left, right = split_words(((a, 2), (b, 1)), scheme.splitting, scheme.top_exponent(problem))

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from hifigemm.engines.float32_precision import float32_precision
-from hifigemm.engines.kernels.word_gemm_tiles import waves
+from hifigemm.engines.kernels.tiles import ProductShape, Tile, waves
 from hifigemm.engines.rates import SIZES, Rates
 from hifigemm.formats import FP16
 from hifigemm.numerics.words import Splitting
@@ -56,7 +56,8 @@ def _word_rate(device: torch.device) -> float:
     a, b = (torch.rand((1, n, n), device=device) - 0.5 for _ in range(2))
     left, right = split_words(((a, 2), (b, 1)), Splitting(FP16, 2, "nearest", 11), FP16.emax)
     seconds = _seconds(lambda: word_gemm(left, right, a))
-    return 2 * waves(n, n, 1, (128, 128), num_sms) * 128 * 128 * n * num_sms / seconds
+    tile = Tile("hopper", 128, 128, 64, 3, 4)
+    return 2 * waves(tile, ProductShape(n, n, n, 1), num_sms) * tile.area * n * num_sms / seconds
 
 
 def _seconds(run: Callable[[], Any]) -> float:

@@ -70,7 +70,7 @@ _MEASURED = {(_HOPPER, _H200_SMS): H200}
 """By capability and number of SMs. The H100 SXM has the units of the H200 and another memory."""
 _PLAIN_INT8, _PLAIN_WORDS = 0.84, 0.7
 """Rates of the plain kernels over those of the Hopper kernels: the first was measured on an H200 (1146 to 1194 against
-1387 TOP/s, n = 4096 and 8192), the second is the estimate of `word_gemm_tiles`."""
+1387 TOP/s, n = 4096 and 8192), the second is the estimate of `tiles.TILES`."""
 
 
 def rates_of(gpu: GpuProperties) -> Rates:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hifigemm.engines.kernels.word_gemm_tiles import RATES, waves
+from hifigemm.engines.kernels.tiles import TILES, ProductShape, waves
 from hifigemm.problem import Problem
 
 SIZES = (256, 512, 1024, 2048, 4096)
@@ -81,10 +81,11 @@ class Rates:
         """
         p = problem
         rate, entry = (self.words, 8) if p.narrow is None else (2 * self.words, 4)
-        sms = self.num_sms
+        sms, shape = self.num_sms, ProductShape(p.m, p.n, p.k, p.batch)
         product = min(
-            2 * p.k * sms * waves(p.m, p.n, p.batch, block, sms) * block[0] * block[1] / (rate * share)
-            for block, share in RATES.items()
+            2 * p.k * sms * waves(tile, shape, sms) * tile.area / (rate * share)
+            for tile, share in TILES["words"].items()
+            if tile.kernel == "hopper"
         )
         moved = p.batch * (entry * (p.m * p.k + p.k * p.n) + 4 * p.m * p.n)
         return product + 4 / 3 * moved / self.bandwidth + 6 * self.launch

@@ -10,6 +10,7 @@ import torch
 from hifigemm.engine import Engine
 from hifigemm.engines.float32_precision import float32_precision, rounds_float32
 from hifigemm.engines.gpu_rates import gpu_properties, rates_of
+from hifigemm.engines.kernels.tiles import gpu_of, summary
 from hifigemm.engines.numpy_engine import NumpyEngine
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.subnormals import others_may_flush
@@ -48,6 +49,9 @@ def torch_engine(device: str) -> Engine:
 
 
 def describe_gpus() -> tuple[str, tuple[str, ...]]:
-    """The version of PyTorch, and the rates of each GPU."""
-    found = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    return torch.__version__, tuple(str(rates_of(gpu_properties(torch.device("cuda", i)))) for i in range(found))
+    """The version of PyTorch, and of each GPU its rates and the tiles of large products."""
+    lines: list[str] = []
+    for i in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
+        device = torch.device("cuda", i)
+        lines += [str(rates_of(gpu_properties(device))), *(f"  tile of {line}" for line in summary(gpu_of(device)))]
+    return torch.__version__, tuple(lines)

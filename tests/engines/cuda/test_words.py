@@ -14,7 +14,7 @@ from hifigemm.accuracy import resolve
 from hifigemm.engine import Certificate
 from hifigemm.engines import engine_for
 from hifigemm.engines.cuda import words as word_programs
-from hifigemm.engines.cuda.word_sums import sums_of
+from hifigemm.engines.cuda.words import sums_of
 from hifigemm.engines.device_array import unwrap
 from hifigemm.executor import execute
 from hifigemm.formats import BF16, FP16, FP32

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from hifigemm.engines.kernels.crt import crt
 from hifigemm.engines.kernels.crt_constants import crt_constants
-from hifigemm.engines.kernels.scaled_residues_kernels import NOT_FINITE
+from hifigemm.engines.kernels.vector_norms import NOT_FINITE
 from hifigemm.formats import FP32, FP64
 from hifigemm.numerics.epilogue import combine
 from hifigemm.numerics.residue_products import product_residues

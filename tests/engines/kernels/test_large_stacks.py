@@ -28,7 +28,7 @@ def launches(monkeypatch):
 
     for module in (epilogue, word_gemm_module):
         monkeypatch.setattr(module, "_launch", launch)
-    monkeypatch.setattr(native_gemm, "_fp64", launch)
+    monkeypatch.setattr(native_gemm, "_product", launch)
     monkeypatch.setattr(error_ratio, "_ratio", launch)
     return found
 

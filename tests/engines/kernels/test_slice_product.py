@@ -11,13 +11,14 @@ import torch
 import hifigemm as hg
 from hifigemm.engines import engine_for
 from hifigemm.engines.kernels import slice_product as kernels
-from hifigemm.engines.kernels.slice_product import SliceTile, slice_product
+from hifigemm.engines.kernels.slice_product import slice_product
 from hifigemm.engines.kernels.slices import slice_operands
+from hifigemm.engines.kernels.tiles import Tile
 from hifigemm.numerics.bounds import slice_bits_for
 from hifigemm.numerics.slicing import words_of_diagonals
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-SMALL = SliceTile(32, 32, 64, 2, 4)
+SMALL = Tile("triton", 32, 32, 64, 2, 4)
 pytestmark = pytest.mark.filterwarnings("ignore:(overflow|invalid value|divide by zero) encountered:RuntimeWarning")
 
 
@@ -89,7 +90,7 @@ def test_bits_do_not_depend_on_tiles(make_pair, assert_same_bits):
         x, y = (torch.from_numpy(v).to(DEVICE) for v in (a, b))
         made = slice_operands(((x, 2), (y, 1)), count, 8)
         assert high is None or words_of_diagonals(130, count, 8)[0] >= high
-        for tile in (SMALL, SliceTile(64, 32, 128, 2, 4, 1), SliceTile(16, 64, 32, 2, 4, 3)):
+        for tile in (SMALL, Tile("triton", 64, 32, 128, 2, 4, 1), Tile("triton", 16, 64, 32, 2, 4, 3)):
             out = torch.empty((1, 45, 40), dtype=torch.float64, device=DEVICE).transpose(1, 2)
             slice_product(*made, out, 130, operands=(x, y), config=tile)
             assert_same_bits(out.cpu().numpy(), want)

@@ -11,9 +11,8 @@ import torch
 
 import hifigemm as hg
 from hifigemm.engines import engine_for
-from hifigemm.engines.kernels.tiles import Gpu, gpu_of
+from hifigemm.engines.kernels.tiles import KERNELS, Gpu, ProductShape, candidates, fits, gpu_of, tile_for, valid_tiles
 from hifigemm.engines.kernels.word_gemm import BLOCKS, word_gemm
-from hifigemm.engines.kernels.word_gemm_tiles import WordShape, candidates, is_valid, tile_for, valid_tiles
 from hifigemm.engines.kernels.words import split_words
 from hifigemm.formats import BF16, FP16, TF32
 from hifigemm.numerics.accumulation import add_outside, in_any_order
@@ -65,7 +64,7 @@ def simulated(a, b, fmt, block, model, *, chained=False, shift=0):
 
 
 def cube(n, fmt="fp16", block=64):
-    return WordShape(n, n, n, 1, fmt, block)
+    return ProductShape(n, n, n, 1, "words", fmt, block)
 
 
 def uniform(rng, *shape):
@@ -109,7 +108,7 @@ def test_bits_do_not_depend_on_tile_or_strides(fmt):
     rng = np.random.default_rng(1)
     a, b = uniform(rng, 2, 70, 90), uniform(rng, 1, 90, 50)
     block = BLOCKS[fmt][-2]
-    tiles = list(valid_tiles(gpu_of(torch.device(DEVICE)), fmt, block))
+    tiles = valid_tiles(gpu_of(torch.device(DEVICE)), family="words", fmt=fmt, block=block)
     want = product(a, b, fmt, block=block, config=tiles[0])
     for tile in tiles[1:] if HAS_GPU else []:  # the interpreter leaves the order of sums to NumPy
         np.testing.assert_array_equal(product(a, b, fmt, block=block, config=tile), want)
@@ -230,8 +229,8 @@ def test_small_problems_take_small_tiles():
         assert tile_for(cube(8192), gpu).block_n == 128
         small = tile_for(cube(1024), gpu)
         assert (small.kernel, small.block_m, small.block_n) == ("hopper", 128, 64)
-    assert tile_for(cube(1024), H200, plain=True).kernel == "triton"
-    assert all(t.kernel == "triton" for t in valid_tiles(H200, "fp16", 64, plain=True))
+    assert tile_for(cube(1024), H200, ("triton",)).kernel == "triton"
+    assert all(t.kernel == "triton" for t in valid_tiles(H200, ("triton",), "words", "fp16", 64))
 
 
 def test_searches_try_valid_tiles_only():
@@ -241,14 +240,16 @@ def test_searches_try_valid_tiles_only():
                 found = candidates(shape := cube(n, fmt, block), H200)
                 assert len(set(found)) == len(found)
                 assert tile_for(shape, H200) in found
-                assert all(is_valid(t, H200, fmt, block) for t in found)
+                assert all(fits(t, H200, "words", fmt, block) for t in found)
                 assert len({t.block_n for t in found}) > 1
                 assert {t.group for t in found if t.block_m == 128} == ({4, 8, 16} if n == 8192 else {4, 8})
-                assert len({replace(t, group=8, stages=0) for t in found}) < len(valid_tiles(H200, fmt, block))
+                assert len({replace(t, group=8, stages=0) for t in found}) < len(
+                    valid_tiles(H200, family="words", fmt=fmt, block=block)
+                )
     tile = tile_for(cube(4096), H200)
     for change in ({"stages": 9}, {"block_k": 32}, {"block_n": 96}, {"group": 0}, {"kernel": "other"}):
-        assert not is_valid(replace(tile, **change), H200, "fp16", 64)
-    assert not is_valid(tile, replace(H200, capability=(8, 0)), "fp16", 64)
+        assert not fits(replace(tile, **change), H200, "words", "fp16", 64)
+    assert not fits(tile, replace(H200, capability=(8, 0)), "words", "fp16", 64)
 
 
 def test_classes_of_shapes_print_what_shares_a_tile():
@@ -275,7 +276,7 @@ class TestOnGpu:
         a, b = uniform(rng, 1, m, k), np.abs(uniform(rng, 1, k, n))
         for block in BLOCKS[fmt]:
             want = simulated(a, b, fmt, block, _model()[0], chained=chained)
-            for tile in valid_tiles(gpu_of(torch.device(DEVICE)), fmt, block):
+            for tile in valid_tiles(gpu_of(torch.device(DEVICE)), family="words", fmt=fmt, block=block):
                 got = product(a, b, fmt, block=block, chained=chained, config=tile)
                 np.testing.assert_array_equal(got, want, err_msg=f"{tile}, block {block}")
 
@@ -284,8 +285,9 @@ class TestOnGpu:
     def test_bits_are_those_of_the_model_on_hostile_operands(self, fmt, family, make_pair):
         a, b = (x[None] for x in make_pair(family, 70, 200, 60, np.float32))
         for block in BLOCKS[fmt]:
-            for plain in (False, True):
-                tile = tile_for(WordShape(70, 60, 200, 1, fmt, block), gpu_of(torch.device(DEVICE)), plain)
+            for kernels in (KERNELS, ("triton",)):
+                shape = ProductShape(70, 60, 200, 1, "words", fmt, block)
+                tile = tile_for(shape, gpu_of(torch.device(DEVICE)), kernels)
                 got = product(a, b, fmt, block=block, config=tile)
                 want = simulated(a, b, fmt, block, _model()[0])
                 np.testing.assert_array_equal(got, want, err_msg=f"{tile}, block {block}")

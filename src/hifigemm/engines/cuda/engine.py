@@ -155,7 +155,7 @@ class CudaEngine:
 
     def _word_sums(self, scheme: Any, k: int) -> WordSums | None:
         """The kernels of corrected products, which add as the tensor cores do, in order of k."""
-        from hifigemm.engines.cuda.word_sums import sums_of
+        from hifigemm.engines.cuda.words import sums_of
 
         return sums_of(scheme, k, self.model) if _ADDS_AS_MODELLED else None
 

@@ -284,7 +284,7 @@ def _gathered(x: Buffer, axis: int, where: tuple[int, ...] | None) -> Buffer:
         return x
     shape = tuple(len(where) if i == axis else n for i, n in enumerate(x.shape))
     made: Buffer = empty(shape, x.dtype, x)
-    x.program.call(partial(_gather, axis, where), x, made)  # type: ignore[attr-defined]
+    x.program.call(partial(_gather, axis, where), x, made)
     return made
 
 

@@ -10,11 +10,11 @@ from typing import Any
 import torch
 
 from hifigemm.engine import Certificate, Outcome, Splits
-from hifigemm.engines.cuda.outputs import combined, output_for
 from hifigemm.engines.cuda.required_bits import NO_LIMIT, required_bits_of
 from hifigemm.engines.device_array import unwrap, wrap
 from hifigemm.engines.device_ops import TORCH_DTYPES
 from hifigemm.engines.kernels.buffers import contiguous_strides
+from hifigemm.engines.kernels.epilogue import combine_in_place
 from hifigemm.engines.kernels.launch import enters_directly
 from hifigemm.engines.kernels.program import Program
 from hifigemm.exceptions import PlanError
@@ -144,18 +144,20 @@ class CudaProgram:
     ) -> Outcome:
         """The product; nothing waits for the device."""
         p, (left, right) = self.plan.problem, (unwrap(a), unwrap(b))
-        inside = self.steps.combines and epilogue.is_moderate
-        own = epilogue if inside else PLAIN
-        if inside:
-            shape = p.batch, p.m, p.n
-            target = torch.empty(shape, dtype=left.dtype, device=left.device) if out is None else unwrap(out)
-        else:
-            target = output_for(p, left, epilogue, out)
+        own = epilogue if self.steps.combines and epilogue.is_moderate else PLAIN
+        later = own is not epilogue and not epilogue.idle
+        shape, dtype = (p.batch, p.m, p.n), TORCH_DTYPES[p.dtype]
+        given = None if out is None or later else unwrap(out)
+        target = torch.empty(shape, dtype=dtype, device=left.device) if given is None else given
         c = None if own.c is None else unwrap(own.c)
         ready = [None if s is None or self.steps.ready is None else self.steps.ready(s) for s in splits]
         record = self._record(left.device)
         self._run([left, right, target, record, c], (ready[0], ready[1]), shift, own)
-        values = wrap(target) if inside else combined(target, p, epilogue, out)
+        if later:
+            _combine(target, epilogue)
+            if out is not None:
+                target = unwrap(out).copy_(target)
+        values = wrap(target) if out is None else out
         certificate = None if self.steps.certify is None else partial(self._certificate, record)
         made, notes = float(self.plan.num_products), []
         outliers = None if self.plan.evidence is None else self.plan.evidence.outliers
@@ -243,3 +245,12 @@ class CudaProgram:
         scalars = shift, own.alpha.real, own.beta.real
         self.steps.write(plan, Arguments(a, b, out, record, *scalars, c, (splits[0], splits[1])))
         return program
+
+
+def _combine(made: Tensor, epilogue: Epilogue) -> None:
+    """alpha made + beta C in place."""
+    if epilogue.is_moderate and not made.is_complex():
+        c: Any = None if epilogue.c is None else unwrap(epilogue.c)
+        combine_in_place(made, epilogue.alpha.real, epilogue.beta.real, c)
+    else:
+        epilogue.apply(wrap(made))

@@ -4,31 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
-__all__ = ["Buffer", "Steps", "contiguous_strides"]
-
-
-class Steps(Protocol):
-    """What buffers ask of their program."""
-
-    @property
-    def device(self) -> torch.device:
-        """Where it runs."""
-
-    def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> Buffer:
-        """Scratch memory."""
-
-    def zeros(self, shape: tuple[int, ...], dtype: torch.dtype) -> Buffer:
-        """Scratch memory that starts as zeros."""
-
-    def reuse_zeros(self) -> None:
-        """Clear the memory of all zeros so far for others."""
-
-    def add(self, kernel: Any, grid: tuple[int, ...], arguments: tuple[Any, ...], constants: dict[str, Any]) -> None:
-        """Append a launch."""
+__all__ = ["Buffer", "contiguous_strides"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +17,7 @@ class Buffer:
 
     Attributes
     ----------
-    program : Steps
+    program : Program
     memory : int
         Which memory of the program the view lies in: operands come first, then scratch memory.
     dtype : torch.dtype
@@ -49,7 +29,7 @@ class Buffer:
         The address of the memory modulo 16.
     """
 
-    program: Steps
+    program: Any
     memory: int
     dtype: torch.dtype
     shape: tuple[int, ...]

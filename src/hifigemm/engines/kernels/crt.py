@@ -32,9 +32,9 @@ from hifigemm.engines.kernels.epilogue import combine
 from hifigemm.engines.kernels.launch import Launch, float64_bits, real_view
 from hifigemm.engines.kernels.predicate import NO_PREDICATE, Predicate, holds
 from hifigemm.engines.kernels.rounding import round_integer
-from hifigemm.engines.kernels.scaled_residues_kernels import NOT_FINITE
 from hifigemm.engines.kernels.special import nonfinite_product
 from hifigemm.engines.kernels.tiles import gpu_of
+from hifigemm.engines.kernels.vector_norms import NOT_FINITE
 from hifigemm.numerics.residues import ModuliSet
 
 __all__ = ["crt"]

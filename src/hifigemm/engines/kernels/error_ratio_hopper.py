@@ -1,6 +1,6 @@
 """The kernel of `error_ratio.py` for Hopper in Gluon: sums as in `hopper_ring.py`, of which none is stored.
 
-Tiles are dismissed in FP32 or looked at in float64 as in `error_ratio_kernels.py`, and the same float64 comes out.
+Tiles are dismissed in FP32 or looked at in float64 as in `error_ratio.py`, and the same float64 comes out.
 
 `_quotient` rounds x / d to nearest as a division does, for integers 0 < d < 2**32 and x = 0 or 1 <= x < 2**100, without
 the branches of one that takes all numbers. Let u be the unit in the last place of x / d. With an inverse y that is good
@@ -20,7 +20,7 @@ import torch
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from hifigemm.engines.kernels.error_ratio_kernels import MARGIN
+from hifigemm.engines.kernels.error_ratio import MARGIN
 from hifigemm.engines.kernels.hopper_ring import (
     CONSUMER_REGISTERS,
     PRODUCER_REGISTERS,
@@ -157,7 +157,7 @@ def _ratio_kernel(
     WIDTH: gl.constexpr, STAGES: gl.constexpr,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP: gl.constexpr,
 ):  # fmt: skip
-    """error_ratio_kernels.error_ratio_kernel; planes are pairings of the components of a matrix, batches count in rows.
+    """error_ratio.error_ratio_kernel; planes are pairings of the components of a matrix, batches count in rows.
 
     Nothing where the predicate does not hold.
     """

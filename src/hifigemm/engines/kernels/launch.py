@@ -16,7 +16,7 @@ import logging
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache, lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -179,25 +179,12 @@ def empty(shape: tuple[int, ...], dtype: torch.dtype, like: Any) -> Any:
     return torch.empty(shape, dtype=dtype, device=like.device)
 
 
-class Entry:
+class Entry(NamedTuple):
     """A compiled kernel reduced to the arguments of its C entry; see `make_launcher` of Triton's NVIDIA driver."""
 
-    __slots__ = ("function", "head", "launch")
-
-    def __init__(self, compiled: Any) -> None:
-        launcher = compiled.run
-        if launcher.global_scratch_size or launcher.profile_scratch_size:
-            raise AttributeError("kernels with scratch memory take Triton's own launcher")
-        launch = launcher.launch
-        if inspect.isfunction(launch):
-            launch = inspect.getclosurevars(launch).nonlocals["launcher"]
-        self.launch = launch
-        self.function = compiled.function
-        no_scratch, no_hooks = (None, None), (None, None, None)
-        self.head = (
-            *(launcher.launch_cooperative_grid, launcher.launch_pdl, *no_scratch),
-            *(compiled.packed_metadata, *no_hooks),
-        )
+    launch: Any
+    function: Any
+    head: tuple[Any, ...]
 
 
 _MAP_METADATA: dict[tuple[Any, ...], Any] = {}
@@ -362,6 +349,14 @@ def _entry(compiled: Any, arguments: tuple[Any, ...]) -> Entry | None:
             for argument, metadata in zip(maps, compiled.metadata.tensordesc_meta, strict=True):
                 if _MAP_METADATA.setdefault(argument.key, metadata) != metadata:
                     return None
-        return Entry(compiled)
+        launcher = compiled.run
+        if launcher.global_scratch_size or launcher.profile_scratch_size:
+            return None
+        launch = launcher.launch
+        if inspect.isfunction(launch):
+            launch = inspect.getclosurevars(launch).nonlocals["launcher"]
+        no_scratch, no_hooks = (None, None), (None, None, None)
+        ways = launcher.launch_cooperative_grid, launcher.launch_pdl
+        return Entry(launch, compiled.function, (*ways, *no_scratch, compiled.packed_metadata, *no_hooks))
     except (AttributeError, KeyError, TypeError, ValueError):
         return None

@@ -7,7 +7,14 @@ the same k, dtype and device.
 
 Short vectors stay in the registers of a program. Long ones are cut into pieces: scales run ahead of residues in the
 same launch, so that operands are read a second time from a cache. Which of the two is taken changes no bits.
+
+Tiles of residues have pieces that are what a warp has of its vectors, 16 consecutive entries in a thread: residues are
+stored 16 bytes wide, and loads across the vectors still fill sectors of 32 bytes, without an exchange between threads.
+Where strides say nothing, Triton takes the first axis as the fastest.
 """
+
+# Kernels are untyped.
+# mypy: disable-error-code="assignment, no-untyped-def"
 
 from __future__ import annotations
 
@@ -17,15 +24,36 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
+import triton
+import triton.language as tl
 
-from hifigemm.engines.kernels import scaled_residues_kernels, vector_norms_kernels
+from hifigemm.engines.kernels import vector_norms
 from hifigemm.engines.kernels.launch import Launch, empty, real_view
-from hifigemm.engines.kernels.predicate import NO_PREDICATE, Predicate
-from hifigemm.engines.kernels.scaled_residues_constants import VectorConstants, num_words_for, vector_constants
-from hifigemm.engines.kernels.vector_norms_kernels import SizeForm
+from hifigemm.engines.kernels.predicate import NO_PREDICATE, Predicate, holds
+from hifigemm.engines.kernels.residue_words import (
+    VectorConstants,
+    integer_words,
+    num_words_for,
+    residue,
+    residue_pair,
+    vector_constants,
+)
+from hifigemm.engines.kernels.vector_norms import (
+    INFINITE,
+    NORM_BLOCK,
+    PANEL,
+    SizeForm,
+    block_sizes,
+    exponent_factors,
+    join_blocks,
+    joined_sizes,
+    magnitude,
+    place,
+    scale_of,
+    store_block,
+)
 from hifigemm.engines.kernels.zeros import cleared
 from hifigemm.numerics.residues import ModuliSet
-from hifigemm.numerics.scaling import NORM_BLOCK
 
 __all__ = [
     "NOT_FINITE",
@@ -36,25 +64,261 @@ __all__ = [
     "config_for",
     "layout_of",
     "norm_scales",
-    "pointers",
     "scaled_residues",
     "sized_residues",
     "warps_for",
 ]
 
-NOT_FINITE: int = scaled_residues_kernels.NOT_FINITE.value
-"""Exponent of a vector with an Inf or NaN; its residues mean nothing."""
-
 Operand = tuple[Any, int]
+NOT_FINITE: int = vector_norms.NOT_FINITE.value
+"""Exponent of a vector with an Inf or NaN; its residues mean nothing."""
 _SIZES = {torch.float32: 4, torch.float64: 8, torch.complex64: 4, torch.complex128: 8}
 _LONG = 1024
 """Inner dimension from which rows of residues begin on lines of 128 bytes: odd pitches slow the products down."""
-_PANEL: int = vector_norms_kernels.PANEL.value
+_ENTRIES = 32
+"""Real numbers of a thread; where their integers have many words, threads have half as many."""
 _PAIR_REGISTERS = 128
 """Of a thread that makes pairs of residues: two programs of 256 threads on a multiprocessor, of which one may load."""
+_MAGNITUDE_BITS = tl.constexpr(7)
 
-_whole = Launch(scaled_residues_kernels.whole_kernel)
-_pieces = Launch(scaled_residues_kernels.pieces_kernel)
+
+@dataclass(frozen=True)
+class Form:
+    """What the kernel knows of the operands and its tile of residues when it is compiled.
+
+    Attributes
+    ----------
+    left_along_k, right_along_k : bool
+        The entries of the vectors of A or B lie side by side, and the other strides count in units of `vector`.
+    even : bool
+        k is a multiple of the tile.
+    vector : int
+        Entries that may be loaded at a time.
+    width : int
+        Components of an entry: 1, or 2 for complex operands.
+    vectors, blocks : int
+        Vectors and blocks of 256 along k in a tile.
+    """
+
+    left_along_k: bool
+    right_along_k: bool
+    even: bool
+    vector: int
+    width: int
+    vectors: int
+    blocks: int
+
+    @property
+    def piece(self) -> int:
+        """Entries of a piece."""
+        return 512 // self.vectors
+
+
+@triton.jit
+def _along_k(step, FORM: tl.constexpr):
+    """Indices along k of tile number `step`."""
+    blocks = (step * FORM.blocks + tl.arange(0, FORM.blocks)) * NORM_BLOCK
+    pieces = tl.arange(0, NORM_BLOCK // FORM.piece) * FORM.piece
+    return tl.arange(0, FORM.piece)[:, None, None, None] + pieces[None, None, :, None] + blocks[None, None, None, :]
+
+
+@triton.jit
+def _load(x, mask, FORM: tl.constexpr):
+    """The components of entries as a tuple of float64, 0 where masked."""
+    WIDTH: tl.constexpr = FORM.width
+    parts = ()
+    for i in tl.static_range(WIDTH):
+        if FORM.even:
+            parts += (tl.load(x + i).to(tl.float64),)
+        else:
+            parts += (tl.load(x + i, mask=mask, other=0.0).to(tl.float64),)
+    return parts
+
+
+@triton.jit
+def _load_tile(operand, spot, ks, k, ALONG_K: tl.constexpr, FORM: tl.constexpr):
+    """A tile of an operand. ALONG_K: entries lie side by side along k, the other strides are in units of VECTOR."""
+    x, sb, sv, sk = operand
+    _, batch, start, count = spot
+    vs = tl.minimum(start + tl.arange(0, FORM.vectors), count - 1).to(tl.int64)
+    if ALONG_K:
+        at = x + ((batch * sb + vs * sv) * (FORM.vector * FORM.width))[None, :, None, None] + ks * FORM.width
+    else:
+        at = x + ((batch * sb + vs * sv) * FORM.width)[None, :, None, None] + ks.to(tl.int64) * (sk * FORM.width)
+    return _load(at, ks < k, FORM)
+
+
+@triton.jit
+def _chosen(first, left, right):
+    """What belongs to A or to B."""
+    found = ()
+    for i in tl.static_range(len(left)):
+        found += (tl.where(first, left[i], right[i]),)
+    return found
+
+
+@triton.jit
+def _load_either(operands, spot, ks, k, FORM: tl.constexpr):
+    """A tile of the operand that the program takes."""
+    if FORM.left_along_k == FORM.right_along_k:
+        chosen = _chosen(spot[0], operands[0], operands[1])
+        parts = _load_tile(chosen, spot, ks, k, FORM.left_along_k, FORM)
+    elif spot[0]:
+        parts = _load_tile(operands[0], spot, ks, k, FORM.left_along_k, FORM)
+    else:
+        parts = _load_tile(operands[1], spot, ks, k, FORM.right_along_k, FORM)
+    return parts
+
+
+@triton.jit
+def _store_residues(words, out, spot, ks, FORM: tl.constexpr, DP4A: tl.constexpr, PAIRS: tl.constexpr):
+    """Residues of a tile, for every row of the table one or, with PAIRS, two; the pitch is in units of 16 bytes."""
+    out_a, out_b, pitch16, num_planes, table = out
+    first, batch, start, count = spot
+    vs = start + tl.arange(0, FORM.vectors)
+    mask = (vs < count)[None, :, None, None] & (ks < pitch16 * 16)
+    row = (batch * num_planes * count + vs) * pitch16
+    at = tl.where(first, out_a, out_b) + row[None, :, None, None] * 16 + ks
+    step = count.to(tl.int64) * pitch16 * 16
+    if PAIRS:
+        for l in range(0, num_planes, 2):
+            plus, minus = residue_pair(words, table + (l // 2) * (len(words) + 4))
+            tl.store(at + l * step, plus, mask=mask)
+            tl.store(at + (l + 1) * step, minus, mask=mask)
+    else:
+        LENGTH: tl.constexpr = len(words) + (3 if DP4A else 2)
+        for l in range(num_planes):
+            tl.store(at + l * step, residue(words, table + l * LENGTH, DP4A), mask=mask)
+
+
+@triton.jit
+def _store_magnitudes(parts, e, low, spot, ks, FORM: tl.constexpr, PTX: tl.constexpr):
+    """|x| 2**(7 - e) of a tile, rounded down; vectors with an Inf or NaN, whose exponent is INFINITE, have no say."""
+    low_a, low_b, pitch16 = low
+    first, batch, start, count = spot
+    vs = start + tl.arange(0, FORM.vectors)
+    up, second = exponent_factors(e, _MAGNITUDE_BITS)
+    row = (batch * count + vs) * pitch16 * FORM.width
+    at = tl.where(first, low_a, low_b) + row[None, :, None, None] * 16 + ks
+    for i in tl.static_range(len(parts)):
+        z = tl.where(tl.abs(parts[i]) < float("inf"), parts[i], 0.0)
+        found = magnitude(z, up[None, :, None, None], second[None, :, None, None], False, PTX).to(tl.int8)
+        tl.store(at + i * pitch16 * 16, found, mask=(vs < count)[None, :, None, None] & (ks < pitch16 * 16))
+
+
+_FREE = [
+    "sab", "sav", "sak", "sbb", "sbv", "sbk", "num_a", "num_b", "k", "tiles_a", "total_a", "total",
+    "stride_a", "balance_a", "stride_b", "balance_b", "low_pitch16", "pitch16", "num_planes", "panels", "ahead",
+    "least", "most",
+]  # fmt: skip
+
+
+@triton.jit(do_not_specialize=_FREE)
+def scaled_residues_kernel(
+    a, sab, sav, sak, b, sbb, sbv, sbk, num_a, num_b, k, tiles_a,
+    range_ptr, exponent_a, nearest_a, stride_a, balance_a, exponent_b, nearest_b, stride_b, balance_b,
+    own, norms, total_a, total, low_a, low_b, low_pitch16,
+    out_a, out_b, pitch16, num_planes, table,
+    block_sums, block_e, arrivals, panels, ahead,
+    predicate, least, most,
+    FORM: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, NUM_WORDS: tl.constexpr, TRUNCATES: tl.constexpr,
+    WHOLE: tl.constexpr, SCALES: tl.constexpr, RESIDUES: tl.constexpr, SUMS: tl.constexpr,
+    PTX: tl.constexpr, DP4A: tl.constexpr, PAIRS: tl.constexpr,
+):  # fmt: skip
+    """Scales with SCALES, else they are given, and residues with RESIDUES; sizes and magnitudes with SUMS.
+
+    With WHOLE, which asks for scales and residues, each program keeps some vectors in its registers. Else panels of 16
+    vectors follow each other: in every round the first programs take the blocks of one panel, the others make the
+    residues of a panel `ahead` rounds before, which a cache still holds. These wait for the scales of their panel,
+    which depend on programs with smaller indices only, and those wait for nobody. Where the predicate does not hold,
+    all programs leave at once, those that would wait and those that they would wait for.
+    """
+    if predicate is not None:  # noqa: SIM102
+        if not holds(predicate, least, most):
+            return
+    operands = (a, sab, sav, sak), (b, sbb, sbv, sbk)
+    balances = balance_a, balance_b
+    scales = (exponent_a, nearest_a, stride_a, 0), (exponent_b, nearest_b, stride_b, total_a)
+    sizes, low, out = (own, norms, total), (low_a, low_b, low_pitch16), (out_a, out_b, pitch16, num_planes, table)
+    if WHOLE:
+        spot = place(tl.program_id(0), tiles_a, num_a, num_b, FORM.vectors)
+        vs, ks = spot[2] + tl.arange(0, FORM.vectors), _along_k(0, FORM)
+        parts = _load_either(operands, spot, ks, k, FORM)
+        block_e, sums = block_sizes(parts, 0, SUMS, PTX)
+        e = tl.max(block_e, axis=1)
+        block_n, block_s = joined_sizes(sums, block_e, e[:, None])
+        n, s = tl.sum(block_n, axis=1), tl.sum(block_s, axis=1)
+        scale, nearest = _store_scales((n, s, e), spot, vs, range_ptr, balances, scales, sizes, SUMS)
+        if SUMS:
+            _store_magnitudes(parts, e, low, spot, ks, FORM, PTX)
+        words = integer_words(parts, scale, nearest, NUM_WORDS, TRUNCATES)
+        _store_residues(words, out, spot, ks, FORM, DP4A, PAIRS)
+    else:
+        blocks = tl.cdiv(k, NORM_BLOCK) if SCALES else 0
+        steps = tl.cdiv(k, FORM.blocks * NORM_BLOCK)
+        per_round = blocks + (steps * (PANEL // FORM.vectors) if RESIDUES else 0)
+        panel = tl.program_id(0) // per_round
+        task = tl.program_id(0) % per_round
+        if task < blocks:
+            if SCALES:  # noqa: SIM102 - known when the kernel is compiled
+                if panel < panels:
+                    spot = place(panel, tiles_a, num_a, num_b, PANEL)
+                    at = panel.to(tl.int64) * blocks
+                    store_block(operands, spot, task, at, k, (block_sums, block_e), LEFT, RIGHT, SUMS, PTX)
+                    tl.debug_barrier()
+                    # The last program of a panel to arrive joins its blocks, and arrives once more.
+                    if tl.atomic_add(arrivals + panel, 1, sem="acq_rel") == blocks - 1:
+                        found = join_blocks(block_sums + at * PANEL, block_e + at * PANEL, blocks, SUMS)
+                        vs = spot[2] + tl.arange(0, PANEL)
+                        _store_scales(found, spot, vs, range_ptr, balances, scales, sizes, SUMS)
+                        tl.debug_barrier()
+                        tl.atomic_add(arrivals + panel, 1, sem="release")
+        elif RESIDUES:
+            panel -= ahead
+            task -= blocks
+            first, batch, start, count = place(panel, tiles_a, num_a, num_b, PANEL)
+            start += task // steps * FORM.vectors
+            if (panel >= 0) & (start < count):
+                spot = (first, batch, start, count)
+                vs, ks = start + tl.arange(0, FORM.vectors), _along_k(task % steps, FORM)
+                parts = _load_either(operands, spot, ks, k, FORM)
+                if SCALES:
+                    seen = tl.atomic_add(arrivals + panel, 0, sem="acquire")
+                    while seen <= blocks:
+                        seen = tl.atomic_add(arrivals + panel, 0, sem="acquire")
+                exponents, to_nearest, stride, begin = _chosen(first, scales[0], scales[1])
+                at = batch * stride + vs
+                scale = tl.load(exponents + at, mask=vs < count, other=0)
+                nearest = tl.load(to_nearest + at, mask=vs < count, other=1)
+                if SUMS:
+                    e = tl.load(own + begin + batch * count + vs, mask=vs < count, other=0)
+                    _store_magnitudes(parts, e, low, spot, ks, FORM, PTX)
+                words = integer_words(parts, scale, nearest, NUM_WORDS, TRUNCATES)
+                _store_residues(words, out, spot, ks, FORM, DP4A, PAIRS)
+
+
+@triton.jit
+def _store_scales(found, spot, vs, range_ptr, balances, scales, sizes, SUMS: tl.constexpr):
+    """Scales of the vectors `vs` of a place from their norms, sums and exponents, and with SUMS these themselves."""
+    n, s, e = found
+    first, batch, _, count = spot
+    scale, nearest = scale_of(n, e, range_ptr, tl.where(first, balances[0], balances[1]))
+    exponents, to_nearest, stride, begin = _chosen(first, scales[0], scales[1])
+    inside = vs < count
+    at = batch * stride + vs
+    tl.store(exponents + at, scale, mask=inside)
+    tl.store(to_nearest + at, nearest, mask=inside)
+    if SUMS:
+        own, norms, total = sizes
+        finite = e < INFINITE
+        at = begin + batch * count + vs
+        tl.store(own + at, e, mask=inside)
+        tl.store(norms + at, tl.where(finite, tl.sqrt(n), 0.0), mask=inside)
+        tl.store(norms + total + at, tl.where(finite, s, 0.0), mask=inside)
+    return scale, nearest
+
+
+_launch = Launch(scaled_residues_kernel)
 
 
 class VectorScale(NamedTuple):
@@ -70,10 +334,6 @@ class VectorScale(NamedTuple):
 
     exponent: Any
     nearest: Any
-
-    def take(self, batch: slice, vectors: slice) -> VectorScale:
-        """The scale of some vectors of some matrices of the stack."""
-        return VectorScale(self.exponent[batch, vectors], self.nearest[batch, vectors])
 
 
 class Sizes(NamedTuple):
@@ -107,22 +367,13 @@ class Config:
         Vectors of a tile: 4, 8 or 16.
     blocks : int
         Blocks of 256 along k in a tile, at most: a power of two. Vectors that are no longer stay in registers.
-    entries : int
-        Real numbers of a thread: 32 or a multiple. Where their integers have many words, threads have half as many.
     ahead : int
         Bytes by which scales run ahead of residues.
-    stream : bool
-        Residues leave the cache first.
-    registers : int, optional
-        Limit for a thread on NVIDIA GPUs.
     """
 
     vectors: int = 4
     blocks: int = 4
-    entries: int = 32
     ahead: int = 8 << 20
-    stream: bool = False
-    registers: int | None = None
 
 
 def norm_scales(
@@ -142,9 +393,9 @@ def norm_scales(
     config : Config, optional
         Otherwise `config_for` chooses.
     """
-    plan = layout_of(operands, config)
-    constants = vector_constants(moduli, plan.width, 1, operands[0][0].device, plan.ptx)
-    return _run(plan, operands, constants, balances)
+    layout = layout_of(operands, config)
+    constants = vector_constants(moduli, layout.width, 1, operands[0][0].device, layout.ptx)
+    return _run(layout, operands, constants, balances)
 
 
 def scaled_residues(
@@ -176,9 +427,9 @@ def scaled_residues(
         Representatives in [-128, 127], zero beyond k; the pitch is k rounded up to 16, or to 128 from k = 1024 on.
     scales : tuple of VectorScale
     """
-    plan = layout_of(operands, config)
-    constants, planes = _parts(plan, operands, moduli, balances, bits)
-    return planes, _run(plan, operands, constants, balances, scales, planes)
+    layout = layout_of(operands, config)
+    constants, planes = _planes(layout, operands, moduli, balances, bits)
+    return planes, _run(layout, operands, constants, balances, scales, planes)
 
 
 def sized_residues(
@@ -196,29 +447,29 @@ def sized_residues(
         Decides on the device: unless least <= predicate <= most the operands are not read, and what is returned means
         nothing.
     """
-    plan = layout_of(operands, config, sized=True)
-    like, total = operands[0][0], sum(plan.totals)
-    constants, planes = _parts(plan, operands, moduli, balances, None)
-    pitch = plan.width * (-(-plan.k // 128) * 128)
-    left, right = (empty((*shape, pitch), torch.int8, like) for shape in plan.shapes)
+    layout = layout_of(operands, config, sized=True)
+    like, total = operands[0][0], sum(math.prod(shape) for shape in layout.shapes)
+    constants, planes = _planes(layout, operands, moduli, balances, None)
+    pitch = layout.width * (-(-layout.k // 128) * 128)
+    left, right = (empty((*shape, pitch), torch.int8, like) for shape in layout.shapes)
     exponents, norms = empty((total,), torch.int32, like), empty((2, total), torch.float64, like)
-    sizes = Sizes(exponents, norms, (left, right), plan.width)
-    return planes, _run(plan, operands, constants, balances, None, planes, sizes, predicate), sizes
+    sizes = Sizes(exponents, norms, (left, right), layout.width)
+    return planes, _run(layout, operands, constants, balances, None, planes, sizes, predicate), sizes
 
 
-def _parts(
-    plan: _Plan, operands: tuple[Operand, ...], moduli: ModuliSet, balances: tuple[int, ...], bits: int | None
+def _planes(
+    layout: Layout, operands: tuple[Operand, ...], moduli: ModuliSet, balances: tuple[int, ...], bits: int | None
 ) -> tuple[VectorConstants, tuple[Any, ...]]:
     """Constants for integers of some bits, and tensors for residues."""
     device = operands[0][0].device
     top = (math.isqrt(moduli.half_range) + 1) << max(*balances, 0) if bits is None else 1 << bits
-    constants = vector_constants(moduli, plan.width, num_words_for(top), device, plan.ptx)
-    shapes = [(batch, constants.num_planes, count, plan.pitch) for batch, count in plan.shapes]
+    constants = vector_constants(moduli, layout.width, num_words_for(top), device, layout.ptx)
+    shapes = [(batch, constants.num_planes, count, layout.pitch) for batch, count in layout.shapes]
     return constants, tuple(empty(shape, torch.int8, operands[0][0]) for shape in shapes)
 
 
 def _run(
-    plan: _Plan,
+    layout: Layout,
     operands: tuple[Operand, ...],
     constants: VectorConstants,
     balances: tuple[int, ...],
@@ -228,110 +479,105 @@ def _run(
     predicate: Predicate | None = None,
 ) -> tuple[VectorScale, ...]:
     """Launch what is asked for: scales where they are not given, residues and sizes where there is room for them."""
-    like, unused, is_given = operands[0][0], constants.range, scales is not None
+    like, is_given, makes = operands[0][0], scales is not None, planes is not None
     if scales is None:
-        found = [empty((2, *shape), torch.int32, like) for shape in plan.shapes]
+        found = [empty((2, *shape), torch.int32, like) for shape in layout.shapes]
         scales = tuple(VectorScale(*x.unbind()) for x in found)
-    (left, left_stride), *_, (right, right_stride) = [_with_batch_stride(scale) for scale in scales] * 2
-    out = (unused, unused) if planes is None else (planes[0], planes[-1])
-    own, norms, low, _ = (unused, unused, (unused, unused), 1) if sizes is None else sizes
-    arguments = (*pointers(operands), *left, *right, own, norms, constants.range, *out, *low, constants.table)
-    low_pitch = 0 if sizes is None else low[0].shape[2] // plan.width
-    integers = (*plan.sizes, plan.pitch // 16, low_pitch // 16, constants.num_planes)
-    integers += (left_stride, right_stride, plan.totals[0], sum(plan.totals), balances[0], balances[-1])
-    integers += predicate or NO_PREDICATE
-    options = {
-        "FORM": plan.form,
-        "NUM_WORDS": constants.num_words,
-        "TRUNCATES": planes is not None and (is_given or constants.truncates(plan.width * plan.k, balances)),
-        "SUMS": sizes is not None,
-        "PTX": plan.ptx,
-        "DP4A": constants.dp4a,
-        "PAIRS": constants.pairs,
-    }
-    if constants.pairs and planes is not None:
-        options["maxnreg"] = _PAIR_REGISTERS
-    options |= plan.options
+    else:
+        given = zip(scales, layout.shapes, strict=True)
+        scales = tuple(VectorScale(*(x.expand(shape).contiguous() for x in scale)) for scale, shape in given)
+    whole = layout.steps == 1 and makes and not is_given
+    tiles = layout.tiles if whole else layout.panels
+    grid, blocks, ahead, workspace = sum(tiles), 0, 0, (None, None, None)
+    if not whole:
+        if not is_given:
+            blocks, ahead = -(-layout.k // NORM_BLOCK.value), layout.ahead if makes else 0
+            shape = grid, blocks, PANEL.value
+            workspace = empty(shape, torch.int64, like), empty(shape, torch.int32, like), cleared(grid, like)
+        in_panel = layout.steps * (PANEL.value // layout.form.vectors)
+        grid = (grid + ahead) * (blocks + (in_panel if makes else 0))
+    own, norms, low, _ = (None, None, (None, None), 1) if sizes is None else sizes
+    totals = [math.prod(shape) for shape in layout.shapes]
+    strides = [count if batch > 1 else 0 for batch, count in layout.shapes]
+    options: dict[str, Any] = {"num_warps": layout.warps if makes else 8}
     if planes is not None:
-        options["num_warps"] = warps_for(plan.options["num_warps"], constants.num_words, dp4a=constants.dp4a)
-    if plan.whole and planes is not None and not is_given:
-        _whole((plan.programs,), *arguments, plan.tiles_a, *integers, **options)
-        return scales
-    blocks, ahead, workspace = 0, 0, (unused, unused, unused)
-    if not is_given:
-        blocks, ahead = -(-plan.k // NORM_BLOCK), 0 if planes is None else plan.ahead
-        shape = plan.panels, blocks, _PANEL
-        workspace = empty(shape, torch.int64, like), empty(shape, torch.int32, like), cleared(plan.panels, like)
-    grid = (plan.panels + ahead) * (blocks + (0 if planes is None else plan.tiles_per_panel))
-    options |= {"LEFT": plan.size_forms[0], "RIGHT": plan.size_forms[-1], "SCALES": not is_given}
-    options["RESIDUES"] = planes is not None
-    if planes is None:
-        options["num_warps"] = 8
-    _pieces((grid,), *arguments, *workspace, plan.panels_a, plan.panels, ahead, *integers, **options)
+        options["num_warps"] = warps_for(layout.warps, constants.num_words, dp4a=constants.dp4a)
+        if constants.pairs:
+            options["maxnreg"] = _PAIR_REGISTERS
+    _launch(
+        (grid,),
+        *(*layout.arguments(operands), tiles[0]),
+        *(constants.range, *scales[0], strides[0], balances[0], *scales[-1], strides[-1], balances[-1]),
+        *(own, norms, totals[0], sum(totals), *low, -(-layout.k // 128) * 8),
+        *(*((None, None) if planes is None else (planes[0], planes[-1])), layout.pitch // 16),
+        *(constants.num_planes, constants.table),
+        *(*workspace, sum(tiles), ahead, *(predicate or NO_PREDICATE)),
+        FORM=layout.form,
+        LEFT=None if whole else layout.size_forms[0],
+        RIGHT=None if whole else layout.size_forms[-1],
+        NUM_WORDS=constants.num_words,
+        TRUNCATES=makes and (is_given or constants.truncates(layout.width * layout.k, balances)),
+        WHOLE=whole,
+        SCALES=not is_given,
+        RESIDUES=makes,
+        SUMS=sizes is not None,
+        PTX=layout.ptx,
+        DP4A=constants.dp4a,
+        PAIRS=constants.pairs,
+        **options,
+    )
     return scales
 
 
-def _with_batch_stride(scale: VectorScale) -> tuple[VectorScale, int]:
-    """The scale with vectors side by side, and the distance of matrices; 0 for one."""
-    exponent, nearest = scale
-    if exponent.stride() != nearest.stride() or exponent.stride(1) != 1:
-        exponent, nearest = exponent.contiguous(), nearest.contiguous()
-    return VectorScale(exponent, nearest), exponent.stride(0) if exponent.shape[0] > 1 else 0
-
-
-def pointers(operands: tuple[Operand, ...]) -> tuple[Any, Any]:
-    """Both operands as real numbers, the components of an entry side by side; one operand stands for both."""
-    left, right = operands[0][0], operands[-1][0]
-    return real_view(left), real_view(right)
-
-
 @dataclass(frozen=True, eq=False)
-class _Plan:
-    """Launches for operands of some shapes and strides.
+class Layout:
+    """How operands of some shapes and strides are cut up.
 
     Attributes
     ----------
-    shapes, totals : tuple
-        (batch, vectors) of each operand; vectors of the first, and of a second one.
+    shapes : tuple
+        (batch, vectors) of each operand.
+    distances : tuple
+        Strides along the stack, from vector to vector and along k of each operand, as the kernels take them.
     k, pitch : int
         Inner dimension, and the length of rows of residues.
-    width : int
-        1, or 2 for complex operands.
     form, size_forms : Form, tuple of SizeForm
         For the residues, and for the sizes of each operand.
-    programs, tiles_a : int
-        Tiles of vectors that stay in registers, of all operands and of the first.
-    panels, panels_a, tiles_per_panel : int
-        Panels of 16 vectors, of all operands and of the first, and tiles of residues in one.
+    tiles, panels : tuple of int
+        Tiles of vectors that stay in registers, and panels of 16 vectors, of each operand.
+    steps : int
+        Tiles of residues along k; one where the vectors stay in registers.
     ahead : int
         Panels by which scales run ahead of residues.
-    whole : bool
-        Whether the vectors stay in registers.
-    sizes : tuple of int
-        Sizes and strides as the kernels take them.
+    warps : int
+        Of a program that makes residues.
     ptx : bool
         Whether inline PTX may be used.
-    options : dict
-        Options of the compiler.
     """
 
     shapes: tuple[tuple[int, int], ...]
-    totals: tuple[int, int]
+    distances: tuple[tuple[int, int, int], ...]
     k: int
     pitch: int
-    width: int
-    form: scaled_residues_kernels.Form
+    form: Form
     size_forms: tuple[SizeForm, ...]
-    programs: int
-    tiles_a: int
-    panels: int
-    panels_a: int
-    tiles_per_panel: int
+    tiles: tuple[int, ...]
+    panels: tuple[int, ...]
+    steps: int
     ahead: int
-    whole: bool
-    sizes: tuple[int, ...]
+    warps: int
     ptx: bool
-    options: dict[str, Any]
+
+    @property
+    def width(self) -> int:
+        """Components of an entry."""
+        return self.form.width
+
+    def arguments(self, operands: tuple[Operand, ...]) -> tuple[Any, ...]:
+        """Both operands as real numbers with their strides, numbers of vectors, and k; one operand stands for both."""
+        left, right = (real_view(operands[i][0]) for i in (0, -1))
+        sides = left, *self.distances[0], right, *self.distances[-1]
+        return *sides, self.shapes[0][1], self.shapes[-1][1], self.k
 
 
 def config_for(dtype: Any, k: int, *, sized: bool) -> Config:
@@ -355,17 +601,17 @@ def warps_for(warps: int, num_words: int, *, dp4a: bool) -> int:
     return min(2 * warps, 32) if num_words * (1 if dp4a else 2) > 2 else warps
 
 
-def layout_of(operands: tuple[Operand, ...], config: Config | None = None, *, sized: bool = False) -> _Plan:
-    """Launches for these operands, whether or not their sizes are asked for."""
+def layout_of(operands: tuple[Operand, ...], config: Config | None = None, *, sized: bool = False) -> Layout:
+    """How these operands are cut up, whether or not their sizes are asked for."""
     first, axis = operands[0]
     config = config or config_for(first.dtype, first.shape[axis], sized=sized)
     facts = tuple((x.shape, x.stride(), axis, x.data_ptr() % 16 == 0) for x, axis in operands)
-    return _plan(first.dtype, first.is_cuda, config, facts)
+    return _layout(first.dtype, first.is_cuda, config, facts)
 
 
 @lru_cache(maxsize=1024)
-def _plan(dtype: Any, is_cuda: bool, config: Config, facts: tuple[Any, ...]) -> _Plan:
-    width = 2 if dtype.is_complex else 1
+def _layout(dtype: Any, is_cuda: bool, config: Config, facts: tuple[Any, ...]) -> Layout:
+    width, block, panel = 2 if dtype.is_complex else 1, NORM_BLOCK.value, PANEL.value
     k = facts[0][0][facts[0][2]]
     shapes = tuple((shape[0], shape[3 - axis]) for shape, _, axis, _ in facts)
     distances = [(stride[0] if shape[0] > 1 else 0, stride[3 - axis], stride[axis]) for shape, stride, axis, _ in facts]
@@ -376,37 +622,22 @@ def _plan(dtype: Any, is_cuda: bool, config: Config, facts: tuple[Any, ...]) -> 
         for (b, v, e), side, (*_, aligned) in zip(distances, sides, facts, strict=True)
     ]
     vector = min([own for own, side in zip(vectors, sides, strict=True) if side == 1], default=wide)
+    vectors = [vector if side == 1 else own for own, side in zip(vectors, sides, strict=True)]
     units = [vector if side == 1 else 1 for side in sides]
-    distances = [(b // unit, v // unit, e) for (b, v, e), unit in zip(distances, units, strict=True)]
-    blocks = min(config.blocks, 1 << (-(-k // NORM_BLOCK) - 1).bit_length())
-    steps = -(-k // (blocks * NORM_BLOCK))
-    tiles = [batch * -(-count // config.vectors) for batch, count in shapes]
-    panels = [batch * -(-count // _PANEL) for batch, count in shapes]
-    even = k % NORM_BLOCK == 0 and all(count % _PANEL == 0 for _, count in shapes)
-    pieces = [32 * vector if side == 1 else _PANEL * own if side == 2 else 32 for own, side in zip(vectors, sides)]
-    form = (sides[0] == 1, sides[-1] == 1, k % (blocks * NORM_BLOCK) == 0, vector, width, config.vectors, blocks)
-    options = {"num_warps": min(blocks * NORM_BLOCK * config.vectors * width // (32 * config.entries), 32)}
-    if config.registers is not None and is_cuda and torch.version.hip is None:
-        options["maxnreg"] = config.registers
-    return _Plan(
+    blocks = min(config.blocks, 1 << (-(-k // block) - 1).bit_length())
+    panels = tuple(batch * -(-count // panel) for batch, count in shapes)
+    even = k % block == 0 and all(count % panel == 0 for _, count in shapes)
+    return Layout(
         shapes=shapes,
-        totals=(math.prod(shapes[0]), sum(math.prod(shape) for shape in shapes[1:])),
+        distances=tuple((b // unit, v // unit, e) for (b, v, e), unit in zip(distances, units, strict=True)),
         k=k,
         pitch=-(-k // 128) * 128 if k >= _LONG else -(-k // 16) * 16,
-        width=width,
-        form=scaled_residues_kernels.Form(*form, 512 // config.vectors, config.stream),
-        size_forms=tuple(
-            SizeForm(side, even, vector if side == 1 else own, width, piece)
-            for side, own, piece in zip(sides, vectors, pieces, strict=True)
-        ),
-        programs=sum(tiles),
-        tiles_a=tiles[0],
-        panels=sum(panels),
-        panels_a=panels[0],
-        tiles_per_panel=steps * (_PANEL // config.vectors),
-        ahead=min(max(config.ahead // (_PANEL * k * width * _SIZES[dtype]), 1), sum(panels)),
-        whole=steps == 1,
-        sizes=(shapes[0][1], shapes[-1][1], k, *distances[0], *distances[-1]),
+        form=Form(sides[0] == 1, sides[-1] == 1, k % (blocks * block) == 0, vector, width, config.vectors, blocks),
+        size_forms=tuple(SizeForm(side, even, own, width) for side, own in zip(sides, vectors, strict=True)),
+        tiles=tuple(batch * -(-count // config.vectors) for batch, count in shapes),
+        panels=panels,
+        steps=-(-k // (blocks * block)),
+        ahead=min(max(config.ahead // (panel * k * width * _SIZES[dtype]), 1), sum(panels)),
+        warps=min(blocks * block * config.vectors * width // (32 * _ENTRIES), 32),
         ptx=is_cuda and torch.version.hip is None,
-        options=options,
     )

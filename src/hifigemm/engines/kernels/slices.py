@@ -26,6 +26,7 @@ import triton.language as tl
 
 from hifigemm.engines.kernels.elementary import power_of_two, power_of_two_single
 from hifigemm.engines.kernels.launch import Launch, empty
+from hifigemm.engines.kernels.tiles import VECTOR_ENTRIES
 from hifigemm.engines.kernels.vector_tiles import (
     COUNTS,
     NOT_FINITE,
@@ -40,14 +41,8 @@ from hifigemm.numerics.slicing import digit_limit
 __all__ = ["PITCH", "Slices", "k_pitch", "slice_operands"]
 
 PITCH = 128
-_ENTRIES = {torch.float32: 8192, torch.float64: 4096}
-"""Of a tile: 64 or 32 in each thread, so that four programs share the registers of a multiprocessor."""
 _SIGNIFICAND = {torch.float32: 24, torch.float64: 53}
 _MAGNITUDES = {torch.float32: torch.int32, torch.float64: torch.int64}
-_ROUND_SINGLE = tl.constexpr(1.5 * 2.0**23)
-_ROUND_DOUBLE = tl.constexpr(1.5 * 2.0**52)
-_FRACTION_SINGLE = tl.constexpr((1 << 23) - 1)
-_FRACTION_DOUBLE = tl.constexpr((1 << 52) - 1)
 
 
 @dataclass(frozen=True)
@@ -83,17 +78,13 @@ class _Form:
 @triton.jit
 def _grid(size, FORM: tl.constexpr):
     """Exponent of the first slice's grid for a vector with these bits of its largest magnitude."""
-    if FORM.single:
-        normal = size >= 0x800000
-        bits = tl.where(normal, size, size.to(tl.float32).to(tl.int32, bitcast=True))
-        e = (bits >> 23) - tl.where(normal, 126, 275)
-        fraction = bits & _FRACTION_SINGLE
-    else:
-        normal = size >= 0x10000000000000
-        bits = tl.where(normal, size, size.to(tl.float64).to(tl.int64, bitcast=True))
-        e = (bits >> 52).to(tl.int32) - tl.where(normal, 1022, 2096)
-        fraction = bits & _FRACTION_DOUBLE
-    e += (fraction >= FORM.top).to(tl.int32)
+    STORED: tl.constexpr = 23 if FORM.single else 52
+    normal = size >= (1 << STORED)
+    # A subnormal number becomes a normal one as the integer that it is a multiple of the smallest one by.
+    whole = size.to(tl.float32 if FORM.single else tl.float64).to(size.dtype, bitcast=True)
+    bits = tl.where(normal, size, whole)
+    e = (bits >> STORED).to(tl.int32) - tl.where(normal, 126 if FORM.single else 1022, 275 if FORM.single else 2096)
+    e += ((bits & ((1 << STORED) - 1)) >= FORM.top).to(tl.int32)
     return tl.where(size == 0, 0, e) - (FORM.beta - 1)
 
 
@@ -111,14 +102,10 @@ def _scaled(x, g, FORM: tl.constexpr):
 @triton.jit
 def _digit(y, FORM: tl.constexpr):
     """The slice of y as INT8, which wraps from h to -h, and what the integer nearest to y leaves."""
-    if FORM.single:
-        raised = y + _ROUND_SINGLE
-        rest = y - (raised - _ROUND_SINGLE)
-        digit = raised.to(tl.int32, bitcast=True)
-    else:
-        raised = y + _ROUND_DOUBLE
-        rest = y - (raised - _ROUND_DOUBLE)
-        digit = raised.to(tl.int64, bitcast=True).to(tl.int32)
+    ROUND: tl.constexpr = 1.5 * 2.0**23 if FORM.single else 1.5 * 2.0**52
+    raised = y + ROUND
+    rest = y - (raised - ROUND)
+    digit = raised.to(tl.int32 if FORM.single else tl.int64, bitcast=True).to(tl.int32)
     if FORM.limit < 1.0:
         digit += (rest >= FORM.limit).to(tl.int32)
     return digit.to(tl.int8), rest
@@ -130,10 +117,8 @@ def _slice_tile(operand, counts, program, k, pitch, FORM: tl.constexpr):
     vectors, _, _ = counts
     value, panel, chunk, z, v, h = load_tile(operand, counts, program, k, FORM)
     exists = v < vectors
-    if FORM.single:
-        magnitude = value.to(tl.int32, bitcast=True) & 0x7FFFFFFF
-    else:
-        magnitude = value.to(tl.int64, bitcast=True) & 0x7FFFFFFFFFFFFFFF
+    bits = value.to(tl.int32 if FORM.single else tl.int64, bitcast=True)
+    magnitude = bits & (0x7FFFFFFF if FORM.single else 0x7FFFFFFFFFFFFFFF)
     row = z * vectors + v
     size = largest_magnitude(magnitude, operand, counts, panel, row, exists, FORM)
     if FORM.tile.stage != "magnitudes":
@@ -214,7 +199,9 @@ def slice_operands(operands: Sequence[tuple[torch.Tensor, int]], count: int, bet
     """
     if not 1 <= beta <= 8 or not 1 <= count <= 12:
         raise ValueError(f"{count} slices of {beta} bits: expected 1 .. 12 slices of 1 .. 8 bits")
-    sides = [side_of(x, axis, k_pitch(x.shape[axis]), _ENTRIES[x.dtype]) for x, axis in operands]
+    sides = [
+        side_of(x, axis, k_pitch(x.shape[axis]), VECTOR_ENTRIES[f"{str(x.dtype)[6:]} slices"]) for x, axis in operands
+    ]
     k, like = sides[0].k, operands[0][0]
     if any(side.k != k for side in sides) or len({x.dtype for x, _ in operands}) > 1:
         raise ValueError(

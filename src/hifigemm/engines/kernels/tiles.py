@@ -1,48 +1,37 @@
-"""Tiles of the INT8 product kernels: which kernel and which block.
+"""Tiles of the product kernels: the one table of which kernel takes which block, and the choice from it.
 
 Tiles never change a bit of a result, only its time. `tile_for` is arithmetic: the number of waves over the SMs times
-the area of a tile over the rate of its kernel. The warp-specialised 128x256x128 is the unit, 1450 TOP/s sustained on an
-H200 at n = 4096 with 14 moduli; the rates of the other tiles are estimates.
+the area of a tile over the rate of its kernel. `hifigemm info` prints what large products take.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib import import_module
 from typing import Any
 
-__all__ = ["KERNELS", "Gpu", "ProductShape", "Tile", "gpu_of", "grid_size", "hopper_module", "tile_for", "valid_tiles"]
+__all__ = [
+    "KERNELS",
+    "NATIVE",
+    "TILES",
+    "VECTOR_ENTRIES",
+    "Gpu",
+    "ProductShape",
+    "Tile",
+    "candidates",
+    "fits",
+    "gpu_of",
+    "grid_size",
+    "hopper_module",
+    "summary",
+    "tile_for",
+    "valid_tiles",
+    "waves",
+]
 
 KERNELS = ("hopper", "triton")
 """For Hopper in Gluon; in plain Triton for every GPU and all strides."""
-
-
-@dataclass(frozen=True)
-class ProductShape:
-    """What is asked: `planes` independent products of (m, k) and (k, n)."""
-
-    m: int
-    n: int
-    k: int
-    planes: int
-
-    @property
-    def kind(self) -> str:
-        """Class of shapes that share a tile: m, n, k up to the next power of two, and the number of planes."""
-        m, n, k = (1 << (x - 1).bit_length() if x > 1 else 1 for x in (self.m, self.n, self.k))
-        return f"{m} {n} {k} x {self.planes}"
-
-
-@dataclass(frozen=True)
-class Gpu:
-    """What the choice depends on; shared memory in bytes. The capability (0, 0) stands for anything but NVIDIA."""
-
-    name: str
-    capability: tuple[int, int]
-    num_sms: int
-    shared_per_block: int
-    shared_per_sm: int
 
 
 @dataclass(frozen=True)
@@ -62,55 +51,174 @@ class Tile:
         return f"{self.kernel} {block}, {self.stages} stages, {self.warps} warps, groups of {self.group}"
 
     @property
+    def area(self) -> int:
+        """Entries of the result."""
+        return self.block_m * self.block_n
+
+    @property
+    def stage(self) -> int:
+        """Entries of both operands that a stage holds."""
+        return (self.block_m + self.block_n) * self.block_k
+
+    @property
     def shared(self) -> int:
-        """Bytes of shared memory: the stages and the tile of C, for which the kernel "triton" uses the same bytes."""
-        stages = self.stages * (self.block_m + self.block_n) * self.block_k
-        area = self.block_m * self.block_n
-        return max(stages, area) if self.kernel == "triton" else stages + area + 512
+        """Bytes of shared memory of INT8 products: the stages and the tile of C, which share them in "triton"."""
+        stages = self.stages * self.stage
+        return max(stages, self.area) if self.kernel == "triton" else stages + self.area + 512
 
     @property
     def registers(self) -> int:
         """Estimated registers of a thread: its accumulators and about 64 more."""
         warps = 8 if self.kernel == "hopper" else self.warps
-        return self.block_m * self.block_n // (32 * warps) + 64
+        return self.area // (32 * warps) + 64
 
 
-_RATES = {
-    Tile("hopper", 128, 256, 128, 4, 4): 1.0,
-    Tile("hopper", 128, 128, 128, 6, 4): 0.87,
-    Tile("triton", 128, 128, 128, 3, 8): 0.84,
-    Tile("triton", 128, 256, 128, 3, 8): 0.81,
-    Tile("triton", 128, 256, 128, 4, 8): 0.79,
-    Tile("triton", 128, 256, 64, 3, 8): 0.65,
-    Tile("triton", 128, 128, 64, 3, 4): 0.65,
-    Tile("triton", 64, 256, 128, 3, 8): 0.65,
-    Tile("triton", 64, 128, 128, 3, 4): 0.55,
-    Tile("triton", 128, 64, 128, 3, 4): 0.55,
-    Tile("triton", 64, 64, 128, 3, 4): 0.4,
-    Tile("triton", 64, 64, 64, 3, 4): 0.35,
-    Tile("triton", 32, 128, 128, 3, 4): 0.3,
-    Tile("triton", 128, 32, 128, 3, 4): 0.3,
-    Tile("triton", 32, 64, 128, 3, 4): 0.22,
-    Tile("triton", 64, 32, 128, 3, 4): 0.22,
-    Tile("triton", 32, 32, 128, 4, 4): 0.15,
-    Tile("triton", 32, 32, 64, 3, 4): 0.12,
+# fmt: off
+TILES: dict[str, dict[Tile, float]] = {
+    "residues": {
+        Tile("hopper", 128, 256, 128, 4, 4): 1.0, Tile("hopper", 128, 128, 128, 6, 4): 0.87,
+        Tile("triton", 128, 128, 128, 3, 8): 0.84, Tile("triton", 128, 256, 128, 3, 8): 0.81,
+        Tile("triton", 128, 256, 128, 4, 8): 0.79, Tile("triton", 128, 256, 64, 3, 8): 0.65,
+        Tile("triton", 128, 128, 64, 3, 4): 0.65, Tile("triton", 64, 256, 128, 3, 8): 0.65,
+        Tile("triton", 64, 128, 128, 3, 4): 0.55, Tile("triton", 128, 64, 128, 3, 4): 0.55,
+        Tile("triton", 64, 64, 128, 3, 4): 0.4, Tile("triton", 64, 64, 64, 3, 4): 0.35,
+        Tile("triton", 32, 128, 128, 3, 4): 0.3, Tile("triton", 128, 32, 128, 3, 4): 0.3,
+        Tile("triton", 32, 64, 128, 3, 4): 0.22, Tile("triton", 64, 32, 128, 3, 4): 0.22,
+        Tile("triton", 32, 32, 128, 4, 4): 0.15, Tile("triton", 32, 32, 64, 3, 4): 0.12,
+    },
+    "words": {
+        Tile("hopper", 128, 128, 64, 8, 4): 1.0, Tile("hopper", 128, 64, 64, 8, 4): 0.85,
+        Tile("hopper", 128, 32, 64, 8, 4): 0.5, Tile("triton", 128, 128, 64, 3, 8): 0.7,
+        Tile("triton", 128, 64, 64, 3, 8): 0.6, Tile("triton", 64, 128, 64, 3, 8): 0.6,
+        Tile("triton", 64, 64, 64, 3, 4): 0.5, Tile("triton", 64, 32, 64, 3, 4): 0.3,
+        Tile("triton", 32, 32, 64, 3, 2): 0.2,
+    },
+    "few slices": {
+        Tile("triton", 128, 128, 128, 2, 8): 1.0, Tile("triton", 128, 64, 128, 2, 8): 0.75,
+        Tile("triton", 64, 64, 128, 2, 4): 0.6, Tile("triton", 64, 32, 128, 2, 4): 0.35,
+        Tile("triton", 32, 32, 64, 2, 4): 0.2,
+    },
+    "slices": {
+        Tile("triton", 128, 128, 128, 3, 8): 0.9, Tile("triton", 128, 64, 128, 3, 8): 0.6,
+        Tile("triton", 64, 64, 128, 3, 4): 0.45, Tile("triton", 64, 32, 128, 3, 4): 0.25,
+        Tile("triton", 32, 32, 64, 3, 4): 0.15,
+    },
 }
+"""Tiles by family, with their rates. Residues: the warp-specialised 128x256x128 is the unit, 1450 TOP/s sustained on an
+H200 at n = 4096 with 14 moduli. Words, in stages of any block of k, as many as fit and no more than here: 128x128 makes
+220 TFLOP/s with two FP16 words an operand on an H200 at 700 W (n = 4096 and 8192, words at hand). Few slices are those
+whose diagonals are made side by side. All other rates are estimates."""
+_KNOWN = {
+    ("NVIDIA H200", "1024 1024 1024 x 1 fp16 words by 64"): Tile("hopper", 128, 64, 64, 4, 4),
+    ("NVIDIA H200", "2048 2048 2048 x 1 fp16 words by 64"): Tile("hopper", 128, 128, 64, 3, 4),
+    ("NVIDIA H200", "4096 4096 4096 x 1 fp16 words by 64"): Tile("hopper", 128, 128, 64, 3, 4),
+    ("NVIDIA H200", "8192 8192 8192 x 1 fp16 words by 64"): Tile("hopper", 128, 128, 64, 3, 4),
+}
+"""Tiles by GPU and `ProductShape.kind`, as `hifigemm bench --search --dtype float32` prints them. Captured in graphs
+they make 98, 158, 185 and 202 TFLOP/s at n = 1024 to 8192, the making of the words included (700 W)."""
+NATIVE = {
+    "fp32": Tile("triton", 64, 64, 16, 2, 4),
+    "fp64": Tile("triton", 64, 64, 16, 4, 2),
+    "fp64, edges": Tile("triton", 64, 64, 16, 4, 4),
+    "fp64, complex": Tile("triton", 64, 32, 16, 3, 4),
+}
+"""Of products in FP32 and FP64. Two warps and four stages reach 53 TFLOP/s on an H100 at n = 4096, cuBLAS 56; four
+warps and two stages reach 34. The registers of two warps do not hold masks, or the addresses of both components, beside
+the sums."""
+VECTOR_ENTRIES = {"fp16": 8192, "bf16": 4096, "tf32": 4096, "float32 slices": 8192, "float64 slices": 4096}
+"""Of a tile of vectors that is cut to words or slices: 64 or 32 in each thread, so that four programs share the
+registers of a multiprocessor."""
+# fmt: on
+
+_WIDTH = {"fp16": 2, "bf16": 2, "tf32": 4}
+_GROUPS = (4, 8, 16)
+_FAR = 1.5
+"""Times the least predicted time from which a search does not try a tile: each takes seconds to compile."""
 
 
-def valid_tiles(gpu: Gpu, kernels: tuple[str, ...] = KERNELS) -> list[Tile]:
+@dataclass(frozen=True)
+class ProductShape:
+    """What is asked: `planes` independent products of (m, k) and (k, n); for words their format and the block of k."""
+
+    m: int
+    n: int
+    k: int
+    planes: int
+    family: str = "residues"
+    fmt: str = ""
+    block: int = 0
+
+    @property
+    def kind(self) -> str:
+        """Class of shapes that share a tile: m, n, k up to the next power of two, and the number of planes."""
+        m, n, k = (1 << (x - 1).bit_length() if x > 1 else 1 for x in (self.m, self.n, self.k))
+        return f"{m} {n} {k} x {self.planes} {self.fmt} {self.family} by {self.block}"
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """What the choice depends on; shared memory in bytes. The capability (0, 0) stands for anything but NVIDIA."""
+
+    name: str
+    capability: tuple[int, int]
+    num_sms: int
+    shared_per_block: int
+    shared_per_sm: int
+
+
+def fits(tile: Tile, gpu: Gpu, family: str = "residues", fmt: str = "", block: int = 0) -> bool:
+    """Whether a GPU runs a tile: its kernel, shared memory, registers."""
+    if tile.kernel == "hopper" and gpu.capability != (9, 0):
+        return False
+    hopper, room = gpu.capability[0] == 9, 32 * tile.warps * 192
+    if family == "residues":
+        # Before Hopper the operands of a product pass through registers too.
+        k_registers = 0 if gpu.capability >= (9, 0) else 0.5
+        return tile.shared <= gpu.shared_per_block and tile.registers + k_registers * tile.block_k <= 255
+    if family == "words":
+        # The plain kernel holds S, P and D.
+        registers = {9: 192, 10: 128}.get(gpu.capability[0], 96)
+        holds = tile.kernel == "hopper" or 3 * tile.area <= 32 * tile.warps * registers
+        known = _entry(tile) in TILES["words"] and tile.group > 0
+        return known and holds and tile.block_k == block and 2 <= tile.stages <= _stages(tile, fmt, gpu)
+    # Three slices of each operand and three sums; or two words beside the sums of a diagonal.
+    shared = tile.stages * tile.stage * (3 if family == "few slices" else 1)
+    return shared + 1024 <= gpu.shared_per_block and (1 if hopper else 2) * 3 * tile.area <= room
+
+
+def _entry(tile: Tile) -> Tile:
+    """The tile of the table that a tile of words comes from."""
+    return replace(tile, block_k=64, stages=8 if tile.kernel == "hopper" else 3, group=8)
+
+
+def _stages(tile: Tile, fmt: str, gpu: Gpu) -> int:
+    """Stages that fit, for two words an operand."""
+    return min(_entry(tile).stages, (gpu.shared_per_block - 1024) // (2 * tile.stage * _WIDTH[fmt]))
+
+
+@lru_cache
+def _rates(gpu: Gpu, kernels: tuple[str, ...], family: str, fmt: str, block: int) -> dict[Tile, float]:
+    """The tiles that fit, with their rates."""
+    found = {}
+    for tile, rate in TILES[family].items():
+        own = tile
+        if family == "words":
+            own = replace(tile, block_k=block)
+            own = replace(own, stages=_stages(own, fmt, gpu))
+        if tile.kernel in kernels and fits(own, gpu, family, fmt, block):
+            found[own] = rate
+    return found
+
+
+def valid_tiles(
+    gpu: Gpu, kernels: tuple[str, ...] = KERNELS, family: str = "residues", fmt: str = "", block: int = 0
+) -> list[Tile]:
     """The tiles of some kernels that fit the shared memory and registers of a GPU."""
-    # Before Hopper the operands of a product pass through registers too.
-    k_registers = 0 if gpu.capability >= (9, 0) else 0.5
-
-    def fits(tile: Tile) -> bool:
-        small = tile.shared <= gpu.shared_per_block and tile.registers + k_registers * tile.block_k <= 255
-        return tile.kernel in kernels and (tile.kernel == "triton" or gpu.capability == (9, 0)) and small
-
-    return [tile for tile in _RATES if fits(tile)]
+    return list(_rates(gpu, kernels, family, fmt, block))
 
 
 def _resident(tile: Tile, gpu: Gpu) -> int:
-    """Blocks of a tile that an SM holds at a time."""
+    """Blocks of a tile of residues that an SM holds at a time."""
     if tile.kernel == "hopper":
         return 1
     by_registers = 65536 // (32 * tile.warps * tile.registers)
@@ -122,26 +230,58 @@ def _count(tile: Tile, shape: ProductShape) -> int:
     return -(-shape.m // tile.block_m) * -(-shape.n // tile.block_n) * shape.planes
 
 
+def waves(tile: Tile, shape: ProductShape, num_sms: int) -> int:
+    """Tiles that the busiest SM makes."""
+    return -(-_count(tile, shape) // num_sms)
+
+
 def grid_size(tile: Tile, shape: ProductShape, gpu: Gpu) -> int:
     """Programs of a persistent launch: what the GPU holds at a time, or one for each tile where those are fewer."""
     return min(_count(tile, shape), gpu.num_sms * _resident(tile, gpu))
 
 
-def _cost(tile: Tile, shape: ProductShape, gpu: Gpu) -> float:
+def _cost(tile: Tile, shape: ProductShape, gpu: Gpu, rate: float) -> float:
     """Time in units of one column of one row on one SM at the full rate; resident blocks share an SM."""
-    count, resident = _count(tile, shape), _resident(tile, gpu)
-    full, rest = divmod(count, gpu.num_sms * resident)
-    turns = full * resident + -(-rest // gpu.num_sms)
-    return turns * tile.block_m * tile.block_n / _RATES[tile]
+    resident = _resident(tile, gpu) if shape.family == "residues" else 1
+    full, rest = divmod(_count(tile, shape), gpu.num_sms * resident)
+    return (full * resident + -(-rest // gpu.num_sms)) * tile.area / rate
 
 
 @lru_cache(maxsize=4096)
 def tile_for(shape: ProductShape, gpu: Gpu, kernels: tuple[str, ...] = KERNELS) -> Tile:
-    """The tile of some kernels with the smallest predicted time, the larger area first among equals."""
-    tiles = valid_tiles(gpu, kernels)
-    if not tiles:
+    """The tile that is known, else that of some kernels with the least predicted time, the larger area among equals."""
+    kind = shape.family, shape.fmt, shape.block
+    known = _KNOWN.get((gpu.name, shape.kind))
+    if known is not None and known.kernel in kernels and fits(known, gpu, *kind):
+        return known
+    rates = _rates(gpu, kernels, *kind)
+    if not rates:
         raise ValueError(f"no tile fits {gpu}")
-    return min(tiles, key=lambda t: (_cost(t, shape, gpu), -t.block_m * t.block_n))
+    return min(rates, key=lambda tile: (_cost(tile, shape, gpu, rates[tile]), -tile.area))
+
+
+def candidates(shape: ProductShape, gpu: Gpu) -> list[Tile]:
+    """What a search for words tries: tiles not predicted far behind, with all stages and with one less, in groups.
+
+    Of the groups that hold all rows of tiles, the least is enough.
+    """
+    kind = shape.family, shape.fmt, shape.block
+    costs = {tile: _cost(tile, shape, gpu, rate) for tile, rate in _rates(gpu, KERNELS, *kind).items()}
+    tried = {
+        replace(tile, stages=tile.stages - less, group=group)
+        for tile, cost in costs.items()
+        if cost <= _FAR * min(costs.values())
+        for less in (0, 1)
+        for before, group in zip((0, *_GROUPS), _GROUPS, strict=False)
+        if before < -(-shape.m // tile.block_m)
+    }
+    return sorted((tile for tile in tried if fits(tile, gpu, *kind)), key=str)
+
+
+def summary(gpu: Gpu) -> list[str]:
+    """The tiles of large products, a line for each family."""
+    kinds = {family: (family, "", 0) for family in TILES} | {"words": ("words", "fp16", 64)}
+    return [f"{name}: {tile_for(ProductShape(8192, 8192, 8192, 1, *kind), gpu)}" for name, kind in kinds.items()]
 
 
 @lru_cache

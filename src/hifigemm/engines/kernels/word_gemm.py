@@ -29,9 +29,8 @@ import triton.language as tl
 from hifigemm.engines.kernels.elementary import power_of_two, power_of_two_single, sign_of_finite
 from hifigemm.engines.kernels.launch import Launch, operand_arguments
 from hifigemm.engines.kernels.tile_order import place_in_plane
-from hifigemm.engines.kernels.tiles import Tile, gpu_of, hopper_module
+from hifigemm.engines.kernels.tiles import KERNELS, ProductShape, Tile, gpu_of, hopper_module, tile_for
 from hifigemm.engines.kernels.vector_tiles import NOT_FINITE
-from hifigemm.engines.kernels.word_gemm_tiles import WordShape, tile_for
 from hifigemm.engines.kernels.words import ALL_LOSSES, Words, losses_in_range
 
 __all__ = ["BLOCKS", "WHOLE_BLOCK", "Kind", "nonfinite_sums", "side_of", "unscaled", "word_gemm"]
@@ -214,8 +213,8 @@ def word_gemm(
         return
     hopper = hopper_module("word_gemm_hopper", out.device)
     if config is None:
-        shape = WordShape(left.vectors, right.vectors, left.k, out.shape[0], fmt, block)
-        config = tile_for(shape, gpu_of(out.device), hopper is None)
+        shape = ProductShape(left.vectors, right.vectors, left.k, out.shape[0], "words", fmt, block)
+        config = tile_for(shape, gpu_of(out.device), ("triton",) if hopper is None else KERNELS)
     kind = Kind(left.splitting.num_words, right.splitting.num_words, chained, fmt == "fp16")
     target, entries = (out, *out.stride()), None if operands is None else tuple(operand_arguments(operands))
     noted = None if losses == ALL_LOSSES else left.losses

@@ -25,6 +25,7 @@ import triton.language as tl
 
 from hifigemm.engines.kernels.elementary import power_of_two_single
 from hifigemm.engines.kernels.launch import Launch, empty
+from hifigemm.engines.kernels.tiles import VECTOR_ENTRIES
 from hifigemm.engines.kernels.vector_tiles import (
     COUNTS,
     NOT_FINITE,
@@ -49,9 +50,6 @@ STORED = {"fp16": torch.float16, "bf16": torch.bfloat16, "tf32": torch.float32}
 _FORMAT = {torch.float16: FP16, torch.bfloat16: BF16}
 _LARGEST_TOP = {"fp16": 15, "bf16": 126, "tf32": 126}
 """Scaled entries below 2**this round to no more than the largest number of the format."""
-_ENTRIES = {"fp16": 8192, "bf16": 4096, "tf32": 4096}
-"""Of a tile: 64 or 32 in each thread, so that four programs share the registers of a multiprocessor."""
-
 _INFINITE = tl.constexpr(0x7F800000)
 
 
@@ -293,7 +291,7 @@ def split_words(
     """
     if splitting.fmt.name not in STORED or (splitting.fmt is FP16 and splitting.rounding == "nearest-away"):
         raise ValueError(f"no words on the device for {splitting}")
-    sides = [side_of(x, axis, k_pitch(x.shape[axis]), _ENTRIES[splitting.fmt.name]) for x, axis in operands]
+    sides = [side_of(x, axis, k_pitch(x.shape[axis]), VECTOR_ENTRIES[splitting.fmt.name]) for x, axis in operands]
     k = sides[0].k
     if any(side.k != k for side in sides):
         raise ValueError(f"operands of k = {', '.join(str(side.k) for side in sides)}")

@@ -1,4 +1,4 @@
-"""Exponents, norms and sums of the magnitudes of vectors, on a GPU: numerics.scaling.vector_sizes and norm_scale.
+"""Exponents, norms, sums of magnitudes and lowest bits of vectors: numerics.scaling.vector_sizes and norm_scale.
 
 A vector is a row of A or a column of B. Tiles have the axes (k within a piece, vector, piece of a block, block of k).
 Every sum is one of integers below 2**53, so neither tiles nor the order of programs show in any bit.
@@ -16,17 +16,22 @@ import triton.language as tl
 from hifigemm.engines.kernels.elementary import power_of_two
 
 __all__ = [
+    "INFINITE",
+    "NORM_BLOCK",
+    "NOT_FINITE",
+    "NO_LOWEST",
     "PANEL",
     "SizeForm",
-    "block_of",
     "block_sizes",
     "exponent_factors",
-    "exponent_of",
     "join_blocks",
+    "join_lowest",
     "joined_sizes",
+    "low_word",
     "magnitude",
-    "panel_sizes",
     "place",
+    "scale_of",
+    "store_block",
 ]
 
 NOT_FINITE = tl.constexpr(-(2**30))
@@ -39,6 +44,12 @@ SUM_MASK = tl.constexpr(2**40 - 1)
 FULL = tl.constexpr(2**39)
 INFINITE = tl.constexpr(1025)
 ABSOLUTE = tl.constexpr(0x7FFFFFFFFFFFFFFF)
+FRACTION = tl.constexpr((1 << 52) - 1)
+NO_POWER = tl.constexpr(0x7FF << 52)
+NO_LOWEST = tl.constexpr(1024)
+"""Lowest bit of a vector of zeros, above that of every float64."""
+_ROWS = tl.constexpr(16)
+"""Blocks of a panel that are joined at a time."""
 
 
 @dataclass(frozen=True)
@@ -56,15 +67,17 @@ class SizeForm:
         Entries that may be loaded at a time.
     width : int
         Components of an entry: 1, or 2 for complex operands.
-    piece : int
-        Entries along k that the threads share: a thread has few of a piece, but some of every piece.
     """
 
     side: int
     even: bool
     vector: int
     width: int
-    piece: int
+
+    @property
+    def piece(self) -> int:
+        """Entries along k that the threads share: a thread has few of a piece, but some of every piece."""
+        return (32, 32 * self.vector, PANEL.value * self.vector)[self.side]
 
 
 @triton.jit
@@ -174,35 +187,16 @@ def scale_of(squares, e, range_ptr, balance):
 
 
 @triton.jit
-def store_sizes(found, spot, vs, target, sizes, SUMS: tl.constexpr):
-    """Scales, and with SUMS exponents, norms and sums of magnitudes, of the vectors `vs` of a place."""
-    n, s, e, scale, nearest = found
-    exponents, to_nearest, stride, start = target
-    _, batch, _, count = spot
-    inside = vs < count
-    at = batch * stride + vs
-    tl.store(exponents + at, scale, mask=inside)
-    tl.store(to_nearest + at, nearest, mask=inside)
-    if SUMS:
-        own, norms, total = sizes
-        finite = e < INFINITE
-        at = start + batch * count + vs
-        tl.store(own + at, e, mask=inside)
-        tl.store(norms + at, tl.where(finite, tl.sqrt(n), 0.0), mask=inside)
-        tl.store(norms + total + at, tl.where(finite, s, 0.0), mask=inside)
-
-
-@triton.jit
-def block_of(operand, spot, q, k, SIDE: tl.constexpr, FORM: tl.constexpr):
+def _block_of(operand, spot, q, k, FORM: tl.constexpr):
     """Block `q` of the vectors of a panel: (k within a piece, vector, piece, 1), 0 outside."""
     x, sb, sv, sk = operand
     _, batch, start, count = spot
     vs = (start + tl.arange(0, PANEL))[None, :, None, None]
     pieces = tl.arange(0, NORM_BLOCK // FORM.piece)[None, None, :, None] * FORM.piece
     ks = q * NORM_BLOCK + tl.arange(0, FORM.piece)[:, None, None, None] + pieces
-    if SIDE == 1:
+    if FORM.side == 1:
         at = x + (batch * sb + vs.to(tl.int64) * sv) * (FORM.vector * FORM.width) + ks * FORM.width
-    elif SIDE == 2:
+    elif FORM.side == 2:
         row = ks.to(tl.int64) * (sk // FORM.vector) + batch * (sb // FORM.vector)
         at = x + row * (FORM.vector * FORM.width) + vs * FORM.width
     else:
@@ -220,15 +214,14 @@ def block_of(operand, spot, q, k, SIDE: tl.constexpr, FORM: tl.constexpr):
 @triton.jit
 def join_blocks(block_sums, block_e, blocks, SUMS: tl.constexpr):
     """N, S and e of the vectors of a panel from those of its blocks."""
-    ROWS: tl.constexpr = 16
-    at = tl.arange(0, ROWS)[:, None] * PANEL + tl.arange(0, PANEL)[None, :]
+    at = tl.arange(0, _ROWS)[:, None] * PANEL + tl.arange(0, PANEL)[None, :]
     e = tl.full([PANEL], NO_EXPONENT, tl.int32)
-    for start in range(0, blocks, ROWS):
-        mask = (start + tl.arange(0, ROWS) < blocks)[:, None]
+    for start in range(0, blocks, _ROWS):
+        mask = (start + tl.arange(0, _ROWS) < blocks)[:, None]
         e = tl.maximum(e, tl.max(tl.load(block_e + start * PANEL + at, mask=mask, other=NO_EXPONENT), axis=0))
     n, s = tl.full([PANEL], 0.0, tl.float64), tl.full([PANEL], 0.0, tl.float64)
-    for start in range(0, blocks, ROWS):
-        mask = (start + tl.arange(0, ROWS) < blocks)[:, None]
+    for start in range(0, blocks, _ROWS):
+        mask = (start + tl.arange(0, _ROWS) < blocks)[:, None]
         own = tl.load(block_e + start * PANEL + at, mask=mask, other=NO_EXPONENT)
         sums = tl.load(block_sums + start * PANEL + at, mask=mask, other=0)
         own_n, own_s = joined_sizes(sums, own, e[None, :])
@@ -239,47 +232,77 @@ def join_blocks(block_sums, block_e, blocks, SUMS: tl.constexpr):
 
 
 @triton.jit
-def _store_block(operand, spot, q, at, k, block_sums, block_e, SIDE: tl.constexpr, FORM: tl.constexpr, SUMS, PTX):
-    parts = block_of(operand, spot, q, k, SIDE, FORM)
-    e, sums = block_sizes(parts, 2, SUMS, PTX)
-    to = (at + q) * PANEL + tl.arange(0, PANEL)[:, None]
-    tl.store(block_sums + to, sums)
-    tl.store(block_e + to, e)
+def join_lowest(block_low, blocks):
+    """Exponents of the lowest set bits of the vectors of a panel from those of its blocks."""
+    at = tl.arange(0, _ROWS)[:, None] * PANEL + tl.arange(0, PANEL)[None, :]
+    low = tl.full([PANEL], NO_LOWEST, tl.int32)
+    for start in range(0, blocks, _ROWS):
+        mask = (start + tl.arange(0, _ROWS) < blocks)[:, None]
+        low = tl.minimum(low, tl.min(tl.load(block_low + start * PANEL + at, mask=mask, other=NO_LOWEST), axis=0))
+    return low
 
 
 @triton.jit
-def panel_sizes(
-    operands,
-    spot,
-    panel,
-    q,
-    blocks,
-    k,
-    workspace,
-    target,
-    sizes,
-    range_ptr,
-    balance,
-    LEFT: tl.constexpr,
-    RIGHT: tl.constexpr,
-    SUMS: tl.constexpr,
-    PTX: tl.constexpr,
-):
-    """Block `q` of 16 vectors. The last program of a panel to arrive joins its blocks, and arrives once more.
+def _finite(parts):
+    """The components of entries, all 0 where one of them is Inf or NaN."""
+    finite = tl.abs(parts[0]) < float("inf")
+    for i in tl.static_range(1, len(parts)):
+        finite &= tl.abs(parts[i]) < float("inf")
+    found = ()
+    for i in tl.static_range(len(parts)):
+        found += (tl.where(finite, parts[i], 0.0),)
+    return found
 
-    `workspace` holds what blocks found, and the number of arrivals for each panel, 0 beforehand.
+
+@triton.jit
+def _lowest_power(x):
+    """Bits of the float64 2**l, l the exponent of the lowest set bit of x; those of infinity for 0.
+
+    x less its lowest bit is the float64 whose fraction lacks that bit, and the difference is exact; a power of two,
+    whose fraction is 0, is its own lowest bit.
     """
-    left, right = operands
-    block_sums, block_e, arrivals = workspace
-    at = panel.to(tl.int64) * blocks
+    bits = x.to(tl.int64, bitcast=True) & ABSOLUTE
+    rest = (bits & (bits - 1)).to(tl.float64, bitcast=True)
+    power = tl.where((bits & FRACTION) == 0, 0.0, rest)
+    found = (tl.abs(x) - power).to(tl.int64, bitcast=True)
+    return tl.where(bits == 0, NO_POWER, found)
+
+
+@triton.jit
+def _lowest(parts):
+    """Exponents of the lowest set bits of the vectors of a block, INT32: shape (vectors, 1); NO_LOWEST for zeros."""
+    found = _lowest_power(parts[0])
+    for i in tl.static_range(1, len(parts)):
+        found = tl.minimum(found, _lowest_power(parts[i]))
+    found = tl.min(tl.min(found, axis=2), axis=0)
+    return exponent_of(found) - 1
+
+
+@triton.jit
+def _store_block_of(operand, spot, q, at, k, workspace, FORM: tl.constexpr, SUMS: tl.constexpr, PTX: tl.constexpr):
+    LOWEST: tl.constexpr = len(workspace) == 3
+    parts = _block_of(operand, spot, q, k, FORM)
+    if LOWEST:
+        parts = _finite(parts)
+    e, sums = block_sizes(parts, 2, SUMS, PTX)
+    to = (at + q) * PANEL + tl.arange(0, PANEL)[:, None]
+    tl.store(workspace[0] + to, sums)
+    tl.store(workspace[1] + to, e)
+    if LOWEST:
+        tl.store(workspace[2] + to, _lowest(parts))
+
+
+@triton.jit
+def store_block(
+    operands, spot, q, at, k, workspace,
+    LEFT: tl.constexpr, RIGHT: tl.constexpr, SUMS: tl.constexpr, PTX: tl.constexpr,
+):  # fmt: skip
+    """What block `q` of the 16 vectors of a panel, whose first block is number `at` of all, tells.
+
+    `workspace` takes sums and exponents; with a third place also the lowest bits, and the entries that hold an Inf or
+    NaN count as 0.
+    """
     if spot[0]:
-        _store_block(left, spot, q, at, k, block_sums, block_e, LEFT.side, LEFT, SUMS, PTX)
+        _store_block_of(operands[0], spot, q, at, k, workspace, LEFT, SUMS, PTX)
     else:
-        _store_block(right, spot, q, at, k, block_sums, block_e, RIGHT.side, RIGHT, SUMS, PTX)
-    tl.debug_barrier()
-    if tl.atomic_add(arrivals + panel, 1, sem="acq_rel") == blocks - 1:
-        n, s, e = join_blocks(block_sums + at * PANEL, block_e + at * PANEL, blocks, SUMS)
-        scale, nearest = scale_of(n, e, range_ptr, balance)
-        store_sizes((n, s, e, scale, nearest), spot, spot[2] + tl.arange(0, PANEL), target, sizes, SUMS)
-        tl.debug_barrier()
-        tl.atomic_add(arrivals + panel, 1, sem="release")
+        _store_block_of(operands[1], spot, q, at, k, workspace, RIGHT, SUMS, PTX)
