@@ -630,3 +630,12 @@ def test_a_promise_of_next_to_nothing_is_kept_by_few_moduli(r, k):
     found, report = hg.matmul(np.ones((2, k)), np.ones((k, 2)), accuracy=r, scheme="ozaki2", return_report=True)
     assert (abs(found - k) <= r * k).all()
     assert report.num_products <= 6
+
+
+def test_warmup_makes_a_product_and_returns_nothing(caplog):
+    a, b = np.ones((3, 40)), np.ones((40, 2))
+    with caplog.at_level("INFO", "hifigemm"):
+        assert hg.warmup(a, b, accuracy=1e-17) is None
+    assert "(3 x 40) @ (40 x 2) float64" in caplog.text
+    with pytest.raises(ValueError, match="inner dimensions differ"):
+        hg.warmup(a, a)

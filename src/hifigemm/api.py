@@ -493,6 +493,25 @@ def make_plan(
     return reusable(plan, maker, limit)
 
 
+@opaque
+def warmup(a: Operand, b: Operand, **options: Unpack[Asked]) -> None:
+    """Compile ahead what `matmul` runs for operands like these, so that the first product of a program does not wait.
+
+    On a GPU the first product of a kind compiles its kernels side by side: seconds, or tenths of one where Triton's
+    cache on disk has them; the logger "hifigemm" says how many and how long. Products of other operands with the same
+    dtypes, shapes and strides find them. Values matter only where counts are left open at an accuracy tighter than the
+    level.
+
+    Parameters
+    ----------
+    a, b : array_like or Prepared
+        As for `matmul`, with any values. The product is made, and dropped.
+    **options
+        accuracy, scheme, engine, plan and workspace, as for `matmul`.
+    """
+    matmul(a, b, **options)
+
+
 @overload
 def prepare(a: Arrays, side: Literal["left", "right"], *, plan: Plan) -> Prepared[NDArray[Any]]: ...
 @overload

@@ -17,7 +17,6 @@ from types import SimpleNamespace
 
 import torch
 import triton
-from hifigemm.engines.kernels.complex_special import restore_special_values
 from triton.backends.compiler import GPUTarget
 
 from hifigemm.engines.kernels import error_ratio, native_gemm, residue_gemm, scaled_residues, slice_product, word_gemm
@@ -26,8 +25,8 @@ from hifigemm.engines.kernels.buffers import contiguous_strides
 from hifigemm.engines.kernels.crt import crt
 from hifigemm.engines.kernels.program import Program
 from hifigemm.engines.kernels.slices import slice_operands
+from hifigemm.engines.kernels.special import restore_special_values
 from hifigemm.engines.kernels.tiles import gpu_of, valid_tiles
-from hifigemm.engines.kernels.word_gemm_tiles import valid_tiles as word_tiles
 from hifigemm.engines.kernels.words import split_words
 from hifigemm.formats import FP16, TF32
 from hifigemm.numerics.residues import moduli_set
@@ -177,7 +176,7 @@ def bits():
 
 def words():
     for (fmt, block), chained in product(((FP16, 64), (TF32, 32)), (False, True)):
-        for tile in word_tiles(gpu_of(DEVICE), fmt.name, block):
+        for tile in valid_tiles(gpu_of(DEVICE), family="words", fmt=fmt.name, block=block):
 
             def write(program, fmt=fmt, block=block, tile=tile, chained=chained):
                 a, b = operands(program, torch.float32)
@@ -192,7 +191,7 @@ def words():
 def slices():
     gpu = gpu_of(DEVICE)
     for count, dtype in ((3, torch.float32), (5, torch.float32), (7, torch.float64)):
-        for tile in slice_product.valid_tiles(gpu, count <= 3):
+        for tile in valid_tiles(gpu, family="few slices" if count <= 3 else "slices"):
 
             def write(program, count=count, dtype=dtype, tile=tile):
                 a, b = operands(program, dtype)
