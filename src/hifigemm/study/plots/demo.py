@@ -64,15 +64,15 @@ def _errors(axes: Any, placed: Placed) -> None:
 
 
 def _relative_errors(axes: Any, placed: Placed) -> None:
-    title = "Error relative to the result, entry by entry: cancellation shows"
-    _markers(axes, placed, "relative_error", "max |C - AB| / |AB|", title)
     axes.axhline(1.0, color="0.4", linewidth=1, linestyle=":")
     where = {"ha": "right", "va": "bottom", "transform": axes.get_yaxis_transform(), "color": "0.3"}
     axes.text(0.995, 1.0, "no correct digit ", **where)
+    title = "Error relative to the result, entry by entry: cancellation shows"
+    _markers(axes, placed, "relative_error", "max |C - AB| / |AB|", title)
 
 
 def _markers(axes: Any, placed: Placed, key: str, label: str, title: str) -> None:
-    """One marker for each row on a logarithmic scale; values below it stand at its foot and are written out."""
+    """One marker for each row; values below the axis stand at its foot and are written out. The scale is set last."""
     seen = set()
     for x, colour, marker, row in placed:
         value, name = float(row[key]), None if row["scheme"] in seen else row["scheme"]
