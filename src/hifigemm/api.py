@@ -80,6 +80,8 @@ def matmul(
     a: Arrays, b: Arrays, *, out: None = None, return_report: Yes, **options: Unpack[Asked]
 ) -> tuple[NDArray[Any], Report]: ...
 @overload
+def matmul(a: Arrays, b: Arrays, *, out: None = None, return_report: bool, **options: Unpack[Asked]) -> Any: ...
+@overload
 def matmul(
     a: Tensors, b: Tensors, *, out: None = None, return_report: No = False, **options: Unpack[Asked]
 ) -> Tensor: ...
@@ -88,11 +90,13 @@ def matmul(
     a: Tensors, b: Tensors, *, out: None = None, return_report: Yes, **options: Unpack[Asked]
 ) -> tuple[Tensor, Report]: ...
 @overload
+def matmul(a: Tensors, b: Tensors, *, out: None = None, return_report: bool, **options: Unpack[Asked]) -> Any: ...
+@overload
 def matmul(a: Operand, b: Operand, *, out: Out, return_report: No = False, **options: Unpack[Asked]) -> Out: ...
 @overload
 def matmul(a: Operand, b: Operand, *, out: Out, return_report: Yes, **options: Unpack[Asked]) -> tuple[Out, Report]: ...
 @overload
-def matmul(a: Operand, b: Operand, *, out: Any = None, return_report: bool, **options: Unpack[Asked]) -> Any: ...
+def matmul(a: Operand, b: Operand, *, out: Out, return_report: bool, **options: Unpack[Asked]) -> Any: ...
 @opaque
 def matmul(
     a: Any,
@@ -201,6 +205,10 @@ def gemm(
 ) -> tuple[NDArray[Any], Report]: ...
 @overload
 def gemm(
+    a: Arrays, b: Arrays, c: Addend = None, *, out: None = None, return_report: bool, **options: Unpack[GemmAsked]
+) -> Any: ...
+@overload
+def gemm(
     a: Tensors,
     b: Tensors,
     c: AnyTensor | None = None,
@@ -221,6 +229,16 @@ def gemm(
 ) -> tuple[Tensor, Report]: ...
 @overload
 def gemm(
+    a: Tensors,
+    b: Tensors,
+    c: AnyTensor | None = None,
+    *,
+    out: None = None,
+    return_report: bool,
+    **options: Unpack[GemmAsked],
+) -> Any: ...
+@overload
+def gemm(
     a: Operand,
     b: Operand,
     c: Addend | AnyTensor = None,
@@ -235,13 +253,7 @@ def gemm(
 ) -> tuple[Out, Report]: ...
 @overload
 def gemm(
-    a: Operand,
-    b: Operand,
-    c: Addend | AnyTensor = None,
-    *,
-    out: Any = None,
-    return_report: bool,
-    **options: Unpack[GemmAsked],
+    a: Operand, b: Operand, c: Addend | AnyTensor = None, *, out: Out, return_report: bool, **options: Unpack[GemmAsked]
 ) -> Any: ...
 @opaque
 @gradual_underflow()
