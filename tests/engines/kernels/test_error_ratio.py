@@ -10,8 +10,8 @@ import torch
 
 from hifigemm.engines import engine_for
 from hifigemm.engines.kernels import error_ratio
+from hifigemm.engines.kernels.common import LARGEST
 from hifigemm.engines.kernels.error_ratio import error_ratio_bits, error_ratio_of
-from hifigemm.engines.kernels.predicate import LARGEST
 from hifigemm.engines.kernels.scaled_residues import Config, Sizes, scaled_residues, sized_residues
 from hifigemm.numerics import error_ratio as plain
 from hifigemm.numerics.embedding import components

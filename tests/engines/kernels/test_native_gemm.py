@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from hifigemm.engines.kernels.common import LARGEST
 from hifigemm.engines.kernels.native_gemm import fp64_product
-from hifigemm.engines.kernels.predicate import LARGEST
 from hifigemm.engines.kernels.special import restore_special_values
 from hifigemm.numerics.bounds import native_bound
 from tests.special_operands import assert_special_values, operands

@@ -16,11 +16,9 @@ from hypothesis import strategies as st
 
 from hifigemm.engines.kernels import launch as launches
 from hifigemm.engines.kernels import program as programs
-from hifigemm.engines.kernels import zeros
 from hifigemm.engines.kernels.buffers import Buffer
-from hifigemm.engines.kernels.launch import Address, Launch, TensorMap, empty, real_view, tensor_map
+from hifigemm.engines.kernels.launch import Address, Launch, TensorMap, clear, cleared, empty, real_view, tensor_map
 from hifigemm.engines.kernels.program import Program
-from hifigemm.engines.kernels.zeros import clear, cleared
 
 DEVICE = torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
 ALIGNMENT = 256
@@ -593,7 +591,7 @@ def test_threads_enter_kernels_with_their_own_addresses(direct):
 
 def test_zeros_are_cleared_by_the_first_launch(direct, workspace, monkeypatch):
     first, second = Entry(), Entry()
-    monkeypatch.setattr(zeros, "_clear", Kernel(first))
+    monkeypatch.setattr(launches, "_clear", Kernel(first))
     program = Program(DEVICE)
     record = program.operand(torch.zeros(2, dtype=torch.int64), is_zero=True)
     x, y = program.zeros((10,), torch.int64), program.zeros((3,), torch.int32)

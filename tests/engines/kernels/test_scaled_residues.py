@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from hifigemm.engines.kernels import scaled_residues as scaled_residues_module
-from hifigemm.engines.kernels.predicate import LARGEST
+from hifigemm.engines.kernels.common import LARGEST
 from hifigemm.engines.kernels.residue_words import (
     DP4A_WORDS,
     UNIT,

@@ -21,9 +21,9 @@ from hifigemm.engines.device_array import unwrap
 from hifigemm.engines.kernels import crt as crt_kernel
 from hifigemm.engines.kernels import native_gemm, residue_gemm, scaled_residues
 from hifigemm.engines.kernels.buffers import Buffer
+from hifigemm.engines.kernels.common import LARGEST, Predicate
 from hifigemm.engines.kernels.error_ratio import RATIO_UNIT, error_ratio_bits
 from hifigemm.engines.kernels.launch import empty
-from hifigemm.engines.kernels.predicate import LARGEST, Predicate
 from hifigemm.engines.kernels.special import restore_special_values
 from hifigemm.numerics.bounds import native_bound
 from hifigemm.numerics.error_ratio import error_bound, largest_ratio

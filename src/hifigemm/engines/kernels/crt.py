@@ -26,11 +26,10 @@ import torch
 import triton
 import triton.language as tl
 
+from hifigemm.engines.kernels.common import NO_PREDICATE, Predicate, holds, power_of_two
 from hifigemm.engines.kernels.crt_constants import CrtConstants, crt_constants
-from hifigemm.engines.kernels.elementary import power_of_two
 from hifigemm.engines.kernels.epilogue import combine
 from hifigemm.engines.kernels.launch import Launch, float64_bits, real_view
-from hifigemm.engines.kernels.predicate import NO_PREDICATE, Predicate, holds
 from hifigemm.engines.kernels.rounding import round_integer
 from hifigemm.engines.kernels.special import nonfinite_product
 from hifigemm.engines.kernels.tiles import gpu_of

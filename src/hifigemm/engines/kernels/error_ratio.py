@@ -23,13 +23,11 @@ import torch
 import triton
 import triton.language as tl
 
-from hifigemm.engines.kernels.launch import Launch, empty
-from hifigemm.engines.kernels.predicate import LARGEST, NO_PREDICATE, Predicate, holds
+from hifigemm.engines.kernels.common import LARGEST, NO_PREDICATE, Predicate, holds, place_of
+from hifigemm.engines.kernels.launch import Launch, cleared, empty
 from hifigemm.engines.kernels.residue_gemm import wrapped
 from hifigemm.engines.kernels.scaled_residues import Sizes, sized_residues
-from hifigemm.engines.kernels.tile_order import place_of
 from hifigemm.engines.kernels.tiles import KERNELS, ProductShape, gpu_of, hopper_module, tile_for
-from hifigemm.engines.kernels.zeros import cleared
 from hifigemm.numerics.estimates import MAGNITUDE_TERMS
 from hifigemm.numerics.residues import ModuliSet
 

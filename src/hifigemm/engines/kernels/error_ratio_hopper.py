@@ -20,6 +20,7 @@ import torch
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
+from hifigemm.engines.kernels.common import place_of
 from hifigemm.engines.kernels.error_ratio import MARGIN
 from hifigemm.engines.kernels.hopper_ring import (
     CONSUMER_REGISTERS,
@@ -33,7 +34,6 @@ from hifigemm.engines.kernels.hopper_ring import (
 )
 from hifigemm.engines.kernels.launch import Launch, tensor_map
 from hifigemm.engines.kernels.scaled_residues import Sizes
-from hifigemm.engines.kernels.tile_order import place_of
 from hifigemm.engines.kernels.tiles import ProductShape, Tile, gpu_of, grid_size
 
 __all__ = ["launch"]

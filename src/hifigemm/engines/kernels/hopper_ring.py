@@ -23,8 +23,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
 
-from hifigemm.engines.kernels.predicate import holds
-from hifigemm.engines.kernels.tile_order import place_of
+from hifigemm.engines.kernels.common import holds, place_of
 from hifigemm.engines.kernels.tiles import Tile
 
 __all__ = [

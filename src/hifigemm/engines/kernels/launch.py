@@ -9,6 +9,9 @@ profiler has hooks in Triton, every call is a plain JIT call.
 A launch whose arguments are the buffers of a `Program` is not made: it becomes a step of that program.
 """
 
+# The kernel is untyped.
+# mypy: disable-error-code="no-untyped-def"
+
 from __future__ import annotations
 
 import inspect
@@ -20,6 +23,7 @@ from typing import Any, NamedTuple
 
 import torch
 import triton
+import triton.language as tl
 
 from hifigemm.engines.kernels.buffers import Buffer
 
@@ -27,6 +31,8 @@ __all__ = [
     "Address",
     "Launch",
     "TensorMap",
+    "clear",
+    "cleared",
     "empty",
     "enters_directly",
     "flat",
@@ -44,6 +50,8 @@ _KNOWN_SERIES = ("3.6",)
 _GLUON_SERIES = ("3.6", "3.7", "3.8", "3.9")
 """Triton versions whose Gluon compiles the kernels for Hopper; its interface changes from version to version."""
 _INT32 = 1 << 31
+_CLEARED = 1024
+"""Entries that a program clears."""
 
 
 class Address:
@@ -360,3 +368,32 @@ def _entry(compiled: Any, arguments: tuple[Any, ...]) -> Entry | None:
         return Entry(launch, compiled.function, (*ways, *no_scratch, compiled.packed_metadata, *no_hooks))
     except (AttributeError, KeyError, TypeError, ValueError):
         return None
+
+
+@triton.jit(do_not_specialize=["count", "other_count"])
+def _clear_kernel(out, count, other, other_count, SIZE: tl.constexpr):
+    """Zeros, in two places."""
+    at = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
+    tl.store(out + at, 0, mask=at < count)
+    tl.store(other + at, 0, mask=at < other_count)
+
+
+_clear = Launch(_clear_kernel)
+
+
+def clear(x: Any, y: Any) -> None:
+    """Zeros in two contiguous int32 tensors or buffers."""
+    count = max(x.numel(), y.numel())
+    if count:
+        _clear((-(-count // _CLEARED),), x, x.numel(), y, y.numel(), SIZE=_CLEARED, num_warps=4)
+
+
+def cleared(count: int, like: Any, dtype: torch.dtype = torch.int32) -> Any:
+    """So many zeros, where a tensor or buffer lies; those of a program are cleared together, in its first launch."""
+    if isinstance(like, Buffer):
+        return like.program.zeros((count,), dtype)
+    made = empty((count,), dtype, like)
+    if count:
+        own = made.view(torch.int32)
+        clear(own, own[:0])
+    return made

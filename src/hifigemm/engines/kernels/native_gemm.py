@@ -18,9 +18,8 @@ import torch
 import triton
 import triton.language as tl
 
+from hifigemm.engines.kernels.common import Predicate, holds, place_of
 from hifigemm.engines.kernels.launch import Launch, real_view, strided
-from hifigemm.engines.kernels.predicate import Predicate, holds
-from hifigemm.engines.kernels.tile_order import place_of
 from hifigemm.engines.kernels.tiles import NATIVE, Tile
 from hifigemm.engines.kernels.words import losses_in_range
 

@@ -17,8 +17,7 @@ from typing import Any
 import torch
 
 from hifigemm.engines.kernels.buffers import Buffer, contiguous_strides
-from hifigemm.engines.kernels.launch import Address, Launch, TensorMap, enters_directly, flat, is_hooked, map_at
-from hifigemm.engines.kernels.zeros import clear
+from hifigemm.engines.kernels.launch import Address, Launch, TensorMap, clear, enters_directly, flat, is_hooked, map_at
 
 __all__ = ["Program"]
 

@@ -17,7 +17,7 @@ import torch
 import triton
 import triton.language as tl
 
-from hifigemm.engines.kernels.launch import Launch, empty
+from hifigemm.engines.kernels.launch import Launch, cleared, empty
 from hifigemm.engines.kernels.residue_words import vector_constants
 from hifigemm.engines.kernels.scaled_residues import layout_of
 from hifigemm.engines.kernels.vector_norms import (
@@ -31,7 +31,6 @@ from hifigemm.engines.kernels.vector_norms import (
     store_block,
 )
 from hifigemm.engines.kernels.vector_tiles import num_sms
-from hifigemm.engines.kernels.zeros import cleared
 from hifigemm.numerics.bits import NO_BIT, Array
 from hifigemm.numerics.residues import moduli_set
 

@@ -26,9 +26,8 @@ import torch
 import triton
 import triton.language as tl
 
+from hifigemm.engines.kernels.common import NO_PREDICATE, Predicate, holds, place_of
 from hifigemm.engines.kernels.launch import Launch
-from hifigemm.engines.kernels.predicate import NO_PREDICATE, Predicate, holds
-from hifigemm.engines.kernels.tile_order import place_of
 from hifigemm.engines.kernels.tiles import KERNELS, ProductShape, Tile, gpu_of, grid_size, hopper_module, tile_for
 from hifigemm.numerics.residues import centred
 

@@ -17,6 +17,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, tma
 
+from hifigemm.engines.kernels.common import place_of
 from hifigemm.engines.kernels.hopper_ring import (
     CONSUMER_REGISTERS,
     PRODUCER_REGISTERS,
@@ -31,7 +32,6 @@ from hifigemm.engines.kernels.hopper_ring import (
 )
 from hifigemm.engines.kernels.launch import Launch, tensor_map
 from hifigemm.engines.kernels.residue_gemm import CONSTANTS, reduce_ptx
-from hifigemm.engines.kernels.tile_order import place_of
 from hifigemm.engines.kernels.tiles import ProductShape, Tile, gpu_of, grid_size
 
 __all__ = ["launch", "supports"]

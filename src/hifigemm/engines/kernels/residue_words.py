@@ -21,7 +21,7 @@ import torch
 import triton
 import triton.language as tl
 
-from hifigemm.engines.kernels.elementary import power_of_two
+from hifigemm.engines.kernels.common import power_of_two
 from hifigemm.engines.kernels.vector_norms import low_word
 from hifigemm.numerics.residues import ModuliSet, centred
 from hifigemm.numerics.scaling import NORM_BITS

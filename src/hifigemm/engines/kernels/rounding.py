@@ -8,7 +8,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from hifigemm.engines.kernels.elementary import power_of_two
+from hifigemm.engines.kernels.common import power_of_two
 
 __all__ = ["round_integer"]
 

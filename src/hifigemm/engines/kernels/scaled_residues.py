@@ -28,8 +28,8 @@ import triton
 import triton.language as tl
 
 from hifigemm.engines.kernels import vector_norms
-from hifigemm.engines.kernels.launch import Launch, empty, real_view
-from hifigemm.engines.kernels.predicate import NO_PREDICATE, Predicate, holds
+from hifigemm.engines.kernels.common import NO_PREDICATE, Predicate, holds
+from hifigemm.engines.kernels.launch import Launch, cleared, empty, real_view
 from hifigemm.engines.kernels.residue_words import (
     VectorConstants,
     integer_words,
@@ -52,7 +52,6 @@ from hifigemm.engines.kernels.vector_norms import (
     scale_of,
     store_block,
 )
-from hifigemm.engines.kernels.zeros import cleared
 from hifigemm.numerics.residues import ModuliSet
 
 __all__ = [

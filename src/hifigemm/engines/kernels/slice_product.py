@@ -26,12 +26,11 @@ import torch
 import triton
 import triton.language as tl
 
-from hifigemm.engines.kernels.elementary import power_of_two
+from hifigemm.engines.kernels.common import place_of, power_of_two
 from hifigemm.engines.kernels.launch import Launch, empty, operand_arguments
 from hifigemm.engines.kernels.rounding import round_integer
 from hifigemm.engines.kernels.slices import PITCH, Slices
 from hifigemm.engines.kernels.special import nonfinite_product
-from hifigemm.engines.kernels.tile_order import place_of
 from hifigemm.engines.kernels.tiles import ProductShape, Tile, gpu_of, tile_for
 from hifigemm.engines.kernels.vector_tiles import NOT_FINITE
 from hifigemm.numerics.slicing import words_of_diagonals

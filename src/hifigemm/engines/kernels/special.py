@@ -17,9 +17,8 @@ import torch
 import triton
 import triton.language as tl
 
-from hifigemm.engines.kernels.elementary import sign_of_finite
+from hifigemm.engines.kernels.common import NO_PREDICATE, Predicate, holds, sign_of_finite
 from hifigemm.engines.kernels.launch import Launch, operand_arguments, real_view
-from hifigemm.engines.kernels.predicate import NO_PREDICATE, Predicate, holds
 
 __all__ = ["nonfinite_product", "restore_special_values"]
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import triton
 import triton.language as tl
 
-from hifigemm.engines.kernels.elementary import power_of_two
+from hifigemm.engines.kernels.common import power_of_two
 
 __all__ = [
     "INFINITE",

@@ -19,9 +19,8 @@ import torch
 import triton
 import triton.language as tl
 
-from hifigemm.engines.kernels.launch import Launch
+from hifigemm.engines.kernels.launch import Launch, cleared
 from hifigemm.engines.kernels.tiles import gpu_of
-from hifigemm.engines.kernels.zeros import cleared
 
 __all__ = [
     "COUNTS",

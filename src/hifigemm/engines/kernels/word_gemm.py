@@ -26,9 +26,8 @@ import torch
 import triton
 import triton.language as tl
 
-from hifigemm.engines.kernels.elementary import power_of_two, power_of_two_single, sign_of_finite
+from hifigemm.engines.kernels.common import place_in_plane, power_of_two, power_of_two_single, sign_of_finite
 from hifigemm.engines.kernels.launch import Launch, operand_arguments
-from hifigemm.engines.kernels.tile_order import place_in_plane
 from hifigemm.engines.kernels.tiles import KERNELS, ProductShape, Tile, gpu_of, hopper_module, tile_for
 from hifigemm.engines.kernels.vector_tiles import NOT_FINITE
 from hifigemm.engines.kernels.words import ALL_LOSSES, Words, losses_in_range

@@ -22,9 +22,9 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, warpgroup_mma, warpgroup_mma_wait
 
+from hifigemm.engines.kernels.common import place_of
 from hifigemm.engines.kernels.hopper_ring import tma_load
 from hifigemm.engines.kernels.launch import Launch, TensorMap, tensor_map
-from hifigemm.engines.kernels.tile_order import place_of
 from hifigemm.engines.kernels.tiles import Tile, gpu_of
 from hifigemm.engines.kernels.vector_tiles import NOT_FINITE
 from hifigemm.engines.kernels.word_gemm import Kind, nonfinite_sums, side_of, unscaled

@@ -23,7 +23,7 @@ import torch
 import triton
 import triton.language as tl
 
-from hifigemm.engines.kernels.elementary import power_of_two_single
+from hifigemm.engines.kernels.common import power_of_two_single
 from hifigemm.engines.kernels.launch import Launch, empty
 from hifigemm.engines.kernels.tiles import VECTOR_ENTRIES
 from hifigemm.engines.kernels.vector_tiles import (
