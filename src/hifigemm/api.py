@@ -521,7 +521,7 @@ def warmup(a: Operand, b: Operand, **options: Unpack[Asked]) -> None:
     **options
         accuracy, scheme, engine, plan and workspace, as for `matmul`.
     """
-    matmul(a, b, **options)
+    cast(Any, matmul)(a, b, **options)
 
 
 @overload
