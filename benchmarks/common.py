@@ -12,14 +12,12 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from hifigemm.bench.arrays import Arrays, CudaArrays, NumpyArrays, cuda_is_usable
+from hifigemm.bench.arrays import Arrays, CudaArrays, Workload, cuda_is_usable
 from hifigemm.bench.cases import measure
 from hifigemm.bench.ceilings import peak_rates
-from hifigemm.bench.gpu_timing import QUICK, Method
-from hifigemm.bench.operands import Workload
-from hifigemm.bench.peers import available
 from hifigemm.bench.rows import Row, rows
 from hifigemm.bench.runs import Outcome
+from hifigemm.bench.timing import QUICK, Method
 from hifigemm.study.environment import environment, write_csv
 
 __all__ = ["BRIEF", "SIZES", "Section", "arrays_here", "default_path", "parse", "run_sections", "sizes"]
@@ -100,9 +98,14 @@ def run_sections(name: str, sections: Sequence[Section], options: argparse.Names
         if section.part not in options.parts:
             continue
         method = QUICK if options.quick and section.method else section.method
-        names = _expanded(section, arrays)
         outcomes = measure(
-            *(section.load, names, section.modes if arrays.device == "cuda" else ("eager",), arrays, method or BRIEF),
+            *(
+                section.load,
+                section.names,
+                section.modes if arrays.device == "cuda" else ("eager",),
+                arrays,
+                method or BRIEF,
+            ),
             meter=meter,
             timed=method is not None,
             sample=SAMPLE,
@@ -117,14 +120,6 @@ def run_sections(name: str, sections: Sequence[Section], options: argparse.Names
         del outcomes
         arrays.release()
     return int(wrong)
-
-
-def _expanded(section: Section, arrays: Arrays) -> list[str]:
-    """The names of the cases, the peers that are there in the place of "peers"."""
-    names: list[str] = []
-    for name in section.names:
-        names += [peer.name for peer in available(arrays.device, section.load)] if name == "peers" else [name]
-    return names
 
 
 _CELLS: dict[str, tuple[str, Callable[[Any], str]]] = {
@@ -149,7 +144,7 @@ def _line(outcome: Outcome, row: Row) -> str:
 
 def arrays_here() -> Arrays:
     """Those of a GPU where there is one."""
-    return CudaArrays() if cuda_is_usable() else NumpyArrays()
+    return CudaArrays() if cuda_is_usable() else Arrays()
 
 
 def default_path(name: str, arrays: Arrays) -> Path:

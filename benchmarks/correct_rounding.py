@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 import hifigemm as hg
-from hifigemm.bench.timing import time_interleaved
+from hifigemm.bench.timing import Clock, Method, time_bursts
 from hifigemm.study import matrices, reference
 from hifigemm.study.environment import write_csv
 
@@ -55,7 +55,10 @@ def measure(n: int, repeats: int) -> list[dict[str, Any]]:
             return bool(np.array_equal(c, exact))
         return bool(reference.meets_promise(c, a, b, reports[name].bound).all())
 
-    times = time_interleaved(calls, check=check, repeats=repeats)
+    for name, call in calls.items():
+        if not check(name, call()):
+            raise RuntimeError(f"{name!r} gave a wrong result and is not timed")
+    times = time_bursts(calls, Clock(), Method(pause=0.0, warm=0, calls=(1, 1), bursts=repeats))
     rows = []
     for name, timing in times.items():
         report = reports.get(name)

@@ -18,8 +18,8 @@ from typing import Any
 import torch
 
 from benchmarks.common import BRIEF
-from hifigemm.bench.gpu_timing import CudaClock, Method, time_variants
 from hifigemm.bench.power import open_meter
+from hifigemm.bench.timing import CudaClock, Method, time_variants
 from hifigemm.engines.kernels.residue_gemm import residue_constants, residue_gemm
 from hifigemm.engines.kernels.tiles import ProductShape, Tile, gpu_of, tile_for
 from hifigemm.numerics.residues import real_moduli

@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common import arrays_here, default_path, sizes
-from hifigemm.bench.arrays import Arrays
+from hifigemm.bench.arrays import Arrays, Workload
 from hifigemm.bench.cases import measure
-from hifigemm.bench.gpu_timing import Method, time_course
-from hifigemm.bench.operands import Workload
+from hifigemm.bench.timing import Method, time_course
 from hifigemm.study.environment import write_csv
 
 CASES = {"native": "float64", "ozaki2:14": "float64", "corrected:fp16": "float32"}

@@ -17,7 +17,7 @@ import sys
 from collections.abc import Sequence
 
 from benchmarks.common import Section, parse, run_sections
-from hifigemm.bench.operands import Workload
+from hifigemm.bench.arrays import Workload
 from hifigemm.study.matrices import EXPONENT_FAMILIES
 
 PARTS = ("times", "errors", "exponents", "long")

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Sequence
 
 from benchmarks.common import Section, parse, run_sections
-from hifigemm.bench.operands import Workload
+from hifigemm.bench.arrays import Workload
 
 PARTS = ("double", "single")
 SCHEMES = {

@@ -1,6 +1,6 @@
 """What does it cost that tensor cores truncate their sums? Rounding to nearest against rounding towards zero.
 
-    python experiments/accumulation.py [--lengths 16 1024 16384] [--block 32] [--output results/accumulation.csv]
+    python -m experiments.accumulation [--lengths 16 1024 16384] [--block 32] [--output results/accumulation.csv]
 
 Operands are FP16 numbers, so every product is exact and only FP32 sums err. Idealised units add one product after the
 other and differ in nothing but the rounding; the models of V100 and H100 add blocks of 4 and 16 products in fixed
@@ -20,7 +20,7 @@ from hifigemm.formats import FP16
 from hifigemm.numerics.tensor_core import H100, V100, tensor_core_product
 from hifigemm.study.environment import write_csv
 from hifigemm.study.matrices import uniform
-from hifigemm.study.metrics import relative_residual
+from hifigemm.study.reference import relative_residual
 
 SEED = 3
 LENGTHS = (16, 64, 256, 1024, 4096, 16384)

@@ -1,6 +1,6 @@
 """How many moduli do the operands ask for? Two estimates of |A||B| from below, against what is needed in fact.
 
-    python experiments/estimates.py [--n 256] [--device cuda] [--output results/estimates.csv]
+    python -m experiments.estimates [--n 256] [--device cuda] [--output results/estimates.csv]
 
 Fast scaling with moduli of product P errs by at most (||A_i|| sum|B_j| + ||B_j|| sum|A_i|) / sqrt(P / 2) in entry
 (i, j), so it takes a lower bound of (|A||B|)_ij to say how many moduli keep r |A||B|:
@@ -14,7 +14,7 @@ Fast scaling with moduli of product P errs by at most (||A_i|| sum|B_j| + ||B_j|
   off: 2 m n k operations at half the rate of INT8. Its sums depend on the order, so that two engines may disagree.
 
 "needed" is the smallest count with which all of a sample of entries keeps r, by an exact judge. "W bits" is the rule of
-[SAB26]: as many moduli as hold all products of W = 53 + span + 1 bits. Families: hifigemm.study.grading.
+[SAB26]: as many moduli as hold all products of W = 53 + span + 1 bits. Families: experiments/grading.py.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import hifigemm as hg
+from experiments.grading import FAMILIES, make_pair
 from hifigemm.accuracy import level
-from hifigemm.cli.judge import ExactProduct
 from hifigemm.engines import engine_for
 from hifigemm.formats import FP64
 from hifigemm.numerics.bits import scale_by_power
@@ -37,7 +37,7 @@ from hifigemm.numerics.error_ratio import error_ratio
 from hifigemm.numerics.residues import MAX_MODULI, count_for_range
 from hifigemm.schemes.scheme import int8_product
 from hifigemm.study.environment import write_csv
-from hifigemm.study.grading import FAMILIES, make_pair
+from hifigemm.study.reference import ExactProduct
 
 SEED = 9
 SAMPLE = 64
@@ -123,7 +123,7 @@ def needed(a: np.ndarray, b: np.ndarray, r: float, exact: ExactProduct, at: np.n
 
     def keeps(count: int) -> bool:
         c = hg.matmul(a, b, scheme=hg.Ozaki2(num_moduli=count, scaling="fast"))
-        return exact.keeps(c[np.ix_(at, at)], r)
+        return bool(exact.meets(c[np.ix_(at, at)], r).all())
 
     if not keeps(MAX_MODULI):
         return None

@@ -1,6 +1,6 @@
 """Do two TF32 words reach SGEMM, and two FP32 words DGEMM? Forward errors over n in three norms, as in [VLVJ23].
 
-    python experiments/forward_errors.py [--sizes 128 1024] [--block 256] [--output results/forward_errors.csv]
+    python -m experiments.forward_errors [--sizes 128 1024] [--block 256] [--output results/forward_errors.csv]
 
 Inputs and norms are those of [VLVJ23] (doi:10.1145/3624062.3624084, figures 4 and 5): square matrices of means of two
 uniforms, error norm(C - AB) / (norm(A) norm(B)), norms of all entries as one vector. Of an n x n product at most
@@ -21,13 +21,12 @@ from typing import Any
 import numpy as np
 
 import hifigemm as hg
+from experiments.chains import chained_product
 from hifigemm.formats import FP32
 from hifigemm.numerics.rounding_formats import round_to_format
 from hifigemm.schemes.multiword import PRESETS, Multiword
-from hifigemm.study.chains import chained_product
 from hifigemm.study.environment import write_csv
-from hifigemm.study.matrices import mean_of_uniforms
-from hifigemm.study.metrics import forward_errors
+from hifigemm.study.reference import forward_errors
 
 SEED = 1
 ENGINE = "simulated-a100"
@@ -48,6 +47,12 @@ PUBLISHED = {
 """2-norm of [VLVJ23] on an A100."""
 
 Products = dict[str, Any]
+
+
+def mean_of_uniforms(rng: np.random.Generator, shape: tuple[int, ...], dtype: Any = np.float64) -> np.ndarray:
+    """Return the mean of two uniforms on [-0.5, 0.5) for each entry: the inputs of [VLVJ23]."""
+    first, second = rng.uniform(-0.5, 0.5, shape), rng.uniform(-0.5, 0.5, shape)
+    return ((first + second) / 2).astype(dtype)
 
 
 def single_products(a: np.ndarray, b: np.ndarray) -> Products:

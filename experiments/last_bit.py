@@ -1,6 +1,6 @@
 """Do bits missing at the end of the operands explain the errors of two truncated words?
 
-    python experiments/last_bit.py [--lengths 16 1024 16384] [--block 64] [--output results/last_bit.csv]
+    python -m experiments.last_bit [--lengths 16 1024 16384] [--block 64] [--output results/last_bit.csv]
 
 Two truncated FP16 words drop a bit or two of some FP32 numbers. Here FP32 products of operands whose last bits are
 dropped from all entries stand beside Markidis' method, on an H100 and on a unit that sums to nearest. R is the FP64
@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 
 import hifigemm as hg
+from experiments.chains import chained_product
 from hifigemm.schemes.multiword import PRESETS
-from hifigemm.study.chains import chained_product
 from hifigemm.study.environment import write_csv
 from hifigemm.study.matrices import uniform
-from hifigemm.study.metrics import relative_residual
+from hifigemm.study.reference import relative_residual
 
 SEED = 4
 LENGTHS = (16, 64, 256, 1024, 4096, 16384)

@@ -1,6 +1,6 @@
 """Record what mma.sync and wgmma of a Hopper GPU return for hostile and random inputs, and compare with the model.
 
-    PYTHONPATH=src python experiments/make_hardware_vectors.py --out tests/data/hardware_vectors_h200.npz [--seed 1]
+    PYTHONPATH=src python -m experiments.make_hardware_vectors --out tests/data/hardware_vectors_h200.npz [--seed 1]
 
 Needs an sm_90a GPU and nvcc. A tile is A (64, k), B (k, 8), C (64, 8): 512 dot products with a C of their own. Both
 instructions get the same tiles. The file holds bit patterns, for <set> = fp16, bf16, tf32 with k of one block and for

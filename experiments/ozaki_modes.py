@@ -1,12 +1,12 @@
 """How accurate are the modes of Ozaki scheme I, and what do they cost? Errors, slices, products over n, as in [MOOI20].
 
-    python experiments/ozaki_modes.py [--sizes 128 1024 7168] [--block 256] [--output results/ozaki_modes.csv]
+    python -m experiments.ozaki_modes [--sizes 128 1024 7168] [--block 256] [--output results/ozaki_modes.csv]
 
 Inputs: (rand - 0.5) exp(phi randn), phi = 0.1, 1, 2 (doi:10.1007/978-3-030-50743-5_12, figures 3, 5b, 7b, 8). At most
 block x block entries of an n x n product are computed, with all of k = n. Error: the largest |C - R| / |R|, R the exact
 product rounded once to float64. Modes DP and correct multiply float64 matrices and return float64, SP multiplies the
 same matrices rounded to float32 and returns float32. "Published slices" is the number that the splitting
-and the rule of [MOOI20] take (hifigemm.study.sigma), whose slices are short enough for sums over all of k; this library
+and the rule of [MOOI20] take (experiments/sigma.py), whose slices are short enough for sums over all of k; this library
 cuts k instead (k_block), takes longer slices, and rounds their exact sum once.
 """
 
@@ -18,13 +18,12 @@ from typing import Any
 import numpy as np
 
 import hifigemm as hg
+from experiments.sigma import sigma_num_slices
 from hifigemm.formats import FP32, FP64, Format
 from hifigemm.schemes.ozaki1 import slice_bits
 from hifigemm.study.environment import write_csv
 from hifigemm.study.matrices import phi_matrix
-from hifigemm.study.metrics import rounded_componentwise_error
 from hifigemm.study.reference import correctly_rounded
-from hifigemm.study.sigma import sigma_num_slices
 
 SEED = 7
 PHIS = (0.1, 1.0, 2.0)
@@ -38,6 +37,17 @@ WAYS: dict[str, tuple[Format, hg.Ozaki1 | None]] = {
     "correct mode, FP16 products": (FP64, hg.Ozaki1("fp16", mode="correct")),
     "correct mode, FP64 products": (FP64, hg.Ozaki1("fp64", mode="correct")),
 }
+
+
+def rounded_componentwise_error(c: Any, a: Any, b: Any, reference: Any) -> float:
+    """max |C - reference| / (|A||B|) of a real product in floating point: quick, where exact integers are slow.
+
+    The reference should be correct to well below the error measured; |A||B| must stay within the range of float64.
+    """
+    error = abs(np.asarray(c, np.longdouble) - np.asarray(reference, np.longdouble))
+    size = abs(np.asarray(a, np.float64)) @ abs(np.asarray(b, np.float64))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return float(np.where(error == 0, 0, error / size).max(initial=0))
 
 
 def measure(phi: float, n: int, most: int) -> list[dict[str, Any]]:

@@ -1,6 +1,6 @@
 """What does error correction repair on tensor cores? Relative residual over k, as in [OY22].
 
-    python experiments/residuals.py [--lengths 16 1024 65536] [--block 32] [--output results/residuals.csv]
+    python -m experiments.residuals [--lengths 16 1024 65536] [--block 32] [--output results/residuals.csv]
 
 Residual: norm_F(C - R) / norm_F(R), R the FP64 product of the FP32 operands. C has block x block entries; k grows. The
 units are those of an H100 (simulated-h100). Inputs: uniform on (-1, 1) and on (0, 1), and the four families of random
@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 
 import hifigemm as hg
+from experiments.chains import chained_product
 from hifigemm.schemes.multiword import PRESETS
-from hifigemm.study.chains import chained_product
 from hifigemm.study.environment import write_csv
 from hifigemm.study.matrices import EXPONENT_FAMILIES, exponent_family, uniform
-from hifigemm.study.metrics import relative_residual
+from hifigemm.study.reference import relative_residual
 
 SEED = 2
 ENGINE = "simulated-h100"

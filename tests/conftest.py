@@ -11,7 +11,7 @@ from hypothesis import settings
 
 import hifigemm as hg
 from hifigemm.bench.arrays import cuda_is_usable
-from hifigemm.study import matrices as gen
+from tests import hard_matrices as gen
 
 
 def pytest_itemcollected(item):

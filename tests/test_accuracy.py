@@ -11,8 +11,8 @@ import hifigemm as hg
 from hifigemm.accuracy import level, resolve
 from hifigemm.formats import FP32, FP64
 from hifigemm.numerics.bounds import native_bound
-from hifigemm.study import matrices as gen
 from hifigemm.study.reference import componentwise_error, excess_error, meets_promise
+from tests import hard_matrices as gen
 
 NAMES = (
     "uniform",

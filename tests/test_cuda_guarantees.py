@@ -7,9 +7,9 @@ import pytest
 
 import hifigemm as hg
 from experiments import guarantees
+from experiments.grading import FAMILIES, make_pair
 from hifigemm.accuracy import resolve
 from hifigemm.formats import FP64
-from hifigemm.study.grading import FAMILIES, make_pair
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.gpu

@@ -296,13 +296,13 @@ def test_strict_mode_refuses_sums_outside_the_tensor_cores():
 
 
 @pytest.mark.usefixtures("words_always")
-def test_the_log_says_what_was_taken(caplog):
+def test_the_log_says_what_the_device_chooses_from(caplog):
     rng = np.random.default_rng(9)
     for _ in range(3):
         hg.matmul(*on_gpu(*spread_out(rng, 0, (64, 200), (200, 64))))
     with caplog.at_level("INFO", "hifigemm"):
         hg.matmul(*on_gpu(*spread_out(rng, 40, (64, 200), (200, 64))))
-    assert "TF32 words taken" in caplog.text
+    assert "FP16, else TF32, else FP32 sums by the exponents of the operands" in caplog.text
 
 
 @pytest.mark.parametrize("family", ["uniform", "phi_4", "sparse", "span_60", "badly_scaled", "subnormal_rows"])

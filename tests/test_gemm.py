@@ -413,8 +413,8 @@ def test_a_sum_with_powers_of_two_is_rounded_once(make_pair, assert_same_bits, f
 def rounded_sum(a, b, c, alpha, beta):
     """alpha A B + beta C, every real component rounded once, for real scalars."""
     exact = exact_product(a, b)
-    expected = np.zeros(exact.shape, c.dtype)
-    for i, j in np.ndindex(exact.shape):
+    expected = np.zeros(exact.real.shape, c.dtype)
+    for i, j in np.ndindex(exact.real.shape):
         addends = (c[i, j].real, c[i, j].imag)[: expected.view(expected.real.dtype).size // expected.size]
         for at, (x, y) in enumerate(zip(exact.fraction(i, j), addends, strict=False)):
             value = Fraction(alpha) * x + Fraction(beta) * Fraction(float(y))

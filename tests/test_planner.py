@@ -213,7 +213,7 @@ def test_entries_that_are_worked_on_at_a_time_fit_in_a_small_workspace():
 
     plan = hg.Ozaki1(num_slices=3).plan(problem(), NO_PROMISE, ENGINE, None, None)
     for workspace, engine, entries in ((PLENTY, ENGINE, 2**14), (PLENTY, LargeEngine(), 2**18), (2**20, ENGINE, 2**10)):
-        assert fitted(plan, workspace, engine).block_entries == entries
+        assert fitted(plan, workspace, engine).blocking.entries == entries
 
 
 def test_evidence_of_a_larger_ratio_gives_as_many_moduli_as_it_asks_for():

@@ -83,6 +83,18 @@ def test_promises_hold_for_prepared_operands(make_pair, scheme, accuracy):
     assert report.bound <= r
 
 
+@pytest.mark.parametrize("scheme", [hg.Ozaki1(num_slices=2), hg.Ozaki1("fp64", 2), hg.Ozaki2(scaling="fast")], ids=str)
+@pytest.mark.parametrize("dtype", ["float64", "complex64"])
+def test_a_change_of_sign_gives_the_same_bits_whatever_is_prepared(make_pair, assert_same_bits, scheme, dtype):
+    for m, k, n in ((7, 12, 5), (3, 1, 4), (12, 30, 9)):
+        a, b = make_pair("phi_2", m, k, n, dtype)
+        plan = hg.make_plan(a, b, scheme=scheme)
+        left, right = hg.prepare(a, "left", plan=plan), hg.prepare(b, "right", plan=plan)
+        expected = hg.matmul(-a, b, plan=plan)
+        for x, y in ((a, b), (left, b), (a, right), (left, right)):
+            assert_same_bits(hg.gemm(x, y, alpha=-1, plan=plan), expected)
+
+
 @pytest.mark.parametrize("scheme", [hg.Ozaki1(product="fp64"), hg.Ozaki2(scaling="fast"), hg.Ozaki2()], ids=str)
 def test_a_prepared_operand_serves_other_partners(make_pair, assert_same_bits, scheme):
     a, b = make_pair("phi_1", 7, 12, 5)

@@ -1,10 +1,11 @@
 """hifigemm: matrix products of high fidelity computed on low-precision matrix engines.
 
-Ask for an accuracy, get it with proof: see `matmul`, `gemm`, `make_plan`, `prepare`, `engines` and `info`.
+Ask for an accuracy, get it with proof: see `matmul`, `gemm`, `make_plan`, `prepare`, `warmup`,
+`engines` and `info`.
 """
 
 from hifigemm import startup  # noqa: F401, first, as it minds Ctrl-C while the others are imported
-from hifigemm.api import gemm, make_plan, matmul, prepare
+from hifigemm.api import gemm, make_plan, matmul, prepare, warmup
 from hifigemm.exceptions import AccuracyError, HifigemmError, InexactProductError, PlanError
 from hifigemm.information import engines, info
 from hifigemm.operands import Prepared
@@ -32,6 +33,7 @@ __all__ = [
     "matmul",
     "prepare",
     "strict",
+    "warmup",
 ]
 
 __version__ = "0.1.0"

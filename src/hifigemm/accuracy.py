@@ -10,31 +10,18 @@ from typing import Literal
 from hifigemm.exceptions import PlanError
 from hifigemm.formats import FP32, FP64, Format
 
-__all__ = ["NOTHING_STATED", "NO_PROMISE", "Accuracy", "Target", "resolve"]
-
 Accuracy = float | Literal["fp32", "fp64", "correct"] | None
 
 
 @dataclass(frozen=True)
 class Target:
-    """A componentwise promise.
+    """A componentwise promise."""
 
-    Attributes
-    ----------
-    r : float
-        Factor of |A||B|; 0 for correct rounding; inf when nothing is promised.
-    correct : bool
-        Every real component is to be the correctly rounded exact value.
-    level : Format or None
-        r is the level of this format, at which a native product in its arithmetic is accepted.
-    states_bound : bool
-        Where nothing is promised, the largest possible error is worked out for the report; that takes two more
-        products.
-    """
-
-    r: float
-    correct: bool = False
+    r: float  # factor of |A||B|; 0 for correct rounding; inf when nothing is promised
+    correct: bool = False  # every real component is to be the correctly rounded exact value
+    # r is the level of this format, at which a native product in its arithmetic is accepted
     level: Format | None = None
+    # where nothing is promised, the largest possible error is worked out for the report; that takes two more products
     states_bound: bool = True
 
     def __str__(self) -> str:
@@ -61,10 +48,7 @@ def level(fmt: Format, k: int) -> float:
 def resolve(accuracy: Accuracy, fmt: Format, k: int) -> Target:
     """The target behind an accuracy for results of format `fmt` and inner dimension k.
 
-    Raises
-    ------
-    PlanError
-        An unknown name, or a number that is negative or not finite.
+    Raises PlanError: an unknown name, or a number that is negative or not finite.
     """
     if accuracy is None:
         return Target(level(fmt, k), level=fmt)

@@ -16,7 +16,8 @@ from hifigemm.augmented import as_factors, sum_with_product
 from hifigemm.engine import Engine, Outcome
 from hifigemm.engines import engine_for
 from hifigemm.exceptions import PlanError
-from hifigemm.executor import execute, whole_split
+from hifigemm.executor import execute, in_steps, whole_split
+from hifigemm.formats import INT8
 from hifigemm.integers import are_integers, integer_product
 from hifigemm.libraries import Library, library_of
 from hifigemm.numerics.bits import Array, scale_entries
@@ -39,19 +40,10 @@ from hifigemm.operands import (
     usable_split,
 )
 from hifigemm.plan import Decision, Evidence, Plan, Report
-from hifigemm.planner import (
-    Options,
-    check_plan,
-    check_strict,
-    for_problem,
-    make,
-    reusable,
-    steady,
-    workspace_limit,
-)
+from hifigemm.planner import Options, check_plan, check_strict, for_problem, make, reusable, steady, workspace_limit
 from hifigemm.problem import Problem
 from hifigemm.programs import keep, key_of, repeat
-from hifigemm.schemes import Native, Scheme
+from hifigemm.schemes import Native, Ozaki1, Scheme
 from hifigemm.settings import decision_log, is_strict
 from hifigemm.transforms import check_tensor, opaque
 
@@ -74,8 +66,6 @@ if TYPE_CHECKING:
         Tensors,
         Yes,
     )
-
-__all__ = ["gemm", "make_plan", "matmul", "prepare"]
 
 _quiet = np.errstate(all="ignore")
 """Underflow, overflow and NaN are part of the work here, whatever the caller's settings are."""
@@ -335,7 +325,8 @@ def gemm(
         c = converted(c, dtype)
     mantissa, shift = frexp(alpha)
     if mantissa == -1.0:
-        (a, b), mantissa = _with_sign(a, b, dtype), 1.0
+        a, b = (a, _negated(b, dtype)) if _keeps_split(a) else (_negated(a, dtype), b)  # so that -0 is right
+        mantissa = 1.0
     once = None if accuracy != "correct" or plan is not None or mantissa != 1.0 else _rounded_once(a, b, c, beta, shift)
     if once is not None:
         with library.active():
@@ -351,8 +342,12 @@ def gemm(
         if not idle and ((is_complex and may_wait) or (c is not None and accuracy == "correct")):
             result = _without_overflow(cast(Array, result), a, b, epilogue, options, library, shift)
     if not (epilogue.idle or (idle and c is None)):
-        is_product = mantissa == 1.0 and c is None
-        report = report.changed(lambda d: _applied(d, is_product))
+        is_product = mantissa == 1.0 and c is None  # scaled by a power of two alone, so not rounded again
+
+        def applied(d: Decision) -> Decision:
+            return replace(d, correct=d.correct and is_product, reason=f"{d.reason}; alpha, beta applied")
+
+        report = report.changed(applied)
     return _deliver(result, report, library, out, return_report)
 
 
@@ -440,16 +435,16 @@ def _broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
     return len(shape) <= len(to) and all(n in (1, m) for n, m in zip(shape[::-1], to[::-1], strict=False))
 
 
-def _with_sign(a: Any, b: Any, dtype: np.dtype[Any]) -> tuple[Any, Any]:
-    """The operands with a change of sign in one, so that -0 is right: in one that is not prepared, or else B anew."""
-    if not isinstance(a, Prepared):
-        return -_signed(a, dtype), b
-    return a, -_signed(_array_of(b), dtype)
+def _keeps_split(a: Any) -> bool:
+    """Whether A is prepared and the sign may go to B: digits of INT8 are those of -x with another remainder."""
+    return isinstance(a, Prepared) and not (isinstance(a.plan.scheme, Ozaki1) and a.plan.words.operand is INT8)
 
 
-def _signed(x: Array, dtype: np.dtype[Any]) -> Array:
-    """An operand whose negative is what it says: integers and bools in the dtype of the result."""
-    return converted(x, dtype) if x.dtype.kind in "biu" else x
+def _negated(x: Any, dtype: np.dtype[Any]) -> Any:
+    """-x, of integers and bools in the dtype of the result; a prepared operand loses its split."""
+    if isinstance(x, Prepared):
+        return replace(x, operand=-x.operand, split=None)
+    return -(converted(x, dtype) if x.dtype.kind in "biu" else x)
 
 
 def _transposed(x: Array | Prepared, how: str, name: str) -> Array | Prepared:
@@ -504,10 +499,29 @@ def make_plan(
         def look(chosen: Scheme, target: Target) -> Evidence | None:
             return chosen.evidence(problem, target, *_stacks(a, b, shapes, dtype), maker, limit)
 
-        plan = make(problem, accuracy, scheme, maker, limit, look if problem.multiplications else _no_look)
+        plan = make(problem, accuracy, scheme, maker, limit, look if problem.multiplications else None)
     if problem.multiplications:
         check_strict(plan)
     return reusable(plan, maker, limit)
+
+
+@opaque
+def warmup(a: Operand, b: Operand, **options: Unpack[Asked]) -> None:
+    """Compile ahead what `matmul` runs for operands like these, so that the first product of a program does not wait.
+
+    On a GPU the first product of a kind compiles its kernels side by side: seconds, or tenths of one where Triton's
+    cache on disk has them; the logger "hifigemm" says how many and how long. Products of other operands with the same
+    dtypes, shapes and strides find them. Values matter only where counts are left open at an accuracy tighter than the
+    level.
+
+    Parameters
+    ----------
+    a, b : array_like or Prepared
+        As for `matmul`, with any values. The product is made, and dropped.
+    **options
+        accuracy, scheme, engine, plan and workspace, as for `matmul`.
+    """
+    cast(Any, matmul)(a, b, **options)
 
 
 @overload
@@ -567,11 +581,6 @@ def _stacks(
     return stacked(left, shapes.left, shapes.batch, dtype), stacked(right, shapes.right, shapes.batch, dtype)
 
 
-def _no_look(scheme: Scheme, target: Target) -> Evidence | None:
-    """Nothing is known of operands that are not read."""
-    return None
-
-
 def given_plan(a: Array | Prepared, b: Array | Prepared, options: Options, problem: Problem) -> Plan | None:
     """The plan that was passed or that a prepared operand was made for; None where there is none."""
     plans = [p for p in (options.plan, *(x.plan for x in (a, b) if isinstance(x, Prepared))) if p is not None]
@@ -625,7 +634,7 @@ def _product(
         plan = for_problem(given, problem, engine, limit, options.return_report)
     else:
         asked = options.accuracy, options.scheme, engine, limit
-        plan = make(problem, *asked, _no_look if idle else look, options.return_report)
+        plan = make(problem, *asked, None if idle else look, options.return_report)
     decided = time.perf_counter() - started
     stack = problem.batch, problem.m, problem.n
     if epilogue.c is not None:
@@ -676,12 +685,7 @@ def _keep(
 
 
 def _repeated_on_host(
-    plan: Plan,
-    engine: Engine,
-    library: Library,
-    limit: int,
-    operands: tuple[Array, Array],
-    shape: tuple[int, ...],
+    plan: Plan, engine: Engine, library: Library, limit: int, operands: tuple[Array, Array], shape: tuple[int, ...]
 ) -> Any:
     """The plan carried out on matrices of NumPy or tensors of the CPU; a native product is only looked at."""
     if any(x.ndim != 2 or x.dtype != plan.problem.dtype for x in operands):
@@ -699,20 +703,15 @@ def _repeated_on_host(
     def other(a: Any, b: Any, out: None) -> Any:
         if flushes_subnormals():
             return None
-        x, y = (a[None], b[None]) if is_numpy else (a.numpy()[None], b.numpy()[None])
-        return library.to_native(execute(plan, x, y, engine, limit)[1].values.reshape(shape))
+        x, y = (a, b) if is_numpy else (a.numpy(), b.numpy())
+        c = in_steps(plan, x[None], y[None], engine, limit).values.reshape(shape)
+        return c if is_numpy else library.to_native(c)
 
     return native if isinstance(plan.scheme, Native) and plan.scheme.product is None else other
 
 
 def _array_of(x: Array | Prepared) -> Array:
     return x.operand if isinstance(x, Prepared) else x
-
-
-def _applied(decision: Decision, is_product: bool) -> Decision:
-    """What alpha and beta leave of a decision: unless the product is scaled by a power of two alone, it is rounded."""
-    correct = decision.correct and is_product
-    return replace(decision, correct=correct, reason=f"{decision.reason}; alpha, beta applied")
 
 
 def _report(plan: Plan, outcome: Outcome, engine: Engine, decision_seconds: float) -> Report:

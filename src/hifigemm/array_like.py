@@ -9,8 +9,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["as_array", "described", "kind_of"]
-
 _NUMBERS = frozenset((bool, float, complex))
 _FLAT = (str, bytes, bytearray, memoryview, range)
 """Sequences without sequences in them."""
@@ -21,12 +19,9 @@ _HOOKS = ("__array_finalize__", "__array_function__", "__array_ufunc__", "__arra
 def as_array(x: Any, name: str) -> Any:
     """x as a plain array of NumPy, sharing its memory where there is any; bfloat16 of ml_dtypes in float32.
 
-    Raises
-    ------
-    TypeError
-        Classes of arrays that are more than their numbers, arrays of other libraries in a list, what NumPy cannot read.
-    ValueError
-        Ragged lists, and integers of a list that would be rounded because other entries are no integers.
+    Raises TypeError: classes of arrays that are more than their numbers, arrays of other libraries in a list, what
+    NumPy cannot read. ValueError: ragged lists, and integers of a list that would be rounded because other entries are
+    no integers.
     """
     array = x if type(x) is np.ndarray else _converted(x, name)
     if array.dtype.kind == "V" and array.dtype.name == "bfloat16":

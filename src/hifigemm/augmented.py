@@ -21,8 +21,6 @@ import numpy as np
 from hifigemm.numerics.bits import Array, scale_entries
 from hifigemm.plan import Report
 
-__all__ = ["as_factors", "sum_with_product"]
-
 Multiply = Callable[[Array, Array], tuple[Array, Report]]
 
 
@@ -42,15 +40,9 @@ def as_factors(c: Array, power: int) -> tuple[Array, float] | None:
 def sum_with_product(a: Array, b: Array, c: Array, s: float, multiply: Multiply) -> tuple[Array, Report]:
     """a b + s c by a product that rounds correctly, with a report in which groups count by their columns.
 
-    Parameters
-    ----------
-    a, b : arrays (batch or 1, m, k) and (batch or 1, k, n)
-    c : array (batch, m, n)
-        All of one dtype and device.
-    s : float
-        A power of two, or minus one, that the dtype holds.
-    multiply : function
-        (product, report) of a stack (batch, m, k + w) by (batch or 1, k + w, w).
+    a (batch or 1, m, k), b (batch or 1, k, n) and c (batch, m, n) are of one dtype and device, s is a power of two, or
+    minus one, that the dtype holds. `multiply` gives the product of a stack (batch, m, k + w) by (batch or 1,
+    k + w, w) and its report.
     """
     (batch, m, n), k = c.shape, a.shape[2]
     given = np.ascontiguousarray(c, like=c).view(c.real.dtype)

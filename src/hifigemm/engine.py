@@ -14,8 +14,6 @@ from hifigemm.numerics.epilogue import Epilogue
 from hifigemm.plan import Evidence, Plan, Split
 from hifigemm.problem import Problem, ProductSpec
 
-__all__ = ["Certificate", "Costs", "Engine", "F", "Memory", "Outcome", "Program", "Splits"]
-
 Splits = tuple[Split | None, Split | None]
 
 
@@ -34,51 +32,25 @@ class Costs(Protocol):
 
 @dataclass(frozen=True)
 class Memory:
-    """How much an engine works on at a time, and in which memory.
+    """How much an engine works on at a time, and in which memory."""
 
-    Attributes
-    ----------
-    block_entries : int
-        Entries that the plain functions of numerics work on at a time.
-    workspace_factor : int
-        Default workspace, in multiples of the bytes of operands and result.
-    least_workspace : int
-        Bytes of default workspace for small operands.
-    free : function
-        Bytes that are free where the engine works; None where that is not known, or is not to be asked now.
-    """
-
-    block_entries: int = BLOCK_ENTRIES
-    workspace_factor: int = 8
-    least_workspace: int = 2**28
+    block_entries: int = BLOCK_ENTRIES  # entries that the plain functions of numerics work on at a time
+    workspace_factor: int = 8  # default workspace, in multiples of the bytes of operands and result
+    least_workspace: int = 2**28  # bytes of default workspace for small operands
+    # bytes that are free where the engine works; none where that is not known, or is not to be asked now
     free: Callable[[], int | None] = field(default=lambda: None)
 
 
 @dataclass(frozen=True)
 class Certificate:
-    """What a decision record says once it is read.
+    """What a decision record says once it is read."""
 
-    Attributes
-    ----------
-    holds : bool
-        Every entry keeps the bound of the plan.
-    scheme : Scheme
-        The one that was taken.
-    bound : float
-        The r that every entry keeps.
-    num_products : int
-    k_block : int
-        Inner length of a sum inside the unit.
-    evidence : Evidence or None
-        What was seen of the operands, for a finer plan.
-    """
-
-    holds: bool
-    scheme: Any
-    bound: float
+    holds: bool  # every entry keeps the bound of the plan
+    scheme: Any  # the one that was taken
+    bound: float  # the r that every entry keeps
     num_products: int
-    k_block: int
-    evidence: Evidence | None = None
+    k_block: int  # inner length of a sum inside the unit
+    evidence: Evidence | None = None  # what was seen of the operands, for a finer plan
 
 
 @dataclass
@@ -153,10 +125,7 @@ class Engine(Protocol):
     def exact_product(self, spec: ProductSpec, a: Array, b: Array, max_a: int, max_b: int) -> Array:
         """a @ b for integer matrices (batch, m, k), (batch, k, n) of magnitude at most max_a, max_b, without rounding.
 
-        Raises
-        ------
-        InexactProductError
-            Where k max_a max_b exceeds the accumulator: never rounds instead.
+        Raises InexactProductError: where k max_a max_b exceeds the accumulator: never rounds instead.
         """
 
     def native_product(self, a: Array, b: Array) -> Array:

@@ -1,7 +1,5 @@
 """Errors of hifigemm. Every message carries the numbers involved."""
 
-__all__ = ["AccuracyError", "HifigemmError", "InexactProductError", "PlanError"]
-
 
 class HifigemmError(Exception):
     """Base class of the errors that hifigemm raises on its own account."""

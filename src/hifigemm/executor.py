@@ -19,32 +19,22 @@ from hifigemm.planner import fitted, with_evidence
 from hifigemm.problem import Block, counted
 from hifigemm.schemes import Native, Scheme
 
-__all__ = ["execute", "watch", "whole_split"]
-
 watch: ContextVar[Callable[[Plan, Block], None] | None] = ContextVar("watch", default=None)
 """Called after each block of a product, as a progress bar wants it; set it for the duration of a call."""
 
 
 @dataclass(frozen=True)
 class _Side:
-    """One operand: the stack (batch or 1, rows, columns), which of its matrices and vectors take part, and their split.
-
-    Attributes
-    ----------
-    stack, vectors : int array or None
-        Indices of the matrices and of the rows (left) or columns (right) that take part; None for all.
-    split, scale : Split or Scale or None
-        The whole split or the scale, where they are at hand.
-    """
+    """One operand, a stack (batch or 1, rows, columns), and which of its matrices and vectors take part."""
 
     side: str
     x: Array
-    stack: Array | None = None
-    vectors: Array | None = None
-    split: Split | None = None
-    scale: Scale | None = None
+    stack: Array | None = None  # indices of the matrices; None for all
+    vectors: Array | None = None  # indices of the rows (left) or columns (right); None for all
+    split: Split | None = None  # of the whole operand, where it is at hand
+    scale: Scale | None = None  # the same
 
-    def take(self, batch: slice, vectors: slice) -> Array:
+    def take(self, batch: slice = slice(None), vectors: slice = slice(None)) -> Array:
         """Some of the matrices and vectors that take part, as an array."""
         left = self.side == "left"
         if self.stack is None or self.vectors is None:
@@ -58,8 +48,10 @@ class _Side:
         """The split of the rows or columns of a block."""
         if self.split is not None:
             return self.split.take(batch, vectors)
-        scale = None if self.scale is None else self.scale.take(batch, vectors)
-        return plan.scheme.split(plan, self.take(batch, vectors), self.side, scale, engine)
+        x, scale = self.take(batch, vectors), self.scale
+        if scale is not None and not plan.is_whole:
+            scale = scale.take(batch, vectors)
+        return plan.scheme.split(plan, x, self.side, scale, engine)
 
     def pick(self, stack: Array, vectors: Array) -> _Side:
         """The same operand with fewer matrices and vectors."""
@@ -96,21 +88,15 @@ def execute(
             finer = with_evidence(plan, found.evidence, engine, workspace)
             return execute(finer, a, b, engine, workspace, shift, epilogue, (None, None), out)
         plan = fitted(plan, workspace, engine, in_steps=True)
-    outcome = _in_steps(plan, a, b, engine, workspace, shift, splits)
+    outcome = in_steps(plan, a, b, engine, workspace, shift, splits)
     outcome.values = epilogue.apply(outcome.values)
     return plan, outcome
 
 
-def _in_steps(
-    plan: Plan,
-    a: Array,
-    b: Array,
-    engine: Engine,
-    workspace: int,
-    shift: int,
-    splits: Splits,
+def in_steps(
+    plan: Plan, a: Array, b: Array, engine: Engine, workspace: int, shift: int = 0, splits: Splits = (None, None)
 ) -> Outcome:
-    """2**shift A B; Inf and NaN are set apart and filled in at the end.
+    """2**shift A B without a program; Inf and NaN are set apart and filled in at the end.
 
     A native product carries them through by itself, so its operands are looked at only where the result is not finite.
     """
@@ -119,11 +105,11 @@ def _in_steps(
         if first is not None:
             return first
     rows, cols = nonfinite_vectors(a, 2), nonfinite_vectors(b, 1)
-    if not (rows.any() or cols.any()):
-        return _run(plan, *_sides(a, b, splits), engine, workspace, shift)
-    left = clean(a) if rows.any() else a
-    right = clean(b) if cols.any() else b
-    outcome = _run(plan, *_sides(left, right, splits), engine, workspace, shift, rows | cols)
+    left = _Side("left", clean(a) if rows.any() else a, split=splits[0])
+    right = _Side("right", clean(b) if cols.any() else b, split=splits[1])
+    if left.x is a and right.x is b:
+        return _run(plan, left, right, engine, workspace, shift)
+    outcome = _run(plan, left, right, engine, workspace, shift, rows | cols)
     fill_nonfinite(outcome.values, a, b, rows, cols)
     outcome.notes.append("Inf and NaN as IEEE arithmetic in any order puts them")
     return outcome
@@ -148,18 +134,8 @@ def _native(plan: Plan, a: Array, b: Array, engine: Engine, shift: int) -> Outco
     return Outcome(done.values, done.bound, 1, []) if done.certified is None or done.certified.all() else None
 
 
-def _sides(a: Array, b: Array, splits: Splits) -> tuple[_Side, _Side]:
-    return _Side("left", a, split=splits[0]), _Side("right", b, split=splits[1])
-
-
 def _run(
-    plan: Plan,
-    left: _Side,
-    right: _Side,
-    engine: Engine,
-    workspace: int,
-    shift: int,
-    filled: Array | None = None,
+    plan: Plan, left: _Side, right: _Side, engine: Engine, workspace: int, shift: int, filled: Array | None = None
 ) -> Outcome:
     """Block by block, then again with a finer plan for the entries whose promise is not kept yet.
 
@@ -177,7 +153,7 @@ def _run(
         if at_left != (block.batch, block.rows):
             at_left, left_part = (block.batch, block.rows), left.part(plan, engine, block.batch, block.rows)
         done = scheme.multiply(plan, left_part, right_part, engine, shift)
-        values[block.entries] = done.values
+        values[block] = done.values
         bound = done.bound
         if done.certified is not None and not done.certified.all():
             open_.append((block, ~done.certified))
@@ -191,7 +167,7 @@ def _run(
     if open_:
         uncertified = np.zeros(values.shape, bool, like=values)
         for block, entries in open_:
-            uncertified[block.entries] = entries
+            uncertified[block] = entries
         if filled is not None:
             uncertified &= ~filled
         if not uncertified.any():
@@ -204,21 +180,14 @@ def _scaled(plan: Plan, left: _Side, right: _Side, engine: Engine) -> tuple[_Sid
     """Both operands with their scales, where the scheme has any; a split that is at hand needs none."""
     if type(plan.scheme).scales is Scheme.scales:  # no scales, so no copies of operands
         return left, right
-    everything = slice(None), slice(None)
-    operands = [None if x.split is not None else x.take(*everything) for x in (left, right)]
-    s, t = plan.scheme.scales(plan, *operands, engine) or (None, None)
+    a = None if left.split is not None else left.take()
+    b = None if right.split is not None else right.take()
+    s, t = plan.scheme.scales(plan, a, b, engine) or (None, None)
     return replace(left, scale=s), replace(right, scale=t)
 
 
 def _escalate(
-    plan: Plan,
-    left: _Side,
-    right: _Side,
-    engine: Engine,
-    workspace: int,
-    shift: int,
-    outcome: Outcome,
-    open_: Array,
+    plan: Plan, left: _Side, right: _Side, engine: Engine, workspace: int, shift: int, outcome: Outcome, open_: Array
 ) -> None:
     """Recompute the open entries with a finer plan, on the rows and columns that hold any."""
     z, i, j = (np.flatnonzero(open_.any(axis=axes)) for axes in ((1, 2), (0, 2), (0, 1)))

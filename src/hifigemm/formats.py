@@ -3,45 +3,34 @@
 from __future__ import annotations
 
 from dataclasses import astuple, dataclass
+from functools import cached_property
 from typing import Any
-
-__all__ = ["BF16", "FORMATS", "FP8_E4M3", "FP8_E5M2", "FP16", "FP32", "FP64", "INT8", "TF32", "Format"]
 
 
 @dataclass(frozen=True)
 class Format:
-    """A binary format. Finite nonzero values are +-m * 2**(e - t + 1) with integer m < 2**t and emin <= e <= emax.
+    """A binary format. Finite nonzero values are +-m * 2**(e - t + 1) with integer m < 2**t and emin <= e <= emax."""
 
-    Parameters
-    ----------
-    name : str
-        Lower-case name, as schemes spell it.
-    t : int
-        Significand bits with the hidden one.
-    emin, emax : int
-        Exponents of the smallest and the largest normal binade: 2**emin <= |x| < 2**(emax + 1).
-    """
-
-    name: str
-    t: int
-    emin: int
+    name: str  # lower-case name, as schemes spell it
+    t: int  # significand bits with the hidden one
+    emin: int  # emin and emax: exponents of the smallest and the largest normal binade: 2**emin <= |x| < 2**(emax + 1)
     emax: int
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Copied or unpickled, a format of this module is itself: formats are told apart by `is`."""
         return (_named, (self.name,)) if FORMATS.get(self.name) is self else (Format, astuple(self))
 
-    @property
+    @cached_property
     def u(self) -> float:
         """Unit roundoff, 2**-t."""
         return 2.0**-self.t
 
-    @property
+    @cached_property
     def min_exponent(self) -> int:
         """Exponent of the smallest subnormal, the unit of the fixed-point end of the format."""
         return self.emin - self.t + 1
 
-    @property
+    @cached_property
     def max_integer(self) -> int:
         """Every integer of at most this magnitude is exactly representable."""
         return 2 ** min(self.t, self.emax + 1)

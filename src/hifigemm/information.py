@@ -13,8 +13,6 @@ from hifigemm.engines import available, engine_for
 from hifigemm.engines.rates_file import named_rates
 from hifigemm.transforms import opaque
 
-__all__ = ["Info", "engines", "info"]
-
 
 @opaque
 def engines() -> list[str]:

@@ -17,8 +17,6 @@ from hifigemm.schemes import Native
 from hifigemm.schemes.auto import as_scheme
 from hifigemm.settings import decision_log
 
-__all__ = ["are_integers", "integer_product"]
-
 
 def are_integers(a: Array | Prepared, b: Array | Prepared) -> bool:
     """Whether the product of these operands is one of integers or bools, as NumPy promotes them."""
@@ -28,12 +26,8 @@ def are_integers(a: Array | Prepared, b: Array | Prepared) -> bool:
 def integer_product(a: Array, b: Array, shapes: Shapes, options: Options, library: Library) -> tuple[Array, Report]:
     """a @ b in the promoted dtype, with its report.
 
-    Raises
-    ------
-    AccuracyError
-        An accuracy was asked for, and an entry lies beyond the dtype.
-    PlanError, TypeError
-        A plan or a scheme for floating-point operands; a GPU.
+    Raises AccuracyError: an accuracy was asked for, and an entry lies beyond the dtype. PlanError, TypeError: a plan or
+    a scheme for floating-point operands; a GPU.
     """
     dtype, k = np.result_type(a.dtype, b.dtype), shapes.left[2]
     operands = f"{a.dtype} and {b.dtype}"

@@ -18,25 +18,16 @@ from hifigemm.array_like import as_array, kind_of
 from hifigemm.numerics.bits import Array
 from hifigemm.transforms import check_tensor
 
-__all__ = ["BFLOAT16", "NUMPY", "Library", "library_of"]
-
 BFLOAT16 = np.dtype([("bfloat16", np.uint16)])
 """Stands for a dtype that NumPy does not have. Arrays on a device can have it, and be converted to float32."""
 
 
 @dataclass(frozen=True)
 class Library:
-    """An array library and a device of it.
+    """An array library and a device of it."""
 
-    Attributes
-    ----------
-    name : "numpy" or "torch"
-    device : str
-        "cpu", or as PyTorch names it, such as "cuda:0".
-    """
-
-    name: str
-    device: str
+    name: str  # "numpy" or "torch"
+    device: str  # "cpu", or as PyTorch names it, such as "cuda:0"
 
     def __str__(self) -> str:
         return self.name if self.device == "cpu" else f"{self.name} on {self.device}"
@@ -65,10 +56,8 @@ class Library:
     def asarray(self, x: Any, name: str) -> Array:
         """An array of this library with NumPy's interface; shares its memory, but for bfloat16 on the CPU (float32).
 
-        Raises
-        ------
-        TypeError
-            Tensors that `check_tensor` refuses, dtypes that NumPy does not have, what `array_like.as_array` refuses.
+        Raises TypeError: tensors that `check_tensor` refuses, dtypes that NumPy does not have, what
+        `array_like.as_array` refuses.
         """
         if self.name == "numpy":
             array: Array = as_array(x, name)
@@ -134,10 +123,7 @@ NUMPY = Library("numpy", "cpu")
 def library_of(*operands: tuple[str, Any]) -> Library:
     """The library and device that all the named operands have in common; None and what NumPy converts do not count.
 
-    Raises
-    ------
-    TypeError, ValueError
-        Operands of different libraries or devices.
+    Raises TypeError, ValueError: operands of different libraries or devices.
     """
     found: dict[str, Library] = {}
     for name, x in operands:

@@ -16,23 +16,6 @@ from hifigemm.numerics.bits import Array
 from hifigemm.plan import Plan, Split
 from hifigemm.problem import Problem, counted
 
-__all__ = [
-    "Prepared",
-    "Shapes",
-    "as_addend",
-    "as_operand",
-    "as_out",
-    "check_out",
-    "common_narrow",
-    "converted",
-    "own_stack",
-    "result_dtype",
-    "shapes_of",
-    "stacked",
-    "usable_split",
-    "widened",
-]
-
 _DTYPES = tuple(np.dtype(t) for t in ("float32", "float64", "complex64", "complex128"))
 _NARROW = {np.dtype(np.float16): FP16, BFLOAT16: BF16}
 _SINGLE = np.dtype(np.float32)
@@ -73,12 +56,7 @@ class Prepared(Generic[_Source_co]):
 def as_operand(x: Any, name: str, library: Library) -> Array | Prepared:
     """x as an array of at least one dimension, or as the Prepared that it is.
 
-    Raises
-    ------
-    TypeError
-        What is not numeric, and what `Library.asarray` refuses.
-    ValueError
-        Zero-dimensional operands.
+    Raises TypeError: what is not numeric, and what `Library.asarray` refuses. ValueError: zero-dimensional operands.
     """
     if isinstance(x, Prepared):
         return x
@@ -130,22 +108,12 @@ def widened(x: Array) -> Array:
 
 @dataclass(frozen=True)
 class Shapes:
-    """How a product of operands of any dimension is a stack of two-dimensional ones.
+    """How a product of operands of any dimension is a stack of two-dimensional ones."""
 
-    Attributes
-    ----------
-    result : tuple of int
-        Shape of the result.
-    left, right : tuple of int
-        Shapes of the operands as stacks, (batch or 1, m, k) and (batch or 1, k, n).
-    batch : tuple of int
-        Shape of the stack that both are broadcast to.
-    """
-
-    result: tuple[int, ...]
-    left: tuple[int, int, int]
-    right: tuple[int, int, int]
-    batch: tuple[int, ...]
+    result: tuple[int, ...]  # shape of the result
+    left: tuple[int, int, int]  # shape of the operand as a stack, (batch or 1, m, k)
+    right: tuple[int, int, int]  # (batch or 1, k, n)
+    batch: tuple[int, ...]  # shape of the stack that both are broadcast to
 
     def problem(self, dtype: np.dtype[Any], narrow: Format | None = None) -> Problem:
         """The problem of these shapes; `narrow` is the format that the operands have in common, see `Problem`."""
@@ -161,10 +129,7 @@ class Shapes:
 def shapes_of(a: tuple[int, ...], b: tuple[int, ...]) -> Shapes:
     """Shapes for `matmul` of the Array API: vectors, stacks with broadcasting, empty dimensions.
 
-    Raises
-    ------
-    ValueError
-        Inner dimensions that differ, stacks that do not broadcast.
+    Raises ValueError: inner dimensions that differ, stacks that do not broadcast.
     """
     m, k = (a[-2] if len(a) > 1 else 1), a[-1]
     rows, n = b[-2] if len(b) > 1 else b[0], (b[-1] if len(b) > 1 else 1)
@@ -186,10 +151,7 @@ def shapes_of(a: tuple[int, ...], b: tuple[int, ...]) -> Shapes:
 def converted(x: Array, dtype: np.dtype[Any]) -> Array:
     """x in this dtype, itself where it has it.
 
-    Raises
-    ------
-    ValueError
-        Integers that the dtype cannot hold exactly.
+    Raises ValueError: integers that the dtype cannot hold exactly.
     """
     if x.dtype == dtype:
         return x
@@ -224,10 +186,7 @@ def check_out(out: Any, shapes: Shapes, dtype: np.dtype[Any], library: Library) 
 
     As in NumPy, an array of NumPy may stand for a stack of results and have a wider dtype, but none that would round.
 
-    Raises
-    ------
-    TypeError, ValueError
-        No array, another shape or dtype, a read-only array.
+    Raises TypeError, ValueError: no array, another shape or dtype, a read-only array.
     """
     if not library.owns(out) or isinstance(out, np.generic):
         raise TypeError(f"out is a {type(out).__name__}; expected an array of {library}")

@@ -6,41 +6,15 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any, Protocol
+from functools import cached_property
+from operator import attrgetter
+from typing import Any
 
 from hifigemm.accuracy import Target
 from hifigemm.exceptions import PlanError
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.blocking import BLOCK_ENTRIES
 from hifigemm.problem import Block, Problem, ProductSpec, counted
-
-__all__ = [
-    "Blocking",
-    "Decision",
-    "Evidence",
-    "Outliers",
-    "Plan",
-    "Product",
-    "Report",
-    "SchemeLike",
-    "Split",
-    "Verification",
-]
-
-
-class SchemeLike(Protocol):
-    """What plans and reports know of a scheme; the schemes themselves are in `hifigemm.schemes`."""
-
-    @property
-    def name(self) -> str:
-        """As users spell it."""
-
-    @property
-    def explicit(self) -> bool:
-        """A count was forced."""
-
-    def __hash__(self) -> int:
-        """Schemes are parts of keys."""
 
 
 class Verification(Enum):
@@ -56,26 +30,15 @@ class Verification(Enum):
 
 @dataclass(frozen=True)
 class Outliers:
-    """Rows and columns that need more moduli than the others, so that the entries that they meet are computed apart.
+    """Rows and columns that need more moduli than the others, so that the entries that they meet are computed apart."""
 
-    Attributes
-    ----------
-    num_moduli : int
-        For the entries of all other rows and columns.
-    shared : int
-        For entries of an outlier row with the other columns and the other way round; all vectors have so many residues.
-    lowered : int
-        Bits by which scales lie below those of `shared` moduli, so that `num_moduli` hold the products; those of
-        outliers lie as many above.
-    balance : int
-        Bits that rows get at the expense of columns.
-    rows, cols : tuple of int
-    """
-
-    num_moduli: int
+    num_moduli: int  # for the entries of all other rows and columns
+    # for entries of an outlier row with the other columns and the other way round; all vectors have so many residues
     shared: int
+    # bits by which scales lie below those of `shared` moduli, so that `num_moduli` hold the products; those of
+    # outliers lie as many above
     lowered: int
-    balance: int
+    balance: int  # bits that rows get at the expense of columns
     rows: tuple[int, ...]
     cols: tuple[int, ...]
 
@@ -100,103 +63,57 @@ class Outliers:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What was seen of the operands of one product.
+    """What was seen of the operands of one product."""
 
-    Attributes
-    ----------
-    required_bits : pair of int, or None
-        See numerics.scaling.required_bits; None where the operands need more bits than was asked, or nobody looked.
-    error_ratio : float or None
-        See schemes.certify.error_ratio; None where nobody looked.
-    num_slices : (int, bool) or None
-        See numerics.estimates.published_num_slices.
-    outliers : Outliers or None
-    """
-
+    # see numerics.scaling.required_bits; none where the operands need more bits than was asked, or nobody looked
     required_bits: tuple[int, int] | None = None
-    error_ratio: float | None = None
-    num_slices: tuple[int, bool] | None = None
+    error_ratio: float | None = None  # see schemes.certify.error_ratio; none where nobody looked
+    num_slices: tuple[int, bool] | None = None  # see numerics.estimates.published_num_slices
     outliers: Outliers | None = None
 
 
 @dataclass(frozen=True)
 class Blocking:
-    """How much is worked on at a time; it changes no bit of an exact scheme.
+    """How much is worked on at a time; it changes no bit of an exact scheme."""
 
-    Attributes
-    ----------
-    shape : tuple of int
-        Matrices of the stack, rows and columns of the result that are computed at a time.
-    workspace : int
-        Bytes that the largest block takes.
-    entries : int
-        Entries of an operand or of the result that the plain functions work on at a time.
-    """
-
-    shape: tuple[int, int, int] = (1, 1, 1)
-    workspace: int = 0
-    entries: int = BLOCK_ENTRIES
+    shape: tuple[int, int, int] = (1, 1, 1)  # matrices of the stack, rows and columns of the result at a time
+    workspace: int = 0  # bytes that the largest block takes
+    entries: int = BLOCK_ENTRIES  # entries of an operand or of the result that the plain functions work on at a time
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What will run for a problem. Immutable, reusable for operands of the same k and dtype, and printable.
-
-    Attributes
-    ----------
-    problem : Problem
-    asked : Scheme or None
-        The scheme that was forced; None for the library's choice.
-    scheme : Scheme
-        The dataclass with its counts filled in.
-    target : Target
-        What was asked for.
-    engine : str
-    product : ProductSpec or None
-        None for the native product.
-    num_products : int
-        Low-precision products of size m n k, before any escalation.
-    k_block : int
-        Inner length within which products are exact.
-    verification : Verification
-    bound : float
-        The r that is promised: 0 where the exact product is rounded, inf where nothing is promised.
-    reason : str
-    alternatives : tuple of Scheme
-        Schemes that the device goes on to, in this order, where the operands defeat the first; each keeps `bound`.
-    evidence : Evidence or None
-        Of the operands that the plan was made for. A plan for any operands keeps of it what its scales are balanced by.
-    blocking : Blocking
-    """
+    """What will run for a problem. Immutable, reusable for operands of the same k and dtype, and printable."""
 
     problem: Problem
-    asked: SchemeLike | None
-    scheme: Any
-    target: Target
+    asked: Any  # the scheme that was forced; None for the library's choice
+    scheme: Any  # the dataclass with its counts filled in
+    target: Target  # what was asked for
     engine: str
-    product: ProductSpec | None
-    num_products: int
-    k_block: int
+    product: ProductSpec | None  # None for the native product
+    num_products: int  # low-precision products of size m n k, before any escalation
+    k_block: int  # inner length within which products are exact
     verification: Verification
-    bound: float
+    bound: float  # the r that is promised: 0 where the exact product is rounded, inf where nothing is promised
     reason: str
-    alternatives: tuple[Any, ...] = ()
+    alternatives: tuple[Any, ...] = ()  # schemes to which the device goes on, in this order; each keeps `bound`
+    # Of the operands that the plan was made for. A plan for any operands keeps of it what its scales are balanced by.
     evidence: Evidence | None = None
     blocking: Blocking = Blocking()
 
-    @property
+    @cached_property
     def words(self) -> ProductSpec:
         """The product of a scheme that works with words of its own."""
         if self.product is None:
             raise PlanError(f"{self.scheme} has no product but the native one")
         return self.product
 
-    @property
+    @cached_property
     def is_fixed(self) -> bool:
         """Whether counts were forced, so that they are not raised."""
         return self.asked is not None and self.asked.explicit
 
-    @property
+    @cached_property
     def certifies(self) -> bool:
         """Whether something is to be said of the error of every entry: as a promise or for the report."""
         if self.verification is Verification.NONE:
@@ -208,22 +125,17 @@ class Plan:
         """What two plans must share for a split made by one to serve the other."""
         return self.scheme, self.target, self.evidence, self.alternatives
 
-    @property
+    @cached_property
     def block_shape(self) -> tuple[int, int, int]:
         """Matrices of the stack, rows and columns of the result that are computed at a time."""
         return self.blocking.shape
 
-    @property
+    @cached_property
     def workspace(self) -> int:
         """Bytes that the largest block takes."""
         return self.blocking.workspace
 
-    @property
-    def block_entries(self) -> int:
-        """Entries that the plain functions work on at a time."""
-        return self.blocking.entries
-
-    @property
+    @cached_property
     def is_whole(self) -> bool:
         """Whether the result is one block."""
         p = self.problem
@@ -268,31 +180,15 @@ class Split:
     Every array has the stack first, and the rows second to last on the left, the columns last on the right; planes that
     are `k_major` have rows or columns second to last. Arrays of an embedded complex operand have several rows or
     columns for each of the operand's.
-
-    Attributes
-    ----------
-    side : "left" or "right"
-    vectors : int
-        Number of rows (left) or columns (right).
-    planes : array
-        Slices or residues in the dtype of the product, laid out as the scheme's products want them.
-    unit : int64 array
-        Exponent of the grid of the integers, a row_exponent or col_exponent.
-    count : int
-        Number of planes.
-    facts : dict of str to array
-        What the scheme needs to certify the result: see the scheme.
-    k_major : bool
-        The inner dimension of `planes` is the last one on both sides.
     """
 
-    side: str
-    vectors: int
-    planes: Array
-    unit: Array
-    count: int
-    facts: dict[str, Array] = field(default_factory=dict)
-    k_major: bool = False
+    side: str  # "left" or "right"
+    vectors: int  # number of rows (left) or columns (right)
+    planes: Array  # slices or residues in the dtype of the product, laid out as the scheme's products want them
+    unit: Array  # int64, exponent of the grid of the integers, a row_exponent or col_exponent
+    count: int  # number of planes
+    facts: dict[str, Array] = field(default_factory=dict)  # what the scheme needs to certify the result: see there
+    k_major: bool = False  # the inner dimension of `planes` is the last one on both sides
 
     def take(self, batch: slice, vectors: slice) -> Split:
         """The split of some rows (left) or columns (right) of some matrices of the stack."""
@@ -312,24 +208,12 @@ class Split:
 
 @dataclass(frozen=True)
 class Product:
-    """Values of a block of the result.
+    """Values of a block of the result."""
 
-    Attributes
-    ----------
-    values : array, shape (batch, m, n)
-    certified : bool array of the same shape, or None
-        The promise of the plan is kept for this entry; None for all entries.
-    bound : float
-        Largest error / |A||B| that is possible in the block beyond the last rounding; 0 where the exact value was
-        rounded.
-    num_products : int
-        Low-precision products that were made.
-    """
-
-    values: Array
-    certified: Array | None
-    bound: float
-    num_products: int
+    values: Array  # (batch, m, n)
+    certified: Array | None  # bool: the promise of the plan is kept for this entry; None for all entries
+    bound: float  # largest error / |A||B| beyond the last rounding; 0 where the exact value was rounded
+    num_products: int  # low-precision products that were made
 
 
 @dataclass(frozen=True)
@@ -343,6 +227,11 @@ class Decision:
     k_block: int
     native: bool
     reason: str
+
+
+def _decided(name: str) -> Any:
+    """An attribute of the decision of a report."""
+    return property(attrgetter(f"decision.{name}"))
 
 
 class Report:
@@ -372,58 +261,27 @@ class Report:
         up included; on a GPU such a look waits for the work before it. Reports are equal whatever their times.
     """
 
+    scheme: Any = _decided("scheme")
+    num_products: int = _decided("num_products")
+    bound: float = _decided("bound")
+    correct: bool = _decided("correct")
+    native: bool = _decided("native")
+    reason: str = _decided("reason")
+    k_block: int = _decided("k_block")
+
     def __init__(
         self, engine: str, device: str, workspace: int, decision_seconds: float, decide: Callable[[], Decision]
     ) -> None:
-        self.engine = engine
-        self.device = device
-        self.workspace = workspace
+        self.engine, self.device, self.workspace = engine, device, workspace
         self.decision_seconds = decision_seconds
         self._decide = decide
-        self._decision: Decision | None = None
 
     @property
     def decision(self) -> Decision:
         """What the operands decided."""
-        if self._decision is None:
-            self._decision = self._decide()
-            self._decide = lambda: self.decision  # what it held of the device is free
-        return self._decision
-
-    @property
-    def scheme(self) -> Any:
-        """The dataclass with its counts filled in."""
-        return self.decision.scheme
-
-    @property
-    def num_products(self) -> int:
-        """Low-precision products of size m n k."""
-        return self.decision.num_products
-
-    @property
-    def bound(self) -> float:
-        """The r that is guaranteed."""
-        return self.decision.bound
-
-    @property
-    def correct(self) -> bool:
-        """Whether every real component is the correctly rounded exact value."""
-        return self.decision.correct
-
-    @property
-    def native(self) -> bool:
-        """Whether the result is the native product of the library."""
-        return self.decision.native
-
-    @property
-    def reason(self) -> str:
-        """Why this scheme, and what happened on the way."""
-        return self.decision.reason
-
-    @property
-    def k_block(self) -> int:
-        """Inner length within which products are exact."""
-        return self.decision.k_block
+        decision = self._decide()
+        self._decide = lambda: decision  # what it held of the device is free
+        return decision
 
     def changed(self, change: Callable[[Decision], Decision], seconds: float | None = None) -> Report:
         """The report with another decision, which is made when somebody looks, and perhaps another time."""

@@ -22,21 +22,6 @@ from hifigemm.schemes.auto import as_scheme, chosen_native, on_device, scheme_fo
 from hifigemm.schemes.word_scheme import WordScheme
 from hifigemm.settings import is_strict
 
-__all__ = [
-    "DefaultWorkspace",
-    "Look",
-    "Options",
-    "check_plan",
-    "check_strict",
-    "fitted",
-    "for_problem",
-    "make",
-    "reusable",
-    "steady",
-    "with_evidence",
-    "workspace_limit",
-]
-
 Look = Callable[[Scheme, Target], Evidence | None]
 """What a scheme wants to know of the operands for a target."""
 
@@ -75,17 +60,8 @@ def check_plan(plan: Any) -> None:
 class DefaultWorkspace(int):
     """Bytes to stay within that nobody asked for, so that one entry may take more; no equal of a limit that was.
 
-    Parameters
-    ----------
-    nbytes : int
-        What problem and engine say.
-    free : int or None
-        What the free memory allows, where it was looked at.
-
-    Attributes
-    ----------
-    steady : int
-        `nbytes`.
+    The smaller of what problem and engine say, which is `steady`, and of what the free memory allows, where it was
+    looked at.
     """
 
     steady: int
@@ -138,13 +114,13 @@ def make(
     scheme: str | Scheme,
     engine: Engine,
     workspace: int,
-    look: Look,
+    look: Look | None,
     states_bound: bool = True,
 ) -> Plan:
     """The plan for a problem under the accuracy and scheme that were asked.
 
-    `look` is called where the plan rests on the operands, which waits for a device. `states_bound`: where nothing is
-    promised, the bound is worked out for a report.
+    `look` is called where the plan rests on the operands, which waits for a device; None: they are not read.
+    `states_bound`: where nothing is promised, the bound is worked out for a report.
     """
     target, asked = resolve(accuracy, problem.fmt, problem.k), as_scheme(scheme)
     if asked is None:
@@ -164,15 +140,14 @@ def make(
             )
     plan = None if is_strict() else on_device(chosen, problem, target, engine, asked)
     if plan is None:
-        plan = chosen.plan(problem, target, engine, look(chosen, target), asked)
+        plan = chosen.plan(problem, target, engine, look and look(chosen, target), asked)
     return fitted(plan, workspace, engine)
 
 
 def with_evidence(plan: Plan, evidence: Evidence, engine: Engine, workspace: int) -> Plan:
     """The plan after one whose bound the evidence did not certify."""
-    asked: Any = plan.asked
-    scheme: Scheme = asked or scheme_for(plan.problem, plan.target, engine)
-    return fitted(scheme.plan(plan.problem, plan.target, engine, evidence, asked), workspace, engine)
+    scheme = plan.asked or scheme_for(plan.problem, plan.target, engine)
+    return fitted(scheme.plan(plan.problem, plan.target, engine, evidence, plan.asked), workspace, engine)
 
 
 def reusable(plan: Plan, engine: Engine, workspace: int) -> Plan:
@@ -226,16 +201,12 @@ def check_strict(plan: Plan, taken: Scheme | None = None) -> None:
     native = plan.scheme if taken is None else taken
     if not isinstance(native, Native) or plan.asked == native:
         return
-    if plan.bound > plan.target.r or _leaves_underflow(plan):
+    # A library has its own way with over- and underflow, unless entries are certified.
+    if plan.bound > plan.target.r or plan.verification in (Verification.A_PRIORI, Verification.ON_DEVICE):
         raise AccuracyError(
             f"strict mode: {plan.problem} for {plan.target} would fall back to {native} ({plan.reason}); "
             "force this scheme to allow it, or another one"
         )
-
-
-def _leaves_underflow(plan: Plan) -> bool:
-    """Whether the library behind an engine has its way with over- and underflow."""
-    return plan.verification in (Verification.A_PRIORI, Verification.ON_DEVICE)
 
 
 def fitted(plan: Plan, workspace: int, engine: Engine, *, in_steps: bool = False) -> Plan:
@@ -244,10 +215,7 @@ def fitted(plan: Plan, workspace: int, engine: Engine, *, in_steps: bool = False
     One entry is always made where nobody asked for a limit. A library may add the terms of a smaller block in another
     order, so blocks of rounded products do not follow the free memory. `in_steps`: the program is not to be used.
 
-    Raises
-    ------
-    PlanError
-        Not even one entry fits.
+    Raises PlanError: not even one entry fits.
     """
     p, program = plan.problem, None if in_steps else engine.compile(plan)
     if isinstance(plan.scheme, WordScheme):

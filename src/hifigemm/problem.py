@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from hifigemm.formats import FP32, FP64, INT8, Format
-
-__all__ = ["Block", "Problem", "ProductSpec", "counted"]
 
 
 @dataclass(frozen=True)
@@ -26,22 +25,22 @@ class Problem:
     dtype: np.dtype[Any]
     narrow: Format | None = None
 
-    @property
+    @cached_property
     def is_complex(self) -> bool:
         """Whether the result is complex; re and im are then rounded separately."""
         return self.dtype.kind == "c"
 
-    @property
+    @cached_property
     def fmt(self) -> Format:
         """Format of the (real components of the) result."""
         return FP32 if self.dtype in (np.float32, np.complex64) else FP64
 
-    @property
+    @cached_property
     def terms(self) -> int:
         """Real products in the sum behind a real component of the result."""
         return 2 * self.k if self.is_complex else self.k
 
-    @property
+    @cached_property
     def multiplications(self) -> int:
         """Of entries, in all sums; 0 where a dimension is."""
         return self.batch * self.m * self.n * self.k
@@ -54,23 +53,12 @@ class Problem:
 
 @dataclass(frozen=True)
 class ProductSpec:
-    """One kind of low-precision product that an engine offers.
+    """One kind of low-precision product that an engine offers."""
 
-    Attributes
-    ----------
-    operand : Format
-        Format of the words that are multiplied.
-    accumulator_max : int
-        Integers up to this magnitude are added without rounding.
-    max_integer : int
-        Largest magnitude of an integer operand.
-    k_block : int
-        Inner length of one exact product on which slice sizes are based; sums over longer k are carried on in int64.
-    """
-
-    operand: Format
-    accumulator_max: int
-    max_integer: int
+    operand: Format  # format of the words that are multiplied
+    accumulator_max: int  # integers up to this magnitude are added without rounding
+    max_integer: int  # largest magnitude of an integer operand
+    # inner length of one exact product on which slice sizes are based; sums over longer k are carried on in int64
     k_block: int
 
     @property
@@ -84,8 +72,7 @@ class ProductSpec:
         return self.max_integer + (self.operand is INT8)
 
 
-@dataclass(frozen=True)
-class Block:
+class Block(NamedTuple):
     """A part of the result: entries batch, rows, cols of the stack."""
 
     batch: slice

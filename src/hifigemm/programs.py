@@ -18,8 +18,6 @@ from hifigemm.accuracy import Accuracy
 from hifigemm.settings import decision_log, is_strict
 from hifigemm.transforms import is_followed, is_wrapped
 
-__all__ = ["forget", "keep", "kept", "key_of", "once", "repeat"]
-
 _LIMIT = 4096
 _ON_HOST = np.dtype(np.float64), np.dtype(np.float32)
 """Of arrays of NumPy whose products are repeated."""

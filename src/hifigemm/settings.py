@@ -25,8 +25,6 @@ from pathlib import Path
 
 from hifigemm.exceptions import PlanError
 
-__all__ = ["decision_log", "is_strict", "rates_file", "strict"]
-
 _strict: ContextVar[bool | None] = ContextVar("strict", default=None)
 _LEVELS = {"1": logging.INFO, "info": logging.INFO, "debug": logging.DEBUG}
 
@@ -67,10 +65,7 @@ def strict(enabled: bool = True) -> Iterator[None]:
 def is_strict() -> bool:
     """Whether strict mode is on in this thread or task.
 
-    Raises
-    ------
-    PlanError
-        ``HIFIGEMM_STRICT`` is neither "0" nor "1".
+    Raises PlanError: ``HIFIGEMM_STRICT`` is neither "0" nor "1".
     """
     own = _strict.get()
     return _strict_environment() if own is None else own

@@ -14,8 +14,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import NoReturn
 
-__all__ = ["INTERRUPTED", "raising_interrupts"]
-
 INTERRUPTED = 130
 """What a shell reports for a program that Ctrl-C ended."""
 

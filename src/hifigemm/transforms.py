@@ -11,8 +11,6 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any, TypeVar, cast
 
-__all__ = ["check_tensor", "is_followed", "is_wrapped", "opaque"]
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 

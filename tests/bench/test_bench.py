@@ -8,23 +8,20 @@ import pytest
 
 import hifigemm as hg
 from hifigemm.bench import peers
-from hifigemm.bench.arrays import CudaArrays, NumpyArrays
+from hifigemm.bench.arrays import DTYPES, FAMILIES, Arrays, CudaArrays, Workload
 from hifigemm.bench.cases import _uncapturable, measure, scheme_options
 from hifigemm.bench.ceilings import measured_ceilings, peak_rates
 from hifigemm.bench.checks import Reference, Verdict, native_bound
-from hifigemm.bench.gpu_timing import QUICK, Method, Times
-from hifigemm.bench.operands import DTYPES, FAMILIES, Workload
 from hifigemm.bench.peers import Peer
 from hifigemm.bench.power import Readings
 from hifigemm.bench.rows import rows, stage_rows
 from hifigemm.bench.runs import CACHE_BYTES, Case, Outcome, Stage, operand_sets, run
-from hifigemm.bench.timing import Timing
+from hifigemm.bench.timing import QUICK, Method, Times, Timing
 from hifigemm.exceptions import PlanError
 from hifigemm.plan import Verification
-from hifigemm.study.metrics import relative_residual
-from hifigemm.study.reference import componentwise_error, correctly_rounded
+from hifigemm.study.reference import componentwise_error, correctly_rounded, relative_residual
 
-ARRAYS = NumpyArrays()
+ARRAYS = Arrays()
 METHOD = Method(pause=0.0, warm=0, calls=(1, 1), bursts=1, sustained=0.0)
 
 
@@ -49,9 +46,6 @@ class Steps:
     def seconds(self, start, end):
         return float(end - start)
 
-    def now(self):
-        return float(self.time)
-
     def idle(self, seconds):
         pass
 
@@ -65,7 +59,7 @@ def case_of(load, name, write):
         calls.append(name)
         write(a, b, out)
 
-    return Case(name, (once,), (out,), native_bound(load)), Reference(ARRAYS, load, a, b), calls
+    return Case(name, (once,), (out,), native_bound(load)), Reference(load, a, b), calls
 
 
 def wrong_by(value, index):
@@ -88,7 +82,7 @@ LOADS = [
 @pytest.mark.parametrize("load", LOADS, ids=str)
 def test_the_native_product_is_right(load):
     case, reference, _ = case_of(load, "native", lambda a, b, out: np.matmul(a, b, out=out))
-    [outcome] = run([case], [reference], ARRAYS, METHOD, clock=Steps())
+    [outcome] = run([case], [reference], Steps(), METHOD)
     assert outcome.status == "timed"
     assert 0 < outcome.verdict.error <= native_bound(load) + load.u
 
@@ -100,7 +94,7 @@ def test_errors_are_those_of_the_exact_judge(dtype, k):
     a, b = ARRAYS.operands(load, 3)
     # Small enough for the last bits to matter, and of another sum than the library's.
     c = (a[:, ::-1].copy() @ b[::-1].copy()) * (1 + 2.0**-52)
-    found, exact = Reference(ARRAYS, load, a, b).judge(c, native_bound(load)).error, componentwise_error(c, a, b)
+    found, exact = Reference(load, a, b).judge(c, native_bound(load)).error, componentwise_error(c, a, b)
     # |A||B| is a sum of positive terms, the difference is rounded twice.
     assert abs(found - exact) <= (load.terms + 4) * load.u * exact
 
@@ -124,7 +118,7 @@ def test_a_wrong_result_gets_no_time(name):
     load = Workload(120, 120, 64)
     good, reference, _ = case_of(load, "good", lambda a, b, out: np.matmul(a, b, out=out))
     wrong, _, calls = case_of(load, "wrong", BROKEN[name])
-    first, second = run([wrong, good], [reference], ARRAYS, METHOD, clock=Steps())
+    first, second = run([wrong, good], [reference], Steps(), METHOD)
     assert first.refused
     assert first.times is None
     assert calls == ["wrong"], "it was called for the check alone"
@@ -137,7 +131,7 @@ def test_a_wrong_result_gets_no_time(name):
 def test_the_sampled_entry_is_sampled_and_the_other_is_not():
     load = Workload(120, 120, 64)
     a, b = ARRAYS.operands(load, 0)
-    [(_, chosen_rows, chosen_columns, *_)] = Reference(ARRAYS, load, a, b)._samples
+    [(_, chosen_rows, chosen_columns, *_)] = Reference(load, a, b)._samples
     assert SAMPLED[0] in chosen_rows
     assert SAMPLED[1] in chosen_columns
     assert ELSEWHERE[0] not in chosen_rows or ELSEWHERE[1] not in chosen_columns
@@ -149,27 +143,27 @@ def test_both_components_are_judged(part):
     a, b = ARRAYS.operands(load, 0)
     c = a @ b
     getattr(c, part)[9, 0] += 1e-9
-    assert Reference(ARRAYS, load, a, b).judge(c, 1e-14).wrong
+    assert Reference(load, a, b).judge(c, 1e-14).wrong
 
 
 def test_every_matrix_of_a_stack_and_every_set_of_operands_is_judged():
     load = Workload(8, 8, 8, batch=9)
     for z in range(load.batch):
         case, reference, _ = case_of(load, "wrong", wrong_by(1e-9, (z, 3, 3)))
-        assert run([case], [reference], ARRAYS, METHOD, clock=Steps())[0].refused
+        assert run([case], [reference], Steps(), METHOD)[0].refused
     pairs = [ARRAYS.operands(load, seed) for seed in range(3)]
     outputs = tuple(ARRAYS.empty(load) for _ in pairs)
     calls = tuple(lambda a=a, b=b, out=out: np.matmul(a, b, out=out) for (a, b), out in zip(pairs, outputs))
-    references = [Reference(ARRAYS, load, a, b) for a, b in pairs]
+    references = [Reference(load, a, b) for a, b in pairs]
     for broken, status in ((None, "timed"), (2, "refused: 576 of 576 entries are not finite or not written")):
         runs = tuple((lambda: None) if i == broken else call for i, call in enumerate(calls))
-        assert run([Case("c", runs, outputs, 1e-14)], references, ARRAYS, METHOD, clock=Steps())[0].status == status
+        assert run([Case("c", runs, outputs, 1e-14)], references, Steps(), METHOD)[0].status == status
 
 
 def test_a_small_bound_is_held_against_the_exact_product():
     load = Workload(30, 30, 400)
     a, b = ARRAYS.operands(load, 0)
-    reference = Reference(ARRAYS, load, a, b)
+    reference = Reference(load, a, b)
     assert not reference.judge(hg.matmul(a, b, accuracy="correct"), 0.0).wrong
     assert "breaks the bound of 0" in reference.judge(a @ b, 0.0).wrong
     assert not reference.judge(a @ b, math.inf).wrong
@@ -179,7 +173,7 @@ def test_a_small_bound_is_held_against_the_exact_product():
 def test_subnormal_results_of_float32_may_lose_what_rounding_takes():
     load = Workload(20, 20, 20, dtype="float32", family="type3")
     case, reference, _ = case_of(load, "native", lambda a, b, out: np.matmul(a, b, out=out))
-    assert run([case], [reference], ARRAYS, METHOD, clock=Steps())[0].status == "timed"
+    assert run([case], [reference], Steps(), METHOD)[0].status == "timed"
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -269,7 +263,7 @@ def test_a_scheme_that_lies_about_its_bound_is_refused(monkeypatch):
 
 @pytest.fixture
 def registry(monkeypatch):
-    monkeypatch.setattr(peers, "_PEERS", dict(peers._PEERS))
+    monkeypatch.setattr(peers, "_OWN", list(peers._OWN))
 
 
 @pytest.mark.parametrize(("factor", "status"), [(1.0, "timed"), (1.001, "refused")])
@@ -277,7 +271,7 @@ def test_peers_are_judged_like_everybody(registry, factor, status):
     def prepare(a, b, out):
         return lambda: np.multiply(a @ b, factor, out=out)
 
-    peers.register(Peer("other", lambda: True, lambda device, load: device == "cpu", prepare))
+    peers._OWN.append(Peer("other", lambda: True, lambda device, load: device == "cpu", prepare))
     load = Workload(20, 20, 20)
     assert [peer.name for peer in peers.available("cpu", load)] == ["other"]
     native, other = measure(load, ["native", "other"], ["eager"], ARRAYS, METHOD)
@@ -288,7 +282,7 @@ def test_peers_are_judged_like_everybody(registry, factor, status):
 
 @pytest.mark.parametrize(("there", "text"), [(False, "is not installed"), (True, "does not multiply")])
 def test_peers_that_are_not_there_fail(registry, there, text):
-    peers.register(Peer("other", lambda: there, lambda device, load: False, lambda a, b, out: lambda: None))
+    peers._OWN.append(Peer("other", lambda: there, lambda device, load: False, lambda a, b, out: lambda: None))
     [outcome] = measure(Workload(2, 2, 2), ["other"], ["eager"], ARRAYS, METHOD)
     assert text in outcome.status
     assert not outcome.refused
@@ -302,7 +296,7 @@ def test_a_case_that_raises_fails_and_leaves_the_others_alone():
         raise PlanError("not today\nnor tomorrow")
 
     bad, _, _ = case_of(load, "bad", refuse)
-    first, second = run([bad, good], [reference], ARRAYS, METHOD, clock=Steps())
+    first, second = run([bad, good], [reference], Steps(), METHOD)
     assert first.status == "failed: not today"
     assert second.status == "timed"
 
@@ -351,7 +345,7 @@ def test_stages_stand_beside_their_floors():
 def test_ceilings_are_work_over_time(monkeypatch):
     monkeypatch.setattr("hifigemm.bench.ceilings._SIZE", {"cpu": 4})
     monkeypatch.setattr("hifigemm.bench.ceilings._COPY_BYTES", {"cpu": 800})
-    found = measured_ceilings("cpu", Steps(), METHOD)
+    found = measured_ceilings(ARRAYS, Steps(), METHOD)
     assert found == {"copy": 1600.0, "fp64": 128.0, "fp32": 128.0}
 
 

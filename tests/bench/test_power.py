@@ -7,7 +7,7 @@ import types
 
 import pytest
 
-from hifigemm.bench.power import Readings, Recorder, Sample, driver_version, open_meter, summarize
+from hifigemm.bench.power import Readings, Sample, driver_version, open_meter, recording, summarize
 
 
 def test_power_is_the_slope_of_the_energy_counter():
@@ -35,7 +35,7 @@ def test_only_samples_of_the_span_count():
     assert summarize(samples, 20.0, 30.0) == Readings()
 
 
-def test_recorder_reads_until_it_is_left():
+def test_meters_are_read_until_the_block_ends():
     often, threads = threading.Event(), threading.active_count()
     seconds = itertools.count()
 
@@ -45,13 +45,13 @@ def test_recorder_reads_until_it_is_left():
             often.set()
         return Sample(now, watts=5.0)
 
-    with Recorder(meter, interval=1e-3) as recorder:
+    with recording(meter, interval=1e-3) as samples:
         assert often.wait(10)
     assert threading.active_count() == threads
-    assert recorder.readings(0.0, 3.0) == Readings(watts=5.0)
-    with Recorder(None) as recorder:
+    assert summarize(samples, 0.0, 3.0) == Readings(watts=5.0)
+    with recording(None) as samples:
         pass
-    assert recorder.readings(0.0, 1e9) == Readings()
+    assert samples == []
 
 
 def test_without_the_package_there_is_no_meter(monkeypatch):

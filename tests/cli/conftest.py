@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hifigemm.bench.gpu_timing import Method
+from hifigemm.bench.timing import Method
 from hifigemm.cli import bench, main
 
 

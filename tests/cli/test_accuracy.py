@@ -5,8 +5,7 @@ import pytest
 
 import hifigemm as hg
 from hifigemm.cli import main
-from hifigemm.study.metrics import forward_errors
-from hifigemm.study.reference import componentwise_error
+from hifigemm.study.reference import componentwise_error, forward_errors
 
 
 def lines_of(capsys):

@@ -114,7 +114,6 @@ def test_rates_of_a_gpu_are_measured_into_a_file(fails, tmp_path, monkeypatch, c
     from hifigemm.engines import calibration
 
     monkeypatch.setattr("hifigemm.cli.bench.cuda_is_usable", lambda: True)
-    monkeypatch.setattr("hifigemm.cli.bench_calibrate.cuda_is_usable", lambda: True)
     monkeypatch.setattr(calibration, "measure", lambda device: H200)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     assert main(["bench", "--calibrate", str(path)]) == 0

@@ -64,6 +64,6 @@ def test_what_cannot_be_drawn_is_said(tmp_path, fails):
 
 def test_experiments_are_told_apart_by_columns():
     for name, drawing in DRAWINGS.items():
-        row = dict.fromkeys(drawing.columns, "0") | (dict([drawing.marks]) if drawing.marks else {})
+        row = dict.fromkeys(drawing.columns.split(), "0") | (dict([drawing.marks]) if drawing.marks else {})
         assert find_drawing([row]) == name
     assert find_drawing([]) is None

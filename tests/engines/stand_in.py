@@ -19,7 +19,7 @@ from hifigemm.problem import Problem
 
 __all__ = ["DEVICE", "StandIn", "arrays", "on_host", "planned", "take_as_device"]
 
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+DEVICE = "cuda:0" if torch.cuda.is_available() else "cpu"
 
 
 class StandIn(CudaEngine):

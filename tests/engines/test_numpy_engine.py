@@ -169,3 +169,13 @@ def test_no_override_means_the_function_itself():
 def test_engines_that_are_not_here_are_named_with_those_that_are():
     with pytest.raises(hg.PlanError, match=r"'abacus'.*numpy"):
         hg.matmul(np.ones((2, 2)), np.ones((2, 2)), engine="abacus")
+
+
+@pytest.mark.parametrize("stacks", [(1, 1), (7, 1), (1, 7), (7, 7), (0, 1)])
+@pytest.mark.parametrize("k", [0, 3, 700, 2100])
+def test_stacks_of_int8_products_are_those_of_their_matrices(stacks, k):
+    rng = np.random.default_rng(k)
+    a, b = (rng.integers(-128, 128, (many, *shape)).astype(np.int8) for many, shape in zip(stacks, ((5, k), (k, 4))))
+    found = ENGINE.exact_product(ENGINE.products["int8"], a, b, 128, 128)
+    assert found.dtype == np.int32
+    np.testing.assert_array_equal(found, a.astype(np.int64) @ b.astype(np.int64))

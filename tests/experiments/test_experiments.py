@@ -20,11 +20,13 @@ from experiments import (
     residuals,
     underflow,
 )
-from hifigemm.study import metrics
-from hifigemm.study.chains import chained_product
-from hifigemm.study.grading import FAMILIES, make_pair
-from hifigemm.study.matrices import mean_of_uniforms, uniform
+from experiments.chains import chained_product
+from experiments.grading import FAMILIES, make_pair
+from hifigemm.study import reference
+from hifigemm.study.matrices import phi_matrix, uniform
 from hifigemm.study.plots import draw, find_drawing, read_rows
+from hifigemm.study.reference import componentwise_error, correctly_rounded
+from tests.hard_matrices import mean_of_uniforms
 
 RESULTS = Path(__file__).parents[2] / "results"
 SMALL = {
@@ -66,7 +68,7 @@ def test_error_of_two_tf32_words_grows_on_the_a100():
     rng = np.random.default_rng(1)
     a, b = (mean_of_uniforms(rng, shape, np.float32) for shape in ((48, 1024), (1024, 48)))
     c = hg.matmul(a, b, scheme=forward_errors.TENSOR_CORE["3x TF32"], engine=forward_errors.ENGINE)
-    error = metrics.forward_errors(c, a, b)["2"]
+    error = reference.forward_errors(c, a, b)["2"]
     assert abs(error / forward_errors.PUBLISHED["3x TF32"][1024] - 1) <= 0.1
 
 
@@ -81,6 +83,16 @@ def test_correction_pays_on_positive_data():
     )
     assert 3.3 * outside <= np.mean(abs(chained_product(a, b) / exact - 1))
     assert 50 * outside <= chained
+
+
+def test_rounded_componentwise_error_follows_the_exact_one():
+    rng = np.random.default_rng(1)
+    a, b = (phi_matrix(rng, (30, 30), 2.0).astype(np.float32) for _ in range(2))
+    exact = componentwise_error(a @ b, a, b)
+    reference = correctly_rounded(a, b, np.float64)
+    assert ozaki_modes.rounded_componentwise_error(a @ b, a, b, reference) == pytest.approx(exact, rel=1e-6)
+    assert ozaki_modes.rounded_componentwise_error([[0.0]], [[0.0]], [[1.0]], [[0.0]]) == 0
+    assert ozaki_modes.rounded_componentwise_error([[1.0]], [[0.0]], [[1.0]], [[0.0]]) == np.inf
 
 
 def test_modes_that_promise_correct_rounding_keep_it():

@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hifigemm.study.exact import ExactMatrix, integers_and_exponents, round_integers
-from hifigemm.study.excess import component_excesses
+from hifigemm.study.exact import ExactMatrix, excesses, integers_and_exponents, round_integers
 from hifigemm.study.reference import exact_product
 from tests.special_operands import embedded, pattern
 
@@ -157,8 +156,8 @@ class Exact:
         else:
             error, free = self._error_of_sum(i, r, x.dtype)
         value, allowed, exponent = self.values[i].aligned(error)
-        excesses = component_excesses(x, value, allowed, exponent, rounding=True)
-        return np.array([lost <= size for lost, size in excesses], bool).reshape(x.shape) | free
+        judged = excesses(x, value, allowed, exponent, rounding=True)
+        return np.array([lost <= size for lost, size in judged], bool).reshape(x.shape) | free
 
     def _error_of_sum(self, i: int, r: float, dtype: Any) -> tuple[Dyadic, np.ndarray]:
         """Error of alpha T + beta C before the last rounding, and where T may have overflowed.

@@ -18,6 +18,7 @@ from hifigemm.numerics.bits import (
     least_exponent,
     lowest_bit,
     power_of_two,
+    real_vectors,
     scale_by_power,
 )
 
@@ -141,3 +142,16 @@ def test_axes_are_kept(make_pair):
     assert largest_exponent(a, 0).shape == lowest_bit(a, 0).shape == (1, 6)
     assert largest_exponent(a[None], 2).shape == lowest_bit(a.T[None].transpose(0, 2, 1), 2).shape == (1, 4, 1)
     np.testing.assert_array_equal(lowest_bit(np.asfortranarray(a), 1), lowest_bit(a, 1))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
+def test_real_vectors_hold_both_components_next_to_each_other(dtype):
+    x = np.arange(24.0).reshape(2, 3, 4).astype(dtype)
+    if x.dtype.kind == "c":
+        x = x + 1j * (x + 100)
+    for axis in (1, 2):
+        found = real_vectors(x[:, ::-1], axis)
+        assert found.dtype == np.float64
+        parts = [x.real, x.imag] if x.dtype.kind == "c" else [x]
+        expected = np.stack([part[:, ::-1] for part in parts], axis=axis + 1)
+        np.testing.assert_array_equal(found, expected.reshape(found.shape))

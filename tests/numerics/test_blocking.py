@@ -10,6 +10,7 @@ from hifigemm.numerics.blocking import (
     entries_within,
     largest_block,
     map_vectors,
+    parts_of,
     put,
     vector_blocks,
     widen,
@@ -80,3 +81,9 @@ def test_arrays_are_made_when_their_first_part_comes():
     assert found["x"] is first
     assert first.dtype == np.int8
     assert first.tolist() == [1, 2, 3, 4]
+
+
+def test_a_pass_over_an_array_of_the_host_goes_by_small_parts():
+    x = np.zeros((2, 50, 1000), np.int8)
+    assert parts_of(x) == vector_blocks(x, 2, BLOCK_ENTRIES)
+    assert len(parts_of(x)) > 2

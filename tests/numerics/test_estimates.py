@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hifigemm.numerics.bits import largest_exponent
 from hifigemm.numerics.estimates import (
     MAGNITUDE_TERMS,
+    component_sums,
     magnitudes_down,
     magnitudes_up,
     nonzeros,
@@ -237,3 +238,12 @@ def test_the_published_count_leaves_its_operands_alone(make_pair):
     published_num_slices(a[None], b[None], 7, 2.0**-53)
     np.testing.assert_array_equal(a, before[0])
     np.testing.assert_array_equal(b, before[1])
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_component_sums_go_beyond_int32(parts):
+    k = MAGNITUDE_TERMS
+    left, right = ([np.full(shape, 127 - i, np.int8) for i in range(parts)] for shape in ((1, 1, k), (1, k, 1)))
+    found = list(component_sums(lambda a, b, x, y: np.matmul(a, b, dtype=np.int32), left, right, 127))
+    sums = [127**2 + 126**2, 2 * 126 * 127] if parts == 2 else [127**2]
+    assert [x.item() for x in found] == [k * s for s in sums]

@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hifigemm.formats import FP32, FP64
-from hifigemm.numerics.rounding import in_chunks, round_limbs
+from hifigemm.numerics.rounding import round_in_chunks, round_limbs
 from hifigemm.study.exact import round_integers
 
 FORMATS = {"fp32": (FP32, np.float32), "fp64": (FP64, np.float64)}
@@ -225,12 +225,18 @@ def test_many_entries_at_once_equal_the_oracle(dtype):
 def test_chunks_assemble_in_order(size, count):
     values, parts = np.arange(count, dtype=np.int64), []
 
-    def work(part):
+    def limbs_of(part):
         parts.append((part.start, part.stop))
-        return round_limbs(values[part][None].copy(), np.zeros(len(values[part]), np.int64), FP64)
+        return values[part][None].copy()
 
-    done = in_chunks(work, (count, 1), size)
+    exponent = np.zeros((count, 1), np.int64)
+    done = round_in_chunks(limbs_of, exponent, FP64, size)
     np.testing.assert_array_equal(done.values[:, 0], values)
     np.testing.assert_array_equal(done.magnitude[:, 0], [int(v).bit_length() - 1 for v in values])
     assert done.certain.all()
-    assert parts == [(i, min(i + size, count)) for i in range(0, max(count, 1), size)]
+    assert parts == [(i, min(i + size, count)) for i in range(0, count, size)]
+    for errors in (1, exponent + 1, exponent[:1] + 1):
+        found = round_in_chunks(limbs_of, exponent, FP64, size, errors)
+        np.testing.assert_array_equal(
+            found.certain[:, 0], round_limbs(values[None].copy(), exponent[:, 0], FP64, 1).certain
+        )

@@ -10,15 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hifigemm.numerics.bits import NO_BIT, largest_exponent
+from hifigemm.numerics.bits import NO_BIT, largest_exponent, lowest_bit, real_vectors
 from hifigemm.numerics.estimates import MAGNITUDE_BITS_UP, magnitudes_up
 from hifigemm.numerics.residues import MAX_MODULI, moduli_set
 from hifigemm.numerics.scaling import (
     NORM_BITS,
     NORM_BLOCK,
     Scale,
+    exponents,
     gained_bits,
-    joint_exponent,
+    lowest_bits,
     norm_bits,
     norm_scale,
     required_bits,
@@ -52,7 +53,7 @@ PAIRS = matrices(FINITE) | matrices(FEW) | matrices(st.floats(-1, 1)) | matrices
 
 
 def fast(a, b, chosen):
-    norms = square_norms([a], 2), square_norms([b], 1)
+    norms = square_norms(a, 2), square_norms(b, 1)
     return [scale_exponent(squares, e, NORM_BITS, chosen) for squares, e in norms], NORM_BITS
 
 
@@ -119,7 +120,7 @@ def test_scales_are_the_largest_that_fit(count, is_complex):
 @given(matrices(FINITE))
 def test_square_norms_are_integers_that_bound_the_norms(pair):
     a, _ = pair
-    squares, e = square_norms([a], 2)
+    squares, e = square_norms(a, 2)
     np.testing.assert_array_equal(e, largest_exponent(a, 2))
     for row, square, exponent in zip(a[0], squares.ravel(), e.ravel(), strict=True):
         exact = sum(Fraction(float(x)) ** 2 for x in row) * Fraction(4) ** (NORM_BITS - int(exponent))
@@ -131,10 +132,11 @@ def test_square_norms_are_integers_that_bound_the_norms(pair):
 def test_a_component_of_zeros_does_not_widen_the_scale(exponent):
     x = np.ldexp(np.arange(1.0, 7.0), exponent).reshape(1, 2, 3)
     for axis in (1, 2):
-        alone, zeros = joint_exponent([x], axis), joint_exponent([np.zeros_like(x)], axis)
-        for parts in ([x, np.zeros_like(x)], [np.zeros_like(x), -x]):
-            np.testing.assert_array_equal(joint_exponent(parts, axis), alone)
-        np.testing.assert_array_equal(zeros, 0)
+        alone, zeros = largest_exponent(x, axis), np.zeros_like(x)
+        for parts in ([x, zeros], [zeros, -x]):
+            together = real_vectors(np.stack(parts, axis=3).view(np.complex128)[..., 0], axis)
+            np.testing.assert_array_equal(largest_exponent(together, axis), alone)
+        np.testing.assert_array_equal(largest_exponent(zeros, axis), 0)
 
 
 def test_norms_do_not_depend_on_the_order_of_the_sum():
@@ -142,7 +144,7 @@ def test_norms_do_not_depend_on_the_order_of_the_sum():
     x = rng.standard_normal((1, 2, 200, NORM_BLOCK)) * 2.0 ** rng.integers(-300, 300, (1, 1, 200, 1))
     y = rng.permuted(x[:, :, rng.permutation(200)], axis=3)
     x, y = (z.reshape(1, 2, -1) for z in (x, y))
-    np.testing.assert_array_equal(square_norms([x], 2)[0], square_norms([y], 2)[0])
+    np.testing.assert_array_equal(square_norms(x, 2)[0], square_norms(y, 2)[0])
 
 
 @pytest.mark.parametrize("k", [1, 255, 256, 257, 775])
@@ -160,9 +162,10 @@ def test_sizes_of_blocks_follow_their_definition(k, components):
         total += math.ceil(sum(x**2 for x in up) * Fraction(4) ** (own - e))
         sizes += math.ceil(sum(up) * Fraction(2) ** (own - e))
     for axis, shape in ((2, (1, 1, k)), (1, (1, k, 1))):
-        found = vector_sizes([x.reshape(shape) for x in parts], axis)
-        assert [int(x[0, 0, 0]) for x in found] == [total, sizes, e]
-        assert [int(x[0, 0, 0]) for x in square_norms([x.reshape(shape) for x in parts], axis)] == [total, e]
+        x = parts[0] if components == 1 else parts.T.copy().view(np.complex128)
+        found = vector_sizes(x.reshape(shape), axis)
+        assert [int(y[0, 0, 0]) for y in found] == [total, sizes, e]
+        assert [int(y[0, 0, 0]) for y in square_norms(x.reshape(shape), axis)] == [total, e]
     assert (NORM_BITS, NORM_BLOCK) == (15, 256)  # kernels have these numbers of their own
 
 
@@ -206,7 +209,7 @@ def test_balance_moves_the_scale_and_rounds_to_nearest_from_15_bits_on(balance):
     x = np.random.default_rng(3).standard_normal((2, 5, 9)) * 2.0 ** np.arange(-40, 40, 16).reshape(1, 5, 1)
     for axis in (1, 2):
         plain, moved = (norm_scale(x, axis, chosen, b, 16384) for b in (0, balance))
-        np.testing.assert_array_equal(plain.exponent, scale_exponent(*square_norms([x], axis), 15, chosen))
+        np.testing.assert_array_equal(plain.exponent, scale_exponent(*square_norms(x, axis), 15, chosen))
         np.testing.assert_array_equal(moved.exponent, plain.exponent + balance)
         np.testing.assert_array_equal(moved.nearest, moved.exponent + largest_exponent(x, axis) >= 15)
 
@@ -304,3 +307,17 @@ def test_a_limit_ends_the_search_for_what_scales_lack():
     assert required_bits(a, b, sum(exact), 16384) == exact
     assert required_bits(a, b, sum(exact) - 1, 16384) is None
     assert required_bits(0.0 * a, b, -NO_BIT + 100, 16384)[0] == -NO_BIT
+
+
+@pytest.mark.parametrize("block_entries", [1, 7, 10**6])
+def test_exponents_and_lowest_bits_are_those_of_the_components(block_entries):
+    rng = np.random.default_rng(3)
+    parts = rng.integers(-99, 99, (2, 2, 5, 6)) * 2.0 ** rng.integers(-60, 60, (2, 2, 5, 6))
+    x = parts[0] + 1j * parts[1]
+    for axis in (1, 2):
+        for y, each in ((x, parts), (parts[0], parts[:1])):
+            for limit in (1.0, 0.75):
+                expected = largest_exponent(np.abs(each).max(axis=0), axis, limit)
+                np.testing.assert_array_equal(exponents(y, axis, block_entries, limit), expected)
+            expected = np.min([lowest_bit(part, axis) for part in each], axis=0)
+            np.testing.assert_array_equal(lowest_bits(y, axis, block_entries), expected)

@@ -17,8 +17,8 @@ import pytest
 
 import hifigemm as hg
 from hifigemm.numerics import subnormals
-from hifigemm.study import matrices as gen
 from hifigemm.study.reference import meets_promise
+from tests import hard_matrices as gen
 
 ROOT = Path(hg.__file__).parent
 FTZ, DAZ = 1 << 15, 1 << 6

@@ -24,8 +24,8 @@ from hifigemm.numerics.tensor_core import (
     V100,
     TensorCoreModel,
     tensor_core_product,
-    tensor_core_product_reference,
 )
+from tests.tensor_core_reference import tensor_core_product_reference
 
 HARDWARE_VECTORS = Path(__file__).parents[1] / "data" / "hardware_vectors_h200.npz"
 GENERATOR = Path(__file__).parents[2] / "experiments" / "make_hardware_vectors.py"

@@ -15,8 +15,7 @@ from hifigemm.numerics.tensor_core import H100, tensor_core_product
 from hifigemm.schemes.corrected import Corrected
 from hifigemm.schemes.multiword import PRESETS
 from hifigemm.study.matrices import EXPONENT_FAMILIES, exponent_family
-from hifigemm.study.metrics import relative_residual
-from hifigemm.study.reference import meets_promise
+from hifigemm.study.reference import meets_promise, relative_residual
 
 HOSTILE = [
     "uniform",

@@ -15,9 +15,8 @@ from hifigemm.engines import engine_for
 from hifigemm.formats import FP16
 from hifigemm.numerics.word_bounds import growth
 from hifigemm.schemes.multiword import COUNTS, PRESETS, Multiword
-from hifigemm.study.matrices import mean_of_uniforms
-from hifigemm.study.metrics import forward_errors
-from hifigemm.study.reference import excess_error, meets_promise
+from hifigemm.study.reference import excess_error, forward_errors, meets_promise
+from tests.hard_matrices import mean_of_uniforms
 
 HOSTILE = [
     "uniform",

@@ -54,6 +54,8 @@ result, report = hg.matmul(x, y, plan=plan, return_report=True)
 assert_type(report.bound, float)
 assert_type(report.correct, bool)
 
+assert_type(hg.warmup(x, y, accuracy="correct", workspace=2**20), None)
+
 # Schemes, words and contexts.
 schemes = (
     hg.Native(product="fp64"),

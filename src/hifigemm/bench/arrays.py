@@ -1,122 +1,150 @@
-"""Operands and results of a benchmark: on NumPy, or on a CUDA device through torch."""
+"""What is multiplied in a benchmark, and its operands and results: on NumPy, or on a CUDA device through torch."""
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.util import find_spec
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hifigemm.study.matrices import EXPONENT_FAMILIES, as_complex, exponent_family, phi_matrix, uniform
 
-from .gpu_timing import Clock, CpuClock, CudaClock
-from .operands import Workload, phi_of
 from .power import Meter, driver_version, open_meter
+from .timing import Clock, CudaClock
 
-__all__ = ["Arrays", "CudaArrays", "NumpyArrays", "cuda_is_usable"]
+__all__ = [
+    *("DTYPES", "FAMILIES", "Arrays", "CudaArrays", "Workload", "check_family", "cuda_is_usable", "to_host", "widened"),
+]
+
+FAMILIES = ("uniform", "uniform01", "phi0.5", *EXPONENT_FAMILIES)
+"""Uniform on (-1, 1) and on (0, 1); (rand - 0.5) exp(phi randn), any number for phi; the exponent ranges of [OY22]."""
+
+DTYPES = ("float64", "float32", "complex128", "complex64")
+
+_PHI = re.compile(r"phi(\d+(?:\.\d*)?)")
 
 
-class Arrays(Protocol):
-    """The few things that differ between NumPy and torch; everything else is written the same in both."""
+def check_family(family: str) -> None:
+    """Raise ValueError unless the family is known."""
+    if family not in FAMILIES and phi_of(family) is None:
+        raise ValueError(f"no family {family!r}; known: {', '.join(FAMILIES)}, and phi with any number")
 
-    device: str
+
+def phi_of(family: str) -> float | None:
+    """The phi in the name of a family, None for other families."""
+    found = _PHI.fullmatch(family)
+    return float(found[1]) if found else None
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A stack of products of m x k by k x n matrices."""
+
+    m: int
+    n: int
+    k: int
+    batch: int = 1
+    dtype: str = "float64"
+    family: str = "phi0.5"
+    seed: int = 1
+
+    def __post_init__(self) -> None:
+        if min(self.m, self.n, self.k, self.batch) < 1:
+            raise ValueError(f"{self}: sizes start at 1")
+        if self.dtype not in DTYPES:
+            raise ValueError(f"no dtype {self.dtype!r}; known: {', '.join(DTYPES)}")
+        check_family(self.family)
+
+    @property
+    def is_complex(self) -> bool:
+        """Whether entries are complex."""
+        return self.dtype.startswith("complex")
+
+    @property
+    def real(self) -> str:
+        """Dtype of the real components."""
+        return {"complex128": "float64", "complex64": "float32"}.get(self.dtype, self.dtype)
+
+    @property
+    def u(self) -> float:
+        """Unit roundoff of the result."""
+        return float(np.finfo(self.real).eps) / 2
+
+    @property
+    def terms(self) -> int:
+        """Real products in the sum behind a real component of the result."""
+        return 2 * self.k if self.is_complex else self.k
+
+    @property
+    def operations(self) -> float:
+        """2 m n k, and 8 m n k for complex entries, over the stack."""
+        return (8.0 if self.is_complex else 2.0) * self.batch * self.m * self.n * self.k
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of both operands and the result."""
+        entries = self.m * self.k + self.k * self.n + self.m * self.n
+        return self.batch * entries * np.dtype(self.dtype).itemsize
+
+    def shape(self, rows: int, columns: int) -> tuple[int, ...]:
+        """Shape of a matrix or of a stack of them."""
+        return (rows, columns) if self.batch == 1 else (self.batch, rows, columns)
+
+    def __str__(self) -> str:
+        stack = f"{self.batch} x " if self.batch > 1 else ""
+        return f"{stack}{self.m} x {self.k} times {self.k} x {self.n}, {self.dtype}, {self.family}"
+
+
+class Arrays:
+    """What NumPy arrays on the host and tensors on a device do not have in common: here NumPy arrays."""
+
+    device = "cpu"
 
     def operands(self, load: Workload, seed: int) -> tuple[Any, Any]:
-        """Random operands; the same seed gives the same ones."""
+        """Random operands by the generators of `matrices`; the same seed gives the same ones."""
+        rng = np.random.default_rng([load.seed, seed])
+        a, b = (np.empty(load.shape(*size), load.dtype) for size in ((load.m, load.k), (load.k, load.n)))
+        for left, right in zip(a.reshape(-1, load.m, load.k), b.reshape(-1, load.k, load.n), strict=True):
+            pair = as_complex(_real_pair, rng, load) if load.is_complex else _real_pair(rng, load)
+            left[...], right[...] = pair
+        return a, b
 
     def empty(self, load: Workload) -> Any:
         """A result that holds anything."""
-
-    def fill_nan(self, x: Any) -> None:
-        """Overwrite every entry with NaN."""
+        return np.empty(load.shape(load.m, load.n), load.dtype)
 
     def multiply(self, a: Any, b: Any, out: Any) -> object:
         """The library's own product."""
-
-    def widened(self, x: Any) -> Any:
-        """A real array as float64."""
-
-    def to_host(self, x: Any) -> NDArray[Any]:
-        """The array as NumPy's."""
+        return np.matmul(a, b, out=out)
 
     def clock(self) -> Clock:
         """The clock of the device."""
+        return Clock()
 
     def meter(self) -> Meter | None:
         """The meter of the device, if it has one."""
+        return None
 
     def describe(self) -> dict[str, Any]:
-        """Name of the device and versions of what drives it."""
+        """Name of the device and versions of what drives it; the processor is in the environment of every file."""
+        return {"device": "cpu"}
 
     def release(self) -> None:
         """Give unused memory back to the device."""
 
 
-class NumpyArrays:
-    """NumPy arrays on the host."""
-
-    device = "cpu"
-
-    def operands(self, load: Workload, seed: int) -> tuple[NDArray[Any], NDArray[Any]]:
-        """By the generators of `matrices`."""
-        rng = np.random.default_rng([load.seed, seed])
-        if load.batch == 1:
-            return self._pair(rng, load)
-        a, b = (np.empty(load.shape(*size), load.dtype) for size in ((load.m, load.k), (load.k, load.n)))
-        for i in range(load.batch):
-            a[i], b[i] = self._pair(rng, load)
-        return a, b
-
-    def _pair(self, rng: np.random.Generator, load: Workload) -> tuple[NDArray[Any], NDArray[Any]]:
-        left, right, dtype = (load.m, load.k), (load.k, load.n), np.dtype(load.real)
-
-        def make(rng: np.random.Generator) -> tuple[NDArray[Any], NDArray[Any]]:
-            if load.family in EXPONENT_FAMILIES:
-                return exponent_family(rng, load.family, load.m, load.k, load.n, dtype)
-            if (phi := phi_of(load.family)) is not None:
-                return phi_matrix(rng, left, phi, dtype), phi_matrix(rng, right, phi, dtype)
-            low = -1.0 if load.family == "uniform" else 0.0
-            return uniform(rng, left, low, 1.0, dtype), uniform(rng, right, low, 1.0, dtype)
-
-        pair: tuple[NDArray[Any], NDArray[Any]] = as_complex(make, rng) if load.is_complex else make(rng)
-        return pair
-
-    def empty(self, load: Workload) -> NDArray[Any]:
-        """``numpy.empty``."""
-        return np.empty(load.shape(load.m, load.n), load.dtype)
-
-    def fill_nan(self, x: NDArray[Any]) -> None:
-        """In place."""
-        x.fill(np.nan)
-
-    def multiply(self, a: NDArray[Any], b: NDArray[Any], out: NDArray[Any]) -> object:
-        """``numpy.matmul``."""
-        return np.matmul(a, b, out=out)
-
-    def widened(self, x: NDArray[Any]) -> NDArray[Any]:
-        """``astype``."""
-        return x.astype(np.float64, copy=False)
-
-    def to_host(self, x: NDArray[Any]) -> NDArray[Any]:
-        """The array itself."""
-        return x
-
-    def clock(self) -> Clock:
-        """Time of the host."""
-        return CpuClock()
-
-    def meter(self) -> Meter | None:
-        """None."""
-        return None
-
-    def describe(self) -> dict[str, Any]:
-        """The processor is in the environment of every file."""
-        return {"device": "cpu"}
-
-    def release(self) -> None:
-        """Nothing is kept back."""
+def _real_pair(rng: np.random.Generator, load: Workload) -> tuple[NDArray[Any], NDArray[Any]]:
+    left, right, dtype = (load.m, load.k), (load.k, load.n), np.dtype(load.real)
+    if load.family in EXPONENT_FAMILIES:
+        return exponent_family(rng, load.family, load.m, load.k, load.n, dtype)
+    if (phi := phi_of(load.family)) is not None:
+        return phi_matrix(rng, left, phi, dtype), phi_matrix(rng, right, phi, dtype)
+    low = -1.0 if load.family == "uniform" else 0.0
+    return uniform(rng, left, low, 1.0, dtype), uniform(rng, right, low, 1.0, dtype)
 
 
 def cuda_is_usable() -> bool:
@@ -128,20 +156,15 @@ def cuda_is_usable() -> bool:
     return bool(torch.cuda.is_available())
 
 
-class CudaArrays:
-    """torch tensors on a CUDA device, drawn there.
+class CudaArrays(Arrays):
+    """torch tensors on the CUDA device, drawn there."""
 
-    Parameters
-    ----------
-    device : str
-        As torch names it; "cpu" serves tests.
-    """
+    device = "cuda"
 
-    def __init__(self, device: str = "cuda") -> None:
+    def __init__(self) -> None:
         import torch
 
         self._torch: Any = torch
-        self.device = device
 
     def operands(self, load: Workload, seed: int) -> tuple[Any, Any]:
         """By torch's generator of the device."""
@@ -171,41 +194,24 @@ class CudaArrays:
 
     def empty(self, load: Workload) -> Any:
         """``torch.empty``."""
-        torch = self._torch
-        return torch.empty(load.shape(load.m, load.n), dtype=getattr(torch, load.dtype), device=self.device)
-
-    def fill_nan(self, x: Any) -> None:
-        """In place."""
-        x.fill_(float("nan"))
+        dtype = getattr(self._torch, load.dtype)
+        return self._torch.empty(load.shape(load.m, load.n), dtype=dtype, device=self.device)
 
     def multiply(self, a: Any, b: Any, out: Any) -> object:
         """``torch.matmul``."""
         return self._torch.matmul(a, b, out=out)
 
-    def widened(self, x: Any) -> Any:
-        """``to(float64)``."""
-        return x.to(self._torch.float64)
-
-    def to_host(self, x: Any) -> NDArray[Any]:
-        """A copy on the host."""
-        host: NDArray[Any] = x.cpu().numpy()
-        return host
-
     def clock(self) -> Clock:
-        """Events of the current stream; time of the host for tensors there."""
-        return CpuClock() if self.device == "cpu" else CudaClock()
+        """Events of the current stream."""
+        return CudaClock()
 
     def meter(self) -> Meter | None:
         """NVML's of this device."""
-        if self.device == "cpu":
-            return None
         uuid = getattr(self._torch.cuda.get_device_properties(self.device), "uuid", None)
         return open_meter(f"GPU-{uuid}" if uuid else None)
 
     def describe(self) -> dict[str, Any]:
         """Name of the GPU, driver, torch, CUDA, Triton."""
-        if self.device == "cpu":
-            return {"device": "cpu", "torch": self._torch.__version__}
         properties = self._torch.cuda.get_device_properties(self.device)
         return {
             "device": properties.name,
@@ -218,5 +224,14 @@ class CudaArrays:
 
     def release(self) -> None:
         """Empty torch's cache."""
-        if self.device != "cpu":
-            self._torch.cuda.empty_cache()
+        self._torch.cuda.empty_cache()
+
+
+def widened(x: Any) -> Any:
+    """A real array or tensor as float64."""
+    return x.astype(np.float64, copy=False) if isinstance(x, np.ndarray) else x.double()
+
+
+def to_host(x: Any) -> NDArray[Any]:
+    """An array, or the copy of a tensor, as NumPy's."""
+    return np.asarray(x if isinstance(x, np.ndarray) else x.cpu().numpy())

@@ -13,13 +13,12 @@ from typing import Any
 
 import hifigemm as hg
 
-from .arrays import Arrays
+from .arrays import Arrays, Workload
 from .checks import SAMPLE, Reference, native_bound
-from .gpu_timing import Method
-from .operands import Workload
-from .peers import Peer, peers
+from .peers import available, peers
 from .power import Meter
 from .runs import FAILURES, NATIVE, Case, Outcome, Stage, failed, operand_sets, run
+from .timing import Method
 
 __all__ = ["build", "measure", "scheme_options"]
 
@@ -88,25 +87,26 @@ def build(
     hifigemm.HifigemmError, RuntimeError
         The case is not possible for this workload, or the peer is not there.
     """
-    outputs = tuple(arrays.empty(load) for _ in sets)
+    outputs, known = tuple(arrays.empty(load) for _ in sets), peers()
+    unit = "fp64" if load.real == "float64" else "fp32"
+    facts: dict[str, Any] = {"num_products": 4 if load.is_complex else 1, "unit": unit, "scheme": name}
 
-    def runs(prepare: Callable[[Any, Any, Any], Callable[[], object]]) -> tuple[Callable[[], object], ...]:
-        return tuple(prepare(a, b, out) for (a, b), out in zip(sets, outputs, strict=True))
+    def runs(prepare: Callable[..., Callable[[], object]], **given: Any) -> tuple[Callable[[], object], ...]:
+        return tuple(prepare(a, b, out, **given) for (a, b), out in zip(sets, outputs, strict=True))
 
     if name == NATIVE:
-        calls, products = runs(lambda a, b, out: partial(arrays.multiply, a, b, out)), 4 if load.is_complex else 1
-        return [
-            Case(name, calls, outputs, native_bound(load), mode, products, _own_unit(load), scheme=NATIVE)
-            for mode in modes
-        ]
-    if name in peers():
-        peer = peers()[name]
-        _refuse_missing(peer, load, arrays)
-        calls = runs(peer.prepare)
+        calls = runs(partial(partial, arrays.multiply))
+        return [Case(name, calls, outputs, native_bound(load), mode, **facts) for mode in modes]
+    if name in known:
+        if not known[name].available():
+            raise RuntimeError(f"{name} is not installed here")
+        if not known[name].supports(arrays.device, load):
+            raise RuntimeError(f"{name} does not multiply {load} on {arrays.device}")
+        calls = runs(known[name].prepare)
         return [Case(name, calls, outputs, native_bound(load), mode, peer=True, scheme=name) for mode in modes]
     options = scheme_options(name)
     scheme, count, bound = _what_is_done(load, sets[0], options)
-    unit = getattr(scheme, "product", None) or _own_unit(load)
+    facts |= {"num_products": count, "scheme": str(scheme), "unit": getattr(scheme, "product", None) or unit}
     cases = []
     for mode in modes:
         given, why = options, ""
@@ -115,10 +115,9 @@ def build(
             plan = hg.make_plan(*sets[0], **options)
             why = _uncapturable(plan)
             given = options if why else {"plan": plan}
-        calls = runs(lambda a, b, out, given=given: partial(hg.matmul, a, b, out=out, **given))  # type: ignore[misc]
+        calls = runs(lambda a, b, out, **given: partial(hg.matmul, a, b, out=out, **given), **given)
         found = tuple(stages(*sets[0], options)) if stages is not None and mode == "eager" else ()
-        facts = {"scheme": str(scheme), "stages": found, "uncapturable": why}
-        cases.append(Case(name, calls, outputs, bound, mode, count, unit, **facts))  # type: ignore[arg-type]
+        cases.append(Case(name, calls, outputs, bound, mode, stages=found, uncapturable=why, **facts))
     return cases
 
 
@@ -136,18 +135,20 @@ def measure(
 ) -> list[Outcome]:
     """Every case in every mode for one workload: built, checked, and timed unless `timed` is false.
 
-    `sample` rows and columns of the first operands are compared with the exact product.
+    The name "peers" stands for those that are there. `sample` rows and columns of the first operands are compared with
+    the exact product.
     """
     sets = operand_sets(arrays, load) if timed else [arrays.operands(load, 0)]
-    references = [Reference(arrays, load, a, b, _LATER_SAMPLE if seed else sample) for seed, (a, b) in enumerate(sets)]
+    references = [Reference(load, a, b, _LATER_SAMPLE if seed else sample) for seed, (a, b) in enumerate(sets)]
     cases: list[Case] = []
     failures = []
-    for name in names:
+    there = [peer.name for peer in available(arrays.device, load)]
+    for name in dict.fromkeys(each for given in names for each in (there if given == "peers" else [given])):
         try:
             cases += build(name, modes, load, arrays, sets, stages)
         except FAILURES as error:
             failures += [failed(Case(name, (), (), math.nan, mode), error) for mode in modes]
-    return [*run(cases, references, arrays, method, meter=meter, timed=timed), *failures]
+    return [*run(cases, references, arrays.clock(), method, meter=meter, timed=timed), *failures]
 
 
 def _what_is_done(load: Workload, operands: tuple[Any, Any], options: dict[str, Any]) -> tuple[Any, int, float]:
@@ -174,14 +175,3 @@ def _accuracy(text: str) -> float | str:
         return float(text)
     except ValueError:
         return text
-
-
-def _own_unit(load: Workload) -> str:
-    return "fp64" if load.real == "float64" else "fp32"
-
-
-def _refuse_missing(peer: Peer, load: Workload, arrays: Arrays) -> None:
-    if not peer.available():
-        raise RuntimeError(f"{peer.name} is not installed here")
-    if not peer.supports(arrays.device, load):
-        raise RuntimeError(f"{peer.name} does not multiply {load} on {arrays.device}")

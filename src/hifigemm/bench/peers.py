@@ -1,7 +1,7 @@
 """Other implementations that a benchmark sets beside hifigemm, where they are installed.
 
 A peer is a function that prepares a product of two operands into a given result. cuBLAS's emulation of FP64 is here;
-others join through `register`, or as entry points of the group "hifigemm.peers" that name a `Peer`.
+others join as entry points of the group "hifigemm.peers" that name a `Peer`.
 """
 
 from __future__ import annotations
@@ -13,47 +13,25 @@ from functools import cache, partial
 from importlib.metadata import entry_points
 from typing import Any
 
-from .operands import Workload
+from .arrays import Workload, cuda_is_usable
 
-__all__ = ["Peer", "available", "peers", "register"]
+__all__ = ["Peer", "available", "peers"]
 
 
 @dataclass(frozen=True)
 class Peer:
-    """One way to a product.
-
-    Attributes
-    ----------
-    name : str
-    available : callable
-        Whether it can be used on this machine.
-    supports : callable (device, workload)
-        Whether it multiplies this.
-    prepare : callable (a, b, out)
-        Returns a callable that writes A B into out.
-    """
+    """One way to a product."""
 
     name: str
-    available: Callable[[], bool]
-    supports: Callable[[str, Workload], bool]
-    prepare: Callable[[Any, Any, Any], Callable[[], object]]
-
-
-_PEERS: dict[str, Peer] = {}
-
-
-def register(peer: Peer) -> None:
-    """Add a peer under its name."""
-    _PEERS[peer.name] = peer
+    available: Callable[[], bool]  # on this machine
+    supports: Callable[[str, Workload], bool]  # a workload on a device
+    prepare: Callable[[Any, Any, Any], Callable[[], object]]  # takes a, b, out; what it returns writes A B into out
 
 
 def peers() -> dict[str, Peer]:
     """All peers by name, whether they can be used here or not."""
-    found = dict(_PEERS)
-    for point in entry_points(group="hifigemm.peers"):
-        peer: Peer = point.load()
-        found.setdefault(peer.name, peer)
-    return found
+    others: list[Peer] = [point.load() for point in entry_points(group="hifigemm.peers")]
+    return {peer.name: peer for peer in (*others, *_OWN)}
 
 
 def available(device: str, load: Workload) -> list[Peer]:
@@ -86,11 +64,7 @@ def _cublas() -> Any:
 
 
 def _cublas_is_usable() -> bool:
-    try:
-        import torch
-    except ImportError:
-        return False
-    return bool(torch.cuda.is_available()) and _cublas() is not None
+    return cuda_is_usable() and _cublas() is not None
 
 
 def _cublas_supports(device: str, load: Workload) -> bool:
@@ -156,5 +130,7 @@ def _workspace(m: int, n: int, k: int, is_complex: bool, control: int) -> int:
     return int(1.25 * size) + (128 << 20)
 
 
-for _name, _control in (("cublas-emulated", _FIXED), ("cublas-emulated-dynamic", _DYNAMIC)):
-    register(Peer(_name, _cublas_is_usable, _cublas_supports, partial(_prepare_cublas, _control)))
+_OWN = [
+    Peer(name, _cublas_is_usable, _cublas_supports, partial(_prepare_cublas, control))
+    for name, control in (("cublas-emulated", _FIXED), ("cublas-emulated-dynamic", _DYNAMIC))
+]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from .gpu_timing import Clock, Method, Times, time_bursts
-from .operands import Workload
+from .arrays import Workload
 from .runs import NATIVE, Case, Outcome
+from .timing import Clock, Method, Times, time_bursts
 
 __all__ = ["Row", "rows", "stage_rows"]
 
@@ -19,24 +19,17 @@ def rows(
 ) -> list[Row]:
     """One line for each case and mode: TFLOP/s in bursts and sustained, ratios, error, power.
 
-    Parameters
-    ----------
-    load : Workload
-    outcomes : sequence of Outcome
-    rates : mapping of format to operations a second
-        Peaks; the roof of a case is the rate of its format divided by the number of its products.
-    facts : mapping, optional
-        Further columns, the same in all lines: commit, device.
+    The roof of a case is the rate of its format, in operations a second, divided by the number of its products. Facts
+    are further columns, the same in all lines: commit, device.
     """
     natives = {o.case.mode: o.times for o in outcomes if o.case.name == NATIVE and o.times}
-    best_peers: dict[str, Times] = {}
-    for o in outcomes:
-        if o.case.peer and o.times and _faster(o.times, best_peers.get(o.case.mode)):
-            best_peers[o.case.mode] = o.times
+    timed_peers = [(o.case.mode, o.times) for o in outcomes if o.case.peer and o.times]
+    best_peers = dict(sorted(timed_peers, key=lambda peer: _seconds(peer[1]), reverse=True))
     found = []
     for o in outcomes:
         mode = o.case.mode
-        row = _identity(load, o)
+        row: Row = {"case": o.case.name, **_sizes(load), "family": load.family, "mode": mode, "scheme": o.case.scheme}
+        row |= {"num_products": o.case.num_products or "", "unit": o.case.unit}
         row |= _speeds(load, o.times, _roof(load, o.case, rates))
         row["burst_ratio_to_native"] = _ratio(natives.get(mode), o.times, burst=True)
         row["ratio_to_native"] = _ratio(natives.get(mode), o.times)
@@ -62,25 +55,21 @@ def stage_rows(
             rate = rates.get(stage.unit, 0.0)
             floor = max(stage.nbytes / copy_rate, stage.operations / rate if rate else 0.0)
             seconds = times[stage.name].median
-            row = {"case": case.name, "m": load.m, "n": load.n, "k": load.k, "batch": load.batch, "dtype": load.dtype}
-            row |= {"stage": stage.name, "microseconds": 1e6 * seconds, "floor_microseconds": 1e6 * floor}
+            row = {"case": case.name, **_sizes(load), "stage": stage.name}
+            row |= {"microseconds": 1e6 * seconds, "floor_microseconds": 1e6 * floor}
             row |= {"ratio_to_floor": seconds / floor if floor else "", "bytes": stage.nbytes}
             found.append(row | {"operations": stage.operations, "unit": stage.unit})
     return found
 
 
-def _identity(load: Workload, outcome: Outcome) -> Row:
-    case = outcome.case
-    sizes = {name: getattr(load, name) for name in ("m", "n", "k", "batch", "dtype", "family")}
-    products = {"scheme": case.scheme, "num_products": case.num_products or "", "unit": case.unit}
-    return {"case": case.name} | sizes | {"mode": case.mode} | products
+def _sizes(load: Workload) -> Row:
+    return {name: getattr(load, name) for name in ("m", "n", "k", "batch", "dtype")}
 
 
 def _speeds(load: Workload, times: Times | None, roof: float | None) -> Row:
-    row: Row = dict.fromkeys(
-        ("burst_tflops", "sustained_tflops", "share_of_roof", "burst_seconds", "burst_p20", "burst_p80"), ""
-    )
-    row |= {"sustained_seconds": "", "roof_tflops": "" if roof is None else roof * 1e-12}
+    speeds = ("burst_tflops", "sustained_tflops", "share_of_roof")
+    row: Row = dict.fromkeys((*speeds, "burst_seconds", "burst_p20", "burst_p80", "sustained_seconds"), "")
+    row["roof_tflops"] = "" if roof is None else roof * 1e-12
     if times is None:
         return row
     burst, sustained = times.burst, times.sustained
@@ -89,7 +78,7 @@ def _speeds(load: Workload, times: Times | None, roof: float | None) -> Row:
     if sustained is not None:
         row |= {"sustained_seconds": sustained.median, "sustained_tflops": load.operations / sustained.median * 1e-12}
     if roof is not None:
-        row["share_of_roof"] = load.operations / (sustained or burst).median / roof
+        row["share_of_roof"] = load.operations / _seconds(times) / roof
     return row
 
 
@@ -117,14 +106,8 @@ def _ratio(other: Times | None, times: Times | None, *, burst: bool = False) -> 
     """Speed over the other's."""
     if other is None or times is None:
         return ""
-    if burst:
-        return other.burst.median / times.burst.median
-    return _seconds(other) / _seconds(times)
+    return other.burst.median / times.burst.median if burst else _seconds(other) / _seconds(times)
 
 
 def _seconds(times: Times) -> float:
     return (times.sustained or times.burst).median
-
-
-def _faster(times: Times, than: Times | None) -> bool:
-    return than is None or _seconds(times) < _seconds(than)

@@ -14,11 +14,10 @@ from typing import Any
 
 import hifigemm as hg
 
-from .arrays import Arrays
+from .arrays import Arrays, Workload
 from .checks import Reference, Verdict
-from .gpu_timing import Clock, Method, Times, capture, time_variants
-from .operands import Workload
 from .power import Meter
+from .timing import Clock, Method, Times, capture, time_variants
 
 __all__ = ["FAILURES", "NATIVE", "Case", "Outcome", "Stage", "check", "failed", "operand_sets", "run"]
 
@@ -37,16 +36,7 @@ FAILURES = (hg.HifigemmError, RuntimeError, MemoryError)
 class Stage:
     """A part of a case that is timed by itself, with the work that it cannot avoid.
 
-    Attributes
-    ----------
-    name : str
-    run : callable
-    nbytes : float
-        Bytes that are read and written at least.
-    operations : float
-        Operations of the unit.
-    unit : str
-        Format of the operations: a key of the rates.
+    That is bytes to be read and written, and operations in the format `unit`, a key of the rates.
     """
 
     name: str
@@ -58,41 +48,23 @@ class Stage:
 
 @dataclass(frozen=True)
 class Case:
-    """One way to the product, for every set of operands.
+    """One way to the product, with a call and an output for every set of operands.
 
-    Attributes
-    ----------
-    name : str
-    runs : tuple of callables
-        One for each set of operands; each writes its product into its own output.
-    outputs : tuple of arrays
-    bound : float
-        What is promised: |C - AB| <= bound |A||B| + u |AB|.
-    mode : "eager" or "graph"
-        "graph" replays each call from a CUDA graph.
-    num_products : int
-        Products of m n k in the format `unit`; 0 where that is not known.
-    unit : str
-    peer : bool
-        Another implementation that hifigemm is compared with.
-    scheme : str
-        What was chosen.
-    stages : tuple of Stage
-    uncapturable : str
-        Why calls cannot be captured; they are then timed as they are in the mode "graph" too.
+    What is promised is |C - AB| <= bound |A||B| + u |AB|. `num_products` counts products of m n k in the format `unit`;
+    0 where that is not known. `scheme` is what was chosen.
     """
 
     name: str
     runs: tuple[Callable[[], object], ...]
     outputs: tuple[Any, ...]
     bound: float
-    mode: str = "eager"
+    mode: str = "eager"  # or "graph", in which each call is replayed from a CUDA graph
     num_products: int = 0
     unit: str = ""
-    peer: bool = False
+    peer: bool = False  # another implementation that hifigemm is compared with
     scheme: str = ""
     stages: tuple[Stage, ...] = ()
-    uncapturable: str = ""
+    uncapturable: str = ""  # why calls cannot be captured; they are timed as they are in the mode "graph" too
 
     @property
     def captured(self) -> bool:
@@ -136,43 +108,30 @@ def operand_sets(arrays: Arrays, load: Workload) -> list[tuple[Any, Any]]:
 def run(
     cases: Sequence[Case],
     references: Sequence[Reference],
-    arrays: Arrays,
-    method: Method | None = None,
+    clock: Clock,
+    method: Method,
     *,
-    clock: Clock | None = None,
     meter: Meter | None = None,
     timed: bool = True,
 ) -> list[Outcome]:
     """Check every case on every set of operands, then time those that are right, in turns, unless it is not `timed`.
 
-    Parameters
-    ----------
-    cases : sequence of Case
-        Names and modes together are unique.
-    references : sequence of Reference
-        One for each set of operands.
-    arrays : Arrays
-    method : Method, optional
-    clock : Clock, optional
-        The one of the arrays by default.
-    meter : Meter, optional
-        Of power and clocks.
+    There is a reference for each set of operands. Names and modes of cases together are unique.
     """
-    outcomes = {}
-    launches: dict[tuple[str, str], Callable[[], object]] = {}
+    outcomes: dict[str, Outcome] = {}
+    launches: dict[str, Callable[[], object]] = {}
     for case in cases:
+        key = f"{case.name} {case.mode}"
         try:
             runs = tuple(capture(each) for each in case.runs) if case.captured else case.runs
-            verdict = check(replace(case, runs=runs), references, arrays)
+            outcomes[key] = Outcome(case, check(replace(case, runs=runs), references))
         except FAILURES as error:
-            outcomes[case.name, case.mode] = failed(case, error)
+            outcomes[key] = failed(case, error)
             continue
-        outcomes[case.name, case.mode] = Outcome(case, verdict)
-        if not verdict.wrong:
-            launches[case.name, case.mode] = _rotating(runs)
-    named = {" ".join(key): launch for key, launch in launches.items()}
-    times = time_variants(named, clock or arrays.clock(), method, meter) if named and timed else {}
-    return [replace(outcome, times=times.get(" ".join(key))) for key, outcome in outcomes.items()]
+        if not outcomes[key].refused:
+            launches[key] = _rotating(runs)
+    times = time_variants(launches, clock, method, meter) if launches and timed else {}
+    return [replace(outcome, times=times.get(key)) for key, outcome in outcomes.items()]
 
 
 def failed(case: Case, error: BaseException) -> Outcome:
@@ -181,11 +140,11 @@ def failed(case: Case, error: BaseException) -> Outcome:
     return Outcome(case, Verdict(math.nan), failure=text.splitlines()[0] if text else type(error).__name__)
 
 
-def check(case: Case, references: Sequence[Reference], arrays: Arrays) -> Verdict:
+def check(case: Case, references: Sequence[Reference]) -> Verdict:
     """The worst verdict on the results of a case, each poisoned with NaN before it is computed."""
     verdicts = []
     for each, output, reference in zip(case.runs, case.outputs, references, strict=True):
-        arrays.fill_nan(output)
+        output[...] = math.nan
         each()
         verdicts.append(reference.judge(output, case.bound))
     return max(verdicts, key=lambda verdict: (bool(verdict.wrong), verdict.error))
@@ -193,7 +152,5 @@ def check(case: Case, references: Sequence[Reference], arrays: Arrays) -> Verdic
 
 def _rotating(runs: Sequence[Callable[[], object]]) -> Callable[[], object]:
     """Calls one after the other, over and over."""
-    if len(runs) == 1:
-        return runs[0]
     following = itertools.cycle(runs)
-    return lambda: next(following)()
+    return runs[0] if len(runs) == 1 else lambda: next(following)()

@@ -1,90 +1,243 @@
-"""Median times of several callables, taken in turns, of results that were checked first."""
+"""Times of products: in bursts and sustained, variants in turns, on events where the device has them.
+
+A GPU that multiplies at full rate reaches its limit of power within a tenth of a second and then lowers its clocks, so
+one figure does not describe it. A *burst* is a few calls after a pause; *sustained* is the second half of a longer run
+without a pause. Both are taken of all variants in turns, so that heat and neighbours hit all of them alike.
+
+The control of the power swings: on H200s the rate of one product goes up and down by 4 to 6 % every 0.8 s, in a phase
+that depends on what ran before. The second half of a run of 3.2 s has two such periods.
+"""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
 
-__all__ = ["Timing", "WrongResultError", "time_interleaved"]
+from .power import Meter, Readings, recording, summarize
+
+__all__ = [
+    *("QUICK", "Clock", "CudaClock", "Method", "Times", "Timing"),
+    *("capture", "time_bursts", "time_course", "time_variants"),
+]
+
+Launch = Callable[[], object]
 
 
-class WrongResultError(RuntimeError):
-    """A callable that was to be timed gave a wrong result, so it gets no time."""
+class Clock:
+    """Marks in the work of a device, and the time between them: here the host, where a call is done when it returns."""
+
+    def mark(self) -> Any:
+        """A mark behind everything that was launched so far."""
+        return time.perf_counter()
+
+    def wait(self, mark: Any) -> None:
+        """Return when the device has reached the mark."""
+
+    def seconds(self, start: Any, end: Any) -> float:
+        """Time of the device between two marks that it has reached."""
+        return float(end - start)
+
+    def idle(self, seconds: float) -> None:
+        """Let the device rest when it is done with everything."""
+        self.wait(self.mark())
+        time.sleep(seconds)
+
+    def without_host(self, run: Launch) -> Launch:
+        """The call with as little of the host's time as there can be."""
+        return run
+
+
+class CudaClock(Clock):
+    """The current stream of the current CUDA device, through events of torch."""
+
+    def __init__(self) -> None:
+        import torch
+
+        self._cuda: Any = torch.cuda
+
+    def mark(self) -> Any:
+        """An event, recorded."""
+        event = self._cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def wait(self, mark: Any) -> None:
+        """Synchronize with the event."""
+        mark.synchronize()
+
+    def seconds(self, start: Any, end: Any) -> float:
+        """Time between two events."""
+        return float(start.elapsed_time(end)) * 1e-3
+
+    def without_host(self, run: Launch) -> Launch:
+        """The replay of a graph; see `capture`."""
+        return capture(run)
+
+
+@dataclass(frozen=True)
+class Method:
+    """How often and how long; times are in seconds."""
+
+    pause: float = 0.15  # rest before a burst or a sustained run
+    warm: int = 2  # calls of a burst that are not timed
+    calls: tuple[int, int] = (2, 8)  # fewest and most timed calls of a burst
+    span: float = 0.02  # what the timed calls of a burst take together, as far as `calls` allows
+    bursts: int = 7  # of each variant; their median counts
+    sustained: float = 3.2  # a run without a pause at least; its second half is timed; 0 leaves it out
+    runs: int = 1  # such runs of each variant
+    chunk: float = 0.05  # between the marks of a run
+
+    def __post_init__(self) -> None:
+        if min(self.warm, self.pause, self.sustained) < 0 or min(self.bursts, self.runs, *self.calls) < 1:
+            raise ValueError(f"{self}: counts start at 1, times at 0")
+
+
+QUICK = Method(pause=0.02, bursts=3, sustained=0.1, chunk=0.01)
+"""For a first look: the clocks of a GPU have not settled in this time."""
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds of one call: median, 20th and 80th percentile over so many calls."""
+    """Seconds of one call: median, 20th and 80th percentile over so many readings."""
 
     median: float
     low: float
     high: float
     repeats: int
 
-    def __str__(self) -> str:
-        return f"{self.median:.3e} s ({self.low:.3e} .. {self.high:.3e}, {self.repeats} calls)"
+
+@dataclass(frozen=True)
+class Times:
+    """Seconds of one call in bursts and sustained, and what the device said during the sustained runs."""
+
+    burst: Timing
+    sustained: Timing | None = None
+    readings: Readings = field(default_factory=Readings)
 
 
-def time_interleaved(
-    callables: Mapping[str, Callable[[], Any]],
-    *,
-    check: Callable[[str, Any], bool],
-    repeats: int = 20,
-    warmup: int = 2,
-    synchronize: Callable[[], Any] | None = None,
-    clock: Callable[[], float] = time.perf_counter,
-) -> dict[str, Timing]:
-    """Time the callables in turns, so that a drift of the machine (clock, heat, neighbours) hits all of them alike.
+def time_variants(
+    variants: Mapping[str, Launch], clock: Clock, method: Method, meter: Meter | None = None
+) -> dict[str, Times]:
+    """Time every variant in bursts, then sustained, in turns; each round starts with another variant.
 
-    Every callable is called and checked once before any of them is timed, then warmed up, then timed ``repeats`` times.
-    Each round starts with another callable.
+    Results are taken on trust: check them before.
+    """
+    bursts = time_bursts(variants, clock, method)
+    if method.sustained == 0:
+        return {name: Times(burst) for name, burst in bursts.items()}
+    found: dict[str, list[tuple[float, Readings]]] = {name: [] for name in variants}
+    for turn in range(method.runs):
+        for name in _turned(variants, turn):
+            clock.idle(method.pause)  # what the variant before it left of clocks and power
+            found[name].append(_sustained(variants[name], clock, method, bursts[name].median, meter))
+    return {
+        name: Times(bursts[name], _timing([seconds for seconds, _ in runs]), _middle([each for _, each in runs]))
+        for name, runs in found.items()
+    }
 
-    Parameters
-    ----------
-    callables : mapping of name to callable without arguments
-        What a call allocates, it pays for; close over ``out`` arrays to leave that out.
-    check : callable (name, result) -> bool
-        Whether the result is right. It may raise an error of its own.
-    repeats, warmup : int
-        Timed and untimed calls of each callable; repeats at least 1.
-    synchronize : callable, optional
-        Waits for a device: called before the clock is started and before it is stopped.
-    clock : callable
-        Time in seconds.
+
+def time_bursts(variants: Mapping[str, Launch], clock: Clock, method: Method) -> dict[str, Timing]:
+    """Time every variant in bursts alone."""
+    least, most = method.calls
+    calls = {}
+    for name, launch in variants.items():
+        estimate = _burst(launch, clock, method.warm, least)
+        calls[name] = least if estimate <= 0 else min(max(math.ceil(method.span / estimate), least), most)
+    seconds: dict[str, list[float]] = {name: [] for name in variants}
+    for turn in range(method.bursts):
+        for name in _turned(variants, turn):
+            clock.idle(method.pause)
+            seconds[name].append(_burst(variants[name], clock, method.warm, calls[name]))
+    return {name: _timing(each) for name, each in seconds.items()}
+
+
+def time_course(launch: Launch, clock: Clock, calls: int, seconds: float) -> tuple[list[float], list[float]]:
+    """A run without a pause of so many seconds at least: times of the device and of the host after every `calls` calls.
+
+    Both start with the time before the first call. The device never waits: two lots of calls are always queued behind
+    the one that is waited for.
+    """
+    marks = [clock.mark()]
+    clock.wait(marks[0])
+    reached = [time.perf_counter()]
+    while clock.seconds(marks[0], marks[len(reached) - 1]) < seconds:
+        for _ in range(calls):
+            launch()
+        marks.append(clock.mark())
+        if len(marks) > len(reached) + 2:
+            clock.wait(marks[len(reached)])
+            reached.append(time.perf_counter())
+    for mark in marks[len(reached) :]:
+        clock.wait(mark)
+        reached.append(time.perf_counter())
+    return [clock.seconds(marks[0], mark) for mark in marks], reached
+
+
+def capture(run: Launch) -> Launch:
+    """Replay of a CUDA graph that holds what the call launches.
 
     Raises
     ------
-    WrongResultError
-        If check says False for any callable; nothing is timed then.
+    RuntimeError
+        The call cannot be captured: it waits for the device, or allocates where it must not.
     """
-    if repeats < 1 or warmup < 0:
-        raise ValueError(f"repeats = {repeats} and warmup = {warmup} must be at least 1 and 0")
-    wait = synchronize or (lambda: None)
-    for name, call in callables.items():
-        result = call()
-        wait()
-        if not check(name, result):
-            raise WrongResultError(f"{name!r} gave a wrong result and is not timed")
-        del result
-    names = list(callables)
-    seconds: dict[str, list[float]] = {name: [] for name in names}
-    for turn in range(-warmup, repeats):
-        first = turn % max(len(names), 1)
-        for name in names[first:] + names[:first]:
-            wait()
-            start = clock()
-            callables[name]()
-            wait()
-            elapsed = clock() - start
-            if turn >= 0:
-                seconds[name].append(elapsed)
-    return {name: _summary(times) for name, times in seconds.items()}
+    import torch
+
+    main, side, graph = torch.cuda.current_stream(), torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    side.wait_stream(main)
+    with torch.cuda.stream(side):
+        for _ in range(2):
+            run()
+    main.wait_stream(side)
+    with torch.cuda.graph(graph):
+        run()
+    replay: Launch = graph.replay
+    return replay
 
 
-def _summary(seconds: list[float]) -> Timing:
+def _burst(launch: Launch, clock: Clock, warm: int, calls: int) -> float:
+    """Seconds of one of `calls` calls behind `warm` others."""
+    for _ in range(warm):
+        launch()
+    start = clock.mark()
+    for _ in range(calls):
+        launch()
+    end = clock.mark()
+    clock.wait(end)
+    return clock.seconds(start, end) / calls
+
+
+def _sustained(
+    launch: Launch, clock: Clock, method: Method, estimate: float, meter: Meter | None
+) -> tuple[float, Readings]:
+    """Seconds of one call, and the readings, in the second half of a run."""
+    calls = max(round(method.chunk / estimate), 1) if estimate > 0 else 1
+    with recording(meter) as samples:
+        elapsed, reached = time_course(launch, clock, calls, method.sustained)
+    half = next(i for i, seconds in enumerate(elapsed) if seconds >= elapsed[-1] / 2)
+    half = min(half, len(elapsed) - 2)
+    seconds = (elapsed[-1] - elapsed[half]) / (calls * (len(elapsed) - 1 - half))
+    return seconds, summarize(samples, reached[half], reached[-1])
+
+
+def _turned(variants: Mapping[str, Launch], turn: int) -> list[str]:
+    """The names, another one first in each turn."""
+    names = list(variants)
+    first = turn % max(len(names), 1)
+    return names[first:] + names[:first]
+
+
+def _timing(seconds: list[float]) -> Timing:
     low, median, high = (float(x) for x in np.quantile(seconds, [0.2, 0.5, 0.8]))
     return Timing(median, low, high, len(seconds))
+
+
+def _middle(readings: list[Readings]) -> Readings:
+    """Median of each reading over the runs that have it."""
+    known = {f.name: [x for each in readings if (x := getattr(each, f.name)) is not None] for f in fields(Readings)}
+    return Readings(**{name: float(np.median(values)) for name, values in known.items() if values})

@@ -19,6 +19,7 @@ from hifigemm.cli.bench import add_bench
 from hifigemm.cli.demo import add_demo
 from hifigemm.cli.errors import COMPUTATION_ERROR, OK, USAGE_ERROR, InputError
 from hifigemm.cli.matmul import add_matmul, add_plan
+from hifigemm.cli.options import add_command
 from hifigemm.cli.plot import add_plot
 from hifigemm.engines.rates_file import named_rates
 from hifigemm.primitives import findings
@@ -26,9 +27,6 @@ from hifigemm.settings import is_strict
 from hifigemm.startup import INTERRUPTED, raising_interrupts
 
 __all__ = ["main"]
-
-_EPILOG = """exit codes: 0 fine; 1 the computation failed; 2 wrong usage, or a file that cannot be read or written;
-130 interrupted"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -84,25 +82,17 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
-        prog="hifigemm",
-        description="Matrix products of high fidelity computed on low-precision matrix engines.",
-        epilog=_EPILOG,
-    )
+    text = "Matrix products of high fidelity computed on low-precision matrix engines."
+    epilog = "exit codes: 0 fine; 1 the computation failed; 2 wrong usage, or a file that cannot be read or written; "
+    parser = _Parser(prog="hifigemm", description=text, epilog=epilog + "130 interrupted")
     parser.add_argument("--version", action="version", version=f"hifigemm {hg.__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    _add_info(commands)
+    info = add_command(commands, "info", _info, "list engines, devices and versions")
+    check = "run the functions of other libraries that exactness rests on, and say which are at fault (exit code 1)"
+    info.add_argument("--check", action="store_true", help=check)
     for add in (add_demo, add_matmul, add_plan, add_accuracy, add_bench, add_plot):
         add(commands)
     return parser
-
-
-def _add_info(commands: Any) -> None:
-    text = "list engines, devices and versions"
-    parser = commands.add_parser("info", help=text, description=f"{text.capitalize()}.")
-    check = "run the functions of other libraries that exactness rests on, and say which are at fault (exit code 1)"
-    parser.add_argument("--check", action="store_true", help=check)
-    parser.set_defaults(run=_info)
 
 
 def _info(args: argparse.Namespace) -> int:

@@ -11,13 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 import hifigemm as hg
-from hifigemm.cli.errors import COMPUTATION_ERROR, OK, InputError
-from hifigemm.cli.files import FORMATS, read_array
-from hifigemm.cli.judge import ExactProduct, Judgement
-from hifigemm.cli.table import print_table
+from hifigemm.cli.errors import COMPUTATION_ERROR, InputError, complain
+from hifigemm.cli.files import read_array
+from hifigemm.cli.options import add_command, add_operands
+from hifigemm.cli.table import percent, print_table
 from hifigemm.engines import available
 from hifigemm.schemes import SCHEMES
 from hifigemm.schemes.multiword import PRESETS
+from hifigemm.study.reference import ExactProduct, Judgement, judge
 
 __all__ = ["add_accuracy"]
 
@@ -45,24 +46,13 @@ bound          r of the report: |C - AB| <= r |A||B| + u |AB|, u the unit roundo
 def add_accuracy(commands: Any) -> None:
     """Add the command `accuracy`."""
     text = "errors of schemes and engines for the matrices in two files, against the exact product"
-    description = f"{text[0].upper()}{text[1:]}: real, finite matrices."
-    parser = commands.add_parser("accuracy", help=text, description=description, epilog=f"Files: {FORMATS}.")
-    parser.add_argument("a", metavar="A", help="file of the left operand")
-    parser.add_argument("b", metavar="B", help="file of the right operand")
-    parser.add_argument(
-        "--schemes",
-        type=_names("scheme", lambda: list(WAYS)),
-        metavar="S,S,...",
-        help=f"of {', '.join(WAYS)} (default: by the dtype of the operands)",
-    )
-    parser.add_argument(
-        "--engines",
-        type=_names("engine", available),
-        default=["numpy"],
-        metavar="E,E,...",
-        help="of those that `hifigemm info` lists (default: numpy)",
-    )
-    parser.set_defaults(run=_accuracy)
+    parser = add_command(commands, "accuracy", _accuracy, text, ": real, finite matrices.")
+    add_operands(parser)
+    schemes = f"of {', '.join(WAYS)} (default: by the dtype of the operands)"
+    parser.add_argument("--schemes", type=_names("scheme", lambda: list(WAYS)), metavar="S,S,...", help=schemes)
+    engines = "of those that `hifigemm info` lists (default: numpy)"
+    kind = _names("engine", available)
+    parser.add_argument("--engines", type=kind, default=["numpy"], metavar="E,E,...", help=engines)
 
 
 def _names(what: str, known: Callable[[], list[str]]) -> Callable[[str], list[str]]:
@@ -92,7 +82,7 @@ def _accuracy(args: argparse.Namespace) -> int:
             except hg.HifigemmError as error:
                 refused.append(f"{name} on {engine}: {error}")
                 continue
-            judged = exact.judge(c, report.bound)
+            judged = judge(c, exact, report.bound)
             rows.append(_cells(name, engine, judged, report))
             if not judged.kept:
                 text = f"{name} on {engine}: an error of {judged.error:.3g} |A||B| breaks the bound {report.bound:.3g}"
@@ -102,9 +92,7 @@ def _accuracy(args: argparse.Namespace) -> int:
     header = ("scheme", "engine", "componentwise", "normwise", "correct", "bound", "products")
     print_table(f"{m} x {k} times {k} x {n}, {dtype}, against the exact product", header, groups)
     print("\n".join([_NOTES, *(f"not possible: {text}" for text in refused)]))
-    for text in broken:
-        print(f"hifigemm: error: {text}", file=sys.stderr)
-    return COMPUTATION_ERROR if broken or not groups else OK
+    return complain(broken) if groups else COMPUTATION_ERROR
 
 
 def _matrices(args: argparse.Namespace) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -122,6 +110,6 @@ def _matrices(args: argparse.Namespace) -> tuple[NDArray[Any], NDArray[Any]]:
 
 def _cells(name: str, engine: str, judged: Judgement, report: hg.Report) -> tuple[str, ...]:
     product = getattr(report.scheme, "product", None) or "native"
-    share = "100 %" if judged.share_correct == 1 else f"{np.floor(1e4 * judged.share_correct) / 100:.2f} %"
-    numbers = (f"{x:.2e}" for x in (judged.error, judged.normwise_error))
-    return (name, engine, *numbers, share, f"{report.bound:.2e}", f"{report.num_products} {product}")
+    errors = (f"{x:.2e}" for x in (judged.error, judged.normwise_error))
+    share, products = percent(judged.share_correct), f"{report.num_products} {product}"
+    return (name, engine, *errors, share, f"{report.bound:.2e}", products)

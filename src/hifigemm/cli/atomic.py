@@ -1,28 +1,35 @@
-"""Files that appear whole or not at all."""
+"""Files that appear whole or not at all, and CSV files of results with the environment that they were found in."""
 
 from __future__ import annotations
 
 import os
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from hifigemm.cli.errors import InputError
+from hifigemm.study.environment import write_csv
 
-__all__ = ["check_writable", "replacing"]
+__all__ = ["check_results", "check_writable", "replacing", "write_results", "writing"]
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """What the system refuses while a file is written is an InputError."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written: {error.strerror or error}") from error
 
 
 def check_writable(path: Path) -> None:
     """Raise InputError where `replacing` is bound to fail, so that nobody waits for a result that cannot be stored."""
-    try:
+    found = None
+    with writing(path), suppress(FileNotFoundError):
         found = path.stat()
-    except FileNotFoundError:
-        found = None
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written: {error.strerror}") from error
     target = path.resolve()
     folder = target.parent
     if not folder.is_dir():
@@ -53,24 +60,25 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         The file cannot be written: a missing folder, permissions, a full disk.
     """
     target = path.resolve()
-    try:
+    with writing(path):
         descriptor, name = tempfile.mkstemp(prefix=".hifigemm-", suffix=".tmp", dir=target.parent)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written: {error.strerror}") from error
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(name, _mode(target))
-        os.replace(name, target)
-    except BaseException as error:
-        with suppress(OSError):
-            os.unlink(name)
-        if isinstance(error, OSError):
-            raise InputError(f"{path}: cannot be written: {error.strerror or error}") from error
-        raise
-    _sync_folder(target.parent)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            os.chmod(name, _mode(target))
+            os.replace(name, target)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(name)
+            raise
+    with suppress(OSError):  # makes the new name durable, where the system lets folders be opened
+        descriptor = os.open(target.parent, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def _mode(path: Path) -> int:
@@ -82,11 +90,13 @@ def _mode(path: Path) -> int:
     return 0o666 & ~mask
 
 
-def _sync_folder(folder: Path) -> None:
-    """Make the new name durable, where the system lets folders be opened."""
-    with suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+def check_results(path: Path) -> None:
+    """Raise InputError where `write_results` is bound to fail."""
+    check_writable(path)
+    check_writable(path.with_suffix(".env.json"))
+
+
+def write_results(path: Path, rows: Sequence[Mapping[str, Any]], **facts: Any) -> None:
+    """`write_csv`, which raises InputError."""
+    with writing(path):
+        write_csv(path, rows, **facts)

@@ -12,35 +12,26 @@ from typing import Any
 import numpy as np
 
 from hifigemm.accuracy import resolve
-from hifigemm.bench.arrays import Arrays, CudaArrays, NumpyArrays, cuda_is_usable
+from hifigemm.bench.arrays import DTYPES, FAMILIES, Arrays, CudaArrays, Workload, check_family, cuda_is_usable
 from hifigemm.bench.cases import measure, scheme_options
 from hifigemm.bench.ceilings import measured_ceilings, peak_rates
-from hifigemm.bench.gpu_timing import QUICK, Method
-from hifigemm.bench.operands import DTYPES, FAMILIES, Workload, check_family
-from hifigemm.bench.peers import available, peers
+from hifigemm.bench.peers import peers
 from hifigemm.bench.rows import Row, rows, stage_rows
 from hifigemm.bench.runs import NATIVE, Outcome
-from hifigemm.cli.bench_calibrate import calibrate
+from hifigemm.bench.timing import QUICK, Method
+from hifigemm.cli.atomic import check_results, check_writable, replacing, write_results, writing
 from hifigemm.cli.bench_search import search_tiles
 from hifigemm.cli.bench_stages import stages
-from hifigemm.cli.errors import COMPUTATION_ERROR, OK, InputError
-from hifigemm.cli.options import SEED, SIZE
-from hifigemm.cli.results import check_results, write_results
+from hifigemm.cli.errors import COMPUTATION_ERROR, OK, InputError, complain
+from hifigemm.cli.options import SEED, SIZE, add_command, usage
 from hifigemm.cli.table import print_table
+from hifigemm.engines.rates_file import as_json
 from hifigemm.formats import FP64
 from hifigemm.study.environment import environment
 
 __all__ = ["add_bench"]
 
 SIZES = {"cpu": (128, 256, 512), "cuda": (1024, 2048, 4096, 8192, 16384)}
-SCHEMES = {
-    "float64": "native,auto,ozaki2:14,ozaki2:15,peers",
-    "complex128": "native,auto,ozaki2:14,ozaki2:15,peers",
-    "float32": "native,auto,ozaki2:7,ozaki2:8,peers",
-    "complex64": "native,auto,ozaki2:7,ozaki2:8,peers",
-}
-"""--schemes by dtype."""
-
 _COLUMNS = {
     "burst": ("burst_tflops", ".3g"),
     "sustained": ("sustained_tflops", ".3g"),
@@ -53,11 +44,7 @@ _COLUMNS = {
     "W": ("watts", ".0f"),
     "MHz": ("sm_clock_mhz", ".0f"),
 }
-_STAGE_COLUMNS = {
-    "us": ("microseconds", ".1f"),
-    "floor": ("floor_microseconds", ".1f"),
-    "x floor": ("ratio_to_floor", ".2f"),
-}
+_STAGES = {"us": ("microseconds", ".1f"), "floor": ("floor_microseconds", ".1f"), "x floor": ("ratio_to_floor", ".2f")}
 _NOTES = """
 burst, sustained  TFLOP/s after a pause, and in the second half of a run without one
 x native, x peer  speed over that of the native product and of the best peer in the same mode, sustained
@@ -67,42 +54,29 @@ error, bound      max |C - AB| / (|A||B|) seen and promised; a result beyond its
 
 def add_bench(commands: Any) -> None:
     """Add the command `bench`."""
-    text = "times of the native product, of schemes and of peers, of results that were checked first"
     epilog = "Schemes: native, peers, the name of a peer, or SCHEME[:COUNT][:WORD...][@ACCURACY] such as auto, "
     epilog += "ozaki2:14, ozaki1:7:fp16, auto@correct. Exit code 1 when a result was wrong."
-    parser = commands.add_parser("bench", help=text, description=f"{text[0].upper()}{text[1:]}.", epilog=epilog)
+    text = "times of the native product, of schemes and of peers, of results that were checked first"
+    parser = add_command(commands, "bench", _bench, text, epilog=epilog)
     group = parser.add_mutually_exclusive_group()
     group.add_argument("--sizes", type=_list(SIZE), metavar="N,N,...", help="square products (default: by device)")
     group.add_argument("--shapes", type=_shape, nargs="+", metavar="M,N,K", help="m x k times k x n")
-    parser.add_argument("--batch", type=SIZE, default=1, metavar="N", help="matrices in a stack (default: 1)")
-    parser.add_argument("--dtype", choices=DTYPES, default="float64", help="(default: float64)")
-    parser.add_argument("--schemes", type=_list(_scheme), metavar="S,S,...", help="(default: by dtype)")
-    parser.add_argument(
-        "--family", type=_family, default="phi0.5", metavar="F", help=f"{', '.join(FAMILIES)} (default: phi0.5)"
-    )
-    parser.add_argument(
-        "--mode", choices=("eager", "graph", "both"), help="calls, CUDA graphs, or both (default: both on CUDA)"
-    )
-    parser.add_argument("--device", choices=("cpu", "cuda"), help="NumPy or torch (default: cuda where there is one)")
-    parser.add_argument(
-        "--search",
-        action="store_true",
-        help="print the fastest tile of the INT8 kernels, of FP16 words for float32, for each shape",
-    )
-    parser.add_argument(
-        "--calibrate",
-        type=Path,
-        metavar="FILE",
-        help="measure the rates of the GPU by which auto decides; HIFIGEMM_RATES=FILE makes products use them",
-    )
-    parser.add_argument("--stages", action="store_true", help="also time the stages of each scheme by themselves")
-    parser.add_argument("--csv", type=Path, metavar="FILE", help="write the figures, and the environment beside them")
-    parser.add_argument("--quick", action="store_true", help="short bursts and runs: a first look, not a measurement")
-    parser.add_argument(
-        "--runs", type=SIZE, metavar="N", help=f"sustained runs of each case (default: {Method().runs}, quick 1)"
-    )
-    parser.add_argument("--seed", type=SEED, default=1, help="of the operands (default: 1)")
-    parser.set_defaults(run=_bench)
+    add = parser.add_argument
+    add("--batch", type=SIZE, default=1, metavar="N", help="matrices in a stack (default: 1)")
+    add("--dtype", choices=DTYPES, default="float64", help="(default: float64)")
+    add("--schemes", type=_list(_scheme), metavar="S,S,...", help="(default: by dtype)")
+    add("--family", type=_family, default="phi0.5", metavar="F", help=f"{', '.join(FAMILIES)} (default: phi0.5)")
+    add("--mode", choices=("eager", "graph", "both"), help="calls, CUDA graphs, or both (default: both on CUDA)")
+    add("--device", choices=("cpu", "cuda"), help="NumPy or torch (default: cuda where there is one)")
+    search = "print the fastest tile of the INT8 kernels, of FP16 words for float32, for each shape"
+    add("--search", action="store_true", help=search)
+    rates = "measure the rates of the GPU by which auto decides; HIFIGEMM_RATES=FILE makes products use them"
+    add("--calibrate", type=Path, metavar="FILE", help=rates)
+    add("--stages", action="store_true", help="also time the stages of each scheme by themselves")
+    add("--csv", type=Path, metavar="FILE", help="write the figures, and the environment beside them")
+    add("--quick", action="store_true", help="short bursts and runs: a first look, not a measurement")
+    add("--runs", type=SIZE, metavar="N", help=f"sustained runs of each case (default: {Method().runs}, quick 1)")
+    add("--seed", type=SEED, default=1, help="of the operands (default: 1)")
 
 
 def _list(parse: Callable[[str], Any]) -> Callable[[str], list[Any]]:
@@ -118,18 +92,14 @@ def _shape(text: str) -> tuple[int, int, int]:
 
 def _scheme(text: str) -> str:
     if text not in (NATIVE, "peers", *peers()):
-        try:
+        with usage():
             resolve(scheme_options(text).get("accuracy"), FP64, 1)
-        except ValueError as error:
-            raise argparse.ArgumentTypeError(str(error)) from error
     return text
 
 
 def _family(text: str) -> str:
-    try:
+    with usage():
         check_family(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
     return text
 
 
@@ -138,8 +108,7 @@ def _bench(args: argparse.Namespace) -> int:
     if device == "cuda" and not cuda_is_usable():
         raise InputError("--device cuda needs torch and a CUDA device")
     if args.calibrate is not None:
-        calibrate(args.calibrate)
-        return OK
+        return _calibrate(args.calibrate)
     if args.search:
         shapes = args.shapes or [(n, n, n) for n in args.sizes or (1024, 2048, 4096)]
         for shape in shapes:  # each as soon as it is found, as compiling takes its time
@@ -150,16 +119,30 @@ def _bench(args: argparse.Namespace) -> int:
         raise InputError(f"--mode {args.mode}: CUDA graphs need --device cuda")
     modes = {None: ("eager", "graph") if device == "cuda" else ("eager",), "both": ("eager", "graph")}
     if args.csv is not None:
-        try:
+        with writing(args.csv):
             args.csv.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InputError(f"{args.csv}: cannot be written: {error.strerror}") from error
         check_results(args.csv)
-    arrays: Arrays = CudaArrays() if device == "cuda" else NumpyArrays()
+    arrays = CudaArrays() if device == "cuda" else Arrays()
     method = QUICK if args.quick else Method()
     method = replace(method, runs=args.runs or method.runs)
     with np.errstate(all="ignore"):  # an overflow of a native product shows in the verdict on it
         return _Bench(args, arrays, modes.get(args.mode, (args.mode,)), method).run()
+
+
+def _calibrate(path: Path) -> int:
+    """Measure, write and print the rates of the current GPU."""
+    if not cuda_is_usable():
+        raise InputError("bench --calibrate measures a CUDA device, and there is none")
+    import torch
+
+    from hifigemm.engines.calibration import measure as measured_rates
+
+    check_writable(path)
+    rates = measured_rates(torch.device("cuda", torch.cuda.current_device()))
+    with replacing(path) as file:
+        file.write(as_json(rates).encode())
+    print(f"{rates}\nHIFIGEMM_RATES={path} makes products on {rates.gpu} use these rates")
+    return OK
 
 
 class _Bench:
@@ -174,16 +157,15 @@ class _Bench:
     def run(self) -> int:
         arrays, facts = self.arrays, self.arrays.describe()
         clock, meter, commit = arrays.clock(), arrays.meter(), environment()["commit"]
-        ceilings = measured_ceilings(arrays.device, clock, self.method)
+        ceilings = measured_ceilings(arrays, clock, self.method)
         peaks = peak_rates(facts["device"])
         extra = facts | {"method": vars(self.method), "seed": self.args.seed, "ceilings": ceilings, "peaks": peaks}
         print("  ".join(f"{name} {rate * 1e-12:.3g} T/s" for name, rate in ceilings.items()), flush=True)
         for load in self._workloads():
             print(f"{load} ...", file=sys.stderr, flush=True)
-            names = self._names(load)
-            outcomes = measure(
-                load, names, self.modes, arrays, self.method, meter=meter, stages=stages if self.args.stages else None
-            )
+            names = [NATIVE, *(self.args.schemes or _schemes(load))]
+            provider = stages if self.args.stages else None
+            outcomes = measure(load, names, self.modes, arrays, self.method, meter=meter, stages=provider)
             new = rows(load, outcomes, peaks, {"device": facts["device"], "commit": commit})
             self.rows += new
             timed = [outcome.case for outcome in outcomes if outcome.times]
@@ -194,26 +176,17 @@ class _Bench:
             del outcomes, timed
             arrays.release()
         print(_NOTES)
-        for text in self.wrong:
-            print(f"hifigemm: error: {text}", file=sys.stderr)
-        return COMPUTATION_ERROR if self.wrong or not any(row["burst_seconds"] for row in self.rows) else OK
+        is_timed = any(row["burst_seconds"] for row in self.rows)
+        return complain(self.wrong) or (OK if is_timed else COMPUTATION_ERROR)
 
     def _workloads(self) -> list[Workload]:
         args = self.args
-        kind = "cpu" if self.arrays.device == "cpu" else "cuda"
-        shapes = args.shapes or [(n, n, n) for n in args.sizes or SIZES[kind]]
+        shapes = args.shapes or [(n, n, n) for n in args.sizes or SIZES[self.arrays.device]]
         loads = [Workload(m, n, k, args.batch, args.dtype, args.family, args.seed) for m, n, k in shapes]
         for load in loads:
             if load.nbytes > sys.maxsize:
                 raise MemoryError(f"{load} takes {load.nbytes} bytes")
         return loads
-
-    def _names(self, load: Workload) -> list[str]:
-        """Names of the cases, the native product among them; "peers" stands for those that are there."""
-        names = [NATIVE]
-        for name in self.args.schemes or SCHEMES[self.args.dtype].split(","):
-            names += [peer.name for peer in available(self.arrays.device, load)] if name == "peers" else [name]
-        return list(dict.fromkeys(names))
 
     def _print(self, load: Workload, outcomes: Sequence[Outcome], new: Sequence[Row], parts: Sequence[Row]) -> None:
         timed = [row for row in new if row["burst_seconds"]]
@@ -222,9 +195,9 @@ class _Bench:
         if timed:
             print_table(str(load), ("case", "mode", *known), [group for group in groups if group])
         if parts:
-            cells = [_cells(row, _STAGE_COLUMNS, "case", "stage") for row in parts]
+            cells = [_cells(row, _STAGES, "case", "stage") for row in parts]
             print()
-            print_table("stages", ("case", "stage", *_STAGE_COLUMNS), [cells])
+            print_table("stages", ("case", "stage", *_STAGES), [cells])
         for outcome in outcomes:
             if outcome.status != "timed":
                 print(f"{outcome.case.name}, {outcome.case.mode}: {outcome.status}")
@@ -240,6 +213,11 @@ class _Bench:
         write_results(path, self.rows, **extra)
         if self.stage_rows:
             write_results(path.with_name(f"{path.stem}_stages{path.suffix}"), self.stage_rows, **extra)
+
+
+def _schemes(load: Workload) -> list[str]:
+    """What is compared unless --schemes says otherwise."""
+    return ["auto", *(f"ozaki2:{count}" for count in ((14, 15) if load.real == "float64" else (7, 8))), "peers"]
 
 
 def _cells(row: Row, columns: dict[str, tuple[str, str]], *names: str) -> list[str]:

@@ -18,15 +18,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 import hifigemm as hg
-from hifigemm.bench.timing import time_interleaved
-from hifigemm.cli.atomic import check_writable, replacing
-from hifigemm.cli.errors import COMPUTATION_ERROR, OK, InputError
-from hifigemm.cli.judge import ExactProduct, Judgement
-from hifigemm.cli.options import SEED, SIZE
-from hifigemm.cli.picture import SUFFIXES, UNIT_ROUNDOFF, draw
-from hifigemm.cli.results import check_results, write_results
-from hifigemm.cli.table import print_table
+from hifigemm.bench.timing import Clock, Method, time_bursts
+from hifigemm.cli.atomic import check_results, check_writable, replacing, write_results
+from hifigemm.cli.errors import InputError, complain
+from hifigemm.cli.options import SEED, SIZE, add_command
+from hifigemm.cli.table import percent, print_table
 from hifigemm.study.matrices import hilbert, inverse_hilbert, phi_matrix
+from hifigemm.study.plots import SUFFIXES, draw, save
+from hifigemm.study.plots.demo import UNIT_ROUNDOFF
+from hifigemm.study.reference import ExactProduct, Judgement, judge
 
 __all__ = ["add_demo"]
 
@@ -43,8 +43,8 @@ SCHEMES: dict[str, dict[str, Any]] = {
     'accuracy="correct"': {"accuracy": "correct"},
 }
 
-REPEATS = 3
-"""Timed calls of each scheme, after one that is not timed."""
+METHOD = Method(pause=0.0, warm=0, calls=(1, 1), bursts=3)
+"""Three timed calls of each scheme, after one that is not timed."""
 
 Row = dict[str, Any]
 
@@ -52,18 +52,12 @@ Row = dict[str, Any]
 def add_demo(commands: Any) -> None:
     """Add the command `demo`."""
     text = "accuracy of each scheme and of the native product, as a table and a picture"
-    parser = commands.add_parser("demo", help=text, description=f"{text[0].upper()}{text[1:]}.")
+    parser = add_command(commands, "demo", _demo, text)
     parser.add_argument("--size", type=SIZE, default=200, metavar="N", help="of the phi matrices (default: 200)")
     parser.add_argument("--seed", type=SEED, default=0, help="of the random matrices (default: 0)")
-    parser.add_argument(
-        "-o",
-        "--output",
-        type=Path,
-        default=Path("hifigemm-demo.png"),
-        metavar="FILE",
-        help=f"picture ({', '.join(SUFFIXES)}); the CSV file goes beside it (default: hifigemm-demo.png)",
-    )
-    parser.set_defaults(run=_demo)
+    picture, default = ", ".join(SUFFIXES), Path("hifigemm-demo.png")
+    where = f"picture ({picture}); the CSV file goes beside it (default: {default})"
+    parser.add_argument("-o", "--output", type=Path, default=default, metavar="FILE", help=where)
 
 
 def _demo(args: argparse.Namespace) -> int:
@@ -82,9 +76,7 @@ def _demo(args: argparse.Namespace) -> int:
     rows = [row for group in groups for row in group]
     write_results(data, rows, command=f"hifigemm demo --size {args.size} --seed {args.seed}")
     print(f"\nnumbers: {data}\n{_picture(rows, args.output)}")
-    for complaint in broken:
-        print(f"hifigemm: error: {complaint}", file=sys.stderr)
-    return COMPUTATION_ERROR if broken else OK
+    return complain(broken)
 
 
 def _problems(size: int, seed: int) -> Iterator[tuple[str, NDArray[Any], NDArray[Any]]]:
@@ -101,38 +93,20 @@ def _measure(problem: str, a: NDArray[Any], b: NDArray[Any]) -> tuple[list[Row],
     exact = ExactProduct(a, b)
     done: dict[str, tuple[NDArray[Any], hg.Report]] = {}
 
-    def keep(name: str, result: Any) -> bool:
-        done[name] = result
-        return True
+    def multiply(name: str) -> None:
+        done[name] = hg.matmul(a, b, return_report=True, **SCHEMES[name])
 
-    times = time_interleaved(
-        {name: partial(hg.matmul, a, b, return_report=True, **options) for name, options in SCHEMES.items()},
-        check=keep,
-        repeats=REPEATS,
-        warmup=0,
-    )
+    times = time_bursts({name: partial(multiply, name) for name in SCHEMES}, Clock(), METHOD)
     rows, broken = [], []
     for name, (c, report) in done.items():
-        judged = exact.judge(c, report.bound)
+        judged = judge(c, exact, report.bound)
         broken += _complaints(f"{problem}, {name}", judged, report, SCHEMES[name].get("accuracy") == "correct")
-        rows.append(
-            {
-                "problem": problem,
-                "scheme": name,
-                "error": judged.error,
-                "relative_error": judged.relative_error,
-                "bound": report.bound,
-                "guaranteed": report.bound + UNIT_ROUNDOFF,
-                "promise_kept": judged.kept,
-                "share_correct": judged.share_correct,
-                "num_products": report.num_products,
-                "product": getattr(report.scheme, "product", None) or "fp64",
-                "chosen": str(report.scheme),
-                "time_s": times[name].median,
-                "time_low_s": times[name].low,
-                "time_high_s": times[name].high,
-            }
-        )
+        row = {"problem": problem, "scheme": name, "error": judged.error, "relative_error": judged.relative_error}
+        row |= {"bound": report.bound, "guaranteed": report.bound + UNIT_ROUNDOFF, "promise_kept": judged.kept}
+        row |= {"share_correct": judged.share_correct, "num_products": report.num_products}
+        row |= {"product": getattr(report.scheme, "product", None) or "fp64", "chosen": str(report.scheme)}
+        time = times[name]
+        rows.append(row | {"time_s": time.median, "time_low_s": time.low, "time_high_s": time.high})
     return rows, broken
 
 
@@ -159,26 +133,14 @@ error       max |C - AB| / (|A||B|), entry by entry
 guaranteed  the error is at most this: r + u, r the bound of the report, u = {UNIT_ROUNDOFF:.3g} the unit roundoff
 rel. error  max |C - AB| / |AB|, which no scheme but the correctly rounded ones promises anything about
 correct     share of the entries that are the exact value rounded once
-time        median of {REPEATS} calls"""
+time        median of {METHOD.bursts} calls"""
     )
 
 
 def _cells(row: Row, first: bool) -> tuple[str, ...]:
-    return (
-        row["problem"] if first else "",
-        row["scheme"],
-        f"{row['error']:.2e}",
-        f"{row['guaranteed']:.2e}",
-        f"{row['relative_error']:.2e}",
-        _percent(row["share_correct"]),
-        f"{row['num_products']} {row['product']}",
-        f"{1e3 * row['time_s']:.2f} ms",
-    )
-
-
-def _percent(share: float) -> str:
-    """Two decimals, never rounded up to 100."""
-    return "100 %" if share == 1 else f"{np.floor(1e4 * share) / 100:.2f} %"
+    errors = (f"{row[key]:.2e}" for key in ("error", "guaranteed", "relative_error"))
+    share, products = percent(row["share_correct"]), f"{row['num_products']} {row['product']}"
+    return (row["problem"] if first else "", row["scheme"], *errors, share, products, f"{1e3 * row['time_s']:.2f} ms")
 
 
 def _picture(rows: list[Row], path: Path) -> str:
@@ -186,5 +148,5 @@ def _picture(rows: list[Row], path: Path) -> str:
     if find_spec("matplotlib") is None:
         return "picture: none, matplotlib is not installed (pip install matplotlib)"
     with replacing(path) as file:
-        draw(rows, file, path.suffix.lower())
+        save(draw("demo", rows), file, path.suffix.lower())
     return f"picture: {path}"

@@ -46,12 +46,10 @@ def read_array(spec: str) -> NDArray[Any]:
     InputError
         Missing, unreadable, truncated, corrupt, pickled or non-numeric files; integers that float64 cannot hold.
     """
-    path, key = _split(spec)
     try:
-        read = _reader(path, key)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # NumPy complains of headers that Python 2 wrote, and reads them rightly
-            x = np.asarray(read())
+            x = np.asarray(_read(*_split(spec)))
         return _as_floats(x, spec)
     except OSError as error:
         raise InputError(f"{spec}: cannot be read: {_one_line(error)}") from error
@@ -104,44 +102,21 @@ def _kind(path: Path, writing: bool = False) -> str:
     return suffix
 
 
-def _reader(path: Path, key: str | None) -> Callable[[], Any]:
+def _read(path: Path, key: str | None) -> Any:
     kind = _kind(path)
     if path.is_dir():
         raise InputError(f"{path}: is a folder")
-    if kind == ".npy":
-        return lambda: _read_npy(path)
-    if kind == ".npz":
-        return lambda: _read_npz(path, key)
-    mmread = _scipy_io(path).mmread
-    return lambda: _dense(_checked(path, mmread))
-
-
-def _checked(path: Path, mmread: Callable[[str], Any]) -> Any:
-    """What mmread makes of a file that can be opened: its own messages say less about why one cannot."""
-    with path.open("rb"):
-        pass
-    return mmread(str(path))
-
-
-def _dense(x: Any) -> Any:
-    return x.toarray() if hasattr(x, "toarray") else x
-
-
-def _scipy_io(path: Path) -> Any:
-    try:
-        import scipy.io
-    except ImportError as error:
-        raise InputError(f"{path}: Matrix Market files need scipy: pip install scipy") from error
-    return scipy.io
-
-
-def _read_npy(path: Path) -> NDArray[Any]:
+    if kind == ".mtx":
+        mmread = _scipy_io(path).mmread
+        with path.open("rb"):  # mmread says less about why a file cannot be opened
+            x = mmread(str(path))
+        return x.toarray() if hasattr(x, "toarray") else x
     with path.open("rb") as file:
-        return np.lib.format.read_array(file, allow_pickle=False)
+        return np.lib.format.read_array(file, allow_pickle=False) if kind == ".npy" else _read_npz(file, path, key)
 
 
-def _read_npz(path: Path, key: str | None) -> Any:
-    with path.open("rb") as file, zipfile.ZipFile(file):
+def _read_npz(file: BinaryIO, path: Path, key: str | None) -> Any:
+    with zipfile.ZipFile(file):
         file.seek(0)
         with np.load(file, allow_pickle=False) as archive:
             names = list(archive)
@@ -150,6 +125,14 @@ def _read_npz(path: Path, key: str | None) -> Any:
             if key is not None and key not in names:
                 raise InputError(f"{path}: no array {key!r}; it holds {', '.join(names) or 'none'}")
             return archive[names[0] if key is None else key]
+
+
+def _scipy_io(path: Path) -> Any:
+    try:
+        import scipy.io
+    except ImportError as error:
+        raise InputError(f"{path}: Matrix Market files need scipy: pip install scipy") from error
+    return scipy.io
 
 
 class _Nowhere(io.RawIOBase):
@@ -163,8 +146,10 @@ def _write_npz(file: Any, path: Path, key: str | None, array: NDArray[Any]) -> N
     """Write the archive at `path`, if there is one, with the array in place of that key and all else as it was."""
     key = key or "c"
     try:
-        with _archive(path) as old, zipfile.ZipFile(file, "w") as new:
-            members = {_key(info): info for info in old.infolist()}
+        is_there = path.exists() and path.stat().st_size > 0
+        old_file = zipfile.ZipFile(path) if is_there else zipfile.ZipFile(io.BytesIO(), "w")
+        with old_file as old, zipfile.ZipFile(file, "w") as new:
+            members = {info.filename.removesuffix(".npy"): info for info in old.infolist()}  # by the keys of NumPy
             if len(members) < len(old.infolist()):
                 raise zipfile.BadZipFile("two of its members have one name")
             new.comment = old.comment
@@ -177,18 +162,6 @@ def _write_npz(file: Any, path: Path, key: str | None, array: NDArray[Any]) -> N
                             shutil.copyfileobj(source, member, 1 << 20)
     except (OSError, *_UNREADABLE) as error:
         raise InputError(f"{path}: no array {key!r} can be added to it: {_one_line(error)}") from error
-
-
-def _archive(path: Path) -> zipfile.ZipFile:
-    """The archive at `path`, or one without members where there is nothing."""
-    if path.exists() and path.stat().st_size > 0:
-        return zipfile.ZipFile(path)
-    return zipfile.ZipFile(io.BytesIO(), "w")
-
-
-def _key(info: zipfile.ZipInfo) -> str:
-    """The key under which NumPy loads a member."""
-    return info.filename.removesuffix(".npy")
 
 
 def _as_floats(x: NDArray[Any], spec: str) -> NDArray[Any]:

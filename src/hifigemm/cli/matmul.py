@@ -8,40 +8,30 @@ from typing import Any
 
 import hifigemm as hg
 from hifigemm.cli.errors import OK, InputError
-from hifigemm.cli.files import FORMATS, check_output, read_array, write_array
-from hifigemm.cli.options import add_multiplication_options, multiplication_options
+from hifigemm.cli.files import check_output, read_array, write_array
+from hifigemm.cli.options import add_command, add_multiplication_options, add_operands, multiplication_options
 from hifigemm.cli.progress import multiply
 from hifigemm.operands import result_dtype, shapes_of
 
 __all__ = ["add_matmul", "add_plan"]
 
-OUTPUT_HELP = """file for the result, replaced as a whole; FILE.npz:KEY replaces or adds one array and keeps the others,
-FILE.npz stands for FILE.npz:c"""
-
 
 def add_matmul(commands: Any) -> None:
     """Add the command `matmul`."""
-    parser = _with_operands(commands, "matmul", "multiply the matrices in two files")
-    parser.add_argument("-o", "--output", required=True, metavar="C", help=OUTPUT_HELP)
+    parser = add_command(commands, "matmul", _matmul, "multiply the matrices in two files")
+    add_operands(parser)
+    output = "file for the result, replaced as a whole; FILE.npz:KEY replaces or adds one array and keeps the others, "
+    output += "FILE.npz stands for FILE.npz:c"
+    parser.add_argument("-o", "--output", required=True, metavar="C", help=output)
     add_multiplication_options(parser)
     parser.add_argument("-q", "--quiet", action="store_true", help="no report and no progress bar on stderr")
-    parser.set_defaults(run=_matmul)
 
 
 def add_plan(commands: Any) -> None:
     """Add the command `plan`."""
-    parser = _with_operands(commands, "plan", "explain what matmul would do")
+    parser = add_command(commands, "plan", _plan, "explain what matmul would do")
+    add_operands(parser)
     add_multiplication_options(parser)
-    parser.set_defaults(run=_plan)
-
-
-def _with_operands(commands: Any, name: str, text: str) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = commands.add_parser(
-        name, help=text, description=f"{text[0].upper()}{text[1:]}.", epilog=f"Files: {FORMATS}."
-    )
-    parser.add_argument("a", metavar="A", help="file of the left operand")
-    parser.add_argument("b", metavar="B", help="file of the right operand")
-    return parser
 
 
 def _matmul(args: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""Options that say how to multiply, shared by the commands that do."""
+"""What commands share: how they are added, their operands, options that say how to multiply."""
 
 from __future__ import annotations
 
@@ -6,17 +6,22 @@ import argparse
 import dataclasses
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, cast
 
 from hifigemm.accuracy import Accuracy, resolve
 from hifigemm.cli.errors import InputError
+from hifigemm.cli.files import FORMATS
 from hifigemm.engines import engine_for
 from hifigemm.exceptions import PlanError
 from hifigemm.formats import FP64
 from hifigemm.schemes import SCHEMES, Scheme
 
-__all__ = ["SEED", "SIZE", "add_multiplication_options", "multiplication_options", "parse_accuracy", "parse_bytes"]
+__all__ = [
+    *("SEED", "SIZE", "add_command", "add_multiplication_options", "add_operands"),
+    *("multiplication_options", "parse_accuracy", "parse_bytes", "usage"),
+]
 
 _UNITS = {"": 1, "B": 1} | {
     unit: base**power
@@ -25,22 +30,31 @@ _UNITS = {"": 1, "B": 1} | {
 }
 
 
+def add_command(
+    commands: Any, name: str, run: Callable[[argparse.Namespace], int], text: str, more: str = ".", epilog: str = ""
+) -> argparse.ArgumentParser:
+    """Add a command; `more` follows the text in its own description."""
+    description = f"{text[0].upper()}{text[1:]}{more}"
+    parser: argparse.ArgumentParser = commands.add_parser(name, help=text, description=description, epilog=epilog)
+    parser.set_defaults(run=run)
+    return parser
+
+
+def add_operands(parser: argparse.ArgumentParser) -> None:
+    """The files of both operands."""
+    parser.add_argument("a", metavar="A", help="file of the left operand")
+    parser.add_argument("b", metavar="B", help="file of the right operand")
+    parser.epilog = f"Files: {FORMATS}."
+
+
 def add_multiplication_options(parser: argparse.ArgumentParser) -> None:
     """Accuracy, scheme, engine, workspace, and one option for each field of a scheme's dataclass."""
-    parser.add_argument(
-        "--accuracy",
-        type=parse_accuracy,
-        metavar="X",
-        help='"correct", "fp64", "fp32" or a number r: |C - AB| <= r |A||B| + u |AB| (default: level of the result)',
-    )
+    accuracy = '"correct", "fp64", "fp32" or a number r: |C - AB| <= r |A||B| + u |AB| (default: level of the result)'
+    parser.add_argument("--accuracy", type=parse_accuracy, metavar="X", help=accuracy)
     parser.add_argument("--scheme", choices=["auto", *SCHEMES], default="auto", help="(default: auto)")
     parser.add_argument("--engine", type=_engine, metavar="E", help="one of those that `hifigemm info` lists")
-    parser.add_argument(
-        "--workspace",
-        type=parse_bytes,
-        metavar="BYTES",
-        help="limit for memory besides operands and result, such as 512M or 2GiB (changes no bit of an exact scheme)",
-    )
+    workspace = "limit for memory besides operands and result, such as 512M or 2GiB (changes no bit of an exact scheme)"
+    parser.add_argument("--workspace", type=parse_bytes, metavar="BYTES", help=workspace)
     group = parser.add_argument_group("options of one scheme", "the fields of its dataclass, see the documentation")
     for name, users in _fields().items():
         group.add_argument(_flag(name), metavar="VALUE", help=f"for {', '.join(users)}")
@@ -55,12 +69,17 @@ def multiplication_options(args: argparse.Namespace) -> dict[str, Any]:
         Options of one scheme given to another, or values that the scheme refuses.
     """
     given = {name: getattr(args, name) for name in _fields() if getattr(args, name) is not None}
-    return {
-        "accuracy": args.accuracy,
-        "scheme": _scheme(args.scheme, given),
-        "engine": args.engine,
-        "workspace": args.workspace,
-    }
+    chosen = {name: getattr(args, name) for name in ("accuracy", "engine", "workspace")}
+    return chosen | {"scheme": _scheme(args.scheme, given)}
+
+
+@contextmanager
+def usage() -> Iterator[None]:
+    """What is wrong with the value of an option as the complaint of argparse."""
+    try:
+        yield
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def parse_accuracy(text: str) -> Accuracy:
@@ -69,10 +88,8 @@ def parse_accuracy(text: str) -> Accuracy:
         accuracy: Accuracy = float(text)
     except ValueError:
         accuracy = cast(Accuracy, text)
-    try:
+    with usage():
         resolve(accuracy, FP64, 1)
-    except PlanError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
     return accuracy
 
 
@@ -151,7 +168,5 @@ def _value(field: dataclasses.Field[Any], text: str) -> int | bool | str:
 
 
 def _engine(name: str) -> str:
-    try:
+    with usage():
         return engine_for(name).name
-    except PlanError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error

@@ -11,9 +11,8 @@ from typing import Any
 
 from hifigemm.cli.atomic import check_writable, replacing
 from hifigemm.cli.errors import OK, InputError
-from hifigemm.cli.picture import NUMBERS, SUFFIXES
-from hifigemm.cli.picture import draw as draw_demo
-from hifigemm.study.plots import DRAWINGS, draw, find_drawing, read_rows, save
+from hifigemm.cli.options import add_command
+from hifigemm.study.plots import DRAWINGS, SUFFIXES, draw, find_drawing, read_rows, save
 
 __all__ = ["add_plot"]
 
@@ -21,17 +20,12 @@ __all__ = ["add_plot"]
 def add_plot(commands: Any) -> None:
     """Add the command `plot`."""
     text = "draw the picture that belongs to a CSV file of results"
-    known = f"Known are the files of the demo and of these experiments: {', '.join(DRAWINGS)}."
-    parser = commands.add_parser("plot", help=text, description=f"{text[0].upper()}{text[1:]}. {known}")
+    experiments = ", ".join(name for name in DRAWINGS if name != "demo")
+    known = f". Known are the files of the demo and of these experiments: {experiments}."
+    parser = add_command(commands, "plot", _plot, text, known)
     parser.add_argument("data", type=Path, metavar="CSV")
-    parser.add_argument(
-        "-o",
-        "--output",
-        type=Path,
-        metavar="FILE",
-        help=f"picture ({', '.join(SUFFIXES)}; default: beside the CSV file)",
-    )
-    parser.set_defaults(run=_plot)
+    where = f"picture ({', '.join(SUFFIXES)}; default: beside the CSV file)"
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help=where)
 
 
 def _plot(args: argparse.Namespace) -> int:
@@ -51,26 +45,18 @@ def _plot(args: argparse.Namespace) -> int:
         raise InputError(f"{output}: a picture ends in {', '.join(SUFFIXES)}")
     if output.exists() and output.samefile(data):
         raise InputError(f"{output}: is the CSV file itself")
-    is_demo = bool(rows) and {"problem", "scheme", *NUMBERS} <= rows[0].keys()
     name = find_drawing(rows)
-    if name is None and not is_demo:
+    if name is None:
         columns = ", ".join(map(str, rows[0])) if rows else "none, or no rows"
         raise InputError(f"{data}: no picture for these columns: {columns}")
     check_writable(output)
     try:
         with replacing(output) as file, warnings.catch_warnings():
             warnings.simplefilter("error", RuntimeWarning)  # numbers that no axis holds
-            if name is None:
-                draw_demo([_with_numbers(row) for row in rows], file, output.suffix.lower())
-            else:
-                save(draw(name, rows), file, output.suffix.lower())
+            save(draw(name, rows), file, output.suffix.lower())
     except KeyError as error:
         raise InputError(f"{data}: no column {error}, which the picture of {name} needs") from error
     except (ArithmeticError, TypeError, ValueError, RuntimeWarning) as error:
         raise InputError(f"{data}: a cell does not hold what its column says: {error}") from error
     print(output)
     return OK
-
-
-def _with_numbers(row: dict[str, str]) -> dict[str, Any]:
-    return {key: float(text) if key in NUMBERS else text for key, text in row.items()}

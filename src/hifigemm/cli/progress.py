@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -30,15 +31,13 @@ OnBlock = Callable[[Plan, Block], None]
 
 def multiply(a: Any, b: Any, options: dict[str, Any], *, quiet: bool) -> tuple[Any, Report]:
     """`matmul` with its report, and a bar on stderr if that is a terminal, rich is installed and the work is long."""
-    wanted = not quiet and sys.stderr.isatty() and find_spec("rich") is not None
-    if not wanted or 0 in a.shape + b.shape:
-        return _matmul(a, b, options)
-    plan = hg.make_plan(a, b, **options)
-    p = plan.problem
-    if isinstance(plan.scheme, Native) or p.multiplications * plan.num_products < LONG_WORK:
-        return _matmul(a, b, options)
-    with _bars() as on_block:
-        return multiply_watched(a, b, plan, options["workspace"], on_block)
+    if not quiet and sys.stderr.isatty() and find_spec("rich") is not None and 0 not in a.shape + b.shape:
+        plan = hg.make_plan(a, b, **options)
+        if not isinstance(plan.scheme, Native) and plan.problem.multiplications * plan.num_products >= LONG_WORK:
+            with _bars() as on_block:
+                return multiply_watched(a, b, plan, options["workspace"], on_block)
+    result: tuple[Any, Report] = hg.matmul(a, b, return_report=True, **options)
+    return result
 
 
 def multiply_watched(a: Any, b: Any, plan: Plan, workspace: int | None, on_block: OnBlock) -> tuple[Any, Report]:
@@ -50,14 +49,10 @@ def multiply_watched(a: Any, b: Any, plan: Plan, workspace: int | None, on_block
         plan = replace(plan, blocking=replace(plan.blocking, shape=_finer(plan)))
     token = watch.set(on_block)
     try:
-        return _matmul(a, b, {"plan": plan, "workspace": workspace})
+        result: tuple[Any, Report] = hg.matmul(a, b, return_report=True, plan=plan, workspace=workspace)
+        return result
     finally:
         watch.reset(token)
-
-
-def _matmul(a: Any, b: Any, options: dict[str, Any]) -> tuple[Any, Report]:
-    result: tuple[Any, Report] = hg.matmul(a, b, return_report=True, **options)
-    return result
 
 
 def _finer(plan: Plan) -> tuple[int, int, int]:
@@ -85,13 +80,7 @@ def _bars() -> Iterator[OnBlock]:
         name, p = str(plan.scheme), plan.problem
         if name not in tasks:
             tasks[name] = bars.add_task(f"escalating to {name}" if tasks else name, total=p.batch * p.m * p.n)
-        sizes = (part.stop - part.start for part in (block.batch, block.rows, block.cols))
-        bars.advance(tasks[name], _product(sizes))
+        bars.advance(tasks[name], math.prod(part.stop - part.start for part in (block.batch, block.rows, block.cols)))
 
     with Progress(console=Console(stderr=True), transient=True) as bars:
         yield on_block
-
-
-def _product(sizes: Iterator[int]) -> int:
-    batch, rows, cols = sizes
-    return batch * rows * cols

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
 
-__all__ = ["plain_table", "print_table"]
+__all__ = ["percent", "print_table"]
 
 
 def print_table(title: str, header: Sequence[str], groups: Sequence[Sequence[Sequence[str]]]) -> None:
@@ -14,10 +15,10 @@ def print_table(title: str, header: Sequence[str], groups: Sequence[Sequence[Seq
     if sys.stdout.isatty() and find_spec("rich") is not None:
         _print_rich(title, header, groups)
     else:
-        print(plain_table(title, header, groups))
+        print(_plain_table(title, header, groups))
 
 
-def plain_table(title: str, header: Sequence[str], groups: Sequence[Sequence[Sequence[str]]]) -> str:
+def _plain_table(title: str, header: Sequence[str], groups: Sequence[Sequence[Sequence[str]]]) -> str:
     """The table as text with aligned columns."""
     widths = [max(map(len, column)) for column in zip(header, *(row for group in groups for row in group), strict=True)]
 
@@ -45,3 +46,8 @@ def _print_rich(title: str, header: Sequence[str], groups: Sequence[Sequence[Seq
             table.add_row(*row)
         table.add_section()
     Console().print(table)
+
+
+def percent(share: float) -> str:
+    """Two decimals, never rounded up to 100."""
+    return "100 %" if share == 1 else f"{math.floor(1e4 * share) / 100:.2f} %"

@@ -14,8 +14,6 @@ from hifigemm.engines.rates import SIZES, Rates
 from hifigemm.formats import FP16
 from hifigemm.numerics.words import Splitting
 
-__all__ = ["measure"]
-
 
 def measure(device: torch.device) -> Rates:
     """Measure the rates of a GPU; takes about a second."""

@@ -31,8 +31,6 @@ from hifigemm.engines.device_ops import (
     torch_function,
 )
 
-__all__ = ["DeviceArray", "unwrap", "wrap"]
-
 Tensor = Any
 DType = np.dtype[Any]
 
@@ -59,11 +57,7 @@ class DeviceArray(NDArrayOperatorsMixin):
     Differences: reductions to a single number and indices of a single entry give arrays without axes; a conversion of
     float64 to float16 rounds to float32 on the way.
 
-    Parameters
-    ----------
-    tensor : torch.Tensor
-    dtype : numpy.dtype
-        That of the tensor, or uint64 for bits kept as int64.
+    The dtype is that of the tensor, or uint64 for bits kept as int64.
     """
 
     __slots__ = ("dtype", "tensor")
@@ -189,14 +183,9 @@ class DeviceArray(NDArrayOperatorsMixin):
             return
         if not isinstance(value, DeviceArray) or _UINT64 in (self.dtype, value.dtype):
             value = DeviceArray(as_tensor(value, self.dtype, place.device), self.dtype)
-        source = value.tensor
-        if (source.data_ptr(), source.shape, source.stride(), source.dtype) != (
-            place.data_ptr(),
-            place.shape,
-            place.stride(),
-            place.dtype,
-        ):
-            place.copy_(source)
+        given, taken = ((x.data_ptr(), x.shape, x.stride(), x.dtype) for x in (value.tensor, place))
+        if given != taken:
+            place.copy_(value.tensor)
 
     # Values on the host
 
@@ -256,15 +245,7 @@ class DeviceArray(NDArrayOperatorsMixin):
             return tuple(range(self.ndim))
         return axis if isinstance(axis, tuple) else (axis,)
 
-    def _extreme(
-        self,
-        reduce: Callable[..., Any],
-        either: Callable[..., Any],
-        axis: Any,
-        keepdims: bool,
-        initial: Any,
-        where: Any,
-    ) -> DeviceArray:
+    def _extreme(self, reduce: Any, either: Any, axis: Any, keepdims: bool, initial: Any, where: Any) -> DeviceArray:
         axes, x = self._axes(axis), self.tensor
         if initial is None:
             return DeviceArray(reduce(x, axes, keepdim=keepdims), self.dtype)

@@ -11,8 +11,6 @@ import torch
 
 from hifigemm.engines.device_ops import TORCH_DTYPES, as_number, as_tensor, kind_of
 
-__all__ = ["FUNCTIONS", "LIKE"]
-
 DeviceArray = Any
 """A device_array.DeviceArray."""
 
@@ -38,12 +36,12 @@ def _full(like: DeviceArray, shape: Any, value: Any, dtype: Any = None, **defaul
     return made
 
 
-def _arange(like: DeviceArray, stop: int) -> DeviceArray:
-    return type(like)(torch.arange(stop, dtype=torch.int64, device=like.tensor.device), np.dtype(np.int64))
+def _integers(like: DeviceArray, tensor: Any) -> DeviceArray:
+    return type(like)(tensor, np.dtype(np.int64))
 
 
 LIKE: dict[Callable[..., Any], Callable[..., DeviceArray]] = {
-    np.arange: _arange,
+    np.arange: lambda like, stop: _integers(like, torch.arange(stop, device=like.tensor.device)),
     np.array: _array,
     np.ascontiguousarray: _ascontiguousarray,
     np.empty: _empty,
@@ -89,38 +87,26 @@ def _copyto(target: DeviceArray, source: Any, where: DeviceArray) -> None:
     target[...] = _where(where, source, target).astype(target.dtype, copy=False)
 
 
-def _flatnonzero(x: DeviceArray) -> DeviceArray:
-    return type(x)(torch.nonzero(x.tensor.reshape(-1)).reshape(-1), np.dtype(np.int64))
-
-
 def _ix(*indices: DeviceArray) -> tuple[DeviceArray, ...]:
     axes = range(len(indices))
     return tuple(x.reshape([-1 if i == axis else 1 for i in axes]) for axis, x in enumerate(indices))
 
 
-def _take(x: DeviceArray, indices: Sequence[int], axis: int) -> DeviceArray:
-    return _same(x, torch.cat([x.tensor.narrow(axis, i, 1) for i in indices], axis))
-
-
 FUNCTIONS: dict[Callable[..., Any], Callable[..., Any]] = {
-    np.all: _method("all"),
-    np.broadcast_to: _of_tensor(torch.broadcast_to),
+    **{getattr(np, name): _method(name) for name in ("all", "max", "min", "sum")},
+    **{
+        getattr(np, name): _of_tensor(getattr(torch, name))
+        for name in ("broadcast_to", "moveaxis", "ones_like", "swapaxes", "zeros_like")
+    },
     np.clip: lambda x, low, high: np.minimum(np.maximum(x, low), high),
     np.concatenate: _of_tensors(torch.cat),
     np.copyto: _copyto,
     np.count_nonzero: lambda x: int(torch.count_nonzero(x.tensor)),
     np.expand_dims: _of_tensor(torch.unsqueeze),
-    np.flatnonzero: _flatnonzero,
+    np.flatnonzero: lambda x: _integers(x, torch.nonzero(x.tensor.reshape(-1)).reshape(-1)),
     np.ix_: _ix,
-    np.max: _method("max"),
-    np.min: _method("min"),
-    np.moveaxis: _of_tensor(torch.moveaxis),
-    np.ones_like: _of_tensor(torch.ones_like),
     np.repeat: lambda x, many, axis: _same(x, x.tensor.repeat_interleave(many, axis)),
     np.stack: _of_tensors(torch.stack),
-    np.sum: _method("sum"),
-    np.swapaxes: _of_tensor(torch.swapaxes),
-    np.take: _take,
+    np.take: lambda x, indices, axis: _same(x, torch.cat([x.tensor.narrow(axis, i, 1) for i in indices], axis)),
     np.where: _where,
-    np.zeros_like: _of_tensor(torch.zeros_like),
 }

@@ -13,34 +13,11 @@ from typing import Any
 import numpy as np
 import torch
 
-__all__ = [
-    "NEEDS_DEVICE_SCALARS",
-    "NUMPY_DTYPES",
-    "TORCH_DTYPES",
-    "as_number",
-    "as_tensor",
-    "kind_of",
-    "loop",
-    "torch_function",
-]
-
 Tensor = Any
 
+_FLOATS = ("float16", "float32", "float64", "complex64", "complex128")
 TORCH_DTYPES: dict[np.dtype[Any], Any] = {
-    np.dtype(name): getattr(torch, name)
-    for name in [
-        "bool",
-        "uint8",
-        "int8",
-        "int16",
-        "int32",
-        "int64",
-        "float16",
-        "float32",
-        "float64",
-        "complex64",
-        "complex128",
-    ]
+    np.dtype(name): getattr(torch, name) for name in ("bool", "uint8", "int8", "int16", "int32", "int64", *_FLOATS)
 } | {np.dtype(np.uint64): torch.int64}
 """Tensors behind arrays. Bits of uint64 are kept as int64, for which torch has shifts on every device."""
 
@@ -71,41 +48,22 @@ def _matmul(x: Tensor, y: Tensor) -> Tensor:
     return torch.matmul(x.to(torch.float64), y.to(torch.float64)).to(x.dtype)
 
 
-_FUNCTIONS: dict[np.ufunc, Callable[..., Any]] = {
-    np.absolute: torch.abs,
-    np.add: torch.add,
-    np.bitwise_and: torch.bitwise_and,
-    np.bitwise_or: torch.bitwise_or,
-    np.ceil: torch.ceil,
-    np.copysign: torch.copysign,
-    np.divide: torch.div,
+_SAME = [
+    *("absolute", "add", "bitwise_and", "bitwise_or", "ceil", "copysign", "divide", "floor", "frexp", "greater"),
+    *("greater_equal", "isfinite", "isinf", "isnan", "less", "less_equal", "logical_not", "maximum", "minimum"),
+    *("multiply", "negative", "not_equal", "square", "subtract", "trunc"),
+]
+"""Functions of the same name in both."""
+_FUNCTIONS: dict[np.ufunc, Callable[..., Any]] = {getattr(np, name): getattr(torch, name) for name in _SAME} | {
     np.equal: torch.eq,
-    np.floor: torch.floor,
     np.floor_divide: partial(torch.div, rounding_mode="floor"),
-    np.frexp: torch.frexp,
-    np.greater: torch.gt,
-    np.greater_equal: torch.ge,
     np.invert: torch.bitwise_not,
-    np.isfinite: torch.isfinite,
-    np.isinf: torch.isinf,
-    np.isnan: torch.isnan,
     np.left_shift: torch.bitwise_left_shift,
-    np.less: torch.lt,
-    np.less_equal: torch.le,
-    np.logical_not: torch.logical_not,
     np.matmul: _matmul,
-    np.maximum: torch.maximum,
-    np.minimum: torch.minimum,
-    np.multiply: torch.mul,
-    np.negative: torch.neg,
-    np.not_equal: torch.ne,
     np.right_shift: torch.bitwise_right_shift,
     np.rint: torch.round,
     np.sign: _sign,
     np.sqrt: _sqrt,
-    np.square: torch.square,
-    np.subtract: torch.sub,
-    np.trunc: torch.trunc,
 }
 
 _UNSIGNED: dict[np.ufunc, Callable[..., Any]] = {

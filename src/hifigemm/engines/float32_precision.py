@@ -15,8 +15,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["float32_precision", "rounds_float32"]
-
 _LOCK = threading.RLock()
 _C: Any = torch._C
 

@@ -13,30 +13,17 @@ from typing import Any
 from hifigemm.engines.rates import H200, Rates
 from hifigemm.engines.rates_file import named_rates
 
-__all__ = ["GpuProperties", "gpu_properties", "rates_of"]
-
 
 @dataclass(frozen=True)
 class GpuProperties:
-    """What the rates of a GPU follow from. The capability (0, 0) stands for anything but NVIDIA.
-
-    Attributes
-    ----------
-    name : str
-    capability : (int, int)
-    num_sms : int
-    clock, memory_clock : float
-        Hertz; 0 where the driver does not say.
-    memory_bus_width : int
-        Bits; 0 where the driver does not say.
-    """
+    """What the rates of a GPU follow from. The capability (0, 0) stands for anything but NVIDIA."""
 
     name: str
     capability: tuple[int, int]
     num_sms: int
-    clock: float = 0.0
-    memory_clock: float = 0.0
-    memory_bus_width: int = 0
+    clock: float = 0.0  # hertz; 0 where the driver does not say
+    memory_clock: float = 0.0  # the same
+    memory_bus_width: int = 0  # bits; 0 where the driver does not say
 
     @property
     def memory_rate(self) -> float:
@@ -91,10 +78,7 @@ def rates_of(gpu: GpuProperties) -> Rates:
 
     An architecture that is not known counts as the closest older one, and as the oldest where there is none.
 
-    Raises
-    ------
-    PlanError
-        The file that ``HIFIGEMM_RATES`` names cannot be read or holds no rates.
+    Raises PlanError: the file that ``HIFIGEMM_RATES`` names cannot be read or holds no rates.
     """
     named = named_rates()
     if named is not None and named.gpu == gpu.name:

@@ -8,8 +8,6 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["free_memory"]
-
 _GROUPS = {
     "": ("sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"),
     "memory": ("sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
@@ -27,19 +25,14 @@ def free_memory(root: Path = Path("/")) -> int | None:
     if sys.platform == "win32":
         status = (ctypes.c_uint64 * 8)(64)  # a MEMORYSTATUSEX: its size, all of the memory, what is free of it, more
         return status[2] if ctypes.windll.kernel32.GlobalMemoryStatusEx(status) else None
-    found = [*_available(root), *_left_in_groups(root)]
+    available = [line.split()[1] for line in _lines(root / "proc/meminfo") if line.startswith("MemAvailable:")]
+    found = [*(1024 * int(number) for number in available), *_left_in_groups(root)]
     if found:
         return min(found)
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except ValueError:
         return None
-
-
-def _available(root: Path) -> Iterator[int]:
-    for line in _lines(root / "proc/meminfo"):
-        if line.startswith("MemAvailable:"):
-            yield 1024 * int(line.split()[1])
 
 
 def _left_in_groups(root: Path) -> Iterator[int]:

@@ -18,14 +18,15 @@ from hifigemm.exceptions import InexactProductError
 from hifigemm.formats import BF16, FP16, FP32, FP64, INT8, TF32, Format
 from hifigemm.numerics.accumulation import Accumulation, add_outside, in_any_order
 from hifigemm.numerics.bits import Array
+from hifigemm.numerics.blocking import BLOCK_ENTRIES
 from hifigemm.numerics.bounds import exact_k_limit
 from hifigemm.numerics.subnormals import matmul
 from hifigemm.plan import Plan
 from hifigemm.problem import ProductSpec
 
-__all__ = ["NumpyEngine", "check_exact"]
-
 _FP32_SUM = 2**24
+_INT8_BLOCK = exact_k_limit(_FP32_SUM, 128, 128)
+"""Inner length of float32 products of INT8 words."""
 _OUTSIDE_BLOCK = 64
 """Inner length of BLAS calls whose results are added outside: error about k / 64 + 64 units, calls long enough."""
 _SPECS = (
@@ -40,8 +41,8 @@ _SPECS = (
 
 def check_exact(spec: ProductSpec, k: int, max_a: int, max_b: int) -> None:
     """Raise InexactProductError where sums of k products may exceed the accumulator."""
-    limit = exact_k_limit(spec.accumulator_max, max_a, max_b)
-    if k > limit:
+    if k * max_a * max_b > spec.accumulator_max:
+        limit = exact_k_limit(spec.accumulator_max, max_a, max_b)
         raise InexactProductError(
             f"{spec.name} product with k = {k} and entries up to {max_a} and {max_b}: sums may reach "
             f"{k * max_a * max_b}, the accumulator is exact to {spec.accumulator_max}; k may be at most {limit}"
@@ -59,18 +60,19 @@ class NumpyEngine:
 
     def exact_product(self, spec: ProductSpec, a: Array, b: Array, max_a: int, max_b: int) -> Array:
         """a @ b for integer matrices, exactly: int32 for INT8, else the float of the accumulator; see `Engine`."""
-        k = a.shape[-1]
-        check_exact(spec, k, max_a, max_b)
-        if spec.operand is FP64:
-            return np.matmul(a.astype(np.float64, copy=False), b.astype(np.float64, copy=False))
-        step = exact_k_limit(_FP32_SUM, max_a, max_b)
-        if spec.operand is not INT8 or k <= step:
-            exact = np.matmul(a.astype(np.float32, copy=False), b.astype(np.float32, copy=False))
-            return exact.astype(np.int32) if spec.operand is INT8 else exact
-        total = np.zeros((*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1]), np.int32)
-        for h in range(0, k, step):
-            part = np.matmul(a[..., h : h + step].astype(np.float32), b[..., h : h + step, :].astype(np.float32))
-            total += part.astype(np.int32)
+        check_exact(spec, a.shape[-1], max_a, max_b)
+        if spec.operand is not INT8:
+            dtype = np.float64 if spec.operand is FP64 else np.float32
+            return np.matmul(a.astype(dtype, copy=False), b.astype(dtype, copy=False))
+        (_, m, k), n = a.shape, b.shape[2]
+        total = np.zeros((*np.broadcast_shapes(a.shape[:1], b.shape[:1]), m, n), np.int32)
+        many = max(BLOCK_ENTRIES // max(m * n, (m + n) * min(k, _INT8_BLOCK), 1), 1)
+        for z in range(0, len(total), many):
+            x, y = a[z : z + many] if len(a) > 1 else a, b[z : z + many] if len(b) > 1 else b
+            for h in range(0, k, _INT8_BLOCK):
+                left, right = x[:, :, h : h + _INT8_BLOCK], y[:, h : h + _INT8_BLOCK]
+                product = np.matmul(left.astype(np.float32, copy=False), right.astype(np.float32, copy=False))
+                total[z : z + many] += product.astype(np.int32)
         return total
 
     def native_product(self, a: Array, b: Array) -> Array:

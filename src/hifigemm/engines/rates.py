@@ -15,8 +15,6 @@ import numpy as np
 from hifigemm.engines.kernels.tiles import TILES, ProductShape, waves
 from hifigemm.problem import Problem
 
-__all__ = ["H200", "SIZES", "Rates"]
-
 SIZES = (256, 512, 1024, 2048, 4096)
 """Sizes of the cubes whose native products have a rate each."""
 _LOOK = 5e-5
@@ -26,38 +24,19 @@ and 2048, real and complex."""
 
 @dataclass(frozen=True)
 class Rates:
-    """Sustained rates of a GPU; printable.
-
-    Attributes
-    ----------
-    gpu : str
-    native_fp64, native_fp32 : tuple of float
-        FLOP/s of the library's product of cubes of 256, 512, 1024, 2048 and 4096.
-    odd_fp64 : float
-        The share of this rate that real FP64 products with odd n or k reach.
-    int8 : float
-        Operations a second of the residue product, 2 m n k for each modulus.
-    bandwidth : float
-        Bytes a second, read and written.
-    launch : float
-        Seconds that a dependent launch adds.
-    words : float
-        FLOP/s of the product with two FP16 words an operand, 2 m n k, while tiles of 128 x 128 occupy all SMs.
-    num_sms : int
-    source : str
-        Where these figures come from.
-    """
+    """Sustained rates of a GPU; printable."""
 
     gpu: str
-    native_fp64: tuple[float, ...]
-    native_fp32: tuple[float, ...]
-    odd_fp64: float
-    int8: float
-    bandwidth: float
-    launch: float
+    native_fp64: tuple[float, ...]  # FLOP/s of the library's product of cubes of the `SIZES`
+    native_fp32: tuple[float, ...]  # the same
+    odd_fp64: float  # the share of this rate that real FP64 products with odd n or k reach
+    int8: float  # operations a second of the residue product, 2 m n k for each modulus
+    bandwidth: float  # bytes a second, read and written
+    launch: float  # seconds that a dependent launch adds
+    # FLOP/s of the product with two FP16 words an operand, 2 m n k, while tiles of 128 x 128 occupy all SMs
     words: float
     num_sms: int
-    source: str
+    source: str  # where these figures come from
 
     def native_seconds(self, problem: Problem) -> float:
         """The native product of a problem in its own format."""

@@ -13,8 +13,6 @@ from hifigemm.engines.rates import SIZES, Rates
 from hifigemm.exceptions import PlanError
 from hifigemm.settings import rates_file
 
-__all__ = ["as_json", "named_rates", "read_rates"]
-
 _CURVES = ("native_fp64", "native_fp32")
 
 
@@ -22,10 +20,7 @@ _CURVES = ("native_fp64", "native_fp32")
 def named_rates() -> Rates | None:
     """The rates of the file that ``HIFIGEMM_RATES`` names, as it is when they are first wanted; None without one.
 
-    Raises
-    ------
-    PlanError
-        The file cannot be read or holds no rates.
+    Raises PlanError: the file cannot be read or holds no rates.
     """
     path = rates_file()
     if path is None:
@@ -39,10 +34,7 @@ def named_rates() -> Rates | None:
 def read_rates(path: Path) -> Rates:
     """The rates of a file with what `as_json` returns.
 
-    Raises
-    ------
-    PlanError
-        A file that cannot be read, is no JSON, or lacks a positive number somewhere.
+    Raises PlanError: a file that cannot be read, is no JSON, or lacks a positive number somewhere.
     """
     try:
         found = json.loads(path.read_text(encoding="utf-8"))

@@ -2,28 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import lru_cache, partial
+from functools import lru_cache
 from importlib.util import find_spec
 
 from hifigemm.engine import Engine
 from hifigemm.engines.numpy_engine import NumpyEngine
+from hifigemm.engines.simulated import UNITS, SimulatedEngine
 from hifigemm.exceptions import PlanError
-
-__all__ = ["available", "engine_for"]
-
-
-_SIMULATED = ("v100", "a100", "h100", "b200", "ideal-nearest", "ideal-zero")
-
-
-def _simulated(name: str) -> Engine:
-    from hifigemm.engines.simulated import simulated_engine
-
-    return simulated_engine(name)
-
-
-def _on_cpu() -> dict[str, Callable[[], Engine]]:
-    return {"numpy": NumpyEngine} | {f"simulated-{name}": partial(_simulated, name) for name in _SIMULATED}
 
 
 @lru_cache
@@ -33,17 +18,14 @@ def _has_torch() -> bool:
 
 def available() -> list[str]:
     """Names of the engines that can be used now."""
-    return [*_on_cpu(), *(["torch"] if _has_torch() else [])]
+    return ["numpy", *(f"simulated-{name}" for name in UNITS), *(["torch"] if _has_torch() else [])]
 
 
 @lru_cache
 def engine_for(name: str | None, library: str = "numpy", device: str = "cpu") -> Engine:
     """The engine of that name for operands of a library on a device; None takes the one of the library.
 
-    Raises
-    ------
-    PlanError
-        A name that cannot be used here, or not on that device.
+    Raises PlanError: a name that cannot be used here, or not on that device.
     """
     name = library if name is None else name
     if name == "torch" and _has_torch():
@@ -54,4 +36,4 @@ def engine_for(name: str | None, library: str = "numpy", device: str = "cpu") ->
         raise PlanError(f"engine={name!r} cannot be used here; usable now: {', '.join(available())}")
     if device != "cpu":
         raise PlanError(f"engine={name!r} multiplies on the CPU; the operands are on {device}")
-    return _on_cpu()[name]()
+    return NumpyEngine() if name == "numpy" else SimulatedEngine(UNITS[name.removeprefix("simulated-")])

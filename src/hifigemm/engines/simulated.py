@@ -18,8 +18,6 @@ from hifigemm.numerics.accumulation import Accumulation, add_outside, of_tensor_
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.tensor_core import A100, B200, H100, V100, TensorCoreModel, tensor_core_product
 
-__all__ = ["IDEAL_NEAREST", "IDEAL_ZERO", "UNITS", "SimulatedEngine", "simulated_engine"]
-
 IDEAL_NEAREST = TensorCoreModel("ideal-nearest", block=1, fraction_bits=48, rounding="nearest")
 IDEAL_ZERO = TensorCoreModel("ideal-zero", block=1, fraction_bits=48, rounding="zero")
 """One product after the other, 48 bits below the larger of product and C, then one rounding to FP32."""
@@ -33,11 +31,8 @@ _INSTRUCTION = {"fp16": 16, "bf16": 16, "tf32": 8}
 class SimulatedEngine(NumpyEngine):
     """A tensor core by its model; also for models of one's own, such as ``TensorCoreModel("mine", 8, 30)``.
 
-    Parameters
-    ----------
-    model : TensorCoreModel
-        Its blocks say which formats the unit has; a single number stands for FP16, BF16, TF32 and every format of
-        hifigemm.formats that the model is exact for.
+    The blocks of the model say which formats the unit has; a single number stands for FP16, BF16, TF32 and every format
+    of hifigemm.formats that the model is exact for.
     """
 
     def __init__(self, model: TensorCoreModel) -> None:
@@ -68,8 +63,3 @@ class SimulatedEngine(NumpyEngine):
             return super().rounded_product(fmt, a, b, c, block=block)
         self.accumulation(fmt)
         return add_outside(partial(tensor_core_product, fmt=fmt, model=self.model), a, b, c, block)
-
-
-def simulated_engine(name: str) -> SimulatedEngine:
-    """The engine "simulated-<name>" for a name of `UNITS`."""
-    return SimulatedEngine(UNITS[name])

@@ -15,8 +15,6 @@ from hifigemm.engines.numpy_engine import NumpyEngine
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.subnormals import others_may_flush
 
-__all__ = ["TorchEngine", "describe_gpus", "torch_engine"]
-
 _SINGLE = (torch.float32, torch.complex64)
 
 

@@ -32,36 +32,19 @@ from hifigemm.numerics.bits import Array
 if TYPE_CHECKING:
     from hifigemm.numerics.tensor_core import TensorCoreModel
 
-__all__ = ["Accumulation", "WordSums", "add_outside", "in_any_order", "of_tensor_core", "word_sums"]
-
 
 @dataclass(frozen=True)
 class Accumulation:
-    """Accumulation of a unit for one format of words.
+    """Accumulation of a unit for one format of words."""
 
-    Attributes
-    ----------
-    unit : str
-        What adds, and how it rounds.
-    accumulator : Format
-        Format of C and of the result.
-    step : int
-        Products that a step adds.
-    block : int
-        Inner length after which a scheme that adds outside the unit starts anew: one instruction of a tensor core.
-    error, tiny : float
-        See the module docstring.
-    safe_exponent : int
-        `tiny` is 0 where every nonzero product has exponents of at least this sum.
-    """
-
-    unit: str
-    accumulator: Format
-    step: int
+    unit: str  # what adds, and how it rounds
+    accumulator: Format  # format of C and of the result
+    step: int  # products that a step adds
+    # inner length after which a scheme that adds outside the unit starts anew: one instruction of a tensor core
     block: int
-    error: float
-    tiny: float
-    safe_exponent: int
+    error: float  # see the module docstring
+    tiny: float  # see the module docstring
+    safe_exponent: int  # `tiny` is 0 where every nonzero product has exponents of at least this sum
 
     def steps(self, k: int) -> int:
         """Steps that a sum of k products takes."""

@@ -8,20 +8,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = [
-    "LEAST",
-    "NO_BIT",
-    "Array",
-    "ceil_log2",
-    "ceil_magnitude",
-    "largest_exponent",
-    "least_exponent",
-    "lowest_bit",
-    "power_of_two",
-    "scale_by_power",
-    "scale_entries",
-]
-
 Array = npt.NDArray[Any]
 
 (LEAST,) = struct.unpack("<d", bytes([1, 0, 0, 0, 0, 0, 0, 0]))
@@ -67,6 +53,17 @@ def ceil_magnitude(x: Array, e: Array) -> Array:
     """ceil(|x| 2**e) in float64, 1 where x is not zero but |x| 2**e underflows."""
     size = np.abs(x)
     return np.maximum(np.ceil(scale_by_power(size, e)), size > 0)
+
+
+def real_vectors(x: Array, axis: int) -> Array:
+    """Vectors of a stack of matrices along `axis` in float64, re and im of an entry one after the other."""
+    if x.dtype.kind != "c":
+        return x.astype(np.float64, copy=False)
+    if axis == 2:
+        return np.ascontiguousarray(x, np.complex128, like=x).view(np.float64)
+    out = np.empty((len(x), 2 * x.shape[1], x.shape[2]), like=x)
+    out[:, 0::2], out[:, 1::2] = x.real, x.imag
+    return out
 
 
 def largest_exponent(x: Array, axis: int, limit: float = 1.0) -> Array:

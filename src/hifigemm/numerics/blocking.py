@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 
 from hifigemm.numerics.bits import Array
 
-__all__ = ["BLOCK_ENTRIES", "entries_within", "largest_block", "map_vectors", "put", "vector_blocks", "widen"]
-
 BLOCK_ENTRIES = 16384
 """Entries that are worked on at a time where memory is no concern: their copies stay in the second-level cache."""
 
 _LEAST_VECTORS = 8
+_ON_DEVICE = 2**24
+"""Entries at a time where each time takes launches."""
 
 Where = tuple[slice, ...]
 
@@ -23,15 +23,22 @@ def entries_within(workspace: int, limit: int = BLOCK_ENTRIES) -> int:
     return min(max(workspace // 1024, 64), limit)
 
 
-def vector_blocks(x: Array, axis: int, size: int = BLOCK_ENTRIES) -> Iterator[Where]:
-    """Index x (batch, m, k) or (batch, k, n) by whole vectors along `axis`, about `size` entries at a time."""
+def vector_blocks(x: Array, axis: int, size: int = BLOCK_ENTRIES) -> list[Where]:
+    """Indices of x (batch, m, k) or (batch, k, n): whole vectors along `axis`, about `size` entries at a time."""
     batch, vectors, k = x.shape[0], x.shape[3 - axis], x.shape[axis]
     many = largest_block(k, size) // max(k, 1)
     stack = max(many // max(vectors, 1), 1)
+    found: list[Where] = []
     for z in range(0, batch, stack):
         for i in range(0, vectors, many):
-            where = slice(i, min(i + many, vectors))
-            yield (slice(z, z + stack), where) if axis == 2 else (slice(z, z + stack), slice(None), where)
+            matrices, where = slice(z, z + stack), slice(i, min(i + many, vectors))
+            found.append((matrices, where) if axis == 2 else (matrices, slice(None), where))
+    return found
+
+
+def parts_of(x: Array, size: int = BLOCK_ENTRIES) -> list[Where]:
+    """Rows of the matrices of a stack for one pass over it: few on the host, many where each part takes launches."""
+    return vector_blocks(x, 2, size if isinstance(x, np.ndarray) else _ON_DEVICE)
 
 
 def largest_block(k: int, size: int) -> int:

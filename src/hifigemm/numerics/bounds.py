@@ -12,17 +12,6 @@ import numpy as np
 from hifigemm.numerics.bits import Array, ceil_log2
 from hifigemm.numerics.blocking import vector_blocks
 
-__all__ = [
-    "MAX_EXPONENT_SPAN",
-    "are_ordinary",
-    "exact_k_limit",
-    "first_slice_count",
-    "native_bound",
-    "ozaki1_error_exponent",
-    "slice_bits_for",
-    "underflow_free",
-]
-
 MAX_EXPONENT_SPAN = 2100
 """Bits between the lowest bit of the smallest subnormal and the top bit of the largest float64, and a little more."""
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from hifigemm.numerics.bits import Array
 
-__all__ = ["two_product", "two_sum"]
-
 _SPLITTER = 2.0**27 + 1.0
 
 

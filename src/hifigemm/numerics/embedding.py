@@ -10,8 +10,6 @@ import numpy as np
 
 from hifigemm.numerics.bits import Array
 
-__all__ = ["components", "embed_left", "embed_right", "unembed"]
-
 
 def components(x: Array) -> list[Array]:
     """The operand as float64, or its real and its imaginary part."""

@@ -13,7 +13,7 @@ References
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import cast
@@ -21,19 +21,15 @@ from typing import cast
 import numpy as np
 
 from hifigemm.numerics.bits import Array, scale_entries
-from hifigemm.numerics.blocking import BLOCK_ENTRIES, Where, vector_blocks
+from hifigemm.numerics.blocking import parts_of
 from hifigemm.numerics.eft import two_product, two_sum
 from hifigemm.numerics.embedding import unembed
-
-__all__ = ["DOWN", "PLAIN", "Epilogue", "combine", "frexp"]
 
 DOWN = 40
 """Entries of the second way are multiplied by 2**-DOWN."""
 _MODERATE = 30
 _LOWEST = -1000
 """Exponent down to which a scalar takes a power of two; entries take what is left."""
-_ON_DEVICE = 2**24
-"""Entries at a time where each takes launches."""
 
 Term = tuple[float, Array]
 
@@ -56,18 +52,11 @@ def frexp(alpha: complex) -> tuple[complex, int]:
 
 @dataclass(frozen=True)
 class Epilogue:
-    """alpha T + beta C, done to a product T that is already rounded.
-
-    Attributes
-    ----------
-    alpha, beta : float or complex
-    c : array or None
-        Shape of T; None where beta is 0.
-    """
+    """alpha T + beta C, done to a product T that is already rounded."""
 
     alpha: complex = 1.0
     beta: complex = 0.0
-    c: Array | None = None
+    c: Array | None = None  # of the shape of T; None where beta is 0
 
     @property
     def idle(self) -> bool:
@@ -100,24 +89,19 @@ class Epilogue:
     def apply(self, t: Array) -> Array:
         """alpha t + beta c in the memory of a stack t (batch, m, n): see `combine`."""
         if not self.idle:
-            for part in _parts(t):
+            for part in parts_of(t):
                 t[part] = combine(t[part], self.alpha, None if self.c is None else self.c[part], self.beta)
         return t
 
     def without_product(self, t: Array) -> Array:
         """beta c in the memory of zeros t, where there is no product: -0 stays what it is for beta = 1."""
         if self.c is not None:
-            for part in _parts(t):
+            for part in parts_of(t):
                 t[part] = combine(self.c[part], self.beta, None, 0.0, zero=-0.0)
         return t
 
 
 PLAIN = Epilogue()
-
-
-def _parts(t: Array) -> Iterator[Where]:
-    """Rows of the matrices of a stack, a number of entries at a time."""
-    return vector_blocks(t, 2, BLOCK_ENTRIES if isinstance(t, np.ndarray) else _ON_DEVICE)
 
 
 def combine(t: Array, alpha: complex, c: Array | None, beta: complex, zero: float = 0.0) -> Array:

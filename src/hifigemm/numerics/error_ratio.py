@@ -8,20 +8,18 @@ from __future__ import annotations
 
 import math
 import struct
-from functools import lru_cache, reduce
+from functools import lru_cache
 
 import numpy as np
 
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.blocking import put, vector_blocks
 from hifigemm.numerics.embedding import components
-from hifigemm.numerics.estimates import MAGNITUDE_BITS_DOWN, MAGNITUDE_TERMS, magnitudes_down
+from hifigemm.numerics.estimates import MAGNITUDE_BITS_DOWN, MAGNITUDE_TERMS, component_sums, magnitudes_down
 from hifigemm.numerics.residue_products import ExactProduct
 from hifigemm.numerics.residues import count_for_range
 from hifigemm.numerics.scaling import NORM_BITS, vector_sizes
 from hifigemm.numerics.special import clean
-
-__all__ = ["count_for_ratio", "error_bound", "error_ratio", "largest_ratio", "least_norm"]
 
 
 def error_ratio(a: Array, b: Array, exact: ExactProduct, block_entries: int, entries: int) -> float:
@@ -31,23 +29,18 @@ def error_ratio(a: Array, b: Array, exact: ExactProduct, block_entries: int, ent
     inf where it is not shown to be positive. All are integers, so every engine finds the same float64. Rows and columns
     with an Inf or NaN do not count.
 
-    Parameters
-    ----------
-    a, b : arrays (batch or 1, m, k) and (batch or 1, k, n)
-        Real or complex.
-    block_entries, entries : int
-        Entries of an operand and of the result to work on at a time.
+    `a` (batch or 1, m, k) and `b` (batch or 1, k, n) are real or complex; `block_entries` of an operand and `entries`
+    of the result are worked on at a time.
     """
     (e, norm_a, sum_a), (f, norm_b, sum_b) = _sizes(a, 2, block_entries), _sizes(b, 1, block_entries)
     batch, m, n, top = max(len(a), len(b)), a.shape[1], b.shape[2], 2**MAGNITUDE_BITS_DOWN - 1
     step, worst = max(entries // (batch * n), 1), 0.0
     a, b = a[:, :, :MAGNITUDE_TERMS], b[:, :MAGNITUDE_TERMS]
-    down_b = [magnitudes_down(clean(c), f) for c in components(b)]
+    down_b = [magnitudes_down(c, f) for c in components(clean(b))]
     for rows in (slice(i, i + step) for i in range(0, m, step)):
-        down_a = [magnitudes_down(clean(c), e[:, rows]) for c in components(a[:, rows])]
+        down_a = [magnitudes_down(c, e[:, rows]) for c in components(clean(a[:, rows]))]
         above = norm_a[:, rows] * sum_b + norm_b * sum_a[:, rows]
-        for order in [down_b] if len(down_b) == 1 else [down_b, down_b[::-1]]:
-            below = reduce(np.add, [exact(x, y, top, top) for x, y in zip(down_a, order, strict=True)])
+        for below in component_sums(exact, down_a, down_b, top):
             with np.errstate(divide="ignore", invalid="ignore"):
                 found = np.where(above == 0, 0.0, above / (below * 4.0**-MAGNITUDE_BITS_DOWN))
             worst = max(worst, float(found.max(initial=0.0)))
@@ -63,7 +56,7 @@ def _sizes(x: Array, axis: int, block_entries: int) -> tuple[Array, Array, Array
     found: dict[str, Array] = {}
     for where in vector_blocks(x, axis, block_entries):
         y = x[where]
-        squares, sums, exponent = vector_sizes([clean(c) for c in components(y)], axis)
+        squares, sums, exponent = vector_sizes(clean(y), axis)
         finite = np.isfinite(y).all(axis=axis, keepdims=True)
         put(found, "exponent", shape, where, exponent)
         put(found, "norm", shape, where, np.where(finite, np.sqrt(squares) * 2.0**-NORM_BITS, 0.0))

@@ -6,25 +6,24 @@ All sums are sums of integers, so that no decision that rests on them depends on
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from functools import reduce
 
 import numpy as np
 
-from hifigemm.numerics.bits import Array, ceil_log2, ceil_magnitude, largest_exponent, lowest_bit, scale_by_power
+from hifigemm.numerics.bits import (
+    Array,
+    ceil_log2,
+    ceil_magnitude,
+    largest_exponent,
+    lowest_bit,
+    real_vectors,
+    scale_by_power,
+)
 from hifigemm.numerics.blocking import BLOCK_ENTRIES, map_vectors, vector_blocks
+from hifigemm.numerics.residue_products import ExactProduct
 from hifigemm.numerics.slicing import slice_vectors, slices_needed, unit_exponent
-
-__all__ = [
-    "MAGNITUDE_BITS_DOWN",
-    "MAGNITUDE_BITS_UP",
-    "MAGNITUDE_TERMS",
-    "magnitudes_down",
-    "magnitudes_up",
-    "nonzeros",
-    "published_num_slices",
-    "short_weights",
-    "vector_weights",
-]
+from hifigemm.numerics.special import clean
 
 MAGNITUDE_BITS_UP = 6
 MAGNITUDE_BITS_DOWN = 7
@@ -45,6 +44,12 @@ def magnitudes_down(x: Array, exponent: Array) -> Array:
     return np.floor(scale_by_power(np.abs(x), MAGNITUDE_BITS_DOWN - exponent)).astype(np.int8)
 
 
+def component_sums(exact: ExactProduct, left: Sequence[Array], right: Sequence[Array], top: int) -> Iterator[Array]:
+    """Products of magnitudes up to `top`, given by components, for each component of the result, in int64."""
+    for order in [right] if len(right) == 1 else [right, right[::-1]]:
+        yield reduce(np.add, [exact(x, y, top, top).astype(np.int64) for x, y in zip(left, order, strict=True)])
+
+
 def nonzeros(x: Array) -> Array:
     """1 where x is not zero, as int8: the product of two such matrices counts the terms of a sum that are not zero."""
     return (x != 0).astype(np.int8)
@@ -59,14 +64,8 @@ def published_num_slices(
     and the same for the columns of B. |A| is taken from its leading slice and |B| e is rounded up to integers. Where
     both operands end before, the count keeps every slice product.
 
-    Parameters
-    ----------
-    a, b : real or complex arrays, shapes (batch, m, k) and (batch, k, n)
-        Inf and NaN count as zeros.
-    u : float
-        Unit roundoff of the accuracy that is aimed at.
-    block_entries : int
-        Entries to look at a time.
+    `u` is the unit roundoff of the accuracy that is aimed at. Inf and NaN in `a` (batch, m, k) and `b` (batch, k, n)
+    count as zeros.
     """
     left, left_needed = _published(a, 2, vector_weights(b, 2, block_entries), slice_bits, u, block_entries)
     right, right_needed = _published(b, 1, vector_weights(a, 1, block_entries), slice_bits, u, block_entries)
@@ -75,24 +74,15 @@ def published_num_slices(
     return max(left, right), False
 
 
-def _finite(x: Array, axis: int) -> Array:
-    """Vectors along `axis` as rows (batch, vectors, k) of float64: components of complex entries side by side."""
-    x = np.ascontiguousarray(x if axis == 2 else np.swapaxes(x, 1, 2), like=x)
-    real = x.view(x.real.dtype).astype(np.float64)
-    return np.where(np.isfinite(real), real, 0.0)
-
-
 def vector_weights(b: Array, axis: int, block_entries: int) -> Array:
     """Integers proportional to |B| e (sums along `axis`), rounded up, at most 2**20: (batch, k), twice k if complex."""
 
     def each(function: Callable[[Array], Array]) -> Array:
-        """function of the rows of _finite, one number a row: (batch, vectors, 1)."""
-        turn = (0, 1, 2) if axis == 2 else (0, 2, 1)
-        found = map_vectors(lambda x: function(_finite(x, axis)).transpose(turn), b, axis, block_entries)
+        found = map_vectors(lambda x: function(clean(real_vectors(x, axis))), b, axis, block_entries)
         return found.reshape(len(b), -1, 1)
 
-    exponent = each(lambda rows: largest_exponent(rows, 2))
-    sums = each(lambda rows: ceil_magnitude(rows, 20 - largest_exponent(rows, 2)).sum(axis=2, keepdims=True))
+    exponent = each(lambda x: largest_exponent(x, axis))
+    sums = each(lambda x: ceil_magnitude(x, 20 - largest_exponent(x, axis)).sum(axis=axis, keepdims=True))
     exponent = np.where(sums == 0, -_BINADES, exponent)
     sums = scale_by_power(sums, np.maximum(exponent - exponent.max(initial=-_BINADES), -1000))
     weights = np.ceil(scale_by_power(sums, 20 - largest_exponent(sums, 1)))[:, :, 0]
@@ -111,7 +101,8 @@ def _published(a: Array, axis: int, weights: Array, slice_bits: int, u: float, b
     weights = short_weights(weights, beta)[..., None]
     count, longest = 2, 1
     for where in vector_blocks(a, axis, block_entries):
-        rows = _finite(a[where], axis)
+        finite = clean(real_vectors(a[where], axis))
+        rows = finite if axis == 2 else np.swapaxes(finite, 1, 2)
         weight = weights[where[0]] if len(weights) > 1 and len(a) > 1 else weights
         unit = unit_exponent(largest_exponent(rows, 2), beta)
         longest = max(longest, int(slices_needed(unit, lowest_bit(rows, 2), beta).max(initial=0)))

@@ -11,8 +11,6 @@ import numpy as np
 
 from hifigemm.numerics.bits import Array
 
-__all__ = ["LIMB_BITS", "carry", "limbs_from_sums", "num_limbs"]
-
 LIMB_BITS = 32
 _MASK = (1 << LIMB_BITS) - 1
 
@@ -25,18 +23,8 @@ def num_limbs(bits: int) -> int:
 def limbs_from_sums(sums: Array, shifts: Sequence[int], count: int) -> Array:
     """Limbs of sum_s sums[s] * 2**shifts[s].
 
-    Parameters
-    ----------
-    sums : int64 array, shape (S, N)
-        Signed, |sums[s]| < 2**62.
-    shifts : sequence of S non-negative integers
-    count : int
-        Number of limbs of the result, enough for every value (see `num_limbs`).
-
-    Returns
-    -------
-    int64 array, shape (count, N)
-        Not yet swept; each limb is below 2**36 S in magnitude.
+    `sums` is int64 (S, N), below 2**62 in magnitude; the limbs are int64 (count, N) with `count` enough for every
+    value, not yet swept: below 2**36 S in magnitude.
     """
     limbs = np.zeros((count + 2, sums.shape[1]), np.int64, like=sums)
     for total, shift in zip(sums, shifts, strict=True):

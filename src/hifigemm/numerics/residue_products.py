@@ -8,34 +8,23 @@ other moduli take the three products x x', y y', (x + y) (x' + y') [UMIOG26]. Al
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 
 from hifigemm.formats import Format
 from hifigemm.numerics.bits import Array
-from hifigemm.numerics.blocking import vector_blocks
+from hifigemm.numerics.blocking import parts_of, vector_blocks
 from hifigemm.numerics.embedding import components
-from hifigemm.numerics.residues import ModuliSet, along_first, centred, reduce_centred, residues
-from hifigemm.numerics.rounding import Rounded, in_chunks, round_limbs
+from hifigemm.numerics.residues import ModuliSet, centred, reduce_centred, residues
+from hifigemm.numerics.rounding import Rounded, round_in_chunks
 from hifigemm.numerics.scaling import Scale, round_to_integers
 
-__all__ = [
-    "crt",
-    "num_planes",
-    "product_operands",
-    "product_residues",
-    "residue_gemm",
-    "round_integers",
-    "scaled_residues",
-]
-
 ExactProduct = Callable[[Array, Array, int, int], Array]
-"""a @ b of INT8 matrices with |a| and |b| no larger than two numbers, in int64, without rounding."""
+"""a @ b of INT8 matrices with |a| and |b| no larger than two numbers, in int32 or int64, without rounding."""
 
-
-_ENTRIES = 2**14
-"""Of operands and of products that are multiplied at a time, where a product has fewer."""
+_ENTRIES, _REDUCED = 2**16, 2**13
+"""Of products that are made, and reduced, at a time, where a product has fewer: copies stay in the cache."""
 
 
 @lru_cache
@@ -45,9 +34,7 @@ def num_planes(moduli: ModuliSet, is_complex: bool) -> int:
 
 
 def product_operands(residues: list[Array], moduli: ModuliSet) -> Array:
-    """Residues (L, ...) of the components as the operands of the real products, int8 (products, ...)."""
-    if len(residues) == 1:
-        return residues[0]
+    """Residues (L, ...) of re and im as the operands of the real products, int8 (products, ...)."""
     planes = []
     for x, y, p, j in zip(*residues, moduli.moduli, moduli.splits, strict=True):
         x, y = x.astype(np.float64), y.astype(np.float64)
@@ -67,16 +54,11 @@ def scaled_residues(x: Array, scale: Scale, moduli: ModuliSet, block_entries: in
     planes = np.empty((len(x), num_planes(moduli, is_complex), x.shape[3 - axis], x.shape[axis]), np.int8, like=x)
     for where in vector_blocks(x, axis, block_entries):
         exponent, nearest = scale.exponent[where], scale.nearest[where]
-        integers = [round_to_integers(c, exponent, nearest) for c in components(x[where])]
-        bits = _bits(integers)
-        found = product_operands([residues(y, moduli.moduli, bits, block_entries) for y in integers], moduli)
-        planes[where[0], :, where[-1]] = np.moveaxis(found if axis == 2 else np.swapaxes(found, 2, 3), 0, 1)
+        parts = components(x[where])
+        found = [residues(round_to_integers(c, exponent, nearest), moduli.moduli, block_entries) for c in parts]
+        operands = product_operands(found, moduli) if is_complex else found[0]
+        planes[where[0], :, where[-1]] = np.moveaxis(operands if axis == 2 else np.swapaxes(operands, 2, 3), 0, 1)
     return planes
-
-
-def _bits(integers: list[Array]) -> int:
-    """b with |integer| < 2**b for all of them."""
-    return max(int(np.frexp(np.abs(y).max(initial=0.0))[1]) for y in integers)
 
 
 def residue_gemm(left: Array, right: Array, moduli: ModuliSet, exact: ExactProduct) -> Array:
@@ -84,16 +66,17 @@ def residue_gemm(left: Array, right: Array, moduli: ModuliSet, exact: ExactProdu
 
     Planes are those of `scaled_residues`; residues are any representatives in [-128, 127].
     """
-    (_, count, m, k), n = left.shape, right.shape[2]
-    batch, ps = max(len(left), len(right)), moduli.of_planes(count)
+    (_, count, m, _), n = left.shape, right.shape[2]
+    batch, ps = max(len(left), len(right)), np.array(moduli.of_planes(count), np.float64)[:, None, None]
     out = np.empty((batch, count, m, n), np.int8, like=left)
-    together = max(_ENTRIES // max(m * n, (m + n) * k, 1), 1)
+    together = max(_ENTRIES // max(m * n, 1), 1)
     for z in range(batch):
         x, y = left[z if len(left) > 1 else 0], np.swapaxes(right[z if len(right) > 1 else 0], 1, 2)
         for q in range(0, count, together):
             some = slice(q, q + together)
-            products = exact(x[some], y[some], 128, 128).astype(np.float64)
-            out[z, some] = reduce_centred(products, along_first(ps[some], products))
+            products, into, p = exact(x[some], y[some], 128, 128), out[z, some], ps[some]
+            for part in parts_of(products, _REDUCED):
+                into[part] = reduce_centred(products[part].astype(np.float64), p[part[0]])
     return out
 
 
@@ -135,15 +118,9 @@ def round_integers(
     `err_exponent`, broadcast to the result, is that of `numerics.rounding.round_limbs`.
     """
     batch, count, m, n = residues.shape
-    shape = batch, m, n
     flat = np.swapaxes(residues, 0, 1).reshape(count, -1)
-    exponent = np.broadcast_to(unit_left + unit_right + shift, shape).ravel()
-    err = None if err_exponent is None else np.broadcast_to(err_exponent, shape).ravel()
-
-    def work(at: slice) -> Rounded:
-        return round_limbs(moduli.reconstruct(flat[:, at]), exponent[at], fmt, None if err is None else err[at])
-
-    return in_chunks(work, shape, block_entries)
+    exponent = np.broadcast_to(unit_left + unit_right + shift, (batch, m, n))
+    return round_in_chunks(partial(moduli.reconstruct, flat), exponent, fmt, block_entries, err_exponent)
 
 
 def crt(

@@ -14,7 +14,6 @@ turns a complex product into two real ones; other moduli take three (Karatsuba).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -23,20 +22,6 @@ import numpy as np
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.blocking import BLOCK_ENTRIES
 from hifigemm.numerics.limbs import LIMB_BITS, num_limbs
-
-__all__ = [
-    "MAX_MODULI",
-    "ModuliSet",
-    "along_first",
-    "centred",
-    "complex_moduli",
-    "count_for_bits",
-    "count_for_range",
-    "moduli_set",
-    "real_moduli",
-    "reduce_centred",
-    "residues",
-]
 
 MAX_MODULI = 49
 _CHUNK_BITS = 27
@@ -79,16 +64,10 @@ def complex_moduli() -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class ModuliSet:
-    """Moduli with everything that follows from them.
-
-    Attributes
-    ----------
-    moduli : tuple of int
-    splits : tuple of (int or None)
-        j with j**2 = -1 mod p where a complex product takes two real ones; None for three, and for real products.
-    """
+    """Moduli with everything that follows from them."""
 
     moduli: tuple[int, ...]
+    # j with j**2 = -1 mod p where a complex product takes two real ones; none for three, and for real products
     splits: tuple[int | None, ...]
 
     def of_planes(self, count: int) -> tuple[int, ...]:
@@ -128,10 +107,11 @@ class ModuliSet:
         big = self.modulus_product
         return np.array([pow(big // p, -1, p) / p for p in self.moduli])
 
-    def reconstruct(self, remainders: Array) -> Array:
-        """Limbs of the integers with these residues; int8 (L, N) in, int64 (limb_count, N) out, not swept."""
-        r = np.empty((len(self.moduli) + 1, remainders.shape[1]), like=remainders)
-        r[:-1] = remainders
+    def reconstruct(self, remainders: Array, at: slice = slice(None)) -> Array:
+        """Limbs of some integers with these residues; int8 (L, N) in, int64 (limb_count, N) out, not swept."""
+        some = remainders[:, at]
+        r = np.empty((len(self.moduli) + 1, some.shape[1]), like=some)
+        r[:-1] = some
         r[-1] = -np.rint(self.crt_fractions @ r[:-1])
         return (self.crt_weights @ r).astype(np.int64)
 
@@ -164,40 +144,33 @@ def reduce_centred(x: Array, p: int | Array) -> Array:
     return np.where(2 * r == p, -r, r)
 
 
-def residues(x: Array, moduli: tuple[int, ...], bits: int, block_entries: int = BLOCK_ENTRIES) -> Array:
-    """Centred residues of float64 integers |x| < 2**bits.
+def residues(x: Array, moduli: tuple[int, ...], block_entries: int = BLOCK_ENTRIES) -> Array:
+    """Centred residues of float64 integers: int8 (len(moduli), *x.shape).
 
     x is cut into 27-bit pieces, exactly; each residue is the same small linear map of the pieces, reduced once, for as
     many moduli at a time as make `block_entries` together.
-
-    Returns
-    -------
-    int8 array, shape (len(moduli), *x.shape)
     """
+    bits = int(np.frexp(np.abs(x).max(initial=0.0))[1])
     x = x.copy()
     pieces = []
     for j in reversed(range(1, -(-bits // _CHUNK_BITS))):
         piece = np.trunc(x * 2.0 ** (-_CHUNK_BITS * j))
         x -= piece * 2.0 ** (_CHUNK_BITS * j)
-        pieces.append((j, piece))
+        pieces.append(piece)
     out = np.empty((len(moduli), *x.shape), np.int8, like=x)
-    powers = _powers(moduli, len(pieces))
+    ps, *powers = _powers(moduli, len(pieces)).reshape(-1, len(moduli), *[1] * x.ndim)
     many = max(block_entries // max(x.size, 1), 1)
     for l in range(0, len(moduli), many):
         some = slice(l, l + many)
         total = np.repeat(x[None], len(moduli[some]), axis=0)
-        for (_, piece), factors in zip(pieces, powers, strict=True):
-            total += along_first(factors[some], total) * piece
-        out[some] = reduce_centred(total, along_first(moduli[some], total))
+        for piece, factors in zip(pieces, powers, strict=True):
+            total += factors[some] * piece
+        out[some] = reduce_centred(total, ps[some])
     return out
 
 
 @lru_cache
-def _powers(moduli: tuple[int, ...], count: int) -> list[tuple[int, ...]]:
-    """For each piece, the highest first, the centred residues of its power of two modulo all moduli."""
-    return [tuple(centred(pow(2, _CHUNK_BITS * j, p), p) for p in moduli) for j in range(count, 0, -1)]
-
-
-def along_first(numbers: Sequence[int], like: Array) -> Array:
-    """Numbers as a small float64 array of the host that broadcasts along the first axis of another."""
-    return np.array(numbers, np.float64).reshape((-1,) + (1,) * (like.ndim - 1))
+def _powers(moduli: tuple[int, ...], count: int) -> Array:
+    """The moduli and, for each of `count` pieces, the highest first, the centred residues of its power of two."""
+    powers = [[centred(pow(2, _CHUNK_BITS * j, p), p) for p in moduli] for j in range(count, 0, -1)]
+    return np.array([moduli, *powers], np.float64)

@@ -11,18 +11,14 @@ rounding test).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
-from hifigemm.formats import Format
+from hifigemm.formats import FP32, Format
 from hifigemm.numerics.bits import Array, power_of_two, scale_by_power
-from hifigemm.numerics.blocking import put
 from hifigemm.numerics.limbs import LIMB_BITS, carry
-
-__all__ = ["Rounded", "in_chunks", "round_limbs"]
 
 _MASK = (1 << LIMB_BITS) - 1
 _PADDING = 3
@@ -31,34 +27,18 @@ _PADDING = 3
 
 @dataclass(frozen=True)
 class Rounded:
-    """Rounded values with what is known of the integers behind them.
+    """Rounded values with what is known of the integers behind them."""
 
-    Attributes
-    ----------
-    values : float64 or float32 array
-    magnitude : int64 array
-        floor(log2 |V|), or -1 for V = 0.
-    certain : bool array
-        The rounding of V is the rounding of every number within the error bound of V.
-    """
-
-    values: Array
-    magnitude: Array
-    certain: Array
+    values: Array  # float64 or float32
+    magnitude: Array  # int64, floor(log2 |V|), or -1 for V = 0
+    certain: Array  # bool: the rounding of V is the rounding of every number within the error bound of V
 
 
 def round_limbs(limbs: Array, exponent: Array, fmt: Format, err_exponent: int | Array | None = None) -> Rounded:
     """Round sum_j limbs[j] 2**(32 j) * 2**exponent to `fmt`.
 
-    Parameters
-    ----------
-    limbs : int64 array, shape (L, N)
-        Signed, unswept; overwritten.
-    exponent : int64 array, shape (N,)
-    fmt : Format
-        FP64 or FP32.
-    err_exponent : int, int64 array of shape (N,), or None
-        The exact number lies within 2**err_exponent of V, err_exponent >= -1; None says that V is exact.
+    `limbs`, int64 (L, N), are signed and unswept, and overwritten; `exponent` is int64 (N,), `fmt` FP64 or FP32. The
+    exact number lies within 2**err_exponent of V, an int or int64 (N,) of at least -1; None says that V is exact.
     """
     carry(limbs)
     negative = limbs[-1] < 0
@@ -75,7 +55,7 @@ def round_limbs(limbs: Array, exponent: Array, fmt: Format, err_exponent: int | 
     with np.errstate(over="ignore"):
         values = scale_by_power(kept.astype(np.float64), quantum)
         values = np.where(negative, -values, values)
-        values = values.astype(np.float32 if fmt.t == 24 else np.float64, copy=False)
+        values = values.astype(np.float32 if fmt is FP32 else np.float64, copy=False)
     return Rounded(values, magnitude, certain)
 
 
@@ -89,7 +69,7 @@ def _leading_bits(limbs: Array) -> tuple[Array, Array, Array, Array]:
         np.copyto(lead, j, where=padded[j] != 0)
     at = lead * n + np.arange(n, like=limbs)
     flat = padded.ravel()
-    x0, x1, x2, x3 = (flat[at - j * n] for j in range(4))
+    x0, x1, x2, x3 = flat[at], flat[at - n], flat[at - 2 * n], flat[at - 3 * n]
     for j in range(1, count):
         padded[j] |= padded[j - 1]
     zero = x0 == 0
@@ -133,12 +113,25 @@ def _far_from_midpoint(head: Array, tail: Array, drop: Array, err_exponent: Arra
     return np.where(drop <= 63, far, (drop >= 66) & (err_exponent < 63))
 
 
-def in_chunks(work: Callable[[slice], Rounded], shape: tuple[int, ...], size: int) -> Rounded:
-    """Assemble a `Rounded` of the given shape from `work` on `size` flattened entries at a time."""
-    entries = math.prod(shape)
-    found: dict[str, Array] = {}
-    for start in range(0, max(entries, 1), size):
-        part = slice(start, min(start + size, entries))
-        for name, x in vars(work(part)).items():
-            put(found, name, (entries,), (part,), x)
-    return Rounded(**{name: x.reshape(shape) for name, x in found.items()})
+def round_in_chunks(
+    limbs_of: Callable[[slice], Array], exponent: Array, fmt: Format, size: int, err_exponent: int | Array | None = None
+) -> Rounded:
+    """`round_limbs` of an array of any shape, `size` entries at a time.
+
+    `limbs_of` gives the limbs of some of the entries, counted through all axes. `exponent` has the shape of the array,
+    to which `err_exponent` broadcasts.
+    """
+    shape, n, errors = exponent.shape, exponent.size, None
+    exponent = exponent.ravel()
+    if not (err_exponent is None or isinstance(err_exponent, int)):
+        errors = np.broadcast_to(err_exponent, shape).ravel()
+    values, magnitude = (
+        np.empty(n, np.float32 if fmt is FP32 else np.float64, like=exponent),
+        np.empty(n, np.int64, like=exponent),
+    )
+    certain = np.empty(n, bool, like=exponent)
+    for start in range(0, n, size):
+        at = slice(start, min(start + size, n))
+        part = round_limbs(limbs_of(at), exponent[at], fmt, err_exponent if errors is None else errors[at])
+        values[at], magnitude[at], certain[at] = part.values, part.magnitude, part.certain
+    return Rounded(values.reshape(shape), magnitude.reshape(shape), certain.reshape(shape))

@@ -9,8 +9,6 @@ import numpy as np
 from hifigemm.formats import FP32, FP64, Format
 from hifigemm.numerics.bits import Array, power_of_two
 
-__all__ = ["ROUNDINGS", "is_representable", "largest_finite", "result_dtype", "round_to_format"]
-
 _CHUNK = 32768
 """Entries converted at a time: the half dozen float64 temporaries of a chunk stay in the second-level cache."""
 
@@ -46,25 +44,10 @@ def round_to_format(x: Array, fmt: Format, mode: str = "nearest", *, saturate: b
 
     Subnormal numbers of `fmt` are honoured, zeros and vanishing values keep their sign, NaN and Inf stay what they are.
 
-    Parameters
-    ----------
-    x : float32 or float64 array, any shape and strides
-    fmt : Format
-        FP64, or a format with emin - t + 1 >= -1022 and emax <= 1023.
-    mode : {"nearest", "zero", "nearest-away"}
-        See `ROUNDINGS`.
-    saturate : bool or None
-        What a finite entry becomes whose rounded value exceeds the largest finite number of `fmt`: that number (True)
-        or Inf (False). None follows IEEE 754: True for mode "zero", else False.
-
-    Returns
-    -------
-    float32 array where float32 holds every value of `fmt`, else float64; same shape.
-
-    Raises
-    ------
-    ValueError
-        Unknown mode, or a format beyond the range above.
+    `x` is float32 or float64, and so is the result: float32 where that holds every value of `fmt`. `fmt` is FP64, or a
+    format with emin - t + 1 >= -1022 and emax <= 1023; `mode` one of `ROUNDINGS`. ValueError: an unknown mode, or a
+    format beyond this range. `saturate` says what a finite entry becomes whose rounded value exceeds the largest finite
+    number of `fmt`: that number (True) or Inf (False); None follows IEEE 754, True for mode "zero", else False.
     """
     if mode not in ROUNDINGS:
         raise ValueError(f"rounding mode {mode!r} is none of {', '.join(ROUNDINGS)}")

@@ -16,9 +16,7 @@ do not depend on the order of any summation and are the same on every engine.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import reduce
 
 import numpy as np
 
@@ -28,30 +26,12 @@ from hifigemm.numerics.bits import (
     ceil_magnitude,
     largest_exponent,
     lowest_bit,
+    real_vectors,
     scale_by_power,
 )
-from hifigemm.numerics.blocking import map_vectors
-from hifigemm.numerics.embedding import components
+from hifigemm.numerics.blocking import map_vectors, vector_blocks
 from hifigemm.numerics.residues import ModuliSet, moduli_set
 from hifigemm.numerics.special import clean
-
-__all__ = [
-    "NORM_BITS",
-    "NORM_BLOCK",
-    "Scale",
-    "balance",
-    "gained_bits",
-    "joint_exponent",
-    "norm_bits",
-    "norm_scale",
-    "required_bits",
-    "required_bits_of_vectors",
-    "round_to_integers",
-    "scale_exponent",
-    "square_norms",
-    "vector_sizes",
-    "widest",
-]
 
 NORM_BITS = 15
 NORM_BLOCK = 256
@@ -59,23 +39,13 @@ NORM_BLOCK = 256
 
 @dataclass(frozen=True)
 class Scale:
-    """How the vectors of an operand become integers: round(2**exponent x).
+    """How the vectors of an operand become integers: round(2**exponent x)."""
 
-    Attributes
-    ----------
-    exponent : int array, shape (batch, m, 1) or (batch, 1, n)
-    nearest : bool array, same shape
-        Rounding to nearest keeps the integers within what the exponent was chosen for; elsewhere toward zero.
-    axis : 2 or 1
-        The inner dimension of the operand.
-    bits : int
-        The integers stay below 2**bits.
-    """
-
-    exponent: Array
+    exponent: Array  # int, shape (batch, m, 1) or (batch, 1, n)
+    # bool, same shape: rounding to nearest keeps the integers within what the exponent was chosen for; else toward zero
     nearest: Array
-    axis: int
-    bits: int
+    axis: int  # the inner dimension of the operand
+    bits: int  # the integers stay below 2**bits
 
     def take(self, batch: slice, vectors: slice) -> Scale:
         """The scale of some vectors of some matrices of the stack."""
@@ -86,14 +56,13 @@ class Scale:
 
 def norm_scale(x: Array, axis: int, moduli: ModuliSet, balance: int, block_entries: int) -> Scale:
     """Fast scaling of an operand, real or complex, by its own norms, with `balance` added."""
-
-    def packed(y: Array) -> Array:
-        squares, exponent = square_norms(components(y), axis)
-        s = scale_exponent(squares, exponent, NORM_BITS, moduli) + balance
-        return 2 * s + (s + exponent >= NORM_BITS)
-
-    found = map_vectors(packed, x, axis, block_entries)
-    return Scale(found >> 1, (found & 1).astype(bool), axis, norm_bits(moduli, balance))
+    each = (*x.shape[:axis], 1, *x.shape[axis + 1 :])
+    exponent, nearest = np.empty(each, np.int64, like=x), np.empty(each, bool, like=x)
+    for where in vector_blocks(x, axis, block_entries):
+        squares, largest = square_norms(x[where], axis)
+        s = scale_exponent(squares, largest, NORM_BITS, moduli) + balance
+        exponent[where], nearest[where] = s, s + largest >= NORM_BITS
+    return Scale(exponent, nearest, axis, norm_bits(moduli, balance))
 
 
 def norm_bits(moduli: ModuliSet, balance: int) -> int:
@@ -108,12 +77,7 @@ def required_bits(a: Array, b: Array, most: int, block_entries: int) -> tuple[in
     `norm_scale` without balance; -`NO_BIT` for an operand of zeros. Scales that are larger by so much make integers
     that hold all bits. None where the two add up to more than `most`: no need to know by how much.
 
-    Parameters
-    ----------
-    a, b : arrays (batch or 1, m, k) and (batch or 1, k, n)
-        Real or both complex. Inf and NaN count as zeros.
-    block_entries : int
-        Entries to work on at a time.
+    a (batch or 1, m, k) and b (batch or 1, k, n) are real or both complex; Inf and NaN count as zeros.
     """
     return widest(required_bits_of_vectors(a, b, block_entries), most)
 
@@ -131,7 +95,7 @@ def required_bits_of_vectors(a: Array, b: Array, block_entries: int) -> tuple[Ar
 
         def required(y: Array, axis: int = axis) -> Array:
             y = clean(y)
-            low = reduce(np.minimum, [lowest_bit(c, axis) for c in components(y)])
+            low = lowest_bit(real_vectors(y, axis), axis)
             scale = norm_scale(y, axis, moduli_set(2, y.dtype.kind == "c"), 0, block_entries)
             return np.where(low == NO_BIT, -NO_BIT, -low - scale.exponent)
 
@@ -158,60 +122,53 @@ def balance(required: tuple[int, int], count: int, is_complex: bool) -> int:
     return max(left - gained, 0) or min(gained - right, 0)
 
 
-def joint_exponent(parts: Sequence[Array], axis: int) -> Array:
-    """Exponent of the largest component along `axis`; components that are zero there do not count."""
-    together = parts[0] if len(parts) == 1 else reduce(np.maximum, [np.abs(c) for c in parts])
-    return largest_exponent(together, axis)
+def exponents(x: Array, axis: int, block_entries: int, limit: float = 1.0) -> Array:
+    """`largest_exponent` of the vectors of an operand, real or complex, along `axis`."""
+    return map_vectors(lambda y: largest_exponent(real_vectors(y, axis), axis, limit), x, axis, block_entries)
 
 
-def square_norms(parts: Sequence[Array], axis: int) -> tuple[Array, Array]:
-    """Integers N >= ||x||**2 2**(2 (15 - e)) along `axis` and e, the exponent of the largest entry.
+def lowest_bits(x: Array, axis: int, block_entries: int) -> Array:
+    """`lowest_bit` of these vectors."""
+    return map_vectors(lambda y: lowest_bit(real_vectors(y, axis), axis), x, axis, block_entries)
+
+
+def square_norms(x: Array, axis: int) -> tuple[Array, Array]:
+    """Integers N >= ||x||**2 2**(2 (15 - e)) along `axis` and e, the exponent of the largest component.
 
     The squares of ceil(|x| 2**(15 - e_q)) are added up over blocks q of 256 with exponents e_q of their own, and the
     block sums times 4**(e_q - e), rounded up, over the blocks: exact in float64 below 2**23 entries, in any order.
-
-    Parameters
-    ----------
-    parts : real arrays
-        The operand, or its real and its imaginary part.
     """
-    magnitudes, own, exponent = _block_magnitudes(parts, axis)
-    return _joined([np.square(x) for x in magnitudes], 2, own, exponent, axis), exponent
+    magnitudes, own, exponent = _block_magnitudes(x, axis)
+    return _joined(np.square(magnitudes), 2, own, exponent, axis), exponent
 
 
-def vector_sizes(parts: Sequence[Array], axis: int) -> tuple[Array, Array, Array]:
+def vector_sizes(x: Array, axis: int) -> tuple[Array, Array, Array]:
     """`square_norms`, and integers S >= sum|x| 2**(15 - e) that are added up in the same way: N, S, e."""
-    magnitudes, own, exponent = _block_magnitudes(parts, axis)
-    squares = _joined([np.square(x) for x in magnitudes], 2, own, exponent, axis)
+    magnitudes, own, exponent = _block_magnitudes(x, axis)
+    squares = _joined(np.square(magnitudes), 2, own, exponent, axis)
     return squares, _joined(magnitudes, 1, own, exponent, axis), exponent
 
 
-def _block_magnitudes(parts: Sequence[Array], axis: int) -> tuple[list[Array], Array, Array]:
-    """ceil(|x| 2**(15 - e_q)) in blocks, the e_q, and the exponents of whole vectors."""
-    blocks = [_in_blocks(x, axis) for x in parts]
-    own = joint_exponent(blocks, axis + 1)
-    exponent = joint_exponent(parts, axis) if own.shape[axis] > 1 else own[(slice(None),) * axis + (0,)]
-    return [ceil_magnitude(x, NORM_BITS - own) for x in blocks], own, exponent
+def _block_magnitudes(x: Array, axis: int) -> tuple[Array, Array, Array]:
+    """ceil(|x| 2**(15 - e_q)) in blocks (..., blocks, entries, ...), the e_q, and the exponents of whole vectors."""
+    length = NORM_BLOCK * (2 if x.dtype.kind == "c" else 1)
+    x = real_vectors(x, axis)
+    k = x.shape[axis]
+    if k > length and k % length:
+        missing = np.zeros((*x.shape[:axis], -k % length, *x.shape[axis + 1 :]), like=x)
+        x = np.concatenate([x, missing], axis=axis)
+    blocks = x.reshape(*x.shape[:axis], -1, min(k, length), *x.shape[axis + 1 :]) if k else np.expand_dims(x, axis)
+    own = largest_exponent(blocks, axis + 1)
+    exponent = own[(slice(None),) * axis + (0,)] if own.shape[axis] == 1 else largest_exponent(x, axis)
+    return ceil_magnitude(blocks, NORM_BITS - own), own, exponent
 
 
-def _joined(sums: Sequence[Array], power: int, own: Array, exponent: Array, axis: int) -> Array:
+def _joined(sums: Array, power: int, own: Array, exponent: Array, axis: int) -> Array:
     """The sums of blocks in units of their own, times 2**(power (e_q - e)) and rounded up, over all blocks."""
-    total = reduce(np.add, [x.sum(axis=axis + 1, keepdims=True) for x in sums])
+    total = sums.sum(axis=axis + 1, keepdims=True)
     if own.shape[axis] == 1:  # the block is the vector
         return total[(slice(None),) * axis + (0,)]
     return ceil_magnitude(total, power * (own - np.expand_dims(exponent, axis))).sum(axis=axis)
-
-
-def _in_blocks(x: Array, axis: int) -> Array:
-    """x with `axis` cut into blocks: (..., blocks, NORM_BLOCK, ...), filled up with zeros."""
-    k = x.shape[axis]
-    if k <= NORM_BLOCK:
-        return np.expand_dims(x, axis)
-    if k % NORM_BLOCK:
-        missing = list(x.shape)
-        missing[axis] = -k % NORM_BLOCK
-        x = np.concatenate([x, np.zeros(missing, x.dtype, like=x)], axis=axis)
-    return x.reshape((*x.shape[:axis], -1, NORM_BLOCK, *x.shape[axis + 1 :]))
 
 
 def scale_exponent(squares: Array, exponent: Array, bits: int, moduli: ModuliSet) -> Array:

@@ -22,9 +22,6 @@ import numpy as np
 
 from hifigemm.numerics.bits import NO_BIT, Array, scale_by_power
 
-__all__ = ["digit_limit", "slice_vectors", "slices_needed", "unit_exponent", "words_of_diagonals"]
-
-
 MAX_GRID = 1023
 """Slices whose largest value is 2**MAX_GRID or less can be subtracted as they are."""
 

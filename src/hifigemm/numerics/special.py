@@ -10,15 +10,15 @@ from __future__ import annotations
 import numpy as np
 
 from hifigemm.numerics.bits import Array
-from hifigemm.numerics.blocking import map_vectors
 from hifigemm.numerics.embedding import embed_left, embed_right, unembed
-
-__all__ = ["clean", "fill_nonfinite", "nonfinite_vectors"]
 
 
 def nonfinite_vectors(x: Array, axis: int) -> Array:
     """Which rows (axis 2, the inner dimension) or columns (axis 1) hold an Inf or NaN: bool with the axis kept."""
-    return map_vectors(lambda y: np.logical_not(np.isfinite(y).all(axis=axis, keepdims=True)), x, axis)
+    if x.dtype.kind == "c":
+        return nonfinite_vectors(x.real, axis) | nonfinite_vectors(x.imag, axis)
+    largest, least = x.max(axis=axis, keepdims=True, initial=0), x.min(axis=axis, keepdims=True, initial=0)
+    return np.logical_not(np.isfinite(largest) & np.isfinite(least))
 
 
 def clean(x: Array) -> Array:

@@ -26,8 +26,6 @@ import numpy as np
 from hifigemm.exceptions import AccuracyError
 from hifigemm.numerics.bits import LEAST, Array, least_exponent
 
-__all__ = ["flushes_subnormals", "gradual_underflow", "matmul", "others_may_flush"]
-
 _LEAST_NORMAL, _HALF, _ONE = 2.0**-1022, 0.5, 1.0
 _MXCSR_FLUSHES, _FPCR_FLUSHES = 1 << 15 | 1 << 6, 1 << 24
 _CONTROL = {
@@ -51,10 +49,7 @@ def flushes_subnormals() -> bool:
 def gradual_underflow() -> Iterator[None]:
     """A context, or a decorator, in which this thread computes with subnormal numbers; then its mode is as it was.
 
-    Raises
-    ------
-    AccuracyError
-        The mode cannot be changed from here.
+    Raises AccuracyError: the mode cannot be changed from here.
     """
     if not flushes_subnormals():
         yield

@@ -31,19 +31,14 @@ References
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from fractions import Fraction
 
 import numpy as np
 
 from hifigemm.formats import FP32, Format
 from hifigemm.numerics.bits import Array, ceil_log2, power_of_two
 from hifigemm.numerics.rounding_formats import is_representable, result_dtype, round_to_format
-
-__all__ = ["A100", "B200", "H100", "H100_WGMMA", "MODELS", "V100", "TensorCoreModel"]
-__all__ += ["tensor_core_product", "tensor_core_product_reference"]
 
 _NO_FLOOR = -900
 _ZERO_EXPONENT = -8192
@@ -55,29 +50,15 @@ _NAN_BITS = 0x7FFFFFFF
 
 @dataclass(frozen=True)
 class TensorCoreModel:
-    """Parameters of a unit that adds `block` products and C in fixed point.
-
-    Parameters
-    ----------
-    name : str
-    block : int, or pairs (format name, int)
-        Products per block. Pairs name the formats that the unit has; an int says that it takes every format.
-    fraction_bits : int
-        F: terms are truncated towards zero to multiples of 2**(E - F).
-    exponent_floor : int
-        Least alignment exponent E. The default lies below every product of FP32 numbers.
-    rounding : {"zero", "nearest"}
-        Final rounding of a block.
-    accumulator : Format
-        Format of C and of the result.
-    """
+    """Parameters of a unit that adds `block` products and C in fixed point."""
 
     name: str
+    # products per block. Pairs name the formats that the unit has; an int says that it takes every format.
     block: int | tuple[tuple[str, int], ...]
-    fraction_bits: int
-    exponent_floor: int = _NO_FLOOR
-    rounding: str = "zero"
-    accumulator: Format = FP32
+    fraction_bits: int  # F: terms are truncated towards zero to multiples of 2**(E - F)
+    exponent_floor: int = _NO_FLOOR  # least alignment exponent E. The default lies below every product of FP32 numbers.
+    rounding: str = "zero"  # "zero" or "nearest": the rounding at the end of a block
+    accumulator: Format = FP32  # format of C and of the result
 
     def block_size(self, fmt: Format) -> int:
         """Products per block for inputs of `fmt`; ValueError where the unit lacks `fmt` or is not exact here."""
@@ -105,31 +86,12 @@ MODELS = {m.name: m for m in (V100, A100, H100, H100_WGMMA, B200)} | {"h200": H1
 
 
 def tensor_core_product(a: Array, b: Array, c: Array | None = None, *, fmt: Format, model: TensorCoreModel) -> Array:
-    """A B + C in the arithmetic of `model`, bit for bit.
+    """A B + C in the arithmetic of `model`, bit for bit: the rule of [KM25] as the module docstring states it.
 
-    Parameters
-    ----------
-    a : float32 or float64 array, shape (..., m, k)
-    b : float32 or float64 array, shape (..., k, n)
-        Values of `fmt`; stacks broadcast.
-    c : array, shape (..., m, n), or None
-        Values of `model.accumulator`; broadcasts. None is zero.
-    fmt : Format
-        Format of a and b.
-    model : TensorCoreModel
-
-    Returns
-    -------
-    array, shape (..., m, n), float32 where it holds the accumulator's format (always for the named GPUs), else float64
-
-    Raises
-    ------
-    ValueError
-        Shapes that do not fit, entries that are not values of their format, a format that the unit does not have.
-
-    Notes
-    -----
-    The rule of [KM25] as stated in the module docstring. k is filled with zeros to whole blocks, which changes no bit.
+    a (..., m, k) and b (..., k, n) hold values of `fmt`, c (..., m, n) those of `model.accumulator`, zeros for None,
+    all in float32 or float64; stacks broadcast. The result is float32 where that holds the accumulator's format, as
+    always for the named GPUs, else float64. k is filled with zeros to whole blocks, which changes no bit. ValueError:
+    shapes that do not fit, entries that are not values of their format, a format that the unit does not have.
     """
     block = model.block_size(fmt)
     a, b = np.asarray(a), np.asarray(b)
@@ -243,52 +205,3 @@ def _add_block(c: Array, a: Array, b: Array, a_exponents: Array, b_exponents: Ar
     if kept is not None:
         np.copyto(total, kept, where=~finite)
     return total
-
-
-def tensor_core_product_reference(
-    a: Array, b: Array, c: Array | None = None, *, fmt: Format, model: TensorCoreModel
-) -> Array:
-    """`tensor_core_product` for two matrices, entry by entry in exact rational arithmetic: the rule, not the speed."""
-    (m, k), n = a.shape, b.shape[1]
-    block = model.block_size(fmt)
-    out = np.zeros((m, n), result_dtype(model.accumulator))
-    if c is not None:
-        out[...] = c
-    for i in range(m):
-        for j in range(n):
-            d = float(out[i, j])
-            for start in range(0, k, block):
-                part = slice(start, start + block)
-                pairs = [(float(x), float(y)) for x, y in zip(a[i, part], b[part, j], strict=True)]
-                d = _block_reference(pairs, d, fmt, model)
-            out[i, j] = d
-    if out.dtype == np.float32:
-        out.view(np.uint32)[np.isnan(out)] = _NAN_BITS
-    return out
-
-
-def _block_reference(pairs: list[tuple[float, float]], c: float, fmt: Format, model: TensorCoreModel) -> float:
-    """One block for one entry."""
-    native = [x * y for x, y in pairs] + [c]
-    if not all(map(math.isfinite, native)):
-        return sum(x for x in native if not math.isfinite(x))
-    terms = [(Fraction(x) * Fraction(y), _exponent(x, fmt) + _exponent(y, fmt)) for x, y in pairs]
-    terms.append((Fraction(c), _exponent(c, model.accumulator)))
-    align = max([e for value, e in terms if value != 0] + [model.exponent_floor])
-    grid = Fraction(2) ** (align - model.fraction_bits)
-    return _round_reference(grid * sum(int(value / grid) for value, _ in terms), model)
-
-
-def _exponent(x: float, fmt: Format) -> int:
-    return max(math.frexp(x)[1] - 1, fmt.emin)
-
-
-def _round_reference(value: Fraction, model: TensorCoreModel) -> float:
-    """Round once to the accumulator's format, with Inf from 2**(emax + 1) on."""
-    out = model.accumulator
-    magnitude = abs(value)
-    exponent = magnitude.numerator.bit_length() - magnitude.denominator.bit_length()  # of 2**i in the denominator
-    unit = Fraction(2) ** (max(exponent, out.emin) - out.t + 1)
-    rounded = unit * (int(magnitude / unit) if model.rounding == "zero" else round(magnitude / unit))
-    result = math.inf if rounded >= Fraction(2) ** (out.emax + 1) else float(rounded)
-    return -result if value < 0 and result else result

@@ -33,17 +33,6 @@ from hifigemm.numerics.accumulation import Accumulation
 from hifigemm.numerics.bits import LEAST, Array
 from hifigemm.numerics.words import Splitting, WordFacts
 
-__all__ = [
-    "Pair",
-    "WordError",
-    "growth",
-    "relative_error",
-    "relative_error_at",
-    "safe_exponent",
-    "steps_in_blocks",
-    "word_error",
-]
-
 Pair = tuple[int, int]
 """Indices of a word of A and a word of B, from 0."""
 
@@ -89,11 +78,7 @@ def relative_error(
 ) -> float:
     """r of the module docstring for data without over- and underflow.
 
-    Parameters
-    ----------
-    splitting : Splitting
-    kept : mapping of pairs to c_pq
-    remainders : whether A and B have remainders
+    `kept` gives c_pq for the pairs that are multiplied, `remainders` says whether A and B have any.
     """
     *words, rest = splitting.relative_bounds()
     r, s = (rest if has else 0.0 for has in remainders)
@@ -128,10 +113,7 @@ def relative_error_at(
     aligned like the smallest normal number of its scale, so many times the bound of the word: the error of a step grows
     by as much. All terms are convex in the share of an operand in `lost`, so r is largest where one operand loses all.
 
-    Parameters
-    ----------
-    errors : function
-        The kept pairs with their c_pq for a unit.
+    `errors` gives the kept pairs with their c_pq for a unit.
     """
     safe = safe_exponent(splitting, unit.safe_exponent)
     if lost > 64 or (_meets(splitting, unit.safe_exponent) and 2 * safe - 23 - lost < unit.safe_exponent):
@@ -169,18 +151,8 @@ def word_error(
 ) -> WordError:
     """The error bound of a block of C for words of these facts.
 
-    Parameters
-    ----------
-    left, right : WordFacts
-        Of rows of A and of columns of B.
-    splitting : Splitting
-        Of both.
-    kept : mapping of pairs to c_pq
-        Products that are made, all in `accumulation`.
-    k : int
-        Length of the sums.
-    steps : int, optional
-        Steps that one of them takes; otherwise those of one sum over all of k.
+    `kept` gives c_pq for the products that are made, all in `accumulation`, k is the length of the sums, `steps` what
+    one of them takes where that is not the number for all of k at once.
     """
     relative = relative_error(splitting, kept, (bool(left.inexact.any()), bool(right.inexact.any())))
     steps = (accumulation.steps(k) if steps is None else steps) * len(kept) + 1

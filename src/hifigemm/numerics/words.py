@@ -24,54 +24,31 @@ from hifigemm.formats import Format
 from hifigemm.numerics.bits import LEAST, Array
 from hifigemm.numerics.rounding_formats import round_to_format
 
-__all__ = ["Splitting", "WordFacts"]
-
 
 @dataclass(frozen=True)
 class WordFacts:
     """What the error bounds need to know of the rows or columns of an operand.
 
-    Every array has the operand's shape but for the axis of k.
-
-    Attributes
-    ----------
-    excess : float64 array, num_words + 1 along the axis of k
-        For each word and then for the remainder: the largest amount by which its a-priori bound is exceeded.
-    subnormal : float64 array, num_words along the axis of k
-        For each word, the smallest normal number of its format in the word's scale where it holds subnormal numbers,
-        else 0.
-    total : float64 array, 1 along the axis of k
-        Upper bound of sum_h |A_h|.
-    lowest : int64 array, 1 along the axis of k
-        Least exponent of the nonzero stored words, subnormal numbers counting as emin.
-    inexact : bool array, 1 along the axis of k
-        There is a remainder.
+    Every array has the operand's shape but for the axis of k, whose length is given in brackets; float64 unless said.
     """
 
+    # (num_words + 1) for each word and then for the remainder: the largest amount by which its bound is exceeded
     excess: Array
+    # (num_words) the smallest normal number of the format in the word's scale where it holds subnormal ones, else 0
     subnormal: Array
-    total: Array
-    lowest: Array
-    inexact: Array
+    total: Array  # (1) upper bound of sum_h |A_h|
+    lowest: Array  # (1) least exponent of the nonzero stored words, int64; subnormal numbers count as emin
+    inexact: Array  # (1) there is a remainder, bool
 
 
 @dataclass(frozen=True)
 class Splitting:
-    """How numbers are cut into words.
-
-    Parameters
-    ----------
-    fmt : Format
-    num_words : int
-    rounding : "nearest", "zero" or "nearest-away"
-    low_shift : int
-        Word p (from 0) is stored times 2**(low_shift p).
-    """
+    """How numbers are cut into words."""
 
     fmt: Format
     num_words: int
-    rounding: str = "nearest"
-    low_shift: int = 0
+    rounding: str = "nearest"  # "nearest", "zero" or "nearest-away"
+    low_shift: int = 0  # word p (from 0) is stored times 2**(low_shift p)
 
     @property
     def unit(self) -> float:
@@ -88,17 +65,10 @@ class Splitting:
         return [bound * (1.0 + 2.0**-45) for bound in bounds]
 
     def split(self, x: Array) -> tuple[list[Array], Array]:
-        """Stored words of x and the remainder.
+        """Stored words of x, which is float64 and finite, and the remainder.
 
-        Parameters
-        ----------
-        x : float64 array, finite
-
-        Returns
-        -------
-        words : list of float32 arrays (float64 for formats that float32 does not hold)
-        remainder : float64 array
-            x - sum_p 2**(-low_shift p) words[p]: exact, but for one rounding where a word saturates.
+        The words are float32, or float64 for formats that float32 does not hold. The remainder, float64, is
+        x - sum_p 2**(-low_shift p) words[p]: exact, but for one rounding where a word saturates.
         """
         remainder = np.array(x, np.float64, like=x)
         words = []
@@ -130,10 +100,12 @@ class Splitting:
             excess.append(_largest_excess(part, bound, size, axis))
         left = np.abs(remainder)
         excess.append(_largest_excess(left, self.relative_bounds()[-1], size, axis))
+        with np.errstate(over="ignore"):
+            total = np.sum(size, axis=axis, keepdims=True) * (1.0 + (size.shape[axis] + 2) * 2.0**-53)
         return WordFacts(
             excess=np.concatenate(excess, axis=axis) + lost * (4.0 * LEAST),
             subnormal=np.concatenate(subnormal, axis=axis),
-            total=_sum_up(size, axis),
+            total=total,
             lowest=np.maximum(np.frexp(lowest)[1].astype(np.int64) - 1, self.fmt.emin),
             inexact=lost | (left > 0).any(axis=axis, keepdims=True),
         )
@@ -143,9 +115,3 @@ def _largest_excess(part: Array, bound: float, size: Array, axis: int) -> Array:
     """At least max(0, part - bound size) along `axis`, 0 for part <= bound (1 - 2**-45) size; Inf if it overflows."""
     with np.errstate(over="ignore"):
         return np.max(part - bound * (1.0 - 2.0**-46) * size, axis=axis, keepdims=True, initial=0.0) * (1.0 + 2.0**-50)
-
-
-def _sum_up(size: Array, axis: int) -> Array:
-    """Upper bound of the sum along `axis`; Inf where it overflows."""
-    with np.errstate(over="ignore"):
-        return np.sum(size, axis=axis, keepdims=True) * (1.0 + (size.shape[axis] + 2) * 2.0**-53)

@@ -15,8 +15,6 @@ import numpy as np
 from hifigemm.numerics.bits import LEAST, Array
 from hifigemm.primitives.places import COUNT, Finding, Place, first_fault
 
-__all__ = ["functions"]
-
 
 @dataclass(frozen=True)
 class Function:

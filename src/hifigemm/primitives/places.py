@@ -11,8 +11,6 @@ import numpy as np
 
 from hifigemm.numerics.bits import Array
 
-__all__ = ["COUNT", "Finding", "Place", "first_fault", "on_device"]
-
 COUNT = 150
 _SIZES = (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 33, 63, 65, COUNT)
 """Around the lengths of SIMD registers, so that tails of all lengths occur."""
@@ -20,24 +18,13 @@ _SIZES = (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 33, 63, 65, COUNT)
 
 @dataclass(frozen=True)
 class Finding:
-    """What was found of a primitive.
-
-    Attributes
-    ----------
-    name, library : str
-    cases : int
-        Entries that were compared.
-    fault : str
-        Where the first wrong one is, or "".
-    used : bool
-        The package uses the primitive in this way.
-    """
+    """What was found of a primitive."""
 
     name: str
     library: str
-    cases: int
-    fault: str = ""
-    used: bool = True
+    cases: int  # entries that were compared
+    fault: str = ""  # where the first wrong one is, or ""
+    used: bool = True  # the package uses the primitive in this way
 
     def __str__(self) -> str:
         state = f"AT FAULT: {self.fault}" if self.fault else "ok"

@@ -10,6 +10,7 @@ import numpy as np
 
 from hifigemm.engine import Engine
 from hifigemm.formats import BF16, FP16, TF32
+from hifigemm.numerics.accumulation import word_sums
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.bounds import exact_k_limit
 from hifigemm.numerics.rounding_formats import round_to_format
@@ -17,8 +18,7 @@ from hifigemm.numerics.tensor_core import tensor_core_product
 from hifigemm.primitives.places import Finding, Place, first_fault
 from hifigemm.problem import ProductSpec
 from hifigemm.schemes import Multiword
-
-__all__ = ["exact_products", "native_products", "tensor_cores"]
+from hifigemm.schemes.ozaki1 import storage_dtype
 
 _LONGEST = 2**18
 """Inner length up to which products are driven to their limit."""
@@ -26,14 +26,13 @@ _LONGEST = 2**18
 
 def exact_products(engine: Engine, place: Place) -> Iterator[Finding]:
     """The exact products of an engine, in the dtypes in which schemes keep their words."""
-    dtypes = {"int8": np.int8, "fp16": np.float16, "fp64": np.float64}
     for spec in engine.products.values():
 
         def multiply(a: Any, b: Any, x: int, y: int, spec: ProductSpec = spec) -> Any:
             return engine.exact_product(spec, a, b, x, y)
 
-        dtype = np.dtype(dtypes.get(spec.name, np.float32))
-        yield _multiplied(f"exact {spec.name} products", place, multiply, dtype, spec.max_integer, spec.accumulator_max)
+        limits = spec.max_integer, spec.accumulator_max
+        yield _multiplied(f"exact {spec.name} products", place, multiply, storage_dtype(spec), *limits)
 
 
 def native_products(engine: Engine, place: Place) -> Iterator[Finding]:
@@ -105,7 +104,7 @@ def tensor_cores(engine: Any, place: Place) -> Iterator[Finding]:
     rng = np.random.default_rng(2)
     for fmt in (FP16, BF16, TF32):
         k, name = 8 if fmt is TF32 else 16, cast(Any, fmt.name)
-        sums = engine.word_sums(Multiword(name, 1, 1), k)
+        sums = engine.override(word_sums)(Multiword(name, 1, 1), k)
         if sums is None:
             continue
         low = max(fmt.min_exponent, -30)

@@ -22,8 +22,6 @@ from hifigemm.schemes.ozaki2 import Ozaki2
 from hifigemm.schemes.scheme import Scheme
 from hifigemm.schemes.word_scheme import WordScheme
 
-__all__ = ["SCHEMES", "as_scheme", "chosen_native", "on_device", "scheme_for", "words_by_exponents"]
-
 SCHEMES: dict[str, type[Scheme]] = {cls.name: cls for cls in (Native, Multiword, Corrected, Ozaki1, Ozaki2)}
 
 _ONE_WORD = {

@@ -19,8 +19,6 @@ from hifigemm.numerics.rounding import Rounded
 from hifigemm.plan import Plan, Split
 from hifigemm.schemes.scheme import exact_int8
 
-__all__ = ["bits_of_inverse", "certified_entries", "facts", "magnitude_sums", "term_counts"]
-
 
 def bits_of_inverse(r: float) -> int:
     """Smallest x with 2**x >= 1/r, for r > 0; 0 for inf."""
@@ -51,20 +49,17 @@ def certified_entries(
 ) -> tuple[Array, float]:
     """Which entries keep the promise of the plan, and the bound on error / |A||B|.
 
-    Parameters
-    ----------
-    exact : bool array
-        Entries where nothing was left out.
-    err : int or int array
-        What was left out is at most 2**err 2**(e_i + f_j).
-    lowest : int or int array
-        The integers behind `rounded` are in units of 2**-lowest 2**(e_i + f_j).
+    Nothing was left out of `exact` entries, and at most 2**err 2**(e_i + f_j) of the others. The integers behind
+    `rounded` are in units of 2**-lowest 2**(e_i + f_j).
     """
     certified = np.broadcast_to(exact, rounded.values.shape).copy()
     if certified.all():
         return certified, 0.0
     if math.isinf(plan.target.r):
-        bound = _largest_ratio(left, right, engine, certified, err) if plan.target.states_bound else math.inf
+        bound = math.inf
+        if plan.target.states_bound:
+            found = ratios(power_of_two(np.maximum(err, -1022)), left, right, engine)
+            bound = float(np.max(found, where=~certified, initial=0.0))
         return np.ones_like(certified), bound
     if plan.target.correct:
         certified |= rounded.certain
@@ -97,11 +92,11 @@ def magnitude_sums(left: Split, right: Split, engine: Engine) -> Array:
     return engine.native_product(a, b) * (1.0 - (k + 2) * 2.0**-53) - k * LEAST
 
 
-def _largest_ratio(left: Split, right: Split, engine: Engine, exact: Array, err: int | Array) -> float:
-    """max of 2**err / (|A||B| 2**-(e_i + f_j)) over the entries that are not exact, |A||B| from a float64 product."""
+def ratios(error: Array, left: Split, right: Split, engine: Engine) -> Array:
+    """At least error / |A||B| for each entry: 0 where all terms of its sum are zero, inf where |A||B| may be zero."""
     sums = magnitude_sums(left, right, engine)
-    relevant = ~exact & (term_counts(left, right, engine) > 0)
-    error = power_of_two(np.maximum(err, -1022))
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
-        ratio = np.where(sums > 0, error / sums, np.inf)
-    return float(np.max(ratio, where=relevant, initial=0.0))
+        found = np.where((sums > 0) & np.isfinite(sums), error / sums, np.inf)
+    if np.isinf(found).any():
+        found[term_counts(left, right, engine) == 0] = 0.0
+    return found

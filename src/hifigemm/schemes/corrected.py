@@ -38,10 +38,7 @@ from hifigemm.numerics.bits import Array
 from hifigemm.numerics.word_bounds import Pair, growth, steps_in_blocks
 from hifigemm.numerics.words import Splitting
 from hifigemm.plan import Plan
-from hifigemm.schemes.scheme import check_count, check_flag, check_word
 from hifigemm.schemes.word_scheme import WordScheme, word
-
-__all__ = ["BLOCK", "Corrected"]
 
 LOW_SHIFT = {"fp16": 11, "tf32": 0}
 """s for each product."""
@@ -87,14 +84,9 @@ class Corrected(WordScheme):
     split_rounding: Literal["nearest", "zero"] = "nearest"
 
     def __post_init__(self) -> None:
-        check_word(self, "product")
-        check_word(self, "accumulate")
-        check_flag(self, "scale")
-        check_count(self, "block", 1)
+        super().__post_init__()
         if self.block is not None and self.accumulate != "outside":
             raise PlanError(f'Corrected(block={self.block}) goes with accumulate="outside"')
-        check_flag(self, "shift_low")
-        check_word(self, "split_rounding")
 
     @property
     def chains_corrections(self) -> bool:

@@ -38,10 +38,7 @@ from hifigemm.numerics.bits import Array, ceil_log2
 from hifigemm.numerics.word_bounds import Pair, growth
 from hifigemm.numerics.words import Splitting
 from hifigemm.plan import Plan
-from hifigemm.schemes.scheme import check_count, check_flag, check_word
 from hifigemm.schemes.word_scheme import WordScheme, word
-
-__all__ = ["COUNTS", "PRESETS", "Multiword"]
 
 COUNTS = {
     "fp16": ((1, 1), (2, 3), (2, 4)),
@@ -84,19 +81,13 @@ class Multiword(WordScheme):
     block: int | None = None
 
     def __post_init__(self) -> None:
-        check_word(self, "product")
-        for name in ("num_words", "num_products"):
-            check_count(self, name, 1, optional=False)
+        super().__post_init__()
         if (self.num_words, self.num_products) not in COUNTS[self.product]:
             known = ", ".join(f"{words} and {products}" for words, products in COUNTS[self.product])
             raise PlanError(
                 f"Multiword(product={self.product!r}, num_words={self.num_words}, num_products={self.num_products}): "
                 f"num_words and num_products may be {known}"
             )
-        check_word(self, "split_rounding")
-        check_word(self, "accumulate")
-        check_flag(self, "scale")
-        check_count(self, "block", 1)
         if self.block is not None and self.accumulate != "blocked":
             raise PlanError(f'Multiword(block={self.block}) goes with accumulate="blocked"')
 

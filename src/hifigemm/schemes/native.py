@@ -25,14 +25,13 @@ from hifigemm.engine import Engine
 from hifigemm.formats import FP32, FP64, Format
 from hifigemm.numerics.bits import Array, least_exponent, scale_by_power
 from hifigemm.numerics.bounds import are_ordinary, native_bound, underflow_free
+from hifigemm.numerics.rounding_formats import result_dtype
 from hifigemm.numerics.scaling import Scale
 from hifigemm.numerics.subnormals import matmul
-from hifigemm.plan import Evidence, Plan, Product, SchemeLike, Split, Verification
+from hifigemm.plan import Evidence, Plan, Product, Split, Verification
 from hifigemm.problem import Problem
 from hifigemm.schemes.ozaki1 import Ozaki1
-from hifigemm.schemes.scheme import Scheme, check_word, finished
-
-__all__ = ["Native"]
+from hifigemm.schemes.scheme import Scheme, finished
 
 
 @dataclass(frozen=True)
@@ -51,9 +50,6 @@ class Native(Scheme):
 
     product: Literal["fp64"] | None = None
 
-    def __post_init__(self) -> None:
-        check_word(self, "product")
-
     def arithmetic(self, problem: Problem) -> Format:
         """Format in which products and sums are rounded."""
         return FP64 if self.product == "fp64" else problem.fmt
@@ -70,9 +66,7 @@ class Native(Scheme):
             return False
         return self.bound(problem) <= target.r or target.level is self.arithmetic(problem)
 
-    def plan(
-        self, problem: Problem, target: Target, engine: Engine, evidence: Evidence | None, asked: SchemeLike | None
-    ) -> Plan:
+    def plan(self, problem: Problem, target: Target, engine: Engine, evidence: Evidence | None, asked: Any) -> Plan:
         """One product. An engine with programs leaves over- and underflow to its library; elsewhere entries where
         they may have happened are escalated.
         """
@@ -89,7 +83,7 @@ class Native(Scheme):
     def multiply(self, plan: Plan, left: Split, right: Split, engine: Engine, shift: int) -> Product:
         """The product; entries that over- or underflowed, or may have on the way, are not certified."""
         fmt = self.arithmetic(plan.problem)
-        dtype = _dtype(fmt, plan.problem.is_complex)
+        dtype = np.result_type(result_dtype(fmt), np.complex64 if plan.problem.is_complex else np.float32)
         a, b = left.planes.astype(dtype, copy=False), right.planes.astype(dtype, copy=False)
         c = engine.native_product(a, b)
         parts, bound = c.view(c.real.dtype), self.bound(plan.problem)
@@ -97,12 +91,12 @@ class Native(Scheme):
         if not shift and fmt is plan.problem.fmt and are_ordinary(parts, *limit):
             return finished(plan.problem, parts, None, bound, 1)
         certified = underflow_free(np.abs(parts), *limit)
-        if not certified.all() and not _may_underflow(a, b, fmt):
+        if not certified.all() and least_exponent(a) + least_exponent(b) >= fmt.emin:  # no product underflows
             certified[...] = True
         with np.errstate(over="ignore", invalid="ignore"):
             if shift:
                 parts = scale_by_power(parts, np.array(shift))
-            parts = parts.astype(np.float32 if plan.problem.fmt is FP32 else np.float64, copy=False)
+            parts = parts.astype(result_dtype(plan.problem.fmt), copy=False)
         certified &= np.isfinite(parts)
         return finished(plan.problem, parts, certified, bound, 1)
 
@@ -112,7 +106,7 @@ class Native(Scheme):
 
 
 @lru_cache(maxsize=256)
-def _planned(scheme: Native, problem: Problem, target: Target, engine: Engine, asked: SchemeLike | None) -> Plan:
+def _planned(scheme: Native, problem: Problem, target: Target, engine: Engine, asked: Any) -> Plan:
     """The plan, kept for the next product of this kind: no data enter it, and small products are quick."""
     bound = scheme.bound(problem)
     reason = f"native product, at worst {problem.terms} u = {bound:.3g} |A||B|"
@@ -127,13 +121,3 @@ def _planned(scheme: Native, problem: Problem, target: Target, engine: Engine, a
         reason = f"{reason}, over- and underflow as the library has them"
         plan = replace(plan, verification=Verification.A_PRIORI, reason=reason)
     return plan
-
-
-def _dtype(fmt: Format, is_complex: bool) -> np.dtype[Any]:
-    real = np.dtype(np.float32 if fmt is FP32 else np.float64)
-    return np.result_type(real, np.complex64) if is_complex else real
-
-
-def _may_underflow(a: Array, b: Array, fmt: Format) -> bool:
-    """Whether the product of the smallest nonzero components lies below the smallest normal number."""
-    return least_exponent(a) + least_exponent(b) < fmt.emin

@@ -27,8 +27,6 @@ from hifigemm.numerics.scaling import gained_bits
 from hifigemm.plan import Outliers
 from hifigemm.problem import Problem
 
-__all__ = ["find_outliers", "may_pay"]
-
 _LEAST_WORK = 2**40
 """m n k from which fewer moduli save more than it costs to read all residues again for few rows and columns, and to let
 the host choose them. On an H200, random operands: 2 to 4 % longer than without at n = 8192, a tenth less at 16384."""
@@ -49,10 +47,7 @@ def may_pay(problem: Problem) -> bool:
 def find_outliers(problem: Problem, required: tuple[Array, Array], count: int) -> Outliers | None:
     """The rows and columns to set apart, where `count` moduli hold the exact product of all; None where none pays.
 
-    Parameters
-    ----------
-    required : int arrays (1, m) and (1, n)
-        See numerics.scaling.required_bits_of_vectors.
+    `required` is what numerics.scaling.required_bits_of_vectors found.
     """
     rows, cols = (np.sort(x.ravel()) for x in required)
     m, n = problem.m, problem.n

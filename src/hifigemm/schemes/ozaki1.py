@@ -34,24 +34,17 @@ from hifigemm.engine import Engine
 from hifigemm.exceptions import PlanError
 from hifigemm.formats import FP32, FP64
 from hifigemm.numerics import bounds, estimates
-from hifigemm.numerics.bits import Array, ceil_log2, largest_exponent, lowest_bit
+from hifigemm.numerics.bits import Array, ceil_log2
 from hifigemm.numerics.blocking import entries_within, largest_block, put, vector_blocks, widen
 from hifigemm.numerics.embedding import embed_left, embed_right
 from hifigemm.numerics.limbs import limbs_from_sums, num_limbs
-from hifigemm.numerics.rounding import Rounded, in_chunks, round_limbs
-from hifigemm.numerics.scaling import Scale
-from hifigemm.numerics.slicing import (
-    digit_limit,
-    slice_vectors,
-    slices_needed,
-    unit_exponent,
-)
-from hifigemm.plan import Evidence, Plan, Product, SchemeLike, Split, Verification
+from hifigemm.numerics.rounding import round_in_chunks
+from hifigemm.numerics.scaling import Scale, exponents, lowest_bits
+from hifigemm.numerics.slicing import digit_limit, slice_vectors, slices_needed, unit_exponent
+from hifigemm.plan import Evidence, Plan, Product, Split, Verification
 from hifigemm.problem import Problem, ProductSpec, counted
 from hifigemm.schemes import certify
-from hifigemm.schemes.scheme import Scheme, check_count, check_word, finished, product_spec
-
-__all__ = ["Ozaki1"]
+from hifigemm.schemes.scheme import Scheme, finished, product_spec
 
 ENTRY_BYTES = 17
 """Bytes of an entry beside its slices: what `certify.facts` keeps at most, and a copy of entries that are escalated."""
@@ -77,14 +70,11 @@ class Ozaki1(Scheme):
 
     name: ClassVar[str] = "ozaki1"
     core = staticmethod(slice_vectors)
+    _limits = 1, MAX_SLICES
 
     product: Literal["int8", "fp16", "bf16", "tf32", "fp32", "fp64"] = "int8"
     num_slices: int | None = None
     mode: Literal["dp", "sp", "correct"] | None = None
-
-    def __post_init__(self) -> None:
-        check_word(self, "mode")
-        check_count(self, "num_slices", 1, MAX_SLICES)
 
     @property
     def explicit(self) -> bool:
@@ -109,9 +99,7 @@ class Ozaki1(Scheme):
         u = (FP64 if self.mode == "dp" else FP32).u
         return Evidence(num_slices=estimates.published_num_slices(a, b, beta, u, entries))
 
-    def plan(
-        self, problem: Problem, target: Target, engine: Engine, evidence: Evidence | None, asked: SchemeLike | None
-    ) -> Plan:
+    def plan(self, problem: Problem, target: Target, engine: Engine, evidence: Evidence | None, asked: Any) -> Plan:
         """Choose beta from k and the product, S from the target, the mode or the user."""
         spec = product_spec(engine, self.product, "Ozaki1")
         beta = slice_bits(problem, spec)
@@ -146,10 +134,10 @@ class Ozaki1(Scheme):
         converted = 0 if spec.operand is FP64 else 4 * min(2**24 >> (2 * beta - 2), self.count * k)
         per_vector = k * (self.count * storage_dtype(spec).itemsize + ENTRY_BYTES) + converted
         whole = problem.batch * max(problem.m, problem.n) * problem.k
-        passing = min(largest_block(problem.k, plan.block_entries), whole)
+        passing = min(largest_block(problem.k, plan.blocking.entries), whole)
         passing *= width * width * 10 * 8
         entries = batch * rows * cols * width
-        rounding = min(entries, plan.block_entries) * (3 * limbs + 30) * 8
+        rounding = min(entries, plan.blocking.entries) * (3 * limbs + 30) * 8
         return batch * (rows + width * cols) * per_vector + entries * (8 * self.count + 88) + passing + rounding
 
     def split(self, plan: Plan, x: Array, side: str, scale: Scale | None, engine: Engine) -> Split:
@@ -163,22 +151,17 @@ class Ozaki1(Scheme):
         beta, k, vectors = slice_bits(plan.problem, plan.words), plan.problem.terms, x.shape[3 - axis] * width
         twos_complement = _in_twos_complement(plan)
         limit = digit_limit(beta) if twos_complement else 1.0
-        each = (x.shape[0], vectors, 1) if side == "left" else (x.shape[0], 1, vectors)
-        facts: dict[str, Array] = {}
-        for where in vector_blocks(x, axis, plan.block_entries):
-            y, wide = embed(x[where]), widen(where, width)
-            exponent = largest_exponent(y, axis, limit)
-            put(facts, "exponent", each, wide, exponent)
-            needed = slices_needed(unit_exponent(exponent, beta), lowest_bit(y, axis), beta)
-            put(facts, "needed", each, wide, needed)
-        unit = unit_exponent(facts["exponent"], beta)
+        exponent = np.repeat(exponents(x, axis, plan.blocking.entries, limit), width, axis=3 - axis)
+        lowest = np.repeat(lowest_bits(x, axis, plan.blocking.entries), width, axis=3 - axis)
+        unit = unit_exponent(exponent, beta)
+        facts = {"exponent": exponent, "needed": slices_needed(unit, lowest, beta)}
         count = max(1, min(self.count, int(facts["needed"].max(initial=0))))
         whole = (x.shape[0], vectors, k) if side == "left" else (x.shape[0], k, vectors)
         long = (*whole[:axis], count * k, *whole[axis + 1 :])
         planes = np.empty(long, storage_dtype(plan.words), like=x)
-        for where in vector_blocks(x, axis, plan.block_entries):
+        for where in vector_blocks(x, axis, plan.blocking.entries):
             y, wide = embed(x[where]), widen(where, width)
-            for name, fact in certify.facts(plan, y, facts["exponent"][wide]).items():
+            for name, fact in certify.facts(plan, y, exponent[wide]).items():
                 put(facts, name, whole, wide, fact)
             for p, w in zip(range(count), slice_vectors(y, unit[wide], beta, twos_complement), strict=False):
                 at = p if side == "left" else count - 1 - p
@@ -192,17 +175,15 @@ class Ozaki1(Scheme):
         kept = min(self.count, left.count + right.count - 1)
         sums, pairs = _diagonals(plan, left, right, engine, kept)
         shape, sums = sums.shape[1:], sums.reshape(kept, -1)
-        exponent = np.broadcast_to(left.unit + right.unit + (shift - beta * (kept - 1)), shape).ravel()
+        exponent = np.broadcast_to(left.unit + right.unit + (shift - beta * (kept - 1)), shape)
         err = bounds.ozaki1_error_exponent(terms, kept, beta, _in_twos_complement(plan))
         shifts = [beta * (kept - 1 - s) for s in range(kept)]
         limb_count = num_limbs(_sum_bits(plan, kept))
 
-        def work(part: slice) -> Rounded:
-            return round_limbs(
-                limbs_from_sums(sums[:, part], shifts, limb_count), exponent[part], plan.problem.fmt, err
-            )
+        def limbs_of(part: slice) -> Array:
+            return limbs_from_sums(sums[:, part], shifts, limb_count)
 
-        rounded = in_chunks(work, shape, plan.block_entries)
+        rounded = round_in_chunks(limbs_of, exponent, plan.problem.fmt, plan.blocking.entries, err)
         exact = left.facts["needed"] + right.facts["needed"] - 1 <= kept
         lowest = beta * (kept - 1) + 2 * (beta - 1)
         certified, bound = certify.certified_entries(plan, left, right, engine, rounded, exact, err - lowest, lowest)

@@ -22,21 +22,20 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import lru_cache, reduce
-from typing import ClassVar, Literal
+from functools import cached_property, lru_cache
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from hifigemm.accuracy import Target
 from hifigemm.engine import Engine
 from hifigemm.exceptions import PlanError
-from hifigemm.numerics import residues as crt_moduli
 from hifigemm.numerics import scaling
 from hifigemm.numerics.bits import NO_BIT, Array, ceil_log2, lowest_bit, scale_by_power
-from hifigemm.numerics.blocking import entries_within, largest_block, map_vectors, put, vector_blocks, widen
+from hifigemm.numerics.blocking import entries_within, largest_block, put, vector_blocks, widen
 from hifigemm.numerics.embedding import components, embed_left, embed_right
 from hifigemm.numerics.error_ratio import count_for_ratio, error_ratio, least_norm
-from hifigemm.numerics.estimates import MAGNITUDE_BITS_UP, magnitudes_up
+from hifigemm.numerics.estimates import MAGNITUDE_BITS_UP, component_sums, magnitudes_up
 from hifigemm.numerics.residue_products import (
     crt,
     num_planes,
@@ -45,23 +44,14 @@ from hifigemm.numerics.residue_products import (
     round_integers,
     scaled_residues,
 )
+from hifigemm.numerics.residues import MAX_MODULI, count_for_bits, count_for_range, moduli_set
 from hifigemm.numerics.scaling import Scale
-from hifigemm.plan import Evidence, Plan, Product, SchemeLike, Split, Verification
+from hifigemm.plan import Evidence, Plan, Product, Split, Verification
 from hifigemm.problem import Problem, counted
 from hifigemm.schemes import certify
 from hifigemm.schemes.outliers import find_outliers, may_pay
 from hifigemm.schemes.ozaki1 import Ozaki1
-from hifigemm.schemes.scheme import (
-    Scheme,
-    check_count,
-    check_word,
-    exact_int8,
-    finished,
-    int8_product,
-    product_spec,
-)
-
-__all__ = ["Ozaki2"]
+from hifigemm.schemes.scheme import Scheme, finished, int8_product, product_spec
 
 
 @dataclass(frozen=True)
@@ -80,6 +70,7 @@ class Ozaki2(Scheme):
 
     name: ClassVar[str] = "ozaki2"
     core = staticmethod(residue_gemm)
+    _limits = 2, MAX_MODULI
 
     product: Literal["int8"] = "int8"
     num_moduli: int | None = None
@@ -88,15 +79,14 @@ class Ozaki2(Scheme):
     def __post_init__(self) -> None:
         if self.product != "int8":
             raise PlanError(f'Ozaki2(product={self.product!r}): residues are INT8 words, product="int8"')
-        check_count(self, "num_moduli", 2, crt_moduli.MAX_MODULI)
-        check_word(self, "scaling")
+        super().__post_init__()
 
     @property
     def explicit(self) -> bool:
         """Whether the number of moduli is forced."""
         return self.num_moduli is not None
 
-    @property
+    @cached_property
     def count(self) -> int:
         """num_moduli, once a plan has filled it in."""
         if self.num_moduli is None:
@@ -118,7 +108,7 @@ class Ozaki2(Scheme):
         if fast and not target.correct and math.isfinite(target.r) and a.size and b.size:
             ratio = engine.override(error_ratio)(a, b, int8_product(engine), entries, max(workspace // 256, 1))
             count = max(count, count_for_ratio(problem.terms, target.r, ratio, problem.is_complex) or 0)
-        most = _reach(problem, crt_moduli.MAX_MODULI if target.correct else count)
+        most = _reach(problem, MAX_MODULI if target.correct else count)
         if fast and on_device and not self.explicit and may_pay(problem):
             each = engine.override(scaling.required_bits_of_vectors)(a, b, entries)
             bits = scaling.widest(each, most)
@@ -128,9 +118,7 @@ class Ozaki2(Scheme):
             bits = engine.override(scaling.required_bits)(a, b, most, entries)
         return Evidence(required_bits=bits, error_ratio=ratio, outliers=outliers)
 
-    def plan(
-        self, problem: Problem, target: Target, engine: Engine, evidence: Evidence | None, asked: SchemeLike | None
-    ) -> Plan:
+    def plan(self, problem: Problem, target: Target, engine: Engine, evidence: Evidence | None, asked: Any) -> Plan:
         """The number of moduli: as asked, or by the evidence, or what data of one size need.
 
         Moduli that hold the exact product are taken where the operands are short enough for it; else as many as the
@@ -162,7 +150,7 @@ class Ozaki2(Scheme):
                 reason = f"{count} moduli for {target} in every entry"
         if self.scaling == "accurate":
             reason += ", one more product for the scaling"
-        scheme, products = replace(self, num_moduli=count), num_planes(_moduli(problem, count), problem.is_complex)
+        scheme, products = replace(self, num_moduli=count), _num_planes(problem, count)
         return Plan(
             *(problem, asked, scheme, target, engine.name, spec, products, spec.k_block, verification, bound, reason),
             evidence=evidence,
@@ -170,15 +158,15 @@ class Ozaki2(Scheme):
 
     def expected_products(self, problem: Problem, target: Target, more: int = 0) -> int:
         """Products that operands without wide exponents take, or those of so many more moduli."""
-        return num_planes(_moduli(problem, _expected_count(problem, target) + more), problem.is_complex)
+        return _num_planes(problem, _expected_count(problem, target) + more)
 
     def nbytes(self, plan: Plan, batch: int, rows: int, cols: int) -> int:
         """Residues and working copies of rows and columns, and residues of entries."""
-        problem, moduli = plan.problem, _moduli(plan.problem, self.count)
+        problem, moduli = plan.problem, moduli_set(self.count, plan.problem.is_complex)
         width, k = 2 if problem.is_complex else 1, problem.k
         facts, converted = 9 * width * width, 4 * min(1024, k)
         per_vector = k * (num_planes(moduli, problem.is_complex) + facts) + converted
-        entries = plan.block_entries
+        entries = plan.blocking.entries
         passing = min(largest_block(k, entries), problem.batch * max(problem.m, problem.n) * k)
         passing *= width * (12 * 8 + 2 * self.count)
         results = batch * rows * cols * width
@@ -189,17 +177,16 @@ class Ozaki2(Scheme):
         self, plan: Plan, a: Array | None, b: Array | None, engine: Engine
     ) -> tuple[Scale | None, Scale | None] | None:
         """By Cauchy-Schwarz for each operand, or from an INT8 product of the magnitudes of both."""
-        moduli, balance = _moduli(plan.problem, self.count), _balance(plan)
+        moduli, balance = moduli_set(self.count, plan.problem.is_complex), _balance(plan)
         if self.scaling == "fast":
             norm_scale = engine.override(scaling.norm_scale)
             return (
-                None if a is None else norm_scale(a, 2, moduli, balance, plan.block_entries),
-                None if b is None else norm_scale(b, 1, moduli, -balance, plan.block_entries),
+                None if a is None else norm_scale(a, 2, moduli, balance, plan.blocking.entries),
+                None if b is None else norm_scale(b, 1, moduli, -balance, plan.blocking.entries),
             )
         if a is None or b is None:
             return None
-        left = map_vectors(lambda x: _exponent(x, 2), a, 2, plan.block_entries)
-        right = map_vectors(lambda x: _exponent(x, 1), b, 1, plan.block_entries)
+        left, right = (scaling.exponents(x, axis, plan.blocking.entries) for x, axis in ((a, 2), (b, 1)))
         rows, cols = _largest_sums(plan, a, b, left, right, engine)
 
         def scale(sums: Array, own: Array, balance: int, axis: int) -> Scale:
@@ -216,27 +203,27 @@ class Ozaki2(Scheme):
         """
         if scale is None:
             raise PlanError(f"{self}: a split needs its scale")
-        moduli = _moduli(plan.problem, self.count)
-        planes = engine.override(scaled_residues)(x, scale, moduli, plan.block_entries)
+        moduli = moduli_set(self.count, plan.problem.is_complex)
+        planes = engine.override(scaled_residues)(x, scale, moduli, plan.blocking.entries)
         width = 2 if side == "right" and plan.problem.is_complex else 1
         facts = _facts(plan, x, scale, width) if plan.certifies else {}
-        unit = -_widened(scale.exponent, scale.axis, width)
+        unit = -np.repeat(scale.exponent, width, axis=3 - scale.axis)
         return Split(side, x.shape[3 - scale.axis], planes, unit, planes.shape[1], facts, k_major=True)
 
     def multiply(self, plan: Plan, left: Split, right: Split, engine: Engine, shift: int) -> Product:
         """Residues of the product modulus by modulus, reconstruction, one rounding."""
-        problem = plan.problem
-        moduli = _moduli(problem, self.count)
-        products = engine.override(residue_gemm)(left.planes, right.planes, moduli, int8_product(engine))
+        problem, moduli = plan.problem, moduli_set(self.count, plan.problem.is_complex)
+        multiplied, rounded_once = engine.override(residue_gemm), engine.override(crt)
+        products = multiplied(left.planes, right.planes, moduli, int8_product(engine))
         units = left.unit, right.unit
         if not plan.certifies:
-            values = engine.override(crt)(products, *units, shift, moduli, problem.fmt, plan.block_entries)
+            values = rounded_once(products, *units, shift, moduli, problem.fmt, plan.blocking.entries)
             return finished(problem, values, None, plan.bound, left.count)
         residues = product_residues(products, moduli)
         error = _error(left, right)
         err = np.frexp(error)[1].astype(np.int64)
         lowest = left.facts["exponent"] + right.facts["exponent"] - left.unit - right.unit
-        rounded = round_integers(residues, *units, shift, moduli, problem.fmt, plan.block_entries, err + lowest)
+        rounded = round_integers(residues, *units, shift, moduli, problem.fmt, plan.blocking.entries, err + lowest)
         certified, bound = certify.certified_entries(plan, left, right, engine, rounded, error == 0, err, lowest)
         return finished(problem, rounded.values, certified, bound, left.count)
 
@@ -244,14 +231,14 @@ class Ozaki2(Scheme):
         """Half as many moduli again; slices for the library's choice where the largest number was not enough."""
         if plan.is_fixed:
             return None
-        if self.count == crt_moduli.MAX_MODULI:
+        if self.count == MAX_MODULI:
             return Ozaki1().plan(problem, plan.target, engine, None, None) if plan.asked is None else None
-        count = min(self.count + self.count // 2, crt_moduli.MAX_MODULI)
+        count = min(self.count + self.count // 2, MAX_MODULI)
         return replace(
             plan,
             problem=problem,
             scheme=replace(self, num_moduli=count),
-            num_products=num_planes(_moduli(problem, count), problem.is_complex),
+            num_products=_num_planes(problem, count),
             verification=Verification.ENTRYWISE,
             reason=f"escalated to {count} moduli",
             evidence=None,
@@ -269,51 +256,42 @@ def _exact_count(is_complex: bool, left: int, right: int) -> int:
     """Fewest moduli that hold the exact product of operands that require so many bits, see `scaling.required_bits`."""
     if min(left, right) == -NO_BIT:
         return 2
-    counts = range(2, crt_moduli.MAX_MODULI + 1)
+    counts = range(2, MAX_MODULI + 1)
     fits = (n for n in counts if left + right <= 2 * scaling.gained_bits(n, is_complex))
-    return next(fits, crt_moduli.MAX_MODULI + 1)
+    return next(fits, MAX_MODULI + 1)
 
 
 def _exact_bits(is_complex: bool, left: int, right: int) -> int:
     """Bits of the exact product of such operands."""
     if min(left, right) == -NO_BIT:
         return 1
-    return max(left + right + crt_moduli.moduli_set(2, is_complex).half_range.bit_length(), 1)
+    return max(left + right + moduli_set(2, is_complex).half_range.bit_length(), 1)
 
 
 @lru_cache(maxsize=1024)
 def _expected_count(problem: Problem, target: Target) -> int:
     """Moduli that data of one size take, and not fewer than `count_for_ratio` ever says."""
-    count = crt_moduli.count_for_bits(_wanted_bits(problem, target), problem.is_complex)
+    count = count_for_bits(_wanted_bits(problem, target), problem.is_complex)
     if target.correct or math.isinf(target.r):
         return count
     least = least_norm(problem.terms) ** 2
-    return max(count, crt_moduli.count_for_range(least, problem.is_complex) or crt_moduli.MAX_MODULI)
+    return max(count, count_for_range(least, problem.is_complex) or MAX_MODULI)
 
 
-def _moduli(problem: Problem, count: int) -> crt_moduli.ModuliSet:
-    return crt_moduli.moduli_set(count, problem.is_complex)
-
-
-def _exponent(x: Array, axis: int) -> Array:
-    """Smallest e with |re|, |im| < 2**e along the axis."""
-    return scaling.joint_exponent(components(x), axis)
-
-
-def _widened(x: Array, axis: int, width: int) -> Array:
-    """One number for each vector of the embedded operand, which has `width` of them for each of the operand's."""
-    return x if width == 1 else np.repeat(x, width, axis=3 - axis)
+def _num_planes(problem: Problem, count: int) -> int:
+    """Products of so many moduli."""
+    return num_planes(moduli_set(count, problem.is_complex), problem.is_complex)
 
 
 def _facts(plan: Plan, x: Array, scale: Scale, width: int) -> dict[str, Array]:
     """What `_error` and `certify.certified_entries` need of an operand: see `Ozaki2.split`."""
     axis, embed = scale.axis, embed_left if scale.axis == 2 else embed_right
-    exponent = _widened(map_vectors(lambda y: _exponent(y, axis), x, axis, plan.block_entries), axis, width)
-    unit, nearest = _widened(scale.exponent, axis, width), _widened(scale.nearest, axis, width)
+    found = scaling.exponents(x, axis, plan.blocking.entries), scale.exponent, scale.nearest
+    exponent, unit, nearest = (np.repeat(y, width, axis=3 - axis) for y in found)
     vectors, terms, each = x.shape[3 - axis] * width, plan.problem.terms, exponent.shape
     whole = (x.shape[0], vectors, terms) if axis == 2 else (x.shape[0], terms, vectors)
     facts = {"exponent": exponent}
-    for where in vector_blocks(x, axis, plan.block_entries):
+    for where in vector_blocks(x, axis, plan.blocking.entries):
         y, wide = embed(x[where]), widen(where, width)
         delta = np.where(nearest[wide], 0.5, 1.0)
         delta[lowest_bit(y, axis) >= -unit[wide]] = 0.0
@@ -343,15 +321,12 @@ def _reach(problem: Problem, count: int) -> int:
 
 def _largest_sums(plan: Plan, a: Array, b: Array, left: Array, right: Array, engine: Engine) -> tuple[Array, Array]:
     """max_j and max_i of |A||B| with magnitudes rounded up to 6 bits, block by block; over re and im if complex."""
-    top = 2**MAGNITUDE_BITS_UP
     rows, cols = np.zeros_like(left), np.zeros_like(right)
     for block in plan.blocks():
         at_a, at_b = block.places(a, b)
         ups_a = [magnitudes_up(c, left[at_a]) for c in components(a[at_a])]
         ups_b = [magnitudes_up(c, right[at_b]) for c in components(b[at_b])]
-        for pairing in [ups_b] if len(ups_b) == 1 else [ups_b, ups_b[::-1]]:
-            sums = [exact_int8(engine, x, y, top, top) for x, y in zip(ups_a, pairing, strict=True)]
-            total = reduce(np.add, sums)
+        for total in component_sums(int8_product(engine), ups_a, ups_b, 2**MAGNITUDE_BITS_UP):
             for largest, at, axis in ((rows, at_a, 2), (cols, at_b, 1)):
                 found = total.max(axis=axis, keepdims=True)
                 found = found if len(largest) > 1 else found.max(axis=0, keepdims=True)

@@ -9,10 +9,11 @@ which gives a finer plan for the entries that were not certified.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cache, partial
+from dataclasses import dataclass, fields
+from functools import partial, reduce
 from numbers import Integral
-from typing import Any, ClassVar, Literal, get_args, get_origin, get_type_hints
+from types import NoneType
+from typing import Any, ClassVar, get_args, get_type_hints
 
 import numpy as np
 
@@ -23,19 +24,8 @@ from hifigemm.numerics.bits import Array
 from hifigemm.numerics.embedding import unembed
 from hifigemm.numerics.residue_products import ExactProduct
 from hifigemm.numerics.scaling import Scale
-from hifigemm.plan import Evidence, Plan, Product, SchemeLike, Split
+from hifigemm.plan import Evidence, Plan, Product, Split
 from hifigemm.problem import Problem, ProductSpec
-
-__all__ = [
-    "Scheme",
-    "check_count",
-    "check_flag",
-    "check_word",
-    "exact_int8",
-    "finished",
-    "int8_product",
-    "product_spec",
-]
 
 
 @dataclass(frozen=True)
@@ -43,11 +33,28 @@ class Scheme:
     """Base of the schemes.
 
     `core` is the plain function at the heart of a scheme. An engine that has it in a few launches for whole products
-    finds its programs by that function.
+    finds its programs by that function. Fields hold what their types say, counts lie within `_limits`.
     """
 
     name: ClassVar[str] = ""
     core: ClassVar[Callable[..., Any] | None] = None
+    _limits: ClassVar[tuple[int, int | None]] = (1, None)
+
+    def __post_init__(self) -> None:
+        kind = type(self)
+        if kind not in _OPTIONS:
+            _OPTIONS[kind] = _options(kind)
+        for name, options in _OPTIONS[kind].items():
+            value, owner = getattr(self, name), f"{kind.__name__}({name}"
+            if int in options:
+                object.__setattr__(self, name, _checked_count(owner, value, *self._limits, None in options))
+            elif bool in options:
+                if not isinstance(value, (bool, np.bool_)):
+                    raise PlanError(f"{owner}={value!r}): expected True or False")
+                object.__setattr__(self, name, bool(value))
+            elif not (value is None or isinstance(value, str)) or value not in options:
+                words = ", ".join("None" if word is None else f'"{word}"' for word in options)
+                raise PlanError(f"{owner}={value!r}): expected {words}")
 
     @property
     def explicit(self) -> bool:
@@ -63,9 +70,7 @@ class Scheme:
         """
         return None
 
-    def plan(
-        self, problem: Problem, target: Target, engine: Engine, evidence: Evidence | None, asked: SchemeLike | None
-    ) -> Plan:
+    def plan(self, problem: Problem, target: Target, engine: Engine, evidence: Evidence | None, asked: Any) -> Plan:
         """Counts for this problem, without blocks; `asked` is the scheme that was forced."""
         raise NotImplementedError
 
@@ -105,13 +110,13 @@ def finished(problem: Problem, values: Array, certified: Array | None, bound: fl
 
 
 def exact_int8(engine: Engine, a: Array, b: Array, max_a: int, max_b: int) -> Array:
-    """a @ b for INT8 matrices (batch, m, k), (batch, k, n) in int64, over blocks of k that INT32 holds."""
+    """a @ b for INT8 matrices (batch, m, k), (batch, k, n): in int32, or in int64 where k is longer than that holds."""
     spec = engine.products["int8"]
-    total = np.zeros((max(a.shape[0], b.shape[0]), a.shape[1], b.shape[2]), np.int64, like=a)
-    for h in range(0, a.shape[2], spec.k_block):
-        part = slice(h, h + spec.k_block)
-        total += engine.exact_product(spec, a[:, :, part], b[:, part, :], max_a, max_b)
-    return total
+    block, k = spec.k_block, a.shape[2]
+    if k <= block:
+        return engine.exact_product(spec, a, b, max_a, max_b)
+    parts = ((a[:, :, h : h + block], b[:, h : h + block]) for h in range(0, k, block))
+    return reduce(np.add, (engine.exact_product(spec, x, y, max_a, max_b).astype(np.int64) for x, y in parts))
 
 
 def int8_product(engine: Engine) -> ExactProduct:
@@ -119,50 +124,34 @@ def int8_product(engine: Engine) -> ExactProduct:
     return partial(exact_int8, engine)
 
 
-def check_count(scheme: Scheme, name: str, least: int, most: int | None = None, *, optional: bool = True) -> None:
-    """Raise PlanError unless a field is a whole number in range, which becomes an int, or None where it is optional."""
-    count = getattr(scheme, name)
+def _checked_count(owner: str, count: Any, least: int, most: int | None, optional: bool) -> int | None:
+    """A count as an int; PlanError unless it is a whole number in range, or None where it is optional."""
     if count is None and optional:
-        return
+        return None
     is_whole = isinstance(count, Integral) and not isinstance(count, bool)
     if not is_whole or count < least or (most is not None and count > most):
-        numbers = (
-            f"a whole number from {least} to {most}" if most is not None else f"a whole number of at least {least}"
-        )
-        expected = f"None or {numbers}" if optional else numbers
-        raise PlanError(f"{type(scheme).__name__}({name}={count!r}): expected {expected}")
-    object.__setattr__(scheme, name, int(count))
+        numbers = f"a whole number of at least {least}" if most is None else f"a whole number from {least} to {most}"
+        raise PlanError(f"{owner}={count!r}): expected {'None or ' if optional else ''}{numbers}")
+    return int(count)
 
 
-def check_word(scheme: Scheme, name: str) -> None:
-    """Raise PlanError unless a field is one of the words of its type."""
-    kind: Any = type(scheme)
-    value, known = getattr(scheme, name), _words(kind, name)
-    if not (value is None or isinstance(value, str)) or value not in known:
-        words = [repr(word) if word is None else f'"{word}"' for word in known]
-        raise PlanError(f"{type(scheme).__name__}({name}={value!r}): expected {', '.join(words)}")
+_OPTIONS: dict[type, dict[str, list[Any]]] = {}
+"""`_options` of each scheme; compilers of PyTorch complain of a cache of functools."""
 
 
-@cache
-def _words(kind: Any, name: str) -> list[str | None]:
-    """The words of a field of type Literal, after None where it is optional."""
-    hint = get_type_hints(kind)[name]
-    if get_origin(hint) is Literal:
-        return [*get_args(hint)]
-    return [None, *(word for part in get_args(hint) for word in get_args(part))]
-
-
-def check_flag(scheme: Scheme, name: str) -> None:
-    """Raise PlanError unless a field is True or False, of Python or NumPy."""
-    value = getattr(scheme, name)
-    if not isinstance(value, (bool, np.bool_)):
-        raise PlanError(f"{type(scheme).__name__}({name}={value!r}): expected True or False")
-    object.__setattr__(scheme, name, bool(value))
+def _options(kind: Any) -> dict[str, list[Any]]:
+    """What the fields of a scheme may be: None first, then classes or words."""
+    found, hints = {}, get_type_hints(kind)
+    for field in fields(kind):
+        parts = get_args(hints[field.name]) or (hints[field.name],)
+        options = [option for part in parts for option in get_args(part) or (part,)]
+        found[field.name] = [None] * (NoneType in options) + [x for x in options if x is not NoneType]
+    return found
 
 
 def product_spec(engine: Engine, name: str, scheme: str) -> ProductSpec:
     """The engine's product of that name, or a PlanError that lists what there is."""
-    if not isinstance(name, str) or name not in engine.products:
+    if name not in engine.products:
         raise PlanError(
             f"{scheme} with product={name!r}: engine {engine.name!r} multiplies {', '.join(sorted(engine.products))}"
         )

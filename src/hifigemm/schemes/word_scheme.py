@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from functools import lru_cache, partial
+from typing import Any
 
 import numpy as np
 
@@ -23,6 +24,7 @@ from hifigemm.numerics.accumulation import Accumulation, add_outside, word_sums
 from hifigemm.numerics.bits import Array, ceil_log2, largest_exponent, scale_by_power
 from hifigemm.numerics.embedding import embed_left, embed_right
 from hifigemm.numerics.estimates import nonzeros
+from hifigemm.numerics.rounding_formats import result_dtype
 from hifigemm.numerics.scaling import Scale
 from hifigemm.numerics.word_bounds import (
     Pair,
@@ -33,12 +35,10 @@ from hifigemm.numerics.word_bounds import (
     word_error,
 )
 from hifigemm.numerics.words import Splitting, WordFacts
-from hifigemm.plan import Evidence, Plan, Product, SchemeLike, Split, Verification
+from hifigemm.plan import Evidence, Plan, Product, Split, Verification
 from hifigemm.problem import Problem
-from hifigemm.schemes.certify import magnitude_sums, term_counts
+from hifigemm.schemes.certify import ratios
 from hifigemm.schemes.scheme import Scheme, finished, product_spec
-
-__all__ = ["WordScheme", "word"]
 
 _TINY = 2.0**-900
 """Below, what is computed of the errors of entries may itself have underflowed. Words of such entries are zero in every
@@ -98,9 +98,7 @@ class WordScheme(Scheme):
         """The sum of the kept products of the stored words, in the accumulator's format."""
         raise NotImplementedError
 
-    def plan(
-        self, problem: Problem, target: Target, engine: Engine, evidence: Evidence | None, asked: SchemeLike | None
-    ) -> Plan:
+    def plan(self, problem: Problem, target: Target, engine: Engine, evidence: Evidence | None, asked: Any) -> Plan:
         """Check product and target, and state the bound."""
         spec = product_spec(engine, self.product, type(self).__name__)
         if spec.operand is FP32 and problem.fmt is not FP64:
@@ -171,7 +169,7 @@ class WordScheme(Scheme):
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
             sums = sums.astype(np.float64) + 0.0  # an exact zero is +0
             values = scale_by_power(sums, left.unit + right.unit + shift)
-            values = values.astype(np.float32 if problem.fmt is FP32 else np.float64, copy=False)
+            values = values.astype(result_dtype(problem.fmt), copy=False)
         count = len(errors) * (4 if problem.is_complex else 1)
         return finished(problem, values, certified, bound, count)
 
@@ -204,11 +202,6 @@ def _certified_entries(
     """Which entries keep the promise of the plan, and the r that all of these keep."""
     if error.absolute is None:
         return finite & (error.relative <= plan.target.r), error.relative
-    sizes = magnitude_sums(left, right, engine)
-    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
-        ratio = np.where((sizes > 0) & np.isfinite(sizes), error.absolute / sizes, np.inf)
-    if np.isinf(ratio).any():
-        ratio[term_counts(left, right, engine) == 0] = 0.0
-    bound = error.relative + ratio
+    bound = error.relative + ratios(error.absolute, left, right, engine)
     certified = finite & (bound <= plan.target.r)
     return certified, float(np.max(bound, where=certified, initial=error.relative))

@@ -1,4 +1,4 @@
-"""Matrices, exact references, metrics and pictures: used by tests, benchmarks and experiments.
+"""Matrices, exact references, metrics and pictures: used by the command line, tests, benchmarks and experiments.
 
 Nothing here is used by the library itself, and the judge (``exact``, ``reference``) shares no code with it.
 """

@@ -6,8 +6,10 @@ import csv
 import json
 import os
 import platform
+import re
 import subprocess
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -24,10 +26,12 @@ def environment(**extra: Any) -> dict[str, Any]:
     that set them), system, cpu, cores (available to this process), date (UTC), commit (of the checkout that holds the
     working directory, None outside one; "+" marks uncommitted changes). Keyword arguments are further entries.
     """
+    built_with: Any = np.show_config(mode="dicts")
+    blas = built_with.get("Build Dependencies", {}).get("blas", {})
     return {
         "python": platform.python_version(),
         "numpy": np.__version__,
-        "blas": _blas(),
+        "blas": {key: str(blas.get(key, "unknown")) for key in ("name", "version")},
         "threads": _threads(),
         "system": f"{platform.system()} {platform.machine()}",
         "cpu": _cpu_model(),
@@ -39,17 +43,10 @@ def environment(**extra: Any) -> dict[str, Any]:
 
 
 def write_csv(path: str | os.PathLike[str], rows: Sequence[Mapping[str, Any]], **extra: Any) -> None:
-    """Write rows as CSV, and beside it ``<stem>.env.json`` with `environment`.
+    """Write rows as CSV, and beside it ``<stem>.env.json`` with `environment`, which takes **extra. Make the folder.
 
-    Parameters
-    ----------
-    path : path of the CSV file
-        Missing folders are made.
-    rows : sequence of mappings
-        The columns are all keys in the order of their first appearance; a missing value is an empty cell. Floats are
-        written so that reading them gives the same float.
-    **extra
-        Further entries of the environment (device, seed, command).
+    The columns are all keys in the order of their first appearance; a missing value is an empty cell. Floats are
+    written so that reading them gives the same float.
     """
     path = Path(path)
     columns = list(dict.fromkeys(key for row in rows for key in row))
@@ -57,20 +54,10 @@ def write_csv(path: str | os.PathLike[str], rows: Sequence[Mapping[str, Any]], *
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, columns, lineterminator="\n")
         writer.writeheader()
-        writer.writerows({key: _plain(value) for key, value in row.items()} for row in rows)
+        # NumPy's scalars as Python's own: a float32 keeps its value, not its short spelling.
+        writer.writerows({k: v.item() if isinstance(v, np.generic) else v for k, v in row.items()} for row in rows)
     described = json.dumps(environment(**extra), indent=2, default=str)
     path.with_suffix(".env.json").write_text(described + "\n", encoding="utf-8")
-
-
-def _plain(value: Any) -> Any:
-    """NumPy scalars as Python's own. A float32 keeps its value, not its short spelling."""
-    return value.item() if isinstance(value, np.generic) else value
-
-
-def _blas() -> dict[str, str]:
-    found: Any = np.show_config(mode="dicts")
-    blas = found.get("Build Dependencies", {}).get("blas", {})
-    return {key: str(blas.get(key, "unknown")) for key in ("name", "version")}
 
 
 def _threads() -> dict[str, Any]:
@@ -83,11 +70,10 @@ def _threads() -> dict[str, Any]:
 
 
 def _cpu_model() -> str:
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        for line in cpuinfo.read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
+    with suppress(OSError):
+        found = re.search(r"^model name\s*:\s*(.*)$", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.MULTILINE)
+        if found:
+            return found[1]
     return platform.processor() or platform.machine()
 
 

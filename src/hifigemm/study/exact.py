@@ -1,4 +1,4 @@
-"""Exact matrix products in integers: the arithmetic below the oracle in `reference`.
+"""Exact matrix products in integers, their rounding, and errors held against them: the arithmetic of `reference`.
 
 Idea
     Every finite binary float is an integer times a power of two, so with one exponent for each row of A and one for
@@ -8,50 +8,45 @@ Idea
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cache
 from importlib.util import find_spec
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-__all__ = ["Backend", "ExactMatrix", "integer_product", "integer_rows", "integers_and_exponents", "round_integers"]
+__all__ = [
+    *("Backend", "ExactMatrix", "Excess", "components", "excesses", "integer_product", "integer_rows"),
+    *("integers_and_exponents", "ratio", "round_integers"),
+]
 
 Backend = Literal["flint", "python"]
 
-KEPT_BITS = 62
-"""Leading bits that survive before rounding, the last one sticky: more than 53 + 2, and room in an int64."""
+Excess = tuple[int, int]
+"""A nonnegative error and the |A||B| that it is held against, both times the same positive number."""
 
 
 @dataclass(frozen=True)
 class ExactMatrix:
-    """An m x n matrix without rounding errors: (real + i imag) * 2**(row_exponent[:, None] + col_exponent).
+    """An m x n matrix without rounding errors: (real + i imag) * 2**(row_exponent[:, None] + col_exponent)."""
 
-    Parameters
-    ----------
-    real : ndarray of object (Python int), shape (m, n)
-    imag : ndarray of object (Python int), shape (m, n), or None
-        None for a real matrix.
-    row_exponent : ndarray of int64, shape (m,)
-    col_exponent : ndarray of int64, shape (n,)
-    """
-
-    real: NDArray[Any]
-    imag: NDArray[Any] | None
+    real: NDArray[Any]  # Python integers, as those of imag
+    imag: NDArray[Any] | None  # None for a real matrix
     row_exponent: NDArray[np.int64]
     col_exponent: NDArray[np.int64]
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """(m, n)."""
-        return self.row_exponent.size, self.col_exponent.size
 
     @property
     def exponent(self) -> NDArray[np.int64]:
         """Power of two that each integer is multiplied with, shape (m, n)."""
         return self.row_exponent[:, None] + self.col_exponent
+
+    @property
+    def parts(self) -> list[NDArray[Any]]:
+        """The integers of each real component."""
+        return [self.real] if self.imag is None else [self.real, self.imag]
 
     def fraction(self, i: int, j: int) -> tuple[Fraction, Fraction]:
         """Real and imaginary part of entry (i, j)."""
@@ -59,17 +54,26 @@ class ExactMatrix:
         return self.real[i, j] * scale, (0 if self.imag is None else self.imag[i, j]) * scale
 
     def round(self, dtype: DTypeLike) -> NDArray[Any]:
-        """Round each real component once, to nearest, ties to even. A real matrix may be asked for a complex dtype."""
-        dtype = np.dtype(dtype)
-        if self.imag is not None and dtype.kind != "c":
-            raise TypeError(f"a complex matrix cannot be rounded to {dtype}")
-        if dtype.kind != "c":
-            return round_integers(self.real, self.exponent, dtype)
-        rounded = np.zeros(self.shape, dtype)
-        rounded.real = round_integers(self.real, self.exponent, rounded.real.dtype)
-        if self.imag is not None:
-            rounded.imag = round_integers(self.imag, self.exponent, rounded.real.dtype)
+        """Round each real component once, to nearest, ties to even. The dtype is complex where the matrix is."""
+        rounded = np.empty(self.exponent.shape, dtype)
+        for part, integers in zip(components(rounded), self.parts, strict=True):
+            part[...] = round_integers(integers, self.exponent, part.dtype)
         return rounded
+
+    def subtracted_from(self, c: NDArray[Any]) -> NDArray[Any]:
+        """Return c - this matrix, rounded once to float64 (complex128); c is finite, and complex if the matrix is."""
+        difference = np.empty(c.shape, np.result_type(c, np.float64))
+        for target, part, integers in zip(components(difference), components(c), self.parts, strict=True):
+            c_integers, c_exponent = integers_and_exponents(part)
+            low = np.minimum(c_exponent, self.exponent)
+            aligned = c_integers.astype(object) << (c_exponent - low).astype(object)
+            target[...] = round_integers(aligned - (integers << (self.exponent - low).astype(object)), low, np.float64)
+        return difference
+
+
+def components(x: NDArray[Any]) -> list[NDArray[Any]]:
+    """The real components of an array: itself, or its real and its imaginary part."""
+    return [x.real, x.imag] if x.dtype.kind == "c" else [x]
 
 
 def integers_and_exponents(x: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -86,15 +90,10 @@ def integers_and_exponents(x: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[
 
 
 def integer_rows(x: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """Return (integers, row_exponent) with x = diag(2**row_exponent) integers.
+    """Return (integers, row_exponent) with x = diag(2**row_exponent) integers, for finite real x of shape (m, k).
 
     The exponents are the largest possible ones, so the integers are as small as they can be: the bits of a row's
     integers span only what the row itself spans. They are int64 where all fit, else Python int (dtype object).
-
-    Parameters
-    ----------
-    x : ndarray of float16, float32 or float64, shape (m, k)
-        Finite.
     """
     integers, exponent = integers_and_exponents(x)
     unreachable = np.iinfo(np.int64).max
@@ -107,30 +106,16 @@ def integer_rows(x: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
     return integers.astype(object) << shift.astype(object), row_exponent
 
 
-@cache
-def default_backend() -> Backend:
-    """Return "flint" where python-flint is installed, else "python". Both give the same integers."""
-    return "python" if find_spec("flint") is None else "flint"
-
-
 def integer_product(a: NDArray[Any], b: NDArray[Any], backend: Backend | None = None) -> NDArray[Any]:
-    """Multiply integer matrices without rounding or wrapping.
+    """Multiply matrices of int64 or Python int without rounding or wrapping: an array of Python int (dtype object).
 
-    Parameters
-    ----------
-    a, b : ndarray of int64 or of object (Python int), shapes (m, k) and (k, n)
-    backend : "flint", "python" or None
-        None takes python-flint where it is installed.
-
-    Returns
-    -------
-    ndarray of object (Python int), shape (m, n)
+    The backend None takes python-flint where it is installed.
     """
     (m, k), n = a.shape, b.shape[1]
     product = np.full((m, n), 0, object)
     if 0 in (m, k, n):
         return product
-    if (backend or default_backend()) == "flint":
+    if backend == "flint" or (backend is None and find_spec("flint") is not None):
         from flint import fmpz_mat
 
         exact = fmpz_mat(m, k, a.ravel().tolist()) * fmpz_mat(k, n, b.ravel().tolist())
@@ -139,43 +124,66 @@ def integer_product(a: NDArray[Any], b: NDArray[Any], backend: Backend | None = 
     return np.asarray(a.astype(object) @ b.astype(object), object)
 
 
-def _leading_bits(n: int) -> tuple[int, int, int]:
-    """Return (first KEPT_BITS bits of |n|, all lower ones or-ed into the last; number of dropped bits; bit length)."""
-    n = abs(n)
-    length = n.bit_length()
-    dropped = length - KEPT_BITS
-    if dropped <= 0:
-        return n, 0, length
-    leading = n >> dropped
-    return leading | (leading << dropped != n), dropped, length
-
-
 def round_integers(integers: NDArray[Any], exponent: NDArray[np.int64], dtype: DTypeLike) -> NDArray[Any]:
     """Round integers * 2**exponent once to a real dtype: to nearest, ties to even, subnormals kept, overflow to Inf.
 
     An exact zero gives +0; a negative value that underflows gives -0.
-
-    Parameters
-    ----------
-    integers : ndarray of object (Python int)
-    exponent : ndarray of int64, same shape
-    dtype : float16, float32 or float64
     """
-    info = np.finfo(np.dtype(dtype))
-    t, smallest_exponent = info.nmant + 1, info.minexp - info.nmant
-    leading_bits = [_leading_bits(n) for n in integers.ravel()]
-    leading, dropped, length = np.array(leading_bits, np.int64).reshape(-1, 3).T
-    low_exponent = exponent.ravel() + dropped
-    unit_exponent = np.maximum(exponent.ravel() + length - t, smallest_exponent)
-    # A shift of 63 stands for all longer ones: leading < 2**62 is below half a unit then, and rounds to zero.
-    shift = np.clip(unit_exponent - low_exponent, 0, 63)
-    quotient = leading >> shift
-    rest = leading - (quotient << shift)
-    half = np.int64(1) << np.maximum(shift - 1, 0)
-    quotient += (rest > half) | ((rest == half) & (quotient % 2 == 1))
+    dtype = np.dtype(dtype)
+
+    def nearest(n: int, e: int) -> float:
+        dropped = abs(n).bit_length() - 53
+        if dtype != np.float64 and dropped > 0:
+            # Rounded to odd at 53 bits: the rounding to a format with two bits less than that decides all by itself.
+            kept = abs(n) >> dropped
+            is_inexact = kept << dropped != abs(n)
+            n, e = (kept | is_inexact) * (1 if n > 0 else -1), e + dropped
+        try:
+            return n / (1 << -e) if e < 0 else float(n << e)  # both are rounded once by Python
+        except OverflowError:
+            return math.inf if n > 0 else -math.inf
+
+    values = [nearest(n, e) for n, e in zip(integers.ravel().tolist(), exponent.ravel().tolist(), strict=True)]
     with np.errstate(over="ignore"):
-        # Exact in float64 for every dtype here, up to the overflow that is meant to happen.
-        scale = np.where(shift == 0, low_exponent, unit_exponent)
-        magnitude = np.ldexp(quotient.astype(np.float64), scale.astype(np.int32)).astype(dtype)
-    negative = np.array([n < 0 for n in integers.ravel()], bool)
-    return np.where(negative, -magnitude, magnitude).reshape(integers.shape)
+        return np.array(values, np.float64).reshape(integers.shape).astype(dtype)
+
+
+def ratio(excess: Excess) -> float:
+    """Return the excess as a float64: 0/0 is 0, x/0 is Inf."""
+    numerator, denominator = excess
+    if numerator <= 0:
+        return 0.0
+    try:
+        return numerator / denominator
+    except (ZeroDivisionError, OverflowError):
+        return float("inf")
+
+
+def excesses(
+    c: NDArray[Any], integers: NDArray[Any], sizes: NDArray[Any], exponent: NDArray[np.int64], rounding: bool
+) -> Iterator[Excess]:
+    """Yield an excess for each entry of the real c: of its error against v = integers * 2**exponent.
+
+    |A||B| is sizes * 2**exponent. NaN errs without limit, an infinity by what v lacks of the threshold from which on it
+    rounds to infinity. `rounding` forgives max(u |v|, half the smallest subnormal) of c's dtype.
+    """
+    info = np.finfo(c.dtype)
+    t, smallest_exponent = info.nmant + 1, info.minexp - info.nmant
+    threshold = (2 << t) - 1, int(info.maxexp) - t - 1
+    c_integers, c_exponent = integers_and_exponents(np.where(np.isfinite(c), c, 0))
+    columns = (c, c_integers, c_exponent, integers, sizes, exponent)
+    for value, m, e, n, size, g in zip(*(x.ravel().tolist() for x in columns), strict=True):
+        if value != value:
+            yield 1, 0
+            continue
+        is_infinite = abs(value) == math.inf
+        allowance, allowance_exponent = 0, g
+        if is_infinite:
+            (m, e), n = threshold, n if value > 0 else -n
+        elif rounding:
+            is_subnormal = n == 0 or g + n.bit_length() <= smallest_exponent + t - 1
+            allowance, allowance_exponent = (1, smallest_exponent - 1) if is_subnormal else (abs(n), g - t)
+        low = min(e if m else g, g, allowance_exponent)
+        error = (m << e - low if m else 0) - (n << g - low)
+        error = (error if is_infinite else abs(error)) - (allowance << allowance_exponent - low)
+        yield max(error, 0), size << g - low

@@ -1,10 +1,9 @@
-"""Single matrices with known character. Pairs with a known product are in `pairs`, and are offered here too.
+"""Matrices of the papers, and what generators of harder ones are made of.
 
 Every generator takes an explicit ``numpy.random.Generator``; the same generator state gives the same matrix. dtype is
 float32 or float64 (float16 works where its range suffices); all entries are finite.
 
-References: [MOOI20] doi:10.1007/978-3-030-50743-5_12, [OY22] doi:10.1177/10943420221090256, [VLVJ23]
-doi:10.1145/3624062.3624084.
+References: [MOOI20] doi:10.1007/978-3-030-50743-5_12, [OY22] doi:10.1177/10943420221090256.
 """
 
 from __future__ import annotations
@@ -14,34 +13,45 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
-
-from .floats import random_floats, random_signs
-from .pairs import EXPONENT_FAMILIES, cancelling, exponent_family, overflowing, ties, underflowing
+from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 __all__ = [
-    "EXPONENT_FAMILIES",
-    "as_complex",
-    "badly_scaled",
-    "cancelling",
-    "exp_rand",
-    "exponent_family",
-    "full_range",
-    "graded",
-    "hilbert",
-    "inverse_hilbert",
-    "mean_of_uniforms",
-    "overflowing",
-    "phi_matrix",
-    "row_span",
-    "subnormal",
-    "ties",
-    "underflowing",
-    "uniform",
-    "vandermonde",
+    *("EXPONENT_FAMILIES", "as_complex", "exp_rand", "exponent_family", "hilbert", "inverse_hilbert", "phi_matrix"),
+    *("random_floats", "random_signs", "uniform"),
 ]
 
 Shape = tuple[int, ...]
+Pair = tuple[NDArray[Any], NDArray[Any]]
+Range = tuple[int, int]
+
+EXPONENT_FAMILIES: dict[str, tuple[Range, Range]] = {
+    "type1": ((-15, 14), (-15, 14)),
+    "type2": ((-35, -15), (-35, -15)),
+    "type3": ((-100, -35), (-100, -35)),
+    "type4": ((-15, 14), (-100, -35)),
+}
+"""Exponent ranges (low, high) of A and B, after [OY22]: the range of FP16, below it, far below it, first by third."""
+
+
+def random_signs(rng: np.random.Generator, shape: Shape) -> NDArray[np.int64]:
+    """Return +1 and -1 with equal probability."""
+    return 1 - 2 * rng.integers(0, 2, shape)
+
+
+def random_floats(
+    rng: np.random.Generator, shape: Shape, exponent: ArrayLike, dtype: DTypeLike = np.float64
+) -> NDArray[Any]:
+    """Return random signs and uniform significands in [1, 2) of all t bits, times 2**exponent.
+
+    The exponents are broadcast to the shape; each is at most the largest of dtype. Below the normal range the
+    significand is cut to the bits that dtype has there, in the end to zero.
+    """
+    info = np.finfo(np.dtype(dtype))
+    exponent = np.broadcast_to(exponent, shape)
+    significand = rng.integers(1 << info.nmant, 2 << info.nmant, shape)
+    fraction_bits = np.clip(exponent - info.minexp + info.nmant, -1, info.nmant)
+    significand >>= info.nmant - fraction_bits
+    return np.ldexp(random_signs(rng, shape) * significand, exponent - fraction_bits).astype(dtype)
 
 
 def phi_matrix(rng: np.random.Generator, shape: Shape, phi: float, dtype: DTypeLike = np.float64) -> NDArray[Any]:
@@ -73,12 +83,6 @@ def exp_rand(
     return random_floats(rng, shape, rng.integers(low, high, shape, endpoint=True), dtype)
 
 
-def mean_of_uniforms(rng: np.random.Generator, shape: Shape, dtype: DTypeLike = np.float64) -> NDArray[Any]:
-    """Return the mean of two uniforms on [-0.5, 0.5) for each entry: the inputs of [VLVJ23]."""
-    first, second = rng.uniform(-0.5, 0.5, shape), rng.uniform(-0.5, 0.5, shape)
-    return ((first + second) / 2).astype(dtype)
-
-
 def hilbert(n: int, dtype: DTypeLike = np.float64) -> NDArray[Any]:
     """Return the n x n Hilbert matrix 1 / (i + j + 1), i and j from 0, each entry rounded to dtype."""
     index = np.arange(n)
@@ -98,62 +102,12 @@ def inverse_hilbert(n: int) -> NDArray[np.float64]:
     return inverse
 
 
-def full_range(rng: np.random.Generator, shape: Shape, dtype: DTypeLike = np.float64) -> NDArray[Any]:
-    """Return finite values whose exponents are uniform over the whole range of dtype, subnormals included."""
-    info = np.finfo(np.dtype(dtype))
-    return random_floats(rng, shape, rng.integers(info.minexp - info.nmant, info.maxexp, shape), dtype)
-
-
-def subnormal(rng: np.random.Generator, shape: Shape, dtype: DTypeLike = np.float64) -> NDArray[Any]:
-    """Return nonzero subnormal numbers of random sign, their leading bits uniform over all positions."""
-    info = np.finfo(np.dtype(dtype))
-    return random_floats(rng, shape, rng.integers(info.minexp - info.nmant, info.minexp, shape), dtype)
-
-
-def row_span(rng: np.random.Generator, shape: Shape, span_bits: int, dtype: DTypeLike = np.float64) -> NDArray[Any]:
-    """Return rows whose largest entry is about 2**span_bits times the smallest. Transpose it for a right operand.
-
-    The exponents of a row are uniform over span_bits + 1 values around 0; each row with at least two entries has both
-    extremes.
-
-    Parameters
-    ----------
-    rng : numpy.random.Generator
-    shape : (rows, columns)
-    span_bits : int
-        At most 2045 for float64 and 253 for float32, so that every entry is normal.
-    dtype : float32 or float64
-    """
-    info = np.finfo(np.dtype(dtype))
-    if not 0 <= span_bits < info.maxexp - info.minexp:
-        raise ValueError(f"span_bits = {span_bits} is not within 0..{info.maxexp - info.minexp - 1} for {dtype}")
-    exponent = rng.integers(0, span_bits, shape, endpoint=True)
-    if shape[1] >= 2:
-        exponent[:, 0], exponent[:, 1] = 0, span_bits
-    return random_floats(rng, shape, rng.permuted(exponent, axis=1) - span_bits // 2, dtype)
-
-
-def badly_scaled(
-    rng: np.random.Generator, shape: Shape, low: int, high: int, dtype: DTypeLike = np.float64
-) -> NDArray[Any]:
-    """Return D_r U D_c, U uniform on (-1, 1), D_r and D_c powers of two with exponents uniform over low..high.
-
-    Neither scale is lost to a scheme that scales rows and columns; the one on the inner dimension widens every row.
-    """
-    rows, cols = rng.integers(low, high, (shape[0], 1), endpoint=True), rng.integers(low, high, shape[1], endpoint=True)
-    return np.ldexp(rng.uniform(-1.0, 1.0, shape), rows + cols).astype(dtype)
-
-
-def graded(rng: np.random.Generator, shape: Shape, low: int, high: int, dtype: DTypeLike = np.float64) -> NDArray[Any]:
-    """Return U with U_ij about 2**(r_i + s_j): both exponents fall evenly from high (first) to low (last)."""
-    rows, cols = (np.rint(np.linspace(high, low, size)).astype(np.int64) for size in shape)
-    return np.ldexp(rng.uniform(0.5, 1.0, shape) * random_signs(rng, shape), rows[:, None] + cols).astype(dtype)
-
-
-def vandermonde(rng: np.random.Generator, shape: Shape, dtype: DTypeLike = np.float64) -> NDArray[Any]:
-    """Return x_i**j with nodes x_i uniform on [-1, 1): rows that fall off geometrically, all at different rates."""
-    nodes = rng.uniform(-1.0, 1.0, shape[0])
-    return np.vander(nodes, shape[1], increasing=True).astype(dtype)
+def exponent_family(
+    rng: np.random.Generator, family: str, m: int, k: int, n: int, dtype: DTypeLike = np.float32
+) -> Pair:
+    """Return a pair with random signs, uniform significands and exponents uniform over EXPONENT_FAMILIES[family]."""
+    left, right = EXPONENT_FAMILIES[family]
+    return exp_rand(rng, (m, k), *left, dtype), exp_rand(rng, (k, n), *right, dtype)
 
 
 def as_complex(generate: Callable[..., Any], rng: np.random.Generator, *args: Any, **kwargs: Any) -> Any:

@@ -1,86 +1,61 @@
 """The judge: exact and correctly rounded products of any finite floating-point matrices, and exact errors.
 
 Shares no code with the library: it sees operands and results only. Operands are float16, float32, float64, complex64 or
-complex128; shapes follow ``numpy.matmul`` (vectors, matrices, stacks with broadcasting) except in `exact_product`.
+complex128; shapes follow ``numpy.matmul`` (vectors, matrices, stacks with broadcasting) where not said otherwise.
 
 A complex product is judged in its real embedding: re = Re A Re B - Im A Im B is one exact sum, and its |A||B| is
 |Re A||Re B| + |Im A||Im B|; im likewise.
+
+Norms of errors are those of [VLVJ23] doi:10.1145/3624062.3624084 and [OY22] doi:10.1177/10943420221090256.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from .exact import Backend, ExactMatrix, integer_product, integer_rows, integers_and_exponents, round_integers
-from .excess import Excess, component_excesses, ratio
+from .exact import Backend, ExactMatrix, Excess, components, excesses, integer_product, integer_rows, ratio
 
 __all__ = [
-    "ExactMatrix",
-    "componentwise_error",
-    "correctly_rounded",
-    "exact_difference",
-    "exact_product",
-    "excess_error",
-    "meets_promise",
+    *("ExactMatrix", "ExactProduct", "Judgement", "componentwise_error", "correctly_rounded", "exact_difference"),
+    *("exact_product", "excess_error", "forward_errors", "judge", "meets_promise", "relative_residual"),
 ]
 
 
 def exact_product(a: ArrayLike, b: ArrayLike, *, backend: Backend | None = None) -> ExactMatrix:
-    """Return A B without rounding.
-
-    Parameters
-    ----------
-    a, b : array_like of shapes (m, k) and (k, n)
-        Finite, real or complex.
-    backend : "flint", "python" or None
-        Integer product to use; None takes python-flint where it is installed. The result is the same.
+    """Return A B of finite matrices without rounding, by Python's integers or by python-flint where it is installed.
 
     Raises
     ------
     TypeError, ValueError
-        For other dtypes, non-finite entries, shapes that do not fit.
+        For other dtypes, non-finite entries, shapes that are not (m, k) and (k, n).
     """
-    return _product(_operand(a), _operand(b), backend)
+    return ExactProduct(_operand(a), _operand(b), backend=backend).value
 
 
 def correctly_rounded(a: ArrayLike, b: ArrayLike, dtype: DTypeLike | None = None) -> NDArray[Any]:
     """Return A B with every real component rounded once: to nearest, ties to even; subnormals kept; overflow to Inf.
 
-    An exact zero is +0; a negative value that underflows is -0.
-
-    Parameters
-    ----------
-    a, b : array_like
-        Finite; shapes as `numpy.matmul` takes them.
-    dtype : dtype, optional
-        Of the result; the promoted dtype of the operands by default. float32 is rounded once, never through float64.
+    An exact zero is +0; a negative value that underflows is -0. The dtype is the promoted one of the operands by
+    default. float32 is rounded once, never through float64.
     """
     a, b = _operand(a), _operand(b)
     dtype = np.result_type(a, b) if dtype is None else np.dtype(dtype)
     lefts, rights, shape = _stacks(a, b)
-    products = [_product(left, right).round(dtype) for left, right in zip(lefts, rights, strict=True)]
+    products = [ExactProduct(*pair, dtype).value.round(dtype) for pair in zip(lefts, rights, strict=True)]
     return np.array(products, dtype).reshape(shape)
 
 
 def exact_difference(c: ArrayLike, a: ArrayLike, b: ArrayLike) -> NDArray[Any]:
-    """Return C - A B, evaluated exactly and then rounded once to float64 (complex128). C must be finite."""
+    """Return C - A B of finite matrices, evaluated exactly and then rounded once to float64 (complex128)."""
     c, a, b = _operand(c), _operand(a), _operand(b)
-    lefts, rights, shape = _stacks(a, b)
-    is_complex = any(x.dtype.kind == "c" for x in (c, a, b))
-    difference = np.zeros((len(lefts), *_core(lefts, rights)), np.complex128 if is_complex else np.float64)
-    for target, cs, left, right in zip(difference, _results(c, shape, lefts, rights), lefts, rights, strict=True):
-        exact = _product(left, right)
-        target.real = _subtract(cs.real, exact.real, exact.exponent)
-        if is_complex:
-            target.imag = _subtract(
-                cs.imag, np.zeros_like(exact.real) if exact.imag is None else exact.imag, exact.exponent
-            )
-    return difference.reshape(shape)
+    return ExactProduct(a, b, c.dtype).value.subtracted_from(c)
 
 
 def componentwise_error(c: ArrayLike, a: ArrayLike, b: ArrayLike) -> float:
@@ -89,7 +64,7 @@ def componentwise_error(c: ArrayLike, a: ArrayLike, b: ArrayLike) -> float:
     0/0 counts as 0 and x/0 as Inf. A NaN in C counts as Inf. An infinity in C counts as the finite value nearest to the
     exact one that rounds to it (the overflow threshold or beyond), so a correct overflow has error 0.
     """
-    return max((ratio(excess) for excess in _excesses(c, a, b, rounding=False)), default=0.0)
+    return max((product.error(x) for x, product in _judged(c, a, b)), default=0.0)
 
 
 def excess_error(c: ArrayLike, a: ArrayLike, b: ArrayLike) -> float:
@@ -99,35 +74,124 @@ def excess_error(c: ArrayLike, a: ArrayLike, b: ArrayLike) -> float:
     to that dtype may cost. Special cases as in `componentwise_error`. The value is rounded to float64; `meets_promise`
     is exact.
     """
-    return max((ratio(excess) for excess in _excesses(c, a, b, rounding=True)), default=0.0)
+    return max((product.error(x, rounding=True) for x, product in _judged(c, a, b)), default=0.0)
 
 
 def meets_promise(c: ArrayLike, a: ArrayLike, b: ArrayLike, r: float) -> NDArray[np.bool_]:
     """Tell for each entry whether |C - A B| <= r |A||B| + max(u |A B|, half the smallest subnormal) holds exactly.
 
-    An infinity in C is accepted when a value within r |A||B| of the exact one rounds to it; NaN never is. A complex
-    entry meets the promise when both its components do.
-
-    Parameters
-    ----------
-    c : array_like
-        The result to be judged; its dtype decides u and the smallest subnormal.
-    a, b : array_like
-        The operands.
-    r : float
-        Finite, nonnegative.
-
-    Returns
-    -------
-    ndarray of bool, shape of the product
+    The dtype of C decides u and the smallest subnormal; r is not negative. An infinity in C is accepted when a value
+    within r |A||B| of the exact one rounds to it; NaN never is. A complex entry meets the promise when both its
+    components do.
     """
-    c, a, b = np.asarray(c), _operand(a), _operand(b)
-    numerator, denominator = float(r).as_integer_ratio()
-    met = [x * denominator <= y * numerator for x, y in _excesses(c, a, b, rounding=True)]
-    components = 2 if c.dtype.kind == "c" else 1
+    return np.array([product.meets(x, r) for x, product in _judged(c, a, b)], bool).reshape(np.shape(c))
+
+
+def forward_errors(c: ArrayLike, a: ArrayLike, b: ArrayLike, *, reference: ArrayLike | None = None) -> dict[str, float]:
+    """Return norm(C - A B) / (norm(A) norm(B)) in the three entrywise norms of [VLVJ23].
+
+    The norms take a matrix as one long vector: "1" is the sum of all magnitudes, "2" the Frobenius norm, "inf" the
+    largest magnitude. They are not the operator norms of those names. C is compared with the reference in place of A B
+    where there is one; the exact product has no errors that could enter.
+    """
+    difference = exact_difference(c, a, b) if reference is None else _wide(c) - _wide(reference)
+    errors, lefts, rights = (_entrywise_norms(x) for x in (difference, a, b))
+    return {name: float(errors[name] / (lefts[name] * rights[name])) if errors[name] else 0.0 for name in errors}
+
+
+def relative_residual(c: ArrayLike, reference: ArrayLike) -> float:
+    """Return ||C - reference||_F / ||reference||_F, the measure of [OY22], whose reference is the product in FP64."""
+    error = _entrywise_norms(_wide(c) - _wide(reference))["2"]
+    return float(error / _entrywise_norms(reference)["2"]) if error else 0.0
+
+
+class ExactProduct:
+    """A B of two finite matrices and its |A||B| in integers, for as many results as there are to be judged.
+
+    The dtype is that of the results, where it is complex and the operands are real. `value` is an `ExactMatrix`.
+    """
+
+    def __init__(
+        self, a: NDArray[Any], b: NDArray[Any], dtype: DTypeLike | None = None, backend: Backend | None = None
+    ) -> None:
+        if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[0]:
+            raise ValueError(f"expected shapes (m, k) and (k, n), got {a.shape} and {b.shape}")
+        self.a, self.b = a, b
+        # The parts of complex operands stand side by side and share their exponents.
+        is_complex = np.result_type(a, b, *([] if dtype is None else [dtype])).kind == "c"
+        self._left, row_exponent = integer_rows(np.hstack([a.real, a.imag]) if is_complex else a)
+        right, col_exponent = integer_rows((np.vstack([b.real, b.imag]) if is_complex else b).T)
+        self._rights = [right.T]
+        if is_complex:
+            real, imag = np.vsplit(right.T, 2)
+            self._rights = [np.vstack([real, -imag]), np.vstack([imag, real])]
+        parts = [integer_product(self._left, right, backend) for right in self._rights]
+        self.value = ExactMatrix(parts[0], parts[1] if is_complex else None, row_exponent, col_exponent)
+
+    @cached_property
+    def rounded(self) -> NDArray[Any]:
+        """The value rounded once to the promoted dtype of the operands."""
+        return self.value.round(np.result_type(self.a, self.b))
+
+    @cached_property
+    def sizes(self) -> list[NDArray[Any]]:
+        """|A||B| of each real component, in the integers of the value."""
+        return [integer_product(abs(self._left), abs(right)) for right in self._rights]
+
+    def error(self, c: NDArray[Any], *, rounding: bool = False, relative: bool = False) -> float:
+        """Return max |C - AB| / (|A||B|), or / |AB|, less what the last rounding may cost if `rounding`."""
+        sizes = [abs(part) for part in self.value.parts] if relative else self.sizes
+        return max((ratio(excess) for each in self._excesses(c, sizes, rounding) for excess in each), default=0.0)
+
+    def meets(self, c: NDArray[Any], r: float) -> NDArray[np.bool_]:
+        """Tell for each entry whether it keeps the promise r, as `meets_promise` does; r may be infinite."""
+        if math.isinf(r):
+            return np.ones(c.shape, bool)
+        numerator, denominator = float(r).as_integer_ratio()
+        met = [
+            [x * denominator <= y * numerator for x, y in each] for each in self._excesses(c, self.sizes, rounding=True)
+        ]
+        return np.all(np.array(met, bool), axis=0).reshape(c.shape)
+
+    def _excesses(self, c: NDArray[Any], sizes: list[NDArray[Any]], rounding: bool) -> Iterator[Iterator[Excess]]:
+        """The excesses of each real component."""
+        for part, integers, size in zip(components(c), self.value.parts, sizes, strict=True):
+            yield excesses(part, integers, size, self.value.exponent, rounding)
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """A result against the exact product."""
+
+    error: float  # max |C - AB| / (|A||B|)
+    relative_error: float  # max |C - AB| / |AB|
+    normwise_error: float  # ||C - AB|| / (||A|| ||B||), Frobenius norms
+    share_correct: float  # of entries that are the exact value rounded once
+    kept: bool  # |C - AB| <= r |A||B| + u |AB| in every entry, for the bound r that was reported
+
+
+def judge(c: NDArray[Any], exact: ExactProduct, bound: float) -> Judgement:
+    """Hold a real result against the exact product, and against the bound r of its report."""
+    return Judgement(
+        exact.error(c),
+        exact.error(c, relative=True),
+        forward_errors(c, exact.a, exact.b)["2"] if np.isfinite(c).all() else np.inf,
+        float(np.mean(c == exact.rounded)) if c.size else 1.0,
+        bool(exact.meets(c, bound).all()),
+    )
+
+
+def _judged(c: ArrayLike, a: ArrayLike, b: ArrayLike) -> Iterator[tuple[NDArray[Any], ExactProduct]]:
+    """Each matrix of a result with the product that it should be."""
+    c, a, b = _operand(c, finite=False), _operand(a), _operand(b)
     lefts, rights, shape = _stacks(a, b)
-    size = math.prod(_core(lefts, rights))
-    return np.array(met, bool).reshape(len(lefts), components, size).all(axis=1).reshape(shape)
+    if c.dtype.kind != "c" and np.result_type(a, b).kind == "c":
+        raise TypeError(f"a result of dtype {c.dtype} cannot hold a complex product")
+    if c.shape != shape:
+        raise ValueError(f"the result has shape {c.shape}, the product {shape}")
+    results = c.reshape(len(lefts), lefts.shape[1], rights.shape[2])
+    for result, left, right in zip(results, lefts, rights, strict=True):
+        yield result, ExactProduct(left, right, c.dtype)
 
 
 def _operand(x: ArrayLike, *, finite: bool = True) -> NDArray[Any]:
@@ -139,8 +203,8 @@ def _operand(x: ArrayLike, *, finite: bool = True) -> NDArray[Any]:
     return x
 
 
-def _stacks(a: NDArray[Any], b: NDArray[Any]) -> tuple[list[NDArray[Any]], list[NDArray[Any]], tuple[int, ...]]:
-    """Return the matrices of both broadcast stacks, one by one, and the shape of the stack of products."""
+def _stacks(a: NDArray[Any], b: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any], tuple[int, ...]]:
+    """Return both operands as stacks of as many matrices, and the shape of their product."""
     if 0 in (a.ndim, b.ndim):
         raise ValueError("a matrix product needs at least one dimension in each operand")
     rows = a.shape[-2:-1]
@@ -148,69 +212,19 @@ def _stacks(a: NDArray[Any], b: NDArray[Any]) -> tuple[list[NDArray[Any]], list[
     a, b = np.atleast_2d(a), b[:, None] if b.ndim == 1 else b
     if a.shape[-1] != b.shape[-2]:
         raise ValueError(f"inner dimensions differ: {a.shape} and {b.shape}")
-    batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-    lefts, rights = (np.broadcast_to(x, batch + x.shape[-2:]) for x in (a, b))
-    indices = list(np.ndindex(batch))
-    return [lefts[i] for i in indices], [rights[i] for i in indices], (*batch, *rows, *cols)
+    stack = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    a, b = (np.broadcast_to(x, stack + x.shape[-2:]).reshape(math.prod(stack), *x.shape[-2:]) for x in (a, b))
+    return a, b, (*stack, *rows, *cols)
 
 
-def _core(lefts: list[NDArray[Any]], rights: list[NDArray[Any]]) -> tuple[int, int]:
-    return (lefts[0].shape[0], rights[0].shape[1]) if lefts else (0, 0)
+def _wide(x: ArrayLike) -> NDArray[Any]:
+    """At least extended precision where the platform has it: C and a good reference differ in their last bits only."""
+    x = np.asarray(x)
+    return x.astype(np.result_type(x, np.longdouble))
 
 
-def _results(c: NDArray[Any], shape: tuple[int, ...], lefts: list[Any], rights: list[Any]) -> NDArray[Any]:
-    if c.shape != shape:
-        raise ValueError(f"the result has shape {c.shape}, the product {shape}")
-    return c.reshape(len(lefts), *_core(lefts, rights))
-
-
-def _factors(
-    a: NDArray[Any], b: NDArray[Any]
-) -> tuple[NDArray[Any], list[NDArray[Any]], NDArray[np.int64], NDArray[np.int64]]:
-    """Return integers (left, rights, row_exponent, col_exponent): each real component of A B is left times a right.
-
-    The parts of complex operands stand side by side and share their exponents: left = [Re A, Im A],
-    rights = [Re B; -Im B] and [Im B; Re B].
-    """
-    if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[0]:
-        raise ValueError(f"expected shapes (m, k) and (k, n), got {a.shape} and {b.shape}")
-    if not (np.iscomplexobj(a) or np.iscomplexobj(b)):
-        left, row_exponent = integer_rows(a)
-        right, col_exponent = integer_rows(b.T)
-        return left, [right.T], row_exponent, col_exponent
-    left, row_exponent = integer_rows(np.hstack([a.real, a.imag]))
-    right, col_exponent = integer_rows(np.hstack([b.real.T, b.imag.T]))
-    real, imag = np.hsplit(right, 2)
-    return left, [np.hstack([real, -imag]).T, np.hstack([imag, real]).T], row_exponent, col_exponent
-
-
-def _product(a: NDArray[Any], b: NDArray[Any], backend: Backend | None = None) -> ExactMatrix:
-    left, rights, row_exponent, col_exponent = _factors(a, b)
-    real, *imag = (integer_product(left, right, backend) for right in rights)
-    return ExactMatrix(real, imag[0] if imag else None, row_exponent, col_exponent)
-
-
-def _subtract(c: NDArray[Any], integers: NDArray[Any], exponent: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return c - integers * 2**exponent, rounded once to float64."""
-    c_integers, c_exponent = integers_and_exponents(c)
-    common = np.minimum(c_exponent, exponent)
-    aligned = c_integers.astype(object) << (c_exponent - common).astype(object)
-    return round_integers(aligned - (integers << (exponent - common).astype(object)), common, np.float64)
-
-
-def _excesses(c: ArrayLike, a: ArrayLike, b: ArrayLike, *, rounding: bool) -> Iterator[Excess]:
-    """Yield the excess of each real component: matrix by matrix, all real parts before all imaginary ones."""
-    c, a, b = _operand(c, finite=False), _operand(a), _operand(b)
-    lefts, rights, shape = _stacks(a, b)
-    is_complex = c.dtype.kind == "c"
-    if not is_complex and np.result_type(a, b).kind == "c":
-        raise TypeError(f"a result of dtype {c.dtype} cannot hold a complex product")
-    for result, a, b in zip(_results(c, shape, lefts, rights), lefts, rights, strict=True):
-        left, factors, row_exponent, col_exponent = _factors(a, b)
-        exponent = row_exponent[:, None] + col_exponent
-        for factor, values in zip(factors, (result.real, result.imag), strict=False):
-            exact, size = integer_product(left, factor), integer_product(abs(left), abs(factor))
-            yield from component_excesses(values, exact, size, exponent, rounding)
-        if is_complex and len(factors) == 1:
-            zeros = np.full(exponent.shape, 0, object)
-            yield from component_excesses(result.imag, zeros, zeros, exponent, rounding)
+def _entrywise_norms(x: ArrayLike) -> dict[str, Any]:
+    magnitude = abs(_wide(x))
+    largest = magnitude.max(initial=0)
+    scaled = magnitude / largest if 0 < largest < np.inf else magnitude
+    return {"1": magnitude.sum(), "2": largest * np.sqrt((scaled**2).sum()), "inf": largest}

@@ -17,6 +17,7 @@ from hifigemm.engines.cuda import required_bits
 from hifigemm.engines.cuda.engine import NativeProgram
 from hifigemm.engines.cuda.program import CudaProgram, blocks_of
 from hifigemm.engines.device_array import unwrap, wrap
+from hifigemm.engines.kernels.program import Program
 from hifigemm.executor import execute
 from hifigemm.numerics.bounds import native_bound
 from hifigemm.numerics.epilogue import PLAIN, Epilogue
@@ -242,6 +243,17 @@ def test_a_record_is_read_when_somebody_looks_and_once(as_on_gpu, monkeypatch):
     assert asked == [1]
     assert report == other
     assert len(asked) == 2
+
+
+def test_warmup_leaves_nothing_to_compile(as_on_gpu, monkeypatch):
+    finished, own = [], Program.compile
+    monkeypatch.setattr(Program, "compile", lambda self: finished.append(1) or own(self))
+    a, b = (torch.from_numpy(z[0]).to(DEVICE) for z in operands())
+    hg.warmup(torch.ones_like(a), torch.ones_like(b), scheme=FAST)
+    made = len(finished)
+    assert made > 0
+    hg.matmul(a, b, scheme=FAST)
+    assert len(finished) == made
 
 
 # The native product.

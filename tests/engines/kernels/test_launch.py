@@ -169,6 +169,16 @@ def test_variants_differ_by_what_triton_specialises(direct):
     assert variants((x, y, 8, 2, 5), num_warps=8) == 1
 
 
+def test_a_variant_is_new_until_it_has_an_entry(direct):
+    x, constants = torch.zeros(8), {"BLOCK": 32, "ADD": 0}
+    first = direct.new_variant((x, x, 8, 1, 5), constants)
+    assert first is not None
+    assert first != direct.new_variant((x, x, 8, 3, 5), constants)
+    direct.entry((x, x, 8, 1, 5), constants)
+    assert direct.new_variant((x, x, 9, 1, 6), constants) is None
+    assert Launch(_scale_kernel).new_variant((x, x, 4, 1, 1), constants) is None
+
+
 def test_arguments_in_tuples_are_specialised(direct):
     x, y, constants = torch.zeros(64), torch.zeros(64), {"BLOCK": 32, "ADD": 0}
     launch = Launch(JITFunction(_scale_tuple, do_not_specialize=["sizes"]))

@@ -2,12 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -139,23 +133,3 @@ def test_special_values_meet_no_padding():
     a[0, 3, 0] = np.nan
     with np.errstate(all="ignore"):
         np.testing.assert_array_equal(product(a, b), a @ b)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("arch", ["80", "89", "90", "100"])
-def test_kernels_compile_without_spills(arch):
-    environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
-    script = Path(__file__).parent / "compiled_native_gemm.py"
-    done = subprocess.run([sys.executable, script, arch], env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    for line in done.stdout.splitlines():
-        found = json.loads(line)
-        has_tensor_cores = found["type"].startswith("fp64") and arch in ("80", "90")
-        assert (found["DMMA"] > 0) == has_tensor_cores, found
-        if has_tensor_cores and "even True" in found["type"]:
-            assert found["STL"] == found["LDL"] == 0, found
-        if "width 1, even True" in found["type"]:
-            assert found["copies"] == ["0x10"], found
-        if not found["type"].startswith("fp64"):
-            assert found["STL"] == found["LDL"] == 0, found
-        assert "i32" not in found["doubled"], found

@@ -20,7 +20,7 @@ from hifigemm.engines.kernels.buffers import Buffer
 from hifigemm.engines.kernels.launch import Address, Launch, TensorMap, clear, cleared, empty, real_view, tensor_map
 from hifigemm.engines.kernels.program import Program
 
-DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+DEVICE = torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
 ALIGNMENT = 256
 
 
@@ -336,7 +336,7 @@ class Kernel:
         places = [x.place if isinstance(x, TensorMap) else x for x in launches.flat(arguments)]
         next(x for x in places if isinstance(x, Buffer)).program.add(self, grid, arguments, constants)
 
-    def compile(self, arguments, constants):
+    def new_variant(self, arguments, constants):
         return None
 
     def entry(self, arguments, constants):
@@ -407,6 +407,30 @@ def test_addresses_are_filled_in(direct, workspace):
             *(2, 3, 1, 100, "second", *Entry.head),
             *(at[1] + 80, at[3] + 1280, at[3] + 416, 4096, at[2], at[3], 2.5, "padding"),
         )
+
+
+def test_new_variants_are_compiled_side_by_side_and_each_once(direct):
+    class Slow(Kernel):
+        """A kernel whose variants are not compiled before two others are being compiled at the same time."""
+
+        def new_variant(self, arguments, constants):
+            return None if (key := (self, arguments[1])) in compiled else key
+
+        def entry(self, arguments, constants):
+            if (self, arguments[1]) not in compiled:
+                together.wait(20)
+                compiled.append((self, arguments[1]))
+            return self.own
+
+    together, compiled, program = threading.Barrier(3), [], Program(DEVICE)
+    a, b = Slow(Entry("a")), Slow(Entry("b"))
+    x = program.operand(torch.zeros(4))
+    for kernel, argument in ((a, 1), (b, 1), (a, 1), (a, 2), (b, 1)):
+        kernel((1,), x, argument)
+    direct(program)
+    assert len(compiled) == 3
+    program(torch.zeros(4))
+    assert [len(kernel.own.calls) for kernel in (a, b)] == [3, 2]
 
 
 def test_addresses_in_tuples_are_filled_in(direct, workspace):

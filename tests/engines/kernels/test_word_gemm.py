@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -260,20 +255,6 @@ def test_searches_try_valid_tiles_only():
 def test_classes_of_shapes_print_what_shares_a_tile():
     assert cube(1000).kind == cube(1024).kind == "1024 1024 1024 x 1 fp16 words by 64"
     assert len({cube(512).kind, cube(1024).kind, cube(1024, "tf32", 32).kind, cube(1024, "fp16", 32).kind}) == 4
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("arch", [80, 89, 90, 100])
-def test_kernels_compile_without_spills_and_restart_the_main_product(arch):
-    script = Path(__file__).with_name("compiled_word_gemm.py")
-    env = {**os.environ, "TRITON_INTERPRET": "0"}
-    done = subprocess.run([sys.executable, script, str(arch)], env=env, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    for line in done.stdout.splitlines():
-        found = json.loads(line)
-        assert found["spills"] <= 4, line  # two registers, once
-        assert found["restarts"] == found["blocks"], line
-        assert not ("hopper" in found["tile"] and found["moves"]), line
 
 
 def _model():

@@ -133,7 +133,7 @@ class CudaProgram:
             outliers = plan.evidence.outliers.of_fullest_block(rows, cols)
             plan = replace(plan, evidence=replace(plan.evidence, outliers=outliers))
         own = TORCH_DTYPES[problem.dtype]
-        operand = _NARROW[problem.narrow.name] if problem.narrow else own
+        operand = _NARROW[problem.narrow.name] if problem.narrow and plan.alternatives else own
         shapes = ((batch, rows, problem.k), operand), ((batch, problem.k, cols), operand), ((batch, rows, cols), own)
         layouts: list[Any] = [_Layout(shape, dtype) for shape, dtype in shapes]
         record = _Layout((self.steps.record,), torch.int64) if self.steps.record else None

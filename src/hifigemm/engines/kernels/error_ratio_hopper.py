@@ -27,7 +27,6 @@ from hifigemm.engines.kernels.hopper_ring import (
     PRODUCER_REGISTERS,
     allocate,
     boxes_of,
-    compile_kernel,
     multiply,
     options_of,
     planes_behind,
@@ -37,7 +36,7 @@ from hifigemm.engines.kernels.launch import Launch, tensor_map
 from hifigemm.engines.kernels.scaled_residues import Sizes
 from hifigemm.engines.kernels.tiles import ProductShape, Tile, gpu_of, grid_size
 
-__all__ = ["compile_for", "launch"]
+__all__ = ["launch"]
 
 _BIG = gl.constexpr(2.0**52)
 _BIG_BITS = gl.constexpr(0x4330000000000000)
@@ -186,12 +185,6 @@ def _ratio_kernel(
 
 
 _ratio = Launch(_ratio_kernel)
-
-
-def compile_for(device: torch.device) -> None:
-    """Compile the kernel for a device without a launch."""
-    pointers = torch.float64, torch.int64
-    compile_kernel(_ratio_kernel, boxes_of, pointers, len(_RUN_TIME), device, WIDTH=1, enable_fp_fusion=False)
 
 
 def launch(sizes: Sizes, out: torch.Tensor, terms: int, tile: Tile, predicate: tuple[Any, int, int]) -> None:

@@ -19,29 +19,30 @@ condition.
 
 from __future__ import annotations
 
-from typing import Any
-
-import torch
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
 
-from hifigemm.engines.kernels.common import NO_PREDICATE, holds, place_of
-from hifigemm.engines.kernels.launch import Address, map_at
-from hifigemm.engines.kernels.tiles import Tile, gpu_of, valid_tiles
+from hifigemm.engines.kernels.common import holds, place_of
+from hifigemm.engines.kernels.tiles import Tile
 
 __all__ = [
     "CONSUMER_REGISTERS",
     "PRODUCER_REGISTERS",
     "allocate",
     "boxes_of",
-    "compile_kernel",
     "multiply",
     "options_of",
     "planes_behind",
     "produce",
     "skip",
+    "tma_load",
+    "tma_store",
 ]
+
+# The names that both have in newer versions of Triton, or those of 3.6.
+tma_load = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
+tma_store = getattr(tma, "async_store", None) or tma.async_copy_shared_to_global
 
 CONSUMER_REGISTERS = gl.constexpr(232)
 PRODUCER_REGISTERS = gl.constexpr(40)
@@ -91,11 +92,11 @@ def _fill(
             at = (step - second * (steps // 2)) * BLOCK_K
             right_at = at + (second ^ swap) * component
             at += second * component
-        tma.async_copy_global_to_shared(left, [row, at], ready, left_ring.index(stage * 2))
-        tma.async_copy_global_to_shared(left, [row + HALF, at], ready, left_ring.index(stage * 2 + 1))
+        tma_load(left, [row, at], ready, left_ring.index(stage * 2))
+        tma_load(left, [row + HALF, at], ready, left_ring.index(stage * 2 + 1))
         for i in gl.static_range(COUNT):
             slot = right_ring.index(stage).slice(i * BOX, BOX)
-            tma.async_copy_global_to_shared(right, [column + i * BOX, right_at], ready, slot)
+            tma_load(right, [column + i * BOX, right_at], ready, slot)
         count += 1
     return count
 
@@ -182,25 +183,3 @@ def boxes_of(tile: Tile) -> tuple[tuple[int, int], ...]:
     Half of the rows goes to each consumer; columns come in tiles or, at the edge, in quarters of one.
     """
     return tuple((vectors, tile.block_k) for vectors in (tile.block_m // 2, tile.block_n, tile.block_n // 4))
-
-
-def compile_kernel(
-    kernel: Any, tiled: Any, pointers: tuple[torch.dtype, ...], integers: int, device: torch.device, **constants: Any
-) -> None:
-    """Compile a kernel for a device without a launch, which raises where this Triton's Gluon is another one.
-
-    Parameters
-    ----------
-    kernel : gluon.jit function
-        Of tensor maps, pointers, integers and a predicate.
-    tiled : function
-        Blocks of the tensor maps, all of INT8, for a tile.
-    pointers : tuple of torch.dtype
-    integers : int
-        How many.
-    """
-    tile = valid_tiles(gpu_of(device), ("hopper",))[0]
-    maps = [map_at(1 << 20, (torch.int8, 256, 256, 256, block)).host for block in tiled(tile)]
-    addresses = [Address(1 << 20, dtype) for dtype in pointers]
-    with torch.cuda.device(device):
-        kernel.warmup(*maps, *addresses, *[256] * integers, *NO_PREDICATE, grid=(1,), **options_of(tile), **constants)

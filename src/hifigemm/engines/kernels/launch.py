@@ -37,6 +37,7 @@ __all__ = [
     "enters_directly",
     "flat",
     "float64_bits",
+    "knows_gluon",
     "operand_arguments",
     "real_view",
     "shared_layout",
@@ -46,6 +47,8 @@ __all__ = [
 
 _KNOWN_SERIES = ("3.6",)
 """Triton versions whose compiled kernels are entered directly."""
+_GLUON_SERIES = ("3.6", "3.7", "3.8", "3.9")
+"""Triton versions whose Gluon compiles the kernels for Hopper; its interface changes from version to version."""
 _INT32 = 1 << 31
 _CLEARED = 1024
 """Entries that a program clears."""
@@ -210,6 +213,18 @@ def enters_directly() -> bool:
     return direct
 
 
+@cache
+def knows_gluon() -> bool:
+    """Whether the kernels for Hopper are known to compile with this Triton; without them products take longer."""
+    known = triton.__version__.rpartition(".")[0] in _GLUON_SERIES
+    if not known:
+        logging.getLogger("hifigemm").warning(
+            "Triton %s: the kernels for Hopper are known to compile with %s; plain ones take their place",
+            *(triton.__version__, ", ".join(_GLUON_SERIES)),
+        )
+    return known
+
+
 def is_hooked() -> bool:
     """Whether a profiler wants to see the launches."""
     runtime = triton.knobs.runtime
@@ -283,6 +298,13 @@ class Launch:
         if variant not in self._variants:
             self._variants[variant] = _entry(self.compile(arguments, constants), arguments)
         return self._variants[variant]
+
+    def new_variant(self, arguments: tuple[Any, ...], constants: dict[str, Any]) -> tuple[Any, ...] | None:
+        """The kernel and the variant for some arguments; None where that was compiled, and without direct entries."""
+        if not self._direct:
+            return None
+        variant, _ = self._bind(torch._C._cuda_getDevice(), arguments, constants)
+        return None if variant in self._variants else (self, *variant)
 
     def call_jit(self, grid: tuple[int, ...], arguments: tuple[Any, ...], constants: dict[str, Any]) -> Any:
         """A plain JIT call, which compiles what is new and returns the compiled kernel."""

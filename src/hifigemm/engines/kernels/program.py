@@ -24,7 +24,7 @@ __all__ = ["Program"]
 _ALIGNMENT = 256
 _BOUND = 16
 """Sets of addresses for which the arguments of the launches are kept."""
-_COMPILERS = 8
+_COMPILERS = 16
 """Kernels that are compiled side by side."""
 _WORTH_A_LINE = 0.1
 """Seconds from which the log speaks of compilation."""
@@ -162,32 +162,27 @@ class Program:
             self._steps = [*steps[:at], *self._steps, *steps[at:]]
         return self
 
-    def _compile(self, step: _Step) -> None:
-        with torch.cuda.device(self.device):
-            step.kernel.compile(step.arguments, step.constants)  # type: ignore[union-attr]
-
-    def try_compile(self) -> None:
-        """Compile the kernels without a launch; raises where this Triton does not."""
-        for step in self._steps:
-            self._compile(step)
-
     def compile(self) -> Program:
         """Compile the kernels of all launches, several at a time."""
-        launches = [step for step in self._steps if step.kernel is not None]
+        launches = [(step, step.kernel) for step in self._steps if step.kernel is not None]
         if not enters_directly() or self.device.type != "cuda":
             return self
 
-        kinds: dict[Any, _Step] = {}
-        for step in launches:
-            kinds.setdefault((id(step.kernel), *step.constants.items()), step)
+        def entry(launch: tuple[_Step, Launch]) -> Any:
+            step, kernel = launch
+            with torch.cuda.device(self.device):
+                return kernel.entry(step.arguments, step.constants)
+
+        with torch.cuda.device(self.device):
+            new = {variant: x for x in launches if (variant := x[1].new_variant(x[0].arguments, x[0].constants))}
         started = time.perf_counter()
-        if len(kinds) > 1:
-            with ThreadPoolExecutor(min(_COMPILERS, len(kinds))) as pool:
-                list(pool.map(self._compile, kinds.values()))
-        entries = [step.kernel.entry(step.arguments, step.constants) for step in launches]  # type: ignore[union-attr]
+        if len(new) > 1:
+            with ThreadPoolExecutor(min(_COMPILERS, len(new))) as pool:
+                list(pool.map(entry, new.values()))
+        entries = [entry(launch) for launch in launches]
         seconds = time.perf_counter() - started
         if seconds > _WORTH_A_LINE:
-            _logger.info("%d kernels compiled or loaded in %.2g s", len(kinds), seconds)
+            _logger.info("%d kernels compiled or loaded in %.2g s", len(new), seconds)
         if all(found is not None for found in entries):
             by_step = iter(entries)
             self._templates = [self._template(step, next(by_step) if step.kernel else None) for step in self._steps]

@@ -23,18 +23,18 @@ from hifigemm.engines.kernels.hopper_ring import (
     PRODUCER_REGISTERS,
     allocate,
     boxes_of,
-    compile_kernel,
     multiply,
     options_of,
     planes_behind,
     produce,
     skip,
+    tma_store,
 )
 from hifigemm.engines.kernels.launch import Launch, tensor_map
 from hifigemm.engines.kernels.residue_gemm import CONSTANTS, reduce_ptx
 from hifigemm.engines.kernels.tiles import ProductShape, Tile, gpu_of, grid_size
 
-__all__ = ["compile_for", "launch", "supports"]
+__all__ = ["launch", "supports"]
 
 
 @gluon.jit
@@ -87,7 +87,7 @@ def _consume(
             else:
                 count = _residues(ring, count, steps, target, table, HALF, BLOCK_N, ADD, STAGES)
             fence_async_shared()
-            tma.async_copy_shared_to_global(out, [row, column], out_tile)
+            tma_store(out, [row, column], out_tile)
     tma.store_wait(0)
 
 
@@ -134,11 +134,6 @@ _product = Launch(_hopper_kernel)
 def _blocks(tile: Tile) -> tuple[tuple[int, int], ...]:
     """What TMA moves at a time: of the operands, and of the products."""
     return *boxes_of(tile), (tile.block_m // 2, tile.block_n)
-
-
-def compile_for(device: torch.device) -> None:
-    """Compile the kernel for a device without a launch."""
-    compile_kernel(_hopper_kernel, _blocks, (torch.int8, torch.int32), len(_RUN_TIME), device, ADD=False)
 
 
 def supports(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor) -> bool:

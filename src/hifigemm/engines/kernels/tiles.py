@@ -6,7 +6,6 @@ the area of a tile over the rate of its kernel. `hifigemm info` prints what larg
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib import import_module
@@ -30,9 +29,6 @@ __all__ = [
     "valid_tiles",
     "waves",
 ]
-
-_logger = logging.getLogger("hifigemm")
-
 
 KERNELS = ("hopper", "triton")
 """For Hopper in Gluon; in plain Triton for every GPU and all strides."""
@@ -304,15 +300,9 @@ def gpu_of(device: Any) -> Gpu:
 
 @lru_cache
 def hopper_module(name: str, device: Any) -> Any:
-    """A module of Hopper kernels where they run, else None; Gluon's interface differs between Triton versions."""
-    import triton
+    """A module of kernels in Gluon where the GPU is a Hopper and this Triton's Gluon is known, else None."""
+    from hifigemm.engines.kernels.launch import knows_gluon
 
-    if gpu_of(device).capability != (9, 0):
+    if gpu_of(device).capability != (9, 0) or not knows_gluon():
         return None
-    try:
-        module = import_module(f"hifigemm.engines.kernels.{name}")
-        module.compile_for(device)
-    except Exception as error:
-        _logger.warning("%s does not compile with Triton %s: %s", name, triton.__version__, error)
-        return None
-    return module
+    return import_module(f"hifigemm.engines.kernels.{name}")

@@ -18,22 +18,19 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier, warpgroup_mma, warpgroup_mma_wait
 
 from hifigemm.engines.kernels.common import place_of
+from hifigemm.engines.kernels.hopper_ring import tma_load
 from hifigemm.engines.kernels.launch import Launch, TensorMap, tensor_map
-from hifigemm.engines.kernels.program import Program
-from hifigemm.engines.kernels.tiles import Tile, gpu_of, valid_tiles
+from hifigemm.engines.kernels.tiles import Tile, gpu_of
 from hifigemm.engines.kernels.vector_tiles import NOT_FINITE
 from hifigemm.engines.kernels.word_gemm import Kind, nonfinite_sums, side_of, unscaled
-from hifigemm.engines.kernels.words import ALL_LOSSES, Words, losses_in_range
-from hifigemm.formats import FP16
-from hifigemm.numerics.words import Splitting
+from hifigemm.engines.kernels.words import Words, losses_in_range
 
-__all__ = ["compile_for", "launch"]
+__all__ = ["launch"]
 
 _CONSUMER_REGISTERS = gl.constexpr(232)
 _PRODUCER_REGISTERS = gl.constexpr(40)
@@ -68,11 +65,11 @@ def _produce(
                 for half in gl.static_range(2):
                     at = left_row + p * left.vectors + half * HALF
                     slot = left_ring.index((stage * LEFT_WORDS + p) * 2 + half)
-                    tma.async_copy_global_to_shared(left_map, [at, i * BLOCK_K], barrier, slot)
+                    tma_load(left_map, [at, i * BLOCK_K], barrier, slot)
             for p in gl.static_range(RIGHT_WORDS):
                 at = right_row + p * right.vectors
                 slot = right_ring.index(stage * RIGHT_WORDS + p)
-                tma.async_copy_global_to_shared(right_map, [at, i * BLOCK_K], barrier, slot)
+                tma_load(right_map, [at, i * BLOCK_K], barrier, slot)
             step += 1
 
 
@@ -230,17 +227,6 @@ def _map_of(words: Words, block: tuple[int, int]) -> TensorMap:
     """All words of an operand as one matrix; rows that a tile reads beyond its own end up beyond the result."""
     batch, count, vectors, pitch = words.planes.shape
     return tensor_map(words.planes, batch * count * vectors, pitch, pitch, block)
-
-
-def compile_for(device: torch.device) -> None:
-    """Compile the kernel for a device without a launch, which raises where this Triton's Gluon is another one."""
-    tile = valid_tiles(gpu_of(device), ("hopper",), "words", "fp16", 64)[0]
-    program = Program(device)
-    planes: Any = program.empty((1, 2, 256, 256), torch.float16)
-    exponents: Any = program.empty((1, 256), torch.int32)
-    words, out = Words(planes, exponents, None, 256, Splitting(FP16, 2)), program.empty((1, 256, 256), torch.float32)
-    launch(words, words, None, (out, *out.stride()), None, (0, 1.0), ALL_LOSSES, Kind(2, 2, False, True), tile)
-    program.try_compile()
 
 
 def launch(

@@ -1,4 +1,4 @@
-"""Pictures of the CSV files of experiments: one function each, which returns a matplotlib figure.
+"""Pictures of the CSV files of the demo, of benchmarks and of experiments: functions that return a matplotlib figure.
 
 A file is told by its columns, so that it may be renamed.
 """
@@ -10,37 +10,37 @@ from collections.abc import Callable, Sequence
 from os import PathLike
 from typing import Any, BinaryIO, NamedTuple
 
+from .curves import accumulation, forward_errors, last_bit, ozaki_modes, residuals, throughput
+from .demo import demo
 from .grading import estimates, guarantees
-from .ozaki import ozaki_modes
-from .products import accumulation, forward_errors, last_bit, residuals
 from .style import Row
-from .throughput import throughput
 from .words import mantissa, underflow
 
-__all__ = ["DRAWINGS", "Drawing", "draw", "find_drawing", "read_rows", "save"]
+__all__ = ["DRAWINGS", "SUFFIXES", "Drawing", "draw", "find_drawing", "read_rows", "save"]
+
+SUFFIXES = (".png", ".svg", ".pdf")
 
 
 class Drawing(NamedTuple):
     """A drawing function, the columns that tell its files, and values that a column must have somewhere."""
 
     draw: Callable[[Sequence[Row]], Any]
-    columns: frozenset[str]
+    columns: str
     marks: tuple[str, str] | None = None
 
 
 DRAWINGS = {
-    "forward_errors": Drawing(forward_errors, frozenset({"precision", "curve", "n", "norm_1", "norm_2", "norm_inf"})),
-    "mantissa": Drawing(mantissa, frozenset({"format", "high", "low", "expected_length", "sampled_length"})),
-    "underflow": Drawing(underflow, frozenset({"exponent", "rounding", "shift", "event", "formula", "sampled"})),
-    "accumulation": Drawing(accumulation, frozenset({"inputs", "k", "method", "residual", "share_towards_zero"})),
-    "last_bit": Drawing(last_bit, frozenset({"inputs", "k", "method", "residual"}), ("method", "FP32, whole operands")),
-    "residuals": Drawing(residuals, frozenset({"inputs", "k", "method", "residual"})),
-    "throughput": Drawing(
-        throughput, frozenset({"case", "mode", "m", "n", "k", "burst_tflops", "sustained_tflops", "roof_tflops"})
-    ),
-    "guarantees": Drawing(guarantees, frozenset({"family", "n", "accuracy", "method", "constant", "bound_over_u"})),
-    "estimates": Drawing(estimates, frozenset({"family", "target", "needed", "estimate", "num_moduli"})),
-    "ozaki_modes": Drawing(ozaki_modes, frozenset({"phi", "n", "way", "max_relative_error", "num_slices"})),
+    "forward_errors": Drawing(forward_errors, "precision curve n norm_1 norm_2 norm_inf"),
+    "mantissa": Drawing(mantissa, "format high low expected_length sampled_length"),
+    "underflow": Drawing(underflow, "exponent rounding shift event formula sampled"),
+    "accumulation": Drawing(accumulation, "inputs k method residual share_towards_zero"),
+    "last_bit": Drawing(last_bit, "inputs k method residual", ("method", "FP32, whole operands")),
+    "residuals": Drawing(residuals, "inputs k method residual"),
+    "throughput": Drawing(throughput, "case mode m n k burst_tflops sustained_tflops roof_tflops"),
+    "guarantees": Drawing(guarantees, "family n accuracy method constant bound_over_u"),
+    "estimates": Drawing(estimates, "family target needed estimate num_moduli"),
+    "ozaki_modes": Drawing(ozaki_modes, "phi n way max_relative_error num_slices"),
+    "demo": Drawing(demo, "problem scheme error guaranteed relative_error share_correct"),
 }
 """By the name of the experiment; the first that fits a file draws it."""
 
@@ -54,7 +54,7 @@ def read_rows(path: str | PathLike[str]) -> list[dict[str, str]]:
 def find_drawing(rows: Sequence[Row]) -> str | None:
     """Name of the drawing for these lines, None if there is none."""
     for name, drawing in DRAWINGS.items():
-        if rows and drawing.columns <= rows[0].keys():
+        if rows and set(drawing.columns.split()) <= rows[0].keys():
             key, value = drawing.marks or ("", "")
             if drawing.marks is None or any(row[key] == value for row in rows):
                 return name
@@ -67,5 +67,5 @@ def draw(name: str, rows: Sequence[Row]) -> Any:
 
 
 def save(figure: Any, file: BinaryIO, suffix: str = ".png") -> None:
-    """Write a figure as ".png", ".svg" or ".pdf"."""
-    figure.savefig(file, format=suffix.lstrip("."), dpi=100)
+    """Write a figure as one of `SUFFIXES`."""
+    figure.savefig(file, format=suffix.lstrip("."))

@@ -5,31 +5,31 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from .style import COLOURS, Row, Style, choose, legend_below, new_figure, remark
+from .style import COLOURS, Row, behind, choose, legend, new_figure, note, unique
 
 __all__ = ["estimates", "guarantees"]
 
-_METHODS: dict[str, Style] = {
-    "native": {"colour": "grey", "marker": "v"},
-    "auto": {"colour": "black", "marker": "o"},
-    "Ozaki II, fast scaling": {"colour": "orange", "marker": "^"},
-    "Ozaki II, accurate scaling": {"colour": "blue", "marker": "s"},
-    "Ozaki I": {"colour": "green", "marker": "D"},
+_METHODS: dict[str, str] = {
+    "native": "grey v",
+    "auto": "black o",
+    "Ozaki II, fast scaling": "orange ^",
+    "Ozaki II, accurate scaling": "blue s",
+    "Ozaki I": "green D",
 }
-_ESTIMATES: dict[str, Style] = {
-    "magnitudes": {"colour": "blue", "marker": "s"},
-    "BF16 magnitudes": {"colour": "green", "marker": "D"},
-    "ESC, blocks of 1": {"colour": "orange", "marker": "^"},
-    "ESC, blocks of 16": {"colour": "red", "marker": "v"},
-    "ESC, blocks of 128": {"colour": "pink", "marker": "x"},
-    "ESC, W bits": {"colour": "grey", "marker": "+"},
+_ESTIMATES: dict[str, str] = {
+    "magnitudes": "blue s",
+    "BF16 magnitudes": "green D",
+    "ESC, blocks of 1": "orange ^",
+    "ESC, blocks of 16": "red v",
+    "ESC, blocks of 128": "pink x",
+    "ESC, W bits": "grey +",
 }
 
 
 def guarantees(rows: Sequence[Row]) -> Any:
     """Largest error over families, a column for each n, lines for the targets."""
     sizes = sorted({row["n"] for row in rows}, key=int)
-    accuracies = list(dict.fromkeys(row["accuracy"] for row in rows))
+    accuracies = unique(rows, "accuracy")
     title = "Is the promise kept whatever the exponents?"
     size = 5.5 * len(sizes), 3.4 * len(accuracies) + 1.5
     figure, grid = new_figure(len(accuracies), len(sizes), size, title, sharex=True, sharey="row")
@@ -39,18 +39,18 @@ def guarantees(rows: Sequence[Row]) -> Any:
             bounds = [float(row["bound_over_u"]) for row in choose(rows, accuracy=accuracy, n=n, method="Ozaki I")]
             if max(bounds, default=0.0) > 0:
                 axes.axhline(max(bounds), color="0.5", linestyle="--", linewidth=1)
-                remark(axes, "dashed: the promise")
+                note(axes, "dashed: the promise")
             axes.set_yscale("log")
             axes.set_title(f"{accuracy}, n = {n}", loc="left", fontsize=11)
     for axes in grid[:, 0]:
         axes.set_ylabel("largest |C - AB| / (u |A||B|)")
-    legend_below(figure, grid[0][:1], 5)
+    legend(figure, grid[0][:1], 5)
     return figure
 
 
 def estimates(rows: Sequence[Row]) -> Any:
     """Moduli more than needed over families, a line for each target."""
-    targets = list(dict.fromkeys(row["target"] for row in rows))
+    targets = unique(rows, "target")
     title = "How many moduli too many do the estimates ask for?"
     figure, grid = new_figure(len(targets), 1, (9, 3.6 * len(targets) + 1.5), title, sharex=True)
     for axes, target in zip(grid[:, 0], targets):
@@ -61,27 +61,20 @@ def estimates(rows: Sequence[Row]) -> Any:
         axes.set_title(f"{target}, n = {found[0]['n']}", loc="left", fontsize=11)
         axes.set_ylabel("moduli beyond those needed")
         axes.set_ylim(-1, None)
-        remark(axes, "no mark: the estimate, or all moduli, cannot say")
-    legend_below(figure, grid[0], 3)
+        note(axes, "no mark: the estimate, or all moduli, cannot say")
+    legend(figure, grid[0], 3)
     return figure
 
 
 def _points(
-    axes: Any, rows: Sequence[Row], by: str, y: str, styles: dict[str, Style], families: Sequence[str] = ()
+    axes: Any, rows: Sequence[Row], by: str, y: str, styles: dict[str, str], families: Sequence[str] = ()
 ) -> None:
     """One mark for each line that has a value, over the families in order of their first appearance."""
-    names = list(dict.fromkeys(families or [row["family"] for row in rows]))
+    names = list(dict.fromkeys(families)) or unique(rows, "family")
     for name, style in styles.items():
         found = [(names.index(row["family"]), float(row[y])) for row in rows if row[by] == name and row[y] != ""]
+        colour, marker = style.split()
         if found:
-            axes.plot(
-                *zip(*found),
-                linestyle="",
-                marker=style["marker"],
-                color=COLOURS[style["colour"]],
-                label=name,
-                alpha=0.8,
-            )
+            axes.plot(*zip(*found), linestyle="", marker=marker, color=COLOURS[colour], label=name, alpha=0.8)
     axes.set_xticks(range(len(names)), names, rotation=60, ha="right", fontsize=8)
-    axes.grid(color="0.9")
-    axes.set_axisbelow(True)
+    behind(axes)

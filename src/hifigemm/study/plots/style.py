@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-__all__ = ["COLOURS", "Row", "Style", "choose", "curve", "decades", "legend_below", "new_figure", "remark"]
+__all__ = ["COLOURS", "Row", "behind", "choose", "curve", "decades", "legend", "new_figure", "note", "unique"]
 
-Row = Mapping[str, str]
-"""A line of a CSV file."""
-
-Style = Mapping[str, Any]
+Row = Mapping[str, Any]
+"""A line of a CSV file, or what is to become one."""
 
 COLOURS = {
     "black": "#000000",
+    "dark": "#4d4d4d",
     "grey": "#7f7f7f",
     "orange": "#e69f00",
     "sky": "#56b4e9",
@@ -25,11 +24,13 @@ COLOURS = {
 """Colours that stay apart for colour-blind readers (Okabe and Ito); curves differ in their markers too."""
 
 
-def new_figure(rows: int, columns: int, size: tuple[float, float], title: str, **options: Any) -> tuple[Any, Any]:
+def new_figure(
+    rows: int, columns: int, size: tuple[float, float], title: str, *, dpi: int = 100, **options: Any
+) -> tuple[Any, Any]:
     """A figure with a title and rows x columns axes (always a 2-D array)."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=size, layout="constrained")
+    figure = Figure(figsize=size, layout="constrained", dpi=dpi)
     figure.suptitle(title, fontsize=13)
     return figure, figure.subplots(rows, columns, squeeze=False, **options)
 
@@ -39,14 +40,22 @@ def choose(rows: Iterable[Row], **wanted: str) -> list[Row]:
     return [row for row in rows if all(row[key] == value for key, value in wanted.items())]
 
 
-def curve(axes: Any, rows: Sequence[Row], x: str, y: str, label: str, style: Style) -> Any:
-    """A curve through the lines, in the order of x; style: colour, marker, dashes ("-", "--", ":"), or nothing."""
+def unique(rows: Iterable[Row], key: str) -> list[str]:
+    """The values of a column, each once, in the order of the file."""
+    return list(dict.fromkeys(row[key] for row in rows))
+
+
+def curve(axes: Any, rows: Sequence[Row], x: str, y: str, label: str, style: str, width: float = 1.6) -> None:
+    """A curve through the lines, in the order of x.
+
+    A style is "colour marker", then, where they are not as usual, dashes (or "none"), size and filling of the markers.
+    """
+    words = style.split()
+    colour, marker, dashes, size, fill = words + ["-", "5.5", ""][len(words) - 2 :]
     points = sorted((float(row[x]), float(row[y])) for row in rows if row[y] != "")
-    options = {"color": COLOURS[style.get("colour", "black")], "linestyle": style.get("dashes", "-")}
-    options |= {"marker": style.get("marker", "o"), "linewidth": style.get("width", 1.6)}
-    options |= {"markersize": style.get("size", 5.5), "markerfacecolor": style.get("fill", options["color"])}
-    drawn = axes.plot(*zip(*points), label=label, **options) if points else [None]
-    return drawn[0]
+    look = {"color": COLOURS[colour], "markerfacecolor": fill or COLOURS[colour], "linewidth": width}
+    if points:
+        axes.plot(*zip(*points), label=label, marker=marker, linestyle=dashes, markersize=float(size), **look)
 
 
 def decades(axes: Any, x: Sequence[float], x_label: str, y_label: str, *, log_y: bool = True) -> None:
@@ -62,19 +71,24 @@ def decades(axes: Any, x: Sequence[float], x_label: str, y_label: str, *, log_y:
         axes.set_yscale("log")
     axes.set_xlabel(x_label)
     axes.set_ylabel(y_label)
-    axes.grid(color="0.9")
+    behind(axes)
+
+
+def behind(axes: Any, axis: str = "both") -> None:
+    """A grey grid behind what is drawn."""
+    axes.grid(axis=axis, color="0.9")
     axes.set_axisbelow(True)
 
 
-def legend_below(figure: Any, axes: Sequence[Any], columns: int) -> None:
+def legend(figure: Any, axes: Sequence[Any], columns: int) -> None:
     """One legend for all axes, below them."""
     found: dict[str, Any] = {}
     for each in axes:
-        for handle, label in zip(*each.get_legend_handles_labels()):
-            found.setdefault(label, handle)
+        handles, labels = each.get_legend_handles_labels()
+        found |= {label: handle for handle, label in zip(handles, labels) if label not in found}
     figure.legend(found.values(), found.keys(), loc="outside lower center", ncols=columns, frameon=False, fontsize=10)
 
 
-def remark(axes: Any, text: str) -> None:
+def note(axes: Any, text: str) -> None:
     """A small text in the upper left corner of the axes."""
     axes.text(0.02, 0.98, text, transform=axes.transAxes, fontsize=9, color="0.3", va="top")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from .style import COLOURS, Row, choose, legend_below, new_figure
+from .style import COLOURS, Row, behind, choose, legend, new_figure
 
 __all__ = ["mantissa", "underflow"]
 
@@ -25,10 +25,9 @@ def mantissa(rows: Sequence[Row]) -> Any:
         top.set_title(name, loc="left", fontsize=11)
         for axes in (top, bottom):
             axes.set_xticks(range(len(found)), labels, fontsize=8.5)
-            axes.grid(axis="y", color="0.9")
-            axes.set_axisbelow(True)
+            behind(axes, "y")
         bottom.set_xlabel("rounding of the high word (above) and of the low word (below)")
-    legend_below(figure, grid[0], 2)
+    legend(figure, grid[0], 2)
     return figure
 
 
@@ -36,16 +35,9 @@ def _lengths(axes: Any, rows: Sequence[Row]) -> None:
     """Enumerated means as bars' tops, samples with their interval."""
     for x, row in enumerate(rows):
         expected, sampled, error = (float(row[key]) for key in ("expected_length", "sampled_length", "sampling_error"))
-        first = x == 0
-        axes.plot(
-            [x - 0.35, x + 0.35],
-            [expected] * 2,
-            color=COLOURS["blue"],
-            linewidth=3,
-            label="enumerated" if first else None,
-        )
-        label = "sampled, with three standard deviations" if first else None
-        axes.errorbar(x, sampled, error, color=COLOURS["red"], marker="o", markersize=4, capsize=4, label=label)
+        labels = ("enumerated", "sampled, with three standard deviations") if x == 0 else (None, None)
+        axes.plot([x - 0.35, x + 0.35], [expected] * 2, color=COLOURS["blue"], linewidth=3, label=labels[0])
+        axes.errorbar(x, sampled, error, color=COLOURS["red"], marker="o", markersize=4, capsize=4, label=labels[1])
         place = {"xytext": (0, 7), "textcoords": "offset points", "ha": "center", "fontsize": 8.5}
         axes.annotate(f"{expected:.4f}".rstrip("0"), (x, expected), **place)
     values = [float(row["expected_length"]) for row in rows]
@@ -71,16 +63,8 @@ def _shares(axes: Any, rows: Sequence[Row]) -> None:
     axes.set_ylim(0, 100)
     axes.set_xlim(-0.6, len(rows) - 0.4)
     axes.set_ylabel("share of numbers [%]")
-    axes.legend(
-        loc="lower center",
-        bbox_to_anchor=(0.5, 1.0),
-        ncols=len(lengths),
-        frameon=False,
-        fontsize=8.5,
-        handlelength=0.8,
-        columnspacing=0.7,
-        handletextpad=0.4,
-    )
+    tight = {"handlelength": 0.8, "columnspacing": 0.7, "handletextpad": 0.4, "fontsize": 8.5, "frameon": False}
+    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=len(lengths), **tight)
 
 
 _EVENTS = {"subnormal or zero": ("blue", "o"), "zero": ("red", "s")}
@@ -104,13 +88,12 @@ def underflow(rows: Sequence[Row]) -> Any:
             axes.set_yscale("log", base=2)
             axes.set_ylim(_FLOOR, 2.5)
             axes.set_xlim(-24.5, 15.5)
-            axes.grid(color="0.9")
-            axes.set_axisbelow(True)
+            behind(axes)
     for axes in grid[1]:
         axes.set_xlabel("exponent e of the number, 2ᵉ ≤ |v| < 2ᵉ⁺¹")
     for axes in grid[:, 0]:
         axes.set_ylabel("probability")
-    legend_below(figure, grid[0], 2)
+    legend(figure, grid[0], 2)
     return figure
 
 
@@ -121,13 +104,5 @@ def _probability(axes: Any, rows: Sequence[Row], event: str, colour: str, marker
     shade = COLOURS[colour]
     axes.plot(x, formula, color=shade, linewidth=1.4, label=f"{event}: formula")
     axes.plot(x, counted, color=shade, linewidth=1.2, linestyle=":", label=f"{event}: counted")
-    axes.plot(
-        x,
-        sampled,
-        color=shade,
-        marker=marker,
-        markersize=5,
-        markerfacecolor="none",
-        linestyle="none",
-        label=f"{event}: sampled",
-    )
+    dots = {"marker": marker, "markersize": 5, "markerfacecolor": "none", "linestyle": "none"}
+    axes.plot(x, sampled, color=shade, label=f"{event}: sampled", **dots)

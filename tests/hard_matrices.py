@@ -1,6 +1,8 @@
-"""Pairs (a, b) whose exact product is known to be hard: cancellation, ties, results near overflow and underflow.
+"""Hard matrices, and pairs whose exact product is known to be hard: cancellation, ties, overflow and underflow.
 
-Shapes are (m, k) and (k, n). The inner index is shuffled, alike in both, so that no order of summation is favoured.
+Those of `hifigemm.study.matrices` and of the experiments are offered here too. The same holds of all: an explicit
+generator, dtype float32 or float64, finite entries. Pairs have the shapes (m, k) and (k, n). Where a product cancels,
+the inner index is shuffled, alike in both, so that no order of summation is favoured.
 """
 
 from __future__ import annotations
@@ -10,28 +12,69 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from .floats import random_floats, random_signs
+from experiments.forward_errors import mean_of_uniforms  # noqa: F401
+from experiments.grading import subnormal, vandermonde  # noqa: F401
+from hifigemm.study.matrices import (  # noqa: F401
+    EXPONENT_FAMILIES,
+    as_complex,
+    exp_rand,
+    exponent_family,
+    hilbert,
+    inverse_hilbert,
+    phi_matrix,
+    random_floats,
+    random_signs,
+    uniform,
+)
 
-__all__ = ["EXPONENT_FAMILIES", "cancelling", "exponent_family", "overflowing", "ties", "underflowing"]
-
+Shape = tuple[int, ...]
 Pair = tuple[NDArray[Any], NDArray[Any]]
-Range = tuple[int, int]
-
-EXPONENT_FAMILIES: dict[str, tuple[Range, Range]] = {
-    "type1": ((-15, 14), (-15, 14)),
-    "type2": ((-35, -15), (-35, -15)),
-    "type3": ((-100, -35), (-100, -35)),
-    "type4": ((-15, 14), (-100, -35)),
-}
-"""Exponent ranges (low, high) of A and B, after [OY22]: the range of FP16, below it, far below it, first by third."""
 
 
-def exponent_family(
-    rng: np.random.Generator, family: str, m: int, k: int, n: int, dtype: DTypeLike = np.float32
-) -> Pair:
-    """Return a pair with random signs, uniform significands and exponents uniform over EXPONENT_FAMILIES[family]."""
-    left, right = EXPONENT_FAMILIES[family]
-    return _floats(rng, (m, k), *left, dtype), _floats(rng, (k, n), *right, dtype)
+def full_range(rng: np.random.Generator, shape: Shape, dtype: DTypeLike = np.float64) -> NDArray[Any]:
+    """Return finite values whose exponents are uniform over the whole range of dtype, subnormals included."""
+    info = np.finfo(np.dtype(dtype))
+    return exp_rand(rng, shape, info.minexp - info.nmant, info.maxexp - 1, dtype)
+
+
+def row_span(rng: np.random.Generator, shape: Shape, span_bits: int, dtype: DTypeLike = np.float64) -> NDArray[Any]:
+    """Return rows whose largest entry is about 2**span_bits times the smallest. Transpose it for a right operand.
+
+    The exponents of a row are uniform over span_bits + 1 values around 0; each row with at least two entries has both
+    extremes.
+
+    Parameters
+    ----------
+    rng : numpy.random.Generator
+    shape : (rows, columns)
+    span_bits : int
+        At most 2045 for float64 and 253 for float32, so that every entry is normal.
+    dtype : float32 or float64
+    """
+    info = np.finfo(np.dtype(dtype))
+    if not 0 <= span_bits < info.maxexp - info.minexp:
+        raise ValueError(f"span_bits = {span_bits} is not within 0..{info.maxexp - info.minexp - 1} for {dtype}")
+    exponent = rng.integers(0, span_bits, shape, endpoint=True)
+    if shape[1] >= 2:
+        exponent[:, 0], exponent[:, 1] = 0, span_bits
+    return random_floats(rng, shape, rng.permuted(exponent, axis=1) - span_bits // 2, dtype)
+
+
+def badly_scaled(
+    rng: np.random.Generator, shape: Shape, low: int, high: int, dtype: DTypeLike = np.float64
+) -> NDArray[Any]:
+    """Return D_r U D_c, U uniform on (-1, 1), D_r and D_c powers of two with exponents uniform over low..high.
+
+    Neither scale is lost to a scheme that scales rows and columns; the one on the inner dimension widens every row.
+    """
+    rows, cols = rng.integers(low, high, (shape[0], 1), endpoint=True), rng.integers(low, high, shape[1], endpoint=True)
+    return np.ldexp(rng.uniform(-1.0, 1.0, shape), rows + cols).astype(dtype)
+
+
+def graded(rng: np.random.Generator, shape: Shape, low: int, high: int, dtype: DTypeLike = np.float64) -> NDArray[Any]:
+    """Return U with U_ij about 2**(r_i + s_j): both exponents fall evenly from high (first) to low (last)."""
+    rows, cols = (np.rint(np.linspace(high, low, size)).astype(np.int64) for size in shape)
+    return np.ldexp(rng.uniform(0.5, 1.0, shape) * random_signs(rng, shape), rows[:, None] + cols).astype(dtype)
 
 
 def cancelling(
@@ -59,10 +102,10 @@ def cancelling(
         about u |A||B|, all that is left of it lies below what a native product resolves.
     """
     half, limit = k // 2, span_bits // 2
-    x, y = _floats(rng, (m, half), -limit, limit, dtype), _floats(rng, (half, n), -limit, limit, dtype)
+    x, y = exp_rand(rng, (m, half), -limit, limit, dtype), exp_rand(rng, (half, n), -limit, limit, dtype)
     again = np.nextafter(x, x * rng.integers(0, 3, x.shape).astype(dtype)) if perturb else x
     a = np.hstack([x, again, np.zeros((m, k - 2 * half), dtype)])
-    b = np.vstack([y, -y, _floats(rng, (k - 2 * half, n), -limit, limit, dtype)])
+    b = np.vstack([y, -y, exp_rand(rng, (k - 2 * half, n), -limit, limit, dtype)])
     return _shuffle(rng, a, b)
 
 
@@ -112,7 +155,7 @@ def overflowing(rng: np.random.Generator, m: int, k: int, n: int, dtype: DTypeLi
     info = np.finfo(np.dtype(dtype))
     t, emax = info.nmant + 1, info.maxexp - 1
     if k < 2:
-        return _floats(rng, (m, k), 1, 1, dtype), _floats(rng, (k, n), emax - 2, emax - 1, dtype)
+        return exp_rand(rng, (m, k), 1, 1, dtype), exp_rand(rng, (k, n), emax - 2, emax - 1, dtype)
     half = emax // 2
     scale = np.where(rng.random((m, 1)) < 0.25, -rng.integers(1, 31, (m, 1)), 0)
     # Units of the second term: ulp / 4 = 2**(emax - t - 1), split over both factors.
@@ -136,7 +179,7 @@ def underflowing(rng: np.random.Generator, m: int, k: int, n: int, dtype: DTypeL
     info = np.finfo(np.dtype(dtype))
     middle = info.minexp // 2
     columns = rng.integers(info.minexp - info.nmant - 6 - middle, info.minexp - middle, (1, n), endpoint=True)
-    a = _floats(rng, (m, k), middle - 2, middle + 2, dtype)
+    a = exp_rand(rng, (m, k), middle - 2, middle + 2, dtype)
     b = random_floats(rng, (k, n), columns + rng.integers(0, 4, (k, n)), dtype)
     for x in (a[::2], b[:, ::2]):
         significand, exponent = np.frexp(x)
@@ -144,12 +187,7 @@ def underflowing(rng: np.random.Generator, m: int, k: int, n: int, dtype: DTypeL
     return a, b
 
 
-def _floats(rng: np.random.Generator, shape: tuple[int, ...], low: int, high: int, dtype: DTypeLike) -> NDArray[Any]:
-    """Random floats with exponents uniform over low..high."""
-    return random_floats(rng, shape, rng.integers(low, high, shape, endpoint=True), dtype)
-
-
-def _odd(rng: np.random.Generator, shape: tuple[int, ...], bits: int) -> NDArray[np.int64]:
+def _odd(rng: np.random.Generator, shape: Shape, bits: int) -> NDArray[np.int64]:
     """Odd integers of random sign in [3/4, 1) 2**bits: a product of two has as many bits as both together."""
     return random_signs(rng, shape) * (2 * rng.integers(3 << (bits - 3), 4 << (bits - 3), shape) + 1)
 

@@ -5,9 +5,9 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from experiments.chains import chained_product, fused_multiply_add
 from hifigemm.formats import FP32
 from hifigemm.numerics.tensor_core import TensorCoreModel, tensor_core_product
-from hifigemm.study.chains import chained_product, fused_multiply_add
 from hifigemm.study.matrices import uniform
 
 

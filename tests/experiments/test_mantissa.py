@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pytest
 
+from experiments.mantissa import ROUNDINGS, expected_length, kept_length, tail_errors, tail_rms
 from hifigemm.formats import BF16, FP16, TF32
 from hifigemm.numerics.words import Splitting
-from hifigemm.study.mantissa import ROUNDINGS, expected_length, kept_length, tail_errors, tail_rms
 
 SAMPLE = 1 << 18
 

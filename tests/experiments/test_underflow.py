@@ -6,10 +6,10 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from experiments.underflow import LOWEST_EXPONENT, counted, formula
 from hifigemm.formats import FP16
 from hifigemm.numerics.rounding_formats import round_to_format
-from hifigemm.study.floats import random_floats
-from hifigemm.study.underflow import LOWEST_EXPONENT, counted, formula
+from hifigemm.study.matrices import random_floats
 
 SAMPLE = 1 << 17
 CASES = [(rounding, shift) for rounding in ("nearest", "zero") for shift in (0, 11)]

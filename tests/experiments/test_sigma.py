@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
+from experiments.sigma import sigma_num_slices, sigma_slice
 from hifigemm.study.matrices import phi_matrix
-from hifigemm.study.sigma import sigma_num_slices, sigma_slice
 
 
 @pytest.mark.parametrize("k", [30, 100, 7168])

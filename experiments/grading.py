@@ -13,16 +13,29 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
-from .matrices import exp_rand, hilbert, phi_matrix, subnormal, uniform, vandermonde
+from hifigemm.study.matrices import exp_rand, hilbert, phi_matrix, uniform
 
-__all__ = ["FAMILIES", "SPAN", "make_pair"]
+__all__ = ["FAMILIES", "SPAN", "make_pair", "subnormal", "vandermonde"]
 
+Shape = tuple[int, ...]
 Pair = tuple[NDArray[Any], NDArray[Any]]
 
 SPAN = 500
 """Exponents of scales lie within -SPAN..SPAN, so that products of two scales and sums of them do not overflow."""
+
+
+def subnormal(rng: np.random.Generator, shape: Shape, dtype: DTypeLike = np.float64) -> NDArray[Any]:
+    """Return nonzero subnormal numbers of random sign, their leading bits uniform over all positions."""
+    info = np.finfo(np.dtype(dtype))
+    return exp_rand(rng, shape, info.minexp - info.nmant, info.minexp - 1, dtype)
+
+
+def vandermonde(rng: np.random.Generator, shape: Shape, dtype: DTypeLike = np.float64) -> NDArray[Any]:
+    """Return x_i**j with nodes x_i uniform on [-1, 1): rows that fall off geometrically, all at different rates."""
+    nodes = rng.uniform(-1.0, 1.0, shape[0])
+    return np.vander(nodes, shape[1], increasing=True).astype(dtype)
 
 
 def reciprocal_circulants(rng: np.random.Generator, n: int) -> Pair:

@@ -1,0 +1,292 @@
+"""Compile the kernels of launches for a GPU that is not there; prints a JSON line for each.
+
+Usage: python compiled.py ARCH FAMILY ..., in a process where TRITON_INTERPRET is not set.
+
+Launch functions that get the buffers of a program write steps into it instead of launching. The driver is pretended, so
+that they choose tiles and variants as on a GPU of compute capability ARCH.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from contextlib import nullcontext
+from itertools import product
+from types import SimpleNamespace
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+
+from hifigemm.engines.kernels import error_ratio, native_gemm, residue_gemm, scaled_residues, slice_product, word_gemm
+from hifigemm.engines.kernels import required_bits as looks
+from hifigemm.engines.kernels.buffers import contiguous_strides
+from hifigemm.engines.kernels.crt import crt
+from hifigemm.engines.kernels.program import Program
+from hifigemm.engines.kernels.slices import slice_operands
+from hifigemm.engines.kernels.special import restore_special_values
+from hifigemm.engines.kernels.tiles import gpu_of, valid_tiles
+from hifigemm.engines.kernels.words import split_words
+from hifigemm.formats import FP16, TF32
+from hifigemm.numerics.residues import moduli_set
+from hifigemm.numerics.words import Splitting
+
+DEVICE = torch.device("cuda", 0)
+SHARED = {80: 166912, 89: 101376, 90: 232448, 100: 232448}
+DTYPES = torch.float64, torch.float32, torch.complex128, torch.complex64
+OPS = "STL", "LDL", "IDP", "DMMA", "LDG.E.128", "STG.E.128", "STG.E.64", "WARPGROUP.DEPBAR"
+COPY = re.compile(r"cp\.async\.c[ag]\.shared\.global \[[^]]*\], \[[^]]*\], (\w+)")
+"""An asynchronous copy to shared memory, and how many bytes of a thread."""
+
+
+class Driver:
+    """What Triton asks of a driver to compile."""
+
+    def __init__(self, arch):
+        self.arch = arch
+
+    def get_current_target(self):
+        return GPUTarget("cuda", self.arch, 32)
+
+    def get_current_device(self):
+        return 0
+
+    def get_current_stream(self, device):
+        return 0
+
+
+def pretend(arch):
+    """Let torch and Triton see a GPU; constants of kernels stay on the CPU."""
+    found = SimpleNamespace(name="", major=arch // 10, minor=arch % 10, multi_processor_count=132)
+    found.shared_memory_per_block_optin = found.shared_memory_per_multiprocessor = SHARED[arch]
+    torch.cuda.get_device_properties = lambda device=None: found
+    torch.cuda.device = lambda device=None: nullcontext()
+    own = torch.Tensor.to
+
+    def to(self, *given, device=None, non_blocking=False, **options):
+        given = [x for x in given if not isinstance(x, torch.device)]
+        return own(self, *given, **options) if given or options else self
+
+    torch.Tensor.to = to
+    triton.runtime.driver.set_active(Driver(arch))
+
+
+class Layout:
+    """The layout of a tensor; `order` lists its axes from the largest stride to the least."""
+
+    def __init__(self, shape, dtype, order=None):
+        self.shape, self.dtype = shape, dtype
+        order = order or tuple(range(len(shape)))
+        strides = contiguous_strides(tuple(shape[axis] for axis in order))
+        self.strides = tuple(strides[order.index(axis)] for axis in range(len(shape)))
+
+    def stride(self):
+        return self.strides
+
+    def data_ptr(self):
+        return 0
+
+
+def operands(program, dtype, m=2048, k=2048, n=2048, transposed=""):
+    """Buffers of A and B, of which those named are stored with their columns apart."""
+    orders = [(0, 2, 1) if name in transposed else (0, 1, 2) for name in "ab"]
+    layouts = [Layout(shape, dtype, order) for shape, order in zip(((1, m, k), (1, k, n)), orders, strict=True)]
+    return [program.operand(layout) for layout in layouts]
+
+
+def predicate(program, predicated=True):
+    return (program.operand(Layout((1,), torch.int64)), 1, 5) if predicated else None
+
+
+# A family yields the names of its cases, and functions that write them into a program.
+
+
+def residues():
+    for tile in valid_tiles(gpu_of(DEVICE)):
+        for added, predicated in ((False, False), (True, False), (False, True)):
+
+            def write(program, tile=tile, added=added, predicated=predicated):
+                where = predicate(program, predicated)
+                left, right, out = (program.empty((1, 15, 2048, 2048), torch.int8) for _ in range(3))
+                table = residue_gemm.residue_constants(moduli_set(15, is_complex=False).moduli, DEVICE)
+                options = {"k_block": 1024} if added else {}
+                residue_gemm.residue_gemm(left, right, table, out, config=tile, predicate=where, **options)
+
+            yield f"{tile}, added {added}, predicated {predicated}", write
+
+
+def reconstruction():
+    for count, dtype, combined in (
+        *product((8, 14, 15, 20, 28), (torch.float64,), (False,)),
+        *product((8, 14, 15, 20), (torch.complex128,), (False,)),
+        *product((15,), (torch.complex64, torch.complex128), (True,)),
+    ):
+
+        def write(program, count=count, dtype=dtype, combined=combined):
+            moduli, width = moduli_set(count, dtype.is_complex), 3 if dtype.is_complex else 1
+            out = program.operand(Layout((1, 1024, 1024), dtype))
+            c, where = program.operand(Layout((1, 1024, 1024), dtype)), predicate(program)
+            pair = operands(program, dtype)
+            parts = program.empty((1, width * len(moduli.moduli), 1024, 1024), torch.int8)
+            scales = program.empty((1, 1024), torch.int32), program.empty((1, 1024), torch.int32)
+            options = {"alpha": 2.5, "beta": 0.5, "c": c} if combined else {"predicate": where}
+            crt(parts, scales, moduli, out, operands=pair, **options)
+
+        yield f"{count} {dtype} combined {combined}", write
+
+
+def scaling():
+    kinds = ("", 8, 300), ("ab", 14, 1024), ("", 15, 4096), ("b", 20, 20000)
+    for dtype, (transposed, count, k) in product(DTYPES, kinds):
+        for sized in (False, True):
+
+            def write(program, dtype=dtype, transposed=transposed, count=count, k=k, sized=sized):
+                a, b = operands(program, dtype, 2048, k, 2048, transposed)
+                moduli = moduli_set(count, dtype.is_complex)
+                function = scaled_residues.sized_residues if sized else scaled_residues.scaled_residues
+                function(((a, 2), (b, 1)), moduli)
+
+            yield f"{dtype} transposed {transposed!r} k {k} moduli {count} sized {sized}", write
+
+
+def ratios():
+    for dtype, n in product((torch.float64, torch.complex128), (300, 4096)):
+
+        def write(program, dtype=dtype, n=n):
+            where = predicate(program)
+            a, b = operands(program, dtype, n, 2048, n)
+            *_, sizes = scaled_residues.sized_residues(((a, 2), (b, 1)), moduli_set(15, dtype.is_complex))
+            error_ratio.error_ratio_bits(sizes)
+            error_ratio.error_ratio_bits(sizes, (1024, 5), predicate=where)
+
+        yield f"{dtype} {n}", write
+
+
+def bits():
+    for dtype, transposed in product(DTYPES, ("", "ab")):
+        for most in (None, 60, looks.NO_LIMIT):
+
+            def write(program, dtype=dtype, transposed=transposed, most=most):
+                a, b = operands(program, dtype, transposed=transposed)
+                looks.launch_each(a, b) if most is None else looks.launch(a, b, most)
+
+            yield f"{dtype} transposed {transposed!r} most {most}", write
+
+
+def words():
+    for (fmt, block), chained in product(((FP16, 64), (TF32, 32)), (False, True)):
+        for tile in valid_tiles(gpu_of(DEVICE), family="words", fmt=fmt.name, block=block):
+
+            def write(program, fmt=fmt, block=block, tile=tile, chained=chained):
+                a, b = operands(program, torch.float32)
+                out = program.operand(Layout((1, 2048, 2048), torch.float32))
+                splitting = Splitting(fmt, 2, 11)
+                left, right = split_words(((a, 2), (b, 1)), splitting, 14 if fmt is FP16 else 100)
+                word_gemm.word_gemm(left, right, out, block=block, chained=chained, operands=(a, b), config=tile)
+
+            yield f"{tile}, {fmt.name}, chained {chained}", write
+
+
+def slices():
+    gpu = gpu_of(DEVICE)
+    for count, dtype in ((3, torch.float32), (5, torch.float32), (7, torch.float64)):
+        for tile in valid_tiles(gpu, family="few slices" if count <= 3 else "slices"):
+
+            def write(program, count=count, dtype=dtype, tile=tile):
+                a, b = operands(program, dtype)
+                out = program.operand(Layout((1, 2048, 2048), dtype))
+                left, right = slice_operands(((a, 2), (b, 1)), count, 8)
+                slice_product.slice_product(left, right, out, 2048, operands=(a, b), config=tile)
+
+            yield f"{count} {dtype} {tile}", write
+
+
+def native():
+    for dtype, transposed, n in product((torch.float64, torch.complex128), ("", "a", "b", "ab"), (256, 300)):
+
+        def write(program, dtype=dtype, transposed=transposed, n=n):
+            out, where = program.operand(Layout((1, n, n), dtype)), predicate(program)
+            native_gemm.fp64_product(*operands(program, dtype, n, n, n, transposed), out, where)
+
+        yield f"{dtype} transposed {transposed!r} n {n}", write
+
+    def single(program):
+        out, lost = (program.operand(Layout(shape, dtype)) for shape, dtype in SINGLE)
+        native_gemm.fp32_product(*operands(program, torch.float32), out, lost, (0, 5))
+
+    yield "float32", single
+    for dtype in (torch.complex64, torch.complex128):
+
+        def repair(program, dtype=dtype):
+            c = program.operand(Layout((1, 2048, 2048), dtype))
+            restore_special_values(*operands(program, dtype), c)
+
+        yield f"special values {dtype}", repair
+
+
+SINGLE = ((1, 2048, 2048), torch.float32), ((2,), torch.int32)
+FAMILIES = {f.__name__: f for f in (residues, reconstruction, scaling, ratios, bits, words, slices, native)}
+
+
+def innermost_products(lines):
+    """The innermost loops that multiply on tensor cores, each as its lines."""
+    labels = {found[1]: i for i, line in enumerate(lines) if (found := re.match(r"\s*(\.?L\w+):", line))}
+    jumps = ((i, re.search(r"BRA[^;]*?(\.?LB?\w+)", line)) for i, line in enumerate(lines))
+    spans = [(labels[to[1]], i) for i, to in jumps if to and labels.get(to[1], i) < i]
+    mma = re.compile(r"\b(?:IGMMA|IMMA|UTC\w*MMA)")
+    loops = [span for span in spans if any(mma.search(line) for line in lines[span[0] : span[1]])]
+    inner = [a for a in loops if not any(b != a and a[0] <= b[0] and b[1] <= a[1] for b in loops)]
+    return [lines[start:stop] for start, stop in inner]
+
+
+def restarts(sass, ttgir, constants, warps):
+    """MMAs that start from zero in the machine code, and how many do so if each block of the main product does."""
+    area = constants["BLOCK_M"] * constants["BLOCK_N"]
+    if "HGMMA" in sass:
+        consumers = 2 if "STAGES" in constants else max(1, constants["BLOCK_M"] * 4 // (64 * warps))
+        return len(re.findall(r"HGMMA[^;]*, RZ, !UPT", sass)), consumers
+    if "HMMA" in sass.replace("UTCHMMA", ""):
+        return len(re.findall(r"HMMA[^;]*, RZ\s*;", sass)), area // (16 * 8 * warps)
+    loop = re.findall(r"tc_gen5_mma %\S+ %\S+ %total\S*, (%\w+)", ttgir)
+    return loop.count("%false"), max(len(loop), 1)
+
+
+def facts(step, found):
+    """What the machine code of a step's kernel says."""
+    sass, ttgir, constants = found.asm["sass"], found.asm["ttgir"], step.constants
+    lines = {op: len(re.findall(rf"\b{re.escape(op)}\b", sass)) for op in OPS}
+    lines["registers"] = max((int(x) for x in re.findall(r"\bR(\d+)\b", sass)), default=0)
+    lines["shared"] = found.metadata.shared
+    loops = innermost_products(sass.splitlines())
+    lines["loops"] = len(loops)
+    lines["spilled_in_loops"] = sum(len(re.findall(r"\b(?:STL|LDL)\b", line)) for loop in loops for line in loop)
+    lines["copies"] = sorted(set(COPY.findall(found.asm["ptx"])))
+    # Tiles of vectors have four axes and more: none of them is exchanged between threads.
+    lines["conversions"] = len(re.findall(r"convert_layout.*tensor<(?:\d+x){4,}", ttgir))
+    if "MMA" in sass and "BLOCK_M" in constants:
+        lines["restarts"], lines["blocks"] = restarts(sass, ttgir, constants, found.metadata.num_warps)
+        # None where ptxas knows that no branch around the products diverges.
+        lines["moves"] = sum(block.count("R2UR") for block in re.split(r"\bBRA\b", sass) if "HGMMA" in block)
+    # Twice the entries of a matrix may exceed 2**31.
+    lines["doubled"] = re.findall(r"arith\.muli %entries\S*, \S+ : (i\d+)", found.asm.get("ttir", ""))
+    return lines
+
+
+def main(arch, families):
+    pretend(arch)
+    seen = set()
+    for family in families:
+        for case, write in FAMILIES[family]():
+            program = Program(DEVICE)
+            write(program)
+            for step in program.finish()._steps:
+                found = step.kernel.compile(step.arguments, step.constants)
+                if found.hash not in seen:
+                    seen.add(found.hash)
+                    named = {"family": family, "case": case, "kernel": step.kernel.kernel.__name__}
+                    print(json.dumps(named | facts(step, found)), flush=True)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2:])

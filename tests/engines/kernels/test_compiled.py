@@ -1,0 +1,113 @@
+"""What compilers make of the kernels, on GPUs that are not there: spills, instructions, waits."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")  # which brings Triton along
+
+SHARED = {80: 166912, 89: 101376, 90: 232448, 100: 232448}
+
+
+def compiled(arch, family):
+    """The lines of compiled.py for the kernels of a family."""
+    environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
+    script = Path(__file__).with_name("compiled.py")
+    done = subprocess.run([sys.executable, script, str(arch), family], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert all(line["shared"] <= SHARED[arch] for line in found)
+    return found
+
+
+def spills(line):
+    return line["STL"] + line["LDL"]
+
+
+ARCHITECTURES = pytest.mark.parametrize("arch", SHARED)
+pytestmark = pytest.mark.slow
+
+
+@ARCHITECTURES
+def test_products_of_residues(arch):
+    for line in compiled(arch, "residues"):
+        assert spills(line) == 0, line
+        # Three waits for each of three widths in each of two consumers; more would mean that wgmma is serialised.
+        assert line["WARPGROUP.DEPBAR"] <= 18, line
+
+
+@ARCHITECTURES
+def test_reconstruction(arch):
+    for line in compiled(arch, "reconstruction"):
+        # A few of the 168 planes of 28 moduli wait in memory.
+        assert spills(line) <= (64 if line["case"].startswith("28 ") else 0), line
+        assert line["IDP"] > 0, line
+        # Complex entries are stored whole.
+        assert line["STG.E.64" if "complex64" in line["case"] else "STG.E.128"] > 0, line
+
+
+@ARCHITECTURES
+def test_residues_of_operands(arch):
+    for line in compiled(arch, "scaling"):
+        # Of the 64 words behind the pairs of residues of a thread, a few are fetched anew for each pair.
+        assert spills(line) <= (48 if "complex" in line["case"] else 0), line
+        many = "complex" in line["case"] and "moduli 20" in line["case"]  # more words than DP4A takes
+        assert (line["IDP"] > 0) != (many or line["kernel"] == "_clear_kernel"), line
+        assert line["conversions"] == 0, line
+
+
+@ARCHITECTURES
+def test_error_ratios(arch):
+    found = [line for line in compiled(arch, "ratios") if "ratio" in line["kernel"]]
+    assert len(found) >= 6
+    assert any(line["kernel"] == "_ratio_kernel" for line in found) == (arch == 90)
+    for line in found:
+        assert spills(line) == 0, line
+        if line["kernel"] == "_ratio_kernel":
+            # Three waits in each of two consumers; more would mean that wgmma is serialised.
+            assert line["WARPGROUP.DEPBAR"] == 6, line
+
+
+@ARCHITECTURES
+def test_required_bits(arch):
+    for line in compiled(arch, "bits"):
+        assert spills(line) == 0, line
+        real = "complex" not in line["case"] and line["kernel"] != "_clear_kernel"
+        assert line["LDG.E.128"] > 0 or not real, line
+
+
+@ARCHITECTURES
+def test_products_of_words(arch):
+    for line in compiled(arch, "words"):
+        if "blocks" not in line:
+            continue
+        assert spills(line) <= 4, line  # two registers, once
+        assert line["restarts"] == (0 if "chained True" in line["case"] else line["blocks"]), line
+        assert not ("hopper" in line["case"] and line["moves"]), line
+
+
+@ARCHITECTURES
+def test_products_of_slices(arch):
+    found = [line for line in compiled(arch, "slices") if line["kernel"] == "slice_product_kernel"]
+    assert len(found) >= 8
+    for line in found:
+        assert line["loops"] == 1, line
+        # An address or two may wait in memory, but no part of the sums, which would be dozens of registers.
+        assert line["spilled_in_loops"] <= 8, line
+
+
+@ARCHITECTURES
+def test_native_products(arch):
+    for line in compiled(arch, "native"):
+        product = line["kernel"] == "_fp64_kernel"
+        assert (line["DMMA"] > 0) == (product and arch in (80, 90)), line
+        even = line["case"].endswith("n 256")
+        if not product or (line["DMMA"] and even):
+            assert spills(line) == 0, line
+        if product and even and "float64" in line["case"]:
+            assert line["copies"] == ["0x10"], line
+        assert "i32" not in line["doubled"], line
