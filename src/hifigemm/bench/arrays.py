@@ -16,10 +16,6 @@ from hifigemm.study.matrices import EXPONENT_FAMILIES, as_complex, exponent_fami
 from .power import Meter, driver_version, open_meter
 from .timing import Clock, CudaClock
 
-__all__ = [
-    *("DTYPES", "FAMILIES", "Arrays", "CudaArrays", "Workload", "check_family", "cuda_is_usable", "to_host", "widened"),
-]
-
 FAMILIES = ("uniform", "uniform01", "phi0.5", *EXPONENT_FAMILIES)
 """Uniform on (-1, 1) and on (0, 1); (rand - 0.5) exp(phi randn), any number for phi; the exponent ranges of [OY22]."""
 

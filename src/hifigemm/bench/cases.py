@@ -20,8 +20,6 @@ from .power import Meter
 from .runs import FAILURES, NATIVE, Case, Outcome, Stage, failed, operand_sets, run
 from .timing import Method
 
-__all__ = ["build", "measure", "scheme_options"]
-
 StageProvider = Callable[[Any, Any, dict[str, Any]], Sequence[Stage]]
 """(a, b, options of `hifigemm.matmul`) -> stages of that product."""
 

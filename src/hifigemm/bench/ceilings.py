@@ -8,8 +8,6 @@ from functools import partial
 from .arrays import Arrays, Workload
 from .timing import Clock, Method, time_bursts
 
-__all__ = ["measured_ceilings", "peak_rates"]
-
 _HOPPER = {"int8": 1979e12, "fp16": 989e12, "bf16": 989e12, "tf32": 495e12, "fp32": 67e12, "fp64": 67e12}
 _PEAKS: dict[str, dict[str, float]] = {
     "H200": _HOPPER,

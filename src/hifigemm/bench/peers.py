@@ -15,8 +15,6 @@ from typing import Any
 
 from .arrays import Workload, cuda_is_usable
 
-__all__ = ["Peer", "available", "peers"]
-
 
 @dataclass(frozen=True)
 class Peer:

@@ -14,8 +14,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Meter", "Readings", "Sample", "driver_version", "open_meter", "recording", "summarize"]
-
 INTERVAL = 0.02
 """Seconds between samples: a fifth of the time between two steps of the energy counter of an H200."""
 

@@ -9,8 +9,6 @@ from .arrays import Workload
 from .runs import NATIVE, Case, Outcome
 from .timing import Clock, Method, Times, time_bursts
 
-__all__ = ["Row", "rows", "stage_rows"]
-
 Row = dict[str, Any]
 
 

@@ -19,8 +19,6 @@ from .checks import Reference, Verdict
 from .power import Meter
 from .timing import Clock, Method, Times, capture, time_variants
 
-__all__ = ["FAILURES", "NATIVE", "Case", "Outcome", "Stage", "check", "failed", "operand_sets", "run"]
-
 NATIVE = "native"
 
 CACHE_BYTES = 64 << 20

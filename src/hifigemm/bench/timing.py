@@ -20,11 +20,6 @@ import numpy as np
 
 from .power import Meter, Readings, recording, summarize
 
-__all__ = [
-    *("QUICK", "Clock", "CudaClock", "Method", "Times", "Timing"),
-    *("capture", "time_bursts", "time_course", "time_variants"),
-]
-
 Launch = Callable[[], object]
 
 

@@ -20,8 +20,6 @@ from hifigemm.schemes import SCHEMES
 from hifigemm.schemes.multiword import PRESETS
 from hifigemm.study.reference import ExactProduct, Judgement, judge
 
-__all__ = ["add_accuracy"]
-
 WAYS: dict[str, dict[str, Any]] = {
     "correct": {"accuracy": "correct"},
     "auto": {},

@@ -13,8 +13,6 @@ from typing import Any, BinaryIO
 from hifigemm.cli.errors import InputError
 from hifigemm.study.environment import write_csv
 
-__all__ = ["check_results", "check_writable", "replacing", "write_results", "writing"]
-
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:

@@ -29,8 +29,6 @@ from hifigemm.engines.rates_file import as_json
 from hifigemm.formats import FP64
 from hifigemm.study.environment import environment
 
-__all__ = ["add_bench"]
-
 SIZES = {"cpu": (128, 256, 512), "cuda": (1024, 2048, 4096, 8192, 16384)}
 _COLUMNS = {
     "burst": ("burst_tflops", ".3g"),

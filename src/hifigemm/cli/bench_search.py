@@ -17,8 +17,6 @@ from hifigemm.bench.timing import Clock, CudaClock, Method, capture, time_bursts
 from hifigemm.exceptions import PlanError
 from hifigemm.numerics.residues import real_moduli
 
-__all__ = ["ranking", "search_tiles"]
-
 Rows = list[tuple[str, ...]]
 
 COUNT = 14

@@ -12,8 +12,6 @@ from hifigemm.libraries import library_of
 from hifigemm.operands import own_stack
 from hifigemm.planner import for_problem, workspace_limit
 
-__all__ = ["stages"]
-
 
 def stages(a: Any, b: Any, options: dict[str, Any]) -> list[Stage]:
     """Stages of `matmul(a, b, **options)`: residues of A, residues of B, products with reconstruction.

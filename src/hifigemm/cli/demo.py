@@ -28,8 +28,6 @@ from hifigemm.study.plots import SUFFIXES, draw, save
 from hifigemm.study.plots.demo import UNIT_ROUNDOFF
 from hifigemm.study.reference import ExactProduct, Judgement, judge
 
-__all__ = ["add_demo"]
-
 PHIS = (0.1, 1.0, 2.0)
 HILBERT_SIZE = 12
 """The largest size for which the inverse is exact in float64."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-__all__ = ["COMPUTATION_ERROR", "OK", "USAGE_ERROR", "InputError", "complain"]
-
 OK = 0
 COMPUTATION_ERROR = 1
 USAGE_ERROR = 2

@@ -24,8 +24,6 @@ from numpy.typing import NDArray
 from hifigemm.cli.atomic import check_writable, replacing
 from hifigemm.cli.errors import InputError
 
-__all__ = ["FORMATS", "check_output", "read_array", "write_array"]
-
 FORMATS = ".npy, .npz (FILE.npz:KEY names one array) or Matrix Market .mtx"
 _NPZ = re.compile(r"(?P<path>.*\.npz)(?::(?P<key>.*))?", re.IGNORECASE | re.DOTALL)
 _UNREADABLE = (

@@ -13,8 +13,6 @@ from hifigemm.cli.options import add_command, add_multiplication_options, add_op
 from hifigemm.cli.progress import multiply
 from hifigemm.operands import result_dtype, shapes_of
 
-__all__ = ["add_matmul", "add_plan"]
-
 
 def add_matmul(commands: Any) -> None:
     """Add the command `matmul`."""

@@ -18,11 +18,6 @@ from hifigemm.exceptions import PlanError
 from hifigemm.formats import FP64
 from hifigemm.schemes import SCHEMES, Scheme
 
-__all__ = [
-    *("SEED", "SIZE", "add_command", "add_multiplication_options", "add_operands"),
-    *("multiplication_options", "parse_accuracy", "parse_bytes", "usage"),
-]
-
 _UNITS = {"": 1, "B": 1} | {
     unit: base**power
     for power, letter in enumerate("KMGT", 1)

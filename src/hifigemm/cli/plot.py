@@ -14,8 +14,6 @@ from hifigemm.cli.errors import OK, InputError
 from hifigemm.cli.options import add_command
 from hifigemm.study.plots import DRAWINGS, SUFFIXES, draw, find_drawing, read_rows, save
 
-__all__ = ["add_plot"]
-
 
 def add_plot(commands: Any) -> None:
     """Add the command `plot`."""

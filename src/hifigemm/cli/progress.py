@@ -16,8 +16,6 @@ from hifigemm.plan import Plan, Report
 from hifigemm.problem import Block
 from hifigemm.schemes import Native
 
-__all__ = ["OnBlock", "multiply", "multiply_watched"]
-
 LONG_WORK = 5e10
 """Multiplications in low precision from which on a bar is worth its lines: a second or two on a small CPU."""
 

@@ -7,8 +7,6 @@ import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
 
-__all__ = ["percent", "print_table"]
-
 
 def print_table(title: str, header: Sequence[str], groups: Sequence[Sequence[Sequence[str]]]) -> None:
     """Print groups of rows with a line between them; the first two columns are text, the others numbers."""

@@ -16,8 +16,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["environment", "write_csv"]
-
 
 def environment(**extra: Any) -> dict[str, Any]:
     """Return what decides times and bits: versions, BLAS, processor, date, commit. Ready for JSON.

@@ -18,11 +18,6 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-__all__ = [
-    *("Backend", "ExactMatrix", "Excess", "components", "excesses", "integer_product", "integer_rows"),
-    *("integers_and_exponents", "ratio", "round_integers"),
-]
-
 Backend = Literal["flint", "python"]
 
 Excess = tuple[int, int]

@@ -15,11 +15,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-__all__ = [
-    *("EXPONENT_FAMILIES", "as_complex", "exp_rand", "exponent_family", "hilbert", "inverse_hilbert", "phi_matrix"),
-    *("random_floats", "random_signs", "uniform"),
-]
-
 Shape = tuple[int, ...]
 Pair = tuple[NDArray[Any], NDArray[Any]]
 Range = tuple[int, int]

@@ -22,11 +22,6 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from .exact import Backend, ExactMatrix, Excess, components, excesses, integer_product, integer_rows, ratio
 
-__all__ = [
-    *("ExactMatrix", "ExactProduct", "Judgement", "componentwise_error", "correctly_rounded", "exact_difference"),
-    *("exact_product", "excess_error", "forward_errors", "judge", "meets_promise", "relative_residual"),
-]
-
 
 def exact_product(a: ArrayLike, b: ArrayLike, *, backend: Backend | None = None) -> ExactMatrix:
     """Return A B of finite matrices without rounding, by Python's integers or by python-flint where it is installed.

@@ -42,8 +42,6 @@ from hifigemm.numerics.tensor_core import A100, B200, H100, V100, TensorCoreMode
 from hifigemm.plan import Plan
 from hifigemm.problem import ProductSpec
 
-__all__ = ["CudaEngine", "NativeProgram"]
-
 _MODELS = {7: V100, 8: A100, 9: H100}
 """Tensor cores by the major compute capability; later ones add as B200 does."""
 _ADDS_AS_MODELLED = torch.version.hip is None

@@ -25,8 +25,6 @@ from hifigemm.numerics.residue_products import ExactProduct, crt, residue_gemm, 
 from hifigemm.numerics.residues import ModuliSet, moduli_set
 from hifigemm.numerics.scaling import Scale, norm_bits, norm_scale, required_bits, required_bits_of_vectors
 
-__all__ = ["OVERRIDES"]
-
 Tensor = Any
 
 

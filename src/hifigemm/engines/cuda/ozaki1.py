@@ -15,8 +15,6 @@ from hifigemm.numerics.bounds import slice_bits_for
 from hifigemm.numerics.slicing import words_of_diagonals
 from hifigemm.plan import Plan
 
-__all__ = ["sliced", "steps"]
-
 
 def steps(plan: Plan) -> Steps | None:
     """The launches of a forced count whose sums fit in INT32 and in two words of 64 bits; None for all else."""

@@ -34,8 +34,6 @@ from hifigemm.numerics.scaling import balance
 from hifigemm.plan import Evidence, Plan, Split, Verification
 from hifigemm.problem import Block
 
-__all__ = ["moduli_of", "most_moduli", "padded", "padded_shape", "products_of", "steps"]
-
 Residues = tuple[Any, Any]
 """Planes of an operand and the scale exponents of its vectors."""
 _ROWS, _COLUMNS = 128, 256

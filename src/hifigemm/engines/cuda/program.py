@@ -24,8 +24,6 @@ from hifigemm.plan import Blocking, Evidence, Plan
 from hifigemm.problem import Block
 from hifigemm.programs import once
 
-__all__ = ["Arguments", "CudaProgram", "Steps", "blocks_of"]
-
 Tensor = Any
 Repeated = Callable[[Any, Any, Any], Any]
 _NARROW = {"fp16": torch.float16, "bf16": torch.bfloat16}

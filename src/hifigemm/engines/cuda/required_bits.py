@@ -12,8 +12,6 @@ from hifigemm.engines.kernels.program import Program
 from hifigemm.exceptions import PlanError
 from hifigemm.programs import once
 
-__all__ = ["NO_LIMIT", "check_not_capturing", "required_bits_of"]
-
 NO_LIMIT: int = kernel.NO_LIMIT
 Tensor = Any
 Bits = tuple[int, int] | None

@@ -28,8 +28,6 @@ from hifigemm.numerics.rounding_formats import ROUNDINGS
 from hifigemm.numerics.tensor_core import V100, TensorCoreModel
 from hifigemm.plan import Plan, Verification
 
-__all__ = ["KernelSums", "steps", "sums_of", "unit_of"]
-
 _ROUNDINGS = {"fp16": ("nearest", "zero"), "bf16": ROUNDINGS, "tf32": ROUNDINGS}
 """Of words that the kernels make."""
 _MOST = words.ALL_LOSSES[1]

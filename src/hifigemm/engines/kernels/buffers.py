@@ -8,8 +8,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["Buffer", "contiguous_strides"]
-
 
 @dataclass(frozen=True, eq=False)
 class Buffer:

@@ -9,18 +9,6 @@ import torch
 import triton
 import triton.language as tl
 
-__all__ = [
-    "LARGEST",
-    "NO_PREDICATE",
-    "Predicate",
-    "holds",
-    "place_in_plane",
-    "place_of",
-    "power_of_two",
-    "power_of_two_single",
-    "sign_of_finite",
-]
-
 Predicate = tuple[torch.Tensor, int, int]
 """An int64 tensor of one entry, least and most: a kernel writes nothing unless least <= entry <= most."""
 NO_PREDICATE = None, 0, 0

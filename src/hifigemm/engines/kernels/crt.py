@@ -36,8 +36,6 @@ from hifigemm.engines.kernels.tiles import gpu_of
 from hifigemm.engines.kernels.vector_norms import NOT_FINITE
 from hifigemm.numerics.residues import ModuliSet
 
-__all__ = ["crt"]
-
 _RESIDENT = 16
 """Programs of a warp that a multiprocessor holds at a time, at least."""
 _ROUND = tl.constexpr(1.5 * 2.0**52)

@@ -33,8 +33,6 @@ from itertools import product as product_of
 
 from hifigemm.numerics.residues import ModuliSet, centred
 
-__all__ = ["CrtConstants", "crt_constants"]
-
 _MAX_LIMB_BITS = 28
 _QUOTIENT_OFFSET = 1 << 23
 """Added to Q, which makes it positive; with 256 among the moduli the low 32 bits of C vanish."""

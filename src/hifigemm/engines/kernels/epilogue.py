@@ -17,8 +17,6 @@ import triton.language as tl
 from hifigemm.engines.kernels.launch import Launch, float64_bits
 from hifigemm.numerics.epilogue import DOWN
 
-__all__ = ["combine", "combine_in_place"]
-
 _BLOCK = 1024
 _SAFE_LARGEST = tl.constexpr(2.0**990)
 _SAFE_SMALLEST = tl.constexpr(2.0**-900)

@@ -31,8 +31,6 @@ from hifigemm.engines.kernels.tiles import KERNELS, ProductShape, gpu_of, hopper
 from hifigemm.numerics.estimates import MAGNITUDE_TERMS
 from hifigemm.numerics.residues import ModuliSet
 
-__all__ = ["MARGIN", "RATIO_UNIT", "error_ratio", "error_ratio_bits", "error_ratio_of", "halves"]
-
 RATIO_UNIT = 2.0**-16
 """Sums and norms are in units of 2**-15 each, magnitudes of 2**-7."""
 MARGIN = tl.constexpr(1.0 - 2.0**-20)

@@ -36,8 +36,6 @@ from hifigemm.engines.kernels.launch import Launch, tensor_map
 from hifigemm.engines.kernels.scaled_residues import Sizes
 from hifigemm.engines.kernels.tiles import ProductShape, Tile, gpu_of, grid_size
 
-__all__ = ["launch"]
-
 _BIG = gl.constexpr(2.0**52)
 _BIG_BITS = gl.constexpr(0x4330000000000000)
 

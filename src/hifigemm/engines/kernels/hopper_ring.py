@@ -26,20 +26,6 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma, warp
 from hifigemm.engines.kernels.common import holds, place_of
 from hifigemm.engines.kernels.tiles import Tile
 
-__all__ = [
-    "CONSUMER_REGISTERS",
-    "PRODUCER_REGISTERS",
-    "allocate",
-    "boxes_of",
-    "multiply",
-    "options_of",
-    "planes_behind",
-    "produce",
-    "skip",
-    "tma_load",
-    "tma_store",
-]
-
 # The names that both have in newer versions of Triton, or those of 3.6.
 tma_load = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
 tma_store = getattr(tma, "async_store", None) or tma.async_copy_shared_to_global

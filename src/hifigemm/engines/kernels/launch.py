@@ -27,24 +27,6 @@ import triton.language as tl
 
 from hifigemm.engines.kernels.buffers import Buffer
 
-__all__ = [
-    "Address",
-    "Launch",
-    "TensorMap",
-    "clear",
-    "cleared",
-    "empty",
-    "enters_directly",
-    "flat",
-    "float64_bits",
-    "knows_gluon",
-    "operand_arguments",
-    "real_view",
-    "shared_layout",
-    "strided",
-    "tensor_map",
-]
-
 _KNOWN_SERIES = ("3.6",)
 """Triton versions whose compiled kernels are entered directly."""
 _GLUON_SERIES = ("3.6", "3.7", "3.8", "3.9")

@@ -23,8 +23,6 @@ from hifigemm.engines.kernels.launch import Launch, real_view, strided
 from hifigemm.engines.kernels.tiles import NATIVE, Tile
 from hifigemm.engines.kernels.words import losses_in_range
 
-__all__ = ["fp32_product", "fp64_product"]
-
 
 @triton.jit
 def _power_of_two(e):

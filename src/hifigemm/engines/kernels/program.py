@@ -19,8 +19,6 @@ import torch
 from hifigemm.engines.kernels.buffers import Buffer, contiguous_strides
 from hifigemm.engines.kernels.launch import Address, Launch, TensorMap, clear, enters_directly, flat, is_hooked, map_at
 
-__all__ = ["Program"]
-
 _ALIGNMENT = 256
 _BOUND = 16
 """Sets of addresses for which the arguments of the launches are kept."""

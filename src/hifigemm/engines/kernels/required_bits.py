@@ -34,8 +34,6 @@ from hifigemm.engines.kernels.vector_tiles import num_sms
 from hifigemm.numerics.bits import NO_BIT, Array
 from hifigemm.numerics.residues import moduli_set
 
-__all__ = ["NO_LIMIT", "launch", "launch_each", "num_counters", "required_bits_from", "required_bits_of_vectors_from"]
-
 NO_LIMIT = 2**24
 """More bits than any two operands lack."""
 _PROGRAMS = 2

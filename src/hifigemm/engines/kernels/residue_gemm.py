@@ -31,17 +31,6 @@ from hifigemm.engines.kernels.launch import Launch
 from hifigemm.engines.kernels.tiles import KERNELS, ProductShape, Tile, gpu_of, grid_size, hopper_module, tile_for
 from hifigemm.numerics.residues import centred
 
-__all__ = [
-    "CONSTANTS",
-    "K_BLOCK",
-    "constants_of",
-    "exact_int8_gemm",
-    "reduce_ptx",
-    "residue_constants",
-    "residue_gemm",
-    "wrapped",
-]
-
 K_BLOCK = 1023 * 128
 """Longest product whose accumulator, an earlier residue included, stays below 2**31."""
 CONSTANTS = tl.constexpr(8)

@@ -34,8 +34,6 @@ from hifigemm.engines.kernels.launch import Launch, tensor_map
 from hifigemm.engines.kernels.residue_gemm import CONSTANTS, reduce_ptx
 from hifigemm.engines.kernels.tiles import ProductShape, Tile, gpu_of, grid_size
 
-__all__ = ["launch", "supports"]
-
 
 @gluon.jit
 def _residues(

@@ -26,21 +26,6 @@ from hifigemm.engines.kernels.vector_norms import low_word
 from hifigemm.numerics.residues import ModuliSet, centred
 from hifigemm.numerics.scaling import NORM_BITS
 
-__all__ = [
-    "DP4A_WORDS",
-    "UNIT",
-    "VectorConstants",
-    "factors_of",
-    "integer_words",
-    "num_words_for",
-    "pair_row",
-    "ptx_of_residues",
-    "residue",
-    "residue_pair",
-    "table_row",
-    "vector_constants",
-]
-
 UNIT = 3 << 30
 DP4A_WORDS = 4
 """Words, of all components, up to which dp4a makes the residues; the sums of so many are tested one by one."""

@@ -10,8 +10,6 @@ import triton.language as tl
 
 from hifigemm.engines.kernels.common import power_of_two
 
-__all__ = ["round_integer"]
-
 
 @triton.jit
 def round_integer(h, word, limbs, exponent, SINGLE: tl.constexpr, LOW_BITS: tl.constexpr, BITS: tl.constexpr):

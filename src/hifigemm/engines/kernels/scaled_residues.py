@@ -54,20 +54,6 @@ from hifigemm.engines.kernels.vector_norms import (
 )
 from hifigemm.numerics.residues import ModuliSet
 
-__all__ = [
-    "NOT_FINITE",
-    "Config",
-    "Operand",
-    "Sizes",
-    "VectorScale",
-    "config_for",
-    "layout_of",
-    "norm_scales",
-    "scaled_residues",
-    "sized_residues",
-    "warps_for",
-]
-
 Operand = tuple[Any, int]
 NOT_FINITE: int = vector_norms.NOT_FINITE.value
 """Exponent of a vector with an Inf or NaN; its residues mean nothing."""

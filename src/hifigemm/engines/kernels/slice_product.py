@@ -35,8 +35,6 @@ from hifigemm.engines.kernels.tiles import ProductShape, Tile, gpu_of, tile_for
 from hifigemm.engines.kernels.vector_tiles import NOT_FINITE
 from hifigemm.numerics.slicing import words_of_diagonals
 
-__all__ = ["K_BLOCK", "slice_product"]
-
 K_BLOCK = 1023 * 128
 """Longest sum of INT8 products that INT32 holds, in blocks of 128."""
 _TOGETHER = 3

@@ -38,8 +38,6 @@ from hifigemm.engines.kernels.vector_tiles import (
 )
 from hifigemm.numerics.slicing import digit_limit
 
-__all__ = ["PITCH", "Slices", "k_pitch", "slice_operands"]
-
 PITCH = 128
 _SIGNIFICAND = {torch.float32: 24, torch.float64: 53}
 _MAGNITUDES = {torch.float32: torch.int32, torch.float64: torch.int64}

@@ -20,8 +20,6 @@ import triton.language as tl
 from hifigemm.engines.kernels.common import NO_PREDICATE, Predicate, holds, sign_of_finite
 from hifigemm.engines.kernels.launch import Launch, operand_arguments, real_view
 
-__all__ = ["nonfinite_product", "restore_special_values"]
-
 _BLOCK = 512
 
 

@@ -11,25 +11,6 @@ from functools import lru_cache
 from importlib import import_module
 from typing import Any
 
-__all__ = [
-    "KERNELS",
-    "NATIVE",
-    "TILES",
-    "VECTOR_ENTRIES",
-    "Gpu",
-    "ProductShape",
-    "Tile",
-    "candidates",
-    "fits",
-    "gpu_of",
-    "grid_size",
-    "hopper_module",
-    "summary",
-    "tile_for",
-    "valid_tiles",
-    "waves",
-]
-
 KERNELS = ("hopper", "triton")
 """For Hopper in Gluon; in plain Triton for every GPU and all strides."""
 

@@ -15,25 +15,6 @@ import triton.language as tl
 
 from hifigemm.engines.kernels.common import power_of_two
 
-__all__ = [
-    "INFINITE",
-    "NORM_BLOCK",
-    "NOT_FINITE",
-    "NO_LOWEST",
-    "PANEL",
-    "SizeForm",
-    "block_sizes",
-    "exponent_factors",
-    "join_blocks",
-    "join_lowest",
-    "joined_sizes",
-    "low_word",
-    "magnitude",
-    "place",
-    "scale_of",
-    "store_block",
-]
-
 NOT_FINITE = tl.constexpr(-(2**30))
 NO_EXPONENT = tl.constexpr(-2096)
 NORM_BLOCK = tl.constexpr(256)

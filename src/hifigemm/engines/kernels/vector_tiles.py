@@ -22,17 +22,6 @@ import triton.language as tl
 from hifigemm.engines.kernels.launch import Launch, cleared
 from hifigemm.engines.kernels.tiles import gpu_of
 
-__all__ = [
-    "COUNTS",
-    "NOT_FINITE",
-    "VectorTile",
-    "largest_magnitude",
-    "launch_both",
-    "load_tile",
-    "num_sms",
-    "side_of",
-]
-
 NOT_FINITE = tl.constexpr(-(2**30))
 """Exponent of a vector that holds an Inf or NaN."""
 COUNTS = ["left_vectors", "left_total", "left_chunks", "right_vectors", "right_total", "right_chunks", "programs"]

@@ -32,8 +32,6 @@ from hifigemm.engines.kernels.tiles import KERNELS, ProductShape, Tile, gpu_of, 
 from hifigemm.engines.kernels.vector_tiles import NOT_FINITE
 from hifigemm.engines.kernels.words import ALL_LOSSES, Words, losses_in_range
 
-__all__ = ["BLOCKS", "WHOLE_BLOCK", "Kind", "nonfinite_sums", "side_of", "unscaled", "word_gemm"]
-
 BLOCKS = {"fp16": (16, 32, 64), "bf16": (16, 32, 64), "tf32": (16, 32, 64)}
 """Lengths of a block of k."""
 WHOLE_BLOCK = {"fp16": 64, "bf16": 64, "tf32": 32}

@@ -30,8 +30,6 @@ from hifigemm.engines.kernels.vector_tiles import NOT_FINITE
 from hifigemm.engines.kernels.word_gemm import Kind, nonfinite_sums, side_of, unscaled
 from hifigemm.engines.kernels.words import Words, losses_in_range
 
-__all__ = ["launch"]
-
 _CONSUMER_REGISTERS = gl.constexpr(232)
 _PRODUCER_REGISTERS = gl.constexpr(40)
 

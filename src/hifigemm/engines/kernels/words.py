@@ -39,8 +39,6 @@ from hifigemm.formats import BF16, FP16, TF32, Format
 from hifigemm.numerics.word_bounds import safe_exponent
 from hifigemm.numerics.words import Splitting
 
-__all__ = ["ALL_LOSSES", "FLOOR", "STORED", "Words", "k_pitch", "losses_in_range", "split_words"]
-
 FLOOR = -124
 """The largest `safe_exponent` of the tensor cores of numerics.tensor_core."""
 ALL_LOSSES = (-(2**31), 2**31 - 1)

@@ -7,8 +7,6 @@ from typing import Any
 
 from .style import Row, choose, curve, decades, legend, new_figure, note, unique
 
-__all__ = ["accumulation", "forward_errors", "last_bit", "ozaki_modes", "residuals", "throughput"]
-
 _FORWARD: dict[str, dict[str, str]] = {
     "fp32, FP32 level": {
         "1x FP16": "pink v - 8",

@@ -7,8 +7,6 @@ from typing import Any
 
 from .style import COLOURS, Row, behind, legend, new_figure, unique
 
-__all__ = ["demo"]
-
 UNIT_ROUNDOFF = 2.0**-53
 
 LOWEST = 2e-18

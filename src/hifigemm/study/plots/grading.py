@@ -7,8 +7,6 @@ from typing import Any
 
 from .style import COLOURS, Row, behind, choose, legend, new_figure, note, unique
 
-__all__ = ["estimates", "guarantees"]
-
 _METHODS: dict[str, str] = {
     "native": "grey v",
     "auto": "black o",

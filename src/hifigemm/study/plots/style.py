@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-__all__ = ["COLOURS", "Row", "behind", "choose", "curve", "decades", "legend", "new_figure", "note", "unique"]
-
 Row = Mapping[str, Any]
 """A line of a CSV file, or what is to become one."""
 

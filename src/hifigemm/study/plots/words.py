@@ -7,8 +7,6 @@ from typing import Any
 
 from .style import COLOURS, Row, behind, choose, legend, new_figure
 
-__all__ = ["mantissa", "underflow"]
-
 _NAMES = {"nearest": "RN", "zero": "RZ", "nearest-away": "RNA"}
 _FORMATS = {"fp16": "FP16 (low word scaled) and TF32: 11 bits a word", "bf16": "BF16: 8 bits a word"}
 
