@@ -234,7 +234,7 @@ def test_chunks_assemble_in_order(size, count):
     np.testing.assert_array_equal(done.values[:, 0], values)
     np.testing.assert_array_equal(done.magnitude[:, 0], [int(v).bit_length() - 1 for v in values])
     assert done.certain.all()
-    assert parts == [(i, min(i + size, count)) for i in range(0, count, size)]
+    assert parts == [(i, min(i + size, count)) for i in range(0, max(count, 1), size)]
     for errors in (1, exponent + 1, exponent[:1] + 1):
         found = round_in_chunks(limbs_of, exponent, FP64, size, errors)
         np.testing.assert_array_equal(

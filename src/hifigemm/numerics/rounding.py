@@ -125,13 +125,9 @@ def round_in_chunks(
     exponent = exponent.ravel()
     if not (err_exponent is None or isinstance(err_exponent, int)):
         errors = np.broadcast_to(err_exponent, shape).ravel()
-    values, magnitude = (
-        np.empty(n, np.float32 if fmt is FP32 else np.float64, like=exponent),
-        np.empty(n, np.int64, like=exponent),
-    )
-    certain = np.empty(n, bool, like=exponent)
-    for start in range(0, n, size):
+    parts = []
+    for start in range(0, max(n, 1), size):
         at = slice(start, min(start + size, n))
-        part = round_limbs(limbs_of(at), exponent[at], fmt, err_exponent if errors is None else errors[at])
-        values[at], magnitude[at], certain[at] = part.values, part.magnitude, part.certain
-    return Rounded(values.reshape(shape), magnitude.reshape(shape), certain.reshape(shape))
+        parts.append(round_limbs(limbs_of(at), exponent[at], fmt, err_exponent if errors is None else errors[at]))
+    columns = zip(*((x.values, x.magnitude, x.certain) for x in parts), strict=True)
+    return Rounded(*((x[0] if len(x) == 1 else np.concatenate(x)).reshape(shape) for x in columns))

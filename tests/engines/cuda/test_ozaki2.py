@@ -248,7 +248,7 @@ def test_exactly_one_step_writes_the_result(make_pair, engine, monkeypatch, dtyp
     monkeypatch.setattr(launches, "enters_directly", lambda: False)
     monkeypatch.setattr(launches.Launch, "call_jit", watched)
     run(plan, a, b, engine, out=ozaki2_wrap(target))
-    assert wrote == ["_fp64_kernel" if rung == 3 else "crt_kernel"]
+    assert wrote == ["_native_kernel" if rung == 3 else "crt_kernel"]
     assert (target != 7.25).all()
 
 

@@ -56,7 +56,7 @@ def _load(x, i, j, EVEN: tl.constexpr, FLIPPED: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=["shift", "least", "most"])
-def _product_kernel(
+def _native_kernel(
     left, right, out, shift, m, n, k, predicate, least, most,
     LOSSES: tl.constexpr, WIDTH: tl.constexpr, LEFT_FLIPPED: tl.constexpr, RIGHT_FLIPPED: tl.constexpr,
     EVEN: tl.constexpr, TILE: tl.constexpr,
@@ -109,7 +109,7 @@ def _product_kernel(
         tl.store(to + 1, im * factor, mask=inside)
 
 
-_product: Any = Launch(_product_kernel)
+_product: Any = Launch(_native_kernel)
 
 
 def fp32_product(
