@@ -45,14 +45,17 @@ class Scheme:
         if kind not in _OPTIONS:
             _OPTIONS[kind] = _options(kind)
         for name, options in _OPTIONS[kind].items():
-            value, owner = getattr(self, name), f"{kind.__name__}({name}"
+            value = getattr(self, name)
+            if (value is None or isinstance(value, str)) and value in options:
+                continue
+            owner = f"{kind.__name__}({name}"
             if int in options:
                 object.__setattr__(self, name, _checked_count(owner, value, *self._limits, None in options))
             elif bool in options:
                 if not isinstance(value, (bool, np.bool_)):
                     raise PlanError(f"{owner}={value!r}): expected True or False")
                 object.__setattr__(self, name, bool(value))
-            elif not (value is None or isinstance(value, str)) or value not in options:
+            else:
                 words = ", ".join("None" if word is None else f'"{word}"' for word in options)
                 raise PlanError(f"{owner}={value!r}): expected {words}")
 
@@ -124,10 +127,8 @@ def int8_product(engine: Engine) -> ExactProduct:
     return partial(exact_int8, engine)
 
 
-def _checked_count(owner: str, count: Any, least: int, most: int | None, optional: bool) -> int | None:
-    """A count as an int; PlanError unless it is a whole number in range, or None where it is optional."""
-    if count is None and optional:
-        return None
+def _checked_count(owner: str, count: Any, least: int, most: int | None, optional: bool) -> int:
+    """A count as an int; PlanError, which says whether None is taken too, unless it is a whole number in range."""
     is_whole = isinstance(count, Integral) and not isinstance(count, bool)
     if not is_whole or count < least or (most is not None and count > most):
         numbers = f"a whole number of at least {least}" if most is None else f"a whole number from {least} to {most}"
