@@ -393,7 +393,7 @@ def test_groups_leave_small_integers_with_the_right_residues(count, is_complex):
 
 
 def _residues_of(parts, moduli, first, is_complex):
-    """Residues of the components modulo the moduli of a group, by schemes.residue_products.product_residues."""
+    """Residues of the components modulo the moduli of a group, by numerics.residue_products.product_residues."""
     own = ModuliSet(moduli.moduli[first : first + 4], moduli.splits[first : first + 4])
     if not is_complex:
         return [[int(x) for x in parts]]

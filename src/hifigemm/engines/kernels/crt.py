@@ -317,7 +317,7 @@ def crt(
     ----------
     products : int8 tensor, shape (batch, planes, m_pad, n_pad)
         Residues of V, any representatives, |V| <= moduli.half_range: one part for each modulus; or for complex `out`
-        the residues of the products of `schemes.residue_products.product_operands`. n_pad is a multiple of 256, the
+        the residues of the products of `numerics.residue_products.product_operands`. n_pad is a multiple of 256, the
         last stride 1.
     scales : (int32 tensor, shape (batch or 1, m); int32 tensor, shape (batch or 1, n))
         s and t, last strides 1; `NOT_FINITE` marks a vector with an Inf or NaN.

@@ -158,7 +158,7 @@ def _group_ptx(
 
 
 def _part_weights(p: int, j: int | None, is_complex: bool) -> list[tuple[int, ...]]:
-    """c_i of the components for each part of a modulus, as `schemes.residue_products.product_residues` has them."""
+    """c_i of the components for each part of a modulus, as `numerics.residue_products.product_residues` has them."""
     if not is_complex:
         return [(1,)]
     if j is None:

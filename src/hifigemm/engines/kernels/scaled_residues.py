@@ -391,7 +391,7 @@ def scaled_residues(
     bits: int | None = None,
     config: Config | None = None,
 ) -> tuple[tuple[Any, ...], tuple[VectorScale, ...]]:
-    """Residues of the scaled and rounded operands, for the products of schemes.residue_products.product_operands.
+    """Residues of the scaled and rounded operands, for the products of numerics.residue_products.product_operands.
 
     Parameters
     ----------
