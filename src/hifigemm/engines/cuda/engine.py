@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from importlib.util import find_spec
 from typing import Any, ClassVar, cast
 
@@ -159,26 +159,21 @@ class CudaEngine:
 
     def compile(self, plan: Plan) -> Program | None:
         """The program of the plan, found by the plain function at the heart of its scheme."""
-        return _compiled(self, plan)
+        from hifigemm.engines.cuda import ozaki1, ozaki2, words
+        from hifigemm.engines.cuda.program import CudaProgram
 
-
-@lru_cache(maxsize=1024)
-def _compiled(engine: CudaEngine, plan: Plan) -> Program | None:
-    from hifigemm.engines.cuda import ozaki1, ozaki2, words
-    from hifigemm.engines.cuda.program import CudaProgram
-
-    core = plan.scheme.core
-    if core is matmul:
-        at_own_level = plan.scheme.product is None and plan.target.level is plan.problem.fmt
-        return NativeProgram(plan) if at_own_level else None
-    steps = None
-    if core is residue_gemm:
-        steps = ozaki2.steps(plan)
-    elif core is slice_vectors:
-        steps = ozaki1.steps(plan)
-    elif core is add_outside and _ADDS_AS_MODELLED:
-        steps = words.steps(plan, engine.model)
-    return None if steps is None else CudaProgram(plan, steps, engine.place)
+        core = plan.scheme.core
+        if core is matmul:
+            at_own_level = plan.scheme.product is None and plan.target.level is plan.problem.fmt
+            return NativeProgram(plan) if at_own_level else None
+        steps = None
+        if core is residue_gemm:
+            steps = ozaki2.steps(plan)
+        elif core is slice_vectors:
+            steps = ozaki1.steps(plan)
+        elif core is add_outside and _ADDS_AS_MODELLED:
+            steps = words.steps(plan, self.model)
+        return None if steps is None else CudaProgram(plan, steps, self.place)
 
 
 class NativeProgram:
