@@ -31,55 +31,29 @@ _NARROW = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 @dataclass(frozen=True)
 class Arguments:
-    """What a program is written for: buffers of the operands (batch or 1, ...), and scalars.
-
-    Attributes
-    ----------
-    a, b, out : Buffer
-    record : Buffer or None
-        int64 words in which the device notes what it found.
-    shift : int
-        The product is multiplied by 2**shift before its rounding.
-    alpha, beta : float
-        Where a program applies them itself; else 1 and 0.
-    c : Buffer or None
-    ready : pair of (planes, exponents) or None
-        Of prepared operands.
-    """
+    """What a program is written for: buffers of the operands (batch or 1, ...), and scalars."""
 
     a: Tensor
     b: Tensor
     out: Tensor
-    record: Tensor
-    shift: int = 0
+    record: Tensor  # int64 words in which the device notes what it found
+    shift: int = 0  # the product is multiplied by 2**shift before its rounding
+    # `alpha`, `beta`: where a program applies them itself; else 1 and 0
     alpha: float = 1.0
     beta: float = 0.0
     c: Tensor = None
-    ready: tuple[Any, Any] = (None, None)
+    ready: tuple[Any, Any] = (None, None)  # of prepared operands
 
 
 @dataclass(frozen=True)
 class Steps:
-    """How the launches of a plan are written, and what its record says.
+    """How the launches of a plan are written, and what its record says."""
 
-    Attributes
-    ----------
-    write : function
-        Adds the launches for a plan and `Arguments`.
-    record : int
-        Words of the decision record; 0 where nothing is decided.
-    certify : function, optional
-        What the words of a record say.
-    combines : bool
-        The launches apply moderate scalars themselves.
-    ready : function, optional
-        (planes, exponents) of the split of a prepared operand.
-    """
-
-    write: Callable[[Plan, Arguments], None]
-    record: int = 0
-    certify: Callable[[Sequence[int]], Certificate] | None = None
-    combines: bool = False
+    write: Callable[[Plan, Arguments], None]  # adds the launches for a plan and `Arguments`
+    record: int = 0  # words of the decision record; 0 where nothing is decided
+    certify: Callable[[Sequence[int]], Certificate] | None = None  # what the words of a record say
+    combines: bool = False  # the launches apply moderate scalars themselves
+    # (planes, exponents) of the split of a prepared operand
     ready: Callable[[Any], tuple[Tensor, Tensor]] | None = None
 
 

@@ -55,22 +55,12 @@ def sums_of(scheme: Any, k: int, model: TensorCoreModel) -> KernelSums | None:
 
 @dataclass(frozen=True)
 class KernelSums:
-    """Sums of all products of a scheme's words; see `numerics.accumulation.WordSums`.
-
-    Attributes
-    ----------
-    scheme : Corrected or Multiword
-    k : int
-    unit : Accumulation
-    block : int
-        Of the kernels.
-    chained : bool
-    """
+    """Sums of all products of a scheme's words; see `numerics.accumulation.WordSums`."""
 
     scheme: Any
     k: int
     unit: Accumulation
-    block: int
+    block: int  # of the kernels
     chained: bool
 
     def __call__(self, left: Array, right: Array) -> Array:

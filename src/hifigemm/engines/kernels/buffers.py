@@ -11,29 +11,16 @@ import torch
 
 @dataclass(frozen=True, eq=False)
 class Buffer:
-    """A view of one of a program's memories, with the part of a tensor's interface that launch functions use.
-
-    Attributes
-    ----------
-    program : Program
-    memory : int
-        Which memory of the program the view lies in: operands come first, then scratch memory.
-    dtype : torch.dtype
-    shape, strides : tuple of int
-        Strides in entries.
-    offset : int
-        Bytes from the start of the memory to the first entry.
-    alignment : int
-        The address of the memory modulo 16.
-    """
+    """A view of one of a program's memories, with the part of a tensor's interface that launch functions use."""
 
     program: Any
-    memory: int
+    memory: int  # which memory of the program the view lies in: operands come first, then scratch memory
     dtype: torch.dtype
+    # `shape`, `strides`: strides in entries
     shape: tuple[int, ...]
     strides: tuple[int, ...]
-    offset: int = 0
-    alignment: int = 0
+    offset: int = 0  # bytes from the start of the memory to the first entry
+    alignment: int = 0  # the address of the memory modulo 16
 
     @property
     def device(self) -> torch.device:

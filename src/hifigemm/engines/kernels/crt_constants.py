@@ -46,52 +46,29 @@ def _signed(x: int, bits: int) -> int:
 
 @dataclass(frozen=True, eq=False)
 class CrtConstants:
-    """Constants of a set of moduli; equal only to itself, printed in full (kernels are cached by it).
+    """Constants of a set of moduli; equal only to itself, printed in full (kernels are cached by it)."""
 
-    Attributes
-    ----------
-    starts, sizes : tuple of int
-        First part of each group, and how many it has: one for each modulus, or two or three for complex V.
-    second : tuple of bool
-        Which parts belong to the second pair of moduli of their group.
-    weights, fractions : tuple of tuple of int
-        p_2 v_1, p_1 v_2, ... and f_l for each part: one row for a real V, rows of re and im for a complex one.
-    pairs : tuple of (int, int)
-        Products p_1 p_2 and p_3 p_4 of each group; 1 for a missing pair.
-    products : tuple of int
-        -P_g as INT32.
-    ptx : tuple of str
-        Y of four entries from the packed parts of a group; for complex V those of re, then those of im.
-    inverses : tuple of float
-        1 / P_g.
-    low_bits : int
-        T.
-    scale : float
-        P 2**-T, or 0 where H = 0.
-    head : tuple of (int, int)
-        The upper 64 bits of M_g, then of N and of C + 2**(T - 1): the lower word unsigned, the upper one as INT32.
-    limbs : tuple of tuple of int
-        Limbs below them, the lowest first; one row a limb, same columns.
-    limb_bits : int
-    high_bits : int
-        |V| < 2**(T + high_bits), negative where V is shorter than T.
-    """
-
+    # `starts`, `sizes`: first part of each group, and how many it has: one for each modulus, or two or three for
+    # complex V
     starts: tuple[int, ...]
     sizes: tuple[int, ...]
-    second: tuple[bool, ...]
+    second: tuple[bool, ...]  # which parts belong to the second pair of moduli of their group
+    # `weights`, `fractions`: p_2 v_1, p_1 v_2, ... and f_l for each part: one row for a real V, rows of re and im for
+    # a complex one
     weights: tuple[tuple[int, ...], ...]
     fractions: tuple[tuple[int, ...], ...]
-    pairs: tuple[tuple[int, int], ...]
-    products: tuple[int, ...]
+    pairs: tuple[tuple[int, int], ...]  # products p_1 p_2 and p_3 p_4 of each group; 1 for a missing pair
+    products: tuple[int, ...]  # -P_g as INT32
+    # y of four entries from the packed parts of a group; for complex V those of re, then those of im
     ptx: tuple[str, ...]
-    inverses: tuple[float, ...]
-    low_bits: int
-    scale: float
+    inverses: tuple[float, ...]  # 1 / P_g
+    low_bits: int  # t
+    scale: float  # p 2**-T, or 0 where H = 0
+    # the upper 64 bits of M_g, then of N and of C + 2**(T - 1): the lower word unsigned, the upper one as INT32
     head: tuple[tuple[int, int], ...]
-    limbs: tuple[tuple[int, ...], ...]
+    limbs: tuple[tuple[int, ...], ...]  # limbs below them, the lowest first; one row a limb, same columns
     limb_bits: int
-    high_bits: int
+    high_bits: int  # |V| < 2**(T + high_bits), negative where V is shorter than T
 
 
 def _layout_of_low_bits(big: int, error: int) -> tuple[int, int, int]:

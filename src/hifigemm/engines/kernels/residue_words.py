@@ -44,33 +44,15 @@ def num_words_for(top: int) -> int:
 
 @dataclass(frozen=True, eq=False)
 class VectorConstants:
-    """What the kernels know of a set of moduli, on a device.
+    """What the kernels know of a set of moduli, on a device."""
 
-    Attributes
-    ----------
-    half_range : int
-        Of the moduli.
-    num_planes : int
-        Products of all moduli.
-    num_words : int
-        Words of an integer.
-    dp4a : bool
-        Whether rows of the table are made for dp4a.
-    pairs : bool
-        Whether the two parts of a modulus share a row.
-    table : tensor
-        Rows made by `pair_row` or by `table_row`.
-    range : float64 tensor
-        Mantissa and power of half_range as numerics.scaling.scale_exponent takes them.
-    """
-
-    half_range: int
-    num_planes: int
-    num_words: int
-    dp4a: bool
-    pairs: bool
-    table: Any
-    range: Any
+    half_range: int  # of the moduli
+    num_planes: int  # products of all moduli
+    num_words: int  # words of an integer
+    dp4a: bool  # whether rows of the table are made for dp4a
+    pairs: bool  # whether the two parts of a modulus share a row
+    table: Any  # tensor: rows made by `pair_row` or by `table_row`
+    range: Any  # float64 tensor: mantissa and power of half_range as numerics.scaling.scale_exponent takes them
 
     def truncates(self, terms: int, balances: tuple[int, ...]) -> bool:
         """Whether any vector of so many components could be rounded toward zero: half_range / N < 4**-balance."""

@@ -69,27 +69,16 @@ _MAGNITUDE_BITS = tl.constexpr(7)
 
 @dataclass(frozen=True)
 class Form:
-    """What the kernel knows of the operands and its tile of residues when it is compiled.
+    """What the kernel knows of the operands and its tile of residues when it is compiled."""
 
-    Attributes
-    ----------
-    left_along_k, right_along_k : bool
-        The entries of the vectors of A or B lie side by side, and the other strides count in units of `vector`.
-    even : bool
-        k is a multiple of the tile.
-    vector : int
-        Entries that may be loaded at a time.
-    width : int
-        Components of an entry: 1, or 2 for complex operands.
-    vectors, blocks : int
-        Vectors and blocks of 256 along k in a tile.
-    """
-
+    # `left_along_k`, `right_along_k`: the entries of the vectors of A or B lie side by side, and the other strides
+    # count in units of `vector`
     left_along_k: bool
     right_along_k: bool
-    even: bool
-    vector: int
-    width: int
+    even: bool  # k is a multiple of the tile
+    vector: int  # entries that may be loaded at a time
+    width: int  # components of an entry: 1, or 2 for complex operands
+    # `vectors`, `blocks`: vectors and blocks of 256 along k in a tile
     vectors: int
     blocks: int
 
@@ -307,58 +296,35 @@ _launch = Launch(scaled_residues_kernel)
 
 
 class VectorScale(NamedTuple):
-    """How vectors become integers, as numerics.scaling.Scale: int32 tensors of shape (batch, vectors).
+    """How vectors become integers, as numerics.scaling.Scale: int32 tensors of shape (batch, vectors)."""
 
-    Attributes
-    ----------
-    exponent : tensor
-        Power of two that multiplies the vector, or NOT_FINITE.
-    nearest : tensor
-        1 where the integers are rounded to nearest, 0 where toward zero.
-    """
-
-    exponent: Any
-    nearest: Any
+    exponent: Any  # tensor: power of two that multiplies the vector, or NOT_FINITE
+    nearest: Any  # tensor: 1 where the integers are rounded to nearest, 0 where toward zero
 
 
 class Sizes(NamedTuple):
-    """What the vectors of two operands tell of their products.
+    """What the vectors of two operands tell of their products."""
 
-    Attributes
-    ----------
-    exponents : int32 tensor, shape (total,)
-        Of the largest entries of all vectors of the left operand, then of the right one.
-    norms : float64 tensor, shape (2, total)
-        Norms and sums of magnitudes in units of 2**(exponent - 15), rounded up; 0 for vectors with an Inf or NaN.
-    magnitudes : pair of int8 tensors, shape (batch, vectors, width kp), kp = k rounded up to 128
-        |x| 2**(7 - exponent), rounded down, zero beyond k; of re, then of im.
-    width : int
-        Components of an entry: 1, or 2 for complex operands, whose vectors have the sizes of both components together.
-    """
-
+    # int32 tensor, shape (total,): of the largest entries of all vectors of the left operand, then of the right one
     exponents: Any
+    # float64 tensor, shape (2, total): norms and sums of magnitudes in units of 2**(exponent - 15), rounded up; 0 for
+    # vectors with an Inf or NaN
     norms: Any
+    # pair of int8 tensors, shape (batch, vectors, width kp), kp = k rounded up to 128: |x| 2**(7 - exponent), rounded
+    # down, zero beyond k; of re, then of im
     magnitudes: tuple[Any, Any]
+    # components of an entry: 1, or 2 for complex operands, whose vectors have the sizes of both components together
     width: int = 1
 
 
 @dataclass(frozen=True)
 class Config:
-    """Shape of a tile; it changes no bits.
+    """Shape of a tile; it changes no bits."""
 
-    Attributes
-    ----------
-    vectors : int
-        Vectors of a tile: 4, 8 or 16.
-    blocks : int
-        Blocks of 256 along k in a tile, at most: a power of two. Vectors that are no longer stay in registers.
-    ahead : int
-        Bytes by which scales run ahead of residues.
-    """
-
-    vectors: int = 4
+    vectors: int = 4  # vectors of a tile: 4, 8 or 16
+    # blocks of 256 along k in a tile, at most: a power of two. Vectors that are no longer stay in registers
     blocks: int = 4
-    ahead: int = 8 << 20
+    ahead: int = 8 << 20  # bytes by which scales run ahead of residues
 
 
 def norm_scales(
@@ -516,42 +482,24 @@ def _run(
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """How operands of some shapes and strides are cut up.
+    """How operands of some shapes and strides are cut up."""
 
-    Attributes
-    ----------
-    shapes : tuple
-        (batch, vectors) of each operand.
-    distances : tuple
-        Strides along the stack, from vector to vector and along k of each operand, as the kernels take them.
-    k, pitch : int
-        Inner dimension, and the length of rows of residues.
-    form, size_forms : Form, tuple of SizeForm
-        For the residues, and for the sizes of each operand.
-    tiles, panels : tuple of int
-        Tiles of vectors that stay in registers, and panels of 16 vectors, of each operand.
-    steps : int
-        Tiles of residues along k; one where the vectors stay in registers.
-    ahead : int
-        Panels by which scales run ahead of residues.
-    warps : int
-        Of a program that makes residues.
-    ptx : bool
-        Whether inline PTX may be used.
-    """
-
-    shapes: tuple[tuple[int, int], ...]
+    shapes: tuple[tuple[int, int], ...]  # (batch, vectors) of each operand
+    # strides along the stack, from vector to vector and along k of each operand, as the kernels take them
     distances: tuple[tuple[int, int, int], ...]
+    # `k`, `pitch`: inner dimension, and the length of rows of residues
     k: int
     pitch: int
+    # `form`, `size_forms`: for the residues, and for the sizes of each operand
     form: Form
     size_forms: tuple[SizeForm, ...]
+    # `tiles`, `panels`: tiles of vectors that stay in registers, and panels of 16 vectors, of each operand
     tiles: tuple[int, ...]
     panels: tuple[int, ...]
-    steps: int
-    ahead: int
-    warps: int
-    ptx: bool
+    steps: int  # tiles of residues along k; one where the vectors stay in registers
+    ahead: int  # panels by which scales run ahead of residues
+    warps: int  # of a program that makes residues
+    ptx: bool  # whether inline PTX may be used
 
     @property
     def width(self) -> int:

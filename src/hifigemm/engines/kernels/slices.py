@@ -45,31 +45,15 @@ _MAGNITUDES = {torch.float32: torch.int32, torch.float64: torch.int64}
 
 @dataclass(frozen=True)
 class _Form:
-    """What the kernel knows of the slices of an operand when it is compiled.
+    """What the kernel knows of the slices of an operand when it is compiled."""
 
-    Attributes
-    ----------
-    single : bool
-        Entries are float32, else float64.
-    count : int
-        Number of slices.
-    beta : int
-        Bits of a slice.
-    limit : float
-        Remainders from here on belong to the next integer; 1 for digits to nearest.
-    top : int
-        Fraction bits of an entry from which on the grid is one coarser; more than there are for digits to nearest.
-    reverse : bool
-        The last slice stands first.
-    tile : VectorTile
-    """
-
-    single: bool
-    count: int
-    beta: int
-    limit: float
+    single: bool  # entries are float32, else float64
+    count: int  # number of slices
+    beta: int  # bits of a slice
+    limit: float  # remainders from here on belong to the next integer; 1 for digits to nearest
+    # fraction bits of an entry from which on the grid is one coarser; more than there are for digits to nearest
     top: int
-    reverse: bool
+    reverse: bool  # the last slice stands first
     tile: VectorTile
 
 
@@ -155,20 +139,13 @@ _slice: Any = Launch(slice_kernel)
 
 @dataclass(frozen=True)
 class Slices:
-    """The slices of an operand.
+    """The slices of an operand."""
 
-    Attributes
-    ----------
-    planes : int8 tensor, shape (batch or 1, vectors, count, k_pitch)
-    exponents : int32 tensor, shape (batch or 1, vectors)
-        2**exponent is the unit of the first slice of a row or column; `NOT_FINITE` where it holds an Inf or NaN.
-    beta : int
-        Bits of a slice.
-    """
-
-    planes: torch.Tensor
+    planes: torch.Tensor  # int8 tensor, shape (batch or 1, vectors, count, k_pitch)
+    # int32 tensor, shape (batch or 1, vectors): 2**exponent is the unit of the first slice of a row or column;
+    # `NOT_FINITE` where it holds an Inf or NaN
     exponents: torch.Tensor
-    beta: int
+    beta: int  # bits of a slice
 
 
 def k_pitch(k: int) -> int:

@@ -35,25 +35,14 @@ _ROWS = tl.constexpr(16)
 
 @dataclass(frozen=True)
 class SizeForm:
-    """What is known of an operand whose sizes are taken when the kernel is compiled.
+    """What is known of an operand whose sizes are taken when the kernel is compiled."""
 
-    Attributes
-    ----------
-    side : int
-        1: the entries of a vector lie side by side, and the other strides count in units of `vector`. 2: those of
-        neighbouring vectors do, and the other strides are multiples of `vector`. 0: neither.
-    even : bool
-        k is a multiple of 256, and the number of vectors one of 16.
-    vector : int
-        Entries that may be loaded at a time.
-    width : int
-        Components of an entry: 1, or 2 for complex operands.
-    """
-
+    # 1: the entries of a vector lie side by side, and the other strides count in units of `vector`. 2: those of
+    # neighbouring vectors do, and the other strides are multiples of `vector`. 0: neither
     side: int
-    even: bool
-    vector: int
-    width: int
+    even: bool  # k is a multiple of 256, and the number of vectors one of 16
+    vector: int  # entries that may be loaded at a time
+    width: int  # components of an entry: 1, or 2 for complex operands
 
     @property
     def piece(self) -> int:

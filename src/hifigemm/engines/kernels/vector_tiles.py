@@ -33,22 +33,13 @@ _PROGRAMS = 256
 
 @dataclass(frozen=True)
 class VectorTile:
-    """What a kernel knows of the tiles of an operand when it is compiled.
+    """What a kernel knows of the tiles of an operand when it is compiled."""
 
-    Attributes
-    ----------
-    block_v, block_k : int
-        Vectors and entries of a tile.
-    even : bool
-        Tiles cover the operand exactly.
-    stage : {"whole", "together", "magnitudes", "given"}
-        See above.
-    """
-
+    # `block_v`, `block_k`: vectors and entries of a tile
     block_v: int
     block_k: int
-    even: bool
-    stage: str
+    even: bool  # tiles cover the operand exactly
+    stage: str  # see above
 
 
 @dataclass(frozen=True)

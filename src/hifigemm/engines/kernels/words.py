@@ -53,33 +53,16 @@ _INFINITE = tl.constexpr(0x7F800000)
 
 @dataclass(frozen=True)
 class _Form:
-    """What the kernel knows of the words of an operand when it is compiled.
+    """What the kernel knows of the words of an operand when it is compiled."""
 
-    Attributes
-    ----------
-    kind : {"fp16", "bf16", "tf32"}
-        Format of the words.
-    num_words : int
-    rounding : str
-    low_shift : int
-    scaled : bool
-    saturates : bool
-        Whether a word may exceed the largest number of its format.
-    counts : bool
-        Whether the bits that are lost are noted.
-    safe : int
-        Sum of exponents from which on nothing is lost.
-    tile : VectorTile
-    """
-
-    kind: str
+    kind: str  # format of the words
     num_words: int
     rounding: str
     low_shift: int
     scaled: bool
-    saturates: bool
-    counts: bool
-    safe: int
+    saturates: bool  # whether a word may exceed the largest number of its format
+    counts: bool  # whether the bits that are lost are noted
+    safe: int  # sum of exponents from which on nothing is lost
     tile: VectorTile
 
 
@@ -224,27 +207,20 @@ _split: Any = Launch(split_kernel)
 
 @dataclass(frozen=True)
 class Words:
-    """The words of an operand.
+    """The words of an operand."""
 
-    Attributes
-    ----------
-    planes : float16, bfloat16 or float32 (for TF32) tensor, shape (batch or 1, num_words, vectors, k_pitch)
-    exponents : int32 tensor, shape (batch or 1, vectors)
-        2**exponent is the unit of a row or column; `NOT_FINITE` where it holds an Inf or NaN.
-    losses : int32 tensor, shape (2,), or None
-        On the device, of both operands, for decisions without a transfer: 0 as long as the words are not made, then 1 +
-        the bits that the operand loses as in `numerics.word_bounds.relative_error_at`, that is max(0, `safe_exponent` -
-        floor(log2 |y|)) for the least nonzero scaled entry y, taken as 2**-149 at least.
-    k : int
-    splitting : Splitting
-        num_words is 1 where one word holds every value of the operand's dtype.
-    """
-
+    # float16, bfloat16 or float32 (for TF32) tensor, shape (batch or 1, num_words, vectors, k_pitch)
     planes: torch.Tensor
+    # int32 tensor, shape (batch or 1, vectors): 2**exponent is the unit of a row or column; `NOT_FINITE` where it
+    # holds an Inf or NaN
     exponents: torch.Tensor
+    # int32 tensor, shape (2,), or None: on the device, of both operands, for decisions without a transfer: 0 as long
+    # as the words are not made, then 1 + the bits that the operand loses as in
+    # `numerics.word_bounds.relative_error_at`, that is max(0, `safe_exponent` - floor(log2 |y|)) for the least
+    # nonzero scaled entry y, taken as 2**-149 at least
     losses: torch.Tensor | None
     k: int
-    splitting: Splitting
+    splitting: Splitting  # num_words is 1 where one word holds every value of the operand's dtype
 
     @property
     def vectors(self) -> int:
