@@ -51,12 +51,7 @@ _WORDS = {FP16: torch.float16, BF16: torch.bfloat16, TF32: torch.float32}
 
 
 class CudaEngine:
-    """A GPU: products on its tensor cores, fused kernels for Ozaki scheme II.
-
-    Parameters
-    ----------
-    place : torch.device
-    """
+    """A GPU: products on its tensor cores, fused kernels for Ozaki scheme II."""
 
     name = "torch"
     products: ClassVar[Mapping[str, ProductSpec]] = NumpyEngine.products

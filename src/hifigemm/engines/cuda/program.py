@@ -82,14 +82,7 @@ class _Layout:
 
 
 class CudaProgram:
-    """The program of a plan on a GPU; see `hifigemm.engine.Program`.
-
-    Parameters
-    ----------
-    plan : Plan
-    steps : Steps
-    device : torch.device
-    """
+    """The program of a plan on a GPU; see `hifigemm.engine.Program`."""
 
     def __init__(self, plan: Plan, steps: Steps, device: torch.device) -> None:
         self.plan, self.steps, self.device = plan, steps, device

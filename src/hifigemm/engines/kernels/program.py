@@ -55,17 +55,7 @@ class _Step:
 
 
 class Program:
-    """Steps over the memory of operands and of a workspace.
-
-    Parameters
-    ----------
-    device : torch.device
-
-    Attributes
-    ----------
-    nbytes : int
-        Size of the workspace, once it is finished.
-    """
+    """Steps over the memory of operands and of a workspace of `nbytes`, which is known once a program is finished."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
