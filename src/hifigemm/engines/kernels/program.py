@@ -162,12 +162,12 @@ class Program:
                 return kernel.entry(step.arguments, step.constants)
 
         with torch.cuda.device(self.device):
-            new = {variant: x for x in launches if (variant := x[1].new_variant(x[0].arguments, x[0].constants))}
-        started = time.perf_counter()
-        for launch in list(new.values())[:1]:
+            variants = {variant: x for x in launches if (variant := x[1].new_variant(x[0].arguments, x[0].constants))}
+        new, started = [*variants.values()], time.perf_counter()
+        for launch in new[:1]:
             entry(launch)  # alone: Triton hashes its own files, half a gigabyte, before its first kernel
         with ThreadPoolExecutor(_COMPILERS) as pool:
-            list(pool.map(entry, list(new.values())[1:]))
+            list(pool.map(entry, new[1:]))
         entries = [entry(launch) for launch in launches]
         seconds = time.perf_counter() - started
         if seconds > _WORTH_A_LINE:

@@ -197,14 +197,21 @@ def integer_words(parts, s, nearest, NUM_WORDS: tl.constexpr, TRUNCATES: tl.cons
 
 
 @triton.jit
+def _inputs(words, row, COUNT: tl.constexpr):
+    """What the PTX of a residue reads: the low words, and the first numbers of a row of the table."""
+    inputs = ()
+    for j in tl.static_range(len(words)):
+        inputs += (low_word(words[j]),)
+    for j in tl.static_range(COUNT):
+        inputs += (tl.load(row + j),)
+    return inputs
+
+
+@triton.jit
 def residue(words, row, DP4A: tl.constexpr):
     """A representative of sum_j c_j h_j mod p as INT8; c_j and what p needs lie at `row`."""
     if DP4A:
-        inputs = ()
-        for j in tl.static_range(len(words)):
-            inputs += (low_word(words[j]),)
-        for j in tl.static_range(len(words) + 3):
-            inputs += (tl.load(row + j),)
+        inputs = _inputs(words, row, len(words) + 3)
         constraints: tl.constexpr = _constraints(len(words), 1)
         text: tl.constexpr = ptx_of_residues(len(words), 1)
         return tl.inline_asm_elementwise(text, constraints, inputs, dtype=tl.int8, is_pure=True, pack=4)
@@ -220,11 +227,7 @@ def residue(words, row, DP4A: tl.constexpr):
 @triton.jit
 def residue_pair(words, row):
     """Representatives of x + y and x - y mod p, x and y the sums of c_j h_j over the words of re and of im, by dp4a."""
-    inputs = ()
-    for j in tl.static_range(len(words)):
-        inputs += (low_word(words[j]),)
-    for j in tl.static_range(len(words) + 4):
-        inputs += (tl.load(row + j),)
+    inputs = _inputs(words, row, len(words) + 4)
     constraints: tl.constexpr = _constraints(len(words), 2)
     text: tl.constexpr = ptx_of_residues(len(words), 2)
     types: tl.constexpr = (tl.int8, tl.int8)
