@@ -29,15 +29,14 @@ def test_bits_are_those_of_the_cpu(dtype, family, make_pair, assert_same_bits):
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("count", [3, 7])
 def test_bits_do_not_depend_on_tiles(count, dtype, make_pair):
-    from hifigemm.engines.kernels.slice_product import K_BLOCK, slice_product
+    from hifigemm.engines.kernels.slice_product import slice_product
     from hifigemm.engines.kernels.slices import slice_operands
     from hifigemm.engines.kernels.tiles import gpu_of, valid_tiles
 
     x, y = on_gpu(*(v[None] for v in make_pair("phi_2", 500, 700, 420, dtype)))
     made = slice_operands(((x, 2), (y, 1)), count, 8)
-    family = "few slices" if count <= 3 and count * 768 <= K_BLOCK else "slices"
     found = []
-    for tile in valid_tiles(gpu_of(x.device), family=family):
+    for tile in valid_tiles(gpu_of(x.device)):
         for layout in ("rows", "columns"):
             out = torch.full((1, 500, 420), torch.nan, dtype=x.dtype, device="cuda")
             out = out if layout == "rows" else out.transpose(1, 2).contiguous().transpose(1, 2)

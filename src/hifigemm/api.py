@@ -54,15 +54,17 @@ if TYPE_CHECKING:
 
     from hifigemm.signatures import (
         Addend,
+        AnyAddend,
         AnyTensor,
         Arrays,
         Asked,
-        GemmAsked,
         No,
         Operand,
         Out,
         Scalar,
+        Scaled,
         SchemeName,
+        TAddend,
         Tensors,
         Yes,
     )
@@ -197,63 +199,39 @@ def matmul(
 
 @overload
 def gemm(
-    a: Arrays, b: Arrays, c: Addend = None, *, out: None = None, return_report: No = False, **options: Unpack[GemmAsked]
+    a: Arrays, b: Arrays, c: Addend = None, *, out: None = None, return_report: No = False, **options: Unpack[Scaled]
 ) -> NDArray[Any]: ...
 @overload
 def gemm(
-    a: Arrays, b: Arrays, c: Addend = None, *, out: None = None, return_report: Yes, **options: Unpack[GemmAsked]
+    a: Arrays, b: Arrays, c: Addend = None, *, out: None = None, return_report: Yes, **options: Unpack[Scaled]
 ) -> tuple[NDArray[Any], Report]: ...
 @overload
 def gemm(
-    a: Arrays, b: Arrays, c: Addend = None, *, out: None = None, return_report: bool, **options: Unpack[GemmAsked]
+    a: Arrays, b: Arrays, c: Addend = None, *, out: None = None, return_report: bool, **options: Unpack[Scaled]
 ) -> Any: ...
 @overload
 def gemm(
-    a: Tensors,
-    b: Tensors,
-    c: AnyTensor | None = None,
-    *,
-    out: None = None,
-    return_report: No = False,
-    **options: Unpack[GemmAsked],
+    a: Tensors, b: Tensors, c: TAddend = None, *, out: None = None, return_report: No = False, **options: Unpack[Scaled]
 ) -> Tensor: ...
 @overload
 def gemm(
-    a: Tensors,
-    b: Tensors,
-    c: AnyTensor | None = None,
-    *,
-    out: None = None,
-    return_report: Yes,
-    **options: Unpack[GemmAsked],
+    a: Tensors, b: Tensors, c: TAddend = None, *, out: None = None, return_report: Yes, **options: Unpack[Scaled]
 ) -> tuple[Tensor, Report]: ...
 @overload
 def gemm(
-    a: Tensors,
-    b: Tensors,
-    c: AnyTensor | None = None,
-    *,
-    out: None = None,
-    return_report: bool,
-    **options: Unpack[GemmAsked],
+    a: Tensors, b: Tensors, c: TAddend = None, *, out: None = None, return_report: bool, **options: Unpack[Scaled]
 ) -> Any: ...
 @overload
 def gemm(
-    a: Operand,
-    b: Operand,
-    c: Addend | AnyTensor = None,
-    *,
-    out: Out,
-    return_report: No = False,
-    **options: Unpack[GemmAsked],
+    a: Operand, b: Operand, c: AnyAddend = None, *, out: Out, return_report: No = False, **options: Unpack[Scaled]
 ) -> Out: ...
 @overload
 def gemm(
-    a: Operand, b: Operand, c: Addend | AnyTensor = None, *, out: Out, return_report: Yes, **options: Unpack[GemmAsked]
+    a: Operand, b: Operand, c: AnyAddend = None, *, out: Out, return_report: Yes, **options: Unpack[Scaled]
 ) -> tuple[Out, Report]: ...
 @overload
 def gemm(
-    a: Operand, b: Operand, c: Addend | AnyTensor = None, *, out: Out, return_report: bool, **options: Unpack[GemmAsked]
+    a: Operand, b: Operand, c: AnyAddend = None, *, out: Out, return_report: bool, **options: Unpack[Scaled]
 ) -> Any: ...
 @opaque
 @gradual_underflow()

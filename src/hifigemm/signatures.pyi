@@ -20,15 +20,17 @@ from hifigemm.schemes import Scheme
 
 __all__ = [
     "Addend",
+    "AnyAddend",
     "AnyTensor",
     "Arrays",
     "Asked",
-    "GemmAsked",
     "No",
     "Operand",
     "Out",
     "Scalar",
+    "Scaled",
     "SchemeName",
+    "TAddend",
     "Tensors",
     "Yes",
 ]
@@ -48,6 +50,8 @@ class AnyTensor(Protocol):
 Tensors: TypeAlias = AnyTensor | Prepared[AnyTensor]
 Operand: TypeAlias = Arrays | Tensors
 Addend: TypeAlias = NDArray[Any] | _Row | Scalar | None
+TAddend: TypeAlias = AnyTensor | None
+AnyAddend: TypeAlias = Addend | TAddend
 Out = TypeVar("Out", bound=NDArray[Any] | AnyTensor)
 No: TypeAlias = Literal[False]
 Yes: TypeAlias = Literal[True]
@@ -62,7 +66,7 @@ class Asked(TypedDict, total=False):
     plan: Plan | None
     workspace: int | None
 
-class GemmAsked(Asked, total=False):
+class Scaled(Asked, total=False):
     """Those of `gemm`."""
 
     alpha: Scalar

@@ -53,23 +53,16 @@ def exact_difference(c: ArrayLike, a: ArrayLike, b: ArrayLike) -> NDArray[Any]:
     return ExactProduct(a, b, c.dtype).value.subtracted_from(c)
 
 
-def componentwise_error(c: ArrayLike, a: ArrayLike, b: ArrayLike) -> float:
+def componentwise_error(c: ArrayLike, a: ArrayLike, b: ArrayLike, *, rounding: bool = False) -> float:
     """Return max |C - A B| / (|A||B|) over all real components, exactly evaluated (rounded once, at the end).
+
+    With `rounding`, |C - A B| less max(u |A B|, half the smallest subnormal), u and the subnormal of C's dtype: what
+    the last rounding to that dtype may cost; `meets_promise` is exact.
 
     0/0 counts as 0 and x/0 as Inf. A NaN in C counts as Inf. An infinity in C counts as the finite value nearest to the
     exact one that rounds to it (the overflow threshold or beyond), so a correct overflow has error 0.
     """
-    return max((product.error(x) for x, product in _judged(c, a, b)), default=0.0)
-
-
-def excess_error(c: ArrayLike, a: ArrayLike, b: ArrayLike) -> float:
-    """Return the smallest r >= 0 with |C - A B| <= r |A||B| + rounding, all real components taken together.
-
-    rounding = max(u |A B|, half the smallest subnormal), with u and the subnormal of C's dtype: what the last rounding
-    to that dtype may cost. Special cases as in `componentwise_error`. The value is rounded to float64; `meets_promise`
-    is exact.
-    """
-    return max((product.error(x, rounding=True) for x, product in _judged(c, a, b)), default=0.0)
+    return max((product.error(x, rounding=rounding) for x, product in _judged(c, a, b)), default=0.0)
 
 
 def meets_promise(c: ArrayLike, a: ArrayLike, b: ArrayLike, r: float) -> NDArray[np.bool_]:

@@ -99,9 +99,9 @@ def test_bits_do_not_depend_on_tiles(make_pair, assert_same_bits):
 def test_unsupported_operands_are_refused():
     x = torch.zeros((1, 4, 5), device=DEVICE)
     left, right = slice_operands([(x, 2), (x.transpose(1, 2), 1)], 3, 8)
-    with pytest.raises(ValueError, match=r"for 4 x 4"):
+    with pytest.raises(ValueError, match=r"shape \(1, 4, 5\)"):
         slice_product(left, right, torch.empty((1, 4, 5), device=DEVICE), 5)
-    with pytest.raises(ValueError, match="stacks of 1"):
+    with pytest.raises(ValueError, match=r"shape \(2, 4, 4\)"):
         slice_product(left, replace(right, planes=right.planes.expand(3, -1, -1, -1)), torch.empty((2, 4, 4)), 5)
     with pytest.raises(ValueError, match="two words"):
         slice_product(left, right, torch.empty((1, 4, 4), device=DEVICE), 2**40)

@@ -56,8 +56,26 @@ def allocate(left, right, STAGES: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: 
 
 
 @gluon.jit
+def steps_of(l, lengths):
+    """Steps of k of part l, from those of part 0, how many each part has less than the one before, and the most."""
+    first, less, most = lengths
+    return gl.minimum(first - l * less, most)
+
+
+@gluon.jit
+def tile_of_turn(index, total, UNEVEN: gl.constexpr):
+    """The tile of a program's turn; where tiles grow shorter, every other round before the last one goes backwards."""
+    if UNEVEN:
+        programs = gl.num_programs(0)
+        turn = index // programs
+        backwards = (2 * turn + 1) * programs - 1 - index
+        index = gl.where(((total - 1) // programs - turn) % 2 == 1, backwards, index)
+    return index
+
+
+@gluon.jit
 def _fill(
-    left, right, ring, count, row, column, swap, steps, component,
+    left, right, ring, count, row, column, part, steps, component,
     COLUMNS: gl.constexpr, WIDTH: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
     """Bring the vectors of a tile, all of the left operand and the first COLUMNS of the right one, into the ring."""
@@ -72,11 +90,11 @@ def _fill(
         ready = full.index(stage)
         mbarrier.expect(ready, (2 * HALF + COLUMNS) * BLOCK_K)
         at = step * BLOCK_K
-        right_at = at
+        right_at = at + part * component
         if WIDTH == 2:
             second = (step >= steps // 2).to(gl.int32)
             at = (step - second * (steps // 2)) * BLOCK_K
-            right_at = at + (second ^ swap) * component
+            right_at = at + (second ^ part) * component
             at += second * component
         tma_load(left, [row, at], ready, left_ring.index(stage * 2))
         tma_load(left, [row + HALF, at], ready, left_ring.index(stage * 2 + 1))
@@ -89,20 +107,24 @@ def _fill(
 
 @gluon.jit
 def produce(
-    left, right, quarter, ring, n, tiles_m, tiles_n, steps, total_planes, num_planes,
+    left, right, quarter, ring, n, tiles_m, tiles_n, lengths, total_planes, num_planes,
     left_batch, left_part, right_batch, right_part, component,
-    WIDTH: gl.constexpr, STAGES: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, GROUP: gl.constexpr,
+    WIDTH: gl.constexpr, UNEVEN: gl.constexpr,
+    STAGES: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, GROUP: gl.constexpr,
 ):  # fmt: skip
     """Fill the ring, one step of k after the other, over all tiles of this program.
 
-    `quarter` is the right operand in boxes of BLOCK_N / 4. With WIDTH = 2 the vectors have two components, `component`
+    `quarter` is the right operand in boxes of BLOCK_N / 4; `lengths` are for `steps_of`. Part l of the right operand
+    begins l `component` columns behind the first one. With WIDTH = 2 the vectors have two components, `component`
     columns apart, of which each takes half of the steps; for part 1 those of the right operand change places.
     """
     count = 0
-    for index in range(gl.program_id(0), tiles_m * tiles_n * total_planes, gl.num_programs(0)):
-        plane, tile_m, tile_n = place_of(index, tiles_m, tiles_n, GROUP)
+    total = tiles_m * tiles_n * total_planes
+    for index in range(gl.program_id(0), total, gl.num_programs(0)):
+        plane, tile_m, tile_n = place_of(tile_of_turn(index, total, UNEVEN), tiles_m, tiles_n, GROUP)
         z = plane // num_planes
         l = plane - z * num_planes
+        steps = steps_of(l, lengths)
         row = z * left_batch + l * left_part + tile_m * BLOCK_M
         column = z * right_batch + l * right_part + tile_n * BLOCK_N
         width = n - tile_n * BLOCK_N

@@ -27,12 +27,14 @@ import triton
 import triton.language as tl
 
 from hifigemm.engines.kernels.common import NO_PREDICATE, Predicate, holds, place_of
-from hifigemm.engines.kernels.launch import Launch
+from hifigemm.engines.kernels.launch import Launch, empty
 from hifigemm.engines.kernels.tiles import KERNELS, ProductShape, Tile, gpu_of, grid_size, hopper_module, tile_for
 from hifigemm.numerics.residues import centred
 
 K_BLOCK = 1023 * 128
 """Longest product whose accumulator, an earlier residue included, stays below 2**31."""
+_ROWS, _COLUMNS = 128, 256
+"""What rows and columns of sums in memory are multiples of."""
 CONSTANTS = tl.constexpr(8)
 """Integers for each modulus: c_0 .. c_3 in bytes, what s' is added to, bits of 1/p and addend, -p, 2**16 mod p."""
 _REDUCE_PTX = tl.constexpr(
@@ -106,19 +108,20 @@ def _entries(vectors, ks, step, k, EVEN_K: tl.constexpr):
         return tl.load(at, mask=ks[None, :] < k, other=0)
 
 
-@triton.jit(do_not_specialize=["m", "n", "m_stored", "total_planes", "num_planes", "least", "most"])
+@triton.jit(do_not_specialize=["m", "n", "m_stored", "total_planes", "num_planes", "less_k", "most_k", "least", "most"])
 def _product_kernel(
     left, right, out, constants,
     m, n, k, m_stored, n_stored, total_planes, num_planes,
     left_batch, left_part, left_row, left_k,
     right_batch, right_part, right_row, right_k,
-    out_batch, out_part, out_row,
+    out_batch, out_part, out_row, less_k, most_k,
     predicate, least, most,
     REDUCE: tl.constexpr, PTX: tl.constexpr, ADD: tl.constexpr, EVEN_K: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
     """out[z, l] = left[z, l] right[z, l].T, reduced or not; programs walk over the tiles of all planes (z, l).
 
+    Sums that are not reduced take `less_k` entries less for part l than for part l - 1, and at most `most_k`.
     Rows beyond m and n are `wrapped`, so that only the edge of k is masked. Nothing where the predicate does not hold.
     """
     if predicate is not None:  # noqa: SIM102
@@ -138,7 +141,10 @@ def _product_kernel(
         left_rows = left + z * left_batch + l * left_part + wrapped(rows, m) * left_row
         right_rows = right + z * right_batch + l * right_part + wrapped(columns, n) * right_row
         sums = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.int32)
-        for start in range(0, k, BLOCK_K):
+        length = k
+        if not REDUCE:
+            length = tl.minimum(k - (plane % num_planes) * less_k, most_k)
+        for start in range(0, length, BLOCK_K):
             x = _entries(left_rows, start + ks, left_k, k, EVEN_K)
             y = _entries(right_rows, start + ks, right_k, k, EVEN_K)
             sums = tl.dot(x, tl.trans(y), sums, out_dtype=tl.int32)
@@ -164,18 +170,23 @@ def _strides(x: torch.Tensor) -> tuple[int, ...]:
     return (batch if x.shape[0] > 1 else 0), part, row, k
 
 
-def _launch_plain(left: Any, right: Any, out: Any, tile: Tile, **constants: Any) -> None:
-    """A launch of the plain kernel on (batch, plane, vector, k) operands; constants REDUCE, ADD, table, predicate."""
-    (_, planes, m, k), n = left.shape, right.shape[2]
+def _launch_plain(
+    left: Any, right: Any, out: Any, tile: Tile, *, k: int, constants: Any = None, predicate: Predicate | None = None,
+    add: bool = False, less_k: int = 0, most_k: int = 0,
+) -> None:  # fmt: skip
+    """A launch of the plain kernel on (batch, plane, vector, entry) operands; sums stay as they are without constants.
+
+    k is that of the first plane, however many entries the operands show.
+    """
+    (planes, m), n = left.shape[1:3], right.shape[2]
     total_planes = out.shape[0] * planes
-    table, predicate = constants.pop("table"), constants.pop("predicate")
     _product(
         (grid_size(tile, ProductShape(m, n, k, total_planes), gpu_of(left.device)),),
-        *(left, right, out, table),
-        *(m, n, k, out.shape[2], out.shape[3], total_planes, planes),
-        *(*_strides(left), *_strides(right), *out.stride()[:3], *(predicate or NO_PREDICATE)),
-        **constants,
+        *(left, right, out, constants, m, n, k, out.shape[2], out.shape[3], total_planes, planes),
+        *(*_strides(left), *_strides(right), *out.stride()[:3], less_k, most_k or k, *(predicate or NO_PREDICATE)),
+        REDUCE=constants is not None,
         PTX=left.is_cuda and torch.version.hip is None,
+        ADD=add,
         EVEN_K=k % tile.block_k == 0,
         BLOCK_M=tile.block_m,
         BLOCK_N=tile.block_n,
@@ -231,7 +242,48 @@ def residue_gemm(
         return
     for start in range(0, k, k_block):
         a, b = (x if k <= k_block else x[:, :, :, start : start + k_block] for x in (left, right))
-        _launch_plain(a, b, out, tile, table=constants, predicate=predicate, REDUCE=True, ADD=start > 0)
+        _launch_plain(a, b, out, tile, k=a.shape[3], constants=constants, predicate=predicate, add=start > 0)
+
+
+def diagonals(
+    left: torch.Tensor, right: torch.Tensor, *, k_block: int = K_BLOCK, config: Tile | None = None
+) -> list[torch.Tensor]:
+    """INT32 sums of the products A_p B_q of slices over the diagonals p + q = s, on torch's current stream.
+
+    Parameters
+    ----------
+    left, right : contiguous int8 tensors (batch or 1, m, S, pitch) and (batch or 1, n, S, pitch)
+        Slices, those of the right operand in reverse order; the pitch is a multiple of 128.
+    k_block : int
+        Terms that go into one sum, a multiple of 128, at most `K_BLOCK`.
+    config : Tile, optional
+        Otherwise `tile_for` chooses.
+
+    Returns
+    -------
+    list of int32 tensors (batch, planes, m_pad, n_pad)
+        Part l is the diagonal s = S - 1 - l, its first `k_block` terms in the first tensor, further ones in the next;
+        only [:m, :n] means anything.
+    """
+    (_, m, count, pitch), n = left.shape, right.shape[1]
+    batch, gpu, pieces = max(left.shape[0], right.shape[0]), gpu_of(left.device), []
+    hopper = hopper_module("residue_gemm_hopper", left.device)
+    kernels = KERNELS if hopper is not None else ("triton",)
+    for start in range(0, count * pitch, k_block):
+        parts = count - start // pitch
+        out = empty((batch, parts, -(-m // _ROWS) * _ROWS, -(-n // _COLUMNS) * _COLUMNS), torch.int32, left)
+        # Every pair of slices counts as a plane.
+        tile = config or tile_for(ProductShape(m, n, pitch, batch * parts * (parts + 1) // 2), gpu, kernels)
+        if tile.kernel == "hopper":
+            hopper.launch_diagonals(left, right, out, start, tile, k_block)
+        else:
+            row = count * pitch
+            # Views of 128 entries: the vectors behind them are of several lengths.
+            x = left.view(-1)[start:].as_strided((len(left), parts, m, 128), (m * row, 0, row, 1))
+            y = right.view(-1)[start:].as_strided((len(right), parts, n, 128), (n * row, pitch, row, 1))
+            _launch_plain(x, y, out, tile, k=row - start, less_k=pitch, most_k=k_block)
+        pieces.append(out)
+    return pieces
 
 
 def _check(left: torch.Tensor, right: torch.Tensor, constants: torch.Tensor, out: torch.Tensor, k_block: int) -> None:
@@ -263,6 +315,5 @@ def exact_int8_gemm(a: torch.Tensor, b: torch.Tensor, *, config: Tile | None = N
     if out.numel() == 0 or k == 0:
         return out.zero_()
     tile = config or tile_for(ProductShape(m, n, k, batch), gpu_of(a.device), ("triton",))
-    left, right = a.unsqueeze(1), b.mT.unsqueeze(1)
-    _launch_plain(left, right, out.unsqueeze(1), tile, table=out, predicate=None, REDUCE=False, ADD=False)
+    _launch_plain(a.unsqueeze(1), b.mT.unsqueeze(1), out.unsqueeze(1), tile, k=k)
     return out

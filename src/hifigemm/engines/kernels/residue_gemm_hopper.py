@@ -1,5 +1,7 @@
 """The INT8 residue product for Hopper in Gluon: sums as in `hopper_ring.py`, reduced modulo p and stored by TMA.
 
+The diagonals of slices are made by the same kernel and stored as INT32; part l is a diagonal of `num_planes` - l pairs.
+
 TMA reads and writes planes of residues as rows of one matrix: plane (z, l) of an operand, matrix z of the batch modulo
 p_l, starts at row z * batch_rows + l * part_rows. Rows beyond m and columns beyond n of a plane are made from what lies
 behind an operand, and stored: `out` is padded.
@@ -17,7 +19,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, tma
 
-from hifigemm.engines.kernels.common import place_of
+from hifigemm.engines.kernels.common import NO_PREDICATE, place_of
 from hifigemm.engines.kernels.hopper_ring import (
     CONSUMER_REGISTERS,
     PRODUCER_REGISTERS,
@@ -28,6 +30,8 @@ from hifigemm.engines.kernels.hopper_ring import (
     planes_behind,
     produce,
     skip,
+    steps_of,
+    tile_of_turn,
     tma_store,
 )
 from hifigemm.engines.kernels.launch import Launch, tensor_map
@@ -36,11 +40,13 @@ from hifigemm.engines.kernels.tiles import ProductShape, Tile, gpu_of, grid_size
 
 
 @gluon.jit
-def _residues(
+def _entries(
     ring, count, steps, target, table,
-    HALF: gl.constexpr, COLUMNS: gl.constexpr, ADD: gl.constexpr, STAGES: gl.constexpr,
+    HALF: gl.constexpr, COLUMNS: gl.constexpr, ADD: gl.constexpr, DIAGONALS: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
     """Residues of half of the rows and the first columns of the next tile in shared memory; the stages used until then.
+
+    Sums of diagonals are stored at once.
 
     The other columns of the target's tile are stored as they are: they lie beyond n.
     """
@@ -49,76 +55,98 @@ def _residues(
     WIDE: gl.constexpr = COLUMNS if COLUMNS < 128 else 128
     layout: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, WIDE, 32])
     sums, count = multiply(ring, count, steps, HALF, COLUMNS, STAGES, layout)
-    if ADD:
-        rows = row + gl.arange(0, sums.shape[0], gl.SliceLayout(1, layout))
-        columns = column + gl.arange(0, COLUMNS, gl.SliceLayout(0, layout))
-        sums += gl.load(old + rows[:, None].to(gl.int64) * out_columns + columns[None, :]).to(gl.int32)
-    residues = reduce_ptx(sums, table)
-    tma.store_wait(0)
-    out_tile.slice(0, COLUMNS, 1).store(residues.to(gl.int8))
+    rows = row + gl.arange(0, sums.shape[0], gl.SliceLayout(1, layout))
+    columns = column + gl.arange(0, COLUMNS, gl.SliceLayout(0, layout))
+    place = old + rows[:, None].to(gl.int64) * out_columns + columns[None, :]
+    if DIAGONALS:
+        gl.store(place, sums)
+    else:
+        if ADD:
+            sums += gl.load(place).to(gl.int32)
+        residues = reduce_ptx(sums, table)
+        tma.store_wait(0)
+        out_tile.slice(0, COLUMNS, 1).store(residues.to(gl.int8))
     return count
 
 
 @gluon.jit
 def _consume(
-    HALF: gl.constexpr, out, old, constants, ring, out_tiles, m, n, tiles_m, tiles_n, steps,
-    total_planes, num_planes, out_rows, out_columns,
-    ADD: gl.constexpr, STAGES: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, GROUP: gl.constexpr,
+    HALF: gl.constexpr, out, old, constants, ring, out_tiles, m, n, tiles_m, tiles_n, lengths,
+    total_planes, num_planes, out_rows, out_columns, ADD: gl.constexpr, DIAGONALS: gl.constexpr,
+    STAGES: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, GROUP: gl.constexpr,
 ):  # fmt: skip
     """Multiply, reduce and store half of the rows of each tile."""
     ROWS: gl.constexpr = BLOCK_M // 2
     out_tile = out_tiles.index(HALF)
     count = 0
-    for index in range(gl.program_id(0), tiles_m * tiles_n * total_planes, gl.num_programs(0)):
-        plane, tile_m, tile_n = place_of(index, tiles_m, tiles_n, GROUP)
+    total = tiles_m * tiles_n * total_planes
+    for index in range(gl.program_id(0), total, gl.num_programs(0)):
+        plane, tile_m, tile_n = place_of(tile_of_turn(index, total, DIAGONALS), tiles_m, tiles_n, GROUP)
+        l = plane % num_planes
+        steps = steps_of(l, lengths)
         row = plane * out_rows + tile_m * BLOCK_M + HALF * ROWS
         column = tile_n * BLOCK_N
-        table = constants + (plane % num_planes) * CONSTANTS
+        table = constants
+        if not DIAGONALS:
+            table += l * CONSTANTS
         target = old, out_columns, out_tile, row, column
         if tile_m * BLOCK_M + HALF * ROWS >= m:
             count = skip(ring, count, steps, STAGES)
         else:
             if n - column <= BLOCK_N // 4:
-                count = _residues(ring, count, steps, target, table, HALF, BLOCK_N // 4, ADD, STAGES)
+                count = _entries(ring, count, steps, target, table, HALF, BLOCK_N // 4, ADD, DIAGONALS, STAGES)
             elif n - column <= BLOCK_N // 2:
-                count = _residues(ring, count, steps, target, table, HALF, BLOCK_N // 2, ADD, STAGES)
+                count = _entries(ring, count, steps, target, table, HALF, BLOCK_N // 2, ADD, DIAGONALS, STAGES)
             else:
-                count = _residues(ring, count, steps, target, table, HALF, BLOCK_N, ADD, STAGES)
-            fence_async_shared()
-            tma_store(out, [row, column], out_tile)
-    tma.store_wait(0)
+                count = _entries(ring, count, steps, target, table, HALF, BLOCK_N, ADD, DIAGONALS, STAGES)
+            if not DIAGONALS:
+                fence_async_shared()
+                tma_store(out, [row, column], out_tile)
+    if not DIAGONALS:
+        tma.store_wait(0)
 
 
 _RUN_TIME = ["m", "n", "k", "total_planes", "num_planes", "left_batch", "left_part", "right_batch", "right_part"]
-_RUN_TIME += ["out_rows", "out_columns"]
+_RUN_TIME += ["out_rows", "out_columns", "less_k", "most_k"]
 
 
 @gluon.jit(do_not_specialize=[*_RUN_TIME, "least", "most"])
 def _hopper_kernel(
     left, right, quarter, out, old, constants,
     m, n, k, total_planes, num_planes, left_batch, left_part, right_batch, right_part, out_rows, out_columns,
-    predicate, least, most,
-    ADD: gl.constexpr, STAGES: gl.constexpr,
+    less_k, most_k, predicate, least, most,
+    ADD: gl.constexpr, DIAGONALS: gl.constexpr, STAGES: gl.constexpr,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP: gl.constexpr,
 ):  # fmt: skip
-    """out = left right.T mod p for every plane, where the predicate holds; `old` is out's memory, read where ADD."""
+    """out = left right.T mod p for every plane, where the predicate holds; `old` is out's memory, read where ADD.
+
+    With DIAGONALS the sums themselves, to `old`; `out` and `constants` are not used. Part l takes l `less_k` columns
+    less than part 0, those on the right begin as many further right, and `most_k` at most.
+    """
     ring = allocate(left, right, STAGES, BLOCK_M, BLOCK_N, BLOCK_K)
-    out_tiles = gl.allocate_shared_memory(gl.int8, [2, BLOCK_M // 2, BLOCK_N], out.layout)
+    out_tiles = ring[0]  # which stands for a tile that is not used
+    if not DIAGONALS:
+        out_tiles = gl.allocate_shared_memory(gl.int8, [2, BLOCK_M // 2, BLOCK_N], out.layout)
     tiles_m = gl.cdiv(m, BLOCK_M)
     tiles_n = gl.cdiv(n, BLOCK_N)
     steps = gl.cdiv(k, BLOCK_K)
+    lengths = steps, 0, steps
+    component = 0
+    if DIAGONALS:
+        lengths = steps, less_k // BLOCK_K, most_k // BLOCK_K
+        component = less_k
     total_planes = planes_behind(predicate, least, most, total_planes)
     UPPER: gl.constexpr = 0
     LOWER: gl.constexpr = 1
     # fmt: off
     gl.warp_specialize(
         [
-            (_consume, (UPPER, out, old, constants, ring, out_tiles, m, n, tiles_m, tiles_n, steps, total_planes,
-                        num_planes, out_rows, out_columns, ADD, STAGES, BLOCK_M, BLOCK_N, GROUP)),
-            (_consume, (LOWER, out, old, constants, ring, out_tiles, m, n, tiles_m, tiles_n, steps, total_planes,
-                        num_planes, out_rows, out_columns, ADD, STAGES, BLOCK_M, BLOCK_N, GROUP)),
-            (produce, (left, right, quarter, ring, n, tiles_m, tiles_n, steps, total_planes, num_planes, left_batch,
-                       left_part, right_batch, right_part, 0, 1, STAGES, BLOCK_M, BLOCK_N, GROUP)),
+            (_consume, (UPPER, out, old, constants, ring, out_tiles, m, n, tiles_m, tiles_n, lengths, total_planes,
+                        num_planes, out_rows, out_columns, ADD, DIAGONALS, STAGES, BLOCK_M, BLOCK_N, GROUP)),
+            (_consume, (LOWER, out, old, constants, ring, out_tiles, m, n, tiles_m, tiles_n, lengths, total_planes,
+                        num_planes, out_rows, out_columns, ADD, DIAGONALS, STAGES, BLOCK_M, BLOCK_N, GROUP)),
+            (produce, (left, right, quarter, ring, n, tiles_m, tiles_n, lengths, total_planes, num_planes, left_batch,
+                       left_part, right_batch, right_part, component, 1, DIAGONALS, STAGES, BLOCK_M, BLOCK_N, GROUP)),
         ],
         [4, 1],
         [CONSUMER_REGISTERS, PRODUCER_REGISTERS],
@@ -127,11 +155,6 @@ def _hopper_kernel(
 
 
 _product = Launch(_hopper_kernel)
-
-
-def _blocks(tile: Tile) -> tuple[tuple[int, int], ...]:
-    """What TMA moves at a time: of the operands, and of the products."""
-    return *boxes_of(tile), (tile.block_m // 2, tile.block_n)
 
 
 def supports(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor) -> bool:
@@ -172,8 +195,8 @@ def launch(
     """The launches of `residue_gemm.residue_gemm` for non-empty operands that `supports` accepts."""
     (_, parts, m, k), n = left.shape, right.shape[2]
     batch, _, rows, columns = out.shape
-    planes, (*boxes, out_block) = batch * parts, _blocks(tile)
-    target = tensor_map(out, planes * rows, columns, columns, out_block)
+    planes, boxes = batch * parts, boxes_of(tile)
+    target = tensor_map(out, planes * rows, columns, columns, (tile.block_m // 2, tile.block_n))
     grid = (grid_size(tile, ProductShape(m, n, k, planes), gpu_of(left.device)),)
     for start in range(0, k, k_block):
         length = min(k_block, k - start)
@@ -184,7 +207,27 @@ def launch(
         _product(
             grid,
             *(*maps, target, out, constants, m, n, length, planes, parts),
-            *(*_steps_between_planes(left), *_steps_between_planes(right), rows, columns, *predicate),
+            *(*_steps_between_planes(left), *_steps_between_planes(right), rows, columns, 0, 0, *predicate),
             ADD=start > 0,
+            DIAGONALS=False,
             **options_of(tile),
         )
+
+
+def launch_diagonals(left: Any, right: Any, out: Any, start: int, tile: Tile, k_block: int) -> None:
+    """The launch of `residue_gemm.diagonals` for pairs from the column `start` of the slices on."""
+    (batch, parts, rows, columns), (m, count, pitch), n = out.shape, left.shape[1:], right.shape[1]
+    length = count * pitch - start
+    maps = [
+        tensor_map(x, x.shape[0] * x.shape[1], length, count * pitch, box, start=start)
+        for x, box in zip((left, right, right), boxes_of(tile), strict=True)
+    ]
+    steps = [x.shape[1] if x.shape[0] > 1 else 0 for x in (left, right)]
+    _product(
+        (grid_size(tile, ProductShape(m, n, length, batch * parts), gpu_of(left.device)),),
+        *(*maps, out, out, out, m, n, length, batch * parts, parts, steps[0], 0, steps[1], 0),
+        *(rows, columns, pitch, k_block, *NO_PREDICATE),
+        ADD=False,
+        DIAGONALS=True,
+        **options_of(tile),
+    )

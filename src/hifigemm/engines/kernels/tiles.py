@@ -74,21 +74,11 @@ TILES: dict[str, dict[Tile, float]] = {
         Tile("triton", 64, 64, 64, 3, 4): 0.5, Tile("triton", 64, 32, 64, 3, 4): 0.3,
         Tile("triton", 32, 32, 64, 3, 2): 0.2,
     },
-    "few slices": {
-        Tile("triton", 128, 128, 128, 2, 8): 1.0, Tile("triton", 128, 64, 128, 2, 8): 0.75,
-        Tile("triton", 64, 64, 128, 2, 4): 0.6, Tile("triton", 64, 32, 128, 2, 4): 0.35,
-        Tile("triton", 32, 32, 64, 2, 4): 0.2,
-    },
-    "slices": {
-        Tile("triton", 128, 128, 128, 3, 8): 0.9, Tile("triton", 128, 64, 128, 3, 8): 0.6,
-        Tile("triton", 64, 64, 128, 3, 4): 0.45, Tile("triton", 64, 32, 128, 3, 4): 0.25,
-        Tile("triton", 32, 32, 64, 3, 4): 0.15,
-    },
 }
-"""Tiles by family, with their rates. Residues: the warp-specialised 128x256x128 is the unit, 1450 TOP/s sustained on an
-H200 at n = 4096 with 14 moduli. Words, in stages of any block of k, as many as fit and no more than here: 128x128 makes
-220 TFLOP/s with two FP16 words an operand on an H200 at 700 W (n = 4096 and 8192, words at hand). Few slices are those
-whose diagonals are made side by side. All other rates are estimates."""
+"""Tiles by family, with their rates. Residues, and slices: 128x256x128 of "hopper" is the unit, 1450 TOP/s sustained on
+an H200 at n = 4096 with 14 moduli. Words, in stages of any block of k, as many as fit and no more than here: 128x128
+makes 220 TFLOP/s with two FP16 words an operand on an H200 at 700 W (n = 4096 and 8192, words at hand). All other rates
+are estimates."""
 _KNOWN = {
     ("NVIDIA H200", "1024 1024 1024 x 1 fp16 words by 64"): Tile("hopper", 128, 64, 64, 4, 4),
     ("NVIDIA H200", "2048 2048 2048 x 1 fp16 words by 64"): Tile("hopper", 128, 128, 64, 3, 4),
@@ -151,20 +141,15 @@ def fits(tile: Tile, gpu: Gpu, family: str = "residues", fmt: str = "", block: i
     """Whether a GPU runs a tile: its kernel, shared memory, registers."""
     if tile.kernel == "hopper" and gpu.capability != (9, 0):
         return False
-    hopper, room = gpu.capability[0] == 9, 32 * tile.warps * 192
     if family == "residues":
         # Before Hopper the operands of a product pass through registers too.
         k_registers = 0 if gpu.capability >= (9, 0) else 0.5
         return tile.shared <= gpu.shared_per_block and tile.registers + k_registers * tile.block_k <= 255
-    if family == "words":
-        # The plain kernel holds S, P and D.
-        registers = {9: 192, 10: 128}.get(gpu.capability[0], 96)
-        holds = tile.kernel == "hopper" or 3 * tile.area <= 32 * tile.warps * registers
-        known = _entry(tile) in TILES["words"] and tile.group > 0
-        return known and holds and tile.block_k == block and 2 <= tile.stages <= _stages(tile, fmt, gpu)
-    # Three slices of each operand and three sums; or two words beside the sums of a diagonal.
-    shared = tile.stages * tile.stage * (3 if family == "few slices" else 1)
-    return shared + 1024 <= gpu.shared_per_block and (1 if hopper else 2) * 3 * tile.area <= room
+    # The plain kernel of words holds S, P and D.
+    registers = {9: 192, 10: 128}.get(gpu.capability[0], 96)
+    holds = tile.kernel == "hopper" or 3 * tile.area <= 32 * tile.warps * registers
+    known = _entry(tile) in TILES["words"] and tile.group > 0
+    return known and holds and tile.block_k == block and 2 <= tile.stages <= _stages(tile, fmt, gpu)
 
 
 def _entry(tile: Tile) -> Tile:
