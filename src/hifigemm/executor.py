@@ -71,7 +71,7 @@ def execute(
     splits: Splits = (None, None),
     out: Array | None = None,
 ) -> tuple[Plan, Outcome]:
-    """alpha (2**shift A B) + beta C by the plan, for any operands; in `out` where a program writes there directly.
+    """alpha (2**shift A B) + beta C by the plan, for any operands; in `out` where it can be written there directly.
 
     Returns the plan that was carried out in the end, and what came of it. Nothing waits for a device unless entries
     have to be certified.
@@ -88,15 +88,16 @@ def execute(
             finer = with_evidence(plan, found.evidence, engine, workspace)
             return execute(finer, a, b, engine, workspace, shift, epilogue, (None, None), out)
         plan = fitted(plan, workspace, engine, in_steps=True)
-    outcome = in_steps(plan, a, b, engine, workspace, shift, splits)
+    outcome = in_steps(plan, a, b, engine, workspace, shift, splits, out if epilogue.idle else None)
     outcome.values = epilogue.apply(outcome.values)
     return plan, outcome
 
 
 def in_steps(
-    plan: Plan, a: Array, b: Array, engine: Engine, workspace: int, shift: int = 0, splits: Splits = (None, None)
-) -> Outcome:
-    """2**shift A B without a program; Inf and NaN are set apart and filled in at the end.
+    plan: Plan, a: Array, b: Array, engine: Engine, workspace: int, shift: int = 0, splits: Splits = (None, None),
+    out: Array | None = None,
+) -> Outcome:  # fmt: skip
+    """2**shift A B without a program, in `out` where blocks make it; Inf and NaN are filled in at the end.
 
     A native product carries them through by itself, so its operands are looked at only where the result is not finite.
     """
@@ -108,8 +109,8 @@ def in_steps(
     left = _Side("left", clean(a) if rows.any() else a, split=splits[0])
     right = _Side("right", clean(b) if cols.any() else b, split=splits[1])
     if left.x is a and right.x is b:
-        return _run(plan, left, right, engine, workspace, shift)
-    outcome = _run(plan, left, right, engine, workspace, shift, rows | cols)
+        return _run(plan, left, right, engine, workspace, shift, out=out)
+    outcome = _run(plan, left, right, engine, workspace, shift, rows | cols, out)
     fill_nonfinite(outcome.values, a, b, rows, cols)
     outcome.notes.append("Inf and NaN as IEEE arithmetic in any order puts them")
     return outcome
@@ -135,15 +136,17 @@ def _native(plan: Plan, a: Array, b: Array, engine: Engine, shift: int) -> Outco
 
 
 def _run(
-    plan: Plan, left: _Side, right: _Side, engine: Engine, workspace: int, shift: int, filled: Array | None = None
-) -> Outcome:
+    plan: Plan, left: _Side, right: _Side, engine: Engine, workspace: int, shift: int, filled: Array | None = None,
+    out: Array | None = None,
+) -> Outcome:  # fmt: skip
     """Block by block, then again with a finer plan for the entries whose promise is not kept yet.
 
     Nothing is asked of those that are `filled` in afterwards.
     """
     scheme, problem = plan.scheme, plan.problem
     left, right = _scaled(plan, left, right, engine)
-    values = np.empty((problem.batch, problem.m, problem.n), problem.dtype, like=left.x)
+    shape = problem.batch, problem.m, problem.n
+    values = np.empty(shape, problem.dtype, like=left.x) if out is None else out
     open_: list[tuple[Block, Array]] = []
     outcome = Outcome(values, 0.0, 0, [])
     at_left = at_right = None

@@ -75,3 +75,18 @@ def test_plans_that_the_kernels_do_not_have_go_step_by_step(make_pair, engine):
     assert engine.compile(planned(hg.Ozaki1(num_slices=3), a + 0j, b + 0j, engine)) is None
     for scheme in (hg.Ozaki1(product="fp16", num_slices=3), hg.Ozaki1(mode="dp")):
         assert engine.compile(planned(scheme, *arrays(a, b), engine)) is None
+
+
+def test_steps_write_to_the_result_that_is_given(make_pair, assert_same_bits, engine):
+    """A second result beside it would not be within the workspace."""
+    a, b = (x[None] for x in make_pair("phi_1", 40, 50, 45, np.float64))
+    a[0, 3, 5] = np.inf
+    scheme = hg.Ozaki1(num_slices=7)
+    plan = replace(planned(scheme, a, b, engine, states_bound=True), blocking=Blocking((1, 16, 20), 0, 2**22))
+    assert engine.compile(plan) is None
+    (target,) = arrays(np.full((1, 40, 45), np.nan))
+    _, outcome = execute(plan, *arrays(a, b), engine, 2**28, out=target)
+    assert outcome.values is target
+    assert_same_bits(on_host(target), hg.matmul(a, b, scheme=scheme, engine="numpy"))
+    _, outcome = execute(plan, *arrays(a, b), engine, 2**28, 0, Epilogue(2.0, 0.0, None), out=target)
+    assert outcome.values is not target

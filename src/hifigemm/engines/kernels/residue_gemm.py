@@ -33,8 +33,6 @@ from hifigemm.numerics.residues import centred
 
 K_BLOCK = 1023 * 128
 """Longest product whose accumulator, an earlier residue included, stays below 2**31."""
-_ROWS, _COLUMNS = 128, 256
-"""What rows and columns of sums in memory are multiples of."""
 CONSTANTS = tl.constexpr(8)
 """Integers for each modulus: c_0 .. c_3 in bytes, what s' is added to, bits of 1/p and addend, -p, 2**16 mod p."""
 _REDUCE_PTX = tl.constexpr(
@@ -269,11 +267,12 @@ def diagonals(
     batch, gpu, pieces = max(left.shape[0], right.shape[0]), gpu_of(left.device), []
     hopper = hopper_module("residue_gemm_hopper", left.device)
     kernels = KERNELS if hopper is not None else ("triton",)
+    # Every pair of slices counts as a plane.
+    tile = config or tile_for(ProductShape(m, n, pitch, batch * count * (count + 1) // 2), gpu, kernels)
+    rows, columns = (tile.block_m, tile.block_n) if tile.kernel == "hopper" else (1, 128)
     for start in range(0, count * pitch, k_block):
         parts = count - start // pitch
-        out = empty((batch, parts, -(-m // _ROWS) * _ROWS, -(-n // _COLUMNS) * _COLUMNS), torch.int32, left)
-        # Every pair of slices counts as a plane.
-        tile = config or tile_for(ProductShape(m, n, pitch, batch * parts * (parts + 1) // 2), gpu, kernels)
+        out = empty((batch, parts, -(-m // rows) * rows, -(-n // columns) * columns), torch.int32, left)
         if tile.kernel == "hopper":
             hopper.launch_diagonals(left, right, out, start, tile, k_block)
         else:
