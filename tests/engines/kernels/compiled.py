@@ -190,7 +190,7 @@ def words():
 
 def slices():
     gpu = gpu_of(DEVICE)
-    for count, dtype in ((3, torch.float32), (7, torch.float64)):
+    for count, dtype in ((3, torch.float32), (5, torch.float32), (7, torch.float64)):
         for tile in valid_tiles(gpu):
 
             def write(program, count=count, dtype=dtype, tile=tile):
@@ -229,17 +229,6 @@ SINGLE = ((1, 2048, 2048), torch.float32), ((2,), torch.int32)
 FAMILIES = {f.__name__: f for f in (residues, reconstruction, scaling, ratios, bits, words, slices, native)}
 
 
-def innermost_products(lines):
-    """The innermost loops that multiply on tensor cores, each as its lines."""
-    labels = {found[1]: i for i, line in enumerate(lines) if (found := re.match(r"\s*(\.?L\w+):", line))}
-    jumps = ((i, re.search(r"BRA[^;]*?(\.?LB?\w+)", line)) for i, line in enumerate(lines))
-    spans = [(labels[to[1]], i) for i, to in jumps if to and labels.get(to[1], i) < i]
-    mma = re.compile(r"\b(?:IGMMA|IMMA|UTC\w*MMA)")
-    loops = [span for span in spans if any(mma.search(line) for line in lines[span[0] : span[1]])]
-    inner = [a for a in loops if not any(b != a and a[0] <= b[0] and b[1] <= a[1] for b in loops)]
-    return [lines[start:stop] for start, stop in inner]
-
-
 def restarts(sass, ttgir, constants, warps):
     """MMAs that start from zero in the machine code, and how many do so if each block of the main product does."""
     area = constants["BLOCK_M"] * constants["BLOCK_N"]
@@ -258,9 +247,6 @@ def facts(step, found):
     lines = {op: len(re.findall(rf"\b{re.escape(op)}\b", sass)) for op in OPS}
     lines["registers"] = max((int(x) for x in re.findall(r"\bR(\d+)\b", sass)), default=0)
     lines["shared"] = found.metadata.shared
-    loops = innermost_products(sass.splitlines())
-    lines["loops"] = len(loops)
-    lines["spilled_in_loops"] = sum(len(re.findall(r"\b(?:STL|LDL)\b", line)) for loop in loops for line in loop)
     lines["copies"] = sorted(set(COPY.findall(found.asm["ptx"])))
     # Tiles of vectors have four axes and more: none of them is exchanged between threads.
     lines["conversions"] = len(re.findall(r"convert_layout.*tensor<(?:\d+x){4,}", ttgir))

@@ -59,11 +59,11 @@ class CrtConstants:
     fractions: tuple[tuple[int, ...], ...]
     pairs: tuple[tuple[int, int], ...]  # products p_1 p_2 and p_3 p_4 of each group; 1 for a missing pair
     products: tuple[int, ...]  # -P_g as INT32
-    # y of four entries from the packed parts of a group; for complex V those of re, then those of im
+    # Y of four entries from the packed parts of a group; for complex V those of re, then those of im
     ptx: tuple[str, ...]
     inverses: tuple[float, ...]  # 1 / P_g
-    low_bits: int  # t
-    scale: float  # p 2**-T, or 0 where H = 0
+    low_bits: int  # T
+    scale: float  # P 2**-T, or 0 where H = 0
     # the upper 64 bits of M_g, then of N and of C + 2**(T - 1): the lower word unsigned, the upper one as INT32
     head: tuple[tuple[int, int], ...]
     limbs: tuple[tuple[int, ...], ...]  # limbs below them, the lowest first; one row a limb, same columns
