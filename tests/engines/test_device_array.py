@@ -578,6 +578,13 @@ def test_functions_and_methods_equal_numpy(function, assert_equal):
     assert_equal(function(on_device(x)), function(x))
 
 
+@pytest.mark.parametrize("name", ["extremes", "where", "NaN", "empty"])
+def test_extremes_are_found_in_parts(name, monkeypatch, assert_equal):
+    monkeypatch.setattr(device_array, "_PART", 8)
+    x = np.random.default_rng(4).normal(size=(3, 7, 2))
+    assert_equal(REDUCTIONS[name](on_device(x)), REDUCTIONS[name](x))
+
+
 @pytest.mark.parametrize(
     "misuse",
     [

@@ -12,6 +12,7 @@ device, and `np.asarray` raises TypeError. Scalars and small host arrays are mov
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import reduce
 from types import EllipsisType, SimpleNamespace
 from typing import Any
 
@@ -35,6 +36,8 @@ Tensor = Any
 DType = np.dtype[Any]
 
 _BOOL, _UINT64 = np.dtype(bool), np.dtype(np.uint64)
+_PART = 2**20
+"""Entries whose extremes along an outer axis are found at a time: PyTorch takes sixteen bytes for each on a GPU."""
 
 
 def wrap(tensor: Tensor) -> Any:
@@ -245,17 +248,15 @@ class DeviceArray(NDArrayOperatorsMixin):
             return tuple(range(self.ndim))
         return axis if isinstance(axis, tuple) else (axis,)
 
-    def _extreme(self, reduce: Any, either: Any, axis: Any, keepdims: bool, initial: Any, where: Any) -> DeviceArray:
+    def _extreme(self, extreme: Any, either: Any, axis: Any, keepdims: bool, initial: Any, where: Any) -> DeviceArray:
         axes, x = self._axes(axis), self.tensor
-        if initial is None:
-            return DeviceArray(reduce(x, axes, keepdim=keepdims), self.dtype)
-        start = torch.full((), as_number(initial, self.dtype), dtype=x.dtype, device=x.device)
+        first = () if initial is None else (x.new_full((), as_number(initial, self.dtype)),)
         if where is not None:
-            x = torch.where(where.tensor, x, start)
-        if x.numel() == 0:
-            shape = torch.any(x, axes, keepdim=keepdims).shape
-            return DeviceArray(start.expand(shape).clone(), self.dtype)
-        return DeviceArray(either(reduce(x, axes, keepdim=keepdims), start), self.dtype)
+            x = torch.where(where.tensor, x, *first)
+        if first and x.numel() == 0:
+            return DeviceArray(first[0].expand(torch.any(x, axes, keepdim=keepdims).shape).clone(), self.dtype)
+        parts = (x,) if x.ndim - 1 in axes else x.split(max(_PART * x.shape[axes[0]] // max(x.numel(), 1), 1), axes[0])
+        return DeviceArray(reduce(either, (extreme(y, axes, keepdim=keepdims) for y in parts), *first), self.dtype)
 
     # Protocols
 
