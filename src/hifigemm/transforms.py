@@ -81,12 +81,18 @@ def is_wrapped(x: Any) -> bool:
 
 
 def is_followed() -> bool:
-    """Whether torch may differentiate, batch or record what this thread does, in another way than by gradients."""
+    """Whether torch may differentiate, batch or record what this thread does, in another way than by gradients.
+
+    Below the autograd keys, in the kernel of an operator, tangents have been dealt with.
+    """
     import torch
 
     c: Any = torch._C
     return bool(
-        torch.autograd.forward_ad._current_level >= 0
+        (
+            torch.autograd.forward_ad._current_level >= 0
+            and not c._dispatch_tls_is_dispatch_key_excluded(c.DispatchKey.AutogradFunctionality)
+        )
         or c._are_functorch_transforms_active()
         or c._len_torch_dispatch_stack()
         or c._dispatch_tls_is_dispatch_key_included(c.DispatchKey.PreDispatch)

@@ -1,0 +1,1 @@
+"""Products in programs that exist: operators of PyTorch."""

@@ -1,0 +1,55 @@
+"""Accuracies and schemes as text, as operators of other libraries take their arguments."""
+
+from __future__ import annotations
+
+import ast
+from functools import lru_cache
+from typing import cast
+
+from hifigemm.accuracy import Accuracy
+from hifigemm.exceptions import PlanError
+from hifigemm.schemes import Scheme
+from hifigemm.schemes.auto import SCHEMES
+
+_CLASSES = {cls.__name__: cls for cls in SCHEMES.values()}
+
+
+def accuracy_text(accuracy: Accuracy) -> str | None:
+    """The text of an accuracy; None stays None."""
+    return accuracy if accuracy is None or isinstance(accuracy, str) else repr(float(accuracy))
+
+
+@lru_cache
+def accuracy_from(text: str | None) -> Accuracy:
+    """The accuracy that a text stands for."""
+    if text is None:
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        return cast(Accuracy, text)
+
+
+def scheme_text(scheme: str | Scheme) -> str:
+    """The text of a scheme: a name, or what Python writes for the dataclass."""
+    return scheme if isinstance(scheme, str) else repr(scheme)
+
+
+@lru_cache
+def scheme_from(text: str) -> str | Scheme:
+    """The scheme that a text stands for, such as ``ozaki2`` or ``Ozaki2(num_moduli=14, scaling='fast')``.
+
+    Raises PlanError: the text is neither a name nor a call of a scheme's class with plain numbers and strings.
+    """
+    if "(" not in text:
+        return text
+    try:
+        call = ast.parse(text, mode="eval").body
+        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
+            raise ValueError("not a call")
+        positional = [ast.literal_eval(x) for x in call.args]
+        named = {x.arg or "": ast.literal_eval(x.value) for x in call.keywords}
+        return _CLASSES[call.func.id](*positional, **named)
+    except (KeyError, SyntaxError, TypeError, ValueError) as found:
+        names = ", ".join(_CLASSES)
+        raise PlanError(f"scheme={text!r}: expected a name or a call of one of {names}: {found}") from None

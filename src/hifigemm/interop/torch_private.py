@@ -1,0 +1,60 @@
+"""The names of PyTorch that stand in no documentation and that operators cannot do without, in one place.
+
+PyTorch's own `torch._library.autograd` and `torch._functorch` use the same ones. They were seen in 2.11 to 2.15.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._functorch.utils import enable_single_level_autograd_function
+from torch.autograd import forward_ad
+
+_C: Any = torch._C
+
+SingleLevelFunction: Any = torch.autograd.function._SingleLevelFunction
+"""`torch.autograd.Function` without what makes it call functorch, of which operators are called by themselves."""
+
+
+def below_autograd(operator: Any, keys: Any, *arguments: Any, **options: Any) -> Any:
+    """The operator without its derivatives, for what comes behind the autograd keys among `keys`."""
+    with _C._AutoDispatchBelowAutograd():
+        return operator.redispatch(keys & _C._after_autograd_keyset, *arguments, **options)
+
+
+def without_autocast() -> AbstractContextManager[None]:
+    """A context in which autocast changes no dtype; a fifth of the time of `torch.autocast(enabled=False)`."""
+    context: AbstractContextManager[None] = _C._DisableAutocast()
+    return context
+
+
+def in_functorch() -> bool:
+    """Whether a transform of `torch.func` is at work."""
+    return bool(_C._are_functorch_transforms_active())
+
+
+def in_forward_ad() -> bool:
+    """Whether tensors may have tangents."""
+    return bool(forward_ad._current_level >= 0)
+
+
+def is_differentiated(*tensors: Tensor) -> bool:
+    """Whether a graph for a backward pass is made of these tensors, or one of forward-mode derivatives."""
+    return in_forward_ad() or bool(_C.is_grad_enabled() and _C._any_requires_grad(*tensors))
+
+
+@contextmanager
+def differentiating_outside() -> Iterator[None]:
+    """Both kinds of derivatives switched on: `Function.apply` switches them off for the levels outside of its own."""
+    with torch.enable_grad(), forward_ad._set_fwd_grad_enabled(True):
+        yield
+
+
+def single_level() -> AbstractContextManager[None]:
+    """A context in which a `SingleLevelFunction` may be applied inside a transform of `torch.func`."""
+    context: AbstractContextManager[None] = enable_single_level_autograd_function()
+    return context
