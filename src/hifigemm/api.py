@@ -19,6 +19,7 @@ from hifigemm.exceptions import PlanError
 from hifigemm.executor import execute, in_steps, whole_split
 from hifigemm.formats import INT8
 from hifigemm.integers import are_integers, integer_product
+from hifigemm.interop import kernels
 from hifigemm.libraries import Library, library_of
 from hifigemm.numerics.bits import Array, scale_entries
 from hifigemm.numerics.bounds import are_ordinary
@@ -45,7 +46,7 @@ from hifigemm.problem import Problem
 from hifigemm.programs import keep, key_of, repeat
 from hifigemm.schemes import Native, Ozaki1, Scheme
 from hifigemm.settings import decision_log, is_strict
-from hifigemm.transforms import check_tensor, opaque
+from hifigemm.transforms import belongs_to_torch, check_tensor, opaque
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -99,7 +100,6 @@ def matmul(a: Operand, b: Operand, *, out: Out, return_report: No = False, **opt
 def matmul(a: Operand, b: Operand, *, out: Out, return_report: Yes, **options: Unpack[Asked]) -> tuple[Out, Report]: ...
 @overload
 def matmul(a: Operand, b: Operand, *, out: Out, return_report: bool, **options: Unpack[Asked]) -> Any: ...
-@opaque
 def matmul(
     a: Any,
     b: Any,
@@ -176,6 +176,26 @@ def matmul(
     >>> hg.matmul(a, np.ones((3, 1)), accuracy="correct")
     array([[1.]])
     """
+    if belongs_to_torch(a, b) and plan is None and out is None and engine is None and not return_report:
+        from hifigemm.interop import torch_operators
+
+        return torch_operators.matmul(a, b, accuracy, scheme, workspace)
+    return product_of_numbers(a, b, accuracy, scheme, out, engine, plan, workspace, return_report)
+
+
+@opaque
+def product_of_numbers(
+    a: Any,
+    b: Any,
+    accuracy: Accuracy = None,
+    scheme: str | Scheme = "auto",
+    out: Any = None,
+    engine: str | None = None,
+    plan: Plan | None = None,
+    workspace: int | None = None,
+    return_report: bool = False,
+) -> Any:
+    """`matmul` of operands of which nothing but their numbers is asked."""
     key = None
     if plan is None and not return_report:
         key = key_of(a, b, out, accuracy, scheme, engine, workspace)
@@ -195,6 +215,9 @@ def matmul(
         else:
             result, report = _product(a, b, options, library, dtype=dtype, out=out)
         return _deliver(result, report, library, out, return_report)
+
+
+kernels.matmul = product_of_numbers
 
 
 @overload

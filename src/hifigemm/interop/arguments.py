@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from functools import lru_cache
-from typing import cast
+from typing import Any, cast
 
 from hifigemm.accuracy import Accuracy
 from hifigemm.exceptions import PlanError
@@ -31,8 +31,12 @@ def accuracy_from(text: str | None) -> Accuracy:
 
 
 def scheme_text(scheme: str | Scheme) -> str:
-    """The text of a scheme: a name, or what Python writes for the dataclass."""
-    return scheme if isinstance(scheme, str) else repr(scheme)
+    """The text of a scheme: a name, or what Python writes for the dataclass; torch.compile traces this, but no repr."""
+    if isinstance(scheme, str):
+        return scheme
+    kind: Any = type(scheme)
+    fields = [f"{name}={getattr(scheme, name)!r}" for name in kind.__match_args__]
+    return f"{kind.__name__}({', '.join(fields)})"
 
 
 @lru_cache

@@ -19,9 +19,11 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from hifigemm.api import matmul as product
+from hifigemm.accuracy import Accuracy
+from hifigemm.interop import kernels
 from hifigemm.interop import torch_private as private
-from hifigemm.interop.arguments import accuracy_from, scheme_from
+from hifigemm.interop.arguments import accuracy_from, accuracy_text, scheme_from, scheme_text
+from hifigemm.schemes import Scheme
 
 _LIBRARY = torch.library.Library("hifigemm", "DEF")
 _LIBRARY.define(
@@ -37,14 +39,10 @@ def _kernel(
 ) -> Tensor:
     """The product of tensors of which nothing but their entries is asked."""
     _check(a, b)
-    options = {"accuracy": accuracy_from(accuracy), "scheme": scheme_from(scheme), "workspace": workspace}
+    asked = accuracy_from(accuracy), scheme_from(scheme)
     with private.without_autocast():
-        made: Tensor = _unwrapped(a.detach(), b.detach(), **options)
+        made: Tensor = kernels.matmul(a.detach(), b.detach(), *asked, workspace=workspace)
     return made
-
-
-_unwrapped: Any = getattr(product, "__wrapped__", product)
-"""What compilers are kept out of otherwise; inside an operator they do not come."""
 
 
 def _shape(a: Tensor, b: Tensor, **_: Any) -> Tensor:
@@ -94,10 +92,11 @@ class _Rules:
 
     @staticmethod
     def jvp(ctx: Any, da: Tensor | None, db: Tensor | None, *_: None) -> Tensor:
-        return _tangent(*ctx.saved_tensors, da, db, ctx.options)
+        a, b = ctx.saved_tensors
+        return _tangent(a, b, da, db, ctx.options)
 
 
-class _Product(_Rules, private.SingleLevelFunction):  # type: ignore[misc]
+class _Product(_Rules, private.SingleLevelFunction):
     """The derivatives that PyTorch itself takes."""
 
     @staticmethod
@@ -106,7 +105,7 @@ class _Product(_Rules, private.SingleLevelFunction):  # type: ignore[misc]
         return made
 
 
-class _Level(_Rules, private.SingleLevelFunction):  # type: ignore[misc]
+class _Level(_Rules, private.SingleLevelFunction):
     """Those of one transform of `torch.func`; the ones outside of it still differentiate what it does."""
 
     @staticmethod
@@ -152,3 +151,14 @@ _LIBRARY.impl("matmul", _kernel, "CompositeExplicitAutograd")
 _LIBRARY.impl("matmul", _differentiable, "Autograd", with_keyset=True)
 torch.library.register_fake("hifigemm::matmul", _shape, lib=_LIBRARY)
 torch.library.register_vmap("hifigemm::matmul", _batched, lib=_LIBRARY)
+
+
+def matmul(a: Tensor, b: Tensor, accuracy: Accuracy, scheme: str | Scheme, workspace: int | None) -> Tensor:
+    """The operator for operands of any shapes that `hifigemm.matmul` takes."""
+    left, right = (a[None] if a.dim() == 1 else a), (b[:, None] if b.dim() == 1 else b)
+    made: Tensor = _matmul(
+        left, right, accuracy=accuracy_text(accuracy), scheme=scheme_text(scheme), workspace=workspace
+    )
+    if b.dim() == 1:
+        made = made[..., 0]
+    return made[..., 0] if b.dim() == a.dim() == 1 else made[..., 0, :] if a.dim() == 1 else made

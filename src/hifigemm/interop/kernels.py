@@ -1,0 +1,9 @@
+"""What the operators of other libraries do; `hifigemm.api` says it when it is imported, and imports them in turn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+matmul: Callable[..., Any]
+"""The product of operands of which nothing but their numbers is asked."""
