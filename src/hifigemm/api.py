@@ -176,7 +176,8 @@ def matmul(
     >>> hg.matmul(a, np.ones((3, 1)), accuracy="correct")
     array([[1.]])
     """
-    if belongs_to_torch(a, b) and plan is None and out is None and engine is None and not return_report:
+    is_plain = plan is None and out is None and engine is None and not return_report
+    if is_plain and type(a) is not np.ndarray and belongs_to_torch(a, b):
         from hifigemm.interop import torch_operators
 
         return torch_operators.matmul(a, b, accuracy, scheme, workspace)

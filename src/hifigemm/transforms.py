@@ -1,8 +1,8 @@
 """What PyTorch may do with a program besides running it: differentiate, batch, trace and compile it.
 
 A product reads the numbers in the memory of its operands and writes new ones. Whatever else PyTorch follows would end
-there without a word. `matmul` of two tensors is an operator where it does (interop/torch_operators.py); elsewhere tensors
-that carry more than numbers are refused, and compilers are sent around the public functions.
+there without a word. `matmul` of two tensors is an operator where it does, see interop/torch_operators.py; elsewhere
+tensors that carry more than numbers are refused, and compilers are sent around the public functions.
 """
 
 from __future__ import annotations
