@@ -218,9 +218,6 @@ def product_of_numbers(
         return _deliver(result, report, library, out, return_report)
 
 
-kernels.matmul = product_of_numbers
-
-
 @overload
 def gemm(
     a: Arrays, b: Arrays, c: Addend = None, *, out: None = None, return_report: No = False, **options: Unpack[Scaled]
@@ -257,8 +254,6 @@ def gemm(
 def gemm(
     a: Operand, b: Operand, c: AnyAddend = None, *, out: Out, return_report: bool, **options: Unpack[Scaled]
 ) -> Any: ...
-@opaque
-@gradual_underflow()
 def gemm(
     a: Any,
     b: Any,
@@ -304,13 +299,36 @@ def gemm(
     -------
     array, or (array, Report)
     """
+    policy = accuracy, scheme, workspace
+    if type(alpha) is not float or type(beta) is not float:
+        alpha, beta = _scalar(alpha, "alpha"), _scalar(beta, "beta")
+    if beta != 0 and c is None:
+        raise ValueError(f"beta = {beta} needs c")
+    if plan is None and out is None and engine is None and not return_report and type(a) is not np.ndarray:
+        read = (a, b) if c is None or beta == 0 else (a, b, c)
+        if belongs_to_torch(*read) and min(a.dim(), b.dim()) > 1:
+            from hifigemm.interop import torch_operators
+
+            x, y = (t.mT if how == "T" else t.mH if how == "C" else t for t, how in ((a, trans_a), (b, trans_b)))
+            return torch_operators.gemm(x, y, read[2] if len(read) > 2 else None, *policy, alpha=alpha, beta=beta)
+    taken = {"alpha": alpha, "beta": beta, "trans_a": trans_a, "trans_b": trans_b, "out": out, "engine": engine}
+    return gemm_of_numbers(a, b, c, *policy, plan=plan, return_report=return_report, **taken)
+
+
+@opaque
+@gradual_underflow()
+def gemm_of_numbers(
+    a: Any, b: Any, c: Any = None, accuracy: Accuracy = None, scheme: str | Scheme = "auto",
+    workspace: int | None = None, *, alpha: Scalar = 1.0, beta: Scalar = 0.0,
+    trans_a: Literal["N", "T", "C"] = "N", trans_b: Literal["N", "T", "C"] = "N", out: Any = None,
+    engine: str | None = None, plan: Plan | None = None, return_report: bool = False,
+) -> Any:  # fmt: skip
+    """`gemm` of operands of which nothing but their numbers is asked."""
     options = Options(accuracy, scheme, engine, plan, workspace, return_report)
     alpha, beta, out = _scalar(alpha, "alpha"), _scalar(beta, "beta"), as_out(out)
     library = library_of(("a", a), ("b", b), ("c", None if beta == 0 else c), ("out", out))
     a = _transposed(as_operand(a, "a", library), trans_a, "a")
     b = _transposed(as_operand(b, "b", library), trans_b, "b")
-    if beta != 0 and c is None:
-        raise ValueError(f"beta = {beta} needs c")
     kind = type(c)
     c = None if beta == 0 else as_addend(c, library)
     shapes = shapes_of(a.shape, b.shape)
@@ -351,6 +369,9 @@ def gemm(
 
         report = report.changed(applied)
     return _deliver(result, report, library, out, return_report)
+
+
+kernels.matmul, kernels.gemm = product_of_numbers, gemm_of_numbers
 
 
 @_quiet

@@ -74,20 +74,20 @@ def check_tensor(x: Any, name: str) -> None:
         raise TypeError(f"{name} is a tensor of layout {x.layout}, {x.dtype}, whose entries are not in dense memory")
 
 
-def belongs_to_torch(a: Any, b: Any) -> bool:
-    """Whether a product of these operands is one that PyTorch compiles, differentiates, batches, traces or passes on.
+def belongs_to_torch(*operands: Any) -> bool:
+    """Whether a product of these is one that PyTorch compiles, differentiates, batches, traces or passes on.
 
     It passes on what a class of tensors handles by itself. torch.compile traces this function too.
     """
     torch: Any = sys.modules.get("torch")
-    if torch is None or not (isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor)):
+    if torch is None or not all(isinstance(x, torch.Tensor) for x in operands):
         return False
-    if torch.compiler.is_compiling() or is_followed() or is_wrapped(a) or is_wrapped(b):
+    if torch.compiler.is_compiling() or is_followed() or any(is_wrapped(x) for x in operands):
         return True
-    if (a.requires_grad or b.requires_grad) and torch.is_grad_enabled():
+    if any(x.requires_grad for x in operands) and torch.is_grad_enabled():
         return True
     plain = torch.Tensor.__torch_dispatch__
-    return any(type(x).__torch_dispatch__ is not plain for x in (a, b))
+    return any(type(x).__torch_dispatch__ is not plain for x in operands)
 
 
 def is_wrapped(x: Any) -> bool:

@@ -184,6 +184,50 @@ def test_transforms_are_those_of_matmul(transform, pair):
     same(TRANSFORMS[transform](product, pair), TRANSFORMS[transform](reference, pair))
 
 
+def combined(a, b):
+    """-2 A B + 3 C, where C repeats the sums of the rows of A."""
+    alpha, beta = (-2.0, 3.0) if torch.promote_types(a.dtype, b.dtype).is_complex is False else (-2j, 3 - 1j)
+    return hg.gemm(a, b, a.sum(-1, keepdim=True), alpha=alpha, beta=beta)
+
+
+def combined_reference(a, b):
+    alpha, beta = (-2.0, 3.0) if torch.promote_types(a.dtype, b.dtype).is_complex is False else (-2j, 3 - 1j)
+    return alpha * reference(a, b) + beta * a.sum(-1, keepdim=True)
+
+
+@pytest.mark.parametrize("kind", ["real", "complex"])
+@pytest.mark.parametrize("name", ["matrices", "broadcast"])
+@pytest.mark.parametrize("transform", TRANSFORMS)
+def test_transforms_of_gemm(transform, name, kind):
+    dtype = DTYPES[kind][0]
+    pair = tuple(integers(shape, dtype, i) for i, shape in enumerate(SHAPES[name]))
+    same(TRANSFORMS[transform](combined, pair), TRANSFORMS[transform](combined_reference, pair))
+
+
+def test_transposes_and_what_beta_does_not_read():
+    a, b = (integers(shape, torch.complex128, i).requires_grad_() for i, shape in enumerate(((4, 3), (2, 4))))
+    c = torch.full((3, 2), torch.nan, dtype=torch.complex128, requires_grad=True)
+    got = hg.gemm(a, b, c, alpha=2.0, trans_a="T", trans_b="C")
+    want = 2 * (a.mT @ b.mH)
+    same(got, want)
+    same(torch.autograd.grad(real(got), (a, b)), torch.autograd.grad(real(want), (a, b)))
+
+
+def test_gemm_passes_the_checks_of_pytorch():
+    gemm = torch.ops.hifigemm.gemm
+    for dtype, alpha, beta in ((torch.float64, 0.5, -2.0), (torch.complex128, 0.5 - 1j, 2 + 0.25j)):
+        a, b, c = (torch.rand(s, dtype=dtype, requires_grad=True) for s in ((2, 3, 4), (4, 5), (3, 1)))
+
+        def scaled(a, b, c, alpha=alpha, beta=beta):
+            return gemm(a, b, c, alpha=alpha, beta=beta)
+
+        every = {"check_forward_ad": True, "check_batched_grad": True, "check_batched_forward_grad": True}
+        assert torch.autograd.gradcheck(scaled, (a, b, c), **every)
+        assert torch.autograd.gradgradcheck(scaled, (a, b, c), check_fwd_over_rev=True)
+        torch.library.opcheck(gemm.default, (a, b, c), {"alpha": alpha, "beta": beta})
+        torch.library.opcheck(gemm.default, (a, b))
+
+
 JACOBIANS = {
     "jacfwd": lambda f: jacfwd(f, argnums=(0, 1)),
     "jacrev": lambda f: jacrev(f, argnums=(0, 1)),

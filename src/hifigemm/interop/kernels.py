@@ -7,3 +7,6 @@ from typing import Any
 
 matmul: Callable[..., Any]
 """The product of operands of which nothing but their numbers is asked."""
+
+gemm: Callable[..., Any]
+"""alpha A B + beta C of such operands."""

@@ -1,18 +1,21 @@
-"""`torch.ops.hifigemm.matmul`: a product that PyTorch differentiates, batches, traces and compiles.
+"""`torch.ops.hifigemm.matmul` and `gemm`: products that PyTorch differentiates, batches, traces and compiles.
 
-Accuracy and scheme are arguments of the operator: graphs, their caches and backward passes in other threads carry them.
+Accuracy and scheme are arguments of the operators: graphs, caches of graphs and backward threads carry them.
 
-    C = A B,  dA = dC B^H,  dB = A^H dC,  and for tangents  C' = A' B + A B';
+    D = alpha A B + beta C,  dA = conj(alpha) dD B^H,  dB = conj(alpha) A^H dD,  dC = conj(beta) dD,
+    and for tangents  D' = alpha A' B + beta C' + alpha A B'.
 
-every product of a derivative is one of the same operator, so that derivatives of any order have the accuracy asked for.
+Every product of a derivative is one of the same operator, so that derivatives of any order have the accuracy asked for.
 
 The rules stand at the Autograd key. `torch.library.register_autograd` has none for tangents, and what
-`torch.autograd.Function` does under transforms of `torch.func` cannot be compiled: the operator therefore takes duals
-apart by itself, and applies a function of one level, as functorch does.
+`torch.autograd.Function` does under transforms of `torch.func` cannot be compiled: the operators therefore take duals
+apart by themselves, and apply a function of one level, as functorch does.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -25,37 +28,46 @@ from hifigemm.interop import torch_private as private
 from hifigemm.interop.arguments import accuracy_from, accuracy_text, scheme_from, scheme_text
 from hifigemm.schemes import Scheme
 
+_POLICY = "str? accuracy=None, str scheme='auto', int? workspace=None"
 _LIBRARY = torch.library.Library("hifigemm", "DEF")
-_LIBRARY.define(
-    "matmul(Tensor a, Tensor b, *, str? accuracy=None, str scheme='auto', int? workspace=None) -> Tensor",
-    tags=(torch.Tag.pt2_compliant_tag,),
-)
+for _schema in (
+    f"matmul(Tensor a, Tensor b, *, {_POLICY}) -> Tensor",
+    f"gemm(Tensor a, Tensor b, Tensor? c=None, *, Scalar alpha=1, Scalar beta=0, {_POLICY}) -> Tensor",
+):
+    _LIBRARY.define(_schema, tags=(torch.Tag.pt2_compliant_tag,))
 _matmul: Any = torch.ops.hifigemm.matmul.default
+_gemm: Any = torch.ops.hifigemm.gemm.default
 _NARROW = torch.float16, torch.bfloat16
 
+Tensors = tuple[Tensor | None, ...]
+"""A, B, and for gemm C; where there is no C, or no tangent, None."""
 
-def _kernel(
-    a: Tensor, b: Tensor, *, accuracy: str | None = None, scheme: str = "auto", workspace: int | None = None
-) -> Tensor:
-    """The product of tensors of which nothing but their entries is asked."""
-    _check(a, b)
-    asked = accuracy_from(accuracy), scheme_from(scheme)
+
+def _kernel(function: Callable[..., Tensor], *tensors: Tensor | None, **options: Any) -> Tensor:
+    """What an operator makes of tensors of which nothing but their entries is asked."""
+    _check(*tensors)
+    options["accuracy"] = accuracy_from(options.get("accuracy"))
+    options["scheme"] = scheme_from(options.get("scheme", "auto"))
     with private.without_autocast():
-        made: Tensor = kernels.matmul(a.detach(), b.detach(), *asked, workspace=workspace)
-    return made
+        return function(*(x if x is None else x.detach() for x in tensors), **options)
 
 
-def _shape(a: Tensor, b: Tensor, **_: Any) -> Tensor:
+def _shape(*tensors: Tensor | None, alpha: Any = 1, beta: Any = 0, **_: Any) -> Tensor:
     """A tensor like the product, without numbers."""
-    _check(a, b)
+    a, b = _check(*tensors)
     stack = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     dtype = torch.promote_types(a.dtype, b.dtype)
+    if len(tensors) > 2 and tensors[2] is not None and beta != 0:
+        dtype = torch.promote_types(dtype, tensors[2].dtype)
     return a.new_empty((*stack, a.shape[-2], b.shape[-1]), dtype=torch.float32 if dtype in _NARROW else dtype)
 
 
-def _check(a: Tensor, b: Tensor) -> None:
-    if a.dim() < 2 or b.dim() < 2 or a.shape[-1] != b.shape[-2]:
-        raise RuntimeError(f"hifigemm::matmul: no product of matrices of shapes {tuple(a.shape)} and {tuple(b.shape)}")
+def _check(*tensors: Tensor | None) -> tuple[Tensor, Tensor]:
+    a, b = tensors[:2]
+    if a is None or b is None or a.dim() < 2 or b.dim() < 2 or a.shape[-1] != b.shape[-2]:
+        shapes = " and ".join(str(None if x is None else tuple(x.shape)) for x in (a, b))
+        raise RuntimeError(f"hifigemm: no product of matrices of shapes {shapes}")
+    return a, b
 
 
 def _gradient(g: Tensor, x: Tensor) -> Tensor:
@@ -67,41 +79,60 @@ def _gradient(g: Tensor, x: Tensor) -> Tensor:
     return g.to(x.dtype)
 
 
-def _tangent(a: Tensor, b: Tensor, da: Tensor | None, db: Tensor | None, options: dict[str, Any]) -> Tensor:
-    """A' B + A B'; None stands for a zero, and one of them is no zero."""
-    terms = [_matmul(x, y, **options) for x, y in ((da, b), (a, db)) if x is not None and y is not None]
-    return terms[0] if len(terms) == 1 else terms[0] + terms[1]
+def _conjugate(x: Any) -> Any:
+    return x.conjugate() if isinstance(x, complex) else x
+
+
+def _product(operator: Any, a: Tensor, b: Tensor, options: dict[str, Any], *, conjugate: bool = False) -> Tensor:
+    """alpha A B, or conj(alpha) A B, without C."""
+    if operator is _gemm:
+        alpha = options.get("alpha", 1)
+        options = options | {"alpha": _conjugate(alpha) if conjugate else alpha, "beta": 0}
+    made: Tensor = operator(a, b, **options)
+    return made
+
+
+def _tangent(operator: Any, tensors: Tensors, tangents: Tensors, options: dict[str, Any]) -> Tensor:
+    """alpha A' B + alpha A B' + beta C'; None stands for a zero, and one of the tangents is no zero."""
+    (a, b, *_), (da, db, *rest) = tensors, tangents
+    pairs = ((da, b), (a, db))
+    terms = [_product(operator, x, y, options) for x, y in pairs if x is not None and y is not None]
+    if rest and rest[0] is not None:
+        dc = rest[0] * options.get("beta", 0)
+        terms.append(dc if terms else dc + torch.zeros_like(_shape(*tensors, **options)))
+    return sum(terms[1:], terms[0])
 
 
 class _Rules:
-    """Derivatives of a product; its arguments are the operands, the dispatch keys and the options."""
+    """Derivatives of an operator; its arguments are the operator, dispatch keys, options, and the tensors."""
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        a, b, _, ctx.options = inputs
-        ctx.save_for_backward(a, b)
-        ctx.save_for_forward(a, b)
+        ctx.operator, _, ctx.options, *tensors = inputs
+        ctx.save_for_backward(*tensors)
+        ctx.save_for_forward(*tensors)
 
     @staticmethod
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
-        a, b = ctx.saved_tensors
-        of_a, of_b = ctx.needs_input_grad[:2]
-        left = _gradient(_matmul(g, b.mH, **ctx.options), a) if of_a else None
-        right = _gradient(_matmul(a.mH, g, **ctx.options), b) if of_b else None
-        return left, right, None, None
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        (a, b, *c), product = ctx.saved_tensors, partial(_product, ctx.operator, options=ctx.options, conjugate=True)
+        wanted, of_c = ctx.needs_input_grad[3:], None
+        left = _gradient(product(g, b.mH), a) if wanted[0] else None
+        right = _gradient(product(a.mH, g), b) if wanted[1] else None
+        if c and wanted[2]:
+            of_c = _gradient(g * _conjugate(ctx.options.get("beta", 0)), c[0])
+        return (None, None, None, left, right, *(of_c for _ in c))
 
     @staticmethod
-    def jvp(ctx: Any, da: Tensor | None, db: Tensor | None, *_: None) -> Tensor:
-        a, b = ctx.saved_tensors
-        return _tangent(a, b, da, db, ctx.options)
+    def jvp(ctx: Any, *tangents: Any) -> Tensor:
+        return _tangent(ctx.operator, ctx.saved_tensors, tangents[3:], ctx.options)
 
 
 class _Product(_Rules, private.SingleLevelFunction):
     """The derivatives that PyTorch itself takes."""
 
     @staticmethod
-    def forward(a: Tensor, b: Tensor, keys: Any, options: dict[str, Any]) -> Tensor:
-        made: Tensor = private.below_autograd(_matmul, keys, a, b, **options)
+    def forward(operator: Any, keys: Any, options: dict[str, Any], *tensors: Tensor | None) -> Tensor:
+        made: Tensor = private.below_autograd(operator, keys, *tensors, **options)
         return made
 
 
@@ -109,33 +140,38 @@ class _Level(_Rules, private.SingleLevelFunction):
     """Those of one transform of `torch.func`; the ones outside of it still differentiate what it does."""
 
     @staticmethod
-    def forward(a: Tensor, b: Tensor, keys: Any, options: dict[str, Any]) -> Tensor:
+    def forward(operator: Any, keys: Any, options: dict[str, Any], *tensors: Tensor | None) -> Tensor:
         with private.differentiating_outside():
-            made: Tensor = private.below_autograd(_matmul, keys, a, b, **options)
+            made: Tensor = private.below_autograd(operator, keys, *tensors, **options)
         return made
 
 
-def _differentiable(keys: Any, a: Tensor, b: Tensor, **options: Any) -> Tensor:
-    """The operator at the Autograd key."""
+def _differentiable(operator: Any, keys: Any, *tensors: Tensor | None, **options: Any) -> Tensor:
+    """An operator at the Autograd key."""
     made: Tensor
     if not private.in_functorch():
-        if private.is_differentiated(a, b):
-            made = _Product.apply(a, b, keys, options)
+        if private.is_differentiated(*(x for x in tensors if x is not None)):
+            made = _Product.apply(operator, keys, options, *tensors)
         else:
-            made = private.below_autograd(_matmul, keys, a, b, **options)
+            made = private.below_autograd(operator, keys, *tensors, **options)
         return made
     if private.in_forward_ad():
-        (a, da), (b, db) = forward_ad.unpack_dual(a), forward_ad.unpack_dual(b)
-        if da is not None or db is not None:
-            return forward_ad.make_dual(_matmul(a, b, **options), _tangent(a, b, da, db, options))
+        duals = [(None, None) if x is None else forward_ad.unpack_dual(x) for x in tensors]
+        primals, tangents = zip(*duals, strict=True)
+        if any(x is not None for x in tangents):
+            made = operator(*primals, **options)
+            return forward_ad.make_dual(made, _tangent(operator, primals, tangents, options))
     with private.single_level():
-        made = _Level.apply(a, b, keys, options)
+        made = _Level.apply(operator, keys, options, *tensors)
     return made
 
 
-def _batched(info: Any, in_dims: tuple[int | None, ...], a: Tensor, b: Tensor, **options: Any) -> tuple[Tensor, int]:
-    """The operator under vmap: one more dimension of the stack."""
-    rank = max(x.dim() - (at is not None) for x, at in zip((a, b), in_dims, strict=False))
+def _batched(
+    operator: Any, info: Any, in_dims: tuple[int | None, ...], *tensors: Tensor | None, **options: Any
+) -> tuple[Tensor, int]:
+    """An operator under vmap: one more dimension of the stack."""
+    given = [(x, at) for x, at in zip(tensors, in_dims, strict=False) if x is not None]
+    rank = max(x.dim() - (at is not None) for x, at in given)
 
     def stacked(x: Tensor, at: int | None) -> Tensor:
         if at is None:
@@ -143,14 +179,15 @@ def _batched(info: Any, in_dims: tuple[int | None, ...], a: Tensor, b: Tensor, *
         x = x.movedim(at, 0)
         return x.reshape(x.shape[0], *(1,) * (rank - x.dim() + 1), *x.shape[1:])
 
-    made: Tensor = _matmul(stacked(a, in_dims[0]), stacked(b, in_dims[1]), **options)
+    made: Tensor = operator(*(stacked(x, at) for x, at in given), **options)
     return made, 0
 
 
-_LIBRARY.impl("matmul", _kernel, "CompositeExplicitAutograd")
-_LIBRARY.impl("matmul", _differentiable, "Autograd", with_keyset=True)
-torch.library.register_fake("hifigemm::matmul", _shape, lib=_LIBRARY)
-torch.library.register_vmap("hifigemm::matmul", _batched, lib=_LIBRARY)
+for _name, _operator in (("matmul", _matmul), ("gemm", _gemm)):
+    _LIBRARY.impl(_name, partial(_kernel, getattr(kernels, _name)), "CompositeExplicitAutograd")
+    _LIBRARY.impl(_name, partial(_differentiable, _operator), "Autograd", with_keyset=True)
+    torch.library.register_fake(f"hifigemm::{_name}", _shape, lib=_LIBRARY)
+    torch.library.register_vmap(f"hifigemm::{_name}", partial(_batched, _operator), lib=_LIBRARY)
 
 
 def matmul(a: Tensor, b: Tensor, accuracy: Accuracy, scheme: str | Scheme, workspace: int | None) -> Tensor:
@@ -162,3 +199,13 @@ def matmul(a: Tensor, b: Tensor, accuracy: Accuracy, scheme: str | Scheme, works
     if b.dim() == 1:
         made = made[..., 0]
     return made[..., 0] if b.dim() == a.dim() == 1 else made[..., 0, :] if a.dim() == 1 else made
+
+
+def gemm(
+    a: Tensor, b: Tensor, c: Tensor | None, accuracy: Accuracy, scheme: str | Scheme, workspace: int | None,
+    **scalars: Any,
+) -> Tensor:  # fmt: skip
+    """The operator for matrices and stacks of them; `scalars` are alpha and beta."""
+    policy = {"accuracy": accuracy_text(accuracy), "scheme": scheme_text(scheme), "workspace": workspace}
+    made: Tensor = _gemm(a, b, c, **scalars, **policy)
+    return made
