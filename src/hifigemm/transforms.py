@@ -80,14 +80,17 @@ def belongs_to_torch(*operands: Any) -> bool:
     It passes on what a class of tensors handles by itself. torch.compile traces this function too.
     """
     torch: Any = sys.modules.get("torch")
-    if torch is None or not all(isinstance(x, torch.Tensor) for x in operands):
+    if torch is None:
         return False
-    if torch.compiler.is_compiling() or is_followed() or any(is_wrapped(x) for x in operands):
-        return True
-    if any(x.requires_grad for x in operands) and torch.is_grad_enabled():
-        return True
-    plain = torch.Tensor.__torch_dispatch__
-    return any(type(x).__torch_dispatch__ is not plain for x in operands)
+    differentiates = torch.is_grad_enabled()
+    belongs: bool = torch.compiler.is_compiling()
+    for x in operands:
+        if type(x) is not torch.Tensor:
+            if not isinstance(x, torch.Tensor):
+                return False
+            belongs |= type(x).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
+        belongs |= differentiates and x.requires_grad
+    return belongs or is_followed()
 
 
 def is_wrapped(x: Any) -> bool:
