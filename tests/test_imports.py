@@ -48,14 +48,14 @@ MAY_IMPORT = {
     "operands": OPERANDS,
     "augmented": PLAN,
     "integers": FLOW,
-    "interop": {*SCHEMES, "interop"},
+    "interop": {*SCHEMES, "engines", "interop"},
     "api": {*FLOW, "augmented", "integers", "interop", "programs", "transforms", "signatures"},
     "information": {"engines", "transforms", "<root>"},
     "primitives": {*SCHEMES, *ENGINES, "primitives"},
     "study": {"study", "<root>"},
     "bench": {"bench", "study", "<root>"},
     "cli": {*FLOW, "engines.kernels", "primitives", "study", "bench", "cli", "startup", "<root>"},
-    "<root>": {"api", "exceptions", "information", "operands", "plan", "schemes", "settings", "startup"},
+    "<root>": {"api", "exceptions", "information", "interop", "operands", "plan", "schemes", "settings", "startup"},
     "__main__": {"cli"},
 }
 """Parts of the package, and which others each of them may import. `engine` is the interface that schemes and engines

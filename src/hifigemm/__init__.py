@@ -1,13 +1,14 @@
 """hifigemm: matrix products of high fidelity computed on low-precision matrix engines.
 
 Ask for an accuracy, get it with proof: see `matmul`, `gemm`, `make_plan`, `prepare`, `warmup`,
-`engines` and `info`.
+`engines` and `info`; `emulate` and `install` serve the products of PyTorch.
 """
 
 from hifigemm import startup  # noqa: F401, first, as it minds Ctrl-C while the others are imported
 from hifigemm.api import gemm, make_plan, matmul, prepare, warmup
 from hifigemm.exceptions import AccuracyError, HifigemmError, InexactProductError, PlanError
 from hifigemm.information import engines, info
+from hifigemm.interop.drop_in import emulate, install, uninstall
 from hifigemm.operands import Prepared
 from hifigemm.plan import Plan, Report
 from hifigemm.schemes import Corrected, Multiword, Native, Ozaki1, Ozaki2
@@ -26,13 +27,16 @@ __all__ = [
     "PlanError",
     "Prepared",
     "Report",
+    "emulate",
     "engines",
     "gemm",
     "info",
+    "install",
     "make_plan",
     "matmul",
     "prepare",
     "strict",
+    "uninstall",
     "warmup",
 ]
 

@@ -371,9 +371,6 @@ def gemm_of_numbers(
     return _deliver(result, report, library, out, return_report)
 
 
-kernels.matmul, kernels.gemm = product_of_numbers, gemm_of_numbers
-
-
 @_quiet
 def _without_overflow(
     result: Array,
@@ -526,6 +523,9 @@ def make_plan(
     if problem.multiplications:
         check_strict(plan)
     return reusable(plan, maker, limit)
+
+
+kernels.matmul, kernels.gemm, kernels.make_plan = product_of_numbers, gemm_of_numbers, make_plan
 
 
 @opaque

@@ -10,7 +10,7 @@ import argparse
 import os
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, TextIO
 
 import hifigemm as hg
@@ -21,6 +21,7 @@ from hifigemm.cli.errors import COMPUTATION_ERROR, OK, USAGE_ERROR, InputError
 from hifigemm.cli.matmul import add_matmul, add_plan
 from hifigemm.cli.options import add_command
 from hifigemm.cli.plot import add_plot
+from hifigemm.cli.run import add_run
 from hifigemm.engines.rates_file import named_rates
 from hifigemm.primitives import findings
 from hifigemm.settings import is_strict
@@ -34,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with raising_interrupts(), warnings.catch_warnings():
             warnings.showwarning = lambda message, *_, **__: _say(f"hifigemm: warning: {message}")
-            return _run(argv)
+            code = _run(argv)
     except InputError as error:
         return _failed(str(error), USAGE_ERROR)
     except hg.HifigemmError as error:
@@ -49,10 +50,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:  # commands turn those of their files into an InputError
         _discard(sys.stdout)
         return _failed(f"{error.filename or 'standard output'}: cannot be written: {error.strerror}", USAGE_ERROR)
+    return code if isinstance(code, int) else code()
 
 
-def _run(argv: Sequence[str] | None) -> int:
-    """The exit code of a command line all of whose output has been written."""
+def _run(argv: Sequence[str] | None) -> int | Callable[[], int]:
+    """The exit code of a command line all of whose output has been written, or a program to be run by itself."""
     _complete_streams()
     try:
         try:
@@ -60,10 +62,10 @@ def _run(argv: Sequence[str] | None) -> int:
         except SystemExit:  # --help and --version
             return OK
         for name, value in vars(args).items():
-            if value == []:  # what argparse of Python 3.12 and older makes of --option=--
+            if value == [] and name != "arguments":  # what argparse of Python 3.12 and older makes of --option=--
                 raise InputError(f"--{name.replace('_', '-')} needs a value")
         _check_environment()
-        code: int = args.run(args)
+        code: int | Callable[[], int] = args.run(args)
         return code
     finally:
         sys.stdout.flush()
@@ -90,7 +92,7 @@ def _parser() -> argparse.ArgumentParser:
     info = add_command(commands, "info", _info, "list engines, devices and versions")
     check = "run the functions of other libraries that exactness rests on, and say which are at fault (exit code 1)"
     info.add_argument("--check", action="store_true", help=check)
-    for add in (add_demo, add_matmul, add_plan, add_accuracy, add_bench, add_plot):
+    for add in (add_demo, add_matmul, add_plan, add_accuracy, add_bench, add_plot, add_run):
         add(commands)
     return parser
 

@@ -26,7 +26,7 @@ _UNITS = {"": 1, "B": 1} | {
 
 
 def add_command(
-    commands: Any, name: str, run: Callable[[argparse.Namespace], int], text: str, more: str = ".", epilog: str = ""
+    commands: Any, name: str, run: Callable[[argparse.Namespace], Any], text: str, more: str = ".", epilog: str = ""
 ) -> argparse.ArgumentParser:
     """Add a command; `more` follows the text in its own description."""
     description = f"{text[0].upper()}{text[1:]}{more}"

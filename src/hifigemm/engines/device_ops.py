@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from hifigemm.engines.library_product import library_matmul
+
 Tensor = Any
 
 _FLOATS = ("float16", "float32", "float64", "complex64", "complex128")
@@ -45,7 +47,7 @@ def _sqrt(x: Tensor) -> Tensor:
 
 def _matmul(x: Tensor, y: Tensor) -> Tensor:
     """FP32 matrices are multiplied in FP64, which keeps TF32 out whatever torch is set to."""
-    return torch.matmul(x.to(torch.float64), y.to(torch.float64)).to(x.dtype)
+    return library_matmul(x.to(torch.float64), y.to(torch.float64)).to(x.dtype)
 
 
 _SAME = [

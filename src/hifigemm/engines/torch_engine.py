@@ -11,6 +11,7 @@ from hifigemm.engine import Engine
 from hifigemm.engines.float32_precision import float32_precision, rounds_float32
 from hifigemm.engines.gpu_rates import gpu_properties, rates_of
 from hifigemm.engines.kernels.tiles import gpu_of, summary
+from hifigemm.engines.library_product import library_matmul
 from hifigemm.engines.numpy_engine import NumpyEngine
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.subnormals import others_may_flush
@@ -30,7 +31,7 @@ class TorchEngine(NumpyEngine):
         x, y = (torch.from_numpy(_writable(x)) for x in (a, b))
         is_rounded = x.dtype in _SINGLE and rounds_float32("mkldnn")
         with float32_precision("mkldnn", "ieee") if is_rounded else nullcontext():
-            return torch.matmul(x, y).numpy()
+            return library_matmul(x, y).numpy()
 
 
 def _writable(x: Array) -> Array:

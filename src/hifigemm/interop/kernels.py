@@ -10,3 +10,6 @@ matmul: Callable[..., Any]
 
 gemm: Callable[..., Any]
 """alpha A B + beta C of such operands."""
+
+make_plan: Callable[..., Any]
+"""The plan of a product."""

@@ -5,7 +5,8 @@ PyTorch's own `torch._library.autograd` and `torch._functorch` use the same ones
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -58,3 +59,30 @@ def single_level() -> AbstractContextManager[None]:
     """A context in which a `SingleLevelFunction` may be applied inside a transform of `torch.func`."""
     context: AbstractContextManager[None] = enable_single_level_autograd_function()
     return context
+
+
+def of_thread(key: str) -> Any:
+    """What `give_thread` has left under a key; backward threads have what the thread had that started them."""
+    return _C._get_obj_in_tls(key) if _C._is_key_in_tls(key) else None
+
+
+give_thread: Any = _C._stash_obj_in_tls
+"""Leave an object under a key, for this thread and those that work for it."""
+
+
+def has_kernel(operator: str, dispatch_key: str) -> bool:
+    """Whether an operator such as ``aten::mm.out`` has a kernel of its own at a dispatch key."""
+    return bool(_C._dispatch_has_kernel_for_dispatch_key(operator, dispatch_key))
+
+
+def is_zero_tensor(x: Tensor) -> bool:
+    """Whether a tensor has no memory, because derivatives know that it is zero."""
+    return bool(x._is_zerotensor())
+
+
+def implement(library: torch.library.Library, operator: str, kernel: Callable[..., Any], dispatch_key: str) -> None:
+    """Put a kernel, whose first argument are the dispatch keys, in front of the one that an operator has."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Warning only once for all operators")
+        warnings.filterwarnings("ignore", "Overriding a previously registered kernel")
+        library.impl(operator, kernel, dispatch_key, with_keyset=True, allow_override=True)

@@ -20,6 +20,7 @@ from hifigemm.engine import F, Memory, Outcome, Program, Splits
 from hifigemm.engines.device_array import unwrap, wrap
 from hifigemm.engines.float32_precision import float32_precision
 from hifigemm.engines.gpu_rates import gpu_properties, rates_of
+from hifigemm.engines.library_product import library_matmul
 from hifigemm.engines.numpy_engine import NumpyEngine, check_exact
 from hifigemm.engines.rates import Rates
 from hifigemm.exceptions import PlanError
@@ -131,7 +132,7 @@ class CudaEngine:
         def product(x: Array, y: Array, z: Array | None) -> Array:
             left, right = unwrap(x), unwrap(y)
             if fmt is FP32:
-                xy = wrap(torch.matmul(left.double(), right.double()))
+                xy = wrap(library_matmul(left.double(), right.double()))
             else:
                 xy = wrap(_words_product(left, right, fmt))
             return xy if z is None else xy + z
@@ -213,7 +214,7 @@ def _native_matmul(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None) -
     if single:
         a, b, out = a[0], b[0], None if out is None else out[0]
     with float32_precision("cuda", "ieee") if a.dtype in _SINGLE else nullcontext():
-        c = torch.matmul(a, b, out=out)
+        c = library_matmul(a, b, out)
     if c.is_complex():
         from hifigemm.engines.kernels.special import restore_special_values
 
@@ -233,6 +234,6 @@ def _words_product(x: torch.Tensor, y: torch.Tensor, fmt: Format) -> torch.Tenso
     x, y = x.to(_WORDS[fmt]), y.to(_WORDS[fmt])
     if fmt is TF32:
         with float32_precision("cuda", "tf32"):
-            return torch.matmul(x, y)
+            return library_matmul(x, y)
     batch = max(len(x), len(y))
     return torch.bmm(x.expand(batch, -1, -1), y.expand(batch, -1, -1), out_dtype=torch.float32)

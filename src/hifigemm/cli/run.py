@@ -1,0 +1,81 @@
+"""The command `run`: a program of PyTorch as it stands, its products made to an accuracy."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import runpy
+import signal
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import hifigemm as hg
+from hifigemm.cli.errors import InputError
+from hifigemm.cli.options import SIZE, add_command, parse_accuracy, parse_bytes, usage
+from hifigemm.interop.arguments import scheme_from
+from hifigemm.interop.drop_in import MANIFEST
+from hifigemm.schemes import Scheme
+
+
+def add_run(commands: Any) -> None:
+    """Add the command."""
+    text = "run a program of PyTorch, its matrix products made to an accuracy"
+    epilog = "HIFIGEMM=fp64 in the environment is --accuracy fp64. The exit code is that of the program."
+    parser = add_command(commands, "run", _prepare, text, ": see hifigemm.install.", epilog)
+    accuracy = '"correct", "fp64", "fp32" or a number (default: level of each result)'
+    parser.add_argument("--accuracy", type=parse_accuracy, metavar="X", help=accuracy)
+    scheme = "a name, or as in Python: \"Ozaki2(num_moduli=14, scaling='fast')\" (default: auto)"
+    parser.add_argument("--scheme", type=_scheme, default="auto", metavar="S", help=scheme)
+    size = "leave products with m n k below N**3 to PyTorch"
+    parser.add_argument("--min-size", type=SIZE, metavar="N", help=size)
+    parser.add_argument("--workspace", type=parse_bytes, metavar="BYTES", help="limit for memory beside operands")
+    parser.add_argument("--summary", action="store_true", help="print what became of the products at the end")
+    parser.add_argument("--manifest", type=Path, metavar="FILE", help=f"write that to a JSON file, as {MANIFEST} does")
+    parser.add_argument("-m", dest="is_module", action="store_true", help="PROGRAM is a module, as for python -m")
+    parser.add_argument("program", metavar="PROGRAM", help="file of the program")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENTS", help="what the program is given")
+
+
+def _scheme(text: str) -> str | Scheme:
+    with usage():
+        return scheme_from(text)
+
+
+def _prepare(args: argparse.Namespace) -> Callable[[], int]:
+    """The program, with the products of PyTorch replaced; it runs when nothing of this command is left to be done."""
+    accuracy = args.accuracy
+    if accuracy is None and os.environ.get("HIFIGEMM"):
+        try:
+            accuracy = parse_accuracy(os.environ["HIFIGEMM"])
+        except argparse.ArgumentTypeError as error:
+            raise InputError(f"HIFIGEMM={os.environ['HIFIGEMM']!r}: {error}") from error
+    if not args.is_module and not Path(args.program).is_file():
+        raise InputError(f"{args.program}: no such file")
+    if args.manifest is not None:
+        os.environ[MANIFEST] = str(args.manifest)
+    options = {"min_size": args.min_size, "workspace": args.workspace, "summary": args.summary}
+    try:
+        summary = hg.install(accuracy, args.scheme, **options)
+    except ImportError as error:
+        raise InputError(f"PyTorch cannot be imported: {error}") from error
+    return partial(_execute, args.program, args.arguments, args.is_module, summary)
+
+
+def _execute(program: str, arguments: list[str], is_module: bool, summary: object) -> int:
+    """Run a program as Python would, and print the summary behind it."""
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    sys.argv = [program, *arguments]
+    try:
+        if is_module:
+            runpy.run_module(program, run_name="__main__", alter_sys=True)
+        else:
+            sys.path[0] = str(Path(program).resolve().parent)
+            runpy.run_path(program, run_name="__main__")
+    finally:
+        if summary is not None:
+            print(summary, file=sys.stderr)
+    return 0

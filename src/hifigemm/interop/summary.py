@@ -1,0 +1,141 @@
+"""What became of the products of a program: a table of operations, shapes, schemes, counts and seconds."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+
+@dataclass
+class Row:
+    """Products of one kind.
+
+    Attributes
+    ----------
+    operation, dtype, device : str
+        Such as ``addmm``, ``float64``, ``cuda``.
+    shapes : tuple of tuples of int
+        Of the two factors.
+    scheme : str
+        What the plan takes; "handed on" for products that PyTorch made itself.
+    reason : str
+        Why that was taken, or why the product was handed on.
+    calls : int
+    seconds : float
+        Of `timed_calls` products, by events of the device or, on the CPU, by the clock; 0 for those handed on.
+    timed_calls : int
+    native_seconds : float
+        Of one native product, made once beside the second emulated one; 0 where there was none.
+    """
+
+    operation: str
+    dtype: str
+    device: str
+    shapes: tuple[tuple[int, ...], ...]
+    scheme: str
+    reason: str
+    calls: int = 0
+    seconds: float = 0.0
+    timed_calls: int = 0
+    native_seconds: float = 0.0
+    pending: list[tuple[str, Any, Any]] = field(default_factory=list, repr=False)
+
+    @property
+    def gain(self) -> float | None:
+        """How many times as fast as native products these were; None where that is not known."""
+        if not (self.native_seconds and self.seconds):
+            return None
+        return self.native_seconds * self.timed_calls / self.seconds
+
+
+class Summary:
+    """What became of the products of a scope or of a process; printable, and `save` writes JSON."""
+
+    def __init__(self) -> None:
+        self._rows: dict[Any, Row] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def rows(self) -> list[Row]:
+        """The rows, those with most seconds first; waits for the products that are timed on a device."""
+        with self._lock:
+            for row in self._rows.values():
+                _collect(row, wait=True)
+            return sorted(self._rows.values(), key=lambda row: (-row.seconds, -row.calls))
+
+    def row(self, key: Any, make: Callable[[], Row]) -> Row:
+        """The row of a kind of products, counted once more."""
+        with self._lock:
+            found = self._rows.get(key)
+            if found is None:
+                found = self._rows[key] = make()
+            found.calls += 1
+        return found
+
+    def save(self, path: str | Path) -> None:
+        """Write the rows to a JSON file."""
+        rows = [{k: v for k, v in asdict(row).items() if k != "pending"} | {"gain": row.gain} for row in self.rows]
+        Path(path).write_text(json.dumps({"products": rows}, indent=2) + "\n", encoding="utf-8")
+
+    def __str__(self) -> str:
+        head = ("calls", "operation", "dtype", "device", "shapes", "seconds", "x native", "scheme", "reason")
+        lines = [head]
+        for row in self.rows:
+            shapes = " by ".join("x".join(map(str, shape)) for shape in row.shapes)
+            gain = "" if row.gain is None else f"{row.gain:.2f}"
+            seconds = f"{row.seconds:.3g}" if row.timed_calls else ""
+            lines.append(
+                (str(row.calls), row.operation, row.dtype, row.device, shapes, seconds, gain, row.scheme, row.reason)
+            )
+        widths = [max(len(line[i]) for line in lines) for i in range(len(head) - 1)]
+        return "\n".join(
+            "  ".join((*(x.ljust(w) for x, w in zip(line, widths, strict=False)), line[-1])).rstrip() for line in lines
+        )
+
+
+def timed(rows: Sequence[Row], what: str, device: Any, function: Callable[[], Any]) -> Any:
+    """The value of a function whose time is added to rows, as `seconds` or `native_seconds`."""
+    if device.type != "cuda":
+        started = time.perf_counter()
+        value = function()
+        taken = time.perf_counter() - started
+        for row in rows:
+            _add(row, what, taken)
+        return value
+    import torch
+
+    if torch.cuda.is_current_stream_capturing():
+        return function()
+    first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    first.record()
+    value = function()
+    last.record()
+    for row in rows:
+        row.pending.append((what, first, last))
+        _collect(row, wait=False)
+    return value
+
+
+def _collect(row: Row, *, wait: bool) -> None:
+    """Add up what the device has finished."""
+    while row.pending:
+        what, first, last = row.pending[0]
+        if wait:
+            last.synchronize()
+        elif not last.query():
+            return
+        row.pending.pop(0)
+        _add(row, what, first.elapsed_time(last) / 1000)
+
+
+def _add(row: Row, what: str, seconds: float) -> None:
+    if what == "seconds":
+        row.seconds += seconds
+        row.timed_calls += 1
+    else:
+        row.native_seconds = seconds

@@ -1,0 +1,216 @@
+"""Kernels in the place of PyTorch's own matrix products, for the tensors of a CPU or of a GPU.
+
+They stand at the keys of devices, below derivatives, batching, autocast and compilers, which PyTorch goes on doing by
+itself: matmul, einsum, linear, tensordot, their derivatives and compiled programs end in these operators. A kernel
+hands on what its policy leaves alone to the one that was there before it.
+
+    mm, bmm, mv, dot, vdot: the product.   addmm, baddbmm, addmv, addbmm: beta C + alpha P, P the product rounded first,
+
+so that a compiled program, which joins ``a @ b + c`` to one operator, has the bits of the one that is not compiled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hifigemm.engines import library_product
+from hifigemm.interop import kernels
+from hifigemm.interop import torch_private as private
+from hifigemm.interop.policy import Policy, aside, current_policy
+from hifigemm.interop.summary import Row, timed
+
+_DTYPES = {
+    torch.float32: ("fp32", None),
+    torch.float64: ("fp64", None),
+    torch.complex64: ("fp32", None),
+    torch.complex128: ("fp64", None),
+}
+"""Accuracies that native products of a dtype are accepted for."""
+_KEYS = "CPU", "CUDA"
+_LEAST_SIZE = 128
+"""Of products at the level of their dtype: those of smaller matrices take longer to launch than to make."""
+
+
+@dataclass(frozen=True)
+class _Operation:
+    """An operator of PyTorch and the ranks of its factors."""
+
+    name: str
+    ranks: tuple[int, int]
+    overloads: tuple[str, ...] = ("", ".out")
+    adds: bool = False  # the first argument is C
+
+
+_OPERATIONS = (
+    _Operation("mm", (2, 2)),
+    _Operation("bmm", (3, 3)),
+    _Operation("mv", (2, 1)),
+    _Operation("dot", (1, 1)),
+    _Operation("vdot", (1, 1)),
+    _Operation("addmm", (2, 2), ("", ".out", "_"), adds=True),
+    _Operation("baddbmm", (3, 3), ("", ".out", "_"), adds=True),
+    _Operation("addbmm", (3, 3), ("", ".out", "_"), adds=True),
+    _Operation("addmv", (2, 1), ("", ".out", "_"), adds=True),
+    _Operation("_addmm_activation", (2, 2), adds=True),
+)
+_libraries: list[torch.library.Library] = []
+
+
+def register() -> None:
+    """Put the kernels in their places, in front of those that are there; nothing happens the second time."""
+    if _libraries:
+        return
+    library = torch.library.Library("aten", "IMPL")
+    for operation in _OPERATIONS:
+        for overload in operation.overloads:
+            name = operation.name + overload
+            for key in _KEYS:
+                if private.has_kernel(f"aten::{name}", key):
+                    previous = torch.library.get_kernel(f"aten::{name}", key)
+                    made = _kernel(operation, overload, previous.call_boxed)
+                    private.implement(library, name, made, key)
+    _libraries.append(library)
+    library_product.aside = aside
+
+
+def unregister() -> None:
+    """Take the kernels away again."""
+    for library in _libraries:
+        library._destroy()
+    _libraries.clear()
+    library_product.aside = nullcontext
+
+
+def _kernel(operation: _Operation, overload: str, previous: Callable[..., Any]) -> Callable[..., Any]:
+    """The kernel of one operator."""
+
+    def kernel(keys: Any, *given: Any, **options: Any) -> Any:
+        policy = current_policy()
+        if policy is None or policy.hands_on:
+            return previous(keys, *given, **options)
+        c, (a, b) = (given[0], given[1:3]) if operation.adds else (None, given[:2])
+        why = _handed_on(operation, overload, policy, a, b, c, options)
+        if not policy.summaries:
+            if why:
+                return previous(keys, *given, **options)
+            return _delivered(overload, given[0], _value(operation, policy, a, b, c, options), options)
+        return _counted(operation, overload, policy, previous, why, keys, given, options)
+
+    return kernel
+
+
+def _counted(
+    operation: _Operation, overload: str, policy: Policy, previous: Any, why: str, keys: Any, given: Any, options: Any
+) -> Any:  # fmt: skip
+    """What a kernel does where somebody wants to know of it."""
+    c, (a, b) = (given[0], given[1:3]) if operation.adds else (None, given[:2])
+    name = operation.name.strip("_")
+
+    def row() -> Row:
+        shapes, dtype = (tuple(a.shape), tuple(b.shape)), str(a.dtype)[6:]
+        scheme = "handed on", why
+        if not why:
+            plan = kernels.make_plan(*_factors(operation, a, b), accuracy=policy.accuracy, scheme=policy.scheme)
+            scheme = str(plan.scheme), plan.reason
+        return Row(name, dtype, a.device.type, shapes, *scheme)
+
+    key = name, a.dtype, a.device.type, a.shape, b.shape, why or (policy.accuracy, str(policy.scheme))
+    rows = [summary.row(key, row) for summary in policy.summaries]
+    if why:
+        return previous(keys, *given, **options)
+    if rows[0].calls == 2:
+        inputs = [x.clone() for x in given] if overload == "_" else given
+        plain = {name: value for name, value in options.items() if name != "out"}
+        out = {} if "out" not in options else {"out": torch.empty_like(options["out"])}
+        timed(rows, "native_seconds", a.device, lambda: previous(keys, *inputs, **plain, **out))
+    made = timed(rows, "seconds", a.device, lambda: _value(operation, policy, a, b, c, options))
+    return _delivered(overload, given[0], made, options)
+
+
+def _handed_on(
+    operation: _Operation, overload: str, policy: Policy, a: Tensor, b: Tensor, c: Tensor | None, options: Any
+) -> str:
+    """Why a product is handed on, errors in the call among them, which PyTorch names better; empty where it is made."""
+    dtype, (left, right), out = a.dtype, operation.ranks, options.get("out")
+    if dtype not in _DTYPES:
+        return f"dtype {str(dtype)[6:]}"
+    if a.dim() != left or b.dim() != right or a.shape[-1] != b.shape[0 if right < 3 else 1]:
+        return "shapes do not match"
+    m, n, k = (a.shape[-2] if left > 1 else 1), (b.shape[-1] if right > 1 else 1), a.shape[-1]
+    if left == 3 and a.shape[0] != b.shape[0]:
+        return "shapes do not match"
+    size = policy.min_size
+    if size is None:
+        size = _LEAST_SIZE if policy.accuracy in _DTYPES[dtype] and policy.scheme == "auto" else 0
+    if m * n * k < size**3:
+        return f"m n k = {m * n * k} < {size}**3"
+    if min(a.numel(), b.numel()) == 0 or options.get("alpha", 1) == 0:
+        return "nothing to multiply"
+    for x in (a, b, c, out):
+        if x is None:
+            continue
+        if x.dtype is not dtype or x.device != a.device:
+            return "dtypes or devices differ"
+        if x.layout is not torch.strided or private.is_zero_tensor(x):
+            return "a tensor without dense memory"
+    if c is not None:
+        shape = (*((a.shape[0],) if operation.name == "baddbmm" else ()), m, *((n,) if right > 1 else ()))
+        missing = len(shape) - c.dim()
+        fits = missing >= 0 and all(x in (1, y) for x, y in zip(c.shape, shape[missing:], strict=True))
+        if not fits or (overload == "_" and tuple(c.shape) != shape):
+            return "shapes do not match"
+        if not dtype.is_complex and any(isinstance(options.get(x), complex) for x in ("alpha", "beta")):
+            return "a complex scalar for real matrices"
+    return ""
+
+
+def _factors(operation: _Operation, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """The matrices, stacks or vectors that are multiplied, with nothing left to be done to their entries."""
+    if operation.name == "vdot" and a.is_complex():
+        a = a.conj()
+    x, y = (t.detach().resolve_conj().resolve_neg() for t in (a, b))
+    if operation.name == "addbmm":
+        x, y = x.transpose(0, 1).reshape(x.shape[1], -1), y.reshape(-1, y.shape[2])
+    return x, y
+
+
+def _value(operation: _Operation, policy: Policy, a: Tensor, b: Tensor, c: Tensor | None, options: Any) -> Tensor:
+    """The result of an operator."""
+    with private.without_autocast():
+        try:
+            made: Tensor = kernels.matmul(
+                *_factors(operation, a, b), policy.accuracy, policy.scheme, workspace=policy.workspace
+            )
+        except TypeError as error:  # which an operator sign of Python would take for operands that it does not know
+            raise RuntimeError(f"hifigemm: {error}") from error
+        if c is None:
+            return made
+        alpha, beta = options.get("alpha", 1), options.get("beta", 1)
+        if beta == 0:
+            made = made if alpha == 1 else made * alpha
+        else:
+            c = c.detach()
+            made = torch.add(c if beta == 1 else c * beta, made, alpha=alpha)
+        if operation.name == "_addmm_activation":
+            approximate = "tanh" if made.is_cuda else "none"
+            gelu = torch.nn.functional.gelu
+            made = gelu(made, approximate=approximate) if options.get("use_gelu", False) else made.relu()
+        return made
+
+
+def _delivered(overload: str, c: Tensor, made: Tensor, options: Any) -> Tensor:
+    """The result where the overload wants it."""
+    if overload == "_":
+        return c.copy_(made)
+    out: Tensor | None = options.get("out")
+    if out is None:
+        return made
+    if out.shape != made.shape:
+        out.resize_(made.shape)
+    return out.copy_(made)
