@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import atexit
 import os
-import threading
 from contextlib import ContextDecorator
 from typing import Any
 
@@ -24,7 +23,6 @@ from hifigemm.schemes.auto import as_scheme
 MANIFEST = "HIFIGEMM_MANIFEST"
 """Names a file in the environment, to which each process writes what became of its products."""
 
-_LOCK = threading.Lock()
 _of_process: list[Summary] = []
 
 
@@ -97,8 +95,7 @@ class emulate(ContextDecorator):
         from hifigemm.interop import torch_leaves
         from hifigemm.interop.policy import Policy
 
-        with _LOCK:
-            torch_leaves.register()
+        torch_leaves.register()
         accuracy, scheme, min_size, workspace = self._asked
         of_process = _summary_of_process()
         summaries = tuple(x for x in (summary, of_process) if x is not None)
@@ -131,8 +128,7 @@ def uninstall() -> None:
     from hifigemm.interop import policy, torch_leaves
 
     policy.set_process_policy(None)
-    with _LOCK:
-        torch_leaves.unregister()
+    torch_leaves.unregister()
 
 
 def _summary_of_process() -> Summary | None:

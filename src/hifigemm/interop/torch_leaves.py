@@ -11,9 +11,11 @@ so that a compiled program, which joins ``a @ b + c`` to one operator, has the b
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -60,27 +62,41 @@ _OPERATIONS = (
     _Operation("_addmm_activation", (2, 2), adds=True),
 )
 _libraries: list[torch.library.Library] = []
+_LOCK = threading.Lock()
 
 
 def register() -> None:
-    """Put the kernels in their places, in front of those that are there; nothing happens the second time."""
-    if _libraries:
-        return
-    library = torch.library.Library("aten", "IMPL")
-    for operation in _OPERATIONS:
-        for overload in operation.overloads:
-            name = operation.name + overload
-            for key in _KEYS:
-                if private.has_kernel(f"aten::{name}", key):
-                    previous = torch.library.get_kernel(f"aten::{name}", key)
-                    made = _kernel(operation, overload, previous.call_boxed)
-                    private.implement(library, name, made, key)
-    _libraries.append(library)
-    library_product.aside = aside
+    """Put the kernels in their places, in front of those that are there; nothing happens where they stand already.
+
+    PyTorch itself puts a kernel of bmm in front of them where somebody switches its own Triton kernels on.
+    """
+    with _LOCK:
+        if _libraries:
+            if all(private.is_from(__file__, "aten::bmm", key) for key in _keys("bmm")):
+                return
+            _take_away()
+        library = torch.library.Library("aten", "IMPL")
+        for operation in _OPERATIONS:
+            for overload in operation.overloads:
+                name = operation.name + overload
+                for key in _keys(name):
+                    previous = torch.library.get_kernel(f"aten::{name}", key).call_boxed
+                    private.implement(library, name, _kernel(operation, overload, previous), key)
+        _libraries.append(library)
+        library_product.aside = aside
 
 
 def unregister() -> None:
     """Take the kernels away again."""
+    with _LOCK:
+        _take_away()
+
+
+def _keys(name: str) -> list[str]:
+    return [key for key in _KEYS if private.has_kernel(f"aten::{name}", key)]
+
+
+def _take_away() -> None:
     for library in _libraries:
         library._destroy()
     _libraries.clear()
@@ -92,59 +108,64 @@ def _kernel(operation: _Operation, overload: str, previous: Callable[..., Any]) 
 
     def kernel(keys: Any, *given: Any, **options: Any) -> Any:
         policy = current_policy()
-        if policy is None or policy.hands_on:
+        if policy is not None and not policy.hands_on:
+            c, a, b = given[:3] if operation.adds else (None, *given[:2])
+            why = _handed_on(operation, overload, policy, a, b, c, options)
+            rows = _rows(operation, policy, a, b, why) if policy.summaries else []
+            if not why:
+                value = partial(_value, operation, policy, a, b, c, options)
+                if rows and rows[0].calls == 2:
+                    native = partial(_natively, overload, previous, keys, given, options)
+                    timed(rows, "native_seconds", a.device, native)
+                made = timed(rows, "seconds", a.device, value) if rows else value()
+                return _delivered(overload, given[0], made, options)
+        try:
             return previous(keys, *given, **options)
-        c, (a, b) = (given[0], given[1:3]) if operation.adds else (None, given[:2])
-        why = _handed_on(operation, overload, policy, a, b, c, options)
-        if not policy.summaries:
-            if why:
-                return previous(keys, *given, **options)
-            return _delivered(overload, given[0], _value(operation, policy, a, b, c, options), options)
-        return _counted(operation, overload, policy, previous, why, keys, given, options)
+        except RuntimeError as error:
+            if not private.is_gone(error):
+                raise
+        unregister()
+        register()
+        packet = getattr(torch.ops.aten, operation.name + ("_" if overload == "_" else ""))
+        return getattr(packet, "out" if overload == ".out" else "default").redispatch(keys, *given, **options)
 
     return kernel
 
 
-def _counted(
-    operation: _Operation, overload: str, policy: Policy, previous: Any, why: str, keys: Any, given: Any, options: Any
-) -> Any:  # fmt: skip
-    """What a kernel does where somebody wants to know of it."""
-    c, (a, b) = (given[0], given[1:3]) if operation.adds else (None, given[:2])
+def _rows(operation: _Operation, policy: Policy, a: Tensor, b: Tensor, why: str) -> list[Row]:
+    """The rows of the policy's summaries that a product belongs to, which count it."""
     name = operation.name.strip("_")
 
     def row() -> Row:
-        shapes, dtype = (tuple(a.shape), tuple(b.shape)), str(a.dtype)[6:]
         scheme = "handed on", why
         if not why:
             plan = kernels.make_plan(*_factors(operation, a, b), accuracy=policy.accuracy, scheme=policy.scheme)
             scheme = str(plan.scheme), plan.reason
-        return Row(name, dtype, a.device.type, shapes, *scheme)
+        return Row(name, str(a.dtype)[6:], a.device.type, (tuple(a.shape), tuple(b.shape)), *scheme)
 
     key = name, a.dtype, a.device.type, a.shape, b.shape, why or (policy.accuracy, str(policy.scheme))
-    rows = [summary.row(key, row) for summary in policy.summaries]
-    if why:
-        return previous(keys, *given, **options)
-    if rows[0].calls == 2:
-        inputs = [x.clone() for x in given] if overload == "_" else given
-        plain = {name: value for name, value in options.items() if name != "out"}
-        out = {} if "out" not in options else {"out": torch.empty_like(options["out"])}
-        timed(rows, "native_seconds", a.device, lambda: previous(keys, *inputs, **plain, **out))
-    made = timed(rows, "seconds", a.device, lambda: _value(operation, policy, a, b, c, options))
-    return _delivered(overload, given[0], made, options)
+    return [summary.row(key, row) for summary in policy.summaries]
+
+
+def _natively(overload: str, previous: Callable[..., Any], keys: Any, given: Any, options: dict[str, Any]) -> None:
+    """The same product by the kernel that was there before, for its time; nothing is overwritten."""
+    if overload == "_":
+        given = given[0].clone(), *given[1:]
+    if "out" in options:
+        options = options | {"out": torch.empty_like(options["out"])}
+    previous(keys, *given, **options)
 
 
 def _handed_on(
     operation: _Operation, overload: str, policy: Policy, a: Tensor, b: Tensor, c: Tensor | None, options: Any
 ) -> str:
     """Why a product is handed on, errors in the call among them, which PyTorch names better; empty where it is made."""
-    dtype, (left, right), out = a.dtype, operation.ranks, options.get("out")
+    dtype, (left, right), p, q = a.dtype, operation.ranks, a.shape, b.shape
     if dtype not in _DTYPES:
         return f"dtype {str(dtype)[6:]}"
-    if a.dim() != left or b.dim() != right or a.shape[-1] != b.shape[0 if right < 3 else 1]:
+    if len(p) != left or len(q) != right or p[-1] != q[1 if right == 3 else 0] or (left == 3 and p[0] != q[0]):
         return "shapes do not match"
-    m, n, k = (a.shape[-2] if left > 1 else 1), (b.shape[-1] if right > 1 else 1), a.shape[-1]
-    if left == 3 and a.shape[0] != b.shape[0]:
-        return "shapes do not match"
+    m, n, k = (p[-2] if left > 1 else 1), (q[-1] if right > 1 else 1), p[-1]
     size = policy.min_size
     if size is None:
         size = _LEAST_SIZE if policy.accuracy in _DTYPES[dtype] and policy.scheme == "auto" else 0
@@ -152,6 +173,7 @@ def _handed_on(
         return f"m n k = {m * n * k} < {size}**3"
     if min(a.numel(), b.numel()) == 0 or options.get("alpha", 1) == 0:
         return "nothing to multiply"
+    out = options.get("out")
     for x in (a, b, c, out):
         if x is None:
             continue
@@ -160,7 +182,7 @@ def _handed_on(
         if x.layout is not torch.strided or private.is_zero_tensor(x):
             return "a tensor without dense memory"
     if c is not None:
-        shape = (*((a.shape[0],) if operation.name == "baddbmm" else ()), m, *((n,) if right > 1 else ()))
+        shape = (*((p[0],) if operation.name == "baddbmm" else ()), m, *((n,) if right > 1 else ()))
         missing = len(shape) - c.dim()
         fits = missing >= 0 and all(x in (1, y) for x, y in zip(c.shape, shape[missing:], strict=True))
         if not fits or (overload == "_" and tuple(c.shape) != shape):

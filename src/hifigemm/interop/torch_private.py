@@ -80,6 +80,16 @@ def is_zero_tensor(x: Tensor) -> bool:
     return bool(x._is_zerotensor())
 
 
+def is_from(file: str, operator: str, dispatch_key: str) -> bool:
+    """Whether the kernel that is called first was put there by a function in a file that called `implement`."""
+    return file in repr(torch.library.get_kernel(operator, dispatch_key))
+
+
+def is_gone(error: RuntimeError) -> bool:
+    """Whether a kernel could not be called because the library is destroyed that it came from."""
+    return "SafeKernelFunction has been invalidated" in str(error)
+
+
 def implement(library: torch.library.Library, operator: str, kernel: Callable[..., Any], dispatch_key: str) -> None:
     """Put a kernel, whose first argument are the dispatch keys, in front of the one that an operator has."""
     with warnings.catch_warnings():
