@@ -54,7 +54,7 @@ MAY_IMPORT = {
     "primitives": {*SCHEMES, *ENGINES, "primitives"},
     "study": {"study", "<root>"},
     "bench": {"bench", "study", "<root>"},
-    "cli": {*FLOW, "engines.kernels", "primitives", "study", "bench", "cli", "startup", "<root>"},
+    "cli": {*FLOW, "engines.kernels", "interop", "primitives", "study", "bench", "cli", "startup", "<root>"},
     "<root>": {"api", "exceptions", "information", "interop", "operands", "plan", "schemes", "settings", "startup"},
     "__main__": {"cli"},
 }

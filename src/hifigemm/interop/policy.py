@@ -12,7 +12,7 @@ from hifigemm.interop import torch_private as private
 from hifigemm.interop.summary import Summary
 from hifigemm.schemes import Scheme
 
-_KEY = "hifigemm.policy"
+_KEY = "policy of hifigemm"
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,85 @@
+"""`hifigemm run`: programs run as Python runs them, and their products are those that were asked for."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+PROGRAM = """
+import sys
+import torch
+import beside
+a = torch.linspace(0, 1, 3600, dtype=torch.float64).reshape(60, 60).sin()
+exact = sys.modules["hifigemm"].matmul(a, a, accuracy="correct") if "hifigemm" in sys.modules else None
+print(__name__, sys.argv[1:], beside.NAME, exact is not None and torch.equal(a @ a, exact))
+if sys.argv[1:] == ["raise"]:
+    raise KeyError("of the program")
+if __name__ == "__main__":
+    sys.exit(7)
+"""
+
+
+@pytest.fixture
+def run(tmp_path):
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "program.py").write_text(PROGRAM)
+    (tmp_path / "there" / "beside.py").write_text("NAME = 'a neighbour'\n")
+
+    def start(*argv, **env):
+        command = [sys.executable, "-m", "hifigemm", "run", *argv]
+        env = {key: value for key, value in os.environ.items() if not key.startswith("HIFIGEMM")} | env
+        return subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120)
+
+    return start
+
+
+def test_a_program_has_its_arguments_neighbours_and_exit_code(run, tmp_path):
+    done = run("--manifest", "m.json", "there/program.py", "-x", "--accuracy", "1", HIFIGEMM="correct")
+    assert (done.returncode, done.stderr) == (7, "")
+    assert done.stdout == "__main__ ['-x', '--accuracy', '1'] a neighbour True\n"
+    (row,) = json.loads((tmp_path / "m.json").read_text())["products"]
+    assert (row["operation"], row["shapes"], row["calls"]) == ("mm", [[60, 60], [60, 60]], 1)
+
+
+def test_products_at_their_level_are_native_and_the_summary_says_so(run):
+    done = run("--summary", "there/program.py")
+    assert done.returncode == 7
+    assert done.stdout.endswith("False\n")
+    assert "handed on" in done.stderr
+    assert "m n k = 216000 < 128**3" in done.stderr
+
+
+def test_modules_run_with_the_summary_of_the_process(run, tmp_path):
+    done = run("-m", "there.program", HIFIGEMM="correct", PYTHONPATH=str(tmp_path / "there"))
+    assert (done.returncode, done.stderr) == (7, "")
+    assert done.stdout == "__main__ [] a neighbour True\n"
+
+
+def test_errors_of_a_program_are_its_own(run):
+    done = run("--accuracy", "correct", "there/program.py", "raise")
+    assert done.returncode == 1
+    assert done.stderr.startswith("Traceback")
+    assert done.stderr.endswith("KeyError: 'of the program'\n")
+
+
+@pytest.mark.parametrize(
+    ("argv", "env", "message"),
+    [
+        (["none.py"], {}, "none.py: no such file"),
+        (["there/program.py"], {"HIFIGEMM": "fp63"}, "HIFIGEMM='fp63': accuracy='fp63'"),
+        (["--scheme", "Ozaki3()", "there/program.py"], {}, "Ozaki3"),
+        (["--min-size", "-1", "there/program.py"], {}, "--min-size"),
+        ([], {}, "PROGRAM"),
+    ],
+)
+def test_wrong_usage_is_one_line(argv, env, message, run):
+    done = run(*argv, **env)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1

@@ -1,0 +1,462 @@
+"""The drop-in: each product of PyTorch inside has the bits of `hifigemm.matmul`, and all else is PyTorch's own."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import subprocess
+import sys
+import threading
+import types
+
+import pytest
+
+import hifigemm as hg
+
+torch = pytest.importorskip("torch")
+from torch.func import vmap  # noqa: E402
+
+from hifigemm.interop import policy as policies  # noqa: E402
+from hifigemm.interop import torch_leaves  # noqa: E402
+
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+DTYPES = [torch.float32, torch.float64, torch.complex64, torch.complex128]
+CORRECT = {"accuracy": "correct"}
+pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # of what torch itself does
+
+
+@pytest.fixture(autouse=True)
+def native_afterwards():
+    yield
+    hg.uninstall()
+
+
+@pytest.fixture(params=DEVICES)
+def random(request):
+    """Random tensors, so many that native sums are not correctly rounded."""
+    generator = torch.Generator(request.param).manual_seed(1)
+
+    def make(*shape, dtype=torch.float64):
+        return torch.randn(*shape, dtype=dtype, device=request.param, generator=generator)
+
+    return make
+
+
+def exact(a, b):
+    return hg.matmul(a, b, **CORRECT)
+
+
+def added(c, product, alpha, beta):
+    return torch.add(c * beta, product, alpha=alpha)
+
+
+def flat(a, b):
+    """The factors of addbmm."""
+    return a.transpose(0, 1).reshape(a.shape[1], -1), b.reshape(-1, b.shape[2])
+
+
+PRODUCTS = {
+    "mm": (((5, 70), (70, 6)), lambda a, b: exact(a, b)),
+    "bmm": (((3, 5, 70), (3, 70, 6)), lambda a, b: exact(a, b)),
+    "mv": (((5, 70), (70,)), lambda a, b: exact(a, b)),
+    "dot": (((70,), (70,)), lambda a, b: exact(a, b)),
+    "vdot": (((70,), (70,)), lambda a, b: exact(a.conj(), b)),
+}
+SUMS = {
+    "addmm": ((5, 6), ((5, 70), (70, 6)), exact),
+    "baddbmm": ((3, 5, 6), ((3, 5, 70), (3, 70, 6)), exact),
+    "addbmm": ((5, 6), ((3, 5, 30), (3, 30, 6)), lambda a, b: exact(*flat(a, b))),
+    "addmv": ((5,), ((5, 70), (70,)), exact),
+}
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_products(name, dtype, random):
+    (shape, other), reference = PRODUCTS[name]
+    a, b = random(*shape, dtype=dtype), random(*other, dtype=dtype)
+    want = reference(a, b)
+    function = getattr(torch, name)
+    with hg.emulate("correct"):
+        assert torch.equal(function(a, b), want)
+        for out in (torch.empty_like(want), torch.empty(0, dtype=dtype, device=a.device)):
+            assert function(a, b, out=out) is out
+            assert torch.equal(out, want)
+        strided = torch.full((*want.shape, 2), 7, dtype=dtype, device=a.device)
+        function(a, b, out=strided[..., 0])
+    assert torch.equal(strided[..., 0], want)
+    assert (strided[..., 1] == 7).all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("scalars", [{}, {"alpha": -3}, {"beta": 0.3}, {"alpha": 0.5, "beta": -2}], ids=str)
+@pytest.mark.parametrize("name", SUMS)
+def test_sums_round_the_product_first(name, scalars, dtype, random):
+    shape, factors, reference = SUMS[name]
+    c, (a, b) = random(*shape, dtype=dtype), (random(*x, dtype=dtype) for x in factors)
+    alpha, beta = scalars.get("alpha", 1), scalars.get("beta", 1)
+    want = added(c, reference(a, b), alpha, beta)
+    with hg.emulate("correct"):
+        assert torch.equal(getattr(torch, name)(c, a, b, **scalars), want)
+        out = torch.empty_like(c)
+        getattr(torch, name)(c, a, b, **scalars, out=out)
+        assert torch.equal(out, want)
+        assert getattr(c, f"{name}_")(a, b, **scalars) is c
+    assert torch.equal(c, want)
+
+
+def test_a_row_is_added_to_each_row_and_activated(random):
+    a, b, c = random(5, 70), random(70, 6), random(6)
+    want = exact(a, b) + c
+    with hg.emulate("correct"):
+        assert torch.equal(torch.nn.functional.linear(a, b.mT, c), want)
+        assert torch.equal(torch._addmm_activation(c, a, b), want.relu())
+        gelu = torch.nn.functional.gelu(want, approximate="tanh" if a.is_cuda else "none")
+        assert torch.equal(torch._addmm_activation(c, a, b, use_gelu=True), gelu)
+
+
+def test_beta_zero_does_not_read_the_addend(random):
+    a, b, c = random(5, 70), random(70, 6), torch.full((5, 6), torch.nan, dtype=torch.float64)
+    c = c.to(a.device)
+    with hg.emulate("correct"):
+        assert torch.equal(torch.addmm(c, a, b, beta=0), exact(a, b))
+        assert torch.equal(torch.addmm(c, a, b, beta=0, alpha=2), 2 * exact(a, b))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda a, b: a.mT.mT @ b[:, ::2],
+        lambda a, b: a.conj() @ b,
+        lambda a, b: a @ b.mH.mT,
+        lambda a, b: (a.conj().imag.to(a.dtype)) @ b,
+        lambda a, b: torch.einsum("ik,kj->ji", a, b),
+        lambda a, b: torch.tensordot(a, b, 1),
+        lambda a, b: torch.linalg.multi_dot([a, b, b.mT]),
+        lambda a, b: a.expand(2, 5, 70) @ b,
+        lambda a, b: torch.inner(a, b.mT),
+        lambda a, b: vmap(lambda x: x @ b)(a),
+    ],
+)
+def test_programs_of_products_are_correctly_rounded_ones(function, random):
+    """Lazy conjugates and signs, strides, and the functions that end in products: equal to the same in long doubles."""
+    a, b = random(5, 70, dtype=torch.complex128), random(70, 6, dtype=torch.complex128)
+    native = function(a, b)
+    with hg.emulate("correct", summary=True) as products:
+        got = function(a, b)
+    assert sum(row.calls for row in products.rows if row.scheme != "handed on") >= 1
+    assert got.shape == native.shape
+    size = native.abs().max()
+    assert (got - native).abs().max() <= 70**2 * 2.0**-52 * size
+
+
+def test_conjugates_and_signs_that_wait_have_the_bits_of_those_that_do_not(random):
+    a, b = random(5, 70, dtype=torch.complex128), random(70, 6, dtype=torch.complex128)
+    with hg.emulate("correct"):
+        assert torch.equal(a.conj() @ b.mH.mT, exact(a.conj().resolve_conj(), b.conj().resolve_conj()))
+        x, y = a.conj().imag, b.conj().imag
+        assert x.is_neg()
+        assert torch.equal(x @ y, exact(x.resolve_neg(), y.resolve_neg()))
+
+
+def test_gradients_of_any_order_are_products_of_the_scope(random):
+    a, b, g = random(5, 70).requires_grad_(), random(70, 6).requires_grad_(), random(5, 6)
+    with hg.emulate("correct"):
+        (of_a, of_b) = torch.autograd.grad(a @ b, (a, b), g)
+        (again,) = torch.autograd.grad(torch.autograd.grad(a @ b, a, g.requires_grad_(), create_graph=True)[0].sum(), g)
+        tangent = torch.func.jvp(lambda x: x @ b, (a,), (b.mT[:5],))[1]
+    assert torch.equal(of_a, exact(g, b.mT))
+    assert torch.equal(of_b, exact(a.mT, g))
+    assert torch.equal(again, exact(torch.ones_like(a), b))
+    assert torch.equal(tangent, exact(b.mT[:5], b))
+
+
+def test_a_backward_pass_after_the_scope_is_native_and_after_install_is_not(random):
+    a, b, g = random(40, 70).requires_grad_(), random(70, 60), random(40, 60)
+    native = g @ b.mT
+    assert not torch.equal(native, exact(g, b.mT))
+    with hg.emulate("correct"):
+        c = a @ b
+    assert torch.equal(torch.autograd.grad(c, a, g)[0], native)
+    hg.install("correct")
+    assert torch.equal(torch.autograd.grad(a @ b, a, g)[0], exact(g, b.mT))
+
+
+@pytest.mark.parametrize(
+    ("why", "options", "function"),
+    [
+        ("m n k = 60 < 4**3", {"min_size": 4}, lambda x: x(3, 5) @ x(5, 4)),
+        ("m n k = 60 < 128**3", {"accuracy": "fp64"}, lambda x: x(3, 5) @ x(5, 4)),
+        ("dtype bfloat16", CORRECT, lambda x: x(3, 5).bfloat16() @ x(5, 4).bfloat16()),
+        ("nothing to multiply", CORRECT, lambda x: x(3, 0) @ x(0, 4)),
+        ("nothing to multiply", CORRECT, lambda x: torch.addmm(x(3, 4), x(3, 5), x(5, 4), alpha=0)),
+    ],
+)
+def test_what_is_handed_on_has_the_bits_of_pytorch(why, options, function, random):
+    state = torch.random.get_rng_state()
+
+    def made():
+        torch.random.set_rng_state(state)
+        return function(lambda *shape: torch.randn(*shape, dtype=torch.float64).to(random(1).device))
+
+    native = made()
+    with hg.emulate(**options, summary=True) as products:
+        assert torch.equal(made(), native)
+    (row,) = products.rows
+    assert (row.scheme, row.reason, row.calls) == ("handed on", why, 1)
+    assert why in str(products)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda: torch.mm(torch.ones(2, 3), torch.ones(2, 3)),
+        lambda: torch.mm(torch.ones(2, 3), torch.ones(3, 2).double()),
+        lambda: torch.addmm(torch.ones(3, 2, 2), torch.ones(2, 3), torch.ones(3, 2)),
+        lambda: torch.ones(1, 2).addmm_(torch.ones(2, 3), torch.ones(3, 2)),
+        lambda: torch.mm(torch.ones(2, 3), torch.ones(3, 2), out=torch.ones(2, 2).int()),
+        lambda: torch.dot(torch.ones(2), torch.ones(3)),
+    ],
+)
+def test_wrong_calls_fail_as_they_do_in_pytorch(function):
+    with pytest.raises(Exception) as native:  # noqa: PT011, whatever PyTorch raises
+        function()
+    with hg.emulate("correct"), pytest.raises(type(native.value)) as found:
+        function()
+    assert str(found.value) == str(native.value)
+
+
+def test_sparse_meta_and_fake_tensors_are_those_of_pytorch():
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    a, b = torch.randn(5, 7), torch.randn(7, 4)
+    sparse = a.to_sparse() @ b
+    with hg.emulate("correct"):
+        assert (a.to("meta") @ b.to("meta")).shape == (5, 4)
+        assert torch.equal(a.to_sparse() @ b, sparse)
+        with FakeTensorMode() as mode:
+            assert (mode.from_tensor(a) @ mode.from_tensor(b)).shape == (5, 4)
+
+
+def test_autocast_has_its_way_with_operators_and_not_with_emulated_products():
+    a, b = torch.randn(5, 70), torch.randn(70, 6)
+    with hg.emulate("correct", summary=True) as products, torch.autocast("cpu", torch.bfloat16):
+        assert (a @ b).dtype is torch.bfloat16
+        assert torch.equal(hg.matmul(a, b, accuracy="correct"), exact(a, b))
+    assert [row.reason for row in products.rows] == ["dtype bfloat16"]
+
+
+def test_an_explicit_product_inside_is_what_was_asked_for(random):
+    a, b = random(40, 70), random(70, 60)
+    native = a @ b
+    with hg.emulate("correct", summary=True) as products:
+        assert torch.equal(hg.matmul(a, b, scheme="native"), native)
+        assert torch.equal(hg.matmul(a, b, scheme=hg.Native()), native)
+        words = hg.matmul(a, b, scheme=hg.Multiword("fp32", 2, 3))
+    assert products.rows == []
+    assert torch.equal(words, hg.matmul(a, b, scheme=hg.Multiword("fp32", 2, 3)))
+
+
+def test_scopes_nest_and_end_with_exceptions(random):
+    a, b = random(40, 70), random(70, 60)
+    native, correct = a @ b, exact(a, b)
+    assert not torch.equal(native, correct)
+    with hg.emulate("correct"):
+        with hg.emulate(scheme="native"):
+            assert torch.equal(a @ b, native)
+            with pytest.raises(ZeroDivisionError), hg.emulate("correct"):
+                raise ZeroDivisionError
+            assert torch.equal(a @ b, native)
+        assert torch.equal(a @ b, correct)
+    assert torch.equal(a @ b, native)
+    assert policies.current_policy() is None
+
+
+def test_a_decorated_function_may_call_itself(random):
+    a, b = random(40, 70), random(70, 60)
+    native, correct = a @ b, exact(a, b)
+
+    @hg.emulate("correct")
+    def nested(depth):
+        if depth:
+            nested(depth - 1)
+        return a @ b
+
+    assert torch.equal(nested(2), correct)
+    assert torch.equal(a @ b, native)
+
+
+def test_a_scope_holds_in_its_thread_and_install_in_all(random):
+    a, b = random(40, 70), random(70, 60)
+    native, correct, found = a @ b, exact(a, b), []
+
+    def work():
+        found.append(a @ b)
+
+    def in_thread():
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+        return found.pop()
+
+    with hg.emulate("correct"):
+        assert torch.equal(in_thread(), native)
+    hg.install("correct")
+    assert torch.equal(in_thread(), correct)
+    with hg.emulate(scheme="native"):
+        assert torch.equal(a @ b, native)
+        assert torch.equal(in_thread(), correct)
+
+
+def tables():
+    names = ("mm", "mm.out", "bmm", "addmm", "addmm_", "dot", "baddbmm.out")
+    return [torch._C._dispatch_dump_table(f"aten::{name}") for name in names]
+
+
+def test_install_and_uninstall_leave_nothing_behind(random):
+    before = tables()
+    a, b = random(40, 70), random(70, 60)
+    native, correct = a @ b, exact(a, b)
+    for _ in range(20):
+        hg.install("correct")
+        assert torch.equal(a @ b, correct)
+        hg.install(scheme="native")
+        assert torch.equal(a @ b, native)
+        hg.uninstall()
+        assert torch.equal(a @ b, native)
+    assert tables() == before
+    gc.collect()
+    functions = [x for x in gc.get_objects() if type(x) is types.FunctionType and x.__name__ == "kernel"]
+    own = [x for x in functions if x.__module__ == torch_leaves.__name__]
+    leaves = sum(len(operation.overloads) for operation in torch_leaves._OPERATIONS)
+    assert len(own) <= leaves * len(torch_leaves._KEYS)  # PyTorch keeps the last kernel of each operator, of anybody's
+    hg.uninstall()
+
+
+class Another:
+    """A kernel of bmm that somebody else has put in its place, which counts its calls."""
+
+    def __init__(self):
+        self.calls = 0
+        self.library = torch.library.Library("aten", "IMPL")
+        previous = torch.library.get_kernel("aten::bmm", "CPU")
+
+        def kernel(keys, *given):
+            self.calls += 1
+            return previous.call_boxed(keys, *given)
+
+        self.library.impl("bmm", kernel, "CPU", with_keyset=True, allow_override=True)
+
+
+@pytest.mark.filterwarnings("ignore:Warning only once for all operators")
+@pytest.mark.filterwarnings("ignore:.*Overriding a previously registered kernel")
+def test_kernels_of_others_before_and_after():
+    a, b = torch.randn(2, 5, 70), torch.randn(2, 70, 6)
+    native, correct = torch.bmm(a, b), exact(a, b)
+    before = Another()
+    hg.install("correct")
+    assert torch.equal(torch.bmm(a, b), correct)
+    assert before.calls == 0
+    with hg.emulate(scheme="native"):
+        assert torch.equal(torch.bmm(a, b), native)
+    assert before.calls == 1
+    after = Another()
+    assert torch.equal(torch.bmm(a, b), correct)
+    assert after.calls == 1
+    with hg.emulate("correct"):  # which finds that it is no longer the first, and is again
+        assert torch.equal(torch.bmm(a, b), correct)
+    assert after.calls == 1
+    after.library._destroy()
+    before.library._destroy()
+    with hg.emulate(scheme="native"):  # both are gone, and what they handed on to is found again
+        assert torch.equal(torch.bmm(a, b), native)
+        assert torch.equal(torch.bmm(a, b, out=torch.empty_like(native)), native)
+    assert torch.equal(torch.bmm(a, b), correct)
+
+
+def test_compiled_functions_have_the_bits_of_those_that_are_not(random):
+    torch.compiler.reset()
+    a, b, c = random(40, 70), random(70, 60), random(40, 60)
+
+    def function(a, b, c):
+        return torch.relu(a @ b + c) @ b.mT
+
+    compiled = torch.compile(function, backend="aot_eager", fullgraph=True)
+    native = compiled(a, b, c)
+    with hg.emulate("correct"):
+        want = exact(torch.relu(exact(a, b) + c), b.mT)
+        assert torch.equal(function(a, b, c), want)
+        assert torch.equal(compiled(a, b, c), want)
+    assert torch.equal(compiled(a, b, c), native)
+    torch.compiler.reset()
+
+
+COMPILED = """
+import sys, torch, hifigemm as hg
+torch.manual_seed(0)
+a, b, c = (torch.randn(40, 40, dtype=torch.float64) for _ in range(3))
+f = lambda a, b, c: torch.relu(a @ b + c) @ b.mT
+if sys.argv[1] == "emulated":
+    hg.install("correct")
+assert torch.allclose(torch.compile(f)(a, b, c), f(a, b, c))
+d = torch.compile(f)(a, b, c)
+hg.uninstall()
+product = (lambda x, y: hg.matmul(x, y, accuracy="correct")) if sys.argv[1] == "emulated" else torch.matmul
+x = product(torch.relu(product(a, b) + c), b.mT)
+print(bool(torch.equal(d, x)))
+"""
+
+
+@pytest.mark.slow
+def test_processes_that_share_compiled_code_have_their_own_results(tmp_path):
+    """Inductor's code and the cache of graphs on disk hold no product of the other process."""
+    env = os.environ | {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path), "TORCHINDUCTOR_FX_GRAPH_CACHE": "1"}
+    for way in ("native", "emulated", "native", "emulated"):
+        done = subprocess.run(
+            [sys.executable, "-c", COMPILED, way], env=env, capture_output=True, text=True, timeout=300
+        )
+        assert done.returncode == 0, done.stderr
+        if way == "emulated":  # native bits may differ: compiled code adds C inside of the library
+            assert done.stdout.strip() == "True"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"accuracy": "fp63"}, {"accuracy": -1}, {"scheme": "ozaki3"}, {"min_size": -1}, {"min_size": 2.5}],
+    ids=str,
+)
+def test_wrong_policies_are_refused_at_once(options):
+    with pytest.raises(hg.PlanError):
+        hg.emulate(**options)
+    with pytest.raises(hg.PlanError):
+        hg.install(**options)
+    assert policies.current_policy() is None
+
+
+def test_errors_of_a_forced_scheme_come_through_an_operator_sign():
+    a, b = torch.randn(5, 70), torch.randn(70, 6)
+    with hg.emulate("correct", scheme=hg.Native()), pytest.raises((hg.AccuracyError, hg.PlanError)):
+        a @ b
+
+
+def test_the_summary_counts_times_and_saves(tmp_path, random):
+    a, b = random(40, 70), random(70, 60)
+    with hg.emulate("correct", summary=True) as products:
+        for _ in range(4):
+            a @ b
+        a.half() @ b.half()
+    emulated, other = products.rows
+    assert (emulated.operation, emulated.dtype, emulated.device) == ("mm", "float64", a.device.type)
+    assert (emulated.shapes, emulated.calls, emulated.timed_calls) == (((40, 70), (70, 60)), 4, 4)
+    assert "Ozaki" in emulated.scheme
+    assert emulated.seconds > 0
+    assert emulated.gain == pytest.approx(emulated.native_seconds * 4 / emulated.seconds)
+    assert (other.calls, other.gain) == (1, None)
+    products.save(tmp_path / "products.json")
+    rows = json.loads((tmp_path / "products.json").read_text())["products"]
+    assert [(row["operation"], row["calls"], row["reason"]) for row in rows] == [
+        ("mm", 4, emulated.reason),
+        ("mm", 1, "dtype float16"),
+    ]
+    assert len(str(products).splitlines()) == 3
