@@ -4,6 +4,8 @@ Ask for an accuracy, get it with proof: see `matmul`, `gemm`, `make_plan`, `prep
 `engines` and `info`; `emulate` and `install` serve the products of PyTorch.
 """
 
+import sys as _sys
+
 from hifigemm import startup  # noqa: F401, first, as it minds Ctrl-C while the others are imported
 from hifigemm.api import gemm, make_plan, matmul, prepare, warmup
 from hifigemm.exceptions import AccuracyError, HifigemmError, InexactProductError, PlanError
@@ -41,3 +43,6 @@ __all__ = [
 ]
 
 __version__ = "0.1.0"
+
+if "torch" in _sys.modules:  # then its operators are wanted too
+    from hifigemm.interop import torch_operators as _  # noqa: F401

@@ -9,6 +9,8 @@ import subprocess
 import sys
 import threading
 import types
+from contextlib import nullcontext
+from pathlib import Path
 
 import pytest
 
@@ -460,3 +462,80 @@ def test_the_summary_counts_times_and_saves(tmp_path, random):
         ("mm", 1, "dtype float16"),
     ]
     assert len(str(products).splitlines()) == 3
+
+
+def test_the_page_on_pytorch_runs():
+    page = Path(__file__).parents[2] / "docs" / "pytorch.md"
+    code = page.read_text(encoding="utf-8").split("```python\n")[1].split("```")[0]
+    exec(compile(code, str(page), "exec"), {})
+
+
+RESIDUES = hg.Ozaki2(num_moduli=15, scaling="fast")
+
+
+def words_of(a, b):
+    return hg.matmul(a, b, scheme=RESIDUES)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("way", ["drop-in", "operator"])
+def test_graphs_of_compiled_functions_hold_emulated_products(way):
+    """mode="reduce-overhead": the first call warms up, the second records a CUDA graph, later ones replay it."""
+    torch.compiler.reset()
+    a, b, c = (torch.randn(256, 256, dtype=torch.float64, device="cuda") for _ in range(3))
+    product = torch.matmul if way == "drop-in" else words_of
+
+    def function(a, b, c):
+        return product(torch.relu(product(a, b) + c), b.mT)
+
+    want = words_of(torch.relu(words_of(a, b) + c), b.mT)
+    compiled = torch.compile(function, mode="reduce-overhead", fullgraph=True)
+    with hg.emulate(scheme=RESIDUES) if way == "drop-in" else nullcontext():
+        for _ in range(4):
+            torch.compiler.cudagraph_mark_step_begin()
+            assert torch.equal(compiled(a, b, c), want)
+        x, y, z = (torch.randn(256, 256, dtype=torch.float64, device="cuda") for _ in range(3))
+        want = words_of(torch.relu(words_of(x, y) + z), y.mT)
+        torch.compiler.cudagraph_mark_step_begin()
+        assert torch.equal(compiled(x, y, z), want)
+    torch.compiler.reset()
+
+
+@pytest.mark.gpu
+def test_products_of_the_drop_in_are_captured():
+    a, b = (torch.randn(256, 256, dtype=torch.float64, device="cuda") for _ in range(2))
+    want = words_of(a, b)
+    with hg.emulate(scheme=RESIDUES):
+        assert torch.equal(a @ b, want)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            c = a @ b
+    c.zero_()
+    graph.replay()
+    assert torch.equal(c, want)
+
+
+@pytest.mark.gpu
+def test_default_scopes_never_wait_for_the_device():
+    a, b = (torch.randn(1024, 1024, dtype=torch.float64, device="cuda") for _ in range(2))
+    with hg.emulate():
+        a @ b
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            a @ b
+            (a + 0) @ (b + 0)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.gpu
+def test_the_triton_kernel_of_bmm_that_pytorch_brings_lives_beside_the_drop_in():
+    native = getattr(torch.backends, "python_native", None)
+    if native is None:
+        pytest.skip(f"PyTorch {torch.__version__} has no kernels of its own in Python")
+    a, b = torch.randn(3, 200, 150, device="cuda"), torch.randn(3, 150, 180, device="cuda")
+    hg.install("correct")
+    assert torch.equal(torch.bmm(a, b), exact(a, b))
+    native.triton.enabled = True
+    with hg.emulate("correct"):
+        assert torch.equal(torch.bmm(a, b), exact(a, b))
