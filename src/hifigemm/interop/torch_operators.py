@@ -46,10 +46,13 @@ Tensors = tuple[Tensor | None, ...]
 def _kernel(function: Callable[..., Tensor], *tensors: Tensor | None, **options: Any) -> Tensor:
     """What an operator makes of tensors of which nothing but their entries is asked."""
     _check(*tensors)
-    options["accuracy"] = accuracy_from(options.get("accuracy"))
-    options["scheme"] = scheme_from(options.get("scheme", "auto"))
+    if "accuracy" in options:
+        options["accuracy"] = accuracy_from(options["accuracy"])
+    if "scheme" in options:
+        options["scheme"] = scheme_from(options["scheme"])
+    numbers = [x.detach() if x is not None and x.requires_grad else x for x in tensors]
     with private.without_autocast():
-        return function(*(x if x is None else x.detach() for x in tensors), **options)
+        return function(*numbers, **options)
 
 
 def _shape(*tensors: Tensor | None, alpha: Any = 1, beta: Any = 0, **_: Any) -> Tensor:
@@ -132,7 +135,7 @@ class _Product(_Rules, private.SingleLevelFunction):
 
     @staticmethod
     def forward(operator: Any, keys: Any, options: dict[str, Any], *tensors: Tensor | None) -> Tensor:
-        made: Tensor = private.below_autograd(operator, keys, *tensors, **options)
+        made: Tensor = private.below_autograd(operator, _KERNELS[operator], keys, *tensors, **options)
         return made
 
 
@@ -142,7 +145,7 @@ class _Level(_Rules, private.SingleLevelFunction):
     @staticmethod
     def forward(operator: Any, keys: Any, options: dict[str, Any], *tensors: Tensor | None) -> Tensor:
         with private.differentiating_outside():
-            made: Tensor = private.below_autograd(operator, keys, *tensors, **options)
+            made: Tensor = private.below_autograd(operator, _KERNELS[operator], keys, *tensors, **options)
         return made
 
 
@@ -153,7 +156,7 @@ def _differentiable(operator: Any, keys: Any, *tensors: Tensor | None, **options
         if private.is_differentiated(*(x for x in tensors if x is not None)):
             made = _Product.apply(operator, keys, options, *tensors)
         else:
-            made = private.below_autograd(operator, keys, *tensors, **options)
+            made = private.below_autograd(operator, _KERNELS[operator], keys, *tensors, **options)
         return made
     if private.in_forward_ad():
         duals = [(None, None) if x is None else forward_ad.unpack_dual(x) for x in tensors]
@@ -183,8 +186,9 @@ def _batched(
     return made, 0
 
 
+_KERNELS = {_matmul: partial(_kernel, kernels.matmul), _gemm: partial(_kernel, kernels.gemm)}
 for _name, _operator in (("matmul", _matmul), ("gemm", _gemm)):
-    _LIBRARY.impl(_name, partial(_kernel, getattr(kernels, _name)), "CompositeExplicitAutograd")
+    _LIBRARY.impl(_name, _KERNELS[_operator], "CompositeExplicitAutograd")
     _LIBRARY.impl(_name, partial(_differentiable, _operator), "Autograd", with_keyset=True)
     torch.library.register_fake(f"hifigemm::{_name}", _shape, lib=_LIBRARY)
     torch.library.register_vmap(f"hifigemm::{_name}", partial(_batched, _operator), lib=_LIBRARY)

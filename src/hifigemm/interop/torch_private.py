@@ -21,10 +21,20 @@ SingleLevelFunction: Any = torch.autograd.function._SingleLevelFunction
 """`torch.autograd.Function` without what makes it call functorch, of which operators are called by themselves."""
 
 
-def below_autograd(operator: Any, keys: Any, *arguments: Any, **options: Any) -> Any:
-    """The operator without its derivatives, for what comes behind the autograd keys among `keys`."""
+_BELOW_AUTOGRAD = _C._after_autograd_keyset
+_DEVICES = _C.DispatchKey.CPU, _C.DispatchKey.CUDA
+
+
+def below_autograd(operator: Any, kernel: Callable[..., Any], keys: Any, *arguments: Any, **options: Any) -> Any:
+    """The operator without its derivatives, for what comes behind the autograd keys among `keys`.
+
+    `kernel` is what the operator does with tensors of a device, which are reached at once where nothing else comes.
+    """
+    keys = keys & _BELOW_AUTOGRAD
     with _C._AutoDispatchBelowAutograd():
-        return operator.redispatch(keys & _C._after_autograd_keyset, *arguments, **options)
+        if keys.highestPriorityTypeId() in _DEVICES:
+            return kernel(*arguments, **options)
+        return operator.redispatch(keys, *arguments, **options)
 
 
 def without_autocast() -> AbstractContextManager[None]:

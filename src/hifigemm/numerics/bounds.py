@@ -10,7 +10,7 @@ import math
 import numpy as np
 
 from hifigemm.numerics.bits import Array, ceil_log2
-from hifigemm.numerics.blocking import vector_blocks
+from hifigemm.numerics.blocking import BLOCK_ENTRIES, vector_blocks
 
 MAX_EXPONENT_SPAN = 2100
 """Bits between the lowest bit of the smallest subnormal and the top bit of the largest float64, and a little more."""
@@ -82,8 +82,8 @@ def are_ordinary(x: Array, terms: int, smallest_normal: float) -> bool:
     """
     if not isinstance(x, np.ndarray):
         return False
-    for part in vector_blocks(x, 2):
-        size = np.abs(x[part])
+    for part in (x,) if x.size <= BLOCK_ENTRIES else (x[where] for where in vector_blocks(x, 2)):
+        size = np.abs(part)
         if not (underflow_free(size.min(), terms, smallest_normal) and size.max() < np.inf):
             return False
     return True
