@@ -189,7 +189,7 @@ def test_a_backward_pass_after_the_scope_is_native_and_after_install_is_not(rand
     ("why", "options", "function"),
     [
         ("m n k = 60 < 4**3", {"min_size": 4}, lambda x: x(3, 5) @ x(5, 4)),
-        ("m n k = 60 < 128**3", {"accuracy": "fp64"}, lambda x: x(3, 5) @ x(5, 4)),
+        ("m n k = 60 < 128**3", {"min_size": 128, "accuracy": "fp64"}, lambda x: x(3, 5) @ x(5, 4)),
         ("dtype bfloat16", CORRECT, lambda x: x(3, 5).bfloat16() @ x(5, 4).bfloat16()),
         ("nothing to multiply", CORRECT, lambda x: x(3, 0) @ x(0, 4)),
         ("nothing to multiply", CORRECT, lambda x: torch.addmm(x(3, 4), x(3, 5), x(5, 4), alpha=0)),

@@ -38,8 +38,9 @@ class emulate(ContextDecorator):
     accuracy, scheme, workspace
         As in `matmul`, for each product.
     min_size : int, optional
-        Products with m n k below min_size**3 are handed on to PyTorch, for each matrix of a stack. By default 128 where
-        scheme is "auto" and the accuracy that of the dtype, which native products are accepted for; else 0.
+        Products with m n k below min_size**3 are handed on to PyTorch, for each matrix of a stack. By default 0, but
+        where scheme is "auto" and the accuracy that of the dtype, which native products are accepted for: there it is
+        128 on a GPU, and on a CPU all products are handed on.
     summary : bool
         Whether to find out what became of the products: the context is then a `Summary`, to be printed or saved.
 

@@ -168,7 +168,10 @@ def _handed_on(
     m, n, k = (p[-2] if left > 1 else 1), (q[-1] if right > 1 else 1), p[-1]
     size = policy.min_size
     if size is None:
-        size = _LEAST_SIZE if policy.accuracy in _DTYPES[dtype] and policy.scheme == "auto" else 0
+        at_level = policy.accuracy in _DTYPES[dtype] and policy.scheme == "auto"
+        if at_level and not a.is_cuda:
+            return "native products keep the level of their dtype, and no scheme is faster on a CPU"
+        size = _LEAST_SIZE if at_level else 0
     if m * n * k < size**3:
         return f"m n k = {m * n * k} < {size}**3"
     if min(a.numel(), b.numel()) == 0 or options.get("alpha", 1) == 0:
