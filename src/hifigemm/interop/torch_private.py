@@ -5,6 +5,8 @@ PyTorch's own `torch._library.autograd` and `torch._functorch` use the same ones
 
 from __future__ import annotations
 
+import ctypes
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -76,8 +78,25 @@ def of_thread(key: str) -> Any:
     return _C._get_obj_in_tls(key) if _C._is_key_in_tls(key) else None
 
 
-give_thread: Any = _C._stash_obj_in_tls
-"""Leave an object under a key, for this thread and those that work for it."""
+def _takes_references() -> bool:
+    """Whether PyTorch takes a reference that it does not own when it is given an object, as 2.11 does."""
+    probe = object()
+    before = sys.getrefcount(probe)
+    _C._stash_obj_in_tls("probe of hifigemm", probe)
+    takes = sys.getrefcount(probe) == before
+    if takes:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(probe))
+    return takes
+
+
+_TAKES_REFERENCES = _takes_references()
+
+
+def give_thread(key: str, value: object) -> None:
+    """Leave an object under a key, for this thread and those that work for it."""
+    if _TAKES_REFERENCES:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(value))
+    _C._stash_obj_in_tls(key, value)
 
 
 def has_kernel(operator: str, dispatch_key: str) -> bool:
