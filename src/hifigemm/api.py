@@ -718,9 +718,11 @@ def _repeated_on_host(
     def native(a: Any, b: Any, out: None) -> Any:
         if flushes_subnormals():
             return None
-        x, y = (a, b) if is_numpy else (a.numpy(), b.numpy())
-        c = engine.native_product(x[None], y[None])
-        return (c[0] if is_numpy else library.to_native(c[0])) if are_ordinary(c, *ordinary) else None
+        if is_numpy:
+            c = engine.native_product(a[None], b[None])
+            return c[0] if are_ordinary(c, *ordinary) else None
+        made = native_product_of(a.unsqueeze(0), b.unsqueeze(0))
+        return made.resize_(shape) if are_ordinary(made.numpy(), *ordinary) else None
 
     @_quiet
     def other(a: Any, b: Any, out: None) -> Any:
@@ -730,7 +732,13 @@ def _repeated_on_host(
         c = in_steps(plan, x[None], y[None], engine, limit).values.reshape(shape)
         return c if is_numpy else library.to_native(c)
 
-    return native if isinstance(plan.scheme, Native) and plan.scheme.product is None else other
+    if not (isinstance(plan.scheme, Native) and plan.scheme.product is None):
+        return other
+    if not is_numpy:
+        if engine.name != "torch":
+            return other
+        from hifigemm.engines.torch_engine import native_product_of
+    return native
 
 
 def _array_of(x: Array | Prepared) -> Array:

@@ -395,3 +395,50 @@ def test_text_stands_for_accuracies_and_schemes():
     for text in ("Ozaki2(num_moduli=open('x'))", "Ozaki3()", "Ozaki2(moduli=3)", "Ozaki2(", "print(1)"):
         with pytest.raises(hg.PlanError, match="expected a name"):
             scheme_from(text)
+
+
+@pytest.mark.parametrize("pair", DTYPES)
+def test_results_are_written_to_out(pair):
+    a, b = (integers(shape, dtype, 3) for shape, dtype in zip(SHAPES["stacks"], DTYPES[pair], strict=True))
+    want, operators = reference(a, b), torch.ops.hifigemm
+    assert torch.equal(operators.bmm(a, b, accuracy="correct"), want)
+    c = integers(want.shape, want.dtype, 4)
+    calls = {
+        "matmul": (lambda out: operators.matmul(a, b, accuracy="correct", out=out), want),
+        "bmm": (lambda out: operators.bmm(a, b, accuracy="correct", out=out), want),
+        "gemm": (lambda out: operators.gemm(a, b, c, alpha=2, beta=-1, accuracy="correct", out=out), 2 * want - c),
+    }
+    for call, value in calls.values():
+        out = torch.empty_like(want)
+        assert call(out) is out
+        assert torch.equal(out, value)
+
+        def program(call=call, like=want):
+            out = torch.empty_like(like)
+            call(out)
+            return out * 2
+
+        compiled = torch.compile(program, backend="aot_eager", fullgraph=True)
+        assert torch.equal(compiled(), 2 * value)
+        assert torch.equal(functionalize(program)(), 2 * value)
+        torch.compiler.reset()
+
+
+def test_wrong_results_and_stacks_are_refused():
+    a, b = (integers(shape, torch.float64, 5) for shape in SHAPES["stacks"])
+    operators = torch.ops.hifigemm
+    with pytest.raises(RuntimeError, match=r"\(2, 3, 4\) and \(4, 2\)"):
+        operators.bmm(a, b[0])
+    with pytest.raises(ValueError, match=r"\(3,\); the result has shape \(2, 3, 2\)"):
+        operators.matmul(a, b, out=torch.empty(3, dtype=torch.float64))
+    with pytest.raises(RuntimeError, match=r"out is torch\.float32"):
+        operators.matmul(a.to("meta"), b.to("meta"), out=torch.empty(2, 3, 2, device="meta"))
+    with pytest.raises(RuntimeError, match="no derivatives"):
+        operators.matmul(a.requires_grad_(), b, out=torch.empty(2, 3, 2, dtype=torch.float64))
+
+
+def test_opcheck_of_stacks_and_of_results_given():
+    a, b = (integers(shape, torch.float64, 6) for shape in SHAPES["stacks"])
+    torch.library.opcheck(torch.ops.hifigemm.bmm.default, (a, b))
+    for operator in (torch.ops.hifigemm.matmul.out, torch.ops.hifigemm.bmm.out):
+        torch.library.opcheck(operator, (a, b), {"out": torch.empty(2, 3, 2, dtype=torch.float64)})

@@ -28,10 +28,14 @@ class TorchEngine(NumpyEngine):
         """torch.matmul in IEEE arithmetic; see numerics.subnormals for threads that flush."""
         if others_may_flush(a, b):
             return super().native_product(a, b)
-        x, y = (torch.from_numpy(_writable(x)) for x in (a, b))
-        is_rounded = x.dtype in _SINGLE and rounds_float32("mkldnn")
-        with float32_precision("mkldnn", "ieee") if is_rounded else nullcontext():
-            return library_matmul(x, y).numpy()
+        return native_product_of(*(torch.from_numpy(_writable(x)) for x in (a, b))).numpy()
+
+
+def native_product_of(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """torch.matmul of tensors of the CPU in IEEE arithmetic."""
+    is_rounded = x.dtype in _SINGLE and rounds_float32("mkldnn")
+    with float32_precision("mkldnn", "ieee") if is_rounded else nullcontext():
+        return library_matmul(x, y)
 
 
 def _writable(x: Array) -> Array:

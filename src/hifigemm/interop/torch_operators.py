@@ -29,12 +29,15 @@ from hifigemm.interop.arguments import accuracy_from, accuracy_text, scheme_from
 from hifigemm.schemes import Scheme
 
 _POLICY = "str? accuracy=None, str scheme='auto', int? workspace=None"
+_ARGUMENTS = {
+    "matmul": f"Tensor a, Tensor b, *, {_POLICY}",
+    "bmm": f"Tensor a, Tensor b, *, {_POLICY}",
+    "gemm": f"Tensor a, Tensor b, Tensor? c=None, *, Scalar alpha=1, Scalar beta=0, {_POLICY}",
+}
 _LIBRARY = torch.library.Library("hifigemm", "DEF")
-for _schema in (
-    f"matmul(Tensor a, Tensor b, *, {_POLICY}) -> Tensor",
-    f"gemm(Tensor a, Tensor b, Tensor? c=None, *, Scalar alpha=1, Scalar beta=0, {_POLICY}) -> Tensor",
-):
-    _LIBRARY.define(_schema, tags=(torch.Tag.pt2_compliant_tag,))
+for _name, _arguments in _ARGUMENTS.items():
+    for _schema in (f"{_name}({_arguments}) -> Tensor", f"{_name}.out({_arguments}, Tensor(a!) out) -> Tensor(a!)"):
+        _LIBRARY.define(_schema, tags=(torch.Tag.pt2_compliant_tag,))
 _matmul: Any = torch.ops.hifigemm.matmul.default
 _gemm: Any = torch.ops.hifigemm.gemm.default
 _NARROW = torch.float16, torch.bfloat16
@@ -192,6 +195,49 @@ for _name, _operator in (("matmul", _matmul), ("gemm", _gemm)):
     _LIBRARY.impl(_name, partial(_differentiable, _operator), "Autograd", with_keyset=True)
     torch.library.register_fake(f"hifigemm::{_name}", _shape, lib=_LIBRARY)
     torch.library.register_vmap(f"hifigemm::{_name}", partial(_batched, _operator), lib=_LIBRARY)
+
+
+def _bmm(operator: Any, a: Tensor, b: Tensor, **options: Any) -> Tensor:
+    """The products of two stacks of equal length, as torch.bmm takes them."""
+    if a.dim() != 3 or b.dim() != 3 or a.shape[0] != b.shape[0]:
+        raise RuntimeError(f"hifigemm: no stacks of as many matrices: {tuple(a.shape)} and {tuple(b.shape)}")
+    made: Tensor = operator(a, b, **options)
+    return made
+
+
+def _written(operator: Any, *tensors: Tensor | None, out: Tensor, **options: Any) -> Tensor:
+    """An operator whose result is written to a tensor, for what only traces, and tensors of any key."""
+    _check_out(*tensors, out)
+    like = _shape(*tensors, **options)
+    if out.shape != like.shape or out.dtype != like.dtype:
+        raise RuntimeError(
+            f"hifigemm: out is {out.dtype} of shape {tuple(out.shape)}, the result {like.dtype} of {tuple(like.shape)}"
+        )
+    return out.copy_(operator(*tensors, **options))
+
+
+def _written_on_device(operator: Any, *tensors: Tensor | None, out: Tensor, **options: Any) -> Tensor:
+    """The same for tensors of a device, with no result beside `out`."""
+    _check_out(*tensors, out)
+    _KERNELS[operator](*tensors, out=out.detach(), **options)
+    return out
+
+
+def _check_out(*tensors: Tensor | None) -> None:
+    if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors):
+        raise RuntimeError(
+            "hifigemm: a product with out= has no derivatives, but one of its tensors requires a gradient"
+        )
+
+
+_LIBRARY.impl("bmm", partial(_bmm, torch.ops.hifigemm.matmul.default), "CompositeImplicitAutograd")
+for _key in ("CompositeImplicitAutograd", "Functionalize"):
+    _LIBRARY.impl("bmm.out", partial(_bmm, torch.ops.hifigemm.matmul.out), _key)
+for _name, _operator in (("matmul", _matmul), ("gemm", _gemm)):
+    for _key in ("CompositeImplicitAutograd", "Functionalize"):
+        _LIBRARY.impl(f"{_name}.out", partial(_written, _operator), _key)
+    for _key in ("CPU", "CUDA"):
+        _LIBRARY.impl(f"{_name}.out", partial(_written_on_device, _operator), _key)
 
 
 def matmul(a: Tensor, b: Tensor, accuracy: Accuracy, scheme: str | Scheme, workspace: int | None) -> Tensor:
