@@ -68,6 +68,29 @@ def test_errors_of_a_program_are_its_own(run):
     assert done.stderr.endswith("KeyError: 'of the program'\n")
 
 
+SPAWNING = """
+import atexit, multiprocessing, os, pickle
+class Own:
+    pass
+def work(x):
+    return Own()
+if __name__ == "__main__":
+    atexit.register(lambda: print(len(pickle.dumps(Own())) > 0))
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        print(type(pool.map(work, [1])[0]).__name__, flush=True)
+    os.chdir("/")
+    print(os.path.exists(__file__))
+"""
+
+
+def test_classes_of_the_program_travel_between_processes(run, tmp_path):
+    (tmp_path / "spawning.py").write_text(SPAWNING)
+    done = run("--manifest", "m.json", "spawning.py")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "Own\nTrue\nTrue\n"
+    assert json.loads((tmp_path / "m.json").read_text()) == {"products": []}
+
+
 @pytest.mark.parametrize(
     ("argv", "env", "message"),
     [
@@ -76,6 +99,7 @@ def test_errors_of_a_program_are_its_own(run):
         (["--scheme", "Ozaki3()", "there/program.py"], {}, "Ozaki3"),
         (["--min-size", "-1", "there/program.py"], {}, "--min-size"),
         ([], {}, "PROGRAM"),
+        (["--manifest", "nowhere/m.json", "there/program.py"], {}, "nowhere/m.json: no such directory"),
     ],
 )
 def test_wrong_usage_is_one_line(argv, env, message, run):

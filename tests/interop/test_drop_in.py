@@ -425,7 +425,15 @@ def test_processes_that_share_compiled_code_have_their_own_results(tmp_path):
 
 @pytest.mark.parametrize(
     "options",
-    [{"accuracy": "fp63"}, {"accuracy": -1}, {"scheme": "ozaki3"}, {"min_size": -1}, {"min_size": 2.5}],
+    [
+        {"accuracy": "fp63"},
+        {"accuracy": -1},
+        {"scheme": "ozaki3"},
+        {"min_size": -1},
+        {"min_size": 2.5},
+        {"workspace": 0},
+        {"workspace": "1 GB"},
+    ],
     ids=str,
 )
 def test_wrong_policies_are_refused_at_once(options):
@@ -462,6 +470,131 @@ def test_the_summary_counts_times_and_saves(tmp_path, random):
         ("mm", 1, "dtype float16"),
     ]
     assert len(str(products).splitlines()) == 3
+
+
+def generator():
+    yield 1
+
+
+async def coroutine():
+    return 1
+
+
+@pytest.mark.parametrize("later", [generator, coroutine, dict])
+def test_what_runs_after_its_call_cannot_be_decorated(later):
+    with pytest.raises(TypeError, match="cannot decorate"):
+        hg.emulate("correct")(later)
+
+
+def test_scopes_that_end_in_another_order(random):
+    a, b = random(40, 70), random(70, 60)
+    native, correct = a @ b, exact(a, b)
+
+    def inside():
+        with hg.emulate(scheme="native"):
+            yield a @ b
+
+    started = inside()
+    assert torch.equal(next(started), native)
+    with hg.emulate("correct"):
+        assert list(started) == []
+        assert torch.equal(a @ b, correct)
+    one, other = hg.emulate("correct"), hg.emulate(scheme="native")
+    one.__enter__()
+    other.__enter__()
+    one.__exit__()
+    assert torch.equal(a @ b, native)
+    other.__exit__()
+    other.__exit__()
+    assert policies.current_policy() is None
+
+
+def test_a_scope_inside_a_compiled_function_ends_with_it(random):
+    torch.compiler.reset()
+    a, b = random(40, 70), random(70, 60)
+    native, correct = a @ b, exact(a, b)
+
+    def function(x, y):
+        z = x * 1
+        with hg.emulate("correct"):
+            return z @ y
+
+    compiled = torch.compile(function, backend="eager")
+    for _ in range(2):
+        assert torch.equal(compiled(a, b), correct)
+        assert torch.equal(a @ b, native)
+        with hg.emulate(scheme="native"):
+            assert torch.equal(compiled(a, b), correct)
+            assert torch.equal(a @ b, native)
+    torch.compiler.reset()
+
+
+@pytest.mark.filterwarnings("ignore:Warning only once for all operators")
+@pytest.mark.filterwarnings("ignore:.*Overriding a previously registered kernel")
+@pytest.mark.parametrize("name", ["mm", "bmm", "dot"])
+def test_kernels_that_call_ours_may_stand_in_front(name):
+    operands = {"mm": ((5, 70), (70, 6)), "bmm": ((2, 5, 70), (2, 70, 6)), "dot": ((70,), (70,))}[name]
+    a, b = (torch.randn(shape) for shape in operands)
+    function = getattr(torch, name)
+    native, correct = function(a, b), exact(a, b)
+    with hg.emulate("correct"):
+        assert torch.equal(function(a, b), correct)
+    library, previous = torch.library.Library("aten", "IMPL"), torch.library.get_kernel(f"aten::{name}", "CPU")
+    kernel = lambda keys, *given: previous.call_boxed(keys, *given)  # noqa: E731
+    library.impl(name, kernel, "CPU", with_keyset=True, allow_override=True)
+    for _ in range(2):
+        with hg.emulate("correct"):
+            assert torch.equal(function(a, b), correct)
+        assert torch.equal(function(a, b), native)
+        hg.install("correct")
+        assert torch.equal(function(a, b), correct)
+        hg.uninstall()
+        assert torch.equal(function(a, b), native)
+    library._destroy()
+    assert torch.equal(function(a, b), native)
+    hg.uninstall()
+    assert not torch_leaves._libraries
+
+
+@pytest.mark.filterwarnings("ignore:Warning only once for all operators")
+@pytest.mark.filterwarnings("ignore:.*Overriding a previously registered kernel")
+def test_kernels_that_do_not_call_ours_are_set_back():
+    a, b = torch.randn(5, 70), torch.randn(70, 6)
+    native, correct = a @ b, exact(a, b)
+    raw = torch.library.get_kernel("aten::mm", "CPU")
+    with hg.emulate("correct"):
+        library = torch.library.Library("aten", "IMPL")
+        library.impl("mm", lambda keys, x, y: raw.call_boxed(keys, x, y), "CPU", with_keyset=True, allow_override=True)
+        assert torch.equal(a @ b, native)
+        with hg.emulate("correct", summary=True) as products:
+            assert torch.equal(a @ b, correct)
+    assert [row.calls for row in products.rows] == [1]
+    hg.uninstall()
+    library._destroy()
+
+
+def test_scalars_as_pytorch_takes_them(random):
+    a, b, c = random(5, 70), random(70, 6), random(5, 6)
+    with hg.emulate("correct"):
+        assert torch.equal(torch.addmm(c, a, b, alpha=True, beta=False), exact(a, b))
+        assert torch.equal(torch.addmm(c, a, b, alpha=complex(2, 0)), c + 2 * exact(a, b))
+        with pytest.raises(RuntimeError):
+            torch.addmm(c, a, b, alpha=1j)
+        with pytest.raises(RuntimeError):
+            torch.addmm(c.float(), a.float(), b.float(), beta=1e300)
+
+
+def test_results_that_are_not_empty_are_resized_with_a_warning(random):
+    a, b = random(5, 70), random(70, 6)
+    with hg.emulate("correct"), pytest.warns(UserWarning, match="output with one or more elements was resized"):
+        assert torch.equal(torch.mm(a, b, out=a.new_zeros(3, 3)), exact(a, b))
+
+
+def test_products_that_fail_are_not_counted():
+    a, b = torch.randn(5, 70), torch.randn(70, 6)
+    with hg.emulate("correct", workspace=1, summary=True) as products, pytest.raises(hg.PlanError):
+        a @ b
+    assert [(row.calls, row.timed_calls) for row in products.rows] == [(0, 0)]
 
 
 def test_the_page_on_pytorch_runs():

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import builtins
 import os
 import runpy
 import signal
 import sys
+import types
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -16,7 +18,7 @@ import hifigemm as hg
 from hifigemm.cli.errors import InputError
 from hifigemm.cli.options import SIZE, add_command, parse_accuracy, parse_bytes, usage
 from hifigemm.interop.arguments import scheme_from
-from hifigemm.interop.drop_in import MANIFEST
+from hifigemm.interop.drop_in import MANIFEST, keep_manifest
 from hifigemm.schemes import Scheme
 
 
@@ -52,10 +54,12 @@ def _prepare(args: argparse.Namespace) -> Callable[[], int]:
             accuracy = parse_accuracy(os.environ["HIFIGEMM"])
         except argparse.ArgumentTypeError as error:
             raise InputError(f"HIFIGEMM={os.environ['HIFIGEMM']!r}: {error}") from error
-    if not args.is_module and not Path(args.program).is_file():
+    if not args.is_module and not Path(args.program).exists():
         raise InputError(f"{args.program}: no such file")
     if args.manifest is not None:
-        os.environ[MANIFEST] = str(args.manifest)
+        if not args.manifest.absolute().parent.is_dir():
+            raise InputError(f"{args.manifest}: no such directory")
+        keep_manifest(args.manifest)
     options = {"min_size": args.min_size, "workspace": args.workspace, "summary": args.summary}
     try:
         summary = hg.install(accuracy, args.scheme, **options)
@@ -71,11 +75,23 @@ def _execute(program: str, arguments: list[str], is_module: bool, summary: objec
     sys.argv = [program, *arguments]
     try:
         if is_module:
+            sys.path[0] = str(Path.cwd())
             runpy.run_module(program, run_name="__main__", alter_sys=True)
-        else:
-            sys.path[0] = str(Path(program).resolve().parent)
+        elif Path(program).is_dir():
+            del sys.path[0]
             runpy.run_path(program, run_name="__main__")
+        else:
+            _execute_file(Path(program).absolute())
     finally:
         if summary is not None:
             print(summary, file=sys.stderr)
     return 0
+
+
+def _execute_file(path: Path) -> None:
+    """Run a file as the main module, which stays when the file has ended: threads and other processes ask for it."""
+    sys.path[0] = str(path.resolve().parent)
+    main: Any = types.ModuleType("__main__")
+    main.__dict__.update(__file__=str(path), __builtins__=builtins)
+    sys.modules["__main__"] = sys.modules["__mp_main__"] = main
+    exec(compile(path.read_bytes(), str(path), "exec"), main.__dict__)

@@ -1,17 +1,20 @@
 """One line that serves a whole program of PyTorch: its own products, made to an accuracy.
 
 `emulate` holds for a scope, `install` for the process. They reach mm, bmm, addmm, baddbmm, addbmm, mv, addmv, dot, vdot
-and all that ends in them: ``@``, matmul, einsum, linear, tensordot, multi_dot, cdist, attention, their derivatives,
-compiled programs. They do not reach factorisations and solvers of torch.linalg, whose products LAPACK and cuSOLVER make
-inside, nor sums of products such as vecdot and kron.
+and all that ends in them: ``@``, matmul, einsum, linear, tensordot, multi_dot, cdist, their derivatives, compiled
+programs. They do not reach factorisations and solvers of torch.linalg, whose products LAPACK and cuSOLVER make inside,
+fused attention, LSTM of oneDNN and cuDNN, nor sums of products such as vecdot and kron.
 """
 
 from __future__ import annotations
 
 import atexit
+import inspect
 import os
+from collections.abc import Callable
 from contextlib import ContextDecorator
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 
 from hifigemm.accuracy import Accuracy, resolve
 from hifigemm.exceptions import PlanError
@@ -19,10 +22,15 @@ from hifigemm.formats import FP64
 from hifigemm.interop.summary import Summary
 from hifigemm.schemes import Scheme
 from hifigemm.schemes.auto import as_scheme
+from hifigemm.transforms import opaque
 
 MANIFEST = "HIFIGEMM_MANIFEST"
-"""Names a file in the environment, to which each process writes what became of its products."""
+"""Names a file in the environment, to which a process writes what became of its products; %p is its number."""
 
+F = TypeVar("F", bound=Callable[..., Any])
+_KINDS_THAT_RUN_LATER = (
+    *(inspect.isclass, inspect.isgeneratorfunction, inspect.iscoroutinefunction, inspect.isasyncgenfunction),
+)
 _of_process: list[Summary] = []
 
 
@@ -77,26 +85,36 @@ class emulate(ContextDecorator):
         as_scheme(scheme)
         if min_size is not None and (isinstance(min_size, bool) or not isinstance(min_size, int) or min_size < 0):
             raise PlanError(f"min_size={min_size!r}: expected a number of rows, 0 or more")
+        if workspace is not None and (isinstance(workspace, bool) or not isinstance(workspace, int) or workspace < 1):
+            raise PlanError(f"workspace={workspace!r}: expected a number of bytes, 1 or more")
         self._asked = (accuracy, scheme, min_size, workspace)
         self._wants_summary = summary
 
+    def __call__(self, function: F) -> F:
+        """The function with a scope around each call."""
+        if any(is_kind(function) for is_kind in _KINDS_THAT_RUN_LATER):
+            raise TypeError(f"emulate cannot decorate {function!r}: its body runs after the call; use `with` inside it")
+        return super().__call__(function)
+
+    @opaque
     def __enter__(self) -> Summary | None:
         from hifigemm.interop import policy
 
         own = Summary() if self._wants_summary else None
-        policy.open_scope(self._policy(own))
+        policy.open_scope(self._policy(own), self)
         return own
 
+    @opaque
     def __exit__(self, *_: object) -> None:
         from hifigemm.interop import policy
 
-        policy.close_scope()
+        policy.close_scope(self)
 
-    def _policy(self, summary: Summary | None) -> Any:
+    def _policy(self, summary: Summary | None, *, thoroughly: bool = False) -> Any:
         from hifigemm.interop import torch_leaves
         from hifigemm.interop.policy import Policy
 
-        torch_leaves.register()
+        torch_leaves.register(thoroughly=thoroughly)
         accuracy, scheme, min_size, workspace = self._asked
         of_process = _summary_of_process()
         summaries = tuple(x for x in (summary, of_process) if x is not None)
@@ -120,22 +138,35 @@ def install(
 
     asked = emulate(accuracy, scheme, min_size=min_size, workspace=workspace)
     own = Summary() if summary else None
-    policy.set_process_policy(asked._policy(own))
+    policy.set_process_policy(asked._policy(own, thoroughly=True))
     return own
 
 
 def uninstall() -> None:
-    """Take back `install`, and the kernels of open scopes too: the products of PyTorch are its own again."""
+    """Take back `install`, and the kernels of open scopes too: the products of PyTorch are its own again.
+
+    Where another library has put kernels in front of these, they stay, as that one may call them, and hand on what no
+    open scope asks for.
+    """
     from hifigemm.interop import policy, torch_leaves
 
     policy.set_process_policy(None)
     torch_leaves.unregister()
 
 
-def _summary_of_process() -> Summary | None:
-    """What `MANIFEST` asks for: the file is written when the process ends."""
-    path = os.environ.get(MANIFEST)
-    if path and not _of_process:
+def keep_manifest(path: str | Path) -> None:
+    """Write what becomes of the products of this process to a file when it ends; a forked child does not."""
+    if not _of_process:
         _of_process.append(Summary())
-        atexit.register(_of_process[0].save, path)
+        atexit.register(_save, _of_process[0], Path(path).absolute(), os.getpid())
+
+
+def _save(summary: Summary, path: Path, process: int) -> None:
+    if os.getpid() == process:
+        summary.save(path)
+
+
+def _summary_of_process() -> Summary | None:
+    if path := os.environ.get(MANIFEST):
+        keep_manifest(path.replace("%p", str(os.getpid())))
     return _of_process[0] if _of_process else None

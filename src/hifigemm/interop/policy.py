@@ -32,6 +32,7 @@ class Policy:
 class _Scope:
     policy: Policy
     outer: _Scope | None
+    owner: object
 
 
 _ASIDE = Policy(hands_on=True)
@@ -50,14 +51,22 @@ def current_policy() -> Policy | None:
     return _process if scope is None else scope.policy
 
 
-def open_scope(policy: Policy) -> None:
+def open_scope(policy: Policy, owner: object = None) -> None:
     """From here on the policy holds in this thread."""
-    private.give_thread(_KEY, _Scope(policy, private.of_thread(_KEY)))
+    private.give_thread(_KEY, _Scope(policy, private.of_thread(_KEY), owner))
 
 
-def close_scope() -> None:
-    """From here on what held before the last scope holds again."""
-    private.give_thread(_KEY, private.of_thread(_KEY).outer)
+def close_scope(owner: object = None) -> None:
+    """The last scope of the owner ends; those that were opened after it stay, as in generators that end later."""
+    scope, later = private.of_thread(_KEY), []
+    while scope is not None and scope.owner is not owner:
+        later.append(scope)
+        scope = scope.outer
+    if scope is not None:
+        rest = scope.outer
+        for other in reversed(later):
+            rest = _Scope(other.policy, rest, other.owner)
+        private.give_thread(_KEY, rest)
 
 
 @contextmanager

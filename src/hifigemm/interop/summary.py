@@ -30,7 +30,7 @@ class Row:
         Of `timed_calls` products, by events of the device or, on the CPU, by the clock; 0 for those handed on.
     timed_calls : int
     native_seconds : float
-        Of one native product, made once beside the second emulated one; 0 where there was none.
+        Of one native product, made once behind the second emulated one; 0 where there was none.
     """
 
     operation: str
@@ -69,12 +69,11 @@ class Summary:
             return sorted(self._rows.values(), key=lambda row: (-row.seconds, -row.calls))
 
     def row(self, key: Any, make: Callable[[], Row]) -> Row:
-        """The row of a kind of products, counted once more."""
+        """The row of a kind of products."""
         with self._lock:
             found = self._rows.get(key)
             if found is None:
                 found = self._rows[key] = make()
-            found.calls += 1
         return found
 
     def save(self, path: str | Path) -> None:

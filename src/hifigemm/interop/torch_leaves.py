@@ -12,6 +12,7 @@ so that a compiled program, which joins ``a @ b + c`` to one operator, has the b
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -61,46 +62,52 @@ _OPERATIONS = (
     _Operation("addmv", (2, 1), ("", ".out", "_"), adds=True),
     _Operation("_addmm_activation", (2, 2), adds=True),
 )
+_NAMES = tuple(operation.name + overload for operation in _OPERATIONS for overload in operation.overloads)
+_OFTEN_REPLACED = "mm", "bmm", "addmm"
 _libraries: list[torch.library.Library] = []
 _LOCK = threading.Lock()
 
 
-def register() -> None:
+def register(*, thoroughly: bool = False) -> None:
     """Put the kernels in their places, in front of those that are there; nothing happens where they stand already.
 
-    PyTorch itself puts a kernel of bmm in front of them where somebody switches its own Triton kernels on.
+    Others may have put theirs in front since, as PyTorch does with bmm where somebody switches its own Triton kernels
+    on; that is looked for at the operators of `_OFTEN_REPLACED`, or thoroughly at all. They may call the older kernels
+    of this module, which stay where they are.
     """
     with _LOCK:
-        if _libraries:
-            if all(private.is_from(__file__, "aten::bmm", key) for key in _keys("bmm")):
-                return
-            _take_away()
-        library = torch.library.Library("aten", "IMPL")
-        for operation in _OPERATIONS:
-            for overload in operation.overloads:
-                name = operation.name + overload
-                for key in _keys(name):
-                    previous = torch.library.get_kernel(f"aten::{name}", key).call_boxed
-                    private.implement(library, name, _kernel(operation, overload, previous), key)
-        _libraries.append(library)
-        library_product.aside = aside
+        if not (_libraries and _are_in_front(_NAMES if thoroughly else _OFTEN_REPLACED)):
+            _put_in_front()
 
 
-def unregister() -> None:
-    """Take the kernels away again."""
+def _put_in_front() -> None:
+    library = torch.library.Library("aten", "IMPL")
+    for operation in _OPERATIONS:
+        for overload in operation.overloads:
+            name = operation.name + overload
+            for key in _keys(name):
+                previous = torch.library.get_kernel(f"aten::{name}", key).call_boxed
+                private.implement(library, name, _kernel(operation, overload, previous), key)
+    _libraries.append(library)
+    library_product.aside = aside
+
+
+def unregister() -> bool:
+    """Take the kernels away again; False where another library stands in front of some, which may call them."""
     with _LOCK:
-        _take_away()
+        while _libraries and _are_in_front(_NAMES):
+            _libraries.pop()._destroy()
+        if not _libraries:
+            library_product.aside = nullcontext
+        return not _libraries
+
+
+def _are_in_front(names: tuple[str, ...]) -> bool:
+    return all(private.is_from(__file__, f"aten::{name}", key) for name in names for key in _keys(name))
 
 
 def _keys(name: str) -> list[str]:
     return [key for key in _KEYS if private.has_kernel(f"aten::{name}", key)]
-
-
-def _take_away() -> None:
-    for library in _libraries:
-        library._destroy()
-    _libraries.clear()
-    library_product.aside = nullcontext
 
 
 def _kernel(operation: _Operation, overload: str, previous: Callable[..., Any]) -> Callable[..., Any]:
@@ -114,26 +121,28 @@ def _kernel(operation: _Operation, overload: str, previous: Callable[..., Any]) 
             rows = _rows(operation, policy, a, b, why) if policy.summaries else []
             if not why:
                 value = partial(_value, operation, policy, a, b, c, options)
-                if rows and rows[0].calls == 2:
+                made = timed(rows, "seconds", a.device, value) if rows else value()
+                if any(row.calls == 1 for row in rows):
                     native = partial(_natively, overload, previous, keys, given, options)
                     timed(rows, "native_seconds", a.device, native)
-                made = timed(rows, "seconds", a.device, value) if rows else value()
+            for row in rows:
+                row.calls += 1
+            if not why:
                 return _delivered(overload, given[0], made, options)
         try:
             return previous(keys, *given, **options)
         except RuntimeError as error:
-            if not private.is_gone(error):
+            if not private.is_gone(error) or __file__ in str(error) or not unregister():
                 raise
-        unregister()
         register()
         packet = getattr(torch.ops.aten, operation.name + ("_" if overload == "_" else ""))
         return getattr(packet, "out" if overload == ".out" else "default").redispatch(keys, *given, **options)
 
-    return kernel
+    return private.untraced(kernel)
 
 
 def _rows(operation: _Operation, policy: Policy, a: Tensor, b: Tensor, why: str) -> list[Row]:
-    """The rows of the policy's summaries that a product belongs to, which count it."""
+    """The rows of the policy's summaries that a product belongs to."""
     name = operation.name.strip("_")
 
     def row() -> Row:
@@ -190,8 +199,11 @@ def _handed_on(
         fits = missing >= 0 and all(x in (1, y) for x, y in zip(c.shape, shape[missing:], strict=True))
         if not fits or (overload == "_" and tuple(c.shape) != shape):
             return "shapes do not match"
-        if not dtype.is_complex and any(isinstance(options.get(x), complex) for x in ("alpha", "beta")):
-            return "a complex scalar for real matrices"
+        for x in (options[name] for name in ("alpha", "beta") if name in options):
+            if isinstance(x, complex) and x.imag and not dtype.is_complex:
+                return "a complex scalar for real matrices"
+            if torch.finfo(dtype).max < abs(x) < float("inf"):
+                return "a scalar beyond the range of the dtype"
     return ""
 
 
@@ -216,7 +228,7 @@ def _value(operation: _Operation, policy: Policy, a: Tensor, b: Tensor, c: Tenso
             raise RuntimeError(f"hifigemm: {error}") from error
         if c is None:
             return made
-        alpha, beta = options.get("alpha", 1), options.get("beta", 1)
+        alpha, beta = (_scalar(options.get(name, 1), made) for name in ("alpha", "beta"))
         if beta == 0:
             made = made if alpha == 1 else made * alpha
         else:
@@ -229,6 +241,13 @@ def _value(operation: _Operation, policy: Policy, a: Tensor, b: Tensor, c: Tenso
         return made
 
 
+def _scalar(x: Any, made: Tensor) -> Any:
+    """A scalar as PyTorch adds with it: True is 1, and what multiplies real matrices has no imaginary part."""
+    if isinstance(x, bool):
+        return int(x)
+    return x.real if isinstance(x, complex) and not made.is_complex() else x
+
+
 def _delivered(overload: str, c: Tensor, made: Tensor, options: Any) -> Tensor:
     """The result where the overload wants it."""
     if overload == "_":
@@ -237,5 +256,11 @@ def _delivered(overload: str, c: Tensor, made: Tensor, options: Any) -> Tensor:
     if out is None:
         return made
     if out.shape != made.shape:
+        if out.numel():
+            warnings.warn(
+                "An output with one or more elements was resized since it had shape "
+                f"{list(out.shape)}, which does not match the required output shape {list(made.shape)}.",
+                stacklevel=2,
+            )
         out.resize_(made.shape)
     return out.copy_(made)

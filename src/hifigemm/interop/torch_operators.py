@@ -46,6 +46,7 @@ Tensors = tuple[Tensor | None, ...]
 """A, B, and for gemm C; where there is no C, or no tangent, None."""
 
 
+@private.untraced
 def _kernel(function: Callable[..., Tensor], *tensors: Tensor | None, **options: Any) -> Tensor:
     """What an operator makes of tensors of which nothing but their entries is asked."""
     _check(*tensors)
@@ -152,6 +153,7 @@ class _Level(_Rules, private.SingleLevelFunction):
         return made
 
 
+@private.untraced
 def _differentiable(operator: Any, keys: Any, *tensors: Tensor | None, **options: Any) -> Tensor:
     """An operator at the Autograd key."""
     made: Tensor

@@ -10,7 +10,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -18,6 +18,7 @@ from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd import forward_ad
 
 _C: Any = torch._C
+F = TypeVar("F", bound=Callable[..., Any])
 
 SingleLevelFunction: Any = torch.autograd.function._SingleLevelFunction
 """`torch.autograd.Function` without what makes it call functorch, of which operators are called by themselves."""
@@ -71,6 +72,17 @@ def single_level() -> AbstractContextManager[None]:
     """A context in which a `SingleLevelFunction` may be applied inside a transform of `torch.func`."""
     context: AbstractContextManager[None] = enable_single_level_autograd_function()
     return context
+
+
+def untraced(function: F) -> F:
+    """Have torch.compile run a function, and what it calls, as it stands, where it comes upon it in a program.
+
+    That costs the calls nothing, unlike `torch.compiler.disable`, which also imports the compiler.
+    """
+    frames = _C._dynamo.eval_frame
+    skip = frames._FrameAction.SKIP
+    frames.set_code_exec_strategy(function.__code__, frames._FrameExecStrategy(skip, skip))
+    return function
 
 
 def of_thread(key: str) -> Any:
