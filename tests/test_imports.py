@@ -48,7 +48,7 @@ MAY_IMPORT = {
     "operands": OPERANDS,
     "augmented": PLAN,
     "integers": FLOW,
-    "interop": {*SCHEMES, "engines", "interop"},
+    "interop": {*SCHEMES, "engines", "interop", "transforms"},
     "api": {*FLOW, "augmented", "integers", "interop", "programs", "transforms", "signatures"},
     "information": {"engines", "transforms", "<root>"},
     "primitives": {*SCHEMES, *ENGINES, "primitives"},
