@@ -186,16 +186,9 @@ def matmul(
 
 @opaque
 def product_of_numbers(
-    a: Any,
-    b: Any,
-    accuracy: Accuracy = None,
-    scheme: str | Scheme = "auto",
-    out: Any = None,
-    engine: str | None = None,
-    plan: Plan | None = None,
-    workspace: int | None = None,
-    return_report: bool = False,
-) -> Any:
+    a: Any, b: Any, accuracy: Accuracy = None, scheme: str | Scheme = "auto", out: Any = None,
+    engine: str | None = None, plan: Plan | None = None, workspace: int | None = None, return_report: bool = False,
+) -> Any:  # fmt: skip
     """`matmul` of operands of which nothing but their numbers is asked."""
     key = None
     if plan is None and not return_report:
@@ -715,14 +708,17 @@ def _repeated_on_host(
         return None
     is_numpy, ordinary = library.name == "numpy", (plan.problem.terms, 2.0**plan.problem.fmt.emin)
 
-    def native(a: Any, b: Any, out: None) -> Any:
+    def native_of_arrays(a: Any, b: Any, out: None) -> Any:
         if flushes_subnormals():
             return None
-        if is_numpy:
-            c = engine.native_product(a[None], b[None])
-            return c[0] if are_ordinary(c, *ordinary) else None
-        made = native_product_of(a.unsqueeze(0), b.unsqueeze(0))
-        return made.resize_(shape) if are_ordinary(made.numpy(), *ordinary) else None
+        c = engine.native_product(a[None], b[None])
+        return c[0] if are_ordinary(c, *ordinary) else None
+
+    def native_of_tensors(a: Any, b: Any, out: None) -> Any:
+        if flushes_subnormals():
+            return None
+        c = native_product_of(a.unsqueeze(0), b.unsqueeze(0))
+        return c.resize_(shape) if are_ordinary(c.numpy(), *ordinary) else None
 
     @_quiet
     def other(a: Any, b: Any, out: None) -> Any:
@@ -732,13 +728,14 @@ def _repeated_on_host(
         c = in_steps(plan, x[None], y[None], engine, limit).values.reshape(shape)
         return c if is_numpy else library.to_native(c)
 
-    if not (isinstance(plan.scheme, Native) and plan.scheme.product is None):
-        return other
-    if not is_numpy:
-        if engine.name != "torch":
-            return other
-        from hifigemm.engines.torch_engine import native_product_of
-    return native
+    if isinstance(plan.scheme, Native) and plan.scheme.product is None:
+        if is_numpy:
+            return native_of_arrays
+        if engine.name == "torch":
+            from hifigemm.engines.torch_engine import native_product_of
+
+            return native_of_tensors
+    return other
 
 
 def _array_of(x: Array | Prepared) -> Array:

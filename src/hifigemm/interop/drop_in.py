@@ -28,9 +28,7 @@ MANIFEST = "HIFIGEMM_MANIFEST"
 """Names a file in the environment, to which a process writes what became of its products; %p is its number."""
 
 F = TypeVar("F", bound=Callable[..., Any])
-_KINDS_THAT_RUN_LATER = (
-    *(inspect.isclass, inspect.isgeneratorfunction, inspect.iscoroutinefunction, inspect.isasyncgenfunction),
-)
+_RUN_LATER = inspect.isclass, inspect.isgeneratorfunction, inspect.iscoroutinefunction, inspect.isasyncgenfunction
 _of_process: list[Summary] = []
 
 
@@ -92,7 +90,7 @@ class emulate(ContextDecorator):
 
     def __call__(self, function: F) -> F:
         """The function with a scope around each call."""
-        if any(is_kind(function) for is_kind in _KINDS_THAT_RUN_LATER):
+        if any(is_kind(function) for is_kind in _RUN_LATER):
             raise TypeError(f"emulate cannot decorate {function!r}: its body runs after the call; use `with` inside it")
         return super().__call__(function)
 

@@ -238,16 +238,14 @@ for _key in ("CompositeImplicitAutograd", "Functionalize"):
 for _name, _operator in (("matmul", _matmul), ("gemm", _gemm)):
     for _key in ("CompositeImplicitAutograd", "Functionalize"):
         _LIBRARY.impl(f"{_name}.out", partial(_written, _operator), _key)
-    for _key in ("CPU", "CUDA"):
+    for _key in private.DEVICE_KEYS:
         _LIBRARY.impl(f"{_name}.out", partial(_written_on_device, _operator), _key)
 
 
 def matmul(a: Tensor, b: Tensor, accuracy: Accuracy, scheme: str | Scheme, workspace: int | None) -> Tensor:
     """The operator for operands of any shapes that `hifigemm.matmul` takes."""
     left, right = (a[None] if a.dim() == 1 else a), (b[:, None] if b.dim() == 1 else b)
-    made: Tensor = _matmul(
-        left, right, accuracy=accuracy_text(accuracy), scheme=scheme_text(scheme), workspace=workspace
-    )
+    made: Tensor = _matmul(left, right, **_policy(accuracy, scheme, workspace))
     if b.dim() == 1:
         made = made[..., 0]
     return made[..., 0] if b.dim() == a.dim() == 1 else made[..., 0, :] if a.dim() == 1 else made
@@ -258,6 +256,10 @@ def gemm(
     **scalars: Any,
 ) -> Tensor:  # fmt: skip
     """The operator for matrices and stacks of them; `scalars` are alpha and beta."""
-    policy = {"accuracy": accuracy_text(accuracy), "scheme": scheme_text(scheme), "workspace": workspace}
-    made: Tensor = _gemm(a, b, c, **scalars, **policy)
+    made: Tensor = _gemm(a, b, c, **scalars, **_policy(accuracy, scheme, workspace))
     return made
+
+
+def _policy(accuracy: Accuracy, scheme: str | Scheme, workspace: int | None) -> dict[str, Any]:
+    """The arguments that all operators share, as they take them."""
+    return {"accuracy": accuracy_text(accuracy), "scheme": scheme_text(scheme), "workspace": workspace}

@@ -23,9 +23,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 SingleLevelFunction: Any = torch.autograd.function._SingleLevelFunction
 """`torch.autograd.Function` without what makes it call functorch, of which operators are called by themselves."""
 
-
+DEVICE_KEYS = "CPU", "CUDA"
+"""Dispatch keys of the devices whose tensors are multiplied here."""
+_DEVICES = tuple(getattr(_C.DispatchKey, key) for key in DEVICE_KEYS)
 _BELOW_AUTOGRAD = _C._after_autograd_keyset
-_DEVICES = _C.DispatchKey.CPU, _C.DispatchKey.CUDA
 
 
 def below_autograd(operator: Any, kernel: Callable[..., Any], keys: Any, *arguments: Any, **options: Any) -> Any:
