@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
 
 import numpy as np
@@ -159,6 +160,24 @@ def test_words_need_nothing(make_pair):
     found, report = hg.matmul(x, y, return_report=True)
     assert torch.equal(found, hg.matmul(x, y))
     assert report.bound <= 400 * 2.0**-24 * 1.001
+
+
+@pytest.mark.parametrize("options", [{}, {"scheme": hg.Ozaki2(num_moduli=14, scaling="fast")}], ids=str)
+def test_a_thread_may_call_nothing_of_cuda_before(options):
+    """It has no context then, which encoding the tensor maps of a new program takes."""
+    from hifigemm.engines.kernels.launch import map_at
+
+    x, y = (torch.randn(1792, 1792, dtype=torch.float64, device="cuda") for _ in range(2))
+    hg.matmul(x, y, **options)  # leaves memory in reserve
+    found = []
+    for _ in range(2):
+        programs.forget()
+        map_at.cache_clear()
+        thread = threading.Thread(target=lambda: found.append(hg.matmul(x, y, **options)))
+        thread.start()
+        thread.join()
+    assert torch.equal(*found)
+    assert torch.equal(found[0], hg.matmul(x, y, **options))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])

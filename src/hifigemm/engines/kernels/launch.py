@@ -90,13 +90,18 @@ class TensorMap:
         return self._host
 
     def packed(self) -> list[Any]:
-        """What the C entry takes for this map: the encoded map, its shape and strides; [] while no kernel took one."""
+        """What the C entry takes for this map: the encoded map, its shape and strides; [] while no kernel took one.
+
+        The driver encodes maps where the thread has a current context. A new thread gets one by its first call of the
+        runtime, and memory that PyTorch has in reserve needs no such call.
+        """
         metadata = _MAP_METADATA.get(self.key)
         if metadata is None:
             return []
         if self._packed is None:
             from triton.backends.nvidia.driver import make_tensordesc_arg
 
+            torch.cuda.is_current_stream_capturing()
             self._packed = make_tensordesc_arg(self.host, metadata)
         return self._packed
 
