@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 
@@ -52,6 +54,37 @@ def test_bits_are_those_of_the_simulated_unit(scheme, family, engine, make_pair,
         a, b = make_pair(family, m, k, n, np.float32)
         want = hg.matmul(a, b, scheme=scheme, engine=engine)
         assert_same_bits(hg.matmul(*on_gpu(a, b), scheme=scheme).cpu().numpy(), want)
+
+
+@pytest.mark.parametrize("family", [*SINGLES, *PAIRS])
+@pytest.mark.parametrize("scheme", SCHEMES, ids=str)
+def test_complex_products_have_the_bits_of_the_simulated_unit(scheme, family, engine, make_pair, assert_same_bits):
+    for m, k, n in ((70, 100, 90), (3, 129, 131)):
+        a, b = make_pair(family, m, k, n, np.complex64)
+        want = hg.matmul(a, b, scheme=scheme, engine=engine)
+        x, y = on_gpu(a, b)
+        assert_same_bits(hg.matmul(x, y, scheme=scheme).cpu().numpy(), want)
+        assert_same_bits(hg.matmul(x.mT.contiguous().mT, y.mT.contiguous().mT, scheme=scheme).cpu().numpy(), want)
+        if family == "uniform":
+            wide = hg.matmul(x.conj(), y.conj(), scheme=scheme, out=torch.empty_like(x @ y).mT.contiguous().mT)
+            assert_same_bits(wide.conj().resolve_conj().cpu().numpy(), want)
+
+
+def test_large_complex_products_take_words():
+    generator = torch.Generator("cuda").manual_seed(3)
+    x, y = (torch.randn(2048, 2048, dtype=torch.complex64, device="cuda", generator=generator) for _ in range(2))
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that the mode is a prototype
+            torch.cuda.set_sync_debug_mode("error")
+        c = hg.matmul(x, y)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    found, report = hg.matmul(x, y, return_report=True)
+    assert torch.equal(found, c)
+    assert (report.scheme, report.num_products) == (hg.Corrected("fp16"), 12)
+    errors = [(z - x.to(torch.complex128) @ y.to(torch.complex128)).abs().mean() for z in (c, x @ y)]
+    assert errors[0] < errors[1]
 
 
 @pytest.mark.parametrize("product", ["fp16", "tf32"])

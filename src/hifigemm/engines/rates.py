@@ -8,7 +8,7 @@ rates a GPU has.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -77,9 +77,12 @@ class Rates:
         """Words whose format is chosen on the device: words, product and result one after the other.
 
         Passes over memory take a third longer than their bytes. One product instead of three hides nothing under the
-        others.
+        others. Complex operands are embedded first: B is written with twice the rows and columns.
         """
-        p = problem
+        p, embedding = problem, 0
+        if p.is_complex:
+            p = replace(p, n=2 * p.n, k=2 * p.k, dtype=np.dtype(np.float32))
+            embedding = p.batch * 6 * p.k * p.n
         rate, entry = (self.words, 8) if p.narrow is None else (2 * self.words, 4)
         sms, shape = self.num_sms, ProductShape(p.m, p.n, p.k, p.batch)
         product = min(
@@ -87,7 +90,7 @@ class Rates:
             for tile, share in TILES["words"].items()
             if tile.kernel == "hopper"
         )
-        moved = p.batch * (entry * (p.m * p.k + p.k * p.n) + 4 * p.m * p.n)
+        moved = p.batch * (entry * (p.m * p.k + p.k * p.n) + 4 * p.m * p.n) + embedding
         return product + 4 / 3 * moved / self.bandwidth + 6 * self.launch
 
     def __str__(self) -> str:

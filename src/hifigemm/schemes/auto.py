@@ -112,7 +112,7 @@ def words_by_exponents(
     leaves the times out.
     """
     costs = engine.costs
-    if costs is None or target.level is not FP32 or problem.fmt is not FP32 or problem.is_complex:
+    if costs is None or target.level is not FP32 or problem.fmt is not FP32:
         return None
     if not forced and _WORDS_MARGIN * costs.word_seconds(problem) > costs.native_seconds(problem):
         return None
@@ -131,7 +131,7 @@ def _words_plan(problem: Problem, target: Target, engine: Engine, workspace: int
     reason = f"{', else '.join(names)} by the exponents of the operands, at worst {worst:.3g} |A||B|"
     reason += target.accepts(worst)
     spec, unit = engine.products[words[0].product], words[0].unit_on(engine, p)
-    counts = len(words[0].pair_errors(unit, p.k)), words[0].block_length(unit, p.k)
+    counts = words[0].count_products(unit, p), words[0].block_length(unit, p.terms)
     bound, blocking = max(target.r, worst), Blocking((p.batch, p.m, p.n))
     plan = Plan(
         *(p, None, choices[0], target, engine.name, spec, *counts, Verification.ON_DEVICE, bound, reason),
@@ -151,7 +151,7 @@ def chosen_native(native: Native, problem: Problem, target: Target, engine: Engi
     why = f"no scheme is known to be quicker on engine {engine.name!r}"
     if problem.fmt is not FP64:
         why = f"residues are not considered for {problem.dtype}"
-        if engine.costs is not None and target.level is FP32 and not problem.is_complex:
+        if engine.costs is not None and target.level is FP32:
             own, others = engine.costs.word_seconds(problem), engine.costs.native_seconds(problem)
             why = f"words of {1e3 * own:.3g} ms, against {1e3 * others:.3g} ms, are not quicker by a third"
             if _WORDS_MARGIN * own <= others:

@@ -88,6 +88,10 @@ class WordScheme(Scheme):
         """Inner length of a sum inside the unit."""
         raise NotImplementedError
 
+    def count_products(self, unit: Accumulation, problem: Problem) -> int:
+        """Products of words of size m n k."""
+        return len(self.pair_errors(unit, max(problem.terms, 1))) * (4 if problem.is_complex else 1)
+
     def unit_on(self, engine: Engine, problem: Problem) -> Accumulation:
         """How the engine adds the products of words, by one kernel for all of them or one by one."""
         spec = product_spec(engine, self.product, type(self).__name__)
@@ -113,7 +117,7 @@ class WordScheme(Scheme):
             raise AccuracyError(f"{self} for {problem} errs by up to {least:.3g} |A||B| ({unit.unit}); asked: {target}")
         bound = relative_error(self.splitting, errors)
         reason = f"words as asked, {unit.unit}: at worst {bound:.3g} |A||B| unless words underflow"
-        count = len(errors) * (4 if problem.is_complex else 1)
+        count = self.count_products(unit, problem)
         k_block = self.block_length(unit, terms)
         verification = Verification.NONE if math.isinf(target.r) else Verification.ENTRYWISE
         return Plan(problem, asked, self, target, engine.name, spec, count, k_block, verification, target.r, reason)
@@ -170,8 +174,7 @@ class WordScheme(Scheme):
             sums = sums.astype(np.float64) + 0.0  # an exact zero is +0
             values = scale_by_power(sums, left.unit + right.unit + shift)
             values = values.astype(result_dtype(problem.fmt), copy=False)
-        count = len(errors) * (4 if problem.is_complex else 1)
-        return finished(problem, values, certified, bound, count)
+        return finished(problem, values, certified, bound, self.count_products(unit, problem))
 
     def escalate(self, plan: Plan, problem: Problem, engine: Engine) -> Plan | None:
         """Row and column scaling, if it was off; there is nothing finer."""

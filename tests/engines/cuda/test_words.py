@@ -15,7 +15,7 @@ from hifigemm.engine import Certificate
 from hifigemm.engines import engine_for
 from hifigemm.engines.cuda import words as word_programs
 from hifigemm.engines.cuda.words import sums_of
-from hifigemm.engines.device_array import unwrap
+from hifigemm.engines.device_array import unwrap, wrap
 from hifigemm.executor import execute
 from hifigemm.formats import BF16, FP16, FP32
 from hifigemm.numerics.bounds import native_bound
@@ -72,6 +72,37 @@ def test_values_epilogue_and_stacks_are_those_of_the_scheme(scheme, engine):
     plain = run(plan, a, b, engine, out=target)[0].values
     assert unwrap(plain).data_ptr() == unwrap(target).data_ptr()
     np.testing.assert_allclose(on_host(plain), run(plan, a, b, engine)[1], rtol=0, atol=1e-5)
+
+
+def complex_uniform(rng, *shape):
+    return (uniform(rng, *shape) + 1j * uniform(rng, *shape)).astype(np.complex64)
+
+
+@pytest.mark.parametrize("scheme", [hg.Corrected(), hg.Corrected("tf32"), hg.Multiword("fp16", 1, 1)], ids=str)
+def test_complex_products_are_those_of_the_embedding(scheme, engine):
+    rng = np.random.default_rng(21)
+    a, b, c = (complex_uniform(rng, *s) for s in ((1, 21, 70), (2, 70, 18), (2, 21, 18)))
+    a[0, 3, 5] = complex(np.inf, 1)
+    plan = planned(scheme, a, b, engine)
+    assert plan.num_products == 4 * len(scheme.pair_errors(sums_of(scheme, 140, H100).unit, 140))
+    with np.errstate(all="ignore"):
+        want = hg.gemm(a, b, c, alpha=0.6, beta=-1.5j, scheme=scheme, engine="simulated-h100")
+    (z,), room = arrays(c), np.zeros((2, 18, 21), np.complex64)
+    for out in (None, arrays(np.zeros((2, 21, 18), np.complex64))[0], np.swapaxes(arrays(room)[0], 1, 2)):
+        for left in (a, np.swapaxes(np.swapaxes(a, 1, 2).copy(), 1, 2)):
+            _, outcome = execute(plan, *arrays_as_they_lie(left, b), engine, 2**28, 1, Epilogue(0.3, -1.5j, z), out=out)
+            values = on_host(outcome.values)
+            np.testing.assert_allclose(values.real, want.real, rtol=0, atol=2e-5)
+            np.testing.assert_allclose(values.imag, want.imag, rtol=0, atol=2e-5)
+            if out is not None:
+                np.testing.assert_array_equal(on_host(out), values)
+    blocks = planned(scheme, a, b, engine, workspace=2**15)
+    assert not blocks.is_whole
+    np.testing.assert_allclose(run(blocks, a, b, engine)[1], run(plan, a, b, engine)[1], rtol=0, atol=2e-5)
+
+
+def arrays_as_they_lie(*given):
+    return [wrap(torch.from_numpy(x).to(DEVICE)) for x in given]
 
 
 def test_bits_do_not_depend_on_the_workspace(engine):
@@ -174,6 +205,26 @@ def test_auto_takes_the_words_that_hold_the_exponents(family, tensors):
         assert torch.equal(c, hg.matmul(x, y, scheme=report.scheme))
 
 
+@pytest.mark.parametrize("family", [*EXPONENT_FAMILIES, "uniform", "wide"])
+def test_auto_takes_words_for_complex_operands_too(family, tensors):
+    rng = np.random.default_rng(13)
+    a, b = ((re + 1j * im).astype(np.complex64) for re, im in zip(pair(family, rng), pair(family, rng), strict=True))
+    x, y = tensors(a, b)
+    c, report = hg.matmul(x, y, return_report=True)
+    if family in ("uniform", "wide"):
+        assert report.scheme == {"uniform": hg.Corrected("fp16"), "wide": hg.Native()}[family]
+    assert report.num_products == (1 if report.native else 12)
+    assert report.bound <= 400 * 2.0**-24 * 1.001
+    assert meets_promise(c.cpu().numpy(), a, b, report.bound).all()
+    assert torch.equal(c, hg.matmul(x, y))
+    out = torch.empty((8, 9), dtype=torch.complex64, device=DEVICE).T
+    for _ in range(3):
+        assert torch.equal(hg.matmul(x, y, out=out), c)
+        assert torch.equal(hg.matmul(x.conj(), y.conj()), c.conj().resolve_conj())
+    if not report.native:
+        assert torch.equal(c, hg.matmul(x, y, scheme=report.scheme))
+
+
 def test_auto_is_asked_only_where_somebody_listens(tensors, monkeypatch, caplog):
     asked = []
 
@@ -190,6 +241,7 @@ def test_auto_is_asked_only_where_somebody_listens(tensors, monkeypatch, caplog)
     assert report.scheme == WORDS[1]
     assert (report.bound, report.num_products, report.k_block) == (1.0, 3, 32)
     assert len(asked) == 1
+    forget()  # products that are made as before ask nobody
     with caplog.at_level(logging.INFO, "hifigemm"):
         hg.matmul(x, y)
     assert f"{WORDS[1]} taken" in caplog.text
@@ -350,7 +402,9 @@ def test_products_of_few_terms_are_better_in_fp32(narrow, engine, costs):
 
     assert plan(32 if narrow is None else 8) is None
     assert plan(128 if narrow is None else 64).alternatives
-    assert plan(128, np.dtype(np.complex64)) is None
+    if narrow is None:
+        assert plan(16, np.dtype(np.complex64)) is None
+        assert plan(64, np.dtype(np.complex64)).alternatives
     assert plan(128, engine=NUMPY) is None
 
 

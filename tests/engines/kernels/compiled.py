@@ -23,6 +23,7 @@ from hifigemm.engines.kernels import error_ratio, native_gemm, residue_gemm, sca
 from hifigemm.engines.kernels import required_bits as looks
 from hifigemm.engines.kernels.buffers import contiguous_strides
 from hifigemm.engines.kernels.crt import crt
+from hifigemm.engines.kernels.embedding import embed_left, embed_right
 from hifigemm.engines.kernels.program import Program
 from hifigemm.engines.kernels.slices import slice_operands
 from hifigemm.engines.kernels.special import restore_special_values
@@ -186,6 +187,14 @@ def words():
                 word_gemm.word_gemm(left, right, out, block=block, chained=chained, operands=(a, b), config=tile)
 
             yield f"{tile}, {fmt.name}, chained {chained}", write
+    for transposed in ("", "ab"):
+
+        def embed(program, transposed=transposed):
+            a, b = operands(program, torch.complex64, transposed=transposed)
+            embed_left(a)
+            embed_right(b)
+
+        yield f"embedding transposed {transposed!r}", embed
 
 
 def slices():

@@ -53,6 +53,7 @@ class Steps:
     record: int = 0  # words of the decision record; 0 where nothing is decided
     certify: Callable[[Sequence[int]], Certificate] | None = None  # what the words of a record say
     combines: bool = False  # the launches apply moderate scalars themselves
+    contiguous_rows: bool = False  # the launches write to results with contiguous rows only
     # (planes, exponents) of the split of a prepared operand
     ready: Callable[[Any], tuple[Tensor, Tensor]] | None = None
 
@@ -112,7 +113,7 @@ class CudaProgram:
         own = epilogue if self.steps.combines and epilogue.is_moderate else PLAIN
         later = own is not epilogue and not epilogue.idle
         shape, dtype = (p.batch, p.m, p.n), TORCH_DTYPES[p.dtype]
-        given = None if out is None or later else unwrap(out)
+        given = None if out is None or later or not self._writes_to(unwrap(out)) else unwrap(out)
         target = torch.empty(shape, dtype=dtype, device=left.device) if given is None else given
         c = None if own.c is None else unwrap(own.c)
         ready = [None if s is None or self.steps.ready is None else self.steps.ready(s) for s in splits]
@@ -120,8 +121,8 @@ class CudaProgram:
         self._run([left, right, target, record, c], (ready[0], ready[1]), shift, own)
         if later:
             _combine(target, epilogue)
-            if out is not None:
-                target = unwrap(out).copy_(target)
+        if out is not None and given is None:
+            target = unwrap(out).copy_(target)
         values = wrap(target) if out is None else out
         certificate = None if self.steps.certify is None else partial(self._certificate, record)
         made, notes = float(self.plan.num_products), []
@@ -137,6 +138,8 @@ class CudaProgram:
         addresses = [[unwrap(x).data_ptr() for x in pair] for pair in (operands, stacks)]
         evidence = self.plan.evidence
         if addresses[0] != addresses[1] or not enters_directly():
+            return None
+        if out is not None and not self._writes_to(unwrap(out)):
             return None
         if evidence is not None and (evidence.required_bits is None or evidence.outliers is not None):
             return None
@@ -175,6 +178,9 @@ class CudaProgram:
             return None if found is None else found(x, y, target)
 
         return chosen
+
+    def _writes_to(self, out: Tensor) -> bool:
+        return not self.steps.contiguous_rows or out.stride(2) == 1 or out.shape[2] == 1
 
     def _record(self, device: Any) -> Tensor:
         return torch.empty(self.steps.record, dtype=torch.int64, device=device) if self.steps.record else None

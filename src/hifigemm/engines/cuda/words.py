@@ -3,7 +3,7 @@
 The bits are those of the schemes on the model of the device's tensor cores. The record holds the bits that both
 operands lose in the words of each scheme, for every block; which bound holds, and which format of words was taken,
 follows from them. Words that were made step by step are multiplied in the same order by the same unit, so that a
-product whose entries have to be certified has the bits of one that has not.
+product whose entries have to be certified has the bits of one that has not. Complex operands are embedded first.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from hifigemm.engine import Certificate
 from hifigemm.engines.cuda.program import Arguments, Steps, blocks_of
 from hifigemm.engines.device_array import unwrap, wrap
 from hifigemm.engines.kernels import native_gemm, word_gemm, words
+from hifigemm.engines.kernels.embedding import embed_left, embed_right, interleaved
 from hifigemm.formats import FORMATS, FP32
 from hifigemm.numerics.accumulation import Accumulation, of_tensor_core
 from hifigemm.numerics.bits import Array
@@ -85,16 +86,22 @@ class KernelSums:
 def steps(plan: Plan, model: TensorCoreModel) -> Steps | None:
     """The launches of a plan with scaled words, where the kernels have them."""
     p = plan.problem
-    if p.dtype != np.float32 or not p.k:
+    if p.fmt is not FP32 or not p.k:
         return None
     if plan.verification is Verification.ON_DEVICE:
         return _choice(plan, model)
-    sums = sums_of(plan.scheme, p.k, model)
+    sums = sums_of(plan.scheme, p.terms, model)
     if not plan.scheme.scale or sums is None or plan.scheme.splitting.rounding not in _ROUNDINGS[plan.scheme.product]:
         return None
     if not plan.certifies:
-        return Steps(partial(_write, sums))
-    return Steps(partial(_write, sums), record=2, certify=partial(_bound, plan, sums))
+        return Steps(partial(_write, sums), contiguous_rows=p.is_complex)
+    certify = partial(_bound, plan, sums)
+    return Steps(partial(_write, sums), record=2, certify=certify, contiguous_rows=p.is_complex)
+
+
+def _as_real(a: Tensor, b: Tensor, out: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Operands and result as real matrices."""
+    return (embed_left(a), embed_right(b), interleaved(out)) if out.is_complex() else (a, b, out)
 
 
 def _write(sums: KernelSums, plan: Plan, given: Arguments) -> None:
@@ -103,10 +110,10 @@ def _write(sums: KernelSums, plan: Plan, given: Arguments) -> None:
     if given.record is not None:
         found = given.record.view(torch.int32)[:2]
     for block in blocks_of(plan, given.out):
-        x, y = block.operands(given.a, given.b)
+        x, y, out = _as_real(*block.operands(given.a, given.b), given.out[block.entries])
         made = words.split_words(((x, 2), (y, 1)), scheme.splitting, scheme.top_exponent(plan.problem), found=found)
         word_gemm.word_gemm(
-            *(made[0], made[1], given.out[block.entries]),
+            *(made[0], made[1], out),
             block=sums.block,
             chained=sums.chained,
             shift=given.shift,
@@ -122,7 +129,7 @@ def _lost(record: Sequence[int], index: int) -> int:
 
 def _bound(plan: Plan, sums: KernelSums, record: Sequence[int]) -> Certificate:
     """The r that all entries keep, inf where words underflowed too far."""
-    bound = float(plan.scheme.worst_case(sums.unit, plan.problem.k, _lost(record, 0)))
+    bound = float(plan.scheme.worst_case(sums.unit, plan.problem.terms, _lost(record, 0)))
     return Certificate(bound <= plan.target.r, plan.scheme, bound, plan.num_products, plan.k_block)
 
 
@@ -136,7 +143,7 @@ def _choice(plan: Plan, model: TensorCoreModel) -> Steps | None:
     """
     choices = plan.scheme, *plan.alternatives
     schemes = [scheme for scheme in choices if scheme.core is plan.scheme.core]
-    sums = [sums_of(scheme, plan.problem.k, model) for scheme in schemes]
+    sums = [sums_of(scheme, plan.problem.terms, model) for scheme in schemes]
     known = tuple(s for s in sums if s is not None)
     if len(known) < len(schemes):
         return None
@@ -144,7 +151,8 @@ def _choice(plan: Plan, model: TensorCoreModel) -> Steps | None:
     if most[0] < 0:
         return None
     write = partial(_write_choice, known, most, len(choices))
-    return Steps(write, record=2 * len(known), certify=partial(_chosen, plan, known, most))
+    certify = partial(_chosen, plan, known, most)
+    return Steps(write, record=2 * len(known), certify=certify, contiguous_rows=plan.problem.is_complex)
 
 
 def _most_lost(plan: Plan, sums: KernelSums) -> int:
@@ -152,18 +160,20 @@ def _most_lost(plan: Plan, sums: KernelSums) -> int:
 
     Words of narrow operands are the operands themselves as long as they lose nothing.
     """
-    r = native_bound(plan.problem.k, FP32.u)
+    terms = plan.problem.terms
+    r = native_bound(terms, FP32.u)
     if plan.problem.narrow is None:
-        return int(sums.scheme.most_lost(sums.unit, plan.problem.k, r))
-    return 0 if sums.scheme.exact_words_bound(sums.unit, plan.problem.k) <= r else -1
+        return int(sums.scheme.most_lost(sums.unit, terms, r))
+    return 0 if sums.scheme.exact_words_bound(sums.unit, terms) <= r else -1
 
 
 def _write_choice(
     known: tuple[KernelSums, ...], most_lost: tuple[int, ...], num_choices: int, plan: Plan, given: Arguments
 ) -> None:
     """Every choice behind the losses of the one before it."""
-    p, operands = plan.problem, (given.a, given.b)
-    sides = (given.a, 2), (given.b, 1)
+    p = plan.problem
+    a, b, out = _as_real(given.a, given.b, given.out)
+    sides = (a, 2), (b, 1)
     losses = given.record.view(torch.int32).view(-1, 4)[:, :2]
     splits = [(s.scheme.splitting, s.scheme.top_exponent(p)) for s in known]
     predicate, least = None, 0
@@ -174,10 +184,10 @@ def _write_choice(
         if i + 1 == num_choices:
             least = _MOST
         word_gemm.word_gemm(
-            *(made[0], made[1], given.out), block=sums.block, shift=given.shift, losses=(0, least), operands=operands
+            *(made[0], made[1], out), block=sums.block, shift=given.shift, losses=(0, least), operands=(a, b)
         )
     if len(known) < num_choices:
-        native_gemm.fp32_product(*operands, given.out, losses[len(known) - 1], (least, _MOST), given.shift)
+        native_gemm.fp32_product(a, b, out, losses[len(known) - 1], (least, _MOST), given.shift)
 
 
 def _chosen(
@@ -188,9 +198,9 @@ def _chosen(
     for i, (sums, most) in enumerate(zip(known, most_lost, strict=True)):
         lost, scheme = _lost(record, i), sums.scheme
         if 0 <= lost <= most:
-            bound = scheme.worst_case(sums.unit, p.k, lost)
+            bound = scheme.worst_case(sums.unit, p.terms, lost)
             if p.narrow is not None:
-                bound = scheme.exact_words_bound(sums.unit, p.k)
-            block = scheme.block_length(sums.unit, p.k)
-            return Certificate(True, scheme, float(bound), len(scheme.pair_errors(sums.unit, p.k)), block)
-    return Certificate(True, plan.alternatives[-1], native_bound(p.k, FP32.u), 1, p.k)
+                bound = scheme.exact_words_bound(sums.unit, p.terms)
+            block = scheme.block_length(sums.unit, p.terms)
+            return Certificate(True, scheme, float(bound), scheme.count_products(sums.unit, p), block)
+    return Certificate(True, plan.alternatives[-1], native_bound(p.terms, FP32.u), 1, p.terms)
