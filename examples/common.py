@@ -6,6 +6,7 @@ import argparse
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -15,6 +16,8 @@ import hifigemm as hg
 Result = TypeVar("Result")
 Rows = dict[str, dict[str, float]]
 """Seconds and errors by name, of "native" and "emulated"."""
+LARGE = 2048
+"""Products are emulated with ``--moduli`` from m n k = LARGE**3 on."""
 
 
 def parser(doc: str | None, cpu_size: int, cuda_size: int, what: str) -> argparse.ArgumentParser:
@@ -24,23 +27,31 @@ def parser(doc: str | None, cpu_size: int, cuda_size: int, what: str) -> argpars
     made.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="default: %(default)s")
     accuracy = 'of each product: "dtype", "fp64", "correct" or a number; "correct" on a CPU, "dtype" on a GPU'
     made.add_argument("--accuracy", help=accuracy)
+    made.add_argument("--moduli", type=int, metavar="N", help="large products modulo so many numbers, for FP64")
     made.add_argument("--summary", action="store_true", help="a third run that says what became of the products")
     made.set_defaults(sizes=(cpu_size, cuda_size))
     return made
 
 
 def options(made: argparse.ArgumentParser, argv: Sequence[str] | None) -> argparse.Namespace:
-    """The options of a call, with a device of PyTorch and an accuracy of `hifigemm.emulate`."""
+    """The options of a call, with a device of PyTorch and `emulate`, which makes a scope of `hifigemm.emulate`."""
     found = made.parse_args(argv)
     found.device = torch.device(found.device)
     on_cpu = found.device.type == "cpu"
     found.size = found.size or found.sizes[0 if on_cpu else 1]
+    if found.moduli:
+        if found.accuracy:
+            made.error("--moduli promises no --accuracy")
+        found.asked = f"{found.moduli} moduli"
+        found.emulate = partial(hg.emulate, scheme=hg.Ozaki2(num_moduli=found.moduli, scaling="fast"), min_size=LARGE)
+        return found
     asked = found.accuracy or ("correct" if on_cpu else "dtype")
-    found.accuracy_name = asked
+    found.asked = f"accuracy {asked}"
     try:
-        found.accuracy = float(asked)
+        accuracy: Any = float(asked)
     except ValueError:
-        found.accuracy = None if asked == "dtype" else asked
+        accuracy = None if asked == "dtype" else asked
+    found.emulate = partial(hg.emulate, accuracy)
     return found
 
 
@@ -54,7 +65,7 @@ def compare(
 
     Each way runs once before it is timed: kernels are compiled and memory is taken then.
     """
-    ways: dict[str, Callable[[], Any]] = {"native": nullcontext, "emulated": lambda: hg.emulate(found.accuracy)}
+    ways: dict[str, Callable[[], Any]] = {"native": nullcontext, "emulated": found.emulate}
     rows: Rows = {}
     for way, scope in ways.items():
         with scope():
@@ -68,7 +79,7 @@ def compare(
         del result  # so that the next way has the memory of a GPU for itself
     _print_table(found, title, rows)
     if found.summary:
-        with hg.emulate(found.accuracy, summary=True) as products:
+        with found.emulate(summary=True) as products:
             compute()
         print(products)
     return rows
@@ -81,7 +92,7 @@ def _synchronize(device: torch.device) -> None:
 
 def _print_table(found: argparse.Namespace, title: str, rows: Rows) -> None:
     names = list(rows["native"])
-    print(f"{title}, {found.device}, accuracy {found.accuracy_name}")
+    print(f"{title}, {found.device}, {found.asked}")
     print(" | ".join(["way     ", *(name.rjust(9) for name in names)]))
     for way, row in rows.items():
         cells = [f"{row[name]:.3g}" if name == "seconds" else f"{row[name]:.1e}" for name in names]

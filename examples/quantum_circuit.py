@@ -19,7 +19,7 @@ from common import Rows, compare, options, parser
 from torch import Tensor
 
 Gates = list[list[tuple[int, Tensor]]]
-"""For each cycle, first qubits and 4 x 4 matrices of gates on two neighbours."""
+"""For each cycle, first qubits and matrices of gates on neighbours: 4 x 4 for two of them."""
 
 
 def random_gates(qubits: int, cycles: int, dtype: torch.dtype, generator: torch.Generator) -> Gates:
@@ -30,9 +30,27 @@ def random_gates(qubits: int, cycles: int, dtype: torch.dtype, generator: torch.
     return [list(zip(pairs, cycle, strict=True)) for cycle in unitary]
 
 
+def joined(gates: Gates) -> Gates:
+    """Up to three gates on the neighbours 2 j and 2 j + 1, or 2 j - 1 and 2 j, in a row as one gate on six of them."""
+    made: Gates = []
+    for cycle in gates:
+        made.append([])
+        end, count = -1, 0
+        for qubit, gate in cycle:
+            if qubit == end and count < 3:
+                first, before = made[-1].pop()
+                made[-1].append((first, torch.kron(before, gate)))
+                count += 1
+            else:
+                made[-1].append((qubit, gate))
+                count = 1
+            end = qubit + 2
+    return made
+
+
 def apply(gate: Tensor, qubit: int, states: Tensor) -> Tensor:
-    """States, the columns, after a gate on qubit and qubit + 1; qubit 0 is the leading bit of an index."""
-    parts = states.reshape(2**qubit, 4, -1)
+    """States, the columns, after a gate on `qubit` and its next ones; qubit 0 is the leading bit of an index."""
+    parts = states.reshape(2**qubit, len(gate), -1)
     return torch.einsum("xy,ayb->axb", gate.to(states), parts).reshape(states.shape)
 
 
@@ -40,7 +58,7 @@ def evolve_half(gates: Gates, qubits: int, branches: tuple[Tensor, Tensor], dtyp
     """States of a half, one column for each path; a CZ gate doubles the paths, with a diagonal operator for each."""
     states = torch.zeros(2**qubits, 1, dtype=dtype, device=branches[0].device)
     states[0] = 1
-    for cycle in gates:
+    for cycle in joined(gates):
         for qubit, gate in cycle:
             states = apply(gate, qubit, states)
         states = torch.cat([branch[:, None] * states for branch in branches], 1)
