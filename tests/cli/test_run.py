@@ -56,7 +56,9 @@ def test_products_at_their_level_are_native_and_the_summary_says_so(run):
 
 
 def test_modules_run_with_the_summary_of_the_process(run, tmp_path):
-    done = run("-m", "there.program", HIFIGEMM="correct", PYTHONPATH=str(tmp_path / "there"))
+    done = run(
+        "-m", "there.program", HIFIGEMM="correct", PYTHONPATH=os.pathsep.join([str(tmp_path / "there"), *sys.path])
+    )
     assert (done.returncode, done.stderr) == (7, "")
     assert done.stdout == "__main__ [] a neighbour True\n"
 
