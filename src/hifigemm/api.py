@@ -717,8 +717,8 @@ def _repeated_on_host(
     def native_of_tensors(a: Any, b: Any, out: None) -> Any:
         if flushes_subnormals():
             return None
-        c = native_product_of(a.unsqueeze(0), b.unsqueeze(0))
-        return c.resize_(shape) if are_ordinary(c.numpy(), *ordinary) else None
+        c = native_product_of(a, b)
+        return c if are_ordinary(c.numpy()[None], *ordinary) else None
 
     @_quiet
     def other(a: Any, b: Any, out: None) -> Any:

@@ -93,15 +93,18 @@ def _tensors(a: Any, b: Any, out: Any) -> tuple[Any, ...] | None:
     torch = sys.modules.get("torch")
     if torch is None or type(a) is not torch.Tensor or not (a.is_cuda or a.is_cpu):
         return None
-    if torch.is_autocast_enabled(a.device.type) or is_followed():
+    if torch._C._is_any_autocast_enabled() or is_followed():
         return None
-    tensors = (a, b) if out is None else (a, b, out)
-    if not all(_is_plain(torch, x, a.device) for x in tensors) or b.dtype is not a.dtype:
+    device = a.device
+    for x in (a, b) if out is None else (a, b, out):
+        if not _is_plain(torch, x, device):
+            return None
+    if b.dtype is not a.dtype:
         return None
     if not a.is_cuda:
         is_kept = out is None and a.dtype in (torch.float64, torch.float32)
         return ("torch", a.shape, b.shape, a.dtype) if is_kept else None
-    if a.device.index != torch.cuda.current_device():
+    if device.index != torch.cuda.current_device():
         return None
     at, bt, target = a.data_ptr(), b.data_ptr(), None
     if out is not None:
@@ -109,7 +112,7 @@ def _tensors(a: Any, b: Any, out: Any) -> tuple[Any, ...] | None:
             return None
         target = out.dtype, out.shape, out.stride(), out.data_ptr() & 15
     one, other = (a.shape, a.stride(), a.dtype, at & 15), (b.shape, b.stride(), b.dtype, bt & 15)
-    return *one, *other, a.device, target
+    return *one, *other, device, target
 
 
 def _is_plain(torch: Any, x: Any, device: Any) -> bool:

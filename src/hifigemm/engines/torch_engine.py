@@ -25,10 +25,13 @@ class TorchEngine(NumpyEngine):
     name = "torch"
 
     def native_product(self, a: Array, b: Array) -> Array:
-        """torch.matmul in IEEE arithmetic; see numerics.subnormals for threads that flush."""
+        """torch.matmul in IEEE arithmetic, of a stack of one as the matrix that it is; see numerics.subnormals."""
         if others_may_flush(a, b):
             return super().native_product(a, b)
-        return native_product_of(*(torch.from_numpy(_writable(x)) for x in (a, b))).numpy()
+        x, y = (torch.from_numpy(_writable(x)) for x in (a, b))
+        if len(x) == len(y) == 1:
+            return native_product_of(x[0], y[0]).numpy()[None]
+        return native_product_of(x, y).numpy()
 
 
 def native_product_of(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:

@@ -139,7 +139,7 @@ class _Product(_Rules, private.SingleLevelFunction):
 
     @staticmethod
     def forward(operator: Any, keys: Any, options: dict[str, Any], *tensors: Tensor | None) -> Tensor:
-        made: Tensor = private.below_autograd(operator, _KERNELS[operator], keys, *tensors, **options)
+        made: Tensor = private.below_autograd(operator, keys, *tensors, **options)
         return made
 
 
@@ -149,7 +149,7 @@ class _Level(_Rules, private.SingleLevelFunction):
     @staticmethod
     def forward(operator: Any, keys: Any, options: dict[str, Any], *tensors: Tensor | None) -> Tensor:
         with private.differentiating_outside():
-            made: Tensor = private.below_autograd(operator, _KERNELS[operator], keys, *tensors, **options)
+            made: Tensor = private.below_autograd(operator, keys, *tensors, **options)
         return made
 
 
@@ -158,10 +158,12 @@ def _differentiable(operator: Any, keys: Any, *tensors: Tensor | None, **options
     """An operator at the Autograd key."""
     made: Tensor
     if not private.in_functorch():
-        if private.is_differentiated(*(x for x in tensors if x is not None)):
+        if private.is_differentiated(*tensors):
             made = _Product.apply(operator, keys, options, *tensors)
+        elif private.reaches_device(keys):
+            made = _KERNELS[operator](*tensors, **options)
         else:
-            made = private.below_autograd(operator, _KERNELS[operator], keys, *tensors, **options)
+            made = private.below_autograd(operator, keys, *tensors, **options)
         return made
     if private.in_forward_ad():
         duals = [(None, None) if x is None else forward_ad.unpack_dual(x) for x in tensors]
