@@ -41,7 +41,7 @@ def grid(rows: int, columns: int, shift: float, device: torch.device) -> Tensor:
 
 def kernel(x: Tensor, y: Tensor) -> Tensor:
     """exp(-|x - y|**2 / (2 SCALE**2)), where |x|**2 = |y|**2 = 2."""
-    return (x @ y.T - 2).div_(SCALE**2).exp_()
+    return ((x / SCALE) @ (y / SCALE).T).sub_(2 / SCALE**2).exp_()
 
 
 def factor_(a: Tensor, leaf: int) -> Inverses:
@@ -76,7 +76,7 @@ def regress(x: Tensor, y: Tensor, tests: Tensor) -> tuple[Tensor, Tensor, Tensor
     solve_(l, inverses, z)
     solve_(l, inverses, v)
     likelihood = -z.square().sum() / 2 - l.diagonal().log().sum() - len(y) / 2 * math.log(math.tau)
-    return likelihood, v.T @ z[:, 0], 1 - v.square().sum(0)
+    return likelihood, v.T @ z[:, 0], 1 - torch.linalg.vector_norm(v, dim=0).square()
 
 
 def regress_by_fourier(first: Tensor, y: Tensor, cross: Tensor) -> tuple[Tensor, Tensor, Tensor]:
