@@ -93,9 +93,9 @@ def _tensors(a: Any, b: Any, out: Any) -> tuple[Any, ...] | None:
     torch = sys.modules.get("torch")
     if torch is None or type(a) is not torch.Tensor or not (a.is_cuda or a.is_cpu):
         return None
-    if torch._C._is_any_autocast_enabled() or is_followed():
-        return None
     device = a.device
+    if torch.is_autocast_enabled(device.type) or is_followed():
+        return None
     for x in (a, b) if out is None else (a, b, out):
         if not _is_plain(torch, x, device):
             return None
