@@ -7,6 +7,7 @@ Ask for an accuracy, get it with proof: see `matmul`, `gemm`, `make_plan`, `prep
 import sys as _sys
 
 from hifigemm import startup  # noqa: F401, first, as it minds Ctrl-C while the others are imported
+from hifigemm.accuracy import Relative
 from hifigemm.api import gemm, make_plan, matmul, prepare, warmup
 from hifigemm.exceptions import AccuracyError, HifigemmError, InexactProductError, PlanError
 from hifigemm.information import engines, info
@@ -28,6 +29,7 @@ __all__ = [
     "Plan",
     "PlanError",
     "Prepared",
+    "Relative",
     "Report",
     "emulate",
     "engines",

@@ -1,4 +1,4 @@
-"""What a user may ask for, turned into a componentwise target |C - AB| <= r |A||B| + u |AB|."""
+"""What a user may ask for, turned into a target: |C - AB| <= r |A||B| + u |AB|, or <= (r + u) |AB| for `Relative`."""
 
 from __future__ import annotations
 
@@ -10,23 +10,66 @@ from typing import Literal
 from hifigemm.exceptions import PlanError
 from hifigemm.formats import FP32, FP64, Format
 
-Accuracy = float | Literal["fp32", "fp64", "correct"] | None
+
+@dataclass(frozen=True)
+class Relative:
+    """An accuracy relative to the exact product: |c - ab| <= r |ab| in every entry, however much its terms cancel.
+
+    An entry is zero only where the exact one is. Real and imaginary parts are entries of their own. Below the smallest
+    normal number of the result's dtype, half its smallest subnormal number comes on top: an entry may round to zero
+    there.
+
+    Parameters
+    ----------
+    r : float
+        At least the unit roundoff of the result's dtype, 1.2e-16 for float64 and 6e-8 for float32, and below 1.
+
+    Raises
+    ------
+    PlanError
+        r is no such number.
+
+    Examples
+    --------
+    >>> import numpy as np, hifigemm as hg
+    >>> a = np.array([[1e16, 1.0, -1e16]])
+    >>> hg.matmul(a, np.ones((3, 1)), accuracy=hg.Relative(1e-12))
+    array([[1.]])
+    """
+
+    r: float
+
+    def __post_init__(self) -> None:
+        if isinstance(self.r, bool) or not isinstance(self.r, Real) or not 0.0 < self.r < 1.0:
+            raise PlanError(f"Relative({self.r!r}): expected a number between 0 and 1")
+        object.__setattr__(self, "r", float(self.r))
+
+
+Accuracy = float | Literal["fp32", "fp64", "correct"] | Relative | None
+_EXPECTED = 'expected None, a number, "fp32", "fp64", "correct" or hifigemm.Relative(r)'
+_SPARE_BITS = 16
+"""Relative errors this far below the unit roundoff, before the last rounding, are those of correct rounding."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """A componentwise promise."""
+    """A promise for every entry."""
 
-    r: float  # factor of |A||B|; 0 for correct rounding; inf when nothing is promised
+    # factor of |A||B|, or of |AB| where `relative`, before the last rounding; 0 for correct rounding; inf when nothing
+    # is promised
+    r: float
     correct: bool = False  # every real component is to be the correctly rounded exact value
     # r is the level of this format, at which a native product in its arithmetic is accepted
     level: Format | None = None
     # where nothing is promised, the largest possible error is worked out for the report; that takes two more products
     states_bound: bool = True
+    relative: bool = False
 
     def __str__(self) -> str:
         if self.correct:
             return "correct rounding"
+        if self.relative:
+            return f"|C - AB| <= {self.r:.3g} |AB| + u |AB|"
         return "as the report states" if math.isinf(self.r) else f"|C - AB| <= {self.r:.3g} |A||B| + u |AB|"
 
     def accepts(self, worst_case: float) -> str:
@@ -48,8 +91,11 @@ def level(fmt: Format, k: int) -> float:
 def resolve(accuracy: Accuracy, fmt: Format, k: int) -> Target:
     """The target behind an accuracy for results of format `fmt` and inner dimension k.
 
-    Raises PlanError: an unknown name, or a number that is negative or not finite.
+    Raises PlanError: an unknown name, a number that is negative or not finite, a relative error below the rounding of
+    results.
     """
+    if isinstance(accuracy, Relative):
+        return _relative(accuracy.r, fmt)
     if accuracy is None:
         return Target(level(fmt, k), level=fmt)
     if isinstance(accuracy, str):
@@ -57,10 +103,10 @@ def resolve(accuracy: Accuracy, fmt: Format, k: int) -> Target:
             return Target(0.0, correct=True)
         named = {"fp32": FP32, "fp64": FP64}.get(accuracy)
         if named is None:
-            raise PlanError(f'accuracy={accuracy!r}: expected None, a number, "fp32", "fp64" or "correct"')
+            raise PlanError(f"accuracy={accuracy!r}: {_EXPECTED}")
         return Target(level(named, k), level=named)
     if isinstance(accuracy, bool) or not isinstance(accuracy, Real):
-        raise PlanError(f'accuracy={accuracy!r}: expected None, a number, "fp32", "fp64" or "correct"')
+        raise PlanError(f"accuracy={accuracy!r}: {_EXPECTED}")
     try:
         r = float(accuracy)
     except OverflowError:
@@ -68,3 +114,14 @@ def resolve(accuracy: Accuracy, fmt: Format, k: int) -> Target:
     if not (math.isfinite(r) and r >= 0.0):
         raise PlanError(f"accuracy={r}: expected a finite number that is not negative")
     return Target(r, correct=r == 0.0)
+
+
+def _relative(r: float, fmt: Format) -> Target:
+    """u |AB| are for the last rounding, of a sum within s |AB|: u + (1 + u) s <= r."""
+    if r < fmt.u:
+        raise PlanError(
+            f"Relative({r:.3g}): rounding to {fmt.name} alone errs by up to {fmt.u:.3g} of an entry; ask for "
+            f'Relative({fmt.u:.3g}) or more, or for "correct"'
+        )
+    s = (r - fmt.u) / (1.0 + fmt.u) * (1.0 - 2.0**-50)
+    return Target(0.0, correct=True) if s < 2.0**-_SPARE_BITS * fmt.u else Target(s, relative=True)

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, Literal, cast, overload
 
 import numpy as np
 
-from hifigemm.accuracy import Accuracy, Target
+from hifigemm.accuracy import Accuracy, Relative, Target
 from hifigemm.augmented import as_factors, sum_with_product
 from hifigemm.engine import Engine, Outcome
 from hifigemm.engines import engine_for
+from hifigemm.exact_results import Result, check_result, enclosure, pair
 from hifigemm.exceptions import PlanError
 from hifigemm.executor import execute, in_steps, whole_split
 from hifigemm.formats import INT8
@@ -24,6 +25,7 @@ from hifigemm.libraries import Library, library_of
 from hifigemm.numerics.bits import Array, scale_entries
 from hifigemm.numerics.bounds import are_ordinary
 from hifigemm.numerics.epilogue import PLAIN, Epilogue, combine, frexp
+from hifigemm.numerics.special import nonfinite_vectors
 from hifigemm.numerics.subnormals import flushes_subnormals, gradual_underflow
 from hifigemm.operands import (
     Prepared,
@@ -67,6 +69,7 @@ if TYPE_CHECKING:
         SchemeName,
         TAddend,
         Tensors,
+        TwoParts,
         Yes,
     )
 
@@ -95,6 +98,16 @@ def matmul(
 @overload
 def matmul(a: Tensors, b: Tensors, *, out: None = None, return_report: bool, **options: Unpack[Asked]) -> Any: ...
 @overload
+def matmul(
+    a: Arrays, b: Arrays, *, result: TwoParts, return_report: No = False, **options: Unpack[Asked]
+) -> tuple[NDArray[Any], NDArray[Any]]: ...
+@overload
+def matmul(
+    a: Tensors, b: Tensors, *, result: TwoParts, return_report: No = False, **options: Unpack[Asked]
+) -> tuple[Tensor, Tensor]: ...
+@overload
+def matmul(a: Operand, b: Operand, *, result: TwoParts, return_report: bool, **options: Unpack[Asked]) -> Any: ...
+@overload
 def matmul(a: Operand, b: Operand, *, out: Out, return_report: No = False, **options: Unpack[Asked]) -> Out: ...
 @overload
 def matmul(a: Operand, b: Operand, *, out: Out, return_report: Yes, **options: Unpack[Asked]) -> tuple[Out, Report]: ...
@@ -110,6 +123,7 @@ def matmul(
     engine: str | None = None,
     plan: Plan | None = None,
     workspace: int | None = None,
+    result: Result = "array",
     return_report: bool = False,
 ) -> Any:
     """A B to an accuracy that is asked for and kept.
@@ -123,14 +137,14 @@ def matmul(
         operands. The product of integers or bools on the CPU is that of `numpy.matmul`, which wraps around where an
         entry lies beyond the dtype; with an accuracy every entry is exact. What would be rounded as an array, or lose
         a mask, a unit or labels, is refused.
-    accuracy : None, float, "fp32", "fp64" or "correct"
+    accuracy : None, float, "fp32", "fp64", "correct" or Relative
         A float r promises |C - AB| <= r |A||B| + u |AB| in every entry, u the unit roundoff of the result's dtype,
         whatever the exponents of the data (for results in the subnormal range, and half the smallest subnormal).
         "fp32" and "fp64" are r = max(4, sqrt(k)/4) u of that format, at which a native product in that format is
         accepted too: plan and report then state its worst case, k u / (1 - k u) with 2 k for complex operands, and
         `strict` refuses it where that exceeds r. None is the level of the result's dtype. "correct": every real
         component is the exact value rounded once, to nearest, ties to even. For complex operands the promise holds for
-        re and im, with |A||B| of the real embedding.
+        re and im, with |A||B| of the real embedding. `Relative` is |C - AB| <= r |AB|, by the exact schemes.
     scheme : "auto", "native", "multiword", "corrected", "ozaki1", "ozaki2", or one such as ``Ozaki1(product="fp64")``
         A scheme is obeyed. Where it has an explicit count, or is one of words ("multiword", "corrected") or of a mode
         of Ozaki scheme I, and no accuracy is given, only what its report states is promised.
@@ -146,6 +160,10 @@ def matmul(
         the result; what a library's own product takes does not count. Changes no bit of an exact scheme. None takes a
         multiple of operands and result, but of large products no more than half of what memory is free besides them,
         where no bit depends on it.
+    result : "array", "pair" or "enclosure"
+        "pair": (high, low), high the correctly rounded product and low what is left of the exact one, rounded once.
+        "enclosure": (lower, upper), the two neighbouring floats between which the exact value lies, equal where it is a
+        float. Both by component of complex entries, at two to ten times the cost of "correct".
     return_report : bool
         Return (result, Report). On a GPU a call at the level of the result, or with a forced count, never waits for the
         device, so that it can be captured in a CUDA graph: the device decides by the operands between steps that all
@@ -176,39 +194,71 @@ def matmul(
     >>> hg.matmul(a, np.ones((3, 1)), accuracy="correct")
     array([[1.]])
     """
-    is_plain = plan is None and out is None and engine is None and not return_report
+    is_plain = plan is None and out is None and engine is None and result == "array" and not return_report
     if is_plain and type(a) is not np.ndarray and belongs_to_torch(a, b):
         from hifigemm.interop import torch_operators
 
         return torch_operators.matmul(a, b, accuracy, scheme, workspace)
-    return product_of_numbers(a, b, accuracy, scheme, out, engine, plan, workspace, return_report)
+    return product_of_numbers(a, b, accuracy, scheme, out, engine, plan, workspace, return_report, result)
 
 
 @opaque
 def product_of_numbers(
     a: Any, b: Any, accuracy: Accuracy = None, scheme: str | Scheme = "auto", out: Any = None,
     engine: str | None = None, plan: Plan | None = None, workspace: int | None = None, return_report: bool = False,
+    result: Result = "array",
 ) -> Any:  # fmt: skip
     """`matmul` of operands of which nothing but their numbers is asked."""
     key = None
-    if plan is None and not return_report:
+    if result != "array":
+        check_result(result, accuracy, out, plan)
+        accuracy = "correct"
+    elif plan is None and not return_report:
         key = key_of(a, b, out, accuracy, scheme, engine, workspace)
-        if key is not None and (result := repeat(key, a, b, out)) is not None:
-            return result
+        if key is not None and (repeated := repeat(key, a, b, out)) is not None:
+            return repeated
     options = Options(accuracy, scheme, engine, plan, workspace, return_report, key)
     out = as_out(out)
     library = library_of(("a", a), ("b", b), ("out", out))
+    found: tuple[Array | None, Report]
     with gradual_underflow(), library.active():
         a, b = as_operand(a, "a", library), as_operand(b, "b", library)
         shapes, whole = shapes_of(a.shape, b.shape), are_integers(a, b)
         dtype = np.result_type(a.dtype, b.dtype) if whole else result_dtype(a.dtype, b.dtype)
         if out is not None:
             check_out(out, shapes, dtype, library)
+        if result != "array":
+            if whole:
+                raise PlanError(f"result={result!r} is for floating-point operands; these are {a.dtype} and {b.dtype}")
+            parts, report = _two_parts(result, a, b, options, library, dtype)
+            given = tuple(library.to_native(x) for x in parts)
+            return (given, report) if return_report else given
         if whole:
-            result, report = integer_product(_array_of(a), _array_of(b), shapes, options, library)
+            found = integer_product(_array_of(a), _array_of(b), shapes, options, library)
         else:
-            result, report = _product(a, b, options, library, dtype=dtype, out=out)
-        return _deliver(result, report, library, out, return_report)
+            found = _product(a, b, options, library, dtype=dtype, out=out)
+        return _deliver(*found, library, out, return_report)
+
+
+@_quiet
+def _two_parts(
+    result: Result, a: Array | Prepared, b: Array | Prepared, options: Options, library: Library, dtype: np.dtype[Any]
+) -> tuple[tuple[Array, Array], Report]:
+    """The pair or the enclosure of a product, see `exact_results`."""
+    found, report = _product(a, b, options, library, dtype=dtype)
+    nearest, shapes = cast(Array, found), shapes_of(a.shape, b.shape)
+    stacks = _stacks(a, b, shapes, dtype)
+
+    def rest(c: Array, shift: int) -> Array:
+        if 0 in (*a.shape, *b.shape):
+            return np.zeros_like(nearest)
+        return _sum_with_product(_array_of(a), _array_of(b), c, -1.0, options, library, shift, dtype)[0]
+
+    if result == "pair":
+        return pair(nearest, rest), report
+    unknown = nonfinite_vectors(stacks[0], 2) | nonfinite_vectors(stacks[1], 1)
+    known = np.broadcast_to(np.logical_not(unknown), (shapes.count, shapes.left[1], shapes.right[2]))
+    return enclosure(nearest, rest, known.reshape(shapes.result)), report
 
 
 @overload
@@ -340,7 +390,16 @@ def gemm_of_numbers(
     if mantissa == -1.0:
         a, b = (a, _negated(b, dtype)) if _keeps_split(a) else (_negated(a, dtype), b)  # so that -0 is right
         mantissa = 1.0
-    once = None if accuracy != "correct" or plan is not None or mantissa != 1.0 else _rounded_once(a, b, c, beta, shift)
+    is_relative = isinstance(accuracy, Relative) or (plan is not None and plan.target.relative)
+    once = None
+    if (accuracy == "correct" or is_relative) and plan is None and mantissa == 1.0:
+        once = _rounded_once(a, b, c, beta, shift)
+    combined = alpha != 0 and (c is not None or mantissa != 1.0) and 0 not in (*a.shape, *b.shape)
+    if is_relative and once is None and combined:
+        raise PlanError(
+            f"alpha = {alpha}, beta = {beta}: a relative error is promised of A B, and of alpha A B + beta C where "
+            "alpha and beta are powers of two or minus one and no plan or prepared operand is given"
+        )
     if once is not None:
         with library.active():
             found = _sum_with_product(a, b, *once, options, library, shift, dtype)

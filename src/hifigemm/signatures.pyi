@@ -32,6 +32,7 @@ __all__ = [
     "SchemeName",
     "TAddend",
     "Tensors",
+    "TwoParts",
     "Yes",
 ]
 
@@ -55,6 +56,7 @@ AnyAddend: TypeAlias = Addend | TAddend
 Out = TypeVar("Out", bound=NDArray[Any] | AnyTensor)
 No: TypeAlias = Literal[False]
 Yes: TypeAlias = Literal[True]
+TwoParts: TypeAlias = Literal["pair", "enclosure"]
 SchemeName: TypeAlias = Literal["auto", "native", "multiword", "corrected", "ozaki1", "ozaki2"]
 
 class Asked(TypedDict, total=False):

@@ -53,7 +53,7 @@ def _matmul(x: Tensor, y: Tensor) -> Tensor:
 _SAME = [
     *("absolute", "add", "bitwise_and", "bitwise_or", "ceil", "copysign", "divide", "floor", "frexp", "greater"),
     *("greater_equal", "isfinite", "isinf", "isnan", "less", "less_equal", "logical_not", "maximum", "minimum"),
-    *("multiply", "negative", "not_equal", "square", "subtract", "trunc"),
+    *("multiply", "negative", "nextafter", "not_equal", "square", "subtract", "trunc"),
 ]
 """Functions of the same name in both."""
 _FUNCTIONS: dict[np.ufunc, Callable[..., Any]] = {getattr(np, name): getattr(torch, name) for name in _SAME} | {
@@ -73,8 +73,8 @@ _UNSIGNED: dict[np.ufunc, Callable[..., Any]] = {
 } | {np.right_shift: _right_shift_unsigned}
 """What there is for uint64 kept as int64."""
 
-NEEDS_DEVICE_SCALARS = frozenset({np.divide, np.matmul})
-"""torch multiplies by the reciprocal of a divisor that is a scalar of the host, and matmul takes no such scalars."""
+NEEDS_DEVICE_SCALARS = frozenset({np.divide, np.matmul, np.nextafter})
+"""torch multiplies by the reciprocal of a divisor that is a scalar of the host, and the others take no such scalars."""
 
 
 @lru_cache(maxsize=1024)

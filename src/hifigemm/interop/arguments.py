@@ -6,7 +6,7 @@ import ast
 from functools import lru_cache
 from typing import Any, cast
 
-from hifigemm.accuracy import Accuracy
+from hifigemm.accuracy import Accuracy, Relative
 from hifigemm.exceptions import PlanError
 from hifigemm.schemes import Scheme
 from hifigemm.schemes.auto import SCHEMES
@@ -16,7 +16,9 @@ _CLASSES = {cls.__name__: cls for cls in SCHEMES.values()}
 
 def accuracy_text(accuracy: Accuracy) -> str | None:
     """The text of an accuracy; None stays None."""
-    return accuracy if accuracy is None or isinstance(accuracy, str) else repr(float(accuracy))
+    if accuracy is None or isinstance(accuracy, str):
+        return accuracy
+    return f"Relative({accuracy.r!r})" if isinstance(accuracy, Relative) else repr(float(accuracy))
 
 
 @lru_cache
@@ -25,6 +27,8 @@ def accuracy_from(text: str | None) -> Accuracy:
     if text is None:
         return None
     try:
+        if text.startswith("Relative(") and text.endswith(")"):
+            return Relative(float(text[9:-1]))
         return float(text)
     except ValueError:
         return cast(Accuracy, text)

@@ -1,9 +1,9 @@
-"""Is |C - AB| <= r |A||B| + u |AB| kept, entry by entry? The certificate that the exact schemes share.
+"""Is |C - AB| <= r |A||B| + u |AB|, or r |AB| + u |AB|, kept, entry by entry? The certificate of the exact schemes.
 
 A scheme bounds what it left out by E = 2**err (relative to 2**(e_i + f_j), the largest |A_ih||B_hj| possible). The
 promise holds where E <= r (|A||B|), and |A||B| is bounded below by |AB| >= |V| - E, V the exact sum that was rounded,
-and by an INT8 product of magnitudes rounded down. All of this is integer arithmetic: the same entries are certified on
-every engine.
+and by an INT8 product of magnitudes rounded down, which a relative promise has no use for. All of this is integer
+arithmetic: the same entries are certified on every engine.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def facts(plan: Plan, x: Array, exponent: Array) -> dict[str, Array]:
     found = {"nonzero": nonzeros(x)}
     if math.isinf(plan.target.r):
         found["magnitude"] = scale_by_power(np.abs(x), -exponent)
-    elif not plan.target.correct:
+    elif not (plan.target.correct or plan.target.relative):
         found["low"] = magnitudes_down(x, exponent)
     return found
 
@@ -66,7 +66,7 @@ def certified_entries(
     else:
         inverse = bits_of_inverse(plan.target.r)
         certified |= (rounded.magnitude >= 0) & (rounded.magnitude - lowest >= err + max(inverse, 0) + 1)
-        if not certified.all():
+        if not (plan.target.relative or certified.all()):
             top = 2**MAGNITUDE_BITS_DOWN - 1
             low = exact_int8(engine, left.facts["low"], right.facts["low"], top, top)
             needed = np.clip(err + inverse + 2 * MAGNITUDE_BITS_DOWN, 0, 62)

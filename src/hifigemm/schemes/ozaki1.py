@@ -211,14 +211,12 @@ def slice_bits(problem: Problem, spec: ProductSpec) -> int:
 def first_num_slices(problem: Problem, target: Target, slice_bits: int) -> int:
     """Slices to begin with: enough for typical data; entries for which they are not are escalated afterwards.
 
-    Sums of |A||B| are taken as 2**-6 of the largest possible; a correctly rounded sum of k terms of either sign as
-    sqrt(k) smaller, with as many bits below the rounding unit as leave about 16 entries of the result uncertain.
+    Sums of |A||B| are taken as 2**-6 of the largest possible; a sum of k terms of either sign as sqrt(k) smaller, with
+    as many bits below the rounding unit, or the relative error, as leave about 16 entries of the result uncertain.
     """
-    if target.correct:
-        spare = max(ceil_log2(problem.m * problem.n * problem.batch) - 4, 6)
-        wanted = problem.fmt.t + 1 + spare + 6 + ceil_log2(problem.terms) // 2
-    else:
-        wanted = certify.bits_of_inverse(target.r) + 6
+    wanted = (problem.fmt.t + 1 if target.correct else certify.bits_of_inverse(target.r)) + 6
+    if target.correct or target.relative:
+        wanted += max(ceil_log2(problem.m * problem.n * problem.batch) - 4, 6) + ceil_log2(problem.terms) // 2
     return bounds.first_slice_count(slice_bits, wanted)
 
 

@@ -105,7 +105,7 @@ class Ozaki2(Scheme):
             return None
         count, entries = _expected_count(problem, target), entries_within(workspace, engine.memory.block_entries)
         ratio = outliers = None
-        if fast and not target.correct and math.isfinite(target.r) and a.size and b.size:
+        if fast and math.isfinite(target.r) and not (target.correct or target.relative) and a.size and b.size:
             ratio = engine.override(error_ratio)(a, b, int8_product(engine), entries, max(workspace // 256, 1))
             count = max(count, count_for_ratio(problem.terms, target.r, ratio, problem.is_complex) or 0)
         most = _reach(problem, MAX_MODULI if target.correct else count)
@@ -272,7 +272,7 @@ def _exact_bits(is_complex: bool, left: int, right: int) -> int:
 def _expected_count(problem: Problem, target: Target) -> int:
     """Moduli that data of one size take, and not fewer than `count_for_ratio` ever says."""
     count = count_for_bits(_wanted_bits(problem, target), problem.is_complex)
-    if target.correct or math.isinf(target.r):
+    if target.correct or target.relative or math.isinf(target.r):
         return count
     least = least_norm(problem.terms) ** 2
     return max(count, count_for_range(least, problem.is_complex) or MAX_MODULI)
@@ -306,11 +306,12 @@ def _facts(plan: Plan, x: Array, scale: Scale, width: int) -> dict[str, Array]:
 def _wanted_bits(problem: Problem, target: Target) -> int:
     """Bits of half_range to begin with, for data of one size: errors of sqrt(k) T against sums of T**2.
 
-    A correctly rounded sum needs the rounding unit and 16 bits of its own below it; terms of either sign cost as much
-    as sqrt(k) again.
+    A correctly rounded sum needs the rounding unit and 16 bits of its own below it, and so does a relative error; terms
+    of either sign cost as much as sqrt(k) again.
     """
-    if target.correct:
-        return 2 * (problem.fmt.t + 16 + ceil_log2(problem.terms)) + 1
+    if target.correct or target.relative:
+        own = problem.fmt.t if target.correct else certify.bits_of_inverse(target.r)
+        return 2 * (own + 16 + ceil_log2(problem.terms)) + 1
     return max(2 * (certify.bits_of_inverse(target.r) + 2) + ceil_log2(problem.terms) + 1, 1)
 
 

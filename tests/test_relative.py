@@ -1,0 +1,142 @@
+"""accuracy=Relative(r): every entry against the exact one, as a fraction, however much its terms cancel."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+import hifigemm as hg
+from hifigemm.accuracy import Target, resolve
+from hifigemm.formats import FP32, FP64
+from tests.exact_values import components, exact_entries
+from tests.test_correct import DTYPES, NAMES, wide
+
+SHAPES = ((1, 1, 1), (5, 1, 4), (7, 13, 6), (1, 64, 1), (3, 40, 5))
+
+
+def check(c, exact, r, dtype):
+    """|c - ab| <= r |ab|, but for half the smallest subnormal where the exact value lies below the normal numbers."""
+    real = np.finfo(dtype)
+    tiny, half, largest = Fraction(float(real.tiny)), Fraction(float(real.smallest_subnormal)) / 2, float(real.max)
+    for x, y in zip(components(c), exact, strict=True):
+        if isinstance(x, float):
+            assert x > 0 if y > 0 else x < 0
+            assert abs(y) > Fraction(largest)
+        else:
+            assert abs(x - y) <= Fraction(r) * abs(y) + (half if abs(y) < tiny else 0)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", NAMES)
+def test_every_entry_keeps_it(make_pair, name, dtype):
+    u = float(np.finfo(dtype).eps) / 2
+    for m, k, n in SHAPES:
+        a, b = make_pair(name, m, k, n, dtype)
+        exact = exact_entries(a, b)
+        for r in (u, 3 * u, 2e4 * u, 1e-3):
+            check(hg.matmul(a, b, accuracy=hg.Relative(r)), exact, r, dtype)
+
+
+@pytest.mark.parametrize("name", ["uniform", "phi_1", "cancelling", "nearly_cancelling", "subnormal", "ties", "zeros"])
+@pytest.mark.parametrize(
+    "scheme", [hg.Ozaki1(), hg.Ozaki1(product="fp32"), hg.Ozaki2(), hg.Ozaki2(scaling="fast")], ids=str
+)
+def test_forced_schemes_keep_it_or_refuse(make_pair, name, scheme):
+    for m, k, n in SHAPES:
+        a, b = make_pair(name, m, k, n, "float64")
+        for r in (1e-15, 1e-9, 0.1):
+            try:
+                c, report = hg.matmul(a, b, accuracy=hg.Relative(r), scheme=scheme, return_report=True)
+            except hg.AccuracyError:
+                assert isinstance(scheme, hg.Ozaki2)
+                assert wide(name) or name == "subnormal"
+                continue
+            check(c, exact_entries(a, b), r, "float64")
+            assert type(report.scheme) is type(scheme)
+            assert report.bound <= r
+
+
+def test_few_slices_do_where_nothing_cancels():
+    rng = np.random.default_rng(1)
+    a, b = rng.random((30, 40)), rng.random((40, 20))
+    counts = [hg.matmul(a, b, accuracy=x, return_report=True)[1].num_products for x in (hg.Relative(1e-3), "correct")]
+    assert counts[0] < counts[1]
+
+
+def test_entries_that_cancel_are_escalated():
+    a = np.array([[2.0**400, 1.0, -(2.0**400)], [1.0, 1.0, 1.0]])
+    c, report = hg.matmul(a, np.ones((3, 1)), accuracy=hg.Relative(1e-6), return_report=True)
+    np.testing.assert_array_equal(c, [[1.0], [3.0]])
+    assert "escalated" in report.reason
+
+
+def test_targets():
+    assert resolve(hg.Relative(FP64.u), FP64, 10) == Target(0.0, correct=True)
+    found = resolve(hg.Relative(1e-9), FP64, 10)
+    assert found.relative
+    s, r, u = Fraction(found.r), Fraction(1e-9), Fraction(FP64.u)
+    assert u + (1 + u) * s <= r
+    assert str(found) == "|C - AB| <= 1e-09 |AB| + u |AB|"
+    with pytest.raises(hg.PlanError, match=r"Relative\(1e-09\): rounding to fp32 alone errs by up to 5.96e-08"):
+        resolve(hg.Relative(1e-9), FP32, 10)
+
+
+@pytest.mark.parametrize("r", [0, 1, -1e-3, 2.0, np.nan, np.inf, "1e-3", None, True])
+def test_what_is_no_relative_error(r):
+    with pytest.raises(hg.PlanError, match="expected a number between 0 and 1"):
+        hg.Relative(r)
+
+
+@pytest.mark.parametrize("scheme", ["native", "multiword", "corrected"])
+def test_schemes_that_round_their_sums_refuse(scheme):
+    a = np.ones((3, 3), np.float32)
+    with pytest.raises(hg.AccuracyError):
+        hg.matmul(
+            a, a, scheme=scheme, accuracy=hg.Relative(1e-3), engine="simulated-h100" if scheme != "native" else None
+        )
+
+
+def test_gemm_keeps_it_for_the_whole_sum_or_refuses(make_pair):
+    a, b = make_pair("uniform", 5, 9, 4, "float64")
+    c = -hg.matmul(a, b, accuracy="correct")
+    r = 1e-10
+    for alpha, beta in ((1.0, 1.0), (-2.0, 0.5), (0.25, -1.0)):
+        left, right = np.concatenate([alpha * a, c], axis=1), np.concatenate([b, beta * np.eye(4)])
+        check(
+            hg.gemm(a, b, c, alpha=alpha, beta=beta, accuracy=hg.Relative(r)), exact_entries(left, right), r, "float64"
+        )
+    check(hg.gemm(a, b, alpha=-4.0, accuracy=hg.Relative(r)), exact_entries(-4 * a, b), r, "float64")
+    np.testing.assert_array_equal(hg.gemm(a, b, c, alpha=0.0, beta=3.0, accuracy=hg.Relative(r)), 3.0 * c)
+    for scalars in ({"alpha": 0.3}, {"beta": 0.3}, {"alpha": 0.3, "beta": 1.0}):
+        with pytest.raises(hg.PlanError, match="powers of two"):
+            hg.gemm(a, b, c if "beta" in scalars else None, accuracy=hg.Relative(r), **scalars)
+
+
+def test_plans_and_prepared_operands(make_pair):
+    a, b = make_pair("nearly_cancelling", 6, 30, 5, "float64")
+    plan = hg.make_plan(a, b, accuracy=hg.Relative(1e-12))
+    assert "|AB|" in str(plan)
+    exact = exact_entries(a, b)
+    check(hg.matmul(a, b, plan=plan), exact, 1e-12, "float64")
+    check(hg.matmul(hg.prepare(a, "left", plan=plan), b), exact, 1e-12, "float64")
+    with pytest.raises(hg.PlanError, match="powers of two"):
+        hg.gemm(a, b, np.ones((6, 5)), beta=1.0, plan=plan)
+
+
+def test_tensors_have_the_bits_of_arrays(make_pair):
+    torch = pytest.importorskip("torch")
+    from hifigemm.interop.arguments import accuracy_from, accuracy_text
+
+    a, b = make_pair("nearly_cancelling", 6, 30, 5, "float64")
+    want = hg.matmul(a, b, accuracy=hg.Relative(1e-12))
+    x, y = torch.from_numpy(a), torch.from_numpy(b)
+    np.testing.assert_array_equal(hg.matmul(x, y, accuracy=hg.Relative(1e-12)).numpy(), want)
+    x.requires_grad_()
+    c = hg.matmul(x, y, accuracy=hg.Relative(1e-12))
+    np.testing.assert_array_equal(c.detach().numpy(), want)
+    c.sum().backward()
+    assert accuracy_from(accuracy_text(hg.Relative(0.1))) == hg.Relative(0.1)
+    with hg.emulate(hg.Relative(1e-12)):
+        np.testing.assert_array_equal((x @ y).detach().numpy(), want)
