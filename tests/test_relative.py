@@ -58,6 +58,18 @@ def test_forced_schemes_keep_it_or_refuse(make_pair, name, scheme):
             assert report.bound <= r
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_entries_just_below_overflow_stay_finite(make_pair, dtype):
+    """What few slices add up to may lie beyond the largest float where the exact sum does not."""
+    for seed in range(60):
+        a, b = make_pair("overflowing", 3, 3, 3, dtype, seed)
+        exact = exact_entries(a, b)
+        for r in (1e-3, 0.3):
+            check(hg.matmul(a, b, accuracy=hg.Relative(r)), exact, r, dtype)
+            for x, y in zip(components(hg.matmul(a, b, accuracy=r, scheme="ozaki1")), exact, strict=True):
+                assert isinstance(x, Fraction) or abs(y) > Fraction(float(np.finfo(dtype).max))
+
+
 def test_few_slices_do_where_nothing_cancels():
     rng = np.random.default_rng(1)
     a, b = rng.random((30, 40)), rng.random((40, 20))

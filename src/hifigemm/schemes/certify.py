@@ -71,6 +71,8 @@ def certified_entries(
             low = exact_int8(engine, left.facts["low"], right.facts["low"], top, top)
             needed = np.clip(err + inverse + 2 * MAGNITUDE_BITS_DOWN, 0, 62)
             certified |= low >= np.left_shift(np.int64(1), needed)
+        # What rounds to infinity is promised to lie there only where the exact value rounds there too.
+        certified &= exact | rounded.certain | np.isfinite(rounded.values)
     if (~certified & (rounded.magnitude < 0)).any():
         certified |= term_counts(left, right, engine) == 0
     return certified, plan.target.r
