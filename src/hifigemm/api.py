@@ -31,6 +31,7 @@ from hifigemm.operands import (
     as_addend,
     as_operand,
     as_out,
+    broadcasts,
     check_out,
     common_narrow,
     converted,
@@ -46,7 +47,7 @@ from hifigemm.problem import Problem
 from hifigemm.programs import keep, key_of, repeat
 from hifigemm.schemes import Native, Ozaki1, Scheme
 from hifigemm.settings import decision_log, is_strict
-from hifigemm.transforms import belongs_to_torch, check_tensor, opaque
+from hifigemm.transforms import belongs_to_jax, belongs_to_torch, check_tensor, opaque
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -177,10 +178,15 @@ def matmul(
     array([[1.]])
     """
     is_plain = plan is None and out is None and engine is None and not return_report
-    if is_plain and type(a) is not np.ndarray and belongs_to_torch(a, b):
-        from hifigemm.interop import torch_operators
+    if is_plain and type(a) is not np.ndarray:
+        if belongs_to_torch(a, b):
+            from hifigemm.interop import torch_operators
 
-        return torch_operators.matmul(a, b, accuracy, scheme, workspace)
+            return torch_operators.matmul(a, b, accuracy, scheme, workspace)
+        if belongs_to_jax(a, b):
+            from hifigemm.interop import jax_primitive
+
+            return jax_primitive.matmul(a, b, accuracy, scheme, workspace)
     return product_of_numbers(a, b, accuracy, scheme, out, engine, plan, workspace, return_report)
 
 
@@ -304,6 +310,10 @@ def gemm(
 
             x, y = (t.mT if how == "T" else t.mH if how == "C" else t for t, how in ((a, trans_a), (b, trans_b)))
             return torch_operators.gemm(x, y, read[2] if len(read) > 2 else None, *policy, alpha=alpha, beta=beta)
+        if belongs_to_jax(*read):
+            from hifigemm.interop import jax_primitive
+
+            return jax_primitive.gemm(a, b, c, *policy, alpha=alpha, beta=beta, trans_a=trans_a, trans_b=trans_b)
     taken = {"alpha": alpha, "beta": beta, "trans_a": trans_a, "trans_b": trans_b, "out": out, "engine": engine}
     return gemm_of_numbers(a, b, c, *policy, plan=plan, return_report=return_report, **taken)
 
@@ -333,7 +343,7 @@ def gemm_of_numbers(
     if out is not None:
         check_out(out, shapes, dtype, library)
     if c is not None:
-        if not _broadcasts(c.shape, shapes.result):
+        if not broadcasts(c.shape, shapes.result):
             raise ValueError(f"c has shape {c.shape}; the result has shape {shapes.result}")
         c = converted(c, dtype)
     mantissa, shift = frexp(alpha)
@@ -441,11 +451,6 @@ def _scalar(x: Any, name: str) -> complex:
     if not (exact == value or exact != exact):
         raise ValueError(f"{name} = {x!r} is no number of float64, it would be rounded to {value}")
     return value if value.imag else value.real
-
-
-def _broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
-    """Whether an array of one shape stands for one of another."""
-    return len(shape) <= len(to) and all(n in (1, m) for n, m in zip(shape[::-1], to[::-1], strict=False))
 
 
 def _keeps_split(a: Any) -> bool:
