@@ -123,7 +123,8 @@ def matmul(
         ml_dtypes, are taken too: the result of two such operands is float32, to the same accuracies as for float32
         operands. The product of integers or bools on the CPU is that of `numpy.matmul`, which wraps around where an
         entry lies beyond the dtype; with an accuracy every entry is exact. What would be rounded as an array, or lose
-        a mask, a unit or labels, is refused.
+        a mask, a unit or labels, is refused. Both are of one library, NumPy, PyTorch or JAX, and of one device; the
+        result is too.
     accuracy : None, float, "fp32", "fp64" or "correct"
         A float r promises |C - AB| <= r |A||B| + u |AB| in every entry, u the unit roundoff of the result's dtype,
         whatever the exponents of the data (for results in the subnormal range, and half the smallest subnormal).

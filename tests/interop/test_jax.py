@@ -434,6 +434,19 @@ def two_devices():
     same(jax.jit(PRODUCT)(spread, b), a @ b)
     with pytest.raises(ValueError, match="a is spread over 2 devices"):
         hg.matmul(spread, spread)
+    explicit = jax.make_mesh((2,), ("rows",), axis_types=(jax.sharding.AxisType.Explicit,))
+    with jax.set_mesh(explicit):
+        rows = jax.device_put(a, jax.NamedSharding(explicit, PartitionSpec("rows")))
+        with pytest.raises(TypeError, match="over explicit axes of a mesh"):
+            jax.jit(PRODUCT)(rows, rows)
+        same(
+            jax.jit(
+                jax.shard_map(
+                    PRODUCT, in_specs=(PartitionSpec("rows"), PartitionSpec()), out_specs=PartitionSpec("rows")
+                )
+            )(rows, b),
+            a @ b,
+        )
     there = jax.device_put(a, second)
     assert hg.matmul(there, there).devices() == {second}
     assert jax.jit(PRODUCT)(there, there).devices() == {second}

@@ -191,7 +191,16 @@ def _eager(*operands: Any, **options: Any) -> Any:
 
 
 def _shape(a: Any, b: Any, *addend: Any, **_: Any) -> Any:
-    """What JAX knows of a product: that of A, and what follows for shape and dtype."""
+    """What JAX knows of a product: what it knows of A, and what follows for shape and dtype.
+
+    Raises TypeError: operands whose types name axes of a mesh, as those of `jax.sharding.AxisType.Explicit` do.
+    """
+    for name, x in zip(("a", "b", "c"), (a, b, *addend), strict=False):
+        if any(x.sharding.spec):
+            raise TypeError(
+                f"{name} is {x.str_short()} and spread by {x.sharding.spec} over explicit axes of a mesh, for which no "
+                "product says how its result is spread: multiply inside jax.shard_map, or reshard the operands"
+            )
     stack = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     dtype = _result_dtype(*(x.dtype for x in (a, b, *addend)))
     return a.update(shape=(*stack, a.shape[-2], b.shape[-1]), dtype=dtype, weak_type=False)
