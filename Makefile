@@ -1,10 +1,12 @@
-# `make` lists the targets. demo, test and test-torch set everything up from a bare Python >= 3.10 with pip:
-# demo and test create $(VENV) and install there, test-torch does so in $(TORCH_VENV), with PyTorch. No GPU is needed.
+# `make` lists the targets. demo, test, test-torch and test-jax set everything up from a bare Python >= 3.10 with pip:
+# demo and test create $(VENV) and install there, test-torch does so in $(TORCH_VENV), with PyTorch, and test-jax in
+# $(JAX_VENV), with JAX. No GPU is needed.
 
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 TORCH_VENV ?= .venv-torch
+JAX_VENV ?= .venv-jax
 # The build for CPUs, a tenth in size of what the ordinary package index has; that is taken where TORCH_INDEX is out of
 # reach. The version is fixed, since the newest of the two indices would be taken otherwise. Of Triton it is the version
 # that PyTorch 2.11 brings along, whose Gluon the kernels are written in.
@@ -16,7 +18,7 @@ PYTEST := $(BIN)/python -m pytest
 PYTEST_TORCH := $(TORCH_VENV)/bin/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-torch check format lint types test-all docs test-gpu bench venv clean distclean
+.PHONY: help demo test test-torch test-jax check format lint types test-all docs test-gpu bench venv clean distclean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -30,6 +32,9 @@ test: $(VENV)/.installed-dev ## the quick tests without PyTorch, on the CPU (PYT
 
 test-torch: $(TORCH_VENV)/.installed ## the quick tests with PyTorch, on the CPU; Triton's interpreter runs the GPU kernels
 	$(PYTEST_TORCH) -m "torch and not gpu and not multigpu and not slow" $(PYTEST_ARGS)
+
+test-jax: $(JAX_VENV)/.installed ## the tests with JAX, on the CPU
+	$(JAX_VENV)/bin/python -m pytest -m "not torch" tests/interop/test_jax.py tests/numerics/test_subnormals.py $(PYTEST_ARGS)
 
 check: lint types test-all docs ## format, lint, types, all CPU tests, documentation: what a change must pass
 
@@ -75,8 +80,13 @@ $(TORCH_VENV)/.installed: pyproject.toml | $(TORCH_VENV)/bin/pip
 	    "$(TRITON); sys_platform == 'linux'"
 	@touch $@
 
+$(JAX_VENV)/.installed: pyproject.toml | $(JAX_VENV)/bin/pip
+	@echo "Installing hifigemm[jax] and its tests into $(JAX_VENV)"
+	@$(JAX_VENV)/bin/python -m pip install $(PIP_FLAGS) --editable '.[jax]' hypothesis pytest
+	@touch $@
+
 # Some distributions ship pip but not ensurepip; then PYTHON's own pip installs one into the environment.
-$(VENV)/bin/pip $(TORCH_VENV)/bin/pip: %/bin/pip:
+$(VENV)/bin/pip $(TORCH_VENV)/bin/pip $(JAX_VENV)/bin/pip: %/bin/pip:
 	@command -v $(PYTHON) >/dev/null || \
 	    { echo "error: $(PYTHON) not found; hifigemm needs Python 3.10 or newer (make PYTHON=/path/to/python3 ...)" >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
@@ -92,9 +102,9 @@ $(VENV)/bin/pip $(TORCH_VENV)/bin/pip: %/bin/pip:
 	fi
 	@test -x $@ || { echo "error: no pip in $*; remove it and try again" >&2; exit 1; }
 
-clean: ## remove build products and caches, keep $(VENV) and $(TORCH_VENV)
+clean: ## remove build products and caches, keep the environments
 	rm -rf build dist .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -not -path './.*' -prune -exec rm -rf {} +
 
-distclean: clean ## as clean, and remove $(VENV) and $(TORCH_VENV) too
-	rm -rf $(VENV) $(TORCH_VENV)
+distclean: clean ## as clean, and remove $(VENV), $(TORCH_VENV) and $(JAX_VENV) too
+	rm -rf $(VENV) $(TORCH_VENV) $(JAX_VENV)

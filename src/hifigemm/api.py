@@ -33,6 +33,7 @@ from hifigemm.operands import (
     as_addend,
     as_operand,
     as_out,
+    broadcasts,
     check_out,
     common_narrow,
     converted,
@@ -48,7 +49,7 @@ from hifigemm.problem import Problem
 from hifigemm.programs import keep, key_of, repeat
 from hifigemm.schemes import Native, Ozaki1, Scheme
 from hifigemm.settings import decision_log, is_strict
-from hifigemm.transforms import belongs_to_torch, check_tensor, opaque
+from hifigemm.transforms import belongs_to_jax, belongs_to_torch, check_tensor, opaque
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -136,8 +137,9 @@ def matmul(
         ml_dtypes, are taken too: the result of two such operands is float32, to the same accuracies as for float32
         operands. The product of integers or bools on the CPU is that of `numpy.matmul`, which wraps around where an
         entry lies beyond the dtype; with an accuracy every entry is exact. What would be rounded as an array, or lose
-        a mask, a unit or labels, is refused.
-    accuracy : None, float, "fp32", "fp64", "correct" or Relative
+        a mask, a unit or labels, is refused. Both are of one library, NumPy, PyTorch or JAX, and of one device; the
+        result is too.
+    accuracy : None, float, "fp32", "fp64" or "correct" or Relative
         A float r promises |C - AB| <= r |A||B| + u |AB| in every entry, u the unit roundoff of the result's dtype,
         whatever the exponents of the data (for results in the subnormal range, and half the smallest subnormal).
         "fp32" and "fp64" are r = max(4, sqrt(k)/4) u of that format, at which a native product in that format is
@@ -195,10 +197,15 @@ def matmul(
     array([[1.]])
     """
     is_plain = plan is None and out is None and engine is None and result == "array" and not return_report
-    if is_plain and type(a) is not np.ndarray and belongs_to_torch(a, b):
-        from hifigemm.interop import torch_operators
+    if is_plain and type(a) is not np.ndarray:
+        if belongs_to_torch(a, b):
+            from hifigemm.interop import torch_operators
 
-        return torch_operators.matmul(a, b, accuracy, scheme, workspace)
+            return torch_operators.matmul(a, b, accuracy, scheme, workspace)
+        if belongs_to_jax(a, b):
+            from hifigemm.interop import jax_primitive
+
+            return jax_primitive.matmul(a, b, accuracy, scheme, workspace)
     return product_of_numbers(a, b, accuracy, scheme, out, engine, plan, workspace, return_report, result)
 
 
@@ -354,6 +361,10 @@ def gemm(
 
             x, y = (t.mT if how == "T" else t.mH if how == "C" else t for t, how in ((a, trans_a), (b, trans_b)))
             return torch_operators.gemm(x, y, read[2] if len(read) > 2 else None, *policy, alpha=alpha, beta=beta)
+        if belongs_to_jax(*read):
+            from hifigemm.interop import jax_primitive
+
+            return jax_primitive.gemm(a, b, c, *policy, alpha=alpha, beta=beta, trans_a=trans_a, trans_b=trans_b)
     taken = {"alpha": alpha, "beta": beta, "trans_a": trans_a, "trans_b": trans_b, "out": out, "engine": engine}
     return gemm_of_numbers(a, b, c, *policy, plan=plan, return_report=return_report, **taken)
 
@@ -383,7 +394,7 @@ def gemm_of_numbers(
     if out is not None:
         check_out(out, shapes, dtype, library)
     if c is not None:
-        if not _broadcasts(c.shape, shapes.result):
+        if not broadcasts(c.shape, shapes.result):
             raise ValueError(f"c has shape {c.shape}; the result has shape {shapes.result}")
         c = converted(c, dtype)
     mantissa, shift = frexp(alpha)
@@ -500,11 +511,6 @@ def _scalar(x: Any, name: str) -> complex:
     if not (exact == value or exact != exact):
         raise ValueError(f"{name} = {x!r} is no number of float64, it would be rounded to {value}")
     return value if value.imag else value.real
-
-
-def _broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
-    """Whether an array of one shape stands for one of another."""
-    return len(shape) <= len(to) and all(n in (1, m) for n, m in zip(shape[::-1], to[::-1], strict=False))
 
 
 def _keeps_split(a: Any) -> bool:

@@ -1,8 +1,8 @@
-"""Whose arrays come in: NumPy arrays, and PyTorch tensors on the CPU or a GPU. What comes in goes out.
+"""Whose arrays come in: NumPy arrays, PyTorch tensors and JAX arrays on the CPU or a GPU. What comes in goes out.
 
-Inside, everything is an array with NumPy's interface. A CPU tensor is seen as the NumPy array of its memory, a CUDA
-tensor through `engines.device_array`, which carries NumPy's operations out on the device. Nothing is copied between
-devices or libraries.
+Inside, everything is an array with NumPy's interface. A CPU tensor or JAX array is seen as the NumPy array of its
+memory, a CUDA tensor through `engines.device_array`, which carries NumPy's operations out on the device, a JAX array on
+a GPU as the tensor of its memory. Nothing is copied between devices or libraries.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ from __future__ import annotations
 import sys
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 
 from hifigemm.array_like import as_array, kind_of
 from hifigemm.numerics.bits import Array
-from hifigemm.transforms import check_tensor
+from hifigemm.transforms import belongs_to_jax, check_tensor
 
 BFLOAT16 = np.dtype([("bfloat16", np.uint16)])
 """Stands for a dtype that NumPy does not have. Arrays on a device can have it, and be converted to float32."""
@@ -26,10 +27,13 @@ BFLOAT16 = np.dtype([("bfloat16", np.uint16)])
 class Library:
     """An array library and a device of it."""
 
-    name: str  # "numpy" or "torch"
+    name: str  # "numpy", "torch" or "jax"
     device: str  # "cpu", or as PyTorch names it, such as "cuda:0"
+    place: Any = None  # the device as JAX knows it, of which a CPU can be several
 
     def __str__(self) -> str:
+        if self.place is not None:
+            return f"{self.name} on {self.place}"
         return self.name if self.device == "cpu" else f"{self.name} on {self.device}"
 
     @property
@@ -39,7 +43,7 @@ class Library:
 
     def active(self) -> AbstractContextManager[Any]:
         """A context in which kernels go to this device and torch multiplies in the formats that it is given."""
-        if self.name == "numpy":
+        if self.name == "numpy" or (self.name == "jax" and self.on_host):
             return nullcontext()
         import torch
 
@@ -64,6 +68,12 @@ class Library:
             return array
         if not self.owns(x):
             raise TypeError(f"{name} is a {type(x).__name__}; expected an array of {self}")
+        if self.name == "jax":
+            if self.on_host:
+                return as_array(np.asarray(x), name)
+            import torch
+
+            x = torch.utils.dlpack.from_dlpack(x)
         check_tensor(x, name)
         x = x.resolve_conj().resolve_neg()
         brief = str(x.dtype) == "torch.bfloat16"
@@ -108,6 +118,8 @@ class Library:
         """An array of this library from what `asarray` or a product made; a product of vectors is a scalar in NumPy."""
         if self.name == "numpy":
             return x[()] if x.ndim == 0 else x
+        if self.name == "jax":
+            return self._to_jax(x)
         if self.on_host:
             import torch
 
@@ -115,6 +127,19 @@ class Library:
         from hifigemm.engines.device_array import unwrap
 
         return unwrap(x)
+
+    def _to_jax(self, x: Array) -> Any:
+        import jax
+
+        if jax.dtypes.canonicalize_dtype(x.dtype) != x.dtype:
+            raise TypeError(f"the result has dtype {x.dtype}, which JAX has with jax_enable_x64 only")
+        if self.on_host:
+            config: Any = jax.config
+            default = config.jax_default_device or jax.devices()[0]
+            return jax.device_put(x, None if self.place == default else self.place, may_alias=True)
+        from hifigemm.engines.device_array import unwrap
+
+        return jax.dlpack.from_dlpack(unwrap(x))
 
 
 NUMPY = Library("numpy", "cpu")
@@ -148,11 +173,36 @@ def _library(x: Any, name: str) -> Library | None:
         if x.device.type not in ("cpu", "cuda"):
             raise TypeError(f"{name} is a tensor on {x.device}: expected the CPU or a CUDA device")
         return Library("torch", str(x.device))
+    if belongs_to_jax(x):
+        return _library_of_jax(x, name)
     if hasattr(x, "__dlpack__"):
         raise TypeError(
-            f"{name} is a {kind_of(x)}: NumPy arrays and PyTorch tensors are multiplied; convert it with from_dlpack"
+            f"{name} is a {kind_of(x)}: NumPy and JAX arrays and PyTorch tensors are multiplied; convert it with "
+            "from_dlpack"
         )
     return None
+
+
+def _library_of_jax(x: Any, name: str) -> Library:
+    """JAX and the device of an array."""
+    import jax
+
+    if isinstance(x, jax.core.Tracer):
+        raise TypeError(
+            f"{name} is traced by JAX ({x.aval.str_short()}), which follows products of two JAX arrays without plan, "
+            "engine, out and report, and no prepared operands"
+        )
+    devices = x.devices()
+    if len(devices) > 1:
+        raise ValueError(f"{name} is spread over {len(devices)} devices: multiply it inside jax.jit or jax.shard_map")
+    (place,) = devices
+    if place.platform == "cpu":
+        return Library("jax", "cpu", place)
+    if place.platform != "gpu":
+        raise TypeError(f"{name} is an array on {place}: expected the CPU or a GPU")
+    if find_spec("torch") is None:
+        raise TypeError(f"{name} is an array on {place}, which is multiplied as a tensor of PyTorch: install torch")
+    return Library("jax", f"cuda:{x.__dlpack_device__()[1]}", place)
 
 
 def _extent(x: Any) -> tuple[int, int]:

@@ -106,6 +106,11 @@ def widened(x: Array) -> Array:
     return x.astype(_SINGLE) if x.dtype in _NARROW else x
 
 
+def broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
+    """Whether an array of one shape stands for one of another."""
+    return len(shape) <= len(to) and all(n in (1, m) for n, m in zip(shape[::-1], to[::-1], strict=False))
+
+
 @dataclass(frozen=True)
 class Shapes:
     """How a product of operands of any dimension is a stack of two-dimensional ones."""
@@ -190,6 +195,8 @@ def check_out(out: Any, shapes: Shapes, dtype: np.dtype[Any], library: Library) 
     """
     if not library.owns(out) or isinstance(out, np.generic):
         raise TypeError(f"out is a {type(out).__name__}; expected an array of {library}")
+    if library.name == "jax":
+        raise TypeError("out is a jax.Array, which nothing can be written to: take the result")
     if library.name == "torch" and (out.is_conj() or out.is_neg()):
         raise ValueError("out is a conjugated or negated view; pass out.resolve_conj().resolve_neg()")
     taken = library.asarray(out, "out")

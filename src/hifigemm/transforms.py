@@ -93,6 +93,12 @@ def belongs_to_torch(*operands: Any) -> bool:
     return belongs or is_followed()
 
 
+def belongs_to_jax(*operands: Any) -> bool:
+    """Whether all of these are arrays of JAX, whose product is a primitive of it."""
+    array = getattr(sys.modules.get("jax"), "Array", None)
+    return array is not None and all(isinstance(x, array) for x in operands)
+
+
 def is_wrapped(x: Any) -> bool:
     """Whether a tensor, of no class of its own, stands for others inside a transform of torch.func."""
     import torch

@@ -1,0 +1,292 @@
+"""Products that JAX differentiates, batches, compiles and shards: two primitives, whose kernel on a CPU is a callback.
+
+    D = alpha A B,  dA = alpha dD B^T,  dB = alpha A^T dD,  D' = alpha A' B + alpha A B',
+
+without conjugates, as JAX has them. Every product of a derivative is the same primitive with the same options.
+
+The operands of `hifigemm_matmul` have one stack in common, (..., m, k) and (..., k, n). What one of them has in its
+stack beyond that becomes rows or columns. A gradient is therefore one product, summed over them and rounded once, and a
+batch of operands beside one that is not batched is one product too.
+
+The callback reads and writes the buffers of XLA as arrays of NumPy. Nothing in it waits for JAX, and it can therefore
+not wait for the thread that it holds. The arguments of `jax.pure_callback` are arrays of JAX, for which it may.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+from jax import lax
+from jax.experimental.buffer_callback import buffer_callback
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
+
+from hifigemm.accuracy import Accuracy
+from hifigemm.array_like import kind_of
+from hifigemm.exceptions import PlanError
+from hifigemm.interop import kernels
+from hifigemm.libraries import library_of
+from hifigemm.operands import broadcasts, result_dtype, shapes_of
+from hifigemm.planner import Options
+from hifigemm.schemes import Scheme
+
+_matmul = Primitive("hifigemm_matmul")
+_gemm = Primitive("hifigemm_gemm")
+_SINGLE = np.dtype(np.float32)
+
+Dimensions = tuple[tuple[tuple[int, ...], tuple[int, ...]], tuple[tuple[int, ...], tuple[int, ...]]]
+"""As `jax.lax.dot_general` takes them: dimensions of A and B to sum over, and those of the stack."""
+
+
+def matmul(
+    a: Any, b: Any, accuracy: Accuracy = None, scheme: str | Scheme = "auto", workspace: int | None = None
+) -> jax.Array:
+    """`hifigemm.matmul` of arrays of JAX, traced or not."""
+    options = _options(accuracy, scheme, workspace)
+    return _product(*_operands(a=a, b=b), **options)
+
+
+def gemm(
+    a: Any, b: Any, c: Any, accuracy: Accuracy, scheme: str | Scheme, workspace: int | None, *,
+    alpha: complex, beta: complex, trans_a: str, trans_b: str,
+) -> jax.Array:  # fmt: skip
+    """`hifigemm.gemm` of arrays of JAX, traced or not; alpha and beta are numbers."""
+    options = _options(accuracy, scheme, workspace, alpha)
+    a, b, *addend = _operands(a=a, b=b) if beta == 0 else _operands(a=a, b=b, c=c)
+    dtype = _result_dtype(a.dtype, b.dtype, *(x.dtype for x in addend))
+    for name, value in (("alpha", alpha), ("beta", beta)):
+        if isinstance(value, complex) and dtype.kind != "c":
+            raise TypeError(f"{name} = {value} is complex, and the result has dtype {dtype}")
+    a, b = _transposed(a, trans_a, "a"), _transposed(b, trans_b, "b")
+    if not addend:
+        return _product(a, b, **options)
+    result = shapes_of(a.shape, b.shape).result
+    a, b = _matrices(a, b)
+    stack = *np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1]
+    c = lax.reshape(_repeated(addend[0], result), stack)
+    return lax.reshape(_gemm.bind(*_varying(a, b, c), beta=beta, **options), result)
+
+
+def dot_general(a: jax.Array, b: jax.Array, dimensions: Dimensions, **options: Any) -> jax.Array:
+    """`jax.lax.dot_general`: the result has the dimensions of the stack, those that A has left, those that B has."""
+    (sum_a, sum_b), (stack_a, stack_b) = dimensions
+    rows = [i for i in range(a.ndim) if i not in (*sum_a, *stack_a)]
+    columns = [i for i in range(b.ndim) if i not in (*sum_b, *stack_b)]
+    stack, k = [a.shape[i] for i in stack_a], math.prod(a.shape[i] for i in sum_a)
+    m, n = [a.shape[i] for i in rows], [b.shape[i] for i in columns]
+    left = lax.reshape(lax.transpose(a, (*stack_a, *rows, *sum_a)), (*stack, math.prod(m), k))
+    right = lax.reshape(lax.transpose(b, (*stack_b, *sum_b, *columns)), (*stack, k, math.prod(n)))
+    return lax.reshape(_matmul.bind(*_varying(left, right), **options), (*stack, *m, *n))
+
+
+def _product(a: jax.Array, b: jax.Array, **options: Any) -> jax.Array:
+    """alpha A B for operands of any shapes that `hifigemm.matmul` takes."""
+    shape = shapes_of(a.shape, b.shape).result
+    a, b = _matrices(a, b)
+    rank = max(a.ndim, b.ndim) - 2
+    a, b = (lax.reshape(x, ((1,) * (rank + 2 - x.ndim) + x.shape)) for x in (a, b))
+    shared = [i for i in range(rank) if a.shape[i] == b.shape[i]]
+    only_a = [i for i in range(rank) if i not in shared and b.shape[i] == 1]
+    only_b = [i for i in range(rank) if i not in (*shared, *only_a)]
+    a, b = lax.squeeze(a, only_b), lax.squeeze(b, only_a)
+    stack_a = tuple(i - sum(j < i for j in only_b) for i in shared)
+    stack_b = tuple(i - sum(j < i for j in only_a) for i in shared)
+    made = dot_general(a, b, (((a.ndim - 1,), (b.ndim - 2,)), (stack_a, stack_b)), **options)
+    order = np.argsort([*shared, *only_a, rank, *only_b, rank + 1])
+    return lax.reshape(lax.transpose(made, order), shape)
+
+
+def _options(accuracy: Accuracy, scheme: str | Scheme, workspace: int | None, alpha: complex = 1.0) -> dict[str, Any]:
+    """The parameters of the primitives; errors as of `Options`."""
+    Options(accuracy, scheme, None, None, workspace, return_report=False)
+    return {"accuracy": accuracy, "scheme": scheme, "workspace": workspace, "alpha": alpha}
+
+
+def as_jax(x: Any, name: str) -> jax.Array:
+    """An array of JAX, of one of NumPy too, as functions of JAX have it.
+
+    Raises TypeError: anything else, and a dtype that would be rounded.
+    """
+    if isinstance(x, jax.Array):
+        return x
+    if not isinstance(x, np.ndarray | np.generic):
+        raise TypeError(f"{name} is a {kind_of(x)}; expected an array of JAX or NumPy")
+    if jax.dtypes.canonicalize_dtype(x.dtype) != x.dtype:
+        raise TypeError(f"{name} has dtype {x.dtype}, which JAX has with jax_enable_x64 only: convert it")
+    return jax.numpy.asarray(x)
+
+
+def _operands(**named: Any) -> list[Any]:
+    """The operands, floating-point ones in the result's dtype; the product refuses integers that it would round."""
+    operands = [as_jax(x, name) for name, x in named.items()]
+    for name, x in zip("ab", operands, strict=False):
+        if x.ndim == 0:
+            raise ValueError(f"{name} is a scalar; matmul takes arrays of one or more dimensions")
+    dtype = _result_dtype(*(x.dtype for x in operands))
+    return [x if x.dtype == dtype or x.dtype.kind in "biu" else lax.convert_element_type(x, dtype) for x in operands]
+
+
+def _result_dtype(*dtypes: Any) -> np.dtype[Any]:
+    """The dtype of a product, by the rules of NumPy.
+
+    Raises TypeError: no product has it, or arrays of JAX do not, as long as it does without 64 bits.
+    """
+    known = [_SINGLE if x == jax.numpy.bfloat16 else x for x in dtypes]
+    dtype = np.result_type(*known)
+    dtype = dtype if dtype.kind in "biu" else result_dtype(*known)
+    if dtype not in dtypes and jax.dtypes.canonicalize_dtype(dtype) != dtype:
+        names = ", ".join(map(str, dtypes))
+        raise TypeError(f"operands of {names} promote to {dtype}, which JAX has with jax_enable_x64 only: convert one")
+    return dtype
+
+
+def _matrices(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Vectors as a row and a column."""
+    return (a if a.ndim > 1 else lax.expand_dims(a, (0,))), (b if b.ndim > 1 else lax.expand_dims(b, (1,)))
+
+
+def _transposed(x: jax.Array, how: str, name: str) -> jax.Array:
+    if how not in ("N", "T", "C"):
+        raise PlanError(f'trans_{name}={how!r}: expected "N", "T" or "C"')
+    if how == "N":
+        return x
+    if x.ndim < 2:
+        raise ValueError(f"trans_{name}={how!r} needs two dimensions, {name} has shape {x.shape}")
+    x = x.mT
+    return lax.conj(x) if how == "C" and x.dtype.kind == "c" else x
+
+
+def _repeated(c: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    if not broadcasts(c.shape, shape):
+        raise ValueError(f"c has shape {c.shape}; the result has shape {shape}")
+    return jax.numpy.broadcast_to(c, shape)
+
+
+def _varying(*operands: jax.Array) -> list[jax.Array]:
+    """Operands that differ along the same axes of a mesh inside `jax.shard_map`, which JAX wants said."""
+    along = [jax.typeof(x).mat.varying for x in operands]
+    every = frozenset().union(*along)
+    missing = [tuple(every - own) for own in along]
+    return [lax.pcast(x, axes, to="varying") if axes else x for x, axes in zip(operands, missing, strict=True)]
+
+
+def _kernel(a: Any, b: Any, *addend: Any, alpha: complex, beta: complex = 0.0, **options: Any) -> Any:
+    """A primitive of numbers, arrays of JAX or NumPy."""
+    if alpha == 1.0 and not addend:
+        return kernels.matmul(a, b, **options)
+    return kernels.gemm(a, b, *addend, alpha=alpha, beta=beta, **options)
+
+
+def _eager(*operands: Any, **options: Any) -> Any:
+    """A primitive outside of programs; JAX passes cotangents that the caller has made with NumPy as they are."""
+    arrays = [x if isinstance(x, jax.Array) else jax.numpy.asarray(x) for x in operands]
+    library = library_of(*zip(("a", "b", "c"), arrays, strict=False))
+    if not library.on_host:
+        return _kernel(*arrays, **options)
+    return library.to_native(_kernel(*(library.asarray(x, "an operand") for x in arrays), **options))
+
+
+def _shape(a: Any, b: Any, *addend: Any, **_: Any) -> Any:
+    """What JAX knows of a product: what it knows of A, and what follows for shape and dtype.
+
+    Raises TypeError: operands whose types name axes of a mesh, as those of `jax.sharding.AxisType.Explicit` do.
+    """
+    for name, x in zip(("a", "b", "c"), (a, b, *addend), strict=False):
+        if any(x.sharding.spec):
+            raise TypeError(
+                f"{name} is {x.str_short()} and spread by {x.sharding.spec} over explicit axes of a mesh, for which no "
+                "product says how its result is spread: multiply inside jax.shard_map, or reshard the operands"
+            )
+    stack = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    dtype = _result_dtype(*(x.dtype for x in (a, b, *addend)))
+    return a.update(shape=(*stack, a.shape[-2], b.shape[-1]), dtype=dtype, weak_type=False)
+
+
+def _compiled(primitive: Primitive, *operands: Any, **options: Any) -> Any:
+    """A primitive in a compiled program of the CPU."""
+
+    def run(context: Any, out: Any, *buffers: Any) -> None:
+        np.asarray(out)[...] = _kernel(*map(np.asarray, buffers), **options)
+
+    made = jax.eval_shape(partial(primitive.bind, **options), *operands)
+    return buffer_callback(run, made)(*operands)
+
+
+def _refused(context: Any, *operands: Any, **options: Any) -> Any:
+    """A primitive in a compiled program of anything else."""
+    (platform, *_) = context.module_context.platforms
+    raise TypeError(
+        f"hifigemm has no kernel for programs that JAX compiles for {platform!r}: its CUDA kernels are no targets of "
+        "the foreign function interface of XLA. Multiply outside of jax.jit, or compile for the CPU, as under "
+        "jax.default_device(jax.devices('cpu')[0])"
+    )
+
+
+def _gradient_of_a(g: Any, a: Any, b: jax.Array, **options: Any) -> jax.Array:
+    return _bound(g, b.mT, **options)
+
+
+def _gradient_of_b(g: Any, a: jax.Array, b: Any, **options: Any) -> jax.Array:
+    return _bound(a.mT, g, **options)
+
+
+def _bound(a: jax.Array, b: jax.Array, **options: Any) -> jax.Array:
+    made: jax.Array = _matmul.bind(*_varying(a, b), **options)
+    return made
+
+
+def _batched(operands: Any, at: tuple[int | None, ...], **options: Any) -> tuple[jax.Array, int]:
+    """The primitive under vmap: one more dimension of the stack, or of the rows or columns where only one has it."""
+    (a, b), (at_a, at_b) = operands, at
+    a = a if at_a is None else jax.numpy.moveaxis(a, at_a, 0)
+    b = b if at_b is None else jax.numpy.moveaxis(b, at_b, 0)
+    rank = (a.ndim if at_a is None else a.ndim - 1) - 2
+    stack_a, stack_b = (tuple(range(i is not None, rank + (i is not None))) for i in at)
+    dimensions = ((a.ndim - 1,), (b.ndim - 2,))
+    if at_a is not None and at_b is not None:
+        return dot_general(a, b, (dimensions, ((0, *stack_a), (0, *stack_b))), **options), 0
+    made = dot_general(a, b, (dimensions, (stack_a, stack_b)), **options)
+    return made, rank if at_b is None else rank + 1
+
+
+def _batched_sum(operands: Any, at: tuple[int | None, ...], **options: Any) -> tuple[jax.Array, int]:
+    """A product with an addend under vmap: one more dimension of the stack, which their kernel broadcasts."""
+    rank = max(x.ndim - (i is not None) for x, i in zip(operands, at, strict=True))
+
+    def stacked(x: jax.Array, i: int | None) -> jax.Array:
+        if i is None:
+            return x
+        x = jax.numpy.moveaxis(x, i, 0)
+        return lax.reshape(x, (x.shape[0], *(1,) * (rank + 1 - x.ndim), *x.shape[1:]))
+
+    a, b, c = (stacked(x, i) for x, i in zip(operands, at, strict=True))
+    if at[0] is None and at[1] is None:
+        a = jax.numpy.broadcast_to(a, (c.shape[0], *(1,) * (rank - a.ndim), *a.shape))
+    stack = np.broadcast_shapes(a.shape[:-2], b.shape[:-2], c.shape[:-2])
+    return _gemm.bind(a, b, _repeated(c, (*stack, *c.shape[-2:])), **options), 0
+
+
+def _tangent_of_sum(primals: Any, tangents: Any, *, beta: complex, **options: Any) -> tuple[jax.Array, jax.Array]:
+    """alpha A' B + alpha A B' + beta C'; one of the tangents at least is no zero."""
+    (a, b, _), (da, db, dc) = primals, tangents
+    made = _gemm.bind(*primals, beta=beta, **options)
+    terms = [_product(x, y, **options) for x, y in ((da, b), (a, db)) if ad.Zero not in (type(x), type(y))]
+    if type(dc) is not ad.Zero:
+        terms.append(lax.mul(dc, lax.full_like(dc, beta)))
+    return made, sum(terms[1:], terms[0])
+
+
+for _primitive in (_matmul, _gemm):
+    _primitive.def_impl(_eager)
+    _primitive.def_abstract_eval(_shape)
+    mlir.register_lowering(_primitive, _refused)
+    _in_program = mlir.lower_fun(partial(_compiled, _primitive), multiple_results=False)
+    mlir.register_lowering(_primitive, _in_program, platform="cpu")
+ad.defbilinear(_matmul, _gradient_of_a, _gradient_of_b)
+ad.primitive_jvps[_gemm] = _tangent_of_sum
+batching.primitive_batchers[_matmul] = _batched
+batching.primitive_batchers[_gemm] = _batched_sum

@@ -1,0 +1,107 @@
+"""Products of JAX arrays, in compiled programs too: `matmul` and `gemm`.
+
+They are those of `hifigemm` itself, which calls them for two arrays of JAX, with the options that a compiled program
+has: everything but `out`, `engine`, `plan` and `return_report`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+from hifigemm import api
+from hifigemm.accuracy import Accuracy
+from hifigemm.interop import jax_primitive
+from hifigemm.schemes import Scheme
+
+if TYPE_CHECKING:
+    from jax import Array
+
+__all__ = ["gemm", "matmul"]
+
+
+def matmul(
+    a: Array,
+    b: Array,
+    *,
+    accuracy: Accuracy = None,
+    scheme: str | Scheme = "auto",
+    workspace: int | None = None,
+) -> Array:
+    """A B to an accuracy that is asked for and kept, in a program that JAX differentiates, batches, compiles or shards.
+
+    Parameters
+    ----------
+    a, b : array of JAX or NumPy
+        As for `hifigemm.matmul`: vectors, matrices and stacks that broadcast, of float32, float64, complex64 or
+        complex128; float16 and bfloat16 give float32. Two dtypes promote as in NumPy. In a compiled program the arrays
+        lie on the CPU.
+    accuracy, scheme, workspace
+        As for `hifigemm.matmul`. They are constants of a compiled program, and hold for the products of its
+        derivatives.
+
+    Returns
+    -------
+    jax.Array
+
+    Raises
+    ------
+    PlanError, ValueError, TypeError
+        When the program is traced: unknown options, shapes or dtypes that do not fit, operands of other libraries than
+        JAX and NumPy. When it is compiled: a program for a GPU.
+    jax.errors.JaxRuntimeError
+        When a compiled program runs, with the message of what `hifigemm.matmul` raises because of the entries.
+
+    Examples
+    --------
+    >>> import jax, jax.numpy as jnp, hifigemm.jax as hj
+    >>> a = jnp.array([[1e8, 1.0, -1e8]])
+    >>> jax.jit(lambda a: hj.matmul(a, jnp.ones((3, 1)), accuracy="correct"))(a)
+    Array([[1.]], dtype=float32)
+    """
+    return jax_primitive.matmul(a, b, accuracy, scheme, workspace)
+
+
+def gemm(
+    a: Array,
+    b: Array,
+    c: Array | None = None,
+    *,
+    alpha: complex = 1.0,
+    beta: complex = 0.0,
+    trans_a: Literal["N", "T", "C"] = "N",
+    trans_b: Literal["N", "T", "C"] = "N",
+    accuracy: Accuracy = None,
+    scheme: str | Scheme = "auto",
+    workspace: int | None = None,
+) -> Array:
+    """alpha op(A) op(B) + beta C, as `hifigemm.gemm` has it, for operands as of `matmul`.
+
+    Parameters
+    ----------
+    a, b : array of JAX or NumPy
+        As for `matmul`.
+    c : array of JAX or NumPy, optional
+        Broadcasts to the result's shape. Not read when beta is 0.
+    alpha, beta : scalar
+        Numbers of Python, constants of a compiled program.
+    trans_a, trans_b : "N", "T" or "C"
+        Nothing, transpose, conjugate transpose of the last two axes.
+    accuracy, scheme, workspace
+        As for `hifigemm.gemm`.
+
+    Returns
+    -------
+    jax.Array
+
+    Raises
+    ------
+    PlanError, ValueError, TypeError, jax.errors.JaxRuntimeError
+        As for `matmul`.
+    """
+    a, b = jax_primitive.as_jax(a, "a"), jax_primitive.as_jax(b, "b")
+    c = c if c is None else jax_primitive.as_jax(c, "c")
+    made: Array = cast(Any, api.gemm)(
+        a, b, c, alpha=alpha, beta=beta, trans_a=trans_a, trans_b=trans_b,
+        accuracy=accuracy, scheme=scheme, workspace=workspace,
+    )  # fmt: skip
+    return made

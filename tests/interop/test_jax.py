@@ -1,0 +1,455 @@
+"""JAX arrays: products outside of programs, and in those that JAX differentiates, batches, compiles and shards.
+
+Operands hold small integers where every product and sum is exact: results have to be equal. Where bits are compared,
+the scheme is exact, and its bits are those of NumPy arrays.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+import numpy as np
+import pytest
+
+import hifigemm as hg
+
+jax = pytest.importorskip("jax")
+import jax.numpy as jnp  # noqa: E402
+from jax.sharding import Mesh, PartitionSpec  # noqa: E402
+from jax.test_util import check_grads  # noqa: E402
+
+import hifigemm.jax as hj  # noqa: E402
+from hifigemm import libraries  # noqa: E402
+from hifigemm.interop import jax_primitive  # noqa: E402
+
+EXACT = {"correct": {"accuracy": "correct"}, "fixed": {"scheme": hg.Ozaki2(num_moduli=14, scaling="fast")}}
+DTYPES = "float32", "float64", "complex64", "complex128"
+PRODUCT = partial(hj.matmul, accuracy="correct")
+SHAPES = {
+    "matrices": ((3, 4), (4, 2)),
+    "vectors": ((4,), (4,)),
+    "row": ((4,), (4, 2)),
+    "column": ((3, 4), (4,)),
+    "stacks": ((2, 3, 4), (2, 4, 2)),
+    "stack of the left": ((2, 3, 4), (4, 2)),
+    "stack of the right": ((3, 4), (2, 4, 2)),
+    "stack and vector": ((2, 3, 4), (4,)),
+    "both repeated": ((5, 1, 3, 4), (2, 4, 2)),
+    "some repeated": ((5, 1, 6, 3, 4), (2, 1, 4, 2)),
+    "ones": ((1, 3, 4), (1, 4, 2)),
+    "no row": ((0, 4), (4, 2)),
+    "no term": ((3, 0), (0, 2)),
+    "no matrix": ((0, 3, 4), (4, 2)),
+}
+
+
+@pytest.fixture(autouse=True)
+def _wide():
+    """Arrays of JAX have 64 bits where a test does not say otherwise."""
+    with jax.enable_x64(True):
+        yield
+
+
+def integers(shape, dtype="float64", seed=0):
+    """Integers of one digit, with imaginary parts of their own."""
+    rng = np.random.default_rng([seed, *shape])
+    x = rng.integers(-9, 10, shape) + (1j * rng.integers(-9, 10, shape) if np.dtype(dtype).kind == "c" else 0)
+    return jnp.asarray(x, dtype)
+
+
+@pytest.mark.parametrize("options", EXACT.values(), ids=EXACT)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", ["phi_2", "subnormal_times_large", "smallest", "near_ties"])
+def test_bits_are_those_of_numpy_compiled_or_not(make_pair, assert_same_bits, name, dtype, options):
+    a, b = make_pair(name, 5, 7, 6, dtype)
+    want = hg.matmul(a, b, **options)
+    x, y = jnp.asarray(a), jnp.asarray(b)
+    for product in (hg.matmul, hj.matmul, jax.jit(hj.matmul, static_argnames=("accuracy", "scheme"))):
+        found = product(x, y, **options)
+        assert isinstance(found, jax.Array)
+        assert_same_bits(found, want)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("left", "right"), SHAPES.values(), ids=SHAPES)
+def test_shapes_are_those_of_jax(assert_same_bits, left, right, dtype):
+    a, b = integers(left, dtype), integers(right, dtype, 1)
+    want = jnp.matmul(a, b)
+    assert_same_bits(PRODUCT(a, b), want)
+    assert_same_bits(jax.jit(PRODUCT)(a, b), want)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+@pytest.mark.parametrize(("left", "right"), SHAPES.values(), ids=SHAPES)
+def test_gradients_are_those_of_jax(assert_same_bits, left, right, dtype):
+    a, b = integers(left, dtype), integers(right, dtype, 1)
+
+    def loss(product, a, b):
+        c = product(a, b)
+        return (c * c).real.sum() + (3 * c).imag.sum()
+
+    tangents = integers(left, dtype, 2), integers(right, dtype, 3)
+
+    @partial(jax.jit, static_argnums=0)
+    def derivatives(product, a, b):
+        return jax.grad(partial(loss, product), (0, 1))(a, b), jax.jvp(product, (a, b), tangents)
+
+    for x, y in zip(*(jax.tree.leaves(derivatives(f, a, b)) for f in (PRODUCT, jnp.matmul)), strict=True):
+        assert np.array_equal(x, y)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+def test_derivatives_of_second_order(dtype):
+    a, b, c = integers((3, 4), dtype), integers((2, 4, 2), dtype, 1), integers((2,), dtype, 2)
+    check_grads(PRODUCT, (a, b), order=2, modes=("fwd", "rev"))
+    scaled = partial(hj.gemm, alpha=2.0, beta=-0.5, accuracy="correct")
+    check_grads(scaled, (a, b, c), order=2, modes=("fwd", "rev"))
+
+
+def test_a_gradient_over_a_stack_is_rounded_once(assert_same_bits):
+    a = jnp.asarray([2.0**60, 1.0, -(2.0**60)]).reshape(3, 1, 1)
+    gradient = jax.grad(lambda b: PRODUCT(a, b).sum())(jnp.ones((1, 1)))
+    assert_same_bits(gradient, np.ones((1, 1)))
+    batched = jax.grad(lambda b: jax.vmap(PRODUCT, (0, None))(a, b).sum())(jnp.ones((1, 1)))
+    assert_same_bits(batched, np.ones((1, 1)))
+
+
+def test_every_product_of_a_derivative_has_the_options():
+    scheme = hg.Ozaki2(num_moduli=9, scaling="fast")
+    f = jax.grad(lambda a, b: (hj.matmul(a, b, scheme=scheme) ** 2).sum(), (0, 1))
+    equations = jax.make_jaxpr(f)(jnp.ones((3, 4)), jnp.ones((4, 2))).eqns
+    products = [x for x in equations if x.primitive.name == "hifigemm_matmul"]
+    assert len(products) == 3
+    assert all(x.params["scheme"] == scheme for x in products)
+    assert not any("dot_general" in x.primitive.name for x in equations)
+
+
+def test_a_product_of_matrices_is_one_primitive():
+    program = jax.make_jaxpr(PRODUCT)(jnp.ones((3, 4)), jnp.ones((4, 2)))
+    assert [x.primitive.name for x in program.eqns] == ["hifigemm_matmul"]
+
+
+AXES = [(0, 0), (0, None), (None, 0), (1, 0), (-1, 1), (2, None), (None, 2)]
+
+
+@pytest.mark.parametrize("axes", AXES, ids=str)
+@pytest.mark.parametrize("cores", [((3, 4), (4, 2)), ((4,), (4,)), ((5, 3, 4), (4, 2)), ((3, 4), (5, 4, 2))], ids=str)
+def test_vmap_is_that_of_jax(assert_same_bits, cores, axes):
+    shapes = []
+    for core, at in zip(cores, axes, strict=True):
+        at = at if at is None or len(core) >= abs(at) else 0
+        place = at if at is None or at >= 0 else len(core) + 1 + at
+        shapes.append((core if at is None else (*core[:place], 6, *core[place:]), at))
+    (left, at_a), (right, at_b) = shapes
+    a, b = integers(left), integers(right, seed=1)
+    want = jax.vmap(jnp.matmul, (at_a, at_b))(a, b)
+    assert_same_bits(jax.vmap(PRODUCT, (at_a, at_b))(a, b), want)
+    assert_same_bits(jax.jit(jax.vmap(PRODUCT, (at_a, at_b), out_axes=-1))(a, b), jnp.moveaxis(want, 0, -1))
+
+
+def test_vmap_of_a_product_with_an_addend(assert_same_bits):
+    scaled = partial(hj.gemm, alpha=2.0, beta=3.0, accuracy="correct")
+
+    def reference(a, b, c):
+        return 2 * jnp.matmul(a, b) + 3 * c
+
+    a, b, c = integers((6, 3, 4)), integers((4, 6, 2), seed=1), integers((2, 6), seed=2)
+    for axes in ((0, 1, 1), (0, None, None), (None, 1, None), (None, None, 1), (0, None, 1)):
+        operands = [x if at is not None else jnp.take(x, 0, own) for x, at, own in zip((a, b, c), axes, (0, 1, 1))]
+        assert_same_bits(jax.vmap(scaled, axes)(*operands), jax.vmap(reference, axes)(*operands))
+    stack = integers((5, 4, 2), seed=3)
+    assert_same_bits(jax.vmap(scaled, (0, None, None))(a, stack, c[:, 0]), reference(a[:, None], stack, c[:, 0]))
+
+
+def test_derivatives_and_batches_nest(assert_same_bits):
+    a, b = integers((6, 3, 4)), integers((5, 4, 2), seed=1)
+
+    def per_example(product):
+        gradient = jax.grad(lambda a, b: (product(a, b) ** 2).sum(), (0, 1))
+        return jax.vmap(jax.vmap(gradient, (None, 0)), (0, None))
+
+    for x, y in zip(*(jax.jit(per_example(f))(a, b) for f in (PRODUCT, jnp.matmul)), strict=True):
+        assert_same_bits(x, y)
+    hessians = [jax.jit(jax.hessian(lambda a, f=f: (f(a, b[0]) ** 2).sum()))(a[0]) for f in (PRODUCT, jnp.matmul)]
+    assert_same_bits(*hessians)
+    jacobians = [jax.jit(jax.jacfwd(jax.jacrev(lambda a, f=f: f(a, a.T))))(a[0]) for f in (PRODUCT, jnp.matmul)]
+    assert_same_bits(*jacobians)
+
+
+def test_loops_branches_and_checkpoints(assert_same_bits):
+    a, x = integers((4, 4)) // 4, integers((4, 2), seed=1)
+
+    def loss(product, remember, a, x):
+        step = (lambda y, _: (product(a, y), None)) if remember else jax.checkpoint(lambda y, _: (product(a, y), None))
+        y, _ = jax.lax.scan(step, x, length=3)
+        y = jax.lax.cond(y.sum() > 0, lambda y: product(a, y), lambda y: product(a.T, y), y)
+        return jax.lax.fori_loop(0, 2, lambda _, y: product(a, y), y).sum()
+
+    for remember in (True, False):
+        want = jax.value_and_grad(partial(loss, jnp.matmul, remember), (0, 1))(a, x)
+        found = jax.jit(jax.value_and_grad(partial(loss, PRODUCT, remember), (0, 1)))(a, x)
+        for p, q in zip(jax.tree.leaves(found), jax.tree.leaves(want), strict=True):
+            assert_same_bits(p, q)
+
+
+def test_a_program_is_traced_once():
+    traces = []
+
+    @jax.jit
+    def f(a, b):
+        traces.append(a.shape)
+        return hj.matmul(a, b, accuracy="correct", scheme=hg.Ozaki1(product="fp64"))
+
+    for seed in range(3):
+        f(integers((3, 4), seed=seed), integers((4, 2)))
+    assert traces == [(3, 4)]
+    assert f._cache_size() == 1
+
+
+def test_donated_buffers(assert_same_bits):
+    a, b = integers((8, 8)), integers((8, 8), seed=1)
+    want = np.asarray(jnp.matmul(a + 1, b))
+    f = jax.jit(lambda a, b: PRODUCT(a + 1, b), donate_argnums=0)
+    for _ in range(3):
+        assert_same_bits(f(jnp.array(a), b), want)
+
+
+def test_threads_run_programs_side_by_side(assert_same_bits):
+    f = jax.jit(lambda a, b: PRODUCT(PRODUCT(a, b), b))
+    pairs = [(integers((64, 64), seed=i), integers((64, 64), seed=i + 1)) for i in range(16)]
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda pair: f(*pair), pairs))
+    for (a, b), c in zip(pairs, found, strict=True):
+        assert_same_bits(c, a @ b @ b)
+
+
+def test_many_programs_are_under_way_at_once(assert_same_bits):
+    """Dispatch is asynchronous: callbacks of large operands must not wait for the programs before them."""
+    f = jax.jit(lambda a, b: hj.matmul(a, b, scheme="ozaki1") + 1)
+    a, c = jnp.ones((512, 512)), jnp.ones((512, 512))
+    for _ in range(20):
+        c = f(a, c) / 512
+    assert np.isfinite(np.asarray(c)).all()
+
+
+def test_outside_of_programs_no_operand_is_copied(monkeypatch):
+    a, b = integers((3, 4)), integers((4, 2))
+    seen = []
+    monkeypatch.setattr(jax_primitive.kernels, "matmul", lambda a, b, **_: seen.extend((a, b)) or np.zeros((3, 2)))
+    hj.matmul(a, b)
+    assert [x.ctypes.data for x in seen] == [a.unsafe_buffer_pointer(), b.unsafe_buffer_pointer()]
+
+
+def test_a_report_a_plan_and_prepared_operands(assert_same_bits):
+    a, b = integers((3, 4)), integers((4, 2), seed=1)
+    found, report = hg.matmul(a, b, accuracy="correct", return_report=True)
+    assert isinstance(found, jax.Array)
+    assert report.correct
+    assert_same_bits(found, a @ b)
+    plan = hg.make_plan(a, b, scheme="ozaki1")
+    assert_same_bits(hg.matmul(hg.prepare(a, "left", plan=plan), b), a @ b)
+    assert_same_bits(hg.gemm(a, b, integers((3, 2)), beta=1.0, engine="numpy"), a @ b + integers((3, 2)))
+    with pytest.raises(TypeError, match=r"b is traced by JAX \(float64\[4,2\]\).*without plan"):
+        jax.jit(lambda b: hg.matmul(a, b, plan=plan))(b)
+    with pytest.raises(TypeError, match=r"out is a jax\.Array, which nothing can be written to"):
+        hg.matmul(a, b, out=jnp.zeros((3, 2)))
+
+
+@pytest.mark.parametrize("beta", [0.0, -0.5])
+@pytest.mark.parametrize("dtype", ["float32", "complex128"])
+def test_scaled_products_have_the_bits_of_numpy(make_pair, assert_same_bits, dtype, beta):
+    a, b = make_pair("phi_1", 5, 6, 4, dtype)
+    c = make_pair("phi_1", 5, 4, 1, dtype)[0]
+    options = {"alpha": 2.0, "beta": beta, "trans_a": "C", "trans_b": "T", "accuracy": "correct"}
+    left, right = np.ascontiguousarray(a.conj().T), np.ascontiguousarray(b.T)
+    want = hg.gemm(left, right, c, **options)
+    operands = [jnp.asarray(x) for x in (left, right, c)]
+    for product in (hg.gemm, hj.gemm, jax.jit(partial(hj.gemm, **options))):
+        extra = {} if product not in (hg.gemm, hj.gemm) else options
+        assert_same_bits(product(*operands, **extra), want)
+
+
+def test_dtypes_promote_as_in_numpy(assert_same_bits):
+    a, b = integers((3, 4)), integers((4, 2), seed=1)
+    for left, right, dtype in (
+        ("float32", "float64", "float64"),
+        ("float32", "complex64", "complex64"),
+        ("float64", "complex64", "complex128"),
+        ("int32", "float32", "float64"),
+        ("bfloat16", "float16", "float32"),
+        ("bfloat16", "bfloat16", "float32"),
+        ("int32", "int64", "int64"),
+    ):
+        want = np.asarray(a @ b).astype(dtype)
+        assert_same_bits(hg.matmul(a.astype(left), b.astype(right)), want)
+        assert_same_bits(jax.jit(hj.matmul)(a.astype(left), b.astype(right)), want)
+    gradients = jax.grad(lambda a, b: hj.matmul(a, b).sum(), (0, 1))(a.astype("bfloat16"), b.astype("float32"))
+    assert [x.dtype for x in gradients] == ["bfloat16", "float32"]
+    by_integers = jax.grad(lambda a: hj.matmul(a, b.astype("int32")).sum())(a)
+    assert_same_bits(by_integers, jax.grad(lambda a: jnp.matmul(a, b).sum())(a))
+
+
+def test_without_64_bits(assert_same_bits):
+    with jax.enable_x64(False):
+        a, b = jnp.asarray(np.eye(3) * 0.1), jnp.asarray(np.ones((3, 3)))
+        found = jax.jit(PRODUCT)(a, b)
+        assert_same_bits(found, np.full((3, 3), 0.1, np.float32))
+        assert_same_bits(hg.matmul(a, b, accuracy="correct"), found)
+        gradient = jax.grad(lambda a: PRODUCT(a, b).sum())(a)
+        assert gradient.dtype == np.float32
+        for product in (hg.matmul, jax.jit(hj.matmul)):
+            with pytest.raises(TypeError, match=r"int32, float32 promote to float64.*jax_enable_x64"):
+                product(jnp.ones((3, 3), "int32"), b)
+        with pytest.raises(TypeError, match=r"a has dtype float64.*jax_enable_x64"):
+            hj.matmul(np.ones((3, 3)), b)
+        with pytest.raises(TypeError, match="float64, which JAX has with jax_enable_x64"):
+            hg.matmul(jnp.ones((3, 3), "int32"), b, return_report=True)
+
+
+def test_operands_of_two_libraries_are_refused_and_those_of_numpy_are_constants(assert_same_bits):
+    a, b = integers((3, 4)), integers((4, 2), seed=1)
+    with pytest.raises(TypeError, match="a is of jax on cpu:0, b is of numpy; nothing is copied"):
+        hg.matmul(a, np.asarray(b))
+    with pytest.raises(TypeError, match=r"a is a list; expected an array of JAX or NumPy"):
+        hj.matmul([1.0], b)
+    with pytest.raises(TypeError, match=r"c is a float; expected an array of JAX or NumPy"):
+        hj.gemm(a, b, 1.0, beta=1.0)
+    assert_same_bits(hj.matmul(np.asarray(a), np.asarray(b)), a @ b)
+    assert_same_bits(jax.jit(lambda b: hj.matmul(np.asarray(a), b))(b), a @ b)
+
+
+ERRORS = {
+    "inner dimensions": (ValueError, r"a has shape \(3, 4\) with k = 4, b has shape \(3, 4\)", ((3, 4), (3, 4)), {}),
+    "stacks": (ValueError, r"stacks \(2,\) of a and \(3,\)", ((2, 3, 4), (3, 4, 2)), {}),
+    "scalar": (ValueError, "b is a scalar", ((3, 4), ()), {}),
+    "accuracy": (hg.PlanError, "accuracy='right'", ((3, 4), (4, 2)), {"accuracy": "right"}),
+    "traced accuracy": (hg.PlanError, "accuracy=.*expected", ((3, 4), (4, 2)), {"accuracy": jnp}),
+    "scheme": (hg.PlanError, "scheme='best'", ((3, 4), (4, 2)), {"scheme": "best"}),
+}
+
+
+@pytest.mark.parametrize(("error", "message", "shapes", "options"), ERRORS.values(), ids=ERRORS)
+def test_errors_are_raised_where_the_program_is_traced(error, message, shapes, options):
+    with pytest.raises(error, match=message):
+        jax.make_jaxpr(partial(hj.matmul, **options))(*map(jnp.ones, shapes))
+
+
+def test_errors_of_gemm_are_raised_where_the_program_is_traced():
+    a = jnp.ones((3, 3))
+    for error, message, c, options in (
+        (ValueError, r"c has shape \(4,\); the result has shape \(3, 3\)", jnp.ones(4), {"beta": 1.0}),
+        (ValueError, "beta = 1.0 needs c", None, {"beta": 1.0}),
+        (TypeError, "alpha = 1j is complex, and the result has dtype float64", None, {"alpha": 1j}),
+        (hg.PlanError, "trans_a='H'", None, {"trans_a": "H"}),
+    ):
+        with pytest.raises(error, match=message):
+            jax.make_jaxpr(lambda a, c=c, options=options: hj.gemm(a, a, c, **options))(a)
+
+
+def test_dtypes_without_products_are_named():
+    with pytest.raises(TypeError, match="float8"):
+        jax.jit(hj.matmul)(jnp.ones((2, 2), "float8_e4m3fn"), jnp.ones((2, 2), "float8_e4m3fn"))
+
+
+def test_what_the_entries_forbid_is_said_when_the_program_runs():
+    a = jnp.asarray([[1.0, 2.0**200]])
+    options = {"scheme": hg.Ozaki1(num_slices=2), "accuracy": 1e-30}
+    with pytest.raises(hg.AccuracyError) as outside:
+        hj.matmul(a, a.T, **options)
+    with pytest.raises(jax.errors.JaxRuntimeError, match=type(outside.value).__name__):
+        jax.block_until_ready(jax.jit(partial(hj.matmul, **options))(a, a.T))
+
+
+def test_programs_for_a_gpu_are_refused_by_name():
+    for f in (hj.matmul, partial(hj.gemm, beta=1.0)):
+        operands = [jnp.ones((2, 2))] * (2 if f is hj.matmul else 3)
+        with pytest.raises(TypeError, match="no kernel for programs that JAX compiles for 'cuda'"):
+            jax.jit(f).trace(*operands).lower(lowering_platforms=("cuda",))
+
+
+def test_arrays_on_a_gpu_are_tensors_of_their_memory(torch, monkeypatch):
+    """What is done with them, done with arrays of the CPU that are said to lie on a GPU."""
+    x = integers((3, 4))
+    library = libraries.Library("jax", "cuda:0", x.device)
+    monkeypatch.setattr(libraries, "_library_of_jax", lambda x, name: library)
+    taken = library.asarray(x, "x")
+    assert taken.tensor.data_ptr() == x.unsafe_buffer_pointer()
+    made = library.to_native(taken)
+    assert isinstance(made, jax.Array)
+    assert made.unsafe_buffer_pointer() == x.unsafe_buffer_pointer()
+
+
+def test_a_mesh_of_one_device(assert_same_bits):
+    mesh = Mesh(np.array(jax.devices()[:1]), ("rows",))
+    a, b = integers((4, 4)), integers((4, 4), seed=1)
+    check_mesh(mesh, a, b, assert_same_bits)
+
+
+def check_mesh(mesh, a, b, same):
+    """Products, gradients and an addend, of rows that are spread over a mesh and columns that every device has."""
+    rows, whole = PartitionSpec("rows"), PartitionSpec()
+    product = jax.shard_map(PRODUCT, mesh=mesh, in_specs=(rows, whole), out_specs=rows)
+    same(product(a, b), a @ b)
+    same(jax.jit(product)(a, b), a @ b)
+    for found, want in zip(
+        jax.jit(jax.grad(lambda a, b: (product(a, b) ** 2).sum(), (0, 1)))(a, b),
+        jax.grad(lambda a, b: (jnp.matmul(a, b) ** 2).sum(), (0, 1))(a, b),
+        strict=True,
+    ):
+        same(found, want)
+    scaled = partial(hj.gemm, beta=2.0, accuracy="correct")
+    spread = jax.shard_map(scaled, mesh=mesh, in_specs=(rows, whole, rows), out_specs=rows)
+    same(jax.jit(spread)(a, b, a), a @ b + 2 * a)
+
+
+def test_two_devices():
+    """Two devices of the CPU have to be asked for before JAX starts."""
+    program = "from tests.interop.test_jax import two_devices; two_devices()"
+    environment = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2", "JAX_ENABLE_X64": "1"}
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", program],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def two_devices():
+    """What `test_two_devices` runs."""
+
+    def same(x, y):
+        assert np.array_equal(np.asarray(x), np.asarray(y))
+
+    first, second = jax.devices()
+    a, b = integers((4, 4)), integers((4, 4), seed=1)
+    mesh = Mesh(np.array([first, second]), ("rows",))
+    check_mesh(mesh, a, b, same)
+    spread = jax.device_put(a, jax.NamedSharding(mesh, PartitionSpec("rows")))
+    same(jax.jit(PRODUCT)(spread, b), a @ b)
+    with pytest.raises(ValueError, match="a is spread over 2 devices"):
+        hg.matmul(spread, spread)
+    explicit = jax.make_mesh((2,), ("rows",), axis_types=(jax.sharding.AxisType.Explicit,))
+    with jax.set_mesh(explicit):
+        rows = jax.device_put(a, jax.NamedSharding(explicit, PartitionSpec("rows")))
+        with pytest.raises(TypeError, match="over explicit axes of a mesh"):
+            jax.jit(PRODUCT)(rows, rows)
+        same(
+            jax.jit(
+                jax.shard_map(
+                    PRODUCT, in_specs=(PartitionSpec("rows"), PartitionSpec()), out_specs=PartitionSpec("rows")
+                )
+            )(rows, b),
+            a @ b,
+        )
+    there = jax.device_put(a, second)
+    assert hg.matmul(there, there).devices() == {second}
+    assert jax.jit(PRODUCT)(there, there).devices() == {second}
+    with pytest.raises(ValueError, match="a is of jax on cpu:1, b is of jax on cpu:0; nothing is copied"):
+        hg.matmul(there, b)
+    same(hg.matmul(a, b), a @ b)
