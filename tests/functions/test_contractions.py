@@ -268,6 +268,12 @@ ERRORS = (
     (hnp.einsum, (a23, ["i", "j"]), TypeError, "'i' is no label"),
     (hnp.dot, (np.ones(2, object), np.ones(2)), TypeError, "dtype object"),
     (hnp.dot, (np.ma.ones(2), np.ones(2)), TypeError, "masked array"),
+    (
+        hnp.dot,
+        (a23, hg.prepare(a34, "right", plan=hg.make_plan(a23, a34))),
+        TypeError,
+        r"prepared operand of shape \(3, 4\)",
+    ),
 )
 
 

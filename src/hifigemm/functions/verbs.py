@@ -12,13 +12,20 @@ from typing import Any
 import numpy as np
 
 from hifigemm.libraries import library_of
+from hifigemm.operands import Prepared
 
 
 def as_arrays(*operands: tuple[str, Any]) -> list[Any]:
     """The named operands as arrays of the one library that they have in common; lists and scalars become NumPy's.
 
-    Raises TypeError, ValueError: operands of different libraries or devices, what `array_like.as_array` refuses.
+    Raises TypeError, ValueError: operands of different libraries or devices, what `array_like.as_array` refuses,
+    prepared operands.
     """
+    for name, x in operands:
+        if isinstance(x, Prepared):
+            raise TypeError(
+                f"{name} is a prepared operand of shape {x.shape}; only matmul takes it, pass the array itself"
+            )
     library = library_of(*operands)
     if library.name == "numpy":
         return [library.asarray(x, name) for name, x in operands]
