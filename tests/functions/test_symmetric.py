@@ -60,6 +60,18 @@ def test_results_are_symmetric_to_the_bit_and_keep_the_promise(dtype, options):
             assert c.tobytes() == np.ascontiguousarray(hg.matmul(left, right, accuracy="correct")).tobytes()
 
 
+@pytest.mark.parametrize(
+    "options",
+    [{"accuracy": "correct"}, {"scheme": hg.Ozaki1(num_slices=4)}, {"scheme": hg.Ozaki2(num_moduli=9, scaling="fast")}],
+)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_rows_that_are_scaled_by_themselves_give_the_bits_of_matmul(dtype, options):
+    if np.dtype(dtype).kind == "c" and isinstance(options.get("scheme"), hg.Ozaki1):
+        pytest.skip("only real slices give the bits of matmul")
+    a = matrix(dtype, (19, 23))
+    np.testing.assert_array_equal(hnp.syrk(a, **options), hg.matmul(a, a.T, **options))
+
+
 def test_blocks_take_little_more_than_half_of_the_products():
     a = np.ones((16, 3))
     _, report = hnp.syrk(a, return_report=True)

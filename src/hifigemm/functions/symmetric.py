@@ -37,7 +37,8 @@ def syrk(
     trans : "N" or "T"
     accuracy, scheme, out, engine, workspace, return_report
         As for `hifigemm.matmul`. Every entry keeps what that promises. A correctly rounded result has the bits of
-        ``matmul(a, a.mT, accuracy="correct")``; others need not, for blocks are split by their own largest entries.
+        ``matmul(a, a.mT)``, and so has one of an explicit count of moduli with fast scaling, or of slices of a real A:
+        each row is scaled by itself. Others need not: counts and accurate scales follow from all rows of a block.
 
     Returns
     -------
