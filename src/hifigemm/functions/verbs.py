@@ -1,0 +1,99 @@
+"""What the functions do to arrays besides multiplying them, in words that NumPy and PyTorch have in common.
+
+All verbs keep what PyTorch differentiates, and copy only where no view exists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+from hifigemm.libraries import library_of
+from hifigemm.operands import Prepared
+
+
+def as_arrays(*operands: tuple[str, Any]) -> list[Any]:
+    """The named operands as arrays of the one library that they have in common; lists and scalars become NumPy's.
+
+    Raises TypeError, ValueError: operands of different libraries or devices, what `array_like.as_array` refuses,
+    prepared operands.
+    """
+    for name, x in operands:
+        if isinstance(x, Prepared):
+            raise TypeError(
+                f"{name} is a prepared operand of shape {x.shape}; only matmul takes it, pass the array itself"
+            )
+    library = library_of(*operands)
+    if library.name == "numpy":
+        return [library.asarray(x, name) for name, x in operands]
+    for name, x in operands:
+        if not library.owns(x):
+            raise TypeError(f"{name} is a {type(x).__name__}; expected an array of {library}")
+    return [x for _, x in operands]
+
+
+def namespace(x: Any) -> Any:
+    """The module of functions for an array."""
+    return import_module(library_of(("x", x)).name)
+
+
+def shape_of(x: Any) -> tuple[int, ...]:
+    """The shape as a tuple, as NumPy has it."""
+    return tuple(x.shape)
+
+
+def permute(x: Any, order: Sequence[int]) -> Any:
+    """A view of x with its axes in this order."""
+    order = tuple(order)
+    return x if order == tuple(range(len(order))) else namespace(x).moveaxis(x, order, tuple(range(len(order))))
+
+
+def expand(x: Any, shape: Sequence[int]) -> Any:
+    """A view of x broadcast to this shape."""
+    return namespace(x).broadcast_to(x, tuple(shape))
+
+
+def diagonal(x: Any, first: int, second: int) -> Any:
+    """A view of the entries whose indices on two axes are equal; their common axis is the last one."""
+    return x.diagonal(0, first, second)
+
+
+def conj(x: Any) -> Any:
+    """x with its imaginary parts negated, x itself where it is real."""
+    return x.conj()
+
+
+def ones(shape: Sequence[int], like: Any) -> Any:
+    """Ones with the dtype and on the device of another array."""
+    return namespace(like).ones(tuple(shape), dtype=like.dtype, device=like.device)
+
+
+def identities(like: Any) -> Any:
+    """An identity matrix for each square matrix of a stack."""
+    xp = namespace(like)
+    return xp.zeros_like(like) + xp.eye(like.shape[-1], dtype=like.dtype, device=like.device)
+
+
+def join(parts: Sequence[Any], axis: int) -> Any:
+    """A new array of others, one behind the other on an axis."""
+    return namespace(parts[0]).concatenate(tuple(parts), axis)
+
+
+def mirrored(x: Any, conjugate: bool) -> Any:
+    """Square matrices whose upper triangle is replaced by the lower one, their diagonal made real if `conjugate`."""
+    xp = namespace(x)
+    lower = xp.tril(xp.ones_like(x, dtype=xp.bool))
+    if not conjugate:
+        return xp.where(lower, x, x.mT)
+    hermitian = xp.where(lower, x, conj(x.mT))
+    real = xp.zeros_like(hermitian) + xp.real(hermitian)  # of the same dtype, without which PyTorch has no gradient
+    return xp.where(lower & lower.mT, real, hermitian)
+
+
+def unit_roundoff(x: Any) -> float:
+    """The unit roundoff of the dtype of an array, 0 for integers and bools."""
+    dtype = library_of(("x", x)).asarray(x, "x").dtype
+    return float(np.finfo(dtype).eps) / 2 if dtype.kind in "fc" else 0.0

@@ -1,0 +1,58 @@
+"""Products as NumPy has them, each to an accuracy that is asked for and kept: ``import hifigemm.numpy as hnp``.
+
+The functions have the arguments, shapes and errors of `numpy` and `numpy.linalg`, and the options of `hifigemm.matmul`.
+They take NumPy arrays and what becomes one, and PyTorch tensors on the CPU or a GPU, which PyTorch may differentiate;
+the result is of the operands' library.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from hifigemm import api
+from hifigemm.accuracy import Accuracy
+from hifigemm.functions.chains import matrix_power, multi_dot
+from hifigemm.functions.contractions import dot, einsum, inner, matvec, outer, tensordot, vdot, vecdot, vecmat
+from hifigemm.functions.products import BlocksReport, ChainReport
+from hifigemm.functions.symmetric import herk, syrk
+from hifigemm.schemes import Scheme
+
+if TYPE_CHECKING:
+    from hifigemm.signatures import SchemeName
+
+__all__ = [
+    "BlocksReport",
+    "ChainReport",
+    "dot",
+    "einsum",
+    "herk",
+    "inner",
+    "matmul",
+    "matrix_power",
+    "matvec",
+    "multi_dot",
+    "outer",
+    "syrk",
+    "tensordot",
+    "vdot",
+    "vecdot",
+    "vecmat",
+]
+
+
+def matmul(
+    x1: Any, x2: Any, /, out: Any = None, *, accuracy: Accuracy = None, scheme: SchemeName | Scheme = "auto",
+    engine: str | None = None, workspace: int | None = None, return_report: bool = False,
+) -> Any:  # fmt: skip
+    """`hifigemm.matmul` with the positional arguments of `numpy.matmul`.
+
+    Examples
+    --------
+    >>> import hifigemm.numpy as hnp
+    >>> hnp.matmul([[1e16, 1.0, -1e16]], [[1.0], [1.0], [1.0]], accuracy="correct")
+    array([[1.]])
+    """
+    return api.matmul(
+        x1, x2, accuracy=accuracy, scheme=scheme, out=out, engine=engine, workspace=workspace,
+        return_report=return_report,
+    )  # fmt: skip

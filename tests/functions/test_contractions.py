@@ -1,0 +1,288 @@
+"""One product of two operands, whatever their axes: NumPy's shapes and dtypes, the promise of matmul, exact results."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import hifigemm as hg
+import hifigemm.numpy as hnp
+from hifigemm.functions import contractions
+from hifigemm.study.reference import correctly_rounded, meets_promise
+
+DTYPES = (np.float32, np.float64, np.complex64, np.complex128)
+
+
+def hostile(rng, shape, dtype):
+    """Numbers of 60 binades whose sums cancel: each is there with both signs, but for one odd one."""
+    dtype = np.dtype(dtype)
+    real = dtype.type(0).real.dtype
+    size = math.prod(shape) * (2 if dtype.kind == "c" else 1)
+    half = np.ldexp(rng.uniform(0.5, 1, size // 2), rng.integers(-30, 30, size // 2)).astype(real)
+    x = rng.permutation(np.concatenate([half, -half, np.ones(size % 2, real)]))
+    return x.view(dtype).reshape(shape)
+
+
+def exact_einsum(subscripts, *operands):
+    """The sum over products in fractions, real operands, each real component rounded once."""
+    as_fractions = [np.array([Fraction(float(y)) for y in x.ravel()], object).reshape(x.shape) for x in operands]
+    exact = np.asarray(np.einsum(subscripts, *as_fractions), object)
+    numbers = [Fraction(y) for y in exact.ravel().tolist()]
+    return np.array([float(y) for y in numbers]).reshape(exact.shape)
+
+
+CASES = (
+    ("ij,jk->ik", (3, 7), (7, 4)),
+    ("ij,jk->ki", (3, 7), (7, 4)),
+    ("ij,jk", (3, 7), (7, 4)),
+    ("ba,b", (3, 4), (3,)),
+    ("bij,bjk->bik", (2, 3, 5), (2, 5, 4)),
+    ("bij,bij->b", (2, 3, 5), (2, 3, 5)),
+    ("i,j->ij", (4,), (5,)),
+    ("i,i->i", (6,), (6,)),
+    (",ij->ji", (), (3, 4)),
+    ("ii,ij->j", (4, 4), (4, 5)),
+    ("iij,jkk->ik", (3, 3, 4), (4, 2, 2)),
+    ("ijk,k->", (3, 4, 5), (5,)),
+    ("ij,k->", (2, 2), (2,)),
+    ("ij,j->", (3, 4), (4,)),
+    ("...ij,...jk", (2, 3, 4), (4, 5)),
+    ("...ij,...jk->k...i", (2, 3, 4), (1, 4, 5)),
+    ("i...,i...->...", (3, 2, 4), (3, 4)),
+    ("ij,jk->ik", (3, 1), (4, 5)),
+    ("ij,ij->i", (3, 4), (1, 4)),
+    ("ij,jk->ik", (3, 0), (0, 4)),
+    ("ij,jk->ik", (0, 3), (3, 4)),
+)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("subscripts", "left", "right"), CASES)
+def test_einsum_of_two_has_the_shape_and_dtype_of_numpy(subscripts, left, right, dtype):
+    rng = np.random.default_rng(1)
+    a, b = (rng.integers(-8, 9, s).astype(dtype) for s in (left, right))  # exact in any order
+    expected = np.einsum(subscripts, a, b)
+    for accuracy in (None, 1e-3):
+        made = hnp.einsum(subscripts, a, b, accuracy=accuracy)
+        assert (made.dtype, np.shape(made)) == (expected.dtype, np.shape(expected))
+        np.testing.assert_array_equal(made, expected)
+
+
+@pytest.mark.parametrize(("subscripts", "left", "right"), CASES)
+def test_einsum_of_two_is_correctly_rounded(subscripts, left, right):
+    rng = np.random.default_rng(2)
+    a, b = hostile(rng, left, np.float64), hostile(rng, right, np.float64)
+    made, report = hnp.einsum(subscripts, a, b, accuracy="correct", return_report=True)
+    assert report.correct
+    np.testing.assert_array_equal(made, exact_einsum(subscripts, a, b))
+
+
+@pytest.mark.parametrize(
+    ("subscripts", "shape"), [("ij->", (5, 7)), ("ijk->j", (3, 4, 5)), ("ii", (6, 6)), ("iij->j", (4, 4, 3))]
+)
+def test_sums_of_one_operand_are_correctly_rounded(subscripts, shape):
+    a = hostile(np.random.default_rng(3), shape, np.float64)
+    np.testing.assert_array_equal(hnp.einsum(subscripts, a, accuracy="correct"), exact_einsum(subscripts, a))
+
+
+def test_nothing_summed_is_a_view():
+    a = np.arange(9.0).reshape(3, 3)
+    made, report = hnp.einsum("ii->i", a, accuracy="correct", return_report=True)
+    assert np.shares_memory(made, a)
+    assert (report.reports, report.bound) == ((), 0.0)
+    assert np.shares_memory(hnp.einsum("ij->ji", a), a)
+
+
+@pytest.mark.parametrize("accuracy", [None, 1e-5, "fp32", "correct"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_promise_of_matmul_holds(dtype, accuracy):
+    rng = np.random.default_rng(4)
+    a, b = hostile(rng, (4, 3, 5), dtype), hostile(rng, (5, 6, 3), dtype)
+    left = np.transpose(a, (0, 2, 1)).reshape(4, 15)
+    right = np.transpose(b, (0, 2, 1)).reshape(15, 6)
+    for made, report in (
+        hnp.tensordot(a, b, axes=([1, 2], [2, 0]), accuracy=accuracy, return_report=True),
+        hnp.einsum("ijk,klj->il", a, b, accuracy=accuracy, return_report=True),
+    ):
+        assert made.dtype == dtype
+        assert meets_promise(made, left, right, report.bound).all()
+        if accuracy == "correct":
+            np.testing.assert_array_equal(made, correctly_rounded(left, right))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_dot_inner_outer_vdot(dtype):
+    rng = np.random.default_rng(5)
+    a, b, v, w = (hostile(rng, s, dtype) for s in ((3, 4, 5), (2, 5, 6), (5,), (5,)))
+    options = {"accuracy": "correct"}
+    rows, columns = a.reshape(12, 5), np.moveaxis(b, 1, 0).reshape(5, 12)
+    np.testing.assert_array_equal(hnp.dot(a, b, **options), correctly_rounded(rows, columns).reshape(3, 4, 2, 6))
+    np.testing.assert_array_equal(hnp.dot(a, v, **options), correctly_rounded(a, v))
+    np.testing.assert_array_equal(hnp.inner(a, rows, **options), correctly_rounded(rows, rows.T).reshape(3, 4, 12))
+    np.testing.assert_array_equal(hnp.inner(v, w, **options), correctly_rounded(v, w))
+    np.testing.assert_array_equal(hnp.vdot(v, w, **options), correctly_rounded(v.conj(), w))
+    np.testing.assert_array_equal(hnp.outer(v, w, **options), correctly_rounded(v[:, None], w[None]))
+    for made, expected in (
+        (hnp.dot(v, w), np.dot(v, w)),
+        (hnp.dot(a, 2), np.dot(a, 2)),
+        (hnp.dot(a, dtype(2)), np.dot(a, dtype(2))),
+        (hnp.vdot(a, a), np.vdot(a, a)),
+        (hnp.inner(3.0, 2.0), np.inner(3.0, 2.0)),
+    ):
+        assert (type(made), made.dtype, np.shape(made)) == (type(expected), expected.dtype, np.shape(expected))
+
+
+@pytest.mark.skipif(not hasattr(np, "matvec"), reason="matvec and vecmat came with NumPy 2.2")
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_stacks_of_vectors(dtype):
+    rng = np.random.default_rng(6)
+    shapes = ((4, 1, 5), (3, 5), (2, 1, 6, 5), (3, 5, 6))
+    v, w, m, n = (rng.integers(-8, 9, s).astype(dtype) for s in shapes)
+    if v.dtype.kind == "c":
+        v, w, m, n = (x + 1j * rng.integers(-8, 9, x.shape).astype(x.real.dtype) for x in (v, w, m, n))
+    for ours, theirs, operands in (
+        (hnp.vecdot, np.vecdot, (v, w)),
+        (hnp.matvec, np.matvec, (m, w)),
+        (hnp.vecmat, np.vecmat, (w, n)),
+        (hnp.matvec, np.matvec, (m[0, 0], w[0])),
+    ):
+        expected = theirs(*operands)
+        made = ours(*operands, accuracy=1e-3)
+        assert made.dtype == expected.dtype
+        np.testing.assert_array_equal(made, expected)
+        out = np.empty_like(expected)
+        assert ours(*operands, out) is out
+        np.testing.assert_array_equal(out, expected)
+    np.testing.assert_array_equal(hnp.vecdot(v[:, 0].T, v[:, 0].T, axis=0), np.vecdot(v[:, 0], v[:, 0]))
+
+
+@given(data=st.data())
+def test_random_contractions(data):
+    lengths = dict(zip("abcde", data.draw(st.lists(st.integers(0, 3), min_size=5, max_size=5))))
+    terms = [data.draw(st.text("abcde", max_size=4)) for _ in range(data.draw(st.integers(1, 3)))]
+    used = sorted(set("".join(terms)))
+    output = data.draw(st.permutations(used))[: data.draw(st.integers(0, len(used)))]
+    subscripts = ",".join(terms) + "->" + "".join(output)
+    operands = [
+        np.arange(math.prod(s := tuple(lengths[x] for x in term)), dtype=np.float64).reshape(s) - 2 for term in terms
+    ]
+    expected = np.einsum(subscripts, *operands)
+    made, report = hnp.einsum(subscripts, *operands, return_report=True)
+    assert np.shape(made) == np.shape(expected)
+    np.testing.assert_array_equal(made, expected)
+    assert report.bound < 1e-11
+
+
+@given(data=st.data())
+def test_random_tensordots(data):
+    count = data.draw(st.integers(0, 3))
+    summed = data.draw(st.lists(st.integers(0, 3), min_size=count, max_size=count))
+    free = [data.draw(st.lists(st.integers(0, 3), max_size=2)) for _ in range(2)]
+    operands, axes = [], []
+    for own in free:
+        order = data.draw(st.permutations(range(count + len(own))))
+        shape = [0] * len(order)
+        for at, n in zip(order, [*summed, *own]):
+            shape[at] = n
+        operands.append(np.arange(math.prod(shape), dtype=np.float32).reshape(shape) - 3)
+        axes.append(list(order[:count]))
+    expected = np.tensordot(*operands, axes)
+    made = hnp.tensordot(*operands, axes)
+    assert (made.dtype, np.shape(made)) == (expected.dtype, np.shape(expected))
+    np.testing.assert_array_equal(made, expected)
+
+
+def test_labels_of_one_operand_alone():
+    """Within the limit of copies they are summed in one product, beyond it by a product with ones before."""
+    rng = np.random.default_rng(7)
+    a, b = hostile(rng, (8, 9), np.float64), hostile(rng, (9, 40), np.float64)
+    small, large = b[:, :1], b
+    _, report = hnp.einsum("ij,jk->k", a, small, accuracy="correct", return_report=True)
+    assert report.correct
+    with pytest.raises(hg.PlanError, match=r"one product.* 8 x 1 entries .* copies of 2880 entries .* of 472"):
+        hnp.einsum("ij,jk->k", a, large, accuracy="correct")
+    assert contractions.MOST_COPIES * (8 * 9 + 9 * 40 + 40) < 8 * 9 * 40
+    made, report = hnp.einsum("ij,jk->k", a, large, accuracy=1e-17, return_report=True)
+    assert len(report.reports) == 2
+    # |A||B| of the sum over i and j
+    assert meets_promise(made[None], a.reshape(1, -1), np.tile(b, (8, 1)), report.bound).all()
+
+
+def test_integers_are_exact_or_wrap_as_numpy_does():
+    a = np.full((3, 4), 2**61)
+    np.testing.assert_array_equal(hnp.einsum("ij->i", a), np.einsum("ij->i", a))
+    with pytest.raises(hg.AccuracyError):
+        hnp.einsum("ij->i", a, accuracy=1e-3)
+    assert hnp.dot([True, False], [True, True]) is np.True_
+
+
+def test_out():
+    a, b = np.ones((2, 3)), np.ones((3, 4))
+    out = np.empty((2, 4), complex)
+    assert hnp.einsum("ij,jk->ik", a, b, out=out) is out
+    assert (out == 3).all()
+    made, report = hnp.dot(a, b, (out,), return_report=True)
+    assert made is out
+    assert report.native
+    np.testing.assert_array_equal(hnp.einsum("ij->ji", b, out=np.empty((4, 3))), b.T)
+    square = np.arange(4.0).reshape(2, 2)
+    np.testing.assert_array_equal(hnp.dot(square, square, square), [[2, 3], [6, 11]])
+    with pytest.raises(ValueError, match=r"out has shape \(4, 2\); the result has shape \(2, 4\)"):
+        hnp.dot(a, b, np.empty((4, 2)))
+    with pytest.raises(TypeError, match="out has dtype float32; the result has dtype float64"):
+        hnp.dot(a, b, np.empty((2, 4), np.float32))
+    with pytest.raises(TypeError, match="out is a list"):
+        hnp.dot(a, b, [1])
+
+
+a23, a34 = np.ones((2, 3)), np.ones((3, 4))
+ERRORS = (
+    (hnp.dot, (a23, a23), ValueError, r"axis 1 of a has length 3, axis 0 of b has length 2"),
+    (hnp.inner, (a23, a34), ValueError, r"axis 1 of a has length 3, axis 1 of b has length 4"),
+    (hnp.vdot, (a23, a34), ValueError, r"axis 0 of a has length 6, axis 0 of b has length 12"),
+    (hnp.vecdot, (a23, 1.0), ValueError, r"x2 has 0 axes"),
+    (hnp.vecdot, (np.ones((5, 3)), np.ones((2, 3))), ValueError, r"stacks \(5,\) of x1 and \(2,\) of x2"),
+    (hnp.vecdot, (a23, np.ones(1)), ValueError, "length 3.*length 1"),
+    (hnp.matvec, (np.ones(3), np.ones(3)), ValueError, r"x1 has 1 axes"),
+    (hnp.vecmat, (np.ones(2), np.ones((3, 2))), ValueError, "length 2.*length 3"),
+    (hnp.tensordot, (a23, a34, 3), ValueError, "axes = 3: a has 2 axes, b has 2"),
+    (hnp.tensordot, (a23, a34, 2), ValueError, "length 2.*length 3"),
+    (hnp.tensordot, (a23, a34, ([0], [0, 1])), ValueError, r"\(0,\) of a are 1, axes \(0, 1\) of b are 2"),
+    (hnp.tensordot, (a23, a34, ([1, 1], [0, 0])), ValueError, "repeated axis"),
+    (hnp.tensordot, (a23, a34, (5, 0)), IndexError, "axis 5 is out of bounds"),
+    (hnp.einsum, (), ValueError, "0 arguments"),
+    (hnp.einsum, ("ij,jk", a23), ValueError, "2 terms, for 1 operands"),
+    (hnp.einsum, ("ij,jk->ik", a23, a23), ValueError, "label 'j' has length 2 in operand 1, 3 before"),
+    (hnp.einsum, ("ijk,jk", a23, a34), ValueError, "'ijk' has 3 labels, its operand 2 axes"),
+    (hnp.einsum, ("ii", a23), ValueError, "axes 0 and 1 of operand 0 have the label 'i', and lengths 2 and 3"),
+    (hnp.einsum, ("ij->iij", a23), ValueError, "'i' 2 times"),
+    (hnp.einsum, ("ij->ik", a23), ValueError, "'k' of the output"),
+    (hnp.einsum, ("i1", a23), ValueError, "'1' is no label"),
+    (hnp.einsum, ("...i->i", a23), ValueError, "lacks the ellipsis, of 1 axes"),
+    (hnp.einsum, (a23, [0, 52]), ValueError, "52 is not within 0 to 51"),
+    (hnp.einsum, (a23, ["i", "j"]), TypeError, "'i' is no label"),
+    (hnp.dot, (np.ones(2, object), np.ones(2)), TypeError, "dtype object"),
+    (hnp.dot, (np.ma.ones(2), np.ones(2)), TypeError, "masked array"),
+    (
+        hnp.dot,
+        (a23, hg.prepare(a34, "right", plan=hg.make_plan(a23, a34))),
+        TypeError,
+        r"prepared operand of shape \(3, 4\)",
+    ),
+)
+
+
+@pytest.mark.parametrize(("function", "operands", "error", "words"), ERRORS)
+def test_errors_have_numbers(function, operands, error, words):
+    with pytest.raises(error, match=words):
+        function(*operands)
+
+
+def test_unknown_keywords_are_refused_by_name():
+    with pytest.raises(TypeError, match="casting"):
+        hnp.einsum("i->", np.ones(2), casting="safe")
