@@ -18,7 +18,7 @@ from hifigemm.engines import engine_for
 from hifigemm.exceptions import PlanError
 from hifigemm.executor import execute, in_steps, whole_split
 from hifigemm.formats import INT8
-from hifigemm.integers import are_integers, integer_product
+from hifigemm.integers import are_integers, integer_dtype, integer_product
 from hifigemm.interop import kernels
 from hifigemm.libraries import Library, library_of
 from hifigemm.numerics.bits import Array, scale_entries
@@ -111,6 +111,7 @@ def matmul(
     plan: Plan | None = None,
     workspace: int | None = None,
     return_report: bool = False,
+    result: str = "array",
 ) -> Any:
     """A B to an accuracy that is asked for and kept.
 
@@ -120,9 +121,9 @@ def matmul(
         float32, float64, complex64 or complex128, shapes as for `numpy.matmul`: vectors, matrices, stacks that
         broadcast, empty dimensions, any strides. Mixed dtypes promote as in NumPy. float16, and bfloat16 of PyTorch and
         ml_dtypes, are taken too: the result of two such operands is float32, to the same accuracies as for float32
-        operands. The product of integers or bools on the CPU is that of `numpy.matmul`, which wraps around where an
-        entry lies beyond the dtype; with an accuracy every entry is exact. What would be rounded as an array, or lose
-        a mask, a unit or labels, is refused.
+        operands. The product of integers or bools has the promoted dtype and wraps around where an entry lies beyond
+        it, as that of `numpy.matmul`; with an accuracy, or a kind of `result`, every entry is exact. What would be
+        rounded as an array, or lose a mask, a unit or labels, is refused.
     accuracy : None, float, "fp32", "fp64" or "correct"
         A float r promises |C - AB| <= r |A||B| + u |AB| in every entry, u the unit roundoff of the result's dtype,
         whatever the exponents of the data (for results in the subnormal range, and half the smallest subnormal).
@@ -136,7 +137,8 @@ def matmul(
         of Ozaki scheme I, and no accuracy is given, only what its report states is promised.
     out : array, optional
         Receives the result; may be one of the operands. An array of NumPy may have a wider dtype, or be a stack that
-        the result fills by broadcasting, as in `numpy.matmul`.
+        the result fills by broadcasting, as in `numpy.matmul`. Where integers are to be exact it may have any dtype of
+        integers, which every entry then has to fit.
     engine : str, optional
         See `engines`; None takes the one of the operands.
     plan : Plan, optional
@@ -150,7 +152,11 @@ def matmul(
         Return (result, Report). On a GPU a call at the level of the result, or with a forced count, never waits for the
         device, so that it can be captured in a CUDA graph: the device decides by the operands between steps that all
         keep the bound of the plan, and the report waits when somebody looks at it. Tighter accuracies and "correct"
-        wait once.
+        wait once. So do products of integers, for their largest magnitudes.
+    result : "array", "int64" or "object"
+        "int64" and "object" are for operands of integers or bools, whatever NumPy promotes them to: the exact entries
+        in int64, so that int8 operands do not wrap around at 127, or as Python integers of any size, the latter for
+        arrays of NumPy alone.
 
     Returns
     -------
@@ -162,10 +168,10 @@ def matmul(
         Unknown options, a plan for other operands, a workspace too small.
     AccuracyError
         A forced scheme cannot keep the accuracy for these operands, or strict mode refuses the native product that
-        "auto" would take at less: see `strict`. An accuracy was asked for integers, and an entry lies beyond their
-        dtype. Or the thread flushes subnormal numbers to zero, as callbacks of JAX and libraries built with -ffast-math
-        let it, and its mode cannot be lifted for the call: on x86-64 and aarch64 under Linux and macOS it is, and
-        restored.
+        "auto" would take at less: see `strict`. An entry of integers that is to be exact lies beyond the dtype of the
+        result; the message has the index and the value of the first, and how many there are. Or the thread flushes
+        subnormal numbers to zero, as callbacks of JAX and libraries built with -ffast-math let it, and its mode cannot
+        be lifted for the call: on x86-64 and aarch64 under Linux and macOS it is, and restored.
     ValueError, TypeError
         Shapes or dtypes that do not fit; tensors that PyTorch differentiates, batches or traces.
 
@@ -175,40 +181,50 @@ def matmul(
     >>> a = np.array([[1e16, 1.0, -1e16]])
     >>> hg.matmul(a, np.ones((3, 1)), accuracy="correct")
     array([[1.]])
+    >>> i = np.array([[100, 27]], np.int8)
+    >>> hg.matmul(i, i.T), hg.matmul(i, i.T, result="int64"), hg.matmul(i.astype(np.uint64) << 57, i.T, result="object")
+    (array([[-23]], dtype=int8), array([[10729]]), array([[1546211852865857650688]], dtype=object))
     """
-    is_plain = plan is None and out is None and engine is None and not return_report
+    is_plain = plan is None and out is None and engine is None and not return_report and result == "array"
     if is_plain and type(a) is not np.ndarray and belongs_to_torch(a, b):
         from hifigemm.interop import torch_operators
 
         return torch_operators.matmul(a, b, accuracy, scheme, workspace)
-    return product_of_numbers(a, b, accuracy, scheme, out, engine, plan, workspace, return_report)
+    return product_of_numbers(a, b, accuracy, scheme, out, engine, plan, workspace, return_report, result)
 
 
 @opaque
 def product_of_numbers(
     a: Any, b: Any, accuracy: Accuracy = None, scheme: str | Scheme = "auto", out: Any = None,
     engine: str | None = None, plan: Plan | None = None, workspace: int | None = None, return_report: bool = False,
+    result: str = "array",
 ) -> Any:  # fmt: skip
     """`matmul` of operands of which nothing but their numbers is asked."""
     key = None
-    if plan is None and not return_report:
+    if plan is None and not return_report and result == "array":
         key = key_of(a, b, out, accuracy, scheme, engine, workspace)
-        if key is not None and (result := repeat(key, a, b, out)) is not None:
-            return result
+        if key is not None and (again := repeat(key, a, b, out)) is not None:
+            return again
     options = Options(accuracy, scheme, engine, plan, workspace, return_report, key)
     out = as_out(out)
     library = library_of(("a", a), ("b", b), ("out", out))
     with gradual_underflow(), library.active():
         a, b = as_operand(a, "a", library), as_operand(b, "b", library)
-        shapes, whole = shapes_of(a.shape, b.shape), are_integers(a, b)
-        dtype = np.result_type(a.dtype, b.dtype) if whole else result_dtype(a.dtype, b.dtype)
+        shapes, whole = shapes_of(a.shape, b.shape), are_integers(a, b, result)
+        if whole:
+            dtype = integer_dtype(_array_of(a), _array_of(b), options, out, library, result=result)
+        elif result == "array":
+            dtype = result_dtype(a.dtype, b.dtype)
+        else:
+            raise PlanError(f"result={result!r} is for integers, the operands are {a.dtype} and {b.dtype}")
         if out is not None:
             check_out(out, shapes, dtype, library)
+        value: Array | None
         if whole:
-            result, report = integer_product(_array_of(a), _array_of(b), shapes, options, library)
+            value, report = integer_product(_array_of(a), _array_of(b), shapes, options, library, dtype, result=result)
         else:
-            result, report = _product(a, b, options, library, dtype=dtype, out=out)
-        return _deliver(result, report, library, out, return_report)
+            value, report = _product(a, b, options, library, dtype=dtype, out=out)
+        return _deliver(value, report, library, out, return_report)
 
 
 @overload

@@ -57,16 +57,19 @@ No: TypeAlias = Literal[False]
 Yes: TypeAlias = Literal[True]
 SchemeName: TypeAlias = Literal["auto", "native", "multiword", "corrected", "ozaki1", "ozaki2"]
 
-class Asked(TypedDict, total=False):
-    """Keywords of `matmul` that have no say in what it returns."""
-
+class _Policy(TypedDict, total=False):
     accuracy: Accuracy
     scheme: SchemeName | Scheme
     engine: str | None
     plan: Plan | None
     workspace: int | None
 
-class Scaled(Asked, total=False):
+class Asked(_Policy, total=False):
+    """Keywords of `matmul` that have no say in whose array it returns."""
+
+    result: Literal["array", "int64", "object"]
+
+class Scaled(_Policy, total=False):
     """Those of `gemm`."""
 
     alpha: Scalar
