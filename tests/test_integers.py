@@ -6,8 +6,11 @@ import math
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import hifigemm as hg
+from hifigemm import integers
 from hifigemm.study.exact import integer_product
 
 INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
@@ -70,9 +73,10 @@ def test_with_an_accuracy_every_entry_is_exact_or_the_product_is_refused(dtype, 
             assert report.correct
             kept += 1
         else:
-            beyond = sum(not limits.min <= x <= limits.max for x in exact.ravel())
-            with pytest.raises(hg.AccuracyError, match=f"^{beyond} of 6 entries.*{dtype}, which ends at {limits.max}"):
+            beyond = [i for i in np.ndindex(exact.shape) if not limits.min <= exact[i] <= limits.max]
+            with pytest.raises(hg.AccuracyError, match=f"^{len(beyond)} of 6 entries.* beyond {dtype}, ") as error:
                 hg.matmul(a, b, accuracy=accuracy)
+            assert f"the first is entry {beyond[0]} = {exact[beyond[0]]}: " in str(error.value)
             refused += 1
     assert kept
     assert refused
@@ -93,7 +97,7 @@ def test_the_last_integer_of_a_dtype_is_exact_and_the_next_is_refused(dtype, sid
         if fits:
             assert hg.matmul(a, b, accuracy="correct")[0, 0, 0] == last
         else:
-            with pytest.raises(hg.AccuracyError, match=f"ends at {limits.max}"):
+            with pytest.raises(hg.AccuracyError, match=rf"entry \(0, 0, 0\) = {last + step}: "):
                 hg.matmul(a, b, accuracy="correct")
 
 
@@ -102,6 +106,174 @@ def test_int64_beside_uint64_is_float64_as_in_numpy():
     np.testing.assert_array_equal(hg.matmul(a, b), a @ b, strict=True)
     with pytest.raises(ValueError, match="not exact in float64"):
         hg.matmul(a + 1, b)
+
+
+def exact_product(a, b):
+    """a @ b in Python's integers, for matrices."""
+    return integer_product(a.astype(object) * 1, b.astype(object) * 1)
+
+
+def hostile(rng, shape, dtype):
+    """Entries of one of four kinds: the whole range, its ends in any order, one end only, few bits."""
+    x = full(rng, shape, dtype)
+    if dtype == "bool":
+        return x
+    limits, kind = np.iinfo(dtype), rng.integers(4)
+    if kind == 1:
+        return np.where(x & 1, limits.max, limits.min).astype(dtype)
+    if kind == 2:
+        return np.full(shape, (limits.min, limits.max)[rng.integers(2)], dtype)
+    return x >> int(rng.integers(limits.bits)) if kind == 3 else x
+
+
+@pytest.fixture(params=["blocks as they are", "blocks of few entries"])
+def blocks(request, monkeypatch):
+    """Blocks of the result, and a choice between NumPy's product and that of words, as they are and at their ends."""
+    if request.param == "blocks of few entries":
+        for name, value in (("_SMALL", 0), ("_SIDE", 2), ("_ENTRIES", 5)):
+            monkeypatch.setattr(integers, name, value)
+
+
+@pytest.mark.usefixtures("blocks")
+@pytest.mark.parametrize("k", [0, 1, 2, 33, 2048, 2049, 5000])
+@pytest.mark.parametrize("first", ["bool", *INTEGERS])
+def test_every_entry_is_that_of_python_or_named(first, k):
+    rng = np.random.default_rng(k)
+    for second in ("bool", *INTEGERS):
+        a, b = hostile(rng, (3, k), first), hostile(rng, (k, 4), second)
+        exact, promoted = exact_product(a, b), np.result_type(first, second)
+        found, report = hg.matmul(a, b, result="object", return_report=True)
+        assert (found.dtype, found.tolist()) == (object, exact.tolist())
+        assert all(type(x) is int for x in found.ravel())
+        assert (report.bound, report.correct, report.native) == (0.0, True, False)
+        asked = [("int64", {"result": "int64"})]
+        if promoted.kind in "iu":
+            np.testing.assert_array_equal(hg.matmul(a, b), np.matmul(a, b), strict=True)
+            asked.append((promoted, {"accuracy": "correct"}))
+        for dtype, options in asked:
+            limits = np.iinfo(dtype)
+            beyond = [i for i in np.ndindex(exact.shape) if not limits.min <= exact[i] <= limits.max]
+            if beyond:
+                with pytest.raises(
+                    hg.AccuracyError, match=f"^{len(beyond)} of 12 entries of the product lie beyond "
+                ) as e:
+                    hg.matmul(a, b, **options)
+                assert f"the first is entry {beyond[0]} = {exact[beyond[0]]}: " in str(e.value)
+            else:
+                found = hg.matmul(a, b, **options)
+                assert (found.dtype, found.tolist()) == (dtype, exact.tolist())
+
+
+@given(st.data())
+def test_entries_at_the_ends_of_a_dtype(data):
+    dtype = data.draw(st.sampled_from(INTEGERS))
+    limits = np.iinfo(dtype)
+    entry = st.one_of(st.integers(limits.min, limits.max), st.sampled_from([limits.min, limits.max, 0, 1]))
+    k = data.draw(st.integers(1, 5))
+    row, column = (data.draw(st.lists(entry, min_size=k, max_size=k)) for _ in range(2))
+    a, b = np.array([row], dtype), np.array(column, dtype)[:, None]
+    exact = sum(x * y for x, y in zip(row, column, strict=True))
+    assert hg.matmul(a, b, result="object").tolist() == [[exact]]
+    if limits.min <= exact <= limits.max:
+        assert hg.matmul(a, b, accuracy="correct").tolist() == [[exact]]
+    else:
+        with pytest.raises(hg.AccuracyError, match=rf"^1 of 1 entries .* entry \(0, 0\) = {exact}: "):
+            hg.matmul(a, b, accuracy="correct")
+
+
+@pytest.mark.usefixtures("blocks")
+@pytest.mark.parametrize("shapes", SHAPES)
+@pytest.mark.parametrize("dtypes", [("int8", "int8"), ("int64", "uint16"), ("int64", "uint64"), ("bool", "bool")])
+def test_exact_products_of_stacks_vectors_and_nothing(dtypes, shapes):
+    rng = np.random.default_rng(4)
+    a, b = (full(rng, shape, dtype) for shape, dtype in zip(shapes, dtypes, strict=True))
+    expected = np.matmul(a.astype(object) * 1, b.astype(object) * 1)
+    found = hg.matmul(a, b, result="object")
+    assert np.shape(found) == np.shape(expected)
+    assert np.array_equal(found, expected) or expected.size == 0 or a.shape[-1] == 0
+    if a.shape[-1] == 0:
+        assert found.tolist() == np.zeros(found.shape, int).tolist()
+    small = hg.matmul(a.astype("int64") >> 40, b.astype("int64") >> 40, result="int64")
+    assert type(small) is (np.int64 if a.ndim == b.ndim == 1 else np.ndarray)
+    np.testing.assert_array_equal(small, np.matmul(a.astype("int64") >> 40, b.astype("int64") >> 40), strict=True)
+
+
+def test_the_error_counts_places_as_the_result_has_them():
+    a = np.ones((2, 3, 2), np.int8)
+    a[1, 2] = 100, 27
+    b = np.array([[1, 1], [1, 2]], np.int8)
+    with pytest.raises(
+        hg.AccuracyError, match=r"^1 of 12 .*int8, which holds -128 to 127; .* \(1, 2, 1\) = 154: .*int64"
+    ):
+        hg.matmul(a, b, accuracy="correct")
+    with pytest.raises(hg.AccuracyError, match=r"^1 of 1 .* entry \(\) = -129: "):
+        hg.matmul(np.array([-128, 1], np.int8), np.array([1, -1], np.int8), accuracy="correct")
+    with pytest.raises(hg.AccuracyError, match=rf'uint64, .* = {2**64}: result="object"'):
+        hg.matmul(np.array([[2**63]], np.uint64), np.array([[2]], np.uint64), accuracy="correct")
+
+
+def test_an_out_of_integers_takes_exact_entries_or_names_one():
+    a, b = np.full((2, 3), 100, np.int8), np.full((3, 2), 100, np.int8)
+    for options in ({"accuracy": "correct"}, {"result": "int64"}, {"result": "object"}):
+        out = np.zeros((2, 2), np.int16)
+        assert hg.matmul(a, b, out=out, **options) is out
+        assert out.tolist() == [[30000] * 2] * 2
+        with pytest.raises(hg.AccuracyError, match=r"^2 of 4 entries.* int16, .* \(0, 1\) = 38100: "):
+            hg.matmul(a, np.array([[100, 127]] * 3, np.int8), out=out, **options)
+        assert out.tolist() == [[30000] * 2] * 2
+        with pytest.raises(hg.AccuracyError, match=r"uint8, which holds 0 to 255; .* \(0, 0\) = -300: "):
+            hg.matmul(a, -b // 100, out=np.zeros((2, 2), np.uint8), **options)
+        with pytest.raises(TypeError, match="out has dtype float32"):
+            hg.matmul(a, b, out=np.zeros((2, 2), np.float32), **options)
+    out = np.zeros((2, 2), object)
+    assert hg.matmul(a, b, out=out, result="object") is out
+    assert out.tolist() == [[30000] * 2] * 2
+    # A default product is made in the promoted dtype and widened, as by NumPy.
+    out = np.zeros((2, 2), np.int64)
+    np.testing.assert_array_equal(hg.matmul(a, b, out=out), np.matmul(a, b, out=np.zeros_like(out)))
+
+
+def test_kinds_of_results_that_do_not_exist_are_refused():
+    a, x = np.ones((2, 2), np.int8), np.ones((2, 2))
+    for kind in ("pair", "int32", None):
+        with pytest.raises(hg.PlanError, match=f'{kind!r}.*int8.*"array", "int64" or "object"'):
+            hg.matmul(a, a, result=kind)
+    for left, right in ((x, x), (a, x)):
+        with pytest.raises(hg.PlanError, match="'int64', the operands are .*float64"):
+            hg.matmul(left, right, result="int64")
+
+
+def test_a_forced_native_product_is_exact_or_refused():
+    a = np.full((2, 3), 6, np.int8)
+    found, report = hg.matmul(a, a.T, accuracy="correct", scheme="native", return_report=True)
+    assert (found.tolist(), report.native, report.correct) == ([[108] * 2] * 2, True, True)
+    for options, most in (({"accuracy": "correct"}, 147), ({"result": "int64"}, 147)):
+        with pytest.raises(hg.AccuracyError, match=f"in int8; entries may reach {most}"):
+            hg.matmul(a + 1, a.T + 1, scheme="native", **options)
+
+
+def test_large_products_are_sums_of_words_with_the_bits_of_numpy():
+    rng = np.random.default_rng(5)
+    for dtype, products in (("int8", 1), ("int32", 4), ("int64", 6), ("uint64", 6)):
+        a, b = full(rng, (70, 90), dtype), full(rng, (90, 80), dtype)
+        found, report = hg.matmul(a, b, return_report=True)
+        np.testing.assert_array_equal(found, a @ b, strict=True)
+        assert (report.native, report.num_products, report.bound) == (False, products, math.inf)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint16", "int64", "uint64"])
+def test_exact_products_of_tensors_are_those_of_arrays(torch, dtype):
+    rng = np.random.default_rng(3)
+    a, b = full(rng, (3, 40), dtype) >> 2, full(rng, (40, 2), dtype) & 1
+    exact, x, y = exact_product(a, b), torch.from_numpy(a), torch.from_numpy(b)
+    if all(v < 2**63 for v in exact.ravel()):
+        found = hg.matmul(x, y, result="int64")
+        assert (found.dtype, found.tolist()) == (torch.int64, exact.tolist())
+    else:
+        with pytest.raises(hg.AccuracyError, match="int64, which holds"):
+            hg.matmul(x, y, result="int64")
+    with pytest.raises(TypeError, match=f"tensors of {dtype}.*no tensor holds Python integers"):
+        hg.matmul(x, y, result="object")
 
 
 @pytest.mark.parametrize("options", [{"scheme": "ozaki1"}, {"scheme": hg.Native("fp64")}, {"scheme": hg.Corrected()}])
@@ -141,11 +313,17 @@ def test_tensors_of_integers_are_multiplied_as_arrays(torch, dtype):
 
 
 @pytest.mark.gpu
-def test_tensors_of_integers_on_a_gpu_are_refused():
+def test_tensors_of_integers_on_a_gpu_are_exact():
     import torch
 
-    a = torch.ones(2, 2, dtype=torch.int64, device="cuda")
-    for b in (a, a.bool()):
-        with pytest.raises(TypeError, match=r"torch\.int|int64.*cuda.*convert"):
-            hg.matmul(a, b)
-    assert hg.matmul(a, a.double()).tolist() == [[2.0, 2.0]] * 2
+    rng = np.random.default_rng(6)
+    for dtype in ("int8", "uint8", "int16", "int32", "int64"):
+        a, b = full(rng, (300, 2500), dtype), full(rng, (2500, 100), dtype)
+        x, y = torch.from_numpy(a).cuda(), torch.from_numpy(b).cuda()
+        np.testing.assert_array_equal(hg.matmul(x, y).cpu().numpy(), hg.matmul(a, b), strict=True)
+        short = hg.matmul(x >> 3, y >> 3, result="int64") if dtype != "int64" else hg.matmul(x >> 40, y >> 40)
+        exact = hg.matmul(a >> 3, b >> 3, result="object") if dtype != "int64" else hg.matmul(a >> 40, b >> 40)
+        assert short.tolist() == exact.tolist()
+    with pytest.raises(TypeError, match="whose library multiplies no integers"):
+        hg.matmul(x, y, scheme="native")
+    assert hg.matmul(x[:1, :1] * 0 + 2, x[:1, :1].double() * 0 + 3).tolist() == [[6.0]]

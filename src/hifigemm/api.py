@@ -15,11 +15,11 @@ from hifigemm.accuracy import Accuracy, Relative, Target
 from hifigemm.augmented import as_factors, sum_with_product
 from hifigemm.engine import Engine, Outcome
 from hifigemm.engines import engine_for
-from hifigemm.exact_results import Result, check_result, enclosure, pair
+from hifigemm.exact_results import TWO_PARTS, Result, check_two_parts, enclosure, pair
 from hifigemm.exceptions import PlanError
 from hifigemm.executor import execute, in_steps, whole_split
 from hifigemm.formats import INT8
-from hifigemm.integers import are_integers, integer_product
+from hifigemm.integers import are_integers, integer_dtype, integer_product
 from hifigemm.interop import kernels
 from hifigemm.libraries import Library, library_of
 from hifigemm.numerics.bits import Array, scale_entries
@@ -65,6 +65,7 @@ if TYPE_CHECKING:
         No,
         Operand,
         Out,
+        Policy,
         Scalar,
         Scaled,
         SchemeName,
@@ -100,14 +101,14 @@ def matmul(
 def matmul(a: Tensors, b: Tensors, *, out: None = None, return_report: bool, **options: Unpack[Asked]) -> Any: ...
 @overload
 def matmul(
-    a: Arrays, b: Arrays, *, result: TwoParts, return_report: No = False, **options: Unpack[Asked]
+    a: Arrays, b: Arrays, *, result: TwoParts, return_report: No = False, **options: Unpack[Policy]
 ) -> tuple[NDArray[Any], NDArray[Any]]: ...
 @overload
 def matmul(
-    a: Tensors, b: Tensors, *, result: TwoParts, return_report: No = False, **options: Unpack[Asked]
+    a: Tensors, b: Tensors, *, result: TwoParts, return_report: No = False, **options: Unpack[Policy]
 ) -> tuple[Tensor, Tensor]: ...
 @overload
-def matmul(a: Operand, b: Operand, *, result: TwoParts, return_report: bool, **options: Unpack[Asked]) -> Any: ...
+def matmul(a: Operand, b: Operand, *, result: TwoParts, return_report: bool, **options: Unpack[Policy]) -> Any: ...
 @overload
 def matmul(a: Operand, b: Operand, *, out: Out, return_report: No = False, **options: Unpack[Asked]) -> Out: ...
 @overload
@@ -135,11 +136,11 @@ def matmul(
         float32, float64, complex64 or complex128, shapes as for `numpy.matmul`: vectors, matrices, stacks that
         broadcast, empty dimensions, any strides. Mixed dtypes promote as in NumPy. float16, and bfloat16 of PyTorch and
         ml_dtypes, are taken too: the result of two such operands is float32, to the same accuracies as for float32
-        operands. The product of integers or bools on the CPU is that of `numpy.matmul`, which wraps around where an
-        entry lies beyond the dtype; with an accuracy every entry is exact. What would be rounded as an array, or lose
-        a mask, a unit or labels, is refused. Both are of one library, NumPy, PyTorch or JAX, and of one device; the
-        result is too.
-    accuracy : None, float, "fp32", "fp64" or "correct" or Relative
+        operands. The product of integers or bools has the promoted dtype and wraps around where an entry lies beyond
+        it, as that of `numpy.matmul`; with an accuracy, or a kind of `result`, every entry is exact. What would be
+        rounded as an array, or lose a mask, a unit or labels, is refused. Both are of one library, NumPy, PyTorch or
+        JAX, and of one device; the result is too.
+    accuracy : None, float, "fp32", "fp64", "correct" or Relative
         A float r promises |C - AB| <= r |A||B| + u |AB| in every entry, u the unit roundoff of the result's dtype,
         whatever the exponents of the data (for results in the subnormal range, and half the smallest subnormal).
         "fp32" and "fp64" are r = max(4, sqrt(k)/4) u of that format, at which a native product in that format is
@@ -152,7 +153,8 @@ def matmul(
         of Ozaki scheme I, and no accuracy is given, only what its report states is promised.
     out : array, optional
         Receives the result; may be one of the operands. An array of NumPy may have a wider dtype, or be a stack that
-        the result fills by broadcasting, as in `numpy.matmul`.
+        the result fills by broadcasting, as in `numpy.matmul`. Where integers are to be exact it may have any dtype of
+        integers, which every entry then has to fit.
     engine : str, optional
         See `engines`; None takes the one of the operands.
     plan : Plan, optional
@@ -162,19 +164,21 @@ def matmul(
         the result; what a library's own product takes does not count. Changes no bit of an exact scheme. None takes a
         multiple of operands and result, but of large products no more than half of what memory is free besides them,
         where no bit depends on it.
-    result : "array", "pair" or "enclosure"
+    result : "array", "pair", "enclosure", "int64" or "object"
         "pair": (high, low), high the correctly rounded product and low what is left of the exact one, rounded once.
         "enclosure": (lower, upper), the two neighbouring floats between which the exact value lies, equal where it is a
-        float. Both by component of complex entries, at two to ten times the cost of "correct".
+        float. Both by component of complex entries, at about three times the cost of "correct". "int64" and "object"
+        are for operands of integers or bools, whatever NumPy promotes them to: the exact entries in int64, so that int8
+        operands do not wrap around at 127, or as Python integers of any size, the latter for arrays of NumPy alone.
     return_report : bool
         Return (result, Report). On a GPU a call at the level of the result, or with a forced count, never waits for the
         device, so that it can be captured in a CUDA graph: the device decides by the operands between steps that all
         keep the bound of the plan, and the report waits when somebody looks at it. Tighter accuracies and "correct"
-        wait once.
+        wait once. So do products of integers, for their largest magnitudes.
 
     Returns
     -------
-    array, or (array, Report)
+    array, or (array, Report); a pair of arrays in the place of the array for "pair" and "enclosure"
 
     Raises
     ------
@@ -182,10 +186,10 @@ def matmul(
         Unknown options, a plan for other operands, a workspace too small.
     AccuracyError
         A forced scheme cannot keep the accuracy for these operands, or strict mode refuses the native product that
-        "auto" would take at less: see `strict`. An accuracy was asked for integers, and an entry lies beyond their
-        dtype. Or the thread flushes subnormal numbers to zero, as callbacks of JAX and libraries built with -ffast-math
-        let it, and its mode cannot be lifted for the call: on x86-64 and aarch64 under Linux and macOS it is, and
-        restored.
+        "auto" would take at less: see `strict`. An entry of integers that is to be exact lies beyond the dtype of the
+        result; the message has the index and the value of the first, and how many there are. Or the thread flushes
+        subnormal numbers to zero, as callbacks of JAX and libraries built with -ffast-math let it, and its mode cannot
+        be lifted for the call: on x86-64 and aarch64 under Linux and macOS it is, and restored.
     ValueError, TypeError
         Shapes or dtypes that do not fit; tensors that PyTorch differentiates, batches or traces.
 
@@ -195,6 +199,9 @@ def matmul(
     >>> a = np.array([[1e16, 1.0, -1e16]])
     >>> hg.matmul(a, np.ones((3, 1)), accuracy="correct")
     array([[1.]])
+    >>> i = np.array([[100, 27]], np.int8)
+    >>> hg.matmul(i, i.T), hg.matmul(i, i.T, result="int64"), hg.matmul(i.astype(np.uint64) << 57, i.T, result="object")
+    (array([[-23]], dtype=int8), array([[10729]]), array([[1546211852865857650688]], dtype=object))
     """
     is_plain = plan is None and out is None and engine is None and result == "array" and not return_report
     if is_plain and type(a) is not np.ndarray:
@@ -217,31 +224,35 @@ def product_of_numbers(
 ) -> Any:  # fmt: skip
     """`matmul` of operands of which nothing but their numbers is asked."""
     key = None
-    if result != "array":
-        check_result(result, accuracy, out, plan)
+    if result in TWO_PARTS:
+        check_two_parts(result, accuracy, out, plan)
         accuracy = "correct"
-    elif plan is None and not return_report:
+    elif plan is None and not return_report and result == "array":
         key = key_of(a, b, out, accuracy, scheme, engine, workspace)
-        if key is not None and (repeated := repeat(key, a, b, out)) is not None:
-            return repeated
+        if key is not None and (again := repeat(key, a, b, out)) is not None:
+            return again
     options = Options(accuracy, scheme, engine, plan, workspace, return_report, key)
     out = as_out(out)
     library = library_of(("a", a), ("b", b), ("out", out))
     found: tuple[Array | None, Report]
     with gradual_underflow(), library.active():
         a, b = as_operand(a, "a", library), as_operand(b, "b", library)
-        shapes, whole = shapes_of(a.shape, b.shape), are_integers(a, b)
-        dtype = np.result_type(a.dtype, b.dtype) if whole else result_dtype(a.dtype, b.dtype)
+        shapes, whole = shapes_of(a.shape, b.shape), are_integers(a, b, result)
+        if whole:
+            dtype = integer_dtype(_array_of(a), _array_of(b), options, out, library, result=result)
+        elif result == "array" or result in TWO_PARTS:
+            dtype = result_dtype(a.dtype, b.dtype)
+        else:
+            expected = ", ".join(f'"{kind}"' for kind in ("array", *TWO_PARTS))
+            raise PlanError(f"result={result!r}, the operands are {a.dtype} and {b.dtype}: expected {expected}")
         if out is not None:
             check_out(out, shapes, dtype, library)
-        if result != "array":
-            if whole:
-                raise PlanError(f"result={result!r} is for floating-point operands; these are {a.dtype} and {b.dtype}")
+        if result in TWO_PARTS:
             parts, report = _two_parts(result, a, b, options, library, dtype)
             given = tuple(library.to_native(x) for x in parts)
             return (given, report) if return_report else given
         if whole:
-            found = integer_product(_array_of(a), _array_of(b), shapes, options, library)
+            found = integer_product(_array_of(a), _array_of(b), shapes, options, library, dtype, result=result)
         else:
             found = _product(a, b, options, library, dtype=dtype, out=out)
         return _deliver(*found, library, out, return_report)

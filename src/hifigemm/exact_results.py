@@ -18,22 +18,19 @@ import numpy as np
 from hifigemm.exceptions import PlanError
 from hifigemm.numerics.bits import Array
 
-Result = Literal["array", "pair", "enclosure"]
-KINDS = "array", "pair", "enclosure"
+Result = Literal["array", "pair", "enclosure", "int64", "object"]
+TWO_PARTS = "pair", "enclosure"
 
 Rest = Callable[[Array, int], Array]
 """2**shift (A B - C), rounded once, of C and the shift."""
 
 
-def check_result(result: Any, accuracy: Any, out: Any, plan: Any) -> None:
-    """Raise PlanError where this kind of result does not go with the other arguments of a product."""
-    if not isinstance(result, str) or result not in KINDS:
-        raise PlanError(f"result={result!r}: expected {', '.join(map(repr, KINDS))}")
-    if result != "array":
-        given = {"accuracy": None if accuracy == "correct" else accuracy, "out": out, "plan": plan}
-        beside = [name for name, value in given.items() if value is not None]
-        if beside:
-            raise PlanError(f"result={result!r} is two arrays made from exact values: leave out {', '.join(beside)}")
+def check_two_parts(result: str, accuracy: Any, out: Any, plan: Any) -> None:
+    """Raise PlanError where a pair or an enclosure does not go with the other arguments of a product."""
+    given = {"accuracy": None if accuracy == "correct" else accuracy, "out": out, "plan": plan}
+    beside = [name for name, value in given.items() if value is not None]
+    if beside:
+        raise PlanError(f"result={result!r} is two arrays made from exact values: leave out {', '.join(beside)}")
 
 
 def pair(nearest: Array, rest: Rest) -> tuple[Array, Array]:

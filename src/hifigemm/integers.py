@@ -1,87 +1,243 @@
-"""Products of integers and bools: those of their library, which rounds nothing and wraps around beyond its dtype."""
+"""Products of integers and bools: in the promoted dtype, which wraps around, or exactly.
+
+A default call gives what `numpy.matmul` gives. Where an accuracy or a kind of result is asked for, every entry is
+exact: it comes in the dtype that was asked for, or an error names the first entry that lies beyond it. Small products
+of a default call are those of the library, all others are sums of exact products of words (numerics.integer_words).
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from hifigemm.engine import Engine
 from hifigemm.engines import engine_for
 from hifigemm.exceptions import AccuracyError, PlanError
+from hifigemm.formats import INT8
 from hifigemm.libraries import Library
 from hifigemm.numerics.bits import Array
+from hifigemm.numerics.integer_words import (
+    MAX_WORD,
+    MODULAR_SUMS,
+    WORD_BITS,
+    beyond,
+    num_words,
+    python_integers,
+    word_sums,
+    wrapped,
+)
 from hifigemm.operands import Prepared, Shapes, stacked
 from hifigemm.plan import Decision, Report
 from hifigemm.planner import Options
-from hifigemm.schemes import Native
+from hifigemm.problem import Block, ProductSpec, counted
+from hifigemm.schemes import Native, Ozaki1, Scheme
 from hifigemm.schemes.auto import as_scheme
 from hifigemm.settings import decision_log
 
+_RESULTS = {"int64": np.dtype(np.int64), "object": np.dtype(object)}
+_SMALL = 2**18
+"""Multiplications up to which the product of NumPy is quicker than one of words."""
+_SIDE, _ENTRIES, _ON_DEVICE = 1024, 2**20, 2**24
+"""Least rows of a block of the result where there are so many, and its entries: 48 MiB of sums on the host."""
 
-def are_integers(a: Array | Prepared, b: Array | Prepared) -> bool:
-    """Whether the product of these operands is one of integers or bools, as NumPy promotes them."""
-    return all(x.dtype.kind in "biu" for x in (a, b)) and np.result_type(a.dtype, b.dtype).kind in "biu"
 
+def are_integers(a: Array | Prepared, b: Array | Prepared, result: str = "array") -> bool:
+    """Whether the product of these operands is one of integers or bools.
 
-def integer_product(a: Array, b: Array, shapes: Shapes, options: Options, library: Library) -> tuple[Array, Report]:
-    """a @ b in the promoted dtype, with its report.
-
-    Raises AccuracyError: an accuracy was asked for, and an entry lies beyond the dtype. PlanError, TypeError: a plan or
-    a scheme for floating-point operands; a GPU.
+    NumPy promotes int64 beside uint64 to float64: their product is one of integers where a kind of them is asked for.
     """
-    dtype, k = np.result_type(a.dtype, b.dtype), shapes.left[2]
-    operands = f"{a.dtype} and {b.dtype}"
+    whole = all(x.dtype.kind in "biu" for x in (a, b))
+    return whole and (result != "array" or np.result_type(a.dtype, b.dtype).kind in "biu")
+
+
+def integer_dtype(
+    a: Array, b: Array, options: Options, out: Any, library: Library, *, result: str = "array"
+) -> np.dtype[Any]:
+    """The dtype of a product of integers: that of an `out` of integers where every entry is to be exact.
+
+    Raises PlanError: no kind of result for integers. TypeError: Python integers in tensors.
+    """
+    if result not in ("array", *_RESULTS):
+        raise PlanError(
+            f'result={result!r}, the operands are {a.dtype} and {b.dtype}: expected "array", "int64" or "object"'
+        )
+    if result == "object" and library.name != "numpy":
+        raise TypeError(f'result="object" of tensors of {a.dtype} and {b.dtype}: no tensor holds Python integers')
+    dtype = _RESULTS[result] if result in _RESULTS else np.result_type(a.dtype, b.dtype)
+    if dtype.kind != "b" and _is_exact(options, result) and out is not None and library.owns(out):
+        given = library.asarray(out, "out").dtype
+        return given if given.kind in "iu" else dtype
+    return dtype
+
+
+def _is_exact(options: Options, result: str) -> bool:
+    return options.accuracy is not None or result != "array"
+
+
+def integer_product(
+    a: Array,
+    b: Array,
+    shapes: Shapes,
+    options: Options,
+    library: Library,
+    dtype: np.dtype[Any],
+    *,
+    result: str = "array",
+) -> tuple[Array, Report]:
+    """a @ b in this dtype, with its report.
+
+    Raises AccuracyError: an entry that was to be exact lies beyond the dtype. PlanError: a plan or a scheme for
+    floating-point operands. TypeError: the native product on a GPU.
+    """
+    forced_native = _is_native(options, f"{a.dtype} and {b.dtype}", library)
+    engine, promoted = engine_for(options.engine, library.name, library.device), np.result_type(a.dtype, b.dtype)
+    k = shapes.left[2]
+    exact = _is_exact(options, result) and dtype.kind != "b"
+    largest = _largest(a), _largest(b)
+    most = k * largest[0] * largest[1]
+    fits = dtype.kind in "bO" or _holds(dtype, most, {a.dtype.kind, b.dtype.kind})
+    if forced_native and exact and not (fits and dtype == promoted):
+        raise AccuracyError(
+            f"the native product of {a.dtype} and {b.dtype} is in {promoted}; entries may reach {most} and are to be "
+            f'exact in {dtype}: leave the scheme to "auto"'
+        )
+    is_small = shapes.count * shapes.left[1] * shapes.right[2] * k <= _SMALL
+    if forced_native or (library.on_host and is_small and not exact):
+        product, how = np.matmul(a, b), _How(Native(), 1, k, f"product of {promoted} by the library")
+    else:
+        left, right = (stacked(x, s, shapes.batch, None) for x, s in ((a, shapes.left), (b, shapes.right)))
+        words = _Words(left, right, shapes.count, engine, largest)
+        product, how = words.product(dtype, most, exact and not fits, shapes.result)
+    reason, bound = how.reason, 0.0
+    if fits:
+        reason += "" if dtype.kind == "b" else f", exact: no entry exceeds {most}"
+    elif exact:
+        reason += f", exact: no entry lies beyond {_span(dtype)}, as was checked"
+    else:
+        bound = math.inf
+        reason += f", which wraps around: entries may reach {most}, the dtype ends at {np.iinfo(dtype).max}"
+    count = how.num_products if product.size > 0 and k > 0 else 0
+    decision_log().info("%s @ %s: %s", a.shape, b.shape, reason)
+    native = count > 0 and isinstance(how.scheme, Native)
+    decision = Decision(how.scheme, count, bound, bound == 0.0, how.k_block, native, reason)
+    return product.reshape(shapes.result), Report(engine.name, engine.device, 0, 0.0, lambda: decision)
+
+
+def _is_native(options: Options, operands: str, library: Library) -> bool:
+    """Whether the native product is forced; PlanError, TypeError: plans, schemes and libraries for other operands."""
     if options.plan is not None:
         raise PlanError(f"the plan is for {options.plan.problem}; the operands are {operands}")
-    if as_scheme(options.scheme) not in (None, Native()):
+    scheme = as_scheme(options.scheme)
+    if scheme not in (None, Native()):
         raise PlanError(
             f"{options.scheme!r} multiplies floating-point numbers, the operands are {operands}: convert one"
         )
-    if not library.on_host:
-        raise TypeError(
-            f"the operands are {operands} on {library.device}, where no integers are multiplied: convert one"
-        )
-    engine = engine_for(options.engine, library.name, library.device)
-    product = np.matmul(a, b)
-    reason, bound = f"product of {dtype} by the library", 0.0
-    if dtype.kind != "b":
-        most, limits = k * _largest(a) * _largest(b), np.iinfo(dtype)
-        if most <= limits.max:
-            reason += f", exact: no entry exceeds {most}"
-        elif options.accuracy is not None:
-            left, right = (stacked(x, s, shapes.batch, None) for x, s in ((a, shapes.left), (b, shapes.right)))
-            _check_range(left, right, limits)
-            reason += f", exact: no entry lies beyond {limits.min} to {limits.max}, as was checked"
-        else:
-            bound = math.inf
-            reason += f", which wraps around: entries may reach {most}, the dtype ends at {limits.max}"
-    count = int(product.size > 0 and k > 0)
-    decision_log().info("%s @ %s: %s", a.shape, b.shape, reason)
-    decision = Decision(Native(), count, bound, bound == 0.0, k, count > 0, reason)
-    return product, Report(engine.name, engine.device, 0, 0.0, lambda: decision)
+    if scheme is not None and not library.on_host:
+        raise TypeError(f"the operands are {operands} on {library.device}, whose library multiplies no integers")
+    return scheme is not None
 
 
 def _largest(x: Array) -> int:
     return max(int(x.max(initial=0)), -int(x.min(initial=0)))
 
 
-def _check_range(a: Array, b: Array, limits: np.iinfo[np.integer]) -> None:
-    """Raise AccuracyError where an entry of the exact product of stacks lies beyond these limits.
+def _holds(dtype: np.dtype[Any], most: int, kinds: set[str]) -> bool:
+    """Whether a dtype holds whatever operands of these kinds make, of magnitude `most` at most."""
+    return most <= np.iinfo(dtype).max and (dtype.kind == "i" or most == 0 or "i" not in kinds)
 
-    A float64 product errs by at most (k + 2) u |A||B|, conversions included, so twice that bounds what is added to it
-    here; entries that it leaves open are made of Python's integers.
-    """
-    x, y = a.astype(np.float64), b.astype(np.float64)
-    value = np.matmul(x, y)
-    error = np.matmul(np.abs(x), np.abs(y)) * ((a.shape[2] + 4) * 2.0**-52)
-    low, high, least, most = value - error, value + error, float(limits.min), float(limits.max)
-    beyond = (high < least) | (low > most)
-    for z, i, j in np.argwhere(~beyond & ~((low >= least) & (high < most))):
-        row, column = a[min(z, len(a) - 1), i], b[min(z, len(b) - 1), :, j]
-        exact = sum(p * q for p, q in zip(row.tolist(), column.tolist(), strict=True))
-        beyond[z, i, j] = not limits.min <= exact <= limits.max
-    if beyond.any():
-        raise AccuracyError(
-            f"{np.count_nonzero(beyond)} of {beyond.size} entries of the product, {np.abs(value).max():.3g} the "
-            f"largest, lie beyond {limits.dtype}, which ends at {limits.max}: convert an operand to a wider dtype"
+
+def _span(dtype: np.dtype[Any]) -> str:
+    return f"{np.iinfo(dtype).min} to {np.iinfo(dtype).max}"
+
+
+class _How(NamedTuple):
+    """How a product was made, for its report."""
+
+    scheme: Scheme
+    num_products: int
+    k_block: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class _Words:
+    """Stacks of integers of magnitude up to `largest`, multiplied as words."""
+
+    left: Array  # (batch or 1, m, k)
+    right: Array  # (batch or 1, k, n)
+    batch: int
+    engine: Engine
+    largest: tuple[int, int]
+
+    @cached_property
+    def spec(self) -> ProductSpec:
+        """INT8 products where they hold the operands as they are, FP64 products of words elsewhere."""
+        products = self.engine.products
+        return products["int8" if max(self.largest) <= products["int8"].max_digit else "fp64"]
+
+    def product(self, dtype: np.dtype[Any], most: int, checked: bool, shape: tuple[int, ...]) -> tuple[Array, _How]:
+        """The product modulo the dtype as a stack; exact where that is object.
+
+        Raises AccuracyError: an entry beyond the dtype, where entries are checked.
+        """
+        (_, m, k), n = self.left.shape, self.right.shape[2]
+        counts = num_words(self.largest[0]), num_words(self.largest[1])
+        is_long = checked or (dtype.kind == "O" and most >= 2**63)
+        num_sums = max(sum(counts), MODULAR_SUMS) if is_long else min(sum(counts) - 1, MODULAR_SUMS)
+        product = np.empty((self.batch, m, n), dtype, like=self.left)
+        is_beyond = np.zeros((self.batch, m, n), bool, like=self.left) if checked else None
+        for where in _blocks(self.batch, m, n, self.left):
+            sums = self.sums(where, counts, num_sums)
+            if is_beyond is not None:
+                is_beyond[where] = beyond(sums, np.iinfo(dtype))
+            product[where] = python_integers(sums) if is_long and dtype.kind == "O" else wrapped(sums)
+        if is_beyond is not None and is_beyond.any():
+            raise self.error(is_beyond, counts, dtype, shape)
+        pairs = sum(min(counts[1], max(num_sums - i, 0)) for i in range(counts[0]))
+        reason = f"{counted(pairs, f'{self.spec.name.upper()} product')} of {counts[0]} and {counts[1]} words"
+        scheme = Ozaki1(product="int8" if self.spec.operand is INT8 else "fp64", num_slices=max(counts))
+        return product, _How(scheme, pairs, min(k, self.spec.k_block), reason)
+
+    def sums(self, where: Block, counts: tuple[int, int], num_sums: int) -> Array:
+        """The sums of words for a block of the result."""
+        left = self.left[where.batch if len(self.left) > 1 else slice(None), where.rows]
+        right = self.right[where.batch if len(self.right) > 1 else slice(None), :, where.cols]
+        is_int8 = self.spec.operand is INT8
+        bounds = [most if count == 1 else MAX_WORD for most, count in zip(self.largest, counts, strict=True)]
+
+        def product(x: Array, y: Array) -> Array:
+            return self.engine.exact_product(self.spec, x, y, *bounds)
+
+        return word_sums(left, right, counts, num_sums, np.int8 if is_int8 else np.float64, self.spec.k_block, product)
+
+    def error(
+        self, is_beyond: Array, counts: tuple[int, int], dtype: np.dtype[Any], shape: tuple[int, ...]
+    ) -> AccuracyError:
+        """The error that names the first entry beyond the dtype, and its value."""
+        first = int(np.flatnonzero(is_beyond)[0])
+        index = tuple(int(i) for i in np.unravel_index(first, shape))
+        place = (int(i) for i in np.unravel_index(first, is_beyond.shape))
+        sums = self.sums(Block(*(slice(i, i + 1) for i in place)), counts, sum(counts))
+        value = sum(int(sums[s, 0, 0, 0]) << (WORD_BITS * s) for s in range(len(sums)))
+        wider = next(name for name, held in _RESULTS.items() if held.kind == "O" or -(2**63) <= value < 2**63)
+        return AccuracyError(
+            f"{int(np.count_nonzero(is_beyond))} of {is_beyond.size} entries of the product lie beyond {dtype}, which "
+            f'holds {_span(dtype)}; the first is entry {index} = {value}: result="{wider}" may hold them'
         )
+
+
+def _blocks(batch: int, m: int, n: int, like: Array) -> Iterator[Block]:
+    """Blocks of the result, of about as many rows as columns where it is large."""
+    size = _ENTRIES if isinstance(like, np.ndarray) else _ON_DEVICE
+    rows = min(max(m, 1), max(_SIDE, size // max(n, 1)))
+    cols = min(max(n, 1), max(size // rows, 1))
+    many = max(size // (rows * cols), 1)
+    for z in range(0, batch, many):
+        for j in range(0, n, cols):
+            for i in range(0, m, rows):
+                yield Block(slice(z, z + many), slice(i, min(i + rows, m)), slice(j, min(j + cols, n)))

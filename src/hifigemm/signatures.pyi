@@ -27,6 +27,7 @@ __all__ = [
     "No",
     "Operand",
     "Out",
+    "Policy",
     "Scalar",
     "Scaled",
     "SchemeName",
@@ -59,8 +60,8 @@ Yes: TypeAlias = Literal[True]
 TwoParts: TypeAlias = Literal["pair", "enclosure"]
 SchemeName: TypeAlias = Literal["auto", "native", "multiword", "corrected", "ozaki1", "ozaki2"]
 
-class Asked(TypedDict, total=False):
-    """Keywords of `matmul` that have no say in what it returns."""
+class Policy(TypedDict, total=False):
+    """Keywords of all products."""
 
     accuracy: Accuracy
     scheme: SchemeName | Scheme
@@ -68,7 +69,12 @@ class Asked(TypedDict, total=False):
     plan: Plan | None
     workspace: int | None
 
-class Scaled(Asked, total=False):
+class Asked(Policy, total=False):
+    """Keywords of `matmul` that have no say in whose array it returns."""
+
+    result: Literal["array", "int64", "object"]
+
+class Scaled(Policy, total=False):
     """Those of `gemm`."""
 
     alpha: Scalar

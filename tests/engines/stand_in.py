@@ -7,7 +7,7 @@ from contextlib import nullcontext
 import numpy as np
 import torch
 
-from hifigemm import api, libraries
+from hifigemm import api, integers, libraries
 from hifigemm.engine import Memory
 from hifigemm.engines import engine_for
 from hifigemm.engines.cuda.engine import CudaEngine
@@ -53,7 +53,8 @@ def take_as_device(engine, monkeypatch):
     def own(name, library, device):
         return engine if (name or library) == "torch" else engine_for(name, library, device)
 
-    monkeypatch.setattr(api, "engine_for", own)
+    for module in (api, integers):
+        monkeypatch.setattr(module, "engine_for", own)
 
 
 def planned(scheme, a, b, engine, accuracy=None, *, states_bound=False, workspace=2**28):

@@ -39,8 +39,8 @@ def limbs_from_sums(sums: Array, shifts: Sequence[int], count: int) -> Array:
     return limbs[:count]
 
 
-def carry(limbs: Array) -> None:
-    """Sweep the carries upward in place: afterwards 0 <= limbs[j] < 2**32 except for the last, which has the sign."""
+def carry(limbs: Array, bits: int = LIMB_BITS) -> None:
+    """Sweep the carries upward in place: then 0 <= limbs[j] < 2**bits except for the last, which has the sign."""
     for j in range(len(limbs) - 1):
-        limbs[j + 1] += limbs[j] >> LIMB_BITS
-        limbs[j] &= _MASK
+        limbs[j + 1] += limbs[j] >> bits
+        limbs[j] &= (1 << bits) - 1
