@@ -239,7 +239,7 @@ def test_kinds_of_results_that_do_not_exist_are_refused():
         with pytest.raises(hg.PlanError, match=f'{kind!r}.*int8.*"array", "int64" or "object"'):
             hg.matmul(a, a, result=kind)
     for left, right in ((x, x), (a, x)):
-        with pytest.raises(hg.PlanError, match="'int64', the operands are .*float64"):
+        with pytest.raises(hg.PlanError, match=r"'int64', the operands are .*float64"):
             hg.matmul(left, right, result="int64")
 
 

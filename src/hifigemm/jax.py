@@ -1,7 +1,8 @@
-"""Products of JAX arrays, in compiled programs too: `matmul` and `gemm`.
+"""Products of JAX arrays, in compiled programs too: `matmul`, `gemm`, and the functions of `hifigemm.numpy`.
 
-They are those of `hifigemm` itself, which calls them for two arrays of JAX, with the options that a compiled program
-has: everything but `out`, `engine`, `plan` and `return_report`.
+`matmul` and `gemm` are those of `hifigemm` itself, which calls them for two arrays of JAX, with the options that a
+compiled program has: everything but `out`, `engine`, `plan` and `return_report`. The other functions are those of
+`hifigemm.numpy`, which take arrays of JAX as well, traced or not.
 """
 
 from __future__ import annotations
@@ -10,13 +11,32 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from hifigemm import api
 from hifigemm.accuracy import Accuracy
+from hifigemm.functions.chains import matrix_power, multi_dot
+from hifigemm.functions.contractions import dot, einsum, inner, matvec, outer, tensordot, vdot, vecdot, vecmat
+from hifigemm.functions.symmetric import herk, syrk
 from hifigemm.interop import jax_primitive
 from hifigemm.schemes import Scheme
 
 if TYPE_CHECKING:
     from jax import Array
 
-__all__ = ["gemm", "matmul"]
+__all__ = [
+    "dot",
+    "einsum",
+    "gemm",
+    "herk",
+    "inner",
+    "matmul",
+    "matrix_power",
+    "matvec",
+    "multi_dot",
+    "outer",
+    "syrk",
+    "tensordot",
+    "vdot",
+    "vecdot",
+    "vecmat",
+]
 
 
 def matmul(

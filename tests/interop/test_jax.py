@@ -23,6 +23,7 @@ from jax.sharding import Mesh, PartitionSpec  # noqa: E402
 from jax.test_util import check_grads  # noqa: E402
 
 import hifigemm.jax as hj  # noqa: E402
+import hifigemm.numpy as hnp  # noqa: E402
 from hifigemm import libraries  # noqa: E402
 from hifigemm.interop import jax_primitive  # noqa: E402
 
@@ -453,3 +454,64 @@ def two_devices():
     with pytest.raises(ValueError, match="a is of jax on cpu:1, b is of jax on cpu:0; nothing is copied"):
         hg.matmul(there, b)
     same(hg.matmul(a, b), a @ b)
+
+
+FUNCTIONS = {
+    "einsum": (lambda f, x, y, z: f.einsum("ijk,kjl->il", x, y), 1),
+    "einsum of three": (lambda f, x, y, z: f.einsum("ijk,kjl,lm->im", x, y, z), 2),
+    "einsum of a diagonal": (lambda f, x, y, z: f.einsum("iij,j->ij", y[:4, :, :], z[:, 0]), 1),
+    "tensordot": (lambda f, x, y, z: f.tensordot(x, y, axes=([1, 2], [1, 0])), 1),
+    "dot": (lambda f, x, y, z: f.dot(y, z), 1),
+    "vdot": (lambda f, x, y, z: f.vdot(z, z), 1),
+    "vecdot": (lambda f, x, y, z: f.vecdot(x, x), 1),
+    "inner": (lambda f, x, y, z: f.inner(x, x), 1),
+    "outer": (lambda f, x, y, z: f.outer(z, z), 1),
+    "matvec": (lambda f, x, y, z: f.matvec(x, y[:, 0, 0]), 1),
+    "vecmat": (lambda f, x, y, z: f.vecmat(z[0, :4], x), 1),
+    "multi_dot": (lambda f, x, y, z: multi_dot_of(f)([x[0], y[:, 0], z]), 2),
+    "matrix_power": (lambda f, x, y, z: getattr(f, "linalg", f).matrix_power(x[:, :3, :3], 3), 2),
+}
+
+
+def multi_dot_of(f):
+    return getattr(f, "linalg", f).multi_dot
+
+
+@pytest.mark.parametrize("dtype", ["float64", "complex64"])
+@pytest.mark.parametrize(("function", "order"), FUNCTIONS.values(), ids=FUNCTIONS)
+def test_functions_of_numpy_serve_programs(function, order, dtype):
+    arrays = [integers(s, dtype, 7) for s in ((3, 4, 5), (5, 4, 2), (2, 6))]
+    given = [jnp.asarray(x) for x in arrays]
+    own = partial(function, hj)
+    want = function(np, *arrays)
+    for found in (own(*given), jax.jit(own)(*given), function(hnp, *arrays)):
+        np.testing.assert_array_equal(found, want)
+    assert isinstance(own(*given), jax.Array)
+    stacked = [jnp.stack([x, 2 * x]) for x in given]
+    for twice, once in zip(jax.vmap(own)(*stacked), (own(*given), own(*(2 * x for x in given))), strict=True):
+        np.testing.assert_array_equal(twice, once)
+    if dtype == "float64":
+        check_grads(own, [x / 8 for x in given], 2, modes=("fwd", "rev"))
+    tangents = [x[::-1] for x in given]
+    np.testing.assert_array_equal(*(jax.jvp(f, given, tangents)[1] for f in (own, partial(function, jnp))))
+
+
+@pytest.mark.parametrize(("name", "of"), [("syrk", lambda x: x @ x.T), ("herk", lambda x: x @ x.conj().T)])
+def test_symmetric_products_in_programs(name, of):
+    x = jnp.asarray(integers((5, 7), "complex128", 3))
+    product = partial(getattr(hj, name), accuracy="correct")
+    for found in (product(x), jax.jit(product)(x)):
+        np.testing.assert_array_equal(found, of(x))
+        mirror = found.T if name == "syrk" else found.conj().T
+        np.testing.assert_array_equal(found, mirror)
+
+
+def test_reports_of_functions_outside_of_programs():
+    a, b = jnp.asarray(integers((3, 4))), jnp.asarray(integers((4, 2)))
+    c, report = hj.einsum("ij,jk->ik", a, b, accuracy="correct", return_report=True)
+    assert report.correct
+    np.testing.assert_array_equal(c, np.asarray(a) @ np.asarray(b))
+    with pytest.raises(TypeError, match="is traced by JAX"):
+        jax.jit(lambda x, y: hj.einsum("ij,jk->ik", x, y, return_report=True)[0])(a, b)
+    with pytest.raises(TypeError, match="different libraries"):
+        hj.einsum("ij,jk->ik", a, np.asarray(b))

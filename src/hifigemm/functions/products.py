@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from hifigemm.accuracy import Accuracy
 from hifigemm.api import matmul
 from hifigemm.exceptions import PlanError
@@ -153,7 +155,7 @@ class Products:
         out = as_out(out)
         if out is not None:
             value = _written(value, out)
-        elif library_of(("result", value)).name == "numpy" and value.ndim == 0:
+        elif isinstance(value, np.ndarray) and value.ndim == 0:
             value = value[()]  # a scalar, as NumPy has it
         return (value, report) if self.return_report else value
 

@@ -1,6 +1,7 @@
-"""What the functions do to arrays besides multiplying them, in words that NumPy and PyTorch have in common.
+"""What the functions do to arrays besides multiplying them, in words that NumPy, PyTorch and JAX have in common.
 
-All verbs keep what PyTorch differentiates, and copy only where no view exists.
+All verbs keep what PyTorch and JAX differentiate, and copy only where no view exists. Arrays that JAX traces belong to
+no device.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import numpy as np
 
 from hifigemm.libraries import library_of
 from hifigemm.operands import Prepared
+from hifigemm.transforms import belongs_to_jax
 
 
 def as_arrays(*operands: tuple[str, Any]) -> list[Any]:
@@ -26,6 +28,8 @@ def as_arrays(*operands: tuple[str, Any]) -> list[Any]:
             raise TypeError(
                 f"{name} is a prepared operand of shape {x.shape}; only matmul takes it, pass the array itself"
             )
+    if belongs_to_jax(*(x for _, x in operands)):
+        return [x for _, x in operands]
     library = library_of(*operands)
     if library.name == "numpy":
         return [library.asarray(x, name) for name, x in operands]
@@ -37,7 +41,7 @@ def as_arrays(*operands: tuple[str, Any]) -> list[Any]:
 
 def namespace(x: Any) -> Any:
     """The module of functions for an array."""
-    return import_module(library_of(("x", x)).name)
+    return import_module("jax.numpy" if belongs_to_jax(x) else library_of(("x", x)).name)
 
 
 def shape_of(x: Any) -> tuple[int, ...]:
@@ -68,13 +72,17 @@ def conj(x: Any) -> Any:
 
 def ones(shape: Sequence[int], like: Any) -> Any:
     """Ones with the dtype and on the device of another array."""
-    return namespace(like).ones(tuple(shape), dtype=like.dtype, device=like.device)
+    return namespace(like).ones(tuple(shape), dtype=like.dtype, **_place(like))
 
 
 def identities(like: Any) -> Any:
     """An identity matrix for each square matrix of a stack."""
     xp = namespace(like)
-    return xp.zeros_like(like) + xp.eye(like.shape[-1], dtype=like.dtype, device=like.device)
+    return xp.zeros_like(like) + xp.eye(like.shape[-1], dtype=like.dtype, **_place(like))
+
+
+def _place(like: Any) -> dict[str, Any]:
+    return {} if belongs_to_jax(like) else {"device": like.device}
 
 
 def join(parts: Sequence[Any], axis: int) -> Any:
@@ -95,5 +103,5 @@ def mirrored(x: Any, conjugate: bool) -> Any:
 
 def unit_roundoff(x: Any) -> float:
     """The unit roundoff of the dtype of an array, 0 for integers and bools."""
-    dtype = library_of(("x", x)).asarray(x, "x").dtype
+    dtype = x.dtype if belongs_to_jax(x) else library_of(("x", x)).asarray(x, "x").dtype
     return float(np.finfo(dtype).eps) / 2 if dtype.kind in "fc" else 0.0
