@@ -81,14 +81,14 @@ def complex_uniform(rng, *shape):
 @pytest.mark.parametrize("scheme", [hg.Corrected(), hg.Corrected("tf32"), hg.Multiword("fp16", 1, 1)], ids=str)
 def test_complex_products_are_those_of_the_embedding(scheme, engine):
     rng = np.random.default_rng(21)
-    a, b, c = (complex_uniform(rng, *s) for s in ((1, 21, 70), (2, 70, 18), (2, 21, 18)))
+    a, b, c = (complex_uniform(rng, *s) for s in ((1, 9, 40), (2, 40, 7), (2, 9, 7)))
     a[0, 3, 5] = complex(np.inf, 1)
     plan = planned(scheme, a, b, engine)
-    assert plan.num_products == 4 * len(scheme.pair_errors(sums_of(scheme, 140, H100).unit, 140))
+    assert plan.num_products == 4 * len(scheme.pair_errors(sums_of(scheme, 80, H100).unit, 80))
     with np.errstate(all="ignore"):
         want = hg.gemm(a, b, c, alpha=0.6, beta=-1.5j, scheme=scheme, engine="simulated-h100")
-    (z,), room = arrays(c), np.zeros((2, 18, 21), np.complex64)
-    for out in (None, arrays(np.zeros((2, 21, 18), np.complex64))[0], np.swapaxes(arrays(room)[0], 1, 2)):
+    (z,), room = arrays(c), np.zeros((2, 7, 9), np.complex64)
+    for out in (None, arrays(np.zeros((2, 9, 7), np.complex64))[0], np.swapaxes(arrays(room)[0], 1, 2)):
         for left in (a, np.swapaxes(np.swapaxes(a, 1, 2).copy(), 1, 2)):
             _, outcome = execute(plan, *arrays_as_they_lie(left, b), engine, 2**28, 1, Epilogue(0.3, -1.5j, z), out=out)
             values = on_host(outcome.values)
@@ -96,7 +96,7 @@ def test_complex_products_are_those_of_the_embedding(scheme, engine):
             np.testing.assert_allclose(values.imag, want.imag, rtol=0, atol=2e-5)
             if out is not None:
                 np.testing.assert_array_equal(on_host(out), values)
-    blocks = planned(scheme, a, b, engine, workspace=2**15)
+    blocks = planned(scheme, a, b, engine, workspace=2**13)
     assert not blocks.is_whole
     np.testing.assert_allclose(run(blocks, a, b, engine)[1], run(plan, a, b, engine)[1], rtol=0, atol=2e-5)
 
@@ -218,9 +218,9 @@ def test_auto_takes_words_for_complex_operands_too(family, tensors):
     assert meets_promise(c.cpu().numpy(), a, b, report.bound).all()
     assert torch.equal(c, hg.matmul(x, y))
     out = torch.empty((8, 9), dtype=torch.complex64, device=DEVICE).T
-    for _ in range(3):
+    for _ in range(2):
         assert torch.equal(hg.matmul(x, y, out=out), c)
-        assert torch.equal(hg.matmul(x.conj(), y.conj()), c.conj().resolve_conj())
+    assert torch.equal(hg.matmul(x.conj(), y.conj()), c.conj().resolve_conj())
     if not report.native:
         assert torch.equal(c, hg.matmul(x, y, scheme=report.scheme))
 

@@ -101,7 +101,8 @@ class TensorMap:
         if self._packed is None:
             from triton.backends.nvidia.driver import make_tensordesc_arg
 
-            torch.cuda.is_current_stream_capturing()
+            if torch.cuda.is_initialized():
+                torch.cuda.is_current_stream_capturing()
             self._packed = make_tensordesc_arg(self.host, metadata)
         return self._packed
 
