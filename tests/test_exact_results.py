@@ -57,6 +57,9 @@ def test_schemes_are_obeyed(make_pair, scheme):
     check_pair(pair, a, b)
     assert type(report.scheme) is type(scheme)
     assert report.correct
+    correct = hg.matmul(a, b, accuracy="correct", scheme=scheme, return_report=True)[1]
+    assert report.num_products > correct.num_products
+    assert "products for A B - C" in report.reason
 
 
 def test_differences_far_below_the_range_of_the_dtype_have_a_side():
@@ -131,3 +134,6 @@ def test_what_does_not_go_with_it():
     with pytest.raises(hg.PlanError, match="int64"):
         hg.matmul(a.astype(int), a.astype(int), result="enclosure")
     assert len(hg.matmul(a, a, result="pair", accuracy="correct")) == 2
+    prepared = hg.prepare(a, "left", plan=hg.make_plan(a, a, accuracy="correct"))
+    with pytest.raises(hg.PlanError, match="pass the array itself"):
+        hg.matmul(prepared, a, result="pair")

@@ -327,3 +327,18 @@ def test_tensors_of_integers_on_a_gpu_are_exact():
     with pytest.raises(TypeError, match="whose library multiplies no integers"):
         hg.matmul(x, y, scheme="native")
     assert hg.matmul(x[:1, :1] * 0 + 2, x[:1, :1].double() * 0 + 3).tolist() == [[6.0]]
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.int64, np.uint64])
+def test_a_magnitude_of_128_is_no_int8_with_a_positive_sign(dtype):
+    for value in (127, 128, 129):
+        a = np.array([[value, 1]], dtype)
+        for kind in ("int64", "object"):
+            assert hg.matmul(a, np.ones((2, 1), dtype), result=kind)[0, 0] == value + 1
+            assert hg.matmul(np.ones((1, 2), dtype), a.T, result=kind)[0, 0] == value + 1
+    x = np.ones((300, 300), dtype)
+    x[0, 0] = 128
+    np.testing.assert_array_equal(hg.matmul(x, np.eye(300, dtype=dtype)), x)
+    if np.dtype(dtype).kind == "i":
+        low = np.array([[-128, -128]], dtype)
+        assert hg.matmul(low, low.T, result="int64")[0, 0] == 2**15

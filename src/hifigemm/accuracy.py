@@ -40,7 +40,8 @@ class Relative:
     r: float
 
     def __post_init__(self) -> None:
-        if isinstance(self.r, bool) or not isinstance(self.r, Real) or not 0.0 < self.r < 1.0:
+        is_number = isinstance(self.r, Real) and not isinstance(self.r, bool)
+        if not is_number or not 0.0 < float(self.r) < 1.0:
             raise PlanError(f"Relative({self.r!r}): expected a number between 0 and 1")
         object.__setattr__(self, "r", float(self.r))
 
@@ -55,21 +56,21 @@ _SPARE_BITS = 16
 class Target:
     """A promise for every entry."""
 
-    # factor of |A||B|, or of |AB| where `relative`, before the last rounding; 0 for correct rounding; inf when nothing
-    # is promised
+    # factor of |A||B|, or of |AB| for relative errors, before the last rounding; 0 for correct rounding; inf when
+    # nothing is promised
     r: float
     correct: bool = False  # every real component is to be the correctly rounded exact value
     # r is the level of this format, at which a native product in its arithmetic is accepted
     level: Format | None = None
     # where nothing is promised, the largest possible error is worked out for the report; that takes two more products
     states_bound: bool = True
-    relative: bool = False
+    relative: float | None = None  # the relative error that was asked for
 
     def __str__(self) -> str:
         if self.correct:
             return "correct rounding"
-        if self.relative:
-            return f"|C - AB| <= {self.r:.3g} |AB| + u |AB|"
+        if self.relative is not None:
+            return f"|C - AB| <= {self.relative:.3g} |AB|"
         return "as the report states" if math.isinf(self.r) else f"|C - AB| <= {self.r:.3g} |A||B| + u |AB|"
 
     def accepts(self, worst_case: float) -> str:
@@ -120,8 +121,8 @@ def _relative(r: float, fmt: Format) -> Target:
     """u |AB| are for the last rounding, of a sum within s |AB|: u + (1 + u) s <= r."""
     if r < fmt.u:
         raise PlanError(
-            f"Relative({r:.3g}): rounding to {fmt.name} alone errs by up to {fmt.u:.3g} of an entry; ask for "
-            f'Relative({fmt.u:.3g}) or more, or for "correct"'
+            f"Relative({r}): rounding to {fmt.name} alone errs by up to {fmt.u} of an entry; ask for "
+            f'Relative({fmt.u}) or more, or for "correct"'
         )
     s = (r - fmt.u) / (1.0 + fmt.u) * (1.0 - 2.0**-50)
-    return Target(0.0, correct=True) if s < 2.0**-_SPARE_BITS * fmt.u else Target(s, relative=True)
+    return Target(0.0, correct=True) if s < 2.0**-_SPARE_BITS * fmt.u else Target(s, relative=r)

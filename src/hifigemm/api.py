@@ -137,9 +137,10 @@ def matmul(
         broadcast, empty dimensions, any strides. Mixed dtypes promote as in NumPy. float16, and bfloat16 of PyTorch and
         ml_dtypes, are taken too: the result of two such operands is float32, to the same accuracies as for float32
         operands. The product of integers or bools has the promoted dtype and wraps around where an entry lies beyond
-        it, as that of `numpy.matmul`; with an accuracy, or a kind of `result`, every entry is exact. What would be
-        rounded as an array, or lose a mask, a unit or labels, is refused. Both are of one library, NumPy, PyTorch or
-        JAX, and of one device; the result is too.
+        it, as that of `numpy.matmul`; with an accuracy, or a kind of `result`, every entry is exact. (NumPy makes
+        float64 of int64 beside uint64; a kind of `result` makes their product exact.) What would be rounded as an
+        array, or lose a mask, a unit or labels, is refused. Both are of one library, NumPy, PyTorch or JAX, and of one
+        device; the result is too.
     accuracy : None, float, "fp32", "fp64", "correct" or Relative
         A float r promises |C - AB| <= r |A||B| + u |AB| in every entry, u the unit roundoff of the result's dtype,
         whatever the exponents of the data (for results in the subnormal range, and half the smallest subnormal).
@@ -163,13 +164,14 @@ def matmul(
         Limit in bytes for what a scheme holds besides the operands, in the result's dtype and without Inf and NaN, and
         the result; what a library's own product takes does not count. Changes no bit of an exact scheme. None takes a
         multiple of operands and result, but of large products no more than half of what memory is free besides them,
-        where no bit depends on it.
+        where no bit depends on it. It holds for each product behind a pair or an enclosure, and not for integers.
     result : "array", "pair", "enclosure", "int64" or "object"
         "pair": (high, low), high the correctly rounded product and low what is left of the exact one, rounded once.
         "enclosure": (lower, upper), the two neighbouring floats between which the exact value lies, equal where it is a
-        float. Both by component of complex entries, at about three times the cost of "correct". "int64" and "object"
-        are for operands of integers or bools, whatever NumPy promotes them to: the exact entries in int64, so that int8
-        operands do not wrap around at 127, or as Python integers of any size, the latter for arrays of NumPy alone.
+        float. Both by component of complex entries, at two to eight times the cost of "correct", and not for prepared
+        operands. "int64" and "object" are for operands of integers or bools, whatever NumPy promotes them to: the exact
+        entries in int64, so that int8 operands do not wrap around at 127, or as Python integers of any size, the latter
+        for arrays of NumPy alone.
     return_report : bool
         Return (result, Report). On a GPU a call at the level of the result, or with a forced count, never waits for the
         device, so that it can be captured in a CUDA graph: the device decides by the operands between steps that all
@@ -248,6 +250,8 @@ def product_of_numbers(
         if out is not None:
             check_out(out, shapes, dtype, library)
         if result in TWO_PARTS:
+            if isinstance(a, Prepared) or isinstance(b, Prepared):
+                raise PlanError(f"result={result!r} is made from more products than a plan has: pass the array itself")
             parts, report = _two_parts(result, a, b, options, library, dtype)
             given = tuple(library.to_native(x) for x in parts)
             return (given, report) if return_report else given
@@ -260,23 +264,32 @@ def product_of_numbers(
 
 @_quiet
 def _two_parts(
-    result: Result, a: Array | Prepared, b: Array | Prepared, options: Options, library: Library, dtype: np.dtype[Any]
+    result: Result, a: Array, b: Array, options: Options, library: Library, dtype: np.dtype[Any]
 ) -> tuple[tuple[Array, Array], Report]:
     """The pair or the enclosure of a product, see `exact_results`."""
     found, report = _product(a, b, options, library, dtype=dtype)
     nearest, shapes = cast(Array, found), shapes_of(a.shape, b.shape)
-    stacks = _stacks(a, b, shapes, dtype)
 
     def rest(c: Array, shift: int) -> Array:
+        nonlocal report
         if 0 in (*a.shape, *b.shape):
             return np.zeros_like(nearest)
-        return _sum_with_product(_array_of(a), _array_of(b), c, -1.0, options, library, shift, dtype)[0]
+        made, second = _sum_with_product(a, b, c, -1.0, options, library, shift, dtype)
+        more, reason = second.num_products, f"; and {second.num_products} products for A B - C"
+        seconds = report.decision_seconds + second.decision_seconds
+        report = report.changed(
+            lambda d: replace(d, num_products=d.num_products + more, reason=d.reason + reason), seconds
+        )
+        return made
 
     if result == "pair":
-        return pair(nearest, rest), report
+        parts = pair(nearest, rest)
+        return parts, report
+    stacks = _stacks(a, b, shapes, dtype)
     unknown = nonfinite_vectors(stacks[0], 2) | nonfinite_vectors(stacks[1], 1)
     known = np.broadcast_to(np.logical_not(unknown), (shapes.count, shapes.left[1], shapes.right[2]))
-    return enclosure(nearest, rest, known.reshape(shapes.result)), report
+    parts = enclosure(nearest, rest, known.reshape(shapes.result))
+    return parts, report
 
 
 @overload
@@ -412,15 +425,16 @@ def gemm_of_numbers(
     if mantissa == -1.0:
         a, b = (a, _negated(b, dtype)) if _keeps_split(a) else (_negated(a, dtype), b)  # so that -0 is right
         mantissa = 1.0
-    is_relative = isinstance(accuracy, Relative) or (plan is not None and plan.target.relative)
+    plans = [p for p in (plan, *(x.plan for x in (a, b) if isinstance(x, Prepared))) if p is not None]
+    is_relative = isinstance(accuracy, Relative) or any(p.target.relative is not None for p in plans)
     once = None
-    if (accuracy == "correct" or is_relative) and plan is None and mantissa == 1.0:
+    if (accuracy == "correct" or is_relative) and not plans and mantissa == 1.0:
         once = _rounded_once(a, b, c, beta, shift)
     combined = alpha != 0 and (c is not None or mantissa != 1.0) and 0 not in (*a.shape, *b.shape)
     if is_relative and once is None and combined:
         raise PlanError(
-            f"alpha = {alpha}, beta = {beta}: a relative error is promised of A B, and of alpha A B + beta C where "
-            "alpha and beta are powers of two or minus one and no plan or prepared operand is given"
+            f"alpha = {alpha}, beta = {beta}: a relative error is promised of A B, and of alpha A B + beta C where both "
+            "are powers of two, of either sign, that C can be multiplied by, without a plan or a prepared operand"
         )
     if once is not None:
         with library.active():

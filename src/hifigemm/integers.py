@@ -39,6 +39,7 @@ from hifigemm.schemes import Native, Ozaki1, Scheme
 from hifigemm.schemes.auto import as_scheme
 from hifigemm.settings import decision_log
 
+_INT8 = np.iinfo(np.int8)
 _RESULTS = {"int64": np.dtype(np.int64), "object": np.dtype(object)}
 _SMALL = 2**18
 """Multiplications up to which the product of NumPy is quicker than one of words."""
@@ -98,7 +99,8 @@ def integer_product(
     engine, promoted = engine_for(options.engine, library.name, library.device), np.result_type(a.dtype, b.dtype)
     k = shapes.left[2]
     exact = _is_exact(options, result) and dtype.kind != "b"
-    largest = _largest(a), _largest(b)
+    extremes = _extremes(a), _extremes(b)
+    largest = max(-extremes[0][0], extremes[0][1]), max(-extremes[1][0], extremes[1][1])
     most = k * largest[0] * largest[1]
     fits = dtype.kind in "bO" or _holds(dtype, most, {a.dtype.kind, b.dtype.kind})
     if forced_native and exact and not (fits and dtype == promoted):
@@ -111,10 +113,13 @@ def integer_product(
         product, how = np.matmul(a, b), _How(Native(), 1, k, f"product of {promoted} by the library")
     else:
         left, right = (stacked(x, s, shapes.batch, None) for x, s in ((a, shapes.left), (b, shapes.right)))
-        words = _Words(left, right, shapes.count, engine, largest)
+        fit_int8 = all(_INT8.min <= low and high <= _INT8.max for low, high in extremes)
+        words = _Words(left, right, shapes.count, engine, largest, fit_int8)
         product, how = words.product(dtype, most, exact and not fits, shapes.result)
     reason, bound = how.reason, 0.0
-    if fits:
+    if not (product.size and k):
+        reason = "a dimension is 0: nothing to multiply"
+    elif fits:
         reason += "" if dtype.kind == "b" else f", exact: no entry exceeds {most}"
     elif exact:
         reason += f", exact: no entry lies beyond {_span(dtype)}, as was checked"
@@ -142,8 +147,9 @@ def _is_native(options: Options, operands: str, library: Library) -> bool:
     return scheme is not None
 
 
-def _largest(x: Array) -> int:
-    return max(int(x.max(initial=0)), -int(x.min(initial=0)))
+def _extremes(x: Array) -> tuple[int, int]:
+    """The least and the largest entry; 0 where there is none on that side of it."""
+    return int(x.min(initial=0)), int(x.max(initial=0))
 
 
 def _holds(dtype: np.dtype[Any], most: int, kinds: set[str]) -> bool:
@@ -173,12 +179,12 @@ class _Words:
     batch: int
     engine: Engine
     largest: tuple[int, int]
+    fit_int8: bool
 
     @cached_property
     def spec(self) -> ProductSpec:
         """INT8 products where they hold the operands as they are, FP64 products of words elsewhere."""
-        products = self.engine.products
-        return products["int8" if max(self.largest) <= products["int8"].max_digit else "fp64"]
+        return self.engine.products["int8" if self.fit_int8 else "fp64"]
 
     def product(self, dtype: np.dtype[Any], most: int, checked: bool, shape: tuple[int, ...]) -> tuple[Array, _How]:
         """The product modulo the dtype as a stack; exact where that is object.
@@ -224,10 +230,10 @@ class _Words:
         place = (int(i) for i in np.unravel_index(first, is_beyond.shape))
         sums = self.sums(Block(*(slice(i, i + 1) for i in place)), counts, sum(counts))
         value = sum(int(sums[s, 0, 0, 0]) << (WORD_BITS * s) for s in range(len(sums)))
-        wider = next(name for name, held in _RESULTS.items() if held.kind == "O" or -(2**63) <= value < 2**63)
+        wider = 'result="int64" may hold' if -(2**63) <= value < 2**63 else 'result="object" of NumPy arrays holds'
         return AccuracyError(
             f"{int(np.count_nonzero(is_beyond))} of {is_beyond.size} entries of the product lie beyond {dtype}, which "
-            f'holds {_span(dtype)}; the first is entry {index} = {value}: result="{wider}" may hold them'
+            f"holds {_span(dtype)}; the first is entry {index} = {value}: {wider} them"
         )
 
 

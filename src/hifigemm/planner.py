@@ -135,6 +135,8 @@ def make(
         if chosen.explicit and accuracy is None:
             target = NO_PROMISE if states_bound else NOTHING_STATED
         if isinstance(chosen, Native) and not chosen.keeps(problem, target):
+            if target.relative is not None:
+                raise AccuracyError(f"{chosen} promises no relative error: its sums are rounded; asked: {target}")
             raise AccuracyError(
                 f"the native product of {problem} errs by up to {chosen.bound(problem):.3g} |A||B|; asked: {target}"
             )

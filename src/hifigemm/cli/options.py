@@ -8,7 +8,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import Any
 
 from hifigemm.accuracy import Accuracy, resolve
 from hifigemm.cli.errors import InputError
@@ -16,6 +16,7 @@ from hifigemm.cli.files import FORMATS
 from hifigemm.engines import engine_for
 from hifigemm.exceptions import PlanError
 from hifigemm.formats import FP64
+from hifigemm.interop.arguments import accuracy_from
 from hifigemm.schemes import SCHEMES, Scheme
 
 _UNITS = {"": 1, "B": 1} | {
@@ -78,12 +79,9 @@ def usage() -> Iterator[None]:
 
 
 def parse_accuracy(text: str) -> Accuracy:
-    """A number or the name of an accuracy."""
-    try:
-        accuracy: Accuracy = float(text)
-    except ValueError:
-        accuracy = cast(Accuracy, text)
+    """A number, the name of an accuracy, or Relative(r)."""
     with usage():
+        accuracy = accuracy_from(text)
         resolve(accuracy, FP64, 1)
     return accuracy
 

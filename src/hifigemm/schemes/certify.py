@@ -32,7 +32,7 @@ def facts(plan: Plan, x: Array, exponent: Array) -> dict[str, Array]:
     found = {"nonzero": nonzeros(x)}
     if math.isinf(plan.target.r):
         found["magnitude"] = scale_by_power(np.abs(x), -exponent)
-    elif not (plan.target.correct or plan.target.relative):
+    elif not (plan.target.correct or plan.target.relative is not None):
         found["low"] = magnitudes_down(x, exponent)
     return found
 
@@ -66,7 +66,7 @@ def certified_entries(
     else:
         inverse = bits_of_inverse(plan.target.r)
         certified |= (rounded.magnitude >= 0) & (rounded.magnitude - lowest >= err + max(inverse, 0) + 1)
-        if not (plan.target.relative or certified.all()):
+        if plan.target.relative is None and not certified.all():
             top = 2**MAGNITUDE_BITS_DOWN - 1
             low = exact_int8(engine, left.facts["low"], right.facts["low"], top, top)
             needed = np.clip(err + inverse + 2 * MAGNITUDE_BITS_DOWN, 0, 62)

@@ -113,7 +113,7 @@ class WordScheme(Scheme):
         unit = self.unit_on(engine, problem)
         terms = max(problem.terms, 1)
         errors = self.pair_errors(unit, terms)
-        if target.relative:
+        if target.relative is not None:
             raise AccuracyError(f"{self} promises no relative error: its sums are rounded; asked: {target}")
         if (least := relative_error(self.splitting, errors, (False, False))) > target.r and problem.terms:
             raise AccuracyError(f"{self} for {problem} errs by up to {least:.3g} |A||B| ({unit.unit}); asked: {target}")
