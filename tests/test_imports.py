@@ -61,6 +61,7 @@ MAY_IMPORT = {
         "schemes",
         "signatures",
         "functions",
+        "interop",
         "transforms",
     },
     "numpy": {"accuracy", "api", "functions", "schemes", "signatures"},

@@ -433,8 +433,8 @@ def gemm_of_numbers(
     combined = alpha != 0 and (c is not None or mantissa != 1.0) and 0 not in (*a.shape, *b.shape)
     if is_relative and once is None and combined:
         raise PlanError(
-            f"alpha = {alpha}, beta = {beta}: a relative error is promised of A B, and of alpha A B + beta C where both "
-            "are powers of two, of either sign, that C can be multiplied by, without a plan or a prepared operand"
+            f"alpha = {alpha}, beta = {beta}: a relative error is promised of A B, and of alpha A B + beta C where "
+            "both are powers of two, of either sign, that C can be multiplied by, without plans and prepared operands"
         )
     if once is not None:
         with library.active():

@@ -99,6 +99,11 @@ def belongs_to_jax(*operands: Any) -> bool:
     return array is not None and all(isinstance(x, array) for x in operands)
 
 
+def is_traced(x: Any) -> bool:
+    """Whether an array stands for others in a program of JAX."""
+    return belongs_to_jax(x) and isinstance(x, sys.modules["jax"].core.Tracer)
+
+
 def is_wrapped(x: Any) -> bool:
     """Whether a tensor, of no class of its own, stands for others inside a transform of torch.func."""
     import torch

@@ -286,3 +286,34 @@ def test_errors_have_numbers(function, operands, error, words):
 def test_unknown_keywords_are_refused_by_name():
     with pytest.raises(TypeError, match="casting"):
         hnp.einsum("i->", np.ones(2), casting="safe")
+
+
+def test_labels_of_one_operand_are_summed_in_the_dtype_of_the_result():
+    """Whether a product with ones sums them first or not."""
+    b = np.ones((300, 40))
+    for rows in (3, 200):
+        for a, value in ((np.ones((rows, 300), bool), 1), (np.full((rows, 300), 200, np.uint8), 200)):
+            c, report = hnp.einsum("ij,jk->k", a, b, accuracy=1e-12, return_report=True)
+            np.testing.assert_allclose(c, np.full(40, 300.0 * rows * value), rtol=1e-12)
+            assert report.bound < 1e-12
+    rng = np.random.default_rng(3)
+    a = rng.random((200, 300), np.float32)
+    want = hnp.einsum("ij,jk->k", a.astype(np.float64), b)
+    np.testing.assert_allclose(hnp.einsum("ij,jk->k", a, b, accuracy=1e-12), want, rtol=1e-12)
+
+
+def test_chains_of_several_dtypes_are_in_the_one_that_they_promote_to():
+    x, u, t = np.array([1.0, 2.0, 3.0]), np.full(3, 200, np.uint8), np.ones(3, bool)
+    for first in (t, u, x.astype(np.float32)):
+        np.testing.assert_array_equal(hnp.einsum("i,j,k->k", first, first, x), np.einsum("i,j,k->k", first, first, x))
+    large = np.full((1, 1), 3e38, np.float32)
+    assert hnp.einsum("ij,jk,kl->il", large, large, np.eye(1))[0, 0] == np.float64(large[0, 0]) ** 2
+    with pytest.raises(ValueError, match="not exact in float64"):
+        hnp.einsum("i,j,k->k", np.array([2**53 + 1]), x, x)
+
+
+def test_nothing_to_sum_is_zero_however_long_it_is():
+    for options in ({}, {"accuracy": "correct"}):
+        assert hnp.einsum("ij->i", np.ones((0, 9)), **options).shape == (0,)
+        assert hnp.einsum("ij,k->i", np.ones((0, 9)), np.ones(9), **options).shape == (0,)
+        np.testing.assert_array_equal(hnp.einsum("ij->i", np.ones((9, 0)), **options), np.zeros(9))

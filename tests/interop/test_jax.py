@@ -515,3 +515,36 @@ def test_reports_of_functions_outside_of_programs():
         jax.jit(lambda x, y: hj.einsum("ij,jk->ik", x, y, return_report=True)[0])(a, b)
     with pytest.raises(TypeError, match="different libraries"):
         hj.einsum("ij,jk->ik", a, np.asarray(b))
+
+
+def test_subnormal_numbers_of_narrower_dtypes_are_kept():
+    """XLA flushes those that it converts."""
+    least, large = jnp.full((1, 1), 1e-42, jnp.float32), jnp.full((1, 1), 2.0**200)
+    want = np.float64(np.float32(1e-42)) * 2.0**200
+    for product in (PRODUCT, jax.jit(PRODUCT), partial(hj.einsum, "ij,jk->ik"), jax.jit(partial(hj.einsum, "ij,jk->"))):
+        np.testing.assert_array_equal(np.asarray(product(least, large)).ravel(), [want])
+    found = hj.gemm(0.0 * large, large, least, beta=2.0**200)
+    np.testing.assert_array_equal(found, [[want]])
+    for dtype, size in (("complex64", 1e-22), ("complex128", 1e-160)):
+        x = jnp.full((2, 2), size * (1 + 1j), dtype)
+        for product in (hj.herk, jax.jit(hj.herk)):
+            np.testing.assert_array_equal(product(x), hnp.herk(np.asarray(x)))
+
+
+def test_gradients_of_mixed_operands_have_their_dtypes():
+    a, b = jnp.asarray(integers((3, 4), "float32")), jnp.asarray(integers((4, 2), "complex128"))
+    da, db = jax.grad(lambda x, y: hj.matmul(x, y).real.sum(), (0, 1))(a, b)
+    want = jax.grad(lambda x, y: (x.astype(complex) @ y).real.sum(), (0, 1))(a, b)
+    assert (da.dtype, db.dtype) == (a.dtype, b.dtype)
+    np.testing.assert_array_equal(da, want[0])
+    np.testing.assert_array_equal(db, want[1])
+
+
+def test_sums_stay_on_their_device():
+    code = """
+import jax, jax.numpy as jnp, hifigemm.jax as hj
+x = jax.device_put(jnp.ones((3, 3)), jax.devices()[1])
+assert hj.einsum("ij->", x) == 9 and hj.einsum("ij->", x).devices() == {jax.devices()[1]}
+"""
+    environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=2", "JAX_PLATFORMS": "cpu"}
+    subprocess.run([sys.executable, "-c", code], check=True, env=environment)

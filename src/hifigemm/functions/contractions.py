@@ -18,7 +18,7 @@ from numpy.lib.array_utils import normalize_axis_index, normalize_axis_tuple
 from hifigemm.accuracy import Accuracy
 from hifigemm.functions.products import Products
 from hifigemm.functions.subscripts import Labels, parse
-from hifigemm.functions.verbs import as_arrays, conj, diagonal, expand, ones, permute, shape_of
+from hifigemm.functions.verbs import as_arrays, conj, diagonal, expand, ones, permute, promoted, shape_of
 from hifigemm.schemes import Scheme
 
 if TYPE_CHECKING:
@@ -299,7 +299,7 @@ def einsum(
     labels, out_labels = parse(subscripts, [shape_of(x) for x in arrays])
     products = Products(accuracy, scheme, engine, workspace, return_report)
     products.check_chain(len(arrays) - 1, f"einsum of {len(arrays)} operands")
-    terms = [_without_repeats(x, of_x) for x, of_x in zip(arrays, labels)]
+    terms = [_without_repeats(x, of_x) for x, of_x in zip(promoted(arrays), labels)]
     for positions in _path(terms, out_labels, optimize):
         last_to_first = [terms.pop(i) for i in sorted(positions, reverse=True)]
         value, of_value = last_to_first.pop()
@@ -334,7 +334,7 @@ def contract(products: Products, a: Any, of_a: Labels, b: Any, of_b: Labels, out
 
     copies = (size(of_b + lone_a) if lone_a else 0) + (size(of_a + lone_b) if lone_b else 0)
     operands = size(of_a) + size(of_b) + size(batch + rows + cols)
-    if copies > MOST_COPIES * operands:
+    if copies > MOST_COPIES * operands and 0 not in lengths.values():
         products.check_chain(
             1 + bool(lone_a) + bool(lone_b),
             f"a sum over {size(lone_a)} x {size(lone_b)} entries along labels of one operand alone, which one product "

@@ -47,10 +47,10 @@ class ChainReport:
 
         It holds where no intermediate result lies in the range of the subnormal numbers or overflows.
         """
-        growth = math.fsum(
-            n * math.log1p(report.bound + u) for report, u, n in zip(self.reports, self.roundoffs, self.uses)
-        )
         try:
+            growth = math.fsum(
+                n * math.log1p(report.bound + u) for report, u, n in zip(self.reports, self.roundoffs, self.uses)
+            )
             return math.expm1(growth) * (1 + 2.0**-48)  # the logarithms, their sum and expm1 are rounded
         except OverflowError:
             return math.inf

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from hifigemm.libraries import library_of
-from hifigemm.operands import Prepared
-from hifigemm.transforms import belongs_to_jax
+from hifigemm.operands import Prepared, converted
+from hifigemm.transforms import belongs_to_jax, is_traced
 
 
 def as_arrays(*operands: tuple[str, Any]) -> list[Any]:
@@ -37,6 +37,32 @@ def as_arrays(*operands: tuple[str, Any]) -> list[Any]:
         if not library.owns(x):
             raise TypeError(f"{name} is a {type(x).__name__}; expected an array of {library}")
     return [x for _, x in operands]
+
+
+def promoted(arrays: Sequence[Any]) -> list[Any]:
+    """Arrays of one library in the dtype that NumPy promotes all of theirs to.
+
+    Raises ValueError: integers that the dtype cannot hold exactly.
+    """
+    if len({x.dtype for x in arrays}) == 1:
+        return list(arrays)
+    if belongs_to_jax(*arrays):
+        from hifigemm.interop import jax_primitive
+
+        return jax_primitive.promoted(arrays)
+    library = library_of(*((f"operand {i}", x) for i, x in enumerate(arrays)))
+    if library.name == "numpy":
+        dtype = np.result_type(*(x.dtype for x in arrays))
+        return [converted(x, dtype) for x in arrays]
+    names = [str(x.dtype).removeprefix("torch.") for x in arrays]
+    dtype = np.result_type(*("float32" if name == "bfloat16" else name for name in names))
+
+    def in_dtype(x: Any, name: str) -> Any:
+        if x.is_floating_point() or x.is_complex():
+            return x.to(getattr(namespace(x), dtype.name))
+        return library.to_native(converted(library.asarray(x, name), dtype))
+
+    return [in_dtype(x, f"operand {i}") for i, x in enumerate(arrays)]
 
 
 def namespace(x: Any) -> Any:
@@ -82,7 +108,7 @@ def identities(like: Any) -> Any:
 
 
 def _place(like: Any) -> dict[str, Any]:
-    return {} if belongs_to_jax(like) else {"device": like.device}
+    return {} if is_traced(like) else {"device": like.device}
 
 
 def join(parts: Sequence[Any], axis: int) -> Any:
@@ -97,8 +123,21 @@ def mirrored(x: Any, conjugate: bool) -> Any:
     if not conjugate:
         return xp.where(lower, x, x.mT)
     hermitian = xp.where(lower, x, conj(x.mT))
-    real = xp.zeros_like(hermitian) + xp.real(hermitian)  # of the same dtype, without which PyTorch has no gradient
-    return xp.where(lower & lower.mT, real, hermitian)
+    return xp.where(lower & lower.mT, _as_complex(xp.real(hermitian), hermitian), hermitian)
+
+
+def _as_complex(re: Any, like: Any) -> Any:
+    """Real numbers in the dtype of another array, without arithmetic, which XLA flushes subnormal numbers in."""
+    if re.dtype == like.dtype:
+        return re
+    if isinstance(like, np.ndarray):
+        return re.astype(like.dtype)
+    if belongs_to_jax(like):
+        from jax import lax
+
+        return lax.complex(re, lax.full_like(re, 0))
+    xp = namespace(like)
+    return xp.complex(re, xp.zeros_like(re))
 
 
 def unit_roundoff(x: Any) -> float:

@@ -15,6 +15,7 @@ not wait for the thread that it holds. The arguments of `jax.pure_callback` are 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -121,13 +122,20 @@ def as_jax(x: Any, name: str) -> jax.Array:
 
 
 def _operands(**named: Any) -> list[Any]:
-    """The operands, floating-point ones in the result's dtype; the product refuses integers that it would round."""
+    """The operands in their own dtypes: XLA would flush subnormal numbers to zero where it converts any."""
     operands = [as_jax(x, name) for name, x in named.items()]
     for name, x in zip("ab", operands, strict=False):
         if x.ndim == 0:
             raise ValueError(f"{name} is a scalar; matmul takes arrays of one or more dimensions")
-    dtype = _result_dtype(*(x.dtype for x in operands))
-    return [x if x.dtype == dtype or x.dtype.kind in "biu" else lax.convert_element_type(x, dtype) for x in operands]
+    _result_dtype(*(x.dtype for x in operands))
+    return operands
+
+
+def promoted(arrays: Sequence[jax.Array]) -> list[jax.Array]:
+    """The arrays in the dtype of their product, as products with 1."""
+    dtype = _result_dtype(*(x.dtype for x in arrays))
+    one = jax.numpy.ones((1, 1), dtype)
+    return [x if x.dtype == dtype else lax.reshape(matmul(lax.reshape(x, (x.size, 1)), one), x.shape) for x in arrays]
 
 
 def _result_dtype(*dtypes: Any) -> np.dtype[Any]:
@@ -227,11 +235,17 @@ def _refused(context: Any, *operands: Any, **options: Any) -> Any:
 
 
 def _gradient_of_a(g: Any, a: Any, b: jax.Array, **options: Any) -> jax.Array:
-    return _bound(g, b.mT, **options)
+    return _as_like(_bound(g, b.mT, **options), a.aval.dtype)
 
 
 def _gradient_of_b(g: Any, a: jax.Array, b: Any, **options: Any) -> jax.Array:
-    return _bound(a.mT, g, **options)
+    return _as_like(_bound(a.mT, g, **options), b.aval.dtype)
+
+
+def _as_like(x: jax.Array, dtype: Any) -> jax.Array:
+    """A gradient in the dtype of what it belongs to."""
+    x = lax.real(x) if x.dtype.kind == "c" and dtype.kind != "c" else x
+    return x if x.dtype == dtype else lax.convert_element_type(x, dtype)
 
 
 def _bound(a: jax.Array, b: jax.Array, **options: Any) -> jax.Array:
@@ -276,7 +290,9 @@ def _tangent_of_sum(primals: Any, tangents: Any, *, beta: complex, **options: An
     made = _gemm.bind(*primals, beta=beta, **options)
     terms = [_product(x, y, **options) for x, y in ((da, b), (a, db)) if ad.Zero not in (type(x), type(y))]
     if type(dc) is not ad.Zero:
+        dc = lax.convert_element_type(dc, made.dtype)
         terms.append(lax.mul(dc, lax.full_like(dc, beta)))
+    terms = [lax.convert_element_type(x, made.dtype) for x in terms]
     return made, sum(terms[1:], terms[0])
 
 
