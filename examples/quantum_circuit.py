@@ -31,7 +31,7 @@ def random_gates(qubits: int, cycles: int, dtype: torch.dtype, generator: torch.
 
 
 def joined(gates: Gates) -> Gates:
-    """Up to three gates on the neighbours 2 j and 2 j + 1, or 2 j - 1 and 2 j, in a row as one gate on six of them."""
+    """The same gates, where up to three on adjacent pairs of qubits became one gate on six qubits."""
     made: Gates = []
     for cycle in gates:
         made.append([])

@@ -66,6 +66,11 @@ class Target:
     states_bound: bool = True
     relative: float | None = None  # the relative error that was asked for
 
+    @property
+    def by_entry(self) -> bool:
+        """Whether errors are held against the exact entry, however much its terms cancel, and not against |A||B|."""
+        return self.correct or self.relative is not None
+
     def __str__(self) -> str:
         if self.correct:
             return "correct rounding"

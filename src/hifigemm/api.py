@@ -33,8 +33,9 @@ from hifigemm.operands import (
     as_addend,
     as_operand,
     as_out,
-    broadcasts,
+    check_addend,
     check_out,
+    check_scalars,
     common_narrow,
     converted,
     own_stack,
@@ -412,20 +413,17 @@ def gemm_of_numbers(
     shapes = shapes_of(a.shape, b.shape)
     addends = [] if c is None else [kind() if kind in (bool, int, float, complex) else c.dtype]
     dtype = result_dtype(a.dtype, b.dtype, *addends)
-    for name, value in (("alpha", alpha), ("beta", beta)):
-        if isinstance(value, complex) and dtype.kind != "c":
-            raise TypeError(f"{name} = {value} is complex, and the result has dtype {dtype}")
+    check_scalars(dtype, alpha=alpha, beta=beta)
     if out is not None:
         check_out(out, shapes, dtype, library)
     if c is not None:
-        if not broadcasts(c.shape, shapes.result):
-            raise ValueError(f"c has shape {c.shape}; the result has shape {shapes.result}")
+        check_addend(c.shape, shapes.result)
         c = converted(c, dtype)
     mantissa, shift = frexp(alpha)
     if mantissa == -1.0:
         a, b = (a, _negated(b, dtype)) if _keeps_split(a) else (_negated(a, dtype), b)  # so that -0 is right
         mantissa = 1.0
-    plans = [p for p in (plan, *(x.plan for x in (a, b) if isinstance(x, Prepared))) if p is not None]
+    plans = _plans(plan, a, b)
     is_relative = isinstance(accuracy, Relative) or any(p.target.relative is not None for p in plans)
     once = None
     if (accuracy == "correct" or is_relative) and not plans and mantissa == 1.0:
@@ -687,9 +685,14 @@ def _stacks(
     return stacked(left, shapes.left, shapes.batch, dtype), stacked(right, shapes.right, shapes.batch, dtype)
 
 
+def _plans(plan: Plan | None, a: Array | Prepared, b: Array | Prepared) -> list[Plan]:
+    """The plan that was passed, and those that operands were prepared for."""
+    return [p for p in (plan, *(x.plan for x in (a, b) if isinstance(x, Prepared))) if p is not None]
+
+
 def given_plan(a: Array | Prepared, b: Array | Prepared, options: Options, problem: Problem) -> Plan | None:
     """The plan that was passed or that a prepared operand was made for; None where there is none."""
-    plans = [p for p in (options.plan, *(x.plan for x in (a, b) if isinstance(x, Prepared))) if p is not None]
+    plans = _plans(options.plan, a, b)
     if not plans:
         return None
     for x, side in ((a, "left"), (b, "right")):

@@ -37,8 +37,8 @@ def pair(nearest: Array, rest: Rest) -> tuple[Array, Array]:
     """(high, low): high is the nearest float, and low that of what is left; 0 where high is not finite."""
     high = _components(nearest)
     known, zero = np.isfinite(high), high.dtype.type(0)
-    low = rest(np.where(known, high, zero).view(nearest.dtype).reshape(nearest.shape), 0)
-    return nearest, np.where(known, _components(low), zero).view(nearest.dtype).reshape(nearest.shape)
+    low = rest(_of_components(np.where(known, high, zero), nearest), 0)
+    return nearest, _of_components(np.where(known, _components(low), zero), nearest)
 
 
 def enclosure(nearest: Array, rest: Rest, known: Array) -> tuple[Array, Array]:
@@ -48,14 +48,19 @@ def enclosure(nearest: Array, rest: Rest, known: Array) -> tuple[Array, Array]:
     """
     real = np.finfo(nearest.dtype)
     near = np.clip(_components(np.where(known, nearest, nearest.dtype.type(0))), -real.max, real.max)
-    side = np.sign(_components(rest(near.view(nearest.dtype).reshape(nearest.shape), real.nmant - real.minexp)))
+    side = np.sign(_components(rest(_of_components(near, nearest), real.nmant - real.minexp)))
     found = []
     for sign in (-1, 1):
         moved = np.where(side == sign, np.nextafter(near, near.dtype.type(sign * np.inf)), near)
-        found.append(np.where(known, moved.view(nearest.dtype).reshape(nearest.shape), nearest))
+        found.append(np.where(known, _of_components(moved, nearest), nearest))
     return found[0], found[1]
 
 
 def _components(x: Array) -> Array:
     """Real numbers, re and im side by side for complex ones, along one axis."""
     return np.ascontiguousarray(x, like=x).reshape(-1).view(x.real.dtype)
+
+
+def _of_components(x: Array, like: Array) -> Array:
+    """The array with these `_components`, in the dtype and shape of another one."""
+    return x.view(like.dtype).reshape(like.shape)

@@ -32,7 +32,7 @@ from hifigemm.numerics.integer_words import (
     wrapped,
 )
 from hifigemm.operands import Prepared, Shapes, stacked
-from hifigemm.plan import Decision, Report
+from hifigemm.plan import Decision, Report, blocks_of_shape
 from hifigemm.planner import Options
 from hifigemm.problem import Block, ProductSpec, counted
 from hifigemm.schemes import Native, Ozaki1, Scheme
@@ -242,8 +242,4 @@ def _blocks(batch: int, m: int, n: int, like: Array) -> Iterator[Block]:
     size = _ENTRIES if isinstance(like, np.ndarray) else _ON_DEVICE
     rows = min(max(m, 1), max(_SIDE, size // max(n, 1)))
     cols = min(max(n, 1), max(size // rows, 1))
-    many = max(size // (rows * cols), 1)
-    for z in range(0, batch, many):
-        for j in range(0, n, cols):
-            for i in range(0, m, rows):
-                yield Block(slice(z, z + many), slice(i, min(i + rows, m)), slice(j, min(j + cols, n)))
+    return blocks_of_shape((batch, m, n), (max(size // (rows * cols), 1), rows, cols))

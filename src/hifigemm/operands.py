@@ -106,9 +106,18 @@ def widened(x: Array) -> Array:
     return x.astype(_SINGLE) if x.dtype in _NARROW else x
 
 
-def broadcasts(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
-    """Whether an array of one shape stands for one of another."""
-    return len(shape) <= len(to) and all(n in (1, m) for n, m in zip(shape[::-1], to[::-1], strict=False))
+def check_addend(shape: tuple[int, ...], result: tuple[int, ...]) -> None:
+    """Raise ValueError unless a C of this shape stands for one of the result's."""
+    fits = len(shape) <= len(result) and all(n in (1, m) for n, m in zip(shape[::-1], result[::-1], strict=False))
+    if not fits:
+        raise ValueError(f"c has shape {shape}; the result has shape {result}")
+
+
+def check_scalars(dtype: np.dtype[Any], **scalars: complex) -> None:
+    """Raise TypeError for scalars that are complex where the result is real."""
+    for name, value in scalars.items():
+        if isinstance(value, complex) and dtype.kind != "c":
+            raise TypeError(f"{name} = {value} is complex, and the result has dtype {dtype}")
 
 
 @dataclass(frozen=True)

@@ -81,6 +81,15 @@ class Blocking:
     entries: int = BLOCK_ENTRIES  # entries of an operand or of the result that the plain functions work on at a time
 
 
+def blocks_of_shape(shape: tuple[int, int, int], block: tuple[int, int, int]) -> Iterator[Block]:
+    """Blocks of a stack of results (batch, m, n), columns outermost."""
+    (count, m, n), (batch, rows, cols) = shape, block
+    for z in range(0, count, max(batch, 1)):
+        for j in range(0, n, max(cols, 1)):
+            for i in range(0, m, max(rows, 1)):
+                yield Block(slice(z, min(z + batch, count)), slice(i, min(i + rows, m)), slice(j, min(j + cols, n)))
+
+
 @dataclass(frozen=True)
 class Plan:
     """What will run for a problem. Immutable, reusable for operands of the same k and dtype, and printable."""
@@ -143,14 +152,8 @@ class Plan:
 
     def blocks(self) -> Iterator[Block]:
         """Blocks of the result, columns outermost. Their size bounds the workspace and has no influence on any bit."""
-        batch, rows, cols = self.block_shape
         p = self.problem
-        for z in range(0, p.batch, max(batch, 1)):
-            for j in range(0, p.n, max(cols, 1)):
-                for i in range(0, p.m, max(rows, 1)):
-                    yield Block(
-                        slice(z, min(z + batch, p.batch)), slice(i, min(i + rows, p.m)), slice(j, min(j + cols, p.n))
-                    )
+        return blocks_of_shape((p.batch, p.m, p.n), self.block_shape)
 
     def __str__(self) -> str:
         product = "native" if self.product is None else self.product.name

@@ -36,6 +36,7 @@ class TorchEngine(NumpyEngine):
 
 def native_product_of(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     """torch.matmul of tensors of the CPU in IEEE arithmetic."""
+    # Where nothing is rounded, threads multiply side by side: `float32_precision` holds a lock.
     is_rounded = x.dtype in _SINGLE and rounds_float32("mkldnn")
     with float32_precision("mkldnn", "ieee") if is_rounded else nullcontext():
         return library_matmul(x, y)

@@ -31,7 +31,7 @@ from hifigemm.array_like import kind_of
 from hifigemm.exceptions import PlanError
 from hifigemm.interop import kernels
 from hifigemm.libraries import library_of
-from hifigemm.operands import broadcasts, result_dtype, shapes_of
+from hifigemm.operands import check_addend, check_scalars, result_dtype, shapes_of
 from hifigemm.planner import Options
 from hifigemm.schemes import Scheme
 
@@ -59,9 +59,7 @@ def gemm(
     options = _options(accuracy, scheme, workspace, alpha)
     a, b, *addend = _operands(a=a, b=b) if beta == 0 else _operands(a=a, b=b, c=c)
     dtype = _result_dtype(a.dtype, b.dtype, *(x.dtype for x in addend))
-    for name, value in (("alpha", alpha), ("beta", beta)):
-        if isinstance(value, complex) and dtype.kind != "c":
-            raise TypeError(f"{name} = {value} is complex, and the result has dtype {dtype}")
+    check_scalars(dtype, alpha=alpha, beta=beta)
     a, b = _transposed(a, trans_a, "a"), _transposed(b, trans_b, "b")
     if not addend:
         return _product(a, b, **options)
@@ -169,8 +167,7 @@ def _transposed(x: jax.Array, how: str, name: str) -> jax.Array:
 
 
 def _repeated(c: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    if not broadcasts(c.shape, shape):
-        raise ValueError(f"c has shape {c.shape}; the result has shape {shape}")
+    check_addend(c.shape, shape)
     return jax.numpy.broadcast_to(c, shape)
 
 

@@ -32,7 +32,7 @@ def facts(plan: Plan, x: Array, exponent: Array) -> dict[str, Array]:
     found = {"nonzero": nonzeros(x)}
     if math.isinf(plan.target.r):
         found["magnitude"] = scale_by_power(np.abs(x), -exponent)
-    elif not (plan.target.correct or plan.target.relative is not None):
+    elif not plan.target.by_entry:
         found["low"] = magnitudes_down(x, exponent)
     return found
 

@@ -62,7 +62,7 @@ class Native(Scheme):
         """Whether the worst case meets the target, or the target is the level of the arithmetic itself."""
         if not problem.k:
             return True
-        if target.correct or target.relative is not None:
+        if target.by_entry:
             return False
         return self.bound(problem) <= target.r or target.level is self.arithmetic(problem)
 

@@ -215,7 +215,7 @@ def first_num_slices(problem: Problem, target: Target, slice_bits: int) -> int:
     as many bits below the rounding unit, or the relative error, as leave about 16 entries of the result uncertain.
     """
     wanted = (problem.fmt.t + 1 if target.correct else certify.bits_of_inverse(target.r)) + 6
-    if target.correct or target.relative is not None:
+    if target.by_entry:
         wanted += max(ceil_log2(problem.m * problem.n * problem.batch) - 4, 6) + ceil_log2(problem.terms) // 2
     return bounds.first_slice_count(slice_bits, wanted)
 

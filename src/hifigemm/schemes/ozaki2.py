@@ -105,13 +105,7 @@ class Ozaki2(Scheme):
             return None
         count, entries = _expected_count(problem, target), entries_within(workspace, engine.memory.block_entries)
         ratio = outliers = None
-        if (
-            fast
-            and math.isfinite(target.r)
-            and not (target.correct or target.relative is not None)
-            and a.size
-            and b.size
-        ):
+        if fast and math.isfinite(target.r) and not target.by_entry and a.size and b.size:
             ratio = engine.override(error_ratio)(a, b, int8_product(engine), entries, max(workspace // 256, 1))
             count = max(count, count_for_ratio(problem.terms, target.r, ratio, problem.is_complex) or 0)
         most = _reach(problem, MAX_MODULI if target.correct else count)
@@ -278,7 +272,7 @@ def _exact_bits(is_complex: bool, left: int, right: int) -> int:
 def _expected_count(problem: Problem, target: Target) -> int:
     """Moduli that data of one size take, and not fewer than `count_for_ratio` ever says."""
     count = count_for_bits(_wanted_bits(problem, target), problem.is_complex)
-    if target.correct or target.relative is not None or math.isinf(target.r):
+    if target.by_entry or math.isinf(target.r):
         return count
     least = least_norm(problem.terms) ** 2
     return max(count, count_for_range(least, problem.is_complex) or MAX_MODULI)
@@ -315,7 +309,7 @@ def _wanted_bits(problem: Problem, target: Target) -> int:
     A correctly rounded sum needs the rounding unit and 16 bits of its own below it, and so does a relative error; terms
     of either sign cost as much as sqrt(k) again.
     """
-    if target.correct or target.relative is not None:
+    if target.by_entry:
         own = problem.fmt.t if target.correct else certify.bits_of_inverse(target.r)
         return 2 * (own + 16 + ceil_log2(problem.terms)) + 1
     return max(2 * (certify.bits_of_inverse(target.r) + 2) + ceil_log2(problem.terms) + 1, 1)

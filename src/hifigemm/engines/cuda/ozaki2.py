@@ -51,7 +51,7 @@ def steps(plan: Plan) -> Steps | None:
         return None
     if not plan.certifies and plan.verification is not Verification.ON_DEVICE:
         return Steps(_write_fixed, combines=True, ready=_ready)
-    if plan.evidence is not None or plan.target.correct or plan.target.relative is not None:  # the ratio is not enough
+    if plan.evidence is not None or plan.target.by_entry:  # the ratio is not enough
         return None
     if plan.verification is Verification.ENTRYWISE and _most_bits(plan, plan.scheme.count) < 0:
         return None
