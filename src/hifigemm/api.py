@@ -223,15 +223,16 @@ def matmul(
 def product_of_numbers(
     a: Any, b: Any, accuracy: Accuracy = None, scheme: str | Scheme = "auto", out: Any = None,
     engine: str | None = None, plan: Plan | None = None, workspace: int | None = None, return_report: bool = False,
-    result: Result = "array",
+    result: Result = "array", mirror: str = "",
 ) -> Any:  # fmt: skip
-    """`matmul` of operands of which nothing but their numbers is asked."""
+    """`matmul` of operands of which nothing but their numbers is asked; `mirror` as for `Problem`."""
     key = None
     if result in TWO_PARTS:
         check_two_parts(result, accuracy, out, plan)
         accuracy = "correct"
     elif plan is None and not return_report and result == "array":
         key = key_of(a, b, out, accuracy, scheme, engine, workspace)
+        key = key if key is None or not mirror else (mirror, key)
         if key is not None and (again := repeat(key, a, b, out)) is not None:
             return again
     options = Options(accuracy, scheme, engine, plan, workspace, return_report, key)
@@ -259,7 +260,7 @@ def product_of_numbers(
         if whole:
             found = integer_product(_array_of(a), _array_of(b), shapes, options, library, dtype, result=result)
         else:
-            found = _product(a, b, options, library, dtype=dtype, out=out)
+            found = _product(a, b, options, library, dtype=dtype, out=out, mirror=mirror)
         return _deliver(*found, library, out, return_report)
 
 
@@ -721,6 +722,7 @@ def _product(
     idle: str = "",
     epilogue: Epilogue = PLAIN,
     out: Any = None,
+    mirror: str = "",
 ) -> tuple[Array | None, Report]:
     """alpha (2**shift A B) + beta C in the result's shape, with its report: the flow of the library.
 
@@ -728,7 +730,7 @@ def _product(
     """
     dtype = dtype or result_dtype(a.dtype, b.dtype)
     shapes = shapes_of(a.shape, b.shape)
-    problem = shapes.problem(dtype, common_narrow(a.dtype, b.dtype))
+    problem = replace(shapes.problem(dtype, common_narrow(a.dtype, b.dtype)), mirror=mirror)
     given = given_plan(a, b, options, problem)
     engine = engine_for(options.engine if given is None else given.engine, library.name, library.device)
     if not problem.multiplications:

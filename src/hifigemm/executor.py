@@ -14,6 +14,7 @@ from hifigemm.numerics.bits import Array
 from hifigemm.numerics.epilogue import PLAIN, Epilogue
 from hifigemm.numerics.scaling import Scale
 from hifigemm.numerics.special import clean, fill_nonfinite, nonfinite_vectors
+from hifigemm.numerics.symmetric import mirror
 from hifigemm.plan import Plan, Split, Verification
 from hifigemm.planner import fitted, with_evidence
 from hifigemm.problem import Block, counted
@@ -89,6 +90,8 @@ def execute(
             return execute(finer, a, b, engine, workspace, shift, epilogue, (None, None), out)
         plan = fitted(plan, workspace, engine, in_steps=True)
     outcome = in_steps(plan, a, b, engine, workspace, shift, splits, out if epilogue.idle else None)
+    if plan.problem.mirror:
+        engine.override(mirror)(outcome.values, plan.problem.mirror == "C")
     outcome.values = epilogue.apply(outcome.values)
     return plan, outcome
 

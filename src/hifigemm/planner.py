@@ -246,6 +246,7 @@ def fitted(plan: Plan, workspace: int, engine: Engine, *, in_steps: bool = False
             )
         elif rows >= cols:
             rows = -(-rows // 2)
+            cols = rows if p.mirror else cols
         else:
             cols = -(-cols // 2)
     return replace(plan, blocking=Blocking((batch, rows, cols), nbytes, entries))

@@ -15,7 +15,8 @@ from hifigemm.formats import FP32, FP64, INT8, Format
 class Problem:
     """A stack of `batch` products of m x k by k x n matrices with a common result dtype.
 
-    `narrow` is FP16 or BF16 where both operands have that format; their dtype promotes to float32.
+    `narrow` is FP16 or BF16 where both operands have that format; their dtype promotes to float32. `mirror` is "T" or
+    "C" where B is the transpose or the conjugate transpose of A: entries above the diagonal are then those below it.
     """
 
     batch: int
@@ -24,6 +25,7 @@ class Problem:
     k: int
     dtype: np.dtype[Any]
     narrow: Format | None = None
+    mirror: str = ""
 
     @cached_property
     def is_complex(self) -> bool:
@@ -48,7 +50,8 @@ class Problem:
     def __str__(self) -> str:
         stack = f"{self.batch} x " if self.batch != 1 else ""
         operands = f" of {self.narrow.name} operands" if self.narrow is not None else ""
-        return f"{stack}({self.m} x {self.k}) @ ({self.k} x {self.n}) {self.dtype}{operands}"
+        half = ", its lower triangle mirrored" if self.mirror else ""
+        return f"{stack}({self.m} x {self.k}) @ ({self.k} x {self.n}) {self.dtype}{operands}{half}"
 
 
 @dataclass(frozen=True)

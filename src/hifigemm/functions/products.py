@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hifigemm.accuracy import Accuracy
-from hifigemm.api import matmul
+from hifigemm.api import matmul, product_of_numbers
 from hifigemm.exceptions import PlanError
-from hifigemm.functions.verbs import shape_of, unit_roundoff
+from hifigemm.functions.verbs import mirrored, shape_of, unit_roundoff
 from hifigemm.libraries import library_of
 from hifigemm.operands import Shapes, as_out, check_out
 from hifigemm.plan import Report
 from hifigemm.schemes import Scheme
+from hifigemm.transforms import belongs_to_torch, is_traced
 
 if TYPE_CHECKING:
     from hifigemm.signatures import SchemeName
@@ -118,7 +119,16 @@ class Products:
 
     def __call__(self, a: Any, b: Any) -> Any:
         """A B, by `matmul`."""
-        made = matmul(a, b, **self.options)
+        return self._noted(matmul(a, b, **self.options))
+
+    def with_transpose(self, a: Any, b: Any, conjugate: bool) -> Any:
+        """A B for B = A^T or A^H, with the lower triangle mirrored; a GPU makes no more than that."""
+        if belongs_to_torch(a, b) or is_traced(a):
+            return mirrored(self(a, b), conjugate)
+        return self._noted(product_of_numbers(a, b, **self.options, mirror="C" if conjugate else "T"))
+
+    def _noted(self, made: Any) -> Any:
+        """The result of a product, whose report is kept."""
         if not self.return_report:
             return made
         value, report = made

@@ -2,7 +2,8 @@
 
 Idea: with the rows of A in two halves, C = A A^T has the blocks C11 = A1 A1^T and C22 = A2 A2^T, which are cut again,
 and C21 = A2 A1^T, one product, of which C12 is the mirror image. Cut down to blocks of b rows, that is (1 + b / m) / 2
-of the work of the whole product.
+of the work of the whole product. On a GPU the kernels of Ozaki scheme II leave out the tiles above the diagonal
+instead, and split a real A once.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from hifigemm.accuracy import Accuracy
 from hifigemm.exceptions import PlanError
 from hifigemm.functions.products import Products
-from hifigemm.functions.verbs import as_arrays, conj, join, mirrored, shape_of
+from hifigemm.functions.verbs import as_arrays, conj, join, shape_of
+from hifigemm.libraries import library_of
 from hifigemm.schemes import Scheme
+from hifigemm.transforms import is_traced
 
 if TYPE_CHECKING:
     from hifigemm.signatures import SchemeName
@@ -98,8 +101,8 @@ def _rows(a: Any, trans: str, known: tuple[str, str]) -> Any:
 def _with_itself(products: Products, left: Any, right: Any, conjugate: bool) -> Any:
     """`left` times `right`, its transpose, conjugated or not."""
     size = left.shape[-2]
-    if size <= SMALLEST:
-        return mirrored(products(left, right), conjugate)
+    if size <= SMALLEST or not (is_traced(left) or library_of(("a", left)).on_host):
+        return products.with_transpose(left, right, conjugate)
     half = size // 2
     first = _with_itself(products, left[..., :half, :], right[..., :half], conjugate)
     second = _with_itself(products, left[..., half:, :], right[..., half:], conjugate)

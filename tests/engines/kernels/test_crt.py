@@ -244,6 +244,18 @@ def test_scales_are_repeated_over_the_batch(device, same, count, dtype):
     assert_same_bits(run(device, products, s, t, moduli, dtype, (batch, m, n)), expected)
 
 
+@pytest.mark.parametrize("dtype", [np.float64, np.complex128])
+@pytest.mark.parametrize("m", [1, 5, 300])
+def test_triangles_are_written_on_and_below_the_diagonal(device, m, dtype):
+    rng = np.random.default_rng(m)
+    moduli, batch = moduli_set(3, is_complex(dtype)), 2
+    integers, products = products_for(rng, moduli, batch, m, m, dtype)
+    s, t = rng.integers(0, 9, (batch, m)), rng.integers(0, 9, (batch, m))
+    expected = reference(integers, moduli, -s[:, :, None] - t[:, None, :], dtype)
+    found = run(device, products, s, t, moduli, dtype, (batch, m, m), triangle=True)
+    assert_same_bits(torch.tril(found), np.tril(expected))
+
+
 @pytest.mark.parametrize("dtype", MOST)
 def test_strided_products_and_outputs(device, dtype):
     rng = np.random.default_rng(2)

@@ -83,6 +83,15 @@ def test_ratios_of_all_pairings(is_complex, m, k, n, batches):
     assert error_ratio_of(sizes_of(a, b)) == plain_ratio(a, b)
 
 
+@pytest.mark.parametrize("m", [1, 70, 200])
+@pytest.mark.parametrize("batch", [1, 2])
+def test_one_operand_stands_for_both_sides(batch, m):
+    a, _ = random_pair(np.random.default_rng(m), (batch, 1), m, 130, m, False)
+    x = torch.from_numpy(a).to(DEVICE)
+    *_, sizes = sized_residues(((x, 2),), moduli_set(3, is_complex=False))
+    assert error_ratio_of(sizes) == plain_ratio(a, a.swapaxes(1, 2))
+
+
 @pytest.mark.parametrize("is_complex", [False, True])
 def test_each_component_counts_its_first_terms(monkeypatch, is_complex):
     monkeypatch.setattr(error_ratio, "MAGNITUDE_TERMS", 256)

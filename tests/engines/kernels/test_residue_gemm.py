@@ -121,6 +121,20 @@ def test_bits_do_not_depend_on_tiles(tile, m, n, k):
     check(left, right, moduli, empty_products(1, 2, m, n), m, n, config=tile)
 
 
+@pytest.mark.parametrize("tile", TILES, ids=str)
+@pytest.mark.parametrize("m", [3, 70, 600])
+def test_triangles_are_right_on_and_below_the_diagonal(tile, m):
+    """Beyond the squares on the diagonal nothing is written."""
+    rng = np.random.default_rng(m)
+    rows = random_residues(rng, 2, 2, m, 40)
+    out = empty_products(2, 2, m, m)
+    residue_gemm(rows, rows, residue_constants((256, 253), DEVICE), out, config=tile, triangle=True)
+    found = out[:, :, :m, :m].cpu().numpy().astype(np.int64)
+    assert not np.tril((found - product(rows, rows)) % np.array([256, 253])[:, None, None]).any()
+    square = np.arange(m) // max(tile.block_m, tile.block_n)
+    assert (found[:, :, square[:, None] < square[None, :]] == 77).all()
+
+
 @pytest.mark.parametrize(("left_batch", "right_batch"), [(1, 3), (3, 1), (3, 3), (1, 1)])
 def test_batches_are_broadcast(left_batch, right_batch):
     rng = np.random.default_rng(left_batch)

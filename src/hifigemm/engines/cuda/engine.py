@@ -161,6 +161,7 @@ class CudaEngine:
         core = plan.scheme.core
         if core is matmul:
             at_own_level = plan.scheme.product is None and plan.target.level is plan.problem.fmt
+            at_own_level &= not plan.problem.mirror
             return NativeProgram(plan) if at_own_level else None
         steps = None
         if core is residue_gemm:

@@ -16,6 +16,7 @@ from hifigemm.engines.cuda.required_bits import check_not_capturing, required_bi
 from hifigemm.engines.device_array import DeviceArray, unwrap, wrap
 from hifigemm.engines.kernels import crt as crt_kernel
 from hifigemm.engines.kernels import error_ratio as error_ratio_kernel
+from hifigemm.engines.kernels import mirror as mirror_kernel
 from hifigemm.engines.kernels import required_bits as required_bits_kernel
 from hifigemm.engines.kernels import scaled_residues as scaled_residues_kernel
 from hifigemm.formats import Format
@@ -24,6 +25,7 @@ from hifigemm.numerics.error_ratio import error_ratio
 from hifigemm.numerics.residue_products import ExactProduct, crt, residue_gemm, scaled_residues
 from hifigemm.numerics.residues import ModuliSet, moduli_set
 from hifigemm.numerics.scaling import Scale, norm_bits, norm_scale, required_bits, required_bits_of_vectors
+from hifigemm.numerics.symmetric import mirror
 
 Tensor = Any
 
@@ -105,12 +107,18 @@ def _required_bits_of_vectors(a: Array, b: Array, block_entries: int) -> tuple[A
     return required_bits_kernel.required_bits_of_vectors_from(found, a.shape[1], b.shape[2])
 
 
+def _mirror(x: Array, conjugate: bool) -> None:
+    """numerics.symmetric.mirror."""
+    mirror_kernel.mirror(unwrap(x), conjugate)
+
+
 OVERRIDES: dict[Callable[..., Any], Callable[..., Any]] = {
     norm_scale: _norm_scale,
     scaled_residues: _scaled_residues,
     residue_gemm: _residue_gemm,
     crt: _crt,
     error_ratio: _error_ratio,
+    mirror: _mirror,
     required_bits: _required_bits,
     required_bits_of_vectors: _required_bits_of_vectors,
 }

@@ -82,12 +82,14 @@ def padded_shape(m: int, n: int) -> tuple[int, int]:
     return -(-m // _ROWS) * _ROWS, -(-n // _COLUMNS) * _COLUMNS
 
 
-def products_of(left: Any, right: Any, moduli: ModuliSet, predicate: Predicate | None = None) -> Any:
+def products_of(
+    left: Any, right: Any, moduli: ModuliSet, predicate: Predicate | None = None, *, triangle: bool = False
+) -> Any:
     """Residues of the products of padded planes: int8 (batch, L, m_pad, n_pad), undefined without the predicate."""
     shape = max(len(left), len(right)), left.shape[1], *padded_shape(left.shape[2], right.shape[2])
     products = empty(shape, torch.int8, left)
     constants = residue_gemm.residue_constants(moduli.of_planes(left.shape[1]), left.device)
-    residue_gemm.residue_gemm(left, right, constants, products, predicate=predicate)
+    residue_gemm.residue_gemm(left, right, constants, products, predicate=predicate, triangle=triangle)
     return products
 
 
@@ -113,13 +115,27 @@ def _write_fixed(plan: Plan, given: Arguments) -> None:
         for i, (place, residues) in enumerate(kept):
             if place == places[i]:
                 ready[i] = residues
-        both = _residues_of(operands, made, balances, ready)
+        triangle = _is_triangle(plan, block)
+        if triangle and _is_one_operand(plan, balances):
+            both = _residues_of(operands[:1], made, balances[:1], [None]) * 2
+        else:
+            both = _residues_of(operands, made, balances, ready)
         first = [(planes if used is made else planes[:, : len(used.moduli)], scale) for planes, scale in both]
         c = None if given.c is None else given.c[block.entries]
-        _write_entries(operands, first, used, given.out[block.entries], given, c)
+        _write_entries(operands, first, used, given.out[block.entries], given, c, triangle=triangle)
         if plan.evidence is not None and plan.evidence.outliers is not None:
             _write_outliers(plan, block, operands, both, given, c)
         kept = list(zip(places, both, strict=True))
+
+
+def _is_triangle(plan: Plan, block: Block) -> bool:
+    """Whether only what lies on and below the diagonal of a block is made."""
+    return bool(plan.problem.mirror) and block.rows == block.cols
+
+
+def _is_one_operand(plan: Plan, balances: tuple[int, int] = (0, 0)) -> bool:
+    """Whether the residues of A are those of its transpose too; those of complex operands differ from side to side."""
+    return balances[0] == balances[1] and not plan.problem.is_complex
 
 
 def _some(split: Residues | None, place: tuple[slice, ...]) -> Residues | None:
@@ -131,10 +147,10 @@ def _some(split: Residues | None, place: tuple[slice, ...]) -> Residues | None:
 
 
 def _residues_of(
-    operands: tuple[Any, Any], moduli: ModuliSet, balances: tuple[int, int], ready: Sequence[Residues | None]
+    operands: tuple[Any, ...], moduli: ModuliSet, balances: tuple[int, ...], ready: Sequence[Residues | None]
 ) -> list[Residues]:
-    """Residues of both operands, in one launch for those that are not ready."""
-    missing = [i for i in range(2) if ready[i] is None]
+    """Residues of both operands, or of the left one, in one launch for those that are not ready."""
+    missing = [i for i in range(len(operands)) if ready[i] is None]
     made: Any = ((), ())
     if missing:
         sides = tuple((operands[i], 2 - i) for i in missing)
@@ -152,12 +168,15 @@ def _write_entries(
     c: Any = None,
     predicate: Predicate | None = None,
     rarely: bool = False,
+    *,
+    triangle: bool = False,
 ) -> None:
     """Products of residues and what they stand for, nothing where the predicate does not hold."""
     (left, s), (right, t) = residues
-    products = products_of(left, right, moduli, predicate)
-    scalars = {"shift": given.shift, "alpha": given.alpha, "beta": given.beta, "c": c, "rarely": rarely}
-    crt_kernel.crt(products, (s, t), moduli, out, operands=operands, predicate=predicate, **scalars)
+    products = products_of(left, right, moduli, predicate, triangle=triangle)
+    scalars: dict[str, Any] = {"shift": given.shift, "alpha": given.alpha, "beta": given.beta, "c": c}
+    behind: dict[str, Any] = {"predicate": predicate, "rarely": rarely}
+    crt_kernel.crt(products, (s, t), moduli, out, operands=operands, triangle=triangle, **scalars, **behind)
 
 
 def _write_ladder(plan: Plan, given: Arguments) -> None:
@@ -178,11 +197,15 @@ def _write_ladder(plan: Plan, given: Arguments) -> None:
         predicate = (record, least, most) if chooses or certifies else None
         for block in blocks_of(plan, given.out):
             operands = block.operands(given.a, given.b)
-            sides, begun = ((operands[0], 2), (operands[1], 1)), predicate if chooses else None
+            triangle, begun = _is_triangle(plan, block), predicate if chooses else None
+            sides = ((operands[0], 2), (operands[1], 1))[: 1 if triangle and _is_one_operand(plan) else 2]
             planes, scales, sizes = scaled_residues.sized_residues(sides, moduli, predicate=begun)
             error_ratio_bits(sizes, _few_terms(plan, most), into=record, predicate=begun)
-            residues = [(x, scale.exponent) for x, scale in zip(planes, scales, strict=True)]
-            _write_entries(operands, residues, moduli, given.out[block.entries], given, None, predicate, least > 0)
+            residues = [(planes[i], scales[i].exponent) for i in (0, -1)]
+            _write_entries(
+                *(operands, residues, moduli, given.out[block.entries], given, None, predicate, least > 0),
+                triangle=triangle,
+            )
         least = most + 1
     if chooses:
         predicate = record, least, LARGEST

@@ -16,6 +16,7 @@ from hifigemm.engines.device_ops import TORCH_DTYPES
 from hifigemm.engines.kernels.buffers import contiguous_strides
 from hifigemm.engines.kernels.epilogue import combine_in_place
 from hifigemm.engines.kernels.launch import enters_directly
+from hifigemm.engines.kernels.mirror import mirror
 from hifigemm.engines.kernels.program import Program
 from hifigemm.exceptions import PlanError
 from hifigemm.numerics.bits import Array
@@ -59,8 +60,12 @@ class Steps:
 
 
 def blocks_of(plan: Plan, out: Any) -> Iterator[Block]:
-    """The blocks of a plan for the program of `out`; what a launch of a block wants cleared is gone with that block."""
-    for index, block in enumerate(plan.blocks()):
+    """The blocks of a plan for the program of `out`; what a launch of a block wants cleared is gone with that block.
+
+    Blocks above the diagonal of a result that is mirrored are left out.
+    """
+    blocks = (x for x in plan.blocks() if not (plan.problem.mirror and x.rows.stop <= x.cols.start))
+    for index, block in enumerate(blocks):
         if index:
             out.program.reuse_zeros()
         yield block
@@ -93,7 +98,9 @@ class CudaProgram:
         return once(("nbytes", self.plan, self.device, batch, rows, cols), partial(self._nbytes, batch, rows, cols))
 
     def _nbytes(self, batch: int, rows: int, cols: int) -> int:
-        problem = replace(self.plan.problem, batch=batch, m=rows, n=cols)
+        p = self.plan.problem
+        is_whole = (rows, cols) == (p.m, p.n)  # blocks below the diagonal are no triangles
+        problem = replace(p, batch=batch, m=rows, n=cols, mirror=p.mirror if is_whole else "")
         plan = replace(self.plan, problem=problem, blocking=Blocking((batch, rows, cols)))
         if plan.evidence is not None and plan.evidence.outliers is not None:
             outliers = plan.evidence.outliers.of_fullest_block(rows, cols)
@@ -215,6 +222,8 @@ class CudaProgram:
         splits = [None if pair is None else tuple(program.operand(x) for x in pair) for pair in ready]
         scalars = shift, own.alpha.real, own.beta.real
         self.steps.write(plan, Arguments(a, b, out, record, *scalars, c, (splits[0], splits[1])))
+        if plan.problem.mirror:
+            mirror(out, plan.problem.mirror == "C")
         return program
 
 

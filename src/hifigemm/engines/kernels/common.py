@@ -55,6 +55,38 @@ def place_in_plane(tile, tiles_m, tiles_n, GROUP: tl.constexpr):
 
 
 @triton.jit
+def tiles_of(m, n, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, TRIANGLE: tl.constexpr):
+    """Rows and columns of tiles; with TRIANGLE, of the rectangle into which the squares of a lower triangle are folded.
+
+    A square is as large as the longer side of a tile. Of N rows of squares, of which h = N // 2 are the upper ones, row
+    h + i has h + i + 1 squares up to the diagonal and row h - 1 - i the other h - i of 2 h + 1 places.
+    """
+    if TRIANGLE:
+        SQUARE: tl.constexpr = BLOCK_M if BLOCK_M > BLOCK_N else BLOCK_N
+        squares = tl.cdiv(m, SQUARE)
+        half = squares // 2
+        return (squares - half) * (SQUARE // BLOCK_M), (2 * half + 1) * (SQUARE // BLOCK_N)
+    else:
+        return tl.cdiv(m, BLOCK_M), tl.cdiv(n, BLOCK_N)
+
+
+@triton.jit
+def unfolded(row, column, m, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, TRIANGLE: tl.constexpr):
+    """Row and column of a tile of the result from those of `tiles_of`."""
+    if TRIANGLE:
+        SQUARE: tl.constexpr = BLOCK_M if BLOCK_M > BLOCK_N else BLOCK_N
+        TALL: tl.constexpr = SQUARE // BLOCK_M
+        WIDE: tl.constexpr = SQUARE // BLOCK_N
+        half = tl.cdiv(m, SQUARE) // 2
+        i = row // TALL
+        j = column // WIDE
+        is_low = j <= half + i
+        row += (tl.where(is_low, half + i, half - 1 - i) - i) * TALL
+        column -= tl.where(is_low, 0, half + i + 1) * WIDE
+    return row, column
+
+
+@triton.jit
 def place_of(index, tiles_m, tiles_n, GROUP: tl.constexpr):
     """Plane, and row and column there, of a tile from its running number; one plane after the other."""
     tiles = tiles_m * tiles_n

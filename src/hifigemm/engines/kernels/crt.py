@@ -26,7 +26,7 @@ import torch
 import triton
 import triton.language as tl
 
-from hifigemm.engines.kernels.common import NO_PREDICATE, Predicate, holds, power_of_two
+from hifigemm.engines.kernels.common import NO_PREDICATE, Predicate, holds, power_of_two, tiles_of, unfolded
 from hifigemm.engines.kernels.crt_constants import CrtConstants, crt_constants
 from hifigemm.engines.kernels.epilogue import combine
 from hifigemm.engines.kernels.launch import Launch, float64_bits, real_view
@@ -184,7 +184,7 @@ def crt_kernel(
     left, left_batch, left_row, left_k, right, right_batch, right_k, right_column,
     shift, alpha_bits, beta_bits, m, n, k, rows, predicate, least, most,
     SET: tl.constexpr, PTX: tl.constexpr, SINGLE: tl.constexpr,
-    COMBINE: tl.constexpr, HAS_C: tl.constexpr, FILL: tl.constexpr, BLOCK: tl.constexpr,
+    COMBINE: tl.constexpr, HAS_C: tl.constexpr, FILL: tl.constexpr, BLOCK: tl.constexpr, TRIANGLE: tl.constexpr,
 ):  # fmt: skip
     """Parts of all `rows` of the stack; see `crt`. Nothing where the predicate does not hold."""
     if predicate is not None:  # noqa: SIM102
@@ -195,12 +195,15 @@ def crt_kernel(
     ODD: tl.constexpr = SET.low_bits > 52 or CUT > 12
     SMALLEST: tl.constexpr = ((1023 + (CUT - 38 if SINGLE else 3)) << 20) - 1
     LOWEST_EXPONENT: tl.constexpr = -1022 + 52
-    tiles = tl.cdiv(n, BLOCK)
+    height, tiles = tiles_of(m, n, 1, BLOCK, TRIANGLE)
     for index in range(tl.program_id(0), rows * tiles, tl.num_programs(0)):
         row = index // tiles
-        z = (row // m).to(tl.int64)
-        i = tl.cast(row % m, tl.int64)
-        columns = (index - row * tiles) * BLOCK + tl.arange(0, BLOCK)
+        z = (row // height).to(tl.int64)
+        own, part = unfolded(row % height, index - row * tiles, m, 1, BLOCK, TRIANGLE)
+        if TRIANGLE:
+            own = tl.minimum(own, m - 1)
+        i = tl.cast(own, tl.int64)
+        columns = part * BLOCK + tl.arange(0, BLOCK)
         inside = columns < n
         stored = inside if WIDTH == 1 else inside[:, None]
         j = columns.to(tl.int64)
@@ -306,6 +309,7 @@ def crt(
     operands: tuple[Any, Any] | None = None,
     predicate: Predicate | None = None,
     rarely: bool = False,
+    triangle: bool = False,
 ) -> None:
     """Write alpha T + beta C to `out`, T = V 2**(shift - s_i - t_j) rounded once, V the integers with these residues.
 
@@ -336,6 +340,8 @@ def crt(
     rarely : bool
         The predicate is expected not to hold: few programs then do all of the work if it does. A launch of 262144 idle
         programs takes 154 us on an H200.
+    triangle : bool
+        Write what lies on and below the diagonal of a square result; what is written above it means nothing.
     """
     batch, m, n = out.shape
     if out.numel() == 0:
@@ -345,7 +351,9 @@ def crt(
     columns = _columns(constants)
     c = c.expand(batch, m, n) if c is not None and beta != 0.0 else None
     left, right = operands or (None, None)
-    programs = batch * m * triton.cdiv(n, columns)
+    squares = triton.cdiv(n, columns)
+    rows, parts = (batch * m, squares) if not triangle else (batch * (squares - squares // 2) * columns, squares | 1)
+    programs = rows * parts
     if rarely:
         programs = min(programs, _RESIDENT * gpu_of(out.device).num_sms)
     _launch(
@@ -353,7 +361,7 @@ def crt(
         *(*_strided(products, batch)[:4], *_strided(s, batch)[:2], *_strided(t, batch)[:2]),
         *(*_strided(out, batch), *_strided(c, batch), *_strided(left, batch), *_strided(right, batch)),
         *(shift, float64_bits(alpha), float64_bits(beta)),
-        *(m, n, 0 if left is None else left.shape[2], batch * m, *(predicate or NO_PREDICATE)),
+        *(m, n, 0 if left is None else left.shape[2], rows, *(predicate or NO_PREDICATE)),
         SET=constants,
         PTX=out.is_cuda and torch.version.hip is None,
         SINGLE=out.dtype in (torch.float32, torch.complex64),
@@ -361,6 +369,7 @@ def crt(
         HAS_C=c is not None,
         FILL=left is not None,
         BLOCK=columns,
+        TRIANGLE=triangle,
         num_warps=1,
         enable_fp_fusion=False,
     )

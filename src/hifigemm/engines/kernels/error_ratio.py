@@ -23,7 +23,7 @@ import torch
 import triton
 import triton.language as tl
 
-from hifigemm.engines.kernels.common import LARGEST, NO_PREDICATE, Predicate, holds, place_of
+from hifigemm.engines.kernels.common import LARGEST, NO_PREDICATE, Predicate, holds, place_of, tiles_of, unfolded
 from hifigemm.engines.kernels.launch import Launch, cleared, empty
 from hifigemm.engines.kernels.residue_gemm import wrapped
 from hifigemm.engines.kernels.scaled_residues import Sizes, sized_residues
@@ -69,7 +69,8 @@ def _largest(low, g, s, at_b, total, left):
 def error_ratio_kernel(
     left, right, sizes, out, m, n, pitch, terms, left_batch, right_batch, norms_a, norms_b, total_a, total,
     predicate, least, most,
-    WIDTH: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP: tl.constexpr,
+    WIDTH: tl.constexpr, TRIANGLE: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
     """Raise the bits at `out` to the largest (g_i t_j + h_j s_i) / (|A||B|)_ij of a tile, |A||B| from magnitudes.
 
@@ -81,9 +82,9 @@ def error_ratio_kernel(
     if predicate is not None:  # noqa: SIM102
         if not holds(predicate, least, most):
             return
-    tiles_m = tl.cdiv(m, BLOCK_M)
-    tiles_n = tl.cdiv(n, BLOCK_N)
-    plane, tile_m, tile_n = place_of(tl.program_id(0), tiles_m, tiles_n, GROUP)
+    tiles_m, tiles_n = tiles_of(m, n, BLOCK_M, BLOCK_N, TRIANGLE)
+    plane, row, column = place_of(tl.program_id(0), tiles_m, tiles_n, GROUP)
+    tile_m, tile_n = unfolded(row, column, m, BLOCK_M, BLOCK_N, TRIANGLE)
     z = (plane // WIDTH).to(tl.int64)
     swap = plane % WIDTH
     rows = tile_m * BLOCK_M + tl.arange(0, BLOCK_M)
@@ -187,11 +188,14 @@ def _launch_ratio(sizes: Sizes, out: torch.Tensor, terms: int | None, predicate:
         return
     block = 128 if tile.block_m * tile.block_n >= 128 * 128 else 64
     rows = [x.shape[1] if x.shape[0] == batch > 1 else 0 for x in (left, right)]
+    tiles_m, tiles_n = triton.cdiv(m, block), triton.cdiv(n, block)
+    tiles = tiles_m * (tiles_m + 1) // 2 if left is right else tiles_m * tiles_n
     _ratio(
-        (width * batch * triton.cdiv(m, block) * triton.cdiv(n, block),),
+        (width * batch * tiles,),
         *(left, right, sizes.norms, out, m, n, pitch, terms, rows[0] * length, rows[1] * length),
-        *(*rows, batch_a * m, batch_a * m + batch_b * n, *predicate),
+        *(*rows, *sizes.places, *predicate),
         WIDTH=width,
+        TRIANGLE=left is right,
         BLOCK_M=block,
         BLOCK_N=block,
         BLOCK_K=128,

@@ -20,7 +20,7 @@ import torch
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from hifigemm.engines.kernels.common import place_of
+from hifigemm.engines.kernels.common import place_of, tiles_of, unfolded
 from hifigemm.engines.kernels.error_ratio import MARGIN
 from hifigemm.engines.kernels.hopper_ring import (
     CONSUMER_REGISTERS,
@@ -114,7 +114,8 @@ def _largest(parts, of_rows, at, total, left):
 def _compare(
     HALF: gl.constexpr, sizes, out, ring, columns_32,
     m, n, norms_a, norms_b, total_a, total, tiles_m, tiles_n, steps, total_planes,
-    WIDTH: gl.constexpr, STAGES: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, GROUP: gl.constexpr,
+    WIDTH: gl.constexpr, TRIANGLE: gl.constexpr,
+    STAGES: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, GROUP: gl.constexpr,
 ):  # fmt: skip
     """Multiply half of the rows of each tile and raise what is known where a ratio is larger."""
     ROWS: gl.constexpr = BLOCK_M // 2
@@ -124,6 +125,7 @@ def _compare(
     count = 0
     for index in range(gl.program_id(0), tiles_m * tiles_n * total_planes, gl.num_programs(0)):
         plane, tile_m, tile_n = place_of(index, tiles_m, tiles_n, GROUP)
+        tile_m, tile_n = unfolded(tile_m, tile_n, m, BLOCK_M, BLOCK_N, TRIANGLE)
         z = plane // WIDTH
         rows = tile_m * BLOCK_M + HALF * ROWS + gl.arange(0, ROWS, gl.SliceLayout(1, layout))
         columns = tile_n * BLOCK_N + gl.arange(0, BLOCK_N, flat)
@@ -152,7 +154,7 @@ def _ratio_kernel(
     left, right, quarter, sizes, out,
     m, n, norms_a, norms_b, total_a, total, steps, total_planes, left_batch, right_batch, component,
     predicate, least, most,
-    WIDTH: gl.constexpr, STAGES: gl.constexpr,
+    WIDTH: gl.constexpr, TRIANGLE: gl.constexpr, STAGES: gl.constexpr,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP: gl.constexpr,
 ):  # fmt: skip
     """error_ratio.error_ratio_kernel; planes are pairings of the components of a matrix, batches count in rows.
@@ -161,8 +163,7 @@ def _ratio_kernel(
     """
     ring = allocate(left, right, STAGES, BLOCK_M, BLOCK_N, BLOCK_K)
     columns_32 = gl.allocate_shared_memory(gl.float32, [4, BLOCK_N], gl.SwizzledSharedLayout(1, 1, 1, [0]))
-    tiles_m = gl.cdiv(m, BLOCK_M)
-    tiles_n = gl.cdiv(n, BLOCK_N)
+    tiles_m, tiles_n = tiles_of(m, n, BLOCK_M, BLOCK_N, TRIANGLE)
     total_planes = planes_behind(predicate, least, most, total_planes)
     UPPER: gl.constexpr = 0
     LOWER: gl.constexpr = 1
@@ -170,11 +171,12 @@ def _ratio_kernel(
     gl.warp_specialize(
         [
             (_compare, (UPPER, sizes, out, ring, columns_32, m, n, norms_a, norms_b, total_a, total, tiles_m, tiles_n,
-                     steps, total_planes, WIDTH, STAGES, BLOCK_M, BLOCK_N, GROUP)),
+                     steps, total_planes, WIDTH, TRIANGLE, STAGES, BLOCK_M, BLOCK_N, GROUP)),
             (_compare, (LOWER, sizes, out, ring, columns_32, m, n, norms_a, norms_b, total_a, total, tiles_m, tiles_n,
-                     steps, total_planes, WIDTH, STAGES, BLOCK_M, BLOCK_N, GROUP)),
+                     steps, total_planes, WIDTH, TRIANGLE, STAGES, BLOCK_M, BLOCK_N, GROUP)),
             (produce, (left, right, quarter, ring, n, tiles_m, tiles_n, (steps, 0, steps), total_planes, WIDTH,
-                       left_batch, 0, right_batch, 0, component, WIDTH, False, STAGES, BLOCK_M, BLOCK_N, GROUP)),
+                       left_batch, 0, right_batch, 0, component, WIDTH, False, TRIANGLE, STAGES, BLOCK_M, BLOCK_N,
+                       GROUP)),
         ],
         [4, 1],
         [CONSUMER_REGISTERS, PRODUCER_REGISTERS],
@@ -197,9 +199,10 @@ def launch(sizes: Sizes, out: torch.Tensor, terms: int, tile: Tile, predicate: t
     ]
     _ratio(
         (grid_size(tile, ProductShape(m, n, width * terms, planes), gpu_of(left.device)),),
-        *(*maps, sizes.norms, out, m, n, *rows, batch_a * m, batch_a * m + batch_b * n),
+        *(*maps, sizes.norms, out, m, n, *rows, *sizes.places),
         *(width * terms // tile.block_k, planes, *rows, pitch // width, *predicate),
         **options_of(tile),
         WIDTH=width,
+        TRIANGLE=left is right,
         enable_fp_fusion=False,
     )

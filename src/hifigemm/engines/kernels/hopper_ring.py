@@ -23,7 +23,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
 
-from hifigemm.engines.kernels.common import holds, place_of
+from hifigemm.engines.kernels.common import holds, place_of, unfolded
 from hifigemm.engines.kernels.tiles import Tile
 
 # The names that both have in newer versions of Triton, or those of 3.6.
@@ -109,7 +109,7 @@ def _fill(
 def produce(
     left, right, quarter, ring, n, tiles_m, tiles_n, lengths, total_planes, num_planes,
     left_batch, left_part, right_batch, right_part, component,
-    WIDTH: gl.constexpr, UNEVEN: gl.constexpr,
+    WIDTH: gl.constexpr, UNEVEN: gl.constexpr, TRIANGLE: gl.constexpr,
     STAGES: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, GROUP: gl.constexpr,
 ):  # fmt: skip
     """Fill the ring, one step of k after the other, over all tiles of this program.
@@ -122,6 +122,7 @@ def produce(
     total = tiles_m * tiles_n * total_planes
     for index in range(gl.program_id(0), total, gl.num_programs(0)):
         plane, tile_m, tile_n = place_of(tile_of_turn(index, total, UNEVEN), tiles_m, tiles_n, GROUP)
+        tile_m, tile_n = unfolded(tile_m, tile_n, n, BLOCK_M, BLOCK_N, TRIANGLE)
         z = plane // num_planes
         l = plane - z * num_planes
         steps = steps_of(l, lengths)

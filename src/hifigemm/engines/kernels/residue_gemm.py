@@ -26,7 +26,7 @@ import torch
 import triton
 import triton.language as tl
 
-from hifigemm.engines.kernels.common import NO_PREDICATE, Predicate, holds, place_of
+from hifigemm.engines.kernels.common import NO_PREDICATE, Predicate, holds, place_of, tiles_of, unfolded
 from hifigemm.engines.kernels.launch import Launch, empty
 from hifigemm.engines.kernels.tiles import KERNELS, ProductShape, Tile, gpu_of, grid_size, hopper_module, tile_for
 from hifigemm.numerics.residues import centred
@@ -116,6 +116,7 @@ def _product_kernel(
     predicate, least, most,
     REDUCE: tl.constexpr, PTX: tl.constexpr, ADD: tl.constexpr, EVEN_K: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP: tl.constexpr,
+    TRIANGLE: tl.constexpr,
 ):  # fmt: skip
     """out[z, l] = left[z, l] right[z, l].T, reduced or not; programs walk over the tiles of all planes (z, l).
 
@@ -125,10 +126,10 @@ def _product_kernel(
     if predicate is not None:  # noqa: SIM102
         if not holds(predicate, least, most):
             return
-    tiles_m = tl.cdiv(m, BLOCK_M)
-    tiles_n = tl.cdiv(n, BLOCK_N)
+    tiles_m, tiles_n = tiles_of(m, n, BLOCK_M, BLOCK_N, TRIANGLE)
     for index in range(tl.program_id(0), tiles_m * tiles_n * total_planes, tl.num_programs(0)):
-        plane, tile_m, tile_n = place_of(index, tiles_m, tiles_n, GROUP)
+        plane, row, column = place_of(index, tiles_m, tiles_n, GROUP)
+        tile_m, tile_n = unfolded(row, column, m, BLOCK_M, BLOCK_N, TRIANGLE)
         row0 = tile_m * BLOCK_M
         column0 = tile_n * BLOCK_N
         z = (plane // num_planes).to(tl.int64)
@@ -170,7 +171,7 @@ def _strides(x: torch.Tensor) -> tuple[int, ...]:
 
 def _launch_plain(
     left: Any, right: Any, out: Any, tile: Tile, *, k: int, constants: Any = None, predicate: Predicate | None = None,
-    add: bool = False, less_k: int = 0, most_k: int = 0,
+    add: bool = False, less_k: int = 0, most_k: int = 0, triangle: bool = False,
 ) -> None:  # fmt: skip
     """A launch of the plain kernel on (batch, plane, vector, entry) operands; sums stay as they are without constants.
 
@@ -190,6 +191,7 @@ def _launch_plain(
         BLOCK_N=tile.block_n,
         BLOCK_K=tile.block_k,
         GROUP=tile.group,
+        TRIANGLE=triangle,
         num_warps=tile.warps,
         num_stages=tile.stages,
     )
@@ -204,6 +206,7 @@ def residue_gemm(
     k_block: int = K_BLOCK,
     config: Tile | None = None,
     predicate: Predicate | None = None,
+    triangle: bool = False,
 ) -> None:
     """out[z, l] = left[z, l] right[z, l].T mod p_l, any representative in [-128, 127], on torch's current stream.
 
@@ -221,6 +224,8 @@ def residue_gemm(
         Otherwise `tile_for` chooses.
     predicate : (int64 tensor of one entry, least, most), optional
         Decides on the device: `out` stays as it is unless least <= predicate <= most. Not read for k = 0.
+    triangle : bool
+        Make only the tiles of a square result that have entries on or below the diagonal.
     """
     _check(left, right, constants, out, k_block)
     (_, planes, m, k), n = left.shape, right.shape[2]
@@ -229,18 +234,21 @@ def residue_gemm(
     if k == 0:
         out.zero_()
         return
-    shape, gpu = ProductShape(m, n, min(k, k_block), out.shape[0] * planes), gpu_of(left.device)
+    # A triangle has about as many tiles as half of the columns.
+    shape = ProductShape(m, -(-n // 2) if triangle else n, min(k, k_block), out.shape[0] * planes)
+    gpu = gpu_of(left.device)
     hopper = hopper_module("residue_gemm_hopper", left.device)
     kernels = ("triton",) if hopper is None or not hopper.supports(left, right, out) else KERNELS
     tile = config or tile_for(shape, gpu, kernels)
     if tile.kernel not in kernels:
         raise ValueError(f"{tile} does not take strides {left.stride()}, {right.stride()}, {out.stride()} here")
     if tile.kernel == "hopper":
-        hopper.launch(left, right, constants, out, tile, k_block, predicate or NO_PREDICATE)
+        hopper.launch(left, right, constants, out, tile, k_block, predicate or NO_PREDICATE, triangle)
         return
     for start in range(0, k, k_block):
         a, b = (x if k <= k_block else x[:, :, :, start : start + k_block] for x in (left, right))
-        _launch_plain(a, b, out, tile, k=a.shape[3], constants=constants, predicate=predicate, add=start > 0)
+        options: dict[str, Any] = {"constants": constants, "predicate": predicate, "triangle": triangle}
+        _launch_plain(a, b, out, tile, k=a.shape[3], add=start > 0, **options)
 
 
 def diagonals(

@@ -19,7 +19,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, tma
 
-from hifigemm.engines.kernels.common import NO_PREDICATE, place_of
+from hifigemm.engines.kernels.common import NO_PREDICATE, place_of, tiles_of, unfolded
 from hifigemm.engines.kernels.hopper_ring import (
     CONSUMER_REGISTERS,
     PRODUCER_REGISTERS,
@@ -72,7 +72,7 @@ def _entries(
 @gluon.jit
 def _consume(
     HALF: gl.constexpr, out, old, constants, ring, out_tiles, m, n, tiles_m, tiles_n, lengths,
-    total_planes, num_planes, out_rows, out_columns, ADD: gl.constexpr, DIAGONALS: gl.constexpr,
+    total_planes, num_planes, out_rows, out_columns, ADD: gl.constexpr, DIAGONALS: gl.constexpr, TRIANGLE: gl.constexpr,
     STAGES: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, GROUP: gl.constexpr,
 ):  # fmt: skip
     """Multiply, reduce and store half of the rows of each tile."""
@@ -82,6 +82,7 @@ def _consume(
     total = tiles_m * tiles_n * total_planes
     for index in range(gl.program_id(0), total, gl.num_programs(0)):
         plane, tile_m, tile_n = place_of(tile_of_turn(index, total, DIAGONALS), tiles_m, tiles_n, GROUP)
+        tile_m, tile_n = unfolded(tile_m, tile_n, m, BLOCK_M, BLOCK_N, TRIANGLE)
         l = plane % num_planes
         steps = steps_of(l, lengths)
         row = plane * out_rows + tile_m * BLOCK_M + HALF * ROWS
@@ -115,7 +116,7 @@ def _hopper_kernel(
     left, right, quarter, out, old, constants,
     m, n, k, total_planes, num_planes, left_batch, left_part, right_batch, right_part, out_rows, out_columns,
     less_k, most_k, predicate, least, most,
-    ADD: gl.constexpr, DIAGONALS: gl.constexpr, STAGES: gl.constexpr,
+    ADD: gl.constexpr, DIAGONALS: gl.constexpr, TRIANGLE: gl.constexpr, STAGES: gl.constexpr,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP: gl.constexpr,
 ):  # fmt: skip
     """out = left right.T mod p for every plane, where the predicate holds; `old` is out's memory, read where ADD.
@@ -127,8 +128,7 @@ def _hopper_kernel(
     out_tiles = ring[0]  # which stands for a tile that is not used
     if not DIAGONALS:
         out_tiles = gl.allocate_shared_memory(gl.int8, [2, BLOCK_M // 2, BLOCK_N], out.layout)
-    tiles_m = gl.cdiv(m, BLOCK_M)
-    tiles_n = gl.cdiv(n, BLOCK_N)
+    tiles_m, tiles_n = tiles_of(m, n, BLOCK_M, BLOCK_N, TRIANGLE)
     steps = gl.cdiv(k, BLOCK_K)
     lengths = steps, 0, steps
     component = 0
@@ -142,11 +142,12 @@ def _hopper_kernel(
     gl.warp_specialize(
         [
             (_consume, (UPPER, out, old, constants, ring, out_tiles, m, n, tiles_m, tiles_n, lengths, total_planes,
-                        num_planes, out_rows, out_columns, ADD, DIAGONALS, STAGES, BLOCK_M, BLOCK_N, GROUP)),
+                        num_planes, out_rows, out_columns, ADD, DIAGONALS, TRIANGLE, STAGES, BLOCK_M, BLOCK_N, GROUP)),
             (_consume, (LOWER, out, old, constants, ring, out_tiles, m, n, tiles_m, tiles_n, lengths, total_planes,
-                        num_planes, out_rows, out_columns, ADD, DIAGONALS, STAGES, BLOCK_M, BLOCK_N, GROUP)),
+                        num_planes, out_rows, out_columns, ADD, DIAGONALS, TRIANGLE, STAGES, BLOCK_M, BLOCK_N, GROUP)),
             (produce, (left, right, quarter, ring, n, tiles_m, tiles_n, lengths, total_planes, num_planes, left_batch,
-                       left_part, right_batch, right_part, component, 1, DIAGONALS, STAGES, BLOCK_M, BLOCK_N, GROUP)),
+                       left_part, right_batch, right_part, component, 1, DIAGONALS, TRIANGLE, STAGES, BLOCK_M, BLOCK_N,
+                       GROUP)),
         ],
         [4, 1],
         [CONSUMER_REGISTERS, PRODUCER_REGISTERS],
@@ -191,6 +192,7 @@ def launch(
     tile: Tile,
     k_block: int,
     predicate: tuple[Any, int, int],
+    triangle: bool,
 ) -> None:
     """The launches of `residue_gemm.residue_gemm` for non-empty operands that `supports` accepts."""
     (_, parts, m, k), n = left.shape, right.shape[2]
@@ -210,6 +212,7 @@ def launch(
             *(*_steps_between_planes(left), *_steps_between_planes(right), rows, columns, 0, 0, *predicate),
             ADD=start > 0,
             DIAGONALS=False,
+            TRIANGLE=triangle,
             **options_of(tile),
         )
 
@@ -229,5 +232,6 @@ def launch_diagonals(left: Any, right: Any, out: Any, start: int, tile: Tile, k_
         *(rows, columns, pitch, k_block, *NO_PREDICATE),
         ADD=False,
         DIAGONALS=True,
+        TRIANGLE=False,
         **options_of(tile),
     )

@@ -316,6 +316,12 @@ class Sizes(NamedTuple):
     # components of an entry: 1, or 2 for complex operands, whose vectors have the sizes of both components together
     width: int = 1
 
+    @property
+    def places(self) -> tuple[int, int]:
+        """Where the norms of the right operand begin, and how many vectors there are; 0 where both are one operand."""
+        left, right = (x.shape[0] * x.shape[1] for x in self.magnitudes)
+        return (0, left) if self.magnitudes[0] is self.magnitudes[1] else (left, left + right)
+
 
 @dataclass(frozen=True)
 class Config:
@@ -384,13 +390,13 @@ def scaled_residues(
 
 
 def sized_residues(
-    operands: tuple[Operand, Operand],
+    operands: tuple[Operand, ...],
     moduli: ModuliSet,
     balances: tuple[int, int] = (0, 0),
     config: Config | None = None,
     predicate: Predicate | None = None,
 ) -> tuple[tuple[Any, ...], tuple[VectorScale, ...], Sizes]:
-    """`scaled_residues` of two operands, and their sizes.
+    """`scaled_residues` of two operands, and their sizes; one operand stands for both sides of its product.
 
     Parameters
     ----------
@@ -402,9 +408,9 @@ def sized_residues(
     like, total = operands[0][0], sum(math.prod(shape) for shape in layout.shapes)
     constants, planes = _planes(layout, operands, moduli, balances, None)
     pitch = layout.width * (-(-layout.k // 128) * 128)
-    left, right = (empty((*shape, pitch), torch.int8, like) for shape in layout.shapes)
+    magnitudes = [empty((*shape, pitch), torch.int8, like) for shape in layout.shapes]
     exponents, norms = empty((total,), torch.int32, like), empty((2, total), torch.float64, like)
-    sizes = Sizes(exponents, norms, (left, right), layout.width)
+    sizes = Sizes(exponents, norms, (magnitudes[0], magnitudes[-1]), layout.width)
     return planes, _run(layout, operands, constants, balances, None, planes, sizes, predicate), sizes
 
 
