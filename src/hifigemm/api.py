@@ -210,7 +210,8 @@ def matmul(
     >>> hg.matmul(i, i.T), hg.matmul(i, i.T, result="int64"), hg.matmul(i.astype(np.uint64) << 57, i.T, result="object")
     (array([[-23]], dtype=int8), array([[10729]]), array([[1546211852865857650688]], dtype=object))
     """
-    is_plain = plan is None and out is None and engine is None and result == "array" and not return_report
+    is_array = isinstance(result, str) and result == "array"
+    is_plain = plan is None and out is None and engine is None and is_array and not return_report
     if is_plain and type(a) is not np.ndarray:
         if belongs_to_torch(a, b):
             from hifigemm.interop import torch_operators
@@ -231,6 +232,8 @@ def product_of_numbers(
 ) -> Any:  # fmt: skip
     """`matmul` of operands of which nothing but their numbers is asked."""
     key = None
+    if not isinstance(result, str):
+        raise PlanError(f'result={result!r}: expected "array", "pair", "enclosure", "int64" or "object"')
     if result in TWO_PARTS:
         check_two_parts(result, accuracy, out, plan)
         accuracy = "correct"
@@ -611,6 +614,16 @@ def make_plan(
     if problem.multiplications:
         check_strict(plan)
     return reusable(plan, maker, limit)
+
+
+def check_options(
+    accuracy: Accuracy, scheme: str | Scheme, engine: str | None, workspace: int | None, like: Any
+) -> None:
+    """Raise PlanError for options that no product of an array would take."""
+    Options(accuracy, scheme, engine, None, workspace, return_report=True)
+    if engine is not None:
+        library = library_of(("an operand", like))
+        engine_for(engine, library.name, library.device)
 
 
 kernels.matmul, kernels.gemm, kernels.make_plan = product_of_numbers, gemm_of_numbers, make_plan

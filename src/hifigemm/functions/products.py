@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hifigemm.accuracy import Accuracy
-from hifigemm.api import matmul
+from hifigemm.api import check_options, matmul
 from hifigemm.exceptions import PlanError
 from hifigemm.functions.verbs import shape_of, unit_roundoff
 from hifigemm.libraries import library_of
 from hifigemm.operands import Shapes, as_out, check_out
 from hifigemm.plan import Report
 from hifigemm.schemes import Scheme
+from hifigemm.transforms import opaque
 
 if TYPE_CHECKING:
     from hifigemm.signatures import SchemeName
@@ -111,14 +112,15 @@ class Products:
             "scheme": scheme,
             "engine": engine,
             "workspace": workspace,
-            "return_report": return_report,
         }
+        self.count = 0
         self.reports: list[Report] = []
         self.roundoffs: list[float] = []
 
     def __call__(self, a: Any, b: Any) -> Any:
         """A B, by `matmul`."""
-        made = matmul(a, b, **self.options)
+        self.count += 1
+        made = matmul(a, b, **self.options, return_report=self.return_report)
         if not self.return_report:
             return made
         value, report = made
@@ -128,8 +130,9 @@ class Products:
 
     def check_chain(self, count: int, why: str) -> None:
         """Raise PlanError where "correct" is asked of that many products in a row."""
-        correct = self.accuracy == "correct" or (self.accuracy is not None and self.accuracy == 0)
-        if correct and count > 1:
+        if count < 2 or self.accuracy is None or isinstance(self.accuracy, np.ndarray):
+            return  # an array is no accuracy, as the first product says
+        if self.accuracy == "correct" or self.accuracy == 0:
             raise PlanError(
                 f"accuracy={self.accuracy!r} is promised for one product, and {why} takes {count}, one on the result "
                 f"of another: the {count - 1} intermediate results are rounded. Ask for a number or a level, which "
@@ -152,6 +155,8 @@ class Products:
         return self._deliver(value, out, report)
 
     def _deliver(self, value: Any, out: Any, report: Any) -> Any:
+        if self.count == 0:
+            check_options(**self.options, like=value)
         out = as_out(out)
         if out is not None:
             value = _written(value, out)
@@ -160,8 +165,9 @@ class Products:
         return (value, report) if self.return_report else value
 
 
+@opaque
 def _written(value: Any, out: Any) -> Any:
-    """`out`, filled with a result.
+    """`out`, filled with a result, of which it may share the memory.
 
     Raises TypeError, ValueError: another shape, library or device, a dtype that would round.
     """
@@ -170,5 +176,6 @@ def _written(value: Any, out: Any) -> Any:
         raise ValueError(f"out has shape {shape_of(out)}; the result has shape {shape}")
     dtype = library.asarray(value, "the result").dtype
     check_out(out, Shapes(shape, (1, 1, 1), (1, 1, 1), ()), dtype, library)
-    out[...] = value
+    is_shared = library.name == "torch" and out.untyped_storage().data_ptr() == value.untyped_storage().data_ptr()
+    out[...] = value.clone() if is_shared else value  # NumPy copies what overlaps by itself
     return out
