@@ -128,7 +128,7 @@ def test_mixed_dtypes_are_exact_in_the_promoted_one(make_pair, assert_same_bits,
 @pytest.mark.parametrize(
     "operand",
     [
-        np.ones((2, 2), object),
+        np.full((2, 2), None),
         np.array([["a", "b"]] * 2),
         np.ones((2, 2), "M8[s]"),
         np.ones((2, 2), np.longdouble),

@@ -124,7 +124,7 @@ def test_tensors_have_the_bits_of_arrays(make_pair):
 
 def test_what_does_not_go_with_it():
     a = np.ones((2, 2))
-    for kind in ("interval", "int64", None):
+    for kind in ("interval", "int64", None, ["pair"], np.array([1, 2]), np.array("pair")):
         with pytest.raises(hg.PlanError, match='expected "array", "pair", "enclosure"'):
             hg.matmul(a, a, result=kind)
     others = {"accuracy": 1e-3, "out": a.copy(), "plan": hg.make_plan(a, a)}

@@ -209,7 +209,7 @@ def test_c_takes_part_in_the_promotion(make_pair):
     for c in (0.5, 1j):
         np.testing.assert_array_equal(hg.gemm(short, short, c, beta=1.0), short @ short + c, strict=True)
     with pytest.raises(TypeError):
-        hg.gemm(a, b, np.ones((4, 3), object), beta=1.0)
+        hg.gemm(a, b, np.full((4, 3), None), beta=1.0)
 
 
 def test_c_is_untouched_unless_it_is_out(make_pair):

@@ -16,6 +16,7 @@ from hifigemm.augmented import as_factors, sum_with_product
 from hifigemm.engine import Engine, Outcome
 from hifigemm.engines import engine_for
 from hifigemm.exact_results import TWO_PARTS, Result, check_two_parts, enclosure, pair
+from hifigemm.exact_words import in_words, one_word
 from hifigemm.exceptions import PlanError
 from hifigemm.executor import execute, in_steps, whole_split
 from hifigemm.formats import INT8
@@ -141,7 +142,10 @@ def matmul(
         it, as that of `numpy.matmul`; with an accuracy, or a kind of `result`, every entry is exact. (NumPy makes
         float64 of int64 beside uint64; a kind of `result` makes their product exact.) What would be rounded as an
         array, or lose a mask, a unit or labels, is refused. Both are of one library, NumPy, PyTorch or JAX, and of one
-        device; the result is too.
+        device; the result is too. Matrices of mpmath and python-flint, and lists or arrays of their numbers and those
+        of gmpy2, of fractions, decimals and large integers, are taken where each entry is the sum of up to four
+        float64 numbers, beside one another and arrays of NumPy. Integers among them that int64 or uint64 holds are
+        integers, whose product does not wrap around: it is exact or an error.
     accuracy : None, float, "fp32", "fp64", "correct" or Relative
         A float r promises |C - AB| <= r |A||B| + u |AB| in every entry, u the unit roundoff of the result's dtype,
         whatever the exponents of the data (for results in the subnormal range, and half the smallest subnormal).
@@ -206,7 +210,8 @@ def matmul(
     >>> hg.matmul(i, i.T), hg.matmul(i, i.T, result="int64"), hg.matmul(i.astype(np.uint64) << 57, i.T, result="object")
     (array([[-23]], dtype=int8), array([[10729]]), array([[1546211852865857650688]], dtype=object))
     """
-    is_plain = plan is None and out is None and engine is None and result == "array" and not return_report
+    is_array = isinstance(result, str) and result == "array"
+    is_plain = plan is None and out is None and engine is None and is_array and not return_report
     if is_plain and type(a) is not np.ndarray:
         if belongs_to_torch(a, b):
             from hifigemm.interop import torch_operators
@@ -227,6 +232,8 @@ def product_of_numbers(
 ) -> Any:  # fmt: skip
     """`matmul` of operands of which nothing but their numbers is asked; `mirror` as for `Problem`."""
     key = None
+    if not isinstance(result, str):
+        raise PlanError(f'result={result!r}: expected "array", "pair", "enclosure", "int64" or "object"')
     if result in TWO_PARTS:
         check_two_parts(result, accuracy, out, plan)
         accuracy = "correct"
@@ -240,8 +247,11 @@ def product_of_numbers(
     library = library_of(("a", a), ("b", b), ("out", out))
     found: tuple[Array | None, Report]
     with gradual_underflow(), library.active():
-        a, b = as_operand(a, "a", library), as_operand(b, "b", library)
+        given = as_operand(a, "a", library), as_operand(b, "b", library)
+        a, b = in_words(*given)
         shapes, whole = shapes_of(a.shape, b.shape), are_integers(a, b, result)
+        if whole and accuracy is None and "O" in (given[0].dtype.kind, given[1].dtype.kind):
+            options = replace(options, accuracy="correct")  # integers of classes that never wrap around
         if whole:
             dtype = integer_dtype(_array_of(a), _array_of(b), options, out, library, result=result)
         elif result == "array" or result in TWO_PARTS:
@@ -407,10 +417,10 @@ def gemm_of_numbers(
     options = Options(accuracy, scheme, engine, plan, workspace, return_report)
     alpha, beta, out = _scalar(alpha, "alpha"), _scalar(beta, "beta"), as_out(out)
     library = library_of(("a", a), ("b", b), ("c", None if beta == 0 else c), ("out", out))
-    a = _transposed(as_operand(a, "a", library), trans_a, "a")
-    b = _transposed(as_operand(b, "b", library), trans_b, "b")
+    a, b = in_words(as_operand(a, "a", library), as_operand(b, "b", library), (trans_a, trans_b))
+    a, b = _transposed(a, trans_a, "a"), _transposed(b, trans_b, "b")
     kind = type(c)
-    c = None if beta == 0 else as_addend(c, library)
+    c = None if beta == 0 else one_word(as_addend(c, library), "c")
     shapes = shapes_of(a.shape, b.shape)
     addends = [] if c is None else [kind() if kind in (bool, int, float, complex) else c.dtype]
     dtype = result_dtype(a.dtype, b.dtype, *addends)
@@ -589,22 +599,32 @@ def make_plan(
     Plan
     """
     library = library_of(("a", a), ("b", b))
-    a, b = as_operand(a, "a", library), as_operand(b, "b", library)
-    dtype = result_dtype(a.dtype, b.dtype)
-    shapes = shapes_of(a.shape, b.shape)
-    problem = shapes.problem(dtype, common_narrow(a.dtype, b.dtype))
+    x, y = in_words(as_operand(a, "a", library), as_operand(b, "b", library))
+    dtype = result_dtype(x.dtype, y.dtype)
+    shapes = shapes_of(x.shape, y.shape)
+    problem = shapes.problem(dtype, common_narrow(x.dtype, y.dtype))
     Options(accuracy, scheme, engine, None, workspace, return_report=True)
     maker = engine_for(engine, library.name, library.device)
     with library.active():
         limit = workspace_limit(problem, workspace, maker)
 
         def look(chosen: Scheme, target: Target) -> Evidence | None:
-            return chosen.evidence(problem, target, *_stacks(a, b, shapes, dtype), maker, limit)
+            return chosen.evidence(problem, target, *_stacks(x, y, shapes, dtype), maker, limit)
 
         plan = make(problem, accuracy, scheme, maker, limit, look if problem.multiplications else None)
     if problem.multiplications:
         check_strict(plan)
     return reusable(plan, maker, limit)
+
+
+def check_options(
+    accuracy: Accuracy, scheme: str | Scheme, engine: str | None, workspace: int | None, like: Any
+) -> None:
+    """Raise PlanError for options that no product of an array would take."""
+    Options(accuracy, scheme, engine, None, workspace, return_report=True)
+    if engine is not None:
+        library = library_of(("an operand", like))
+        engine_for(engine, library.name, library.device)
 
 
 kernels.matmul, kernels.gemm, kernels.make_plan = product_of_numbers, gemm_of_numbers, make_plan
@@ -661,6 +681,7 @@ def prepare(a: Any, side: Literal["left", "right"], *, plan: Plan) -> Prepared:
     x = as_operand(a, "a", library)
     if isinstance(x, Prepared):
         raise PlanError(f"the operand is prepared already: {x!r}")
+    x = one_word(x, "a")
     k = x.shape[-1] if side == "left" or x.ndim == 1 else x.shape[-2]
     if k != plan.problem.k or result_dtype(x.dtype, plan.problem.dtype) != plan.problem.dtype:
         raise PlanError(f"operand of shape {x.shape} and {x.dtype} does not fit the plan's {plan.problem}")

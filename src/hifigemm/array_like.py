@@ -12,6 +12,8 @@ import numpy as np
 _NUMBERS = frozenset((bool, float, complex))
 _FLAT = (str, bytes, bytearray, memoryview, range)
 """Sequences without sequences in them."""
+_OF_MATRICES = "flint.", "mpmath."
+"""Packages whose matrices have a method `tolist`."""
 _HOOKS = ("__array_finalize__", "__array_function__", "__array_ufunc__", "__array_wrap__")
 """By which a subclass of ndarray keeps with its arrays what is more than their numbers."""
 
@@ -36,11 +38,15 @@ def described(x: Any) -> str:
     """What an array of objects holds, for a message: an entry that is no number of Python, or else the first one."""
     entries = x.ravel().tolist()
     first = next((y for y in entries if not isinstance(y, (int, float, complex))), entries[0] if entries else "nothing")
+    return f"{'holds' if x.ndim else 'is'} {shown(first)}, a {kind_of(first)}"
+
+
+def shown(x: Any) -> str:
+    """What stands for x in a message."""
     try:
-        shown = reprlib.repr(first)
+        return reprlib.repr(x)
     except Exception:  # a whole number of more digits than Python prints, say
-        shown = "what cannot be shown"
-    return f"{'holds' if x.ndim else 'is'} {shown}, a {kind_of(first)}"
+        return "what cannot be shown"
 
 
 def kind_of(x: Any) -> str:
@@ -50,9 +56,11 @@ def kind_of(x: Any) -> str:
 
 
 def _converted(x: Any, name: str) -> Any:
-    inexact = _check_entries(x, name)
+    if hasattr(x, "tolist") and type(x).__module__.startswith(_OF_MATRICES):
+        return _of_matrix(x)
+    inexact, is_foreign = _check_entries(x, name)
     try:
-        array = np.asarray(x)
+        array = np.asarray(x, object if is_foreign else None)
     except ValueError as error:
         raise ValueError(f"{name} is a {kind_of(x)} that makes no array: {error}") from error
     except MemoryError:
@@ -64,15 +72,26 @@ def _converted(x: Any, name: str) -> Any:
     return array
 
 
-def _check_entries(x: Any, name: str) -> int | None:
-    """Refuse classes at any depth of a sequence; an integer that float64 does not hold, where there is one."""
-    inexact, entries, seen = None, [x], set()
+def _of_matrix(x: Any) -> Any:
+    """An array of the entries of a matrix, of which NumPy makes a vector."""
+    rows, cols = (x.nrows(), x.ncols()) if hasattr(x, "nrows") else (x.rows, x.cols)
+    return np.array(x.tolist(), object).reshape(rows, cols)
+
+
+def _check_entries(x: Any, name: str) -> tuple[int | None, bool]:
+    """Refuse classes at any depth of a sequence.
+
+    An integer that float64 does not hold, where there is one, and whether there are integers of other classes than
+    those of Python and NumPy, which NumPy would round.
+    """
+    inexact, is_foreign, entries, seen = None, False, [x], set()
     while entries:
         y = entries.pop()
         if type(y) in _NUMBERS:
             continue
         if isinstance(y, Integral):
             inexact = inexact if _is_exact(int(y)) else int(y)
+            is_foreign |= not isinstance(y, int | np.integer)
         elif isinstance(y, Sequence) and not isinstance(y, _FLAT):
             if id(y) not in seen:
                 seen.add(id(y))
@@ -81,7 +100,7 @@ def _check_entries(x: Any, name: str) -> int | None:
             _check_class(y, name, "is" if y is x else "holds")
             if y is not x and isinstance(y, np.ndarray) and y.dtype.kind in "iu":
                 entries.extend(y.ravel().tolist())
-    return inexact
+    return inexact, is_foreign
 
 
 def _is_exact(value: int) -> bool:

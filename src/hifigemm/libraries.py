@@ -166,7 +166,7 @@ def library_of(*operands: tuple[str, Any]) -> Library:
 
 def _library(x: Any, name: str) -> Library | None:
     """The library of an array; None for what is no array but may become one, such as a list."""
-    if isinstance(x, np.ndarray | np.generic):
+    if isinstance(x, (np.ndarray, np.generic)):  # torch.compile traces no union of classes of NumPy
         return NUMPY
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(x, torch.Tensor):

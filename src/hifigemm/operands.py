@@ -21,7 +21,7 @@ _NARROW = {np.dtype(np.float16): FP16, BFLOAT16: BF16}
 _SINGLE = np.dtype(np.float32)
 _FEW = 2**22
 """Entries of an array whose addresses are compared one by one."""
-_EXPECTED = "expected float16, bfloat16, float32, float64, complex64 or complex128"
+EXPECTED = "expected float16, bfloat16, float32, float64, complex64 or complex128"
 
 
 _Source_co = TypeVar("_Source_co", covariant=True)
@@ -74,12 +74,14 @@ def as_addend(x: Any, library: Library) -> Array:
 
 
 def _numbers(x: Any, name: str, library: Library) -> Array:
-    """x as an array of numbers."""
+    """x as an array of numbers, or of objects, which `exact_words` reads."""
     x = library.asarray(x, name)
+    if x.dtype.kind == "O" and x.ndim:
+        return x
     is_number = x.dtype.kind in "fcbiu" and issubclass(x.dtype.type, np.number | np.bool_)
     if not is_number and (library.on_host or x.dtype != BFLOAT16):
         objects = f" and {described(x)}" if x.dtype.kind == "O" else ""
-        raise TypeError(f"{name} has dtype {x.dtype}{objects}; {_EXPECTED}")
+        raise TypeError(f"{name} has dtype {x.dtype}{objects}; {EXPECTED}")
     return x
 
 
@@ -92,7 +94,7 @@ def result_dtype(*dtypes: np.dtype[Any] | complex) -> np.dtype[Any]:
     dtype = _SINGLE if dtype in _NARROW else dtype
     if dtype not in _DTYPES:
         names = ", ".join(str(x) if isinstance(x, np.dtype) else type(x).__name__ for x in dtypes)
-        raise TypeError(f"operands of {names} promote to {dtype}; {_EXPECTED}: convert one of them")
+        raise TypeError(f"operands of {names} promote to {dtype}; {EXPECTED}: convert one of them")
     return dtype
 
 

@@ -49,6 +49,9 @@ class Options:
             check_plan(self.plan)
         resolve(self.accuracy, FP64, 1)
         as_scheme(self.scheme)
+        limit = self.workspace
+        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, Integral) or limit <= 0):
+            raise PlanError(f"workspace={limit!r}: expected a positive whole number of bytes")
 
 
 def check_plan(plan: Any) -> None:
@@ -95,8 +98,6 @@ def workspace_limit(problem: Problem, workspace: int | None, engine: Engine) -> 
     that number, so that what is kept for a limit is found again.
     """
     if workspace is not None:
-        if isinstance(workspace, bool) or not isinstance(workspace, Integral) or workspace <= 0:
-            raise PlanError(f"workspace={workspace!r}: expected a positive whole number of bytes")
         return int(workspace)
     p, memory = problem, engine.memory
     nbytes = p.batch * (p.m * p.k + p.k * p.n + p.m * p.n) * p.dtype.itemsize

@@ -70,7 +70,12 @@ def check_tensor(x: Any, name: str) -> None:
             f"{name} is a {kind.__module__}.{kind.__qualname__}, and what its class adds would be lost: pass "
             f"{name}.as_subclass(torch.Tensor) where that has the same entries"
         )
-    if x.layout is not torch.strided or x.is_quantized or x.is_nested or x._is_zerotensor():
+    check_dense(x, name, x._is_zerotensor())
+
+
+def check_dense(x: Any, name: str, is_zero: bool = False) -> None:
+    """Raise TypeError for a tensor whose entries are not in dense memory; torch.compile traces this function too."""
+    if x.layout is not sys.modules["torch"].strided or x.is_quantized or x.is_nested or is_zero:
         raise TypeError(f"{name} is a tensor of layout {x.layout}, {x.dtype}, whose entries are not in dense memory")
 
 

@@ -135,3 +135,8 @@ def test_errors_have_numbers():
         hnp.matrix_power(np.eye(2), -2)
     with pytest.raises(TypeError):
         hnp.matrix_power(np.eye(2), 1.5)
+
+
+def test_an_array_is_no_accuracy():
+    with pytest.raises(hg.PlanError, match=r"accuracy=array\(\[1\., 2\.\]\): expected None, a number"):
+        hnp.multi_dot([np.eye(2)] * 3, accuracy=np.array([1.0, 2.0]))

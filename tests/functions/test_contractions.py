@@ -266,7 +266,7 @@ ERRORS = (
     (hnp.einsum, ("...i->i", a23), ValueError, "lacks the ellipsis, of 1 axes"),
     (hnp.einsum, (a23, [0, 52]), ValueError, "52 is not within 0 to 51"),
     (hnp.einsum, (a23, ["i", "j"]), TypeError, "'i' is no label"),
-    (hnp.dot, (np.ones(2, object), np.ones(2)), TypeError, "dtype object"),
+    (hnp.dot, (np.full(2, None), np.ones(2)), TypeError, "dtype object"),
     (hnp.dot, (np.ma.ones(2), np.ones(2)), TypeError, "masked array"),
     (
         hnp.dot,
@@ -317,3 +317,49 @@ def test_nothing_to_sum_is_zero_however_long_it_is():
         assert hnp.einsum("ij->i", np.ones((0, 9)), **options).shape == (0,)
         assert hnp.einsum("ij,k->i", np.ones((0, 9)), np.ones(9), **options).shape == (0,)
         np.testing.assert_array_equal(hnp.einsum("ij->i", np.ones((9, 0)), **options), np.zeros(9))
+
+
+CALLS_WITHOUT_PRODUCTS = {
+    "einsum": lambda **options: hnp.einsum("ij->ji", np.ones((2, 2)), **options),
+    "power 0": lambda **options: hnp.matrix_power(np.ones((2, 2)), 0, **options),
+    "power 1": lambda **options: hnp.matrix_power(np.ones((2, 2)), 1, **options),
+    "empty": lambda **options: hnp.dot(np.ones((0, 2)), np.ones((2, 2)), **options),
+    "integers": lambda **options: hnp.dot(np.ones((1, 2), int), np.ones((2, 2), int), **options),
+}
+
+
+@pytest.mark.parametrize("call", CALLS_WITHOUT_PRODUCTS.values(), ids=CALLS_WITHOUT_PRODUCTS)
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("accuracy", "fp65"), ("accuracy", -1.0), ("scheme", "ozaki3"), ("engine", "abacus"), ("engine", 3)]
+    + [("workspace", x) for x in ("all", 0, True)],
+)
+def test_options_are_checked_where_no_product_is_made(call, name, value):
+    with pytest.raises(hg.PlanError, match=rf"{name}={value!r}"):
+        call(**{name: value})
+
+
+@pytest.mark.parametrize("axes", [np.array(1), np.int64(1), np.array([1, 0]), [1, np.array([0])], ((-1,), 0)])
+def test_axes_of_tensordot_may_be_arrays(axes):
+    a, b = np.arange(12.0).reshape(3, 4), np.arange(8.0).reshape(4, 2)
+    np.testing.assert_array_equal(hnp.tensordot(a, b, axes=axes), np.tensordot(a, b, axes=axes), strict=True)
+
+
+@pytest.mark.parametrize(("axes", "error"), [(1.0, TypeError), (([2], [0]), IndexError)])
+def test_axes_that_are_none_are_refused(axes, error):
+    a, b = np.ones((3, 4)), np.ones((4, 2))
+    for function in (np.tensordot, hnp.tensordot):
+        with pytest.raises(error):
+            function(a, b, axes=axes)
+    with pytest.raises(np.exceptions.AxisError, match="axis 2 is out of bounds for array of dimension 2"):
+        hnp.vecdot(a, a, axis=2)
+    with pytest.raises(ValueError, match=r"repeated axis in axes of a: \(1, -1\)"):
+        hnp.tensordot(a, b, axes=([1, -1], [0, 1]))
+
+
+@pytest.mark.parametrize("shape", [(0, 1), (1, 0), (1, 3), (3, 1)])
+@pytest.mark.parametrize("subscripts", ["aa->a", "aa->"])
+def test_diagonals_need_equal_lengths(subscripts, shape):
+    """numpy.einsum reads what is not there for "aa->a" and (0, 1), and refuses all the others."""
+    with pytest.raises(ValueError, match=f"lengths {shape[0]} and {shape[1]}"):
+        hnp.einsum(subscripts, np.ones(shape))

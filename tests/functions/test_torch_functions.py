@@ -91,3 +91,101 @@ def test_out_and_refusals():
         hnp.dot(a, a.T, torch.empty((2, 2), dtype=torch.float64))
     with pytest.raises(TypeError, match="requires a gradient"):
         hnp.dot(a.requires_grad_(), torch.ones(3), torch.empty(2))
+
+
+def test_out_may_share_the_memory_of_an_operand():
+    a = torch.arange(9.0).reshape(3, 3)
+    want = a.mT.clone()
+    assert hnp.einsum("ij->ji", a, out=a) is a
+    assert torch.equal(a, want)
+    x = torch.arange(10.0)
+    hnp.einsum("i->i", x[:-1], out=x[1:])
+    assert torch.equal(x, torch.tensor([0.0, *range(9)]))
+    for function in (hnp.dot, hnp.outer, lambda a, b, out: hnp.einsum("ij,jk", a, b, out=out)):
+        x, y = torch.arange(9.0).reshape(3, 3), torch.ones((3, 3))
+        given = (x[0], x[1]) if function is hnp.outer else (x, y)
+        want = torch.from_numpy(np.array(function(*(t.numpy().copy() for t in given), out=None)))
+        assert torch.equal(function(*given, out=x), want)
+
+
+SPARSE = {
+    "coo": lambda: torch.eye(3).to_sparse(),
+    "csr": lambda: torch.eye(3).to_sparse_csr(),
+    "mkldnn": lambda: torch.eye(3).to_mkldnn(),
+}
+
+
+@pytest.mark.parametrize("layout", SPARSE)
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta state")
+def test_tensors_without_dense_memory_are_refused_in_plain_words(layout):
+    x, dense = SPARSE[layout](), torch.ones((3, 3))
+    calls = (
+        lambda: hnp.dot(x, dense), lambda: hnp.vdot(dense, x), lambda: hnp.einsum("ij->ji", x), lambda: hnp.syrk(x),
+        lambda: hnp.matrix_power(x, 0), lambda: hnp.multi_dot([dense, x, dense]), lambda: hnp.dot(dense, dense, x),
+    )  # fmt: skip
+    for call in calls:
+        with pytest.raises(TypeError, match=r"is a tensor of layout .*, whose entries are not in dense memory"):
+            call()
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
+def test_second_derivatives_of_complex_products():
+    z, w = (torch.from_numpy(x).requires_grad_() for x in operands(((3,), (3,)), np.complex128))
+    for function in (hnp.vdot, hnp.vecdot, lambda a, b: hnp.vecmat(a, b[:, None] * b)):
+        assert torch.autograd.gradgradcheck(function, (z, w), check_fwd_over_rev=True)
+    x, z = torch.from_numpy(operands(((3,),))[0]), z.detach()
+
+    def value(x, product):
+        return product(x * z, z).imag ** 2 + product(z, x).real.sin()
+
+    def native(x, y):
+        return (x.conj() * y).sum()
+
+    for transform in (torch.func.hessian, lambda f: torch.func.jacrev(torch.func.jacrev(f))):
+        found, want = (transform(lambda x, p=p: value(x, p))(x) for p in (hnp.vdot, native))
+        torch.testing.assert_close(found, want)
+
+
+COMPILED = CALLS | {
+    "multi_dot": (lambda *x, **_: hnp.multi_dot(x, scheme="ozaki1"), ((3, 4), (4, 5), (5,))),
+    "einsum of three": (lambda *x, **_: hnp.einsum("ij,jk,k->i", *x, scheme="ozaki1"), ((3, 4), (4, 5), (5,))),
+    "diagonal": (lambda a, **options: hnp.einsum("ii->i", a, **options), ((3, 3),)),
+    "power 0": (lambda a, **options: hnp.matrix_power(a, 0, **options), ((2, 3, 3),)),
+    "power 1": (lambda a, **options: hnp.matrix_power(a, 1, **options), ((2, 3, 3),)),
+    "power 5": (lambda a, **_: hnp.matrix_power(a, 5, scheme="ozaki1"), ((2, 3, 3),)),
+}
+DYNAMIC = [name for name in COMPILED if name != "einsum of three"]
+"""Those whose graph needs no numbers as lengths, as the order of the products of einsum does."""
+
+
+@pytest.mark.parametrize(("name", "dynamic"), [*((name, False) for name in COMPILED), *((x, True) for x in DYNAMIC)])
+def test_compiled_functions_are_one_graph_with_the_eager_bits(name, dynamic):
+    function, shapes = COMPILED[name]
+    torch._dynamo.reset()
+    compiled = torch.compile(
+        lambda *x: function(*x, accuracy="correct"), backend="eager", fullgraph=True, dynamic=dynamic
+    )
+    for dtype in (np.float32, np.complex128):
+        tensors = [torch.from_numpy(x) for x in operands(shapes, dtype)]
+        found, want = compiled(*tensors), function(*tensors, accuracy="correct")
+        assert found.dtype == want.dtype
+        assert torch.equal(found, want)
+
+
+def test_compiled_functions_promote_and_have_gradients():
+    torch._dynamo.reset()
+    a, b, c = (torch.from_numpy(x) for x in operands(((3, 4), (4, 2), (2,))))
+    given = (a.float(), b, c.bfloat16())
+
+    def chain(*x):
+        return hnp.einsum("ij,jk,k->i", *x, accuracy="fp64")
+
+    assert torch.equal(torch.compile(chain, backend="eager", fullgraph=True)(*given), chain(*given))
+    b.requires_grad_()
+
+    def loss(b):
+        return hnp.syrk(b, accuracy="correct").sum() + hnp.vdot(b, b)
+
+    (want,) = torch.autograd.grad(loss(b), b)
+    (found,) = torch.autograd.grad(torch.compile(loss, backend="aot_eager", fullgraph=True)(b), b)
+    assert torch.equal(found, want)

@@ -240,3 +240,26 @@ def test_entries_that_were_escalated_do_not_count_with_their_first_bound():
     np.testing.assert_array_equal(c, a @ b)
     assert "escalated" in report.reason
     assert report.bound == r
+
+
+@pytest.mark.parametrize(
+    ("scheme", "dtype"),
+    [
+        (Multiword(product="bf16", num_words=1, num_products=1), np.float32),
+        (Multiword(product="tf32", num_words=1, num_products=1), np.float32),
+        (Multiword(product="fp32", num_words=1, num_products=1), np.float64),
+    ],
+    ids=str,
+)
+def test_an_accuracy_that_is_kept_gives_infinity_only_where_the_exact_value_does(scheme, dtype):
+    """The largest number rounds to a word beyond the range; twice that number lies there for sure."""
+    most, one = np.finfo(dtype).max, np.ones((2, 1), dtype)
+    given = {"scheme": scheme, "accuracy": 0.05}
+    with pytest.raises(AccuracyError, match="for 1 of 1 entries"):
+        matmul(np.array([[most, 0]], dtype), one, **given)
+    rows = np.array([[most, most], [-most, -most], [most / 4, most / 4], [most, -most]], dtype)
+    found = matmul(rows, one, **given)
+    np.testing.assert_array_equal(np.isinf(found), [[True], [True], [False], [False]])
+    assert found[0, 0] > 0 > found[1, 0]
+    halved = gemm(rows[:1], one, alpha=0.25, **given)
+    np.testing.assert_allclose(halved, most / 2, rtol=0.05)

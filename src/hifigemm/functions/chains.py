@@ -6,7 +6,6 @@ The intermediate results are rounded, so what is promised for each product adds 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from operator import index
 from typing import TYPE_CHECKING, Any
@@ -101,9 +100,10 @@ def best_cuts(sizes: Sequence[int]) -> dict[tuple[int, int], int]:
     for length in range(1, count):
         for i in range(count - length):
             j = i + length
-            cost[i, j], cuts[i, j] = min(
-                (cost[i, k] + cost[k + 1, j] + sizes[i] * sizes[k + 1] * sizes[j + 1], k) for k in range(i, j)
-            )
+            for k in range(i, j):
+                total = cost[i, k] + cost[k + 1, j] + sizes[i] * sizes[k + 1] * sizes[j + 1]
+                if k == i or total < cost[i, j]:
+                    cost[i, j], cuts[i, j] = total, k
     return cuts
 
 
@@ -151,20 +151,24 @@ def matrix_power(
     products = Products(accuracy, scheme, engine, workspace, return_report)
     if n == 0:
         return products.chain(identities(a), None)
-    products.check_chain(n.bit_length() + n.bit_count() - 2, f"the power {n}")
-    uses: list[Counter[int]] = []  # of each product: how often the earlier ones are in its value
+    count = n.bit_length() + n.bit_count() - 2
+    products.check_chain(count, f"the power {n}")
+    made = 0
 
-    def product(x: Any, in_x: Counter[int], y: Any, in_y: Counter[int]) -> tuple[Any, Counter[int]]:
-        uses.append(in_x + in_y + Counter([len(uses)]))
-        return products(x, y), uses[-1]
+    def product(x: Any, in_x: list[int], y: Any, in_y: list[int]) -> tuple[Any, list[int]]:
+        """A product, and how often each product is in its value."""
+        nonlocal made
+        uses = [i + j for i, j in zip(in_x, in_y)]
+        uses[made] += 1
+        made += 1
+        return products(x, y), uses
 
-    square = a, Counter[int]()
+    square = a, [0] * count
     while n % 2 == 0:
         n, square = n // 2, product(*square, *square)
     value = square
     while n := n // 2:
         square = product(*square, *square)
         value = product(*value, *square) if n % 2 else value
-    result, in_result = value
-    counts = [in_result[i] for i in range(len(products.reports))]
-    return products.chain(join([a], 0) if result is a else result, None, counts)  # a copy of a for the power 1
+    result, uses = value
+    return products.chain(join([a], 0) if count == 0 else result, None, uses)  # a copy of a for the power 1

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterable, Sequence
+from operator import index
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.lib.array_utils import normalize_axis_index, normalize_axis_tuple
 
 from hifigemm.accuracy import Accuracy
 from hifigemm.functions.products import Products
@@ -155,7 +155,7 @@ def vecdot(
     x1, x2 = _with_axes(("x1", x1, 1), ("x2", x2, 1))
     moved = []
     for x in (x1, x2):
-        at = normalize_axis_index(axis, x.ndim)
+        (at,) = _axes(axis, x.ndim, "axis")
         moved.append(permute(x, [i for i in range(x.ndim) if i != at] + [at]))
     x1, x2 = moved
     _check_lengths(x1, -1, x2, -1)
@@ -234,13 +234,14 @@ def tensordot(
     array([12., 12.])
     """
     a, b = as_arrays(("a", a), ("b", b))
-    if isinstance(axes, Iterable):
+    if _is_sequence(axes):
         left, right = axes
     else:
+        axes = index(axes)
         left, right = range(-axes, 0), range(axes)
         if axes > min(a.ndim, b.ndim):
             raise ValueError(f"axes = {axes}: a has {a.ndim} axes, b has {b.ndim}")
-    left, right = normalize_axis_tuple(left, a.ndim, "axes of a"), normalize_axis_tuple(right, b.ndim, "axes of b")
+    left, right = _axes(left, a.ndim, "axes of a"), _axes(right, b.ndim, "axes of b")
     if len(left) != len(right):
         raise ValueError(f"axes {left} of a are {len(left)}, axes {right} of b are {len(right)}")
     of_a, of_b = _distinct(a, b)
@@ -330,7 +331,7 @@ def contract(products: Products, a: Any, of_a: Labels, b: Any, of_b: Labels, out
     lone_b = tuple(x for x in of_b if x not in of_a and x not in out)
 
     def size(labels: Labels) -> int:
-        return math.prod(lengths[x] for x in labels)
+        return math.prod([lengths[x] for x in labels])
 
     copies = (size(of_b + lone_a) if lone_a else 0) + (size(of_a + lone_b) if lone_b else 0)
     operands = size(of_a) + size(of_b) + size(batch + rows + cols)
@@ -402,14 +403,25 @@ def _path(terms: Sequence[tuple[Any, Labels]], out: Labels, optimize: Any) -> li
     """The order of the products, as positions among the operands that are left, by shapes alone."""
     if len(terms) < 3:
         return [tuple(range(len(terms)))] if len(terms) == 2 else []
-    numbers = {label: i for i, label in enumerate(dict.fromkeys(x for _, of_x in terms for x in of_x))}
-    asked: list[Any] = []
-    for x, of_x in terms:
-        asked += [np.broadcast_to(np.float64(), shape_of(x)), [numbers[label] for label in of_x]]
-    path, _ = np.einsum_path(
-        *asked, [numbers[label] for label in out], optimize="greedy" if optimize is False else optimize
+    numbers = {label: i for i, label in enumerate(dict.fromkeys([x for _, of_x in terms for x in of_x]))}
+    labels = tuple([tuple([numbers[label] for label in of_x]) for _, of_x in terms])
+    return _path_of_numpy(
+        tuple([shape_of(x) for x, _ in terms]), labels, tuple([numbers[label] for label in out]), optimize
     )
+
+
+def _path_of_numpy(
+    shapes: tuple[tuple[int, ...], ...], labels: tuple[tuple[int, ...], ...], out: tuple[int, ...], optimize: Any
+) -> list[tuple[int, ...]]:
+    """The order of `numpy.einsum_path`, which torch.compile takes as a constant of the shapes."""
+    asked: list[Any] = []
+    for shape, own in zip(shapes, labels):
+        asked += [np.broadcast_to(np.float64(), shape), list(own)]
+    path, _ = np.einsum_path(*asked, list(out), optimize="greedy" if optimize is False else optimize)
     return path[1:]
+
+
+_path_of_numpy._dynamo_marked_constant = True  # type: ignore[attr-defined]  # torch.compiler.assume_constant_result
 
 
 def _distinct(a: Any, b: Any) -> tuple[Labels, Labels]:
@@ -417,9 +429,29 @@ def _distinct(a: Any, b: Any) -> tuple[Labels, Labels]:
     return tuple(range(a.ndim)), tuple(range(a.ndim, a.ndim + b.ndim))
 
 
+def _is_sequence(axes: Any) -> bool:
+    """Whether these are several axes; an array of no dimension is one."""
+    return isinstance(axes, Iterable) and getattr(axes, "ndim", 1) > 0
+
+
+def _axes(given: Any, ndim: int, name: str) -> tuple[int, ...]:
+    """One axis or several as numbers from 0 on.
+
+    Raises numpy.exceptions.AxisError: an axis that does not exist. ValueError: one that comes twice.
+    """
+    axes = [index(x) for x in (given if _is_sequence(given) else [given])]
+    for x in axes:
+        if not -ndim <= x < ndim:
+            raise np.exceptions.AxisError(x, ndim, name)
+    found = tuple([x % ndim for x in axes])
+    if len(set(found)) < len(found):
+        raise ValueError(f"repeated axis in {name}: {tuple(axes)}")
+    return found
+
+
 def _vectors(a: Any, b: Any) -> tuple[Any, Any]:
     a, b = as_arrays(("a", a), ("b", b))
-    return a.reshape((math.prod(a.shape),)), b.reshape((math.prod(b.shape),))
+    return a.reshape((math.prod(shape_of(a)),)), b.reshape((math.prod(shape_of(b)),))
 
 
 def _with_axes(*operands: tuple[str, Any, int]) -> list[Any]:

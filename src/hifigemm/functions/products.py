@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hifigemm.accuracy import Accuracy
-from hifigemm.api import matmul, product_of_numbers
+from hifigemm.api import check_options, matmul, product_of_numbers
 from hifigemm.exceptions import PlanError
 from hifigemm.functions.verbs import mirrored, shape_of, unit_roundoff
 from hifigemm.libraries import library_of
 from hifigemm.operands import Shapes, as_out, check_out
 from hifigemm.plan import Report
 from hifigemm.schemes import Scheme
-from hifigemm.transforms import belongs_to_torch, is_traced
+from hifigemm.transforms import belongs_to_torch, is_traced, opaque
 
 if TYPE_CHECKING:
     from hifigemm.signatures import SchemeName
@@ -112,23 +112,25 @@ class Products:
             "scheme": scheme,
             "engine": engine,
             "workspace": workspace,
-            "return_report": return_report,
         }
+        self.count = 0
         self.reports: list[Report] = []
         self.roundoffs: list[float] = []
 
     def __call__(self, a: Any, b: Any) -> Any:
         """A B, by `matmul`."""
-        return self._noted(matmul(a, b, **self.options))
+        return self._noted(matmul(a, b, **self.options, return_report=self.return_report))
 
     def with_transpose(self, a: Any, b: Any, conjugate: bool) -> Any:
         """A B for B = A^T or A^H, with the lower triangle mirrored; a GPU makes no more than that."""
         if belongs_to_torch(a, b) or is_traced(a):
             return mirrored(self(a, b), conjugate)
-        return self._noted(product_of_numbers(a, b, **self.options, mirror="C" if conjugate else "T"))
+        options = {**self.options, "return_report": self.return_report, "mirror": "C" if conjugate else "T"}
+        return self._noted(product_of_numbers(a, b, **options))
 
     def _noted(self, made: Any) -> Any:
         """The result of a product, whose report is kept."""
+        self.count += 1
         if not self.return_report:
             return made
         value, report = made
@@ -138,8 +140,9 @@ class Products:
 
     def check_chain(self, count: int, why: str) -> None:
         """Raise PlanError where "correct" is asked of that many products in a row."""
-        correct = self.accuracy == "correct" or (self.accuracy is not None and self.accuracy == 0)
-        if correct and count > 1:
+        if count < 2 or self.accuracy is None or isinstance(self.accuracy, np.ndarray):
+            return  # an array is no accuracy, as the first product says
+        if self.accuracy == "correct" or self.accuracy == 0:
             raise PlanError(
                 f"accuracy={self.accuracy!r} is promised for one product, and {why} takes {count}, one on the result "
                 f"of another: the {count - 1} intermediate results are rounded. Ask for a number or a level, which "
@@ -162,6 +165,8 @@ class Products:
         return self._deliver(value, out, report)
 
     def _deliver(self, value: Any, out: Any, report: Any) -> Any:
+        if self.count == 0:
+            check_options(**self.options, like=value)
         out = as_out(out)
         if out is not None:
             value = _written(value, out)
@@ -170,8 +175,9 @@ class Products:
         return (value, report) if self.return_report else value
 
 
+@opaque
 def _written(value: Any, out: Any) -> Any:
-    """`out`, filled with a result.
+    """`out`, filled with a result, of which it may share the memory.
 
     Raises TypeError, ValueError: another shape, library or device, a dtype that would round.
     """
@@ -180,5 +186,6 @@ def _written(value: Any, out: Any) -> Any:
         raise ValueError(f"out has shape {shape_of(out)}; the result has shape {shape}")
     dtype = library.asarray(value, "the result").dtype
     check_out(out, Shapes(shape, (1, 1, 1), (1, 1, 1), ()), dtype, library)
-    out[...] = value
+    is_shared = library.name == "torch" and out.untyped_storage().data_ptr() == value.untyped_storage().data_ptr()
+    out[...] = value.clone() if is_shared else value  # NumPy copies what overlaps by itself
     return out

@@ -25,7 +25,7 @@ def parse(subscripts: str | Sequence[Any], shapes: Sequence[tuple[int, ...]]) ->
     if len(terms) != len(shapes):
         raise ValueError(f"{text!r} has {len(terms)} terms, for {len(shapes)} operands")
     labels = [_labels(term, len(shape), text) for term, shape in zip(terms, shapes)]
-    most = max((-label for own in labels for label in own if isinstance(label, int)), default=0)
+    most = max([0, *[-label for own in labels for label in own if isinstance(label, int)]])
     dots = tuple(range(-most, 0))
     if arrow:
         if dots and "..." not in output:

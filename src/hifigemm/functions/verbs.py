@@ -1,20 +1,22 @@
 """What the functions do to arrays besides multiplying them, in words that NumPy, PyTorch and JAX have in common.
 
 All verbs keep what PyTorch and JAX differentiate, and copy only where no view exists. Arrays that JAX traces belong to
-no device.
+no device. torch.compile traces the functions, so these give lists to builtins, not generators, and leave out what of
+NumPy and the standard library it does not follow.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
-from importlib import import_module
+from functools import reduce
 from typing import Any
 
 import numpy as np
 
 from hifigemm.libraries import library_of
 from hifigemm.operands import Prepared, converted
-from hifigemm.transforms import belongs_to_jax, is_traced
+from hifigemm.transforms import belongs_to_jax, check_dense, is_traced
 
 
 def as_arrays(*operands: tuple[str, Any]) -> list[Any]:
@@ -36,6 +38,8 @@ def as_arrays(*operands: tuple[str, Any]) -> list[Any]:
     for name, x in operands:
         if not library.owns(x):
             raise TypeError(f"{name} is a {type(x).__name__}; expected an array of {library}")
+        if library.name == "torch":
+            check_dense(x, name)
     return [x for _, x in operands]
 
 
@@ -54,20 +58,24 @@ def promoted(arrays: Sequence[Any]) -> list[Any]:
     if library.name == "numpy":
         dtype = np.result_type(*(x.dtype for x in arrays))
         return [converted(x, dtype) for x in arrays]
+    xp = namespace(arrays[0])
+    if all(x.is_floating_point() or x.is_complex() for x in arrays):
+        common = reduce(xp.promote_types, [xp.float32 if x.dtype == xp.bfloat16 else x.dtype for x in arrays])
+        return [x.to(common) for x in arrays]
     names = [str(x.dtype).removeprefix("torch.") for x in arrays]
     dtype = np.result_type(*("float32" if name == "bfloat16" else name for name in names))
 
     def in_dtype(x: Any, name: str) -> Any:
         if x.is_floating_point() or x.is_complex():
-            return x.to(getattr(namespace(x), dtype.name))
+            return x.to(getattr(xp, dtype.name))
         return library.to_native(converted(library.asarray(x, name), dtype))
 
     return [in_dtype(x, f"operand {i}") for i, x in enumerate(arrays)]
 
 
 def namespace(x: Any) -> Any:
-    """The module of functions for an array."""
-    return import_module("jax.numpy" if belongs_to_jax(x) else library_of(("x", x)).name)
+    """The module of functions for an array, which is loaded as the array is there."""
+    return sys.modules["jax.numpy" if belongs_to_jax(x) else library_of(("x", x)).name]
 
 
 def shape_of(x: Any) -> tuple[int, ...]:

@@ -94,6 +94,13 @@ def magnitude_sums(left: Split, right: Split, engine: Engine) -> Array:
     return engine.native_product(a, b) * (1.0 - (k + 2) * 2.0**-53) - k * LEAST
 
 
+def magnitude_sums_up(left: Split, right: Split, engine: Engine) -> Array:
+    """Upper bounds of the same sums, for the roundings of the factor and of what they are used for too."""
+    a, b = left.facts["magnitude"], right.facts["magnitude"]
+    k = a.shape[2]
+    return engine.native_product(a, b) * (1.0 + (2 * k + 8) * 2.0**-53) + k * LEAST
+
+
 def ratios(error: Array, left: Split, right: Split, engine: Engine) -> Array:
     """At least error / |A||B| for each entry: 0 where all terms of its sum are zero, inf where |A||B| may be zero."""
     sums = magnitude_sums(left, right, engine)

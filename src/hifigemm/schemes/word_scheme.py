@@ -37,7 +37,7 @@ from hifigemm.numerics.word_bounds import (
 from hifigemm.numerics.words import Splitting, WordFacts
 from hifigemm.plan import Evidence, Plan, Product, Split, Verification
 from hifigemm.problem import Problem
-from hifigemm.schemes.certify import ratios
+from hifigemm.schemes.certify import magnitude_sums_up, ratios
 from hifigemm.schemes.scheme import Scheme, finished, product_spec
 
 _TINY = 2.0**-900
@@ -176,6 +176,9 @@ class WordScheme(Scheme):
             sums = sums.astype(np.float64) + 0.0  # an exact zero is +0
             values = scale_by_power(sums, left.unit + right.unit + shift)
             values = values.astype(result_dtype(problem.fmt), copy=False)
+        if plan.certifies and math.isfinite(plan.target.r) and not (finite := np.isfinite(values)).all():
+            over = _surely_beyond(sums, bound, left, right, engine, problem.fmt.emax + 1 - shift)
+            certified = certified & (finite | over)
         return finished(problem, values, certified, bound, self.count_products(unit, problem))
 
     def escalate(self, plan: Plan, problem: Problem, engine: Engine) -> Plan | None:
@@ -210,3 +213,14 @@ def _certified_entries(
     bound = error.relative + ratios(error.absolute, left, right, engine)
     certified = finite & (bound <= plan.target.r)
     return certified, float(np.max(bound, where=certified, initial=error.relative))
+
+
+def _surely_beyond(sums: Array, bound: float, left: Split, right: Split, engine: Engine, exponent: int) -> Array:
+    """Which exact values reach 2**exponent, given sums that err by at most `bound` |A||B|.
+
+    What rounds to infinity is promised to lie there only where the exact value does so too.
+    """
+    lowest = np.abs(sums) - bound * magnitude_sums_up(left, right, engine)
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        beyond: Array = scale_by_power(lowest, left.unit + right.unit - exponent) >= 1.0
+    return beyond
