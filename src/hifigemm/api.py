@@ -140,8 +140,8 @@ def matmul(
         operands. The product of integers or bools has the promoted dtype and wraps around where an entry lies beyond
         it, as that of `numpy.matmul`; with an accuracy, or a kind of `result`, every entry is exact. (NumPy makes
         float64 of int64 beside uint64; a kind of `result` makes their product exact.) What would be rounded as an
-        array, or lose a mask, a unit or labels, is refused. Both are of one library, NumPy, PyTorch or JAX, and of one
-        device; the result is too.
+        array, or lose a mask, a unit or labels, is refused. Both are of one library, NumPy, PyTorch, CuPy or JAX, and
+        of one device; the result is too.
     accuracy : None, float, "fp32", "fp64", "correct" or Relative
         A float r promises |C - AB| <= r |A||B| + u |AB| in every entry, u the unit roundoff of the result's dtype,
         whatever the exponents of the data (for results in the subnormal range, and half the smallest subnormal).
@@ -406,55 +406,55 @@ def gemm_of_numbers(
     options = Options(accuracy, scheme, engine, plan, workspace, return_report)
     alpha, beta, out = _scalar(alpha, "alpha"), _scalar(beta, "beta"), as_out(out)
     library = library_of(("a", a), ("b", b), ("c", None if beta == 0 else c), ("out", out))
-    a = _transposed(as_operand(a, "a", library), trans_a, "a")
-    b = _transposed(as_operand(b, "b", library), trans_b, "b")
-    kind = type(c)
-    c = None if beta == 0 else as_addend(c, library)
-    shapes = shapes_of(a.shape, b.shape)
-    addends = [] if c is None else [kind() if kind in (bool, int, float, complex) else c.dtype]
-    dtype = result_dtype(a.dtype, b.dtype, *addends)
-    check_scalars(dtype, alpha=alpha, beta=beta)
-    if out is not None:
-        check_out(out, shapes, dtype, library)
-    if c is not None:
-        check_addend(c.shape, shapes.result)
-        c = converted(c, dtype)
-    mantissa, shift = frexp(alpha)
-    if mantissa == -1.0:
-        a, b = (a, _negated(b, dtype)) if _keeps_split(a) else (_negated(a, dtype), b)  # so that -0 is right
-        mantissa = 1.0
-    plans = _plans(plan, a, b)
-    is_relative = isinstance(accuracy, Relative) or any(p.target.relative is not None for p in plans)
-    once = None
-    if (accuracy == "correct" or is_relative) and not plans and mantissa == 1.0:
-        once = _rounded_once(a, b, c, beta, shift)
-    combined = alpha != 0 and (c is not None or mantissa != 1.0) and 0 not in (*a.shape, *b.shape)
-    if is_relative and once is None and combined:
-        raise PlanError(
-            f"alpha = {alpha}, beta = {beta}: a relative error is promised of A B, and of alpha A B + beta C where "
-            "both are powers of two, of either sign, that C can be multiplied by, without plans and prepared operands"
-        )
-    if once is not None:
-        with library.active():
-            found = _sum_with_product(a, b, *once, options, library, shift, dtype)
-        return _deliver(*found, library, out, return_report)
-    epilogue = PLAIN if mantissa == 1.0 and c is None else Epilogue(mantissa, beta, c)
-    idle = "alpha is 0: A and B are not read" if alpha == 0 else ""
     with library.active():
+        a = _transposed(as_operand(a, "a", library), trans_a, "a")
+        b = _transposed(as_operand(b, "b", library), trans_b, "b")
+        kind = type(c)
+        c = None if beta == 0 else as_addend(c, library)
+        shapes = shapes_of(a.shape, b.shape)
+        addends = [] if c is None else [kind() if kind in (bool, int, float, complex) else c.dtype]
+        dtype = result_dtype(a.dtype, b.dtype, *addends)
+        check_scalars(dtype, alpha=alpha, beta=beta)
+        if out is not None:
+            check_out(out, shapes, dtype, library)
+        if c is not None:
+            check_addend(c.shape, shapes.result)
+            c = converted(c, dtype)
+        mantissa, shift = frexp(alpha)
+        if mantissa == -1.0:
+            a, b = (a, _negated(b, dtype)) if _keeps_split(a) else (_negated(a, dtype), b)  # so that -0 is right
+            mantissa = 1.0
+        plans = _plans(plan, a, b)
+        is_relative = isinstance(accuracy, Relative) or any(p.target.relative is not None for p in plans)
+        once = None
+        if (accuracy == "correct" or is_relative) and not plans and mantissa == 1.0:
+            once = _rounded_once(a, b, c, beta, shift)
+        combined = alpha != 0 and (c is not None or mantissa != 1.0) and 0 not in (*a.shape, *b.shape)
+        if is_relative and once is None and combined:
+            raise PlanError(
+                f"alpha = {alpha}, beta = {beta}: a relative error is promised of A B, and of alpha A B + beta C where "
+                "both are powers of two, of either sign, that C can be multiplied by, without plans and prepared "
+                "operands"
+            )
+        if once is not None:
+            found = _sum_with_product(a, b, *once, options, library, shift, dtype)
+            return _deliver(*found, library, out, return_report)
+        epilogue = PLAIN if mantissa == 1.0 and c is None else Epilogue(mantissa, beta, c)
+        idle = "alpha is 0: A and B are not read" if alpha == 0 else ""
         reused = out if c is None and not isinstance(mantissa, complex) else None
         result, report = _product(a, b, options, library, shift, dtype, idle, epilogue, reused)
         # A default call does not wait for a GPU, "correct" may.
         is_complex, may_wait = isinstance(mantissa, complex), library.on_host or accuracy == "correct"
         if not idle and ((is_complex and may_wait) or (c is not None and accuracy == "correct")):
             result = _without_overflow(cast(Array, result), a, b, epilogue, options, library, shift)
-    if not (epilogue.idle or (idle and c is None)):
-        is_product = mantissa == 1.0 and c is None  # scaled by a power of two alone, so not rounded again
+        if not (epilogue.idle or (idle and c is None)):
+            is_product = mantissa == 1.0 and c is None  # scaled by a power of two alone, so not rounded again
 
-        def applied(d: Decision) -> Decision:
-            return replace(d, correct=d.correct and is_product, reason=f"{d.reason}; alpha, beta applied")
+            def applied(d: Decision) -> Decision:
+                return replace(d, correct=d.correct and is_product, reason=f"{d.reason}; alpha, beta applied")
 
-        report = report.changed(applied)
-    return _deliver(result, report, library, out, return_report)
+            report = report.changed(applied)
+        return _deliver(result, report, library, out, return_report)
 
 
 @_quiet
@@ -665,14 +665,13 @@ def prepare(a: Any, side: Literal["left", "right"], *, plan: Plan) -> Prepared:
         raise PlanError(f"operand of shape {x.shape} and {x.dtype} does not fit the plan's {plan.problem}")
     engine = engine_for(plan.engine, library.name, library.device)
     is_narrow = plan.problem.narrow is not None and plan.problem.narrow is common_narrow(x.dtype, x.dtype)
-    operand = x if is_narrow and plan.alternatives else converted(x, plan.problem.dtype)
-    if operand is x:
-        operand = x.copy()
-    split = None
     scheme: Scheme = plan.scheme
     splits = not (isinstance(scheme, Native) or plan.alternatives) and scheme.scales(plan, None, None, engine)
-    if operand.size and splits:
-        with library.active():
+    with library.active():
+        operand, split = x if is_narrow and plan.alternatives else converted(x, plan.problem.dtype), None
+        if operand is x:
+            operand = x.copy()
+        if operand.size and splits:
             split = whole_split(plan, own_stack(operand, side, plan.problem), side, engine)
     return Prepared(operand, split, side, plan, library)
 

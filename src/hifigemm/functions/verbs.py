@@ -1,7 +1,7 @@
-"""What the functions do to arrays besides multiplying them, in words that NumPy, PyTorch and JAX have in common.
+"""What the functions do to arrays besides multiplying them, in words that all libraries have in common.
 
 All verbs keep what PyTorch and JAX differentiate, and copy only where no view exists. Arrays that JAX traces belong to
-no device.
+no device. CuPy makes arrays on its current device.
 """
 
 from __future__ import annotations
@@ -58,9 +58,12 @@ def promoted(arrays: Sequence[Any]) -> list[Any]:
     dtype = np.result_type(*("float32" if name == "bfloat16" else name for name in names))
 
     def in_dtype(x: Any, name: str) -> Any:
-        if x.is_floating_point() or x.is_complex():
+        if library.name == "cupy" and x.dtype.kind not in "iu":
+            return x.astype(dtype, copy=False)
+        if library.name == "torch" and (x.is_floating_point() or x.is_complex()):
             return x.to(getattr(namespace(x), dtype.name))
-        return library.to_native(converted(library.asarray(x, name), dtype))
+        with library.active():
+            return library.to_native(converted(library.asarray(x, name), dtype))
 
     return [in_dtype(x, f"operand {i}") for i, x in enumerate(arrays)]
 
@@ -108,7 +111,11 @@ def identities(like: Any) -> Any:
 
 
 def _place(like: Any) -> dict[str, Any]:
-    return {} if is_traced(like) else {"device": like.device}
+    return {} if is_traced(like) or _is_of_cupy(like) else {"device": like.device}
+
+
+def _is_of_cupy(x: Any) -> bool:
+    return not belongs_to_jax(x) and library_of(("x", x)).name == "cupy"
 
 
 def join(parts: Sequence[Any], axis: int) -> Any:
@@ -130,7 +137,7 @@ def _as_complex(re: Any, like: Any) -> Any:
     """Real numbers in the dtype of another array, without arithmetic, which XLA flushes subnormal numbers in."""
     if re.dtype == like.dtype:
         return re
-    if isinstance(like, np.ndarray):
+    if isinstance(like, np.ndarray) or _is_of_cupy(like):
         return re.astype(like.dtype)
     if belongs_to_jax(like):
         from jax import lax
