@@ -226,11 +226,11 @@ def product_of_numbers(
     result: Result = "array",
 ) -> Any:  # fmt: skip
     """`matmul` of operands of which nothing but their numbers is asked."""
-    key = None
+    key, repeats = None, plan is None and not return_report and result == "array"
     if result in TWO_PARTS:
         check_two_parts(result, accuracy, out, plan)
         accuracy = "correct"
-    elif plan is None and not return_report and result == "array":
+    elif repeats:
         key = key_of(a, b, out, accuracy, scheme, engine, workspace)
         if key is not None and (again := repeat(key, a, b, out)) is not None:
             return again
@@ -240,6 +240,11 @@ def product_of_numbers(
     found: tuple[Array | None, Report]
     with gradual_underflow(), library.active():
         a, b = as_operand(a, "a", library), as_operand(b, "b", library)
+        if library.name == "cupy" and repeats and out is None:
+            key, again = _repeated_of_cupy(a, b, library, accuracy, scheme, engine, workspace)
+            if again is not None:
+                return again
+            options = replace(options, key=key)
         shapes, whole = shapes_of(a.shape, b.shape), are_integers(a, b, result)
         if whole:
             dtype = integer_dtype(_array_of(a), _array_of(b), options, out, library, result=result)
@@ -261,6 +266,18 @@ def product_of_numbers(
         else:
             found = _product(a, b, options, library, dtype=dtype, out=out)
         return _deliver(*found, library, out, return_report)
+
+
+def _repeated_of_cupy(a: Array | Prepared, b: Array | Prepared, library: Library, *asked: Any) -> tuple[Hashable, Any]:
+    """The key of a product of CuPy arrays, which is that of their tensors, and the product as `repeat` makes it."""
+    from hifigemm.engines.device_array import unwrap, wrap
+
+    if isinstance(a, Prepared) or isinstance(b, Prepared):
+        return None, None
+    tensors = unwrap(a), unwrap(b)
+    key = key_of(*tensors, None, *asked)
+    made = None if key is None else repeat(key, *tensors, None)
+    return key, None if made is None else library.to_native(wrap(made))
 
 
 @_quiet

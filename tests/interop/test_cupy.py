@@ -7,6 +7,7 @@ library. Where no GPU is needed, CuPy's arrays point to memory that nobody reads
 from __future__ import annotations
 
 import gc
+import os
 import threading
 import weakref
 
@@ -21,7 +22,7 @@ from tests.conftest import PAIRS, SINGLES
 cupy = pytest.importorskip("cupy")
 torch = pytest.importorskip("torch")
 import hifigemm.cupy as hc  # noqa: E402
-from hifigemm import libraries  # noqa: E402
+from hifigemm import api, libraries  # noqa: E402
 from hifigemm.engines.device_array import unwrap, wrap  # noqa: E402
 from hifigemm.interop import cupy_products, kernels  # noqa: E402
 from hifigemm.libraries import Library, library_of  # noqa: E402
@@ -100,6 +101,7 @@ def test_every_library_has_the_same_bits(make_pair, name, dtype):
 
 def of_jax(a, b, options):
     """The bytes of a product of JAX arrays on the CPU; None without JAX."""
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # most of a GPU's memory otherwise
     try:
         import jax
     except ImportError:
@@ -130,6 +132,26 @@ def of_jax(a, b, options):
 def test_shapes_are_those_of_numpy(shapes, options):
     a, b = integers(shapes[0]), integers(shapes[1], seed=1)
     check_same_bits(hg.matmul(*on_device(a, b), **options), a @ b)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("options", [{}, EXACT["fast"]], ids=["default", "fast"])
+def test_a_product_of_a_known_layout_is_not_planned_again(monkeypatch, options):
+    launch = pytest.importorskip("hifigemm.engines.kernels.launch")
+    if options and not launch.enters_directly():
+        pytest.skip("kernels of this Triton are launched by its JIT, which costs more than a plan")
+    a, b = integers((64, 96)), integers((96, 32))
+    x, y = on_device(a, b)
+    hg.matmul(x, y, **options)
+    monkeypatch.setattr(api, "_product", None)
+    x += 1.0
+    made = hg.matmul(x, y, **options)
+    x += 1.0
+    check_same_bits(made, (a + 1.0) @ b)
+    check_same_bits(hg.matmul(x, y, **options), (a + 2.0) @ b)
+    with cupy.cuda.Stream(non_blocking=True) as current:
+        check_same_bits(hg.matmul(x, y, **options), (a + 2.0) @ b)
+        current.synchronize()
 
 
 @pytest.mark.gpu
