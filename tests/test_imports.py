@@ -76,6 +76,7 @@ MAY_IMPORT = {
         "transforms",
     },
     "numpy": {"accuracy", "api", "functions", "schemes", "signatures"},
+    "cupy": {"api", "functions", "interop", "numpy"},
     "information": {"engines", "transforms", "<root>"},
     "jax": {*SCHEMES, "api", "functions", "interop"},
     "primitives": {*SCHEMES, *ENGINES, "primitives"},

@@ -141,8 +141,8 @@ def matmul(
         operands. The product of integers or bools has the promoted dtype and wraps around where an entry lies beyond
         it, as that of `numpy.matmul`; with an accuracy, or a kind of `result`, every entry is exact. (NumPy makes
         float64 of int64 beside uint64; a kind of `result` makes their product exact.) What would be rounded as an
-        array, or lose a mask, a unit or labels, is refused. Both are of one library, NumPy, PyTorch or JAX, and of one
-        device; the result is too. Matrices of mpmath and python-flint, and lists or arrays of their numbers and those
+        array, or lose a mask, a unit or labels, is refused. Both are of one library, NumPy, PyTorch, CuPy or JAX,
+        and of one device; the result is too. Matrices of mpmath and python-flint, and lists or arrays of their numbers and those
         of gmpy2, of fractions, decimals and large integers, are taken where each entry is the sum of up to four
         float64 numbers, beside one another and arrays of NumPy. Integers among them that int64 or uint64 holds are
         integers, whose product does not wrap around: it is exact or an error.
@@ -231,13 +231,13 @@ def product_of_numbers(
     result: Result = "array", mirror: str = "",
 ) -> Any:  # fmt: skip
     """`matmul` of operands of which nothing but their numbers is asked; `mirror` as for `Problem`."""
-    key = None
     if not isinstance(result, str):
         raise PlanError(f'result={result!r}: expected "array", "pair", "enclosure", "int64" or "object"')
+    key, repeats = None, plan is None and not return_report and result == "array"
     if result in TWO_PARTS:
         check_two_parts(result, accuracy, out, plan)
         accuracy = "correct"
-    elif plan is None and not return_report and result == "array":
+    elif repeats:
         key = key_of(a, b, out, accuracy, scheme, engine, workspace)
         key = key if key is None or not mirror else (mirror, key)
         if key is not None and (again := repeat(key, a, b, out)) is not None:
@@ -249,6 +249,11 @@ def product_of_numbers(
     with gradual_underflow(), library.active():
         given = as_operand(a, "a", library), as_operand(b, "b", library)
         a, b = in_words(*given)
+        if library.name == "cupy" and repeats and out is None and not mirror:
+            key, again = _repeated_of_cupy(a, b, library, accuracy, scheme, engine, workspace)
+            if again is not None:
+                return again
+            options = replace(options, key=key)
         shapes, whole = shapes_of(a.shape, b.shape), are_integers(a, b, result)
         if whole and accuracy is None and "O" in (given[0].dtype.kind, given[1].dtype.kind):
             options = replace(options, accuracy="correct")  # integers of classes that never wrap around
@@ -272,6 +277,18 @@ def product_of_numbers(
         else:
             found = _product(a, b, options, library, dtype=dtype, out=out, mirror=mirror)
         return _deliver(*found, library, out, return_report)
+
+
+def _repeated_of_cupy(a: Array | Prepared, b: Array | Prepared, library: Library, *asked: Any) -> tuple[Hashable, Any]:
+    """The key of a product of CuPy arrays, which is that of their tensors, and the product as `repeat` makes it."""
+    from hifigemm.engines.device_array import unwrap, wrap
+
+    if isinstance(a, Prepared) or isinstance(b, Prepared):
+        return None, None
+    tensors = unwrap(a), unwrap(b)
+    key = key_of(*tensors, None, *asked)
+    made = None if key is None else repeat(key, *tensors, None)
+    return key, None if made is None else library.to_native(wrap(made))
 
 
 @_quiet
@@ -417,55 +434,55 @@ def gemm_of_numbers(
     options = Options(accuracy, scheme, engine, plan, workspace, return_report)
     alpha, beta, out = _scalar(alpha, "alpha"), _scalar(beta, "beta"), as_out(out)
     library = library_of(("a", a), ("b", b), ("c", None if beta == 0 else c), ("out", out))
-    a, b = in_words(as_operand(a, "a", library), as_operand(b, "b", library), (trans_a, trans_b))
-    a, b = _transposed(a, trans_a, "a"), _transposed(b, trans_b, "b")
-    kind = type(c)
-    c = None if beta == 0 else one_word(as_addend(c, library), "c")
-    shapes = shapes_of(a.shape, b.shape)
-    addends = [] if c is None else [kind() if kind in (bool, int, float, complex) else c.dtype]
-    dtype = result_dtype(a.dtype, b.dtype, *addends)
-    check_scalars(dtype, alpha=alpha, beta=beta)
-    if out is not None:
-        check_out(out, shapes, dtype, library)
-    if c is not None:
-        check_addend(c.shape, shapes.result)
-        c = converted(c, dtype)
-    mantissa, shift = frexp(alpha)
-    if mantissa == -1.0:
-        a, b = (a, _negated(b, dtype)) if _keeps_split(a) else (_negated(a, dtype), b)  # so that -0 is right
-        mantissa = 1.0
-    plans = _plans(plan, a, b)
-    is_relative = isinstance(accuracy, Relative) or any(p.target.relative is not None for p in plans)
-    once = None
-    if (accuracy == "correct" or is_relative) and not plans and mantissa == 1.0:
-        once = _rounded_once(a, b, c, beta, shift)
-    combined = alpha != 0 and (c is not None or mantissa != 1.0) and 0 not in (*a.shape, *b.shape)
-    if is_relative and once is None and combined:
-        raise PlanError(
-            f"alpha = {alpha}, beta = {beta}: a relative error is promised of A B, and of alpha A B + beta C where "
-            "both are powers of two, of either sign, that C can be multiplied by, without plans and prepared operands"
-        )
-    if once is not None:
-        with library.active():
-            found = _sum_with_product(a, b, *once, options, library, shift, dtype)
-        return _deliver(*found, library, out, return_report)
-    epilogue = PLAIN if mantissa == 1.0 and c is None else Epilogue(mantissa, beta, c)
-    idle = "alpha is 0: A and B are not read" if alpha == 0 else ""
     with library.active():
+        a, b = in_words(as_operand(a, "a", library), as_operand(b, "b", library), (trans_a, trans_b))
+        a, b = _transposed(a, trans_a, "a"), _transposed(b, trans_b, "b")
+        kind = type(c)
+        c = None if beta == 0 else one_word(as_addend(c, library), "c")
+        shapes = shapes_of(a.shape, b.shape)
+        addends = [] if c is None else [kind() if kind in (bool, int, float, complex) else c.dtype]
+        dtype = result_dtype(a.dtype, b.dtype, *addends)
+        check_scalars(dtype, alpha=alpha, beta=beta)
+        if out is not None:
+            check_out(out, shapes, dtype, library)
+        if c is not None:
+            check_addend(c.shape, shapes.result)
+            c = converted(c, dtype)
+        mantissa, shift = frexp(alpha)
+        if mantissa == -1.0:
+            a, b = (a, _negated(b, dtype)) if _keeps_split(a) else (_negated(a, dtype), b)  # so that -0 is right
+            mantissa = 1.0
+        plans = _plans(plan, a, b)
+        is_relative = isinstance(accuracy, Relative) or any(p.target.relative is not None for p in plans)
+        once = None
+        if (accuracy == "correct" or is_relative) and not plans and mantissa == 1.0:
+            once = _rounded_once(a, b, c, beta, shift)
+        combined = alpha != 0 and (c is not None or mantissa != 1.0) and 0 not in (*a.shape, *b.shape)
+        if is_relative and once is None and combined:
+            raise PlanError(
+                f"alpha = {alpha}, beta = {beta}: a relative error is promised of A B, and of alpha A B + beta C where "
+                "both are powers of two, of either sign, that C can be multiplied by, without plans and prepared "
+                "operands"
+            )
+        if once is not None:
+            found = _sum_with_product(a, b, *once, options, library, shift, dtype)
+            return _deliver(*found, library, out, return_report)
+        epilogue = PLAIN if mantissa == 1.0 and c is None else Epilogue(mantissa, beta, c)
+        idle = "alpha is 0: A and B are not read" if alpha == 0 else ""
         reused = out if c is None and not isinstance(mantissa, complex) else None
         result, report = _product(a, b, options, library, shift, dtype, idle, epilogue, reused)
         # A default call does not wait for a GPU, "correct" may.
         is_complex, may_wait = isinstance(mantissa, complex), library.on_host or accuracy == "correct"
         if not idle and ((is_complex and may_wait) or (c is not None and accuracy == "correct")):
             result = _without_overflow(cast(Array, result), a, b, epilogue, options, library, shift)
-    if not (epilogue.idle or (idle and c is None)):
-        is_product = mantissa == 1.0 and c is None  # scaled by a power of two alone, so not rounded again
+        if not (epilogue.idle or (idle and c is None)):
+            is_product = mantissa == 1.0 and c is None  # scaled by a power of two alone, so not rounded again
 
-        def applied(d: Decision) -> Decision:
-            return replace(d, correct=d.correct and is_product, reason=f"{d.reason}; alpha, beta applied")
+            def applied(d: Decision) -> Decision:
+                return replace(d, correct=d.correct and is_product, reason=f"{d.reason}; alpha, beta applied")
 
-        report = report.changed(applied)
-    return _deliver(result, report, library, out, return_report)
+            report = report.changed(applied)
+        return _deliver(result, report, library, out, return_report)
 
 
 @_quiet
@@ -687,14 +704,13 @@ def prepare(a: Any, side: Literal["left", "right"], *, plan: Plan) -> Prepared:
         raise PlanError(f"operand of shape {x.shape} and {x.dtype} does not fit the plan's {plan.problem}")
     engine = engine_for(plan.engine, library.name, library.device)
     is_narrow = plan.problem.narrow is not None and plan.problem.narrow is common_narrow(x.dtype, x.dtype)
-    operand = x if is_narrow and plan.alternatives else converted(x, plan.problem.dtype)
-    if operand is x:
-        operand = x.copy()
-    split = None
     scheme: Scheme = plan.scheme
     splits = not (isinstance(scheme, Native) or plan.alternatives) and scheme.scales(plan, None, None, engine)
-    if operand.size and splits:
-        with library.active():
+    with library.active():
+        operand, split = x if is_narrow and plan.alternatives else converted(x, plan.problem.dtype), None
+        if operand is x:
+            operand = x.copy()
+        if operand.size and splits:
             split = whole_split(plan, own_stack(operand, side, plan.problem), side, engine)
     return Prepared(operand, split, side, plan, library)
 

@@ -1,8 +1,8 @@
-"""Whose arrays come in: NumPy arrays, PyTorch tensors and JAX arrays on the CPU or a GPU. What comes in goes out.
+"""Whose arrays come in: NumPy and CuPy arrays, PyTorch tensors and JAX arrays. What comes in goes out.
 
 Inside, everything is an array with NumPy's interface. A CPU tensor or JAX array is seen as the NumPy array of its
-memory, a CUDA tensor through `engines.device_array`, which carries NumPy's operations out on the device, a JAX array on
-a GPU as the tensor of its memory. Nothing is copied between devices or libraries.
+memory, a CUDA tensor through `engines.device_array`, which carries NumPy's operations out on the device, an array of
+CuPy or JAX on a GPU as the tensor of its memory. Nothing is copied between devices or libraries.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ BFLOAT16 = np.dtype([("bfloat16", np.uint16)])
 class Library:
     """An array library and a device of it."""
 
-    name: str  # "numpy", "torch" or "jax"
+    name: str  # "numpy", "torch", "cupy" or "jax"
     device: str  # "cpu", or as PyTorch names it, such as "cuda:0"
     place: Any = None  # the device as JAX knows it, of which a CPU can be several
 
@@ -42,7 +42,10 @@ class Library:
         return self.device == "cpu"
 
     def active(self) -> AbstractContextManager[Any]:
-        """A context in which kernels go to this device and torch multiplies in the formats that it is given."""
+        """A context in which kernels go to this device and torch multiplies in the formats that it is given.
+
+        For arrays of CuPy they go to its current stream, so that no stream waits for another one.
+        """
         if self.name == "numpy" or (self.name == "jax" and self.on_host):
             return nullcontext()
         import torch
@@ -51,6 +54,8 @@ class Library:
         context.enter_context(torch.autocast(self.device.partition(":")[0], enabled=False))
         if not self.on_host:
             context.enter_context(torch.cuda.device(self.device))
+        if self.name == "cupy":
+            context.enter_context(torch.cuda.stream(_stream_of_cupy(self.device)))
         return context
 
     def owns(self, x: Any) -> bool:
@@ -58,10 +63,12 @@ class Library:
         return _library(x, "x") == self
 
     def asarray(self, x: Any, name: str) -> Array:
-        """An array of this library with NumPy's interface; shares its memory, but for bfloat16 on the CPU (float32).
+        """An array of this library with NumPy's interface, which shares its memory.
+
+        Only bfloat16 on the CPU is copied, to float32, and arrays of CuPy with strides that PyTorch does not have.
 
         Raises TypeError: tensors that `check_tensor` refuses, dtypes that NumPy does not have, what
-        `array_like.as_array` refuses.
+        `array_like.as_array` refuses, subclasses of CuPy's array. ValueError: `out` with such strides.
         """
         if self.name == "numpy":
             array: Array = as_array(x, name)
@@ -74,6 +81,8 @@ class Library:
             import torch
 
             x = torch.utils.dlpack.from_dlpack(x)
+        if self.name == "cupy":
+            x = _tensor_of_cupy(x, name, self.device)
         check_tensor(x, name)
         x = x.resolve_conj().resolve_neg()
         brief = str(x.dtype) == "torch.bfloat16"
@@ -97,15 +106,17 @@ class Library:
         """
         if out is None or self.on_host:
             return None
-        from hifigemm.engines.device_array import unwrap
+        from hifigemm.engines.device_array import unwrap, wrap
 
-        first, last = _extent(out)
+        target = unwrap(self.asarray(out, "out"))
+        first, last = _extent(target)
         if any(first < end and start < last for start, end in (_extent(unwrap(x)) for x in operands)):
             return None
         try:
-            return self.asarray(out.view(stack), "out")
+            view: Array = wrap(target.view(stack))
         except RuntimeError:
             return None
+        return view
 
     def note_change(self, x: Any) -> None:
         """Count a change of a tensor that its library did not see."""
@@ -126,7 +137,7 @@ class Library:
             return torch.from_numpy(np.ascontiguousarray(x)).reshape(x.shape)
         from hifigemm.engines.device_array import unwrap
 
-        return unwrap(x)
+        return _cupy_of_tensor(unwrap(x), x.strides, x.dtype) if self.name == "cupy" else unwrap(x)
 
     def _to_jax(self, x: Array) -> Any:
         import jax
@@ -175,9 +186,13 @@ def _library(x: Any, name: str) -> Library | None:
         return Library("torch", str(x.device))
     if belongs_to_jax(x):
         return _library_of_jax(x, name)
+    cupy = sys.modules.get("cupy")
+    if cupy is not None and isinstance(x, cupy.ndarray):
+        _check_torch(f"{name} is an array of CuPy on cuda:{x.device.id}")
+        return Library("cupy", f"cuda:{x.device.id}")
     if hasattr(x, "__dlpack__"):
         raise TypeError(
-            f"{name} is a {kind_of(x)}: NumPy and JAX arrays and PyTorch tensors are multiplied; convert it with "
+            f"{name} is a {kind_of(x)}: NumPy, CuPy and JAX arrays and PyTorch tensors are multiplied; convert it with "
             "from_dlpack"
         )
     return None
@@ -200,9 +215,61 @@ def _library_of_jax(x: Any, name: str) -> Library:
         return Library("jax", "cpu", place)
     if place.platform != "gpu":
         raise TypeError(f"{name} is an array on {place}: expected the CPU or a GPU")
-    if find_spec("torch") is None:
-        raise TypeError(f"{name} is an array on {place}, which is multiplied as a tensor of PyTorch: install torch")
+    _check_torch(f"{name} is an array on {place}")
     return Library("jax", f"cuda:{x.__dlpack_device__()[1]}", place)
+
+
+def _check_torch(what: str) -> None:
+    """Raise TypeError where PyTorch is missing, or knows no GPU."""
+    what += ", which is multiplied as a tensor of PyTorch"
+    if find_spec("torch") is None:
+        raise TypeError(f"{what}: install torch")
+    import torch
+
+    if not torch.backends.cuda.is_built():
+        raise TypeError(f"{what}, and torch {torch.__version__} was built without CUDA")
+
+
+def _tensor_of_cupy(x: Any, name: str, device: str) -> Any:
+    """The tensor in the memory of an array of CuPy, or of a copy of it on CuPy's current stream."""
+    import cupy
+    import torch
+
+    if type(x) is not cupy.ndarray:
+        raise TypeError(
+            f"{name} is a {kind_of(x)}, and what its class adds would be lost: pass {name}.view(cupy.ndarray)"
+        )
+    if any(stride < 0 or stride % x.itemsize for stride in x.strides):
+        if name == "out":
+            raise ValueError(
+                f"out has strides {x.strides} and entries of {x.itemsize} bytes, and PyTorch, which writes them, has "
+                "no strides that are negative or no multiple of an entry: pass another array and copy it"
+            )
+        with x.device:
+            x = cupy.ascontiguousarray(x)
+    if x.dtype.name == "bfloat16":  # for which the protocol of the conversion has no name
+        return torch.as_tensor(x.view(np.int16), device=device).view(torch.bfloat16)
+    return torch.as_tensor(x, device=device)
+
+
+def _cupy_of_tensor(x: Any, strides: tuple[int, ...], dtype: Any) -> Any:
+    """The array of CuPy in the memory of a tensor, which it keeps: PyTorch's allocator owns the memory."""
+    import cupy
+
+    first, last = _extent(x)
+    memory = cupy.cuda.UnownedMemory(first, max(last - first, 0), x, x.device.index or 0)
+    return cupy.ndarray(tuple(x.shape), dtype, cupy.cuda.MemoryPointer(memory, 0), strides)
+
+
+def _stream_of_cupy(device: str) -> Any:
+    """CuPy's current stream of a device, as PyTorch knows it."""
+    import cupy
+    import torch
+
+    address = cupy.cuda.get_current_stream(torch.device(device).index).ptr
+    if address in (0, 1):  # both stand for the default stream; of 0, ExternalStream would make a new one
+        return torch.cuda.default_stream(device)
+    return torch.cuda.ExternalStream(address, device)
 
 
 def _extent(x: Any) -> tuple[int, int]:

@@ -1,8 +1,8 @@
 """Products as NumPy has them, each to an accuracy that is asked for and kept: ``import hifigemm.numpy as hnp``.
 
 The functions have the arguments, shapes and errors of `numpy` and `numpy.linalg`, and the options of `hifigemm.matmul`.
-They take NumPy arrays and what becomes one, and PyTorch tensors on the CPU or a GPU, which PyTorch may differentiate;
-the result is of the operands' library.
+They take NumPy arrays and what becomes one, PyTorch tensors on the CPU or a GPU, which PyTorch may differentiate, and
+arrays of CuPy and JAX; the result is of the operands' library.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ def engine_for(name: str | None, library: str = "numpy", device: str = "cpu") ->
     Raises PlanError: a name that cannot be used here, or not on that device.
     """
     if name is None:
-        name = {"jax": "numpy" if device == "cpu" else "torch"}.get(library, library)
+        name = {"cupy": "torch", "jax": "numpy" if device == "cpu" else "torch"}.get(library, library)
     if name == "torch" and _has_torch():
         from hifigemm.engines.torch_engine import torch_engine
 

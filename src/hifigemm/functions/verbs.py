@@ -1,8 +1,8 @@
-"""What the functions do to arrays besides multiplying them, in words that NumPy, PyTorch and JAX have in common.
+"""What the functions do to arrays besides multiplying them, in words that all libraries have in common.
 
 All verbs keep what PyTorch and JAX differentiate, and copy only where no view exists. Arrays that JAX traces belong to
-no device. torch.compile traces the functions, so these give lists to builtins, not generators, and leave out what of
-NumPy and the standard library it does not follow.
+no device. CuPy makes arrays on its current device. torch.compile traces the functions, so these give lists to builtins,
+not generators, and leave out what of NumPy and the standard library it does not follow.
 """
 
 from __future__ import annotations
@@ -59,16 +59,19 @@ def promoted(arrays: Sequence[Any]) -> list[Any]:
         dtype = np.result_type(*(x.dtype for x in arrays))
         return [converted(x, dtype) for x in arrays]
     xp = namespace(arrays[0])
-    if all(x.is_floating_point() or x.is_complex() for x in arrays):
+    if library.name == "torch" and all([x.is_floating_point() or x.is_complex() for x in arrays]):
         common = reduce(xp.promote_types, [xp.float32 if x.dtype == xp.bfloat16 else x.dtype for x in arrays])
         return [x.to(common) for x in arrays]
     names = [str(x.dtype).removeprefix("torch.") for x in arrays]
     dtype = np.result_type(*("float32" if name == "bfloat16" else name for name in names))
 
     def in_dtype(x: Any, name: str) -> Any:
-        if x.is_floating_point() or x.is_complex():
+        if library.name == "cupy" and x.dtype.kind not in "iu":
+            return x.astype(dtype, copy=False)
+        if library.name == "torch" and (x.is_floating_point() or x.is_complex()):
             return x.to(getattr(xp, dtype.name))
-        return library.to_native(converted(library.asarray(x, name), dtype))
+        with library.active():
+            return library.to_native(converted(library.asarray(x, name), dtype))
 
     return [in_dtype(x, f"operand {i}") for i, x in enumerate(arrays)]
 
@@ -116,7 +119,11 @@ def identities(like: Any) -> Any:
 
 
 def _place(like: Any) -> dict[str, Any]:
-    return {} if is_traced(like) else {"device": like.device}
+    return {} if is_traced(like) or _is_of_cupy(like) else {"device": like.device}
+
+
+def _is_of_cupy(x: Any) -> bool:
+    return not belongs_to_jax(x) and library_of(("x", x)).name == "cupy"
 
 
 def join(parts: Sequence[Any], axis: int) -> Any:
@@ -138,7 +145,7 @@ def _as_complex(re: Any, like: Any) -> Any:
     """Real numbers in the dtype of another array, without arithmetic, which XLA flushes subnormal numbers in."""
     if re.dtype == like.dtype:
         return re
-    if isinstance(like, np.ndarray):
+    if isinstance(like, np.ndarray) or _is_of_cupy(like):
         return re.astype(like.dtype)
     if belongs_to_jax(like):
         from jax import lax

@@ -131,7 +131,10 @@ class CudaProgram:
         if out is not None and given is None:
             target = unwrap(out).copy_(target)
         values = wrap(target) if out is None else out
-        certificate = None if self.steps.certify is None else partial(self._certificate, record)
+        certificate = None
+        if self.steps.certify is not None:
+            stream = torch.cuda.current_stream(record.device) if record.is_cuda else None
+            certificate = partial(self._certificate, record, stream)
         made, notes = float(self.plan.num_products), []
         outliers = None if self.plan.evidence is None else self.plan.evidence.outliers
         if outliers is not None:
@@ -192,13 +195,15 @@ class CudaProgram:
     def _record(self, device: Any) -> Tensor:
         return torch.empty(self.steps.record, dtype=torch.int64, device=device) if self.steps.record else None
 
-    def _certificate(self, record: Tensor) -> Certificate:
-        """What the record says; waits for the device."""
+    def _certificate(self, record: Tensor, stream: Any = None) -> Certificate:
+        """What the record says; waits for the current stream, or for the device if another stream made the product."""
         if record.is_cuda and torch.cuda.is_current_stream_capturing():
             raise PlanError(
                 "while a graph is captured, nothing can be read back: look at the report after a replay, or ask for a "
                 "level or a count"
             )
+        if stream is not None and stream != torch.cuda.current_stream(record.device):
+            torch.cuda.synchronize(record.device)
         certify: Any = self.steps.certify
         found: Certificate = certify(record.tolist())
         return found

@@ -1,0 +1,33 @@
+"""Products of CuPy arrays: the functions of `hifigemm.numpy`, `gemm`, and `emulate` for the products of a program.
+
+The functions take CuPy arrays as all of `hifigemm` does: as tensors of PyTorch in the same memory, on CuPy's current
+stream. The result is an array of CuPy.
+"""
+
+from __future__ import annotations
+
+from hifigemm.api import gemm
+from hifigemm.functions.chains import matrix_power, multi_dot
+from hifigemm.functions.contractions import dot, einsum, inner, matvec, outer, tensordot, vdot, vecdot, vecmat
+from hifigemm.functions.symmetric import herk, syrk
+from hifigemm.interop.cupy_products import emulate
+from hifigemm.numpy import matmul
+
+__all__ = [
+    "dot",
+    "einsum",
+    "emulate",
+    "gemm",
+    "herk",
+    "inner",
+    "matmul",
+    "matrix_power",
+    "matvec",
+    "multi_dot",
+    "outer",
+    "syrk",
+    "tensordot",
+    "vdot",
+    "vecdot",
+    "vecmat",
+]
