@@ -189,8 +189,8 @@ def _library_of_jax(x: Any, name: str) -> Library:
 
     if isinstance(x, jax.core.Tracer):
         raise TypeError(
-            f"{name} is traced by JAX ({x.aval.str_short()}), which follows products of two JAX arrays without plan, "
-            "engine, out and report, and no prepared operands"
+            f"{name} is traced by JAX ({x.aval.str_short()}), which follows products of JAX arrays alone: "
+            "hifigemm.jax takes arrays of NumPy beside it, and make_plan, prepare and prepared operands have no tracers"
         )
     devices = x.devices()
     if len(devices) > 1:

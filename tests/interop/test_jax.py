@@ -254,8 +254,18 @@ def test_a_report_a_plan_and_prepared_operands(assert_same_bits):
     plan = hg.make_plan(a, b, scheme="ozaki1")
     assert_same_bits(hg.matmul(hg.prepare(a, "left", plan=plan), b), a @ b)
     assert_same_bits(hg.gemm(a, b, integers((3, 2)), beta=1.0, engine="numpy"), a @ b + integers((3, 2)))
-    with pytest.raises(TypeError, match=r"b is traced by JAX \(float64\[4,2\]\).*without plan"):
-        jax.jit(lambda b: hg.matmul(a, b, plan=plan))(b)
+    for options, named in (
+        ({"plan": plan}, "plan="),
+        ({"engine": "numpy", "return_report": True}, "engine= and no return_report="),
+        ({"out": np.zeros((3, 2))}, "out="),
+        ({"result": "pair"}, "result="),
+    ):
+        with pytest.raises(TypeError, match=rf"b is traced by JAX \(float64\[4,2\]\), and .* have no {named}: leave"):
+            jax.jit(lambda b, options=options: hg.matmul(a, b, **options))(b)
+    with pytest.raises(TypeError, match=r"c is traced by JAX .* have no return_report="):
+        jax.jit(lambda c: hg.gemm(a, b, c, beta=1.0, return_report=True))(integers((3, 2)))
+    with pytest.raises(TypeError, match=r"b is traced by JAX .* of JAX arrays alone"):
+        jax.jit(lambda b: hg.matmul(np.asarray(a), b))(b)
     with pytest.raises(TypeError, match=r"out is a jax\.Array, which nothing can be written to"):
         hg.matmul(a, b, out=jnp.zeros((3, 2)))
 
