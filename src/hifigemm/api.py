@@ -388,7 +388,7 @@ def gemm(
 
             x, y = (t.mT if how == "T" else t.mH if how == "C" else t for t, how in ((a, trans_a), (b, trans_b)))
             return torch_operators.gemm(x, y, read[2] if len(read) > 2 else None, *policy, alpha=alpha, beta=beta)
-        if belongs_to_jax(*read):
+        if belongs_to_jax(a, b) and all(belongs_to_jax(x) or type(x) in (bool, int, float, complex) for x in read[2:]):
             from hifigemm.interop import jax_primitive
 
             return jax_primitive.gemm(a, b, c, *policy, alpha=alpha, beta=beta, trans_a=trans_a, trans_b=trans_b)
@@ -668,14 +668,14 @@ def prepare(a: Any, side: Literal["left", "right"], *, plan: Plan) -> Prepared:
         raise PlanError(f"operand of shape {x.shape} and {x.dtype} does not fit the plan's {plan.problem}")
     engine = engine_for(plan.engine, library.name, library.device)
     is_narrow = plan.problem.narrow is not None and plan.problem.narrow is common_narrow(x.dtype, x.dtype)
-    operand = x if is_narrow and plan.alternatives else converted(x, plan.problem.dtype)
-    if operand is x:
-        operand = x.copy()
     split = None
     scheme: Scheme = plan.scheme
     splits = not (isinstance(scheme, Native) or plan.alternatives) and scheme.scales(plan, None, None, engine)
-    if operand.size and splits:
-        with library.active():
+    with library.active():
+        operand = x if is_narrow and plan.alternatives else converted(x, plan.problem.dtype)
+        if operand is x:
+            operand = x.copy()
+        if operand.size and splits:
             split = whole_split(plan, own_stack(operand, side, plan.problem), side, engine)
     return Prepared(operand, split, side, plan, library)
 

@@ -42,7 +42,10 @@ class Library:
         return self.device == "cpu"
 
     def active(self) -> AbstractContextManager[Any]:
-        """A context in which kernels go to this device and torch multiplies in the formats that it is given."""
+        """A context in which kernels go to this device and torch multiplies in the formats that it is given.
+
+        Where arrays of JAX lie on a GPU, its end waits for what was launched.
+        """
         if self.name == "numpy" or (self.name == "jax" and self.on_host):
             return nullcontext()
         import torch
@@ -51,6 +54,8 @@ class Library:
         context.enter_context(torch.autocast(self.device.partition(":")[0], enabled=False))
         if not self.on_host:
             context.enter_context(torch.cuda.device(self.device))
+        if self.name == "jax":  # XLA does not know torch's stream, and uses the memory of dropped operands again
+            context.callback(lambda: torch.cuda.current_stream().synchronize())
         return context
 
     def owns(self, x: Any) -> bool:
@@ -139,7 +144,8 @@ class Library:
             return jax.device_put(x, None if self.place == default else self.place, may_alias=True)
         from hifigemm.engines.device_array import unwrap
 
-        return jax.dlpack.from_dlpack(unwrap(x))
+        with self.active():
+            return jax.dlpack.from_dlpack(unwrap(x))
 
 
 NUMPY = Library("numpy", "cpu")
