@@ -51,7 +51,7 @@ from hifigemm.problem import Problem
 from hifigemm.programs import keep, key_of, repeat
 from hifigemm.schemes import Native, Ozaki1, Scheme
 from hifigemm.settings import decision_log, is_strict
-from hifigemm.transforms import belongs_to_jax, belongs_to_torch, check_tensor, opaque
+from hifigemm.transforms import belongs_to_jax, belongs_to_torch, check_tensor, check_untraced, opaque
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -243,6 +243,8 @@ def product_of_numbers(
         if key is not None and (again := repeat(key, a, b, out)) is not None:
             return again
     options = Options(accuracy, scheme, engine, plan, workspace, return_report, key)
+    asked = None if result == "array" else result
+    check_untraced({"a": a, "b": b}, engine=engine, plan=plan, out=out, result=asked, return_report=return_report)
     out = as_out(out)
     library = library_of(("a", a), ("b", b), ("out", out))
     found: tuple[Array | None, Report]
@@ -414,7 +416,7 @@ def gemm(
 
             x, y = (t.mT if how == "T" else t.mH if how == "C" else t for t, how in ((a, trans_a), (b, trans_b)))
             return torch_operators.gemm(x, y, read[2] if len(read) > 2 else None, *policy, alpha=alpha, beta=beta)
-        if belongs_to_jax(*read):
+        if belongs_to_jax(a, b) and all(belongs_to_jax(x) or type(x) in (bool, int, float, complex) for x in read[2:]):
             from hifigemm.interop import jax_primitive
 
             return jax_primitive.gemm(a, b, c, *policy, alpha=alpha, beta=beta, trans_a=trans_a, trans_b=trans_b)
@@ -432,6 +434,7 @@ def gemm_of_numbers(
 ) -> Any:  # fmt: skip
     """`gemm` of operands of which nothing but their numbers is asked."""
     options = Options(accuracy, scheme, engine, plan, workspace, return_report)
+    check_untraced({"a": a, "b": b, "c": c}, engine=engine, plan=plan, out=out, return_report=return_report)
     alpha, beta, out = _scalar(alpha, "alpha"), _scalar(beta, "beta"), as_out(out)
     library = library_of(("a", a), ("b", b), ("c", None if beta == 0 else c), ("out", out))
     with library.active():

@@ -1,8 +1,8 @@
 """Products of JAX arrays, in compiled programs too: `matmul`, `gemm`, and the functions of `hifigemm.numpy`.
 
 `matmul` and `gemm` are those of `hifigemm` itself, which calls them for two arrays of JAX, with the options that a
-compiled program has: everything but `out`, `engine`, `plan` and `return_report`. The other functions are those of
-`hifigemm.numpy`, which take arrays of JAX as well, traced or not.
+compiled program has: everything but `out`, `engine`, `plan`, `result` and `return_report`. The other functions are
+those of `hifigemm.numpy`, which take arrays of JAX as well, traced or not.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ def matmul(
     ----------
     a, b : array of JAX or NumPy
         As for `hifigemm.matmul`: vectors, matrices and stacks that broadcast, of float32, float64, complex64 or
-        complex128; float16 and bfloat16 give float32. Two dtypes promote as in NumPy. In a compiled program the arrays
-        lie on the CPU.
+        complex128; float16 and bfloat16 give float32. Two dtypes promote as in NumPy. They lie on the CPU or on a GPU,
+        where PyTorch and Triton are needed.
     accuracy, scheme, workspace
         As for `hifigemm.matmul`. They are constants of a compiled program, and hold for the products of its
-        derivatives.
+        derivatives. So does `hifigemm.strict`, as it is where the program is traced.
 
     Returns
     -------
@@ -67,9 +67,11 @@ def matmul(
     ------
     PlanError, ValueError, TypeError
         When the program is traced: unknown options, shapes or dtypes that do not fit, operands of other libraries than
-        JAX and NumPy. When it is compiled: a program for a GPU.
+        JAX and NumPy. When it is compiled: a platform that is neither a CPU nor a GPU, or a GPU without PyTorch for
+        CUDA and Triton.
     jax.errors.JaxRuntimeError
-        When a compiled program runs, with the message of what `hifigemm.matmul` raises because of the entries.
+        When a compiled program runs, or any product on a GPU, with the message of what `hifigemm.matmul` raises because
+        of the entries.
 
     Examples
     --------
@@ -84,7 +86,7 @@ def matmul(
 def gemm(
     a: Array,
     b: Array,
-    c: Array | None = None,
+    c: Array | complex | None = None,
     *,
     alpha: complex = 1.0,
     beta: complex = 0.0,
@@ -100,7 +102,7 @@ def gemm(
     ----------
     a, b : array of JAX or NumPy
         As for `matmul`.
-    c : array of JAX or NumPy, optional
+    c : array of JAX or NumPy, number, optional
         Broadcasts to the result's shape. Not read when beta is 0.
     alpha, beta : scalar
         Numbers of Python, constants of a compiled program.
@@ -119,7 +121,7 @@ def gemm(
         As for `matmul`.
     """
     a, b = jax_primitive.as_jax(a, "a"), jax_primitive.as_jax(b, "b")
-    c = c if c is None else jax_primitive.as_jax(c, "c")
+    c = c if c is None or jax_primitive.is_number(c) else jax_primitive.as_jax(c, "c")
     made: Array = cast(Any, api.gemm)(
         a, b, c, alpha=alpha, beta=beta, trans_a=trans_a, trans_b=trans_b,
         accuracy=accuracy, scheme=scheme, workspace=workspace,

@@ -45,6 +45,7 @@ class Library:
         """A context in which kernels go to this device and torch multiplies in the formats that it is given.
 
         For arrays of CuPy they go to its current stream, so that no stream waits for another one.
+        Where arrays of JAX lie on a GPU, its end waits for what was launched.
         """
         if self.name == "numpy" or (self.name == "jax" and self.on_host):
             return nullcontext()
@@ -56,6 +57,8 @@ class Library:
             context.enter_context(torch.cuda.device(self.device))
         if self.name == "cupy":
             context.enter_context(torch.cuda.stream(_stream_of_cupy(self.device)))
+        if self.name == "jax":  # XLA does not know torch's stream, and uses the memory of dropped operands again
+            context.callback(lambda: torch.cuda.current_stream().synchronize())
         return context
 
     def owns(self, x: Any) -> bool:
@@ -150,7 +153,8 @@ class Library:
             return jax.device_put(x, None if self.place == default else self.place, may_alias=True)
         from hifigemm.engines.device_array import unwrap
 
-        return jax.dlpack.from_dlpack(unwrap(x))
+        with self.active():
+            return jax.dlpack.from_dlpack(unwrap(x))
 
 
 NUMPY = Library("numpy", "cpu")
@@ -204,8 +208,8 @@ def _library_of_jax(x: Any, name: str) -> Library:
 
     if isinstance(x, jax.core.Tracer):
         raise TypeError(
-            f"{name} is traced by JAX ({x.aval.str_short()}), which follows products of two JAX arrays without plan, "
-            "engine, out and report, and no prepared operands"
+            f"{name} is traced by JAX ({x.aval.str_short()}), which follows products of JAX arrays alone: "
+            "hifigemm.jax takes arrays of NumPy beside it, and make_plan, prepare and prepared operands have no tracers"
         )
     devices = x.devices()
     if len(devices) > 1:

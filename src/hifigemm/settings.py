@@ -40,7 +40,7 @@ def strict(enabled: bool = True) -> Iterator[None]:
     nothing else was taken.
 
     The setting holds for the current thread or asynchronous task alone; ``HIFIGEMM_STRICT=1`` in the environment is
-    that of all others.
+    that of all others. A program of JAX keeps what held where it was traced.
 
     Parameters
     ----------

@@ -109,6 +109,18 @@ def is_traced(x: Any) -> bool:
     return belongs_to_jax(x) and isinstance(x, sys.modules["jax"].core.Tracer)
 
 
+def check_untraced(operands: dict[str, Any], **options: Any) -> None:
+    """Raise TypeError for an array that JAX traces beside an option that programs of JAX do not have."""
+    given = [option for option, value in options.items() if value is not None and value is not False]
+    for name, x in operands.items() if given else ():
+        if is_traced(x):
+            lacking, them = "= and no ".join(given), "it" if len(given) == 1 else "them"
+            raise TypeError(
+                f"{name} is traced by JAX ({x.aval.str_short()}), and programs of JAX have no {lacking}=: "
+                f"leave {them} out, or multiply outside of the program"
+            )
+
+
 def is_wrapped(x: Any) -> bool:
     """Whether a tensor, of no class of its own, stands for others inside a transform of torch.func."""
     import torch

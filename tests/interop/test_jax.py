@@ -1,15 +1,17 @@
 """JAX arrays: products outside of programs, and in those that JAX differentiates, batches, compiles and shards.
 
 Operands hold small integers where every product and sum is exact: results have to be equal. Where bits are compared,
-the scheme is exact, and its bits are those of NumPy arrays.
+the scheme is exact, and its bits are those of NumPy arrays. Arrays lie on the CPU, in tests that say so on a GPU too.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from functools import partial
 
 import numpy as np
@@ -28,6 +30,8 @@ from hifigemm import libraries  # noqa: E402
 from hifigemm.interop import jax_primitive  # noqa: E402
 
 EXACT = {"correct": {"accuracy": "correct"}, "fixed": {"scheme": hg.Ozaki2(num_moduli=14, scaling="fast")}}
+ON_A_GPU = pytest.mark.parametrize("place", [pytest.param("cuda", marks=pytest.mark.gpu)], indirect=True)
+ON_BOTH = pytest.mark.parametrize("place", ["cpu", *ON_A_GPU.args[1]], indirect=True)
 DTYPES = "float32", "float64", "complex64", "complex128"
 PRODUCT = partial(hj.matmul, accuracy="correct")
 SHAPES = {
@@ -49,10 +53,14 @@ SHAPES = {
 
 
 @pytest.fixture(autouse=True)
-def _wide():
-    """Arrays of JAX have 64 bits where a test does not say otherwise."""
-    with jax.enable_x64(True):
-        yield
+def place(request):
+    """The device of new arrays, the CPU where a test does not say otherwise; they may have 64 bits."""
+    try:
+        (device, *_) = jax.devices(getattr(request, "param", "cpu"))
+    except RuntimeError:
+        pytest.skip("JAX finds no CUDA device")
+    with jax.enable_x64(True), jax.default_device(device):
+        yield device
 
 
 def integers(shape, dtype="float64", seed=0):
@@ -62,6 +70,7 @@ def integers(shape, dtype="float64", seed=0):
     return jnp.asarray(x, dtype)
 
 
+@ON_BOTH
 @pytest.mark.parametrize("options", EXACT.values(), ids=EXACT)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", ["phi_2", "subnormal_times_large", "smallest", "near_ties"])
@@ -84,6 +93,7 @@ def test_shapes_are_those_of_jax(assert_same_bits, left, right, dtype):
     assert_same_bits(jax.jit(PRODUCT)(a, b), want)
 
 
+@ON_BOTH
 @pytest.mark.parametrize("dtype", ["float64", "complex128"])
 @pytest.mark.parametrize(("left", "right"), SHAPES.values(), ids=SHAPES)
 def test_gradients_are_those_of_jax(assert_same_bits, left, right, dtype):
@@ -103,6 +113,7 @@ def test_gradients_are_those_of_jax(assert_same_bits, left, right, dtype):
         assert np.array_equal(x, y)
 
 
+@ON_BOTH
 @pytest.mark.parametrize("dtype", ["float64", "complex128"])
 def test_derivatives_of_second_order(dtype):
     a, b, c = integers((3, 4), dtype), integers((2, 4, 2), dtype, 1), integers((2,), dtype, 2)
@@ -152,7 +163,8 @@ def test_vmap_is_that_of_jax(assert_same_bits, cores, axes):
     assert_same_bits(jax.jit(jax.vmap(PRODUCT, (at_a, at_b), out_axes=-1))(a, b), jnp.moveaxis(want, 0, -1))
 
 
-def test_vmap_of_a_product_with_an_addend(assert_same_bits):
+@ON_BOTH
+def test_vmap_of_a_product_with_an_addend():
     scaled = partial(hj.gemm, alpha=2.0, beta=3.0, accuracy="correct")
 
     def reference(a, b, c):
@@ -161,12 +173,15 @@ def test_vmap_of_a_product_with_an_addend(assert_same_bits):
     a, b, c = integers((6, 3, 4)), integers((4, 6, 2), seed=1), integers((2, 6), seed=2)
     for axes in ((0, 1, 1), (0, None, None), (None, 1, None), (None, None, 1), (0, None, 1)):
         operands = [x if at is not None else jnp.take(x, 0, own) for x, at, own in zip((a, b, c), axes, (0, 1, 1))]
-        assert_same_bits(jax.vmap(scaled, axes)(*operands), jax.vmap(reference, axes)(*operands))
+        np.testing.assert_array_equal(jax.vmap(scaled, axes)(*operands), jax.vmap(reference, axes)(*operands))
     stack = integers((5, 4, 2), seed=3)
-    assert_same_bits(jax.vmap(scaled, (0, None, None))(a, stack, c[:, 0]), reference(a[:, None], stack, c[:, 0]))
+    np.testing.assert_array_equal(
+        jax.vmap(scaled, (0, None, None))(a, stack, c[:, 0]), reference(a[:, None], stack, c[:, 0])
+    )
 
 
-def test_derivatives_and_batches_nest(assert_same_bits):
+@ON_BOTH
+def test_derivatives_and_batches_nest():
     a, b = integers((6, 3, 4)), integers((5, 4, 2), seed=1)
 
     def per_example(product):
@@ -174,14 +189,15 @@ def test_derivatives_and_batches_nest(assert_same_bits):
         return jax.vmap(jax.vmap(gradient, (None, 0)), (0, None))
 
     for x, y in zip(*(jax.jit(per_example(f))(a, b) for f in (PRODUCT, jnp.matmul)), strict=True):
-        assert_same_bits(x, y)
+        np.testing.assert_array_equal(x, y)
     hessians = [jax.jit(jax.hessian(lambda a, f=f: (f(a, b[0]) ** 2).sum()))(a[0]) for f in (PRODUCT, jnp.matmul)]
-    assert_same_bits(*hessians)
+    np.testing.assert_array_equal(*hessians)
     jacobians = [jax.jit(jax.jacfwd(jax.jacrev(lambda a, f=f: f(a, a.T))))(a[0]) for f in (PRODUCT, jnp.matmul)]
-    assert_same_bits(*jacobians)
+    np.testing.assert_array_equal(*jacobians)
 
 
-def test_loops_branches_and_checkpoints(assert_same_bits):
+@ON_BOTH
+def test_loops_branches_and_checkpoints():
     a, x = integers((4, 4)) // 4, integers((4, 2), seed=1)
 
     def loss(product, remember, a, x):
@@ -194,7 +210,7 @@ def test_loops_branches_and_checkpoints(assert_same_bits):
         want = jax.value_and_grad(partial(loss, jnp.matmul, remember), (0, 1))(a, x)
         found = jax.jit(jax.value_and_grad(partial(loss, PRODUCT, remember), (0, 1)))(a, x)
         for p, q in zip(jax.tree.leaves(found), jax.tree.leaves(want), strict=True):
-            assert_same_bits(p, q)
+            np.testing.assert_array_equal(p, q)
 
 
 def test_a_program_is_traced_once():
@@ -211,6 +227,7 @@ def test_a_program_is_traced_once():
     assert f._cache_size() == 1
 
 
+@ON_BOTH
 def test_donated_buffers(assert_same_bits):
     a, b = integers((8, 8)), integers((8, 8), seed=1)
     want = np.asarray(jnp.matmul(a + 1, b))
@@ -219,6 +236,7 @@ def test_donated_buffers(assert_same_bits):
         assert_same_bits(f(jnp.array(a), b), want)
 
 
+@ON_BOTH
 def test_threads_run_programs_side_by_side(assert_same_bits):
     f = jax.jit(lambda a, b: PRODUCT(PRODUCT(a, b), b))
     pairs = [(integers((64, 64), seed=i), integers((64, 64), seed=i + 1)) for i in range(16)]
@@ -228,6 +246,7 @@ def test_threads_run_programs_side_by_side(assert_same_bits):
         assert_same_bits(c, a @ b @ b)
 
 
+@ON_BOTH
 def test_many_programs_are_under_way_at_once(assert_same_bits):
     """Dispatch is asynchronous: callbacks of large operands must not wait for the programs before them."""
     f = jax.jit(lambda a, b: hj.matmul(a, b, scheme="ozaki1") + 1)
@@ -254,12 +273,23 @@ def test_a_report_a_plan_and_prepared_operands(assert_same_bits):
     plan = hg.make_plan(a, b, scheme="ozaki1")
     assert_same_bits(hg.matmul(hg.prepare(a, "left", plan=plan), b), a @ b)
     assert_same_bits(hg.gemm(a, b, integers((3, 2)), beta=1.0, engine="numpy"), a @ b + integers((3, 2)))
-    with pytest.raises(TypeError, match=r"b is traced by JAX \(float64\[4,2\]\).*without plan"):
-        jax.jit(lambda b: hg.matmul(a, b, plan=plan))(b)
+    for options, named in (
+        ({"plan": plan}, "plan="),
+        ({"engine": "numpy", "return_report": True}, "engine= and no return_report="),
+        ({"out": np.zeros((3, 2))}, "out="),
+        ({"result": "pair"}, "result="),
+    ):
+        with pytest.raises(TypeError, match=rf"b is traced by JAX \(float64\[4,2\]\), and .* have no {named}: leave"):
+            jax.jit(lambda b, options=options: hg.matmul(a, b, **options))(b)
+    with pytest.raises(TypeError, match=r"c is traced by JAX .* have no return_report="):
+        jax.jit(lambda c: hg.gemm(a, b, c, beta=1.0, return_report=True))(integers((3, 2)))
+    with pytest.raises(TypeError, match=r"b is traced by JAX .* of JAX arrays alone"):
+        jax.jit(lambda b: hg.matmul(np.asarray(a), b))(b)
     with pytest.raises(TypeError, match=r"out is a jax\.Array, which nothing can be written to"):
         hg.matmul(a, b, out=jnp.zeros((3, 2)))
 
 
+@ON_BOTH
 @pytest.mark.parametrize("beta", [0.0, -0.5])
 @pytest.mark.parametrize("dtype", ["float32", "complex128"])
 def test_scaled_products_have_the_bits_of_numpy(make_pair, assert_same_bits, dtype, beta):
@@ -274,6 +304,7 @@ def test_scaled_products_have_the_bits_of_numpy(make_pair, assert_same_bits, dty
         assert_same_bits(product(*operands, **extra), want)
 
 
+@ON_BOTH
 def test_dtypes_promote_as_in_numpy(assert_same_bits):
     a, b = integers((3, 4)), integers((4, 2), seed=1)
     for left, right, dtype in (
@@ -317,8 +348,8 @@ def test_operands_of_two_libraries_are_refused_and_those_of_numpy_are_constants(
         hg.matmul(a, np.asarray(b))
     with pytest.raises(TypeError, match=r"a is a list; expected an array of JAX or NumPy"):
         hj.matmul([1.0], b)
-    with pytest.raises(TypeError, match=r"c is a float; expected an array of JAX or NumPy"):
-        hj.gemm(a, b, 1.0, beta=1.0)
+    with pytest.raises(TypeError, match=r"c is a list; expected an array of JAX or NumPy"):
+        hj.gemm(a, b, [1.0, 2.0], beta=1.0)
     assert_same_bits(hj.matmul(np.asarray(a), np.asarray(b)), a @ b)
     assert_same_bits(jax.jit(lambda b: hj.matmul(np.asarray(a), b))(b), a @ b)
 
@@ -351,25 +382,190 @@ def test_errors_of_gemm_are_raised_where_the_program_is_traced():
             jax.make_jaxpr(lambda a, c=c, options=options: hj.gemm(a, a, c, **options))(a)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "complex64", "float64"])
+@pytest.mark.parametrize("c", [True, 3, 0.1, 2.0 - 1j], ids=str)
+def test_an_addend_may_be_a_number(assert_same_bits, c, dtype):
+    a, b = integers((3, 4), dtype), integers((4, 2), dtype, 1)
+    want = hg.gemm(np.asarray(a), np.asarray(b), c, beta=0.5, accuracy="correct")
+    options = {"beta": 0.5, "accuracy": "correct"}
+    for product in (hg.gemm, hj.gemm, jax.jit(partial(hg.gemm, c=c, **options))):
+        extra = {"c": c, **options} if product in (hg.gemm, hj.gemm) else {}
+        assert_same_bits(product(a, b, **extra), want)
+
+
+def test_relative_errors_below_the_rounding_of_a_dtype_are_refused_where_the_program_is_traced():
+    a = jnp.ones((2, 2), "float32")
+    for product in (hj.matmul, partial(hj.gemm, c=a, beta=1.0)):
+        with pytest.raises(hg.PlanError, match=r"Relative\(1e-10\): rounding to fp32 alone errs"):
+            jax.make_jaxpr(partial(product, accuracy=hg.Relative(1e-10)))(a, a)
+    jax.make_jaxpr(partial(hj.matmul, accuracy=hg.Relative(1e-10)))(a, jnp.ones((2, 2)))
+
+
+def test_strict_mode_is_that_of_the_trace():
+    """The worst case of many terms in a product of the BLAS exceeds the level of float64."""
+    a = jnp.ones((1, 4096))
+    with hg.strict(), pytest.raises(jax.errors.JaxRuntimeError, match="AccuracyError"):
+        jax.block_until_ready(jax.jit(lambda a: hj.matmul(a, a.T))(a))
+    found = jax.jit(lambda a: hj.matmul(a, a.T))(a)
+    with hg.strict():
+        assert found.item() == 4096.0
+
+
 def test_dtypes_without_products_are_named():
     with pytest.raises(TypeError, match="float8"):
         jax.jit(hj.matmul)(jnp.ones((2, 2), "float8_e4m3fn"), jnp.ones((2, 2), "float8_e4m3fn"))
 
 
-def test_what_the_entries_forbid_is_said_when_the_program_runs():
+@ON_BOTH
+def test_what_the_entries_forbid_is_said_when_the_program_runs(place):
     a = jnp.asarray([[1.0, 2.0**200]])
     options = {"scheme": hg.Ozaki1(num_slices=2), "accuracy": 1e-30}
-    with pytest.raises(hg.AccuracyError) as outside:
-        hj.matmul(a, a.T, **options)
-    with pytest.raises(jax.errors.JaxRuntimeError, match=type(outside.value).__name__):
+    outside = hg.AccuracyError if place.platform == "cpu" else jax.errors.JaxRuntimeError
+    with pytest.raises(outside):
+        jax.block_until_ready(hj.matmul(a, a.T, **options))
+    with pytest.raises(jax.errors.JaxRuntimeError, match="AccuracyError"):
         jax.block_until_ready(jax.jit(partial(hj.matmul, **options))(a, a.T))
 
 
-def test_programs_for_a_gpu_are_refused_by_name():
+def lowered(platform, f=hj.matmul):
+    """The program of a product that JAX compiles for a platform, which need not be there."""
+    operands = [jnp.ones((2, 2))] * (2 if f is hj.matmul else 3)
+    return jax.jit(f).trace(*operands).lower(lowering_platforms=(platform,)).as_text()
+
+
+def test_programs_for_other_platforms_are_refused_by_name():
     for f in (hj.matmul, partial(hj.gemm, beta=1.0)):
-        operands = [jnp.ones((2, 2))] * (2 if f is hj.matmul else 3)
-        with pytest.raises(TypeError, match="no kernel for programs that JAX compiles for 'cuda'"):
-            jax.jit(f).trace(*operands).lower(lowering_platforms=("cuda",))
+        with pytest.raises(TypeError, match="no kernel for programs that JAX compiles for 'tpu'"):
+            lowered("tpu", f)
+
+
+def test_programs_for_a_gpu_say_what_is_missing(torch, monkeypatch):
+    missing = {"torch"}
+    monkeypatch.setattr(jax_primitive, "find_spec", lambda name: None if name in missing else name)
+    with pytest.raises(TypeError, match="PyTorch is not installed: install torch for CUDA and triton"):
+        lowered("cuda")
+    missing.clear()
+    monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: False)
+    with pytest.raises(TypeError, match=r"PyTorch \d.* is built without CUDA: install torch"):
+        lowered("cuda")
+    missing.add("triton")
+    monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: True)
+    with pytest.raises(TypeError, match="Triton is not installed"):
+        lowered("cuda")
+
+
+def test_programs_for_a_gpu_call_back(torch, monkeypatch):
+    """A call of another kind would go into a command buffer of XLA, which reads nothing back."""
+    monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: True)
+    monkeypatch.setattr(jax_primitive, "find_spec", lambda name: name)
+    for f in (hj.matmul, partial(hj.gemm, beta=1.0)):
+        assert "@xla_buffer_python_gpu_callback(" in lowered("cuda", f)
+
+
+@pytest.fixture
+def as_on_a_gpu(torch, monkeypatch):
+    """Programs of the CPU that see their buffers as those of a GPU do, as tensors; the list of calls on a stream."""
+    calls = []
+    monkeypatch.setattr(jax_primitive, "_ON_HOST", None)
+    monkeypatch.setattr(jax_primitive, "_stream", lambda context, device: calls.append(device) or nullcontext())
+    return calls
+
+
+@pytest.mark.parametrize("dtype", [*DTYPES, "float16", "bfloat16", "int64", "int8", "uint8", "bool"])
+def test_buffers_are_tensors(as_on_a_gpu, assert_same_bits, dtype):
+    product = PRODUCT if dtype in DTYPES else hj.matmul
+    for left, right in SHAPES.values():
+        a, b = integers(left).astype(dtype), integers(right, seed=1).astype(dtype)
+        assert_same_bits(jax.jit(product)(a, b), product(a, b))
+    assert len(as_on_a_gpu) == sum(0 not in np.matmul(np.ones(x), np.ones(y)).shape for x, y in SHAPES.values())
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex128"])
+def test_buffers_of_scaled_products_are_tensors(as_on_a_gpu, assert_same_bits, dtype):
+    a, b, c = integers((5, 1, 3, 4), dtype), integers((2, 4, 2), dtype, 1), integers((2,), dtype, 2)
+    for beta in (0.0, 0.5):
+        scaled = partial(hj.gemm, alpha=2.0, beta=beta, accuracy="correct")
+        assert_same_bits(jax.jit(scaled)(a, b, c), scaled(a, b, c))
+    assert len(as_on_a_gpu) == 2
+
+
+def test_products_outside_of_programs_are_programs_on_a_gpu(monkeypatch, assert_same_bits):
+    """What is done there, done on the CPU: a program for each shape and policy, also where JAX compiles nothing."""
+    a, b, c = integers((3, 4)), integers((4, 2), seed=1), integers((3, 2), seed=2)
+    scaled = partial(hj.gemm, beta=0.5, accuracy="correct")
+    want = [PRODUCT(a, b), PRODUCT(2 * a, b), scaled(a, b, c)]
+    monkeypatch.setattr(jax_primitive, "library_of", lambda *operands: libraries.Library("jax", "cuda:0"))
+    jax_primitive._program.clear_cache()
+    for found, expected in zip((PRODUCT(a, b), PRODUCT(2 * a, b), scaled(a, b, c)), want, strict=True):
+        assert_same_bits(found, expected)
+    assert jax_primitive._program._cache_size() == 2
+    with jax.disable_jit():
+        assert_same_bits(PRODUCT(a, b), want[0])
+
+
+@ON_A_GPU
+def test_buffers_on_a_gpu_are_read_and_written_in_place(monkeypatch, torch):
+    a, b = integers((3, 4)), integers((4, 2))
+    seen = []
+
+    def product(a, b, *, out, **_):
+        seen.extend((a.data_ptr(), b.data_ptr(), out.data_ptr(), torch.cuda.current_stream().cuda_stream))
+        out.fill_(7)
+
+    monkeypatch.setattr(jax_primitive.kernels, "matmul", product)
+    c = hj.matmul(a, b)
+    assert np.array_equal(c, np.full((3, 2), 7.0))
+    assert seen[:3] == [x.unsafe_buffer_pointer() for x in (a, b, c)]
+    assert seen[3] not in (0, torch.cuda.current_stream().cuda_stream)
+
+
+@ON_A_GPU
+def test_products_keep_their_place_among_other_work_on_a_gpu():
+    """Programs are under way at once, and nothing waits for one of them; every step changes what the next one reads."""
+
+    def chain(product, a, b):
+        for i in range(20):
+            b = product(a, jnp.mod(b + i, 7) - 3)
+            a = jnp.mod(3 * a + b[:, :1], 5) - 2
+        return a, b
+
+    found, wanted = (jax.jit(partial(chain, product)) for product in (PRODUCT, jnp.matmul))
+    starts = [(integers((256, 256), seed=i), integers((256, 64), seed=-i % 9)) for i in range(8)]
+    results = [found(a + 1, b) for a, b in starts]
+    outside = [hg.matmul(a, b, accuracy="correct") for a, b in results]
+    for (a, b), result, product in zip(starts, results, outside, strict=True):
+        want = wanted(a + 1, b)
+        assert all(np.array_equal(x, y) for x, y in zip(result, want, strict=True))
+        assert np.array_equal(product, jnp.matmul(*want))
+
+
+@ON_A_GPU
+@pytest.mark.parametrize("return_report", [False, True])
+def test_memory_of_operands_on_a_gpu_is_read_before_it_is_used_again(return_report):
+    b, found = jnp.ones((1024, 1024)), []
+    for i in range(20):
+        a = jnp.full((1024, 1024), float(i))
+        made = hg.matmul(a, b, return_report=return_report)
+        del a
+        jnp.full((1024, 1024), -1.0)
+        found.append((made[0] if return_report else made).max())
+    assert [float(x) for x in found] == [1024.0 * i for i in range(20)]
+
+
+@ON_A_GPU
+def test_nothing_but_a_few_numbers_crosses_to_the_host(torch, tmp_path):
+    """A level of accuracy reads nothing back, correct rounding how many bits the operands need."""
+    a, b = integers((256, 256)), integers((256, 256), seed=1)
+    f = jax.jit(lambda a, b: PRODUCT(hj.matmul(a, b) + 1, b))
+    want = jax.block_until_ready(f(a, b))
+    with jax.transfer_guard("disallow"), torch.profiler.profile() as profile:
+        found = jax.block_until_ready(f(a, b))
+    profile.export_chrome_trace(str(tmp_path / "trace.json"))
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    assert any(x.get("cat") == "kernel" for x in events)
+    copies = [x["args"]["bytes"] for x in events if x.get("cat") == "gpu_memcpy" and "DtoD" not in x["name"]]
+    assert max(copies, default=0) <= 1024
+    assert np.array_equal(found, want)
 
 
 def test_arrays_on_a_gpu_are_tensors_of_their_memory(torch, monkeypatch):
@@ -377,6 +573,7 @@ def test_arrays_on_a_gpu_are_tensors_of_their_memory(torch, monkeypatch):
     x = integers((3, 4))
     library = libraries.Library("jax", "cuda:0", x.device)
     monkeypatch.setattr(libraries, "_library_of_jax", lambda x, name: library)
+    monkeypatch.setattr(libraries.Library, "active", lambda self: nullcontext())
     taken = library.asarray(x, "x")
     assert taken.tensor.data_ptr() == x.unsafe_buffer_pointer()
     made = library.to_native(taken)
@@ -384,10 +581,24 @@ def test_arrays_on_a_gpu_are_tensors_of_their_memory(torch, monkeypatch):
     assert made.unsafe_buffer_pointer() == x.unsafe_buffer_pointer()
 
 
-def test_a_mesh_of_one_device(assert_same_bits):
-    mesh = Mesh(np.array(jax.devices()[:1]), ("rows",))
+@ON_BOTH
+def test_a_mesh_of_one_device(place, assert_same_bits):
+    mesh = Mesh(np.array([place]), ("rows",))
     a, b = integers((4, 4)), integers((4, 4), seed=1)
     check_mesh(mesh, a, b, assert_same_bits)
+
+
+@pytest.mark.multigpu
+@ON_A_GPU
+def test_a_mesh_of_two_gpus(assert_same_bits):
+    if len(devices := jax.devices("cuda")) < 2:
+        pytest.skip(f"needs two CUDA devices, JAX finds {len(devices)}")
+    mesh = Mesh(np.array(devices[:2]), ("rows",))
+    check_mesh(mesh, integers((4, 4)), integers((4, 4), seed=1), assert_same_bits)
+    there = jax.device_put(integers((4, 4)), devices[1])
+    for found in (hg.matmul(there, there), hg.matmul(there, there, return_report=True)[0]):
+        assert found.devices() == {devices[1]}
+        assert_same_bits(found, there @ there)
 
 
 def check_mesh(mesh, a, b, same):
@@ -410,7 +621,9 @@ def check_mesh(mesh, a, b, same):
 def test_two_devices():
     """Two devices of the CPU have to be asked for before JAX starts."""
     program = "from tests.interop.test_jax import two_devices; two_devices()"
-    environment = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2", "JAX_ENABLE_X64": "1"}
+    environment = {
+        "XLA_FLAGS": "--xla_force_host_platform_device_count=2", "JAX_ENABLE_X64": "1", "JAX_PLATFORMS": "cpu"
+    }  # fmt: skip
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", program],
         env={**os.environ, **environment},

@@ -1,4 +1,4 @@
-"""Products that JAX differentiates, batches, compiles and shards: two primitives, whose kernel on a CPU is a callback.
+"""Products that JAX differentiates, batches, compiles and shards: two primitives, whose kernel is a callback.
 
     D = alpha A B,  dA = alpha dD B^T,  dB = alpha A^T dD,  D' = alpha A' B + alpha A B',
 
@@ -8,15 +8,22 @@ The operands of `hifigemm_matmul` have one stack in common, (..., m, k) and (...
 stack beyond that becomes rows or columns. A gradient is therefore one product, summed over them and rounded once, and a
 batch of operands beside one that is not batched is one product too.
 
-The callback reads and writes the buffers of XLA as arrays of NumPy. Nothing in it waits for JAX, and it can therefore
-not wait for the thread that it holds. The arguments of `jax.pure_callback` are arrays of JAX, for which it may.
+The callback reads and writes the buffers of XLA in place, on a CPU as arrays of NumPy. Nothing in it waits for JAX, and
+it can therefore not wait for the thread that it holds. The arguments of `jax.pure_callback` are arrays of JAX, for
+which it may.
+
+On a GPU the buffers are tensors of PyTorch, and the callback launches kernels on the stream that XLA computes on. XLA
+may run it long before the operands are there and use the memory of the operands again as soon as it returns: the order
+of the stream is that of the program. Products outside of programs are small programs there, for the same reason.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from functools import partial
+from importlib.util import find_spec
 from typing import Any
 
 import jax
@@ -26,9 +33,11 @@ from jax.experimental.buffer_callback import buffer_callback
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-from hifigemm.accuracy import Accuracy
+from hifigemm import settings
+from hifigemm.accuracy import Accuracy, resolve
 from hifigemm.array_like import kind_of
 from hifigemm.exceptions import PlanError
+from hifigemm.formats import FP32, FP64
 from hifigemm.interop import kernels
 from hifigemm.libraries import library_of
 from hifigemm.operands import check_addend, check_scalars, result_dtype, shapes_of
@@ -38,6 +47,9 @@ from hifigemm.schemes import Scheme
 _matmul = Primitive("hifigemm_matmul")
 _gemm = Primitive("hifigemm_gemm")
 _SINGLE = np.dtype(np.float32)
+_ON_HOST = 1
+"""The memory of the CPU as DLPack has it, kDLCPU."""
+_ELSEWHERE = "compile for the CPU, as under jax.default_device(jax.devices('cpu')[0])"
 
 Dimensions = tuple[tuple[tuple[int, ...], tuple[int, ...]], tuple[tuple[int, ...], tuple[int, ...]]]
 """As `jax.lax.dot_general` takes them: dimensions of A and B to sum over, and those of the stack."""
@@ -55,8 +67,10 @@ def gemm(
     a: Any, b: Any, c: Any, accuracy: Accuracy, scheme: str | Scheme, workspace: int | None, *,
     alpha: complex, beta: complex, trans_a: str, trans_b: str,
 ) -> jax.Array:  # fmt: skip
-    """`hifigemm.gemm` of arrays of JAX, traced or not; alpha and beta are numbers."""
+    """`hifigemm.gemm` of arrays of JAX, traced or not; alpha and beta are numbers, and C may be one."""
     options = _options(accuracy, scheme, workspace, alpha)
+    if beta != 0 and is_number(c):
+        c = np.asarray(c, result_dtype(_known(a.dtype), _known(b.dtype), type(c)()))
     a, b, *addend = _operands(a=a, b=b) if beta == 0 else _operands(a=a, b=b, c=c)
     dtype = _result_dtype(a.dtype, b.dtype, *(x.dtype for x in addend))
     check_scalars(dtype, alpha=alpha, beta=beta)
@@ -102,7 +116,13 @@ def _product(a: jax.Array, b: jax.Array, **options: Any) -> jax.Array:
 def _options(accuracy: Accuracy, scheme: str | Scheme, workspace: int | None, alpha: complex = 1.0) -> dict[str, Any]:
     """The parameters of the primitives; errors as of `Options`."""
     Options(accuracy, scheme, None, None, workspace, return_report=False)
-    return {"accuracy": accuracy, "scheme": scheme, "workspace": workspace, "alpha": alpha}
+    strict = settings.is_strict()
+    return {"accuracy": accuracy, "scheme": scheme, "workspace": workspace, "alpha": alpha, "strict": strict}
+
+
+def is_number(x: Any) -> bool:
+    """Whether x is a number of Python, whose dtype counts as NumPy counts it."""
+    return type(x) in (bool, int, float, complex)
 
 
 def as_jax(x: Any, name: str) -> jax.Array:
@@ -141,13 +161,18 @@ def _result_dtype(*dtypes: Any) -> np.dtype[Any]:
 
     Raises TypeError: no product has it, or arrays of JAX do not, as long as it does without 64 bits.
     """
-    known = [_SINGLE if x == jax.numpy.bfloat16 else x for x in dtypes]
+    known = [_known(x) for x in dtypes]
     dtype = np.result_type(*known)
     dtype = dtype if dtype.kind in "biu" else result_dtype(*known)
     if dtype not in dtypes and jax.dtypes.canonicalize_dtype(dtype) != dtype:
         names = ", ".join(map(str, dtypes))
         raise TypeError(f"operands of {names} promote to {dtype}, which JAX has with jax_enable_x64 only: convert one")
     return dtype
+
+
+def _known(dtype: Any) -> np.dtype[Any]:
+    """A dtype of NumPy that has the numbers of this one."""
+    return _SINGLE if dtype == jax.numpy.bfloat16 else dtype
 
 
 def _matrices(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -179,26 +204,35 @@ def _varying(*operands: jax.Array) -> list[jax.Array]:
     return [lax.pcast(x, axes, to="varying") if axes else x for x, axes in zip(operands, missing, strict=True)]
 
 
-def _kernel(a: Any, b: Any, *addend: Any, alpha: complex, beta: complex = 0.0, **options: Any) -> Any:
-    """A primitive of numbers, arrays of JAX or NumPy."""
-    if alpha == 1.0 and not addend:
-        return kernels.matmul(a, b, **options)
-    return kernels.gemm(a, b, *addend, alpha=alpha, beta=beta, **options)
+def _kernel(a: Any, b: Any, *addend: Any, alpha: complex, beta: complex = 0.0, strict: bool, **options: Any) -> Any:
+    """A primitive of numbers: arrays of NumPy or tensors."""
+    with settings.strict(strict):
+        if alpha == 1.0 and not addend:
+            return kernels.matmul(a, b, **options)
+        return kernels.gemm(a, b, *addend, alpha=alpha, beta=beta, **options)
 
 
-def _eager(*operands: Any, **options: Any) -> Any:
+@partial(jax.jit, static_argnames=("primitive", "accuracy", "scheme", "workspace", "alpha", "beta", "strict"))
+def _program(*operands: jax.Array, primitive: Primitive, **options: Any) -> Any:
+    """A primitive as a program of its own."""
+    return primitive.bind(*operands, **options)
+
+
+def _eager(primitive: Primitive, *operands: Any, **options: Any) -> Any:
     """A primitive outside of programs; JAX passes cotangents that the caller has made with NumPy as they are."""
     arrays = [x if isinstance(x, jax.Array) else jax.numpy.asarray(x) for x in operands]
     library = library_of(*zip(("a", "b", "c"), arrays, strict=False))
     if not library.on_host:
-        return _kernel(*arrays, **options)
+        with jax.disable_jit(False):
+            return _program(*arrays, primitive=primitive, **options)
     return library.to_native(_kernel(*(library.asarray(x, "an operand") for x in arrays), **options))
 
 
-def _shape(a: Any, b: Any, *addend: Any, **_: Any) -> Any:
+def _shape(a: Any, b: Any, *addend: Any, accuracy: Accuracy, **_: Any) -> Any:
     """What JAX knows of a product: what it knows of A, and what follows for shape and dtype.
 
     Raises TypeError: operands whose types name axes of a mesh, as those of `jax.sharding.AxisType.Explicit` do.
+    PlanError: an accuracy that the dtype does not have.
     """
     for name, x in zip(("a", "b", "c"), (a, b, *addend), strict=False):
         if any(x.sharding.spec):
@@ -208,26 +242,69 @@ def _shape(a: Any, b: Any, *addend: Any, **_: Any) -> Any:
             )
     stack = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     dtype = _result_dtype(*(x.dtype for x in (a, b, *addend)))
+    if dtype.kind in "fc":
+        resolve(accuracy, FP32 if dtype in (np.float32, np.complex64) else FP64, 1)
     return a.update(shape=(*stack, a.shape[-2], b.shape[-1]), dtype=dtype, weak_type=False)
 
 
 def _compiled(primitive: Primitive, *operands: Any, **options: Any) -> Any:
-    """A primitive in a compiled program of the CPU."""
+    """A primitive in a compiled program of a CPU or a GPU."""
 
     def run(context: Any, out: Any, *buffers: Any) -> None:
-        np.asarray(out)[...] = _kernel(*map(np.asarray, buffers), **options)
+        if out.__dlpack_device__()[0] == _ON_HOST:
+            np.asarray(out)[...] = _kernel(*map(np.asarray, buffers), **options)
+            return
+        *given, made = (_tensor(x) for x in (*buffers, out))
+        with _stream(context, made.device):
+            _kernel(*given, out=made, **options)
 
     made = jax.eval_shape(partial(primitive.bind, **options), *operands)
     return buffer_callback(run, made)(*operands)
+
+
+def _tensor(buffer: Any) -> Any:
+    """A buffer of XLA on a GPU as the tensor of its memory, in the form of DLPack that says nothing of writing to it.
+
+    PyTorch refuses arrays that are not to be written to where they come by `__cuda_array_interface__`.
+    """
+    import torch
+
+    return torch.utils.dlpack.from_dlpack(buffer.__dlpack__())
+
+
+def _stream(context: Any, device: Any) -> AbstractContextManager[Any]:
+    """A context in which PyTorch works on the stream, and on the device, that XLA calls back for."""
+    import torch
+
+    return torch.cuda.stream(torch.cuda.ExternalStream(context.stream, device))
+
+
+def _compiled_for_a_gpu(lowered: Any, context: Any, *operands: Any, **options: Any) -> Any:
+    """A primitive in a compiled program of a GPU, if what its kernels need is installed."""
+    lack = ""
+    if find_spec("torch") is None:
+        lack = "PyTorch is not installed"
+    else:
+        import torch
+
+        if not torch.backends.cuda.is_built():
+            lack = f"PyTorch {torch.__version__} is built without CUDA"
+        elif find_spec("triton") is None:
+            lack = "Triton is not installed"
+    if lack:
+        raise TypeError(
+            f"programs that JAX compiles for a GPU multiply by kernels of PyTorch and Triton, and {lack}: install "
+            f"torch for CUDA and triton, or {_ELSEWHERE}"
+        )
+    return lowered(context, *operands, **options)
 
 
 def _refused(context: Any, *operands: Any, **options: Any) -> Any:
     """A primitive in a compiled program of anything else."""
     (platform, *_) = context.module_context.platforms
     raise TypeError(
-        f"hifigemm has no kernel for programs that JAX compiles for {platform!r}: its CUDA kernels are no targets of "
-        "the foreign function interface of XLA. Multiply outside of jax.jit, or compile for the CPU, as under "
-        "jax.default_device(jax.devices('cpu')[0])"
+        f"hifigemm has no kernel for programs that JAX compiles for {platform!r}: multiply outside of jax.jit, or "
+        f"{_ELSEWHERE}"
     )
 
 
@@ -294,11 +371,13 @@ def _tangent_of_sum(primals: Any, tangents: Any, *, beta: complex, **options: An
 
 
 for _primitive in (_matmul, _gemm):
-    _primitive.def_impl(_eager)
+    _primitive.def_impl(partial(_eager, _primitive))
     _primitive.def_abstract_eval(_shape)
     mlir.register_lowering(_primitive, _refused)
     _in_program = mlir.lower_fun(partial(_compiled, _primitive), multiple_results=False)
     mlir.register_lowering(_primitive, _in_program, platform="cpu")
+    for _platform in ("cuda", "rocm"):
+        mlir.register_lowering(_primitive, partial(_compiled_for_a_gpu, _in_program), platform=_platform)
 ad.defbilinear(_matmul, _gradient_of_a, _gradient_of_b)
 ad.primitive_jvps[_gemm] = _tangent_of_sum
 batching.primitive_batchers[_matmul] = _batched
