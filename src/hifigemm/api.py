@@ -141,9 +141,9 @@ def matmul(
         operands. The product of integers or bools has the promoted dtype and wraps around where an entry lies beyond
         it, as that of `numpy.matmul`; with an accuracy, or a kind of `result`, every entry is exact. (NumPy makes
         float64 of int64 beside uint64; a kind of `result` makes their product exact.) What would be rounded as an
-        array, or lose a mask, a unit or labels, is refused. Both are of one library, NumPy, PyTorch, CuPy or JAX,
-        and of one device; the result is too. Matrices of mpmath and python-flint, and lists or arrays of their numbers and those
-        of gmpy2, of fractions, decimals and large integers, are taken where each entry is the sum of up to four
+        array, or lose a mask, a unit or labels, is refused. Both are of one library, NumPy, PyTorch, CuPy or JAX, and
+        of one device; the result is too. Matrices of mpmath and python-flint, and lists or arrays of their numbers and
+        those of gmpy2, of fractions, decimals and large integers, are taken where each entry is the sum of up to four
         float64 numbers, beside one another and arrays of NumPy. Integers among them that int64 or uint64 holds are
         integers, whose product does not wrap around: it is exact or an error.
     accuracy : None, float, "fp32", "fp64", "correct" or Relative

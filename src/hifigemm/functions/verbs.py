@@ -59,7 +59,7 @@ def promoted(arrays: Sequence[Any]) -> list[Any]:
         dtype = np.result_type(*(x.dtype for x in arrays))
         return [converted(x, dtype) for x in arrays]
     xp = namespace(arrays[0])
-    if library.name == "torch" and all([x.is_floating_point() or x.is_complex() for x in arrays]):
+    if library.name == "torch" and all([_is_inexact(x) for x in arrays]):  # noqa: C419 torch.compile
         common = reduce(xp.promote_types, [xp.float32 if x.dtype == xp.bfloat16 else x.dtype for x in arrays])
         return [x.to(common) for x in arrays]
     names = [str(x.dtype).removeprefix("torch.") for x in arrays]
@@ -68,12 +68,17 @@ def promoted(arrays: Sequence[Any]) -> list[Any]:
     def in_dtype(x: Any, name: str) -> Any:
         if library.name == "cupy" and x.dtype.kind not in "iu":
             return x.astype(dtype, copy=False)
-        if library.name == "torch" and (x.is_floating_point() or x.is_complex()):
+        if library.name == "torch" and _is_inexact(x):
             return x.to(getattr(xp, dtype.name))
         with library.active():
             return library.to_native(converted(library.asarray(x, name), dtype))
 
     return [in_dtype(x, f"operand {i}") for i, x in enumerate(arrays)]
+
+
+def _is_inexact(x: Any) -> bool:
+    """Whether a tensor has floating-point entries, complex ones included."""
+    return bool(x.is_floating_point() or x.is_complex())
 
 
 def namespace(x: Any) -> Any:

@@ -5,6 +5,8 @@ Without a GPU the kernels run in Triton's interpreter.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -12,9 +14,10 @@ import torch
 import hifigemm as hg
 import hifigemm.numpy as hnp
 from hifigemm.engines.cuda import ozaki2
+from hifigemm.plan import Blocking
 from tests.conftest import on_gpu
-from tests.engines.cuda.test_ozaki2 import expected_costs, fixed
-from tests.engines.stand_in import DEVICE
+from tests.engines.cuda.test_ozaki2 import by_numpy, expected_costs, fixed, run
+from tests.engines.stand_in import DEVICE, planned
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* encountered:RuntimeWarning")
 OPTIONS = {
@@ -71,21 +74,24 @@ def test_inf_and_nan_spread_to_their_rows_and_columns(make_pair, options):
     check(a, **options)
 
 
-def test_one_operand_is_split_once_and_blocks_above_the_diagonal_are_left_out(make_pair, monkeypatch):
-    """Blocks on the diagonal split one operand, those below both, or the one that the block before has not split."""
-    x = torch.from_numpy(make_pair("phi_0.1", 9, 20, 9)[0]).to(DEVICE)
-    want, found, own = hg.matmul(x, x.mT, scheme=fixed(7)), [], ozaki2.scaled_residues.scaled_residues
+@pytest.mark.parametrize(("shape", "made"), [((1, 9, 9), [1]), ((1, 4, 4), [1] * 6), ((1, 9, 5), [2, 1])], ids=str)
+def test_one_operand_is_split_once_and_blocks_above_the_diagonal_are_left_out(
+    make_pair, engine, monkeypatch, assert_same_bits, shape, made
+):
+    """Six of nine blocks of four rows, each of which shares its columns with the one before or lies on the diagonal."""
+    a = make_pair("phi_0.1", 9, 20, 9)[0][None]
+    plan = planned(fixed(7), a, a.swapaxes(1, 2), engine)
+    plan = replace(plan, problem=replace(plan.problem, mirror="T"), blocking=Blocking(shape))
+    found, own = [], ozaki2.scaled_residues.scaled_residues
 
     def watched(operands, *args, **options):
         found.append(len(operands))
         return own(operands, *args, **options)
 
     monkeypatch.setattr(ozaki2.scaled_residues, "scaled_residues", watched)
-    assert torch.equal(hnp.syrk(x, scheme=fixed(7)), want)
-    assert set(found) == {1}
-    for workspace in (2**17, 2**16, 2**15, 2**14):
-        assert torch.equal(hnp.syrk(x, scheme=fixed(7), workspace=workspace), want)
-    assert set(found) == {1, 2}
+    _, _, values = run(plan, a, a.swapaxes(1, 2), engine)
+    assert_same_bits(values, by_numpy(a, a.swapaxes(1, 2), fixed(7)))
+    assert found == made
 
 
 @pytest.mark.gpu

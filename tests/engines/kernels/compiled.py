@@ -63,6 +63,7 @@ def pretend(arch):
     found.shared_memory_per_block_optin = found.shared_memory_per_multiprocessor = SHARED[arch]
     torch.cuda.get_device_properties = lambda device=None: found
     torch.cuda.device = lambda device=None: nullcontext()
+    torch.cuda.is_current_stream_capturing = lambda: True
     own = torch.Tensor.to
 
     def to(self, *given, device=None, non_blocking=False, **options):
@@ -105,26 +106,28 @@ def predicate(program, predicated=True):
 
 def residues():
     for tile in valid_tiles(gpu_of(DEVICE)):
-        for added, predicated in ((False, False), (True, False), (False, True)):
+        for added, predicated, triangle in ((False, False, False), (True, False, False), (False, True, True)):
 
-            def write(program, tile=tile, added=added, predicated=predicated):
+            def write(program, tile=tile, added=added, predicated=predicated, triangle=triangle):
                 where = predicate(program, predicated)
                 left, right, out = (program.empty((1, 15, 2048, 2048), torch.int8) for _ in range(3))
                 table = residue_gemm.residue_constants(moduli_set(15, is_complex=False).moduli, DEVICE)
                 options = {"k_block": 1024} if added else {}
-                residue_gemm.residue_gemm(left, right, table, out, config=tile, predicate=where, **options)
+                options |= {"config": tile, "predicate": where, "triangle": triangle}
+                residue_gemm.residue_gemm(left, right, table, out, **options)
 
-            yield f"{tile}, added {added}, predicated {predicated}", write
+            yield f"{tile}, added {added}, predicated {predicated}, triangle {triangle}", write
 
 
 def reconstruction():
-    for count, dtype, combined in (
-        *product((8, 14, 15, 20, 28), (torch.float64,), (False,)),
-        *product((8, 14, 15, 20), (torch.complex128,), (False,)),
-        *product((15,), (torch.complex64, torch.complex128), (True,)),
+    for count, dtype, combined, triangle in (
+        *product((8, 14, 15, 20, 28), (torch.float64,), (False,), (False,)),
+        *product((8, 14, 15, 20), (torch.complex128,), (False,), (False,)),
+        *product((15,), (torch.complex64, torch.complex128), (True,), (False,)),
+        *product((15,), (torch.float64, torch.complex128), (False,), (True,)),
     ):
 
-        def write(program, count=count, dtype=dtype, combined=combined):
+        def write(program, count=count, dtype=dtype, combined=combined, triangle=triangle):
             moduli, width = moduli_set(count, dtype.is_complex), 3 if dtype.is_complex else 1
             out = program.operand(Layout((1, 1024, 1024), dtype))
             c, where = program.operand(Layout((1, 1024, 1024), dtype)), predicate(program)
@@ -132,9 +135,9 @@ def reconstruction():
             parts = program.empty((1, width * len(moduli.moduli), 1024, 1024), torch.int8)
             scales = program.empty((1, 1024), torch.int32), program.empty((1, 1024), torch.int32)
             options = {"alpha": 2.5, "beta": 0.5, "c": c} if combined else {"predicate": where}
-            crt(parts, scales, moduli, out, operands=pair, **options)
+            crt(parts, scales, moduli, out, operands=pair, triangle=triangle, **options)
 
-        yield f"{count} {dtype} combined {combined}", write
+        yield f"{count} {dtype} combined {combined} triangle {triangle}", write
 
 
 def scaling():
@@ -152,16 +155,16 @@ def scaling():
 
 
 def ratios():
-    for dtype, n in product((torch.float64, torch.complex128), (300, 4096)):
+    for dtype, n, sides in (*product((torch.float64, torch.complex128), (300, 4096), (2,)), (torch.float64, 4096, 1)):
 
-        def write(program, dtype=dtype, n=n):
+        def write(program, dtype=dtype, n=n, sides=sides):
             where = predicate(program)
             a, b = operands(program, dtype, n, 2048, n)
-            *_, sizes = scaled_residues.sized_residues(((a, 2), (b, 1)), moduli_set(15, dtype.is_complex))
+            *_, sizes = scaled_residues.sized_residues(((a, 2), (b, 1))[:sides], moduli_set(15, dtype.is_complex))
             error_ratio.error_ratio_bits(sizes)
             error_ratio.error_ratio_bits(sizes, (1024, 5), predicate=where)
 
-        yield f"{dtype} {n}", write
+        yield f"{dtype} {n} sides {sides}", write
 
 
 def bits():

@@ -139,6 +139,22 @@ def float64_bits(x: float) -> int:
     return int(struct.unpack("q", struct.pack("d", x))[0])
 
 
+def uploaded(x: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Constants on a device, for the streams of all later launches.
+
+    They go by a stream of their own, so that nobody waits for the work of another. While a graph is captured, the copy
+    is part of it.
+    """
+    if device.type != "cuda" or torch.cuda.is_current_stream_capturing():
+        return x.to(device, non_blocking=True)
+    stream, done = torch.cuda.Stream(device), torch.cuda.Event()
+    with torch.cuda.stream(stream):
+        made = x.to(device, non_blocking=True)
+        done.record(stream)
+    done.synchronize()
+    return made
+
+
 def real_view(x: Any) -> Any:
     """A complex tensor or buffer as real numbers, re and im along a last axis; others, and None, as they are."""
     if x is None or not x.is_complex():

@@ -27,7 +27,7 @@ import triton
 import triton.language as tl
 
 from hifigemm.engines.kernels.common import NO_PREDICATE, Predicate, holds, place_of, tiles_of, unfolded
-from hifigemm.engines.kernels.launch import Launch, empty
+from hifigemm.engines.kernels.launch import Launch, empty, uploaded
 from hifigemm.engines.kernels.tiles import KERNELS, ProductShape, Tile, gpu_of, grid_size, hopper_module, tile_for
 from hifigemm.numerics.residues import centred
 
@@ -60,7 +60,7 @@ def constants_of(p: int) -> tuple[int, ...]:
 def residue_constants(moduli: tuple[int, ...], device: torch.device) -> torch.Tensor:
     """What the kernels need to reduce modulo the moduli: int32, shape (len(moduli), 8), kept for each device."""
     rows = torch.tensor([constants_of(p) for p in moduli], dtype=torch.int32)
-    return rows.to(device, non_blocking=True).view(-1, CONSTANTS.value)
+    return uploaded(rows, device).view(-1, CONSTANTS.value)
 
 
 @triton.jit

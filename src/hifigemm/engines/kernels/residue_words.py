@@ -22,6 +22,7 @@ import triton
 import triton.language as tl
 
 from hifigemm.engines.kernels.common import power_of_two
+from hifigemm.engines.kernels.launch import uploaded
 from hifigemm.engines.kernels.vector_norms import low_word
 from hifigemm.numerics.residues import ModuliSet, centred
 from hifigemm.numerics.scaling import NORM_BITS
@@ -76,7 +77,7 @@ def vector_constants(moduli: ModuliSet, width: int, num_words: int, device: Any,
     shift = max(moduli.half_range.bit_length() - 53, 0)
     mantissa, power = math.frexp(moduli.half_range >> shift)
     bounds = torch.tensor([mantissa, power + shift], dtype=torch.float64)
-    tables = table.to(device, non_blocking=True), bounds.to(device, non_blocking=True)
+    tables = uploaded(table, device), uploaded(bounds, device)
     return VectorConstants(moduli.half_range, len(weights), num_words, dp4a, pairs, *tables)
 
 
