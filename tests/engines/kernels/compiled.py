@@ -24,6 +24,7 @@ from hifigemm.engines.kernels import required_bits as looks
 from hifigemm.engines.kernels.buffers import contiguous_strides
 from hifigemm.engines.kernels.crt import crt
 from hifigemm.engines.kernels.embedding import embed_left, embed_right
+from hifigemm.engines.kernels.mirror import mirror
 from hifigemm.engines.kernels.program import Program
 from hifigemm.engines.kernels.slices import slice_operands
 from hifigemm.engines.kernels.special import restore_special_values
@@ -187,9 +188,10 @@ def words():
                 out = program.operand(Layout((1, 2048, 2048), torch.float32))
                 splitting = Splitting(fmt, 2, 11)
                 left, right = split_words(((a, 2), (b, 1)), splitting, 14 if fmt is FP16 else 100)
-                word_gemm.word_gemm(left, right, out, block=block, chained=chained, operands=(a, b), config=tile)
+                options = {"block": block, "chained": chained, "triangle": chained, "config": tile}
+                word_gemm.word_gemm(left, right, out, operands=(a, b), **options)
 
-            yield f"{tile}, {fmt.name}, chained {chained}", write
+            yield f"{tile}, {fmt.name}, chained {chained}, triangle {chained}", write
     for transposed in ("", "ab"):
 
         def embed(program, transposed=transposed):
@@ -198,6 +200,8 @@ def words():
             embed_right(b)
 
         yield f"embedding transposed {transposed!r}", embed
+    for dtype in DTYPES:
+        yield f"mirror {dtype}", lambda program, dtype=dtype: mirror(program.empty((1, 2048, 2048), dtype), True)
 
 
 def slices():

@@ -311,3 +311,18 @@ class TestOnGpu:
             whole = product(a, b, fmt)[:, rows][..., cols]
             want = simulated(a[:, rows], b[..., cols], fmt, 64 if fmt == "fp16" else 32, _model()[0])
             np.testing.assert_array_equal(whole, want)
+
+
+@pytest.mark.parametrize(
+    "tile", valid_tiles(gpu_of(torch.device(DEVICE)), family="words", fmt="fp16", block=64), ids=str
+)
+@pytest.mark.parametrize("m", [3, 70, 300])
+def test_triangles_have_the_bits_of_whole_products(tile, m):
+    """Beyond the squares on the diagonal nothing is written."""
+    a = uniform(np.random.default_rng(m), 2, m, 100)
+    b = a.swapaxes(1, 2)
+    out = torch.full((2, m, m), 7.0, device=DEVICE)
+    found = product(a, b, "fp16", out=out, config=tile, triangle=True)
+    np.testing.assert_array_equal(np.tril(found), np.tril(product(a, b, "fp16", config=tile)))
+    square = np.arange(m) // max(tile.block_m, tile.block_n)
+    assert (found[:, square[:, None] < square[None, :]] == 7).all()

@@ -161,7 +161,6 @@ class CudaEngine:
         core = plan.scheme.core
         if core is matmul:
             at_own_level = plan.scheme.product is None and plan.target.level is plan.problem.fmt
-            at_own_level &= not plan.problem.mirror
             return NativeProgram(plan) if at_own_level else None
         steps = None
         if core is residue_gemm:
@@ -191,7 +190,7 @@ class NativeProgram:
         if out is not None and not shift and epilogue.idle:
             _native_matmul(unwrap(a), unwrap(b), unwrap(out))
             return Outcome(out, bound, 1.0)
-        c = wrap(_native_matmul(unwrap(a), unwrap(b), None))
+        c = wrap(_mirrored(_native_matmul(unwrap(a), unwrap(b), None), self.plan.problem.mirror))
         if shift and not epilogue.idle:
             epilogue, shift = epilogue.times_power(shift), 0
         if shift:
@@ -206,7 +205,8 @@ class NativeProgram:
         are_stacks = all(x.shape == stack.shape for x, stack in zip(operands, stacks, strict=True))
         if not (are_stacks or all(x.ndim == 2 for x in operands)):
             return None
-        return _native_matmul if p.narrow is None else _widened_matmul
+        multiply = _native_matmul if p.narrow is None else _widened_matmul
+        return multiply if not p.mirror else lambda a, b, out: _mirrored(multiply(a, b, None), p.mirror)
 
 
 def _native_matmul(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
@@ -223,6 +223,15 @@ def _native_matmul(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None) -
     if target is not None:
         return target
     return c[None] if single else c
+
+
+def _mirrored(c: torch.Tensor, how: str) -> torch.Tensor:
+    """A matrix or a stack, its lower triangle mirrored as a `Problem` wants it."""
+    if how:
+        from hifigemm.engines.kernels.mirror import mirror
+
+        mirror(c if c.ndim == 3 else c[None], how == "C")
+    return c
 
 
 def _widened_matmul(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:

@@ -134,8 +134,8 @@ def _is_triangle(plan: Plan, block: Block) -> bool:
 
 
 def _is_one_operand(plan: Plan, balances: tuple[int, int] = (0, 0)) -> bool:
-    """Whether the residues of A are those of its transpose too; those of complex operands differ from side to side."""
-    return balances[0] == balances[1] and not plan.problem.is_complex
+    """Whether the residues of A are those of B too; those of conjugates are others."""
+    return balances[0] == balances[1] and not (plan.problem.is_complex and plan.problem.mirror == "C")
 
 
 def _some(split: Residues | None, place: tuple[slice, ...]) -> Residues | None:

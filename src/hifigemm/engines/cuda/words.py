@@ -118,7 +118,13 @@ def _write(sums: KernelSums, plan: Plan, given: Arguments) -> None:
             chained=sums.chained,
             shift=given.shift,
             operands=(x, y),
+            triangle=_is_triangle(plan, block.rows == block.cols),
         )
+
+
+def _is_triangle(plan: Plan, on_diagonal: bool = True) -> bool:
+    """Whether only what lies on and below the diagonal is made; embedded complex operands do not mirror each other."""
+    return bool(plan.problem.mirror) and on_diagonal and not plan.problem.is_complex
 
 
 def _lost(record: Sequence[int], index: int) -> int:
@@ -184,7 +190,12 @@ def _write_choice(
         if i + 1 == num_choices:
             least = _MOST
         word_gemm.word_gemm(
-            *(made[0], made[1], out), block=sums.block, shift=given.shift, losses=(0, least), operands=(a, b)
+            *(made[0], made[1], out),
+            block=sums.block,
+            shift=given.shift,
+            losses=(0, least),
+            operands=(a, b),
+            triangle=_is_triangle(plan),
         )
     if len(known) < num_choices:
         native_gemm.fp32_product(a, b, out, losses[len(known) - 1], (least, _MOST), given.shift)

@@ -32,7 +32,7 @@ from hifigemm.engines.kernels.epilogue import combine
 from hifigemm.engines.kernels.launch import Launch, float64_bits, real_view
 from hifigemm.engines.kernels.rounding import round_integer
 from hifigemm.engines.kernels.special import nonfinite_product
-from hifigemm.engines.kernels.tiles import gpu_of
+from hifigemm.engines.kernels.tiles import gpu_of, tiles_along
 from hifigemm.engines.kernels.vector_norms import NOT_FINITE
 from hifigemm.numerics.residues import ModuliSet
 
@@ -351,8 +351,8 @@ def crt(
     columns = _columns(constants)
     c = c.expand(batch, m, n) if c is not None and beta != 0.0 else None
     left, right = operands or (None, None)
-    squares = triton.cdiv(n, columns)
-    rows, parts = (batch * m, squares) if not triangle else (batch * (squares - squares // 2) * columns, squares | 1)
+    height, parts = tiles_along(m, n, 1, columns, triangle=triangle)
+    rows = batch * height
     programs = rows * parts
     if rarely:
         programs = min(programs, _RESIDENT * gpu_of(out.device).num_sms)

@@ -17,6 +17,7 @@ factors of above_32 = g t + h s, of the sum, of r_32 and of low_32 none errs by 
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -27,7 +28,7 @@ from hifigemm.engines.kernels.common import LARGEST, NO_PREDICATE, Predicate, ho
 from hifigemm.engines.kernels.launch import Launch, cleared, empty
 from hifigemm.engines.kernels.residue_gemm import wrapped
 from hifigemm.engines.kernels.scaled_residues import Sizes, sized_residues
-from hifigemm.engines.kernels.tiles import KERNELS, ProductShape, gpu_of, hopper_module, tile_for
+from hifigemm.engines.kernels.tiles import KERNELS, ProductShape, gpu_of, hopper_module, tile_for, tiles_along
 from hifigemm.numerics.estimates import MAGNITUDE_TERMS
 from hifigemm.numerics.residues import ModuliSet
 
@@ -188,8 +189,7 @@ def _launch_ratio(sizes: Sizes, out: torch.Tensor, terms: int | None, predicate:
         return
     block = 128 if tile.block_m * tile.block_n >= 128 * 128 else 64
     rows = [x.shape[1] if x.shape[0] == batch > 1 else 0 for x in (left, right)]
-    tiles_m, tiles_n = triton.cdiv(m, block), triton.cdiv(n, block)
-    tiles = tiles_m * (tiles_m + 1) // 2 if left is right else tiles_m * tiles_n
+    tiles = math.prod(tiles_along(m, n, block, block, triangle=left is right))
     _ratio(
         (width * batch * tiles,),
         *(left, right, sizes.norms, out, m, n, pitch, terms, rows[0] * length, rows[1] * length),

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import triton
@@ -12,6 +13,7 @@ import triton.language as tl
 
 from hifigemm.engines.kernels.common import tiles_of, unfolded
 from hifigemm.engines.kernels.launch import Launch, real_view
+from hifigemm.engines.kernels.tiles import tiles_along
 
 _BLOCK = 64
 
@@ -45,9 +47,8 @@ def mirror(x: Any, conjugate: bool) -> None:
     if x.numel() == 0:
         return
     batch, n, _ = x.shape
-    tiles = triton.cdiv(n, _BLOCK)
     _launch(
-        (batch * (tiles * (tiles + 1) // 2),),
+        (batch * math.prod(tiles_along(n, n, _BLOCK, _BLOCK, triangle=True)),),
         *(real_view(x), *x.stride(), n),
         WIDTH=2 if x.is_complex() else 1,
         CONJUGATE=conjugate and x.is_complex(),

@@ -196,6 +196,16 @@ def _count(tile: Tile, shape: ProductShape) -> int:
     return -(-shape.m // tile.block_m) * -(-shape.n // tile.block_n) * shape.planes
 
 
+def tiles_along(m: int, n: int, block_m: int, block_n: int, *, triangle: bool) -> tuple[int, int]:
+    """Rows and columns of tiles of a plane; of the folded rectangle of `common.tiles_of` for a triangle."""
+    if not triangle:
+        return -(-m // block_m), -(-n // block_n)
+    square = max(block_m, block_n)
+    squares = -(-m // square)
+    half = squares // 2
+    return (squares - half) * (square // block_m), (2 * half + 1) * (square // block_n)
+
+
 def waves(tile: Tile, shape: ProductShape, num_sms: int) -> int:
     """Tiles that the busiest SM makes."""
     return -(-_count(tile, shape) // num_sms)

@@ -26,9 +26,9 @@ import torch
 import triton
 import triton.language as tl
 
-from hifigemm.engines.kernels.common import place_in_plane, power_of_two, power_of_two_single, sign_of_finite
+from hifigemm.engines.kernels.common import place_in_plane, power_of_two, power_of_two_single, sign_of_finite, unfolded
 from hifigemm.engines.kernels.launch import Launch, operand_arguments
-from hifigemm.engines.kernels.tiles import KERNELS, ProductShape, Tile, gpu_of, hopper_module, tile_for
+from hifigemm.engines.kernels.tiles import KERNELS, ProductShape, Tile, gpu_of, hopper_module, tile_for, tiles_along
 from hifigemm.engines.kernels.vector_tiles import NOT_FINITE
 from hifigemm.engines.kernels.words import ALL_LOSSES, Words, losses_in_range
 
@@ -49,6 +49,7 @@ class Kind:
     right_words: int
     chained: bool
     in_fp32: bool
+    triangle: bool
 
 
 class Side(NamedTuple):
@@ -109,7 +110,8 @@ def _corrected_kernel(
     BLOCK_N: tl.constexpr = TILE.block_n
     BLOCK_K: tl.constexpr = TILE.block_k
     z = tl.program_id(1).to(tl.int64)
-    tile_m, tile_n = place_in_plane(tl.program_id(0), tiles_m, tiles_n, TILE.group)
+    row, column = place_in_plane(tl.program_id(0), tiles_m, tiles_n, TILE.group)
+    tile_m, tile_n = unfolded(row, column, left.vectors, BLOCK_M, BLOCK_N, KIND.triangle)
     rows = tile_m * BLOCK_M + tl.arange(0, BLOCK_M)
     cols = tile_n * BLOCK_N + tl.arange(0, BLOCK_N)
     row = (rows % left.vectors)[:, None]
@@ -173,6 +175,7 @@ def word_gemm(
     losses: tuple[int, int] = ALL_LOSSES,
     operands: tuple[torch.Tensor, torch.Tensor] | None = None,
     config: Tile | None = None,
+    triangle: bool = False,
 ) -> None:
     """out = 2**shift A B from the words of A and B, on torch's current stream; see the module docstring.
 
@@ -194,13 +197,15 @@ def word_gemm(
         A and B themselves, read where a row or column holds an Inf or NaN; None where there are none.
     config : Tile, optional
         Otherwise `tile_for` chooses.
+    triangle : bool
+        Make only the tiles of a square result that have entries on or below the diagonal.
     """
     fmt = left.splitting.fmt.name
     block = WHOLE_BLOCK[fmt] if block is None else block
     _check(left, right, out, block)
     if out.numel() == 0:
         return
-    same: dict[str, Any] = {"chained": chained, "shift": shift, "losses": losses}
+    same: dict[str, Any] = {"chained": chained, "shift": shift, "losses": losses, "triangle": triangle}
     if out.shape[0] > _MATRICES:
         for start in range(0, out.shape[0], _MATRICES):
             at = slice(start, start + _MATRICES)
@@ -210,9 +215,10 @@ def word_gemm(
         return
     hopper = hopper_module("word_gemm_hopper", out.device)
     if config is None:
-        shape = ProductShape(left.vectors, right.vectors, left.k, out.shape[0], "words", fmt, block)
+        columns = -(-right.vectors // 2) if triangle else right.vectors  # a triangle has about as many tiles
+        shape = ProductShape(left.vectors, columns, left.k, out.shape[0], "words", fmt, block)
         config = tile_for(shape, gpu_of(out.device), ("triton",) if hopper is None else KERNELS)
-    kind = Kind(left.splitting.num_words, right.splitting.num_words, chained, fmt == "fp16")
+    kind = Kind(left.splitting.num_words, right.splitting.num_words, chained, fmt == "fp16", triangle)
     target, entries = (out, *out.stride()), None if operands is None else tuple(operand_arguments(operands))
     noted = None if losses == ALL_LOSSES else left.losses
     launch = _launch_plain if config.kernel == "triton" else hopper.launch
@@ -248,7 +254,7 @@ def _launch_plain(
     left: Words, right: Words, noted: Any, target: Any, entries: Any, scales: Any, losses: Any, kind: Kind, tile: Tile
 ) -> None:
     """The launch of the plain kernel."""
-    tiles_m, tiles_n = -(-left.vectors // tile.block_m), -(-right.vectors // tile.block_n)
+    tiles_m, tiles_n = tiles_along(left.vectors, right.vectors, tile.block_m, tile.block_n, triangle=kind.triangle)
     pitch = left.planes.shape[3]
     _launch(
         (tiles_m * tiles_n, target[0].shape[0]),

@@ -22,10 +22,10 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, warpgroup_mma, warpgroup_mma_wait
 
-from hifigemm.engines.kernels.common import place_of
+from hifigemm.engines.kernels.common import place_of, unfolded
 from hifigemm.engines.kernels.hopper_ring import tma_load
 from hifigemm.engines.kernels.launch import Launch, TensorMap, tensor_map
-from hifigemm.engines.kernels.tiles import Tile, gpu_of
+from hifigemm.engines.kernels.tiles import Tile, gpu_of, tiles_along
 from hifigemm.engines.kernels.vector_tiles import NOT_FINITE
 from hifigemm.engines.kernels.word_gemm import Kind, nonfinite_sums, side_of, unscaled
 from hifigemm.engines.kernels.words import Words, losses_in_range
@@ -52,6 +52,7 @@ def _produce(
     step = 0
     for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
         z, at_m, at_n = place_of(tile, tiles_m, tiles_n, TILE.group)
+        at_m, at_n = unfolded(at_m, at_n, left.vectors, BLOCK_M, BLOCK_N, KIND.triangle)
         left_row = z * left.batch + at_m * BLOCK_M
         right_row = z * right.batch + at_n * BLOCK_N
         for i in range(k_steps):
@@ -108,6 +109,7 @@ def _consume(
     step = 0
     for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
         z, at_m, at_n = place_of(tile, tiles_m, tiles_n, TILE.group)
+        at_m, at_n = unfolded(at_m, at_n, left_side.vectors, BLOCK_M, BLOCK_N, KIND.triangle)
         total = gl.zeros([HALF, BLOCK_N], gl.float32, layout)
         correction = gl.zeros([HALF, BLOCK_N], gl.float32, layout)
         zero = gl.zeros([HALF, BLOCK_N], gl.float32, layout)
@@ -232,7 +234,7 @@ def launch(
 ) -> None:
     """The launch of `word_gemm.word_gemm`; see there."""
     out, pitch = target[0], left.planes.shape[3]
-    tiles_m, tiles_n = -(-left.vectors // tile.block_m), -(-right.vectors // tile.block_n)
+    tiles_m, tiles_n = tiles_along(left.vectors, right.vectors, tile.block_m, tile.block_n, triangle=kind.triangle)
     tiles = out.shape[0] * tiles_m * tiles_n
     _launch(
         (min(tiles, gpu_of(out.device).num_sms),),
