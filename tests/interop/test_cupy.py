@@ -350,6 +350,7 @@ STREAMS = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:ExternalStream is deprecated")
 @pytest.mark.gpu
 @pytest.mark.parametrize("stream", STREAMS)
 @pytest.mark.parametrize("options", [{}, EXACT["fast"]], ids=["default", "fast"])

@@ -558,7 +558,7 @@ def test_nothing_but_a_few_numbers_crosses_to_the_host(torch, tmp_path):
     a, b = integers((256, 256)), integers((256, 256), seed=1)
     f = jax.jit(lambda a, b: PRODUCT(hj.matmul(a, b) + 1, b))
     want = jax.block_until_ready(f(a, b))
-    with jax.transfer_guard("disallow"), torch.profiler.profile() as profile:
+    with jax.transfer_guard("disallow"), torch.profiler.profile(acc_events=True) as profile:
         found = jax.block_until_ready(f(a, b))
     profile.export_chrome_trace(str(tmp_path / "trace.json"))
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
