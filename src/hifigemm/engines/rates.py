@@ -52,7 +52,7 @@ class Rates:
             rate *= self.odd_fp64
         operands = p.batch * (p.m * p.k + p.k * p.n)
         moved = (operands + p.batch * p.m * p.n) * p.dtype.itemsize
-        seconds = max(2 * multiplications / rate, moved / self.bandwidth) + self.launch
+        seconds = max(2 * multiplications / rate, moved / self.bandwidth) + self.launch + self._mirror_seconds(p)
         if p.narrow is None:
             return seconds
         return seconds + operands * (p.dtype.itemsize + 2) / self.bandwidth + 2 * self.launch  # converted first
@@ -63,15 +63,16 @@ class Rates:
         The magnitudes of complex entries take four real products.
         """
         p = problem
-        operands, result = p.batch * (p.m * p.k + p.k * p.n), p.batch * p.m * p.n
-        inner = -(-p.m // 128) * 128 * (-(-p.n // 256) * 256) * -(-p.k // 128) * 128
+        share, sides = _share_made(p), 1 if p.mirror == "T" or (p.mirror and not p.is_complex) else 2
+        operands, result = p.batch * sides * p.k * (p.m + p.n) / 2, share * p.batch * p.m * p.n
+        inner = share * -(-p.m // 128) * 128 * (-(-p.n // 256) * 256) * -(-p.k // 128) * 128
         # The product of magnitudes takes a quarter longer than others; passes over memory half as long again as their
         # bytes.
         looked = 1.25 * estimate * (4 if p.is_complex else 1)
         seconds = 2 * p.batch * inner * (num_products + looked) / self.int8
         moved = (operands + result) * (p.dtype.itemsize + num_products)
         launches = 6 * self.launch + _LOOK if estimate else 4 * self.launch
-        return seconds + 1.5 * moved / self.bandwidth + launches
+        return seconds + 1.5 * moved / self.bandwidth + launches + self._mirror_seconds(p)
 
     def word_seconds(self, problem: Problem) -> float:
         """Words whose format is chosen on the device: words, product and result one after the other.
@@ -85,13 +86,18 @@ class Rates:
             embedding = p.batch * 6 * p.k * p.n
         rate, entry = (self.words, 8) if p.narrow is None else (2 * self.words, 4)
         sms, shape = self.num_sms, ProductShape(p.m, p.n, p.k, p.batch)
-        product = min(
+        share_made = 1.0 if problem.is_complex else _share_made(p)  # embedded matrices do not mirror each other
+        product = share_made * min(
             2 * p.k * sms * waves(tile, shape, sms) * tile.area / (rate * share)
             for tile, share in TILES["words"].items()
             if tile.kernel == "hopper"
         )
         moved = p.batch * (entry * (p.m * p.k + p.k * p.n) + 4 * p.m * p.n) + embedding
-        return product + 4 / 3 * moved / self.bandwidth + 6 * self.launch
+        return product + 4 / 3 * moved / self.bandwidth + 6 * self.launch + self._mirror_seconds(problem)
+
+    def _mirror_seconds(self, p: Problem) -> float:
+        """Reading one triangle of a result and writing the other, where that is to be done."""
+        return p.batch * p.m * p.n * p.dtype.itemsize / self.bandwidth + self.launch if p.mirror else 0.0
 
     def __str__(self) -> str:
         native = "\n".join(
@@ -105,6 +111,11 @@ class Rates:
             f"{self.words / 1e12:.0f} TFLOP/s, memory {self.bandwidth / 1e12:.2f} TB/s, a launch "
             f"{self.launch * 1e6:.1f} us"
         )
+
+
+def _share_made(p: Problem) -> float:
+    """The share of tiles that is made of a result whose lower triangle is mirrored."""
+    return min((1 + 256 / p.m) / 2, 1.0) if p.mirror else 1.0
 
 
 H200 = Rates(
