@@ -11,6 +11,8 @@ import pytest
 
 from hifigemm.engines import rates
 from hifigemm.formats import BF16, FP16
+from hifigemm.numerics.residue_products import num_planes
+from hifigemm.numerics.residues import moduli_set
 from hifigemm.problem import Problem
 
 SIZES = (256, 512, 1024, 2048, 4096)
@@ -182,3 +184,25 @@ def test_rates_are_printed_with_their_sizes():
     assert "1024: 4 " in text
     assert "500 TOP/s" in text
     assert "4.0 us" in text
+
+
+@pytest.mark.parametrize(
+    ("dtype", "n", "milliseconds"),
+    [("float64", 4096, 1.07), ("float64", 8192, 7.23), ("float64", 16384, 52.8), ("complex128", 8192, 17.5)],
+)
+def test_mirrored_results_take_what_was_measured_on_an_h200(dtype, n, milliseconds):
+    """results/syrk_h200.csv, 15 moduli and a look at magnitudes."""
+    problem = replace(cube(n, dtype), mirror="T")
+    count = num_planes(moduli_set(15, problem.is_complex), problem.is_complex)
+    assert 1e3 * rates.H200.residue_seconds(problem, count, True) == pytest.approx(milliseconds, rel=0.1)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "complex128", "float32"])
+@pytest.mark.parametrize("n", [2048, 8192])
+def test_half_of_a_product_saves_moduli_and_words_more_than_the_library(n, dtype):
+    whole = cube(n, dtype)
+    half = replace(whole, mirror="T")
+    assert rates.H200.native_seconds(half) > rates.H200.native_seconds(whole)
+    assert 0.5 < rates.H200.residue_seconds(half, 15, True) / rates.H200.residue_seconds(whole, 15, True) < 0.7
+    if dtype == "float32":
+        assert rates.H200.word_seconds(half) < rates.H200.word_seconds(whole)

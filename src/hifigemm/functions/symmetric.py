@@ -31,7 +31,7 @@ def syrk(
     a: Any, trans: Literal["N", "T"] = "N", *, accuracy: Accuracy = None, scheme: SchemeName | Scheme = "auto",
     out: Any = None, engine: str | None = None, workspace: int | None = None, return_report: bool = False,
 ) -> Any:  # fmt: skip
-    """A A^T, or A^T A for ``trans="T"``, as `syrk` of the BLAS: exactly symmetric, for up to half of the work.
+    """A A^T, or A^T A for ``trans="T"``, as `syrk` of the BLAS: exactly symmetric, for about half of the work.
 
     Parameters
     ----------
