@@ -839,7 +839,7 @@ def _repeated_on_host(
     plan: Plan, engine: Engine, library: Library, limit: int, operands: tuple[Array, Array], shape: tuple[int, ...]
 ) -> Any:
     """The plan carried out on matrices of NumPy or tensors of the CPU; a native product is only looked at."""
-    if any(x.ndim != 2 or x.dtype != plan.problem.dtype for x in operands):
+    if plan.problem.mirror or any(x.ndim != 2 or x.dtype != plan.problem.dtype for x in operands):
         return None
     is_numpy, ordinary = library.name == "numpy", (plan.problem.terms, 2.0**plan.problem.fmt.emin)
 

@@ -60,6 +60,19 @@ def test_results_are_symmetric_to_the_bit_and_keep_the_promise(dtype, options):
             assert c.tobytes() == np.ascontiguousarray(hg.matmul(left, right, accuracy="correct")).tobytes()
 
 
+@pytest.mark.parametrize("options", [{}, {"scheme": "multiword"}, {"scheme": "ozaki1"}], ids=str)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_products_of_a_kind_are_symmetric_again_and_again(monkeypatch, dtype, options):
+    """Of stacks, which no BLAS multiplies with their own transposes, and of a matrix."""
+    monkeypatch.setattr(symmetric, "SMALLEST", 512)
+    a = matrix(dtype, (40, 300))
+    for x in (a, np.stack([a, a[::-1]])):
+        first = hnp.syrk(x, **options)
+        np.testing.assert_array_equal(first, first.mT)
+        for _ in range(2):
+            np.testing.assert_array_equal(hnp.syrk(x, **options), first)
+
+
 @pytest.mark.parametrize(
     "options",
     [{"accuracy": "correct"}, {"scheme": hg.Ozaki1(num_slices=4)}, {"scheme": hg.Ozaki2(num_moduli=9, scaling="fast")}],
