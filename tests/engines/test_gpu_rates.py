@@ -8,6 +8,7 @@ import sys
 from contextlib import nullcontext
 from dataclasses import replace
 from itertools import product
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -165,6 +166,13 @@ def test_low_precision_pays_where_its_units_are_many_times_faster(board, dtype, 
     native = rates.native_seconds(problem)
     own = rates.residue_seconds(problem, 15, True) / 0.9 if dtype == "float64" else 1.5 * rates.word_seconds(problem)
     assert (own < native) == pays
+
+
+def test_the_page_on_hardware_has_the_predictions_of_the_model():
+    root = Path(__file__).parents[2]
+    table = subprocess.run([sys.executable, root / "tools" / "hardware.py"], capture_output=True, text=True, check=True)
+    assert table.stdout.count("\n") == 12
+    assert table.stdout in (root / "docs" / "hardware.md").read_text(encoding="utf-8")
 
 
 def test_rates_print_where_they_come_from():
