@@ -35,7 +35,7 @@ from hifigemm.numerics.residues import moduli_set
 from hifigemm.numerics.words import Splitting
 
 DEVICE = torch.device("cuda", 0)
-SHARED = {80: 166912, 86: 101376, 89: 101376, 90: 232448, 100: 232448, 120: 101376}
+SHARED = {80: 166912, 86: 101376, 89: 101376, 90: 232448, 100: 232448}
 DTYPES = torch.float64, torch.float32, torch.complex128, torch.complex64
 OPS = "STL", "LDL", "IDP", "DMMA", "LDG.E.128", "STG.E.128", "STG.E.64", "WARPGROUP.DEPBAR"
 COPY = re.compile(r"cp\.async\.c[ag]\.shared\.global \[[^]]*\], \[[^]]*\], (\w+)")

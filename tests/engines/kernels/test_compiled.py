@@ -10,7 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")  # which brings Triton along
 
-SHARED = {80: 166912, 86: 101376, 89: 101376, 90: 232448, 100: 232448, 120: 101376}
+SHARED = {80: 166912, 86: 101376, 89: 101376, 90: 232448, 100: 232448}
 
 
 def compiled(arch, family):
