@@ -158,6 +158,13 @@ def test_integers_are_exact_or_an_error():
             hg.matmul(made, made)
         small = hg.matmul(made, np.eye(2, dtype=int))
         np.testing.assert_array_equal(small, np.array(entries), strict=True)
+    for made in (flint.fmpz_mat, lambda x: np.array(x, object)):
+        found = hg.matmul(made([[2**63, 3]]), made([[1], [1]]))
+        assert (found.dtype, int(found[0, 0])) == (np.uint64, 2**63 + 3)
+        with pytest.raises(hg.PlanError, match=r"beyond int64 and negative ones.*result=\"int64\""):
+            hg.matmul(made([[2**63]]), made([[-1]]))
+        assert hg.matmul(made([[2**63]]), made([[-1]]), result="int64")[0, 0] == -(2**63)
+        assert hg.gemm(made([[2, 3]]), made([[5], [7]]))[0, 0] == 31.0
     large = flint.fmpz_mat([[2**63 + 1, 0]])
     assert hg.matmul(large, np.ones((2, 1), np.uint8)).dtype == np.uint64
     high, low = hg.matmul(flint.fmpz_mat([[2**100 + 1, 0]]), [[1], [1]], result="pair")
@@ -193,8 +200,10 @@ def test_what_is_no_exact_number_is_refused():
     with pytest.raises(ValueError, match=r"entry \(0, 1\) of b is \[0\.333.*arb"):
         hg.matmul([[1.0]], flint.arb_mat([[1, flint.arb(1) / 3]]))
     for x in (mpmath.matrix([[mpmath.pi]]), mpmath.iv.matrix([[1]]), flint.nmod_mat(1, 1, [3], 5), [[None]]):
-        with pytest.raises(TypeError, match="a has dtype object and holds"):
+        with pytest.raises(TypeError, match=r"a has dtype object, and entry \(0, 0\) is .*; expected"):
             hg.matmul(x, [[1.0]])
+    with pytest.raises(TypeError, match=r"entry \(1, 0\) is None, a NoneType"):
+        hg.matmul([[mpmath.mpf(1)], [None]], [[1.0]])
     huge = mpmath.mpf(2) ** (10**12)
     for x in (huge, 1 / huge):
         with pytest.raises(ValueError, match=r"entry \(0, 0\) of a is mpf"):

@@ -257,15 +257,22 @@ def product_of_numbers(
                 return again
             options = replace(options, key=key)
         shapes, whole = shapes_of(a.shape, b.shape), are_integers(a, b, result)
-        if whole and accuracy is None and "O" in (given[0].dtype.kind, given[1].dtype.kind):
+        of_objects = "O" in (given[0].dtype.kind, given[1].dtype.kind)
+        if whole and accuracy is None and of_objects:
             options = replace(options, accuracy="correct")  # integers of classes that never wrap around
+        if of_objects and not whole and a.dtype.kind in "biu" and b.dtype.kind in "biu":
+            raise PlanError(
+                "the operands hold integers beyond int64 and negative ones, whose products no dtype of NumPy has: ask "
+                'for result="int64" or result="object"'
+            )
         if whole:
             dtype = integer_dtype(_array_of(a), _array_of(b), options, out, library, result=result)
         elif result == "array" or result in TWO_PARTS:
             dtype = result_dtype(a.dtype, b.dtype)
         else:
             expected = ", ".join(f'"{kind}"' for kind in ("array", *TWO_PARTS))
-            raise PlanError(f"result={result!r}, the operands are {a.dtype} and {b.dtype}: expected {expected}")
+            kinds = "no integers that int64 or uint64 holds" if of_objects else f"{a.dtype} and {b.dtype}"
+            raise PlanError(f"result={result!r}, the operands are {kinds}: expected {expected}")
         if out is not None:
             check_out(out, shapes, dtype, library)
         if result in TWO_PARTS:
@@ -438,7 +445,7 @@ def gemm_of_numbers(
     alpha, beta, out = _scalar(alpha, "alpha"), _scalar(beta, "beta"), as_out(out)
     library = library_of(("a", a), ("b", b), ("c", None if beta == 0 else c), ("out", out))
     with library.active():
-        a, b = in_words(as_operand(a, "a", library), as_operand(b, "b", library), (trans_a, trans_b))
+        a, b = in_words(as_operand(a, "a", library), as_operand(b, "b", library), (trans_a, trans_b), integers=False)
         a, b = _transposed(a, trans_a, "a"), _transposed(b, trans_b, "b")
         kind = type(c)
         c = None if beta == 0 else one_word(as_addend(c, library), "c")

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from hifigemm.array_like import described, kind_of, shown
+from hifigemm.array_like import kind_of, shown
 from hifigemm.numerics.bits import Array
 from hifigemm.operands import EXPECTED, Prepared
 
@@ -31,20 +31,20 @@ _COMPLEX = "acb", "complex", "complex64", "complex128", "mpc"
 
 
 def in_words(
-    a: Array | Prepared, b: Array | Prepared, trans: tuple[Any, Any] = ("N", "N")
+    a: Array | Prepared, b: Array | Prepared, trans: tuple[Any, Any] = ("N", "N"), *, integers: bool = True
 ) -> tuple[Array | Prepared, Array | Prepared]:
     """Both operands without objects; where these take several words, with copies along the axes that are summed.
 
-    Those are the ones of `gemm` with these transposes.
+    Those are the ones of `gemm` with these transposes. Without `integers` these become words as well.
 
     Raises TypeError: entries that are no numbers, a prepared operand beside several words. ValueError: entries that
     `MOST_WORDS` words do not hold, Inf and NaN beside several words.
     """
     if a.dtype.kind != "O" != b.dtype.kind:
         return a, b
-    i, j = _integers(a), _integers(b)
+    i, j = (_integers(a), _integers(b)) if integers else (None, None)
     if i is not None and j is not None:
-        return i, j
+        return _in_one_dtype(i, j)
     left, right = _words_of(a, "a"), _words_of(b, "b")
     p, q = len(left), len(right)
     of_a = -1 if len(a.shape) == 1 or trans[0] == "N" else -2
@@ -84,6 +84,15 @@ def _integers(x: Any) -> Any:
     return None if dtype is None else np.array(values, dtype).reshape(x.shape)
 
 
+def _in_one_dtype(i: Any, j: Any) -> tuple[Any, Any]:
+    """Integers of int64 beside those of uint64 in one of the dtypes that holds both; as they are where none does."""
+    if np.result_type(i.dtype, j.dtype).kind in "biu":
+        return i, j
+    least, most = min(int(x.min(initial=0)) for x in (i, j)), max(int(x.max(initial=0)) for x in (i, j))
+    dtype = np.uint64 if least >= 0 else np.int64 if most < 2**63 else None
+    return (i, j) if dtype is None else (i.astype(dtype), j.astype(dtype))
+
+
 def _words_of(x: Any, name: str, most: int = MOST_WORDS) -> list[Any]:
     """Arrays that sum to x exactly, x itself where it holds no objects."""
     if x.dtype.kind != "O":
@@ -92,13 +101,12 @@ def _words_of(x: Any, name: str, most: int = MOST_WORDS) -> list[Any]:
     for i, y in enumerate(x.ravel().tolist()):
         parts = (y.real, y.imag) if type(y).__name__ in _COMPLEX else (y,)
         if not all(map(_is_number, parts)):
-            raise TypeError(f"{name} has dtype object and {described(x)}; {EXPECTED}")
+            raise TypeError(f"{name} has dtype object, and {_entry(i, x)} is {shown(y)}, a {kind_of(y)}; {EXPECTED}")
         words = [_words(part, most) for part in parts]
         if [] in words:
-            index = tuple(map(int, np.unravel_index(i, x.shape)))
             what = "no number of float64" if most == 1 else f"no sum of {most} numbers of float64 or fewer"
             raise ValueError(
-                f"entry {index} of {name} is {shown(y)}, a {kind_of(y)}, and {what}: "
+                f"{_entry(i, x)} of {name} is {shown(y)}, a {kind_of(y)}, and {what}: "
                 "round it first, by float or complex"
             )
         found.append(words)
@@ -111,8 +119,15 @@ def _words_of(x: Any, name: str, most: int = MOST_WORDS) -> list[Any]:
     return list(values.view(complex if width == 2 else float).reshape(count, *x.shape))
 
 
+def _entry(i: int, x: Any) -> str:
+    """Entry number i of an array, for a message."""
+    return f"entry {tuple(map(int, np.unravel_index(i, x.shape)))}"
+
+
 def _is_number(x: Any) -> bool:
-    """Whether the value of x is known exactly by one of the ways of `_ratio`."""
+    """Whether the value of x is known exactly by one of the ways of `_ratio`; those of mpmath's constants are not."""
+    if type(x).__name__ == "constant":
+        return False
     return type(x).__name__ in _BINARY or hasattr(x, "as_integer_ratio") or hasattr(x, "denominator")
 
 

@@ -363,3 +363,11 @@ def test_diagonals_need_equal_lengths(subscripts, shape):
     """numpy.einsum reads what is not there for "aa->a" and (0, 1), and refuses all the others."""
     with pytest.raises(ValueError, match=f"lengths {shape[0]} and {shape[1]}"):
         hnp.einsum(subscripts, np.ones(shape))
+
+
+@pytest.mark.parametrize("axis", [(1,), [1], (0, 1), 1.0])
+def test_vecdot_takes_one_axis(axis):
+    a = np.ones((2, 3))
+    for call in (np.vecdot, hnp.vecdot):
+        with pytest.raises(TypeError, match="cannot be interpreted as an integer"):
+            call(a, a, axis=axis)

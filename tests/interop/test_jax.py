@@ -761,3 +761,13 @@ assert hj.einsum("ij->", x) == 9 and hj.einsum("ij->", x).devices() == {jax.devi
 """
     environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=2", "JAX_PLATFORMS": "cpu"}
     subprocess.run([sys.executable, "-c", code], check=True, env=environment)
+
+
+def test_functions_name_the_options_that_programs_lack():
+    a, b = integers((2, 3)), integers((3, 4))
+    for options, named in (({"out": np.zeros((2, 4))}, "out="), ({"engine": "numpy"}, "engine=")):
+        for subscripts, operands in (("ij,jk->ik", (a, b)), ("ij->ji", (a,))):
+            with pytest.raises(TypeError, match=f"programs of JAX have no {named}"):
+                jax.jit(lambda *x, subscripts=subscripts, options=options: hj.einsum(subscripts, *x, **options))(
+                    *operands
+                )

@@ -155,7 +155,7 @@ def vecdot(
     x1, x2 = _with_axes(("x1", x1, 1), ("x2", x2, 1))
     moved = []
     for x in (x1, x2):
-        (at,) = _axes(axis, x.ndim, "axis")
+        (at,) = _axes([index(axis)], x.ndim, "axis")
         moved.append(permute(x, [i for i in range(x.ndim) if i != at] + [at]))
     x1, x2 = moved
     _check_lengths(x1, -1, x2, -1)

@@ -17,7 +17,7 @@ from hifigemm.libraries import library_of
 from hifigemm.operands import Shapes, as_out, check_out
 from hifigemm.plan import Report
 from hifigemm.schemes import Scheme
-from hifigemm.transforms import belongs_to_torch, is_traced, opaque
+from hifigemm.transforms import belongs_to_torch, check_untraced, is_traced, opaque
 
 if TYPE_CHECKING:
     from hifigemm.signatures import SchemeName
@@ -165,6 +165,8 @@ class Products:
         return self._deliver(value, out, report)
 
     def _deliver(self, value: Any, out: Any, report: Any) -> Any:
+        lacking = {"engine": self.options["engine"], "out": out, "return_report": self.return_report}
+        check_untraced({"the result": value}, **lacking)
         if self.count == 0:
             check_options(**self.options, like=value)
         out = as_out(out)

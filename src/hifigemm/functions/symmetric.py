@@ -16,7 +16,7 @@ from hifigemm.functions.products import Products
 from hifigemm.functions.verbs import as_arrays, conj, join, shape_of
 from hifigemm.libraries import library_of
 from hifigemm.schemes import Scheme
-from hifigemm.transforms import is_traced
+from hifigemm.transforms import belongs_to_torch, is_traced
 
 if TYPE_CHECKING:
     from hifigemm.signatures import SchemeName
@@ -101,7 +101,8 @@ def _rows(a: Any, trans: str, known: tuple[str, str]) -> Any:
 def _with_itself(products: Products, left: Any, right: Any, conjugate: bool) -> Any:
     """`left` times `right`, its transpose, conjugated or not."""
     size = left.shape[-2]
-    if size <= SMALLEST or not (is_traced(left) or library_of(("a", left)).on_host):
+    is_cut = is_traced(left) or belongs_to_torch(left, right) or library_of(("a", left)).on_host
+    if size <= SMALLEST or not is_cut:
         return products.with_transpose(left, right, conjugate)
     half = size // 2
     first = _with_itself(products, left[..., :half, :], right[..., :half], conjugate)

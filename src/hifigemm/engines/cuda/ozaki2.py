@@ -23,7 +23,7 @@ from hifigemm.engines.kernels import native_gemm, residue_gemm, scaled_residues
 from hifigemm.engines.kernels.buffers import Buffer
 from hifigemm.engines.kernels.common import LARGEST, Predicate
 from hifigemm.engines.kernels.error_ratio import RATIO_UNIT, error_ratio_bits
-from hifigemm.engines.kernels.launch import empty, uploaded
+from hifigemm.engines.kernels.launch import empty
 from hifigemm.engines.kernels.special import restore_special_values
 from hifigemm.numerics.bounds import native_bound
 from hifigemm.numerics.error_ratio import error_bound, largest_ratio
@@ -322,6 +322,5 @@ def _scatter(rows: tuple[int, ...] | None, cols: tuple[int, ...] | None, out: An
     out[:, i, j] = values
 
 
-@lru_cache(maxsize=64)
 def _index(where: tuple[int, ...], device: Any) -> Any:
-    return uploaded(torch.tensor(where, dtype=torch.int64), device)
+    return torch.tensor(where, dtype=torch.int64).to(device, non_blocking=True)
