@@ -14,6 +14,7 @@ from hifigemm.numerics.error_ratio import error_ratio
 from hifigemm.numerics.residue_products import crt, residue_gemm, scaled_residues
 from hifigemm.numerics.residues import moduli_set
 from hifigemm.numerics.scaling import NO_BIT, norm_scale, required_bits, required_bits_of_vectors
+from hifigemm.numerics.symmetric import mirror
 from hifigemm.schemes.scheme import int8_product
 from tests.engines.stand_in import arrays, on_host
 
@@ -125,10 +126,28 @@ def test_vectors_with_inf_or_nan_are_marked(make_pair, engine):
 
 
 def test_every_override_is_one_of_a_plain_function_and_others_are_left(engine):
-    tested = {norm_scale, scaled_residues, residue_gemm, crt, error_ratio, required_bits, required_bits_of_vectors}
+    tested = {
+        norm_scale,
+        scaled_residues,
+        residue_gemm,
+        crt,
+        mirror,
+        error_ratio,
+        required_bits,
+        required_bits_of_vectors,
+    }
     assert set(OVERRIDES) == tested
     for function in tested:
         assert engine.override(function) is OVERRIDES[function]
         assert NUMPY.override(function) is function
     assert engine.override(word_sums) is not word_sums
     assert engine.override(np.matmul) is np.matmul
+
+
+@pytest.mark.parametrize("conjugate", [False, True])
+def test_lower_triangles_are_mirrored_as_by_numpy(engine, conjugate):
+    x = np.arange(18.0).reshape(2, 3, 3) * (1 + 2j)
+    want, found = x.copy(), arrays(x)[0]
+    engine.override(mirror)(found, conjugate)
+    mirror(want, conjugate)
+    np.testing.assert_array_equal(on_host(found), want)
