@@ -313,10 +313,12 @@ class TestOnGpu:
             np.testing.assert_array_equal(whole, want)
 
 
-@pytest.mark.parametrize(
-    "tile", valid_tiles(gpu_of(torch.device(DEVICE)), family="words", fmt="fp16", block=64), ids=str
-)
-@pytest.mark.parametrize("m", [3, 70, 300])
+WORD_TILES = valid_tiles(gpu_of(torch.device(DEVICE)), family="words", fmt="fp16", block=64)
+
+
+@pytest.mark.thinned(2)
+@pytest.mark.parametrize("tile", WORD_TILES, ids=str)
+@pytest.mark.parametrize("m", [3, 140])
 def test_triangles_have_the_bits_of_whole_products(tile, m):
     """Beyond the squares on the diagonal nothing is written."""
     a = uniform(np.random.default_rng(m), 2, m, 100)
