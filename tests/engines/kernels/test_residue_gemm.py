@@ -121,7 +121,7 @@ def test_bits_do_not_depend_on_tiles(tile, m, n, k):
     check(left, right, moduli, empty_products(1, 2, m, n), m, n, config=tile)
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("tile", TILES, ids=str)
 @pytest.mark.parametrize("m", [3, 300])
 def test_triangles_are_right_on_and_below_the_diagonal(tile, m):
