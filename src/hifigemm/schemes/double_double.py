@@ -23,7 +23,8 @@ from hifigemm.engine import Engine
 from hifigemm.exceptions import PlanError
 from hifigemm.formats import FP32
 from hifigemm.numerics.bits import Array
-from hifigemm.numerics.double_double import K_PART, Cut, added, cut, error_bound, k_chunks, round_once, sums_of
+from hifigemm.numerics.double_double import K_PART, added, cut, error_bound, is_exact, k_chunks, round_once, sums_of
+from hifigemm.numerics.eft import two_sum
 from hifigemm.numerics.embedding import embed_left, embed_right
 from hifigemm.numerics.rounding_formats import result_dtype
 from hifigemm.numerics.scaling import Scale
@@ -75,8 +76,8 @@ class DoubleDouble(Scheme):
 
     def multiply(self, plan: Plan, left: Split, right: Split, engine: Engine, shift: int) -> Product:
         """Some rows at a time. Where entries are left, the parts are looked at: short ones, and zeros, are exact."""
-        a, b, count, fmt = left.planes, right.planes, _num_parts(plan.problem), plan.problem.fmt
-        shape = max(len(a), len(b)), a.shape[1], b.shape[2]
+        problem, fmt, a, b = plan.problem, plan.problem.fmt, left.planes, right.planes
+        count, shape = _num_parts(problem), (max(len(a), len(b)), a.shape[1], b.shape[2])
         values, certified = np.empty(shape, result_dtype(fmt)), np.empty(shape, bool)
         chunks, step = _steps(plan, *shape[1:])
         at_left = (2 * count - 2) * len(a) * min(step, shape[1]) * chunks[0].stop
@@ -84,24 +85,22 @@ class DoubleDouble(Scheme):
         space = np.empty(at_left + at_right)  # of the columns, then of the rows
         whole = cut(b, 1, count, space) if len(chunks) == 1 else None
 
-        def rounded(rows: Array, columns: Cut | None, look: bool) -> tuple[Array, Array]:
-            cuts = (
-                (cut(rows[:, :, z], 2, count, space[at_right:], look), columns or cut(b[:, z], 1, count, space, look))
-                for z in chunks
-            )
-            sums = reduce(added, (sums_of(*pair, engine.native_product) for pair in cuts))
-            return round_once(sums, error_bound(sums, chunks), fmt, shift)
-
         for start in range(0, shape[1], step):
-            at = slice(None), slice(start, start + step)
-            values[at], kept = rounded(a[at], whole, False)
-            if not kept.all():
-                kept |= rounded(a[at], None, True)[1]
-            if not kept.all():
-                zero = engine.native_product(*((x != 0).astype(np.float64) for x in (a[at], b))) == 0
-                values[at][zero], kept[zero] = 0.0, True
+            at, sums, tops = (slice(None), slice(start, start + step)), [], []
+            for z in chunks:
+                y = whole or cut(b[:, z], 1, count, space)
+                x = cut(a[at][:, :, z], 2, count, space[at_right:])
+                sums.append(sums_of(x, y, engine.native_product))
+                tops.append((x.top, y.top))
+            hi, lo = two_sum(*(part[:, 0] for part in reduce(added, sums)))
+            values[at], kept = round_once(hi, lo, error_bound(tops, chunks, count), fmt, shift)
+            if not kept.all() and (~kept & (lo == 0)).any():
+                if problem.terms <= K_PART and not shift:
+                    kept |= is_exact(x, y)[:, 0] & (lo == 0)
+                terms = engine.native_product(*((part != 0).astype(np.float64) for part in (a[at], b)))
+                kept |= (hi == 0) & (terms == 0)
             certified[at] = kept
-        return finished(plan.problem, values, certified, 0.0, plan.num_products)
+        return finished(problem, values, certified, 0.0, plan.num_products)
 
     def escalate(self, plan: Plan, problem: Problem, engine: Engine) -> Plan | None:
         """As many slices as correct rounding takes."""
