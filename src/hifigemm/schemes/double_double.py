@@ -42,7 +42,6 @@ class DoubleDouble(Scheme):
     """Double-double sums, which Ziv's test rounds; for engines of a CPU."""
 
     name: ClassVar[str] = "double-double"
-    core = staticmethod(sums_of)
 
     def plan(self, problem: Problem, target: Target, engine: Engine, evidence: Evidence | None, asked: Any) -> Plan:
         """Three or six products, whatever is asked for.
