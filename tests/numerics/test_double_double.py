@@ -87,6 +87,8 @@ def test_rows_beyond_the_range_have_no_bound():
     a = np.diag([2.0**450, 2.0**-452, 0.0, 2.0**449])
     errs = [err for _, err in sums_and_bound(a, np.ones((4, 2)), 3)]
     assert [isnan(err) for err in errs] == [True] * 4 + [False] * 4
+    x, y = cut(a[None], 2, 3, np.empty(64)), cut(np.ones((1, 4, 2)), 1, 3, np.empty(32))
+    assert is_exact(x, y)[0, 0, :, 0].tolist() == [False] * 2 + [True] * 2
 
 
 def nearest(x, fmt):

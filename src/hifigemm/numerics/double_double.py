@@ -71,7 +71,8 @@ def cut(x: Array, axis: int, count: int, space: Array) -> Cut:
     else:
         x = x.reshape(batch, k // length, length, -1)
     space = space[: (2 * count - 2) * x.size].reshape(-1, *x.shape)
-    exponent = np.frexp(np.abs(x, out=space[0]).max(axis=axis + 1, keepdims=True))[1]
+    magnitude = space[0]
+    exponent = np.frexp(np.abs(x, out=magnitude).max(axis=axis + 1, keepdims=True))[1]
     top, beta = np.ldexp(1.0, exponent), _slice_bits(length)
     sigma, parts, rests = top * (1.5 * 2.0 ** (52 - beta)), [], [x]
     for part, rest in zip(space[0::2], space[1::2], strict=True):
@@ -121,10 +122,10 @@ def error_bound(tops: list[tuple[Array, Array]], chunks: list[slice], count: int
 
 
 def is_exact(rows: Cut, columns: Cut) -> Array:
-    """Which sums (batch, parts, m, n) have no product but exact ones, as the parts of short entries are zeros."""
+    """Which sums (batch, parts, m, n) have a bound and no product but exact ones: parts of short entries are zeros."""
     left = np.concatenate([x.any(axis=3, keepdims=True) for x in rows.parts], 3)
     right = np.concatenate([x.any(axis=2, keepdims=True) for x in columns.rests[::-1]], 2)
-    return np.matmul(left.astype(np.float64), right.astype(np.float64)) == 0
+    return np.matmul(left + 0.0 * rows.top, right + 0.0 * columns.top) == 0
 
 
 def round_once(hi: Array, lo: Array, err: Array, fmt: Format, shift: int) -> tuple[Array, Array]:
