@@ -119,7 +119,13 @@ def test_what_is_kept_rounds_alike_within_the_bound(n, m, e, exponent, to_float3
 def test_a_shift_out_of_the_range_keeps_nothing():
     hi = np.array([1.0, 2.0**-100, 0.0]).reshape(1, 1, 3)
     zero = np.zeros_like(hi)
-    for shift, want in ((0, [True] * 3), (-950, [False, False, True]), (1000, [True] * 3), (1024, [False, True, True])):
+    for shift, want in (
+        (0, [True] * 3),
+        (-950, [False, False, True]),
+        (-1100, [False, False, True]),
+        (1000, [True] * 3),
+        (1024, [False, True, True]),
+    ):
         with np.errstate(all="ignore"):
             want_values = np.ldexp(hi, shift)
             values, kept = round_once(hi, zero, zero, FP64, shift)

@@ -134,9 +134,10 @@ def round_once(hi: Array, lo: Array, err: Array, fmt: Format, shift: int) -> tup
     Rounding to float32 is the second one, so err takes the first one in. A zero is exact, or its sign is not known.
     """
     if shift:
+        zero = (hi == 0) & (err == 0)
         hi, lo, err = (scale_by_power(x, np.array(shift)) for x in (hi, lo, err))
         usual = (np.abs(hi) >= 2.0**-900) & (np.abs(hi) < np.inf)
-        err = np.where(usual | ((hi == 0) & (err == 0)), err, np.nan)
+        err = np.where(usual | zero, err, np.nan)
     if fmt is not FP32:
         return hi + 0.0, hi + (lo - err) == hi + (lo + err)
     outer = err + np.abs(hi) * (2.0**-52 * ((lo != 0) | (err > 0)))
