@@ -35,6 +35,7 @@ NAMES = (
 )
 SHAPES = ((1, 1, 1), (1, 2, 1), (5, 1, 4), (7, 13, 6), (1, 64, 1), (31, 67, 29))
 FORCED = (
+    hg.DoubleDouble(),
     hg.Ozaki1(),
     hg.Ozaki1(product="fp16"),
     hg.Ozaki1(product="bf16"),

@@ -203,7 +203,7 @@ def test_schemes_and_engines_never_meet():
 
 def test_no_engine_asks_for_the_name_of_a_scheme():
     schemes = {"native", "multiword", "corrected", "ozaki1", "ozaki2", "Native", "Multiword", "Corrected"}
-    schemes |= {"Ozaki1", "Ozaki2"}
+    schemes |= {"Ozaki1", "Ozaki2", "double-double", "DoubleDouble"}
     for path in (ROOT / "engines").rglob("*.py"):
         text = path.read_text(encoding="utf-8")
         assert "scheme.name" not in text, path

@@ -247,7 +247,7 @@ def test_one_line_for_each_decision_without_any_set_up():
         assert len(lines) == 3
         assert lines[0].startswith("hifigemm: (3 x 4) @ (4 x 2) float64: Native(product=None), native product")
         assert "decided in" in lines[0]
-        assert "Ozaki1" in lines[1]
+        assert "DoubleDouble" in lines[1]
         assert "nothing to multiply" in lines[2]
     for value in ("", "0"):
         assert run(code, HIFIGEMM_LOG=value) == (0, [])

@@ -16,6 +16,7 @@ from hifigemm.planner import DefaultWorkspace, steady
 from hifigemm.problem import Problem
 
 SCHEMES = (
+    hg.DoubleDouble(),
     hg.Ozaki1(product="fp64"),
     hg.Ozaki1(),
     hg.Ozaki1(product="fp16"),

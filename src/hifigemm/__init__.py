@@ -14,12 +14,13 @@ from hifigemm.information import engines, info
 from hifigemm.interop.drop_in import emulate, install, uninstall
 from hifigemm.operands import Prepared
 from hifigemm.plan import Plan, Report
-from hifigemm.schemes import Corrected, Multiword, Native, Ozaki1, Ozaki2
+from hifigemm.schemes import Corrected, DoubleDouble, Multiword, Native, Ozaki1, Ozaki2
 from hifigemm.settings import strict
 
 __all__ = [
     "AccuracyError",
     "Corrected",
+    "DoubleDouble",
     "HifigemmError",
     "InexactProductError",
     "Multiword",

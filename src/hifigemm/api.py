@@ -154,7 +154,7 @@ def matmul(
         `strict` refuses it where that exceeds r. None is the level of the result's dtype. "correct": every real
         component is the exact value rounded once, to nearest, ties to even. For complex operands the promise holds for
         re and im, with |A||B| of the real embedding. `Relative` is |C - AB| <= r |AB|, by the exact schemes.
-    scheme : "auto", "native", "multiword", "corrected", "ozaki1", "ozaki2", or one such as ``Ozaki1(product="fp64")``
+    scheme : "auto", "native", "multiword", "corrected", "ozaki1", "ozaki2", "double-double", or ``Ozaki1("fp64")``
         A scheme is obeyed. Where it has an explicit count, or is one of words ("multiword", "corrected") or of a mode
         of Ozaki scheme I, and no accuracy is given, only what its report states is promised.
     out : array, optional

@@ -52,10 +52,17 @@ def test_float32_operands_go_through_float64_where_that_is_accurate_enough(dtype
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("accuracy", ["correct", 0.0, 1e-20])
-def test_beyond_native_products_slices_or_residues_where_programs_make_them(dtype, accuracy):
+def test_beyond_native_products_exact_schemes_and_residues_where_programs_make_them(dtype, accuracy):
     p = problem(dtype)
-    assert scheme_for(p, target(accuracy, p), NumpyEngine()) == hg.Ozaki1(product="fp64")
+    on_cpu = hg.Ozaki1(product="fp64") if accuracy == 1e-20 else hg.DoubleDouble()
+    assert scheme_for(p, target(accuracy, p), NumpyEngine()) == on_cpu
     assert scheme_for(p, target(accuracy, p), ProgramEngine(1.0)) == FAST
+
+
+def test_double_double_sums_are_for_cpus():
+    p = problem("float64")
+    with pytest.raises(hg.PlanError, match="DoubleDouble\\(\\) is for engines of a CPU"):
+        hg.DoubleDouble().plan(p, target("correct", p), ProgramEngine(1.0), None, None)
 
 
 @pytest.mark.parametrize("dtype", ["float64", "complex128"])

@@ -23,7 +23,8 @@ from .timing import Method
 StageProvider = Callable[[Any, Any, dict[str, Any]], Sequence[Stage]]
 """(a, b, options of `hifigemm.matmul`) -> stages of that product."""
 
-_SCHEMES: dict[str, Any] = {cls.name: cls for cls in (hg.Native, hg.Ozaki1, hg.Ozaki2, hg.Corrected, hg.Multiword)}
+_CLASSES = hg.Native, hg.Ozaki1, hg.Ozaki2, hg.Corrected, hg.Multiword, hg.DoubleDouble
+_SCHEMES: dict[str, Any] = {cls.name: cls for cls in _CLASSES}
 _COUNTS = {"ozaki1": ("num_slices",), "ozaki2": ("num_moduli",), "multiword": ("num_words", "num_products")}
 _WORDS = {
     **dict.fromkeys(("int8", "fp16", "bf16", "tf32", "fp32", "fp64"), "product"),

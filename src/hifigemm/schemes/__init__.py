@@ -2,10 +2,11 @@
 
 from hifigemm.schemes.auto import SCHEMES
 from hifigemm.schemes.corrected import Corrected
+from hifigemm.schemes.double_double import DoubleDouble
 from hifigemm.schemes.multiword import Multiword
 from hifigemm.schemes.native import Native
 from hifigemm.schemes.ozaki1 import Ozaki1
 from hifigemm.schemes.ozaki2 import Ozaki2
 from hifigemm.schemes.scheme import Scheme
 
-__all__ = ["SCHEMES", "Corrected", "Multiword", "Native", "Ozaki1", "Ozaki2", "Scheme"]
+__all__ = ["SCHEMES", "Corrected", "DoubleDouble", "Multiword", "Native", "Ozaki1", "Ozaki2", "Scheme"]

@@ -15,6 +15,7 @@ from hifigemm.formats import BF16, FP16, FP32, FP64
 from hifigemm.plan import Blocking, Plan, Verification
 from hifigemm.problem import Problem
 from hifigemm.schemes.corrected import Corrected
+from hifigemm.schemes.double_double import DoubleDouble
 from hifigemm.schemes.multiword import Multiword
 from hifigemm.schemes.native import Native
 from hifigemm.schemes.ozaki1 import Ozaki1
@@ -22,7 +23,8 @@ from hifigemm.schemes.ozaki2 import Ozaki2
 from hifigemm.schemes.scheme import Scheme
 from hifigemm.schemes.word_scheme import WordScheme
 
-SCHEMES: dict[str, type[Scheme]] = {cls.name: cls for cls in (Native, Multiword, Corrected, Ozaki1, Ozaki2)}
+_ALL: tuple[type[Scheme], ...] = Native, Multiword, Corrected, Ozaki1, Ozaki2, DoubleDouble
+SCHEMES: dict[str, type[Scheme]] = {cls.name: cls for cls in _ALL}
 
 _ONE_WORD = {
     "fp16": Multiword("fp16", 1, 1, accumulate="blocked", block=32),
@@ -62,13 +64,15 @@ def scheme_for(problem: Problem, target: Target, engine: Engine) -> Scheme:
 
     The native product wherever its worst case is good enough, or the level of its own format was asked for, unless
     residues are quicker on this engine by its cost model; for float32 operands the native product in float64 next,
-    which is one product too; otherwise residues where programs make them, or slices with FP64 products, the widest that
-    BLAS multiplies exactly.
+    which is one product too; otherwise residues where programs make them. Elsewhere double-double sums for correct
+    rounding, else slices with FP64 products, the widest that BLAS multiplies exactly.
     """
     for native in (Native(), Native(product="fp64")):
         if native.keeps(problem, target):
             return Ozaki2(scaling="fast") if native == Native() and _residues_pay(problem, target, engine) else native
-    return Ozaki1(product="fp64") if engine.costs is None else Ozaki2(scaling="fast")
+    if engine.costs is not None:
+        return Ozaki2(scaling="fast")
+    return DoubleDouble() if target.correct else Ozaki1(product="fp64")
 
 
 def on_device(scheme: Scheme, problem: Problem, target: Target, engine: Engine, asked: Scheme | None) -> Plan | None:

@@ -1,0 +1,145 @@
+"""Sums of products as a double-double with a bound: hi + lo and err with |A B - (hi + lo)| <= err in every entry.
+
+Idea
+    A = a_0 + ... + a_(p-1), cut by (x + sigma) - sigma on grids of beta bits, the last part being what is left; B
+    alike, with rests r_j = b_j + ... + b_(p-1). Then A B = sum_{i+j < p-1} a_i b_j + sum_i a_i r_(p-1-i): the first
+    products are exact and added by TwoSum, the others are rounded and go into lo [OOOR12]. That is as accurate as a
+    TwoProduct for each term [ORO05], and a row of A is cut once for all columns of B.
+Exact when
+    k 4**beta <= 2**53 for the at most K_PART terms of a sum, so that no partial sum of integers up to 2**beta is
+    rounded, in any order. x + sigma has the unit of the grid, as |x| <= sigma / 3, and what is left is a float64.
+Bound
+    u = 2**-53, E and F the powers of two above the entries of a row and of a column. Part i and rest i are at most E
+    2**(-i (beta + 1)), so the p rounded products sum to at most k S in magnitude, S = p 2**(-(p - 1) (beta + 1)) E F,
+    and err with the p + 1 + 2 v sums that they enter by (k + 2 v + 10) u k S at most, v being the levels of additions
+    over parts of k. Exact sums stay below 5 k E F; errors of TwoSum, at most u times that, are rounded when they are
+    added to lo, by 32 (v + 1)**2 u**2 k E F in all. Both constants have room for the rounding of lo + err and of err,
+    and for k products that underflow, as E and F lie within 2**-450 and 2**450. For other rows and columns err is NaN,
+    so that no comparison holds.
+References
+    [OOOR12] doi:10.1007/s11075-011-9478-1. [ORO05] Ogita, Rump, Oishi: Accurate sum and dot product,
+    doi:10.1137/030601818.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import reduce
+from typing import NamedTuple
+
+import numpy as np
+
+from hifigemm.formats import FP32, Format
+from hifigemm.numerics.bits import Array, ceil_log2, scale_by_power
+from hifigemm.numerics.eft import two_sum
+
+K_PART = 2048
+"""Terms that are cut together: slices of 21 bits, and a bound that grows with the square of k within parts alone."""
+_RANGE = 450
+
+
+class Cut(NamedTuple):
+    """Rows (batch, parts, m, k') or columns (batch, parts, k', n) as a sum of parts."""
+
+    parts: list[Array]  # a_0, ..., a_(p-1)
+    rests: list[Array]  # r_0, ..., r_(p-1)
+    top: Array  # E or F, with an inner dimension of 1
+
+
+def k_chunks(k: int, size: int) -> list[slice]:
+    """Terms that are worked on at a time: 2**v whole parts, about `size` terms, and those that make no whole part."""
+    found, start = [], 0
+    while start < k:
+        parts = max(min(size, k - start) // K_PART, 1)
+        stop = min(start + (1 << parts.bit_length() - 1) * K_PART, k)
+        found.append(slice(start, stop))
+        start = stop
+    return found
+
+
+def cut(x: Array, axis: int, count: int, space: Array) -> Cut:
+    """Rows (axis 2, the inner dimension) or columns (axis 1) of a chunk (batch, m, k) or (batch, k, n) in count parts.
+
+    The parts lie in `space`, one-dimensional, (2 count - 2) entries for each of x; the same space for all chunks saves
+    page faults.
+    """
+    batch, k = len(x), x.shape[axis]
+    length = min(k, K_PART)
+    x = x.astype(np.float64, copy=False)
+    if axis == 2:
+        x = x.reshape(batch, -1, k // length, length).swapaxes(1, 2)
+    else:
+        x = x.reshape(batch, k // length, length, -1)
+    space = space[: (2 * count - 2) * x.size].reshape(-1, *x.shape)
+    magnitude = space[0]
+    exponent = np.frexp(np.abs(x, out=magnitude).max(axis=axis + 1, keepdims=True))[1]
+    top, beta = np.ldexp(1.0, exponent), _slice_bits(length)
+    sigma, parts, rests = top * (1.5 * 2.0 ** (52 - beta)), [], [x]
+    for part, rest in zip(space[0::2], space[1::2], strict=True):
+        np.add(rests[-1], sigma, out=part)
+        part -= sigma
+        parts.append(part)
+        rests.append(np.subtract(rests[-1], part, out=rest))
+        sigma = sigma * 2.0 ** -(beta + 1)
+    if np.abs(exponent).max() > _RANGE:
+        top = np.where(np.abs(exponent) > _RANGE, np.nan, top)
+    return Cut([*parts, rests[-1]], rests, top)
+
+
+def _slice_bits(k: int) -> int:
+    """beta."""
+    return (53 - ceil_log2(k)) // 2
+
+
+def sums_of(rows: Cut, columns: Cut, multiply: Callable[[Array, Array], Array]) -> tuple[Array, Array]:
+    """hi and lo (batch, 1, m, n) of a chunk, whose 2**v parts are added in a tree."""
+    last = len(rows.parts) - 1
+    pairs = ((i, j) for i in range(last) for j in range(last - i))
+    hi, *others = (multiply(rows.parts[i], columns.parts[j]) for i, j in pairs)
+    rounded = [multiply(a, columns.rests[last - i]) for i, a in enumerate(rows.parts)]
+    for x in others:
+        hi, error = two_sum(hi, x)
+        rounded.append(error)
+    lo = reduce(np.add, rounded)
+    while hi.shape[1] > 1:
+        hi, lo = added((hi[:, 0::2], lo[:, 0::2]), (hi[:, 1::2], lo[:, 1::2]))
+    return hi, lo
+
+
+def added(x: tuple[Array, Array], y: tuple[Array, Array]) -> tuple[Array, Array]:
+    """hi and lo of the sum of two."""
+    hi, error = two_sum(x[0], y[0])
+    return hi, (x[1] + y[1]) + error
+
+
+def error_bound(tops: list[tuple[Array, Array]], chunks: list[slice], count: int) -> Array:
+    """err (batch, m, n) of the sums of all chunks, from the tops of their rows and columns cut in count parts."""
+    k, parts = min(chunks[0].stop, K_PART), -(-chunks[0].stop // K_PART)
+    levels = ceil_log2(parts) + len(chunks) - 1
+    rounded = (k + 2 * levels + 10) * count * 2.0 ** -((count - 1) * (_slice_bits(k) + 1))
+    each = k * 2.0**-53 * (rounded + 32 * (levels + 1) ** 2 * 2.0**-53)
+    return each * reduce(np.add, (np.matmul(x[..., 0].swapaxes(1, 2), y[:, :, 0]) for x, y in tops))
+
+
+def is_exact(rows: Cut, columns: Cut) -> Array:
+    """Which sums (batch, parts, m, n) have a bound and no product but exact ones: parts of short entries are zeros."""
+    left = np.concatenate([x.any(axis=3, keepdims=True) for x in rows.parts], 3)
+    right = np.concatenate([x.any(axis=2, keepdims=True) for x in columns.rests[::-1]], 2)
+    return np.matmul(left + 0.0 * rows.top, right + 0.0 * columns.top) == 0
+
+
+def round_once(hi: Array, lo: Array, err: Array, fmt: Format, shift: int) -> tuple[Array, Array]:
+    """2**shift (hi + lo), hi its float64, rounded to `fmt`, and whether all numbers within err of it round alike.
+
+    Rounding to float32 is the second one, so err takes the first one in. A zero is exact, or its sign is not known.
+    """
+    if shift:
+        zero = (hi == 0) & (err == 0)
+        hi, lo, err = (scale_by_power(x, np.array(shift)) for x in (hi, lo, err))
+        usual = (np.abs(hi) >= 2.0**-900) & (np.abs(hi) < np.inf)
+        err = np.where(usual | zero, err, np.nan)
+    if fmt is not FP32:
+        return hi + 0.0, hi + (lo - err) == hi + (lo + err)
+    outer = err + np.abs(hi) * (2.0**-52 * ((lo != 0) | (err > 0)))
+    least, values, most = (x.astype(np.float32) for x in (hi + (lo - outer), hi + 0.0, hi + (lo + outer)))
+    return values, (least == most) & ((values != 0) | (err == 0))

@@ -1,0 +1,119 @@
+"""Double-double sums of float64 products, correctly rounded on a CPU.
+
+Idea
+    Each entry is a sum hi + lo with a bound on its error, and is rounded where the bound cannot move the rounding. The
+    entries that are left are made by Ozaki scheme I. See numerics/double_double.py for notation, proof and references.
+Exact when
+    The inequality there holds, for every engine whose float64 product adds in any order. Whatever accuracy was asked
+    for, results are correctly rounded, so that their bits rest on no order.
+Cost
+    p (p + 1) / 2 products for operands in p parts, two for float32 and three for float64; complex: four times as many.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any, ClassVar
+
+import numpy as np
+
+from hifigemm.accuracy import Target
+from hifigemm.engine import Engine
+from hifigemm.exceptions import PlanError
+from hifigemm.formats import FP32
+from hifigemm.numerics.bits import Array
+from hifigemm.numerics.double_double import K_PART, added, cut, error_bound, is_exact, k_chunks, round_once, sums_of
+from hifigemm.numerics.eft import two_sum
+from hifigemm.numerics.embedding import embed_left, embed_right
+from hifigemm.numerics.rounding_formats import result_dtype
+from hifigemm.numerics.scaling import Scale
+from hifigemm.plan import Evidence, Plan, Product, Split, Verification
+from hifigemm.problem import Problem
+from hifigemm.schemes.ozaki1 import Ozaki1
+from hifigemm.schemes.scheme import Scheme, finished, product_spec
+
+_ROWS = 128
+"""Rows at a time where there are enough columns and terms that the BLAS makes good use of them."""
+
+
+@dataclass(frozen=True)
+class DoubleDouble(Scheme):
+    """Double-double sums, which Ziv's test rounds; for engines of a CPU."""
+
+    name: ClassVar[str] = "double-double"
+
+    def plan(self, problem: Problem, target: Target, engine: Engine, evidence: Evidence | None, asked: Any) -> Plan:
+        """Three or six products, whatever is asked for.
+
+        Raises PlanError: an engine of a GPU.
+        """
+        if engine.costs is not None:
+            raise PlanError(f"{self} is for engines of a CPU, and engine {engine.name!r} is none")
+        count, factor = _num_parts(problem), 4 if problem.is_complex else 1
+        products, reason = count * (count + 1) // 2, f"operands in {count} parts, whose sums are rounded once"
+        spec, k_block = product_spec(engine, "fp64", "DoubleDouble"), min(problem.terms, K_PART)
+        numbers = products * factor, k_block, Verification.ENTRYWISE, 0.0
+        return Plan(problem, asked, self, target, engine.name, spec, *numbers, reason)
+
+    def nbytes(self, plan: Plan, batch: int, rows: int, cols: int) -> int:
+        """Parts of some columns and rows, products and sums of the entries in some rows."""
+        count, width = _num_parts(plan.problem), 2 if plan.problem.is_complex else 1
+        chunks, step = _steps(plan, rows, cols * width)
+        longest, step = chunks[0].stop, min(step, rows)
+        parts = (2 * count + 2) * longest * (step + cols * width)
+        whole = plan.problem.k * (rows + 2 * cols) * width if plan.problem.is_complex else 0
+        sums = 16 * -(-longest // K_PART) * step * cols * width
+        return batch * (8 * (parts + whole + sums) + 9 * rows * cols * width)
+
+    def split(self, plan: Plan, x: Array, side: str, scale: Scale | None, engine: Engine) -> Split:
+        """The operand as it is; a complex one as real numbers."""
+        vectors = x.shape[1 if side == "left" else 2]
+        if plan.problem.is_complex:
+            x = embed_left(x) if side == "left" else embed_right(x)
+        return Split(side, vectors, x, np.zeros((1, 1, 1), np.int64), 1)
+
+    def multiply(self, plan: Plan, left: Split, right: Split, engine: Engine, shift: int) -> Product:
+        """Some rows at a time. Where entries are left, the parts are looked at: short ones, and zeros, are exact."""
+        problem, fmt, a, b = plan.problem, plan.problem.fmt, left.planes, right.planes
+        count, shape = _num_parts(problem), (max(len(a), len(b)), a.shape[1], b.shape[2])
+        values, certified = np.empty(shape, result_dtype(fmt)), np.empty(shape, bool)
+        chunks, step = _steps(plan, *shape[1:])
+        at_left = (2 * count - 2) * len(a) * min(step, shape[1]) * chunks[0].stop
+        at_right = (2 * count - 2) * len(b) * shape[2] * chunks[0].stop
+        space = np.empty(at_left + at_right)  # of the columns, then of the rows
+        whole = cut(b, 1, count, space) if len(chunks) == 1 else None
+
+        for start in range(0, shape[1], step):
+            at, sums, tops = (slice(None), slice(start, start + step)), [], []
+            for z in chunks:
+                y = whole or cut(b[:, z], 1, count, space)
+                x = cut(a[at][:, :, z], 2, count, space[at_right:])
+                sums.append(sums_of(x, y, engine.native_product))
+                tops.append((x.top, y.top))
+            hi, lo = two_sum(*(part[:, 0] for part in reduce(added, sums)))
+            values[at], kept = round_once(hi, lo, error_bound(tops, chunks, count), fmt, shift)
+            if not kept.all() and (~kept & (lo == 0)).any():
+                if problem.terms <= K_PART and not shift:
+                    kept |= is_exact(x, y)[:, 0] & (lo == 0)
+                terms = engine.native_product(*((part != 0).astype(np.float64) for part in (a[at], b)))
+                kept |= (hi == 0) & (terms == 0)
+            certified[at] = kept
+        return finished(problem, values, certified, 0.0, plan.num_products)
+
+    def escalate(self, plan: Plan, problem: Problem, engine: Engine) -> Plan | None:
+        """As many slices as correct rounding takes."""
+        return Ozaki1(product="fp64").plan(problem, Target(0.0, correct=True), engine, None, plan.asked)
+
+
+def _num_parts(problem: Problem) -> int:
+    """Parts that an operand is cut in."""
+    return 2 if problem.fmt is FP32 else 3
+
+
+def _steps(plan: Plan, rows: int, cols: int) -> tuple[list[slice], int]:
+    """Terms and rows that are worked on at a time, so that their parts and sums stay in the cache."""
+    k, entries = plan.problem.terms, plan.blocking.entries
+    chunks = k_chunks(k, entries // max(rows, cols))
+    longest = chunks[0].stop
+    return chunks, max(entries // max(longest, cols), min(longest, cols, _ROWS), 1)

@@ -1,0 +1,82 @@
+"""Double-double sums: correctly rounded whatever the operands, and what plan and report say of them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import hifigemm as hg
+from hifigemm.study.reference import correctly_rounded
+
+SCHEME = hg.DoubleDouble()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
+@pytest.mark.parametrize("k", [2047, 2048, 2049, 9000])
+def test_long_sums_are_correctly_rounded(make_pair, assert_same_bits, k, dtype):
+    for name in ("uniform", "phi_4", "nearly_cancelling"):
+        for m, n in ((1, 1), (3, 1), (1, 4)):
+            a, b = make_pair(name, m, k, n, dtype)
+            assert_same_bits(hg.matmul(a, b, scheme=SCHEME), correctly_rounded(a, b))
+
+
+def test_a_long_dot_needs_no_slices(make_pair, assert_same_bits):
+    a, b = make_pair("uniform", 1, 100_000, 1)
+    c, report = hg.matmul(a[0], b[:, 0], accuracy="correct", return_report=True)
+    assert_same_bits(c, correctly_rounded(a, b)[0, 0])
+    assert (report.scheme, report.num_products, report.correct) == (SCHEME, 6, True)
+    assert "escalated" not in report.reason
+
+
+@pytest.mark.parametrize(("dtype", "count"), [("float32", 3), ("float64", 6), ("complex64", 12), ("complex128", 24)])
+def test_auto_takes_it_for_correct_rounding(make_pair, dtype, count):
+    a, b = make_pair("uniform", 20, 30, 10, dtype)
+    plan = hg.make_plan(a, b, accuracy="correct")
+    assert (plan.scheme, plan.num_products, plan.product.name, plan.bound) == (SCHEME, count, "fp64", 0.0)
+    assert f"{count} x fp64" in str(plan)
+    assert hg.matmul(a, b, plan=plan, return_report=True)[1].num_products == count
+    assert hg.make_plan(a, b, accuracy=hg.Relative(1e-6)).scheme != SCHEME
+    assert hg.make_plan(a, b, accuracy="correct", scheme="ozaki1").scheme != SCHEME
+
+
+def test_entries_that_are_left_go_on_to_slices(make_pair, assert_same_bits):
+    a, b = make_pair("ties", 7, 20, 6)
+    c, report = hg.matmul(a, b, scheme="double-double", return_report=True)
+    assert_same_bits(c, correctly_rounded(a, b))
+    assert "42 entries escalated by Ozaki1(product='fp64'" in report.reason
+    assert report.correct
+    assert report.num_products > 6
+
+
+@pytest.mark.parametrize("scale", [2.0**1000, 2.0**-1000, 2.0**-1070])
+def test_zeros_of_sparse_operands_are_exact_at_any_scale(assert_same_bits, scale):
+    rng = np.random.default_rng(2)
+    a, b = np.diag(rng.random(8)) * scale, np.diag(rng.random(8))
+    a[0, 1] = b[1, 2] = 1e-3
+    assert_same_bits(hg.matmul(a, b, accuracy="correct"), correctly_rounded(a, b))
+    a, b = np.diag(rng.random(8)), np.diag(rng.random(8))
+    assert "escalated" not in hg.matmul(a, b, accuracy="correct", return_report=True)[1].reason
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex128"])
+def test_stacks_broadcast_and_blocks_change_no_bit(make_pair, assert_same_bits, workspaces, dtype):
+    a, b = make_pair("phi_1", 24, 90, 18, dtype)
+    stack = np.stack([a[:8], a[8:16], a[16:]])
+    assert_same_bits(hg.matmul(stack, b, accuracy="correct"), correctly_rounded(stack, b))
+    for workspace in workspaces(a, b, accuracy="correct"):
+        assert_same_bits(hg.matmul(a, b, accuracy="correct", workspace=workspace), correctly_rounded(a, b))
+
+
+@pytest.mark.parametrize("exponent", [-1060, -950, -3, 500, 1010])
+def test_powers_of_two_as_alpha(make_pair, assert_same_bits, exponent):
+    a, b = make_pair("uniform", 9, 30, 7)
+    c = hg.gemm(a, b, alpha=2.0**exponent, accuracy="correct", scheme=SCHEME)
+    assert_same_bits(c, hg.gemm(a, b, alpha=2.0**exponent, accuracy="correct", scheme=hg.Ozaki1(product="fp64")))
+
+
+def test_other_accuracies_get_correct_rounding_too(make_pair, assert_same_bits):
+    a, b = make_pair("nearly_cancelling", 9, 30, 7)
+    for accuracy in (None, 1e-3, hg.Relative(1e-3)):
+        c, report = hg.matmul(a, b, accuracy=accuracy, scheme=SCHEME, return_report=True)
+        assert_same_bits(c, correctly_rounded(a, b))
+        assert report.correct
