@@ -101,7 +101,9 @@ def _words_of(x: Any, name: str, most: int = MOST_WORDS) -> list[Any]:
     for i, y in enumerate(x.ravel().tolist()):
         parts = (y.real, y.imag) if type(y).__name__ in _COMPLEX else (y,)
         if not all(map(_is_number, parts)):
-            raise TypeError(f"{name} has dtype object, and {_entry(i, x)} is {shown(y)}, a {kind_of(y)}; {EXPECTED}")
+            raise TypeError(
+                f"{name} has dtype object and holds {shown(y)}, a {kind_of(y)}, as {_entry(i, x)}; {EXPECTED}"
+            )
         words = [_words(part, most) for part in parts]
         if [] in words:
             what = "no number of float64" if most == 1 else f"no sum of {most} numbers of float64 or fewer"
