@@ -4,7 +4,7 @@ Idea
     Each entry is a sum hi + lo with a bound on its error, and is rounded where the bound cannot move the rounding. The
     entries that are left are made by Ozaki scheme I. See numerics/double_double.py for notation, proof and references.
 Exact when
-    The inequality there holds, for every engine whose float64 product adds in any order. Whatever accuracy was asked
+    The inequality there holds, for NumPy's float64 product in any order of additions. Whatever accuracy was asked
     for, results are correctly rounded, so that their bits rest on no order.
 Cost
     p (p + 1) / 2 products for operands in p parts, two for float32 and three for float64; complex: four times as many.
@@ -28,6 +28,7 @@ from hifigemm.numerics.eft import two_sum
 from hifigemm.numerics.embedding import embed_left, embed_right
 from hifigemm.numerics.rounding_formats import result_dtype
 from hifigemm.numerics.scaling import Scale
+from hifigemm.numerics.subnormals import matmul
 from hifigemm.plan import Evidence, Plan, Product, Split, Verification
 from hifigemm.problem import Problem
 from hifigemm.schemes.ozaki1 import Ozaki1
@@ -89,14 +90,14 @@ class DoubleDouble(Scheme):
             for z in chunks:
                 y = whole or cut(b[:, z], 1, count, space)
                 x = cut(a[at][:, :, z], 2, count, space[at_right:])
-                sums.append(sums_of(x, y, engine.native_product))
+                sums.append(sums_of(x, y, matmul))
                 tops.append((x.top, y.top))
             hi, lo = two_sum(*(part[:, 0] for part in reduce(added, sums)))
             values[at], kept = round_once(hi, lo, error_bound(tops, chunks, count), fmt, shift)
             if not kept.all() and (~kept & (lo == 0)).any():
                 if problem.terms <= K_PART and not shift:
                     kept |= is_exact(x, y)[:, 0] & (lo == 0)
-                terms = engine.native_product(*((part != 0).astype(np.float64) for part in (a[at], b)))
+                terms = matmul(*((part != 0).astype(np.float64) for part in (a[at], b)))
                 kept |= (hi == 0) & (terms == 0)
             certified[at] = kept
         return finished(problem, values, certified, 0.0, plan.num_products)
