@@ -279,8 +279,8 @@ def product_of_numbers(
             if isinstance(a, Prepared) or isinstance(b, Prepared):
                 raise PlanError(f"result={result!r} is made from more products than a plan has: pass the array itself")
             parts, report = _two_parts(result, a, b, options, library, dtype)
-            given = tuple(library.to_native(x) for x in parts)
-            return (given, report) if return_report else given
+            both = tuple(library.to_native(x) for x in parts)
+            return (both, report) if return_report else both
         if whole:
             found = integer_product(_array_of(a), _array_of(b), shapes, options, library, dtype, result=result)
         else:
@@ -777,7 +777,7 @@ def _product(
     """
     dtype = dtype or result_dtype(a.dtype, b.dtype)
     shapes = shapes_of(a.shape, b.shape)
-    problem = replace(shapes.problem(dtype, common_narrow(a.dtype, b.dtype)), mirror=mirror)
+    problem = shapes.problem(dtype, common_narrow(a.dtype, b.dtype), mirror)
     given = given_plan(a, b, options, problem)
     engine = engine_for(options.engine if given is None else given.engine, library.name, library.device)
     if not problem.multiplications:

@@ -34,13 +34,6 @@ def as_array(x: Any, name: str) -> Any:
     return array
 
 
-def described(x: Any) -> str:
-    """What an array of objects holds, for a message: an entry that is no number of Python, or else the first one."""
-    entries = x.ravel().tolist()
-    first = next((y for y in entries if not isinstance(y, (int, float, complex))), entries[0] if entries else "nothing")
-    return f"{'holds' if x.ndim else 'is'} {shown(first)}, a {kind_of(first)}"
-
-
 def shown(x: Any) -> str:
     """What stands for x in a message."""
     try:

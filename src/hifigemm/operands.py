@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from hifigemm.array_like import described
+from hifigemm.array_like import kind_of, shown
 from hifigemm.formats import BF16, FP16, Format
 from hifigemm.libraries import BFLOAT16, Library
 from hifigemm.numerics.bits import Array
@@ -80,7 +80,7 @@ def _numbers(x: Any, name: str, library: Library) -> Array:
         return x
     is_number = x.dtype.kind in "fcbiu" and issubclass(x.dtype.type, np.number | np.bool_)
     if not is_number and (library.on_host or x.dtype != BFLOAT16):
-        objects = f" and {described(x)}" if x.dtype.kind == "O" else ""
+        objects = f" and is {shown(x[()])}, a {kind_of(x[()])}" if x.dtype.kind == "O" else ""
         raise TypeError(f"{name} has dtype {x.dtype}{objects}; {EXPECTED}")
     return x
 
@@ -131,10 +131,10 @@ class Shapes:
     right: tuple[int, int, int]  # (batch or 1, k, n)
     batch: tuple[int, ...]  # shape of the stack that both are broadcast to
 
-    def problem(self, dtype: np.dtype[Any], narrow: Format | None = None) -> Problem:
+    def problem(self, dtype: np.dtype[Any], narrow: Format | None = None, mirror: str = "") -> Problem:
         """The problem of these shapes; `narrow` is the format that the operands have in common, see `Problem`."""
         narrow = narrow if dtype == _SINGLE else None
-        return Problem(self.count, self.left[1], self.right[2], self.left[2], dtype, narrow)
+        return Problem(self.count, self.left[1], self.right[2], self.left[2], dtype, narrow, mirror)
 
     @property
     def count(self) -> int:

@@ -47,6 +47,11 @@ class Problem:
         """Of entries, in all sums; 0 where a dimension is."""
         return self.batch * self.m * self.n * self.k
 
+    @property
+    def is_of_one_operand(self) -> bool:
+        """Whether rows of A and columns of B are the same vectors, so that they are split alike; no conjugates are."""
+        return self.mirror == "T" or (self.mirror == "C" and not self.is_complex)
+
     def __str__(self) -> str:
         stack = f"{self.batch} x " if self.batch != 1 else ""
         operands = f" of {self.narrow.name} operands" if self.narrow is not None else ""

@@ -63,7 +63,7 @@ class Rates:
         The magnitudes of complex entries take four real products.
         """
         p = problem
-        share, sides = _share_made(p), 1 if p.mirror == "T" or (p.mirror and not p.is_complex) else 2
+        share, sides = _share_made(p), 1 if p.is_of_one_operand else 2
         operands, result = p.batch * sides * p.k * (p.m + p.n) / 2, share * p.batch * p.m * p.n
         inner = share * -(-p.m // 128) * 128 * (-(-p.n // 256) * 256) * -(-p.k // 128) * 128
         # The product of magnitudes takes a quarter longer than others; passes over memory half as long again as their

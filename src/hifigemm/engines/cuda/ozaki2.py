@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from hifigemm.engine import Certificate
-from hifigemm.engines.cuda.program import Arguments, Steps, blocks_of
+from hifigemm.engines.cuda.program import Arguments, Steps, blocks_of, is_triangle
 from hifigemm.engines.device_array import unwrap
 from hifigemm.engines.kernels import crt as crt_kernel
 from hifigemm.engines.kernels import native_gemm, residue_gemm, scaled_residues
@@ -115,8 +115,8 @@ def _write_fixed(plan: Plan, given: Arguments) -> None:
         for i, (place, residues) in enumerate(kept):
             if place == places[i]:
                 ready[i] = residues
-        triangle = _is_triangle(plan, block)
-        if triangle and _is_one_operand(plan, balances):
+        triangle = is_triangle(plan, block)
+        if triangle and plan.problem.is_of_one_operand and balances[0] == balances[1]:
             both = _residues_of(operands[:1], made, balances[:1], [None]) * 2
         else:
             both = _residues_of(operands, made, balances, ready)
@@ -126,16 +126,6 @@ def _write_fixed(plan: Plan, given: Arguments) -> None:
         if plan.evidence is not None and plan.evidence.outliers is not None:
             _write_outliers(plan, block, operands, both, given, c)
         kept = list(zip(places, both, strict=True))
-
-
-def _is_triangle(plan: Plan, block: Block) -> bool:
-    """Whether only what lies on and below the diagonal of a block is made."""
-    return bool(plan.problem.mirror) and block.rows == block.cols
-
-
-def _is_one_operand(plan: Plan, balances: tuple[int, int] = (0, 0)) -> bool:
-    """Whether the residues of A are those of B too; those of conjugates are others."""
-    return balances[0] == balances[1] and not (plan.problem.is_complex and plan.problem.mirror == "C")
 
 
 def _some(split: Residues | None, place: tuple[slice, ...]) -> Residues | None:
@@ -197,8 +187,8 @@ def _write_ladder(plan: Plan, given: Arguments) -> None:
         predicate = (record, least, most) if chooses or certifies else None
         for block in blocks_of(plan, given.out):
             operands = block.operands(given.a, given.b)
-            triangle, begun = _is_triangle(plan, block), predicate if chooses else None
-            sides = ((operands[0], 2), (operands[1], 1))[: 1 if triangle and _is_one_operand(plan) else 2]
+            triangle, begun = is_triangle(plan, block), predicate if chooses else None
+            sides = ((operands[0], 2), (operands[1], 1))[: 1 if triangle and plan.problem.is_of_one_operand else 2]
             planes, scales, sizes = scaled_residues.sized_residues(sides, moduli, predicate=begun)
             error_ratio_bits(sizes, _few_terms(plan, most), into=record, predicate=begun)
             residues = [(planes[i], scales[i].exponent) for i in (0, -1)]

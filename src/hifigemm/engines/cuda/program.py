@@ -71,6 +71,11 @@ def blocks_of(plan: Plan, out: Any) -> Iterator[Block]:
         yield block
 
 
+def is_triangle(plan: Plan, block: Block) -> bool:
+    """Whether only what lies on and below the diagonal of a block is made."""
+    return bool(plan.problem.mirror) and block.rows == block.cols
+
+
 @dataclass(frozen=True)
 class _Layout:
     """What a program wants to know of a tensor that is not there."""

@@ -3,7 +3,8 @@
 The bits are those of the schemes on the model of the device's tensor cores. The record holds the bits that both
 operands lose in the words of each scheme, for every block; which bound holds, and which format of words was taken,
 follows from them. Words that were made step by step are multiplied in the same order by the same unit, so that a
-product whose entries have to be certified has the bits of one that has not. Complex operands are embedded first.
+product whose entries have to be certified has the bits of one that has not. Complex operands are embedded first;
+as real ones they do not mirror each other, and no half of their product is left out.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import numpy as np
 import torch
 
 from hifigemm.engine import Certificate
-from hifigemm.engines.cuda.program import Arguments, Steps, blocks_of
+from hifigemm.engines.cuda.program import Arguments, Steps, blocks_of, is_triangle
 from hifigemm.engines.device_array import unwrap, wrap
 from hifigemm.engines.kernels import native_gemm, word_gemm, words
 from hifigemm.engines.kernels.embedding import embed_left, embed_right, interleaved
@@ -118,13 +119,8 @@ def _write(sums: KernelSums, plan: Plan, given: Arguments) -> None:
             chained=sums.chained,
             shift=given.shift,
             operands=(x, y),
-            triangle=_is_triangle(plan, block.rows == block.cols),
+            triangle=is_triangle(plan, block) and not plan.problem.is_complex,
         )
-
-
-def _is_triangle(plan: Plan, on_diagonal: bool = True) -> bool:
-    """Whether only what lies on and below the diagonal is made; embedded complex operands do not mirror each other."""
-    return bool(plan.problem.mirror) and on_diagonal and not plan.problem.is_complex
 
 
 def _lost(record: Sequence[int], index: int) -> int:
@@ -195,7 +191,7 @@ def _write_choice(
             shift=given.shift,
             losses=(0, least),
             operands=(a, b),
-            triangle=_is_triangle(plan),
+            triangle=bool(p.mirror) and not p.is_complex,
         )
     if len(known) < num_choices:
         native_gemm.fp32_product(a, b, out, losses[len(known) - 1], (least, _MOST), given.shift)
