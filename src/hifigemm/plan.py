@@ -79,6 +79,7 @@ class Blocking:
     shape: tuple[int, int, int] = (1, 1, 1)  # matrices of the stack, rows and columns of the result at a time
     workspace: int = 0  # bytes that the largest block takes
     entries: int = BLOCK_ENTRIES  # entries of an operand or of the result that the plain functions work on at a time
+    levels: int = 0  # of numerics/strassen.py in the products of a block
 
 
 def blocks_of_shape(shape: tuple[int, int, int], block: tuple[int, int, int]) -> Iterator[Block]:
@@ -161,12 +162,13 @@ class Plan:
         accuracy = str(replace(self.target, r=bound))
         if bound > self.target.r:
             accuracy += f": the worst case of a native product{self.target.accepts(bound)}"
+        strassen = ", each of seven halves for eight (Strassen)" if self.blocking.levels else ""
         lines = [
             ("problem", str(self.problem)),
             ("accuracy", accuracy),
             ("verified", self.verification.value),
             ("scheme", ", else ".join(map(str, (self.scheme, *self.alternatives)))),
-            ("products", f"{self.num_products} x {product}"),
+            ("products", f"{self.num_products} x {product}{strassen}"),
             ("engine", self.engine),
             ("k_block", str(self.k_block)),
             ("blocks", " x ".join(map(str, self.block_shape))),

@@ -250,4 +250,5 @@ def fitted(plan: Plan, workspace: int, engine: Engine, *, in_steps: bool = False
             cols = rows if p.mirror else cols
         else:
             cols = -(-cols // 2)
-    return replace(plan, blocking=Blocking((batch, rows, cols), nbytes, entries))
+    levels = 0 if program is None else program.levels(batch, rows, cols)
+    return replace(plan, blocking=Blocking((batch, rows, cols), nbytes, entries, levels))

@@ -74,6 +74,15 @@ class Rates:
         launches = 6 * self.launch + _LOOK if estimate else 4 * self.launch
         return seconds + 1.5 * moved / self.bandwidth + launches + self._mirror_seconds(p)
 
+    def halves_pay(self, m: int, n: int, k: int, planes: int) -> bool:
+        """Whether seven products of halves for eight (numerics/strassen.py) save more than their sums take.
+
+        Residues of the operands are read and written once more, and those of the product three quarters as often again.
+        """
+        saved = 2 * m * n * k * planes / 8 / self.int8
+        moved = planes * (2 * k * (m + n) + 1.5 * m * n)
+        return saved > 1.2 * moved / self.bandwidth + 6 * self.launch
+
     def word_seconds(self, problem: Problem) -> float:
         """Words whose format is chosen on the device: words, product and result one after the other.
 

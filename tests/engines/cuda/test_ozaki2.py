@@ -53,6 +53,7 @@ def expected_costs(native):
         native_seconds=lambda problem: native,
         residue_seconds=lambda problem, count, estimate: 0.01 * count,
         word_seconds=lambda problem: 1.0,
+        halves_pay=lambda m, n, k, planes: False,
     )
 
 

@@ -44,6 +44,9 @@ def check(a, function=hnp.syrk, **options):
     (found, report), (want, of_matmul) = (
         call(*given, return_report=True, **options) for call, given in ((function, (a,)), (hg.matmul, (a, turned)))
     )
+    same = report.scheme == of_matmul.scheme
+    if not (same or options):  # half of the products may be sooner than a native one where all of them are not
+        want = hg.matmul(a, turned, scheme=report.scheme)
     low = torch.tril(found, -1)
     if a.isfinite().all():
         assert torch.equal(torch.tril(want, -1).nan_to_num(), low.nan_to_num())
@@ -53,7 +56,7 @@ def check(a, function=hnp.syrk, **options):
     assert torch.equal(found.isnan(), want.isnan() | want.mT.isnan())
     if a.is_complex() and function is hnp.herk:
         assert not on.imag.any()
-    assert (report.scheme, report.bound) == (of_matmul.scheme, of_matmul.bound)
+    assert (same and report.bound == of_matmul.bound) or not (same or options)
 
 
 FEW = [("level", "float64"), ("count", "complex128"), ("accurate", "float32"), ("correct", "float64")]

@@ -19,6 +19,7 @@ import torch
 import triton
 from triton.backends.compiler import GPUTarget
 
+from hifigemm.engines.cuda.ozaki2 import products_of_halves
 from hifigemm.engines.kernels import error_ratio, native_gemm, residue_gemm, scaled_residues, slice_product, word_gemm
 from hifigemm.engines.kernels import required_bits as looks
 from hifigemm.engines.kernels.buffers import contiguous_strides
@@ -31,6 +32,7 @@ from hifigemm.engines.kernels.special import restore_special_values
 from hifigemm.engines.kernels.tiles import gpu_of, valid_tiles
 from hifigemm.engines.kernels.words import split_words
 from hifigemm.formats import FP16, TF32
+from hifigemm.numerics.residue_products import num_planes
 from hifigemm.numerics.residues import moduli_set
 from hifigemm.numerics.words import Splitting
 
@@ -139,6 +141,18 @@ def reconstruction():
             crt(parts, scales, moduli, out, operands=pair, triangle=triangle, **options)
 
         yield f"{count} {dtype} combined {combined} triangle {triangle}", write
+    for count, dtype in product((14, 15, 20), (torch.float64, torch.complex128)):
+
+        def join(program, count=count, dtype=dtype):
+            moduli, (left, right) = moduli_set(count, dtype.is_complex), operands(program, dtype)
+            out, where = program.operand(Layout((1, 2048, 2048), dtype)), predicate(program)
+            many = num_planes(moduli, dtype.is_complex)
+            x, y = (program.empty((1, many, 2048, 2048), torch.int8) for _ in range(2))
+            products, halves = products_of_halves(x, y, moduli, where)
+            scales = program.empty((1, 2048), torch.int32), program.empty((1, 2048), torch.int32)
+            crt(products, scales, moduli, out, operands=(left, right), halves=halves)
+
+        yield f"{count} {dtype} of halves", join
 
 
 def scaling():

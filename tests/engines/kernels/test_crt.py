@@ -197,6 +197,40 @@ def test_results_at_the_ends_of_the_format(device, count, dtype):
     assert_same_bits(run(device, products, s, t, moduli, dtype, (1, m, n)), expected)
 
 
+def seven_products(planes, of_planes, half_m, half_n, rng):
+    """Residues of P1 .. P7, any that belong to the residues of a product: int8 (1, 7 planes, m_pad, n_pad)."""
+    p = np.array(of_planes)[:, None, None]
+    whole = rng.integers(-128, 128, (len(p), 2 * half_m, 2 * half_n))
+    m, n = (min(x, y) for x, y in zip(planes.shape[2:], whole.shape[1:], strict=True))
+    whole[:, :m, :n] = planes[0, :, :m, :n]
+    c11, c12, c21, c22 = (whole[:, i : i + half_m, j : j + half_n] for i in (0, half_m) for j in (0, half_n))
+    p1, p6, p7 = rng.integers(-128, 128, (3, *c11.shape))
+    p5 = c22 - p1 - p6 - p7
+    found = np.stack([p1, c11 - p1, c12 - p1 - p6 - p5, c21 - p1 - p6 - p7, p5, p6, p7])
+    out = rng.integers(-128, 128, (7, len(p), -(-half_m // 128) * 128, -(-half_n // 256) * 256)).astype(np.int8)
+    out[:, :, :half_m, :half_n] = (found + p // 2) % p - p // 2
+    return out.reshape(1, -1, *out.shape[2:])
+
+
+@pytest.mark.parametrize(("count", "dtype"), [(14, np.float64), (8, np.float32), (5, np.complex128), (21, np.float64)])
+def test_products_of_halves_are_joined(device, count, dtype):
+    rng = np.random.default_rng(count)
+    moduli, width = moduli_set(count, is_complex(dtype)), width_of(dtype)
+    m, n, half_m, half_n = (5, 150, 3, 80) if device == "cpu" else (129, 1030, 65, 576)
+    integers = block_of(hard_integers(rng, moduli, fmt_of(dtype), m * n * width), m, n * width)
+    s, t = rng.integers(0, 40, (1, m)), rng.integers(0, 40, (1, n))
+    expected = reference(integers, moduli, -s[:, :, None] - t[:, None, :], dtype)
+    planes = padded_residues(integers, moduli, rng, dtype)
+    products = seven_products(planes, moduli.of_planes(planes.shape[1]), half_m, half_n, rng)
+    c = rng.standard_normal((1, m, n)).astype(dtype)
+    for options, want in (({}, expected), ({"beta": 0.5, "c": c}, None)):
+        found = run(device, products, s, t, moduli, dtype, (1, m, n), halves=(half_m, half_n), **options)
+        plain = (
+            want if want is not None else run(device, planes, s, t, moduli, dtype, (1, m, n), **options).cpu().numpy()
+        )
+        assert_same_bits(found, plain)
+
+
 @settings(max_examples=10)
 @given(data=st.data())
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -80,7 +80,7 @@ class CudaEngine:
     def memory(self) -> Memory:
         """By default a sixteenth of the memory of the device, and at least 256 MiB."""
         least = max(2**28, torch.cuda.get_device_properties(self.place).total_memory // 16)
-        return Memory(block_entries=2**22, workspace_factor=2, least_workspace=least, free=self._free_memory)
+        return Memory(block_entries=2**22, workspace_factor=4, least_workspace=least, free=self._free_memory)
 
     def _free_memory(self) -> int | None:
         """What the driver has left and what PyTorch's allocator holds in reserve; a capture is not to be disturbed."""
@@ -164,7 +164,7 @@ class CudaEngine:
             return NativeProgram(plan) if at_own_level else None
         steps = None
         if core is residue_gemm:
-            steps = ozaki2.steps(plan)
+            steps = ozaki2.steps(plan, self.costs)
         elif core is slice_vectors:
             steps = ozaki1.steps(plan)
         elif core is add_outside and _ADDS_AS_MODELLED:
@@ -180,6 +180,10 @@ class NativeProgram:
 
     def nbytes(self, batch: int, rows: int, cols: int) -> int:
         """None: the library manages its own workspace."""
+        return 0
+
+    def levels(self, batch: int, rows: int, cols: int) -> int:
+        """None: the library multiplies as it likes."""
         return 0
 
     def __call__(

@@ -20,17 +20,20 @@ from hifigemm.engines.cuda.program import Arguments, Steps, blocks_of, is_triang
 from hifigemm.engines.device_array import unwrap
 from hifigemm.engines.kernels import crt as crt_kernel
 from hifigemm.engines.kernels import native_gemm, residue_gemm, scaled_residues
+from hifigemm.engines.kernels.block_sums import block_sums
 from hifigemm.engines.kernels.buffers import Buffer
 from hifigemm.engines.kernels.common import LARGEST, Predicate
 from hifigemm.engines.kernels.error_ratio import RATIO_UNIT, error_ratio_bits
 from hifigemm.engines.kernels.launch import empty
 from hifigemm.engines.kernels.special import restore_special_values
+from hifigemm.engines.rates import Rates
 from hifigemm.numerics.bounds import native_bound
 from hifigemm.numerics.error_ratio import error_bound, largest_ratio
 from hifigemm.numerics.estimates import MAGNITUDE_TERMS
 from hifigemm.numerics.residue_products import num_planes
 from hifigemm.numerics.residues import ModuliSet, moduli_set
 from hifigemm.numerics.scaling import balance
+from hifigemm.numerics.strassen import NUM_PRODUCTS
 from hifigemm.plan import Evidence, Plan, Split, Verification
 from hifigemm.problem import Block
 
@@ -45,17 +48,25 @@ _SAMPLE = 128
 """Rows and columns whose ratio is known first."""
 
 
-def steps(plan: Plan) -> Steps | None:
+def steps(plan: Plan, costs: Rates | None) -> Steps | None:
     """The launches of a plan with fast scaling; None where entries are to be certified one by one."""
     if plan.scheme.scaling != "fast":
         return None
+    levels = partial(_levels, plan, costs)
     if not plan.certifies and plan.verification is not Verification.ON_DEVICE:
-        return Steps(_write_fixed, combines=True, ready=_ready)
+        return Steps(_write_fixed, combines=True, ready=_ready, levels=levels)
     if plan.evidence is not None or plan.target.by_entry:  # the ratio is not enough
         return None
     if plan.verification is Verification.ENTRYWISE and _most_bits(plan, plan.scheme.count) < 0:
         return None
-    return Steps(_write_ladder, record=1, certify=partial(_certificate, plan))
+    return Steps(_write_ladder, record=1, certify=partial(_certificate, plan), levels=levels)
+
+
+def _levels(plan: Plan, costs: Rates | None, batch: int, rows: int, cols: int) -> int:
+    """Levels of numerics/strassen.py in the products of a block: one where it pays, of one matrix that is no mirror."""
+    p = plan.problem
+    planes = num_planes(moduli_of(plan), p.is_complex)
+    return int(costs is not None and batch == 1 and not p.mirror and costs.halves_pay(rows, cols, p.k, planes))
 
 
 def moduli_of(plan: Plan, count: int | None = None) -> ModuliSet:
@@ -93,6 +104,39 @@ def products_of(
     return products
 
 
+def products_of_halves(
+    left: Any, right: Any, moduli: ModuliSet, predicate: Predicate | None = None
+) -> tuple[Any, tuple[int, int]]:
+    """P1 .. P7 of numerics/strassen.py for padded planes of one matrix: int8 (1, 7 L, m_pad, n_pad), padded halves.
+
+    The halves of m and n come with them. The first four products take blocks of the operands as they lie there; the
+    others, of sums alone, share a launch.
+    """
+    count, k = left.shape[1], left.shape[3]
+    constants = residue_gemm.residue_constants(moduli.of_planes(count), left.device)
+    of_three = residue_gemm.residue_constants(moduli.of_planes(count) * 3, left.device)
+    s = block_sums(left, constants, is_right=False, predicate=predicate)
+    t = block_sums(right, constants, is_right=True, predicate=predicate)
+    (half_m, half_k), half_n = s.shape[2:], t.shape[2]
+    products = empty((1, NUM_PRODUCTS * count, *padded_shape(half_m, half_n)), torch.int8, left)
+    upper, lower, first, second = slice(0, half_m), slice(half_m, None), slice(0, half_k), slice(half_k, None)
+    rest, fourth = slice(0, max(k - half_k, 0)), slice(3 * count, None)
+    cases = [
+        (left[:, :, upper, first], right[:, :, :half_n, first]),
+        (left[:, :, upper, second], right[:, :, :half_n, second]),
+        (s[:, fourth, :, rest], right[:, :, half_n:, second]),
+        (left[:, :, lower, second], t[:, fourth, :, rest]),
+        (s[:, : 3 * count], t[:, : 3 * count]),
+    ]
+    at = 0
+    for x, y in cases:
+        many = x.shape[1]
+        own = constants if many == count else of_three
+        residue_gemm.residue_gemm(x, y, own, products[:, at : at + many], predicate=predicate)
+        at += many
+    return products, (half_m, half_n)
+
+
 def most_moduli(plan: Plan) -> tuple[ModuliSet, ModuliSet, tuple[int, int]]:
     """Of all rows and columns but outliers: the moduli that residues are made of, those used, the balances."""
     evidence = plan.evidence or Evidence()
@@ -122,7 +166,8 @@ def _write_fixed(plan: Plan, given: Arguments) -> None:
             both = _residues_of(operands, made, balances, ready)
         first = [(planes if used is made else planes[:, : len(used.moduli)], scale) for planes, scale in both]
         c = None if given.c is None else given.c[block.entries]
-        _write_entries(operands, first, used, given.out[block.entries], given, c, triangle=triangle)
+        levels = plan.blocking.levels
+        _write_entries(operands, first, used, given.out[block.entries], given, c, triangle=triangle, levels=levels)
         if plan.evidence is not None and plan.evidence.outliers is not None:
             _write_outliers(plan, block, operands, both, given, c)
         kept = list(zip(places, both, strict=True))
@@ -160,13 +205,18 @@ def _write_entries(
     rarely: bool = False,
     *,
     triangle: bool = False,
+    levels: int = 0,
 ) -> None:
     """Products of residues and what they stand for, nothing where the predicate does not hold."""
     (left, s), (right, t) = residues
-    products = products_of(left, right, moduli, predicate, triangle=triangle)
+    form: dict[str, Any] = {"triangle": triangle}
+    if levels:
+        products, form["halves"] = products_of_halves(left, right, moduli, predicate)
+    else:
+        products = products_of(left, right, moduli, predicate, triangle=triangle)
     scalars: dict[str, Any] = {"shift": given.shift, "alpha": given.alpha, "beta": given.beta, "c": c}
     behind: dict[str, Any] = {"predicate": predicate, "rarely": rarely}
-    crt_kernel.crt(products, (s, t), moduli, out, operands=operands, triangle=triangle, **scalars, **behind)
+    crt_kernel.crt(products, (s, t), moduli, out, operands=operands, **form, **scalars, **behind)
 
 
 def _write_ladder(plan: Plan, given: Arguments) -> None:
@@ -195,6 +245,7 @@ def _write_ladder(plan: Plan, given: Arguments) -> None:
             _write_entries(
                 *(operands, residues, moduli, given.out[block.entries], given, None, predicate, least > 0),
                 triangle=triangle,
+                levels=plan.blocking.levels,
             )
         least = most + 1
     if chooses:

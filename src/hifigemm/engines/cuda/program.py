@@ -57,6 +57,7 @@ class Steps:
     contiguous_rows: bool = False  # the launches write to results with contiguous rows only
     # (planes, exponents) of the split of a prepared operand
     ready: Callable[[Any], tuple[Tensor, Tensor]] | None = None
+    levels: Callable[[int, int, int], int] | None = None  # see `hifigemm.engine.Program.levels`
 
 
 def blocks_of(plan: Plan, out: Any) -> Iterator[Block]:
@@ -98,6 +99,10 @@ class CudaProgram:
     def __init__(self, plan: Plan, steps: Steps, device: torch.device) -> None:
         self.plan, self.steps, self.device = plan, steps, device
 
+    def levels(self, batch: int, rows: int, cols: int) -> int:
+        """Levels of numerics/strassen.py in the products of such a block."""
+        return 0 if self.steps.levels is None else self.steps.levels(batch, rows, cols)
+
     def nbytes(self, batch: int, rows: int, cols: int) -> int:
         """Size of the workspace of contiguous operands."""
         return once(("nbytes", self.plan, self.device, batch, rows, cols), partial(self._nbytes, batch, rows, cols))
@@ -106,7 +111,8 @@ class CudaProgram:
         p = self.plan.problem
         is_whole = (rows, cols) == (p.m, p.n)  # blocks below the diagonal are no triangles
         problem = replace(p, batch=batch, m=rows, n=cols, mirror=p.mirror if is_whole else "")
-        plan = replace(self.plan, problem=problem, blocking=Blocking((batch, rows, cols)))
+        blocking = Blocking((batch, rows, cols), levels=self.levels(batch, rows, cols))
+        plan = replace(self.plan, problem=problem, blocking=blocking)
         if plan.evidence is not None and plan.evidence.outliers is not None:
             outliers = plan.evidence.outliers.of_fullest_block(rows, cols)
             plan = replace(plan, evidence=replace(plan.evidence, outliers=outliers))

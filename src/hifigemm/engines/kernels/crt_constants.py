@@ -31,6 +31,7 @@ from functools import lru_cache
 from itertools import accumulate
 from itertools import product as product_of
 
+from hifigemm.engines.kernels.block_sums import ptx_of_join
 from hifigemm.numerics.residues import ModuliSet, centred
 
 _MAX_LIMB_BITS = 28
@@ -53,6 +54,8 @@ class CrtConstants:
     starts: tuple[int, ...]
     sizes: tuple[int, ...]
     second: tuple[bool, ...]  # which parts belong to the second pair of moduli of their group
+    moduli: tuple[int, ...]  # p of each part
+    joins: tuple[str, ...]  # PTX of the residues of sums of four residues, for each part
     # `weights`, `fractions`: p_2 v_1, p_1 v_2, ... and f_l for each part: one row for a real V, rows of re and im for
     # a complex one
     weights: tuple[tuple[int, ...], ...]
@@ -178,6 +181,7 @@ def crt_constants(moduli: ModuliSet, is_complex: bool = False) -> CrtConstants:
         parts = [range(first[l] - start, first[l + 1] - start) for l in own]
         factors = ([x[start:stop] for x in weights], [x[start:stop] for x in fractions])
         ptx.append(_group_ptx(parts, *factors, pair, product))
+    of_parts = tuple(x for x, own in zip(p, columns, strict=True) for _ in own)
     count = len(groups)
     error = -(-131 * count * (count + 5) // 256) + 3 if is_complex else (count + 2) ** 2
     low, num_limbs, bits = _layout_of_low_bits(big, error)
@@ -190,6 +194,8 @@ def crt_constants(moduli: ModuliSet, is_complex: bool = False) -> CrtConstants:
         starts=tuple(first[own[0]] for own in groups),
         sizes=tuple(first[own[-1] + 1] - first[own[0]] for own in groups),
         second=tuple(l % 4 >= 2 for l, own in enumerate(columns) for _ in own),
+        moduli=of_parts,
+        joins=tuple(map(ptx_of_join, of_parts)),
         weights=tuple(map(tuple, weights)),
         fractions=tuple(map(tuple, fractions)),
         pairs=tuple(pairs),

@@ -22,6 +22,7 @@ import struct
 from functools import cache
 from typing import Any
 
+import numpy as np
 import torch
 import triton
 import triton.language as tl
@@ -34,7 +35,9 @@ from hifigemm.numerics.residues import centred
 K_BLOCK = 1023 * 128
 """Longest product whose accumulator, an earlier residue included, stays below 2**31."""
 CONSTANTS = tl.constexpr(8)
-"""Integers for each modulus: c_0 .. c_3 in bytes, what s' is added to, bits of 1/p and addend, -p, 2**16 mod p."""
+"""Integers for each modulus: c_0 .. c_3 in bytes, what s' is added to, bits of 1/p and addend, -p, 2**16 mod p, and
+from `HALVES` on 1/p and -p as pairs of float16."""
+HALVES = tl.constexpr(6)
 _REDUCE_PTX = tl.constexpr(
     "{ .reg .u32 x, f, q; .reg .f32 a, b, c; xor.b32 x, $1, 0x80000000; dp4a.u32.s32 f, x, $2, $3; mov.b32 a, f; "
     "mov.b32 b, $4; mov.b32 c, $5; fma.rn.f32 a, a, b, c; mov.b32 q, a; mad.lo.u32 $0, q, $6, f; }"
@@ -53,7 +56,9 @@ def constants_of(p: int) -> tuple[int, ...]:
     multiple = (1 << 23) // p + (1 << 18) // p + 1
     added = _float_bits(2.0**23) + (multiple * p - (1 << 23)) + centred(-(1 << 31), p)
     addend = float(3 * 2**22 - multiple + multiple % 256)
-    return word, added, _float_bits(1 / p), _float_bits(addend), -p, centred(1 << 16, p), 0, 0
+    halves = (int(np.float16(x).view(np.uint16)) * 0x10001 for x in (1 / p, -p))
+    signed = (x - (x >> 31 << 32) for x in halves)
+    return word, added, _float_bits(1 / p), _float_bits(addend), -p, centred(1 << 16, p), *signed
 
 
 @cache
@@ -64,7 +69,7 @@ def residue_constants(moduli: tuple[int, ...], device: torch.device) -> torch.Te
 
 
 @triton.jit
-def _reduce_portable(s, row):
+def reduce_portable(s, row):
     """Residues of int32 s, |t| < 2**23 in the notation of the module; FMA contraction of t / p + c is harmless."""
     inverse = tl.load(row + 2).to(tl.float32, bitcast=True)
     p = -tl.load(row + 4)
@@ -155,7 +160,7 @@ def _product_kernel(
             if PTX:
                 tl.store(target, reduce_ptx(sums, constants + l * CONSTANTS).to(tl.int8), mask=stored)
             else:
-                tl.store(target, _reduce_portable(sums, constants + l * CONSTANTS), mask=stored)
+                tl.store(target, reduce_portable(sums, constants + l * CONSTANTS), mask=stored)
         else:
             tl.store(target, sums, mask=stored)
 
