@@ -62,6 +62,7 @@ def test_a_site_that_loads_from_elsewhere_is_refused(tmp_path, capsys):
         ('<p style="width: 500px">wide</p>', "wider than the window"),
         ('<p style="font-size: 9px">small</p>', "letters of 9 px"),
         ('<img src="none.png" alt="nothing">', "no picture"),
+        ("<script>fetch('https://example.org/stars')</script>", "asks for https://example.org/stars"),
     ],
 )
 def test_a_page_that_is_hard_to_read_is_refused(tmp_path, capsys, body, found):

@@ -24,7 +24,7 @@ import textwrap
 import threading
 import tokenize
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -205,7 +205,7 @@ def browser() -> Iterator[Any]:
     with sync_playwright() as playwright:
         path = next(filter(None, map(shutil.which, BROWSERS)), None)
         try:
-            found = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+            found = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])  # for root, who has none
         except Error:
             yield None
             return
@@ -213,12 +213,19 @@ def browser() -> Iterator[Any]:
         found.close()
 
 
-def layout_problems(page: Any, address: str, sizes: Mapping[str, tuple[int, int]]) -> Iterator[str]:
-    for name, (width, height) in sizes.items():
+def seen_problems(page: Any, site: str, path: str) -> Iterator[str]:
+    """What a browser sees on a page of the site at an address."""
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    for name, (width, height) in WIDTHS.items():
         page.set_viewport_size({"width": width, "height": height})
-        page.goto(address)
+        page.goto(f"{site}/{path}")
         for problem in page.evaluate(_LAYOUT.replace("LEAST", str(LEAST_LETTERS))):
-            yield f"{address}: {name}: {problem}"
+            yield f"{path}: {name}: {problem}"
+    page.wait_for_load_state("networkidle")
+    for url in sorted(set(asked)):
+        if not url.startswith((site, "data:")):
+            yield f"{path}: asks for {url}"
 
 
 def check_site(site: Path) -> int:
@@ -228,11 +235,11 @@ def check_site(site: Path) -> int:
     for path in pages:
         problems += [f"{path}: loads {found[0]}" for found in FROM_ELSEWHERE.finditer(path.read_text("utf-8"))]
     with browser() as opened, served(site) as address:
-        page = opened and opened.new_page()
-        for path in pages if page else []:
+        for path in pages if opened else []:
             if path.name != "404.html":
-                problems += layout_problems(page, f"{address}/{path.relative_to(site).as_posix()}", WIDTHS)
-        how = f"seen at widths of {', '.join(str(w) for w, _ in WIDTHS.values())}" if page else "no browser, not seen"
+                with opened.new_page() as page:
+                    problems += seen_problems(page, address, path.relative_to(site).as_posix())
+        how = f"seen at widths of {', '.join(str(w) for w, _ in WIDTHS.values())}" if opened else "no browser, not seen"
     print("\n".join(problems) or f"site: {len(pages)} pages are in order; {how}")
     return 1 if problems else 0
 

@@ -95,7 +95,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
         if path.startswith("results/") and path.endswith(PICTURES):
             return f"{opening}{posixpath.relpath(path, folder or '.')}"
         kind = "tree" if (ROOT / path).is_dir() else "blob"
-        return f"{opening}{config.repo_url.rstrip('/')}/{kind}/main/{path}{anchor}"
+        return f"{opening}{config.extra['repository']}/{kind}/main/{path}{anchor}"
 
     return LINK.sub(leads, markdown)
 
