@@ -21,12 +21,9 @@ import shutil
 import sys
 import tempfile
 import textwrap
-import threading
 import tokenize
 import traceback
 from collections.abc import Iterator
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import unquote
@@ -46,6 +43,7 @@ FROM_ELSEWHERE = re.compile(
 WIDTHS = {"phone": (360, 740), "desktop": (1280, 900)}
 LEAST_LETTERS = 10.5
 """CSS pixels of the smallest letters of text, and of those in drawings, which have 14 units of 480."""
+ADDRESS = "http://site/"
 BROWSERS = "chromium", "chromium-browser", "google-chrome"
 _LAYOUT = """() => {
     const article = document.querySelector("article"), found = [];
@@ -184,17 +182,6 @@ def check_sources(root: Path) -> int:
 
 
 @contextlib.contextmanager
-def served(folder: Path) -> Iterator[str]:
-    """The address of a folder on this machine."""
-    handler = partial(SimpleHTTPRequestHandler, directory=str(folder))
-    handler.func.log_message = lambda *_: None  # type: ignore[attr-defined]
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-
-
-@contextlib.contextmanager
 def browser() -> Iterator[Any]:
     """A browser without a window; None where Playwright or every browser is missing."""
     try:
@@ -213,19 +200,27 @@ def browser() -> Iterator[Any]:
         found.close()
 
 
-def seen_problems(page: Any, site: str, path: str) -> Iterator[str]:
-    """What a browser sees on a page of the site at an address."""
-    asked: list[str] = []
-    page.on("request", lambda request: asked.append(request.url))
+def seen_problems(page: Any, site: Path, path: str) -> Iterator[str]:
+    """What a browser sees on a page of the site in a folder, which is served to it from there and nowhere else."""
+    elsewhere: set[str] = set()
+
+    def answer(route: Any) -> None:
+        url = route.request.url.partition("?")[0]
+        file = site / unquote(url.removeprefix(ADDRESS))
+        if url.startswith(ADDRESS) and file.is_file():
+            route.fulfill(path=file)
+        else:
+            elsewhere.add(url)
+            route.abort()
+
+    page.route("**/*", answer)
     for name, (width, height) in WIDTHS.items():
         page.set_viewport_size({"width": width, "height": height})
-        page.goto(f"{site}/{path}")
+        page.goto(ADDRESS + path)
         for problem in page.evaluate(_LAYOUT.replace("LEAST", str(LEAST_LETTERS))):
             yield f"{path}: {name}: {problem}"
     page.wait_for_load_state("networkidle")
-    for url in sorted(set(asked)):
-        if not url.startswith((site, "data:")):
-            yield f"{path}: asks for {url}"
+    yield from (f"{path}: asks for {url}" for url in sorted(elsewhere))
 
 
 def check_site(site: Path) -> int:
@@ -234,11 +229,11 @@ def check_site(site: Path) -> int:
     problems = [] if pages else [f"{site}: no pages"]
     for path in pages:
         problems += [f"{path}: loads {found[0]}" for found in FROM_ELSEWHERE.finditer(path.read_text("utf-8"))]
-    with browser() as opened, served(site) as address:
+    with browser() as opened:
         for path in pages if opened else []:
             if path.name != "404.html":
                 with opened.new_page() as page:
-                    problems += seen_problems(page, address, path.relative_to(site).as_posix())
+                    problems += seen_problems(page, site, path.relative_to(site).as_posix())
         how = f"seen at widths of {', '.join(str(w) for w, _ in WIDTHS.values())}" if opened else "no browser, not seen"
     print("\n".join(problems) or f"site: {len(pages)} pages are in order; {how}")
     return 1 if problems else 0
