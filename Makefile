@@ -1,12 +1,14 @@
 # `make` lists the targets. demo, test, test-torch and test-jax set everything up from a bare Python >= 3.10 with pip:
-# demo and test create $(VENV) and install there, test-torch does so in $(TORCH_VENV), with PyTorch, and test-jax in
-# $(JAX_VENV), with JAX. No GPU is needed.
+# demo and test create $(VENV) and install there, test-torch does so in $(TORCH_VENV), with PyTorch, test-jax in
+# $(JAX_VENV), with JAX, and docs in $(DOCS_VENV), with MkDocs. No GPU is needed.
 
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 TORCH_VENV ?= .venv-torch
 JAX_VENV ?= .venv-jax
+DOCS_VENV ?= .venv-docs
+SITE ?= site
 # The build for CPUs, a tenth in size of what the ordinary package index has; that is taken where TORCH_INDEX is out of
 # reach. The version is fixed, since the newest of the two indices would be taken otherwise. Of Triton it is the version
 # that PyTorch 2.11 brings along, whose Gluon the kernels are written in.
@@ -18,7 +20,7 @@ PYTEST := $(BIN)/python -m pytest
 PYTEST_TORCH := $(TORCH_VENV)/bin/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-torch test-jax check format lint types test-all docs test-gpu bench venv clean distclean
+.PHONY: help demo test test-torch test-jax check format lint types test-all docs check-docs test-gpu bench venv clean distclean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -54,7 +56,11 @@ test-all: $(VENV)/.installed-dev $(TORCH_VENV)/.installed
 	$(PYTEST) -m "not gpu and not multigpu and not torch" --ignore=tests/typing $(PYTEST_ARGS)
 	$(PYTEST_TORCH) -m "torch and not gpu and not multigpu" $(PYTEST_ARGS)
 
-docs: $(VENV)/.installed-dev
+docs: check-docs $(DOCS_VENV)/.installed ## the pages of docs/ checked, and the site built in $(SITE)
+	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs build --strict --quiet --site-dir $(SITE)
+	$(DOCS_VENV)/bin/python tools/check_docs.py --site $(SITE)
+
+check-docs: $(VENV)/.installed-dev
 	$(BIN)/python tools/check_docs.py
 
 test-gpu: ## the GPU tests, with PYTHON as it stands (it must have pytest, hypothesis, torch); no venv
@@ -85,8 +91,14 @@ $(JAX_VENV)/.installed: pyproject.toml | $(JAX_VENV)/bin/pip
 	@$(JAX_VENV)/bin/python -m pip install $(PIP_FLAGS) --editable '.[jax]' hypothesis pytest
 	@touch $@
 
+# Where Playwright is installed here too (DOCS_VENV/bin/pip install playwright), and a browser, the pages are looked at.
+$(DOCS_VENV)/.installed: pyproject.toml | $(DOCS_VENV)/bin/pip
+	@echo "Installing what builds the site into $(DOCS_VENV)"
+	@$(DOCS_VENV)/bin/python -m pip install $(PIP_FLAGS) '.[docs]'
+	@touch $@
+
 # Some distributions ship pip but not ensurepip; then PYTHON's own pip installs one into the environment.
-$(VENV)/bin/pip $(TORCH_VENV)/bin/pip $(JAX_VENV)/bin/pip: %/bin/pip:
+$(VENV)/bin/pip $(TORCH_VENV)/bin/pip $(JAX_VENV)/bin/pip $(DOCS_VENV)/bin/pip: %/bin/pip:
 	@command -v $(PYTHON) >/dev/null || \
 	    { echo "error: $(PYTHON) not found; hifigemm needs Python 3.10 or newer (make PYTHON=/path/to/python3 ...)" >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
@@ -103,8 +115,8 @@ $(VENV)/bin/pip $(TORCH_VENV)/bin/pip $(JAX_VENV)/bin/pip: %/bin/pip:
 	@test -x $@ || { echo "error: no pip in $*; remove it and try again" >&2; exit 1; }
 
 clean: ## remove build products and caches, keep the environments
-	rm -rf build dist .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf build dist $(SITE) .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -not -path './.*' -prune -exec rm -rf {} +
 
-distclean: clean ## as clean, and remove $(VENV), $(TORCH_VENV) and $(JAX_VENV) too
-	rm -rf $(VENV) $(TORCH_VENV) $(JAX_VENV)
+distclean: clean ## as clean, and remove $(VENV), $(TORCH_VENV), $(JAX_VENV) and $(DOCS_VENV) too
+	rm -rf $(VENV) $(TORCH_VENV) $(JAX_VENV) $(DOCS_VENV)

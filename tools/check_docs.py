@@ -1,17 +1,23 @@
-"""Check the documentation: relative links, python blocks, citation keys. Usage: python tools/check_docs.py [ROOT].
+"""Check the documentation. Usage: python tools/check_docs.py [ROOT], or --site FOLDER for the site that was built.
 
-- Relative links of README, CONTRIBUTING, CHANGELOG and docs/ lead to existing files.
+- Links of README, CONTRIBUTING, CHANGELOG and docs/ lead to existing files and headings; so do those to the repository.
 - The ```python blocks of README and docs/ run, in order, one namespace a file; `<!-- skip -->` before a block skips it.
+  A ```text block behind one is what it prints, `...` standing for anything.
 - Keys such as [MOOI20], in these files and in docstrings and comments under src/, stand in docs/references.bib.
+- Pages of the site load nothing from elsewhere, and where Playwright and a browser are installed, none is wider than a
+  phone or a desktop, no letter is smaller than `LEAST_LETTERS`, and every picture is shown.
 """
 
 from __future__ import annotations
 
+import argparse
 import ast
 import contextlib
+import doctest
 import io
 import os
 import re
+import shutil
 import sys
 import tempfile
 import textwrap
@@ -19,13 +25,44 @@ import tokenize
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 FENCE = re.compile(r"^\s*(`{3,}|~{3,})\s*([\w+-]*)")
 LINK = re.compile(r"\]\(\s*<?([^)\s>]+)|^ {0,3}\[[^\]]+\]:\s*<?([^\s>]+)|(?:src|href)=\"([^\"]+)\"", re.MULTILINE)
 BRACKET = re.compile(r"(?<![\w\])])\[([^\[\]]{3,80})\]")  # not a subscript
 KEY = re.compile(r"(?!(?:BF|FP|TF)\d\d)[A-Z][A-Za-z]+\d\d[A-Za-z]?")  # not [FP16] and its like
+HEADING = re.compile(r"^#{1,6}\s+(.*?)\s*#*$", re.MULTILINE)
+REPOSITORY = re.compile(
+    r"https://(?:github\.com/hifigemm/hifigemm/(?:blob|tree)|raw\.githubusercontent\.com/hifigemm/hifigemm)/main/"
+)
+FROM_ELSEWHERE = re.compile(
+    r"<(?:script|img|iframe)[^>]+src=\"(?:https?:)?//[^\"]*|<link[^>]+rel=\"(?:stylesheet|preconnect)\"[^>]+//[^>]*"
+)
+
+WIDTHS = {"phone": (360, 740), "desktop": (1280, 900)}
+LEAST_LETTERS = 10.5
+"""CSS pixels of the smallest letters of text, and of those in drawings, which have 14 units of 480."""
+ADDRESS = "http://site/"
+BROWSERS = "chromium", "chromium-browser", "google-chrome"
+_LAYOUT = """() => {
+    const article = document.querySelector("article"), found = [];
+    const wide = document.documentElement.scrollWidth - window.innerWidth;
+    if (wide > 0) found.push(`${wide} px wider than the window`);
+    for (const image of article.querySelectorAll("img")) {
+        const least = image.src.endsWith(".svg") ? 14 * image.clientWidth / 480 : LEAST;
+        if (!image.naturalWidth) found.push(`no picture: ${image.src}`);
+        else if (least < LEAST) found.push(`letters of ${least.toFixed(1)} px in ${image.src}`);
+        if (!image.alt) found.push(`no words for ${image.src}`);
+    }
+    const walk = document.createTreeWalker(article, NodeFilter.SHOW_TEXT);
+    while (walk.nextNode()) {
+        const size = parseFloat(getComputedStyle(walk.currentNode.parentElement).fontSize);
+        const words = walk.currentNode.textContent.trim();
+        if (words && size < LEAST) found.push(`letters of ${size} px: ${words.slice(0, 40)}`);
+    }
+    return found;
+}"""
 
 
 class Block(NamedTuple):
@@ -33,11 +70,13 @@ class Block(NamedTuple):
     line: int  # of the first line of code
     skip: bool
     code: str
+    output: str | None  # the text block right behind it
 
 
 def split_markdown(text: str) -> tuple[str, list[Block]]:
     """Return the prose, with code blanked out so that line numbers stay, and the fenced blocks."""
-    prose, blocks, code, fence, before = [], [], [], None, ""
+    prose, blocks, code, fence, before, language = [], [], [], None, "", ""
+    behind_code = False
     for number, line in enumerate(text.splitlines(), 1):
         mark = FENCE.match(line)
         prose.append("" if fence or mark else re.sub(r"`[^`]*`", "", line))
@@ -45,21 +84,43 @@ def split_markdown(text: str) -> tuple[str, list[Block]]:
             fence, language, code = mark[1], mark[2], []
         elif fence is None:
             before = line.strip() or before
+            behind_code = behind_code and not line.strip()
         elif mark and mark[1].startswith(fence) and not mark[2]:
             source = textwrap.dedent("\n".join(code))
-            blocks.append(Block(language, number - len(code), before == "<!-- skip -->", source))
-            fence, before = None, ""
+            if language == "text" and behind_code:
+                blocks[-1] = blocks[-1]._replace(output=source)
+            else:
+                blocks.append(Block(language, number - len(code), before == "<!-- skip -->", source, None))
+            fence, before, behind_code = None, "", language == "python"
         else:
             code.append(line)
     return "\n".join(prose), blocks
 
 
-def broken_links(path: Path, prose: str) -> Iterator[str]:
+def anchors(text: str) -> set[str]:
+    """The anchors of a page's headings, as GitHub and the site make them."""
+    found: dict[str, int] = {}
+    fenceless = re.sub(r"^\s*(`{3,}).*?^\s*\1\s*$", "", text, flags=re.MULTILINE | re.DOTALL)
+    for title in HEADING.findall(fenceless):
+        words = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", title).lower()
+        slug = re.sub(r"[^\w\- ]", "", words).strip().replace(" ", "-")
+        found[slug] = found.get(slug, -1) + 1
+    return {slug if i == 0 else f"{slug}-{i}" for slug, count in found.items() for i in range(count + 1)}
+
+
+def broken_links(root: Path, path: Path, prose: str) -> Iterator[str]:
     for match in LINK.finditer(prose):
         target = next(filter(None, match.groups()))
-        file = unquote(re.split(r"[#?]", target)[0])
-        if file and not re.match(r"[a-z][a-z0-9+.-]*:|//", file) and not (path.parent / file).exists():
-            yield f"{path}:{prose.count(chr(10), 0, match.start()) + 1}: no such file: {target}"
+        local, is_own = REPOSITORY.subn("", target)
+        if not is_own and re.match(r"[a-z][a-z0-9+.-]*:|//", target):
+            continue
+        file, _, anchor = unquote(local).partition("#")
+        page = (root if is_own else path.parent) / file.partition("?")[0] if file else path
+        where = f"{path}:{prose.count(chr(10), 0, match.start()) + 1}"
+        if not page.exists():
+            yield f"{where}: no such file: {target}"
+        elif anchor and page.suffix == ".md" and anchor not in anchors(page.read_text("utf-8")):
+            yield f"{where}: no such heading: {target}"
 
 
 def failing_blocks(path: Path, blocks: list[Block]) -> Iterator[str]:
@@ -67,15 +128,19 @@ def failing_blocks(path: Path, blocks: list[Block]) -> Iterator[str]:
     for block in blocks:
         if block.language != "python" or block.skip:
             continue
+        printed = io.StringIO()
         try:
             code = compile("\n" * (block.line - 1) + block.code, str(path), "exec", dont_inherit=True)
-            with contextlib.redirect_stdout(io.StringIO()):
+            with contextlib.redirect_stdout(printed):
                 exec(code, namespace)
         except (Exception, SystemExit) as error:
             own = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
             line = error.lineno if isinstance(error, SyntaxError) else [block.line, *own][-1]
             yield f"{path}:{line}: python block fails: {type(error).__name__}: {error}"
             return  # the next blocks build on this one
+        stated, found = (f"{text.rstrip()}\n" for text in (block.output or "", printed.getvalue()))
+        if block.output is not None and not doctest.OutputChecker().check_output(stated, found, doctest.ELLIPSIS):
+            yield f"{path}:{block.line}: python block prints\n{textwrap.indent(found, '    ')}"
 
 
 def unknown_keys(path: Path, text: str, known: set[str], first: int = 1) -> Iterator[str]:
@@ -94,7 +159,8 @@ def docstrings_and_comments(source: str) -> Iterator[tuple[int, str]]:
             yield token.start[0], token.string
 
 
-def main(root: Path) -> int:
+def check_sources(root: Path) -> int:
+    """Print what is wrong with the pages and the keys; the exit code."""
     runnable = [root / "README.md", *sorted((root / "docs").glob("**/*.md"))]
     pages = [*runnable, root / "CONTRIBUTING.md", root / "CHANGELOG.md"]
     bib = root / "docs" / "references.bib"
@@ -103,7 +169,7 @@ def main(root: Path) -> int:
     problems += [f"{bib}: {key} is defined twice" for key in sorted(set(keys)) if keys.count(key) > 1]
     for page in filter(Path.exists, pages):
         prose, blocks = split_markdown(page.read_text("utf-8"))
-        problems += [*broken_links(page, prose), *unknown_keys(page, prose, set(keys))]
+        problems += [*broken_links(root, page, prose), *unknown_keys(page, prose, set(keys))]
         with tempfile.TemporaryDirectory() as scratch:
             os.chdir(scratch)  # blocks may write files
             problems += failing_blocks(page, blocks if page in runnable else [])
@@ -115,5 +181,71 @@ def main(root: Path) -> int:
     return 1 if problems else 0
 
 
+@contextlib.contextmanager
+def browser() -> Iterator[Any]:
+    """A browser without a window; None where Playwright or every browser is missing."""
+    try:
+        from playwright.sync_api import Error, sync_playwright
+    except ImportError:
+        yield None
+        return
+    with sync_playwright() as playwright:
+        path = next(filter(None, map(shutil.which, BROWSERS)), None)
+        try:
+            found = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])  # for root, who has none
+        except Error:
+            yield None
+            return
+        yield found
+        found.close()
+
+
+def seen_problems(page: Any, site: Path, path: str) -> Iterator[str]:
+    """What a browser sees on a page of the site in a folder, which is served to it from there and nowhere else."""
+    elsewhere: set[str] = set()
+
+    def answer(route: Any) -> None:
+        url = route.request.url.partition("?")[0]
+        file = site / unquote(url.removeprefix(ADDRESS))
+        if url.startswith(ADDRESS) and file.is_file():
+            route.fulfill(path=file)
+        else:
+            elsewhere.add(url)
+            route.abort()
+
+    page.route("**/*", answer)
+    for name, (width, height) in WIDTHS.items():
+        page.set_viewport_size({"width": width, "height": height})
+        page.goto(ADDRESS + path)
+        for problem in page.evaluate(_LAYOUT.replace("LEAST", str(LEAST_LETTERS))):
+            yield f"{path}: {name}: {problem}"
+    page.wait_for_load_state("networkidle")
+    yield from (f"{path}: asks for {url}" for url in sorted(elsewhere))
+
+
+def check_site(site: Path) -> int:
+    """Print what is wrong with the site in a folder; the exit code."""
+    pages = sorted(site.glob("**/*.html"))
+    problems = [] if pages else [f"{site}: no pages"]
+    for path in pages:
+        problems += [f"{path}: loads {found[0]}" for found in FROM_ELSEWHERE.finditer(path.read_text("utf-8"))]
+    with browser() as opened:
+        for path in pages if opened else []:
+            if path.name != "404.html":
+                with opened.new_page() as page:
+                    problems += seen_problems(page, site, path.relative_to(site).as_posix())
+        how = f"seen at widths of {', '.join(str(w) for w, _ in WIDTHS.values())}" if opened else "no browser, not seen"
+    print("\n".join(problems) or f"site: {len(pages)} pages are in order; {how}")
+    return 1 if problems else 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("root", nargs="?", type=Path, default=Path(__file__).parents[1])
+    parser.add_argument("--site", type=Path, metavar="FOLDER")
+    options = parser.parse_args()
+    return check_site(options.site.resolve()) if options.site else check_sources(options.root.resolve())
+
+
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1] if len(sys.argv) > 1 else Path(__file__).parents[1]).resolve()))
+    sys.exit(main())

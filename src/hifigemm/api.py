@@ -173,10 +173,10 @@ def matmul(
     result : "array", "pair", "enclosure", "int64" or "object"
         "pair": (high, low), high the correctly rounded product and low what is left of the exact one, rounded once.
         "enclosure": (lower, upper), the two neighbouring floats between which the exact value lies, equal where it is a
-        float. Both by component of complex entries, at two to eight times the cost of "correct", and not for prepared
-        operands. "int64" and "object" are for operands of integers or bools, whatever NumPy promotes them to: the exact
-        entries in int64, so that int8 operands do not wrap around at 127, or as Python integers of any size, the latter
-        for arrays of NumPy alone.
+        float. Both by component of complex entries, at several times the cost of "correct", ten to twenty-five on a
+        CPU, and not for prepared operands. "int64" and "object" are for operands of integers or bools, whatever NumPy
+        promotes them to: the exact entries in int64, so that int8 operands do not wrap around at 127, or as Python
+        integers of any size, the latter for arrays of NumPy alone.
     return_report : bool
         Return (result, Report). On a GPU a call at the level of the result, or with a forced count, never waits for the
         device, so that it can be captured in a CUDA graph: the device decides by the operands between steps that all

@@ -30,7 +30,7 @@ _Source_co = TypeVar("_Source_co", covariant=True)
 
 @dataclass(frozen=True, eq=False)
 class Prepared(Generic[_Source_co]):
-    """A copy of an operand with its split for one plan, to be used in place of the operand."""
+    """A copy of an operand with its split for one plan, to be used in place of the operand: see `prepare`."""
 
     operand: Array
     split: Split | None

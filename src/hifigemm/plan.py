@@ -93,7 +93,31 @@ def blocks_of_shape(shape: tuple[int, int, int], block: tuple[int, int, int]) ->
 
 @dataclass(frozen=True)
 class Plan:
-    """What will run for a problem. Immutable, reusable for operands of the same k and dtype, and printable."""
+    """What will run for a problem. Immutable, reusable for operands of the same k and dtype, and printable.
+
+    Attributes
+    ----------
+    problem : Problem
+        Shapes and dtype of the product.
+    asked : Scheme or None
+        The scheme that was forced; None for the library's choice.
+    scheme : Scheme
+        The dataclass with its counts filled in.
+    alternatives : tuple of Scheme
+        Schemes to which a device goes on where the operands ask for it; each keeps the bound.
+    num_products : int
+        Low-precision products of size m n k, before any entry is escalated.
+    bound : float
+        The r that is promised: 0 where the exact product is rounded, infinite where nothing is promised.
+    verification : Verification
+        How it is known that the bound holds.
+    k_block : int
+        Terms that are added at a time.
+    workspace : int
+        Bytes beside operands and result.
+    engine, reason : str
+        What multiplies, and why this scheme.
+    """
 
     problem: Problem
     asked: Any  # the scheme that was forced; None for the library's choice
@@ -250,6 +274,7 @@ class Report:
         Low-precision products of size m n k of slices, words or residues; escalated entries count by their share,
         rounded up. Products that only look at magnitudes are named in the reason.
     engine, device : str
+        What multiplied, and where.
     bound : float
         The r of |C - AB| <= r |A||B| + u |AB| that is guaranteed; no larger than `Plan.bound`.
     correct : bool
@@ -259,6 +284,7 @@ class Report:
     reason : str
         Why this scheme, and what happened on the way.
     k_block : int
+        Terms that were added at a time: without a rounding by an exact scheme.
     workspace : int
         Bytes that the plan takes beside operands and result.
     decision_seconds : float

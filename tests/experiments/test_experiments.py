@@ -17,6 +17,7 @@ from experiments import (
     last_bit,
     mantissa,
     ozaki_modes,
+    reproducibility,
     residuals,
     underflow,
 )
@@ -54,6 +55,16 @@ def test_file_is_written_and_drawn(experiment, tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().out
     pytest.importorskip("matplotlib")
     assert all(axes.has_data() for axes in draw(name, rows).axes)
+
+
+def test_a_correctly_rounded_product_has_one_result(tmp_path, monkeypatch):
+    data = tmp_path / "reproducibility.csv"
+    monkeypatch.setattr(sys, "argv", ["reproducibility", "--shape", "70", "100", "5", "--output", str(data)])
+    reproducibility.main()
+    ours = [row for row in read_rows(data) if row["method"] != "numpy.matmul"]
+    assert len(ours) == 7
+    assert len({row["digest"] for row in ours}) == 1
+    assert {row["correctly_rounded"] for row in ours} == {"1.0"}
 
 
 def test_published_forward_errors_are_reproduced():
