@@ -4,7 +4,7 @@ Matrices are phi matrices of [MOOI20] with phi = 0.5. Every result is checked be
 ones in every entry against an exact integer product, the others against the bound of their own report. A wrong result
 gets no time. Run from the root of the repository:
 
-    python -m benchmarks.correct_rounding [--sizes 256 512 1024] [--repeats 7] [--output FILE.csv]
+    python -m benchmarks.correct_rounding [--sizes 256 512 1024 2048] [--repeats 7] [--output FILE.csv]
 """
 
 from __future__ import annotations
@@ -26,10 +26,13 @@ SEED = 1
 
 
 def ways() -> dict[str, dict[str, Any]]:
-    """Name and options of each way to the product."""
+    """Name and options of each way to the product; engine "torch" where PyTorch is installed."""
+    torch = {"correct, torch": {"accuracy": "correct", "engine": "torch"}} if "torch" in hg.engines() else {}
     return {
         "auto": {},
         "correct": {"accuracy": "correct"},
+        **torch,
+        "correct, ozaki1": {"accuracy": "correct", "scheme": "ozaki1"},
         "correct, ozaki2": {"accuracy": "correct", "scheme": "ozaki2"},
         "ozaki1 dp fp64": {"scheme": hg.Ozaki1(product="fp64", mode="dp")},
         "ozaki1 dp int8": {"scheme": hg.Ozaki1(product="int8", mode="dp")},
@@ -66,6 +69,8 @@ def measure(n: int, repeats: int) -> list[dict[str, Any]]:
             {
                 "n": n,
                 "way": name,
+                "engine": report.engine if report else "",
+                "scheme": str(report.scheme) if report else "",
                 "seconds_median": timing.median,
                 "seconds_p20": timing.low,
                 "seconds_p80": timing.high,
@@ -92,7 +97,7 @@ def peak_memory(call: Callable[[], Any]) -> int:
 def main() -> None:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--sizes", type=int, nargs="+", default=[256, 512, 1024])
+    parser.add_argument("--sizes", type=int, nargs="+", default=[256, 512, 1024, 2048])
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--output", default="results/correct_rounding_cpu.csv")
     options = parser.parse_args()

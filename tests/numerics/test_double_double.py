@@ -18,15 +18,16 @@ from hifigemm.numerics.eft import two_sum
 from tests.hard_matrices import cancelling, phi_matrix
 
 
-def sums_and_bound(a, b, count, size=16384):
+def sums_and_bound(a, b, count, size=16384, *, fewer=False):
     """hi + lo as fractions and err of the entries of a @ b."""
     found, chunks = [], k_chunks(a.shape[1], size)
     for z in chunks:
         rows, columns = (np.empty((2 * count - 2) * x.size) for x in (a[:, z], b[z]))
-        x, y = cut(a[None, :, z], 2, count, rows), cut(b[None, z], 1, count, columns)
+        x, y = cut(a[None, :, z], 2, count, rows, fewer=fewer), cut(b[None, z], 1, count, columns, fewer=fewer)
         found.append((sums_of(x, y, np.matmul), (x.top, y.top)))
     hi, lo = reduce(added, (sums for sums, _ in found))
-    parts = (x.ravel().tolist() for x in (hi, lo, error_bound([tops for _, tops in found], chunks, count)))
+    err = error_bound([tops for _, tops in found], chunks, count, fewer=fewer)
+    parts = (x.ravel().tolist() for x in (hi, lo, err))
     return [(Fraction(hi) + Fraction(lo), err) for hi, lo, err in zip(*parts, strict=True)]
 
 
@@ -35,25 +36,39 @@ def exact(a, b):
     return [sum(Fraction(x) * y for x, y in zip(row, column, strict=True)) for row in a.tolist() for column in columns]
 
 
-@pytest.mark.parametrize("count", [2, 3])
+@pytest.mark.parametrize(("count", "fewer"), [(2, False), (3, False), (3, True)])
 @pytest.mark.parametrize("k", [1, 2, 7, 64, 257])
-def test_the_bound_holds(k, count):
+def test_the_bound_holds(k, count, fewer):
     rng = np.random.default_rng(20)
     pairs = [tuple(phi_matrix(rng, shape, phi) for shape in ((3, k), (k, 2))) for phi in (0.5, 4.0, 20.0)]
     pairs += [cancelling(rng, 3, k, 2, perturb=True)]
     for a, b in pairs:
         with np.errstate(invalid="ignore"):
-            found = sums_and_bound(a, b, count)
+            found = sums_and_bound(a, b, count, fewer=fewer)
         for (value, err), want in zip(found, exact(a, b), strict=True):
             assert isnan(err) or abs(value - want) <= Fraction(err)
 
 
-def test_the_bound_holds_over_many_parts(monkeypatch):
+@pytest.mark.parametrize("k", [K_PART, K_PART - 1, K_PART // 2])
+def test_sums_of_the_longest_slices_are_exact_with_one_product_less(k):
+    """Slices as long as they get, of one sign and of both: the bound allows no rounding of the first three products."""
+    rng = np.random.default_rng(37)
+    step = 2.0 ** -((53 - (k - 1).bit_length()) // 2)
+    for high in (1 - 2.0**-53, 1 - step, 1 - 1.5 * step, 1 - 2 * step + step**2):
+        a, b = np.full((2, k), high), np.full((k, 2), high)
+        a[1] *= rng.choice([-1.0, 1.0], k)
+        found = sums_and_bound(a, b, 3, fewer=True)
+        for (value, err), want in zip(found, exact(a, b), strict=True):
+            assert abs(value - want) <= Fraction(err) <= Fraction(2) ** -70
+
+
+@pytest.mark.parametrize("fewer", [False, True])
+def test_the_bound_holds_over_many_parts(monkeypatch, fewer):
     rng = np.random.default_rng(36)
     monkeypatch.setattr(double_double, "K_PART", 4)
     for k, size in ((4, 4), (5, 4), (37, 16), (64, 64), (83, 8)):
         a, b = phi_matrix(rng, (3, k), 2.0), phi_matrix(rng, (k, 2), 2.0)
-        for (value, err), want in zip(sums_and_bound(a, b, 3, size=size), exact(a, b), strict=True):
+        for (value, err), want in zip(sums_and_bound(a, b, 3, size, fewer=fewer), exact(a, b), strict=True):
             assert abs(value - want) <= Fraction(err)
 
 
@@ -71,14 +86,15 @@ def test_chunks_are_whole_parts_but_for_the_last():
                 assert (length // K_PART).bit_count() == 1
 
 
-def test_products_of_short_entries_are_known_to_be_exact():
+@pytest.mark.parametrize("fewer", [False, True])
+def test_products_of_short_entries_are_known_to_be_exact(fewer):
     rng = np.random.default_rng(3)
     a, b = (rng.integers(-1000, 1000, shape).astype(float) for shape in ((5, 40), (40, 4)))
     a[1, 0], b[1, 2] = 1 + 2.0**-40, 2.0**-60
-    x, y = cut(a[None], 2, 3, np.empty(800)), cut(b[None], 1, 3, np.empty(640))
+    x, y = cut(a[None], 2, 3, np.empty(800), fewer=fewer), cut(b[None], 1, 3, np.empty(640), fewer=fewer)
     kept = is_exact(x, y)[0, 0]
     assert kept.tolist() == [[i != 1 and j != 2 for j in range(4)] for i in range(5)]
-    found = [value for value, _ in sums_and_bound(a, b, 3)]
+    found = [value for value, _ in sums_and_bound(a, b, 3, fewer=fewer)]
     for value, want, is_kept in zip(found, exact(a, b), kept.ravel(), strict=True):
         assert value == want or not is_kept
 

@@ -39,6 +39,18 @@ def test_auto_takes_it_for_correct_rounding(make_pair, dtype, count):
     assert hg.make_plan(a, b, accuracy="correct", scheme="ozaki1").scheme != SCHEME
 
 
+@pytest.mark.parametrize("name", ["uniform", "phi_1", "nearly_cancelling", "ties"])
+def test_large_products_take_one_product_less(make_pair, assert_same_bits, name):
+    a, b = make_pair(name, 130, 140, 128)
+    c, report = hg.matmul(a, b, scheme=SCHEME, return_report=True)
+    assert_same_bits(c, correctly_rounded(a, b))
+    assert report.correct
+    for pair, count in (((a, b), 5), ((a[:127], b), 6), ((a, b[:, :127]), 6), ((a[:, :127], b[:127]), 6)):
+        assert hg.make_plan(*pair, scheme=SCHEME).num_products == count
+    assert hg.make_plan(a + 0j, b + 0j, scheme=SCHEME).num_products == 20
+    assert hg.make_plan(a.astype(np.float32), b.astype(np.float32), scheme=SCHEME).num_products == 3
+
+
 def test_entries_that_are_left_go_on_to_slices(make_pair, assert_same_bits):
     a, b = make_pair("ties", 7, 20, 6)
     c, report = hg.matmul(a, b, scheme="double-double", return_report=True)

@@ -5,17 +5,22 @@ Idea
     alike, with rests r_j = b_j + ... + b_(p-1). Then A B = sum_{i+j < p-1} a_i b_j + sum_i a_i r_(p-1-i): the first
     products are exact and added by TwoSum, the others are rounded and go into lo [OOOR12]. That is as accurate as a
     TwoProduct for each term [ORO05], and a row of A is cut once for all columns of B.
+One product less
+    For p = 3 and s = 2**(beta + 1), the exact products a_0 b_0, a_1 b_1 and (a_0 + s a_1) (b_0 + s b_1) give
+    a_0 b_1 + a_1 b_0 exactly, as in Karatsuba's product of two digits, and a_1 b_1 too. So two rounded products do:
+    A B = a_0 b_0 + (a_0 b_1 + a_1 b_0) + a_1 b_1 + (a_0 + a_1) b_2 + a_2 B. Slices are shorter by one bit.
 Exact when
     k 4**beta <= 2**53 for the at most K_PART terms of a sum, so that no partial sum of integers up to 2**beta is
-    rounded, in any order. x + sigma has the unit of the grid, as |x| <= sigma / 3, and what is left is a float64.
+    rounded, in any order; k 4**(beta + 1) <= 2**53 with one product less, whose differences lie below that too.
+    x + sigma has the unit of the grid, as |x| <= sigma / 3, and what is left is a float64.
 Bound
     u = 2**-53, E and F the powers of two above the entries of a row and of a column. Part i and rest i are at most E
-    2**(-i (beta + 1)), so the p rounded products sum to at most k S in magnitude, S = p 2**(-(p - 1) (beta + 1)) E F,
-    and err with the p + 1 + 2 v sums that they enter by (k + 2 v + 10) u k S at most, v being the levels of additions
-    over parts of k. Exact sums stay below 5 k E F; errors of TwoSum, at most u times that, are rounded when they are
-    added to lo, by 32 (v + 1)**2 u**2 k E F in all. Both constants have room for the rounding of lo + err and of err,
-    and for k products that underflow, as E and F lie within 2**-450 and 2**450. For other rows and columns err is NaN,
-    so that no comparison holds.
+    2**(-i (beta + 1)), so the p rounded products, or two and a_1 b_1, sum to at most k S in magnitude, S = p
+    2**(-(p - 1) (beta + 1)) E F, and err with the p + 1 + 2 v sums that they enter by (k + 2 v + 10) u k S at most, v
+    being the levels of additions over parts of k. Exact sums stay below 5 k E F; errors of TwoSum, at most u times
+    that, are rounded when they are added to lo, by 32 (v + 1)**2 u**2 k E F in all. Both constants have room for the
+    rounding of lo + err and of err, and for k products that underflow, as E and F lie within 2**-450 and 2**450. For
+    other rows and columns err is NaN, so that no comparison holds.
 References
     [OOOR12] doi:10.1007/s11075-011-9478-1. [ORO05] Ogita, Rump, Oishi: Accurate sum and dot product,
     doi:10.1137/030601818.
@@ -25,12 +30,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import reduce
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from hifigemm.formats import FP32, Format
 from hifigemm.numerics.bits import Array, ceil_log2, scale_by_power
+from hifigemm.numerics.blocking import BLOCK_ENTRIES
 from hifigemm.numerics.eft import two_sum
 
 K_PART = 2048
@@ -44,6 +50,8 @@ class Cut(NamedTuple):
     parts: list[Array]  # a_0, ..., a_(p-1)
     rests: list[Array]  # r_0, ..., r_(p-1)
     top: Array  # E or F, with an inner dimension of 1
+    step: float  # 2**-(beta + 1)
+    both: Array | None  # a_0 + 2**(beta + 1) a_1 for one product less
 
 
 def k_chunks(k: int, size: int) -> list[slice]:
@@ -57,11 +65,11 @@ def k_chunks(k: int, size: int) -> list[slice]:
     return found
 
 
-def cut(x: Array, axis: int, count: int, space: Array) -> Cut:
+def cut(x: Array, axis: int, count: int, space: Array, *, fewer: bool = False) -> Cut:
     """Rows (axis 2, the inner dimension) or columns (axis 1) of a chunk (batch, m, k) or (batch, k, n) in count parts.
 
     The parts lie in `space`, one-dimensional, (2 count - 2) entries for each of x; the same space for all chunks saves
-    page faults.
+    page faults. With `fewer`, three parts are cut for one product less; a_1 is in the place of r_1, which is not kept.
     """
     batch, k = len(x), x.shape[axis]
     length = min(k, K_PART)
@@ -71,39 +79,76 @@ def cut(x: Array, axis: int, count: int, space: Array) -> Cut:
     else:
         x = x.reshape(batch, k // length, length, -1)
     space = space[: (2 * count - 2) * x.size].reshape(-1, *x.shape)
-    magnitude = space[0]
-    exponent = np.frexp(np.abs(x, out=magnitude).max(axis=axis + 1, keepdims=True))[1]
-    top, beta = np.ldexp(1.0, exponent), _slice_bits(length)
-    sigma, parts, rests = top * (1.5 * 2.0 ** (52 - beta)), [], [x]
-    for part, rest in zip(space[0::2], space[1::2], strict=True):
-        np.add(rests[-1], sigma, out=part)
-        part -= sigma
-        parts.append(part)
-        rests.append(np.subtract(rests[-1], part, out=rest))
-        sigma = sigma * 2.0 ** -(beta + 1)
+    magnitude, inner = space[0], (1, axis + 1)  # one grid for all parts: NumPy adds one number to a long vector faster
+    exponent = np.frexp(np.abs(x, out=magnitude).max(axis=inner, keepdims=True))[1]
+    top, step = np.ldexp(1.0, exponent), _slice_step(length, fewer)
+    largest = top * (1.5 * 2.0**53 * step)
+    for some in _blocks(x):
+        rest, sigma, views = x[some], largest[some] if axis == 2 else largest, [y[some] for y in space]
+        for part, left in zip(views[0::2], views[1::2], strict=True):
+            np.add(rest, sigma, out=part)
+            part -= sigma
+            rest, sigma = np.subtract(rest, part, out=left), sigma * step
+        if fewer:
+            np.multiply(views[2], 1 / step, out=views[1])
+            views[1] += views[0]
     if np.abs(exponent).max() > _RANGE:
         top = np.where(np.abs(exponent) > _RANGE, np.nan, top)
-    return Cut([*parts, rests[-1]], rests, top)
+    if x.shape[1] > 1:
+        top = np.repeat(top, x.shape[1], axis=1)
+    rests = [x, *(space[2:] if fewer else space[1::2])]
+    return Cut([*space[0::2], space[-1]], rests, top, step, space[1] if fewer else None)
 
 
-def _slice_bits(k: int) -> int:
-    """beta."""
-    return (53 - ceil_log2(k)) // 2
+def _slice_step(k: int, fewer: bool) -> float:
+    """2**-(beta + 1)."""
+    return 2.0 ** -((53 - ceil_log2(k)) // 2 + (not fewer))
+
+
+def _blocks(x: Array) -> list[Any]:
+    """Some rows at a time of all matrices (batch, parts, rows, columns), so that passes over them stay in the cache."""
+    if x.size <= BLOCK_ENTRIES:
+        return [...]
+    many = max(BLOCK_ENTRIES * x.shape[2] // x.size, 1)
+    return [(slice(None), slice(None), slice(i, i + many)) for i in range(0, x.shape[2], many)]
 
 
 def sums_of(rows: Cut, columns: Cut, multiply: Callable[[Array, Array], Array]) -> tuple[Array, Array]:
-    """hi and lo (batch, 1, m, n) of a chunk, whose 2**v parts are added in a tree."""
+    """hi and lo (batch, 1, m, n) of a chunk, whose 2**v parts are added in a tree. Spoils `both` of the rows."""
     last = len(rows.parts) - 1
-    pairs = ((i, j) for i in range(last) for j in range(last - i))
-    hi, *others = (multiply(rows.parts[i], columns.parts[j]) for i, j in pairs)
-    rounded = [multiply(a, columns.rests[last - i]) for i, a in enumerate(rows.parts)]
-    for x in others:
-        hi, error = two_sum(hi, x)
-        rounded.append(error)
-    lo = reduce(np.add, rounded)
+    if rows.both is not None and columns.both is not None:
+        exact, rounded = _fewer_products(rows, columns, rows.both, columns.both, multiply)
+    else:
+        pairs = ((i, j) for i in range(last) for j in range(last - i))
+        exact = [multiply(rows.parts[i], columns.parts[j]) for i, j in pairs]
+        rounded = [multiply(a, columns.rests[last - i]) for i, a in enumerate(rows.parts)]
+    (hi, *exact), (lo, *rounded) = exact, rounded
+    for some in _blocks(hi):
+        total, low = hi[some], lo[some]
+        for x in exact:
+            total, error = two_sum(total, x[some])
+            low += error
+        for x in rounded:
+            low += x[some]
+        hi[some] = total
     while hi.shape[1] > 1:
         hi, lo = added((hi[:, 0::2], lo[:, 0::2]), (hi[:, 1::2], lo[:, 1::2]))
     return hi, lo
+
+
+def _fewer_products(
+    rows: Cut, columns: Cut, row_sums: Array, column_sums: Array, multiply: Callable[[Array, Array], Array]
+) -> tuple[list[Array], list[Array]]:
+    """a_0 b_0 and a_0 b_1 + a_1 b_0, which are exact; a_1 b_1, (a_0 + a_1) b_2 and a_2 B."""
+    high, small = (multiply(rows.parts[i], columns.parts[i]) for i in (0, 1))
+    middle = multiply(row_sums, column_sums)
+    for some in _blocks(middle):
+        x = middle[some]
+        x -= high[some]
+        x -= small[some] * rows.step**-2
+        x *= rows.step
+    upper = np.subtract(rows.rests[0], rows.parts[2], out=row_sums)
+    return [high, middle], [small, multiply(upper, columns.rests[2]), multiply(rows.parts[2], columns.rests[0])]
 
 
 def added(x: tuple[Array, Array], y: tuple[Array, Array]) -> tuple[Array, Array]:
@@ -112,11 +157,11 @@ def added(x: tuple[Array, Array], y: tuple[Array, Array]) -> tuple[Array, Array]
     return hi, (x[1] + y[1]) + error
 
 
-def error_bound(tops: list[tuple[Array, Array]], chunks: list[slice], count: int) -> Array:
+def error_bound(tops: list[tuple[Array, Array]], chunks: list[slice], count: int, *, fewer: bool = False) -> Array:
     """err (batch, m, n) of the sums of all chunks, from the tops of their rows and columns cut in count parts."""
     k, parts = min(chunks[0].stop, K_PART), -(-chunks[0].stop // K_PART)
     levels = ceil_log2(parts) + len(chunks) - 1
-    rounded = (k + 2 * levels + 10) * count * 2.0 ** -((count - 1) * (_slice_bits(k) + 1))
+    rounded = (k + 2 * levels + 10) * count * _slice_step(k, fewer) ** (count - 1)
     each = k * 2.0**-53 * (rounded + 32 * (levels + 1) ** 2 * 2.0**-53)
     return each * reduce(np.add, (np.matmul(x[..., 0].swapaxes(1, 2), y[:, :, 0]) for x, y in tops))
 
