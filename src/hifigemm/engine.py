@@ -73,8 +73,8 @@ class Program(Protocol):
     def nbytes(self, batch: int, rows: int, cols: int) -> int:
         """Bytes that a block of so many matrices, rows and columns takes beside operands and result."""
 
-    def levels(self, batch: int, rows: int, cols: int) -> int:
-        """Levels of Strassen's product of residues in such a block, see numerics/strassen.py; they change no bits."""
+    def in_halves(self, batch: int, rows: int, cols: int) -> bool:
+        """Whether such a block takes seven products of halves for eight, see numerics/strassen.py; no bit changes."""
 
     def __call__(
         self, a: Array, b: Array, shift: int, epilogue: Epilogue, splits: Splits, out: Array | None

@@ -79,7 +79,7 @@ class Blocking:
     shape: tuple[int, int, int] = (1, 1, 1)  # matrices of the stack, rows and columns of the result at a time
     workspace: int = 0  # bytes that the largest block takes
     entries: int = BLOCK_ENTRIES  # entries of an operand or of the result that the plain functions work on at a time
-    levels: int = 0  # of numerics/strassen.py in the products of a block
+    in_halves: bool = False  # whether blocks take seven products of halves for eight, see numerics/strassen.py
 
 
 def blocks_of_shape(shape: tuple[int, int, int], block: tuple[int, int, int]) -> Iterator[Block]:
@@ -186,7 +186,7 @@ class Plan:
         accuracy = str(replace(self.target, r=bound))
         if bound > self.target.r:
             accuracy += f": the worst case of a native product{self.target.accepts(bound)}"
-        strassen = ", each of seven halves for eight (Strassen)" if self.blocking.levels else ""
+        strassen = ", each of seven halves for eight (Strassen)" if self.blocking.in_halves else ""
         lines = [
             ("problem", str(self.problem)),
             ("accuracy", accuracy),

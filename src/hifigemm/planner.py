@@ -250,5 +250,5 @@ def fitted(plan: Plan, workspace: int, engine: Engine, *, in_steps: bool = False
             cols = rows if p.mirror else cols
         else:
             cols = -(-cols // 2)
-    levels = 0 if program is None else program.levels(batch, rows, cols)
-    return replace(plan, blocking=Blocking((batch, rows, cols), nbytes, entries, levels))
+    in_halves = program is not None and program.in_halves(batch, rows, cols)
+    return replace(plan, blocking=Blocking((batch, rows, cols), nbytes, entries, in_halves))

@@ -42,7 +42,7 @@ def small_halves(monkeypatch):
 
 
 def in_halves(plan, shape=None):
-    return replace(plan, blocking=Blocking(shape or plan.block_shape, levels=1))
+    return replace(plan, blocking=Blocking(shape or plan.block_shape, in_halves=True))
 
 
 def in_both_ways(plan, a, b, engine, shape=None, **options):
@@ -102,13 +102,13 @@ def test_blocks_epilogues_and_prepared_operands(make_pair, assert_same_bits, eng
         assert_same_bits(found, want)
 
 
-def test_levels_are_planned_from_shape_and_rates(engine):
+def test_halves_are_planned_from_shape_and_rates(engine):
     engine.costs = H200
     problem = Problem(1, 16384, 16384, 16384, np.dtype(np.float64))
-    for changed, levels in (({}, 1), ({"m": 64}, 0), ({"k": 512}, 0), ({"mirror": "T"}, 0), ({"batch": 2}, 0)):
+    for changed in ({}, {"m": 64}, {"k": 512}, {"mirror": "T"}, {"batch": 2}):
         p = replace(problem, **changed)
         program = engine.compile(planned_for(p, engine))
-        assert program.levels(p.batch, p.m, p.n) == levels
+        assert program.in_halves(p.batch, p.m, p.n) == (not changed)
 
 
 def planned_for(problem, engine):
@@ -118,7 +118,7 @@ def planned_for(problem, engine):
 def test_a_plan_says_so(engine):
     engine.costs = H200
     plan = planned_for(Problem(1, 16384, 16384, 16384, np.dtype(np.float64)), engine)
-    assert plan.blocking.levels == 1
+    assert plan.blocking.in_halves
     assert "seven halves for eight" in str(plan)
     assert plan.num_products == 14
 

@@ -182,9 +182,9 @@ class NativeProgram:
         """None: the library manages its own workspace."""
         return 0
 
-    def levels(self, batch: int, rows: int, cols: int) -> int:
-        """None: the library multiplies as it likes."""
-        return 0
+    def in_halves(self, batch: int, rows: int, cols: int) -> bool:
+        """Never: the library multiplies as it likes."""
+        return False
 
     def __call__(
         self, a: Array, b: Array, shift: int, epilogue: Epilogue, splits: Splits, out: Array | None

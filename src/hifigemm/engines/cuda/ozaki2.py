@@ -52,21 +52,21 @@ def steps(plan: Plan, costs: Rates | None) -> Steps | None:
     """The launches of a plan with fast scaling; None where entries are to be certified one by one."""
     if plan.scheme.scaling != "fast":
         return None
-    levels = partial(_levels, plan, costs)
+    in_halves = partial(_in_halves, plan, costs)
     if not plan.certifies and plan.verification is not Verification.ON_DEVICE:
-        return Steps(_write_fixed, combines=True, ready=_ready, levels=levels)
+        return Steps(_write_fixed, combines=True, ready=_ready, in_halves=in_halves)
     if plan.evidence is not None or plan.target.by_entry:  # the ratio is not enough
         return None
     if plan.verification is Verification.ENTRYWISE and _most_bits(plan, plan.scheme.count) < 0:
         return None
-    return Steps(_write_ladder, record=1, certify=partial(_certificate, plan), levels=levels)
+    return Steps(_write_ladder, record=1, certify=partial(_certificate, plan), in_halves=in_halves)
 
 
-def _levels(plan: Plan, costs: Rates | None, batch: int, rows: int, cols: int) -> int:
-    """Levels of numerics/strassen.py in the products of a block: one where it pays, of one matrix that is no mirror."""
+def _in_halves(plan: Plan, costs: Rates | None, batch: int, rows: int, cols: int) -> bool:
+    """Whether a block takes the products of numerics/strassen.py: where they pay, for one matrix that is no mirror."""
     p = plan.problem
     planes = num_planes(moduli_of(plan), p.is_complex)
-    return int(costs is not None and batch == 1 and not p.mirror and costs.halves_pay(rows, cols, p.k, planes))
+    return costs is not None and batch == 1 and not p.mirror and costs.halves_pay(rows, cols, p.k, planes)
 
 
 def moduli_of(plan: Plan, count: int | None = None) -> ModuliSet:
@@ -166,8 +166,8 @@ def _write_fixed(plan: Plan, given: Arguments) -> None:
             both = _residues_of(operands, made, balances, ready)
         first = [(planes if used is made else planes[:, : len(used.moduli)], scale) for planes, scale in both]
         c = None if given.c is None else given.c[block.entries]
-        levels = plan.blocking.levels
-        _write_entries(operands, first, used, given.out[block.entries], given, c, triangle=triangle, levels=levels)
+        form: dict[str, Any] = {"triangle": triangle, "in_halves": plan.blocking.in_halves}
+        _write_entries(operands, first, used, given.out[block.entries], given, c, **form)
         if plan.evidence is not None and plan.evidence.outliers is not None:
             _write_outliers(plan, block, operands, both, given, c)
         kept = list(zip(places, both, strict=True))
@@ -205,12 +205,12 @@ def _write_entries(
     rarely: bool = False,
     *,
     triangle: bool = False,
-    levels: int = 0,
+    in_halves: bool = False,
 ) -> None:
     """Products of residues and what they stand for, nothing where the predicate does not hold."""
     (left, s), (right, t) = residues
     form: dict[str, Any] = {"triangle": triangle}
-    if levels:
+    if in_halves:
         products, form["halves"] = products_of_halves(left, right, moduli, predicate)
     else:
         products = products_of(left, right, moduli, predicate, triangle=triangle)
@@ -245,7 +245,7 @@ def _write_ladder(plan: Plan, given: Arguments) -> None:
             _write_entries(
                 *(operands, residues, moduli, given.out[block.entries], given, None, predicate, least > 0),
                 triangle=triangle,
-                levels=plan.blocking.levels,
+                in_halves=plan.blocking.in_halves,
             )
         least = most + 1
     if chooses:

@@ -57,7 +57,7 @@ class Steps:
     contiguous_rows: bool = False  # the launches write to results with contiguous rows only
     # (planes, exponents) of the split of a prepared operand
     ready: Callable[[Any], tuple[Tensor, Tensor]] | None = None
-    levels: Callable[[int, int, int], int] | None = None  # see `hifigemm.engine.Program.levels`
+    in_halves: Callable[[int, int, int], bool] | None = None  # see `hifigemm.engine.Program.in_halves`
 
 
 def blocks_of(plan: Plan, out: Any) -> Iterator[Block]:
@@ -99,9 +99,9 @@ class CudaProgram:
     def __init__(self, plan: Plan, steps: Steps, device: torch.device) -> None:
         self.plan, self.steps, self.device = plan, steps, device
 
-    def levels(self, batch: int, rows: int, cols: int) -> int:
-        """Levels of numerics/strassen.py in the products of such a block."""
-        return 0 if self.steps.levels is None else self.steps.levels(batch, rows, cols)
+    def in_halves(self, batch: int, rows: int, cols: int) -> bool:
+        """Whether such a block takes the products of numerics/strassen.py."""
+        return self.steps.in_halves is not None and self.steps.in_halves(batch, rows, cols)
 
     def nbytes(self, batch: int, rows: int, cols: int) -> int:
         """Size of the workspace of contiguous operands."""
@@ -111,7 +111,7 @@ class CudaProgram:
         p = self.plan.problem
         is_whole = (rows, cols) == (p.m, p.n)  # blocks below the diagonal are no triangles
         problem = replace(p, batch=batch, m=rows, n=cols, mirror=p.mirror if is_whole else "")
-        blocking = Blocking((batch, rows, cols), levels=self.levels(batch, rows, cols))
+        blocking = Blocking((batch, rows, cols), in_halves=self.in_halves(batch, rows, cols))
         plan = replace(self.plan, problem=problem, blocking=blocking)
         if plan.evidence is not None and plan.evidence.outliers is not None:
             outliers = plan.evidence.outliers.of_fullest_block(rows, cols)
