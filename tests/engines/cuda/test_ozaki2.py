@@ -232,6 +232,16 @@ def test_few_terms_are_no_fewer_or_all_that_count_of_short_and_long_sums(make_pa
         assert found == (None if few is None or few >= 2**17 else (few, 5))
 
 
+@pytest.mark.parametrize(("is_complex", "ratio"), [(False, 2.0**1.75), (True, 2.0**2.25)])
+def test_the_more_bits_are_to_spare_the_fewer_terms_are_looked_at(make_pair, engine, monkeypatch, is_complex, ratio):
+    monkeypatch.setattr(ozaki2, "_FEW_TERMS_FROM", 0)
+    a, b = stacks(make_pair, dtype="complex128" if is_complex else "float64")
+    plan = planned(FAST, a, b, engine)
+    at, half = replace(plan, problem=replace(plan.problem, k=8192)), 5120 if is_complex else 4096
+    for spare, few in ((0.5, half), (2.9, half), (3.1, 2048), (4.5, 1024), (5.5, 512), (20.0, 512)):
+        assert ozaki2._few_terms(at, bits_of(ratio * 2.0**spare * np.sqrt(8192)))[0] == few
+
+
 @pytest.mark.parametrize(("dtype", "rung"), [("float64", 0), ("float64", 1), ("float64", 3), ("complex128", 3)])
 def test_exactly_one_step_writes_the_result(make_pair, engine, monkeypatch, dtype, rung):
     a, b = stacks(make_pair, dtype=dtype)

@@ -8,6 +8,7 @@ is known first: where that is too large already, a rung does not begin.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import lru_cache, partial
 from typing import Any
@@ -42,6 +43,8 @@ Residues = tuple[Any, Any]
 _ROWS, _COLUMNS = 128, 256
 _FEW_TERMS_FROM = 2**36
 """m n k of products that take so long that a part of the terms saves more than the launch of a second pass costs."""
+_LEAST_TERMS = 512
+"""Of sums whose smallest one, of all entries of a large product, is half of the mean or more."""
 _SAMPLE_FROM = 2**35
 """m n k of products beside which the ratio of a few vectors costs nothing."""
 _SAMPLE = 128
@@ -263,15 +266,18 @@ def _ladder(plan: Plan) -> list[Any]:
 def _few_terms(plan: Plan, most: int) -> tuple[int, int] | None:
     """A part of the terms of large products, and the largest bits of a ratio; None where all are looked at at once.
 
-    From half of the terms ratios come out twice as large; with phi = 0.5 real operands leave more than that, 1.5 bits
-    at least, and an estimate is a product itself. Complex ones leave 1.0 to 1.1 bits, so that five eighths are taken.
+    From a part of 2**-s of the terms ratios come out 2**s times as large. Operands with phi = 0.5 have a ratio of about
+    2**1.75 sqrt(k), complex ones 2**2.25 sqrt(k); what moduli leave beyond that, less one bit, is s. The fewest moduli
+    leave 1.5 bits for real operands, 1.0 to 1.1 for complex ones, so that a half, or five eighths, are the most.
     """
     p = plan.problem
-    if plan.verification is Verification.NONE:
+    if plan.verification is Verification.NONE or p.multiplications < _FEW_TERMS_FROM:
         return None
-    few = -(-p.k * (5 if p.is_complex else 4) // 1024) * 128
-    saves = few < min(-(-p.k // 128) * 128, MAGNITUDE_TERMS)
-    return (few, most) if saves and p.multiplications >= _FEW_TERMS_FROM else None
+    largest = max(float(np.int64(most).view(np.float64)) * RATIO_UNIT, 1.0)
+    spare = math.log2(largest / math.sqrt(p.k)) - (3.25 if p.is_complex else 2.75)
+    share = 2.0 ** -math.floor(spare) if spare >= 2 else 5 / 8 if p.is_complex else 1 / 2
+    few = max(math.ceil(p.k * share / 128) * 128, min(_LEAST_TERMS, -(-p.k // 256) * 128))
+    return (few, most) if few < min(-(-p.k // 128) * 128, MAGNITUDE_TERMS) else None
 
 
 @lru_cache(maxsize=1024)
