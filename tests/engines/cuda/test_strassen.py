@@ -65,7 +65,7 @@ def test_halves_give_the_bits_of_numpy(make_pair, assert_same_bits, engine, shap
     assert_same_bits(run(in_halves(plan), a, b, engine)[2], by_numpy(a, b, fixed(9)))
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("family", ["opposed_spans", "cancelling", "zeros", "sparse", "phi_8"])
 def test_hostile_data(make_pair, assert_same_bits, engine, family):
     m, k, n = SHAPE
@@ -76,7 +76,7 @@ def test_hostile_data(make_pair, assert_same_bits, engine, family):
         assert_same_bits(found, want)
 
 
-@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+@pytest.mark.parametrize("dtype", ["float64", pytest.param("complex128", marks=pytest.mark.slow)])
 def test_the_device_decides_alike(make_pair, assert_same_bits, engine, dtype):
     """On the first rung, on a later one, and on a native product."""
     m, k, n = SHAPE
