@@ -1,0 +1,115 @@
+"""Panels of A times panels of B: each pair is multiplied once, in the order in which the panels arrive."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any
+
+from torch import Tensor
+
+from hifigemm.accuracy import NOTHING_STATED
+from hifigemm.api import gemm_of_numbers, make_plan, prepare, product_of_numbers
+from hifigemm.distributed.method import Method
+from hifigemm.distributed.panels import Panel
+from hifigemm.plan import Plan
+
+
+@dataclass
+class Arrived:
+    """A panel in the memory of this rank."""
+
+    at: slice
+    x: Tensor
+    several: bool  # whether it meets more than one panel of the other operand
+    ready: Any = None  # with its residues or slices, once they are made
+
+
+Visit = Callable[[Arrived, Arrived], None]
+
+
+def walk(left: Sequence[Panel], right: Sequence[Panel], ahead: int | None, visit: Visit) -> Exception | None:
+    """Visit every pair; so many panels are on their way beside the one that is needed next, all for None.
+
+    All panels arrive, whatever a visit raises, as other ranks send them and wait for those of this one. The first error
+    is returned.
+    """
+    order = [(0, x) for x in left[:1]] + [(1, x) for x in right[:1]]
+    order += [(0, x) for x in left[1:]] + [(1, x) for x in right[1:]]
+    here: tuple[list[Arrived], list[Arrived]] = [], []
+    counts, failed = (len(left), len(right)), None
+    for (side, panel), x in zip(order, _arrivals([x for _, x in order], ahead), strict=True):
+        new = Arrived(panel.at, x, counts[1 - side] > 1)
+        for other in here[1 - side]:
+            pair = (new, other) if side == 0 else (other, new)
+            if failed is None and 0 not in (pair[0].x.shape[0], pair[1].x.shape[1]):
+                try:
+                    visit(*pair)
+                except Exception as error:  # noqa: BLE001 - it is raised once nobody waits for this rank
+                    failed = error
+        counts_to_come = counts[1 - side] - len(here[1 - side])
+        if counts_to_come or (side == 0 and new.several):
+            here[side].append(new)
+    return failed
+
+
+def _arrivals(panels: Sequence[Panel], ahead: int | None) -> Iterator[Tensor]:
+    """The panels as tensors, one after the other; what nobody refers to any more makes room."""
+    coming = iter(panels)
+    under_way = deque(panel.start() for panel in islice(coming, None if ahead is None else ahead + 1))
+    while under_way:
+        x = under_way.popleft()()
+        under_way.extend(panel.start() for panel in islice(coming, 1))
+        yield x
+
+
+@dataclass
+class LocalProducts:
+    """alpha A B + beta C of this rank's part of C, by the products of one device.
+
+    What meets several panels is split into residues or slices once, where there is room for them.
+    """
+
+    method: Method
+    out: Tensor
+    alpha: complex = 1.0
+    beta: complex = 0.0
+    c: Tensor | None = None
+    workspace: int | None = None
+    num_products: int = 0
+    _plan: Plan | None = None
+
+    def __call__(self, left: Arrived, right: Arrived) -> None:
+        """Write the entries of a pair of panels."""
+        entries = left.at, right.at
+        pair: list[Any] = [left.x, right.x]
+        for i, (panel, side) in enumerate(((left, "left"), (right, "right"))):
+            if panel.several and self._splits(panel.x):
+                panel.ready = prepare(panel.x, side, plan=self._shared(*pair)) if panel.ready is None else panel.ready
+                pair[i] = panel.ready
+        plan = next((x.plan for x in pair if not isinstance(x, Tensor)), None)
+        asked = {"accuracy": None, "scheme": "auto"} if plan is not None else self.method.options
+        given: Any = {"out": self.out[entries], "workspace": self.workspace, "return_report": not self.method.is_fixed}
+        if self.c is None and self.alpha == 1:
+            made = product_of_numbers(*pair, **asked, **given)
+        else:
+            c = None if self.c is None else self.c[entries]
+            made = gemm_of_numbers(*pair, c, alpha=self.alpha, beta=self.beta, **asked, **given)
+        if given["return_report"]:
+            self.num_products = max(self.num_products, made[1].num_products)
+
+    def _splits(self, x: Tensor) -> bool:
+        """Whether residues or slices of x are kept: those of Ozaki scheme II take a byte for each modulus."""
+        if not self.method.is_fixed:
+            return False
+        planes = x.numel() * (3 if x.is_complex() else 1) * self.method.scheme.count  # type: ignore[union-attr]
+        return self.workspace is None or planes <= self.workspace // 2
+
+    def _shared(self, x: Any, y: Any) -> Plan:
+        """The plan of all pairs, under which no bound is worked out."""
+        if self._plan is None:
+            scheme: Any = self.method.scheme
+            self._plan = replace(make_plan(x, y, scheme=scheme), target=NOTHING_STATED)
+        return self._plan
