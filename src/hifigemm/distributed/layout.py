@@ -156,8 +156,10 @@ def _modelled(
     roles: tuple[str, ...], shape: tuple[int, int, int], itemsize: int, mesh: tuple[int, ...], left: Placements,
     right: Placements, result: Placements | None, planes: int, device: str,
 ) -> Layout | None:  # fmt: skip
-    """One layout; None for two sums over pieces of k that the blocks of norms do not fit."""
+    """One layout; None for a sum over one piece of k, and for two over pieces that the blocks of norms do not fit."""
     (m, n, k), wire = shape, WIRES[device]
+    if any(role == "k" and size == 1 for role, size in zip(roles, mesh, strict=True)):
+        return None
     if roles.count("k") > 1 and k % (NORM_BLOCK * math.prod(mesh)):
         return None
     needs = [tuple(_ROLES[role][i] for role in roles) for i in (0, 1)]

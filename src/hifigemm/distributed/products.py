@@ -15,6 +15,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from hifigemm.accuracy import Accuracy, Target
+from hifigemm.api import gemm_of_numbers
 from hifigemm.distributed.collectives import agree, caught, largest
 from hifigemm.distributed.layout import Layout, Placements, candidates, extent
 from hifigemm.distributed.method import (
@@ -28,6 +29,7 @@ from hifigemm.distributed.method import (
     seen_by,
 )
 from hifigemm.distributed.panels import Panel, panels_of
+from hifigemm.distributed.sums import summed
 from hifigemm.distributed.walk import Arrived, LocalProducts, walk
 from hifigemm.exceptions import PlanError
 from hifigemm.plan import Decision, Report
@@ -113,9 +115,16 @@ def _checked(a: Any, b: Any, c: Any, out: Any, asked: Asked) -> list[MeshPlan]:
     layouts = candidates(
         *((problem.m, problem.n, problem.k), problem.dtype.itemsize, tuple(mesh.shape), a.placements, b.placements),
         *(result, expected_planes(method, problem, target), mesh.device_type),
-        adds=False,
+        adds=_adds(method, problem, asked, c),
     )
     return [MeshPlan(problem, method, target, layout) for layout in layouts]
+
+
+def _adds(method: Method, problem: Problem, asked: Asked, c: Any) -> bool:
+    """Whether partial sums are rounded as `gemm` of one device rounds the whole: alpha and beta have ways of their own."""
+    scaled = asked.alpha != 1 or (asked.beta != 0 and c is not None)
+    plain = not isinstance(asked.alpha, complex) if method.is_fixed else not scaled
+    return problem.multiplications > 0 and method.adds and plain and asked.alpha != 0
 
 
 def _check_operand(name: str, x: Any, first: Any) -> None:
@@ -165,12 +174,13 @@ def multiply(a: Any, b: Any, c: Any, out: Any, asked: Asked, *, return_report: b
     plans, mesh = planned(a, b, c, out, asked)
     plan = plans[0]
     a, b, c = (None if x is None else _converted(x, plan.problem.dtype) for x in (a, b, c if asked.beta != 0 else None))
-    idle = asked.alpha == 0 or plan.problem.k == 0
-    found = None
-    if not idle:
-        found = _by_panels(a, b, c, out, plan, asked)
-    else:
+    if asked.alpha == 0 or plan.problem.k == 0:
         found = _without_product(c, plan, asked, a)
+    else:
+        found = _by_sums(a, b, c, out, plan, asked) if "k" in plan.layout.roles else None
+        if found is None:
+            plan = next(x for x in plans if "k" not in x.layout.roles)
+            found = _by_panels(a, b, c, out, plan, asked)
     local, method, count = found
     result = _delivered(local, plan, out, a)
     report = _report(plan, method, count, time.perf_counter() - started, local) if return_report else None
@@ -181,6 +191,20 @@ def _converted(x: DTensor, dtype: Any) -> DTensor:
     """x in the dtype of the result, with nothing that is to be differentiated."""
     wanted = next(key for key, value in _DTYPES.items() if value == dtype)
     return x.detach().to(wanted)
+
+
+def _by_sums(
+    a: DTensor, b: DTensor, c: DTensor | None, out: DTensor | None, plan: MeshPlan, asked: Asked
+) -> tuple[Tensor, Method, int] | None:
+    """As `_by_panels`, by partial sums over k; None where the operands do not allow it."""
+    layout = plan.layout
+    own = None if c is None else c.redistribute(placements=layout.own).to_local()
+    local = _room(a, b, own, out, layout)
+    scalars = asked.alpha, asked.beta, asked.workspace
+    method = summed(a, b, own, local, layout, plan.method, plan.problem, *scalars)
+    if method is None:
+        return None
+    return local, method, expected_planes(replace(method, accuracy=None), plan.problem, plan.target)
 
 
 def _by_panels(
@@ -196,12 +220,11 @@ def _by_panels(
 
     left, right = sides()
     own = None if c is None else c.redistribute(placements=layout.own).to_local()
-    shape = [extent(size, i, layout.own, mesh.shape, _place(mesh)) for i, size in enumerate(layout.shape[:2])]
     if method.waits:
         method, left, right = _agreed(plan, left, right, ahead, asked, mesh)
         if limit is not None:
             left, right = sides()
-    local = _room(tuple(s.stop - s.start for s in shape), a, b, own, out, layout)
+    local = _room(a, b, own, out, layout)
     products = LocalProducts(method, local, asked.alpha, asked.beta, own, None if limit is None else limit // 2)
     error = walk(left, right, ahead, products)
     if not method.is_fixed:
@@ -237,14 +260,16 @@ def _there(x: Tensor) -> Any:
     return lambda: lambda: x
 
 
-def _place(mesh: DeviceMesh) -> list[int]:
-    """The place of this rank on the mesh."""
-    return list(mesh.get_coordinate() or ())
+def _shape(layout: Layout, mesh: DeviceMesh) -> tuple[int, ...]:
+    """That of this rank's part of C."""
+    place = list(mesh.get_coordinate() or ())
+    spans = [extent(size, i, layout.own, mesh.shape, place) for i, size in enumerate(layout.shape[:2])]
+    return tuple(span.stop - span.start for span in spans)
 
 
-def _room(shape: tuple[int, ...], a: DTensor, b: DTensor, c: Tensor | None, out: DTensor | None, layout: Layout) -> Tensor:
+def _room(a: DTensor, b: DTensor, c: Tensor | None, out: DTensor | None, layout: Layout) -> Tensor:
     """Memory for this rank's part of C: that of `out`, where it fits and no operand lies there."""
-    local = a.to_local()
+    local, shape = a.to_local(), _shape(layout, a.device_mesh)
     if out is None or out.placements != layout.own:
         return local.new_empty(shape)
     target = out.to_local()
@@ -254,12 +279,8 @@ def _room(shape: tuple[int, ...], a: DTensor, b: DTensor, c: Tensor | None, out:
 
 def _without_product(c: DTensor | None, plan: MeshPlan, asked: Asked, a: DTensor) -> tuple[Tensor, Method, int]:
     """beta C, or zeros, where there is nothing to multiply."""
-    from hifigemm.api import gemm_of_numbers
-
-    mesh, layout = a.device_mesh, plan.layout
-    shape = [extent(size, i, layout.own, mesh.shape, _place(mesh)) for i, size in enumerate(layout.shape[:2])]
-    m, n = (s.stop - s.start for s in shape)
-    local = a.to_local()
+    layout, local = plan.layout, a.to_local()
+    m, n = _shape(layout, a.device_mesh)
     own = None if c is None else c.redistribute(placements=layout.own).to_local()
     made = gemm_of_numbers(local.new_empty((m, 0)), local.new_empty((0, n)), own, beta=asked.beta if own is not None else 0.0)
     return made, replace(plan.method, waits=False), 0
