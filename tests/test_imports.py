@@ -62,6 +62,7 @@ MAY_IMPORT = {
         "transforms",
         "signatures",
     },
+    "distributed": {*FLOW, "api", "distributed", "transforms"},
     "functions": {
         "accuracy",
         "api",

@@ -28,9 +28,9 @@ from hifigemm.schemes.ozaki2 import (
     _balance,
     _error,
     _exact_bits,
-    exact_count,
     _expected_count,
     _wanted_bits,
+    exact_count,
 )
 from hifigemm.schemes.scheme import int8_product
 from hifigemm.study.reference import correctly_rounded, meets_promise

@@ -129,7 +129,7 @@ def make_plan(
     MeshPlan
         ``print(plan)`` says which rank makes what, how many bytes it receives, and the seconds of the model.
     """
-    return planned(a, b, None, None, Asked(accuracy, scheme, _tuple(placements), workspace))[0][0]
+    return planned(a, b, None, None, Asked(accuracy, scheme, _tuple(placements), workspace))[0]
 
 
 def _tuple(placements: Sequence[Placement] | None) -> tuple[Placement, ...] | None:
@@ -186,6 +186,6 @@ def _summed(x: DTensor) -> DTensor:
     return x.redistribute(placements=[Replicate() if p.is_partial() else p for p in x.placements])
 
 
-def _adjoint(x: DTensor) -> DTensor:
+def _adjoint(x: DTensor) -> Any:
     """The conjugate transpose."""
     return x.transpose(0, 1).conj() if x.is_complex() else x.transpose(0, 1)

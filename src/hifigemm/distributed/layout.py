@@ -103,7 +103,9 @@ class Layout:
         mib = [x / 2**20 for x in (*self.gathered, self.partial, self.moved)]
         wire = "receives {:.1f} MiB of A, {:.1f} of B, {:.1f} of residues of sums, {:.1f} of C".format(*mib)
         share = self.products / self.seconds if self.seconds else 1.0
-        times = f"{1e3 * self.products:.3g} ms of products, {1e3 * self.seconds:.3g} ms in all ({share:.0%}) by the model"
+        times = (
+            f"{1e3 * self.products:.3g} ms of products, {1e3 * self.seconds:.3g} ms in all ({share:.0%}) by the model"
+        )
         return f"{dims}; a rank {wire}; {times}"
 
 
@@ -147,7 +149,9 @@ def candidates(
     adds : whether sums over k may be made of partial ones
     """
     roles = "mnk" if adds else "mn"
-    several = [_modelled(r, shape, itemsize, mesh, left, right, result, planes, device) for r in product(*[roles] * len(mesh))]
+    several = [
+        _modelled(r, shape, itemsize, mesh, left, right, result, planes, device) for r in product(*[roles] * len(mesh))
+    ]
     sensible = [x for x in several if x is not None]
     return sorted(sensible, key=lambda x: (x.seconds, x.roles))
 

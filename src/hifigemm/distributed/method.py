@@ -8,7 +8,6 @@ bits: a library adds in another order for other shapes.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -62,7 +61,9 @@ def method_for(problem: Problem, accuracy: Accuracy, scheme: str | Scheme) -> tu
     Options(accuracy, scheme, None, None, None, False)
     asked, target = as_scheme(scheme), resolve(accuracy, problem.fmt, problem.k)
     if not (asked is None or isinstance(asked, (Ozaki1, Ozaki2))):
-        raise PlanError(f"scheme={scheme!r}: products on a mesh are made by ozaki1 and ozaki2, whose bits no mesh changes")
+        raise PlanError(
+            f"scheme={scheme!r}: products on a mesh are made by ozaki1 and ozaki2, whose bits no mesh changes"
+        )
     if isinstance(asked, Ozaki2) and asked.scaling != "fast" and not target.correct:
         raise PlanError(f"{asked}: its scales rest on both whole operands; on a mesh ask for scaling='fast'")
     if target.by_entry and (asked is None or not asked.explicit):
@@ -119,5 +120,3 @@ def ratio_from(bits: int) -> float:
     """The float64 of `bits_of`."""
     (ratio,) = struct.unpack("d", struct.pack("q", bits))
     return float(ratio)
-
-

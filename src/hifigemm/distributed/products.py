@@ -34,9 +34,9 @@ from hifigemm.distributed.walk import Arrived, LocalProducts, walk
 from hifigemm.exceptions import PlanError
 from hifigemm.plan import Decision, Report
 from hifigemm.problem import Problem
-from hifigemm.schemes import Ozaki2, Scheme
+from hifigemm.schemes import Scheme
 
-_DTYPES = {
+_DTYPES: dict[Any, Any] = {
     torch.float32: np.dtype(np.float32),
     torch.float64: np.dtype(np.float64),
     torch.complex64: np.dtype(np.complex64),
@@ -71,7 +71,7 @@ class Asked:
     beta: complex = 0.0
 
 
-def planned(a: Any, b: Any, c: Any, out: Any, asked: Asked) -> tuple[list[MeshPlan], DeviceMesh]:
+def planned(a: Any, b: Any, c: Any, out: Any, asked: Asked) -> list[MeshPlan]:
     """The plans for these operands, the cheapest first, after all ranks agree that there is one.
 
     Raises what any rank refuses, on every rank.
@@ -81,9 +81,11 @@ def planned(a: Any, b: Any, c: Any, out: Any, asked: Asked) -> tuple[list[MeshPl
     if not operands:
         raise error or TypeError("no operand is a DTensor")
     mesh = operands[0].device_mesh
-    facts = [f"{tuple(x.shape)} {x.dtype} {x.placements}" if isinstance(x, DTensor) else str(type(x)) for x in (a, b, c, out)]
+    facts = [
+        f"{tuple(x.shape)} {x.dtype} {x.placements}" if isinstance(x, DTensor) else str(type(x)) for x in (a, b, c, out)
+    ]
     agree(mesh, error, f"{' | '.join(facts)} | {asked}")
-    return plans, mesh
+    return plans
 
 
 def _checked(a: Any, b: Any, c: Any, out: Any, asked: Asked) -> list[MeshPlan]:
@@ -94,7 +96,7 @@ def _checked(a: Any, b: Any, c: Any, out: Any, asked: Asked) -> list[MeshPlan]:
     if a.shape[1] != b.shape[0]:
         raise ValueError(f"a has shape {tuple(a.shape)} and b has shape {tuple(b.shape)}: {a.shape[1]} != {b.shape[0]}")
     kinds = {x.dtype for x in (a, b, c) if x is not None}
-    dtype = reduce(torch.promote_types, kinds)
+    dtype: Any = reduce(torch.promote_types, kinds)
     problem = Problem(1, a.shape[0], b.shape[1], a.shape[1], _DTYPES[dtype])
     for name, x in (("c", c), ("out", out)):
         if x is not None and tuple(x.shape) != (problem.m, problem.n):
@@ -121,7 +123,7 @@ def _checked(a: Any, b: Any, c: Any, out: Any, asked: Asked) -> list[MeshPlan]:
 
 
 def _adds(method: Method, problem: Problem, asked: Asked, c: Any) -> bool:
-    """Whether partial sums are rounded as `gemm` of one device rounds the whole: alpha and beta have ways of their own."""
+    """Whether partial sums end as `gemm` of one device ends; it has ways of its own for some alpha and beta."""
     scaled = asked.alpha != 1 or (asked.beta != 0 and c is not None)
     plain = not isinstance(asked.alpha, complex) if method.is_fixed else not scaled
     return problem.multiplications > 0 and method.adds and plain and asked.alpha != 0
@@ -134,7 +136,9 @@ def _check_operand(name: str, x: Any, first: Any) -> None:
         raise ValueError(f"{name} lies on the mesh {x.device_mesh}, a on {first.device_mesh}")
     mesh = x.device_mesh
     if mesh.ndim > 2:
-        raise PlanError(f"{name} lies on a mesh of {mesh.ndim} dimensions; expected one or two, see DeviceMesh._flatten")
+        raise PlanError(
+            f"{name} lies on a mesh of {mesh.ndim} dimensions; expected one or two, see DeviceMesh._flatten"
+        )
     if mesh.get_coordinate() is None:
         raise ValueError(f"this rank has no place on the mesh of {name}, {mesh}: only its ranks multiply")
     if mesh.device_type not in ("cpu", "cuda"):
@@ -144,7 +148,7 @@ def _check_operand(name: str, x: Any, first: Any) -> None:
     if x.dtype not in _DTYPES:
         raise TypeError(f"{name} has dtype {x.dtype}; expected float32, float64, complex64 or complex128")
     _check_placements(name, x.placements, mesh)
-    local, at = x._local_tensor, mesh.get_coordinate()
+    local, at = x._local_tensor, mesh.get_coordinate() or ()
     span = [extent(x.shape[i], i, x.placements, mesh.shape, at) for i in (0, 1)]
     expected = tuple(s.stop - s.start for s in span)
     if tuple(local.shape) != expected or local.dtype != x.dtype:
@@ -171,11 +175,11 @@ def _check_placements(name: str, placements: Any, mesh: DeviceMesh) -> None:
 def multiply(a: Any, b: Any, c: Any, out: Any, asked: Asked, *, return_report: bool) -> tuple[DTensor, Report | None]:
     """alpha A B + beta C in the layout that is asked for, and its report."""
     started = time.perf_counter()
-    plans, mesh = planned(a, b, c, out, asked)
+    plans = planned(a, b, c, out, asked)
     plan = plans[0]
     a, b, c = (None if x is None else _converted(x, plan.problem.dtype) for x in (a, b, c if asked.beta != 0 else None))
     if asked.alpha == 0 or plan.problem.k == 0:
-        found = _without_product(c, plan, asked, a)
+        found: Any = _without_product(c, plan, asked, a)
     else:
         found = _by_sums(a, b, c, out, plan, asked) if "k" in plan.layout.roles else None
         if found is None:
@@ -187,7 +191,7 @@ def multiply(a: Any, b: Any, c: Any, out: Any, asked: Asked, *, return_report: b
     return result, report
 
 
-def _converted(x: DTensor, dtype: Any) -> DTensor:
+def _converted(x: DTensor, dtype: Any) -> Any:
     """x in the dtype of the result, with nothing that is to be differentiated."""
     wanted = next(key for key, value in _DTYPES.items() if value == dtype)
     return x.detach().to(wanted)
@@ -227,7 +231,7 @@ def _by_panels(
     local = _room(a, b, own, out, layout)
     products = LocalProducts(method, local, asked.alpha, asked.beta, own, None if limit is None else limit // 2)
     error = walk(left, right, ahead, products)
-    if not method.is_fixed:
+    if limit is not None or not method.is_fixed:  # a rank may refuse what others do not
         agree(mesh, error)
     elif error is not None:
         raise error
@@ -238,7 +242,8 @@ def _agreed(
     plan: MeshPlan, left: list[Panel], right: list[Panel], ahead: int | None, asked: Asked, mesh: DeviceMesh
 ) -> tuple[Method, list[Panel], list[Panel]]:
     """The method for the largest error ratio of all pairs of panels; what arrived stays where there is room for it."""
-    worst, here = 0.0, ({}, {})
+    worst = 0.0
+    here: tuple[dict[int, Arrived], dict[int, Arrived]] = {}, {}
 
     def look(x: Arrived, y: Arrived) -> None:
         nonlocal worst
@@ -282,7 +287,9 @@ def _without_product(c: DTensor | None, plan: MeshPlan, asked: Asked, a: DTensor
     layout, local = plan.layout, a.to_local()
     m, n = _shape(layout, a.device_mesh)
     own = None if c is None else c.redistribute(placements=layout.own).to_local()
-    made = gemm_of_numbers(local.new_empty((m, 0)), local.new_empty((0, n)), own, beta=asked.beta if own is not None else 0.0)
+    made = gemm_of_numbers(
+        local.new_empty((m, 0)), local.new_empty((0, n)), own, beta=asked.beta if own is not None else 0.0
+    )
     return made, replace(plan.method, waits=False), 0
 
 
@@ -311,7 +318,5 @@ def _report(plan: MeshPlan, method: Method, count: int, seconds: float, local: T
     if method.is_fixed:
         count = expected_planes(method, plan.problem, plan.target)
     reason = f"{method}" + (f", agreed by all ranks for {plan.target}" if plan.method.waits else "")
-    decision = Decision(
-        method.scheme, count, bound, correct, plan.problem.k, False, f"{reason}; {plan.layout}"
-    )
+    decision = Decision(method.scheme, count, bound, correct, plan.problem.k, False, f"{reason}; {plan.layout}")
     return Report(engine.name, engine.device, 0, seconds, lambda: decision)

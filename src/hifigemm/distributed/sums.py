@@ -5,9 +5,9 @@ Scales
     a grid of its own, so that the largest exponent and then the sum of these integers are agreed on; pieces begin at
     multiples of 256.
 Partial sums
-    Each rank multiplies its pieces modulo each p, in INT8. The residues of the partial sums, a byte for each modulus and
-    entry, go to the rank that keeps the entry, which adds them modulo p: all are exact, in whatever order they arrive.
-    A sum of INT8 by the library would wrap modulo 256. Exact integers in limbs of int64, which any library adds,
+    Each rank multiplies its pieces modulo each p, in INT8. The residues of the partial sums, a byte for each modulus
+    and entry, go to the rank that keeps the entry, which adds them modulo p: exactly, in whatever order they arrive. A
+    sum of INT8 by the library would wrap modulo 256. Exact integers in limbs of int64, which any library adds,
     would be 16 bytes where 14 moduli take 14, and 24 from 16 moduli on.
 End
     Chinese remainders and one rounding, then alpha and beta.
@@ -33,7 +33,6 @@ from hifigemm.engine import Engine
 from hifigemm.libraries import Library
 from hifigemm.numerics import scaling
 from hifigemm.numerics.bits import NO_BIT, Array
-from hifigemm.numerics.blocking import entries_within
 from hifigemm.numerics.epilogue import Epilogue, frexp
 from hifigemm.numerics.residue_products import crt, num_planes, residue_gemm, scaled_residues
 from hifigemm.numerics.residues import MAX_MODULI, ModuliSet, moduli_set
@@ -127,7 +126,9 @@ def _norms(
     """`square_norms` and exponents of whole rows of A and columns of B; None where an entry is Inf or NaN."""
     entries = engine.memory.block_entries
     blocks = [engine.override(scaling.block_norms)(side.x, side.axis, entries) for side in sides]
-    own = [e.max(axis=side.axis, keepdims=True, initial=NO_EXPONENT) for side, (_, e) in zip(sides, blocks, strict=True)]
+    own = [
+        e.max(axis=side.axis, keepdims=True, initial=NO_EXPONENT) for side, (_, e) in zip(sides, blocks, strict=True)
+    ]
     exponents = _agreed(own, library, lambda x: reduce_largest(x, groups))
     top = max((int(e.max(initial=NO_EXPONENT)) for e in exponents), default=NO_EXPONENT)
     if largest(mesh, [top])[0] >= INFINITE:
@@ -156,7 +157,9 @@ def _required_bits(
     entries, two = engine.memory.block_entries, moduli_set(2, problem.is_complex)
     lowest = [-engine.override(scaling.lowest_bits)(side.x, side.axis, entries) for side in sides]
     found = []
-    for side, norm, low in zip(sides, norms, _agreed(lowest, library, lambda x: reduce_largest(x, groups)), strict=True):
+    for side, norm, low in zip(
+        sides, norms, _agreed(lowest, library, lambda x: reduce_largest(x, groups)), strict=True
+    ):
         scale = scaling.scale_of_norms(*norm, side.axis, two, 0)
         found.append(int(np.where(low == -NO_BIT, -NO_BIT, low - scale.exponent).max(initial=-NO_BIT)))
     left, right = largest(mesh, found)
@@ -237,7 +240,9 @@ class _Sums:
         residues = self._added(arrived)
         for group, ranks, _own, axis in cut[1:]:
             full = -(-residues.shape[1 + axis] // ranks)
-            sent = residues.new_zeros((ranks, len(residues), *(full if i == axis else n for i, n in enumerate(residues.shape[1:]))))
+            sent = residues.new_zeros(
+                (ranks, len(residues), *(full if i == axis else n for i, n in enumerate(residues.shape[1:])))
+            )
             for rank in range(ranks):
                 begin, end = chunk(0, residues.shape[1 + axis], ranks, rank)
                 sent[rank].narrow(1 + axis, 0, end - begin).copy_(residues.narrow(1 + axis, begin, end - begin))
@@ -251,7 +256,11 @@ class _Sums:
             for i, (_, ranks, own, cut_axis) in enumerate(cut):
                 if cut_axis == axis:
                     begin, end = chunk(0, size, ranks, own)
-                    begin, length = (min(begin + at.start, end), max(min(begin + at.stop, end) - begin - at.start, 0)) if i == 0 else (begin, end - begin)
+                    begin, length = (
+                        (min(begin + at.start, end), max(min(begin + at.stop, end) - begin - at.start, 0))
+                        if i == 0
+                        else (begin, end - begin)
+                    )
             places.append(slice(begin, begin + length))
             start = at.start if cut[0][3] == axis else 0
             entries.append(slice(start, start + length))
@@ -266,7 +275,9 @@ class _Sums:
 
     def _added(self, residues: Tensor) -> Tensor:
         """Sums modulo p of the residues (ranks, planes, rows, columns) of partial sums, centred."""
-        p = torch.tensor(self.moduli.of_planes(residues.shape[1]), dtype=torch.int32, device=residues.device)[:, None, None]
+        p = torch.tensor(self.moduli.of_planes(residues.shape[1]), dtype=torch.int32, device=residues.device)[
+            :, None, None
+        ]
         half = p // 2
         return (torch.remainder(residues.sum(0, dtype=torch.int32) + half, p) - half).to(torch.int8)
 

@@ -47,7 +47,7 @@ def walk(left: Sequence[Panel], right: Sequence[Panel], ahead: int | None, visit
             if failed is None and 0 not in (pair[0].x.shape[0], pair[1].x.shape[1]):
                 try:
                     visit(*pair)
-                except Exception as error:  # noqa: BLE001 - it is raised once nobody waits for this rank
+                except Exception as error:
                     failed = error
         counts_to_come = counts[1 - side] - len(here[1 - side])
         if counts_to_come or (side == 0 and new.several):
@@ -84,27 +84,30 @@ class LocalProducts:
     def __call__(self, left: Arrived, right: Arrived) -> None:
         """Write the entries of a pair of panels."""
         entries = left.at, right.at
-        pair: list[Any] = [left.x, right.x]
-        for i, (panel, side) in enumerate(((left, "left"), (right, "right"))):
+        pair: Any = [left.x, right.x]
+        sides: Any = (left, "left"), (right, "right")
+        for i, (panel, side) in enumerate(sides):
             if panel.several and self._splits(panel.x):
                 panel.ready = prepare(panel.x, side, plan=self._shared(*pair)) if panel.ready is None else panel.ready
                 pair[i] = panel.ready
-        plan = next((x.plan for x in pair if not isinstance(x, Tensor)), None)
-        asked = {"accuracy": None, "scheme": "auto"} if plan is not None else self.method.options
-        given: Any = {"out": self.out[entries], "workspace": self.workspace, "return_report": not self.method.is_fixed}
+        is_prepared = any(x is panel.ready for x, panel in zip(pair, (left, right), strict=True))
+        asked: Any = {} if is_prepared else self.method.options
+        scalars: Any = {"alpha": self.alpha, "beta": self.beta}
+        asked |= {"workspace": self.workspace, "return_report": not self.method.is_fixed, "out": self.out[entries]}
         if self.c is None and self.alpha == 1:
-            made = product_of_numbers(*pair, **asked, **given)
+            made: Any = product_of_numbers(*pair, **asked)
         else:
-            c = None if self.c is None else self.c[entries]
-            made = gemm_of_numbers(*pair, c, alpha=self.alpha, beta=self.beta, **asked, **given)
-        if given["return_report"]:
+            c: Any = None if self.c is None else self.c[entries]
+            made = gemm_of_numbers(*pair, c, **asked, **scalars)
+        if asked["return_report"]:
             self.num_products = max(self.num_products, made[1].num_products)
 
     def _splits(self, x: Tensor) -> bool:
         """Whether residues or slices of x are kept: those of Ozaki scheme II take a byte for each modulus."""
+        scheme: Any = self.method.scheme
         if not self.method.is_fixed:
             return False
-        planes = x.numel() * (3 if x.is_complex() else 1) * self.method.scheme.count  # type: ignore[union-attr]
+        planes = x.numel() * (3 if x.is_complex() else 1) * scheme.count
         return self.workspace is None or planes <= self.workspace // 2
 
     def _shared(self, x: Any, y: Any) -> Plan:

@@ -1,0 +1,36 @@
+"""Products on meshes of processes on the CPU have the bits of one process."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from tests.distributed import cases  # noqa: E402
+from tests.distributed.processes import run  # noqa: E402
+
+ALL = [
+    "every_layout",
+    "panels_of_many_vectors",
+    "sums_over_ranks",
+    "every_layout_of_the_model",
+    "methods",
+    "special_values",
+    "few_entries",
+    "scalars_and_out",
+    "refusals",
+]
+
+
+@pytest.mark.parametrize("mesh", [(2,), (3,), (2, 2)], ids=str)
+def test_bits_and_refusals_are_those_of_one_process(mesh):
+    run(mesh, cases.run_all, ALL)
+
+
+def test_one_rank_is_a_mesh():
+    run((1,), cases.run_all, ["methods", "few_entries", "refusals"])
+
+
+def test_a_killed_rank_ends_the_others():
+    with pytest.raises(Exception, match="exit code 7"):
+        run((3,), cases.killed)
