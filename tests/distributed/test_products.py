@@ -31,6 +31,26 @@ def test_one_rank_is_a_mesh():
     run((1,), cases.run_all, ["methods", "few_entries", "refusals"])
 
 
+GPUS = torch.cuda.device_count()
+
+
+@pytest.mark.multigpu
+@pytest.mark.skipif(GPUS < 2, reason="needs two GPUs")
+@pytest.mark.parametrize("backend", ["", "nccl"], ids=["host and device", "device alone"])
+@pytest.mark.parametrize("mesh", [(2,), (1, 2), (3,), (4,), (2, 2)], ids=str)
+def test_bits_are_those_of_one_gpu(mesh, backend):
+    if torch.Size(mesh).numel() > GPUS:
+        pytest.skip(f"needs {torch.Size(mesh).numel()} GPUs")
+    run(mesh, cases.run_all, ["large_and_uneven", *ALL], device="cuda", backend=backend)
+
+
+@pytest.mark.multigpu
+@pytest.mark.skipif(GPUS < 2, reason="needs two GPUs")
+def test_a_killed_rank_ends_the_others_on_gpus():
+    with pytest.raises(Exception, match="exit code 7"):
+        run((2,), cases.killed, device="cuda")
+
+
 def test_a_killed_rank_ends_the_others():
     with pytest.raises(Exception, match="exit code 7"):
         run((3,), cases.killed)

@@ -74,7 +74,7 @@ def agree(mesh: DeviceMesh, error: Exception | None, facts: str = "") -> None:
     refusals = [f"rank {rank} refuses the product: {why}" for rank, why, _ in sorted(said) if why]
     if refusals:
         raise PlanError("; ".join(refusals))
-    views = {facts: rank for rank, _, facts in reversed(sorted(said))}
+    views = {facts: rank for rank, _, facts in sorted(said, reverse=True)}
     differing = "; ".join(f"rank {rank} asks for {facts}" for facts, rank in sorted(views.items(), key=lambda x: x[1]))
     raise PlanError(f"the ranks of a product differ in what they ask for: {differing}")
 

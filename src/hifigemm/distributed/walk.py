@@ -98,7 +98,8 @@ class LocalProducts:
             made: Any = product_of_numbers(*pair, **asked)
         else:
             c: Any = None if self.c is None else self.c[entries]
-            made = gemm_of_numbers(*pair, c, **asked, **scalars)
+            combined: Any = gemm_of_numbers
+            made = combined(*pair, c, **asked, **scalars)
         if asked["return_report"]:
             self.num_products = max(self.num_products, made[1].num_products)
 
