@@ -320,3 +320,44 @@ def killed(mesh):
         assert time.monotonic() - started < 60
         os._exit(0)
     raise AssertionError("the product went on without rank 1")
+
+
+def derivatives(mesh):
+    """Gradients are products on the mesh by the same options, of second order too."""
+    a, b = operands(mesh, 14, 300, 9)
+    g = operands(mesh, 14, 1, 9, seed=2)
+    g = g[0] @ g[1]
+    for left, right in product([Shard(0), Shard(1)], repeat=2):
+        x, y = (spread(t, mesh, *[p] * mesh.ndim).requires_grad_() for t, p in ((a, left), (b, right)))
+        made = distributed.matmul(x, y, scheme=FIXED)
+        made.backward(spread(g, mesh, *made.placements))
+        assert x.grad.placements == x.placements
+        assert_same(x.grad, hg.matmul(g, b.mT, scheme=FIXED))
+        assert_same(y.grad, hg.matmul(a.mT, g, scheme=FIXED))
+        z = spread(g, mesh, *[left] * mesh.ndim).requires_grad_()
+        x = x.detach().requires_grad_()
+        combined = distributed.gemm(x, y.detach(), z, alpha=2.0, beta=-0.5, accuracy="correct")
+        combined.backward(spread(g, mesh, *combined.placements))
+        assert_same(x.grad, hg.gemm(g, b.mT, alpha=2.0, accuracy="correct"))
+        assert_same(z.grad, -0.5 * g)
+
+
+def products_of_pytorch(mesh):
+    """``@`` of DTensors, linear and backward passes inside `emulate`; what no scope asks for is PyTorch's own."""
+    a, b = operands(mesh, 14, 300, 9)
+    want, native = hg.matmul(a, b, accuracy="correct"), a @ b
+    assert not torch.equal(want, native)
+    for left, right in product([Shard(0), Shard(1)], repeat=2):
+        x, y = (spread(t, mesh, *[p] * mesh.ndim).requires_grad_() for t, p in ((a, left), (b, right)))
+        with hg.emulate("correct"):
+            made = x @ y
+            assert_same(made.detach(), want)
+            made.backward(spread(native, mesh, *made.placements))
+            assert_same(x.grad, hg.matmul(native, b.mT, accuracy="correct"))
+            bias = spread(b.mT.contiguous(), mesh, *[Replicate()] * mesh.ndim)
+            line = torch.nn.functional.linear(x.detach(), bias, spread(b[0], mesh, *[Replicate()] * mesh.ndim))
+            assert_same(line, want + b[0])
+            with hg.emulate("correct", min_size=1000):
+                (x.detach() @ y.detach()).full_tensor()
+        assert torch.allclose((x @ y).full_tensor(), native, rtol=1e-12, atol=1e-12)
+    hg.uninstall()

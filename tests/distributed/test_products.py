@@ -18,6 +18,8 @@ ALL = [
     "special_values",
     "few_entries",
     "scalars_and_out",
+    "derivatives",
+    "products_of_pytorch",
     "refusals",
 ]
 
