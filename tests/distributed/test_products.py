@@ -9,24 +9,35 @@ torch = pytest.importorskip("torch")
 from tests.distributed import cases  # noqa: E402
 from tests.distributed.processes import run  # noqa: E402
 
-ALL = [
+ALWAYS = [
     "every_layout",
-    "panels_of_many_vectors",
     "sums_over_ranks",
     "every_layout_of_the_model",
-    "methods",
     "special_values",
     "few_entries",
-    "scalars_and_out",
-    "derivatives",
     "products_of_pytorch",
     "refusals",
 ]
+ALL = [*ALWAYS, "panels_of_many_vectors", "methods", "scalars_and_out", "derivatives"]
 
 
-@pytest.mark.parametrize("mesh", [(2,), (3,), (2, 2)], ids=str)
+@pytest.mark.parametrize("mesh", [(3,), (2, 2)], ids=str)
 def test_bits_and_refusals_are_those_of_one_process(mesh):
-    run(mesh, cases.run_all, ALL)
+    run(mesh, cases.run_all, ALWAYS)
+
+
+def test_two_ranks():
+    run((2,), cases.run_all, ALL)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mesh", [(3,), (2, 2)], ids=str)
+def test_all_else_of_larger_meshes(mesh):
+    run(mesh, cases.run_all, ALL[len(ALWAYS) :])
+
+
+def test_programs_and_kernels_of_gpus_make_the_same():
+    run((2,), cases.run_all, ["kernels_of_gpus"])
 
 
 def test_one_rank_is_a_mesh():

@@ -38,13 +38,14 @@ class Wire:
     int8: float  # operations a second of the residue products, 2 m n k for each modulus
     converted: float  # seconds of an entry of an operand that becomes residues
     made: float  # seconds of an entry of the result
+    added: float  # seconds of a residue of a partial sum that is packed, unpacked and added
 
 
 WIRES = {
     # H200 with NVLink and NCCL 2.28: 205 to 330 GB/s from 32 MiB to 2 GiB, the same for all dtypes.
-    "cuda": Wire(bandwidth=3.0e11, latency=3e-5, int8=1.4e15, converted=8.2e-12, made=5.6e-12),
+    "cuda": Wire(bandwidth=3.0e11, latency=3e-5, int8=1.4e15, converted=8.2e-12, made=5.6e-12, added=1.6e-12),
     # Processes of one host with gloo, one core each.
-    "cpu": Wire(bandwidth=1.0e9, latency=2e-4, int8=4.0e10, converted=5e-8, made=2e-7),
+    "cpu": Wire(bandwidth=1.0e9, latency=2e-4, int8=4.0e10, converted=5e-8, made=2e-7, added=5e-9),
 }
 
 
@@ -178,6 +179,7 @@ def _modelled(
     moved = 0.0 if result is None else received(m * n * itemsize, own, result, mesh)
     products = 2.0 * rows * cols * inner * planes / wire.int8
     products += (rows + cols) * inner * wire.converted + rows * cols / parts["k"] * wire.made
+    products += rows * cols * planes * wire.added if parts["k"] > 1 else 0.0
     hidden = (sum(gathered) if parts["k"] == 1 else partial) / wire.bandwidth
     open_ = (moved if parts["k"] == 1 else moved + sum(gathered)) / wire.bandwidth
     messages = 4 * sum(x > 0 for x in gathered) + 8 * (parts["k"] > 1) + (moved > 0)

@@ -35,16 +35,3 @@ def test_vectors_with_inf_or_nan_are_marked():
         found = block_norms(torch.from_numpy(x).to(DEVICE), 2)[1].amax(2)
     assert found.tolist() == scaling.block_norms(x, 2, 16384)[1].max(axis=2).tolist()
     assert found.tolist() == [[1, scaling.INFINITE, 1, scaling.INFINITE]]
-
-
-@pytest.mark.parametrize("cuts", [(256,), (512,), (256, 512)])
-def test_norms_of_pieces_join_to_those_of_the_whole(make_pair, cuts):
-    for family in ("full_range", "uniform", "zeros"):
-        a, _ = make_pair(family, 9, 700, 1)
-        whole, exponent = scaling.square_norms(a[None], 2)
-        pieces = [scaling.block_norms(x, 2, 64) for x in np.split(a[None], cuts, axis=2)]
-        top = np.max([e.max(axis=2, keepdims=True) for _, e in pieces], axis=0)
-        top = np.where(top == scaling.NO_EXPONENT, 0, top)
-        np.testing.assert_array_equal(top, exponent)
-        joined = sum(scaling.squares_of_blocks(*piece, top, 2) for piece in pieces)
-        np.testing.assert_array_equal(joined, whole)
