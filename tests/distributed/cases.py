@@ -5,11 +5,14 @@ A case holds on CPUs and on GPUs alike; its tensors are those of the mesh's devi
 
 from __future__ import annotations
 
+import hashlib
+import importlib.util
 import math
 import os
 import re
 import time
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -390,3 +393,16 @@ def kernels_of_gpus(mesh):
             assert_same(distributed.matmul(*given, **options), want)
         given = (spread(x, mesh, p) for x, p in ((a, inner[0]), (b, inner[1]), (c, inner[0])))
         assert_same(distributed.gemm(*given, **scaled), combined)
+
+
+def example(mesh):
+    """The bits of the example are those of its products by one process, correctly rounded."""
+    path = Path(__file__).parents[2] / "examples" / "polar_factor_on_a_mesh.py"
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    program = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(program)
+    found = program.run(mesh, 12, "correct")
+    x = program.spread_matrix(24, 12, mesh).full_tensor()
+    for _ in range(program.STEPS):
+        x = 1.5 * x - 0.5 * hg.matmul(x, hg.matmul(x.T, x, accuracy="correct"), accuracy="correct")
+    assert found["emulated"] == hashlib.sha256(x.cpu().numpy().tobytes()).hexdigest()[:12]

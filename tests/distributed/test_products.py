@@ -15,10 +15,10 @@ ALWAYS = [
     "every_layout_of_the_model",
     "special_values",
     "few_entries",
-    "products_of_pytorch",
     "refusals",
 ]
 ALL = [*ALWAYS, "panels_of_many_vectors", "methods", "scalars_and_out", "derivatives"]
+ALL += ["products_of_pytorch", "example"]
 
 
 @pytest.mark.parametrize("mesh", [(3,), (2, 2)], ids=str)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hifigemm.numerics import scaling
 from hifigemm.numerics.bits import NO_BIT, largest_exponent, lowest_bit, real_vectors
 from hifigemm.numerics.estimates import MAGNITUDE_BITS_UP, magnitudes_up
 from hifigemm.numerics.residues import MAX_MODULI, moduli_set
