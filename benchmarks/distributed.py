@@ -239,7 +239,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parse(__doc__, PARTS, sys.argv[1:] if argv is None else argv)
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    dist.init_process_group(timeout=timedelta(minutes=10))
+    dist.init_process_group(
+        "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo", timeout=timedelta(minutes=10)
+    )
     runner = Runner(options)
     run(runner, options.parts, options.sizes, quick=options.quick)
     dist.barrier()

@@ -375,13 +375,13 @@ def kernels_of_gpus(mesh):
     a[0, :300] *= 2.0**-70
     c = a[:, :1] @ b[:1]
     spoiled = a.clone()
-    spoiled[1, 2] = math.nan
+    spoiled[1, 2], spoiled[3, 4] = math.nan, math.inf
     few = hg.Ozaki2(num_moduli=3, scaling="fast")
     panels._MULTIPLE = panels._LEAST = 2
     rows, inner = (Shard(0), Shard(0)), (Shard(1), Shard(0))
     scaled = {"alpha": 0.5, "beta": -3.0, "scheme": few}
     products = [(a, inner, {"scheme": few}), (spoiled, inner, {"scheme": few}), (a, inner, {"accuracy": "correct"})]
-    products += [(a, rows, {"scheme": few})]
+    products += [(a, rows, {"scheme": few}), (spoiled, rows, {"scheme": few})]
     wanted = [hg.matmul(x, b, **options) for x, _, options in products]
     combined = hg.gemm(a, b, c, **scaled)
     engine = StandIn()

@@ -39,8 +39,8 @@ def _rank(
     if device == "cuda":
         torch.cuda.set_device(rank)
         place = {"device_id": torch.device("cuda", rank)}
-    count = torch.Size(shape).numel()
-    dist.init_process_group(backend or None, init_method=store, rank=rank, world_size=count, timeout=TIMEOUT, **place)
+    count, backend = torch.Size(shape).numel(), backend or ("cpu:gloo,cuda:nccl" if device == "cuda" else "gloo")
+    dist.init_process_group(backend, init_method=store, rank=rank, world_size=count, timeout=TIMEOUT, **place)
     case(init_device_mesh(device, shape), *arguments)
     dist.barrier()
     dist.destroy_process_group()

@@ -48,7 +48,8 @@ def largest(mesh: DeviceMesh, words: list[int]) -> list[int]:
     """The largest of each word over all ranks.
 
     The words travel from host to host where the groups of the mesh have a backend for that, as those of
-    ``init_process_group()`` have, and nothing waits for a device then. Through NCCL alone they pass the device.
+    ``init_process_group("cpu:gloo,cuda:nccl")`` have, and nothing waits for a device then. Through NCCL alone they
+    pass the device.
     """
     groups = groups_of(mesh)
     on_host = all("cpu:" in dist.get_backend_config(group) for group in groups)

@@ -12,9 +12,11 @@ from torch import Tensor
 
 from hifigemm.accuracy import NOTHING_STATED
 from hifigemm.api import gemm_of_numbers, make_plan, prepare, product_of_numbers
-from hifigemm.distributed.method import Method
+from hifigemm.distributed.method import Method, seen_by
 from hifigemm.distributed.panels import Panel
+from hifigemm.operands import Prepared
 from hifigemm.plan import Plan
+from hifigemm.schemes import Ozaki2
 
 
 @dataclass
@@ -88,7 +90,8 @@ class LocalProducts:
         sides: Any = (left, "left"), (right, "right")
         for i, (panel, side) in enumerate(sides):
             if panel.several and self._splits(panel.x):
-                panel.ready = prepare(panel.x, side, plan=self._shared(*pair)) if panel.ready is None else panel.ready
+                if panel.ready is None:
+                    panel.ready = _prepared(panel.x, side, self._shared(*pair))
                 pair[i] = panel.ready
         is_prepared = any(x is panel.ready for x, panel in zip(pair, (left, right), strict=True))
         asked: Any = {} if is_prepared else self.method.options
@@ -117,3 +120,19 @@ class LocalProducts:
             scheme: Any = self.method.scheme
             self._plan = replace(make_plan(x, y, scheme=scheme), target=NOTHING_STATED)
         return self._plan
+
+
+def _prepared(x: Tensor, side: Any, plan: Plan) -> Prepared:
+    """`prepare` without a copy and, for Ozaki scheme II on a GPU, without a look at the entries.
+
+    The kernels there mark the vectors with an Inf or NaN by themselves, so that the host does not wait.
+    """
+    (library, engine), scheme = seen_by(x), plan.scheme
+    if library.on_host or not isinstance(scheme, Ozaki2):
+        return prepare(x, side, plan=plan)
+    with library.active():
+        stack = library.asarray(x[None], "a")
+        pair = (stack, None) if side == "left" else (None, stack)
+        scales: Any = scheme.scales(plan, pair[0], pair[1], engine)
+        split = scheme.split(plan, stack, side, scales[side == "right"], engine)
+        return Prepared(library.asarray(x, "a"), split, side, plan, library)

@@ -2,8 +2,9 @@
 
 `emulate` holds for a scope, `install` for the process. They reach mm, bmm, addmm, baddbmm, addbmm, mv, addmv, dot, vdot
 and all that ends in them: ``@``, matmul, einsum, linear, tensordot, multi_dot, cdist, their derivatives, compiled
-programs. Products of DTensors are those of `hifigemm.distributed`. They do not reach factorisations and solvers of torch.linalg, whose products LAPACK and cuSOLVER make inside,
-fused attention, LSTM of oneDNN and cuDNN, nor sums of products such as vecdot and kron.
+programs; products of DTensors are those of `hifigemm.distributed`. They do not reach factorisations and solvers of
+torch.linalg, whose products LAPACK and cuSOLVER make inside, fused attention, LSTM of oneDNN and cuDNN, nor sums of
+products such as vecdot and kron.
 """
 
 from __future__ import annotations
