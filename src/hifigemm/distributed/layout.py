@@ -93,16 +93,12 @@ class Layout:
         """Placements in which the products leave C: a sum over k leaves each of its ranks a part of the sums."""
         return own_placements(self.roles)
 
-    @property
-    def block(self) -> Placements:
-        """The part of C to which a rank contributes."""
-        return tuple(Replicate() if role == "k" else p for role, p in zip(self.roles, self.own, strict=True))
-
     def __str__(self) -> str:
         words = {"m": "rows of A and C", "n": "columns of B and C", "k": "the inner dimension"}
         dims = ", ".join(f"{size} ranks share {words[role]}" for size, role in zip(self.mesh, self.roles, strict=True))
-        mib = [x / 2**20 for x in (*self.gathered, self.partial, self.moved)]
-        wire = "receives {:.1f} MiB of A, {:.1f} of B, {:.1f} of residues of sums, {:.1f} of C".format(*mib)
+        amounts = zip((*self.gathered, self.partial, self.moved), ("A", "B", "residues of sums", "C"), strict=True)
+        parts = [f"{nbytes / 2**20:.3g} MiB of {what}" for nbytes, what in amounts if nbytes]
+        wire = "receives " + (", ".join(parts) or "nothing")
         share = self.products / self.seconds if self.seconds else 1.0
         times = (
             f"{1e3 * self.products:.3g} ms of products, {1e3 * self.seconds:.3g} ms in all ({share:.0%}) by the model"

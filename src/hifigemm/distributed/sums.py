@@ -17,14 +17,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor import DTensor
 
 from hifigemm.distributed.collectives import largest, reduce_largest, reduce_sum
 from hifigemm.distributed.layout import Layout, chunk
@@ -46,6 +46,20 @@ _STEPS = 4
 """Parts of C whose residues travel while the next one is multiplied."""
 _LEAST = 128
 """Rows or columns of a part, for which a product still keeps a GPU busy."""
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """A dimension of the mesh along which k is spread: each of its ranks keeps a piece of C along an axis."""
+
+    group: Any
+    ranks: int
+    own: int  # the number of this rank
+    axis: int
+
+    def piece(self, size: int, rank: int) -> slice:
+        """What a rank keeps of so many rows or columns."""
+        return slice(*chunk(0, size, self.ranks, rank))
 
 
 @dataclass(frozen=True)
@@ -183,46 +197,47 @@ class _Sums:
         self, local: Tensor, c: Tensor | None, layout: Layout, mesh: Any, dims: list[int], workspace: int | None
     ) -> None:
         """Part after part: its residues travel while the next one is multiplied."""
-        cut = [(mesh.get_group(i), mesh.size(i), mesh.get_local_rank(i), _axis(layout.own[i])) for i in dims]
+        axes: list[Any] = [layout.own[i] for i in dims]
+        cuts = [
+            _Cut(mesh.get_group(i), mesh.size(i), mesh.get_local_rank(i), shard.dim)
+            for i, shard in zip(dims, axes, strict=True)
+        ]
         split = self.engine.override(scaled_residues)
         planes = [
             split(side.x, scale, self.moduli, self.engine.memory.block_entries) if side.x.size else None
             for side, scale in zip(self.sides, self.scales, strict=True)
         ]
         under_way = None
-        for at, sent in self._parts(planes, cut[0], local.shape, workspace):
-            started = sent.new_empty(sent.shape)
-            work = dist.all_to_all_single(started, sent, group=cut[0][0], async_op=True)
+        for at, sent in self._parts(planes, cuts[0], workspace):
+            arriving = sent.new_empty(sent.shape)
+            work = dist.all_to_all_single(arriving, sent, group=cuts[0].group, async_op=True)
             if under_way is not None:
-                self._finish(*under_way, local, c, cut)
-            under_way = at, started, work, sent
+                self._finish(*under_way, local, c, cuts)
+            under_way = at, arriving, work, sent
         if under_way is not None:
-            self._finish(*under_way, local, c, cut)
+            self._finish(*under_way, local, c, cuts)
 
-    def _parts(
-        self, planes: list[Array | None], cut: tuple[Any, int, int, int], kept: tuple[int, ...], workspace: int | None
-    ) -> Iterator[tuple[slice, Tensor]]:
+    def _parts(self, planes: list[Array | None], cut: _Cut, workspace: int | None) -> Iterator[tuple[slice, Tensor]]:
         """Residues (ranks, planes, rows, columns) of what each rank of the group keeps, as a part of its vectors."""
-        _, ranks, _, axis = cut
         sizes = [self.sides[0].x.shape[1], self.sides[1].x.shape[2]]
-        full, count = -(-sizes[axis] // ranks), num_planes(self.moduli, self.problem.is_complex)
+        full, count = -(-sizes[cut.axis] // cut.ranks), num_planes(self.moduli, self.problem.is_complex)
         steps = max(min(_STEPS, full // _LEAST), 1)
         if workspace is not None:
-            steps = max(steps, min(-(-4 * count * ranks * full * sizes[1 - axis] // workspace), full))
+            steps = max(steps, min(-(-4 * count * cut.ranks * full * sizes[1 - cut.axis] // workspace), full))
         width = max(-(-full // steps), 1)
         like = self.library.to_native(self.sides[0].x)
         for start in range(0, full, width):
-            stop = min(start + width, full)
-            shape = [ranks, count, *sizes]
-            shape[2 + axis] = stop - start
+            at = slice(start, min(start + width, full))
+            shape = [cut.ranks, count, *sizes]
+            shape[2 + cut.axis] = at.stop - at.start
             sent = torch.zeros(shape, dtype=torch.int8, device=like.device)
-            for rank in range(ranks):
-                begin, end = chunk(0, sizes[axis], ranks, rank)
-                some = slice(min(begin + start, end), min(begin + stop, end))
-                made = self._products(planes, axis, some)
+            for rank in range(cut.ranks):
+                some = _within(cut.piece(sizes[cut.axis], rank), at)
+                made = self._products(planes, cut.axis, some)
                 if made is not None:
-                    sent[rank].narrow(1 + axis, 0, some.stop - some.start).copy_(self.library.to_native(made)[0])
-            yield slice(start, stop), sent
+                    place = sent[rank].narrow(1 + cut.axis, 0, some.stop - some.start)
+                    place.copy_(self.library.to_native(made)[0])
+            yield at, sent
 
     def _products(self, planes: list[Array | None], axis: int, some: slice) -> Array | None:
         """Residues of the products of some rows of A, or columns of B, with all of the other operand."""
@@ -233,45 +248,38 @@ class _Sums:
         return self.engine.override(residue_gemm)(x, y, self.moduli, int8_product(self.engine))
 
     def _finish(
-        self, at: slice, arrived: Tensor, work: Any, _: Tensor, local: Tensor, c: Tensor | None, cut: list[Any]
+        self, at: slice, arrived: Tensor, work: Any, _: Tensor, local: Tensor, c: Tensor | None, cuts: list[_Cut]
     ) -> None:
         """Add what arrived, round it, and write it to its place."""
         work.wait()
-        residues = self._added(arrived)
-        for group, ranks, _own, axis in cut[1:]:
-            full = -(-residues.shape[1 + axis] // ranks)
-            sent = residues.new_zeros(
-                (ranks, len(residues), *(full if i == axis else n for i, n in enumerate(residues.shape[1:])))
-            )
-            for rank in range(ranks):
-                begin, end = chunk(0, residues.shape[1 + axis], ranks, rank)
-                sent[rank].narrow(1 + axis, 0, end - begin).copy_(residues.narrow(1 + axis, begin, end - begin))
-            second = sent.new_empty(sent.shape)
-            dist.all_to_all_single(second, sent, group=group)
-            residues = self._added(second)
-        places, entries = [], []
-        for axis in (0, 1):
-            size = self.sides[axis].x.shape[1 + axis]
-            begin, length = 0, size
-            for i, (_, ranks, own, cut_axis) in enumerate(cut):
-                if cut_axis == axis:
-                    begin, end = chunk(0, size, ranks, own)
-                    begin, length = (
-                        (min(begin + at.start, end), max(min(begin + at.stop, end) - begin - at.start, 0))
-                        if i == 0
-                        else (begin, end - begin)
-                    )
-            places.append(slice(begin, begin + length))
-            start = at.start if cut[0][3] == axis else 0
-            entries.append(slice(start, start + length))
-        rows, cols = (x.stop - x.start for x in entries)
-        if rows and cols:
-            values = self._rounded(residues[None, :, :rows, :cols], places)
-            target = tuple(entries)
-            if c is not None or not self.epilogue.idle:
-                own_c = None if c is None else self.library.asarray(c[target], "c")[None]
-                values = Epilogue(self.epilogue.alpha, self.epilogue.beta, own_c).apply(values)
-            local[target] = self.library.to_native(values)[0]
+        residues, first = self._added(arrived), cuts[0]
+        places = [slice(0, self.sides[axis].x.shape[1 + axis]) for axis in (0, 1)]
+        places[first.axis] = _within(first.piece(places[first.axis].stop, first.own), at)
+        for cut in cuts[1:]:
+            residues = self._exchanged(residues, cut)
+            places[cut.axis] = cut.piece(places[cut.axis].stop, cut.own)
+        rows, cols = (place.stop - place.start for place in places)
+        if not (rows and cols):
+            return
+        starts = [at.start if axis == first.axis else 0 for axis in (0, 1)]
+        entries = slice(starts[0], starts[0] + rows), slice(starts[1], starts[1] + cols)
+        values = self._rounded(residues[None, :, :rows, :cols], places)
+        own = None if c is None else self.library.asarray(c[entries], "c")[None]
+        values = replace(self.epilogue, c=own).apply(values)
+        local[entries] = self.library.to_native(values)[0]
+
+    def _exchanged(self, residues: Tensor, cut: _Cut) -> Tensor:
+        """Residues (planes, rows, columns) that were added in one dimension of the mesh, added in another one."""
+        shape, axis = list(residues.shape), 1 + cut.axis
+        size, shape[axis] = shape[axis], -(-shape[axis] // cut.ranks)
+        sent = residues.new_zeros((cut.ranks, *shape))
+        for rank in range(cut.ranks):
+            piece = cut.piece(size, rank)
+            some = residues.narrow(axis, piece.start, piece.stop - piece.start)
+            sent[rank].narrow(axis, 0, piece.stop - piece.start).copy_(some)
+        arrived = sent.new_empty(sent.shape)
+        dist.all_to_all_single(arrived, sent, group=cut.group)
+        return self._added(arrived)
 
     def _added(self, residues: Tensor) -> Tensor:
         """Sums modulo p of the residues (ranks, planes, rows, columns) of partial sums, centred."""
@@ -293,6 +301,6 @@ class _Sums:
         return finished(self.problem, values, None, 0.0, 0).values
 
 
-def _axis(placement: Any) -> int:
-    assert isinstance(placement, Shard)
-    return placement.dim
+def _within(piece: slice, at: slice) -> slice:
+    """A part of a piece, counted from its beginning, as far as the piece goes."""
+    return slice(min(piece.start + at.start, piece.stop), min(piece.start + at.stop, piece.stop))
