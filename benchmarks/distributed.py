@@ -14,7 +14,7 @@ correct, complex    "rows" with correctly rounded entries, and for complex128, a
 Operands are phi matrices with phi = 0.5 and products have 15 moduli, unless the part says otherwise. Each rank holds
 its part of the result against the product of the same rows and columns on its own card. A share is the rate of all
 cards over the sum of their rates alone. Times are sustained: the second half of a run without a pause, of the slowest
-card.
+card. Where the name of a host leads to no address, gloo wants GLOO_SOCKET_IFNAME=lo.
 """
 
 from __future__ import annotations

@@ -30,13 +30,13 @@ def spread_matrix(rows: int, columns: int, mesh: DeviceMesh) -> DTensor:
     """A random matrix, the same for every number of ranks, whose singular values lie below 1."""
     random = torch.Generator().manual_seed(0)
     x = torch.rand(rows, columns, dtype=torch.float64, generator=random) - 0.5
-    return distribute_tensor((x / (rows * columns) ** 0.5).to(mesh.device_type), mesh, [Shard(0)])
+    return distribute_tensor((x / (rows * columns) ** 0.5).to(mesh.device_type), mesh, [Shard(0)] * mesh.ndim)
 
 
 def polar_factor(x: DTensor) -> DTensor:
     """The nearest matrix with orthonormal columns."""
     for _ in range(STEPS):
-        x = (1.5 * x - 0.5 * (x @ (x.T @ x))).redistribute(placements=[Shard(0)])
+        x = (1.5 * x - 0.5 * (x @ (x.T @ x))).redistribute(placements=x.placements)
     return x
 
 

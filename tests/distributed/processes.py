@@ -35,6 +35,7 @@ def _rank(
 ) -> None:  # fmt: skip
     torch.set_num_threads(1)
     os.environ["LOCAL_RANK"] = str(rank)
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # whether or not the name of the host leads to an address
     place: Any = {}
     if device == "cuda":
         torch.cuda.set_device(rank)

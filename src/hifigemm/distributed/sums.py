@@ -226,7 +226,7 @@ class _Sums:
             steps = max(steps, min(-(-4 * count * cut.ranks * full * sizes[1 - cut.axis] // workspace), full))
         width = max(-(-full // steps), 1)
         like = self.library.to_native(self.sides[0].x)
-        for start in range(0, full, width):
+        for start in range(0, full if sizes[1 - cut.axis] else 0, width):
             at = slice(start, min(start + width, full))
             shape = [cut.ranks, count, *sizes]
             shape[2 + cut.axis] = at.stop - at.start
