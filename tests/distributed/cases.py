@@ -19,6 +19,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+from torch.distributed.tensor.placement_types import _StridedShard
 
 import hifigemm as hg
 from hifigemm import distributed
@@ -299,6 +300,8 @@ def refusals(mesh):
         ("expected a finite number", {"accuracy": -1.0}),
         ("expected a positive whole number of bytes", {"workspace": 0}),
         ("still to be added up", {"placements": [Partial()] * mesh.ndim}),
+        ("expected Shard(0), Shard(1) or Replicate()", {"placements": [_StridedShard(0, split_factor=2)] * mesh.ndim}),
+        ("the mesh has", {"placements": [Shard(0)] * 3}),
     ):
         expect(hg.PlanError, words, distributed.matmul, x, y, **options)
     partial = DTensor.from_local(a, mesh, [Partial()] * mesh.ndim, run_check=False)
