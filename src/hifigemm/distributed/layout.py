@@ -130,6 +130,11 @@ def received(size: int, old: Placements, new: Placements, mesh: Sequence[int]) -
     return needed * (1.0 - there)
 
 
+def _is_gathered(old: Placements, new: Placements) -> bool:
+    """Whether pieces are put together, and none is cut along another axis."""
+    return all(after in (before, Replicate()) for before, after in zip(old, new, strict=True))
+
+
 def candidates(
     shape: tuple[int, int, int], itemsize: int, mesh: tuple[int, ...], left: Placements, right: Placements,
     result: Placements | None, planes: int, device: str, *, adds: bool,
@@ -176,8 +181,13 @@ def _modelled(
     products = 2.0 * rows * cols * inner * planes / wire.int8
     products += (rows + cols) * inner * wire.converted + rows * cols / parts["k"] * wire.made
     products += rows * cols * planes * wire.added if parts["k"] > 1 else 0.0
-    hidden = (sum(gathered) if parts["k"] == 1 else partial) / wire.bandwidth
-    open_ = (moved if parts["k"] == 1 else moved + sum(gathered)) / wire.bandwidth
+    # Panels hide what is gathered of an operand; what changes its axis, or goes before a sum, moves as a whole.
+    in_panels = [
+        nbytes * (parts["k"] == 1 and _is_gathered(old, new))
+        for nbytes, old, new in zip(gathered, (left, right), needs, strict=True)
+    ]
+    hidden = (sum(in_panels) + partial) / wire.bandwidth
+    open_ = (sum(gathered) - sum(in_panels) + moved) / wire.bandwidth
     messages = 4 * sum(x > 0 for x in gathered) + 8 * (parts["k"] > 1) + (moved > 0)
     seconds = max(products, hidden) + hidden / FIRST + open_ + messages * wire.latency
     whole = (int(gathered[0]), int(gathered[1])), int(partial), int(moved)
