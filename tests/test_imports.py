@@ -62,6 +62,7 @@ MAY_IMPORT = {
         "transforms",
         "signatures",
     },
+    "distributed": {*FLOW, "api", "distributed", "interop", "transforms"},
     "functions": {
         "accuracy",
         "api",
@@ -86,6 +87,7 @@ MAY_IMPORT = {
     "<root>": {
         "accuracy",
         "api",
+        "distributed",
         "exceptions",
         "information",
         "interop",

@@ -11,6 +11,7 @@ from hifigemm.accuracy import Relative
 from hifigemm.api import gemm, make_plan, matmul, prepare, warmup
 from hifigemm.exceptions import AccuracyError, HifigemmError, InexactProductError, PlanError
 from hifigemm.information import engines, info
+from hifigemm.interop import kernels as _kernels
 from hifigemm.interop.drop_in import emulate, install, uninstall
 from hifigemm.operands import Prepared
 from hifigemm.plan import Plan, Report
@@ -46,6 +47,16 @@ __all__ = [
 ]
 
 __version__ = "0.1.0"
+
+
+def _serve_meshes() -> None:
+    if "torch.distributed.tensor" in _sys.modules:
+        from hifigemm.distributed import emulated
+
+        emulated.register()
+
+
+_kernels.serve_meshes = _serve_meshes
 
 if "torch" in _sys.modules:  # then its operators are wanted too
     from hifigemm.interop import torch_operators as _  # noqa: F401

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hifigemm.numerics import scaling
 from hifigemm.numerics.bits import NO_BIT, largest_exponent, lowest_bit, real_vectors
 from hifigemm.numerics.estimates import MAGNITUDE_BITS_UP, magnitudes_up
 from hifigemm.numerics.residues import MAX_MODULI, moduli_set
@@ -321,3 +322,16 @@ def test_exponents_and_lowest_bits_are_those_of_the_components(block_entries):
                 np.testing.assert_array_equal(exponents(y, axis, block_entries, limit), expected)
             expected = np.min([lowest_bit(part, axis) for part in each], axis=0)
             np.testing.assert_array_equal(lowest_bits(y, axis, block_entries), expected)
+
+
+@pytest.mark.parametrize("cuts", [(256,), (512,), (256, 512)])
+def test_norms_of_pieces_join_to_those_of_the_whole(make_pair, cuts):
+    for family in ("full_range", "uniform", "zeros"):
+        a, _ = make_pair(family, 9, 700, 1)
+        whole, exponent = scaling.square_norms(a[None], 2)
+        pieces = [scaling.block_norms(x, 2, 64) for x in np.split(a[None], cuts, axis=2)]
+        top = np.max([e.max(axis=2, keepdims=True) for _, e in pieces], axis=0)
+        top = np.where(top == scaling.NO_EXPONENT, 0, top)
+        np.testing.assert_array_equal(top, exponent)
+        joined = sum(scaling.squares_of_blocks(*piece, top, 2) for piece in pieces)
+        np.testing.assert_array_equal(joined, whole)

@@ -12,7 +12,7 @@ from hifigemm.numerics.scaling import gained_bits
 from hifigemm.plan import Outliers
 from hifigemm.problem import Problem
 from hifigemm.schemes.outliers import find_outliers, may_pay
-from hifigemm.schemes.ozaki2 import _exact_count
+from hifigemm.schemes.ozaki2 import exact_count
 
 SIZE = 4096
 LARGE = 16384
@@ -42,7 +42,7 @@ def half_range(count):
 def test_all_vectors_find_room_and_all_products_stay_in_range(rows, cols, seed):
     rng = np.random.default_rng(seed)
     left, right = (required(usual, usual + more, count, rng) for usual, more, count in (rows, cols))
-    count = _exact_count(False, int(left.max()), int(right.max()))
+    count = exact_count(False, int(left.max()), int(right.max()))
     found = find_outliers(problem(SIZE, SIZE), (left, right), count)
     if found is None:
         return
@@ -62,7 +62,7 @@ def test_all_vectors_find_room_and_all_products_stay_in_range(rows, cols, seed):
 def test_random_operands_take_fewer_moduli_than_their_widest_vectors():
     rng = np.random.default_rng(1)
     both = tuple(required(66, 76, 40, rng) for _ in range(2))
-    count = _exact_count(False, 76, 76)
+    count = exact_count(False, 76, 76)
     found = find_outliers(problem(SIZE, SIZE), both, count)
     assert (count, found.num_moduli, found.shared) == (22, 20, 21)
     assert len(found.rows) < 60
@@ -71,9 +71,9 @@ def test_random_operands_take_fewer_moduli_than_their_widest_vectors():
 
 def test_vectors_that_lack_the_same_stay_together():
     both = np.full((1, SIZE), 70), np.full((1, SIZE), 60)
-    assert find_outliers(problem(SIZE, SIZE), both, _exact_count(False, 70, 60)) is None
+    assert find_outliers(problem(SIZE, SIZE), both, exact_count(False, 70, 60)) is None
     many = np.where(np.arange(SIZE) % 2, 76, 60)[None]
-    assert find_outliers(problem(SIZE, SIZE), (many, many), _exact_count(False, 76, 76)) is None
+    assert find_outliers(problem(SIZE, SIZE), (many, many), exact_count(False, 76, 76)) is None
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def few_wide(vectors, usual, wide, count):
 def test_what_is_set_apart_is_the_cheapest_of_all(m, n, rows, cols, moduli, expected):
     """(moduli, shared, lowered, balance, wide rows, wide columns); rows and columns lack (usual, wide, how many)."""
     both = few_wide(m, *rows), few_wide(n, *cols)
-    assert _exact_count(False, int(both[0].max()), int(both[1].max())) == moduli
+    assert exact_count(False, int(both[0].max()), int(both[1].max())) == moduli
     found = find_outliers(problem(m, n), both, moduli)
     if expected is None:
         assert found is None

@@ -28,9 +28,9 @@ from hifigemm.schemes.ozaki2 import (
     _balance,
     _error,
     _exact_bits,
-    _exact_count,
     _expected_count,
     _wanted_bits,
+    exact_count,
 )
 from hifigemm.schemes.scheme import int8_product
 from hifigemm.study.reference import correctly_rounded, meets_promise
@@ -175,10 +175,10 @@ def test_only_fast_scaling_scales_operands_apart(make_pair):
 
 
 @given(st.integers(-60, 2000), st.integers(-60, 2000))
-def test_exact_counts_are_the_fewest_and_shift_no_more_than_they_must(left, right):
+def testexact_counts_are_the_fewest_and_shift_no_more_than_they_must(left, right):
     if left + right > 2 * gained_bits(49, False):
         return
-    count = _exact_count(False, left, right)
+    count = exact_count(False, left, right)
     gained, shift = gained_bits(count, False), balance((left, right), count, False)
     assert left <= gained + shift
     assert right <= gained - shift
@@ -375,7 +375,7 @@ def test_bits_of_accurate_scales_hold_the_integers(monkeypatch, balance, count):
 
 def test_operands_of_zeros_leave_the_others_as_they_are(assert_same_bits):
     for left, right in ((-NO_BIT, 2000), (2000, -NO_BIT), (-NO_BIT, -NO_BIT)):
-        assert _exact_count(False, left, right) == 2
+        assert exact_count(False, left, right) == 2
         assert balance((left, right), 2, False) == 0
         assert _exact_bits(False, left, right) == 1
     a, b = np.zeros((2, 3)), np.array([[2.0**1000], [1.0], [2.0**-1000]])
@@ -388,7 +388,7 @@ def test_operands_of_zeros_leave_the_others_as_they_are(assert_same_bits):
 
 def test_a_forced_count_that_holds_the_exact_product_promises_it(make_pair):
     problem, engine = Problem(1, 5, 4, 20, np.dtype("float64")), engine_for("numpy")
-    for bits, count in (((30, 20), _exact_count(False, 30, 20)), ((90, 1), _exact_count(False, 90, 1))):
+    for bits, count in (((30, 20), exact_count(False, 30, 20)), ((90, 1), exact_count(False, 90, 1))):
         for forced, scaling in itertools.product((count - 1, count, count + 1), SCALINGS):
             scheme = hg.Ozaki2(num_moduli=forced, scaling=scaling)
             plan = scheme.plan(problem, Target(0.0, correct=True), engine, Evidence(required_bits=bits), scheme)

@@ -2,8 +2,9 @@
 
 `emulate` holds for a scope, `install` for the process. They reach mm, bmm, addmm, baddbmm, addbmm, mv, addmv, dot, vdot
 and all that ends in them: ``@``, matmul, einsum, linear, tensordot, multi_dot, cdist, their derivatives, compiled
-programs. They do not reach factorisations and solvers of torch.linalg, whose products LAPACK and cuSOLVER make inside,
-fused attention, LSTM of oneDNN and cuDNN, nor sums of products such as vecdot and kron.
+programs; products of DTensors are those of `hifigemm.distributed`. They do not reach factorisations and solvers of
+torch.linalg, whose products LAPACK and cuSOLVER make inside, fused attention, LSTM of oneDNN and cuDNN, nor sums of
+products such as vecdot and kron.
 """
 
 from __future__ import annotations
@@ -109,10 +110,11 @@ class emulate(ContextDecorator):
         policy.close_scope(self)
 
     def _policy(self, summary: Summary | None, *, thoroughly: bool = False) -> Any:
-        from hifigemm.interop import torch_leaves
+        from hifigemm.interop import kernels, torch_leaves
         from hifigemm.interop.policy import Policy
 
         torch_leaves.register(thoroughly=thoroughly)
+        kernels.serve_meshes()
         accuracy, scheme, min_size, workspace = self._asked
         of_process = _summary_of_process()
         summaries = tuple(x for x in (summary, of_process) if x is not None)

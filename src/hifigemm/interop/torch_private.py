@@ -138,3 +138,25 @@ def implement(library: torch.library.Library, operator: str, kernel: Callable[..
         warnings.filterwarnings("ignore", "Warning only once for all operators")
         warnings.filterwarnings("ignore", "Overriding a previously registered kernel")
         library.impl(operator, kernel, dispatch_key, with_keyset=True, allow_override=True)
+
+
+def handle_on_meshes(operator: Any, handler: Callable[..., Any] | None) -> None:
+    """Have DTensor call ``handler(operator, args, kwargs)`` in the place of an operator; None gives it back."""
+    from torch.distributed.tensor import DTensor
+
+    handlers: Any = DTensor._op_dispatcher._custom_op_handlers
+    if handler is None:
+        handlers.pop(operator, None)
+    else:
+        handlers[operator] = handler
+
+
+def made_by_dtensor(operator: Any, args: Any, kwargs: Any) -> Any:
+    """An operator of DTensors by the rules of PyTorch, from a handler that stands in its place."""
+    from torch.distributed.tensor import DTensor
+
+    dispatcher: Any = DTensor._op_dispatcher
+    info = dispatcher.unwrap_to_op_info(operator, args, kwargs)
+    info.output_sharding = dispatcher.sharding_propagator.propagate_op_sharding(info.schema)
+    local = dispatcher._dispatch_get_local_results_slow_path(operator, args, info)
+    return dispatcher.wrap(local, info.output_sharding.output_spec)

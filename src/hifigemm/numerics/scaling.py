@@ -35,6 +35,10 @@ from hifigemm.numerics.special import clean
 
 NORM_BITS = 15
 NORM_BLOCK = 256
+INFINITE = 1025
+"""Exponent of a block of a vector with an Inf or NaN, above that of every float64."""
+NO_EXPONENT = -2096
+"""Exponent of a block of zeros, below that of every float64."""
 
 
 @dataclass(frozen=True)
@@ -130,6 +134,36 @@ def exponents(x: Array, axis: int, block_entries: int, limit: float = 1.0) -> Ar
 def lowest_bits(x: Array, axis: int, block_entries: int) -> Array:
     """`lowest_bit` of these vectors."""
     return map_vectors(lambda y: lowest_bit(real_vectors(y, axis), axis), x, axis, block_entries)
+
+
+def block_norms(x: Array, axis: int, block_entries: int) -> tuple[Array, Array]:
+    """Sums of squares of the blocks of 256 of every vector, each on its own grid, and the exponents of these grids.
+
+    Both keep `axis`, along which they have one number for each block. `squares_of_blocks` joins them, wherever the
+    blocks of a vector lie. The exponent of a block of zeros is `NO_EXPONENT`; the largest one of a vector with an Inf
+    or NaN is `INFINITE`.
+    """
+    blocks = -(-x.shape[axis] // NORM_BLOCK)
+    shape = (*x.shape[:axis], blocks, *x.shape[axis + 1 :])
+    sums, exponents = np.zeros(shape, like=x), np.zeros(shape, np.int64, like=x)
+    for where in vector_blocks(x, axis, block_entries) if blocks else ():
+        magnitudes, own, _ = _block_magnitudes(clean(x[where]), axis)
+        squares = np.square(magnitudes).sum(axis=axis + 1)
+        found = np.where(squares == 0, NO_EXPONENT, own.reshape(squares.shape))
+        finite = np.isfinite(x[where]).all(axis=axis, keepdims=True)
+        sums[where], exponents[where] = squares, np.where(finite, found, INFINITE)
+    return sums, exponents
+
+
+def squares_of_blocks(sums: Array, own: Array, exponent: Array, axis: int) -> Array:
+    """The part of `square_norms` that some blocks of vectors make, in units of the exponents of the whole vectors."""
+    return ceil_magnitude(sums, 2 * (own - exponent)).sum(axis=axis, keepdims=True)
+
+
+def scale_of_norms(squares: Array, exponent: Array, axis: int, moduli: ModuliSet, balance: int) -> Scale:
+    """`norm_scale` of vectors whose `square_norms` are known."""
+    s = scale_exponent(squares, exponent, NORM_BITS, moduli) + balance
+    return Scale(s, s + exponent >= NORM_BITS, axis, norm_bits(moduli, balance))
 
 
 def square_norms(x: Array, axis: int) -> tuple[Array, Array]:

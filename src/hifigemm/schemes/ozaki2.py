@@ -106,14 +106,14 @@ class Ozaki2(Scheme):
         count, entries = _expected_count(problem, target), entries_within(workspace, engine.memory.block_entries)
         ratio = outliers = None
         if fast and math.isfinite(target.r) and not target.by_entry and a.size and b.size:
-            ratio = engine.override(error_ratio)(a, b, int8_product(engine), entries, max(workspace // 256, 1))
+            ratio = largest_error_ratio(a, b, engine, workspace)
             count = max(count, count_for_ratio(problem.terms, target.r, ratio, problem.is_complex) or 0)
         most = _reach(problem, MAX_MODULI if target.correct else count)
         if fast and on_device and not self.explicit and may_pay(problem):
             each = engine.override(scaling.required_bits_of_vectors)(a, b, entries)
             bits = scaling.widest(each, most)
             if bits is not None:
-                outliers = find_outliers(problem, each, _exact_count(problem.is_complex, *bits))
+                outliers = find_outliers(problem, each, exact_count(problem.is_complex, *bits))
         else:
             bits = engine.override(scaling.required_bits)(a, b, most, entries)
         return Evidence(required_bits=bits, error_ratio=ratio, outliers=outliers)
@@ -132,12 +132,12 @@ class Ozaki2(Scheme):
             count, reason = self.num_moduli, f"{self.num_moduli} moduli, as asked"
             if math.isinf(target.r):
                 verification = Verification.NONE
-            elif bits is not None and _exact_count(problem.is_complex, *bits) <= count and self.scaling == "fast":
+            elif bits is not None and exact_count(problem.is_complex, *bits) <= count and self.scaling == "fast":
                 bound, verification = 0.0, Verification.A_PRIORI
             elif evidence is not None:
                 evidence = replace(evidence, required_bits=None)
         elif bits is not None:
-            count = _exact_count(problem.is_complex, *bits)
+            count = exact_count(problem.is_complex, *bits)
             reason = (
                 f"{count} moduli hold the exact product of {counted(_exact_bits(problem.is_complex, *bits), 'bit')}"
             )
@@ -159,6 +159,15 @@ class Ozaki2(Scheme):
     def expected_products(self, problem: Problem, target: Target, more: int = 0) -> int:
         """Products that operands without wide exponents take, or those of so many more moduli."""
         return _num_planes(problem, _expected_count(problem, target) + more)
+
+    def count_for(self, problem: Problem, target: Target, ratio: float) -> int:
+        """Moduli that keep the target for operands with this error ratio, for which there is a number."""
+        enough = count_for_ratio(problem.terms, target.r, ratio, problem.is_complex) or MAX_MODULI
+        return max(_expected_count(problem, target), enough)
+
+    def planes(self, problem: Problem) -> int:
+        """INT8 products of a forced number of moduli."""
+        return _num_planes(problem, self.count)
 
     def nbytes(self, plan: Plan, batch: int, rows: int, cols: int) -> int:
         """Residues and working copies of rows and columns, and residues of entries."""
@@ -245,6 +254,12 @@ class Ozaki2(Scheme):
         )
 
 
+def largest_error_ratio(a: Array, b: Array, engine: Engine, workspace: int) -> float:
+    """`error_ratio` of both operands, on their engine and within a workspace."""
+    entries = entries_within(workspace, engine.memory.block_entries)
+    return engine.override(error_ratio)(a, b, int8_product(engine), entries, max(workspace // 256, 1))
+
+
 def _balance(plan: Plan) -> int:
     """Bits that the left operand gets at the expense of the right one, where both are exact integers then."""
     bits = None if plan.evidence is None else plan.evidence.required_bits
@@ -252,7 +267,7 @@ def _balance(plan: Plan) -> int:
 
 
 @lru_cache(maxsize=1024)
-def _exact_count(is_complex: bool, left: int, right: int) -> int:
+def exact_count(is_complex: bool, left: int, right: int) -> int:
     """Fewest moduli that hold the exact product of operands that require so many bits, see `scaling.required_bits`."""
     if min(left, right) == -NO_BIT:
         return 2

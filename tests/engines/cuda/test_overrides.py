@@ -13,7 +13,14 @@ from hifigemm.numerics.accumulation import word_sums
 from hifigemm.numerics.error_ratio import error_ratio
 from hifigemm.numerics.residue_products import crt, residue_gemm, scaled_residues
 from hifigemm.numerics.residues import moduli_set
-from hifigemm.numerics.scaling import NO_BIT, norm_scale, required_bits, required_bits_of_vectors
+from hifigemm.numerics.scaling import (
+    NO_BIT,
+    block_norms,
+    lowest_bits,
+    norm_scale,
+    required_bits,
+    required_bits_of_vectors,
+)
 from hifigemm.numerics.symmetric import mirror
 from hifigemm.schemes.scheme import int8_product
 from tests.engines.stand_in import arrays, on_host
@@ -128,6 +135,8 @@ def test_vectors_with_inf_or_nan_are_marked(make_pair, engine):
 def test_every_override_is_one_of_a_plain_function_and_others_are_left(engine):
     tested = {
         norm_scale,
+        block_norms,
+        lowest_bits,
         scaled_residues,
         residue_gemm,
         crt,

@@ -14,6 +14,7 @@ import torch
 from hifigemm.engines.cuda.ozaki2 import padded, padded_shape, products_of
 from hifigemm.engines.cuda.required_bits import check_not_capturing, required_bits_of
 from hifigemm.engines.device_array import DeviceArray, unwrap, wrap
+from hifigemm.engines.kernels import block_norms as block_norms_kernel
 from hifigemm.engines.kernels import crt as crt_kernel
 from hifigemm.engines.kernels import error_ratio as error_ratio_kernel
 from hifigemm.engines.kernels import mirror as mirror_kernel
@@ -24,7 +25,15 @@ from hifigemm.numerics.bits import Array
 from hifigemm.numerics.error_ratio import error_ratio
 from hifigemm.numerics.residue_products import ExactProduct, crt, residue_gemm, scaled_residues
 from hifigemm.numerics.residues import ModuliSet, moduli_set
-from hifigemm.numerics.scaling import Scale, norm_bits, norm_scale, required_bits, required_bits_of_vectors
+from hifigemm.numerics.scaling import (
+    Scale,
+    block_norms,
+    lowest_bits,
+    norm_bits,
+    norm_scale,
+    required_bits,
+    required_bits_of_vectors,
+)
 from hifigemm.numerics.symmetric import mirror
 
 Tensor = Any
@@ -38,6 +47,17 @@ def _norm_scale(x: Array, axis: int, moduli: ModuliSet, balance: int, block_entr
 
 
 _SCALE_DTYPES = (torch.int64, torch.bool)
+
+
+def _block_norms(x: Array, axis: int, block_entries: int) -> tuple[Array, Array]:
+    """numerics.scaling.block_norms of a stack of one."""
+    sums, exponents = block_norms_kernel.block_norms(unwrap(x), axis)
+    return wrap(sums), wrap(exponents)
+
+
+def _lowest_bits(x: Array, axis: int, block_entries: int) -> Array:
+    """numerics.scaling.lowest_bits of a stack of one; Inf and NaN count as zeros."""
+    return wrap(block_norms_kernel.lowest_bits(unwrap(x), axis))
 
 
 def _scaled_residues(x: Array, scale: Scale, moduli: ModuliSet, block_entries: int) -> Array:
@@ -114,6 +134,8 @@ def _mirror(x: Array, conjugate: bool) -> None:
 
 OVERRIDES: dict[Callable[..., Any], Callable[..., Any]] = {
     norm_scale: _norm_scale,
+    block_norms: _block_norms,
+    lowest_bits: _lowest_bits,
     scaled_residues: _scaled_residues,
     residue_gemm: _residue_gemm,
     crt: _crt,

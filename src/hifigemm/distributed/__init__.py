@@ -1,0 +1,7 @@
+"""Products of matrices that are spread over processes: DTensors in, a DTensor out, with the bits of one device."""
+
+from hifigemm.distributed.api import gemm, make_plan, matmul
+from hifigemm.distributed.layout import Layout
+from hifigemm.distributed.products import MeshPlan
+
+__all__ = ["Layout", "MeshPlan", "gemm", "make_plan", "matmul"]

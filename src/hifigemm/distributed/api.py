@@ -1,0 +1,191 @@
+"""matmul, gemm and make_plan of DTensors, and their derivatives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.placement_types import Placement
+
+from hifigemm.accuracy import Accuracy
+from hifigemm.distributed.products import Asked, MeshPlan, multiply, planned
+from hifigemm.numerics.subnormals import gradual_underflow
+from hifigemm.schemes import Scheme
+from hifigemm.transforms import opaque
+
+
+def matmul(
+    a: DTensor,
+    b: DTensor,
+    *,
+    accuracy: Accuracy = None,
+    scheme: str | Scheme = "auto",
+    out: DTensor | None = None,
+    placements: Sequence[Placement] | None = None,
+    workspace: int | None = None,
+    return_report: bool = False,
+) -> Any:
+    """A B of matrices that are spread over the processes of a mesh, with the same bits for every mesh and layout.
+
+    All ranks of the mesh call it with the same options. What one of them refuses is raised on all of them before
+    anything is sent.
+
+    Parameters
+    ----------
+    a, b : DTensor, shapes (m, k) and (k, n)
+        float32, float64, complex64 or complex128 on one mesh of one or two dimensions, each `Shard` or `Replicate`;
+        shards may be uneven or empty. ``DTensor.from_local`` makes one of the shards of a program without DTensors.
+    accuracy : None, float, "fp32", "fp64", "correct" or Relative
+        As for `hifigemm.matmul`. But for "correct" and `Relative`, whose entries are rounded correctly, all ranks agree
+        on the number of moduli by the largest error ratio of the whole product, as one GPU does; where none is enough,
+        entries are rounded correctly. The native product is never taken: its bits depend on shapes.
+    scheme : "auto", ``Ozaki2(num_moduli, scaling="fast")`` or ``Ozaki1(product, num_slices)``
+        An explicit count gives the bits of `hifigemm.matmul` with that scheme.
+    out : DTensor, optional
+        Receives the result, in its placements; may be an operand.
+    placements : sequence of Shard and Replicate, optional
+        Of the result; None leaves it where it is made, see `make_plan`.
+    workspace : int, optional
+        Limit in bytes for the panels, residues and products of each rank, beside operands and result. It changes no
+        bit. An operand that lies across the plan's layout in two dimensions of the mesh is moved as a whole before.
+    return_report : bool
+        Return (result, Report); ``report.reason`` has the layout, the bytes on the wire and the seconds of the model.
+
+    Returns
+    -------
+    DTensor, or (DTensor, Report)
+
+    Raises
+    ------
+    PlanError
+        Placements such as `Partial`, schemes whose bits depend on the mesh, options that are none; on the other ranks,
+        whatever one of them refuses, with its number.
+    AccuracyError
+        A forced scheme does not keep the accuracy.
+    TypeError, ValueError
+        Dtypes, shapes and meshes that do not fit.
+
+    Examples
+    --------
+    >>> from torch.distributed.tensor import Shard, distribute_tensor  # doctest: +SKIP
+    >>> a = distribute_tensor(x, mesh, [Shard(0)])  # doctest: +SKIP
+    >>> b = distribute_tensor(y, mesh, [Shard(0)])  # doctest: +SKIP
+    >>> c = hifigemm.distributed.matmul(a, b, accuracy="correct")  # doctest: +SKIP
+    """
+    asked = Asked(accuracy, scheme, _tuple(placements), workspace)
+    return _product(a, b, None, out, asked, return_report)
+
+
+def gemm(
+    a: DTensor,
+    b: DTensor,
+    c: DTensor | None = None,
+    *,
+    alpha: complex = 1.0,
+    beta: complex = 0.0,
+    accuracy: Accuracy = None,
+    scheme: str | Scheme = "auto",
+    out: DTensor | None = None,
+    placements: Sequence[Placement] | None = None,
+    workspace: int | None = None,
+    return_report: bool = False,
+) -> Any:
+    """alpha A B + beta C with the bits of `hifigemm.gemm`; transposes of DTensors are views.
+
+    Parameters
+    ----------
+    a, b, accuracy, scheme, out, placements, workspace, return_report
+        As for `matmul`.
+    c : DTensor, shape (m, n), optional
+        Not read when beta is 0.
+    alpha, beta : scalar
+        As for `hifigemm.gemm`. alpha = 0 does not read A and B.
+
+    Returns
+    -------
+    DTensor, or (DTensor, Report)
+    """
+    asked = Asked(accuracy, scheme, _tuple(placements), workspace, alpha, beta)
+    return _product(a, b, c, out, asked, return_report)
+
+
+@opaque
+def make_plan(
+    a: DTensor,
+    b: DTensor,
+    *,
+    accuracy: Accuracy = None,
+    scheme: str | Scheme = "auto",
+    placements: Sequence[Placement] | None = None,
+    workspace: int | None = None,
+) -> MeshPlan:
+    """What `matmul` would do for these operands, without doing it; all ranks of the mesh call it.
+
+    Returns
+    -------
+    MeshPlan
+        ``print(plan)`` says which rank makes what, how many bytes it receives, and the seconds of the model.
+    """
+    return planned(a, b, None, None, Asked(accuracy, scheme, _tuple(placements), workspace))[0]
+
+
+def _tuple(placements: Sequence[Placement] | None) -> tuple[Placement, ...] | None:
+    return None if placements is None else tuple(placements)
+
+
+@opaque
+def _product(a: Any, b: Any, c: Any, out: Any, asked: Asked, return_report: bool) -> Any:
+    tensors = [x for x in (a, b, c) if isinstance(x, torch.Tensor)]
+    if torch.is_grad_enabled() and any(x.requires_grad for x in tensors) and out is None and not return_report:
+        return _Differentiable.apply(a, b, c, asked)
+    if torch.is_grad_enabled() and any(x.requires_grad for x in (*tensors, *([] if out is None else [out]))):
+        raise TypeError("an operand requires a gradient, which `out` and reports do not have: use torch.no_grad()")
+    with torch.no_grad(), gradual_underflow():
+        made, report = multiply(a, b, c, out, asked, return_report=return_report)
+    return (made, report) if return_report else made
+
+
+class _Differentiable(torch.autograd.Function):
+    """alpha A B + beta C whose derivatives are products on the mesh by the same options."""
+
+    @staticmethod
+    def forward(ctx: Any, a: Any, b: Any, c: Any, asked: Asked) -> Any:
+        ctx.save_for_backward(a, b)
+        ctx.asked, ctx.of_c = asked, None if c is None else (c.placements, c.dtype)
+        with gradual_underflow():
+            return multiply(a, b, c, None, asked, return_report=False)[0]
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:
+        a, b = ctx.saved_tensors
+        asked, (left, right, third, _) = ctx.asked, ctx.needs_input_grad
+        gradient = _summed(gradient)
+        alpha = asked.alpha.conjugate()
+
+        def product(x: Any, y: Any, like: Any) -> Any:
+            options = replace(asked, placements=tuple(like.placements), alpha=alpha, beta=0.0)
+            return _product(x, y, None, None, options, False).to(like.dtype)
+
+        da = product(gradient, _adjoint(b), a) if left else None
+        db = product(_adjoint(a), gradient, b) if right else None
+        dc = None
+        if third and ctx.of_c is not None:
+            dc = (gradient * asked.beta.conjugate()).redistribute(placements=ctx.of_c[0]).to(ctx.of_c[1])
+        return da, db, dc, None
+
+
+def _summed(x: DTensor) -> DTensor:
+    """A gradient without pending sums."""
+    from torch.distributed.tensor import Replicate
+
+    if not any(p.is_partial() for p in x.placements):
+        return x
+    return x.redistribute(placements=[Replicate() if p.is_partial() else p for p in x.placements])
+
+
+def _adjoint(x: DTensor) -> Any:
+    """The conjugate transpose."""
+    return x.transpose(0, 1).conj() if x.is_complex() else x.transpose(0, 1)

@@ -1,0 +1,162 @@
+"""Operands on their way: panels of rows of A or of columns of B, gathered in their own format beside the products.
+
+A panel that is gathered is as long as k and as wide as the memory allows. Wires are busy while the panel before is
+multiplied; the ranks of a group cut alike, since they hold the same number of rows or columns or pad what they send.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Replicate, Shard
+
+from hifigemm.distributed.collectives import gather
+from hifigemm.distributed.layout import FIRST, Placements, chunk
+
+_MULTIPLE = 256
+"""Panels begin at multiples of it, as tiles of products on a GPU do."""
+_LEAST = 512
+"""Vectors of the first panel: a product of fewer leaves a GPU idle."""
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Some rows of A or columns of B, as they stand in the part of C that this rank makes."""
+
+    at: slice
+    start: Callable[[], Callable[[], Tensor]]  # begins the way over the wire, and returns what waits for its end
+
+
+def staged(x: DTensor, needed: Placements) -> tuple[DTensor, int | None]:
+    """x as it is before the last gathering along a dimension of the mesh, which panels do; None where none is left."""
+    mesh, old = x.device_mesh, x.placements
+    several = [mesh.size(i) > 1 for i in range(mesh.ndim)]
+    open_ = [
+        i for i, (before, after) in enumerate(zip(old, needed, strict=True))
+        if several[i] and isinstance(before, Shard) and isinstance(after, Replicate)
+    ]  # fmt: skip
+    for i in open_:
+        before = tuple(old[i] if j == i else p for j, p in enumerate(needed))
+        if all(p != old[i] or not several[j] for j, p in enumerate(before) if j > i):
+            return x.redistribute(placements=before), i
+    return x.redistribute(placements=needed), None
+
+
+def panels_of(x: DTensor, side: int, needed: Placements, widest: int | None) -> list[Panel]:
+    """The panels of rows (side 0) of A or of columns (side 1) of B, with at most so many vectors where that is given.
+
+    Local panels come first, so that there is something to multiply before anything has arrived.
+    """
+    x, dim = staged(x, needed)
+    local = x.to_local().resolve_conj().resolve_neg()
+    if dim is None:
+        return [Panel(slice(0, local.shape[side]), lambda: lambda: local)] if local.shape[side] else []
+    mesh, cut = x.device_mesh, x.placements[dim]
+    if cut == Shard(1 - side):
+        inner = _whole(x, 1 - side)
+        return [_along_k(local, side, at, inner, mesh, dim) for at in _edges(local.shape[side], widest, small=True)]
+    return _of_shards(local, side, _whole(x, side, dim), mesh, dim, widest)
+
+
+def _whole(x: DTensor, axis: int, without: int | None = None) -> int:
+    """The length of an axis of x before the pieces of it were cut along the last dimension that cuts it."""
+    start, stop = 0, x.shape[axis]
+    mesh = x.device_mesh
+    cutting = [i for i, p in enumerate(x.placements) if p == Shard(axis) and mesh.size(i) > 1]
+    for i in cutting[:-1]:
+        start, stop = chunk(start, stop, mesh.size(i), mesh.get_local_rank(i))
+    return stop - start
+
+
+def _edges(size: int, widest: int | None, *, small: bool) -> Iterator[slice]:
+    """Panels of `size` vectors: quarters, where a GPU is busy with them, and a `small` one first."""
+    parts = max(min(4, size // _LEAST), 1)
+    points = [size * i // parts for i in range(parts + 1)] + [max(size // FIRST, _LEAST)] * small
+    rounded = sorted({min(-(-point // _MULTIPLE) * _MULTIPLE, size) for point in points})
+    for begin, end in pairwise(rounded):
+        width = end - begin if widest is None else min(widest, end - begin)
+        for start in range(begin, end, width):
+            yield slice(start, min(start + width, end))
+
+
+def _along_k(local: Tensor, side: int, at: slice, inner: int, mesh: DeviceMesh, dim: int) -> Panel:
+    """Vectors whose pieces along k lie on the ranks of a group: all gather, and all pieces but the last are full."""
+
+    def start() -> Callable[[], Tensor]:
+        group, ranks = mesh.get_group(dim), mesh.size(dim)
+        piece = local.narrow(side, at.start, at.stop - at.start)
+        piece = piece if side == 1 else piece.T  # k first, so that pieces lie one behind the other
+        full = -(-inner // ranks)
+        sent = piece.contiguous() if len(piece) == full else piece.new_zeros((full, piece.shape[1]))
+        if len(piece) != full:
+            sent[: len(piece)] = piece
+        whole = sent.new_empty((ranks * full, sent.shape[1]))
+        under_way = gather(whole, sent, group), sent  # what is sent has to stay until it has arrived
+
+        def wait() -> Tensor:
+            under_way[0].wait()
+            return whole[:inner] if side == 1 else whole[:inner].T
+
+        return wait
+
+    return Panel(at, start)
+
+
+def _of_shards(local: Tensor, side: int, size: int, mesh: DeviceMesh, dim: int, widest: int | None) -> list[Panel]:
+    """Whole vectors that lie on the ranks of a group: the own ones, then a piece of those of every other rank."""
+    ranks, own = mesh.size(dim), mesh.get_local_rank(dim)
+    spans = [chunk(0, size, ranks, i) for i in range(ranks)]
+    full = -(-size // ranks)
+    panels = [Panel(slice(*spans[own]), lambda: lambda: local)] if local.shape[side] else []
+    for at in _edges(full, None if widest is None else max(widest // ranks, 1), small=False):
+        arrival = _Arrival(local, side, at, mesh, dim)
+        for i, (begin, end) in enumerate(spans):
+            stop = min(begin + at.stop, end)
+            if i != own and begin + at.start < stop:
+                panels.append(Panel(slice(begin + at.start, stop), arrival.of(i, stop - begin - at.start)))
+        if all(i == own or begin + at.start >= end for i, (begin, end) in enumerate(spans)):
+            panels.append(Panel(slice(0, 0), arrival.of(own, 0)))  # this rank sends what the others multiply
+    return panels
+
+
+class _Arrival:
+    """One gathering, from which several panels are taken."""
+
+    def __init__(self, local: Tensor, side: int, at: slice, mesh: DeviceMesh, dim: int) -> None:
+        self._local, self._side, self._at, self._mesh, self._dim = local, side, at, mesh, dim
+        self._begun: tuple[Tensor, Tensor, Any] | None = None
+
+    def of(self, rank: int, count: int) -> Callable[[], Callable[[], Tensor]]:
+        """The vectors of one rank; the first one that is asked for starts the gathering, the last one ends it."""
+
+        def start() -> Callable[[], Tensor]:
+            begun = self._begun = self._begun or self._start()
+
+            def wait() -> Tensor:
+                whole, _, work = begun
+                work.wait()
+                return whole[rank].narrow(self._side, 0, count)
+
+            return wait
+
+        return start
+
+    def _start(self) -> tuple[Tensor, Tensor, Any]:
+        local, side, (begin, end) = self._local, self._side, (self._at.start, self._at.stop)
+        count = max(min(end, local.shape[side]) - begin, 0)
+        piece = local.narrow(side, min(begin, local.shape[side]), count)
+        if count < end - begin:
+            shape = list(local.shape)
+            shape[side] = end - begin
+            sent = local.new_zeros(shape)
+            sent.narrow(side, 0, count).copy_(piece)
+        else:
+            sent = piece.contiguous()
+        ranks = self._mesh.size(self._dim)
+        whole = sent.new_empty((ranks * len(sent), sent.shape[1]))
+        return whole.view(ranks, *sent.shape), sent, gather(whole, sent, self._mesh.get_group(self._dim))
