@@ -170,9 +170,12 @@ def every_layout_of_the_model(mesh):
         products.candidates = candidates
 
 
+LARGE = ((4097, 5003, 2049), np.float64), ((1025, 20011, 1031), np.complex128)
+
+
 def large_and_uneven(mesh):
     """Sizes at which a GPU takes its kernels for long vectors and large tiles, and no cut is even."""
-    for (m, k, n), dtype in (((4097, 5003, 2049), np.float64), ((1025, 20011, 1031), np.complex128)):
+    for (m, k, n), dtype in LARGE:
         a, b = (torch.rand(shape, dtype=torch.float64, device=mesh.device_type) - 0.5 for shape in ((m, k), (k, n)))
         for x in (a, b):  # the same on all ranks
             dist.broadcast(x, 0)

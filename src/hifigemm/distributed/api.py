@@ -50,7 +50,7 @@ def matmul(
         Of the result; None leaves it where it is made, see `make_plan`.
     workspace : int, optional
         Limit in bytes for the panels, residues and products of each rank, beside operands and result. It changes no
-        bit. An operand that lies across the plan's layout in two dimensions of the mesh is moved as a whole before.
+        bit. An operand that has to move in two dimensions of the mesh is moved as a whole in one of them before.
     return_report : bool
         Return (result, Report); ``report.reason`` has the layout, the bytes on the wire and the seconds of the model.
 

@@ -130,9 +130,9 @@ def received(size: int, old: Placements, new: Placements, mesh: Sequence[int]) -
     return needed * (1.0 - there)
 
 
-def _is_gathered(old: Placements, new: Placements) -> bool:
-    """Whether pieces are put together, and none is cut along another axis."""
-    return all(after in (before, Replicate()) for before, after in zip(old, new, strict=True))
+def _moves_once(old: Placements, new: Placements) -> bool:
+    """Whether an operand moves along one dimension of the mesh, which panels do."""
+    return sum(before != after for before, after in zip(old, new, strict=True)) < 2
 
 
 def candidates(
@@ -181,9 +181,9 @@ def _modelled(
     products = 2.0 * rows * cols * inner * planes / wire.int8
     products += (rows + cols) * inner * wire.converted + rows * cols / parts["k"] * wire.made
     products += rows * cols * planes * wire.added if parts["k"] > 1 else 0.0
-    # Panels hide what is gathered of an operand; what changes its axis, or goes before a sum, moves as a whole.
+    # Panels hide what moves along one dimension; what moves along two, or goes before a sum, moves as a whole.
     in_panels = [
-        nbytes * (parts["k"] == 1 and _is_gathered(old, new))
+        nbytes * (parts["k"] == 1 and _moves_once(old, new))
         for nbytes, old, new in zip(gathered, (left, right), needs, strict=True)
     ]
     hidden = (sum(in_panels) + partial) / wire.bandwidth

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
@@ -32,35 +34,40 @@ class Panel:
     start: Callable[[], Callable[[], Tensor]]  # begins the way over the wire, and returns what waits for its end
 
 
-def staged(x: DTensor, needed: Placements) -> tuple[DTensor, int | None]:
-    """x as it is before the last gathering along a dimension of the mesh, which panels do; None where none is left."""
+def staged(x: DTensor, side: int, needed: Placements) -> tuple[DTensor, int | None]:
+    """x as it is before its last move along a dimension of the mesh, which panels make; None where none is left.
+
+    Panels put pieces together, or cut vectors along k that were cut across: [Shard(1 - side)] becomes [Shard(side)].
+    """
     mesh, old = x.device_mesh, x.placements
-    several = [mesh.size(i) > 1 for i in range(mesh.ndim)]
-    open_ = [
-        i for i, (before, after) in enumerate(zip(old, needed, strict=True))
-        if several[i] and isinstance(before, Shard) and isinstance(after, Replicate)
-    ]  # fmt: skip
-    for i in open_:
-        before = tuple(old[i] if j == i else p for j, p in enumerate(needed))
-        if all(p != old[i] or not several[j] for j, p in enumerate(before) if j > i):
-            return x.redistribute(placements=before), i
+    for i, (before, after) in enumerate(zip(old, needed, strict=True)):
+        if mesh.size(i) == 1 or before == after or not isinstance(before, Shard):
+            continue
+        almost = tuple(before if j == i else p for j, p in enumerate(needed))
+        later = [p for j, p in enumerate(almost) if j > i and mesh.size(j) > 1]
+        if all(p not in (before, after) for p in later) or (isinstance(after, Replicate) and before not in later):
+            return x.redistribute(placements=almost), i
     return x.redistribute(placements=needed), None
 
 
-def panels_of(x: DTensor, side: int, needed: Placements, widest: int | None) -> list[Panel]:
+def panels_of(x: DTensor, side: int, needed: Placements, widest: int | None, *, coarse: bool) -> list[Panel]:
     """The panels of rows (side 0) of A or of columns (side 1) of B, with at most so many vectors where that is given.
 
-    Local panels come first, so that there is something to multiply before anything has arrived.
+    Local panels come first, so that there is something to multiply before anything has arrived. `coarse`: two panels,
+    where the other operand comes in several too.
     """
-    x, dim = staged(x, needed)
+    x, dim = staged(x, side, needed)
     local = x.to_local().resolve_conj().resolve_neg()
     if dim is None:
         return [Panel(slice(0, local.shape[side]), lambda: lambda: local)] if local.shape[side] else []
     mesh, cut = x.device_mesh, x.placements[dim]
-    if cut == Shard(1 - side):
-        inner = _whole(x, 1 - side)
-        return [_along_k(local, side, at, inner, mesh, dim) for at in _edges(local.shape[side], widest, small=True)]
-    return _of_shards(local, side, _whole(x, side, dim), mesh, dim, widest)
+    if cut != Shard(1 - side):
+        return _of_shards(local, side, _whole(x, side, dim), mesh, dim, widest)
+    inner, size = _whole(x, 1 - side), local.shape[side]
+    if needed[dim] == Shard(side):
+        full = -(-size // mesh.size(dim))
+        return [_exchanged(local, side, at, inner, mesh, dim) for at in _edges(full, widest, coarse=coarse)]
+    return [_along_k(local, side, at, inner, mesh, dim) for at in _edges(size, widest, coarse=coarse)]
 
 
 def _whole(x: DTensor, axis: int, without: int | None = None) -> int:
@@ -73,10 +80,13 @@ def _whole(x: DTensor, axis: int, without: int | None = None) -> int:
     return stop - start
 
 
-def _edges(size: int, widest: int | None, *, small: bool) -> Iterator[slice]:
-    """Panels of `size` vectors: quarters, where a GPU is busy with them, and a `small` one first."""
+def _edges(size: int, widest: int | None, *, coarse: bool = False, small: bool = True) -> Iterator[slice]:
+    """Panels of `size` vectors: quarters, where a GPU is busy with them, a `small` one first; or one and the rest."""
     parts = max(min(4, size // _LEAST), 1)
-    points = [size * i // parts for i in range(parts + 1)] + [max(size // FIRST, _LEAST)] * small
+    if coarse:
+        points = [0, size // parts, size]
+    else:
+        points = [size * i // parts for i in range(parts + 1)] + [max(size // FIRST, _LEAST)] * small
     rounded = sorted({min(-(-point // _MULTIPLE) * _MULTIPLE, size) for point in points})
     for begin, end in pairwise(rounded):
         width = end - begin if widest is None else min(widest, end - begin)
@@ -105,6 +115,35 @@ def _along_k(local: Tensor, side: int, at: slice, inner: int, mesh: DeviceMesh, 
         return wait
 
     return Panel(at, start)
+
+
+def _exchanged(local: Tensor, side: int, at: slice, inner: int, mesh: DeviceMesh, dim: int) -> Panel:
+    """Whole vectors of this rank, whose pieces along k lie on the ranks of a group, while it has pieces of theirs."""
+    ranks, own = mesh.size(dim), mesh.get_local_rank(dim)
+    spans = []
+    for rank in range(ranks):
+        begin, end = chunk(0, local.shape[side], ranks, rank)
+        spans.append(slice(min(begin + at.start, end), min(begin + at.stop, end)))
+    widths = [span.stop - span.start for span in spans]
+    lengths = [stop - start for start, stop in (chunk(0, inner, ranks, rank) for rank in range(ranks))]
+
+    def start() -> Callable[[], Tensor]:
+        pieces = local if side == 1 else local.T  # k first, so that pieces lie one behind the other
+        sent = torch.cat([pieces[:, span].reshape(-1) for span in spans])
+        whole = sent.new_empty(inner * widths[own])
+        counts = [n * widths[own] for n in lengths], [lengths[own] * width for width in widths]
+        work = dist.all_to_all_single(whole, sent, *counts, group=mesh.get_group(dim), async_op=True)
+        under_way = work, sent
+
+        def wait() -> Tensor:
+            under_way[0].wait()
+            made = whole.view(inner, widths[own])
+            return made if side == 1 else made.T
+
+        return wait
+
+    first = min(at.start, spans[own].stop - chunk(0, local.shape[side], ranks, own)[0])
+    return Panel(slice(first, first + widths[own]), start)
 
 
 def _of_shards(local: Tensor, side: int, size: int, mesh: DeviceMesh, dim: int, widest: int | None) -> list[Panel]:

@@ -220,7 +220,8 @@ def _by_panels(
     ahead = None if limit is None else 1
 
     def sides() -> tuple[list[Panel], list[Panel]]:
-        return panels_of(a, 0, layout.left, width), panels_of(b, 1, layout.right, width)
+        both = layout.gathered[0] > 0 and layout.gathered[1] > 0
+        return panels_of(a, 0, layout.left, width, coarse=both), panels_of(b, 1, layout.right, width, coarse=False)
 
     left, right = sides()
     own = None if c is None else c.redistribute(placements=layout.own).to_local()
