@@ -180,7 +180,7 @@ def study(
         write_csv(path, found, **machine.facts, method=vars(METHOD), ended=how)
 
     for row in lines(machine, chosen):
-        found.append(row)
+        found.append({"study": name} | row)
         passed = time.perf_counter() - start
         print(f"{passed:6.1f} s ", *(_text(row.get(column, "")) for column in shown.split()), flush=True)
         if passed > options.seconds:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 import hifigemm as hg
-from experiments.forward_errors import TENSOR_CORE, row
+from experiments.forward_errors import TENSOR_CORE, published, row
 from experiments.gpu.common import MODEL, Machine, Sample, study
 from hifigemm.bench.arrays import Workload, widened
 from hifigemm.bench.rows import Row
@@ -29,11 +29,16 @@ CURVES: dict[str, dict[str, Any]] = {
     "fp64": {
         "DGEMM": hg.Native(),
         "1x TF64": PRESETS["valero-lara-tf64x1"],
-        "3x TF64": PRESETS["valero-lara-tf64x3"],
-        "4x TF64": PRESETS["valero-lara-tf64x4"],
+        "3x TF64, words to nearest": PRESETS["valero-lara-tf64x3"],
+        "4x TF64, words to nearest": PRESETS["valero-lara-tf64x4"],
     },
 }
-PAIRS = {"fp32": ("SGEMM", "3x TF32"), "fp64": ("DGEMM", "3x TF64")}
+PAIRS = {
+    "fp32": ("|SGEMM - 3x TF32|", "SGEMM", "3x TF32"),
+    "fp64": ("|DGEMM - 3x TF64|", "DGEMM", "3x TF64, words to nearest"),
+}
+"""Curves that are the difference of two results."""
+
 SHOWN = "n precision curve norm_1 norm_2 norm_inf"
 
 
@@ -69,10 +74,10 @@ def measure(machine: Machine, n: int) -> Iterator[Row]:
             a, b = (x.astype(np.float32) if isinstance(x, np.ndarray) else x.float() for x in doubles)
         reference = widened(a) @ widened(b) if precision == "fp32" else correct_product(machine, a, b)
         sizes = [norms(widened(x)) for x in (a, b)]
-        kept: dict[str, Any] = {}
+        (difference, one, other), kept = PAIRS[precision], {}
 
-        def line(curve: str, difference: Any, precision: str = precision, sizes: Any = sizes) -> Row:
-            errors = {key: value / (sizes[0][key] * sizes[1][key]) for key, value in norms(difference).items()}
+        def line(curve: str, error: Any, precision: str = precision, sizes: Any = sizes) -> Row:
+            errors = {key: value / (sizes[0][key] * sizes[1][key]) for key, value in norms(error).items()}
             return {
                 **row(precision, curve, n, n, errors, "computed"),
                 "unit": machine.name if machine.is_gpu else MODEL,
@@ -80,15 +85,15 @@ def measure(machine: Machine, n: int) -> Iterator[Row]:
 
         for curve, scheme in curves.items():
             c = widened(machine.matmul(a, b, scheme))
-            if curve in PAIRS[precision]:
+            if curve in (one, other):
                 kept[curve] = c
             yield line(curve, c - reference)
-        one, other = (kept[curve] for curve in PAIRS[precision])
-        yield line(f"|{' - '.join(PAIRS[precision])}|", one - other)
+        yield line(difference, kept[one] - kept[other])
 
 
 def lines(machine: Machine, sizes: Sequence[int]) -> Iterator[Row]:
-    """Small products first."""
+    """What was published, then small products first."""
+    yield from ({**line, "unit": "A100, as published"} for line in published())
     for n in sizes:
         yield from measure(machine, n)
         machine.arrays.release()
