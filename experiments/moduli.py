@@ -3,8 +3,8 @@
     python -m experiments.moduli [--n 1024] [--block 64] [--output results/moduli.csv]
 
 Inputs: (rand - 0.5) exp(phi randn), phi = 0.1, 1, 2, 4. At most block x block entries of an n x n product are computed,
-with all of k = n. Errors are the largest |C - AB| / (|A||B|), by an exact judge; the native product and double the
-unit roundoff stand beside them. Results have the same bits on every engine, so a CPU measures for all.
+with all of k = n. Errors are the largest |C - AB| / (|A||B|), by an exact judge; the native product
+stands beside them. Results have the same bits on every engine, so a CPU measures for all.
 """
 
 from __future__ import annotations

@@ -202,12 +202,18 @@ def schemes(rows: Sequence[Row]) -> Any:
         timed = [row for row in _with_speed(choose(rows, dtype=dtype)) if row["speed"] and row["sample_error"]]
         points = [(float(row["sample_error"]), float(row["speed"]), row["case"]) for row in timed]
         front = pareto_front([(error, speed) for error, speed, _ in points])
-        axes.plot(*zip(*front), color="0.3", linewidth=1.2, drawstyle="steps-post", label="Pareto front: nothing is better in both")
+        axes.plot(
+            *zip(*front),
+            color="0.3",
+            linewidth=1.2,
+            drawstyle="steps-post",
+            label="Pareto front: nothing is better in both",
+        )
         for kind, (name, colour, marker) in _KINDS.items():
             chosen = [point for point in points if point[2].startswith(kind)]
             for error, speed, case in chosen:
-                x, side = (-7, "right") if kind in _LEFT else (7, "left")
-                place = {"xytext": (x, 0), "textcoords": "offset points", "ha": side, "va": "center"}
+                gap, side = (-7, "right") if kind in _LEFT else (7, "left")
+                place = {"xytext": (gap, 0), "textcoords": "offset points", "ha": side, "va": "center"}
                 axes.annotate(_short(case), (error, speed), fontsize=9, color=COLOURS[colour], **place)
             if chosen:
                 x, y, _ = zip(*chosen)
