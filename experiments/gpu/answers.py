@@ -15,12 +15,14 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from experiments.residuals import METHODS
 from hifigemm.study.plots import read_rows
 from hifigemm.study.plots.names import case_name, family_name
 from hifigemm.study.plots.style import Row, choose, unique
 
 DEVICE = "h200"
 MISSING = "Not measured yet: `make study` measures on a GPU, and this place is filled in from its CSV files."
+_COLUMNS = ("slices", "products", "ms", "TFLOP/s", "x native", "largest error", "correctly rounded")
 _BLOCK = re.compile(r"(<!-- answers: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 Claim = tuple[str, bool, str]
@@ -84,7 +86,7 @@ def spread(values: Sequence[float]) -> str:
 
 def modes(rows: Sequence[Row]) -> str:
     """The table at the largest n with the narrowest exponents, then claims."""
-    rows = timed(rows)
+    everything, rows = rows, timed(rows)
     family, lines = unique(rows, "family")[0], []
     most = max(unique(choose(rows, family=family), "n"), key=int)
     for row in choose(rows, family=family, n=most):
@@ -93,23 +95,8 @@ def modes(rows: Sequence[Row]) -> str:
         errors = (number(row["relative_error"], 2), f"{100 * float(row['share_equal']):.4g} %")
         name = ("float32: " if row["dtype"] == "float32" else "") + case_name(row["case"])
         lines.append((name, *counts, *figures, *errors))
-    head = (
-        f"n = {most}, {family_name(family)}",
-        "slices",
-        "products",
-        "ms",
-        "TFLOP/s",
-        "x native",
-        "largest error",
-        "correctly rounded",
-    )
-    correct = [row for row in rows if row["case"].endswith("correct") and row["dtype"] == "float64"]
-    worst, least = (
-        max(float(row["relative_error"]) for row in correct),
-        min(float(row["share_equal"]) for row in correct),
-    )
-    figures = f"largest error {number(worst)} in {len(correct)} products; {100 * least:.6g} % of all entries are equal"
-    claims: list[Claim] = [("correct mode: error 0 in every entry, every n and φ", worst == 0 and least == 1, figures)]
+    head = (f"n = {most}, {family_name(family)}", *_COLUMNS)
+    claims = correct_mode(everything)
     double, single = choose(rows, dtype="float64"), choose(rows, dtype="float32")
 
     def over(found: Sequence[Row], column: str, one: str, other: str) -> list[float]:
@@ -126,23 +113,34 @@ def modes(rows: Sequence[Row]) -> str:
     return f"{table(head, lines)}\n\n{verdicts(claims)}"
 
 
+def correct_mode(rows: Sequence[Row]) -> list[Claim]:
+    """Whether every correct product has no error: in its sample, and in all entries where another way is compared."""
+    found = [row for row in rows if row["case"].endswith("correct") and row["relative_error"]]
+    errors = [float(row["relative_error"]) for row in choose(found, dtype="float64")]
+    same = [float(row["share_equal"] or "nan") for row in found]
+    if not errors:
+        return []
+    figures = f"largest error {number(max(errors))} in {len(errors)} products; {100 * min(same):.6g} % of all entries"
+    holds = max(errors) == 0 and all(share == 1 for share in same)
+    return [("correct mode: error 0 in every entry, every n and φ", holds, f"{figures} are those of two ways")]
+
+
 def residuals(rows: Sequence[Row]) -> str:
     """Residuals at k = 4096 or the largest k that the model has, then claims."""
-    machine = next(row["unit"] for row in rows if row["unit"] != "model")
+    machine = next((row["unit"] for row in rows if row["unit"] != "model"), "")
     k = max((row["k"] for row in rows if row["unit"] == "model"), key=int)
-    inputs, methods = unique(rows, "inputs"), unique(rows, "method")
+    inputs, methods = unique(rows, "inputs"), list(METHODS)
     at = {(row["method"], row["inputs"], row["unit"]): row["residual"] for row in choose(rows, k=k)}
-    lines = [
-        (
-            method,
-            *(f"{number(at[method, name, machine], 2)} ({number(at[method, name, 'model'], 2)})" for name in inputs),
-        )
-        for method in methods
-    ]
+
+    def cell(*where: str) -> str:
+        measured, modelled = (number(at.get((*where, unit), ""), 2) for unit in (machine, "model"))
+        return f"{measured} ({modelled})"
+
+    lines = [(method, *(cell(method, name) for name in inputs)) for method in methods]
     own = choose(rows, unit=machine)
     uniform = [row for row in own if row["inputs"].startswith("uniform") and int(row["k"]) >= 64]
     long = [row for row in own if int(row["k"]) >= 1024]
-    longest = max(unique(own, "k"), key=int)
+    longest = max(unique(rows, "k"), key=int)
     published, fp32 = "corrected FP16 as published", methods[-1]
     scaled = next(method for method in methods if "scaled" in method)
 
@@ -254,8 +252,18 @@ def answer(name: str, results: Path) -> str:
     facts = json.loads((results / f"{stem}.env.json").read_text("utf-8"))
     versions = ", ".join(f"{key} {facts[key]}" for key in ("torch", "triton", "driver") if facts.get(key))
     ended = "" if facts["ended"] == "with all lines" else f" The run ended {facts['ended']}, before all its lines."
-    measured = f"[Data](../results/{stem}.csv): {facts['device']}, {versions}, {facts['date'][:10]}.{ended}"
-    return f"![{picture}](../results/{stem}.png)\n\n{measured}\n\n{say(read_rows(results / f'{stem}.csv'))}"
+    rows = read_rows(results / f"{stem}.csv")
+    measured = (
+        f"[Data](../results/{stem}.csv): {facts['device']}, {versions}, {facts['date'][:10]}.{ended}{untimed(rows)}"
+    )
+    return f"![{picture}](../results/{stem}.png)\n\n{measured}\n\n{say(rows)}"
+
+
+def untimed(rows: Sequence[Row]) -> str:
+    """A sentence on lines without a time, where there are any."""
+    found = [row for row in rows if row.get("status", "timed") != "timed"]
+    named = (f"{case_name(row['case'])} of {row['dtype']}, n = {row['n']}: {row['status']}" for row in found)
+    return f" Without a time: {'; '.join(named)}." if found else ""
 
 
 def filled_in(text: str, results: Path) -> str:

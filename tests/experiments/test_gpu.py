@@ -104,6 +104,16 @@ def test_a_study_ends_where_its_time_does(rehearsed):
     assert json.loads(data.with_suffix(".env.json").read_text())["ended"] == "after 0 s"
 
 
+@pytest.mark.parametrize("study", STUDIES, ids=name_of)
+def test_the_start_of_a_file_is_answered_and_drawn(study, rehearsed):
+    pytest.importorskip("matplotlib")
+    _, rows, _ = rehearsed(study, "--sizes", *STUDIES[study])
+    for count in range(1, len(rows)):
+        assert isinstance(answers.ANSWERS[name_of(study)][1](rows[:count]), str)
+    for count in (1, 2, len(rows) // 2):
+        draw(f"gpu_{name_of(study)}", rows[:count])
+
+
 def test_correct_modes_have_no_error_and_stages_sum_to_the_whole(rehearsed):
     _, rows, _ = rehearsed(modes, "--sizes", "24")
     for row in rows:
@@ -255,6 +265,21 @@ def test_answers_state_where_they_were_measured(rehearsed, tmp_path):
     assert f"[Data](../results/words_h200.csv): {H200}, " in found
     assert "The run ended after 0 s, before all its lines." in found
     assert answers.filled_in(found, tmp_path) == found
+
+
+def test_a_wrong_entry_of_the_correct_mode_is_seen():
+    row = {"case": "ozaki1:fp16:correct", "dtype": "float64", "relative_error": "0.0", "share_equal": "1.0"}
+    for changed, holds in (({}, True), ({"relative_error": "1e-16"}, False), ({"share_equal": "0.9"}, False)):
+        [(_, found, _)] = answers.correct_mode([row, row | changed])
+        assert found == holds
+    assert not answers.correct_mode([row | {"share_equal": "", "status": "refused: wrong"}])[0][1]
+
+
+def test_lines_without_a_time_are_named():
+    row = {"case": "ozaki2:14", "dtype": "float64", "n": "64", "status": "timed"}
+    assert answers.untimed([row, {"k": "3"}]) == ""
+    found = answers.untimed([row, row | {"status": "failed: no memory"}])
+    assert found == " Without a time: 14 moduli of float64, n = 64: failed: no memory."
 
 
 def test_claims_are_judged_by_all_their_figures():
