@@ -38,7 +38,8 @@ REHEARSAL = Method(pause=0.0, warm=0, calls=(1, 1), bursts=1, sustained=0.01, ch
 SLOW = 0.1
 """Seconds of one call from which on it is sustained by itself and is repeated for a second at most."""
 
-_BETWEEN_WRITES = 2.0
+_BETWEEN_WRITES = 1.0
+"""Seconds: describing the environment asks other programs."""
 
 
 class Machine:

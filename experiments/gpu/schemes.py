@@ -18,18 +18,20 @@ from hifigemm.bench.rows import Row
 
 SIZES = {"cuda": (8192,), "cpu": (48,)}
 NAMES = {
+    "float32": (
+        *("native", "auto", "corrected:fp16", "corrected:tf32", "multiword:tf32:1:1", "multiword:tf32:2:3"),
+        *("corrected:fp16:chained", "corrected:tf32:chained", "multiword:fp16:1:1", "multiword:bf16:3:6"),
+        *("ozaki2:7", "ozaki2:8", "ozaki1:3", "ozaki2:5", "ozaki2:6", "auto@correct"),
+    ),
     "float64": (
         *("native", "auto", "ozaki2:14", "ozaki2:15", "ozaki2:fast@fp64", "auto@correct", "peers"),
         *("ozaki1:7", "ozaki1:fp16:dp", "ozaki1:fp64:correct", "ozaki2:10", "ozaki2:12", "ozaki2:13", "ozaki2:16"),
         *("multiword:fp32:1:1", "multiword:fp32:2:3", "multiword:fp32:2:4"),
         *("ozaki1:4", "ozaki1:5", "ozaki1:6", "ozaki1:8", "auto@1e-8", "auto@1e-12", "auto@1e-18"),
     ),
-    "float32": (
-        *("native", "auto", "corrected:fp16", "corrected:tf32", "multiword:tf32:1:1", "multiword:tf32:2:3"),
-        *("corrected:fp16:chained", "corrected:tf32:chained", "multiword:fp16:1:1", "multiword:bf16:3:6"),
-        *("ozaki2:7", "ozaki2:8", "ozaki1:3", "ozaki2:5", "ozaki2:6", "auto@correct"),
-    ),
 }
+"""What matters most comes first, for a study that its time ends."""
+
 SHOWN = "n dtype case burst_tflops sustained_tflops sample_error scheme status"
 
 

@@ -182,7 +182,7 @@ def residuals_on_gpu(rows: Sequence[Row]) -> Any:
 
 _KINDS: dict[str, tuple[str, str, str]] = {
     "native": ("native product", "black", "o"),
-    "auto": ("hifigemm.matmul, by the accuracy asked for", "red", "D"),
+    "auto": ("matmul of hifigemm, by the accuracy asked for", "red", "D"),
     "ozaki2": ("Ozaki scheme II: number of moduli", "blue", "s"),
     "ozaki1": ("Ozaki scheme I: number of slices, or mode", "green", "^"),
     "corrected": ("two words, corrected", "orange", "P"),

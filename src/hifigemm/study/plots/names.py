@@ -4,7 +4,7 @@ from __future__ import annotations
 
 _WHOLE = {
     "native": "native product",
-    "auto": "hifigemm.matmul",
+    "auto": "matmul of hifigemm",
     "auto@correct": "correctly rounded",
     "ozaki2:fast@fp64": "as accurate as float64, promised",
     "cublas-emulated": "cuBLAS, emulated with 55 bits",
