@@ -15,12 +15,14 @@ SITE ?= site
 TORCH ?= torch==2.13.0
 TRITON ?= triton==3.6.0
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
+# What `make study` runs, quickest first; STUDY_ARGS="--seconds 60" ends each after that time.
+STUDIES ?= forward_errors residuals words schemes modes
 PIP_FLAGS ?= --quiet --disable-pip-version-check
 PYTEST := $(BIN)/python -m pytest
 PYTEST_TORCH := $(TORCH_VENV)/bin/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-torch test-jax check format lint types test-all docs check-docs test-gpu bench venv clean distclean
+.PHONY: help demo test test-torch test-jax check format lint types test-all docs check-docs test-gpu bench study venv clean distclean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -68,6 +70,11 @@ test-gpu: ## the GPU tests, with PYTHON as it stands (it must have pytest, hypot
 
 bench: $(VENV)/.installed-dev ## time of the correctly rounded product against the native one
 	$(BIN)/python -m benchmarks.correct_rounding $(BENCH_ARGS)
+
+study: ## the figures of the papers on a GPU: results/NAME_DEVICE.csv, pictures; with PYTHON as it stands, no venv
+	for name in $(STUDIES); do PYTHONPATH=src:. $(PYTHON) -m experiments.gpu.$$name $(STUDY_ARGS) || exit 1; done
+	PYTHONPATH=src $(PYTHON) plots/experiments.py
+	PYTHONPATH=src:. $(PYTHON) -m experiments.gpu.answers
 
 venv: $(VENV)/.installed-dev ## only set up the development environment
 

@@ -20,7 +20,7 @@ from hifigemm.bench.runs import Outcome
 from hifigemm.bench.timing import QUICK, Method
 from hifigemm.study.environment import environment, write_csv
 
-__all__ = ["BRIEF", "SIZES", "Section", "arrays_here", "default_path", "parse", "run_sections", "sizes"]
+__all__ = ["BRIEF", "SIZES", "Section", "arrays_here", "default_path", "parse", "run_sections", "short_name", "sizes"]
 
 SIZES = {"cpu": (128, 256), "cuda": (1024, 2048, 4096, 8192, 16384)}
 
@@ -149,10 +149,10 @@ def arrays_here() -> Arrays:
 
 def default_path(name: str, arrays: Arrays) -> Path:
     """Where a benchmark writes to, by device and day."""
-    return Path(f"results/{name}_{_device(arrays)}_{datetime.now(timezone.utc):%Y-%m-%d}.csv")
+    return Path(f"results/{name}_{short_name(arrays)}_{datetime.now(timezone.utc):%Y-%m-%d}.csv")
 
 
-def _device(arrays: Arrays) -> str:
+def short_name(arrays: Arrays) -> str:
     """Short name of the device: h200, cpu."""
     found = re.findall(r"\w+", str(arrays.describe()["device"]).lower())
     words = [word for word in found if word not in ("nvidia", "geforce", "tesla")]

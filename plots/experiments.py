@@ -1,5 +1,5 @@
-"""Pictures of the CSV files in results/: python plots/experiments.py [results/residuals.csv ...]; all that are there by
-default.
+"""Pictures of the CSV files in results/: python plots/experiments.py [results/residuals.csv ...]; by default of all
+experiments that are there, and of the benchmarks that the documentation shows.
 
 Each picture lies beside its CSV file, under the same name. `hifigemm plot` does the same for a single file.
 """
@@ -11,11 +11,11 @@ from pathlib import Path
 
 from hifigemm.study.plots import DRAWINGS, draw, find_drawing, read_rows, save
 
+SHOWN = ("dgemm_h200.csv",)
+
 
 def main() -> None:
-    known = [Path("results", f"{name}.csv") for name in DRAWINGS]
-    files = [Path(name) for name in sys.argv[1:]] or [file for file in known if file.exists()]
-    for data in files:
+    for data in [Path(name) for name in sys.argv[1:]] or known():
         rows = read_rows(data)
         name = find_drawing(rows)
         if name is None:
@@ -24,6 +24,12 @@ def main() -> None:
         with picture.open("wb") as file:
             save(draw(name, rows), file)
         print(picture)
+
+
+def known() -> list[Path]:
+    """What is drawn by default."""
+    drawn = {file: find_drawing(read_rows(file)) for file in sorted(Path("results").glob("*.csv"))}
+    return [file for file, name in drawn.items() if file.name in SHOWN or name not in (None, "throughput")]
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from experiments import (
     guarantees,
     last_bit,
     mantissa,
+    moduli,
     ozaki_modes,
     reproducibility,
     residuals,
@@ -37,6 +38,7 @@ SMALL = {
     guarantees: ["--sizes", "16", "24", "--sample", "8"],
     last_bit: ["--lengths", "16", "64", "--block", "8"],
     mantissa: ["--samples", "1000"],
+    moduli: ["--n", "24", "--block", "6"],
     ozaki_modes: ["--sizes", "16", "--block", "8"],
     residuals: ["--lengths", "16", "--block", "4"],
     underflow: ["--samples", "100"],
@@ -104,6 +106,13 @@ def test_rounded_componentwise_error_follows_the_exact_one():
     assert ozaki_modes.rounded_componentwise_error(a @ b, a, b, reference) == pytest.approx(exact, rel=1e-6)
     assert ozaki_modes.rounded_componentwise_error([[0.0]], [[0.0]], [[1.0]], [[0.0]]) == 0
     assert ozaki_modes.rounded_componentwise_error([[1.0]], [[0.0]], [[1.0]], [[0.0]]) == np.inf
+
+
+def test_enough_moduli_round_every_entry_once():
+    """21 moduli hold all products of entries (rand - 0.5) exp(0.1 randn), which is what correct rounding takes."""
+    for row in moduli.measure(0.1, 48, 8):
+        if row["num_moduli"] == 21:
+            assert row["share_correct"] == 1
 
 
 def test_modes_that_promise_correct_rounding_keep_it():

@@ -13,6 +13,7 @@ from typing import Any, BinaryIO, NamedTuple
 from .curves import accumulation, forward_errors, last_bit, ozaki_modes, residuals, throughput
 from .demo import demo
 from .grading import estimates, guarantees
+from .machines import modes, moduli, residuals_on_gpu, schemes, word_products
 from .style import Row
 from .words import mantissa, underflow
 
@@ -29,7 +30,15 @@ class Drawing(NamedTuple):
     marks: tuple[str, str] | None = None
 
 
+_CASES = "study case n dtype family burst_tflops sustained_tflops roof_tflops sample_error"
+
 DRAWINGS = {
+    "gpu_modes": Drawing(modes, f"{_CASES} seconds_total products_tflops num_slices", ("study", "modes")),
+    "gpu_words": Drawing(word_products, f"{_CASES} joules gflops_per_watt", ("study", "words")),
+    "gpu_schemes": Drawing(schemes, _CASES, ("study", "schemes")),
+    "gpu_residuals": Drawing(residuals_on_gpu, "study inputs k method unit residual"),
+    "gpu_forward_errors": Drawing(forward_errors, "study precision curve n norm_1 norm_2 norm_inf unit"),
+    "moduli": Drawing(moduli, "phi n way num_moduli error"),
     "forward_errors": Drawing(forward_errors, "precision curve n norm_1 norm_2 norm_inf"),
     "mantissa": Drawing(mantissa, "format high low expected_length sampled_length"),
     "underflow": Drawing(underflow, "exponent rounding shift event formula sampled"),

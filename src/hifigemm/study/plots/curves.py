@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from .names import case_name, family_name
 from .style import Row, choose, curve, decades, legend, new_figure, note, unique
 
 _FORWARD: dict[str, dict[str, str]] = {
@@ -13,6 +14,7 @@ _FORWARD: dict[str, dict[str, str]] = {
         "1x TF32": "red ^ --",
         "3x TF32": "orange D - 8",
         "4x TF32": "green s -- 4",
+        "3x TF32, summed outside": "blue * -- 8",
         "|SGEMM - 3x TF32|": "sky x :",
         "SGEMM": "black o",
         "SGEMM by this computer's BLAS": "grey . :",
@@ -36,9 +38,10 @@ _PUBLISHED = "black + none 15"
 
 def forward_errors(rows: Sequence[Row]) -> Any:
     """Three norms side by side; what was published on an A100 as crosses."""
-    title = "Do two TF32 words reach SGEMM, and two FP32 words DGEMM?  Error over n on the model of an A100"
-    figure, grid = new_figure(3, 3, (14, 14), title, sharex=True, height_ratios=(4, 2.2, 4))
-    sizes = [float(row["n"]) for row in rows]
+    unit = rows[-1].get("unit", "the model of an A100")
+    title = f"Do two TF32 words reach SGEMM, and two FP32 words DGEMM?\nError over n on {unit}"
+    figure, grid = new_figure(3, 3, (10.5, 14), title, sharex=True, height_ratios=(4, 2.2, 4))
+    sizes, last = [float(row["n"]) for row in rows], list(_FORWARD)[-1]
     for line, (name, styles) in zip(grid, _FORWARD.items()):
         precision, level = name.split(", ")
         for axes, (norm, norm_name) in zip(line, _NORMS.items()):
@@ -46,10 +49,9 @@ def forward_errors(rows: Sequence[Row]) -> Any:
                 curve(axes, choose(rows, precision=precision, curve=label, source="computed"), "n", norm, label, style)
             published = [row for row in choose(rows, source="published") if row["curve"] in styles]
             curve(axes, choose(published, precision=precision), "n", norm, "published", _PUBLISHED)
-            decades(axes, sizes, "n" if line is grid[-1] else "", "‖C - AB‖ / (‖A‖ ‖B‖)")
-            axes.set_title(f"{level}, {norm_name}", loc="left", fontsize=11)
-        handles, labels = line[1].get_legend_handles_labels()
-        line[2].legend(handles, labels, loc="center left", bbox_to_anchor=(1.02, 0.5), frameon=False, fontsize=10)
+            decades(axes, sizes, "n" if name == last else "", "‖C - AB‖ / (‖A‖ ‖B‖)" if axes is line[0] else "")
+            axes.set_title(f"{level}:\n{norm_name}", loc="left", fontsize=11)
+    legend(figure, grid[:, 1], 3)
     return figure
 
 
@@ -58,12 +60,12 @@ _METHODS = ["grey v", "pink ^ --", "red x : 8", "sky s - 8", "blue D - 4.5", "gr
 
 def residuals(rows: Sequence[Row]) -> Any:
     """One panel for each kind of inputs."""
-    title = "What does error correction repair on tensor cores?  Relative residual over k on the model of an H100"
-    figure, grid = new_figure(2, 3, (14, 9.5), title, sharex=True)
+    title = "What does error correction repair on tensor cores?\nRelative residual over k on the model of an H100"
+    figure, grid = new_figure(3, 2, (10, 13), title, sharex=True)
     for axes in _panels(grid.ravel(), rows, _METHODS):
         axes.axhline(1.0, color="0.5", linewidth=0.8)
         axes.set_ylim(3e-8, 4)
-    legend(figure, grid.ravel(), 3)
+    legend(figure, grid.ravel(), 2)
     return figure
 
 
@@ -158,16 +160,17 @@ def throughput(rows: Sequence[Row]) -> Any:
     drawn = [row for row in rows if row["m"] == row["n"] == row["k"] and row["batch"] == "1"]
     kinds = list(dict.fromkeys((row["dtype"], row["family"], row["mode"]) for row in drawn)) or [("", "", "")]
     devices = ", ".join(unique(drawn, "device"))
-    title = f"How fast are n x n products of checked accuracy?  {devices}"
+    title = f"How fast are products of n x n matrices, each checked before it was timed?  {devices}"
     figure, grid = new_figure(len(kinds), 2, (13, 1.5 + 5 * len(kinds)), title)
     styles = _styles(drawn)
     for line, (dtype, family, mode) in zip(grid, kinds):
         shown = choose(drawn, dtype=dtype, family=family, mode=mode)
         for axes, (speed, name) in zip(line, _SPEEDS.items()):
             for case, style in styles.items():
-                curve(axes, choose(shown, case=case), "n", speed, case, style)
-            decades(axes, [float(row["n"]) for row in shown], "n", "effective TFLOP/s", log_y=False)
-            axes.set_title(f"{dtype}, {family}, {mode}, {name}", loc="left", fontsize=11)
+                curve(axes, choose(shown, case=case), "n", speed, case_name(case), style)
+            decades(axes, [float(row["n"]) for row in shown], "n", "TFLOP/s, counted as 2 n³", log_y=False)
+            how = "" if mode == "eager" else ", from CUDA graphs"
+            axes.set_title(f"{dtype}, {family_name(family)}, {name}{how}", loc="left", fontsize=11)
             _set_top(axes, shown)
     legend(figure, grid.ravel(), 4)
     return figure
@@ -190,4 +193,4 @@ def _set_top(axes: Any, rows: Sequence[Row]) -> None:
     if roofs:
         case = max(roofs, key=roofs.__getitem__)
         axes.set_ylim(0, roofs[case])
-        note(axes, f"top edge: roof of {case}, {roofs[case]:.0f} TFLOP/s")
+        note(axes, f"top edge: {case_name(case)} at the peak of their unit, {roofs[case]:.0f} TFLOP/s")

@@ -1,0 +1,288 @@
+"""Pictures of what was measured on a GPU: speed, energy and accuracy of schemes, and where their time goes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from .names import case_name, family_name
+from .style import COLOURS, Row, behind, choose, curve, decades, legend, new_figure, note, unique
+
+_MODES: dict[str, dict[str, str]] = {
+    "float64": {
+        "native": "black o :",
+        "ozaki1:fp16:dp": "red D",
+        "ozaki1:int8:dp": "orange ^",
+        "ozaki1:fp64:correct": "green * - 8",
+        "ozaki1:fp16:correct": "blue s - 8 white",
+        "ozaki1:int8:correct": "sky v",
+        "ozaki2:14": "pink P --",
+        "auto@correct": "dark X -- 7",
+    },
+    "float32": {"native": "grey o :", "ozaki1:fp16:sp": "red + -- 9", "ozaki1:int8:sp": "orange x -- 7"},
+}
+_OWN_NAMES = {"auto@correct": "Ozaki scheme II, correctly rounded", "ozaki2:14": "Ozaki scheme II, 14 moduli"}
+_STAGES = {
+    "split_a": ("splitting A", "orange"),
+    "split_b": ("splitting B", "sky"),
+    "products": ("products of slices", "blue"),
+    "sums": ("sums and rounding", "green"),
+    "rest": ("the rest, as counting slices", "grey"),
+}
+
+
+def speed_of(row: Row) -> str:
+    """TFLOP/s that a row sustains; bursts of what takes long are sustained by themselves."""
+    speed: str = row["sustained_tflops"] or row["burst_tflops"]
+    return speed
+
+
+def _with_speed(rows: Sequence[Row]) -> list[Row]:
+    return [{**row, "speed": speed_of(row)} for row in rows]
+
+
+def modes(rows: Sequence[Row]) -> Any:
+    """Speed and shares of time, a line for each phi; rate and number of the products of slices for the first one."""
+    families = unique(rows, "family")
+    title = f"How fast are the modes of Ozaki scheme I, and where does their time go?\n{rows[0]['device']}"
+    figure, grid = new_figure(len(families) + 1, 2, (10, 4.6 * len(families) + 5.6), title)
+    for (left, right), family in zip(grid, families):
+        found = _with_speed(choose(rows, family=family))
+        _curves_of_modes(left, found, "speed", "TFLOP/s, counted as 2 n³")
+        most = max(float(row["n"]) for row in found)
+        _shares(right, [row for row in found if float(row["n"]) == most and row["seconds_total"]])
+        left.set_title(f"{family_name(family)}: speed", loc="left", fontsize=11)
+        right.set_title(f"{family_name(family)}: share of time at n = {most:.0f}", loc="left", fontsize=11)
+    found = [row for row in choose(rows, family=families[0]) if row["products_tflops"]]
+    rates, counts = grid[-1]
+    _curves_of_modes(rates, found, "products_tflops", "TFLOP/s of the products of slices")
+    _peaks(rates, found)
+    _curves_of_modes(counts, found, "products", "products of slices", log_y=False)
+    counts.set_ylim(0, None)
+    for axes, name in ((rates, "rate of the products of slices"), (counts, "number of products")):
+        axes.set_title(f"{family_name(families[0])}: {name}", loc="left", fontsize=11)
+    legend(figure, [grid[0][0], grid[0][1]], 3)
+    return figure
+
+
+def _curves_of_modes(axes: Any, rows: Sequence[Row], y: str, label: str, *, log_y: bool = True) -> None:
+    """A curve over n for each mode."""
+    for dtype, styles in _MODES.items():
+        kind = " of float32" if dtype == "float32" else ""
+        for case, style in styles.items():
+            name = _OWN_NAMES.get(case, case_name(case)) + ("" if ":sp" in case else kind)
+            curve(axes, choose(rows, dtype=dtype, case=case), "n", y, name, style)
+    decades(axes, [float(row["n"]) for row in rows], "n", label, log_y=log_y)
+
+
+def _peaks(axes: Any, rows: Sequence[Row]) -> None:
+    """Peaks of the units, as lines."""
+    known = {row["unit"]: float(row["roof_tflops"]) * int(row["num_products"]) for row in rows if row["roof_tflops"]}
+    for unit, peak in known.items():
+        axes.axhline(peak, color="0.4", linewidth=0.9, linestyle="--")
+        place = {"xytext": (4, 2), "textcoords": "offset points", "fontsize": 9, "color": "0.3"}
+        axes.annotate(f"peak of {unit.upper()}, {peak:.0f}", (0, peak), xycoords=("axes fraction", "data"), **place)
+
+
+def _shares(axes: Any, rows: Sequence[Row]) -> None:
+    """Shares of time as bars, with the counts beside them."""
+    for y, row in enumerate(rows):
+        left = 0.0
+        for stage, (name, colour) in _STAGES.items():
+            share = 100 * float(row[f"seconds_{stage}"]) / float(row["seconds_total"])
+            axes.barh(y, share, left=left, color=COLOURS[colour], height=0.6, label=name if y == 0 else None)
+            left += share
+        counts = f"{row['num_slices']} slices, {float(row['products']):.0f} products, {_time(row['seconds_total'])}"
+        axes.annotate(counts, (0, y - 0.48), xytext=(2, 0), textcoords="offset points", fontsize=9, va="center")
+    axes.set_yticks(range(len(rows)), [case_name(row["case"]).replace(", ", ",\n") for row in rows], fontsize=9)
+    axes.set_ylim(len(rows) - 0.4, -0.8)
+    axes.set_xlim(0, 100)
+    axes.set_xlabel("share of time [%]")
+    behind(axes, "x")
+
+
+def _time(text: str) -> str:
+    seconds = float(text)
+    return f"{seconds:.2g} s" if seconds >= 0.1 else f"{1e3 * seconds:.2g} ms"
+
+
+_WORDS: dict[str, dict[str, str]] = {
+    "float32": {
+        "native": "black o :",
+        "corrected:fp16": "red D",
+        "corrected:tf32": "blue s - 8 white",
+        "corrected:tf32:chained": "sky x -- 7",
+        "multiword:tf32:1:1": "grey v --",
+        "multiword:tf32:2:3": "orange ^ --",
+        "multiword:tf32:2:4": "green P --",
+    },
+    "float64": {
+        "native": "black o :",
+        "multiword:fp32:1:1": "grey v --",
+        "multiword:fp32:2:3": "orange ^ --",
+        "multiword:fp32:2:4": "green P --",
+    },
+}
+
+
+def word_products(rows: Sequence[Row]) -> Any:
+    """Speed of float32 and float64 above, energy of float32 below."""
+    title = f"How fast are products of short words, and at what energy?\n{rows[0]['device']}"
+    figure, grid = new_figure(2, 2, (10, 10.5), title)
+    sizes = [float(row["n"]) for row in rows]
+    for axes, (dtype, styles) in zip(grid[0], _WORDS.items()):
+        found = _with_speed(choose(rows, dtype=dtype))
+        for case, style in styles.items():
+            curve(axes, choose(found, case=case), "n", "speed", case_name(case), style)
+        decades(axes, sizes, "n", "TFLOP/s, counted as 2 n³", log_y=False)
+        axes.set_title(f"{dtype} matrices", loc="left", fontsize=11)
+        _peaks(axes, choose(found, case="native"))
+        axes.set_ylim(0, None)
+        _roof(axes, choose(found, case="corrected:fp16"))
+    for axes, column, label in zip(
+        grid[1], ("joules", "gflops_per_watt"), ("energy of a product [J]", "GFLOP/s for each watt")
+    ):
+        for case, style in _WORDS["float32"].items():
+            curve(axes, choose(rows, dtype="float32", case=case), "n", column, case_name(case), style)
+        decades(axes, sizes, "n", label, log_y=column == "joules")
+        axes.set_title("float32 matrices", loc="left", fontsize=11)
+    legend(figure, grid[0], 3)
+    return figure
+
+
+def _roof(axes: Any, rows: Sequence[Row]) -> None:
+    """The peak of the unit divided by the number of products, as the top edge."""
+    roofs = [float(row["roof_tflops"]) for row in rows if row["roof_tflops"]]
+    if roofs:
+        axes.set_ylim(0, max(roofs))
+        note(axes, f"top edge: peak of FP16 for three products, {max(roofs):.0f}")
+
+
+_RESIDUALS = ["grey v", "pink ^", "orange x", "sky s", "blue D", "green *", "black o"]
+
+
+def residuals_on_gpu(rows: Sequence[Row]) -> Any:
+    """Lines for the model of the unit, marks for what was measured; a panel for each kind of inputs."""
+    machine = next((row["unit"] for row in rows if row["unit"] != "model"), "")
+    title = f"What does error correction repair on tensor cores?\nMarks: {machine}; lines: the model of an H100"
+    figure, grid = new_figure(3, 2, (10, 13), title, sharex=True, sharey=True)
+    lengths = [float(row["k"]) for row in rows]
+    for axes, inputs in zip(grid.ravel(), unique(rows, "inputs")):
+        for method, style in zip(unique(rows, "method"), _RESIDUALS):
+            colour, marker = style.split()
+            found = choose(rows, inputs=inputs, method=method)
+            curve(axes, choose(found, unit="model"), "k", "residual", "", f"{colour} , -", width=1.2)
+            curve(axes, choose(found, unit=machine), "k", "residual", method, f"{colour} {marker} none 7 none")
+        decades(axes, lengths, "k", "‖C - R‖ / ‖R‖ (Frobenius)")
+        axes.set_title(inputs, loc="left", fontsize=11)
+        axes.set_ylim(3e-8, 4)
+    legend(figure, grid.ravel()[:1], 2)
+    return figure
+
+
+_KINDS: dict[str, tuple[str, str, str]] = {
+    "native": ("native product", "black", "o"),
+    "auto": ("matmul of hifigemm, by the accuracy asked for", "red", "D"),
+    "ozaki2": ("Ozaki scheme II: number of moduli", "blue", "s"),
+    "ozaki1": ("Ozaki scheme I: number of slices, or mode", "green", "^"),
+    "corrected": ("two words, corrected", "orange", "P"),
+    "multiword": ("words: number of products", "pink", "v"),
+    "cublas": ("cuBLAS, emulated", "grey", "X"),
+}
+_LEFT = ("auto", "ozaki1", "corrected")
+"""Kinds whose labels stand to the left of their points."""
+
+
+def schemes(rows: Sequence[Row]) -> Any:
+    """Speed over error, a panel for each dtype; the Pareto front is a line."""
+    dtypes = unique(rows, "dtype")
+    title = f"Which accuracy at which speed?  Products of n = {rows[0]['n']}, φ = 0.5\n{rows[0]['device']}"
+    figure, grid = new_figure(len(dtypes), 1, (9.5, 6.8 * len(dtypes)), title)
+    for axes, dtype in zip(grid[:, 0], dtypes):
+        timed = [row for row in _with_speed(choose(rows, dtype=dtype)) if row["speed"] and row["sample_error"]]
+        points = [(float(row["sample_error"]), float(row["speed"]), row["case"]) for row in timed]
+        front = pareto_front([(error, speed) for error, speed, _ in points])
+        axes.plot(
+            *zip(*front),
+            color="0.3",
+            linewidth=1.2,
+            drawstyle="steps-post",
+            label="Pareto front: nothing is better in both",
+        )
+        for kind, (name, colour, marker) in _KINDS.items():
+            chosen = [point for point in points if point[2].startswith(kind)]
+            for error, speed, case in chosen:
+                gap, side = (-7, "right") if kind in _LEFT else (7, "left")
+                place = {"xytext": (gap, 0), "textcoords": "offset points", "ha": side, "va": "center"}
+                axes.annotate(_short(case), (error, speed), fontsize=9, color=COLOURS[colour], **place)
+            if chosen:
+                x, y, _ = zip(*chosen)
+                axes.plot(x, y, linestyle="none", marker=marker, markersize=7, color=COLOURS[colour], label=name)
+        axes.set_xscale("log")
+        axes.set_xlabel("largest error of sampled entries, |C - AB| / |A||B|")
+        axes.set_ylabel("TFLOP/s, counted as 2 n³")
+        axes.margins(x=0.16)
+        axes.set_ylim(0, None)
+        axes.set_title(f"{dtype} matrices; better is up and to the left", loc="left", fontsize=11)
+        behind(axes)
+    legend(figure, grid[:, 0], 2)
+    return figure
+
+
+def pareto_front(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The points (error, speed) than which none is better in one and as good in the other, by rising error."""
+    front: list[tuple[float, float]] = []
+    for error, speed in sorted(points, key=lambda point: (point[0], -point[1])):
+        if not front or speed > front[-1][1]:
+            front.append((error, speed))
+    return front
+
+
+def _short(case: str) -> str:
+    """What stands at a point whose kind is known."""
+    scheme, _, accuracy = case.partition("@")
+    name, *details = scheme.split(":")
+    if accuracy:
+        return {"fp64": "promised", "correct": "correct"}.get(accuracy, accuracy)
+    match name, details:
+        case (("ozaki1" | "ozaki2"), [count]):
+            return count
+        case "ozaki1", [product, mode]:
+            return f"{mode.upper() if mode != 'correct' else mode}, {product.upper()}"
+        case "corrected", [product, *rest]:
+            return product.upper() + (" in the unit" if rest else "")
+        case "multiword", [product, _, count]:
+            return f"{count} {product.upper()}"
+    return "by the data" if case.endswith("dynamic") else ""
+
+
+_PHIS = ["black o", "blue s", "orange ^", "red D"]
+_SCALINGS = {"fast": "scaled by norms", "accurate": "scaled by one INT8 product more"}
+
+
+def moduli(rows: Sequence[Row]) -> Any:
+    """Error over the number of moduli, a panel for each way to scale, a curve for each phi."""
+    title = f"How accurate is Ozaki scheme II?  Products of n = {rows[0]['n']}"
+    figure, grid = new_figure(1, 2, (10, 6), title, sharey=True)
+    for axes, (scaling, name) in zip(grid[0], _SCALINGS.items()):
+        found = choose(rows, way=scaling)
+        for phi, style in zip(unique(rows, "phi"), _PHIS):
+            curve(axes, choose(found, phi=phi), "num_moduli", "error", f"φ = {float(phi):g}", style)
+            for row in choose(rows, phi=phi, way="native"):
+                axes.axhline(float(row["error"]), color=COLOURS[style.split()[0]], linewidth=1, linestyle=":")
+        axes.set_yscale("log")
+        axes.set_xticks(sorted({int(row["num_moduli"]) for row in found})[::2])
+        axes.set_xlabel("number of moduli, and of INT8 products")
+        axes.set_ylabel("largest |C - AB| / |A||B|")
+        axes.set_title(name, loc="left", fontsize=11)
+        axes.text(
+            0.98,
+            0.97,
+            "dotted: native product\nφ: width of the exponents",
+            ha="right",
+            va="top",
+            transform=axes.transAxes,
+        )
+        behind(axes)
+    legend(figure, grid[0], 4)
+    return figure
