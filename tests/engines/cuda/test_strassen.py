@@ -56,7 +56,7 @@ def in_both_ways(plan, a, b, engine, shape=None, **options):
     return found, want
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float32", "complex128"])
+@pytest.mark.parametrize("dtype", ["float64", pytest.param("float32", marks=pytest.mark.slow), "complex128"])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_halves_give_the_bits_of_numpy(make_pair, assert_same_bits, engine, shape, dtype):
     m, k, n = shape
