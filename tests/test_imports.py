@@ -246,6 +246,7 @@ def test_importing_loads_nothing_heavy():
         loaded = {module.split(".")[0] for module in found[stage]}
         assert not loaded & set(HEAVY), stage
         assert not {"hifigemm.study", "hifigemm.bench", "hifigemm.cli", "hifigemm.functions"} & set(found[stage]), stage
+        assert not {"hifigemm.engines.rates", "hifigemm.engines.kernels"} & set(found[stage]), "tables of GPUs"
     print(f"import hifigemm after numpy: {found['took']:.3f} s")
 
 
