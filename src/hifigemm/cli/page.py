@@ -41,7 +41,7 @@ LIBRARIES = {
 
 STYLE = """
 body { margin: 0; color: #111; background: #fff; font: 1rem/1.5 system-ui, sans-serif; }
-main { max-width: 48rem; margin: 0 auto; padding: 1rem; }
+main { max-width: 48rem; margin: 0 auto; padding: .75rem; }
 h1 { line-height: 1.2; } h2 { margin-top: 2.5rem; border-bottom: 2px solid #0072b2; }
 svg { display: block; width: 100%; max-width: 36rem; height: auto; margin: 1rem 0; }
 code { overflow-wrap: anywhere; background: #eee; padding: .1rem .3rem; }
