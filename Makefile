@@ -20,7 +20,7 @@ PYTEST := $(BIN)/python -m pytest
 PYTEST_TORCH := $(TORCH_VENV)/bin/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-torch test-jax check format lint types test-all docs check-docs test-gpu bench venv clean distclean
+.PHONY: help demo test test-torch test-jax check format lint types test-all docs check-docs test-gpu bench dist venv clean distclean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -68,6 +68,13 @@ test-gpu: ## the GPU tests, with PYTHON as it stands (it must have pytest, hypot
 
 bench: $(VENV)/.installed-dev ## time of the correctly rounded product against the native one
 	$(BIN)/python -m benchmarks.correct_rounding $(BENCH_ARGS)
+
+dist: $(VENV)/.installed-dist ## the wheel and the sdist in dist/, checked, and the first snippet of the README run from the wheel
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist
+	$(BIN)/python -m twine check --strict dist/*
+	$(BIN)/check-wheel-contents dist/*.whl
+	$(BIN)/python tools/check_dist.py dist
 
 venv: $(VENV)/.installed-dev ## only set up the development environment
 
