@@ -156,7 +156,8 @@ def _settings(found: Measured) -> str:
 def _rates(found: Measured) -> str:
     parts = []
     roofs = [
-        (name, f"{rate * 1e-9:.3g} {'GB/s' if name == 'copy' else 'GFLOP/s'}") for name, rate in found.ceilings.items()
+        (name, f"{_number(rate * 1e-9)} {'GB/s' if name == 'copy' else 'GFLOP/s'}")
+        for name, rate in found.ceilings.items()
     ]
     parts.append(_table("At best: a copy in memory, and plain products", ("what", "rate"), roofs))
     for dtype in dict.fromkeys(row["dtype"] for row in found.rates):
@@ -171,7 +172,13 @@ def _rates(found: Measured) -> str:
             parts.append(curves(title, "n, of n x n matrices", f"{dtype}: GFLOP/s, 2 n³ operations", points))
         body = [
             (
-                *(row["case"], str(row["n"]), f"{1e3 * row['burst_seconds']:.3g} ms", _rate(row), _times_native(row)),
+                *(
+                    row["case"],
+                    str(row["n"]),
+                    f"{_number(1e3 * row['burst_seconds'])} ms",
+                    _rate(row),
+                    _times_native(row),
+                ),
                 *(_error(row["error"]), _error(row["bound"]), _short(row["scheme"])),
             )
             for row in timed
@@ -235,13 +242,17 @@ def _largest(found: Measured, dtype: str) -> dict[str, Row]:
     return {row["case"]: row for row in timed if row["n"] == largest}
 
 
+def _number(x: float) -> str:
+    return f"{x:.3g}" if x < 1000 else f"{x:,.0f}"
+
+
 def _rate(row: Row) -> str:
-    return f"{1e3 * row['burst_tflops']:.3g}"
+    return _number(1e3 * row["burst_tflops"])
 
 
 def _times_native(row: Row) -> str:
     ratio = row["burst_ratio_to_native"]
-    return f"{1 / ratio:.2g}" if ratio != "" else ""
+    return _number(float(f"{1 / ratio:.2g}")) if ratio != "" else ""
 
 
 def _error(x: float) -> str:
