@@ -22,7 +22,7 @@ PYTEST := $(BIN)/python -m pytest
 PYTEST_TORCH := $(TORCH_VENV)/bin/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-torch test-jax check format lint types test-all docs check-docs test-gpu bench study venv clean distclean
+.PHONY: help demo test test-torch test-jax check format lint types test-all docs check-docs test-gpu bench study dist venv clean distclean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -75,6 +75,13 @@ study: ## the figures of the papers on a GPU: results/NAME_DEVICE.csv, pictures;
 	for name in $(STUDIES); do PYTHONPATH=src:. $(PYTHON) -m experiments.gpu.$$name $(STUDY_ARGS) || exit 1; done
 	PYTHONPATH=src $(PYTHON) plots/experiments.py
 	PYTHONPATH=src:. $(PYTHON) -m experiments.gpu.answers
+
+dist: $(VENV)/.installed-dist ## the wheel and the sdist in dist/, checked, and the first snippet of the README run from the wheel
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist
+	$(BIN)/python -m twine check --strict dist/*
+	$(BIN)/check-wheel-contents dist/*.whl
+	$(BIN)/python tools/check_dist.py dist
 
 venv: $(VENV)/.installed-dev ## only set up the development environment
 

@@ -42,6 +42,9 @@ class ResidueProgram:
     def __init__(self, plan, done):
         self.plan, self.done = plan, done
 
+    def in_halves(self, batch, rows, cols):
+        return False
+
     def nbytes(self, batch, rows, cols):
         return self.plan.scheme.nbytes(self.plan, batch, rows, cols)
 

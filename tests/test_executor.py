@@ -100,6 +100,9 @@ class CertainProgram:
     def __init__(self, engine, plan):
         self.engine, self.plan = engine, plan
 
+    def in_halves(self, batch, rows, cols):
+        return False
+
     def nbytes(self, batch, rows, cols):
         return 10 * batch * rows * cols
 

@@ -297,6 +297,9 @@ class RepeatedProgram:
     def __init__(self, engine, plan):
         self.engine, self.plan = engine, plan
 
+    def in_halves(self, batch, rows, cols):
+        return False
+
     def nbytes(self, batch, rows, cols):
         return self.plan.scheme.nbytes(self.plan, batch, rows, cols)
 

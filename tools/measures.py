@@ -100,7 +100,7 @@ def measured() -> list[tuple[str, int, int]]:
         ("engines that ask for a scheme's name", len(engines), 0),
         ("circles of imports", len(circles()), 0),
         ("files with kernels", len(compiled), 26),
-        ("lines of src", lines, 28_600),
+        ("lines of src", lines, 29_200),
     ]
 
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from hifigemm.engines import available, engine_for
-from hifigemm.engines.rates_file import named_rates
 from hifigemm.transforms import opaque
 
 
@@ -44,6 +43,7 @@ def info() -> Info:
         The file that ``HIFIGEMM_RATES`` names cannot be read or holds no rates.
     """
     from hifigemm import __version__
+    from hifigemm.engines.rates_file import named_rates  # with the tables of GPUs, which no product on a CPU needs
 
     blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
     versions = {

@@ -208,6 +208,7 @@ def test_small_operands_change_from_call_to_call():
     [
         ("auto", {"scheme": "auto"}),
         ("auto@correct", {"scheme": "auto", "accuracy": "correct"}),
+        ("auto@Relative(1e-12)", {"scheme": "auto", "accuracy": hg.Relative(1e-12)}),
         ("ozaki2", {"scheme": hg.Ozaki2()}),
         ("ozaki2:14", {"scheme": hg.Ozaki2(num_moduli=14, scaling="fast")}),
         ("ozaki2:15:accurate", {"scheme": hg.Ozaki2(num_moduli=15)}),

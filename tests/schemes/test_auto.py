@@ -189,6 +189,9 @@ def test_reports_say_what_the_device_took_and_why(make_pair, assert_same_bits, m
 class WordProgram:
     """The memory of a plan of words."""
 
+    def in_halves(self, batch, rows, cols):
+        return False
+
     def nbytes(self, batch, rows, cols):
         return batch * (rows + cols) * 1000
 

@@ -109,6 +109,10 @@ class Arrays:
             left[...], right[...] = pair
         return a, b
 
+    def asarray(self, x: NDArray[Any]) -> Any:
+        """An array of the host as one of this library, on its device."""
+        return x
+
     def empty(self, load: Workload) -> Any:
         """A result that holds anything."""
         return np.empty(load.shape(load.m, load.n), load.dtype)
@@ -187,6 +191,10 @@ class CudaArrays(Arrays):
         elif load.family == "uniform":
             x = 2.0 * x - 1.0
         return x.to(getattr(torch, load.real))
+
+    def asarray(self, x: NDArray[Any]) -> Any:
+        """A tensor on the device, with the numbers of an array."""
+        return self._torch.from_numpy(x).to(self.device)
 
     def empty(self, load: Workload) -> Any:
         """``torch.empty``."""

@@ -1,7 +1,7 @@
 """What a benchmark compares: the native product, schemes in a short notation, peers; and the whole way for a workload.
 
 Notation: SCHEME[:COUNT][:WORD...][@ACCURACY], such as "auto", "ozaki2:14", "ozaki2:14:accurate", "ozaki1:7:fp16",
-"multiword:fp16:2:3", "corrected:tf32", "auto@correct", "ozaki2@1e-15".
+"multiword:fp16:2:3", "corrected:tf32", "auto@correct", "ozaki2@1e-15", "auto@Relative(1e-12)".
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 import hifigemm as hg
+from hifigemm.interop.arguments import accuracy_from
 
 from .arrays import Arrays, Workload
 from .checks import SAMPLE, Reference, native_bound
@@ -51,7 +52,7 @@ def scheme_options(text: str) -> dict[str, Any]:
     """
     words, _, accuracy = text.partition("@")
     name, *details = words.split(":")
-    options: dict[str, Any] = {"accuracy": _accuracy(accuracy)} if accuracy else {}
+    options: dict[str, Any] = {"accuracy": accuracy_from(accuracy)} if accuracy else {}
     if name == "auto" and not details:
         return options | {"scheme": "auto"}
     if name not in _SCHEMES:
@@ -167,10 +168,3 @@ def _uncapturable(plan: hg.Plan) -> str:
     """Why a graph cannot hold what a plan does, if so: the host reads whether its entries keep the bound."""
     waits = plan.verification.name == "ENTRYWISE" and not isinstance(plan.scheme, hg.Native)
     return "its entries are certified" if waits else ""
-
-
-def _accuracy(text: str) -> float | str:
-    try:
-        return float(text)
-    except ValueError:
-        return text

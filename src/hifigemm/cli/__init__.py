@@ -21,6 +21,7 @@ from hifigemm.cli.errors import COMPUTATION_ERROR, OK, USAGE_ERROR, InputError
 from hifigemm.cli.matmul import add_matmul, add_plan
 from hifigemm.cli.options import add_command
 from hifigemm.cli.plot import add_plot
+from hifigemm.cli.report import add_report
 from hifigemm.cli.run import add_run
 from hifigemm.engines.rates_file import named_rates
 from hifigemm.primitives import findings
@@ -92,7 +93,7 @@ def _parser() -> argparse.ArgumentParser:
     info = add_command(commands, "info", _info, "list engines, devices and versions")
     check = "run the functions of other libraries that exactness rests on, and say which are at fault (exit code 1)"
     info.add_argument("--check", action="store_true", help=check)
-    for add in (add_demo, add_matmul, add_plan, add_accuracy, add_bench, add_plot, add_run):
+    for add in (add_demo, add_matmul, add_plan, add_accuracy, add_bench, add_report, add_plot, add_run):
         add(commands)
     return parser
 

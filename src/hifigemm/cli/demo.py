@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 import hifigemm as hg
-from hifigemm.bench.timing import Clock, Method, time_bursts
+from hifigemm.bench.arrays import Arrays, to_host
+from hifigemm.bench.timing import Method, time_bursts
 from hifigemm.cli.atomic import check_results, check_writable, replacing, write_results
 from hifigemm.cli.errors import InputError, complain
 from hifigemm.cli.options import SEED, SIZE, add_command
@@ -67,7 +68,7 @@ def _demo(args: argparse.Namespace) -> int:
     groups, broken = [], []
     for name, a, b in _problems(args.size, args.seed):
         print(f"{name}: {len(SCHEMES)} products against the exact one ...", file=sys.stderr)
-        rows, complaints = _measure(name, a, b)
+        rows, complaints = against_exact(name, ExactProduct(a, b), SCHEMES)
         groups.append(rows)
         broken += complaints
     _print(groups)
@@ -86,24 +87,29 @@ def _problems(size: int, seed: int) -> Iterator[tuple[str, NDArray[Any], NDArray
     yield f"Hilbert, n = {HILBERT_SIZE}", hilbert(HILBERT_SIZE), inverse_hilbert(HILBERT_SIZE)
 
 
-def _measure(problem: str, a: NDArray[Any], b: NDArray[Any]) -> tuple[list[Row], list[str]]:
-    """One row for each scheme, and what broke a promise."""
-    exact = ExactProduct(a, b)
-    done: dict[str, tuple[NDArray[Any], hg.Report]] = {}
+def against_exact(
+    problem: str, exact: ExactProduct, schemes: Mapping[str, dict[str, Any]], arrays: Arrays | None = None
+) -> tuple[list[Row], list[str]]:
+    """One row for each set of options of `matmul`, and what broke a promise; the operands are those of the product."""
+    arrays = arrays or Arrays()
+    a, b = arrays.asarray(exact.a), arrays.asarray(exact.b)
+    done: dict[str, tuple[Any, hg.Report]] = {}
 
     def multiply(name: str) -> None:
-        done[name] = hg.matmul(a, b, return_report=True, **SCHEMES[name])
+        done[name] = hg.matmul(a, b, return_report=True, **schemes[name])
 
-    times = time_bursts({name: partial(multiply, name) for name in SCHEMES}, Clock(), METHOD)
+    times = time_bursts({name: partial(multiply, name) for name in schemes}, arrays.clock(), METHOD)
+    unit_roundoff = float(np.finfo(exact.rounded.dtype).eps) / 2
     rows, broken = [], []
     for name, (c, report) in done.items():
-        judged = judge(c, exact, report.bound)
-        broken += _complaints(f"{problem}, {name}", judged, report, SCHEMES[name].get("accuracy") == "correct")
+        judged = judge(to_host(c), exact, report.bound)
+        broken += _complaints(f"{problem}, {name}", judged, report, schemes[name].get("accuracy") == "correct")
         row = {"problem": problem, "scheme": name, "error": judged.error, "relative_error": judged.relative_error}
-        row |= {"bound": report.bound, "guaranteed": report.bound + UNIT_ROUNDOFF, "promise_kept": judged.kept}
+        row |= {"bound": report.bound, "guaranteed": report.bound + unit_roundoff, "promise_kept": judged.kept}
         row |= {"share_correct": judged.share_correct, "num_products": report.num_products}
-        row |= {"product": getattr(report.scheme, "product", None) or "fp64", "chosen": str(report.scheme)}
+        row |= {"product": getattr(report.scheme, "product", None) or str(exact.rounded.dtype).replace("float", "fp")}
         time = times[name]
+        row["chosen"] = str(report.scheme)
         rows.append(row | {"time_s": time.median, "time_low_s": time.low, "time_high_s": time.high})
     return rows, broken
 

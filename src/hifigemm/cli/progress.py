@@ -1,4 +1,4 @@
-"""A progress bar for long products: one bar for the blocks of the plan, another for entries that are escalated."""
+"""Progress bars: for the blocks and the escalated entries of a long product, and for the steps of a command."""
 
 from __future__ import annotations
 
@@ -23,6 +23,9 @@ BLOCKS = 20
 """Steps that a bar should have at least, unless blocks would get smaller than LEAST_ROWS."""
 
 LEAST_ROWS = 256
+
+BAR, LABEL = 24, 44
+"""Characters of the bar of `Steps` and of the words behind it, which fit into a line of 80."""
 
 OnBlock = Callable[[Plan, Block], None]
 
@@ -82,3 +85,28 @@ def _bars() -> Iterator[OnBlock]:
 
     with Progress(console=Console(stderr=True), transient=True) as bars:
         yield on_block
+
+
+class Steps:
+    """The steps of a command on stderr: a bar on a terminal, without other packages; a line for each step elsewhere."""
+
+    def __init__(self, total: float) -> None:
+        self._total, self._done = total, 0.0
+
+    def start(self, what: str) -> None:
+        """Say which step begins."""
+        if not sys.stderr.isatty():
+            print(f"{what} ...", file=sys.stderr, flush=True)
+            return
+        share = min(self._done / self._total, 1.0)
+        bar = "#" * int(BAR * share)
+        print(f"\r[{bar:<{BAR}}] {share:4.0%}  {what:<{LABEL}.{LABEL}}", end="", file=sys.stderr, flush=True)
+
+    def advance(self, weight: float) -> None:
+        """Count a step that is done."""
+        self._done += weight
+
+    def close(self) -> None:
+        """Remove the bar."""
+        if sys.stderr.isatty():
+            print(f"\r{'':<{BAR + LABEL + 9}}\r", end="", file=sys.stderr, flush=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -78,6 +77,8 @@ class Summary:
 
     def save(self, path: str | Path) -> None:
         """Write the rows to a JSON file."""
+        import json
+
         rows = [{k: v for k, v in asdict(row).items() if k != "pending"} | {"gain": row.gain} for row in self.rows]
         Path(path).write_text(json.dumps({"products": rows}, indent=2) + "\n", encoding="utf-8")
 

@@ -1,0 +1,175 @@
+"""`hifigemm report`: what can be used on this machine, how fast, how accurate, and what to write, as one HTML page."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import hifigemm as hg
+from hifigemm.bench.arrays import Arrays, CudaArrays, Workload, cuda_is_usable
+from hifigemm.bench.cases import measure
+from hifigemm.bench.ceilings import measured_ceilings, peak_rates
+from hifigemm.bench.rows import rows
+from hifigemm.bench.runs import FAILURES, NATIVE
+from hifigemm.bench.timing import Method
+from hifigemm.cli.accuracy import WAYS
+from hifigemm.cli.atomic import check_writable, replacing
+from hifigemm.cli.demo import HILBERT_SIZE, against_exact
+from hifigemm.cli.errors import InputError, complain
+from hifigemm.cli.options import SEED, add_command
+from hifigemm.cli.page import Measured, page
+from hifigemm.cli.progress import Steps
+from hifigemm.primitives import findings
+from hifigemm.study.environment import environment
+from hifigemm.study.matrices import hilbert, inverse_hilbert, phi_matrix
+from hifigemm.study.reference import ExactProduct
+
+SIZES = {"cpu": (128, 256, 512, 1024), "cuda": (1024, 2048, 4096)}
+"""Of the square products that are timed."""
+
+CASES = {
+    "float64": (
+        *("auto", "auto@1e-12", "auto@Relative(1e-12)", "auto@correct"),
+        *("ozaki1:8:int8", "ozaki2:14", "multiword:fp32:2:3", "peers"),
+    ),
+    "float32": ("auto", "auto@correct", "corrected:fp16", "corrected:tf32", "multiword:fp16:2:3", "ozaki2:8", "peers"),
+}
+"""What is timed beside the native product, in the notation of `hifigemm bench`."""
+
+METHOD = Method(pause=0.02, warm=1, calls=(1, 8), bursts=3, sustained=0)
+"""Bursts alone: what a GPU makes under lasting load is for `hifigemm bench`."""
+
+PHI, PHI_SIZE = 1.0, 128
+"""Random matrices that are compared with their exact product, which Python's own integers find in a second."""
+
+SECONDS = 165.0
+"""No size is started that would end later than this after the start, by what the size before it took."""
+
+GROWTH = 5.0
+"""Time of a size over that of half of it, the largest of those measured on two CPUs (3 to 4.6)."""
+
+
+def add_report(commands: Any) -> None:
+    """Add the command `report`."""
+    text = "measure this machine and write one HTML page: what is usable, how fast, how accurate, what to write"
+    epilog = "It takes one to three minutes. Exit code 1 when a result broke its promise, which the page says too."
+    parser = add_command(commands, "report", _report, text, epilog=epilog)
+    where = "HTML page, replaced where it exists (default: hifigemm-report.html)"
+    parser.add_argument("-o", "--output", type=Path, default=Path("hifigemm-report.html"), metavar="FILE", help=where)
+    device = "NumPy or torch (default: cuda where there is one)"
+    parser.add_argument("--device", choices=("cpu", "cuda"), help=device)
+    parser.add_argument("--seed", type=SEED, default=0, help="of the random matrices (default: 0)")
+
+
+def _report(args: argparse.Namespace) -> int:
+    if args.output.suffix.lower() not in (".html", ".htm"):
+        raise InputError(f"{args.output}: a report ends in .html or .htm")
+    device = args.device or ("cuda" if cuda_is_usable() else "cpu")
+    if device == "cuda" and not cuda_is_usable():
+        raise InputError("--device cuda needs torch and a CUDA device")
+    check_writable(args.output)
+    with np.errstate(all="ignore"):  # an overflow shows in the error of the result
+        measured = _Measuring(CudaArrays() if device == "cuda" else Arrays(), args.seed).run()
+    with replacing(args.output) as file:
+        file.write(page(measured).encode())
+    print(args.output)
+    return complain(measured.broken)
+
+
+def _method() -> list[str]:
+    """How it is measured, for the page."""
+    return [
+        "Rates: square matrices (rand - 0.5) exp(0.5 randn), with operands that change from call to call where they "
+        f"would stay in a cache; the median of {METHOD.bursts} bursts of up to {METHOD.calls[1]} calls behind a pause. "
+        "Each result was checked before it was timed. Other work on the machine shows in these figures.",
+        f"Errors: {PHI_SIZE} x {PHI_SIZE} matrices (rand - 0.5) exp({PHI:g} randn), and the Hilbert matrix of order "
+        f"{HILBERT_SIZE} times its inverse, against their exact products in integers.",
+        "Other sizes, schemes and matrices: hifigemm bench, hifigemm accuracy.",
+    ]
+
+
+class _Measuring:
+    """One run of the command."""
+
+    def __init__(self, arrays: Arrays, seed: int) -> None:
+        self.arrays, self.seed = arrays, seed
+        self.sizes = SIZES[arrays.device]
+        self.found = Measured(environment(), arrays.describe(), hg.info(), _method())
+        # One unit is the time of a case at the first size; those at n take as long as n**2 says, as small operands
+        # come in more sets.
+        timed = sum(self._weight(dtype, n) for dtype in CASES for n in self.sizes)
+        self.steps = Steps(timed + 2 * len(CASES) * len(WAYS) + 6)
+        self.started = time.perf_counter()
+
+    def run(self) -> Measured:
+        try:
+            with self._step("functions of NumPy, the BLAS and PyTorch", 3):
+                self.found.findings = list(findings())
+            with self._step("rates of memory and of plain products", 3):
+                self.found.ceilings = measured_ceilings(self.arrays, self.arrays.clock(), METHOD)
+            for dtype in CASES:
+                self._errors(dtype)
+            self._rates()
+        finally:
+            self.steps.close()
+        faults = [finding for finding in self.found.findings if finding.fault and finding.used]
+        self.found.broken += [" ".join(str(finding).split()) for finding in faults]
+        self.found.method.append(f"It took {time.perf_counter() - self.started:.0f} seconds.")
+        return self.found
+
+    @contextmanager
+    def _step(self, what: str, weight: float) -> Iterator[None]:
+        self.steps.start(what)
+        yield
+        self.steps.advance(weight)
+
+    def _weight(self, dtype: str, n: int) -> float:
+        return len(CASES[dtype]) * (n / self.sizes[0]) ** 2
+
+    def _errors(self, dtype: str) -> None:
+        """Every way to a product against the exact one, for random matrices and for one with cancellation."""
+        rng = np.random.default_rng([self.seed, 1])
+        random = [phi_matrix(rng, (PHI_SIZE, PHI_SIZE), PHI) for _ in range(2)]
+        cancelling = hilbert(HILBERT_SIZE), inverse_hilbert(HILBERT_SIZE)
+        exact = {
+            name: ExactProduct(a.astype(dtype), b.astype(dtype))
+            for name, (a, b) in {"random": random, "cancelling": cancelling}.items()
+        }
+        for name, options in WAYS.items():
+            with self._step(f"error of {name}, {dtype}", 2):
+                for problem, product in exact.items():
+                    try:
+                        found, broken = against_exact(problem, product, {name: options}, self.arrays)
+                    except FAILURES as error:
+                        text = f"{name}, {dtype}: {' '.join(str(error).split())}"
+                        self.found.refused += [text] if text not in self.found.refused else []
+                        continue
+                    self.found.errors += [row | {"dtype": dtype} for row in found]
+                    self.found.broken += [f"{dtype}, {text}" for text in broken]
+
+    def _rates(self) -> None:
+        """Times of the cases, by growing size; of results that were checked."""
+        arrays, peaks = self.arrays, peak_rates(self.found.device["device"])
+        last = dict.fromkeys(CASES, 0.0)
+        for n in self.sizes:
+            for dtype, names in CASES.items():
+                begun = time.perf_counter()
+                if begun - self.started + GROWTH * last[dtype] > SECONDS:
+                    self.found.left_out.append(f"{dtype}, n = {n}")
+                    continue
+                with self._step(f"times of {dtype} products, n = {n}", self._weight(dtype, n)):
+                    load = Workload(n, n, n, dtype=dtype, seed=self.seed)
+                    outcomes = measure(load, [NATIVE, *names], ("eager",), arrays, METHOD, sample=16)
+                    self.found.rates += rows(load, outcomes, peaks)
+                    for outcome in outcomes:
+                        if outcome.refused:
+                            self.found.broken.append(f"{outcome.case.name}, {load}: {outcome.verdict.wrong}")
+                    del outcomes
+                    arrays.release()
+                last[dtype] = time.perf_counter() - begun

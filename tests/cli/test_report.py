@@ -1,0 +1,174 @@
+from __future__ import annotations
+
+import os
+import re
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import hifigemm as hg
+from hifigemm.bench.arrays import CudaArrays
+from hifigemm.bench.timing import Clock
+from hifigemm.cli import demo, main, report
+from hifigemm.cli.accuracy import WAYS
+from hifigemm.primitives import Finding
+from hifigemm.study.reference import ExactProduct
+
+FINDINGS = [Finding("rint", "NumPy", 7), Finding("negative", "NumPy", 7, fault="entry 1", used=False)]
+
+
+@pytest.fixture
+def small(monkeypatch, short):
+    """The command with products of a few entries, and findings that are told."""
+    monkeypatch.setattr(report, "cuda_is_usable", lambda: False)
+    monkeypatch.setattr(report, "METHOD", replace(short, sustained=0))
+    monkeypatch.setattr(report, "SIZES", {"cpu": (4, 8)})
+    monkeypatch.setattr(report, "PHI_SIZE", 6)
+    monkeypatch.setattr(report, "findings", lambda: iter(FINDINGS))
+    return report
+
+
+def run(path, *argv):
+    return main(["report", "--output", str(path), *argv])
+
+
+def read(path):
+    """The page as a tree, so that it must be well-formed, and its words."""
+    root = ET.fromstring(path.read_text(encoding="utf-8"))
+    return root, " ".join(" ".join(root.itertext()).split())
+
+
+def lines_of(root, caption):
+    """Cells of the tables behind this summary."""
+    found = [each for each in root.iter("details") if each.find("summary").text == caption]
+    return [["".join(cell.itertext()) for cell in line] for each in found for line in list(each.iter("tr"))[1:]]
+
+
+def test_page_asks_for_nothing_and_fits_a_phone(small, tmp_path, capsys):
+    path = tmp_path / "page.html"
+    assert run(path) == 0
+    assert capsys.readouterr().out == f"{path}\n"
+    root, _ = read(path)
+    for element in root.iter():
+        assert element.tag not in ("script", "link", "img", "iframe", "object")
+        assert not {"src", "href", "srcset", "data"} & set(element.keys())
+    assert "url(" not in root.find("head/style").text
+    assert "@import" not in root.find("head/style").text
+    (viewport,) = (each.get("content") for each in root.iter("meta") if each.get("name") == "viewport")
+    assert "width=device-width" in viewport
+    tables = set(root.iter("table"))
+    assert tables == {table for box in root.iter("div") if box.get("class") == "wide" for table in box.iter("table")}
+
+
+def test_page_says_what_was_measured(small, tmp_path):
+    assert run(tmp_path / "page.html") == 0
+    root, words = read(tmp_path / "page.html")
+    assert f"hifigemm {hg.__version__} on" in words
+    assert f"numpy {np.__version__}" in words
+    assert all(engine in words for engine in hg.engines())
+    for dtype, names in report.CASES.items():
+        timed = lines_of(root, f"Times of {dtype} products in numbers")
+        assert {(line[0], line[1]) for line in timed} >= {(name, n) for name in names[:-1] for n in ("4", "8")}
+        compared = {(line[0], line[1]) for line in lines_of(root, f"Errors of {dtype} products in numbers")}
+        impossible = set(re.findall(rf"(\S+), {dtype}:", words))
+        assert {name for name, _ in compared} | impossible == set(WAYS)
+        assert {problem for _, problem in compared} == {"random", "cancelling"}
+    assert "1 functions of other libraries, on which exactness rests, work as they should" in words
+    assert "Errors: 6 x 6 matrices" in words
+
+
+def test_every_error_on_the_page_is_within_what_was_guaranteed(small, tmp_path):
+    assert run(tmp_path / "page.html") == 0
+    root, _ = read(tmp_path / "page.html")
+    for dtype in report.CASES:
+        for way, _, error, guaranteed, _, share, *_ in lines_of(root, f"Errors of {dtype} products in numbers"):
+            assert float(error) <= float(guaranteed), way
+            assert way != "correct" or share == "100 %"
+
+
+def test_impossible_outputs_are_refused_before_anything_is_measured(small, tmp_path, fails, monkeypatch):
+    monkeypatch.setattr(report, "_Measuring", None)
+    fails(["report", "-o", tmp_path / "page.txt"], 2, "a report ends in .html or .htm")
+    fails(["report", "-o", tmp_path / "missing" / "page.html"], 2, "no folder")
+    (tmp_path / "folder.html").mkdir()
+    fails(["report", "-o", tmp_path / "folder.html"], 2, "not a regular file")
+    (tmp_path / "old.html").write_text("old")
+    (tmp_path / "old.html").chmod(0o444)
+    fails(["report", "-o", tmp_path / "old.html"], 2, "is read-only")
+    fails(["report", "--device", "cuda"], 2, "--device cuda needs torch and a CUDA device")
+    fails(["report", "--seed", "-1"], 2, "is not an integer from")
+    assert (tmp_path / "old.html").read_text() == "old"
+
+
+def test_page_that_is_there_is_replaced_as_a_whole_or_stays(small, tmp_path, monkeypatch, capsys):
+    path = tmp_path / "page.html"
+    path.write_text("old")
+
+    def interrupted(found):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(report, "page", interrupted)
+        assert run(path) == 130
+    assert path.read_text() == "old"
+    assert run(path) == 0
+    assert path.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
+    assert os.listdir(tmp_path) == ["page.html"]
+    assert all(line.endswith(" ...") or "interrupted" in line for line in capsys.readouterr().err.splitlines())
+
+
+def test_broken_promise_and_fault_stand_on_top(small, tmp_path, capsys, monkeypatch):
+    matmul = hg.matmul
+
+    def boast(a, b, **options):
+        result = matmul(a, b, **options)
+        if not options.get("return_report"):
+            return result
+        c, said = result
+        return c, said.changed(lambda d: replace(d, bound=0.0)) if said.native else said
+
+    monkeypatch.setattr(hg, "matmul", boast)
+    monkeypatch.setattr(report, "findings", lambda: iter([Finding("rint", "NumPy", 7, fault="entry <1> is 2.0")]))
+    assert run(tmp_path / "page.html") == 1
+    root, words = read(tmp_path / "page.html")
+    assert "breaks the reported bound" in capsys.readouterr().err
+    (box,) = (each for each in root.iter("div") if each.get("class") == "wrong")
+    inside = " ".join(box.itertext())
+    assert "Something is wrong" in inside
+    assert "entry <1> is 2.0" in inside
+    assert "kept the error" not in words
+
+
+def test_sizes_that_would_take_too_long_are_named(small, tmp_path, monkeypatch):
+    monkeypatch.setattr(report, "GROWTH", 1e9)
+    assert run(tmp_path / "page.html") == 0
+    _, words = read(tmp_path / "page.html")
+    assert "Left out, as they would have taken too long: float64, n = 8; float32, n = 8." in words
+
+
+def test_same_seed_gives_the_same_errors(small, tmp_path):
+    pages = []
+    for name, seed in (("a", "3"), ("b", "3"), ("c", "4")):
+        assert run(tmp_path / f"{name}.html", "--seed", seed) == 0
+        pages.append(lines_of(read(tmp_path / f"{name}.html")[0], "Errors of float64 products in numbers"))
+    assert pages[0] == pages[1] != pages[2]
+
+
+def test_tensors_are_held_against_the_exact_product_too(torch):
+    class Tensors(CudaArrays):
+        """Those of the CPU, as there may be no CUDA device."""
+
+        device = "cpu"
+
+        def clock(self):
+            return Clock()
+
+    rng = np.random.default_rng(0)
+    exact = ExactProduct(rng.standard_normal((5, 7)), rng.standard_normal((7, 3)))
+    ways = {"correct": WAYS["correct"], "ozaki2": WAYS["ozaki2"]}
+    rows, broken = demo.against_exact("random", exact, ways, Tensors())
+    assert not broken
+    assert [row["promise_kept"] for row in rows] == [True, True]
+    assert rows[0]["share_correct"] == 1.0
