@@ -170,6 +170,7 @@ def costs(engine):
         native_seconds=lambda problem: times.native,
         word_seconds=lambda problem: times.word,
         residue_seconds=lambda problem, count, estimate: 9.0,
+        halves_pay=lambda m, n, k, planes: False,
     )
     return times
 

@@ -279,7 +279,7 @@ def test_scales_are_repeated_over_the_batch(device, same, count, dtype):
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.complex128])
-@pytest.mark.parametrize("m", [1, 5, 300])
+@pytest.mark.parametrize("m", [1, 5, pytest.param(300, marks=pytest.mark.slow)])
 def test_triangles_are_written_on_and_below_the_diagonal(device, m, dtype):
     rng = np.random.default_rng(m)
     moduli, batch = moduli_set(3, is_complex(dtype)), 2
