@@ -239,6 +239,7 @@ JACOBIANS = {
 }
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("jacobian", JACOBIANS)
 def test_jacobians_are_those_of_matmul(jacobian, shapes):
     pair = [integers(shape, torch.float64, i) for i, shape in enumerate(shapes)]

@@ -53,7 +53,7 @@ def test_special_values_stacks_strides_and_epilogues(dtype, make_pair, assert_sa
     np.testing.assert_array_equal(on_host(target), want)
 
 
-@pytest.mark.parametrize("count", [3, 7])
+@pytest.mark.parametrize("count", [3, pytest.param(7, marks=pytest.mark.slow)])
 def test_bits_do_not_depend_on_blocks(make_pair, assert_same_bits, engine, count):
     """Where one word holds the sums of diagonals, and where it takes two."""
     a, b = (x[None] for x in make_pair("phi_4", 40, 130, 45, np.float64))

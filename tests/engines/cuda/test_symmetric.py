@@ -59,8 +59,8 @@ def check(a, function=hnp.syrk, **options):
     assert (same and report.bound == of_matmul.bound) or not (same or options)
 
 
-FEW = [("level", "float64"), ("count", "complex128"), ("accurate", "float32"), ("correct", "float64")]
-FEW += [("slices", "float32"), ("native", "complex64")]
+FEW = [("level", "float64"), ("count", "complex128"), ("accurate", "float32")]
+FEW += [pytest.param("correct", "float64", marks=pytest.mark.slow), ("slices", "float32"), ("native", "complex64")]
 
 
 @pytest.mark.parametrize(("name", "dtype"), FEW)

@@ -316,7 +316,7 @@ class TestOnGpu:
 WORD_TILES = valid_tiles(gpu_of(torch.device(DEVICE)), family="words", fmt="fp16", block=64)
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("tile", WORD_TILES, ids=str)
 @pytest.mark.parametrize("m", [3, 140])
 def test_triangles_have_the_bits_of_whole_products(tile, m):
