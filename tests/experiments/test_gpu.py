@@ -85,6 +85,7 @@ def test_every_line_runs_on_tensors(torch, study, rehearsed, capsys):
     check_lines(study, rehearsed(study, "--sizes", *STUDIES[study], arrays=Tensors), capsys)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("study", STUDIES, ids=name_of)
 def test_every_file_is_drawn(study, rehearsed):
     pytest.importorskip("matplotlib")

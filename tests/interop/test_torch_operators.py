@@ -254,6 +254,7 @@ def test_derivatives_are_those_of_differences(dtype):
     assert torch.autograd.gradgradcheck(product, (a, b), check_fwd_over_rev=True)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("scheme", ["auto", "Ozaki2(num_moduli=14, scaling='fast')"])
 def test_operators_pass_the_checks_of_pytorch(shapes, scheme):
     for dtype in (torch.float64, torch.complex64):

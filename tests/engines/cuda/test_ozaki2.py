@@ -363,6 +363,7 @@ def test_a_forced_count_keeps_an_accuracy_or_says_that_it_does_not(make_pair, as
             execute(planned(scheme, x, y, each, 1e-6), *((x, y) if each is NUMPY else arrays(x, y)), each, 2**28)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("family", ["phi_0.1", "phi_4", "opposed_spans", "cancelling"])
 def test_forced_counts_with_a_report_state_a_bound_that_holds(make_pair, assert_same_bits, engine, family, dtype):
@@ -444,6 +445,7 @@ def eager(monkeypatch):
     monkeypatch.setattr(outliers, "_RESIDUES", 1)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("shape", [(1, 30, 26), (1, 16, 13)])
 @pytest.mark.parametrize(("rows", "cols"), [((1, 29), (0, 15)), ((4,), ()), ((), (12,))])
 def test_outlier_rows_and_columns_are_set_apart(make_pair, assert_same_bits, engine, eager, rows, cols, shape):
