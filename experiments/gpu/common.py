@@ -53,14 +53,6 @@ class Machine:
         self.engine = None if self.is_gpu else MODEL
         self._own = {"device": self.name, "commit": environment()["commit"]}
 
-    def asarray(self, x: np.ndarray) -> Any:
-        """A copy of an array on the GPU; the array itself without one."""
-        if not self.is_gpu:
-            return x
-        import torch
-
-        return torch.from_numpy(x).to("cuda")
-
     def matmul(self, a: Any, b: Any, scheme: Any) -> Any:
         """The product by a scheme of words, on the tensor cores or on their model."""
         return hg.matmul(a, b, scheme=scheme, engine=self.engine)

@@ -34,7 +34,7 @@ SHOWN = "inputs k method unit residual same_bits"
 
 def products(machine: Machine, a: np.ndarray, b: np.ndarray) -> Iterator[tuple[str, str, np.ndarray, Any]]:
     """Method, the unit that adds, the result, and the share of entries with the bits of the model, if that is known."""
-    left, right = machine.asarray(a), machine.asarray(b)
+    left, right = machine.arrays.asarray(a), machine.arrays.asarray(b)
     modelled = a.shape[1] <= MODELLED
     for method, scheme in METHODS.items():
         c = to_host(machine.matmul(left, right, scheme or hg.Native()))
