@@ -17,6 +17,7 @@ from pathlib import Path
 
 from experiments.residuals import METHODS
 from hifigemm.study.plots import read_rows
+from hifigemm.study.plots.machines import with_speed
 from hifigemm.study.plots.names import case_name, family_name
 from hifigemm.study.plots.style import Row, choose, unique
 
@@ -46,14 +47,9 @@ def number(x: float | str, digits: int = 3) -> str:
     return "" if x == "" else f"{float(x):.{digits}g}".replace("e-0", "e-").replace("e+0", "e")
 
 
-def speed(row: Row) -> float:
-    """TFLOP/s, sustained where they are known."""
-    return float(row["sustained_tflops"] or row["burst_tflops"] or "nan")
-
-
 def timed(rows: Sequence[Row]) -> list[Row]:
-    """Lines that have a time, which is those whose results were right."""
-    return [row for row in rows if row["burst_tflops"]]
+    """Lines that have a time, which is those whose results were right, with their `speed`."""
+    return with_speed([row for row in rows if row["burst_tflops"]])
 
 
 def ratios(rows: Sequence[Row], label: str, column: str, one: str, other: str, *keys: str) -> list[float]:
@@ -91,7 +87,8 @@ def modes(rows: Sequence[Row]) -> str:
     most = max(unique(choose(rows, family=family), "n"), key=int)
     for row in choose(rows, family=family, n=most):
         counts = (row["num_slices"], number(row["products"] or row["num_products"]))
-        figures = (number(1e3 * float(row["burst_seconds"])), number(speed(row)), number(row["burst_ratio_to_native"]))
+        time = number(1e3 * float(row["burst_seconds"]))
+        figures = (time, number(row["speed"]), number(row["burst_ratio_to_native"]))
         errors = (number(row["relative_error"], 2), f"{100 * float(row['share_equal']):.4g} %")
         name = ("float32: " if row["dtype"] == "float32" else "") + case_name(row["case"])
         lines.append((name, *counts, *figures, *errors))
@@ -167,7 +164,7 @@ def words(rows: Sequence[Row]) -> str:
         for case in unique(choose(rows, dtype=dtype), "case"):
             found = {row["n"]: row for row in choose(rows, dtype=dtype, case=case)}
             last = found[max(found, key=int)]
-            cells = (number(speed(found[n])) if n in found else "" for n in sizes)
+            cells = (number(found[n]["speed"]) if n in found else "" for n in sizes)
             lines.append((dtype, case_name(case), *cells, number(last["joules"]), number(last["gflops_per_watt"])))
     head = ("", "TFLOP/s, n =", *sizes, "J, largest n", "GFLOP/s/W")
     claims: list[Claim] = []
@@ -179,7 +176,7 @@ def words(rows: Sequence[Row]) -> str:
     for case in ("corrected:fp16", "corrected:tf32"):
         name, found = case_name(case), choose(single, case=case)
         peak = [float(row["roof_tflops"]) for row in choose(single, case="native") if row["roof_tflops"]]
-        fastest = [max(map(speed, found)) / peak[0]] if peak and found else []
+        fastest = [max(float(row["speed"]) for row in found) / peak[0]] if peak and found else []
         claims += claim(f"{name} pass the peak of FP32", fastest, above_one, "largest speed over the peak")
         watts = over_native(single, "gflops_per_watt", case)
         claims += claim(f"{name} take less energy than SGEMM", watts, above_one, "ratio of GFLOP/s/W")
@@ -224,9 +221,10 @@ def schemes(rows: Sequence[Row]) -> str:
     parts = []
     for dtype in unique(rows, "dtype"):
         found, best = [], 0.0
-        for row in sorted(timed(choose(rows, dtype=dtype)), key=lambda r: (float(r["sample_error"]), -speed(r))):
-            if speed(row) > best:
-                best = speed(row)
+        right = timed(choose(rows, dtype=dtype))
+        for row in sorted(right, key=lambda r: (float(r["sample_error"]), -float(r["speed"]))):
+            if float(row["speed"]) > best:
+                best = float(row["speed"])
                 figures = (number(row["sample_error"], 2), number(best), number(row["burst_ratio_to_native"]))
                 found.append((case_name(row["case"]), *figures))
         parts.append(table((f"{dtype}: on the Pareto front", "largest error", "TFLOP/s", "x native"), found))

@@ -31,14 +31,9 @@ _STAGES = {
 }
 
 
-def speed_of(row: Row) -> str:
-    """TFLOP/s that a row sustains; bursts of what takes long are sustained by themselves."""
-    speed: str = row["sustained_tflops"] or row["burst_tflops"]
-    return speed
-
-
-def _with_speed(rows: Sequence[Row]) -> list[Row]:
-    return [{**row, "speed": speed_of(row)} for row in rows]
+def with_speed(rows: Sequence[Row]) -> list[Row]:
+    """Rows with the TFLOP/s that they sustain as `speed`; bursts of what takes long are sustained by themselves."""
+    return [{**row, "speed": row["sustained_tflops"] or row["burst_tflops"]} for row in rows]
 
 
 def modes(rows: Sequence[Row]) -> Any:
@@ -47,7 +42,7 @@ def modes(rows: Sequence[Row]) -> Any:
     title = f"How fast are the modes of Ozaki scheme I, and where does their time go?\n{rows[0]['device']}"
     figure, grid = new_figure(len(families) + 1, 2, (10, 4.6 * len(families) + 5.6), title)
     for (left, right), family in zip(grid, families):
-        found = _with_speed(choose(rows, family=family))
+        found = with_speed(choose(rows, family=family))
         _curves_of_modes(left, found, "speed", "TFLOP/s, counted as 2 n³")
         most = max(float(row["n"]) for row in found)
         _shares(right, [row for row in found if float(row["n"]) == most and row["seconds_total"]])
@@ -131,7 +126,7 @@ def word_products(rows: Sequence[Row]) -> Any:
     figure, grid = new_figure(2, 2, (10, 10.5), title)
     sizes = [float(row["n"]) for row in rows]
     for axes, (dtype, styles) in zip(grid[0], _WORDS.items()):
-        found = _with_speed(choose(rows, dtype=dtype))
+        found = with_speed(choose(rows, dtype=dtype))
         for case, style in styles.items():
             curve(axes, choose(found, case=case), "n", "speed", case_name(case), style)
         decades(axes, sizes, "n", "TFLOP/s, counted as 2 n³", log_y=False)
@@ -199,7 +194,7 @@ def schemes(rows: Sequence[Row]) -> Any:
     title = f"Which accuracy at which speed?  Products of n = {rows[0]['n']}, φ = 0.5\n{rows[0]['device']}"
     figure, grid = new_figure(len(dtypes), 1, (9.5, 6.8 * len(dtypes)), title)
     for axes, dtype in zip(grid[:, 0], dtypes):
-        timed = [row for row in _with_speed(choose(rows, dtype=dtype)) if row["speed"] and row["sample_error"]]
+        timed = [row for row in with_speed(choose(rows, dtype=dtype)) if row["speed"] and row["sample_error"]]
         points = [(float(row["sample_error"]), float(row["speed"]), row["case"]) for row in timed]
         front = pareto_front([(error, speed) for error, speed, _ in points])
         axes.plot(
