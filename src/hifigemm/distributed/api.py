@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Replicate
 from torch.distributed.tensor.placement_types import Placement
 
 from hifigemm.accuracy import Accuracy
@@ -162,7 +162,7 @@ class _Differentiable(torch.autograd.Function):
     def backward(ctx: Any, gradient: Any) -> Any:
         a, b = ctx.saved_tensors
         asked, (left, right, third, _) = ctx.asked, ctx.needs_input_grad
-        gradient = _summed(gradient)
+        gradient = without_partial(gradient)
         alpha = asked.alpha.conjugate()
 
         def product(x: Any, y: Any, like: Any) -> Any:
@@ -177,10 +177,8 @@ class _Differentiable(torch.autograd.Function):
         return da, db, dc, None
 
 
-def _summed(x: DTensor) -> DTensor:
-    """A gradient without pending sums."""
-    from torch.distributed.tensor import Replicate
-
+def without_partial(x: Any) -> DTensor:
+    """x without pending sums, which PyTorch adds up in the dtype of x."""
     if not any(p.is_partial() for p in x.placements):
         return x
     return x.redistribute(placements=[Replicate() if p.is_partial() else p for p in x.placements])

@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.distributed.tensor import DTensor, Replicate
+from torch.distributed.tensor import DTensor
 
-from hifigemm.distributed.api import matmul
+from hifigemm.distributed.api import matmul, without_partial
 from hifigemm.exceptions import PlanError
 from hifigemm.interop import torch_private as private
 from hifigemm.interop.policy import Policy, current_policy
@@ -64,17 +64,10 @@ def _is_taken(policy: Policy, a: Any, b: Any) -> bool:
 
 
 def _product(policy: Policy, a: DTensor, b: DTensor) -> DTensor:
-    operands = [_whole(x.detach()) for x in (a, b)]
+    operands = [without_partial(x.detach()) for x in (a, b)]
     options: Any = {"accuracy": policy.accuracy, "scheme": policy.scheme, "workspace": policy.workspace}
     try:
         made: DTensor = matmul(*operands, **options)
     except (PlanError, TypeError, ValueError) as error:  # which an operator sign of Python might take for its own
         raise RuntimeError(f"hifigemm: {error}") from error
     return made
-
-
-def _whole(x: Any) -> Any:
-    """The operand without pending sums, which PyTorch adds up as it would for its own product."""
-    if not any(p.is_partial() for p in x.placements):
-        return x
-    return x.redistribute(placements=[Replicate() if p.is_partial() else p for p in x.placements])
