@@ -140,15 +140,12 @@ def implement(library: torch.library.Library, operator: str, kernel: Callable[..
         library.impl(operator, kernel, dispatch_key, with_keyset=True, allow_override=True)
 
 
-def handle_on_meshes(operator: Any, handler: Callable[..., Any] | None) -> None:
-    """Have DTensor call ``handler(operator, args, kwargs)`` in the place of an operator; None gives it back."""
+def handle_on_meshes(operator: Any, handler: Callable[..., Any]) -> None:
+    """Have DTensor call ``handler(operator, args, kwargs)`` in the place of an operator."""
     from torch.distributed.tensor import DTensor
 
     handlers: Any = DTensor._op_dispatcher._custom_op_handlers
-    if handler is None:
-        handlers.pop(operator, None)
-    else:
-        handlers[operator] = handler
+    handlers[operator] = handler
 
 
 def made_by_dtensor(operator: Any, args: Any, kwargs: Any) -> Any:
