@@ -14,13 +14,9 @@ from torch.distributed.tensor import DTensor
 from hifigemm.distributed.api import matmul, without_partial
 from hifigemm.exceptions import PlanError
 from hifigemm.interop import torch_private as private
-from hifigemm.interop.policy import Policy, current_policy
+from hifigemm.interop.policy import LEVELS, Policy, current_policy
 from hifigemm.schemes import Ozaki1, Ozaki2
 from hifigemm.schemes.auto import as_scheme
-
-_LEVELS = {torch.float32: "fp32", torch.float64: "fp64", torch.complex64: "fp32", torch.complex128: "fp64"}
-_LEAST_SIZE = 128
-"""Of products at the level of their dtype, as for tensors of one GPU."""
 
 
 def register() -> None:
@@ -48,19 +44,14 @@ def _addmm(operator: Any, args: Any, kwargs: Any) -> Any:
 def _is_taken(policy: Policy, a: Any, b: Any) -> bool:
     """Whether the product is made here; PyTorch's own way is left what no policy asks for, and its own errors."""
     scheme = as_scheme(policy.scheme)
-    if policy.hands_on or not all(isinstance(x, DTensor) and x.dtype in _LEVELS and x.ndim == 2 for x in (a, b)):
+    if policy.hands_on or not all(isinstance(x, DTensor) and x.dtype in LEVELS and x.ndim == 2 for x in (a, b)):
         return False
     if a.dtype != b.dtype or a.shape[1] != b.shape[0] or a.device_mesh != b.device_mesh or a.device_mesh.ndim > 2:
         return False
     if not (scheme is None or isinstance(scheme, (Ozaki1, Ozaki2))):
         return False
-    at_level = policy.accuracy in (None, _LEVELS[a.dtype]) and scheme is None
-    size = policy.min_size
-    if size is None:
-        if at_level and a.device_mesh.device_type == "cpu":
-            return False
-        size = _LEAST_SIZE if at_level else 0
-    return a.shape[0] * a.shape[1] * b.shape[1] >= size**3
+    size = policy.least_size(a.dtype, on_cpu=a.device_mesh.device_type == "cpu")
+    return size is not None and a.shape[0] * a.shape[1] * b.shape[1] >= size**3
 
 
 def _product(policy: Policy, a: DTensor, b: DTensor) -> DTensor:

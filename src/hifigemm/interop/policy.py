@@ -7,12 +7,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from hifigemm.accuracy import Accuracy
 from hifigemm.interop import torch_private as private
 from hifigemm.interop.summary import Summary
 from hifigemm.schemes import Scheme
 
 _KEY = "policy of hifigemm"
+LEVELS = {torch.float32: "fp32", torch.float64: "fp64", torch.complex64: "fp32", torch.complex128: "fp64"}
+"""The level of a dtype, which native products are accepted for."""
+_LEAST_SIZE = 128
+"""Of products at the level of their dtype: those of smaller matrices take longer to launch than to make."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,6 +32,14 @@ class Policy:
     workspace: int | None = None
     summaries: tuple[Summary, ...] = ()
     hands_on: bool = False  # all products
+
+    def least_size(self, dtype: torch.dtype, *, on_cpu: bool) -> int | None:
+        """Products with m n k below its third power are handed on; None for all: no scheme is faster on a CPU."""
+        if self.min_size is not None:
+            return self.min_size
+        if self.accuracy not in (None, LEVELS[dtype]) or self.scheme != "auto":
+            return 0
+        return None if on_cpu else _LEAST_SIZE
 
 
 @dataclass(frozen=True, eq=False)

@@ -25,13 +25,8 @@ from torch import Tensor
 from hifigemm.engines import library_product
 from hifigemm.interop import kernels
 from hifigemm.interop import torch_private as private
-from hifigemm.interop.policy import Policy, aside, current_policy
+from hifigemm.interop.policy import LEVELS, Policy, aside, current_policy
 from hifigemm.interop.summary import Row, timed
-
-_LEVELS = {torch.float32: "fp32", torch.float64: "fp64", torch.complex64: "fp32", torch.complex128: "fp64"}
-"""The level of a dtype, which native products are accepted for."""
-_LEAST_SIZE = 128
-"""Of products at the level of their dtype: those of smaller matrices take longer to launch than to make."""
 
 
 @dataclass(frozen=True)
@@ -164,17 +159,14 @@ def _handed_on(
 ) -> str:
     """Why a product is handed on, errors in the call among them, which PyTorch names better; empty where it is made."""
     dtype, (left, right), p, q = a.dtype, operation.ranks, a.shape, b.shape
-    if dtype not in _LEVELS:
+    if dtype not in LEVELS:
         return f"dtype {str(dtype)[6:]}"
     if len(p) != left or len(q) != right or p[-1] != q[1 if right == 3 else 0] or (left == 3 and p[0] != q[0]):
         return "shapes do not match"
     m, n, k = (p[-2] if left > 1 else 1), (q[-1] if right > 1 else 1), p[-1]
-    size = policy.min_size
+    size = policy.least_size(dtype, on_cpu=not a.is_cuda)
     if size is None:
-        at_level = policy.accuracy in (None, _LEVELS[dtype]) and policy.scheme == "auto"
-        if at_level and not a.is_cuda:
-            return "native products keep the level of their dtype, and no scheme is faster on a CPU"
-        size = _LEAST_SIZE if at_level else 0
+        return "native products keep the level of their dtype, and no scheme is faster on a CPU"
     if m * n * k < size**3:
         return f"m n k = {m * n * k} < {size}**3"
     if min(a.numel(), b.numel()) == 0 or options.get("alpha", 1) == 0:
