@@ -94,6 +94,13 @@ def _edges(size: int, widest: int | None, *, coarse: bool = False, small: bool =
             yield slice(start, min(start + width, end))
 
 
+def _padded(x: Tensor, axis: int, size: int) -> Tensor:
+    """x in row-major order, with zeros behind it up to a size of an axis, which all ranks of a gathering have."""
+    shape = list(x.shape)
+    shape[axis] = size - shape[axis]
+    return (torch.cat([x, x.new_zeros(shape)], axis) if shape[axis] else x).contiguous()
+
+
 def _along_k(local: Tensor, side: int, at: slice, inner: int, mesh: DeviceMesh, dim: int) -> Panel:
     """Vectors whose pieces along k lie on the ranks of a group: all gather, and all pieces but the last are full."""
 
@@ -102,9 +109,7 @@ def _along_k(local: Tensor, side: int, at: slice, inner: int, mesh: DeviceMesh, 
         piece = local.narrow(side, at.start, at.stop - at.start)
         piece = piece if side == 1 else piece.T  # k first, so that pieces lie one behind the other
         full = -(-inner // ranks)
-        sent = piece.contiguous() if len(piece) == full else piece.new_zeros((full, piece.shape[1]))
-        if len(piece) != full:
-            sent[: len(piece)] = piece
+        sent = _padded(piece, 0, full)
         whole = sent.new_empty((ranks * full, sent.shape[1]))
         under_way = gather(whole, sent, group), sent  # what is sent has to stay until it has arrived
 
@@ -188,14 +193,7 @@ class _Arrival:
     def _start(self) -> tuple[Tensor, Tensor, Any]:
         local, side, (begin, end) = self._local, self._side, (self._at.start, self._at.stop)
         count = max(min(end, local.shape[side]) - begin, 0)
-        piece = local.narrow(side, min(begin, local.shape[side]), count)
-        if count < end - begin:
-            shape = list(local.shape)
-            shape[side] = end - begin
-            sent = local.new_zeros(shape)
-            sent.narrow(side, 0, count).copy_(piece)
-        else:
-            sent = piece.contiguous()
+        sent = _padded(local.narrow(side, min(begin, local.shape[side]), count), side, end - begin)
         ranks = self._mesh.size(self._dim)
         whole = sent.new_empty((ranks * len(sent), sent.shape[1]))
         return whole.view(ranks, *sent.shape), sent, gather(whole, sent, self._mesh.get_group(self._dim))
