@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
@@ -31,17 +30,13 @@ from hifigemm.distributed.method import (
 from hifigemm.distributed.panels import Panel, panels_of
 from hifigemm.distributed.sums import summed
 from hifigemm.distributed.walk import Arrived, LocalProducts, walk
+from hifigemm.engines.device_ops import NUMPY_DTYPES, TORCH_DTYPES
 from hifigemm.exceptions import PlanError
 from hifigemm.plan import Decision, Report
 from hifigemm.problem import Problem
 from hifigemm.schemes import Scheme
 
-_DTYPES: dict[Any, Any] = {
-    torch.float32: np.dtype(np.float32),
-    torch.float64: np.dtype(np.float64),
-    torch.complex64: np.dtype(np.complex64),
-    torch.complex128: np.dtype(np.complex128),
-}
+_DTYPES = torch.float32, torch.float64, torch.complex64, torch.complex128
 
 
 @dataclass(frozen=True)
@@ -97,7 +92,7 @@ def _checked(a: Any, b: Any, c: Any, out: Any, asked: Asked) -> list[MeshPlan]:
         raise ValueError(f"a has shape {tuple(a.shape)} and b has shape {tuple(b.shape)}: {a.shape[1]} != {b.shape[0]}")
     kinds = {x.dtype for x in (a, b, c) if x is not None}
     dtype: Any = reduce(torch.promote_types, kinds)
-    problem = Problem(1, a.shape[0], b.shape[1], a.shape[1], _DTYPES[dtype])
+    problem = Problem(1, a.shape[0], b.shape[1], a.shape[1], NUMPY_DTYPES[dtype])
     for name, x in (("c", c), ("out", out)):
         if x is not None and tuple(x.shape) != (problem.m, problem.n):
             raise ValueError(f"{name} has shape {tuple(x.shape)}; the result has shape {(problem.m, problem.n)}")
@@ -177,7 +172,8 @@ def multiply(a: Any, b: Any, c: Any, out: Any, asked: Asked, *, return_report: b
     started = time.perf_counter()
     plans = planned(a, b, c, out, asked)
     plan = plans[0]
-    a, b, c = (None if x is None else _converted(x, plan.problem.dtype) for x in (a, b, c if asked.beta != 0 else None))
+    dtype = TORCH_DTYPES[plan.problem.dtype]
+    a, b, c = (None if x is None else x.detach().to(dtype) for x in (a, b, c if asked.beta != 0 else None))
     if asked.alpha == 0 or plan.problem.k == 0:
         found: Any = _without_product(c, plan, asked, a)
     else:
@@ -189,12 +185,6 @@ def multiply(a: Any, b: Any, c: Any, out: Any, asked: Asked, *, return_report: b
     result = _delivered(local, plan, out, a)
     report = _report(plan, method, count, time.perf_counter() - started, local) if return_report else None
     return result, report
-
-
-def _converted(x: DTensor, dtype: Any) -> Any:
-    """x in the dtype of the result, with nothing that is to be differentiated."""
-    wanted = next(key for key, value in _DTYPES.items() if value == dtype)
-    return x.detach().to(wanted)
 
 
 def _by_sums(
