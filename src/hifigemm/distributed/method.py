@@ -18,7 +18,6 @@ from hifigemm.engine import Engine
 from hifigemm.engines import engine_for
 from hifigemm.exceptions import PlanError
 from hifigemm.libraries import Library, library_of
-from hifigemm.numerics.error_ratio import count_for_ratio
 from hifigemm.planner import Options, workspace_limit
 from hifigemm.problem import Problem
 from hifigemm.schemes import Ozaki1, Ozaki2, Scheme
@@ -89,9 +88,8 @@ def expected_planes(method: Method, problem: Problem, target: Target) -> int:
 
 def decided(problem: Problem, target: Target, ratio: float) -> Method:
     """The count that keeps the target for the largest error ratio of all ranks; correct rounding where none does."""
-    if count_for_ratio(problem.terms, target.r, ratio, problem.is_complex) is None:
-        return Method(None, "correct")
-    return Method(Ozaki2(num_moduli=Ozaki2(scaling="fast").count_for(problem, target, ratio), scaling="fast"), None)
+    count = Ozaki2(scaling="fast").count_for(problem, target, ratio)
+    return Method(None, "correct") if count is None else Method(Ozaki2(num_moduli=count, scaling="fast"), None)
 
 
 def seen_by(x: Tensor) -> tuple[Library, Engine]:

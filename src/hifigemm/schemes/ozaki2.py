@@ -107,7 +107,7 @@ class Ozaki2(Scheme):
         ratio = outliers = None
         if fast and math.isfinite(target.r) and not target.by_entry and a.size and b.size:
             ratio = largest_error_ratio(a, b, engine, workspace)
-            count = max(count, count_for_ratio(problem.terms, target.r, ratio, problem.is_complex) or 0)
+            count = self.count_for(problem, target, ratio) or count
         most = _reach(problem, MAX_MODULI if target.correct else count)
         if fast and on_device and not self.explicit and may_pay(problem):
             each = engine.override(scaling.required_bits_of_vectors)(a, b, entries)
@@ -144,9 +144,9 @@ class Ozaki2(Scheme):
             if self.scaling == "fast":
                 bound, verification = 0.0, Verification.A_PRIORI
         elif evidence is not None and evidence.error_ratio is not None:
-            enough = count_for_ratio(problem.terms, target.r, evidence.error_ratio, problem.is_complex)
+            enough = self.count_for(problem, target, evidence.error_ratio)
             if enough is not None:
-                count, verification = max(count, enough), Verification.A_PRIORI
+                count, verification = enough, Verification.A_PRIORI
                 reason = f"{count} moduli for {target} in every entry"
         if self.scaling == "accurate":
             reason += ", one more product for the scaling"
@@ -160,10 +160,10 @@ class Ozaki2(Scheme):
         """Products that operands without wide exponents take, or those of so many more moduli."""
         return _num_planes(problem, _expected_count(problem, target) + more)
 
-    def count_for(self, problem: Problem, target: Target, ratio: float) -> int:
-        """Moduli that keep the target for operands with this error ratio, for which there is a number."""
-        enough = count_for_ratio(problem.terms, target.r, ratio, problem.is_complex) or MAX_MODULI
-        return max(_expected_count(problem, target), enough)
+    def count_for(self, problem: Problem, target: Target, ratio: float) -> int | None:
+        """Moduli that keep the target for operands with this error ratio; None where no number does."""
+        enough = count_for_ratio(problem.terms, target.r, ratio, problem.is_complex)
+        return None if enough is None else max(_expected_count(problem, target), enough)
 
     def planes(self, problem: Problem) -> int:
         """INT8 products of a forced number of moduli."""
