@@ -116,8 +116,8 @@ def products_of_halves(
     others, of sums alone, share a launch.
     """
     count, k = left.shape[1], left.shape[3]
-    constants = residue_gemm.residue_constants(moduli.of_planes(count), left.device)
-    of_three = residue_gemm.residue_constants(moduli.of_planes(count) * 3, left.device)
+    planes = moduli.of_planes(count)
+    constants = residue_gemm.residue_constants(planes, left.device)
     s = block_sums(left, constants, is_right=False, predicate=predicate)
     t = block_sums(right, constants, is_right=True, predicate=predicate)
     (half_m, half_k), half_n = s.shape[2:], t.shape[2]
@@ -134,7 +134,7 @@ def products_of_halves(
     at = 0
     for x, y in cases:
         many = x.shape[1]
-        own = constants if many == count else of_three
+        own = residue_gemm.residue_constants(planes * (many // count), left.device)
         residue_gemm.residue_gemm(x, y, own, products[:, at : at + many], predicate=predicate)
         at += many
     return products, (half_m, half_n)
