@@ -63,9 +63,8 @@ def norm_scale(x: Array, axis: int, moduli: ModuliSet, balance: int, block_entri
     each = (*x.shape[:axis], 1, *x.shape[axis + 1 :])
     exponent, nearest = np.empty(each, np.int64, like=x), np.empty(each, bool, like=x)
     for where in vector_blocks(x, axis, block_entries):
-        squares, largest = square_norms(x[where], axis)
-        s = scale_exponent(squares, largest, NORM_BITS, moduli) + balance
-        exponent[where], nearest[where] = s, s + largest >= NORM_BITS
+        found = scale_of_norms(*square_norms(x[where], axis), axis, moduli, balance)
+        exponent[where], nearest[where] = found.exponent, found.nearest
     return Scale(exponent, nearest, axis, norm_bits(moduli, balance))
 
 
