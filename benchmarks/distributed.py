@@ -78,25 +78,6 @@ def largest(x: float, device: str) -> float:
     return float(word)
 
 
-def sustained(product: Callable[[], object], clock: Clock, seconds: float, *, together: bool, device: str) -> float:
-    """Seconds of a call in the second half of a run; `together`, the run and its slowest rank are those of all."""
-    agreed: Callable[[float], float] = (lambda x: largest(x, device)) if together else (lambda x: x)
-
-    def run(count: int) -> float:
-        start = clock.mark()
-        for _ in range(count):
-            product()
-        end = clock.mark()
-        clock.wait(end)
-        return clock.seconds(start, end) / count
-
-    run(2)
-    half = max(math.ceil(seconds / 2 / agreed(run(2))), 2)
-    for _ in range(half):
-        product()
-    return agreed(run(half))
-
-
 class Runner:
     """The rows of one run; rank 0 writes them as they come."""
 
@@ -123,14 +104,7 @@ class Runner:
         for rank in range(self.world):
             own = 0.0
             if rank == self.rank:
-                once = sustained(
-                    lambda: hg.matmul(a, b, out=out, **options),
-                    self.clock,
-                    self.seconds,
-                    together=False,
-                    device=self.device,
-                )
-                own = operations(shape, dtype) / once
+                own = operations(shape, dtype) / self.sustained(lambda: hg.matmul(a, b, out=out, **options))
             rates.append(largest(own, self.device))
         self._alone[key] = rates
         self.note(
@@ -158,13 +132,7 @@ class Runner:
         del a, b
         self.arrays.release()
         # C lies where the product leaves it, so that a run writes to the same memory.
-        once = sustained(
-            lambda: distributed.matmul(x, y, out=made, **options),
-            self.clock,
-            self.seconds,
-            together=True,
-            device=self.device,
-        )
+        once = self.sustained(lambda: distributed.matmul(x, y, out=made, **options), together=True)
         rate = operations(shape, dtype) / once
         row = {
             "part": part, **described(shape, dtype, options), "mesh": "x".join(map(str, mesh.shape)),
@@ -174,6 +142,26 @@ class Runner:
             "layout": report.reason,
         }  # fmt: skip
         self.note(row)
+
+    def sustained(self, product: Callable[[], object], *, together: bool = False) -> float:
+        """Seconds of a call in the second half of a run; `together`, the run and its slowest rank are those of all."""
+
+        def agreed(x: float) -> float:
+            return largest(x, self.device) if together else x
+
+        def run(count: int) -> float:
+            start = self.clock.mark()
+            for _ in range(count):
+                product()
+            end = self.clock.mark()
+            self.clock.wait(end)
+            return self.clock.seconds(start, end) / count
+
+        run(2)
+        half = max(math.ceil(self.seconds / 2 / agreed(run(2))), 2)
+        for _ in range(half):
+            product()
+        return agreed(run(half))
 
     def note(self, row: dict[str, Any]) -> None:
         """Print a row and write all."""
