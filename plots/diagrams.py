@@ -253,7 +253,7 @@ def tensor_core() -> Drawing:
 
 
 def double_double() -> Drawing:
-    d = Drawing(352, "Six products of operands in three parts")
+    d = Drawing(396, "Six products of operands in three parts, five of large ones")
     d.text(285, 24, "parts of B", bold=True)
     for j, name in enumerate(("first", "second", "third")):
         d.text(165 + 120 * j, 48, name)
@@ -269,6 +269,8 @@ def double_double() -> Drawing:
             d.box(110 + 120 * j, 60 + 68 * i, 112, 60, label, colour=colour, size=14, dashed=not made, filled=made)
     d.box(24, 280, 200, 56, "exact ones: sum kept\nas high + low", colour=BLUE, size=14)
     d.box(256, 280, 200, 56, "rounded ones: tiny,\nadded to low", colour=ORANGE, size=14)
+    d.text(240, 362, "Where m, n and k are 128 or more,", size=14)
+    d.text(240, 382, "five products cover the same nine squares.", size=14)
     return d
 
 
