@@ -143,6 +143,8 @@ def sums_over_ranks(mesh):
             assert_same(made[0], want)
             assert_same(distributed.matmul(x, y, scheme=scheme, workspace=room(mesh, 2**20)), want)
             assert_same(distributed.gemm(x, y, z, **scalars), combined)
+            tensors = {name: torch.tensor(scalars[name]) for name in ("alpha", "beta")}
+            assert_same(distributed.gemm(x, y, z, **tensors, scheme=scheme), combined)
             assert_same(distributed.matmul(x, y, accuracy="correct"), correct)
 
 
@@ -272,7 +274,7 @@ def expect(error, words, function, *given, **options):
 def refusals(mesh):
     """What one rank refuses, every rank refuses, and the next product is made."""
     rank, last = dist.get_rank(), dist.get_world_size() - 1
-    a, b = operands(mesh, 12, 40, 12)
+    (a, b), (long, _) = operands(mesh, 12, 40, 12), operands(mesh, 12, 1024, 12)
     x, y = spread(a, mesh, *[Shard(0)] * mesh.ndim), spread(b, mesh, *[Shard(0)] * mesh.ndim)
     own = rank == last
 
@@ -282,6 +284,7 @@ def refusals(mesh):
     wrong = x.to(torch.int32) if own else x
     everywhere(TypeError, "has dtype torch.int32", wrong, y)
     everywhere(TypeError, "expected a DTensor", a if own else x, y)
+    everywhere(TypeError, "out is a ndarray: expected a DTensor", x, y, out=np.empty((12, 12)) if own else None)
     longer = spread(torch.cat([b, b]), mesh, *y.placements)
     everywhere(ValueError, "40 != 80", x, longer if own else y)
     odd = DTensor.from_local(
@@ -301,12 +304,20 @@ def refusals(mesh):
         ("scaling='fast'", {"scheme": "ozaki2"}),
         ("give num_slices", {"scheme": "ozaki1"}),
         ("expected a finite number", {"accuracy": -1.0}),
-        ("expected a positive whole number of bytes", {"workspace": 0}),
+        *(("expected a positive whole number of bytes", {"workspace": w}) for w in (0, -3, True, 1.5, "1 MiB")),
+        ("workspace of 1 bytes is too small", {"workspace": 1, "scheme": FIXED}),
         ("still to be added up", {"placements": [Partial()] * mesh.ndim}),
         ("expected Shard(0), Shard(1) or Replicate()", {"placements": [_StridedShard(0, split_factor=2)] * mesh.ndim}),
         ("the mesh has", {"placements": [Shard(0)] * 3}),
     ):
         expect(hg.PlanError, words, distributed.matmul, x, y, **options)
+    expect(hg.PlanError, "expected a positive whole number of bytes", distributed.make_plan, x, y, workspace=0)
+    for left, right in ((0, 0), (1, 0)):
+        given = [
+            spread(t, mesh, *[Shard(i)] * mesh.ndim) for t, i in ((long, left), (long.T, right), (a[:, :12], left))
+        ]
+        expect(TypeError, "expected a number", distributed.gemm, *given[:2], alpha="2")
+        expect(TypeError, "beta = 2j is complex", distributed.gemm, *given, beta=2j)
     partial = DTensor.from_local(a, mesh, [Partial()] * mesh.ndim, run_check=False)
     expect(hg.PlanError, "still to be added up", distributed.matmul, partial, y)
     # One row needs more than the forced count has.

@@ -49,8 +49,9 @@ def matmul(
     placements : sequence of Shard and Replicate, optional
         Of the result; None leaves it where it is made, see `make_plan`.
     workspace : int, optional
-        Limit in bytes for the panels, residues and products of each rank, beside operands and result. It changes no
-        bit. An operand that has to move in two dimensions of the mesh is moved as a whole in one of them before.
+        Limit in bytes for the panels, residues and products of each rank, beside operands and result; products of
+        panels take half of it. It changes no bit. An operand that has to move in two dimensions of the mesh is moved as
+        a whole in one of them before.
     return_report : bool
         Return (result, Report); ``report.reason`` has the layout, the bytes on the wire and the seconds of the model.
 
@@ -138,10 +139,10 @@ def _tuple(placements: Sequence[Placement] | None) -> tuple[Placement, ...] | No
 
 @opaque
 def _product(a: Any, b: Any, c: Any, out: Any, asked: Asked, return_report: bool) -> Any:
-    tensors = [x for x in (a, b, c) if isinstance(x, torch.Tensor)]
-    if torch.is_grad_enabled() and any(x.requires_grad for x in tensors) and out is None and not return_report:
-        return _Differentiable.apply(a, b, c, asked)
-    if torch.is_grad_enabled() and any(x.requires_grad for x in (*tensors, *([] if out is None else [out]))):
+    tensors = [x for x in (a, b, c, out) if isinstance(x, torch.Tensor)]
+    if torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
+        if out is None and not return_report:
+            return _Differentiable.apply(a, b, c, asked)
         raise TypeError("an operand requires a gradient, which `out` and reports do not have: use torch.no_grad()")
     with torch.no_grad(), gradual_underflow():
         made, report = multiply(a, b, c, out, asked, return_report=return_report)
@@ -154,9 +155,11 @@ class _Differentiable(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, a: Any, b: Any, c: Any, asked: Asked) -> Any:
         ctx.save_for_backward(a, b)
-        ctx.asked, ctx.of_c = asked, None if c is None else (c.placements, c.dtype)
+        ctx.of_c = None if c is None else (c.placements, c.dtype)
         with gradual_underflow():
-            return multiply(a, b, c, None, asked, return_report=False)[0]
+            made = multiply(a, b, c, None, asked, return_report=False)[0]
+        ctx.asked = asked.in_numbers()
+        return made
 
     @staticmethod
     def backward(ctx: Any, gradient: Any) -> Any:

@@ -18,7 +18,7 @@ from hifigemm.engine import Engine
 from hifigemm.engines import engine_for
 from hifigemm.exceptions import PlanError
 from hifigemm.libraries import Library, library_of
-from hifigemm.planner import Options, workspace_limit
+from hifigemm.planner import workspace_limit
 from hifigemm.problem import Problem
 from hifigemm.schemes import Ozaki1, Ozaki2, Scheme
 from hifigemm.schemes.auto import as_scheme
@@ -57,7 +57,6 @@ def method_for(problem: Problem, accuracy: Accuracy, scheme: str | Scheme) -> tu
 
     Raises PlanError: schemes whose bits depend on how a product is cut.
     """
-    Options(accuracy, scheme, None, None, None, False)
     asked, target = as_scheme(scheme), resolve(accuracy, problem.fmt, problem.k)
     if not (asked is None or isinstance(asked, (Ozaki1, Ozaki2))):
         raise PlanError(

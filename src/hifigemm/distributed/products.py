@@ -14,7 +14,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from hifigemm.accuracy import Accuracy, Target
-from hifigemm.api import gemm_of_numbers
+from hifigemm.api import gemm_of_numbers, scalar
 from hifigemm.distributed.collectives import agree, caught, largest
 from hifigemm.distributed.layout import Layout, Placements, candidates, extent
 from hifigemm.distributed.method import (
@@ -32,7 +32,9 @@ from hifigemm.distributed.sums import summed
 from hifigemm.distributed.walk import Arrived, LocalProducts, walk
 from hifigemm.engines.device_ops import NUMPY_DTYPES, TORCH_DTYPES
 from hifigemm.exceptions import PlanError
+from hifigemm.operands import check_scalars
 from hifigemm.plan import Decision, Report
+from hifigemm.planner import Options
 from hifigemm.problem import Problem
 from hifigemm.schemes import Scheme
 
@@ -65,6 +67,10 @@ class Asked:
     alpha: complex = 1.0
     beta: complex = 0.0
 
+    def in_numbers(self) -> Asked:
+        """The same with alpha and beta as numbers of Python, whatever they are given as."""
+        return replace(self, alpha=scalar(self.alpha, "alpha"), beta=scalar(self.beta, "beta"))
+
 
 def planned(a: Any, b: Any, c: Any, out: Any, asked: Asked) -> list[MeshPlan]:
     """The plans for these operands, the cheapest first, after all ranks agree that there is one.
@@ -84,7 +90,9 @@ def planned(a: Any, b: Any, c: Any, out: Any, asked: Asked) -> list[MeshPlan]:
 
 
 def _checked(a: Any, b: Any, c: Any, out: Any, asked: Asked) -> list[MeshPlan]:
-    """The plans for operands that are right by themselves."""
+    """The plans for operands and options that are right by themselves."""
+    Options(asked.accuracy, asked.scheme, None, None, asked.workspace, return_report=False)
+    asked = asked.in_numbers()
     for name, x in (("a", a), ("b", b), ("c", c), ("out", out)):
         if x is not None or name in "ab":
             _check_operand(name, x, a)
@@ -96,6 +104,7 @@ def _checked(a: Any, b: Any, c: Any, out: Any, asked: Asked) -> list[MeshPlan]:
     for name, x in (("c", c), ("out", out)):
         if x is not None and tuple(x.shape) != (problem.m, problem.n):
             raise ValueError(f"{name} has shape {tuple(x.shape)}; the result has shape {(problem.m, problem.n)}")
+    check_scalars(problem.dtype, alpha=asked.alpha, beta=asked.beta)
     if out is not None and out.dtype != dtype:
         raise TypeError(f"out has dtype {out.dtype}; the result has dtype {dtype}")
     if asked.beta != 0 and c is None:
@@ -171,7 +180,7 @@ def multiply(a: Any, b: Any, c: Any, out: Any, asked: Asked, *, return_report: b
     """alpha A B + beta C in the layout that is asked for, and its report."""
     started = time.perf_counter()
     plans = planned(a, b, c, out, asked)
-    plan = plans[0]
+    plan, asked = plans[0], asked.in_numbers()
     dtype = TORCH_DTYPES[plan.problem.dtype]
     a, b, c = (None if x is None else x.detach().to(dtype) for x in (a, b, c if asked.beta != 0 else None))
     if asked.alpha == 0 or plan.problem.k == 0:
@@ -220,7 +229,7 @@ def _by_panels(
         if limit is not None:
             left, right = sides()
     local = _room(a, b, own, out, layout)
-    products = LocalProducts(method, local, asked.alpha, asked.beta, own, None if limit is None else limit // 2)
+    products = LocalProducts(method, local, asked.alpha, asked.beta, own, None if limit is None else max(limit // 2, 1))
     error = walk(left, right, ahead, products)
     if limit is not None or not method.is_fixed:  # a rank may refuse what others do not
         agree(mesh, error)
