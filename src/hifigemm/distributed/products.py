@@ -78,14 +78,11 @@ def planned(a: Any, b: Any, c: Any, out: Any, asked: Asked) -> list[MeshPlan]:
     Raises what any rank refuses, on every rank.
     """
     plans, error = caught(_checked, a, b, c, out, asked)
-    operands = [x for x in (a, b, c, out) if isinstance(x, DTensor)]
-    if not operands:
-        raise error or TypeError("no operand is a DTensor")
-    mesh = operands[0].device_mesh
-    facts = [
-        f"{tuple(x.shape)} {x.dtype} {x.placements}" if isinstance(x, DTensor) else str(type(x)) for x in (a, b, c, out)
-    ]
-    agree(mesh, error, f"{' | '.join(facts)} | {asked}")
+    spread = {name: x for name, x in (("a", a), ("b", b), ("c", c), ("out", out)) if isinstance(x, DTensor)}
+    if not spread and error is not None:
+        raise error
+    facts = [f"{name} {tuple(x.shape)} {x.dtype} {x.placements}" for name, x in spread.items()]
+    agree(next(iter(spread.values())).device_mesh, error, f"{', '.join(facts)}, {asked}")
     return plans
 
 
