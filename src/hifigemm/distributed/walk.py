@@ -51,8 +51,7 @@ def walk(left: Sequence[Panel], right: Sequence[Panel], ahead: int | None, visit
                     visit(*pair)
                 except Exception as error:
                     failed = error
-        counts_to_come = counts[1 - side] - len(here[1 - side])
-        if counts_to_come or (side == 0 and new.several):
+        if len(here[1 - side]) < counts[1 - side]:  # others are still to come
             here[side].append(new)
     return failed
 
@@ -93,16 +92,13 @@ class LocalProducts:
                 if panel.ready is None:
                     panel.ready = _prepared(panel.x, side, self._shared(*pair))
                 pair[i] = panel.ready
-        is_prepared = any(x is panel.ready for x, panel in zip(pair, (left, right), strict=True))
-        asked: Any = {} if is_prepared else self.method.options
-        scalars: Any = {"alpha": self.alpha, "beta": self.beta}
+        asked: Any = {} if any(isinstance(x, Prepared) for x in pair) else self.method.options
         asked |= {"workspace": self.workspace, "return_report": not self.method.is_fixed, "out": self.out[entries]}
         if self.c is None and self.alpha == 1:
-            made: Any = product_of_numbers(*pair, **asked)
+            made = product_of_numbers(*pair, **asked)
         else:
-            c: Any = None if self.c is None else self.c[entries]
-            combined: Any = gemm_of_numbers
-            made = combined(*pair, c, **asked, **scalars)
+            c = None if self.c is None else self.c[entries]
+            made = gemm_of_numbers(pair[0], pair[1], c, alpha=self.alpha, beta=self.beta, **asked)
         if asked["return_report"]:
             self.num_products = max(self.num_products, made[1].num_products)
 
