@@ -55,6 +55,16 @@ def chunk(start: int, stop: int, parts: int, index: int) -> tuple[int, int]:
     return min(start + index * length, stop), min(start + (index + 1) * length, stop)
 
 
+def pieces(size: int, ranks: int) -> list[slice]:
+    """The pieces of so many rows or columns that `Shard` gives to the ranks of a group."""
+    return [slice(*chunk(0, size, ranks, rank)) for rank in range(ranks)]
+
+
+def within(piece: slice, at: slice) -> slice:
+    """A part of a piece, counted from its beginning, as far as the piece goes."""
+    return slice(min(piece.start + at.start, piece.stop), min(piece.start + at.stop, piece.stop))
+
+
 def extent(size: int, axis: int, placements: Sequence[Placement], mesh: Sequence[int], at: Sequence[int]) -> slice:
     """What the rank at some place of the mesh has of an axis."""
     start, stop = 0, size

@@ -18,7 +18,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from hifigemm.distributed.collectives import gather
-from hifigemm.distributed.layout import FIRST, Placements, chunk
+from hifigemm.distributed.layout import FIRST, Placements, chunk, pieces, within
 
 _MULTIPLE = 256
 """Panels begin at multiples of it, as tiles of products on a GPU do."""
@@ -32,6 +32,11 @@ class Panel:
 
     at: slice
     start: Callable[[], Callable[[], Tensor]]  # begins the way over the wire, and returns what waits for its end
+
+
+def panel_here(at: slice, x: Tensor) -> Panel:
+    """A panel that lies in the memory of this rank already."""
+    return Panel(at, lambda: lambda: x)
 
 
 def staged(x: DTensor, side: int, needed: Placements) -> tuple[DTensor, int | None]:
@@ -59,7 +64,7 @@ def panels_of(x: DTensor, side: int, needed: Placements, widest: int | None, *, 
     x, dim = staged(x, side, needed)
     local = x.to_local().resolve_conj().resolve_neg()
     if dim is None:
-        return [Panel(slice(0, local.shape[side]), lambda: lambda: local)] if local.shape[side] else []
+        return [panel_here(slice(0, local.shape[side]), local)] if local.shape[side] else []
     mesh, cut = x.device_mesh, x.placements[dim]
     if cut != Shard(1 - side):
         return _of_shards(local, side, _whole(x, side, dim), mesh, dim, widest)
@@ -125,16 +130,14 @@ def _along_k(local: Tensor, side: int, at: slice, inner: int, mesh: DeviceMesh, 
 def _exchanged(local: Tensor, side: int, at: slice, inner: int, mesh: DeviceMesh, dim: int) -> Panel:
     """Whole vectors of this rank, whose pieces along k lie on the ranks of a group, while it has pieces of theirs."""
     ranks, own = mesh.size(dim), mesh.get_local_rank(dim)
-    spans = []
-    for rank in range(ranks):
-        begin, end = chunk(0, local.shape[side], ranks, rank)
-        spans.append(slice(min(begin + at.start, end), min(begin + at.stop, end)))
+    kept = pieces(local.shape[side], ranks)
+    spans = [within(piece, at) for piece in kept]
     widths = [span.stop - span.start for span in spans]
-    lengths = [stop - start for start, stop in (chunk(0, inner, ranks, rank) for rank in range(ranks))]
+    lengths = [piece.stop - piece.start for piece in pieces(inner, ranks)]
 
     def start() -> Callable[[], Tensor]:
-        pieces = local if side == 1 else local.T  # k first, so that pieces lie one behind the other
-        sent = torch.cat([pieces[:, span].reshape(-1) for span in spans])
+        vectors = local if side == 1 else local.T  # k first, so that pieces lie one behind the other
+        sent = torch.cat([vectors[:, span].reshape(-1) for span in spans])
         whole = sent.new_empty(inner * widths[own])
         counts = [n * widths[own] for n in lengths], [lengths[own] * width for width in widths]
         work = dist.all_to_all_single(whole, sent, *counts, group=mesh.get_group(dim), async_op=True)
@@ -147,24 +150,20 @@ def _exchanged(local: Tensor, side: int, at: slice, inner: int, mesh: DeviceMesh
 
         return wait
 
-    first = min(at.start, spans[own].stop - chunk(0, local.shape[side], ranks, own)[0])
+    first = spans[own].start - kept[own].start
     return Panel(slice(first, first + widths[own]), start)
 
 
 def _of_shards(local: Tensor, side: int, size: int, mesh: DeviceMesh, dim: int, widest: int | None) -> list[Panel]:
     """Whole vectors that lie on the ranks of a group: the own ones, then a piece of those of every other rank."""
     ranks, own = mesh.size(dim), mesh.get_local_rank(dim)
-    spans = [chunk(0, size, ranks, i) for i in range(ranks)]
-    full = -(-size // ranks)
-    panels = [Panel(slice(*spans[own]), lambda: lambda: local)] if local.shape[side] else []
+    spans, full = pieces(size, ranks), -(-size // ranks)
+    panels = [panel_here(spans[own], local)] if local.shape[side] else []
     for at in _edges(full, None if widest is None else max(widest // ranks, 1), small=False):
         arrival = _Arrival(local, side, at, mesh, dim)
-        for i, (begin, end) in enumerate(spans):
-            stop = min(begin + at.stop, end)
-            if i != own and begin + at.start < stop:
-                panels.append(Panel(slice(begin + at.start, stop), arrival.of(i, stop - begin - at.start)))
-        if all(i == own or begin + at.start >= end for i, (begin, end) in enumerate(spans)):
-            panels.append(Panel(slice(0, 0), arrival.of(own, 0)))  # this rank sends what the others multiply
+        parts = [(i, within(span, at)) for i, span in enumerate(spans) if i != own]
+        found = [Panel(part, arrival.of(i, part.stop - part.start)) for i, part in parts if part.stop > part.start]
+        panels += found or [Panel(slice(0, 0), arrival.of(own, 0))]  # this rank sends what the others multiply
     return panels
 
 

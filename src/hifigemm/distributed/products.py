@@ -27,7 +27,7 @@ from hifigemm.distributed.method import (
     ratio_from,
     seen_by,
 )
-from hifigemm.distributed.panels import Panel, panels_of
+from hifigemm.distributed.panels import Panel, panel_here, panels_of
 from hifigemm.distributed.sums import summed
 from hifigemm.distributed.walk import Arrived, LocalProducts, walk
 from hifigemm.engines.device_ops import NUMPY_DTYPES, TORCH_DTYPES
@@ -254,12 +254,8 @@ def _agreed(
     if found[1]:
         agree(mesh, error)
     method = decided(plan.problem, plan.target, ratio_from(found[0]))
-    arrived = [[Panel(p.at, _there(p.x)) for _, p in sorted(side.items())] for side in here]
+    arrived = [[panel_here(p.at, p.x) for _, p in sorted(side.items())] for side in here]
     return method, arrived[0], arrived[1]
-
-
-def _there(x: Tensor) -> Any:
-    return lambda: lambda: x
 
 
 def _shape(layout: Layout, mesh: DeviceMesh) -> tuple[int, ...]:

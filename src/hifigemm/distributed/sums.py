@@ -27,7 +27,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from hifigemm.distributed.collectives import largest, reduce_largest, reduce_sum
-from hifigemm.distributed.layout import Layout, chunk
+from hifigemm.distributed.layout import Layout, pieces, within
 from hifigemm.distributed.method import Method, seen_by
 from hifigemm.engine import Engine
 from hifigemm.libraries import Library
@@ -59,7 +59,7 @@ class _Cut:
 
     def piece(self, size: int, rank: int) -> slice:
         """What a rank keeps of so many rows or columns."""
-        return slice(*chunk(0, size, self.ranks, rank))
+        return pieces(size, self.ranks)[rank]
 
 
 @dataclass(frozen=True)
@@ -118,9 +118,8 @@ def _cut(x: DTensor, axis: int, dims: list[int]) -> Tensor:
         return local
     (dim,) = dims
     ranks, own = mesh.size(dim), mesh.get_local_rank(dim)
-    old = [chunk(0, size, ranks, i) for i in range(ranks)]
-    blocks = [chunk(0, -(-size // NORM_BLOCK), ranks, i) for i in range(ranks)]
-    new = [(min(start * NORM_BLOCK, size), min(stop * NORM_BLOCK, size)) for start, stop in blocks]
+    old, blocks = pieces(size, ranks), pieces(-(-size // NORM_BLOCK), ranks)
+    new = [slice(min(x.start * NORM_BLOCK, size), min(x.stop * NORM_BLOCK, size)) for x in blocks]
     sent = [_common(old[own], span) for span in new]
     taken = [_common(new[own], span) for span in old]
     rows = (local if axis == 0 else local.T).contiguous()
@@ -129,9 +128,9 @@ def _cut(x: DTensor, axis: int, dims: list[int]) -> Tensor:
     return made if axis == 0 else made.T
 
 
-def _common(one: tuple[int, int], other: tuple[int, int]) -> int:
+def _common(one: slice, other: slice) -> int:
     """How many integers two ranges share."""
-    return max(min(one[1], other[1]) - max(one[0], other[0]), 0)
+    return max(min(one.stop, other.stop) - max(one.start, other.start), 0)
 
 
 def _norms(
@@ -232,7 +231,7 @@ class _Sums:
             shape[2 + cut.axis] = at.stop - at.start
             sent = torch.zeros(shape, dtype=torch.int8, device=like.device)
             for rank in range(cut.ranks):
-                some = _within(cut.piece(sizes[cut.axis], rank), at)
+                some = within(cut.piece(sizes[cut.axis], rank), at)
                 made = self._products(planes, cut.axis, some)
                 if made is not None:
                     place = sent[rank].narrow(1 + cut.axis, 0, some.stop - some.start)
@@ -254,7 +253,7 @@ class _Sums:
         work.wait()
         residues, first = self._added(arrived), cuts[0]
         places = [slice(0, self.sides[axis].x.shape[1 + axis]) for axis in (0, 1)]
-        places[first.axis] = _within(first.piece(places[first.axis].stop, first.own), at)
+        places[first.axis] = within(first.piece(places[first.axis].stop, first.own), at)
         for cut in cuts[1:]:
             residues = self._exchanged(residues, cut)
             places[cut.axis] = cut.piece(places[cut.axis].stop, cut.own)
@@ -299,8 +298,3 @@ class _Sums:
         entries = self.engine.memory.block_entries
         values = self.engine.override(crt)(products, *units, self.shift, self.moduli, self.problem.fmt, entries)
         return finished(self.problem, values, None, 0.0, 0).values
-
-
-def _within(piece: slice, at: slice) -> slice:
-    """A part of a piece, counted from its beginning, as far as the piece goes."""
-    return slice(min(piece.start + at.start, piece.stop), min(piece.start + at.stop, piece.stop))
