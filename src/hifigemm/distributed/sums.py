@@ -83,8 +83,8 @@ def summed(
     dims = [i for i, role in enumerate(layout.roles) if role == "k"]
     groups = [mesh.get_group(i) for i in dims]
     mantissa, shift = frexp(alpha)
-    x = _cut(a.redistribute(placements=layout.left), 1, dims)
-    y = _cut(b.redistribute(placements=layout.right), 0, dims)
+    x = _in_blocks(a.redistribute(placements=layout.left), 1, dims)
+    y = _in_blocks(b.redistribute(placements=layout.right), 0, dims)
     if mantissa == -1.0:  # so that -0 is right
         mantissa, x = 1.0, -x
     library, engine = seen_by(x)
@@ -111,7 +111,7 @@ def summed(
     return Method(scheme, method.accuracy)
 
 
-def _cut(x: DTensor, axis: int, dims: list[int]) -> Tensor:
+def _in_blocks(x: DTensor, axis: int, dims: list[int]) -> Tensor:
     """The piece of x along k that this rank multiplies: whole blocks of 256, but for the last one."""
     local, mesh, size = x.to_local().resolve_conj().resolve_neg(), x.device_mesh, x.shape[axis]
     if size % (NORM_BLOCK * math.prod(mesh.size(i) for i in dims)) == 0:
@@ -142,7 +142,7 @@ def _norms(
     own = [
         e.max(axis=side.axis, keepdims=True, initial=NO_EXPONENT) for side, (_, e) in zip(sides, blocks, strict=True)
     ]
-    exponents = _agreed(own, library, lambda x: reduce_largest(x, groups))
+    exponents = _reduced(own, library, lambda x: reduce_largest(x, groups))
     top = max((int(e.max(initial=NO_EXPONENT)) for e in exponents), default=NO_EXPONENT)
     if largest(mesh, [top])[0] >= INFINITE:
         return None
@@ -151,10 +151,10 @@ def _norms(
         scaling.squares_of_blocks(*block, exponent, side.axis)
         for side, block, exponent in zip(sides, blocks, exponents, strict=True)
     ]
-    return list(zip(_agreed(squares, library, lambda x: reduce_sum(x, groups)), exponents, strict=True))
+    return list(zip(_reduced(squares, library, lambda x: reduce_sum(x, groups)), exponents, strict=True))
 
 
-def _agreed(arrays: list[Array], library: Library, reduce: Any) -> list[Array]:
+def _reduced(arrays: list[Array], library: Library, reduce: Any) -> list[Array]:
     """Arrays that are reduced over ranks in one message."""
     tensors = [library.to_native(x) for x in arrays]
     flat = reduce(torch.cat([x.flatten() for x in tensors]))
@@ -171,7 +171,7 @@ def _required_bits(
     lowest = [-engine.override(scaling.lowest_bits)(side.x, side.axis, entries) for side in sides]
     found = []
     for side, norm, low in zip(
-        sides, norms, _agreed(lowest, library, lambda x: reduce_largest(x, groups)), strict=True
+        sides, norms, _reduced(lowest, library, lambda x: reduce_largest(x, groups)), strict=True
     ):
         scale = scaling.scale_of_norms(*norm, side.axis, two, 0)
         found.append(int(np.where(low == -NO_BIT, -NO_BIT, low - scale.exponent).max(initial=-NO_BIT)))
@@ -196,11 +196,8 @@ class _Sums:
         self, local: Tensor, c: Tensor | None, layout: Layout, mesh: Any, dims: list[int], workspace: int | None
     ) -> None:
         """Part after part: its residues travel while the next one is multiplied."""
-        axes: list[Any] = [layout.own[i] for i in dims]
-        cuts = [
-            _Cut(mesh.get_group(i), mesh.size(i), mesh.get_local_rank(i), shard.dim)
-            for i, shard in zip(dims, axes, strict=True)
-        ]
+        own: Any = layout.own
+        cuts = [_Cut(mesh.get_group(i), mesh.size(i), mesh.get_local_rank(i), own[i].dim) for i in dims]
         split = self.engine.override(scaled_residues)
         planes = [
             split(side.x, scale, self.moduli, self.engine.memory.block_entries) if side.x.size else None
@@ -211,10 +208,10 @@ class _Sums:
             arriving = sent.new_empty(sent.shape)
             work = dist.all_to_all_single(arriving, sent, group=cuts[0].group, async_op=True)
             if under_way is not None:
-                self._finish(*under_way, local, c, cuts)
-            under_way = at, arriving, work, sent
+                self._finish(*under_way[:3], local, c, cuts)
+            under_way = at, arriving, work, sent  # what is sent has to stay until it has arrived
         if under_way is not None:
-            self._finish(*under_way, local, c, cuts)
+            self._finish(*under_way[:3], local, c, cuts)
 
     def _parts(self, planes: list[Array | None], cut: _Cut, workspace: int | None) -> Iterator[tuple[slice, Tensor]]:
         """Residues (ranks, planes, rows, columns) of what each rank of the group keeps, as a part of its vectors."""
@@ -247,11 +244,11 @@ class _Sums:
         return self.engine.override(residue_gemm)(x, y, self.moduli, int8_product(self.engine))
 
     def _finish(
-        self, at: slice, arrived: Tensor, work: Any, _: Tensor, local: Tensor, c: Tensor | None, cuts: list[_Cut]
+        self, at: slice, arriving: Tensor, work: Any, local: Tensor, c: Tensor | None, cuts: list[_Cut]
     ) -> None:
         """Add what arrived, round it, and write it to its place."""
         work.wait()
-        residues, first = self._added(arrived), cuts[0]
+        residues, first = self._added(arriving), cuts[0]
         places = [slice(0, self.sides[axis].x.shape[1 + axis]) for axis in (0, 1)]
         places[first.axis] = within(first.piece(places[first.axis].stop, first.own), at)
         for cut in cuts[1:]:
