@@ -212,6 +212,7 @@ def _by_panels(
 ) -> tuple[Tensor, Method, int]:
     """The part of C of this rank, the method in the end, and the products that were made."""
     layout, method, mesh, limit = plan.layout, plan.method, a.device_mesh, asked.workspace
+    # Three panels take a quarter of the workspace, products half of it.
     width = None if limit is None else max(limit // 4 // (3 * plan.problem.k * a.dtype.itemsize), 1)
     ahead = None if limit is None else 1
 
