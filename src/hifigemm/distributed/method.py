@@ -95,7 +95,7 @@ def decided(problem: Problem, target: Target, ratio: float) -> Method:
     return Method(None, "correct") if count is None else Method(Ozaki2(num_moduli=count, scaling="fast"), None)
 
 
-def seen_by(x: Tensor) -> tuple[Library, Engine]:
+def library_and_engine(x: Tensor) -> tuple[Library, Engine]:
     """The library and the engine of a local tensor."""
     library = library_of(("a", x))
     return library, engine_for(None, library.name, library.device)
@@ -105,7 +105,7 @@ def error_ratio_of(x: Tensor, y: Tensor, problem: Problem, workspace: int | None
     """The largest error ratio of the product of two local tensors; 0 where there is none."""
     if 0 in (*x.shape, *y.shape):
         return 0.0
-    library, engine = seen_by(x)
+    library, engine = library_and_engine(x)
     limit = workspace_limit(replace(problem, m=x.shape[0], n=y.shape[1]), workspace, engine)
     with library.active():
         return largest_error_ratio(library.asarray(x, "a")[None], library.asarray(y, "b")[None], engine, limit)

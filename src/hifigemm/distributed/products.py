@@ -23,9 +23,9 @@ from hifigemm.distributed.method import (
     decided,
     error_ratio_of,
     expected_planes,
+    library_and_engine,
     method_for,
     ratio_from,
-    seen_by,
 )
 from hifigemm.distributed.panels import Panel, panel_here, panels_of
 from hifigemm.distributed.sums import summed
@@ -305,7 +305,7 @@ def _delivered(local: Tensor, plan: MeshPlan, out: DTensor | None, a: DTensor) -
 
 def _report(plan: MeshPlan, method: Method, count: int, seconds: float, local: Tensor) -> Report:
     """What was done and what is promised."""
-    engine = seen_by(local)[1]
+    engine = library_and_engine(local)[1]
     correct = method.accuracy == "correct" or getattr(method.scheme, "mode", None) == "correct"
     promised = plan.method.waits or method.accuracy is not None
     bound = 0.0 if correct else plan.target.r if promised else math.inf

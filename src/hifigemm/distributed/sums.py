@@ -28,7 +28,7 @@ from torch.distributed.tensor import DTensor
 
 from hifigemm.distributed.collectives import largest, reduce_largest, reduce_sum
 from hifigemm.distributed.layout import Layout, pieces, within
-from hifigemm.distributed.method import Method, seen_by
+from hifigemm.distributed.method import Method, library_and_engine
 from hifigemm.engine import Engine
 from hifigemm.libraries import Library
 from hifigemm.numerics import scaling
@@ -87,7 +87,7 @@ def summed(
     y = _in_blocks(b.redistribute(placements=layout.right), 0, dims)
     if mantissa == -1.0:  # so that -0 is right
         mantissa, x = 1.0, -x
-    library, engine = seen_by(x)
+    library, engine = library_and_engine(x)
     with library.active():
         sides = _Side(library.asarray(x, "a")[None], 2), _Side(library.asarray(y, "b")[None], 1)
         norms = _norms(sides, groups, library, engine, mesh)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from hifigemm.accuracy import NOTHING_STATED
 from hifigemm.api import gemm_of_numbers, make_plan, prepare, product_of_numbers
-from hifigemm.distributed.method import Method, seen_by
+from hifigemm.distributed.method import Method, library_and_engine
 from hifigemm.distributed.panels import Panel
 from hifigemm.operands import Prepared
 from hifigemm.plan import Plan
@@ -123,7 +123,7 @@ def _prepared(x: Tensor, side: Any, plan: Plan) -> Prepared:
 
     The kernels there mark the vectors with an Inf or NaN by themselves, so that the host does not wait.
     """
-    (library, engine), scheme = seen_by(x), plan.scheme
+    (library, engine), scheme = library_and_engine(x), plan.scheme
     if library.on_host or not isinstance(scheme, Ozaki2):
         return prepare(x, side, plan=plan)
     with library.active():
