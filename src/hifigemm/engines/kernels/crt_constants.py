@@ -47,7 +47,10 @@ def _signed(x: int, bits: int) -> int:
 
 @dataclass(frozen=True, eq=False)
 class CrtConstants:
-    """Constants of a set of moduli; equal only to itself, printed in full (kernels are cached by it)."""
+    """Constants of a set of moduli; equal only to itself.
+
+    Triton keeps kernels by what is printed of it. So all PTX is printed, though it follows from other fields.
+    """
 
     # `starts`, `sizes`: first part of each group, and how many it has: one for each modulus, or two or three for
     # complex V
