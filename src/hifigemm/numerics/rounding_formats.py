@@ -11,6 +11,8 @@ from hifigemm.numerics.bits import Array, power_of_two
 
 _CHUNK = 32768
 """Entries converted at a time: the half dozen float64 temporaries of a chunk stay in the second-level cache."""
+_DEVICE_CHUNK = 2**24
+"""The same for arrays of a device, where each step of a chunk is a launch."""
 
 
 def _to_nearest_away(y: Array) -> Array:
@@ -57,14 +59,14 @@ def round_to_format(x: Array, fmt: Format, mode: str = "nearest", *, saturate: b
         raise ValueError(f"{fmt} is wider than float64 arithmetic can round to: need t <= 53, emin - t + 1 >= -1022")
     top = largest_finite(fmt)
     beyond = top if (mode == "zero" if saturate is None else saturate) else np.inf
-    flat = x.reshape(-1)
+    flat, chunk = x.reshape(-1), _CHUNK if isinstance(x, np.ndarray) else _DEVICE_CHUNK
     out = np.empty(flat.shape, result_dtype(fmt), like=flat)
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-        for start in range(0, flat.size, _CHUNK):
-            part = flat[start : start + _CHUNK].astype(np.float64)
+        for start in range(0, flat.size, chunk):
+            part = flat[start : start + chunk].astype(np.float64)
             rounded = _round_chunk(part, fmt, ROUNDINGS[mode])
             np.copyto(rounded, np.copysign(beyond, part), where=(np.abs(rounded) > top) & np.isfinite(part))
-            out[start : start + _CHUNK] = rounded
+            out[start : start + chunk] = rounded
     return out.reshape(x.shape)
 
 
