@@ -26,6 +26,9 @@ SCHEMES = [
     hg.Multiword("fp16", 1, 1),
     hg.Multiword("bf16", 1, 1),
     hg.Multiword("tf32", 1, 1, accumulate="blocked", block=32),
+    hg.Multiword("tf32", 2, 3),
+    hg.Multiword("fp16", 2, 4, split_rounding="zero"),
+    hg.Multiword("bf16", 3, 9),
 ]
 
 

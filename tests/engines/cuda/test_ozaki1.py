@@ -73,8 +73,19 @@ def test_plans_that_the_kernels_do_not_have_go_step_by_step(make_pair, engine):
     assert engine.compile(planned(hg.Ozaki1(num_slices=7), a, b, engine, states_bound=True)) is None
     assert engine.compile(planned(hg.Ozaki1(num_slices=40), a, b, engine)) is None
     assert engine.compile(planned(hg.Ozaki1(num_slices=3), a + 0j, b + 0j, engine)) is None
-    for scheme in (hg.Ozaki1(product="fp16", num_slices=3), hg.Ozaki1(mode="dp")):
+    for scheme in (hg.Ozaki1(product="fp16", num_slices=3), hg.Ozaki1(mode="correct")):
         assert engine.compile(planned(scheme, *arrays(a, b), engine)) is None
+
+
+@pytest.mark.parametrize(("mode", "dtype"), [("dp", np.float64), ("sp", np.float32)])
+def test_modes_that_estimate_a_count_have_the_bits_of_the_steps(mode, dtype, make_pair, assert_same_bits, engine):
+    scheme = hg.Ozaki1(mode=mode)
+    a, b = (x[None] for x in make_pair("phi_1", 9, 140, 35, dtype))
+    plan = planned(scheme, *arrays(a, b), engine)
+    assert plan.scheme.mode == mode
+    want, report = hg.matmul(a, b, scheme=scheme, return_report=True)
+    assert plan.scheme == report.scheme
+    assert_same_bits(run(plan, a, b, engine), want)
 
 
 def test_steps_write_to_the_result_that_is_given(make_pair, assert_same_bits, engine):

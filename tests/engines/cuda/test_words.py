@@ -55,6 +55,8 @@ def run(plan, a, b, engine, shift=0, epilogue=PLAIN, out=None):
         hg.Corrected(shift_low=False, split_rounding="zero"),
         hg.Multiword("tf32", 1, 1),
         hg.Multiword("fp16", 1, 1, accumulate="blocked", block=32),
+        hg.Multiword("tf32", 2, 3),
+        hg.Multiword("bf16", 3, 6),
     ],
     ids=str,
 )
@@ -386,8 +388,8 @@ def test_narrow_operands_go_through_float32_otherwise(tensors):
 
 def test_what_the_kernels_do_not_have_is_left_to_the_steps(engine):
     a, b = np.ones((1, 4, 99), np.float32), np.ones((1, 99, 4), np.float32)
-    schemes = hg.Corrected(scale=False), hg.Corrected(block=24), hg.Multiword("bf16", 3, 6), hg.Corrected(block=100)
-    for scheme in schemes:
+    separate = hg.Multiword("bf16", 3, 6, accumulate="separate")
+    for scheme in (hg.Corrected(scale=False), hg.Corrected(block=24), separate, hg.Corrected(block=100)):
         assert engine.compile(planned(scheme, a, b, engine)) is None
     assert sums_of(hg.Corrected(block=100), 40, H100).block == 64
     assert engine.compile(planned(hg.Corrected(block=100), a[..., :40], b[:, :40], engine)) is not None

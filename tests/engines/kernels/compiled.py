@@ -194,18 +194,22 @@ def bits():
 
 
 def words():
-    for (fmt, block), chained in product(((FP16, 64), (TF32, 32)), (False, True)):
+    sums = {
+        "added outside": {},
+        "chained, triangle": {"chained": True, "triangle": True},
+        "pairs": {"pairs": ((1, 1), (0, 1), (1, 0), (0, 0))},
+    }
+    for (fmt, block), how in product(((FP16, 64), (TF32, 32)), sums):
         for tile in valid_tiles(gpu_of(DEVICE), family="words", fmt=fmt.name, block=block):
 
-            def write(program, fmt=fmt, block=block, tile=tile, chained=chained):
+            def write(program, fmt=fmt, block=block, tile=tile, how=how):
                 a, b = operands(program, torch.float32)
                 out = program.operand(Layout((1, 2048, 2048), torch.float32))
-                splitting = Splitting(fmt, 2, 11)
+                splitting = Splitting(fmt, 2, low_shift=11 if fmt is FP16 and how != "pairs" else 0)
                 left, right = split_words(((a, 2), (b, 1)), splitting, 14 if fmt is FP16 else 100)
-                options = {"block": block, "chained": chained, "triangle": chained, "config": tile}
-                word_gemm.word_gemm(left, right, out, operands=(a, b), **options)
+                word_gemm.word_gemm(left, right, out, operands=(a, b), block=block, config=tile, **sums[how])
 
-            yield f"{tile}, {fmt.name}, chained {chained}, triangle {chained}", write
+            yield f"{tile}, {fmt.name}, {how}", write
     for transposed in ("", "ab"):
 
         def embed(program, transposed=transposed):

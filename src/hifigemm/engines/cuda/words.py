@@ -46,13 +46,14 @@ def unit_of(model: TensorCoreModel, product: str) -> Accumulation:
 @lru_cache(maxsize=1024)
 def sums_of(scheme: Any, k: int, model: TensorCoreModel) -> KernelSums | None:
     """The kernels' order of sums for a scheme of words, None where they do not have it."""
-    if model is V100 or scheme.product not in word_gemm.BLOCKS or not scheme.chains_corrections:
+    chained = scheme.accumulate == "chained"
+    if model is V100 or scheme.product not in word_gemm.BLOCKS or not (scheme.chains_corrections or chained):
         return None
-    chained = scheme.accumulate not in ("outside", "blocked")
     unit, blocks = unit_of(model, scheme.product), word_gemm.BLOCKS[scheme.product]
     wanted = word_gemm.WHOLE_BLOCK[scheme.product] if chained else scheme.block_length(unit, k)
     block = wanted if wanted in blocks else next((b for b in blocks if min(b, wanted) >= k), None)
-    return None if block is None else KernelSums(scheme, k, unit, block, chained)
+    pairs = () if scheme.chains_corrections else tuple(scheme.pairs())
+    return None if block is None else KernelSums(scheme, k, unit, block, chained, pairs)
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,7 @@ class KernelSums:
     unit: Accumulation
     block: int  # of the kernels
     chained: bool
+    pairs: tuple[tuple[int, int], ...]  # of words that make one chain; none for a main product with corrections
 
     def __call__(self, left: Array, right: Array) -> Array:
         """The sums for words that lie one after the other along k."""
@@ -72,7 +74,7 @@ class KernelSums:
         a = self._words(x.reshape(len(x), -1, count, self.k).transpose(1, 2))
         b = self._words(y.reshape(len(y), count, self.k, -1).transpose(2, 3))
         out = torch.empty((max(len(x), len(y)), a.vectors, b.vectors), dtype=torch.float32, device=x.device)
-        word_gemm.word_gemm(a, b, out, block=self.block, chained=self.chained)
+        word_gemm.word_gemm(a, b, out, block=self.block, chained=self.chained, pairs=self.pairs)
         return wrap(out)
 
     def _words(self, x: Tensor) -> words.Words:
@@ -96,6 +98,8 @@ def steps(plan: Plan, model: TensorCoreModel) -> Steps | None:
         return None
     if not plan.certifies:
         return Steps(partial(_write, sums), contiguous_rows=p.is_complex)
+    if sums.pairs:  # what words lose says nothing of products of two low words
+        return None
     certify = partial(_bound, plan, sums)
     return Steps(partial(_write, sums), record=2, certify=certify, contiguous_rows=p.is_complex)
 
@@ -117,6 +121,7 @@ def _write(sums: KernelSums, plan: Plan, given: Arguments) -> None:
             *(made[0], made[1], out),
             block=sums.block,
             chained=sums.chained,
+            pairs=sums.pairs,
             shift=given.shift,
             operands=(x, y),
             triangle=is_triangle(plan, block) and not plan.problem.is_complex,

@@ -1,4 +1,4 @@
-"""Error-corrected products of words in one kernel: schemes.corrected on the device, bit for bit.
+"""Products of words in one kernel: schemes.corrected and chains of schemes.multiword on the device, bit for bit.
 
 With A = A_hi + 2**-s A_lo and B likewise, block by block along k,
 
@@ -6,8 +6,9 @@ With A = A_hi + 2**-s A_lo and B likewise, block by block along k,
 
 and C = 2**(row_exponent + col_exponent) (S + 2**-s D), rounded once more where it is subnormal. "In the unit" means
 chained through the accumulator of the tensor core, instruction by instruction; an operand of one word has no A_lo.
-`chained` leaves S to the unit as well. The order in which blocks and words follow each other is part of the
-arithmetic, the tile is not. Rows and columns with an Inf or NaN are those of numerics.special.fill_nonfinite.
+`chained` leaves S to the unit as well, and `pairs` makes one chain of everything: products of whole words, one after
+the other, as in schemes.multiword. The order in which blocks and words follow each other is part of the arithmetic,
+the tile is not. Rows and columns with an Inf or NaN are those of numerics.special.fill_nonfinite.
 
 The kernel here is plain Triton, for every GPU; word_gemm_hopper.py has one for Hopper. A product of a block that is
 added to a sum would be made part of the chain by the compiler: fma(P, 1, S) with a factor that is only known at run
@@ -19,6 +20,7 @@ time is the same sum and cannot be.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -45,8 +47,9 @@ _MATRICES = 65535
 class Kind:
     """What a kernel knows of the words when it is compiled: see `word_gemm`; FP16 words are scaled back in FP32."""
 
-    left_words: int
+    left_words: int  # of a block of k that are at hand at a time
     right_words: int
+    pairs: tuple[tuple[int, int], ...]  # of words that make one chain
     chained: bool
     in_fp32: bool
     triangle: bool
@@ -122,20 +125,31 @@ def _corrected_kernel(
     right_low = right_high + pitch.to(tl.int64) * right.vectors
     total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
     correction = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
-    for start in range(0, k, BLOCK_K):
-        h = start + tl.arange(0, BLOCK_K)
-        a = _load(left_high, row, h[None, :], pitch, EVEN)
-        b = _load(right_high, col, h[:, None], pitch, EVEN)
-        if KIND.chained:
-            total = tl.dot(a, b, total, input_precision="tf32")
-        else:
-            total = tl.fma(tl.dot(a, b, input_precision="tf32"), tl.zeros_like(total) + one, total)
-        if KIND.left_words == 2:
-            low = _load(left_low, row, h[None, :], pitch, EVEN)
-            correction = tl.dot(low, b, correction, input_precision="tf32")
-        if KIND.right_words == 2:
-            low = _load(right_low, col, h[:, None], pitch, EVEN)
-            correction = tl.dot(a, low, correction, input_precision="tf32")
+    PAIRS: tl.constexpr = len(KIND.pairs)
+    if PAIRS > 0:
+        for i in tl.static_range(PAIRS):
+            left_word = left_high + pitch.to(tl.int64) * left.vectors * KIND.pairs[i][0]
+            right_word = right_high + pitch.to(tl.int64) * right.vectors * KIND.pairs[i][1]
+            for start in range(0, k, BLOCK_K):
+                h = start + tl.arange(0, BLOCK_K)
+                a = _load(left_word, row, h[None, :], pitch, EVEN)
+                b = _load(right_word, col, h[:, None], pitch, EVEN)
+                total = tl.dot(a, b, total, input_precision="tf32")
+    else:
+        for start in range(0, k, BLOCK_K):
+            h = start + tl.arange(0, BLOCK_K)
+            a = _load(left_high, row, h[None, :], pitch, EVEN)
+            b = _load(right_high, col, h[:, None], pitch, EVEN)
+            if KIND.chained:
+                total = tl.dot(a, b, total, input_precision="tf32")
+            else:
+                total = tl.fma(tl.dot(a, b, input_precision="tf32"), tl.zeros_like(total) + one, total)
+            if KIND.left_words == 2:
+                low = _load(left_low, row, h[None, :], pitch, EVEN)
+                correction = tl.dot(low, b, correction, input_precision="tf32")
+            if KIND.right_words == 2:
+                low = _load(right_low, col, h[:, None], pitch, EVEN)
+                correction = tl.dot(a, low, correction, input_precision="tf32")
     if KIND.left_words + KIND.right_words > 2:
         total = total + correction * low_scale
     inside_m = rows < left.vectors
@@ -171,6 +185,7 @@ def word_gemm(
     *,
     block: int | None = None,
     chained: bool = False,
+    pairs: Sequence[tuple[int, int]] = (),
     shift: int = 0,
     losses: tuple[int, int] = ALL_LOSSES,
     operands: tuple[torch.Tensor, torch.Tensor] | None = None,
@@ -182,12 +197,15 @@ def word_gemm(
     Parameters
     ----------
     left, right : Words
-        Of one format and low_shift, with one or two words each.
+        Of one format and low_shift, with one or two words each, or as many as `pairs` name.
     out : float32 tensor (batch, m, n), any strides
     block : int, optional
         Length of a block of k, one of `BLOCKS`; otherwise four instructions of the tensor core.
     chained : bool
         The unit adds the main product as well; blocks then only set the order of the corrections.
+    pairs : pairs of int
+        Words of A and B, counted from 0, whose products make one chain in the unit, one after the other, in place of a
+        main product and corrections. Words that an operand does not have are zeros.
     shift : int
         Power of two that the result is multiplied with before it is rounded.
     losses : pair of int
@@ -202,10 +220,10 @@ def word_gemm(
     """
     fmt = left.splitting.fmt.name
     block = WHOLE_BLOCK[fmt] if block is None else block
-    _check(left, right, out, block)
+    _check(left, right, out, block, pairs)
     if out.numel() == 0:
         return
-    same: dict[str, Any] = {"chained": chained, "shift": shift, "losses": losses, "triangle": triangle}
+    same: dict[str, Any] = {"chained": chained, "pairs": pairs, "losses": losses, "triangle": triangle, "shift": shift}
     if out.shape[0] > _MATRICES:
         for start in range(0, out.shape[0], _MATRICES):
             at = slice(start, start + _MATRICES)
@@ -218,7 +236,9 @@ def word_gemm(
         columns = -(-right.vectors // 2) if triangle else right.vectors  # a triangle has about as many tiles
         shape = ProductShape(left.vectors, columns, left.k, out.shape[0], "words", fmt, block)
         config = tile_for(shape, gpu_of(out.device), ("triton",) if hopper is None else KERNELS)
-    kind = Kind(left.splitting.num_words, right.splitting.num_words, chained, fmt == "fp16", triangle)
+    counts = left.splitting.num_words, right.splitting.num_words
+    chain = tuple((p, q) for p, q in pairs if p < counts[0] and q < counts[1])
+    kind = Kind(*((1, 1) if pairs else counts), chain, chained or bool(pairs), fmt == "fp16", triangle)
     target, entries = (out, *out.stride()), None if operands is None else tuple(operand_arguments(operands))
     noted = None if losses == ALL_LOSSES else left.losses
     launch = _launch_plain if config.kernel == "triton" else hopper.launch
@@ -230,11 +250,14 @@ def _some(x: torch.Tensor, at: slice) -> torch.Tensor:
     return x[at] if x.shape[0] > 1 else x
 
 
-def _check(left: Words, right: Words, out: torch.Tensor, block: int) -> None:
+def _check(left: Words, right: Words, out: torch.Tensor, block: int, pairs: Sequence[tuple[int, int]]) -> None:
     """Raise ValueError where `word_gemm` does not take these arguments."""
     a, b = left.splitting, right.splitting
-    if (a.fmt, a.low_shift, left.k) != (b.fmt, b.low_shift, right.k) or max(a.num_words, b.num_words) > 2:
+    too_many = not pairs and max(a.num_words, b.num_words) > 2
+    if (a.fmt, a.low_shift, left.k) != (b.fmt, b.low_shift, right.k) or too_many:
         raise ValueError(f"no product of {a} with k = {left.k} and {b} with k = {right.k}")
+    if pairs and a.low_shift:
+        raise ValueError(f"words of {a} have scales of their own, so that their products make no chain")
     if block not in BLOCKS[a.fmt.name]:
         raise ValueError(f"block = {block}: expected one of {BLOCKS[a.fmt.name]} for {a.fmt.name}")
     if out.dtype is not torch.float32 or out.shape[1:] != (left.vectors, right.vectors):

@@ -1,12 +1,12 @@
 """Products of words on Hopper: `word_gemm` in Gluon, with TMA, wgmma and specialised warps.
 
 Each thread block walks over tiles of the result. One warp loads the words of both operands for a block of k into a
-ring in shared memory; two warpgroups of half the rows each multiply, and never wait for each other. A warpgroup holds
-three accumulators: P, the main product of the block, which starts from zero; D, the chain of the corrections; S, the
-sum of all P. It issues the MMAs of P, then those of D, frees the words of the block before as soon as its corrections
-are made, waits for P only and adds it to S while D is being made. The exponents of rows and columns arrive during the
-last corrections of a tile; tiles that lie inside the result and have no wide exponents are scaled and stored by a
-short path, which takes 3 us less (4 % of a tile at n = 4096).
+ring in shared memory, one pair of words after the other where pairs make a chain; two warpgroups of half the rows each
+multiply, and never wait for each other. A warpgroup holds three accumulators: P, the main product of the block, which
+starts from zero; D, the chain of the corrections; S, the sum of all P. It issues the MMAs of P, then those of D, frees
+the words of the block before as soon as its corrections are made, waits for P only and adds it to S while D is being
+made. The exponents of rows and columns arrive during the last corrections of a tile; tiles that lie inside the result
+and have no wide exponents are scaled and stored by a short path, which takes 3 us less (4 % of a tile at n = 4096).
 
 The order of all operations is that of `word_gemm`, and so are the bits.
 """
@@ -47,6 +47,7 @@ def _produce(
     STAGES: gl.constexpr = TILE.stages
     HALF: gl.constexpr = BLOCK_M // 2
     BYTES: gl.constexpr = (LEFT_WORDS * BLOCK_M + RIGHT_WORDS * BLOCK_N) * BLOCK_K * WORD_BYTES
+    PAIRS: gl.constexpr = len(KIND.pairs)
     left_ring, right_ring, full, empty = ring
     k_steps, tiles, tiles_m, tiles_n = counts
     step = 0
@@ -60,15 +61,22 @@ def _produce(
             barrier = full.index(stage)
             mbarrier.wait(empty.index(stage), ((step // STAGES) & 1) ^ 1)
             mbarrier.expect(barrier, BYTES)
+            h, left_at, right_at = i, left_row, right_row
+            if PAIRS > 1:
+                pair = i // (k_steps // PAIRS)
+                h = i - pair * (k_steps // PAIRS)
+                for j in gl.static_range(PAIRS):
+                    left_at = gl.where(pair == j, left_row + KIND.pairs[j][0] * left.vectors, left_at)
+                    right_at = gl.where(pair == j, right_row + KIND.pairs[j][1] * right.vectors, right_at)
             for p in gl.static_range(LEFT_WORDS):
                 for half in gl.static_range(2):
-                    at = left_row + p * left.vectors + half * HALF
+                    at = left_at + p * left.vectors + half * HALF
                     slot = left_ring.index((stage * LEFT_WORDS + p) * 2 + half)
-                    tma_load(left_map, [at, i * BLOCK_K], barrier, slot)
+                    tma_load(left_map, [at, h * BLOCK_K], barrier, slot)
             for p in gl.static_range(RIGHT_WORDS):
-                at = right_row + p * right.vectors
+                at = right_at + p * right.vectors
                 slot = right_ring.index(stage * RIGHT_WORDS + p)
-                tma_load(right_map, [at, i * BLOCK_K], barrier, slot)
+                tma_load(right_map, [at, h * BLOCK_K], barrier, slot)
             step += 1
 
 
@@ -240,7 +248,7 @@ def launch(
         (min(tiles, gpu_of(out.device).num_sms),),
         *(_map_of(left, (tile.block_m // 2, tile.block_k)), _map_of(right, (tile.block_n, tile.block_k))),
         *(side_of(left, pitch), side_of(right, pitch), noted, target, entries, *scales, *losses),
-        *(left.k, -(-max(left.k, 1) // tile.block_k), tiles, tiles_m, tiles_n),
+        *(left.k, -(-max(left.k, 1) // tile.block_k) * max(len(kind.pairs), 1), tiles, tiles_m, tiles_n),
         KIND=kind,
         TILE=tile,
         ADJACENT=target[3] == 1,
