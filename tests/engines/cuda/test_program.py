@@ -283,6 +283,8 @@ def test_native_products_of_matrices_and_stacks_are_repeated(engine, case):
         assert again is None
         return
     want = torch.matmul(*tensors)
+    if case == "stacks of one":  # multiplied as matrices, for which a library may have another order of sums
+        want = torch.matmul(tensors[0][0], tensors[1][0])[None]
     assert torch.equal(again(*tensors, None), want)
     out = torch.full(shape, np.nan, dtype=torch.float64, device=DEVICE)
     assert again(*tensors, out) is out
