@@ -153,7 +153,7 @@ def _roof(axes: Any, rows: Sequence[Row]) -> None:
         note(axes, f"top edge: peak of FP16 for three products, {max(roofs):.0f}")
 
 
-_RESIDUALS = ["grey v", "pink ^", "orange x", "sky s", "blue D", "green *", "black o"]
+_RESIDUALS = ["grey v", "pink ^", "orange x", "sky s", "blue D", "green *", "black o", "dark P"]
 
 
 def residuals_on_gpu(rows: Sequence[Row]) -> Any:
@@ -166,8 +166,10 @@ def residuals_on_gpu(rows: Sequence[Row]) -> Any:
         for method, style in zip(unique(rows, "method"), _RESIDUALS):
             colour, marker = style.split()
             found = choose(rows, inputs=inputs, method=method)
-            curve(axes, choose(found, unit="model"), "k", "residual", "", f"{colour} , -", width=1.2)
-            curve(axes, choose(found, unit=machine), "k", "residual", method, f"{colour} {marker} none 7 none")
+            measured = choose(found, unit=machine)
+            label = "" if measured else method
+            curve(axes, choose(found, unit="model"), "k", "residual", label, f"{colour} , -", width=1.2)
+            curve(axes, measured, "k", "residual", method, f"{colour} {marker} none 7 none")
         decades(axes, lengths, "k", "‖C - R‖ / ‖R‖ (Frobenius)")
         axes.set_title(inputs, loc="left", fontsize=11)
         axes.set_ylim(3e-8, 4)
