@@ -56,6 +56,7 @@ def test_forced_schemes_keep_it_or_refuse(make_pair, name, scheme):
             check(c, exact_entries(a, b), r, "float64")
             assert type(report.scheme) is type(scheme)
             assert report.bound <= r
+            assert report.relative == r
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

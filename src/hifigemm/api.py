@@ -901,7 +901,7 @@ def _report(plan: Plan, outcome: Outcome, engine: Engine, decision_seconds: floa
                 reasons.append(f"{scheme} taken")
         native = isinstance(scheme, Native) and products > 0
         count = math.ceil(products - 1e-9)
-        return Decision(scheme, count, bound, bound == 0.0, k_block, native, "; ".join(reasons))
+        return Decision(scheme, count, bound, bound == 0.0, k_block, native, "; ".join(reasons), plan.target.relative)
 
     return Report(engine.name, engine.device, plan.workspace, decision_seconds, decide)
 

@@ -256,6 +256,7 @@ class Decision:
     k_block: int
     native: bool
     reason: str
+    relative: float | None = None
 
 
 def _decided(name: str) -> Any:
@@ -277,6 +278,8 @@ class Report:
         What multiplied, and where.
     bound : float
         The r of |C - AB| <= r |A||B| + u |AB| that is guaranteed; no larger than `Plan.bound`.
+    relative : float or None
+        The r of |C - AB| <= r |AB| that is guaranteed as well, where a `Relative` accuracy was asked for.
     correct : bool
         Every real component is the correctly rounded exact value.
     native : bool
@@ -295,6 +298,7 @@ class Report:
     scheme: Any = _decided("scheme")
     num_products: int = _decided("num_products")
     bound: float = _decided("bound")
+    relative: float | None = _decided("relative")
     correct: bool = _decided("correct")
     native: bool = _decided("native")
     reason: str = _decided("reason")
@@ -337,11 +341,12 @@ class Report:
         return f"Report(engine={self.engine!r}, device={self.device!r}, workspace={self.workspace}, {self.decision!r})"
 
     def __str__(self) -> str:
+        bound = f"{self.bound:.3g} |A||B|" + (", correctly rounded" if self.correct else "")
         lines = [
             ("scheme", str(self.scheme)),
             ("products", str(self.num_products)),
             ("engine", f"{self.engine} on {self.device}"),
-            ("bound", f"{self.bound:.3g} |A||B|" + (", correctly rounded" if self.correct else "")),
+            ("bound", bound if self.relative is None else f"{self.relative:.3g} |AB|, and {bound}"),
             ("native", "yes" if self.native else "no"),
             ("k_block", str(self.k_block)),
             ("workspace", f"{self.workspace / 2**20:.1f} MiB"),
