@@ -36,6 +36,10 @@ def fails(capsys):
 @pytest.fixture
 def short(monkeypatch):
     """`bench --quick` without pauses and a GPU; the method of its measurements."""
+    return shorten(monkeypatch)
+
+
+def shorten(monkeypatch):
     method = Method(pause=0.0, warm=0, calls=(1, 1), bursts=1, sustained=1e-4, runs=1, chunk=1e-4)
     monkeypatch.setattr(bench, "QUICK", method)
     monkeypatch.setattr(bench, "cuda_is_usable", lambda: False)

@@ -32,6 +32,12 @@ def small(tmp_path_factory):
     return folder
 
 
+@pytest.fixture
+def undrawn(monkeypatch):
+    """No picture, as without matplotlib."""
+    monkeypatch.setattr(demo, "find_spec", lambda name: None)
+
+
 def test_every_scheme_is_held_against_every_problem(small):
     rows = read_rows(small / "demo.csv")
     assert len({(row["problem"], row["scheme"]) for row in rows}) == len(rows) == 4 * len(demo.SCHEMES)
@@ -56,6 +62,7 @@ def test_plot_draws_the_same_picture_from_the_csv_file(small, tmp_path):
     assert out.read_bytes() == (small / "demo.png").read_bytes()
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_table_has_a_line_for_each_scheme(tmp_path, capsys):
     assert run(tmp_path, "--size", "3", "--seed", "5") == 0
     out, _ = capsys.readouterr()
@@ -65,17 +72,17 @@ def test_table_has_a_line_for_each_scheme(tmp_path, capsys):
     assert max(map(len, out.splitlines())) <= 140
 
 
-def test_without_matplotlib_the_rest_is_done(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(demo, "find_spec", lambda name: None)
+@pytest.mark.usefixtures("undrawn")
+def test_without_matplotlib_the_rest_is_done(tmp_path, capsys):
     assert run(tmp_path, "--size", "3") == 0
     assert "picture: none, matplotlib is not installed" in capsys.readouterr().out
     assert (tmp_path / "demo.csv").exists()
     assert not (tmp_path / "demo.png").exists()
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_without_flint_the_numbers_are_the_same(small, tmp_path, monkeypatch):
     monkeypatch.setattr("hifigemm.study.exact.find_spec", lambda name: None)
-    monkeypatch.setattr(demo, "find_spec", lambda name: None)
     assert run(tmp_path, "--size", "24") == 0
     for row, other in zip(read_rows(small / "demo.csv"), read_rows(tmp_path / "demo.csv"), strict=True):
         assert {key: row[key] for key in row if "time" not in key} == {
@@ -83,6 +90,7 @@ def test_without_flint_the_numbers_are_the_same(small, tmp_path, monkeypatch):
         }
 
 
+@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize(
     ("change", "text"),
     [
@@ -103,6 +111,7 @@ def test_report_that_promises_too_much_is_found_out(tmp_path, capsys, monkeypatc
     assert (tmp_path / "demo.csv").exists()
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_wrong_result_under_a_correct_report_is_found_out(tmp_path, capsys, monkeypatch):
     matmul = hg.matmul
 
@@ -116,6 +125,7 @@ def test_wrong_result_under_a_correct_report_is_found_out(tmp_path, capsys, monk
     assert "are not correctly rounded" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_correct_without_the_reports_word_is_found_out(tmp_path, capsys, monkeypatch):
     matmul = hg.matmul
     monkeypatch.setattr(hg, "matmul", lambda a, b, accuracy=None, **options: matmul(a, b, **options))

@@ -15,6 +15,7 @@ from hifigemm.cli import demo, main, report
 from hifigemm.cli.accuracy import WAYS
 from hifigemm.primitives import Finding
 from hifigemm.study.reference import ExactProduct
+from tests.cli.conftest import shorten
 
 FINDINGS = [Finding("rint", "NumPy", 7), Finding("negative", "NumPy", 7, fault="entry 1", used=False)]
 
@@ -22,6 +23,10 @@ FINDINGS = [Finding("rint", "NumPy", 7), Finding("negative", "NumPy", 7, fault="
 @pytest.fixture
 def small(monkeypatch, short):
     """The command with products of a few entries, and findings that are told."""
+    return shrink(monkeypatch, short)
+
+
+def shrink(monkeypatch, short):
     monkeypatch.setattr(report, "cuda_is_usable", lambda: False)
     monkeypatch.setattr(report, "METHOD", replace(short, sustained=0))
     monkeypatch.setattr(report, "SIZES", {"cpu": (4, 8)})
@@ -32,6 +37,16 @@ def small(monkeypatch, short):
 
 def run(path, *argv):
     return main(["report", "--output", str(path), *argv])
+
+
+@pytest.fixture(scope="module")
+def small_page(tmp_path_factory):
+    """The page of such a command, for tests that read it."""
+    path = tmp_path_factory.mktemp("report") / "page.html"
+    with pytest.MonkeyPatch.context() as patch:
+        shrink(patch, shorten(patch))
+        assert run(path) == 0
+    return path
 
 
 def read(path):
@@ -46,11 +61,8 @@ def lines_of(root, caption):
     return [["".join(cell.itertext()) for cell in line] for each in found for line in list(each.iter("tr"))[1:]]
 
 
-def test_page_asks_for_nothing_and_fits_a_phone(small, tmp_path, capsys):
-    path = tmp_path / "page.html"
-    assert run(path) == 0
-    assert capsys.readouterr().out == f"{path}\n"
-    root, _ = read(path)
+def test_page_asks_for_nothing_and_fits_a_phone(small_page):
+    root, _ = read(small_page)
     for element in root.iter():
         assert element.tag not in ("script", "link", "img", "iframe", "object")
         assert not {"src", "href", "srcset", "data"} & set(element.keys())
@@ -62,9 +74,8 @@ def test_page_asks_for_nothing_and_fits_a_phone(small, tmp_path, capsys):
     assert tables == {table for box in root.iter("div") if box.get("class") == "wide" for table in box.iter("table")}
 
 
-def test_page_says_what_was_measured(small, tmp_path):
-    assert run(tmp_path / "page.html") == 0
-    root, words = read(tmp_path / "page.html")
+def test_page_says_what_was_measured(small_page):
+    root, words = read(small_page)
     assert f"hifigemm {hg.__version__} on" in words
     assert f"numpy {np.__version__}" in words
     assert all(engine in words for engine in hg.engines())
@@ -79,9 +90,8 @@ def test_page_says_what_was_measured(small, tmp_path):
     assert "Errors: 6 x 6 matrices" in words
 
 
-def test_every_error_on_the_page_is_within_what_was_guaranteed(small, tmp_path):
-    assert run(tmp_path / "page.html") == 0
-    root, _ = read(tmp_path / "page.html")
+def test_every_error_on_the_page_is_within_what_was_guaranteed(small_page):
+    root, _ = read(small_page)
     for dtype in report.CASES:
         for way, _, error, guaranteed, _, share, *_ in lines_of(root, f"Errors of {dtype} products in numbers"):
             assert float(error) <= float(guaranteed), way
@@ -116,7 +126,9 @@ def test_page_that_is_there_is_replaced_as_a_whole_or_stays(small, tmp_path, mon
     assert run(path) == 0
     assert path.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
     assert os.listdir(tmp_path) == ["page.html"]
-    assert all(line.endswith(" ...") or "interrupted" in line for line in capsys.readouterr().err.splitlines())
+    out, err = capsys.readouterr()
+    assert out == f"{path}\n"
+    assert all(line.endswith(" ...") or "interrupted" in line for line in err.splitlines())
 
 
 def test_broken_promise_and_fault_stand_on_top(small, tmp_path, capsys, monkeypatch):
@@ -148,12 +160,13 @@ def test_sizes_that_would_take_too_long_are_named(small, tmp_path, monkeypatch):
     assert "Left out, as they would have taken too long: float64, n = 8; float32, n = 8." in words
 
 
-def test_same_seed_gives_the_same_errors(small, tmp_path):
-    pages = []
-    for name, seed in (("a", "3"), ("b", "3"), ("c", "4")):
-        assert run(tmp_path / f"{name}.html", "--seed", seed) == 0
-        pages.append(lines_of(read(tmp_path / f"{name}.html")[0], "Errors of float64 products in numbers"))
-    assert pages[0] == pages[1] != pages[2]
+def test_same_seed_gives_the_same_errors(small, small_page, tmp_path):
+    pages = [small_page]
+    for seed in ("0", "4"):
+        pages.append(tmp_path / f"{seed}.html")
+        assert run(pages[-1], "--seed", seed) == 0
+    errors = [lines_of(read(page)[0], "Errors of float64 products in numbers") for page in pages]
+    assert errors[0] == errors[1] != errors[2]
 
 
 def test_tensors_are_held_against_the_exact_product_too(torch):

@@ -50,6 +50,8 @@ def test_file_is_written_and_drawn(experiment, tmp_path, monkeypatch, capsys):
     name = experiment.__name__.split(".")[-1]
     data = tmp_path / f"{name}.csv"
     monkeypatch.setattr(sys, "argv", [name, *SMALL[experiment], "--output", str(data)])
+    if hasattr(experiment, "FAMILIES"):
+        monkeypatch.setattr(experiment, "FAMILIES", ["uniform", "phi 4", "blocks scaled"])
     experiment.main()
     assert data.with_suffix(".env.json").exists()
     rows = read_rows(data)

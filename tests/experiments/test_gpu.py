@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 from pathlib import Path
@@ -64,6 +65,21 @@ def rehearsed(tmp_path, monkeypatch):
     return run
 
 
+@pytest.fixture(scope="module")
+def rows_of(tmp_path_factory):
+    """The lines of a study on NumPy arrays, which runs once."""
+
+    @functools.cache
+    def rows(study):
+        data = tmp_path_factory.mktemp("studies") / f"{name_of(study)}.csv"
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(common, "arrays_here", Named)
+            assert study.main(["--sizes", *STUDIES[study], "--output", str(data)]) == 0
+        return read_rows(data)
+
+    return rows
+
+
 def check_lines(study, outcome, capsys):
     code, rows, data = outcome
     assert code == 0
@@ -87,11 +103,10 @@ def test_every_line_runs_on_tensors(torch, study, rehearsed, capsys):
 
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("study", STUDIES, ids=name_of)
-def test_every_file_is_drawn(study, rehearsed):
+def test_every_file_is_drawn(study, rows_of):
     pytest.importorskip("matplotlib")
-    _, rows, _ = rehearsed(study, "--sizes", *STUDIES[study])
     energy = {"joules": "1.5", "gflops_per_watt": "80"}
-    rows = [row | {key: value for key, value in energy.items() if key in row} for row in rows]
+    rows = [row | {key: value for key, value in energy.items() if key in row} for row in rows_of(study)]
     figure = draw(f"gpu_{name_of(study)}", rows)
     assert all(axes.has_data() for axes in figure.axes)
     texts = [axes.get_xlabel() for axes in figure.axes] + [axes.get_ylabel() for axes in figure.axes]
@@ -106,18 +121,17 @@ def test_a_study_ends_where_its_time_does(rehearsed):
 
 
 @pytest.mark.parametrize("study", STUDIES, ids=name_of)
-def test_the_start_of_a_file_is_answered_and_drawn(study, rehearsed):
+def test_the_start_of_a_file_is_answered_and_drawn(study, rows_of):
     pytest.importorskip("matplotlib")
-    _, rows, _ = rehearsed(study, "--sizes", *STUDIES[study])
+    rows = rows_of(study)
     for count in range(1, len(rows)):
         assert isinstance(answers.ANSWERS[name_of(study)][1](rows[:count]), str)
     for count in (1, 2, len(rows) // 2):
         draw(f"gpu_{name_of(study)}", rows[:count])
 
 
-def test_correct_modes_have_no_error_and_stages_sum_to_the_whole(rehearsed):
-    _, rows, _ = rehearsed(modes, "--sizes", "24")
-    for row in rows:
+def test_correct_modes_have_no_error_and_stages_sum_to_the_whole(rows_of):
+    for row in rows_of(modes):
         if row["case"].endswith("correct"):
             assert (row["relative_error"], row["share_correct"], row["share_equal"]) == ("0.0", "1.0", "1.0")
         if row["case"].startswith("ozaki1"):
