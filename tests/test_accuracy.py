@@ -41,6 +41,7 @@ NAMES = (
     "empty_rows_and_columns",
     "subnormal_rows",
 )
+PARTS = {f"{i + 1} of 5": NAMES[i::5] for i in range(5)}
 TARGETS = (1e-6, 1e-8, 1e-10, 1e-12, 1e-14, 1e-15, 1e-16, 1e-17, 1e-18)
 FORCED = (
     hg.Ozaki1(),
@@ -69,6 +70,7 @@ EXPLICIT = (
 )
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex128"])
 @pytest.mark.parametrize("name", NAMES)
 def test_a_number_is_kept_whatever_the_operands(make_pair, name, dtype):
@@ -79,6 +81,7 @@ def test_a_number_is_kept_whatever_the_operands(make_pair, name, dtype):
         assert report.bound <= r
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("scheme", FORCED, ids=str)
 @pytest.mark.parametrize("name", NAMES)
 def test_forced_schemes_keep_a_number_or_refuse(make_pair, scheme, name):
@@ -95,18 +98,19 @@ def test_forced_schemes_keep_a_number_or_refuse(make_pair, scheme, name):
             assert isinstance(report.scheme, type(scheme))
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("count", [2, 3, 4, 5, 7, 10, 14, 20])
-def test_too_few_moduli_for_a_number_are_refused(make_pair, count):
-    for name in ("uniform", "phi_2", "phi_8", "span_60", "integers"):
-        for dtype in ("float64", "complex64"):
-            a, b = make_pair(name, 6, 9, 5, dtype)
-            for r in TARGETS:
-                for scaling in ("accurate", "fast"):
-                    try:
-                        c = hg.matmul(a, b, accuracy=r, scheme=hg.Ozaki2(num_moduli=count, scaling=scaling))
-                    except hg.AccuracyError:
-                        continue
-                    assert meets_promise(c, a, b, r).all(), (name, dtype, r, scaling)
+@pytest.mark.parametrize("name", ["uniform", "phi_2", "phi_8", "span_60", "integers"])
+def test_too_few_moduli_for_a_number_are_refused(make_pair, count, name):
+    for dtype in ("float64", "complex64"):
+        a, b = make_pair(name, 6, 9, 5, dtype)
+        for r in TARGETS:
+            for scaling in ("accurate", "fast"):
+                try:
+                    c = hg.matmul(a, b, accuracy=r, scheme=hg.Ozaki2(num_moduli=count, scaling=scaling))
+                except hg.AccuracyError:
+                    continue
+                assert meets_promise(c, a, b, r).all(), (dtype, r, scaling)
 
 
 @pytest.mark.parametrize("count", [1, 2, 4, 8, 30])
@@ -122,10 +126,12 @@ def test_too_few_slices_for_a_number_are_refused(make_pair, count):
                 assert meets_promise(c, a, b, r).all(), (name, dtype, r)
 
 
+@pytest.mark.thinned(7)
 @pytest.mark.parametrize("accuracy", [None, "fp32", "fp64"])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
-def test_named_accuracies_are_kept(make_pair, accuracy, dtype):
-    for name in NAMES:
+@pytest.mark.parametrize("part", PARTS)
+def test_named_accuracies_are_kept(make_pair, accuracy, dtype, part):
+    for name in PARTS[part]:
         for scheme in ("auto", hg.Ozaki1(), hg.Ozaki1(product="fp64"), hg.Ozaki2()):
             a, b = make_pair(name, 5, 21, 4, dtype)
             try:
@@ -139,10 +145,12 @@ def test_named_accuracies_are_kept(make_pair, accuracy, dtype):
             assert report.bound <= max(resolve(accuracy, fmt, 21).r, native_bound(terms, fmt.u))
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("scheme", EXPLICIT, ids=str)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
-def test_the_bound_of_the_report_holds(make_pair, scheme, dtype):
-    for name in NAMES:
+@pytest.mark.parametrize("part", PARTS)
+def test_the_bound_of_the_report_holds(make_pair, scheme, dtype, part):
+    for name in PARTS[part]:
         for shape in ((5, 1, 4), (6, 19, 7)):
             a, b = make_pair(name, *shape, dtype)
             c, report = hg.matmul(a, b, scheme=scheme, return_report=True)
@@ -262,15 +270,16 @@ def test_plan_report_log_and_strict_mode_state_one_worst_case(make_pair, caplog,
         assert f"{worst:.3g} |A||B|, accepted at the level of fp{64 if u == 2.0**-53 else 32} (r = {asked:.3g})" in text
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("name", ["phi_1", "phi_8", "underflowing", "sparse", "integers"])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex128"])
-def test_no_report_exceeds_the_bound_of_its_plan(make_pair, name, dtype):
+@pytest.mark.parametrize("accuracy", [None, "fp32", "fp64", 1e-3, 1e-12, 1e-18, "correct"])
+def test_no_report_exceeds_the_bound_of_its_plan(make_pair, name, dtype, accuracy):
     a, b = make_pair(name, 6, 30, 5, dtype)
-    for accuracy in (None, "fp32", "fp64", 1e-3, 1e-12, 1e-18, "correct"):
-        for scheme in ("auto", *FORCED):
-            plan = hg.make_plan(a, b, accuracy=accuracy, scheme=scheme)
-            for options in ({"accuracy": accuracy, "scheme": scheme}, {"plan": plan}):
-                assert hg.matmul(a, b, return_report=True, **options)[1].bound <= plan.bound
+    for scheme in ("auto", *FORCED):
+        plan = hg.make_plan(a, b, accuracy=accuracy, scheme=scheme)
+        for options in ({"accuracy": accuracy, "scheme": scheme}, {"plan": plan}):
+            assert hg.matmul(a, b, return_report=True, **options)[1].bound <= plan.bound
 
 
 @pytest.mark.parametrize("shape", [(0, 5), (3, 0)])

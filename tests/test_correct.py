@@ -33,6 +33,7 @@ NAMES = (
     "empty_rows_and_columns",
     "subnormal_rows",
 )
+PARTS = {f"{i + 1} of 5": NAMES[i::5] for i in range(5)}
 SHAPES = ((1, 1, 1), (1, 2, 1), (5, 1, 4), (7, 13, 6), (1, 64, 1), (31, 67, 29))
 FORCED = (
     hg.DoubleDouble(),
@@ -107,12 +108,12 @@ def test_the_native_product_fails_the_same_check(make_pair, name):
     assert (native != correctly_rounded(a, b)).any()
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("scheme", FORCED, ids=str)
-@pytest.mark.parametrize(
-    "dtype", ["float32", "float64", pytest.param("complex64", marks=pytest.mark.slow), "complex128"]
-)
-def test_forced_schemes_round_correctly_or_refuse(make_pair, assert_same_bits, scheme, dtype):
-    for name in NAMES:
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("part", PARTS)
+def test_forced_schemes_round_correctly_or_refuse(make_pair, assert_same_bits, scheme, dtype, part):
+    for name in PARTS[part]:
         for shape in ((5, 1, 4), (7, 43, 6)):
             a, b = make_pair(name, *shape, dtype)
             try:
@@ -234,6 +235,7 @@ def test_random_tiny_products_of_few_bits_equal_the_oracle(assert_same_bits):
             assert_same_bits(hg.matmul(a, b, accuracy="correct"), correctly_rounded(a, b))
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("dtype", ["complex64", "complex128"])
 @pytest.mark.parametrize("n", [1, 2, 4, 8])
 @pytest.mark.parametrize("order", ["C", "F"])

@@ -41,6 +41,7 @@ def check_enclosure(enclosure, a, b):
             assert y == next_x
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", NAMES)
 def test_pairs_and_enclosures_of_hard_products(make_pair, name, dtype):

@@ -44,6 +44,7 @@ def test_stacks_are_transposed_in_their_last_axes(make_pair, assert_same_bits, d
     assert found.shape == expected.shape
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("alpha", [2.0**e for e in (-1, 1, 7, -40, 100, -300, 600, 1000, -1022, -1074, 1023)])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex128"])
 def test_a_power_of_two_scales_the_exact_product_before_its_rounding(make_pair, assert_same_bits, alpha, dtype):
@@ -390,6 +391,7 @@ def test_prepared_operands_keep_the_sign_of_what_underflows(assert_same_bits, sc
         assert report.correct == (alpha != -3.0)
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
 @pytest.mark.parametrize(("alpha", "beta"), [(-1.0, 1.0), (1.0, -1.0), (2.0**-30, 2.0**40), (-4.0, 0.5)])
 @pytest.mark.parametrize("family", ["phi_1", "cancelling", "phi_4"])
@@ -434,6 +436,7 @@ def apart(dtype):
     return [(e, f) for e, f in found if max(e, f) <= 1023 and min(e, f) >= -1074]
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("scheme", ["auto", "ozaki1", hg.Ozaki2(scaling="fast")], ids=str)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("family", ["phi_2", "subnormal", "overflowing", "integers"])

@@ -298,6 +298,7 @@ SCHEMES = ["auto", "native", "ozaki1", "ozaki2", "multiword", "corrected", hg.Oz
 FAMILIES = ["full_range", "subnormal", "overflowing", "underflowing", "zeros", "largest_times_smallest"]
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("scheme", [*SCHEMES, hg.Ozaki1(num_slices=2), hg.Ozaki1(product="fp16", mode="dp")], ids=str)
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "complex64", "complex128"])
 def test_settings_of_the_caller_change_nothing(make_pair, assert_same_bits, dtype, scheme):

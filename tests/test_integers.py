@@ -134,6 +134,7 @@ def blocks(request, monkeypatch):
             monkeypatch.setattr(integers, name, value)
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.usefixtures("blocks")
 @pytest.mark.parametrize("k", [0, 1, 2, 33, 2048, 2049, 5000])
 @pytest.mark.parametrize("first", ["bool", *INTEGERS])

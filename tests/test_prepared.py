@@ -24,6 +24,7 @@ SCHEMES = (
 )
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("scheme", SCHEMES, ids=str)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
 def test_prepared_operands_give_the_bits_of_the_operands(make_pair, assert_same_bits, scheme, dtype):

@@ -383,6 +383,7 @@ def test_plans_that_rest_on_their_operands_are_not_kept_on_the_host(make_pair):
 KINDS = ("phi_0.1", "integers", "phi_2", "uniform", "zeros", "phi_4", "single_nonzero", "cancelling", "ties")
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize(
     "options",
     [

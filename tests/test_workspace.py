@@ -36,9 +36,10 @@ def peak_of(call):
         tracemalloc.stop()
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("scheme", SCHEMES, ids=str)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex128"])
-@pytest.mark.parametrize("which", [1, pytest.param(2, marks=pytest.mark.slow), 3])
+@pytest.mark.parametrize("which", [1, 2, 3])
 def test_memory_stays_within_the_limit(make_pair, workspaces, scheme, dtype, which):
     a, b = make_pair("phi_1", 60, 260, 50, dtype)
     options = {"scheme": scheme, "accuracy": None if scheme.explicit else "correct"}

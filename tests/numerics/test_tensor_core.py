@@ -72,6 +72,7 @@ def draw_c(rng: np.random.Generator, a: Array, b: Array, model: TensorCoreModel,
     return round_to_format(c, model.accumulator, "zero")
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(("model", "fmt"), UNITS, ids=lambda x: x.name)
 @pytest.mark.parametrize("spread", [0, 3, 14, 600])
 def test_vectorised_equals_rational_arithmetic(model: TensorCoreModel, fmt: Format, spread: int) -> None:

@@ -70,6 +70,7 @@ def test_bits_are_those_of_the_recipe(product):
     assert (np.abs(scaled - want.astype(np.float64)) <= (report.bound + other.bound) * (np.abs(a) @ np.abs(b))).all()
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("scheme", SWITCHES, ids=str)
 def test_bound_holds_on_hostile_data(scheme, make_pair):
     finite = 0

@@ -11,6 +11,7 @@ from hifigemm.study.reference import correctly_rounded
 SCHEME = hg.DoubleDouble()
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
 @pytest.mark.parametrize("k", [2047, 2048, 2049, 9000])
 def test_long_sums_are_correctly_rounded(make_pair, assert_same_bits, k, dtype):

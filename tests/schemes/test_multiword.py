@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -54,21 +55,23 @@ def units(scheme):
     return ["numpy", "simulated-h100", "simulated-v100" if scheme.product == "fp16" else "simulated-a100"]
 
 
+@pytest.mark.parametrize("first", [0, *(pytest.param(i, marks=pytest.mark.slow) for i in range(1, 5))])
 @pytest.mark.parametrize("name", SCHEMES)
-def test_bound_holds_on_hostile_data(name, make_pair):
+def test_bound_holds_on_hostile_data(name, first, make_pair):
     scheme = SCHEMES[name]
+    dtypes = (np.float64,) if scheme.product == "fp32" else (np.float32, np.float64)
+    # Each fifth case: those of one part have all families, as neither their number nor that of the rest divides by 5.
+    cases = list(itertools.product(units(scheme), dtypes, HOSTILE))[first::5]
     finite = 0
-    for dtype in (np.float64,) if scheme.product == "fp32" else (np.float32, np.float64):
-        for family in HOSTILE:
-            for engine in units(scheme):
-                a, b = make_pair(family, 4, 33, 3, dtype)
-                c, report = hg.matmul(a, b, scheme=scheme, engine=engine, return_report=True)
-                assert not np.isnan(c).any(), (family, engine)
-                assert report.num_products >= scheme.num_products
-                if np.isfinite(report.bound):
-                    finite += 1
-                    assert meets_promise(c, a, b, report.bound).all(), (family, engine, report.bound)
-    assert finite >= 8
+    for engine, dtype, family in cases:
+        a, b = make_pair(family, 4, 33, 3, dtype)
+        c, report = hg.matmul(a, b, scheme=scheme, engine=engine, return_report=True)
+        assert not np.isnan(c).any(), (family, engine)
+        assert report.num_products >= scheme.num_products
+        if np.isfinite(report.bound):
+            finite += 1
+            assert meets_promise(c, a, b, report.bound).all(), (family, engine, report.bound)
+    assert finite > len(cases) / 3
 
 
 @pytest.mark.parametrize("name", ["markidis", "fasi-bf16", "valero-lara-tf32x3", "valero-lara-tf64x4-scaled"])

@@ -61,6 +61,7 @@ def test_small_integers_are_exact_with_few_moduli(make_pair, assert_same_bits, s
         assert report.scheme.num_moduli <= 4
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("scaling", SCALINGS)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("k", [1, 2, 3, 7, 64, 1000])

@@ -109,6 +109,7 @@ def assert_same_bits(actual, expected):
         np.testing.assert_array_equal(np.signbit(part(actual)), np.signbit(part(expected)))
 
 
+@pytest.mark.thinned(3)
 @every_case
 @every_dtype
 def test_correctly_rounded_equals_fractions(name, dtype):
@@ -123,6 +124,7 @@ def test_correctly_rounded_equals_fractions(name, dtype):
     assert_same_bits(correctly_rounded(a, b), expected)
 
 
+@pytest.mark.thinned(3)
 @every_case
 @every_dtype
 def test_exact_product_equals_fractions_with_and_without_flint(name, dtype):
@@ -138,6 +140,7 @@ def test_exact_product_equals_fractions_with_and_without_flint(name, dtype):
         np.testing.assert_array_equal(fast.imag, plain.imag)
 
 
+@pytest.mark.thinned(3)
 @every_case
 @every_dtype
 def test_errors_equal_fractions(name, dtype):
