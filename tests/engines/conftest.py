@@ -74,10 +74,50 @@ def _name_dtypes_once():
     interpreter._get_np_dtype = found
 
 
+def _make_types_once():
+    """Keep the type of each kind of block with the shape of its tensors; the interpreter makes them for each value.
+
+    The type of a tuple, which hardly anything asks for, is made when it is asked for, and a type equals itself.
+    """
+    from triton.language import core
+
+    kept, own_block, own_tuple, own_equal = {}, core.block_type.__init__, core.tuple.__init__, core.dtype.__eq__
+    shape_of_scalars = core.constexpr(1), core.tuple([])
+
+    def block_type(self, element_ty, shape):
+        space = getattr(element_ty, "address_space", None)
+        key = element_ty.name, space, *[s.value if isinstance(s, core.constexpr) else s for s in shape]
+        if key not in kept:
+            own_block(self, element_ty, shape)
+            self.of_tensors = core.constexpr(self.numel), core.tuple([core.constexpr(s) for s in self.shape])
+            kept[key] = dict(vars(self))
+        vars(self).update(kept[key])
+
+    def tensor(self, handle, type):
+        self.handle, self.type, self.dtype = handle, type, type.scalar
+        self.numel, self.shape = type.of_tensors if type.is_block() else shape_of_scalars
+
+    def make_tuple(self, args, type=None):
+        if type is not None:
+            own_tuple(self, args, type)
+        else:
+            self.values, self.known_type = list(args), None
+
+    def type_of_tuple(self):
+        if self.known_type is None:
+            self.known_type = core._type_for_tuple_values(self.values)
+        return self.known_type
+
+    core.block_type.__init__, core.tensor.__init__, core.tuple.__init__ = block_type, tensor, make_tuple
+    core.tuple.type = property(type_of_tuple, lambda self, type: setattr(self, "known_type", type))
+    core.dtype.__eq__ = lambda self, other: self is other or own_equal(self, other)
+
+
 if os.environ.get("TRITON_INTERPRET") == "1":
     _take_one_element_as_index()
     _leave_out_what_is_dropped()
     _name_dtypes_once()
+    _make_types_once()
 
 
 @pytest.fixture
