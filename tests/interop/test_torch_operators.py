@@ -37,7 +37,7 @@ SHAPES = {
     "matrices": ((3, 4), (4, 2)),
     "stacks": ((2, 3, 4), (2, 4, 2)),
     "broadcast": ((3, 4), (2, 4, 2)),
-    "broadcast twice": ((5, 1, 3, 4), (2, 4, 2)),
+    "broadcast twice": ((3, 1, 1, 2), (2, 2, 3)),
     "one column": ((3, 4), (4, 1)),
     "empty sums": ((3, 0), (0, 2)),
 }
@@ -216,7 +216,7 @@ def test_transposes_and_what_beta_does_not_read():
 def test_gemm_passes_the_checks_of_pytorch():
     gemm = torch.ops.hifigemm.gemm
     for dtype, alpha, beta in ((torch.float64, 0.5, -2.0), (torch.complex128, 0.5 - 1j, 2 + 0.25j)):
-        a, b, c = (torch.rand(s, dtype=dtype, requires_grad=True) for s in ((2, 3, 4), (4, 5), (3, 1)))
+        a, b, c = (torch.rand(s, dtype=dtype, requires_grad=True) for s in ((2, 2, 3), (3, 2), (2, 1)))
 
         def scaled(a, b, c, alpha=alpha, beta=beta):
             return gemm(a, b, c, alpha=alpha, beta=beta)
@@ -239,7 +239,7 @@ JACOBIANS = {
 }
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("jacobian", JACOBIANS)
 def test_jacobians_are_those_of_matmul(jacobian, shapes):
     pair = [integers(shape, torch.float64, i) for i, shape in enumerate(shapes)]
@@ -248,13 +248,13 @@ def test_jacobians_are_those_of_matmul(jacobian, shapes):
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
 def test_derivatives_are_those_of_differences(dtype):
-    a, b = (x.requires_grad_() for x in (torch.rand(2, 3, 4, dtype=dtype), torch.rand(4, 2, dtype=dtype)))
+    a, b = (x.requires_grad_() for x in (torch.rand(2, 2, 3, dtype=dtype), torch.rand(3, 2, dtype=dtype)))
     every = {"check_forward_ad": True, "check_batched_grad": True, "check_batched_forward_grad": True}
     assert torch.autograd.gradcheck(product, (a, b), **every)
     assert torch.autograd.gradgradcheck(product, (a, b), check_fwd_over_rev=True)
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("scheme", ["auto", "Ozaki2(num_moduli=14, scaling='fast')"])
 def test_operators_pass_the_checks_of_pytorch(shapes, scheme):
     for dtype in (torch.float64, torch.complex64):
