@@ -158,7 +158,7 @@ DYNAMIC = [name for name in COMPILED if name != "einsum of three"]
 """Those whose graph needs no numbers as lengths, as the order of the products of einsum does."""
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(("name", "dynamic"), [*((name, False) for name in COMPILED), *((x, True) for x in DYNAMIC)])
 def test_compiled_functions_are_one_graph_with_the_eager_bits(name, dynamic):
     function, shapes = COMPILED[name]

@@ -129,6 +129,7 @@ def stacks(make_pair, family="phi_0.1", m=5, k=200, n=6, dtype="float64", batch=
     return np.stack([a for a, _ in made[: batch[0]]]), np.stack([b for _, b in made[: batch[1]]])
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("rung", [0, 1, 2, 3])
 def test_the_first_count_that_is_enough_is_taken_or_a_native_product(make_pair, assert_same_bits, engine, rung, dtype):
@@ -203,6 +204,7 @@ def test_blocks_and_stacks_decide_alike(make_pair, assert_same_bits, engine, run
         assert outcome.certificate().scheme == (plan.scheme, *plan.alternatives)[rung]
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("parts", ["sample", "few terms", "both"])
 @pytest.mark.parametrize(("dtype", "rung"), [("float64", 0), ("float64", 1), ("float64", 3), ("complex128", 1)])
 def test_parts_of_a_product_are_looked_at_first(make_pair, assert_same_bits, engine, monkeypatch, parts, dtype, rung):
@@ -269,6 +271,7 @@ def ozaki2_wrap(tensor):
     return wrap(tensor)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("rung", [0, 3])
 def test_inf_and_nan_lie_where_ieee_arithmetic_puts_them(make_pair, engine, rung, dtype):
@@ -289,6 +292,7 @@ def test_inf_and_nan_lie_where_ieee_arithmetic_puts_them(make_pair, engine, rung
 # Plans that are certified: the ratio is read, and a finer plan is made by it.
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("few", [False, True])
 def test_a_ratio_that_is_too_large_leads_to_a_finer_plan(make_pair, assert_same_bits, engine, monkeypatch, few, dtype):
@@ -542,6 +546,7 @@ def test_hard_operands(make_pair, assert_same_bits, engine, family, dtype):
     assert_same_bits(run(planned(fixed(5), a, b, engine), a, b, engine)[2], by_numpy(a, b, fixed(5)))
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("alpha", [1.0, 0.3, 0.5 - 2j])
 @pytest.mark.parametrize("beta", [0.0, -1.5, 1j])
 def test_alpha_and_beta(make_pair, assert_same_bits, engine, alpha, beta):
@@ -696,6 +701,7 @@ def test_all_operands_keep_the_bound_of_the_report(make_pair, unread, family):
         assert (report.bound, report.num_products, report.k_block) == (native_bound(70, 2.0**-53), 1, 70)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("family", [EASY, HARD])
 @pytest.mark.parametrize(("alpha", "beta"), [(4.0, 0.0), (-(2.0**-1050), 0.0), (0.3, 0.0), (1.0, 2.0), (-8.0, 0.7)])
 def test_gemm_does_the_same_to_either_product(make_pair, assert_same_bits, unread, family, alpha, beta):

@@ -87,6 +87,7 @@ def test_the_device_decides_alike(make_pair, assert_same_bits, engine, dtype):
         assert_same_bits(found, want)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     "shape", [(1, 3, 6), (1, 5, 4)] if DEVICE == "cpu" else [(1, 550, 900), (1, 1100, 300)], ids=str
 )

@@ -77,6 +77,7 @@ def test_inf_and_nan_spread_to_their_rows_and_columns(make_pair, options):
     check(a, **options)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(("shape", "made"), [((1, 9, 9), [1]), ((1, 4, 4), [1] * 6), ((1, 9, 5), [2, 1])], ids=str)
 def test_one_operand_is_split_once_and_blocks_above_the_diagonal_are_left_out(
     make_pair, engine, monkeypatch, assert_same_bits, shape, made

@@ -47,6 +47,7 @@ def run(plan, a, b, engine, shift=0, epilogue=PLAIN, out=None):
     return outcome, on_host(outcome.values)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     "scheme",
     [
@@ -80,6 +81,7 @@ def complex_uniform(rng, *shape):
     return (uniform(rng, *shape) + 1j * uniform(rng, *shape)).astype(np.complex64)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("scheme", [hg.Corrected(), hg.Corrected("tf32"), hg.Multiword("fp16", 1, 1)], ids=str)
 def test_complex_products_are_those_of_the_embedding(scheme, engine):
     rng = np.random.default_rng(21)
@@ -90,14 +92,15 @@ def test_complex_products_are_those_of_the_embedding(scheme, engine):
     with np.errstate(all="ignore"):
         want = hg.gemm(a, b, c, alpha=0.6, beta=-1.5j, scheme=scheme, engine="simulated-h100")
     (z,), room = arrays(c), np.zeros((2, 7, 9), np.complex64)
-    for out in (None, arrays(np.zeros((2, 9, 7), np.complex64))[0], np.swapaxes(arrays(room)[0], 1, 2)):
-        for left in (a, np.swapaxes(np.swapaxes(a, 1, 2).copy(), 1, 2)):
-            _, outcome = execute(plan, *arrays_as_they_lie(left, b), engine, 2**28, 1, Epilogue(0.3, -1.5j, z), out=out)
-            values = on_host(outcome.values)
-            np.testing.assert_allclose(values.real, want.real, rtol=0, atol=2e-5)
-            np.testing.assert_allclose(values.imag, want.imag, rtol=0, atol=2e-5)
-            if out is not None:
-                np.testing.assert_array_equal(on_host(out), values)
+    turned = np.swapaxes(np.swapaxes(a, 1, 2).copy(), 1, 2)
+    outs = None, arrays(np.zeros((2, 9, 7), np.complex64))[0], np.swapaxes(arrays(room)[0], 1, 2)
+    for out, left in zip(outs, (a, turned, a), strict=True):
+        _, outcome = execute(plan, *arrays_as_they_lie(left, b), engine, 2**28, 1, Epilogue(0.3, -1.5j, z), out=out)
+        values = on_host(outcome.values)
+        np.testing.assert_allclose(values.real, want.real, rtol=0, atol=2e-5)
+        np.testing.assert_allclose(values.imag, want.imag, rtol=0, atol=2e-5)
+        if out is not None:
+            np.testing.assert_array_equal(on_host(out), values)
     blocks = planned(scheme, a, b, engine, workspace=2**13)
     assert not blocks.is_whole
     np.testing.assert_allclose(run(blocks, a, b, engine)[1], run(plan, a, b, engine)[1], rtol=0, atol=2e-5)
@@ -119,6 +122,7 @@ def test_bits_do_not_depend_on_the_workspace(engine):
     np.testing.assert_allclose(*values, rtol=0, atol=1e-5)  # the interpreter leaves the order of sums to NumPy
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("product", ["fp16", "tf32"])
 @pytest.mark.parametrize("family", ["uniform", "phi_4", "sparse", "span_60", "opposed_spans", "badly_scaled"])
 def test_bound_from_the_losses_holds(family, product, make_pair, engine):
@@ -208,6 +212,7 @@ def test_auto_takes_the_words_that_hold_the_exponents(family, tensors):
         assert torch.equal(c, hg.matmul(x, y, scheme=report.scheme))
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("family", [*EXPONENT_FAMILIES, "uniform", "wide"])
 def test_auto_takes_words_for_complex_operands_too(family, tensors):
     rng = np.random.default_rng(13)

@@ -212,6 +212,7 @@ def seven_products(planes, of_planes, half_m, half_n, rng):
     return out.reshape(1, -1, *out.shape[2:])
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(("count", "dtype"), [(14, np.float64), (8, np.float32), (5, np.complex128), (21, np.float64)])
 def test_products_of_halves_are_joined(device, count, dtype):
     rng = np.random.default_rng(count)

@@ -70,7 +70,7 @@ def test_int32_holds_the_longest_sum(assert_same_bits):
     assert_same_bits(multiplied(2, a[None], a.T[None].copy())[0], want)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("dtype", [pytest.param(np.float32, marks=pytest.mark.slow), np.float64])
 def test_special_values_and_stacks(dtype, make_pair, assert_same_bits):
     a, b = (np.stack([x * dtype(2.0**e) for e in range(2)]) for x in make_pair("phi_1", 9, 30, 34, dtype))
     a[0, 3, 5], a[1, 8, 0], b[1, 2, 33], b[0, 29, 1] = np.inf, np.nan, -np.inf, np.inf
