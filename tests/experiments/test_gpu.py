@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import json
 import math
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 
 import numpy as np
@@ -66,47 +68,47 @@ def rehearsed(tmp_path, monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def rows_of(tmp_path_factory):
-    """The lines of a study on NumPy arrays, which runs once."""
+def on_arrays(tmp_path_factory):
+    """A study on NumPy arrays, which runs once: its exit code, lines and file, and what it printed."""
 
     @functools.cache
-    def rows(study):
+    def outcome(study):
         data = tmp_path_factory.mktemp("studies") / f"{name_of(study)}.csv"
-        with pytest.MonkeyPatch.context() as patch:
+        with pytest.MonkeyPatch.context() as patch, redirect_stdout(StringIO()) as out:
             patch.setattr(common, "arrays_here", Named)
-            assert study.main(["--sizes", *STUDIES[study], "--output", str(data)]) == 0
-        return read_rows(data)
+            code = study.main(["--sizes", *STUDIES[study], "--output", str(data)])
+        return code, read_rows(data), data, out.getvalue()
 
-    return rows
+    return outcome
 
 
-def check_lines(study, outcome, capsys):
-    code, rows, data = outcome
+def check_lines(study, code, rows, data, out):
     assert code == 0
     assert json.loads(data.with_suffix(".env.json").read_text())["ended"] == "with all lines"
     assert find_drawing(rows) == f"gpu_{name_of(study)}"
     assert {row.get("status", "timed") for row in rows} == {"timed"}
     assert {row["kept"] for row in rows if "kept" in row} <= {"True"}
-    assert capsys.readouterr().out.count("\n") == len(rows) + 1
+    assert out.count("\n") == len(rows) + 1
     assert answers.ANSWERS[name_of(study)][1](rows).startswith("|")
 
 
 @pytest.mark.parametrize("study", STUDIES, ids=name_of)
-def test_every_line_runs_on_arrays(study, rehearsed, capsys):
-    check_lines(study, rehearsed(study, "--sizes", *STUDIES[study]), capsys)
+def test_every_line_runs_on_arrays(study, on_arrays):
+    check_lines(study, *on_arrays(study))
 
 
 @pytest.mark.parametrize("study", STUDIES, ids=name_of)
 def test_every_line_runs_on_tensors(torch, study, rehearsed, capsys):
-    check_lines(study, rehearsed(study, "--sizes", *STUDIES[study], arrays=Tensors), capsys)
+    outcome = rehearsed(study, "--sizes", *STUDIES[study], arrays=Tensors)
+    check_lines(study, *outcome, capsys.readouterr().out)
 
 
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("study", STUDIES, ids=name_of)
-def test_every_file_is_drawn(study, rows_of):
+def test_every_file_is_drawn(study, on_arrays):
     pytest.importorskip("matplotlib")
     energy = {"joules": "1.5", "gflops_per_watt": "80"}
-    rows = [row | {key: value for key, value in energy.items() if key in row} for row in rows_of(study)]
+    rows = [row | {key: value for key, value in energy.items() if key in row} for row in on_arrays(study)[1]]
     figure = draw(f"gpu_{name_of(study)}", rows)
     assert all(axes.has_data() for axes in figure.axes)
     texts = [axes.get_xlabel() for axes in figure.axes] + [axes.get_ylabel() for axes in figure.axes]
@@ -121,17 +123,17 @@ def test_a_study_ends_where_its_time_does(rehearsed):
 
 
 @pytest.mark.parametrize("study", STUDIES, ids=name_of)
-def test_the_start_of_a_file_is_answered_and_drawn(study, rows_of):
+def test_the_start_of_a_file_is_answered_and_drawn(study, on_arrays):
     pytest.importorskip("matplotlib")
-    rows = rows_of(study)
+    rows = on_arrays(study)[1]
     for count in range(1, len(rows)):
         assert isinstance(answers.ANSWERS[name_of(study)][1](rows[:count]), str)
     for count in (1, 2, len(rows) // 2):
         draw(f"gpu_{name_of(study)}", rows[:count])
 
 
-def test_correct_modes_have_no_error_and_stages_sum_to_the_whole(rows_of):
-    for row in rows_of(modes):
+def test_correct_modes_have_no_error_and_stages_sum_to_the_whole(on_arrays):
+    for row in on_arrays(modes)[1]:
         if row["case"].endswith("correct"):
             assert (row["relative_error"], row["share_correct"], row["share_equal"]) == ("0.0", "1.0", "1.0")
         if row["case"].startswith("ozaki1"):
