@@ -40,9 +40,14 @@ def _has_torch():
     return find_spec("torch") is not None
 
 
-# The same examples in every run, on slow machines too.
+# The same examples in every run, on slow machines too: fewer without the slow tests, where a test asks for no number.
 settings.register_profile("repeatable", derandomize=True, deadline=None)
-settings.load_profile("repeatable")
+settings.register_profile("quick", settings.get_profile("repeatable"), max_examples=40)
+
+
+def pytest_configure(config):
+    settings.load_profile("quick" if "not slow" in config.option.markexpr else "repeatable")
+
 
 SINGLES = {
     "uniform": gen.uniform,
