@@ -55,7 +55,7 @@ def modulo(planes, moduli):
 DTYPES = ["float64", "float32", "complex128"]
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_scales_and_residues(operands, dtype, engine):
     a, b = operands(dtype)
@@ -101,7 +101,7 @@ def test_products_and_reconstruction(make_pair, assert_same_bits, dtype, m, engi
             assert_same_bits(on_host(made), values)
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_what_operands_tell(operands, dtype, engine):
     a, b = operands(dtype)

@@ -103,6 +103,7 @@ def test_one_operand_of_zeros_leaves_the_other_its_say(make_pair):
     assert want[0] > 0
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("most", [-NO_BIT, 0, 10, 47, 94, 200])
 def test_limits_separate_short_from_long_data(make_pair, most):
     for family in ("uniform", "integers", "phi_4", "zeros", "subnormal_rows"):
@@ -112,6 +113,7 @@ def test_limits_separate_short_from_long_data(make_pair, most):
         assert found(x, y, most) == required_bits(a, b, most, 16384) == (exact if sum(exact) <= most else None)
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("programs", [1, 3, 1000])
 @pytest.mark.parametrize("last", [False, True])
 def test_programs_that_take_many_blocks_see_all_of_them(monkeypatch, programs, last):

@@ -32,7 +32,7 @@ def multiplied(count, a, b, shift=0):
     return out.cpu().numpy()
 
 
-@pytest.mark.thinned(5)
+@pytest.mark.thinned(7)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("count", [1, 2, 3, 5, 7, 9])
 @pytest.mark.parametrize(
@@ -49,6 +49,7 @@ def test_bits_are_those_of_the_scheme(family, count, dtype, make_pair, assert_sa
         assert_same_bits(multiplied(count, a[None], b[None])[0], want)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("count", [3, 7])
 def test_long_sums_are_cut_where_the_accumulator_is_full(count, dtype, assert_same_bits, monkeypatch):

@@ -127,7 +127,7 @@ def test_bits_do_not_depend_on_the_launch(num_sms, device, monkeypatch):
 
 
 @pytest.mark.parametrize("device", where_devices)
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("dtype", [pytest.param(np.float32, marks=pytest.mark.slow), np.float64])
 def test_any_strides(dtype, device):
     """Transposed, with gaps, a part of a stack, broadcast along rows, k = 1."""
     whole = torch.tensor(mixed(np.random.default_rng(4), (3, 40, 60), dtype), device=device)

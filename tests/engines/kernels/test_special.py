@@ -29,7 +29,7 @@ def restored(a, b, c):
     return c.cpu().numpy()
 
 
-@pytest.mark.parametrize("dtype", ["complex64", "complex128"])
+@pytest.mark.parametrize("dtype", [pytest.param("complex64", marks=pytest.mark.slow), "complex128"])
 def test_patterns_are_those_of_any_order(dtype):
     spoiled = 0
     for a, b in operands(11, 200, 8, dtype, False):
