@@ -43,6 +43,7 @@ def test_prepared_operands_give_the_bits_of_the_operands(make_pair, assert_same_
 COPIES = {"copy": copy.copy, "deepcopy": copy.deepcopy, "pickle": lambda x: pickle.loads(pickle.dumps(x))}
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("how", COPIES)
 @pytest.mark.parametrize("accuracy", [None, "correct", 1e-6])
 @pytest.mark.parametrize("scheme", ["auto", hg.Ozaki1(product="fp64"), hg.Ozaki1(), hg.Ozaki2(scaling="fast")], ids=str)

@@ -86,7 +86,7 @@ CASES = [
 @pytest.mark.parametrize(
     ("dtype", "products"),
     [
-        *((dtype, 200) for dtype in DTYPES),
+        *((dtype, 120) for dtype in DTYPES),
         *(pytest.param(dtype, 20_000, marks=pytest.mark.slow) for dtype in DTYPES[:2]),
         *(pytest.param(dtype, 4_000, marks=pytest.mark.slow) for dtype in DTYPES[2:]),
     ],

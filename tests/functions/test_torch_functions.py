@@ -63,6 +63,7 @@ def test_chains_have_the_bits_of_arrays():
     assert torch.equal(identity, torch.eye(3).expand(2, 3, 3))
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", CALLS)
 @pytest.mark.parametrize("dtype", [np.float64, np.complex128])
 def test_gradients_flow(name, dtype):

@@ -40,6 +40,7 @@ SCALINGS = ("accurate", "fast")
 DTYPES = ("float32", "float64", "complex64", "complex128")
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("scaling", SCALINGS)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("count", range(2, 50))

@@ -403,6 +403,7 @@ def test_a_stated_bound_is_that_of_all_terms_and_blocks(make_pair, engine, monke
 # Counts that hold exact products.
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     ("dtype", "family"),
     [
@@ -539,6 +540,7 @@ def test_rows_of_one_prepared_operand_are_as_long_as_those_of_the_other(make_pai
         assert_same_bits(run(plan, a, b, engine, splits=splits)[2], want)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("family", ["full_range", "subnormal_times_large", "overflowing", "cancelling", "zeros"])
 @pytest.mark.parametrize("dtype", ["complex128", "complex64"])
 def test_hard_operands(make_pair, assert_same_bits, engine, family, dtype):
@@ -690,6 +692,7 @@ def test_operands_of_one_size_give_the_bits_of_the_expected_count(make_pair, ass
     assert_same_bits(found, by_numpy(a, b, fixed(15)))
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("family", [HARD, "phi_8", "sparse", "opposed_spans", "integers", "zeros", "cancelling"])
 def test_all_operands_keep_the_bound_of_the_report(make_pair, unread, family):
     a, b = make_pair(family, *SHAPE)
