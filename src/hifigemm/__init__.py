@@ -10,6 +10,7 @@ from hifigemm import startup  # noqa: F401, first, as it minds Ctrl-C while the 
 from hifigemm.accuracy import Relative
 from hifigemm.api import gemm, make_plan, matmul, prepare, warmup
 from hifigemm.exceptions import AccuracyError, HifigemmError, InexactProductError, PlanError
+from hifigemm.imported import once_imported as _once_imported
 from hifigemm.information import engines, info
 from hifigemm.interop import kernels as _kernels
 from hifigemm.interop.drop_in import emulate, install, uninstall
@@ -49,11 +50,14 @@ __all__ = [
 __version__ = "0.1.0"
 
 
-def _serve_meshes() -> None:
-    if "torch.distributed.tensor" in _sys.modules:
-        from hifigemm.distributed import emulated
+def _register_on_meshes() -> None:
+    from hifigemm.distributed import emulated
 
-        emulated.register()
+    emulated.register()
+
+
+def _serve_meshes() -> None:
+    _once_imported("torch.distributed.tensor", _register_on_meshes)
 
 
 _kernels.serve_meshes = _serve_meshes

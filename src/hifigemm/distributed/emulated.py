@@ -1,15 +1,22 @@
 """Products of DTensors inside `hifigemm.emulate`: ``@``, linear and their derivatives on meshes.
 
 DTensor itself would cut them up, multiply the shards by the kernels of the drop-in and add partial sums up in the
-dtype of the result: other bits for other meshes. Handlers in the place of mm and addmm give whole products instead.
+dtype of the result: other bits for other meshes. Handlers in the place of mm and addmm give whole products instead;
+those of stacks and vectors see to it that each sum is made by one rank.
+
+A compiler traces DTensors by what becomes of their shards, which leaves no product of DTensors in its graph, and other
+bits without a word. The handlers therefore refuse to be traced, so that torch.compile ends its graph before a product
+and calls it as it stands; graphs that are older than the handlers are given up.
 """
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import torch
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor.placement_types import Placement
 
 from hifigemm.distributed.api import matmul, without_partial
 from hifigemm.exceptions import PlanError
@@ -19,46 +26,98 @@ from hifigemm.schemes import Ozaki1, Ozaki2
 from hifigemm.schemes.auto import as_scheme
 
 
+_aten: Any = torch.ops.aten
+_mm: Any = _aten.mm.default
+_PRODUCTS = _mm, _aten.bmm.default, _aten.mv.default, _aten.dot.default, _aten.vdot.default
+_SUMS = {
+    _aten.addmm.default: _mm,
+    _aten.baddbmm.default: _aten.bmm.default,
+    _aten.addmv.default: _aten.mv.default,
+}
+"""Sums with C, and their products."""
+_is_registered = False
+
+
 def register() -> None:
     """Put the handlers in their places."""
-    private.handle_on_meshes(torch.ops.aten.mm.default, _mm)
-    private.handle_on_meshes(torch.ops.aten.addmm.default, _addmm)
+    global _is_registered
+    if not _is_registered:
+        _is_registered = True
+        for operators, handler in ((_PRODUCTS, _made), (_SUMS, _added)):
+            for operator in operators:
+                private.handle_on_meshes(operator, handler)
+        if "torch._dynamo" in sys.modules:
+            torch.compiler.reset()
 
 
-def _mm(operator: Any, args: Any, kwargs: Any) -> Any:
+@private.untraced
+def _made(operator: Any, args: Any, kwargs: Any) -> Any:
+    """A B."""
+    _check_untraced(operator, *args)
     policy = current_policy()
-    if policy is None or not _is_taken(policy, *args):
+    if policy is None or not _is_asked_for(policy, *args):
         return private.made_by_dtensor(operator, args, kwargs)
-    return _product(policy, *args)
+    return _product(policy, operator, *args)
 
 
-def _addmm(operator: Any, args: Any, kwargs: Any) -> Any:
+@private.untraced
+def _added(operator: Any, args: Any, kwargs: Any) -> Any:
     """beta C + alpha A B with the product rounded first, as the drop-in makes it for tensors of one device."""
+    _check_untraced(operator, *args)
     policy = current_policy()
     c, a, b = args
-    if policy is None or not _is_taken(policy, a, b) or not isinstance(c, DTensor) or c.dtype != a.dtype:
+    alpha, beta = (kwargs.get(name, 1) for name in ("alpha", "beta"))
+    is_sum = isinstance(c, DTensor) and c.dtype == a.dtype and alpha != 0
+    if policy is None or not is_sum or not _is_asked_for(policy, a, b):
         return private.made_by_dtensor(operator, args, kwargs)
-    return torch.add(c * kwargs.get("beta", 1), _product(policy, a, b), alpha=kwargs.get("alpha", 1))
+    made = _product(policy, _SUMS[operator], a, b)
+    if beta == 0:
+        return made if alpha == 1 else made * alpha
+    return torch.add(c if beta == 1 else c * beta, made, alpha=alpha)
 
 
-def _is_taken(policy: Policy, a: Any, b: Any) -> bool:
+def _check_untraced(operator: Any, *tensors: Any) -> None:
+    """Raise NotImplementedError in a trace, whatever the policy is now: another one may hold when the graph runs."""
+    if any(isinstance(x, DTensor) and x.dtype in LEVELS and private.is_traced(x) for x in tensors):
+        raise NotImplementedError(f"{operator} of DTensors is no part of a graph once hifigemm makes such products")
+
+
+def _is_asked_for(policy: Policy, a: Any, b: Any) -> bool:
     """Whether the product is made here; PyTorch's own way is left what no policy asks for, and its own errors."""
-    scheme = as_scheme(policy.scheme)
-    if policy.hands_on or not all(isinstance(x, DTensor) and x.dtype in LEVELS and x.ndim == 2 for x in (a, b)):
+    if policy.hands_on or not all(isinstance(x, DTensor) and x.dtype in LEVELS for x in (a, b)):
         return False
-    if a.dtype != b.dtype or a.shape[1] != b.shape[0] or a.device_mesh != b.device_mesh or a.device_mesh.ndim > 2:
-        return False
-    if not (scheme is None or isinstance(scheme, (Ozaki1, Ozaki2))):
+    inner = b.shape[-2] if b.ndim > 1 else b.shape[0]
+    if a.dtype != b.dtype or a.shape[-1] != inner or a.device_mesh != b.device_mesh:
         return False
     size = policy.least_size(a.dtype, on_cpu=a.device_mesh.device_type == "cpu")
-    return size is not None and a.shape[0] * a.shape[1] * b.shape[1] >= size**3
+    rows, cols = (a.shape[-2] if a.ndim > 1 else 1), (b.shape[-1] if b.ndim > 1 else 1)
+    return size is not None and bool(rows * inner * cols >= size**3)
 
 
-def _product(policy: Policy, a: DTensor, b: DTensor) -> DTensor:
-    operands = [without_partial(x.detach()) for x in (a, b)]
+def _product(policy: Policy, operator: Any, a: DTensor, b: DTensor) -> DTensor:
+    """A B in placements that follow from those of A and B, so that views of the result are those that PyTorch has.
+
+    Stacks, vectors, meshes of more dimensions and schemes that `matmul` of meshes does not take are redistributed, so
+    that each entry is made by one rank, by the drop-in.
+    """
+    a, b = (without_partial(x.detach()) for x in (a, b))
+    rows, cols, stacked = (a.ndim > 1) and Shard(a.ndim - 2), (b.ndim > 1) and Shard(b.ndim - 1), a.ndim == b.ndim == 3
+    chosen: list[tuple[Placement, Placement]] = []
+    for left, right in zip(a.placements, b.placements, strict=True):
+        if stacked and Shard(0) in (left, right):
+            chosen.append((Shard(0), Shard(0)))
+        else:
+            keeps = left == rows
+            chosen.append((left if keeps else Replicate(), right if right == cols and not keeps else Replicate()))
+    scheme = as_scheme(policy.scheme)
+    if operator != _mm or a.device_mesh.ndim > 2 or not (scheme is None or isinstance(scheme, (Ozaki1, Ozaki2))):
+        places = zip(*chosen, strict=True)
+        whole = (x.redistribute(placements=place) for x, place in zip((a, b), places, strict=True))
+        made: DTensor = private.made_by_dtensor(operator, tuple(whole), {})
+        return made
     options: Any = {"accuracy": policy.accuracy, "scheme": policy.scheme, "workspace": policy.workspace}
     try:
-        made: DTensor = matmul(*operands, **options)
+        made = matmul(a, b, **options, placements=[x if isinstance(x, Shard) else y for x, y in chosen])
     except (PlanError, TypeError, ValueError) as error:  # which an operator sign of Python might take for its own
         raise RuntimeError(f"hifigemm: {error}") from error
     return made

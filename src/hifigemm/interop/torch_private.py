@@ -52,6 +52,14 @@ def in_functorch() -> bool:
     return bool(_C._are_functorch_transforms_active())
 
 
+def innermost(x: Any) -> Any:
+    """The tensor for which another one stands inside transforms of `torch.func`; the tensor itself elsewhere."""
+    functorch: Any = _C._functorch
+    while functorch.is_functorch_wrapped_tensor(x):
+        x = functorch.get_unwrapped(x)
+    return x
+
+
 def in_forward_ad() -> bool:
     """Whether tensors may have tangents."""
     return bool(forward_ad._current_level >= 0)
@@ -138,6 +146,13 @@ def implement(library: torch.library.Library, operator: str, kernel: Callable[..
         warnings.filterwarnings("ignore", "Warning only once for all operators")
         warnings.filterwarnings("ignore", "Overriding a previously registered kernel")
         library.impl(operator, kernel, dispatch_key, with_keyset=True, allow_override=True)
+
+
+def is_traced(x: Tensor) -> bool:
+    """Whether a tensor, or what it is made of, has no numbers, as those of which compilers make graphs."""
+    from torch._subclasses.fake_tensor import is_fake
+
+    return bool(is_fake(x))
 
 
 def handle_on_meshes(operator: Any, handler: Callable[..., Any]) -> None:
