@@ -413,7 +413,7 @@ def gemm(
     """
     policy = accuracy, scheme, workspace
     if type(alpha) is not float or type(beta) is not float:
-        alpha, beta = scalar(alpha, "alpha"), scalar(beta, "beta")
+        alpha, beta = as_scalar(alpha, "alpha"), as_scalar(beta, "beta")
     if beta != 0 and c is None:
         raise ValueError(f"beta = {beta} needs c")
     if plan is None and out is None and engine is None and not return_report and type(a) is not np.ndarray:
@@ -442,7 +442,7 @@ def gemm_of_numbers(
     """`gemm` of operands of which nothing but their numbers is asked."""
     options = Options(accuracy, scheme, engine, plan, workspace, return_report)
     check_untraced({"a": a, "b": b, "c": c}, engine=engine, plan=plan, out=out, return_report=return_report)
-    alpha, beta, out = scalar(alpha, "alpha"), scalar(beta, "beta"), as_out(out)
+    alpha, beta, out = as_scalar(alpha, "alpha"), as_scalar(beta, "beta"), as_out(out)
     library = library_of(("a", a), ("b", b), ("c", None if beta == 0 else c), ("out", out))
     with library.active():
         a, b = in_words(as_operand(a, "a", library), as_operand(b, "b", library), (trans_a, trans_b), integers=False)
@@ -557,7 +557,7 @@ def _sum_with_product(
     return values.reshape(shapes.result), report
 
 
-def scalar(x: Any, name: str) -> complex:
+def as_scalar(x: Any, name: str) -> complex:
     """alpha or beta as a Python float, or a complex with an imaginary part.
 
     Raises TypeError, ValueError: no number, or none of float64.

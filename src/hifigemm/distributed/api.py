@@ -12,11 +12,13 @@ from torch.distributed.tensor.placement_types import Placement
 
 from hifigemm.accuracy import Accuracy
 from hifigemm.distributed.products import Asked, MeshPlan, multiply, planned
+from hifigemm.interop import torch_private as private
 from hifigemm.numerics.subnormals import gradual_underflow
 from hifigemm.schemes import Scheme
 from hifigemm.transforms import opaque
 
 
+@opaque
 def matmul(
     a: DTensor,
     b: DTensor,
@@ -49,9 +51,8 @@ def matmul(
     placements : sequence of Shard and Replicate, optional
         Of the result; None leaves it where it is made, see `make_plan`.
     workspace : int, optional
-        Limit in bytes for the panels, residues and products of each rank, beside operands and result; products of
-        panels take half of it. It changes no bit. An operand that has to move in two dimensions of the mesh is moved as
-        a whole in one of them before.
+        Limit in bytes for the panels, residues and products of each rank, half of it for a product, beside operands
+        and result and what has to travel as a whole, see `MeshPlan.memory`. It changes no bit.
     return_report : bool
         Return (result, Report); ``report.reason`` has the layout, the bytes on the wire and the seconds of the model.
 
@@ -80,6 +81,7 @@ def matmul(
     return _product(a, b, None, out, asked, return_report)
 
 
+@opaque
 def gemm(
     a: DTensor,
     b: DTensor,
@@ -128,65 +130,81 @@ def make_plan(
     Returns
     -------
     MeshPlan
-        ``print(plan)`` says which rank makes what, how many bytes it receives, and the seconds of the model.
+        ``print(plan)`` says which rank makes what, how many bytes it receives and holds, and the seconds of the model.
+        The shards may be on the device "meta".
     """
     return planned(a, b, None, None, Asked(accuracy, scheme, _tuple(placements), workspace))[0]
 
 
 def _tuple(placements: Sequence[Placement] | None) -> tuple[Placement, ...] | None:
-    return None if placements is None else tuple(placements)
+    """As a tuple, where they are a sequence."""
+    return tuple(placements) if isinstance(placements, Sequence) else placements
 
 
 @opaque
 def _product(a: Any, b: Any, c: Any, out: Any, asked: Asked, return_report: bool) -> Any:
-    tensors = [x for x in (a, b, c, out) if isinstance(x, torch.Tensor)]
-    if torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
-        if out is None and not return_report:
-            return _Differentiable.apply(a, b, c, asked)
-        raise TypeError("an operand requires a gradient, which `out` and reports do not have: use torch.no_grad()")
+    tensors = [x for x in (a, b, c) if isinstance(x, torch.Tensor)]
+    written = [] if out is None else [out]
+    is_followed = torch.is_grad_enabled() and any(x.requires_grad for x in (*tensors, *written))
+    if is_followed or private.in_functorch():
+        if out is not None or return_report:
+            raise TypeError("an operand requires a gradient, which `out` and reports do not have: use torch.no_grad()")
+        return _Differentiable.apply(a, b, c, asked)
     with torch.no_grad(), gradual_underflow():
         made, report = multiply(a, b, c, out, asked, return_report=return_report)
     return (made, report) if return_report else made
 
 
 class _Differentiable(torch.autograd.Function):
-    """alpha A B + beta C whose derivatives are products on the mesh by the same options."""
+    """alpha A B + beta C whose derivatives are products on the mesh by the same options.
+
+    It has no rule for tangents: DTensor has no operators that make them.
+    """
 
     @staticmethod
-    def forward(ctx: Any, a: Any, b: Any, c: Any, asked: Asked) -> Any:
-        ctx.save_for_backward(a, b)
-        ctx.of_c = None if c is None else (c.placements, c.dtype)
+    def forward(a: Any, b: Any, c: Any, asked: Asked) -> Any:
+        if asked.of_gradients:
+            a, b = without_partial(a), without_partial(b)
         with gradual_underflow():
-            made = multiply(a, b, c, None, asked, return_report=False)[0]
-        ctx.asked = asked.in_numbers()
-        return made
+            return multiply(a, b, c, None, asked, return_report=False)[0]
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        a, b, c, ctx.asked = inputs
+        ctx.save_for_backward(a, b)
+        ctx.of_c = None if c is None else (_placements(c), c.dtype)
 
     @staticmethod
     def backward(ctx: Any, gradient: Any) -> Any:
         a, b = ctx.saved_tensors
-        asked, (left, right, third, _) = ctx.asked, ctx.needs_input_grad
-        gradient = without_partial(gradient)
+        asked, (left, right, third, _) = ctx.asked.with_numbers(), ctx.needs_input_grad
         alpha = asked.alpha.conjugate()
 
         def product(x: Any, y: Any, like: Any) -> Any:
-            options = replace(asked, placements=tuple(like.placements), alpha=alpha, beta=0.0)
+            options = replace(asked, placements=_placements(like), alpha=alpha, beta=0.0, of_gradients=True)
             return _product(x, y, None, None, options, False).to(like.dtype)
 
         da = product(gradient, _adjoint(b), a) if left else None
         db = product(_adjoint(a), gradient, b) if right else None
         dc = None
         if third and ctx.of_c is not None:
-            dc = (gradient * asked.beta.conjugate()).redistribute(placements=ctx.of_c[0]).to(ctx.of_c[1])
+            dc = gradient * asked.beta.conjugate()
+            if isinstance(dc, DTensor):  # inside a transform of torch.func it stays where it is
+                dc = dc.redistribute(placements=ctx.of_c[0])
+            dc = dc.to(ctx.of_c[1])
         return da, db, dc, None
+
+
+def _placements(x: Any) -> tuple[Placement, ...]:
+    """Those of a tensor, which may stand for another one in a transform of torch.func, with no sums pending."""
+    return tuple(Replicate() if p.is_partial() else p for p in private.innermost(x).placements)
 
 
 def without_partial(x: Any) -> DTensor:
     """x without pending sums, which PyTorch adds up in the dtype of x."""
-    if not any(p.is_partial() for p in x.placements):
-        return x
-    return x.redistribute(placements=[Replicate() if p.is_partial() else p for p in x.placements])
+    return x.redistribute(placements=_placements(x)) if any(p.is_partial() for p in x.placements) else x
 
 
-def _adjoint(x: DTensor) -> Any:
+def _adjoint(x: Any) -> Any:
     """The conjugate transpose."""
     return x.transpose(0, 1).conj() if x.is_complex() else x.transpose(0, 1)

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
-from hifigemm.exceptions import HifigemmError, PlanError
+from hifigemm.exceptions import PlanError
 
 _gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 """The first name is that of PyTorch 2.13, which deprecates the second one."""
@@ -81,8 +81,8 @@ def agree(mesh: DeviceMesh, error: Exception | None, facts: str = "") -> None:
 
 
 def caught(function: Any, *arguments: Any) -> tuple[Any, Exception | None]:
-    """What a function returns, or the refusal that it raises, for `agree`."""
+    """What a function returns, or the error that it raises, for `agree`: other ranks would wait for this one."""
     try:
         return function(*arguments), None
-    except (HifigemmError, TypeError, ValueError, RuntimeError) as error:
+    except Exception as error:
         return None, error

@@ -25,7 +25,6 @@ from hifigemm.interop.policy import LEVELS, Policy, current_policy
 from hifigemm.schemes import Ozaki1, Ozaki2
 from hifigemm.schemes.auto import as_scheme
 
-
 _aten: Any = torch.ops.aten
 _mm: Any = _aten.mm.default
 _PRODUCTS = _mm, _aten.bmm.default, _aten.mv.default, _aten.dot.default, _aten.vdot.default

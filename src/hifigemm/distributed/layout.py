@@ -145,6 +145,18 @@ def _moves_once(old: Placements, new: Placements) -> bool:
     return sum(before != after for before, after in zip(old, new, strict=True)) < 2
 
 
+def last_move(old: Placements, needed: Placements, mesh: Sequence[int]) -> tuple[Placements, int] | None:
+    """Placements before a last move along a dimension of the mesh, and that dimension; None where none can be last."""
+    for i, (before, after) in enumerate(zip(old, needed, strict=True)):
+        if mesh[i] == 1 or before == after or not isinstance(before, Shard):
+            continue
+        almost = tuple(before if j == i else p for j, p in enumerate(needed))
+        later = [p for j, p in enumerate(almost) if j > i and mesh[j] > 1]
+        if all(p not in (before, after) for p in later) or (isinstance(after, Replicate) and before not in later):
+            return almost, i
+    return None
+
+
 def candidates(
     shape: tuple[int, int, int], itemsize: int, mesh: tuple[int, ...], left: Placements, right: Placements,
     result: Placements | None, planes: int, device: str, *, adds: bool,

@@ -15,10 +15,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor import DTensor, Shard
 
 from hifigemm.distributed.collectives import gather
-from hifigemm.distributed.layout import FIRST, Placements, chunk, pieces, within
+from hifigemm.distributed.layout import FIRST, Placements, chunk, last_move, pieces, within
 
 _MULTIPLE = 256
 """Panels begin at multiples of it, as tiles of products on a GPU do."""
@@ -44,14 +44,9 @@ def staged(x: DTensor, side: int, needed: Placements) -> tuple[DTensor, int | No
 
     Panels put pieces together, or cut vectors along k that were cut across: [Shard(1 - side)] becomes [Shard(side)].
     """
-    mesh, old = x.device_mesh, x.placements
-    for i, (before, after) in enumerate(zip(old, needed, strict=True)):
-        if mesh.size(i) == 1 or before == after or not isinstance(before, Shard):
-            continue
-        almost = tuple(before if j == i else p for j, p in enumerate(needed))
-        later = [p for j, p in enumerate(almost) if j > i and mesh.size(j) > 1]
-        if all(p not in (before, after) for p in later) or (isinstance(after, Replicate) and before not in later):
-            return x.redistribute(placements=almost), i
+    move = last_move(x.placements, needed, x.device_mesh.shape)
+    if move is not None:
+        return x.redistribute(placements=move[0]), move[1]
     return x.redistribute(placements=needed), None
 
 
@@ -173,12 +168,16 @@ class _Arrival:
     def __init__(self, local: Tensor, side: int, at: slice, mesh: DeviceMesh, dim: int) -> None:
         self._local, self._side, self._at, self._mesh, self._dim = local, side, at, mesh, dim
         self._begun: tuple[Tensor, Tensor, Any] | None = None
+        self._to_start = 0  # panels, after which nothing but the panels themselves keeps what is gathered
 
     def of(self, rank: int, count: int) -> Callable[[], Callable[[], Tensor]]:
         """The vectors of one rank; the first one that is asked for starts the gathering, the last one ends it."""
+        self._to_start += 1
 
         def start() -> Callable[[], Tensor]:
-            begun = self._begun = self._begun or self._start()
+            begun = self._begun or self._start()
+            self._to_start -= 1
+            self._begun = begun if self._to_start else None
 
             def wait() -> Tensor:
                 whole, _, work = begun

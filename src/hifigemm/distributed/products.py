@@ -10,13 +10,16 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor.placement_types import Placement
 
 from hifigemm.accuracy import Accuracy, Target
-from hifigemm.api import gemm_of_numbers, scalar
+from hifigemm.api import as_scalar, gemm_of_numbers
 from hifigemm.distributed.collectives import agree, caught, largest
 from hifigemm.distributed.layout import Layout, Placements, candidates, extent
+from hifigemm.distributed.memory import UNDER_WAY, Memory, memory_of, of_sums, share
 from hifigemm.distributed.method import (
     Method,
     bits_of,
@@ -32,6 +35,7 @@ from hifigemm.distributed.sums import summed
 from hifigemm.distributed.walk import Arrived, LocalProducts, walk
 from hifigemm.engines.device_ops import NUMPY_DTYPES, TORCH_DTYPES
 from hifigemm.exceptions import PlanError
+from hifigemm.interop import torch_private as private
 from hifigemm.operands import check_scalars
 from hifigemm.plan import Decision, Report
 from hifigemm.planner import Options
@@ -49,10 +53,16 @@ class MeshPlan:
     method: Method
     target: Target
     layout: Layout
+    memory: Memory
 
     def __str__(self) -> str:
         count = f"Ozaki2(scaling='fast'), its count agreed for {self.target}" if self.method.waits else str(self.method)
-        lines = ("problem", str(self.problem)), ("method", count), ("layout", str(self.layout))
+        lines = (
+            ("problem", str(self.problem)),
+            ("method", count),
+            ("layout", str(self.layout)),
+            ("memory", str(self.memory)),
+        )
         return "\n".join(["MeshPlan", *(f"  {name:<7}  {text}" for name, text in lines)])
 
 
@@ -66,10 +76,11 @@ class Asked:
     workspace: int | None = None
     alpha: complex = 1.0
     beta: complex = 0.0
+    of_gradients: bool = False  # the operands may have sums that are still pending, as PyTorch leaves gradients
 
-    def in_numbers(self) -> Asked:
-        """The same with alpha and beta as numbers of Python, whatever they are given as."""
-        return replace(self, alpha=scalar(self.alpha, "alpha"), beta=scalar(self.beta, "beta"))
+    def with_numbers(self) -> Asked:
+        """The same with alpha and beta as numbers of Python."""
+        return replace(self, alpha=as_scalar(self.alpha, "alpha"), beta=as_scalar(self.beta, "beta"))
 
 
 def planned(a: Any, b: Any, c: Any, out: Any, asked: Asked) -> list[MeshPlan]:
@@ -79,17 +90,18 @@ def planned(a: Any, b: Any, c: Any, out: Any, asked: Asked) -> list[MeshPlan]:
     """
     plans, error = caught(_checked, a, b, c, out, asked)
     spread = {name: x for name, x in (("a", a), ("b", b), ("c", c), ("out", out)) if isinstance(x, DTensor)}
-    if not spread and error is not None:
-        raise error
+    mesh = next((x.device_mesh for x in spread.values()), None)
+    if mesh is None or mesh.get_coordinate() is None:  # nobody waits for this rank
+        raise error or TypeError("no operand is a DTensor")
     facts = [f"{name} {tuple(x.shape)} {x.dtype} {x.placements}" for name, x in spread.items()]
-    agree(next(iter(spread.values())).device_mesh, error, f"{', '.join(facts)}, {asked}")
+    agree(mesh, error, f"{', '.join(facts)}, {asked}")
     return plans
 
 
 def _checked(a: Any, b: Any, c: Any, out: Any, asked: Asked) -> list[MeshPlan]:
     """The plans for operands and options that are right by themselves."""
     Options(asked.accuracy, asked.scheme, None, None, asked.workspace, return_report=False)
-    asked = asked.in_numbers()
+    asked = asked.with_numbers()
     for name, x in (("a", a), ("b", b), ("c", c), ("out", out)):
         if x is not None or name in "ab":
             _check_operand(name, x, a)
@@ -104,6 +116,7 @@ def _checked(a: Any, b: Any, c: Any, out: Any, asked: Asked) -> list[MeshPlan]:
     check_scalars(problem.dtype, alpha=asked.alpha, beta=asked.beta)
     if out is not None and out.dtype != dtype:
         raise TypeError(f"out has dtype {out.dtype}; the result has dtype {dtype}")
+    check_scalars(problem.dtype, alpha=asked.alpha, beta=asked.beta)
     if asked.beta != 0 and c is None:
         raise ValueError(f"beta = {asked.beta} needs c")
     result = asked.placements
@@ -115,12 +128,19 @@ def _checked(a: Any, b: Any, c: Any, out: Any, asked: Asked) -> list[MeshPlan]:
     if result is not None:
         _check_placements("placements", result, mesh)
     method, target = method_for(problem, asked.accuracy, asked.scheme)
+    planes = expected_planes(method, problem, target)
     layouts = candidates(
         *((problem.m, problem.n, problem.k), problem.dtype.itemsize, tuple(mesh.shape), a.placements, b.placements),
-        *(result, expected_planes(method, problem, target), mesh.device_type),
+        *(result, planes, mesh.device_type),
         adds=_adds(method, problem, asked, c),
     )
-    return [MeshPlan(problem, method, target, layout) for layout in layouts]
+    limit = asked.workspace
+    layouts = [x for x in layouts if limit is None or "k" not in x.roles or of_sums(x, planes) <= limit]
+    held = [
+        memory_of(layout, problem.dtype.itemsize, a.placements, b.placements, planes, asked.workspace)
+        for layout in layouts
+    ]
+    return [MeshPlan(problem, method, target, *found) for found in zip(layouts, held, strict=True)]
 
 
 def _adds(method: Method, problem: Problem, asked: Asked, c: Any) -> bool:
@@ -144,10 +164,17 @@ def _check_operand(name: str, x: Any, first: Any) -> None:
         raise ValueError(f"this rank has no place on the mesh of {name}, {mesh}: only its ranks multiply")
     if mesh.device_type not in ("cpu", "cuda"):
         raise TypeError(f"{name} lies on devices of type {mesh.device_type}; expected cpu or cuda")
+    if any((mesh.mesh.diff(dim=i) < 0).any() for i in range(mesh.ndim)):
+        raise ValueError(
+            f"{name} lies on {mesh} of ranks {mesh.mesh.tolist()}, which do not ascend: PyTorch sorts the ranks of a "
+            "group, so that its own collectives mix the shards up"
+        )
     if x.ndim != 2:
         raise ValueError(f"{name} has shape {tuple(x.shape)}; products on a mesh are of two-dimensional matrices")
     if x.dtype not in _DTYPES:
         raise TypeError(f"{name} has dtype {x.dtype}; expected float32, float64, complex64 or complex128")
+    if private.in_forward_ad() and forward_ad.unpack_dual(x).tangent is not None:
+        raise TypeError(f"{name} has a tangent (forward_ad), which would be lost: pass {name}.detach()")
     _check_placements(name, x.placements, mesh)
     local, at = x._local_tensor, mesh.get_coordinate() or ()
     span = [extent(x.shape[i], i, x.placements, mesh.shape, at) for i in (0, 1)]
@@ -161,6 +188,8 @@ def _check_operand(name: str, x: Any, first: Any) -> None:
 
 def _check_placements(name: str, placements: Any, mesh: DeviceMesh) -> None:
     """Raise PlanError for placements that are none of a matrix, or that leave values to be added or reordered."""
+    if not isinstance(placements, tuple) or not all(isinstance(p, Placement) for p in placements):
+        raise PlanError(f"{name}={placements!r}: expected a sequence of Shard(0), Shard(1) and Replicate()")
     if len(placements) != mesh.ndim:
         raise PlanError(f"{name} has {len(placements)} placements; the mesh has {mesh.ndim} dimensions")
     for p in placements:
@@ -177,7 +206,7 @@ def multiply(a: Any, b: Any, c: Any, out: Any, asked: Asked, *, return_report: b
     """alpha A B + beta C in the layout that is asked for, and its report."""
     started = time.perf_counter()
     plans = planned(a, b, c, out, asked)
-    plan, asked = plans[0], asked.in_numbers()
+    plan, asked = plans[0], asked.with_numbers()
     dtype = TORCH_DTYPES[plan.problem.dtype]
     a, b, c = (None if x is None else x.detach().to(dtype) for x in (a, b, c if asked.beta != 0 else None))
     if asked.alpha == 0 or plan.problem.k == 0:
@@ -212,8 +241,8 @@ def _by_panels(
 ) -> tuple[Tensor, Method, int]:
     """The part of C of this rank, the method in the end, and the products that were made."""
     layout, method, mesh, limit = plan.layout, plan.method, a.device_mesh, asked.workspace
-    # Three panels take a quarter of the workspace, products half of it.
-    width = None if limit is None else max(limit // 4 // (3 * plan.problem.k * a.dtype.itemsize), 1)
+    room = share(limit, "panels")
+    width = None if room is None else max(room // (UNDER_WAY * plan.problem.k * a.dtype.itemsize), 1)
     ahead = None if limit is None else 1
 
     def sides() -> tuple[list[Panel], list[Panel]]:
@@ -227,7 +256,7 @@ def _by_panels(
         if limit is not None:
             left, right = sides()
     local = _room(a, b, own, out, layout)
-    products = LocalProducts(method, local, asked.alpha, asked.beta, own, None if limit is None else max(limit // 2, 1))
+    products = LocalProducts(method, local, asked.alpha, asked.beta, own, limit)
     error = walk(left, right, ahead, products)
     if limit is not None or not method.is_fixed:  # a rank may refuse what others do not
         agree(mesh, error)
@@ -248,7 +277,7 @@ def _agreed(
         if asked.workspace is None:
             for side, panel in zip(here, (x, y), strict=True):
                 side[panel.at.start] = panel
-        worst = max(worst, error_ratio_of(x.x, y.x, plan.problem, asked.workspace))
+        worst = max(worst, error_ratio_of(x.x, y.x, plan.problem, share(asked.workspace, "products")))
 
     error = walk(left, right, ahead, look)
     found = largest(mesh, [bits_of(worst), error is not None])

@@ -28,6 +28,7 @@ from torch.distributed.tensor import DTensor
 
 from hifigemm.distributed.collectives import largest, reduce_largest, reduce_sum
 from hifigemm.distributed.layout import Layout, pieces, within
+from hifigemm.distributed.memory import of_sums
 from hifigemm.distributed.method import Method, library_and_engine
 from hifigemm.engine import Engine
 from hifigemm.libraries import Library
@@ -76,8 +77,8 @@ def summed(
 ) -> Method | None:  # fmt: skip
     """Write this rank's part of alpha A B + beta C to `local`; the method with its count.
 
-    None, with nothing written, where the operands hold an Inf or NaN or need more bits than moduli have: products of
-    whole rows and columns know what to do there.
+    None, with nothing written, where the operands hold an Inf or NaN or need more bits than moduli have, or where their
+    residues take more than the workspace: products of whole rows and columns know what to do there.
     """
     mesh = a.device_mesh
     dims = [i for i, role in enumerate(layout.roles) if role == "k"]
@@ -102,6 +103,8 @@ def summed(
             scheme, balance = Ozaki2(num_moduli=count, scaling="fast"), scaling.balance(bits, count, problem.is_complex)
         assert isinstance(scheme, Ozaki2)
         moduli = moduli_set(scheme.count, problem.is_complex)
+        if workspace is not None and of_sums(layout, num_planes(moduli, problem.is_complex)) > workspace:
+            return None
         scales = [
             scaling.scale_of_norms(*norm, side.axis, moduli, sign * balance)
             for side, norm, sign in zip(sides, norms, (1, -1), strict=True)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from hifigemm.accuracy import NOTHING_STATED
 from hifigemm.api import gemm_of_numbers, make_plan, prepare, product_of_numbers
+from hifigemm.distributed.memory import share
 from hifigemm.distributed.method import Method, library_and_engine
 from hifigemm.distributed.panels import Panel
 from hifigemm.operands import Prepared
@@ -81,6 +82,7 @@ class LocalProducts:
     workspace: int | None = None
     num_products: int = 0
     _plan: Plan | None = None
+    _kept: int = 0  # bytes of residues
 
     def __call__(self, left: Arrived, right: Arrived) -> None:
         """Write the entries of a pair of panels."""
@@ -88,12 +90,13 @@ class LocalProducts:
         pair: Any = [left.x, right.x]
         sides: Any = (left, "left"), (right, "right")
         for i, (panel, side) in enumerate(sides):
-            if panel.several and self._splits(panel.x):
+            if panel.several and (panel.ready is not None or self._splits(panel.x)):
                 if panel.ready is None:
                     panel.ready = _prepared(panel.x, side, self._shared(*pair))
                 pair[i] = panel.ready
         asked: Any = {} if any(isinstance(x, Prepared) for x in pair) else self.method.options
-        asked |= {"workspace": self.workspace, "return_report": not self.method.is_fixed, "out": self.out[entries]}
+        limit = share(self.workspace, "products")
+        asked |= {"workspace": limit, "return_report": not self.method.is_fixed, "out": self.out[entries]}
         if self.c is None and self.alpha == 1:
             made = product_of_numbers(*pair, **asked)
         else:
@@ -103,18 +106,27 @@ class LocalProducts:
             self.num_products = max(self.num_products, made[1].num_products)
 
     def _splits(self, x: Tensor) -> bool:
-        """Whether residues or slices of x are kept: those of Ozaki scheme II take a byte for each modulus."""
+        """Whether there is room to keep residues or slices of x, which is taken then.
+
+        Those of Ozaki scheme II take a byte for each modulus.
+        """
         scheme: Any = self.method.scheme
         if not self.method.is_fixed:
             return False
         planes = x.numel() * (3 if x.is_complex() else 1) * scheme.count
-        return self.workspace is None or planes <= self.workspace // 2
+        limit = share(self.workspace, "residues")
+        if limit is not None and self._kept + planes > limit:
+            return False
+        self._kept += planes
+        return True
 
     def _shared(self, x: Any, y: Any) -> Plan:
         """The plan of all pairs, under which no bound is worked out."""
         if self._plan is None:
             scheme: Any = self.method.scheme
-            self._plan = replace(make_plan(x, y, scheme=scheme), target=NOTHING_STATED)
+            self._plan = replace(
+                make_plan(x, y, scheme=scheme, workspace=share(self.workspace, "products")), target=NOTHING_STATED
+            )
         return self._plan
 
 
