@@ -11,20 +11,25 @@ import math
 import os
 import re
 import time
-from itertools import product
+import tracemalloc
+from functools import partial
+from itertools import accumulate, product
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+from torch.autograd import forward_ad
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 
 import hifigemm as hg
 from hifigemm import distributed
-from hifigemm.distributed import method, panels, products, sums
+from hifigemm.distributed import emulated, method, panels, products, sums
 from hifigemm.distributed.layout import candidates
+from hifigemm.interop import torch_private as private
 from tests import hard_matrices as gen
 
 FIXED = hg.Ozaki2(num_moduli=14, scaling="fast")
@@ -141,7 +146,7 @@ def sums_over_ranks(mesh):
             if k > 2048 and m < 100 and mesh.ndim == 1 < mesh.size() and mesh.device_type == "cpu":
                 assert "share the inner dimension" in report.reason
             assert_same(made[0], want)
-            assert_same(distributed.matmul(x, y, scheme=scheme, workspace=room(mesh, 2**20)), want)
+            assert_same(distributed.matmul(x, y, scheme=scheme, workspace=2**25), want)
             assert_same(distributed.gemm(x, y, z, **scalars), combined)
             tensors = {name: torch.tensor(scalars[name]) for name in ("alpha", "beta")}
             assert_same(distributed.gemm(x, y, z, **tensors, scheme=scheme), combined)
@@ -309,6 +314,11 @@ def refusals(mesh):
         ("still to be added up", {"placements": [Partial()] * mesh.ndim}),
         ("expected Shard(0), Shard(1) or Replicate()", {"placements": [_StridedShard(0, split_factor=2)] * mesh.ndim}),
         ("the mesh has", {"placements": [Shard(0)] * 3}),
+        ("expected a sequence of Shard(0)", {"placements": Shard(0)}),
+        ("expected a sequence of Shard(0)", {"placements": "r" * mesh.ndim}),
+        ("workspace=True: expected", {"workspace": True}),
+        ("workspace=1.5: expected", {"workspace": 1.5}),
+        ("workspace of 1 bytes is too small", {"workspace": 1, "scheme": FIXED}),
     ):
         expect(hg.PlanError, words, distributed.matmul, x, y, **options)
     expect(hg.PlanError, "expected a positive whole number of bytes", distributed.make_plan, x, y, workspace=0)
@@ -318,8 +328,23 @@ def refusals(mesh):
         ]
         expect(TypeError, "expected a number", distributed.gemm, *given[:2], alpha="2")
         expect(TypeError, "beta = 2j is complex", distributed.gemm, *given, beta=2j)
-    partial = DTensor.from_local(a, mesh, [Partial()] * mesh.ndim, run_check=False)
-    expect(hg.PlanError, "still to be added up", distributed.matmul, partial, y)
+    unsummed = DTensor.from_local(a, mesh, [Partial()] * mesh.ndim, run_check=False)
+    expect(hg.PlanError, "still to be added up", distributed.matmul, unsummed, y)
+    for words, alpha in (("is complex, and the result has dtype float64", 1j), ("expected a number", "2")):
+        given = {"alpha": alpha if own else 1.0}
+        expect(TypeError if own else hg.PlanError, words, distributed.gemm, x, y, **given)
+    scaled = distributed.gemm(x, y, alpha=torch.tensor(2.0), scheme=FIXED)
+    assert_same(scaled, hg.gemm(a, b, alpha=2.0, scheme=FIXED))
+    backwards = DeviceMesh(mesh.device_type, mesh.mesh.flatten().flip(0))
+    u, v = (DTensor.from_local(t, backwards, [Replicate()], run_check=False) for t in (a, b))
+    if mesh.size() > 1:
+        expect(ValueError, "do not ascend", distributed.matmul, u, v)
+        first = DeviceMesh(mesh.device_type, [0])
+        u, v = (DTensor.from_local(t, first, [Replicate()], run_check=False) for t in (a, b))
+        if rank == 0:
+            assert_same(distributed.matmul(u, v, scheme=FIXED), hg.matmul(a, b, scheme=FIXED))
+        else:
+            expect(ValueError, "no place on the mesh", distributed.matmul, u, v)
     # One row needs more than the forced count has.
     hard = torch.ones_like(a)
     hard[-1] = torch.tensor([2.0**-i for i in range(0, 400, 10)], dtype=a.dtype)
@@ -367,6 +392,47 @@ def derivatives(mesh):
         assert_same(z.grad, -0.5 * g)
 
 
+def derivatives_of_functions(mesh):
+    """Transforms of `torch.func`, gradients of gradients; tangents, which DTensor does not have, are refused."""
+    n = 12
+    a, b = operands(mesh, n, n, n)
+    dims = mesh.ndim
+
+    def loss(product):
+        return lambda x, y, c: (product(x, y, c) ** 2).sum()
+
+    def slope(product):
+        return lambda x, y, c: (torch.func.grad(loss(product))(x, y, c) ** 2).sum()
+
+    def one(x, y, c):
+        return hg.gemm(x, y, c, alpha=2.0, beta=0.5, accuracy="correct")
+
+    def many(x, y, c):
+        return distributed.gemm(x, y, c, alpha=2.0, beta=0.5, accuracy="correct")
+
+    for left, right in product((Shard(0), Shard(1)), repeat=2):
+        given = spread(a, mesh, *[left] * dims), spread(b, mesh, *[right] * dims), spread(a + b, mesh, *[left] * dims)
+        for what in (loss, slope):
+            want = torch.func.grad(what(one), (0, 1, 2))(a, b, a + b)
+            for made, like in zip(torch.func.grad(what(many), (0, 1, 2))(*given), want, strict=True):
+                assert_same(made, like)
+    x, y, z = (t.requires_grad_() for t in given)
+    (g,) = torch.autograd.grad(loss(many)(x, y, z), x, create_graph=True)
+    want = torch.func.grad(slope(one), (0, 1))(a, b, a + b)
+    for made, like in zip(torch.autograd.grad((g**2).sum(), (x, y)), want, strict=True):
+        assert_same(made, like)
+    expect(RuntimeError, "vmap", torch.func.vmap(distributed.matmul), given[0].detach(), given[1].detach())
+    x, y = x.detach(), y.detach()
+    with forward_ad.dual_level():
+        expect(NotImplementedError, "_has_same_storage_numel", forward_ad.make_dual, x, y)
+        # What is refused if a PyTorch to come gives DTensors tangents.
+        private.handle_on_meshes(torch.ops.aten._has_same_storage_numel.default, lambda *_: True)
+        dual = forward_ad.make_dual(x, x)
+        private.handle_on_meshes(torch.ops.aten._has_same_storage_numel.default, None)
+        expect(TypeError, "a has a tangent (forward_ad), which would be lost", distributed.matmul, dual, y)
+        expect(NotImplementedError, "jvp", distributed.matmul, dual, y.requires_grad_())
+
+
 def products_of_pytorch(mesh):
     """``@`` of DTensors, linear and backward passes inside `emulate`; what no scope asks for is PyTorch's own."""
     a, b = operands(mesh, 14, 300, 9)
@@ -386,6 +452,134 @@ def products_of_pytorch(mesh):
                 (x.detach() @ y.detach()).full_tensor()
         assert torch.allclose((x @ y).full_tensor(), native, rtol=1e-12, atol=1e-12)
     hg.uninstall()
+
+
+def stacks_and_vectors_of_pytorch(mesh):
+    """What `matmul` of meshes does not take: each entry is made by one rank, so that sums are rounded once."""
+    a, b = operands(mesh, 6, 40, 5)
+    stacks = torch.stack([a, a.flip(0), 2 * a]), torch.stack([b, b.flip(1), -b])
+    c = stacks[0][:, :, :5].contiguous()
+    inner, rows, vector = (Shard(1), Shard(0)), (Shard(0), Shard(0)), b[:, 0].contiguous()
+    stacked = [(Shard(2), Shard(1)), (Shard(0), Shard(1)), (Shard(1), Shard(2)), (Replicate(), Shard(2))]
+    nan = torch.full_like(c, math.nan)
+    scalars = {"alpha": 3, "beta": 2}
+    cases = [(torch.mv, (a, vector), p) for p in (inner, rows)]
+    cases += [(torch.dot, (a[0], vector), (Shard(0), Shard(0))), (torch.vdot, (a[0], vector), (Replicate(), Shard(0)))]
+    cases += [(torch.bmm, stacks, p) for p in stacked]
+    cases += [
+        (torch.matmul, (stacks[0], b), (Shard(2), Shard(0))),
+        (torch.matmul, (a, stacks[1]), (Shard(1), Shard(1))),
+    ]
+    cases += [(lambda x, y: torch.einsum("ik,kj->ij", x, y), (a, b), inner)]
+    cases += [(partial(torch.addmm, **scalars), (c[0], a, b), (Replicate(), *inner))]
+    cases += [(partial(torch.addmm, beta=0), (nan[0], a, b), (Replicate(), *inner))]
+    cases += [(partial(torch.baddbmm, **scalars), (c, *stacks), (Shard(0), *stacked[0]))]
+    cases += [(partial(torch.baddbmm, beta=0), (nan, *stacks), (Shard(0), *stacked[0]))]
+    cases += [(torch.addmv, (c[0, :, 0].contiguous(), a, vector), (Shard(0), *inner))]
+    cases += [(torch.addmm, (c[0], a * math.inf, b), (Replicate(), *inner))]
+    deep = init_device_mesh(mesh.device_type, (*mesh.shape, *[1] * (3 - mesh.ndim)))
+    for scope in ({"accuracy": "correct"}, {"scheme": FIXED}):
+        for function, given, placements in cases:
+            with hg.emulate(**scope):
+                want = function(*given)
+                made = function(*(spread(x, mesh, *[p] * mesh.ndim) for x, p in zip(given, placements, strict=True)))
+                assert not any(p.is_partial() for p in made.placements)
+                assert_same(made, want)
+        with hg.emulate(**scope):
+            assert_same(spread(a, deep, *[Shard(1)] * 3) @ spread(b, deep, *[Shard(0)] * 3), a @ b)
+    with hg.emulate(scheme=hg.Corrected("tf32")):  # whose bits depend on shapes; its sums are not cut either
+        made = spread(a, mesh, *[Shard(1)] * mesh.ndim) @ spread(b, mesh, *[Shard(0)] * mesh.ndim)
+        assert not any(p.is_partial() for p in made.placements)
+    x, v = spread(a, mesh, *[Shard(1)] * mesh.ndim).requires_grad_(), a[:, 0].contiguous()
+    with hg.emulate("correct"):
+        (
+            x @ spread(vector, mesh, *[Shard(0)] * mesh.ndim) * spread(v, mesh, *[Replicate()] * mesh.ndim)
+        ).sum().backward()
+    assert_same(x.grad, torch.outer(v, vector))
+    hg.uninstall()
+
+
+def compiled(mesh):
+    """Compiled programs call the products between their graphs, whichever policy held when they were compiled."""
+    emulated._is_registered = False
+    for operator in (*emulated._PRODUCTS, *emulated._SUMS):
+        private.handle_on_meshes(operator, None)
+    a, b = operands(mesh, 6, 40, 5)
+    want, native = hg.matmul(a, b, accuracy="correct"), a @ b
+    assert not torch.equal(want, native)
+    for place in ((Shard(1), Shard(0)), (Shard(0), Shard(1))):
+        x, y = (spread(t, mesh, *[p] * mesh.ndim) for t, p in zip((a, b), place, strict=True))
+        bias = spread(b[0], mesh, *[Replicate()] * mesh.ndim)
+        for backend in ("eager", "aot_eager"):
+            compiling = partial(torch.compile, backend=backend)
+            older = compiling(lambda x, y: (x * 1.0) @ y + 1.0)
+            assert torch.allclose(older(x, y).full_tensor(), native + 1, rtol=1e-12, atol=1e-12)
+            with hg.emulate("correct"):  # the first time, handlers are registered here
+                assert_same(older(x, y), want + 1)
+                newer = compiling(lambda x, y: (2.0 * x) @ y - 1.0)
+                assert_same(newer(x, y), 2 * want - 1)
+                assert_same(compiling(lambda x, y, c: torch.addmm(c, x, y) * 2.0)(x, y, bias), 2 * (want + b[0]))
+                p = x.clone().requires_grad_()
+                compiling(lambda x, y: (2.0 * x) @ y)(p, y).backward(spread(native, mesh, *[Replicate()] * mesh.ndim))
+                assert_same(p.grad, 2 * hg.matmul(native, b.mT, accuracy="correct"))
+                whole = compiling(lambda x, y: x @ y, fullgraph=True)
+                expect(Exception, "no part of a graph once hifigemm makes such products", whole, x, y)
+            assert torch.allclose(newer(x, y).full_tensor(), 2 * native - 1, rtol=1e-12, atol=1e-12)
+
+            @compiling
+            def inside(x, y):
+                x = 2.0 * x
+                with hg.emulate("correct"):
+                    return x @ y + 1.0
+
+            assert_same(inside(x, y), 2 * want + 1)
+
+            @compiling
+            def by_name(x, y):
+                return distributed.matmul(2.0 * x, y, accuracy="correct") + 1.0
+
+            p = x.clone().requires_grad_()
+            made = by_name(p, y)
+            assert_same(made, 2 * want + 1)
+            made.backward(spread(native, mesh, *made.placements))
+            assert_same(p.grad, 2 * hg.matmul(native, b.mT, accuracy="correct"))
+            torch.compiler.reset()
+    hg.uninstall()
+
+
+def memory(mesh):
+    """What a rank allocates stays below what the plan says; a plan of huge operands needs none of their memory."""
+    rows, cols = [Shard(0)] * mesh.ndim, [Shard(1)] * mesh.ndim
+    blocks = [Shard(0), Shard(1)][: mesh.ndim]
+    for (m, k, n), left, right, workspace in (
+        ((1024, 1024, 1024), rows, rows, 2**24),
+        ((1024, 1024, 1024), blocks, blocks, 2**24),
+        ((256, 8192, 256), cols, rows, 2**26),
+        ((256, 8192, 256), cols, rows, 2**25),
+    ):
+        a, b = (torch.rand(shape, dtype=torch.float64) for shape in ((m, k), (k, n)))
+        x, y = spread(a, mesh, *left), spread(b, mesh, *right)
+        options = {"scheme": FIXED, "workspace": workspace}
+        plan = distributed.make_plan(x, y, **options)
+        distributed.matmul(x, y, **options)
+        tracemalloc.start()
+        activities = [torch.profiler.ProfilerActivity.CPU]
+        with torch.profiler.profile(activities=activities, profile_memory=True, acc_events=True) as profile:
+            distributed.matmul(x, y, **options)
+        arrays = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        events = [e for e in profile.profiler.kineto_results.events() if e.name() == "[memory]"]
+        events.sort(key=lambda e: e.start_ns())
+        tensors = max(accumulate(e.nbytes() for e in events))
+        held = plan.memory.total - plan.memory.operands
+        assert held // 8 < arrays + tensors <= held, (plan, arrays, tensors)
+    n, count = 65536, mesh.size()
+    shard = torch.empty(-(-n // count), n, dtype=torch.float64, device="meta")
+    flat = init_device_mesh(mesh.device_type, (count,))
+    large = DTensor.from_local(shard, flat, [Shard(0)], run_check=False, shape=torch.Size((n, n)), stride=(n, 1))
+    plan = distributed.make_plan(large, large, scheme=FIXED, workspace=2**34)
+    assert plan.memory.operands == 2 * n * n * 8 // count
+    assert f"{n * n * 8 // count / 2**30:.3g} GiB of C, 16 GiB of workspace" in str(plan)
 
 
 def kernels_of_gpus(mesh):

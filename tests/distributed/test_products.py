@@ -18,7 +18,7 @@ ALWAYS = [
     "refusals",
 ]
 ALL = [*ALWAYS, "panels_of_many_vectors", "methods", "scalars_and_out", "derivatives"]
-ALL += ["products_of_pytorch", "example"]
+ALL += ["derivatives_of_functions", "products_of_pytorch", "stacks_and_vectors_of_pytorch", "example"]
 
 
 @pytest.mark.parametrize(
@@ -30,6 +30,17 @@ def test_bits_and_refusals_are_those_of_one_process(mesh, names):
 
 def test_two_ranks():
     run((2,), cases.run_all, ALL)
+
+
+@pytest.mark.parametrize("mesh", [(2,), pytest.param((2, 2), marks=pytest.mark.slow)], ids=str)
+def test_compiled_programs_have_the_bits_of_those_that_are_not(mesh):
+    run(mesh, cases.run_all, ["compiled"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mesh", [(2,), (2, 2)], ids=str)
+def test_a_rank_holds_no_more_than_its_plan_says(mesh):
+    run(mesh, cases.run_all, ["memory"])
 
 
 @pytest.mark.slow
