@@ -113,7 +113,6 @@ def _checked(a: Any, b: Any, c: Any, out: Any, asked: Asked) -> list[MeshPlan]:
     for name, x in (("c", c), ("out", out)):
         if x is not None and tuple(x.shape) != (problem.m, problem.n):
             raise ValueError(f"{name} has shape {tuple(x.shape)}; the result has shape {(problem.m, problem.n)}")
-    check_scalars(problem.dtype, alpha=asked.alpha, beta=asked.beta)
     if out is not None and out.dtype != dtype:
         raise TypeError(f"out has dtype {out.dtype}; the result has dtype {dtype}")
     check_scalars(problem.dtype, alpha=asked.alpha, beta=asked.beta)
