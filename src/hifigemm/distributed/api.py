@@ -143,9 +143,8 @@ def _tuple(placements: Sequence[Placement] | None) -> tuple[Placement, ...] | No
 
 @opaque
 def _product(a: Any, b: Any, c: Any, out: Any, asked: Asked, return_report: bool) -> Any:
-    tensors = [x for x in (a, b, c) if isinstance(x, torch.Tensor)]
-    written = [] if out is None else [out]
-    is_followed = torch.is_grad_enabled() and any(x.requires_grad for x in (*tensors, *written))
+    tensors = [x for x in (a, b, c, out) if isinstance(x, torch.Tensor)]
+    is_followed = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
     if is_followed or private.in_functorch():
         if out is not None or return_report:
             raise TypeError("an operand requires a gradient, which `out` and reports do not have: use torch.no_grad()")
