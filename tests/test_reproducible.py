@@ -137,7 +137,7 @@ def test_correct_stacks_are_their_products_one_by_one(make_pair, assert_same_bit
 @pytest.mark.parametrize("scheme", SCHEMES, ids=str)
 @pytest.mark.parametrize("dtype", ["float32", "complex128"])
 def test_bits_do_not_depend_on_the_number_of_threads(make_pair, assert_same_bits, scheme, dtype):
-    a, b = make_pair("phi_2", 33, 171, 29, dtype)
+    a, b = make_pair("phi_2", 66, 171, 58, dtype)  # large enough that OpenBLAS takes two threads
     with threadpool_limits(1, user_api="blas"):
         one = hg.matmul(a, b, scheme=scheme)
     with threadpool_limits(2, user_api="blas"):

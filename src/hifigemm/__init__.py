@@ -10,10 +10,10 @@ from hifigemm import startup  # noqa: F401, first, as it minds Ctrl-C while the 
 from hifigemm.accuracy import Relative
 from hifigemm.api import gemm, make_plan, matmul, prepare, warmup
 from hifigemm.exceptions import AccuracyError, HifigemmError, InexactProductError, PlanError
-from hifigemm.imported import once_imported as _once_imported
 from hifigemm.information import engines, info
 from hifigemm.interop import kernels as _kernels
 from hifigemm.interop.drop_in import emulate, install, uninstall
+from hifigemm.interop.imported import once_imported as _once_imported
 from hifigemm.operands import Prepared
 from hifigemm.plan import Plan, Report
 from hifigemm.schemes import Corrected, DoubleDouble, Multiword, Native, Ozaki1, Ozaki2
