@@ -4,6 +4,7 @@ Ask for an accuracy, get it with proof: see `matmul`, `gemm`, `make_plan`, `prep
 `engines` and `info`; `emulate` and `install` serve the products of PyTorch.
 """
 
+import os as _os
 import sys as _sys
 
 from hifigemm import startup  # noqa: F401, first, as it minds Ctrl-C while the others are imported
@@ -13,7 +14,6 @@ from hifigemm.exceptions import AccuracyError, HifigemmError, InexactProductErro
 from hifigemm.information import engines, info
 from hifigemm.interop import kernels as _kernels
 from hifigemm.interop.drop_in import emulate, install, uninstall
-from hifigemm.interop.imported import once_imported as _once_imported
 from hifigemm.operands import Prepared
 from hifigemm.plan import Plan, Report
 from hifigemm.schemes import Corrected, DoubleDouble, Multiword, Native, Ozaki1, Ozaki2
@@ -50,14 +50,14 @@ __all__ = [
 __version__ = "0.1.0"
 
 
-def _register_on_meshes() -> None:
-    from hifigemm.distributed import emulated
-
-    emulated.register()
-
-
 def _serve_meshes() -> None:
-    _once_imported("torch.distributed.tensor", _register_on_meshes)
+    from torch.distributed import is_available
+
+    is_started = "WORLD_SIZE" in _os.environ and is_available()  # by torchrun
+    if is_started or "torch.distributed.tensor" in _sys.modules:
+        from hifigemm.distributed import emulated
+
+        emulated.register()
 
 
 _kernels.serve_meshes = _serve_meshes

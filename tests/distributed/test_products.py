@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -55,6 +59,11 @@ def test_programs_and_kernels_of_gpus_make_the_same():
 
 def test_one_rank_is_a_mesh():
     run((1,), cases.run_all, ["methods", "few_entries", "refusals"])
+
+
+def test_programs_of_torchrun_may_import_dtensor_after_install():
+    code = "import sys, hifigemm; hifigemm.install('correct'); assert 'hifigemm.distributed.emulated' in sys.modules"
+    subprocess.run([sys.executable, "-c", code], env=os.environ | {"WORLD_SIZE": "1"}, check=True)
 
 
 GPUS = torch.cuda.device_count()

@@ -15,6 +15,7 @@ import sys
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.placement_types import Placement
 
@@ -45,7 +46,7 @@ def register() -> None:
         for operators, handler in ((_PRODUCTS, _made), (_SUMS, _added)):
             for operator in operators:
                 private.handle_on_meshes(operator, handler)
-        if "torch._dynamo" in sys.modules:
+        if dist.is_initialized() and "torch._dynamo" in sys.modules:
             torch.compiler.reset()
 
 

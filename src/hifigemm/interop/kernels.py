@@ -16,4 +16,4 @@ make_plan: Callable[..., Any]
 
 
 def serve_meshes() -> None:
-    """Have the products of DTensors made too, once a program imports them; `hifigemm` puts another function here."""
+    """Have the products of DTensors made too, where a program has any; `hifigemm` puts another function here."""
