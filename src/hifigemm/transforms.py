@@ -62,6 +62,8 @@ def check_tensor(x: Any, name: str) -> None:
                 "in a torch.library.custom_op"
             )
     kind: Any = type(x)
+    if kind.__name__ == "DTensor":
+        raise TypeError(f"{name} is a DTensor: hifigemm.distributed.matmul and gemm make products on a mesh")
     if kind is not torch.Tensor and (
         kind.__torch_function__ is not torch._C._disabled_torch_function_impl
         or kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
@@ -93,6 +95,8 @@ def belongs_to_torch(*operands: Any) -> bool:
         if type(x) is not torch.Tensor:
             if not isinstance(x, torch.Tensor):
                 return False
+            if type(x).__name__ == "DTensor":
+                raise TypeError("an operand is a DTensor: hifigemm.distributed.matmul and gemm make products on a mesh")
             belongs |= type(x).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
         belongs |= differentiates and x.requires_grad
     return belongs or is_followed()

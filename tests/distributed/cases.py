@@ -328,6 +328,9 @@ def refusals(mesh):
         ]
         expect(TypeError, "expected a number", distributed.gemm, *given[:2], alpha="2")
         expect(TypeError, "beta = 2j is complex", distributed.gemm, *given, beta=2j)
+    for options in ({}, {"return_report": True}):
+        for multiply in (hg.matmul, hg.gemm):
+            expect(TypeError, "is a DTensor: hifigemm.distributed.matmul", multiply, x, y, **options)
     unsummed = DTensor.from_local(a, mesh, [Partial()] * mesh.ndim, run_check=False)
     expect(hg.PlanError, "still to be added up", distributed.matmul, unsummed, y)
     for words, alpha in (("is complex, and the result has dtype float64", 1j), ("expected a number", "2")):
