@@ -20,10 +20,10 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.placement_types import Placement
 
 from hifigemm.distributed.api import matmul, without_partial
+from hifigemm.distributed.method import SCHEMES
 from hifigemm.exceptions import PlanError
 from hifigemm.interop import torch_private as private
 from hifigemm.interop.policy import LEVELS, Policy, current_policy
-from hifigemm.schemes import Ozaki1, Ozaki2
 from hifigemm.schemes.auto import as_scheme
 
 _aten: Any = torch.ops.aten
@@ -110,7 +110,7 @@ def _product(policy: Policy, operator: Any, a: DTensor, b: DTensor) -> DTensor:
             keeps = left == rows
             chosen.append((left if keeps else Replicate(), right if right == cols and not keeps else Replicate()))
     scheme = as_scheme(policy.scheme)
-    if operator != _mm or a.device_mesh.ndim > 2 or not (scheme is None or isinstance(scheme, (Ozaki1, Ozaki2))):
+    if operator != _mm or a.device_mesh.ndim > 2 or not (scheme is None or isinstance(scheme, SCHEMES)):
         places = zip(*chosen, strict=True)
         whole = (x.redistribute(placements=place) for x, place in zip((a, b), places, strict=True))
         made: DTensor = private.made_by_dtensor(operator, tuple(whole), {})

@@ -103,6 +103,10 @@ class Layout:
         """Placements in which the products leave C: a sum over k leaves each of its ranks a part of the sums."""
         return own_placements(self.roles)
 
+    def ranks(self, role: str) -> int:
+        """How many ranks share what this role cuts."""
+        return math.prod(size for size, own in zip(self.mesh, self.roles, strict=True) if own == role)
+
     def __str__(self) -> str:
         words = {"m": "rows of A and C", "n": "columns of B and C", "k": "the inner dimension"}
         dims = ", ".join(f"{size} ranks share {words[role]}" for size, role in zip(self.mesh, self.roles, strict=True))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
-from hifigemm.distributed.layout import Layout, Placements, last_move
+from hifigemm.distributed.layout import Layout, Placements, extent, last_move
 from hifigemm.numerics.scaling import NORM_BLOCK
 
 SHARES = {"panels": 4, "residues": 4, "products": 2}
@@ -56,7 +57,7 @@ def memory_of(
     needed = _entries((m, k), layout.left, mesh), _entries((k, n), layout.right, mesh)
     travels = [nbytes > 0 for nbytes in layout.gathered]
     whole = (m * k, k * n)
-    is_even = k % (NORM_BLOCK * _ranks(layout)) == 0
+    is_even = k % (NORM_BLOCK * layout.ranks("k")) == 0
     moved = residues = 0
     for i, (old, new) in enumerate(zip((left, right), (layout.left, layout.right), strict=True)):
         move = last_move(old, new, mesh)
@@ -77,29 +78,13 @@ def memory_of(
 
 def of_sums(layout: Layout, planes: int) -> int:
     """Bytes that sums over ranks take at least: residues of the pieces of A and B, and those of C that travel."""
-    parts = dict.fromkeys("mnk", 1)
-    for size, role in zip(layout.mesh, layout.roles, strict=True):
-        parts[role] *= size
-    rows, cols, inner = (-(-size // parts[role]) for size, role in zip(layout.shape, "mnk", strict=True))
+    rows, cols, inner = (-(-size // layout.ranks(role)) for size, role in zip(layout.shape, "mnk", strict=True))
     return planes * ((rows + cols + NORM_BLOCK) * inner + 9 * rows * cols) + 2**22
 
 
-def _ranks(layout: Layout) -> int:
-    """How many share the inner dimension."""
-    count = 1
-    for size, role in zip(layout.mesh, layout.roles, strict=True):
-        count *= size if role == "k" else 1
-    return count
-
-
 def _entries(shape: tuple[int, int], placements: Placements, mesh: tuple[int, ...]) -> int:
-    """Entries of the largest shard."""
-    sizes = list(shape)
-    for placement, parts in zip(placements, mesh, strict=True):
-        axis = getattr(placement, "dim", None)
-        if axis is not None:
-            sizes[axis] = -(-sizes[axis] // parts)
-    return sizes[0] * sizes[1]
+    """Entries of the largest shard, which is the first."""
+    return math.prod(extent(size, axis, placements, mesh, [0] * len(mesh)).stop for axis, size in enumerate(shape))
 
 
 def _size(nbytes: int) -> str:

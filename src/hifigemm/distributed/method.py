@@ -24,6 +24,8 @@ from hifigemm.schemes import Ozaki1, Ozaki2, Scheme
 from hifigemm.schemes.auto import as_scheme
 from hifigemm.schemes.ozaki2 import largest_error_ratio
 
+SCHEMES = Ozaki1, Ozaki2
+"""Those whose bits no mesh changes."""
 _SLICE_PRODUCTS = 30
 """Of correct rounding by slices in the model of times; at phi = 0.5 and k = 256 to 2048, FP64 slices took 9 to 11, FP16
 and INT8 slices 44 to 58."""
@@ -62,7 +64,7 @@ def method_for(problem: Problem, accuracy: Accuracy, scheme: str | Scheme) -> tu
     Raises PlanError: schemes whose bits depend on how a product is cut.
     """
     asked, target = as_scheme(scheme), resolve(accuracy, problem.fmt, problem.k)
-    if not (asked is None or isinstance(asked, (Ozaki1, Ozaki2))):
+    if not (asked is None or isinstance(asked, SCHEMES)):
         raise PlanError(
             f"scheme={scheme!r}: products on a mesh are made by ozaki1 and ozaki2, whose bits no mesh changes"
         )

@@ -36,13 +36,12 @@ from hifigemm.distributed.walk import Arrived, LocalProducts, walk
 from hifigemm.engines.device_ops import NUMPY_DTYPES, TORCH_DTYPES
 from hifigemm.exceptions import PlanError
 from hifigemm.interop import torch_private as private
+from hifigemm.interop.policy import LEVELS
 from hifigemm.operands import check_scalars
 from hifigemm.plan import Decision, Report
 from hifigemm.planner import Options
 from hifigemm.problem import Problem
 from hifigemm.schemes import Scheme
-
-_DTYPES = torch.float32, torch.float64, torch.complex64, torch.complex128
 
 
 @dataclass(frozen=True)
@@ -135,10 +134,7 @@ def _checked(a: Any, b: Any, c: Any, out: Any, asked: Asked) -> list[MeshPlan]:
     )
     limit = asked.workspace
     layouts = [x for x in layouts if limit is None or "k" not in x.roles or of_sums(x, planes) <= limit]
-    held = [
-        memory_of(layout, problem.dtype.itemsize, a.placements, b.placements, planes, asked.workspace)
-        for layout in layouts
-    ]
+    held = [memory_of(layout, problem.dtype.itemsize, a.placements, b.placements, planes, limit) for layout in layouts]
     return [MeshPlan(problem, method, target, *found) for found in zip(layouts, held, strict=True)]
 
 
@@ -170,7 +166,7 @@ def _check_operand(name: str, x: Any, first: Any) -> None:
         )
     if x.ndim != 2:
         raise ValueError(f"{name} has shape {tuple(x.shape)}; products on a mesh are of two-dimensional matrices")
-    if x.dtype not in _DTYPES:
+    if x.dtype not in LEVELS:
         raise TypeError(f"{name} has dtype {x.dtype}; expected float32, float64, complex64 or complex128")
     if private.in_forward_ad() and forward_ad.unpack_dual(x).tangent is not None:
         raise TypeError(f"{name} has a tangent (forward_ad), which would be lost: pass {name}.detach()")
