@@ -62,8 +62,7 @@ def check_tensor(x: Any, name: str) -> None:
                 "in a torch.library.custom_op"
             )
     kind: Any = type(x)
-    if kind.__name__ == "DTensor":
-        raise TypeError(f"{name} is a DTensor: hifigemm.distributed.matmul and gemm make products on a mesh")
+    _check_no_mesh(kind, name)
     if kind is not torch.Tensor and (
         kind.__torch_function__ is not torch._C._disabled_torch_function_impl
         or kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
@@ -73,6 +72,12 @@ def check_tensor(x: Any, name: str) -> None:
             f"{name}.as_subclass(torch.Tensor) where that has the same entries"
         )
     check_dense(x, name, x._is_zerotensor())
+
+
+def _check_no_mesh(kind: type, name: str) -> None:
+    """Raise TypeError for the class of tensors that are spread over a mesh; torch.compile traces this function too."""
+    if kind.__name__ == "DTensor":
+        raise TypeError(f"{name} is a DTensor: hifigemm.distributed.matmul and gemm make products on a mesh")
 
 
 def check_dense(x: Any, name: str, is_zero: bool = False) -> None:
@@ -95,8 +100,7 @@ def belongs_to_torch(*operands: Any) -> bool:
         if type(x) is not torch.Tensor:
             if not isinstance(x, torch.Tensor):
                 return False
-            if type(x).__name__ == "DTensor":
-                raise TypeError("an operand is a DTensor: hifigemm.distributed.matmul and gemm make products on a mesh")
+            _check_no_mesh(type(x), "an operand")
             belongs |= type(x).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
         belongs |= differentiates and x.requires_grad
     return belongs or is_followed()
