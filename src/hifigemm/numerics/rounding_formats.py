@@ -11,8 +11,8 @@ from hifigemm.numerics.bits import Array, power_of_two
 
 _CHUNK = 32768
 """Entries converted at a time: the half dozen float64 temporaries of a chunk stay in the second-level cache."""
-_DEVICE_CHUNK = 2**24
-"""The same for arrays of a device, where each step of a chunk is a launch."""
+_DEVICE_CHUNK = 2**22
+"""The same for arrays of a device, where each step is a launch; temporaries take a few hundred MB at most."""
 
 
 def _to_nearest_away(y: Array) -> Array:
