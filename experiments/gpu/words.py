@@ -3,7 +3,7 @@
     python -m experiments.gpu.words [--sizes 1024 16384] [--seconds 90] [--output FILE.csv]
 
 Uniform entries of both signs. For float32: corrected words of FP16 and TF32, the same with the sum left to the tensor
-core, and one, three and four products of TF32 words by the library. For float64: one, three and four products of FP32
+core, and one, three and four products of TF32 words in one chain. For float64: one, three and four products of FP32
 words ("TF64"). Joules of a product and GFLOP/s per watt come from the energy counter in the second half of a run of
 0.8 s without a pause.
 """
