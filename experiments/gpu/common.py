@@ -43,11 +43,12 @@ _BETWEEN_WRITES = 1.0
 
 
 class Machine:
-    """The GPU, or what takes its place."""
+    """The GPU, or what takes its place, and how products are timed there."""
 
-    def __init__(self) -> None:
+    def __init__(self, method: Method = METHOD) -> None:
         self.arrays = arrays_here()
         self.is_gpu = self.arrays.device == "cuda"
+        self.method = method if self.is_gpu else REHEARSAL
         self.clock, self.meter, self.facts = self.arrays.clock(), self.arrays.meter(), self.arrays.describe()
         self.name = str(self.facts["device"])
         self.engine = None if self.is_gpu else MODEL
@@ -97,8 +98,8 @@ class Machine:
     def _times(self, run: Callable[[], object]) -> Times:
         seconds = self._once(run)
         if seconds < SLOW or not self.is_gpu:
-            return time_variants({"": run}, self.clock, METHOD if self.is_gpu else REHEARSAL, self.meter)[""]
-        readings = [seconds, *(self._once(run) for _ in range(min(int(1 / seconds), METHOD.bursts - 1)))]
+            return time_variants({"": run}, self.clock, self.method, self.meter)[""]
+        readings = [seconds, *(self._once(run) for _ in range(min(int(1 / seconds), self.method.bursts - 1)))]
         low, median, high = (float(x) for x in np.quantile(readings, [0.2, 0.5, 0.8]))
         return Times(Timing(median, low, high, len(readings)))
 
@@ -154,6 +155,7 @@ def study(
     sizes: dict[str, Sequence[int]],
     shown: str,
     argv: Sequence[str] | None,
+    method: Method = METHOD,
 ) -> int:
     """Run a study: read its options, write its lines as they come, print the columns that are `shown`.
 
@@ -165,12 +167,12 @@ def study(
     parser.add_argument("--seconds", type=float, default=math.inf, help="no line is begun after so many")
     parser.add_argument("--output", type=Path, metavar="FILE", help="(default: by device)")
     options = parser.parse_args(argv)
-    machine, start, written, found = Machine(), time.perf_counter(), 0.0, []
+    machine, start, written, found = Machine(method), time.perf_counter(), 0.0, []
     path = options.output or Path("results", f"{name}_{short_name(machine.arrays)}.csv")
     chosen, ended = options.sizes or sizes[machine.arrays.device], "with all lines"
 
     def write(how: str) -> None:
-        write_csv(path, found, **machine.facts, method=vars(METHOD), ended=how)
+        write_csv(path, found, **machine.facts, method=vars(machine.method), ended=how)
 
     for row in lines(machine, chosen):
         found.append({"study": name} | row)

@@ -17,12 +17,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from itertools import product
 from typing import Any, ClassVar
 
 import hifigemm as hg
-from experiments.gpu.common import Machine, study
+from experiments.gpu.common import METHOD, Machine, study
 from hifigemm.bench.arrays import Workload
 from hifigemm.bench.cases import scheme_options
 from hifigemm.bench.rows import Row
@@ -36,6 +36,8 @@ DOUBLE = (
     *("ozaki1:fp16:correct", "ozaki2:14", "ozaki2:15", "auto@correct"),
 )
 SINGLE = ("native", "ozaki1:fp16:sp", "ozaki1:int8:sp")
+BURSTS = replace(METHOD, sustained=0)
+"""Most of these products take so long that bursts of them are sustained."""
 STAGES = ("split A", "split B", "products", "sums")
 SHOWN = "family n dtype case burst_tflops seconds_total products_tflops num_slices products relative_error share_equal"
 
@@ -133,7 +135,7 @@ def lines(machine: Machine, sizes: Sequence[int]) -> Iterator[Row]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure and write."""
-    return study("modes", __doc__, lines, SIZES, SHOWN, argv)
+    return study("modes", __doc__, lines, SIZES, SHOWN, argv, BURSTS)
 
 
 if __name__ == "__main__":

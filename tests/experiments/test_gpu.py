@@ -193,7 +193,7 @@ def test_a_slow_case_is_repeated_for_a_second_at_most():
             return self.now
 
     machine, calls = Machine(), []
-    machine.is_gpu, machine.clock = True, Slow()
+    machine.is_gpu, machine.clock, machine.method = True, Slow(), common.METHOD
     times = machine._times(lambda: calls.append(1))
     assert len(calls) == times.burst.repeats == 3
     assert times.burst.median == pytest.approx(0.4)
