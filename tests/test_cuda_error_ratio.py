@@ -33,8 +33,8 @@ def kernel(request, monkeypatch):
         monkeypatch.setattr(error_ratio, "tile_for", lambda *_, **__: tile)
 
 
-def found(sizes, few=None):
-    return float(error_ratio_bits(sizes, few).view(torch.float64)) * RATIO_UNIT
+def found(sizes, *few):
+    return float(error_ratio_bits(sizes, *few).view(torch.float64)) * RATIO_UNIT
 
 
 def by_hand(m, n, k, *, width=1, batches=(1, 1), seed=0, top=128, spread=0.3):
@@ -91,11 +91,13 @@ def test_ratios_of_few_terms(kernel, width):
     m, n, k = 700, 900, 1100
     sizes = by_hand(m, n, k, width=width)
     few, every = expected(sizes, m, n, 384), found(sizes)
-    bits = int(np.float64(few / RATIO_UNIT).view(np.int64))
-    assert every < few
-    assert [found(sizes, (384, most)) for most in (bits, bits + 1, 2**63 - 2)] == [0.0] * 3
-    assert [found(sizes, (384, most)) for most in (bits - 1, 0, -1)] == [every] * 3
-    assert found(sizes, (4096, -1)) == every
+    bits, own = (int(np.float64(x / RATIO_UNIT).view(np.int64)) for x in (few, every))
+    clear = 2**33  # bits between numbers that FP32 tells apart
+    assert own + clear < bits - clear
+    assert [found(sizes, 384, enough) for enough in (bits, bits - clear, own + clear, 2**63 - 2)] == [0.0] * 4
+    assert [found(sizes, None, enough) for enough in (own + clear, 2**63 - 2)] == [0.0] * 2
+    assert [found(sizes, terms, enough) for terms in (None, 384) for enough in (own - 1, 0, -1)] == [every] * 6
+    assert found(sizes, 4096, -1) == every
 
 
 @pytest.mark.parametrize("width", [1, 2])

@@ -177,7 +177,7 @@ def ratios():
             a, b = operands(program, dtype, n, 2048, n)
             *_, sizes = scaled_residues.sized_residues(((a, 2), (b, 1))[:sides], moduli_set(15, dtype.is_complex))
             error_ratio.error_ratio_bits(sizes)
-            error_ratio.error_ratio_bits(sizes, (1024, 5), predicate=where)
+            error_ratio.error_ratio_bits(sizes, 1024, 5, predicate=where)
 
         yield f"{dtype} {n} sides {sides}", write
 

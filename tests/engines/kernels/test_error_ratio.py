@@ -22,6 +22,8 @@ from hifigemm.numerics.special import clean
 from hifigemm.schemes.scheme import int8_product
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+CLEAR = 1 << 33
+"""Bits between float64 numbers that FP32 tells apart: 2**-19 of them."""
 FAMILIES = ["uniform", "phi_1", "phi_4", "full_range", "subnormal", "largest", "sparse", "single_nonzero", "zeros"]
 FAMILIES += ["empty_rows_and_columns", "subnormal_rows", "badly_scaled"]
 
@@ -106,9 +108,9 @@ def test_all_terms_are_looked_at_where_few_do_not_tell_enough(is_complex):
     sizes = sizes_of(*random_pair(np.random.default_rng(5), (2, 1), 5, 300, 6, is_complex))
     cut = sizes._replace(magnitudes=tuple(first_terms(x, sizes.width, 128) for x in sizes.magnitudes))
     few, every = int(error_ratio.error_ratio_bits(cut)), int(error_ratio.error_ratio_bits(sizes))
-    assert every < few
-    for most, want in ((few, 0), (2**63 - 2, 0), (few - 1, every), (-1, every)):
-        assert int(error_ratio.error_ratio_bits(sizes, (128, most))) == want
+    assert every + CLEAR < few
+    for enough, want in ((few, 0), (2**63 - 2, 0), (every + CLEAR, 0), (every - 1, every), (-1, every)):
+        assert int(error_ratio_bits(sizes, 128, enough)) == want
 
 
 def bits_of(ratio):
@@ -135,24 +137,51 @@ def test_records_stay_where_few_terms_suffice():
     sizes = sizes_of(*random_pair(np.random.default_rng(8), (1, 1), 5, 300, 6, False))
     cut = sizes._replace(magnitudes=tuple(first_terms(x, 1, 128) for x in sizes.magnitudes))
     few, every = int(error_ratio_bits(cut)), int(error_ratio_bits(sizes))
-    assert every < few
+    assert every + CLEAR < few
     for before in (0, every - 1, every):
-        for most, want in ((few, before), (few - 1, every), (-1, every)):
+        for enough, want in ((few, before), (every + CLEAR, before), (every - 1, every), (-1, every)):
             word = record(before)
-            assert int(error_ratio_bits(sizes, (128, most), into=word)) == int(word) == want
+            assert int(error_ratio_bits(sizes, 128, enough, into=word)) == int(word) == want
 
 
-@pytest.mark.parametrize("few", [None, (128, 0), (128, -1), (128, 2**63 - 2)])
+@pytest.mark.parametrize("is_complex", [False, True])
+def test_ratios_that_need_not_be_known_are_not_made_known(is_complex):
+    """Rows of tiles whose largest ratios rise: only those above what is enough reach the record, which is exact then."""
+    a, b = np.ones((1, 300, 130)), np.ones((1, 130, 70))
+    a[0, [3, 140, 270], 4] = 2.0, 8.0, 32.0
+    if is_complex:
+        a, b = a + 1j * a, b + 1j * b
+    *rising, want = (int(error_ratio_bits(sizes_of(a[:, :end], b))) for end in (2, 128, 256, 300))
+    assert rising[0] < rising[1] < rising[2] < want
+    sizes = sizes_of(a, b)
+    for terms in (None, 128):
+        for enough in (*rising, want - 1):
+            assert int(error_ratio_bits(sizes, terms, enough)) == want
+        for enough in (want + CLEAR, bits_of(2.0**90), bits_of(2.0**1000), int(np.float64(np.inf).view(np.int64)) - 1):
+            assert int(error_ratio_bits(sizes, terms, enough)) == 0
+            assert int(error_ratio_bits(sizes, terms, enough, into=record(rising[0]))) == rising[0]
+
+
+def test_no_bits_are_enough_for_entries_that_share_no_term():
+    a, b = np.ones((1, 70, 200)), np.ones((1, 200, 70))
+    a[0, 3], b[0, :, 5] = 0.0, 0.0
+    a[0, 3, 0], b[0, 1, 5] = 1.0, 1.0
+    most = int(np.finfo(np.float64).max.view(np.int64))
+    for enough in (0, bits_of(4.0), bits_of(2.0**200), most):
+        assert int(error_ratio_bits(sizes_of(a, b), None, enough)) == most + 1
+
+
+@pytest.mark.parametrize("few", [(), (128, 0), (128, -1), (128, 2**63 - 2)])
 def test_nothing_happens_where_the_predicate_does_not_hold(few):
     sizes = sizes_of(*random_pair(np.random.default_rng(9), (1, 1), 5, 300, 6, False))
     every = int(error_ratio_bits(sizes))
-    suffices = few is not None and few[1] > every
+    suffices = few and few[1] > every
     for least, most, holds in ((3, 3, True), (0, LARGEST, True), (4, LARGEST, False), (0, -1, False)):
         for before in (0, 3):
             word = record(before)
-            error_ratio_bits(sizes, few, into=word, predicate=(record(3), least, most))
+            error_ratio_bits(sizes, *few, into=word, predicate=(record(3), least, most))
             assert int(word) == (every if holds and not suffices else before)
-        assert int(error_ratio_bits(sizes, few, predicate=(record(3), least, most))) == (
+        assert int(error_ratio_bits(sizes, *few, predicate=(record(3), least, most))) == (
             every if holds and not suffices else 0
         )
 
@@ -166,10 +195,10 @@ def test_predicates_on_the_record_hold_beforehand():
     least = bits_of(plain_ratio(a[:, :1], b))
     first = bits_of(plain_ratio(a[:, :64], b))
     assert least < first < want
-    for few in (None, (128, 0)):
+    for few in ((), (128, 0)):
         for most, expected in ((least, want), (first, want), (least - 1, least)):
             word = record(least)
-            error_ratio_bits(sizes, few, into=word, predicate=(word, 0, most))
+            error_ratio_bits(sizes, *few, into=word, predicate=(word, 0, most))
             assert int(word) == expected
 
 

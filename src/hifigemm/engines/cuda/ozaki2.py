@@ -225,7 +225,7 @@ def _write_entries(
 def _write_ladder(plan: Plan, given: Arguments) -> None:
     """Rung by rung; the record ends with the largest error ratio, or with a lower bound that decides alike.
 
-    A plan that is to be certified has one rung, whose ratio is made known in full.
+    A plan that is to be certified has one rung; a ratio that this does not keep is made known in full.
     """
     record = given.record
     chooses, certifies = (plan.verification is x for x in (Verification.ON_DEVICE, Verification.ENTRYWISE))
@@ -243,7 +243,8 @@ def _write_ladder(plan: Plan, given: Arguments) -> None:
             triangle, begun = is_triangle(plan, block), predicate if chooses else None
             sides = ((operands[0], 2), (operands[1], 1))[: 1 if triangle and plan.problem.is_of_one_operand else 2]
             planes, scales, sizes = scaled_residues.sized_residues(sides, moduli, predicate=begun)
-            error_ratio_bits(sizes, _few_terms(plan, most), into=record, predicate=begun)
+            enough = most if predicate else 0
+            error_ratio_bits(sizes, _few_terms(plan, most), enough, into=record, predicate=begun)
             residues = [(planes[i], scales[i].exponent) for i in (0, -1)]
             _write_entries(
                 *(operands, residues, moduli, given.out[block.entries], given, None, predicate, least > 0),
@@ -263,8 +264,10 @@ def _ladder(plan: Plan) -> list[Any]:
     return [plan.scheme, *plan.alternatives[:-1]]
 
 
-def _few_terms(plan: Plan, most: int) -> tuple[int, int] | None:
-    """A part of the terms of large products, and the largest bits of a ratio; None where all are looked at at once.
+def _few_terms(plan: Plan, most: int) -> int | None:
+    """The part of the terms of a large product that is looked at first; None for all.
+
+    Moduli keep their target up to ratios of bits `most`.
 
     From a part of 2**-s of the terms ratios come out 2**s times as large. Operands with phi = 0.5 have a ratio of about
     2**1.75 sqrt(k), complex ones 2**2.25 sqrt(k); what moduli leave beyond that, less one bit, is s. The fewest moduli
@@ -277,7 +280,7 @@ def _few_terms(plan: Plan, most: int) -> tuple[int, int] | None:
     spare = math.log2(largest / math.sqrt(p.k)) - (3.25 if p.is_complex else 2.75)
     share = 2.0 ** -math.floor(spare) if spare >= 2 else 5 / 8 if p.is_complex else 1 / 2
     few = max(math.ceil(p.k * share / 128) * 128, min(_LEAST_TERMS, -(-p.k // 256) * 128))
-    return (few, most) if few < min(-(-p.k // 128) * 128, MAGNITUDE_TERMS) else None
+    return few if few < min(-(-p.k // 128) * 128, MAGNITUDE_TERMS) else None
 
 
 @lru_cache(maxsize=1024)

@@ -6,7 +6,8 @@ of the entries: the same float64 as that of the plain function.
 
 A division in float64 costs as much as many products. So a tile is first held against the largest ratio that is known,
 in FP32: only where an entry may lie above are its ratios found, and the largest of all is made known to the other
-programs. For most data that happens in few programs.
+programs. For most data that happens in few programs; in none where all that is asked is whether a ratio lies above a
+number that counts as known from the start, and none does.
 
 With r the largest ratio known, an entry above / low > r has above_32 > r_32 low_32 (1 - 2**-20) in FP32: of the
 factors of above_32 = g t + h s, of the sum, of r_32 and of low_32 none errs by more than 2**-24, eight of them in all.
@@ -20,6 +21,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import torch
 import triton
 import triton.language as tl
@@ -36,6 +38,8 @@ RATIO_UNIT = 2.0**-16
 """Sums and norms are in units of 2**-15 each, magnitudes of 2**-7."""
 MARGIN = tl.constexpr(1.0 - 2.0**-20)
 _LEAST = tl.constexpr(-(2**31))
+_FINITE = int(np.float64(2.0**100).view(np.int64))
+"""Bits of a float64 above all ratios but inf, whose numerators are below it, and which FP32 holds."""
 
 
 @triton.jit
@@ -66,16 +70,16 @@ def _largest(low, g, s, at_b, total, left):
     return tl.max(best, axis=0)
 
 
-@triton.jit(do_not_specialize=["m", "n", "norms_a", "norms_b", "total_a", "total", "least", "most"])
+@triton.jit(do_not_specialize=["m", "n", "norms_a", "norms_b", "total_a", "total", "enough", "least", "most"])
 def error_ratio_kernel(
     left, right, sizes, out, m, n, pitch, terms, left_batch, right_batch, norms_a, norms_b, total_a, total,
-    predicate, least, most,
+    enough, predicate, least, most,
     WIDTH: tl.constexpr, TRIANGLE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
     """Raise the bits at `out` to the largest (g_i t_j + h_j s_i) / (|A||B|)_ij of a tile, |A||B| from magnitudes.
 
-    `out` starts as 0 or as the bits of any ratio. Nothing where the predicate, which is no entry of `out`, does not
+    `out` starts as 0 or as the bits of any ratio; a tile without ratios above `enough` may leave it. Nothing where the predicate, which is no entry of `out`, does not
     hold. FMA contraction must be off. g, s and h, t are norms and sums of magnitudes of rows and columns. Vectors have
     WIDTH components, `pitch` apart, of which `terms` count, both multiples of BLOCK_K. Planes are pairings of the
     components: for the second of a matrix, those of the right operand swap.
@@ -107,7 +111,7 @@ def error_ratio_kernel(
     g, s = tl.load(at_a, mask=rows < m, other=0.0), tl.load(at_a + total, mask=rows < m, other=0.0)
     h = tl.load(at_b + columns - column0, mask=columns < n, other=0.0).to(tl.float32)
     t = tl.load(at_b + total + columns - column0, mask=columns < n, other=0.0).to(tl.float32)
-    known = tl.load(out, cache_modifier=".cg").to(tl.float64, bitcast=True)
+    known = tl.maximum(tl.load(out, cache_modifier=".cg"), enough).to(tl.float64, bitcast=True)
     finite = known < float("inf")
     known = tl.where(finite, known, 0.0).to(tl.float32) * MARGIN
     g_32, s_32 = tl.where(finite, g, 0.0).to(tl.float32), tl.where(finite, s, 0.0).to(tl.float32)
@@ -128,7 +132,8 @@ _copy = Launch(_copy_kernel)
 
 def error_ratio_bits(
     sizes: Sizes,
-    few: tuple[int, int] | None = None,
+    terms: int | None = None,
+    enough: int = 0,
     *,
     into: torch.Tensor | None = None,
     predicate: Predicate | None = None,
@@ -137,12 +142,15 @@ def error_ratio_bits(
 
     Parameters
     ----------
-    few : (terms, most), optional
+    terms : int, optional
         |A||B| is taken from so many terms first, a multiple of 128, so that the ratio comes out larger, or as it is.
-        Where its bits are at most `most`, the other terms are not read, and the tensor stays as it was.
+        Where its bits are at most `enough`, the other terms are not read.
+    enough : int
+        Bits up to which the ratio need not be known: where its own are no more, what is returned are bits of a lower
+        bound of it.
     into : int64 tensor of one entry, optional
-        Holds 0 or the bits of a lower bound of the ratio; the larger of these and the ratio afterwards. Where few terms
-        suffice it remains a lower bound, which is at most `most` as the ratio is. Otherwise a new tensor starts at 0.
+        Holds 0 or the bits of a lower bound of the ratio; the larger of these and the ratio afterwards, with the
+        exception of `enough`. Otherwise a new tensor starts at 0.
     predicate : (int64 tensor of one entry, least, most), optional
         Decides on the device: unless least <= predicate <= most beforehand the tensor stays as it was. It may be
         `into` itself.
@@ -151,15 +159,15 @@ def error_ratio_bits(
     -------
     `into`, or the new tensor
     """
-    fresh = cleared(4 * ((into is None) + (few is not None)), sizes.norms).view(torch.int64)
+    fresh = cleared(4 * ((into is None) + (terms is not None)), sizes.norms).view(torch.int64)
     out = fresh[:1] if into is None else into
-    if few is None:
-        _launch_ratio(sizes, out, None, _apart_from(out, predicate))
+    enough = max(min(enough, _FINITE), 0)
+    if terms is None:
+        _launch_ratio(sizes, out, None, enough, _apart_from(out, predicate))
         return out
-    terms, most = few
     first = fresh[-2:-1]  # 16 bytes behind the other one: both are aligned alike
-    _launch_ratio(sizes, first, terms, predicate or NO_PREDICATE)
-    _launch_ratio(sizes, out, None, (first, max(most + 1, 1), LARGEST))
+    _launch_ratio(sizes, first, terms, enough, predicate or NO_PREDICATE)
+    _launch_ratio(sizes, out, None, enough, (first, enough + 1, LARGEST))
     return out
 
 
@@ -175,7 +183,9 @@ def _apart_from(out: Any, predicate: Predicate | None) -> tuple[Any, int, int]:
     return copy, least, most
 
 
-def _launch_ratio(sizes: Sizes, out: torch.Tensor, terms: int | None, predicate: tuple[Any, int, int]) -> None:
+def _launch_ratio(
+    sizes: Sizes, out: torch.Tensor, terms: int | None, enough: int, predicate: tuple[Any, int, int]
+) -> None:
     """Raise `out` to the ratio over so many terms or all, unless the predicate does not hold."""
     (left, right), width = sizes.magnitudes, sizes.width
     (batch_a, m, length), (batch_b, n, _) = left.shape, right.shape
@@ -185,7 +195,7 @@ def _launch_ratio(sizes: Sizes, out: torch.Tensor, terms: int | None, predicate:
     kernels = ("triton",) if hopper is None else KERNELS
     tile = tile_for(ProductShape(m, n, width * terms, width * batch), gpu_of(left.device), kernels)
     if tile.kernel == "hopper":
-        hopper.launch(sizes, out, terms, tile, predicate)
+        hopper.launch(sizes, out, terms, tile, enough, predicate)
         return
     block = 128 if tile.block_m * tile.block_n >= 128 * 128 else 64
     rows = [x.shape[1] if x.shape[0] == batch > 1 else 0 for x in (left, right)]
@@ -193,7 +203,7 @@ def _launch_ratio(sizes: Sizes, out: torch.Tensor, terms: int | None, predicate:
     _ratio(
         (width * batch * tiles,),
         *(left, right, sizes.norms, out, m, n, pitch, terms, rows[0] * length, rows[1] * length),
-        *(*rows, *sizes.places, *predicate),
+        *(*rows, *sizes.places, enough, *predicate),
         WIDTH=width,
         TRIANGLE=left is right,
         BLOCK_M=block,

@@ -113,7 +113,7 @@ def _largest(parts, of_rows, at, total, left):
 @gluon.jit
 def _compare(
     HALF: gl.constexpr, sizes, out, ring, columns_32,
-    m, n, norms_a, norms_b, total_a, total, tiles_m, tiles_n, steps, total_planes,
+    m, n, norms_a, norms_b, total_a, total, tiles_m, tiles_n, steps, total_planes, enough,
     WIDTH: gl.constexpr, TRIANGLE: gl.constexpr,
     STAGES: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, GROUP: gl.constexpr,
 ):  # fmt: skip
@@ -135,7 +135,7 @@ def _compare(
         s = gl.load(at_a + total + rows, mask=rows < m, other=0.0)
         h = gl.load(at_b + columns, mask=columns < n, other=0.0)
         t = gl.load(at_b + total + columns, mask=columns < n, other=0.0)
-        known = gl.load(out, cache_modifier=".cg").to(gl.float64, bitcast=True)
+        known = gl.maximum(gl.load(out, cache_modifier=".cg"), enough).to(gl.float64, bitcast=True)
         sums, count = multiply(ring, count, steps, HALF, BLOCK_N, STAGES, layout)
         of_columns[0].store(h.to(gl.float32))
         of_columns[1].store(t.to(gl.float32))
@@ -146,13 +146,13 @@ def _compare(
 
 
 _RUN_TIME = ["m", "n", "norms_a", "norms_b", "total_a", "total", "steps", "total_planes", "left_batch", "right_batch"]
-_RUN_TIME += ["component"]
+_RUN_TIME += ["component", "enough"]
 
 
 @gluon.jit(do_not_specialize=[*_RUN_TIME, "least", "most"])
 def _ratio_kernel(
     left, right, quarter, sizes, out,
-    m, n, norms_a, norms_b, total_a, total, steps, total_planes, left_batch, right_batch, component,
+    m, n, norms_a, norms_b, total_a, total, steps, total_planes, left_batch, right_batch, component, enough,
     predicate, least, most,
     WIDTH: gl.constexpr, TRIANGLE: gl.constexpr, STAGES: gl.constexpr,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP: gl.constexpr,
@@ -171,9 +171,9 @@ def _ratio_kernel(
     gl.warp_specialize(
         [
             (_compare, (UPPER, sizes, out, ring, columns_32, m, n, norms_a, norms_b, total_a, total, tiles_m, tiles_n,
-                     steps, total_planes, WIDTH, TRIANGLE, STAGES, BLOCK_M, BLOCK_N, GROUP)),
+                     steps, total_planes, enough, WIDTH, TRIANGLE, STAGES, BLOCK_M, BLOCK_N, GROUP)),
             (_compare, (LOWER, sizes, out, ring, columns_32, m, n, norms_a, norms_b, total_a, total, tiles_m, tiles_n,
-                     steps, total_planes, WIDTH, TRIANGLE, STAGES, BLOCK_M, BLOCK_N, GROUP)),
+                     steps, total_planes, enough, WIDTH, TRIANGLE, STAGES, BLOCK_M, BLOCK_N, GROUP)),
             (produce, (left, right, quarter, ring, n, tiles_m, tiles_n, (steps, 0, steps), total_planes, WIDTH,
                        left_batch, 0, right_batch, 0, component, WIDTH, False, TRIANGLE, STAGES, BLOCK_M, BLOCK_N,
                        GROUP)),
@@ -187,7 +187,7 @@ def _ratio_kernel(
 _ratio = Launch(_ratio_kernel)
 
 
-def launch(sizes: Sizes, out: torch.Tensor, terms: int, tile: Tile, predicate: tuple[Any, int, int]) -> None:
+def launch(sizes: Sizes, out: torch.Tensor, terms: int, tile: Tile, enough: int, predicate: tuple[Any, int, int]) -> None:
     """The launch of `error_ratio.error_ratio_bits`: `terms` of each component, a multiple of 128."""
     (left, right), width = sizes.magnitudes, sizes.width
     (batch_a, m, pitch), (batch_b, n, _) = left.shape, right.shape
@@ -200,7 +200,7 @@ def launch(sizes: Sizes, out: torch.Tensor, terms: int, tile: Tile, predicate: t
     _ratio(
         (grid_size(tile, ProductShape(m, n, width * terms, planes), gpu_of(left.device)),),
         *(*maps, sizes.norms, out, m, n, *rows, *sizes.places),
-        *(width * terms // tile.block_k, planes, *rows, pitch // width, *predicate),
+        *(width * terms // tile.block_k, planes, *rows, pitch // width, enough, *predicate),
         **options_of(tile),
         WIDTH=width,
         TRIANGLE=left is right,
