@@ -44,6 +44,7 @@ PATHS = {
     "chosen": None,
     "default": Config(),
     "whole": Config(vectors=8, blocks=16),
+    "whole pairs": Config(vectors=2, blocks=16),
     "pieces": Config(blocks=1, ahead=1 << 15),
 }
 
