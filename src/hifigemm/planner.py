@@ -171,7 +171,7 @@ def reusable(plan: Plan, engine: Engine, workspace: int) -> Plan:
 def for_problem(given: Plan, problem: Problem, engine: Engine, workspace: int, states_bound: bool) -> Plan:
     """A plan that was passed, for another problem of the same k and dtype."""
     if given.alternatives and given.asked is None and problem.fmt is not FP64:
-        words = words_by_exponents(problem, given.target, engine, steady(workspace), forced=True)
+        words = words_by_exponents(problem, given.target, engine, steady(workspace), given)
         return words or fitted(chosen_native(Native(), problem, given.target, engine), workspace, engine)
     if isinstance(given.scheme, Native):
         if given.asked is None:

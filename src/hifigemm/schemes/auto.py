@@ -40,6 +40,9 @@ _WORDS: dict[object, tuple[Scheme, ...]] = {
     BF16: (_ONE_WORD["bf16"], Native()),
 }
 """Choices by `Problem.narrow`: quicker words first, then those that hold more exponents. TF32 holds all of FP16's."""
+_SHORT = 1e-4
+"""Seconds of a native product in whose place words of one format are tried alone: a choice that is not taken costs two
+launches, a sixth of the time at n = 1024."""
 _WORDS_MARGIN = 1.5
 """Words are to be quicker by a third: whether the first choice is taken is seen on the device only."""
 _MORE_MODULI = 2
@@ -107,26 +110,35 @@ def on_device(scheme: Scheme, problem: Problem, target: Target, engine: Engine, 
 
 
 def words_by_exponents(
-    problem: Problem, target: Target, engine: Engine, workspace: int, *, forced: bool = False
+    problem: Problem, target: Target, engine: Engine, workspace: int, given: Plan | None = None
 ) -> Plan | None:
     """The plan of words that the device chooses, where float32 results at their own level are sooner there by a third.
 
     The exponents of the operands decide on the device, so no product waits for them, and a worst case no larger than
-    that of a native product is kept. Launches that turn out idle are counted, but a margin is left for them. `forced`
-    leaves the times out.
+    that of a native product is kept. Launches that turn out idle are counted, but a margin is left for them. A plan that
+    is given, for another problem, leaves the times out, and has told the choices of operands like its own.
     """
     costs = engine.costs
     if costs is None or target.level is not FP32 or problem.fmt is not FP32:
         return None
-    if not forced and _WORDS_MARGIN * costs.word_seconds(problem) > costs.native_seconds(problem):
-        return None
-    return _words_plan(problem, target, engine, workspace)
+    choices = _WORDS[problem.narrow]
+    if given is None:
+        others = costs.native_seconds(problem)
+        if _WORDS_MARGIN * costs.word_seconds(problem) > others:
+            return None
+        if others < _SHORT:
+            choices = choices[0], choices[-1]
+    elif given.problem.narrow is problem.narrow:
+        choices = given.scheme, *given.alternatives
+    return _words_plan(problem, target, engine, workspace, choices)
 
 
 @lru_cache(maxsize=256)
-def _words_plan(problem: Problem, target: Target, engine: Engine, workspace: int) -> Plan | None:
+def _words_plan(
+    problem: Problem, target: Target, engine: Engine, workspace: int, choices: tuple[Scheme, ...]
+) -> Plan | None:
     """The plan of words that the device chooses; None where the engine has no kernels for it or no room."""
-    choices, p = _WORDS[problem.narrow], problem
+    p = problem
     words = [scheme for scheme in choices if isinstance(scheme, WordScheme)]
     if p.k == 0 or words[0].product not in engine.products:
         return None

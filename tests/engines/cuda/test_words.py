@@ -196,6 +196,25 @@ def pair(family, rng, m=9, k=200, n=8):
 
 
 @pytest.mark.parametrize("family", [*EXPONENT_FAMILIES, "uniform", "wide"])
+def test_short_products_have_two_choices_and_plans_keep_theirs(family, tensors, costs):
+    """Launches of a third choice would take a sixth of the time; a plan says which choices products of it have."""
+    x, y = tensors(*pair(family, np.random.default_rng(3)))
+    long, whole = hg.make_plan(x, y), hg.matmul(x, y, return_report=True)[1]
+    costs.native, costs.word = 9e-5, 1e-5
+    short, (c, report) = hg.make_plan(x, y), hg.matmul(x, y, return_report=True)
+    assert (short.scheme, *short.alternatives) == (hg.Corrected("fp16"), hg.Native())
+    assert (long.scheme, *long.alternatives) == (hg.Corrected("fp16"), hg.Corrected("tf32"), hg.Native())
+    assert report.scheme == (whole.scheme if whole.scheme == hg.Corrected("fp16") else hg.Native())
+    assert report.bound <= 200 * 2.0**-24 * 1.001
+    assert torch.equal(c, hg.matmul(x, y, plan=short))
+    assert hg.matmul(x, y, plan=long, return_report=True)[1].scheme == whole.scheme
+    parts = [hg.matmul(part, y, plan=plan) for plan in (long, short) for part in (x, x[:5])]
+    assert torch.equal(parts[0][:5], parts[1]) and torch.equal(parts[2][:5], parts[3])
+    costs.native, costs.word = 1.0, 0.5
+    assert hg.matmul(x, y, plan=short, return_report=True)[1].scheme == report.scheme
+
+
+@pytest.mark.parametrize("family", [*EXPONENT_FAMILIES, "uniform", "wide"])
 def test_auto_takes_the_words_that_hold_the_exponents(family, tensors):
     a, b = pair(family, np.random.default_rng(3))
     x, y = tensors(a, b)
