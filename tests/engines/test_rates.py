@@ -143,6 +143,28 @@ def test_products_of_words_of_more_work_take_no_less_time(model):
                 assert model.word_seconds(more) > model.word_seconds(whole)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "count", "rates_at"),
+    [
+        ("float64", 14, {2048: 60.1, 4096: 78.4, 8192: 88.3}),
+        ("float64", 15, {2048: 56.4, 4096: 73.1, 8192: 83.1}),
+        ("complex128", 28, {2048: 108, 4096: 144, 8192: 169}),
+    ],
+)
+def test_residues_take_what_was_measured_on_an_h200(dtype, count, rates_at):
+    """results/dgemm_h200.csv and zgemm_h200.csv, by numbers of products."""
+    for n, rate in rates_at.items():
+        seconds = rates.H200.residue_seconds(cube(n, dtype), count, False)
+        assert (8 if dtype == "complex128" else 2) * n**3 / seconds == pytest.approx(1e12 * rate, rel=0.06)
+
+
+@pytest.mark.parametrize(("dtype", "n", "micro"), [("float64", 2048, 321), ("complex128", 1024, 179)])
+def test_a_look_takes_what_was_measured_on_an_h200(dtype, n, micro):
+    """Halfway between a graph (309 and 165 us) and calls from Python (334 and 193)."""
+    count = num_planes(moduli_set(15, dtype == "complex128"), dtype == "complex128")
+    assert 1e6 * rates.H200.residue_seconds(cube(n, dtype), count, True) == pytest.approx(micro, rel=0.06)
+
+
 @pytest.mark.parametrize(("n", "rate"), [(2048, 158e12), (4096, 185e12), (8192, 202e12)])
 def test_words_take_what_was_measured_on_an_h200(n, rate):
     """Captured FP16 words without the launches that stay idle, results/sgemm_h200.csv."""

@@ -17,9 +17,14 @@ from hifigemm.problem import Problem
 
 SIZES = (256, 512, 1024, 2048, 4096)
 """Sizes of the cubes whose native products have a rate each."""
-_LOOK = 5e-5
-"""Seconds that short products with a look take beyond passes, products and launches: 45 to 70 us on an H200 at n = 1024
-and 2048, real and complex."""
+_LOOK = 3e-5
+"""Seconds that products with a look take beyond passes, products and launches: with those of larger counts, which are
+launched and stay idle, 10 to 55 us on an H200 at n = 1024 to 2048."""
+_FROM_MEMORY, _ARITHMETIC = 0.7, 2.2e-11
+"""Passes over memory: the share of their bytes that no cache holds, and the seconds of their arithmetic, on one SM, for
+each byte, twice as many for complex entries. Fitted to the residues and the reconstruction of 14 and 15 moduli at n =
+2048 and 4096, which take 1.4 times as long as their bytes on an H200 and 1.2 times on an H100, of complex entries 2.1
+times on an H200."""
 
 
 @dataclass(frozen=True)
@@ -66,13 +71,14 @@ class Rates:
         share, sides = _share_made(p), 1 if p.is_of_one_operand else 2
         operands, result = p.batch * sides * p.k * (p.m + p.n) / 2, share * p.batch * p.m * p.n
         inner = share * -(-p.m // 128) * 128 * (-(-p.n // 256) * 256) * -(-p.k // 128) * 128
-        # The product of magnitudes takes a quarter longer than others; passes over memory half as long again as their
-        # bytes.
-        looked = 1.25 * estimate * (4 if p.is_complex else 1)
+        # The product of magnitudes takes a quarter longer than others, and mostly half of its terms are enough.
+        looked = 0.75 * estimate * (4 if p.is_complex else 1)
         seconds = 2 * p.batch * inner * (num_products + looked) / self.int8
         moved = (operands + result) * (p.dtype.itemsize + num_products)
         launches = 6 * self.launch + _LOOK if estimate else 4 * self.launch
-        return seconds + 1.5 * moved / self.bandwidth + launches + self._mirror_seconds(p)
+        arithmetic = _ARITHMETIC * (2 if p.is_complex else 1) / self.num_sms
+        passes = moved * (_FROM_MEMORY / self.bandwidth + arithmetic)
+        return seconds + passes + launches + self._mirror_seconds(p)
 
     def halves_pay(self, m: int, n: int, k: int, planes: int) -> bool:
         """Whether seven products of halves for eight (numerics/strassen.py) save more than their sums take.
@@ -129,8 +135,8 @@ def _share_made(p: Problem) -> float:
 
 H200 = Rates(
     gpu="NVIDIA H200",
-    native_fp64=(3.0e12, 11.7e12, 34e12, 54e12, 58e12),
-    native_fp32=(4.0e12, 14e12, 29e12, 48e12, 50e12),
+    native_fp64=(3.0e12, 11.7e12, 47e12, 54e12, 58e12),
+    native_fp32=(4.0e12, 14e12, 36e12, 50e12, 51e12),
     odd_fp64=0.73,
     int8=1400e12,
     bandwidth=4.3e12,
