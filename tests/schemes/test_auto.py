@@ -213,11 +213,12 @@ def words_of(p, accuracy, engine, workspace=2**28, **options):
 @pytest.mark.parametrize(("dtype", "count"), [("float32", 3), ("complex64", 12)])
 def test_words_are_chosen_on_the_device_where_a_third_less_time_is_expected(dtype, count):
     p = problem(dtype)
+    given = words_of(replace(p, m=31), None, WordEngine(0.6))
     for share, has, taken in ((0.6, True, True), (0.7, True, False), (0.6, False, False)):
         for accuracy in (None, "fp32"):
             plan = words_of(p, accuracy, WordEngine(share, has))
             assert (plan is not None) == taken
-            assert (words_of(p, accuracy, WordEngine(share, has), forced=True) is not None) == has
+            assert (words_of(p, accuracy, WordEngine(share, has), given=given) is not None) == has
             if plan is not None:
                 assert (plan.scheme, *plan.alternatives) == (hg.Corrected("fp16"), hg.Corrected("tf32"), hg.Native())
                 assert (plan.num_products, plan.certifies, plan.asked) == (count, False, None)
@@ -234,7 +235,9 @@ def test_words_are_chosen_on_the_device_where_a_third_less_time_is_expected(dtyp
 def test_words_are_for_float32_results_at_their_own_level(dtype, accuracy):
     p = problem(dtype)
     assert words_of(p, accuracy, WordEngine(1e-6)) is None
-    assert words_of(p, accuracy, WordEngine(1e-6), forced=True) is None
+    given = words_of(problem("float32"), None, WordEngine(1e-6))
+    assert given is not None
+    assert words_of(p, accuracy, WordEngine(1e-6), given=given) is None
     assert words_of(p, accuracy, NumpyEngine()) is None
 
 
