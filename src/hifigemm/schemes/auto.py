@@ -115,8 +115,8 @@ def words_by_exponents(
     """The plan of words that the device chooses, where float32 results at their own level are sooner there by a third.
 
     The exponents of the operands decide on the device, so no product waits for them, and a worst case no larger than
-    that of a native product is kept. Launches that turn out idle are counted, but a margin is left for them. A plan that
-    is given, for another problem, leaves the times out, and has told the choices of operands like its own.
+    that of a native product is kept. Launches that turn out idle are counted, but a margin is left for them. A plan
+    that is given, for another problem, leaves the times out and says the choices of operands like its own.
     """
     costs = engine.costs
     if costs is None or target.level is not FP32 or problem.fmt is not FP32:

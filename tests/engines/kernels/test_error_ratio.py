@@ -146,7 +146,7 @@ def test_records_stay_where_few_terms_suffice():
 
 @pytest.mark.parametrize("is_complex", [False, True])
 def test_ratios_that_need_not_be_known_are_not_made_known(is_complex):
-    """Rows of tiles whose largest ratios rise: only those above what is enough reach the record, which is exact then."""
+    """The ratios of rows of tiles rise: those above what is enough reach the record, which is exact then."""
     a, b = np.ones((1, 300, 130)), np.ones((1, 130, 70))
     a[0, [3, 140, 270], 4] = 2.0, 8.0, 32.0
     if is_complex:

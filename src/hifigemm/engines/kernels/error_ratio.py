@@ -79,10 +79,11 @@ def error_ratio_kernel(
 ):  # fmt: skip
     """Raise the bits at `out` to the largest (g_i t_j + h_j s_i) / (|A||B|)_ij of a tile, |A||B| from magnitudes.
 
-    `out` starts as 0 or as the bits of any ratio; a tile without ratios above `enough` may leave it. Nothing where the predicate, which is no entry of `out`, does not
-    hold. FMA contraction must be off. g, s and h, t are norms and sums of magnitudes of rows and columns. Vectors have
-    WIDTH components, `pitch` apart, of which `terms` count, both multiples of BLOCK_K. Planes are pairings of the
-    components: for the second of a matrix, those of the right operand swap.
+    `out` starts as 0 or as the bits of any ratio; a tile without ratios above `enough` may leave it. Nothing where the
+    predicate, which is no entry of `out`, does not hold. FMA contraction must be off. g, s and h, t are norms and sums
+    of magnitudes of rows and columns. Vectors have WIDTH components, `pitch` apart, of which `terms` count, both
+    multiples of BLOCK_K. Planes are pairings of the components: for the second of a matrix, those of the right operand
+    swap.
     """
     if predicate is not None:  # noqa: SIM102
         if not holds(predicate, least, most):

@@ -187,7 +187,9 @@ def _ratio_kernel(
 _ratio = Launch(_ratio_kernel)
 
 
-def launch(sizes: Sizes, out: torch.Tensor, terms: int, tile: Tile, enough: int, predicate: tuple[Any, int, int]) -> None:
+def launch(
+    sizes: Sizes, out: torch.Tensor, terms: int, tile: Tile, enough: int, predicate: tuple[Any, int, int]
+) -> None:
     """The launch of `error_ratio.error_ratio_bits`: `terms` of each component, a multiple of 128."""
     (left, right), width = sizes.magnitudes, sizes.width
     (batch_a, m, pitch), (batch_b, n, _) = left.shape, right.shape
