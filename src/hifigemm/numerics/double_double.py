@@ -106,8 +106,11 @@ def _slice_step(k: int, fewer: bool) -> float:
 
 
 def _blocks(x: Array) -> list[Any]:
-    """Some rows at a time of all matrices (batch, parts, rows, columns), so that passes over them stay in the cache."""
-    if x.size <= BLOCK_ENTRIES:
+    """Some rows at a time of all matrices (batch, parts, rows, columns), so that passes over them stay in the cache.
+
+    Columns of their own are short, and some rows of them would be pieces that lie apart.
+    """
+    if x.size <= BLOCK_ENTRIES or x.shape[3] == 1:
         return [...]
     many = max(BLOCK_ENTRIES * x.shape[2] // x.size, 1)
     return [(slice(None), slice(None), slice(i, i + many)) for i in range(0, x.shape[2], many)]
