@@ -232,7 +232,7 @@ def _write_ladder(plan: Plan, given: Arguments) -> None:
     if chooses and plan.problem.multiplications >= _SAMPLE_FROM:
         part = given.a[:, :_SAMPLE], given.b[:, :, :_SAMPLE]
         sizes = scaled_residues.sized_residues(((part[0], 2), (part[1], 1)), moduli_of(plan))[2]
-        error_ratio_bits(sizes, into=record)
+        error_ratio_bits(sizes, enough=_most_bits(plan, plan.scheme.count), into=record)
     least = 0
     for rung in _ladder(plan):
         moduli = moduli_of(plan, rung.count)
