@@ -72,11 +72,14 @@ def _curves_of_modes(axes: Any, rows: Sequence[Row], y: str, label: str, *, log_
 
 def _peaks(axes: Any, rows: Sequence[Row]) -> None:
     """Peaks of the units, as lines."""
+    from matplotlib.patheffects import withStroke
+
     known = {row["unit"]: float(row["roof_tflops"]) * int(row["num_products"]) for row in rows if row["roof_tflops"]}
     for unit, peak in known.items():
         axes.axhline(peak, color="0.4", linewidth=0.9, linestyle="--")
-        place = {"xytext": (4, 2), "textcoords": "offset points", "fontsize": 9, "color": "0.3"}
-        axes.annotate(f"peak of {unit.upper()}, {peak:.0f}", (0, peak), xycoords=("axes fraction", "data"), **place)
+        place: dict[str, Any] = {"xytext": (-4, -2), "textcoords": "offset points", "ha": "right", "va": "top"}
+        place |= {"fontsize": 9, "color": "0.3", "path_effects": [withStroke(linewidth=3, foreground="white")]}
+        axes.annotate(f"peak of {unit.upper()}, {peak:.0f}", (1, peak), xycoords=("axes fraction", "data"), **place)
 
 
 def _shares(axes: Any, rows: Sequence[Row]) -> None:
