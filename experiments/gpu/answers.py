@@ -53,12 +53,6 @@ def timed(rows: Sequence[Row]) -> list[Row]:
     return with_speed([row for row in rows if row["burst_tflops"]])
 
 
-def times_native(row: Row, rows: Sequence[Row]) -> str:
-    """The speed of a line over that of the native product of the same operands, empty where that has no line."""
-    native = choose(rows, case="native", n=row["n"], dtype=row["dtype"], family=row["family"])
-    return number(float(row["speed"]) / float(native[0]["speed"])) if native else ""
-
-
 def ratios(rows: Sequence[Row], label: str, column: str, one: str, other: str, *keys: str) -> list[float]:
     """A column of one label over that of another, for all lines that agree in the keys."""
     below = {tuple(row[key] for key in keys): row[column] for row in rows if row[label] == other}
@@ -94,8 +88,8 @@ def modes(rows: Sequence[Row]) -> str:
     most = max(unique(choose(rows, family=family), "n"), key=int)
     for row in choose(rows, family=family, n=most):
         counts = (row["num_slices"], number(row["products"] or row["num_products"]))
-        speed = float(row["speed"])
-        figures = (number(2e-9 * int(row["n"]) ** 3 / speed), number(speed), times_native(row, rows))
+        time = number(1e3 * float(row["sustained_seconds"] or row["burst_seconds"]))
+        figures = (time, number(row["speed"]), number(row["ratio_to_native"]))
         errors = (number(row["relative_error"], 2), f"{100 * float(row['share_equal']):.4g} %")
         name = ("float32: " if row["dtype"] == "float32" else "") + case_name(row["case"])
         lines.append((name, *counts, *figures, *errors))
@@ -238,7 +232,7 @@ def schemes(rows: Sequence[Row]) -> str:
         for row in sorted(right, key=lambda r: (float(r["sample_error"]), -float(r["speed"]))):
             if float(row["speed"]) > best:
                 best = float(row["speed"])
-                figures = (number(row["sample_error"], 2), number(best), times_native(row, right))
+                figures = (number(row["sample_error"], 2), number(best), number(row["ratio_to_native"]))
                 found.append((case_name(row["case"]), *figures))
         parts.append(table((f"{dtype}: on the Pareto front", "largest error", "TFLOP/s", "x native"), found))
     return "\n\n".join(parts)
