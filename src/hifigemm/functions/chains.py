@@ -80,12 +80,18 @@ def multi_dot(
     products.check_chain(last, f"multi_dot of {last + 1} arrays")
     sizes = [shapes[0][0] if len(shapes[0]) == 2 else 1, *(s[0] for s in shapes[1:])]
     sizes.append(shapes[last][1] if len(shapes[last]) == 2 else 1)
-    cuts = best_cuts(sizes)
+    return products.chain(_product_of_some(arrays, best_cuts(sizes), products, 0, last), out)
 
-    def product(i: int, j: int) -> Any:
-        return arrays[i] if i == j else products(product(i, cuts[i, j]), product(cuts[i, j] + 1, j))
 
-    return products.chain(product(0, last), out)
+def _product_of_some(
+    arrays: Sequence[Any], cuts: dict[tuple[int, int], int], products: Products, first: int, last: int
+) -> Any:
+    """The product of consecutive matrices."""
+    if first == last:
+        return arrays[first]
+    cut = cuts[first, last]
+    left = _product_of_some(arrays, cuts, products, first, cut)
+    return products(left, _product_of_some(arrays, cuts, products, cut + 1, last))
 
 
 def best_cuts(sizes: Sequence[int]) -> dict[tuple[int, int], int]:

@@ -218,26 +218,26 @@ class Program:
 
     def _as_tensors(self, arguments: Sequence[Any], tensors: Sequence[torch.Tensor]) -> list[Any]:
         """Arguments with tensors in the place of buffers; `tensors` are the operands and the workspace."""
+        return [self._as_tensor(x, tensors) for x in arguments]
 
-        def tensor(x: Any) -> Any:
-            if isinstance(x, tuple):
-                return type(x)(*map(tensor, x)) if hasattr(x, "_fields") else tuple(map(tensor, x))
-            if type(x) is TensorMap and isinstance(x.place, Buffer):
-                base, offset = self._place(x.place)
-                return map_at(tensors[base].data_ptr() + offset, x.shape)
-            if not isinstance(x, Buffer):
-                return x
-            base, offset = self._place(x)
-            own = tensors[base]
-            if base < self._operands:
-                if own.dtype is not x.dtype:
-                    own = torch.view_as_real(own) if own.is_complex() else own.view(x.dtype)
-                return own.as_strided(x.shape, x.strides, own.storage_offset() + offset // x.dtype.itemsize)
-            length = sum((n - 1) * s for n, s in zip(x.shape, x.strides, strict=True)) + 1 if x.numel() else 0
-            there = own[offset : offset + length * x.dtype.itemsize].view(x.dtype)
-            return there.as_strided(x.shape, x.strides)
-
-        return [tensor(x) for x in arguments]
+    def _as_tensor(self, x: Any, tensors: Sequence[torch.Tensor]) -> Any:
+        if isinstance(x, tuple):
+            made = self._as_tensors(x, tensors)
+            return type(x)(*made) if hasattr(x, "_fields") else tuple(made)
+        if type(x) is TensorMap and isinstance(x.place, Buffer):
+            base, offset = self._place(x.place)
+            return map_at(tensors[base].data_ptr() + offset, x.shape)
+        if not isinstance(x, Buffer):
+            return x
+        base, offset = self._place(x)
+        own = tensors[base]
+        if base < self._operands:
+            if own.dtype is not x.dtype:
+                own = torch.view_as_real(own) if own.is_complex() else own.view(x.dtype)
+            return own.as_strided(x.shape, x.strides, own.storage_offset() + offset // x.dtype.itemsize)
+        length = sum((n - 1) * s for n, s in zip(x.shape, x.strides, strict=True)) + 1 if x.numel() else 0
+        there = own[offset : offset + length * x.dtype.itemsize].view(x.dtype)
+        return there.as_strided(x.shape, x.strides)
 
     def _template(self, step: _Step, entry: Any) -> tuple[Any, ...]:
         """A launch with the places of its arguments that depend on an address."""
