@@ -125,8 +125,9 @@ def test_a_plan_says_so(engine):
 
 
 def test_only_some_steps_change(make_pair, engine, monkeypatch):
-    """Five products, whose operands are blocks and sums of blocks."""
+    """Seven products for as many planes as have their sums in memory, of blocks and of sums of blocks."""
     calls = []
+    monkeypatch.setattr(ozaki2, "_PLANES_OF_SUMS", 2)
     monkeypatch.setattr(
         ozaki2.residue_gemm,
         "residue_gemm",
@@ -137,11 +138,9 @@ def test_only_some_steps_change(make_pair, engine, monkeypatch):
     sides = [torch.zeros(1, 3, vectors, 160, dtype=torch.int8, device=DEVICE) for vectors in (130, 70)]
     products, halves = ozaki2.products_of_halves(*sides, ozaki2.moduli_set(3, False))
     assert halves == (128, 64)
-    assert calls == [
-        ((1, 3, 128, 128), (1, 3, 64, 128)),
-        ((1, 3, 128, 32), (1, 3, 64, 32)),
-        ((1, 3, 128, 32), (1, 3, 6, 32)),
-        ((1, 3, 2, 32), (1, 3, 64, 32)),
-        ((1, 9, 128, 128), (1, 9, 64, 128)),
+    operands = [
+        *(((128, 128), (64, 128)), ((128, 32), (64, 32)), ((128, 32), (6, 32)), ((2, 32), (64, 32))),
+        *[((128, 128), (64, 128))] * 3,
     ]
+    assert calls == [((1, planes, *left), (1, planes, *right)) for planes in (1, 2) for left, right in operands]
     assert products.shape == (1, 21, 128, 256)

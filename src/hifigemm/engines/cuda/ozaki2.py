@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import lru_cache, partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from hifigemm.engines.cuda.program import Arguments, Steps, blocks_of, is_triang
 from hifigemm.engines.device_array import unwrap
 from hifigemm.engines.kernels import crt as crt_kernel
 from hifigemm.engines.kernels import native_gemm, residue_gemm, scaled_residues
-from hifigemm.engines.kernels.block_sums import block_sums
+from hifigemm.engines.kernels.block_sums import block_sums, halves_of
 from hifigemm.engines.kernels.buffers import Buffer
 from hifigemm.engines.kernels.common import LARGEST, Predicate
 from hifigemm.engines.kernels.error_ratio import RATIO_UNIT, error_ratio_bits
@@ -41,6 +42,8 @@ from hifigemm.problem import Block
 Residues = tuple[Any, Any]
 """Planes of an operand and the scale exponents of its vectors."""
 _ROWS, _COLUMNS = 128, 256
+_PLANES_OF_SUMS = 8
+"""Planes whose sums of blocks are in memory at a time: enough that the last round of tiles is one of many."""
 _FEW_TERMS_FROM = 2**36
 """m n k of products that take so long that a part of the terms saves more than the launch of a second pass costs."""
 _LEAST_TERMS = 512
@@ -112,32 +115,39 @@ def products_of_halves(
 ) -> tuple[Any, tuple[int, int]]:
     """P1 .. P7 of numerics/strassen.py for padded planes of one matrix: int8 (1, 7 L, m_pad, n_pad), padded halves.
 
-    The halves of m and n come with them. The first four products take blocks of the operands as they lie there; the
-    others, of sums alone, share a launch.
+    The halves of m and n come with them. Blocks of the operands are taken as they lie there, sums of blocks for a few
+    planes at a time.
     """
     count, k = left.shape[1], left.shape[3]
-    planes = moduli.of_planes(count)
-    constants = residue_gemm.residue_constants(planes, left.device)
-    s = block_sums(left, constants, is_right=False, predicate=predicate)
-    t = block_sums(right, constants, is_right=True, predicate=predicate)
-    (half_m, half_k), half_n = s.shape[2:], t.shape[2]
+    (half_m, half_k), (half_n, _) = halves_of(left), halves_of(right)
     products = empty((1, NUM_PRODUCTS * count, *padded_shape(half_m, half_n)), torch.int8, left)
     upper, lower, first, second = slice(0, half_m), slice(half_m, None), slice(0, half_k), slice(half_k, None)
-    rest, fourth = slice(0, max(k - half_k, 0)), slice(3 * count, None)
-    cases = [
-        (left[:, :, upper, first], right[:, :, :half_n, first]),
-        (left[:, :, upper, second], right[:, :, :half_n, second]),
-        (s[:, fourth, :, rest], right[:, :, half_n:, second]),
-        (left[:, :, lower, second], t[:, fourth, :, rest]),
-        (s[:, : 3 * count], t[:, : 3 * count]),
-    ]
-    at = 0
-    for x, y in cases:
-        many = x.shape[1]
-        own = residue_gemm.residue_constants(planes * (many // count), left.device)
-        residue_gemm.residue_gemm(x, y, own, products[:, at : at + many], predicate=predicate)
-        at += many
+    rest = slice(0, max(k - half_k, 0))
+    for group in _even_slices(count, _PLANES_OF_SUMS):
+        x, y = left[:, group], right[:, group]
+        constants = residue_gemm.residue_constants(moduli.of_planes(count)[group], left.device)
+        s = block_sums(x, constants, is_right=False, predicate=predicate)
+        t = block_sums(y, constants, is_right=True, predicate=predicate)
+        s1, s2, s3, s4 = (s[:, part] for part in _even_slices(s.shape[1], x.shape[1]))
+        t1, t2, t3, t4 = (t[:, part] for part in _even_slices(t.shape[1], x.shape[1]))
+        cases = [
+            (x[:, :, upper, first], y[:, :, :half_n, first]),
+            (x[:, :, upper, second], y[:, :, :half_n, second]),
+            (s4[:, :, :, rest], y[:, :, half_n:, second]),
+            (x[:, :, lower, second], t4[:, :, :, rest]),
+            *((s1, t1), (s2, t2), (s3, t3)),
+        ]
+        for i, (p, q) in enumerate(cases):
+            to = products[:, i * count + group.start : i * count + group.stop]
+            residue_gemm.residue_gemm(p, q, constants, to, predicate=predicate)
     return products, (half_m, half_n)
+
+
+def _even_slices(count: int, most: int) -> list[slice]:
+    """The fewest slices of at most so many, whose lengths differ by one at most."""
+    parts = -(-count // most)
+    ends = [count * i // parts for i in range(parts + 1)]
+    return [slice(start, stop) for start, stop in pairwise(ends)]
 
 
 def most_moduli(plan: Plan) -> tuple[ModuliSet, ModuliSet, tuple[int, int]]:

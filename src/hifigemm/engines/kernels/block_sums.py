@@ -155,6 +155,11 @@ def _block_sums_kernel(
 _launch = Launch(_block_sums_kernel)
 
 
+def halves_of(planes: Any) -> tuple[int, int]:
+    """The longer halves of vectors and terms of planes (1, L, vectors, k)."""
+    return half_of(planes.shape[2], VECTORS), half_of(planes.shape[3], TERMS)
+
+
 def block_sums(planes: Any, constants: torch.Tensor, *, is_right: bool, predicate: Predicate | None = None) -> Any:
     """numerics.strassen.block_sums of one matrix, with any representatives, on torch's current stream.
 
@@ -174,7 +179,7 @@ def block_sums(planes: Any, constants: torch.Tensor, *, is_right: bool, predicat
         The four sums one after the other, all planes of each.
     """
     _, count, vectors, k = planes.shape
-    half, half_k = half_of(vectors, VECTORS), half_of(k, TERMS)
+    half, half_k = halves_of(planes)
     out = empty((1, 4 * count, half, half_k), torch.int8, planes)
     _launch(
         (count * half * -(-half_k // _BLOCK),),
