@@ -31,6 +31,7 @@ from hifigemm.engines.device_ops import (
     loop,
     torch_function,
 )
+from hifigemm.exceptions import PlanError
 
 Tensor = Any
 DType = np.dtype[Any]
@@ -52,6 +53,15 @@ def unwrap(x: Any) -> Tensor:
     if not isinstance(x, DeviceArray):
         raise TypeError(f"expected a DeviceArray, got {type(x).__name__}")
     return x.tensor
+
+
+def check_not_capturing() -> None:
+    """Raise PlanError while the current stream is captured: nothing can be read back then."""
+    if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+        raise PlanError(
+            "while a graph is captured, nothing can be read back: look at the report after a replay, ask for a "
+            "level, or give num_moduli"
+        )
 
 
 class DeviceArray(NDArrayOperatorsMixin):

@@ -66,15 +66,18 @@ def scheme_for(problem: Problem, target: Target, engine: Engine) -> Scheme:
     """The cheapest scheme that keeps the target, as far as that is known without a look at the operands.
 
     The native product wherever its worst case is good enough, or the level of its own format was asked for, unless
-    residues are quicker on this engine by its cost model; for float32 operands the native product in float64 next,
-    which is one product too; otherwise residues where programs make them. Elsewhere double-double sums for correct
-    rounding, else slices with FP64 products, the widest that BLAS multiplies exactly.
+    residues are quicker on this engine by its cost model; otherwise residues where programs make them. Elsewhere the
+    native product in float64 for float32 operands, which is one product too; double-double sums for correct rounding;
+    else slices with FP64 products, the widest that BLAS multiplies exactly.
     """
-    for native in (Native(), Native(product="fp64")):
-        if native.keeps(problem, target):
-            return Ozaki2(scaling="fast") if native == Native() and _residues_pay(problem, target, engine) else native
+    residues = Ozaki2(scaling="fast")
+    if Native().keeps(problem, target):
+        return residues if _residues_pay(problem, target, engine) else Native()
     if engine.costs is not None:
-        return Ozaki2(scaling="fast")
+        return residues
+    in_float64 = Native(product="fp64")
+    if in_float64.keeps(problem, target):
+        return in_float64
     return DoubleDouble() if target.correct else Ozaki1(product="fp64")
 
 

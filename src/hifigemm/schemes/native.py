@@ -67,8 +67,8 @@ class Native(Scheme):
         return self.bound(problem) <= target.r or target.level is self.arithmetic(problem)
 
     def plan(self, problem: Problem, target: Target, engine: Engine, evidence: Evidence | None, asked: Any) -> Plan:
-        """One product. An engine with programs leaves over- and underflow to its library; elsewhere entries where
-        they may have happened are escalated.
+        """One product. At the level of its own format an engine with programs leaves over- and underflow to its
+        library; otherwise entries where they may have happened are escalated.
         """
         return _planned(self, problem, target, engine, asked)
 
@@ -117,7 +117,7 @@ def _planned(scheme: Native, problem: Problem, target: Target, engine: Engine, a
         *(problem, asked, scheme, target, engine.name, None, 1, problem.k, Verification.ENTRYWISE),
         *(max(target.r, bound), reason),
     )
-    if engine.compile(plan) is not None:
+    if target.level is problem.fmt and engine.compile(plan) is not None:
         reason = f"{reason}, over- and underflow as the library has them"
         plan = replace(plan, verification=Verification.A_PRIORI, reason=reason)
     return plan

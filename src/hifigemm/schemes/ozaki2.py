@@ -98,17 +98,19 @@ class Ozaki2(Scheme):
     ) -> Evidence | None:
         """The bits that exact integers need and, on a CPU, the error ratio; see `plan`.
 
-        Where programs choose on the device, only correct rounding is worth waiting for.
+        Where programs choose on the device, only promises for every entry by itself are worth waiting for: exact
+        products keep them, and looking at entries one by one takes longer than a few moduli more.
         """
         on_device, fast = engine.costs is not None, self.scaling == "fast"
-        if (on_device and fast and not target.correct) or (self.explicit and not (on_device and target.correct)):
+        exact = target.correct or (on_device and target.by_entry)
+        if (on_device and fast and not exact) or (self.explicit and not (on_device and exact)):
             return None
         count, entries = _expected_count(problem, target), entries_within(workspace, engine.memory.block_entries)
         ratio = outliers = None
         if fast and math.isfinite(target.r) and not target.by_entry and a.size and b.size:
             ratio = largest_error_ratio(a, b, engine, workspace)
             count = self.count_for(problem, target, ratio) or count
-        most = _reach(problem, MAX_MODULI if target.correct else count)
+        most = _reach(problem, MAX_MODULI if exact else count)
         if fast and on_device and not self.explicit and may_pay(problem):
             each = engine.override(scaling.required_bits_of_vectors)(a, b, entries)
             bits = scaling.widest(each, most)

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import hifigemm as hg
+from hifigemm import executor
 from hifigemm.engine import Certificate
 from hifigemm.engines import engine_for
 from hifigemm.engines.cuda import program as module
@@ -22,6 +23,7 @@ from hifigemm.executor import execute
 from hifigemm.numerics.bounds import native_bound
 from hifigemm.numerics.epilogue import PLAIN, Epilogue
 from hifigemm.plan import Blocking, Outliers
+from hifigemm.study.reference import meets_promise
 from tests.engines.stand_in import DEVICE, arrays, on_host, planned
 
 FIXED = hg.Ozaki2(num_moduli=3, scaling="fast")
@@ -210,6 +212,7 @@ def test_a_record_is_not_read_while_a_graph_is_captured(engine, monkeypatch):
     program = engine.compile(planned(FAST, a, b, engine))
     read = []
     record = SimpleNamespace(is_cuda=True, tolist=lambda: read.append(1) or [0])
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
     with pytest.raises(hg.PlanError, match=r"while a graph is captured.* look at the report after a replay"):
         program._certificate(record)
@@ -310,10 +313,44 @@ def test_native_products_are_those_of_the_library(engine, dtype, assert_same_bit
     np.testing.assert_allclose(on_host(found), 4 * want + 2, rtol=1e-5 if dtype == "float32" else 1e-14)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex128"])
+def test_a_native_product_for_a_number_is_looked_at_on_the_device(as_on_gpu, make_pair, monkeypatch, dtype):
+    """Where no entry is tiny or infinite, once; where one may have over- or underflowed, entries are certified."""
+    a, b = make_pair("uniform", 5, 7, 4, dtype)
+    u, options = (2.0**-24, {"accuracy": 1e-5}) if dtype == "float32" else (2.0**-53, {"accuracy": 1e-12})
+    root = float(np.sqrt(np.finfo(dtype).tiny))
+    wide, small = a.copy(), b * b.real.dtype.type(root)  # products with the second row underflow
+    wide[1] *= a.real.dtype.type(root / 8)
+    wide[2, :2] = np.finfo(dtype).max
+    x, y, z, t = (torch.from_numpy(v).to(DEVICE) for v in (a, b, wide, small))
+    found, report = hg.matmul(x, y, return_report=True, **options)
+    assert (report.scheme, report.bound) == (hg.Native(), native_bound(14 if x.is_complex() else 7, u))
+    assert torch.equal(found, torch.matmul(x, y))
+    want, report = hg.matmul(z, t, return_report=True, **options)
+    assert meets_promise(on_host(want), wide, small, report.bound).all()
+    assert torch.equal(hg.matmul(z, t, **options), want)
+    c, out = torch.ones_like(want), torch.empty_like(want)
+    sums = hg.gemm(z, t, c, alpha=0.5, beta=2.0, out=out, **options)
+    assert torch.equal(sums, hg.gemm(z, t, c, alpha=0.5, beta=2.0, **options))
+    monkeypatch.setattr(executor, "in_steps", None)
+    for _ in range(3):
+        assert torch.equal(hg.matmul(x, y, **options), found)
+    with pytest.raises(TypeError):
+        hg.matmul(z, t, **options)
+
+
+def test_a_native_product_is_not_looked_at_while_a_graph_is_captured(as_on_gpu, monkeypatch):
+    x, y = (torch.from_numpy(v[0]).to(DEVICE) for v in operands())
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    with pytest.raises(hg.PlanError, match="nothing can be read back"):
+        hg.matmul(x, y, accuracy=1e-12)
+
+
 def test_engines_have_programs_for_what_the_device_does_whole(engine):
     a, b = operands()
     assert engine.compile(planned(hg.Ozaki2(num_moduli=5), a, b, engine)) is None
-    assert engine.compile(planned(hg.Native(), a, b, engine, 1e-3)) is None
+    assert isinstance(engine.compile(planned(hg.Native(), a, b, engine, 1e-3)), NativeProgram)
     single = operands(dtype="float32")
     assert engine.compile(planned(hg.Native(product="fp64"), *single, engine)) is None
     assert engine_for("numpy").compile(planned("native", a, b, engine)) is None

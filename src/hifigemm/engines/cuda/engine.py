@@ -7,6 +7,7 @@ to the current stream of the operands' device; memory comes from PyTorch's alloc
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import replace
@@ -16,8 +17,8 @@ from typing import Any, ClassVar, cast
 
 import torch
 
-from hifigemm.engine import F, Memory, Outcome, Program, Splits
-from hifigemm.engines.device_array import unwrap, wrap
+from hifigemm.engine import Certificate, F, Memory, Outcome, Program, Splits
+from hifigemm.engines.device_array import check_not_capturing, unwrap, wrap
 from hifigemm.engines.float32_precision import float32_precision
 from hifigemm.engines.gpu_rates import gpu_properties, rates_of
 from hifigemm.engines.library_product import library_matmul
@@ -34,14 +35,14 @@ from hifigemm.numerics.accumulation import (
     word_sums,
 )
 from hifigemm.numerics.bits import Array, scale_entries
-from hifigemm.numerics.bounds import native_bound
+from hifigemm.numerics.bounds import native_bound, underflow_free
 from hifigemm.numerics.epilogue import Epilogue
 from hifigemm.numerics.residue_products import residue_gemm
 from hifigemm.numerics.slicing import slice_vectors
 from hifigemm.numerics.subnormals import matmul
 from hifigemm.numerics.tensor_core import A100, B200, H100, V100, TensorCoreModel
 from hifigemm.plan import Plan
-from hifigemm.problem import ProductSpec
+from hifigemm.problem import Problem, ProductSpec
 
 _MODELS = {7: V100, 8: A100, 9: H100}
 """Tensor cores by the major compute capability; later ones add as B200 does."""
@@ -80,7 +81,7 @@ class CudaEngine:
     def memory(self) -> Memory:
         """By default a sixteenth of the memory of the device, and at least 256 MiB."""
         least = max(2**28, torch.cuda.get_device_properties(self.place).total_memory // 16)
-        return Memory(block_entries=2**22, workspace_factor=4, least_workspace=least, free=self._free_memory)
+        return Memory(block_entries=2**22, workspace_factor=5, least_workspace=least, free=self._free_memory)
 
     def _free_memory(self) -> int | None:
         """What the driver has left and what PyTorch's allocator holds in reserve; a capture is not to be disturbed."""
@@ -160,8 +161,7 @@ class CudaEngine:
 
         core = plan.scheme.core
         if core is matmul:
-            at_own_level = plan.scheme.product is None and plan.target.level is plan.problem.fmt
-            return NativeProgram(plan) if at_own_level else None
+            return NativeProgram(plan) if plan.scheme.product is None else None
         steps = None
         if core is residue_gemm:
             steps = ozaki2.steps(plan, self.costs)
@@ -173,7 +173,10 @@ class CudaEngine:
 
 
 class NativeProgram:
-    """The library's product as it is, over- and underflow included; see `hifigemm.engine.Program`."""
+    """The library's product; see `hifigemm.engine.Program`.
+
+    At the level of its own format it is taken as it is, over- and underflow included; else it is looked at.
+    """
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
@@ -189,12 +192,17 @@ class NativeProgram:
     def __call__(
         self, a: Array, b: Array, shift: int, epilogue: Epilogue, splits: Splits, out: Array | None
     ) -> Outcome:
-        """The product; nothing waits for the device."""
-        bound = native_bound(self.plan.problem.terms, self.plan.problem.fmt.u)
-        if out is not None and not shift and epilogue.idle:
-            _native_matmul(unwrap(a), unwrap(b), unwrap(out))
+        """The product; nothing waits for the device unless entries are to be certified."""
+        p = self.plan.problem
+        bound = native_bound(p.terms, p.fmt.u)
+        to = unwrap(out) if out is not None and not shift and epilogue.idle else None
+        made = _native_matmul(unwrap(a), unwrap(b), to)
+        if self.plan.certifies and (shift or not _is_ordinary(made, p)):
+            uncertified = Certificate(False, self.plan.scheme, bound, 1, p.k)
+            return Outcome(wrap(made), bound, 1.0, certificate=lambda: uncertified)
+        if to is not None:
             return Outcome(out, bound, 1.0)
-        c = wrap(_mirrored(_native_matmul(unwrap(a), unwrap(b), None), self.plan.problem.mirror))
+        c = wrap(_mirrored(made, p.mirror))
         if shift and not epilogue.idle:
             epilogue, shift = epilogue.times_power(shift), 0
         if shift:
@@ -205,12 +213,27 @@ class NativeProgram:
         self, operands: tuple[Array, Array], stacks: tuple[Array, Array], shape: tuple[int, ...], out: Array | None
     ) -> Any:
         """torch.matmul, for matrices and for what are stacks already; it may multiply others in another way."""
-        p = self.plan.problem
+        p, certifies = self.plan.problem, self.plan.certifies
         are_stacks = all(x.shape == stack.shape for x, stack in zip(operands, stacks, strict=True))
         if not (are_stacks or all(x.ndim == 2 for x in operands)):
             return None
         multiply = _native_matmul if p.narrow is None else _widened_matmul
-        return multiply if not p.mirror else lambda a, b, out: _mirrored(multiply(a, b, None), p.mirror)
+        if not (certifies or p.mirror):
+            return multiply
+
+        def again(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor | None:
+            made = multiply(a, b, None if p.mirror else out)
+            return None if certifies and not _is_ordinary(made, p) else _mirrored(made, p.mirror)
+
+        return again
+
+
+def _is_ordinary(c: torch.Tensor, problem: Problem) -> bool:
+    """`numerics.bounds.are_ordinary` on the device: one wait of the host, for two numbers."""
+    check_not_capturing()
+    parts = torch.view_as_real(c) if c.is_complex() else c
+    least, most = torch.stack(torch.aminmax(parts.abs())).tolist()
+    return bool(underflow_free(least, problem.terms, 2.0**problem.fmt.emin)) and most < math.inf
 
 
 def _native_matmul(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from hifigemm.engines.cuda.ozaki2 import padded, padded_shape, products_of
-from hifigemm.engines.cuda.required_bits import check_not_capturing, required_bits_of
-from hifigemm.engines.device_array import DeviceArray, unwrap, wrap
+from hifigemm.engines.cuda.required_bits import required_bits_of
+from hifigemm.engines.device_array import DeviceArray, check_not_capturing, unwrap, wrap
 from hifigemm.engines.kernels import block_norms as block_norms_kernel
 from hifigemm.engines.kernels import crt as crt_kernel
 from hifigemm.engines.kernels import error_ratio as error_ratio_kernel

@@ -11,14 +11,13 @@ import torch
 
 from hifigemm.engine import Certificate, Outcome, Splits
 from hifigemm.engines.cuda.required_bits import NO_LIMIT, required_bits_of
-from hifigemm.engines.device_array import unwrap, wrap
+from hifigemm.engines.device_array import check_not_capturing, unwrap, wrap
 from hifigemm.engines.device_ops import TORCH_DTYPES
 from hifigemm.engines.kernels.buffers import contiguous_strides
 from hifigemm.engines.kernels.epilogue import combine_in_place
 from hifigemm.engines.kernels.launch import enters_directly
 from hifigemm.engines.kernels.mirror import mirror
 from hifigemm.engines.kernels.program import Program
-from hifigemm.exceptions import PlanError
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.epilogue import PLAIN, Epilogue
 from hifigemm.plan import Blocking, Evidence, Plan
@@ -208,11 +207,7 @@ class CudaProgram:
 
     def _certificate(self, record: Tensor, stream: Any = None) -> Certificate:
         """What the record says; waits for the current stream, or for the device if another stream made the product."""
-        if record.is_cuda and torch.cuda.is_current_stream_capturing():
-            raise PlanError(
-                "while a graph is captured, nothing can be read back: look at the report after a replay, or ask for a "
-                "level or a count"
-            )
+        check_not_capturing()
         if stream is not None and stream != torch.cuda.current_stream(record.device):
             torch.cuda.synchronize(record.device)
         certify: Any = self.steps.certify

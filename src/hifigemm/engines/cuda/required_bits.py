@@ -7,20 +7,14 @@ from typing import Any
 
 import torch
 
+from hifigemm.engines.device_array import check_not_capturing
 from hifigemm.engines.kernels import required_bits as kernel
 from hifigemm.engines.kernels.program import Program
-from hifigemm.exceptions import PlanError
 from hifigemm.programs import once
 
 NO_LIMIT: int = kernel.NO_LIMIT
 Tensor = Any
 Bits = tuple[int, int] | None
-
-
-def check_not_capturing() -> None:
-    """Raise PlanError while the current stream is captured: nothing can be read back then."""
-    if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
-        raise PlanError("while a graph is captured, a count cannot come from the operands: give num_moduli")
 
 
 def required_bits_of(left: Tensor, right: Tensor, most: int) -> Callable[[Tensor, Tensor], Bits]:
