@@ -154,7 +154,7 @@ def test_broken_promise_and_fault_stand_on_top(small, tmp_path, capsys, monkeypa
 
 
 def test_sizes_that_would_take_too_long_are_named(small, tmp_path, monkeypatch):
-    monkeypatch.setattr(report, "GROWTH", 1e9)
+    monkeypatch.setattr(report, "GROWTH", {"cpu": 1e9})
     assert run(tmp_path / "page.html") == 0
     _, words = read(tmp_path / "page.html")
     assert "Left out, as they would have taken too long: float64, n = 8; float32, n = 8." in words
