@@ -43,11 +43,15 @@ def test_products_of_residues(arch):
 @ARCHITECTURES
 def test_reconstruction(arch):
     for line in compiled(arch, "reconstruction"):
-        # A few of the 168 planes of 28 moduli wait in memory.
-        assert spills(line) <= (64 if line["case"].startswith("28 ") else 0), line
+        if line["kernel"] != "crt_kernel":  # products of halves are made as well
+            assert spills(line) == 0, line
+            continue
+        # A few of the 168 planes of 28 moduli wait in memory, and words of products of halves: more programs fit then.
+        many = line["case"].startswith("28 ") or line["case"].endswith("float64 of halves")
+        assert spills(line) <= (64 if many else 0), line
         assert line["IDP"] > 0, line
         # Complex entries are stored whole.
-        assert line["STG.E.64" if "complex64" in line["case"] else "STG.E.128"] > 0, line
+        assert line["st.global.v2.b32" if "complex64" in line["case"] else "st.global.v2.b64"] > 0, line
 
 
 @ARCHITECTURES

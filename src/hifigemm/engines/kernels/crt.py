@@ -42,9 +42,10 @@ from hifigemm.numerics.residues import ModuliSet
 
 _RESIDENT = 16
 """Programs of a warp that a multiprocessor holds at a time, at least."""
-_REGISTERS = 96
-"""Of a thread that joins products of halves with 8 columns: 2.9 ms on an H200 at n = 16384 with 14 moduli, 3.3 with the
-130 that the compiler takes."""
+_REGISTERS = {14: 96, 16: 128, 28: 168}
+"""At most, of a thread that joins products of halves with 8 columns, by the most moduli. On an H200 at n = 16384, 14
+moduli take 2.9 ms, and 3.3 with the 130 that the compiler takes. On an H100, 16 moduli take 4.9 with 96 registers and
+3.9 with 128, 18 take 9.9, 5.0 and with 168 registers 4.8, 21 take 12.6, 6.3 and 5.6, and 24 take 19.6, 11.3 and 7.3."""
 _ROUND = tl.constexpr(1.5 * 2.0**52)
 _ROUND_SINGLE = tl.constexpr(1.5 * 2.0**23)
 _ROUND_OFFSET = tl.constexpr(1.5 * 2.0**52 + 2.0**23)
@@ -420,7 +421,9 @@ def crt(
     rows = batch * height
     programs = rows * parts
     ptx = out.is_cuda and torch.version.hip is None
-    options = {"maxnreg": _REGISTERS} if halves is not None and ptx and columns == 256 else {}
+    options = {}
+    if halves is not None and ptx and columns == 256:
+        options["maxnreg"] = next(most for count, most in _REGISTERS.items() if len(constants.moduli) <= count)
     if rarely:
         programs = min(programs, _RESIDENT * gpu_of(out.device).num_sms)
     _launch(
