@@ -35,7 +35,7 @@ SAMPLE = 16
 
 METHOD = Method(pause=0.03, warm=1, calls=(1, 8), bursts=5, sustained=0.8)
 REHEARSAL = Method(pause=0.0, warm=0, calls=(1, 1), bursts=1, sustained=0.01, chunk=0.005)
-SLOW = 0.1
+SLOW = 0.3
 """Seconds of one call from which on it is sustained by itself and is repeated for a second at most."""
 
 _BETWEEN_WRITES = 1.0
