@@ -200,7 +200,7 @@ class NativeProgram:
         if self.plan.certifies and (shift or not _is_ordinary(made, p)):
             uncertified = Certificate(False, self.plan.scheme, bound, 1, p.k)
             return Outcome(wrap(made), bound, 1.0, certificate=lambda: uncertified)
-        if to is not None:
+        if out is not None and to is not None:
             return Outcome(out, bound, 1.0)
         c = wrap(_mirrored(made, p.mirror))
         if shift and not epilogue.idle:
