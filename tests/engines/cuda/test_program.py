@@ -335,6 +335,9 @@ def test_a_native_product_for_a_number_is_looked_at_on_the_device(as_on_gpu, mak
     monkeypatch.setattr(executor, "in_steps", None)
     for _ in range(3):
         assert torch.equal(hg.matmul(x, y, **options), found)
+    x[3] = 0
+    found[3] = 0
+    assert torch.equal(hg.matmul(x, y, **options), found)
     with pytest.raises(TypeError):
         hg.matmul(z, t, **options)
 

@@ -34,7 +34,7 @@ from hifigemm.numerics.accumulation import (
     of_tensor_core,
     word_sums,
 )
-from hifigemm.numerics.bits import Array, scale_entries
+from hifigemm.numerics.bits import Array, least_exponent, scale_entries
 from hifigemm.numerics.bounds import native_bound, underflow_free
 from hifigemm.numerics.epilogue import Epilogue
 from hifigemm.numerics.residue_products import residue_gemm
@@ -196,8 +196,9 @@ class NativeProgram:
         p = self.plan.problem
         bound = native_bound(p.terms, p.fmt.u)
         to = unwrap(out) if out is not None and not shift and epilogue.idle else None
-        made = _native_matmul(unwrap(a), unwrap(b), to)
-        if self.plan.certifies and (shift or not _is_ordinary(made, p)):
+        left, right = unwrap(a), unwrap(b)
+        made = _native_matmul(left, right, to)
+        if self.plan.certifies and (shift or not _is_ordinary(made, left, right, p)):
             uncertified = Certificate(False, self.plan.scheme, bound, 1, p.k)
             return Outcome(wrap(made), bound, 1.0, certificate=lambda: uncertified)
         if out is not None and to is not None:
@@ -223,17 +224,24 @@ class NativeProgram:
 
         def again(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor | None:
             made = multiply(a, b, None if p.mirror else out)
-            return None if certifies and not _is_ordinary(made, p) else _mirrored(made, p.mirror)
+            return None if certifies and not _is_ordinary(made, a, b, p) else _mirrored(made, p.mirror)
 
         return again
 
 
-def _is_ordinary(c: torch.Tensor, problem: Problem) -> bool:
-    """`numerics.bounds.are_ordinary` on the device: one wait of the host, for two numbers."""
+def _is_ordinary(c: torch.Tensor, a: torch.Tensor, b: torch.Tensor, problem: Problem) -> bool:
+    """Whether every entry of A B is finite, and none may have underflowed: one wait of the host, for two numbers.
+
+    Where an entry is small, or zero, another look at the operands tells whether a product of two of theirs underflows.
+    """
     check_not_capturing()
     parts = torch.view_as_real(c) if c.is_complex() else c
     least, most = torch.stack(torch.aminmax(parts.abs())).tolist()
-    return bool(underflow_free(least, problem.terms, 2.0**problem.fmt.emin)) and most < math.inf
+    if not most < math.inf:
+        return False
+    if underflow_free(least, problem.terms, 2.0**problem.fmt.emin):
+        return True
+    return sum(least_exponent(wrap(x.to(c.dtype))) for x in (a, b)) >= problem.fmt.emin
 
 
 def _native_matmul(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
