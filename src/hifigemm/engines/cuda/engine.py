@@ -195,14 +195,14 @@ class NativeProgram:
         """The product; nothing waits for the device unless entries are to be certified."""
         p = self.plan.problem
         bound = native_bound(p.terms, p.fmt.u)
-        to = unwrap(out) if out is not None and not shift and epilogue.idle else None
+        target = None if shift or not epilogue.idle else out
         left, right = unwrap(a), unwrap(b)
-        made = _native_matmul(left, right, to)
+        made = _native_matmul(left, right, None if target is None else unwrap(target))
         if self.plan.certifies and (shift or not _is_ordinary(made, left, right, p)):
             uncertified = Certificate(False, self.plan.scheme, bound, 1, p.k)
             return Outcome(wrap(made), bound, 1.0, certificate=lambda: uncertified)
-        if out is not None and to is not None:
-            return Outcome(out, bound, 1.0)
+        if target is not None:
+            return Outcome(target, bound, 1.0)
         c = wrap(_mirrored(made, p.mirror))
         if shift and not epilogue.idle:
             epilogue, shift = epilogue.times_power(shift), 0

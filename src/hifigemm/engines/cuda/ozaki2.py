@@ -128,14 +128,14 @@ def products_of_halves(
         constants = residue_gemm.residue_constants(moduli.of_planes(count)[group], left.device)
         s = block_sums(x, constants, is_right=False, predicate=predicate)
         t = block_sums(y, constants, is_right=True, predicate=predicate)
-        s1, s2, s3, s4 = (s[:, part] for part in _even_slices(s.shape[1], x.shape[1]))
-        t1, t2, t3, t4 = (t[:, part] for part in _even_slices(t.shape[1], x.shape[1]))
+        some = x.shape[1]
+        *pairs, (s4, t4) = ((s[:, i : i + some], t[:, i : i + some]) for i in range(0, 4 * some, some))
         cases = [
             (x[:, :, upper, first], y[:, :, :half_n, first]),
             (x[:, :, upper, second], y[:, :, :half_n, second]),
             (s4[:, :, :, rest], y[:, :, half_n:, second]),
             (x[:, :, lower, second], t4[:, :, :, rest]),
-            *((s1, t1), (s2, t2), (s3, t3)),
+            *pairs,
         ]
         for i, (p, q) in enumerate(cases):
             to = products[:, i * count + group.start : i * count + group.stop]
