@@ -189,8 +189,8 @@ _KINDS: dict[str, tuple[str, str, str]] = {
     "multiword": ("words: number of products", "pink", "v"),
     "cublas": ("cuBLAS, emulated", "grey", "X"),
 }
-_LEFT = ("auto", "ozaki1", "corrected")
-"""Kinds whose labels stand to the left of their points."""
+_SIDES = ((-6, 5), (-8, 0), (8, 0), (0, 8), (6, 5), (6, -5), (-6, -5), (0, -8))
+"""Where a label may stand, in points from what it names; first what the Pareto front leaves free."""
 
 
 def schemes(rows: Sequence[Row]) -> Any:
@@ -211,10 +211,6 @@ def schemes(rows: Sequence[Row]) -> Any:
         )
         for kind, (name, colour, marker) in _KINDS.items():
             chosen = [point for point in points if point[2].startswith(kind)]
-            for error, speed, case in chosen:
-                gap, side = (-7, "right") if kind in _LEFT else (7, "left")
-                place = {"xytext": (gap, 0), "textcoords": "offset points", "ha": side, "va": "center"}
-                axes.annotate(_short(case), (error, speed), fontsize=9, color=COLOURS[colour], **place)
             if chosen:
                 x, y, _ = zip(*chosen)
                 axes.plot(x, y, linestyle="none", marker=marker, markersize=7, color=COLOURS[colour], label=name)
@@ -225,8 +221,39 @@ def schemes(rows: Sequence[Row]) -> Any:
         axes.set_ylim(0, None)
         axes.set_title(f"{dtype} matrices; better is up and to the left", loc="left", fontsize=11)
         behind(axes)
+        _write_labels(axes, points)
     legend(figure, grid[:, 0], 2)
     return figure
+
+
+def _write_labels(axes: Any, points: Sequence[tuple[float, float, str]]) -> None:
+    """The name of each point beside it, where it covers as few points and names as possible."""
+    from matplotlib.transforms import Bbox
+
+    axes.figure.draw_without_rendering()
+    taken = [
+        Bbox.from_extents(x - 5, y - 5, x + 5, y + 5) for x, y in axes.transData.transform([p[:2] for p in points])
+    ]
+    for error, speed, case in points:
+        colour = next(colour for kind, (_, colour, _) in _KINDS.items() if case.startswith(kind))
+        texts = [
+            axes.annotate(
+                _short(case),
+                (error, speed),
+                (x, y),
+                textcoords="offset points",
+                ha=("center", "left", "right")[(x > 0) - (x < 0)],
+                va=("center", "bottom", "top")[(y > 0) - (y < 0)],
+                fontsize=9,
+                color=COLOURS[colour],
+            )
+            for x, y in _SIDES
+        ]
+        best = min(texts, key=lambda text: text.get_window_extent().count_overlaps(taken))
+        taken.append(best.get_window_extent())
+        for text in texts:
+            if text is not best:
+                text.remove()
 
 
 def pareto_front(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
