@@ -107,6 +107,18 @@ def test_rows_beyond_the_range_have_no_bound():
     assert is_exact(x, y)[0, 0, :, 0].tolist() == [False] * 2 + [True] * 2
 
 
+@pytest.mark.parametrize("fewer", [False, True])
+@pytest.mark.parametrize("axis", [1, 2])
+def test_zeros_are_cut_in_the_place_of_what_has_no_bound(axis, fewer):
+    vectors = np.array([[1.0, 3.0, 2.0**-60], [2.0**-1074, 2.0**-1022, 0.0], [2.0**1023, -1.0, 1.0]])
+    found = cut(vectors[None] if axis == 2 else vectors.T[None], axis, 3, np.empty(36), fewer=fewer)
+    for part in [*found.parts, *found.rests]:
+        shown = part[0, 0] if axis == 2 else part[0, 0].T
+        assert not shown[1:].any()
+    assert found.parts[0].any()
+    assert np.isnan(found.top).ravel().tolist() == [False, True, True]
+
+
 def nearest(x, fmt):
     """The number of a format nearest to a fraction, ties to even."""
     if fmt is FP64:
