@@ -24,6 +24,7 @@ from hifigemm.engines.kernels import error_ratio, native_gemm, residue_gemm, sca
 from hifigemm.engines.kernels import required_bits as looks
 from hifigemm.engines.kernels.buffers import contiguous_strides
 from hifigemm.engines.kernels.crt import crt
+from hifigemm.engines.kernels.cuda_driver import parameters_of, sizes_in_ptx
 from hifigemm.engines.kernels.embedding import embed_left, embed_right
 from hifigemm.engines.kernels.mirror import mirror
 from hifigemm.engines.kernels.program import Program
@@ -37,7 +38,7 @@ from hifigemm.numerics.residues import moduli_set
 from hifigemm.numerics.words import Splitting
 
 DEVICE = torch.device("cuda", 0)
-SHARED = {80: 166912, 86: 101376, 89: 101376, 90: 232448, 100: 232448}
+SHARED = {80: 166912, 86: 101376, 89: 101376, 90: 232448, 100: 232448, 120: 101376}
 DTYPES = torch.float64, torch.float32, torch.complex128, torch.complex64
 OPS = "STL", "LDL", "IDP", "DMMA", "LDG.E.128", "WARPGROUP.DEPBAR"
 STORES = "st.global.v2.b32", "st.global.v2.b64"
@@ -284,6 +285,8 @@ def facts(step, found):
     lines |= {store: found.asm["ptx"].count(store) for store in STORES}
     lines["registers"] = max((int(x) for x in re.findall(r"\bR(\d+)\b", sass)), default=0)
     lines["shared"] = found.metadata.shared
+    parameters = parameters_of(found)
+    lines["enters directly"] = parameters is not None and parameters.sizes == sizes_in_ptx(found.asm["ptx"])
     lines["copies"] = sorted(set(COPY.findall(found.asm["ptx"])))
     # Tiles of vectors have four axes and more: none of them is exchanged between threads.
     lines["conversions"] = len(re.findall(r"convert_layout.*tensor<(?:\d+x){4,}", ttgir))

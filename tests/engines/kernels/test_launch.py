@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from types import SimpleNamespace
 from typing import NamedTuple
@@ -13,6 +14,7 @@ import triton.language as tl
 from triton.runtime.jit import JITFunction
 
 from hifigemm.engines.kernels import launch as launches
+from hifigemm.engines.kernels.cuda_driver import MapForm
 from hifigemm.engines.kernels.launch import Address, Launch, TensorMap, empty, map_at, operand_arguments, tensor_map
 from hifigemm.engines.kernels.program import Program
 
@@ -83,64 +85,47 @@ def test_a_launch_of_a_buffer_is_a_step_of_its_program():
     assert torch.equal(target, source * 3 + 1)
 
 
-class Compiled:
-    """What Triton's JIT makes of a kernel, as far as an `Entry` looks at it."""
+class Entry:
+    """A loaded kernel that notes its launches."""
 
-    def __init__(self, maps=(), scratch=0):
+    def __init__(self):
         self.calls = []
-        self.run = SimpleNamespace(
-            global_scratch_size=scratch,
-            profile_scratch_size=0,
-            launch=lambda *arguments: self.calls.append(arguments),
-            launch_cooperative_grid=False,
-            launch_pdl=True,
-        )
-        launcher = self.run.launch
 
-        def enter(*arguments):
-            launcher(*arguments)
-
-        self.run.launch = enter
-        self.function, self.packed_metadata = "function", "metadata"
-        self.metadata = SimpleNamespace(tensordesc_meta=list(maps))
-
-
-HEAD = (False, True, None, None, "metadata", None, None, None)
-"""What comes between the function of such a kernel and its arguments."""
+    def prepared(self, grid, stream, values):
+        return lambda: self.calls.append((grid, stream, *values))
 
 
 @pytest.fixture
 def direct(monkeypatch):
-    """A launch of the kernel that goes past the JIT, and what the JIT was asked to compile or call."""
+    """A launch of the kernel that goes past the JIT, its entries, and what the JIT was asked to call."""
     monkeypatch.setattr(launches, "enters_directly", lambda: True)
-    monkeypatch.setattr(launches, "_MAP_METADATA", {})
+    monkeypatch.setattr(launches, "_MAP_FORMS", {})
     monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: 0, raising=False)
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda device: 100 + device, raising=False)
     launch = Launch(JITFunction(_scale, do_not_specialize=["count"]))
-    launch.made, launch.called, launch.maps = [], [], []
+    launch.made, launch.called, launch.forms = [], [], []
 
-    def compile_(arguments, constants):
-        launch.made.append(Compiled(launch.maps))
+    def load(compiled, device):
+        launch.made.append(Entry())
         return launch.made[-1]
 
-    def call(grid, arguments, constants):
-        launch.called.append((grid, arguments, constants))
-        return compile_(arguments, constants)
-
-    monkeypatch.setattr(launch, "compile", compile_)
-    monkeypatch.setattr(launch, "call_jit", call)
+    monkeypatch.setattr(launches, "entry_of", load)
+    monkeypatch.setattr(launches, "map_forms_of", lambda compiled: launch.forms)
+    monkeypatch.setattr(launch, "compile", lambda arguments, constants: "compiled")
+    monkeypatch.setattr(launch, "call_jit", lambda *call: launch.called.append(call))
     return launch
 
 
-def test_the_first_call_is_one_of_the_jit_and_the_next_one_enters_directly(direct):
+def test_every_call_of_a_variant_enters_the_kernel_that_was_compiled_for_it(direct):
     x, y = torch.zeros(8), torch.zeros(8)
     direct((2, 3), x, y, 8, 1, 5, BLOCK=32, ADD=1)
-    assert direct.called == [((2, 3), (x, y, 8, 1, 5), {"BLOCK": 32, "ADD": 1})]
-    assert direct.made[0].calls == []
     direct((4,), y, x, 9, 1, 7, BLOCK=32, ADD=1)
-    assert len(direct.called) == len(direct.made) == 1
-    values = y.data_ptr(), x.data_ptr(), 9, 1, 7, None, None
-    assert direct.made[0].calls == [(4, 1, 1, 100, "function", *HEAD, *values)]
+    (entry,) = direct.made
+    assert entry.calls == [
+        ((2, 3, 1), 100, x.data_ptr(), y.data_ptr(), 8, 1, 5),
+        ((4, 1, 1), 100, y.data_ptr(), x.data_ptr(), 9, 1, 7),
+    ]
+    assert direct.called == []
 
 
 def test_variants_differ_by_what_triton_specialises(direct):
@@ -195,9 +180,8 @@ def test_arguments_in_tuples_are_specialised(direct):
     assert variants((ends, (8, 1)), (ends, (16, 3)), (ends, (16, 16)), (ends, (16, 2**33))) == 4
     assert variants((Ends(x, y[1:]), (8, 2)), (Ends(x.double(), y), (8, 2)), (Ends(None, y), (8, 2))) == 3
     assert variants((Ends(x, y), (8, 2)), (Ends(x, y[4:]), (7, 5))) == 0
-    launch.call_jit = direct.call_jit
     launch((2,), Ends(y, x), (7, 5), 3, **constants)
-    assert direct.made[0].calls[-1][-5:] == ((y.data_ptr(), x.data_ptr()), (7, 5), 3, None, None)
+    assert direct.made[0].calls[-1][2:] == (y.data_ptr(), x.data_ptr(), 7, 5, 3)
 
 
 def test_buffers_and_addresses_have_the_variants_of_tensors(direct):
@@ -214,17 +198,26 @@ def test_buffers_and_addresses_have_the_variants_of_tensors(direct):
     assert direct.made[0].calls == []
 
 
-def test_other_arguments_and_kernels_with_scratch_memory_are_left_to_the_jit(direct, monkeypatch):
+def test_other_arguments_are_left_to_the_jit(direct):
     x, constants = torch.zeros(8), {"BLOCK": 32, "ADD": 0}
     assert direct.entry((x, torch.nn.Parameter(x), 8, 1, 5), constants) is None
-    monkeypatch.setattr(direct, "compile", lambda *_: Compiled(scratch=64))
-    assert direct.entry((x, x, 8, 3, 5), constants) is None
     for _ in range(2):
-        direct((1,), x, x, 8, 3, 5, **constants)
+        direct((1,), x, torch.nn.Parameter(x), 8, 3, 5, **constants)
     assert len(direct.called) == 2
 
 
-def test_a_variant_without_an_entry_is_called_by_the_jit_once_for_each_launch(direct, monkeypatch):
+def test_kernels_that_are_not_as_expected_are_left_to_the_jit_with_one_warning(direct, monkeypatch):
+    x, constants = torch.zeros(8), {"BLOCK": 32, "ADD": 0}
+    monkeypatch.setattr(launches, "entry_of", lambda compiled, device: None)
+    launches.warn_of_slow_launches.cache_clear()
+    with pytest.warns(RuntimeWarning, match=rf"Triton {re.escape(triton.__version__)} .* 24 to 45 us") as warned:
+        for stride in (1, 3, 3):
+            direct((1,), x, x, 8, stride, 5, **constants)
+    assert len(warned) == 1
+    assert len(direct.called) == 3
+
+
+def test_while_a_profiler_looks_on_every_call_is_one_of_the_jit(direct, monkeypatch):
     x, constants = torch.zeros(8), {"BLOCK": 32, "ADD": 0}
     monkeypatch.setattr(launches, "is_hooked", lambda: True)
     for _ in range(3):
@@ -232,9 +225,18 @@ def test_a_variant_without_an_entry_is_called_by_the_jit_once_for_each_launch(di
     assert len(direct.called) == 3
     monkeypatch.setattr(launches, "is_hooked", lambda: False)
     direct((1,), x, x, 8, 1, 5, **constants)
-    direct((1,), x, x, 8, 1, 5, **constants)
-    assert len(direct.called) == 4
+    assert len(direct.called) == 3
     assert len(direct.made[-1].calls) == 1
+
+
+def test_options_that_triton_changes_are_stated(monkeypatch):
+    """Triton 3.10 turns the fusion of products and sums off where nothing is said."""
+    calls = []
+    kernel = SimpleNamespace(warmup=lambda *given, **options: calls.append(options))
+    launch = Launch(kernel)
+    launch.compile((1,), {"num_warps": 4})
+    launch.compile((1,), {"enable_fp_fusion": False})
+    assert [options["enable_fp_fusion"] for options in calls] == [True, False]
 
 
 def test_constants_must_come_last(direct):
@@ -271,26 +273,21 @@ def test_the_descriptor_of_a_map_is_that_of_the_matrix():
 
 
 def test_maps_are_packed_as_the_first_kernel_wants_them(direct, monkeypatch):
-    from triton.backends.nvidia import driver
-
     x = torch.zeros((24, 256), dtype=torch.int8)
-    made, other = (TensorMap(place, SHAPE) for place in (4096, 8192))
-    monkeypatch.setattr(TensorMap, "host", property(lambda self: ("host", self.place)))
-
-    def pack(host, metadata):
-        return [host, metadata, 24]
-
-    monkeypatch.setattr(driver, "make_tensordesc_arg", pack, raising=False)
-    assert made.packed() == []
-    direct.maps = ["layout"]
+    first, second = (TensorMap(place, SHAPE) for place in (4096, 8192))
+    form, other_form = MapForm((64, 64), 2), MapForm((64, 64), 3)
+    monkeypatch.setattr(launches, "tensor_map_bytes", lambda *arguments: arguments)
+    assert first.packed() is None
+    direct.forms = [form]
     constants = {"BLOCK": 32, "ADD": 0}
-    direct((1,), made, x, 8, 1, 5, **constants)
-    direct((1,), other, x, 8, 1, 5, **constants)
-    (call,) = direct.made[0].calls
-    assert call[-9:] == (("host", 8192), "layout", 24, x.data_ptr(), 8, 1, 5, None, None)
-    assert direct.entry((made, x, 8, 1, 5), constants) is not None
-    direct.maps = ["another layout"]
-    assert direct.entry((made, x, 8, 3, 5), constants) is None
+    for tensor_map_ in (first, second):
+        direct((1,), tensor_map_, x, 8, 1, 5, **constants)
+    (entry,) = direct.made
+    for call, address in zip(entry.calls, (4096, 8192), strict=True):
+        assert call[2:] == ((address, torch.int8, (24, 256), 256, form, 0), x.data_ptr(), 8, 1, 5)
+    assert direct.entry((first, x, 8, 1, 5), constants) is not None
+    direct.forms = [other_form]
+    assert direct.entry((first, x, 8, 3, 5), constants) is None
 
 
 def test_arguments_of_operands_have_no_stride_along_a_stack_of_one():
@@ -314,21 +311,17 @@ def test_memory_lies_where_a_tensor_or_a_buffer_does():
 class TestOnGpu:
     pytestmark = pytest.mark.gpu
 
-    def test_the_second_launch_goes_past_the_jit(self, monkeypatch):
-        if not triton.__version__.startswith("3.6."):
-            pytest.skip("the direct entry is known for Triton 3.6 only")
+    def test_launches_go_past_the_jit(self, monkeypatch):
         launch = Launch(_scale_kernel)
         source, target = torch.arange(64, device=DEVICE), torch.zeros(64, dtype=torch.int64, device=DEVICE)
-        launch((2,), source, target, 64, 1, 3, BLOCK=32, ADD=0)
         monkeypatch.setattr(launch, "call_jit", None)
+        launch((2,), source, target, 64, 1, 3, BLOCK=32, ADD=0)
         target.zero_()
         launch((2,), source, target, 60, 1, 3, BLOCK=32, ADD=0)
         assert torch.equal(target[:60], source[:60] * 3)
         assert not target[60:].any()
 
     def test_a_variant_that_was_compiled_without_a_launch_is_entered(self, monkeypatch):
-        if not triton.__version__.startswith("3.6."):
-            pytest.skip("the direct entry is known for Triton 3.6 only")
         launch = Launch(_scale_kernel)
         source, target = torch.arange(64, device=DEVICE), torch.zeros(64, dtype=torch.int64, device=DEVICE)
         assert launch.entry((source, target, 64, 1, 3), {"BLOCK": 32, "ADD": 0}) is not None

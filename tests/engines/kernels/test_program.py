@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import nullcontext
+from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -307,16 +308,16 @@ def test_scratch_memory_is_seen_in_other_shapes_and_dtypes():
 
 
 class Entry:
-    """A compiled kernel that notes what its C entry is given."""
+    """A loaded kernel that notes its launches: grid, stream and the values of its arguments, one by one."""
 
-    head = ("metadata", None)
-
-    def __init__(self, function="kernel"):
-        self.function = function
+    def __init__(self):
         self.calls = []
 
-    def launch(self, *arguments):
-        self.calls.append(arguments)
+    def prepared(self, grid, stream, values):
+        return partial(self.launch, (grid, stream, *values))
+
+    def launch(self, call):
+        self.calls.append(call)
 
 
 class Point(NamedTuple):
@@ -326,8 +327,6 @@ class Point(NamedTuple):
 
 class Kernel:
     """A kernel with one variant; calls of the JIT are noted too."""
-
-    padding = ("padding",)
 
     def __init__(self, entry):
         self.own, self.plain = entry, []
@@ -382,7 +381,7 @@ def workspace(monkeypatch):
 
 
 def test_addresses_are_filled_in(direct, workspace):
-    first, second, table = Entry("first"), Entry("second"), torch.zeros(8)
+    first, second, table = Entry(), Entry(), torch.zeros(8)
     program = Program(DEVICE)
     a, b, out = (program.operand(x) for x in here(8, (2, 8), 8))
     x, y = program.empty((100,), torch.int8), program.empty((3, 100), torch.int32)
@@ -394,19 +393,9 @@ def test_addresses_are_filled_in(direct, workspace):
         tensors = here(8, (2, 8), 8)
         program(*tensors)
         at = [*(t.data_ptr() for t in tensors), workspace[-1].data_ptr()]
-        assert first.calls.pop() == (
-            5,
-            1,
-            1,
-            100,
-            "first",
-            *Entry.head,
-            *(at[0], 7, at[3] + 1280, table.data_ptr(), None, "padding"),
-        )
-        assert second.calls.pop() == (
-            *(2, 3, 1, 100, "second", *Entry.head),
-            *(at[1] + 80, at[3] + 1280, at[3] + 416, 4096, at[2], at[3], 2.5, "padding"),
-        )
+        assert first.calls.pop() == ((5, 1, 1), 100, at[0], 7, at[3] + 1280, table.data_ptr(), None)
+        values = at[1] + 80, at[3] + 1280, at[3] + 416, 4096, at[2], at[3], 2.5
+        assert second.calls.pop() == ((2, 3, 1), 100, *values)
 
 
 def test_new_variants_are_compiled_side_by_side_and_each_once(direct):
@@ -424,7 +413,7 @@ def test_new_variants_are_compiled_side_by_side_and_each_once(direct):
             return self.own
 
     together, compiled, program = threading.Barrier(3), [], Program(DEVICE)
-    a, b = Slow(Entry("a")), Slow(Entry("b"))
+    a, b = Slow(Entry()), Slow(Entry())
     x = program.operand(torch.zeros(4))
     for kernel, argument in ((a, 1), (b, 1), (a, 1), (a, 2), (b, 1), (b, 2)):
         kernel((1,), x, argument)
@@ -446,8 +435,7 @@ def test_addresses_in_tuples_are_filled_in(direct, workspace):
         program(*tensors)
         first, last = (t.data_ptr() for t in tensors)
         at = workspace[-1].data_ptr()
-        wanted = 7, (first, 3), at, (table.data_ptr(), None, at, last), "padding"
-        assert entry.calls.pop()[-5:] == wanted
+        assert entry.calls.pop()[2:] == (7, first, 3, at, table.data_ptr(), None, at, last)
 
 
 def test_buffers_in_tuples_are_steps_and_become_tensors():
@@ -470,7 +458,7 @@ def test_integers_that_look_like_addresses_stay(direct):
     direct(program)
     other = torch.zeros(4)
     program(other)
-    assert entry.calls[0][-4:] == (other.data_ptr(), x.data_ptr(), 0, "padding")
+    assert entry.calls[0][2:] == (other.data_ptr(), x.data_ptr(), 0)
 
 
 def test_one_tensor_may_stand_for_several_operands(direct):
@@ -479,7 +467,7 @@ def test_one_tensor_may_stand_for_several_operands(direct):
     direct(program)
     x, out = here(4, 4)
     program(x, x, out)
-    assert entry.calls[0][-4:-1] == (x.data_ptr(), x.data_ptr(), out.data_ptr())
+    assert entry.calls[0][2:] == (x.data_ptr(), x.data_ptr(), out.data_ptr())
 
 
 def test_known_addresses_are_launched_on_the_stream_of_the_call(direct):
@@ -493,7 +481,7 @@ def test_known_addresses_are_launched_on_the_stream_of_the_call(direct):
         direct.streams[0] = 200 if i % 3 else 100
         program(tensors[i], tensors[-1])
         wanted.append((direct.streams[0] + 1, tensors[i].data_ptr(), tensors[-1].data_ptr()))
-    assert [(call[3], *call[-3:-1]) for call in entry.calls] == wanted
+    assert [call[1:] for call in entry.calls] == wanted
     assert 0 < len(program._bound) <= programs._BOUND
 
 
@@ -510,8 +498,8 @@ def test_kept_arguments_are_used_again(direct, monkeypatch):
 
 def test_functions_are_called_between_launches_with_tensors(direct):
     order, first, second = [], Entry(), Entry()
-    first.launch = lambda *arguments: order.append(arguments[-2])
-    second.launch = lambda *arguments: order.append(arguments[-2])
+    first.launch = lambda call: order.append(call[-1])
+    second.launch = lambda call: order.append(call[-1])
     program = Program(DEVICE)
     a, out = (program.operand(x) for x in here((2, 3), (2, 3)))
     scratch = program.empty((3,), torch.float64)
@@ -533,7 +521,7 @@ def test_tensor_maps_are_made_for_the_addresses_of_a_run(direct, workspace, monk
     monkeypatch.setattr(
         TensorMap,
         "packed",
-        lambda self: [("map", self.place if isinstance(self.place, int) else "buffer", self.shape), "rows", "columns"],
+        lambda self: ("map", self.place if isinstance(self.place, int) else "buffer", self.shape),
     )
     entry, program, table = Entry(), Program(DEVICE), torch.zeros(1024, dtype=torch.int8)
     a = program.operand(torch.zeros((4, 512), dtype=torch.int8))
@@ -547,8 +535,8 @@ def test_tensor_maps_are_made_for_the_addresses_of_a_run(direct, workspace, monk
         program(x)
         base, shape = workspace[-1].data_ptr(), (torch.int8, *layout)
         places_ = [x.data_ptr() + 528, base + 512, table.data_ptr()]
-        packed = [value for place in places_ for value in (("map", place, shape), "rows", "columns")]
-        assert entry.calls.pop()[7:] == (3, *packed, base + 1024, x.data_ptr(), "padding")
+        packed = [("map", place, shape) for place in places_]
+        assert entry.calls.pop()[2:] == (3, *packed, base + 1024, x.data_ptr())
 
 
 def test_a_kernel_without_an_entry_leaves_all_to_the_jit(direct):
@@ -587,7 +575,7 @@ def test_threads_enter_kernels_with_their_own_addresses(direct):
         thread.start()
     for thread in threads:
         thread.join()
-    seen = sorted(call[-3:-1] for call in entry.calls)
+    seen = sorted(call[2:] for call in entry.calls)
     assert seen == sorted(5 * [(x.data_ptr(), y.data_ptr()) for x, y in pairs])
 
 
@@ -601,7 +589,7 @@ def test_zeros_are_cleared_by_the_first_launch(direct, workspace, monkeypatch):
     Kernel(second)((1,), x, scratch, y, record)
     order = []
     for entry in (first, second):
-        entry.launch = lambda *arguments, entry=entry: order.append((entry, arguments[7:-1]))
+        entry.launch = lambda call, entry=entry: order.append((entry, call[2:]))
     direct(program)
     noted = torch.zeros(2, dtype=torch.int64)
     program(noted)

@@ -19,7 +19,7 @@ import torch
 import triton
 import triton.language as tl
 
-from hifigemm.engines.kernels.common import NO_PREDICATE, Predicate, holds
+from hifigemm.engines.kernels.common import NO_PREDICATE, Predicate, as_mask, holds
 from hifigemm.engines.kernels.launch import Launch, empty
 from hifigemm.engines.kernels.residue_gemm import CONSTANTS, HALVES, constants_of, reduce_portable
 from hifigemm.numerics.strassen import TERMS, VECTORS, half_of
@@ -100,9 +100,10 @@ def _sums(blocks, row, IS_RIGHT: tl.constexpr, PTX: tl.constexpr):
     """The four sums of four blocks as INT8."""
     if PTX:
         text: tl.constexpr = _PTX_RIGHT if IS_RIGHT else _PTX_LEFT
-        types: tl.constexpr = (tl.int8, tl.int8, tl.int8, tl.int8)
         inputs = blocks + (tl.load(row + HALVES), tl.load(row + HALVES + 1))  # noqa: RUF005
-        return tl.inline_asm_elementwise(text, _CONSTRAINTS, inputs, dtype=types, is_pure=True, pack=4)
+        return tl.inline_asm_elementwise(
+            text, _CONSTRAINTS, inputs, dtype=(tl.int8, tl.int8, tl.int8, tl.int8), is_pure=True, pack=4
+        )
     else:
         x = blocks[0].to(tl.int32)
         y = blocks[1].to(tl.int32)
@@ -142,7 +143,8 @@ def _block_sums_kernel(
     at = planes + l * part + v * pitch + h
     blocks = ()
     for i in tl.static_range(4):
-        own = inside & (h + i % 2 * half_k < k) & (v + i // 2 * half < vectors)
+        has_vector = as_mask(v + i // 2 * half < vectors, h)
+        own = inside & (h + i % 2 * half_k < k) & has_vector
         block = at + i // 2 * half.to(tl.int64) * pitch + i % 2 * half_k
         blocks = blocks + (tl.load(block, mask=own, other=0),)  # noqa: RUF005
     sums = _sums(blocks, constants + l * CONSTANTS, IS_RIGHT, PTX)

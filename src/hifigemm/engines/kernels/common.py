@@ -24,6 +24,15 @@ def holds(predicate, least, most):
 
 
 @triton.jit
+def as_mask(flag, like):
+    """A mask in the shape of a tensor that is true where a scalar flag is.
+
+    A scalar is no mask itself: the interpreter of Triton 3.9 spreads booleans as INT32 and then refuses them.
+    """
+    return tl.zeros_like(like).to(tl.int32) + flag.to(tl.int32) != 0
+
+
+@triton.jit
 def power_of_two(e):
     """2.0**e in float64 for INT32 -1022 <= e <= 1023."""
     return ((e.to(tl.int64) + 1023) << 52).to(tl.float64, bitcast=True)

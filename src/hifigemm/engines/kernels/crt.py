@@ -30,7 +30,7 @@ import torch
 import triton
 import triton.language as tl
 
-from hifigemm.engines.kernels.common import NO_PREDICATE, Predicate, holds, power_of_two, tiles_of, unfolded
+from hifigemm.engines.kernels.common import NO_PREDICATE, Predicate, as_mask, holds, power_of_two, tiles_of, unfolded
 from hifigemm.engines.kernels.crt_constants import CrtConstants, crt_constants
 from hifigemm.engines.kernels.epilogue import combine
 from hifigemm.engines.kernels.launch import Launch, float64_bits, real_view
@@ -67,8 +67,9 @@ def _joined(at, others, SET: tl.constexpr, PART: tl.constexpr, PTX: tl.constexpr
     second, third, fourth, four = others
     w = tl.load(at)
     x = tl.load(at + second)
-    y = tl.load(at + third, mask=four, other=0)
-    z = tl.load(at + fourth, mask=four, other=0)
+    has_four = as_mask(four, w)
+    y = tl.load(at + third, mask=has_four, other=0)
+    z = tl.load(at + fourth, mask=has_four, other=0)
     if PTX:
         text: tl.constexpr = SET.joins[PART]
         return tl.inline_asm_elementwise(text, "=r,r,r,r,r", (w, x, y, z), dtype=tl.int8, is_pure=True, pack=4)
@@ -100,8 +101,9 @@ def _group_residues(at, step, others, SET: tl.constexpr, GROUP: tl.constexpr, PT
             y = tl.inline_asm_elementwise(code, constraints, parts, dtype=tl.int32, is_pure=True, pack=4)
             ys = (y.to(tl.uint32, bitcast=True),)
         else:
-            TYPES: tl.constexpr = (tl.int32, tl.int32)
-            re, im = tl.inline_asm_elementwise(code, constraints, parts, dtype=TYPES, is_pure=True, pack=4)
+            re, im = tl.inline_asm_elementwise(
+                code, constraints, parts, dtype=(tl.int32, tl.int32), is_pure=True, pack=4
+            )
             ys = (re.to(tl.uint32, bitcast=True), im.to(tl.uint32, bitcast=True))
     else:
         for i in tl.static_range(WIDTH):
@@ -249,7 +251,7 @@ def crt_kernel(
             own = row_of_products + is_lower * half_m
             columns_of_products -= is_right * (tiles // 2 * BLOCK)
             columns = columns_of_products + is_right * half_n
-            inside = (columns_of_products < half_n) & (columns < n) & (own < m)
+            inside = (columns_of_products < half_n) & (columns < n) & as_mask(own < m, columns)
             own = tl.minimum(own, m - 1)
             others = _others(is_lower, is_right, len(SET.moduli) * tl.cast(product_part, tl.int64))
         i = tl.cast(own, tl.int64)

@@ -1,10 +1,9 @@
 """Launches of Triton and Gluon kernels that cost the host a few microseconds.
 
-A call through Triton's JIT binds, specialises and hashes its arguments anew: 24 to 45 us on the host of an H200, more
-than a small product takes on the device. A `Launch` does that once for each variant of a kernel; later calls go to the
-compiled kernel's own C entry with the current stream. That entry is private to Triton, so it is used for the versions
-in `_KNOWN_SERIES` alone. With other versions, which the log names once, in the interpreter, on AMD, and while a
-profiler has hooks in Triton, every call is a plain JIT call.
+A `Launch` binds and specialises arguments once for each variant of a kernel; later calls go to the compiled kernel by
+the CUDA driver (cuda_driver.py) with the current stream. Where that way is closed, every call is a plain JIT call: in
+the interpreter, on AMD, while a profiler has hooks in Triton, and, with a warning, where a version of Triton or PyTorch
+is not as cuda_driver.py expects it.
 
 A launch whose arguments are the buffers of a `Program` is not made: it becomes a step of that program.
 """
@@ -14,23 +13,23 @@ A launch whose arguments are the buffers of a `Program` is not made: it becomes 
 
 from __future__ import annotations
 
-import inspect
-import logging
 import struct
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache, lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 
 from hifigemm.engines.kernels.buffers import Buffer
+from hifigemm.engines.kernels.cuda_driver import Entry, MapForm, entry_of, map_forms_of, tensor_map_bytes
 
-_KNOWN_SERIES = ("3.6",)
-"""Triton versions whose compiled kernels are entered directly."""
 _GLUON_SERIES = ("3.6", "3.7", "3.8", "3.9")
 """Triton versions whose Gluon compiles the kernels for Hopper; its interface changes from version to version."""
+_OPTIONS = {"enable_fp_fusion": True}
+"""Options of kernels that say nothing else: Triton 3.10 fuses no products with sums unless it is told to."""
 _INT32 = 1 << 31
 _CLEARED = 1024
 """Entries that a program clears."""
@@ -70,7 +69,7 @@ class TensorMap:
         self.place = place
         self.shape = shape
         self._host: Any = None
-        self._packed: list[Any] | None = None
+        self._packed: bytes | None = None
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -89,21 +88,15 @@ class TensorMap:
             self._host = TensorDescriptor(*described, shared_layout(block, dtype))
         return self._host
 
-    def packed(self) -> list[Any]:
-        """What the C entry takes for this map: the encoded map, its shape and strides; [] while no kernel took one.
-
-        The driver encodes maps where the thread has a current context. A new thread gets one by its first call of the
-        runtime, and memory that PyTorch has in reserve needs no such call.
-        """
-        metadata = _MAP_METADATA.get(self.key)
-        if metadata is None:
-            return []
+    def packed(self) -> bytes | None:
+        """The map as kernels read it; None in a buffer, and while no kernel that takes one like it is compiled."""
         if self._packed is None:
-            from triton.backends.nvidia.driver import make_tensordesc_arg
-
-            if torch.cuda.is_initialized():
-                torch.cuda.is_current_stream_capturing()
-            self._packed = make_tensordesc_arg(self.host, metadata)
+            form = _MAP_FORMS.get(self.key)
+            if form is None or isinstance(self.place, Buffer):
+                return None
+            dtype, rows, columns, pitch, _ = self.shape
+            device = torch._C._cuda_getDevice()
+            self._packed = tensor_map_bytes(self.place, dtype, (rows, columns), pitch, form, device)
         return self._packed
 
 
@@ -191,42 +184,46 @@ def empty(shape: tuple[int, ...], dtype: torch.dtype, like: Any) -> Any:
     return torch.empty(shape, dtype=dtype, device=like.device)
 
 
-class Entry(NamedTuple):
-    """A compiled kernel reduced to the arguments of its C entry; see `make_launcher` of Triton's NVIDIA driver."""
-
-    launch: Any
-    function: Any
-    head: tuple[Any, ...]
-
-
-_MAP_METADATA: dict[tuple[Any, ...], Any] = {}
+_MAP_FORMS: dict[tuple[Any, ...], MapForm] = {}
 """How the compiler wants the tensor map of a (dtype, block), as seen in the first kernel that took one."""
 
 
 @cache
 def enters_directly() -> bool:
-    """Whether compiled kernels of this Triton can be entered without its JIT."""
-    known = triton.__version__.rpartition(".")[0] in _KNOWN_SERIES
+    """True if compiled kernels can be entered past Triton's JIT."""
+    if torch.version.cuda is None:
+        return False
     pieces = ("_cuda_getDevice", "_cuda_getCurrentRawStream")
-    direct = known and torch.version.hip is None and all(hasattr(torch._C, name) for name in pieces)
-    if not direct and torch.cuda.is_available():
-        logging.getLogger("hifigemm").info(
-            "Triton %s: launches go through its JIT, 24 to 45 us of the host each; the direct way is known for %s",
-            *(triton.__version__, ", ".join(_KNOWN_SERIES)),
-        )
-    return direct
+    missing = [name for name in pieces if not hasattr(torch._C, name)]
+    if missing and torch.cuda.is_available():
+        warn_of_slow_launches(f"torch._C has no {' and no '.join(missing)}")
+    return not missing
+
+
+@cache
+def warn_of_slow_launches(reason: str) -> None:
+    """Warn, once for each reason, that launches go through the JIT."""
+    warnings.warn(
+        f"Triton {triton.__version__} with PyTorch {torch.__version__}: kernels are launched by Triton's JIT, which "
+        f"costs the host 24 to 45 us a launch, 0.4 to 0.8 ms a small product ({reason}). hifigemm.info() names the "
+        "versions that were tested",
+        RuntimeWarning,
+        stacklevel=2,
+    )
 
 
 @cache
 def knows_gluon() -> bool:
-    """Whether the kernels for Hopper are known to compile with this Triton; without them products take longer."""
-    known = triton.__version__.rpartition(".")[0] in _GLUON_SERIES
-    if not known:
-        logging.getLogger("hifigemm").warning(
-            "Triton %s: the kernels for Hopper are known to compile with %s; plain ones take their place",
-            *(triton.__version__, ", ".join(_GLUON_SERIES)),
+    """True if the kernels for Hopper are known to compile with this Triton; without them products take longer."""
+    is_known = triton.__version__.rpartition(".")[0] in _GLUON_SERIES
+    if not is_known:
+        warnings.warn(
+            f"Triton {triton.__version__}: the kernels for Hopper are known to compile with "
+            f"{', '.join(_GLUON_SERIES)}; plain ones take their place, and products take about a third longer",
+            RuntimeWarning,
+            stacklevel=2,
         )
-    return known
+    return is_known
 
 
 def is_hooked() -> bool:
@@ -266,7 +263,6 @@ class Launch:
         if constant != sorted(constant):
             raise ValueError(f"{kernel.__name__}: constexpr parameters must come last")
         self._specialised = tuple(not p.do_not_specialize for p in parameters if not p.is_constexpr)
-        self.padding = (None,) * sum(constant)
 
     def __call__(self, grid: tuple[int, ...], *arguments: Any, **constants: Any) -> None:
         """Launch the kernel, or compile and launch it where this variant is new."""
@@ -278,29 +274,33 @@ class Launch:
         if not self._direct or is_hooked():
             self.call_jit(grid, arguments, constants)
             return
+        if 0 in grid:
+            return
         device = torch._C._cuda_getDevice()
         variant, values = self._bind(device, arguments, constants)
         entry = self._variants.get(variant)
+        if entry is None and variant not in self._variants:
+            entry = self.entry(arguments, constants)
+            _, values = self._bind(device, arguments, constants)  # tensor maps are known only now
         if entry is None:
-            compiled = self.call_jit(grid, arguments, constants)
-            if variant not in self._variants:
-                self._variants[variant] = _entry(compiled, arguments)
+            self.call_jit(grid, arguments, constants)
             return
         stream = torch._C._cuda_getCurrentRawStream(device)
-        entry.launch(*(*grid, 1, 1)[:3], stream, entry.function, *entry.head, *values, *self.padding)
+        entry.prepared((*grid, 1, 1)[:3], stream, values)()
 
     def compile(self, arguments: tuple[Any, ...], constants: dict[str, Any]) -> Any:
         """The compiled kernel for some arguments, without a launch; needs no CUDA context in the thread."""
         plain = [a.host if type(a) is TensorMap else a for a in arguments]
-        return self.kernel.warmup(*plain, grid=(1,), **constants)
+        return self.kernel.warmup(*plain, grid=(1,), **{**_OPTIONS, **constants})
 
     def entry(self, arguments: tuple[Any, ...], constants: dict[str, Any]) -> Entry | None:
         """The direct entry of the variant for some arguments, compiled without a launch; None where there is none."""
         if not self._direct:
             return None
-        variant, _ = self._bind(torch._C._cuda_getDevice(), arguments, constants)
+        device = torch._C._cuda_getDevice()
+        variant, _ = self._bind(device, arguments, constants)
         if variant not in self._variants:
-            self._variants[variant] = _entry(self.compile(arguments, constants), arguments)
+            self._variants[variant] = _entry(self.compile(arguments, constants), arguments, device)
         return self._variants[variant]
 
     def new_variant(self, arguments: tuple[Any, ...], constants: dict[str, Any]) -> tuple[Any, ...] | None:
@@ -313,19 +313,19 @@ class Launch:
     def call_jit(self, grid: tuple[int, ...], arguments: tuple[Any, ...], constants: dict[str, Any]) -> Any:
         """A plain JIT call, which compiles what is new and returns the compiled kernel."""
         plain = [a.host if type(a) is TensorMap else a for a in arguments]
-        return self.kernel[grid](*plain, **constants)
+        return self.kernel[grid](*plain, **{**_OPTIONS, **constants})
 
     def _bind(
         self, device: int, arguments: tuple[Any, ...], constants: dict[str, Any]
     ) -> tuple[tuple[Any, ...], list[Any]]:
-        """The variant that the arguments ask for, and what the C entry takes for them."""
+        """The variant that the arguments ask for, and what an entry takes for them."""
         key: list[Any] = [device, *constants.items()]
         values = _bound(arguments, self._specialised, key)
         return tuple(key), values
 
 
 def _bound(arguments: Sequence[Any], specialised: Sequence[bool], key: list[Any]) -> list[Any]:
-    """What the C entry takes for some arguments; `key` gets what kernels are specialised for."""
+    """What an entry takes for some arguments, those of tuples one by one; `key` gets what kernels are specialised for."""
     values: list[Any] = []
     for argument, special in zip(arguments, specialised, strict=True):
         kind = type(argument)
@@ -339,39 +339,35 @@ def _bound(arguments: Sequence[Any], specialised: Sequence[bool], key: list[Any]
             values.append(address)
             key += (argument.dtype, address & 15 == 0)
         elif kind is TensorMap:
-            values += argument.packed()
+            values.append(argument.packed())
             key.append(argument.key)
         elif isinstance(argument, tuple):
             key.append(len(argument))
-            values.append(tuple(_bound(argument, (True,) * len(argument), key)))
+            values += _bound(argument, (True,) * len(argument), key)
         else:
             values.append(argument)
             key.append(None if argument is None else kind)
     return values
 
 
-def _entry(compiled: Any, arguments: tuple[Any, ...]) -> Entry | None:
-    """The direct entry of a compiled kernel, or None where it is not as expected or must not be used."""
+def _entry(compiled: Any, arguments: tuple[Any, ...], device: int) -> Entry | None:
+    """The direct entry of a compiled kernel on a device, or None where the JIT has to launch it."""
     plain = (int, float, bool, type(None), torch.Tensor, Address, Buffer, TensorMap)
     if not all(type(a) in plain for a in flat(arguments)):
         return None
     try:
-        maps = [a for a in arguments if type(a) is TensorMap]
-        if maps:
-            for argument, metadata in zip(maps, compiled.metadata.tensordesc_meta, strict=True):
-                if _MAP_METADATA.setdefault(argument.key, metadata) != metadata:
-                    return None
-        launcher = compiled.run
-        if launcher.global_scratch_size or launcher.profile_scratch_size:
-            return None
-        launch = launcher.launch
-        if inspect.isfunction(launch):
-            launch = inspect.getclosurevars(launch).nonlocals["launcher"]
-        no_scratch, no_hooks = (None, None), (None, None, None)
-        ways = launcher.launch_cooperative_grid, launcher.launch_pdl
-        return Entry(launch, compiled.function, (*ways, *no_scratch, compiled.packed_metadata, *no_hooks))
-    except (AttributeError, KeyError, TypeError, ValueError):
+        forms = map_forms_of(compiled)
+    except (AttributeError, KeyError, TypeError):
+        forms = []
+    entry = entry_of(compiled, device)
+    if entry is None:
+        warn_of_slow_launches("compiled kernels are not as they were with the versions that were tested")
         return None
+    maps = [argument for argument in arguments if type(argument) is TensorMap]
+    for argument, form in zip(maps, forms, strict=True):
+        if _MAP_FORMS.setdefault(argument.key, form) != form:
+            return None
+    return entry
 
 
 @triton.jit(do_not_specialize=["count", "other_count"])

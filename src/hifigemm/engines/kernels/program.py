@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -54,6 +54,16 @@ class _Step:
     function: Callable[..., Any] | None = None
 
 
+class _Template(NamedTuple):
+    """A step whose kernel is loaded, with the arguments that depend on no address."""
+
+    step: _Step
+    entry: Any  # None where the step is a function of torch
+    values: list[Any]  # of all arguments, those of tuples one by one
+    addresses: list[tuple[int, int, int]]  # index of the argument, base and bytes from there
+    maps: list[tuple[int, int, int, tuple[Any, ...]]]  # the same of a tensor map, and its shape
+
+
 class Program:
     """Steps over the memory of operands and of a workspace of `nbytes`, which is known once a program is finished."""
 
@@ -65,8 +75,8 @@ class Program:
         self._operands = 0
         self._cleared: Buffer | None = None
         self._turns: list[int] = []
-        self._templates: list[tuple[Any, ...]] | None = None
-        self._bound: dict[tuple[int, ...], list[tuple[Any, tuple[Any, ...]]]] = {}
+        self._templates: list[_Template] | None = None
+        self._bound: dict[tuple[int, ...], list[Any]] = {}
 
     def operand(self, like: Any, *, is_zero: bool = False) -> Buffer:
         """The buffer of an operand or result that is laid out as a tensor; operands come before scratch memory.
@@ -101,7 +111,9 @@ class Program:
         self._turns.append(len(self._steps))
 
     def add(self, kernel: Launch, grid: tuple[int, ...], arguments: tuple[Any, ...], constants: dict[str, Any]) -> None:
-        """Append a launch."""
+        """Append a launch, unless its grid is empty."""
+        if 0 in grid:
+            return
         self._append(_Step(kernel, (*grid, 1, 1)[:3], arguments, constants))
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> None:
@@ -194,12 +206,11 @@ class Program:
             calls = [self._filled_in(template, stream, bases) for template in self._templates]
             if all(step.kernel is not None for step in self._steps):
                 self._bound[key] = calls
-        for launch, arguments in calls:
-            if launch is None:
-                function, buffers = arguments
-                function(*self._as_tensors(buffers, [*tensors, workspace]))
+        for call in calls:
+            if isinstance(call, _Step):
+                call.function(*self._as_tensors(call.arguments, [*tensors, workspace]))  # type: ignore[misc]
             else:
-                launch(*arguments)
+                call()
 
     def _run_plainly(self, tensors: Sequence[torch.Tensor]) -> None:
         """Every step as a call of the JIT, or of the interpreter, with tensors."""
@@ -239,46 +250,34 @@ class Program:
         there = own[offset : offset + length * x.dtype.itemsize].view(x.dtype)
         return there.as_strided(x.shape, x.strides)
 
-    def _template(self, step: _Step, entry: Any) -> tuple[Any, ...]:
-        """A launch with the places of its arguments that depend on an address."""
-        if entry is None:
-            return None, step.function, step.arguments
-        values: list[Any] = list(entry.head)
-        slots, maps = [], []
-        tuples: list[slice] = []
-        for given in step.arguments:
-            start = len(values)
-            for argument in flat((given,)):
-                if type(argument) is TensorMap:
-                    packed = argument.packed()
-                    if isinstance(argument.place, Buffer):
-                        maps.append((len(values), *self._place(argument.place), argument.shape))
-                    values += packed
-                elif type(argument) is Buffer:
-                    slots.append((len(values), *self._place(argument)))
-                    values.append(None)
-                else:
-                    is_pointer = type(argument) in (torch.Tensor, Address)
-                    values.append(argument.data_ptr() if is_pointer else argument)
-            if isinstance(given, tuple):
-                tuples.insert(0, slice(start, len(values)))
-        values += step.kernel.padding  # type: ignore[union-attr]
-        return entry.launch, entry.function, step.grid, values, slots, maps, tuples
+    def _template(self, step: _Step, entry: Any) -> _Template:
+        """A launch with the places of its arguments that depend on an address; a function of torch as it is."""
+        values: list[Any] = []
+        addresses, maps = [], []
+        for argument in flat(step.arguments if entry is not None else ()):
+            if type(argument) is TensorMap:
+                if isinstance(argument.place, Buffer):
+                    maps.append((len(values), *self._place(argument.place), argument.shape))
+                values.append(argument.packed())
+            elif type(argument) is Buffer:
+                addresses.append((len(values), *self._place(argument)))
+                values.append(None)
+            elif type(argument) in (torch.Tensor, Address):
+                values.append(argument.data_ptr())
+            else:
+                values.append(argument)
+        return _Template(step, entry, values, addresses, maps)
 
-    def _filled_in(self, template: tuple[Any, ...], stream: int, bases: list[int]) -> tuple[Any, tuple[Any, ...]]:
-        """The C entry of a template, and all that it is given on a stream for these addresses."""
-        if template[0] is None:
-            return None, template[1:]
-        launch, function, grid, values, slots, maps, tuples = template
-        arguments = values.copy()
-        for at, base, offset in slots:
-            arguments[at] = bases[base] + offset
-        for at, base, offset, shape in maps:
-            packed = map_at(bases[base] + offset, shape).packed()
-            arguments[at : at + len(packed)] = packed
-        for own in tuples:
-            arguments[own] = [tuple(arguments[own])]
-        return launch, (*grid, stream, function, *arguments)
+    def _filled_in(self, template: _Template, stream: int, bases: list[int]) -> Any:
+        """The launch of a template on a stream, for these addresses; the step where it is a function of torch."""
+        if template.entry is None:
+            return template.step
+        values = template.values.copy()
+        for index, base, offset in template.addresses:
+            values[index] = bases[base] + offset
+        for index, base, offset, shape in template.maps:
+            values[index] = map_at(bases[base] + offset, shape).packed()
+        return template.entry.prepared(template.step.grid, stream, values)
 
 
 def _buffers(arguments: Sequence[Any]) -> list[Buffer]:

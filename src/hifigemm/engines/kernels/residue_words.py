@@ -231,5 +231,4 @@ def residue_pair(words, row):
     inputs = _inputs(words, row, len(words) + 4)
     constraints: tl.constexpr = _constraints(len(words), 2)
     text: tl.constexpr = ptx_of_residues(len(words), 2)
-    types: tl.constexpr = (tl.int8, tl.int8)
-    return tl.inline_asm_elementwise(text, constraints, inputs, dtype=types, is_pure=True, pack=4)
+    return tl.inline_asm_elementwise(text, constraints, inputs, dtype=(tl.int8, tl.int8), is_pure=True, pack=4)
