@@ -9,20 +9,25 @@ TORCH_VENV ?= .venv-torch
 JAX_VENV ?= .venv-jax
 DOCS_VENV ?= .venv-docs
 SITE ?= site
+# The newest versions that were tested. `make test-torch TORCH=torch==2.11.0 TRITON=triton==3.6.0` takes others, and
+# TORCH=torch TRITON=triton what is on offer.
+TORCH ?= $(shell sed -n 's/^\(torch==[^;]*\).*/\1/p' requirements/newest.txt)
+TRITON ?= $(shell sed -n 's/^\(triton==[^;]*\).*/\1/p' requirements/newest.txt)
 # The build for CPUs, a tenth in size of what the ordinary package index has; that is taken where TORCH_INDEX is out of
-# reach. The version is fixed, since the newest of the two indices would be taken otherwise. Of Triton it is the version
-# that PyTorch 2.11 brings along, whose Gluon the kernels are written in.
-TORCH ?= torch==2.13.0
-TRITON ?= triton==3.6.0
+# reach.
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 # What `make study` runs, quickest first; STUDY_ARGS="--seconds 60" ends each after that time.
 STUDIES ?= forward_errors residuals words schemes modes
+# As many processes as the memory of the GPU and the cores carry, see tests/conftest.py.
+GPU_PROCESSES ?= $(shell $(PYTHON) -c 'import xdist' 2>/dev/null && printf '%s' '-n auto --dist worksteal')
 PIP_FLAGS ?= --quiet --disable-pip-version-check
 PYTEST := $(BIN)/python -m pytest
 PYTEST_TORCH := $(TORCH_VENV)/bin/python -m pytest
+# Other versions are installed anew.
+TORCH_INSTALLED := $(TORCH_VENV)/.installed-$(subst =,,$(TORCH)-$(TRITON))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-torch test-jax check format lint types test-all docs check-docs test-gpu bench study dist venv clean distclean
+.PHONY: help demo test test-torch test-compiled test-jax check format lint types test-all docs check-docs test-gpu bench study dist venv clean distclean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -34,8 +39,11 @@ demo: $(VENV)/.installed-study ## accuracy of each scheme and of the native prod
 test: $(VENV)/.installed-dev ## the quick tests without PyTorch, on the CPU (PYTEST_ARGS=... adds options)
 	$(PYTEST) -m "not gpu and not multigpu and not slow and not torch" $(PYTEST_ARGS)
 
-test-torch: $(TORCH_VENV)/.installed ## the quick tests with PyTorch, on the CPU; Triton's interpreter runs the GPU kernels
+test-torch: $(TORCH_INSTALLED) ## the quick tests with PyTorch, on the CPU; Triton's interpreter runs the GPU kernels
 	$(PYTEST_TORCH) -m "torch and not gpu and not multigpu and not slow" $(PYTEST_ARGS)
+
+test-compiled: $(TORCH_INSTALLED) ## what Triton makes of the kernels for each architecture, no GPU needed (half an hour and more)
+	$(PYTEST_TORCH) tests/engines/kernels/test_compiled.py $(PYTEST_ARGS)
 
 test-jax: $(JAX_VENV)/.installed ## the tests with JAX, on the CPU
 	$(JAX_VENV)/bin/python -m pytest -m "not torch" tests/interop/test_jax.py tests/numerics/test_subnormals.py $(PYTEST_ARGS)
@@ -54,7 +62,7 @@ types: $(VENV)/.installed-dev $(VENV)/.installed-types ## mypy on the sources, m
 	$(BIN)/mypy
 	$(PYTEST) tests/typing
 
-test-all: $(VENV)/.installed-dev $(TORCH_VENV)/.installed
+test-all: $(VENV)/.installed-dev $(TORCH_INSTALLED)
 	$(PYTEST) -m "not gpu and not multigpu and not torch" --ignore=tests/typing $(PYTEST_ARGS)
 	$(PYTEST_TORCH) -m "torch and not gpu and not multigpu" $(PYTEST_ARGS)
 
@@ -65,8 +73,8 @@ docs: check-docs $(DOCS_VENV)/.installed ## the pages of docs/ checked, and the 
 check-docs: $(VENV)/.installed-dev
 	$(BIN)/python tools/check_docs.py
 
-test-gpu: ## the GPU tests, with PYTHON as it stands (it must have pytest, hypothesis, torch); no venv
-	PYTHONPATH=src$${PYTHONPATH:+:$$PYTHONPATH} $(PYTHON) -m pytest -m gpu tests $(PYTEST_ARGS)
+test-gpu: ## the GPU tests, with PYTHON as it stands (pytest, hypothesis, torch; side by side with pytest-xdist); no venv
+	PYTHONPATH=src$${PYTHONPATH:+:$$PYTHONPATH} $(PYTHON) -m pytest -m gpu tests $(GPU_PROCESSES) $(PYTEST_ARGS)
 
 bench: $(VENV)/.installed-dev ## time of the correctly rounded product against the native one
 	$(BIN)/python -m benchmarks.correct_rounding $(BENCH_ARGS)
@@ -92,12 +100,14 @@ $(VENV)/.installed-%: pyproject.toml | $(VENV)/bin/pip
 	@touch $@
 
 # PyTorch by itself first: only it is looked for in TORCH_INDEX, and pip does not wait long where that cannot be reached.
-$(TORCH_VENV)/.installed: pyproject.toml | $(TORCH_VENV)/bin/pip
+# Triton last and without a look at what PyTorch asks for: each version of PyTorch names one of Triton.
+$(TORCH_INSTALLED): pyproject.toml | $(TORCH_VENV)/bin/pip
 	@echo "Installing $(TORCH), $(TRITON) and hifigemm[dev,torch] into $(TORCH_VENV)"
 	@$(TORCH_VENV)/bin/python -m pip install $(PIP_FLAGS) --no-compile --no-deps --retries 1 \
 	    --extra-index-url $(TORCH_INDEX) '$(TORCH)'
-	@$(TORCH_VENV)/bin/python -m pip install $(PIP_FLAGS) --no-compile --editable '.[dev,torch]' \
-	    "$(TRITON); sys_platform == 'linux'"
+	@$(TORCH_VENV)/bin/python -m pip install $(PIP_FLAGS) --no-compile --editable '.[dev,torch]'
+	@$(TORCH_VENV)/bin/python -m pip install $(PIP_FLAGS) --no-compile --no-deps "$(TRITON); sys_platform == 'linux'"
+	@rm -f $(TORCH_VENV)/.installed*
 	@touch $@
 
 $(JAX_VENV)/.installed: pyproject.toml | $(JAX_VENV)/bin/pip

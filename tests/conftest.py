@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import os
+import sys
 from collections import Counter
 from importlib.util import find_spec
 
@@ -12,6 +15,38 @@ from hypothesis import settings
 import hifigemm as hg
 from hifigemm.bench.arrays import cuda_is_usable
 from tests import hard_matrices as gen
+
+
+# Tests run side by side on one GPU, of which JAX would take three quarters as soon as it is used.
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+
+_MEMORY_OF_A_PROCESS = 8 * 2**30
+"""Bytes of a GPU that a process of tests may need at a time: contexts of PyTorch, JAX and CuPy, and its largest test."""
+_MEMORY_TO_KEEP = 2**30
+"""Bytes that PyTorch may keep in reserve between two tests."""
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers():
+    """As many processes for ``-n auto`` as cores and the memory of the GPU carry."""
+    cores = max((os.cpu_count() or 1) - 2, 1)
+    if not cuda_is_usable():
+        return cores
+    import torch
+
+    free, _ = torch.cuda.mem_get_info()
+    return max(min(cores, free // _MEMORY_OF_A_PROCESS), 1)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item):
+    """After a test on a GPU its memory is free for the tests of other processes."""
+    torch = sys.modules.get("torch")
+    if torch is None or item.get_closest_marker("gpu") is None or not torch.cuda.is_initialized():
+        return
+    if torch.cuda.memory_reserved() > _MEMORY_TO_KEEP:
+        gc.collect()
+        torch.cuda.empty_cache()
 
 
 def pytest_itemcollected(item):

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hifigemm.engines import available, engine_for
+from hifigemm.tested_versions import TESTED
 from hifigemm.transforms import opaque
 
 
@@ -51,6 +52,7 @@ def info() -> Info:
         "python": f"{sys.version.split()[0]} on {platform.system()} {platform.machine()}",
         "numpy": f"{np.__version__} with {blas['name']} {blas['version']}",
         "cores": str(os.cpu_count()),
+        "tested": ", ".join(f"{library} {versions}" for library, versions in TESTED.items()),
     }
     named = named_rates()
     if named is not None:
@@ -61,7 +63,8 @@ def info() -> Info:
         engine = engine_for(name)
         described[name] = f"{engine.device}: exact products of {', '.join(sorted(engine.products))}"
     if "torch" in described:
-        from hifigemm.engines.torch_engine import describe_gpus
+        from hifigemm.engines.torch_engine import describe_gpus, describe_triton
 
+        versions["triton"] = describe_triton()
         versions["torch"], gpus = describe_gpus()
     return Info(versions, described, gpus)

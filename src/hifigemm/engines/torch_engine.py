@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from functools import lru_cache
+from importlib.util import find_spec
 
 import torch
 
@@ -55,6 +56,20 @@ def torch_engine(device: str) -> Engine:
     from hifigemm.engines.cuda.engine import CudaEngine
 
     return CudaEngine(torch.device(device))
+
+
+def describe_triton() -> str:
+    """The version of Triton, and the way in which it launches kernels here."""
+    if find_spec("triton") is None:
+        return "not installed: CUDA tensors are refused"
+    import triton
+
+    from hifigemm.engines.kernels.launch import enters_directly
+
+    if not torch.cuda.is_available():
+        return f"{triton.__version__}, without a GPU"
+    way = "the CUDA driver" if enters_directly() else "Triton's JIT, 24 to 45 us a launch"
+    return f"{triton.__version__}, kernels are launched by {way}"
 
 
 def describe_gpus() -> tuple[str, tuple[str, ...]]:
