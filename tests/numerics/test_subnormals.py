@@ -9,6 +9,7 @@ import platform
 import subprocess
 import sys
 from contextlib import contextmanager
+from fractions import Fraction
 from pathlib import Path
 from threading import Thread
 
@@ -17,6 +18,7 @@ import pytest
 
 import hifigemm as hg
 from hifigemm.numerics import subnormals
+from hifigemm.numerics.double_double import cut, error_bound, is_exact, sums_of
 from hifigemm.study.reference import meets_promise
 from tests import hard_matrices as gen
 
@@ -234,6 +236,43 @@ def test_products_of_subnormal_numbers_stay_in_the_calling_thread(monkeypatch):
     assert not subnormals.others_may_flush(single, one.astype(np.float32))
     assert subnormals.others_may_flush(single / 2, one.astype(np.float32))
     assert subnormals.others_may_flush(one + 0j, one + 2.0**-1000 * 1j)
+
+
+def at_the_edges_of_the_range(rng, shape, exponent):
+    """Rows whose largest entries, the first ones, are just below 2**exponent; the others reach down to nothing."""
+    x = np.ldexp(rng.uniform(-1.0, 1.0, shape), rng.integers(-1074, exponent, shape))
+    x[rng.random(shape) < 0.2] = 0.0
+    x[:, 0] = np.ldexp(rng.uniform(0.5, 1.0, shape[0]), exponent)
+    return x
+
+
+@pytest.mark.parametrize(("count", "fewer"), [(2, False), (3, False), (3, True)])
+@pytest.mark.parametrize(("left", "right"), [(-450, -450), (-449, -440), (-450, 450), (450, -450), (-300, -420)])
+def test_double_double_sums_keep_their_bound_in_threads_that_flush(count, fewer, left, right):
+    rng, moved = np.random.default_rng(5), 0
+    for k in (2, 2, 2, 3, 5, 40):
+        a = at_the_edges_of_the_range(rng, (4, k), left)
+        b = at_the_edges_of_the_range(rng, (3, k), right)[:, ::-1].T  # the largest terms are no products of both tops
+        rows = cut(a[None], 2, count, np.empty((2 * count - 2) * a.size), fewer=fewer)
+        columns = cut(b[None], 1, count, np.empty((2 * count - 2) * b.size), fewer=fewer)
+        sure = is_exact(rows, columns).ravel()
+        err = error_bound([(rows.top, columns.top)], [slice(0, k)], count, fewer=fewer).ravel()
+
+        def multiply(x, y):
+            nonlocal moved
+            with flushing(MODES[MACHINE][-1]):
+                product = np.matmul(x, y)
+            moved += (product != np.matmul(x, y)).any()
+            return product
+
+        hi, lo = (part.ravel() for part in sums_of(rows, columns, multiply))
+        pairs = [(row, column) for row in a for column in b.T]
+        for entry, (row, column) in enumerate(pairs):
+            want = sum(Fraction(x) * Fraction(y) for x, y in zip(row.tolist(), column.tolist(), strict=True))
+            error = abs(Fraction(float(hi[entry])) + Fraction(float(lo[entry])) - want)
+            assert error <= Fraction(float(err[entry]))
+            assert error == 0 or not sure[entry]
+    assert moved
 
 
 class FakeVariable:

@@ -22,6 +22,11 @@ Bound
     rounding of lo + err and of err, and for k products that underflow, as E and F lie within 2**-450 and 2**450. For
     other rows and columns err is NaN, so that no comparison holds; zeros are multiplied in their place, as processors
     take a hundred times as long for subnormal numbers.
+Threads that flush
+    Threads of a BLAS may flush subnormal numbers to zero where they multiply. Parts on grids and their products are
+    multiples of 4 E F 2**(-4 (beta + 1)), which is at least 2**-1006: exact products stay exact. In a rounded product
+    an operand that is flushed moves a term by 2**-1022 E or F, a term or a sum that is flushed by 2**-1022. All p of
+    them move by p k (E + F + 2) 2**-1022 at most, below 2**-13 k u S, for which both constants have room too.
 References
     [OOOR12] doi:10.1007/s11075-011-9478-1. [ORO05] Ogita, Rump, Oishi: Accurate sum and dot product,
     doi:10.1137/030601818.

@@ -29,7 +29,6 @@ from hifigemm.numerics.eft import two_sum
 from hifigemm.numerics.embedding import embed_left, embed_right
 from hifigemm.numerics.rounding_formats import result_dtype
 from hifigemm.numerics.scaling import Scale
-from hifigemm.numerics.subnormals import matmul
 from hifigemm.plan import Evidence, Plan, Product, Split, Verification
 from hifigemm.problem import Problem
 from hifigemm.schemes.ozaki1 import Ozaki1
@@ -95,14 +94,14 @@ class DoubleDouble(Scheme):
             for z in chunks:
                 y = whole or cut(b[:, z], 1, count, space, fewer=fewer)
                 x = cut(a[at][:, :, z], 2, count, space[at_right:], fewer=fewer)
-                sums.append(sums_of(x, y, matmul))
+                sums.append(sums_of(x, y, np.matmul))
                 tops.append((x.top, y.top))
             hi, lo = two_sum(*(part[:, 0] for part in reduce(added, sums)))
             values[at], kept = round_once(hi, lo, error_bound(tops, chunks, count, fewer=fewer), fmt, shift)
             if not kept.all() and (~kept & (lo == 0)).any():
                 if problem.terms <= K_PART and not shift:
                     kept |= is_exact(x, y)[:, 0] & (lo == 0)
-                terms = matmul(*((part != 0).astype(np.float64) for part in (a[at], b)))
+                terms = np.matmul(*((part != 0).astype(np.float64) for part in (a[at], b)))
                 kept |= (hi == 0) & (terms == 0)
             certified[at] = kept
         return finished(problem, values, certified, 0.0, plan.num_products)
