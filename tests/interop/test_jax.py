@@ -26,7 +26,7 @@ from jax.test_util import check_grads  # noqa: E402
 
 import hifigemm.jax as hj  # noqa: E402
 import hifigemm.numpy as hnp  # noqa: E402
-from hifigemm import libraries  # noqa: E402
+from hifigemm import api, libraries, programs  # noqa: E402
 from hifigemm.interop import jax_primitive  # noqa: E402
 
 EXACT = {"correct": {"accuracy": "correct"}, "fixed": {"scheme": hg.Ozaki2(num_moduli=14, scaling="fast")}}
@@ -244,6 +244,80 @@ def test_threads_run_programs_side_by_side(assert_same_bits):
         found = list(pool.map(lambda pair: f(*pair), pairs))
     for (a, b), c in zip(pairs, found, strict=True):
         assert_same_bits(c, a @ b @ b)
+
+
+@pytest.fixture
+def plans(monkeypatch):
+    """The problems of the plans that products make; none was made before."""
+    problems = []
+
+    def counting(problem, *arguments):
+        problems.append(problem)
+        return make(problem, *arguments)
+
+    make = api.make
+    monkeypatch.setattr(api, "make", counting)
+    programs.forget()
+    return problems
+
+
+def in_a_loop(a, b):
+    return jax.lax.fori_loop(0, 3, lambda _, c: PRODUCT(a, c), b)
+
+
+def in_a_scan(a, b):
+    return jax.lax.scan(lambda c, x: (PRODUCT(a + x, c), None), b, jnp.arange(3.0))[0]
+
+
+REPEATED = {
+    "eager": lambda a, b: hg.matmul(a, b, accuracy="correct"),
+    "jit": jax.jit(PRODUCT),
+    "jit at the level": jax.jit(hj.matmul),
+    "jit in float32": jax.jit(lambda a, b: PRODUCT(a.astype("float32"), b.astype("float32"))),
+    "while": jax.jit(in_a_loop),
+    "scan": jax.jit(in_a_scan),
+    "vmap": jax.jit(jax.vmap(PRODUCT, (0, None))),
+    "gradients": jax.jit(jax.grad(lambda a, b: PRODUCT(a, b).sum(), (0, 1))),
+}
+
+
+@pytest.mark.parametrize("name", REPEATED)
+def test_the_second_call_makes_no_plan(plans, name):
+    # No entry of a product is zero: native ones are looked at again where one is.
+    a = abs(integers((2, 4, 4) if name == "vmap" else (4, 4))) + 1
+    b = abs(integers((4, 4), seed=1)) + 1
+    product = REPEATED[name]
+    jax.block_until_ready(product(a, b))
+    assert plans
+    plans.clear()
+    for _ in range(3):
+        jax.block_until_ready(product(a, b))
+    assert plans == []
+
+
+def test_programs_and_products_outside_of_them_share_plans_in_all_threads(plans, assert_same_bits):
+    a, b = integers((4, 4)), integers((4, 4), seed=1)
+    want = PRODUCT(np.asarray(a), np.asarray(b))
+    plans.clear()
+    f = jax.jit(PRODUCT)
+    with ThreadPoolExecutor(4) as pool:
+        results = list(pool.map(lambda _: f(a, b), range(16)))
+    assert_same_bits(hg.matmul(a, b, accuracy="correct"), want)
+    assert_same_bits(hg.matmul(np.asarray(a), np.asarray(b), accuracy="correct"), want)
+    for result in results:
+        assert_same_bits(result, want)
+    assert plans == []
+
+
+def test_repeated_products_of_subnormal_numbers_have_the_bits_of_numpy(plans, make_pair, assert_same_bits):
+    """Threads of XLA flush them; the second call takes another way than the first one."""
+    f = jax.jit(hj.matmul, static_argnames="accuracy")
+    for accuracy in (None, "correct"):
+        ordinary, tiny = make_pair("phi_1", 5, 7, 6), make_pair("subnormal_times_large", 5, 7, 6)
+        want = hg.matmul(*tiny, accuracy=accuracy, return_report=True)[0]
+        for a, b in (ordinary, tiny, tiny):
+            result = f(jnp.asarray(a), jnp.asarray(b), accuracy=accuracy)
+        assert_same_bits(result, want)
 
 
 @ON_BOTH

@@ -103,7 +103,7 @@ def _by_environment() -> Callable[[], object] | None:
     word, flags = place
     before = (ctypes.c_uint32 * _WORDS)()
     library.fegetenv(before)
-    lifted = type(before)(*before)
+    lifted = type(before).from_buffer_copy(before)
     lifted[word] &= ~flags
     library.fesetenv(lifted)
     return partial(library.fesetenv, before)
