@@ -842,7 +842,7 @@ def _keep(
     elif library.on_host and plan.evidence is None:
         again = _repeated_on_host(plan, engine, library, limit, operands, shape)
     if again is not None:
-        keep(key, (again, f"{plan.problem}: {plan.scheme}, {plan.reason}"))
+        keep(key, (again, f"{plan.problem}: {plan.scheme}, {plan.reason}"), (engine.name, engine.device))
 
 
 def _repeated_on_host(

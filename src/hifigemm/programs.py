@@ -3,6 +3,9 @@
 What is taken for a product depends on the call, never on earlier calls: options, shapes, strides, dtypes, alignment and
 device. The first call of a kind plans, compiles, and leaves a function of the operands behind; later calls go straight
 to it, at the cost of its launches. Engines keep the programs of calls with other arguments here too.
+
+Each engine has room for `_LIMIT` programs. Where that is full, the ones that were used least recently go. A program is
+looked up without a lock: a use is written down as a number, and the numbers are compared where some have to go.
 """
 
 from __future__ import annotations
@@ -10,6 +13,8 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Hashable
+from itertools import count
+from threading import RLock
 from typing import Any, TypeVar
 
 import numpy as np
@@ -21,43 +26,76 @@ from hifigemm.transforms import is_followed, is_wrapped
 _LIMIT = 4096
 _ON_HOST = np.dtype(np.float64), np.dtype(np.float32)
 """Of arrays of NumPy whose products are repeated."""
-_programs: dict[Hashable, Any] = {}
+
+
+class _Entry:
+    """A program, and the number of its last use, which is larger than those of earlier uses."""
+
+    __slots__ = ("last_use", "program")
+
+    def __init__(self, program: Any) -> None:
+        self.program = program
+        self.last_use = next(_uses)
+
+
+_programs: dict[Hashable, _Entry] = {}
+_by_engine: dict[Hashable, dict[Hashable, _Entry]] = {}
+"""The same entries, which those of other engines do not drive out."""
+_uses = count()
+_changes = RLock()
+"""Held where programs come and go. A destructor or a signal that multiplies meanwhile may take it again."""
 
 T = TypeVar("T")
 Repeated = Callable[[Any, Any, Any], Any]
 """The product of two operands, in a third array where it is not None; None where they need the long way."""
 
 
-def keep(key: Hashable, program: Any) -> None:
-    """Leave a program for later calls."""
-    if len(_programs) >= _LIMIT:
-        _programs.clear()
-    _programs[key] = program
+def keep(key: Hashable, program: Any, engine: Hashable) -> None:
+    """Leave a program for later calls, among those of an engine; the compiled ones of a GPU are those of its device."""
+    with _changes:
+        entries = _by_engine.setdefault(engine, {})
+        if len(entries) >= _LIMIT:
+            _drop_least_recently_used(entries)
+        entries[key] = _programs[key] = _Entry(program)
+
+
+def _drop_least_recently_used(entries: dict[Hashable, _Entry]) -> None:
+    """Make room for some programs at once, as finding the last uses takes as long for many as for one."""
+    by_last_use = sorted(entries.items(), key=lambda item: item[1].last_use)
+    for key, _ in by_last_use[: max(_LIMIT // 8, 1)]:
+        entries.pop(key, None)
+        _programs.pop(key, None)
 
 
 def kept(key: Hashable) -> Any:
-    """The program that was left for a key; None where there is none."""
-    return _programs.get(key)
+    """The program that was left for a key, and is used now; None where there is none."""
+    entry = _programs.get(key)
+    if entry is None:
+        return None
+    entry.last_use = next(_uses)
+    return entry.program
 
 
-def once(key: Hashable, make: Callable[[], T]) -> T:
+def once(key: Hashable, make: Callable[[], T], engine: Hashable) -> T:
     """The program of a key, made where it is missing."""
-    found: T | None = _programs.get(key)
-    if found is None:
-        found = make()
-        keep(key, found)
-    return found
+    program: T | None = kept(key)
+    if program is None:
+        program = make()
+        keep(key, program, engine)
+    return program
 
 
 def forget() -> None:
     """Drop all programs, and the memory of their constants."""
-    _programs.clear()
+    with _changes:
+        _programs.clear()
+        _by_engine.clear()
 
 
 def repeat(key: Hashable, a: Any, b: Any, out: Any) -> Any:
     """The product as an earlier call of this kind has left it; None where it left nothing for these operands."""
     try:
-        program: tuple[Repeated, str] | None = _programs.get(key)
+        program: tuple[Repeated, str] | None = kept(key)
     except TypeError:  # an option that cannot be hashed, which is refused later
         return None
     if program is None:

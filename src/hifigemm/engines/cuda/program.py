@@ -104,7 +104,8 @@ class CudaProgram:
 
     def nbytes(self, batch: int, rows: int, cols: int) -> int:
         """Size of the workspace of contiguous operands."""
-        return once(("nbytes", self.plan, self.device, batch, rows, cols), partial(self._nbytes, batch, rows, cols))
+        key = "nbytes", self.plan, self.device, batch, rows, cols
+        return once(key, partial(self._nbytes, batch, rows, cols), self.device)
 
     def _nbytes(self, batch: int, rows: int, cols: int) -> int:
         p = self.plan.problem
@@ -187,9 +188,8 @@ class CudaProgram:
         """The product by the bits that the operands require, where those were seen before; else None."""
         p = self.plan
         layout = tuple((tuple(x.shape), x.stride(), x.dtype, x.data_ptr() & 15) for x in (left, right, like))
-        table: dict[Any, Repeated] = once(
-            ("by bits", p.problem, p.asked, p.target, p.block_shape, self.device, layout), dict
-        )
+        key = "by bits", p.problem, p.asked, p.target, p.block_shape, self.device, layout
+        table: dict[Any, Repeated] = once(key, dict, self.device)
         table[evidence.required_bits] = again
         look = required_bits_of(left, right, NO_LIMIT)
 
@@ -223,7 +223,7 @@ class CudaProgram:
         facts = tuple(None if x is None else (tuple(x.shape), x.stride(), x.dtype, x.data_ptr() & 15) for x in tensors)
         planes = tuple(None if pair is None else tuple((x.shape, x.stride()) for x in pair) for pair in ready)
         key = "program", self.plan, self.device, facts, planes, shift, own.alpha, own.beta
-        return once(key, lambda: self._built(self.plan, tensors, ready, shift, own).finish().compile())
+        return once(key, lambda: self._built(self.plan, tensors, ready, shift, own).finish().compile(), self.device)
 
     def _built(self, plan: Plan, tensors: list[Any], ready: tuple[Any, Any], shift: int, own: Epilogue) -> Program:
         program = Program(self.device)

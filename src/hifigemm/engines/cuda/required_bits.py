@@ -37,4 +37,4 @@ def required_bits_of(left: Tensor, right: Tensor, most: int) -> Callable[[Tensor
 
         return look
 
-    return once(("required_bits", left.device, most, facts), make)
+    return once(("required_bits", left.device, most, facts), make, left.device)
