@@ -16,12 +16,11 @@ import hifigemm as hg
 from hifigemm.bench.arrays import cuda_is_usable
 from tests import hard_matrices as gen
 
-
 # Tests run side by side on one GPU, of which JAX would take three quarters as soon as it is used.
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 _MEMORY_OF_A_PROCESS = 8 * 2**30
-"""Bytes of a GPU that a process of tests may need at a time: contexts of PyTorch, JAX and CuPy, and its largest test."""
+"""Bytes of a GPU that a process of tests may need at a time: contexts of three libraries, and its largest test."""
 _MEMORY_TO_KEEP = 2**30
 """Bytes that PyTorch may keep in reserve between two tests."""
 

@@ -325,7 +325,10 @@ class Launch:
 
 
 def _bound(arguments: Sequence[Any], specialised: Sequence[bool], key: list[Any]) -> list[Any]:
-    """What an entry takes for some arguments, those of tuples one by one; `key` gets what kernels are specialised for."""
+    """What an entry takes for some arguments, those of tuples one by one.
+
+    `key` gets what kernels are specialised for.
+    """
     values: list[Any] = []
     for argument, special in zip(arguments, specialised, strict=True):
         kind = type(argument)
