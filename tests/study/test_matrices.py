@@ -72,3 +72,26 @@ def test_as_complex_makes_independent_parts_and_keeps_the_precision():
     a, b = gen.as_complex(ties, np.random.default_rng(17), 3, 4, 5)
     assert a.dtype == b.dtype == np.complex128
     assert (a.shape, b.shape) == ((3, 4), (4, 5))
+
+
+@pytest.mark.parametrize("family", gen.COST_FAMILIES)
+def test_families_of_costs_are_finite_and_come_again(family):
+    a, b = gen.COST_FAMILIES[family](np.random.default_rng(3), 20)
+    x, y = gen.COST_FAMILIES[family](np.random.default_rng(3), 20)
+    assert a.shape == b.shape == (20, 20)
+    assert np.isfinite(a).all()
+    assert np.isfinite(b).all()
+    np.testing.assert_array_equal(a, x)
+    np.testing.assert_array_equal(b, y)
+
+
+def test_powers_of_two_along_the_inner_dimension_cancel_or_stay():
+    plain = gen.span_pair(np.random.default_rng(4), 30, 0, opposite=True)
+    opposite = gen.span_pair(np.random.default_rng(4), 30, 60, opposite=True)
+    one_sided = gen.span_pair(np.random.default_rng(4), 30, 60, opposite=False)
+    np.testing.assert_array_equal(opposite[0], one_sided[0])
+    np.testing.assert_array_equal(plain[1], one_sided[1])
+    np.testing.assert_array_equal(plain[0][:, :, None] * plain[1][None], opposite[0][:, :, None] * opposite[1][None])
+    spans = exponents(opposite[0] / plain[0])
+    assert (spans == spans[0]).all()
+    assert np.ptp(spans[0]) > 40

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -121,3 +122,73 @@ def _join(real: NDArray[Any], imag: NDArray[Any]) -> NDArray[Any]:
     joined = np.empty(real.shape, np.result_type(real, np.complex64))
     joined.real, joined.imag = real, imag
     return joined
+
+
+def span_pair(rng: np.random.Generator, n: int, span: int, *, opposite: bool) -> Pair:
+    """Return A D and D^-1 B, or A D and B, for powers of two D whose exponents are uniform over span + 1 values."""
+    a, b = (phi_matrix(rng, (n, n), 0.5) for _ in range(2))
+    exponent = rng.integers(0, span, n, endpoint=True) - span // 2
+    return np.ldexp(a, exponent), np.ldexp(b, -exponent[:, None]) if opposite else b
+
+
+def _phi_pair(rng: np.random.Generator, n: int, phi: float) -> Pair:
+    return phi_matrix(rng, (n, n), phi), phi_matrix(rng, (n, n), phi)
+
+
+def _one_large_column(rng: np.random.Generator, n: int) -> Pair:
+    a, b = _phi_pair(rng, n, 0.5)
+    a[:, n // 2] *= 2.0**60
+    return a, b
+
+
+def _one_large_entry(rng: np.random.Generator, n: int) -> Pair:
+    a, b = _phi_pair(rng, n, 0.5)
+    a[n // 3, n // 2] *= 2.0**300
+    return a, b
+
+
+def _few_large_entries(rng: np.random.Generator, n: int) -> Pair:
+    a, b = _phi_pair(rng, n, 0.5)
+    a[rng.random((n, n)) < 1e-4] *= 2.0**80
+    return a, b
+
+
+def _graded_rows(rng: np.random.Generator, n: int) -> Pair:
+    """Rows of A and columns of B times powers of two over 60 bits, which scaling takes out again."""
+    a, b = _phi_pair(rng, n, 0.5)
+    exponents = [rng.integers(-30, 30, n, endpoint=True) for _ in range(2)]
+    return np.ldexp(a, exponents[0][:, None]), np.ldexp(b, exponents[1])
+
+
+def _orthogonal(rng: np.random.Generator, n: int) -> Pair:
+    """Q^T and Q, whose product is nearly the identity: all other entries cancel."""
+    q = np.linalg.qr(phi_matrix(rng, (n, n), 0.5))[0]
+    return np.ascontiguousarray(q.T), q
+
+
+def _short_integers(rng: np.random.Generator, n: int) -> Pair:
+    a, b = (rng.integers(-(2**20), 2**20, (n, n)).astype(np.float64) for _ in range(2))
+    return a, b
+
+
+def _underflowing(rng: np.random.Generator, n: int) -> Pair:
+    """Products of about 2**-1020, some of which are subnormal numbers."""
+    a, b = _phi_pair(rng, n, 0.5)
+    return a * 2.0**-510, b * 2.0**-510
+
+
+COST_FAMILIES: dict[str, Callable[[np.random.Generator, int], Pair]] = {
+    **{f"phi {phi:g}": partial(_phi_pair, phi=phi) for phi in (0.5, 1.0, 2.0, 4.0, 8.0, 20.0, 60.0)},
+    **{f"A D, D^-1 B over {span} bits": partial(span_pair, span=span, opposite=True) for span in (60, 200)},
+    **{f"A D, B over {span} bits": partial(span_pair, span=span, opposite=False) for span in (60, 200)},
+    "one column of A times 2^60": _one_large_column,
+    "one entry of A times 2^300": _one_large_entry,
+    "one entry of A in 10^4 times 2^80": _few_large_entries,
+    "rows graded": _graded_rows,
+    "Q^T Q": _orthogonal,
+    "Hilbert": lambda rng, n: (hilbert(n), hilbert(n)),
+    "integers of 20 bits": _short_integers,
+    "products near underflow": _underflowing,
+}
+"""Pairs of n x n matrices on which a product may cost more than on others: from tame data to wide exponents everywhere,
+along the inner dimension or in one place, and data that are short, that cancel or that underflow."""
