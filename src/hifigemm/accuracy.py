@@ -85,6 +85,7 @@ class Target:
         return f", accepted at the level of {self.level.name} (r = {self.r:.3g})"
 
 
+CORRECT = Target(0.0, correct=True)
 NO_PROMISE = Target(math.inf)
 NOTHING_STATED = Target(math.inf, states_bound=False)
 
@@ -106,7 +107,7 @@ def resolve(accuracy: Accuracy, fmt: Format, k: int) -> Target:
         return Target(level(fmt, k), level=fmt)
     if isinstance(accuracy, str):
         if accuracy == "correct":
-            return Target(0.0, correct=True)
+            return CORRECT
         named = {"fp32": FP32, "fp64": FP64}.get(accuracy)
         if named is None:
             raise PlanError(f"accuracy={accuracy!r}: {_EXPECTED}")
@@ -130,4 +131,4 @@ def _relative(r: float, fmt: Format) -> Target:
             f'Relative({fmt.u}) or more, or for "correct"'
         )
     s = (r - fmt.u) / (1.0 + fmt.u) * (1.0 - 2.0**-50)
-    return Target(0.0, correct=True) if s < 2.0**-_SPARE_BITS * fmt.u else Target(s, relative=r)
+    return CORRECT if s < 2.0**-_SPARE_BITS * fmt.u else Target(s, relative=r)

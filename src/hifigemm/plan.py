@@ -242,7 +242,7 @@ class Product:
     values: Array  # (batch, m, n)
     certified: Array | None  # bool: the promise of the plan is kept for this entry; None for all entries
     bound: float  # largest error / |A||B| beyond the last rounding; 0 where the exact value was rounded
-    num_products: int  # low-precision products that were made
+    num_products: float  # low-precision products that were made
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,20 @@ from hypothesis import strategies as st
 
 from hifigemm.formats import FP32, FP64
 from hifigemm.numerics import double_double
-from hifigemm.numerics.double_double import K_PART, added, cut, error_bound, is_exact, k_chunks, round_once, sums_of
+from hifigemm.numerics.double_double import (
+    K_PART,
+    added,
+    cut,
+    error_beyond_rounding,
+    error_bound,
+    is_exact,
+    k_chunks,
+    least_magnitude,
+    least_magnitudes,
+    round_once,
+    shifted,
+    sums_of,
+)
 from hifigemm.numerics.eft import two_sum
 from tests.hard_matrices import cancelling, phi_matrix
 
@@ -135,7 +148,7 @@ def test_what_is_kept_rounds_alike_within_the_bound(n, m, e, exponent, to_float3
         n = (n >> 29 << 29) + (n & 3)  # next to numbers of float32 and the midpoints between these
     hi, lo, err = (np.ldexp(float(x), exponent - y).reshape(1, 1, 1) for x, y in ((n, 0), (m, 70), (e, 80)))
     hi, lo = two_sum(hi, lo)
-    values, kept = round_once(hi, lo, err, fmt, 0)
+    values, kept = round_once(hi, lo, err, fmt)
     value, bound = Fraction(hi.item()) + Fraction(lo.item()), Fraction(err.item())
     if kept:
         assert nearest(value - bound, fmt) == nearest(value + bound, fmt) == values.item()
@@ -156,6 +169,36 @@ def test_a_shift_out_of_the_range_keeps_nothing():
     ):
         with np.errstate(all="ignore"):
             want_values = np.ldexp(hi, shift)
-            values, kept = round_once(hi, zero, zero, FP64, shift)
+            values, kept = round_once(*shifted(hi, zero, zero, shift), FP64)
         assert kept.ravel().tolist() == want
         assert (values[kept] == want_values[kept]).all()
+
+
+@given(
+    st.integers(1, 2**54), st.integers(-(2**20), 2**20), st.integers(1, 2**40), st.integers(-100, 60),
+    st.floats(-60, -3), st.booleans(),
+)  # fmt: skip
+def test_errors_beyond_the_rounding_and_least_magnitudes_hold_for_all_exact_values(
+    n, m, e, exponent, log_r, to_float32
+):
+    fmt = FP32 if to_float32 else FP64
+    hi, lo, err = (np.ldexp(float(x), exponent - y).reshape(1, 1, 1) for x, y in ((n, 0), (m, 70), (e, 80)))
+    hi, lo = two_sum(hi, lo)
+    values, _ = round_once(hi, lo, err, fmt)
+    error, least = error_beyond_rounding(hi, lo, err, fmt), least_magnitude(hi, err)
+    value, bound = Fraction(hi.item()) + Fraction(lo.item()), Fraction(err.item())
+    u, r = Fraction(fmt.u), Fraction(2.0**log_r)
+    for exact in (value - bound, value, value + bound):
+        assert Fraction(least.item()) <= abs(exact)
+        assert abs(Fraction(values.item()) - exact) <= Fraction(error.item()) + u * abs(exact)
+        if error.item() <= 2.0**log_r * least.item():
+            assert abs(Fraction(values.item()) - exact) <= (r + u) * abs(exact)
+
+
+def test_least_magnitudes_lie_below_the_exact_sums(make_pair):
+    for family in ("uniform", "phi_8", "subnormal", "underflowing", "zeros"):
+        a, b = make_pair(family, 5, 300, 4)
+        least = least_magnitudes(np.abs(a) @ np.abs(b), 300)
+        for i, j in np.ndindex(least.shape):
+            exact = sum(abs(Fraction(x) * Fraction(y)) for x, y in zip(a[i].tolist(), b[:, j].tolist(), strict=True))
+            assert Fraction(float(least[i, j])) <= exact

@@ -41,7 +41,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hifigemm.formats import FP32, Format
-from hifigemm.numerics.bits import Array, ceil_log2, scale_by_power
+from hifigemm.numerics.bits import LEAST, Array, ceil_log2, scale_by_power
 from hifigemm.numerics.blocking import BLOCK_ENTRIES
 from hifigemm.numerics.eft import two_sum
 
@@ -184,18 +184,55 @@ def is_exact(rows: Cut, columns: Cut) -> Array:
     return np.matmul(left + 0.0 * rows.top, right + 0.0 * columns.top) == 0
 
 
-def round_once(hi: Array, lo: Array, err: Array, fmt: Format, shift: int) -> tuple[Array, Array]:
-    """2**shift (hi + lo), hi its float64, rounded to `fmt`, and whether all numbers within err of it round alike.
+def shifted(hi: Array, lo: Array, err: Array, shift: int) -> tuple[Array, Array, Array]:
+    """hi, lo and err times 2**shift; err is NaN where hi leaves the range in which nothing is rounded by that."""
+    if not shift:
+        return hi, lo, err
+    zero = (hi == 0) & (err == 0)
+    hi, lo, err = (scale_by_power(x, np.array(shift)) for x in (hi, lo, err))
+    usual = (np.abs(hi) >= 2.0**-900) & (np.abs(hi) < np.inf)
+    return hi, lo, np.where(usual | zero, err, np.nan)
+
+
+def round_once(hi: Array, lo: Array, err: Array, fmt: Format) -> tuple[Array, Array]:
+    """hi + lo, hi its float64, rounded to `fmt`, and whether all numbers within err of it round alike.
 
     Rounding to float32 is the second one, so err takes the first one in. A zero is exact, or its sign is not known.
     """
-    if shift:
-        zero = (hi == 0) & (err == 0)
-        hi, lo, err = (scale_by_power(x, np.array(shift)) for x in (hi, lo, err))
-        usual = (np.abs(hi) >= 2.0**-900) & (np.abs(hi) < np.inf)
-        err = np.where(usual | zero, err, np.nan)
     if fmt is not FP32:
         return hi + 0.0, hi + (lo - err) == hi + (lo + err)
-    outer = err + np.abs(hi) * (2.0**-52 * ((lo != 0) | (err > 0)))
+    outer = _outer_error(hi, lo, err)
     least, values, most = (x.astype(np.float32) for x in (hi + (lo - outer), hi + 0.0, hi + (lo + outer)))
     return values, (least == most) & ((values != 0) | (err == 0))
+
+
+def _outer_error(hi: Array, lo: Array, err: Array) -> Array:
+    """At least |hi - A B|, by which the second rounding to float32 may be off."""
+    outer: Array = err + np.abs(hi) * (2.0**-52 * ((lo != 0) | (err > 0)))
+    return outer
+
+
+def error_beyond_rounding(hi: Array, lo: Array, err: Array, fmt: Format) -> Array:
+    """E with |C - A B| <= E + u |A B| for C of `round_once`, u that of `fmt`; NaN where there is no bound.
+
+    C is the nearest number to hi + lo, so |C - (hi + lo)| <= u |hi + lo| <= u |A B| + u err, and E = (1 + u) err. For
+    float32 hi is rounded, which lies within the outer error of A B. An error of half the smallest subnormal number in
+    the place of u |A B| is for every rounding.
+    """
+    error: Array = (err if fmt is not FP32 else _outer_error(hi, lo, err)) * (1.0 + 2.0**-20)
+    return error
+
+
+def least_magnitude(hi: Array, err: Array) -> Array:
+    """At most |A B|, from the nearest float64 of hi + lo: |A B| >= |hi + lo| - err >= (1 - u) |hi| - err."""
+    least: Array = np.abs(hi) * (1.0 - 2.0**-50) - 2.0 * err
+    return least
+
+
+def least_magnitudes(sums: Array, k: int) -> Array:
+    """At most |A||B|, from a float64 product of the magnitudes of A and B with k terms, added in any order.
+
+    k + 2 roundings: (1 + u)**(k + 2) (1 - (k + 2) u) <= 1; a product that underflows is too large by at most 2**-1074.
+    """
+    least: Array = sums * (1.0 - (k + 2) * 2.0**-53) - k * LEAST
+    return least

@@ -61,9 +61,9 @@ def certified_entries(
             found = ratios(power_of_two(np.maximum(err, -1022)), left, right, engine)
             bound = float(np.max(found, where=~certified, initial=0.0))
         return np.ones_like(certified), bound
-    if plan.target.correct:
-        certified |= rounded.certain
-    else:
+    # What is known to be rounded correctly keeps any promise, so that no target escalates more entries than that one.
+    certified |= rounded.certain
+    if not plan.target.correct:
         inverse = bits_of_inverse(plan.target.r)
         certified |= (rounded.magnitude >= 0) & (rounded.magnitude - lowest >= err + max(inverse, 0) + 1)
         if plan.target.relative is None and not certified.all():

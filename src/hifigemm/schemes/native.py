@@ -30,6 +30,7 @@ from hifigemm.numerics.scaling import Scale
 from hifigemm.numerics.subnormals import matmul
 from hifigemm.plan import Evidence, Plan, Product, Split, Verification
 from hifigemm.problem import Problem
+from hifigemm.schemes.double_double import DoubleDouble
 from hifigemm.schemes.ozaki1 import Ozaki1
 from hifigemm.schemes.scheme import Scheme, finished
 
@@ -101,8 +102,10 @@ class Native(Scheme):
         return finished(plan.problem, parts, certified, bound, 1)
 
     def escalate(self, plan: Plan, problem: Problem, engine: Engine) -> Plan | None:
-        """Slices with FP64 products, which neither over- nor underflow on the way."""
-        return Ozaki1(product="fp64").plan(problem, plan.target, engine, None, plan.asked)
+        """Double-double sums on a CPU, else slices with FP64 products; neither over- nor underflow on the way."""
+        if engine.costs is None:
+            return DoubleDouble().plan(problem, plan.target, engine, None, plan.asked)
+        return Ozaki1(product="fp64").continued(problem, plan.target, engine, plan.asked)
 
 
 @lru_cache(maxsize=256)

@@ -29,7 +29,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from hifigemm.accuracy import Target
+from hifigemm.accuracy import CORRECT, Target
 from hifigemm.engine import Engine
 from hifigemm.exceptions import PlanError
 from hifigemm.formats import FP32, FP64
@@ -104,7 +104,7 @@ class Ozaki1(Scheme):
         spec = product_spec(engine, self.product, "Ozaki1")
         beta = slice_bits(problem, spec)
         if self.mode == "correct":
-            target = Target(0.0, correct=True)
+            target = CORRECT
         size = counted(beta, "bit")
         if self.num_slices is not None:
             count, reason = self.num_slices, f"{counted(self.num_slices, 'slice')} of {size}, as asked"
@@ -189,6 +189,14 @@ class Ozaki1(Scheme):
         certified, bound = certify.certified_entries(plan, left, right, engine, rounded, exact, err - lowest, lowest)
         count = pairs * (4 if plan.problem.is_complex else 1)
         return finished(plan.problem, rounded.values, certified, bound, count)
+
+    def continued(self, problem: Problem, target: Target, engine: Engine, asked: Any) -> Plan:
+        """The plan for entries that another scheme left open: slices for correct rounding, certified at the target.
+
+        All targets climb the same steps from there, so that a weaker one is never above a stronger one.
+        """
+        plan = self.plan(problem, CORRECT, engine, None, asked)
+        return replace(plan, target=target, bound=target.r)
 
     def escalate(self, plan: Plan, problem: Problem, engine: Engine) -> Plan | None:
         """Twice as many slices, within what float64 operands can have."""

@@ -243,7 +243,7 @@ class Ozaki2(Scheme):
         if plan.is_fixed:
             return None
         if self.count == MAX_MODULI:
-            return Ozaki1().plan(problem, plan.target, engine, None, None) if plan.asked is None else None
+            return Ozaki1().continued(problem, plan.target, engine, None) if plan.asked is None else None
         count = min(self.count + self.count // 2, MAX_MODULI)
         return replace(
             plan,

@@ -104,7 +104,7 @@ class Scheme:
         return None
 
 
-def finished(problem: Problem, values: Array, certified: Array | None, bound: float, num_products: int) -> Product:
+def finished(problem: Problem, values: Array, certified: Array | None, bound: float, num_products: float) -> Product:
     """The product of a block, re and im side by side put together; an entry is certified when both are."""
     if not problem.is_complex:
         return Product(values, certified, bound, num_products)
