@@ -60,6 +60,8 @@ class ResidueProgram:
             if isinstance(found.scheme, Native):
                 steps = found.scheme.plan(plan.problem, plan.target, NumpyEngine(), None, None)
                 steps = replace(steps, blocking=plan.blocking)
+            elif found.bound > 0.0:
+                steps = replace(steps, evidence=None)  # a count that the ratio allows has even scales
         else:
             found, steps = None, plan
         _, outcome = execute(steps, a, b, NumpyEngine(), LIMIT, shift, epilogue, splits)
@@ -83,7 +85,10 @@ class ResidueProgram:
         if plan.verification is Verification.ENTRYWISE:
             evidence = Evidence(error_ratio=ratio)
             return Certificate(False, plan.scheme, plan.bound, plan.num_products, plan.k_block, evidence)
-        return Certificate(True, plan.alternatives[-1], native_bound(p.terms, p.fmt.u), 1, p.k)
+        last = plan.alternatives[-1]
+        if isinstance(last, Ozaki2):
+            return Certificate(True, last, 0.0, num_planes(moduli_set(last.count, p.is_complex), p.is_complex), p.k)
+        return Certificate(True, last, native_bound(p.terms, p.fmt.u), 1, p.k)
 
     def repeated(self, operands, stacks, shape, out):
         return None

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from hifigemm.accuracy import Target
 from hifigemm.engine import Engine, Outcome, Splits
 from hifigemm.exceptions import AccuracyError
 from hifigemm.numerics.bits import Array
@@ -15,7 +16,7 @@ from hifigemm.numerics.epilogue import PLAIN, Epilogue
 from hifigemm.numerics.scaling import Scale
 from hifigemm.numerics.special import clean, fill_nonfinite, nonfinite_vectors
 from hifigemm.numerics.symmetric import mirror
-from hifigemm.plan import Plan, Split, Verification
+from hifigemm.plan import Evidence, Plan, Split, Verification
 from hifigemm.planner import fitted, with_evidence
 from hifigemm.problem import Block, counted
 from hifigemm.schemes import Native, Scheme
@@ -86,7 +87,12 @@ def execute(
         if found.holds:
             return plan, replace(outcome, bound=found.bound)
         if found.evidence is not None:
-            finer = with_evidence(plan, found.evidence, engine, workspace)
+            problem = plan.problem
+
+            def look(scheme: Scheme, target: Target) -> Evidence | None:
+                return scheme.evidence(problem, target, a, b, engine, workspace)
+
+            finer = with_evidence(plan, found.evidence, engine, workspace, look)
             return execute(finer, a, b, engine, workspace, shift, epilogue, (None, None), out)
         plan = fitted(plan, workspace, engine, in_steps=True)
     outcome = in_steps(plan, a, b, engine, workspace, shift, splits, out if epilogue.idle else None)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from numbers import Integral
 from typing import Any
 
-from hifigemm.accuracy import NO_PROMISE, NOTHING_STATED, Accuracy, Target, resolve
+from hifigemm.accuracy import NO_PROMISE, NOTHING_STATED, Accuracy, resolve
 from hifigemm.engine import Engine
 from hifigemm.exceptions import AccuracyError, PlanError
 from hifigemm.formats import FP64
@@ -18,12 +18,17 @@ from hifigemm.numerics.scaling import balance
 from hifigemm.plan import Blocking, Evidence, Plan, Verification
 from hifigemm.problem import Problem
 from hifigemm.schemes import Native, Scheme
-from hifigemm.schemes.auto import as_scheme, chosen_native, on_device, scheme_for, words_by_exponents
+from hifigemm.schemes.auto import (
+    Look,
+    as_scheme,
+    by_operands,
+    chosen_native,
+    on_device,
+    scheme_for,
+    words_by_exponents,
+)
 from hifigemm.schemes.word_scheme import WordScheme
 from hifigemm.settings import is_strict
-
-Look = Callable[[Scheme, Target], Evidence | None]
-"""What a scheme wants to know of the operands for a target."""
 
 _LARGE = 2**26
 """Bytes of operands and result below which no scheme takes more than about a GiB, so that nobody looks at what is free;
@@ -142,15 +147,22 @@ def make(
                 f"the native product of {problem} errs by up to {chosen.bound(problem):.3g} |A||B|; asked: {target}"
             )
     plan = None if is_strict() else on_device(chosen, problem, target, engine, asked)
+    if plan is None and asked is None and engine.costs is not None:
+        plan = by_operands(problem, target, engine, engine.costs, look)
     if plan is None:
         plan = chosen.plan(problem, target, engine, look and look(chosen, target), asked)
     return fitted(plan, workspace, engine)
 
 
-def with_evidence(plan: Plan, evidence: Evidence, engine: Engine, workspace: int) -> Plan:
-    """The plan after one whose bound the evidence did not certify."""
-    scheme = plan.asked or scheme_for(plan.problem, plan.target, engine)
-    return fitted(scheme.plan(plan.problem, plan.target, engine, evidence, plan.asked), workspace, engine)
+def with_evidence(plan: Plan, evidence: Evidence, engine: Engine, workspace: int, look: Look | None = None) -> Plan:
+    """The plan after one whose bound the evidence did not certify; `look` says what else the operands tell."""
+    problem, target = plan.problem, plan.target
+    if plan.asked is None and engine.costs is not None:
+        finer = by_operands(problem, target, engine, engine.costs, look, evidence.error_ratio)
+    else:
+        scheme = plan.asked or scheme_for(problem, target, engine)
+        finer = scheme.plan(problem, target, engine, evidence, plan.asked)
+    return fitted(finer, workspace, engine)
 
 
 def reusable(plan: Plan, engine: Engine, workspace: int) -> Plan:
@@ -161,10 +173,11 @@ def reusable(plan: Plan, engine: Engine, workspace: int) -> Plan:
     if plan.evidence is None:
         return plan
     bits, evidence = plan.evidence.required_bits, None
-    if bits is not None and balance(bits, plan.scheme.count, plan.problem.is_complex):
+    by_ratio = plan.asked is None and engine.costs is not None and not plan.target.by_entry
+    if bits is not None and not by_ratio and balance(bits, plan.scheme.count, plan.problem.is_complex):
         evidence = Evidence(required_bits=bits)
     verification = Verification.ENTRYWISE if math.isfinite(plan.target.r) else Verification.NONE
-    plan = replace(plan, verification=verification, bound=plan.target.r, evidence=evidence)
+    plan = replace(plan, verification=verification, bound=plan.target.r, evidence=evidence, alternatives=())
     return fitted(plan, workspace, engine)
 
 

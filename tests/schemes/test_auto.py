@@ -8,14 +8,21 @@ import numpy as np
 import pytest
 
 import hifigemm as hg
-from hifigemm.accuracy import resolve
+from hifigemm.accuracy import CORRECT, resolve
 from hifigemm.engines.numpy_engine import NumpyEngine
 from hifigemm.formats import BF16, FP16
 from hifigemm.numerics.bounds import native_bound
-from hifigemm.plan import Verification
+from hifigemm.plan import Evidence, Outliers, Verification
 from hifigemm.problem import Problem
-from hifigemm.schemes.auto import as_scheme, chosen_native, on_device, scheme_for, words_by_exponents
-from hifigemm.schemes.ozaki2 import _expected_count
+from hifigemm.schemes.auto import (
+    as_scheme,
+    by_operands,
+    chosen_native,
+    on_device,
+    scheme_for,
+    words_by_exponents,
+)
+from hifigemm.schemes.ozaki2 import _expected_count, exact_count
 from hifigemm.study.reference import meets_promise
 from tests.host_programs import Costs, ProgramEngine
 
@@ -54,8 +61,7 @@ def test_float32_operands_go_through_float64_where_that_is_accurate_enough(dtype
 @pytest.mark.parametrize("accuracy", ["correct", 0.0, 1e-20])
 def test_beyond_native_products_exact_schemes_and_residues_where_programs_make_them(dtype, accuracy):
     p = problem(dtype)
-    on_cpu = hg.Ozaki1(product="fp64") if accuracy == 1e-20 else hg.DoubleDouble()
-    assert scheme_for(p, target(accuracy, p), NumpyEngine()) == on_cpu
+    assert scheme_for(p, target(accuracy, p), NumpyEngine()) == hg.DoubleDouble()
     assert scheme_for(p, target(accuracy, p), ProgramEngine(1.0)) == FAST
 
 
@@ -273,3 +279,104 @@ def test_schemes_by_name():
         as_scheme("strassen")
     with pytest.raises(hg.PlanError, match=r"is a class; expected an instance, such as hifigemm.Ozaki2\(\)"):
         as_scheme(hg.Ozaki2)
+
+
+# Targets that no native product keeps, on an engine with programs.
+
+WIDE = Evidence()
+"""Operands whose exact product no moduli hold."""
+SHORT, LONG = Evidence(required_bits=(30, 20)), Evidence(required_bits=(90, 80))
+
+
+def plan_by_operands(accuracy, evidence, ratio=None, dtype="float64", engine=None):
+    """The plan, which is made after one look for what correct rounding wants to know."""
+    p, engine, seen = problem(dtype), engine or ProgramEngine(), []
+
+    def look(scheme, goal):
+        seen.append((scheme, goal))
+        return evidence
+
+    plan = by_operands(p, target(accuracy, p), engine, engine.costs, look, ratio)
+    assert seen == [(FAST, CORRECT)]
+    return plan
+
+
+def moduli_for(evidence, is_complex=False):
+    return replace(FAST, num_moduli=exact_count(is_complex, *evidence.required_bits))
+
+
+@pytest.mark.parametrize("accuracy", [1e-20, hg.Relative(1e-12), "correct"])
+def test_the_exact_product_keeps_every_target_where_it_is_short(accuracy):
+    plan = plan_by_operands(accuracy, SHORT)
+    assert (plan.scheme, plan.bound, plan.verification) == (moduli_for(SHORT), 0.0, Verification.A_PRIORI)
+    assert "hold the exact product" in plan.reason
+
+
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+def test_a_number_goes_on_to_the_exact_product_on_the_device(dtype):
+    first, plan = FAST.plan(problem(dtype), target(1e-17, problem(dtype)), ProgramEngine(), None, None), None
+    plan = plan_by_operands(1e-17, LONG, dtype=dtype)
+    exact, count = moduli_for(LONG, dtype == "complex128"), first.scheme.count
+    rungs = [replace(FAST, num_moduli=count + more) for more in (1, 2)]
+    assert (plan.scheme, plan.alternatives) == (first.scheme, (*rungs, exact))
+    assert (plan.verification, plan.bound, plan.evidence) == (Verification.ON_DEVICE, 1e-17, LONG)
+    assert f"between {count} or {count + 1} or {count + 2} moduli for |C - AB| <= 1e-17 |A||B|" in plan.reason
+    assert f"{exact.count} moduli hold the exact product" in plan.reason
+
+
+def test_a_relative_error_takes_the_exact_product_whatever_it_costs_beside_a_number():
+    assert plan_by_operands(hg.Relative(1e-3), LONG).scheme == moduli_for(LONG)
+
+
+def test_no_rung_of_a_ladder_costs_more_than_what_is_behind_it():
+    class Steep(Costs):
+        def residue_seconds(self, problem, num_products, estimate):
+            return num_products + 10 * estimate
+
+    engine = ProgramEngine()
+    count = FAST.expected_products(problem(), target(1e-17, problem()))
+    for more, counts in ((9, None), (10, None), (11, 1), (12, 2), (13, 3)):
+        bits = next(n for n in range(2, 300) if exact_count(False, n, n) == count + more)
+        evidence = Evidence(required_bits=(bits, bits))
+        engine.costs = Steep(1.0)
+        plan = plan_by_operands(1e-17, evidence, engine=engine)
+        if counts is None:
+            assert (plan.scheme, plan.verification) == (moduli_for(evidence), Verification.A_PRIORI)
+        else:
+            assert len(plan.alternatives) == counts
+
+
+def test_what_the_ratio_asks_for_is_held_against_the_exact_product():
+    p = problem()
+    for ratio in (1.0, 1e3, 1e10, 1e20):
+        enough = FAST.count_for(p, target(1e-17, p), ratio)
+        plan = plan_by_operands(1e-17, LONG, ratio)
+        assert plan.scheme.count == min(enough, moduli_for(LONG).count)
+        assert plan.verification is Verification.A_PRIORI
+        assert plan.bound == (1e-17 if enough < moduli_for(LONG).count else 0.0)
+        assert plan_by_operands(1e-17, WIDE, ratio).scheme.count == enough
+    assert plan_by_operands(1e-17, LONG, np.inf).scheme == moduli_for(LONG)
+
+
+@pytest.mark.parametrize(("accuracy", "ratio"), [(1e-17, np.inf), (1e-17, 1e200), (hg.Relative(1e-12), None)])
+def test_where_no_moduli_are_known_to_do_the_steps_are_those_of_correct_rounding(accuracy, ratio):
+    p = problem()
+    plan, correct = plan_by_operands(accuracy, WIDE, ratio), plan_by_operands("correct", WIDE)
+    assert plan.scheme == correct.scheme
+    assert (plan.verification, plan.evidence) == (correct.verification, correct.evidence)
+    assert (plan.target, plan.bound) == (target(accuracy, p), target(accuracy, p).r)
+    assert ProgramEngine().compile(plan) is None
+    assert "no number of moduli is known to keep" in plan.reason
+    last = replace(plan, scheme=replace(plan.scheme, num_moduli=49))
+    finest = [x.scheme.escalate(x, p, ProgramEngine()) for x in (last, replace(last, target=CORRECT))]
+    assert finest[0].scheme == finest[1].scheme
+    assert finest[0].target == plan.target
+
+
+def test_a_number_without_an_exact_product_is_tried_by_its_ratio():
+    plan = plan_by_operands(1e-17, WIDE)
+    assert plan == FAST.plan(problem(), target(1e-17, problem()), ProgramEngine(), None, None)
+    assert plan.verification is Verification.ENTRYWISE
+    outliers = replace(LONG, outliers=Outliers(20, 22, 4, 0, (0,), (1,)))
+    assert plan_by_operands(1e-17, outliers).verification is Verification.ENTRYWISE
+    assert plan_by_operands(1e-12, LONG, dtype="float32").verification is Verification.ENTRYWISE

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
 import hifigemm as hg
-from hifigemm.study.reference import correctly_rounded
+from hifigemm.study.reference import correctly_rounded, meets_promise
 
 SCHEME = hg.DoubleDouble()
 
@@ -36,7 +38,6 @@ def test_auto_takes_it_for_correct_rounding(make_pair, dtype, count):
     assert (plan.scheme, plan.num_products, plan.product.name, plan.bound) == (SCHEME, count, "fp64", 0.0)
     assert f"{count} x fp64" in str(plan)
     assert hg.matmul(a, b, plan=plan, return_report=True)[1].num_products == count
-    assert hg.make_plan(a, b, accuracy=hg.Relative(1e-6)).scheme != SCHEME
     assert hg.make_plan(a, b, accuracy="correct", scheme="ozaki1").scheme != SCHEME
 
 
@@ -93,3 +94,78 @@ def test_other_accuracies_get_correct_rounding_too(make_pair, assert_same_bits):
         c, report = hg.matmul(a, b, accuracy=accuracy, scheme=SCHEME, return_report=True)
         assert_same_bits(c, correctly_rounded(a, b))
         assert report.correct
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex128"])
+@pytest.mark.parametrize("accuracy", [1e-16, 1e-20, hg.Relative(1e-6)])
+def test_auto_takes_it_for_weaker_targets_too(make_pair, dtype, accuracy):
+    for family in ("uniform", "phi_4", "phi_8", "nearly_cancelling", "cancelling", "ties", "underflowing", "sparse"):
+        a, b = make_pair(family, 9, 40, 8, dtype)
+        c, report = hg.matmul(a, b, accuracy=accuracy, return_report=True)
+        assert report.scheme == SCHEME
+        assert report.correct == (report.bound == 0.0)
+        if report.correct:
+            assert_equal_bits(c, correctly_rounded(a, b))
+        elif not isinstance(accuracy, hg.Relative):
+            assert report.bound == accuracy
+            assert meets_promise(c, a, b, accuracy).all()
+        else:
+            assert report.relative == accuracy.r
+
+
+def assert_equal_bits(c, want):
+    assert c.tobytes() == want.tobytes()
+
+
+def escalated(report):
+    """Entries that were left, step by step."""
+    return [int(text) for text in re.findall(r"(\d+) entr(?:y|ies) escalated", report.reason)]
+
+
+@pytest.mark.parametrize("family", ["phi_4", "phi_8", "phi_20", "ties", "near_ties", "cancelling", "nearly_cancelling"])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex128"])
+def test_no_weaker_target_leaves_more_entries_or_goes_further(make_pair, family, dtype):
+    a, b = make_pair(family, 12, 60, 9, dtype)
+    left = [
+        escalated(hg.matmul(a, b, accuracy=x, return_report=True)[1])
+        for x in (1e-18, 1e-25, "correct", hg.Relative(1e-5), hg.Relative(2e-7), "correct")
+    ]
+    for weak, strong in ((0, 1), (1, 2), (3, 4), (4, 5)):
+        assert len(left[weak]) <= len(left[strong])
+        assert all(x <= y for x, y in zip(left[weak], left[strong], strict=False))
+
+
+def test_a_number_certifies_by_magnitudes_what_cannot_be_rounded(make_pair):
+    a, b = make_pair("ties", 7, 20, 6)
+    assert escalated(hg.matmul(a, b, accuracy="correct", return_report=True)[1])[0] == 42
+    c, report = hg.matmul(a, b, accuracy=1e-17, return_report=True)
+    assert escalated(report) == []
+    assert (report.bound, report.correct) == (1e-17, False)
+    assert meets_promise(c, a, b, 1e-17).all()
+    # Sums that cancel to nothing are small beside their error, and not beside their terms.
+    x = np.array([[1.0, 2.0**-40 / 3, -1.0]])
+    y = np.array([[1.0], [0.0], [1.0]])
+    assert escalated(hg.matmul(x, y / 3, accuracy=1e-20, return_report=True)[1]) == []
+
+
+@pytest.mark.parametrize("shift", [-1060, -300, 7, 900])
+def test_powers_of_two_as_alpha_keep_weaker_targets(make_pair, shift):
+    for family in ("phi_4", "ties", "cancelling"):
+        a, b = make_pair(family, 7, 20, 6)
+        c = hg.gemm(a, b, alpha=2.0**shift, accuracy=1e-17)
+        scaled = np.ldexp(a, shift // 2), np.ldexp(b, shift - shift // 2)
+        assert meets_promise(c, *scaled, 1e-17).all()
+
+
+def test_a_forced_scheme_rounds_correctly_whatever_is_asked(make_pair, assert_same_bits):
+    a, b = make_pair("ties", 7, 20, 6)
+    for accuracy in (None, 1e-3, 1e-17, hg.Relative(1e-6)):
+        c, report = hg.matmul(a, b, scheme=SCHEME, accuracy=accuracy, return_report=True)
+        assert_same_bits(c, correctly_rounded(a, b))
+        assert report.correct
+
+
+def test_long_sums_certify_magnitudes_in_parts(make_pair):
+    a, b = make_pair("cancelling", 3, 9000, 4)
+    c, report = hg.matmul(a, b, accuracy=1e-20, return_report=True)
+    assert meets_promise(c, a, b, report.bound).all()

@@ -5,14 +5,16 @@ The choice rests on the problem and on the cost model of the engine, never on a 
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
 
-from hifigemm.accuracy import Target
+from hifigemm.accuracy import CORRECT, Target
 from hifigemm.engine import Costs, Engine
 from hifigemm.exceptions import PlanError
 from hifigemm.formats import BF16, FP16, FP32, FP64
-from hifigemm.plan import Blocking, Plan, Verification
+from hifigemm.plan import Blocking, Evidence, Outliers, Plan, Verification
 from hifigemm.problem import Problem
 from hifigemm.schemes.corrected import Corrected
 from hifigemm.schemes.double_double import DoubleDouble
@@ -22,6 +24,9 @@ from hifigemm.schemes.ozaki1 import Ozaki1
 from hifigemm.schemes.ozaki2 import Ozaki2
 from hifigemm.schemes.scheme import Scheme
 from hifigemm.schemes.word_scheme import WordScheme
+
+Look = Callable[[Scheme, Target], Evidence | None]
+"""What a scheme wants to know of the operands for a target."""
 
 _ALL: tuple[type[Scheme], ...] = Native, Multiword, Corrected, Ozaki1, Ozaki2, DoubleDouble
 SCHEMES: dict[str, type[Scheme]] = {cls.name: cls for cls in _ALL}
@@ -67,8 +72,8 @@ def scheme_for(problem: Problem, target: Target, engine: Engine) -> Scheme:
 
     The native product wherever its worst case is good enough, or the level of its own format was asked for, unless
     residues are quicker on this engine by its cost model; otherwise residues where programs make them. Elsewhere the
-    native product in float64 for float32 operands, which is one product too; double-double sums for correct rounding;
-    else slices with FP64 products, the widest that BLAS multiplies exactly.
+    native product in float64 for float32 operands, which is one product too; else double-double sums, which take five
+    or six products for correct rounding where slices take as many for the weakest target that comes here.
     """
     residues = Ozaki2(scaling="fast")
     if Native().keeps(problem, target):
@@ -78,7 +83,7 @@ def scheme_for(problem: Problem, target: Target, engine: Engine) -> Scheme:
     in_float64 = Native(product="fp64")
     if in_float64.keeps(problem, target):
         return in_float64
-    return DoubleDouble() if target.correct else Ozaki1(product="fp64")
+    return DoubleDouble()
 
 
 def on_device(scheme: Scheme, problem: Problem, target: Target, engine: Engine, asked: Scheme | None) -> Plan | None:
@@ -93,12 +98,7 @@ def on_device(scheme: Scheme, problem: Problem, target: Target, engine: Engine, 
     if problem.fmt is not FP64 or not native.keeps(problem, target):
         return None
     first = scheme.plan(problem, target, engine, None, asked)
-    others = engine.costs.native_seconds(problem)
-    counts = [first.scheme.count]
-    for more in range(1, _MORE_MODULI + 1):
-        products = scheme.expected_products(problem, target, more)
-        if engine.costs.residue_seconds(problem, products, True) < others:
-            counts.append(counts[0] + more)
+    counts = _ladder(first, engine.costs, engine.costs.native_seconds(problem))
     words = " or ".join(map(str, counts))
     worst = native.bound(problem)
     reason = f"the device decides by the operands between {words} moduli and an FP64 product"
@@ -110,6 +110,86 @@ def on_device(scheme: Scheme, problem: Problem, target: Target, engine: Engine, 
         reason=reason,
         alternatives=(*(replace(scheme, num_moduli=count) for count in counts[1:]), native),
     )
+
+
+def _ladder(first: Plan, costs: Costs, others: float) -> list[int]:
+    """The moduli of a plan, and larger counts that are expected to be quicker than what comes behind them."""
+    counts = [first.scheme.count]
+    for more in range(1, _MORE_MODULI + 1):
+        products = first.scheme.expected_products(first.problem, first.target, more)
+        if costs.residue_seconds(first.problem, products, True) < others:
+            counts.append(counts[0] + more)
+    return counts
+
+
+def by_operands(
+    problem: Problem, target: Target, engine: Engine, costs: Costs, look: Look | None, ratio: float | None = None
+) -> Plan:
+    """The cheapest plan of residues for a target beyond the native product, by one look at the operands.
+
+    Moduli that hold the exact product keep every target, at the price of correct rounding. Fewer keep a number where
+    the error ratio is small: the device finds it out beside the product, and goes on to the exact product where it is
+    not. Where no moduli hold the exact product, a number is tried by its ratio alone, and what is left takes the steps
+    of correct rounding with entries that are certified for the target. So no target costs more than a stronger one.
+
+    Nobody looks for `look` None. `ratio` is the error ratio, once a program has found it.
+    """
+    residues = Ozaki2(scaling="fast")
+    if look is None and ratio is None:
+        return residues.plan(problem, target, engine, None, None)
+
+    # The way of correct rounding, which a relative error takes too.
+    evidence = None if look is None else look(residues, CORRECT)
+    has_exact = evidence is not None and evidence.required_bits is not None
+    exact = residues.plan(problem, target, engine, evidence, None) if has_exact else None
+    if target.by_entry:
+        return exact or _in_steps(problem, target, engine)
+
+    # As many moduli as a known ratio asks for, or those of the exact product where they are fewer.
+    if ratio is not None:
+        plans = [] if exact is None else [exact]
+        if residues.count_for(problem, target, ratio) is not None:
+            plans.append(residues.plan(problem, target, engine, Evidence(error_ratio=ratio), None))
+        return min(plans, key=_num_products) if plans else _in_steps(problem, target, engine)
+
+    # As many as tame operands take; the exact product where that is expected to be quicker, or behind them.
+    first = residues.plan(problem, target, engine, None, None)
+    if exact is None:
+        return first
+    exact_seconds = costs.residue_seconds(problem, math.ceil(_num_products(exact)), False)
+    if costs.residue_seconds(problem, first.num_products, True) >= exact_seconds:
+        return exact
+    if problem.fmt is not FP64 or _outliers(exact) is not None:  # the look at the ratio is little of such a product
+        return first
+    counts = _ladder(first, costs, exact_seconds)
+    return replace(
+        first,
+        verification=Verification.ON_DEVICE,
+        reason=f"the device decides by the operands between {' or '.join(map(str, counts))} moduli for {target} "
+        f"in every entry and those of correct rounding: {exact.reason}",
+        alternatives=(*(replace(residues, num_moduli=count) for count in counts[1:]), exact.scheme),
+        evidence=exact.evidence,
+    )
+
+
+def _in_steps(problem: Problem, target: Target, engine: Engine) -> Plan:
+    """The steps of correct rounding, with entries that are certified for the target."""
+    plan = Ozaki2(scaling="fast").plan(problem, CORRECT, engine, Evidence(), None)
+    if target.correct:
+        return plan
+    reason = f"no number of moduli is known to keep {target}; {plan.reason} to begin with, and entries are certified"
+    return replace(plan, target=target, bound=target.r, reason=reason)
+
+
+def _outliers(plan: Plan) -> Outliers | None:
+    """The vectors that a plan sets apart."""
+    return None if plan.evidence is None else plan.evidence.outliers
+
+
+def _num_products(plan: Plan) -> float:
+    """Products that a plan makes, those of outliers by their share."""
+    outliers = _outliers(plan)
+    return plan.num_products if outliers is None else outliers.num_products(plan.problem, plan.num_products)
 
 
 def words_by_exponents(

@@ -30,10 +30,11 @@ from hifigemm.numerics.epilogue import PLAIN, Epilogue
 from hifigemm.numerics.error_ratio import error_bound, error_ratio, largest_ratio
 from hifigemm.numerics.residues import moduli_set
 from hifigemm.plan import Blocking, Evidence, Verification
+from hifigemm.planner import make
 from hifigemm.schemes import outliers
 from hifigemm.schemes import ozaki2 as scheme_module
 from hifigemm.schemes.scheme import int8_product
-from hifigemm.study.reference import meets_promise
+from hifigemm.study.reference import correctly_rounded, meets_promise
 from tests.engines.stand_in import DEVICE, arrays, on_host, planned
 
 FAST = hg.Ozaki2(scaling="fast")
@@ -330,6 +331,58 @@ def test_certified_plans_end_as_those_of_numpy(make_pair, assert_same_bits, engi
         assert plan.scheme == want.scheme
         assert outcome.bound == expected.bound
         assert_same_bits(values, expected.values)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "rung"),
+    [("float64", 0), ("float64", 1), ("float64", 3), ("complex128", 1), ("complex128", 2), ("complex128", 3)],
+)
+def test_a_number_ends_with_the_exact_product(make_pair, assert_same_bits, engine, rung, dtype):
+    a, b = stacks(make_pair, k=100, dtype=dtype)
+    a[..., 1, 5] *= 2.0**-40  # which makes the exact product long
+    plan = planned("auto", a, b, engine, TIGHT)
+    assert plan.verification is Verification.ON_DEVICE
+    rungs, p = [plan.scheme, *plan.alternatives[:-1]], plan.problem
+    ends = [largest_ratio(p.terms, TIGHT, moduli_set(x.count, p.is_complex).half_range) for x in rungs]
+    ends = [0.0, *ends, np.inf]
+    assert len(rungs) == 3
+    a, b = with_ratio(a, b, ends[rung], ends[rung + 1])
+    plan = planned("auto", a, b, engine, TIGHT)
+    assert (plan.scheme, *plan.alternatives[:-1]) == (*rungs,)
+    _, outcome, values = run(plan, a, b, engine)
+    found = outcome.certificate()
+    assert found.holds
+    if rung < 3:
+        assert (found.scheme, found.bound) == (rungs[rung], TIGHT)
+        assert_same_bits(values, by_numpy(a, b, rungs[rung]))
+    else:
+        assert (found.scheme, found.bound) == (plan.alternatives[-1], 0.0)
+        assert_same_bits(values, correctly_rounded(a, b))
+    assert meets_promise(values[0], a[0], b[0], TIGHT).all()
+
+
+@pytest.mark.parametrize("family", ["phi_1", "phi_4"])
+def test_blocks_mirrors_and_special_values_go_on_to_the_exact_product_too(
+    make_pair, assert_same_bits, engine, monkeypatch, family
+):
+    monkeypatch.setattr(ozaki2, "_SAMPLE_FROM_BEFORE_EXACT", 0)
+    a, b = stacks(make_pair, family, 9, 100, 8)
+    a[0, 2, 3] = np.inf
+    whole = planned("auto", a, b, engine, TIGHT)
+    taken = run(whole, a, b, engine)[1].certificate().scheme
+    assert (taken == whole.alternatives[-1]) == (family == "phi_4")
+    want = by_numpy(a, b, taken)
+    for workspace in (2**28, whole.workspace - 1):
+        plan = planned("auto", a, b, engine, TIGHT, workspace=workspace)
+        assert_same_bits(run(plan, a, b, engine)[2], want)
+        assert_same_bits(run(plan, a, b, engine, shift=-3)[2], want / 8)
+    x = np.where(np.isfinite(a), a, 1.0)
+    gram = replace(planned("auto", x, x.swapaxes(1, 2).copy(), engine, TIGHT).problem, mirror="T")
+    plan = make(gram, TIGHT, "auto", engine, 2**28, lambda s, t: s.evidence(gram, t, *arrays(x, x.mT), engine, 2**28))
+    assert plan.verification is Verification.ON_DEVICE
+    _, outcome, values = run(plan, x, np.ascontiguousarray(x.mT), engine)
+    want = by_numpy(x, np.ascontiguousarray(x.mT), outcome.certificate().scheme)
+    assert_same_bits(np.tril(values), np.tril(want))
 
 
 def test_no_target_is_promised_where_a_sum_of_magnitudes_may_be_zero(make_pair, assert_same_bits, engine, monkeypatch):

@@ -22,7 +22,7 @@ from hifigemm.engines.kernels.program import Program
 from hifigemm.executor import execute
 from hifigemm.numerics.bounds import native_bound
 from hifigemm.numerics.epilogue import PLAIN, Epilogue
-from hifigemm.plan import Blocking, Outliers
+from hifigemm.plan import Blocking, Outliers, Verification
 from hifigemm.study.reference import meets_promise
 from tests.engines.stand_in import DEVICE, arrays, on_host, planned
 
@@ -188,6 +188,42 @@ def test_a_plan_that_rests_on_bits_is_repeated_for_operands_that_require_as_many
     for each in (again, later):
         for a, b in (first, second):
             assert_same_bits(on_host(each(*(unwrap(z) for z in arrays(a, b)), None)), a @ b)
+
+
+@pytest.mark.usefixtures("direct")
+def test_a_ladder_that_ends_with_the_exact_product_is_repeated_by_the_bits_of_that(engine, assert_same_bits):
+    """Operands of the same bits are multiplied as by a first call, whatever their error ratio."""
+    engine.costs = SimpleNamespace(
+        residue_seconds=lambda problem, count, estimate: 1.0 * count,
+        native_seconds=lambda problem: 99.0,
+        halves_pay=lambda m, n, k, planes: False,
+    )
+    # Two small entries make the exact product long. A row that meets small entries only has a large ratio.
+    easy = operands()
+    easy[0][0, 1, 5] *= 2.0**-40
+    easy[1][0, 3, 2] *= 2.0**-40
+    hard = [x.copy() for x in easy]
+    hard[0][0, 0] = 0.0
+    hard[0][0, 0, 1] = hard[0][0, 2, 1]
+    hard[1][0, 1, [0, 1, 3, 4]] *= 2.0**-30
+    plan = planned("auto", *arrays(*easy), engine, TIGHT)
+    assert plan.verification is Verification.ON_DEVICE
+    again = again_of(plan, engine, *easy, (1, 4, 5))
+    taken = []
+    for pair in (easy, hard):
+        tensors = arrays(*pair)
+        assert planned("auto", *tensors, engine, TIGHT) == plan
+        outcome = run(plan, *tensors, engine)
+        taken.append(outcome.certificate().scheme)
+        assert_same_bits(on_host(again(*(unwrap(z) for z in tensors), None)), on_host(outcome.values))
+    assert taken == [plan.scheme, plan.alternatives[-1]]
+    other = [easy[0], easy[1] * 1.0]
+    other[1][0, 4, 2] *= 2.0**-50
+    assert again(*(unwrap(z) for z in arrays(*other)), None) is None
+    # What was only tried by its ratio is not repeated: other operands may be looked at with another result.
+    tried = replace(plan, verification=Verification.ENTRYWISE, evidence=None, alternatives=())
+    x, y = arrays(*easy)
+    assert engine.compile(tried).repeated((x, y), (x, y), (1, 4, 5), None) is None
 
 
 @pytest.mark.usefixtures("direct")

@@ -50,6 +50,8 @@ _LEAST_TERMS = 512
 """Of sums whose smallest one, of all entries of a large product, is half of the mean or more."""
 _SAMPLE_FROM = 2**35
 """m n k of products beside which the ratio of a few vectors costs nothing."""
+_SAMPLE_FROM_BEFORE_EXACT = 2**32
+"""The same where the exact product is behind the ladder, which takes little longer than its first rung."""
 _SAMPLE = 128
 """Rows and columns whose ratio is known first."""
 
@@ -61,8 +63,8 @@ def steps(plan: Plan, costs: Rates | None) -> Steps | None:
     in_halves = partial(_in_halves, plan, costs)
     if not plan.certifies and plan.verification is not Verification.ON_DEVICE:
         return Steps(_write_fixed, combines=True, ready=_ready, in_halves=in_halves)
-    if plan.evidence is not None or plan.target.by_entry:  # the ratio is not enough
-        return None
+    if plan.target.by_entry or (plan.verification is Verification.ENTRYWISE and plan.evidence is not None):
+        return None  # the ratio is not enough
     if plan.verification is Verification.ENTRYWISE and _most_bits(plan, plan.scheme.count) < 0:
         return None
     return Steps(_write_ladder, record=1, certify=partial(_certificate, plan), in_halves=in_halves)
@@ -235,11 +237,13 @@ def _write_entries(
 def _write_ladder(plan: Plan, given: Arguments) -> None:
     """Rung by rung; the record ends with the largest error ratio, or with a lower bound that decides alike.
 
-    A plan that is to be certified has one rung; a ratio that this does not keep is made known in full.
+    A plan that is to be certified has one rung; a ratio that this does not keep is made known in full. Behind the last
+    rung comes what keeps the bound for any ratio: a native product, or moduli that hold the exact product.
     """
     record = given.record
     chooses, certifies = (plan.verification is x for x in (Verification.ON_DEVICE, Verification.ENTRYWISE))
-    if chooses and plan.problem.multiplications >= _SAMPLE_FROM:
+    is_exact_behind = chooses and plan.evidence is not None
+    if chooses and plan.problem.multiplications >= (_SAMPLE_FROM_BEFORE_EXACT if is_exact_behind else _SAMPLE_FROM):
         part = given.a[:, :_SAMPLE], given.b[:, :, :_SAMPLE]
         sizes = scaled_residues.sized_residues(((part[0], 2), (part[1], 1)), moduli_of(plan))[2]
         error_ratio_bits(sizes, enough=_most_bits(plan, plan.scheme.count), into=record)
@@ -262,15 +266,34 @@ def _write_ladder(plan: Plan, given: Arguments) -> None:
                 in_halves=plan.blocking.in_halves,
             )
         least = most + 1
-    if chooses:
+    if is_exact_behind:
+        _write_exact(plan, given, plan.alternatives[-1], (record, least, LARGEST))
+    elif chooses:
         predicate = record, least, LARGEST
         native_gemm.fp64_product(given.a, given.b, given.out, predicate, given.shift)
         if given.out.is_complex():
             restore_special_values(given.a, given.b, given.out, predicate=predicate)
 
 
+def _write_exact(plan: Plan, given: Arguments, scheme: Any, predicate: Predicate) -> None:
+    """Block by block, by moduli that hold the exact product, where the predicate holds."""
+    moduli = moduli_of(plan, scheme.count)
+    bits: Any = None if plan.evidence is None else plan.evidence.required_bits
+    even = balance(bits, scheme.count, plan.problem.is_complex)
+    for block in blocks_of(plan, given.out):
+        operands = block.operands(given.a, given.b)
+        triangle = is_triangle(plan, block)
+        is_one = triangle and plan.problem.is_of_one_operand and even == 0
+        sides = ((operands[0], 2), (operands[1], 1))[: 1 if is_one else 2]
+        balances = (even, -even)[: len(sides)]
+        planes, scales = scaled_residues.scaled_residues(sides, moduli, balances=balances, predicate=predicate)
+        residues = [(planes[i], scales[i].exponent) for i in (0, -1)]
+        form: dict[str, Any] = {"triangle": triangle, "in_halves": plan.blocking.in_halves}
+        _write_entries(operands, residues, moduli, given.out[block.entries], given, None, predicate, True, **form)
+
+
 def _ladder(plan: Plan) -> list[Any]:
-    """The schemes with a number of moduli; behind them comes the native product, where the device chooses."""
+    """The schemes with a number of moduli that the ratio decides on; behind them comes what needs no ratio."""
     return [plan.scheme, *plan.alternatives[:-1]]
 
 
@@ -318,6 +341,9 @@ def _certificate(plan: Plan, record: Sequence[int]) -> Certificate:
             return Certificate(True, rung, plan.target.r, made, plan.k_block)
     if plan.verification is Verification.ENTRYWISE:
         return Certificate(False, scheme, plan.bound, products, plan.k_block, Evidence(error_ratio=ratio))
+    if plan.evidence is not None:
+        exact = plan.alternatives[-1]
+        return Certificate(True, exact, 0.0, num_planes(moduli_of(plan, exact.count), p.is_complex), plan.k_block)
     return Certificate(True, plan.alternatives[-1], native_bound(p.terms, p.fmt.u), 1, p.k)
 
 

@@ -20,7 +20,7 @@ from hifigemm.engines.kernels.mirror import mirror
 from hifigemm.engines.kernels.program import Program
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.epilogue import PLAIN, Epilogue
-from hifigemm.plan import Blocking, Evidence, Plan
+from hifigemm.plan import Blocking, Evidence, Plan, Verification
 from hifigemm.problem import Block
 from hifigemm.programs import once
 
@@ -164,6 +164,8 @@ class CudaProgram:
             return None
         if evidence is not None and (evidence.required_bits is None or evidence.outliers is not None):
             return None
+        if self.plan.verification is Verification.ENTRYWISE and self.plan.asked is None:
+            return None  # other operands may be looked at with another result
         (left, right), device = map(unwrap, stacks), self.device
         made = torch.empty(shape, dtype=TORCH_DTYPES[self.plan.problem.dtype], device="meta")
         whole = (self.plan.problem.batch, self.plan.problem.m, self.plan.problem.n)

@@ -362,6 +362,7 @@ def scaled_residues(
     balances: tuple[int, ...] = (0, 0),
     bits: int | None = None,
     config: Config | None = None,
+    predicate: Predicate | None = None,
 ) -> tuple[tuple[Any, ...], tuple[VectorScale, ...]]:
     """Residues of the scaled and rounded operands, for the products of numerics.residue_products.product_operands.
 
@@ -377,6 +378,9 @@ def scaled_residues(
         |2**exponent x| < 2**bits for given scales that are not those of `norm_scales`.
     config : Config, optional
         Otherwise `config_for` chooses.
+    predicate : (int64 tensor of one entry, least, most), optional
+        Decides on the device: unless least <= predicate <= most the operands are not read, and what is returned means
+        nothing.
 
     Returns
     -------
@@ -386,7 +390,7 @@ def scaled_residues(
     """
     layout = layout_of(operands, config)
     constants, planes = _planes(layout, operands, moduli, balances, bits)
-    return planes, _run(layout, operands, constants, balances, scales, planes)
+    return planes, _run(layout, operands, constants, balances, scales, planes, predicate=predicate)
 
 
 def sized_residues(
@@ -401,8 +405,7 @@ def sized_residues(
     Parameters
     ----------
     predicate : (int64 tensor of one entry, least, most), optional
-        Decides on the device: unless least <= predicate <= most the operands are not read, and what is returned means
-        nothing.
+        As for `scaled_residues`.
     """
     layout = layout_of(operands, config, sized=True)
     like, total = operands[0][0], sum(math.prod(shape) for shape in layout.shapes)
