@@ -86,7 +86,11 @@ def execute(
         found = outcome.certificate()
         if found.holds:
             return plan, replace(outcome, bound=found.bound)
-        if found.evidence is not None:
+        # What the library chose goes on by residues, without steps of its own.
+        is_chosen_native = (
+            isinstance(plan.scheme, Native) and plan.asked is None and engine.costs is not None and not shift
+        )
+        if found.evidence is not None or is_chosen_native:
             problem = plan.problem
 
             def look(scheme: Scheme, target: Target) -> Evidence | None:

@@ -154,11 +154,14 @@ def make(
     return fitted(plan, workspace, engine)
 
 
-def with_evidence(plan: Plan, evidence: Evidence, engine: Engine, workspace: int, look: Look | None = None) -> Plan:
+def with_evidence(
+    plan: Plan, evidence: Evidence | None, engine: Engine, workspace: int, look: Look | None = None
+) -> Plan:
     """The plan after one whose bound the evidence did not certify; `look` says what else the operands tell."""
     problem, target = plan.problem, plan.target
     if plan.asked is None and engine.costs is not None:
-        finer = by_operands(problem, target, engine, engine.costs, look, evidence.error_ratio)
+        ratio = None if evidence is None else evidence.error_ratio
+        finer = by_operands(problem, target, engine, engine.costs, look, ratio)
     else:
         scheme = plan.asked or scheme_for(problem, target, engine)
         finer = scheme.plan(problem, target, engine, evidence, plan.asked)
