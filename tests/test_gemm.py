@@ -470,6 +470,21 @@ def test_powers_of_two_far_apart_give_the_bits_of_the_cpu_on_a_gpu(make_pair, as
             assert report.correct == expected.correct
 
 
+@pytest.mark.parametrize("accuracy", [None, 1e-15, "correct"])
+@pytest.mark.parametrize("beta", [2.0**997, 1e305, -1.7e308])
+def test_a_beta_near_the_largest_number_costs_no_entry_its_digits(accuracy, beta):
+    """Entries of T and C lie far apart, so that beta C is large in some entries and nothing in others."""
+    t = np.array([[1 / 3, 1e-100, 1 / 3, 2.0, 5e-324]])
+    c = np.array([[0.0, 0.0, 1e-300, 1e-310, -5e-324]])
+    for alpha, exact_alpha in ((1.0, Fraction(1)), (1.5, Fraction(3, 2))):
+        found, report = hg.gemm(np.ones((1, 1)), t, c, alpha=alpha, beta=beta, accuracy=accuracy, return_report=True)
+        for x, y, z in zip(found[0].tolist(), t[0].tolist(), c[0].tolist(), strict=True):
+            terms = exact_alpha * Fraction(y), Fraction(beta) * Fraction(z)
+            allowed = Fraction(1, 2**53) * abs(sum(terms)) + Fraction(1, 2**100) * sum(map(abs, terms))
+            assert abs(Fraction(x) - sum(terms)) <= allowed + Fraction(2) ** -1074
+        assert not report.correct or beta == 2.0**997
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("power", ["largest", "smallest"])
 def test_an_addend_that_cannot_take_the_rest_of_a_power_is_not_called_correct(assert_same_bits, dtype, power):

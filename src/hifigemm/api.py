@@ -395,9 +395,10 @@ def gemm(
     alpha, beta : scalar
         The power of two in alpha = r 2**e, the larger component of r between 1 and 2, scales the exact product before
         its one rounding, T = 2**e op(A) op(B). r T + beta C, or r T, is then evaluated with error-free transformations
-        in every real component and rounded, so that it errs by little more than u |result| beyond the error of T. T
-        itself may overflow though the result would not, unless the accuracy is "correct" or a complex alpha meets
-        operands in the memory of the host. alpha = 0 does not read A and B.
+        in every real component and rounded, so that it errs by u |result| beyond the error of T, and by terms of second
+        order: 16 u**2 times the magnitudes of r T and beta C, and some of the smallest subnormal number. That holds for
+        finite scalars of every size. T itself may overflow though the result would not, unless the accuracy is
+        "correct" or a complex alpha meets operands in the memory of the host. alpha = 0 does not read A and B.
     trans_a, trans_b : "N", "T" or "C"
         Nothing, transpose, conjugate transpose of the last two axes.
     accuracy, scheme, out, engine, plan, workspace, return_report

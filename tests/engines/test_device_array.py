@@ -267,6 +267,7 @@ def combined(x):
             epilogue.combine(t, 0.0, c, 1.0),
             epilogue.combine(t, 3e300, c, -7e-200),
             epilogue.combine(t, 1.5, c * 1e300, -1e8),
+            epilogue.combine(t, 1.5, c, 1e305),
             epilogue.Epilogue(-0.1, 0.7, c).apply(t + 0) if c.shape == t.shape else t,
         ]
         if t.dtype.kind == "c":

@@ -229,3 +229,58 @@ def test_a_power_of_two_goes_to_beta_while_it_is_normal_and_to_c_then(beta, e):
         Fraction(x) * Fraction(2) ** (e - kept) for x in c.ravel().tolist()
     ]
     assert Epilogue(7.0).of_c_times_power(e) == Epilogue(7.0)
+
+
+LARGEST = 2.0**1023 * (2 - 2.0**-52)
+LARGE = st.floats(2.0**996, LARGEST) | st.floats(-LARGEST, -(2.0**996))
+
+
+@given(ANY, st.floats(-(2.0**990), 2.0**990), ANY, LARGE)
+@example(1 / 3, 1.0, 0.0, 1e305)
+@example(1e-100, 1.5, 0.0, 1e305)
+@example(1 / 3, 1.0, 1e-300, 1e305)
+@example(-5e-324, 1.0, -5e-324, 2.0**1023)
+def test_a_scalar_from_2_to_the_996_on_costs_no_entry_its_digits(t, alpha, c, beta):
+    for t_, alpha_, c_, beta_ in ((t, alpha, c, beta), (c, beta, t, alpha)):
+        found = float(combine(np.array([t_]), alpha_, np.array([c_]), beta_)[0])
+        first, second = Fraction(t_) * Fraction(alpha_), Fraction(c_) * Fraction(beta_)
+        exact = first + second
+        u, limit = Fraction(1, 2**53), (2 - Fraction(1, 2**53)) * 2**1023
+        allowed = u * abs(exact) + 4 * u * u * (abs(first) + abs(second)) + Fraction(2) ** -1074
+        if math.isinf(found):
+            assert abs(exact) + allowed >= limit
+        else:
+            assert abs(Fraction(found) - exact) <= allowed
+
+
+@pytest.mark.parametrize("beta", [1e305, 1e305 + 1j, 1 + 1e305j])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
+def test_a_large_scalar_leaves_entries_where_it_multiplies_nothing(dtype, beta):
+    t = np.array([1 / 3, -7.0, 1e-30, 0.0]).astype(dtype)
+    if t.dtype.kind == "c":
+        t += t.dtype.type(1j) * t[::-1]
+    elif isinstance(beta, complex):
+        return
+    np.testing.assert_array_equal(combine(t, 1.0, np.zeros_like(t), beta), t)
+    np.testing.assert_array_equal(combine(np.zeros_like(t), beta, t, 1.0), t)
+
+
+@given(st.tuples(*[ANY] * 6), LARGE)
+@example((1.0, 1.0, 0.0, 1e-10, 0.0, 1.0), 1e305)
+def test_a_large_component_costs_no_entry_its_digits(parts, large):
+    t, c, beta = (complex(*pair) for pair in zip(parts[::2], parts[1::2], strict=True))
+    alpha = complex(large, large)
+    found = complex(combine(np.array([t]), alpha, np.array([c]), beta)[0])
+    u, limit = Fraction(1, 2**53), (2 - Fraction(1, 2**53)) * 2**1023
+    pairs = {
+        found.real: [(alpha.real, t.real), (-alpha.imag, t.imag), (beta.real, c.real), (-beta.imag, c.imag)],
+        found.imag: [(alpha.real, t.imag), (alpha.imag, t.real), (beta.real, c.imag), (beta.imag, c.real)],
+    }
+    for value, terms in pairs.items():
+        products = [Fraction(x) * Fraction(y) for x, y in terms]
+        exact = sum(products)
+        allowed = u * abs(exact) + 16 * u * u * sum(map(abs, products)) + Fraction(2) ** -1074
+        if math.isinf(value):
+            assert abs(exact) + allowed >= limit
+        else:
+            assert abs(Fraction(value) - exact) <= allowed

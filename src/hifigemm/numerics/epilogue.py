@@ -3,9 +3,20 @@
 Idea
     Every product of a scalar and an entry is made with its error, and so is every sum; the errors are added at last.
 Exact when
-    Never; the result errs by half a unit in its last place and terms of second order. Products, sums and halves of
-    factors from 2**996 on may overflow though the result does not: where the first way gives no finite number for
-    finite entries, a second one takes entries times 2**-40, scalars below 1 and the power of two at last.
+    Never; the result errs by half a unit in its last place and terms of second order.
+Error
+    Let n <= 4 be the number of products s_i x_i of an entry, M the sum of their magnitudes and u = 2**-53. Products and
+    sums are made with their errors, which are added with rounding: that errs by u |result| + n**2 u**2 M at most, Dot2
+    of [ORO05], and by four of the smallest subnormal numbers for each product below 2**-969, whose error underflows.
+Two ways
+    Halves of a factor from 2**996 on, products and sums may overflow though the result does not. Their infinities
+    reach the result or make it NaN, so that an entry that is finite by the first way has the error above. An entry
+    that is not goes the second way: scalars become their mantissas, entries are multiplied by the power of two that
+    gives the largest product of this entry a magnitude of 2**958 to 2**960, and the sum by the inverse power. Then no
+    half (2**987), product or sum (2**962) overflows. Multiplication by powers of two is exact but where a number
+    becomes subnormal: what the products lose so lies below 2**-2030 M, and the sum is rounded once more only where the
+    result is subnormal. Other entries have no part in the power, so that no scalar, however large, costs an entry its
+    digits.
 References
     [ORO05] Ogita, Rump, Oishi: Accurate sum and dot product, SISC 26 (2005), doi:10.1137/030601818.
 """
@@ -20,13 +31,15 @@ from typing import cast
 
 import numpy as np
 
-from hifigemm.numerics.bits import Array, scale_entries
+from hifigemm.numerics.bits import Array, power_of_two, scale_entries
 from hifigemm.numerics.blocking import parts_of
 from hifigemm.numerics.eft import two_product, two_sum
 from hifigemm.numerics.embedding import unembed
 
-DOWN = 40
-"""Entries of the second way are multiplied by 2**-DOWN."""
+_RAISED = 960
+"""Exponent of the largest product of an entry in the second way."""
+_ZERO = -4000
+"""Exponent of a product that is 0: below that of every other one."""
 _MODERATE = 30
 _LOWEST = -1000
 """Exponent down to which a scalar takes a power of two; entries take what is left."""
@@ -151,18 +164,34 @@ def _sum_of_products(terms: Sequence[Term], like: Array, zero: float) -> Array:
     known = reduce(np.bitwise_and, [np.isfinite(x) for _, x in terms])
     # Beside an infinity what is finite counts for nothing, even if its product overflows.
     endless = reduce(np.add, [np.where(np.isfinite(x), 0.0, s * x) for s, x in terms])
-    top = max(math.frexp(s)[1] for s, _ in terms)
-    far = _compensated([_below_one(s, x, top) for s, x in terms])
-    up = top + DOWN
-    far = far * 2.0 ** (up // 2) * 2.0 ** (up - up // 2)
-    return np.where(finite, near, np.where(known, far, endless))
+    return np.where(finite, near, np.where(known, _scaled_sum(terms), endless))
 
 
-def _below_one(s: float, x: Array, top: int) -> Term:
-    """A term times 2**-(top + DOWN); entries take what would make a scalar subnormal."""
-    mantissa, exponent = math.frexp(s)
-    kept = max(exponent - top, -500)
-    return math.ldexp(mantissa, kept), x * 2.0**-DOWN * 2.0 ** (exponent - top - kept)
+def _scaled_sum(terms: Sequence[Term]) -> Array:
+    """The sum of s x over all terms, with a power of two for each entry that keeps its largest product in range."""
+    # The exponent of each product, and of the largest one of each entry.
+    mantissas: list[tuple[float, Array]] = []
+    exponents: list[Array] = []
+    for s, x in terms:
+        scalar, scalar_exponent = math.frexp(s)
+        entries, entry_exponents = np.frexp(x)
+        mantissas.append((scalar, entries))
+        exponents.append(np.where(x == 0, _ZERO, entry_exponents.astype(np.int64) + scalar_exponent))
+    top = reduce(np.maximum, exponents)
+
+    # The sum of products that are scaled alike, and the inverse power at last.
+    scaled = [
+        (scalar, _times_power(entries, exponent - top + _RAISED))
+        for (scalar, entries), exponent in zip(mantissas, exponents, strict=True)
+    ]
+    return _times_power(_compensated(scaled), top - _RAISED)
+
+
+def _times_power(x: Array, e: Array) -> Array:
+    """x 2**e for e up to 2046, rounded once; below 2**-2044 nothing is left of any x up to 2**969."""
+    e = np.maximum(e, -2044)
+    half = e >> 1
+    return x * power_of_two(half) * power_of_two(e - half)
 
 
 def _compensated(terms: Sequence[Term]) -> Array:
