@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import hifigemm as hg
+import hifigemm.numpy as hnp
 from hifigemm.array_like import as_array
 
 
@@ -102,6 +103,43 @@ def test_what_would_lose_anything_is_refused_by_name(x, error, match):
             call(x, np.eye(2))
     with pytest.raises(error, match=f"^c .*{match}|^operands of .*{match}"):
         hg.gemm(np.eye(2), np.eye(2), x, beta=1.0)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "complex128", "uint64", "int16", "bool", "object"])
+def test_foreign_byte_order_ends_at_the_door(dtype):
+    """Behind it dtypes are compared, are keys, and stand in messages."""
+    x = np.arange(6).reshape(2, 3).astype(dtype)[:, ::-1]
+    foreign = x.astype(x.dtype.newbyteorder())
+    for z in (foreign, [foreign[0], foreign[1]]):
+        found = as_array(z, "a")
+        np.testing.assert_array_equal(found, x, strict=True)
+        assert found.dtype.isnative
+    assert as_array(x, "a") is x
+    assert as_array(foreign, "out") is foreign
+    if x.dtype.kind in "fc":
+        for view in (hnp.einsum("ij->ji", foreign), hnp.matrix_power(foreign[:, :2], 1), hg.matmul(foreign, x.T)):
+            assert view.dtype.isnative
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "complex64", "complex128"])
+@pytest.mark.parametrize(
+    "options", [{}, {"accuracy": "correct"}, {"scheme": "ozaki2"}, {"scheme": hg.Multiword("fp16")}]
+)
+def test_products_of_foreign_byte_order_have_the_same_bits(assert_same_bits, dtype, options):
+    a = np.random.default_rng(1).standard_normal((2, 3, 3)).astype(dtype)
+    foreign = a.astype(a.dtype.newbyteorder())
+    want, report = hg.matmul(a, a, **options, return_report=True)
+    for _ in range(2):
+        assert_same_bits(hg.matmul(foreign, foreign, **options), want)
+        assert_same_bits(hg.matmul(foreign, a, **options), want)
+    assert hg.matmul(foreign, foreign, **options, return_report=True)[1].scheme == report.scheme
+    plan = hg.make_plan(foreign, a, **options)
+    assert plan.problem == hg.make_plan(a, a, **options).problem
+    left = hg.prepare(foreign, "left", plan=plan)
+    assert_same_bits(hg.matmul(left, foreign, plan=plan), hg.matmul(a, a, plan=plan))
+    out = np.zeros(want.shape, want.dtype.newbyteorder())
+    assert hg.gemm(foreign, foreign, foreign, alpha=3.0, beta=2.0, out=out, **options) is out
+    assert_same_bits(out.astype(want.dtype), hg.gemm(a, a, a, alpha=3.0, beta=2.0, **options))
 
 
 def test_lists_that_hold_themselves_or_are_deep_end():

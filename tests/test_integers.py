@@ -234,6 +234,65 @@ def test_an_out_of_integers_takes_exact_entries_or_names_one():
     np.testing.assert_array_equal(hg.matmul(a, b, out=out), np.matmul(a, b, out=np.zeros_like(out)))
 
 
+@pytest.mark.parametrize("dtype", INTEGERS)
+@pytest.mark.parametrize("options", [{"accuracy": "correct"}, {"accuracy": 1e-3}, {"result": "int64"}], ids=str)
+def test_bools_are_counted_in_an_out_of_integers_where_they_are_to_be_exact(dtype, options):
+    rng = np.random.default_rng(2)
+    a, b = full(rng, (4, 200), "bool"), full(rng, (200, 3), "bool")
+    b[:, 0] = a[0] = True
+    out, exact = np.zeros((4, 3), dtype), a.astype(int) @ b.astype(int)
+    if exact.max() <= np.iinfo(dtype).max:
+        assert hg.matmul(a, b, out=out, **options) is out
+        np.testing.assert_array_equal(out, exact)
+    else:
+        with pytest.raises(hg.AccuracyError, match=rf"{dtype}, .* entry \(0, 0\) = 200: "):
+            hg.matmul(a, b, out=out, **options)
+    np.testing.assert_array_equal(hg.matmul(a, b, out=out), a @ b)  # a default product is one of bools, as in NumPy
+
+
+def test_no_floats_are_taken_for_bools_that_are_to_be_exact():
+    a = np.ones((2, 5), bool)
+    for dtype in ("float64", "complex64"):
+        out = np.zeros((2, 2), dtype)
+        with pytest.raises(TypeError, match=f"out has dtype {dtype}; .* bool"):
+            hg.matmul(a, a.T, accuracy="correct", out=out)
+        np.testing.assert_array_equal(hg.matmul(a, a.T, out=out), np.ones((2, 2)))
+    out = np.zeros((2, 2), bool)
+    assert hg.matmul(a, a.T, accuracy="correct", out=out).all()
+
+
+@pytest.mark.parametrize("first", ["uint16", "uint32", "uint64", "int64"])
+@pytest.mark.parametrize("second", ["uint8", "int8", "uint64"])
+def test_integers_of_foreign_byte_order_are_the_same_integers(first, second):
+    rng = np.random.default_rng(4)
+    a, b = full(rng, (3, 5), first), full(rng, (5, 2), second)
+    a[0, 0] = np.iinfo(first).max
+    x, y = (z.astype(z.dtype.newbyteorder()) for z in (a, b))
+    exact = integer_product(a, b)
+    for left, right in ((x, y), (x, b), (a, y)):
+        np.testing.assert_array_equal(hg.matmul(left, right, result="object"), exact)
+        if np.result_type(a, b).kind != "f":
+            np.testing.assert_array_equal(hg.matmul(left, right), hg.matmul(a, b), strict=True)
+    ones = np.ones((5, 1), np.uint8)
+    ones[1:] = 0
+    for result in ("int64", "object"):
+        one, foreign = ({"result": result} for _ in range(2))
+        for options, z in ((one, a), (foreign, x)):
+            try:
+                options["found"] = hg.matmul(z, ones, result=result).tolist()
+            except hg.AccuracyError as error:
+                options["found"] = str(error)
+        assert one == foreign
+
+
+@pytest.mark.parametrize("options", [{"accuracy": "correct"}, {"accuracy": "correct", "scheme": "native"}], ids=str)
+def test_an_out_of_foreign_byte_order_takes_exact_integers(options):
+    a = np.full((2, 3), 2**20, "int64")
+    out = np.zeros((2, 2), np.dtype("int64").newbyteorder())
+    assert hg.matmul(a, a.T, out=out, **options) is out
+    np.testing.assert_array_equal(out, 3 * 2**40)
+
+
 def test_kinds_of_results_that_do_not_exist_are_refused():
     a, x = np.ones((2, 2), np.int8), np.ones((2, 2))
     for kind in ("pair", "int32"):

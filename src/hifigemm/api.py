@@ -136,11 +136,11 @@ def matmul(
     ----------
     a, b : array_like or Prepared
         float32, float64, complex64 or complex128, shapes as for `numpy.matmul`: vectors, matrices, stacks that
-        broadcast, empty dimensions, any strides. Mixed dtypes promote as in NumPy. float16, and bfloat16 of PyTorch and
-        ml_dtypes, are taken too: the result of two such operands is float32, to the same accuracies as for float32
-        operands. The product of integers or bools has the promoted dtype and wraps around where an entry lies beyond
-        it, as that of `numpy.matmul`; with an accuracy, or a kind of `result`, every entry is exact. (NumPy makes
-        float64 of int64 beside uint64; a kind of `result` makes their product exact.) What would be rounded as an
+        broadcast, empty dimensions, any strides and byte order. Mixed dtypes promote as in NumPy. float16, and bfloat16
+        of PyTorch and ml_dtypes, are taken too: the result of two such operands is float32, to the same accuracies as
+        for float32 operands. The product of integers or bools has the promoted dtype and wraps around where an entry
+        lies beyond it, as that of `numpy.matmul`; with an accuracy, or a kind of `result`, every entry is exact. (NumPy
+        makes float64 of int64 beside uint64; a kind of `result` makes their product exact.) What would be rounded as an
         array, or lose a mask, a unit or labels, is refused. Both are of one library, NumPy, PyTorch, CuPy or JAX, and
         of one device; the result is too. Matrices of mpmath and python-flint, and lists or arrays of their numbers and
         those of gmpy2, of fractions, decimals and large integers, are taken where each entry is the sum of up to four
@@ -160,7 +160,7 @@ def matmul(
     out : array, optional
         Receives the result; may be one of the operands. An array of NumPy may have a wider dtype, or be a stack that
         the result fills by broadcasting, as in `numpy.matmul`. Where integers are to be exact it may have any dtype of
-        integers, which every entry then has to fit.
+        integers, which every entry then has to fit; of bools it takes the exact sums.
     engine : str, optional
         See `engines`; None takes the one of the operands.
     plan : Plan, optional

@@ -21,6 +21,9 @@ _HOOKS = ("__array_finalize__", "__array_function__", "__array_ufunc__", "__arra
 def as_array(x: Any, name: str) -> Any:
     """x as a plain array of NumPy, sharing its memory where there is any; bfloat16 of ml_dtypes in float32.
 
+    An array of foreign byte order becomes one of the machine's, so that a dtype is equal to its namesake from here on;
+    `out` alone is written to as it is.
+
     Raises TypeError: classes of arrays that are more than their numbers, arrays of other libraries in a list, what
     NumPy cannot read. ValueError: ragged lists, and integers of a list that would be rounded because other entries are
     no integers.
@@ -31,6 +34,8 @@ def as_array(x: Any, name: str) -> Any:
             raise TypeError(f"out has dtype {array.dtype}; the result has dtype float32 or more")
         with np.errstate(all="ignore"):
             return array.astype(np.float32)
+    if not array.dtype.isnative and name != "out":
+        return array.astype(array.dtype.newbyteorder("="))
     return array
 
 

@@ -61,7 +61,10 @@ def integer_dtype(
 ) -> np.dtype[Any]:
     """The dtype of a product of integers: that of an `out` of integers where every entry is to be exact.
 
-    Raises PlanError: no kind of result for integers. TypeError: Python integers in tensors.
+    The product of bools is one of bools, and in an `out` of integers it is the exact sums that count.
+
+    Raises PlanError: no kind of result for integers. TypeError: Python integers in tensors, an `out` of floats for
+    bools whose sums are to be exact.
     """
     if result not in ("array", *_RESULTS):
         raise PlanError(
@@ -70,9 +73,15 @@ def integer_dtype(
     if result == "object" and library.name != "numpy":
         raise TypeError(f'result="object" of tensors of {a.dtype} and {b.dtype}: no tensor holds Python integers')
     dtype = _RESULTS[result] if result in _RESULTS else np.result_type(a.dtype, b.dtype)
-    if dtype.kind != "b" and _is_exact(options, result) and out is not None and library.owns(out):
-        given = library.asarray(out, "out").dtype
-        return given if given.kind in "iu" else dtype
+    if _is_exact(options, result) and out is not None and library.owns(out):
+        out_dtype = library.asarray(out, "out").dtype.newbyteorder("=")
+        if out_dtype.kind in "iu":
+            return out_dtype
+        if dtype.kind == "b" != out_dtype.kind:
+            raise TypeError(
+                f"out has dtype {out_dtype}; the product of bools is one of bools, and their exact sums are integers: "
+                "expected bool or a dtype of integers"
+            )
     return dtype
 
 
