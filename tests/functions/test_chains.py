@@ -106,8 +106,19 @@ def test_orders_of_einsum():
         np.testing.assert_array_equal(hnp.einsum("ij,jk,kl", *operands, optimize=optimize), expected)
 
 
-@pytest.mark.parametrize("accuracy", ["correct", 0.0])
-def test_a_correct_chain_is_refused_with_its_number_of_products(accuracy):
+def test_a_chain_may_lose_all_digits_of_an_entry_which_its_bound_by_magnitudes_allows():
+    x, y, z = np.array([[1.0, 2.0**-60]]), np.array([[1.0, 1.0], [1.0, 0.0]]), np.array([[1.0], [-1.0]])
+    path = ["einsum_path", (0, 1), (0, 1)]
+    value, report = hnp.einsum("ij,jk,kl->il", x, y, z, accuracy=1e-17, optimize=path, return_report=True)
+    exact, magnitudes = 2.0**-60, 2 + 2.0**-60
+    assert value[0, 0] == 0.0
+    assert exact <= report.bound * magnitudes
+    with pytest.raises(hg.PlanError, match=r"Relative\(r=1e-12\) is promised for one product"):
+        hnp.einsum("ij,jk,kl->il", x, y, z, accuracy=hg.Relative(1e-12), optimize=path)
+
+
+@pytest.mark.parametrize("accuracy", ["correct", 0.0, hg.Relative(1e-12), hg.Relative(1.2e-16)], ids=str)
+def test_a_correct_or_relative_chain_is_refused_with_its_number_of_products(accuracy):
     a = np.ones((2, 2))
     for call, words in (
         (lambda: hnp.multi_dot([a] * 4, accuracy=accuracy), "multi_dot of 4 arrays takes 3"),
@@ -116,9 +127,16 @@ def test_a_correct_chain_is_refused_with_its_number_of_products(accuracy):
             "3 operands takes 2.*the 1 intermediate",
         ),
         (lambda: hnp.matrix_power(a, 7, accuracy=accuracy), "the power 7 takes 4"),
+        (lambda: hnp.matrix_power(a, 3, accuracy=accuracy), "the power 3 takes 2"),
     ):
         with pytest.raises(hg.PlanError, match=words):
             call()
+    for value in (
+        hnp.multi_dot([a, a], accuracy=accuracy),
+        hnp.einsum("ij,jk", a, a, accuracy=accuracy),
+        hnp.matrix_power(a, 2, accuracy=accuracy),
+    ):
+        np.testing.assert_array_equal(value, 2 * a)
 
 
 def test_errors_have_numbers():

@@ -206,6 +206,8 @@ def test_labels_of_one_operand_alone():
     assert report.correct
     with pytest.raises(hg.PlanError, match=r"one product.* 8 x 1 entries .* copies of 2880 entries .* of 472"):
         hnp.einsum("ij,jk->k", a, large, accuracy="correct")
+    with pytest.raises(hg.PlanError, match=r"Relative\(r=1e-12\) is promised for one product"):
+        hnp.einsum("ij,jk->k", a, large, accuracy=hg.Relative(1e-12))
     assert contractions.MOST_COPIES * (8 * 9 + 9 * 40 + 40) < 8 * 9 * 40
     made, report = hnp.einsum("ij,jk->k", a, large, accuracy=1e-17, return_report=True)
     assert len(report.reports) == 2

@@ -43,7 +43,7 @@ def multi_dot(
     Raises
     ------
     PlanError
-        "correct" was asked of more than one product.
+        "correct" or `hifigemm.Relative` was asked of more than one product.
     numpy.linalg.LinAlgError
         An array in the middle is no matrix, or one at an end neither matrix nor vector.
     ValueError
@@ -135,7 +135,7 @@ def matrix_power(
     Raises
     ------
     PlanError
-        "correct" was asked of more than one product, that is n > 2.
+        "correct" or `hifigemm.Relative` was asked of more than one product, that is n > 2.
     numpy.linalg.LinAlgError
         `a` is not square.
     ValueError, TypeError

@@ -284,8 +284,9 @@ def einsum(
     Raises
     ------
     PlanError
-        "correct" was asked for and takes more than one product: with three or more operands, and with labels that only
-        one operand has, where summing them together with all others takes a large copy of the other operand.
+        "correct" or `hifigemm.Relative` was asked for and takes more than one product: with three or more operands, and
+        with labels that only one operand has, where summing them together with all others takes a large copy of the
+        other operand.
     ValueError
         Subscripts that do not fit the operands.
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hifigemm.accuracy import Accuracy
+from hifigemm.accuracy import Accuracy, Relative
 from hifigemm.api import check_options, matmul, product_of_numbers
 from hifigemm.exceptions import PlanError
 from hifigemm.functions.verbs import mirrored, shape_of, unit_roundoff
@@ -139,10 +139,10 @@ class Products:
         return value
 
     def check_chain(self, count: int, why: str) -> None:
-        """Raise PlanError where "correct" is asked of that many products in a row."""
+        """Raise PlanError where "correct" or a relative error is asked of that many products in a row."""
         if count < 2 or self.accuracy is None or isinstance(self.accuracy, np.ndarray):
             return  # an array is no accuracy, as the first product says
-        if self.accuracy == "correct" or self.accuracy == 0:
+        if isinstance(self.accuracy, Relative) or self.accuracy == "correct" or self.accuracy == 0:
             raise PlanError(
                 f"accuracy={self.accuracy!r} is promised for one product, and {why} takes {count}, one on the result "
                 f"of another: the {count - 1} intermediate results are rounded. Ask for a number or a level, which "
