@@ -27,7 +27,7 @@ from hifigemm.numerics.bits import Array, scale_entries
 from hifigemm.numerics.bounds import are_ordinary
 from hifigemm.numerics.epilogue import PLAIN, Epilogue, combine, frexp
 from hifigemm.numerics.special import nonfinite_vectors
-from hifigemm.numerics.subnormals import flushes_subnormals, gradual_underflow
+from hifigemm.numerics.subnormals import ieee_arithmetic, is_ieee
 from hifigemm.operands import (
     Prepared,
     Shapes,
@@ -195,8 +195,9 @@ def matmul(
         A forced scheme cannot keep the accuracy for these operands, or strict mode refuses the native product that
         "auto" would take at less: see `strict`. An entry of integers that is to be exact lies beyond the dtype of the
         result; the message has the index and the value of the first, and how many there are. Or the thread flushes
-        subnormal numbers to zero, as callbacks of JAX and libraries built with -ffast-math let it, and its mode cannot
-        be lifted for the call: on x86-64 and aarch64 under Linux and macOS it is, and restored.
+        subnormal numbers to zero, as callbacks of JAX and libraries built with -ffast-math let it, or does not round to
+        nearest, as libraries of interval arithmetic ask, and its mode cannot be lifted for the call: on x86-64 and
+        aarch64 under Linux and macOS it is, and restored.
     ValueError, TypeError
         Shapes or dtypes that do not fit; tensors that PyTorch differentiates, batches or traces.
 
@@ -248,7 +249,7 @@ def product_of_numbers(
     out = as_out(out)
     library = library_of(("a", a), ("b", b), ("out", out))
     found: tuple[Array | None, Report]
-    with gradual_underflow(), library.active():
+    with ieee_arithmetic(), library.active():
         given = as_operand(a, "a", library), as_operand(b, "b", library)
         a, b = in_words(*given)
         if library.name == "cupy" and repeats and out is None and not mirror:
@@ -433,7 +434,7 @@ def gemm(
 
 
 @opaque
-@gradual_underflow()
+@ieee_arithmetic()
 def gemm_of_numbers(
     a: Any, b: Any, c: Any = None, accuracy: Accuracy = None, scheme: str | Scheme = "auto",
     workspace: int | None = None, *, alpha: Scalar = 1.0, beta: Scalar = 0.0,
@@ -606,7 +607,7 @@ def _transposed(x: Array | Prepared, how: str, name: str) -> Array | Prepared:
 
 @opaque
 @_quiet
-@gradual_underflow()
+@ieee_arithmetic()
 def make_plan(
     a: Operand,
     b: Operand,
@@ -686,7 +687,7 @@ def prepare(a: Arrays, side: Literal["left", "right"], *, plan: Plan) -> Prepare
 def prepare(a: AnyTensor, side: Literal["left", "right"], *, plan: Plan) -> Prepared[AnyTensor]: ...
 @opaque
 @_quiet
-@gradual_underflow()
+@ieee_arithmetic()
 def prepare(a: Any, side: Literal["left", "right"], *, plan: Plan) -> Prepared:
     """An operand with its split done, for repeated products under one plan; use it in place of a or b.
 
@@ -855,20 +856,20 @@ def _repeated_on_host(
     is_numpy, ordinary = library.name == "numpy", (plan.problem.terms, 2.0**plan.problem.fmt.emin)
 
     def native_of_arrays(a: Any, b: Any, out: None) -> Any:
-        if flushes_subnormals():
+        if not is_ieee():
             return None
         c = engine.native_product(a[None], b[None])
         return c[0] if are_ordinary(c, *ordinary) else None
 
     def native_of_tensors(a: Any, b: Any, out: None) -> Any:
-        if flushes_subnormals():
+        if not is_ieee():
             return None
         c = native_product_of(a, b)
         return c if are_ordinary(c.numpy()[None], *ordinary) else None
 
     @_quiet
     def other(a: Any, b: Any, out: None) -> Any:
-        if flushes_subnormals():
+        if not is_ieee():
             return None
         x, y = (a, b) if is_numpy else (a.numpy(), b.numpy())
         c = in_steps(plan, x[None], y[None], engine, limit).values.reshape(shape)

@@ -1,4 +1,4 @@
-"""Threads that flush subnormal numbers: results are those of other threads, and the mode is left as it was."""
+"""Threads that flush subnormal numbers or round otherwise: results are those of other threads, and the mode stays."""
 
 from __future__ import annotations
 
@@ -26,6 +26,8 @@ ROOT = Path(hg.__file__).parent
 FTZ, DAZ = 1 << 15, 1 << 6
 MODES = {"x86_64": (FTZ, DAZ, FTZ | DAZ), "aarch64": (1 << 24,)}
 WORD = {"x86_64": 7, "aarch64": 0}
+ROUNDINGS = {"x86_64": (0x400, 0x800, 0xC00), "aarch64": (2 << 22, 1 << 22, 3 << 22)}
+"""Downward, upward, towards zero."""
 MACHINE = platform.machine()
 
 pytestmark = pytest.mark.skipif(
@@ -53,6 +55,17 @@ def flushing(flags):
         assert control() == flags
     finally:
         control(0)
+
+
+@contextmanager
+def rounding(mode):
+    library = ctypes.CDLL("libm.so.6")
+    assert library.fesetround(mode) == 0
+    try:
+        yield
+        assert library.fegetround() == mode
+    finally:
+        library.fesetround(0)
 
 
 def in_thread(function):
@@ -141,16 +154,112 @@ def test_the_mode_is_restored_after_an_error(flags):
             hg.matmul(ones, ones, scheme="native", accuracy=1e-20)
 
 
-def test_the_rounding_mode_and_the_exceptions_of_the_thread_stay():
-    library, upward = ctypes.CDLL("libm.so.6"), {"x86_64": 0x800, "aarch64": 1 << 22}[MACHINE]
+def hard_products():
+    """Products near halfway between two floats, with words of all signs, and exact zeros."""
+    rng = np.random.default_rng(5)
+    a, b = rng.standard_normal((2, 12, 12))
+    a[0], a[1, ::2], a[1, 1::2] = 0.0, 1.0, -1.0
+    a[2], b[:, 2] = 2.0 ** -np.arange(0, 48, 4), 1.0 + 2.0**-52
+    b[:, 1] = 3.0
+    return a, b
 
-    def found():
+
+ROUNDED_CALLS = {
+    **CALLS,
+    "ozaki2 by default": lambda a, b: hg.matmul(a, b, scheme="ozaki2"),
+    "integers": lambda a, b: hg.matmul(np.rint(8 * a).astype(int), np.rint(8 * b).astype(int), result="int64"),
+    "relative": lambda a, b: hg.matmul(a, b, accuracy=hg.Relative(1e-6)),
+    "pair": lambda a, b: np.stack(hg.matmul(a, b, result="pair")),
+    "enclosure": lambda a, b: np.stack(hg.matmul(a, b, result="enclosure")),
+    "other scalars": lambda a, b: hg.gemm(a, b, a[:, : b.shape[1]], alpha=0.3, beta=-0.7, scheme="ozaki1"),
+    "a large scalar": lambda a, b: hg.gemm(a, b, 0 * a[:, : b.shape[1]], beta=1e305, scheme="ozaki1"),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex128"])
+@pytest.mark.parametrize("call", ROUNDED_CALLS)
+def test_results_are_those_of_threads_that_round_to_nearest(assert_same_bits, call, dtype):
+    a, b = (x[:, :8].astype(dtype) for x in hard_products())
+    a, b = (a, b[:8, :5]) if a.dtype.kind != "c" else (a + 1j * a[::-1], b[:8, :5] - 1j * b[:8, 2:7])
+    if call == "integers" and a.dtype.kind == "c":
+        return
+    want = ROUNDED_CALLS[call](a, b)
+
+    def results():
+        values = []
+        for mode in ROUNDINGS[MACHINE]:
+            with rounding(mode):
+                values += [ROUNDED_CALLS[call](a, b), ROUNDED_CALLS[call](a, b)]
+        return values
+
+    for result in in_thread(results):
+        assert_same_bits(result, want)
+
+
+@pytest.mark.parametrize("mode", range(3))
+@pytest.mark.parametrize(
+    "scheme", ["auto", hg.Multiword("fp16"), hg.Corrected("tf32"), hg.Native(), hg.Native("fp64")], ids=str
+)
+def test_rounded_products_keep_their_bounds_in_every_rounding_mode(scheme, mode):
+    rng = np.random.default_rng(6)
+    a, b = rng.uniform(0.5, 1.0, (2, 40, 40)).astype("float32")
+    with rounding(ROUNDINGS[MACHINE][mode]):
+        c, report = hg.matmul(a, b, scheme=scheme, return_report=True)
+    assert meets_promise(c, a, b, report.bound).all()
+
+
+def test_repeated_products_are_those_of_threads_that_round_to_nearest(assert_same_bits):
+    """The first call of a kind leaves a program; the later ones run in another mode."""
+    for a, b in (hard_products(), (x.astype("float32") for x in hard_products())):
+        for options in ({}, {"accuracy": "correct"}, {"scheme": "ozaki2"}, {"accuracy": 1e-20}):
+            want = [hg.matmul(a, b, **options) for _ in range(2)]
+            for mode in ROUNDINGS[MACHINE]:
+                with rounding(mode):
+                    result = hg.matmul(a, b, **options)
+                if options:
+                    assert_same_bits(result, want[0])
+                assert meets_promise(result, a, b, 4 * float(np.finfo(a.dtype).eps)).all()
+
+
+def test_the_rounding_mode_and_the_flags_of_the_thread_come_back():
+    library, upward = ctypes.CDLL("libm.so.6"), ROUNDINGS[MACHINE][1]
+
+    def modes():
         library.fesetround(upward)
-        with flushing(MODES[MACHINE][-1]), subnormals.gradual_underflow():
-            inside = library.fegetround()
+        with flushing(MODES[MACHINE][-1]), subnormals.ieee_arithmetic():
+            inside = library.fegetround(), control()
         return inside, library.fegetround()
 
-    assert in_thread(found) == (upward, upward)
+    assert in_thread(modes) == ((0, 0), upward)
+
+
+@pytest.mark.parametrize("mode", range(3))
+def test_two_sums_tell_every_rounding_mode(mode):
+    assert subnormals.rounds_to_nearest()
+    assert subnormals.is_ieee()
+    with rounding(ROUNDINGS[MACHINE][mode]):
+        assert not subnormals.rounds_to_nearest()
+        assert not subnormals.is_ieee()
+        assert not subnormals.flushes_subnormals()
+
+
+def test_no_accuracy_is_kept_where_the_rounding_mode_cannot_be_changed(monkeypatch):
+    monkeypatch.setattr(subnormals, "_c_library", lambda: None)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    a = np.eye(2)
+    hg.matmul(a, a)
+    for mode in ROUNDINGS[MACHINE]:
+        for call in (hg.matmul, hg.gemm, hg.make_plan):
+            with rounding(mode), pytest.raises(hg.AccuracyError, match=f"does not round to nearest.*{MACHINE}"):
+                call(a, a)
+
+
+def test_a_rounding_mode_that_does_not_go_is_left_as_it_was(monkeypatch):
+    upward = ROUNDINGS[MACHINE][1]
+    monkeypatch.setattr(subnormals, "_TO_NEAREST", upward)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with rounding(upward), pytest.raises(hg.AccuracyError, match="does not round to nearest"):
+        hg.matmul(np.eye(2), np.eye(2))
 
 
 def test_nothing_is_changed_in_a_thread_that_does_not_flush(monkeypatch):
@@ -222,20 +331,30 @@ def test_callbacks_of_jax_are_no_exception(assert_same_bits, dtype):
 
 
 def test_products_of_subnormal_numbers_stay_in_the_calling_thread(monkeypatch):
-    monkeypatch.setattr(subnormals, "_is_lifted", FakeVariable())
+    monkeypatch.setattr(subnormals, "_flushed", FakeVariable())
     tiny, one, huge = np.float64([[2.0**-1022]]), np.ones((1, 1)), np.float64([[2.0**1000]])
     edge = np.float64([[2.0**-459]])
-    assert not subnormals.others_may_flush(one, tiny * 2.0**104)
-    assert subnormals.others_may_flush(one, tiny * 2.0**103)
-    assert not subnormals.others_may_flush(edge, edge)
-    assert subnormals.others_may_flush(edge, edge / 2)
-    assert subnormals.others_may_flush(tiny / 2, huge)
-    assert not subnormals.others_may_flush(tiny, huge)
-    assert not subnormals.others_may_flush(0 * one, one)
+    assert not subnormals.others_may_differ(one, tiny * 2.0**104)
+    assert subnormals.others_may_differ(one, tiny * 2.0**103)
+    assert not subnormals.others_may_differ(edge, edge)
+    assert subnormals.others_may_differ(edge, edge / 2)
+    assert subnormals.others_may_differ(tiny / 2, huge)
+    assert not subnormals.others_may_differ(tiny, huge)
+    assert not subnormals.others_may_differ(0 * one, one)
     single = np.float32([[2.0**-80]])
-    assert not subnormals.others_may_flush(single, one.astype(np.float32))
-    assert subnormals.others_may_flush(single / 2, one.astype(np.float32))
-    assert subnormals.others_may_flush(one + 0j, one + 2.0**-1000 * 1j)
+    assert not subnormals.others_may_differ(single, one.astype(np.float32))
+    assert subnormals.others_may_differ(single / 2, one.astype(np.float32))
+    assert subnormals.others_may_differ(one + 0j, one + 2.0**-1000 * 1j)
+
+
+def test_products_in_a_thread_that_rounded_otherwise_stay_in_it():
+    one = np.ones((1, 1))
+    assert not subnormals.others_may_differ(one, one)
+    with rounding(ROUNDINGS[MACHINE][0]), subnormals.ieee_arithmetic():
+        assert subnormals.others_may_differ(one, one)
+        with subnormals.ieee_arithmetic():
+            assert subnormals.others_may_differ(one, one)
+    assert not subnormals.others_may_differ(one, one)
 
 
 def at_the_edges_of_the_range(rng, shape, exponent):
@@ -304,6 +423,57 @@ print((np.matmul(a, b) == 0).any())
     assert done.returncode == 0, done.stderr
     if done.stdout.strip() == "False":
         pytest.skip("no thread of the BLAS flushes")
+
+
+DRIFTS = (-1.0, -(2.0**-80)), (1.0, 2.0**-80), (1.5, -(2.0**-80))
+"""A first term, and another that moves sums by two units roundoff of 1 each time: downward, upward, towards zero."""
+
+
+@pytest.mark.parametrize("mode", range(3))
+def test_threads_of_a_blas_that_round_otherwise_change_no_promise(mode):
+    """A mode that was set before NumPy was loaded is that of the threads of the BLAS for good."""
+    code = f"""
+import ctypes
+library = ctypes.CDLL("libm.so.6")
+library.fesetround({ROUNDINGS[MACHINE][mode]})
+import numpy as np
+import hifigemm as hg
+rng = np.random.default_rng(1)
+a, b = rng.standard_normal((2, 300, 300))
+ones, drift = np.ones((300, 300)), np.full((300, 300), {DRIFTS[mode][1]})
+drift[0] = {DRIFTS[mode][0]}
+calls = [
+    dict(accuracy="correct"), dict(scheme="ozaki1"), dict(scheme="ozaki2"), dict(accuracy=hg.Relative(1e-6)),
+    dict(scheme=hg.Native()), dict(scheme=hg.Multiword("fp16")), {{}},
+]
+cases = [
+    (call, x.astype(dtype), y.astype(dtype))
+    for call in calls for dtype in ("float64", "float32") for x, y in ((a, b), (ones, drift))
+]
+results = [hg.matmul(x, y, **call, return_report=True) for call, x, y in cases]
+tiny, large = a * 2.0**-1040, b * 2.0**500
+exponents = hg.matmul(tiny, large, accuracy="correct")
+i, j = np.rint(2**50 * a).astype(int), np.rint(2**50 * b).astype(int)
+integers = hg.matmul(i, j, result="object")
+
+library.fesetround(0)
+from hifigemm.study.reference import correctly_rounded, meets_promise
+for (call, x, y), (c, report) in zip(cases, results):
+    # Blocks at all ends, which several threads make.
+    for rows in (slice(20), slice(-20, None)):
+        for columns in (slice(20), slice(-20, None)):
+            x_, y_, c_ = x[rows], y[:, columns], c[rows, columns]
+            assert meets_promise(c_, x_, y_, report.bound).all(), (call, report)
+            assert not report.correct or (c_ == correctly_rounded(x_, y_)).all(), (call, report)
+assert (exponents[:20, :20] == correctly_rounded(tiny[:20], large[:, :20])).all()
+assert (integers[:9, :9] == i[:9].astype(object) @ j[:, :9].astype(object)).all()
+print((np.matmul(ones, drift) != drift[0, 0]).any())
+"""
+    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "2", "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    if done.stdout.strip() == "False":
+        pytest.skip("no thread of the BLAS rounds otherwise")
 
 
 def test_threads_of_torch_that_flush_change_no_promise(torch):

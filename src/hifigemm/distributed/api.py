@@ -13,7 +13,7 @@ from torch.distributed.tensor.placement_types import Placement
 from hifigemm.accuracy import Accuracy
 from hifigemm.distributed.products import Asked, MeshPlan, multiply, planned
 from hifigemm.interop import torch_private as private
-from hifigemm.numerics.subnormals import gradual_underflow
+from hifigemm.numerics.subnormals import ieee_arithmetic
 from hifigemm.schemes import Scheme
 from hifigemm.transforms import opaque
 
@@ -149,7 +149,7 @@ def _product(a: Any, b: Any, c: Any, out: Any, asked: Asked, return_report: bool
         if out is not None or return_report:
             raise TypeError("an operand requires a gradient, which `out` and reports do not have: use torch.no_grad()")
         return _Differentiable.apply(a, b, c, asked)
-    with torch.no_grad(), gradual_underflow():
+    with torch.no_grad(), ieee_arithmetic():
         made, report = multiply(a, b, c, out, asked, return_report=return_report)
     return (made, report) if return_report else made
 
@@ -164,7 +164,7 @@ class _Differentiable(torch.autograd.Function):
     def forward(a: Any, b: Any, c: Any, asked: Asked) -> Any:
         if asked.of_gradients:
             a, b = without_partial(a), without_partial(b)
-        with gradual_underflow():
+        with ieee_arithmetic():
             return multiply(a, b, c, None, asked, return_report=False)[0]
 
     @staticmethod

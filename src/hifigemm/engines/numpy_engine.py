@@ -76,7 +76,7 @@ class NumpyEngine:
         return total
 
     def native_product(self, a: Array, b: Array) -> Array:
-        """np.matmul; see numerics.subnormals for threads that flush."""
+        """np.matmul; see numerics.subnormals for threads that flush or round otherwise."""
         with np.errstate(all="ignore"):
             return matmul(a, b)
 

@@ -15,7 +15,7 @@ from hifigemm.engines.kernels.tiles import gpu_of, summary
 from hifigemm.engines.library_product import library_matmul
 from hifigemm.engines.numpy_engine import NumpyEngine
 from hifigemm.numerics.bits import Array
-from hifigemm.numerics.subnormals import others_may_flush
+from hifigemm.numerics.subnormals import others_may_differ
 
 _SINGLE = (torch.float32, torch.complex64)
 
@@ -27,7 +27,7 @@ class TorchEngine(NumpyEngine):
 
     def native_product(self, a: Array, b: Array) -> Array:
         """torch.matmul in IEEE arithmetic, of a stack of one as the matrix that it is; see numerics.subnormals."""
-        if others_may_flush(a, b):
+        if others_may_differ(a, b):
             return super().native_product(a, b)
         x, y = (torch.from_numpy(_writable(x)) for x in (a, b))
         if len(x) == len(y) == 1:

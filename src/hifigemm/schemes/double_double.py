@@ -19,7 +19,7 @@ Cost
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 from typing import Any, ClassVar
 
 import numpy as np
@@ -47,6 +47,7 @@ from hifigemm.numerics.eft import two_sum
 from hifigemm.numerics.embedding import embed_left, embed_right
 from hifigemm.numerics.rounding_formats import result_dtype
 from hifigemm.numerics.scaling import Scale
+from hifigemm.numerics.subnormals import matmul
 from hifigemm.plan import Evidence, Plan, Product, Split, Verification
 from hifigemm.problem import Problem
 from hifigemm.schemes.ozaki1 import Ozaki1
@@ -116,7 +117,7 @@ class DoubleDouble(Scheme):
             for z in chunks:
                 y = whole or cut(b[:, z], 1, count, space, fewer=fewer)
                 x = cut(a[at][:, :, z], 2, count, space[at_right:], fewer=fewer)
-                sums.append(sums_of(x, y, np.matmul))
+                sums.append(sums_of(x, y, partial(matmul, may_flush=True)))
                 tops.append((x.top, y.top))
             hi, lo = two_sum(*(part[:, 0] for part in reduce(added, sums)))
             err = error_bound(tops, chunks, count, fewer=fewer)
