@@ -346,8 +346,6 @@ def ends(folder, short, monkeypatch, capsys):
 @pytest.mark.skipif(os.name != "posix", reason="names and permissions of POSIX")
 @pytest.mark.parametrize("line", lines(BY_USER))
 def test_what_the_user_wrote_wrongly_ends_with_code_2(line, ends):
-    if ".mtx" in line:
-        pytest.importorskip("scipy")
     if line.startswith("plot"):
         pytest.importorskip("matplotlib")
     ends(line, 2)

@@ -1,10 +1,12 @@
 """Arrays in files: .npy, .npz (``file.npz:key``) and Matrix Market .mtx.
 
-Nothing is ever unpickled. Matrix Market goes through scipy.
+Nothing is ever unpickled.
 """
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import io
 import re
 import shutil
@@ -23,14 +25,15 @@ from numpy.typing import NDArray
 
 from hifigemm.cli.atomic import check_writable, replacing
 from hifigemm.cli.errors import InputError
+from hifigemm.cli.matrix_market import read_matrix, write_matrix
 
 FORMATS = ".npy, .npz (FILE.npz:KEY names one array) or Matrix Market .mtx"
 _NPZ = re.compile(r"(?P<path>.*\.npz)(?::(?P<key>.*))?", re.IGNORECASE | re.DOTALL)
 _UNREADABLE = (
-    *(ValueError, EOFError, OverflowError, SyntaxError, RuntimeError),
+    *(ValueError, TypeError, EOFError, OverflowError, SyntaxError, RuntimeError),
     *(struct.error, tokenize.TokenError, zipfile.BadZipFile, zlib.error),
 )
-"""What NumPy, zipfile and scipy raise for files that are not what they seem, encrypted archives included."""
+"""What NumPy and zipfile raise for files that are not what they seem, encrypted archives included."""
 
 
 def read_array(spec: str) -> NDArray[Any]:
@@ -61,10 +64,8 @@ def check_output(spec: str, ndim: int) -> None:
     """Raise InputError if a result of `ndim` dimensions cannot be written there, before it is computed."""
     path, key = _split(spec)
     kind = _kind(path, writing=True)
-    if kind == ".mtx":
-        _scipy_io(path)
-        if ndim != 2:
-            raise InputError(f"{spec}: Matrix Market holds matrices, the result has {ndim} dimensions")
+    if kind == ".mtx" and ndim != 2:
+        raise InputError(f"{spec}: Matrix Market holds matrices, the result has {ndim} dimensions")
     check_writable(path)
     if kind == ".npz":
         _write_npz(_Nowhere(), path, key, np.empty(0))
@@ -79,7 +80,7 @@ def write_array(spec: str, array: NDArray[Any]) -> None:
     write: Callable[[BinaryIO], None] = {
         ".npy": lambda file: np.lib.format.write_array(file, array, allow_pickle=False),
         ".npz": lambda file: _write_npz(file, path, key, array),
-        ".mtx": lambda file: _scipy_io(path).mmwrite(file, array, symmetry="general"),
+        ".mtx": lambda file: write_matrix(file, array),
     }[_kind(path, writing=True)]
     with replacing(path) as file:
         write(file)
@@ -105,10 +106,9 @@ def _read(path: Path, key: str | None) -> Any:
     if path.is_dir():
         raise InputError(f"{path}: is a folder")
     if kind == ".mtx":
-        mmread = _scipy_io(path).mmread
-        with path.open("rb"):  # mmread says less about why a file cannot be opened
-            x = mmread(str(path))
-        return x.toarray() if hasattr(x, "toarray") else x
+        opening: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open}
+        with opening.get(path.suffix.lower(), open)(path, "rb") as file:
+            return read_matrix(file)
     with path.open("rb") as file:
         return np.lib.format.read_array(file, allow_pickle=False) if kind == ".npy" else _read_npz(file, path, key)
 
@@ -123,14 +123,6 @@ def _read_npz(file: BinaryIO, path: Path, key: str | None) -> Any:
             if key is not None and key not in names:
                 raise InputError(f"{path}: no array {key!r}; it holds {', '.join(names) or 'none'}")
             return archive[names[0] if key is None else key]
-
-
-def _scipy_io(path: Path) -> Any:
-    try:
-        import scipy.io
-    except ImportError as error:
-        raise InputError(f"{path}: Matrix Market files need scipy: pip install scipy") from error
-    return scipy.io
 
 
 class _Nowhere(io.RawIOBase):
