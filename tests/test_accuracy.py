@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import re
 
 import numpy as np
 import pytest
 
 import hifigemm as hg
+import hifigemm.numpy as hnp
 from hifigemm.accuracy import level, resolve
 from hifigemm.formats import FP32, FP64
 from hifigemm.numerics.bounds import native_bound
@@ -305,7 +307,33 @@ def test_unknown_accuracies_are_refused_by_name(accuracy):
         hg.matmul(np.ones((2, 2)), np.ones((2, 2)), accuracy=accuracy)
 
 
-@pytest.mark.parametrize("accuracy", [np.float32(1e-6), np.float64(1e-18), 1, np.int64(2)])
+@pytest.mark.parametrize("accuracy", [1, 12, 1.0, 15.5, np.int64(12), np.float32(7), 1e300])
+def test_a_count_of_digits_is_no_accuracy(accuracy):
+    a = np.ones((2, 2))
+    words = re.escape(f"accuracy={float(accuracy):g}: expected an error bound such as 1e-12, not a count of digits")
+    for call in (
+        lambda **options: hg.matmul(a, a, **options),
+        lambda **options: hg.matmul(a.astype(int), a.astype(int), **options),
+        lambda **options: hg.gemm(a, a, alpha=0.0, **options),
+        lambda **options: hg.make_plan(a, a, **options),
+        lambda **options: hg.warmup(a, a, **options),
+        lambda **options: hnp.dot(a, a, **options),
+        lambda **options: hnp.einsum("ij,jk,kl", a, a, a, **options),
+        lambda **options: hnp.matrix_power(a, 0, **options),
+        lambda **options: hnp.syrk(a, **options),
+    ):
+        with pytest.raises(hg.PlanError, match=words):
+            call(accuracy=accuracy)
+    with pytest.raises(hg.PlanError, match="between 0 and 1, such as 1e-12"):
+        hg.Relative(accuracy)
+
+
+def test_the_largest_number_below_one_is_an_accuracy():
+    a = np.ones((2, 2))
+    assert hg.make_plan(a, a, accuracy=float(np.nextafter(1.0, 0.0))).target.r < 1.0
+
+
+@pytest.mark.parametrize("accuracy", [np.float32(1e-6), np.float64(1e-18), 0, np.float32(0.5)])
 def test_numpy_numbers_are_accepted(make_pair, accuracy):
     a, b = make_pair("phi_1", 6, 9, 5)
     assert meets_promise(hg.matmul(a, b, accuracy=accuracy), a, b, float(accuracy)).all()

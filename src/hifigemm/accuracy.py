@@ -42,7 +42,7 @@ class Relative:
     def __post_init__(self) -> None:
         is_number = isinstance(self.r, Real) and not isinstance(self.r, bool)
         if not is_number or not 0.0 < float(self.r) < 1.0:
-            raise PlanError(f"Relative({self.r!r}): expected a number between 0 and 1")
+            raise PlanError(f"Relative({self.r!r}): expected a number between 0 and 1, such as 1e-12")
         object.__setattr__(self, "r", float(self.r))
 
 
@@ -98,8 +98,8 @@ def level(fmt: Format, k: int) -> float:
 def resolve(accuracy: Accuracy, fmt: Format, k: int) -> Target:
     """The target behind an accuracy for results of format `fmt` and inner dimension k.
 
-    Raises PlanError: an unknown name, a number that is negative or not finite, a relative error below the rounding of
-    results.
+    Raises PlanError: an unknown name, a number that is negative, not finite, or 1 or more, a relative error below the
+    rounding of results.
     """
     if isinstance(accuracy, Relative):
         return _relative(accuracy.r, fmt)
@@ -120,6 +120,8 @@ def resolve(accuracy: Accuracy, fmt: Format, k: int) -> Target:
         r = math.inf
     if not (math.isfinite(r) and r >= 0.0):
         raise PlanError(f"accuracy={r}: expected a finite number that is not negative")
+    if r >= 1.0:
+        raise PlanError(f"accuracy={r:g}: expected an error bound such as 1e-12, not a count of digits")
     return Target(r, correct=r == 0.0)
 
 

@@ -6,6 +6,7 @@ import dataclasses
 import pytest
 
 import hifigemm as hg
+from hifigemm.cli import main
 from hifigemm.cli.errors import InputError
 from hifigemm.cli.options import add_multiplication_options, multiplication_options, parse_bytes
 from hifigemm.schemes import SCHEMES
@@ -23,15 +24,41 @@ def test_nothing_given_is_what_matmul_does_by_itself():
 
 @pytest.mark.parametrize(
     ("text", "value"),
-    [("correct", "correct"), ("fp32", "fp32"), ("1e-12", 1e-12), ("0", 0.0), ("0x", None), ("-1", None)],
+    [
+        *(("correct", "correct"), ("fp32", "fp32"), ("1e-12", 1e-12), ("0", 0.0)),
+        *((f"{package}Relative(1e-12)", hg.Relative(1e-12)) for package in ("", "hg.", "hifigemm.")),
+        *(("Relative( 1e-9 )", hg.Relative(1e-9)), (repr(hg.Relative(1e-9)), hg.Relative(1e-9))),
+        *((text, None) for text in ("0x", "-1", "np.Relative(1e-12)", "Relative", "Relative()", "Relative(1e-12")),
+    ],
 )
-def test_accuracy_is_a_name_or_a_number(text, value, capsys):
+def test_accuracy_is_a_name_a_number_or_a_relative_error(text, value, capsys):
     if value is None:
         with pytest.raises(SystemExit):
             options(f"--accuracy={text}")
         assert "accuracy=" in capsys.readouterr().err
     else:
         assert options("--accuracy", text)["accuracy"] == value
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("12", "accuracy=12: expected an error bound such as 1e-12, not a count of digits"),
+        ("hg.Relative(12)", "Relative(12.0): expected a number between 0 and 1, such as 1e-12"),
+        ("Relative(1e-17)", "rounding to fp64 alone"),
+    ],
+)
+def test_an_accuracy_that_cannot_be_is_named(text, message, capsys):
+    with pytest.raises(SystemExit):
+        options("--accuracy", text)
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["matmul", "plan", "run"])
+def test_the_help_lists_relative_errors(command, capsys):
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    assert '"Relative(r)"' in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize(

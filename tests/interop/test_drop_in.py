@@ -679,3 +679,10 @@ def test_the_triton_kernel_of_bmm_that_pytorch_brings_lives_beside_the_drop_in()
     native.triton.enabled = True
     with hg.emulate("correct"):
         assert torch.equal(torch.bmm(a, b), exact(a, b))
+
+
+def test_a_count_of_digits_is_no_accuracy_of_a_scope():
+    for call in (hg.emulate, hg.install):
+        for accuracy in (1, 12, 15.0):
+            with pytest.raises(hg.PlanError, match=f"accuracy={accuracy:g}: .* not a count of digits"):
+                call(accuracy)

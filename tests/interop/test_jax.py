@@ -845,3 +845,12 @@ def test_functions_name_the_options_that_programs_lack():
                 jax.jit(lambda *x, subscripts=subscripts, options=options: hj.einsum(subscripts, *x, **options))(
                     *operands
                 )
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int32"])
+def test_a_count_of_digits_is_no_accuracy(dtype):
+    a = jnp.ones((2, 2), dtype)
+    for call in (hj.matmul, jax.jit(partial(hj.matmul, accuracy=12)), hg.matmul):
+        options = {} if hasattr(call, "lower") else {"accuracy": 12}
+        with pytest.raises(hg.PlanError, match=r"accuracy=12: .* not a count of digits"):
+            call(a, a, **options)

@@ -45,7 +45,10 @@ def add_operands(parser: argparse.ArgumentParser) -> None:
 
 def add_multiplication_options(parser: argparse.ArgumentParser) -> None:
     """Accuracy, scheme, engine, workspace, and one option for each field of a scheme's dataclass."""
-    accuracy = '"correct", "fp64", "fp32" or a number r: |C - AB| <= r |A||B| + u |AB| (default: level of the result)'
+    accuracy = (
+        '"correct", "fp64", "fp32", a number r below 1: |C - AB| <= r |A||B| + u |AB|, or "Relative(r)": '
+        "|C - AB| <= r |AB| (default: level of the result)"
+    )
     parser.add_argument("--accuracy", type=parse_accuracy, metavar="X", help=accuracy)
     parser.add_argument("--scheme", choices=["auto", *SCHEMES], default="auto", help="(default: auto)")
     parser.add_argument("--engine", type=_engine, metavar="E", help="one of those that `hifigemm info` lists")
@@ -79,7 +82,7 @@ def usage() -> Iterator[None]:
 
 
 def parse_accuracy(text: str) -> Accuracy:
-    """A number, the name of an accuracy, or Relative(r)."""
+    """A number, the name of an accuracy, or Relative(r), hg.Relative(r) and hifigemm.Relative(r)."""
     with usage():
         accuracy = accuracy_from(text)
         resolve(accuracy, FP64, 1)

@@ -27,7 +27,7 @@ def add_run(commands: Any) -> None:
     text = "run a program of PyTorch, its matrix products made to an accuracy"
     epilog = "HIFIGEMM=fp64 in the environment is --accuracy fp64. The exit code is that of the program."
     parser = add_command(commands, "run", _prepare, text, ": see hifigemm.install.", epilog)
-    accuracy = '"correct", "fp64", "fp32" or a number (default: level of each result)'
+    accuracy = '"correct", "fp64", "fp32", a number below 1 or "Relative(r)" (default: level of each result)'
     parser.add_argument("--accuracy", type=parse_accuracy, metavar="X", help=accuracy)
     scheme = "a name, or as in Python: \"Ozaki2(num_moduli=14, scaling='fast')\" (default: auto)"
     parser.add_argument("--scheme", type=_scheme, default="auto", metavar="S", help=scheme)

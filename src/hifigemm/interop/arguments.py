@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from functools import lru_cache
 from typing import Any, cast
 
@@ -11,6 +12,8 @@ from hifigemm.exceptions import PlanError
 from hifigemm.schemes import Scheme
 from hifigemm.schemes.auto import SCHEMES
 
+_RELATIVE = re.compile(r"(?:(?:hifigemm|hg)\.)?Relative\((?:r=)?(?P<r>[^()]*)\)")
+"""As in a program, whatever the package is called there, and as Python shows it."""
 _CLASSES = {cls.__name__: cls for cls in SCHEMES.values()}
 
 
@@ -23,15 +26,18 @@ def accuracy_text(accuracy: Accuracy) -> str | None:
 
 @lru_cache
 def accuracy_from(text: str | None) -> Accuracy:
-    """The accuracy that a text stands for."""
+    """The accuracy that a text stands for; a text that stands for none as it is.
+
+    Raises PlanError: a relative error that is not between 0 and 1.
+    """
     if text is None:
         return None
+    relative = _RELATIVE.fullmatch(text.strip())
     try:
-        if text.startswith("Relative(") and text.endswith(")"):
-            return Relative(float(text[9:-1]))
-        return float(text)
+        r = float(text if relative is None else relative["r"])
     except ValueError:
         return cast(Accuracy, text)
+    return r if relative is None else Relative(r)
 
 
 def scheme_text(scheme: str | Scheme) -> str:
