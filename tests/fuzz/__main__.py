@@ -12,8 +12,7 @@ from multiprocessing import Pool
 
 from threadpoolctl import threadpool_limits
 
-from tests.fuzz.cases import draw
-from tests.fuzz.run import Counts, fuzz, outcomes
+from tests.fuzz.run import Counts, case_of, fuzz, outcomes
 
 
 def main() -> int:
@@ -33,7 +32,7 @@ def main() -> int:
 
 
 def again(seed: int, index: int) -> int:
-    case = draw(seed, index)
+    case = case_of(seed, index)
     print(case)
     found = [print(f"  {outcome}: {way}\n    {text}") or outcome for way, outcome, text in outcomes(case)]
     return int("wrong" in found)
@@ -56,9 +55,9 @@ def job(seed: int, seconds: float, count: int | None, jobs: int, own: int) -> Co
 def summary(counts: Counts, seconds: float) -> int:
     """One line for each kind of product, and one for all."""
     totals = {key[:3]: [counts[(*key[:3], outcome)] for outcome in ("kept", "refused", "wrong")] for key in counts}
-    print(f"{'scheme':<10} {'dtype':<10} {'engine':<20} {'kept':>8} {'refused':>8} {'wrong':>6}")
+    print(f"{'scheme':<20} {'dtype':<10} {'engine':<20} {'kept':>8} {'refused':>8} {'wrong':>6}")
     for key, numbers in sorted(totals.items()):
-        print("{:<10} {:<10} {:<20} {:>8} {:>8} {:>6}".format(*key, *numbers))
+        print("{:<20} {:<10} {:<20} {:>8} {:>8} {:>6}".format(*key, *numbers))
     kept, refused, wrong = map(sum, zip(*totals.values()))
     total = kept + refused + wrong
     print(f"{total} products in {seconds:.0f} s, {total / seconds:.0f} a second: {refused} refused, {wrong} wrong")

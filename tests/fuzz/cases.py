@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 import hifigemm as hg
 from tests.conftest import PAIRS, SINGLES
 
-__all__ = ["Case", "Way", "draw", "laid_out"]
+__all__ = ["Case", "Way", "draw", "laid_out", "placed"]
 
 DTYPES = ("float32", "float64", "complex64", "complex128")
 WIDE = ("full_range", "far_nudged_ties", "overflowing", "phi_20", "subnormal_times_large")
@@ -18,6 +19,8 @@ WIDE = ("full_range", "far_nudged_ties", "overflowing", "phi_20", "subnormal_tim
 FAMILIES = [name for name in (*SINGLES, *PAIRS) if name not in ("vandermonde", "far_nudged_ties", "single_nonzero")]
 HALF = ("uniform", "phi_1", "integers", "full_range", "subnormal", "sparse", "zeros", "largest", "smallest")
 """Families that float16 has room for."""
+ADDENDS = ("phi_1", "phi_1", "full_range", "sparse", "zeros", "subnormal")
+"""Families of C; scalars near the largest number meet entries where they multiply little or nothing."""
 WORDS = ("fp16", "bf16", "tf32")
 ENGINES = ("torch", *(f"simulated-{name}" for name in ("v100", "a100", "h100", "b200", "ideal-nearest", "ideal-zero")))
 
@@ -30,6 +33,8 @@ class Way:
     ----------
     seed : int or None
         Of the memory layouts; None for operands in C order.
+    swapped : bool
+        Arrays of foreign byte order.
     tensors : bool
         PyTorch tensors in place of arrays. Without PyTorch these are arrays, and engine "torch" is "numpy".
     engine : str or None
@@ -48,6 +53,7 @@ class Way:
     """
 
     seed: int | None = None
+    swapped: bool = False
     tensors: bool = False
     engine: str | None = None
     workspace: float | None = None
@@ -69,6 +75,11 @@ class Case:
     options: dict[str, Any]
     gemm: dict[str, Any] | None
     ways: list[Way]
+
+    @property
+    def label(self) -> str:
+        """What the case is counted under."""
+        return getattr(self.options["scheme"], "name", "auto")
 
     @property
     def dtype(self) -> np.dtype:
@@ -122,11 +133,24 @@ def laid_out(rng: np.random.Generator, x: np.ndarray, ascending: bool = False) -
     signs = [1 if ascending or rng.random() < 0.75 else -1 for _ in order]
     sizes = [x.shape[axis] * step for axis, step in zip(order, steps)]
     start = rng.integers(0, 4)
-    memory = np.full(start + np.prod(sizes, dtype=int), np.nan, x.dtype)[start:].reshape(sizes)
+    between = np.nan if x.dtype.kind in "fc" else 1
+    memory = np.full(start + np.prod(sizes, dtype=int), between, x.dtype)[start:].reshape(sizes)
     view = memory[tuple(slice(None, None, step) for step in steps)][tuple(slice(None, None, sign) for sign in signs)]
     view = view.transpose(np.argsort(order))
     view[...] = x
     return view
+
+
+def placed(way: Way) -> Callable[[np.ndarray], np.ndarray]:
+    """What lays arrays out in memory as a way has them, one after the other."""
+    rng = np.random.default_rng(way.seed)
+
+    def place(x: np.ndarray) -> np.ndarray:
+        if way.swapped and not way.tensors:
+            x = x.astype(x.dtype.newbyteorder())
+        return np.copy(x) if way.seed is None else laid_out(rng, x, ascending=way.tensors)
+
+    return place
 
 
 def _options(rng: np.random.Generator) -> dict[str, Any]:
@@ -209,11 +233,16 @@ def _gemm(rng: np.random.Generator, a: np.ndarray, b: np.ndarray) -> dict[str, A
     alpha, beta = (_scalar(rng, dtype) for _ in range(2))
     if rng.random() < 0.15:
         alpha, beta = (float(2.0 ** int(rng.uniform(-0.9, 0.9) * np.finfo(dtype).maxexp)) for _ in range(2))
+    elif rng.random() < 0.3:
+        alpha, beta = (_far_scalar(rng, dtype) if rng.random() < 0.6 else scalar for scalar in (alpha, beta))
     if rng.random() < 0.4:
         c, beta = product, -alpha
     else:
-        c = (SINGLES["phi_1"](rng, product.shape, np.finfo(dtype).dtype)).astype(dtype)
+        family = str(rng.choice(ADDENDS))
+        c = SINGLES[family](rng, product.shape, dtype=np.finfo(dtype).dtype).astype(dtype)
         c = [c, c[..., :1, :], c[..., :1]][rng.integers(3)]
+    if rng.random() < 0.3:
+        c = np.where(rng.random(c.shape) < 0.5, dtype.type(0), c)
     if rng.random() < 0.1:
         c = np.where(rng.random(c.shape) < 0.1, dtype.type(rng.choice([np.inf, np.nan])), c)
     return {"c": c, "alpha": alpha, "beta": beta, **{f"trans_{x}": str(rng.choice(["N", "T", "C"])) for x in "ab"}}
@@ -224,6 +253,19 @@ def _scalar(rng: np.random.Generator, dtype: np.dtype) -> complex:
     z = complex(rng.standard_normal(), rng.standard_normal()) if dtype.kind == "c" else rng.standard_normal()
     value = [sign, sign * power, rng.standard_normal(), z, 0.0][rng.choice(5, p=[0.3, 0.3, 0.2, 0.15, 0.05])]
     return complex(value) if isinstance(value, complex) else float(value)
+
+
+def _far_scalar(rng: np.random.Generator, dtype: np.dtype) -> complex:
+    """A scalar of any magnitude that float64 has, often the largest ones; components are far apart too."""
+
+    def part() -> float:
+        exponent = int(rng.integers(990, 1024) if rng.random() < 0.4 else rng.integers(-1074, 1024))
+        return float(rng.choice([-1.0, 1.0]) * np.ldexp(rng.choice([1.0, rng.uniform(1, 2)]), exponent))
+
+    re, im = part(), part()
+    if dtype.kind == "c" and rng.random() < 0.5:
+        return complex(re, im)
+    return re
 
 
 def _transposed(x: np.ndarray, how: str) -> np.ndarray:
@@ -238,6 +280,7 @@ def _way(rng: np.random.Generator, scheme: Any, engine: str | None) -> Way:
         engine = engine if rng.random() < 0.8 else str(rng.choice(ENGINES))
     return Way(
         seed=int(rng.integers(2**32)) if rng.random() < 0.8 else None,
+        swapped=bool(rng.random() < 0.2),
         tensors=bool(rng.random() < 0.2),
         engine=engine,
         workspace=float(rng.choice([0.0, rng.random(), 1.0])) if rng.random() < 0.3 else None,

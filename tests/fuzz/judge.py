@@ -62,6 +62,16 @@ def _times(s: complex, parts: list[Dyadic], sizes: bool = False) -> list[Dyadic]
     return [parts[0].times(re) + parts[1].times(im if sizes else -im), parts[1].times(re) + parts[0].times(im)]
 
 
+def _what_is_left(alpha: complex) -> float:
+    """The largest component of alpha 2**-e, below 2; of alpha where components have no such exponent in common."""
+    largest = max(abs(alpha.real), abs(alpha.imag))
+    if largest == 0:
+        return 0.0
+    e = math.frexp(largest)[1] - 1
+    is_common = all(math.ldexp(math.ldexp(x, -e), e) == x for x in (alpha.real, alpha.imag))
+    return math.ldexp(largest, -e) if is_common else largest
+
+
 def _stack(matrices: list[ExactMatrix], imag: bool = False) -> Dyadic:
     integers = [x.imag if imag else x.real for x in matrices]
     return Dyadic(np.stack(integers), np.stack([x.exponent for x in matrices]))
@@ -117,10 +127,8 @@ class Exact:
             self.open = (product != 0) | ~np.isfinite(c)
             return
         with np.errstate(all="ignore"):
-            ends = [
-                (self.alpha * x, np.where(np.isfinite(y), 0, self.beta * y))
-                for x, y in zip(*map(self._parts, (product, c)))
-            ]
+            parts = (self._parts(x.astype(np.result_type(x, np.float64))) for x in (product, c))  # as scalars are
+            ends = [(self.alpha * x, np.where(np.isfinite(y), 0, self.beta * y)) for x, y in zip(*parts)]
             self.special = [np.where(x == 0, 0, x) + y for x, y in ends]
 
     def fault(self, values: np.ndarray, r: float, correct: bool) -> str:
@@ -162,10 +170,9 @@ class Exact:
     def _error_of_sum(self, i: int, r: float, dtype: Any) -> tuple[Dyadic, np.ndarray]:
         """Error of alpha T + beta C before the last rounding, and where T may have overflowed.
 
-        T = 2**e A B is rounded to u |T| or half a subnormal, and the scalars that are left lie below 2. Four products
-        and their sum are made with their errors in float64, u = 2**-53: six additions of errors of at most 4 u M
-        in all, M the sum of magnitudes, are rounded, and a product that underflows errs by four subnormals. float32 is
-        rounded once more.
+        T = 2**e A B is rounded to u |T| or half a subnormal, which alpha 2**-e multiplies. Four products and their sum
+        are made with their errors in float64, u = 2**-53: six additions of errors of at most 4 u M in all, M the sum of
+        magnitudes, are rounded, and a product that underflows errs by four subnormals. float32 is rounded once more.
         """
         info = np.finfo(dtype)
         u = 2.0 ** -(info.nmant + 1)
@@ -173,7 +180,9 @@ class Exact:
         first = [size.times(r) + t.size().times(u) for size, t in zip(self.sizes, self.products)]
         scaled, added = _times(self.alpha, wide, True), _times(self.beta, [y.size() for y in self.addends], True)
         error = _times(self.alpha, first, True)[i] + (scaled[i] + added[i]).times(32 * 2.0**-106)
-        error += Dyadic.of(np.array([2 * float(info.smallest_subnormal)])) + Dyadic.of(np.array([32 * 2.0**-1074]))
+        least = Dyadic.of(np.array([2 * float(info.smallest_subnormal)]))
+        error += least.times(max(_what_is_left(self.alpha), 1.0))
+        error += Dyadic.of(np.array([32 * 2.0**-1074]))
         if u > 2.0**-53:
             error += self.values[i].size().times(2.0**-53)
         return error.times(1.0 + 2.0**-20), self._may_overflow(wide, dtype)

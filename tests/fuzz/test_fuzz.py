@@ -7,11 +7,16 @@ from collections import Counter
 import numpy as np
 import pytest
 
+import hifigemm.numpy as hnp
+from hifigemm import libraries
+from hifigemm.array_like import as_array
+from hifigemm.numerics import epilogue
 from hifigemm.schemes import ozaki1
 from hifigemm.study.reference import correctly_rounded
+from tests.fuzz import functions
 from tests.fuzz.cases import draw, laid_out
 from tests.fuzz.judge import Exact
-from tests.fuzz.run import fuzz
+from tests.fuzz.run import case_of, fuzz
 
 
 @pytest.mark.parametrize(
@@ -42,6 +47,55 @@ def test_wrong_entries_in_blocks_of_one_column_are_found(monkeypatch):
     faults: list[str] = []
     fuzz(1, range(10), faults.append)
     assert any("Ozaki1" in fault for fault in faults)
+
+
+def test_a_power_of_two_that_all_entries_of_a_sum_share_is_found(monkeypatch):
+    def shared(terms):
+        top = max(np.frexp(s)[1] for s, _ in terms)
+        return sum(np.ldexp(s, -int(top)) * (x * 2.0**-40) for s, x in terms) * 2.0**40 * 2.0 ** float(top - 1) * 2.0
+
+    monkeypatch.setattr(epilogue, "_scaled_sum", shared)
+    faults: list[str] = []
+    fuzz(1, [i for i in range(700) if i % 8 < 6 and is_large(draw(1, i))], faults.append)
+    assert faults
+
+
+def is_large(case):
+    """True if halves of beta overflow."""
+    return case.gemm is not None and abs(case.gemm["beta"]) >= 2.0**997 and np.isfinite(case.gemm["beta"])
+
+
+def test_integers_of_foreign_byte_order_with_other_values_are_found(monkeypatch):
+    """Entries of uint64 as those of int64."""
+
+    def spoiled(x, name):
+        array = as_array(x, name)
+        is_spoiled = not np.asarray(x).dtype.isnative and array.dtype == np.uint64
+        return array.astype(np.int64).astype(object) if is_spoiled and name != "out" else array
+
+    monkeypatch.setattr(libraries, "as_array", spoiled)
+    faults: list[str] = []
+    fuzz(1, range(6, 300, 8), faults.append)
+    assert faults
+
+
+def test_functions_that_do_not_conjugate_are_found(monkeypatch):
+    dims, function = functions.FUNCTIONS["vdot"][:2], hnp.dot
+    monkeypatch.setitem(functions.FUNCTIONS, "vdot", (*dims, function, functions.FUNCTIONS["vdot"][3]))
+    faults: list[str] = []
+    fuzz(1, range(7, 500, 8), faults.append)
+    assert faults
+    assert all("vdot" in fault for fault in faults)
+
+
+def test_layouts_and_byte_orders_and_scalars_are_all_drawn():
+    cases = [case_of(1, i) for i in range(400)]
+    ways = [way for case in cases for way in case.ways]
+    assert {(way.swapped, way.seed is None) for way in ways} == {(x, y) for x in (False, True) for y in (False, True)}
+    scalars = [abs(case.gemm["beta"]) for case in cases if getattr(case, "gemm", None) is not None]
+    assert max(scalars) >= 2.0**997
+    assert min(x for x in scalars if x) < 2.0**-900
+    assert {type(case).__name__ for case in cases} == {"Case", "IntegerCase", "FunctionCase"}
 
 
 def test_a_case_is_drawn_again_from_its_numbers():
