@@ -40,7 +40,7 @@ from hifigemm.exceptions import PlanError
 from hifigemm.formats import FP32, FP64
 from hifigemm.interop import kernels
 from hifigemm.libraries import library_of
-from hifigemm.numerics.subnormals import gradual_underflow
+from hifigemm.numerics.subnormals import ieee_arithmetic
 from hifigemm.operands import check_addend, check_scalars, result_dtype, shapes_of
 from hifigemm.planner import Options
 from hifigemm.schemes import Scheme
@@ -254,7 +254,7 @@ def _compiled(primitive: Primitive, *operands: Any, **options: Any) -> Any:
     def run(context: Any, out: Any, *buffers: Any) -> None:
         if out.__dlpack_device__()[0] == _ON_HOST:
             # Threads of XLA flush subnormal numbers, and a product is repeated in threads alone that do not.
-            with gradual_underflow():
+            with ieee_arithmetic():
                 np.asarray(out)[...] = _kernel(*map(np.asarray, buffers), **options)
             return
         *given, made = (_tensor(x) for x in (*buffers, out))
