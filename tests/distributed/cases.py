@@ -502,6 +502,40 @@ def stacks_and_vectors_of_pytorch(mesh):
     hg.uninstall()
 
 
+def axes_shorter_than_the_mesh(mesh):
+    """Stacks and rows of which some rank has none, in all placements, and `mm` of schemes that meshes do not take.
+
+    DTensor does not cut such an axis up, and would cut the inner dimension instead: a pending sum of native products.
+    """
+    rows, k, cols = 30, 600, 20
+    a, b = operands(mesh, rows, k, cols)
+    one, two = (a[None], b[None]), (a[:2], b[:, :2])
+    stacks = torch.stack([two[0], -two[0].flip(1)]), torch.stack([two[1], 3 * two[1]])
+    long = operands(mesh, mesh.size() - 1, 3000, 1)
+    doubled = {"scheme": hg.DoubleDouble(), "accuracy": "correct"}
+    assert not isinstance(doubled["scheme"], method.SCHEMES)
+    cases = [
+        (torch.bmm, one, {"accuracy": "correct"}),
+        (torch.bmm, stacks, {"accuracy": "correct"}),
+        (torch.mv, (long[0], long[1][:, 0].contiguous()), {"accuracy": "correct"}),
+        (torch.mv, (a[:1], b[:, 0].contiguous()), {"accuracy": "correct"}),
+        (torch.mm, (two[0], two[1]), doubled),
+        (torch.mm, (a[:1], b[:, :1]), doubled),
+    ]
+    for function, given, scope in cases:
+        with hg.emulate(**scope):
+            want = function(*given)
+        places = [[Replicate(), *(Shard(i) for i in range(x.ndim))] for x in given]
+        pairs = list(product(*(product(place, repeat=mesh.ndim) for place in places)))
+        for pair in pairs[:: 1 if mesh.ndim == 1 else 5]:
+            operand, other = (spread(x, mesh, *place) for x, place in zip(given, pair, strict=True))
+            with hg.emulate(**scope):
+                made = function(operand, other)
+            assert not any(p.is_partial() for p in made.placements), (function, pair)
+            assert_same(made, want)
+    hg.uninstall()
+
+
 def compiled(mesh):
     """Compiled programs call the products between their graphs, whichever policy held when they were compiled."""
     emulated._is_registered = False

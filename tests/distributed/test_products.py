@@ -22,7 +22,7 @@ ALWAYS = [
     "refusals",
 ]
 ALL = [*ALWAYS, "panels_of_many_vectors", "methods", "scalars_and_out", "derivatives"]
-ALL += ["derivatives_of_functions", "products_of_pytorch", "stacks_and_vectors_of_pytorch", "example"]
+ALL += ["derivatives_of_functions", "products_of_pytorch", "stacks_and_vectors_of_pytorch", "axes_shorter_than_the_mesh", "example"]
 
 
 @pytest.mark.parametrize(
@@ -30,6 +30,11 @@ ALL += ["derivatives_of_functions", "products_of_pytorch", "stacks_and_vectors_o
 )
 def test_bits_and_refusals_are_those_of_one_process(mesh, names):
     run(mesh, cases.run_all, names)
+
+
+@pytest.mark.parametrize("mesh", [(3,), (2, 2)], ids=str)
+def test_axes_shorter_than_the_mesh_leave_no_pending_sums(mesh):
+    run(mesh, cases.run_all, ["axes_shorter_than_the_mesh"])
 
 
 def test_two_ranks():

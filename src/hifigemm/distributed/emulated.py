@@ -12,7 +12,7 @@ and calls it as it stands; graphs that are older than the handlers are given up.
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -94,6 +94,18 @@ def _is_asked_for(policy: Policy, a: Any, b: Any) -> bool:
     return size is not None and bool(rows * inner * cols >= size**3)
 
 
+class _Cut(NamedTuple):
+    """An axis of A B that the ranks of a mesh dimension may share: its length, and the placements where they do."""
+
+    length: int
+    left: Placement
+    right: Placement
+    result: Placement
+
+
+_WHOLE = _Cut(0, Replicate(), Replicate(), Replicate())
+
+
 def _product(policy: Policy, operator: Any, a: DTensor, b: DTensor) -> DTensor:
     """A B in placements that follow from those of A and B, so that views of the result are those that PyTorch has.
 
@@ -101,23 +113,59 @@ def _product(policy: Policy, operator: Any, a: DTensor, b: DTensor) -> DTensor:
     that each entry is made by one rank, by the drop-in.
     """
     a, b = (without_partial(x.detach()) for x in (a, b))
-    rows, cols, stacked = (a.ndim > 1) and Shard(a.ndim - 2), (b.ndim > 1) and Shard(b.ndim - 1), a.ndim == b.ndim == 3
-    chosen: list[tuple[Placement, Placement]] = []
-    for left, right in zip(a.placements, b.placements, strict=True):
-        if stacked and Shard(0) in (left, right):
-            chosen.append((Shard(0), Shard(0)))
-        else:
-            keeps = left == rows
-            chosen.append((left if keeps else Replicate(), right if right == cols and not keeps else Replicate()))
+    cuts = _shared_axes(a, b)
+    results = [cut.result for cut in cuts]
     scheme = as_scheme(policy.scheme)
     if operator != _mm or a.device_mesh.ndim > 2 or not (scheme is None or isinstance(scheme, SCHEMES)):
-        places = zip(*chosen, strict=True)
-        whole = (x.redistribute(placements=place) for x, place in zip((a, b), places, strict=True))
-        made: DTensor = private.made_by_dtensor(operator, tuple(whole), {})
-        return made
+        left = a.redistribute(placements=[cut.left for cut in cuts]).to_local()
+        right = b.redistribute(placements=[cut.right for cut in cuts]).to_local()
+        shape = (*a.shape[:-1], *(b.shape[-1:] if b.ndim > 1 else ()))
+        strides = torch.empty(shape, device="meta").stride()
+        # DTensor's own rules would weigh costs again, and might cut the inner dimension.
+        return DTensor.from_local(
+            operator(left, right),
+            a.device_mesh,
+            results,
+            run_check=False,
+            shape=torch.Size(shape),
+            stride=strides,
+        )
     options: Any = {"accuracy": policy.accuracy, "scheme": policy.scheme, "workspace": policy.workspace}
     try:
-        made = matmul(a, b, **options, placements=[x if isinstance(x, Shard) else y for x, y in chosen])
+        return matmul(a, b, **options, placements=results)
     except (PlanError, TypeError, ValueError) as error:  # which an operator sign of Python might take for its own
         raise RuntimeError(f"hifigemm: {error}") from error
-    return made
+
+
+def _shared_axes(a: DTensor, b: DTensor) -> list[_Cut]:
+    """The axis that each dimension of the mesh cuts: one that it cuts in A or B already, never the inner dimension.
+
+    An axis that is shorter than the number of its ranks stays whole, as DTensor itself leaves it.
+    """
+    axes = _axes(a, b)
+    num_ranks = [1] * len(axes)
+    cuts = []
+    for size, placements in zip(a.device_mesh.shape, zip(a.placements, b.placements, strict=True), strict=True):
+        cut = _WHOLE
+        for i, axis in enumerate(axes):
+            is_cut = any(p.is_shard() and p == q for p, q in zip(placements, axis[1:3], strict=True))
+            if is_cut and num_ranks[i] * size <= axis.length:
+                num_ranks[i] *= size
+                cut = axis
+                break
+        cuts.append(cut)
+    return cuts
+
+
+def _axes(a: DTensor, b: DTensor) -> list[_Cut]:
+    """The axes of A B: the stack, the rows of A and the columns of B, as far as there are any."""
+    axes = []
+    if a.ndim == 3:
+        axes.append(_Cut(a.shape[0], Shard(0), Shard(0), Shard(0)))
+    if a.ndim > 1:
+        rows = Shard(a.ndim - 2)
+        axes.append(_Cut(a.shape[-2], rows, Replicate(), rows))
+    if b.ndim > 1:
+        cols = Shard(b.ndim - 1)
+        axes.append(_Cut(b.shape[-1], Replicate(), cols, cols))
+    return axes
