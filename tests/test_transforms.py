@@ -21,10 +21,9 @@ from torch.autograd import forward_ad  # noqa: E402
 from torch.func import functionalize, grad, jacfwd, jacrev, jvp, linearize, vjp, vmap  # noqa: E402
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 
-pytestmark = [  # of what torch itself does, and of jit.trace
-    pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:Attempted to insert a get_attr Node:UserWarning"),
-]
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:Attempted to insert a get_attr Node:UserWarning"
+)  # of what torch itself does
 
 A, B = (torch.rand(4, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)) for seed in range(2))
 PLAN = hg.make_plan(A, B, scheme="ozaki1")

@@ -18,8 +18,6 @@ FOLDER = Path(__file__).parents[2] / "examples"
 WAYS = "native", "emulated"
 U32, U64 = 2.0**-24, 2.0**-53
 
-pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # of what torch itself does
-
 
 @pytest.fixture
 def program(monkeypatch):

@@ -129,7 +129,6 @@ def test_tensors_without_dense_memory_are_refused_in_plain_words(layout):
             call()
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
 def test_second_derivatives_of_complex_products():
     z, w = (torch.from_numpy(x).requires_grad_() for x in operands(((3,), (3,)), np.complex128))
     for function in (hnp.vdot, hnp.vecdot, lambda a, b: hnp.vecmat(a, b[:, None] * b)):

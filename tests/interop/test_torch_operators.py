@@ -20,10 +20,9 @@ from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 
 from hifigemm.interop import torch_operators  # noqa: E402, F401
 
-pytestmark = [  # of what torch itself does
-    pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:Attempted to insert a get_attr Node:UserWarning"),
-]
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:Attempted to insert a get_attr Node:UserWarning"
+)  # of what torch itself does
 
 OPERATOR = torch.ops.hifigemm.matmul
 product = partial(hg.matmul, accuracy="correct")
