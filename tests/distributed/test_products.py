@@ -22,7 +22,13 @@ ALWAYS = [
     "refusals",
 ]
 ALL = [*ALWAYS, "panels_of_many_vectors", "methods", "scalars_and_out", "derivatives"]
-ALL += ["derivatives_of_functions", "products_of_pytorch", "stacks_and_vectors_of_pytorch", "axes_shorter_than_the_mesh", "example"]
+ALL += [
+    "derivatives_of_functions",
+    "products_of_pytorch",
+    "stacks_and_vectors_of_pytorch",
+    "axes_shorter_than_the_mesh",
+    "example",
+]
 
 
 @pytest.mark.parametrize(

@@ -781,7 +781,7 @@ def test_an_accuracy_that_fails_raises_and_leaves_the_scope(monkeypatch):
     with pytest.raises(hg.AccuracyError), hc.emulate("correct"):
         unread((4, 4)) @ unread((4, 4))
     assert in_place() == before
-    assert cupy_products._scopes.get() == ()
+    assert cupy_products._open_scopes() == ()
 
 
 # Without a GPU, or without PyTorch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import json
 import os
@@ -10,7 +11,7 @@ import sys
 import threading
 import types
 import warnings
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,6 @@ from hifigemm.interop import torch_leaves, torch_private  # noqa: E402
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 DTYPES = [torch.float32, torch.float64, torch.complex64, torch.complex128]
 CORRECT = {"accuracy": "correct"}
-pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # of what torch itself does
 
 
 @pytest.fixture(autouse=True)
@@ -44,6 +44,14 @@ def random(request):
         return torch.randn(*shape, dtype=dtype, device=request.param, generator=generator)
 
     return make
+
+
+@contextmanager
+def scope_without_products(*policy, **options):
+    """A scope at whose end it is said that PyTorch multiplied nothing."""
+    message = "no product of PyTorch was seen in this scope; products of NumPy and JAX are not reached"
+    with pytest.warns(UserWarning, match=message), hg.emulate(*policy, **options) as products:
+        yield products
 
 
 def exact(a, b):
@@ -235,7 +243,7 @@ def test_sparse_meta_and_fake_tensors_are_those_of_pytorch():
 
     a, b = torch.randn(5, 7), torch.randn(7, 4)
     sparse = a.to_sparse() @ b
-    with hg.emulate("correct"):
+    with scope_without_products("correct"):
         assert (a.to("meta") @ b.to("meta")).shape == (5, 4)
         assert torch.equal(a.to_sparse() @ b, sparse)
         with FakeTensorMode() as mode:
@@ -253,7 +261,7 @@ def test_autocast_has_its_way_with_operators_and_not_with_emulated_products():
 def test_an_explicit_product_inside_is_what_was_asked_for(random):
     a, b = random(40, 70), random(70, 60)
     native = a @ b
-    with hg.emulate("correct", summary=True) as products:
+    with scope_without_products("correct", summary=True) as products:
         assert torch.equal(hg.matmul(a, b, scheme="native"), native)
         assert torch.equal(hg.matmul(a, b, scheme=hg.Native()), native)
         words = hg.matmul(a, b, scheme=hg.Multiword("fp32", 2, 3))
@@ -307,6 +315,7 @@ def test_a_scope_holds_in_its_thread_and_install_in_all(random):
 
     with hg.emulate("correct"):
         assert torch.equal(in_thread(), native)
+        assert torch.equal(a @ b, correct)
     hg.install("correct")
     assert torch.equal(in_thread(), correct)
     with hg.emulate(scheme="native"):
@@ -473,7 +482,10 @@ def test_the_summary_counts_times_and_saves(tmp_path, random):
         ("mm", 4, emulated.reason),
         ("mm", 1, "dtype float16"),
     ]
-    assert len(str(products).splitlines()) == 3
+    table, remark = str(products).splitlines()[:-1], str(products).splitlines()[-1]
+    assert len(table) == 3
+    assert "speed-up" in table[0]
+    assert remark.startswith("never counted")
 
 
 def generator():
@@ -484,10 +496,106 @@ async def coroutine():
     return 1
 
 
-@pytest.mark.parametrize("later", [generator, coroutine, dict])
+class CalledAsGenerator:
+    def __call__(self):
+        yield 1
+
+
+class CalledAsCoroutine:
+    async def __call__(self):
+        return 1
+
+
+class CalledAsStatic:
+    __call__ = staticmethod(coroutine)
+
+
+@pytest.mark.parametrize(
+    "later",
+    [
+        generator,
+        coroutine,
+        dict,
+        CalledAsGenerator(),
+        CalledAsCoroutine(),
+        CalledAsStatic(),
+        CalledAsCoroutine().__call__,
+        functools.partial(generator),
+    ],
+)
 def test_what_runs_after_its_call_cannot_be_decorated(later):
     with pytest.raises(TypeError, match="cannot decorate"):
         hg.emulate("correct")(later)
+
+
+def test_objects_that_are_called_can_be_decorated():
+    class Called:
+        def __call__(self, x):
+            return x
+
+    a, b = torch.randn(4, 70), torch.randn(70, 5)
+    assert torch.equal(hg.emulate("correct")(torch.matmul)(a, b), exact(a, b))
+    assert hg.emulate("correct", min_size=0)(lambda x: (a @ b, x))(1)[1] == 1
+    with pytest.warns(UserWarning, match="no product of PyTorch"):
+        assert hg.emulate("correct")(Called())(3) == 3
+
+
+def test_a_generator_that_ends_in_another_thread_closes_its_scope(random):
+    a, b = random(40, 70), random(70, 60)
+    native, correct = a @ b, exact(a, b)
+
+    def inside():
+        with hg.emulate("correct"):
+            yield a @ b
+            yield a @ b
+
+    def close_elsewhere(steps):
+        thread = threading.Thread(target=steps.close)
+        thread.start()
+        thread.join()
+
+    for outer in (nullcontext(), hg.emulate(scheme="native")):
+        with outer:
+            steps = inside()
+            assert torch.equal(next(steps), correct)
+            close_elsewhere(steps)
+            assert torch.equal(a @ b, native)
+            steps = inside()
+            next(steps)
+            with hg.emulate(hg.Relative(1e-12)):
+                assert torch.equal(a @ b, hg.matmul(a, b, accuracy=hg.Relative(1e-12)))
+                close_elsewhere(steps)
+                assert policies.current_policy().accuracy == hg.Relative(1e-12)
+            assert torch.equal(a @ b, native)
+    assert policies.current_policy() is None
+
+
+def test_threads_that_share_a_decorated_function_close_their_own_scopes(random):
+    a, b = random(40, 70), random(70, 60)
+    correct = exact(a, b)
+    opened, ended, products = threading.Barrier(2, timeout=60), threading.Barrier(2, timeout=60), []
+
+    @hg.emulate("correct")
+    def product(waits):
+        opened.wait()
+        if waits:
+            ended.wait()
+        products.append(a @ b)
+
+    def run(waits):
+        if a.is_cuda:
+            torch.cuda.is_current_stream_capturing()
+        product(waits)
+        if not waits:
+            ended.wait()
+
+    threads = [threading.Thread(target=run, args=(waits,)) for waits in (True, False)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(products) == 2
+    assert all(torch.equal(x, correct) for x in products)
 
 
 def test_scopes_that_end_in_another_order(random):
@@ -505,6 +613,7 @@ def test_scopes_that_end_in_another_order(random):
         assert torch.equal(a @ b, correct)
     one, other = hg.emulate("correct"), hg.emulate(scheme="native")
     one.__enter__()
+    a @ b
     other.__enter__()
     one.__exit__()
     assert torch.equal(a @ b, native)
@@ -557,7 +666,7 @@ def test_kernels_that_call_ours_may_stand_in_front(name):
     library._destroy()
     assert torch.equal(function(a, b), native)
     hg.uninstall()
-    assert not torch_leaves._libraries
+    assert not torch_leaves._REPLACEMENTS.is_registered
 
 
 @pytest.mark.filterwarnings("ignore:Warning only once for all operators")
@@ -599,6 +708,206 @@ def test_products_that_fail_are_not_counted():
     with hg.emulate("correct", workspace=1, summary=True) as products, pytest.raises(hg.PlanError):
         a @ b
     assert [(row.calls, row.timed_calls) for row in products.rows] == [(0, 0)]
+
+
+def convolution(x):
+    return torch.nn.functional.conv2d(x(1, 2, 8, 8), x(3, 2, 3, 3))
+
+
+def attention(x):
+    return torch.nn.functional.scaled_dot_product_attention(x(1, 2, 8, 16), x(1, 2, 8, 16), x(1, 2, 8, 16))
+
+
+def solution(x):
+    return torch.linalg.solve(x(4, 4) + 9 * torch.eye(4, dtype=torch.float64), x(4, 4))
+
+
+UNREACHED = {
+    "convolution": convolution,
+    "scaled_dot_product_attention": attention,
+    "linalg.solve": solution,
+    "linalg.inv": lambda x: torch.linalg.inv(x(4, 4)),
+    "linalg.det": lambda x: torch.linalg.det(x(4, 4)),
+    "linalg.qr": lambda x: torch.linalg.qr(x(4, 4)).R,
+    "linalg.svd": lambda x: torch.linalg.svdvals(x(4, 4)),
+    "linalg.eigh": lambda x: torch.linalg.eigvalsh(x(4, 4)),
+    "linalg.lstsq": lambda x: torch.linalg.lstsq(2 * torch.eye(4), 4 * torch.eye(4)).solution,  # exact in any order
+    "linalg.solve_triangular": lambda x: torch.linalg.solve_triangular(x(4, 4), x(4, 4), upper=True),
+    "linalg.cholesky": lambda x: torch.linalg.cholesky(torch.eye(4, dtype=torch.float64)),
+}
+
+
+@pytest.fixture
+def on_cpu():
+    """Random tensors of the CPU, the same in each call of a test."""
+
+    def make(*shape):
+        return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+
+    return make
+
+
+@pytest.mark.parametrize("operation", UNREACHED)
+def test_operations_that_are_not_reached_are_counted_once_and_stay_native(operation, on_cpu):
+    native = UNREACHED[operation](on_cpu)
+    with scope_without_products("correct", summary=True) as products:
+        for _ in range(2):
+            assert torch.equal(UNREACHED[operation](on_cpu), native)
+    assert dict(products.sightings.unreached) == {operation: 2}
+    assert f"not reached: {operation} 2" in str(products).splitlines()
+
+
+@pytest.mark.parametrize("operation", UNREACHED)
+def test_strict_scopes_raise_at_operations_that_are_not_reached(operation, on_cpu):
+    native = UNREACHED[operation](on_cpu)
+    with pytest.raises(hg.AccuracyError, match=f"{operation} of shapes .*4"), hg.emulate("correct", strict=True):
+        UNREACHED[operation](lambda *shape: on_cpu(*(4 for _ in shape)))
+    hg.install("correct", strict=True)
+    with pytest.raises(hg.AccuracyError, match=operation):
+        UNREACHED[operation](on_cpu)
+    with hg.emulate(scheme="native"):
+        assert torch.equal(UNREACHED[operation](on_cpu), native)
+    hg.uninstall()
+    assert torch.equal(UNREACHED[operation](on_cpu), native)
+
+
+def test_backward_passes_of_operations_that_are_not_reached_are_counted(on_cpu):
+    x, w = on_cpu(1, 2, 8, 8), on_cpu(3, 2, 3, 3).requires_grad_()
+    with hg.emulate("correct", summary=True) as products:
+        torch.mm(on_cpu(2, 3), on_cpu(3, 2))
+        torch.nn.functional.conv2d(x, w).sum().backward()
+    assert dict(products.sightings.unreached) == {"convolution": 1, "convolution_backward": 1}
+    with hg.emulate("correct", strict=True):
+        torch.mm(on_cpu(2, 3), on_cpu(3, 2))
+        with hg.emulate(scheme="native"):
+            y = torch.nn.functional.conv2d(x, w).sum()
+        with pytest.raises(hg.AccuracyError, match="convolution_backward"):
+            y.backward()
+
+
+def test_operations_that_are_not_reached_in_other_dtypes_are_no_concern_of_a_strict_scope(on_cpu):
+    x, w = on_cpu(1, 2, 8, 8).bfloat16(), on_cpu(3, 2, 3, 3).bfloat16()
+    native = torch.nn.functional.conv2d(x, w)
+    with hg.emulate("correct", strict=True):
+        assert torch.equal(torch.nn.functional.conv2d(x, w), native)
+        torch.mm(on_cpu(2, 3), on_cpu(3, 2))
+
+
+def test_kernels_that_watch_stand_there_for_summaries_and_strict_scopes_alone(on_cpu):
+    names = "convolution", "_linalg_solve_ex", "_scaled_dot_product_flash_attention_for_cpu"
+    before = [torch._C._dispatch_dump_table(f"aten::{name}") for name in names]
+
+    def is_watched():
+        return [torch._C._dispatch_dump_table(f"aten::{name}") for name in names] != before
+
+    product = functools.partial(torch.mm, on_cpu(2, 3), on_cpu(3, 2))
+    for options in ({"summary": True}, {"strict": True}):
+        with hg.emulate("correct"):
+            product()
+            assert not is_watched()
+            with hg.emulate("correct", **options):
+                assert is_watched()
+                with hg.emulate("fp64", **options):
+                    product()
+                assert is_watched()
+            assert not is_watched()
+        hg.install("correct", **options)
+        assert is_watched()
+        hg.install("correct")
+        assert not is_watched()
+        hg.install("correct", **options)
+        hg.uninstall()
+        assert not is_watched()
+
+
+def test_scopes_in_which_pytorch_multiplies_nothing_warn():
+    a = torch.ones(3, 3).numpy()
+    message = "no product of PyTorch was seen in this scope; products of NumPy and JAX are not reached"
+    with pytest.warns(UserWarning, match=message) as found, hg.emulate("correct"):
+        a @ a
+    assert found[0].filename == __file__
+    decorated = hg.emulate("correct")(lambda: a @ a)
+    with pytest.warns(UserWarning, match=message) as found:
+        decorated()
+    assert found[0].filename == __file__
+    with scope_without_products("correct", summary=True) as products:
+        a @ a
+    assert message in str(products)
+    assert "hifigemm.numpy" in str(products)
+    with pytest.raises(hg.AccuracyError, match=message), hg.emulate("correct", strict=True):
+        a @ a
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_scopes_do_not_complain_of_products_handed_on_of_inner_scopes_and_where_an_exception_leaves(strict):
+    a = torch.ones(3, 3)
+    with hg.emulate("fp32", strict=strict):  # on a CPU all of these are handed on
+        a @ a
+    with hg.emulate("correct", strict=strict):
+        a.bfloat16() @ a.bfloat16()
+    with hg.emulate("correct", strict=strict), hg.emulate(scheme="native", strict=strict):
+        a @ a
+    with hg.emulate("correct", strict=strict), hg.emulate("fp32", strict=strict):
+        a @ a
+    with hg.emulate(scheme="native", strict=strict):
+        pass
+    with pytest.raises(ZeroDivisionError), hg.emulate("correct", strict=strict):
+        raise ZeroDivisionError
+    with pytest.raises(RuntimeError), hg.emulate("correct", strict=strict):
+        torch.mm(a, a[:2])
+
+    def inside():
+        with hg.emulate("correct", strict=strict):
+            yield
+
+    steps = inside()
+    next(steps)
+    steps.close()
+
+
+def test_sums_of_products_without_an_operator_are_named_in_each_summary():
+    """inner, tensordot and einsum that PyTorch makes of mul and sum: native, and said to be."""
+    strided, ones = torch.tensor([1e16, 9, 1, 9, -1e16], dtype=torch.float64)[::2], torch.ones(3, dtype=torch.float64)
+    p, q = torch.randn(3, 1, dtype=torch.complex128), torch.randn(1, 3, dtype=torch.complex128)
+    calls = [
+        ("inner", torch.inner, (strided, ones)),
+        ("tensordot", torch.tensordot, (strided, ones, 1)),
+        ("einsum", torch.einsum, ("ij,jk->ik", p, q)),
+        ("vecdot", torch.linalg.vecdot, (p, p)),
+        ("kron", torch.kron, (p, q)),
+        ("outer", torch.outer, (ones, ones)),
+    ]
+    for name, function, operands in calls:
+        native = function(*operands)
+        with scope_without_products("correct", summary=True) as products:
+            assert torch.equal(function(*operands), native)
+        assert products.rows == []
+        assert name in str(products).splitlines()[-1]
+    with hg.emulate("correct"):
+        assert torch.dot(strided, ones) == torch.inner(strided.contiguous(), ones) == 1
+        assert torch.equal(p @ q, exact(p, q))
+
+
+WITHOUT_TORCH = """
+import sys, hifigemm as hg
+sys.modules["torch"] = None  # which Python takes for a module that is not there
+for function in (hg.emulate, hg.install):
+    try:
+        function("correct")
+    except ImportError as error:
+        print(type(error).__name__, error)
+hg.uninstall()
+"""
+
+
+def test_without_pytorch_a_scope_says_whose_products_it_makes():
+    run = subprocess.run([sys.executable, "-c", WITHOUT_TORCH], capture_output=True, text=True, check=True)
+    lines = run.stdout.splitlines()
+    assert len(lines) == 2
+    for line in lines:
+        assert line.startswith("ImportError emulate and install make the products of PyTorch, which is not installed")
+        assert "pip install torch" in line
+        assert "hifigemm.numpy" in line
 
 
 def test_the_page_on_pytorch_runs():

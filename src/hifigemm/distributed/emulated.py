@@ -112,6 +112,7 @@ def _product(policy: Policy, operator: Any, a: DTensor, b: DTensor) -> DTensor:
     Stacks, vectors, meshes of more dimensions and schemes that `matmul` of meshes does not take are redistributed, so
     that each entry is made by one rank, by the drop-in.
     """
+    policy.has_seen_product()
     a, b = (without_partial(x.detach()) for x in (a, b))
     cuts = _shared_axes(a, b)
     results = [cut.result for cut in cuts]

@@ -16,6 +16,7 @@ import math
 import threading
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import cupy
@@ -24,15 +25,15 @@ from cupy import _core
 
 from hifigemm.accuracy import Accuracy
 from hifigemm.interop import drop_in, kernels
+from hifigemm.interop.summary import Sightings, Summary
 from hifigemm.operands import shapes_of
 from hifigemm.schemes import Scheme
-from hifigemm.schemes.auto import as_scheme
 
 _LEVELS = {"f": "fp32", "d": "fp64", "F": "fp32", "D": "fp64"}
 """The level of a dtype, which native products are accepted for."""
 _LEAST_SIZE = 128
 """Of products at the level of their dtype: those of smaller matrices take longer to launch than to make."""
-_scopes: ContextVar[tuple[emulate, ...]] = ContextVar("scopes of hifigemm.cupy", default=())
+_open: ContextVar[tuple[_Scope, ...]] = ContextVar("scopes of hifigemm.cupy", default=())
 _LOCK = threading.Lock()
 _num_open = 0
 _own: dict[str, Any] = {}
@@ -56,10 +57,22 @@ class emulate(drop_in.emulate):
         Products with m n k below min_size**3 are CuPy's own, for each matrix of a stack. By default 0, but 128 where
         scheme is "auto" and the accuracy that of the dtype, which native products are accepted for.
 
+    strict : bool
+        True for an error at the end of a scope in which CuPy multiplied nothing.
+
     Raises
     ------
     PlanError
         An accuracy, scheme or size that is none.
+    ImportError
+        PyTorch is not installed, by which products of CuPy arrays are made.
+    AccuracyError
+        With `strict`, as said there; never in the place of another exception.
+
+    Warns
+    -----
+    UserWarning
+        A scope without `strict` ends, by no exception, and CuPy multiplied nothing in it.
 
     Notes
     -----
@@ -80,28 +93,48 @@ class emulate(drop_in.emulate):
         *,
         min_size: int | None = None,
         workspace: int | None = None,
+        strict: bool = False,
     ) -> None:
-        super().__init__(accuracy, scheme, min_size=min_size, workspace=workspace)
+        super().__init__(accuracy, scheme, min_size=min_size, workspace=workspace, strict=strict)
         self._options: dict[str, Any] = {"accuracy": accuracy, "scheme": scheme, "workspace": workspace}
-        self._hands_on = as_scheme(scheme) == as_scheme("native") and accuracy is None
         self._min_size = min_size
 
-    def __enter__(self) -> None:
-        _scopes.set((*_scopes.get(), self))
+    def _open_scope(self, summary: Summary | None) -> _Scope:
+        scope = _Scope(self)
+        _open.set((*_open_scopes(), scope))
         _count(1)
+        return scope
 
-    def __exit__(self, *_: object) -> None:
-        scopes = _scopes.get()
-        if self in scopes:  # a generator may end in another thread
-            last = max(i for i, scope in enumerate(scopes) if scope is self)
-            _scopes.set(scopes[:last] + scopes[last + 1 :])
+    def _close_scope(self, scope: _Scope) -> None:
+        scope.is_open = False
+        _open.set(_open_scopes())
         _count(-1)
+        if scope.sightings.has_product:
+            for outer in _open_scopes()[-1:]:  # which has seen what it left to the inner one
+                outer.sightings.has_product = True
+
+    def _is_of_thread(self, scope: _Scope) -> bool:
+        return scope in _open_scopes()
 
     def _least_size(self, level: str) -> int:
         """The size below which products of this level are CuPy's own."""
         if self._min_size is not None:
             return self._min_size
         return _LEAST_SIZE if self._options["accuracy"] in (None, level) and self._options["scheme"] == "auto" else 0
+
+
+@dataclass(eq=False)
+class _Scope:
+    """A scope, open until it is closed, by whichever thread."""
+
+    owner: emulate
+    sightings: Sightings = field(default_factory=lambda: Sightings("CuPy"))
+    is_open: bool = True
+
+
+def _open_scopes() -> tuple[_Scope, ...]:
+    """The scopes of this thread, the innermost one last."""
+    return tuple(scope for scope in _open.get() if scope.is_open)
 
 
 def _count(change: int) -> None:
@@ -178,10 +211,12 @@ def _replacement(name: str, read: Callable[..., _Call | None]) -> Callable[..., 
     """What stands in the place of a function of CuPy while a scope is open somewhere."""
 
     def function(a: Any, b: Any, *rest: Any, **options: Any) -> Any:
-        scopes = _scopes.get()
-        if scopes and not scopes[-1]._hands_on and _is_looked_at(a) and _is_looked_at(b):
+        scopes = _open_scopes()
+        if scopes:
+            scopes[-1].sightings.has_product = True
+        if scopes and not scopes[-1].owner._hands_on and _is_looked_at(a) and _is_looked_at(b):
             call = read(a, b, *rest, **options)
-            made = None if call is None else _made(scopes[-1], call, a, b)
+            made = None if call is None else _made(scopes[-1].owner, call, a, b)
             if made is not None:
                 return made
         return _own[name](a, b, *rest, **options)

@@ -3,8 +3,8 @@
 `emulate` holds for a scope, `install` for the process. They reach mm, bmm, addmm, baddbmm, addbmm, mv, addmv, dot, vdot
 and all that ends in them: ``@``, matmul, einsum, linear, tensordot, multi_dot, cdist, their derivatives, compiled
 programs; products of DTensors are those of `hifigemm.distributed`. They do not reach factorisations and solvers of
-torch.linalg, whose products LAPACK and cuSOLVER make inside, fused attention, LSTM of oneDNN and cuDNN, nor sums of
-products such as vecdot and kron.
+torch.linalg, whose products LAPACK and cuSOLVER make inside, convolutions, fused attention, LSTM of oneDNN and cuDNN;
+`torch_unreached` has the list. Nor do they reach sums of products such as vecdot and kron.
 """
 
 from __future__ import annotations
@@ -12,15 +12,18 @@ from __future__ import annotations
 import atexit
 import inspect
 import os
+import sys
+import warnings
 from collections.abc import Callable
 from contextlib import ContextDecorator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
 from hifigemm.accuracy import Accuracy, resolve
-from hifigemm.exceptions import PlanError
+from hifigemm.exceptions import AccuracyError, PlanError
 from hifigemm.formats import FP64
-from hifigemm.interop.summary import Summary
+from hifigemm.interop.summary import Sightings, Summary
 from hifigemm.schemes import Scheme
 from hifigemm.schemes.auto import as_scheme
 from hifigemm.transforms import opaque
@@ -30,15 +33,17 @@ MANIFEST = "HIFIGEMM_MANIFEST"
 
 F = TypeVar("F", bound=Callable[..., Any])
 _RUN_LATER = inspect.isclass, inspect.isgeneratorfunction, inspect.iscoroutinefunction, inspect.isasyncgenfunction
+_BETWEEN = __name__, "hifigemm.transforms", "contextlib", "torch._dynamo.eval_frame"
 _of_process: list[Summary] = []
 
 
 class emulate(ContextDecorator):
     """Make the products of PyTorch inside to an accuracy: a context, and a decorator of functions.
 
-    Scopes nest; the inner one holds. A scope holds in its thread, and in the threads that run backward passes for it
-    while it is open: a backward pass after the scope is native, unless `install` holds. ``emulate(scheme="native")``
-    leaves products alone within another scope.
+    Products of NumPy and JAX are not reached: they have `hifigemm.numpy` and `hifigemm.jax`. Scopes nest; the inner one
+    holds. A scope holds in its thread, and in the threads that run backward passes for it while it is open: a backward
+    pass after the scope is native, unless `install` holds. ``emulate(scheme="native")`` leaves products alone within
+    another scope.
 
     Parameters
     ----------
@@ -49,7 +54,10 @@ class emulate(ContextDecorator):
         where scheme is "auto" and the accuracy that of the dtype, which native products are accepted for: there it is
         128 on a GPU, and on a CPU all products are handed on.
     summary : bool
-        Whether to find out what became of the products: the context is then a `Summary`, to be printed or saved.
+        True to find out what became of the products: the context is then a `Summary`, to be printed or saved.
+    strict : bool
+        True for an error where the scope does nothing: at operations that multiply where no product is reached, such
+        as convolution and linalg.solve, and at the end of a scope in which PyTorch multiplied nothing.
 
     Raises
     ------
@@ -57,6 +65,13 @@ class emulate(ContextDecorator):
         An accuracy, scheme or size that is none.
     ImportError
         PyTorch is not installed.
+    AccuracyError
+        With `strict`, as said there; never in the place of another exception.
+
+    Warns
+    -----
+    UserWarning
+        A scope without `strict` ends, by no exception, and PyTorch multiplied nothing in it.
 
     Notes
     -----
@@ -79,6 +94,7 @@ class emulate(ContextDecorator):
         min_size: int | None = None,
         workspace: int | None = None,
         summary: bool = False,
+        strict: bool = False,
     ) -> None:
         resolve(accuracy, FP64, 1)
         as_scheme(scheme)
@@ -86,31 +102,75 @@ class emulate(ContextDecorator):
             raise PlanError(f"min_size={min_size!r}: expected a number of rows, 0 or more")
         if workspace is not None and (isinstance(workspace, bool) or not isinstance(workspace, int) or workspace < 1):
             raise PlanError(f"workspace={workspace!r}: expected a number of bytes, 1 or more")
+        _check_torch()
         self._asked = (accuracy, scheme, min_size, workspace)
+        self._hands_on = as_scheme(scheme) == as_scheme("native") and accuracy is None
         self._wants_summary = summary
+        self._is_strict = strict
+        self._scopes: list[Any] = []
 
     def __call__(self, function: F) -> F:
         """The function with a scope around each call."""
-        if any(is_kind(function) for is_kind in _RUN_LATER):
+        # An object that is called runs the `__call__` of its class.
+        body = function if inspect.isroutine(function) else type(function).__call__
+        if any(is_kind(x) for is_kind in _RUN_LATER for x in (function, body)):
             raise TypeError(f"emulate cannot decorate {function!r}: its body runs after the call; use `with` inside it")
         return super().__call__(function)
 
     @opaque
     def __enter__(self) -> Summary | None:
-        from hifigemm.interop import policy
-
-        own = Summary() if self._wants_summary else None
-        policy.open_scope(self._policy(own), self)
-        return own
+        summary = Summary() if self._wants_summary else None
+        self._scopes.append(self._open_scope(summary))
+        return summary
 
     @opaque
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *error: object) -> None:
+        scope = self._ending_scope()
+        if scope is None:
+            return
+        self._scopes.remove(scope)
+        self._close_scope(scope)
+        has_failed = bool(error) and error[0] is not None
+        if not (has_failed or self._hands_on or scope.sightings.has_product):
+            text = str(scope.sightings)
+            if self._is_strict:
+                raise AccuracyError(text)
+            warnings.warn(text, stacklevel=_stacklevel())
+
+    def _ending_scope(self) -> Any:
+        """The last scope that this object has opened in this thread.
+
+        A generator may have opened one and end in another thread: where no scope is of this thread, and this object has
+        no more than one, it is that one. Of several nobody can tell, and all of them hold on.
+        """
+        for scope in reversed(self._scopes):
+            if self._is_of_thread(scope):
+                return scope
+        return self._scopes[0] if len(self._scopes) == 1 else None
+
+    def _open_scope(self, summary: Summary | None) -> Any:
+        """A scope of this thread, with `is_open` and `sightings`."""
         from hifigemm.interop import policy
 
-        policy.close_scope(self)
+        return policy.open_scope(self._policy(summary))
+
+    def _close_scope(self, scope: Any) -> None:
+        """End a scope, which may be one of another thread."""
+        from hifigemm.interop import policy, torch_unreached
+
+        policy.close_scope(scope)
+        if scope.policy.watches:
+            torch_unreached.unwatch()
+
+    def _is_of_thread(self, scope: Any) -> bool:
+        """True if the scope is open in this thread."""
+        from hifigemm.interop import policy
+
+        return policy.is_of_thread(scope)
 
     def _policy(self, summary: Summary | None, *, thoroughly: bool = False) -> Any:
-        from hifigemm.interop import kernels, torch_leaves
+        """The policy of a scope, with kernels in their places."""
+        from hifigemm.interop import kernels, torch_leaves, torch_unreached
         from hifigemm.interop.policy import Policy
 
         torch_leaves.register(thoroughly=thoroughly)
@@ -118,8 +178,42 @@ class emulate(ContextDecorator):
         accuracy, scheme, min_size, workspace = self._asked
         of_process = _summary_of_process()
         summaries = tuple(x for x in (summary, of_process) if x is not None)
-        hands_on = as_scheme(scheme) == as_scheme("native") and accuracy is None
-        return Policy(accuracy, scheme, min_size, workspace, summaries, hands_on)
+        sightings = [Sightings() if summary is None else summary.sightings]
+        if of_process is not None:
+            sightings.append(of_process.sightings)
+        policy = Policy(
+            accuracy,
+            scheme,
+            min_size,
+            workspace,
+            summaries,
+            self._hands_on,
+            is_strict=self._is_strict,
+            sightings=tuple(sightings),
+        )
+        if policy.watches:
+            torch_unreached.watch()
+        return policy
+
+
+def _stacklevel() -> int:
+    """The level for a warning at the line that a scope belongs to, with `opaque`, decorators and compilers between."""
+    level = 1
+    frame = sys._getframe(level)
+    while frame.f_back is not None and frame.f_globals["__name__"] in _BETWEEN:
+        frame = frame.f_back
+        level += 1
+    return level
+
+
+def _check_torch() -> None:
+    """Raise ImportError where PyTorch is not installed."""
+    if sys.modules.get("torch") is None and find_spec("torch") is None:
+        raise ImportError(
+            "emulate and install make the products of PyTorch, which is not installed: pip install torch. "
+            "For arrays of NumPy call the functions of hifigemm.numpy",
+            name="torch",
+        )
 
 
 def install(
@@ -129,17 +223,17 @@ def install(
     min_size: int | None = None,
     workspace: int | None = None,
     summary: bool = False,
+    strict: bool = False,
 ) -> Summary | None:
     """Make the products of PyTorch in this process to an accuracy, where no scope of `emulate` says otherwise.
 
-    The parameters are those of `emulate`; the last call holds. Returns the `Summary` that was asked for, or None.
+    The parameters are those of `emulate`; the last call holds. Returns the `Summary` that was asked for, or None. A
+    process has no end at which strict could say that there was no product; operations that are not reached raise.
     """
-    from hifigemm.interop import policy
-
-    asked = emulate(accuracy, scheme, min_size=min_size, workspace=workspace)
-    own = Summary() if summary else None
-    policy.set_process_policy(asked._policy(own, thoroughly=True))
-    return own
+    request = emulate(accuracy, scheme, min_size=min_size, workspace=workspace, strict=strict)
+    of_process = Summary() if summary else None
+    _set_process_policy(request._policy(of_process, thoroughly=True))
+    return of_process
 
 
 def uninstall() -> None:
@@ -148,10 +242,23 @@ def uninstall() -> None:
     Where another library has put kernels in front of these, they stay, as that one may call them, and hand on what no
     open scope asks for.
     """
-    from hifigemm.interop import policy, torch_leaves
+    if sys.modules.get("torch") is None:  # whose kernels nobody has replaced
+        return
+    from hifigemm.interop import torch_leaves, torch_unreached
 
-    policy.set_process_policy(None)
+    _set_process_policy(None)
+    torch_unreached.unregister()
     torch_leaves.unregister()
+
+
+def _set_process_policy(policy: Any) -> None:
+    from hifigemm.interop import policy as policies
+    from hifigemm.interop import torch_unreached
+
+    before = policies.process_policy()
+    policies.set_process_policy(policy)
+    if before is not None and before.watches:
+        torch_unreached.unwatch()
 
 
 def keep_manifest(path: str | Path) -> None:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
 from hifigemm.accuracy import Accuracy
 from hifigemm.interop import torch_private as private
-from hifigemm.interop.summary import Summary
+from hifigemm.interop.summary import Sightings, Summary
 from hifigemm.schemes import Scheme
 
 _KEY = "policy of hifigemm"
@@ -23,7 +22,7 @@ _LEAST_SIZE = 128
 
 @dataclass(frozen=True, eq=False)
 class Policy:
-    """What is asked of products, and which of them are handed on."""
+    """What is asked of products, which of them are handed on, and who wants to know."""
 
     accuracy: Accuracy = None
     scheme: str | Scheme = "auto"
@@ -32,6 +31,18 @@ class Policy:
     workspace: int | None = None
     summaries: tuple[Summary, ...] = ()
     hands_on: bool = False  # all products
+    is_strict: bool = False  # raises AccuracyError at operations that are not reached
+    sightings: tuple[Sightings, ...] = ()  # of the scope, and of the process where that keeps a summary
+
+    @property
+    def watches(self) -> bool:
+        """True if operations that are not reached are counted or raise."""
+        return self.is_strict or bool(self.summaries)
+
+    def has_seen_product(self) -> None:
+        """Note that there was a product of PyTorch, made here or handed on."""
+        for sightings in self.sightings:
+            sightings.has_product = True
 
     def least_size(self, dtype: torch.dtype, *, on_cpu: bool) -> int | None:
         """Products with m n k below its third power are handed on; None for all: no scheme is faster on a CPU."""
@@ -42,15 +53,27 @@ class Policy:
         return None if on_cpu else _LEAST_SIZE
 
 
-@dataclass(frozen=True, eq=False)
-class _Scope:
+@dataclass(eq=False)
+class Scope:
+    """A policy that holds in the thread that opened it, until it is closed, by whichever thread."""
+
     policy: Policy
-    outer: _Scope | None
-    owner: object
+    outer: Scope | None
+    is_open: bool = True
+
+    @property
+    def sightings(self) -> Sightings:
+        """What this scope came across."""
+        return self.policy.sightings[0]
 
 
 _ASIDE = Policy(hands_on=True)
 _process: Policy | None = None
+
+
+def process_policy() -> Policy | None:
+    """What holds where no scope is open."""
+    return _process
 
 
 def set_process_policy(policy: Policy | None) -> None:
@@ -61,33 +84,59 @@ def set_process_policy(policy: Policy | None) -> None:
 
 def current_policy() -> Policy | None:
     """What holds in this thread; None where nothing was asked for."""
-    scope: Any = private.of_thread(_KEY)
+    return _policy_of(_innermost())
+
+
+def open_scope(policy: Policy) -> Scope:
+    """A scope of this thread in which the policy holds from here on."""
+    scope = Scope(policy, _innermost())
+    private.give_thread(_KEY, scope)
+    return scope
+
+
+def close_scope(scope: Scope) -> None:
+    """End a scope, of this thread or of another one; those that were opened after it stay.
+
+    A generator with a scope inside may end after scopes that were opened later, and in another thread.
+    """
+    scope.is_open = False
+    if scope.policy.sightings and scope.sightings.has_product:
+        outer = _policy_of(_open_from(scope.outer))
+        if outer is not None:  # which has seen what it left to the inner one
+            outer.has_seen_product()
+    private.give_thread(_KEY, _innermost())
+
+
+def is_of_thread(scope: Scope) -> bool:
+    """True if the scope is open in this thread."""
+    other = _innermost()
+    while other is not None and other is not scope:
+        other = _open_from(other.outer)
+    return other is scope
+
+
+def _policy_of(scope: Scope | None) -> Policy | None:
+    """The policy of a scope; that of the process where there is none."""
     return _process if scope is None else scope.policy
 
 
-def open_scope(policy: Policy, owner: object = None) -> None:
-    """From here on the policy holds in this thread."""
-    private.give_thread(_KEY, _Scope(policy, private.of_thread(_KEY), owner))
+def _innermost() -> Scope | None:
+    """The scope of this thread that was opened last and is open."""
+    return _open_from(private.of_thread(_KEY))
 
 
-def close_scope(owner: object = None) -> None:
-    """The last scope of the owner ends; those that were opened after it stay, as in generators that end later."""
-    scope, later = private.of_thread(_KEY), []
-    while scope is not None and scope.owner is not owner:
-        later.append(scope)
+def _open_from(scope: Scope | None) -> Scope | None:
+    """The scope, or the first one around it that is still open."""
+    while scope is not None and not scope.is_open:
         scope = scope.outer
-    if scope is not None:
-        rest = scope.outer
-        for other in reversed(later):
-            rest = _Scope(other.policy, rest, other.owner)
-        private.give_thread(_KEY, rest)
+    return scope
 
 
 @contextmanager
 def aside() -> Iterator[None]:
     """A context in which PyTorch makes the products of this thread itself."""
-    open_scope(_ASIDE)
+    scope = open_scope(_ASIDE)
     try:
         yield
     finally:
-        close_scope()
+        close_scope(scope)

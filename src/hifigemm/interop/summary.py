@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -52,10 +53,56 @@ class Row:
         return self.native_seconds * self.timed_calls / self.seconds
 
 
+WITHOUT_OPERATOR = (
+    "vecdot, kron, outer; inner and tensordot of strided operands with one number as result; einsum where the summed "
+    "axes have length 1, or belong to one operand alone"
+)
+"""Functions that PyTorch makes of ``mul`` and ``sum``, which no one can tell from those of any other program."""
+
+
+class Sightings:
+    """What a scope or a process came across.
+
+    Attributes
+    ----------
+    library : str
+        The one whose products the scope is for.
+    has_product : bool
+        True after the first product of PyTorch, made to the accuracy or handed on.
+    unreached : Counter of str
+        Calls of operations that multiply where no product is reached, by name; counted for summaries alone.
+    """
+
+    def __init__(self, library: str = "PyTorch") -> None:
+        self.library = library
+        self.has_product = False
+        self.unreached: Counter[str] = Counter()
+        self._lock = threading.Lock()
+
+    def count(self, operation: str) -> None:
+        """One more call of an operation that is not reached."""
+        with self._lock:
+            self.unreached[operation] += 1
+
+    def __str__(self) -> str:
+        """What a table of products does not show, a line each; empty where there is nothing to say."""
+        lines = []
+        if not self.has_product:
+            lines.append(
+                f"no product of {self.library} was seen in this scope; products of NumPy and JAX are not reached: "
+                "write hifigemm.numpy or hifigemm.jax"
+            )
+        if self.unreached:
+            calls = ", ".join(f"{operation} {count}" for operation, count in self.unreached.most_common())
+            lines.append(f"not reached: {calls}")
+        return "\n".join(lines)
+
+
 class Summary:
     """What became of the products of a scope or of a process; printable, and `save` writes JSON."""
 
     def __init__(self) -> None:
+        self.sightings = Sightings()
         self._rows: dict[Any, Row] = {}
         self._lock = threading.Lock()
 
@@ -80,22 +127,32 @@ class Summary:
         import json
 
         rows = [{k: v for k, v in asdict(row).items() if k != "pending"} | {"gain": row.gain} for row in self.rows]
-        Path(path).write_text(json.dumps({"products": rows}, indent=2) + "\n", encoding="utf-8")
+        content = {"products": rows, "not_reached": dict(self.sightings.unreached)}
+        Path(path).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
     def __str__(self) -> str:
-        head = ("calls", "operation", "dtype", "device", "shapes", "seconds", "x native", "scheme", "reason")
-        lines = [head]
-        for row in self.rows:
-            shapes = " by ".join("x".join(map(str, shape)) for shape in row.shapes)
-            gain = "" if row.gain is None else f"{row.gain:.2f}"
-            seconds = f"{row.seconds:.3g}" if row.timed_calls else ""
-            lines.append(
-                (str(row.calls), row.operation, row.dtype, row.device, shapes, seconds, gain, row.scheme, row.reason)
-            )
-        widths = [max(len(line[i]) for line in lines) for i in range(len(head) - 1)]
-        return "\n".join(
-            "  ".join((*(x.ljust(w) for x, w in zip(line, widths, strict=False)), line[-1])).rstrip() for line in lines
+        rows = self.rows
+        texts = [_table(rows)] if rows else []
+        texts.append(str(self.sightings))
+        texts.append(f"never counted, as PyTorch makes them of mul and sum: {WITHOUT_OPERATOR}")
+        return "\n".join(text for text in texts if text)
+
+
+def _table(rows: Sequence[Row]) -> str:
+    """A line for each row, under headings."""
+    head = ("calls", "operation", "dtype", "device", "shapes", "seconds", "speed-up", "scheme", "reason")
+    lines = [head]
+    for row in rows:
+        shapes = " by ".join("x".join(map(str, shape)) for shape in row.shapes)
+        gain = "" if row.gain is None else f"{row.gain:.2f}"
+        seconds = f"{row.seconds:.3g}" if row.timed_calls else ""
+        lines.append(
+            (str(row.calls), row.operation, row.dtype, row.device, shapes, seconds, gain, row.scheme, row.reason)
         )
+    widths = [max(len(line[i]) for line in lines) for i in range(len(head) - 1)]
+    return "\n".join(
+        "  ".join((*(x.ljust(w) for x, w in zip(line, widths, strict=False)), line[-1])).rstrip() for line in lines
+    )
 
 
 def timed(rows: Sequence[Row], what: str, device: Any, function: Callable[[], Any]) -> Any:

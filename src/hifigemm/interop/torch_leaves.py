@@ -11,7 +11,6 @@ so that a compiled program, which joins ``a @ b + c`` to one operator, has the b
 
 from __future__ import annotations
 
-import threading
 import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -27,6 +26,7 @@ from hifigemm.interop import kernels
 from hifigemm.interop import torch_private as private
 from hifigemm.interop.policy import LEVELS, Policy, aside, current_policy
 from hifigemm.interop.summary import Row, timed
+from hifigemm.interop.torch_replacements import Kernel, Replacements
 
 
 @dataclass(frozen=True)
@@ -51,59 +51,31 @@ _OPERATIONS = (
     _Operation("addmv", (2, 1), ("", ".out", "_"), adds=True),
     _Operation("_addmm_activation", (2, 2), adds=True),
 )
-_NAMES = tuple(operation.name + overload for operation in _OPERATIONS for overload in operation.overloads)
 _OFTEN_REPLACED = "mm", "bmm", "addmm"
-_libraries: list[torch.library.Library] = []
-_LOCK = threading.Lock()
+"""Those that others put kernels in front of, PyTorch's own bmm in Triton among them."""
 
 
 def register(*, thoroughly: bool = False) -> None:
-    """Put the kernels in their places, in front of those that are there; nothing happens where they stand already.
-
-    Others may have put theirs in front since, as PyTorch does with bmm where somebody switches its own Triton kernels
-    on; that is looked for at the operators of `_OFTEN_REPLACED`, or thoroughly at all. They may call the older kernels
-    of this module, which stay where they are.
-    """
-    with _LOCK:
-        if not (_libraries and _are_in_front(_NAMES if thoroughly else _OFTEN_REPLACED)):
-            _put_in_front()
-
-
-def _put_in_front() -> None:
-    library = torch.library.Library("aten", "IMPL")
-    for operation in _OPERATIONS:
-        for overload in operation.overloads:
-            name = operation.name + overload
-            for key in _keys(name):
-                previous = torch.library.get_kernel(f"aten::{name}", key).call_boxed
-                private.implement(library, name, _kernel(operation, overload, previous), key)
-    _libraries.append(library)
+    """Put the kernels in their places, in front of those that are there; see `Replacements.register`."""
+    _REPLACEMENTS.register(thoroughly=thoroughly)
     library_product.aside = aside
 
 
 def unregister() -> bool:
     """Take the kernels away again; False where another library stands in front of some, which may call them."""
-    with _LOCK:
-        while _libraries and _are_in_front(_NAMES):
-            _libraries.pop()._destroy()
-        if not _libraries:
-            library_product.aside = nullcontext
-        return not _libraries
+    is_gone = _REPLACEMENTS.unregister()
+    if is_gone:
+        library_product.aside = nullcontext
+    return is_gone
 
 
-def _are_in_front(names: tuple[str, ...]) -> bool:
-    return all(private.is_from(__file__, f"aten::{name}", key) for name in names for key in _keys(name))
-
-
-def _keys(name: str) -> list[str]:
-    return [key for key in private.DEVICE_KEYS if private.has_kernel(f"aten::{name}", key)]
-
-
-def _kernel(operation: _Operation, overload: str, previous: Callable[..., Any]) -> Callable[..., Any]:
+def _kernel(operation: _Operation, overload: str, previous: Kernel) -> Kernel:
     """The kernel of one operator."""
 
     def kernel(keys: Any, *given: Any, **options: Any) -> Any:
         policy = current_policy()
+        if policy is not None:
+            policy.has_seen_product()
         if policy is not None and not policy.hands_on:
             c, a, b = given[:3] if operation.adds else (None, *given[:2])
             why = _handed_on(operation, overload, policy, a, b, c, options)
@@ -118,16 +90,19 @@ def _kernel(operation: _Operation, overload: str, previous: Callable[..., Any]) 
                 row.calls += 1
             if not why:
                 return _delivered(overload, given[0], made, options)
-        try:
-            return previous(keys, *given, **options)
-        except RuntimeError as error:
-            if not private.is_gone(error) or __file__ in str(error) or not unregister():
-                raise
-        register()
-        packet = getattr(torch.ops.aten, operation.name + ("_" if overload == "_" else ""))
-        return getattr(packet, "out" if overload == ".out" else "default").redispatch(keys, *given, **options)
+        return _REPLACEMENTS.hand_on(previous, operation.name + overload, keys, given, options)
 
-    return private.untraced(kernel)
+    return kernel
+
+
+_REPLACEMENTS = Replacements(
+    {
+        operation.name + overload: partial(_kernel, operation, overload)
+        for operation in _OPERATIONS
+        for overload in operation.overloads
+    },
+    _OFTEN_REPLACED,
+)
 
 
 def _rows(operation: _Operation, policy: Policy, a: Tensor, b: Tensor, why: str) -> list[Row]:

@@ -120,9 +120,15 @@ def give_thread(key: str, value: object) -> None:
     _C._stash_obj_in_tls(key, value)
 
 
+def is_operator(name: str) -> bool:
+    """True if PyTorch has an operator of this name, such as ``aten::mm.out``."""
+    return bool(_C._dispatch_has_kernel(name))
+
+
 def has_kernel(operator: str, dispatch_key: str) -> bool:
-    """Whether an operator such as ``aten::mm.out`` has a kernel of its own at a dispatch key."""
-    return bool(_C._dispatch_has_kernel_for_dispatch_key(operator, dispatch_key))
+    """True if an operator such as ``aten::mm.out`` has a kernel for a device, be it the one for all devices."""
+    keys = (dispatch_key, "CompositeExplicitAutograd")
+    return any(_C._dispatch_has_kernel_for_dispatch_key(operator, key) for key in keys)
 
 
 def is_zero_tensor(x: Tensor) -> bool:
