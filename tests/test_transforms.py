@@ -204,6 +204,29 @@ def test_tensors_that_nothing_follows_are_multiplied_anywhere():
         hg.matmul(parameter, B, return_report=True)
 
 
+@pytest.mark.parametrize(
+    ("words", "options"),
+    [
+        ("return_report=True", {"return_report": True}),
+        ("out=", {"out": torch.empty(4, 4, dtype=torch.float64)}),
+        ("engine=", {"engine": "torch"}),
+        ("plan= and return_report=True", {"plan": PLAN, "return_report": True}),
+        ("result=", {"result": "pair"}),
+    ],
+    ids=["report", "out", "engine", "plan and report", "pair"],
+)
+def test_options_without_gradients_are_named_where_a_gradient_is_needed(words, options):
+    them = "them" if " and " in words else "it"
+    b = B.clone().requires_grad_()
+    with pytest.raises(TypeError, match=rf"b requires a gradient.*products with {words} have none\. Leave {them} out"):
+        hg.matmul(A, b, **options)
+    with torch.no_grad():
+        hg.matmul(A, b, **options)
+    if "result" not in options:
+        with pytest.raises(TypeError, match=rf"c requires a gradient.*products with {words} have none"):
+            hg.gemm(A, A, b, beta=1.0, **options)
+
+
 def test_modes_that_watch_change_nothing():
     from torch.utils.flop_counter import FlopCounterMode
 

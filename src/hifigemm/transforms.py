@@ -118,15 +118,32 @@ def is_traced(x: Any) -> bool:
 
 
 def check_untraced(operands: dict[str, Any], **options: Any) -> None:
-    """Raise TypeError for an array that JAX traces beside an option that programs of JAX do not have."""
-    given = [option for option, value in options.items() if value is not None and value is not False]
-    for name, x in operands.items() if given else ():
+    """Raise TypeError for an array that JAX traces, or PyTorch differentiates, beside an option that ends that."""
+    names = [option for option, value in options.items() if value is not None and value is not False]
+    if not names:
+        return
+    them = "it" if len(names) == 1 else "them"
+    for name, x in operands.items():
         if is_traced(x):
-            lacking, them = "= and no ".join(given), "it" if len(given) == 1 else "them"
+            lacking = "= and no ".join(names)
             raise TypeError(
                 f"{name} is traced by JAX ({x.aval.str_short()}), and programs of JAX have no {lacking}=: "
                 f"leave {them} out, or multiply outside of the program"
             )
+        if _needs_gradient(x):
+            asked = " and ".join(f"{option}=True" if options[option] is True else f"{option}=" for option in names)
+            raise TypeError(
+                f"{name} requires a gradient, which would be lost: products with {asked} have none. Leave {them} out, "
+                f"or pass {name}.detach() or use torch.no_grad()"
+            )
+
+
+def _needs_gradient(x: Any) -> bool:
+    """True if x is a tensor for which PyTorch itself, and no transform of torch.func, records what is done with it."""
+    torch: Any = sys.modules.get("torch")
+    if torch is None or not isinstance(x, torch.Tensor):
+        return False
+    return bool(x.requires_grad and torch.is_grad_enabled() and not torch._C._are_functorch_transforms_active())
 
 
 def is_wrapped(x: Any) -> bool:
