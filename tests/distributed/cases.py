@@ -443,8 +443,10 @@ def products_of_pytorch(mesh):
     assert not torch.equal(want, native)
     for left, right in product([Shard(0), Shard(1)], repeat=2):
         x, y = (spread(t, mesh, *[p] * mesh.ndim).requires_grad_() for t, p in ((a, left), (b, right)))
-        with hg.emulate("correct"):
+        with hg.emulate("correct", summary=True) as seen:
             made = x @ y
+            assert [(row.operation, row.scheme, row.calls) for row in seen.rows] == [("mm", "on a mesh", 1)]
+            assert seen.sightings.has_product
             assert_same(made.detach(), want)
             made.backward(spread(native, mesh, *made.placements))
             assert_same(x.grad, hg.matmul(native, b.mT, accuracy="correct"))
@@ -473,6 +475,8 @@ def stacks_and_vectors_of_pytorch(mesh):
         (torch.matmul, (stacks[0], b), (Shard(2), Shard(0))),
         (torch.matmul, (a, stacks[1]), (Shard(1), Shard(1))),
     ]
+    # A view of a stack with its rows cut has strided shards, which are moved too.
+    cases += [(torch.nn.functional.linear, (stacks[0], b.mT.contiguous()), (Shard(1), Shard(0)))]
     cases += [(lambda x, y: torch.einsum("ik,kj->ij", x, y), (a, b), inner)]
     cases += [(partial(torch.addmm, **scalars), (c[0], a, b), (Replicate(), *inner))]
     cases += [(partial(torch.addmm, beta=0), (nan[0], a, b), (Replicate(), *inner))]

@@ -1,4 +1,8 @@
-"""Products at random against exact integers: ``python -m tests.fuzz --seed 1 --seconds 60`` or ``... SEED INDEX``."""
+"""Products at random against exact integers: ``python -m tests.fuzz --seed 1 --seconds 60`` or ``... SEED INDEX``.
+
+``--what scopes`` calls functions of PyTorch inside `hifigemm.emulate`, and ``--what meshes`` the same for DTensors of
+``--ranks`` processes.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +26,28 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60.0, help="per job; default: 60")
     parser.add_argument("--count", type=int, help="cases in all, in place of --seconds")
     parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--what", choices=("products", "scopes", "meshes"), default="products")
+    parser.add_argument("--ranks", type=int, nargs="+", default=[2], help="of a mesh, for each of its dimensions")
     args = parser.parse_args()
     if args.case:
-        return again(*args.case)
+        return again_in_a_scope(*args.case) if args.what == "scopes" else again(*args.case)
     started = time.monotonic()
+    if args.what == "meshes":
+        from tests.fuzz.scopes import run_on_mesh
+
+        counts = run_on_mesh(tuple(args.ranks), args.seed, 1000 if args.count is None else args.count)
+        return summary(counts, time.monotonic() - started)
     with Pool(args.jobs) as pool:
-        found = pool.map(partial(job, args.seed, args.seconds, args.count, args.jobs), range(args.jobs))
+        found = pool.map(partial(job, args.what, args.seed, args.seconds, args.count, args.jobs), range(args.jobs))
     return summary(sum(found, Counter()), time.monotonic() - started)
+
+
+def again_in_a_scope(seed: int, index: int) -> int:
+    from tests.fuzz.scopes import draw_scope_case, fuzz_scopes
+
+    print(draw_scope_case(seed, index))
+    counts = fuzz_scopes(seed, [index], print)
+    return int(any(outcome == "wrong" for *_, outcome in counts))
 
 
 def again(seed: int, index: int) -> int:
@@ -38,7 +57,7 @@ def again(seed: int, index: int) -> int:
     return int("wrong" in found)
 
 
-def job(seed: int, seconds: float, count: int | None, jobs: int, own: int) -> Counts:
+def job(what: str, seed: int, seconds: float, count: int | None, jobs: int, own: int) -> Counts:
     """Every so manieth case, until the time is over or all have been drawn."""
     started = time.monotonic()
 
@@ -48,19 +67,23 @@ def job(seed: int, seconds: float, count: int | None, jobs: int, own: int) -> Co
             yield index
             index += jobs
 
+    run = fuzz
+    if what == "scopes":
+        from tests.fuzz.scopes import fuzz_scopes as run
     with threadpool_limits(1):
-        return fuzz(seed, indices(), partial(print, flush=True))
+        return run(seed, indices(), partial(print, flush=True))
 
 
 def summary(counts: Counts, seconds: float) -> int:
     """One line for each kind of product, and one for all."""
-    totals = {key[:3]: [counts[(*key[:3], outcome)] for outcome in ("kept", "refused", "wrong")] for key in counts}
-    print(f"{'scheme':<20} {'dtype':<10} {'engine':<20} {'kept':>8} {'refused':>8} {'wrong':>6}")
+    aside = "unseen" if any(outcome == "unseen" for *_, outcome in counts) else "refused"
+    totals = {key[:3]: [counts[(*key[:3], outcome)] for outcome in ("kept", aside, "wrong")] for key in counts}
+    print(f"{'product':<20} {'dtype':<10} {'engine':<20} {'kept':>8} {aside:>8} {'wrong':>6}")
     for key, numbers in sorted(totals.items()):
         print("{:<20} {:<10} {:<20} {:>8} {:>8} {:>6}".format(*key, *numbers))
-    kept, refused, wrong = map(sum, zip(*totals.values()))
-    total = kept + refused + wrong
-    print(f"{total} products in {seconds:.0f} s, {total / seconds:.0f} a second: {refused} refused, {wrong} wrong")
+    kept, others, wrong = map(sum, zip(*totals.values()))
+    total = kept + others + wrong
+    print(f"{total} products in {seconds:.0f} s, {total / seconds:.0f} a second: {others} {aside}, {wrong} wrong")
     return int(wrong > 0)
 
 

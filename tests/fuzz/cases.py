@@ -199,7 +199,7 @@ def _operands(rng: np.random.Generator, family: str, *dtypes: str) -> list[np.nd
         stacks = [[(), (1,), (3,), (2, 1), (2, 3)][rng.integers(5)] for _ in range(2)]
     narrow = min((np.finfo(dtype).dtype for dtype in dtypes), key=lambda dtype: dtype.itemsize)
     count = max(np.prod(np.broadcast_shapes(*stacks), dtype=int), 1)
-    pairs = [[_real_pair(rng, family, m, k, n, narrow) for _ in range(2)] for _ in range(count)]
+    pairs = [[real_pair(rng, family, m, k, n, narrow) for _ in range(2)] for _ in range(count)]
     operands = []
     for side, (dtype, stack) in enumerate(zip(dtypes, stacks)):
         x = np.stack([pair[0][side] for pair in pairs[: max(np.prod(stack, dtype=int), 1)]]).astype(dtype)
@@ -218,7 +218,7 @@ def _operands(rng: np.random.Generator, family: str, *dtypes: str) -> list[np.nd
     return operands
 
 
-def _real_pair(rng: np.random.Generator, family: str, m: int, k: int, n: int, dtype: Any) -> tuple[Any, Any]:
+def real_pair(rng: np.random.Generator, family: str, m: int, k: int, n: int, dtype: Any) -> tuple[Any, Any]:
     if family in PAIRS and min(m, k, n) > 0:
         return PAIRS[family](rng, m, k, n, dtype)
     make = SINGLES.get(family, SINGLES["uniform"])

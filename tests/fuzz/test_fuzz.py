@@ -35,6 +35,26 @@ def test_products_keep_their_promises_however_they_are_asked_for(seed, cases):
     assert outcomes["refused"] < outcomes["kept"] / 10
 
 
+@pytest.mark.parametrize(("seed", "cases"), [(1, 200), pytest.param(2, 4000, marks=pytest.mark.slow)])
+def test_products_of_pytorch_in_a_scope_are_rounded_once_or_named_as_unseen(torch, seed, cases):
+    from tests.fuzz.scopes import fuzz_scopes
+
+    faults: list[str] = []
+    counts = fuzz_scopes(seed, range(cases), faults.append)
+    assert not faults, "python -m tests.fuzz --what scopes SEED INDEX:\n" + "\n".join(faults)
+    outcomes = Counter(outcome for *_, outcome in counts.elements())
+    assert 0 < outcomes["unseen"] < outcomes["kept"] / 10
+
+
+@pytest.mark.parametrize(("shape", "cases"), [((3,), 20), pytest.param((2, 2), 200, marks=pytest.mark.slow)], ids=str)
+def test_products_of_pytorch_on_a_mesh_are_rounded_once(torch, shape, cases):
+    from tests.fuzz.scopes import run_on_mesh
+
+    counts = run_on_mesh(shape, 1, cases)
+    assert sum(counts.values()) > cases
+    assert not [key for key in counts if key[-1] == "wrong"]
+
+
 def test_wrong_entries_in_blocks_of_one_column_are_found(monkeypatch):
     def spoiled(b):
         out = right(b)

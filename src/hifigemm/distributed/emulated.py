@@ -12,6 +12,7 @@ and calls it as it stands; graphs that are older than the handlers are given up.
 from __future__ import annotations
 
 import sys
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -19,11 +20,12 @@ import torch.distributed as dist
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.placement_types import Placement
 
-from hifigemm.distributed.api import matmul, without_partial
+from hifigemm.distributed.api import matmul
 from hifigemm.distributed.method import SCHEMES
 from hifigemm.exceptions import PlanError
 from hifigemm.interop import torch_private as private
 from hifigemm.interop.policy import LEVELS, Policy, current_policy
+from hifigemm.interop.summary import Row
 from hifigemm.schemes.auto import as_scheme
 
 _aten: Any = torch.ops.aten
@@ -113,7 +115,7 @@ def _product(policy: Policy, operator: Any, a: DTensor, b: DTensor) -> DTensor:
     that each entry is made by one rank, by the drop-in.
     """
     policy.has_seen_product()
-    a, b = (without_partial(x.detach()) for x in (a, b))
+    a, b = (_in_plain_shards(x.detach()) for x in (a, b))
     cuts = _shared_axes(a, b)
     results = [cut.result for cut in cuts]
     scheme = as_scheme(policy.scheme)
@@ -131,11 +133,28 @@ def _product(policy: Policy, operator: Any, a: DTensor, b: DTensor) -> DTensor:
             shape=torch.Size(shape),
             stride=strides,
         )
+    for summary in policy.summaries:
+        key = "mesh", a.dtype, a.device_mesh.device_type, a.shape, b.shape, policy.accuracy, str(policy.scheme)
+        summary.row(key, partial(_row, a, b)).calls += 1
     options: Any = {"accuracy": policy.accuracy, "scheme": policy.scheme, "workspace": policy.workspace}
     try:
         return matmul(a, b, **options, placements=results)
     except (PlanError, TypeError, ValueError) as error:  # which an operator sign of Python might take for its own
         raise RuntimeError(f"hifigemm: {error}") from error
+
+
+def _row(a: DTensor, b: DTensor) -> Row:
+    """The row of a summary for a product that all ranks of a mesh make together."""
+    shapes = tuple(a.shape), tuple(b.shape)
+    size = " x ".join(str(count) for count in a.device_mesh.shape)
+    reason = f"made on a mesh of {size} ranks; hifigemm.distributed.make_plan says how"
+    return Row("mm", str(a.dtype)[6:], a.device_mesh.device_type, shapes, "on a mesh", reason)
+
+
+def _in_plain_shards(x: DTensor) -> DTensor:
+    """x with pending sums added up, and whole where its shards are strided, as views of several axes leave them."""
+    placements = [p if type(p) in (Shard, Replicate) else Replicate() for p in x.placements]
+    return x if placements == list(x.placements) else x.redistribute(placements=placements)
 
 
 def _shared_axes(a: DTensor, b: DTensor) -> list[_Cut]:

@@ -84,7 +84,10 @@ def set_process_policy(policy: Policy | None) -> None:
 
 def current_policy() -> Policy | None:
     """What holds in this thread; None where nothing was asked for."""
-    return _policy_of(_innermost())
+    scope: Scope | None = private.of_thread(_KEY)
+    while scope is not None and not scope.is_open:
+        scope = scope.outer
+    return _process if scope is None else scope.policy
 
 
 def open_scope(policy: Policy) -> Scope:
@@ -101,9 +104,10 @@ def close_scope(scope: Scope) -> None:
     """
     scope.is_open = False
     if scope.policy.sightings and scope.sightings.has_product:
-        outer = _policy_of(_open_from(scope.outer))
-        if outer is not None:  # which has seen what it left to the inner one
-            outer.has_seen_product()
+        outer = _open_from(scope.outer)
+        policy = _process if outer is None else outer.policy
+        if policy is not None:  # which has seen what it left to the inner one
+            policy.has_seen_product()
     private.give_thread(_KEY, _innermost())
 
 
@@ -113,11 +117,6 @@ def is_of_thread(scope: Scope) -> bool:
     while other is not None and other is not scope:
         other = _open_from(other.outer)
     return other is scope
-
-
-def _policy_of(scope: Scope | None) -> Policy | None:
-    """The policy of a scope; that of the process where there is none."""
-    return _process if scope is None else scope.policy
 
 
 def _innermost() -> Scope | None:
