@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 from typing import Any
 
 import torch
@@ -72,6 +73,7 @@ class Replacements:
         return all(private.is_from(__file__, f"aten::{name}", key) for name in names for key in _keys(name))
 
 
+@cache
 def _keys(name: str) -> list[str]:
     """The devices that an operator of PyTorch has a kernel for."""
     return [key for key in private.DEVICE_KEYS if private.has_kernel(f"aten::{name}", key)]
