@@ -307,7 +307,8 @@ def _sizes_of(function: int) -> tuple[int, ...] | None:
     ask = getattr(_driver(), "cuFuncGetParamInfo", None)
     if ask is None:
         return None
-    offset, size, sizes = ctypes.c_size_t(), ctypes.c_size_t(), []
+    offset, size = ctypes.c_size_t(), ctypes.c_size_t()
+    sizes: list[int] = []
     while ask(function, len(sizes), ctypes.byref(offset), ctypes.byref(size)) == 0:
         sizes.append(size.value)
     return tuple(sizes)

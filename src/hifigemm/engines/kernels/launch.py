@@ -286,7 +286,8 @@ class Launch:
             self.call_jit(grid, arguments, constants)
             return
         stream = torch._C._cuda_getCurrentRawStream(device)
-        entry.prepared((*grid, 1, 1)[:3], stream, values)()
+        columns, rows, planes, *_ = *grid, 1, 1
+        entry.prepared((columns, rows, planes), stream, values)()
 
     def compile(self, arguments: tuple[Any, ...], constants: dict[str, Any]) -> Any:
         """The compiled kernel for some arguments, without a launch; needs no CUDA context in the thread."""
