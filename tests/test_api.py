@@ -624,7 +624,7 @@ def test_what_is_escalated_keeps_the_bound_of_the_promise():
     assert found[0, 0] == 2**20 + 1
 
 
-@pytest.mark.parametrize("r", [0.5, 8.0, 1e3, 1e300])
+@pytest.mark.parametrize("r", [0.5, 0.999])
 @pytest.mark.parametrize("k", [1, 100])
 def test_a_promise_of_next_to_nothing_is_kept_by_few_moduli(r, k):
     found, report = hg.matmul(np.ones((2, k)), np.ones((k, 2)), accuracy=r, scheme="ozaki2", return_report=True)

@@ -90,7 +90,7 @@ def test_classes_of_the_program_travel_between_processes(run, tmp_path):
     done = run("--manifest", "m.json", "spawning.py")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == "Own\nTrue\nTrue\n"
-    assert json.loads((tmp_path / "m.json").read_text()) == {"products": []}
+    assert json.loads((tmp_path / "m.json").read_text()) == {"products": [], "not_reached": {}}
 
 
 @pytest.mark.parametrize(
