@@ -73,7 +73,8 @@ def scheme_for(problem: Problem, target: Target, engine: Engine) -> Scheme:
     The native product wherever its worst case is good enough, or the level of its own format was asked for, unless
     residues are quicker on this engine by its cost model; otherwise residues where programs make them. Elsewhere the
     native product in float64 for float32 operands, which is one product too; else double-double sums, which take five
-    or six products for correct rounding where slices take as many for the weakest target that comes here.
+    or six products for correct rounding where slices take as many for the weakest target that comes here. On a GPU
+    without Triton it is slices.
     """
     residues = Ozaki2(scaling="fast")
     if Native().keeps(problem, target):
@@ -83,7 +84,7 @@ def scheme_for(problem: Problem, target: Target, engine: Engine) -> Scheme:
     in_float64 = Native(product="fp64")
     if in_float64.keeps(problem, target):
         return in_float64
-    return DoubleDouble()
+    return DoubleDouble() if DoubleDouble.is_for(engine) else Ozaki1(product="fp64")
 
 
 def on_device(scheme: Scheme, problem: Problem, target: Target, engine: Engine, asked: Scheme | None) -> Plan | None:

@@ -70,7 +70,7 @@ class DoubleDouble(Scheme):
 
         Raises PlanError: an engine of a GPU.
         """
-        if engine.costs is not None:
+        if not self.is_for(engine):
             raise PlanError(f"{self} is for engines of a CPU, and engine {engine.name!r} is none")
         count, factor = _num_parts(problem), 4 if problem.is_complex else 1
         products = count * (count + 1) // 2 - _is_one_less(problem)
@@ -81,6 +81,11 @@ class DoubleDouble(Scheme):
         spec, k_block = product_spec(engine, "fp64", "DoubleDouble"), min(problem.terms, K_PART)
         numbers = products * factor, k_block, Verification.ENTRYWISE, goal.r
         return Plan(problem, asked, self, target, engine.name, spec, *numbers, reason)
+
+    @staticmethod
+    def is_for(engine: Engine) -> bool:
+        """True if an engine multiplies arrays of NumPy step by step; a GPU without Triton has neither."""
+        return engine.costs is None and engine.device == "cpu"
 
     def nbytes(self, plan: Plan, batch: int, rows: int, cols: int) -> int:
         """Parts of some columns and rows, products and sums of the entries in some rows."""

@@ -103,7 +103,7 @@ class Native(Scheme):
 
     def escalate(self, plan: Plan, problem: Problem, engine: Engine) -> Plan | None:
         """Double-double sums on a CPU, else slices with FP64 products; neither over- nor underflow on the way."""
-        if engine.costs is None:
+        if DoubleDouble.is_for(engine):
             return DoubleDouble().plan(problem, plan.target, engine, None, plan.asked)
         return Ozaki1(product="fp64").continued(problem, plan.target, engine, plan.asked)
 
