@@ -157,12 +157,14 @@ def by_operands(
     first = residues.plan(problem, target, engine, None, None)
     if exact is None:
         return first
-    exact_seconds = costs.residue_seconds(problem, math.ceil(_num_products(exact)), False)
-    if costs.residue_seconds(problem, first.num_products, True) >= exact_seconds:
+    # A product that is its own mirror image is decided upon as a whole, so that it has the bits of the whole one.
+    whole = replace(problem, mirror="")
+    exact_seconds = costs.residue_seconds(whole, math.ceil(_num_products(exact)), False)
+    if costs.residue_seconds(whole, first.num_products, True) >= exact_seconds:
         return exact
     if problem.fmt is not FP64 or _outliers(exact) is not None:  # the look at the ratio is little of such a product
         return first
-    counts = _ladder(first, costs, exact_seconds)
+    counts = _ladder(replace(first, problem=whole), costs, exact_seconds)
     return replace(
         first,
         verification=Verification.ON_DEVICE,

@@ -133,14 +133,24 @@ def _chosen(first, left, right):
 
 @triton.jit
 def _load_either(operands, spot, ks, k, FORM: tl.constexpr):
-    """A tile of the operand that the program takes."""
+    """A tile of the operand that the program takes.
+
+    What follows works in the layout of one of two loads. Triton 3.9 takes that of the last branch, so the operand whose
+    entries lie side by side along k comes last: residues are stored in that order.
+    """
     if FORM.left_along_k == FORM.right_along_k:
         chosen = _chosen(spot[0], operands[0], operands[1])
         parts = _load_tile(chosen, spot, ks, k, FORM.left_along_k, FORM)
-    elif spot[0]:
-        parts = _load_tile(operands[0], spot, ks, k, FORM.left_along_k, FORM)
+    elif FORM.left_along_k:
+        if spot[0] == 0:
+            parts = _load_tile(operands[1], spot, ks, k, FORM.right_along_k, FORM)
+        else:
+            parts = _load_tile(operands[0], spot, ks, k, FORM.left_along_k, FORM)
     else:
-        parts = _load_tile(operands[1], spot, ks, k, FORM.right_along_k, FORM)
+        if spot[0]:
+            parts = _load_tile(operands[0], spot, ks, k, FORM.left_along_k, FORM)
+        else:
+            parts = _load_tile(operands[1], spot, ks, k, FORM.right_along_k, FORM)
     return parts
 
 
