@@ -38,7 +38,7 @@ def test_bits_and_refusals_are_those_of_one_process(mesh, names):
     run(mesh, cases.run_all, names)
 
 
-@pytest.mark.parametrize("mesh", [(3,), (2, 2)], ids=str)
+@pytest.mark.parametrize("mesh", [(3,), pytest.param((2, 2), marks=pytest.mark.slow)], ids=str)
 def test_axes_shorter_than_the_mesh_leave_no_pending_sums(mesh):
     run(mesh, cases.run_all, ["axes_shorter_than_the_mesh"])
 
