@@ -61,7 +61,7 @@ def torch_engine(device: str) -> Engine:
 def describe_triton() -> str:
     """The version of Triton, and the way in which it launches kernels here."""
     if find_spec("triton") is None:
-        return "not installed: CUDA tensors are refused"
+        return "not installed: CUDA tensors are multiplied step by step, without kernels"
     import triton
 
     from hifigemm.engines.kernels.launch import enters_directly
