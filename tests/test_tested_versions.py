@@ -61,3 +61,10 @@ def test_info_names_the_range():
     text = str(hg.info())
     for library, versions in TESTED.items():
         assert f"{library} {versions.oldest} to {versions.newest}" in text
+
+
+def test_info_says_how_kernels_are_launched():
+    torch = pytest.importorskip("torch")
+    triton = pytest.importorskip("triton")
+    way = "kernels are launched by the CUDA driver" if torch.cuda.is_available() else "without a GPU"
+    assert f"triton     {triton.__version__}, {way}" in str(hg.info())
