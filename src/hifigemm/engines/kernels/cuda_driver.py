@@ -127,6 +127,11 @@ def _primary_context(device: int) -> int:
     return context.value
 
 
+def _make_current(device: int) -> None:
+    """Give this thread the context of a device, as a thread that has not used CUDA before has none."""
+    _check(_driver().cuCtxSetCurrent(_primary_context(device)), f"context of device {device}")
+
+
 def argument_types(signature: Sequence[Any]) -> Iterator[str | None]:
     """The types of the arguments of a kernel, those of tuples one by one; None for constants."""
     for entry in signature:
@@ -228,11 +233,10 @@ class PreparedLaunch:
             self._launch_again(code)
 
     def _launch_again(self, code: int) -> None:
-        """Give a thread that has not used CUDA before its context, and launch; raise DriverError for all else."""
+        """Launch where only the context of the thread was missing; raise DriverError for all else."""
         entry = self._entry
         if code == _INVALID_CONTEXT:
-            context = _primary_context(entry.device)
-            _check(_driver().cuCtxSetCurrent(context), f"context of device {entry.device}")
+            _make_current(entry.device)
             code = self._launch(*self._arguments)
         _check(code, f"launch of {entry.name} with {entry.num_threads} threads and {entry.shared} bytes")
 
@@ -295,7 +299,7 @@ def parameters_of(compiled: Any) -> Parameters | None:
         types = tuple(argument_types(tuple(compiled.src.signature.values())))
         num_maps = sum(kind is not None and kind.startswith("tensordesc") for kind in types)
         # Without metadata of maps the compiler made addresses of them.
-        if num_maps != len(metadata.tensordesc_meta or ()):
+        if num_maps != len(map_forms_of(compiled)):
             return None
         return Parameters.of(types)
     except (AttributeError, KeyError, TypeError):
@@ -365,7 +369,7 @@ def tensor_map_bytes(
     arguments = target, _MAP_TYPES[dtype], 2, address, sizes, strides, box, steps, 0, form.swizzle, _PROMOTION_128B, 0
     code = encode(*arguments)
     if code == _INVALID_CONTEXT:
-        _check(_driver().cuCtxSetCurrent(_primary_context(device)), f"context of device {device}")
+        _make_current(device)
         code = encode(*arguments)
     _check(code, f"tensor map of {shape} {dtype} at {address:#x}, rows {pitch} apart, in {form}")
     return memory.raw[start : start + _MAP_BYTES] + _MAP_TAIL.pack(rows, columns, pitch, 1)

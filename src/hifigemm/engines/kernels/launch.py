@@ -359,16 +359,12 @@ def _entry(compiled: Any, arguments: tuple[Any, ...], device: int) -> Entry | No
     plain = (int, float, bool, type(None), torch.Tensor, Address, Buffer, TensorMap)
     if not all(type(a) in plain for a in flat(arguments)):
         return None
-    try:
-        forms = map_forms_of(compiled)
-    except (AttributeError, KeyError, TypeError):
-        forms = []
     entry = entry_of(compiled, device)
     if entry is None:
         warn_of_slow_launches("compiled kernels are not as they were with the versions that were tested")
         return None
     maps = [argument for argument in arguments if type(argument) is TensorMap]
-    for argument, form in zip(maps, forms, strict=True):
+    for argument, form in zip(maps, map_forms_of(compiled), strict=True):
         if _MAP_FORMS.setdefault(argument.key, form) != form:
             return None
     return entry
