@@ -197,14 +197,19 @@ def _some(split: Residues | None, place: tuple[slice, ...]) -> Residues | None:
 
 
 def _residues_of(
-    operands: tuple[Any, ...], moduli: ModuliSet, balances: tuple[int, ...], ready: Sequence[Residues | None]
+    operands: tuple[Any, ...],
+    moduli: ModuliSet,
+    balances: tuple[int, ...],
+    ready: Sequence[Residues | None],
+    predicate: Predicate | None = None,
 ) -> list[Residues]:
     """Residues of both operands, or of the left one, in one launch for those that are not ready."""
     missing = [i for i in range(len(operands)) if ready[i] is None]
     made: Any = ((), ())
     if missing:
         sides = tuple((operands[i], 2 - i) for i in missing)
-        made = scaled_residues.scaled_residues(sides, moduli, balances=tuple(balances[i] for i in missing))
+        missing_balances = tuple(balances[i] for i in missing)
+        made = scaled_residues.scaled_residues(sides, moduli, balances=missing_balances, predicate=predicate)
     fresh = iter([(planes, scale.exponent) for planes, scale in zip(*made, strict=True)])
     return [next(fresh) if each is None else each for each in ready]
 
@@ -283,11 +288,10 @@ def _write_exact(plan: Plan, given: Arguments, scheme: Any, predicate: Predicate
     for block in blocks_of(plan, given.out):
         operands = block.operands(given.a, given.b)
         triangle = is_triangle(plan, block)
-        is_one = triangle and plan.problem.is_of_one_operand and even == 0
-        sides = ((operands[0], 2), (operands[1], 1))[: 1 if is_one else 2]
-        balances = (even, -even)[: len(sides)]
-        planes, scales = scaled_residues.scaled_residues(sides, moduli, balances=balances, predicate=predicate)
-        residues = [(planes[i], scales[i].exponent) for i in (0, -1)]
+        if triangle and plan.problem.is_of_one_operand and even == 0:
+            residues = _residues_of(operands[:1], moduli, (even,), [None], predicate) * 2
+        else:
+            residues = _residues_of(operands, moduli, (even, -even), [None, None], predicate)
         form: dict[str, Any] = {"triangle": triangle, "in_halves": plan.blocking.in_halves}
         _write_entries(operands, residues, moduli, given.out[block.entries], given, None, predicate, True, **form)
 
