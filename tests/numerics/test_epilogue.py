@@ -94,6 +94,15 @@ def test_nothing_overflows_on_the_way_to_a_finite_result(t, alpha, c, beta):
         assert abs(Fraction(float(found)) - exact) <= allowed
 
 
+def products_of_components(found, t, alpha, c, beta):
+    """The exact products that each component of alpha t + beta c is the sum of."""
+    pairs = {
+        found.real: [(alpha.real, t.real), (-alpha.imag, t.imag), (beta.real, c.real), (-beta.imag, c.imag)],
+        found.imag: [(alpha.real, t.imag), (alpha.imag, t.real), (beta.real, c.imag), (beta.imag, c.real)],
+    }
+    return {value: [Fraction(x) * Fraction(y) for x, y in terms] for value, terms in pairs.items()}
+
+
 @given(st.tuples(*[ANY] * 8))
 @example((0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 1.3e300, 2.8e-189))
 @example((2.0**1000, 0.0, 2.0**-1070, 0.0, 2.0**-1070, 0.0, 2.0**1000, 0.0))
@@ -101,12 +110,7 @@ def test_complex_scalars_err_by_one_rounding_in_each_component(parts):
     t, alpha, c, beta = (complex(*pair) for pair in zip(parts[::2], parts[1::2], strict=True))
     found = complex(combine(np.array([t]), alpha, np.array([c]), beta)[0])
     u, limit = Fraction(1, 2**53), (2 - Fraction(1, 2**53)) * 2**1023
-    pairs = {
-        found.real: [(alpha.real, t.real), (-alpha.imag, t.imag), (beta.real, c.real), (-beta.imag, c.imag)],
-        found.imag: [(alpha.real, t.imag), (alpha.imag, t.real), (beta.real, c.imag), (beta.imag, c.real)],
-    }
-    for value, terms in pairs.items():
-        products = [Fraction(x) * Fraction(y) for x, y in terms]
+    for value, products in products_of_components(found, t, alpha, c, beta).items():
         exact = sum(products)
         allowed = u * (1 + 2 * u) * abs(exact) + 32 * u * u * sum(map(abs, products)) + 16 * Fraction(2) ** -1074
         assert not math.isnan(value)
@@ -272,12 +276,7 @@ def test_a_large_component_costs_no_entry_its_digits(parts, large):
     alpha = complex(large, large)
     found = complex(combine(np.array([t]), alpha, np.array([c]), beta)[0])
     u, limit = Fraction(1, 2**53), (2 - Fraction(1, 2**53)) * 2**1023
-    pairs = {
-        found.real: [(alpha.real, t.real), (-alpha.imag, t.imag), (beta.real, c.real), (-beta.imag, c.imag)],
-        found.imag: [(alpha.real, t.imag), (alpha.imag, t.real), (beta.real, c.imag), (beta.imag, c.real)],
-    }
-    for value, terms in pairs.items():
-        products = [Fraction(x) * Fraction(y) for x, y in terms]
+    for value, products in products_of_components(found, t, alpha, c, beta).items():
         exact = sum(products)
         allowed = u * abs(exact) + 16 * u * u * sum(map(abs, products)) + Fraction(2) ** -1074
         if math.isinf(value):

@@ -189,8 +189,9 @@ def _within_magnitudes(
     j = np.flatnonzero(open_.any(axis=(0, 1)))
     sums = np.zeros((len(within), len(i), len(j)))
     for z in chunks:
-        x, y = (np.abs(part).astype(np.float64, copy=False) for part in (rows[:, i, z], columns[:, z][:, :, j]))
-        sums += matmul(x, y)
+        left = np.abs(rows[:, i, z]).astype(np.float64, copy=False)
+        right = np.abs(columns[:, z][:, :, j]).astype(np.float64, copy=False)
+        sums += matmul(left, right)
     magnitudes = least_magnitudes(sums, rows.shape[2])
     if shift:
         magnitudes = scale_by_power(magnitudes, np.array(shift))
