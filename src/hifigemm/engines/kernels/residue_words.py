@@ -184,15 +184,15 @@ def _words(z, NUM_WORDS: tl.constexpr):
 def integer_words(parts, s, nearest, NUM_WORDS: tl.constexpr, TRUNCATES: tl.constexpr):
     """The words of 2**s x, rounded to nearest even or toward zero, of all components."""
     half = tl.minimum(tl.maximum(s, -2000), 2000) >> 1
-    first = power_of_two(half)[None, :, None, None]
-    second = power_of_two(tl.minimum(tl.maximum(s, -2000), 2000) - half)[None, :, None, None]
+    first = power_of_two(half)
+    second = power_of_two(tl.minimum(tl.maximum(s, -2000), 2000) - half)
     words = ()
     for i in tl.static_range(len(parts)):
         z = parts[i] * first * second
         if TRUNCATES:  # noqa: SIM102
             if tl.min(nearest) == 0:
                 toward_zero = tl.where(z < 0.0, tl.ceil(z), tl.floor(z))
-                z = tl.where(nearest[None, :, None, None] != 0, z, toward_zero)
+                z = tl.where(nearest != 0, z, toward_zero)
         words += _words(z, NUM_WORDS)
     return words
 

@@ -10,7 +10,7 @@ same launch, so that operands are read a second time from a cache. Which of the 
 
 Tiles of residues have pieces that are what a warp has of its vectors, 16 consecutive entries in a thread: residues are
 stored 16 bytes wide, and loads across the vectors still fill sectors of 32 bytes, without an exchange between threads.
-Where strides say nothing, Triton takes the first axis as the fastest.
+The axes of tiles are those of vector_norms.
 """
 
 # Kernels are untyped.
@@ -39,10 +39,15 @@ from hifigemm.engines.kernels.residue_words import (
     vector_constants,
 )
 from hifigemm.engines.kernels.vector_norms import (
+    BLOCK,
     INFINITE,
+    K,
     NORM_BLOCK,
     PANEL,
+    PIECE,
     SizeForm,
+    VECTOR,
+    along,
     block_sizes,
     exponent_factors,
     join_blocks,
@@ -93,7 +98,13 @@ def _along_k(step, FORM: tl.constexpr):
     """Indices along k of tile number `step`."""
     blocks = (step * FORM.blocks + tl.arange(0, FORM.blocks)) * NORM_BLOCK
     pieces = tl.arange(0, NORM_BLOCK // FORM.piece) * FORM.piece
-    return tl.arange(0, FORM.piece)[:, None, None, None] + pieces[None, None, :, None] + blocks[None, None, None, :]
+    return along(tl.arange(0, FORM.piece), K) + along(pieces, PIECE) + along(blocks, BLOCK)
+
+
+@triton.jit
+def _vectors(start, FORM: tl.constexpr):
+    """Indices of the vectors of a tile, the first of which is `start`."""
+    return start + along(tl.arange(0, FORM.vectors), VECTOR)
 
 
 @triton.jit
@@ -114,11 +125,11 @@ def _load_tile(operand, spot, ks, k, ALONG_K: tl.constexpr, FORM: tl.constexpr):
     """A tile of an operand. ALONG_K: entries lie side by side along k, the other strides are in units of VECTOR."""
     x, sb, sv, sk = operand
     _, batch, start, count = spot
-    vs = tl.minimum(start + tl.arange(0, FORM.vectors), count - 1).to(tl.int64)
+    vs = tl.minimum(_vectors(start, FORM), count - 1).to(tl.int64)
     if ALONG_K:
-        at = x + ((batch * sb + vs * sv) * (FORM.vector * FORM.width))[None, :, None, None] + ks * FORM.width
+        at = x + (batch * sb + vs * sv) * (FORM.vector * FORM.width) + ks * FORM.width
     else:
-        at = x + ((batch * sb + vs * sv) * FORM.width)[None, :, None, None] + ks.to(tl.int64) * (sk * FORM.width)
+        at = x + (batch * sb + vs * sv) * FORM.width + ks.to(tl.int64) * (sk * FORM.width)
     return _load(at, ks < k, FORM)
 
 
@@ -133,24 +144,14 @@ def _chosen(first, left, right):
 
 @triton.jit
 def _load_either(operands, spot, ks, k, FORM: tl.constexpr):
-    """A tile of the operand that the program takes.
-
-    What follows works in the layout of one of two loads. Triton 3.9 takes that of the last branch, so the operand whose
-    entries lie side by side along k comes last: residues are stored in that order.
-    """
+    """A tile of the operand that the program takes."""
     if FORM.left_along_k == FORM.right_along_k:
         chosen = _chosen(spot[0], operands[0], operands[1])
         parts = _load_tile(chosen, spot, ks, k, FORM.left_along_k, FORM)
-    elif FORM.left_along_k:
-        if spot[0] == 0:
-            parts = _load_tile(operands[1], spot, ks, k, FORM.right_along_k, FORM)
-        else:
-            parts = _load_tile(operands[0], spot, ks, k, FORM.left_along_k, FORM)
+    elif spot[0]:
+        parts = _load_tile(operands[0], spot, ks, k, FORM.left_along_k, FORM)
     else:
-        if spot[0]:
-            parts = _load_tile(operands[0], spot, ks, k, FORM.left_along_k, FORM)
-        else:
-            parts = _load_tile(operands[1], spot, ks, k, FORM.right_along_k, FORM)
+        parts = _load_tile(operands[1], spot, ks, k, FORM.right_along_k, FORM)
     return parts
 
 
@@ -159,10 +160,10 @@ def _store_residues(words, out, spot, ks, FORM: tl.constexpr, DP4A: tl.constexpr
     """Residues of a tile, for every row of the table one or, with PAIRS, two; the pitch is in units of 16 bytes."""
     out_a, out_b, pitch16, num_planes, table = out
     first, batch, start, count = spot
-    vs = start + tl.arange(0, FORM.vectors)
-    mask = (vs < count)[None, :, None, None] & (ks < pitch16 * 16)
+    vs = _vectors(start, FORM)
+    mask = (vs < count) & (ks < pitch16 * 16)
     row = (batch * num_planes * count + vs) * pitch16
-    at = tl.where(first, out_a, out_b) + row[None, :, None, None] * 16 + ks
+    at = tl.where(first, out_a, out_b) + row * 16 + ks
     step = count.to(tl.int64) * pitch16 * 16
     if PAIRS:
         for l in range(0, num_planes, 2):
@@ -180,14 +181,14 @@ def _store_magnitudes(parts, e, low, spot, ks, FORM: tl.constexpr, PTX: tl.const
     """|x| 2**(7 - e) of a tile, rounded down; vectors with an Inf or NaN, whose exponent is INFINITE, have no say."""
     low_a, low_b, pitch16 = low
     first, batch, start, count = spot
-    vs = start + tl.arange(0, FORM.vectors)
+    vs = _vectors(start, FORM)
     up, second = exponent_factors(e, _MAGNITUDE_BITS)
     row = (batch * count + vs) * pitch16 * FORM.width
-    at = tl.where(first, low_a, low_b) + row[None, :, None, None] * 16 + ks
+    at = tl.where(first, low_a, low_b) + row * 16 + ks
     for i in tl.static_range(len(parts)):
         z = tl.where(tl.abs(parts[i]) < float("inf"), parts[i], 0.0)
-        found = magnitude(z, up[None, :, None, None], second[None, :, None, None], False, PTX).to(tl.int8)
-        tl.store(at + i * pitch16 * 16, found, mask=(vs < count)[None, :, None, None] & (ks < pitch16 * 16))
+        found = magnitude(z, up, second, False, PTX).to(tl.int8)
+        tl.store(at + i * pitch16 * 16, found, mask=(vs < count) & (ks < pitch16 * 16))
 
 
 _FREE = [
@@ -226,12 +227,12 @@ def scaled_residues_kernel(
     sizes, low, out = (own, norms, total), (low_a, low_b, low_pitch16), (out_a, out_b, pitch16, num_planes, table)
     if WHOLE:
         spot = place(tl.program_id(0), tiles_a, num_a, num_b, FORM.vectors)
-        vs, ks = spot[2] + tl.arange(0, FORM.vectors), _along_k(0, FORM)
+        vs, ks = _vectors(spot[2], FORM), _along_k(0, FORM)
         parts = _load_either(operands, spot, ks, k, FORM)
-        block_e, sums = block_sizes(parts, 0, SUMS, PTX)
-        e = tl.max(block_e, axis=1)
-        block_n, block_s = joined_sizes(sums, block_e, e[:, None])
-        n, s = tl.sum(block_n, axis=1), tl.sum(block_s, axis=1)
+        block_e, sums = block_sizes(parts, K, SUMS, PTX)
+        e = tl.max(block_e, axis=BLOCK, keep_dims=True)
+        block_n, block_s = joined_sizes(sums, block_e, e)
+        n, s = tl.sum(block_n, axis=BLOCK, keep_dims=True), tl.sum(block_s, axis=BLOCK, keep_dims=True)
         scale, nearest = _store_scales((n, s, e), spot, vs, range_ptr, balances, scales, sizes, SUMS)
         if SUMS:
             _store_magnitudes(parts, e, low, spot, ks, FORM, PTX)
@@ -264,7 +265,7 @@ def scaled_residues_kernel(
             start += task // steps * FORM.vectors
             if (panel >= 0) & (start < count):
                 spot = (first, batch, start, count)
-                vs, ks = start + tl.arange(0, FORM.vectors), _along_k(task % steps, FORM)
+                vs, ks = _vectors(start, FORM), _along_k(task % steps, FORM)
                 parts = _load_either(operands, spot, ks, k, FORM)
                 if SCALES:
                     seen = tl.atomic_add(arrivals + panel, 0, sem="acquire")

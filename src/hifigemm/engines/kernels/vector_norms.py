@@ -1,7 +1,12 @@
 """Exponents, norms, sums of magnitudes and lowest bits of vectors: numerics.scaling.vector_sizes and norm_scale.
 
-A vector is a row of A or a column of B. Tiles have the axes (k within a piece, vector, piece of a block, block of k).
-Every sum is one of integers below 2**53, so neither tiles nor the order of programs show in any bit.
+A vector is a row of A or a column of B. Every sum is one of integers below 2**53, so neither tiles nor the order of
+programs show in any bit.
+
+Tiles have four axes: K (within a piece), VECTOR, PIECE (of a block of k) and BLOCK (of k). Triton lets the threads of a
+program follow the axes in the order of their contiguity. Strides that are known at run time leave nothing but ties,
+which Triton 3.6 breaks in favour of the first axis and later versions in favour of the last one. So the place of an
+axis depends on the version, and threads follow K first, then VECTOR.
 """
 
 # mypy: disable-error-code="assignment, no-untyped-def"
@@ -15,6 +20,8 @@ import triton.language as tl
 
 from hifigemm.engines.kernels.common import power_of_two
 
+_FIRST_AXIS_WINS = triton.__version__.startswith("3.6.")
+K, VECTOR, PIECE, BLOCK = (tl.constexpr(axis) for axis in ((0, 1, 2, 3) if _FIRST_AXIS_WINS else (3, 2, 1, 0)))
 NOT_FINITE = tl.constexpr(-(2**30))
 NO_EXPONENT = tl.constexpr(-2096)
 NORM_BLOCK = tl.constexpr(256)
@@ -48,6 +55,19 @@ class SizeForm:
     def piece(self) -> int:
         """Entries along k that the threads share: a thread has few of a piece, but some of every piece."""
         return (32, 32 * self.vector, PANEL.value * self.vector)[self.side]
+
+
+@triton.jit
+def along(numbers, AXIS: tl.constexpr):
+    """A vector of numbers as a tile that is one entry wide along all other axes."""
+    if AXIS == 0:
+        return numbers[:, None, None, None]
+    elif AXIS == 1:
+        return numbers[None, :, None, None]
+    elif AXIS == 2:
+        return numbers[None, None, :, None]
+    else:
+        return numbers[None, None, None, :]
 
 
 @triton.jit
@@ -108,27 +128,27 @@ def magnitude(x, first, second, UP: tl.constexpr, PTX: tl.constexpr):
 
 @triton.jit
 def block_sizes(parts, OUTER: tl.constexpr, SUMS: tl.constexpr, PTX: tl.constexpr):
-    """Exponents e_q, INT32, and sums n_q + 2**40 s_q modulo 2**64, of the blocks of a tile: shape (vectors, blocks).
+    """Exponents e_q, INT32, and sums n_q + 2**40 s_q modulo 2**64, of the blocks of a tile: one for a vector and block.
 
-    OUTER is the axis, 0 or 2, along which a thread has many entries. n_q <= 2**39, and s_q <= 2**24 is 0 without SUMS.
+    OUTER is the axis, K or PIECE, along which a thread has many entries. n_q <= 2**39, and s_q <= 2**24 is 0 without
+    SUMS.
     """
-    INNER: tl.constexpr = 1 - OUTER // 2
+    INNER: tl.constexpr = K + PIECE - OUTER
     bits = parts[0].to(tl.int64, bitcast=True) & ABSOLUTE
     for i in tl.static_range(1, len(parts)):
         bits = tl.maximum(bits, parts[i].to(tl.int64, bitcast=True) & ABSOLUTE)
-    e = tl.max(exponent_of(tl.max(bits, axis=OUTER)), axis=INNER)
+    e = tl.max(exponent_of(tl.max(bits, axis=OUTER, keep_dims=True)), axis=INNER, keep_dims=True)
     first, second = exponent_factors(e, NORM_BITS)
-    first, second = first[None, :, None, :], second[None, :, None, :]
     up = magnitude(parts[0], first, second, True, PTX)
     squares = up.to(tl.int64) * up.to(tl.int64)
     for i in tl.static_range(1, len(parts)):
         other = magnitude(parts[i], first, second, True, PTX)
         squares += other.to(tl.int64) * other.to(tl.int64)
         up += other
-    sums = tl.sum(squares, axis=OUTER)
+    sums = tl.sum(squares, axis=OUTER, keep_dims=True)
     if SUMS:
-        sums += tl.sum(up, axis=OUTER).to(tl.int64) << SUM_BIT
-    return e, tl.sum(sums, axis=INNER)
+        sums += tl.sum(up, axis=OUTER, keep_dims=True).to(tl.int64) << SUM_BIT
+    return e, tl.sum(sums, axis=INNER, keep_dims=True)
 
 
 @triton.jit
@@ -158,12 +178,12 @@ def scale_of(squares, e, range_ptr, balance):
 
 @triton.jit
 def _block_of(operand, spot, q, k, FORM: tl.constexpr):
-    """Block `q` of the vectors of a panel: (k within a piece, vector, piece, 1), 0 outside."""
+    """Block `q` of the vectors of a panel, 0 outside."""
     x, sb, sv, sk = operand
     _, batch, start, count = spot
-    vs = (start + tl.arange(0, PANEL))[None, :, None, None]
-    pieces = tl.arange(0, NORM_BLOCK // FORM.piece)[None, None, :, None] * FORM.piece
-    ks = q * NORM_BLOCK + tl.arange(0, FORM.piece)[:, None, None, None] + pieces
+    vs = along(start + tl.arange(0, PANEL), VECTOR)
+    pieces = along(tl.arange(0, NORM_BLOCK // FORM.piece), PIECE) * FORM.piece
+    ks = q * NORM_BLOCK + along(tl.arange(0, FORM.piece), K) + pieces
     if FORM.side == 1:
         at = x + (batch * sb + vs.to(tl.int64) * sv) * (FORM.vector * FORM.width) + ks * FORM.width
     elif FORM.side == 2:
@@ -240,11 +260,11 @@ def _lowest_power(x):
 
 @triton.jit
 def _lowest(parts):
-    """Exponents of the lowest set bits of the vectors of a block, INT32: shape (vectors, 1); NO_LOWEST for zeros."""
+    """Exponents of the lowest set bits of the vectors of a block, INT32; NO_LOWEST for zeros."""
     found = _lowest_power(parts[0])
     for i in tl.static_range(1, len(parts)):
         found = tl.minimum(found, _lowest_power(parts[i]))
-    found = tl.min(tl.min(found, axis=2), axis=0)
+    found = tl.min(tl.min(found, axis=PIECE, keep_dims=True), axis=K, keep_dims=True)
     return exponent_of(found) - 1
 
 
@@ -254,8 +274,8 @@ def _store_block_of(operand, spot, q, at, k, workspace, FORM: tl.constexpr, SUMS
     parts = _block_of(operand, spot, q, k, FORM)
     if LOWEST:
         parts = _finite(parts)
-    e, sums = block_sizes(parts, 2, SUMS, PTX)
-    to = (at + q) * PANEL + tl.arange(0, PANEL)[:, None]
+    e, sums = block_sizes(parts, PIECE, SUMS, PTX)
+    to = (at + q) * PANEL + along(tl.arange(0, PANEL), VECTOR)
     tl.store(workspace[0] + to, sums)
     tl.store(workspace[1] + to, e)
     if LOWEST:
