@@ -48,7 +48,7 @@ test-compiled: $(TORCH_INSTALLED) ## what Triton makes of the kernels for each a
 test-jax: $(JAX_VENV)/.installed ## the tests with JAX, on the CPU
 	$(JAX_VENV)/bin/python -m pytest -m "not torch" tests/interop/test_jax.py tests/numerics/test_subnormals.py $(PYTEST_ARGS)
 
-check: lint types test-all docs ## format, lint, types, all CPU tests, documentation: what a change must pass
+check: lint types corpus test-all docs ## format, lint, types, bits, all CPU tests, documentation: what a change must pass
 
 format: $(VENV)/.installed-dev ## rewrite the sources in the project's format
 	$(BIN)/ruff format .
@@ -61,6 +61,9 @@ lint: $(VENV)/.installed-dev
 types: $(VENV)/.installed-dev $(VENV)/.installed-types ## mypy on the sources, mypy and pyright on pages of user code
 	$(BIN)/mypy
 	$(PYTEST) tests/typing
+
+corpus: $(VENV)/.installed-dev ## results whose bits are the same on every machine, against those of before
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python tools/corpus.py --check
 
 test-all: $(VENV)/.installed-dev $(TORCH_INSTALLED)
 	$(PYTEST) -m "not gpu and not multigpu and not torch" --ignore=tests/typing $(PYTEST_ARGS)

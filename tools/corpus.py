@@ -1,10 +1,16 @@
-"""Hash a corpus of results, so that two checkouts can be compared bit for bit.
+"""Hash a corpus of results, so that two checkouts can be compared bit for bit, and one with what was before.
 
 Usage: python tools/corpus.py OUT.csv [--device cuda] [--against OTHER.csv] [--every 7]
+       python tools/corpus.py --check [--every 7]
+       python tools/corpus.py --accept
 
-Each row holds the name of a product, a hash of the bits of its result, and the scheme that was taken; a refusal counts
-as a result. Run it in both checkouts on one machine: native products have the bits of the library and its threads. The
-operands come from NumPy alone, and from no module of the checkout, so that they are the same for both.
+Each row of OUT.csv holds the name of a product, a hash of the bits of its result, and the scheme that was taken; a
+refusal counts as a result. Run it in both checkouts on one machine: native products have the bits of the library and
+its threads. The operands come from NumPy alone, and from no module of the checkout, so that they are the same for both.
+
+--check compares with tests/data/corpus.csv, which holds one hash for all products of a group whose bits are the same on
+every machine: those of exact schemes and those that are rounded correctly. --accept writes that file anew, after a
+change of bits that is meant and stands in CHANGELOG.md. What differs is found by a comparison with another checkout.
 """
 
 from __future__ import annotations
@@ -13,14 +19,18 @@ import argparse
 import csv
 import hashlib
 import sys
-from collections.abc import Callable, Iterator
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from itertools import groupby, product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import hifigemm as hg
 
+ACCEPTED = Path(__file__).parents[1] / "tests" / "data" / "corpus.csv"
 DTYPES = ("float32", "float64", "complex64", "complex128")
 SHAPES = ((1, 1, 1), (5, 1, 4), (3, 40, 2), (33, 70, 17), (64, 129, 65))
 LARGE = ((300, 500, 260), (1024, 1024, 1024))
@@ -87,54 +97,81 @@ def operands(family: str, shape: tuple[int, int, int], dtype: str) -> tuple[Any,
         return matrix((m, k)), matrix((k, n))
 
 
-def calls(device: str) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """Names of products and what makes them, with a report."""
-    place = _placed(device)
-    sizes = [(shape, FAMILIES) for shape in SHAPES] + [(shape, ("uniform", "phi_2", "wide")) for shape in LARGE]
-    for shape, families in sizes:
-        for family in families:
-            for dtype in DTYPES:
-                a, b = operands(family, shape, dtype)
-                x, y = place(a), place(b)
-                for scheme, accuracy in SCHEMES:
-                    if max(shape) > 512 and (device == "cpu" or dtype[-2:] != "64"):
-                        continue
-                    yield (
-                        f"{shape} {family} {dtype} {scheme} {accuracy}",
-                        lambda s=scheme, r=accuracy, x=x, y=y: hg.matmul(
-                            x, y, scheme=s, accuracy=r, return_report=True
-                        ),
-                    )
-    yield from _others(place)
+@dataclass(frozen=True)
+class Case:
+    """A product of the corpus."""
+
+    group: str  # operands and kind of call
+    scheme: Any
+    accuracy: Any
+    multiply: Callable[..., Any]  # takes options of `hifigemm.matmul`
+
+    @property
+    def name(self) -> str:
+        return f"{self.group} {self.scheme} {self.accuracy}"
+
+    @property
+    def is_portable(self) -> bool:
+        """True if the bits are the same on every machine."""
+        is_exact = self.scheme in ("ozaki1", "ozaki2") or isinstance(self.scheme, hg.Ozaki1 | hg.Ozaki2)
+        return is_exact or self.accuracy == "correct"
+
+    def run(self) -> tuple[str, str, str]:
+        """Name, hash of the result and the scheme, or of the kind of a refusal."""
+        try:
+            result, report = self.multiply(scheme=self.scheme, accuracy=self.accuracy, return_report=True)
+        except (hg.HifigemmError, TypeError, ValueError) as error:
+            return self.name, type(error).__name__, "refused"
+        array = np.asarray(result.cpu() if hasattr(result, "cpu") else result)
+        array = np.where(np.isnan(array), np.nan, array)  # payloads of NaN are no part of a result
+        digest = hashlib.sha256(repr((array.shape, str(array.dtype))).encode())
+        digest.update(np.ascontiguousarray(array).tobytes())
+        return self.name, digest.hexdigest()[:16], f"{report.scheme} {report.bound:.6g} {report.num_products}"
 
 
-def _others(place: Callable[[Any], Any]) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """Stacks, layouts, prepared operands, blocks, and alpha A B + beta C."""
-    for dtype in DTYPES:
-        a, b = operands("phi_2", (40, 90, 30), dtype)
-        x, y, c = place(a), place(b), place(operands("uniform", (40, 30, 30), dtype)[0])
-        stack = place(np.stack([a, a[::-1], -a]))
+def cases(device: str) -> Iterator[Case]:
+    """All products, those of a group one after the other."""
+    for group, multiply in _groups(device):
         for scheme, accuracy in SCHEMES:
-            options = {"scheme": scheme, "accuracy": accuracy, "return_report": True}
-            name = f"{dtype} {scheme} {accuracy}"
-            yield f"stack {name}", lambda o=options, s=stack, y=y: hg.matmul(s, y, **o)
-            yield f"strided {name}", lambda o=options, x=x, y=y: hg.matmul(x[:, ::2], y[::2, ::3], **o)
-            yield f"vector {name}", lambda o=options, x=x, y=y: hg.matmul(x[0], y, **o)
-            yield f"blocks {name}", lambda o=options, x=x, y=y: hg.matmul(x, y, workspace=2**18, **o)
-            yield f"prepared {name}", lambda o=options, x=x, y=y: _prepared(x, y, o)
-            for alpha, beta in ((1.0, 1.0), (-0.75, 3.0), (2.0**-30, 2.0**20)):
-                yield (
-                    f"gemm {alpha} {beta} {name}",
-                    lambda o=options, x=x, y=y, c=c, s=(alpha, beta): hg.gemm(x, y, c, alpha=s[0], beta=s[1], **o),
-                )
+            yield Case(group, scheme, accuracy, multiply)
 
 
-def _prepared(x: Any, y: Any, options: dict[str, Any]) -> Any:
-    plan = hg.make_plan(x, y, scheme=options["scheme"], accuracy=options["accuracy"])
-    return hg.matmul(hg.prepare(x, "left", plan=plan), hg.prepare(y, "right", plan=plan), return_report=True)
+def _groups(device: str) -> Iterator[tuple[str, Callable[..., Any]]]:
+    """Names of groups, and functions that multiply with the options of `hifigemm.matmul`."""
+    place = _placed(device)
+    sizes = [(shape, tuple(FAMILIES)) for shape in SHAPES]
+    sizes += [(shape, ("uniform", "phi_2", "wide")) for shape in LARGE]
+    for shape, families in sizes:
+        for family, dtype in product(families, DTYPES):
+            if max(shape) > 512 and (device == "cpu" or dtype not in ("float64", "complex64")):
+                continue
+            a, b = map(place, operands(family, shape, dtype))
+            yield f"{shape} {family} {dtype}", partial(hg.matmul, a, b)
+
+    for dtype in DTYPES:
+        left, right = operands("phi_2", (40, 90, 30), dtype)
+        a, b = place(left), place(right)
+        c = place(operands("uniform", (40, 30, 30), dtype)[0])
+        stack = place(np.stack([left, left[::-1], -left]))
+        yield f"stack {dtype}", partial(hg.matmul, stack, b)
+        yield f"strided {dtype}", partial(hg.matmul, a[:, ::2], b[::2, ::3])
+        yield f"vector {dtype}", partial(hg.matmul, a[0], b)
+        yield f"blocks {dtype}", partial(hg.matmul, a, b, workspace=2**18)
+        yield f"prepared {dtype}", partial(_prepared, a, b)
+        for alpha, beta in ((1.0, 1.0), (-0.75, 3.0), (2.0**-30, 2.0**20)):
+            yield f"gemm {alpha} {beta} {dtype}", partial(hg.gemm, a, b, c, alpha=alpha, beta=beta)
+
+
+def _prepared(a: Any, b: Any, *, scheme: Any, accuracy: Any, return_report: bool) -> Any:
+    """The product of two operands that were prepared for its plan."""
+    plan = hg.make_plan(a, b, scheme=scheme, accuracy=accuracy)
+    left = hg.prepare(a, "left", plan=plan)
+    right = hg.prepare(b, "right", plan=plan)
+    return hg.matmul(left, right, return_report=return_report)
 
 
 def _placed(device: str) -> Callable[[Any], Any]:
+    """A function that brings an array to the device."""
     if device == "cpu":
         return lambda x: x
     import torch
@@ -142,41 +179,88 @@ def _placed(device: str) -> Callable[[Any], Any]:
     return lambda x: torch.from_numpy(np.ascontiguousarray(x)).to(device)
 
 
-def row_of(name: str, make: Callable[[], Any]) -> tuple[str, str, str]:
-    """Name, hash of the result and the scheme, or of the kind of a refusal."""
-    try:
-        result, report = make()
-    except (hg.HifigemmError, TypeError, ValueError) as error:
-        return name, type(error).__name__, "refused"
-    array = result if isinstance(result, np.ndarray) else np.asarray(result.cpu() if hasattr(result, "cpu") else result)
-    array = np.where(np.isnan(array), np.nan, array)  # payloads of NaN are no part of a result
-    digest = hashlib.sha256(repr((array.shape, str(array.dtype))).encode() + np.ascontiguousarray(array).tobytes())
-    return name, digest.hexdigest()[:16], f"{report.scheme} {report.bound:.6g} {report.num_products}"
+def hashes_of_groups(every: int) -> Iterator[tuple[str, str]]:
+    """Names of groups, or of every so many of them, and one hash for their products of the same bits everywhere."""
+    portable = (case for case in cases("cpu") if case.is_portable)
+    for i, (group, members) in enumerate(groupby(portable, key=lambda case: case.group)):
+        if i % every == 0:
+            yield group, hash_of(members)
+
+
+def hash_of(members: Iterable[Case]) -> str:
+    """One hash of the results of products."""
+    digest = hashlib.sha256()
+    for case in members:
+        name, result, _ = case.run()
+        digest.update(f"{name} {result}\n".encode())
+    return digest.hexdigest()[:16]
+
+
+def check(every: int) -> int:
+    """1 where a group has other bits than the accepted ones, else 0."""
+    with ACCEPTED.open(newline="") as file:
+        accepted = dict(list(csv.reader(file))[1:])
+    count = 0
+    changed = []
+    for group, result in hashes_of_groups(every):
+        count += 1
+        if accepted.get(group) != result:
+            changed.append(group)
+            print(f"other bits than in {ACCEPTED.name}: {group}", flush=True)
+    print(f"{count} of {len(accepted)} groups of products, {len(changed)} with other bits")
+    return int(bool(changed))
+
+
+def accept() -> int:
+    """Write the bits of all groups as those to compare with; 0."""
+    rows = list(hashes_of_groups(1))
+    with ACCEPTED.open("w", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows([("group", "hash"), *rows])
+    return 0
+
+
+def compare(out: Path, device: str, every: int, against: Path | None) -> int:
+    """Write the hash of each product; 1 where one differs from that of another checkout, else 0."""
+    rows = [case.run() for i, case in enumerate(cases(device)) if i % every == 0]
+    with out.open("w", newline="") as file:
+        csv.writer(file).writerows([("product", "hash", "scheme"), *rows])
+    if against is None:
+        return 0
+
+    with against.open(newline="") as file:
+        before = {name: (result, scheme) for name, result, scheme in csv.reader(file)}
+    num_bits = num_changed = 0
+    for name, result, scheme in rows:
+        old = before.get(name)
+        if old == (result, scheme):
+            continue
+        num_changed += 1
+        num_bits += old is None or old[0] != result
+        print(f"{name}: {old} -> {(result, scheme)}")
+    others = num_changed - num_bits
+    print(f"{len(rows)} products, {num_bits} with other bits, {others} with another scheme, bound or count alone")
+    return int(num_bits > 0)
 
 
 def main() -> int:
-    """Write the corpus; 1 where a row differs from another checkout's."""
+    """Write, check or accept the corpus."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("out")
+    parser.add_argument("out", nargs="?", type=Path, help="file for the hash of each product")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--against", help="rows of another checkout")
-    parser.add_argument("--every", type=int, default=1, help="make only every so many of the products")
-    options = parser.parse_args()
-    rows = [row_of(name, make) for name, make in islice(calls(options.device), 0, None, options.every)]
-    with open(options.out, "w", newline="") as file:
-        csv.writer(file).writerows([("product", "hash", "scheme"), *rows])
-    if options.against is None:
-        return 0
-    with open(options.against, newline="") as file:
-        before = {name: rest for name, *rest in csv.reader(file)}
-    changed = [(name, before.get(name), [*rest]) for name, *rest in rows if before.get(name) != [*rest]]
-    for name, old, new in changed:
-        print(f"{name}: {old} -> {new}")
-    bits = sum(old is None or old[0] != new[0] for _, old, new in changed)
-    print(
-        f"{len(rows)} products, {bits} with other bits, {len(changed) - bits} with another scheme, bound or count alone"
+    parser.add_argument("--against", type=Path, help="file of another checkout")
+    parser.add_argument(
+        "--every", type=int, default=1, help="make only every so many of the products, or of the groups"
     )
-    return int(bits > 0)
+    parser.add_argument("--check", action="store_true", help="compare with the accepted bits")
+    parser.add_argument("--accept", action="store_true", help="write the accepted bits anew")
+    options = parser.parse_args()
+    if options.check:
+        return check(options.every)
+    if options.accept:
+        return accept()
+    if options.out is None:
+        parser.error("a file for the hashes is missing")
+    return compare(options.out, options.device, options.every, options.against)
 
 
 if __name__ == "__main__":
