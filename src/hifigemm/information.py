@@ -36,15 +36,8 @@ class Info:
 
 @opaque
 def info() -> Info:
-    """Engines, devices and versions, for a bug report or a notebook: ``print(hg.info())``.
-
-    Raises
-    ------
-    PlanError
-        The file that ``HIFIGEMM_RATES`` names cannot be read or holds no rates.
-    """
+    """Engines, devices and versions, for a bug report or a notebook: ``print(hg.info())``."""
     from hifigemm import __version__
-    from hifigemm.engines.rates_file import named_rates  # with the tables of GPUs, which no product on a CPU needs
 
     blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
     versions = {
@@ -54,9 +47,6 @@ def info() -> Info:
         "cores": str(os.cpu_count()),
         "tested": ", ".join(f"{library} {versions}" for library, versions in TESTED.items()),
     }
-    named = named_rates()
-    if named is not None:
-        versions["rates"] = f"{named.source}, for GPUs named {named.gpu}"
     described: dict[str, str] = {}
     gpus: tuple[str, ...] = ()
     for name in available():

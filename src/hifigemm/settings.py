@@ -1,14 +1,11 @@
-"""What holds for all products unless a call says otherwise: strict mode, the log of decisions, and a file of rates.
+"""What holds for all products unless a call says otherwise: strict mode and the log of decisions.
 
-Three variables of the environment are read when the first product wants them, and not again:
+Two variables of the environment are read when the first product wants them, and not again:
 
 - ``HIFIGEMM_STRICT``: "1" turns strict mode on, "0" or nothing does not; see `strict`. Any other value is a
   `PlanError`: a typing error must not take a guarantee away.
 - ``HIFIGEMM_LOG``: "1" or "info" writes one line for each decision to the standard error, "debug" the whole report too;
   "0" or nothing leaves logging alone. Any other value is ignored with a warning: no product fails for a log.
-- ``HIFIGEMM_RATES``: a file that ``hifigemm bench --calibrate`` wrote. On GPUs of the name in that file, "auto"
-  compares costs by these rates instead of the library's own. A file that cannot be read or holds no rates is a
-  `PlanError`.
 """
 
 from __future__ import annotations
@@ -21,7 +18,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache
-from pathlib import Path
 
 from hifigemm.exceptions import PlanError
 
@@ -91,13 +87,6 @@ def decision_log() -> logging.Logger:
     elif value not in ("", "0"):
         warnings.warn(f'HIFIGEMM_LOG={value!r} is ignored: expected "0", "1", "info" or "debug"', stacklevel=2)
     return log
-
-
-@lru_cache(maxsize=1)
-def rates_file() -> Path | None:
-    """The file that ``HIFIGEMM_RATES`` names."""
-    value = os.environ.get("HIFIGEMM_RATES", "")
-    return Path(value) if value else None
 
 
 class _OwnHandler(logging.Handler):

@@ -2,15 +2,12 @@ from __future__ import annotations
 
 import csv
 import json
-from dataclasses import replace
 
 import pytest
 
 import hifigemm as hg
 from benchmarks import common, dgemm, sgemm
 from hifigemm.cli import bench, main
-from hifigemm.engines.rates import H200
-from hifigemm.engines.rates_file import read_rates
 from hifigemm.study.plots import draw, find_drawing, read_rows
 
 pytestmark = pytest.mark.usefixtures("short")
@@ -104,22 +101,6 @@ def test_options_without_their_device_are_refused(fails, tmp_path):
     fails(["bench", "--mode", "graph"], 2, "CUDA graphs need --device cuda")
     (tmp_path / "file").write_text("")
     fails(["bench", "--csv", tmp_path / "file" / "b.csv"], 2, "cannot be written")
-
-
-def test_rates_of_a_gpu_are_measured_into_a_file(fails, tmp_path, monkeypatch, capsys):
-    path = tmp_path / "rates.json"
-    fails(["bench", "--calibrate", path], 2, "measures a CUDA device, and there is none")
-    torch = pytest.importorskip("torch")
-    pytest.importorskip("triton")
-    from hifigemm.engines import calibration
-
-    monkeypatch.setattr("hifigemm.cli.bench.cuda_is_usable", lambda: True)
-    monkeypatch.setattr(calibration, "measure", lambda device: H200)
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    assert main(["bench", "--calibrate", str(path)]) == 0
-    assert read_rates(path) == replace(H200, source=f"from {path}")
-    assert f"HIFIGEMM_RATES={path} makes products on NVIDIA H200 use these rates" in capsys.readouterr().out
-    fails(["bench", "--calibrate", tmp_path / "none" / "rates.json"], 2, "no folder")
 
 
 @pytest.mark.parametrize("script", [dgemm, sgemm])

@@ -1,4 +1,4 @@
-"""Rates of GPUs: a function of their properties and of the file that the user names, of nothing else."""
+"""Rates of GPUs: a function of their properties, of nothing else."""
 
 from __future__ import annotations
 
@@ -7,16 +7,12 @@ import subprocess
 import sys
 from contextlib import nullcontext
 from dataclasses import replace
-from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-import hifigemm as hg
-from hifigemm import settings
-from hifigemm.engines import rates_file
 from hifigemm.engines.gpu_rates import GpuProperties, gpu_properties, rates_of
 from hifigemm.engines.rates import H200, Rates
 from hifigemm.problem import Problem
@@ -45,26 +41,6 @@ PEAKS = {
     "pro6000": (1.97e12, 126e12, 1007e12, 503.8e12, 1.792e12),
 }
 """Dense FP64, FP32, INT8 and FP16 operations and bytes a second by the datasheets of the boards."""
-OWN = replace(H200, gpu="NVIDIA A40", launch=4e-6, num_sms=100, source="measured now")
-
-
-@pytest.fixture(autouse=True)
-def no_file(monkeypatch):
-    """No file is named, and none is left from an earlier test."""
-    monkeypatch.delenv("HIFIGEMM_RATES", raising=False)
-    settings.rates_file.cache_clear()
-    rates_file.named_rates.cache_clear()
-    yield
-    settings.rates_file.cache_clear()
-    rates_file.named_rates.cache_clear()
-
-
-def by_file(monkeypatch, path, text=None):
-    if text is not None:
-        path.write_text(text, encoding="utf-8")
-    monkeypatch.setenv("HIFIGEMM_RATES", str(path))
-    settings.rates_file.cache_clear()
-    rates_file.named_rates.cache_clear()
 
 
 def figures(rates):
@@ -195,7 +171,7 @@ def test_processes_with_different_homes_have_the_same_rates(tmp_path):
         home = tmp_path / name
         for folder in (".cache/hifigemm", "Library/Caches/hifigemm", "AppData/Local/hifigemm", "hifigemm"):
             (home / folder).mkdir(parents=True)
-            (home / folder / "rates.json").write_text(rates_file.as_json(replace(OWN, launch=len(name))))
+            (home / folder / "rates.json").write_text("{}")
         variables = dict.fromkeys(("HOME", "XDG_CACHE_HOME", "LOCALAPPDATA", "USERPROFILE"), str(home))
         before = sorted(home.rglob("*"))
         done = subprocess.run(
@@ -204,75 +180,6 @@ def test_processes_with_different_homes_have_the_same_rates(tmp_path):
         assert sorted(home.rglob("*")) == before
         shown.append(done.stdout)
     assert shown[0] == shown[1]
-
-
-def test_a_named_file_is_used_for_gpus_of_its_name(monkeypatch, tmp_path):
-    path = tmp_path / "rates.json"
-    by_file(monkeypatch, path, rates_file.as_json(OWN))
-    assert rates_of(BOARDS["a40"]) == replace(OWN, source=f"from {path}")
-    assert hash(rates_of(BOARDS["a40"])) is not None
-    assert rates_of(BOARDS["h200"]) == H200
-    assert f"rates      from {path}, for GPUs named NVIDIA A40" in str(hg.info())
-    path.unlink()
-    assert rates_of(BOARDS["a40"]).source == f"from {path}"  # read once
-
-
-def broken(**fields):
-    text = rates_file.as_json(OWN)
-    for name, value in fields.items():
-        old = getattr(OWN, name, None)
-        assert old is not None
-        start = text.index(f'"{name}": ')
-        end = min(i for i in (text.find(x, start + len(name)) for x in (",\n", "\n}")) if i > 0)
-        text = f'{text[:start]}"{name}": {value}{text[end:]}'
-    return text
-
-
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ("", "not JSON"),
-        ("{", "not JSON"),
-        ("null", "expected an object"),
-        ("[]", "expected an object"),
-        ("{}", "missing or unknown: bandwidth, gpu, "),
-        ('{"gpu": "NVIDIA A40"}', "missing or unknown: bandwidth, int8, "),
-        (rates_file.as_json(OWN).replace('"words"', '"voltage"'), "missing or unknown: voltage, words"),
-        (broken(gpu=3), "gpu is 3; expected a string"),
-        (broken(int8='"fast"'), "int8 is 'fast'; expected a positive number"),
-        (broken(bandwidth=0.0), "bandwidth is 0.0; expected a positive number"),
-        (broken(launch=-1), "launch is -1; expected a positive number"),
-        (broken(words="NaN"), "words is nan; expected a positive number"),
-        (broken(words="Infinity"), "words is inf; expected a positive number"),
-        (broken(odd_fp64="true"), "odd_fp64 is True; expected a positive number"),
-        (broken(num_sms=1.5), "num_sms is 1.5; expected a positive integer"),
-        (rates_file.as_json(OWN).replace("54000000000000.0", "null"), "native_fp64 is .*; expected 5 positive numbers"),
-        (rates_file.as_json(OWN).replace("54000000000000.0,", ""), "native_fp64 is .*; expected 5 positive numbers"),
-        ("\udcff", "not JSON"),
-    ],
-)
-def test_a_file_without_rates_is_refused_with_the_reason(monkeypatch, tmp_path, text, reason):
-    path = tmp_path / "rates.json"
-    path.write_bytes(text.encode("utf-8", "surrogateescape"))
-    by_file(monkeypatch, path)
-    for board, _ in product(("a40", "h200"), range(2)):
-        with pytest.raises(hg.PlanError, match=reason) as error:
-            rates_of(BOARDS[board])
-        assert str(error.value).startswith(f"HIFIGEMM_RATES={path}: ")
-
-
-def test_a_missing_file_is_refused_with_the_reason(monkeypatch, tmp_path):
-    by_file(monkeypatch, tmp_path / "none.json")
-    with pytest.raises(hg.PlanError, match=r"none\.json: cannot be read: No such file or directory"):
-        rates_of(BOARDS["h200"])
-    with pytest.raises(hg.PlanError, match="cannot be read"):
-        hg.info()
-
-
-def test_what_is_measured_reads_back_from_its_file(tmp_path):
-    path = tmp_path / "rates.json"
-    path.write_text(rates_file.as_json(OWN), encoding="utf-8")
-    assert rates_file.read_rates(path) == replace(OWN, source=f"from {path}")
 
 
 @pytest.mark.parametrize("hip", [None, "6.4"])
@@ -302,12 +209,3 @@ class TestOnGpu:
         assert gpu.name == torch.cuda.get_device_name()
         assert min(gpu.num_sms, gpu.clock, gpu.memory_rate) > 0
         assert rates_of(gpu).bandwidth > 0
-
-    def test_calibration_measures_what_a_file_holds(self, tmp_path):
-        torch = pytest.importorskip("torch")
-        from hifigemm.engines.calibration import measure
-
-        found = measure(torch.device("cuda", torch.cuda.current_device()))
-        path = tmp_path / "rates.json"
-        path.write_text(rates_file.as_json(found), encoding="utf-8")
-        assert rates_file.read_rates(path) == replace(found, source=f"from {path}")

@@ -23,7 +23,6 @@ from hifigemm.cli.options import add_command
 from hifigemm.cli.plot import add_plot
 from hifigemm.cli.report import add_report
 from hifigemm.cli.run import add_run
-from hifigemm.engines.rates_file import named_rates
 from hifigemm.primitives import findings
 from hifigemm.settings import is_strict
 from hifigemm.startup import INTERRUPTED, raising_interrupts
@@ -112,7 +111,6 @@ def _check_environment() -> None:
     """Raise InputError where a variable of the environment asks for what does not exist."""
     try:
         is_strict()
-        named_rates()
     except hg.PlanError as error:
         raise InputError(str(error)) from error
 

@@ -19,13 +19,12 @@ from hifigemm.bench.peers import peers
 from hifigemm.bench.rows import Row, rows, stage_rows
 from hifigemm.bench.runs import NATIVE, Outcome
 from hifigemm.bench.timing import QUICK, Method
-from hifigemm.cli.atomic import check_results, check_writable, replacing, write_results, writing
+from hifigemm.cli.atomic import check_results, write_results, writing
 from hifigemm.cli.bench_search import search_tiles
 from hifigemm.cli.bench_stages import stages
 from hifigemm.cli.errors import COMPUTATION_ERROR, OK, InputError, complain
 from hifigemm.cli.options import SEED, SIZE, add_command, usage
 from hifigemm.cli.table import print_table
-from hifigemm.engines.rates_file import as_json
 from hifigemm.formats import FP64
 from hifigemm.study.environment import environment
 
@@ -68,8 +67,6 @@ def add_bench(commands: Any) -> None:
     add("--device", choices=("cpu", "cuda"), help="NumPy or torch (default: cuda where there is one)")
     search = "print the fastest tile of the INT8 kernels, of FP16 words for float32, for each shape"
     add("--search", action="store_true", help=search)
-    rates = "measure the rates of the GPU by which auto decides; HIFIGEMM_RATES=FILE makes products use them"
-    add("--calibrate", type=Path, metavar="FILE", help=rates)
     add("--stages", action="store_true", help="also time the stages of each scheme by themselves")
     add("--csv", type=Path, metavar="FILE", help="write the figures, and the environment beside them")
     add("--quick", action="store_true", help="short bursts and runs: a first look, not a measurement")
@@ -105,8 +102,6 @@ def _bench(args: argparse.Namespace) -> int:
     device = args.device or ("cuda" if cuda_is_usable() else "cpu")
     if device == "cuda" and not cuda_is_usable():
         raise InputError("--device cuda needs torch and a CUDA device")
-    if args.calibrate is not None:
-        return _calibrate(args.calibrate)
     if args.search:
         shapes = args.shapes or [(n, n, n) for n in args.sizes or (1024, 2048, 4096)]
         for shape in shapes:  # each as soon as it is found, as compiling takes its time
@@ -125,22 +120,6 @@ def _bench(args: argparse.Namespace) -> int:
     method = replace(method, runs=args.runs or method.runs)
     with np.errstate(all="ignore"):  # an overflow of a native product shows in the verdict on it
         return _Bench(args, arrays, modes.get(args.mode, (args.mode,)), method).run()
-
-
-def _calibrate(path: Path) -> int:
-    """Measure, write and print the rates of the current GPU."""
-    if not cuda_is_usable():
-        raise InputError("bench --calibrate measures a CUDA device, and there is none")
-    import torch
-
-    from hifigemm.engines.calibration import measure as measured_rates
-
-    check_writable(path)
-    rates = measured_rates(torch.device("cuda", torch.cuda.current_device()))
-    with replacing(path) as file:
-        file.write(as_json(rates).encode())
-    print(f"{rates}\nHIFIGEMM_RATES={path} makes products on {rates.gpu} use these rates")
-    return OK
 
 
 class _Bench:

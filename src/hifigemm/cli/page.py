@@ -139,9 +139,6 @@ def _settings(found: Measured) -> str:
         "Times are those at the largest size that was measured. Errors are relative to |A||B|, the sum of the "
         'magnitudes of the terms of an entry. In doubt write <code>accuracy="correct"</code>.'
     )
-    if found.device["device"] != "cpu":
-        text += " Where auto is slower here than another way below, <code>hifigemm bench --calibrate FILE</code> "
-        text += "measures this GPU for it."
     entries = []
     for question, code, dtype, case in SETTINGS:
         row, price = _largest(found, dtype).get(case), ""

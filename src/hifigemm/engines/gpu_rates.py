@@ -11,7 +11,6 @@ from functools import lru_cache
 from typing import Any
 
 from hifigemm.engines.rates import H200, Rates
-from hifigemm.engines.rates_file import named_rates
 
 
 @dataclass(frozen=True)
@@ -74,15 +73,10 @@ _PLAIN_INT8, _PLAIN_WORDS = 0.84, 0.7
 
 
 def rates_of(gpu: GpuProperties) -> Rates:
-    """Rates of a GPU: those of the file that the user names for it, else known ones, else by its architecture.
+    """Rates of a GPU: measured ones where there are some, else those of its architecture.
 
     An architecture that is not known counts as the closest older one, and as the oldest where there is none.
-
-    Raises PlanError: the file that ``HIFIGEMM_RATES`` names cannot be read or holds no rates.
     """
-    named = named_rates()
-    if named is not None and named.gpu == gpu.name:
-        return named
     row = _ARCHITECTURES[max((x for x in _ARCHITECTURES if x <= gpu.capability), default=min(_ARCHITECTURES))]
     measured = _MEASURED.get((gpu.capability, gpu.num_sms))
     if measured is not None:
