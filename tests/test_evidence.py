@@ -41,7 +41,7 @@ class CountingEngine(NumpyEngine):
 @pytest.fixture
 def programs(monkeypatch):
     engine = ProgramEngine()
-    monkeypatch.setattr("hifigemm.api.engine_for", lambda *args: engine)
+    monkeypatch.setattr("hifigemm.road.engine_for", lambda *args: engine)
     return engine
 
 
@@ -49,7 +49,7 @@ def with_programs(monkeypatch, function, *args, **options):
     """What a call gives on an engine with programs, and the plans that it carried out."""
     with monkeypatch.context() as patch:
         engine = ProgramEngine()
-        patch.setattr("hifigemm.api.engine_for", lambda *args: engine)
+        patch.setattr("hifigemm.road.engine_for", lambda *args: engine)
         return *function(*args, return_report=True, **options), engine.done
 
 
@@ -166,7 +166,7 @@ def test_programs_apply_alpha_and_beta(make_pair, assert_same_bits, monkeypatch,
     options = {"alpha": alpha, "beta": beta, "scheme": FAST, "accuracy": 1e-16, "return_report": True}
     want, stated = hg.gemm(a, b, c, **options)
     engine = ProgramEngine()
-    monkeypatch.setattr("hifigemm.api.engine_for", lambda *args: engine)
+    monkeypatch.setattr("hifigemm.road.engine_for", lambda *args: engine)
     found, report = hg.gemm(a, b, c, **options)
     assert engine.done
     assert_same_bits(found, want)
@@ -259,7 +259,7 @@ def test_what_is_not_reported_is_not_worked_out(make_pair, assert_same_bits, mon
     a, b = make_pair("phi_2", 8, 30, 7)
     scheme = hg.Ozaki2(num_moduli=9, scaling="fast")
     engine = CountingEngine()
-    monkeypatch.setattr("hifigemm.api.engine_for", lambda *args: engine)
+    monkeypatch.setattr("hifigemm.road.engine_for", lambda *args: engine)
     plain = hg.matmul(a, b, scheme=scheme)
     assert engine.planes == 9
     c, report = hg.matmul(a, b, scheme=scheme, return_report=True)
@@ -292,7 +292,7 @@ def test_prepared_operands_serve_reports_and_products_without_one(make_pair, ass
 def test_accuracies_beyond_all_moduli_are_kept_or_refused(make_pair, monkeypatch, accuracy):
     a, b = make_pair("phi_8", 6, 30, 5)
     for engine in (NumpyEngine(), ProgramEngine()):
-        monkeypatch.setattr("hifigemm.api.engine_for", lambda *args, engine=engine: engine)
+        monkeypatch.setattr("hifigemm.road.engine_for", lambda *args, engine=engine: engine)
         try:
             c = hg.matmul(a, b, scheme=FAST, accuracy=accuracy)
         except hg.AccuracyError:

@@ -426,7 +426,7 @@ class RepeatedProgram:
 
 
 def keyed(monkeypatch, engine):
-    monkeypatch.setattr("hifigemm.api.engine_for", lambda *args: engine)
+    monkeypatch.setattr("hifigemm.road.engine_for", lambda *args: engine)
     monkeypatch.setattr("hifigemm.api.key_of", lambda a, b, out, *options: ("key", out is None))
 
 
@@ -565,7 +565,7 @@ def test_products_of_matrices_of_numpy_are_repeated(make_pair, assert_same_bits,
     a, b = make_pair("phi_1", 7, 30, 5, dtype)
     want = [hg.matmul(x, y, **options, return_report=True)[0] for x in layouts(a) for y in layouts(b)]
     hg.matmul(a, b, **options)
-    monkeypatch.setattr("hifigemm.api._product", lambda *_, **__: pytest.fail("planned again"))
+    monkeypatch.setattr("hifigemm.api.product", lambda *_, **__: pytest.fail("planned again"))
     found = [hg.matmul(x, y, **options) for x in layouts(a) for y in layouts(b)]
     for x, y in zip(found, want, strict=True):
         assert_same_bits(x, y)
@@ -610,7 +610,7 @@ def test_what_is_no_plain_matrix_of_numpy_has_no_key():
 def test_a_thread_that_flushes_subnormals_takes_the_long_way(monkeypatch):
     a = np.ones((4, 4))
     hg.matmul(a, a)
-    for name in ("hifigemm.api", "hifigemm.numerics.subnormals"):
+    for name in ("hifigemm.road", "hifigemm.numerics.subnormals"):
         monkeypatch.setattr(sys.modules[name], "is_ieee", lambda: False)
     monkeypatch.setattr(sys.modules["hifigemm.numerics.subnormals"], "rounds_to_nearest", lambda: True)
     monkeypatch.setitem(sys.modules, "torch", None)  # whose mode is left alone

@@ -84,7 +84,7 @@ def test_strict_mode_takes_a_native_product_whose_worst_case_meets_the_target(
 def test_strict_mode_says_what_would_have_cost_more(make_pair, monkeypatch):
     a, b = make_pair("phi_1", 30, 50, 20)
     engine = ProgramEngine(1.0)
-    monkeypatch.setattr("hifigemm.api.engine_for", lambda *args: engine)
+    monkeypatch.setattr("hifigemm.road.engine_for", lambda *args: engine)
     assert hg.matmul(a, b, return_report=True)[1].native
     why = r"residue products of 1.5e\+04 ms in all, against 1e\+03 ms, are not quicker by a tenth"
     with hg.strict(), pytest.raises(hg.AccuracyError, match=why):
@@ -98,7 +98,7 @@ def test_strict_mode_keeps_the_level_where_the_device_would_go_on_to_a_native_pr
 ):
     a, b = make_pair(family, 30, 50, 20)
     engine = ProgramEngine()
-    monkeypatch.setattr("hifigemm.api.engine_for", lambda *args: engine)
+    monkeypatch.setattr("hifigemm.road.engine_for", lambda *args: engine)
     assert hg.matmul(a, b, scheme=scheme, return_report=True)[1].native is (family == "phi_8")
     with hg.strict():
         for _ in range(2):
@@ -114,6 +114,7 @@ def test_strict_mode_refuses_a_plan_whose_device_took_a_native_product(make_pair
     easy, hard = (make_pair(family, 30, 50, 20) for family in ("phi_0.1", "phi_8"))
     engine = ProgramEngine()
     monkeypatch.setattr("hifigemm.api.engine_for", lambda *args: engine)
+    monkeypatch.setattr("hifigemm.road.engine_for", lambda *args: engine)
     plan = hg.make_plan(*easy)
     assert hg.matmul(*hard, plan=plan, return_report=True)[1].native
     with hg.strict():

@@ -9,8 +9,9 @@ import sys as _sys
 
 from hifigemm import startup  # noqa: F401, first, as it minds Ctrl-C while the others are imported
 from hifigemm.accuracy import Relative
-from hifigemm.api import gemm, make_plan, matmul, prepare, warmup
+from hifigemm.api import make_plan, matmul, prepare, warmup
 from hifigemm.exceptions import AccuracyError, HifigemmError, InexactProductError, PlanError
+from hifigemm.gemm import gemm
 from hifigemm.information import engines, info
 from hifigemm.interop import kernels as _kernels
 from hifigemm.interop.drop_in import emulate, install, uninstall

@@ -1,57 +1,42 @@
-"""matmul, gemm, make_plan, prepare: the whole flow from operands to a result and its report."""
+"""matmul, make_plan, warmup and prepare: from what a caller passes to the road of a product."""
 
 from __future__ import annotations
 
-import logging
-import math
-import time
 from collections.abc import Hashable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, cast, overload
 
 import numpy as np
 
-from hifigemm.accuracy import Accuracy, Relative, Target
-from hifigemm.augmented import as_factors, sum_with_product
-from hifigemm.engine import Engine, Outcome
+from hifigemm.accuracy import Accuracy, Target
 from hifigemm.engines import engine_for
 from hifigemm.exact_results import TWO_PARTS, Result, check_two_parts, enclosure, pair
 from hifigemm.exact_words import in_words, one_word
 from hifigemm.exceptions import PlanError
-from hifigemm.executor import execute, in_steps, whole_split
-from hifigemm.formats import INT8
+from hifigemm.executor import whole_split
 from hifigemm.integers import are_integers, integer_dtype, integer_product
 from hifigemm.interop import kernels
 from hifigemm.libraries import Library, library_of
-from hifigemm.numerics.bits import Array, scale_entries
-from hifigemm.numerics.bounds import are_ordinary
-from hifigemm.numerics.epilogue import PLAIN, Epilogue, combine, frexp
+from hifigemm.numerics.bits import Array
 from hifigemm.numerics.special import nonfinite_vectors
-from hifigemm.numerics.subnormals import ieee_arithmetic, is_ieee
+from hifigemm.numerics.subnormals import ieee_arithmetic
 from hifigemm.operands import (
     Prepared,
-    Shapes,
-    as_addend,
     as_operand,
     as_out,
-    check_addend,
     check_out,
-    check_scalars,
     common_narrow,
     converted,
     own_stack,
     result_dtype,
     shapes_of,
-    stacked,
-    usable_split,
 )
-from hifigemm.plan import Decision, Evidence, Plan, Report
-from hifigemm.planner import Options, check_plan, check_strict, for_problem, make, reusable, steady, workspace_limit
-from hifigemm.problem import Problem
-from hifigemm.programs import keep, key_of, repeat
-from hifigemm.schemes import Native, Ozaki1, Scheme
-from hifigemm.settings import decision_log, is_strict
-from hifigemm.transforms import belongs_to_jax, belongs_to_torch, check_tensor, check_untraced, opaque
+from hifigemm.plan import Evidence, Plan, Report
+from hifigemm.planner import Options, check_plan, check_strict, make, reusable, workspace_limit
+from hifigemm.programs import key_of, repeat
+from hifigemm.road import array_of, deliver, product, product_plus, quiet, stacks_of
+from hifigemm.schemes import Native, Scheme
+from hifigemm.transforms import belongs_to_jax, belongs_to_torch, check_untraced, opaque
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -59,8 +44,6 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from hifigemm.signatures import (
-        Addend,
-        AnyAddend,
         AnyTensor,
         Arrays,
         Asked,
@@ -68,17 +51,11 @@ if TYPE_CHECKING:
         Operand,
         Out,
         Policy,
-        Scalar,
-        Scaled,
         SchemeName,
-        TAddend,
         Tensors,
         TwoParts,
         Yes,
     )
-
-_quiet = np.errstate(all="ignore")
-"""Underflow, overflow and NaN are part of the work here, whatever the caller's settings are."""
 
 
 @overload
@@ -267,7 +244,7 @@ def product_of_numbers(
                 'for result="int64" or result="object"'
             )
         if whole:
-            dtype = integer_dtype(_array_of(a), _array_of(b), options, out, library, result=result)
+            dtype = integer_dtype(array_of(a), array_of(b), options, out, library, result=result)
         elif result == "array" or result in TWO_PARTS:
             dtype = result_dtype(a.dtype, b.dtype)
         else:
@@ -283,10 +260,10 @@ def product_of_numbers(
             both = tuple(library.to_native(x) for x in parts)
             return (both, report) if return_report else both
         if whole:
-            found = integer_product(_array_of(a), _array_of(b), shapes, options, library, dtype, result=result)
+            found = integer_product(array_of(a), array_of(b), shapes, options, library, dtype, result=result)
         else:
-            found = _product(a, b, options, library, dtype=dtype, out=out, mirror=mirror)
-        return _deliver(*found, library, out, return_report)
+            found = product(a, b, options, library, dtype=dtype, out=out, mirror=mirror)
+        return deliver(*found, library, out, return_report)
 
 
 def _repeated_of_cupy(a: Array | Prepared, b: Array | Prepared, library: Library, *asked: Any) -> tuple[Hashable, Any]:
@@ -301,19 +278,19 @@ def _repeated_of_cupy(a: Array | Prepared, b: Array | Prepared, library: Library
     return key, None if made is None else library.to_native(wrap(made))
 
 
-@_quiet
+@quiet
 def _two_parts(
     result: Result, a: Array, b: Array, options: Options, library: Library, dtype: np.dtype[Any]
 ) -> tuple[tuple[Array, Array], Report]:
     """The pair or the enclosure of a product, see `exact_results`."""
-    found, report = _product(a, b, options, library, dtype=dtype)
+    found, report = product(a, b, options, library, dtype=dtype)
     nearest, shapes = cast(Array, found), shapes_of(a.shape, b.shape)
 
     def rest(c: Array, shift: int) -> Array:
         nonlocal report
         if 0 in (*a.shape, *b.shape):
             return np.zeros_like(nearest)
-        made, second = _sum_with_product(a, b, c, -1.0, options, library, shift, dtype)
+        made, second = product_plus(a, b, c, -1.0, options, library, shift, dtype)
         more, reason = second.num_products, f"; and {second.num_products} products for A B - C"
         seconds = report.decision_seconds + second.decision_seconds
         report = report.changed(
@@ -324,289 +301,15 @@ def _two_parts(
     if result == "pair":
         parts = pair(nearest, rest)
         return parts, report
-    stacks = _stacks(a, b, shapes, dtype)
+    stacks = stacks_of(a, b, shapes, dtype)
     unknown = nonfinite_vectors(stacks[0], 2) | nonfinite_vectors(stacks[1], 1)
     known = np.broadcast_to(np.logical_not(unknown), (shapes.count, shapes.left[1], shapes.right[2]))
     parts = enclosure(nearest, rest, known.reshape(shapes.result))
     return parts, report
 
 
-@overload
-def gemm(
-    a: Arrays, b: Arrays, c: Addend = None, *, out: None = None, return_report: No = False, **options: Unpack[Scaled]
-) -> NDArray[Any]: ...
-@overload
-def gemm(
-    a: Arrays, b: Arrays, c: Addend = None, *, out: None = None, return_report: Yes, **options: Unpack[Scaled]
-) -> tuple[NDArray[Any], Report]: ...
-@overload
-def gemm(
-    a: Arrays, b: Arrays, c: Addend = None, *, out: None = None, return_report: bool, **options: Unpack[Scaled]
-) -> Any: ...
-@overload
-def gemm(
-    a: Tensors, b: Tensors, c: TAddend = None, *, out: None = None, return_report: No = False, **options: Unpack[Scaled]
-) -> Tensor: ...
-@overload
-def gemm(
-    a: Tensors, b: Tensors, c: TAddend = None, *, out: None = None, return_report: Yes, **options: Unpack[Scaled]
-) -> tuple[Tensor, Report]: ...
-@overload
-def gemm(
-    a: Tensors, b: Tensors, c: TAddend = None, *, out: None = None, return_report: bool, **options: Unpack[Scaled]
-) -> Any: ...
-@overload
-def gemm(
-    a: Operand, b: Operand, c: AnyAddend = None, *, out: Out, return_report: No = False, **options: Unpack[Scaled]
-) -> Out: ...
-@overload
-def gemm(
-    a: Operand, b: Operand, c: AnyAddend = None, *, out: Out, return_report: Yes, **options: Unpack[Scaled]
-) -> tuple[Out, Report]: ...
-@overload
-def gemm(
-    a: Operand, b: Operand, c: AnyAddend = None, *, out: Out, return_report: bool, **options: Unpack[Scaled]
-) -> Any: ...
-def gemm(
-    a: Any,
-    b: Any,
-    c: Any = None,
-    *,
-    alpha: Scalar = 1.0,
-    beta: Scalar = 0.0,
-    trans_a: Literal["N", "T", "C"] = "N",
-    trans_b: Literal["N", "T", "C"] = "N",
-    accuracy: Accuracy = None,
-    scheme: str | Scheme = "auto",
-    out: Any = None,
-    engine: str | None = None,
-    plan: Plan | None = None,
-    workspace: int | None = None,
-    return_report: bool = False,
-) -> Any:
-    """alpha op(A) op(B) + beta C, as in the BLAS; C is untouched unless it is passed as `out`.
-
-    Parameters
-    ----------
-    a, b : array_like
-        As for `matmul`, with at least two dimensions where they are transposed. Integers and bools only where another
-        operand makes the result a floating-point one.
-    c : array_like, optional
-        Broadcasts to the result's shape. Not read when beta is 0.
-    alpha, beta : scalar
-        The power of two in alpha = r 2**e, the larger component of r between 1 and 2, scales the exact product before
-        its one rounding, T = 2**e op(A) op(B). r T + beta C, or r T, is then evaluated with error-free transformations
-        in every real component and rounded, so that it errs by u |result| beyond the error of T, and by terms of second
-        order: 16 u**2 times the magnitudes of r T and beta C, and some of the smallest subnormal number. That holds for
-        finite scalars of every size. T itself may overflow though the result would not, unless the accuracy is
-        "correct" or a complex alpha meets operands in the memory of the host. alpha = 0 does not read A and B.
-    trans_a, trans_b : "N", "T" or "C"
-        Nothing, transpose, conjugate transpose of the last two axes.
-    accuracy, scheme, out, engine, plan, workspace, return_report
-        As for `matmul`; the accuracy and the bound are those of T. "correct" is promised for the result, that is
-        alpha T + beta C rounded once, where alpha and beta are real powers of two with either sign (beta may be 0) and
-        neither a plan nor a prepared operand is given: a residual B - A X, say. Where beta / alpha lies beyond the
-        range of the dtype, from 2**-149 to 2**127 for float32, C has to hold what it lies beyond by; the report says
-        whether the result is correct.
-
-    Returns
-    -------
-    array, or (array, Report)
-    """
-    policy = accuracy, scheme, workspace
-    if type(alpha) is not float or type(beta) is not float:
-        alpha, beta = as_scalar(alpha, "alpha"), as_scalar(beta, "beta")
-    if beta != 0 and c is None:
-        raise ValueError(f"beta = {beta} needs c")
-    if plan is None and out is None and engine is None and not return_report and type(a) is not np.ndarray:
-        read = (a, b) if c is None or beta == 0 else (a, b, c)
-        if belongs_to_torch(*read) and min(a.dim(), b.dim()) > 1:
-            from hifigemm.interop import torch_operators
-
-            x, y = (t.mT if how == "T" else t.mH if how == "C" else t for t, how in ((a, trans_a), (b, trans_b)))
-            return torch_operators.gemm(x, y, read[2] if len(read) > 2 else None, *policy, alpha=alpha, beta=beta)
-        if belongs_to_jax(a, b) and all(belongs_to_jax(x) or type(x) in (bool, int, float, complex) for x in read[2:]):
-            from hifigemm.interop import jax_primitive
-
-            return jax_primitive.gemm(a, b, c, *policy, alpha=alpha, beta=beta, trans_a=trans_a, trans_b=trans_b)
-    taken = {"alpha": alpha, "beta": beta, "trans_a": trans_a, "trans_b": trans_b, "out": out, "engine": engine}
-    return gemm_of_numbers(a, b, c, *policy, plan=plan, return_report=return_report, **taken)
-
-
 @opaque
-@ieee_arithmetic()
-def gemm_of_numbers(
-    a: Any, b: Any, c: Any = None, accuracy: Accuracy = None, scheme: str | Scheme = "auto",
-    workspace: int | None = None, *, alpha: Scalar = 1.0, beta: Scalar = 0.0,
-    trans_a: Literal["N", "T", "C"] = "N", trans_b: Literal["N", "T", "C"] = "N", out: Any = None,
-    engine: str | None = None, plan: Plan | None = None, return_report: bool = False,
-) -> Any:  # fmt: skip
-    """`gemm` of operands of which nothing but their numbers is asked."""
-    options = Options(accuracy, scheme, engine, plan, workspace, return_report)
-    check_untraced({"a": a, "b": b, "c": c}, engine=engine, plan=plan, out=out, return_report=return_report)
-    alpha, beta, out = as_scalar(alpha, "alpha"), as_scalar(beta, "beta"), as_out(out)
-    library = library_of(("a", a), ("b", b), ("c", None if beta == 0 else c), ("out", out))
-    with library.active():
-        a, b = in_words(as_operand(a, "a", library), as_operand(b, "b", library), (trans_a, trans_b), integers=False)
-        a, b = _transposed(a, trans_a, "a"), _transposed(b, trans_b, "b")
-        kind = type(c)
-        c = None if beta == 0 else one_word(as_addend(c, library), "c")
-        shapes = shapes_of(a.shape, b.shape)
-        addends = [] if c is None else [kind() if kind in (bool, int, float, complex) else c.dtype]
-        dtype = result_dtype(a.dtype, b.dtype, *addends)
-        check_scalars(dtype, alpha=alpha, beta=beta)
-        if out is not None:
-            check_out(out, shapes, dtype, library)
-        if c is not None:
-            check_addend(c.shape, shapes.result)
-            c = converted(c, dtype)
-        mantissa, shift = frexp(alpha)
-        if mantissa == -1.0:
-            a, b = (a, _negated(b, dtype)) if _keeps_split(a) else (_negated(a, dtype), b)  # so that -0 is right
-            mantissa = 1.0
-        plans = _plans(plan, a, b)
-        is_relative = isinstance(accuracy, Relative) or any(p.target.relative is not None for p in plans)
-        once = None
-        if (accuracy == "correct" or is_relative) and not plans and mantissa == 1.0:
-            once = _rounded_once(a, b, c, beta, shift)
-        combined = alpha != 0 and (c is not None or mantissa != 1.0) and 0 not in (*a.shape, *b.shape)
-        if is_relative and once is None and combined:
-            raise PlanError(
-                f"alpha = {alpha}, beta = {beta}: a relative error is promised of A B, and of alpha A B + beta C where "
-                "both are powers of two, of either sign, that C can be multiplied by, without plans and prepared "
-                "operands"
-            )
-        if once is not None:
-            found = _sum_with_product(a, b, *once, options, library, shift, dtype)
-            return _deliver(*found, library, out, return_report)
-        epilogue = PLAIN if mantissa == 1.0 and c is None else Epilogue(mantissa, beta, c)
-        idle = "alpha is 0: A and B are not read" if alpha == 0 else ""
-        reused = out if c is None and not isinstance(mantissa, complex) else None
-        result, report = _product(a, b, options, library, shift, dtype, idle, epilogue, reused)
-        # A default call does not wait for a GPU, "correct" may.
-        is_complex, may_wait = isinstance(mantissa, complex), library.on_host or accuracy == "correct"
-        if not idle and ((is_complex and may_wait) or (c is not None and accuracy == "correct")):
-            result = _without_overflow(cast(Array, result), a, b, epilogue, options, library, shift)
-        if not (epilogue.idle or (idle and c is None)):
-            is_product = mantissa == 1.0 and c is None  # scaled by a power of two alone, so not rounded again
-
-            def applied(d: Decision) -> Decision:
-                return replace(d, correct=d.correct and is_product, reason=f"{d.reason}; alpha, beta applied")
-
-            report = report.changed(applied)
-        return _deliver(result, report, library, out, return_report)
-
-
-@_quiet
-def _without_overflow(
-    result: Array,
-    a: Array | Prepared,
-    b: Array | Prepared,
-    epilogue: Epilogue,
-    options: Options,
-    library: Library,
-    shift: int,
-) -> Array:
-    """r T + beta C, where a finite T overflowed, from a smaller one, instead of inf - inf.
-
-    What C loses on the way lies far below the last place of such a T.
-    """
-    if np.isfinite(result).all():
-        return result
-    real = np.finfo(result.dtype)
-    down, at = int(0.98 * real.maxexp), shift
-
-    def product() -> Array:
-        return cast(Array, _product(a, b, options, library, at, result.dtype)[0])
-
-    beyond = ~np.isfinite(product())
-    while beyond.any() and at > -real.maxexp - 80:
-        at -= down
-        smaller = epilogue.of_c_times_power(at - shift)
-        t = product()
-        made = scale_entries(combine(t, epilogue.alpha, smaller.c, smaller.beta), shift - at)
-        known = beyond & np.isfinite(t)
-        result, beyond = np.where(known, made, result), beyond & ~known
-    return result
-
-
-@_quiet
-def _rounded_once(
-    a: Array | Prepared, b: Array | Prepared, c: Array | None, beta: complex, shift: int
-) -> tuple[Array, float] | None:
-    """(C', s) with 2**shift (A B + s C') = 2**shift A B + beta C where that can be a product; else None."""
-    if c is None or 0 in c.shape or isinstance(a, Prepared) or isinstance(b, Prepared) or 0 in (*a.shape, *b.shape):
-        return None
-    mantissa, exponent = frexp(beta)
-    factors = as_factors(c, exponent - shift) if mantissa in (1.0, -1.0) else None
-    return None if factors is None else (factors[0], factors[1] * mantissa.real)
-
-
-@_quiet
-def _sum_with_product(
-    a: Array, b: Array, c: Array, s: float, options: Options, library: Library, shift: int, dtype: np.dtype[Any]
-) -> tuple[Array, Report]:
-    """2**shift (A B + s C), rounded once, in the result's shape."""
-    shapes = shapes_of(a.shape, b.shape)
-    left, right = _stacks(a, b, shapes, dtype)
-    stack = np.broadcast_to(c, shapes.result).reshape(shapes.count, left.shape[1], right.shape[2])
-
-    def multiply(x: Array, y: Array) -> tuple[Array, Report]:
-        values, report = _product(x, y, options, library, shift, dtype)
-        return cast(Array, values), report
-
-    values, report = sum_with_product(left, right, stack, s, multiply)
-    return values.reshape(shapes.result), report
-
-
-def as_scalar(x: Any, name: str) -> complex:
-    """alpha or beta as a Python float, or a complex with an imaginary part.
-
-    Raises TypeError, ValueError: no number, or none of float64.
-    """
-    check_tensor(x, name)
-    try:
-        if isinstance(x, str) or (isinstance(x, np.ndarray) and x.ndim):  # some of which complex() would read
-            raise TypeError
-        value = complex(x)
-    except (TypeError, ValueError, RuntimeError):  # the last ones from tensors that are no scalars
-        raise TypeError(f"{name} = {x!r}: expected a number") from None
-    except OverflowError:
-        raise ValueError(f"{name} is beyond the range of float64") from None
-    exact = x.item() if isinstance(x, np.ndarray | np.generic) else x  # NumPy rounds integers to compare them
-    if not (exact == value or exact != exact):
-        raise ValueError(f"{name} = {x!r} is no number of float64, it would be rounded to {value}")
-    return value if value.imag else value.real
-
-
-def _keeps_split(a: Any) -> bool:
-    """Whether A is prepared and the sign may go to B: digits of INT8 are those of -x with another remainder."""
-    return isinstance(a, Prepared) and not (isinstance(a.plan.scheme, Ozaki1) and a.plan.words.operand is INT8)
-
-
-def _negated(x: Any, dtype: np.dtype[Any]) -> Any:
-    """-x, of integers and bools in the dtype of the result; a prepared operand loses its split."""
-    if isinstance(x, Prepared):
-        return replace(x, operand=-x.operand, split=None)
-    return -(converted(x, dtype) if x.dtype.kind in "biu" else x)
-
-
-def _transposed(x: Array | Prepared, how: str, name: str) -> Array | Prepared:
-    """op(x) as a view, or a conjugated copy."""
-    if not isinstance(how, str) or how not in ("N", "T", "C"):
-        raise PlanError(f'trans_{name}={how!r}: expected "N", "T" or "C"')
-    if how == "N":
-        return x
-    if isinstance(x, Prepared):
-        raise PlanError(f"trans_{name}={how!r}: transpose {name} before it is prepared")
-    if x.ndim < 2:
-        raise ValueError(f"trans_{name}={how!r} needs two dimensions, {name} has shape {x.shape}")
-    x = np.swapaxes(x, -1, -2)
-    return x.conj() if how == "C" else x
-
-
-@opaque
-@_quiet
+@quiet
 @ieee_arithmetic()
 def make_plan(
     a: Operand,
@@ -641,7 +344,7 @@ def make_plan(
         limit = workspace_limit(problem, workspace, maker)
 
         def look(chosen: Scheme, target: Target) -> Evidence | None:
-            return chosen.evidence(problem, target, *_stacks(x, y, shapes, dtype), maker, limit)
+            return chosen.evidence(problem, target, *stacks_of(x, y, shapes, dtype), maker, limit)
 
         plan = make(problem, accuracy, scheme, maker, limit, look if problem.multiplications else None)
     if problem.multiplications:
@@ -659,7 +362,8 @@ def check_options(
         engine_for(engine, library.name, library.device)
 
 
-kernels.matmul, kernels.gemm, kernels.make_plan = product_of_numbers, gemm_of_numbers, make_plan
+kernels.matmul = product_of_numbers
+kernels.make_plan = make_plan
 
 
 @opaque
@@ -686,7 +390,7 @@ def prepare(a: Arrays, side: Literal["left", "right"], *, plan: Plan) -> Prepare
 @overload
 def prepare(a: AnyTensor, side: Literal["left", "right"], *, plan: Plan) -> Prepared[AnyTensor]: ...
 @opaque
-@_quiet
+@quiet
 @ieee_arithmetic()
 def prepare(a: Any, side: Literal["left", "right"], *, plan: Plan) -> Prepared:
     """An operand with its split done, for repeated products under one plan; use it in place of a or b.
@@ -728,203 +432,3 @@ def prepare(a: Any, side: Literal["left", "right"], *, plan: Plan) -> Prepared:
         if operand.size and splits:
             split = whole_split(plan, own_stack(operand, side, plan.problem), side, engine)
     return Prepared(operand, split, side, plan, library)
-
-
-def _stacks(
-    a: Array | Prepared, b: Array | Prepared, shapes: Shapes, dtype: np.dtype[Any] | None
-) -> tuple[Array, Array]:
-    """Both operands as stacks of a dtype, None for their own."""
-    left, right = _array_of(a), _array_of(b)
-    return stacked(left, shapes.left, shapes.batch, dtype), stacked(right, shapes.right, shapes.batch, dtype)
-
-
-def _plans(plan: Plan | None, a: Array | Prepared, b: Array | Prepared) -> list[Plan]:
-    """The plan that was passed, and those that operands were prepared for."""
-    return [p for p in (plan, *(x.plan for x in (a, b) if isinstance(x, Prepared))) if p is not None]
-
-
-def given_plan(a: Array | Prepared, b: Array | Prepared, options: Options, problem: Problem) -> Plan | None:
-    """The plan that was passed or that a prepared operand was made for; None where there is none."""
-    plans = _plans(options.plan, a, b)
-    if not plans:
-        return None
-    for x, side in ((a, "left"), (b, "right")):
-        if isinstance(x, Prepared) and x.side != side:
-            raise PlanError(f"an operand prepared for the {x.side} stands on the {side}")
-    plan = plans[0]
-    if any(p.layout != plan.layout for p in plans):
-        raise PlanError(f"operands and plan are of different plans: {', '.join(str(p.scheme) for p in plans)}")
-    if options.accuracy is not None or options.scheme != "auto":
-        raise PlanError("a plan has its own accuracy and scheme; give either the plan or accuracy and scheme")
-    if options.engine not in (None, plan.engine):
-        raise PlanError(f"engine={options.engine!r} differs from the plan's engine {plan.engine!r}")
-    if plan.problem.k != problem.k or plan.problem.dtype != problem.dtype:
-        raise PlanError(f"the plan is for {plan.problem}; the operands are {problem}")
-    return plan
-
-
-@_quiet
-def _product(
-    a: Array | Prepared,
-    b: Array | Prepared,
-    options: Options,
-    library: Library,
-    shift: int = 0,
-    dtype: Any = None,
-    idle: str = "",
-    epilogue: Epilogue = PLAIN,
-    out: Any = None,
-    mirror: str = "",
-) -> tuple[Array | None, Report]:
-    """alpha (2**shift A B) + beta C in the result's shape, with its report: the flow of the library.
-
-    `idle` says why A and B are not read. No result is returned where it was written to `out`.
-    """
-    dtype = dtype or result_dtype(a.dtype, b.dtype)
-    shapes = shapes_of(a.shape, b.shape)
-    problem = shapes.problem(dtype, common_narrow(a.dtype, b.dtype), mirror)
-    given = given_plan(a, b, options, problem)
-    engine = engine_for(options.engine if given is None else given.engine, library.name, library.device)
-    if not problem.multiplications:
-        idle = "a dimension is 0: nothing to multiply"
-    limit = workspace_limit(problem, options.workspace, engine)
-    started = time.perf_counter()
-
-    def look(scheme: Scheme, target: Target) -> Evidence | None:
-        return scheme.evidence(problem, target, *_stacks(a, b, shapes, dtype), engine, limit)
-
-    if given is not None:
-        plan = for_problem(given, problem, engine, limit, options.return_report)
-    else:
-        asked = options.accuracy, options.scheme, engine, limit
-        plan = make(problem, *asked, None if idle else look, options.return_report)
-    decided = time.perf_counter() - started
-    stack = problem.batch, problem.m, problem.n
-    if epilogue.c is not None:
-        epilogue = replace(epilogue, c=np.broadcast_to(epilogue.c, shapes.result).reshape(stack))
-    if idle:
-        values = epilogue.without_product(np.zeros(stack, dtype, like=_array_of(a)))
-        report = _report(replace(plan, reason=idle), Outcome(values, 0.0, 0), engine, decided)
-        _log(problem, report)
-        return values.reshape(shapes.result), report
-    check_strict(plan)
-    left, right = _stacks(a, b, shapes, None if plan.alternatives and problem.narrow is not None else dtype)
-    view = library.out_view(out, stack, _array_of(a), _array_of(b))
-    splits = usable_split(a, "left", shapes.left), usable_split(b, "right", shapes.right)
-    first = plan
-    plan, outcome = execute(plan, left, right, engine, limit, shift, epilogue, splits, view)
-    rests_on_call = plan is first and (plan.is_whole or limit == steady(limit))  # not on the memory that is free
-    if options.key is not None and rests_on_call and (view is None) == (out is None):
-        operands = _array_of(a), _array_of(b)
-        _keep(options.key, plan, engine, library, limit, operands, (left, right), shapes.result, view)
-    report = _report(plan, outcome, engine, decided)
-    if plan.alternatives and is_strict():
-        check_strict(plan, report.scheme)
-    _log(problem, report)
-    return None if outcome.values is view else outcome.values.reshape(shapes.result), report
-
-
-def _keep(
-    key: Hashable,
-    plan: Plan,
-    engine: Engine,
-    library: Library,
-    limit: int,
-    operands: tuple[Array, Array],
-    stacks: tuple[Array, Array],
-    shape: tuple[int, ...],
-    out: Array | None,
-) -> None:
-    """Leave a function of the operands for calls of this kind."""
-    if plan.alternatives and is_strict():
-        return
-    program, again = engine.compile(plan), None
-    if program is not None:
-        again = program.repeated(operands, stacks, shape, out)
-    elif library.on_host and plan.evidence is None:
-        again = _repeated_on_host(plan, engine, library, limit, operands, shape)
-    if again is not None:
-        keep(key, (again, f"{plan.problem}: {plan.scheme}, {plan.reason}"), (engine.name, engine.device))
-
-
-def _repeated_on_host(
-    plan: Plan, engine: Engine, library: Library, limit: int, operands: tuple[Array, Array], shape: tuple[int, ...]
-) -> Any:
-    """The plan carried out on matrices of NumPy or tensors of the CPU; a native product is only looked at."""
-    if plan.problem.mirror or any(x.ndim != 2 or x.dtype != plan.problem.dtype for x in operands):
-        return None
-    is_numpy, ordinary = library.name == "numpy", (plan.problem.terms, 2.0**plan.problem.fmt.emin)
-
-    def native_of_arrays(a: Any, b: Any, out: None) -> Any:
-        if not is_ieee():
-            return None
-        c = engine.native_product(a[None], b[None])
-        return c[0] if are_ordinary(c, *ordinary) else None
-
-    def native_of_tensors(a: Any, b: Any, out: None) -> Any:
-        if not is_ieee():
-            return None
-        c = native_product_of(a, b)
-        return c if are_ordinary(c.numpy()[None], *ordinary) else None
-
-    @_quiet
-    def other(a: Any, b: Any, out: None) -> Any:
-        if not is_ieee():
-            return None
-        x, y = (a, b) if is_numpy else (a.numpy(), b.numpy())
-        c = in_steps(plan, x[None], y[None], engine, limit).values.reshape(shape)
-        return c if is_numpy else library.to_native(c)
-
-    if isinstance(plan.scheme, Native) and plan.scheme.product is None:
-        if is_numpy:
-            return native_of_arrays
-        if engine.name == "torch":
-            from hifigemm.engines.torch_engine import native_product_of
-
-            return native_of_tensors
-    return other
-
-
-def _array_of(x: Array | Prepared) -> Array:
-    return x.operand if isinstance(x, Prepared) else x
-
-
-def _report(plan: Plan, outcome: Outcome, engine: Engine, decision_seconds: float) -> Report:
-    """What was done; where a device decides, what it found is read when somebody looks."""
-    planned, certificate = (plan.scheme, outcome.num_products, outcome.bound, plan.k_block), outcome.certificate
-    reasons = [plan.reason, *outcome.notes]
-
-    def decide() -> Decision:
-        scheme, products, bound, k_block = planned
-        if certificate is not None:
-            found = certificate()
-            scheme, products, bound, k_block = found.scheme, found.num_products, found.bound, found.k_block
-            if plan.alternatives:
-                reasons.append(f"{scheme} taken")
-        native = isinstance(scheme, Native) and products > 0
-        count = math.ceil(products - 1e-9)
-        return Decision(scheme, count, bound, bound == 0.0, k_block, native, "; ".join(reasons), plan.target.relative)
-
-    return Report(engine.name, engine.device, plan.workspace, decision_seconds, decide)
-
-
-def _log(problem: Problem, report: Report) -> None:
-    """A line for each decision, where somebody reads them; it waits for a device that decides."""
-    log = decision_log()
-    if log.isEnabledFor(logging.INFO):
-        milliseconds = 1e3 * report.decision_seconds
-        log.info("%s: %s, %s; decided in %.3g ms", problem, report.scheme, report.reason, milliseconds)
-        log.debug("%s", report)
-
-
-def _deliver(result: Array | None, report: Report, library: Library, out: Any, return_report: bool) -> Any:
-    """The result in `out`, if there is one, as an array of the operands' library, with its report if asked."""
-    if out is not None:
-        if result is None:
-            library.note_change(out)
-        else:
-            library.asarray(out, "out")[...] = result
-            if library.on_host:
-                library.note_change(out)
-    given = library.to_native(cast(Array, result)) if out is None else out
-    return (given, report) if return_report else given

@@ -6,10 +6,10 @@ stream. The result is an array of CuPy.
 
 from __future__ import annotations
 
-from hifigemm.api import gemm
 from hifigemm.functions.chains import matrix_power, multi_dot
 from hifigemm.functions.contractions import dot, einsum, inner, matvec, outer, tensordot, vdot, vecdot, vecmat
 from hifigemm.functions.symmetric import herk, syrk
+from hifigemm.gemm import gemm
 from hifigemm.interop.cupy_products import emulate
 from hifigemm.numpy import matmul
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from hifigemm import api
 from hifigemm.accuracy import Accuracy
 from hifigemm.functions.chains import matrix_power, multi_dot
 from hifigemm.functions.contractions import dot, einsum, inner, matvec, outer, tensordot, vdot, vecdot, vecmat
 from hifigemm.functions.symmetric import herk, syrk
+from hifigemm.gemm import gemm as gemm_of_any_library
 from hifigemm.interop import jax_primitive
 from hifigemm.schemes import Scheme
 
@@ -122,7 +122,7 @@ def gemm(
     """
     a, b = jax_primitive.as_jax(a, "a"), jax_primitive.as_jax(b, "b")
     c = c if c is None or jax_primitive.is_number(c) else jax_primitive.as_jax(c, "c")
-    made: Array = cast(Any, api.gemm)(
+    made: Array = cast(Any, gemm_of_any_library)(
         a, b, c, alpha=alpha, beta=beta, trans_a=trans_a, trans_b=trans_b,
         accuracy=accuracy, scheme=scheme, workspace=workspace,
     )  # fmt: skip

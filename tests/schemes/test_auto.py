@@ -40,7 +40,7 @@ def target(accuracy, p):
 
 
 def take(engine, monkeypatch):
-    monkeypatch.setattr("hifigemm.api.engine_for", lambda *args: engine)
+    monkeypatch.setattr("hifigemm.road.engine_for", lambda *args: engine)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

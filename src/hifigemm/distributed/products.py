@@ -16,7 +16,6 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.placement_types import Placement
 
 from hifigemm.accuracy import Accuracy, Target
-from hifigemm.api import as_scalar, gemm_of_numbers
 from hifigemm.distributed.collectives import agree, caught, largest
 from hifigemm.distributed.layout import Layout, Placements, candidates, extent
 from hifigemm.distributed.memory import UNDER_WAY, Memory, memory_of, of_sums, share
@@ -35,6 +34,7 @@ from hifigemm.distributed.sums import summed
 from hifigemm.distributed.walk import Arrived, LocalProducts, walk
 from hifigemm.engines.device_ops import NUMPY_DTYPES, TORCH_DTYPES
 from hifigemm.exceptions import PlanError
+from hifigemm.gemm import as_scalar, gemm_of_numbers
 from hifigemm.interop import torch_private as private
 from hifigemm.interop.policy import LEVELS
 from hifigemm.operands import check_scalars

@@ -11,10 +11,11 @@ from typing import Any
 from torch import Tensor
 
 from hifigemm.accuracy import NOTHING_STATED
-from hifigemm.api import gemm_of_numbers, make_plan, prepare, product_of_numbers
+from hifigemm.api import make_plan, prepare, product_of_numbers
 from hifigemm.distributed.memory import share
 from hifigemm.distributed.method import Method, library_and_engine
 from hifigemm.distributed.panels import Panel
+from hifigemm.gemm import gemm_of_numbers
 from hifigemm.operands import Prepared
 from hifigemm.plan import Plan
 from hifigemm.schemes import Ozaki2

@@ -1,4 +1,4 @@
-"""What the operators of other libraries do; `hifigemm.api` says it when it is imported, and imports them in turn."""
+"""What the operators of other libraries do; `hifigemm.api` and `hifigemm.gemm` say it when they are imported."""
 
 from __future__ import annotations
 
