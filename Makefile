@@ -27,7 +27,7 @@ PYTEST_TORCH := $(TORCH_VENV)/bin/python -m pytest
 TORCH_INSTALLED := $(TORCH_VENV)/.installed-$(subst =,,$(TORCH)-$(TRITON))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-torch test-compiled test-jax check format lint types test-all docs check-docs test-gpu bench study dist venv clean distclean
+.PHONY: help demo test test-torch test-compiled test-jax check format lint types measures test-all docs check-docs test-gpu bench study dist venv clean distclean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -48,7 +48,7 @@ test-compiled: $(TORCH_INSTALLED) ## what Triton makes of the kernels for each a
 test-jax: $(JAX_VENV)/.installed ## the tests with JAX, on the CPU
 	$(JAX_VENV)/bin/python -m pytest -m "not torch" tests/interop/test_jax.py tests/numerics/test_subnormals.py $(PYTEST_ARGS)
 
-check: lint types corpus test-all docs ## format, lint, types, bits, all CPU tests, documentation: what a change must pass
+check: lint types measures corpus test-all docs ## format, lint, types, structure, bits, all CPU tests, docs: what a change must pass
 
 format: $(VENV)/.installed-dev ## rewrite the sources in the project's format
 	$(BIN)/ruff format .
@@ -64,6 +64,9 @@ types: $(VENV)/.installed-dev $(VENV)/.installed-types ## mypy on the sources, m
 
 corpus: $(VENV)/.installed-dev ## results whose bits are the same on every machine, against those of before
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python tools/corpus.py --check
+
+measures: $(VENV)/.installed-dev ## counts of the code, and the rules of its imports and tests
+	$(BIN)/python tools/measures.py
 
 test-all: $(VENV)/.installed-dev $(TORCH_INSTALLED)
 	$(PYTEST) -m "not gpu and not multigpu and not torch" --ignore=tests/typing $(PYTEST_ARGS)
