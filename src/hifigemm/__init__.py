@@ -10,8 +10,10 @@ import sys as _sys
 from hifigemm import startup  # noqa: F401, first, as it minds Ctrl-C while the others are imported
 from hifigemm.accuracy import Relative
 from hifigemm.api import make_plan, matmul, prepare, warmup
+from hifigemm.api import product_of_numbers as _product_of_numbers
 from hifigemm.exceptions import AccuracyError, HifigemmError, InexactProductError, PlanError
 from hifigemm.gemm import gemm
+from hifigemm.gemm import gemm_of_numbers as _gemm_of_numbers
 from hifigemm.information import engines, info
 from hifigemm.interop import kernels as _kernels
 from hifigemm.interop.drop_in import emulate, install, uninstall
@@ -61,6 +63,9 @@ def _serve_meshes() -> None:
         emulated.register()
 
 
+_kernels.matmul = _product_of_numbers
+_kernels.gemm = _gemm_of_numbers
+_kernels.make_plan = make_plan
 _kernels.serve_meshes = _serve_meshes
 
 if "torch" in _sys.modules:  # then its operators are wanted too

@@ -15,7 +15,6 @@ from hifigemm.exact_words import in_words, one_word
 from hifigemm.exceptions import PlanError
 from hifigemm.executor import whole_split
 from hifigemm.integers import are_integers, integer_dtype, integer_product
-from hifigemm.interop import kernels
 from hifigemm.libraries import Library, library_of
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.special import nonfinite_vectors
@@ -360,10 +359,6 @@ def check_options(
     if engine is not None:
         library = library_of(("an operand", like))
         engine_for(engine, library.name, library.device)
-
-
-kernels.matmul = product_of_numbers
-kernels.make_plan = make_plan
 
 
 @opaque

@@ -12,7 +12,6 @@ from hifigemm.augmented import as_factors
 from hifigemm.exact_words import in_words, one_word
 from hifigemm.exceptions import PlanError
 from hifigemm.formats import INT8
-from hifigemm.interop import kernels
 from hifigemm.libraries import Library, library_of
 from hifigemm.numerics.bits import Array, scale_entries
 from hifigemm.numerics.epilogue import PLAIN, Epilogue, combine, frexp
@@ -310,6 +309,3 @@ def _transposed(x: Array | Prepared, how: str, name: str) -> Array | Prepared:
         raise ValueError(f"trans_{name}={how!r} needs two dimensions, {name} has shape {x.shape}")
     x = np.swapaxes(x, -1, -2)
     return x.conj() if how == "C" else x
-
-
-kernels.gemm = gemm_of_numbers

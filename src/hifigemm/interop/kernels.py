@@ -1,4 +1,4 @@
-"""What the operators of other libraries do; `hifigemm.api` and `hifigemm.gemm` say it when they are imported."""
+"""What the operators of other libraries do; `hifigemm` says it when it is imported."""
 
 from __future__ import annotations
 
