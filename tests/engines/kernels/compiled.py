@@ -42,7 +42,7 @@ DEVICE = torch.device("cuda", 0)
 SHARED = {80: 166912, 86: 101376, 89: 101376, 90: 232448, 100: 232448, 120: 101376}
 DTYPES = torch.float64, torch.float32, torch.complex128, torch.complex64
 OPS = "STL", "LDL", "DMMA", "LDG.E.128", "WARPGROUP.DEPBAR"
-IN_PTX = "st.global.v2.b32", "st.global.v2.b64", "dp4a"
+STORES = "st.global.v2.b32", "st.global.v2.b64"
 """Counted in PTX, as the machine code that Triton shows ends after 4096 instructions."""
 COPY = re.compile(r"cp\.async\.c[ag]\.shared\.global \[[^]]*\], \[[^]]*\], (\w+)")
 """An asynchronous copy to shared memory, and how many bytes of a thread."""
@@ -283,7 +283,8 @@ def facts(step, found):
     """What the machine code of a step's kernel says."""
     sass, ttgir, constants = found.asm["sass"], found.asm["ttgir"], step.constants
     lines = {op: len(re.findall(rf"\b{re.escape(op)}\b", sass)) for op in OPS}
-    lines |= {op: found.asm["ptx"].count(op) for op in IN_PTX}
+    lines |= {store: found.asm["ptx"].count(store) for store in STORES}
+    lines["dot products"] = len(re.findall(r"\bdp[24]a\b", found.asm["ptx"]))
     lines["registers"] = max((int(x) for x in re.findall(r"\bR(\d+)\b", sass)), default=0)
     lines["shared"] = found.metadata.shared
     parameters = parameters_of(found)
