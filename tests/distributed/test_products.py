@@ -47,7 +47,8 @@ def test_two_ranks():
     run((2,), cases.run_all, ALL)
 
 
-@pytest.mark.parametrize("mesh", [(2,), pytest.param((2, 2), marks=pytest.mark.slow)], ids=str)
+@pytest.mark.slow  # each rank compiles C++
+@pytest.mark.parametrize("mesh", [(2,), (2, 2)], ids=str)
 def test_compiled_programs_have_the_bits_of_those_that_are_not(mesh):
     run(mesh, cases.run_all, ["compiled"])
 

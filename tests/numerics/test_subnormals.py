@@ -429,7 +429,7 @@ DRIFTS = (-1.0, -(2.0**-80)), (1.0, 2.0**-80), (1.5, -(2.0**-80))
 """A first term, and another that moves sums by two units roundoff of 1 each time: downward, upward, towards zero."""
 
 
-@pytest.mark.parametrize("mode", range(3))
+@pytest.mark.parametrize("mode", [0, pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow)])
 def test_threads_of_a_blas_that_round_otherwise_change_no_promise(mode):
     """A mode that was set before NumPy was loaded is that of the threads of the BLAS for good."""
     code = f"""
