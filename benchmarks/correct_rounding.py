@@ -18,8 +18,8 @@ import numpy as np
 
 import hifigemm as hg
 from hifigemm.bench.timing import Clock, Method, time_bursts
-from hifigemm.study import matrices, reference
 from hifigemm.study.environment import write_csv
+from hifigemm.testing import matrices, reference
 
 PHI = 0.5
 SEED = 1

@@ -1,8 +1,8 @@
 """Does a weaker request ever cost more than a stronger one? Times of requests over families of data, and where it does.
 
-Every request multiplies the same n x n float64 matrices of `hifigemm.study.matrices.COST_FAMILIES`. A result is checked
-before it is timed: 24 x 24 of its entries against the exact product. The time of a cell is the least of several calls,
-in turns with the other requests; a call is over when the device is done, as calls that look at operands wait for it.
+Every request multiplies the same n x n float64 matrices of `hifigemm.testing.matrices.COST_FAMILIES`. A result is
+checked before it is timed: 24 x 24 of its entries against the exact product. The time of a cell is the least of several
+calls, in turns with the other requests; a call is over when the device is done, as calls that look at operands wait.
 
     python -m benchmarks.request_costs [--n 256] [--seconds 3] [--families "phi 2;Hilbert"] [--output FILE]
     python -m benchmarks.request_costs --device cuda --n 4096
@@ -21,8 +21,8 @@ import numpy as np
 
 import hifigemm as hg
 from hifigemm.study.environment import write_csv
-from hifigemm.study.matrices import COST_FAMILIES
-from hifigemm.study.reference import ExactProduct
+from hifigemm.testing.matrices import COST_FAMILIES
+from hifigemm.testing.reference import ExactProduct
 
 SEED = 1
 SAMPLE = 24

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 
 from benchmarks.common import Section, parse, run_sections
 from hifigemm.bench.arrays import Workload
-from hifigemm.study.matrices import EXPONENT_FAMILIES
+from hifigemm.testing.matrices import EXPONENT_FAMILIES
 
 PARTS = ("times", "errors", "exponents", "long")
 WORDS = ("corrected:fp16", "corrected:tf32")

@@ -37,7 +37,7 @@ from hifigemm.numerics.error_ratio import error_ratio
 from hifigemm.numerics.residues import MAX_MODULI, count_for_range
 from hifigemm.schemes.scheme import int8_product
 from hifigemm.study.environment import write_csv
-from hifigemm.study.reference import ExactProduct
+from hifigemm.testing.reference import ExactProduct
 
 SEED = 9
 SAMPLE = 64

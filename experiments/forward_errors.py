@@ -26,7 +26,7 @@ from hifigemm.formats import FP32
 from hifigemm.numerics.rounding_formats import round_to_format
 from hifigemm.schemes.multiword import PRESETS, Multiword
 from hifigemm.study.environment import write_csv
-from hifigemm.study.reference import forward_errors
+from hifigemm.testing.reference import forward_errors
 
 SEED = 1
 ENGINE = "simulated-a100"

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from hifigemm.study.matrices import exp_rand, hilbert, phi_matrix, uniform
+from hifigemm.testing.matrices import exp_rand, hilbert, phi_matrix, uniform
 
 __all__ = ["FAMILIES", "SPAN", "make_pair", "subnormal", "vandermonde"]
 

@@ -24,7 +24,7 @@ import hifigemm as hg
 from experiments.grading import FAMILIES, make_pair
 from hifigemm.formats import FP64
 from hifigemm.study.environment import write_csv
-from hifigemm.study.reference import ExactProduct
+from hifigemm.testing.reference import ExactProduct
 
 SEED = 8
 ACCURACIES: tuple[float | str, ...] = ("fp64", 1e-13, "correct")

@@ -19,8 +19,8 @@ import hifigemm as hg
 from experiments.chains import chained_product
 from hifigemm.schemes.multiword import PRESETS
 from hifigemm.study.environment import write_csv
-from hifigemm.study.matrices import uniform
-from hifigemm.study.reference import relative_residual
+from hifigemm.testing.matrices import uniform
+from hifigemm.testing.reference import relative_residual
 
 SEED = 4
 LENGTHS = (16, 64, 256, 1024, 4096, 16384)

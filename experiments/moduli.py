@@ -16,8 +16,8 @@ import numpy as np
 
 import hifigemm as hg
 from hifigemm.study.environment import write_csv
-from hifigemm.study.matrices import phi_matrix
-from hifigemm.study.reference import ExactProduct
+from hifigemm.testing.matrices import phi_matrix
+from hifigemm.testing.reference import ExactProduct
 
 SEED = 11
 PHIS = (0.1, 1.0, 2.0, 4.0)

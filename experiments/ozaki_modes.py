@@ -22,8 +22,8 @@ from experiments.sigma import sigma_num_slices
 from hifigemm.formats import FP32, FP64, Format
 from hifigemm.schemes.ozaki1 import slice_bits
 from hifigemm.study.environment import write_csv
-from hifigemm.study.matrices import phi_matrix
-from hifigemm.study.reference import correctly_rounded
+from hifigemm.testing.matrices import phi_matrix
+from hifigemm.testing.reference import correctly_rounded
 
 SEED = 7
 PHIS = (0.1, 1.0, 2.0)

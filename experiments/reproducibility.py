@@ -19,7 +19,7 @@ from threadpoolctl import threadpool_limits
 
 import hifigemm as hg
 from hifigemm.study.environment import write_csv
-from hifigemm.study.reference import correctly_rounded
+from hifigemm.testing.reference import correctly_rounded
 
 SEED = 0
 SHAPE = (200, 3000, 100)

@@ -20,8 +20,8 @@ import hifigemm as hg
 from experiments.chains import chained_product
 from hifigemm.schemes.multiword import PRESETS
 from hifigemm.study.environment import write_csv
-from hifigemm.study.matrices import EXPONENT_FAMILIES, exponent_family, uniform
-from hifigemm.study.reference import relative_residual
+from hifigemm.testing.matrices import EXPONENT_FAMILIES, exponent_family, uniform
+from hifigemm.testing.reference import relative_residual
 
 SEED = 2
 ENGINE = "simulated-h100"

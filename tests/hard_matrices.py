@@ -1,6 +1,6 @@
 """Hard matrices, and pairs whose exact product is known to be hard: cancellation, ties, overflow and underflow.
 
-Those of `hifigemm.study.matrices` and of the experiments are offered here too. The same holds of all: an explicit
+Those of `hifigemm.testing.matrices` and of the experiments are offered here too. The same holds of all: an explicit
 generator, dtype float32 or float64, finite entries. Pairs have the shapes (m, k) and (k, n). Where a product cancels,
 the inner index is shuffled, alike in both, so that no order of summation is favoured.
 """
@@ -14,7 +14,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from experiments.forward_errors import mean_of_uniforms  # noqa: F401
 from experiments.grading import subnormal, vandermonde  # noqa: F401
-from hifigemm.study.matrices import (  # noqa: F401
+from hifigemm.testing.matrices import (  # noqa: F401
     EXPONENT_FAMILIES,
     as_complex,
     exp_rand,

@@ -13,7 +13,7 @@ import hifigemm.numpy as hnp
 from hifigemm.accuracy import level, resolve
 from hifigemm.formats import FP32, FP64
 from hifigemm.numerics.bounds import native_bound
-from hifigemm.study.reference import componentwise_error, meets_promise
+from hifigemm.testing.reference import componentwise_error, meets_promise
 from tests import hard_matrices as gen
 
 NAMES = (

@@ -11,7 +11,7 @@ import pytest
 
 import hifigemm as hg
 from hifigemm.schemes import SCHEMES as SCHEMES_BY_NAME
-from hifigemm.study.reference import correctly_rounded
+from hifigemm.testing.reference import correctly_rounded
 
 DTYPES = ("float32", "float64", "complex64", "complex128")
 SHAPES = (

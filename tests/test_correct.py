@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import hifigemm as hg
-from hifigemm.study.reference import correctly_rounded
+from hifigemm.testing.reference import correctly_rounded
 
 DTYPES = ("float32", "float64", "complex64", "complex128")
 NAMES = (

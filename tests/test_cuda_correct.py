@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import hifigemm as hg
-from hifigemm.study.reference import correctly_rounded
+from hifigemm.testing.reference import correctly_rounded
 from tests.conftest import on_gpu
 from tests.test_correct import NAMES
 

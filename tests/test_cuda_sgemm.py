@@ -9,7 +9,7 @@ import pytest
 
 import hifigemm as hg
 from hifigemm.engines import engine_for
-from hifigemm.study.matrices import EXPONENT_FAMILIES, exponent_family
+from hifigemm.testing.matrices import EXPONENT_FAMILIES, exponent_family
 from tests.conftest import PAIRS, SINGLES, on_gpu
 
 torch = pytest.importorskip("torch")

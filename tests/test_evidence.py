@@ -16,7 +16,7 @@ from hifigemm.plan import Verification
 from hifigemm.problem import Problem
 from hifigemm.schemes.ozaki2 import _expected_count
 from hifigemm.schemes.scheme import int8_product
-from hifigemm.study.reference import correctly_rounded, meets_promise
+from hifigemm.testing.reference import correctly_rounded, meets_promise
 from tests.host_programs import ProgramEngine, ResidueProgram
 
 FAST = hg.Ozaki2(scaling="fast")

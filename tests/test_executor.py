@@ -15,7 +15,7 @@ from hifigemm.executor import execute, watch, whole_split
 from hifigemm.plan import Evidence, Verification
 from hifigemm.planner import make, with_evidence
 from hifigemm.problem import Problem
-from hifigemm.study.reference import correctly_rounded, meets_promise
+from hifigemm.testing.reference import correctly_rounded, meets_promise
 from tests.host_programs import ProgramEngine
 
 FAST = hg.Ozaki2(scaling="fast")

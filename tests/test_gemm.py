@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import hifigemm as hg
-from hifigemm.study.exact import round_integers
-from hifigemm.study.reference import correctly_rounded, exact_product
+from hifigemm.testing.exact import round_integers
+from hifigemm.testing.reference import correctly_rounded, exact_product
 from tests.conftest import on_gpu
 
 DTYPES = ("float32", "float64", "complex64", "complex128")

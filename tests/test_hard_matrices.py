@@ -5,7 +5,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from hifigemm.study.reference import correctly_rounded, exact_product
+from hifigemm.testing.reference import correctly_rounded, exact_product
 from tests import hard_matrices as gen
 
 every_dtype = pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import hifigemm as hg
-from hifigemm.study.reference import correctly_rounded
+from hifigemm.testing.reference import correctly_rounded
 
 
 class Guest:

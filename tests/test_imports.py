@@ -83,16 +83,16 @@ MAY_IMPORT = {
     "cupy": {"functions", "gemm", "interop", "numpy"},
     "information": {"engines", "tested_versions", "transforms", "<root>"},
     "jax": {*SCHEMES, "functions", "gemm", "interop"},
-    "primitives": {*SCHEMES, *ENGINES, "primitives"},
+    "testing": {*SCHEMES, *ENGINES, "testing"},
     "study": {"study", "<root>"},
-    "bench": {"bench", "interop", "study", "<root>"},
+    "bench": {"bench", "interop", "study", "testing", "<root>"},
     "cli": {
         *FLOW,
         "engines.kernels",
         "information",
         "interop",
-        "primitives",
         "study",
+        "testing",
         "bench",
         "cli",
         "startup",
@@ -262,7 +262,9 @@ def test_importing_loads_nothing_heavy():
     for stage in ("import", "use"):
         loaded = {module.split(".")[0] for module in found[stage]}
         assert not loaded & set(HEAVY), stage
-        assert not {"hifigemm.study", "hifigemm.bench", "hifigemm.cli", "hifigemm.functions"} & set(found[stage]), stage
+        assert not {"hifigemm.study", "hifigemm.testing", "hifigemm.bench", "hifigemm.cli", "hifigemm.functions"} & set(
+            found[stage]
+        ), stage
         assert not {"hifigemm.engines.rates", "hifigemm.engines.kernels"} & set(found[stage]), "tables of GPUs"
     print(f"import hifigemm after numpy: {found['took']:.3f} s")
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import hifigemm as hg
 from hifigemm import integers
-from hifigemm.study.exact import integer_product
+from hifigemm.testing.exact import integer_product
 
 INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
 SHAPES = [((3, 4), (4, 5)), ((4,), (4,)), ((2, 1, 3, 4), (5, 4, 2)), ((3, 4), (4,)), ((3, 0), (0, 2)), ((0, 4), (4, 2))]

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hifigemm as hg
-from hifigemm.study.matrices import COST_FAMILIES, phi_matrix
+from hifigemm.testing.matrices import COST_FAMILIES, phi_matrix
 from tests.host_programs import ProgramEngine
 
 N = 64

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import hifigemm as hg
-from hifigemm.study.reference import correctly_rounded
+from hifigemm.testing.reference import correctly_rounded
 
 ASKED = [
     *((scheme, None) for scheme in ("auto", "native", "ozaki1", "ozaki2", "corrected", hg.Multiword("fp16", 1, 1))),

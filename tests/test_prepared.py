@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import hifigemm as hg
-from hifigemm.study.reference import meets_promise
+from hifigemm.testing.reference import meets_promise
 
 SCHEMES = (
     "auto",

@@ -32,6 +32,7 @@ NEEDS = {
     "hifigemm.distributed": "torch",
     "hifigemm.jax": "jax",
     "hifigemm.numpy": None,
+    "hifigemm.testing": None,
 }
 """Public modules, and the library that each of them is for."""
 

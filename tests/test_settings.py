@@ -17,7 +17,7 @@ import hifigemm as hg
 from hifigemm import settings
 from hifigemm.accuracy import level
 from hifigemm.formats import FP64
-from hifigemm.study.reference import meets_promise
+from hifigemm.testing.reference import meets_promise
 from tests.host_programs import ProgramEngine
 
 DTYPES = ("float32", "float64", "complex64", "complex128")

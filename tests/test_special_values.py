@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import hifigemm as hg
-from hifigemm.study.reference import correctly_rounded
+from hifigemm.testing.reference import correctly_rounded
 from tests.special_operands import assert_special_values, operands
 
 SCHEMES = (

@@ -36,12 +36,12 @@ ROOT = Path(__file__).resolve().parents[1]
 LIBRARY = Path(hg.__file__).resolve().parent
 EXCEPTIONS = Path(__file__).with_name("measures_exceptions.txt")
 
-WORKSHOP = ("__main__", "cli", "study", "workshop", "bench", "primitives", "testing", "engines.calibration")
+WORKSHOP = ("__main__", "cli", "study", "workshop", "bench", "testing")
 """Modules and packages that only measure and show. Counts of "the library without the workshop" leave them out."""
 
 ROOMS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("workshop", ("__main__", "cli", "study", "bench", "workshop")),
-    ("public names", ("__init__", "testing", "primitives", "information", "info", "numpy", "jax", "cupy", "linalg")),
+    ("public names", ("__init__", "testing", "information", "info", "numpy", "jax", "cupy", "linalg")),
     ("functions", ("functions",)),
     ("interop", ("interop",)),
     ("distributed", ("distributed",)),

@@ -27,7 +27,7 @@ from hifigemm.bench.rows import Row, rows
 from hifigemm.bench.runs import FAILURES, Case, Outcome, check, failed
 from hifigemm.bench.timing import Method, Times, Timing, time_variants
 from hifigemm.study.environment import environment, write_csv
-from hifigemm.study.reference import ExactProduct
+from hifigemm.testing.reference import ExactProduct
 
 MODEL = "simulated-h100"
 SAMPLE = 16

@@ -24,7 +24,7 @@ from experiments.gpu.common import MODEL, Machine, study
 from experiments.residuals import METHODS, SEED, inputs
 from hifigemm.bench.arrays import to_host
 from hifigemm.bench.rows import Row
-from hifigemm.study.reference import relative_residual
+from hifigemm.testing.reference import relative_residual
 
 SIZES = {"cuda": (16, 64, 256, 1024, 4096, 16384, 65536), "cpu": (16, 64)}
 BLOCK = 32

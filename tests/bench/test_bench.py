@@ -19,7 +19,7 @@ from hifigemm.bench.runs import CACHE_BYTES, Case, Outcome, Stage, operand_sets,
 from hifigemm.bench.timing import QUICK, Method, Times, Timing
 from hifigemm.exceptions import PlanError
 from hifigemm.plan import Verification
-from hifigemm.study.reference import componentwise_error, correctly_rounded, relative_residual
+from hifigemm.testing.reference import componentwise_error, correctly_rounded, relative_residual
 
 ARRAYS = Arrays()
 METHOD = Method(pause=0.0, warm=0, calls=(1, 1), bursts=1, sustained=0.0)

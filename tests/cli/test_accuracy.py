@@ -5,7 +5,7 @@ import pytest
 
 import hifigemm as hg
 from hifigemm.cli import main
-from hifigemm.study.reference import componentwise_error, forward_errors
+from hifigemm.testing.reference import componentwise_error, forward_errors
 
 
 def lines_of(capsys):

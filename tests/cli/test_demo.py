@@ -82,7 +82,7 @@ def test_without_matplotlib_the_rest_is_done(tmp_path, capsys):
 
 @pytest.mark.usefixtures("undrawn")
 def test_without_flint_the_numbers_are_the_same(small, tmp_path, monkeypatch):
-    monkeypatch.setattr("hifigemm.study.exact.find_spec", lambda name: None)
+    monkeypatch.setattr("hifigemm.testing.exact.find_spec", lambda name: None)
     assert run(tmp_path, "--size", "24") == 0
     for row, other in zip(read_rows(small / "demo.csv"), read_rows(tmp_path / "demo.csv"), strict=True):
         assert {key: row[key] for key in row if "time" not in key} == {

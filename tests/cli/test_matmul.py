@@ -7,7 +7,7 @@ import pytest
 
 import hifigemm as hg
 from hifigemm.cli import main
-from hifigemm.study.reference import correctly_rounded
+from hifigemm.testing.reference import correctly_rounded
 
 
 def run(*argv):

@@ -13,8 +13,8 @@ from hifigemm.bench.arrays import CudaArrays
 from hifigemm.bench.timing import Clock
 from hifigemm.cli import demo, main, report
 from hifigemm.cli.accuracy import WAYS
-from hifigemm.primitives import Finding
-from hifigemm.study.reference import ExactProduct
+from hifigemm.testing.primitives import Finding
+from hifigemm.testing.reference import ExactProduct
 from tests.cli.conftest import shorten
 
 FINDINGS = [Finding("rint", "NumPy", 7), Finding("negative", "NumPy", 7, fault="entry 1", used=False)]

@@ -10,7 +10,7 @@ import hifigemm as hg
 from hifigemm.engines.numpy_engine import NumpyEngine
 from hifigemm.numerics.bounds import exact_k_limit, slice_bits_for
 from hifigemm.programs import forget, kept, key_of
-from hifigemm.study.exact import integer_product
+from hifigemm.testing.exact import integer_product
 
 ENGINE = NumpyEngine()
 SPECS = list(ENGINE.products.values())

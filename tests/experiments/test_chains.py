@@ -8,7 +8,7 @@ import pytest
 from experiments.chains import chained_product, fused_multiply_add
 from hifigemm.formats import FP32
 from hifigemm.numerics.tensor_core import TensorCoreModel, tensor_core_product
-from hifigemm.study.matrices import uniform
+from hifigemm.testing.matrices import uniform
 
 
 def rounded(value, dtype):

@@ -24,10 +24,10 @@ from experiments import (
 )
 from experiments.chains import chained_product
 from experiments.grading import FAMILIES, make_pair
-from hifigemm.study import reference
-from hifigemm.study.matrices import phi_matrix, uniform
 from hifigemm.study.plots import draw, find_drawing, read_rows
-from hifigemm.study.reference import componentwise_error, correctly_rounded
+from hifigemm.testing import reference
+from hifigemm.testing.matrices import phi_matrix, uniform
+from hifigemm.testing.reference import componentwise_error, correctly_rounded
 from tests.hard_matrices import mean_of_uniforms
 
 RESULTS = Path(__file__).parents[2] / "results"

@@ -21,7 +21,7 @@ from hifigemm.bench.timing import Clock
 from hifigemm.study.plots import draw, find_drawing, read_rows
 from hifigemm.study.plots.machines import pareto_front
 from hifigemm.study.plots.names import case_name, family_name
-from hifigemm.study.reference import ExactProduct
+from hifigemm.testing.reference import ExactProduct
 
 ROOT = Path(__file__).parents[2]
 STUDIES = {forward_errors: ("16", "24"), modes: ("24",), residuals: ("16", "64"), schemes: ("24",), words: ("24",)}

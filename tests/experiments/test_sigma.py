@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from experiments.sigma import sigma_num_slices, sigma_slice
-from hifigemm.study.matrices import phi_matrix
+from hifigemm.testing.matrices import phi_matrix
 
 
 @pytest.mark.parametrize("k", [30, 100, 7168])

@@ -9,7 +9,7 @@ import pytest
 from experiments.underflow import LOWEST_EXPONENT, counted, formula
 from hifigemm.formats import FP16
 from hifigemm.numerics.rounding_formats import round_to_format
-from hifigemm.study.matrices import random_floats
+from hifigemm.testing.matrices import random_floats
 
 SAMPLE = 1 << 17
 CASES = [(rounding, shift) for rounding in ("nearest", "zero") for shift in (0, 11)]

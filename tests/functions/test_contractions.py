@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import hifigemm as hg
 import hifigemm.numpy as hnp
 from hifigemm.functions import contractions
-from hifigemm.study.reference import correctly_rounded, meets_promise
+from hifigemm.testing.reference import correctly_rounded, meets_promise
 
 DTYPES = (np.float32, np.float64, np.complex64, np.complex128)
 

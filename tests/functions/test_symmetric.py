@@ -8,7 +8,7 @@ import pytest
 import hifigemm as hg
 import hifigemm.numpy as hnp
 from hifigemm.functions import symmetric
-from hifigemm.study.reference import meets_promise
+from hifigemm.testing.reference import meets_promise
 from tests.hard_matrices import as_complex, phi_matrix
 
 DTYPES = (np.float32, np.float64, np.complex64, np.complex128)

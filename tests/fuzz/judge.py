@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hifigemm.study.exact import ExactMatrix, excesses, integers_and_exponents, round_integers
-from hifigemm.study.reference import exact_product
+from hifigemm.testing.exact import ExactMatrix, excesses, integers_and_exponents, round_integers
+from hifigemm.testing.reference import exact_product
 from tests.special_operands import embedded, pattern
 
 __all__ = ["Exact", "level"]

@@ -12,7 +12,7 @@ from hifigemm import libraries
 from hifigemm.array_like import as_array
 from hifigemm.numerics import epilogue
 from hifigemm.schemes import ozaki1
-from hifigemm.study.reference import correctly_rounded
+from hifigemm.testing.reference import correctly_rounded
 from tests.fuzz import functions
 from tests.fuzz.cases import draw, laid_out
 from tests.fuzz.judge import Exact

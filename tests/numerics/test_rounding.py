@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from hifigemm.formats import FP32, FP64
 from hifigemm.numerics.rounding import round_in_chunks, round_limbs
-from hifigemm.study.exact import round_integers
+from hifigemm.testing.exact import round_integers
 
 FORMATS = {"fp32": (FP32, np.float32), "fp64": (FP64, np.float64)}
 

@@ -19,7 +19,7 @@ import pytest
 import hifigemm as hg
 from hifigemm.numerics import subnormals
 from hifigemm.numerics.double_double import cut, error_bound, is_exact, sums_of
-from hifigemm.study.reference import meets_promise
+from hifigemm.testing.reference import meets_promise
 from tests import hard_matrices as gen
 
 ROOT = Path(hg.__file__).parent
@@ -457,7 +457,7 @@ i, j = np.rint(2**50 * a).astype(int), np.rint(2**50 * b).astype(int)
 integers = hg.matmul(i, j, result="object")
 
 library.fesetround(0)
-from hifigemm.study.reference import correctly_rounded, meets_promise
+from hifigemm.testing.reference import correctly_rounded, meets_promise
 for (call, x, y), (c, report) in zip(cases, results):
     # Blocks at all ends, which several threads make.
     for rows in (slice(20), slice(-20, None)):

@@ -23,7 +23,7 @@ from hifigemm.schemes.auto import (
     words_by_exponents,
 )
 from hifigemm.schemes.ozaki2 import _expected_count, exact_count
-from hifigemm.study.reference import meets_promise
+from hifigemm.testing.reference import meets_promise
 from tests.host_programs import Costs, ProgramEngine
 
 FAST = hg.Ozaki2(scaling="fast")

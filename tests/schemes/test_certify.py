@@ -16,7 +16,7 @@ from hifigemm.engines.numpy_engine import NumpyEngine
 from hifigemm.numerics.rounding import Rounded
 from hifigemm.plan import Split
 from hifigemm.schemes import certify
-from hifigemm.study.reference import meets_promise
+from hifigemm.testing.reference import meets_promise
 
 TARGETS = [2.0**-x for x in range(-3, 60)] + [1.5 * 2.0**-x for x in range(-3, 60)]
 PLAN = hg.make_plan(np.ones((1, 2)), np.ones((2, 1)), scheme=hg.Ozaki1(num_slices=2))

@@ -14,8 +14,8 @@ from hifigemm.numerics.rounding_formats import round_to_format
 from hifigemm.numerics.tensor_core import H100, tensor_core_product
 from hifigemm.schemes.corrected import Corrected
 from hifigemm.schemes.multiword import PRESETS
-from hifigemm.study.matrices import EXPONENT_FAMILIES, exponent_family
-from hifigemm.study.reference import meets_promise, relative_residual
+from hifigemm.testing.matrices import EXPONENT_FAMILIES, exponent_family
+from hifigemm.testing.reference import meets_promise, relative_residual
 
 HOSTILE = [
     "uniform",

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import hifigemm as hg
-from hifigemm.study.reference import correctly_rounded, meets_promise
+from hifigemm.testing.reference import correctly_rounded, meets_promise
 
 SCHEME = hg.DoubleDouble()
 

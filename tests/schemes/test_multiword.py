@@ -16,7 +16,7 @@ from hifigemm.engines import engine_for
 from hifigemm.formats import FP16
 from hifigemm.numerics.word_bounds import growth
 from hifigemm.schemes.multiword import COUNTS, PRESETS, Multiword
-from hifigemm.study.reference import componentwise_error, forward_errors, meets_promise
+from hifigemm.testing.reference import componentwise_error, forward_errors, meets_promise
 from tests.hard_matrices import mean_of_uniforms
 
 HOSTILE = [

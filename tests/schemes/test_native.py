@@ -12,7 +12,7 @@ import hifigemm as hg
 from hifigemm.accuracy import Target
 from hifigemm.formats import FP32, FP64
 from hifigemm.plan import Problem
-from hifigemm.study.reference import exact_product, meets_promise
+from hifigemm.testing.reference import exact_product, meets_promise
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])

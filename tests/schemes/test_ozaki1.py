@@ -17,7 +17,7 @@ from hifigemm.numerics.bounds import exact_k_limit, first_slice_count, ozaki1_er
 from hifigemm.plan import Evidence
 from hifigemm.problem import Problem
 from hifigemm.schemes.ozaki1 import _sum_bits, first_num_slices, slice_bits
-from hifigemm.study.reference import correctly_rounded, exact_product, meets_promise
+from hifigemm.testing.reference import correctly_rounded, exact_product, meets_promise
 
 PRODUCTS = ("int8", "fp16", "bf16", "tf32", "fp32", "fp64")
 

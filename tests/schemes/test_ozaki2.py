@@ -33,7 +33,7 @@ from hifigemm.schemes.ozaki2 import (
     exact_count,
 )
 from hifigemm.schemes.scheme import int8_product
-from hifigemm.study.reference import correctly_rounded, meets_promise
+from hifigemm.testing.reference import correctly_rounded, meets_promise
 from tests.host_programs import ProgramEngine
 
 SCALINGS = ("accurate", "fast")

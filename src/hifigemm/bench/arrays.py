@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hifigemm.study.matrices import EXPONENT_FAMILIES, as_complex, exponent_family, phi_matrix, uniform
+from hifigemm.testing.matrices import EXPONENT_FAMILIES, as_complex, exponent_family, phi_matrix, uniform
 
 from .power import Meter, driver_version, open_meter
 from .timing import Clock, CudaClock

@@ -23,9 +23,9 @@ from hifigemm.cli.options import add_command
 from hifigemm.cli.plot import add_plot
 from hifigemm.cli.report import add_report
 from hifigemm.cli.run import add_run
-from hifigemm.primitives import findings
 from hifigemm.settings import is_strict
 from hifigemm.startup import INTERRUPTED, raising_interrupts
+from hifigemm.testing.primitives import findings
 
 __all__ = ["main"]
 

@@ -18,7 +18,7 @@ from hifigemm.cli.table import percent, print_table
 from hifigemm.engines import available
 from hifigemm.schemes import SCHEMES
 from hifigemm.schemes.multiword import PRESETS
-from hifigemm.study.reference import ExactProduct, Judgement, judge
+from hifigemm.testing.reference import ExactProduct, Judgement, judge
 
 WAYS: dict[str, dict[str, Any]] = {
     "correct": {"accuracy": "correct"},

@@ -24,10 +24,10 @@ from hifigemm.cli.atomic import check_results, check_writable, replacing, write_
 from hifigemm.cli.errors import InputError, complain
 from hifigemm.cli.options import SEED, SIZE, add_command
 from hifigemm.cli.table import percent, print_table
-from hifigemm.study.matrices import hilbert, inverse_hilbert, phi_matrix
 from hifigemm.study.plots import SUFFIXES, draw, save
 from hifigemm.study.plots.demo import UNIT_ROUNDOFF
-from hifigemm.study.reference import ExactProduct, Judgement, judge
+from hifigemm.testing.matrices import hilbert, inverse_hilbert, phi_matrix
+from hifigemm.testing.reference import ExactProduct, Judgement, judge
 
 PHIS = (0.1, 1.0, 2.0)
 HILBERT_SIZE = 12

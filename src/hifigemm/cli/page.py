@@ -14,7 +14,7 @@ from hifigemm.cli.svg import curves, ranges
 from hifigemm.cli.table import percent
 from hifigemm.information import Info
 from hifigemm.interop.arguments import scheme_from
-from hifigemm.primitives import Finding
+from hifigemm.testing.primitives import Finding
 
 SETTINGS = (
     ("What the library itself gives, checked", "hg.matmul(a, b)", "float64", "auto"),

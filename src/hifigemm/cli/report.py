@@ -25,10 +25,10 @@ from hifigemm.cli.errors import InputError, complain
 from hifigemm.cli.options import SEED, add_command
 from hifigemm.cli.page import Measured, page
 from hifigemm.cli.progress import Steps
-from hifigemm.primitives import findings
 from hifigemm.study.environment import environment
-from hifigemm.study.matrices import hilbert, inverse_hilbert, phi_matrix
-from hifigemm.study.reference import ExactProduct
+from hifigemm.testing.matrices import hilbert, inverse_hilbert, phi_matrix
+from hifigemm.testing.primitives import findings
+from hifigemm.testing.reference import ExactProduct
 
 SIZES = {"cpu": (128, 256, 512, 1024), "cuda": (1024, 2048, 4096)}
 """Of the square products that are timed."""

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import hifigemm as hg
-from hifigemm.study.exact import integer_product
+from hifigemm.testing.exact import integer_product
 from tests.engines.stand_in import DEVICE, on_host
 
 INTEGERS = ("int8", "uint8", "int16", "int32", "int64")

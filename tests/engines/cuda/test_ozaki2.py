@@ -34,7 +34,7 @@ from hifigemm.planner import make
 from hifigemm.schemes import outliers
 from hifigemm.schemes import ozaki2 as scheme_module
 from hifigemm.schemes.scheme import int8_product
-from hifigemm.study.reference import correctly_rounded, meets_promise
+from hifigemm.testing.reference import correctly_rounded, meets_promise
 from tests.engines.stand_in import DEVICE, arrays, on_host, planned
 
 FAST = hg.Ozaki2(scaling="fast")

@@ -23,7 +23,7 @@ from hifigemm.executor import execute
 from hifigemm.numerics.bounds import native_bound
 from hifigemm.numerics.epilogue import PLAIN, Epilogue
 from hifigemm.plan import Blocking, Outliers, Verification
-from hifigemm.study.reference import meets_promise
+from hifigemm.testing.reference import meets_promise
 from tests.engines.stand_in import DEVICE, arrays, on_host, planned
 
 FIXED = hg.Ozaki2(num_moduli=3, scaling="fast")

@@ -26,8 +26,8 @@ from hifigemm.planner import for_problem
 from hifigemm.problem import Problem
 from hifigemm.programs import forget
 from hifigemm.schemes.auto import chosen_native, words_by_exponents
-from hifigemm.study.matrices import EXPONENT_FAMILIES, exponent_family
-from hifigemm.study.reference import meets_promise
+from hifigemm.testing.matrices import EXPONENT_FAMILIES, exponent_family
+from hifigemm.testing.reference import meets_promise
 from tests.engines.stand_in import DEVICE, arrays, on_host, planned
 
 WORDS = hg.Corrected("fp16"), hg.Corrected("tf32")

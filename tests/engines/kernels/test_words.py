@@ -12,7 +12,7 @@ from hifigemm.formats import BF16, FP16, TF32
 from hifigemm.numerics.bits import largest_exponent, scale_by_power
 from hifigemm.numerics.word_bounds import safe_exponent
 from hifigemm.numerics.words import Splitting
-from hifigemm.study.matrices import exponent_family
+from hifigemm.testing.matrices import exponent_family
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 SPLITTINGS = [

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from hifigemm.numerics.bits import LEAST, Array
-from hifigemm.primitives.places import COUNT, Finding, Place, first_fault
+from hifigemm.testing.primitives.places import COUNT, Finding, Place, first_fault
 
 
 @dataclass(frozen=True)

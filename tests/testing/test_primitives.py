@@ -8,10 +8,10 @@ import pytest
 from hifigemm.cli import main
 from hifigemm.engines import engine_for
 from hifigemm.engines.numpy_engine import NumpyEngine
-from hifigemm.primitives import Finding, findings
-from hifigemm.primitives.functions import functions
-from hifigemm.primitives.places import Place, on_device
-from hifigemm.primitives.products import exact_products
+from hifigemm.testing.primitives import Finding, findings
+from hifigemm.testing.primitives.functions import functions
+from hifigemm.testing.primitives.places import Place, on_device
+from hifigemm.testing.primitives.products import exact_products
 
 NUMPY = Place("NumPy")
 

@@ -15,10 +15,10 @@ from hifigemm.numerics.bits import Array
 from hifigemm.numerics.bounds import exact_k_limit
 from hifigemm.numerics.rounding_formats import round_to_format
 from hifigemm.numerics.tensor_core import tensor_core_product
-from hifigemm.primitives.places import Finding, Place, first_fault
 from hifigemm.problem import ProductSpec
 from hifigemm.schemes import Multiword
 from hifigemm.schemes.ozaki1 import storage_dtype
+from hifigemm.testing.primitives.places import Finding, Place, first_fault
 
 _LONGEST = 2**18
 """Inner length up to which products are driven to their limit."""

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from hifigemm.engines import available, engine_for
-from hifigemm.primitives.functions import functions
-from hifigemm.primitives.places import Finding, Place, on_device
-from hifigemm.primitives.products import exact_products, native_products, tensor_cores
+from hifigemm.testing.primitives.functions import functions
+from hifigemm.testing.primitives.places import Finding, Place, on_device
+from hifigemm.testing.primitives.products import exact_products, native_products, tensor_cores
 
 __all__ = ["Finding", "findings"]
 

@@ -4,8 +4,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from hifigemm.study.exact import integer_product, integer_rows, round_integers
-from hifigemm.study.reference import componentwise_error, correctly_rounded, meets_promise
+from hifigemm.testing.exact import integer_product, integer_rows, round_integers
+from hifigemm.testing.reference import componentwise_error, correctly_rounded, meets_promise
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])

@@ -5,8 +5,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from hifigemm.study import matrices as gen
-from hifigemm.study.exact import integers_and_exponents
+from hifigemm.testing import matrices as gen
+from hifigemm.testing.exact import integers_and_exponents
 from tests.hard_matrices import ties
 
 every_dtype = pytest.mark.parametrize("dtype", [np.float32, np.float64])

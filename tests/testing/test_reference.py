@@ -6,7 +6,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from hifigemm.study.reference import (
+from hifigemm.testing.reference import (
     ExactProduct,
     componentwise_error,
     correctly_rounded,

@@ -1,0 +1,52 @@
+"""Tests of products of matrices: an exact judge, matrices that are hard, and what is asked of other libraries.
+
+    from hifigemm.testing import correctly_rounded, meets_promise
+
+    assert meets_promise(c, a, b, 1e-12).all()
+    assert (c == correctly_rounded(a, b)).all()
+
+The judge shares no code with the library: it sees operands and results only. `primitives` tries the functions of NumPy,
+its BLAS and PyTorch on which exactness rests; ``hifigemm info --check`` runs it.
+"""
+
+from hifigemm.testing.exact import ExactMatrix
+from hifigemm.testing.matrices import (
+    as_complex,
+    exp_rand,
+    exponent_family,
+    hilbert,
+    inverse_hilbert,
+    phi_matrix,
+    random_floats,
+    span_pair,
+    uniform,
+)
+from hifigemm.testing.reference import (
+    componentwise_error,
+    correctly_rounded,
+    exact_difference,
+    exact_product,
+    forward_errors,
+    meets_promise,
+    relative_residual,
+)
+
+__all__ = [
+    "ExactMatrix",
+    "as_complex",
+    "componentwise_error",
+    "correctly_rounded",
+    "exact_difference",
+    "exact_product",
+    "exp_rand",
+    "exponent_family",
+    "forward_errors",
+    "hilbert",
+    "inverse_hilbert",
+    "meets_promise",
+    "phi_matrix",
+    "random_floats",
+    "relative_residual",
+    "span_pair",
+    "uniform",
+]
