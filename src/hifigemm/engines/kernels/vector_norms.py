@@ -23,21 +23,37 @@ from hifigemm.engines.kernels.common import power_of_two
 _FIRST_AXIS_WINS = triton.__version__.startswith("3.6.")
 K, VECTOR, PIECE, BLOCK = (tl.constexpr(axis) for axis in ((0, 1, 2, 3) if _FIRST_AXIS_WINS else (3, 2, 1, 0)))
 NOT_FINITE = tl.constexpr(-(2**30))
+"""Scale of a vector that holds an Inf or NaN."""
 NO_EXPONENT = tl.constexpr(-2096)
+"""Exponent of a block that does not exist, below that of every block."""
 NORM_BLOCK = tl.constexpr(256)
+"""Entries of a vector in a block, whose sums are taken on a grid of its own."""
 NORM_BITS = tl.constexpr(15)
+"""Bits of the rounded magnitudes whose squares are summed."""
 PANEL = tl.constexpr(16)
+"""Vectors that are looked at together."""
 SUM_BIT = tl.constexpr(40)
+"""Where the sum of magnitudes begins in a word whose low bits hold the sum of squares."""
 SUM_MASK = tl.constexpr(2**40 - 1)
+"""The sum of squares in such a word."""
 FULL = tl.constexpr(2**39)
+"""The largest sum of squares: 512 components, a complex entry has two, of magnitude 2**15."""
 INFINITE = tl.constexpr(1025)
+"""Exponent of Inf and NaN, one more than that of the largest float64."""
 ABSOLUTE = tl.constexpr(0x7FFFFFFFFFFFFFFF)
+"""The bits of a float64 without its sign; such bits are ordered as the numbers are."""
 FRACTION = tl.constexpr((1 << 52) - 1)
+"""The bits of a float64 behind its exponent."""
 NO_POWER = tl.constexpr(0x7FF << 52)
+"""Bits of infinity, above those of every power of two."""
 NO_LOWEST = tl.constexpr(1024)
 """Lowest bit of a vector of zeros, above that of every float64."""
 _ROWS = tl.constexpr(16)
 """Blocks of a panel that are joined at a time."""
+_TWO_TO_100 = tl.constexpr(2.0**100)
+"""Times that, a subnormal number is normal."""
+_TWO_TO_52 = tl.constexpr(2.0**52)
+"""The low bits of 2**52 + n are the integer n."""
 
 
 @dataclass(frozen=True)
@@ -79,10 +95,11 @@ def low_word(x):
 @triton.jit
 def exponent_of(bits):
     """Smallest e with x < 2**e from the bits of x >= 0; INFINITE for Inf and NaN, below -1074 for zero."""
-    raised = bits.to(tl.float64, bitcast=True) * 1267650600228229401496703205376.0
+    raised = bits.to(tl.float64, bitcast=True) * _TWO_TO_100
     length = (raised.to(tl.int64, bitcast=True) >> 52).to(tl.int32)
     biased = (bits >> 52).to(tl.int32)
-    return tl.where(biased > 0, biased - 1022, length - 1122)
+    # The bias is 1023, and 1 <= x / 2**(e - 1) < 2. A number whose biased exponent is 0 is subnormal.
+    return tl.where(biased > 0, biased - 1022, length - 1022 - 100)
 
 
 @triton.jit
@@ -99,6 +116,7 @@ def place(index, tiles_a, num_a, num_b, VECTORS: tl.constexpr):
 def exponent_factors(e, BITS: tl.constexpr):
     """Two float64 whose product is 2**(BITS - e), which is none itself for the exponents of tiny entries."""
     power = BITS - tl.maximum(e, -1074)
+    # Up to 2**1089, where the largest power of two of float64 is 2**1023.
     up = tl.where(power > 900, 100, 0)
     return power_of_two(up), power_of_two(power - up)
 
@@ -106,6 +124,7 @@ def exponent_factors(e, BITS: tl.constexpr):
 @triton.jit
 def magnitude(x, first, second, UP: tl.constexpr, PTX: tl.constexpr):
     """|x| * first * second below 2**31 as INT32, rounded up or down, 1 where it underflows while it is rounded up."""
+    # The sum with 2**52 is rounded to an integer, once, in the direction that is asked for.
     if PTX:
         return low_word(
             tl.inline_asm_elementwise(
@@ -123,7 +142,7 @@ def magnitude(x, first, second, UP: tl.constexpr, PTX: tl.constexpr):
             rounded = tl.maximum(tl.ceil(size * first * second), tl.where(size > 0.0, 1.0, 0.0))
         else:
             rounded = tl.floor(size * first * second)
-        return low_word(rounded + 4503599627370496.0)
+        return low_word(rounded + _TWO_TO_52)
 
 
 @triton.jit
@@ -134,10 +153,12 @@ def block_sizes(parts, OUTER: tl.constexpr, SUMS: tl.constexpr, PTX: tl.constexp
     SUMS.
     """
     INNER: tl.constexpr = K + PIECE - OUTER
+    # The exponent of the largest component of each block.
     bits = parts[0].to(tl.int64, bitcast=True) & ABSOLUTE
     for i in tl.static_range(1, len(parts)):
         bits = tl.maximum(bits, parts[i].to(tl.int64, bitcast=True) & ABSOLUTE)
     e = tl.max(exponent_of(tl.max(bits, axis=OUTER, keep_dims=True)), axis=INNER, keep_dims=True)
+    # Magnitudes on the grid of the block, rounded up, and the sums of their squares.
     first, second = exponent_factors(e, NORM_BITS)
     up = magnitude(parts[0], first, second, True, PTX)
     squares = up.to(tl.int64) * up.to(tl.int64)
@@ -146,6 +167,7 @@ def block_sizes(parts, OUTER: tl.constexpr, SUMS: tl.constexpr, PTX: tl.constexp
         squares += other.to(tl.int64) * other.to(tl.int64)
         up += other
     sums = tl.sum(squares, axis=OUTER, keep_dims=True)
+    # The sum of magnitudes, below 2**24, shares the word.
     if SUMS:
         sums += tl.sum(up, axis=OUTER, keep_dims=True).to(tl.int64) << SUM_BIT
     return e, tl.sum(sums, axis=INNER, keep_dims=True)
@@ -157,6 +179,7 @@ def joined_sizes(sums, block_e, e):
 
     Of the 24 bits of s_q none is left where it is 2**24, that is, where each of 512 components of a block counts 2**15.
     """
+    # A block that lies 500 bits and more below the largest counts 1: sums are rounded up.
     down = tl.maximum(block_e - e, -500)
     n = sums & SUM_MASK
     s = tl.where(n == FULL, 1 << 24, (sums >> SUM_BIT) & 0xFFFFFF)
@@ -168,9 +191,11 @@ def scale_of(squares, e, range_ptr, balance):
     """numerics.scaling.scale_exponent plus `balance`, and 1 where integers are rounded to nearest, else 0."""
     mantissa = tl.load(range_ptr)
     power = tl.load(range_ptr + 1).to(tl.int32)
+    # The largest s with 4**(s + e - NORM_BITS) * squares <= half_range: half of floor(log2(quotient)), rounded down.
     quotient = mantissa / tl.where(squares == 0.0, 1.0, squares)
     log2 = ((quotient.to(tl.int64, bitcast=True) >> 52) & 0x7FF).to(tl.int32) - 1023 + power
     finite = e < INFINITE
+    # A vector of zeros has no exponent of its own.
     e = tl.where(squares == 0.0, 0, e)
     s = tl.where(squares == 0.0, 0, (log2 >> 1) + NORM_BITS) - e + balance
     return tl.where(finite, s, NOT_FINITE), (finite & (s + e >= NORM_BITS)).to(tl.int32)
@@ -183,6 +208,7 @@ def _block_of(operand, spot, q, k, FORM: tl.constexpr):
     _, batch, start, count = spot
     vs = along(start + tl.arange(0, PANEL), VECTOR)
     pieces = along(tl.arange(0, NORM_BLOCK // FORM.piece), PIECE) * FORM.piece
+    # Indices along k: a thread has a few entries of each piece.
     ks = q * NORM_BLOCK + along(tl.arange(0, FORM.piece), K) + pieces
     if FORM.side == 1:
         at = x + (batch * sb + vs.to(tl.int64) * sv) * (FORM.vector * FORM.width) + ks * FORM.width
@@ -191,6 +217,7 @@ def _block_of(operand, spot, q, k, FORM: tl.constexpr):
         at = x + row * (FORM.vector * FORM.width) + vs * FORM.width
     else:
         at = x + (batch * sb + vs.to(tl.int64) * sv) * FORM.width + ks.to(tl.int64) * (sk * FORM.width)
+    # Components of a complex entry lie side by side.
     WIDTH: tl.constexpr = FORM.width
     parts = ()
     for i in tl.static_range(WIDTH):
@@ -205,10 +232,12 @@ def _block_of(operand, spot, q, k, FORM: tl.constexpr):
 def join_blocks(block_sums, block_e, blocks, SUMS: tl.constexpr):
     """N, S and e of the vectors of a panel from those of its blocks."""
     at = tl.arange(0, _ROWS)[:, None] * PANEL + tl.arange(0, PANEL)[None, :]
+    # First the exponent of each whole vector, which is the grid of its sums.
     e = tl.full([PANEL], NO_EXPONENT, tl.int32)
     for start in range(0, blocks, _ROWS):
         mask = (start + tl.arange(0, _ROWS) < blocks)[:, None]
         e = tl.maximum(e, tl.max(tl.load(block_e + start * PANEL + at, mask=mask, other=NO_EXPONENT), axis=0))
+    # Then the sums of the blocks on that grid: integers below 2**53, whose order does not matter.
     n, s = tl.full([PANEL], 0.0, tl.float64), tl.full([PANEL], 0.0, tl.float64)
     for start in range(0, blocks, _ROWS):
         mask = (start + tl.arange(0, _ROWS) < blocks)[:, None]
