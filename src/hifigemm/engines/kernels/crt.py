@@ -47,12 +47,19 @@ _REGISTERS = {14: 96, 16: 128, 28: 168}
 moduli take 2.9 ms, and 3.3 with the 130 that the compiler takes. On an H100, 16 moduli take 4.9 with 96 registers and
 3.9 with 128, 18 take 9.9, 5.0 and with 168 registers 4.8, 21 take 12.6, 6.3 and 5.6, and 24 take 19.6, 11.3 and 7.3."""
 _ROUND = tl.constexpr(1.5 * 2.0**52)
+"""Added and taken away again, it rounds a float64 below 2**51 to an integer."""
 _ROUND_SINGLE = tl.constexpr(1.5 * 2.0**23)
+"""The same for float32 below 2**22."""
 _ROUND_OFFSET = tl.constexpr(1.5 * 2.0**52 + 2.0**23)
+"""The same, and the low 32 bits of the sum are Q + 2**23."""
 _INTEGER_BITS = tl.constexpr(0x433 << 52)
+"""The exponent of 2**52: with n in the bits behind it, the float64 is 2**52 + n."""
 _INTEGER_ZERO = tl.constexpr(2.0**52 + 2.0**31)
+"""What such a number is above the X of a group, as n is Y = X + 2**31."""
 _FRACTION_BITS = tl.constexpr(0x3FF << 52)
+"""The exponent of 1: with 52 bits behind it, the float64 is 1 + bits / 2**52."""
 _BELOW_EXPONENT = tl.constexpr((1 << 52) - 1)
+"""The bits behind the exponent."""
 
 
 @triton.constexpr_function
@@ -75,6 +82,7 @@ def _joined(at, others, SET: tl.constexpr, PART: tl.constexpr, PTX: tl.constexpr
         return tl.inline_asm_elementwise(text, "=r,r,r,r,r", (w, x, y, z), dtype=tl.int8, is_pure=True, pack=4)
     else:
         P: tl.constexpr = SET.moduli[PART]
+        # A sum of four bytes is exact in float32, and its quotient by P rounds to the nearest integer or beside it.
         s = w.to(tl.int32) + x.to(tl.int32) + y.to(tl.int32) + z.to(tl.int32)
         q = (s.to(tl.float32) * (1.0 / P) + _ROUND_SINGLE) - _ROUND_SINGLE
         return (s - q.to(tl.int32) * P).to(tl.int8)
@@ -86,6 +94,7 @@ def _group_residues(at, step, others, SET: tl.constexpr, GROUP: tl.constexpr, PT
     FIRST: tl.constexpr = SET.starts[GROUP]
     SIZE: tl.constexpr = SET.sizes[GROUP]
     WIDTH: tl.constexpr = len(SET.weights)
+    # The residues of the group: bytes, of which four neighbouring columns share a register.
     parts = ()
     for l in tl.static_range(SIZE):
         own = at + (FIRST + l) * step
@@ -106,6 +115,7 @@ def _group_residues(at, step, others, SET: tl.constexpr, GROUP: tl.constexpr, PT
             )
             ys = (re.to(tl.uint32, bitcast=True), im.to(tl.uint32, bitcast=True))
     else:
+        # Step 1 of crt_constants: q, the sums A and B of the two pairs of moduli, and Y.
         for i in tl.static_range(WIDTH):
             q = tl.zeros_like(parts[0]).to(tl.int32) + (1 << 15)
             a = tl.zeros_like(q)
@@ -139,6 +149,7 @@ def _integers(found, SET: tl.constexpr, COMPONENT: tl.constexpr):
     ys = ()
     for g in tl.static_range(GROUPS):
         ys = ys + (found[WIDTH * g + COMPONENT],)  # noqa: RUF005
+    # Step 2: F = sum_g X_g / P_g, Q = round(F), and F - Q.
     fraction = tl.zeros_like(ys[0]).to(tl.float64)
     for g in tl.static_range(GROUPS):
         x = (ys[g].to(tl.int64) | _INTEGER_BITS).to(tl.float64, bitcast=True) - _INTEGER_ZERO
@@ -146,6 +157,7 @@ def _integers(found, SET: tl.constexpr, COMPONENT: tl.constexpr):
     quotient = fraction + _ROUND_OFFSET
     fraction = fraction - (quotient - _ROUND_OFFSET)
     ys = ys + (quotient.to(tl.int64, bitcast=True).to(tl.uint32),)  # noqa: RUF005
+    # Step 3: V_T + 2**(T - 1) modulo 2**T, limb by limb from the lowest one.
     carry = tl.zeros_like(ys[0]).to(tl.int64)
     limbs = ()
     for j in tl.static_range(len(SET.limbs)):
@@ -155,6 +167,7 @@ def _integers(found, SET: tl.constexpr, COMPONENT: tl.constexpr):
         unsigned = total.to(tl.uint64, bitcast=True)
         carry = (unsigned >> SET.limb_bits).to(tl.int64)
         limbs = limbs + (unsigned & ((1 << SET.limb_bits) - 1),)  # noqa: RUF005
+    # The upper 64 bits, modulo 2**64: products of the low words in 64 bits, those of the high words in 32.
     low = carry + SET.head[GROUPS + 1][0]
     high = tl.zeros_like(ys[0]).to(tl.int32, bitcast=True) + SET.head[GROUPS + 1][1]
     for g in tl.static_range(GROUPS + 1):
@@ -167,6 +180,7 @@ def _integers(found, SET: tl.constexpr, COMPONENT: tl.constexpr):
 @triton.jit
 def _minus_fraction(word, limbs, LOW_BITS: tl.constexpr, CUT: tl.constexpr):
     """-V_T 2**-T, rounded to odd at the bit 2**CUT of the word; the limbs below the word count as sticky."""
+    # All that is cut off sets the last bit that stays.
     if LOW_BITS > 52:
         MASK: tl.constexpr = (1 << CUT) - 1
         rest = word & MASK
@@ -180,6 +194,7 @@ def _minus_fraction(word, limbs, LOW_BITS: tl.constexpr, CUT: tl.constexpr):
         word = (word & KEPT) | tl.where((word & REST) != 0, REST + 1, 0)
     else:
         word &= _BELOW_EXPONENT
+    # The word is V_T 2**-T + 1/2 as a fraction of 2**52; behind the exponent of 1 it is the float64 3/2 + V_T 2**-T.
     return 1.5 - (word | _FRACTION_BITS).to(tl.float64, bitcast=True)
 
 
@@ -188,6 +203,7 @@ def _component(found, SET: tl.constexpr, COMPONENT: tl.constexpr, CUT: tl.conste
     """v, its term H, and the integers behind the other one."""
     fraction, word, limbs = _integers(found, SET, COMPONENT)
     minus_low = _minus_fraction(word, limbs, SET.low_bits, CUT)
+    # H = round((F - Q) P 2**-T - V_T 2**-T), which is 0 where V has no more than T bits.
     high = tl.zeros_like(minus_low)
     if SET.high_bits >= 0:
         high = (tl.fma(fraction, tl.full(high.shape, SET.scale, tl.float64), minus_low) + _ROUND) - _ROUND
@@ -233,6 +249,7 @@ def crt_kernel(
     if HALVES:
         height = 2 * half_m
         tiles = 2 * tl.cdiv(half_n, BLOCK)
+    # A program goes on to tiles that lie apart by the number of programs: a tile is a part of a row of a matrix `z`.
     for index in range(tl.program_id(0), rows * tiles, tl.num_programs(0)):
         row = index // tiles
         z = (row // height).to(tl.int64)
@@ -244,6 +261,7 @@ def crt_kernel(
         if TRIANGLE:
             own = tl.minimum(own, m - 1)
         row_of_products = own
+        # Quarters of the result from products of halves: the rows of both lower and upper ones follow each other.
         if HALVES:
             is_lower = own % 2
             is_right = part * 2 // tiles
@@ -254,6 +272,7 @@ def crt_kernel(
             inside = (columns_of_products < half_n) & (columns < n) & as_mask(own < m, columns)
             own = tl.minimum(own, m - 1)
             others = _others(is_lower, is_right, len(SET.moduli) * tl.cast(product_part, tl.int64))
+        # Scales of the columns, and the smallest and largest of them, by which the whole tile is judged.
         i = tl.cast(own, tl.int64)
         stored = inside if WIDTH == 1 else inside[:, None]
         j = columns.to(tl.int64)
@@ -262,11 +281,14 @@ def crt_kernel(
         smallest_t = tl.min(t)
         alpha = alpha_bits.to(tl.int64).to(tl.float64, bitcast=True)
         beta = beta_bits.to(tl.int64).to(tl.float64, bitcast=True)
+        # v of all entries of the tile, from the residues of their products.
         at = products + z * product_batch + tl.cast(row_of_products, tl.int64) * product_row + columns_of_products
         found = _residues(at, tl.cast(product_part, tl.int64), others, SET, PTX)
         first_one = _component(found, SET, 0, CUT)
         v = first_one[0]
 
+        # The way of almost every tile: a product with a power of two. It is not taken where that power may leave the
+        # normal range, where a row or column holds an Inf or NaN, or where rounding to odd has too few bits.
         s = tl.load(row_scale + z * row_scale_batch + i)
         base = shift + SET.low_bits - s
         exponent = base - t
@@ -279,6 +301,7 @@ def crt_kernel(
             if ODD:
                 special |= _is_small(second_one[0], SMALLEST)
             result = tl.join(result, second_one[0] * power_of_two(exponent))
+        # alpha, beta and C, then the result; entries of a special tile are rounded again from whole integers.
         place = _places(out, z * out_batch + i * out_row, j * out_column, WIDTH)
         y = tl.zeros_like(result)
         if HAS_C:
