@@ -55,10 +55,13 @@ def _look_at(
     spot = place(panel, panels_a, num_a, num_b, PANEL)
     at = panel.to(tl.int64) * blocks
     store_block(operands, spot, q, at, k, workspace, LEFT, RIGHT, False, PTX)
+    # All threads have stored their part of the block before the program says that it is done. The program that counts
+    # the last block of the panel sees what all others stored, and joins it.
     tl.debug_barrier()
     if tl.atomic_add(counters + 2 + panel, 1, sem="acq_rel") == blocks - 1:
         n, _, e = join_blocks(block_sums + at * PANEL, block_e + at * PANEL, blocks, False)
         low = join_lowest(block_low + at * PANEL, blocks)
+        # How far the scale of a vector stays above its lowest set bit; nothing for zeros and vectors that do not exist.
         scale, _ = scale_of(n, e, range_ptr, 0)
         known = (low != NO_LOWEST) & (spot[2] + tl.arange(0, PANEL) < spot[3])
         required = tl.where(known, _NO_BIT - low - scale, 0)

@@ -125,6 +125,7 @@ def _load_tile(operand, spot, ks, k, ALONG_K: tl.constexpr, FORM: tl.constexpr):
     """A tile of an operand. ALONG_K: entries lie side by side along k, the other strides are in units of VECTOR."""
     x, sb, sv, sk = operand
     _, batch, start, count = spot
+    # A vector beyond the last one is read as the last: nothing of it is stored.
     vs = tl.minimum(_vectors(start, FORM), count - 1).to(tl.int64)
     if ALONG_K:
         at = x + (batch * sb + vs * sv) * (FORM.vector * FORM.width) + ks * FORM.width
@@ -162,9 +163,11 @@ def _store_residues(words, out, spot, ks, FORM: tl.constexpr, DP4A: tl.constexpr
     first, batch, start, count = spot
     vs = _vectors(start, FORM)
     mask = (vs < count) & (ks < pitch16 * 16)
+    # Planes of a matrix follow each other, one for each residue; all rows begin on multiples of 16 bytes.
     row = (batch * num_planes * count + vs) * pitch16
     at = tl.where(first, out_a, out_b) + row * 16 + ks
     step = count.to(tl.int64) * pitch16 * 16
+    # Entries beyond k are zeros, and so are their residues.
     if PAIRS:
         for l in range(0, num_planes, 2):
             plus, minus = residue_pair(words, table + (l // 2) * (len(words) + 4))
@@ -226,9 +229,11 @@ def scaled_residues_kernel(
     scales = (exponent_a, nearest_a, stride_a, 0), (exponent_b, nearest_b, stride_b, total_a)
     sizes, low, out = (own, norms, total), (low_a, low_b, low_pitch16), (out_a, out_b, pitch16, num_planes, table)
     if WHOLE:
+        # A program for each few vectors, which stay in its registers from the sizes to the residues.
         spot = place(tl.program_id(0), tiles_a, num_a, num_b, FORM.vectors)
         vs, ks = _vectors(spot[2], FORM), _along_k(0, FORM)
         parts = _load_either(operands, spot, ks, k, FORM)
+        # Sizes of the blocks, then of the vectors: the largest exponent, and the sums on its grid.
         block_e, sums = block_sizes(parts, K, SUMS, PTX)
         e = tl.max(block_e, axis=BLOCK, keep_dims=True)
         block_n, block_s = joined_sizes(sums, block_e, e)
@@ -236,15 +241,18 @@ def scaled_residues_kernel(
         scale, nearest = _store_scales((n, s, e), spot, vs, range_ptr, balances, scales, sizes, SUMS)
         if SUMS:
             _store_magnitudes(parts, e, low, spot, ks, FORM, PTX)
+        # The scaled and rounded entries as words of integers, and from these all residues.
         words = integer_words(parts, scale, nearest, NUM_WORDS, TRUNCATES)
         _store_residues(words, out, spot, ks, FORM, DP4A, PAIRS)
     else:
+        # The programs of a round: first those of the blocks of a panel, then those of its tiles of residues.
         blocks = tl.cdiv(k, NORM_BLOCK) if SCALES else 0
         steps = tl.cdiv(k, FORM.blocks * NORM_BLOCK)
         per_round = blocks + (steps * (PANEL // FORM.vectors) if RESIDUES else 0)
         panel = tl.program_id(0) // per_round
         task = tl.program_id(0) % per_round
         if task < blocks:
+            # One block of 16 vectors; its sizes go to memory.
             if SCALES:  # noqa: SIM102 - known when the kernel is compiled
                 if panel < panels:
                     spot = place(panel, tiles_a, num_a, num_b, PANEL)
@@ -259,6 +267,7 @@ def scaled_residues_kernel(
                         tl.debug_barrier()
                         tl.atomic_add(arrivals + panel, 1, sem="release")
         elif RESIDUES:
+            # One tile of a panel whose scales are on their way since `ahead` rounds.
             panel -= ahead
             task -= blocks
             first, batch, start, count = place(panel, tiles_a, num_a, num_b, PANEL)
@@ -266,6 +275,7 @@ def scaled_residues_kernel(
             if (panel >= 0) & (start < count):
                 spot = (first, batch, start, count)
                 vs, ks = _vectors(start, FORM), _along_k(task % steps, FORM)
+                # The loads are under way while the program waits for the scales.
                 parts = _load_either(operands, spot, ks, k, FORM)
                 if SCALES:
                     seen = tl.atomic_add(arrivals + panel, 0, sem="acquire")
