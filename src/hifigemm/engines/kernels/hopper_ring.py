@@ -31,7 +31,9 @@ tma_load = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
 tma_store = getattr(tma, "async_store", None) or tma.async_copy_shared_to_global
 
 CONSUMER_REGISTERS = gl.constexpr(232)
+"""Of a thread of the warps that multiply: most of them hold sums of the tile."""
 PRODUCER_REGISTERS = gl.constexpr(40)
+"""Of a thread of the warp that asks for copies."""
 
 
 @gluon.jit
@@ -50,6 +52,7 @@ def allocate(left, right, STAGES: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: 
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     for stage in gl.static_range(STAGES):
+        # A stage is full once all its bytes are there, and empty once both consumers have released it.
         mbarrier.init(full.index(stage), count=1)
         mbarrier.init(empty.index(stage), count=2)
     return left_ring, right_ring, full, empty
@@ -85,12 +88,15 @@ def _fill(
     BOX: gl.constexpr = right.block_type.shape[0]
     COUNT: gl.constexpr = COLUMNS // BOX
     for step in range(steps):
+        # The phase of a barrier changes with every round of the ring; in the first round all stages are empty.
         stage = count % STAGES
         mbarrier.wait(empty.index(stage), ((count // STAGES) & 1) ^ 1)
+        # The barrier counts the bytes that arrive, zeros beyond the edge of a matrix included.
         ready = full.index(stage)
         mbarrier.expect(ready, (2 * HALF + COLUMNS) * BLOCK_K)
         at = step * BLOCK_K
         right_at = at + part * component
+        # Components of complex vectors: re first, then im; for part 1 those on the right in the other order.
         if WIDTH == 2:
             second = (step >= steps // 2).to(gl.int32)
             at = (step - second * (steps // 2)) * BLOCK_K
@@ -128,6 +134,7 @@ def produce(
         steps = steps_of(l, lengths)
         row = z * left_batch + l * left_part + tile_m * BLOCK_M
         column = z * right_batch + l * right_part + tile_n * BLOCK_N
+        # At the right edge no more columns are fetched than the consumers multiply.
         width = n - tile_n * BLOCK_N
         if width <= BLOCK_N // 4:
             count = _fill(left, quarter, ring, count, row, column, l, steps, component, BLOCK_N // 4, WIDTH, STAGES)
@@ -142,6 +149,7 @@ def multiply(ring, count, steps, HALF: gl.constexpr, COLUMNS: gl.constexpr, STAG
     """INT32 sums of half of the rows and the first columns of the next tile, and the stages used until then."""
     left_ring, right_ring, full, empty = ring
     ROWS: gl.constexpr = left_ring.shape[1]
+    # The first step starts the sums, so that no instruction has to clear them.
     sums = gl.zeros([ROWS, COLUMNS], gl.int32, layout)
     previous = count % STAGES
     mbarrier.wait(full.index(previous), (count // STAGES) & 1)
@@ -159,6 +167,7 @@ def multiply(ring, count, steps, HALF: gl.constexpr, COLUMNS: gl.constexpr, STAG
         mbarrier.wait(full.index(stage), (count // STAGES) & 1)
         columns = right_ring.index(stage).slice(0, COLUMNS).permute((1, 0))
         token = warpgroup_mma(left_ring.index(stage * 2 + HALF), columns, sums, is_async=True)
+        # All but the newest of the products are done: the stage before this one is no longer read.
         sums = warpgroup_mma_wait(1, deps=(token,))
         mbarrier.arrive(empty.index(previous), count=1)
         previous = stage

@@ -74,6 +74,7 @@ def _native_kernel(
     BLOCK_N: tl.constexpr = TILE.block_n
     BLOCK_K: tl.constexpr = TILE.block_k
     SUM: tl.constexpr = tl.float32 if LOSSES else tl.float64
+    # The tile of this program, and the addresses of its first block of k in both operands.
     left, left_batch, left_row, left_k = left
     right, right_batch, right_k, right_col = right
     out, out_batch, out_row, out_col = out
@@ -88,6 +89,7 @@ def _native_kernel(
     b_step = tl.cast(right_k, tl.int64) * (BLOCK_K * WIDTH)
     re = tl.zeros([BLOCK_M, BLOCK_N], SUM)
     im = tl.zeros([BLOCK_M, BLOCK_N], SUM)
+    # One block of k after the other: four real products for complex entries.
     for start in range(0, k, BLOCK_K):
         inside = h < k - start
         a = _load(a_at, rows < m, inside, EVEN, LEFT_FLIPPED).to(SUM)
@@ -101,6 +103,7 @@ def _native_kernel(
             re = tl.dot(-a_im, b_im, re, input_precision="ieee", out_dtype=SUM)
         a_at += a_step
         b_at += b_step
+    # The power of two in float64, where that of an FP32 sum is exact; one rounding to the result's format.
     factor = _power_of_two(shift)
     to = _place(out + z * out_batch, rows, cols, out_row, out_col, WIDTH, False)
     inside = (rows < m)[:, None] & (cols < n)[None, :]

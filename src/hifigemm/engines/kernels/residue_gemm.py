@@ -42,7 +42,8 @@ _REDUCE_PTX = tl.constexpr(
     "{ .reg .u32 x, f, q; .reg .f32 a, b, c; xor.b32 x, $1, 0x80000000; dp4a.u32.s32 f, x, $2, $3; mov.b32 a, f; "
     "mov.b32 b, $4; mov.b32 c, $5; fma.rn.f32 a, a, b, c; mov.b32 q, a; mad.lo.u32 $0, q, $6, f; }"
 )
-_ROUND = tl.constexpr(12582912.0)
+_ROUND = tl.constexpr(1.5 * 2.0**23)
+"""Added and taken away again, it rounds a float32 below 2**22 to an integer."""
 
 
 def _float_bits(x: float) -> int:
@@ -73,6 +74,7 @@ def reduce_portable(s, row):
     """Residues of int32 s, |t| < 2**23 in the notation of the module; FMA contraction of t / p + c is harmless."""
     inverse = tl.load(row + 2).to(tl.float32, bitcast=True)
     p = -tl.load(row + 4)
+    # s = h 2**16 + l with -2**15 <= l < 2**15.
     low = (s << 16) >> 16
     t = ((s - low) >> 16) * tl.load(row + 5) + low
     q = (t.to(tl.float32) * inverse + _ROUND) - _ROUND

@@ -55,6 +55,7 @@ def _entries(
     WIDE: gl.constexpr = COLUMNS if COLUMNS < 128 else 128
     layout: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, WIDE, 32])
     sums, count = multiply(ring, count, steps, HALF, COLUMNS, STAGES, layout)
+    # Where sums of diagonals go, and residues of earlier blocks of k come from.
     rows = row + gl.arange(0, sums.shape[0], gl.SliceLayout(1, layout))
     columns = column + gl.arange(0, COLUMNS, gl.SliceLayout(0, layout))
     place = old + rows[:, None].to(gl.int64) * out_columns + columns[None, :]
@@ -64,6 +65,7 @@ def _entries(
         if ADD:
             sums += gl.load(place).to(gl.int32)
         residues = reduce_ptx(sums, table)
+        # The copy of the tile before this one has read what is written now.
         tma.store_wait(0)
         out_tile.slice(0, COLUMNS, 1).store(residues.to(gl.int8))
     return count
@@ -91,6 +93,7 @@ def _consume(
         if not DIAGONALS:
             table += l * CONSTANTS
         target = old, out_columns, out_tile, row, column
+        # A warpgroup without rows releases the stages of the tile, as the other one waits for them.
         if tile_m * BLOCK_M + HALF * ROWS >= m:
             count = skip(ring, count, steps, STAGES)
         else:
@@ -101,8 +104,10 @@ def _consume(
             else:
                 count = _entries(ring, count, steps, target, table, HALF, BLOCK_N, ADD, DIAGONALS, STAGES)
             if not DIAGONALS:
+                # TMA sees what threads wrote to shared memory after the fence alone.
                 fence_async_shared()
                 tma_store(out, [row, column], out_tile)
+    # Shared memory has to stay until the last copy is done.
     if not DIAGONALS:
         tma.store_wait(0)
 
