@@ -7,7 +7,7 @@ from contextlib import nullcontext
 import numpy as np
 import torch
 
-from hifigemm import api, integers, libraries
+from hifigemm import api, integers, libraries, road
 from hifigemm.engine import Memory
 from hifigemm.engines import engine_for
 from hifigemm.engines.cuda.engine import CudaEngine
@@ -53,7 +53,7 @@ def take_as_device(engine, monkeypatch):
     def own(name, library, device):
         return engine if (name or library) == "torch" else engine_for(name, library, device)
 
-    for module in (api, integers):
+    for module in (api, integers, road):
         monkeypatch.setattr(module, "engine_for", own)
 
 

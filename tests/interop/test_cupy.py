@@ -143,7 +143,7 @@ def test_a_product_of_a_known_layout_is_not_planned_again(monkeypatch, options):
     a, b = integers((64, 96)), integers((96, 32))
     x, y = on_device(a, b)
     hg.matmul(x, y, **options)
-    monkeypatch.setattr(api, "_product", None)
+    monkeypatch.setattr(api, "product", None)
     x += 1.0
     made = hg.matmul(x, y, **options)
     x += 1.0

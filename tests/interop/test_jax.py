@@ -26,7 +26,7 @@ from jax.test_util import check_grads  # noqa: E402
 
 import hifigemm.jax as hj  # noqa: E402
 import hifigemm.numpy as hnp  # noqa: E402
-from hifigemm import api, libraries, programs  # noqa: E402
+from hifigemm import libraries, programs, road  # noqa: E402
 from hifigemm.interop import jax_primitive  # noqa: E402
 
 EXACT = {"correct": {"accuracy": "correct"}, "fixed": {"scheme": hg.Ozaki2(num_moduli=14, scaling="fast")}}
@@ -255,8 +255,8 @@ def plans(monkeypatch):
         problems.append(problem)
         return make(problem, *arguments)
 
-    make = api.make
-    monkeypatch.setattr(api, "make", counting)
+    make = road.make
+    monkeypatch.setattr(road, "make", counting)
     programs.forget()
     return problems
 
