@@ -64,7 +64,10 @@ ROOMS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("schemes", ("schemes",)),
     ("model", ("model", "engine", "plan", "problem", "accuracy")),
     ("numerics", ("numerics",)),
-    ("base", ("formats", "exceptions", "settings", "transforms", "array_like", "startup", "tested_versions")),
+    (
+        "base",
+        ("formats", "exceptions", "settings", "transforms", "array_like", "startup", "freed_memory", "tested_versions"),
+    ),
 )
 """Groups of modules, from the top to the bottom: a module imports from its own room and from rooms below it."""
 

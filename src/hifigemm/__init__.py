@@ -12,6 +12,7 @@ from hifigemm.accuracy import Relative
 from hifigemm.api import make_plan, matmul, prepare, warmup
 from hifigemm.api import product_of_numbers as _product_of_numbers
 from hifigemm.exceptions import AccuracyError, HifigemmError, InexactProductError, PlanError
+from hifigemm.freed_memory import keep_freed_memory as _keep_freed_memory
 from hifigemm.gemm import gemm
 from hifigemm.gemm import gemm_of_numbers as _gemm_of_numbers
 from hifigemm.information import engines, info
@@ -63,6 +64,7 @@ def _serve_meshes() -> None:
         emulated.register()
 
 
+_keep_freed_memory()
 _kernels.matmul = _product_of_numbers
 _kernels.gemm = _gemm_of_numbers
 _kernels.make_plan = make_plan
