@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import hifigemm
+from tools import measures
 
 ROOT = Path(hifigemm.__file__).parent
 NAME = re.compile(r"hifigemm(\.\w+)+")
@@ -129,35 +130,19 @@ def part_of(module: str) -> str:
 
 def imports(path: Path, name: str):
     """Absolute names of what a module imports from the package: in functions, for type checkers and by name too."""
-    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
-
-    def visit(node: ast.AST):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            base = node.module or ""
-            if node.level:
-                parents = package.split(".")
-                above = parents[: len(parents) - node.level + 1]
-                base = ".".join([*above, base] if base else above)
-            for alias in node.names:
-                inner = ROOT.joinpath(*base.split(".")[1:], alias.name)
-                exists = base.startswith("hifigemm") and (inner.is_dir() or inner.with_suffix(".py").is_file())
-                yield f"{base}.{alias.name}" if exists else base
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and NAME.fullmatch(node.value):
-            yield node.value
-        for child in ast.iter_child_nodes(node):
-            yield from visit(child)
-
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    return {x for x in visit(tree) if x == "hifigemm" or x.startswith("hifigemm.")} - {"hifigemm.peers"}
+    text = path.read_text(encoding="utf-8")
+    module = measures.Module(name, path, text, ast.parse(text))
+    strings = {x.value for x in module.nodes if isinstance(x, ast.Constant) and isinstance(x.value, str)}
+    by_name = {text for text in strings if NAME.fullmatch(text)} - {"hifigemm.peers"}
+    return measures.imports_of(module, NAMES) | by_name
 
 
 def modules():
-    for path in sorted(ROOT.rglob("*.py")):
-        parts = path.relative_to(ROOT).with_suffix("").parts
-        parts = parts[:-1] if parts[-1] == "__init__" else parts
-        yield ".".join(("hifigemm", *parts)), path
+    return [(module.name, module.path) for module in measures.modules_of(ROOT)]
+
+
+NAMES = {name for name, _ in modules()} | {"hifigemm.signatures"}
+"""Modules of the package, and the stub that holds types alone."""
 
 
 @pytest.mark.parametrize(("name", "path"), [pytest.param(*m, id=m[0]) for m in modules()])
@@ -183,20 +168,7 @@ def test_no_module_is_imported_by_what_it_imports():
 
 def circle_of(graph: dict[str, set[str]]) -> list[str]:
     """A way along arrows that comes back to where it began; empty without one."""
-    done: set[str] = set()
-
-    def follow(name: str, way: list[str]) -> list[str]:
-        if name in way:
-            return [*way[way.index(name) :], name]
-        if name in done:
-            return []
-        for other in sorted(graph.get(name, ())):
-            if found := follow(other, [*way, name]):
-                return found
-        done.add(name)
-        return []
-
-    return next(filter(None, (follow(name, []) for name in graph)), [])
+    return next(iter(measures.circles_of(graph)), [])
 
 
 def test_circles_are_found():
