@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast, overload
 
 import numpy as np
 
-from hifigemm.accuracy import Accuracy, Target
+from hifigemm.accuracy import Accuracy
 from hifigemm.engines import engine_for
 from hifigemm.exact_results import TWO_PARTS, Result, check_two_parts, enclosure, pair
 from hifigemm.exact_words import in_words, one_word
@@ -30,10 +30,10 @@ from hifigemm.operands import (
     result_dtype,
     shapes_of,
 )
-from hifigemm.plan import Evidence, Plan, Report
-from hifigemm.planner import Options, check_plan, check_strict, make, reusable, workspace_limit
+from hifigemm.plan import Plan, Report
+from hifigemm.planner import Options, check_plan, check_strict, reusable, workspace_limit
 from hifigemm.programs import key_of, repeat
-from hifigemm.road import array_of, deliver, product, product_plus, quiet, stacks_of
+from hifigemm.road import array_of, deliver, plan_for, product, product_plus, quiet, stacks_of
 from hifigemm.schemes import Native, Scheme
 from hifigemm.transforms import belongs_to_jax, belongs_to_torch, check_untraced, opaque
 
@@ -337,15 +337,11 @@ def make_plan(
     dtype = result_dtype(x.dtype, y.dtype)
     shapes = shapes_of(x.shape, y.shape)
     problem = shapes.problem(dtype, common_narrow(x.dtype, y.dtype))
-    Options(accuracy, scheme, engine, None, workspace, return_report=True)
+    options = Options(accuracy, scheme, engine, None, workspace, return_report=True)
     maker = engine_for(engine, library.name, library.device)
     with library.active():
         limit = workspace_limit(problem, workspace, maker)
-
-        def look(chosen: Scheme, target: Target) -> Evidence | None:
-            return chosen.evidence(problem, target, *stacks_of(x, y, shapes, dtype), maker, limit)
-
-        plan = make(problem, accuracy, scheme, maker, limit, look if problem.multiplications else None)
+        plan = plan_for(x, y, shapes, problem, options, maker, limit, may_look=bool(problem.multiplications))
     if problem.multiplications:
         check_strict(plan)
     return reusable(plan, maker, limit)

@@ -71,15 +71,10 @@ def product(
         idle = "a dimension is 0: nothing to multiply"
     limit = workspace_limit(problem, options.workspace, engine)
     started = time.perf_counter()
-
-    def look(scheme: Scheme, target: Target) -> Evidence | None:
-        return scheme.evidence(problem, target, *stacks_of(a, b, shapes, dtype), engine, limit)
-
     if given is not None:
         plan = for_problem(given, problem, engine, limit, options.return_report)
     else:
-        asked = options.accuracy, options.scheme, engine, limit
-        plan = make(problem, *asked, None if idle else look, options.return_report)
+        plan = plan_for(a, b, shapes, problem, options, engine, limit, may_look=not idle)
     decided = time.perf_counter() - started
     stack = problem.batch, problem.m, problem.n
     if epilogue.c is not None:
@@ -104,6 +99,33 @@ def product(
         check_strict(plan, report.scheme)
     _log(problem, report)
     return None if outcome.values is view else outcome.values.reshape(shapes.result), report
+
+
+def plan_for(
+    a: Array | Prepared,
+    b: Array | Prepared,
+    shapes: Shapes,
+    problem: Problem,
+    options: Options,
+    engine: Engine,
+    limit: int,
+    *,
+    may_look: bool,
+) -> Plan:
+    """The plan of the product of two operands, which are only looked at where `may_look` and the plan rests on them."""
+
+    def look(scheme: Scheme, target: Target) -> Evidence | None:
+        return scheme.evidence(problem, target, *stacks_of(a, b, shapes, problem.dtype), engine, limit)
+
+    return make(
+        problem,
+        options.accuracy,
+        options.scheme,
+        engine,
+        limit,
+        look if may_look else None,
+        options.return_report,
+    )
 
 
 def _report(plan: Plan, outcome: Outcome, engine: Engine, decision_seconds: float) -> Report:
@@ -194,7 +216,8 @@ def stacks_of(
 
 def plans_of(plan: Plan | None, a: Array | Prepared, b: Array | Prepared) -> list[Plan]:
     """The plan that was passed, and those that operands were prepared for."""
-    return [p for p in (plan, *(x.plan for x in (a, b) if isinstance(x, Prepared))) if p is not None]
+    of_operands = [x.plan for x in (a, b) if isinstance(x, Prepared)]
+    return of_operands if plan is None else [plan, *of_operands]
 
 
 def array_of(x: Array | Prepared) -> Array:
