@@ -27,7 +27,7 @@ PYTEST_TORCH := $(TORCH_VENV)/bin/python -m pytest
 TORCH_INSTALLED := $(TORCH_VENV)/.installed-$(subst =,,$(TORCH)-$(TRITON))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-torch test-compiled test-jax check format lint types measures test-all docs check-docs test-gpu bench study dist venv clean distclean
+.PHONY: help demo test test-torch test-compiled test-jax check format lint types measures corpus test-all docs check-docs test-gpu bench study dist venv clean distclean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
