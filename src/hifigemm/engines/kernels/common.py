@@ -14,6 +14,10 @@ Predicate = tuple[torch.Tensor, int, int]
 NO_PREDICATE = None, 0, 0
 LARGEST = 2**63 - 1
 """No number that a predicate reads is larger."""
+ROUND_DOUBLE = tl.constexpr(1.5 * 2.0**52)
+"""Added and taken away again, it rounds a float64 below 2**51 to an integer."""
+ROUND_SINGLE = tl.constexpr(1.5 * 2.0**23)
+"""The same for float32 below 2**22."""
 
 
 @triton.jit

@@ -30,7 +30,17 @@ import torch
 import triton
 import triton.language as tl
 
-from hifigemm.engines.kernels.common import NO_PREDICATE, Predicate, as_mask, holds, power_of_two, tiles_of, unfolded
+from hifigemm.engines.kernels.common import (
+    NO_PREDICATE,
+    ROUND_DOUBLE,
+    ROUND_SINGLE,
+    Predicate,
+    as_mask,
+    holds,
+    power_of_two,
+    tiles_of,
+    unfolded,
+)
 from hifigemm.engines.kernels.crt_constants import CrtConstants, crt_constants
 from hifigemm.engines.kernels.epilogue import combine
 from hifigemm.engines.kernels.launch import Launch, float64_bits, real_view
@@ -46,12 +56,8 @@ _REGISTERS = {14: 96, 16: 128, 28: 168}
 """At most, of a thread that joins products of halves with 8 columns, by the most moduli. On an H200 at n = 16384, 14
 moduli take 2.9 ms, and 3.3 with the 130 that the compiler takes. On an H100, 16 moduli take 4.9 with 96 registers and
 3.9 with 128, 18 take 9.9, 5.0 and with 168 registers 4.8, 21 take 12.6, 6.3 and 5.6, and 24 take 19.6, 11.3 and 7.3."""
-_ROUND = tl.constexpr(1.5 * 2.0**52)
-"""Added and taken away again, it rounds a float64 below 2**51 to an integer."""
-_ROUND_SINGLE = tl.constexpr(1.5 * 2.0**23)
-"""The same for float32 below 2**22."""
 _ROUND_OFFSET = tl.constexpr(1.5 * 2.0**52 + 2.0**23)
-"""The same, and the low 32 bits of the sum are Q + 2**23."""
+"""It rounds as ROUND_DOUBLE does, and the low 32 bits of the sum with Q are Q + 2**23."""
 _INTEGER_BITS = tl.constexpr(0x433 << 52)
 """The exponent of 2**52: with n in the bits behind it, the float64 is 2**52 + n."""
 _INTEGER_ZERO = tl.constexpr(2.0**52 + 2.0**31)
@@ -84,7 +90,7 @@ def _joined(at, others, SET: tl.constexpr, PART: tl.constexpr, PTX: tl.constexpr
         P: tl.constexpr = SET.moduli[PART]
         # A sum of four bytes is exact in float32, and its quotient by P rounds to the nearest integer or beside it.
         s = w.to(tl.int32) + x.to(tl.int32) + y.to(tl.int32) + z.to(tl.int32)
-        q = (s.to(tl.float32) * (1.0 / P) + _ROUND_SINGLE) - _ROUND_SINGLE
+        q = (s.to(tl.float32) * (1.0 / P) + ROUND_SINGLE) - ROUND_SINGLE
         return (s - q.to(tl.int32) * P).to(tl.int8)
 
 
@@ -206,7 +212,7 @@ def _component(found, SET: tl.constexpr, COMPONENT: tl.constexpr, CUT: tl.conste
     # H = round((F - Q) P 2**-T - V_T 2**-T), which is 0 where V has no more than T bits.
     high = tl.zeros_like(minus_low)
     if SET.high_bits >= 0:
-        high = (tl.fma(fraction, tl.full(high.shape, SET.scale, tl.float64), minus_low) + _ROUND) - _ROUND
+        high = (tl.fma(fraction, tl.full(high.shape, SET.scale, tl.float64), minus_low) + ROUND_DOUBLE) - ROUND_DOUBLE
     return high - minus_low, high, word, limbs
 
 

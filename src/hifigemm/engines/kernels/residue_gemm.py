@@ -27,7 +27,7 @@ import torch
 import triton
 import triton.language as tl
 
-from hifigemm.engines.kernels.common import NO_PREDICATE, Predicate, holds, place_of, tiles_of, unfolded
+from hifigemm.engines.kernels.common import NO_PREDICATE, ROUND_SINGLE, Predicate, holds, place_of, tiles_of, unfolded
 from hifigemm.engines.kernels.launch import Launch, empty, uploaded
 from hifigemm.engines.kernels.tiles import KERNELS, ProductShape, Tile, gpu_of, grid_size, hopper_module, tile_for
 from hifigemm.numerics.residues import centred
@@ -42,8 +42,6 @@ _REDUCE_PTX = tl.constexpr(
     "{ .reg .u32 x, f, q; .reg .f32 a, b, c; xor.b32 x, $1, 0x80000000; dp4a.u32.s32 f, x, $2, $3; mov.b32 a, f; "
     "mov.b32 b, $4; mov.b32 c, $5; fma.rn.f32 a, a, b, c; mov.b32 q, a; mad.lo.u32 $0, q, $6, f; }"
 )
-_ROUND = tl.constexpr(1.5 * 2.0**23)
-"""Added and taken away again, it rounds a float32 below 2**22 to an integer."""
 
 
 def _float_bits(x: float) -> int:
@@ -77,7 +75,7 @@ def reduce_portable(s, row):
     # s = h 2**16 + l with -2**15 <= l < 2**15.
     low = (s << 16) >> 16
     t = ((s - low) >> 16) * tl.load(row + 5) + low
-    q = (t.to(tl.float32) * inverse + _ROUND) - _ROUND
+    q = (t.to(tl.float32) * inverse + ROUND_SINGLE) - ROUND_SINGLE
     return (t - q.to(tl.int32) * p).to(tl.int8)
 
 

@@ -127,10 +127,11 @@ def _load_tile(operand, spot, ks, k, ALONG_K: tl.constexpr, FORM: tl.constexpr):
     _, batch, start, count = spot
     # A vector beyond the last one is read as the last: nothing of it is stored.
     vs = tl.minimum(_vectors(start, FORM), count - 1).to(tl.int64)
+    first_entries = batch * sb + vs * sv
     if ALONG_K:
-        at = x + (batch * sb + vs * sv) * (FORM.vector * FORM.width) + ks * FORM.width
+        at = x + first_entries * (FORM.vector * FORM.width) + ks * FORM.width
     else:
-        at = x + (batch * sb + vs * sv) * FORM.width + ks.to(tl.int64) * (sk * FORM.width)
+        at = x + first_entries * FORM.width + ks.to(tl.int64) * (sk * FORM.width)
     return _load(at, ks < k, FORM)
 
 

@@ -24,7 +24,7 @@ import torch
 import triton
 import triton.language as tl
 
-from hifigemm.engines.kernels.common import power_of_two, power_of_two_single
+from hifigemm.engines.kernels.common import ROUND_DOUBLE, ROUND_SINGLE, power_of_two, power_of_two_single
 from hifigemm.engines.kernels.launch import Launch, empty
 from hifigemm.engines.kernels.tiles import VECTOR_ENTRIES
 from hifigemm.engines.kernels.vector_tiles import (
@@ -84,7 +84,7 @@ def _scaled(x, g, FORM: tl.constexpr):
 @triton.jit
 def _digit(y, FORM: tl.constexpr):
     """The slice of y as INT8, which wraps from h to -h, and what the integer nearest to y leaves."""
-    ROUND: tl.constexpr = 1.5 * 2.0**23 if FORM.single else 1.5 * 2.0**52
+    ROUND: tl.constexpr = ROUND_SINGLE if FORM.single else ROUND_DOUBLE
     raised = y + ROUND
     rest = y - (raised - ROUND)
     digit = raised.to(tl.int32 if FORM.single else tl.int64, bitcast=True).to(tl.int32)

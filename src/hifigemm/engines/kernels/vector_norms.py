@@ -20,8 +20,11 @@ import triton.language as tl
 
 from hifigemm.engines.kernels.common import power_of_two
 
-_FIRST_AXIS_WINS = triton.__version__.startswith("3.6.")
-K, VECTOR, PIECE, BLOCK = (tl.constexpr(axis) for axis in ((0, 1, 2, 3) if _FIRST_AXIS_WINS else (3, 2, 1, 0)))
+_PLACES = (0, 1, 2, 3) if triton.__version__.startswith("3.6.") else (3, 2, 1, 0)
+K = tl.constexpr(_PLACES[0])
+VECTOR = tl.constexpr(_PLACES[1])
+PIECE = tl.constexpr(_PLACES[2])
+BLOCK = tl.constexpr(_PLACES[3])
 NOT_FINITE = tl.constexpr(-(2**30))
 """Scale of a vector that holds an Inf or NaN."""
 NO_EXPONENT = tl.constexpr(-2096)
