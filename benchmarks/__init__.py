@@ -1,1 +1,3 @@
-"""Timings behind the figures of the README: each script answers one question and writes one CSV."""
+"""Timings behind the figures of the README: each script answers one question and writes
+one CSV.
+"""

@@ -1,4 +1,6 @@
-"""What the benchmarks share: sections that are checked and timed one after the other, and rows written as they come."""
+"""What the benchmarks share: sections that are checked and timed one after the other,
+and rows written as they come.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,17 @@ from hifigemm.bench.runs import Outcome
 from hifigemm.bench.timing import QUICK, Method
 from hifigemm.study.environment import environment, write_csv
 
-__all__ = ["BRIEF", "SIZES", "Section", "arrays_here", "default_path", "parse", "run_sections", "short_name", "sizes"]
+__all__ = [
+    "BRIEF",
+    "SIZES",
+    "Section",
+    "arrays_here",
+    "default_path",
+    "parse",
+    "run_sections",
+    "short_name",
+    "sizes",
+]
 
 SIZES = {"cpu": (128, 256), "cuda": (1024, 2048, 4096, 8192, 16384)}
 
@@ -28,7 +40,9 @@ BRIEF = Method(bursts=3)
 """A script with five sizes and eight cases takes four minutes."""
 
 SAMPLE = 32
-"""Rows and columns that are compared with the exact product for float64, which takes the host longest."""
+"""Rows and columns that are compared with the exact product for float64, which takes
+the host longest.
+"""
 
 
 @dataclass(frozen=True)
@@ -45,7 +59,8 @@ class Section:
     method : Method or None
         None checks the results and notes their errors, without times.
     modes : sequence of {"eager", "graph"}
-        "graph" replays captured CUDA graphs, for products that take less time than their launch from Python.
+        "graph" replays captured CUDA graphs, for products that take less time than
+        their launch from Python.
     """
 
     part: str
@@ -55,15 +70,37 @@ class Section:
     modes: Sequence[str] = ("eager",)
 
 
-def parse(text: str, parts: Sequence[str], given: Sequence[str] | None, *, sized: bool = True) -> argparse.Namespace:
-    """The options of a script whose sections belong to some parts: sizes, parts, output, quick, with defaults."""
+def parse(
+    text: str, parts: Sequence[str], given: Sequence[str] | None, *, sized: bool = True
+) -> argparse.Namespace:
+    """The options of a script whose sections belong to some parts: sizes, parts,
+    output, quick, with defaults.
+    """
     kind = "cuda" if cuda_is_usable() else "cpu"
-    parser = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=text, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     if sized:
-        parser.add_argument("--sizes", type=sizes, default=SIZES[kind], metavar="N,N,...")
-    parser.add_argument("--parts", type=_words, default=tuple(parts), metavar="P,P,...", help=", ".join(parts))
-    parser.add_argument("--output", "--csv", type=Path, metavar="FILE", help="(default: by device and day)")
-    parser.add_argument("--quick", action="store_true", help="a first look, not a measurement")
+        parser.add_argument(
+            "--sizes", type=sizes, default=SIZES[kind], metavar="N,N,..."
+        )
+    parser.add_argument(
+        "--parts",
+        type=_words,
+        default=tuple(parts),
+        metavar="P,P,...",
+        help=", ".join(parts),
+    )
+    parser.add_argument(
+        "--output",
+        "--csv",
+        type=Path,
+        metavar="FILE",
+        help="(default: by device and day)",
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="a first look, not a measurement"
+    )
     options = parser.parse_args(given)
     unknown = set(options.parts) - set(parts)
     if unknown:
@@ -83,14 +120,21 @@ def _words(text: str) -> tuple[str, ...]:
     return tuple(text.split(","))
 
 
-def run_sections(name: str, sections: Sequence[Section], options: argparse.Namespace) -> int:
-    """Check and time the sections of the parts that are asked for; 1 where a result was wrong.
+def run_sections(
+    name: str, sections: Sequence[Section], options: argparse.Namespace
+) -> int:
+    """Check and time the sections of the parts that are asked for; 1 where a result was
+    wrong.
 
-    Every row is printed and written when its section is done, so that an interrupted run leaves what it has.
+    Every row is printed and written when its section is done, so that an interrupted
+    run leaves what it has.
     """
     arrays = arrays_here()
     facts, meter, started = arrays.describe(), arrays.meter(), time.perf_counter()
-    peaks, own = peak_rates(facts["device"]), {"device": facts["device"], "commit": environment()["commit"]}
+    peaks, own = (
+        peak_rates(facts["device"]),
+        {"device": facts["device"], "commit": environment()["commit"]},
+    )
     path = options.output or default_path(name, arrays)
     found: list[Row] = []
     wrong = False
@@ -110,10 +154,15 @@ def run_sections(name: str, sections: Sequence[Section], options: argparse.Names
             timed=method is not None,
             sample=SAMPLE,
         )
-        new = [{"part": section.part} | row for row in rows(section.load, outcomes, peaks, own)]
+        new = [
+            {"part": section.part} | row
+            for row in rows(section.load, outcomes, peaks, own)
+        ]
         found += new
         wrong |= any(outcome.refused for outcome in outcomes)
-        print(f"{section.part}: {section.load}  ({time.perf_counter() - started:.0f} s)")
+        print(
+            f"{section.part}: {section.load}  ({time.perf_counter() - started:.0f} s)"
+        )
         for outcome, row in zip(outcomes, new, strict=True):
             print(_line(outcome, row), flush=True)
         write_csv(path, found, **facts, method=vars(method or BRIEF))
@@ -135,10 +184,16 @@ _CELLS: dict[str, tuple[str, Callable[[Any], str]]] = {
 
 def _line(outcome: Outcome, row: Row) -> str:
     """What a reader wants to see of a row."""
-    known = {key: row[key] for key in _CELLS if row[key] != "" and not math.isnan(row[key])}
-    cells = "  ".join(f"{_CELLS[key][0]} {_CELLS[key][1](value)}" for key, value in known.items())
+    known = {
+        key: row[key] for key in _CELLS if row[key] != "" and not math.isnan(row[key])
+    }
+    cells = "  ".join(
+        f"{_CELLS[key][0]} {_CELLS[key][1](value)}" for key, value in known.items()
+    )
     rest = "" if outcome.status in ("timed", "checked") else f"  {outcome.status}"
-    chosen = f"  -> {outcome.case.scheme}" if outcome.case.name.startswith("auto") else ""
+    chosen = (
+        f"  -> {outcome.case.scheme}" if outcome.case.name.startswith("auto") else ""
+    )
     return f"  {outcome.case.name:<24} {row['mode']:<6} {cells}{chosen}{rest}"
 
 
@@ -149,7 +204,9 @@ def arrays_here() -> Arrays:
 
 def default_path(name: str, arrays: Arrays) -> Path:
     """Where a benchmark writes to, by device and day."""
-    return Path(f"results/{name}_{short_name(arrays)}_{datetime.now(timezone.utc):%Y-%m-%d}.csv")
+    return Path(
+        f"results/{name}_{short_name(arrays)}_{datetime.now(timezone.utc):%Y-%m-%d}.csv"
+    )
 
 
 def short_name(arrays: Arrays) -> str:

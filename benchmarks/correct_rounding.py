@@ -1,8 +1,10 @@
-"""What does a guarantee cost on the CPU? Time and extra memory of every way to a product, against NumPy's own.
+"""What does a guarantee cost on the CPU? Time and extra memory of every way to a
+product, against NumPy's own.
 
-Matrices are phi matrices of [MOOI20] with phi = 0.5. Every result is checked before it is timed: the correctly rounded
-ones in every entry against an exact integer product, the others against the bound of their own report. A wrong result
-gets no time. Run from the root of the repository:
+Matrices are phi matrices of [MOOI20] with phi = 0.5. Every result is checked before it
+is timed: the correctly rounded ones in every entry against an exact integer product,
+the others against the bound of their own report. A wrong result gets no time. Run from
+the root of the repository:
 
     python -m benchmarks.correct_rounding [--sizes 256 512 1024 2048] [--repeats 7] [--output FILE.csv]
 """
@@ -26,8 +28,14 @@ SEED = 1
 
 
 def ways() -> dict[str, dict[str, Any]]:
-    """Name and options of each way to the product; engine "torch" where PyTorch is installed."""
-    torch = {"correct, torch": {"accuracy": "correct", "engine": "torch"}} if "torch" in hg.engines() else {}
+    """Name and options of each way to the product; engine "torch" where PyTorch is
+    installed.
+    """
+    torch = (
+        {"correct, torch": {"accuracy": "correct", "engine": "torch"}}
+        if "torch" in hg.engines()
+        else {}
+    )
     return {
         "auto": {},
         "correct": {"accuracy": "correct"},
@@ -61,7 +69,9 @@ def measure(n: int, repeats: int) -> list[dict[str, Any]]:
     for name, call in calls.items():
         if not check(name, call()):
             raise RuntimeError(f"{name!r} gave a wrong result and is not timed")
-    times = time_bursts(calls, Clock(), Method(pause=0.0, warm=0, calls=(1, 1), bursts=repeats))
+    times = time_bursts(
+        calls, Clock(), Method(pause=0.0, warm=0, calls=(1, 1), bursts=repeats)
+    )
     rows = []
     for name, timing in times.items():
         report = reports.get(name)
@@ -79,14 +89,17 @@ def measure(n: int, repeats: int) -> list[dict[str, Any]]:
                 "num_products": report.num_products if report else 1,
                 "bound": report.bound if report else "",
                 "correct_entries": float(np.mean(calls[name]() == exact)),
-                "peak_memory_over_operands": peak_memory(calls[name]) / (a.nbytes + b.nbytes),
+                "peak_memory_over_operands": peak_memory(calls[name])
+                / (a.nbytes + b.nbytes),
             }
         )
     return rows
 
 
 def peak_memory(call: Callable[[], Any]) -> int:
-    """Largest number of bytes that NumPy held during the call, the result included, the operands not."""
+    """Largest number of bytes that NumPy held during the call, the result included, the
+    operands not.
+    """
     tracemalloc.start()
     call()
     peak = tracemalloc.get_traced_memory()[1]
@@ -102,7 +115,9 @@ def main() -> None:
     parser.add_argument("--output", default="results/correct_rounding_cpu.csv")
     options = parser.parse_args()
     rows = [row for n in options.sizes for row in measure(n, options.repeats)]
-    print(f"{'n':>6} {'way':<18} {'ms':>9} {'x native':>9} {'products':>9} {'correct':>8} {'memory':>7}")
+    print(
+        f"{'n':>6} {'way':<18} {'ms':>9} {'x native':>9} {'products':>9} {'correct':>8} {'memory':>7}"
+    )
     for row in rows:
         print(
             f"{row['n']:>6} {row['way']:<18} {row['seconds_median'] * 1e3:>9.2f} {row['ratio_to_native']:>9.2f} "

@@ -1,13 +1,15 @@
-"""How fast are products at the accuracy of float64, and what does a guarantee cost? Checked, then timed.
+"""How fast are products at the accuracy of float64, and what does a guarantee cost?
+Checked, then timed.
 
     python -m benchmarks.dgemm [--sizes N,N,...] [--parts P,P,...] [--output FILE.csv] [--quick]
 
 times      square products of phi matrices with phi = 0.5: the native product, the library's choice, 14 and 15 moduli
-           as they are (no promise), Ozaki scheme II with the count that the level "fp64" asks of these operands in
-           every entry, INT8 slices, peers
+           as they are (no promise), Ozaki scheme II with the count that the level
+           "fp64" asks of these operands in every entry, INT8 slices, peers
 correct    every entry correctly rounded
 
-Errors are max |C - AB| / (|A||B|) and ||C - AB||_F / ||AB||_F in samples of rows and columns, against exact products.
+Errors are max |C - AB| / (|A||B|) and ||C - AB||_F / ||AB||_F in samples of rows and
+columns, against exact products.
 """
 
 from __future__ import annotations

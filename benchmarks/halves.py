@@ -1,8 +1,10 @@
-"""Seven products of halves for eight, beside whole products of residues: compared bit for bit, then timed in turns.
+"""Seven products of halves for eight, beside whole products of residues: compared bit
+for bit, then timed in turns.
 
     python -m benchmarks.halves [--sizes N,N,...] [--output FILE.csv]
 
-Square matrices on a GPU, phi = 0.5. A row says what a plan takes by itself, which need not be what was timed.
+Square matrices on a GPU, phi = 0.5. A row says what a plan takes by itself, which need
+not be what was timed.
 """
 
 from __future__ import annotations
@@ -26,13 +28,19 @@ from hifigemm.numerics.epilogue import PLAIN
 from hifigemm.study.environment import write_csv
 
 CASES = (("float64", 14), ("complex128", 14), ("float64", None))
-"""Dtype and number of moduli; none where the device chooses and the result is promised."""
+"""Dtype and number of moduli; none where the device chooses and the result is
+promised.
+"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the benchmark."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sizes", type=sizes, default=(8192, 12288, 16384), metavar="N,N,...")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--sizes", type=sizes, default=(8192, 12288, 16384), metavar="N,N,..."
+    )
     parser.add_argument("--output", type=Path)
     args = parser.parse_args(argv)
     arrays, rows = CudaArrays(), []
@@ -43,11 +51,16 @@ def main(argv: Sequence[str] | None = None) -> int:
             write_csv(path, rows, **arrays.describe(), method=vars(BRIEF))
             arrays.release()
             for row in rows[-2:]:
-                print("  ".join(f"{key} {value}" for key, value in row.items()), flush=True)
+                print(
+                    "  ".join(f"{key} {value}" for key, value in row.items()),
+                    flush=True,
+                )
     return 0 if all(row["same_bits"] for row in rows) else 1
 
 
-def measure(load: Workload, count: int | None, arrays: CudaArrays) -> list[dict[str, Any]]:
+def measure(
+    load: Workload, count: int | None, arrays: CudaArrays
+) -> list[dict[str, Any]]:
     """A row for whole products and one for those of halves."""
     a, b = arrays.operands(load, 0)
     plan = hg.make_plan(a, b, scheme=hg.Ozaki2(num_moduli=count, scaling="fast"))
@@ -68,11 +81,26 @@ def measure(load: Workload, count: int | None, arrays: CudaArrays) -> list[dict[
     rows = []
     for form in results:
         found = times[str(form)]
-        row = {"n": load.n, "dtype": load.dtype, "scheme": str(plan.scheme), "promised": count is None}
-        row |= {"in_halves": form, "planned": plan.blocking.in_halves, "same_bits": same}
+        row = {
+            "n": load.n,
+            "dtype": load.dtype,
+            "scheme": str(plan.scheme),
+            "promised": count is None,
+        }
+        row |= {
+            "in_halves": form,
+            "planned": plan.blocking.in_halves,
+            "same_bits": same,
+        }
         row |= {"burst_tflops": load.operations / found.burst.median * 1e-12}
         row |= {"sustained_tflops": load.operations / found.sustained.median * 1e-12}
-        rows.append(row | {"sm_clock_mhz": found.readings.sm_clock_mhz, "watts": found.readings.watts})
+        rows.append(
+            row
+            | {
+                "sm_clock_mhz": found.readings.sm_clock_mhz,
+                "watts": found.readings.watts,
+            }
+        )
     return rows
 
 

@@ -1,9 +1,11 @@
-"""Rates of the INT8 residue product kernels alone, on full-range random residues: checked, then timed.
+"""Rates of the INT8 residue product kernels alone, on full-range random residues:
+checked, then timed.
 
     python -m benchmarks.int8_product [--output FILE.csv] [--count 14]
 
-The tiles that are taken for each shape, in Gluon and in plain Triton; square and odd shapes. A
-tile whose residues are wrong in a sample of rows gets no time. TOP/s count 2 m n k for each modulus.
+The tiles that are taken for each shape, in Gluon and in plain Triton; square and odd
+shapes. A tile whose residues are wrong in a sample of rows gets no time. TOP/s count 2
+m n k for each modulus.
 """
 
 from __future__ import annotations
@@ -36,7 +38,9 @@ SHAPES = (
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the benchmark."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--output", type=Path)
     parser.add_argument("--count", type=int, default=14, help="moduli")
     args = parser.parse_args(argv)
@@ -46,38 +50,72 @@ def main(argv: Sequence[str] | None = None) -> int:
         found = measure(shape, args.count, device, BRIEF)
         rows += found
         for row in found:
-            rate = f"{row['burst_tops']:.0f} / {row['sustained_tops']:.0f} TOP/s" if row["correct"] else "wrong"
-            print(f"{row['m']} x {row['k']} x {row['n']}  {row['tile']}  {rate}", flush=True)
+            rate = (
+                f"{row['burst_tops']:.0f} / {row['sustained_tops']:.0f} TOP/s"
+                if row["correct"]
+                else "wrong"
+            )
+            print(
+                f"{row['m']} x {row['k']} x {row['n']}  {row['tile']}  {rate}",
+                flush=True,
+            )
     day = datetime.now(timezone.utc).strftime("%Y-%m-%d")
-    name = torch.cuda.get_device_name(device).lower().replace("nvidia ", "").replace(" ", "-")
+    name = (
+        torch.cuda.get_device_name(device)
+        .lower()
+        .replace("nvidia ", "")
+        .replace(" ", "-")
+    )
     path = args.output or Path(f"results/int8_product_{name}_{day}.csv")
-    write_csv(path, rows, device=torch.cuda.get_device_name(device), torch=torch.__version__)
+    write_csv(
+        path, rows, device=torch.cuda.get_device_name(device), torch=torch.__version__
+    )
     return 0 if all(row["correct"] for row in rows) else 1
 
 
-def measure(shape: tuple[int, int, int], count: int, device: torch.device, method: Method) -> list[dict[str, Any]]:
+def measure(
+    shape: tuple[int, int, int], count: int, device: torch.device, method: Method
+) -> list[dict[str, Any]]:
     """One row for each tile."""
     (m, n, k), gpu = shape, gpu_of(device)
     pitch, moduli = -(-k // 128) * 128, real_moduli()[:count]
     sizes = (m, pitch), (n, pitch), (-(-m // 128) * 128, -(-n // 256) * 256)
-    a, b, c = (torch.randint(-128, 128, (1, count, *size), dtype=torch.int8, device=device) for size in sizes)
+    a, b, c = (
+        torch.randint(-128, 128, (1, count, *size), dtype=torch.int8, device=device)
+        for size in sizes
+    )
     a[..., k:], b[..., k:] = 0, 0
     constants = residue_constants(moduli, device)
     asked = ProductShape(m, n, k, count)
     tiles = [tile_for(asked, gpu), tile_for(asked, gpu, ("triton",))]
     runs = {str(tile): _call(a, b, constants, c, tile) for tile in tiles}
-    right = {name: _is_right(run, a, b, c, moduli, (m, n)) for name, run in runs.items()}
+    right = {
+        name: _is_right(run, a, b, c, moduli, (m, n)) for name, run in runs.items()
+    }
     timed = {name: run for name, run in runs.items() if right[name]}
     times = time_variants(timed, CudaClock(), method, open_meter())
     work = 2.0 * m * n * k * count * 1e-12
     rows = []
     for name in runs:
-        row = {"m": m, "n": n, "k": k, "moduli": count, "tile": name, "correct": right[name]}
+        row = {
+            "m": m,
+            "n": n,
+            "k": k,
+            "moduli": count,
+            "tile": name,
+            "correct": right[name],
+        }
         if name in times:
-            seconds = {"burst": times[name].burst.median, "sustained": times[name].sustained.median}
+            seconds = {
+                "burst": times[name].burst.median,
+                "sustained": times[name].sustained.median,
+            }
             row |= {f"{mode}_us": 1e6 * value for mode, value in seconds.items()}
             row |= {f"{mode}_tops": work / value for mode, value in seconds.items()}
-            row["sm_clock_mhz"], row["watts"] = times[name].readings.sm_clock_mhz, times[name].readings.watts
+            row["sm_clock_mhz"], row["watts"] = (
+                times[name].readings.sm_clock_mhz,
+                times[name].readings.watts,
+            )
         rows.append(row)
     return rows
 
@@ -86,8 +124,12 @@ def _call(a: Any, b: Any, constants: Any, c: Any, tile: Tile) -> Any:
     return lambda: residue_gemm(a, b, constants, c, config=tile)
 
 
-def _is_right(run: Any, a: Any, b: Any, c: Any, moduli: Sequence[int], size: tuple[int, int]) -> bool:
-    """Whether a sample of rows is right modulo every p; the output is poisoned before."""
+def _is_right(
+    run: Any, a: Any, b: Any, c: Any, moduli: Sequence[int], size: tuple[int, int]
+) -> bool:
+    """Whether a sample of rows is right modulo every p; the output is poisoned
+    before.
+    """
     m, n = size
     c.fill_(77)
     run()

@@ -1,8 +1,11 @@
-"""Does a weaker request ever cost more than a stronger one? Times of requests over families of data, and where it does.
+"""Does a weaker request ever cost more than a stronger one? Times of requests over
+families of data, and where it does.
 
-Every request multiplies the same n x n float64 matrices of `hifigemm.testing.matrices.COST_FAMILIES`. A result is
-checked before it is timed: 24 x 24 of its entries against the exact product. The time of a cell is the least of several
-calls, in turns with the other requests; a call is over when the device is done, as calls that look at operands wait.
+Every request multiplies the same n x n float64 matrices of
+`hifigemm.testing.matrices.COST_FAMILIES`. A result is checked before it is timed: 24 x
+24 of its entries against the exact product. The time of a cell is the least of several
+calls, in turns with the other requests; a call is over when the device is done, as
+calls that look at operands wait.
 
     python -m benchmarks.request_costs [--n 256] [--seconds 3] [--families "phi 2;Hilbert"] [--output FILE]
     python -m benchmarks.request_costs --device cuda --n 4096
@@ -51,7 +54,9 @@ ORDER = (
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure, print, write; 1 where a weaker request costs more than a stronger one."""
+    """Measure, print, write; 1 where a weaker request costs more than a stronger
+    one.
+    """
     options = parse(sys.argv[1:] if argv is None else argv)
     device = Device(options.device)
     path = options.output or Path(f"results/request_costs_{device.short_name}.csv")
@@ -63,11 +68,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         cells = measure(family, options.n, options.seconds, device)
         rows += cells
         times = {row["request"]: row["seconds_least"] for row in cells}
-        print(f"{family:<36}" + "".join(f"{1e3 * seconds:>10.3g}" for seconds in times.values()), flush=True)
+        print(
+            f"{family:<36}"
+            + "".join(f"{1e3 * seconds:>10.3g}" for seconds in times.values()),
+            flush=True,
+        )
         for weaker, stronger in ORDER:
             ratio = times[weaker] / times[stronger]
             if ratio > MARGIN:
-                violations.append(f"{family}: {weaker} costs {ratio:.2f} times {stronger}")
+                violations.append(
+                    f"{family}: {weaker} costs {ratio:.2f} times {stronger}"
+                )
         write_csv(path, rows, device=device.name, seed=SEED, seconds=options.seconds)
 
     print(f"{len(violations)} violations of the order by more than {MARGIN}")
@@ -78,18 +89,32 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """The options of the script."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--n", type=int, default=256)
     parser.add_argument(
-        "--seconds", type=float, default=3.0, help="for the calls of one family, at least seven of each"
+        "--seconds",
+        type=float,
+        default=3.0,
+        help="for the calls of one family, at least seven of each",
     )
-    parser.add_argument("--families", type=lambda text: text.split(";"), default=list(COST_FAMILIES), metavar="F;F")
-    parser.add_argument("--output", type=Path, metavar="FILE", help="(default: by device)")
+    parser.add_argument(
+        "--families",
+        type=lambda text: text.split(";"),
+        default=list(COST_FAMILIES),
+        metavar="F;F",
+    )
+    parser.add_argument(
+        "--output", type=Path, metavar="FILE", help="(default: by device)"
+    )
     options = parser.parse_args(argv)
     unknown = set(options.families) - set(COST_FAMILIES)
     if unknown:
-        parser.error(f"no family {', '.join(sorted(unknown))}; known: {', '.join(COST_FAMILIES)}")
+        parser.error(
+            f"no family {', '.join(sorted(unknown))}; known: {', '.join(COST_FAMILIES)}"
+        )
     return options
 
 
@@ -104,7 +129,11 @@ class Device:
 
             self.torch = torch
             self.name = torch.cuda.get_device_name()
-            self.short_name = self.name.split()[1].lower() if self.name.startswith("NVIDIA ") else "cuda"
+            self.short_name = (
+                self.name.split()[1].lower()
+                if self.name.startswith("NVIDIA ")
+                else "cuda"
+            )
 
     def put(self, x: np.ndarray) -> Any:
         """The array on the device."""
@@ -115,7 +144,9 @@ class Device:
         return x.cpu().numpy() if self.is_cuda else x
 
     def seconds(self, call: Callable[[], Any]) -> float:
-        """Time of one call, until its result is there; on a CPU that of the processor, whatever else it does."""
+        """Time of one call, until its result is there; on a CPU that of the processor,
+        whatever else it does.
+        """
         clock = time.perf_counter if self.is_cuda else time.process_time
         self.wait()
         start = clock()
@@ -144,19 +175,27 @@ def measure(family: str, n: int, budget: float, device: Device) -> list[dict[str
     calls, reports = {}, {}
     for request, options in REQUESTS.items():
         result, reports[request] = hg.matmul(x, y, return_report=True, **options)
-        parts = [device.fetch(part) for part in (result if request == "pair" else (result,))]
-        if not keeps(request, [part[np.ix_(*sample)] for part in parts], exact, reports[request]):
-            raise RuntimeError(f"{family}: {request} gave a wrong result and is not timed")
+        parts = [
+            device.fetch(part) for part in (result if request == "pair" else (result,))
+        ]
+        if not keeps(
+            request, [part[np.ix_(*sample)] for part in parts], exact, reports[request]
+        ):
+            raise RuntimeError(
+                f"{family}: {request} gave a wrong result and is not timed"
+            )
         calls[request] = lambda options=options: hg.matmul(x, y, **options)
 
-    # All requests in turns, so that a busy moment of the machine harms none of them alone.
+    # All requests in turns, so that a busy moment of the machine harms none of them
+    # alone.
     least = dict.fromkeys(calls, float("inf"))
     stop, turns = time.perf_counter() + budget, 0
     names = list(calls)
     while turns < len(names) or time.perf_counter() < stop:
         for name in names:
             least[name] = min(least[name], device.seconds(calls[name]))
-        names.append(names.pop(0))  # each comes after each other one, whose data are in the cache
+        # each comes after each other one, whose data are in the cache
+        names.append(names.pop(0))
         turns += 1
 
     return [
@@ -175,7 +214,9 @@ def measure(family: str, n: int, budget: float, device: Device) -> list[dict[str
     ]
 
 
-def keeps(request: str, parts: list[np.ndarray], exact: ExactProduct, report: hg.Report) -> bool:
+def keeps(
+    request: str, parts: list[np.ndarray], exact: ExactProduct, report: hg.Report
+) -> bool:
     """True if the sampled entries keep what was asked for."""
     if request in ("correct", "pair"):
         return bool(np.array_equal(parts[0], exact.rounded))

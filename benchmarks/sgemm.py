@@ -1,14 +1,17 @@
-"""Which scheme makes products at the accuracy of float32 quickest, how accurate, at what energy? Checked, then timed.
+"""Which scheme makes products at the accuracy of float32 quickest, how accurate, at
+what energy? Checked, then timed.
 
     python -m benchmarks.sgemm [--sizes N,N,...] [--parts P,P,...] [--output FILE.csv] [--quick]
 
 times      square products of phi matrices with phi = 0.5: corrected FP16 and TF32 words, INT8 slices and residues,
-           the library's choice, the native product; joules and GFLOP/s/W from the energy counter
+           the library's choice, the native product; joules and GFLOP/s/W from the
+           energy counter
 errors     the same on uniform entries of both signs and of one sign, without times
 exponents  the four exponent families of [OY22], and what "auto" takes for them
 long       positive entries and k = 65536: sums outside the tensor core against sums chained in it
 
-Errors are max |C - AB| / (|A||B|) and ||C - AB||_F / ||AB||_F against the product in float64 on the device.
+Errors are max |C - AB| / (|A||B|) and ||C - AB||_F / ||AB||_F against the product in
+float64 on the device.
 """
 
 from __future__ import annotations
@@ -45,10 +48,16 @@ def sections(sizes: Sequence[int]) -> list[Section]:
         for family in ("uniform", "uniform01")
     ]
     largest = capped("exponents")[-1]
-    found += [Section("exponents", load(largest, family), SCHEMES, None) for family in EXPONENT_FAMILIES]
+    found += [
+        Section("exponents", load(largest, family), SCHEMES, None)
+        for family in EXPONENT_FAMILIES
+    ]
     chained = [f"{words}:chained" for words in WORDS]
     long = load(capped("long")[-1], "uniform01", LONG)
-    return [*found, Section("long", long, ("native", *WORDS, *chained, *INTEGERS), None)]
+    return [
+        *found,
+        Section("long", long, ("native", *WORDS, *chained, *INTEGERS), None),
+    ]
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,10 +1,11 @@
-"""Is the library's choice ever slower than the native product? Small, skinny and batched shapes, checked, then timed.
+"""Is the library's choice ever slower than the native product? Small, skinny and
+batched shapes, checked, then timed.
 
     python -m benchmarks.shapes [--parts P,P,...] [--output FILE.csv] [--quick]
 
-One part for each dtype. On a GPU products are captured in graphs and called from Python: below n = 512 the time of a
-call is the host's, and the graph shows that of the device. What waits for the device cannot be captured, and its row
-says so.
+One part for each dtype. On a GPU products are captured in graphs and called from
+Python: below n = 512 the time of a call is the host's, and the graph shows that of the
+device. What waits for the device cannot be captured, and its row says so.
 """
 
 from __future__ import annotations

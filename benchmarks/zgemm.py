@@ -1,4 +1,5 @@
-"""How fast are complex products by residues, next to the native ones? Checked, then timed.
+"""How fast are complex products by residues, next to the native ones? Checked, then
+timed.
 
     python -m benchmarks.zgemm [--sizes N,N,...] [--parts P,P,...] [--output FILE.csv] [--quick]
 
@@ -19,7 +20,14 @@ from hifigemm.bench.arrays import Workload
 
 PARTS = ("double", "single")
 SCHEMES = {
-    "double": ("native", "auto", "ozaki2:14", "ozaki2:15", "ozaki2:fast@fp64", "auto@correct"),
+    "double": (
+        "native",
+        "auto",
+        "ozaki2:14",
+        "ozaki2:15",
+        "ozaki2:fast@fp64",
+        "auto@correct",
+    ),
     "single": ("native", "ozaki2:7", "ozaki2:8"),
 }
 DTYPES = {"double": "complex128", "single": "complex64"}
@@ -27,7 +35,11 @@ DTYPES = {"double": "complex128", "single": "complex64"}
 
 def sections(sizes: Sequence[int]) -> list[Section]:
     """What is measured for these sizes."""
-    return [Section(part, Workload(n, n, n, dtype=DTYPES[part]), SCHEMES[part]) for part in PARTS for n in sizes]
+    return [
+        Section(part, Workload(n, n, n, dtype=DTYPES[part]), SCHEMES[part])
+        for part in PARTS
+        for n in sizes
+    ]
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,12 +1,16 @@
-"""All amplitudes of a random quantum circuit, by a cut into two halves, in complex64 and complex128.
+"""All amplitudes of a random quantum circuit, by a cut into two halves, in complex64
+and complex128.
 
-    python examples/quantum_circuit.py [--size N] [--device cpu|cuda] [--accuracy A] [--summary]
+    python examples/quantum_circuit.py [--size N] [--device
+    cpu|cuda] [--accuracy A] [--summary]
 
-Gates on neighbouring qubits are random and unitary; after each cycle a CZ gate crosses the cut. It is a sum of two
-products of one-qubit operators, P0 I + P1 Z, so that c cycles make 2**c paths, of which each half is evolved by itself.
-The amplitudes are the sum over paths, a product of large matrices. The method is that of Markov, Fatima, Isakov and
-Boixo, Quantum Supremacy Is Both Closer and Farther than It Appears, arXiv:1807.10749, after Aaronson and Chen,
-arXiv:1612.05903. The reference is the whole state in complex128, evolved gate by gate with the same rounded gates.
+Gates on neighbouring qubits are random and unitary; after each cycle a CZ gate crosses
+the cut. It is a sum of two products of one-qubit operators, P0 I + P1 Z, so that c
+cycles make 2**c paths, of which each half is evolved by itself. The amplitudes are the
+sum over paths, a product of large matrices. The method is that of Markov, Fatima,
+Isakov and Boixo, Quantum Supremacy Is Both Closer and Farther than It Appears,
+arXiv:1807.10749, after Aaronson and Chen, arXiv:1612.05903. The reference is the whole
+state in complex128, evolved gate by gate with the same rounded gates.
 """
 
 from __future__ import annotations
@@ -19,19 +23,27 @@ from common import Rows, compare, options, parser
 from torch import Tensor
 
 Gates = list[list[tuple[int, Tensor]]]
-"""For each cycle, first qubits and matrices of gates on neighbours: 4 x 4 for two of them."""
+"""For each cycle, first qubits and matrices of gates on neighbours: 4 x 4 for two of
+them.
+"""
 
 
-def random_gates(qubits: int, cycles: int, dtype: torch.dtype, generator: torch.Generator) -> Gates:
+def random_gates(
+    qubits: int, cycles: int, dtype: torch.dtype, generator: torch.Generator
+) -> Gates:
     """In each cycle a gate on every pair of neighbours, even pairs first."""
     pairs = [*range(0, qubits - 1, 2), *range(1, qubits - 1, 2)]
     shape = cycles, len(pairs), 4, 4
-    unitary = torch.linalg.qr(torch.randn(shape, dtype=torch.complex128, generator=generator)).Q.to(dtype)
+    unitary = torch.linalg.qr(
+        torch.randn(shape, dtype=torch.complex128, generator=generator)
+    ).Q.to(dtype)
     return [list(zip(pairs, cycle, strict=True)) for cycle in unitary]
 
 
 def joined(gates: Gates) -> Gates:
-    """The same gates, where up to three on adjacent pairs of qubits became one gate on six qubits."""
+    """The same gates, where up to three on adjacent pairs of qubits became one gate on
+    six qubits.
+    """
     made: Gates = []
     for cycle in gates:
         made.append([])
@@ -49,13 +61,19 @@ def joined(gates: Gates) -> Gates:
 
 
 def apply(gate: Tensor, qubit: int, states: Tensor) -> Tensor:
-    """States, the columns, after a gate on `qubit` and its next ones; qubit 0 is the leading bit of an index."""
+    """States, the columns, after a gate on `qubit` and its next ones; qubit 0 is the
+    leading bit of an index.
+    """
     parts = states.reshape(2**qubit, len(gate), -1)
     return torch.einsum("xy,ayb->axb", gate.to(states), parts).reshape(states.shape)
 
 
-def evolve_half(gates: Gates, qubits: int, branches: tuple[Tensor, Tensor], dtype: torch.dtype) -> Tensor:
-    """States of a half, one column for each path; a CZ gate doubles the paths, with a diagonal operator for each."""
+def evolve_half(
+    gates: Gates, qubits: int, branches: tuple[Tensor, Tensor], dtype: torch.dtype
+) -> Tensor:
+    """States of a half, one column for each path; a CZ gate doubles the paths, with a
+    diagonal operator for each.
+    """
     states = torch.zeros(2**qubits, 1, dtype=dtype, device=branches[0].device)
     states[0] = 1
     for cycle in joined(gates):
@@ -65,8 +83,12 @@ def evolve_half(gates: Gates, qubits: int, branches: tuple[Tensor, Tensor], dtyp
     return states
 
 
-def amplitudes(left: Gates, right: Gates, qubits: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """The state as a matrix: rows are the bits of the left half, columns those of the right one."""
+def amplitudes(
+    left: Gates, right: Gates, qubits: int, dtype: torch.dtype, device: torch.device
+) -> Tensor:
+    """The state as a matrix: rows are the bits of the left half, columns those of the
+    right one.
+    """
     index = torch.arange(2**qubits, device=device)
     last, first = index & 1, index >> (qubits - 1)
     a = evolve_half(left, qubits, (1 - last, last), dtype)
@@ -87,7 +109,9 @@ def evolve(left: Gates, right: Gates, qubits: int, device: torch.device) -> Tens
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Rows]:
-    """Run the program and return times and errors of both dtypes: norm of the difference to the reference."""
+    """Run the program and return times and errors of both dtypes: norm of the
+    difference to the reference.
+    """
     found = options(parser(__doc__, 18, 28, "number of qubits, even, 6 or more"), argv)
     qubits, cycles, tables = found.size // 2, found.size // 2 - 2, {}
     for dtype in (torch.complex64, torch.complex128):
@@ -98,11 +122,18 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Rows]:
         def errors(state: Tensor, reference: Tensor = reference) -> dict[str, float]:
             return {"error": torch.linalg.norm(state - reference).item()}
 
-        def compute(left: Gates = left, right: Gates = right, dtype: torch.dtype = dtype) -> Tensor:
+        def compute(
+            left: Gates = left, right: Gates = right, dtype: torch.dtype = dtype
+        ) -> Tensor:
             return amplitudes(left, right, qubits, dtype, found.device)
 
         name = str(dtype)[6:]
-        tables[name] = compare(found, f"Circuit of {2 * qubits} qubits, {2**cycles} paths, {name}", compute, errors)
+        tables[name] = compare(
+            found,
+            f"Circuit of {2 * qubits} qubits, {2**cycles} paths, {name}",
+            compute,
+            errors,
+        )
     return tables
 
 

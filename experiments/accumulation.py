@@ -1,10 +1,12 @@
-"""What does it cost that tensor cores truncate their sums? Rounding to nearest against rounding towards zero.
+"""What does it cost that tensor cores truncate their sums? Rounding to nearest against
+rounding towards zero.
 
     python -m experiments.accumulation [--lengths 16 1024 16384] [--block 32] [--output results/accumulation.csv]
 
-Operands are FP16 numbers, so every product is exact and only FP32 sums err. Idealised units add one product after the
-other and differ in nothing but the rounding; the models of V100 and H100 add blocks of 4 and 16 products in fixed
-point and truncate. R is the product in FP64, which is exact here but for its last bits.
+Operands are FP16 numbers, so every product is exact and only FP32 sums err. Idealised
+units add one product after the other and differ in nothing but the rounding; the models
+of V100 and H100 add blocks of 4 and 16 products in fixed point and truncate. R is the
+product in FP64, which is exact here but for its last bits.
 """
 
 from __future__ import annotations
@@ -37,7 +39,10 @@ UNITS = {
 def measure(name: str, k: int, block: int) -> list[dict[str, Any]]:
     """One line for each unit."""
     rng = np.random.default_rng([SEED, k])
-    a, b = (uniform(rng, shape, INPUTS[name], 1.0, np.float16).astype(np.float32) for shape in ((block, k), (k, block)))
+    a, b = (
+        uniform(rng, shape, INPUTS[name], 1.0, np.float16).astype(np.float32)
+        for shape in ((block, k), (k, block))
+    )
     reference = a.astype(np.float64) @ b.astype(np.float64)
     rows = []
     for method, unit in UNITS.items():
@@ -59,11 +64,18 @@ def measure(name: str, k: int, block: int) -> list[dict[str, Any]]:
 def main() -> None:
     """Measure and write."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--lengths", type=int, nargs="+", default=list(LENGTHS), metavar="K")
+    parser.add_argument(
+        "--lengths", type=int, nargs="+", default=list(LENGTHS), metavar="K"
+    )
     parser.add_argument("--block", type=int, default=64, help="rows and columns")
     parser.add_argument("--output", default="results/accumulation.csv")
     options = parser.parse_args()
-    rows = [row for name in INPUTS for k in options.lengths for row in measure(name, k, options.block)]
+    rows = [
+        row
+        for name in INPUTS
+        for k in options.lengths
+        for row in measure(name, k, options.block)
+    ]
     for row in rows:
         print(
             f"{row['inputs']:<20} {row['k']:>6} {row['residual']:.2e} {row['share_towards_zero']:.2f} {row['method']}"

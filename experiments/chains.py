@@ -1,12 +1,14 @@
-"""Products whose sums run in order of k through one accumulator: what a GPU's FP32 and FP64 units do with a GEMM.
+"""Products whose sums run in order of k through one accumulator: what a GPU's FP32 and
+FP64 units do with a GEMM.
 
 Idea
-    c <- fl(c + a_ih b_hj) for h = 0, 1, ..., each step one fused multiply-add, rounded once, to nearest. With a BLAS
-    that sums blocks of k separately, errors grow more slowly; chains are what the published errors of cublasSgemm and
-    cublasDgemm agree with (docs/experiments.md).
+    c <- fl(c + a_ih b_hj) for h = 0, 1, ..., each step one fused multiply-add, rounded
+    once, to nearest. With a BLAS that sums blocks of k separately, errors grow more
+    slowly; chains are what the published errors of cublasSgemm and cublasDgemm agree
+    with (docs/experiments.md).
 References
-    [BM08] Emulation of a FMA and Correctly Rounded Sums: Proved Algorithms Using Rounding to Odd,
-    doi:10.1109/TC.2007.70819.
+    [BM08] Emulation of a FMA and Correctly Rounded Sums: Proved Algorithms Using
+    Rounding to Odd, doi:10.1109/TC.2007.70819.
 """
 
 from __future__ import annotations
@@ -39,11 +41,17 @@ def chained_product(a: ArrayLike, b: ArrayLike, c: ArrayLike | None = None) -> A
     """
     a, b = np.asarray(a), np.asarray(b)
     if a.dtype != b.dtype or a.dtype.type not in (np.float32, np.float64):
-        raise TypeError(f"chained_product takes two float32 or two float64 matrices, not {a.dtype} and {b.dtype}")
+        raise TypeError(
+            f"chained_product takes two float32 or two float64 matrices, not {a.dtype} and {b.dtype}"
+        )
     out = np.zeros((a.shape[0], b.shape[1]), a.dtype)
     if c is not None:
         out[...] = c
-    step = _add_exact if a.dtype == np.float64 and _is_single(a) and _is_single(b) else fused_multiply_add
+    step = (
+        _add_exact
+        if a.dtype == np.float64 and _is_single(a) and _is_single(b)
+        else fused_multiply_add
+    )
     for start in range(0, len(out), _ROWS):
         total, rows = out[start : start + _ROWS], a[start : start + _ROWS]
         for h in range(b.shape[0]):
@@ -53,14 +61,18 @@ def chained_product(a: ArrayLike, b: ArrayLike, c: ArrayLike | None = None) -> A
 
 
 def fused_multiply_add(x: Array, y: Array, z: Array) -> Array:
-    """fl(x y + z), rounded once to nearest, for arrays of float32 or of float64; [BM08].
+    """fl(x y + z), rounded once to nearest, for arrays of float32 or of float64;
+    [BM08].
 
-    In float64 the exact product p + e and z are added so that what lies below the last addition is rounded to odd,
-    which makes that addition the only rounding that counts. In float32 the product is exact in float64, and its sum
-    with z is rounded to odd there.
+    In float64 the exact product p + e and z are added so that what lies below the last
+    addition is rounded to odd, which makes that addition the only rounding that counts.
+    In float32 the product is exact in float64, and its sum with z is rounded to odd
+    there.
     """
     if x.dtype == np.float32:
-        return _add_to_odd(x.astype(np.float64) * y, z.astype(np.float64)).astype(np.float32)
+        return _add_to_odd(x.astype(np.float64) * y, z.astype(np.float64)).astype(
+            np.float32
+        )
     product, error = _two_product(x, y)
     low, lowest = _two_sum(z, error)
     high, middle = _two_sum(product, low)
@@ -98,7 +110,9 @@ def _halves(x: Array) -> tuple[Array, Array]:
 
 
 def _add_to_odd(x: Array, y: Array) -> Array:
-    """x + y in float64 rounded to odd: exact sums stay, others become the neighbour whose last bit is 1."""
+    """x + y in float64 rounded to odd: exact sums stay, others become the neighbour
+    whose last bit is 1.
+    """
     total, error = _two_sum(x, y)
     bits = total.view(np.int64)
     even = (error != 0) & ((bits & 1) == 0)

@@ -1,16 +1,18 @@
-"""Do two TF32 words reach SGEMM, and two FP32 words DGEMM? Forward errors over n in three norms, as in [VLVJ23].
+"""Do two TF32 words reach SGEMM, and two FP32 words DGEMM? Forward errors over n in
+three norms, as in [VLVJ23].
 
     python -m experiments.forward_errors [--sizes 128 1024] [--block 256] [--output results/forward_errors.csv]
 
-Inputs and norms are those of [VLVJ23] (doi:10.1145/3624062.3624084, figures 4 and 5): square matrices of means of two
-uniforms, error norm(C - AB) / (norm(A) norm(B)), norms of all entries as one vector. Of an n x n product at most
-block x block entries are computed, with all of k = n: for the 1- and the 2-norm that is a sample with the same
-expectation, while the largest of fewer errors is smaller (by a quarter at n = 8192). Rows "published" are what
-[VLVJ23] measured on an A100.
+Inputs and norms are those of [VLVJ23] (doi:10.1145/3624062.3624084, figures 4 and 5):
+square matrices of means of two uniforms, error norm(C - AB) / (norm(A) norm(B)), norms
+of all entries as one vector. Of an n x n product at most block x block entries are
+computed, with all of k = n: for the 1- and the 2-norm that is a sample with the same
+expectation, while the largest of fewer errors is smaller (by a quarter at n = 8192).
+Rows "published" are what [VLVJ23] measured on an A100.
 
-"SGEMM" and "DGEMM" are chains of fused multiply-adds along k; FP32 curves are compared with the FP64 product of the
-FP32 inputs, FP64 curves with the exact product. Products of FP32 words ("TF64") are exact in FP64 and chained too,
-small words first.
+"SGEMM" and "DGEMM" are chains of fused multiply-adds along k; FP32 curves are compared
+with the FP64 product of the FP32 inputs, FP64 curves with the exact product. Products
+of FP32 words ("TF64") are exact in FP64 and chained too, small words first.
 """
 
 from __future__ import annotations
@@ -49,8 +51,12 @@ PUBLISHED = {
 Products = dict[str, Any]
 
 
-def mean_of_uniforms(rng: np.random.Generator, shape: tuple[int, ...], dtype: Any = np.float64) -> np.ndarray:
-    """Return the mean of two uniforms on [-0.5, 0.5) for each entry: the inputs of [VLVJ23]."""
+def mean_of_uniforms(
+    rng: np.random.Generator, shape: tuple[int, ...], dtype: Any = np.float64
+) -> np.ndarray:
+    """Return the mean of two uniforms on [-0.5, 0.5) for each entry: the inputs of
+    [VLVJ23].
+    """
     first, second = rng.uniform(-0.5, 0.5, shape), rng.uniform(-0.5, 0.5, shape)
     return ((first + second) / 2).astype(dtype)
 
@@ -58,18 +64,25 @@ def mean_of_uniforms(rng: np.random.Generator, shape: tuple[int, ...], dtype: An
 def single_products(a: np.ndarray, b: np.ndarray) -> Products:
     """FP32 results of FP32 operands."""
     products = {"SGEMM": chained_product(a, b), "SGEMM by this computer's BLAS": a @ b}
-    products |= {name: hg.matmul(a, b, scheme=scheme, engine=ENGINE) for name, scheme in TENSOR_CORE.items()}
+    products |= {
+        name: hg.matmul(a, b, scheme=scheme, engine=ENGINE)
+        for name, scheme in TENSOR_CORE.items()
+    }
     return products
 
 
 def split(x: np.ndarray, high: str) -> list[np.ndarray]:
-    """Two FP32 words of a float64 matrix, as float64: the first rounded as asked, the second to nearest."""
+    """Two FP32 words of a float64 matrix, as float64: the first rounded as asked, the
+    second to nearest.
+    """
     first = round_to_format(x, FP32, high).astype(np.float64)
     return [first, round_to_format(x - first, FP32).astype(np.float64)]
 
 
 def double_products(a: np.ndarray, b: np.ndarray) -> Products:
-    """Results of float64 operands; the names of TF64 without further words have the first word truncated."""
+    """Results of float64 operands; the names of TF64 without further words have the
+    first word truncated.
+    """
     single = (x.astype(np.float32) for x in (a, b))
     products = {
         "DGEMM": chained_product(a, b),
@@ -79,16 +92,28 @@ def double_products(a: np.ndarray, b: np.ndarray) -> Products:
     }
     for words, high in ((", words to nearest", "nearest"), ("", "zero")):
         (a1, a2), (b1, b2) = split(a, high), split(b, high)
-        for name, smallest in ((f"3x TF64{words}", None), (f"4x TF64{words}", chained_product(a2, b2))):
+        for name, smallest in (
+            (f"3x TF64{words}", None),
+            (f"4x TF64{words}", chained_product(a2, b2)),
+        ):
             corrections = chained_product(a1, b2, chained_product(a2, b1, smallest))
             products[name] = chained_product(a1, b1, corrections)
     return products
 
 
-def row(precision: str, curve: str, n: int, block: int, errors: dict[str, Any], source: str) -> dict[str, Any]:
+def row(
+    precision: str, curve: str, n: int, block: int, errors: dict[str, Any], source: str
+) -> dict[str, Any]:
     """One line of the CSV file; norms that are not known stay empty."""
     norms = {f"norm_{name}": errors.get(name, "") for name in ("1", "2", "inf")}
-    return {"precision": precision, "curve": curve, "n": n, "rows_and_columns": block, "source": source, **norms}
+    return {
+        "precision": precision,
+        "curve": curve,
+        "n": n,
+        "rows_and_columns": block,
+        "source": source,
+        **norms,
+    }
 
 
 def measure(n: int, most: int) -> list[dict[str, Any]]:
@@ -100,22 +125,35 @@ def measure(n: int, most: int) -> list[dict[str, Any]]:
         ("fp32", single_products, ("SGEMM", "3x TF32")),
         ("fp64", double_products, ("DGEMM", "3x TF64")),
     ):
-        x, y = (v.astype(np.float32 if precision == "fp32" else np.float64) for v in (a, b))
-        reference = x.astype(np.float64) @ y.astype(np.float64) if precision == "fp32" else None
+        x, y = (
+            v.astype(np.float32 if precision == "fp32" else np.float64) for v in (a, b)
+        )
+        reference = (
+            x.astype(np.float64) @ y.astype(np.float64) if precision == "fp32" else None
+        )
         products = multiply(x, y)
         for name, c in products.items():
             errors = forward_errors(c, x, y, reference=reference)
             rows.append(row(precision, name, n, block, errors, "computed"))
         one, other = (products[name] for name in pair)
         errors = forward_errors(one, x, y, reference=other)
-        rows.append(row(precision, f"|{pair[0]} - {pair[1]}|", n, block, errors, "computed"))
+        rows.append(
+            row(precision, f"|{pair[0]} - {pair[1]}|", n, block, errors, "computed")
+        )
     return rows
 
 
 def published() -> list[dict[str, Any]]:
     """The measurements of the paper that are known as numbers."""
     return [
-        row("fp32" if "TF32" in curve else "fp64", curve, n, n, {"2": value}, "published")
+        row(
+            "fp32" if "TF32" in curve else "fp64",
+            curve,
+            n,
+            n,
+            {"2": value},
+            "published",
+        )
         for curve, values in PUBLISHED.items()
         for n, value in values.items()
     ]
@@ -125,14 +163,33 @@ def main() -> None:
     """Measure and write."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES))
-    parser.add_argument("--block", type=int, default=256, help="rows and columns that are computed at most")
+    parser.add_argument(
+        "--block",
+        type=int,
+        default=256,
+        help="rows and columns that are computed at most",
+    )
     parser.add_argument("--output", default="results/forward_errors.csv")
     options = parser.parse_args()
     rows = []
     for n in options.sizes:
         rows += measure(n, options.block)
-        print(*(f"{r['n']:>6} {r['norm_2']:.3e} {r['curve']}" for r in rows if r["n"] == n), sep="\n", flush=True)
-    write_csv(options.output, rows + published(), engine=ENGINE, seed=SEED, published="[VLVJ23] on an A100, 2-norm")
+        print(
+            *(
+                f"{r['n']:>6} {r['norm_2']:.3e} {r['curve']}"
+                for r in rows
+                if r["n"] == n
+            ),
+            sep="\n",
+            flush=True,
+        )
+    write_csv(
+        options.output,
+        rows + published(),
+        engine=ENGINE,
+        seed=SEED,
+        published="[VLVJ23] on an A100, 2-norm",
+    )
 
 
 if __name__ == "__main__":

@@ -1,20 +1,26 @@
-"""How many of the 23 stored bits of an FP32 number do two short words keep? By enumeration and by sampling.
+"""How many of the 23 stored bits of an FP32 number do two short words keep? By
+enumeration and by sampling.
 
     python -m experiments.mantissa [--samples 1000000] [--output results/mantissa.csv]
 
-Enumerated: all tails below the first word (2**13 for FP16 and TF32, 2**16 for BF16), exactly. Sampled: random numbers
-in [1, 2) split by hifigemm.numerics.words. The low word is scaled for FP16 (by 2**11) to keep underflow out.
+Enumerated: all tails below the first word (2**13 for FP16 and TF32, 2**16 for BF16),
+exactly. Sampled: random numbers in [1, 2) split by hifigemm.numerics.words. The low
+word is scaled for FP16 (by 2**11) to keep underflow out.
 
 Idea
-    Let v have 24 significant bits and hi be v rounded to t bits. What follows depends on the last 24 - t bits d of v
-    alone: r = v - hi is d or d - 2**(24-t), in units of the last bit of v, and lo is r rounded to t bits. What two
-    words lose is e = |r - lo|, and the mantissa length kept is 23 - bit_length(e), so a lost last bit counts one and
-    only where it is not zero. The expectation over equally likely tails is exact.
+    Let v have 24 significant bits and hi be v rounded to t bits. What follows depends
+    on the last 24 - t bits d of v alone: r = v - hi is d or d - 2**(24-t), in units of
+    the last bit of v, and lo is r rounded to t bits. What two words lose is
+    e = |r - lo|, and the mantissa length kept is 23 - bit_length(e), so a lost last bit
+    counts one and only where it is not zero. The expectation over equally likely tails
+    is exact.
 Results
-    For t = 11 (FP16 without underflow, TF32): 22.75 bits with both words to nearest, 22.375 with the first truncated,
-    22.25 with both truncated. [OY22] gives 22.5 for truncation.
+    For t = 11 (FP16 without underflow, TF32): 22.75 bits with both words to nearest,
+    22.375 with the first truncated, 22.25 with both truncated. [OY22] gives 22.5 for
+    truncation.
 References
-    [OY22] Recovering single precision accuracy from Tensor Cores, doi:10.1177/10943420221090256.
+    [OY22] Recovering single precision accuracy from Tensor Cores,
+    doi:10.1177/10943420221090256.
 """
 
 from __future__ import annotations
@@ -35,21 +41,25 @@ SEED = 5
 SHIFT = {"fp16": 11}
 SIGMAS = 3
 ROUNDINGS = ("nearest", "zero", "nearest-away")
-"""To nearest with ties to even (RN), towards zero (RZ), to nearest with ties away from zero (RNA)."""
+"""To nearest with ties to even (RN), towards zero (RZ), to nearest with ties away from
+zero (RNA).
+"""
 
 LENGTH = 23
 """Stored bits of an FP32 significand."""
 
 
 def tail_errors(t: int, high: str, low: str) -> NDArray[np.int64]:
-    """v - hi - lo in units of the last bit of v, for each of the 2**(24-t) tails of a v whose bit before is 0.
+    """v - hi - lo in units of the last bit of v, for each of the 2**(24-t) tails of a v
+    whose bit before is 0.
 
     A tie of hi after a 1 has the other sign of r and the same error.
 
     Parameters
     ----------
     t : int
-        Significant bits of a word, with the hidden one: 11 for FP16 and TF32, 8 for BF16.
+        Significant bits of a word, with the hidden one: 11 for FP16 and TF32, 8 for
+        BF16.
     high, low : one of `ROUNDINGS`
         How the first and the second word are rounded.
     """
@@ -110,8 +120,13 @@ def sample_errors(fmt: Format, high: str, low: str, samples: int) -> np.ndarray:
 
 
 def measure(fmt: Format, high: str, low: str, samples: int) -> dict[str, Any]:
-    """One line: enumeration, sample, and the half width of the sample's interval of three standard deviations."""
-    enumerated, kept = tail_errors(fmt.t, high, low), kept_length(sample_errors(fmt, high, low, samples))
+    """One line: enumeration, sample, and the half width of the sample's interval of
+    three standard deviations.
+    """
+    enumerated, kept = (
+        tail_errors(fmt.t, high, low),
+        kept_length(sample_errors(fmt, high, low, samples)),
+    )
     shares = length_shares(enumerated)
     row = {
         "format": fmt.name,
@@ -122,7 +137,9 @@ def measure(fmt: Format, high: str, low: str, samples: int) -> dict[str, Any]:
         "sampling_error": SIGMAS * kept_length(enumerated).std() / math.sqrt(samples),
         "rms_error": tail_rms(fmt.t, high, low),
     }
-    return row | {f"share_{length}": shares.get(length, 0.0) for length in range(23, 13, -1)}
+    return row | {
+        f"share_{length}": shares.get(length, 0.0) for length in range(23, 13, -1)
+    }
 
 
 def main() -> None:
@@ -142,7 +159,13 @@ def main() -> None:
             f"{r['format']} {r['high']:>12} {r['low']:>12} {r['expected_length']:.5f} {r['sampled_length']:.5f} "
             f"+- {r['sampling_error']:.5f}  rms {r['rms_error']:.3f}"
         )
-    write_csv(options.output, rows, samples=options.samples, seed=SEED, sampling_error=f"{SIGMAS} standard deviations")
+    write_csv(
+        options.output,
+        rows,
+        samples=options.samples,
+        seed=SEED,
+        sampling_error=f"{SIGMAS} standard deviations",
+    )
 
 
 if __name__ == "__main__":

@@ -2,9 +2,9 @@
 
     python -m experiments.reproducibility [--shape 200 3000 100] [--output results/reproducibility.csv]
 
-The same two matrices are multiplied in ways that mathematics does not tell apart: other numbers of threads, pieces, and
-orders of the sum. Each line has a digest of all bits of the result and the share of entries that are the exact value
-rounded once.
+The same two matrices are multiplied in ways that mathematics does not tell apart: other
+numbers of threads, pieces, and orders of the sum. Each line has a digest of all bits of
+the result and the share of entries that are the exact value rounded once.
 """
 
 from __future__ import annotations
@@ -27,11 +27,15 @@ BLOCK = 64
 Multiply = Callable[[Any, Any], Any]
 METHODS: dict[str, Multiply] = {
     "numpy.matmul": np.matmul,
-    'hifigemm.matmul(accuracy="correct")': lambda a, b: hg.matmul(a, b, accuracy="correct"),
+    'hifigemm.matmul(accuracy="correct")': lambda a, b: hg.matmul(
+        a, b, accuracy="correct"
+    ),
 }
 
 
-def ways(multiply: Multiply, a: np.ndarray, b: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+def ways(
+    multiply: Multiply, a: np.ndarray, b: np.ndarray
+) -> Iterator[tuple[str, np.ndarray]]:
     """The product in each way, with its name."""
     blocks = range(0, len(a), BLOCK)
     with threadpool_limits(2):
@@ -39,8 +43,14 @@ def ways(multiply: Multiply, a: np.ndarray, b: np.ndarray) -> Iterator[tuple[str
     with threadpool_limits(1):
         yield "whole, one thread", multiply(a, b)
         yield "row by row", np.stack([multiply(row, b) for row in a])
-        yield "column by column", np.stack([multiply(a, column) for column in b.T], axis=1)
-        yield f"{BLOCK} rows at a time", np.vstack([multiply(a[i : i + BLOCK], b) for i in blocks])
+        yield (
+            "column by column",
+            np.stack([multiply(a, column) for column in b.T], axis=1),
+        )
+        yield (
+            f"{BLOCK} rows at a time",
+            np.vstack([multiply(a[i : i + BLOCK], b) for i in blocks]),
+        )
         yield "terms in reverse", multiply(a[:, ::-1], b[::-1])
         yield "operands transposed and swapped", multiply(b.T, a.T).T
 
@@ -66,12 +76,16 @@ def measure(shape: tuple[int, int, int]) -> list[dict[str, Any]]:
 def main() -> None:
     """Measure and write."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--shape", type=int, nargs=3, default=SHAPE, metavar=("M", "K", "N"))
+    parser.add_argument(
+        "--shape", type=int, nargs=3, default=SHAPE, metavar=("M", "K", "N")
+    )
     parser.add_argument("--output", default="results/reproducibility.csv")
     options = parser.parse_args()
     rows = measure(tuple(options.shape))
     for row in rows:
-        print(f"{row['digest']} {row['correctly_rounded']:7.2%}  {row['method']:<36} {row['way']}")
+        print(
+            f"{row['digest']} {row['correctly_rounded']:7.2%}  {row['method']:<36} {row['way']}"
+        )
     for method in METHODS:
         digests = {row["digest"] for row in rows if row["method"] == method}
         print(f"{method}: {len(digests)} different")

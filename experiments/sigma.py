@@ -1,12 +1,16 @@
-"""How many slices the published DP and SP modes of Ozaki scheme I take, by the published splitting.
+"""How many slices the published DP and SP modes of Ozaki scheme I take, by the
+published splitting.
 
 Idea
-    For each row x of A, rho = ceil(53 - (24 - log2 k)/2), tau = ceil(log2 max|x|), sigma = 2**(rho + tau):
-    slice fl((x + sigma) - sigma) in float64, the rest is x - slice, and so on, with a new tau each time. The number of
-    slices is the smallest d >= 2 with 2 sqrt(k) u |A|(|B| e) > (d + 1) |A_d|(|B| e) in all rows, A_d the last slice
-    and e all ones. Products p + q <= d + 1 make d (d + 1) / 2.
+    For each row x of A, rho = ceil(53 - (24 - log2 k)/2), tau = ceil(log2 max|x|),
+    sigma = 2**(rho + tau):
+    slice fl((x + sigma) - sigma) in float64, the rest is x - slice, and so on, with a
+    new tau each time. The number of slices is the smallest d >= 2 with 2 sqrt(k) u
+    |A|(|B| e) > (d + 1) |A_d|(|B| e) in all rows, A_d the last slice and e all ones.
+    Products p + q <= d + 1 make d (d + 1) / 2.
 References
-    [MOOI20] DGEMM using Tensor Cores, and Its Accurate and Reproducible Versions, doi:10.1007/978-3-030-50743-5_12.
+    [MOOI20] DGEMM using Tensor Cores, and Its Accurate and Reproducible Versions,
+    doi:10.1007/978-3-030-50743-5_12.
 """
 
 from __future__ import annotations
@@ -23,7 +27,9 @@ Array = NDArray[Any]
 
 
 def sigma_slice(x: Array) -> Array:
-    """The first slice of each row of a float64 matrix, short enough for k exact FP16 products in FP32."""
+    """The first slice of each row of a float64 matrix, short enough for k exact FP16
+    products in FP32.
+    """
     k = x.shape[1]
     rho = math.ceil(53 - (24 - math.log2(k)) / 2)
     largest = abs(x).max(axis=1, keepdims=True)
@@ -33,7 +39,8 @@ def sigma_slice(x: Array) -> Array:
 
 
 def sigma_num_slices(a: Array, b: Array, u: float) -> int:
-    """d for both operands: the larger one; a row or column that ends first needs no more.
+    """d for both operands: the larger one; a row or column that ends first needs no
+    more.
 
     Parameters
     ----------
@@ -46,7 +53,11 @@ def sigma_num_slices(a: Array, b: Array, u: float) -> int:
 
 
 def _count(rows: Array, weights: Array, u: float) -> int:
-    rest, limit, count = rows, 2.0 * math.sqrt(rows.shape[1]) * u * (abs(rows) @ weights), 0
+    rest, limit, count = (
+        rows,
+        2.0 * math.sqrt(rows.shape[1]) * u * (abs(rows) @ weights),
+        0,
+    )
     while rest.any():
         last = sigma_slice(rest)
         rest, count = rest - last, count + 1

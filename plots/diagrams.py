@@ -1,7 +1,9 @@
-"""Drawings that explain: python plots/diagrams.py [--output docs/pictures] writes one SVG file each.
+"""Drawings that explain: python plots/diagrams.py [--output docs/pictures] writes one
+SVG file each.
 
-They are 480 units wide with letters of 14 units and more, so that they can be read on a phone. Colours are those of
-Okabe and Ito, and no colour says what a word beside it does not say.
+They are 480 units wide with letters of 14 units and more, so that they can be read on a
+phone. Colours are those of Okabe and Ito, and no colour says what a word beside it does
+not say.
 """
 
 from __future__ import annotations
@@ -14,10 +16,18 @@ from xml.sax.saxutils import escape
 from hifigemm.study.plots.style import COLOURS
 
 WIDTH = 480
-BLUE, ORANGE, GREEN, RED = (COLOURS[name] for name in ("blue", "orange", "green", "red"))
+BLUE, ORANGE, GREEN, RED = (
+    COLOURS[name] for name in ("blue", "orange", "green", "red")
+)
 TIMES, MINUS = "\N{MULTIPLICATION SIGN}", "\N{MINUS SIGN}"
 BLACK, DARK = COLOURS["black"], COLOURS["dark"]
-PALE = {BLUE: "#d9e9f4", ORANGE: "#fbeed1", GREEN: "#d6efe6", RED: "#f8e2d3", DARK: "#eeeeee"}
+PALE = {
+    BLUE: "#d9e9f4",
+    ORANGE: "#fbeed1",
+    GREEN: "#d6efe6",
+    RED: "#f8e2d3",
+    DARK: "#eeeeee",
+}
 
 
 class Drawing:
@@ -41,7 +51,10 @@ class Drawing:
         dashed: bool = False, filled: bool = True,
     ) -> None:  # fmt: skip
         """A frame with lines of words in its middle."""
-        fill, dashes = (PALE[colour] if filled else "#ffffff"), ' stroke-dasharray="5 4"' if dashed else ""
+        fill, dashes = (
+            (PALE[colour] if filled else "#ffffff"),
+            ' stroke-dasharray="5 4"' if dashed else "",
+        )
         self.shapes.append(
             f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="3" fill="{fill}" stroke="{colour}" '
             f'stroke-width="1.5"{dashes}/>'
@@ -51,7 +64,16 @@ class Drawing:
         for i, line in enumerate(lines):
             self.text(x + width / 2, top + i * (size + 4), line, size=size)
 
-    def line(self, x: float, y: float, to_x: float, to_y: float, *, colour: str = BLACK, dashed: bool = False) -> None:
+    def line(
+        self,
+        x: float,
+        y: float,
+        to_x: float,
+        to_y: float,
+        *,
+        colour: str = BLACK,
+        dashed: bool = False,
+    ) -> None:
         dashes = ' stroke-dasharray="5 4"' if dashed else ""
         self.shapes.append(
             f'<line x1="{x:g}" y1="{y:g}" x2="{to_x:g}" y2="{to_y:g}" stroke="{colour}" stroke-width="1.5"{dashes}/>'
@@ -61,14 +83,34 @@ class Drawing:
         """A line with a head, straight down or to the right."""
         self.line(x, y, to_x, to_y)
         points = [(-4, -8), (4, -8)] if x == to_x else [(-8, -4), (-8, 4)]
-        corners = " ".join(f"{to_x + dx:g},{to_y + dy:g}" for dx, dy in [(0, 0), *points])
+        corners = " ".join(
+            f"{to_x + dx:g},{to_y + dy:g}" for dx, dy in [(0, 0), *points]
+        )
         self.shapes.append(f'<polygon points="{corners}" fill="{BLACK}"/>')
 
-    def bits(self, x: float, y: float, pattern: str, *, colour: str, cell: float = 14, cut: int | None = None) -> None:
+    def bits(
+        self,
+        x: float,
+        y: float,
+        pattern: str,
+        *,
+        colour: str,
+        cell: float = 14,
+        cut: int | None = None,
+    ) -> None:
         """Boxes with a bit each; those from `cut` on are grey and struck out."""
         for i, bit in enumerate(pattern):
             lost = cut is not None and i >= cut
-            self.box(x + i * cell, y, cell, 20, bit, colour=DARK if lost else colour, size=14, dashed=lost)
+            self.box(
+                x + i * cell,
+                y,
+                cell,
+                20,
+                bit,
+                colour=DARK if lost else colour,
+                size=14,
+                dashed=lost,
+            )
 
     def __str__(self) -> str:
         head = (
@@ -76,16 +118,39 @@ class Drawing:
             f'height="{self.height}" role="img" font-family="DejaVu Sans, Verdana, Arial, sans-serif">'
         )
         page = f'<rect width="{WIDTH}" height="{self.height}" fill="#ffffff"/>'
-        return "\n".join([head, f"<title>{escape(self.title)}</title>", page, *self.shapes[1:], "</svg>", ""])
+        return "\n".join(
+            [
+                head,
+                f"<title>{escape(self.title)}</title>",
+                page,
+                *self.shapes[1:],
+                "</svg>",
+                "",
+            ]
+        )
 
 
 def overview() -> Drawing:
-    d = Drawing(330, "NumPy rounds after every addition; hifigemm adds exactly and rounds once")
-    d.text(240, 24, f"10000000000000000 + 1 {MINUS} 10000000000000000", size=16, bold=True)
+    d = Drawing(
+        330, "NumPy rounds after every addition; hifigemm adds exactly and rounds once"
+    )
+    d.text(
+        240, 24, f"10000000000000000 + 1 {MINUS} 10000000000000000", size=16, bold=True
+    )
     large, less = "1" + 16 * "0", f"{MINUS} 1" + 16 * "0"
     ways = {
-        "NumPy rounds each time": (10, RED, f"rounded:\n{large}\nthe 1 is lost", "result 0"),
-        "correct: rounded once": (250, BLUE, f"exact:\n{large[:-1]}1", "exact 1, result 1"),
+        "NumPy rounds each time": (
+            10,
+            RED,
+            f"rounded:\n{large}\nthe 1 is lost",
+            "result 0",
+        ),
+        "correct: rounded once": (
+            250,
+            BLUE,
+            f"exact:\n{large[:-1]}1",
+            "exact 1, result 1",
+        ),
     }
     for head, (x, colour, middle, end) in ways.items():
         steps = f"{large} + 1", middle, less, end
@@ -103,8 +168,22 @@ def allowed() -> Drawing:
     d = Drawing(232, "What an accuracy of 1e-12 allows for an entry whose terms cancel")
     d.text(240, 24, f"1e16 + 1 {MINUS} 1e16: exact value 1, |A||B| = 2e16", bold=True)
     for y, colour, head, low, high, words in (
-        (66, ORANGE, "accuracy=1e-12", 40, 440, f"{MINUS}19999 to 20001: 1e-12 of |A||B| off"),
-        (136, GREEN, "accuracy=hg.Relative(1e-12)", 236, 244, "0.999999999999 to 1.000000000001"),
+        (
+            66,
+            ORANGE,
+            "accuracy=1e-12",
+            40,
+            440,
+            f"{MINUS}19999 to 20001: 1e-12 of |A||B| off",
+        ),
+        (
+            136,
+            GREEN,
+            "accuracy=hg.Relative(1e-12)",
+            236,
+            244,
+            "0.999999999999 to 1.000000000001",
+        ),
     ):
         d.text(240, y - 12, head, size=14)
         d.box(low, y, high - low, 16, colour=colour)
@@ -125,7 +204,15 @@ def native() -> Drawing:
         (250, (f"1e16 {MINUS} 1e16", "0, nothing to round", "0 + 1"), "1"),
     ):
         for i, words in enumerate((*first, second)):
-            d.box(x, 40 + i * 52, 220, 34, words, colour=ORANGE if i == 1 else DARK, filled=i in (1, 3))
+            d.box(
+                x,
+                40 + i * 52,
+                220,
+                34,
+                words,
+                colour=ORANGE if i == 1 else DARK,
+                filled=i in (1, 3),
+            )
             if i < 3:
                 d.arrow(x + 110, 74 + i * 52, x + 110, 92 + i * 52)
     return d
@@ -177,7 +264,9 @@ def residues() -> Drawing:
     d.box(40, 12, 180, 38, "A' = 13", colour=BLUE)
     d.box(260, 12, 180, 38, "B' = 11", colour=ORANGE)
     d.text(240, 80, "divide by 5, 7 and 9, keep the remainders", bold=True)
-    for i, (p, a, b, product) in enumerate(((5, 3, 1, "3"), (7, 6, 4, "24, so 3"), (9, 4, 2, "8"))):
+    for i, (p, a, b, product) in enumerate(
+        ((5, 3, 1, "3"), (7, 6, 4, "24, so 3"), (9, 4, 2, "8"))
+    ):
         x = 12 + 156 * i
         d.text(x + 72, 110, f"divided by {p}", size=14)
         d.box(x, 120, 68, 36, f"13 → {a}", colour=BLUE, size=14)
@@ -186,7 +275,12 @@ def residues() -> Drawing:
         d.box(x, 188, 144, 50, f"{a} {TIMES} {b} = {product}", colour=GREEN)
         d.arrow(x + 72, 240, x + 72, 266)
     d.box(
-        12, 268, 456, 56, f"the only integer from {MINUS}157 to 157 with\nthe remainders 3, 3 and 8 is 143", colour=DARK
+        12,
+        268,
+        456,
+        56,
+        f"the only integer from {MINUS}157 to 157 with\nthe remainders 3, 3 and 8 is 143",
+        colour=DARK,
     )
     d.text(240, 352, f"13 {TIMES} 11 = 143, from products of one digit", bold=True)
     d.text(240, 376, "(the library: 2 to 49 divisors up to 256)", size=14)
@@ -194,7 +288,9 @@ def residues() -> Drawing:
 
 
 def words() -> Drawing:
-    d = Drawing(352, "A number as a sum of two short words, and the products that are made")
+    d = Drawing(
+        352, "A number as a sum of two short words, and the products that are made"
+    )
     d.text(240, 24, "a number of 24 bits as two words", bold=True)
     d.bits(24, 40, "101101001110100110101101", colour=BLUE, cell=18)
     d.box(24, 74, 198, 34, "high word: 11 bits", colour=BLUE)
@@ -210,7 +306,14 @@ def words() -> Drawing:
             made = i + j < 2
             label = f"size {sizes[i][j]}\n{'made' if made else 'may be left out'}"
             d.box(
-                125 + 170 * j, 200 + 66 * i, 160, 56, label, colour=BLUE if made else DARK, dashed=not made, filled=made
+                125 + 170 * j,
+                200 + 66 * i,
+                160,
+                56,
+                label,
+                colour=BLUE if made else DARK,
+                dashed=not made,
+                filled=made,
             )
     return d
 
@@ -224,8 +327,23 @@ def corrected() -> Drawing:
     for i in range(3):
         d.box(10, 56 + 62 * i, 110, 44, f"block {i + 1}\nfrom 0", colour=BLUE, size=14)
         d.arrow(122, 78 + 62 * i, 148, 78 + 62 * i)
-    d.box(150, 56, 86, 168, "FP32 sum\nto nearest,\noutside of\nthe tensor\ncore", colour=GREEN, size=14)
-    d.box(256, 56, 214, 168, "one sum inside of\nthe tensor core;\nits error is\n2000 times smaller", colour=ORANGE)
+    d.box(
+        150,
+        56,
+        86,
+        168,
+        "FP32 sum\nto nearest,\noutside of\nthe tensor\ncore",
+        colour=GREEN,
+        size=14,
+    )
+    d.box(
+        256,
+        56,
+        214,
+        168,
+        "one sum inside of\nthe tensor core;\nits error is\n2000 times smaller",
+        colour=ORANGE,
+    )
     d.arrow(193, 226, 193, 276)
     d.arrow(363, 226, 363, 276)
     d.text(374, 256, f"{TIMES} 2⁻¹¹", anchor="start")
@@ -236,11 +354,25 @@ def corrected() -> Drawing:
 
 
 def tensor_core() -> Drawing:
-    d = Drawing(316, "A tensor core cuts the terms of a block where the largest one ends")
+    d = Drawing(
+        316, "A tensor core cuts the terms of a block where the largest one ends"
+    )
     d.text(240, 24, "terms of one block, each shifted to its size", bold=True)
-    rows = ((0, "110100111010", "largest"), (3, "101110010110", ""), (7, "111001010011", ""), (11, "110101110100", ""))
+    rows = (
+        (0, "110100111010", "largest"),
+        (3, "101110010110", ""),
+        (7, "111001010011", ""),
+        (11, "110101110100", ""),
+    )
     for i, (shift, pattern, label) in enumerate(rows):
-        d.bits(20 + 18 * shift, 44 + 34 * i, pattern, colour=BLUE, cell=18, cut=max(0, 12 - shift))
+        d.bits(
+            20 + 18 * shift,
+            44 + 34 * i,
+            pattern,
+            colour=BLUE,
+            cell=18,
+            cut=max(0, 12 - shift),
+        )
         if label:
             d.text(420, 60 + 34 * i, label, size=14)
     d.line(236, 36, 236, 190, colour=RED)
@@ -264,11 +396,25 @@ def double_double() -> Drawing:
     }  # fmt: skip
     for i in range(3):
         for j in range(3):
-            label, colour = labels.get((i, j), ("in the rounded\nones of its row", DARK))
+            label, colour = labels.get(
+                (i, j), ("in the rounded\nones of its row", DARK)
+            )
             made = (i, j) in labels
-            d.box(110 + 120 * j, 60 + 68 * i, 112, 60, label, colour=colour, size=14, dashed=not made, filled=made)
+            d.box(
+                110 + 120 * j,
+                60 + 68 * i,
+                112,
+                60,
+                label,
+                colour=colour,
+                size=14,
+                dashed=not made,
+                filled=made,
+            )
     d.box(24, 280, 200, 56, "exact ones: sum kept\nas high + low", colour=BLUE, size=14)
-    d.box(256, 280, 200, 56, "rounded ones: tiny,\nadded to low", colour=ORANGE, size=14)
+    d.box(
+        256, 280, 200, 56, "rounded ones: tiny,\nadded to low", colour=ORANGE, size=14
+    )
     d.text(240, 362, "Where m, n and k are 128 or more,", size=14)
     d.text(240, 382, "five products cover the same nine squares.", size=14)
     return d
@@ -279,7 +425,12 @@ def rounding_test() -> Drawing:
     d.text(240, 24, "float64 numbers, and the middles between them", bold=True)
     for y, centre, colour, words in (
         (92, 206, GREEN, "rounded: all of the interval\nrounds to the same number"),
-        (196, 160, RED, "not certified: a middle lies inside,\nso the entry goes on to more digits"),
+        (
+            196,
+            160,
+            RED,
+            "not certified: a middle lies inside,\nso the entry goes on to more digits",
+        ),
     ):
         d.line(20, y, 460, y)
         for i in range(3):
@@ -311,7 +462,9 @@ PICTURES: Sequence[Callable[[], Drawing]] = (
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--output", default="docs/pictures", type=Path, metavar="FOLDER")
+    parser.add_argument(
+        "--output", default="docs/pictures", type=Path, metavar="FOLDER"
+    )
     options = parser.parse_args()
     for draw in PICTURES:
         path = options.output / f"{draw.__name__.replace('_', '-')}.svg"

@@ -1,7 +1,9 @@
-"""Pictures of the CSV files in results/: python plots/experiments.py [results/residuals.csv ...]; by default of all
-experiments that are there, and of the benchmarks that the documentation shows.
+"""Pictures of the CSV files in results/: python plots/experiments.py
+[results/residuals.csv ...]; by default of all experiments that are there, and of the
+benchmarks that the documentation shows.
 
-Each picture lies beside its CSV file, under the same name. `hifigemm plot` does the same for a single file.
+Each picture lies beside its CSV file, under the same name. `hifigemm plot` does the
+same for a single file.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ def main() -> None:
         rows = read_rows(data)
         name = find_drawing(rows)
         if name is None:
-            sys.exit(f"{data}: the columns are those of no experiment: {', '.join(DRAWINGS)}")
+            sys.exit(
+                f"{data}: the columns are those of no experiment: {', '.join(DRAWINGS)}"
+            )
         picture = data.with_suffix(".png")
         with picture.open("wb") as file:
             save(draw(name, rows), file)
@@ -28,8 +32,15 @@ def main() -> None:
 
 def known() -> list[Path]:
     """What is drawn by default."""
-    drawn = {file: find_drawing(read_rows(file)) for file in sorted(Path("results").glob("*.csv"))}
-    return [file for file, name in drawn.items() if file.name in SHOWN or name not in (None, "throughput")]
+    drawn = {
+        file: find_drawing(read_rows(file))
+        for file in sorted(Path("results").glob("*.csv"))
+    }
+    return [
+        file
+        for file, name in drawn.items()
+        if file.name in SHOWN or name not in (None, "throughput")
+    ]
 
 
 if __name__ == "__main__":

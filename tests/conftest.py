@@ -1,4 +1,6 @@
-"""What several test modules share: pairs of operands by name, and equality to the last bit."""
+"""What several test modules share: pairs of operands by name, and equality to the last
+bit.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +18,14 @@ import hifigemm as hg
 from hifigemm.bench.arrays import cuda_is_usable
 from tests import hard_matrices as gen
 
-# Tests run side by side on one GPU, of which JAX would take three quarters as soon as it is used.
+# Tests run side by side on one GPU, of which JAX would take three quarters as soon as
+# it is used.
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 _MEMORY_OF_A_PROCESS = 8 * 2**30
-"""Bytes of a GPU that a process of tests may need at a time: contexts of three libraries, and its largest test."""
+"""Bytes of a GPU that a process of tests may need at a time: contexts of three
+libraries, and its largest test.
+"""
 _MEMORY_TO_KEEP = 2**30
 """Bytes that PyTorch may keep in reserve between two tests."""
 
@@ -41,7 +46,11 @@ def pytest_xdist_auto_num_workers():
 def pytest_runtest_teardown(item):
     """After a test on a GPU its memory is free for the tests of other processes."""
     torch = sys.modules.get("torch")
-    if torch is None or item.get_closest_marker("gpu") is None or not torch.cuda.is_initialized():
+    if (
+        torch is None
+        or item.get_closest_marker("gpu") is None
+        or not torch.cuda.is_initialized()
+    ):
         return
     if torch.cuda.memory_reserved() > _MEMORY_TO_KEEP:
         gc.collect()
@@ -49,21 +58,28 @@ def pytest_runtest_teardown(item):
 
 
 def pytest_itemcollected(item):
-    """Tests of a module that imports torch, and tests that take the fixture of that name, carry the marker `torch`."""
+    """Tests of a module that imports torch, and tests that take the fixture of that
+    name, carry the marker `torch`.
+    """
     if hasattr(item.module, "torch") or "torch" in item.fixturenames:
         item.add_marker("torch")
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Parameters of thinned tests are slow but for each n-th set; tests that lack PyTorch or a GPU are skipped."""
+    """Parameters of thinned tests are slow but for each n-th set; tests that lack
+    PyTorch or a GPU are skipped.
+    """
     counts = Counter()
     for item in items:
         for marker in item.iter_markers("thinned"):
             if counts[item.function] % marker.args[0]:
                 item.add_marker("slow")
             counts[item.function] += 1
-    for marker, is_there, what in (("torch", _has_torch, "PyTorch"), ("gpu", cuda_is_usable, "a CUDA device")):
+    for marker, is_there, what in (
+        ("torch", _has_torch, "PyTorch"),
+        ("gpu", cuda_is_usable, "a CUDA device"),
+    ):
         needing = [item for item in items if item.get_closest_marker(marker)]
         if needing and not is_there():
             for item in needing:
@@ -74,13 +90,16 @@ def _has_torch():
     return find_spec("torch") is not None
 
 
-# The same examples in every run, on slow machines too: fewer without the slow tests, where a test asks for no number.
+# The same examples in every run, on slow machines too: fewer without the slow tests,
+# where a test asks for no number.
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.register_profile("quick", settings.get_profile("repeatable"), max_examples=40)
 
 
 def pytest_configure(config):
-    settings.load_profile("quick" if "not slow" in config.option.markexpr else "repeatable")
+    settings.load_profile(
+        "quick" if "not slow" in config.option.markexpr else "repeatable"
+    )
 
 
 SINGLES = {
@@ -95,11 +114,16 @@ SINGLES = {
     "subnormal": gen.subnormal,
     "vandermonde": gen.vandermonde,
     "integers": lambda rng, shape, dtype: rng.integers(-3, 4, shape).astype(dtype),
-    "largest": lambda rng, shape, dtype: np.where(rng.random(shape) < 0.5, -1, 1).astype(dtype) * np.finfo(dtype).max,
-    "smallest": lambda rng, shape, dtype: (
-        np.where(rng.random(shape) < 0.5, -1, 1).astype(dtype) * np.finfo(dtype).smallest_subnormal
+    "largest": lambda rng, shape, dtype: (
+        np.where(rng.random(shape) < 0.5, -1, 1).astype(dtype) * np.finfo(dtype).max
     ),
-    "sparse": lambda rng, shape, dtype: gen.uniform(rng, shape, dtype=dtype) * (rng.random(shape) < 0.1).astype(dtype),
+    "smallest": lambda rng, shape, dtype: (
+        np.where(rng.random(shape) < 0.5, -1, 1).astype(dtype)
+        * np.finfo(dtype).smallest_subnormal
+    ),
+    "sparse": lambda rng, shape, dtype: (
+        gen.uniform(rng, shape, dtype=dtype) * (rng.random(shape) < 0.1).astype(dtype)
+    ),
     "single_nonzero": lambda rng, shape, dtype: _single_nonzero(rng, shape, dtype),
     "zeros": lambda rng, shape, dtype: np.full(shape, -0.0, dtype),
 }
@@ -107,9 +131,16 @@ PAIRS = {
     "cancelling": gen.cancelling,
     "nearly_cancelling": lambda *args: gen.cancelling(*args, perturb=True),
     "ties": gen.ties,
-    "near_ties": lambda rng, m, k, n, dtype: gen.ties(rng, m, max(k, 2), n, dtype, nudge_bits=100),
+    "near_ties": lambda rng, m, k, n, dtype: gen.ties(
+        rng, m, max(k, 2), n, dtype, nudge_bits=100
+    ),
     "far_nudged_ties": lambda rng, m, k, n, dtype: gen.ties(
-        rng, m, max(k, 2), n, dtype, nudge_bits=200 if np.dtype(dtype) == np.float32 else 1800
+        rng,
+        m,
+        max(k, 2),
+        n,
+        dtype,
+        nudge_bits=200 if np.dtype(dtype) == np.float32 else 1800,
     ),
     "overflowing": gen.overflowing,
     "underflowing": gen.underflowing,
@@ -133,8 +164,12 @@ PAIRS = {
         gen.badly_scaled(rng, (m, k), -50, 50, dtype),
         gen.badly_scaled(rng, (k, n), -50, 50, dtype),
     ),
-    "empty_rows_and_columns": lambda rng, m, k, n, dtype: _with_empty_vectors(rng, m, k, n, dtype),
-    "subnormal_rows": lambda rng, m, k, n, dtype: _with_subnormal_vectors(rng, m, k, n, dtype),
+    "empty_rows_and_columns": lambda rng, m, k, n, dtype: _with_empty_vectors(
+        rng, m, k, n, dtype
+    ),
+    "subnormal_rows": lambda rng, m, k, n, dtype: _with_subnormal_vectors(
+        rng, m, k, n, dtype
+    ),
 }
 
 
@@ -145,22 +180,33 @@ def _single_nonzero(rng, shape, dtype):
 
 
 def _with_empty_vectors(rng, m, k, n, dtype):
-    a, b = gen.phi_matrix(rng, (m, k), 1.0, dtype), gen.phi_matrix(rng, (k, n), 1.0, dtype)
+    a, b = (
+        gen.phi_matrix(rng, (m, k), 1.0, dtype),
+        gen.phi_matrix(rng, (k, n), 1.0, dtype),
+    )
     a[::2], b[:, 1::2] = 0, 0
     a[:, k // 2] = 0
     return a, b
 
 
 def _with_subnormal_vectors(rng, m, k, n, dtype):
-    a, b = gen.phi_matrix(rng, (m, k), 1.0, dtype), gen.phi_matrix(rng, (k, n), 1.0, dtype)
-    a[::2], b[:, ::2] = gen.subnormal(rng, a[::2].shape, dtype), gen.subnormal(rng, b[:, ::2].shape, dtype)
+    a, b = (
+        gen.phi_matrix(rng, (m, k), 1.0, dtype),
+        gen.phi_matrix(rng, (k, n), 1.0, dtype),
+    )
+    a[::2], b[:, ::2] = (
+        gen.subnormal(rng, a[::2].shape, dtype),
+        gen.subnormal(rng, b[:, ::2].shape, dtype),
+    )
     return a, b
 
 
 def _real_pair(rng, name, m, k, n, dtype):
     if name in PAIRS:
         return PAIRS[name](rng, m, k, n, dtype)
-    return SINGLES[name](rng, (m, k), dtype=dtype), SINGLES[name](rng, (k, n), dtype=dtype)
+    return SINGLES[name](rng, (m, k), dtype=dtype), SINGLES[name](
+        rng, (k, n), dtype=dtype
+    )
 
 
 def on_gpu(*arrays):
@@ -180,7 +226,9 @@ def torch():
 
 @pytest.fixture(scope="session")
 def make_pair():
-    """make_pair(name, m, k, n, dtype, seed): operands of shapes (m, k) and (k, n); complex ones from two real pairs."""
+    """make_pair(name, m, k, n, dtype, seed): operands of shapes (m, k) and (k, n);
+    complex ones from two real pairs.
+    """
 
     def make(name, m, k, n, dtype=np.float64, seed=0):
         rng = np.random.default_rng([seed, m, k, n, *name.encode()])
@@ -198,22 +246,34 @@ def assert_same_bits():
     def check(x, y):
         x, y = np.asarray(x), np.asarray(y)
         assert (x.shape, x.dtype) == (y.shape, y.dtype)
-        different = np.ascontiguousarray(x).reshape(-1).view(np.uint8) != np.ascontiguousarray(y).reshape(-1).view(
+        different = np.ascontiguousarray(x).reshape(-1).view(
             np.uint8
+        ) != np.ascontiguousarray(y).reshape(-1).view(np.uint8)
+        assert not different.any(), (
+            f"{np.count_nonzero(x != y)} of {x.size} entries differ"
         )
-        assert not different.any(), f"{np.count_nonzero(x != y)} of {x.size} entries differ"
 
     return check
 
 
 @pytest.fixture(scope="session")
 def workspaces():
-    """workspaces(a, b, **options): the smallest limit that is accepted, two between, what is taken without one."""
+    """workspaces(a, b, **options): the smallest limit that is accepted, two between,
+    what is taken without one.
+    """
 
     def find(a, b, **options):
         with pytest.raises(hg.PlanError, match=r"takes \d+$") as error:
             hg.make_plan(a, b, workspace=1, **options)
-        smallest, full = int(str(error.value).split()[-1]), hg.make_plan(a, b, **options).workspace
-        return smallest, smallest + (full - smallest) // 10, smallest + (full - smallest) // 2, full
+        smallest, full = (
+            int(str(error.value).split()[-1]),
+            hg.make_plan(a, b, **options).workspace,
+        )
+        return (
+            smallest,
+            smallest + (full - smallest) // 10,
+            smallest + (full - smallest) // 2,
+            full,
+        )
 
     return find

@@ -1,8 +1,10 @@
-"""Hard matrices, and pairs whose exact product is known to be hard: cancellation, ties, overflow and underflow.
+"""Hard matrices, and pairs whose exact product is known to be hard: cancellation, ties,
+overflow and underflow.
 
-Those of `hifigemm.testing.matrices` and of the experiments are offered here too. The same holds of all: an explicit
-generator, dtype float32 or float64, finite entries. Pairs have the shapes (m, k) and (k, n). Where a product cancels,
-the inner index is shuffled, alike in both, so that no order of summation is favoured.
+Those of `hifigemm.testing.matrices` and of the experiments are offered here too. The
+same holds of all: an explicit generator, dtype float32 or float64, finite entries.
+Pairs have the shapes (m, k) and (k, n). Where a product cancels, the inner index is
+shuffled, alike in both, so that no order of summation is favoured.
 """
 
 from __future__ import annotations
@@ -31,17 +33,27 @@ Shape = tuple[int, ...]
 Pair = tuple[NDArray[Any], NDArray[Any]]
 
 
-def full_range(rng: np.random.Generator, shape: Shape, dtype: DTypeLike = np.float64) -> NDArray[Any]:
-    """Return finite values whose exponents are uniform over the whole range of dtype, subnormals included."""
+def full_range(
+    rng: np.random.Generator, shape: Shape, dtype: DTypeLike = np.float64
+) -> NDArray[Any]:
+    """Return finite values whose exponents are uniform over the whole range of dtype,
+    subnormals included.
+    """
     info = np.finfo(np.dtype(dtype))
     return exp_rand(rng, shape, info.minexp - info.nmant, info.maxexp - 1, dtype)
 
 
-def row_span(rng: np.random.Generator, shape: Shape, span_bits: int, dtype: DTypeLike = np.float64) -> NDArray[Any]:
-    """Return rows whose largest entry is about 2**span_bits times the smallest. Transpose it for a right operand.
+def row_span(
+    rng: np.random.Generator,
+    shape: Shape,
+    span_bits: int,
+    dtype: DTypeLike = np.float64,
+) -> NDArray[Any]:
+    """Return rows whose largest entry is about 2**span_bits times the smallest.
+    Transpose it for a right operand.
 
-    The exponents of a row are uniform over span_bits + 1 values around 0; each row with at least two entries has both
-    extremes.
+    The exponents of a row are uniform over span_bits + 1 values around 0; each row with
+    at least two entries has both extremes.
 
     Parameters
     ----------
@@ -53,28 +65,53 @@ def row_span(rng: np.random.Generator, shape: Shape, span_bits: int, dtype: DTyp
     """
     info = np.finfo(np.dtype(dtype))
     if not 0 <= span_bits < info.maxexp - info.minexp:
-        raise ValueError(f"span_bits = {span_bits} is not within 0..{info.maxexp - info.minexp - 1} for {dtype}")
+        raise ValueError(
+            f"span_bits = {span_bits} is not within 0..{info.maxexp - info.minexp - 1} for {dtype}"
+        )
     exponent = rng.integers(0, span_bits, shape, endpoint=True)
     if shape[1] >= 2:
         exponent[:, 0], exponent[:, 1] = 0, span_bits
-    return random_floats(rng, shape, rng.permuted(exponent, axis=1) - span_bits // 2, dtype)
+    return random_floats(
+        rng, shape, rng.permuted(exponent, axis=1) - span_bits // 2, dtype
+    )
 
 
 def badly_scaled(
-    rng: np.random.Generator, shape: Shape, low: int, high: int, dtype: DTypeLike = np.float64
+    rng: np.random.Generator,
+    shape: Shape,
+    low: int,
+    high: int,
+    dtype: DTypeLike = np.float64,
 ) -> NDArray[Any]:
-    """Return D_r U D_c, U uniform on (-1, 1), D_r and D_c powers of two with exponents uniform over low..high.
+    """Return D_r U D_c, U uniform on (-1, 1), D_r and D_c powers of two with exponents
+    uniform over low..high.
 
-    Neither scale is lost to a scheme that scales rows and columns; the one on the inner dimension widens every row.
+    Neither scale is lost to a scheme that scales rows and columns; the one on the inner
+    dimension widens every row.
     """
-    rows, cols = rng.integers(low, high, (shape[0], 1), endpoint=True), rng.integers(low, high, shape[1], endpoint=True)
+    rows, cols = (
+        rng.integers(low, high, (shape[0], 1), endpoint=True),
+        rng.integers(low, high, shape[1], endpoint=True),
+    )
     return np.ldexp(rng.uniform(-1.0, 1.0, shape), rows + cols).astype(dtype)
 
 
-def graded(rng: np.random.Generator, shape: Shape, low: int, high: int, dtype: DTypeLike = np.float64) -> NDArray[Any]:
-    """Return U with U_ij about 2**(r_i + s_j): both exponents fall evenly from high (first) to low (last)."""
-    rows, cols = (np.rint(np.linspace(high, low, size)).astype(np.int64) for size in shape)
-    return np.ldexp(rng.uniform(0.5, 1.0, shape) * random_signs(rng, shape), rows[:, None] + cols).astype(dtype)
+def graded(
+    rng: np.random.Generator,
+    shape: Shape,
+    low: int,
+    high: int,
+    dtype: DTypeLike = np.float64,
+) -> NDArray[Any]:
+    """Return U with U_ij about 2**(r_i + s_j): both exponents fall evenly from high
+    (first) to low (last).
+    """
+    rows, cols = (
+        np.rint(np.linspace(high, low, size)).astype(np.int64) for size in shape
+    )
+    return np.ldexp(
+        rng.uniform(0.5, 1.0, shape) * random_signs(rng, shape), rows[:, None] + cols
+    ).astype(dtype)
 
 
 def cancelling(
@@ -87,7 +124,8 @@ def cancelling(
     span_bits: int = 40,
     perturb: bool = False,
 ) -> Pair:
-    """Return [X, X] and [[Y], [-Y]]: the exact product is zero in every entry, whatever the sizes of the terms.
+    """Return [X, X] and [[Y], [-Y]]: the exact product is zero in every entry, whatever
+    the sizes of the terms.
 
     Parameters
     ----------
@@ -98,24 +136,38 @@ def cancelling(
     span_bits : int
         Exponents of X and Y are uniform over [-span_bits // 2, span_bits // 2].
     perturb : bool
-        Move every entry of the second X by one unit in its last place up, down or not at all: the exact product is then
-        about u |A||B|, all that is left of it lies below what a native product resolves.
+        Move every entry of the second X by one unit in its last place up, down or not
+        at all: the exact product is then about u |A||B|, all that is left of it lies
+        below what a native product resolves.
     """
     half, limit = k // 2, span_bits // 2
-    x, y = exp_rand(rng, (m, half), -limit, limit, dtype), exp_rand(rng, (half, n), -limit, limit, dtype)
-    again = np.nextafter(x, x * rng.integers(0, 3, x.shape).astype(dtype)) if perturb else x
+    x, y = (
+        exp_rand(rng, (m, half), -limit, limit, dtype),
+        exp_rand(rng, (half, n), -limit, limit, dtype),
+    )
+    again = (
+        np.nextafter(x, x * rng.integers(0, 3, x.shape).astype(dtype)) if perturb else x
+    )
     a = np.hstack([x, again, np.zeros((m, k - 2 * half), dtype)])
     b = np.vstack([y, -y, exp_rand(rng, (k - 2 * half, n), -limit, limit, dtype)])
     return _shuffle(rng, a, b)
 
 
 def ties(
-    rng: np.random.Generator, m: int, k: int, n: int, dtype: DTypeLike = np.float64, *, nudge_bits: int = 0
+    rng: np.random.Generator,
+    m: int,
+    k: int,
+    n: int,
+    dtype: DTypeLike = np.float64,
+    *,
+    nudge_bits: int = 0,
 ) -> Pair:
-    """Return a pair whose exact product lies, in every entry, midway between two adjacent numbers of dtype.
+    """Return a pair whose exact product lies, in every entry, midway between two
+    adjacent numbers of dtype.
 
-    One term of each sum is the product of two odd integers that has exactly t + 1 bits; the others are of comparable
-    size and cancel exactly. Rows and columns are scaled by powers of two within 2**-20..2**20.
+    One term of each sum is the product of two odd integers that has exactly t + 1 bits;
+    the others are of comparable size and cancel exactly. Rows and columns are scaled by
+    powers of two within 2**-20..2**20.
 
     Parameters
     ----------
@@ -124,61 +176,92 @@ def ties(
         k at least 1, at least 2 with a nudge.
     dtype : float32 or float64
     nudge_bits : int
-        If positive, one more term moves every entry off its midpoint by 2**-nudge_bits of the entry or less, up or
-        down: rounding twice, or without all bits, goes wrong in about half of the entries. 26 to 200 for float32,
-        55 to 1900 for float64.
+        If positive, one more term moves every entry off its midpoint by 2**-nudge_bits
+        of the entry or less, up or down: rounding twice, or without all bits, goes
+        wrong in about half of the entries. 26 to 200 for float32, 55 to 1900 for
+        float64.
     """
     t = np.finfo(np.dtype(dtype)).nmant + 1
     if k < 1 + bool(nudge_bits) or 0 < nudge_bits < t + 2:
-        raise ValueError(f"no ties of {t} bits for k = {k} and nudge_bits = {nudge_bits}")
+        raise ValueError(
+            f"no ties of {t} bits for k = {k} and nudge_bits = {nudge_bits}"
+        )
     left_bits = (t + 1) // 2
     rows, cols = (rng.integers(-20, 21, size) for size in ((m, 1), (1, n)))
     blocks_a = [_odd(rng, (m, 1), left_bits) * 2.0**-left_bits]
     blocks_b = [_odd(rng, (1, n), t + 1 - left_bits) * 2.0 ** -(t + 1 - left_bits)]
     if nudge_bits:
         blocks_a.append(random_signs(rng, (m, 1)) * 2.0 ** -(nudge_bits // 2 + 1))
-        blocks_b.append(random_signs(rng, (1, n)) * 2.0 ** -(nudge_bits - nudge_bits // 2 + 1))
+        blocks_b.append(
+            random_signs(rng, (1, n)) * 2.0 ** -(nudge_bits - nudge_bits // 2 + 1)
+        )
     noise = cancelling(rng, m, k - len(blocks_a), n, dtype, span_bits=4)
     a = np.ldexp(np.hstack([*blocks_a, noise[0]]), rows).astype(dtype)
     b = np.ldexp(np.vstack([*blocks_b, noise[1]]), cols).astype(dtype)
     return _shuffle(rng, a, b)
 
 
-def overflowing(rng: np.random.Generator, m: int, k: int, n: int, dtype: DTypeLike = np.float64) -> Pair:
-    """Return a pair with exact results on both sides of the overflow threshold, and partial sums far beyond it.
+def overflowing(
+    rng: np.random.Generator, m: int, k: int, n: int, dtype: DTypeLike = np.float64
+) -> Pair:
+    """Return a pair with exact results on both sides of the overflow threshold, and
+    partial sums far beyond it.
 
-    With k >= 2 the results of most rows are +-(largest + d ulp / 4), d an integer from -3 to 6: rounded they are the
-    largest number for d <= 1 and Inf from d = 2, the exact midpoint, on. One row in four is scaled down by 2**-1 to
-    2**-30, so its results are ordinary. The remaining terms overflow one by one and cancel exactly, so that native
-    products give Inf or NaN. With k = 1 the products lie within a factor of four around the threshold.
+    With k >= 2 the results of most rows are +-(largest + d ulp / 4), d an integer from
+    -3 to 6: rounded they are the largest number for d <= 1 and Inf from d = 2, the
+    exact midpoint, on. One row in four is scaled down by 2**-1 to 2**-30, so its
+    results are ordinary. The remaining terms overflow one by one and cancel exactly, so
+    that native products give Inf or NaN. With k = 1 the products lie within a factor of
+    four around the threshold.
     """
     info = np.finfo(np.dtype(dtype))
     t, emax = info.nmant + 1, info.maxexp - 1
     if k < 2:
-        return exp_rand(rng, (m, k), 1, 1, dtype), exp_rand(rng, (k, n), emax - 2, emax - 1, dtype)
+        return exp_rand(rng, (m, k), 1, 1, dtype), exp_rand(
+            rng, (k, n), emax - 2, emax - 1, dtype
+        )
     half = emax // 2
     scale = np.where(rng.random((m, 1)) < 0.25, -rng.integers(1, 31, (m, 1)), 0)
     # Units of the second term: ulp / 4 = 2**(emax - t - 1), split over both factors.
-    main_a = np.hstack([np.full((m, 1), 2.0**half), rng.integers(0, 4, (m, 1)) * 2.0 ** (half - t)])
+    main_a = np.hstack(
+        [np.full((m, 1), 2.0**half), rng.integers(0, 4, (m, 1)) * 2.0 ** (half - t)]
+    )
     largest = np.ldexp(float(2**t - 1), emax - (t - 1) - half)
-    main_b = np.vstack([np.full((1, n), largest), rng.integers(-1, 3, (1, n)) * 2.0 ** (emax - half - 1)])
+    main_b = np.vstack(
+        [
+            np.full((1, n), largest),
+            rng.integers(-1, 3, (1, n)) * 2.0 ** (emax - half - 1),
+        ]
+    )
     signs = random_signs(rng, (m, 1))
     noise = cancelling(rng, m, k - 2, n, dtype, span_bits=2)
-    a = np.ldexp(np.hstack([main_a * signs, np.ldexp(noise[0].astype(np.float64), emax - 2)]), scale).astype(dtype)
+    a = np.ldexp(
+        np.hstack([main_a * signs, np.ldexp(noise[0].astype(np.float64), emax - 2)]),
+        scale,
+    ).astype(dtype)
     b = np.vstack([main_b, np.ldexp(noise[1].astype(np.float64), half)]).astype(dtype)
     return _shuffle(rng, a, b)
 
 
-def underflowing(rng: np.random.Generator, m: int, k: int, n: int, dtype: DTypeLike = np.float64) -> Pair:
-    """Return a pair with results around and below the smallest normal number, from zero on.
+def underflowing(
+    rng: np.random.Generator, m: int, k: int, n: int, dtype: DTypeLike = np.float64
+) -> Pair:
+    """Return a pair with results around and below the smallest normal number, from zero
+    on.
 
-    The terms of one column of the product are within a factor of 2**9 of each other; the columns spread evenly from
-    2**-8 of the smallest subnormal to 2**8 times the smallest normal number. Every other row and column has
-    significands of two bits, so that exact results midway between two subnormals are common.
+    The terms of one column of the product are within a factor of 2**9 of each other;
+    the columns spread evenly from 2**-8 of the smallest subnormal to 2**8 times the
+    smallest normal number. Every other row and column has significands of two bits, so
+    that exact results midway between two subnormals are common.
     """
     info = np.finfo(np.dtype(dtype))
     middle = info.minexp // 2
-    columns = rng.integers(info.minexp - info.nmant - 6 - middle, info.minexp - middle, (1, n), endpoint=True)
+    columns = rng.integers(
+        info.minexp - info.nmant - 6 - middle,
+        info.minexp - middle,
+        (1, n),
+        endpoint=True,
+    )
     a = exp_rand(rng, (m, k), middle - 2, middle + 2, dtype)
     b = random_floats(rng, (k, n), columns + rng.integers(0, 4, (k, n)), dtype)
     for x in (a[::2], b[:, ::2]):
@@ -188,8 +271,12 @@ def underflowing(rng: np.random.Generator, m: int, k: int, n: int, dtype: DTypeL
 
 
 def _odd(rng: np.random.Generator, shape: Shape, bits: int) -> NDArray[np.int64]:
-    """Odd integers of random sign in [3/4, 1) 2**bits: a product of two has as many bits as both together."""
-    return random_signs(rng, shape) * (2 * rng.integers(3 << (bits - 3), 4 << (bits - 3), shape) + 1)
+    """Odd integers of random sign in [3/4, 1) 2**bits: a product of two has as many
+    bits as both together.
+    """
+    return random_signs(rng, shape) * (
+        2 * rng.integers(3 << (bits - 3), 4 << (bits - 3), shape) + 1
+    )
 
 
 def _shuffle(rng: np.random.Generator, a: NDArray[Any], b: NDArray[Any]) -> Pair:

@@ -1,4 +1,6 @@
-"""An engine with programs and without a device: the plain maths, chosen by error ratios as kernels choose."""
+"""An engine with programs and without a device: the plain maths, chosen by error ratios
+as kernels choose.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ LIMIT = 2**30
 
 
 class Costs:
-    """A native product takes one second, each residue product its share of it, and so do words."""
+    """A native product takes one second, each residue product its share of it, and so
+    do words.
+    """
 
     def __init__(self, share):
         self.share = share
@@ -37,7 +41,9 @@ class Costs:
 
 
 class ResidueProgram:
-    """A plan of residues, on whole operands; what it found is told when somebody asks."""
+    """A plan of residues, on whole operands; what it found is told when somebody
+    asks.
+    """
 
     def __init__(self, plan, done):
         self.plan, self.done = plan, done
@@ -58,10 +64,13 @@ class ResidueProgram:
             steps = replace(plan, scheme=found.scheme, target=NOTHING_STATED)
             steps = replace(steps, verification=Verification.NONE, alternatives=())
             if isinstance(found.scheme, Native):
-                steps = found.scheme.plan(plan.problem, plan.target, NumpyEngine(), None, None)
+                steps = found.scheme.plan(
+                    plan.problem, plan.target, NumpyEngine(), None, None
+                )
                 steps = replace(steps, blocking=plan.blocking)
             elif found.bound > 0.0:
-                steps = replace(steps, evidence=None)  # a count that the ratio allows has even scales
+                # a count that the ratio allows has even scales
+                steps = replace(steps, evidence=None)
         else:
             found, steps = None, plan
         _, outcome = execute(steps, a, b, NumpyEngine(), LIMIT, shift, epilogue, splits)
@@ -74,20 +83,40 @@ class ResidueProgram:
     def certificate(self, ratio):
         """As `hifigemm.engines.cuda.ozaki2` reads its record."""
         plan, p = self.plan, self.plan.problem
-        ranges = [moduli_set(s.count, p.is_complex) for s in (plan.scheme, *plan.alternatives[:-1])]
+        ranges = [
+            moduli_set(s.count, p.is_complex)
+            for s in (plan.scheme, *plan.alternatives[:-1])
+        ]
         if plan.verification is Verification.NONE:
             bound = error_bound(p.terms, ratio, ranges[0].half_range)
-            return Certificate(True, plan.scheme, bound, plan.num_products, plan.k_block)
-        for scheme, moduli in zip((plan.scheme, *plan.alternatives), ranges, strict=False):
+            return Certificate(
+                True, plan.scheme, bound, plan.num_products, plan.k_block
+            )
+        for scheme, moduli in zip(
+            (plan.scheme, *plan.alternatives), ranges, strict=False
+        ):
             if ratio <= largest_ratio(p.terms, plan.target.r, moduli.half_range):
                 made = num_planes(moduli, p.is_complex)
                 return Certificate(True, scheme, plan.target.r, made, plan.k_block)
         if plan.verification is Verification.ENTRYWISE:
             evidence = Evidence(error_ratio=ratio)
-            return Certificate(False, plan.scheme, plan.bound, plan.num_products, plan.k_block, evidence)
+            return Certificate(
+                False,
+                plan.scheme,
+                plan.bound,
+                plan.num_products,
+                plan.k_block,
+                evidence,
+            )
         last = plan.alternatives[-1]
         if isinstance(last, Ozaki2):
-            return Certificate(True, last, 0.0, num_planes(moduli_set(last.count, p.is_complex), p.is_complex), p.k)
+            return Certificate(
+                True,
+                last,
+                0.0,
+                num_planes(moduli_set(last.count, p.is_complex), p.is_complex),
+                p.k,
+            )
         return Certificate(True, last, native_bound(p.terms, p.fmt.u), 1, p.k)
 
     def repeated(self, operands, stacks, shape, out):
@@ -95,7 +124,9 @@ class ResidueProgram:
 
 
 class ProgramEngine(NumpyEngine):
-    """Carries plans of residues out at once, and notes which; `share` is that of `Costs`."""
+    """Carries plans of residues out at once, and notes which; `share` is that of
+    `Costs`.
+    """
 
     def __init__(self, share=0.01):
         self.costs = Costs(share)

@@ -1,8 +1,10 @@
-"""Random stacks of small matrices full of special values, and what IEEE arithmetic makes of their products.
+"""Random stacks of small matrices full of special values, and what IEEE arithmetic
+makes of their products.
 
-The oracle shares nothing with the library. An entry of a product is NaN if a term is NaN (0 times Inf among them) or if
-there are terms +Inf and -Inf; it is an infinity if infinite terms have one sign; otherwise it is finite, unless its
-exact value rounds to Inf. That is what any order of summation gives, but for sums that overflow on the way.
+The oracle shares nothing with the library. An entry of a product is NaN if a term is
+NaN (0 times Inf among them) or if there are terms +Inf and -Inf; it is an infinity if
+infinite terms have one sign; otherwise it is finite, unless its exact value rounds to
+Inf. That is what any order of summation gives, but for sums that overflow on the way.
 """
 
 from __future__ import annotations
@@ -26,19 +28,36 @@ def _finite_pool(dtype, wide):
     if wide:
         tiny, huge = float(info.smallest_normal), float(info.max)
         subnormal = float(info.smallest_subnormal)
-        pool += [subnormal, -subnormal, -tiny / 2, tiny - subnormal, tiny, -tiny, huge, -huge, huge / 2, -huge / 64]
+        pool += [
+            subnormal,
+            -subnormal,
+            -tiny / 2,
+            tiny - subnormal,
+            tiny,
+            -tiny,
+            huge,
+            -huge,
+            huge / 2,
+            -huge / 64,
+        ]
     return np.array(pool)
 
 
 def _real(rng, shape, dtype, wide):
     pool, special = _finite_pool(dtype, wide), np.array([np.inf, -np.inf, np.nan])
-    x = np.where(rng.random(shape) < 0.5, rng.uniform(-1, 1, shape), rng.choice(pool, shape))
+    x = np.where(
+        rng.random(shape) < 0.5, rng.uniform(-1, 1, shape), rng.choice(pool, shape)
+    )
     share = rng.choice(_SHARES, (shape[0], 1, 1))
-    return np.where(rng.random(shape) < share, rng.choice(special, shape), x).astype(dtype)
+    return np.where(rng.random(shape) < share, rng.choice(special, shape), x).astype(
+        dtype
+    )
 
 
 def draw(rng, shape, dtype, wide):
-    """A stack (batch, rows, columns); `wide` adds subnormal numbers and those near the largest."""
+    """A stack (batch, rows, columns); `wide` adds subnormal numbers and those near the
+    largest.
+    """
     dtype = np.dtype(dtype)
     if dtype.kind != "c":
         return _real(rng, shape, dtype, wide)
@@ -49,16 +68,22 @@ def draw(rng, shape, dtype, wide):
 
 
 def operands(seed, products, num_shapes, dtype, wide):
-    """Pairs of stacks: so many products altogether, of shapes from 1 to 5 drawn without repetition."""
+    """Pairs of stacks: so many products altogether, of shapes from 1 to 5 drawn without
+    repetition.
+    """
     rng = np.random.default_rng(seed)
     for at in rng.choice(len(SHAPES), num_shapes, replace=False):
         (m, k, n), batch = SHAPES[at], products // num_shapes
-        yield draw(rng, (batch, m, k), dtype, wide), draw(rng, (batch, k, n), dtype, wide)
+        yield (
+            draw(rng, (batch, m, k), dtype, wide),
+            draw(rng, (batch, k, n), dtype, wide),
+        )
 
 
 @dataclass
 class _Sums:
-    """Real products (batch, m, n): NaN, Inf or 0 for the pattern; the exact sums and sums of magnitudes of the finite.
+    """Real products (batch, m, n): NaN, Inf or 0 for the pattern; the exact sums and
+    sums of magnitudes of the finite.
 
     The latter are in units of 2**exponent.
     """
@@ -74,11 +99,16 @@ def _sums(a, b):
     infinite = np.isinf(x) | np.isinf(y)
     nan = np.isnan(x) | np.isnan(y) | (infinite & ((x == 0) | (y == 0)))
     negative = np.signbit(x) ^ np.signbit(y)
-    plus, minus = ((infinite & ~nan & sign).any(axis=2) for sign in (~negative, negative))
+    plus, minus = (
+        (infinite & ~nan & sign).any(axis=2) for sign in (~negative, negative)
+    )
     pattern = np.where(plus, np.inf, np.where(minus, -np.inf, 0.0))
     pattern[nan.any(axis=2) | (plus & minus)] = np.nan
     finite = np.isfinite(x) & np.isfinite(y)
-    (p, e), (q, f) = np.frexp(np.where(finite, x, 0.0)), np.frexp(np.where(finite, y, 0.0))
+    (p, e), (q, f) = (
+        np.frexp(np.where(finite, x, 0.0)),
+        np.frexp(np.where(finite, y, 0.0)),
+    )
     exponent = np.where(p * q == 0, -5000, e + f)
     top = exponent.max(axis=2, keepdims=True)
     terms = np.ldexp(p * q, np.maximum(exponent - top, -1000))
@@ -86,13 +116,20 @@ def _sums(a, b):
 
 
 def embedded(a, b):
-    """Real operands whose products are the real and the imaginary parts of a product."""
+    """Real operands whose products are the real and the imaginary parts of a
+    product.
+    """
     left = np.concatenate([a.real, a.imag], axis=2)
-    return (left, np.concatenate([b.real, -b.imag], axis=1)), (left, np.concatenate([b.imag, b.real], axis=1))
+    return (left, np.concatenate([b.real, -b.imag], axis=1)), (
+        left,
+        np.concatenate([b.imag, b.real], axis=1),
+    )
 
 
 def pattern(a, b):
-    """Inf and NaN of a product of stacks, and 0 for every component that is finite unless it overflows."""
+    """Inf and NaN of a product of stacks, and 0 for every component that is finite
+    unless it overflows.
+    """
     if "c" not in (a.dtype.kind, b.dtype.kind):
         return _sums(a, b).pattern
     re, im = (_sums(*pair).pattern for pair in embedded(a, b))
@@ -102,7 +139,9 @@ def pattern(a, b):
 def _assert_real(found, a, b, bound):
     exact = _sums(a, b)
     special = exact.pattern != 0
-    np.testing.assert_array_equal(found[special].astype(np.float64), exact.pattern[special])
+    np.testing.assert_array_equal(
+        found[special].astype(np.float64), exact.pattern[special]
+    )
     assert not np.isnan(found[~special]).any()
     if not np.isfinite(bound):
         return
@@ -110,7 +149,8 @@ def _assert_real(found, a, b, bound):
     slack = (bound + _SLACK) * exact.size
     with np.errstate(over="ignore"):  # of bounds that say nothing
         surely, possibly = (
-            np.ldexp(abs(exact.value) + s, np.clip(exact.exponent - emax, -1000, 1000)) for s in (-slack, slack)
+            np.ldexp(abs(exact.value) + s, np.clip(exact.exponent - emax, -1000, 1000))
+            for s in (-slack, slack)
         )
     infinite = np.isinf(found)
     assert infinite[~special & (surely > 1)].all()
@@ -120,7 +160,9 @@ def _assert_real(found, a, b, bound):
 
 
 def assert_special_values(found, a, b, bound=np.inf):
-    """Inf and NaN are where they belong, for results of a promise of `bound`; inf: overflow to Inf is not judged."""
+    """Inf and NaN are where they belong, for results of a promise of `bound`; inf:
+    overflow to Inf is not judged.
+    """
     if found.dtype.kind != "c":
         _assert_real(found, a, b, bound)
         return

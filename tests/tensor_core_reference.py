@@ -1,4 +1,6 @@
-"""The rule of tensor cores, entry by entry in rational numbers: what `numerics.tensor_core` is held against."""
+"""The rule of tensor cores, entry by entry in rational numbers: what
+`numerics.tensor_core` is held against.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,10 @@ def tensor_core_product_reference(
             d = float(out[i, j])
             for start in range(0, k, block):
                 part = slice(start, start + block)
-                pairs = [(float(x), float(y)) for x, y in zip(a[i, part], b[part, j], strict=True)]
+                pairs = [
+                    (float(x), float(y))
+                    for x, y in zip(a[i, part], b[part, j], strict=True)
+                ]
                 d = _block_reference(pairs, d, fmt, model)
             out[i, j] = d
     if out.dtype == np.float32:
@@ -39,12 +44,17 @@ def tensor_core_product_reference(
     return out
 
 
-def _block_reference(pairs: list[tuple[float, float]], c: float, fmt: Format, model: TensorCoreModel) -> float:
+def _block_reference(
+    pairs: list[tuple[float, float]], c: float, fmt: Format, model: TensorCoreModel
+) -> float:
     """One block for one entry."""
     native = [x * y for x, y in pairs] + [c]
     if not all(map(math.isfinite, native)):
         return sum(x for x in native if not math.isfinite(x))
-    terms = [(Fraction(x) * Fraction(y), _exponent(x, fmt) + _exponent(y, fmt)) for x, y in pairs]
+    terms = [
+        (Fraction(x) * Fraction(y), _exponent(x, fmt) + _exponent(y, fmt))
+        for x, y in pairs
+    ]
     terms.append((Fraction(c), _exponent(c, model.accumulator)))
     align = max([e for value, e in terms if value != 0] + [model.exponent_floor])
     grid = Fraction(2) ** (align - model.fraction_bits)
@@ -59,8 +69,11 @@ def _round_reference(value: Fraction, model: TensorCoreModel) -> float:
     """Round once to the accumulator's format, with Inf from 2**(emax + 1) on."""
     out = model.accumulator
     magnitude = abs(value)
-    exponent = magnitude.numerator.bit_length() - magnitude.denominator.bit_length()  # of 2**i in the denominator
+    # of 2**i in the denominator
+    exponent = magnitude.numerator.bit_length() - magnitude.denominator.bit_length()
     unit = Fraction(2) ** (max(exponent, out.emin) - out.t + 1)
-    rounded = unit * (int(magnitude / unit) if model.rounding == "zero" else round(magnitude / unit))
+    rounded = unit * (
+        int(magnitude / unit) if model.rounding == "zero" else round(magnitude / unit)
+    )
     result = math.inf if rounded >= Fraction(2) ** (out.emax + 1) else float(rounded)
     return -result if value < 0 and result else result

@@ -1,4 +1,6 @@
-"""Promises against the exact |A||B|: what was asked for is kept, and what a report states is true."""
+"""Promises against the exact |A||B|: what was asked for is kept, and what a report
+states is true.
+"""
 
 from __future__ import annotations
 
@@ -87,11 +89,17 @@ def test_a_number_is_kept_whatever_the_operands(make_pair, name, dtype):
 @pytest.mark.parametrize("scheme", FORCED, ids=str)
 @pytest.mark.parametrize("name", NAMES)
 def test_forced_schemes_keep_a_number_or_refuse(make_pair, scheme, name):
-    for dtype, shape in (("float32", (5, 9, 4)), ("float64", (9, 33, 8)), ("complex128", (4, 7, 5))):
+    for dtype, shape in (
+        ("float32", (5, 9, 4)),
+        ("float64", (9, 33, 8)),
+        ("complex128", (4, 7, 5)),
+    ):
         a, b = make_pair(name, *shape, dtype)
         for r in (1e-6, 1e-12, 1e-16, 1e-18):
             try:
-                c, report = hg.matmul(a, b, accuracy=r, scheme=scheme, return_report=True)
+                c, report = hg.matmul(
+                    a, b, accuracy=r, scheme=scheme, return_report=True
+                )
             except hg.AccuracyError:
                 assert isinstance(scheme, hg.Ozaki2)
                 continue
@@ -109,7 +117,12 @@ def test_too_few_moduli_for_a_number_are_refused(make_pair, count, name):
         for r in TARGETS:
             for scaling in ("accurate", "fast"):
                 try:
-                    c = hg.matmul(a, b, accuracy=r, scheme=hg.Ozaki2(num_moduli=count, scaling=scaling))
+                    c = hg.matmul(
+                        a,
+                        b,
+                        accuracy=r,
+                        scheme=hg.Ozaki2(num_moduli=count, scaling=scaling),
+                    )
                 except hg.AccuracyError:
                     continue
                 assert meets_promise(c, a, b, r).all(), (dtype, r, scaling)
@@ -137,14 +150,18 @@ def test_named_accuracies_are_kept(make_pair, accuracy, dtype, part):
         for scheme in ("auto", hg.Ozaki1(), hg.Ozaki1(product="fp64"), hg.Ozaki2()):
             a, b = make_pair(name, 5, 21, 4, dtype)
             try:
-                c, report = hg.matmul(a, b, accuracy=accuracy, scheme=scheme, return_report=True)
+                c, report = hg.matmul(
+                    a, b, accuracy=accuracy, scheme=scheme, return_report=True
+                )
             except hg.AccuracyError:
                 assert isinstance(scheme, hg.Ozaki2)
                 continue
             assert meets_promise(c, a, b, report.bound).all(), (name, scheme)
             fmt = FP32 if dtype in ("float32", "complex64") else FP64
             terms = 21 if c.dtype.kind == "f" else 42
-            assert report.bound <= max(resolve(accuracy, fmt, 21).r, native_bound(terms, fmt.u))
+            assert report.bound <= max(
+                resolve(accuracy, fmt, 21).r, native_bound(terms, fmt.u)
+            )
 
 
 @pytest.mark.thinned(3)
@@ -164,15 +181,20 @@ def test_the_bound_of_the_report_holds(make_pair, scheme, dtype, part):
 
 @pytest.mark.parametrize("product", ["int8", "fp16", "bf16", "tf32", "fp32", "fp64"])
 def test_one_slice_errs_within_a_tight_bound(product):
-    # k = 1 and remainders of almost half a unit on both sides: nearly the worst case of what is left out.
+    # k = 1 and remainders of almost half a unit on both sides: nearly the worst case of
+    # what is left out.
     for bits in range(1, 28):
         a = np.array([[2.0**bits - 0.5 - 2.0**-20]])
-        c, report = hg.matmul(a, a, scheme=hg.Ozaki1(product=product, num_slices=1), return_report=True)
+        c, report = hg.matmul(
+            a, a, scheme=hg.Ozaki1(product=product, num_slices=1), return_report=True
+        )
         assert meets_promise(c, a, a, report.bound).all()
 
 
 @pytest.mark.parametrize("phi", [0.1, 1.0, 2.0])
-@pytest.mark.parametrize("n", [17, 128, 256, pytest.param(1024, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "n", [17, 128, 256, pytest.param(1024, marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_native_accuracy_errs_at_most_twice_as_much_as_native(phi, n, seed):
     rng = np.random.default_rng([seed, n])
@@ -188,7 +210,9 @@ def test_native_accuracy_errs_at_most_twice_as_much_as_native(phi, n, seed):
         hg.Ozaki2(),
         hg.Ozaki2(scaling="fast"),
     ):
-        assert componentwise_error(hg.matmul(a, b, scheme=scheme), a, b) <= 2 * native, scheme
+        assert (
+            componentwise_error(hg.matmul(a, b, scheme=scheme), a, b) <= 2 * native
+        ), scheme
 
 
 @pytest.mark.parametrize("phi", [0.1, 1.0, 2.0])
@@ -196,18 +220,38 @@ def test_native_accuracy_errs_at_most_twice_as_much_as_native(phi, n, seed):
 def test_single_accuracy_errs_at_most_twice_as_much_as_native(phi, n):
     rng = np.random.default_rng(n)
     rows = min(n, 40)
-    a, b = (gen.phi_matrix(rng, shape, phi, "float32") for shape in ((rows, n), (n, rows)))
+    a, b = (
+        gen.phi_matrix(rng, shape, phi, "float32") for shape in ((rows, n), (n, rows))
+    )
     native = componentwise_error(a @ b, a, b)
-    for scheme in (hg.Ozaki1(mode="sp"), hg.Ozaki1(product="fp16", mode="sp"), hg.Ozaki1(), hg.Ozaki2()):
-        assert componentwise_error(hg.matmul(a, b, scheme=scheme), a, b) <= 2 * native, scheme
+    for scheme in (
+        hg.Ozaki1(mode="sp"),
+        hg.Ozaki1(product="fp16", mode="sp"),
+        hg.Ozaki1(),
+        hg.Ozaki2(),
+    ):
+        assert (
+            componentwise_error(hg.matmul(a, b, scheme=scheme), a, b) <= 2 * native
+        ), scheme
 
 
 @pytest.mark.parametrize("r", [1e-6, 1e-12, 1e-18])
-@pytest.mark.parametrize("scheme", ["auto", hg.Ozaki1(), hg.Ozaki1(product="fp64"), hg.Ozaki2(scaling="fast")], ids=str)
+@pytest.mark.parametrize(
+    "scheme",
+    ["auto", hg.Ozaki1(), hg.Ozaki1(product="fp64"), hg.Ozaki2(scaling="fast")],
+    ids=str,
+)
 def test_numbers_are_kept_by_stacks_and_plans_for_other_operands(make_pair, r, scheme):
-    a, b = (np.stack(x) for x in zip(*(make_pair(name, 5, 12, 4) for name in ("uniform", "phi_8", "span_60"))))
+    a, b = (
+        np.stack(x)
+        for x in zip(
+            *(make_pair(name, 5, 12, 4) for name in ("uniform", "phi_8", "span_60"))
+        )
+    )
     assert meets_promise(hg.matmul(a, b, accuracy=r, scheme=scheme), a, b, r).all()
-    assert meets_promise(hg.matmul(a[:, None], b[0], accuracy=r, scheme=scheme), a[:, None], b[0], r).all()
+    assert meets_promise(
+        hg.matmul(a[:, None], b[0], accuracy=r, scheme=scheme), a[:, None], b[0], r
+    ).all()
     plan = hg.make_plan(np.ones((5, 12)), np.ones((12, 4)), accuracy=r, scheme=scheme)
     for name in NAMES:
         a, b = make_pair(name, 3, 12, 6)
@@ -226,9 +270,13 @@ def test_long_inner_dimensions_keep_a_number(make_pair, scheme, r):
     assert meets_promise(hg.matmul(a, b, accuracy=r, scheme=scheme), a, b, r).all()
 
 
-@pytest.mark.parametrize("scheme", [hg.Ozaki1(num_slices=2), hg.Ozaki2(num_moduli=3), hg.Native()], ids=str)
+@pytest.mark.parametrize(
+    "scheme", [hg.Ozaki1(num_slices=2), hg.Ozaki2(num_moduli=3), hg.Native()], ids=str
+)
 @pytest.mark.parametrize("accuracy", [1e-18, "correct"])
-def test_a_forced_scheme_that_cannot_keep_its_promise_says_so_with_numbers(make_pair, scheme, accuracy):
+def test_a_forced_scheme_that_cannot_keep_its_promise_says_so_with_numbers(
+    make_pair, scheme, accuracy
+):
     a, b = make_pair("phi_2", 6, 9, 5)
     with pytest.raises(hg.AccuracyError, match=r"\(6 x 9\) @ \(9 x 5\)") as error:
         hg.matmul(a, b, accuracy=accuracy, scheme=scheme)
@@ -249,14 +297,22 @@ def test_auto_takes_the_native_product_where_its_worst_case_suffices(make_pair):
         report = hg.matmul(a, b, accuracy=accuracy, return_report=True)[1]
         assert report.native is native
         assert isinstance(report.scheme, hg.Native) is native
-    assert hg.matmul(a, b, return_report=True)[1].bound == 9 * 2.0**-53 / (1 - 9 * 2.0**-53)
+    assert hg.matmul(a, b, return_report=True)[1].bound == 9 * 2.0**-53 / (
+        1 - 9 * 2.0**-53
+    )
 
 
 @pytest.mark.parametrize(
     ("dtype", "accuracy", "u"),
-    [("float64", None, 2.0**-53), ("complex64", "fp32", 2.0**-24), ("float32", "fp64", 2.0**-53)],
+    [
+        ("float64", None, 2.0**-53),
+        ("complex64", "fp32", 2.0**-24),
+        ("float32", "fp64", 2.0**-53),
+    ],
 )
-def test_plan_report_log_and_strict_mode_state_one_worst_case(make_pair, caplog, dtype, accuracy, u):
+def test_plan_report_log_and_strict_mode_state_one_worst_case(
+    make_pair, caplog, dtype, accuracy, u
+):
     a, b = make_pair("phi_1", 6, 30, 5, dtype)
     terms = 60 if dtype == "complex64" else 30
     worst, asked = native_bound(terms, u), 4 * u
@@ -269,13 +325,20 @@ def test_plan_report_log_and_strict_mode_state_one_worst_case(make_pair, caplog,
     promise = f"accuracy   |C - AB| <= {worst:.3g} |A||B| + u |AB|: the worst case of a native product, accepted at"
     assert promise in str(plan)
     for text in (str(plan), report.reason, caplog.text, str(refused.value)):
-        assert f"{worst:.3g} |A||B|, accepted at the level of fp{64 if u == 2.0**-53 else 32} (r = {asked:.3g})" in text
+        assert (
+            f"{worst:.3g} |A||B|, accepted at the level of fp{64 if u == 2.0**-53 else 32} (r = {asked:.3g})"
+            in text
+        )
 
 
 @pytest.mark.thinned(4)
-@pytest.mark.parametrize("name", ["phi_1", "phi_8", "underflowing", "sparse", "integers"])
+@pytest.mark.parametrize(
+    "name", ["phi_1", "phi_8", "underflowing", "sparse", "integers"]
+)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex128"])
-@pytest.mark.parametrize("accuracy", [None, "fp32", "fp64", 1e-3, 1e-12, 1e-18, "correct"])
+@pytest.mark.parametrize(
+    "accuracy", [None, "fp32", "fp64", 1e-3, 1e-12, 1e-18, "correct"]
+)
 def test_no_report_exceeds_the_bound_of_its_plan(make_pair, name, dtype, accuracy):
     a, b = make_pair(name, 6, 30, 5, dtype)
     for scheme in ("auto", *FORCED):
@@ -286,7 +349,9 @@ def test_no_report_exceeds_the_bound_of_its_plan(make_pair, name, dtype, accurac
 
 @pytest.mark.parametrize("shape", [(0, 5), (3, 0)])
 def test_a_plan_for_nothing_keeps_its_promise_of_something(make_pair, shape):
-    plan = hg.make_plan(np.ones((shape[0], 30)), np.ones((30, shape[1])), accuracy="correct")
+    plan = hg.make_plan(
+        np.ones((shape[0], 30)), np.ones((30, shape[1])), accuracy="correct"
+    )
     a, b = make_pair("phi_1", 6, 30, 5)
     c, report = hg.matmul(a, b, plan=plan, return_report=True)
     assert report.correct
@@ -301,16 +366,23 @@ def test_levels_grow_with_the_square_root_of_k():
     assert resolve(None, FP32, 4096).r == resolve("fp32", FP32, 4096).r
 
 
-@pytest.mark.parametrize("accuracy", [-1e-3, math.nan, math.inf, "fp16", "Correct", True, [1e-3], 1j, b"fp64"])
+@pytest.mark.parametrize(
+    "accuracy",
+    [-1e-3, math.nan, math.inf, "fp16", "Correct", True, [1e-3], 1j, b"fp64"],
+)
 def test_unknown_accuracies_are_refused_by_name(accuracy):
     with pytest.raises(hg.PlanError, match="accuracy"):
         hg.matmul(np.ones((2, 2)), np.ones((2, 2)), accuracy=accuracy)
 
 
-@pytest.mark.parametrize("accuracy", [1, 12, 1.0, 15.5, np.int64(12), np.float32(7), 1e300])
+@pytest.mark.parametrize(
+    "accuracy", [1, 12, 1.0, 15.5, np.int64(12), np.float32(7), 1e300]
+)
 def test_a_count_of_digits_is_no_accuracy(accuracy):
     a = np.ones((2, 2))
-    words = re.escape(f"accuracy={float(accuracy):g}: expected an error bound such as 1e-12, not a count of digits")
+    words = re.escape(
+        f"accuracy={float(accuracy):g}: expected an error bound such as 1e-12, not a count of digits"
+    )
     for call in (
         lambda **options: hg.matmul(a, a, **options),
         lambda **options: hg.matmul(a.astype(int), a.astype(int), **options),
@@ -333,7 +405,11 @@ def test_the_largest_number_below_one_is_an_accuracy():
     assert hg.make_plan(a, a, accuracy=float(np.nextafter(1.0, 0.0))).target.r < 1.0
 
 
-@pytest.mark.parametrize("accuracy", [np.float32(1e-6), np.float64(1e-18), 0, np.float32(0.5)])
+@pytest.mark.parametrize(
+    "accuracy", [np.float32(1e-6), np.float64(1e-18), 0, np.float32(0.5)]
+)
 def test_numpy_numbers_are_accepted(make_pair, accuracy):
     a, b = make_pair("phi_1", 6, 9, 5)
-    assert meets_promise(hg.matmul(a, b, accuracy=accuracy), a, b, float(accuracy)).all()
+    assert meets_promise(
+        hg.matmul(a, b, accuracy=accuracy), a, b, float(accuracy)
+    ).all()

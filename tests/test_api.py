@@ -1,4 +1,6 @@
-"""The contract of matmul, make_plan, engines and info: shapes, dtypes, out, plans, reports, errors, logging."""
+"""The contract of matmul, make_plan, engines and info: shapes, dtypes, out, plans,
+reports, errors, logging.
+"""
 
 from __future__ import annotations
 
@@ -87,9 +89,14 @@ def test_shapes_and_types_are_those_of_numpy_matmul(shapes, scheme):
 def test_shapes_that_do_not_fit_are_refused_with_their_numbers(shapes):
     a, b = (np.ones(shape) for shape in shapes)
     for call in (hg.matmul, hg.gemm, hg.make_plan):
-        with pytest.raises(ValueError, match=r"inner dimensions differ|do not broadcast") as error:
+        with pytest.raises(
+            ValueError, match=r"inner dimensions differ|do not broadcast"
+        ) as error:
             call(a, b)
-        for size in {*shapes[0][:-2], *shapes[1][:-2]} or {*shapes[0][-1:], *shapes[1][-2:]}:
+        for size in {*shapes[0][:-2], *shapes[1][:-2]} or {
+            *shapes[0][-1:],
+            *shapes[1][-2:],
+        }:
             assert str(size) in str(error.value)
 
 
@@ -99,7 +106,9 @@ def test_scalars_are_refused():
             hg.matmul(a, b)
 
 
-@pytest.mark.parametrize("first", [*DTYPES, "float16", "int64", "int8", "uint16", "bool"])
+@pytest.mark.parametrize(
+    "first", [*DTYPES, "float16", "int64", "int8", "uint16", "bool"]
+)
 @pytest.mark.parametrize("second", [*DTYPES, "int32", "float16"])
 def test_dtypes_promote_as_in_numpy(first, second):
     a, b = np.ones((2, 3)).astype(first), np.ones((3, 2)).astype(second)
@@ -114,15 +123,22 @@ def test_dtypes_promote_as_in_numpy(first, second):
 
 
 @pytest.mark.parametrize("scheme", ["auto", "ozaki1", "ozaki2"])
-def test_mixed_dtypes_are_exact_in_the_promoted_one(make_pair, assert_same_bits, scheme):
+def test_mixed_dtypes_are_exact_in_the_promoted_one(
+    make_pair, assert_same_bits, scheme
+):
     for first, second in (
         ("float32", "float64"),
         ("complex64", "float64"),
         ("float32", "complex128"),
         ("complex64", "float32"),
     ):
-        a, b = make_pair("phi_2", 4, 9, 3, first)[0], make_pair("phi_2", 4, 9, 3, second)[1]
-        assert_same_bits(hg.matmul(a, b, accuracy="correct", scheme=scheme), correctly_rounded(a, b))
+        a, b = (
+            make_pair("phi_2", 4, 9, 3, first)[0],
+            make_pair("phi_2", 4, 9, 3, second)[1],
+        )
+        assert_same_bits(
+            hg.matmul(a, b, accuracy="correct", scheme=scheme), correctly_rounded(a, b)
+        )
 
 
 @pytest.mark.parametrize(
@@ -159,9 +175,16 @@ def test_arrays_of_other_libraries_are_a_clear_error():
 
 
 def test_lists_and_integers_are_operands():
-    np.testing.assert_array_equal(hg.matmul([[1.0, 2.0]], [[3], [4]], accuracy="correct"), [[11.0]])
-    np.testing.assert_array_equal(hg.matmul(np.array([[True, False]]), np.ones((2, 1), np.float32)), [[1.0]])
-    assert hg.matmul(np.array([[2**53 + 2]]), np.array([[1.0]]), accuracy="correct") == 2**53 + 2
+    np.testing.assert_array_equal(
+        hg.matmul([[1.0, 2.0]], [[3], [4]], accuracy="correct"), [[11.0]]
+    )
+    np.testing.assert_array_equal(
+        hg.matmul(np.array([[True, False]]), np.ones((2, 1), np.float32)), [[1.0]]
+    )
+    assert (
+        hg.matmul(np.array([[2**53 + 2]]), np.array([[1.0]]), accuracy="correct")
+        == 2**53 + 2
+    )
 
 
 @pytest.mark.parametrize("value", [2**53 + 1, -(2**53) - 1, 2**63 - 1, 2**62 + 1])
@@ -175,7 +198,9 @@ def test_integers_that_the_dtype_cannot_hold_are_refused(value):
 
 @pytest.mark.parametrize("scheme", ["auto", "ozaki1", "ozaki2"])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_out_receives_the_result_also_when_it_is_an_operand(make_pair, assert_same_bits, scheme, dtype):
+def test_out_receives_the_result_also_when_it_is_an_operand(
+    make_pair, assert_same_bits, scheme, dtype
+):
     a, b = make_pair("phi_2", 6, 6, 6, dtype)
     c = hg.matmul(a, b, accuracy="correct", scheme=scheme)
     out = np.full((6, 6), np.nan, dtype)
@@ -203,7 +228,9 @@ def test_out_for_vectors_stacks_and_empty_results():
     assert hg.matmul(np.ones(3), np.ones(3), out=out) is out
     assert out == 3.0
     out = np.full((2, 3, 5), np.nan)
-    result, report = hg.matmul(np.ones((2, 3, 0)), np.ones((2, 0, 5)), out=out, return_report=True)
+    result, report = hg.matmul(
+        np.ones((2, 3, 0)), np.ones((2, 0, 5)), out=out, return_report=True
+    )
     assert result is out
     assert not out.any()
     assert report.num_products == 0
@@ -235,14 +262,24 @@ def test_wrong_out_is_refused_before_anything_is_written():
 
 
 @pytest.mark.parametrize(
-    "shapes", [((3, 4), (4, 5)), ((2, 3, 4), (4, 5)), ((3, 4), (4,)), ((4,), (4,)), ((1, 3, 4), (4, 5))]
+    "shapes",
+    [
+        ((3, 4), (4, 5)),
+        ((2, 3, 4), (4, 5)),
+        ((3, 4), (4,)),
+        ((4,), (4,)),
+        ((1, 3, 4), (4, 5)),
+    ],
 )
 @pytest.mark.parametrize("first", ["float32", "float64", "int32", "bool"])
 def test_out_is_what_numpy_takes_unless_it_would_round(shapes, first):
     a, b = (np.ones(shape).astype(first) for shape in shapes)
     result = np.matmul(a, b)
     leads = ((), (1,), (2,), (3, 2), (2, 1), (7, 1, 2))
-    for shape in {*(lead + result.shape for lead in leads), *((*lead, 3, 5) for lead in leads)}:
+    for shape in {
+        *(lead + result.shape for lead in leads),
+        *((*lead, 3, 5) for lead in leads),
+    }:
         for dtype in (
             "bool",
             "int16",
@@ -299,7 +336,9 @@ REPORT_TYPES = {
 def test_reports_have_the_attributes_of_the_contract(make_pair, scheme, accuracy):
     a, b = make_pair("phi_1", 6, 20, 5)
     try:
-        report = hg.matmul(a, b, scheme=scheme, accuracy=accuracy, return_report=True)[1]
+        report = hg.matmul(a, b, scheme=scheme, accuracy=accuracy, return_report=True)[
+            1
+        ]
     except hg.AccuracyError:
         assert scheme == "native" or getattr(scheme, "mode", None) == "dp"
         return
@@ -310,10 +349,18 @@ def test_reports_have_the_attributes_of_the_contract(make_pair, scheme, accuracy
     assert report.native is isinstance(report.scheme, hg.Native)
     assert report.correct is (report.bound == 0.0)
     assert report.num_products >= 1
-    count = getattr(report.scheme, "num_slices", getattr(report.scheme, "num_moduli", 1))
+    count = getattr(
+        report.scheme, "num_slices", getattr(report.scheme, "num_moduli", 1)
+    )
     assert isinstance(count, int)
     text = str(report)
-    for part in (str(report.scheme), str(report.num_products), "numpy", report.reason, str(report.k_block)):
+    for part in (
+        str(report.scheme),
+        str(report.num_products),
+        "numpy",
+        report.reason,
+        str(report.k_block),
+    ):
         assert part in text
     with pytest.raises(AttributeError):
         report.bound = 1.0
@@ -328,10 +375,19 @@ def test_plans_say_what_matmul_then_does(make_pair, assert_same_bits, scheme):
     assert_same_bits(c, d)
     assert planned == report
     assert isinstance(plan, hg.Plan)
-    assert (plan.scheme, plan.engine, plan.workspace) == (report.scheme, report.engine, report.workspace)
+    assert (plan.scheme, plan.engine, plan.workspace) == (
+        report.scheme,
+        report.engine,
+        report.workspace,
+    )
     assert report.reason.startswith(plan.reason)
     text = str(plan)
-    for part in ("(6 x 20) @ (20 x 5) float64", str(plan.scheme), str(plan.num_products), plan.reason):
+    for part in (
+        "(6 x 20) @ (20 x 5) float64",
+        str(plan.scheme),
+        str(plan.num_products),
+        plan.reason,
+    ):
         assert part in text
     with pytest.raises(dataclasses.FrozenInstanceError):
         plan.k_block = 1
@@ -342,17 +398,38 @@ def test_numbers_of_products_are_those_of_the_papers(make_pair):
     z, w = make_pair("phi_2", 6, 20, 5, "complex128")
     for count in (2, 3, 5):
         assert (
-            hg.matmul(a, b, scheme=hg.Ozaki1(num_slices=count), return_report=True)[1].num_products
+            hg.matmul(a, b, scheme=hg.Ozaki1(num_slices=count), return_report=True)[
+                1
+            ].num_products
             == count * (count + 1) // 2
         )
-        assert hg.matmul(a, b, scheme=hg.Ozaki2(num_moduli=count), return_report=True)[1].num_products == count
+        assert (
+            hg.matmul(a, b, scheme=hg.Ozaki2(num_moduli=count), return_report=True)[
+                1
+            ].num_products
+            == count
+        )
     # 15 moduli with a square root of -1 take two products each.
-    assert hg.matmul(z, w, scheme=hg.Ozaki2(num_moduli=15), return_report=True)[1].num_products == 30
+    assert (
+        hg.matmul(z, w, scheme=hg.Ozaki2(num_moduli=15), return_report=True)[
+            1
+        ].num_products
+        == 30
+    )
     short = np.ones((3, 3))
-    assert hg.matmul(short, short, scheme=hg.Ozaki1(num_slices=9), return_report=True)[1].num_products == 1
+    assert (
+        hg.matmul(short, short, scheme=hg.Ozaki1(num_slices=9), return_report=True)[
+            1
+        ].num_products
+        == 1
+    )
 
 
-@pytest.mark.parametrize("options", [{}, *({"scheme": name} for name in SCHEMES), {"accuracy": "correct"}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [{}, *({"scheme": name} for name in SCHEMES), {"accuracy": "correct"}],
+    ids=str,
+)
 @pytest.mark.parametrize("left", [(3,), (2, 3), (1, 2, 3), (1, 1, 2, 3)], ids=str)
 def test_one_matrix_times_an_empty_stack_is_an_empty_stack(options, left):
     a, b = np.ones(left, np.float32), np.ones((0, 3, 2), np.float32)
@@ -364,7 +441,12 @@ def test_one_matrix_times_an_empty_stack_is_an_empty_stack(options, left):
 
 
 def test_nothing_to_multiply_keeps_every_promise():
-    assert hg.matmul(np.ones((2, 0)), np.ones((0, 2)), scheme="native", accuracy="correct").tolist() == [[0.0] * 2] * 2
+    assert (
+        hg.matmul(
+            np.ones((2, 0)), np.ones((0, 2)), scheme="native", accuracy="correct"
+        ).tolist()
+        == [[0.0] * 2] * 2
+    )
 
 
 def test_the_least_integer_is_a_power_of_two():
@@ -393,7 +475,9 @@ def test_the_least_integer_is_a_power_of_two():
     ],
 )
 def test_wrong_fields_of_schemes_are_refused_by_name(scheme):
-    with pytest.raises(hg.PlanError, match=r"(Multiword|Corrected|Ozaki1|Ozaki2|Native)"):
+    with pytest.raises(
+        hg.PlanError, match=r"(Multiword|Corrected|Ozaki1|Ozaki2|Native)"
+    ):
         scheme()
 
 
@@ -402,17 +486,24 @@ def test_fields_of_schemes_may_be_numbers_of_numpy():
     assert type(hg.Ozaki2(num_moduli=np.int8(49)).num_moduli) is int
     assert hg.Corrected(block=np.int64(16), scale=np.True_) == hg.Corrected(block=16)
     a = np.ones((2, 3), np.float32)
-    assert hg.matmul(a, a.T, scheme=hg.Ozaki1(num_slices=np.int64(3))).tolist() == [[3.0] * 2] * 2
+    assert (
+        hg.matmul(a, a.T, scheme=hg.Ozaki1(num_slices=np.int64(3))).tolist()
+        == [[3.0] * 2] * 2
+    )
 
 
 def test_empty_products_report_nothing_to_multiply():
-    c, report = hg.matmul(np.ones((3, 0)), np.ones((0, 2)), accuracy="correct", return_report=True)
+    c, report = hg.matmul(
+        np.ones((3, 0)), np.ones((0, 2)), accuracy="correct", return_report=True
+    )
     assert not c.any()
     assert (report.num_products, report.bound, report.correct) == (0, 0.0, True)
     assert "0" in report.reason
 
 
-@pytest.mark.parametrize("shapes", [((3, 4), (4, 5)), ((0, 4), (4, 5))], ids=["full", "empty"])
+@pytest.mark.parametrize(
+    "shapes", [((3, 4), (4, 5)), ((0, 4), (4, 5))], ids=["full", "empty"]
+)
 @pytest.mark.parametrize(
     "options",
     [
@@ -471,8 +562,12 @@ def test_scheme_dataclasses_are_frozen_hashable_and_have_defaults():
 @pytest.mark.parametrize("name", ["native", "ozaki1", "ozaki2"])
 def test_scheme_names_mean_their_defaults(make_pair, assert_same_bits, name):
     a, b = make_pair("phi_1", 6, 20, 5)
-    default = {"native": hg.Native(), "ozaki1": hg.Ozaki1(), "ozaki2": hg.Ozaki2()}[name]
-    by_name, by_class = (hg.matmul(a, b, scheme=s, return_report=True) for s in (name, default))
+    default = {"native": hg.Native(), "ozaki1": hg.Ozaki1(), "ozaki2": hg.Ozaki2()}[
+        name
+    ]
+    by_name, by_class = (
+        hg.matmul(a, b, scheme=s, return_report=True) for s in (name, default)
+    )
     assert_same_bits(by_name[0], by_class[0])
     assert by_name[1] == by_class[1]
 
@@ -480,7 +575,11 @@ def test_scheme_names_mean_their_defaults(make_pair, assert_same_bits, name):
 def test_plans_for_other_operands_are_refused_with_both_problems(make_pair):
     a, b = make_pair("phi_1", 6, 20, 5)
     plan = hg.make_plan(a, b, scheme="ozaki1")
-    for x, y in ((a[:, :7], b[:7]), (a.astype(np.float32), b.astype(np.float32)), (a + 0j, b)):
+    for x, y in (
+        (a[:, :7], b[:7]),
+        (a.astype(np.float32), b.astype(np.float32)),
+        (a + 0j, b),
+    ):
         for call in (hg.matmul, hg.gemm):
             with pytest.raises(hg.PlanError, match=r"20.*the operands are"):
                 call(x, y, plan=plan)
@@ -498,7 +597,9 @@ def test_plans_serve_other_numbers_of_rows_and_columns(make_pair, scheme):
         np.testing.assert_array_equal(hg.matmul(x, y, plan=plan), x @ y)
     x = np.stack([a, -a, 2 * a])
     np.testing.assert_array_equal(hg.matmul(x, b, plan=plan), x @ b)
-    np.testing.assert_array_equal(hg.matmul(a, np.stack([b] * 3), plan=plan), np.stack([a @ b] * 3))
+    np.testing.assert_array_equal(
+        hg.matmul(a, np.stack([b] * 3), plan=plan), np.stack([a @ b] * 3)
+    )
     np.testing.assert_array_equal(hg.matmul(a[0], b[:, 0], plan=plan), a[0] @ b[:, 0])
     np.testing.assert_array_equal(hg.matmul(a[:0], b, plan=plan), np.zeros((0, 5)))
 
@@ -518,7 +619,9 @@ def test_one_log_line_says_what_was_done(make_pair, caplog, scheme):
 def test_escalation_is_reported(make_pair):
     a, b = make_pair("cancelling", 6, 20, 5)
     a[0, 0] += 1.0
-    report = hg.matmul(a, b, accuracy="correct", scheme=hg.Ozaki1(product="fp16"), return_report=True)[1]
+    report = hg.matmul(
+        a, b, accuracy="correct", scheme=hg.Ozaki1(product="fp16"), return_report=True
+    )[1]
     assert "escalated" in report.reason
     assert report.num_products > 0
 
@@ -526,13 +629,25 @@ def test_escalation_is_reported(make_pair):
 def test_reasons_count_in_the_singular_too():
     a = np.ones((2, 3))
     a[0, 0] += 2.0**-30
-    for scheme, text in ((hg.Ozaki1(num_slices=1), "1 slice of"), (hg.Ozaki1(num_slices=2), "2 slices of")):
+    for scheme, text in (
+        (hg.Ozaki1(num_slices=1), "1 slice of"),
+        (hg.Ozaki1(num_slices=2), "2 slices of"),
+    ):
         assert text in hg.matmul(a, a.T, scheme=scheme, return_report=True)[1].reason
-    zero = hg.matmul(0 * a, a.T, scheme=hg.Ozaki2(scaling="fast"), accuracy="correct", return_report=True)[1]
+    zero = hg.matmul(
+        0 * a,
+        a.T,
+        scheme=hg.Ozaki2(scaling="fast"),
+        accuracy="correct",
+        return_report=True,
+    )[1]
     assert "2 moduli hold the exact product of 1 bit" in zero.reason
     x, y = np.array([[1.0, 2.0**-300, -1.0]]), np.ones((3, 1))
     assert (
-        "; 1 entry escalated by" in hg.matmul(x, y, accuracy="correct", scheme="ozaki1", return_report=True)[1].reason
+        "; 1 entry escalated by"
+        in hg.matmul(x, y, accuracy="correct", scheme="ozaki1", return_report=True)[
+            1
+        ].reason
     )
 
 
@@ -546,7 +661,12 @@ def test_engines_and_info():
     text = str(hg.info())
     for part in ("hifigemm", hg.__version__, np.__version__, "numpy", "fp64"):
         assert part in text
-    assert hg.matmul(np.ones((2, 2)), np.ones((2, 2)), engine="numpy", return_report=True)[1].engine == "numpy"
+    assert (
+        hg.matmul(np.ones((2, 2)), np.ones((2, 2)), engine="numpy", return_report=True)[
+            1
+        ].engine
+        == "numpy"
+    )
 
 
 def test_exceptions_form_one_family():
@@ -571,20 +691,36 @@ def test_subclasses_give_plain_arrays_where_nothing_is_lost():
     a = np.ones((2, 2)).view(Tagged)
     assert type(hg.matmul(a, a)) is np.ndarray
     for x in (a.view(WithUnit), a.view(np.matrix), a.view(np.recarray)):
-        with pytest.raises(TypeError, match=rf"b is a .*{type(x).__name__}.*would be lost; pass np\.asarray"):
+        with pytest.raises(
+            TypeError,
+            match=rf"b is a .*{type(x).__name__}.*would be lost; pass np\.asarray",
+        ):
             hg.matmul(a, x)
     assert math.isclose(float(hg.matmul(a, a)[0, 0]), 2.0)
 
 
 @pytest.mark.parametrize(
-    ("shape", "strides"), [((3, 2), (8, 8)), ((3, 2), (0, 8)), ((3, 2), (-8, 8)), ((2, 3), (8, 4)), ((2, 3), (24, 16))]
+    ("shape", "strides"),
+    [
+        ((3, 2), (8, 8)),
+        ((3, 2), (0, 8)),
+        ((3, 2), (-8, 8)),
+        ((2, 3), (8, 4)),
+        ((2, 3), (24, 16)),
+    ],
 )
 def test_an_out_whose_entries_overlap_is_refused(shape, strides):
     memory = np.zeros(40)
     out = np.lib.stride_tricks.as_strided(memory[20:], shape, strides)
     a, b = np.ones((shape[0], 2)), np.ones((2, shape[1]))
-    starts = {20 * 8 + i * strides[0] + j * strides[1] for i in range(shape[0]) for j in range(shape[1])}
-    if len(starts) == out.size and all(abs(x - y) >= 8 for x in starts for y in starts if x != y):
+    starts = {
+        20 * 8 + i * strides[0] + j * strides[1]
+        for i in range(shape[0])
+        for j in range(shape[1])
+    }
+    if len(starts) == out.size and all(
+        abs(x - y) >= 8 for x in starts for y in starts if x != y
+    ):
         assert (hg.matmul(a, b, out=out) == 2.0).all()
     else:
         with pytest.raises(ValueError, match=r"entries of out share memory.*strides"):
@@ -595,7 +731,11 @@ def test_an_out_whose_entries_overlap_is_refused(shape, strides):
     ("call", "error", "match"),
     [
         (lambda a: hg.matmul(a, a, plan="x"), hg.PlanError, "plan is a str"),
-        (lambda a: hg.prepare(a, "left", plan=None), hg.PlanError, "plan is a NoneType"),
+        (
+            lambda a: hg.prepare(a, "left", plan=None),
+            hg.PlanError,
+            "plan is a NoneType",
+        ),
         (lambda a: hg.matmul(a, a, scheme=[]), hg.PlanError, r"scheme=\[\]"),
         (lambda a: hg.matmul(a, a, engine=[]), hg.PlanError, r"engine=\[\]"),
         (lambda a: hg.make_plan(a, a, engine=3), hg.PlanError, "engine=3"),
@@ -603,11 +743,31 @@ def test_an_out_whose_entries_overlap_is_refused(shape, strides):
         (lambda a: hg.gemm(a, a, alpha=None), TypeError, "alpha = None"),
         (lambda a: hg.gemm(a, a, a, beta="2"), TypeError, "beta = '2'"),
         (lambda a: hg.gemm(a, a, alpha=2**2000), ValueError, "alpha is beyond"),
-        (lambda a: hg.gemm(a, a, np.ones((2, 3)), beta=1.0), ValueError, r"c has shape \(2, 3\)"),
-        (lambda a: hg.gemm(a, a, np.full((2, 2), 2**53 + 1), beta=1.0), ValueError, r"beyond 2\*\*53"),
-        (lambda a: hg.gemm(a, a, np.ma.masked_array(a), beta=1.0), TypeError, "c is a masked array"),
-        (lambda a: hg.gemm(a, a, np.zeros((2, 2), "M8[s]"), beta=1.0), TypeError, "c has dtype datetime64"),
-        (lambda a: hg.gemm(a, a, np.zeros((2, 2), [("bfloat16", "u2")]), beta=1.0), TypeError, "c has dtype"),
+        (
+            lambda a: hg.gemm(a, a, np.ones((2, 3)), beta=1.0),
+            ValueError,
+            r"c has shape \(2, 3\)",
+        ),
+        (
+            lambda a: hg.gemm(a, a, np.full((2, 2), 2**53 + 1), beta=1.0),
+            ValueError,
+            r"beyond 2\*\*53",
+        ),
+        (
+            lambda a: hg.gemm(a, a, np.ma.masked_array(a), beta=1.0),
+            TypeError,
+            "c is a masked array",
+        ),
+        (
+            lambda a: hg.gemm(a, a, np.zeros((2, 2), "M8[s]"), beta=1.0),
+            TypeError,
+            "c has dtype datetime64",
+        ),
+        (
+            lambda a: hg.gemm(a, a, np.zeros((2, 2), [("bfloat16", "u2")]), beta=1.0),
+            TypeError,
+            "c has dtype",
+        ),
         (lambda a: hg.strict("no").__enter__(), TypeError, r"strict\('no'\)"),
     ],
 )
@@ -627,7 +787,13 @@ def test_what_is_escalated_keeps_the_bound_of_the_promise():
 @pytest.mark.parametrize("r", [0.5, 0.999])
 @pytest.mark.parametrize("k", [1, 100])
 def test_a_promise_of_next_to_nothing_is_kept_by_few_moduli(r, k):
-    found, report = hg.matmul(np.ones((2, k)), np.ones((k, 2)), accuracy=r, scheme="ozaki2", return_report=True)
+    found, report = hg.matmul(
+        np.ones((2, k)),
+        np.ones((k, 2)),
+        accuracy=r,
+        scheme="ozaki2",
+        return_report=True,
+    )
     assert (abs(found - k) <= r * k).all()
     assert report.num_products <= 6
 

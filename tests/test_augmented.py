@@ -16,12 +16,19 @@ def test_infinities_of_the_addend_take_the_sign_of_its_factor(dtype, beta):
     found, report = hg.gemm(a, b, c, beta=beta, accuracy="correct", return_report=True)
     assert "C among the terms" in report.reason
     sign = np.sign(beta)
-    want = [[sign * np.inf, -sign * np.inf, 3 + beta], [np.nan, 3 + 2 * beta, -sign * np.inf]]
+    want = [
+        [sign * np.inf, -sign * np.inf, 3 + beta],
+        [np.nan, 3 + 2 * beta, -sign * np.inf],
+    ]
     np.testing.assert_array_equal(found.real, np.array(want, found.real.dtype))
 
 
 def test_an_infinite_addend_meets_an_infinity_of_its_own_sign():
     # The product overflows: inf + inf is inf, inf - inf is NaN.
-    a, b, c = np.full((1, 2), 2.0**1000), np.full((2, 1), 2.0**1000), np.array([[np.inf]])
+    a, b, c = (
+        np.full((1, 2), 2.0**1000),
+        np.full((2, 1), 2.0**1000),
+        np.array([[np.inf]]),
+    )
     assert hg.gemm(a, b, c, beta=1.0, accuracy="correct") == np.inf
     assert np.isnan(hg.gemm(a, b, c, beta=-1.0, accuracy="correct"))

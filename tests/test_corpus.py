@@ -17,7 +17,10 @@ def test_a_group_with_other_bits_is_named(monkeypatch, tmp_path, capsys):
     changed.write_text(accepted)
     monkeypatch.setattr(corpus, "ACCEPTED", changed)
     assert corpus.check(every=200) == 1
-    assert "other bits than in corpus.csv: (1, 1, 1) uniform float32" in capsys.readouterr().out
+    assert (
+        "other bits than in corpus.csv: (1, 1, 1) uniform float32"
+        in capsys.readouterr().out
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,6 @@
-"""CUDA tensors: the bits of the NumPy engine, in every scheme, on hostile operands, in streams, graphs and blocks."""
+"""CUDA tensors: the bits of the NumPy engine, in every scheme, on hostile operands, in
+streams, graphs and blocks.
+"""
 
 from __future__ import annotations
 
@@ -34,23 +36,35 @@ def with_special_values(a, b):
 @pytest.mark.parametrize("family", [*SINGLES, *PAIRS])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("scheme", FAST, ids=str)
-def test_fused_residues_give_the_bits_of_numpy(make_pair, assert_same_bits, family, dtype, scheme):
+def test_fused_residues_give_the_bits_of_numpy(
+    make_pair, assert_same_bits, family, dtype, scheme
+):
     for m, k, n in ((5, 300, 7), (130, 65, 257), (1, 1, 1)):
         a, b = make_pair(family, m, k, n, dtype)
         want = hg.matmul(a, b, scheme=scheme)
         assert_same_bits(hg.matmul(*on_gpu(a, b), scheme=scheme).cpu().numpy(), want)
 
 
-@pytest.mark.parametrize("family", ["phi_1", "full_range", "cancelling", "subnormal_times_large", "overflowing"])
+@pytest.mark.parametrize(
+    "family",
+    ["phi_1", "full_range", "cancelling", "subnormal_times_large", "overflowing"],
+)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
 @pytest.mark.parametrize("scheme", OTHERS, ids=str)
-def test_other_schemes_give_the_bits_of_numpy(make_pair, assert_same_bits, family, dtype, scheme):
+def test_other_schemes_give_the_bits_of_numpy(
+    make_pair, assert_same_bits, family, dtype, scheme
+):
     a, b = make_pair(family, 9, 70, 11, dtype)
     found, report = hg.matmul(*on_gpu(a, b), scheme=scheme, return_report=True)
     want, stated = hg.matmul(a, b, scheme=scheme, return_report=True)
     assert_same_bits(found.cpu().numpy(), want)
-    assert (report.scheme, report.num_products, report.engine) == (stated.scheme, stated.num_products, "torch")
-    if getattr(scheme, "scaling", "") == "fast":  # from the error ratio of all entries instead of entry by entry
+    assert (report.scheme, report.num_products, report.engine) == (
+        stated.scheme,
+        stated.num_products,
+        "torch",
+    )
+    # from the error ratio of all entries instead of entry by entry
+    if getattr(scheme, "scaling", "") == "fast":
         assert report.bound >= stated.bound * (1 - 1e-10)
     else:
         assert report.bound == pytest.approx(stated.bound, rel=1e-10)
@@ -65,12 +79,18 @@ def test_correct_rounding_is_that_of_numpy(make_pair, assert_same_bits, family, 
     assert_same_bits(found.cpu().numpy(), hg.matmul(a, b, accuracy="correct"))
 
 
-@pytest.mark.parametrize("family", ["uniform", "phi_1", "phi_4", "span_60", "badly_scaled", "sparse"])
+@pytest.mark.parametrize(
+    "family", ["uniform", "phi_1", "phi_4", "span_60", "badly_scaled", "sparse"]
+)
 @pytest.mark.parametrize("accuracy", ["fp64", 1e-10, 1e-18])
-def test_promises_are_kept_with_the_bits_of_the_count_that_was_taken(make_pair, assert_same_bits, family, accuracy):
+def test_promises_are_kept_with_the_bits_of_the_count_that_was_taken(
+    make_pair, assert_same_bits, family, accuracy
+):
     a, b = make_pair(family, 40, 300, 50)
     scheme = hg.Ozaki2(scaling="fast")
-    found, report = hg.matmul(*on_gpu(a, b), scheme=scheme, accuracy=accuracy, return_report=True)
+    found, report = hg.matmul(
+        *on_gpu(a, b), scheme=scheme, accuracy=accuracy, return_report=True
+    )
     found, exact = found.cpu().numpy(), hg.matmul(a, b, accuracy="correct")
     most = report.bound * (np.abs(a) @ np.abs(b)) + 2.0**-52 * np.abs(exact)
     assert (np.abs(found - exact) <= 1.001 * most).all()
@@ -78,7 +98,9 @@ def test_promises_are_kept_with_the_bits_of_the_count_that_was_taken(make_pair, 
         assert_same_bits(found, hg.matmul(a, b, scheme=report.scheme))
 
 
-@pytest.mark.parametrize("scheme", [FAST[2], hg.Ozaki2(num_moduli=14), hg.Ozaki1(num_slices=4)], ids=str)
+@pytest.mark.parametrize(
+    "scheme", [FAST[2], hg.Ozaki2(num_moduli=14), hg.Ozaki1(num_slices=4)], ids=str
+)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_special_values_are_those_of_numpy(make_pair, scheme, dtype):
     a, b = with_special_values(*make_pair("phi_1", 40, 30, 50, dtype))
@@ -86,20 +108,32 @@ def test_special_values_are_those_of_numpy(make_pair, scheme, dtype):
     np.testing.assert_array_equal(found, hg.matmul(a, b, scheme=scheme))
 
 
-@pytest.mark.parametrize("scheme", [FAST[2], hg.Ozaki2(num_moduli=15), hg.Ozaki1(num_slices=4)], ids=str)
+@pytest.mark.parametrize(
+    "scheme", [FAST[2], hg.Ozaki2(num_moduli=15), hg.Ozaki1(num_slices=4)], ids=str
+)
 def test_strides_stacks_and_broadcasts(make_pair, assert_same_bits, scheme):
-    a, b = (np.stack([x * 2.0**e for e in range(6)]) for x in make_pair("phi_1", 33, 40, 35))
+    a, b = (
+        np.stack([x * 2.0**e for e in range(6)]) for x in make_pair("phi_1", 33, 40, 35)
+    )
     x, y = on_gpu(a, b)
     cases = (
-        (lambda t: t[0].T, lambda t: t[1].T[:, :33] if t.shape[-1] == 33 else t[1][:33]),
-        (lambda t: t.reshape(2, 3, *t.shape[1:])[:, :1], lambda t: t.reshape(2, 3, *t.shape[1:])),
+        (
+            lambda t: t[0].T,
+            lambda t: t[1].T[:, :33] if t.shape[-1] == 33 else t[1][:33],
+        ),
+        (
+            lambda t: t.reshape(2, 3, *t.shape[1:])[:, :1],
+            lambda t: t.reshape(2, 3, *t.shape[1:]),
+        ),
         (lambda t: t[:, ::2, ::3], lambda t: t[0, ::3, 1::2]),
         (lambda t: t[0, 0], lambda t: t),
         (lambda t: t, lambda t: t[0, :, 0]),
     )
     for left, right in cases:
         want = hg.matmul(left(a), right(b), scheme=scheme)
-        assert_same_bits(hg.matmul(left(x), right(y), scheme=scheme).cpu().numpy(), want)
+        assert_same_bits(
+            hg.matmul(left(x), right(y), scheme=scheme).cpu().numpy(), want
+        )
 
 
 def test_zero_strides_and_empty_operands(assert_same_bits):
@@ -108,21 +142,28 @@ def test_zero_strides_and_empty_operands(assert_same_bits):
     found = hg.matmul(a, b, scheme=FAST[2]).cpu().numpy()
     assert_same_bits(found, hg.matmul(a.cpu().numpy(), b.cpu().numpy(), scheme=FAST[2]))
     for m, k, n in ((0, 3, 2), (3, 0, 2), (3, 2, 0)):
-        x, y = (torch.ones(s, dtype=torch.float64, device="cuda") for s in ((m, k), (k, n)))
+        x, y = (
+            torch.ones(s, dtype=torch.float64, device="cuda") for s in ((m, k), (k, n))
+        )
         for scheme in (FAST[2], "auto"):
             c = hg.matmul(x, y, scheme=scheme)
             assert c.shape == (m, n)
             assert not c.any()
 
 
-@pytest.mark.parametrize(("alpha", "beta"), [(2.0, 0.0), (-0.3, 0.0), (1.0, 1.0), (-4.0, 0.7), (0.0, 2.0), (1.5, -1.0)])
+@pytest.mark.parametrize(
+    ("alpha", "beta"),
+    [(2.0, 0.0), (-0.3, 0.0), (1.0, 1.0), (-4.0, 0.7), (0.0, 2.0), (1.5, -1.0)],
+)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_gemm_gives_the_bits_of_numpy(make_pair, assert_same_bits, alpha, beta, dtype):
     a, b = make_pair("phi_1", 40, 30, 50, dtype)
     c = make_pair("phi_2", 40, 30, 50, dtype)[1][:1].copy()
     want = hg.gemm(a, b, c, alpha=alpha, beta=beta, scheme=FAST[2])
     x, y, z = on_gpu(a, b, c)
-    assert_same_bits(hg.gemm(x, y, z, alpha=alpha, beta=beta, scheme=FAST[2]).cpu().numpy(), want)
+    assert_same_bits(
+        hg.gemm(x, y, z, alpha=alpha, beta=beta, scheme=FAST[2]).cpu().numpy(), want
+    )
     assert torch.equal(z.cpu(), torch.from_numpy(c))
 
 
@@ -136,12 +177,20 @@ def test_c_is_not_read_where_beta_is_zero():
 
 def test_a_long_inner_dimension_is_cut_exactly(assert_same_bits):
     rng = np.random.default_rng(1)
-    a, b = rng.choice([-1.0, 1.0], (3, 300_001)) * (2 - 2.0**-50), rng.choice([-1.0, 1.0], (300_001, 2))
+    a, b = (
+        rng.choice([-1.0, 1.0], (3, 300_001)) * (2 - 2.0**-50),
+        rng.choice([-1.0, 1.0], (300_001, 2)),
+    )
     a[0], b[:, 0] = np.abs(a[0]), 1.0
-    assert_same_bits(hg.matmul(*on_gpu(a, b), scheme=FAST[2]).cpu().numpy(), hg.matmul(a, b, scheme=FAST[2]))
+    assert_same_bits(
+        hg.matmul(*on_gpu(a, b), scheme=FAST[2]).cpu().numpy(),
+        hg.matmul(a, b, scheme=FAST[2]),
+    )
 
 
-@pytest.mark.parametrize("options", [{"scheme": FAST[2]}, {"accuracy": "correct"}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{"scheme": FAST[2]}, {"accuracy": "correct"}], ids=str
+)
 def test_blocks_do_not_change_bits(make_pair, assert_same_bits, options):
     a, b = make_pair("phi_1", 700, 300, 600)
     x, y = on_gpu(a, b)
@@ -151,10 +200,14 @@ def test_blocks_do_not_change_bits(make_pair, assert_same_bits, options):
         found, report = hg.matmul(x, y, workspace=limit, return_report=True, **options)
         assert report.workspace <= limit
         assert_same_bits(found.cpu().numpy(), want)
-        assert_same_bits(hg.matmul(x, y, workspace=limit, **options).cpu().numpy(), want)
+        assert_same_bits(
+            hg.matmul(x, y, workspace=limit, **options).cpu().numpy(), want
+        )
 
 
-@pytest.mark.parametrize("scheme", [FAST[2], "native", hg.Ozaki1(num_slices=3)], ids=str)
+@pytest.mark.parametrize(
+    "scheme", [FAST[2], "native", hg.Ozaki1(num_slices=3)], ids=str
+)
 def test_out_is_filled_and_returned(make_pair, assert_same_bits, scheme):
     a, b = on_gpu(*make_pair("phi_1", 30, 40, 50))
     want = hg.matmul(a, b, scheme=scheme).cpu().numpy()
@@ -185,7 +238,11 @@ def test_repeated_calls_follow_their_operands(make_pair, assert_same_bits):
         for scheme in (FAST[2], "auto"):
             x, y = on_gpu(a, b)
             found = hg.matmul(x, y, scheme=scheme).cpu().numpy()
-            want = hg.matmul(a, b, scheme=scheme) if scheme != "auto" else (x @ y).cpu().numpy()
+            want = (
+                hg.matmul(a, b, scheme=scheme)
+                if scheme != "auto"
+                else (x @ y).cpu().numpy()
+            )
             assert_same_bits(found, want)
             same = hg.matmul(x, x.T.contiguous(), scheme=FAST[2]).cpu().numpy()
             assert_same_bits(same, hg.matmul(a, a.T.copy(), scheme=FAST[2]))
@@ -235,7 +292,9 @@ def test_prepared_operands_keep_their_residues(make_pair, assert_same_bits):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-@pytest.mark.parametrize("scheme", ["auto", "native", "ozaki1", FAST[2], hg.Ozaki2()], ids=str)
+@pytest.mark.parametrize(
+    "scheme", ["auto", "native", "ozaki1", FAST[2], hg.Ozaki2()], ids=str
+)
 def test_later_changes_of_a_tensor_do_not_reach_the_prepared_operand(scheme, dtype):
     a, b = (torch.rand(30, 30, dtype=dtype, device="cuda") for _ in range(2))
     plan = hg.make_plan(a, b, scheme=scheme)

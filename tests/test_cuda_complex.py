@@ -1,4 +1,6 @@
-"""Complex CUDA tensors: the bits of the NumPy engine from fused residues, in every way in."""
+"""Complex CUDA tensors: the bits of the NumPy engine from fused residues, in every way
+in.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,10 @@ from tests.conftest import PAIRS, SINGLES, on_gpu
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.gpu
 
-FAST = {count: hg.Ozaki2(num_moduli=count, scaling="fast") for count in (2, 8, 14, 15, 16, 18, 20, 22, 28, 49)}
+FAST = {
+    count: hg.Ozaki2(num_moduli=count, scaling="fast")
+    for count in (2, 8, 14, 15, 16, 18, 20, 22, 28, 49)
+}
 DTYPES = ["complex64", "complex128"]
 SHAPES = (5, 300, 7), (130, 65, 257), (1, 1, 1)
 
@@ -23,30 +28,50 @@ def host(x):
 @pytest.mark.parametrize("family", [*SINGLES, *PAIRS])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("scheme", [FAST[c] for c in (2, 14, 15, 22)], ids=str)
-def test_fused_residues_give_the_bits_of_numpy(make_pair, assert_same_bits, family, dtype, scheme):
+def test_fused_residues_give_the_bits_of_numpy(
+    make_pair, assert_same_bits, family, dtype, scheme
+):
     for m, k, n in SHAPES:
         a, b = make_pair(family, m, k, n, dtype)
-        assert_same_bits(host(hg.matmul(*on_gpu(a, b), scheme=scheme)), hg.matmul(a, b, scheme=scheme))
+        assert_same_bits(
+            host(hg.matmul(*on_gpu(a, b), scheme=scheme)),
+            hg.matmul(a, b, scheme=scheme),
+        )
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("scheme", FAST.values(), ids=str)
-def test_long_inner_dimensions_and_every_count(make_pair, assert_same_bits, dtype, scheme):
+def test_long_inner_dimensions_and_every_count(
+    make_pair, assert_same_bits, dtype, scheme
+):
     a, b = make_pair("phi_1", 20, 3000, 130, dtype)
-    assert_same_bits(host(hg.matmul(*on_gpu(a, b), scheme=scheme)), hg.matmul(a, b, scheme=scheme))
+    assert_same_bits(
+        host(hg.matmul(*on_gpu(a, b), scheme=scheme)), hg.matmul(a, b, scheme=scheme)
+    )
 
 
-@pytest.mark.parametrize("family", ["uniform", "phi_1", "phi_4", "span_60", "badly_scaled", "sparse"])
+@pytest.mark.parametrize(
+    "family", ["uniform", "phi_1", "phi_4", "span_60", "badly_scaled", "sparse"]
+)
 @pytest.mark.parametrize("accuracy", ["fp64", 1e-10, 1e-18])
-def test_promises_are_kept_with_the_bits_of_the_count_that_was_taken(make_pair, assert_same_bits, family, accuracy):
+def test_promises_are_kept_with_the_bits_of_the_count_that_was_taken(
+    make_pair, assert_same_bits, family, accuracy
+):
     a, b = make_pair(family, 40, 300, 50, "complex128")
     scheme = hg.Ozaki2(scaling="fast")
-    found, report = hg.matmul(*on_gpu(a, b), scheme=scheme, accuracy=accuracy, return_report=True)
+    found, report = hg.matmul(
+        *on_gpu(a, b), scheme=scheme, accuracy=accuracy, return_report=True
+    )
     found, exact = host(found), hg.matmul(a, b, accuracy="correct")
     re = np.abs(a.real) @ np.abs(b.real) + np.abs(a.imag) @ np.abs(b.imag)
     im = np.abs(a.real) @ np.abs(b.imag) + np.abs(a.imag) @ np.abs(b.real)
-    for error, value, size in ((found - exact).real, exact.real, re), ((found - exact).imag, exact.imag, im):
-        assert (np.abs(error) <= 1.001 * (report.bound * size + 2.0**-52 * np.abs(value))).all()
+    for error, value, size in (
+        ((found - exact).real, exact.real, re),
+        ((found - exact).imag, exact.imag, im),
+    ):
+        assert (
+            np.abs(error) <= 1.001 * (report.bound * size + 2.0**-52 * np.abs(value))
+        ).all()
     if not report.native and "escalated" not in report.reason:
         assert_same_bits(found, hg.matmul(a, b, scheme=report.scheme))
 
@@ -62,7 +87,11 @@ def test_correct_rounding_is_that_of_numpy(make_pair, assert_same_bits, dtype):
 def test_auto_takes_residues_where_they_pay(assert_same_bits):
     n = 2048
     generator = torch.Generator("cuda").manual_seed(1)
-    a, b = (torch.rand((n, n), dtype=torch.complex128, device="cuda", generator=generator) - 0.5 for _ in range(2))
+    a, b = (
+        torch.rand((n, n), dtype=torch.complex128, device="cuda", generator=generator)
+        - 0.5
+        for _ in range(2)
+    )
     found, report = hg.matmul(a, b, return_report=True)
     if "H200" not in report.device and "H100" not in report.device:
         pytest.skip("the choice is that of the device")
@@ -70,7 +99,11 @@ def test_auto_takes_residues_where_they_pay(assert_same_bits):
     for _ in range(2):
         assert_same_bits(host(hg.matmul(a, b)), host(found))
     rows = slice(0, 40)
-    want = hg.matmul(host(a[rows]), host(b), scheme=hg.Ozaki2(num_moduli=report.scheme.num_moduli, scaling="fast"))
+    want = hg.matmul(
+        host(a[rows]),
+        host(b),
+        scheme=hg.Ozaki2(num_moduli=report.scheme.num_moduli, scaling="fast"),
+    )
     assert_same_bits(host(found[rows]), want)
 
 
@@ -78,9 +111,16 @@ def test_auto_takes_residues_where_they_pay(assert_same_bits):
 @pytest.mark.parametrize("scheme", [FAST[8], FAST[15]], ids=str)
 def test_special_values_are_those_of_numpy(make_pair, dtype, scheme):
     a, b = (x.copy() for x in make_pair("phi_1", 40, 30, 50, dtype))
-    a[0, 0], a[3, 7], a[-1, 1] = complex(np.inf, 0), complex(1, -np.inf), complex(np.nan, 1)
+    a[0, 0], a[3, 7], a[-1, 1] = (
+        complex(np.inf, 0),
+        complex(1, -np.inf),
+        complex(np.nan, 1),
+    )
     b[0, 1], b[2, 0], b[5, 49] = complex(2, -np.inf), 0, complex(0, np.nan)
-    found, want = host(hg.matmul(*on_gpu(a, b), scheme=scheme)), hg.matmul(a, b, scheme=scheme)
+    found, want = (
+        host(hg.matmul(*on_gpu(a, b), scheme=scheme)),
+        hg.matmul(a, b, scheme=scheme),
+    )
     real = found.real.dtype
     np.testing.assert_array_equal(found.view(real), want.view(real))
 
@@ -88,13 +128,22 @@ def test_special_values_are_those_of_numpy(make_pair, dtype, scheme):
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_strides_stacks_conjugates_and_broadcasts(make_pair, assert_same_bits, dtype):
     scheme = FAST[14]
-    a, b = (np.stack([x * np.float32(2.0) ** e for e in range(6)]) for x in make_pair("phi_1", 33, 40, 35, dtype))
+    a, b = (
+        np.stack([x * np.float32(2.0) ** e for e in range(6)])
+        for x in make_pair("phi_1", 33, 40, 35, dtype)
+    )
     x, y = on_gpu(a, b)
     cases = (
-        (lambda t: t[0].T, lambda t: t[1].T[:, :33] if t.shape[-1] == 33 else t[1][:33]),
+        (
+            lambda t: t[0].T,
+            lambda t: t[1].T[:, :33] if t.shape[-1] == 33 else t[1][:33],
+        ),
         (lambda t: t[0].conj(), lambda t: t[1]),
         (lambda t: t[0], lambda t: t[1].conj()),
-        (lambda t: t.reshape(2, 3, *t.shape[1:])[:, :1], lambda t: t.reshape(2, 3, *t.shape[1:])),
+        (
+            lambda t: t.reshape(2, 3, *t.shape[1:])[:, :1],
+            lambda t: t.reshape(2, 3, *t.shape[1:]),
+        ),
         (lambda t: t[:, ::2, ::3], lambda t: t[0, ::3, 1::2]),
         (lambda t: t[0, 0], lambda t: t),
         (lambda t: t, lambda t: t[0, :, 0]),
@@ -106,16 +155,27 @@ def test_strides_stacks_conjugates_and_broadcasts(make_pair, assert_same_bits, d
             assert_same_bits(host(hg.matmul(left(x), right(y), scheme=scheme)), want)
 
 
-@pytest.mark.parametrize(("alpha", "beta"), [(2.0, 0.0), (-0.3, 0.0), (1.0, 1.0), (-4.0, 0.7), (0.0, 2.0)])
+@pytest.mark.parametrize(
+    ("alpha", "beta"), [(2.0, 0.0), (-0.3, 0.0), (1.0, 1.0), (-4.0, 0.7), (0.0, 2.0)]
+)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_gemm_with_real_scalars_gives_the_bits_of_numpy(make_pair, assert_same_bits, alpha, beta, dtype):
+def test_gemm_with_real_scalars_gives_the_bits_of_numpy(
+    make_pair, assert_same_bits, alpha, beta, dtype
+):
     a, b = make_pair("phi_1", 40, 30, 50, dtype)
     c = make_pair("phi_2", 40, 30, 50, dtype)[1][:1].copy()
     options = {"alpha": alpha, "beta": beta, "scheme": FAST[14]}
     want = hg.gemm(a, b, c, **options)
     assert_same_bits(host(hg.gemm(*on_gpu(a, b, c), **options)), want)
     want = hg.gemm(b, a, alpha=alpha, trans_a="C", trans_b="C", scheme=FAST[14])
-    assert_same_bits(host(hg.gemm(*on_gpu(b, a), alpha=alpha, trans_a="C", trans_b="C", scheme=FAST[14])), want)
+    assert_same_bits(
+        host(
+            hg.gemm(
+                *on_gpu(b, a), alpha=alpha, trans_a="C", trans_b="C", scheme=FAST[14]
+            )
+        ),
+        want,
+    )
 
 
 def test_gemm_with_complex_scalars(make_pair):
@@ -124,7 +184,9 @@ def test_gemm_with_complex_scalars(make_pair):
     for alpha, beta in ((1j, 0.0), (0.5 - 2j, 1.0), (1.0, 3j)):
         options = {"alpha": alpha, "beta": beta, "scheme": FAST[15]}
         want = hg.gemm(a, b, c, **options)
-        np.testing.assert_allclose(host(hg.gemm(*on_gpu(a, b, c), **options)), want, rtol=0, atol=1e-12)
+        np.testing.assert_allclose(
+            host(hg.gemm(*on_gpu(a, b, c), **options)), want, rtol=0, atol=1e-12
+        )
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -151,7 +213,9 @@ def test_prepared_operands_keep_their_parts(make_pair, assert_same_bits):
     left, right = hg.prepare(x, "left", plan=plan), hg.prepare(y, "right", plan=plan)
     assert left.split is not None
     for pair in ((left, y), (x, right), (left, right)):
-        np.testing.assert_array_equal(host(hg.matmul(*pair)).view(float), want.view(float))
+        np.testing.assert_array_equal(
+            host(hg.matmul(*pair)).view(float), want.view(float)
+        )
 
 
 def test_blocks_do_not_change_bits(make_pair, assert_same_bits):
@@ -159,7 +223,9 @@ def test_blocks_do_not_change_bits(make_pair, assert_same_bits):
     want = host(hg.matmul(x, y, scheme=FAST[15]))
     whole = hg.make_plan(x, y, scheme=FAST[15]).workspace
     for limit in (whole // 2, whole // 5):
-        found, report = hg.matmul(x, y, scheme=FAST[15], workspace=limit, return_report=True)
+        found, report = hg.matmul(
+            x, y, scheme=FAST[15], workspace=limit, return_report=True
+        )
         assert report.workspace <= limit
         assert_same_bits(host(found), want)
 

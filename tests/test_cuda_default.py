@@ -1,4 +1,6 @@
-"""Default calls on CUDA tensors: the device decides, in every replay of a graph, and the host never waits."""
+"""Default calls on CUDA tensors: the device decides, in every replay of a graph, and
+the host never waits.
+"""
 
 from __future__ import annotations
 
@@ -34,14 +36,20 @@ def put(tensors, arrays):
 
 
 def within(found, a, b, r):
-    """Whether a product keeps r, by the correctly rounded one, whose own error 2 u |AB| covers."""
+    """Whether a product keeps r, by the correctly rounded one, whose own error 2 u |AB|
+    covers.
+    """
     exact, size = hg.matmul(a, b, accuracy="correct"), a.abs() @ b.abs()
-    return bool(((found - exact).abs() <= 1.001 * (r * size + 2.0**-52 * exact.abs())).all())
+    return bool(
+        ((found - exact).abs() <= 1.001 * (r * size + 2.0**-52 * exact.abs())).all()
+    )
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("options", [{}, {"out": True}], ids=str)
-def test_bits_are_those_of_the_expected_count_or_of_fp64_sums(make_pair, shape, options):
+def test_bits_are_those_of_the_expected_count_or_of_fp64_sums(
+    make_pair, shape, options
+):
     easy, hard = on_gpu(*make_pair(EASY, *shape)), on_gpu(*make_pair(HARD, *shape))
     report = hg.matmul(*easy, scheme=FAST, return_report=True)[1]
     want = hg.matmul(*easy, scheme=report.scheme)
@@ -64,7 +72,10 @@ def test_a_captured_graph_decides_in_every_replay(make_pair, shape):
     for name in pairs:
         put((a, b), pairs[name])
         want[name] = hg.matmul(a, b, scheme=FAST).clone()
-    assert torch.equal(want["integers"], torch.from_numpy(pairs["integers"][0] @ pairs["integers"][1]).cuda())
+    assert torch.equal(
+        want["integers"],
+        torch.from_numpy(pairs["integers"][0] @ pairs["integers"][1]).cuda(),
+    )
     out = torch.empty_like(want[EASY])
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
@@ -77,14 +88,20 @@ def test_a_captured_graph_decides_in_every_replay(make_pair, shape):
         torch.cuda.synchronize()
         assert torch.equal(c, want[name])
         assert torch.equal(out, want[name])
-        assert again.scheme == report.scheme  # the first look is at the record of the first replay
+        # the first look is at the record of the first replay
+        assert again.scheme == report.scheme
 
 
 def test_graphs_capture_gemm_with_alpha_beta_and_special_values(make_pair):
     shape = 120, 200, 130
     a, b = on_gpu(*make_pair(EASY, *shape))
     c = torch.randn(shape[0], shape[2], dtype=torch.float64, device="cuda")
-    cases = [{"alpha": 0.3}, {"alpha": -0.25, "beta": 1.5}, {"alpha": 0.7, "beta": -2.0}, {"alpha": 2.0**-1050}]
+    cases = [
+        {"alpha": 0.3},
+        {"alpha": -0.25, "beta": 1.5},
+        {"alpha": 0.7, "beta": -2.0},
+        {"alpha": 2.0**-1050},
+    ]
 
     def products():
         return [hg.gemm(a, b, c, scheme=FAST, **options) for options in cases]
@@ -106,7 +123,9 @@ def test_graphs_capture_gemm_with_alpha_beta_and_special_values(make_pair):
             plain = alpha * (a @ b) + beta * c
             finite = plain.isfinite()
             assert torch.equal(made.isfinite(), finite)
-            assert torch.equal(made[~finite & ~plain.isnan()], plain[~finite & ~plain.isnan()])
+            assert torch.equal(
+                made[~finite & ~plain.isnan()], plain[~finite & ~plain.isnan()]
+            )
             size = abs(alpha) * (a.abs() @ b.abs()) + abs(beta) * c.abs()
             small = (made - plain).abs() <= 3 * 200 * 2.0**-53 * size + 2.0**-1073
             assert bool(small[finite].all())
@@ -119,7 +138,9 @@ def test_graphs_capture_gemm_with_alpha_beta_and_special_values(make_pair):
 
 @pytest.mark.parametrize("name", [EASY, HARD])
 def test_stacks_and_strides(make_pair, name):
-    a, b = (np.stack([x * 2.0**e for e in range(3)]) for x in make_pair(name, 40, 50, 44))
+    a, b = (
+        np.stack([x * 2.0**e for e in range(3)]) for x in make_pair(name, 40, 50, 44)
+    )
     x, y = on_gpu(a, b)
     for left, right in (
         (lambda t: t[0].T[:40, :40], lambda t: t[1][:40].T[:40]),
@@ -128,14 +149,18 @@ def test_stacks_and_strides(make_pair, name):
         (lambda t: t[0, 0], lambda t: t),
     ):
         for _ in range(3):
-            found, report = hg.matmul(left(x), right(y), scheme=FAST, return_report=True)
+            found, report = hg.matmul(
+                left(x), right(y), scheme=FAST, return_report=True
+            )
             again = hg.matmul(left(x), right(y), scheme=FAST)
             assert torch.equal(found, again)
             assert within(found, left(x), right(y), report.bound)
 
 
 def test_the_host_goes_on_at_once():
-    a, b = (torch.rand(8192, 8192, dtype=torch.float64, device="cuda") for _ in range(2))
+    a, b = (
+        torch.rand(8192, 8192, dtype=torch.float64, device="cuda") for _ in range(2)
+    )
     for _ in range(3):
         hg.matmul(a, b, scheme=FAST)
     torch.cuda.synchronize()
@@ -148,7 +173,9 @@ def test_the_host_goes_on_at_once():
 
 
 def test_auto_takes_it_where_residues_pay():
-    a, b = (torch.randn(4096, 4096, dtype=torch.float64, device="cuda") for _ in range(2))
+    a, b = (
+        torch.randn(4096, 4096, dtype=torch.float64, device="cuda") for _ in range(2)
+    )
     found, report = hg.matmul(a, b, return_report=True)
     assert within(found, a, b, report.bound)
     assert report.native or "the device decides by the operands" in report.reason
@@ -162,18 +189,24 @@ def test_words_need_nothing(make_pair):
     assert report.bound <= 400 * 2.0**-24 * 1.001
 
 
-@pytest.mark.parametrize("options", [{}, {"scheme": hg.Ozaki2(num_moduli=14, scaling="fast")}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"scheme": hg.Ozaki2(num_moduli=14, scaling="fast")}], ids=str
+)
 def test_a_thread_may_call_nothing_of_cuda_before(options):
     """It has no context then, which encoding the tensor maps of a new program takes."""
     from hifigemm.engines.kernels.launch import map_at
 
-    x, y = (torch.randn(1792, 1792, dtype=torch.float64, device="cuda") for _ in range(2))
+    x, y = (
+        torch.randn(1792, 1792, dtype=torch.float64, device="cuda") for _ in range(2)
+    )
     hg.matmul(x, y, **options)  # leaves memory in reserve
     found = []
     for _ in range(2):
         programs.forget()
         map_at.cache_clear()
-        thread = threading.Thread(target=lambda: found.append(hg.matmul(x, y, **options)))
+        thread = threading.Thread(
+            target=lambda: found.append(hg.matmul(x, y, **options))
+        )
         thread.start()
         thread.join()
     assert torch.equal(*found)
@@ -181,10 +214,14 @@ def test_a_thread_may_call_nothing_of_cuda_before(options):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
-@pytest.mark.parametrize("options", [{}, {"scheme": hg.Ozaki2(num_moduli=14, scaling="fast")}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"scheme": hg.Ozaki2(num_moduli=14, scaling="fast")}], ids=str
+)
 def test_nothing_waits_and_graphs_have_the_bits_of_eager_calls(dtype, options):
     n = 2304  # from where on residues pay for complex operands
-    x, y = (torch.randn(n, n, dtype=getattr(torch, dtype), device="cuda") for _ in range(2))
+    x, y = (
+        torch.randn(n, n, dtype=getattr(torch, dtype), device="cuda") for _ in range(2)
+    )
     torch.cuda.synchronize()
     try:
         with warnings.catch_warnings():
@@ -196,7 +233,11 @@ def test_nothing_waits_and_graphs_have_the_bits_of_eager_calls(dtype, options):
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert torch.equal(eager, again)
-    assert within(eager, x, y, report.bound) if dtype[-2:] == "64" and not options else report.bound >= 0
+    assert (
+        within(eager, x, y, report.bound)
+        if dtype[-2:] == "64" and not options
+        else report.bound >= 0
+    )
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         captured = hg.matmul(x, y, **options)
@@ -208,14 +249,20 @@ def test_nothing_waits_and_graphs_have_the_bits_of_eager_calls(dtype, options):
 
 @pytest.mark.parametrize("count", [14, 18])
 @pytest.mark.parametrize("accuracy", ["fp64", 1e-12, 1e-16, "correct"])
-def test_a_forced_count_with_an_accuracy_keeps_it_or_says_that_it_cannot(make_pair, count, accuracy):
+def test_a_forced_count_with_an_accuracy_keeps_it_or_says_that_it_cannot(
+    make_pair, count, accuracy
+):
     a, b = on_gpu(*make_pair("phi_0.1", 300, 700, 200))
     exact, size = hg.matmul(a, b, accuracy="correct"), a.abs() @ b.abs()
     scheme = hg.Ozaki2(num_moduli=count, scaling="fast")
     try:
-        found, report = hg.matmul(a, b, scheme=scheme, accuracy=accuracy, return_report=True)
+        found, report = hg.matmul(
+            a, b, scheme=scheme, accuracy=accuracy, return_report=True
+        )
     except hg.AccuracyError:
         assert accuracy in (1e-16, "correct") or (count, accuracy) == (14, "fp64")
         return
     assert report.scheme.num_moduli == count
-    assert ((found - exact).abs() <= 1.001 * (report.bound * size + 2.0**-53 * exact.abs())).all()
+    assert (
+        (found - exact).abs() <= 1.001 * (report.bound * size + 2.0**-53 * exact.abs())
+    ).all()

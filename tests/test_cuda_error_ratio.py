@@ -1,4 +1,6 @@
-"""Looks at large and hostile operands on a GPU: every kernel finds the float64 of the plain maths."""
+"""Looks at large and hostile operands on a GPU: every kernel finds the float64 of the
+plain maths.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,11 @@ from hifigemm.schemes.scheme import int8_product  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 DEVICE = torch.device("cuda", 0)
-TILES = [t for t in valid_tiles(gpu_of(DEVICE)) if t.kernel == "hopper"] if torch.cuda.is_available() else []
+TILES = (
+    [t for t in valid_tiles(gpu_of(DEVICE)) if t.kernel == "hopper"]
+    if torch.cuda.is_available()
+    else []
+)
 KERNELS = ["as chosen", "plain", *map(str, TILES)]
 
 
@@ -38,16 +44,29 @@ def found(sizes, *few):
 
 
 def by_hand(m, n, k, *, width=1, batches=(1, 1), seed=0, top=128, spread=0.3):
-    """Sizes that no operands need to have, so that magnitudes and norms are as hostile as wanted."""
+    """Sizes that no operands need to have, so that magnitudes and norms are as hostile
+    as wanted.
+    """
     made = torch.Generator(DEVICE).manual_seed(seed)
     pitch = -(-k // 128) * 128
     rows = []
     for batch, count in zip(batches, (m, n), strict=True):
-        x = torch.randint(0, top, (batch, count, width, pitch), dtype=torch.int8, device=DEVICE, generator=made)
+        x = torch.randint(
+            0,
+            top,
+            (batch, count, width, pitch),
+            dtype=torch.int8,
+            device=DEVICE,
+            generator=made,
+        )
         x[..., k:] = 0
         rows.append(x.flatten(2))
     total = batches[0] * m + batches[1] * n
-    norms = torch.rand((2, total), dtype=torch.float64, device=DEVICE, generator=made) * spread + 1.0
+    norms = (
+        torch.rand((2, total), dtype=torch.float64, device=DEVICE, generator=made)
+        * spread
+        + 1.0
+    )
     norms *= torch.tensor([[2.0**20], [2.0**25]], dtype=torch.float64, device=DEVICE)
     return Sizes(None, norms, tuple(rows), width)
 
@@ -56,7 +75,9 @@ def expected(sizes, m, n, terms=error_ratio.MAGNITUDE_TERMS):
     """The largest ratio, from products in float64, which are exact."""
     (left, right), width = sizes.magnitudes, sizes.width
     norms = [x.split([left.shape[0] * m, right.shape[0] * n]) for x in sizes.norms]
-    (g, h), (s, t) = ((x.view(left.shape[0], m, 1), y.view(right.shape[0], 1, n)) for x, y in norms)
+    (g, h), (s, t) = (
+        (x.view(left.shape[0], m, 1), y.view(right.shape[0], 1, n)) for x, y in norms
+    )
     above = g * t + h * s
     worst = 0.0
     a, b = (x.double().unflatten(2, (width, -1))[..., :terms] for x in (left, right))
@@ -94,9 +115,18 @@ def test_ratios_of_few_terms(kernel, width):
     bits, own = (int(np.float64(x / RATIO_UNIT).view(np.int64)) for x in (few, every))
     clear = 2**33  # bits between numbers that FP32 tells apart
     assert own + clear < bits - clear
-    assert [found(sizes, 384, enough) for enough in (bits, bits - clear, own + clear, 2**63 - 2)] == [0.0] * 4
-    assert [found(sizes, None, enough) for enough in (own + clear, 2**63 - 2)] == [0.0] * 2
-    assert [found(sizes, terms, enough) for terms in (None, 384) for enough in (own - 1, 0, -1)] == [every] * 6
+    assert [
+        found(sizes, 384, enough)
+        for enough in (bits, bits - clear, own + clear, 2**63 - 2)
+    ] == [0.0] * 4
+    assert [found(sizes, None, enough) for enough in (own + clear, 2**63 - 2)] == [
+        0.0
+    ] * 2
+    assert [
+        found(sizes, terms, enough)
+        for terms in (None, 384)
+        for enough in (own - 1, 0, -1)
+    ] == [every] * 6
     assert found(sizes, 4096, -1) == every
 
 
@@ -125,7 +155,9 @@ def test_ratios_that_differ_in_the_last_bits(kernel, width):
 
 @pytest.mark.parametrize("width", [1, 2])
 def test_sums_of_all_terms_that_count(kernel, width):
-    """127**2 times 2**17 terms of two components exceed 2**31; terms beyond do not count."""
+    """127**2 times 2**17 terms of two components exceed 2**31; terms beyond do not
+    count.
+    """
     m, n, k = 70, 300, 2**17 + 1000
     sizes = by_hand(m, n, k, width=width)
     for x in sizes.magnitudes:
@@ -133,18 +165,26 @@ def test_sums_of_all_terms_that_count(kernel, width):
     assert found(sizes) == expected(sizes, m, n)
 
 
-@pytest.mark.parametrize(("m", "k", "n"), [(1, 5000, 300), (257, 1000, 1), (300, 1100, 515)])
+@pytest.mark.parametrize(
+    ("m", "k", "n"), [(1, 5000, 300), (257, 1000, 1), (300, 1100, 515)]
+)
 @pytest.mark.parametrize("batches", [(1, 1), (2, 1)])
 def test_ratios_of_operands_with_special_values(kernel, m, k, n, batches):
     rng = np.random.default_rng([m, k, n])
-    a = rng.standard_normal((batches[0], m, k)) * 2.0 ** rng.integers(-4, 5, (batches[0], m, k))
+    a = rng.standard_normal((batches[0], m, k)) * 2.0 ** rng.integers(
+        -4, 5, (batches[0], m, k)
+    )
     b = rng.standard_normal((batches[1], k, n))
     a[:, m // 2, 3] = 2.0**700
     if min(m, n) > 1:
         a[:, 1], b[:, :, 2], a[0, 0, 7], b[0, 9, n - 1] = 0, 0, np.inf, np.nan
-    operands = tuple((torch.from_numpy(x).to(DEVICE), axis) for x, axis in ((a, 2), (b, 1)))
+    operands = tuple(
+        (torch.from_numpy(x).to(DEVICE), axis) for x, axis in ((a, 2), (b, 1))
+    )
     *_, sizes = scaled_residues.sized_residues(operands, moduli_set(15, False))
-    assert found(sizes) == plain_ratio(a, b, int8_product(engine_for("numpy")), 16384, 10**6)
+    assert found(sizes) == plain_ratio(
+        a, b, int8_product(engine_for("numpy")), 16384, 10**6
+    )
 
 
 def test_looks_are_captured_in_graphs():

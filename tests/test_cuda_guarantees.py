@@ -1,4 +1,6 @@
-"""CUDA tensors of every family that grades a product: promises against the exact product, bits against NumPy's."""
+"""CUDA tensors of every family that grades a product: promises against the exact
+product, bits against NumPy's.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,11 @@ pytestmark = pytest.mark.gpu
 
 N = 256
 FORCED = [hg.Ozaki2(scaling="fast"), hg.Ozaki2(), hg.Ozaki1(product="fp64")]
-EXPLICIT = [hg.Ozaki2(num_moduli=15, scaling="fast"), hg.Ozaki2(num_moduli=16), hg.Ozaki1(num_slices=4)]
+EXPLICIT = [
+    hg.Ozaki2(num_moduli=15, scaling="fast"),
+    hg.Ozaki2(num_moduli=16),
+    hg.Ozaki1(num_slices=4),
+]
 
 
 @pytest.fixture(scope="module", params=FAMILIES)
@@ -31,7 +37,9 @@ def test_promises_are_kept_on_every_family(operands, accuracy):
         if method == "Ozaki I" and family in ("circulants", "inner dimension scaled"):
             scheme = FORCED[2]  # hundreds of INT8 slices
         row = guarantees.measure(family, N, pair, accuracy, method, scheme)
-        assert row["outcome"] == "kept" or (row["outcome"] == "refused" and method.startswith("Ozaki II")), row
+        assert row["outcome"] == "kept" or (
+            row["outcome"] == "refused" and method.startswith("Ozaki II")
+        ), row
         if row["outcome"] == "refused" or row["taken"] == "native":
             continue
         assert row["bound_over_u"] <= resolve(accuracy, FP64, N).r / FP64.u
@@ -47,10 +55,15 @@ def test_exact_schemes_have_the_bits_of_numpy(assert_same_bits, family, scheme):
     for accuracy in (None, 1e-13, "correct"):
         if accuracy is not None and scheme in EXPLICIT:
             continue
-        if scheme == FORCED[0] and accuracy != "correct":  # the count that the device takes, if it takes any
-            found, report = hg.matmul(x, y, scheme=scheme, accuracy=accuracy, return_report=True)
+        # the count that the device takes, if it takes any
+        if scheme == FORCED[0] and accuracy != "correct":
+            found, report = hg.matmul(
+                x, y, scheme=scheme, accuracy=accuracy, return_report=True
+            )
             if not report.native:
-                assert_same_bits(found.cpu().numpy(), hg.matmul(a, b, scheme=report.scheme))
+                assert_same_bits(
+                    found.cpu().numpy(), hg.matmul(a, b, scheme=report.scheme)
+                )
             continue
         try:
             want = hg.matmul(a, b, scheme=scheme, accuracy=accuracy)
@@ -58,7 +71,9 @@ def test_exact_schemes_have_the_bits_of_numpy(assert_same_bits, family, scheme):
             with pytest.raises(hg.AccuracyError):
                 hg.matmul(x, y, scheme=scheme, accuracy=accuracy)
             continue
-        assert_same_bits(hg.matmul(x, y, scheme=scheme, accuracy=accuracy).cpu().numpy(), want)
+        assert_same_bits(
+            hg.matmul(x, y, scheme=scheme, accuracy=accuracy).cpu().numpy(), want
+        )
 
 
 @pytest.mark.parametrize("family", FAMILIES)

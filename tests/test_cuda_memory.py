@@ -1,4 +1,6 @@
-"""What products hold on a GPU, prepared operands of long rows, and stacks of very many matrices."""
+"""What products hold on a GPU, prepared operands of long rows, and stacks of very many
+matrices.
+"""
 
 from __future__ import annotations
 
@@ -33,9 +35,13 @@ SMALL = 2**22
 )
 @pytest.mark.parametrize("workspace", [2**27, 2**30])
 def test_memory_stays_within_the_workspace(scheme, dtype, workspace):
-    a, b = torch.randn(3000, 4096, dtype=dtype, device="cuda"), torch.randn(4096, 2500, dtype=dtype, device="cuda")
+    a, b = (
+        torch.randn(3000, 4096, dtype=dtype, device="cuda"),
+        torch.randn(4096, 2500, dtype=dtype, device="cuda"),
+    )
     out = torch.empty(3000, 2500, dtype=dtype, device="cuda")
-    hg.matmul(a, b, scheme=scheme, workspace=workspace, out=out)  # constants that stay are made here
+    # constants that stay are made here
+    hg.matmul(a, b, scheme=scheme, workspace=workspace, out=out)
     torch.cuda.synchronize()
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
@@ -46,7 +52,10 @@ def test_memory_stays_within_the_workspace(scheme, dtype, workspace):
 @pytest.mark.parametrize("workspace", [2**28, 2**30])
 def test_outliers_stay_within_the_workspace(monkeypatch, workspace):
     monkeypatch.setattr(ozaki2, "may_pay", lambda problem: True)
-    a, b = (torch.randn(s, dtype=torch.float64, device="cuda") for s in ((3000, 4096), (4096, 2500)))
+    a, b = (
+        torch.randn(s, dtype=torch.float64, device="cuda")
+        for s in ((3000, 4096), (4096, 2500))
+    )
     a[:40, 7] *= 2.0**-40
     b[9, :60] *= 2.0**-40
     out = torch.empty(3000, 2500, dtype=torch.float64, device="cuda")
@@ -54,7 +63,9 @@ def test_outliers_stay_within_the_workspace(monkeypatch, workspace):
     torch.cuda.synchronize()
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
-    _, report = hg.matmul(a, b, accuracy="correct", workspace=workspace, out=out, return_report=True)
+    _, report = hg.matmul(
+        a, b, accuracy="correct", workspace=workspace, out=out, return_report=True
+    )
     assert " without " in report.reason
     assert torch.cuda.max_memory_allocated() - before <= workspace + SMALL
 
@@ -69,8 +80,13 @@ def test_outliers_stay_within_the_workspace(monkeypatch, workspace):
     ],
     ids=str,
 )
-def test_default_workspaces_leave_half_of_the_free_memory_and_change_no_bit(monkeypatch, options, dtype):
-    a, b = torch.randn(3000, 4096, dtype=dtype, device="cuda"), torch.randn(4096, 2500, dtype=dtype, device="cuda")
+def test_default_workspaces_leave_half_of_the_free_memory_and_change_no_bit(
+    monkeypatch, options, dtype
+):
+    a, b = (
+        torch.randn(3000, 4096, dtype=dtype, device="cuda"),
+        torch.randn(4096, 2500, dtype=dtype, device="cuda"),
+    )
     out = torch.empty(3000, 2500, dtype=dtype, device="cuda")
     want = hg.matmul(a, b, **options)
     held, besides = 2**27, sum(x.nbytes for x in (a, b, out))
@@ -83,7 +99,9 @@ def test_default_workspaces_leave_half_of_the_free_memory_and_change_no_bit(monk
         torch.cuda.reset_peak_memory_stats()
         return made
 
-    monkeypatch.setattr(engine, "memory", replace(engine.memory, free=lambda: besides + 2 * held))
+    monkeypatch.setattr(
+        engine, "memory", replace(engine.memory, free=lambda: besides + 2 * held)
+    )
     monkeypatch.setattr(engine, "native_product", uncounted)
     for turn in range(3):
         torch.cuda.synchronize()
@@ -136,11 +154,16 @@ def test_stacks_of_more_matrices_than_a_grid_is_high(dtype, scheme):
     c = torch.ones(4, dtype=a.dtype, device="cuda")
     found = hg.gemm(a, b, c, alpha=0.3, beta=2.0, scheme=scheme)
     at = [0, 1, 65534, 65535, 65536, 69999]
-    assert torch.equal(found[at], hg.gemm(a[at], b[at], c, alpha=0.3, beta=2.0, scheme=scheme))
-    # The errors of both products, r |A||B| + u |AB| and gamma |A||B|, and the roundings of scaled terms and their sum.
+    assert torch.equal(
+        found[at], hg.gemm(a[at], b[at], c, alpha=0.3, beta=2.0, scheme=scheme)
+    )
+    # The errors of both products, r |A||B| + u |AB| and gamma |A||B|, and the roundings
+    # of scaled terms and their sum.
     bound = hg.matmul(a, b, scheme=scheme, return_report=True)[1].bound
     u, size = torch.finfo(a.dtype).eps / 2, a.double().abs() @ b.double().abs()
-    most = 0.3 * (bound + u + native_bound(5, u)) * size + 2 * growth((u, 3)) * (0.3 * 2 * size + 2.0)
+    most = 0.3 * (bound + u + native_bound(5, u)) * size + 2 * growth((u, 3)) * (
+        0.3 * 2 * size + 2.0
+    )
     assert ((found.double() - (0.3 * (a @ b) + 2.0)).abs() <= most).all()
 
 
@@ -148,8 +171,15 @@ def test_looks_and_fp64_sums_of_large_stacks():
     from hifigemm.engines.kernels.native_gemm import fp64_product
 
     a, b = _stacks(np.float64)
-    scheme, size, native = hg.Ozaki2(scaling="fast"), a.abs() @ b.abs(), native_bound(5, 2.0**-53)
-    found, bound = hg.matmul(a, b, scheme=scheme), hg.matmul(a, b, scheme=scheme, return_report=True)[1].bound
+    scheme, size, native = (
+        hg.Ozaki2(scaling="fast"),
+        a.abs() @ b.abs(),
+        native_bound(5, 2.0**-53),
+    )
+    found, bound = (
+        hg.matmul(a, b, scheme=scheme),
+        hg.matmul(a, b, scheme=scheme, return_report=True)[1].bound,
+    )
     assert ((found - a @ b).abs() <= (bound + 2.0**-53 + native) * size).all()
     out = torch.empty(70000, 3, 4, dtype=torch.float64, device="cuda")
     fp64_product(a, b, out, (torch.zeros(1, dtype=torch.int64, device="cuda"), 0, 0))
@@ -158,4 +188,9 @@ def test_looks_and_fp64_sums_of_large_stacks():
 
 def _stacks(dtype):
     rng = np.random.default_rng(3)
-    return on_gpu(*(rng.uniform(-1, 1, shape).astype(dtype) for shape in ((70000, 3, 5), (70000, 5, 4))))
+    return on_gpu(
+        *(
+            rng.uniform(-1, 1, shape).astype(dtype)
+            for shape in ((70000, 3, 5), (70000, 5, 4))
+        )
+    )

@@ -23,7 +23,10 @@ def test_bits_are_those_of_the_cpu(dtype, family, make_pair, assert_same_bits):
         a, b = make_pair(family, m, k, n, dtype)
         for count in (1, 2, 3, 4, 7, 9):
             scheme = hg.Ozaki1(num_slices=count)
-            assert_same_bits(device_product(scheme, a, b), hg.matmul(a, b, scheme=scheme, engine="numpy"))
+            assert_same_bits(
+                device_product(scheme, a, b),
+                hg.matmul(a, b, scheme=scheme, engine="numpy"),
+            )
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -39,7 +42,11 @@ def test_bits_do_not_depend_on_tiles(count, dtype, make_pair):
     for tile in valid_tiles(gpu_of(x.device)):
         for layout in ("rows", "columns"):
             out = torch.full((1, 500, 420), torch.nan, dtype=x.dtype, device="cuda")
-            out = out if layout == "rows" else out.transpose(1, 2).contiguous().transpose(1, 2)
+            out = (
+                out
+                if layout == "rows"
+                else out.transpose(1, 2).contiguous().transpose(1, 2)
+            )
             slice_product(*made, out, 700, operands=(x, y), config=tile)
             found.append(out)
     assert all(torch.equal(found[0], other) for other in found)
@@ -47,10 +54,15 @@ def test_bits_do_not_depend_on_tiles(count, dtype, make_pair):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_large_products_are_those_of_the_steps(dtype):
-    """Entries far beyond a tile, k beyond the accumulator of diagonals side by side; judged plans go step by step."""
+    """Entries far beyond a tile, k beyond the accumulator of diagonals side by side;
+    judged plans go step by step.
+    """
     rng = np.random.default_rng(1)
     for m, k, n in ((700, 5000, 900), (40, 50000, 60), (30, 150000, 20)):
-        x, y = on_gpu(rng.standard_normal((m, k)).astype(dtype), rng.standard_normal((k, n)).astype(dtype))
+        x, y = on_gpu(
+            rng.standard_normal((m, k)).astype(dtype),
+            rng.standard_normal((k, n)).astype(dtype),
+        )
         for count in (3, 7):
             scheme = hg.Ozaki1(num_slices=count)
             want, _ = hg.matmul(x, y, scheme=scheme, return_report=True)
@@ -62,24 +74,52 @@ def test_all_slices_at_their_limit(assert_same_bits):
     a = np.full((2, 2**17 - 1), -sum(128 * 256.0**-p for p in range(7)))
     for count in (1, 2, 3, 7):
         scheme = hg.Ozaki1(num_slices=count)
-        assert_same_bits(device_product(scheme, a, a.T), hg.matmul(a, a.T, scheme=scheme, engine="numpy"))
+        assert_same_bits(
+            device_product(scheme, a, a.T),
+            hg.matmul(a, a.T, scheme=scheme, engine="numpy"),
+        )
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_special_values_strides_stacks_and_epilogues(dtype, make_pair, assert_same_bits):
-    a, b = (np.stack([x * dtype(2.0**e) for e in range(4)]) for x in make_pair("phi_1", 133, 150, 160, dtype))
+def test_special_values_strides_stacks_and_epilogues(
+    dtype, make_pair, assert_same_bits
+):
+    a, b = (
+        np.stack([x * dtype(2.0**e) for e in range(4)])
+        for x in make_pair("phi_1", 133, 150, 160, dtype)
+    )
     a[0, 0, 0], a[1, -1, 1], b[2, 0, 1], b[3, 7, 150] = np.inf, np.nan, -np.inf, np.inf
     c = make_pair("phi_2", 133, 150, 160, dtype)[1][:133].copy()
     x, y, z = on_gpu(a, b, c)
     for count in (3, 7):
         scheme = hg.Ozaki1(num_slices=count)
-        for cut in (lambda t: t, lambda t: t[:, ::2, ::2], lambda t: t[1], lambda t: t[:1, :133, :133]):
-            want = hg.matmul(cut(a)[..., :70], cut(b)[..., :70, :], scheme=scheme, engine="numpy")
-            got = hg.matmul(cut(x)[..., :70], cut(y)[..., :70, :], scheme=scheme).cpu().numpy()
+        for cut in (
+            lambda t: t,
+            lambda t: t[:, ::2, ::2],
+            lambda t: t[1],
+            lambda t: t[:1, :133, :133],
+        ):
+            want = hg.matmul(
+                cut(a)[..., :70], cut(b)[..., :70, :], scheme=scheme, engine="numpy"
+            )
+            got = (
+                hg.matmul(cut(x)[..., :70], cut(y)[..., :70, :], scheme=scheme)
+                .cpu()
+                .numpy()
+            )
             np.testing.assert_array_equal(got, want)
             assert_same_bits(np.nan_to_num(got), np.nan_to_num(want))
-        for alpha, beta in ((2.0, 0.0), (-0.3, 0.0), (1.0, 1.0), (-4.0, 0.7), (2.0**-1040, 0.0), (2.0**900, 0.0)):
-            want = hg.gemm(a, b, c, alpha=alpha, beta=beta, scheme=scheme, engine="numpy")
+        for alpha, beta in (
+            (2.0, 0.0),
+            (-0.3, 0.0),
+            (1.0, 1.0),
+            (-4.0, 0.7),
+            (2.0**-1040, 0.0),
+            (2.0**900, 0.0),
+        ):
+            want = hg.gemm(
+                a, b, c, alpha=alpha, beta=beta, scheme=scheme, engine="numpy"
+            )
             got = hg.gemm(x, y, z, alpha=alpha, beta=beta, scheme=scheme).cpu().numpy()
             np.testing.assert_array_equal(got, want)
 

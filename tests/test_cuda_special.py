@@ -1,4 +1,6 @@
-"""CUDA tensors with Inf, NaN, subnormal and huge numbers: the patterns of IEEE arithmetic, and the bits of NumPy."""
+"""CUDA tensors with Inf, NaN, subnormal and huge numbers: the patterns of IEEE
+arithmetic, and the bits of NumPy.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ NARROW = {
     "ozaki2-fine": {"scheme": hg.Ozaki2(scaling="fast"), "accuracy": 1e-20},
     "ozaki2-accurate": {"scheme": "ozaki2"},
 }
-"""Options of products that may overflow on the way as the library's do, or refuse exponents that are far apart."""
+"""Options of products that may overflow on the way as the library's do, or refuse
+exponents that are far apart.
+"""
 
 
 def check(pairs, options, compared):
@@ -54,14 +58,20 @@ def check(pairs, options, compared):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("options", EXACT.values(), ids=EXACT)
 def test_exact_schemes_carry_any_special_values_with_the_bits_of_numpy(options, dtype):
-    products = 4_000 if options.get("scheme") in (EXACT["ozaki2-fast"]["scheme"],) else 1_000
+    products = (
+        4_000 if options.get("scheme") in (EXACT["ozaki2-fast"]["scheme"],) else 1_000
+    )
     check(operands(6, products, 10, dtype, True), options, compared=True)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("options", ROUNDED.values(), ids=ROUNDED)
 def test_products_of_words_carry_any_special_values(options, dtype):
-    check(operands(7, 4_000 if dtype == "float32" else 1_000, 10, dtype, True), options, compared=False)
+    check(
+        operands(7, 4_000 if dtype == "float32" else 1_000, 10, dtype, True),
+        options,
+        compared=False,
+    )
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -71,14 +81,19 @@ def test_promises_and_native_products_carry_inf_and_nan(options, dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("options", {**EXACT, **ROUNDED, **NARROW}.values(), ids={**EXACT, **ROUNDED, **NARROW})
+@pytest.mark.parametrize(
+    "options",
+    {**EXACT, **ROUNDED, **NARROW}.values(),
+    ids={**EXACT, **ROUNDED, **NARROW},
+)
 def test_neither_c_nor_out_is_read_where_beta_is_zero(make_pair, options, dtype):
     a, b = on_gpu(*make_pair("phi_1", 40, 30, 50, dtype))
     want = hg.matmul(a, b, **options)
     for value in (torch.nan, torch.inf):
         spoiled = want.new_full((40, 50), value)
         assert torch.equal(hg.gemm(a, b, spoiled, beta=0.0, **options), want)
-        for _ in range(5):  # the second call and later ones may be repeated without planning
+        # the second call and later ones may be repeated without planning
+        for _ in range(5):
             out = want.new_full((40, 50), value)
             assert hg.matmul(a, b, out=out, **options) is out
             assert torch.equal(out, want)
@@ -96,5 +111,9 @@ def test_strict_mode_refuses_what_was_repeated_without_planning():
     with hg.strict():
         for _ in range(3):
             assert torch.equal(hg.matmul(a, a, scheme="native"), want)
-            assert hg.matmul(a, a, scheme=hg.Ozaki2(num_moduli=15, scaling="fast")).isfinite().all()
+            assert (
+                hg.matmul(a, a, scheme=hg.Ozaki2(num_moduli=15, scaling="fast"))
+                .isfinite()
+                .all()
+            )
     assert torch.equal(hg.matmul(a, a), want)

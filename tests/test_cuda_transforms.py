@@ -1,4 +1,6 @@
-"""CUDA tensors in programs that PyTorch differentiates, batches, traces, compiles, or multiplies in less precision."""
+"""CUDA tensors in programs that PyTorch differentiates, batches, traces, compiles, or
+multiplies in less precision.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,8 @@ import hifigemm as hg
 torch = pytest.importorskip("torch")
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 
-pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore::DeprecationWarning")]  # of torch itself
+# of torch itself
+pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 FAST = hg.Ozaki2(num_moduli=14, scaling="fast")
 
 
@@ -21,9 +24,14 @@ def test_what_torch_follows_is_followed_in_first_calls_and_in_repeated_ones(sche
         return hg.matmul(x, b, scheme=scheme)
 
     def check(found, x, y):
-        """The bits of the product by moduli; twice the bound of a native one, whose order of sums may differ."""
+        """The bits of the product by moduli; twice the bound of a native one, whose
+        order of sums may differ.
+        """
         want = hg.matmul(x, y, scheme=scheme, return_report=True)[0]
-        assert ((found - want).abs() <= (2 * 30 * 2.0**-53 * (x.abs() @ y.abs()) if scheme == "native" else 0)).all()
+        assert (
+            (found - want).abs()
+            <= (2 * 30 * 2.0**-53 * (x.abs() @ y.abs()) if scheme == "native" else 0)
+        ).all()
 
     for _ in range(3):
         leaf = a.clone().requires_grad_()
@@ -40,7 +48,12 @@ def test_what_torch_follows_is_followed_in_first_calls_and_in_repeated_ones(sche
 
 def test_compiled_programs_have_the_bits_of_eager_ones():
     a, b = (torch.rand(64, 64, dtype=torch.float64, device="cuda") for _ in range(2))
-    for options in ({"accuracy": "correct"}, {"scheme": FAST}, {"scheme": "ozaki1"}, {}):
+    for options in (
+        {"accuracy": "correct"},
+        {"scheme": FAST},
+        {"scheme": "ozaki1"},
+        {},
+    ):
 
         def program(x, y, options=options):
             return hg.matmul(2 * x, y, **options) + 1
@@ -54,13 +67,20 @@ def test_compiled_programs_have_the_bits_of_eager_ones():
 @pytest.mark.parametrize("setting", ["high", "medium"])
 def test_the_precision_of_products_is_neither_followed_nor_changed(setting):
     a, b = (torch.rand(300, 300, device="cuda") for _ in range(2))
-    schemes = ("native", hg.Multiword("tf32", 1, 1, accumulate="blocked", block=32), hg.Corrected("fp16"))
+    schemes = (
+        "native",
+        hg.Multiword("tf32", 1, 1, accumulate="blocked", block=32),
+        hg.Corrected("fp16"),
+    )
     want = [hg.matmul(a, b, scheme=scheme) for scheme in schemes]
     torch.set_float32_matmul_precision(setting)
     try:
         held = torch.backends.cuda.matmul.fp32_precision
         for _ in range(3):
-            assert all(torch.equal(hg.matmul(a, b, scheme=s), c) for s, c in zip(schemes, want, strict=True))
+            assert all(
+                torch.equal(hg.matmul(a, b, scheme=s), c)
+                for s, c in zip(schemes, want, strict=True)
+            )
         assert torch.backends.cuda.matmul.fp32_precision == held
         assert torch.get_float32_matmul_precision() == setting
         torch.mm(a, b)

@@ -1,4 +1,6 @@
-"""result="pair" and "enclosure": to the last bit, by correctly rounded sums of the judge and by fractions."""
+"""result="pair" and "enclosure": to the last bit, by correctly rounded sums of the
+judge and by fractions.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,8 @@ def check_pair(pair, a, b):
     real = want.view(want.real.dtype)
     known = np.where(np.isfinite(real), real, 0).view(want.dtype)
     rest = correctly_rounded(
-        np.concatenate([a, known], axis=1), np.concatenate([b, -np.eye(b.shape[1], dtype=b.dtype)])
+        np.concatenate([a, known], axis=1),
+        np.concatenate([b, -np.eye(b.shape[1], dtype=b.dtype)]),
     )
     rest = np.where(np.isfinite(real), rest.view(real.dtype), 0)
     np.testing.assert_array_equal(low.view(real.dtype), rest)
@@ -103,12 +106,19 @@ def test_inf_and_nan_are_those_of_ieee_arithmetic():
     for x in hg.matmul(a, b, result="enclosure"):
         np.testing.assert_array_equal(x[~known], want[~known])
     big = np.full((1, 1), 1e300)
-    assert [float(x[0, 0]) for x in hg.matmul(big, -big, result="enclosure")] == [-np.inf, -np.finfo(float).max]
+    assert [float(x[0, 0]) for x in hg.matmul(big, -big, result="enclosure")] == [
+        -np.inf,
+        -np.finfo(float).max,
+    ]
 
 
 def test_narrow_and_mixed_operands():
     a, b = np.array([[1 / 3, 2.0]], np.float16), np.array([[1 / 7], [3.0]], np.float16)
-    check_pair([x.astype(np.float32) for x in hg.matmul(a, b, result="pair")], a.astype("f4"), b.astype("f4"))
+    check_pair(
+        [x.astype(np.float32) for x in hg.matmul(a, b, result="pair")],
+        a.astype("f4"),
+        b.astype("f4"),
+    )
     high, low = hg.matmul(a.astype("f4"), b.astype("f8") / 3, result="pair")
     check_pair((high, low), a.astype("f8"), b.astype("f8") / 3)
 
@@ -125,7 +135,14 @@ def test_tensors_have_the_bits_of_arrays(make_pair):
 
 def test_what_does_not_go_with_it():
     a = np.ones((2, 2))
-    for kind in ("interval", "int64", None, ["pair"], np.array([1, 2]), np.array("pair")):
+    for kind in (
+        "interval",
+        "int64",
+        None,
+        ["pair"],
+        np.array([1, 2]),
+        np.array("pair"),
+    ):
         with pytest.raises(hg.PlanError, match='expected "array", "pair", "enclosure"'):
             hg.matmul(a, a, result=kind)
     others = {"accuracy": 1e-3, "out": a.copy(), "plan": hg.make_plan(a, a)}

@@ -1,4 +1,6 @@
-"""Matrices of mpmath, gmpy2 and python-flint: exact in words, or refused by entry. Fractions judge."""
+"""Matrices of mpmath, gmpy2 and python-flint: exact in words, or refused by entry.
+Fractions judge.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +21,18 @@ BITS = (20, 53, 90, 140, 200)
 def mpmath_of(x):
     mpmath = pytest.importorskip("mpmath")
     with mpmath.workprec(400):
-        return mpmath.matrix([[mpmath.mpf(y.numerator) / y.denominator for y in row] for row in x])
+        return mpmath.matrix(
+            [[mpmath.mpf(y.numerator) / y.denominator for y in row] for row in x]
+        )
 
 
 def mpfr_of(x):
     gmpy2 = pytest.importorskip("gmpy2")
     with gmpy2.context(precision=400):
-        return [[gmpy2.mpfr(gmpy2.mpq(y.numerator, y.denominator)) for y in row] for row in x]
+        return [
+            [gmpy2.mpfr(gmpy2.mpq(y.numerator, y.denominator)) for y in row]
+            for row in x
+        ]
 
 
 def mpq_of(x):
@@ -35,13 +42,17 @@ def mpq_of(x):
 
 def fmpq_of(x):
     flint = pytest.importorskip("flint")
-    return flint.fmpq_mat([[flint.fmpq(y.numerator, y.denominator) for y in row] for row in x])
+    return flint.fmpq_mat(
+        [[flint.fmpq(y.numerator, y.denominator) for y in row] for row in x]
+    )
 
 
 def arb_of(x):
     flint = pytest.importorskip("flint")
     with flint.ctx.workprec(400):
-        return flint.arb_mat([[flint.arb(y.numerator) / y.denominator for y in row] for row in x])
+        return flint.arb_mat(
+            [[flint.arb(y.numerator) / y.denominator for y in row] for row in x]
+        )
 
 
 MAKERS = {
@@ -50,12 +61,18 @@ MAKERS = {
 
 
 def fractions(seed, shape, bits):
-    """Numbers of that many bits, of both signs and 40 binary orders of magnitude, 0 among them."""
+    """Numbers of that many bits, of both signs and 40 binary orders of magnitude, 0
+    among them.
+    """
     rng = np.random.default_rng(seed)
 
     def number():
         mantissa = int.from_bytes(rng.bytes(25), "little") % 2**bits
-        return (-1) ** int(rng.integers(2)) * Fraction(mantissa, 2**bits) * Fraction(2) ** int(rng.integers(-20, 20))
+        return (
+            (-1) ** int(rng.integers(2))
+            * Fraction(mantissa, 2**bits)
+            * Fraction(2) ** int(rng.integers(-20, 20))
+        )
 
     made = [[number() for _ in range(shape[1])] for _ in range(shape[0])]
     made[0][0] = Fraction(0)
@@ -63,7 +80,13 @@ def fractions(seed, shape, bits):
 
 
 def exact_product(x, y):
-    return [[sum(a * b for a, b in zip(row, col, strict=True)) for col in zip(*y, strict=True)] for row in x]
+    return [
+        [
+            sum(a * b for a, b in zip(row, col, strict=True))
+            for col in zip(*y, strict=True)
+        ]
+        for row in x
+    ]
 
 
 def nearest(x):
@@ -73,44 +96,72 @@ def nearest(x):
 @pytest.mark.parametrize("kind", MAKERS)
 @pytest.mark.parametrize("bits", BITS)
 def test_products_are_those_of_all_bits(kind, bits):
-    x, y = fractions(1, (3, 5), bits), fractions(2, (5, 2), BITS[::-1][BITS.index(bits)])
+    x, y = (
+        fractions(1, (3, 5), bits),
+        fractions(2, (5, 2), BITS[::-1][BITS.index(bits)]),
+    )
     a, b, want = MAKERS[kind](x), MAKERS[kind](y), exact_product(x, y)
     found, report = hg.matmul(a, b, accuracy="correct", return_report=True)
     assert report.correct
     np.testing.assert_array_equal(found, nearest(want), strict=True)
     high, low = hg.matmul(a, b, result="pair")
     np.testing.assert_array_equal(high, nearest(want))
-    rest = [[z - Fraction(h) for z, h in zip(row, above, strict=True)] for row, above in zip(want, high, strict=True)]
+    rest = [
+        [z - Fraction(h) for z, h in zip(row, above, strict=True)]
+        for row, above in zip(want, high, strict=True)
+    ]
     np.testing.assert_array_equal(low, nearest(rest))
     lower, upper = hg.matmul(a, b, result="enclosure")
     for z, first, last in zip(chain(*want), lower.flat, upper.flat, strict=True):
-        assert Fraction(first) <= z <= Fraction(last) <= Fraction(np.nextafter(first, np.inf))
+        assert (
+            Fraction(first)
+            <= z
+            <= Fraction(last)
+            <= Fraction(np.nextafter(first, np.inf))
+        )
     assert hg.make_plan(a, b, accuracy="correct").problem.k % 5 == 0
 
 
 @pytest.mark.parametrize("kind", MAKERS)
 def test_beside_arrays_of_numpy_and_in_gemm(kind):
-    x, y, z = fractions(3, (4, 3), 100), fractions(4, (4, 2), 40), fractions(5, (3, 2), 53)
+    x, y, z = (
+        fractions(3, (4, 3), 100),
+        fractions(4, (4, 2), 40),
+        fractions(5, (3, 2), 53),
+    )
     a, b, c = MAKERS[kind](x), nearest(y), MAKERS[kind](z)
     transposed = [list(row) for row in zip(*x, strict=True)]
     want = exact_product(transposed, y)
-    np.testing.assert_array_equal(hg.gemm(a, b, trans_a="T", accuracy="correct"), nearest(want))
-    sums = [[p - q for p, q in zip(*rows, strict=True)] for rows in zip(z, want, strict=True)]
+    np.testing.assert_array_equal(
+        hg.gemm(a, b, trans_a="T", accuracy="correct"), nearest(want)
+    )
+    sums = [
+        [p - q for p, q in zip(*rows, strict=True)]
+        for rows in zip(z, want, strict=True)
+    ]
     found = hg.gemm(a, b, c, alpha=-1.0, beta=1.0, trans_a="T", accuracy="correct")
     np.testing.assert_array_equal(found, nearest(sums))
     right = hg.gemm(b, a, trans_a="C", trans_b="N", accuracy="correct")
     np.testing.assert_array_equal(right, nearest(want).T)
-    np.testing.assert_array_equal(hg.gemm(b.T, MAKERS[kind](transposed), trans_b="T", accuracy="correct"), right)
+    np.testing.assert_array_equal(
+        hg.gemm(b.T, MAKERS[kind](transposed), trans_b="T", accuracy="correct"), right
+    )
 
 
 def test_the_level_is_that_of_float64():
     x, y = fractions(6, (6, 40), 200), fractions(7, (40, 5), 200)
     want = exact_product(x, y)
-    magnitudes = exact_product([[abs(p) for p in row] for row in x], [[abs(q) for q in row] for row in y])
+    magnitudes = exact_product(
+        [[abs(p) for p in row] for row in x], [[abs(q) for q in row] for row in y]
+    )
     found, report = hg.matmul(x, y, return_report=True)
     u = Fraction(1, 2**53)
-    for value, exact, magnitude in zip(found.flat, chain(*want), chain(*magnitudes), strict=True):
-        bound = Fraction(report.bound) * magnitude * (1 + Fraction(1, 2**49)) + u * abs(exact)
+    for value, exact, magnitude in zip(
+        found.flat, chain(*want), chain(*magnitudes), strict=True
+    ):
+        bound = Fraction(report.bound) * magnitude * (1 + Fraction(1, 2**49)) + u * abs(
+            exact
+        )
         assert abs(Fraction(value) - exact) <= bound
 
 
@@ -118,20 +169,28 @@ def test_functions_vectors_and_stacks():
     x = np.array(fractions(8, (4, 3), 120))
     want = exact_product(x.tolist(), x.T.tolist())
     np.testing.assert_array_equal(hnp.dot(x, x.T, accuracy="correct"), nearest(want))
-    np.testing.assert_array_equal(hnp.einsum("ij,kj->ik", x, x, accuracy="correct"), nearest(want))
+    np.testing.assert_array_equal(
+        hnp.einsum("ij,kj->ik", x, x, accuracy="correct"), nearest(want)
+    )
     np.testing.assert_array_equal(hnp.syrk(x, accuracy="correct"), nearest(want))
     assert hg.matmul(x[1], x[2], accuracy="correct") == float(want[1][2])
     stack = np.stack([x, -x])
-    np.testing.assert_array_equal(hg.matmul(stack, x.T, accuracy="correct"), [nearest(want), -nearest(want)])
+    np.testing.assert_array_equal(
+        hg.matmul(stack, x.T, accuracy="correct"), [nearest(want), -nearest(want)]
+    )
 
 
 def test_complex_matrices():
-    mpmath, gmpy2, flint = (pytest.importorskip(name) for name in ("mpmath", "gmpy2", "flint"))
+    mpmath, gmpy2, flint = (
+        pytest.importorskip(name) for name in ("mpmath", "gmpy2", "flint")
+    )
     entries = [[1 + 2j, 0.5j], [3.0, -0.25]]
     for made in (
         mpmath.matrix(entries),
         [[gmpy2.mpc(x) for x in row] for row in entries],
-        flint.acb_mat([[flint.acb(x.real, x.imag) if x else x for x in row] for row in entries]),
+        flint.acb_mat(
+            [[flint.acb(x.real, x.imag) if x else x for x in row] for row in entries]
+        ),
         np.array(entries, object),
     ):
         found = hg.matmul(made, np.eye(2), accuracy="correct")
@@ -154,22 +213,32 @@ def test_integers_are_exact_or_an_error():
         [[flint.fmpz(x) for x in row] for row in entries],
     ):
         np.testing.assert_array_equal(hg.matmul(made, made, result="object"), want)
-        with pytest.raises(hg.AccuracyError, match=r"4 entries of the product lie beyond int64.*entry \(0, 0\)"):
+        with pytest.raises(
+            hg.AccuracyError,
+            match=r"4 entries of the product lie beyond int64.*entry \(0, 0\)",
+        ):
             hg.matmul(made, made)
         small = hg.matmul(made, np.eye(2, dtype=int))
         np.testing.assert_array_equal(small, np.array(entries), strict=True)
     for made in (flint.fmpz_mat, lambda x: np.array(x, object)):
         found = hg.matmul(made([[2**63, 3]]), made([[1], [1]]))
         assert (found.dtype, int(found[0, 0])) == (np.uint64, 2**63 + 3)
-        with pytest.raises(hg.PlanError, match=r"beyond int64 and negative ones.*result=\"int64\""):
+        with pytest.raises(
+            hg.PlanError, match=r"beyond int64 and negative ones.*result=\"int64\""
+        ):
             hg.matmul(made([[2**63]]), made([[-1]]))
-        assert hg.matmul(made([[2**63]]), made([[-1]]), result="int64")[0, 0] == -(2**63)
+        assert hg.matmul(made([[2**63]]), made([[-1]]), result="int64")[0, 0] == -(
+            2**63
+        )
         assert hg.gemm(made([[2, 3]]), made([[5], [7]]))[0, 0] == 31.0
     large = flint.fmpz_mat([[2**63 + 1, 0]])
     assert hg.matmul(large, np.ones((2, 1), np.uint8)).dtype == np.uint64
     high, low = hg.matmul(flint.fmpz_mat([[2**100 + 1, 0]]), [[1], [1]], result="pair")
     assert int(high[0, 0]) + int(low[0, 0]) == 2**100 + 1
-    assert [float(x[0, 0]) for x in hg.matmul([[gmpy2.mpz(2**60 + 1), 0.5]], np.eye(2), result="pair")] == [2.0**60, 1]
+    assert [
+        float(x[0, 0])
+        for x in hg.matmul([[gmpy2.mpz(2**60 + 1), 0.5]], np.eye(2), result="pair")
+    ] == [2.0**60, 1]
     assert hg.matmul(flint.fmpz_mat(0, 2), np.eye(2)).shape == (0, 2)
 
 
@@ -189,9 +258,14 @@ def test_integers_are_exact_or_an_error():
 def test_the_first_entry_that_words_do_not_hold_is_named(entry, shown):
     x = [[Fraction(1, 2), 1], [entry, entry]]
     for call in (hg.matmul, hg.gemm, hg.make_plan, hnp.dot):
-        with pytest.raises(ValueError, match=rf"entry \(1, 0\) of a is .*{shown}.* no sum of 4 numbers of float64"):
+        with pytest.raises(
+            ValueError,
+            match=rf"entry \(1, 0\) of a is .*{shown}.* no sum of 4 numbers of float64",
+        ):
             call(x, np.eye(2))
-    with pytest.raises(ValueError, match=r"entry \(1, 0\) of c is .*no number of float64"):
+    with pytest.raises(
+        ValueError, match=r"entry \(1, 0\) of c is .*no number of float64"
+    ):
         hg.gemm(np.eye(2), np.eye(2), x, beta=1.0)
 
 
@@ -199,8 +273,16 @@ def test_what_is_no_exact_number_is_refused():
     mpmath, flint = pytest.importorskip("mpmath"), pytest.importorskip("flint")
     with pytest.raises(ValueError, match=r"entry \(0, 1\) of b is \[0\.333.*arb"):
         hg.matmul([[1.0]], flint.arb_mat([[1, flint.arb(1) / 3]]))
-    for x in (mpmath.matrix([[mpmath.pi]]), mpmath.iv.matrix([[1]]), flint.nmod_mat(1, 1, [3], 5), [[None]]):
-        with pytest.raises(TypeError, match=r"a has dtype object and holds .* as entry \(0, 0\); expected"):
+    for x in (
+        mpmath.matrix([[mpmath.pi]]),
+        mpmath.iv.matrix([[1]]),
+        flint.nmod_mat(1, 1, [3], 5),
+        [[None]],
+    ):
+        with pytest.raises(
+            TypeError,
+            match=r"a has dtype object and holds .* as entry \(0, 0\); expected",
+        ):
             hg.matmul(x, [[1.0]])
     with pytest.raises(TypeError, match=r"holds None, a NoneType, as entry \(1, 0\)"):
         hg.matmul([[mpmath.mpf(1)], [None]], [[1.0]])
@@ -211,11 +293,22 @@ def test_what_is_no_exact_number_is_refused():
 
 
 def test_inf_and_nan_are_single_words():
-    mpmath, gmpy2, flint = (pytest.importorskip(name) for name in ("mpmath", "gmpy2", "flint"))
-    for inf, nan in ((mpmath.inf, mpmath.nan), (gmpy2.inf(), gmpy2.nan()), (flint.arf("inf"), flint.arf("nan"))):
+    mpmath, gmpy2, flint = (
+        pytest.importorskip(name) for name in ("mpmath", "gmpy2", "flint")
+    )
+    for inf, nan in (
+        (mpmath.inf, mpmath.nan),
+        (gmpy2.inf(), gmpy2.nan()),
+        (flint.arf("inf"), flint.arf("nan")),
+    ):
         found = hg.matmul([[inf * 1, 1], [nan * 1, 1]], np.ones((2, 1)))
         np.testing.assert_array_equal(found, [[np.inf], [np.nan]])
-    with mpmath.workprec(100), pytest.raises(ValueError, match=r"entry \(0, 1\) of a is inf, and .* 2 and 1 words"):
+    with (
+        mpmath.workprec(100),
+        pytest.raises(
+            ValueError, match=r"entry \(0, 1\) of a is inf, and .* 2 and 1 words"
+        ),
+    ):
         hg.matmul(mpmath.matrix([[mpmath.mpf(1) / 3, mpmath.inf]]), np.ones((2, 1)))
 
 
@@ -223,16 +316,22 @@ def test_prepared_operands_and_shapes():
     x = fractions(9, (2, 3), 100)
     plan = hg.make_plan(np.ones((2, 3)), np.ones((3, 2)))
     prepared = hg.prepare(np.ones((3, 2)), "right", plan=plan)
-    with pytest.raises(TypeError, match="b is prepared, and the other operand takes 2 words"):
+    with pytest.raises(
+        TypeError, match="b is prepared, and the other operand takes 2 words"
+    ):
         hg.matmul(x, prepared)
     with pytest.raises(ValueError, match=r"of a is .*no number of float64"):
         hg.prepare(x, "left", plan=plan)
     exact = [[Fraction(1, 2)] * 3] * 2
-    np.testing.assert_array_equal(hg.matmul(hg.prepare(exact, "left", plan=plan), prepared), np.full((2, 2), 1.5))
+    np.testing.assert_array_equal(
+        hg.matmul(hg.prepare(exact, "left", plan=plan), prepared), np.full((2, 2), 1.5)
+    )
     with pytest.raises(ValueError, match=r"with k = 3, b has shape .* with k = 2"):
         hg.matmul(x, x)
     both = hg.make_plan(x, np.ones((3, 1)), accuracy="correct")
-    np.testing.assert_array_equal(hg.matmul(x, np.ones((3, 1)), plan=both), nearest([[sum(row)] for row in x]))
+    np.testing.assert_array_equal(
+        hg.matmul(x, np.ones((3, 1)), plan=both), nearest([[sum(row)] for row in x])
+    )
 
 
 def test_tensors_stay_among_tensors(torch):

@@ -29,7 +29,9 @@ def test_transposes_and_conjugates(make_pair, assert_same_bits, how_a, how_b, dt
     a, b = operands(make_pair, how_a, how_b, dtype)
     expected = correctly_rounded(TRANSPOSES[how_a](a), TRANSPOSES[how_b](b))
     for scheme in ("auto", "ozaki1", "ozaki2"):
-        c = hg.gemm(a, b, trans_a=how_a, trans_b=how_b, accuracy="correct", scheme=scheme)
+        c = hg.gemm(
+            a, b, trans_a=how_a, trans_b=how_b, accuracy="correct", scheme=scheme
+        )
         assert_same_bits(c, expected)
     hg.gemm(a, b, trans_a=how_a, trans_b=how_b)
 
@@ -39,23 +41,41 @@ def test_stacks_are_transposed_in_their_last_axes(make_pair, assert_same_bits, d
     pairs = [make_pair("phi_1", 5, 7, 4, dtype, seed) for seed in range(3)]
     a, b = (np.stack(x) for x in zip(*pairs, strict=True))
     expected = correctly_rounded(np.conj(a), b)
-    found = hg.gemm(a.swapaxes(1, 2), b.swapaxes(1, 2), trans_a="C", trans_b="T", accuracy="correct")
+    found = hg.gemm(
+        a.swapaxes(1, 2), b.swapaxes(1, 2), trans_a="C", trans_b="T", accuracy="correct"
+    )
     assert_same_bits(found, correctly_rounded(np.conj(a), b))
     assert found.shape == expected.shape
 
 
 @pytest.mark.thinned(2)
-@pytest.mark.parametrize("alpha", [2.0**e for e in (-1, 1, 7, -40, 100, -300, 600, 1000, -1022, -1074, 1023)])
+@pytest.mark.parametrize(
+    "alpha", [2.0**e for e in (-1, 1, 7, -40, 100, -300, 600, 1000, -1022, -1074, 1023)]
+)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex128"])
-def test_a_power_of_two_scales_the_exact_product_before_its_rounding(make_pair, assert_same_bits, alpha, dtype):
+def test_a_power_of_two_scales_the_exact_product_before_its_rounding(
+    make_pair, assert_same_bits, alpha, dtype
+):
     for name in ("phi_2", "underflowing", "overflowing", "subnormal"):
         a, b = make_pair(name, 4, 7, 3, dtype)
         expected = exact_product(a, b)
         shift = int(np.log2(alpha))
-        scaled = type(expected)(expected.real, expected.imag, expected.row_exponent + shift, expected.col_exponent)
+        scaled = type(expected)(
+            expected.real,
+            expected.imag,
+            expected.row_exponent + shift,
+            expected.col_exponent,
+        )
         for scheme in ("auto", hg.Ozaki1(), hg.Ozaki2()):
             try:
-                c, report = hg.gemm(a, b, alpha=alpha, accuracy="correct", scheme=scheme, return_report=True)
+                c, report = hg.gemm(
+                    a,
+                    b,
+                    alpha=alpha,
+                    accuracy="correct",
+                    scheme=scheme,
+                    return_report=True,
+                )
             except hg.AccuracyError:
                 assert isinstance(scheme, hg.Ozaki2)
                 continue
@@ -65,7 +85,9 @@ def test_a_power_of_two_scales_the_exact_product_before_its_rounding(make_pair, 
 
 @pytest.mark.parametrize("alpha", [-1.0, -2.0, -(2.0**-40)])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex64"])
-def test_a_negative_power_of_two_is_exact_too(make_pair, assert_same_bits, alpha, dtype):
+def test_a_negative_power_of_two_is_exact_too(
+    make_pair, assert_same_bits, alpha, dtype
+):
     for name in ("phi_2", "underflowing", "overflowing"):
         a, b = make_pair(name, 4, 7, 3, dtype)
         c, report = hg.gemm(a, b, alpha=alpha, accuracy="correct", return_report=True)
@@ -74,7 +96,13 @@ def test_a_negative_power_of_two_is_exact_too(make_pair, assert_same_bits, alpha
 
 
 def test_an_exact_zero_is_positive_for_negative_alpha():
-    c, report = hg.gemm([[1.0, -1.0]], [[1.0], [1.0]], alpha=-1.0, accuracy="correct", return_report=True)
+    c, report = hg.gemm(
+        [[1.0, -1.0]],
+        [[1.0], [1.0]],
+        alpha=-1.0,
+        accuracy="correct",
+        return_report=True,
+    )
     assert report.correct
     assert not np.signbit(c)
 
@@ -96,27 +124,41 @@ def assert_kept(c, a, b, alpha, r):
     least = Fraction(float(np.finfo(c.dtype).smallest_subnormal)) / 2
     for i, j in np.ndindex(c.shape):
         value = exact.fraction(i, j)[0] * Fraction(alpha)
-        allowed = Fraction(r) * size.fraction(i, j)[0] * Fraction(alpha) + max(u * abs(value), least)
+        allowed = Fraction(r) * size.fraction(i, j)[0] * Fraction(alpha) + max(
+            u * abs(value), least
+        )
         assert abs(Fraction(float(c[i, j])) - value) <= allowed
 
 
 @pytest.mark.parametrize("alpha", [1.0, 3.0, -0.1, 1e-3, 2.0])
 @pytest.mark.parametrize("beta", [1.0, -1.0, 0.3, 1e6, -2.0])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_alpha_t_plus_beta_c_errs_by_one_rounding_beyond_t(make_pair, alpha, beta, dtype):
-    # Two products and a sum with their errors, kept to u**2 of FP64; one rounding, for float32 by way of float64.
+def test_alpha_t_plus_beta_c_errs_by_one_rounding_beyond_t(
+    make_pair, alpha, beta, dtype
+):
+    # Two products and a sum with their errors, kept to u**2 of FP64; one rounding, for
+    # float32 by way of float64.
     rng = np.random.default_rng(6)
     a, b = make_pair("phi_1", 4, 7, 3, dtype)
     t = correctly_rounded(a, b)
     u = Fraction(float(np.finfo(dtype).eps)) / 2
-    for c in (rng.standard_normal((4, 3)).astype(dtype), (-alpha / beta * t).astype(dtype)):
-        found = hg.gemm(a, b, c, alpha=alpha, beta=beta, plan=hg.make_plan(a, b, accuracy="correct"))
+    for c in (
+        rng.standard_normal((4, 3)).astype(dtype),
+        (-alpha / beta * t).astype(dtype),
+    ):
+        found = hg.gemm(
+            a, b, c, alpha=alpha, beta=beta, plan=hg.make_plan(a, b, accuracy="correct")
+        )
         assert found.dtype == dtype
         for i, j in np.ndindex(found.shape):
             first = Fraction(float(t[i, j])) * Fraction(alpha)
             second = Fraction(float(c[i, j])) * Fraction(beta)
             value = first + second
-            allowed = (u + Fraction(2) ** -53 * (dtype == "float32")) * (1 + 2 * u) * abs(value)
+            allowed = (
+                (u + Fraction(2) ** -53 * (dtype == "float32"))
+                * (1 + 2 * u)
+                * abs(value)
+            )
             allowed += 8 * Fraction(2) ** -106 * (abs(first) + abs(second))
             assert abs(Fraction(float(found[i, j])) - value) <= allowed
 
@@ -135,11 +177,20 @@ def test_complex_scalars_and_c(make_pair, alpha, beta, dtype):
         terms_re = [Fraction(alpha.real) * t[0], -Fraction(complex(alpha).imag) * t[1]]
         terms_im = [Fraction(alpha.real) * t[1], Fraction(complex(alpha).imag) * t[0]]
         z = complex(c[i, j])
-        terms_re += [Fraction(beta.real) * Fraction(z.real), -Fraction(complex(beta).imag) * Fraction(z.imag)]
-        terms_im += [Fraction(beta.real) * Fraction(z.imag), Fraction(complex(beta).imag) * Fraction(z.real)]
+        terms_re += [
+            Fraction(beta.real) * Fraction(z.real),
+            -Fraction(complex(beta).imag) * Fraction(z.imag),
+        ]
+        terms_im += [
+            Fraction(beta.real) * Fraction(z.imag),
+            Fraction(complex(beta).imag) * Fraction(z.real),
+        ]
         for part, terms in ((found[i, j].real, terms_re), (found[i, j].imag, terms_im)):
-            # Rounded product, scalars rounded to the dtype, a complex product, a sum: at most 6 roundings on each term.
-            assert abs(Fraction(float(part)) - sum(terms)) <= 6 * u * (1 + 6 * u) * sum(map(abs, terms))
+            # Rounded product, scalars rounded to the dtype, a complex product, a sum:
+            # at most 6 roundings on each term.
+            assert abs(Fraction(float(part)) - sum(terms)) <= 6 * u * (1 + 6 * u) * sum(
+                map(abs, terms)
+            )
 
 
 @pytest.mark.parametrize("scheme", ["auto", "ozaki1", "ozaki2"])
@@ -148,12 +199,19 @@ def test_c_is_not_read_when_beta_is_zero(make_pair, assert_same_bits, scheme, al
     a, b = make_pair("phi_1", 4, 7, 3)
     expected = hg.gemm(a, b, alpha=alpha, scheme=scheme, accuracy="correct")
     for c in (np.full((4, 3), np.nan), np.full((9, 9), np.inf), "unread", None):
-        assert_same_bits(hg.gemm(a, b, c, alpha=alpha, beta=0.0, scheme=scheme, accuracy="correct"), expected)
+        assert_same_bits(
+            hg.gemm(a, b, c, alpha=alpha, beta=0.0, scheme=scheme, accuracy="correct"),
+            expected,
+        )
     assert hg.gemm(a, b, np.full((4, 3), np.nan + 0j), beta=0).dtype == np.float64
 
 
 def test_a_and_b_are_not_read_when_alpha_is_zero():
-    a, b, c = np.full((4, 7), np.nan), np.full((7, 3), np.inf), np.arange(12.0).reshape(4, 3)
+    a, b, c = (
+        np.full((4, 7), np.nan),
+        np.full((7, 3), np.inf),
+        np.arange(12.0).reshape(4, 3),
+    )
     for beta in (1.0, -2.0, 0.5):
         np.testing.assert_array_equal(hg.gemm(a, b, c, alpha=0.0, beta=beta), beta * c)
     result, report = hg.gemm(a, b, alpha=0.0, return_report=True)
@@ -165,11 +223,23 @@ def test_a_and_b_are_not_read_when_alpha_is_zero():
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("alpha", [1.0, 2.0, 3.0])
 def test_an_empty_sum_gives_beta_c(dtype, alpha):
-    a, b, c = np.ones((4, 0), dtype), np.ones((0, 3), dtype), np.arange(12).reshape(4, 3).astype(dtype)
+    a, b, c = (
+        np.ones((4, 0), dtype),
+        np.ones((0, 3), dtype),
+        np.arange(12).reshape(4, 3).astype(dtype),
+    )
     np.testing.assert_array_equal(hg.gemm(a, b, c, alpha=alpha, beta=2.0), 2 * c)
     np.testing.assert_array_equal(hg.gemm(a, b, alpha=alpha), np.zeros((4, 3)))
-    assert hg.gemm(np.ones((0, 4), dtype), np.ones((4, 3), dtype), alpha=alpha).shape == (0, 3)
-    assert hg.gemm(np.ones((3, 4), dtype), np.ones((4, 0), dtype), np.ones((3, 0)), alpha=alpha, beta=2.0).shape == (
+    assert hg.gemm(
+        np.ones((0, 4), dtype), np.ones((4, 3), dtype), alpha=alpha
+    ).shape == (0, 3)
+    assert hg.gemm(
+        np.ones((3, 4), dtype),
+        np.ones((4, 0), dtype),
+        np.ones((3, 0)),
+        alpha=alpha,
+        beta=2.0,
+    ).shape == (
         3,
         0,
     )
@@ -192,7 +262,9 @@ def test_vectors_give_the_shapes_of_matmul(dtype, alpha, beta):
 def test_c_broadcasts_but_does_not_enlarge_the_result(make_pair):
     a, b = make_pair("integers", 4, 7, 3)
     for c in (np.float64(2.0), np.arange(3.0), np.arange(4.0)[:, None], [[1.0]], 3):
-        np.testing.assert_array_equal(hg.gemm(a, b, c, beta=2.0), a @ b + 2 * np.asarray(c))
+        np.testing.assert_array_equal(
+            hg.gemm(a, b, c, beta=2.0), a @ b + 2 * np.asarray(c)
+        )
     for c in (np.ones((2, 4, 3)), np.ones((5, 3)), np.ones(4)):
         with pytest.raises(ValueError, match=r"shape"):
             hg.gemm(a, b, c, beta=1.0)
@@ -208,7 +280,9 @@ def test_c_takes_part_in_the_promotion(make_pair):
         np.testing.assert_array_equal(found, a @ b + c, strict=True)
     short = np.ones((2, 2), np.int8)
     for c in (0.5, 1j):
-        np.testing.assert_array_equal(hg.gemm(short, short, c, beta=1.0), short @ short + c, strict=True)
+        np.testing.assert_array_equal(
+            hg.gemm(short, short, c, beta=1.0), short @ short + c, strict=True
+        )
     with pytest.raises(TypeError):
         hg.gemm(a, b, np.full((4, 3), None), beta=1.0)
 
@@ -224,7 +298,8 @@ def test_c_is_untouched_unless_it_is_out(make_pair):
     np.testing.assert_array_equal(c, expected)
     x = a.copy()
     np.testing.assert_array_equal(
-        hg.gemm(x, b, before, alpha=3.0, beta=2.0, trans_a="T", out=x), 3 * (a.T @ b) + 2 * before
+        hg.gemm(x, b, before, alpha=3.0, beta=2.0, trans_a="T", out=x),
+        3 * (a.T @ b) + 2 * before,
     )
 
 
@@ -233,7 +308,9 @@ def test_reports_say_when_correct_rounding_is_lost(make_pair):
     c = np.ones((4, 3))
 
     def correct(**options):
-        return hg.gemm(a, b, c, accuracy="correct", return_report=True, **options)[1].correct
+        return hg.gemm(a, b, c, accuracy="correct", return_report=True, **options)[
+            1
+        ].correct
 
     assert correct()
     assert correct(alpha=0.25)
@@ -253,7 +330,9 @@ def test_plans_and_prepared_operands_serve_gemm(make_pair, assert_same_bits):
     for alpha in (1.0, 2.0**-1060, 2.0**900):
         expected = hg.gemm(a, b, alpha=alpha, accuracy="correct")
         assert_same_bits(hg.gemm(a, b, alpha=alpha, plan=plan), expected)
-        assert_same_bits(hg.gemm(hg.prepare(a, "left", plan=plan), b, alpha=alpha), expected)
+        assert_same_bits(
+            hg.gemm(hg.prepare(a, "left", plan=plan), b, alpha=alpha), expected
+        )
 
 
 def test_wrong_arguments_are_refused():
@@ -276,8 +355,17 @@ def test_wrong_arguments_are_refused():
 
 def test_scalars_of_other_kinds_are_accepted():
     a = np.ones((2, 2))
-    for alpha in (np.float32(3.0), 3, np.int64(3), np.array(3.0), 3 + 0j, np.complex128(3)):
-        np.testing.assert_array_equal(hg.gemm(a, a, a, alpha=alpha, beta=alpha), np.full((2, 2), 9.0))
+    for alpha in (
+        np.float32(3.0),
+        3,
+        np.int64(3),
+        np.array(3.0),
+        3 + 0j,
+        np.complex128(3),
+    ):
+        np.testing.assert_array_equal(
+            hg.gemm(a, a, a, alpha=alpha, beta=alpha), np.full((2, 2), 9.0)
+        )
 
 
 @pytest.mark.parametrize("alpha", [float("inf"), float("nan")])
@@ -296,7 +384,9 @@ def test_a_negative_alpha_turns_no_integer_around(dtype, alpha):
     np.testing.assert_array_equal(hg.gemm(x, y, alpha=alpha), alpha * x.astype(float))
     np.testing.assert_array_equal(hg.gemm(y, x, alpha=alpha), alpha * x.astype(float))
     prepared = hg.prepare(y, "left", plan=hg.make_plan(y, y, scheme="ozaki1"))
-    np.testing.assert_array_equal(hg.gemm(prepared, x, alpha=alpha), alpha * x.astype(float))
+    np.testing.assert_array_equal(
+        hg.gemm(prepared, x, alpha=alpha), alpha * x.astype(float)
+    )
 
 
 @pytest.mark.parametrize("scheme", ["auto", "ozaki1", "ozaki2"])
@@ -310,7 +400,9 @@ def test_a_negative_alpha_turns_no_integer_around(dtype, alpha):
     ],
 )
 def test_alpha_brings_back_what_lies_beyond_the_format(scheme, a, b, alpha, want):
-    found = hg.gemm(np.array([[a]]), np.array([[b]]), alpha=alpha, scheme=scheme, accuracy="correct")
+    found = hg.gemm(
+        np.array([[a]]), np.array([[b]]), alpha=alpha, scheme=scheme, accuracy="correct"
+    )
     np.testing.assert_allclose(found, [[want]], rtol=1e-15)
 
 
@@ -328,36 +420,89 @@ def test_finite_operands_never_give_nan():
 @pytest.mark.parametrize(
     ("dtype", "a", "b", "c", "alpha", "beta", "want"),
     [
-        ("complex64", 2.0**100 * (1 + 1j), 1.0, None, 2.0**34 + 1j, 0.0, complex(np.inf, np.inf)),
-        ("complex64", 1 + 2.0**100 * 1j, 1.0, None, 2.0**34 + 1j, 0.0, complex(2.0**34 - 2.0**100, np.inf)),
-        ("complex128", 2.0**1023 * (1 + 1j), 2.0, None, 1 + 1j, 0.0, complex(0.0, np.inf)),
-        ("complex128", 2.0**1023 * (1 + 1j), 2.0**1023, None, 2.0**1023 * (1 + 1j), 0.0, complex(0.0, np.inf)),
-        ("complex128", 2.0**1023 * (1 + 1j), 2.0, 2.0**1000, 1 + 1j, 2.0, complex(2.0**1001, np.inf)),
+        (
+            "complex64",
+            2.0**100 * (1 + 1j),
+            1.0,
+            None,
+            2.0**34 + 1j,
+            0.0,
+            complex(np.inf, np.inf),
+        ),
+        (
+            "complex64",
+            1 + 2.0**100 * 1j,
+            1.0,
+            None,
+            2.0**34 + 1j,
+            0.0,
+            complex(2.0**34 - 2.0**100, np.inf),
+        ),
+        (
+            "complex128",
+            2.0**1023 * (1 + 1j),
+            2.0,
+            None,
+            1 + 1j,
+            0.0,
+            complex(0.0, np.inf),
+        ),
+        (
+            "complex128",
+            2.0**1023 * (1 + 1j),
+            2.0**1023,
+            None,
+            2.0**1023 * (1 + 1j),
+            0.0,
+            complex(0.0, np.inf),
+        ),
+        (
+            "complex128",
+            2.0**1023 * (1 + 1j),
+            2.0,
+            2.0**1000,
+            1 + 1j,
+            2.0,
+            complex(2.0**1001, np.inf),
+        ),
         ("complex128", 1 + 1j, 1.0, 1e308, 1 + 1j, 10.0, complex(np.inf, 2.0)),
         ("complex128", 1 + 1j, 0.5, -np.inf, 1 + 1j, 10.0, complex(-np.inf, 1.0)),
     ],
 )
-def test_a_product_that_overflows_is_no_nan_for_a_complex_alpha(dtype, a, b, c, alpha, beta, want):
+def test_a_product_that_overflows_is_no_nan_for_a_complex_alpha(
+    dtype, a, b, c, alpha, beta, want
+):
     c = None if c is None else np.full((1, 1), c)
     for left in (
         np.full((1, 1), a, dtype),
         hg.prepare(x := np.full((1, 1), a, dtype), "left", plan=hg.make_plan(x, x)),
     ):
-        found = hg.gemm(left, np.full((1, 1), b, dtype), c, alpha=alpha, beta=beta)[0, 0]
-        np.testing.assert_array_equal([found.real, found.imag], np.array([want]).view(float).astype(found.real.dtype))
+        found = hg.gemm(left, np.full((1, 1), b, dtype), c, alpha=alpha, beta=beta)[
+            0, 0
+        ]
+        np.testing.assert_array_equal(
+            [found.real, found.imag],
+            np.array([want]).view(float).astype(found.real.dtype),
+        )
     if c is None:
-        assert hg.gemm(np.full(1, a, dtype), np.full(1, b, dtype), alpha=alpha).shape == ()
+        assert (
+            hg.gemm(np.full(1, a, dtype), np.full(1, b, dtype), alpha=alpha).shape == ()
+        )
 
 
 @pytest.mark.parametrize("accuracy", ["fp64", 1e-10])
 @pytest.mark.parametrize("alpha", [2.0**100, 2.0**-100, 3 * 2.0**100])
-def test_a_product_in_float64_of_float32_is_scaled_before_it_is_rounded(accuracy, alpha):
+def test_a_product_in_float64_of_float32_is_scaled_before_it_is_rounded(
+    accuracy, alpha
+):
     a, b = np.float32([[2**-75 * 1.3, 2**-76]]), np.float32([[2**-68], [2**-69 * 1.7]])
     if alpha < 1:
         a, b = a * np.float32(2.0**100), b * np.float32(2.0**90)
     want = float(a.astype(float)[0] @ b.astype(float)[:, 0]) * alpha
     for x, y in ((a, b), (a.astype(np.complex64), b.astype(np.complex64))):
-        found, report = hg.gemm(x, y, alpha=alpha, accuracy=accuracy, return_report=True)
+        found, report = hg.gemm(
+            x, y, alpha=alpha, accuracy=accuracy, return_report=True
+        )
         assert report.bound < 1e-9
         assert abs(found[0, 0] - want) <= 1.2e-7 * want + 1.5e-45
 
@@ -365,7 +510,9 @@ def test_a_product_in_float64_of_float32_is_scaled_before_it_is_rounded(accuracy
 def test_complex_scalars_on_the_unit_circle_are_not_called_correct():
     a = np.full((2, 2), 1 + 1j) / 3
     for alpha in (0.6 + 0.8j, 1j):
-        assert not hg.gemm(a, a, alpha=alpha, accuracy="correct", return_report=True)[1].correct
+        assert not hg.gemm(a, a, alpha=alpha, accuracy="correct", return_report=True)[
+            1
+        ].correct
 
 
 @pytest.mark.parametrize("alpha", [np.nan, np.inf, -np.inf, 3.0])
@@ -393,22 +540,44 @@ def test_prepared_operands_keep_the_sign_of_what_underflows(assert_same_bits, sc
 
 @pytest.mark.thinned(5)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
-@pytest.mark.parametrize(("alpha", "beta"), [(-1.0, 1.0), (1.0, -1.0), (2.0**-30, 2.0**40), (-4.0, 0.5)])
+@pytest.mark.parametrize(
+    ("alpha", "beta"), [(-1.0, 1.0), (1.0, -1.0), (2.0**-30, 2.0**40), (-4.0, 0.5)]
+)
 @pytest.mark.parametrize("family", ["phi_1", "cancelling", "phi_4"])
-def test_a_sum_with_powers_of_two_is_rounded_once(make_pair, assert_same_bits, family, dtype, alpha, beta):
+def test_a_sum_with_powers_of_two_is_rounded_once(
+    make_pair, assert_same_bits, family, dtype, alpha, beta
+):
     a, b = make_pair(family, 5, 40, 90, dtype)
     t = hg.matmul(a, b, accuracy="correct")
     rng = np.random.default_rng(2)
-    c = (-alpha / beta * t * (1 + 2.0**-20 * rng.standard_normal(t.shape))).astype(dtype)
-    found, report = hg.gemm(a, b, c, alpha=alpha, beta=beta, accuracy="correct", return_report=True)
+    c = (-alpha / beta * t * (1 + 2.0**-20 * rng.standard_normal(t.shape))).astype(
+        dtype
+    )
+    found, report = hg.gemm(
+        a, b, c, alpha=alpha, beta=beta, accuracy="correct", return_report=True
+    )
     assert report.correct
     assert "rounded once" in report.reason
     eye = np.eye(90, dtype=dtype)
     left, right = np.hstack([a, c]), np.vstack([alpha * b, beta * eye]).astype(dtype)
     assert_same_bits(found, correctly_rounded(left, right))
-    assert_same_bits(hg.gemm(a.T, b.T, c, alpha=alpha, beta=beta, trans_a="T", trans_b="T", accuracy="correct"), found)
+    assert_same_bits(
+        hg.gemm(
+            a.T,
+            b.T,
+            c,
+            alpha=alpha,
+            beta=beta,
+            trans_a="T",
+            trans_b="T",
+            accuracy="correct",
+        ),
+        found,
+    )
     out = c.copy()
-    assert hg.gemm(a, b, out, alpha=alpha, beta=beta, accuracy="correct", out=out) is out
+    assert (
+        hg.gemm(a, b, out, alpha=alpha, beta=beta, accuracy="correct", out=out) is out
+    )
     assert_same_bits(out, found)
 
 
@@ -417,37 +586,69 @@ def rounded_sum(a, b, c, alpha, beta):
     exact = exact_product(a, b)
     expected = np.zeros(exact.real.shape, c.dtype)
     for i, j in np.ndindex(exact.real.shape):
-        addends = (c[i, j].real, c[i, j].imag)[: expected.view(expected.real.dtype).size // expected.size]
+        addends = (c[i, j].real, c[i, j].imag)[
+            : expected.view(expected.real.dtype).size // expected.size
+        ]
         for at, (x, y) in enumerate(zip(exact.fraction(i, j), addends, strict=False)):
             value = Fraction(alpha) * x + Fraction(beta) * Fraction(float(y))
-            integer, exponent = np.array([value.numerator], object), 1 - value.denominator.bit_length()
+            integer, exponent = (
+                np.array([value.numerator], object),
+                1 - value.denominator.bit_length(),
+            )
             rounded = round_integers(integer, np.array([exponent]), expected.real.dtype)
             (expected.imag if at else expected.real)[i, j] = rounded[0]
     return expected
 
 
 def apart(dtype):
-    """Exponents of alpha and beta at and around the limits of a format, each quotient with small and large scalars."""
+    """Exponents of alpha and beta at and around the limits of a format, each quotient
+    with small and large scalars.
+    """
     real = np.finfo(dtype)
     least, most = real.minexp - real.nmant, real.maxexp - 1
-    quotients = (least - 20, least - 1, least, least + 1, -30, most - 1, most, most + 1, most + 40)
+    quotients = (
+        least - 20,
+        least - 1,
+        least,
+        least + 1,
+        -30,
+        most - 1,
+        most,
+        most + 1,
+        most + 40,
+    )
     found = [(q // 3 - q, q // 3) for q in quotients]
-    found += [(0, q) for q in quotients] + [(-q, 0) for q in quotients] + [(-30, 110), (-86, 100), (100, -86)]
+    found += (
+        [(0, q) for q in quotients]
+        + [(-q, 0) for q in quotients]
+        + [(-30, 110), (-86, 100), (100, -86)]
+    )
     return [(e, f) for e, f in found if max(e, f) <= 1023 and min(e, f) >= -1074]
 
 
 @pytest.mark.thinned(5)
-@pytest.mark.parametrize("scheme", ["auto", "ozaki1", hg.Ozaki2(scaling="fast")], ids=str)
+@pytest.mark.parametrize(
+    "scheme", ["auto", "ozaki1", hg.Ozaki2(scaling="fast")], ids=str
+)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("family", ["phi_2", "subnormal", "overflowing", "integers"])
-def test_powers_of_two_far_apart_are_rounded_once(make_pair, assert_same_bits, family, dtype, scheme):
+def test_powers_of_two_far_apart_are_rounded_once(
+    make_pair, assert_same_bits, family, dtype, scheme
+):
     a, b = make_pair(family, 3, 5, 2, dtype)
     c = make_pair("phi_1", 3, 2, 2, dtype)[0]
     for e, f in apart(dtype):
         alpha, beta = 2.0**e, -(2.0**f)
         try:
             found, report = hg.gemm(
-                a, b, c, alpha=alpha, beta=beta, accuracy="correct", scheme=scheme, return_report=True
+                a,
+                b,
+                c,
+                alpha=alpha,
+                beta=beta,
+                accuracy="correct",
+                scheme=scheme,
+                return_report=True,
             )
         except hg.AccuracyError:
             assert isinstance(scheme, hg.Ozaki2)
@@ -458,12 +659,19 @@ def test_powers_of_two_far_apart_are_rounded_once(make_pair, assert_same_bits, f
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_powers_of_two_far_apart_give_the_bits_of_the_cpu_on_a_gpu(make_pair, assert_same_bits, dtype):
+def test_powers_of_two_far_apart_give_the_bits_of_the_cpu_on_a_gpu(
+    make_pair, assert_same_bits, dtype
+):
     a, b = make_pair("phi_2", 3, 5, 2, dtype)
     c = make_pair("phi_1", 3, 2, 2, dtype)[0]
     for e, f in apart(dtype):
         for beta in (-(2.0**f), 3.0 * 2.0 ** min(f, 1000)):
-            options = {"alpha": 2.0**e, "beta": beta, "accuracy": "correct", "return_report": True}
+            options = {
+                "alpha": 2.0**e,
+                "beta": beta,
+                "accuracy": "correct",
+                "return_report": True,
+            }
             want, expected = hg.gemm(a, b, c, **options)
             found, report = hg.gemm(*on_gpu(a, b, c), **options)
             assert_same_bits(found.cpu().numpy(), want)
@@ -473,28 +681,59 @@ def test_powers_of_two_far_apart_give_the_bits_of_the_cpu_on_a_gpu(make_pair, as
 @pytest.mark.parametrize("accuracy", [None, 1e-15, "correct"])
 @pytest.mark.parametrize("beta", [2.0**997, 1e305, -1.7e308])
 def test_a_beta_near_the_largest_number_costs_no_entry_its_digits(accuracy, beta):
-    """Entries of T and C lie far apart, so that beta C is large in some entries and nothing in others."""
+    """Entries of T and C lie far apart, so that beta C is large in some entries and
+    nothing in others.
+    """
     t = np.array([[1 / 3, 1e-100, 1 / 3, 2.0, 5e-324]])
     c = np.array([[0.0, 0.0, 1e-300, 1e-310, -5e-324]])
     for alpha, exact_alpha in ((1.0, Fraction(1)), (1.5, Fraction(3, 2))):
-        found, report = hg.gemm(np.ones((1, 1)), t, c, alpha=alpha, beta=beta, accuracy=accuracy, return_report=True)
-        for x, y, z in zip(found[0].tolist(), t[0].tolist(), c[0].tolist(), strict=True):
+        found, report = hg.gemm(
+            np.ones((1, 1)),
+            t,
+            c,
+            alpha=alpha,
+            beta=beta,
+            accuracy=accuracy,
+            return_report=True,
+        )
+        for x, y, z in zip(
+            found[0].tolist(), t[0].tolist(), c[0].tolist(), strict=True
+        ):
             terms = exact_alpha * Fraction(y), Fraction(beta) * Fraction(z)
-            allowed = Fraction(1, 2**53) * abs(sum(terms)) + Fraction(1, 2**100) * sum(map(abs, terms))
+            allowed = Fraction(1, 2**53) * abs(sum(terms)) + Fraction(1, 2**100) * sum(
+                map(abs, terms)
+            )
             assert abs(Fraction(x) - sum(terms)) <= allowed + Fraction(2) ** -1074
         assert not report.correct or beta == 2.0**997
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("power", ["largest", "smallest"])
-def test_an_addend_that_cannot_take_the_rest_of_a_power_is_not_called_correct(assert_same_bits, dtype, power):
+def test_an_addend_that_cannot_take_the_rest_of_a_power_is_not_called_correct(
+    assert_same_bits, dtype, power
+):
     real = np.finfo(dtype)
     ones = np.ones((1, 1), dtype)
-    beyond, c = (real.maxexp, real.max) if power == "largest" else (real.minexp - real.nmant - 1, 1 + real.eps)
+    beyond, c = (
+        (real.maxexp, real.max)
+        if power == "largest"
+        else (real.minexp - real.nmant - 1, 1 + real.eps)
+    )
     tiny = real.smallest_subnormal if power == "smallest" else 1.0
-    for addend, is_exact in ((np.array([[c * tiny]], dtype), False), (2 * tiny * ones, True)):
+    for addend, is_exact in (
+        (np.array([[c * tiny]], dtype), False),
+        (2 * tiny * ones, True),
+    ):
         alpha, beta = 2.0 ** -(beyond // 2), 2.0 ** (beyond - beyond // 2)
-        found, report = hg.gemm(ones, ones, addend, alpha=alpha, beta=beta, accuracy="correct", return_report=True)
+        found, report = hg.gemm(
+            ones,
+            ones,
+            addend,
+            alpha=alpha,
+            beta=beta,
+            accuracy="correct",
+            return_report=True,
+        )
         assert report.correct == is_exact
         assert_same_bits(found, rounded_sum(ones, ones, addend, alpha, beta))
 
@@ -509,7 +748,9 @@ def test_a_sum_stays_finite_where_the_product_overflows(dtype, power, turn):
         return
     a, b = np.full((1, 1), 3 * 2.0 ** (top - 1), dtype), np.full((1, 1), 8.0, dtype)
     c = np.full((1, 1), 1.125 * 2.0 ** (top - power) * (1 - 2.0**-10), dtype)
-    found = hg.gemm(a, b, c, alpha=1.5 * turn, beta=-turn * 2.0 ** (power + 4), accuracy="correct")
+    found = hg.gemm(
+        a, b, c, alpha=1.5 * turn, beta=-turn * 2.0 ** (power + 4), accuracy="correct"
+    )
     assert found[0, 0] == turn * 9 * 2.0 ** (top - 9)
 
 
@@ -525,7 +766,11 @@ def test_a_small_part_is_what_remains_of_a_product_that_overflows(dtype):
 
 def test_stacks_vectors_and_special_values_are_rounded_once_too(assert_same_bits):
     rng = np.random.default_rng(3)
-    a, b, c = rng.standard_normal((3, 4, 5)), rng.standard_normal((5, 70)), rng.standard_normal((4, 70))
+    a, b, c = (
+        rng.standard_normal((3, 4, 5)),
+        rng.standard_normal((5, 70)),
+        rng.standard_normal((4, 70)),
+    )
     options = {"alpha": -1.0, "beta": 1.0, "accuracy": "correct"}
     found = hg.gemm(a, b, c, **options)
     for z in range(3):
@@ -537,7 +782,9 @@ def test_stacks_vectors_and_special_values_are_rounded_once_too(assert_same_bits
     exact = hg.gemm(a, b, np.where(np.isfinite(c), c, 0) + 0.1j, **options)
     found = hg.gemm(a, b, mixed, **options)
     np.testing.assert_array_equal(found.imag, exact.imag)
-    np.testing.assert_array_equal(found.real[:, 1, 2:4], np.tile([np.inf, -np.inf], (3, 1)))
+    np.testing.assert_array_equal(
+        found.real[:, 1, 2:4], np.tile([np.inf, -np.inf], (3, 1))
+    )
     b[0, 4] = np.inf
     a[0, 1] = np.nan
     with np.errstate(invalid="ignore"):
@@ -552,9 +799,14 @@ def test_iterative_refinement_converges_to_the_last_bit():
     rng = np.random.default_rng(4)
     n, scale = 40, 10.0 ** -np.linspace(0, 10, 40)
     q = np.linalg.qr(rng.standard_normal((n, n)))[0]
-    a, x = np.rint((q * scale) @ q.T * 2.0**40), rng.integers(-50, 50, (n, 2)).astype(float)
+    a, x = (
+        np.rint((q * scale) @ q.T * 2.0**40),
+        rng.integers(-50, 50, (n, 2)).astype(float),
+    )
     b = hg.matmul(a, x, accuracy="correct")
     y = np.linalg.solve(a, b)
     for _ in range(6):
-        y += np.linalg.solve(a, hg.gemm(a, y, b, alpha=-1.0, beta=1.0, accuracy="correct"))
+        y += np.linalg.solve(
+            a, hg.gemm(a, y, b, alpha=-1.0, beta=1.0, accuracy="correct")
+        )
     np.testing.assert_allclose(y, x, rtol=0, atol=1e-30)

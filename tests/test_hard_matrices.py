@@ -18,12 +18,16 @@ def exponents(x):
 
 
 def bounds_of_exact_product(a, b, dtype):
-    """For each entry the exact value and its neighbours among the floats of dtype, as Fractions (exact <= upper)."""
+    """For each entry the exact value and its neighbours among the floats of dtype, as
+    Fractions (exact <= upper).
+    """
     exact = exact_product(a, b)
     rounded = correctly_rounded(a, b, dtype)
     for i, j in np.ndindex(rounded.shape):
         value, near = exact.fraction(i, j)[0], rounded[i, j]
-        other = np.nextafter(near, dtype(np.inf if value > Fraction(float(near)) else -np.inf))
+        other = np.nextafter(
+            near, dtype(np.inf if value > Fraction(float(near)) else -np.inf)
+        )
         yield value, Fraction(float(near)), Fraction(float(other))
 
 
@@ -59,7 +63,9 @@ def test_ties_round_up_and_down():
     a, b = gen.ties(np.random.default_rng(3), M, K, N, np.float64)
     exact = exact_product(a, b)
     rounded = correctly_rounded(a, b)
-    grew = [abs(rounded[i, j]) > abs(exact.fraction(i, j)[0]) for i, j in np.ndindex(M, N)]
+    grew = [
+        abs(rounded[i, j]) > abs(exact.fraction(i, j)[0]) for i, j in np.ndindex(M, N)
+    ]
     assert 0.3 < np.mean(grew) < 0.7
 
 
@@ -85,7 +91,9 @@ def test_full_range_covers_all_exponents(dtype):
     x = gen.full_range(np.random.default_rng(6), (300, 200), dtype)
     assert x.dtype == dtype
     assert np.isfinite(x).all()
-    assert set(range(info.minexp - info.nmant, info.maxexp)) == set(exponents(x).ravel().tolist())
+    assert set(range(info.minexp - info.nmant, info.maxexp)) == set(
+        exponents(x).ravel().tolist()
+    )
     assert (x < 0).any()
     assert (x > 0).any()
 
@@ -113,11 +121,19 @@ def test_overflowing_straddles_the_threshold(dtype):
     assert np.isfinite(b).all()
     rounded = correctly_rounded(a, b)
     largest = np.finfo(dtype).max
-    for group in (np.isinf(rounded), abs(rounded) == largest, (abs(rounded) < largest) & (abs(rounded) > largest / 2)):
+    for group in (
+        np.isinf(rounded),
+        abs(rounded) == largest,
+        (abs(rounded) < largest) & (abs(rounded) > largest / 2),
+    ):
         assert group.mean() > 0.03
-    threshold = Fraction(float(largest)) + Fraction(2) ** (np.finfo(dtype).maxexp - np.finfo(dtype).nmant - 2)
+    threshold = Fraction(float(largest)) + Fraction(2) ** (
+        np.finfo(dtype).maxexp - np.finfo(dtype).nmant - 2
+    )
     exact = exact_product(a, b)
-    at_the_tie = [abs(exact.fraction(i, j)[0]) == threshold for i, j in np.ndindex(M, N)]
+    at_the_tie = [
+        abs(exact.fraction(i, j)[0]) == threshold for i, j in np.ndindex(M, N)
+    ]
     assert np.mean(at_the_tie) > 0.03
     with np.errstate(all="ignore"):
         terms = a[:, :, None].astype(np.longdouble) * b.astype(np.longdouble)
@@ -143,7 +159,9 @@ def test_subnormals_are_subnormal_at_every_length(dtype):
     info = np.finfo(dtype)
     x = gen.subnormal(np.random.default_rng(7), (100, 50), dtype)
     assert ((abs(x) > 0) & (abs(x) < info.smallest_normal)).all()
-    assert set(exponents(x).ravel().tolist()) == set(range(info.minexp - info.nmant, info.minexp))
+    assert set(exponents(x).ravel().tolist()) == set(
+        range(info.minexp - info.nmant, info.minexp)
+    )
 
 
 def test_scaled_matrices_have_the_scales_asked():

@@ -1,4 +1,6 @@
-"""Calls that nobody should write: each returns what is right, or says in one error what is wrong with which value."""
+"""Calls that nobody should write: each returns what is right, or says in one error what
+is wrong with which value.
+"""
 
 from __future__ import annotations
 
@@ -264,7 +266,9 @@ hg.matmul(A, B, scheme=hg.Multiword(), accuracy=1e-30) | (hg.AccuracyError, hg.P
 
 
 def rows(table, mark):
-    return [[x.strip() for x in line.split(mark)] for line in table.strip().splitlines()]
+    return [
+        [x.strip() for x in line.split(mark)] for line in table.strip().splitlines()
+    ]
 
 
 @pytest.mark.parametrize(("call", "want"), rows(RIGHT, " == "))
@@ -279,7 +283,9 @@ def test_what_cannot_be_done_is_refused_in_plain_words(call, error, match):
     with pytest.raises(eval(error, NAMES), match=match) as caught:
         eval(call, NAMES)
     kinds = (TypeError, ValueError, hg.HifigemmError)
-    assert type(caught.value) in kinds or type(caught.value) in kinds[2].__subclasses__()
+    assert (
+        type(caught.value) in kinds or type(caught.value) in kinds[2].__subclasses__()
+    )
 
 
 def test_there_are_enough_of_them():
@@ -294,15 +300,41 @@ def attempt(call):
         return type(error)
 
 
-SCHEMES = ["auto", "native", "ozaki1", "ozaki2", "multiword", "corrected", hg.Ozaki2(scaling="fast"), hg.Native("fp64")]
-FAMILIES = ["full_range", "subnormal", "overflowing", "underflowing", "zeros", "largest_times_smallest"]
+SCHEMES = [
+    "auto",
+    "native",
+    "ozaki1",
+    "ozaki2",
+    "multiword",
+    "corrected",
+    hg.Ozaki2(scaling="fast"),
+    hg.Native("fp64"),
+]
+FAMILIES = [
+    "full_range",
+    "subnormal",
+    "overflowing",
+    "underflowing",
+    "zeros",
+    "largest_times_smallest",
+]
 
 
 @pytest.mark.thinned(3)
-@pytest.mark.parametrize("scheme", [*SCHEMES, hg.Ozaki1(num_slices=2), hg.Ozaki1(product="fp16", mode="dp")], ids=str)
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "complex64", "complex128"])
-def test_settings_of_the_caller_change_nothing(make_pair, assert_same_bits, dtype, scheme):
-    """np.seterr(all="raise") and warnings as errors raise nothing, whatever underflows or overflows on the way."""
+@pytest.mark.parametrize(
+    "scheme",
+    [*SCHEMES, hg.Ozaki1(num_slices=2), hg.Ozaki1(product="fp16", mode="dp")],
+    ids=str,
+)
+@pytest.mark.parametrize(
+    "dtype", ["float16", "float32", "float64", "complex64", "complex128"]
+)
+def test_settings_of_the_caller_change_nothing(
+    make_pair, assert_same_bits, dtype, scheme
+):
+    """np.seterr(all="raise") and warnings as errors raise nothing, whatever underflows
+    or overflows on the way.
+    """
     for family in FAMILIES:
         x, y = make_pair(family, 3, 5, 4, "float32" if dtype == "float16" else dtype)
         with np.errstate(all="ignore"):
@@ -312,8 +344,12 @@ def test_settings_of_the_caller_change_nothing(make_pair, assert_same_bits, dtyp
         for call in (
             lambda x=x, y=y: hg.matmul(x, y, scheme=scheme),
             lambda x=x, y=y: hg.matmul(x, y, scheme=scheme, return_report=True)[0],
-            lambda x=x, y=y, c=c: hg.gemm(x, y, c, alpha=-(2.0**100), beta=3e-30, scheme=scheme),
-            lambda x=x, y=y, c=c: hg.gemm(x, y, c, alpha=0.5, beta=2.0**100, scheme=scheme, trans_a="N"),
+            lambda x=x, y=y, c=c: hg.gemm(
+                x, y, c, alpha=-(2.0**100), beta=3e-30, scheme=scheme
+            ),
+            lambda x=x, y=y, c=c: hg.gemm(
+                x, y, c, alpha=0.5, beta=2.0**100, scheme=scheme, trans_a="N"
+            ),
         ):
             want = attempt(call)
             with np.errstate(all="raise"), warnings.catch_warnings():
@@ -326,7 +362,9 @@ def test_settings_of_the_caller_change_nothing(make_pair, assert_same_bits, dtyp
 
 
 @pytest.mark.parametrize("dtype", ["float32", "complex128"])
-def test_correct_products_ask_no_settings_of_the_caller(make_pair, assert_same_bits, dtype):
+def test_correct_products_ask_no_settings_of_the_caller(
+    make_pair, assert_same_bits, dtype
+):
     for family in FAMILIES:
         x, y = make_pair(family, 3, 5, 4, dtype)
         want = correctly_rounded(x, y)

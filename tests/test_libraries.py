@@ -1,4 +1,6 @@
-"""Whose arrays come in: one library and one device for all operands, and results of the same kind."""
+"""Whose arrays come in: one library and one device for all operands, and results of the
+same kind.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ GPU = Library("torch", "cuda:0")
 def prepared_on(library):
     """An operand that was prepared elsewhere."""
     a = np.ones((3, 3))
-    return replace(hg.prepare(a, "left", plan=hg.make_plan(a, a, scheme="ozaki1")), library=library)
+    return replace(
+        hg.prepare(a, "left", plan=hg.make_plan(a, a, scheme="ozaki1")), library=library
+    )
 
 
 class Foreign:
@@ -40,14 +44,24 @@ def test_what_numpy_converts_counts_as_numpy():
 
 def test_prepared_operands_bring_their_library():
     assert library_of(("a", prepared_on(GPU)), ("b", None)) == GPU
-    with pytest.raises(TypeError, match="a is of torch on cuda:0, b is of numpy; nothing is copied"):
+    with pytest.raises(
+        TypeError, match="a is of torch on cuda:0, b is of numpy; nothing is copied"
+    ):
         library_of(("a", prepared_on(GPU)), ("b", np.ones((3, 3))))
-    with pytest.raises(ValueError, match="a is of torch on cuda:0, b is of torch on cuda:1"):
-        library_of(("a", prepared_on(GPU)), ("b", prepared_on(Library("torch", "cuda:1"))))
+    with pytest.raises(
+        ValueError, match="a is of torch on cuda:0, b is of torch on cuda:1"
+    ):
+        library_of(
+            ("a", prepared_on(GPU)), ("b", prepared_on(Library("torch", "cuda:1")))
+        )
     with pytest.raises(TypeError, match="torch on cuda:0"):
         hg.matmul(prepared_on(GPU), np.ones((3, 3)))
     with pytest.raises(ValueError, match="b is of torch, out is of torch on cuda:0"):
-        library_of(("a", [1.0]), ("b", prepared_on(Library("torch", "cpu"))), ("out", prepared_on(GPU)))
+        library_of(
+            ("a", [1.0]),
+            ("b", prepared_on(Library("torch", "cpu"))),
+            ("out", prepared_on(GPU)),
+        )
 
 
 @pytest.mark.parametrize("call", [hg.matmul, hg.gemm, hg.make_plan])
@@ -76,7 +90,9 @@ def test_scalars_come_out_of_products_of_vectors():
 
 @pytest.mark.parametrize("out", [[[0.0]], "array", 1.0])
 def test_outputs_that_are_no_arrays_are_refused(out):
-    with pytest.raises(TypeError, match=f"out is a {type(out).__name__}; expected an array of numpy"):
+    with pytest.raises(
+        TypeError, match=f"out is a {type(out).__name__}; expected an array of numpy"
+    ):
         hg.matmul(np.ones((1, 1)), np.ones((1, 1)), out=out)
 
 
@@ -93,7 +109,9 @@ def test_outputs_that_do_not_fit_are_refused_before_anything_is_done():
                 call(a, a, out=out)
 
 
-@pytest.mark.parametrize("scheme", ["auto", "ozaki1", hg.Ozaki2(num_moduli=14, scaling="fast")], ids=str)
+@pytest.mark.parametrize(
+    "scheme", ["auto", "ozaki1", hg.Ozaki2(num_moduli=14, scaling="fast")], ids=str
+)
 def test_operands_may_be_outputs(make_pair, assert_same_bits, scheme):
     a, b = make_pair("phi_1", 6, 6, 6)
     want = hg.matmul(a, b, scheme=scheme)
@@ -142,16 +160,25 @@ def test_tensors_share_memory_with_what_is_taken(torch):
         library.asarray([1.0], "x")
 
 
-def test_conjugate_and_negated_views_are_read_as_what_they_stand_for(torch, assert_same_bits):
+def test_conjugate_and_negated_views_are_read_as_what_they_stand_for(
+    torch, assert_same_bits
+):
     z = torch.rand(4, 4, dtype=torch.complex128)
     x, y = z.imag, z.conj().imag
     assert (x.data_ptr(), x.stride()) == (y.data_ptr(), y.stride())
     options = {"accuracy": "correct"}
-    assert_same_bits(hg.matmul(y, x, **options).numpy(), -hg.matmul(x, x, **options).numpy())
-    assert_same_bits(hg.matmul(z.conj(), z, **options).numpy(), hg.matmul(z.numpy().conj(), z.numpy(), **options))
+    assert_same_bits(
+        hg.matmul(y, x, **options).numpy(), -hg.matmul(x, x, **options).numpy()
+    )
+    assert_same_bits(
+        hg.matmul(z.conj(), z, **options).numpy(),
+        hg.matmul(z.numpy().conj(), z.numpy(), **options),
+    )
 
 
-@pytest.mark.parametrize("view", [lambda z: z.conj(), lambda z: z.conj().imag], ids=["conjugate", "negative"])
+@pytest.mark.parametrize(
+    "view", [lambda z: z.conj(), lambda z: z.conj().imag], ids=["conjugate", "negative"]
+)
 def test_conjugate_and_negated_outputs_are_filled_or_refused(torch, view):
     out = view(torch.zeros(2, 2, dtype=torch.complex128))
     a = torch.ones(2, 2, dtype=out.dtype)
@@ -178,7 +205,10 @@ def test_autocast_does_not_change_products(torch):
 
 @pytest.mark.parametrize("scheme", ["auto", "ozaki1", "ozaki2"])
 def test_subnormals_count_in_a_thread_that_flushes_them(torch, scheme):
-    a, b = torch.tensor([[2.0**-540]], dtype=torch.float64), torch.tensor([[3 * 2.0**-520]], dtype=torch.float64)
+    a, b = (
+        torch.tensor([[2.0**-540]], dtype=torch.float64),
+        torch.tensor([[3 * 2.0**-520]], dtype=torch.float64),
+    )
     least = 2.0**-1022
     if not torch.set_flush_denormal(True):
         pytest.skip("this CPU knows no such mode")
@@ -195,7 +225,12 @@ def test_subnormals_count_in_a_thread_that_flushes_them(torch, scheme):
 
 def test_scalars_and_operands_count_in_such_a_thread_too(torch):
     one, tiny = np.ones((1, 1)), np.float32([[1e-40]])
-    zero, large, least, units = 0 * one, 2.0**1000 * one, 2.0**-1040 * one, one.astype(np.complex64)
+    zero, large, least, units = (
+        0 * one,
+        2.0**1000 * one,
+        2.0**-1040 * one,
+        one.astype(np.complex64),
+    )
     turned, scaled = tiny * np.complex64(1j), 2.0**200 * one
     plan = hg.make_plan(one, one, scheme="ozaki1")
     calls = [

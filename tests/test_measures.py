@@ -1,4 +1,6 @@
-"""What counts the code counts right, and notices circles, imports upward, missing tests and stale exceptions."""
+"""What counts the code counts right, and notices circles, imports upward, missing tests
+and stale exceptions.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,14 @@ def test_all_ways_to_import_are_edges(tmp_path):
 
 
 def test_relative_imports_of_packages_are_resolved(tmp_path):
-    graph = graph_of(tmp_path, **{"inner/__init__": "from . import b\nfrom ..c import x\n", "inner/b": "", "c": ""})
+    graph = graph_of(
+        tmp_path,
+        **{
+            "inner/__init__": "from . import b\nfrom ..c import x\n",
+            "inner/b": "",
+            "c": "",
+        },
+    )
     assert graph["p.inner"] == {"p.inner.b", "p.c"}
 
 
@@ -67,13 +76,17 @@ def test_an_order_has_no_circle(tmp_path):
 
 
 def test_a_circle_is_found(tmp_path):
-    graph = graph_of(tmp_path, a="from p import b\n", b="from p import c\n", c="from p.a import x\n")
+    graph = graph_of(
+        tmp_path, a="from p import b\n", b="from p import c\n", c="from p.a import x\n"
+    )
     (complaint,) = measures.check_circles(graph, [])
     assert "p.a -> p.b -> p.c -> p.a" in complaint
 
 
 def test_two_circles_are_both_found(tmp_path):
-    graph = graph_of(tmp_path, a="from p import b\n", b="from p import a, c\n", c="from p import b\n")
+    graph = graph_of(
+        tmp_path, a="from p import b\n", b="from p import a, c\n", c="from p import b\n"
+    )
     complaints = measures.check_circles(graph, [])
     assert len(complaints) == 2
     assert "p.a -> p.b -> p.a" in complaints[0]
@@ -81,26 +94,38 @@ def test_two_circles_are_both_found(tmp_path):
 
 
 def test_a_lazily_imported_circle_is_found(tmp_path):
-    graph = graph_of(tmp_path, a="import p.b\n", b="def f():\n    def g():\n        from p.a import x\n")
+    graph = graph_of(
+        tmp_path,
+        a="import p.b\n",
+        b="def f():\n    def g():\n        from p.a import x\n",
+    )
     (complaint,) = measures.check_circles(graph, [])
     assert "p.a -> p.b -> p.a" in complaint
 
 
-@pytest.mark.parametrize("statement", ["b.x = f", "b.x, b.y = f, f", "def g():\n    b.x = f"])
+@pytest.mark.parametrize(
+    "statement", ["b.x = f", "b.x, b.y = f, f", "def g():\n    b.x = f"]
+)
 def test_a_circle_through_a_slot_is_found(tmp_path, statement):
-    graph = graph_of(tmp_path, a=f"from p import b\ndef f(): ...\n{statement}\n", b="x = None\n")
+    graph = graph_of(
+        tmp_path, a=f"from p import b\ndef f(): ...\n{statement}\n", b="x = None\n"
+    )
     (complaint,) = measures.check_circles(graph, [])
     assert "p.a -> p.b -> p.a" in complaint
 
 
 def test_an_exception_opens_its_circle_and_no_other(tmp_path):
-    graph = graph_of(tmp_path, a="from p import b, c\n", b="from p import a\n", c="from p import a\n")
+    graph = graph_of(
+        tmp_path, a="from p import b, c\n", b="from p import a\n", c="from p import a\n"
+    )
     assert measures.check_circles(graph, ["p.b -> p.a", "p.c -> p.a"]) == []
     (complaint,) = measures.check_circles(graph, ["p.b -> p.a"])
     assert "p.a -> p.c -> p.a" in complaint
 
 
-@pytest.mark.parametrize("entry", ["p.a -> p.c", "p.c -> p.a", "p.a -> p.nothing", "p.nothing -> p.a"])
+@pytest.mark.parametrize(
+    "entry", ["p.a -> p.c", "p.c -> p.a", "p.a -> p.nothing", "p.nothing -> p.a"]
+)
 def test_a_stale_exception_of_circles_fails(tmp_path, entry):
     graph = graph_of(tmp_path, a="from p import b, c\n", b="from p import a\n", c="")
     (complaint,) = measures.check_circles(graph, ["p.b -> p.a", entry])
@@ -115,16 +140,26 @@ def test_of_two_exceptions_for_one_circle_one_is_stale(tmp_path):
 
 
 def test_an_upward_import_is_found_in_functions_too(tmp_path):
-    graph = graph_of(tmp_path, top="from p import bottom\n", bottom="def f():\n    from p.top import x\n")
-    (complaint,) = measures.check_upward_imports(graph, [], [*ROOMS, ("root", ("__init__",))])
+    graph = graph_of(
+        tmp_path,
+        top="from p import bottom\n",
+        bottom="def f():\n    from p.top import x\n",
+    )
+    (complaint,) = measures.check_upward_imports(
+        graph, [], [*ROOMS, ("root", ("__init__",))]
+    )
     assert "p.bottom -> p.top" in complaint
     assert "lower lies below upper" in complaint
-    assert not measures.check_upward_imports(graph, ["p.bottom -> p.top"], [*ROOMS, ("root", ("__init__",))])
+    assert not measures.check_upward_imports(
+        graph, ["p.bottom -> p.top"], [*ROOMS, ("root", ("__init__",))]
+    )
 
 
 def test_a_stale_exception_of_upward_imports_fails(tmp_path):
     graph = graph_of(tmp_path, top="from p import bottom\n", bottom="")
-    (complaint,) = measures.check_upward_imports(graph, ["p.bottom -> p.top"], [*ROOMS, ("root", ("__init__",))])
+    (complaint,) = measures.check_upward_imports(
+        graph, ["p.bottom -> p.top"], [*ROOMS, ("root", ("__init__",))]
+    )
     assert "remove it from [upward imports]" in complaint
 
 
@@ -146,12 +181,16 @@ def test_the_longest_name_gives_the_room():
 
 
 def test_a_module_without_a_test_is_found(tmp_path):
-    root = package(tmp_path, dict.fromkeys(["a", "inner/__init__", "inner/b", "__main__"], ""))
+    root = package(
+        tmp_path, dict.fromkeys(["a", "inner/__init__", "inner/b", "__main__"], "")
+    )
     tests = tmp_path / "tests"
     (tests / "inner").mkdir(parents=True)
     (tests / "test_a.py").touch()
     (complaint,) = measures.check_tests(root, tests, [])
-    assert complaint == "inner/b.py has no test of its name: write tests/inner/test_b.py"
+    assert (
+        complaint == "inner/b.py has no test of its name: write tests/inner/test_b.py"
+    )
     assert measures.check_tests(root, tests, ["inner/b.py"]) == []
 
 
@@ -160,12 +199,18 @@ def test_a_stale_exception_of_tests_fails(tmp_path):
     (tmp_path / "test_a.py").touch()
     complaints = measures.check_tests(root, tmp_path, ["a.py", "gone.py"])
     assert len(complaints) == 2
-    assert all("remove it from [modules without a test]" in complaint for complaint in complaints)
+    assert all(
+        "remove it from [modules without a test]" in complaint
+        for complaint in complaints
+    )
 
 
 def test_exceptions_are_read_by_section(tmp_path):
     path = tmp_path / "exceptions.txt"
-    path.write_text("# why\n[upward imports]\np.b -> p.a\n\n[modules without a test]\n# none\n", "utf-8")
+    path.write_text(
+        "# why\n[upward imports]\np.b -> p.a\n\n[modules without a test]\n# none\n",
+        "utf-8",
+    )
     assert measures.read_exceptions(path) == {
         "circles of imports": [],
         "upward imports": ["p.b -> p.a"],
@@ -191,7 +236,9 @@ def test_calls_count_functions_of_the_package_alone(tmp_path):
     exec(compile(text, str(path), "exec"), space)
     assert measures.calls_of(space["f"], tmp_path / "p") == (3, 1)
     assert measures.calls_of(space["f"], tmp_path / "other") == (0, 0)
-    assert measures.calls_of(lambda: exec(compile(text, str(path), "exec"), {}), tmp_path / "p") == (0, 0)
+    assert measures.calls_of(
+        lambda: exec(compile(text, str(path), "exec"), {}), tmp_path / "p"
+    ) == (0, 0)
 
 
 CODE = '''\
@@ -215,9 +262,19 @@ def f(x):  # a comment behind code
 def test_lines_are_code_comment_or_neither(tmp_path):
     *_, module = modules_with(tmp_path, CODE)
     lines = CODE.splitlines()
-    code = ["LIMIT = 1", "def f(x):  # a comment behind code", '    text = """not', '    a docstring"""']
-    assert [lines[i - 1] for i in sorted(measures.code_lines(module))] == [*code, "    return x + text  # noqa: E501"]
-    assert [lines[i - 1] for i in sorted(measures.comment_lines(module))] == ["# A comment."]
+    code = [
+        "LIMIT = 1",
+        "def f(x):  # a comment behind code",
+        '    text = """not',
+        '    a docstring"""',
+    ]
+    assert [lines[i - 1] for i in sorted(measures.code_lines(module))] == [
+        *code,
+        "    return x + text  # noqa: E501",
+    ]
+    assert [lines[i - 1] for i in sorted(measures.comment_lines(module))] == [
+        "# A comment."
+    ]
 
 
 def test_syntax_nodes_leave_docstrings_out(tmp_path):
@@ -252,7 +309,8 @@ def test_the_share_of_roles_counts_a_name_once_in_each_function(tmp_path):
             y = found
             return lambda rest: rest
     """
-    # Of f: given, made out of given, x, made, y; of the lambda: rest out of rest. Variables of a module are not local.
+    # Of f: given, made out of given, x, made, y; of the lambda: rest out of rest.
+    # Variables of a module are not local.
     assert measures.share_of_roles(modules_with(tmp_path, text)) == 100 * 3 / 5
 
 
@@ -261,12 +319,23 @@ def test_dense_statements_begin_at_twenty_nodes_of_expressions(tmp_path):
     for num_names, expected in ((17, 0), (18, 1)):
         call = f"f({', '.join(['x'] * num_names)})\n"
         assert measures.num_dense_statements(modules_with(tmp_path, call)) == expected
-        assert measures.num_dense_statements(modules_with(tmp_path, call.replace(", ", ",\n"))) == 0
+        assert (
+            measures.num_dense_statements(
+                modules_with(tmp_path, call.replace(", ", ",\n"))
+            )
+            == 0
+        )
 
 
 def test_tuple_assignments_have_as_many_names_as_values_on_a_line(tmp_path):
     text = (
-        "a, b = x, y\na, b = c = x, y\nm, n = shape\na = x, y\na, *b = x, y, z\na, b = (\n    x, y)\na, b = f(x, y)\n"
+        "a, b = x, y\n"
+        "a, b = c = x, y\n"
+        "m, n = shape\n"
+        "a = x, y\n"
+        "a, *b = x, y, z\n"
+        "a, b = (\n    x, y)\n"
+        "a, b = f(x, y)\n"
     )
     assert measures.num_tuple_assignments(modules_with(tmp_path, text)) == 2
 
@@ -286,7 +355,10 @@ def test_reports_and_checks_for_schemes_are_counted(tmp_path):
     text = "Report(1)\nplan.Report(1)\nBlocksReport(1)\nx: Report = Report\n"
     assert measures.num_report_constructions(modules_with(tmp_path, text)) == 2
     text = (
-        "isinstance(x, Ozaki2)\nisinstance(x, (int, hg.Native))\nisinstance(x, A | Scheme)\nisinstance(Native, type)\n"
+        "isinstance(x, Ozaki2)\n"
+        "isinstance(x, (int, hg.Native))\n"
+        "isinstance(x, A | Scheme)\n"
+        "isinstance(Native, type)\n"
     )
     root = package(tmp_path, {"a": text, "schemes/a": text})
     assert measures.num_scheme_checks(measures.modules_of(root)) == 3
@@ -336,6 +408,10 @@ def test_device_functions_are_those_of_triton_and_gluon(tmp_path):
 
 
 def test_the_workshop_is_left_out_by_whole_names(tmp_path):
-    root = package(tmp_path, dict.fromkeys(["cli/a", "client", "bench", "engines/rates"], ""))
-    names = [module.name for module in measures.without_workshop(measures.modules_of(root))]
+    root = package(
+        tmp_path, dict.fromkeys(["cli/a", "client", "bench", "engines/rates"], "")
+    )
+    names = [
+        module.name for module in measures.without_workshop(measures.modules_of(root))
+    ]
     assert names == ["p", "p.client", "p.engines.rates"]

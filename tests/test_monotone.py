@@ -1,4 +1,6 @@
-"""No request costs more than a stronger one: what ran, by the reports, weighed by one table, over families of data."""
+"""No request costs more than a stronger one: what ran, by the reports, weighed by one
+table, over families of data.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +17,16 @@ N = 64
 MARGIN = 1.1
 """What the looks of a weaker request may add."""
 
-# Of one table for all requests, in BLAS products of n^3: not the planner's costs, and no clock.
+# Of one table for all requests, in BLAS products of n^3: not the planner's costs, and
+# no clock.
 PASSES = {"native": 0.2, "double-double": 3.0, "ozaki1": 3.0, "ozaki2": 2.0}
 """Passes of a scheme over operands and result."""
 ESCALATION = 0.5
 """Entries that are gathered and put back."""
 PRODUCT = {"native": 4.0, "ozaki2": 1.0}
-"""Products on a GPU, in INT8 products: about as many of them as a native product takes the time of on an H200."""
+"""Products on a GPU, in INT8 products: about as many of them as a native product takes
+the time of on an H200.
+"""
 LOOK = 0.75
 """A product of magnitudes by which the device chooses."""
 
@@ -43,13 +48,21 @@ CHAINS = (
     ("Relative(1e-3)", "Relative(1e-12)", "correct"),
     ("None", "correct"),
 )
-"""Requests from weak to strong. The native product's own worst case is no number, so None is beside the others."""
+"""Requests from weak to strong. The native product's own worst case is no number, so
+None is beside the others.
+"""
 
 
 def cost_on_cpu(report: hg.Report) -> float:
-    """What ran: products, those of entries that were escalated by their share, passes of every scheme, escalations."""
+    """What ran: products, those of entries that were escalated by their share, passes
+    of every scheme, escalations.
+    """
     schemes = [report.scheme.name, *_escalations(report)]
-    return report.num_products + sum(PASSES[name] for name in schemes) + ESCALATION * (len(schemes) - 1)
+    return (
+        report.num_products
+        + sum(PASSES[name] for name in schemes)
+        + ESCALATION * (len(schemes) - 1)
+    )
 
 
 def _escalations(report):
@@ -86,11 +99,18 @@ def test_no_request_costs_more_than_a_stronger_one_on_a_cpu(family):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "complex128"])
-@pytest.mark.parametrize("family", ["phi 0.5", "phi 2", "phi 8", "A D, D^-1 B over 60 bits", "Q^T Q", "Hilbert"])
+@pytest.mark.parametrize(
+    "family",
+    ["phi 0.5", "phi 2", "phi 8", "A D, D^-1 B over 60 bits", "Q^T Q", "Hilbert"],
+)
 def test_nor_for_other_dtypes(family, dtype):
     a, b = COST_FAMILIES[family](np.random.default_rng(2), 24)
-    x, y = (z.astype(dtype) * (1 + 0.3j if dtype == "complex128" else 1) for z in (a, b))
-    requests = [name for name in REQUESTS if dtype != "float32" or name != "Relative(1e-12)"]
+    x, y = (
+        z.astype(dtype) * (1 + 0.3j if dtype == "complex128" else 1) for z in (a, b)
+    )
+    requests = [
+        name for name in REQUESTS if dtype != "float32" or name != "Relative(1e-12)"
+    ]
     assert dearer(costs_of(x, y, cost_on_cpu, requests)) == []
 
 
@@ -102,7 +122,9 @@ def test_nor_for_other_dtypes(family, dtype):
     st.sampled_from([-1, 0, 1]),
     st.sampled_from([0, 60, 300]),
 )
-def test_a_report_never_says_that_a_weaker_request_did_more(seed, phi, span, sign, spike):
+def test_a_report_never_says_that_a_weaker_request_did_more(
+    seed, phi, span, sign, spike
+):
     rng = np.random.default_rng(seed)
     a, b = phi_matrix(rng, (9, 40), phi), phi_matrix(rng, (40, 8), phi)
     exponents = rng.integers(0, span, 40, endpoint=True)
@@ -111,7 +133,8 @@ def test_a_report_never_says_that_a_weaker_request_did_more(seed, phi, span, sig
     assert dearer(costs_of(a, b, cost_on_cpu)) == []
 
 
-# A GPU: an engine with programs, which carries them out by the plain maths and notes them.
+# A GPU: an engine with programs, which carries them out by the plain maths and notes
+# them.
 
 
 @pytest.fixture
@@ -122,7 +145,9 @@ def device(monkeypatch):
 
 
 def cost_on_device(engine: ProgramEngine):
-    """What ran since the last time somebody asked: the programs in turn, then the entries that were escalated."""
+    """What ran since the last time somebody asked: the programs in turn, then the
+    entries that were escalated.
+    """
 
     def cost(report: hg.Report) -> float:
         looks = sum(LOOK for plan in engine.done if plan.certifies or plan.alternatives)
@@ -138,7 +163,9 @@ def cost_on_device(engine: ProgramEngine):
 
 
 DEFAULT_BESIDE_SHORT_DATA = {"None", "1e-6", "1e-12", "1e-14"}
-"""What a native product keeps waits for no look at the operands, so it does not know that they are short."""
+"""What a native product keeps waits for no look at the operands, so it does not know
+that they are short.
+"""
 
 
 @pytest.mark.parametrize("family", COST_FAMILIES)

@@ -1,4 +1,6 @@
-"""float16 and bfloat16 operands: float32 results, as accurate as those of the same numbers in float32."""
+"""float16 and bfloat16 operands: float32 results, as accurate as those of the same
+numbers in float32.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +11,30 @@ import hifigemm as hg
 from hifigemm.testing.reference import correctly_rounded
 
 ASKED = [
-    *((scheme, None) for scheme in ("auto", "native", "ozaki1", "ozaki2", "corrected", hg.Multiword("fp16", 1, 1))),
+    *(
+        (scheme, None)
+        for scheme in (
+            "auto",
+            "native",
+            "ozaki1",
+            "ozaki2",
+            "corrected",
+            hg.Multiword("fp16", 1, 1),
+        )
+    ),
     *((scheme, "correct") for scheme in ("auto", "ozaki1", "ozaki2")),
 ]
-REAL = ["float16", "float32", "float64", "int8", "int16", "int32", "uint8", "uint16", "bool"]
+REAL = [
+    "float16",
+    "float32",
+    "float64",
+    "int8",
+    "int16",
+    "int32",
+    "uint8",
+    "uint16",
+    "bool",
+]
 PAIRS = [(x, y) for x in REAL for y in REAL if np.result_type(x, y).kind == "f"]
 
 
@@ -21,7 +43,9 @@ def half(rng, *shape):
 
 
 @pytest.mark.parametrize(("scheme", "accuracy"), ASKED, ids=str)
-def test_results_are_those_of_the_same_numbers_in_float32(scheme, accuracy, assert_same_bits):
+def test_results_are_those_of_the_same_numbers_in_float32(
+    scheme, accuracy, assert_same_bits
+):
     rng = np.random.default_rng(1)
     a, b = half(rng, 2, 5, 40), half(rng, 40, 6)
     options = {"scheme": scheme, "accuracy": accuracy, "return_report": True}
@@ -29,7 +53,11 @@ def test_results_are_those_of_the_same_numbers_in_float32(scheme, accuracy, asse
     want, stated = hg.matmul(a.astype(np.float32), b.astype(np.float32), **options)
     assert c.dtype == np.float32
     assert_same_bits(c, want)
-    assert (report.scheme, report.bound, report.correct) == (stated.scheme, stated.bound, stated.correct)
+    assert (report.scheme, report.bound, report.correct) == (
+        stated.scheme,
+        stated.bound,
+        stated.correct,
+    )
 
 
 def test_subnormal_numbers_and_the_largest_are_exact(assert_same_bits):
@@ -58,10 +86,14 @@ def test_out_is_float32_and_c_may_be_half(assert_same_bits):
     a, b, c = half(rng, 4, 5), half(rng, 5, 3), half(rng, 4, 3)
     out = np.empty((4, 3), np.float32)
     assert hg.matmul(a, b, out=out) is out
-    with pytest.raises(TypeError, match="out has dtype float16; the result has dtype float32"):
+    with pytest.raises(
+        TypeError, match="out has dtype float16; the result has dtype float32"
+    ):
         hg.matmul(a, b, out=np.empty((4, 3), np.float16))
     options = {"alpha": -0.3, "beta": 2.0}
-    assert_same_bits(hg.gemm(a, b, c, **options), hg.gemm(a, b, c.astype(np.float32), **options))
+    assert_same_bits(
+        hg.gemm(a, b, c, **options), hg.gemm(a, b, c.astype(np.float32), **options)
+    )
     np.testing.assert_array_equal(hg.gemm(a, b, alpha=-1.0), -hg.matmul(a, b))
 
 
@@ -83,7 +115,9 @@ def test_tensors_on_the_cpu(torch, dtype, assert_same_bits):
     for options in ({"accuracy": "correct"}, {"scheme": "corrected"}):
         c = hg.matmul(a, b, **options)
         assert c.dtype is torch.float32
-        assert_same_bits(c.numpy(), hg.matmul(a.float().numpy(), b.float().numpy(), **options))
+        assert_same_bits(
+            c.numpy(), hg.matmul(a.float().numpy(), b.float().numpy(), **options)
+        )
     for other, want in (
         (torch.float16, torch.float32),
         (torch.bfloat16, torch.float32),
@@ -96,7 +130,9 @@ def test_tensors_on_the_cpu(torch, dtype, assert_same_bits):
         assert hg.matmul(a.to(other), b).dtype is want
     out = torch.empty(5, 6)
     assert hg.matmul(a, b, out=out) is out
-    with pytest.raises(TypeError, match=f"out has dtype .*{dtype}; the result has dtype float32"):
+    with pytest.raises(
+        TypeError, match=f"out has dtype .*{dtype}; the result has dtype float32"
+    ):
         hg.matmul(a, b, out=out.to(kind))
     c = torch.randn(5, 6).to(kind)
     want = hg.gemm(a.float(), b.float(), c.float(), alpha=-1.0, beta=0.5)

@@ -1,7 +1,9 @@
-"""Pickles: what a program stored or sends to another process loads again, under the names that classes had then.
+"""Pickles: what a program stored or sends to another process loads again, under the
+names that classes had then.
 
-The bytes below were made by version 0.1.0. They hold names of modules, classes and fields: one that fails to load means
-that files of users do, so that the old name has to be kept where it was. They are never made anew.
+The bytes below were made by version 0.1.0. They hold names of modules, classes and
+fields: one that fails to load means that files of users do, so that the old name has to
+be kept where it was. They are never made anew.
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ STORED = {
     hg.DoubleDouble(): """
         gAJjaGlmaWdlbW0uc2NoZW1lcy5kb3VibGVfZG91YmxlCkRvdWJsZURvdWJsZQpxACmBcQEu
     """,
-    hg.Multiword("fp16", 2, 4, split_rounding="zero", accumulate="blocked", block=32): """
+    hg.Multiword(
+        "fp16", 2, 4, split_rounding="zero", accumulate="blocked", block=32
+    ): """
         gAJjaGlmaWdlbW0uc2NoZW1lcy5tdWx0aXdvcmQKTXVsdGl3b3JkCnEAKYFxAX1xAihYBwAAAHByb2R1Y3RxA1gEAAAAZnAxNnEEWAkAAABudW
         1fd29yZHNxBUsCWAwAAABudW1fcHJvZHVjdHNxBksEWA4AAABzcGxpdF9yb3VuZGluZ3EHWAQAAAB6ZXJvcQhYCgAAAGFjY3VtdWxhdGVxCVgH
         AAAAYmxvY2tlZHEKWAUAAABzY2FsZXELiFgFAAAAYmxvY2txDEsgdWIu
@@ -131,7 +135,9 @@ ERRORS = [
 
 def test_values_cover_every_public_scheme():
     public = [getattr(hg, name) for name in hg.__all__]
-    schemes = {kind for kind in public if isinstance(kind, type) and issubclass(kind, Scheme)}
+    schemes = {
+        kind for kind in public if isinstance(kind, type) and issubclass(kind, Scheme)
+    }
     assert {type(x) for x in VALUES} == {*schemes, hg.Relative}
 
 
@@ -195,7 +201,10 @@ def test_a_stored_plan_loads_with_its_documented_attributes():
     assert plan.k_block == 131071
     assert plan.workspace == 3216
     assert plan.engine == "numpy"
-    assert plan.reason == "11 moduli hold the exact product of 82 bits, one more product for the scaling"
+    assert (
+        plan.reason
+        == "11 moduli hold the exact product of 82 bits, one more product for the scaling"
+    )
     assert "accuracy   correct rounding" in str(plan)
     assert again(plan, pickle.HIGHEST_PROTOCOL) == plan
 
@@ -222,7 +231,10 @@ def test_a_stored_report_loads_with_its_documented_attributes():
     assert report.relative is None
     assert report.correct is True
     assert report.native is False
-    assert report.reason == "11 moduli hold the exact product of 82 bits, one more product for the scaling"
+    assert (
+        report.reason
+        == "11 moduli hold the exact product of 82 bits, one more product for the scaling"
+    )
     assert report.k_block == 131071
     assert report.workspace == 3216
     assert report.decision_seconds == 0.25

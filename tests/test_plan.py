@@ -1,4 +1,6 @@
-"""Reports are decided once, when somebody looks, and are equal where the same was done; splits are cut like blocks."""
+"""Reports are decided once, when somebody looks, and are equal where the same was done;
+splits are cut like blocks.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ import pytest
 import hifigemm as hg
 from hifigemm.plan import Decision, Report, Split
 
-DECISION = Decision(hg.Ozaki1(num_slices=3), 6, 1e-9, False, 2048, False, "3 slices, as asked")
+DECISION = Decision(
+    hg.Ozaki1(num_slices=3), 6, 1e-9, False, 2048, False, "3 slices, as asked"
+)
 
 
 def report(decided, decision=DECISION, seconds=0.25, **fields):
@@ -28,10 +32,23 @@ def report(decided, decision=DECISION, seconds=0.25, **fields):
 def test_a_report_is_decided_when_somebody_looks_and_once():
     decided = []
     made = report(decided)
-    assert (made.engine, made.device, made.workspace, made.decision_seconds) == ("numpy", "cpu", 2**20, 0.25)
+    assert (made.engine, made.device, made.workspace, made.decision_seconds) == (
+        "numpy",
+        "cpu",
+        2**20,
+        0.25,
+    )
     assert decided == []
     for _ in range(2):
-        for name in ("scheme", "num_products", "bound", "correct", "native", "reason", "k_block"):
+        for name in (
+            "scheme",
+            "num_products",
+            "bound",
+            "correct",
+            "native",
+            "reason",
+            "k_block",
+        ):
             assert getattr(made, name) == getattr(DECISION, name)
         assert "3 slices, as asked" in str(made)
         assert repr(DECISION) in repr(made)
@@ -41,10 +58,21 @@ def test_a_report_is_decided_when_somebody_looks_and_once():
 def test_a_changed_report_is_decided_after_the_one_it_changes():
     decided = []
     made = report(decided)
-    changed = made.changed(lambda d: replace(d, correct=True, reason="changed"), seconds=2.0)
+    changed = made.changed(
+        lambda d: replace(d, correct=True, reason="changed"), seconds=2.0
+    )
     assert decided == []
-    assert (changed.reason, changed.correct, changed.num_products) == ("changed", True, 6)
-    assert (changed.engine, changed.device, changed.workspace, changed.decision_seconds) == ("numpy", "cpu", 2**20, 2.0)
+    assert (changed.reason, changed.correct, changed.num_products) == (
+        "changed",
+        True,
+        6,
+    )
+    assert (
+        changed.engine,
+        changed.device,
+        changed.workspace,
+        changed.decision_seconds,
+    ) == ("numpy", "cpu", 2**20, 2.0)
     assert (made.reason, made.correct) == (DECISION.reason, False)
     assert decided == [DECISION]
     assert made.changed(lambda d: d) == made
@@ -55,12 +83,18 @@ def test_reports_are_equal_where_the_same_was_done_whatever_time_it_took():
     made = report([])
     assert made == report([], seconds=3.0)
     assert hash(made) == hash(report([], seconds=3.0))
-    others = [report([], replace(DECISION, bound=1e-8)), report([], engine="torch"), report([], workspace=1)]
+    others = [
+        report([], replace(DECISION, bound=1e-8)),
+        report([], engine="torch"),
+        report([], workspace=1),
+    ]
     assert made not in others
     assert made != DECISION
 
 
-@pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
+@pytest.mark.parametrize(
+    "again", [copy.copy, copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))]
+)
 def test_reports_are_copied_with_what_was_decided(again):
     decided = []
     made = report(decided)
@@ -70,7 +104,12 @@ def test_reports_are_copied_with_what_was_decided(again):
 
 
 def test_plans_are_keys_and_travel():
-    for options in ({}, {"accuracy": "correct"}, {"scheme": "corrected"}, {"scheme": hg.Ozaki2(num_moduli=9)}):
+    for options in (
+        {},
+        {"accuracy": "correct"},
+        {"scheme": "corrected"},
+        {"scheme": hg.Ozaki2(num_moduli=9)},
+    ):
         plan = hg.make_plan(np.ones((2, 3)), np.ones((3, 4)), **options)
         assert pickle.loads(pickle.dumps(plan)) == plan
         assert len({plan, replace(plan), replace(plan, bound=math.nan)}) == 2
@@ -82,13 +121,23 @@ def test_plans_are_keys_and_travel():
 def test_splits_are_cut_by_matrices_and_vectors(side, width, k_major):
     rng = np.random.default_rng(1)
     rows = side == "left"
-    planes = rng.random((3, 6, 4 * width, 5) if rows or k_major else (3, 6, 5, 4 * width))
+    planes = rng.random(
+        (3, 6, 4 * width, 5) if rows or k_major else (3, 6, 5, 4 * width)
+    )
     unit = rng.integers(9, size=(3, 4 * width, 1) if rows else (3, 1, 4 * width))
     shared = unit[:1]
-    split = Split(side, 4, planes, unit, 6, {"exponent": unit, "needed": shared}, k_major)
+    split = Split(
+        side, 4, planes, unit, 6, {"exponent": unit, "needed": shared}, k_major
+    )
     part = split.take(slice(1, 3), slice(1, 3))
     at = slice(width, 3 * width)
-    np.testing.assert_array_equal(part.planes, planes[1:3, :, at] if rows or k_major else planes[1:3, :, :, at])
-    for found, x in ((part.unit, unit[1:3]), (part.facts["exponent"], unit[1:3]), (part.facts["needed"], shared)):
+    np.testing.assert_array_equal(
+        part.planes, planes[1:3, :, at] if rows or k_major else planes[1:3, :, :, at]
+    )
+    for found, x in (
+        (part.unit, unit[1:3]),
+        (part.facts["exponent"], unit[1:3]),
+        (part.facts["needed"], shared),
+    ):
         np.testing.assert_array_equal(found, x[:, at] if rows else x[:, :, at])
     assert (part.side, part.vectors, part.count, part.k_major) == (side, 2, 6, k_major)

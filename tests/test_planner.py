@@ -1,4 +1,6 @@
-"""Plans: from what was asked, what an engine offers and what was seen of the operands, in blocks that fit."""
+"""Plans: from what was asked, what an engine offers and what was seen of the operands,
+in blocks that fit.
+"""
 
 from __future__ import annotations
 
@@ -45,12 +47,28 @@ def nothing(scheme, target):
     return None
 
 
-def made(accuracy=None, scheme="auto", engine=ENGINE, look=nothing, states_bound=True, workspace=PLENTY, **sizes):
-    return make(problem(**sizes), accuracy, scheme, engine, workspace, look, states_bound)
+def made(
+    accuracy=None,
+    scheme="auto",
+    engine=ENGINE,
+    look=nothing,
+    states_bound=True,
+    workspace=PLENTY,
+    **sizes,
+):
+    return make(
+        problem(**sizes), accuracy, scheme, engine, workspace, look, states_bound
+    )
 
 
 def test_what_was_forced_is_kept_beside_what_was_chosen():
-    for scheme in (hg.Native(), hg.Ozaki1(), hg.Ozaki1(num_slices=3), hg.Corrected(), hg.Ozaki2(num_moduli=9)):
+    for scheme in (
+        hg.Native(),
+        hg.Ozaki1(),
+        hg.Ozaki1(num_slices=3),
+        hg.Corrected(),
+        hg.Ozaki2(num_moduli=9),
+    ):
         plan = made(scheme=scheme, dtype="float32", look=nothing)
         assert plan.asked == scheme
         assert type(plan.scheme) is type(scheme)
@@ -98,18 +116,27 @@ def test_nobody_looks_at_operands_of_native_products_or_where_the_device_decides
         assert made(accuracy, look=unread).scheme == hg.Native()
     for accuracy in (None, "fp64", 1e-9):
         for scheme in ("auto", FAST):
-            assert made(accuracy, scheme, ProgramEngine(), unread).verification is Verification.ON_DEVICE
+            assert (
+                made(accuracy, scheme, ProgramEngine(), unread).verification
+                is Verification.ON_DEVICE
+            )
 
 
 def test_strict_mode_leaves_no_native_product_to_the_device():
     engine = ProgramEngine()
     with hg.strict():
         plan = made(None, "auto", engine, nothing)
-    assert (plan.scheme.name, plan.verification, plan.alternatives) == ("ozaki2", Verification.ENTRYWISE, ())
+    assert (plan.scheme.name, plan.verification, plan.alternatives) == (
+        "ozaki2",
+        Verification.ENTRYWISE,
+        (),
+    )
     assert plan.bound == plan.target.r
 
 
-@pytest.mark.parametrize(("accuracy", "refused"), [(None, True), ("fp64", True), (1e-9, False)])
+@pytest.mark.parametrize(
+    ("accuracy", "refused"), [(None, True), ("fp64", True), (1e-9, False)]
+)
 def test_strict_mode_refuses_native_products_that_exceed_the_target(accuracy, refused):
     chosen, forced = made(accuracy), made(accuracy, hg.Native())
     check_strict(chosen)
@@ -118,7 +145,8 @@ def test_strict_mode_refuses_native_products_that_exceed_the_target(accuracy, re
         check_strict(forced)
         check_strict(device)  # it is not known yet what is taken
         check_strict(device, device.scheme)
-        with pytest.raises(hg.AccuracyError, match="would fall back to Native"):  # and its over- and underflow
+        # and its over- and underflow
+        with pytest.raises(hg.AccuracyError, match="would fall back to Native"):
             check_strict(device, hg.Native())
         if not refused:
             check_strict(chosen)
@@ -128,7 +156,14 @@ def test_strict_mode_refuses_native_products_that_exceed_the_target(accuracy, re
 
 
 def test_options_are_checked_before_operands_are_read():
-    fine = {"accuracy": None, "scheme": "auto", "engine": None, "plan": None, "workspace": None, "return_report": False}
+    fine = {
+        "accuracy": None,
+        "scheme": "auto",
+        "engine": None,
+        "plan": None,
+        "workspace": None,
+        "return_report": False,
+    }
     assert Options(**fine).key is None
     for wrong, text in (
         ({"engine": 3}, "engine=3"),
@@ -171,7 +206,9 @@ class CutEngine(NumpyEngine):
     ],
 )
 def test_blocks_are_the_largest_that_fit_and_stacks_are_cut_first(workspace, shape):
-    plan = hg.Ozaki1(num_slices=3).plan(problem(batch=3, m=16), NO_PROMISE, ENGINE, None, None)
+    plan = hg.Ozaki1(num_slices=3).plan(
+        problem(batch=3, m=16), NO_PROMISE, ENGINE, None, None
+    )
     found = fitted(plan, workspace, CutEngine())
     assert found.block_shape == shape
     assert found.workspace == 1000 * np.prod(shape) <= workspace
@@ -184,19 +221,32 @@ def test_plans_in_steps_are_cut_by_the_bytes_of_their_scheme():
     for limit in (PLENTY, 50_000):
         found = fitted(plan, limit, engine, in_steps=True)
         assert found == fitted(plan, limit, ENGINE)
-        assert found.workspace == scheme.nbytes(found, *found.block_shape) != 1000 * np.prod(found.block_shape)
+        assert (
+            found.workspace
+            == scheme.nbytes(found, *found.block_shape)
+            != 1000 * np.prod(found.block_shape)
+        )
 
 
 def test_an_entry_that_does_not_fit_is_refused_where_the_limit_was_asked_for():
     plan = hg.Ozaki1(num_slices=3).plan(problem(), NO_PROMISE, ENGINE, None, None)
-    with pytest.raises(hg.PlanError, match=r"workspace of 999 bytes is too small: one entry of .* takes 1000"):
+    with pytest.raises(
+        hg.PlanError,
+        match=r"workspace of 999 bytes is too small: one entry of .* takes 1000",
+    ):
         fitted(plan, 999, CutEngine())
     assert fitted(plan, DefaultWorkspace(999), CutEngine()).block_shape == (1, 1, 1)
 
 
 def test_empty_problems_take_no_workspace():
     for sizes in ({"m": 0}, {"n": 0}, {"k": 0}, {"batch": 0}):
-        plan = fitted(hg.Ozaki1(num_slices=3).plan(problem(**sizes), NO_PROMISE, ENGINE, None, None), 1, ENGINE)
+        plan = fitted(
+            hg.Ozaki1(num_slices=3).plan(
+                problem(**sizes), NO_PROMISE, ENGINE, None, None
+            ),
+            1,
+            ENGINE,
+        )
         p = plan.problem
         assert (plan.workspace, plan.block_shape) == (0, (p.batch, p.m, p.n))
 
@@ -204,7 +254,8 @@ def test_empty_problems_take_no_workspace():
 def test_blocks_of_rounded_sums_do_not_follow_the_free_memory():
     held = DefaultWorkspace(PLENTY, 20_000)
     words, slices = (
-        s.plan(problem("float32"), NO_PROMISE, ENGINE, None, s) for s in (hg.Corrected(), hg.Ozaki1(num_slices=3))
+        s.plan(problem("float32"), NO_PROMISE, ENGINE, None, s)
+        for s in (hg.Corrected(), hg.Ozaki1(num_slices=3))
     )
     assert fitted(words, held, ENGINE).is_whole
     assert not fitted(slices, held, ENGINE).is_whole
@@ -215,7 +266,11 @@ def test_entries_that_are_worked_on_at_a_time_fit_in_a_small_workspace():
         memory = Memory(block_entries=2**20)
 
     plan = hg.Ozaki1(num_slices=3).plan(problem(), NO_PROMISE, ENGINE, None, None)
-    for workspace, engine, entries in ((PLENTY, ENGINE, 2**14), (PLENTY, LargeEngine(), 2**18), (2**20, ENGINE, 2**10)):
+    for workspace, engine, entries in (
+        (PLENTY, ENGINE, 2**14),
+        (PLENTY, LargeEngine(), 2**18),
+        (2**20, ENGINE, 2**10),
+    ):
         assert fitted(plan, workspace, engine).blocking.entries == entries
 
 
@@ -223,17 +278,32 @@ def test_evidence_of_a_larger_ratio_gives_as_many_moduli_as_it_asks_for():
     for accuracy in (1e-17, 1e-25):
         for scheme in ("auto", FAST):
             first = made(accuracy, scheme, ProgramEngine(), nothing)
-            enough = largest_ratio(50, accuracy, moduli_set(first.scheme.count, False).half_range)
-            plan = with_evidence(first, Evidence(error_ratio=64 * enough), ENGINE, PLENTY)
+            enough = largest_ratio(
+                50, accuracy, moduli_set(first.scheme.count, False).half_range
+            )
+            plan = with_evidence(
+                first, Evidence(error_ratio=64 * enough), ENGINE, PLENTY
+            )
             assert (plan.asked, plan.target) == (first.asked, first.target)
             if scheme == "auto":  # an engine that has no programs
                 assert plan.scheme == hg.DoubleDouble()
-                plan = with_evidence(first, Evidence(error_ratio=64 * enough), ProgramEngine(), PLENTY)
+                plan = with_evidence(
+                    first, Evidence(error_ratio=64 * enough), ProgramEngine(), PLENTY
+                )
             assert plan.scheme.count > first.scheme.count
             assert (plan.verification, plan.bound) == (Verification.A_PRIORI, accuracy)
-            hopeless = with_evidence(first, Evidence(error_ratio=np.inf), ProgramEngine(), PLENTY)
-            count = first.scheme if scheme == FAST else made("correct", scheme, ProgramEngine(), nothing).scheme
-            assert (hopeless.scheme, hopeless.verification) == (count, Verification.ENTRYWISE)
+            hopeless = with_evidence(
+                first, Evidence(error_ratio=np.inf), ProgramEngine(), PLENTY
+            )
+            count = (
+                first.scheme
+                if scheme == FAST
+                else made("correct", scheme, ProgramEngine(), nothing).scheme
+            )
+            assert (hopeless.scheme, hopeless.verification) == (
+                count,
+                Verification.ENTRYWISE,
+            )
 
 
 def test_a_plan_that_may_be_passed_on_promises_nothing_by_what_was_seen():
@@ -246,46 +316,87 @@ def test_a_plan_that_may_be_passed_on_promises_nothing_by_what_was_seen():
     ):
         first = made(1e-20, FAST, look=lambda *args, evidence=evidence: evidence)
         plan = reusable(first, ENGINE, PLENTY)
-        assert (plan.scheme, plan.verification, plan.bound) == (first.scheme, Verification.ENTRYWISE, 1e-20)
+        assert (plan.scheme, plan.verification, plan.bound) == (
+            first.scheme,
+            Verification.ENTRYWISE,
+            1e-20,
+        )
         assert plan.certifies
-        kept = Evidence(required_bits=(90, 1)) if evidence.required_bits == (90, 1) else None  # for the balance
+        # for the balance
+        kept = (
+            Evidence(required_bits=(90, 1))
+            if evidence.required_bits == (90, 1)
+            else None
+        )
         assert plan.evidence == kept
         assert reusable(plan, ENGINE, PLENTY) == plan
     for plan in (made(), made("correct"), made(None, hg.Ozaki1(num_slices=3))):
         assert reusable(plan, ENGINE, PLENTY) is plan
 
 
-@pytest.mark.parametrize("scheme", [hg.Native(), hg.Ozaki1(num_slices=3), FAST, hg.Corrected()], ids=str)
+@pytest.mark.parametrize(
+    "scheme", [hg.Native(), hg.Ozaki1(num_slices=3), FAST, hg.Corrected()], ids=str
+)
 def test_plans_serve_problems_of_the_same_k_and_dtype(scheme):
-    given = made(None, scheme, look=nothing, dtype="float32" if scheme.name == "corrected" else "float64")
+    given = made(
+        None,
+        scheme,
+        look=nothing,
+        dtype="float32" if scheme.name == "corrected" else "float64",
+    )
     other = replace(given.problem, batch=3, m=7, n=300)
     plan = for_problem(given, other, ENGINE, PLENTY, True)
     assert plan == make(other, None, scheme, ENGINE, PLENTY, nothing)
-    assert for_problem(given, given.problem, ENGINE, DefaultWorkspace(PLENTY), True) == given
+    assert (
+        for_problem(given, given.problem, ENGINE, DefaultWorkspace(PLENTY), True)
+        == given
+    )
 
 
 def test_chosen_native_plans_serve_other_problems_as_if_they_were_made_for_them():
-    for dtype, accuracy in (("float64", None), ("float64", 1e-9), ("float32", None), ("float32", 1e-12)):
+    for dtype, accuracy in (
+        ("float64", None),
+        ("float64", 1e-9),
+        ("float32", None),
+        ("float32", 1e-12),
+    ):
         given = made(accuracy, dtype=dtype)
         other = replace(given.problem, batch=3, m=7, n=300)
         assert given.scheme.name == "native"
-        assert for_problem(given, other, ENGINE, PLENTY, True) == make(other, accuracy, "auto", ENGINE, PLENTY, unread)
+        assert for_problem(given, other, ENGINE, PLENTY, True) == make(
+            other, accuracy, "auto", ENGINE, PLENTY, unread
+        )
 
 
 def test_a_plan_states_no_bound_where_no_report_is_asked_for():
     given = made(None, hg.Ozaki1(num_slices=3))
     assert given.target == NO_PROMISE
-    assert for_problem(given, given.problem, ENGINE, PLENTY, False).target == NOTHING_STATED
+    assert (
+        for_problem(given, given.problem, ENGINE, PLENTY, False).target
+        == NOTHING_STATED
+    )
     promising = made(1e-6, hg.Ozaki1(num_slices=3))
-    assert for_problem(promising, promising.problem, ENGINE, PLENTY, False).target == promising.target
+    assert (
+        for_problem(promising, promising.problem, ENGINE, PLENTY, False).target
+        == promising.target
+    )
 
 
 def test_a_plan_for_a_device_certifies_its_entries_where_nothing_chooses():
     given = made(None, "auto", ProgramEngine())
     plan = for_problem(given, given.problem, ENGINE, PLENTY, True)
     assert (plan.scheme, plan.alternatives) == (given.scheme, ())
-    assert (plan.verification, plan.bound, plan.certifies) == (Verification.ENTRYWISE, plan.target.r, True)
-    assert for_problem(given, given.problem, ProgramEngine(), DefaultWorkspace(PLENTY), True) is given
+    assert (plan.verification, plan.bound, plan.certifies) == (
+        Verification.ENTRYWISE,
+        plan.target.r,
+        True,
+    )
+    assert (
+        for_problem(
+            given, given.problem, ProgramEngine(), DefaultWorkspace(PLENTY), True
+        )
+        is given
+    )
 
 
 def test_blocks_cover_the_result_in_order():
@@ -304,7 +415,10 @@ def test_plans_print_how_their_bound_is_verified():
         (made(), "entries are certified"),
         (made(None, hg.Ozaki1(num_slices=3)), "nothing is promised"),
         (made(None, "auto", ProgramEngine()), "the device chooses"),
-        (made(1e-20, FAST, look=lambda *args: Evidence(required_bits=(30, 20))), "the bound holds"),
+        (
+            made(1e-20, FAST, look=lambda *args: Evidence(required_bits=(30, 20))),
+            "the bound holds",
+        ),
     ):
         assert f"  verified   {text}" in str(plan)
         assert str(plan).count(", else ") == len(plan.alternatives)

@@ -1,4 +1,6 @@
-"""Prepared operands: the same bits as the operands themselves, for one plan and on one side."""
+"""Prepared operands: the same bits as the operands themselves, for one plan and on one
+side.
+"""
 
 from __future__ import annotations
 
@@ -27,12 +29,17 @@ SCHEMES = (
 @pytest.mark.thinned(5)
 @pytest.mark.parametrize("scheme", SCHEMES, ids=str)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
-def test_prepared_operands_give_the_bits_of_the_operands(make_pair, assert_same_bits, scheme, dtype):
+def test_prepared_operands_give_the_bits_of_the_operands(
+    make_pair, assert_same_bits, scheme, dtype
+):
     for name in ("phi_1", "phi_8", "cancelling", "empty_rows_and_columns"):
         a, b = make_pair(name, 7, 12, 5, dtype)
         plan = hg.make_plan(a, b, scheme=scheme)
         c = hg.matmul(a, b, plan=plan)
-        left, right = hg.prepare(a, "left", plan=plan), hg.prepare(b, "right", plan=plan)
+        left, right = (
+            hg.prepare(a, "left", plan=plan),
+            hg.prepare(b, "right", plan=plan),
+        )
         for x, y in ((left, b), (a, right), (left, right)):
             assert_same_bits(hg.matmul(x, y), c)
             assert_same_bits(hg.matmul(x, y, plan=plan), c)
@@ -40,15 +47,25 @@ def test_prepared_operands_give_the_bits_of_the_operands(make_pair, assert_same_
             assert_same_bits(hg.matmul(x, y, workspace=plan.workspace + 1), c)
 
 
-COPIES = {"copy": copy.copy, "deepcopy": copy.deepcopy, "pickle": lambda x: pickle.loads(pickle.dumps(x))}
+COPIES = {
+    "copy": copy.copy,
+    "deepcopy": copy.deepcopy,
+    "pickle": lambda x: pickle.loads(pickle.dumps(x)),
+}
 
 
 @pytest.mark.thinned(5)
 @pytest.mark.parametrize("how", COPIES)
 @pytest.mark.parametrize("accuracy", [None, "correct", 1e-6])
-@pytest.mark.parametrize("scheme", ["auto", hg.Ozaki1(product="fp64"), hg.Ozaki1(), hg.Ozaki2(scaling="fast")], ids=str)
+@pytest.mark.parametrize(
+    "scheme",
+    ["auto", hg.Ozaki1(product="fp64"), hg.Ozaki1(), hg.Ozaki2(scaling="fast")],
+    ids=str,
+)
 @pytest.mark.parametrize("dtype", ["float32", "complex128"])
-def test_copies_of_plans_and_prepared_operands_do_the_same(make_pair, assert_same_bits, how, accuracy, scheme, dtype):
+def test_copies_of_plans_and_prepared_operands_do_the_same(
+    make_pair, assert_same_bits, how, accuracy, scheme, dtype
+):
     a, b = make_pair("uniform", 20, 400, 10, dtype)
     plan = hg.make_plan(a, b, scheme=scheme, accuracy=accuracy)
     want = hg.matmul(a, b, scheme=scheme, accuracy=accuracy)
@@ -75,7 +92,10 @@ def test_promises_hold_for_prepared_operands(make_pair, scheme, accuracy):
     a, b = make_pair("phi_2", 7, 12, 5)
     try:
         plan = hg.make_plan(a, b, scheme=scheme, accuracy=accuracy)
-        left, right = hg.prepare(a, "left", plan=plan), hg.prepare(b, "right", plan=plan)
+        left, right = (
+            hg.prepare(a, "left", plan=plan),
+            hg.prepare(b, "right", plan=plan),
+        )
         c, report = hg.matmul(left, right, return_report=True)
     except hg.AccuracyError:
         assert scheme == "native" or scheme.explicit
@@ -85,19 +105,32 @@ def test_promises_hold_for_prepared_operands(make_pair, scheme, accuracy):
     assert report.bound <= r
 
 
-@pytest.mark.parametrize("scheme", [hg.Ozaki1(num_slices=2), hg.Ozaki1("fp64", 2), hg.Ozaki2(scaling="fast")], ids=str)
+@pytest.mark.parametrize(
+    "scheme",
+    [hg.Ozaki1(num_slices=2), hg.Ozaki1("fp64", 2), hg.Ozaki2(scaling="fast")],
+    ids=str,
+)
 @pytest.mark.parametrize("dtype", ["float64", "complex64"])
-def test_a_change_of_sign_gives_the_same_bits_whatever_is_prepared(make_pair, assert_same_bits, scheme, dtype):
+def test_a_change_of_sign_gives_the_same_bits_whatever_is_prepared(
+    make_pair, assert_same_bits, scheme, dtype
+):
     for m, k, n in ((7, 12, 5), (3, 1, 4), (12, 30, 9)):
         a, b = make_pair("phi_2", m, k, n, dtype)
         plan = hg.make_plan(a, b, scheme=scheme)
-        left, right = hg.prepare(a, "left", plan=plan), hg.prepare(b, "right", plan=plan)
+        left, right = (
+            hg.prepare(a, "left", plan=plan),
+            hg.prepare(b, "right", plan=plan),
+        )
         expected = hg.matmul(-a, b, plan=plan)
         for x, y in ((a, b), (left, b), (a, right), (left, right)):
             assert_same_bits(hg.gemm(x, y, alpha=-1, plan=plan), expected)
 
 
-@pytest.mark.parametrize("scheme", [hg.Ozaki1(product="fp64"), hg.Ozaki2(scaling="fast"), hg.Ozaki2()], ids=str)
+@pytest.mark.parametrize(
+    "scheme",
+    [hg.Ozaki1(product="fp64"), hg.Ozaki2(scaling="fast"), hg.Ozaki2()],
+    ids=str,
+)
 def test_a_prepared_operand_serves_other_partners(make_pair, assert_same_bits, scheme):
     a, b = make_pair("phi_1", 7, 12, 5)
     plan = hg.make_plan(a, b, scheme=scheme, accuracy=1e-15)
@@ -110,7 +143,9 @@ def test_a_prepared_operand_serves_other_partners(make_pair, assert_same_bits, s
 
 
 @pytest.mark.parametrize(
-    "scheme", [hg.Ozaki1(product="fp64"), hg.Ozaki1(num_slices=3), hg.Ozaki2(scaling="fast")], ids=str
+    "scheme",
+    [hg.Ozaki1(product="fp64"), hg.Ozaki1(num_slices=3), hg.Ozaki2(scaling="fast")],
+    ids=str,
 )
 @pytest.mark.parametrize("dtype", ["float64", "complex64"])
 def test_prepared_stacks_and_vectors(make_pair, assert_same_bits, scheme, dtype):
@@ -131,21 +166,31 @@ def test_prepared_stacks_and_vectors(make_pair, assert_same_bits, scheme, dtype)
     for x, y in shapes:
         plan = hg.make_plan(x, y, scheme=scheme)
         c = hg.matmul(x, y, plan=plan)
-        left, right = hg.prepare(x, "left", plan=plan), hg.prepare(y, "right", plan=plan)
+        left, right = (
+            hg.prepare(x, "left", plan=plan),
+            hg.prepare(y, "right", plan=plan),
+        )
         for p, q in ((left, y), (x, right), (left, right)):
             assert_same_bits(hg.matmul(p, q), c)
     plan = hg.make_plan(a, b, scheme=scheme)
     for x, y in shapes:
         c = hg.matmul(x, y, plan=plan)
-        left, right = hg.prepare(x, "left", plan=plan), hg.prepare(y, "right", plan=plan)
+        left, right = (
+            hg.prepare(x, "left", plan=plan),
+            hg.prepare(y, "right", plan=plan),
+        )
         for p, q in ((left, y), (x, right), (left, right)):
             assert_same_bits(hg.matmul(p, q), c)
 
 
 @pytest.mark.parametrize(
-    "scheme", [hg.Ozaki1(product="fp64"), hg.Ozaki2(scaling="fast"), hg.Ozaki2(), "native"], ids=str
+    "scheme",
+    [hg.Ozaki1(product="fp64"), hg.Ozaki2(scaling="fast"), hg.Ozaki2(), "native"],
+    ids=str,
 )
-def test_later_changes_of_the_array_do_not_reach_the_prepared_operand(make_pair, assert_same_bits, scheme):
+def test_later_changes_of_the_array_do_not_reach_the_prepared_operand(
+    make_pair, assert_same_bits, scheme
+):
     a, b = make_pair("phi_1", 7, 12, 5)
     plan = hg.make_plan(a, b, scheme=scheme)
     c = hg.matmul(a, b, plan=plan)
@@ -155,24 +200,35 @@ def test_later_changes_of_the_array_do_not_reach_the_prepared_operand(make_pair,
 
 
 @pytest.mark.parametrize(
-    "scheme", [hg.Ozaki1(product="fp64"), hg.Ozaki2(scaling="fast"), hg.Ozaki2(), "native"], ids=str
+    "scheme",
+    [hg.Ozaki1(product="fp64"), hg.Ozaki2(scaling="fast"), hg.Ozaki2(), "native"],
+    ids=str,
 )
 def test_prepared_operands_keep_their_inf_and_nan(make_pair, assert_same_bits, scheme):
     a, b = make_pair("phi_1", 7, 12, 5)
     plan = hg.make_plan(a, b, scheme=scheme)
     a[1, 2], b[3, 4] = np.inf, np.nan
     c = hg.matmul(a, b, plan=plan)
-    assert_same_bits(hg.matmul(hg.prepare(a, "left", plan=plan), hg.prepare(b, "right", plan=plan)), c)
+    assert_same_bits(
+        hg.matmul(hg.prepare(a, "left", plan=plan), hg.prepare(b, "right", plan=plan)),
+        c,
+    )
     assert not np.isfinite(c[1]).any()
 
 
 def test_fast_schemes_keep_parts_and_others_say_that_they_do_not(make_pair):
     a, b = make_pair("phi_1", 7, 12, 5)
-    kept = hg.prepare(a, "left", plan=hg.make_plan(a, b, scheme=hg.Ozaki2(num_moduli=6, scaling="fast")))
+    kept = hg.prepare(
+        a,
+        "left",
+        plan=hg.make_plan(a, b, scheme=hg.Ozaki2(num_moduli=6, scaling="fast")),
+    )
     assert kept.split.count == 6
     assert "6 planes" in repr(kept)
     assert (kept.shape, kept.dtype) == ((7, 12), np.dtype("float64"))
-    assert "no planes" in repr(hg.prepare(a, "left", plan=hg.make_plan(a, b, scheme="ozaki2")))
+    assert "no planes" in repr(
+        hg.prepare(a, "left", plan=hg.make_plan(a, b, scheme="ozaki2"))
+    )
 
 
 def test_a_prepared_operand_stands_on_its_side(make_pair):
@@ -190,7 +246,9 @@ def test_a_prepared_operand_stands_on_its_side(make_pair):
 
 def test_plans_that_differ_are_not_mixed(make_pair):
     a, b = make_pair("phi_1", 7, 12, 5)
-    one, two = (hg.make_plan(a, b, scheme=hg.Ozaki1(num_slices=count)) for count in (3, 4))
+    one, two = (
+        hg.make_plan(a, b, scheme=hg.Ozaki1(num_slices=count)) for count in (3, 4)
+    )
     left, right = hg.prepare(a, "left", plan=one), hg.prepare(b, "right", plan=two)
     for call in (lambda: hg.matmul(left, right), lambda: hg.matmul(left, b, plan=two)):
         with pytest.raises(hg.PlanError, match="different plans"):
@@ -200,12 +258,27 @@ def test_plans_that_differ_are_not_mixed(make_pair):
             hg.matmul(left, b, **options)
 
 
-@pytest.mark.parametrize("scheme", [hg.Ozaki1(num_slices=3), hg.Ozaki2(num_moduli=9, scaling="fast")], ids=str)
-def test_plans_of_equal_counts_and_other_promises_are_not_mixed_silently(make_pair, scheme):
+@pytest.mark.parametrize(
+    "scheme",
+    [hg.Ozaki1(num_slices=3), hg.Ozaki2(num_moduli=9, scaling="fast")],
+    ids=str,
+)
+def test_plans_of_equal_counts_and_other_promises_are_not_mixed_silently(
+    make_pair, scheme
+):
     a, b = make_pair("phi_1", 7, 12, 5)
-    free, bound = hg.make_plan(a, b, scheme=scheme), hg.make_plan(a, b, scheme=scheme, accuracy=1e-4)
+    free, bound = (
+        hg.make_plan(a, b, scheme=scheme),
+        hg.make_plan(a, b, scheme=scheme, accuracy=1e-4),
+    )
     correct = hg.make_plan(a, b, scheme=scheme, accuracy="correct")
-    for own, other in ((free, bound), (bound, free), (free, correct), (correct, bound), (bound, correct)):
+    for own, other in (
+        (free, bound),
+        (bound, free),
+        (free, correct),
+        (correct, bound),
+        (bound, correct),
+    ):
         left = hg.prepare(a, "left", plan=own)
         try:
             c, report = hg.matmul(left, b, plan=other, return_report=True)
@@ -218,7 +291,12 @@ def test_plans_of_equal_counts_and_other_promises_are_not_mixed_silently(make_pa
 def test_operands_that_do_not_fit_the_plan_are_refused(make_pair):
     a, b = make_pair("phi_1", 7, 12, 5, "float32")
     plan = hg.make_plan(a, b, scheme="ozaki1")
-    for x in (a[:, :5], a.astype(np.float64), a.astype(np.complex64), np.zeros(3, np.float32)):
+    for x in (
+        a[:, :5],
+        a.astype(np.float64),
+        a.astype(np.complex64),
+        np.zeros(3, np.float32),
+    ):
         with pytest.raises(hg.PlanError, match="does not fit"):
             hg.prepare(x, "left", plan=plan)
     with pytest.raises(hg.PlanError, match="float32"):

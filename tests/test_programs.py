@@ -1,4 +1,6 @@
-"""The cache of programs: what calls of one kind share, what is never kept, and that no bit depends on it."""
+"""The cache of programs: what calls of one kind share, what is never kept, and that no
+bit depends on it.
+"""
 
 from __future__ import annotations
 
@@ -34,11 +36,24 @@ DEVICES = [Device(0), Device(1)]
 class Tensor:
     """As much of a CUDA tensor as a key is made of."""
 
-    def __init__(self, shape=(4, 4), stride=(4, 1), dtype="float64", address=256, index=0, **fields):
+    def __init__(
+        self,
+        shape=(4, 4),
+        stride=(4, 1),
+        dtype="float64",
+        address=256,
+        index=0,
+        **fields,
+    ):
         self.shape, self.dtype, self.device = shape, dtype, DEVICES[index]
         self.is_cuda, self.is_cpu = True, False
         self.requires_grad, self.is_wrapped, self.layout = False, False, "strided"
-        self._stride, self._address, self._negative, self._storage = stride, address, False, address
+        self._stride, self._address, self._negative, self._storage = (
+            stride,
+            address,
+            False,
+            address,
+        )
         self.__dict__.update(fields)
 
     def stride(self):
@@ -67,7 +82,9 @@ def nothing_kept():
 @pytest.fixture
 def gpu(monkeypatch):
     """A PyTorch whose tensors are those above, with device 0 current."""
-    fake = SimpleNamespace(Tensor=Tensor, strided="strided", cuda=SimpleNamespace(current_device=lambda: 0))
+    fake = SimpleNamespace(
+        Tensor=Tensor, strided="strided", cuda=SimpleNamespace(current_device=lambda: 0)
+    )
     fake.float64, fake.float32 = "float64", "float32"
     fake.is_autocast_enabled = lambda kind: False
     monkeypatch.setitem(sys.modules, "torch", fake)
@@ -81,7 +98,9 @@ def key(a, b, out=None, **options):
 
 
 def test_calls_of_one_kind_share_a_key(gpu):
-    assert key(Tensor(), Tensor(address=512)) == key(Tensor(address=1024), Tensor(address=4096))
+    assert key(Tensor(), Tensor(address=512)) == key(
+        Tensor(address=1024), Tensor(address=4096)
+    )
     assert key(Tensor(), Tensor()) == key(Tensor(address=512), Tensor(address=512))
 
 
@@ -218,7 +237,11 @@ def test_tensors_of_the_cpu_share_a_key_whatever_their_layout(gpu):
     def on_cpu(**fields):
         return Tensor(is_cuda=False, is_cpu=True, **fields)
 
-    assert key(on_cpu(), on_cpu(address=264)) == key(on_cpu(stride=(1, 4)), on_cpu()) is not None
+    assert (
+        key(on_cpu(), on_cpu(address=264))
+        == key(on_cpu(stride=(1, 4)), on_cpu())
+        is not None
+    )
     assert key(on_cpu(), on_cpu()) not in (
         key(Tensor(), Tensor()),
         key(on_cpu(dtype="float32"), on_cpu(dtype="float32")),
@@ -238,10 +261,16 @@ def test_nothing_has_a_key_without_torch(monkeypatch):
 
 def test_what_was_kept_is_found_and_logged(caplog):
     assert programs.repeat("key", 1, 2, 3) is None
-    programs.keep("key", (lambda a, b, out: ("again", a, b, out), "(4 x 4) @ (4 x 4) float64: native"), "numpy")
+    programs.keep(
+        "key",
+        (lambda a, b, out: ("again", a, b, out), "(4 x 4) @ (4 x 4) float64: native"),
+        "numpy",
+    )
     with caplog.at_level(logging.INFO, "hifigemm"):
         assert programs.repeat("key", 1, 2, 3) == ("again", 1, 2, 3)
-    assert [record.message for record in caplog.records] == ["(4 x 4) @ (4 x 4) float64: native, as before"]
+    assert [record.message for record in caplog.records] == [
+        "(4 x 4) @ (4 x 4) float64: native, as before"
+    ]
     assert programs.repeat("another key", 1, 2, 3) is None
 
 
@@ -253,9 +282,17 @@ def test_operands_that_need_the_long_way_are_not_logged(caplog):
 
 
 def test_options_that_cannot_be_hashed_have_no_program():
-    assert programs.repeat(key(np.ones((2, 2)), np.ones((2, 2)), accuracy=[1e-3]), 1, 2, 3) is None
+    assert (
+        programs.repeat(key(np.ones((2, 2)), np.ones((2, 2)), accuracy=[1e-3]), 1, 2, 3)
+        is None
+    )
     a = np.ones((2, 2))
-    for options in ({"accuracy": [1e-3]}, {"scheme": ["native"]}, {"engine": {}}, {"workspace": []}):
+    for options in (
+        {"accuracy": [1e-3]},
+        {"scheme": ["native"]},
+        {"engine": {}},
+        {"workspace": []},
+    ):
         for _ in range(2):
             with pytest.raises(hg.PlanError):
                 hg.matmul(a, a, **options)
@@ -343,7 +380,12 @@ def test_products_are_kept_by_their_engines(monkeypatch):
     hg.matmul(np.ones((2, 3)), np.ones((3, 2)))
     by_default = set(programs._programs)
     for k in range(1, 6):
-        hg.matmul(np.ones((2, k)), np.ones((k, 2)), scheme=hg.Ozaki1(num_slices=3), engine="simulated-h100")
+        hg.matmul(
+            np.ones((2, k)),
+            np.ones((k, 2)),
+            scheme=hg.Ozaki1(num_slices=3),
+            engine="simulated-h100",
+        )
     assert len(by_default) == 1
     assert by_default < set(programs._programs)
     assert len(programs._programs) == 3
@@ -358,14 +400,18 @@ def test_a_program_that_is_kept_again_replaces_the_other(monkeypatch):
 
 
 def test_threads_keep_use_and_forget_side_by_side(monkeypatch):
-    """No program is that of another key, and what is looked up and what is bounded stay the same entries."""
+    """No program is that of another key, and what is looked up and what is bounded stay
+    the same entries.
+    """
     monkeypatch.setattr(programs, "_LIMIT", 8)
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
 
     def work(seed):
         for number in np.random.default_rng(seed).integers(0, 200, 5000).tolist():
-            assert programs.once(number, lambda number=number: str(number), number % 2) == str(number)
+            assert programs.once(
+                number, lambda number=number: str(number), number % 2
+            ) == str(number)
         if seed == 0:
             programs.forget()
 
@@ -380,7 +426,9 @@ def test_threads_keep_use_and_forget_side_by_side(monkeypatch):
     assert together == programs._programs
 
 
-def test_a_destructor_that_multiplies_while_a_program_goes_finds_the_cache_whole(monkeypatch):
+def test_a_destructor_that_multiplies_while_a_program_goes_finds_the_cache_whole(
+    monkeypatch,
+):
     """It runs in the thread that holds the lock, in the middle of the change."""
     monkeypatch.setattr(programs, "_LIMIT", 1)
 
@@ -396,7 +444,9 @@ def test_a_destructor_that_multiplies_while_a_program_goes_finds_the_cache_whole
 
 
 class RepeatingEngine(NumpyEngine):
-    """Has a program for every plan, whose product can be repeated, with a mark, or not."""
+    """Has a program for every plan, whose product can be repeated, with a mark, or
+    not.
+    """
 
     def __init__(self, repeats=True):
         self.repeats, self.asked = repeats, []
@@ -418,19 +468,29 @@ class RepeatedProgram:
         return self.plan.scheme.nbytes(self.plan, batch, rows, cols)
 
     def __call__(self, a, b, shift, epilogue, splits, out):
-        return execute(self.plan, a, b, NumpyEngine(), 2**28, shift, epilogue, splits)[1]
+        return execute(self.plan, a, b, NumpyEngine(), 2**28, shift, epilogue, splits)[
+            1
+        ]
 
     def repeated(self, operands, stacks, shape, out):
-        self.engine.asked.append((self.plan, [x.shape for x in (*operands, *stacks)], shape, out))
-        return (lambda a, b, out: ("repeated", a, b, out)) if self.engine.repeats else None
+        self.engine.asked.append(
+            (self.plan, [x.shape for x in (*operands, *stacks)], shape, out)
+        )
+        return (
+            (lambda a, b, out: ("repeated", a, b, out)) if self.engine.repeats else None
+        )
 
 
 def keyed(monkeypatch, engine):
     monkeypatch.setattr("hifigemm.road.engine_for", lambda *args: engine)
-    monkeypatch.setattr("hifigemm.api.key_of", lambda a, b, out, *options: ("key", out is None))
+    monkeypatch.setattr(
+        "hifigemm.api.key_of", lambda a, b, out, *options: ("key", out is None)
+    )
 
 
-def test_the_second_call_of_a_kind_goes_straight_to_what_was_kept(make_pair, monkeypatch):
+def test_the_second_call_of_a_kind_goes_straight_to_what_was_kept(
+    make_pair, monkeypatch
+):
     a, b = make_pair("phi_1", 5, 6, 7)
     engine = RepeatingEngine()
     keyed(monkeypatch, engine)
@@ -441,7 +501,9 @@ def test_the_second_call_of_a_kind_goes_straight_to_what_was_kept(make_pair, mon
     assert hg.matmul(a, b) == ("repeated", a, b, None)
 
 
-def test_what_a_program_does_not_repeat_takes_the_long_way_every_time(make_pair, monkeypatch):
+def test_what_a_program_does_not_repeat_takes_the_long_way_every_time(
+    make_pair, monkeypatch
+):
     a, b = make_pair("phi_1", 5, 6, 7)
     keyed(monkeypatch, engine := RepeatingEngine(repeats=False))
     for calls in (1, 2):
@@ -450,7 +512,9 @@ def test_what_a_program_does_not_repeat_takes_the_long_way_every_time(make_pair,
     assert programs._programs == {}
 
 
-def test_reports_plans_prepared_operands_and_outputs_on_the_host_are_never_repeated(make_pair, monkeypatch):
+def test_reports_plans_prepared_operands_and_outputs_on_the_host_are_never_repeated(
+    make_pair, monkeypatch
+):
     a, b = make_pair("phi_1", 5, 6, 7)
     engine = RepeatingEngine()
     keyed(monkeypatch, engine)
@@ -459,11 +523,18 @@ def test_reports_plans_prepared_operands_and_outputs_on_the_host_are_never_repea
     for _ in range(2):
         assert hg.matmul(a, b, out=out) is out
     plan = hg.make_plan(a, b)
-    for c in (out, hg.matmul(a, b, plan=plan), hg.matmul(a, b, return_report=True)[0], hg.gemm(a, b)):
+    for c in (
+        out,
+        hg.matmul(a, b, plan=plan),
+        hg.matmul(a, b, return_report=True)[0],
+        hg.gemm(a, b),
+    ):
         np.testing.assert_array_equal(c, a @ b)
     assert len(engine.asked) == 1
     monkeypatch.undo()
-    np.testing.assert_array_equal(hg.matmul(hg.prepare(a, "left", plan=hg.make_plan(a, b)), b), a @ b)
+    np.testing.assert_array_equal(
+        hg.matmul(hg.prepare(a, "left", plan=hg.make_plan(a, b)), b), a @ b
+    )
 
 
 def test_empty_products_leave_nothing():
@@ -488,13 +559,27 @@ def test_products_that_were_refused_leave_nothing(make_pair):
 
 
 def test_plans_that_rest_on_their_operands_are_not_kept_on_the_host(make_pair):
-    for options in ({"scheme": FAST, "accuracy": 1e-15}, {"scheme": "ozaki2"}, {"scheme": hg.Ozaki1(mode="dp")}):
+    for options in (
+        {"scheme": FAST, "accuracy": 1e-15},
+        {"scheme": "ozaki2"},
+        {"scheme": hg.Ozaki1(mode="dp")},
+    ):
         for family in ("integers", "phi_4"):
             hg.matmul(*make_pair(family, 5, 6, 7), **options)
         assert programs._programs == {}
 
 
-KINDS = ("phi_0.1", "integers", "phi_2", "uniform", "zeros", "phi_4", "single_nonzero", "cancelling", "ties")
+KINDS = (
+    "phi_0.1",
+    "integers",
+    "phi_2",
+    "uniform",
+    "zeros",
+    "phi_4",
+    "single_nonzero",
+    "cancelling",
+    "ties",
+)
 
 
 @pytest.mark.thinned(5)
@@ -517,9 +602,14 @@ KINDS = ("phi_0.1", "integers", "phi_2", "uniform", "zeros", "phi_4", "single_no
     ids=str,
 )
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
-def test_what_came_before_does_not_change_bits(make_pair, assert_same_bits, options, dtype):
+def test_what_came_before_does_not_change_bits(
+    make_pair, assert_same_bits, options, dtype
+):
     kinds = {name: make_pair(name, 20, 100, 20, dtype) for name in KINDS}
-    want = {name: hg.matmul(*pair, **options, return_report=True)[0] for name, pair in kinds.items()}
+    want = {
+        name: hg.matmul(*pair, **options, return_report=True)[0]
+        for name, pair in kinds.items()
+    }
     for seed in range(3):
         for name in np.random.default_rng(seed).permutation([*kinds, *kinds]):
             assert_same_bits(hg.matmul(*kinds[name], **options), want[name])
@@ -533,7 +623,9 @@ def test_threads_share_what_is_kept(make_pair, assert_same_bits):
         for seed in range(2)
         for options in ({}, {"accuracy": "correct"}, {"scheme": "ozaki2"})
     ]
-    want = [hg.matmul(*pair, **options, return_report=True)[0] for pair, options in calls]
+    want = [
+        hg.matmul(*pair, **options, return_report=True)[0] for pair, options in calls
+    ]
     with ThreadPoolExecutor(8) as pool:
         for _ in range(3):
             found = list(pool.map(lambda call: hg.matmul(*call[0], **call[1]), calls))
@@ -545,7 +637,11 @@ def test_results_share_no_memory(make_pair):
     a, b = make_pair("phi_1", 5, 6, 7)
     for options in ({}, {"accuracy": "correct"}):
         found = [hg.matmul(a, b, **options) for _ in range(3)]
-        assert not any(np.shares_memory(x, y) for i, x in enumerate(found) for y in (a, b, *found[:i]))
+        assert not any(
+            np.shares_memory(x, y)
+            for i, x in enumerate(found)
+            for y in (a, b, *found[:i])
+        )
 
 
 def layouts(x):
@@ -558,14 +654,28 @@ def layouts(x):
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize(
     "options",
-    [{}, {"scheme": "native"}, {"accuracy": 1e-3}, {"accuracy": "correct"}, {"scheme": hg.Ozaki1(num_slices=3)}],
+    [
+        {},
+        {"scheme": "native"},
+        {"accuracy": 1e-3},
+        {"accuracy": "correct"},
+        {"scheme": hg.Ozaki1(num_slices=3)},
+    ],
     ids=str,
 )
-def test_products_of_matrices_of_numpy_are_repeated(make_pair, assert_same_bits, monkeypatch, dtype, options):
+def test_products_of_matrices_of_numpy_are_repeated(
+    make_pair, assert_same_bits, monkeypatch, dtype, options
+):
     a, b = make_pair("phi_1", 7, 30, 5, dtype)
-    want = [hg.matmul(x, y, **options, return_report=True)[0] for x in layouts(a) for y in layouts(b)]
+    want = [
+        hg.matmul(x, y, **options, return_report=True)[0]
+        for x in layouts(a)
+        for y in layouts(b)
+    ]
     hg.matmul(a, b, **options)
-    monkeypatch.setattr("hifigemm.api.product", lambda *_, **__: pytest.fail("planned again"))
+    monkeypatch.setattr(
+        "hifigemm.api.product", lambda *_, **__: pytest.fail("planned again")
+    )
     found = [hg.matmul(x, y, **options) for x in layouts(a) for y in layouts(b)]
     for x, y in zip(found, want, strict=True):
         assert_same_bits(x, y)
@@ -583,7 +693,9 @@ def test_products_of_matrices_of_numpy_are_repeated(make_pair, assert_same_bits,
         ([1.0, -1.0], [1.0, 1.0]),
     ],
 )
-def test_products_of_numpy_that_need_a_closer_look_get_it(assert_same_bits, row, column):
+def test_products_of_numpy_that_need_a_closer_look_get_it(
+    assert_same_bits, row, column
+):
     ones = np.ones((3, 2)), np.ones((2, 3))
     a, b = ones[0].copy(), ones[1].copy()
     a[1], b[:, 2] = row, column
@@ -601,7 +713,14 @@ def test_what_is_no_plain_matrix_of_numpy_has_no_key():
     with hg.strict():
         strict = key(a, a)
     assert strict not in (None, key(a, a))
-    others = a.astype(">f8"), a.astype(int), a.astype(complex), a.astype(np.float16), np.ma.masked_array(a), [[1.0]]
+    others = (
+        a.astype(">f8"),
+        a.astype(int),
+        a.astype(complex),
+        a.astype(np.float16),
+        np.ma.masked_array(a),
+        [[1.0]],
+    )
     assert [key(x, x) for x in others] == [None] * len(others)
     assert key(a, a.astype(np.float32)) is None
     assert key(a, a, out=a.copy()) is None
@@ -612,7 +731,9 @@ def test_a_thread_that_flushes_subnormals_takes_the_long_way(monkeypatch):
     hg.matmul(a, a)
     for name in ("hifigemm.road", "hifigemm.numerics.subnormals"):
         monkeypatch.setattr(sys.modules[name], "is_ieee", lambda: False)
-    monkeypatch.setattr(sys.modules["hifigemm.numerics.subnormals"], "rounds_to_nearest", lambda: True)
+    monkeypatch.setattr(
+        sys.modules["hifigemm.numerics.subnormals"], "rounds_to_nearest", lambda: True
+    )
     monkeypatch.setitem(sys.modules, "torch", None)  # whose mode is left alone
     with pytest.raises(hg.AccuracyError, match="flushes"):
         hg.matmul(a, a)
@@ -623,7 +744,10 @@ def test_repeated_products_of_numpy_are_logged(caplog):
     with caplog.at_level(logging.INFO, logger="hifigemm"):
         hg.matmul(a, a)
         hg.matmul(a, a)
-    assert [record.message.endswith("as before") for record in caplog.records] == [False, True]
+    assert [record.message.endswith("as before") for record in caplog.records] == [
+        False,
+        True,
+    ]
 
 
 def test_strict_mode_refuses_a_native_product_of_numpy_every_time():

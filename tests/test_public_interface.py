@@ -1,10 +1,13 @@
-"""What programs of users hold on to: public names and signatures, errors, the log, the command, the environment.
+"""What programs of users hold on to: public names and signatures, errors, the log, the
+command, the environment.
 
-Signatures lie in tests/data/public_signatures.txt, one a line. Where a change of them is meant,
+Signatures lie in tests/data/public_signatures.txt, one a line. Where a change of them
+is meant,
 
     python -m tests.test_public_interface
 
-writes the file again. It keeps the lines of modules that cannot be imported where it runs.
+writes the file again. It keeps the lines of modules that cannot be imported where it
+runs.
 """
 
 from __future__ import annotations
@@ -36,7 +39,15 @@ NEEDS = {
 }
 """Public modules, and the library that each of them is for."""
 
-MADE_BY_THE_LIBRARY = {"BlocksReport", "ChainReport", "Layout", "MeshPlan", "Plan", "Prepared", "Report"}
+MADE_BY_THE_LIBRARY = {
+    "BlocksReport",
+    "ChainReport",
+    "Layout",
+    "MeshPlan",
+    "Plan",
+    "Prepared",
+    "Report",
+}
 """Classes whose constructors are private: users have their objects from functions."""
 
 ATTRIBUTES = {
@@ -83,9 +94,12 @@ COMMANDS = ["run", "info", "matmul", "plan", "demo", "report", "bench"]
 
 
 def modules():
-    """Parameters of tests: a public module each, with the marker of PyTorch where it is for that."""
+    """Parameters of tests: a public module each, with the marker of PyTorch where it is
+    for that.
+    """
     return [
-        pytest.param(name, marks=[pytest.mark.torch] if library == "torch" else []) for name, library in NEEDS.items()
+        pytest.param(name, marks=[pytest.mark.torch] if library == "torch" else [])
+        for name, library in NEEDS.items()
     ]
 
 
@@ -97,14 +111,19 @@ def imported(name):
 
 
 def line_of(module, name):
-    """A public name of a module and how it is called, without annotations: those are tested in tests/typing."""
+    """A public name of a module and how it is called, without annotations: those are
+    tested in tests/typing.
+    """
     public = getattr(module, name)
     path = f"{module.__name__}.{name}"
     is_error = isinstance(public, type) and issubclass(public, BaseException)
     if is_error or name in MADE_BY_THE_LIBRARY:
         return path
     signature = inspect.signature(public)
-    plain = [x.replace(annotation=inspect.Parameter.empty) for x in signature.parameters.values()]
+    plain = [
+        x.replace(annotation=inspect.Parameter.empty)
+        for x in signature.parameters.values()
+    ]
     return f"{path}{signature.replace(parameters=plain, return_annotation=inspect.Signature.empty)}"
 
 
@@ -116,11 +135,17 @@ def lines_of(module):
 def stored_lines(name):
     """The lines of a module that the file holds."""
     pattern = re.compile(rf"{re.escape(name)}\.\w+(\(.*)?")
-    return [line for line in SIGNATURES.read_text("utf-8").splitlines() if pattern.fullmatch(line)]
+    return [
+        line
+        for line in SIGNATURES.read_text("utf-8").splitlines()
+        if pattern.fullmatch(line)
+    ]
 
 
 def write_signatures():
-    """Write the file of signatures, with the stored lines of modules that cannot be imported."""
+    """Write the file of signatures, with the stored lines of modules that cannot be
+    imported.
+    """
     lines = []
     for name in NEEDS:
         try:
@@ -133,8 +158,17 @@ def write_signatures():
 
 def run(*arguments, **variables):
     """A Python in a fresh process, with no variables of the library but these."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("HIFIGEMM")}
-    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, env=kept | variables)
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("HIFIGEMM")
+    }
+    return subprocess.run(
+        [sys.executable, *arguments],
+        capture_output=True,
+        text=True,
+        env=kept | variables,
+    )
 
 
 @pytest.mark.parametrize("name", modules())
@@ -179,7 +213,9 @@ def test_objects_have_their_public_attributes(kind):
 @pytest.mark.parametrize("kind", ["Plan", "Report"])
 def test_documented_attributes_are_the_public_ones(kind):
     text = inspect.getdoc(getattr(hg, kind))
-    heads = re.findall(r"^(\w[\w, ]*) : ", text.partition("Attributes\n")[2], re.MULTILINE)
+    heads = re.findall(
+        r"^(\w[\w, ]*) : ", text.partition("Attributes\n")[2], re.MULTILINE
+    )
     names = [name for head in heads for name in head.split(", ")]
     assert sorted(names) == sorted(ATTRIBUTES[kind])
 
@@ -187,7 +223,9 @@ def test_documented_attributes_are_the_public_ones(kind):
 def test_errors_are_caught_as_what_they_were():
     errors = vars(importlib.import_module("hifigemm.exceptions"))
     bases = {
-        name: {base.__name__ for base in kind.__bases__} for name, kind in errors.items() if isinstance(kind, type)
+        name: {base.__name__ for base in kind.__bases__}
+        for name, kind in errors.items()
+        if isinstance(kind, type)
     }
     assert bases == ERRORS
     assert all(getattr(hg, name) is errors[name] for name in ERRORS)
@@ -198,7 +236,9 @@ PRODUCT = "import numpy as np, hifigemm as hg; hg.matmul(np.ones((3, 4)), np.one
 
 def test_a_product_prints_nothing_and_leaves_logging_alone():
     look = (
-        "import logging; x = logging.getLogger('hifigemm'); assert (x.handlers, x.level, x.propagate) == ([], 0, True)"
+        "import logging; "
+        "x = logging.getLogger('hifigemm'); "
+        "assert (x.handlers, x.level, x.propagate) == ([], 0, True)"
     )
     done = run("-c", f"{PRODUCT}\n{look}")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
@@ -228,14 +268,20 @@ def test_the_package_runs_as_the_command_and_names_what_it_can_do():
     done = run("-m", "hifigemm", "--help")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("usage: hifigemm ")
-    assert [name for name in COMMANDS if not re.search(rf"^ +{name}\b", done.stdout, re.MULTILINE)] == []
+    assert [
+        name
+        for name in COMMANDS
+        if not re.search(rf"^ +{name}\b", done.stdout, re.MULTILINE)
+    ] == []
 
 
 def test_variables_of_the_environment_are_those_of_the_documentation():
     read = set()
     for path in (ROOT / "src").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-            if isinstance(node, ast.Constant) and re.fullmatch(r"HIFIGEMM(_[A-Z]+)*", str(node.value)):
+            if isinstance(node, ast.Constant) and re.fullmatch(
+                r"HIFIGEMM(_[A-Z]+)*", str(node.value)
+            ):
                 read.add(node.value)
     page = (ROOT / "docs" / "command-line.md").read_text("utf-8")
     documented = set(re.findall(r"^\| `(HIFIGEMM\w*)=", page, re.MULTILINE))

@@ -1,4 +1,6 @@
-"""accuracy=Relative(r): every entry against the exact one, as a fraction, however much its terms cancel."""
+"""accuracy=Relative(r): every entry against the exact one, as a fraction, however much
+its terms cancel.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +19,15 @@ SHAPES = ((1, 1, 1), (5, 1, 4), (7, 13, 6), (1, 64, 1), (3, 40, 5))
 
 
 def check(c, exact, r, dtype):
-    """|c - ab| <= r |ab|, but for half the smallest subnormal where the exact value lies below the normal numbers."""
+    """|c - ab| <= r |ab|, but for half the smallest subnormal where the exact value
+    lies below the normal numbers.
+    """
     real = np.finfo(dtype)
-    tiny, half, largest = Fraction(float(real.tiny)), Fraction(float(real.smallest_subnormal)) / 2, float(real.max)
+    tiny, half, largest = (
+        Fraction(float(real.tiny)),
+        Fraction(float(real.smallest_subnormal)) / 2,
+        float(real.max),
+    )
     for x, y in zip(components(c), exact, strict=True):
         if isinstance(x, float):
             assert x > 0 if y > 0 else x < 0
@@ -41,16 +49,31 @@ def test_every_entry_keeps_it(make_pair, name, dtype):
 
 
 @pytest.mark.thinned(3)
-@pytest.mark.parametrize("name", ["uniform", "phi_1", "cancelling", "nearly_cancelling", "subnormal", "ties", "zeros"])
 @pytest.mark.parametrize(
-    "scheme", [hg.Ozaki1(), hg.Ozaki1(product="fp32"), hg.Ozaki2(), hg.Ozaki2(scaling="fast")], ids=str
+    "name",
+    [
+        "uniform",
+        "phi_1",
+        "cancelling",
+        "nearly_cancelling",
+        "subnormal",
+        "ties",
+        "zeros",
+    ],
+)
+@pytest.mark.parametrize(
+    "scheme",
+    [hg.Ozaki1(), hg.Ozaki1(product="fp32"), hg.Ozaki2(), hg.Ozaki2(scaling="fast")],
+    ids=str,
 )
 def test_forced_schemes_keep_it_or_refuse(make_pair, name, scheme):
     for m, k, n in SHAPES:
         a, b = make_pair(name, m, k, n, "float64")
         for r in (1e-15, 1e-9, 0.1):
             try:
-                c, report = hg.matmul(a, b, accuracy=hg.Relative(r), scheme=scheme, return_report=True)
+                c, report = hg.matmul(
+                    a, b, accuracy=hg.Relative(r), scheme=scheme, return_report=True
+                )
             except hg.AccuracyError:
                 assert isinstance(scheme, hg.Ozaki2)
                 assert wide(name) or name == "subnormal"
@@ -65,27 +88,40 @@ def test_forced_schemes_keep_it_or_refuse(make_pair, name, scheme):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("first", [0, 15, 30, 45])
 def test_entries_just_below_overflow_stay_finite(make_pair, dtype, first):
-    """What few slices add up to may lie beyond the largest float where the exact sum does not."""
+    """What few slices add up to may lie beyond the largest float where the exact sum
+    does not.
+    """
     for seed in range(first, first + 15):
         a, b = make_pair("overflowing", 3, 3, 3, dtype, seed)
         exact = exact_entries(a, b)
         for r in (1e-3, 0.3):
             check(hg.matmul(a, b, accuracy=hg.Relative(r)), exact, r, dtype)
-            for x, y in zip(components(hg.matmul(a, b, accuracy=r, scheme="ozaki1")), exact, strict=True):
-                assert isinstance(x, Fraction) or abs(y) > Fraction(float(np.finfo(dtype).max))
+            for x, y in zip(
+                components(hg.matmul(a, b, accuracy=r, scheme="ozaki1")),
+                exact,
+                strict=True,
+            ):
+                assert isinstance(x, Fraction) or abs(y) > Fraction(
+                    float(np.finfo(dtype).max)
+                )
 
 
 def test_few_slices_do_where_nothing_cancels():
     rng = np.random.default_rng(1)
     a, b = rng.random((30, 40)), rng.random((40, 20))
     options = {"scheme": hg.Ozaki1(product="fp64"), "return_report": True}
-    counts = [hg.matmul(a, b, accuracy=x, **options)[1].num_products for x in (hg.Relative(1e-3), "correct")]
+    counts = [
+        hg.matmul(a, b, accuracy=x, **options)[1].num_products
+        for x in (hg.Relative(1e-3), "correct")
+    ]
     assert counts[0] < counts[1]
 
 
 def test_entries_that_cancel_are_escalated():
     a = np.array([[2.0**400, 1.0, -(2.0**400)], [1.0, 1.0, 1.0]])
-    c, report = hg.matmul(a, np.ones((3, 1)), accuracy=hg.Relative(1e-6), return_report=True)
+    c, report = hg.matmul(
+        a, np.ones((3, 1)), accuracy=hg.Relative(1e-6), return_report=True
+    )
     np.testing.assert_array_equal(c, [[1.0], [3.0]])
     assert "escalated" in report.reason
 
@@ -97,12 +133,28 @@ def test_targets():
     s, r, u = Fraction(found.r), Fraction(1e-9), Fraction(FP64.u)
     assert u + (1 + u) * s <= r
     assert str(found) == "|C - AB| <= 1e-09 |AB|"
-    with pytest.raises(hg.PlanError, match=rf"Relative\(1e-09\): rounding to fp32 alone errs by up to {FP32.u}"):
+    with pytest.raises(
+        hg.PlanError,
+        match=rf"Relative\(1e-09\): rounding to fp32 alone errs by up to {FP32.u}",
+    ):
         resolve(hg.Relative(1e-9), FP32, 10)
 
 
 @pytest.mark.parametrize(
-    "r", [0, 1, -1e-3, 2.0, np.nan, np.inf, "1e-3", None, True, Fraction(1, 10**400), 1 - Fraction(1, 10**400)]
+    "r",
+    [
+        0,
+        1,
+        -1e-3,
+        2.0,
+        np.nan,
+        np.inf,
+        "1e-3",
+        None,
+        True,
+        Fraction(1, 10**400),
+        1 - Fraction(1, 10**400),
+    ],
 )
 def test_what_is_no_relative_error(r):
     with pytest.raises(hg.PlanError, match="expected a number between 0 and 1"):
@@ -114,7 +166,11 @@ def test_schemes_that_round_their_sums_refuse(scheme):
     a = np.ones((3, 3), np.float32)
     with pytest.raises(hg.AccuracyError):
         hg.matmul(
-            a, a, scheme=scheme, accuracy=hg.Relative(1e-3), engine="simulated-h100" if scheme != "native" else None
+            a,
+            a,
+            scheme=scheme,
+            accuracy=hg.Relative(1e-3),
+            engine="simulated-h100" if scheme != "native" else None,
         )
 
 
@@ -123,15 +179,34 @@ def test_gemm_keeps_it_for_the_whole_sum_or_refuses(make_pair):
     c = -hg.matmul(a, b, accuracy="correct")
     r = 1e-10
     for alpha, beta in ((1.0, 1.0), (-2.0, 0.5), (0.25, -1.0)):
-        left, right = np.concatenate([alpha * a, c], axis=1), np.concatenate([b, beta * np.eye(4)])
-        check(
-            hg.gemm(a, b, c, alpha=alpha, beta=beta, accuracy=hg.Relative(r)), exact_entries(left, right), r, "float64"
+        left, right = (
+            np.concatenate([alpha * a, c], axis=1),
+            np.concatenate([b, beta * np.eye(4)]),
         )
-    check(hg.gemm(a, b, alpha=-4.0, accuracy=hg.Relative(r)), exact_entries(-4 * a, b), r, "float64")
-    np.testing.assert_array_equal(hg.gemm(a, b, c, alpha=0.0, beta=3.0, accuracy=hg.Relative(r)), 3.0 * c)
+        check(
+            hg.gemm(a, b, c, alpha=alpha, beta=beta, accuracy=hg.Relative(r)),
+            exact_entries(left, right),
+            r,
+            "float64",
+        )
+    check(
+        hg.gemm(a, b, alpha=-4.0, accuracy=hg.Relative(r)),
+        exact_entries(-4 * a, b),
+        r,
+        "float64",
+    )
+    np.testing.assert_array_equal(
+        hg.gemm(a, b, c, alpha=0.0, beta=3.0, accuracy=hg.Relative(r)), 3.0 * c
+    )
     for scalars in ({"alpha": 0.3}, {"beta": 0.3}, {"alpha": 0.3, "beta": 1.0}):
         with pytest.raises(hg.PlanError, match="powers of two"):
-            hg.gemm(a, b, c if "beta" in scalars else None, accuracy=hg.Relative(r), **scalars)
+            hg.gemm(
+                a,
+                b,
+                c if "beta" in scalars else None,
+                accuracy=hg.Relative(r),
+                **scalars,
+            )
 
 
 def test_plans_and_prepared_operands(make_pair):
@@ -155,7 +230,9 @@ def test_tensors_have_the_bits_of_arrays(make_pair):
     a, b = make_pair("nearly_cancelling", 6, 30, 5, "float64")
     want = hg.matmul(a, b, accuracy=hg.Relative(1e-12))
     x, y = torch.from_numpy(a), torch.from_numpy(b)
-    np.testing.assert_array_equal(hg.matmul(x, y, accuracy=hg.Relative(1e-12)).numpy(), want)
+    np.testing.assert_array_equal(
+        hg.matmul(x, y, accuracy=hg.Relative(1e-12)).numpy(), want
+    )
     x.requires_grad_()
     c = hg.matmul(x, y, accuracy=hg.Relative(1e-12))
     np.testing.assert_array_equal(c.detach().numpy(), want)

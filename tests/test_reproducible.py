@@ -1,4 +1,6 @@
-"""The exact schemes give the same bits whatever the threads, the blocks, the memory layout and the preparation."""
+"""The exact schemes give the same bits whatever the threads, the blocks, the memory
+layout and the preparation.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,9 @@ def test_bits_do_not_depend_on_the_layout(make_pair, assert_same_bits, scheme, d
     for name in NAMES:
         a, b = make_pair(name, 7, 12, 5, dtype)
         c = hg.matmul(a, b, scheme=scheme)
-        for x, y in zip(layouts(a).values(), reversed(layouts(b).values()), strict=True):
+        for x, y in zip(
+            layouts(a).values(), reversed(layouts(b).values()), strict=True
+        ):
             assert_same_bits(hg.matmul(x, y, scheme=scheme), c)
 
 
@@ -75,22 +79,30 @@ def test_every_layout_is_accepted_by_auto(make_pair, assert_same_bits, dtype, ac
 
 @pytest.mark.parametrize("scheme", SCHEMES, ids=str)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_broadcast_operands_give_the_bits_of_their_copies(make_pair, assert_same_bits, scheme, dtype):
+def test_broadcast_operands_give_the_bits_of_their_copies(
+    make_pair, assert_same_bits, scheme, dtype
+):
     a, b = make_pair("phi_2", 7, 12, 5, dtype)
     a, b = np.broadcast_to(a[:1], (7, 12)), np.broadcast_to(b[:, :1], (12, 5))
-    assert_same_bits(hg.matmul(a, b, scheme=scheme), hg.matmul(a.copy(), b.copy(), scheme=scheme))
+    assert_same_bits(
+        hg.matmul(a, b, scheme=scheme), hg.matmul(a.copy(), b.copy(), scheme=scheme)
+    )
 
 
 @pytest.mark.thinned(3)
 @pytest.mark.parametrize("scheme", SCHEMES, ids=str)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_bits_do_not_depend_on_the_workspace(make_pair, assert_same_bits, workspaces, scheme, dtype):
+def test_bits_do_not_depend_on_the_workspace(
+    make_pair, assert_same_bits, workspaces, scheme, dtype
+):
     for name in NAMES[:2]:
         a, b = make_pair(name, 7, 14, 6, dtype)
         c, report = hg.matmul(a, b, scheme=scheme, return_report=True)
         for workspace in (*workspaces(a, b, scheme=scheme), 10**12):
             try:
-                d, other = hg.matmul(a, b, scheme=scheme, workspace=workspace, return_report=True)
+                d, other = hg.matmul(
+                    a, b, scheme=scheme, workspace=workspace, return_report=True
+                )
             except hg.PlanError:  # a escalated plan may take more
                 assert not scheme.explicit
                 assert workspace < report.workspace
@@ -100,8 +112,13 @@ def test_bits_do_not_depend_on_the_workspace(make_pair, assert_same_bits, worksp
 
 
 @pytest.mark.parametrize("scheme", ["auto", *SCHEMES], ids=str)
-def test_bits_do_not_depend_on_the_workspace_within_a_stack(make_pair, assert_same_bits, workspaces, scheme):
-    pairs = [make_pair(name, 4, 9, 3) for name in ("uniform", "phi_4", "span_60", "zeros", "integers")]
+def test_bits_do_not_depend_on_the_workspace_within_a_stack(
+    make_pair, assert_same_bits, workspaces, scheme
+):
+    pairs = [
+        make_pair(name, 4, 9, 3)
+        for name in ("uniform", "phi_4", "span_60", "zeros", "integers")
+    ]
     a, b = (np.stack(x) for x in zip(*pairs, strict=True))
     options = {"scheme": scheme, "accuracy": "correct" if scheme == "auto" else None}
     plan = hg.make_plan(a, b, **options)
@@ -112,11 +129,22 @@ def test_bits_do_not_depend_on_the_workspace_within_a_stack(make_pair, assert_sa
         assert_same_bits(hg.matmul(x, y, plan=plan, workspace=between), c)
 
 
-@pytest.mark.parametrize("scheme", ["auto", *(s for s in SCHEMES if getattr(s, "scaling", "") != "accurate")], ids=str)
-def test_a_stack_is_its_products_one_by_one_under_one_plan(make_pair, assert_same_bits, scheme):
-    pairs = [make_pair(name, 4, 9, 3) for name in ("uniform", "phi_4", "span_60", "zeros", "integers")]
+@pytest.mark.parametrize(
+    "scheme",
+    ["auto", *(s for s in SCHEMES if getattr(s, "scaling", "") != "accurate")],
+    ids=str,
+)
+def test_a_stack_is_its_products_one_by_one_under_one_plan(
+    make_pair, assert_same_bits, scheme
+):
+    pairs = [
+        make_pair(name, 4, 9, 3)
+        for name in ("uniform", "phi_4", "span_60", "zeros", "integers")
+    ]
     a, b = (np.stack(x) for x in zip(*pairs, strict=True))
-    plan = hg.make_plan(a, b, scheme=scheme, accuracy="correct" if scheme == "auto" else None)
+    plan = hg.make_plan(
+        a, b, scheme=scheme, accuracy="correct" if scheme == "auto" else None
+    )
     if isinstance(scheme, hg.Ozaki2) and not scheme.explicit:
         pytest.skip("its escalation scales what is left of the stack")
     c = hg.matmul(a, b, plan=plan)
@@ -125,8 +153,13 @@ def test_a_stack_is_its_products_one_by_one_under_one_plan(make_pair, assert_sam
 
 
 @pytest.mark.parametrize("scheme", ["ozaki1", "ozaki2", "auto"])
-def test_correct_stacks_are_their_products_one_by_one(make_pair, assert_same_bits, scheme):
-    pairs = [make_pair(name, 4, 9, 3, "complex64") for name in ("uniform", "phi_2", "span_60", "zeros", "integers")]
+def test_correct_stacks_are_their_products_one_by_one(
+    make_pair, assert_same_bits, scheme
+):
+    pairs = [
+        make_pair(name, 4, 9, 3, "complex64")
+        for name in ("uniform", "phi_2", "span_60", "zeros", "integers")
+    ]
     a, b = (np.stack(x) for x in zip(*pairs, strict=True))
     c = hg.matmul(a, b, accuracy="correct", scheme=scheme)
     for z in range(len(a)):
@@ -136,8 +169,11 @@ def test_correct_stacks_are_their_products_one_by_one(make_pair, assert_same_bit
 @pytest.mark.thinned(3)
 @pytest.mark.parametrize("scheme", SCHEMES, ids=str)
 @pytest.mark.parametrize("dtype", ["float32", "complex128"])
-def test_bits_do_not_depend_on_the_number_of_threads(make_pair, assert_same_bits, scheme, dtype):
-    a, b = make_pair("phi_2", 66, 171, 58, dtype)  # large enough that OpenBLAS takes two threads
+def test_bits_do_not_depend_on_the_number_of_threads(
+    make_pair, assert_same_bits, scheme, dtype
+):
+    # large enough that OpenBLAS takes two threads
+    a, b = make_pair("phi_2", 66, 171, 58, dtype)
     with threadpool_limits(1, user_api="blas"):
         one = hg.matmul(a, b, scheme=scheme)
     with threadpool_limits(2, user_api="blas"):
@@ -146,18 +182,33 @@ def test_bits_do_not_depend_on_the_number_of_threads(make_pair, assert_same_bits
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("scheme", [SCHEMES[0], SCHEMES[5], hg.Ozaki1(mode="dp"), hg.Ozaki2()], ids=str)
-def test_large_products_do_not_depend_on_threads_and_blocks(make_pair, assert_same_bits, workspaces, scheme):
+@pytest.mark.parametrize(
+    "scheme", [SCHEMES[0], SCHEMES[5], hg.Ozaki1(mode="dp"), hg.Ozaki2()], ids=str
+)
+def test_large_products_do_not_depend_on_threads_and_blocks(
+    make_pair, assert_same_bits, workspaces, scheme
+):
     a, b = make_pair("phi_2", 509, 1021, 503)
     with threadpool_limits(1, user_api="blas"):
         one = hg.matmul(a, b, scheme=scheme)
     with threadpool_limits(2, user_api="blas"):
         assert_same_bits(hg.matmul(a, b, scheme=scheme), one)
-        assert_same_bits(hg.matmul(a, b, scheme=scheme, workspace=workspaces(a, b, scheme=scheme)[1]), one)
+        assert_same_bits(
+            hg.matmul(
+                a, b, scheme=scheme, workspace=workspaces(a, b, scheme=scheme)[1]
+            ),
+            one,
+        )
 
 
-@pytest.mark.parametrize("scheme", [s for s in SCHEMES if not isinstance(s, hg.Ozaki2) or s.scaling == "fast"], ids=str)
-def test_a_part_of_the_result_has_the_bits_of_the_whole_under_one_plan(make_pair, assert_same_bits, scheme):
+@pytest.mark.parametrize(
+    "scheme",
+    [s for s in SCHEMES if not isinstance(s, hg.Ozaki2) or s.scaling == "fast"],
+    ids=str,
+)
+def test_a_part_of_the_result_has_the_bits_of_the_whole_under_one_plan(
+    make_pair, assert_same_bits, scheme
+):
     a, b = make_pair("phi_1", 9, 14, 8)
     plan = hg.make_plan(a, b, scheme=scheme)
     if not scheme.explicit and isinstance(scheme, hg.Ozaki2):

@@ -19,7 +19,13 @@ def rng():
 
 
 def options(**changes):
-    policy = {"accuracy": None, "scheme": "auto", "engine": None, "plan": None, "workspace": None}
+    policy = {
+        "accuracy": None,
+        "scheme": "auto",
+        "engine": None,
+        "plan": None,
+        "workspace": None,
+    }
     return Options(**policy | changes, return_report=True)
 
 
@@ -37,7 +43,9 @@ def test_a_power_of_two_is_applied_without_rounding(rng):
     b = rng.standard_normal((6, 5))
     correct = options(accuracy="correct")
     result, report = product(a, b, correct, library_of(("a", a)), shift=-3)
-    np.testing.assert_array_equal(result, np.ldexp(hg.matmul(a, b, accuracy="correct"), -3))
+    np.testing.assert_array_equal(
+        result, np.ldexp(hg.matmul(a, b, accuracy="correct"), -3)
+    )
     assert report.correct
 
 
@@ -55,8 +63,12 @@ def test_a_result_is_delivered_into_out_and_returned(rng):
 def test_a_plan_for_another_inner_dimension_names_both(rng):
     a = rng.standard_normal((4, 6))
     plan = hg.make_plan(a, a.T)
-    with pytest.raises(hg.PlanError, match=r"the plan is for \(4 x 6\).*the operands are \(4 x 7\)"):
-        product(np.ones((4, 7)), np.ones((7, 4)), options(plan=plan), library_of(("a", a)))
+    with pytest.raises(
+        hg.PlanError, match=r"the plan is for \(4 x 6\).*the operands are \(4 x 7\)"
+    ):
+        product(
+            np.ones((4, 7)), np.ones((7, 4)), options(plan=plan), library_of(("a", a))
+        )
 
 
 def test_a_plan_is_that_of_the_prepared_operand(rng):

@@ -1,4 +1,6 @@
-"""Strict mode refuses what the library would give to the native product; the log has one line for each decision."""
+"""Strict mode refuses what the library would give to the native product; the log has
+one line for each decision.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +23,18 @@ from hifigemm.testing.reference import meets_promise
 from tests.host_programs import ProgramEngine
 
 DTYPES = ("float32", "float64", "complex64", "complex128")
-PRODUCT = "import numpy as np, hifigemm as hg; a = np.ones((3, 4)); b = np.ones((4, 2)); "
+PRODUCT = (
+    "import numpy as np, hifigemm as hg; a = np.ones((3, 4)); b = np.ones((4, 2)); "
+)
 
 
 def run(code, **variables):
     """Standard error of a program in a fresh interpreter, as lines."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("HIFIGEMM_")}
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("HIFIGEMM_")
+    }
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, capture_output=True, text=True, env=kept | variables)
     return done.returncode, done.stderr.splitlines()
@@ -51,9 +59,14 @@ def test_strict_mode_refuses_the_native_product_with_the_numbers(make_pair, dtyp
 
 
 @pytest.mark.parametrize("dtype", ["float32", "complex64"])
-def test_strict_mode_refuses_a_float64_product_at_the_level_of_float64(make_pair, dtype):
+def test_strict_mode_refuses_a_float64_product_at_the_level_of_float64(
+    make_pair, dtype
+):
     a, b = make_pair("phi_1", 6, 20, 5, dtype)
-    with hg.strict(), pytest.raises(hg.AccuracyError, match=r"Native\(product='fp64'\)"):
+    with (
+        hg.strict(),
+        pytest.raises(hg.AccuracyError, match=r"Native\(product='fp64'\)"),
+    ):
         hg.matmul(a, b, accuracy="fp64")
 
 
@@ -62,7 +75,8 @@ def test_strict_mode_refuses_a_float64_product_at_the_level_of_float64(make_pair
 def test_strict_mode_takes_a_native_product_whose_worst_case_meets_the_target(
     make_pair, assert_same_bits, dtype, accuracy
 ):
-    k = 1 if accuracy == "fp32" and dtype.endswith(("32", "x64")) else 20  # 4 u is more than k u / (1 - k u) to k = 3
+    # 4 u is more than k u / (1 - k u) to k = 3
+    k = 1 if accuracy == "fp32" and dtype.endswith(("32", "x64")) else 20
     a, b = make_pair("phi_1", 6, k, 5, dtype)
     want = hg.matmul(a, b, accuracy=accuracy)
     with hg.strict():
@@ -99,18 +113,26 @@ def test_strict_mode_keeps_the_level_where_the_device_would_go_on_to_a_native_pr
     a, b = make_pair(family, 30, 50, 20)
     engine = ProgramEngine()
     monkeypatch.setattr("hifigemm.road.engine_for", lambda *args: engine)
-    assert hg.matmul(a, b, scheme=scheme, return_report=True)[1].native is (family == "phi_8")
+    assert hg.matmul(a, b, scheme=scheme, return_report=True)[1].native is (
+        family == "phi_8"
+    )
     with hg.strict():
         for _ in range(2):
             c, report = hg.matmul(a, b, scheme=scheme, return_report=True)
             assert not report.native
             assert report.bound <= level(FP64, 50)
             assert meets_promise(c, a, b, report.bound).all()
-            assert meets_promise(hg.matmul(a, b, scheme=scheme), a, b, report.bound).all()
-    assert hg.matmul(a, b, scheme=scheme, return_report=True)[1].native is (family == "phi_8")
+            assert meets_promise(
+                hg.matmul(a, b, scheme=scheme), a, b, report.bound
+            ).all()
+    assert hg.matmul(a, b, scheme=scheme, return_report=True)[1].native is (
+        family == "phi_8"
+    )
 
 
-def test_strict_mode_refuses_a_plan_whose_device_took_a_native_product(make_pair, monkeypatch):
+def test_strict_mode_refuses_a_plan_whose_device_took_a_native_product(
+    make_pair, monkeypatch
+):
     easy, hard = (make_pair(family, 30, 50, 20) for family in ("phi_0.1", "phi_8"))
     engine = ProgramEngine()
     monkeypatch.setattr("hifigemm.api.engine_for", lambda *args: engine)
@@ -123,7 +145,9 @@ def test_strict_mode_refuses_a_plan_whose_device_took_a_native_product(make_pair
             hg.matmul(*hard, plan=plan)
 
 
-@pytest.mark.parametrize("scheme", ["native", hg.Native(), hg.Native(product="fp64")], ids=str)
+@pytest.mark.parametrize(
+    "scheme", ["native", hg.Native(), hg.Native(product="fp64")], ids=str
+)
 def test_strict_mode_obeys_a_forced_native_product(make_pair, assert_same_bits, scheme):
     a, b = make_pair("phi_1", 6, 20, 5)
     want = hg.matmul(a, b, scheme=scheme)
@@ -146,14 +170,24 @@ def test_strict_mode_refuses_a_native_plan_that_the_library_chose(make_pair):
 
 @pytest.mark.parametrize(
     ("scheme", "accuracy"),
-    [("auto", "correct"), ("auto", 1e-20), ("ozaki1", None), ("ozaki2", "fp64"), (hg.Ozaki2(num_moduli=4), None)],
+    [
+        ("auto", "correct"),
+        ("auto", 1e-20),
+        ("ozaki1", None),
+        ("ozaki2", "fp64"),
+        (hg.Ozaki2(num_moduli=4), None),
+    ],
     ids=str,
 )
-def test_strict_mode_changes_no_other_product(make_pair, assert_same_bits, scheme, accuracy):
+def test_strict_mode_changes_no_other_product(
+    make_pair, assert_same_bits, scheme, accuracy
+):
     a, b = make_pair("phi_1", 6, 20, 5)
     want, report = hg.matmul(a, b, scheme=scheme, accuracy=accuracy, return_report=True)
     with hg.strict():
-        found, stated = hg.matmul(a, b, scheme=scheme, accuracy=accuracy, return_report=True)
+        found, stated = hg.matmul(
+            a, b, scheme=scheme, accuracy=accuracy, return_report=True
+        )
     assert_same_bits(found, want)
     assert stated == report
 
@@ -165,7 +199,9 @@ def test_products_of_nothing_are_no_native_products():
             assert c.shape == (m, n)
             assert not report.native
             hg.make_plan(np.ones((m, k)), np.ones((k, n)))
-        c = hg.gemm(np.ones((2, 2)), np.ones((2, 2)), np.ones((2, 2)), alpha=0.0, beta=2.0)
+        c = hg.gemm(
+            np.ones((2, 2)), np.ones((2, 2)), np.ones((2, 2)), alpha=0.0, beta=2.0
+        )
         assert (c == 2.0).all()
 
 
@@ -228,8 +264,12 @@ def test_the_environment_turns_strict_mode_on_and_the_caller_off():
     assert ok != 0
     assert "AccuracyError: strict mode: (3 x 4) @ (4 x 2) float64" in lines[-1]
     for accuracy in ("'correct'", "1e-12"):
-        assert run(PRODUCT + f"hg.matmul(a, b, accuracy={accuracy})", HIFIGEMM_STRICT="1") == (0, [])
-    assert run(PRODUCT + "\nwith hg.strict(False): hg.matmul(a, b)", HIFIGEMM_STRICT="1") == (0, [])
+        assert run(
+            PRODUCT + f"hg.matmul(a, b, accuracy={accuracy})", HIFIGEMM_STRICT="1"
+        ) == (0, [])
+    assert run(
+        PRODUCT + "\nwith hg.strict(False): hg.matmul(a, b)", HIFIGEMM_STRICT="1"
+    ) == (0, [])
     for value in ("", "0"):
         assert run(PRODUCT + "hg.matmul(a, b)", HIFIGEMM_STRICT=value) == (0, [])
 
@@ -241,12 +281,17 @@ def test_a_misspelt_strict_variable_is_an_error():
 
 
 def test_one_line_for_each_decision_without_any_set_up():
-    code = PRODUCT + "hg.matmul(a, b); hg.gemm(a, b, accuracy='correct'); hg.matmul(a[:0], b)"
+    code = (
+        PRODUCT
+        + "hg.matmul(a, b); hg.gemm(a, b, accuracy='correct'); hg.matmul(a[:0], b)"
+    )
     for value in ("1", "info", " INFO "):
         ok, lines = run(code, HIFIGEMM_LOG=value)
         assert ok == 0
         assert len(lines) == 3
-        assert lines[0].startswith("hifigemm: (3 x 4) @ (4 x 2) float64: Native(product=None), native product")
+        assert lines[0].startswith(
+            "hifigemm: (3 x 4) @ (4 x 2) float64: Native(product=None), native product"
+        )
         assert "decided in" in lines[0]
         assert "DoubleDouble" in lines[1]
         assert "nothing to multiply" in lines[2]
@@ -289,7 +334,9 @@ def test_a_level_of_the_user_is_kept():
 def test_a_misspelt_level_is_ignored_with_a_warning():
     ok, lines = run(PRODUCT + "hg.matmul(a, b); hg.matmul(a, b)", HIFIGEMM_LOG="loud")
     assert ok == 0
-    assert len([line for line in lines if "HIFIGEMM_LOG='loud' is ignored" in line]) == 1
+    assert (
+        len([line for line in lines if "HIFIGEMM_LOG='loud' is ignored" in line]) == 1
+    )
 
 
 def test_reports_say_how_long_the_decision_took(make_pair):

@@ -1,4 +1,6 @@
-"""Inf, NaN and the signs of zeros, against what IEEE arithmetic gives in any order of summation."""
+"""Inf, NaN and the signs of zeros, against what IEEE arithmetic gives in any order of
+summation.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,12 @@ DTYPES = ("float32", "float64", "complex64", "complex128")
 
 def term_kind(x, y):
     """A product as "nan", an infinity, or 0.0 for every finite one."""
-    if math.isnan(x) or math.isnan(y) or (math.isinf(x) and y == 0) or (x == 0 and math.isinf(y)):
+    if (
+        math.isnan(x)
+        or math.isnan(y)
+        or (math.isinf(x) and y == 0)
+        or (x == 0 and math.isinf(y))
+    ):
         return math.nan
     if math.isinf(x) or math.isinf(y):
         return math.copysign(math.inf, x) * math.copysign(1.0, y)
@@ -37,7 +44,9 @@ def term_kind(x, y):
 
 
 def sum_kind(terms):
-    """Inf or NaN that a sum of such terms gives in any order; None where it is finite. Finite terms do not overflow."""
+    """Inf or NaN that a sum of such terms gives in any order; None where it is finite.
+    Finite terms do not overflow.
+    """
     kinds = {t if t == t else "nan" for t in terms}
     if "nan" in kinds or {math.inf, -math.inf} <= kinds:
         return math.nan
@@ -48,7 +57,9 @@ def pattern(a, b):
     """Inf, NaN or (as 0) something finite for each entry of a real product."""
     out = np.zeros((a.shape[0], b.shape[1]))
     for i, j in itertools.product(range(out.shape[0]), range(out.shape[1])):
-        kind = sum_kind([term_kind(float(x), float(y)) for x, y in zip(a[i], b[:, j], strict=True)])
+        kind = sum_kind(
+            [term_kind(float(x), float(y)) for x, y in zip(a[i], b[:, j], strict=True)]
+        )
         out[i, j] = 0.0 if kind is None else kind
     return out
 
@@ -66,7 +77,10 @@ WIDE = {
     "multiword": {"scheme": hg.Multiword(), "engine": "simulated-h100"},
     "corrected": {"scheme": hg.Corrected(), "engine": "simulated-h100"},
     "corrected-tf32": {"scheme": hg.Corrected("tf32"), "engine": "simulated-a100"},
-    "corrected-unscaled": {"scheme": hg.Corrected(scale=False), "engine": "simulated-b200"},
+    "corrected-unscaled": {
+        "scheme": hg.Corrected(scale=False),
+        "engine": "simulated-b200",
+    },
 }
 """Options of products that take operands of any exponents."""
 NARROW = {
@@ -79,7 +93,10 @@ NARROW = {
 """Options of products that are slow, or refused, where exponents are far apart."""
 CASES = [
     *(pytest.param(options, True, id=f"{name}-wide") for name, options in WIDE.items()),
-    *(pytest.param(options, False, id=f"{name}-narrow") for name, options in NARROW.items()),
+    *(
+        pytest.param(options, False, id=f"{name}-narrow")
+        for name, options in NARROW.items()
+    ),
 ]
 
 
@@ -92,17 +109,23 @@ CASES = [
     ],
 )
 @pytest.mark.parametrize(("options", "wide"), CASES)
-def test_inf_and_nan_are_where_any_order_of_ieee_arithmetic_puts_them(options, wide, dtype, products):
+def test_inf_and_nan_are_where_any_order_of_ieee_arithmetic_puts_them(
+    options, wide, dtype, products
+):
     for a, b in operands(3, products, 5 if products < 1000 else 40, dtype, wide):
         c, report = hg.matmul(a, b, return_report=True, **options)
         assert_special_values(c, a, b, report.bound)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", ["auto", "correct", "native", "ozaki1-fp64", "ozaki2-fast"])
+@pytest.mark.parametrize(
+    "name", ["auto", "correct", "native", "ozaki1-fp64", "ozaki2-fast"]
+)
 def test_tensors_have_their_inf_and_nan_in_the_same_places(torch, name, dtype):
     for a, b in operands(4, 500, 5, dtype, True):
-        c, report = hg.matmul(*(torch.from_numpy(x) for x in (a, b)), return_report=True, **WIDE[name])
+        c, report = hg.matmul(
+            *(torch.from_numpy(x) for x in (a, b)), return_report=True, **WIDE[name]
+        )
         assert_special_values(c.numpy(), a, b, report.bound)
 
 
@@ -111,7 +134,10 @@ def test_the_oracle_of_stacks_is_that_of_single_terms(wide):
     for a, b in operands(5, 300, 10, "float64", wide):
         expected = np.stack([pattern(left, right) for left, right in zip(a, b)])
         assert_special_values(expected, a, b)
-        for spoiled in (np.where(expected == 0, np.nan, expected), np.nan_to_num(expected, posinf=0.0, neginf=0.0)):
+        for spoiled in (
+            np.where(expected == 0, np.nan, expected),
+            np.nan_to_num(expected, posinf=0.0, neginf=0.0),
+        ):
             with pytest.raises(AssertionError):
                 assert_special_values(spoiled, a, b)
 
@@ -130,8 +156,12 @@ def test_the_oracle_sees_finite_results_that_overflowed():
 
 
 @pytest.mark.parametrize("scheme", SCHEMES, ids=str)
-def test_finite_entries_beside_non_finite_ones_keep_their_bits(make_pair, assert_same_bits, scheme):
-    if scheme in ("auto", "native") or (isinstance(scheme, hg.Ozaki2) and scheme.scaling == "accurate"):
+def test_finite_entries_beside_non_finite_ones_keep_their_bits(
+    make_pair, assert_same_bits, scheme
+):
+    if scheme in ("auto", "native") or (
+        isinstance(scheme, hg.Ozaki2) and scheme.scaling == "accurate"
+    ):
         scheme = hg.Ozaki1(product="fp64", num_slices=2)
     a, b = make_pair("phi_2", 5, 11, 4)
     plan = hg.make_plan(a, b, scheme=scheme)
@@ -144,7 +174,9 @@ def test_finite_entries_beside_non_finite_ones_keep_their_bits(make_pair, assert
     assert not np.isfinite(spoiled[:, 1]).any()
 
 
-@pytest.mark.parametrize("scheme", [s for s in SCHEMES if s not in ("native", "auto")], ids=str)
+@pytest.mark.parametrize(
+    "scheme", [s for s in SCHEMES if s not in ("native", "auto")], ids=str
+)
 def test_plans_from_non_finite_operands_work_for_finite_ones(make_pair, scheme):
     a, b = make_pair("phi_2", 5, 11, 4)
     spoiled = a.copy()
@@ -156,7 +188,13 @@ def test_plans_from_non_finite_operands_work_for_finite_ones(make_pair, scheme):
 @pytest.mark.parametrize("scheme", SCHEMES, ids=str)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
 def test_finite_operands_never_give_nan(make_pair, scheme, dtype):
-    for name in ("largest", "overflowing", "full_range", "largest_times_smallest", "cancelling"):
+    for name in (
+        "largest",
+        "overflowing",
+        "full_range",
+        "largest_times_smallest",
+        "cancelling",
+    ):
         a, b = make_pair(name, 6, 8, 5, dtype)
         try:
             c = hg.matmul(a, b, scheme=scheme)
@@ -182,7 +220,13 @@ def test_sums_that_overflow_on_the_way_are_finite_where_the_result_is(scheme, dt
 def test_the_largest_number_times_one_is_itself(dtype):
     largest = np.finfo(dtype).max
     below = np.nextafter(largest, np.zeros((), dtype))
-    for scheme in ("auto", "ozaki1", "ozaki2", hg.Ozaki1(product="fp16"), hg.Ozaki1(product="fp64")):
+    for scheme in (
+        "auto",
+        "ozaki1",
+        "ozaki2",
+        hg.Ozaki1(product="fp16"),
+        hg.Ozaki1(product="fp64"),
+    ):
         a = np.array([[largest], [below], [-largest]], dtype)
         c = hg.matmul(a, np.ones((1, 1), dtype), accuracy="correct", scheme=scheme)
         np.testing.assert_array_equal(c, a)
@@ -190,7 +234,9 @@ def test_the_largest_number_times_one_is_itself(dtype):
         np.testing.assert_array_equal(c, a.T)
 
 
-@pytest.mark.parametrize("scheme", [s for s in SCHEMES if s not in ("auto", "native")], ids=str)
+@pytest.mark.parametrize(
+    "scheme", [s for s in SCHEMES if s not in ("auto", "native")], ids=str
+)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
 def test_a_sum_of_zeros_is_a_positive_zero(make_pair, assert_same_bits, scheme, dtype):
     for sign in (1, -1):
@@ -200,20 +246,33 @@ def test_a_sum_of_zeros_is_a_positive_zero(make_pair, assert_same_bits, scheme, 
 
 @pytest.mark.parametrize("scheme", ["auto", "ozaki1", "ozaki2"])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
-def test_full_cancellation_is_a_positive_zero(make_pair, assert_same_bits, scheme, dtype):
+def test_full_cancellation_is_a_positive_zero(
+    make_pair, assert_same_bits, scheme, dtype
+):
     x, y = make_pair("span_60", 4, 6, 5, dtype)
     for accuracy in ("correct", 1e-16):
-        c = hg.matmul(np.hstack([x, x]), np.vstack([y, -y]), scheme=scheme, accuracy=accuracy)
-        # A sum cut short need not vanish: the digits of -y are not always those of y with their signs changed.
+        c = hg.matmul(
+            np.hstack([x, x]), np.vstack([y, -y]), scheme=scheme, accuracy=accuracy
+        )
+        # A sum cut short need not vanish: the digits of -y are not always those of y
+        # with their signs changed.
         if scheme == "ozaki2" or accuracy == "correct":
             assert_same_bits(c, np.zeros((4, 5), dtype))
 
 
-@pytest.mark.parametrize("scheme", ["auto", "ozaki1", "ozaki2", hg.Ozaki2(scaling="fast")], ids=str)
+@pytest.mark.parametrize(
+    "scheme", ["auto", "ozaki1", "ozaki2", hg.Ozaki2(scaling="fast")], ids=str
+)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_negative_results_that_underflow_are_negative_zeros(assert_same_bits, scheme, dtype):
+def test_negative_results_that_underflow_are_negative_zeros(
+    assert_same_bits, scheme, dtype
+):
     tiny = np.array([[np.finfo(dtype).smallest_subnormal]], dtype)
-    for a, b in ((tiny, tiny.dtype.type(-0.25) * np.ones_like(tiny)), (-tiny, tiny), (tiny, tiny)):
+    for a, b in (
+        (tiny, tiny.dtype.type(-0.25) * np.ones_like(tiny)),
+        (-tiny, tiny),
+        (tiny, tiny),
+    ):
         c = hg.matmul(a, b, accuracy="correct", scheme=scheme)
         assert c == 0
         assert np.signbit(c.real) == np.signbit(a.real * b.real)
@@ -221,15 +280,21 @@ def test_negative_results_that_underflow_are_negative_zeros(assert_same_bits, sc
 
 
 @pytest.mark.parametrize("alpha", [1.0, -1.0, 0.25, -8.0])
-@pytest.mark.parametrize("scheme", ["auto", "ozaki1", "ozaki2", hg.Ozaki2(scaling="fast")], ids=str)
+@pytest.mark.parametrize(
+    "scheme", ["auto", "ozaki1", "ozaki2", hg.Ozaki2(scaling="fast")], ids=str
+)
 def test_scaled_exact_zeros_are_positive(make_pair, assert_same_bits, scheme, alpha):
     a, b = make_pair("cancelling", 4, 6, 5)
-    assert_same_bits(hg.gemm(a, b, alpha=alpha, accuracy="correct", scheme=scheme), np.zeros((4, 5)))
+    assert_same_bits(
+        hg.gemm(a, b, alpha=alpha, accuracy="correct", scheme=scheme), np.zeros((4, 5))
+    )
 
 
 @pytest.mark.parametrize("setting", ["raise", "warn", "ignore"])
 @pytest.mark.parametrize("accuracy", [None, 1e-17, "correct"])
-def test_floating_point_error_settings_of_the_caller_do_not_matter(make_pair, assert_same_bits, setting, accuracy):
+def test_floating_point_error_settings_of_the_caller_do_not_matter(
+    make_pair, assert_same_bits, setting, accuracy
+):
     for name in ("full_range", "largest", "subnormal", "overflowing"):
         a, b = make_pair(name, 5, 6, 4)
         expected = hg.matmul(a, b, accuracy=accuracy)
@@ -239,17 +304,24 @@ def test_floating_point_error_settings_of_the_caller_do_not_matter(make_pair, as
 
 @pytest.mark.parametrize("alpha", [2.0, -0.5, 3.0])
 def test_gemm_carries_non_finite_entries_through(alpha):
-    a, b = np.array([[np.inf, 1.0], [2.0, np.nan], [1.0, 1.0]]), np.array([[1.0, 0.0], [1.0, 2.0]])
+    a, b = (
+        np.array([[np.inf, 1.0], [2.0, np.nan], [1.0, 1.0]]),
+        np.array([[1.0, 0.0], [1.0, 2.0]]),
+    )
     with np.errstate(invalid="ignore"):
         expected = alpha * (a @ b) + 3.0 * np.ones((3, 2))
     for scheme in ("auto", "ozaki1", "ozaki2"):
-        found = hg.gemm(a, b, np.ones((3, 2)), alpha=alpha, beta=3.0, scheme=scheme, accuracy="fp64")
+        found = hg.gemm(
+            a, b, np.ones((3, 2)), alpha=alpha, beta=3.0, scheme=scheme, accuracy="fp64"
+        )
         np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("options", WIDE.values(), ids=WIDE)
-def test_neither_c_nor_out_is_read_where_beta_is_zero(make_pair, assert_same_bits, options, dtype):
+def test_neither_c_nor_out_is_read_where_beta_is_zero(
+    make_pair, assert_same_bits, options, dtype
+):
     a, b = make_pair("phi_1", 6, 8, 5, dtype)
     want = hg.matmul(a, b, **options)
     for value in (np.nan, np.inf):

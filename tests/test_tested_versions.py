@@ -1,4 +1,6 @@
-"""The versions that were tested are the same wherever they are named, and what is installed here is told."""
+"""The versions that were tested are the same wherever they are named, and what is
+installed here is told.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,11 @@ def text_of(name):
 
 @pytest.mark.parametrize(("name", "end"), [("oldest", 0), ("newest", 1)])
 def test_requirements_name_the_ends_of_the_range(name, end):
-    pins = dict(re.findall(r"^(\w+)==([\d.]+)", text_of(f"requirements/{name}.txt"), re.MULTILINE))
+    pins = dict(
+        re.findall(
+            r"^(\w+)==([\d.]+)", text_of(f"requirements/{name}.txt"), re.MULTILINE
+        )
+    )
     assert pins == {library: TESTED[library][end] for library in ("torch", "triton")}
 
 
@@ -36,7 +42,9 @@ def test_the_extras_take_every_version_from_the_oldest_on():
 @pytest.mark.parametrize("page", ["README.md", "docs/gpu.md"])
 def test_pages_name_the_range(page):
     for library, name in (("torch", "PyTorch"), ("triton", "Triton")):
-        oldest, newest = (".".join(version.split(".")[:2]) for version in TESTED[library])
+        oldest, newest = (
+            ".".join(version.split(".")[:2]) for version in TESTED[library]
+        )
         assert f"{name} {oldest} to {newest}" in text_of(page)
 
 
@@ -66,5 +74,9 @@ def test_info_names_the_range():
 def test_info_says_how_kernels_are_launched():
     torch = pytest.importorskip("torch")
     triton = pytest.importorskip("triton")
-    way = "kernels are launched by the CUDA driver" if torch.cuda.is_available() else "without a GPU"
+    way = (
+        "kernels are launched by the CUDA driver"
+        if torch.cuda.is_available()
+        else "without a GPU"
+    )
     assert f"triton     {triton.__version__}, {way}" in str(hg.info())

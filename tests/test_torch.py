@@ -9,26 +9,43 @@ import hifigemm as hg
 
 torch = pytest.importorskip("torch")
 
-SCHEMES = (hg.Ozaki1(), hg.Ozaki1(product="fp16"), hg.Ozaki2(), hg.Ozaki2(scaling="fast"))
+SCHEMES = (
+    hg.Ozaki1(),
+    hg.Ozaki1(product="fp16"),
+    hg.Ozaki2(),
+    hg.Ozaki2(scaling="fast"),
+)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
 @pytest.mark.parametrize("scheme", SCHEMES, ids=str)
 def test_tensors_give_the_bits_of_arrays(make_pair, assert_same_bits, scheme, dtype):
     a, b = make_pair("phi_1", 5, 30, 4, dtype)
-    c, report = hg.matmul(torch.from_numpy(a), torch.from_numpy(b), scheme=scheme, return_report=True)
+    c, report = hg.matmul(
+        torch.from_numpy(a), torch.from_numpy(b), scheme=scheme, return_report=True
+    )
     assert isinstance(c, torch.Tensor)
     assert (report.engine, report.device) == ("torch", "cpu")
     assert_same_bits(c.numpy(), hg.matmul(a, b, scheme=scheme))
 
 
 def test_native_product_is_that_of_torch():
-    a, b = torch.rand(40, 50, dtype=torch.float64), torch.rand(50, 30, dtype=torch.float64)
+    a, b = (
+        torch.rand(40, 50, dtype=torch.float64),
+        torch.rand(50, 30, dtype=torch.float64),
+    )
     torch.testing.assert_close(hg.matmul(a, b), a @ b, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize(
-    ("a", "b"), [((4,), (4,)), ((4,), (4, 3)), ((2, 1, 3, 4), (5, 4, 2)), ((0, 4), (4, 2)), ((3, 0), (0, 2))]
+    ("a", "b"),
+    [
+        ((4,), (4,)),
+        ((4,), (4, 3)),
+        ((2, 1, 3, 4), (5, 4, 2)),
+        ((0, 4), (4, 2)),
+        ((3, 0), (0, 2)),
+    ],
 )
 def test_shapes_are_those_of_torch_matmul(a, b):
     a, b = torch.rand(a, dtype=torch.float64), torch.rand(b, dtype=torch.float64)
@@ -42,7 +59,9 @@ def test_strides_conjugates_and_mixed_dtypes(assert_same_bits):
     x = torch.rand(6, 8, dtype=torch.complex128)
     y = torch.rand(3, dtype=torch.float32).expand(6, 3)
     c = hg.matmul(x.mH[::2], y, accuracy="correct")
-    assert_same_bits(c.numpy(), hg.matmul(x.numpy().conj().T[::2], y.numpy(), accuracy="correct"))
+    assert_same_bits(
+        c.numpy(), hg.matmul(x.numpy().conj().T[::2], y.numpy(), accuracy="correct")
+    )
 
 
 def test_out_is_filled_and_returned():
@@ -58,7 +77,13 @@ def test_out_is_filled_and_returned():
 
 def test_gemm_takes_tensors(assert_same_bits):
     a, b, c = (torch.rand(4, 4, dtype=torch.float64) for _ in range(3))
-    options = {"alpha": -0.3, "beta": 2.0, "trans_a": "T", "trans_b": "C", "accuracy": "correct"}
+    options = {
+        "alpha": -0.3,
+        "beta": 2.0,
+        "trans_a": "T",
+        "trans_b": "C",
+        "accuracy": "correct",
+    }
     found = hg.gemm(a, b, c, **options)
     assert_same_bits(found.numpy(), hg.gemm(a.numpy(), b.numpy(), c.numpy(), **options))
 
@@ -91,11 +116,16 @@ def test_gradients_are_no_matter_under_no_grad():
 
 
 def test_prepared_tensors_stand_for_the_operand(assert_same_bits):
-    a, b = torch.rand(6, 20, dtype=torch.float64), torch.rand(20, 7, dtype=torch.float64)
+    a, b = (
+        torch.rand(6, 20, dtype=torch.float64),
+        torch.rand(20, 7, dtype=torch.float64),
+    )
     plan = hg.make_plan(a, b, scheme=hg.Ozaki2(scaling="fast"), accuracy="correct")
     assert plan.engine == "torch"
     left = hg.prepare(a, "left", plan=plan)
-    assert_same_bits(hg.matmul(left, b).numpy(), hg.matmul(a.numpy(), b.numpy(), accuracy="correct"))
+    assert_same_bits(
+        hg.matmul(left, b).numpy(), hg.matmul(a.numpy(), b.numpy(), accuracy="correct")
+    )
     with pytest.raises(TypeError, match="different libraries"):
         hg.matmul(left, b.numpy())
 
@@ -104,14 +134,22 @@ CHANGES = {
     "in place": lambda a: a.fill_(7.0),
     "through NumPy": lambda a: a.numpy().fill(7.0),
     "through data": lambda a: a.data.fill_(7.0),
-    "by a product": lambda a: hg.matmul(torch.ones_like(a), torch.ones(a.shape[1], a.shape[1], dtype=a.dtype), out=a),
+    "by a product": lambda a: hg.matmul(
+        torch.ones_like(a), torch.ones(a.shape[1], a.shape[1], dtype=a.dtype), out=a
+    ),
 }
 
 
 @pytest.mark.parametrize("how", CHANGES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-@pytest.mark.parametrize("scheme", ["native", "ozaki1", "ozaki2", hg.Ozaki2(num_moduli=14, scaling="fast")], ids=str)
-def test_later_changes_of_a_tensor_do_not_reach_the_prepared_operand(scheme, dtype, how):
+@pytest.mark.parametrize(
+    "scheme",
+    ["native", "ozaki1", "ozaki2", hg.Ozaki2(num_moduli=14, scaling="fast")],
+    ids=str,
+)
+def test_later_changes_of_a_tensor_do_not_reach_the_prepared_operand(
+    scheme, dtype, how
+):
     a, b = torch.rand(6, 20, dtype=dtype), torch.rand(20, 7, dtype=torch.float64)
     plan = hg.make_plan(a, b, scheme=scheme)
     left, want = hg.prepare(a, "left", plan=plan), hg.matmul(a, b, plan=plan)

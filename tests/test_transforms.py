@@ -1,4 +1,5 @@
-"""What PyTorch does with a program besides running it: products go along, and what one would drop is refused.
+"""What PyTorch does with a program besides running it: products go along, and what one
+would drop is refused.
 
 What comes of products that go along is tested in interop/test_torch_operators.py.
 """
@@ -25,7 +26,10 @@ pytestmark = pytest.mark.filterwarnings(
     "ignore:Attempted to insert a get_attr Node:UserWarning"
 )  # of what torch itself does
 
-A, B = (torch.rand(4, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)) for seed in range(2))
+A, B = (
+    torch.rand(4, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    for seed in range(2)
+)
 PLAN = hg.make_plan(A, B, scheme="ozaki1")
 RIGHT = hg.prepare(B, "right", plan=PLAN)
 CALLS = {
@@ -96,7 +100,9 @@ WAYS_OF_A_PROGRAM = {
     "functionalize": lambda call: functionalize(call)(A.clone()),
     "make_fx": lambda call: make_fx(call)(A.clone()),
     "make_fx before dispatch": lambda call: make_fx(call, pre_dispatch=True)(A.clone()),
-    "make_fx with fake tensors": lambda call: make_fx(call, tracing_mode="fake")(A.clone()),
+    "make_fx with fake tensors": lambda call: make_fx(call, tracing_mode="fake")(
+        A.clone()
+    ),
     "export": exported,
     "fake tensors": with_fake_tensors,
     "a mode of fake tensors": under_a_mode_of_fake_tensors,
@@ -107,24 +113,34 @@ WAYS_OF_A_PROGRAM = {
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("way", WAYS_OF_A_TENSOR)
 def test_what_a_tensor_stands_for_besides_its_entries_is_not_dropped(way, call):
-    with pytest.raises(TypeError, match=rf"^{NAMES.get(call, 'a')} (requires|has|is|=) .*(pass .*detach|expected)"):
+    with pytest.raises(
+        TypeError,
+        match=rf"^{NAMES.get(call, 'a')} (requires|has|is|=) .*(pass .*detach|expected)",
+    ):
         WAYS_OF_A_TENSOR[way](CALLS[call])
 
 
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("way", WAYS_OF_A_PROGRAM)
 def test_what_torch_does_with_a_program_does_not_stop_at_a_product(way, call):
-    with pytest.raises(TypeError, match=r"^(a|b|c|out|alpha|beta) (is|has) .*(multiply outside of it|detach)"):
+    with pytest.raises(
+        TypeError,
+        match=r"^(a|b|c|out|alpha|beta) (is|has) .*(multiply outside of it|detach)",
+    ):
         WAYS_OF_A_PROGRAM[way](CALLS[call])
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
-@pytest.mark.parametrize("way", [*sorted(set(WAYS_OF_A_TENSOR) - {"meta"}), *WAYS_OF_A_PROGRAM])
+@pytest.mark.parametrize(
+    "way", [*sorted(set(WAYS_OF_A_TENSOR) - {"meta"}), *WAYS_OF_A_PROGRAM]
+)
 def test_products_of_two_tensors_go_where_those_of_torch_go(way, side):
     """Fake tensors beside tensors that have numbers are refused by both."""
 
     def goes(product):
-        call = (lambda x: product(x, B)) if side == "left" else (lambda x: product(A, x))
+        call = (
+            (lambda x: product(x, B)) if side == "left" else (lambda x: product(A, x))
+        )
         try:
             (WAYS_OF_A_TENSOR | WAYS_OF_A_PROGRAM)[way](call)
         except AssertionError as said:
@@ -132,7 +148,11 @@ def test_products_of_two_tensors_go_where_those_of_torch_go(way, side):
             return False
         return True
 
-    assert goes(partial(hg.matmul, accuracy="correct")) == goes(hg.matmul) == goes(torch.matmul)
+    assert (
+        goes(partial(hg.matmul, accuracy="correct"))
+        == goes(hg.matmul)
+        == goes(torch.matmul)
+    )
 
 
 class Product(torch.autograd.Function):
@@ -165,15 +185,23 @@ class Product(torch.autograd.Function):
 
 def test_an_autograd_function_is_a_way_through_all_of_them():
     zeros, ones = torch.zeros_like(B), torch.ones_like(B)
-    product, gradient = (hg.matmul(x, y, accuracy="correct") for x, y in ((A, B), (ones, B.mT)))
+    product, gradient = (
+        hg.matmul(x, y, accuracy="correct") for x, y in ((A, B), (ones, B.mT))
+    )
     a = A.clone().requires_grad_()
     Product.apply(a, B).sum().backward()
     assert torch.equal(a.grad, gradient)
     assert torch.equal(grad(lambda x: Product.apply(x, B).sum())(A), gradient)
-    assert all(torch.equal(x, product) for x in jvp(lambda x: Product.apply(x, B), (A,), (A,)))
-    assert torch.equal(vmap(Product.apply)(torch.stack([A, zeros]), torch.stack([B, B]))[0], product)
+    assert all(
+        torch.equal(x, product) for x in jvp(lambda x: Product.apply(x, B), (A,), (A,))
+    )
+    assert torch.equal(
+        vmap(Product.apply)(torch.stack([A, zeros]), torch.stack([B, B]))[0], product
+    )
     with forward_ad.dual_level():
-        found = forward_ad.unpack_dual(Product.apply(forward_ad.make_dual(A.clone(), A), B))
+        found = forward_ad.unpack_dual(
+            Product.apply(forward_ad.make_dual(A.clone(), A), B)
+        )
         assert torch.equal(found.primal, product)
         assert torch.equal(found.tangent, product)
 
@@ -199,7 +227,9 @@ def test_tensors_that_nothing_follows_are_multiplied_anywhere():
     with torch.no_grad():
         assert torch.equal(hg.matmul(parameter, B, accuracy="correct"), want)
     assert torch.equal(hg.matmul(parameter.detach(), B, accuracy="correct"), want)
-    assert torch.equal(hg.matmul(torch.nn.Buffer(A.clone()), B, accuracy="correct"), want)
+    assert torch.equal(
+        hg.matmul(torch.nn.Buffer(A.clone()), B, accuracy="correct"), want
+    )
     with pytest.raises(TypeError, match=r"a requires a gradient.*a\.detach\(\)"):
         hg.matmul(parameter, B, return_report=True)
 
@@ -218,12 +248,17 @@ def test_tensors_that_nothing_follows_are_multiplied_anywhere():
 def test_options_without_gradients_are_named_where_a_gradient_is_needed(words, options):
     them = "them" if " and " in words else "it"
     b = B.clone().requires_grad_()
-    with pytest.raises(TypeError, match=rf"b requires a gradient.*products with {words} have none\. Leave {them} out"):
+    with pytest.raises(
+        TypeError,
+        match=rf"b requires a gradient.*products with {words} have none\. Leave {them} out",
+    ):
         hg.matmul(A, b, **options)
     with torch.no_grad():
         hg.matmul(A, b, **options)
     if "result" not in options:
-        with pytest.raises(TypeError, match=rf"c requires a gradient.*products with {words} have none"):
+        with pytest.raises(
+            TypeError, match=rf"c requires a gradient.*products with {words} have none"
+        ):
             hg.gemm(A, A, b, beta=1.0, **options)
 
 
@@ -242,11 +277,17 @@ def test_tensors_of_a_class_of_their_own_are_refused():
     from torch.testing._internal.two_tensor import TwoTensor
 
     for x in (A.as_subclass(Named), torch.nn.UninitializedParameter()):
-        with torch.no_grad(), pytest.raises(TypeError, match=rf"a is a .*{type(x).__name__}.*as_subclass"):
+        with (
+            torch.no_grad(),
+            pytest.raises(
+                TypeError, match=rf"a is a .*{type(x).__name__}.*as_subclass"
+            ),
+        ):
             hg.matmul(x, B)
     with pytest.raises(TypeError, match=r"a is a .*TwoTensor.*as_subclass"):
         hg.matmul(TwoTensor(A, B), B, return_report=True)
-    found = hg.matmul(TwoTensor(A, B), TwoTensor(B, A))  # its class takes operators apart
+    # its class takes operators apart
+    found = hg.matmul(TwoTensor(A, B), TwoTensor(B, A))
     assert torch.equal(found.a, hg.matmul(A, B))
     assert torch.equal(found.b, hg.matmul(B, A))
     plain = A.as_subclass(Named).as_subclass(torch.Tensor)
@@ -255,7 +296,11 @@ def test_tensors_of_a_class_of_their_own_are_refused():
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
 def test_tensors_without_their_entries_in_memory_are_refused():
-    for x in (torch.nested.nested_tensor([A, B]), torch._efficientzerotensor((4, 4)), A.to_sparse()):
+    for x in (
+        torch.nested.nested_tensor([A, B]),
+        torch._efficientzerotensor((4, 4)),
+        A.to_sparse(),
+    ):
         with pytest.raises(TypeError, match="dense memory"):
             hg.gemm(B, B, x, beta=1.0)
 
@@ -264,7 +309,9 @@ def test_scalars_of_tensors_are_numbers_or_refused():
     want = hg.gemm(A, B, alpha=2.0)
     assert torch.equal(hg.gemm(A, B, alpha=torch.tensor(2.0)), want)
     with torch.no_grad():
-        assert torch.equal(hg.gemm(A, B, alpha=torch.tensor(2.0, requires_grad=True)), want)
+        assert torch.equal(
+            hg.gemm(A, B, alpha=torch.tensor(2.0, requires_grad=True)), want
+        )
     for alpha in (torch.ones(2), torch.ones(0)):
         with pytest.raises(TypeError, match=r"alpha = tensor.*expected a number"):
             hg.gemm(A, B, alpha=alpha)
@@ -276,7 +323,8 @@ def test_calls_that_are_followed_are_never_repeated_from_memory(monkeypatch):
 
     def look(name):
         def note(x):
-            seen.setdefault(name, (is_followed(), is_wrapped(x)))  # torch.jit runs it again, without a trace
+            # torch.jit runs it again, without a trace
+            seen.setdefault(name, (is_followed(), is_wrapped(x)))
             return x * 1
 
         return note
@@ -302,10 +350,16 @@ def compiled():
     torch._dynamo.reset()
 
 
-SCHEMES = ({"accuracy": "correct"}, {"scheme": hg.Ozaki2(num_moduli=15, scaling="fast")}, {"scheme": hg.Ozaki1()})
+SCHEMES = (
+    {"accuracy": "correct"},
+    {"scheme": hg.Ozaki2(num_moduli=15, scaling="fast")},
+    {"scheme": hg.Ozaki1()},
+)
 
 
-@pytest.mark.parametrize("backend", ["eager", pytest.param("inductor", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "backend", ["eager", pytest.param("inductor", marks=pytest.mark.slow)]
+)
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_compiled_programs_have_the_bits_of_eager_ones(compiled, backend):
     for options in SCHEMES:
@@ -316,7 +370,9 @@ def test_compiled_programs_have_the_bits_of_eager_ones(compiled, backend):
         found = compiled(program, backend=backend)
         for n in (3, 4):
             assert torch.equal(found(A[:n], B), program(A[:n], B))
-        assert np.array_equal(found(A.numpy(), B.numpy()), program(A.numpy(), B.numpy()))
+        assert np.array_equal(
+            found(A.numpy(), B.numpy()), program(A.numpy(), B.numpy())
+        )
 
 
 def test_every_public_function_can_stand_in_a_compiled_program(compiled):
@@ -327,7 +383,10 @@ def test_every_public_function_can_stand_in_a_compiled_program(compiled):
             c, report = hg.gemm(left, y, alpha=2.0, return_report=True)
         return c + 1, report.bound, hg.engines()
 
-    (c, *rest), (want, *others) = compiled(program, backend="eager")(A, B), program(A, B)
+    (c, *rest), (want, *others) = (
+        compiled(program, backend="eager")(A, B),
+        program(A, B),
+    )
     assert torch.equal(c, want)
     assert rest == others
     assert torch.equal(compiled(hg.matmul, backend="eager")(A, B), hg.matmul(A, B))
@@ -340,19 +399,34 @@ def test_a_product_is_one_node_of_a_compiled_program(compiled):
         graphs.append(graph)
         return graph.forward
 
-    found = compiled(lambda x, y: hg.matmul(2 * x, y, accuracy="correct") + 1, backend=backend, fullgraph=True)
+    found = compiled(
+        lambda x, y: hg.matmul(2 * x, y, accuracy="correct") + 1,
+        backend=backend,
+        fullgraph=True,
+    )
     for n in range(1, 20):  # more kinds of calls than are compiled of any function
         x = torch.rand(n, n, dtype=torch.float64)
         assert torch.equal(found(x, x), hg.matmul(2 * x, x, accuracy="correct") + 1)
     assert len(graphs) <= 3  # of one row, of two or more, of any number
     for graph in graphs:
-        nodes = [str(node.target) for node in graph.graph.nodes if node.op == "call_function"]
+        nodes = [
+            str(node.target) for node in graph.graph.nodes if node.op == "call_function"
+        ]
         assert sum("hifigemm" in node for node in nodes) == 1
 
 
-def test_what_is_no_operator_is_refused_in_a_whole_graph_in_the_words_of_torch(compiled):
-    with pytest.raises(torch._dynamo.exc.Unsupported, match="hifigemm multiplies outside of compiled graphs"):
-        compiled(lambda x, y: hg.matmul(x, y, return_report=True)[0] + 1, backend="eager", fullgraph=True)(A, B)
+def test_what_is_no_operator_is_refused_in_a_whole_graph_in_the_words_of_torch(
+    compiled,
+):
+    with pytest.raises(
+        torch._dynamo.exc.Unsupported,
+        match="hifigemm multiplies outside of compiled graphs",
+    ):
+        compiled(
+            lambda x, y: hg.matmul(x, y, return_report=True)[0] + 1,
+            backend="eager",
+            fullgraph=True,
+        )(A, B)
 
 
 def test_gradients_pass_through_compiled_programs(compiled):
@@ -361,13 +435,18 @@ def test_gradients_pass_through_compiled_programs(compiled):
 
     found, x = compiled(program, backend="aot_eager"), A.clone().requires_grad_()
     assert torch.equal(found(x, B), program(A, B))
-    assert torch.equal(*(torch.autograd.grad(f(x, B).sum(), x)[0] for f in (found, program)))
+    assert torch.equal(
+        *(torch.autograd.grad(f(x, B).sum(), x)[0] for f in (found, program))
+    )
     with pytest.raises(TypeError, match="a requires a gradient"):
         compiled(lambda x: hg.matmul(x, RIGHT) + 1, backend="eager")(x)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("order", ["import hifigemm as hg, torch", "import torch, torch._dynamo, hifigemm as hg"])
+@pytest.mark.parametrize(
+    "order",
+    ["import hifigemm as hg, torch", "import torch, torch._dynamo, hifigemm as hg"],
+)
 def test_programs_are_compiled_whichever_is_imported_first(order):
     program = f"""
 {order}

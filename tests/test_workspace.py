@@ -27,7 +27,9 @@ SCHEMES = (
 
 
 def peak_of(call):
-    """Largest number of bytes that NumPy held at a time during the call, and the call's result."""
+    """Largest number of bytes that NumPy held at a time during the call, and the call's
+    result.
+    """
     tracemalloc.start()
     try:
         result = call()
@@ -45,7 +47,9 @@ def test_memory_stays_within_the_limit(make_pair, workspaces, scheme, dtype, whi
     options = {"scheme": scheme, "accuracy": None if scheme.explicit else "correct"}
     workspace = workspaces(a, b, **options)[which]
     hg.matmul(a[:2], b[:, :2], **options)  # constants that stay are made here
-    peak, (c, report) = peak_of(lambda: hg.matmul(a, b, workspace=workspace, return_report=True, **options))
+    peak, (c, report) = peak_of(
+        lambda: hg.matmul(a, b, workspace=workspace, return_report=True, **options)
+    )
     assert report.workspace <= workspace
     flags = 2 * c.size  # which entries keep their promise
     assert peak <= workspace + c.nbytes + flags + 2**16
@@ -60,7 +64,9 @@ def test_memory_without_a_limit_is_below_twelve_times_the_operands(make_pair, sc
 
 
 @pytest.mark.parametrize("scheme", SCHEMES, ids=str)
-def test_the_report_states_the_bytes_of_the_largest_block(make_pair, workspaces, scheme):
+def test_the_report_states_the_bytes_of_the_largest_block(
+    make_pair, workspaces, scheme
+):
     a, b = make_pair("phi_1", 30, 40, 20)
     limits = workspaces(a, b, scheme=scheme)
     for limit in limits[1:]:
@@ -77,10 +83,16 @@ def test_the_smallest_workspace_computes_entry_by_entry_and_one_byte_less_is_ref
     plan = hg.make_plan(a, b, scheme=scheme, workspace=smallest)
     assert plan.block_shape == (1, 1, 1)
     assert plan.workspace == smallest
-    with pytest.raises(hg.PlanError, match=f"workspace of {smallest - 1} bytes is too small.*takes {smallest}"):
+    with pytest.raises(
+        hg.PlanError,
+        match=f"workspace of {smallest - 1} bytes is too small.*takes {smallest}",
+    ):
         hg.make_plan(a, b, scheme=scheme, workspace=smallest - 1)
     if scheme.explicit:  # others may escalate, which takes more
-        assert_same_bits(hg.matmul(a, b, scheme=scheme, workspace=smallest), hg.matmul(a, b, scheme=scheme))
+        assert_same_bits(
+            hg.matmul(a, b, scheme=scheme, workspace=smallest),
+            hg.matmul(a, b, scheme=scheme),
+        )
 
 
 @pytest.mark.parametrize("workspace", [0, -1, "1 GiB", 1.5])
@@ -90,7 +102,12 @@ def test_what_is_no_positive_number_of_bytes_is_refused(workspace):
 
 
 def test_the_native_product_needs_none():
-    assert hg.matmul(np.ones((2, 2)), np.ones((2, 2)), workspace=1, return_report=True)[1].workspace == 0
+    assert (
+        hg.matmul(np.ones((2, 2)), np.ones((2, 2)), workspace=1, return_report=True)[
+            1
+        ].workspace
+        == 0
+    )
 
 
 def test_blocks_cover_every_entry_once(make_pair, workspaces):
@@ -116,10 +133,16 @@ def test_blocks_cover_every_entry_once(make_pair, workspaces):
     ],
 )
 def test_a_long_sum_takes_what_it_needs_where_no_limit_was_asked_for(dtype, k, options):
-    entry = 1e-160 if dtype == "float64" else 1.0  # products that underflow are escalated
+    # products that underflow are escalated
+    entry = 1e-160 if dtype == "float64" else 1.0
     x = np.full(k, entry, dtype)
     want = k * entry * entry
-    np.testing.assert_allclose(hg.matmul(x, x, **options), want, rtol=1e-6, atol=np.finfo(float).smallest_subnormal)
+    np.testing.assert_allclose(
+        hg.matmul(x, x, **options),
+        want,
+        rtol=1e-6,
+        atol=np.finfo(float).smallest_subnormal,
+    )
     with pytest.raises(hg.PlanError, match="workspace of 1048576 bytes is too small"):
         hg.matmul(x, x, workspace=2**20, **({"scheme": "ozaki1"} | options))
 
@@ -137,7 +160,9 @@ GIB = 2**30
 
 @pytest.fixture
 def free(monkeypatch):
-    """free(nbytes, large): so much memory is free, and products of operands and results from `large` bytes on ask."""
+    """free(nbytes, large): so much memory is free, and products of operands and results
+    from `large` bytes on ask.
+    """
 
     def pretend(nbytes, large=planner._LARGE):
         monkeypatch.setattr(NumpyEngine, "memory", Memory(free=lambda: nbytes))
@@ -151,23 +176,36 @@ LARGE, SMALL = (Problem(1, n, n, n, np.dtype(float)) for n in (20000, 8))
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex128"])
 @pytest.mark.parametrize("gib", [5, 23, 61, 2000])
-def test_default_plans_of_large_products_leave_half_of_the_free_memory(free, dtype, gib):
+def test_default_plans_of_large_products_leave_half_of_the_free_memory(
+    free, dtype, gib
+):
     free(gib * GIB)
     x = np.broadcast_to(np.ones((), dtype), (20000, 20000))
     limit = planner.workspace_limit(replace(LARGE, dtype=x.dtype), None, NumpyEngine())
     result_and_copies = 3 * 20000**2 * x.itemsize
-    assert planner._LARGE <= limit <= max((gib * GIB - result_and_copies) // 2, planner._LARGE)
+    assert (
+        planner._LARGE
+        <= limit
+        <= max((gib * GIB - result_and_copies) // 2, planner._LARGE)
+    )
     assert (limit == steady(limit)) == (gib == 2000)
-    for scheme in (hg.Ozaki1(product="fp64"), hg.Ozaki2(num_moduli=15)):  # neither looks at the entries
+    # neither looks at the entries
+    for scheme in (hg.Ozaki1(product="fp64"), hg.Ozaki2(num_moduli=15)):
         assert hg.make_plan(x, x, scheme=scheme, accuracy="correct").workspace <= limit
 
 
-def test_nobody_looks_at_the_free_memory_for_small_products_or_where_a_limit_was_given(free):
+def test_nobody_looks_at_the_free_memory_for_small_products_or_where_a_limit_was_given(
+    free,
+):
     for nbytes in (0, GIB, None):
         free(nbytes)
-        assert planner.workspace_limit(SMALL, None, NumpyEngine()) == DefaultWorkspace(2**28)
+        assert planner.workspace_limit(SMALL, None, NumpyEngine()) == DefaultWorkspace(
+            2**28
+        )
         assert planner.workspace_limit(LARGE, 2**40, NumpyEngine()) == 2**40
-    assert planner.workspace_limit(LARGE, None, NumpyEngine()) == DefaultWorkspace(8 * 3 * 8 * 20000**2)
+    assert planner.workspace_limit(LARGE, None, NumpyEngine()) == DefaultWorkspace(
+        8 * 3 * 8 * 20000**2
+    )
 
 
 @pytest.mark.parametrize("scheme", [*SCHEMES, hg.Multiword(), hg.Corrected()], ids=str)
@@ -182,7 +220,8 @@ def test_no_bit_depends_on_the_free_memory(make_pair, assert_same_bits, free, sc
     c, held = hg.matmul(a, b, return_report=True, **options)
     assert_same_bits(c, want)
     assert held.workspace == plan.workspace
-    if isinstance(scheme, hg.Multiword | hg.Corrected):  # a library's sums may follow the blocks
+    # a library's sums may follow the blocks
+    if isinstance(scheme, hg.Multiword | hg.Corrected):
         assert plan.is_whole
         assert held.workspace == report.workspace
     else:
@@ -200,7 +239,9 @@ def test_one_entry_at_least_is_made_in_any_memory(make_pair, assert_same_bits, f
 
 
 def test_limits_by_the_free_memory_are_few(free):
-    """So that plans that are kept for a limit are found again while the free memory moves."""
+    """So that plans that are kept for a limit are found again while the free memory
+    moves.
+    """
     limits = set()
     for nbytes in range(16 * GIB, 32 * GIB, 2**24):
         free(nbytes)
@@ -208,7 +249,9 @@ def test_limits_by_the_free_memory_are_few(free):
     assert len(limits) <= 4 * 3 + 1
 
 
-def test_products_in_blocks_for_want_of_memory_are_not_repeated_in_them(make_pair, monkeypatch, free):
+def test_products_in_blocks_for_want_of_memory_are_not_repeated_in_them(
+    make_pair, monkeypatch, free
+):
     a, b = make_pair("phi_1", 30, 40, 20)
     operands = a.nbytes + b.nbytes + 8 * 30 * 20
     whole = hg.make_plan(a, b, scheme="ozaki1", accuracy="correct").workspace

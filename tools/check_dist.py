@@ -1,8 +1,10 @@
-"""Check what is going to be published. Usage: python tools/check_dist.py [FOLDER], with one wheel and one sdist in it.
+"""Check what is going to be published. Usage: python tools/check_dist.py [FOLDER], with
+one wheel and one sdist in it.
 
 - The sdist holds every file of the checkout that `FOLDERS` and `FILES` name.
-- The wheel, installed into an empty environment with what it requires, runs the first snippet of the README that the
-  sdist holds, prints what the README says, and `hifigemm info` runs.
+- The wheel, installed into an empty environment with what it requires, runs the first
+  snippet of the README that the sdist holds, prints what the README says, and
+  `hifigemm info` runs.
 """
 
 from __future__ import annotations
@@ -22,15 +24,37 @@ sys.path.insert(0, str(ROOT))  # where it is run as a script
 
 from tools.check_docs import split_markdown  # noqa: E402
 
-FOLDERS = ("src", "tests", "docs", "tools", "benchmarks", "examples", "experiments", "plots", "results")
-FILES = ("Makefile", "mkdocs.yml", "pyproject.toml", "LICENSE", "README.md", "CHANGELOG.md", "CONTRIBUTING.md")
+FOLDERS = (
+    "src",
+    "tests",
+    "docs",
+    "tools",
+    "benchmarks",
+    "examples",
+    "experiments",
+    "plots",
+    "results",
+)
+FILES = (
+    "Makefile",
+    "mkdocs.yml",
+    "pyproject.toml",
+    "LICENSE",
+    "README.md",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+)
 FILES += ("CITATION.cff", "SECURITY.md")
 
 
 def wanted(root: Path) -> set[str]:
     """The files of a checkout that belong into its sdist."""
     command = ["git", "ls-files", "-z", *FOLDERS, *FILES]
-    return set(subprocess.run(command, cwd=root, capture_output=True, text=True, check=True).stdout.split("\0")) - {""}
+    return set(
+        subprocess.run(
+            command, cwd=root, capture_output=True, text=True, check=True
+        ).stdout.split("\0")
+    ) - {""}
 
 
 def members(sdist: Path) -> dict[str, str]:
@@ -41,7 +65,10 @@ def members(sdist: Path) -> dict[str, str]:
 
 def missing_files(sdist: Path, names: set[str]) -> list[str]:
     """What an sdist lacks of these files."""
-    return [f"{sdist.name}: {name} is missing" for name in sorted(names - members(sdist).keys())]
+    return [
+        f"{sdist.name}: {name} is missing"
+        for name in sorted(names - members(sdist).keys())
+    ]
 
 
 def readme_of(sdist: Path) -> str:
@@ -53,16 +80,25 @@ def readme_of(sdist: Path) -> str:
 
 
 def failing_install(wheel: Path, readme: str) -> Iterator[str]:
-    """Install a wheel where nothing is, and run the first snippet of the README there."""
+    """Install a wheel where nothing is, and run the first snippet of the README
+    there.
+    """
     _, blocks = split_markdown(readme)
     snippet = next(block for block in blocks if block.language == "python")
     with tempfile.TemporaryDirectory() as folder:
         venv.create(folder, with_pip=True)
         python = Path(folder, "Scripts" if os.name == "nt" else "bin", "python")
         run = [str(python), "-I"]  # neither the checkout nor PYTHONPATH
-        subprocess.run([*run, "-m", "pip", "install", "--quiet", str(wheel.resolve())], check=True)
-        for arguments, stated in ((["-c", snippet.code], snippet.output), (["-m", "hifigemm", "info"], None)):
-            done = subprocess.run([*run, *arguments], cwd=folder, capture_output=True, text=True)
+        subprocess.run(
+            [*run, "-m", "pip", "install", "--quiet", str(wheel.resolve())], check=True
+        )
+        for arguments, stated in (
+            (["-c", snippet.code], snippet.output),
+            (["-m", "hifigemm", "info"], None),
+        ):
+            done = subprocess.run(
+                [*run, *arguments], cwd=folder, capture_output=True, text=True
+            )
             if done.returncode:
                 yield f"{wheel.name}: {arguments[0]} ends with {done.returncode}: {done.stderr}"
             elif stated is not None and done.stdout.rstrip() != stated.rstrip():
@@ -76,10 +112,18 @@ def main() -> int:
     folder = parser.parse_args().folder
     wheels, sdists = sorted(folder.glob("*.whl")), sorted(folder.glob("*.tar.gz"))
     if (len(wheels), len(sdists)) != (1, 1):
-        print(f"{folder}: {len(wheels)} wheels and {len(sdists)} sdists, expected one of each")
+        print(
+            f"{folder}: {len(wheels)} wheels and {len(sdists)} sdists, expected one of each"
+        )
         return 1
-    problems = [*missing_files(sdists[0], wanted(ROOT)), *failing_install(wheels[0], readme_of(sdists[0]))]
-    print("\n".join(problems) or f"{wheels[0].name}, {sdists[0].name}: complete, and the first snippet runs")
+    problems = [
+        *missing_files(sdists[0], wanted(ROOT)),
+        *failing_install(wheels[0], readme_of(sdists[0])),
+    ]
+    print(
+        "\n".join(problems)
+        or f"{wheels[0].name}, {sdists[0].name}: complete, and the first snippet runs"
+    )
     return int(bool(problems))
 
 

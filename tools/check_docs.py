@@ -1,11 +1,16 @@
-"""Check the documentation. Usage: python tools/check_docs.py [ROOT], or --site FOLDER for the site that was built.
+"""Check the documentation. Usage: python tools/check_docs.py [ROOT], or --site FOLDER
+for the site that was built.
 
-- Links of README, CONTRIBUTING, CHANGELOG and docs/ lead to existing files and headings; so do those to the repository.
-- The ```python blocks of README and docs/ run, in order, one namespace a file; `<!-- skip -->` before a block skips it.
-  A ```text block behind one is what it prints, `...` standing for anything.
-- Keys such as [MOOI20], in these files and in docstrings and comments under src/, stand in docs/references.bib.
-- Pages of the site load nothing from elsewhere, and where Playwright and a browser are installed, none is wider than a
-  phone or a desktop, no letter is smaller than `LEAST_LETTERS`, and every picture is shown.
+- Links of README, CONTRIBUTING, CHANGELOG and docs/ lead to existing files and
+  headings; so do those to the repository.
+- The ```python blocks of README and docs/ run, in order, one namespace a file;
+  `<!-- skip -->` before a block skips it. A ```text block behind one is what it prints,
+  `...` standing for anything.
+- Keys such as [MOOI20], in these files and in docstrings and comments under src/, stand
+  in docs/references.bib.
+- Pages of the site load nothing from elsewhere, and where Playwright and a browser are
+  installed, none is wider than a phone or a desktop, no letter is smaller than
+  `LEAST_LETTERS`, and every picture is shown.
 """
 
 from __future__ import annotations
@@ -29,9 +34,13 @@ from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 FENCE = re.compile(r"^\s*(`{3,}|~{3,})\s*([\w+-]*)")
-LINK = re.compile(r"\]\(\s*<?([^)\s>]+)|^ {0,3}\[[^\]]+\]:\s*<?([^\s>]+)|(?:src|href)=\"([^\"]+)\"", re.MULTILINE)
+LINK = re.compile(
+    r"\]\(\s*<?([^)\s>]+)|^ {0,3}\[[^\]]+\]:\s*<?([^\s>]+)|(?:src|href)=\"([^\"]+)\"",
+    re.MULTILINE,
+)
 BRACKET = re.compile(r"(?<![\w\])])\[([^\[\]]{3,80})\]")  # not a subscript
-KEY = re.compile(r"(?!(?:BF|FP|TF)\d\d)[A-Z][A-Za-z]+\d\d[A-Za-z]?")  # not [FP16] and its like
+# not [FP16] and its like
+KEY = re.compile(r"(?!(?:BF|FP|TF)\d\d)[A-Z][A-Za-z]+\d\d[A-Za-z]?")
 HEADING = re.compile(r"^#{1,6}\s+(.*?)\s*#*$", re.MULTILINE)
 REPOSITORY = re.compile(
     r"https://(?:github\.com/hifigemm/hifigemm/(?:blob|tree)|raw\.githubusercontent\.com/hifigemm/hifigemm)/main/"
@@ -42,7 +51,9 @@ FROM_ELSEWHERE = re.compile(
 
 WIDTHS = {"phone": (360, 740), "desktop": (1280, 900)}
 LEAST_LETTERS = 10.5
-"""CSS pixels of the smallest letters of text, and of those in drawings, which have 14 units of 480."""
+"""CSS pixels of the smallest letters of text, and of those in drawings, which have 14
+units of 480.
+"""
 ADDRESS = "http://site/"
 BROWSERS = "chromium", "chromium-browser", "google-chrome"
 _LAYOUT = """() => {
@@ -74,7 +85,9 @@ class Block(NamedTuple):
 
 
 def split_markdown(text: str) -> tuple[str, list[Block]]:
-    """Return the prose, with code blanked out so that line numbers stay, and the fenced blocks."""
+    """Return the prose, with code blanked out so that line numbers stay, and the fenced
+    blocks.
+    """
     prose, blocks, code, fence, before, language = [], [], [], None, "", ""
     behind_code = False
     for number, line in enumerate(text.splitlines(), 1):
@@ -90,7 +103,15 @@ def split_markdown(text: str) -> tuple[str, list[Block]]:
             if language == "text" and behind_code:
                 blocks[-1] = blocks[-1]._replace(output=source)
             else:
-                blocks.append(Block(language, number - len(code), before == "<!-- skip -->", source, None))
+                blocks.append(
+                    Block(
+                        language,
+                        number - len(code),
+                        before == "<!-- skip -->",
+                        source,
+                        None,
+                    )
+                )
             fence, before, behind_code = None, "", language == "python"
         else:
             code.append(line)
@@ -100,12 +121,18 @@ def split_markdown(text: str) -> tuple[str, list[Block]]:
 def anchors(text: str) -> set[str]:
     """The anchors of a page's headings, as GitHub and the site make them."""
     found: dict[str, int] = {}
-    fenceless = re.sub(r"^\s*(`{3,}).*?^\s*\1\s*$", "", text, flags=re.MULTILINE | re.DOTALL)
+    fenceless = re.sub(
+        r"^\s*(`{3,}).*?^\s*\1\s*$", "", text, flags=re.MULTILINE | re.DOTALL
+    )
     for title in HEADING.findall(fenceless):
         words = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", title).lower()
         slug = re.sub(r"[^\w\- ]", "", words).strip().replace(" ", "-")
         found[slug] = found.get(slug, -1) + 1
-    return {slug if i == 0 else f"{slug}-{i}" for slug, count in found.items() for i in range(count + 1)}
+    return {
+        slug if i == 0 else f"{slug}-{i}"
+        for slug, count in found.items()
+        for i in range(count + 1)
+    }
 
 
 def broken_links(root: Path, path: Path, prose: str) -> Iterator[str]:
@@ -115,11 +142,17 @@ def broken_links(root: Path, path: Path, prose: str) -> Iterator[str]:
         if not is_own and re.match(r"[a-z][a-z0-9+.-]*:|//", target):
             continue
         file, _, anchor = unquote(local).partition("#")
-        page = (root if is_own else path.parent) / file.partition("?")[0] if file else path
+        page = (
+            (root if is_own else path.parent) / file.partition("?")[0] if file else path
+        )
         where = f"{path}:{prose.count(chr(10), 0, match.start()) + 1}"
         if not page.exists():
             yield f"{where}: no such file: {target}"
-        elif anchor and page.suffix == ".md" and anchor not in anchors(page.read_text("utf-8")):
+        elif (
+            anchor
+            and page.suffix == ".md"
+            and anchor not in anchors(page.read_text("utf-8"))
+        ):
             yield f"{where}: no such heading: {target}"
 
 
@@ -130,20 +163,39 @@ def failing_blocks(path: Path, blocks: list[Block]) -> Iterator[str]:
             continue
         printed = io.StringIO()
         try:
-            code = compile("\n" * (block.line - 1) + block.code, str(path), "exec", dont_inherit=True)
+            code = compile(
+                "\n" * (block.line - 1) + block.code,
+                str(path),
+                "exec",
+                dont_inherit=True,
+            )
             with contextlib.redirect_stdout(printed):
                 exec(code, namespace)
         except (Exception, SystemExit) as error:
-            own = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
-            line = error.lineno if isinstance(error, SyntaxError) else [block.line, *own][-1]
+            own = [
+                frame.lineno
+                for frame in traceback.extract_tb(error.__traceback__)
+                if frame.filename == str(path)
+            ]
+            line = (
+                error.lineno
+                if isinstance(error, SyntaxError)
+                else [block.line, *own][-1]
+            )
             yield f"{path}:{line}: python block fails: {type(error).__name__}: {error}"
             return  # the next blocks build on this one
-        stated, found = (f"{text.rstrip()}\n" for text in (block.output or "", printed.getvalue()))
-        if block.output is not None and not doctest.OutputChecker().check_output(stated, found, doctest.ELLIPSIS):
+        stated, found = (
+            f"{text.rstrip()}\n" for text in (block.output or "", printed.getvalue())
+        )
+        if block.output is not None and not doctest.OutputChecker().check_output(
+            stated, found, doctest.ELLIPSIS
+        ):
             yield f"{path}:{block.line}: python block prints\n{textwrap.indent(found, '    ')}"
 
 
-def unknown_keys(path: Path, text: str, known: set[str], first: int = 1) -> Iterator[str]:
+def unknown_keys(
+    path: Path, text: str, known: set[str], first: int = 1
+) -> Iterator[str]:
     for match in BRACKET.finditer(text):
         for word in map(str.strip, re.split("[,;]", match[1])):
             if KEY.fullmatch(word) and word not in known:
@@ -152,7 +204,11 @@ def unknown_keys(path: Path, text: str, known: set[str], first: int = 1) -> Iter
 
 def docstrings_and_comments(source: str) -> Iterator[tuple[int, str]]:
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+        if (
+            isinstance(node, ast.Expr)
+            and isinstance(node.value, ast.Constant)
+            and isinstance(node.value.value, str)
+        ):
             yield node.lineno, node.value.value
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:
@@ -165,11 +221,22 @@ def check_sources(root: Path) -> int:
     pages = [*runnable, root / "CONTRIBUTING.md", root / "CHANGELOG.md"]
     bib = root / "docs" / "references.bib"
     problems = [f"{path}: missing" for path in [*pages, bib] if not path.exists()]
-    keys = re.findall(r"^@\w+\{\s*([^,\s]+)", bib.read_text("utf-8"), re.MULTILINE) if bib.exists() else []
-    problems += [f"{bib}: {key} is defined twice" for key in sorted(set(keys)) if keys.count(key) > 1]
+    keys = (
+        re.findall(r"^@\w+\{\s*([^,\s]+)", bib.read_text("utf-8"), re.MULTILINE)
+        if bib.exists()
+        else []
+    )
+    problems += [
+        f"{bib}: {key} is defined twice"
+        for key in sorted(set(keys))
+        if keys.count(key) > 1
+    ]
     for page in filter(Path.exists, pages):
         prose, blocks = split_markdown(page.read_text("utf-8"))
-        problems += [*broken_links(root, page, prose), *unknown_keys(page, prose, set(keys))]
+        problems += [
+            *broken_links(root, page, prose),
+            *unknown_keys(page, prose, set(keys)),
+        ]
         with tempfile.TemporaryDirectory() as scratch:
             os.chdir(scratch)  # blocks may write files
             problems += failing_blocks(page, blocks if page in runnable else [])
@@ -177,7 +244,10 @@ def check_sources(root: Path) -> int:
     for module in sorted((root / "src").glob("**/*.py")):
         for line, text in docstrings_and_comments(module.read_text("utf-8")):
             problems += unknown_keys(module, text, set(keys), line)
-    print("\n".join(problems).replace(f"{root}/", "") or f"docs: {len(pages)} pages are in order")
+    print(
+        "\n".join(problems).replace(f"{root}/", "")
+        or f"docs: {len(pages)} pages are in order"
+    )
     return 1 if problems else 0
 
 
@@ -192,7 +262,10 @@ def browser() -> Iterator[Any]:
     with sync_playwright() as playwright:
         path = next(filter(None, map(shutil.which, BROWSERS)), None)
         try:
-            found = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])  # for root, who has none
+            # for root, who has none
+            found = playwright.chromium.launch(
+                executable_path=path, args=["--no-sandbox"]
+            )
         except Error:
             yield None
             return
@@ -201,7 +274,9 @@ def browser() -> Iterator[Any]:
 
 
 def seen_problems(page: Any, site: Path, path: str) -> Iterator[str]:
-    """What a browser sees on a page of the site in a folder, which is served to it from there and nowhere else."""
+    """What a browser sees on a page of the site in a folder, which is served to it from
+    there and nowhere else.
+    """
     elsewhere: set[str] = set()
 
     def answer(route: Any) -> None:
@@ -228,13 +303,22 @@ def check_site(site: Path) -> int:
     pages = sorted(site.glob("**/*.html"))
     problems = [] if pages else [f"{site}: no pages"]
     for path in pages:
-        problems += [f"{path}: loads {found[0]}" for found in FROM_ELSEWHERE.finditer(path.read_text("utf-8"))]
+        problems += [
+            f"{path}: loads {found[0]}"
+            for found in FROM_ELSEWHERE.finditer(path.read_text("utf-8"))
+        ]
     with browser() as opened:
         for path in pages if opened else []:
             if path.name != "404.html":
                 with opened.new_page() as page:
-                    problems += seen_problems(page, site, path.relative_to(site).as_posix())
-        how = f"seen at widths of {', '.join(str(w) for w, _ in WIDTHS.values())}" if opened else "no browser, not seen"
+                    problems += seen_problems(
+                        page, site, path.relative_to(site).as_posix()
+                    )
+        how = (
+            f"seen at widths of {', '.join(str(w) for w, _ in WIDTHS.values())}"
+            if opened
+            else "no browser, not seen"
+        )
     print("\n".join(problems) or f"site: {len(pages)} pages are in order; {how}")
     return 1 if problems else 0
 
@@ -244,7 +328,11 @@ def main() -> int:
     parser.add_argument("root", nargs="?", type=Path, default=Path(__file__).parents[1])
     parser.add_argument("--site", type=Path, metavar="FOLDER")
     options = parser.parse_args()
-    return check_site(options.site.resolve()) if options.site else check_sources(options.root.resolve())
+    return (
+        check_site(options.site.resolve())
+        if options.site
+        else check_sources(options.root.resolve())
+    )
 
 
 if __name__ == "__main__":

@@ -1,16 +1,21 @@
-"""Hash a corpus of results, so that two checkouts can be compared bit for bit, and one with what was before.
+"""Hash a corpus of results, so that two checkouts can be compared bit for bit, and one
+with what was before.
 
 Usage: python tools/corpus.py OUT.csv [--device cuda] [--against OTHER.csv] [--every 7]
        python tools/corpus.py --check [--every 7]
        python tools/corpus.py --accept
 
-Each row of OUT.csv holds the name of a product, a hash of the bits of its result, and the scheme that was taken; a
-refusal counts as a result. Run it in both checkouts on one machine: native products have the bits of the library and
-its threads. The operands come from NumPy alone, and from no module of the checkout, so that they are the same for both.
+Each row of OUT.csv holds the name of a product, a hash of the bits of its result, and
+the scheme that was taken; a refusal counts as a result. Run it in both checkouts on one
+machine: native products have the bits of the library and its threads. The operands come
+from NumPy alone, and from no module of the checkout, so that they are the same for
+both.
 
---check compares with tests/data/corpus.csv, which holds one hash for all products of a group whose bits are the same on
-every machine: those of exact schemes and those that are rounded correctly. --accept writes that file anew, after a
-change of bits that is meant and stands in CHANGELOG.md. What differs is found by a comparison with another checkout.
+--check compares with tests/data/corpus.csv, which holds one hash for all products of a
+group whose bits are the same on every machine: those of exact schemes and those that
+are rounded correctly. --accept writes that file anew, after a change of bits that is
+meant and stands in CHANGELOG.md. What differs is found by a comparison with another
+checkout.
 """
 
 from __future__ import annotations
@@ -35,18 +40,47 @@ DTYPES = ("float32", "float64", "complex64", "complex128")
 SHAPES = ((1, 1, 1), (5, 1, 4), (3, 40, 2), (33, 70, 17), (64, 129, 65))
 LARGE = ((300, 500, 260), (1024, 1024, 1024))
 SCHEMES: tuple[tuple[Any, Any], ...] = (
-    *(("auto", accuracy) for accuracy in (None, 1e-6, 1e-12, 1e-18, "fp32", "fp64", "correct")),
-    *((name, accuracy) for name in ("ozaki1", "ozaki2") for accuracy in (None, 1e-12, "correct")),
-    *((hg.Ozaki1(product=p), "correct") for p in ("fp16", "bf16", "tf32", "fp32", "fp64")),
-    *((hg.Ozaki1(product=p, mode=mode), None) for p in ("int8", "fp64") for mode in ("dp", "sp", "correct")),
+    *(
+        ("auto", accuracy)
+        for accuracy in (None, 1e-6, 1e-12, 1e-18, "fp32", "fp64", "correct")
+    ),
+    *(
+        (name, accuracy)
+        for name in ("ozaki1", "ozaki2")
+        for accuracy in (None, 1e-12, "correct")
+    ),
+    *(
+        (hg.Ozaki1(product=p), "correct")
+        for p in ("fp16", "bf16", "tf32", "fp32", "fp64")
+    ),
+    *(
+        (hg.Ozaki1(product=p, mode=mode), None)
+        for p in ("int8", "fp64")
+        for mode in ("dp", "sp", "correct")
+    ),
     *((hg.Ozaki1(product=p, num_slices=5), None) for p in ("int8", "fp16", "fp64")),
-    *((hg.Ozaki2(num_moduli=n, scaling=s), None) for n in (2, 7, 14, 15, 20, 49) for s in ("fast", "accurate")),
+    *(
+        (hg.Ozaki2(num_moduli=n, scaling=s), None)
+        for n in (2, 7, 14, 15, 20, 49)
+        for s in ("fast", "accurate")
+    ),
     *((hg.Ozaki2(num_moduli=n, scaling="fast"), "fp64") for n in (14, 18)),
     (hg.Ozaki2(scaling="fast"), "fp64"),
     (hg.Ozaki2(scaling="fast"), "correct"),
-    *((hg.Multiword(p, 2, c), None) for p in ("fp16", "bf16", "tf32", "fp32") for c in (3, 4)),
-    *((hg.Multiword("tf32", 2, 3, accumulate=how), None) for how in ("separate", "blocked")),
-    *((hg.Corrected(p, accumulate=how), None) for p in ("fp16", "tf32") for how in ("outside", "chained")),
+    *(
+        (hg.Multiword(p, 2, c), None)
+        for p in ("fp16", "bf16", "tf32", "fp32")
+        for c in (3, 4)
+    ),
+    *(
+        (hg.Multiword("tf32", 2, 3, accumulate=how), None)
+        for how in ("separate", "blocked")
+    ),
+    *(
+        (hg.Corrected(p, accumulate=how), None)
+        for p in ("fp16", "tf32")
+        for how in ("outside", "chained")
+    ),
     (hg.Native(), None),
     (hg.Native(product="fp64"), None),
 )
@@ -54,7 +88,9 @@ SCHEMES: tuple[tuple[Any, Any], ...] = (
 
 
 def _phi(phi: float) -> Callable[..., Any]:
-    return lambda rng, shape: (rng.random(shape) - 0.5) * np.exp(phi * rng.standard_normal(shape))
+    return lambda rng, shape: (
+        (rng.random(shape) - 0.5) * np.exp(phi * rng.standard_normal(shape))
+    )
 
 
 def _wide(rng: np.random.Generator, shape: tuple[int, ...]) -> Any:
@@ -113,20 +149,29 @@ class Case:
     @property
     def is_portable(self) -> bool:
         """True if the bits are the same on every machine."""
-        is_exact = self.scheme in ("ozaki1", "ozaki2") or isinstance(self.scheme, hg.Ozaki1 | hg.Ozaki2)
+        is_exact = self.scheme in ("ozaki1", "ozaki2") or isinstance(
+            self.scheme, hg.Ozaki1 | hg.Ozaki2
+        )
         return is_exact or self.accuracy == "correct"
 
     def run(self) -> tuple[str, str, str]:
         """Name, hash of the result and the scheme, or of the kind of a refusal."""
         try:
-            result, report = self.multiply(scheme=self.scheme, accuracy=self.accuracy, return_report=True)
+            result, report = self.multiply(
+                scheme=self.scheme, accuracy=self.accuracy, return_report=True
+            )
         except (hg.HifigemmError, TypeError, ValueError) as error:
             return self.name, type(error).__name__, "refused"
         array = np.asarray(result.cpu() if hasattr(result, "cpu") else result)
-        array = np.where(np.isnan(array), np.nan, array)  # payloads of NaN are no part of a result
+        # payloads of NaN are no part of a result
+        array = np.where(np.isnan(array), np.nan, array)
         digest = hashlib.sha256(repr((array.shape, str(array.dtype))).encode())
         digest.update(np.ascontiguousarray(array).tobytes())
-        return self.name, digest.hexdigest()[:16], f"{report.scheme} {report.bound:.6g} {report.num_products}"
+        return (
+            self.name,
+            digest.hexdigest()[:16],
+            f"{report.scheme} {report.bound:.6g} {report.num_products}",
+        )
 
 
 def cases(device: str) -> Iterator[Case]:
@@ -137,13 +182,17 @@ def cases(device: str) -> Iterator[Case]:
 
 
 def _groups(device: str) -> Iterator[tuple[str, Callable[..., Any]]]:
-    """Names of groups, and functions that multiply with the options of `hifigemm.matmul`."""
+    """Names of groups, and functions that multiply with the options of
+    `hifigemm.matmul`.
+    """
     place = _placed(device)
     sizes = [(shape, tuple(FAMILIES)) for shape in SHAPES]
     sizes += [(shape, ("uniform", "phi_2", "wide")) for shape in LARGE]
     for shape, families in sizes:
         for family, dtype in product(families, DTYPES):
-            if max(shape) > 512 and (device == "cpu" or dtype not in ("float64", "complex64")):
+            if max(shape) > 512 and (
+                device == "cpu" or dtype not in ("float64", "complex64")
+            ):
                 continue
             a, b = map(place, operands(family, shape, dtype))
             yield f"{shape} {family} {dtype}", partial(hg.matmul, a, b)
@@ -159,10 +208,15 @@ def _groups(device: str) -> Iterator[tuple[str, Callable[..., Any]]]:
         yield f"blocks {dtype}", partial(hg.matmul, a, b, workspace=2**18)
         yield f"prepared {dtype}", partial(_prepared, a, b)
         for alpha, beta in ((1.0, 1.0), (-0.75, 3.0), (2.0**-30, 2.0**20)):
-            yield f"gemm {alpha} {beta} {dtype}", partial(hg.gemm, a, b, c, alpha=alpha, beta=beta)
+            yield (
+                f"gemm {alpha} {beta} {dtype}",
+                partial(hg.gemm, a, b, c, alpha=alpha, beta=beta),
+            )
 
 
-def _prepared(a: Any, b: Any, *, scheme: Any, accuracy: Any, return_report: bool) -> Any:
+def _prepared(
+    a: Any, b: Any, *, scheme: Any, accuracy: Any, return_report: bool
+) -> Any:
     """The product of two operands that were prepared for its plan."""
     plan = hg.make_plan(a, b, scheme=scheme, accuracy=accuracy)
     left = hg.prepare(a, "left", plan=plan)
@@ -180,9 +234,13 @@ def _placed(device: str) -> Callable[[Any], Any]:
 
 
 def hashes_of_groups(every: int) -> Iterator[tuple[str, str]]:
-    """Names of groups, or of every so many of them, and one hash for their products of the same bits everywhere."""
+    """Names of groups, or of every so many of them, and one hash for their products of
+    the same bits everywhere.
+    """
     portable = (case for case in cases("cpu") if case.is_portable)
-    for i, (group, members) in enumerate(groupby(portable, key=lambda case: case.group)):
+    for i, (group, members) in enumerate(
+        groupby(portable, key=lambda case: case.group)
+    ):
         if i % every == 0:
             yield group, hash_of(members)
 
@@ -207,7 +265,9 @@ def check(every: int) -> int:
         if accepted.get(group) != result:
             changed.append(group)
             print(f"other bits than in {ACCEPTED.name}: {group}", flush=True)
-    print(f"{count} of {len(accepted)} groups of products, {len(changed)} with other bits")
+    print(
+        f"{count} of {len(accepted)} groups of products, {len(changed)} with other bits"
+    )
     return int(bool(changed))
 
 
@@ -220,7 +280,9 @@ def accept() -> int:
 
 
 def compare(out: Path, device: str, every: int, against: Path | None) -> int:
-    """Write the hash of each product; 1 where one differs from that of another checkout, else 0."""
+    """Write the hash of each product; 1 where one differs from that of another
+    checkout, else 0.
+    """
     rows = [case.run() for i, case in enumerate(cases(device)) if i % every == 0]
     with out.open("w", newline="") as file:
         csv.writer(file).writerows([("product", "hash", "scheme"), *rows])
@@ -238,21 +300,32 @@ def compare(out: Path, device: str, every: int, against: Path | None) -> int:
         num_bits += old is None or old[0] != result
         print(f"{name}: {old} -> {(result, scheme)}")
     others = num_changed - num_bits
-    print(f"{len(rows)} products, {num_bits} with other bits, {others} with another scheme, bound or count alone")
+    print(
+        f"{len(rows)} products, {num_bits} with other bits, {others} with another scheme, bound or count alone"
+    )
     return int(num_bits > 0)
 
 
 def main() -> int:
     """Write, check or accept the corpus."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("out", nargs="?", type=Path, help="file for the hash of each product")
+    parser.add_argument(
+        "out", nargs="?", type=Path, help="file for the hash of each product"
+    )
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--against", type=Path, help="file of another checkout")
     parser.add_argument(
-        "--every", type=int, default=1, help="make only every so many of the products, or of the groups"
+        "--every",
+        type=int,
+        default=1,
+        help="make only every so many of the products, or of the groups",
     )
-    parser.add_argument("--check", action="store_true", help="compare with the accepted bits")
-    parser.add_argument("--accept", action="store_true", help="write the accepted bits anew")
+    parser.add_argument(
+        "--check", action="store_true", help="compare with the accepted bits"
+    )
+    parser.add_argument(
+        "--accept", action="store_true", help="write the accepted bits anew"
+    )
     options = parser.parse_args()
     if options.check:
         return check(options.every)

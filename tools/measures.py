@@ -2,11 +2,12 @@
 
 Usage: python tools/measures.py
 
-It prints counts of src/hifigemm. None of them has a limit: a change is judged by whoever reads it, and the counts say
-where to look. Three rules do have one, as they are facts and no matter of taste: no circle among imports, no import
-upward in the order of ROOMS, and a test file for each module. What breaks them today stands in
-tools/measures_exceptions.txt, from which lines only go. The exit status is 1 where a rule is broken or a line of that
-file is out of date.
+It prints counts of src/hifigemm. None of them has a limit: a change is judged by
+whoever reads it, and the counts say where to look. Three rules do have one, as they are
+facts and no matter of taste: no circle among imports, no import upward in the order of
+ROOMS, and a test file for each module. What breaks them today stands in
+tools/measures_exceptions.txt, from which lines only go. The exit status is 1 where a
+rule is broken or a line of that file is out of date.
 """
 
 from __future__ import annotations
@@ -37,11 +38,25 @@ LIBRARY = Path(hg.__file__).resolve().parent
 EXCEPTIONS = Path(__file__).with_name("measures_exceptions.txt")
 
 WORKSHOP = ("__main__", "cli", "study", "workshop", "bench", "testing")
-"""Modules and packages that only measure and show. Counts of "the library without the workshop" leave them out."""
+"""Modules and packages that only measure and show. Counts of "the library without the
+workshop" leave them out.
+"""
 
 ROOMS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("workshop", ("__main__", "cli", "study", "bench", "workshop")),
-    ("public names", ("__init__", "testing", "information", "info", "numpy", "jax", "cupy", "linalg")),
+    (
+        "public names",
+        (
+            "__init__",
+            "testing",
+            "information",
+            "info",
+            "numpy",
+            "jax",
+            "cupy",
+            "linalg",
+        ),
+    ),
     ("functions", ("functions",)),
     ("interop", ("interop",)),
     ("distributed", ("distributed",)),
@@ -58,7 +73,17 @@ ROOMS: tuple[tuple[str, tuple[str, ...]], ...] = (
         ),
     ),
     ("road", ("road",)),
-    ("operands", ("operands", "libraries", "integers", "augmented", "exact_results", "exact_words")),
+    (
+        "operands",
+        (
+            "operands",
+            "libraries",
+            "integers",
+            "augmented",
+            "exact_results",
+            "exact_words",
+        ),
+    ),
     ("running", ("running", "planner", "schemes.auto", "executor", "programs")),
     ("engines", ("engines",)),
     ("schemes", ("schemes",)),
@@ -66,15 +91,42 @@ ROOMS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("numerics", ("numerics",)),
     (
         "base",
-        ("formats", "exceptions", "settings", "transforms", "array_like", "startup", "freed_memory", "tested_versions"),
+        (
+            "formats",
+            "exceptions",
+            "settings",
+            "transforms",
+            "array_like",
+            "startup",
+            "freed_memory",
+            "tested_versions",
+        ),
     ),
 )
-"""Groups of modules, from the top to the bottom: a module imports from its own room and from rooms below it."""
+"""Groups of modules, from the top to the bottom: a module imports from its own room and
+from rooms below it.
+"""
 
-SCHEMES = frozenset({"Ozaki1", "Ozaki2", "Multiword", "Corrected", "Native", "DoubleDouble", "Scheme"})
+SCHEMES = frozenset(
+    {"Ozaki1", "Ozaki2", "Multiword", "Corrected", "Native", "DoubleDouble", "Scheme"}
+)
 
 PARTICIPLES = frozenset({"found", "made", "given", "asked", "known", "kept", "done"})
-PRONOUNS = frozenset({"own", "rest", "place", "at", "most", "least", "each", "some", "both", "where", "behind"})
+PRONOUNS = frozenset(
+    {
+        "own",
+        "rest",
+        "place",
+        "at",
+        "most",
+        "least",
+        "each",
+        "some",
+        "both",
+        "where",
+        "behind",
+    }
+)
 ROLES = PARTICIPLES | PRONOUNS | {"beside", "look"}
 """Names that say which part a thing plays in a sentence, and not what it is."""
 
@@ -91,14 +143,18 @@ class Module:
     """A source file of the package."""
 
     name: str
-    """Dotted, as in "hifigemm.engines.registry"; a package has the name of its folder."""
+    """Dotted, as in "hifigemm.engines.registry"; a package has the name of its
+    folder.
+    """
     path: Path
     text: str
     tree: ast.Module
 
     @property
     def name_in_package(self) -> str:
-        """The name without that of the package, such as "engines.registry"; "__init__" for the package itself."""
+        """The name without that of the package, such as "engines.registry"; "__init__"
+        for the package itself.
+        """
         return self.name.partition(".")[2] or "__init__"
 
     @cached_property
@@ -138,7 +194,11 @@ def nodes_of(modules: Iterable[Module]) -> Iterator[ast.AST]:
 def functions_of(modules: Iterable[Module]) -> list[Function]:
     """Functions and methods, nested ones included and overloads left out."""
     functions = [node for node in nodes_of(modules) if isinstance(node, Function)]
-    return [function for function in functions if not has_decorator(function, ("overload", "typing.overload"))]
+    return [
+        function
+        for function in functions
+        if not has_decorator(function, ("overload", "typing.overload"))
+    ]
 
 
 def has_decorator(function: Function, names: Sequence[str]) -> bool:
@@ -152,20 +212,34 @@ def has_decorator(function: Function, names: Sequence[str]) -> bool:
 
 def device_functions_of(modules: Iterable[Module]) -> list[Function]:
     """Functions that Triton or Gluon compiles for a GPU."""
-    return [function for function in functions_of(modules) if has_decorator(function, ("triton.jit", "gluon.jit"))]
+    return [
+        function
+        for function in functions_of(modules)
+        if has_decorator(function, ("triton.jit", "gluon.jit"))
+    ]
 
 
 def parameters_of(function: Function | ast.Lambda) -> list[ast.arg]:
     """Parameters of a function; `*args` and `**options` are one each."""
     arguments = function.args
-    starred = [argument for argument in (arguments.vararg, arguments.kwarg) if argument is not None]
+    starred = [
+        argument
+        for argument in (arguments.vararg, arguments.kwarg)
+        if argument is not None
+    ]
     return [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, *starred]
 
 
 def docstrings_of(module: Module) -> list[ast.Expr]:
-    """Statements that are nothing but a string: docstrings, those of constants and fields included."""
+    """Statements that are nothing but a string: docstrings, those of constants and
+    fields included.
+    """
     statements = [node for node in module.nodes if isinstance(node, ast.Expr)]
-    return [x for x in statements if isinstance(x.value, ast.Constant) and isinstance(x.value.value, str)]
+    return [
+        x
+        for x in statements
+        if isinstance(x.value, ast.Constant) and isinstance(x.value.value, str)
+    ]
 
 
 @cache
@@ -225,12 +299,16 @@ def num_code_lines(modules: Iterable[Module]) -> int:
 # How far a product has to go
 
 
-def calls_of(function: Callable[[], object], package: Path = LIBRARY) -> tuple[int, int]:
-    """Calls of functions of the package while `function` runs, and the number of files that they are in.
+def calls_of(
+    function: Callable[[], object], package: Path = LIBRARY
+) -> tuple[int, int]:
+    """Calls of functions of the package while `function` runs, and the number of files
+    that they are in.
 
-    The bodies of modules and classes, which an import runs, are no functions. Nor is the wrapper that
-    `transforms.opaque` puts around the public functions, as its code names no file of the package. A comprehension is
-    a function before Python 3.12, and none from there on.
+    The bodies of modules and classes, which an import runs, are no functions. Nor is
+    the wrapper that `transforms.opaque` puts around the public functions, as its code
+    names no file of the package. A comprehension is a function before Python 3.12, and
+    none from there on.
     """
     files: list[str] = []
     folder = f"{package}{os.sep}"
@@ -250,7 +328,9 @@ def calls_of(function: Callable[[], object], package: Path = LIBRARY) -> tuple[i
 
 
 def repeated_calls_of(function: Callable[[], object]) -> tuple[int, int]:
-    """Calls and files of a call that comes for the third time, so that plans and programs are there."""
+    """Calls and files of a call that comes for the third time, so that plans and
+    programs are there.
+    """
     function()
     function()
     return calls_of(function)
@@ -261,7 +341,9 @@ FIXED = hg.Ozaki2(num_moduli=15, scaling="fast")
 
 
 def products() -> dict[str, Callable[[], object]]:
-    """Kinds of calls, each as a function without parameters; matrices of 64 x 64 float64."""
+    """Kinds of calls, each as a function without parameters; matrices of 64 x 64
+    float64.
+    """
     rng = np.random.default_rng(1)
     a = rng.standard_normal((64, 64))
     b = rng.standard_normal((64, 64))
@@ -269,16 +351,26 @@ def products() -> dict[str, Callable[[], object]]:
     relative = hg.Relative(1e-12)
     return {
         "matmul with a fixed scheme": lambda: hg.matmul(a, b, scheme=FIXED),
-        "the same with return_report=True": lambda: hg.matmul(a, b, scheme=FIXED, return_report=True),
-        'accuracy="correct" with a report': lambda: hg.matmul(a, b, accuracy="correct", return_report=True),
-        "accuracy=Relative(1e-12) with a report": lambda: hg.matmul(a, b, accuracy=relative, return_report=True),
+        "the same with return_report=True": lambda: hg.matmul(
+            a, b, scheme=FIXED, return_report=True
+        ),
+        'accuracy="correct" with a report': lambda: hg.matmul(
+            a, b, accuracy="correct", return_report=True
+        ),
+        "accuracy=Relative(1e-12) with a report": lambda: hg.matmul(
+            a, b, accuracy=relative, return_report=True
+        ),
         'result="pair"': lambda: hg.matmul(a, b, result="pair"),
-        'gemm, C - A B, accuracy="correct"': lambda: hg.gemm(a, b, c, alpha=-1, beta=1, accuracy="correct"),
+        'gemm, C - A B, accuracy="correct"': lambda: hg.gemm(
+            a, b, c, alpha=-1, beta=1, accuracy="correct"
+        ),
     }
 
 
 def product_of_jax() -> Callable[[], object]:
-    """A product in a compiled program of JAX, as a function without parameters that waits for the result."""
+    """A product in a compiled program of JAX, as a function without parameters that
+    waits for the result.
+    """
     import jax
 
     from hifigemm import jax as hifigemm_jax
@@ -291,7 +383,9 @@ def product_of_jax() -> Callable[[], object]:
 
 
 def print_first_call() -> None:
-    """Print two numbers for `first_call`, in a process that has multiplied nothing yet."""
+    """Print two numbers for `first_call`, in a process that has multiplied nothing
+    yet.
+    """
     a = np.full((64, 64), 0.1)
     b = np.full((64, 64), 0.7)
     _, called = calls_of(lambda: hg.matmul(a, b))
@@ -300,11 +394,15 @@ def print_first_call() -> None:
 
 
 def first_call() -> tuple[int, int]:
-    """Files that are imported by the end of the first plain call of a process, and files with functions it called."""
+    """Files that are imported by the end of the first plain call of a process, and
+    files with functions it called.
+    """
     path = os.pathsep.join([str(LIBRARY.parent), str(Path(__file__).parent)])
     command = [sys.executable, "-c", "import measures; measures.print_first_call()"]
     environment = {**os.environ, "PYTHONPATH": path}
-    process = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    process = subprocess.run(
+        command, env=environment, capture_output=True, text=True, check=True
+    )
     imported, called = json.loads(process.stdout)
     return imported, called
 
@@ -332,7 +430,9 @@ def num_functions_of_api(modules: Iterable[Module]) -> int:
     count = 0
     for module in modules:
         if module.name_in_package == "api":
-            count += sum(function in module.tree.body for function in functions_of([module]))
+            count += sum(
+                function in module.tree.body for function in functions_of([module])
+            )
     return count
 
 
@@ -344,30 +444,51 @@ def num_long_signatures(modules: Iterable[Module]) -> int:
 def num_starred_calls(modules: Iterable[Module]) -> int:
     """Calls with two starred arguments (`*x`) or more."""
     calls = [node for node in nodes_of(modules) if isinstance(node, ast.Call)]
-    return sum(sum(isinstance(argument, ast.Starred) for argument in call.args) >= 2 for call in calls)
+    return sum(
+        sum(isinstance(argument, ast.Starred) for argument in call.args) >= 2
+        for call in calls
+    )
 
 
 def num_scheme_checks(modules: Iterable[Module]) -> int:
-    """`isinstance` calls outside of schemes/ whose second argument names a class of schemes."""
-    outside = [module for module in modules if not is_in(module.name_in_package, ["schemes"])]
-    calls = [node for node in nodes_of(outside) if isinstance(node, ast.Call) and len(node.args) == 2]
+    """`isinstance` calls outside of schemes/ whose second argument names a class of
+    schemes.
+    """
+    outside = [
+        module for module in modules if not is_in(module.name_in_package, ["schemes"])
+    ]
+    calls = [
+        node
+        for node in nodes_of(outside)
+        if isinstance(node, ast.Call) and len(node.args) == 2
+    ]
     checks = [call for call in calls if last_name(call.func) == "isinstance"]
-    return sum(any(last_name(node) in SCHEMES for node in ast.walk(check.args[1])) for check in checks)
+    return sum(
+        any(last_name(node) in SCHEMES for node in ast.walk(check.args[1]))
+        for check in checks
+    )
 
 
-def longest_kernel_signature(modules: Sequence[Module], *, in_fields: bool) -> tuple[int, str]:
-    """The largest number of parameters of a device function, and the name of that function.
+def longest_kernel_signature(
+    modules: Sequence[Module], *, in_fields: bool
+) -> tuple[int, str]:
+    """The largest number of parameters of a device function, and the name of that
+    function.
 
     Parameters
     ----------
     in_fields : bool
-        Count a parameter that is annotated by a NamedTuple of these modules as that many parameters as it has fields.
+        Count a parameter that is annotated by a NamedTuple of these modules as that
+        many parameters as it has fields.
     """
     sizes = record_sizes(modules) if in_fields else {}
     longest = (0, "none")
     for function in device_functions_of(modules):
         annotations = [parameter.annotation for parameter in parameters_of(function)]
-        size = sum(sizes.get(last_name(annotation), 1) if annotation else 1 for annotation in annotations)
+        size = sum(
+            sizes.get(last_name(annotation), 1) if annotation else 1
+            for annotation in annotations
+        )
         longest = max(longest, (size, function.name))
     return longest
 
@@ -376,13 +497,19 @@ def record_sizes(modules: Iterable[Module]) -> dict[str, int]:
     """The number of fields of each NamedTuple, by name."""
     sizes = {}
     for node in nodes_of(modules):
-        if isinstance(node, ast.ClassDef) and any(last_name(base) == "NamedTuple" for base in node.bases):
-            sizes[node.name] = sum(isinstance(statement, ast.AnnAssign) for statement in node.body)
+        if isinstance(node, ast.ClassDef) and any(
+            last_name(base) == "NamedTuple" for base in node.bases
+        ):
+            sizes[node.name] = sum(
+                isinstance(statement, ast.AnnAssign) for statement in node.body
+            )
     return sizes
 
 
 def device_lines(modules: Iterable[Module]) -> tuple[int, int]:
-    """Lines of code in device functions, and lines with nothing but a comment in them."""
+    """Lines of code in device functions, and lines with nothing but a comment in
+    them.
+    """
     num_lines = 0
     num_comments = 0
     for module in modules:
@@ -401,7 +528,8 @@ def device_lines(modules: Iterable[Module]) -> tuple[int, int]:
 def num_syntax_nodes(modules: Iterable[Module]) -> int:
     """Statements and expressions, docstrings left out.
 
-    Of what `ast.walk` yields, operators, contexts, parameters and the like are left out, as they come with these.
+    Of what `ast.walk` yields, operators, contexts, parameters and the like are left
+    out, as they come with these.
     """
     count = 0
     for module in modules:
@@ -427,8 +555,14 @@ def num_tuple_assignments(modules: Iterable[Module]) -> int:
     """Assignments such as `a, b = x, y`: as many names as values, on a single line."""
     count = 0
     for node in nodes_of(modules):
-        if isinstance(node, ast.Assign) and is_on_one_line(node) and isinstance(node.value, ast.Tuple):
-            targets = [target for target in node.targets if isinstance(target, ast.Tuple)]
+        if (
+            isinstance(node, ast.Assign)
+            and is_on_one_line(node)
+            and isinstance(node.value, ast.Tuple)
+        ):
+            targets = [
+                target for target in node.targets if isinstance(target, ast.Tuple)
+            ]
             count += any(len(target.elts) == len(node.value.elts) for target in targets)
     return count
 
@@ -457,11 +591,17 @@ def num_any_annotations(modules: Iterable[Module]) -> int:
             annotations.append(node.annotation)
         elif isinstance(node, Function):
             annotations.append(node.returns)
-    return sum(any(last_name(x) == "Any" for x in ast.walk(annotation)) for annotation in annotations if annotation)
+    return sum(
+        any(last_name(x) == "Any" for x in ast.walk(annotation))
+        for annotation in annotations
+        if annotation
+    )
 
 
 def share_of_roles(modules: Iterable[Module]) -> float:
-    """Percentage of the local names that are a participle or a pronoun of ROLES; a name counts once a function."""
+    """Percentage of the local names that are a participle or a pronoun of ROLES; a name
+    counts once a function.
+    """
     num_names = 0
     num_roles = 0
     for node in nodes_of(modules):
@@ -473,7 +613,9 @@ def share_of_roles(modules: Iterable[Module]) -> float:
 
 
 def local_names(function: Function | ast.Lambda) -> set[str]:
-    """Names that a function binds: parameters, and what is assigned to outside of functions and classes in it."""
+    """Names that a function binds: parameters, and what is assigned to outside of
+    functions and classes in it.
+    """
     names = {parameter.arg for parameter in parameters_of(function)}
     body = function.body if isinstance(function.body, list) else [function.body]
     waiting: list[ast.AST] = list(body)
@@ -491,10 +633,12 @@ def local_names(function: Function | ast.Lambda) -> set[str]:
 
 
 def import_graph(modules: Sequence[Module]) -> Graph:
-    """Modules of the package that each module needs: by import, wherever it stands, by name, and through slots.
+    """Modules of the package that each module needs: by import, wherever it stands, by
+    name, and through slots.
 
-    A slot is a variable of a module that another module assigns to, as in `kernels.matmul = product`: at run time the
-    first calls into the second, so it needs that one as much as if it imported it.
+    A slot is a variable of a module that another module assigns to, as in
+    `kernels.matmul = product`: at run time the first calls into the second, so it needs
+    that one as much as if it imported it.
     """
     names = {module.name for module in modules}
     graph: Graph = {module.name: set() for module in modules}
@@ -508,13 +652,19 @@ def import_graph(modules: Sequence[Module]) -> Graph:
 
 
 def imports_of(module: Module, names: set[str]) -> set[str]:
-    """Those of the names that a module imports, in functions and for type checkers too."""
+    """Those of the names that a module imports, in functions and for type checkers
+    too.
+    """
     targets = set(names_bound_to_imports(module, names).values())
     for node in module.nodes:
         if isinstance(node, ast.Import):
             targets |= {alias.name for alias in node.names}
         elif isinstance(node, ast.Call) and last_name(node.func) == "import_module":
-            targets |= {x.value for x in node.args if isinstance(x, ast.Constant) and isinstance(x.value, str)}
+            targets |= {
+                x.value
+                for x in node.args
+                if isinstance(x, ast.Constant) and isinstance(x.value, str)
+            }
     return targets & names
 
 
@@ -550,14 +700,27 @@ def slots_filled_by(module: Module, names: set[str]) -> set[str]:
     slots = set()
     for node in module.nodes:
         if isinstance(node, ast.Assign):
-            targets = [x for target in node.targets for x in ast.walk(target) if isinstance(x, ast.Attribute)]
-            owners = [target.value.id for target in targets if isinstance(target.value, ast.Name)]
-            slots |= {imported[owner] for owner in owners if imported.get(owner) in names}
+            targets = [
+                x
+                for target in node.targets
+                for x in ast.walk(target)
+                if isinstance(x, ast.Attribute)
+            ]
+            owners = [
+                target.value.id
+                for target in targets
+                if isinstance(target.value, ast.Name)
+            ]
+            slots |= {
+                imported[owner] for owner in owners if imported.get(owner) in names
+            }
     return slots
 
 
 def way(graph: Graph, start: str, end: str) -> list[str]:
-    """The names on a shortest way from one module to another, both included; empty without one."""
+    """The names on a shortest way from one module to another, both included; empty
+    without one.
+    """
     reached_from: dict[str, str] = {}
     waiting = [start]
     for name in waiting:
@@ -574,7 +737,9 @@ def way(graph: Graph, start: str, end: str) -> list[str]:
 
 
 def circles_of(graph: Graph) -> list[list[str]]:
-    """Circles such that no other is left when the last import of each is taken away; a circle ends where it begins."""
+    """Circles such that no other is left when the last import of each is taken away; a
+    circle ends where it begins.
+    """
     remaining = {name: set(targets) for name, targets in graph.items()}
     circles = []
     for name in sorted(remaining):
@@ -604,14 +769,17 @@ def entry_of(edge: Edge) -> str:
 
 
 def check_circles(graph: Graph, exceptions: Sequence[str]) -> list[str]:
-    """Complaints about circles among imports that the exceptions do not open, and about exceptions that open none."""
+    """Complaints about circles among imports that the exceptions do not open, and about
+    exceptions that open none.
+    """
     edges = [edge_of(entry) for entry in exceptions]
     remaining = without_edges(graph, edges)
     complaints = []
     for circle in circles_of(remaining):
         text = "these modules import each other in a circle: {}; move what they share to a module below them"
         complaints.append(text.format(" -> ".join(circle)))
-    # An import whose return closes no circle needs no exception; it stays while the next ones are looked at.
+    # An import whose return closes no circle needs no exception; it stays while the
+    # next ones are looked at.
     for name, target in edges:
         exists = target in graph.get(name, ())
         closes_a_circle = exists and bool(way(remaining, target, name))
@@ -623,7 +791,9 @@ def check_circles(graph: Graph, exceptions: Sequence[str]) -> list[str]:
 
 
 def room_of(name: str, rooms: Sequence[tuple[str, tuple[str, ...]]]) -> int | None:
-    """The index of the room of a module, 0 at the top: that of the longest name which holds the module."""
+    """The index of the room of a module, 0 at the top: that of the longest name which
+    holds the module.
+    """
     inner = name.partition(".")[2] or "__init__"
     index_and_length: tuple[int | None, int] = (None, 0)
     for index, (_, members) in enumerate(rooms):
@@ -634,15 +804,21 @@ def room_of(name: str, rooms: Sequence[tuple[str, tuple[str, ...]]]) -> int | No
 
 
 def check_upward_imports(
-    graph: Graph, exceptions: Sequence[str], rooms: Sequence[tuple[str, tuple[str, ...]]] = ROOMS
+    graph: Graph,
+    exceptions: Sequence[str],
+    rooms: Sequence[tuple[str, tuple[str, ...]]] = ROOMS,
 ) -> list[str]:
-    """Complaints about imports of a room above, about modules without a room, and about exceptions without need."""
+    """Complaints about imports of a room above, about modules without a room, and about
+    exceptions without need.
+    """
     complaints = []
     upward = set()
     for name in sorted(graph):
         room = room_of(name, rooms)
         if room is None:
-            complaints.append(f"{name} has no room yet: name it or its package in ROOMS of tools/measures.py")
+            complaints.append(
+                f"{name} has no room yet: name it or its package in ROOMS of tools/measures.py"
+            )
             continue
         for target in sorted(graph[name]):
             target_room = room_of(target, rooms)
@@ -655,7 +831,9 @@ def check_upward_imports(
                 complaints.append(
                     f"upward import: {entry} ({places}); move what is shared down, or pass it as argument"
                 )
-    complaints += [out_of_date(entry, UPWARD) for entry in exceptions if entry not in upward]
+    complaints += [
+        out_of_date(entry, UPWARD) for entry in exceptions if entry not in upward
+    ]
     return complaints
 
 
@@ -663,21 +841,33 @@ def check_upward_imports(
 
 
 def untested_modules(package: Path, tests: Path) -> set[str]:
-    """Files of the package, as in "engines/rates.py", without a file of tests, as in "tests/engines/test_rates.py"."""
+    """Files of the package, as in "engines/rates.py", without a file of tests, as in
+    "tests/engines/test_rates.py".
+    """
     files = [path.relative_to(package) for path in package.rglob("*.py")]
-    modules = [file for file in files if file.name not in ("__init__.py", "__main__.py")]
-    return {module.as_posix() for module in modules if not (tests / module.with_name(f"test_{module.name}")).is_file()}
+    modules = [
+        file for file in files if file.name not in ("__init__.py", "__main__.py")
+    ]
+    return {
+        module.as_posix()
+        for module in modules
+        if not (tests / module.with_name(f"test_{module.name}")).is_file()
+    }
 
 
 def check_tests(package: Path, tests: Path, exceptions: Sequence[str]) -> list[str]:
-    """Complaints about modules without a file of tests, and about exceptions that have one by now or are gone."""
+    """Complaints about modules without a file of tests, and about exceptions that have
+    one by now or are gone.
+    """
     untested = untested_modules(package, tests)
     complaints = []
     for module in sorted(untested - set(exceptions)):
         path = Path(module)
         test = (Path("tests") / path.with_name(f"test_{path.name}")).as_posix()
         complaints.append(f"{module} has no test of its name: write {test}")
-    complaints += [out_of_date(entry, UNTESTED) for entry in exceptions if entry not in untested]
+    complaints += [
+        out_of_date(entry, UNTESTED) for entry in exceptions if entry not in untested
+    ]
     return complaints
 
 
@@ -697,7 +887,8 @@ def out_of_date(entry: str, section: str) -> str:
 def read_exceptions(path: Path) -> dict[str, list[str]]:
     """Entries by section; blank lines and lines that begin with # are none.
 
-    Raises ValueError: an entry in front of the first section, or a section that no rule has.
+    Raises ValueError: an entry in front of the first section, or a section that no rule
+    has.
     """
     sections: dict[str, list[str]] = {CIRCLES: [], UPWARD: [], UNTESTED: []}
     section = ""
@@ -708,13 +899,17 @@ def read_exceptions(path: Path) -> dict[str, list[str]]:
         if entry.startswith("["):
             section = entry.strip("[]")
         if section not in sections:
-            raise ValueError(f"{path.name}: {entry!r} is not in one of the sections {', '.join(sections)}")
+            raise ValueError(
+                f"{path.name}: {entry!r} is not in one of the sections {', '.join(sections)}"
+            )
         if not entry.startswith("["):
             sections[section].append(entry)
     return sections
 
 
-def broken_rules(package: Path, tests: Path, exceptions: dict[str, list[str]]) -> list[str]:
+def broken_rules(
+    package: Path, tests: Path, exceptions: dict[str, list[str]]
+) -> list[str]:
     """Complaints of all three rules, each a line that says what to do."""
     graph = import_graph(modules_of(package))
     return [
@@ -744,14 +939,27 @@ def repeated_figure(name: str, function: Callable[[], object]) -> tuple[str, str
 
 def print_calls() -> None:
     """Print how far products have to go."""
-    repeated = [repeated_figure(name, function) for name, function in products().items()]
-    # Once JAX is loaded, every product asks whether its operands are arrays of JAX: that comes last.
+    repeated = [
+        repeated_figure(name, function) for name, function in products().items()
+    ]
+    # Once JAX is loaded, every product asks whether its operands are arrays of JAX:
+    # that comes last.
     if find_spec("jax") is not None:
-        repeated.append(repeated_figure("matmul with a fixed scheme inside jax.jit", product_of_jax()))
+        repeated.append(
+            repeated_figure(
+                "matmul with a fixed scheme inside jax.jit", product_of_jax()
+            )
+        )
     imported, called = first_call()
-    first = [(imported, "files imported by the end of it"), (called, "files whose functions it calls")]
+    first = [
+        (imported, "files imported by the end of it"),
+        (called, "files whose functions it calls"),
+    ]
     python = f"Python {sys.version_info.major}.{sys.version_info.minor}"
-    print_figures(f"Own calls, in so many files, of a repeated product of 64 x 64 float64 arrays ({python})", repeated)
+    print_figures(
+        f"Own calls, in so many files, of a repeated product of 64 x 64 float64 arrays ({python})",
+        repeated,
+    )
     print_figures("The first matmul(a, b) of a process", first)
 
 
@@ -766,8 +974,14 @@ def print_front(modules: Sequence[Module]) -> None:
         (num_functions_of_api(modules), "functions of api.py"),
         (num_long_signatures(modules), "functions with more than 6 parameters"),
         (num_starred_calls(modules), "calls with two starred arguments or more"),
-        (num_scheme_checks(modules), "isinstance checks for a class of schemes, outside of schemes/"),
-        (parameters, f"most parameters of a device function ({kernel}); a record counts as one"),
+        (
+            num_scheme_checks(modules),
+            "isinstance checks for a class of schemes, outside of schemes/",
+        ),
+        (
+            parameters,
+            f"most parameters of a device function ({kernel}); a record counts as one",
+        ),
         (fields, f"the same with a record counted as its fields ({kernel_of_fields})"),
         (lines, "lines of code in device functions"),
         (comments, "comment lines in device functions"),
@@ -784,19 +998,30 @@ def print_density(modules: Sequence[Module]) -> None:
         (lines, "lines of code"),
         (nodes, "syntax nodes (statements and expressions)"),
         (nodes / lines, "syntax nodes in a line of code"),
-        (share_of_roles(modules), "% of the local names are a participle or a pronoun (found, made, own, at, ...)"),
+        (
+            share_of_roles(modules),
+            "% of the local names are a participle or a pronoun (found, made, own, at, ...)",
+        ),
         (annotations, "annotations that contain Any"),
     ]
     counts = [
-        (num_dense_statements(modules), "one-line statements of 20 expression nodes or more"),
+        (
+            num_dense_statements(modules),
+            "one-line statements of 20 expression nodes or more",
+        ),
         (num_tuple_assignments(modules), "assignments a, b = x, y"),
         (num_conditional_expressions(modules), "conditional expressions"),
         (num_comprehensions(modules), "comprehensions"),
         (num_comment_lines(modules), "comment lines"),
         (annotations, "annotations that contain Any"),
     ]
-    print_figures("The library without the workshop (what only measures and shows)", sizes)
-    print_figures("In 1,000 lines of its code", [(1000 * count / lines, name) for count, name in counts])
+    print_figures(
+        "The library without the workshop (what only measures and shows)", sizes
+    )
+    print_figures(
+        "In 1,000 lines of its code",
+        [(1000 * count / lines, name) for count, name in counts],
+    )
 
 
 def main() -> int:

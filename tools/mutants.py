@@ -1,4 +1,6 @@
-"""Mutants of a module: its syntax tree with one place changed, as a slip of the pen would."""
+"""Mutants of a module: its syntax tree with one place changed, as a slip of the pen
+would.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +9,26 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 SWAPS = [
-    *((ast.Lt, ast.LtE), (ast.Gt, ast.GtE), (ast.Eq, ast.NotEq), (ast.Is, ast.IsNot), (ast.In, ast.NotIn)),
-    *((ast.Add, ast.Sub), (ast.Mult, ast.Div), (ast.FloorDiv, ast.Mod), (ast.LShift, ast.RShift)),
-    *((ast.BitAnd, ast.BitOr), (ast.And, ast.Or), ("max", "min"), ("maximum", "minimum"), ("any", "all")),
+    *(
+        (ast.Lt, ast.LtE),
+        (ast.Gt, ast.GtE),
+        (ast.Eq, ast.NotEq),
+        (ast.Is, ast.IsNot),
+        (ast.In, ast.NotIn),
+    ),
+    *(
+        (ast.Add, ast.Sub),
+        (ast.Mult, ast.Div),
+        (ast.FloorDiv, ast.Mod),
+        (ast.LShift, ast.RShift),
+    ),
+    *(
+        (ast.BitAnd, ast.BitOr),
+        (ast.And, ast.Or),
+        ("max", "min"),
+        ("maximum", "minimum"),
+        ("any", "all"),
+    ),
     *(("rint", "trunc"), ("ceil", "floor"), ("argmax", "argmin")),
 ]
 OTHER = {x: y for pair in SWAPS for x, y in (pair, pair[::-1])}
@@ -24,7 +43,8 @@ class Mutant(NamedTuple):
     place: tuple[ast.AST, str, int | None]
     new: ast.AST
     lines: range
-    names: frozenset[str] | None  # what the statement defines when the module is imported; None inside functions
+    # what the statement defines when the module is imported; None inside functions
+    names: frozenset[str] | None
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -48,7 +68,11 @@ def replacements(node: ast.AST, field: str, parent: ast.AST) -> Iterator[ast.AST
         case ast.Constant(int(v)):
             yield from (ast.Constant(v + 1), ast.Constant(v - 1))
         case ast.Constant(float(v)):
-            yield from (ast.Constant(2 * v), ast.Constant(v / 2)) if v else (ast.Constant(1.0),)
+            yield from (
+                (ast.Constant(2 * v), ast.Constant(v / 2))
+                if v
+                else (ast.Constant(1.0),)
+            )
         case ast.BinOp(left, op, right):
             if type(op) in OTHER:
                 yield ast.BinOp(left, OTHER[type(op)](), right)
@@ -64,7 +88,9 @@ def replacements(node: ast.AST, field: str, parent: ast.AST) -> Iterator[ast.AST
             yield ast.Pass()
         case ast.Compare(left, ops, right):
             for i, op in enumerate(ops):
-                yield ast.Compare(left, [*ops[:i], OTHER[type(op)](), *ops[i + 1 :]], right)
+                yield ast.Compare(
+                    left, [*ops[:i], OTHER[type(op)](), *ops[i + 1 :]], right
+                )
         case ast.BoolOp(op, values):
             yield ast.BoolOp(OTHER[type(op)](), values)
         case ast.UnaryOp(_, operand):
@@ -82,13 +108,28 @@ def replacements(node: ast.AST, field: str, parent: ast.AST) -> Iterator[ast.AST
 def is_left_alone(node: ast.AST, field: str) -> bool:
     """Whether nothing in this node changes what is computed, or it is text."""
     match node:
-        case ast.FunctionDef(name="__repr__" | "__str__") | ast.keyword(arg="strict" | "maxsize" | "copy"):
+        case (
+            ast.FunctionDef(name="__repr__" | "__str__")
+            | ast.keyword(arg="strict" | "maxsize" | "copy")
+        ):
             return True
-        case ast.Assign(targets=[ast.Name("__all__")]) | ast.AugAssign(target=ast.Name("__all__")):
+        case (
+            ast.Assign(targets=[ast.Name("__all__")])
+            | ast.AugAssign(target=ast.Name("__all__"))
+        ):
             return True
-        case ast.If(test=ast.Name("TYPE_CHECKING")) | ast.BinOp(left=ast.Constant(str())) | ast.Constant(str()):
+        case (
+            ast.If(test=ast.Name("TYPE_CHECKING"))
+            | ast.BinOp(left=ast.Constant(str()))
+            | ast.Constant(str())
+        ):
             return True
-    return isinstance(node, UNCHANGED) or field in ("annotation", "returns", "decorator_list", "bases")
+    return isinstance(node, UNCHANGED) or field in (
+        "annotation",
+        "returns",
+        "decorator_list",
+        "bases",
+    )
 
 
 def mutants_of(tree: ast.Module, module: str) -> list[Mutant]:
@@ -97,18 +138,36 @@ def mutants_of(tree: ast.Module, module: str) -> list[Mutant]:
 
     def text(node: ast.AST) -> str:
         lines = ast.unparse(node).splitlines()
-        return lines[0] if isinstance(getattr(node, "body", None), list) else " ".join(map(str.strip, lines))
+        return (
+            lines[0]
+            if isinstance(getattr(node, "body", None), list)
+            else " ".join(map(str.strip, lines))
+        )
 
-    def visit(node: ast.AST, place: tuple, statement: ast.AST, names: frozenset[str] | None) -> None:
+    def visit(
+        node: ast.AST, place: tuple, statement: ast.AST, names: frozenset[str] | None
+    ) -> None:
         parent, field, _ = place
         if is_left_alone(node, field):
             return
         if isinstance(node, ast.stmt):
             statement = node
-            defined = {x.id for x in ast.walk(node) if isinstance(x, ast.Name) and isinstance(x.ctx, ast.Store)}
-            names = None if names is None else names | defined | ({node.name} if hasattr(node, "name") else set())
+            defined = {
+                x.id
+                for x in ast.walk(node)
+                if isinstance(x, ast.Name) and isinstance(x.ctx, ast.Store)
+            }
+            names = (
+                None
+                if names is None
+                else names | defined | ({node.name} if hasattr(node, "name") else set())
+            )
         body = getattr(statement, "body", None)
-        end = body[0].lineno - 1 if isinstance(body, list) else getattr(statement, "end_lineno", 1)
+        end = (
+            body[0].lineno - 1
+            if isinstance(body, list)
+            else getattr(statement, "end_lineno", 1)
+        )
         lines = range(statement.lineno, max(end, statement.lineno) + 1)
         whole, inner = text(statement), isinstance(parent, ast.expr)
         before = text(parent if inner else node)
@@ -116,12 +175,21 @@ def mutants_of(tree: ast.Module, module: str) -> list[Mutant]:
             put(place, new)
             change = f"{before} -> {text(parent if inner else new)}"
             put(place, node)
-            found.append(Mutant(module, node.lineno, whole, change, place, new, lines, names))
+            found.append(
+                Mutant(module, node.lineno, whole, change, place, new, lines, names)
+            )
         inside = isinstance(node, ast.FunctionDef)
         for name, value in ast.iter_fields(node):
-            for i, child in enumerate(value) if isinstance(value, list) else [(None, value)]:
+            for i, child in (
+                enumerate(value) if isinstance(value, list) else [(None, value)]
+            ):
                 if isinstance(child, ast.AST):
-                    visit(child, (node, name, i), statement, None if inside and name == "body" else names)
+                    visit(
+                        child,
+                        (node, name, i),
+                        statement,
+                        None if inside and name == "body" else names,
+                    )
 
     for i, node in enumerate(tree.body):
         visit(node, (tree, "body", i), node, frozenset())

@@ -1,7 +1,9 @@
 """Hooks of MkDocs, by which pages that read well on GitHub become those of the site.
 
-- Links from docs/ to files outside of it lead to the repository; pictures of results/ become part of the site.
-- Citation keys such as [OUI25], in pages and docstrings, lead to a page that is made of docs/references.bib.
+- Links from docs/ to files outside of it lead to the repository; pictures of results/
+  become part of the site.
+- Citation keys such as [OUI25], in pages and docstrings, lead to a page that is made of
+  docs/references.bib.
 """
 
 from __future__ import annotations
@@ -22,18 +24,27 @@ ENTRY = re.compile(r"^@(\w+)\{\s*([^,\s]+),(.*?)^\}", re.MULTILINE | re.DOTALL)
 FIELD = re.compile(r"^\s*(\w+)\s*=\s*\{(.*)\},?\s*$", re.MULTILINE)
 LINK = re.compile(r"(\]\()(\.\./[^)\s#]+)(#[^)\s]*)?(?=\))")
 ACCENTS = {r"{\'e}": "é", r"{\l}": "ł", r"\&": "&", "--": "\N{EN DASH}", "$": ""}
-SKIPPED = ("pre", "code", "a", "h1", "h2", "h3")  # elements in which a key stays as it is
+# elements in which a key stays as it is
+SKIPPED = ("pre", "code", "a", "h1", "h2", "h3")
 TAGS = re.compile(r"(<[^>]+>)")
 CITATION = re.compile(r"\[([^\[\]]{3,80})\]")
 KEY = re.compile(r"[A-Z][A-Za-z]+\d\d[a-z]?")
 ITEM = r'<li class="doc-section-item field-body">\s*<b><code>'
-SAME_TEXT = re.compile(rf"({ITEM})([\w, ]+)</code></b>((?:(?!<li ).)*?</li>)\s*{ITEM}(\w+)</code></b>\3", re.DOTALL)
-"""Two parameters of a docstring that one text describes, "a, b : array", which the site takes for two texts."""
+SAME_TEXT = re.compile(
+    rf"({ITEM})([\w, ]+)</code></b>((?:(?!<li ).)*?</li>)\s*{ITEM}(\w+)</code></b>\3",
+    re.DOTALL,
+)
+"""Two parameters of a docstring that one text describes, "a, b : array", which the site
+takes for two texts.
+"""
 
 
 def references(bib: str) -> dict[str, dict[str, str]]:
     """The fields of each entry by its key, without the marks of LaTeX."""
-    return {key: {name: plain(value) for name, value in FIELD.findall(body)} for _, key, body in ENTRY.findall(bib)}
+    return {
+        key: {name: plain(value) for name, value in FIELD.findall(body)}
+        for _, key, body in ENTRY.findall(bib)
+    }
 
 
 def plain(text: str) -> str:
@@ -52,9 +63,17 @@ def author(name: str) -> str:
 def cited(key: str, fields: Mapping[str, str]) -> str:
     """One entry of the bibliography as a paragraph of Markdown."""
     names = [author(name) for name in fields["author"].split(" and ")]
-    where = [fields[name] for name in ("journal", "booktitle", "series", "publisher") if name in fields]
-    volume = fields.get("volume", "") + (f"({fields['number']})" if "number" in fields else "")
-    where += [text for text in (volume, fields.get("pages", ""), fields["year"]) if text]
+    where = [
+        fields[name]
+        for name in ("journal", "booktitle", "series", "publisher")
+        if name in fields
+    ]
+    volume = fields.get("volume", "") + (
+        f"({fields['number']})" if "number" in fields else ""
+    )
+    where += [
+        text for text in (volume, fields.get("pages", ""), fields["year"]) if text
+    ]
     links = []
     if "doi" in fields:
         links.append(f"[doi:{fields['doi']}](https://doi.org/{fields['doi']})")
@@ -69,7 +88,11 @@ def bibliography(bib: str) -> str:
     """The page of all references."""
     entries = [cited(key, fields) for key, fields in sorted(references(bib).items())]
     return "\n\n".join(
-        ["# References", "The papers behind the library, by the keys that pages and docstrings cite.", *entries]
+        [
+            "# References",
+            "The papers behind the library, by the keys that pages and docstrings cite.",
+            *entries,
+        ]
     )
 
 
@@ -77,14 +100,18 @@ def on_files(files: Files, config: Any) -> Files:
     """Add the bibliography and the pictures of results/."""
     bib = (ROOT / "docs" / "references.bib").read_text("utf-8")
     files.append(File.generated(config, BIBLIOGRAPHY, content=bibliography(bib)))
-    for picture in sorted(p for p in (ROOT / "results").iterdir() if p.suffix in PICTURES):
+    for picture in sorted(
+        p for p in (ROOT / "results").iterdir() if p.suffix in PICTURES
+    ):
         name = picture.relative_to(ROOT).as_posix()
         files.append(File.generated(config, name, abs_src_path=str(picture)))
     return files
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
-    """Lead links out of docs/ to the repository, those to pictures of results/ to their copies."""
+    """Lead links out of docs/ to the repository, those to pictures of results/ to their
+    copies.
+    """
     folder = posixpath.dirname(page.file.src_uri)
 
     def leads(match: re.Match[str]) -> str:

@@ -1,11 +1,14 @@
-"""Do two TF32 words reach SGEMM on real tensor cores, and two FP32 words DGEMM? Three norms over n, as in [VLVJ23].
+"""Do two TF32 words reach SGEMM on real tensor cores, and two FP32 words DGEMM? Three
+norms over n, as in [VLVJ23].
 
     python -m experiments.gpu.forward_errors [--sizes 128 16384] [--seconds 60] [--output FILE.csv]
 
-Inputs and norms are those of experiments/forward_errors.py, but all n x n entries count, and products are those of the
-GPU: SGEMM and DGEMM of its library, one, three and four products of TF32 or FP32 words ("TF64"), and TF32 words whose
-sum leaves the tensor core after every 32 of k. FP32 curves are compared with the FP64 product, FP64 curves with the
-correctly rounded one, of which a sample is held against the exact product first.
+Inputs and norms are those of experiments/forward_errors.py, but all n x n entries
+count, and products are those of the GPU: SGEMM and DGEMM of its library, one, three and
+four products of TF32 or FP32 words ("TF64"), and TF32 words whose sum leaves the tensor
+core after every 32 of k. FP32 curves are compared with the FP64 product, FP64 curves
+with the correctly rounded one, of which a sample is held against the exact product
+first.
 """
 
 from __future__ import annotations
@@ -25,7 +28,11 @@ from hifigemm.schemes.multiword import PRESETS
 
 SIZES = {"cuda": (128, 256, 512, 1024, 2048, 4096, 8192, 16384), "cpu": (16, 48)}
 CURVES: dict[str, dict[str, Any]] = {
-    "fp32": {"SGEMM": hg.Native(), **TENSOR_CORE, "3x TF32, summed outside": hg.Corrected("tf32")},
+    "fp32": {
+        "SGEMM": hg.Native(),
+        **TENSOR_CORE,
+        "3x TF32, summed outside": hg.Corrected("tf32"),
+    },
     "fp64": {
         "DGEMM": hg.Native(),
         "1x TF64": PRESETS["valero-lara-tf64x1"],
@@ -45,13 +52,19 @@ SHOWN = "n precision curve norm_1 norm_2 norm_inf"
 def norms(x: Any) -> dict[str, float]:
     """The entrywise norms of a matrix."""
     size = abs(x)
-    return {"1": float(size.sum()), "2": float((size * size).sum()) ** 0.5, "inf": float(size.max())}
+    return {
+        "1": float(size.sum()),
+        "2": float((size * size).sum()) ** 0.5,
+        "inf": float(size.max()),
+    }
 
 
 def operands(machine: Machine, n: int) -> tuple[Any, Any]:
     """Means of two uniforms on (-0.5, 0.5) in float64."""
     load = Workload(n, n, n, family="uniform")
-    pairs = zip(*(machine.arrays.operands(load, seed) for seed in range(2)), strict=True)
+    pairs = zip(
+        *(machine.arrays.operands(load, seed) for seed in range(2)), strict=True
+    )
     left, right = ((first + second) / 4 for first, second in pairs)
     return left, right
 
@@ -61,7 +74,9 @@ def correct_product(machine: Machine, a: Any, b: Any) -> Any:
     c, sample = hg.matmul(a, b, accuracy="correct"), Sample(a, b)
     wrong = int((sample.of(c) != sample.exact.rounded).sum())
     if wrong:
-        raise RuntimeError(f"{wrong} of {sample.exact.rounded.size} sampled entries are not correctly rounded")
+        raise RuntimeError(
+            f"{wrong} of {sample.exact.rounded.size} sampled entries are not correctly rounded"
+        )
     return c
 
 
@@ -71,13 +86,25 @@ def measure(machine: Machine, n: int) -> Iterator[Row]:
     for precision, curves in CURVES.items():
         a, b = doubles
         if precision == "fp32":
-            a, b = (x.astype(np.float32) if isinstance(x, np.ndarray) else x.float() for x in doubles)
-        reference = widened(a) @ widened(b) if precision == "fp32" else correct_product(machine, a, b)
+            a, b = (
+                x.astype(np.float32) if isinstance(x, np.ndarray) else x.float()
+                for x in doubles
+            )
+        reference = (
+            widened(a) @ widened(b)
+            if precision == "fp32"
+            else correct_product(machine, a, b)
+        )
         sizes = [norms(widened(x)) for x in (a, b)]
         (difference, one, other), kept = PAIRS[precision], {}
 
-        def line(curve: str, error: Any, precision: str = precision, sizes: Any = sizes) -> Row:
-            errors = {key: value / (sizes[0][key] * sizes[1][key]) for key, value in norms(error).items()}
+        def line(
+            curve: str, error: Any, precision: str = precision, sizes: Any = sizes
+        ) -> Row:
+            errors = {
+                key: value / (sizes[0][key] * sizes[1][key])
+                for key, value in norms(error).items()
+            }
             return {
                 **row(precision, curve, n, n, errors, "computed"),
                 "unit": machine.name if machine.is_gpu else MODEL,

@@ -1,13 +1,16 @@
-"""What does error correction repair on real tensor cores, and do they compute what their model says? As in [OY22].
+"""What does error correction repair on real tensor cores, and do they compute what
+their model says? As in [OY22].
 
     python -m experiments.gpu.residuals [--sizes 16 1024 16384] [--seconds 60] [--output FILE.csv]
 
-Operands, methods and measure are those of experiments/residuals.py: residuals over k in blocks of 32 x 32 entries,
-uniform inputs and the four exponent families (doi:10.1177/10943420221090256). Every product of words is made twice
-where k is at most 4096: by the GPU, and by the model of an H100 on the CPU. `same_bits` is the share of entries that
-are the same in both. FP32 is one sum in order of k, on the CPU for every k, and beside it SGEMM of the GPU's library,
-which cuts a long k between processors where the result is as small as here. The library's own products of FP16 and TF32
-words may add in another order than the model does.
+Operands, methods and measure are those of experiments/residuals.py: residuals over k in
+blocks of 32 x 32 entries, uniform inputs and the four exponent families
+(doi:10.1177/10943420221090256). Every product of words is made twice where k is at most
+4096: by the GPU, and by the model of an H100 on the CPU. `same_bits` is the share of
+entries that are the same in both. FP32 is one sum in order of k, on the CPU for every
+k, and beside it SGEMM of the GPU's library, which cuts a long k between processors
+where the result is as small as here. The library's own products of FP16 and TF32 words
+may add in another order than the model does.
 """
 
 from __future__ import annotations
@@ -35,8 +38,12 @@ LIBRARY = "SGEMM of the library"
 SHOWN = "inputs k method unit residual same_bits"
 
 
-def products(machine: Machine, a: np.ndarray, b: np.ndarray) -> Iterator[tuple[str, str, np.ndarray, Any]]:
-    """Method, the unit that adds, the result, and the share of entries with the bits of the model, if that is known."""
+def products(
+    machine: Machine, a: np.ndarray, b: np.ndarray
+) -> Iterator[tuple[str, str, np.ndarray, Any]]:
+    """Method, the unit that adds, the result, and the share of entries with the bits of
+    the model, if that is known.
+    """
     left, right = machine.arrays.asarray(a), machine.arrays.asarray(b)
     modelled = a.shape[1] <= MODELLED
     for method, scheme in METHODS.items():
@@ -47,7 +54,12 @@ def products(machine: Machine, a: np.ndarray, b: np.ndarray) -> Iterator[tuple[s
         if modelled:
             model = hg.matmul(a, b, scheme=scheme, engine=MODEL)
             yield method, "model", model, ""
-        yield method, machine.name, c, "" if model is None else float(np.mean(c == model))
+        yield (
+            method,
+            machine.name,
+            c,
+            "" if model is None else float(np.mean(c == model)),
+        )
     yield LIBRARY, machine.name, to_host(machine.matmul(left, right, hg.Native())), ""
 
 
@@ -60,7 +72,11 @@ def lines(machine: Machine, sizes: Sequence[int]) -> Iterator[Row]:
             for method, unit, c, same in products(machine, a, b):
                 yield {
                     **{"inputs": name, "k": k, "method": method, "unit": unit},
-                    **{"residual": relative_residual(c, reference), "same_bits": same, "rows_and_columns": BLOCK},
+                    **{
+                        "residual": relative_residual(c, reference),
+                        "same_bits": same,
+                        "rows_and_columns": BLOCK,
+                    },
                 }
 
 

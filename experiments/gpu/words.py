@@ -1,10 +1,12 @@
-"""How fast are products of short words, and at what energy? FP16 and TF32 as in [OY22], TF32 and TF64 as in [VLVJ23].
+"""How fast are products of short words, and at what energy? FP16 and TF32 as in [OY22],
+TF32 and TF64 as in [VLVJ23].
 
     python -m experiments.gpu.words [--sizes 1024 16384] [--seconds 90] [--output FILE.csv]
 
-Uniform entries of both signs. For float32: corrected words of FP16 and TF32, the same with the sum left to the tensor
-core, and one, three and four products of TF32 words in one chain. For float64: one, three and four products of FP32
-words ("TF64"). Joules of a product and GFLOP/s per watt come from the energy counter in the second half of a run of
+Uniform entries of both signs. For float32: corrected words of FP16 and TF32, the same
+with the sum left to the tensor core, and one, three and four products of TF32 words in
+one chain. For float64: one, three and four products of FP32 words ("TF64"). Joules of a
+product and GFLOP/s per watt come from the energy counter in the second half of a run of
 0.8 s without a pause.
 """
 
@@ -23,7 +25,12 @@ NAMES = {
         *("native", "corrected:fp16", "corrected:tf32", "corrected:tf32:chained"),
         *("multiword:tf32:1:1", "multiword:tf32:2:3", "multiword:tf32:2:4"),
     ),
-    "float64": ("native", "multiword:fp32:1:1", "multiword:fp32:2:3", "multiword:fp32:2:4"),
+    "float64": (
+        "native",
+        "multiword:fp32:1:1",
+        "multiword:fp32:2:3",
+        "multiword:fp32:2:4",
+    ),
 }
 SHOWN = "n dtype case burst_tflops sustained_tflops joules gflops_per_watt error status"
 
@@ -32,7 +39,9 @@ def lines(machine: Machine, sizes: Sequence[int]) -> Iterator[Row]:
     """Small products first."""
     for n in sizes:
         for dtype, names in NAMES.items():
-            yield from machine.timed(Workload(n, n, n, dtype=dtype, family="uniform"), names)
+            yield from machine.timed(
+                Workload(n, n, n, dtype=dtype, family="uniform"), names
+            )
 
 
 def main(argv: Sequence[str] | None = None) -> int:

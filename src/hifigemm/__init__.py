@@ -1,7 +1,7 @@
 """hifigemm: matrix products of high fidelity computed on low-precision matrix engines.
 
-Ask for an accuracy, get it with proof: see `matmul`, `gemm`, `make_plan`, `prepare`, `warmup`,
-`engines` and `info`; `emulate` and `install` serve the products of PyTorch.
+Ask for an accuracy, get it with proof: see `matmul`, `gemm`, `make_plan`, `prepare`,
+`warmup`, `engines` and `info`; `emulate` and `install` serve the products of PyTorch.
 """
 
 import os as _os
@@ -11,7 +11,12 @@ from hifigemm import startup  # noqa: F401, first, as it minds Ctrl-C while the 
 from hifigemm.accuracy import Relative
 from hifigemm.api import make_plan, matmul, prepare, warmup
 from hifigemm.api import product_of_numbers as _product_of_numbers
-from hifigemm.exceptions import AccuracyError, HifigemmError, InexactProductError, PlanError
+from hifigemm.exceptions import (
+    AccuracyError,
+    HifigemmError,
+    InexactProductError,
+    PlanError,
+)
 from hifigemm.freed_memory import keep_freed_memory as _keep_freed_memory
 from hifigemm.gemm import gemm
 from hifigemm.gemm import gemm_of_numbers as _gemm_of_numbers

@@ -1,4 +1,6 @@
-"""What a user may ask for, turned into a target: |C - AB| <= r |A||B| + u |AB|, or <= (r + u) |AB| for `Relative`."""
+"""What a user may ask for, turned into a target: |C - AB| <= r |A||B| + u |AB|,
+or <= (r + u) |AB| for `Relative`.
+"""
 
 from __future__ import annotations
 
@@ -13,16 +15,18 @@ from hifigemm.formats import FP32, FP64, Format
 
 @dataclass(frozen=True)
 class Relative:
-    """An accuracy relative to the exact product: |c - ab| <= r |ab| in every entry, however much its terms cancel.
+    """An accuracy relative to the exact product: |c - ab| <= r |ab| in every entry,
+    however much its terms cancel.
 
-    An entry is zero only where the exact one is. Real and imaginary parts are entries of their own. Below the smallest
-    normal number of the result's dtype, half its smallest subnormal number comes on top: an entry may round to zero
-    there.
+    An entry is zero only where the exact one is. Real and imaginary parts are entries
+    of their own. Below the smallest normal number of the result's dtype, half its
+    smallest subnormal number comes on top: an entry may round to zero there.
 
     Parameters
     ----------
     r : float
-        At least the unit roundoff of the result's dtype, 1.2e-16 for float64 and 6e-8 for float32, and below 1.
+        At least the unit roundoff of the result's dtype, 1.2e-16 for float64 and 6e-8
+        for float32, and below 1.
 
     Raises
     ------
@@ -42,33 +46,42 @@ class Relative:
     def __post_init__(self) -> None:
         is_number = isinstance(self.r, Real) and not isinstance(self.r, bool)
         if not is_number or not 0.0 < float(self.r) < 1.0:
-            raise PlanError(f"Relative({self.r!r}): expected a number between 0 and 1, such as 1e-12")
+            raise PlanError(
+                f"Relative({self.r!r}): expected a number between 0 and 1, such as 1e-12"
+            )
         object.__setattr__(self, "r", float(self.r))
 
 
 Accuracy = float | Literal["fp32", "fp64", "correct"] | Relative | None
 _EXPECTED = 'expected None, a number, "fp32", "fp64", "correct" or hifigemm.Relative(r)'
 _SPARE_BITS = 16
-"""Relative errors this far below the unit roundoff, before the last rounding, are those of correct rounding."""
+"""Relative errors this far below the unit roundoff, before the last rounding, are those
+of correct rounding.
+"""
 
 
 @dataclass(frozen=True)
 class Target:
     """A promise for every entry."""
 
-    # factor of |A||B|, or of |AB| for relative errors, before the last rounding; 0 for correct rounding; inf when
-    # nothing is promised
+    # factor of |A||B|, or of |AB| for relative errors, before the last rounding; 0 for
+    # correct rounding; inf when nothing is promised
     r: float
-    correct: bool = False  # every real component is to be the correctly rounded exact value
-    # r is the level of this format, at which a native product in its arithmetic is accepted
+    # every real component is to be the correctly rounded exact value
+    correct: bool = False
+    # r is the level of this format, at which a native product in its arithmetic is
+    # accepted
     level: Format | None = None
-    # where nothing is promised, the largest possible error is worked out for the report; that takes two more products
+    # where nothing is promised, the largest possible error is worked out for the
+    # report; that takes two more products
     states_bound: bool = True
     relative: float | None = None  # the relative error that was asked for
 
     @property
     def by_entry(self) -> bool:
-        """Whether errors are held against the exact entry, however much its terms cancel, and not against |A||B|."""
+        """Whether errors are held against the exact entry, however much its terms
+        cancel, and not against |A||B|.
+        """
         return self.correct or self.relative is not None
 
     def __str__(self) -> str:
@@ -76,10 +89,16 @@ class Target:
             return "correct rounding"
         if self.relative is not None:
             return f"|C - AB| <= {self.relative:.3g} |AB|"
-        return "as the report states" if math.isinf(self.r) else f"|C - AB| <= {self.r:.3g} |A||B| + u |AB|"
+        return (
+            "as the report states"
+            if math.isinf(self.r)
+            else f"|C - AB| <= {self.r:.3g} |A||B| + u |AB|"
+        )
 
     def accepts(self, worst_case: float) -> str:
-        """Why a native product with this worst case is accepted though that exceeds r; empty where it does not."""
+        """Why a native product with this worst case is accepted though that exceeds r;
+        empty where it does not.
+        """
         if self.level is None or worst_case <= self.r:
             return ""
         return f", accepted at the level of {self.level.name} (r = {self.r:.3g})"
@@ -91,15 +110,17 @@ NOTHING_STATED = Target(math.inf, states_bound=False)
 
 
 def level(fmt: Format, k: int) -> float:
-    """r = max(4, sqrt(k) / 4) u: about the error of a good native product with k terms."""
+    """r = max(4, sqrt(k) / 4) u: about the error of a good native product with k
+    terms.
+    """
     return max(4.0, math.sqrt(k) / 4.0) * fmt.u
 
 
 def resolve(accuracy: Accuracy, fmt: Format, k: int) -> Target:
     """The target behind an accuracy for results of format `fmt` and inner dimension k.
 
-    Raises PlanError: an unknown name, a number that is negative, not finite, or 1 or more, a relative error below the
-    rounding of results.
+    Raises PlanError: an unknown name, a number that is negative, not finite, or 1 or
+    more, a relative error below the rounding of results.
     """
     if isinstance(accuracy, Relative):
         return _relative(accuracy.r, fmt)
@@ -121,7 +142,9 @@ def resolve(accuracy: Accuracy, fmt: Format, k: int) -> Target:
     if not (math.isfinite(r) and r >= 0.0):
         raise PlanError(f"accuracy={r}: expected a finite number that is not negative")
     if r >= 1.0:
-        raise PlanError(f"accuracy={r:g}: expected an error bound such as 1e-12, not a count of digits")
+        raise PlanError(
+            f"accuracy={r:g}: expected an error bound such as 1e-12, not a count of digits"
+        )
     return Target(r, correct=r == 0.0)
 
 

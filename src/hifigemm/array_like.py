@@ -1,4 +1,6 @@
-"""What NumPy reads as an array without a loss. What would be rounded, or lose a mask, a unit or labels, is refused."""
+"""What NumPy reads as an array without a loss. What would be rounded, or lose a mask, a
+unit or labels, is refused.
+"""
 
 from __future__ import annotations
 
@@ -14,24 +16,34 @@ _FLAT = (str, bytes, bytearray, memoryview, range)
 """Sequences without sequences in them."""
 _OF_MATRICES = "flint.", "mpmath."
 """Packages whose matrices have a method `tolist`."""
-_HOOKS = ("__array_finalize__", "__array_function__", "__array_ufunc__", "__array_wrap__")
-"""By which a subclass of ndarray keeps with its arrays what is more than their numbers."""
+_HOOKS = (
+    "__array_finalize__",
+    "__array_function__",
+    "__array_ufunc__",
+    "__array_wrap__",
+)
+"""By which a subclass of ndarray keeps with its arrays what is more than their
+numbers.
+"""
 
 
 def as_array(x: Any, name: str) -> Any:
-    """x as a plain array of NumPy, sharing its memory where there is any; bfloat16 of ml_dtypes in float32.
+    """x as a plain array of NumPy, sharing its memory where there is any; bfloat16 of
+    ml_dtypes in float32.
 
-    An array of foreign byte order becomes one of the machine's, so that a dtype is equal to its namesake from here on;
-    `out` alone is written to as it is.
+    An array of foreign byte order becomes one of the machine's, so that a dtype is
+    equal to its namesake from here on; `out` alone is written to as it is.
 
-    Raises TypeError: classes of arrays that are more than their numbers, arrays of other libraries in a list, what
-    NumPy cannot read. ValueError: ragged lists, and integers of a list that would be rounded because other entries are
-    no integers.
+    Raises TypeError: classes of arrays that are more than their numbers, arrays of
+    other libraries in a list, what NumPy cannot read. ValueError: ragged lists, and
+    integers of a list that would be rounded because other entries are no integers.
     """
     array = x if type(x) is np.ndarray else _converted(x, name)
     if array.dtype.kind == "V" and array.dtype.name == "bfloat16":
         if name == "out":
-            raise TypeError(f"out has dtype {array.dtype}; the result has dtype float32 or more")
+            raise TypeError(
+                f"out has dtype {array.dtype}; the result has dtype float32 or more"
+            )
         with np.errstate(all="ignore"):
             return array.astype(np.float32)
     if not array.dtype.isnative and name != "out":
@@ -50,7 +62,11 @@ def shown(x: Any) -> str:
 def kind_of(x: Any) -> str:
     """The class of x with its module, for a message."""
     kind = type(x)
-    return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
+    return (
+        kind.__name__
+        if kind.__module__ == "builtins"
+        else f"{kind.__module__}.{kind.__name__}"
+    )
 
 
 def _converted(x: Any, name: str) -> Any:
@@ -60,13 +76,19 @@ def _converted(x: Any, name: str) -> Any:
     try:
         array = np.asarray(x, object if is_foreign else None)
     except ValueError as error:
-        raise ValueError(f"{name} is a {kind_of(x)} that makes no array: {error}") from error
+        raise ValueError(
+            f"{name} is a {kind_of(x)} that makes no array: {error}"
+        ) from error
     except MemoryError:
         raise
     except Exception as error:
-        raise TypeError(f"{name} is a {kind_of(x)}, which NumPy does not read: {error}") from error
+        raise TypeError(
+            f"{name} is a {kind_of(x)}, which NumPy does not read: {error}"
+        ) from error
     if inexact is not None and array.dtype.kind in "fc":
-        raise ValueError(f"{name} holds the integer {inexact}, which would be rounded to {array.dtype}")
+        raise ValueError(
+            f"{name} holds the integer {inexact}, which would be rounded to {array.dtype}"
+        )
     return array
 
 
@@ -79,8 +101,8 @@ def _of_matrix(x: Any) -> Any:
 def _check_entries(x: Any, name: str) -> tuple[int | None, bool]:
     """Refuse classes at any depth of a sequence.
 
-    An integer that float64 does not hold, where there is one, and whether there are integers of other classes than
-    those of Python and NumPy, which NumPy would round.
+    An integer that float64 does not hold, where there is one, and whether there are
+    integers of other classes than those of Python and NumPy, which NumPy would round.
     """
     inexact, is_foreign, entries, seen = None, False, [x], set()
     while entries:
@@ -110,15 +132,23 @@ def _check_class(x: Any, name: str, verb: str) -> None:
     kind = type(x)
     what = f"{name} {verb} a {kind_of(x)}"
     if isinstance(x, np.ma.MaskedArray):
-        raise TypeError(f"{name} {verb} a masked array, whose mask would be lost; fill it first")
+        raise TypeError(
+            f"{name} {verb} a masked array, whose mask would be lost; fill it first"
+        )
     if isinstance(x, np.ndarray):
-        if kind is not np.memmap and any(getattr(kind, hook) is not getattr(np.ndarray, hook) for hook in _HOOKS):
+        if kind is not np.memmap and any(
+            getattr(kind, hook) is not getattr(np.ndarray, hook) for hook in _HOOKS
+        ):
             raise TypeError(
                 f"{what}, and what it is beyond its numbers, a unit say, would be lost; pass np.asarray of it"
             )
     elif hasattr(kind, "__dlpack__"):
-        raise TypeError(f"{what}; arrays of other libraries are not taken out of a sequence, stack them first")
+        raise TypeError(
+            f"{what}; arrays of other libraries are not taken out of a sequence, stack them first"
+        )
     elif hasattr(kind, "toarray"):
         raise TypeError(f"{what}, which is not dense; pass .toarray() of it")
     elif hasattr(kind, "__array_ufunc__"):
-        raise TypeError(f"{what}, which has products of its own, with labels or units; pass np.asarray of it")
+        raise TypeError(
+            f"{what}, which has products of its own, with labels or units; pass np.asarray of it"
+        )

@@ -1,13 +1,24 @@
-"""Products of CuPy arrays: the functions of `hifigemm.numpy`, `gemm`, and `emulate` for the products of a program.
+"""Products of CuPy arrays: the functions of `hifigemm.numpy`, `gemm`, and `emulate` for
+the products of a program.
 
-The functions take CuPy arrays as all of `hifigemm` does: as tensors of PyTorch in the same memory, on CuPy's current
-stream. The result is an array of CuPy.
+The functions take CuPy arrays as all of `hifigemm` does: as tensors of PyTorch in the
+same memory, on CuPy's current stream. The result is an array of CuPy.
 """
 
 from __future__ import annotations
 
 from hifigemm.functions.chains import matrix_power, multi_dot
-from hifigemm.functions.contractions import dot, einsum, inner, matvec, outer, tensordot, vdot, vecdot, vecmat
+from hifigemm.functions.contractions import (
+    dot,
+    einsum,
+    inner,
+    matvec,
+    outer,
+    tensordot,
+    vdot,
+    vecdot,
+    vecmat,
+)
 from hifigemm.functions.symmetric import herk, syrk
 from hifigemm.gemm import gemm
 from hifigemm.interop.cupy_products import emulate

@@ -1,4 +1,6 @@
-"""The interface of an engine: what schemes ask for and engines offer, which never import each other."""
+"""The interface of an engine: what schemes ask for and engines offer, which never
+import each other.
+"""
 
 from __future__ import annotations
 
@@ -23,21 +25,30 @@ class Costs(Protocol):
     def native_seconds(self, problem: Problem) -> float:
         """Seconds of the native product."""
 
-    def residue_seconds(self, problem: Problem, num_products: int, estimate: bool) -> float:
-        """Seconds of Ozaki scheme II; `estimate` adds the error ratio by which the device chooses a count."""
+    def residue_seconds(
+        self, problem: Problem, num_products: int, estimate: bool
+    ) -> float:
+        """Seconds of Ozaki scheme II; `estimate` adds the error ratio by which the
+        device chooses a count.
+        """
 
     def word_seconds(self, problem: Problem) -> float:
-        """Seconds of a product of words whose format is chosen on the device, where the first choice is taken."""
+        """Seconds of a product of words whose format is chosen on the device, where the
+        first choice is taken.
+        """
 
 
 @dataclass(frozen=True)
 class Memory:
     """How much an engine works on at a time, and in which memory."""
 
-    block_entries: int = BLOCK_ENTRIES  # entries that the plain functions of numerics work on at a time
-    workspace_factor: int = 8  # default workspace, in multiples of the bytes of operands and result
+    # entries that the plain functions of numerics work on at a time
+    block_entries: int = BLOCK_ENTRIES
+    # default workspace, in multiples of the bytes of operands and result
+    workspace_factor: int = 8
     least_workspace: int = 2**28  # bytes of default workspace for small operands
-    # bytes that are free where the engine works; none where that is not known, or is not to be asked now
+    # bytes that are free where the engine works; none where that is not known, or is
+    # not to be asked now
     free: Callable[[], int | None] = field(default=lambda: None)
 
 
@@ -68,31 +79,50 @@ class Outcome:
 
 
 class Program(Protocol):
-    """A plan made runnable: launches over named memory on a GPU, the plain functions on a CPU."""
+    """A plan made runnable: launches over named memory on a GPU, the plain functions on
+    a CPU.
+    """
 
     def nbytes(self, batch: int, rows: int, cols: int) -> int:
-        """Bytes that a block of so many matrices, rows and columns takes beside operands and result."""
+        """Bytes that a block of so many matrices, rows and columns takes beside
+        operands and result.
+        """
 
     def in_halves(self, batch: int, rows: int, cols: int) -> bool:
-        """Whether such a block takes seven products of halves for eight, see numerics/strassen.py; no bit changes."""
+        """Whether such a block takes seven products of halves for eight, see
+        numerics/strassen.py; no bit changes.
+        """
 
     def __call__(
-        self, a: Array, b: Array, shift: int, epilogue: Epilogue, splits: Splits, out: Array | None
+        self,
+        a: Array,
+        b: Array,
+        shift: int,
+        epilogue: Epilogue,
+        splits: Splits,
+        out: Array | None,
     ) -> Outcome:
-        """alpha (2**shift A B) + beta C for whole stacks, Inf and NaN included; nothing waits for the device.
+        """alpha (2**shift A B) + beta C for whole stacks, Inf and NaN included; nothing
+        waits for the device.
 
-        The values are in `out`, which shares no memory with operands and C, where it is given. `splits` are those of
-        prepared operands.
+        The values are in `out`, which shares no memory with operands and C, where it is
+        given. `splits` are those of prepared operands.
         """
 
     def repeated(
-        self, operands: tuple[Array, Array], stacks: tuple[Array, Array], shape: tuple[int, ...], out: Array | None
+        self,
+        operands: tuple[Array, Array],
+        stacks: tuple[Array, Array],
+        shape: tuple[int, ...],
+        out: Array | None,
     ) -> Callable[[Any, Any, Any], Any] | None:
-        """The product as a function of the library's own arrays that are laid out as `operands`, and of out or None.
+        """The product as a function of the library's own arrays that are laid out as
+        `operands`, and of out or None.
 
-        It returns None for operands that need the long way. None where nothing is quicker than that. A plan that rests
-        on evidence gives a function that looks at the operands first, for all evidence that was seen so far. `stacks`
-        are the operands as the plan takes them, `shape` that of the result.
+        It returns None for operands that need the long way. None where nothing is
+        quicker than that. A plan that rests on evidence gives a function that looks at
+        the operands first, for all evidence that was seen so far. `stacks` are the
+        operands as the plan takes them, `shape` that of the result.
         """
 
 
@@ -123,31 +153,53 @@ class Engine(Protocol):
 
     @property
     def costs(self) -> Costs | None:
-        """What products cost where programs choose on the device; None where plans are carried out step by step."""
+        """What products cost where programs choose on the device; None where plans are
+        carried out step by step.
+        """
 
-    def exact_product(self, spec: ProductSpec, a: Array, b: Array, max_a: int, max_b: int) -> Array:
-        """a @ b for integer matrices (batch, m, k), (batch, k, n) of magnitude at most max_a, max_b, without rounding.
+    def exact_product(
+        self, spec: ProductSpec, a: Array, b: Array, max_a: int, max_b: int
+    ) -> Array:
+        """a @ b for integer matrices (batch, m, k), (batch, k, n) of magnitude at most
+        max_a, max_b, without rounding.
 
-        Raises InexactProductError: where k max_a max_b exceeds the accumulator: never rounds instead.
+        Raises InexactProductError: where k max_a max_b exceeds the accumulator: never
+        rounds instead.
         """
 
     def native_product(self, a: Array, b: Array) -> Array:
-        """a @ b as the library behind the engine computes it, in the dtype of the operands."""
+        """a @ b as the library behind the engine computes it, in the dtype of the
+        operands.
+        """
 
     def accumulation(self, fmt: Format) -> Accumulation:
-        """How `rounded_product` adds products of words of `fmt`; PlanError where the engine does not multiply them."""
+        """How `rounded_product` adds products of words of `fmt`; PlanError where the
+        engine does not multiply them.
+        """
 
     def rounded_product(
-        self, fmt: Format, a: Array, b: Array, c: Array | None = None, *, block: int | None = None
+        self,
+        fmt: Format,
+        a: Array,
+        b: Array,
+        c: Array | None = None,
+        *,
+        block: int | None = None,
     ) -> Array:
-        """A B + C for words of `fmt`, rounded as `accumulation(fmt)` states, in the dtype of its accumulator.
+        """A B + C for words of `fmt`, rounded as `accumulation(fmt)` states, in the
+        dtype of its accumulator.
 
-        a (batch, m, k) and b (batch, k, n) hold values of `fmt` in float32. With `block`, the unit starts from 0 every
-        `block` of k and what it returns is added to C outside, in the accumulator's format, to nearest, in order of k.
+        a (batch, m, k) and b (batch, k, n) hold values of `fmt` in float32. With
+        `block`, the unit starts from 0 every `block` of k and what it returns is added
+        to C outside, in the accumulator's format, to nearest, in order of k.
         """
 
     def override(self, function: F) -> F:
-        """This engine's version of a plain function, with the same bits; else the function itself."""
+        """This engine's version of a plain function, with the same bits; else the
+        function itself.
+        """
 
     def compile(self, plan: Plan) -> Program | None:
-        """The program of a plan, with the bits of its steps; None where it is carried out step by step."""
+        """The program of a plan, with the bits of its steps; None where it is carried
+        out step by step.
+        """

@@ -1,13 +1,17 @@
-"""Operands of other arithmetic, of mpmath, gmpy2, python-flint and Python's own, as exact sums of float64 words.
+"""Operands of other arithmetic, of mpmath, gmpy2, python-flint and Python's own, as
+exact sums of float64 words.
 
 Idea
-    A = A_1 + ... + A_p and B = B_1 + ... + B_q, each A_i and B_j of float64 or complex128. All products of words are
-    one product, AB = [A_1 ... A_1 A_2 ...] [B_1; ...; B_q; B_1; ...], each A_i q times, to which the ordinary promise
-    applies. Integers that int64 or uint64 holds become a matrix of integers beside another one of integers.
+    A = A_1 + ... + A_p and B = B_1 + ... + B_q, each A_i and B_j of float64 or
+    complex128. All products of words are one product, AB = [A_1 ... A_1 A_2 ...] [B_1;
+    ...; B_q; B_1; ...], each A_i q times, to which the ordinary promise applies.
+    Integers that int64 or uint64 holds become a matrix of integers beside another one
+    of integers.
 Exact when
-    Each word is the float64 nearest to what the words before it leave, and after `MOST_WORDS` nothing is left. The
-    magnitudes of the words of an entry sum to less than 1 + 2**-51 times its own, so that |A||B| of the words is less
-    than 1 + 2**-49 times that of the entries.
+    Each word is the float64 nearest to what the words before it leave, and after
+    `MOST_WORDS` nothing is left. The magnitudes of the words of an entry sum to less
+    than 1 + 2**-51 times its own, so that |A||B| of the words is less than 1 + 2**-49
+    times that of the entries.
 Cost
     p q times the product of one word each.
 """
@@ -24,21 +28,30 @@ from hifigemm.numerics.bits import Array
 from hifigemm.operands import EXPECTED, Prepared
 
 MOST_WORDS = 4
-"""Words of an entry at most, those of quad-double arithmetic: 212 bits, or more where there are gaps of zeros."""
+"""Words of an entry at most, those of quad-double arithmetic: 212 bits, or more where
+there are gaps of zeros.
+"""
 _BINARY = "arb", "mpf"
 """Classes whose numbers are a mantissa times a power of two."""
 _COMPLEX = "acb", "complex", "complex64", "complex128", "mpc"
 
 
 def in_words(
-    a: Array | Prepared, b: Array | Prepared, trans: tuple[Any, Any] = ("N", "N"), *, integers: bool = True
+    a: Array | Prepared,
+    b: Array | Prepared,
+    trans: tuple[Any, Any] = ("N", "N"),
+    *,
+    integers: bool = True,
 ) -> tuple[Array | Prepared, Array | Prepared]:
-    """Both operands without objects; where these take several words, with copies along the axes that are summed.
+    """Both operands without objects; where these take several words, with copies along
+    the axes that are summed.
 
-    Those are the ones of `gemm` with these transposes. Without `integers` these become words as well.
+    Those are the ones of `gemm` with these transposes. Without `integers` these become
+    words as well.
 
-    Raises TypeError: entries that are no numbers, a prepared operand beside several words. ValueError: entries that
-    `MOST_WORDS` words do not hold, Inf and NaN beside several words.
+    Raises TypeError: entries that are no numbers, a prepared operand beside several
+    words. ValueError: entries that `MOST_WORDS` words do not hold, Inf and NaN beside
+    several words.
     """
     if a.dtype.kind != "O" != b.dtype.kind:
         return a, b
@@ -49,11 +62,14 @@ def in_words(
     p, q = len(left), len(right)
     of_a = -1 if len(a.shape) == 1 or trans[0] == "N" else -2
     of_b = -2 if len(b.shape) > 1 and trans[1] == "N" else -1
-    if p * q == 1 or a.shape[of_a] != b.shape[of_b]:  # shapes that do not fit are named as they are
+    # shapes that do not fit are named as they are
+    if p * q == 1 or a.shape[of_a] != b.shape[of_b]:
         return left[0], right[0]
     for x, name in ((a, "a"), (b, "b")):
         if isinstance(x, Prepared):
-            raise TypeError(f"{name} is prepared, and the other operand takes {max(p, q)} words: pass the array itself")
+            raise TypeError(
+                f"{name} is prepared, and the other operand takes {max(p, q)} words: pass the array itself"
+            )
     for words, name in ((left, "a"), (right, "b")):
         unknown = np.argwhere(~np.isfinite(words[0]))
         if len(unknown):
@@ -62,17 +78,23 @@ def in_words(
                 f"entry {index} of {name} is {words[0][index]}, and the operands take {p} and {q} words: "
                 "Inf and NaN go with single words alone"
             )
-    return np.concatenate([x for x in left for _ in range(q)], of_a), np.concatenate(right * p, of_b)
+    return np.concatenate([x for x in left for _ in range(q)], of_a), np.concatenate(
+        right * p, of_b
+    )
 
 
 def one_word(x: Array, name: str) -> Array:
-    """An array without objects, errors as of `in_words`; ValueError too: entries that are no single numbers."""
+    """An array without objects, errors as of `in_words`; ValueError too: entries that
+    are no single numbers.
+    """
     word: Array = _words_of(x, name, 1)[0]
     return word
 
 
 def _integers(x: Any) -> Any:
-    """x as integers that NumPy has; None where there are other numbers, or larger ones."""
+    """x as integers that NumPy has; None where there are other numbers, or larger
+    ones.
+    """
     if x.dtype.kind != "O":
         return x if x.dtype.kind in "biu" else None
     entries = x.ravel().tolist()
@@ -80,15 +102,26 @@ def _integers(x: Any) -> Any:
         return None
     values = [int(y) for y in entries]
     low, high = min(values, default=0), max(values, default=0)
-    dtype = np.int64 if low >= -(2**63) and high < 2**63 else np.uint64 if low >= 0 and high < 2**64 else None
+    dtype = (
+        np.int64
+        if low >= -(2**63) and high < 2**63
+        else np.uint64
+        if low >= 0 and high < 2**64
+        else None
+    )
     return None if dtype is None else np.array(values, dtype).reshape(x.shape)
 
 
 def _in_one_dtype(i: Any, j: Any) -> tuple[Any, Any]:
-    """Integers of int64 beside those of uint64 in one of the dtypes that holds both; as they are where none does."""
+    """Integers of int64 beside those of uint64 in one of the dtypes that holds both; as
+    they are where none does.
+    """
     if np.result_type(i.dtype, j.dtype).kind in "biu":
         return i, j
-    least, most = min(int(x.min(initial=0)) for x in (i, j)), max(int(x.max(initial=0)) for x in (i, j))
+    least, most = (
+        min(int(x.min(initial=0)) for x in (i, j)),
+        max(int(x.max(initial=0)) for x in (i, j)),
+    )
     dtype = np.uint64 if least >= 0 else np.int64 if most < 2**63 else None
     return (i, j) if dtype is None else (i.astype(dtype), j.astype(dtype))
 
@@ -106,7 +139,11 @@ def _words_of(x: Any, name: str, most: int = MOST_WORDS) -> list[Any]:
             )
         words = [_words(part, most) for part in parts]
         if [] in words:
-            what = "no number of float64" if most == 1 else f"no sum of {most} numbers of float64 or fewer"
+            what = (
+                "no number of float64"
+                if most == 1
+                else f"no sum of {most} numbers of float64 or fewer"
+            )
             raise ValueError(
                 f"{_entry(i, x)} of {name} is {shown(y)}, a {kind_of(y)}, and {what}: "
                 "round it first, by float or complex"
@@ -127,17 +164,26 @@ def _entry(i: int, x: Any) -> str:
 
 
 def _is_number(x: Any) -> bool:
-    """Whether the value of x is known exactly by one of the ways of `_ratio`; those of mpmath's constants are not."""
+    """Whether the value of x is known exactly by one of the ways of `_ratio`; those of
+    mpmath's constants are not.
+    """
     if type(x).__name__ == "constant":
         return False
-    return type(x).__name__ in _BINARY or hasattr(x, "as_integer_ratio") or hasattr(x, "denominator")
+    return (
+        type(x).__name__ in _BINARY
+        or hasattr(x, "as_integer_ratio")
+        or hasattr(x, "denominator")
+    )
 
 
 def _words(x: Any, most: int) -> list[float]:
-    """The words of a real number, its float where that is not finite; none where they do not hold it."""
+    """The words of a real number, its float where that is not finite; none where they
+    do not hold it.
+    """
     try:
         first = float(x)
-        if first == 0.0 or not math.isfinite(first):  # and no ratio is made of numbers far beyond the range
+        # and no ratio is made of numbers far beyond the range
+        if first == 0.0 or not math.isfinite(first):
             return [first] if x == (first or 0) or x != x else []
         words: list[float] = []
         p, q = _ratio(x)
@@ -147,7 +193,8 @@ def _words(x: Any, most: int) -> list[float]:
             over, under = word.as_integer_ratio()
             p, q = p * under - over * q, q * under
         return [] if p else words
-    except (OverflowError, ValueError):  # beyond the range of float64, and balls of python-flint with a radius
+    except (OverflowError, ValueError):
+        # beyond the range of float64, and balls of python-flint with a radius
         return []
 
 
@@ -157,5 +204,9 @@ def _ratio(x: Any) -> tuple[int, int]:
         mantissa, exponent = map(int, x.man_exp() if callable(x.man_exp) else x.man_exp)
         mantissa = -abs(mantissa) if x < 0 else mantissa  # mpmath leaves the sign out
         return mantissa << max(exponent, 0), 1 << max(-exponent, 0)
-    p, q = x.as_integer_ratio() if hasattr(x, "as_integer_ratio") else (x.numerator, x.denominator)
+    p, q = (
+        x.as_integer_ratio()
+        if hasattr(x, "as_integer_ratio")
+        else (x.numerator, x.denominator)
+    )
     return int(p), int(q)

@@ -6,7 +6,9 @@ class HifigemmError(Exception):
 
 
 class PlanError(HifigemmError, ValueError):
-    """No plan exists for what was asked: an unknown option, a count out of range, a workspace that is too small."""
+    """No plan exists for what was asked: an unknown option, a count out of range, a
+    workspace that is too small.
+    """
 
 
 class InexactProductError(HifigemmError, ArithmeticError):
@@ -14,4 +16,6 @@ class InexactProductError(HifigemmError, ArithmeticError):
 
 
 class AccuracyError(HifigemmError, ArithmeticError):
-    """A forced scheme cannot keep the accuracy for these operands, or strict mode refuses a native product."""
+    """A forced scheme cannot keep the accuracy for these operands, or strict mode
+    refuses a native product.
+    """

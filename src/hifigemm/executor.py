@@ -1,4 +1,6 @@
-"""A plan carried out on stacks of arrays: programs, or blocks step by step, with escalation and special values."""
+"""A plan carried out on stacks of arrays: programs, or blocks step by step, with
+escalation and special values.
+"""
 
 from __future__ import annotations
 
@@ -21,18 +23,25 @@ from hifigemm.planner import fitted, with_evidence
 from hifigemm.problem import Block, counted
 from hifigemm.schemes import Native, Scheme
 
-watch: ContextVar[Callable[[Plan, Block], None] | None] = ContextVar("watch", default=None)
-"""Called after each block of a product, as a progress bar wants it; set it for the duration of a call."""
+watch: ContextVar[Callable[[Plan, Block], None] | None] = ContextVar(
+    "watch", default=None
+)
+"""Called after each block of a product, as a progress bar wants it; set it for the
+duration of a call.
+"""
 
 
 @dataclass(frozen=True)
 class _Side:
-    """One operand, a stack (batch or 1, rows, columns), and which of its matrices and vectors take part."""
+    """One operand, a stack (batch or 1, rows, columns), and which of its matrices and
+    vectors take part.
+    """
 
     side: str
     x: Array
     stack: Array | None = None  # indices of the matrices; None for all
-    vectors: Array | None = None  # indices of the rows (left) or columns (right); None for all
+    # indices of the rows (left) or columns (right); None for all
+    vectors: Array | None = None
     split: Split | None = None  # of the whole operand, where it is at hand
     scale: Scale | None = None  # the same
 
@@ -44,7 +53,9 @@ class _Side:
             return x[:, vectors] if left else x[:, :, vectors]
         stack = self.stack[batch] if len(self.x) > 1 else np.zeros(1, np.intp)
         where = (stack[:, None], self.vectors[vectors])
-        return self.x[where] if left else np.swapaxes(self.x[where[0], :, where[1]], 1, 2)
+        return (
+            self.x[where] if left else np.swapaxes(self.x[where[0], :, where[1]], 1, 2)
+        )
 
     def part(self, plan: Plan, engine: Engine, batch: slice, vectors: slice) -> Split:
         """The split of the rows or columns of a block."""
@@ -73,22 +84,29 @@ def execute(
     splits: Splits = (None, None),
     out: Array | None = None,
 ) -> tuple[Plan, Outcome]:
-    """alpha (2**shift A B) + beta C by the plan, for any operands; in `out` where it can be written there directly.
+    """alpha (2**shift A B) + beta C by the plan, for any operands; in `out` where it
+    can be written there directly.
 
-    Returns the plan that was carried out in the end, and what came of it. Nothing waits for a device unless entries
-    have to be certified.
+    Returns the plan that was carried out in the end, and what came of it. Nothing waits
+    for a device unless entries have to be certified.
     """
     program = engine.compile(plan)
     if program is not None:
         outcome = program(a, b, shift, epilogue, splits, out)
-        if plan.verification is not Verification.ENTRYWISE or outcome.certificate is None:
+        if (
+            plan.verification is not Verification.ENTRYWISE
+            or outcome.certificate is None
+        ):
             return plan, outcome
         found = outcome.certificate()
         if found.holds:
             return plan, replace(outcome, bound=found.bound)
         # What the library chose goes on by residues, without steps of its own.
         is_chosen_native = (
-            isinstance(plan.scheme, Native) and plan.asked is None and engine.costs is not None and not shift
+            isinstance(plan.scheme, Native)
+            and plan.asked is None
+            and engine.costs is not None
+            and not shift
         )
         if found.evidence is not None or is_chosen_native:
             problem = plan.problem
@@ -97,9 +115,13 @@ def execute(
                 return scheme.evidence(problem, target, a, b, engine, workspace)
 
             finer = with_evidence(plan, found.evidence, engine, workspace, look)
-            return execute(finer, a, b, engine, workspace, shift, epilogue, (None, None), out)
+            return execute(
+                finer, a, b, engine, workspace, shift, epilogue, (None, None), out
+            )
         plan = fitted(plan, workspace, engine, in_steps=True)
-    outcome = in_steps(plan, a, b, engine, workspace, shift, splits, out if epilogue.idle else None)
+    outcome = in_steps(
+        plan, a, b, engine, workspace, shift, splits, out if epilogue.idle else None
+    )
     if plan.problem.mirror:
         engine.override(mirror)(outcome.values, plan.problem.mirror == "C")
     outcome.values = epilogue.apply(outcome.values)
@@ -107,12 +129,20 @@ def execute(
 
 
 def in_steps(
-    plan: Plan, a: Array, b: Array, engine: Engine, workspace: int, shift: int = 0, splits: Splits = (None, None),
+    plan: Plan,
+    a: Array,
+    b: Array,
+    engine: Engine,
+    workspace: int,
+    shift: int = 0,
+    splits: Splits = (None, None),
     out: Array | None = None,
-) -> Outcome:  # fmt: skip
-    """2**shift A B without a program, in `out` where blocks make it; Inf and NaN are filled in at the end.
+) -> Outcome:
+    """2**shift A B without a program, in `out` where blocks make it; Inf and NaN are
+    filled in at the end.
 
-    A native product carries them through by itself, so its operands are looked at only where the result is not finite.
+    A native product carries them through by itself, so its operands are looked at only
+    where the result is not finite.
     """
     if isinstance(plan.scheme, Native):
         first = _native(plan, a, b, engine, shift)
@@ -132,27 +162,54 @@ def in_steps(
 def whole_split(plan: Plan, x: Array, side: str, engine: Engine) -> Split:
     """The split of a whole operand whose split does not depend on the other one.
 
-    Inf and NaN count as zeros; the fact `marked` tells the vectors that hold any to kernels that fill their results in.
+    Inf and NaN count as zeros; the fact `marked` tells the vectors that hold any to
+    kernels that fill their results in.
     """
-    marked = None if np.isfinite(x).all() else nonfinite_vectors(x, 2 if side == "left" else 1)
+    marked = (
+        None
+        if np.isfinite(x).all()
+        else nonfinite_vectors(x, 2 if side == "left" else 1)
+    )
     x = x if marked is None else clean(x)
-    scales = plan.scheme.scales(plan, *((x, None) if side == "left" else (None, x)), engine)
+    scales = plan.scheme.scales(
+        plan, *((x, None) if side == "left" else (None, x)), engine
+    )
     split = plan.scheme.split(plan, x, side, scales[side == "right"], engine)
-    return split if marked is None else replace(split, facts=split.facts | {"marked": marked})
+    return (
+        split
+        if marked is None
+        else replace(split, facts=split.facts | {"marked": marked})
+    )
 
 
-def _native(plan: Plan, a: Array, b: Array, engine: Engine, shift: int) -> Outcome | None:
+def _native(
+    plan: Plan, a: Array, b: Array, engine: Engine, shift: int
+) -> Outcome | None:
     """The native product, or None where an entry of it needs a second look."""
-    left, right = (plan.scheme.split(plan, x, side, None, engine) for x, side in ((a, "left"), (b, "right")))
+    left, right = (
+        plan.scheme.split(plan, x, side, None, engine)
+        for x, side in ((a, "left"), (b, "right"))
+    )
     done = plan.scheme.multiply(plan, left, right, engine, shift)
-    return Outcome(done.values, done.bound, 1, []) if done.certified is None or done.certified.all() else None
+    return (
+        Outcome(done.values, done.bound, 1, [])
+        if done.certified is None or done.certified.all()
+        else None
+    )
 
 
 def _run(
-    plan: Plan, left: _Side, right: _Side, engine: Engine, workspace: int, shift: int, filled: Array | None = None,
+    plan: Plan,
+    left: _Side,
+    right: _Side,
+    engine: Engine,
+    workspace: int,
+    shift: int,
+    filled: Array | None = None,
     out: Array | None = None,
-) -> Outcome:  # fmt: skip
-    """Block by block, then again with a finer plan for the entries whose promise is not kept yet.
+) -> Outcome:
+    """Block by block, then again with a finer plan for the entries whose promise is not
+    kept yet.
 
     Nothing is asked of those that are `filled` in afterwards.
     """
@@ -165,15 +222,22 @@ def _run(
     at_left = at_right = None
     for block in plan.blocks():
         if at_right != (block.batch, block.cols):
-            at_right, right_part = (block.batch, block.cols), right.part(plan, engine, block.batch, block.cols)
+            at_right, right_part = (
+                (block.batch, block.cols),
+                right.part(plan, engine, block.batch, block.cols),
+            )
         if at_left != (block.batch, block.rows):
-            at_left, left_part = (block.batch, block.rows), left.part(plan, engine, block.batch, block.rows)
+            at_left, left_part = (
+                (block.batch, block.rows),
+                left.part(plan, engine, block.batch, block.rows),
+            )
         done = scheme.multiply(plan, left_part, right_part, engine, shift)
         values[block] = done.values
         bound = done.bound
         if done.certified is not None and not done.certified.all():
             open_.append((block, ~done.certified))
-            if not isinstance(scheme, Native):  # what is certified keeps the promise, whatever holds for all
+            # what is certified keeps the promise, whatever holds for all
+            if not isinstance(scheme, Native):
                 bound = min(bound, plan.target.r)
         outcome.bound = max(outcome.bound, bound)
         outcome.num_products += done.num_products * done.values.size / values.size
@@ -192,8 +256,12 @@ def _run(
     return outcome
 
 
-def _scaled(plan: Plan, left: _Side, right: _Side, engine: Engine) -> tuple[_Side, _Side]:
-    """Both operands with their scales, where the scheme has any; a split that is at hand needs none."""
+def _scaled(
+    plan: Plan, left: _Side, right: _Side, engine: Engine
+) -> tuple[_Side, _Side]:
+    """Both operands with their scales, where the scheme has any; a split that is at
+    hand needs none.
+    """
     if type(plan.scheme).scales is Scheme.scales:  # no scales, so no copies of operands
         return left, right
     a = None if left.split is not None else left.take()
@@ -203,10 +271,21 @@ def _scaled(plan: Plan, left: _Side, right: _Side, engine: Engine) -> tuple[_Sid
 
 
 def _escalate(
-    plan: Plan, left: _Side, right: _Side, engine: Engine, workspace: int, shift: int, outcome: Outcome, open_: Array
+    plan: Plan,
+    left: _Side,
+    right: _Side,
+    engine: Engine,
+    workspace: int,
+    shift: int,
+    outcome: Outcome,
+    open_: Array,
 ) -> None:
-    """Recompute the open entries with a finer plan, on the rows and columns that hold any."""
-    z, i, j = (np.flatnonzero(open_.any(axis=axes)) for axes in ((1, 2), (0, 2), (0, 1)))
+    """Recompute the open entries with a finer plan, on the rows and columns that hold
+    any.
+    """
+    z, i, j = (
+        np.flatnonzero(open_.any(axis=axes)) for axes in ((1, 2), (0, 2), (0, 1))
+    )
     problem = replace(plan.problem, batch=len(z), m=len(i), n=len(j))
     finer = plan.scheme.escalate(plan, problem, engine)
     if finer is None:
@@ -220,5 +299,7 @@ def _escalate(
     outcome.values[where] = np.where(open_[where], sub.values, outcome.values[where])
     outcome.num_products += sub.num_products * sub.values.size / outcome.values.size
     outcome.bound = max(outcome.bound, sub.bound)
-    outcome.notes.append(f"{counted(int(np.count_nonzero(open_)), 'entry', 'entries')} escalated by {finer.scheme}")
+    outcome.notes.append(
+        f"{counted(int(np.count_nonzero(open_)), 'entry', 'entries')} escalated by {finer.scheme}"
+    )
     outcome.notes.extend(sub.notes)

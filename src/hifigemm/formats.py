@@ -1,4 +1,6 @@
-"""Number formats: significand length and exponent range of the words that matrix engines multiply."""
+"""Number formats: significand length and exponent range of the words that matrix
+engines multiply.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +11,26 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Format:
-    """A binary format. Finite nonzero values are +-m * 2**(e - t + 1) with integer m < 2**t and emin <= e <= emax."""
+    """A binary format. Finite nonzero values are +-m * 2**(e - t + 1) with integer
+    m < 2**t and emin <= e <= emax.
+    """
 
     name: str  # lower-case name, as schemes spell it
     t: int  # significand bits with the hidden one
-    emin: int  # emin and emax: exponents of the smallest and the largest normal binade: 2**emin <= |x| < 2**(emax + 1)
+    # emin and emax: exponents of the smallest and the largest normal binade:
+    # 2**emin <= |x| < 2**(emax + 1)
+    emin: int
     emax: int
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Copied or unpickled, a format of this module is itself: formats are told apart by `is`."""
-        return (_named, (self.name,)) if FORMATS.get(self.name) is self else (Format, astuple(self))
+        """Copied or unpickled, a format of this module is itself: formats are told
+        apart by `is`.
+        """
+        return (
+            (_named, (self.name,))
+            if FORMATS.get(self.name) is self
+            else (Format, astuple(self))
+        )
 
     @cached_property
     def u(self) -> float:
@@ -27,7 +39,9 @@ class Format:
 
     @cached_property
     def min_exponent(self) -> int:
-        """Exponent of the smallest subnormal, the unit of the fixed-point end of the format."""
+        """Exponent of the smallest subnormal, the unit of the fixed-point end of the
+        format.
+        """
         return self.emin - self.t + 1
 
     @cached_property

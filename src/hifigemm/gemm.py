@@ -32,7 +32,13 @@ from hifigemm.plan import Decision, Plan, Report
 from hifigemm.planner import Options
 from hifigemm.road import deliver, plans_of, product, product_plus, quiet
 from hifigemm.schemes import Ozaki1, Scheme
-from hifigemm.transforms import belongs_to_jax, belongs_to_torch, check_tensor, check_untraced, opaque
+from hifigemm.transforms import (
+    belongs_to_jax,
+    belongs_to_torch,
+    check_tensor,
+    check_untraced,
+    opaque,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -56,39 +62,93 @@ if TYPE_CHECKING:
 
 @overload
 def gemm(
-    a: Arrays, b: Arrays, c: Addend = None, *, out: None = None, return_report: No = False, **options: Unpack[Scaled]
+    a: Arrays,
+    b: Arrays,
+    c: Addend = None,
+    *,
+    out: None = None,
+    return_report: No = False,
+    **options: Unpack[Scaled],
 ) -> NDArray[Any]: ...
 @overload
 def gemm(
-    a: Arrays, b: Arrays, c: Addend = None, *, out: None = None, return_report: Yes, **options: Unpack[Scaled]
+    a: Arrays,
+    b: Arrays,
+    c: Addend = None,
+    *,
+    out: None = None,
+    return_report: Yes,
+    **options: Unpack[Scaled],
 ) -> tuple[NDArray[Any], Report]: ...
 @overload
 def gemm(
-    a: Arrays, b: Arrays, c: Addend = None, *, out: None = None, return_report: bool, **options: Unpack[Scaled]
+    a: Arrays,
+    b: Arrays,
+    c: Addend = None,
+    *,
+    out: None = None,
+    return_report: bool,
+    **options: Unpack[Scaled],
 ) -> Any: ...
 @overload
 def gemm(
-    a: Tensors, b: Tensors, c: TAddend = None, *, out: None = None, return_report: No = False, **options: Unpack[Scaled]
+    a: Tensors,
+    b: Tensors,
+    c: TAddend = None,
+    *,
+    out: None = None,
+    return_report: No = False,
+    **options: Unpack[Scaled],
 ) -> Tensor: ...
 @overload
 def gemm(
-    a: Tensors, b: Tensors, c: TAddend = None, *, out: None = None, return_report: Yes, **options: Unpack[Scaled]
+    a: Tensors,
+    b: Tensors,
+    c: TAddend = None,
+    *,
+    out: None = None,
+    return_report: Yes,
+    **options: Unpack[Scaled],
 ) -> tuple[Tensor, Report]: ...
 @overload
 def gemm(
-    a: Tensors, b: Tensors, c: TAddend = None, *, out: None = None, return_report: bool, **options: Unpack[Scaled]
+    a: Tensors,
+    b: Tensors,
+    c: TAddend = None,
+    *,
+    out: None = None,
+    return_report: bool,
+    **options: Unpack[Scaled],
 ) -> Any: ...
 @overload
 def gemm(
-    a: Operand, b: Operand, c: AnyAddend = None, *, out: Out, return_report: No = False, **options: Unpack[Scaled]
+    a: Operand,
+    b: Operand,
+    c: AnyAddend = None,
+    *,
+    out: Out,
+    return_report: No = False,
+    **options: Unpack[Scaled],
 ) -> Out: ...
 @overload
 def gemm(
-    a: Operand, b: Operand, c: AnyAddend = None, *, out: Out, return_report: Yes, **options: Unpack[Scaled]
+    a: Operand,
+    b: Operand,
+    c: AnyAddend = None,
+    *,
+    out: Out,
+    return_report: Yes,
+    **options: Unpack[Scaled],
 ) -> tuple[Out, Report]: ...
 @overload
 def gemm(
-    a: Operand, b: Operand, c: AnyAddend = None, *, out: Out, return_report: bool, **options: Unpack[Scaled]
+    a: Operand,
+    b: Operand,
+    c: AnyAddend = None,
+    *,
+    out: Out,
+    return_report: bool,
+    **options: Unpack[Scaled],
 ) -> Any: ...
 def gemm(
     a: Any,
@@ -107,30 +167,36 @@ def gemm(
     workspace: int | None = None,
     return_report: bool = False,
 ) -> Any:
-    """alpha op(A) op(B) + beta C, as in the BLAS; C is untouched unless it is passed as `out`.
+    """alpha op(A) op(B) + beta C, as in the BLAS; C is untouched unless it is passed as
+    `out`.
 
     Parameters
     ----------
     a, b : array_like
-        As for `matmul`, with at least two dimensions where they are transposed. Integers and bools only where another
-        operand makes the result a floating-point one.
+        As for `matmul`, with at least two dimensions where they are transposed.
+        Integers and bools only where another operand makes the result a floating-point
+        one.
     c : array_like, optional
         Broadcasts to the result's shape. Not read when beta is 0.
     alpha, beta : scalar
-        The power of two in alpha = r 2**e, the larger component of r between 1 and 2, scales the exact product before
-        its one rounding, T = 2**e op(A) op(B). r T + beta C, or r T, is then evaluated with error-free transformations
-        in every real component and rounded, so that it errs by u |result| beyond the error of T, and by terms of second
-        order: 16 u**2 times the magnitudes of r T and beta C, and some of the smallest subnormal number. That holds for
-        finite scalars of every size. T itself may overflow though the result would not, unless the accuracy is
-        "correct" or a complex alpha meets operands in the memory of the host. alpha = 0 does not read A and B.
+        The power of two in alpha = r 2**e, the larger component of r between 1 and 2,
+        scales the exact product before its one rounding, T = 2**e op(A) op(B). r
+        T + beta C, or r T, is then evaluated with error-free transformations in every
+        real component and rounded, so that it errs by u |result| beyond the error of T,
+        and by terms of second order: 16 u**2 times the magnitudes of r T and beta C,
+        and some of the smallest subnormal number. That holds for finite scalars of
+        every size. T itself may overflow though the result would not, unless the
+        accuracy is "correct" or a complex alpha meets operands in the memory of the
+        host. alpha = 0 does not read A and B.
     trans_a, trans_b : "N", "T" or "C"
         Nothing, transpose, conjugate transpose of the last two axes.
     accuracy, scheme, out, engine, plan, workspace, return_report
-        As for `matmul`; the accuracy and the bound are those of T. "correct" is promised for the result, that is
-        alpha T + beta C rounded once, where alpha and beta are real powers of two with either sign (beta may be 0) and
-        neither a plan nor a prepared operand is given: a residual B - A X, say. Where beta / alpha lies beyond the
-        range of the dtype, from 2**-149 to 2**127 for float32, C has to hold what it lies beyond by; the report says
-        whether the result is correct.
+        As for `matmul`; the accuracy and the bound are those of T. "correct" is
+        promised for the result, that is alpha T + beta C rounded once, where alpha and
+        beta are real powers of two with either sign (beta may be 0) and neither a plan
+        nor a prepared operand is given: a residual B - A X, say. Where beta / alpha
+        lies beyond the range of the dtype, from 2**-149 to 2**127 for float32, C has to
+        hold what it lies beyond by; the report says whether the result is correct.
 
     Returns
     -------
@@ -141,41 +207,106 @@ def gemm(
         alpha, beta = as_scalar(alpha, "alpha"), as_scalar(beta, "beta")
     if beta != 0 and c is None:
         raise ValueError(f"beta = {beta} needs c")
-    if plan is None and out is None and engine is None and not return_report and type(a) is not np.ndarray:
+    if (
+        plan is None
+        and out is None
+        and engine is None
+        and not return_report
+        and type(a) is not np.ndarray
+    ):
         read = (a, b) if c is None or beta == 0 else (a, b, c)
         if belongs_to_torch(*read) and min(a.dim(), b.dim()) > 1:
             from hifigemm.interop import torch_operators
 
-            x, y = (t.mT if how == "T" else t.mH if how == "C" else t for t, how in ((a, trans_a), (b, trans_b)))
-            return torch_operators.gemm(x, y, read[2] if len(read) > 2 else None, *policy, alpha=alpha, beta=beta)
-        if belongs_to_jax(a, b) and all(belongs_to_jax(x) or type(x) in (bool, int, float, complex) for x in read[2:]):
+            x, y = (
+                t.mT if how == "T" else t.mH if how == "C" else t
+                for t, how in ((a, trans_a), (b, trans_b))
+            )
+            return torch_operators.gemm(
+                x,
+                y,
+                read[2] if len(read) > 2 else None,
+                *policy,
+                alpha=alpha,
+                beta=beta,
+            )
+        if belongs_to_jax(a, b) and all(
+            belongs_to_jax(x) or type(x) in (bool, int, float, complex)
+            for x in read[2:]
+        ):
             from hifigemm.interop import jax_primitive
 
-            return jax_primitive.gemm(a, b, c, *policy, alpha=alpha, beta=beta, trans_a=trans_a, trans_b=trans_b)
-    taken = {"alpha": alpha, "beta": beta, "trans_a": trans_a, "trans_b": trans_b, "out": out, "engine": engine}
-    return gemm_of_numbers(a, b, c, *policy, plan=plan, return_report=return_report, **taken)
+            return jax_primitive.gemm(
+                a,
+                b,
+                c,
+                *policy,
+                alpha=alpha,
+                beta=beta,
+                trans_a=trans_a,
+                trans_b=trans_b,
+            )
+    taken = {
+        "alpha": alpha,
+        "beta": beta,
+        "trans_a": trans_a,
+        "trans_b": trans_b,
+        "out": out,
+        "engine": engine,
+    }
+    return gemm_of_numbers(
+        a, b, c, *policy, plan=plan, return_report=return_report, **taken
+    )
 
 
 @opaque
 @ieee_arithmetic()
 def gemm_of_numbers(
-    a: Any, b: Any, c: Any = None, accuracy: Accuracy = None, scheme: str | Scheme = "auto",
-    workspace: int | None = None, *, alpha: Scalar = 1.0, beta: Scalar = 0.0,
-    trans_a: Literal["N", "T", "C"] = "N", trans_b: Literal["N", "T", "C"] = "N", out: Any = None,
-    engine: str | None = None, plan: Plan | None = None, return_report: bool = False,
-) -> Any:  # fmt: skip
+    a: Any,
+    b: Any,
+    c: Any = None,
+    accuracy: Accuracy = None,
+    scheme: str | Scheme = "auto",
+    workspace: int | None = None,
+    *,
+    alpha: Scalar = 1.0,
+    beta: Scalar = 0.0,
+    trans_a: Literal["N", "T", "C"] = "N",
+    trans_b: Literal["N", "T", "C"] = "N",
+    out: Any = None,
+    engine: str | None = None,
+    plan: Plan | None = None,
+    return_report: bool = False,
+) -> Any:
     """`gemm` of operands of which nothing but their numbers is asked."""
     options = Options(accuracy, scheme, engine, plan, workspace, return_report)
-    check_untraced({"a": a, "b": b, "c": c}, engine=engine, plan=plan, out=out, return_report=return_report)
+    check_untraced(
+        {"a": a, "b": b, "c": c},
+        engine=engine,
+        plan=plan,
+        out=out,
+        return_report=return_report,
+    )
     alpha, beta, out = as_scalar(alpha, "alpha"), as_scalar(beta, "beta"), as_out(out)
-    library = library_of(("a", a), ("b", b), ("c", None if beta == 0 else c), ("out", out))
+    library = library_of(
+        ("a", a), ("b", b), ("c", None if beta == 0 else c), ("out", out)
+    )
     with library.active():
-        a, b = in_words(as_operand(a, "a", library), as_operand(b, "b", library), (trans_a, trans_b), integers=False)
+        a, b = in_words(
+            as_operand(a, "a", library),
+            as_operand(b, "b", library),
+            (trans_a, trans_b),
+            integers=False,
+        )
         a, b = _transposed(a, trans_a, "a"), _transposed(b, trans_b, "b")
         kind = type(c)
         c = None if beta == 0 else one_word(as_addend(c, library), "c")
         shapes = shapes_of(a.shape, b.shape)
-        addends = [] if c is None else [kind() if kind in (bool, int, float, complex) else c.dtype]
+        addends = (
+            []
+            if c is None
+            else [kind() if kind in (bool, int, float, complex) else c.dtype]
+        )
         dtype = result_dtype(a.dtype, b.dtype, *addends)
         check_scalars(dtype, alpha=alpha, beta=beta)
         if out is not None:
@@ -185,14 +316,23 @@ def gemm_of_numbers(
             c = converted(c, dtype)
         mantissa, shift = frexp(alpha)
         if mantissa == -1.0:
-            a, b = (a, _negated(b, dtype)) if _keeps_split(a) else (_negated(a, dtype), b)  # so that -0 is right
+            # so that -0 is right
+            a, b = (
+                (a, _negated(b, dtype)) if _keeps_split(a) else (_negated(a, dtype), b)
+            )
             mantissa = 1.0
         plans = plans_of(plan, a, b)
-        is_relative = isinstance(accuracy, Relative) or any(p.target.relative is not None for p in plans)
+        is_relative = isinstance(accuracy, Relative) or any(
+            p.target.relative is not None for p in plans
+        )
         once = None
         if (accuracy == "correct" or is_relative) and not plans and mantissa == 1.0:
             once = _rounded_once(a, b, c, beta, shift)
-        combined = alpha != 0 and (c is not None or mantissa != 1.0) and 0 not in (*a.shape, *b.shape)
+        combined = (
+            alpha != 0
+            and (c is not None or mantissa != 1.0)
+            and 0 not in (*a.shape, *b.shape)
+        )
         if is_relative and once is None and combined:
             raise PlanError(
                 f"alpha = {alpha}, beta = {beta}: a relative error is promised of A B, and of alpha A B + beta C where "
@@ -202,19 +342,35 @@ def gemm_of_numbers(
         if once is not None:
             found = product_plus(a, b, *once, options, library, shift, dtype)
             return deliver(*found, library, out, return_report)
-        epilogue = PLAIN if mantissa == 1.0 and c is None else Epilogue(mantissa, beta, c)
+        epilogue = (
+            PLAIN if mantissa == 1.0 and c is None else Epilogue(mantissa, beta, c)
+        )
         idle = "alpha is 0: A and B are not read" if alpha == 0 else ""
         reused = out if c is None and not isinstance(mantissa, complex) else None
-        result, report = product(a, b, options, library, shift, dtype, idle, epilogue, reused)
+        result, report = product(
+            a, b, options, library, shift, dtype, idle, epilogue, reused
+        )
         # A default call does not wait for a GPU, "correct" may.
-        is_complex, may_wait = isinstance(mantissa, complex), library.on_host or accuracy == "correct"
-        if not idle and ((is_complex and may_wait) or (c is not None and accuracy == "correct")):
-            result = _without_overflow(cast(Array, result), a, b, epilogue, options, library, shift)
+        is_complex, may_wait = (
+            isinstance(mantissa, complex),
+            library.on_host or accuracy == "correct",
+        )
+        if not idle and (
+            (is_complex and may_wait) or (c is not None and accuracy == "correct")
+        ):
+            result = _without_overflow(
+                cast(Array, result), a, b, epilogue, options, library, shift
+            )
         if not (epilogue.idle or (idle and c is None)):
-            is_product = mantissa == 1.0 and c is None  # scaled by a power of two alone, so not rounded again
+            # scaled by a power of two alone, so not rounded again
+            is_product = mantissa == 1.0 and c is None
 
             def applied(d: Decision) -> Decision:
-                return replace(d, correct=d.correct and is_product, reason=f"{d.reason}; alpha, beta applied")
+                return replace(
+                    d,
+                    correct=d.correct and is_product,
+                    reason=f"{d.reason}; alpha, beta applied",
+                )
 
             report = report.changed(applied)
         return deliver(result, report, library, out, return_report)
@@ -230,7 +386,8 @@ def _without_overflow(
     library: Library,
     shift: int,
 ) -> Array:
-    """r T + beta C, where a finite T overflowed, from a smaller one, instead of inf - inf.
+    """r T + beta C, where a finite T overflowed, from a smaller one, instead of
+    inf - inf.
 
     What C loses on the way lies far below the last place of such a T.
     """
@@ -247,7 +404,9 @@ def _without_overflow(
         at -= down
         smaller = epilogue.of_c_times_power(at - shift)
         t = scaled_product()
-        made = scale_entries(combine(t, epilogue.alpha, smaller.c, smaller.beta), shift - at)
+        made = scale_entries(
+            combine(t, epilogue.alpha, smaller.c, smaller.beta), shift - at
+        )
         known = beyond & np.isfinite(t)
         result, beyond = np.where(known, made, result), beyond & ~known
     return result
@@ -257,8 +416,16 @@ def _without_overflow(
 def _rounded_once(
     a: Array | Prepared, b: Array | Prepared, c: Array | None, beta: complex, shift: int
 ) -> tuple[Array, float] | None:
-    """(C', s) with 2**shift (A B + s C') = 2**shift A B + beta C where that can be a product; else None."""
-    if c is None or 0 in c.shape or isinstance(a, Prepared) or isinstance(b, Prepared) or 0 in (*a.shape, *b.shape):
+    """(C', s) with 2**shift (A B + s C') = 2**shift A B + beta C where that can be a
+    product; else None.
+    """
+    if (
+        c is None
+        or 0 in c.shape
+        or isinstance(a, Prepared)
+        or isinstance(b, Prepared)
+        or 0 in (*a.shape, *b.shape)
+    ):
         return None
     mantissa, exponent = frexp(beta)
     factors = as_factors(c, exponent - shift) if mantissa in (1.0, -1.0) else None
@@ -272,26 +439,37 @@ def as_scalar(x: Any, name: str) -> complex:
     """
     check_tensor(x, name)
     try:
-        if isinstance(x, str) or (isinstance(x, np.ndarray) and x.ndim):  # some of which complex() would read
+        # some of which complex() would read
+        if isinstance(x, str) or (isinstance(x, np.ndarray) and x.ndim):
             raise TypeError
         value = complex(x)
-    except (TypeError, ValueError, RuntimeError):  # the last ones from tensors that are no scalars
+    except (TypeError, ValueError, RuntimeError):
+        # the last ones from tensors that are no scalars
         raise TypeError(f"{name} = {x!r}: expected a number") from None
     except OverflowError:
         raise ValueError(f"{name} is beyond the range of float64") from None
-    exact = x.item() if isinstance(x, np.ndarray | np.generic) else x  # NumPy rounds integers to compare them
+    # NumPy rounds integers to compare them
+    exact = x.item() if isinstance(x, np.ndarray | np.generic) else x
     if not (exact == value or exact != exact):
-        raise ValueError(f"{name} = {x!r} is no number of float64, it would be rounded to {value}")
+        raise ValueError(
+            f"{name} = {x!r} is no number of float64, it would be rounded to {value}"
+        )
     return value if value.imag else value.real
 
 
 def _keeps_split(a: Any) -> bool:
-    """Whether A is prepared and the sign may go to B: digits of INT8 are those of -x with another remainder."""
-    return isinstance(a, Prepared) and not (isinstance(a.plan.scheme, Ozaki1) and a.plan.words.operand is INT8)
+    """Whether A is prepared and the sign may go to B: digits of INT8 are those of -x
+    with another remainder.
+    """
+    return isinstance(a, Prepared) and not (
+        isinstance(a.plan.scheme, Ozaki1) and a.plan.words.operand is INT8
+    )
 
 
 def _negated(x: Any, dtype: np.dtype[Any]) -> Any:
-    """-x, of integers and bools in the dtype of the result; a prepared operand loses its split."""
+    """-x, of integers and bools in the dtype of the result; a prepared operand loses
+    its split.
+    """
     if isinstance(x, Prepared):
         return replace(x, operand=-x.operand, split=None)
     return -(converted(x, dtype) if x.dtype.kind in "biu" else x)
@@ -306,6 +484,8 @@ def _transposed(x: Array | Prepared, how: str, name: str) -> Array | Prepared:
     if isinstance(x, Prepared):
         raise PlanError(f"trans_{name}={how!r}: transpose {name} before it is prepared")
     if x.ndim < 2:
-        raise ValueError(f"trans_{name}={how!r} needs two dimensions, {name} has shape {x.shape}")
+        raise ValueError(
+            f"trans_{name}={how!r} needs two dimensions, {name} has shape {x.shape}"
+        )
     x = np.swapaxes(x, -1, -2)
     return x.conj() if how == "C" else x

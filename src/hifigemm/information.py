@@ -22,7 +22,9 @@ def engines() -> list[str]:
 
 @dataclass(frozen=True)
 class Info:
-    """Engines with their devices and products, versions, and the rates of GPUs; printable."""
+    """Engines with their devices and products, versions, and the rates of GPUs;
+    printable.
+    """
 
     versions: dict[str, str]
     engines: dict[str, str]
@@ -31,12 +33,16 @@ class Info:
     def __str__(self) -> str:
         lines = [f"{name:<10} {text}" for name, text in self.versions.items()]
         engines = [f"  {name:<16} {text}" for name, text in self.engines.items()]
-        return "\n".join([*lines, "engines", *engines, *(["GPUs"] if self.gpus else []), *self.gpus])
+        return "\n".join(
+            [*lines, "engines", *engines, *(["GPUs"] if self.gpus else []), *self.gpus]
+        )
 
 
 @opaque
 def info() -> Info:
-    """Engines, devices and versions, for a bug report or a notebook: ``print(hg.info())``."""
+    """Engines, devices and versions, for a bug report or a notebook:
+    ``print(hg.info())``.
+    """
     from hifigemm import __version__
 
     blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
@@ -45,13 +51,17 @@ def info() -> Info:
         "python": f"{sys.version.split()[0]} on {platform.system()} {platform.machine()}",
         "numpy": f"{np.__version__} with {blas['name']} {blas['version']}",
         "cores": str(os.cpu_count()),
-        "tested": ", ".join(f"{library} {versions}" for library, versions in TESTED.items()),
+        "tested": ", ".join(
+            f"{library} {versions}" for library, versions in TESTED.items()
+        ),
     }
     described: dict[str, str] = {}
     gpus: tuple[str, ...] = ()
     for name in available():
         engine = engine_for(name)
-        described[name] = f"{engine.device}: exact products of {', '.join(sorted(engine.products))}"
+        described[name] = (
+            f"{engine.device}: exact products of {', '.join(sorted(engine.products))}"
+        )
     if "torch" in described:
         from hifigemm.engines.torch_engine import describe_gpus, describe_triton
 

@@ -1,8 +1,10 @@
-"""Products of integers and bools: in the promoted dtype, which wraps around, or exactly.
+"""Products of integers and bools: in the promoted dtype, which wraps around, or
+exactly.
 
-A default call gives what `numpy.matmul` gives. Where an accuracy or a kind of result is asked for, every entry is
-exact: it comes in the dtype that was asked for, or an error names the first entry that lies beyond it. Small products
-of a default call are those of the library, all others are sums of exact products of words (numerics.integer_words).
+A default call gives what `numpy.matmul` gives. Where an accuracy or a kind of result is
+asked for, every entry is exact: it comes in the dtype that was asked for, or an error
+names the first entry that lies beyond it. Small products of a default call are those of
+the library, all others are sums of exact products of words (numerics.integer_words).
 """
 
 from __future__ import annotations
@@ -44,34 +46,51 @@ _RESULTS = {"int64": np.dtype(np.int64), "object": np.dtype(object)}
 _SMALL = 2**18
 """Multiplications up to which the product of NumPy is quicker than one of words."""
 _SIDE, _ENTRIES, _ON_DEVICE = 1024, 2**20, 2**24
-"""Least rows of a block of the result where there are so many, and its entries: 48 MiB of sums on the host."""
+"""Least rows of a block of the result where there are so many, and its entries: 48 MiB
+of sums on the host.
+"""
 
 
-def are_integers(a: Array | Prepared, b: Array | Prepared, result: str = "array") -> bool:
+def are_integers(
+    a: Array | Prepared, b: Array | Prepared, result: str = "array"
+) -> bool:
     """Whether the product of these operands is one of integers or bools.
 
-    NumPy promotes int64 beside uint64 to float64: their product is one of integers where a kind of them is asked for.
+    NumPy promotes int64 beside uint64 to float64: their product is one of integers
+    where a kind of them is asked for.
     """
     whole = all(x.dtype.kind in "biu" for x in (a, b))
-    return whole and (result != "array" or np.result_type(a.dtype, b.dtype).kind in "biu")
+    return whole and (
+        result != "array" or np.result_type(a.dtype, b.dtype).kind in "biu"
+    )
 
 
 def integer_dtype(
-    a: Array, b: Array, options: Options, out: Any, library: Library, *, result: str = "array"
+    a: Array,
+    b: Array,
+    options: Options,
+    out: Any,
+    library: Library,
+    *,
+    result: str = "array",
 ) -> np.dtype[Any]:
-    """The dtype of a product of integers: that of an `out` of integers where every entry is to be exact.
+    """The dtype of a product of integers: that of an `out` of integers where every
+    entry is to be exact.
 
-    The product of bools is one of bools, and in an `out` of integers it is the exact sums that count.
+    The product of bools is one of bools, and in an `out` of integers it is the exact
+    sums that count.
 
-    Raises PlanError: no kind of result for integers. TypeError: Python integers in tensors, an `out` of floats for
-    bools whose sums are to be exact.
+    Raises PlanError: no kind of result for integers. TypeError: Python integers in
+    tensors, an `out` of floats for bools whose sums are to be exact.
     """
     if result not in ("array", *_RESULTS):
         raise PlanError(
             f'result={result!r}, the operands are {a.dtype} and {b.dtype}: expected "array", "int64" or "object"'
         )
     if result == "object" and library.name != "numpy":
-        raise TypeError(f'result="object" of tensors of {a.dtype} and {b.dtype}: no tensor holds Python integers')
+        raise TypeError(
+            f'result="object" of tensors of {a.dtype} and {b.dtype}: no tensor holds Python integers'
+        )
     dtype = _RESULTS[result] if result in _RESULTS else np.result_type(a.dtype, b.dtype)
     if _is_exact(options, result) and out is not None and library.owns(out):
         out_dtype = library.asarray(out, "out").dtype.newbyteorder("=")
@@ -101,11 +120,15 @@ def integer_product(
 ) -> tuple[Array, Report]:
     """a @ b in this dtype, with its report.
 
-    Raises AccuracyError: an entry that was to be exact lies beyond the dtype. PlanError: a plan or a scheme for
-    floating-point operands. TypeError: the native product on a GPU.
+    Raises AccuracyError: an entry that was to be exact lies beyond the dtype.
+    PlanError: a plan or a scheme for floating-point operands. TypeError: the native
+    product on a GPU.
     """
     forced_native = _is_native(options, f"{a.dtype} and {b.dtype}", library)
-    engine, promoted = engine_for(options.engine, library.name, library.device), np.result_type(a.dtype, b.dtype)
+    engine, promoted = (
+        engine_for(options.engine, library.name, library.device),
+        np.result_type(a.dtype, b.dtype),
+    )
     k = shapes.left[2]
     exact = _is_exact(options, result) and dtype.kind != "b"
     extremes = _extremes(a), _extremes(b)
@@ -119,9 +142,15 @@ def integer_product(
         )
     is_small = shapes.count * shapes.left[1] * shapes.right[2] * k <= _SMALL
     if forced_native or (library.on_host and is_small and not exact):
-        product, how = np.matmul(a, b), _How(Native(), 1, k, f"product of {promoted} by the library")
+        product, how = (
+            np.matmul(a, b),
+            _How(Native(), 1, k, f"product of {promoted} by the library"),
+        )
     else:
-        left, right = (stacked(x, s, shapes.batch, None) for x, s in ((a, shapes.left), (b, shapes.right)))
+        left, right = (
+            stacked(x, s, shapes.batch, None)
+            for x, s in ((a, shapes.left), (b, shapes.right))
+        )
         fit_int8 = all(_INT8.min <= low and high <= _INT8.max for low, high in extremes)
         words = _Words(left, right, shapes.count, engine, largest, fit_int8)
         product, how = words.product(dtype, most, exact and not fits, shapes.result)
@@ -138,21 +167,31 @@ def integer_product(
     count = how.num_products if product.size > 0 and k > 0 else 0
     decision_log().info("%s @ %s: %s", a.shape, b.shape, reason)
     native = count > 0 and isinstance(how.scheme, Native)
-    decision = Decision(how.scheme, count, bound, bound == 0.0, how.k_block, native, reason)
-    return product.reshape(shapes.result), Report(engine.name, engine.device, 0, 0.0, lambda: decision)
+    decision = Decision(
+        how.scheme, count, bound, bound == 0.0, how.k_block, native, reason
+    )
+    return product.reshape(shapes.result), Report(
+        engine.name, engine.device, 0, 0.0, lambda: decision
+    )
 
 
 def _is_native(options: Options, operands: str, library: Library) -> bool:
-    """Whether the native product is forced; PlanError, TypeError: plans, schemes and libraries for other operands."""
+    """Whether the native product is forced; PlanError, TypeError: plans, schemes and
+    libraries for other operands.
+    """
     if options.plan is not None:
-        raise PlanError(f"the plan is for {options.plan.problem}; the operands are {operands}")
+        raise PlanError(
+            f"the plan is for {options.plan.problem}; the operands are {operands}"
+        )
     scheme = as_scheme(options.scheme)
     if scheme not in (None, Native()):
         raise PlanError(
             f"{options.scheme!r} multiplies floating-point numbers, the operands are {operands}: convert one"
         )
     if scheme is not None and not library.on_host:
-        raise TypeError(f"the operands are {operands} on {library.device}, whose library multiplies no integers")
+        raise TypeError(
+            f"the operands are {operands} on {library.device}, whose library multiplies no integers"
+        )
     return scheme is not None
 
 
@@ -162,8 +201,12 @@ def _extremes(x: Array) -> tuple[int, int]:
 
 
 def _holds(dtype: np.dtype[Any], most: int, kinds: set[str]) -> bool:
-    """Whether a dtype holds whatever operands of these kinds make, of magnitude `most` at most."""
-    return most <= np.iinfo(dtype).max and (dtype.kind == "i" or most == 0 or "i" not in kinds)
+    """Whether a dtype holds whatever operands of these kinds make, of magnitude `most`
+    at most.
+    """
+    return most <= np.iinfo(dtype).max and (
+        dtype.kind == "i" or most == 0 or "i" not in kinds
+    )
 
 
 def _span(dtype: np.dtype[Any]) -> str:
@@ -192,10 +235,14 @@ class _Words:
 
     @cached_property
     def spec(self) -> ProductSpec:
-        """INT8 products where they hold the operands as they are, FP64 products of words elsewhere."""
+        """INT8 products where they hold the operands as they are, FP64 products of
+        words elsewhere.
+        """
         return self.engine.products["int8" if self.fit_int8 else "fp64"]
 
-    def product(self, dtype: np.dtype[Any], most: int, checked: bool, shape: tuple[int, ...]) -> tuple[Array, _How]:
+    def product(
+        self, dtype: np.dtype[Any], most: int, checked: bool, shape: tuple[int, ...]
+    ) -> tuple[Array, _How]:
         """The product modulo the dtype as a stack; exact where that is object.
 
         Raises AccuracyError: an entry beyond the dtype, where entries are checked.
@@ -203,35 +250,65 @@ class _Words:
         (_, m, k), n = self.left.shape, self.right.shape[2]
         counts = num_words(self.largest[0]), num_words(self.largest[1])
         is_long = checked or (dtype.kind == "O" and most >= 2**63)
-        num_sums = max(sum(counts), MODULAR_SUMS) if is_long else min(sum(counts) - 1, MODULAR_SUMS)
+        num_sums = (
+            max(sum(counts), MODULAR_SUMS)
+            if is_long
+            else min(sum(counts) - 1, MODULAR_SUMS)
+        )
         product = np.empty((self.batch, m, n), dtype, like=self.left)
-        is_beyond = np.zeros((self.batch, m, n), bool, like=self.left) if checked else None
+        is_beyond = (
+            np.zeros((self.batch, m, n), bool, like=self.left) if checked else None
+        )
         for where in _blocks(self.batch, m, n, self.left):
             sums = self.sums(where, counts, num_sums)
             if is_beyond is not None:
                 is_beyond[where] = beyond(sums, np.iinfo(dtype))
-            product[where] = python_integers(sums) if is_long and dtype.kind == "O" else wrapped(sums)
+            product[where] = (
+                python_integers(sums)
+                if is_long and dtype.kind == "O"
+                else wrapped(sums)
+            )
         if is_beyond is not None and is_beyond.any():
             raise self.error(is_beyond, counts, dtype, shape)
         pairs = sum(min(counts[1], max(num_sums - i, 0)) for i in range(counts[0]))
         reason = f"{counted(pairs, f'{self.spec.name.upper()} product')} of {counts[0]} and {counts[1]} words"
-        scheme = Ozaki1(product="int8" if self.spec.operand is INT8 else "fp64", num_slices=max(counts))
+        scheme = Ozaki1(
+            product="int8" if self.spec.operand is INT8 else "fp64",
+            num_slices=max(counts),
+        )
         return product, _How(scheme, pairs, min(k, self.spec.k_block), reason)
 
     def sums(self, where: Block, counts: tuple[int, int], num_sums: int) -> Array:
         """The sums of words for a block of the result."""
         left = self.left[where.batch if len(self.left) > 1 else slice(None), where.rows]
-        right = self.right[where.batch if len(self.right) > 1 else slice(None), :, where.cols]
+        right = self.right[
+            where.batch if len(self.right) > 1 else slice(None), :, where.cols
+        ]
         is_int8 = self.spec.operand is INT8
-        bounds = [most if count == 1 else MAX_WORD for most, count in zip(self.largest, counts, strict=True)]
+        bounds = [
+            most if count == 1 else MAX_WORD
+            for most, count in zip(self.largest, counts, strict=True)
+        ]
 
         def product(x: Array, y: Array) -> Array:
             return self.engine.exact_product(self.spec, x, y, *bounds)
 
-        return word_sums(left, right, counts, num_sums, np.int8 if is_int8 else np.float64, self.spec.k_block, product)
+        return word_sums(
+            left,
+            right,
+            counts,
+            num_sums,
+            np.int8 if is_int8 else np.float64,
+            self.spec.k_block,
+            product,
+        )
 
     def error(
-        self, is_beyond: Array, counts: tuple[int, int], dtype: np.dtype[Any], shape: tuple[int, ...]
+        self,
+        is_beyond: Array,
+        counts: tuple[int, int],
+        dtype: np.dtype[Any],
+        shape: tuple[int, ...],
     ) -> AccuracyError:
         """The error that names the first entry beyond the dtype, and its value."""
         first = int(np.flatnonzero(is_beyond)[0])
@@ -239,7 +316,11 @@ class _Words:
         place = (int(i) for i in np.unravel_index(first, is_beyond.shape))
         sums = self.sums(Block(*(slice(i, i + 1) for i in place)), counts, sum(counts))
         value = sum(int(sums[s, 0, 0, 0]) << (WORD_BITS * s) for s in range(len(sums)))
-        wider = 'result="int64" may hold' if -(2**63) <= value < 2**63 else 'result="object" of NumPy arrays holds'
+        wider = (
+            'result="int64" may hold'
+            if -(2**63) <= value < 2**63
+            else 'result="object" of NumPy arrays holds'
+        )
         return AccuracyError(
             f"{int(np.count_nonzero(is_beyond))} of {is_beyond.size} entries of the product lie beyond {dtype}, which "
             f"holds {_span(dtype)}; the first is entry {index} = {value}: {wider} them"

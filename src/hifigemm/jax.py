@@ -1,8 +1,10 @@
-"""Products of JAX arrays, in compiled programs too: `matmul`, `gemm`, and the functions of `hifigemm.numpy`.
+"""Products of JAX arrays, in compiled programs too: `matmul`, `gemm`, and the functions
+of `hifigemm.numpy`.
 
-`matmul` and `gemm` are those of `hifigemm` itself, which calls them for two arrays of JAX, with the options that a
-compiled program has: everything but `out`, `engine`, `plan`, `result` and `return_report`. The other functions are
-those of `hifigemm.numpy`, which take arrays of JAX as well, traced or not.
+`matmul` and `gemm` are those of `hifigemm` itself, which calls them for two arrays of
+JAX, with the options that a compiled program has: everything but `out`, `engine`,
+`plan`, `result` and `return_report`. The other functions are those of `hifigemm.numpy`,
+which take arrays of JAX as well, traced or not.
 """
 
 from __future__ import annotations
@@ -11,7 +13,17 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from hifigemm.accuracy import Accuracy
 from hifigemm.functions.chains import matrix_power, multi_dot
-from hifigemm.functions.contractions import dot, einsum, inner, matvec, outer, tensordot, vdot, vecdot, vecmat
+from hifigemm.functions.contractions import (
+    dot,
+    einsum,
+    inner,
+    matvec,
+    outer,
+    tensordot,
+    vdot,
+    vecdot,
+    vecmat,
+)
 from hifigemm.functions.symmetric import herk, syrk
 from hifigemm.gemm import gemm as gemm_of_any_library
 from hifigemm.interop import jax_primitive
@@ -47,17 +59,20 @@ def matmul(
     scheme: str | Scheme = "auto",
     workspace: int | None = None,
 ) -> Array:
-    """A B to an accuracy that is asked for and kept, in a program that JAX differentiates, batches, compiles or shards.
+    """A B to an accuracy that is asked for and kept, in a program that JAX
+    differentiates, batches, compiles or shards.
 
     Parameters
     ----------
     a, b : array of JAX or NumPy
-        As for `hifigemm.matmul`: vectors, matrices and stacks that broadcast, of float32, float64, complex64 or
-        complex128; float16 and bfloat16 give float32. Two dtypes promote as in NumPy. They lie on the CPU or on a GPU,
-        where PyTorch and Triton are needed.
+        As for `hifigemm.matmul`: vectors, matrices and stacks that broadcast, of
+        float32, float64, complex64 or complex128; float16 and bfloat16 give float32.
+        Two dtypes promote as in NumPy. They lie on the CPU or on a GPU, where PyTorch
+        and Triton are needed.
     accuracy, scheme, workspace
-        As for `hifigemm.matmul`. They are constants of a compiled program, and hold for the products of its
-        derivatives. So does `hifigemm.strict`, as it is where the program is traced.
+        As for `hifigemm.matmul`. They are constants of a compiled program, and hold for
+        the products of its derivatives. So does `hifigemm.strict`, as it is where the
+        program is traced.
 
     Returns
     -------
@@ -66,12 +81,12 @@ def matmul(
     Raises
     ------
     PlanError, ValueError, TypeError
-        When the program is traced: unknown options, shapes or dtypes that do not fit, operands of other libraries than
-        JAX and NumPy. When it is compiled: a platform that is neither a CPU nor a GPU, or a GPU without PyTorch for
-        CUDA and Triton.
+        When the program is traced: unknown options, shapes or dtypes that do not fit,
+        operands of other libraries than JAX and NumPy. When it is compiled: a platform
+        that is neither a CPU nor a GPU, or a GPU without PyTorch for CUDA and Triton.
     jax.errors.JaxRuntimeError
-        When a compiled program runs, or any product on a GPU, with the message of what `hifigemm.matmul` raises because
-        of the entries.
+        When a compiled program runs, or any product on a GPU, with the message of what
+        `hifigemm.matmul` raises because of the entries.
 
     Examples
     --------
@@ -96,7 +111,8 @@ def gemm(
     scheme: str | Scheme = "auto",
     workspace: int | None = None,
 ) -> Array:
-    """alpha op(A) op(B) + beta C, as `hifigemm.gemm` has it, for operands as of `matmul`.
+    """alpha op(A) op(B) + beta C, as `hifigemm.gemm` has it, for operands as of
+    `matmul`.
 
     Parameters
     ----------
@@ -123,7 +139,15 @@ def gemm(
     a, b = jax_primitive.as_jax(a, "a"), jax_primitive.as_jax(b, "b")
     c = c if c is None or jax_primitive.is_number(c) else jax_primitive.as_jax(c, "c")
     made: Array = cast(Any, gemm_of_any_library)(
-        a, b, c, alpha=alpha, beta=beta, trans_a=trans_a, trans_b=trans_b,
-        accuracy=accuracy, scheme=scheme, workspace=workspace,
-    )  # fmt: skip
+        a,
+        b,
+        c,
+        alpha=alpha,
+        beta=beta,
+        trans_a=trans_a,
+        trans_b=trans_b,
+        accuracy=accuracy,
+        scheme=scheme,
+        workspace=workspace,
+    )
     return made

@@ -1,8 +1,10 @@
-"""Whose arrays come in: NumPy and CuPy arrays, PyTorch tensors and JAX arrays. What comes in goes out.
+"""Whose arrays come in: NumPy and CuPy arrays, PyTorch tensors and JAX arrays. What
+comes in goes out.
 
-Inside, everything is an array with NumPy's interface. A CPU tensor or JAX array is seen as the NumPy array of its
-memory, a CUDA tensor through `engines.device_array`, which carries NumPy's operations out on the device, an array of
-CuPy or JAX on a GPU as the tensor of its memory. Nothing is copied between devices or libraries.
+Inside, everything is an array with NumPy's interface. A CPU tensor or JAX array is seen
+as the NumPy array of its memory, a CUDA tensor through `engines.device_array`, which
+carries NumPy's operations out on the device, an array of CuPy or JAX on a GPU as the
+tensor of its memory. Nothing is copied between devices or libraries.
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ from hifigemm.numerics.bits import Array
 from hifigemm.transforms import belongs_to_jax, check_tensor
 
 BFLOAT16 = np.dtype([("bfloat16", np.uint16)])
-"""Stands for a dtype that NumPy does not have. Arrays on a device can have it, and be converted to float32."""
+"""Stands for a dtype that NumPy does not have. Arrays on a device can have it, and be
+converted to float32.
+"""
 
 
 @dataclass(frozen=True)
@@ -42,9 +46,11 @@ class Library:
         return self.device == "cpu"
 
     def active(self) -> AbstractContextManager[Any]:
-        """A context in which kernels go to this device and torch multiplies in the formats that it is given.
+        """A context in which kernels go to this device and torch multiplies in the
+        formats that it is given.
 
-        For arrays of CuPy they go to its current stream, so that no stream waits for another one.
+        For arrays of CuPy they go to its current stream, so that no stream waits for
+        another one.
         Where arrays of JAX lie on a GPU, its end waits for what was launched.
         """
         if self.name == "numpy" or (self.name == "jax" and self.on_host):
@@ -52,12 +58,16 @@ class Library:
         import torch
 
         context = ExitStack()
-        context.enter_context(torch.autocast(self.device.partition(":")[0], enabled=False))
+        context.enter_context(
+            torch.autocast(self.device.partition(":")[0], enabled=False)
+        )
         if not self.on_host:
             context.enter_context(torch.cuda.device(self.device))
         if self.name == "cupy":
             context.enter_context(torch.cuda.stream(_stream_of_cupy(self.device)))
-        if self.name == "jax":  # XLA does not know torch's stream, and uses the memory of dropped operands again
+        # XLA does not know torch's stream, and uses the memory of dropped operands
+        # again
+        if self.name == "jax":
             context.callback(lambda: torch.cuda.current_stream().synchronize())
         return context
 
@@ -68,16 +78,20 @@ class Library:
     def asarray(self, x: Any, name: str) -> Array:
         """An array of this library with NumPy's interface, which shares its memory.
 
-        Only bfloat16 on the CPU is copied, to float32, and arrays of CuPy with strides that PyTorch does not have.
+        Only bfloat16 on the CPU is copied, to float32, and arrays of CuPy with strides
+        that PyTorch does not have.
 
-        Raises TypeError: tensors that `check_tensor` refuses, dtypes that NumPy does not have, what
-        `array_like.as_array` refuses, subclasses of CuPy's array. ValueError: `out` with such strides.
+        Raises TypeError: tensors that `check_tensor` refuses, dtypes that NumPy does
+        not have, what `array_like.as_array` refuses, subclasses of CuPy's array.
+        ValueError: `out` with such strides.
         """
         if self.name == "numpy":
             array: Array = as_array(x, name)
             return array
         if not self.owns(x):
-            raise TypeError(f"{name} is a {type(x).__name__}; expected an array of {self}")
+            raise TypeError(
+                f"{name} is a {type(x).__name__}; expected an array of {self}"
+            )
         if self.name == "jax":
             if self.on_host:
                 return as_array(np.asarray(x), name)
@@ -90,20 +104,27 @@ class Library:
         x = x.resolve_conj().resolve_neg()
         brief = str(x.dtype) == "torch.bfloat16"
         if brief and name == "out":
-            raise TypeError(f"out has dtype {x.dtype}; the result has dtype float32 or more")
+            raise TypeError(
+                f"out has dtype {x.dtype}; the result has dtype float32 or more"
+            )
         if self.on_host:
             try:
                 array = (x.float() if brief else x).numpy()
             except TypeError as error:
-                raise TypeError(f"{name} is a tensor of {x.dtype}, which NumPy does not have") from error
+                raise TypeError(
+                    f"{name} is a tensor of {x.dtype}, which NumPy does not have"
+                ) from error
             return array
         from hifigemm.engines.device_array import DeviceArray, wrap
 
         on_device: Any = DeviceArray(x.detach(), BFLOAT16) if brief else wrap(x)
         return on_device
 
-    def out_view(self, out: Any, stack: tuple[int, ...], *operands: Array) -> Array | None:
-        """`out` as a stack of this shape for kernels to write to; None where that takes a copy or an operand is near.
+    def out_view(
+        self, out: Any, stack: tuple[int, ...], *operands: Array
+    ) -> Array | None:
+        """`out` as a stack of this shape for kernels to write to; None where that takes
+        a copy or an operand is near.
 
         Host arrays are filled at the end.
         """
@@ -113,7 +134,10 @@ class Library:
 
         target = unwrap(self.asarray(out, "out"))
         first, last = _extent(target)
-        if any(first < end and start < last for start, end in (_extent(unwrap(x)) for x in operands)):
+        if any(
+            first < end and start < last
+            for start, end in (_extent(unwrap(x)) for x in operands)
+        ):
             return None
         try:
             view: Array = wrap(target.view(stack))
@@ -129,7 +153,9 @@ class Library:
             torch.autograd.graph.increment_version(x)
 
     def to_native(self, x: Array) -> Any:
-        """An array of this library from what `asarray` or a product made; a product of vectors is a scalar in NumPy."""
+        """An array of this library from what `asarray` or a product made; a product of
+        vectors is a scalar in NumPy.
+        """
         if self.name == "numpy":
             return x[()] if x.ndim == 0 else x
         if self.name == "jax":
@@ -140,17 +166,25 @@ class Library:
             return torch.from_numpy(np.ascontiguousarray(x)).reshape(x.shape)
         from hifigemm.engines.device_array import unwrap
 
-        return _cupy_of_tensor(unwrap(x), x.strides, x.dtype) if self.name == "cupy" else unwrap(x)
+        return (
+            _cupy_of_tensor(unwrap(x), x.strides, x.dtype)
+            if self.name == "cupy"
+            else unwrap(x)
+        )
 
     def _to_jax(self, x: Array) -> Any:
         import jax
 
         if jax.dtypes.canonicalize_dtype(x.dtype) != x.dtype:
-            raise TypeError(f"the result has dtype {x.dtype}, which JAX has with jax_enable_x64 only")
+            raise TypeError(
+                f"the result has dtype {x.dtype}, which JAX has with jax_enable_x64 only"
+            )
         if self.on_host:
             config: Any = jax.config
             default = config.jax_default_device or jax.devices()[0]
-            return jax.device_put(x, None if self.place == default else self.place, may_alias=True)
+            return jax.device_put(
+                x, None if self.place == default else self.place, may_alias=True
+            )
         from hifigemm.engines.device_array import unwrap
 
         with self.active():
@@ -161,7 +195,8 @@ NUMPY = Library("numpy", "cpu")
 
 
 def library_of(*operands: tuple[str, Any]) -> Library:
-    """The library and device that all the named operands have in common; None and what NumPy converts do not count.
+    """The library and device that all the named operands have in common; None and what
+    NumPy converts do not count.
 
     Raises TypeError, ValueError: operands of different libraries or devices.
     """
@@ -175,18 +210,25 @@ def library_of(*operands: tuple[str, Any]) -> Library:
     if len(libraries) > 1:
         places = ", ".join(f"{name} is of {library}" for name, library in found.items())
         error = TypeError if len({x.name for x in libraries}) > 1 else ValueError
-        raise error(f"operands of different libraries or devices: {places}; nothing is copied, move one of them")
+        raise error(
+            f"operands of different libraries or devices: {places}; nothing is copied, move one of them"
+        )
     return libraries[0] if libraries else NUMPY
 
 
 def _library(x: Any, name: str) -> Library | None:
-    """The library of an array; None for what is no array but may become one, such as a list."""
-    if isinstance(x, (np.ndarray, np.generic)):  # torch.compile traces no union of classes of NumPy
+    """The library of an array; None for what is no array but may become one, such as a
+    list.
+    """
+    # torch.compile traces no union of classes of NumPy
+    if isinstance(x, (np.ndarray, np.generic)):
         return NUMPY
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(x, torch.Tensor):
         if x.device.type not in ("cpu", "cuda"):
-            raise TypeError(f"{name} is a tensor on {x.device}: expected the CPU or a CUDA device")
+            raise TypeError(
+                f"{name} is a tensor on {x.device}: expected the CPU or a CUDA device"
+            )
         return Library("torch", str(x.device))
     if belongs_to_jax(x):
         return _library_of_jax(x, name)
@@ -213,7 +255,9 @@ def _library_of_jax(x: Any, name: str) -> Library:
         )
     devices = x.devices()
     if len(devices) > 1:
-        raise ValueError(f"{name} is spread over {len(devices)} devices: multiply it inside jax.jit or jax.shard_map")
+        raise ValueError(
+            f"{name} is spread over {len(devices)} devices: multiply it inside jax.jit or jax.shard_map"
+        )
     (place,) = devices
     if place.platform == "cpu":
         return Library("jax", "cpu", place)
@@ -235,7 +279,9 @@ def _check_torch(what: str) -> None:
 
 
 def _tensor_of_cupy(x: Any, name: str, device: str) -> Any:
-    """The tensor in the memory of an array of CuPy, or of a copy of it on CuPy's current stream."""
+    """The tensor in the memory of an array of CuPy, or of a copy of it on CuPy's
+    current stream.
+    """
     import cupy
     import torch
 
@@ -251,18 +297,25 @@ def _tensor_of_cupy(x: Any, name: str, device: str) -> Any:
             )
         with x.device:
             x = cupy.ascontiguousarray(x)
-    if x.dtype.name == "bfloat16":  # for which the protocol of the conversion has no name
+    # for which the protocol of the conversion has no name
+    if x.dtype.name == "bfloat16":
         return torch.as_tensor(x.view(np.int16), device=device).view(torch.bfloat16)
     return torch.as_tensor(x, device=device)
 
 
 def _cupy_of_tensor(x: Any, strides: tuple[int, ...], dtype: Any) -> Any:
-    """The array of CuPy in the memory of a tensor, which it keeps: PyTorch's allocator owns the memory."""
+    """The array of CuPy in the memory of a tensor, which it keeps: PyTorch's allocator
+    owns the memory.
+    """
     import cupy
 
     first, last = _extent(x)
-    memory = cupy.cuda.UnownedMemory(first, max(last - first, 0), x, x.device.index or 0)
-    return cupy.ndarray(tuple(x.shape), dtype, cupy.cuda.MemoryPointer(memory, 0), strides)
+    memory = cupy.cuda.UnownedMemory(
+        first, max(last - first, 0), x, x.device.index or 0
+    )
+    return cupy.ndarray(
+        tuple(x.shape), dtype, cupy.cuda.MemoryPointer(memory, 0), strides
+    )
 
 
 def _stream_of_cupy(device: str) -> Any:
@@ -271,7 +324,8 @@ def _stream_of_cupy(device: str) -> Any:
     import torch
 
     address = cupy.cuda.get_current_stream(torch.device(device).index).ptr
-    if address in (0, 1):  # both stand for the default stream; of 0, ExternalStream would make a new one
+    # both stand for the default stream; of 0, ExternalStream would make a new one
+    if address in (0, 1):
         return torch.cuda.default_stream(device)
     return torch.cuda.ExternalStream(address, device)
 

@@ -1,8 +1,10 @@
-"""Products as NumPy has them, each to an accuracy that is asked for and kept: ``import hifigemm.numpy as hnp``.
+"""Products as NumPy has them, each to an accuracy that is asked for and kept: ``import
+hifigemm.numpy as hnp``.
 
-The functions have the arguments, shapes and errors of `numpy` and `numpy.linalg`, and the options of `hifigemm.matmul`.
-They take NumPy arrays and what becomes one, PyTorch tensors on the CPU or a GPU, which PyTorch may differentiate, and
-arrays of CuPy and JAX; the result is of the operands' library.
+The functions have the arguments, shapes and errors of `numpy` and `numpy.linalg`, and
+the options of `hifigemm.matmul`. They take NumPy arrays and what becomes one, PyTorch
+tensors on the CPU or a GPU, which PyTorch may differentiate, and arrays of CuPy and
+JAX; the result is of the operands' library.
 """
 
 from __future__ import annotations
@@ -12,7 +14,17 @@ from typing import TYPE_CHECKING, Any
 from hifigemm import api
 from hifigemm.accuracy import Accuracy
 from hifigemm.functions.chains import matrix_power, multi_dot
-from hifigemm.functions.contractions import dot, einsum, inner, matvec, outer, tensordot, vdot, vecdot, vecmat
+from hifigemm.functions.contractions import (
+    dot,
+    einsum,
+    inner,
+    matvec,
+    outer,
+    tensordot,
+    vdot,
+    vecdot,
+    vecmat,
+)
 from hifigemm.functions.products import BlocksReport, ChainReport
 from hifigemm.functions.symmetric import herk, syrk
 from hifigemm.schemes import Scheme
@@ -41,9 +53,17 @@ __all__ = [
 
 
 def matmul(
-    x1: Any, x2: Any, /, out: Any = None, *, accuracy: Accuracy = None, scheme: SchemeName | Scheme = "auto",
-    engine: str | None = None, workspace: int | None = None, return_report: bool = False,
-) -> Any:  # fmt: skip
+    x1: Any,
+    x2: Any,
+    /,
+    out: Any = None,
+    *,
+    accuracy: Accuracy = None,
+    scheme: SchemeName | Scheme = "auto",
+    engine: str | None = None,
+    workspace: int | None = None,
+    return_report: bool = False,
+) -> Any:
     """`hifigemm.matmul` with the positional arguments of `numpy.matmul`.
 
     Examples
@@ -53,6 +73,12 @@ def matmul(
     array([[1.]])
     """
     return api.matmul(
-        x1, x2, accuracy=accuracy, scheme=scheme, out=out, engine=engine, workspace=workspace,
+        x1,
+        x2,
+        accuracy=accuracy,
+        scheme=scheme,
+        out=out,
+        engine=engine,
+        workspace=workspace,
         return_report=return_report,
-    )  # fmt: skip
+    )

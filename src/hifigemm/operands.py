@@ -1,4 +1,6 @@
-"""Operands in, results out: what `matmul` accepts, made a stack of two-dimensional products."""
+"""Operands in, results out: what `matmul` accepts, made a stack of two-dimensional
+products.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ _Source_co = TypeVar("_Source_co", covariant=True)
 
 @dataclass(frozen=True, eq=False)
 class Prepared(Generic[_Source_co]):
-    """A copy of an operand with its split for one plan, to be used in place of the operand: see `prepare`."""
+    """A copy of an operand with its split for one plan, to be used in place of the
+    operand: see `prepare`.
+    """
 
     operand: Array
     split: Split | None
@@ -49,20 +53,27 @@ class Prepared(Generic[_Source_co]):
         return self.operand.dtype
 
     def __repr__(self) -> str:
-        kept = counted(self.split.count, "plane") if self.split is not None else "no planes"
+        kept = (
+            counted(self.split.count, "plane")
+            if self.split is not None
+            else "no planes"
+        )
         return f"Prepared({self.side}, shape={self.shape}, {self.dtype}, {kept}, {self.plan.scheme})"
 
 
 def as_operand(x: Any, name: str, library: Library) -> Array | Prepared:
     """x as an array of at least one dimension, or as the Prepared that it is.
 
-    Raises TypeError: what is not numeric, and what `Library.asarray` refuses. ValueError: zero-dimensional operands.
+    Raises TypeError: what is not numeric, and what `Library.asarray` refuses.
+    ValueError: zero-dimensional operands.
     """
     if isinstance(x, Prepared):
         return x
     x = _numbers(x, name, library)
     if x.ndim == 0:
-        raise ValueError(f"{name} is a scalar; matmul takes arrays of one or more dimensions")
+        raise ValueError(
+            f"{name} is a scalar; matmul takes arrays of one or more dimensions"
+        )
     return x
 
 
@@ -78,23 +89,34 @@ def _numbers(x: Any, name: str, library: Library) -> Array:
     x = library.asarray(x, name)
     if x.dtype.kind == "O" and x.ndim:
         return x
-    is_number = x.dtype.kind in "fcbiu" and issubclass(x.dtype.type, np.number | np.bool_)
+    is_number = x.dtype.kind in "fcbiu" and issubclass(
+        x.dtype.type, np.number | np.bool_
+    )
     if not is_number and (library.on_host or x.dtype != BFLOAT16):
-        objects = f" and is {shown(x[()])}, a {kind_of(x[()])}" if x.dtype.kind == "O" else ""
+        objects = (
+            f" and is {shown(x[()])}, a {kind_of(x[()])}" if x.dtype.kind == "O" else ""
+        )
         raise TypeError(f"{name} has dtype {x.dtype}{objects}; {EXPECTED}")
     return x
 
 
 def result_dtype(*dtypes: np.dtype[Any] | complex) -> np.dtype[Any]:
-    """The dtype NumPy promotes to, float32 for float16 and bfloat16, if it is one of the four of results.
+    """The dtype NumPy promotes to, float32 for float16 and bfloat16, if it is one of
+    the four of results.
 
     A scalar of Python among them counts as NumPy counts it.
     """
-    dtype = np.result_type(*(_SINGLE if isinstance(x, np.dtype) and x == BFLOAT16 else x for x in dtypes))
+    dtype = np.result_type(
+        *(_SINGLE if isinstance(x, np.dtype) and x == BFLOAT16 else x for x in dtypes)
+    )
     dtype = _SINGLE if dtype in _NARROW else dtype
     if dtype not in _DTYPES:
-        names = ", ".join(str(x) if isinstance(x, np.dtype) else type(x).__name__ for x in dtypes)
-        raise TypeError(f"operands of {names} promote to {dtype}; {EXPECTED}: convert one of them")
+        names = ", ".join(
+            str(x) if isinstance(x, np.dtype) else type(x).__name__ for x in dtypes
+        )
+        raise TypeError(
+            f"operands of {names} promote to {dtype}; {EXPECTED}: convert one of them"
+        )
     return dtype
 
 
@@ -110,7 +132,9 @@ def widened(x: Array) -> Array:
 
 def check_addend(shape: tuple[int, ...], result: tuple[int, ...]) -> None:
     """Raise ValueError unless a C of this shape stands for one of the result's."""
-    fits = len(shape) <= len(result) and all(n in (1, m) for n, m in zip(shape[::-1], result[::-1], strict=False))
+    fits = len(shape) <= len(result) and all(
+        n in (1, m) for n, m in zip(shape[::-1], result[::-1], strict=False)
+    )
     if not fits:
         raise ValueError(f"c has shape {shape}; the result has shape {result}")
 
@@ -119,7 +143,9 @@ def check_scalars(dtype: np.dtype[Any], **scalars: complex) -> None:
     """Raise TypeError for scalars that are complex where the result is real."""
     for name, value in scalars.items():
         if isinstance(value, complex) and dtype.kind != "c":
-            raise TypeError(f"{name} = {value} is complex, and the result has dtype {dtype}")
+            raise TypeError(
+                f"{name} = {value} is complex, and the result has dtype {dtype}"
+            )
 
 
 @dataclass(frozen=True)
@@ -131,10 +157,16 @@ class Shapes:
     right: tuple[int, int, int]  # (batch or 1, k, n)
     batch: tuple[int, ...]  # shape of the stack that both are broadcast to
 
-    def problem(self, dtype: np.dtype[Any], narrow: Format | None = None, mirror: str = "") -> Problem:
-        """The problem of these shapes; `narrow` is the format that the operands have in common, see `Problem`."""
+    def problem(
+        self, dtype: np.dtype[Any], narrow: Format | None = None, mirror: str = ""
+    ) -> Problem:
+        """The problem of these shapes; `narrow` is the format that the operands have in
+        common, see `Problem`.
+        """
         narrow = narrow if dtype == _SINGLE else None
-        return Problem(self.count, self.left[1], self.right[2], self.left[2], dtype, narrow, mirror)
+        return Problem(
+            self.count, self.left[1], self.right[2], self.left[2], dtype, narrow, mirror
+        )
 
     @property
     def count(self) -> int:
@@ -143,18 +175,23 @@ class Shapes:
 
 
 def shapes_of(a: tuple[int, ...], b: tuple[int, ...]) -> Shapes:
-    """Shapes for `matmul` of the Array API: vectors, stacks with broadcasting, empty dimensions.
+    """Shapes for `matmul` of the Array API: vectors, stacks with broadcasting, empty
+    dimensions.
 
     Raises ValueError: inner dimensions that differ, stacks that do not broadcast.
     """
     m, k = (a[-2] if len(a) > 1 else 1), a[-1]
     rows, n = b[-2] if len(b) > 1 else b[0], (b[-1] if len(b) > 1 else 1)
     if k != rows:
-        raise ValueError(f"inner dimensions differ: a has shape {a} with k = {k}, b has shape {b} with k = {rows}")
+        raise ValueError(
+            f"inner dimensions differ: a has shape {a} with k = {k}, b has shape {b} with k = {rows}"
+        )
     try:
         batch = np.broadcast_shapes(a[:-2], b[:-2])
     except ValueError:
-        raise ValueError(f"stacks {a[:-2]} of a and {b[:-2]} of b do not broadcast") from None
+        raise ValueError(
+            f"stacks {a[:-2]} of a and {b[:-2]} of b do not broadcast"
+        ) from None
     result = batch + ((m,) if len(a) > 1 else ()) + ((n,) if len(b) > 1 else ())
     count_a, count_b, count = math.prod(a[:-2]), math.prod(b[:-2]), math.prod(batch)
     if count_b == 1 and count_a == count:
@@ -175,12 +212,21 @@ def converted(x: Array, dtype: np.dtype[Any]) -> Array:
     if x.dtype.kind in "iu" and np.abs(y.real).max(initial=0) >= 2.0**53:
         beyond = y.real >= 2.0 ** (64 if x.dtype.kind == "u" else 63)
         if beyond.any() or not (y.real.astype(x.dtype) == x).all():
-            raise ValueError(f"integers of {x.dtype} beyond 2**53 are not exact in {dtype}; convert them first")
+            raise ValueError(
+                f"integers of {x.dtype} beyond 2**53 are not exact in {dtype}; convert them first"
+            )
     return y
 
 
-def stacked(x: Array, shape: tuple[int, int, int], batch: tuple[int, ...], dtype: np.dtype[Any] | None) -> Array:
-    """x as a stack of this shape and dtype, None for its own, a view where possible; errors as of `converted`."""
+def stacked(
+    x: Array,
+    shape: tuple[int, int, int],
+    batch: tuple[int, ...],
+    dtype: np.dtype[Any] | None,
+) -> Array:
+    """x as a stack of this shape and dtype, None for its own, a view where possible;
+    errors as of `converted`.
+    """
     x = x if dtype is None else converted(x, dtype)
     core = x.shape[-2:] if x.ndim > 1 else shape[1:]
     if shape[0] != 1 and math.prod(x.shape[:-2]) != shape[0]:
@@ -192,7 +238,9 @@ def as_out(out: Any) -> Any:
     """`out`, which may be the only entry of a tuple as NumPy takes it."""
     if isinstance(out, tuple):
         if len(out) != 1:
-            raise TypeError(f"out is a tuple of {len(out)}; expected an array, or a tuple of one")
+            raise TypeError(
+                f"out is a tuple of {len(out)}; expected an array, or a tuple of one"
+            )
         return out[0]
     return out
 
@@ -200,16 +248,23 @@ def as_out(out: Any) -> Any:
 def check_out(out: Any, shapes: Shapes, dtype: np.dtype[Any], library: Library) -> None:
     """Raise unless `out` is an array of the operands' library that can take the result.
 
-    As in NumPy, an array of NumPy may stand for a stack of results and have a wider dtype, but none that would round.
+    As in NumPy, an array of NumPy may stand for a stack of results and have a wider
+    dtype, but none that would round.
 
     Raises TypeError, ValueError: no array, another shape or dtype, a read-only array.
     """
     if not library.owns(out) or isinstance(out, np.generic):
-        raise TypeError(f"out is a {type(out).__name__}; expected an array of {library}")
+        raise TypeError(
+            f"out is a {type(out).__name__}; expected an array of {library}"
+        )
     if library.name == "jax":
-        raise TypeError("out is a jax.Array, which nothing can be written to: take the result")
+        raise TypeError(
+            "out is a jax.Array, which nothing can be written to: take the result"
+        )
     if library.name == "torch" and (out.is_conj() or out.is_neg()):
-        raise ValueError("out is a conjugated or negated view; pass out.resolve_conj().resolve_neg()")
+        raise ValueError(
+            "out is a conjugated or negated view; pass out.resolve_conj().resolve_neg()"
+        )
     taken = library.asarray(out, "out")
     shape, is_numpy = taken.shape, library.name == "numpy"
     if shape != shapes.result and not (is_numpy and _is_stack_of(shape, shapes)):
@@ -219,11 +274,15 @@ def check_out(out: Any, shapes: Shapes, dtype: np.dtype[Any], library: Library) 
     if not taken.flags.writeable:
         raise ValueError("out is read-only")
     if _overlap(shape, taken.strides, taken.dtype.itemsize):
-        raise ValueError(f"entries of out share memory: its shape is {shape}, its strides are {taken.strides}")
+        raise ValueError(
+            f"entries of out share memory: its shape is {shape}, its strides are {taken.strides}"
+        )
 
 
 def _is_stack_of(shape: tuple[int, ...], shapes: Shapes) -> bool:
-    """Whether an array of this shape is a stack that the results of these shapes fill by broadcasting."""
+    """Whether an array of this shape is a stack that the results of these shapes fill
+    by broadcasting.
+    """
     core = shapes.result[len(shapes.batch) :]
     lead = len(shape) - len(core)
     pairs = zip_longest(shapes.batch[::-1], shape[:lead][::-1], fillvalue=1)
@@ -231,13 +290,17 @@ def _is_stack_of(shape: tuple[int, ...], shapes: Shapes) -> bool:
 
 
 def _holds(wide: np.dtype[Any], dtype: np.dtype[Any]) -> bool:
-    """Whether every value of a dtype of results is one of another dtype; NumPy counts int64 among float64."""
+    """Whether every value of a dtype of results is one of another dtype; NumPy counts
+    int64 among float64.
+    """
     kinds = {"f": "fc", "c": "c", "b": "biufc"}.get(dtype.kind, "iu")
     return wide.kind in kinds and np.can_cast(dtype, wide, "safe")
 
 
 def _overlap(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> bool:
-    """Whether entries of an array overlap; True for large ones whose strides do not rule it out."""
+    """Whether entries of an array overlap; True for large ones whose strides do not
+    rule it out.
+    """
     if 0 in shape:
         return False
     axes = sorted((abs(s), n) for s, n in zip(strides, shape, strict=True) if n > 1)
@@ -265,9 +328,17 @@ def own_stack(x: Array, side: str, problem: Problem) -> Array:
     return x.reshape((-1, *x.shape[-2:]))
 
 
-def usable_split(x: Array | Prepared, side: str, shape: tuple[int, int, int]) -> Split | None:
-    """The split of a prepared operand, where it is laid out as this product needs it."""
+def usable_split(
+    x: Array | Prepared, side: str, shape: tuple[int, int, int]
+) -> Split | None:
+    """The split of a prepared operand, where it is laid out as this product needs
+    it.
+    """
     if not isinstance(x, Prepared) or x.split is None:
         return None
     vectors = shape[1] if side == "left" else shape[2]
-    return x.split if (x.split.planes.shape[0], x.split.vectors) == (shape[0], vectors) else None
+    return (
+        x.split
+        if (x.split.planes.shape[0], x.split.vectors) == (shape[0], vectors)
+        else None
+    )

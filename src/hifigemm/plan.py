@@ -1,4 +1,6 @@
-"""Frozen, printable data between the question and the result: Plan, Verification, Evidence, Split, Product, Report."""
+"""Frozen, printable data between the question and the result: Plan, Verification,
+Evidence, Split, Product, Report.
+"""
 
 from __future__ import annotations
 
@@ -30,12 +32,16 @@ class Verification(Enum):
 
 @dataclass(frozen=True)
 class Outliers:
-    """Rows and columns that need more moduli than the others, so that the entries that they meet are computed apart."""
+    """Rows and columns that need more moduli than the others, so that the entries that
+    they meet are computed apart.
+    """
 
     num_moduli: int  # for the entries of all other rows and columns
-    # for entries of an outlier row with the other columns and the other way round; all vectors have so many residues
+    # for entries of an outlier row with the other columns and the other way round; all
+    # vectors have so many residues
     shared: int
-    # bits by which scales lie below those of `shared` moduli, so that `num_moduli` hold the products; those of
+    # bits by which scales lie below those of `shared` moduli, so that `num_moduli` hold
+    # the products; those of
     # outliers lie as many above
     lowered: int
     balance: int  # bits that rows get at the expense of columns
@@ -43,11 +49,15 @@ class Outliers:
     cols: tuple[int, ...]
 
     def __str__(self) -> str:
-        vectors = f"{counted(len(self.rows), 'row')} and {counted(len(self.cols), 'column')}"
+        vectors = (
+            f"{counted(len(self.rows), 'row')} and {counted(len(self.cols), 'column')}"
+        )
         return f"{self.num_moduli} moduli without {vectors}"
 
     def of_fullest_block(self, rows: int, cols: int) -> Outliers:
-        """As many outliers as a block of so many rows and columns has at most, as the first ones of it."""
+        """As many outliers as a block of so many rows and columns has at most, as the
+        first ones of it.
+        """
         counts = (
             max(Counter(i // length for i in vectors).values(), default=0)
             for vectors, length in ((self.rows, rows), (self.cols, cols))
@@ -56,7 +66,9 @@ class Outliers:
         return replace(self, rows=some, cols=others)
 
     def num_products(self, problem: Problem, count: int) -> float:
-        """Products of size m n k that are made where `count` moduli hold the entries of outlier rows and columns."""
+        """Products of size m n k that are made where `count` moduli hold the entries of
+        outlier rows and columns.
+        """
         rows, cols = len(self.rows) / problem.m, len(self.cols) / problem.n
         return self.num_moduli + self.shared * (rows + cols) + count * rows * cols
 
@@ -65,10 +77,13 @@ class Outliers:
 class Evidence:
     """What was seen of the operands of one product."""
 
-    # see numerics.scaling.required_bits; none where the operands need more bits than was asked, or nobody looked
+    # see numerics.scaling.required_bits; none where the operands need more bits than
+    # was asked, or nobody looked
     required_bits: tuple[int, int] | None = None
-    error_ratio: float | None = None  # see schemes.certify.error_ratio; none where nobody looked
-    num_slices: tuple[int, bool] | None = None  # see numerics.estimates.published_num_slices
+    # see schemes.certify.error_ratio; none where nobody looked
+    error_ratio: float | None = None
+    # see numerics.estimates.published_num_slices
+    num_slices: tuple[int, bool] | None = None
     outliers: Outliers | None = None
 
 
@@ -76,24 +91,34 @@ class Evidence:
 class Blocking:
     """How much is worked on at a time; it changes no bit of an exact scheme."""
 
-    shape: tuple[int, int, int] = (1, 1, 1)  # matrices of the stack, rows and columns of the result at a time
+    # matrices of the stack, rows and columns of the result at a time
+    shape: tuple[int, int, int] = (1, 1, 1)
     workspace: int = 0  # bytes that the largest block takes
-    entries: int = BLOCK_ENTRIES  # entries of an operand or of the result that the plain functions work on at a time
-    in_halves: bool = False  # whether blocks take seven products of halves for eight, see numerics/strassen.py
+    # entries of an operand or of the result that the plain functions work on at a time
+    entries: int = BLOCK_ENTRIES
+    # whether blocks take seven products of halves for eight, see numerics/strassen.py
+    in_halves: bool = False
 
 
-def blocks_of_shape(shape: tuple[int, int, int], block: tuple[int, int, int]) -> Iterator[Block]:
+def blocks_of_shape(
+    shape: tuple[int, int, int], block: tuple[int, int, int]
+) -> Iterator[Block]:
     """Blocks of a stack of results (batch, m, n), columns outermost."""
     (count, m, n), (batch, rows, cols) = shape, block
     for z in range(0, count, max(batch, 1)):
         for j in range(0, n, max(cols, 1)):
             for i in range(0, m, max(rows, 1)):
-                yield Block(slice(z, min(z + batch, count)), slice(i, min(i + rows, m)), slice(j, min(j + cols, n)))
+                yield Block(
+                    slice(z, min(z + batch, count)),
+                    slice(i, min(i + rows, m)),
+                    slice(j, min(j + cols, n)),
+                )
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What will run for a problem. Immutable, reusable for operands of the same k and dtype, and printable.
+    """What will run for a problem. Immutable, reusable for operands of the same k and
+    dtype, and printable.
 
     Attributes
     ----------
@@ -104,11 +129,13 @@ class Plan:
     scheme : Scheme
         The dataclass with its counts filled in.
     alternatives : tuple of Scheme
-        Schemes to which a device goes on where the operands ask for it; each keeps the bound.
+        Schemes to which a device goes on where the operands ask for it; each keeps the
+        bound.
     num_products : int
         Low-precision products of size m n k, before any entry is escalated.
     bound : float
-        The r that is promised: 0 where the exact product is rounded, infinite where nothing is promised.
+        The r that is promised: 0 where the exact product is rounded, infinite where
+        nothing is promised.
     verification : Verification
         How it is known that the bound holds.
     k_block : int
@@ -128,10 +155,14 @@ class Plan:
     num_products: int  # low-precision products of size m n k, before any escalation
     k_block: int  # inner length within which products are exact
     verification: Verification
-    bound: float  # the r that is promised: 0 where the exact product is rounded, inf where nothing is promised
+    # the r that is promised: 0 where the exact product is rounded, inf where nothing is
+    # promised
+    bound: float
     reason: str
-    alternatives: tuple[Any, ...] = ()  # schemes to which the device goes on, in this order; each keeps `bound`
-    # Of the operands that the plan was made for. A plan for any operands keeps of it what its scales are balanced by.
+    # schemes to which the device goes on, in this order; each keeps `bound`
+    alternatives: tuple[Any, ...] = ()
+    # Of the operands that the plan was made for. A plan for any operands keeps of it
+    # what its scales are balanced by.
     evidence: Evidence | None = None
     blocking: Blocking = Blocking()
 
@@ -149,7 +180,9 @@ class Plan:
 
     @cached_property
     def certifies(self) -> bool:
-        """Whether something is to be said of the error of every entry: as a promise or for the report."""
+        """Whether something is to be said of the error of every entry: as a promise or
+        for the report.
+        """
         if self.verification is Verification.NONE:
             return self.target.states_bound
         return self.verification is Verification.ENTRYWISE
@@ -161,7 +194,9 @@ class Plan:
 
     @cached_property
     def block_shape(self) -> tuple[int, int, int]:
-        """Matrices of the stack, rows and columns of the result that are computed at a time."""
+        """Matrices of the stack, rows and columns of the result that are computed at a
+        time.
+        """
         return self.blocking.shape
 
     @cached_property
@@ -176,7 +211,9 @@ class Plan:
         return self.block_shape == (p.batch, p.m, p.n)
 
     def blocks(self) -> Iterator[Block]:
-        """Blocks of the result, columns outermost. Their size bounds the workspace and has no influence on any bit."""
+        """Blocks of the result, columns outermost. Their size bounds the workspace and
+        has no influence on any bit.
+        """
         p = self.problem
         return blocks_of_shape((p.batch, p.m, p.n), self.block_shape)
 
@@ -185,8 +222,14 @@ class Plan:
         bound = self.target.r if self.bound == 0 else self.bound
         accuracy = str(replace(self.target, r=bound))
         if bound > self.target.r:
-            accuracy += f": the worst case of a native product{self.target.accepts(bound)}"
-        strassen = ", each of seven halves for eight (Strassen)" if self.blocking.in_halves else ""
+            accuracy += (
+                f": the worst case of a native product{self.target.accepts(bound)}"
+            )
+        strassen = (
+            ", each of seven halves for eight (Strassen)"
+            if self.blocking.in_halves
+            else ""
+        )
         lines = [
             ("problem", str(self.problem)),
             ("accuracy", accuracy),
@@ -204,23 +247,32 @@ class Plan:
 
 @dataclass(frozen=True)
 class Split:
-    """An operand, or some of its rows (left) or columns (right), as integer planes on grids.
+    """An operand, or some of its rows (left) or columns (right), as integer planes on
+    grids.
 
-    Every array has the stack first, and the rows second to last on the left, the columns last on the right; planes that
-    are `k_major` have rows or columns second to last. Arrays of an embedded complex operand have several rows or
-    columns for each of the operand's.
+    Every array has the stack first, and the rows second to last on the left, the
+    columns last on the right; planes that are `k_major` have rows or columns second to
+    last. Arrays of an embedded complex operand have several rows or columns for each of
+    the operand's.
     """
 
     side: str  # "left" or "right"
     vectors: int  # number of rows (left) or columns (right)
-    planes: Array  # slices or residues in the dtype of the product, laid out as the scheme's products want them
-    unit: Array  # int64, exponent of the grid of the integers, a row_exponent or col_exponent
+    # slices or residues in the dtype of the product, laid out as the scheme's products
+    # want them
+    planes: Array
+    # int64, exponent of the grid of the integers, a row_exponent or col_exponent
+    unit: Array
     count: int  # number of planes
-    facts: dict[str, Array] = field(default_factory=dict)  # what the scheme needs to certify the result: see there
-    k_major: bool = False  # the inner dimension of `planes` is the last one on both sides
+    # what the scheme needs to certify the result: see there
+    facts: dict[str, Array] = field(default_factory=dict)
+    # the inner dimension of `planes` is the last one on both sides
+    k_major: bool = False
 
     def take(self, batch: slice, vectors: slice) -> Split:
-        """The split of some rows (left) or columns (right) of some matrices of the stack."""
+        """The split of some rows (left) or columns (right) of some matrices of the
+        stack.
+        """
 
         def cut(x: Array, rows: bool) -> Array:
             width = x.shape[-2 if rows else -1] // self.vectors
@@ -232,7 +284,15 @@ class Split:
         facts = {name: cut(x, left) for name, x in self.facts.items()}
         count = vectors.stop - vectors.start
         planes = cut(self.planes, left or self.k_major)
-        return Split(self.side, count, planes, cut(self.unit, left), self.count, facts, self.k_major)
+        return Split(
+            self.side,
+            count,
+            planes,
+            cut(self.unit, left),
+            self.count,
+            facts,
+            self.k_major,
+        )
 
 
 @dataclass(frozen=True)
@@ -240,14 +300,19 @@ class Product:
     """Values of a block of the result."""
 
     values: Array  # (batch, m, n)
-    certified: Array | None  # bool: the promise of the plan is kept for this entry; None for all entries
-    bound: float  # largest error / |A||B| beyond the last rounding; 0 where the exact value was rounded
+    # bool: the promise of the plan is kept for this entry; None for all entries
+    certified: Array | None
+    # largest error / |A||B| beyond the last rounding; 0 where the exact value was
+    # rounded
+    bound: float
     num_products: float  # low-precision products that were made
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What was done in the end and what is guaranteed: the attributes of a `Report` that the operands may decide."""
+    """What was done in the end and what is guaranteed: the attributes of a `Report`
+    that the operands may decide.
+    """
 
     scheme: Any
     num_products: int
@@ -265,21 +330,25 @@ def _decided(name: str) -> Any:
 
 
 class Report:
-    """What was done and what is guaranteed. Where a GPU decides, the first look at a report waits for it.
+    """What was done and what is guaranteed. Where a GPU decides, the first look at a
+    report waits for it.
 
     Attributes
     ----------
     scheme : Scheme
         The dataclass with its counts filled in.
     num_products : int
-        Low-precision products of size m n k of slices, words or residues; escalated entries count by their share,
-        rounded up. Products that only look at magnitudes are named in the reason.
+        Low-precision products of size m n k of slices, words or residues; escalated
+        entries count by their share, rounded up. Products that only look at magnitudes
+        are named in the reason.
     engine, device : str
         What multiplied, and where.
     bound : float
-        The r of |C - AB| <= r |A||B| + u |AB| that is guaranteed; no larger than `Plan.bound`.
+        The r of |C - AB| <= r |A||B| + u |AB| that is guaranteed; no larger than
+        `Plan.bound`.
     relative : float or None
-        The r of |C - AB| <= r |AB| that is guaranteed as well, where a `Relative` accuracy was asked for.
+        The r of |C - AB| <= r |AB| that is guaranteed as well, where a `Relative`
+        accuracy was asked for.
     correct : bool
         Every real component is the correctly rounded exact value.
     native : bool
@@ -291,8 +360,9 @@ class Report:
     workspace : int
         Bytes that the plan takes beside operands and result.
     decision_seconds : float
-        Time that it took to choose the plan that was carried out, looks at the operands and an attempt that was given
-        up included; on a GPU such a look waits for the work before it. Reports are equal whatever their times.
+        Time that it took to choose the plan that was carried out, looks at the operands
+        and an attempt that was given up included; on a GPU such a look waits for the
+        work before it. Reports are equal whatever their times.
     """
 
     scheme: Any = _decided("scheme")
@@ -305,7 +375,12 @@ class Report:
     k_block: int = _decided("k_block")
 
     def __init__(
-        self, engine: str, device: str, workspace: int, decision_seconds: float, decide: Callable[[], Decision]
+        self,
+        engine: str,
+        device: str,
+        workspace: int,
+        decision_seconds: float,
+        decide: Callable[[], Decision],
     ) -> None:
         self.engine, self.device, self.workspace = engine, device, workspace
         self.decision_seconds = decision_seconds
@@ -318,10 +393,20 @@ class Report:
         self._decide = lambda: decision  # what it held of the device is free
         return decision
 
-    def changed(self, change: Callable[[Decision], Decision], seconds: float | None = None) -> Report:
-        """The report with another decision, which is made when somebody looks, and perhaps another time."""
+    def changed(
+        self, change: Callable[[Decision], Decision], seconds: float | None = None
+    ) -> Report:
+        """The report with another decision, which is made when somebody looks, and
+        perhaps another time.
+        """
         seconds = self.decision_seconds if seconds is None else seconds
-        return Report(self.engine, self.device, self.workspace, seconds, lambda: change(self.decision))
+        return Report(
+            self.engine,
+            self.device,
+            self.workspace,
+            seconds,
+            lambda: change(self.decision),
+        )
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Report):
@@ -335,18 +420,31 @@ class Report:
         return self.engine, self.device, self.workspace, self.decision
 
     def __reduce__(self) -> Any:
-        return _report, (self.engine, self.device, self.workspace, self.decision_seconds, self.decision)
+        return _report, (
+            self.engine,
+            self.device,
+            self.workspace,
+            self.decision_seconds,
+            self.decision,
+        )
 
     def __repr__(self) -> str:
         return f"Report(engine={self.engine!r}, device={self.device!r}, workspace={self.workspace}, {self.decision!r})"
 
     def __str__(self) -> str:
-        bound = f"{self.bound:.3g} |A||B|" + (", correctly rounded" if self.correct else "")
+        bound = f"{self.bound:.3g} |A||B|" + (
+            ", correctly rounded" if self.correct else ""
+        )
         lines = [
             ("scheme", str(self.scheme)),
             ("products", str(self.num_products)),
             ("engine", f"{self.engine} on {self.device}"),
-            ("bound", bound if self.relative is None else f"{self.relative:.3g} |AB|, and {bound}"),
+            (
+                "bound",
+                bound
+                if self.relative is None
+                else f"{self.relative:.3g} |AB|, and {bound}",
+            ),
             ("native", "yes" if self.native else "no"),
             ("k_block", str(self.k_block)),
             ("workspace", f"{self.workspace / 2**20:.1f} MiB"),
@@ -356,7 +454,9 @@ class Report:
         return _table("Report", lines)
 
 
-def _report(engine: str, device: str, workspace: int, seconds: float, decision: Decision) -> Report:
+def _report(
+    engine: str, device: str, workspace: int, seconds: float, decision: Decision
+) -> Report:
     """A report whose decision is known."""
     return Report(engine, device, workspace, seconds, lambda: decision)
 

@@ -1,4 +1,6 @@
-"""What is to be multiplied: the problem, the kinds of low-precision products, and blocks of the result."""
+"""What is to be multiplied: the problem, the kinds of low-precision products, and
+blocks of the result.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +15,12 @@ from hifigemm.formats import FP32, FP64, INT8, Format
 
 @dataclass(frozen=True)
 class Problem:
-    """A stack of `batch` products of m x k by k x n matrices with a common result dtype.
+    """A stack of `batch` products of m x k by k x n matrices with a common result
+    dtype.
 
-    `narrow` is FP16 or BF16 where both operands have that format; their dtype promotes to float32. `mirror` is "T" or
-    "C" where B is the transpose or the conjugate transpose of A: entries above the diagonal are then those below it.
+    `narrow` is FP16 or BF16 where both operands have that format; their dtype promotes
+    to float32. `mirror` is "T" or "C" where B is the transpose or the conjugate
+    transpose of A: entries above the diagonal are then those below it.
     """
 
     batch: int
@@ -49,7 +53,9 @@ class Problem:
 
     @property
     def is_of_one_operand(self) -> bool:
-        """Whether rows of A and columns of B are the same vectors, so that they are split alike; no conjugates are."""
+        """Whether rows of A and columns of B are the same vectors, so that they are
+        split alike; no conjugates are.
+        """
         return self.mirror == "T" or (self.mirror == "C" and not self.is_complex)
 
     def __str__(self) -> str:
@@ -66,7 +72,8 @@ class ProductSpec:
     operand: Format  # format of the words that are multiplied
     accumulator_max: int  # integers up to this magnitude are added without rounding
     max_integer: int  # largest magnitude of an integer operand
-    # inner length of one exact product on which slice sizes are based; sums over longer k are carried on in int64
+    # inner length of one exact product on which slice sizes are based; sums over longer
+    # k are carried on in int64
     k_block: int
 
     @property
@@ -92,13 +99,21 @@ class Block(NamedTuple):
         """Where the block lies in the result."""
         return self.batch, self.rows, self.cols
 
-    def places(self, left: Any, right: Any) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
-        """Where the rows of the left and the columns of the right operand lie; a stack of one is for all blocks."""
-        first, second = (self.batch if len(x) > 1 else slice(None) for x in (left, right))
+    def places(
+        self, left: Any, right: Any
+    ) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
+        """Where the rows of the left and the columns of the right operand lie; a stack
+        of one is for all blocks.
+        """
+        first, second = (
+            self.batch if len(x) > 1 else slice(None) for x in (left, right)
+        )
         return (first, self.rows), (second, slice(None), self.cols)
 
     def operands(self, left: Any, right: Any) -> tuple[Any, Any]:
-        """The rows of the left and the columns of the right operand that make the block."""
+        """The rows of the left and the columns of the right operand that make the
+        block.
+        """
         at_left, at_right = self.places(left, right)
         return left[at_left], right[at_right]
 

@@ -1,11 +1,14 @@
-"""Products that were made before, repeated for other operands of the same layout: the one cache of programs.
+"""Products that were made before, repeated for other operands of the same layout: the
+one cache of programs.
 
-What is taken for a product depends on the call, never on earlier calls: options, shapes, strides, dtypes, alignment and
-device. The first call of a kind plans, compiles, and leaves a function of the operands behind; later calls go straight
-to it, at the cost of its launches. Engines keep the programs of calls with other arguments here too.
+What is taken for a product depends on the call, never on earlier calls: options,
+shapes, strides, dtypes, alignment and device. The first call of a kind plans, compiles,
+and leaves a function of the operands behind; later calls go straight to it, at the cost
+of its launches. Engines keep the programs of calls with other arguments here too.
 
-Each engine has room for `_LIMIT` programs. Where that is full, the ones that were used least recently go. A program is
-looked up without a lock: a use is written down as a number, and the numbers are compared where some have to go.
+Each engine has room for `_LIMIT` programs. Where that is full, the ones that were used
+least recently go. A program is looked up without a lock: a use is written down as a
+number, and the numbers are compared where some have to go.
 """
 
 from __future__ import annotations
@@ -29,7 +32,9 @@ _ON_HOST = np.dtype(np.float64), np.dtype(np.float32)
 
 
 class _Entry:
-    """A program, and the number of its last use, which is larger than those of earlier uses."""
+    """A program, and the number of its last use, which is larger than those of earlier
+    uses.
+    """
 
     __slots__ = ("last_use", "program")
 
@@ -43,15 +48,21 @@ _by_engine: dict[Hashable, dict[Hashable, _Entry]] = {}
 """The same entries, which those of other engines do not drive out."""
 _uses = count()
 _changes = RLock()
-"""Held where programs come and go. A destructor or a signal that multiplies meanwhile may take it again."""
+"""Held where programs come and go. A destructor or a signal that multiplies meanwhile
+may take it again.
+"""
 
 T = TypeVar("T")
 Repeated = Callable[[Any, Any, Any], Any]
-"""The product of two operands, in a third array where it is not None; None where they need the long way."""
+"""The product of two operands, in a third array where it is not None; None where they
+need the long way.
+"""
 
 
 def keep(key: Hashable, program: Any, engine: Hashable) -> None:
-    """Leave a program for later calls, among those of an engine; the compiled ones of a GPU are those of its device."""
+    """Leave a program for later calls, among those of an engine; the compiled ones of a
+    GPU are those of its device.
+    """
     with _changes:
         entries = _by_engine.setdefault(engine, {})
         if len(entries) >= _LIMIT:
@@ -60,7 +71,9 @@ def keep(key: Hashable, program: Any, engine: Hashable) -> None:
 
 
 def _drop_least_recently_used(entries: dict[Hashable, _Entry]) -> None:
-    """Make room for some programs at once, as finding the last uses takes as long for many as for one."""
+    """Make room for some programs at once, as finding the last uses takes as long for
+    many as for one.
+    """
     by_last_use = sorted(entries.items(), key=lambda item: item[1].last_use)
     for key, _ in by_last_use[: max(_LIMIT // 8, 1)]:
         entries.pop(key, None)
@@ -68,7 +81,9 @@ def _drop_least_recently_used(entries: dict[Hashable, _Entry]) -> None:
 
 
 def kept(key: Hashable) -> Any:
-    """The program that was left for a key, and is used now; None where there is none."""
+    """The program that was left for a key, and is used now; None where there is
+    none.
+    """
     entry = _programs.get(key)
     if entry is None:
         return None
@@ -93,7 +108,9 @@ def forget() -> None:
 
 
 def repeat(key: Hashable, a: Any, b: Any, out: Any) -> Any:
-    """The product as an earlier call of this kind has left it; None where it left nothing for these operands."""
+    """The product as an earlier call of this kind has left it; None where it left
+    nothing for these operands.
+    """
     try:
         program: tuple[Repeated, str] | None = kept(key)
     except TypeError:  # an option that cannot be hashed, which is refused later
@@ -103,31 +120,58 @@ def repeat(key: Hashable, a: Any, b: Any, out: Any) -> Any:
     try:
         result = program[0](a, b, out)
     except RuntimeError as failed:
-        if not isinstance(failed, getattr(sys.modules.get("torch"), "OutOfMemoryError", ())):
+        if not isinstance(
+            failed, getattr(sys.modules.get("torch"), "OutOfMemoryError", ())
+        ):
             raise
-        return None  # less memory is free than for the first call: a new plan may make do with it
+        # less memory is free than for the first call: a new plan may make do with it
+        return None
     if result is not None and (log := decision_log()).isEnabledFor(logging.INFO):
         log.info("%s, as before", program[1])
     return result
 
 
-def key_of(a: Any, b: Any, out: Any, accuracy: Accuracy, scheme: Any, engine: Any, workspace: Any) -> Hashable:
+def key_of(
+    a: Any,
+    b: Any,
+    out: Any,
+    accuracy: Accuracy,
+    scheme: Any,
+    engine: Any,
+    workspace: Any,
+) -> Hashable:
     """What two calls must share; None where calls of this kind are not repeated."""
     layout = _arrays(a, b, out) if type(a) is np.ndarray else _tensors(a, b, out)
     if layout is None:
         return None
-    return *layout, type(accuracy), accuracy, scheme, engine, type(workspace), workspace, is_strict()
+    return (
+        *layout,
+        type(accuracy),
+        accuracy,
+        scheme,
+        engine,
+        type(workspace),
+        workspace,
+        is_strict(),
+    )
 
 
 def _arrays(a: Any, b: Any, out: Any) -> tuple[Any, ...] | None:
     """What matters of matrices of NumPy; None for others."""
-    if out is not None or type(b) is not np.ndarray or a.dtype not in _ON_HOST or a.dtype != b.dtype:
+    if (
+        out is not None
+        or type(b) is not np.ndarray
+        or a.dtype not in _ON_HOST
+        or a.dtype != b.dtype
+    ):
         return None
     return "numpy", a.shape, b.shape, a.dtype.char
 
 
 def _tensors(a: Any, b: Any, out: Any) -> tuple[Any, ...] | None:
-    """What matters of plain tensors, on a GPU of those on the current device; None for others."""
+    """What matters of plain tensors, on a GPU of those on the current device; None for
+    others.
+    """
     torch = sys.modules.get("torch")
     if torch is None or type(a) is not torch.Tensor or not (a.is_cuda or a.is_cpu):
         return None
@@ -146,10 +190,16 @@ def _tensors(a: Any, b: Any, out: Any) -> tuple[Any, ...] | None:
         return None
     at, bt, target = a.data_ptr(), b.data_ptr(), None
     if out is not None:
-        if out.untyped_storage().data_ptr() in (a.untyped_storage().data_ptr(), b.untyped_storage().data_ptr()):
+        if out.untyped_storage().data_ptr() in (
+            a.untyped_storage().data_ptr(),
+            b.untyped_storage().data_ptr(),
+        ):
             return None
         target = out.dtype, out.shape, out.stride(), out.data_ptr() & 15
-    one, other = (a.shape, a.stride(), a.dtype, at & 15), (b.shape, b.stride(), b.dtype, bt & 15)
+    one, other = (
+        (a.shape, a.stride(), a.dtype, at & 15),
+        (b.shape, b.stride(), b.dtype, bt & 15),
+    )
     return *one, *other, device, target
 
 
@@ -157,4 +207,6 @@ def _is_plain(torch: Any, x: Any, device: Any) -> bool:
     """Whether x is a dense tensor on the device whose memory is what it says."""
     if type(x) is not torch.Tensor or x.device != device:
         return False
-    return x.layout is torch.strided and not (x.requires_grad or x.is_conj() or x.is_neg() or is_wrapped(x))
+    return x.layout is torch.strided and not (
+        x.requires_grad or x.is_conj() or x.is_neg() or is_wrapped(x)
+    )

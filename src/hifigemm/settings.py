@@ -1,11 +1,14 @@
-"""What holds for all products unless a call says otherwise: strict mode and the log of decisions.
+"""What holds for all products unless a call says otherwise: strict mode and the log of
+decisions.
 
-Two variables of the environment are read when the first product wants them, and not again:
+Two variables of the environment are read when the first product wants them, and not
+again:
 
-- ``HIFIGEMM_STRICT``: "1" turns strict mode on, "0" or nothing does not; see `strict`. Any other value is a
-  `PlanError`: a typing error must not take a guarantee away.
-- ``HIFIGEMM_LOG``: "1" or "info" writes one line for each decision to the standard error, "debug" the whole report too;
-  "0" or nothing leaves logging alone. Any other value is ignored with a warning: no product fails for a log.
+- ``HIFIGEMM_STRICT``: "1" turns strict mode on, "0" or nothing does not; see `strict`.
+  Any other value is a `PlanError`: a typing error must not take a guarantee away.
+- ``HIFIGEMM_LOG``: "1" or "info" writes one line for each decision to the standard
+  error, "debug" the whole report too; "0" or nothing leaves logging alone. Any other
+  value is ignored with a warning: no product fails for a log.
 """
 
 from __future__ import annotations
@@ -27,16 +30,19 @@ _LEVELS = {"1": logging.INFO, "info": logging.INFO, "debug": logging.DEBUG}
 
 @contextmanager
 def strict(enabled: bool = True) -> Iterator[None]:
-    """Within the context, no product falls back to the native one below the accuracy that was asked.
+    """Within the context, no product falls back to the native one below the accuracy
+    that was asked.
 
-    "fp32", "fp64" and None, the level of the result, accept a native product whose worst case exceeds their r: where
-    "auto" would take it, AccuracyError is raised. So it is where a GPU's library would have its way with over- and
-    underflow. A native product whose worst case meets the target keeps the promise, as ``accuracy=1e-12`` for float64,
-    and a forced ``scheme="native"`` is obeyed. The error names the problem, what was asked, the worst case, and why
-    nothing else was taken.
+    "fp32", "fp64" and None, the level of the result, accept a native product whose
+    worst case exceeds their r: where "auto" would take it, AccuracyError is raised. So
+    it is where a GPU's library would have its way with over- and underflow. A native
+    product whose worst case meets the target keeps the promise, as ``accuracy=1e-12``
+    for float64, and a forced ``scheme="native"`` is obeyed. The error names the
+    problem, what was asked, the worst case, and why nothing else was taken.
 
-    The setting holds for the current thread or asynchronous task alone; ``HIFIGEMM_STRICT=1`` in the environment is
-    that of all others. A program of JAX keeps what held where it was traced.
+    The setting holds for the current thread or asynchronous task alone;
+    ``HIFIGEMM_STRICT=1`` in the environment is that of all others. A program of JAX
+    keeps what held where it was traced.
 
     Parameters
     ----------
@@ -85,12 +91,17 @@ def decision_log() -> logging.Logger:
         if log.level == logging.NOTSET:
             log.setLevel(_LEVELS[value])
     elif value not in ("", "0"):
-        warnings.warn(f'HIFIGEMM_LOG={value!r} is ignored: expected "0", "1", "info" or "debug"', stacklevel=2)
+        warnings.warn(
+            f'HIFIGEMM_LOG={value!r} is ignored: expected "0", "1", "info" or "debug"',
+            stacklevel=2,
+        )
     return log
 
 
 class _OwnHandler(logging.Handler):
-    """Writes to the standard error what no handler of the user takes, so that no line is lost or appears twice."""
+    """Writes to the standard error what no handler of the user takes, so that no line
+    is lost or appears twice.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -100,7 +111,11 @@ class _OwnHandler(logging.Handler):
         """Whether no other handler takes the record."""
         log: logging.Logger | None = logging.getLogger(record.name)
         while log is not None:
-            others = (h for h in log.handlers if h is not self and not isinstance(h, logging.NullHandler))
+            others = (
+                h
+                for h in log.handlers
+                if h is not self and not isinstance(h, logging.NullHandler)
+            )
             if any(record.levelno >= h.level for h in others):
                 return False
             log = log.parent if log.propagate else None

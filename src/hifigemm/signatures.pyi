@@ -58,7 +58,9 @@ Out = TypeVar("Out", bound=NDArray[Any] | AnyTensor)
 No: TypeAlias = Literal[False]
 Yes: TypeAlias = Literal[True]
 TwoParts: TypeAlias = Literal["pair", "enclosure"]
-SchemeName: TypeAlias = Literal["auto", "native", "multiword", "corrected", "ozaki1", "ozaki2", "double-double"]
+SchemeName: TypeAlias = Literal[
+    "auto", "native", "multiword", "corrected", "ozaki1", "ozaki2", "double-double"
+]
 
 class Policy(TypedDict, total=False):
     """Keywords of all products."""

@@ -1,8 +1,9 @@
 """Ctrl-C while the command `hifigemm` starts or ends: one line and exit code 130.
 
-NumPy is imported before any code of the command line runs. KeyboardInterrupt in the middle of an import ends in a
-traceback, or in nothing at all where it hits a callback of the import system. There is nothing to clean up at that
-time, so the handler of the signal ends the process itself. A process that is not the command keeps its handler.
+NumPy is imported before any code of the command line runs. KeyboardInterrupt in the
+middle of an import ends in a traceback, or in nothing at all where it hits a callback
+of the import system. There is nothing to clean up at that time, so the handler of the
+signal ends the process itself. A process that is not the command keeps its handler.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ def _end(*_: object) -> NoReturn:
 
 
 def _is_command() -> bool:
-    """Whether the word before the arguments of this process is `hifigemm`, as a script or as what follows -m.
+    """Whether the word before the arguments of this process is `hifigemm`, as a script
+    or as what follows -m.
 
     While Python looks for the module behind -m, sys.argv[0] is "-m".
     """
@@ -37,7 +39,9 @@ def _is_command() -> bool:
 
 @contextmanager
 def raising_interrupts() -> Iterator[None]:
-    """Within the context, Ctrl-C raises KeyboardInterrupt again, so that unfinished files are removed."""
+    """Within the context, Ctrl-C raises KeyboardInterrupt again, so that unfinished
+    files are removed.
+    """
     handler = signal.getsignal(signal.SIGINT)
     if handler is not _end:
         yield

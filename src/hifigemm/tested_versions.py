@@ -1,6 +1,8 @@
-"""Versions of the libraries that hifigemm is tested with; README, docs, Makefile and CI say the same.
+"""Versions of the libraries that hifigemm is tested with; README, docs, Makefile and CI
+say the same.
 
-A test compares them, and `hifigemm.info()` prints them. Other versions from the oldest one on are taken too.
+A test compares them, and `hifigemm.info()` prints them. Other versions from the oldest
+one on are taken too.
 """
 
 from __future__ import annotations

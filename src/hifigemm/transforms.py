@@ -1,8 +1,10 @@
-"""What PyTorch may do with a program besides running it: differentiate, batch, trace and compile it.
+"""What PyTorch may do with a program besides running it: differentiate, batch, trace
+and compile it.
 
-A product reads the numbers in the memory of its operands and writes new ones. Whatever else PyTorch follows would end
-there without a word. `matmul` of two tensors is an operator where it does, see interop/torch_operators.py; elsewhere
-tensors that carry more than numbers are refused, and compilers are sent around the public functions.
+A product reads the numbers in the memory of its operands and writes new ones. Whatever
+else PyTorch follows would end there without a word. `matmul` of two tensors is an
+operator where it does, see interop/torch_operators.py; elsewhere tensors that carry
+more than numbers are refused, and compilers are sent around the public functions.
 """
 
 from __future__ import annotations
@@ -16,9 +18,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def opaque(function: F) -> F:
-    """A function that compiled programs call between two of their graphs, with nothing in it compiled.
+    """A function that compiled programs call between two of their graphs, with nothing
+    in it compiled.
 
-    It has what torch.compiler.disable would give it, if that could be called before torch is imported.
+    It has what torch.compiler.disable would give it, if that could be called before
+    torch is imported.
     """
     inside: Callable[..., Any] | None = None
 
@@ -35,13 +39,18 @@ def opaque(function: F) -> F:
     marked: Any = call
     marked._torchdynamo_disable = True
     marked._torchdynamo_disable_msg = "hifigemm multiplies outside of compiled graphs"
-    # torch.compile leaves out frames of files that are called so. It would compile this one otherwise, beside a graph.
-    marked.__code__ = marked.__code__.replace(co_filename="<frozen importlib: hifigemm>")
+    # torch.compile leaves out frames of files that are called so. It would compile this
+    # one otherwise, beside a graph.
+    marked.__code__ = marked.__code__.replace(
+        co_filename="<frozen importlib: hifigemm>"
+    )
     return cast(F, call)
 
 
 def check_tensor(x: Any, name: str) -> None:
-    """Raise TypeError for a tensor of which more than its entries would be asked, or that has none in dense memory."""
+    """Raise TypeError for a tensor of which more than its entries would be asked, or
+    that has none in dense memory.
+    """
     torch: Any = sys.modules.get("torch")
     if torch is None or not isinstance(x, torch.Tensor):
         return
@@ -51,10 +60,14 @@ def check_tensor(x: Any, name: str) -> None:
             "escape: multiply outside of it, or in a torch.autograd.Function that has the rules"
         )
     if x.requires_grad and torch.is_grad_enabled():
-        raise TypeError(f"{name} requires a gradient, which would be lost: pass {name}.detach() or use torch.no_grad()")
+        raise TypeError(
+            f"{name} requires a gradient, which would be lost: pass {name}.detach() or use torch.no_grad()"
+        )
     if is_followed():
         if torch.autograd.forward_ad.unpack_dual(x).tangent is not None:
-            raise TypeError(f"{name} has a tangent (forward_ad), which would be lost: pass {name}.detach()")
+            raise TypeError(
+                f"{name} has a tangent (forward_ad), which would be lost: pass {name}.detach()"
+            )
         tracer = _tracer()
         if tracer is not None:
             raise TypeError(
@@ -75,21 +88,36 @@ def check_tensor(x: Any, name: str) -> None:
 
 
 def _check_no_mesh(kind: type, name: str) -> None:
-    """Raise TypeError for the class of tensors that are spread over a mesh; torch.compile traces this function too."""
+    """Raise TypeError for the class of tensors that are spread over a mesh;
+    torch.compile traces this function too.
+    """
     if kind.__name__ == "DTensor":
-        raise TypeError(f"{name} is a DTensor: hifigemm.distributed.matmul and gemm make products on a mesh")
+        raise TypeError(
+            f"{name} is a DTensor: hifigemm.distributed.matmul and gemm make products on a mesh"
+        )
 
 
 def check_dense(x: Any, name: str, is_zero: bool = False) -> None:
-    """Raise TypeError for a tensor whose entries are not in dense memory; torch.compile traces this function too."""
-    if x.layout is not sys.modules["torch"].strided or x.is_quantized or x.is_nested or is_zero:
-        raise TypeError(f"{name} is a tensor of layout {x.layout}, {x.dtype}, whose entries are not in dense memory")
+    """Raise TypeError for a tensor whose entries are not in dense memory; torch.compile
+    traces this function too.
+    """
+    if (
+        x.layout is not sys.modules["torch"].strided
+        or x.is_quantized
+        or x.is_nested
+        or is_zero
+    ):
+        raise TypeError(
+            f"{name} is a tensor of layout {x.layout}, {x.dtype}, whose entries are not in dense memory"
+        )
 
 
 def belongs_to_torch(*operands: Any) -> bool:
-    """Whether a product of these is one that PyTorch compiles, differentiates, batches, traces or passes on.
+    """Whether a product of these is one that PyTorch compiles, differentiates, batches,
+    traces or passes on.
 
-    It passes on what a class of tensors handles by itself. torch.compile traces this function too.
+    It passes on what a class of tensors handles by itself. torch.compile traces this
+    function too.
     """
     torch: Any = sys.modules.get("torch")
     if torch is None:
@@ -118,8 +146,14 @@ def is_traced(x: Any) -> bool:
 
 
 def check_untraced(operands: dict[str, Any], **options: Any) -> None:
-    """Raise TypeError for an array that JAX traces, or PyTorch differentiates, beside an option that ends that."""
-    names = [option for option, value in options.items() if value is not None and value is not False]
+    """Raise TypeError for an array that JAX traces, or PyTorch differentiates, beside
+    an option that ends that.
+    """
+    names = [
+        option
+        for option, value in options.items()
+        if value is not None and value is not False
+    ]
     if not names:
         return
     them = "it" if len(names) == 1 else "them"
@@ -131,7 +165,10 @@ def check_untraced(operands: dict[str, Any], **options: Any) -> None:
                 f"leave {them} out, or multiply outside of the program"
             )
         if _needs_gradient(x):
-            asked = " and ".join(f"{option}=True" if options[option] is True else f"{option}=" for option in names)
+            asked = " and ".join(
+                f"{option}=True" if options[option] is True else f"{option}="
+                for option in names
+            )
             raise TypeError(
                 f"{name} requires a gradient, which would be lost: products with {asked} have none. Leave {them} out, "
                 f"or pass {name}.detach() or use torch.no_grad()"
@@ -139,24 +176,34 @@ def check_untraced(operands: dict[str, Any], **options: Any) -> None:
 
 
 def _needs_gradient(x: Any) -> bool:
-    """True if x is a tensor for which PyTorch itself, and no transform of torch.func, records what is done with it."""
+    """True if x is a tensor for which PyTorch itself, and no transform of torch.func,
+    records what is done with it.
+    """
     torch: Any = sys.modules.get("torch")
     if torch is None or not isinstance(x, torch.Tensor):
         return False
-    return bool(x.requires_grad and torch.is_grad_enabled() and not torch._C._are_functorch_transforms_active())
+    return bool(
+        x.requires_grad
+        and torch.is_grad_enabled()
+        and not torch._C._are_functorch_transforms_active()
+    )
 
 
 def is_wrapped(x: Any) -> bool:
-    """Whether a tensor, of no class of its own, stands for others inside a transform of torch.func."""
+    """Whether a tensor, of no class of its own, stands for others inside a transform of
+    torch.func.
+    """
     import torch
 
     return bool(torch._C._functorch.is_functorch_wrapped_tensor(x))
 
 
 def is_followed() -> bool:
-    """Whether torch may differentiate, batch or record what this thread does, in another way than by gradients.
+    """Whether torch may differentiate, batch or record what this thread does, in
+    another way than by gradients.
 
-    Below the autograd keys, in the kernel of an operator, tangents have been dealt with.
+    Below the autograd keys, in the kernel of an operator, tangents have been dealt
+    with.
     """
     import torch
 
@@ -164,7 +211,9 @@ def is_followed() -> bool:
     return bool(
         (
             torch.autograd.forward_ad._current_level >= 0
-            and not c._dispatch_tls_is_dispatch_key_excluded(c.DispatchKey.AutogradFunctionality)
+            and not c._dispatch_tls_is_dispatch_key_excluded(
+                c.DispatchKey.AutogradFunctionality
+            )
         )
         or c._are_functorch_transforms_active()
         or c._len_torch_dispatch_stack()
@@ -174,7 +223,9 @@ def is_followed() -> bool:
 
 
 def _tracer() -> str | None:
-    """What makes a graph of what this thread does, or computes without numbers; a mode that watches does neither."""
+    """What makes a graph of what this thread does, or computes without numbers; a mode
+    that watches does neither.
+    """
     import torch
     from torch.fx.experimental.proxy_tensor import get_proxy_mode
     from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
@@ -183,4 +234,11 @@ def _tracer() -> str | None:
     if c._is_tracing():
         return "torch.jit.trace"
     modes = (get_proxy_mode(), *_get_current_dispatch_mode_stack())
-    return next((type(mode).__name__ for mode in modes if mode is not None and mode.is_infra_mode()), None)
+    return next(
+        (
+            type(mode).__name__
+            for mode in modes
+            if mode is not None and mode.is_infra_mode()
+        ),
+        None,
+    )

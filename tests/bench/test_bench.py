@@ -19,7 +19,11 @@ from hifigemm.bench.runs import CACHE_BYTES, Case, Outcome, Stage, operand_sets,
 from hifigemm.bench.timing import QUICK, Method, Times, Timing
 from hifigemm.exceptions import PlanError
 from hifigemm.plan import Verification
-from hifigemm.testing.reference import componentwise_error, correctly_rounded, relative_residual
+from hifigemm.testing.reference import (
+    componentwise_error,
+    correctly_rounded,
+    relative_residual,
+)
 
 ARRAYS = Arrays()
 METHOD = Method(pause=0.0, warm=0, calls=(1, 1), bursts=1, sustained=0.0)
@@ -51,7 +55,9 @@ class Steps:
 
 
 def case_of(load, name, write):
-    """A case that calls write(a, b, out) on one pair of operands, with the reference for it and the calls made."""
+    """A case that calls write(a, b, out) on one pair of operands, with the reference
+    for it and the calls made.
+    """
     a, b = ARRAYS.operands(load, 0)
     out, calls = ARRAYS.empty(load), []
 
@@ -81,7 +87,9 @@ LOADS = [
 
 @pytest.mark.parametrize("load", LOADS, ids=str)
 def test_the_native_product_is_right(load):
-    case, reference, _ = case_of(load, "native", lambda a, b, out: np.matmul(a, b, out=out))
+    case, reference, _ = case_of(
+        load, "native", lambda a, b, out: np.matmul(a, b, out=out)
+    )
     [outcome] = run([case], [reference], Steps(), METHOD)
     assert outcome.status == "timed"
     assert 0 < outcome.verdict.error <= native_bound(load) + load.u
@@ -94,7 +102,10 @@ def test_errors_are_those_of_the_exact_judge(dtype, k):
     a, b = ARRAYS.operands(load, 3)
     # Small enough for the last bits to matter, and of another sum than the library's.
     c = (a[:, ::-1].copy() @ b[::-1].copy()) * (1 + 2.0**-52)
-    found, exact = Reference(load, a, b).judge(c, native_bound(load)).error, componentwise_error(c, a, b)
+    found, exact = (
+        Reference(load, a, b).judge(c, native_bound(load)).error,
+        componentwise_error(c, a, b),
+    )
     # |A||B| is a sum of positive terms, the difference is rounded twice.
     assert abs(found - exact) <= (load.terms + 4) * load.u * exact
 
@@ -107,7 +118,9 @@ BROKEN = {
     "an infinity": wrong_by(math.inf, ELSEWHERE),
     "nothing written": lambda a, b, out: None,
     "last row not written": lambda a, b, out: np.matmul(a[:-1], b, out=out[:-1]),
-    "of float32 accuracy": lambda a, b, out: np.copyto(out, a.astype(np.float32) @ b.astype(np.float32)),
+    "of float32 accuracy": lambda a, b, out: np.copyto(
+        out, a.astype(np.float32) @ b.astype(np.float32)
+    ),
     "zeros": lambda a, b, out: out.fill(0),
     "transposed": lambda a, b, out: np.copyto(out, (a @ b).T),
 }
@@ -116,7 +129,9 @@ BROKEN = {
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_wrong_result_gets_no_time(name):
     load = Workload(120, 120, 64)
-    good, reference, _ = case_of(load, "good", lambda a, b, out: np.matmul(a, b, out=out))
+    good, reference, _ = case_of(
+        load, "good", lambda a, b, out: np.matmul(a, b, out=out)
+    )
     wrong, _, calls = case_of(load, "wrong", BROKEN[name])
     first, second = run([wrong, good], [reference], Steps(), METHOD)
     assert first.refused
@@ -153,11 +168,24 @@ def test_every_matrix_of_a_stack_and_every_set_of_operands_is_judged():
         assert run([case], [reference], Steps(), METHOD)[0].refused
     pairs = [ARRAYS.operands(load, seed) for seed in range(3)]
     outputs = tuple(ARRAYS.empty(load) for _ in pairs)
-    calls = tuple(lambda a=a, b=b, out=out: np.matmul(a, b, out=out) for (a, b), out in zip(pairs, outputs))
+    calls = tuple(
+        lambda a=a, b=b, out=out: np.matmul(a, b, out=out)
+        for (a, b), out in zip(pairs, outputs)
+    )
     references = [Reference(load, a, b) for a, b in pairs]
-    for broken, status in ((None, "timed"), (2, "refused: 576 of 576 entries are not finite or not written")):
-        runs = tuple((lambda: None) if i == broken else call for i, call in enumerate(calls))
-        assert run([Case("c", runs, outputs, 1e-14)], references, Steps(), METHOD)[0].status == status
+    for broken, status in (
+        (None, "timed"),
+        (2, "refused: 576 of 576 entries are not finite or not written"),
+    ):
+        runs = tuple(
+            (lambda: None) if i == broken else call for i, call in enumerate(calls)
+        )
+        assert (
+            run([Case("c", runs, outputs, 1e-14)], references, Steps(), METHOD)[
+                0
+            ].status
+            == status
+        )
 
 
 def test_a_small_bound_is_held_against_the_exact_product():
@@ -172,7 +200,9 @@ def test_a_small_bound_is_held_against_the_exact_product():
 
 def test_subnormal_results_of_float32_may_lose_what_rounding_takes():
     load = Workload(20, 20, 20, dtype="float32", family="type3")
-    case, reference, _ = case_of(load, "native", lambda a, b, out: np.matmul(a, b, out=out))
+    case, reference, _ = case_of(
+        load, "native", lambda a, b, out: np.matmul(a, b, out=out)
+    )
     assert run([case], [reference], Steps(), METHOD)[0].status == "timed"
 
 
@@ -180,7 +210,11 @@ def test_subnormal_results_of_float32_may_lose_what_rounding_takes():
 @pytest.mark.parametrize("family", [*FAMILIES, "phi2"])
 def test_operands_are_the_same_for_the_same_seed_only(family, dtype):
     load = Workload(3, 5, 4, batch=2, dtype=dtype, family=family)
-    (a, b), again, other = ARRAYS.operands(load, 0), ARRAYS.operands(load, 0), ARRAYS.operands(load, 1)
+    (a, b), again, other = (
+        ARRAYS.operands(load, 0),
+        ARRAYS.operands(load, 0),
+        ARRAYS.operands(load, 1),
+    )
     assert a.dtype == b.dtype == dtype
     assert (a.shape, b.shape) == ((2, 3, 4), (2, 4, 5))
     assert (a == again[0]).all()
@@ -190,7 +224,14 @@ def test_operands_are_the_same_for_the_same_seed_only(family, dtype):
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"m": 0}, {"batch": 0}, {"dtype": "float16"}, {"family": "phi"}, {"family": "zeros"}]
+    "wrong",
+    [
+        {"m": 0},
+        {"batch": 0},
+        {"dtype": "float16"},
+        {"family": "phi"},
+        {"family": "zeros"},
+    ],
 )
 def test_senseless_workloads_are_refused(wrong):
     with pytest.raises(ValueError, match=r"sizes start at 1|no dtype|no family"):
@@ -216,7 +257,10 @@ def test_small_operands_change_from_call_to_call():
         ("ozaki1:7:fp16", {"scheme": hg.Ozaki1(num_slices=7, product="fp16")}),
         ("ozaki1:fp16:dp", {"scheme": hg.Ozaki1(product="fp16", mode="dp")}),
         ("multiword:fp16:2:4", {"scheme": hg.Multiword("fp16", 2, 4)}),
-        ("corrected:tf32:chained", {"scheme": hg.Corrected("tf32", accumulate="chained")}),
+        (
+            "corrected:tf32:chained",
+            {"scheme": hg.Corrected("tf32", accumulate="chained")},
+        ),
         ("native:fp64", {"scheme": hg.Native(product="fp64")}),
     ],
 )
@@ -226,10 +270,22 @@ def test_notation_of_schemes(text, options):
 
 @pytest.mark.parametrize(
     "text",
-    ["", "strassen", "auto:3", "ozaki2:14:15", "ozaki2:many", "ozaki2:99", "native:2", "native:fast", "ozaki1:x"],
+    [
+        "",
+        "strassen",
+        "auto:3",
+        "ozaki2:14:15",
+        "ozaki2:many",
+        "ozaki2:99",
+        "native:2",
+        "native:fast",
+        "ozaki1:x",
+    ],
 )
 def test_what_cannot_be_read_is_refused(text):
-    with pytest.raises(ValueError, match=r"no scheme|is no count|no such option|num_moduli=99"):
+    with pytest.raises(
+        ValueError, match=r"no scheme|is no count|no such option|num_moduli=99"
+    ):
         scheme_options(text)
 
 
@@ -237,9 +293,13 @@ def test_schemes_are_checked_and_timed_beside_the_native_product():
     load = Workload(40, 40, 40)
     names = ["native", "auto", "ozaki2:15", "ozaki2@correct", "native@correct"]
     outcomes = {o.case.name: o for o in measure(load, names, ["eager"], ARRAYS, METHOD)}
-    assert {name: o.status for name, o in outcomes.items() if name != names[-1]} == dict.fromkeys(names[:-1], "timed")
+    assert {
+        name: o.status for name, o in outcomes.items() if name != names[-1]
+    } == dict.fromkeys(names[:-1], "timed")
     assert outcomes[names[-1]].status.startswith("failed: ")
-    found = {row["case"]: row for row in rows(load, list(outcomes.values()), {"int8": 15e12})}
+    found = {
+        row["case"]: row for row in rows(load, list(outcomes.values()), {"int8": 15e12})
+    }
     assert found["ozaki2:15"]["num_products"] == 15
     assert found["ozaki2:15"]["roof_tflops"] == 1.0
     assert found["ozaki2@correct"]["bound"] == 0
@@ -256,7 +316,9 @@ def test_a_scheme_that_lies_about_its_bound_is_refused(monkeypatch):
         return c
 
     monkeypatch.setattr(hg, "matmul", dishonest)
-    native, scheme = measure(Workload(20, 20, 20), ["native", "ozaki2:15"], ["eager"], ARRAYS, METHOD)
+    native, scheme = measure(
+        Workload(20, 20, 20), ["native", "ozaki2:15"], ["eager"], ARRAYS, METHOD
+    )
     assert native.times is not None
     assert scheme.refused
     assert scheme.times is None
@@ -272,7 +334,9 @@ def test_peers_are_judged_like_everybody(registry, factor, status):
     def prepare(a, b, out):
         return lambda: np.multiply(a @ b, factor, out=out)
 
-    peers._OWN.append(Peer("other", lambda: True, lambda device, load: device == "cpu", prepare))
+    peers._OWN.append(
+        Peer("other", lambda: True, lambda device, load: device == "cpu", prepare)
+    )
     load = Workload(20, 20, 20)
     assert [peer.name for peer in peers.available("cpu", load)] == ["other"]
     native, other = measure(load, ["native", "other"], ["eager"], ARRAYS, METHOD)
@@ -281,9 +345,18 @@ def test_peers_are_judged_like_everybody(registry, factor, status):
     assert (found[0]["ratio_to_best_peer"] == "") == (status == "refused")
 
 
-@pytest.mark.parametrize(("there", "text"), [(False, "is not installed"), (True, "does not multiply")])
+@pytest.mark.parametrize(
+    ("there", "text"), [(False, "is not installed"), (True, "does not multiply")]
+)
 def test_peers_that_are_not_there_fail(registry, there, text):
-    peers._OWN.append(Peer("other", lambda: there, lambda device, load: False, lambda a, b, out: lambda: None))
+    peers._OWN.append(
+        Peer(
+            "other",
+            lambda: there,
+            lambda device, load: False,
+            lambda a, b, out: lambda: None,
+        )
+    )
     [outcome] = measure(Workload(2, 2, 2), ["other"], ["eager"], ARRAYS, METHOD)
     assert text in outcome.status
     assert not outcome.refused
@@ -291,7 +364,9 @@ def test_peers_that_are_not_there_fail(registry, there, text):
 
 def test_a_case_that_raises_fails_and_leaves_the_others_alone():
     load = Workload(20, 20, 20)
-    good, reference, _ = case_of(load, "good", lambda a, b, out: np.matmul(a, b, out=out))
+    good, reference, _ = case_of(
+        load, "good", lambda a, b, out: np.matmul(a, b, out=out)
+    )
 
     def refuse(a, b, out):
         raise PlanError("not today\nnor tomorrow")
@@ -304,18 +379,37 @@ def test_a_case_that_raises_fails_and_leaves_the_others_alone():
 
 def test_figures_follow_from_times():
     load = Workload(1000, 500, 2000)
-    once = {seconds: Timing(seconds, seconds, seconds, 1) for seconds in (0.25, 0.5, 1.0, 2.0)}
+    once = {
+        seconds: Timing(seconds, seconds, seconds, 1)
+        for seconds in (0.25, 0.5, 1.0, 2.0)
+    }
     case = Case("x", (), (), 1e-15, num_products=4, unit="int8")
-    native = Outcome(Case("native", (), (), 1e-13), Verdict(1e-16), Times(once[1.0], once[2.0]))
-    peer = Outcome(Case("p", (), (), 1e-13, peer=True), Verdict(1e-16), Times(once[1.0], once[1.0]))
-    ours = Outcome(case, Verdict(1e-16), Times(once[0.25], once[0.5], Readings(400.0, 1600.0, 60.0)))
+    native = Outcome(
+        Case("native", (), (), 1e-13), Verdict(1e-16), Times(once[1.0], once[2.0])
+    )
+    peer = Outcome(
+        Case("p", (), (), 1e-13, peer=True), Verdict(1e-16), Times(once[1.0], once[1.0])
+    )
+    ours = Outcome(
+        case,
+        Verdict(1e-16),
+        Times(once[0.25], once[0.5], Readings(400.0, 1600.0, 60.0)),
+    )
     wrong = Outcome(case, Verdict(1.0, "wrong"))
     found = rows(load, [native, peer, ours, wrong], {"int8": 64e9}, {"commit": "c"})
     row = found[2]
     assert (row["burst_tflops"], row["sustained_tflops"]) == (0.008, 0.004)
-    assert (row["burst_ratio_to_native"], row["ratio_to_native"], row["ratio_to_best_peer"]) == (4.0, 4.0, 2.0)
+    assert (
+        row["burst_ratio_to_native"],
+        row["ratio_to_native"],
+        row["ratio_to_best_peer"],
+    ) == (4.0, 4.0, 2.0)
     assert (row["roof_tflops"], row["share_of_roof"]) == (0.016, 0.25)
-    assert (row["joules"], row["gflops_per_watt"], row["sm_clock_mhz"]) == (200.0, 0.01, 1600.0)
+    assert (row["joules"], row["gflops_per_watt"], row["sm_clock_mhz"]) == (
+        200.0,
+        0.01,
+        1600.0,
+    )
     assert row["commit"] == "c"
     assert found[3]["status"] == "refused: wrong"
     assert all(each.keys() == row.keys() for each in found)
@@ -337,7 +431,9 @@ def test_stages_stand_beside_their_floors():
     )
     case = Case("x", (), (), 1.0, stages=stages)
     clock = Steps()
-    found = stage_rows(Workload(2, 2, 2), [case], clock, METHOD, {"int8": 1600.0}, copy_rate=400.0)
+    found = stage_rows(
+        Workload(2, 2, 2), [case], clock, METHOD, {"int8": 1600.0}, copy_rate=400.0
+    )
     assert clock.bare == [stage.run for stage in stages]
     assert [row["floor_microseconds"] for row in found] == [250_000.0, 500_000.0, 0.0]
     assert [row["ratio_to_floor"] for row in found] == [4.0, 2.0, ""]
@@ -359,21 +455,33 @@ def test_peaks_are_found_in_the_name_of_the_device():
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_calls_and_graphs_are_checked_and_timed_on_the_device(dtype):
     outcomes = measure(
-        Workload(300, 200, 100, dtype=dtype), ["native", "auto"], ["eager", "graph"], CudaArrays(), QUICK
+        Workload(300, 200, 100, dtype=dtype),
+        ["native", "auto"],
+        ["eager", "graph"],
+        CudaArrays(),
+        QUICK,
     )
     found = {(o.case.name, o.case.mode): o for o in outcomes}
     assert not any(o.refused for o in outcomes)
-    assert all(found["native", mode].times.sustained.median > 0 for mode in ("eager", "graph"))
+    assert all(
+        found["native", mode].times.sustained.median > 0 for mode in ("eager", "graph")
+    )
 
 
-@pytest.mark.parametrize(("dtype", "name"), [("float64", "ozaki2:15"), ("float32", "corrected:fp16")])
+@pytest.mark.parametrize(
+    ("dtype", "name"), [("float64", "ozaki2:15"), ("float32", "corrected:fp16")]
+)
 def test_normwise_errors_are_those_of_the_metric(dtype, name):
     load = Workload(40, 30, 200, dtype=dtype, family="uniform")
     [outcome] = measure(load, [name], ["eager"], ARRAYS, METHOD, timed=False)
     a, b = ARRAYS.operands(load, 0)
     c = hg.matmul(a, b, **scheme_options(name))
     wide = (x.astype(np.float64) for x in (a, b))
-    reference = hg.matmul(*wide, accuracy="correct") if dtype == "float32" else correctly_rounded(a, b)
+    reference = (
+        hg.matmul(*wide, accuracy="correct")
+        if dtype == "float32"
+        else correctly_rounded(a, b)
+    )
     exact = relative_residual(c, reference)
     assert outcome.status == "checked"
     assert outcome.times is None
@@ -383,14 +491,21 @@ def test_normwise_errors_are_those_of_the_metric(dtype, name):
 def test_products_that_wait_for_their_operands_are_not_captured(monkeypatch):
     load, waiting = Workload(20, 20, 20), "ozaki2@1e-12"
     monkeypatch.setattr("hifigemm.bench.runs.capture", lambda run: run)
-    cases = measure(load, ["native", waiting, "ozaki2:15"], ["eager", "graph"], ARRAYS, METHOD)
+    cases = measure(
+        load, ["native", waiting, "ozaki2:15"], ["eager", "graph"], ARRAYS, METHOD
+    )
     found = {(o.case.name, o.case.mode): o for o in cases}
-    assert found[waiting, "graph"].status == "timed without a graph: its entries are certified"
+    assert (
+        found[waiting, "graph"].status
+        == "timed without a graph: its entries are certified"
+    )
     assert found[waiting, "eager"].status == found["native", "graph"].status == "timed"
     assert found["ozaki2:15", "graph"].case.captured
     lines = rows(load, cases, {})
     assert all(line["ratio_to_native"] for line in lines)
-    plan = hg.make_plan(*ARRAYS.operands(load, 0), scheme=hg.Ozaki2(scaling="fast"), accuracy="fp64")
+    plan = hg.make_plan(
+        *ARRAYS.operands(load, 0), scheme=hg.Ozaki2(scaling="fast"), accuracy="fp64"
+    )
     assert _uncapturable(plan) == "its entries are certified"
     assert _uncapturable(replace(plan, verification=Verification.ON_DEVICE)) == ""
 
@@ -398,7 +513,9 @@ def test_products_that_wait_for_their_operands_are_not_captured(monkeypatch):
 def test_bounds_of_large_forced_products_are_not_worked_out(monkeypatch):
     load = Workload(20, 20, 20)
     monkeypatch.setattr("hifigemm.bench.cases.LARGEST_STATED", 1.0)
-    forced, promised = measure(load, ["ozaki2:15", "ozaki2:15@1e-12"], ["eager"], ARRAYS, METHOD, timed=False)
+    forced, promised = measure(
+        load, ["ozaki2:15", "ozaki2:15@1e-12"], ["eager"], ARRAYS, METHOD, timed=False
+    )
     assert forced.case.bound == math.inf
     assert forced.case.num_products == promised.case.num_products == 15
     assert promised.case.bound == 1e-12

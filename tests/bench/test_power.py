@@ -7,30 +7,43 @@ import types
 
 import pytest
 
-from hifigemm.bench.power import Readings, Sample, driver_version, open_meter, recording, summarize
+from hifigemm.bench.power import (
+    Readings,
+    Sample,
+    driver_version,
+    open_meter,
+    recording,
+    summarize,
+)
 
 
 def test_power_is_the_slope_of_the_energy_counter():
-    samples = [Sample(t, joules=1000 + 256 * t, watts=1.0) for t in (0.0, 0.25, 0.5, 0.75, 1.0)]
+    samples = [
+        Sample(t, joules=1000 + 256 * t, watts=1.0) for t in (0.0, 0.25, 0.5, 0.75, 1.0)
+    ]
     assert summarize(samples, 0.0, 1.0).watts == 256.0
 
 
 def test_a_counter_that_moves_in_steps_gives_the_power_between_the_steps():
     samples = [Sample(t / 64, joules=512 * (t // 8) / 8) for t in range(64)]
-    # Counter and line differ by at most a step of 64 J; the slope of such a deviation over n equidistant samples is at
-    # most the step times sum |x - mean| / sum (x - mean)^2, which is below 6 / 2 steps over the length of 1 s.
+    # Counter and line differ by at most a step of 64 J; the slope of such a deviation
+    # over n equidistant samples is at most the step times sum |x - mean| / sum
+    # (x - mean)^2, which is below 6 / 2 steps over the length of 1 s.
     assert abs(summarize(samples, 0.0, 1.0).watts - 512) <= 3 * 64
 
 
 def test_stated_power_counts_where_there_is_no_counter():
     samples = [
-        Sample(float(t), watts=w, sm_clock_mhz=c) for t, w, c in ((0, 100, 1980), (1, 200, 1600), (2, 300, 1590))
+        Sample(float(t), watts=w, sm_clock_mhz=c)
+        for t, w, c in ((0, 100, 1980), (1, 200, 1600), (2, 300, 1590))
     ]
     assert summarize(samples, 0.0, 2.0) == Readings(200.0, 1600.0, None)
 
 
 def test_only_samples_of_the_span_count():
-    samples = [Sample(float(t), watts=float(t), temperature_c=float(t)) for t in range(10)]
+    samples = [
+        Sample(float(t), watts=float(t), temperature_c=float(t)) for t in range(10)
+    ]
     assert summarize(samples, 3.0, 5.0) == Readings(4.0, None, 5.0)
     assert summarize(samples, 20.0, 30.0) == Readings()
 
@@ -92,6 +105,11 @@ def nvml(monkeypatch):
 
 def test_readings_are_in_joules_and_watts_and_empty_where_unsupported(nvml):
     sample = open_meter("GPU-1")()
-    assert (sample.joules, sample.watts, sample.sm_clock_mhz, sample.temperature_c) == (7.0, 650.0, 1755.0, None)
+    assert (sample.joules, sample.watts, sample.sm_clock_mhz, sample.temperature_c) == (
+        7.0,
+        650.0,
+        1755.0,
+        None,
+    )
     assert open_meter("GPU-2") is None
     assert driver_version() == "580.1"

@@ -19,7 +19,9 @@ def pair(tmp_path):
 
 @pytest.fixture
 def fails(capsys):
-    """fails(argv, code, text): the command ends with this code and one line on stderr that contains the text."""
+    """fails(argv, code, text): the command ends with this code and one line on stderr
+    that contains the text.
+    """
 
     def check(argv, code, text):
         assert main([str(word) for word in argv]) == code
@@ -40,7 +42,9 @@ def short(monkeypatch):
 
 
 def shorten(monkeypatch):
-    method = Method(pause=0.0, warm=0, calls=(1, 1), bursts=1, sustained=1e-4, runs=1, chunk=1e-4)
+    method = Method(
+        pause=0.0, warm=0, calls=(1, 1), bursts=1, sustained=1e-4, runs=1, chunk=1e-4
+    )
     monkeypatch.setattr(bench, "QUICK", method)
     monkeypatch.setattr(bench, "cuda_is_usable", lambda: False)
     monkeypatch.setattr("hifigemm.bench.ceilings._SIZE", {"cpu": 16})

@@ -11,12 +11,31 @@ from hifigemm.testing.reference import componentwise_error, forward_errors
 def lines_of(capsys):
     """Cells of the rows of the table, and everything that was printed."""
     out, err = capsys.readouterr()
-    return [line.split() for line in out.splitlines() if "  numpy  " in line or "  simulated-" in line], out, err
+    return (
+        [
+            line.split()
+            for line in out.splitlines()
+            if "  numpy  " in line or "  simulated-" in line
+        ],
+        out,
+        err,
+    )
 
 
 def test_errors_are_those_of_the_judges(pair, capsys):
     a_file, b_file, a, b = pair
-    assert main(["accuracy", a_file, b_file, "--schemes", "native,valero-lara-tf64x1,correct"]) == 0
+    assert (
+        main(
+            [
+                "accuracy",
+                a_file,
+                b_file,
+                "--schemes",
+                "native,valero-lara-tf64x1,correct",
+            ]
+        )
+        == 0
+    )
     rows, out, _ = lines_of(capsys)
     assert [row[0] for row in rows] == ["native", "valero-lara-tf64x1", "correct"]
     c = hg.matmul(a, b, scheme=hg.Multiword("fp32", 1, 1, scale=False))
@@ -39,11 +58,37 @@ def test_every_engine_gets_its_rows(tmp_path, capsys):
 
 def test_what_a_scheme_refuses_is_said(pair, capsys):
     a_file, b_file, _, _ = pair
-    assert main(["accuracy", a_file, b_file, "--engines", "simulated-v100", "--schemes", "native,fasi-bf16"]) == 0
+    assert (
+        main(
+            [
+                "accuracy",
+                a_file,
+                b_file,
+                "--engines",
+                "simulated-v100",
+                "--schemes",
+                "native,fasi-bf16",
+            ]
+        )
+        == 0
+    )
     rows, out, _ = lines_of(capsys)
     assert [row[0] for row in rows] == ["native"]
     assert "not possible: fasi-bf16 on simulated-v100" in out
-    assert main(["accuracy", a_file, b_file, "--engines", "simulated-v100", "--schemes", "fasi-bf16"]) == 1
+    assert (
+        main(
+            [
+                "accuracy",
+                a_file,
+                b_file,
+                "--engines",
+                "simulated-v100",
+                "--schemes",
+                "fasi-bf16",
+            ]
+        )
+        == 1
+    )
 
 
 def test_broken_promise_ends_with_code_1(pair, capsys, monkeypatch):

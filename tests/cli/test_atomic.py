@@ -15,11 +15,16 @@ def disk_full(*args, **kwargs):
 
 
 @pytest.mark.parametrize("step", ["fsync", "chmod", "replace"])
-def test_failure_of_any_step_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch, step):
+def test_failure_of_any_step_leaves_the_old_file_and_nothing_else(
+    tmp_path, monkeypatch, step
+):
     path = tmp_path / "x.npy"
     path.write_bytes(b"old")
     monkeypatch.setattr(os, step, disk_full)
-    with pytest.raises(InputError, match="cannot be written: No space left"), replacing(path) as file:
+    with (
+        pytest.raises(InputError, match="cannot be written: No space left"),
+        replacing(path) as file,
+    ):
         file.write(b"new")
     monkeypatch.undo()
     assert path.read_bytes() == b"old"
@@ -109,9 +114,13 @@ def test_read_only_file_is_refused_even_to_root(tmp_path):
     path.chmod(0o644)
 
 
-@pytest.mark.parametrize(("name", "text"), [("x.npy", "is read-only"), ("new.npy", "is not writable")])
+@pytest.mark.parametrize(
+    ("name", "text"), [("x.npy", "is read-only"), ("new.npy", "is not writable")]
+)
 def test_what_the_system_protects_is_refused(tmp_path, monkeypatch, name, text):
-    """Files of others, immutable files and file systems that are mounted read-only, whatever their modes say."""
+    """Files of others, immutable files and file systems that are mounted read-only,
+    whatever their modes say.
+    """
     (tmp_path / "x.npy").write_bytes(b"old")
     protected = tmp_path / "x.npy" if name == "x.npy" else tmp_path
     monkeypatch.setattr(os, "access", lambda path, mode: path != protected)
@@ -129,7 +138,9 @@ def test_names_that_lead_nowhere_are_refused(tmp_path):
 
 
 def test_longest_name_of_a_folder_can_be_written(tmp_path):
-    path = tmp_path / ("x" * os.pathconf(tmp_path, "PC_NAME_MAX") if hasattr(os, "pathconf") else "x")
+    path = tmp_path / (
+        "x" * os.pathconf(tmp_path, "PC_NAME_MAX") if hasattr(os, "pathconf") else "x"
+    )
     check_writable(path)
     with replacing(path) as file:
         file.write(b"new")
@@ -137,5 +148,8 @@ def test_longest_name_of_a_folder_can_be_written(tmp_path):
 
 
 def test_missing_folder_is_refused(tmp_path):
-    with pytest.raises(InputError, match="cannot be written"), replacing(tmp_path / "missing" / "x"):
+    with (
+        pytest.raises(InputError, match="cannot be written"),
+        replacing(tmp_path / "missing" / "x"),
+    ):
         pass

@@ -24,7 +24,12 @@ def read(path):
 
 def test_table_and_file_have_a_line_for_each_case_and_size(tmp_path, capsys):
     path = tmp_path / "new" / "b.csv"
-    assert run("--sizes", "16,24", "--schemes", "auto,ozaki2:15", "--stages", "--csv", path) == 0
+    assert (
+        run(
+            "--sizes", "16,24", "--schemes", "auto,ozaki2:15", "--stages", "--csv", path
+        )
+        == 0
+    )
     out = capsys.readouterr().out
     assert "24 x 24 times 24 x 24, float64, phi0.5" in out
     found = read(path)
@@ -34,22 +39,46 @@ def test_table_and_file_have_a_line_for_each_case_and_size(tmp_path, capsys):
     assert {row["status"] for row in found} == {"timed"}
     assert all(float(row["error"]) <= float(row["bound"]) + 2.0**-53 for row in found)
     assert all(
-        float(row[name]) > 0 for row in found for name in ("burst_tflops", "sustained_tflops", "ratio_to_native")
+        float(row[name]) > 0
+        for row in found
+        for name in ("burst_tflops", "sustained_tflops", "ratio_to_native")
     )
     described = json.loads(path.with_suffix(".env.json").read_text())
     assert described["ceilings"].keys() == {"copy", "fp64", "fp32"}
     assert described["method"]["bursts"] == 1
     stages = read(tmp_path / "new" / "b_stages.csv")
-    assert [row["stage"] for row in stages[:3]] == ["residues of A", "residues of B", "products, reconstruction"]
+    assert [row["stage"] for row in stages[:3]] == [
+        "residues of A",
+        "residues of B",
+        "products, reconstruction",
+    ]
 
 
 def test_shapes_stacks_families_and_dtypes(tmp_path):
     path = tmp_path / "b.csv"
     shapes = ("--shapes", "5,3,70", "1,4,9")
-    assert run(*shapes, "--batch", 3, "--dtype", "complex64", "--family", "type2", "--csv", path) == 0
+    assert (
+        run(
+            *shapes,
+            "--batch",
+            3,
+            "--dtype",
+            "complex64",
+            "--family",
+            "type2",
+            "--csv",
+            path,
+        )
+        == 0
+    )
     found = read(path)
-    assert {tuple(row[x] for x in ("m", "n", "k")) for row in found} == {("5", "3", "70"), ("1", "4", "9")}
-    assert {(row["batch"], row["dtype"], row["family"]) for row in found} == {("3", "complex64", "type2")}
+    assert {tuple(row[x] for x in ("m", "n", "k")) for row in found} == {
+        ("5", "3", "70"),
+        ("1", "4", "9"),
+    }
+    assert {(row["batch"], row["dtype"], row["family"]) for row in found} == {
+        ("3", "complex64", "type2")
+    }
 
 
 def test_a_wrong_result_ends_with_code_1_and_has_no_time(tmp_path, capsys, monkeypatch):
@@ -70,14 +99,21 @@ def test_a_wrong_result_ends_with_code_1_and_has_no_time(tmp_path, capsys, monke
     native, auto, wrong = read(path)
     assert native["status"] == auto["status"] == "timed"
     assert wrong["status"].startswith("refused")
-    assert wrong["burst_seconds"] == wrong["sustained_tflops"] == wrong["ratio_to_native"] == ""
+    assert (
+        wrong["burst_seconds"]
+        == wrong["sustained_tflops"]
+        == wrong["ratio_to_native"]
+        == ""
+    )
 
 
 def test_what_is_not_possible_is_said(capsys):
     assert run("--sizes", "8", "--schemes", "native@correct,cublas-emulated") == 0
     out = capsys.readouterr().out
     assert "native@correct, eager: failed: " in out
-    assert "cublas-emulated, eager: failed: cublas-emulated is not installed here" in out
+    assert (
+        "cublas-emulated, eager: failed: cublas-emulated is not installed here" in out
+    )
 
 
 @pytest.mark.parametrize(
@@ -104,21 +140,35 @@ def test_options_without_their_device_are_refused(fails, tmp_path):
 
 
 @pytest.mark.parametrize("script", [dgemm, sgemm])
-def test_scripts_write_their_rows_as_they_come(script, short, tmp_path, monkeypatch, capsys):
+def test_scripts_write_their_rows_as_they_come(
+    script, short, tmp_path, monkeypatch, capsys
+):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(common, "QUICK", short)
     monkeypatch.setattr(common, "cuda_is_usable", lambda: False)
     monkeypatch.setattr(sgemm, "LONG", 300)
     assert script.main(["--quick", "--sizes", "8"]) == 0
-    [path] = (tmp_path / "results").glob(f"{script.__name__.split('.')[-1]}_cpu_????-??-??.csv")
+    [path] = (tmp_path / "results").glob(
+        f"{script.__name__.split('.')[-1]}_cpu_????-??-??.csv"
+    )
     found = read(path)
     assert {row["part"] for row in found} == set(script.PARTS)
-    assert {row["case"] for row in found if row["part"] == "times"} >= {"native", "auto"}
+    assert {row["case"] for row in found if row["part"] == "times"} >= {
+        "native",
+        "auto",
+    }
     assert {row["status"] for row in found} <= {"timed", "checked"}
     assert all(row["error"] and row["normwise_error"] for row in found)
-    assert all(bool(row["burst_seconds"]) == (row["status"] == "timed") for row in found)
+    assert all(
+        bool(row["burst_seconds"]) == (row["status"] == "timed") for row in found
+    )
     capsys.readouterr()
-    assert script.main(["--quick", "--sizes", "6,8", "--parts", "times", "--output", "other.csv"]) == 0
+    assert (
+        script.main(
+            ["--quick", "--sizes", "6,8", "--parts", "times", "--output", "other.csv"]
+        )
+        == 0
+    )
     assert {row["n"] for row in read(tmp_path / "other.csv")} == {"6", "8"}
     assert "auto" in capsys.readouterr().out
     with pytest.raises(SystemExit):
@@ -128,7 +178,9 @@ def test_scripts_write_their_rows_as_they_come(script, short, tmp_path, monkeypa
 def test_figures_are_drawn_under_the_highest_roof(tmp_path, capsys, monkeypatch):
     path = tmp_path / "b.csv"
     monkeypatch.setattr(bench, "peak_rates", lambda name: {"int8": 15e12, "fp64": 1e12})
-    assert run("--sizes", "8,16", "--schemes", "ozaki2:15,ozaki2:20", "--csv", path) == 0
+    assert (
+        run("--sizes", "8,16", "--schemes", "ozaki2:15,ozaki2:20", "--csv", path) == 0
+    )
     found = read_rows(path)
     assert find_drawing(found) == "throughput"
     pytest.importorskip("matplotlib")

@@ -1,4 +1,6 @@
-"""The search for a tile: bursts pass the near ones on, and sustained times decide among them."""
+"""The search for a tile: bursts pass the near ones on, and sustained times decide among
+them.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,11 @@ class Card(Device):
         self.queued += first if sum(self.calls.values()) < 150 else last
 
     def ranking(self):
-        return list(ranking({tile: partial(self.run, tile) for tile in self.times}, self).items())
+        return list(
+            ranking(
+                {tile: partial(self.run, tile) for tile in self.times}, self
+            ).items()
+        )
 
 
 def near(*found):

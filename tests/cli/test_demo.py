@@ -13,7 +13,9 @@ from hifigemm.cli import demo, main
 from hifigemm.study.plots import draw, save
 
 PNG = b"\x89PNG\r\n\x1a\n"
-needs_matplotlib = pytest.mark.skipif(find_spec("matplotlib") is None, reason="needs matplotlib")
+needs_matplotlib = pytest.mark.skipif(
+    find_spec("matplotlib") is None, reason="needs matplotlib"
+)
 
 
 def run(folder, *argv):
@@ -40,13 +42,19 @@ def undrawn(monkeypatch):
 
 def test_every_scheme_is_held_against_every_problem(small):
     rows = read_rows(small / "demo.csv")
-    assert len({(row["problem"], row["scheme"]) for row in rows}) == len(rows) == 4 * len(demo.SCHEMES)
+    assert (
+        len({(row["problem"], row["scheme"]) for row in rows})
+        == len(rows)
+        == 4 * len(demo.SCHEMES)
+    )
     assert all(row["promise_kept"] == "True" for row in rows)
     assert all(float(row["error"]) <= float(row["guaranteed"]) for row in rows)
     correct = [row for row in rows if "correct" in row["scheme"]]
     assert all(float(row["share_correct"]) == 1.0 for row in correct)
     assert all(float(row["relative_error"]) <= 2.0**-53 for row in correct)
-    assert all(float(row["share_correct"]) < 1.0 for row in rows if row["scheme"] == "native")
+    assert all(
+        float(row["share_correct"]) < 1.0 for row in rows if row["scheme"] == "native"
+    )
     assert "numpy" in json.loads((small / "demo.env.json").read_text())
 
 
@@ -84,7 +92,9 @@ def test_without_matplotlib_the_rest_is_done(tmp_path, capsys):
 def test_without_flint_the_numbers_are_the_same(small, tmp_path, monkeypatch):
     monkeypatch.setattr("hifigemm.testing.exact.find_spec", lambda name: None)
     assert run(tmp_path, "--size", "24") == 0
-    for row, other in zip(read_rows(small / "demo.csv"), read_rows(tmp_path / "demo.csv"), strict=True):
+    for row, other in zip(
+        read_rows(small / "demo.csv"), read_rows(tmp_path / "demo.csv"), strict=True
+    ):
         assert {key: row[key] for key in row if "time" not in key} == {
             key: other[key] for key in row if "time" not in key
         }
@@ -98,12 +108,16 @@ def test_without_flint_the_numbers_are_the_same(small, tmp_path, monkeypatch):
         ({"correct": True}, "are not correctly rounded"),
     ],
 )
-def test_report_that_promises_too_much_is_found_out(tmp_path, capsys, monkeypatch, change, text):
+def test_report_that_promises_too_much_is_found_out(
+    tmp_path, capsys, monkeypatch, change, text
+):
     matmul = hg.matmul
 
     def boast(a, b, **options):
         result, report = matmul(a, b, **options)
-        return result, report.changed(lambda d: replace(d, **change)) if report.native else report
+        return result, report.changed(
+            lambda d: replace(d, **change)
+        ) if report.native else report
 
     monkeypatch.setattr(hg, "matmul", boast)
     assert run(tmp_path, "--size", "8") == 1
@@ -112,7 +126,9 @@ def test_report_that_promises_too_much_is_found_out(tmp_path, capsys, monkeypatc
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_wrong_result_under_a_correct_report_is_found_out(tmp_path, capsys, monkeypatch):
+def test_wrong_result_under_a_correct_report_is_found_out(
+    tmp_path, capsys, monkeypatch
+):
     matmul = hg.matmul
 
     def spoil(a, b, **options):
@@ -128,9 +144,13 @@ def test_wrong_result_under_a_correct_report_is_found_out(tmp_path, capsys, monk
 @pytest.mark.usefixtures("undrawn")
 def test_correct_without_the_reports_word_is_found_out(tmp_path, capsys, monkeypatch):
     matmul = hg.matmul
-    monkeypatch.setattr(hg, "matmul", lambda a, b, accuracy=None, **options: matmul(a, b, **options))
+    monkeypatch.setattr(
+        hg, "matmul", lambda a, b, accuracy=None, **options: matmul(a, b, **options)
+    )
     assert run(tmp_path, "--size", "8") == 1
-    assert "does not say that the result is correctly rounded" in capsys.readouterr().err
+    assert (
+        "does not say that the result is correctly rounded" in capsys.readouterr().err
+    )
 
 
 def test_impossible_outputs_and_sizes_are_refused(tmp_path, fails):
@@ -144,9 +164,21 @@ def test_impossible_outputs_and_sizes_are_refused(tmp_path, fails):
 
 @needs_matplotlib
 def test_values_below_the_axis_are_written_out(tmp_path):
-    row = {"problem": "p", "error": 0.0, "relative_error": 1e-16, "guaranteed": 2e-16, "share_correct": 1.0}
+    row = {
+        "problem": "p",
+        "error": 0.0,
+        "relative_error": 1e-16,
+        "guaranteed": 2e-16,
+        "share_correct": 1.0,
+    }
     with (tmp_path / "x.svg").open("wb") as file:
-        save(draw("demo", [row | {"scheme": "s"}, row | {"scheme": "t", "error": 3e-29}]), file, ".svg")
+        save(
+            draw(
+                "demo", [row | {"scheme": "s"}, row | {"scheme": "t", "error": 3e-29}]
+            ),
+            file,
+            ".svg",
+        )
     text = (tmp_path / "x.svg").read_text()
     assert "3.0e-29" in text
 

@@ -17,9 +17,24 @@ DTYPES = [np.float32, np.float64, np.complex64, np.complex128]
 
 
 def hard_matrix(dtype):
-    """Values whose text form is easily spoilt: subnormals, the largest, signed zeros, third parts, Inf and NaN."""
+    """Values whose text form is easily spoilt: subnormals, the largest, signed zeros,
+    third parts, Inf and NaN.
+    """
     info = np.finfo(dtype)
-    parts = [info.smallest_subnormal, info.max, -0.0, 1 / 3, -info.tiny, np.inf, -np.inf, np.nan, 0.1, 1e-30, 2.0, -7.0]
+    parts = [
+        info.smallest_subnormal,
+        info.max,
+        -0.0,
+        1 / 3,
+        -info.tiny,
+        np.inf,
+        -np.inf,
+        np.nan,
+        0.1,
+        1e-30,
+        2.0,
+        -7.0,
+    ]
     x = np.array(parts, info.dtype).reshape(3, 4)
     if np.dtype(dtype).kind != "c":
         return x
@@ -50,7 +65,9 @@ def test_symmetric_sparse_and_compressed_matrix_market_becomes_dense(tmp_path):
     (tmp_path / "x.mtx.gz").write_bytes(gzip.compress(text))
     (tmp_path / "x.mtx.bz2").write_bytes(bz2.compress(text))
     for name in ("x.mtx", "x.mtx.gz", "x.mtx.bz2"):
-        np.testing.assert_array_equal(read_array(str(tmp_path / name)), [[3.0, 0.1], [0.1, 0.0]])
+        np.testing.assert_array_equal(
+            read_array(str(tmp_path / name)), [[3.0, 0.1], [0.1, 0.0]]
+        )
 
 
 @pytest.mark.parametrize(
@@ -103,24 +120,35 @@ def test_one_array_of_an_archive_is_named_by_its_key(tmp_path):
 
 
 def bits_of(path):
-    """Every member of an archive, in order: name, how it is compressed, date, content."""
+    """Every member of an archive, in order: name, how it is compressed, date,
+    content.
+    """
     with zipfile.ZipFile(path) as archive:
-        return [(x.filename, x.compress_type, x.date_time, archive.read(x)) for x in archive.infolist()]
+        return [
+            (x.filename, x.compress_type, x.date_time, archive.read(x))
+            for x in archive.infolist()
+        ]
 
 
 @pytest.fixture
 def archive(tmp_path):
-    """A .npz of stored and compressed arrays, and of a member that is none; with a comment."""
+    """A .npz of stored and compressed arrays, and of a member that is none; with a
+    comment.
+    """
     path = tmp_path / "x.npz"
     np.savez_compressed(path, A=np.zeros((50, 50)), B=np.arange(3.0), C=np.ones(4))
     with zipfile.ZipFile(path, "a") as file:
-        file.writestr(zipfile.ZipInfo("D.npy", (2001, 2, 3, 4, 5, 6)), bits_of(path)[1][3])
+        file.writestr(
+            zipfile.ZipInfo("D.npy", (2001, 2, 3, 4, 5, 6)), bits_of(path)[1][3]
+        )
         file.writestr("notes.txt", "hello", zipfile.ZIP_BZIP2)
         file.comment = b"keep me"
     return path
 
 
-@pytest.mark.parametrize(("key", "place"), [("new", 5), (None, 5), ("A", 0), ("C", 2), ("notes.txt", 4)])
+@pytest.mark.parametrize(
+    ("key", "place"), [("new", 5), (None, 5), ("A", 0), ("C", 2), ("notes.txt", 4)]
+)
 def test_other_members_of_an_archive_are_kept(archive, key, place, assert_same_bits):
     before, result = bits_of(archive), hard_matrix(np.complex128)
     spec = f"{archive}:{key}" if key else str(archive)
@@ -160,7 +188,9 @@ def with_member(content, name):
 
 
 def with_byte(content, offset, byte):
-    """The archive with another byte in the entry of its first member in the directory."""
+    """The archive with another byte in the entry of its first member in the
+    directory.
+    """
     place = content.index(b"PK\1\2") + offset
     return content[:place] + byte + content[place + 1 :]
 
@@ -213,9 +243,13 @@ SPOILT = {
     "text.npy": lambda npy, npz: b"1 2 3\n4 5 6\n",
     "garbled_header.npy": lambda npy, npz: npy[:20] + b"((((" + npy[24:],
     "true_shape.npy": lambda npy, npz: npy.replace(b"(50, 50), }  ", b"(True, 50), }"),
-    "word_shape.npy": lambda npy, npz: npy.replace(b"(50, 50), }    ", b"('5', '50'), }"),
+    "word_shape.npy": lambda npy, npz: npy.replace(
+        b"(50, 50), }    ", b"('5', '50'), }"
+    ),
     "half_shape.npy": lambda npy, npz: npy.replace(b"(50, 50), }", b"(50, .5), }"),
-    "boastful.npy": lambda npy, npz: npy.replace(b"(50, 50), }    ", b"(500000, 50), }"),
+    "boastful.npy": lambda npy, npz: npy.replace(
+        b"(50, 50), }    ", b"(500000, 50), }"
+    ),
     "truncated.npz": lambda npy, npz: npz[:-100],
     "corrupt.npz": lambda npy, npz: npz[:500] + b"\xff" * 40 + npz[540:],
     "npy.npz": lambda npy, npz: npy,
@@ -247,7 +281,9 @@ def test_files_of_huge_arrays_are_refused(tmp_path):
     np.save(tmp_path / "good.npy", np.ones((50, 50)))
     header = (tmp_path / "good.npy").read_bytes()
     longer = b"(300000000, 300000000), }"
-    (tmp_path / "huge.npy").write_bytes(header.replace(b"(50, 50), }".ljust(len(longer)), longer))
+    (tmp_path / "huge.npy").write_bytes(
+        header.replace(b"(50, 50), }".ljust(len(longer)), longer)
+    )
     with pytest.raises(InputError, match="does not fit into memory"):
         read_array(str(tmp_path / "huge.npy"))
     (tmp_path / "huge.mtx").write_bytes(SPARSE + b"100000000 100000000 1\n3 3 1.0\n")
@@ -272,7 +308,9 @@ def test_pickled_ragged_arrays_are_refused_unread(tmp_path):
             read_array(str(tmp_path / name))
 
 
-@pytest.mark.parametrize("given", [np.array(["1", "2"]), np.zeros(2, "M8[s]"), np.zeros(2, [("x", float)])])
+@pytest.mark.parametrize(
+    "given", [np.array(["1", "2"]), np.zeros(2, "M8[s]"), np.zeros(2, [("x", float)])]
+)
 def test_non_numeric_arrays_are_refused(tmp_path, given):
     np.save(tmp_path / "x.npy", given)
     with pytest.raises(InputError, match="not numbers"):

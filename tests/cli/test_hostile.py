@@ -1,4 +1,6 @@
-"""Command lines that no user should write and every user does: each ends with the right code and in one line."""
+"""Command lines that no user should write and every user does: each ends with the right
+code and in one line.
+"""
 
 from __future__ import annotations
 
@@ -241,7 +243,10 @@ WORDS = {"LONGLONG": "k" * 70000, "LONG": "x" * 300, "NINES": "9" * 5000}
 
 
 def words(line):
-    return [re.sub("LONGLONG|LONG|NINES", lambda found: WORDS[found[0]], word) for word in shlex.split(line)]
+    return [
+        re.sub("LONGLONG|LONG|NINES", lambda found: WORDS[found[0]], word)
+        for word in shlex.split(line)
+    ]
 
 
 def lines(text):
@@ -262,7 +267,9 @@ def operands():
         "number": np.array(3.0),
         "words": np.array([["1", "2"]]),
         "whole": np.array([[2**53 + 1]]),
-        "wide": np.array([[np.finfo(np.longdouble).max]]) if np.finfo(np.longdouble).max > largest else np.array("1"),
+        "wide": np.array([[np.finfo(np.longdouble).max]])
+        if np.finfo(np.longdouble).max > largest
+        else np.array("1"),
         "complex": np.full((4, 4), 1j),
         "inf": np.array([[np.inf, np.nan], [-np.inf, 0.0]]),
         "largest": np.array([[largest, -1.0], [largest, largest]]),
@@ -281,19 +288,24 @@ def folder(tmp_path_factory):
     path = tmp_path_factory.mktemp("hostile")
     for name, x in operands().items():
         np.save(path / f"{name}.npy", x)
-    for name, shape in (("tall", (1 << 22, 1)), ("flat", (1, 1 << 22))):  # their product takes 128 TiB
+    # their product takes 128 TiB
+    for name, shape in (("tall", (1 << 22, 1)), ("flat", (1, 1 << 22))):
         np.lib.format.open_memmap(path / f"{name}.npy", "w+", shape=shape)
     good = (path / "b.npy").read_bytes()
     spoilt = {
         "half.npy": good[:-8],
         "boast.npy": good.replace(b"(4, 2), }            ", b"(400000000, 20000000)"),
-        "old.npy": (path / "old.npy").read_bytes().replace(b"(2, 2), }  ", b"(2L, 2L), }"),
+        "old.npy": (path / "old.npy")
+        .read_bytes()
+        .replace(b"(2, 2), }  ", b"(2L, 2L), }"),
         "objects.npy": b"\x93NUMPY\x01\x00\x36\x00{'descr': '|O', 'fortran_order': False, 'shape': (1,)}\n",
         "empty.npy": b"",
         "short.mtx": b"%%MatrixMarket matrix array real general\n4 2\n1\n",
         "ragged.csv": b"a,b\n1\n",
         "read_only.png": b"old",
-        **dict.fromkeys(("diary.npy", "diary.npz", "diary.mtx", "a.csv"), b"dear diary\n"),
+        **dict.fromkeys(
+            ("diary.npy", "diary.npz", "diary.mtx", "a.csv"), b"dear diary\n"
+        ),
     }
     demo = "problem,scheme,error,guaranteed,relative_error,share_correct"
     spoilt |= {
@@ -325,7 +337,9 @@ def state(folder):
 
 @pytest.fixture
 def ends(folder, short, monkeypatch, capsys):
-    """ends(line, code): that line fails with that code, in one line, and leaves the folder as it was."""
+    """ends(line, code): that line fails with that code, in one line, and leaves the
+    folder as it was.
+    """
     monkeypatch.chdir(folder)
 
     def check(line, code):
@@ -359,10 +373,20 @@ def test_what_the_computation_refuses_ends_with_code_1(line, ends):
 
 @pytest.mark.skipif(os.name != "posix", reason="names and permissions of POSIX")
 @pytest.mark.parametrize("line", lines(RIGHT))
-def test_strange_operands_are_multiplied_without_a_warning(line, folder, short, tmp_path, monkeypatch, capsys):
+def test_strange_operands_are_multiplied_without_a_warning(
+    line, folder, short, tmp_path, monkeypatch, capsys
+):
     monkeypatch.chdir(folder)
     quick = " --quick" * line.startswith("bench")
-    assert main([str(tmp_path / word) if word == "c.npy" else word for word in words(line + quick)]) == 0
+    assert (
+        main(
+            [
+                str(tmp_path / word) if word == "c.npy" else word
+                for word in words(line + quick)
+            ]
+        )
+        == 0
+    )
     assert "error" not in capsys.readouterr().err
 
 
@@ -382,7 +406,12 @@ def test_strange_operands_are_multiplied_without_a_warning(line, folder, short, 
 )
 def test_a_process_of_its_own_says_no_more(line, code, folder):
     before = state(folder)
-    done = subprocess.run([sys.executable, "-m", "hifigemm", *words(line)], cwd=folder, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "hifigemm", *words(line)],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+    )
     *progress, last = done.stderr.splitlines()
     assert (done.returncode, done.stdout) == (code, "")
     assert all(text.endswith(" ...") for text in progress)
@@ -393,7 +422,9 @@ def test_a_process_of_its_own_says_no_more(line, code, folder):
 @pytest.mark.filterwarnings("default")
 def test_warnings_of_libraries_are_one_line(folder, tmp_path, monkeypatch, capsys):
     pytest.importorskip("matplotlib")
-    rows = (folder / "demo.csv").read_text().replace("p,s,", "\N{HANGUL SYLLABLE HAN},s,")
+    rows = (
+        (folder / "demo.csv").read_text().replace("p,s,", "\N{HANGUL SYLLABLE HAN},s,")
+    )
     (tmp_path / "x.csv").write_text(rows, encoding="utf-8")
     assert main(["plot", str(tmp_path / "x.csv")]) == 0
     out, err = capsys.readouterr()
@@ -403,12 +434,20 @@ def test_warnings_of_libraries_are_one_line(folder, tmp_path, monkeypatch, capsy
 
 
 def test_no_hint_names_a_package_that_no_index_has():
-    """hifigemm is not published: what brings its extras is a checkout, and what works everywhere names the library."""
+    """hifigemm is not published: what brings its extras is a checkout, and what works
+    everywhere names the library.
+    """
     root = os.path.join(os.path.dirname(__file__), "..", "..")
     for top in ("src", "docs", "README.md", "CONTRIBUTING.md"):
         path = os.path.join(root, top)
-        files = [path] if os.path.isfile(path) else [os.path.join(d, f) for d, _, fs in os.walk(path) for f in fs]
+        files = (
+            [path]
+            if os.path.isfile(path)
+            else [os.path.join(d, f) for d, _, fs in os.walk(path) for f in fs]
+        )
         for name in files:
             if name.endswith((".py", ".md")):
                 with open(name, encoding="utf-8") as file:
-                    assert not re.search(r"pip install[^\n]*hifigemm", file.read()), name
+                    assert not re.search(r"pip install[^\n]*hifigemm", file.read()), (
+                        name
+                    )

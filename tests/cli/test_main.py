@@ -15,22 +15,44 @@ COMMAND = [sys.executable, "-W", "error", "-m", "hifigemm"]
 
 
 def run(*argv, **kwargs):
-    return subprocess.run([*COMMAND, *map(str, argv)], capture_output=True, text=True, timeout=120, **kwargs)
+    return subprocess.run(
+        [*COMMAND, *map(str, argv)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        **kwargs,
+    )
 
 
 def test_module_multiplies_files_and_reports(pair, tmp_path):
     a_file, b_file, a, b = pair
-    done = run("matmul", a_file, b_file, "-o", "c.npy", "--accuracy", "correct", cwd=tmp_path)
+    done = run(
+        "matmul", a_file, b_file, "-o", "c.npy", "--accuracy", "correct", cwd=tmp_path
+    )
     assert (done.returncode, done.stdout) == (0, "")
     assert "correctly rounded" in done.stderr
-    np.testing.assert_array_equal(np.load(tmp_path / "c.npy"), hg.matmul(a, b, accuracy="correct"))
+    np.testing.assert_array_equal(
+        np.load(tmp_path / "c.npy"), hg.matmul(a, b, accuracy="correct")
+    )
 
 
 def test_errors_are_one_line_without_traceback(pair, tmp_path):
     done = run("matmul", pair[0], tmp_path / "none.npy", "-o", tmp_path / "c.npy")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == f"hifigemm: error: {tmp_path / 'none.npy'}: cannot be read: No such file or directory\n"
-    done = run("matmul", *pair[:2], "-o", tmp_path / "c.npy", "--scheme", "native", "--accuracy", "correct")
+    assert (
+        done.stderr
+        == f"hifigemm: error: {tmp_path / 'none.npy'}: cannot be read: No such file or directory\n"
+    )
+    done = run(
+        "matmul",
+        *pair[:2],
+        "-o",
+        tmp_path / "c.npy",
+        "--scheme",
+        "native",
+        "--accuracy",
+        "correct",
+    )
     assert done.returncode == 1
     assert done.stderr.startswith("hifigemm: error: ")
     assert done.stderr.count("\n") == 1
@@ -75,7 +97,9 @@ def test_full_device_ends_in_one_line(line, buffering, monkeypatch, capsys):
     with open("/dev/full", "w", buffering) as full:
         monkeypatch.setattr(sys, "stdout", full)
         assert main(line.split()) == 2
-    message = "hifigemm: error: standard output: cannot be written: No space left on device\n"
+    message = (
+        "hifigemm: error: standard output: cannot be written: No space left on device\n"
+    )
     *progress, last = capsys.readouterr().err.splitlines(keepends=True)
     assert last == message
     assert all(text.endswith(" ...\n") for text in progress)
@@ -95,25 +119,44 @@ def test_closed_pipe_is_silent(line, buffering, monkeypatch, capsys):
 
 
 @pytest.mark.skipif(os.name != "posix", reason="devices of POSIX")
-@pytest.mark.parametrize(("line", "unbuffered"), [("info", ""), ("info", "1"), ("plan --help", "1")])
+@pytest.mark.parametrize(
+    ("line", "unbuffered"), [("info", ""), ("info", "1"), ("plan --help", "1")]
+)
 def test_interpreter_adds_nothing_when_it_flushes(line, unbuffered):
     environment = os.environ | {"PYTHONUNBUFFERED": unbuffered}
     with open("/dev/full", "w") as full, os.fdopen(broken_pipe(), "w") as closed:
-        for stream, code, error in ((full, 2, "No space left on device\n"), (closed, 1, "")):
+        for stream, code, error in (
+            (full, 2, "No space left on device\n"),
+            (closed, 1, ""),
+        ):
             done = subprocess.run(
-                [*COMMAND, *line.split()], stdout=stream, stderr=subprocess.PIPE, text=True, env=environment
+                [*COMMAND, *line.split()],
+                stdout=stream,
+                stderr=subprocess.PIPE,
+                text=True,
+                env=environment,
             )
             assert done.returncode == code
             assert done.stderr.endswith(error)
             assert done.stderr.count("\n") == len(error.splitlines())
-        assert subprocess.run([*COMMAND, "multiply"], stderr=full, env=environment).returncode == 2
+        assert (
+            subprocess.run(
+                [*COMMAND, "multiply"], stderr=full, env=environment
+            ).returncode
+            == 2
+        )
 
 
 @pytest.mark.skipif(os.name != "posix", reason="a shell of POSIX")
 @pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
 def test_closed_streams_do_no_harm(pair, tmp_path, closed):
     command = [*COMMAND, "matmul", *pair[:2], "-o", str(tmp_path / "c.npy")]
-    assert subprocess.run(f"{shlex.join(command)} {closed}", shell=True, capture_output=True).returncode == 0
+    assert (
+        subprocess.run(
+            f"{shlex.join(command)} {closed}", shell=True, capture_output=True
+        ).returncode
+        == 0
+    )
     np.testing.assert_array_equal(np.load(tmp_path / "c.npy"), hg.matmul(*pair[2:]))
 
 
@@ -134,11 +177,15 @@ def with_module(folder, name, text):
     path = folder / "first" / name / "__init__.py"
     path.parent.mkdir(parents=True)
     path.write_text(text)
-    return os.environ | {"PYTHONPATH": os.pathsep.join([str(folder / "first"), *sys.path])}
+    return os.environ | {
+        "PYTHONPATH": os.pathsep.join([str(folder / "first"), *sys.path])
+    }
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
-@pytest.mark.parametrize("start", [["-m", "hifigemm"], ["-mhifigemm"], ["bin/hifigemm"]])
+@pytest.mark.parametrize(
+    "start", [["-m", "hifigemm"], ["-mhifigemm"], ["bin/hifigemm"]]
+)
 def test_interrupt_while_numpy_is_imported_ends_in_one_line(tmp_path, start):
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "hifigemm").write_text(SCRIPT)
@@ -149,7 +196,11 @@ def test_interrupt_while_numpy_is_imported_ends_in_one_line(tmp_path, start):
         cwd=tmp_path,
         env=with_module(tmp_path, "numpy", INTERRUPT),
     )
-    assert (done.returncode, done.stdout, done.stderr) == (130, "", "hifigemm: error: interrupted\n")
+    assert (done.returncode, done.stdout, done.stderr) == (
+        130,
+        "",
+        "hifigemm: error: interrupted\n",
+    )
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
@@ -165,7 +216,11 @@ def test_interrupt_while_a_result_is_written_leaves_nothing(pair, tmp_path):
         cwd=tmp_path,
         env=environment | {"PYTHONDONTWRITEBYTECODE": "1"},
     )
-    assert (done.returncode, done.stdout, done.stderr) == (130, "", "hifigemm: error: interrupted\n")
+    assert (done.returncode, done.stdout, done.stderr) == (
+        130,
+        "",
+        "hifigemm: error: interrupted\n",
+    )
     assert sorted(tmp_path.rglob("*.*")) == before
 
 
@@ -178,7 +233,9 @@ def test_variables_of_the_environment_that_ask_for_nothing_known(pair, tmp_path)
     line = ["matmul", *pair[:2], "-q", "-o", tmp_path / "c.npy"]
     done = run(*line, env=os.environ | {"HIFIGEMM_STRICT": "yes"})
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == 'hifigemm: error: HIFIGEMM_STRICT=\'yes\': expected "0" or "1"\n'
+    assert (
+        done.stderr == 'hifigemm: error: HIFIGEMM_STRICT=\'yes\': expected "0" or "1"\n'
+    )
     assert not (tmp_path / "c.npy").exists()
     command = [sys.executable, *COMMAND[3:], *map(str, line)]
     environment = os.environ | {"HIFIGEMM_LOG": "loud"}
@@ -199,8 +256,14 @@ def test_import_and_matmul_load_nothing_heavy(tmp_path):
         "import hifigemm",
         "from hifigemm.cli import main; main(['matmul', 'a.npy', 'a.npy', '-o', 'c.npy', '--accuracy', 'correct'])",
     ):
-        program = f"{code}; import sys; sys.exit(', '.join({heavy} & set(sys.modules)) or 0)"
+        program = (
+            f"{code}; import sys; sys.exit(', '.join({heavy} & set(sys.modules)) or 0)"
+        )
         done = subprocess.run(
-            [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=120
+            [sys.executable, "-c", program],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=120,
         )
         assert done.returncode == 0, done.stderr

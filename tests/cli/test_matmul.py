@@ -21,7 +21,10 @@ def test_result_is_what_matmul_gives(pair, tmp_path, assert_same_bits):
             ([], {}),
             (["--accuracy", "correct"], {"accuracy": "correct"}),
             (["--accuracy", "1e-20"], {"accuracy": 1e-20}),
-            (["--scheme", "ozaki1", "--num-slices", "3"], {"scheme": hg.Ozaki1(num_slices=3)}),
+            (
+                ["--scheme", "ozaki1", "--num-slices", "3"],
+                {"scheme": hg.Ozaki1(num_slices=3)},
+            ),
             (["--scheme", "ozaki2", "--engine", "numpy"], {"scheme": "ozaki2"}),
             (["--accuracy", "correct", "--workspace", "8K"], {"accuracy": "correct"}),
         ]
@@ -33,7 +36,10 @@ def test_result_is_what_matmul_gives(pair, tmp_path, assert_same_bits):
 
 def test_correct_result_is_correctly_rounded(pair, tmp_path):
     a_file, b_file, a, b = pair
-    assert run("matmul", a_file, b_file, "-o", tmp_path / "c.npy", "--accuracy", "correct") == 0
+    assert (
+        run("matmul", a_file, b_file, "-o", tmp_path / "c.npy", "--accuracy", "correct")
+        == 0
+    )
     np.testing.assert_array_equal(np.load(tmp_path / "c.npy"), correctly_rounded(a, b))
 
 
@@ -41,16 +47,39 @@ def test_correct_result_is_correctly_rounded(pair, tmp_path):
 def test_formats_can_be_mixed(pair, tmp_path, output):
     a_file, b_file, a, b = pair
     assert run("matmul", a_file, b_file, "-o", tmp_path / output, "-q") == 0
-    assert run("matmul", tmp_path / output, tmp_path / "eye.npy", "-o", tmp_path / "d.npy", "-q") == 2
+    assert (
+        run(
+            "matmul",
+            tmp_path / output,
+            tmp_path / "eye.npy",
+            "-o",
+            tmp_path / "d.npy",
+            "-q",
+        )
+        == 2
+    )
     np.save(tmp_path / "eye.npy", np.eye(3))
-    assert run("matmul", tmp_path / output, tmp_path / "eye.npy", "-o", tmp_path / "d.npy", "-q") == 0
+    assert (
+        run(
+            "matmul",
+            tmp_path / output,
+            tmp_path / "eye.npy",
+            "-o",
+            tmp_path / "d.npy",
+            "-q",
+        )
+        == 0
+    )
     np.testing.assert_array_equal(np.load(tmp_path / "d.npy"), hg.matmul(a, b))
 
 
 def test_report_goes_to_stderr_unless_quiet(pair, tmp_path, capsys):
     a_file, b_file, a, b = pair
     report = hg.matmul(a, b, accuracy="correct", return_report=True)[1]
-    assert run("matmul", a_file, b_file, "-o", tmp_path / "c.npy", "--accuracy", "correct") == 0
+    assert (
+        run("matmul", a_file, b_file, "-o", tmp_path / "c.npy", "--accuracy", "correct")
+        == 0
+    )
     out, err = capsys.readouterr()
     assert out == ""
     lines = str(report).splitlines()
@@ -59,7 +88,19 @@ def test_report_goes_to_stderr_unless_quiet(pair, tmp_path, capsys):
     assert set(lines) - set(timed) <= set(err.splitlines())
     assert err.count("  decision ") == 1
     assert "wrote" in err
-    assert run("matmul", a_file, b_file, "-o", tmp_path / "c.npy", "--accuracy", "correct", "--quiet") == 0
+    assert (
+        run(
+            "matmul",
+            a_file,
+            b_file,
+            "-o",
+            tmp_path / "c.npy",
+            "--accuracy",
+            "correct",
+            "--quiet",
+        )
+        == 0
+    )
     assert capsys.readouterr() == ("", "")
 
 
@@ -68,7 +109,19 @@ def test_result_joins_its_operands_in_their_archive(pair, tmp_path):
     z = tmp_path / "Z.npz"
     np.savez_compressed(z, A=a, B=b)
     for _ in range(2):
-        assert run("matmul", f"{z}:A", f"{z}:B", "-o", f"{z}:C", "-q", "--accuracy", "correct") == 0
+        assert (
+            run(
+                "matmul",
+                f"{z}:A",
+                f"{z}:B",
+                "-o",
+                f"{z}:C",
+                "-q",
+                "--accuracy",
+                "correct",
+            )
+            == 0
+        )
     with np.load(z) as found:
         assert list(found) == ["A", "B", "C"]
         for name, x in (("A", a), ("B", b), ("C", correctly_rounded(a, b))):
@@ -83,24 +136,39 @@ def test_output_may_be_an_input(pair, tmp_path):
 
 def test_vectors_stacks_and_empty_operands(tmp_path):
     rng = np.random.default_rng(0)
-    for shapes in [((4,), (4,)), ((4,), (4, 3)), ((2, 3, 4), (4, 5)), ((0, 4), (4, 3)), ((3, 0), (0, 2))]:
+    for shapes in [
+        ((4,), (4,)),
+        ((4,), (4, 3)),
+        ((2, 3, 4), (4, 5)),
+        ((0, 4), (4, 3)),
+        ((3, 0), (0, 2)),
+    ]:
         a, b = (rng.standard_normal(shape) for shape in shapes)
         np.save(tmp_path / "a.npy", a)
         np.save(tmp_path / "b.npy", b)
         files = tmp_path / "a.npy", tmp_path / "b.npy", "-o", tmp_path / "c.npy"
         assert run("matmul", *files, "--accuracy", "correct") == 0
-        np.testing.assert_array_equal(np.load(tmp_path / "c.npy"), correctly_rounded(a, b))
+        np.testing.assert_array_equal(
+            np.load(tmp_path / "c.npy"), correctly_rounded(a, b)
+        )
 
 
 def test_plan_prints_what_make_plan_says(pair, capsys):
     a_file, b_file, a, b = pair
     assert run("plan", a_file, b_file, "--scheme", "ozaki2", "--accuracy", "1e-15") == 0
-    assert capsys.readouterr().out == f"{hg.make_plan(a, b, scheme='ozaki2', accuracy=1e-15)}\n"
+    assert (
+        capsys.readouterr().out
+        == f"{hg.make_plan(a, b, scheme='ozaki2', accuracy=1e-15)}\n"
+    )
 
 
 def test_mismatched_shapes_are_an_input_error(pair, tmp_path, fails):
     a_file, b_file, _, _ = pair
-    text = fails(["matmul", b_file, a_file, "-o", tmp_path / "c.npy"], 2, "inner dimensions differ")
+    text = fails(
+        ["matmul", b_file, a_file, "-o", tmp_path / "c.npy"],
+        2,
+        "inner dimensions differ",
+    )
     assert "b.npy and" in text
     fails(["plan", b_file, a_file], 2, "inner dimensions differ")
 
@@ -110,13 +178,35 @@ def test_scalar_is_an_input_error(pair, tmp_path, fails):
     fails(["plan", tmp_path / "s.npy", pair[1]], 2, "single number")
 
 
-def test_accuracy_that_a_scheme_cannot_keep_is_a_computation_error(pair, tmp_path, fails):
+def test_accuracy_that_a_scheme_cannot_keep_is_a_computation_error(
+    pair, tmp_path, fails
+):
     files = pair[:2]
     fails(
-        ["matmul", *files, "-o", tmp_path / "c.npy", "--scheme", "native", "--accuracy", "correct"], 1, "native product"
+        [
+            "matmul",
+            *files,
+            "-o",
+            tmp_path / "c.npy",
+            "--scheme",
+            "native",
+            "--accuracy",
+            "correct",
+        ],
+        1,
+        "native product",
     )
     fails(
-        ["matmul", *files, "-o", tmp_path / "c.npy", "--scheme", "ozaki1", "--workspace", "8"],
+        [
+            "matmul",
+            *files,
+            "-o",
+            tmp_path / "c.npy",
+            "--scheme",
+            "ozaki1",
+            "--workspace",
+            "8",
+        ],
         1,
         "workspace of 8 bytes",
     )
@@ -133,7 +223,9 @@ def test_accuracy_that_a_scheme_cannot_keep_is_a_computation_error(pair, tmp_pat
         (["-o", "{dir}/c.npy", "--num-moduli", "3"], "--num-moduli needs --scheme"),
     ],
 )
-def test_usage_errors_come_before_any_work(pair, tmp_path, fails, monkeypatch, argv, text):
+def test_usage_errors_come_before_any_work(
+    pair, tmp_path, fails, monkeypatch, argv, text
+):
     for name in ("read_only.npy", "diary.npz"):
         (tmp_path / name).write_text("dear diary")
     (tmp_path / "read_only.npy").chmod(0o444)
@@ -151,7 +243,11 @@ def test_wrong_usage_is_refused(pair, fails):
 def test_bad_operand_files_are_input_errors(pair, tmp_path, fails):
     (tmp_path / "half.npy").write_bytes((tmp_path / "a.npy").read_bytes()[:-8])
     np.save(tmp_path / "words.npy", np.array([["1", "2"]]))
-    for name, text in (("half.npy", "truncated"), ("words.npy", "not numbers"), ("none.npy", "No such file")):
+    for name, text in (
+        ("half.npy", "truncated"),
+        ("words.npy", "not numbers"),
+        ("none.npy", "No such file"),
+    ):
         fails(["matmul", tmp_path / name, pair[1], "-o", tmp_path / "c.npy"], 2, text)
 
 
@@ -171,9 +267,15 @@ def test_interrupted_write_leaves_the_old_result(pair, tmp_path, fails, monkeypa
 
 
 @pytest.mark.parametrize(
-    ("error", "code", "text"), [(MemoryError("8 TiB"), 1, "--workspace"), (KeyboardInterrupt(), 130, "interrupted")]
+    ("error", "code", "text"),
+    [
+        (MemoryError("8 TiB"), 1, "--workspace"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+    ],
 )
-def test_lack_of_memory_and_interrupts_have_codes(pair, tmp_path, fails, monkeypatch, error, code, text):
+def test_lack_of_memory_and_interrupts_have_codes(
+    pair, tmp_path, fails, monkeypatch, error, code, text
+):
     def fail(*args, **kwargs):
         raise error
 

@@ -1,4 +1,6 @@
-"""Matrix Market files: every well-formed one is read as it is meant, every other one is a ValueError."""
+"""Matrix Market files: every well-formed one is read as it is meant, every other one is
+a ValueError.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +25,19 @@ def read(text):
 
 WELL_FORMED = {
     "array real general\n2 3\n1\n2\n3\n4\n5\n6\n": [[1, 3, 5], [2, 4, 6]],
-    "array integer general\n% a comment\n\n  2 1\n-1\n\n 9007199254740992\n": [[-1], [2**53]],
+    "array integer general\n% a comment\n\n  2 1\n-1\n\n 9007199254740992\n": [
+        [-1],
+        [2**53],
+    ],
     "ARRAY Double General\n1 3\nnan\n-inf\n1e-400\n": [[np.nan, -np.inf, 0]],
     "array complex general\n1 2\n1 -2\n0.1 inf\n": [[1 - 2j, complex(0.1, np.inf)]],
     "array real symmetric\n3 3\n1\n2\n3\n4\n5\n6\n": [[1, 2, 3], [2, 4, 5], [3, 5, 6]],
     "array real skew-symmetric\n3 3\n1\n2\n3\n": [[0, -1, -2], [1, 0, -3], [2, 3, 0]],
     "array complex hermitian\n2 2\n1 0\n2 3\n4 0\n": [[1, 2 - 3j], [2 + 3j, 4]],
-    "coordinate real general\n2 3 3\n1 3 0.5\n2 1 -1\n1 3 0.25\n": [[0, 0, 0.75], [-1, 0, 0]],
+    "coordinate real general\n2 3 3\n1 3 0.5\n2 1 -1\n1 3 0.25\n": [
+        [0, 0, 0.75],
+        [-1, 0, 0],
+    ],
     "coordinate pattern symmetric\n2 2 2\n2 1\n2 2\n": [[0, 1], [1, 1]],
     "coordinate unsigned-integer skew-symmetric\n2 2 1\n2 1 7\n": [[0, -7], [7, 0]],
     "coordinate complex hermitian\n2 2 1\n1 2 1 2\n": [[0, 1 + 2j], [1 - 2j, 0]],
@@ -40,13 +48,17 @@ WELL_FORMED = {
 }
 
 
-@pytest.mark.parametrize("end", ["", "\n", " ", "\t", "\r", "\r\n", "\n\n", " \n \n", "\n% the end", "\v"])
+@pytest.mark.parametrize(
+    "end", ["", "\n", " ", "\t", "\r", "\r\n", "\n\n", " \n \n", "\n% the end", "\v"]
+)
 @pytest.mark.parametrize("text", WELL_FORMED)
 def test_well_formed_files_are_read_whatever_ends_them(text, end):
     expected = np.array(WELL_FORMED[text])
     for line_end in ("\n", "\r\n"):
         matrix = read((f"{BANNER} {text.rstrip()}".replace("\n", line_end)) + end)
-        assert matrix.dtype == (np.complex128 if expected.dtype.kind == "c" else np.float64)
+        assert matrix.dtype == (
+            np.complex128 if expected.dtype.kind == "c" else np.float64
+        )
         np.testing.assert_array_equal(matrix, expected)
 
 
@@ -94,7 +106,13 @@ def test_malformed_files_are_value_errors(text):
 SEEDS = st.sampled_from([f"{BANNER} {text}".encode() for text in WELL_FORMED])
 
 
-@given(SEEDS, st.lists(st.tuples(st.integers(0, 99), st.integers(0, 4), st.binary(max_size=3)), max_size=4))
+@given(
+    SEEDS,
+    st.lists(
+        st.tuples(st.integers(0, 99), st.integers(0, 4), st.binary(max_size=3)),
+        max_size=4,
+    ),
+)
 def test_spoilt_files_are_read_or_value_errors(text, changes):
     data = bytearray(text)
     for at, count, new in changes:
@@ -111,7 +129,12 @@ def test_spoilt_files_are_read_or_value_errors(text, changes):
 def test_what_is_written_is_read_with_every_bit(dtype, shape, assert_same_bits):
     x = np.random.default_rng(1).standard_normal(shape).astype(dtype)
     if x.size > 1:
-        x[0, 0], x[0, 1], x[1, 0], x[1, 1] = -0.0, np.inf, np.finfo(dtype).smallest_subnormal, np.finfo(dtype).max
+        x[0, 0], x[0, 1], x[1, 0], x[1, 1] = (
+            -0.0,
+            np.inf,
+            np.finfo(dtype).smallest_subnormal,
+            np.finfo(dtype).max,
+        )
     if x.dtype.kind == "c":
         x.imag = x.real[::-1]
     file = io.BytesIO()
@@ -119,12 +142,17 @@ def test_what_is_written_is_read_with_every_bit(dtype, shape, assert_same_bits):
     assert_same_bits(read(file.getvalue()).astype(dtype), x)
 
 
-@pytest.mark.parametrize("text", [x for x in WELL_FORMED if not any(y in x for y in ("\n0 ", "3 0 0", "unsigned"))])
+@pytest.mark.parametrize(
+    "text",
+    [x for x in WELL_FORMED if not any(y in x for y in ("\n0 ", "3 0 0", "unsigned"))],
+)
 def test_scipy_reads_the_same(text):
     scipy_io = pytest.importorskip("scipy.io")
     matrix = scipy_io.mmread(io.BytesIO(f"{BANNER} {text}".encode()))
     matrix = matrix.toarray() if hasattr(matrix, "toarray") else matrix
-    np.testing.assert_array_equal(read(f"{BANNER} {text}"), matrix.astype(np.result_type(matrix, float)))
+    np.testing.assert_array_equal(
+        read(f"{BANNER} {text}"), matrix.astype(np.result_type(matrix, float))
+    )
 
 
 @pytest.mark.parametrize(
@@ -139,9 +167,28 @@ def test_scipy_reads_the_same(text):
 def test_the_command_ends_with_a_result_or_one_line(tmp_path, text):
     """Readers in C end the interpreter for these."""
     (tmp_path / "x.mtx").write_text(f"{BANNER} {text}")
-    command = [sys.executable, "-m", "hifigemm", "matmul", "x.mtx", "x.mtx", "-q", "-o", "out.npy"]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(os.path.abspath, filter(None, sys.path)))}
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, env=environment)
+    command = [
+        sys.executable,
+        "-m",
+        "hifigemm",
+        "matmul",
+        "x.mtx",
+        "x.mtx",
+        "-q",
+        "-o",
+        "out.npy",
+    ]
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join(map(os.path.abspath, filter(None, sys.path)))
+    }
+    done = subprocess.run(
+        command,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment,
+    )
     assert done.returncode in (0, 2), done.stderr
     assert len(done.stderr.splitlines()) == (done.returncode == 2), done.stderr
     assert (done.returncode == 0) == text.startswith("array real general\n2 2")

@@ -8,7 +8,11 @@ import pytest
 import hifigemm as hg
 from hifigemm.cli import main
 from hifigemm.cli.errors import InputError
-from hifigemm.cli.options import add_multiplication_options, multiplication_options, parse_bytes
+from hifigemm.cli.options import (
+    add_multiplication_options,
+    multiplication_options,
+    parse_bytes,
+)
 from hifigemm.schemes import SCHEMES
 
 
@@ -19,16 +23,37 @@ def options(*argv):
 
 
 def test_nothing_given_is_what_matmul_does_by_itself():
-    assert options() == {"accuracy": None, "scheme": "auto", "engine": None, "workspace": None}
+    assert options() == {
+        "accuracy": None,
+        "scheme": "auto",
+        "engine": None,
+        "workspace": None,
+    }
 
 
 @pytest.mark.parametrize(
     ("text", "value"),
     [
         *(("correct", "correct"), ("fp32", "fp32"), ("1e-12", 1e-12), ("0", 0.0)),
-        *((f"{package}Relative(1e-12)", hg.Relative(1e-12)) for package in ("", "hg.", "hifigemm.")),
-        *(("Relative( 1e-9 )", hg.Relative(1e-9)), (repr(hg.Relative(1e-9)), hg.Relative(1e-9))),
-        *((text, None) for text in ("0x", "-1", "np.Relative(1e-12)", "Relative", "Relative()", "Relative(1e-12")),
+        *(
+            (f"{package}Relative(1e-12)", hg.Relative(1e-12))
+            for package in ("", "hg.", "hifigemm.")
+        ),
+        *(
+            ("Relative( 1e-9 )", hg.Relative(1e-9)),
+            (repr(hg.Relative(1e-9)), hg.Relative(1e-9)),
+        ),
+        *(
+            (text, None)
+            for text in (
+                "0x",
+                "-1",
+                "np.Relative(1e-12)",
+                "Relative",
+                "Relative()",
+                "Relative(1e-12",
+            )
+        ),
     ],
 )
 def test_accuracy_is_a_name_a_number_or_a_relative_error(text, value, capsys):
@@ -43,8 +68,14 @@ def test_accuracy_is_a_name_a_number_or_a_relative_error(text, value, capsys):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("12", "accuracy=12: expected an error bound such as 1e-12, not a count of digits"),
-        ("hg.Relative(12)", "Relative(12.0): expected a number between 0 and 1, such as 1e-12"),
+        (
+            "12",
+            "accuracy=12: expected an error bound such as 1e-12, not a count of digits",
+        ),
+        (
+            "hg.Relative(12)",
+            "Relative(12.0): expected a number between 0 and 1, such as 1e-12",
+        ),
         ("Relative(1e-17)", "rounding to fp64 alone"),
     ],
 )
@@ -77,7 +108,10 @@ def test_bytes_take_binary_and_decimal_suffixes(text, count):
     assert parse_bytes(text) == count
 
 
-@pytest.mark.parametrize("text", ["", "M", "-1", "0", "0.0001", "1X", "1e3", "nan", "1 G G", "9" * 400, "9" * 30])
+@pytest.mark.parametrize(
+    "text",
+    ["", "M", "-1", "0", "0.0001", "1X", "1e3", "nan", "1 G G", "9" * 400, "9" * 30],
+)
 def test_what_is_no_number_of_bytes_is_refused(text):
     with pytest.raises(argparse.ArgumentTypeError, match="bytes"):
         parse_bytes(text)
@@ -87,9 +121,15 @@ def test_what_is_no_number_of_bytes_is_refused(text):
     ("argv", "scheme"),
     [
         (["--scheme", "ozaki1"], "ozaki1"),
-        (["--scheme", "ozaki1", "--product", "fp16", "--mode", "dp"], hg.Ozaki1(product="fp16", mode="dp")),
+        (
+            ["--scheme", "ozaki1", "--product", "fp16", "--mode", "dp"],
+            hg.Ozaki1(product="fp16", mode="dp"),
+        ),
         (["--scheme", "ozaki1", "--num-slices", "7"], hg.Ozaki1(num_slices=7)),
-        (["--scheme", "ozaki2", "--num-moduli", "15", "--scaling", "fast"], hg.Ozaki2(num_moduli=15, scaling="fast")),
+        (
+            ["--scheme", "ozaki2", "--num-moduli", "15", "--scaling", "fast"],
+            hg.Ozaki2(num_moduli=15, scaling="fast"),
+        ),
         (["--scheme", "native", "--product", "fp64"], hg.Native(product="fp64")),
     ],
 )
@@ -103,7 +143,11 @@ def test_every_default_of_every_scheme_can_be_spelt_out(scheme):
     for field in dataclasses.fields(default):
         value = getattr(default, field.name)
         if value is not None:
-            text = {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value)
+            text = (
+                {True: "on", False: "off"}[value]
+                if isinstance(value, bool)
+                else str(value)
+            )
             argv += ["--" + field.name.replace("_", "-"), text]
     assert options(*argv)["scheme"] in (default, scheme.name)
 
@@ -112,12 +156,21 @@ def test_every_default_of_every_scheme_can_be_spelt_out(scheme):
     ("argv", "text"),
     [
         (["--num-slices", "7"], "--num-slices needs --scheme"),
-        (["--scheme", "ozaki2", "--num-slices", "7"], "--num-slices is no option of scheme ozaki2"),
-        (["--scheme", "ozaki1", "--num-slices", "many"], "--num-slices many: expected an integer"),
+        (
+            ["--scheme", "ozaki2", "--num-slices", "7"],
+            "--num-slices is no option of scheme ozaki2",
+        ),
+        (
+            ["--scheme", "ozaki1", "--num-slices", "many"],
+            "--num-slices many: expected an integer",
+        ),
         (["--scheme", "ozaki1", "--num-slices", "0"], "num_slices=0"),
         (["--scheme", "ozaki2", "--num-moduli", "50"], "num_moduli=50"),
         (["--scheme", "ozaki1", "--mode", "qp"], "mode='qp'"),
-        (["--scheme", "ozaki1", "--product", "fp17"], "--product fp17: expected one of bf16, fp16, "),
+        (
+            ["--scheme", "ozaki1", "--product", "fp17"],
+            "--product fp17: expected one of bf16, fp16, ",
+        ),
     ],
 )
 def test_scheme_options_that_do_not_fit_are_refused(argv, text):

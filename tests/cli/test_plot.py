@@ -13,8 +13,14 @@ HEADERS = {
     "underflow": "exponent,rounding,shift,event,formula,counted,sampled",
 }
 LINES = {
-    "mantissa": ["fp16,nearest,nearest,22.75,22.7,0.1,0.75,0.25", "bf16,zero,zero,22.25,22.2,0.1,0.5,0.5"],
-    "underflow": ["-3,nearest,0,zero,0.5,0.5,0.5", "0,zero,11,subnormal or zero,0.1,0.1,0.1"],
+    "mantissa": [
+        "fp16,nearest,nearest,22.75,22.7,0.1,0.75,0.25",
+        "bf16,zero,zero,22.25,22.2,0.1,0.5,0.5",
+    ],
+    "underflow": [
+        "-3,nearest,0,zero,0.5,0.5,0.5",
+        "0,zero,11,subnormal or zero,0.1,0.1,0.1",
+    ],
 }
 
 
@@ -31,14 +37,26 @@ def test_picture_lies_beside_the_file_unless_told(tmp_path, capsys):
     data = write(data, "underflow")
     assert main(["plot", str(data), "-o", str(tmp_path / "other.svg")]) == 0
     assert b"<svg" in (tmp_path / "other.svg").read_bytes()
-    assert capsys.readouterr().out.splitlines() == [str(tmp_path / "renamed.png"), str(tmp_path / "other.svg")]
+    assert capsys.readouterr().out.splitlines() == [
+        str(tmp_path / "renamed.png"),
+        str(tmp_path / "other.svg"),
+    ]
 
 
 def test_files_of_the_demo_are_known(tmp_path):
     pytest.importorskip("matplotlib")
     with (tmp_path / "demo.csv").open("w", newline="") as file:
-        columns = ["problem", "scheme", "error", "guaranteed", "relative_error", "share_correct"]
-        csv.writer(file).writerows([columns, ["phi = 1", "native", 1e-16, 1e-14, 1e-12, 0.5]])
+        columns = [
+            "problem",
+            "scheme",
+            "error",
+            "guaranteed",
+            "relative_error",
+            "share_correct",
+        ]
+        csv.writer(file).writerows(
+            [columns, ["phi = 1", "native", 1e-16, 1e-14, 1e-12, 0.5]]
+        )
     assert main(["plot", str(tmp_path / "demo.csv")]) == 0
     assert (tmp_path / "demo.png").exists()
 
@@ -64,6 +82,8 @@ def test_what_cannot_be_drawn_is_said(tmp_path, fails):
 
 def test_experiments_are_told_apart_by_columns():
     for name, drawing in DRAWINGS.items():
-        row = dict.fromkeys(drawing.columns.split(), "0") | (dict([drawing.marks]) if drawing.marks else {})
+        row = dict.fromkeys(drawing.columns.split(), "0") | (
+            dict([drawing.marks]) if drawing.marks else {}
+        )
         assert find_drawing([row]) == name
     assert find_drawing([]) is None

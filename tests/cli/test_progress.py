@@ -29,19 +29,27 @@ def tiny_blocks(monkeypatch):
 @pytest.mark.usefixtures("tiny_blocks")
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 @pytest.mark.parametrize(
-    ("pair_name", "dtype"), [("phi_2", np.float64), ("phi_1", np.complex128), ("span_60", np.float32)]
+    ("pair_name", "dtype"),
+    [("phi_2", np.float64), ("phi_1", np.complex128), ("span_60", np.float32)],
 )
-def test_watching_changes_neither_bits_nor_report(make_pair, assert_same_bits, options, pair_name, dtype):
+def test_watching_changes_neither_bits_nor_report(
+    make_pair, assert_same_bits, options, pair_name, dtype
+):
     a, b = make_pair(pair_name, 60, 20, 30, dtype)
     c, report = hg.matmul(a, b, return_report=True, **options)
     seen = []
     plan = hg.make_plan(a, b, **options)
-    watched, its_report = multiply_watched(a, b, plan, None, lambda plan, block: seen.append((plan.scheme, block)))
+    watched, its_report = multiply_watched(
+        a, b, plan, None, lambda plan, block: seen.append((plan.scheme, block))
+    )
     assert_same_bits(watched, c)
     assert its_report == report
     whole = [block for scheme, block in seen if scheme == plan.scheme]
     assert len(whole) >= progress.BLOCKS
-    assert sum((x.rows.stop - x.rows.start) * (x.cols.stop - x.cols.start) for x in whole) == 60 * 30
+    assert (
+        sum((x.rows.stop - x.rows.start) * (x.cols.stop - x.cols.start) for x in whole)
+        == 60 * 30
+    )
 
 
 @pytest.mark.usefixtures("tiny_blocks")
@@ -50,10 +58,14 @@ def test_limit_of_the_workspace_keeps_its_own_blocks(make_pair, assert_same_bits
     options = {"accuracy": "correct", "workspace": 60000}
     c, report = hg.matmul(a, b, return_report=True, **options)
     plan, seen = hg.make_plan(a, b, **options), []
-    watched, its_report = multiply_watched(a, b, plan, 60000, lambda plan, block: seen.append((plan.scheme, block)))
+    watched, its_report = multiply_watched(
+        a, b, plan, 60000, lambda plan, block: seen.append((plan.scheme, block))
+    )
     assert_same_bits(watched, c)
     assert its_report == report
-    assert [block for scheme, block in seen if scheme == plan.scheme] == list(plan.blocks())
+    assert [block for scheme, block in seen if scheme == plan.scheme] == list(
+        plan.blocks()
+    )
 
 
 class Terminal(io.StringIO):
@@ -62,10 +74,17 @@ class Terminal(io.StringIO):
 
 
 @pytest.mark.usefixtures("tiny_blocks")
-def test_bar_appears_on_a_terminal_for_long_work_only(make_pair, assert_same_bits, monkeypatch):
+def test_bar_appears_on_a_terminal_for_long_work_only(
+    make_pair, assert_same_bits, monkeypatch
+):
     pytest.importorskip("rich")
     a, b = make_pair("cancelling", 60, 20, 30)
-    options = {"accuracy": "correct", "scheme": "auto", "engine": None, "workspace": None}
+    options = {
+        "accuracy": "correct",
+        "scheme": "auto",
+        "engine": None,
+        "workspace": None,
+    }
     c = hg.matmul(a, b, accuracy="correct")
     for least, quiet, stderr in (
         (0, False, Terminal()),
@@ -96,12 +115,18 @@ def test_steps_fill_a_bar_in_one_line_of_a_terminal(monkeypatch):
     monkeypatch.setattr(sys, "stderr", Terminal())
     steps = Steps(4.0)
     for weight in (1.0, 2.0, 1.0):
-        steps.start("a step whose description is longer than what is left of a line of 80 characters")
+        steps.start(
+            "a step whose description is longer than what is left of a line of 80 characters"
+        )
         steps.advance(weight)
     steps.close()
     *shown, blank, last = sys.stderr.getvalue().split("\r")[1:]
     assert [line.split("]")[1].split()[0] for line in shown] == ["0%", "25%", "75%"]
-    assert [line.count("#") for line in shown] == [0, progress.BAR // 4, 3 * progress.BAR // 4]
+    assert [line.count("#") for line in shown] == [
+        0,
+        progress.BAR // 4,
+        3 * progress.BAR // 4,
+    ]
     assert all(len(line) <= len(blank) < 80 for line in shown)
     assert (blank.strip(), last) == ("", "")
 

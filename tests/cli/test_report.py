@@ -17,7 +17,10 @@ from hifigemm.testing.primitives import Finding
 from hifigemm.testing.reference import ExactProduct
 from tests.cli.conftest import shorten
 
-FINDINGS = [Finding("rint", "NumPy", 7), Finding("negative", "NumPy", 7, fault="entry 1", used=False)]
+FINDINGS = [
+    Finding("rint", "NumPy", 7),
+    Finding("negative", "NumPy", 7, fault="entry 1", used=False),
+]
 
 
 @pytest.fixture
@@ -57,8 +60,14 @@ def read(path):
 
 def lines_of(root, caption):
     """Cells of the tables behind this summary."""
-    found = [each for each in root.iter("details") if each.find("summary").text == caption]
-    return [["".join(cell.itertext()) for cell in line] for each in found for line in list(each.iter("tr"))[1:]]
+    found = [
+        each for each in root.iter("details") if each.find("summary").text == caption
+    ]
+    return [
+        ["".join(cell.itertext()) for cell in line]
+        for each in found
+        for line in list(each.iter("tr"))[1:]
+    ]
 
 
 def test_page_asks_for_nothing_and_fits_a_phone(small_page):
@@ -68,10 +77,19 @@ def test_page_asks_for_nothing_and_fits_a_phone(small_page):
         assert not {"src", "href", "srcset", "data"} & set(element.keys())
     assert "url(" not in root.find("head/style").text
     assert "@import" not in root.find("head/style").text
-    (viewport,) = (each.get("content") for each in root.iter("meta") if each.get("name") == "viewport")
+    (viewport,) = (
+        each.get("content")
+        for each in root.iter("meta")
+        if each.get("name") == "viewport"
+    )
     assert "width=device-width" in viewport
     tables = set(root.iter("table"))
-    assert tables == {table for box in root.iter("div") if box.get("class") == "wide" for table in box.iter("table")}
+    assert tables == {
+        table
+        for box in root.iter("div")
+        if box.get("class") == "wide"
+        for table in box.iter("table")
+    }
 
 
 def test_page_says_what_was_measured(small_page):
@@ -81,24 +99,36 @@ def test_page_says_what_was_measured(small_page):
     assert all(engine in words for engine in hg.engines())
     for dtype, names in report.CASES.items():
         timed = lines_of(root, f"Times of {dtype} products in numbers")
-        assert {(line[0], line[1]) for line in timed} >= {(name, n) for name in names[:-1] for n in ("4", "8")}
-        compared = {(line[0], line[1]) for line in lines_of(root, f"Errors of {dtype} products in numbers")}
+        assert {(line[0], line[1]) for line in timed} >= {
+            (name, n) for name in names[:-1] for n in ("4", "8")
+        }
+        compared = {
+            (line[0], line[1])
+            for line in lines_of(root, f"Errors of {dtype} products in numbers")
+        }
         impossible = set(re.findall(rf"(\S+), {dtype}:", words))
         assert {name for name, _ in compared} | impossible == set(WAYS)
         assert {problem for _, problem in compared} == {"random", "cancelling"}
-    assert "1 functions of other libraries, on which exactness rests, work as they should" in words
+    assert (
+        "1 functions of other libraries, on which exactness rests, work as they should"
+        in words
+    )
     assert "Errors: 6 x 6 matrices" in words
 
 
 def test_every_error_on_the_page_is_within_what_was_guaranteed(small_page):
     root, _ = read(small_page)
     for dtype in report.CASES:
-        for way, _, error, guaranteed, _, share, *_ in lines_of(root, f"Errors of {dtype} products in numbers"):
+        for way, _, error, guaranteed, _, share, *_ in lines_of(
+            root, f"Errors of {dtype} products in numbers"
+        ):
             assert float(error) <= float(guaranteed), way
             assert way != "correct" or share == "100 %"
 
 
-def test_impossible_outputs_are_refused_before_anything_is_measured(small, tmp_path, fails, monkeypatch):
+def test_impossible_outputs_are_refused_before_anything_is_measured(
+    small, tmp_path, fails, monkeypatch
+):
     monkeypatch.setattr(report, "_Measuring", None)
     fails(["report", "-o", tmp_path / "page.txt"], 2, "a report ends in .html or .htm")
     fails(["report", "-o", tmp_path / "missing" / "page.html"], 2, "no folder")
@@ -107,12 +137,16 @@ def test_impossible_outputs_are_refused_before_anything_is_measured(small, tmp_p
     (tmp_path / "old.html").write_text("old")
     (tmp_path / "old.html").chmod(0o444)
     fails(["report", "-o", tmp_path / "old.html"], 2, "is read-only")
-    fails(["report", "--device", "cuda"], 2, "--device cuda needs torch and a CUDA device")
+    fails(
+        ["report", "--device", "cuda"], 2, "--device cuda needs torch and a CUDA device"
+    )
     fails(["report", "--seed", "-1"], 2, "is not an integer from")
     assert (tmp_path / "old.html").read_text() == "old"
 
 
-def test_page_that_is_there_is_replaced_as_a_whole_or_stays(small, tmp_path, monkeypatch, capsys):
+def test_page_that_is_there_is_replaced_as_a_whole_or_stays(
+    small, tmp_path, monkeypatch, capsys
+):
     path = tmp_path / "page.html"
     path.write_text("old")
 
@@ -128,7 +162,9 @@ def test_page_that_is_there_is_replaced_as_a_whole_or_stays(small, tmp_path, mon
     assert os.listdir(tmp_path) == ["page.html"]
     out, err = capsys.readouterr()
     assert out == f"{path}\n"
-    assert all(line.endswith(" ...") or "interrupted" in line for line in err.splitlines())
+    assert all(
+        line.endswith(" ...") or "interrupted" in line for line in err.splitlines()
+    )
 
 
 def test_broken_promise_and_fault_stand_on_top(small, tmp_path, capsys, monkeypatch):
@@ -142,7 +178,11 @@ def test_broken_promise_and_fault_stand_on_top(small, tmp_path, capsys, monkeypa
         return c, said.changed(lambda d: replace(d, bound=0.0)) if said.native else said
 
     monkeypatch.setattr(hg, "matmul", boast)
-    monkeypatch.setattr(report, "findings", lambda: iter([Finding("rint", "NumPy", 7, fault="entry <1> is 2.0")]))
+    monkeypatch.setattr(
+        report,
+        "findings",
+        lambda: iter([Finding("rint", "NumPy", 7, fault="entry <1> is 2.0")]),
+    )
     assert run(tmp_path / "page.html") == 1
     root, words = read(tmp_path / "page.html")
     assert "breaks the reported bound" in capsys.readouterr().err
@@ -157,7 +197,10 @@ def test_sizes_that_would_take_too_long_are_named(small, tmp_path, monkeypatch):
     monkeypatch.setattr(report, "GROWTH", {"cpu": 1e9})
     assert run(tmp_path / "page.html") == 0
     _, words = read(tmp_path / "page.html")
-    assert "Left out, as they would have taken too long: float64, n = 8; float32, n = 8." in words
+    assert (
+        "Left out, as they would have taken too long: float64, n = 8; float32, n = 8."
+        in words
+    )
 
 
 def test_same_seed_gives_the_same_errors(small, small_page, tmp_path):
@@ -165,7 +208,10 @@ def test_same_seed_gives_the_same_errors(small, small_page, tmp_path):
     for seed in ("0", "4"):
         pages.append(tmp_path / f"{seed}.html")
         assert run(pages[-1], "--seed", seed) == 0
-    errors = [lines_of(read(page)[0], "Errors of float64 products in numbers") for page in pages]
+    errors = [
+        lines_of(read(page)[0], "Errors of float64 products in numbers")
+        for page in pages
+    ]
     assert errors[0] == errors[1] != errors[2]
 
 

@@ -1,4 +1,6 @@
-"""`hifigemm run`: programs run as Python runs them, and their products are those that were asked for."""
+"""`hifigemm run`: programs run as Python runs them, and their products are those that
+were asked for.
+"""
 
 from __future__ import annotations
 
@@ -33,18 +35,36 @@ def run(tmp_path):
 
     def start(*argv, **env):
         command = [sys.executable, "-m", "hifigemm", "run", *argv]
-        env = {key: value for key, value in os.environ.items() if not key.startswith("HIFIGEMM")} | env
-        return subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120)
+        env = {
+            key: value
+            for key, value in os.environ.items()
+            if not key.startswith("HIFIGEMM")
+        } | env
+        return subprocess.run(
+            command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120
+        )
 
     return start
 
 
 def test_a_program_has_its_arguments_neighbours_and_exit_code(run, tmp_path):
-    done = run("--manifest", "m.json", "there/program.py", "-x", "--accuracy", "1", HIFIGEMM="correct")
+    done = run(
+        "--manifest",
+        "m.json",
+        "there/program.py",
+        "-x",
+        "--accuracy",
+        "1",
+        HIFIGEMM="correct",
+    )
     assert (done.returncode, done.stderr) == (7, "")
     assert done.stdout == "__main__ ['-x', '--accuracy', '1'] a neighbour True\n"
     (row,) = json.loads((tmp_path / "m.json").read_text())["products"]
-    assert (row["operation"], row["shapes"], row["calls"]) == ("mm", [[60, 60], [60, 60]], 1)
+    assert (row["operation"], row["shapes"], row["calls"]) == (
+        "mm",
+        [[60, 60], [60, 60]],
+        1,
+    )
 
 
 def test_products_at_their_level_are_native_and_the_summary_says_so(run):
@@ -57,7 +77,10 @@ def test_products_at_their_level_are_native_and_the_summary_says_so(run):
 
 def test_modules_run_with_the_summary_of_the_process(run, tmp_path):
     done = run(
-        "-m", "there.program", HIFIGEMM="correct", PYTHONPATH=os.pathsep.join([str(tmp_path / "there"), *sys.path])
+        "-m",
+        "there.program",
+        HIFIGEMM="correct",
+        PYTHONPATH=os.pathsep.join([str(tmp_path / "there"), *sys.path]),
     )
     assert (done.returncode, done.stderr) == (7, "")
     assert done.stdout == "__main__ [] a neighbour True\n"
@@ -90,18 +113,29 @@ def test_classes_of_the_program_travel_between_processes(run, tmp_path):
     done = run("--manifest", "m.json", "spawning.py")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == "Own\nTrue\nTrue\n"
-    assert json.loads((tmp_path / "m.json").read_text()) == {"products": [], "not_reached": {}}
+    assert json.loads((tmp_path / "m.json").read_text()) == {
+        "products": [],
+        "not_reached": {},
+    }
 
 
 @pytest.mark.parametrize(
     ("argv", "env", "message"),
     [
         (["none.py"], {}, "none.py: no such file"),
-        (["there/program.py"], {"HIFIGEMM": "fp63"}, "HIFIGEMM='fp63': accuracy='fp63'"),
+        (
+            ["there/program.py"],
+            {"HIFIGEMM": "fp63"},
+            "HIFIGEMM='fp63': accuracy='fp63'",
+        ),
         (["--scheme", "Ozaki3()", "there/program.py"], {}, "Ozaki3"),
         (["--min-size", "-1", "there/program.py"], {}, "--min-size"),
         ([], {}, "PROGRAM"),
-        (["--manifest", "nowhere/m.json", "there/program.py"], {}, "nowhere/m.json: no such directory"),
+        (
+            ["--manifest", "nowhere/m.json", "there/program.py"],
+            {},
+            "nowhere/m.json: no such directory",
+        ),
     ],
 )
 def test_wrong_usage_is_one_line(argv, env, message, run):

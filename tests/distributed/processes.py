@@ -18,30 +18,57 @@ TIMEOUT = timedelta(seconds=60)
 
 
 def run(
-    shape: tuple[int, ...], case: Callable[..., None], *arguments: Any, device: str = "cpu", backend: str = ""
+    shape: tuple[int, ...],
+    case: Callable[..., None],
+    *arguments: Any,
+    device: str = "cpu",
+    backend: str = "",
 ) -> None:
-    """Run ``case(mesh, *arguments)`` in as many processes as the mesh has places; an error in one is raised here."""
+    """Run ``case(mesh, *arguments)`` in as many processes as the mesh has places; an
+    error in one is raised here.
+    """
     with tempfile.TemporaryDirectory() as folder:
         store = f"file://{Path(folder) / 'store'}"
         count = torch.Size(shape).numel()
         given = shape, store, case, arguments, device, backend
         mp.get_context("forkserver").set_forkserver_preload([case.__module__])
-        mp.start_processes(_rank, given, count, start_method="spawn" if device == "cuda" else "forkserver")
+        mp.start_processes(
+            _rank,
+            given,
+            count,
+            start_method="spawn" if device == "cuda" else "forkserver",
+        )
 
 
 def _rank(
-    rank: int, shape: tuple[int, ...], store: str, case: Callable[..., None], arguments: tuple[Any, ...], device: str,
+    rank: int,
+    shape: tuple[int, ...],
+    store: str,
+    case: Callable[..., None],
+    arguments: tuple[Any, ...],
+    device: str,
     backend: str,
-) -> None:  # fmt: skip
+) -> None:
     torch.set_num_threads(1)
     os.environ["LOCAL_RANK"] = str(rank)
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # whether or not the name of the host leads to an address
+    # whether or not the name of the host leads to an address
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     place: Any = {}
     if device == "cuda":
         torch.cuda.set_device(rank)
         place = {"device_id": torch.device("cuda", rank)}
-    count, backend = torch.Size(shape).numel(), backend or ("cpu:gloo,cuda:nccl" if device == "cuda" else "gloo")
-    dist.init_process_group(backend, init_method=store, rank=rank, world_size=count, timeout=TIMEOUT, **place)
+    count, backend = (
+        torch.Size(shape).numel(),
+        backend or ("cpu:gloo,cuda:nccl" if device == "cuda" else "gloo"),
+    )
+    dist.init_process_group(
+        backend,
+        init_method=store,
+        rank=rank,
+        world_size=count,
+        timeout=TIMEOUT,
+        **place,
+    )
     case(init_device_mesh(device, shape), *arguments)
     dist.barrier()
     dist.destroy_process_group()

@@ -32,13 +32,17 @@ ALL += [
 
 
 @pytest.mark.parametrize(
-    ("mesh", "names"), [((3,), ["sums_over_ranks", "special_values", "refusals"]), ((2, 2), ALWAYS)], ids=str
+    ("mesh", "names"),
+    [((3,), ["sums_over_ranks", "special_values", "refusals"]), ((2, 2), ALWAYS)],
+    ids=str,
 )
 def test_bits_and_refusals_are_those_of_one_process(mesh, names):
     run(mesh, cases.run_all, names)
 
 
-@pytest.mark.parametrize("mesh", [(3,), pytest.param((2, 2), marks=pytest.mark.slow)], ids=str)
+@pytest.mark.parametrize(
+    "mesh", [(3,), pytest.param((2, 2), marks=pytest.mark.slow)], ids=str
+)
 def test_axes_shorter_than_the_mesh_leave_no_pending_sums(mesh):
     run(mesh, cases.run_all, ["axes_shorter_than_the_mesh"])
 
@@ -75,7 +79,9 @@ def test_one_rank_is_a_mesh():
 
 def test_programs_of_torchrun_may_import_dtensor_after_install():
     code = "import sys, hifigemm; hifigemm.install('correct'); assert 'hifigemm.distributed.emulated' in sys.modules"
-    subprocess.run([sys.executable, "-c", code], env=os.environ | {"WORLD_SIZE": "1"}, check=True)
+    subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | {"WORLD_SIZE": "1"}, check=True
+    )
 
 
 GPUS = torch.cuda.device_count()
@@ -83,7 +89,9 @@ GPUS = torch.cuda.device_count()
 
 @pytest.mark.multigpu
 @pytest.mark.skipif(GPUS < 2, reason="needs two GPUs")
-@pytest.mark.parametrize("backend", ["", "nccl"], ids=["host and device", "device alone"])
+@pytest.mark.parametrize(
+    "backend", ["", "nccl"], ids=["host and device", "device alone"]
+)
 @pytest.mark.parametrize("mesh", [(2,), (1, 2), (3,), (4,), (2, 2)], ids=str)
 def test_bits_are_those_of_one_gpu(mesh, backend):
     if torch.Size(mesh).numel() > GPUS:

@@ -1,6 +1,8 @@
-"""Kernels and the engine of a GPU are tested where there is torch and Triton, on the CPU too.
+"""Kernels and the engine of a GPU are tested where there is torch and Triton, on the
+CPU too.
 
-Triton's interpreter runs the plain kernels where there is no CUDA device; it is chosen before triton is imported.
+Triton's interpreter runs the plain kernels where there is no CUDA device; it is chosen
+before triton is imported.
 """
 
 from __future__ import annotations
@@ -21,13 +23,17 @@ else:
 
 
 def pytest_itemcollected(item):
-    """Tests of kernels and programs carry the marker `torch`: even tiles are counted beside what triton compiles."""
+    """Tests of kernels and programs carry the marker `torch`: even tiles are counted
+    beside what triton compiles.
+    """
     if {"kernels", "cuda"} & set(item.path.parts):
         item.add_marker("torch")
 
 
 def _take_one_element_as_index():
-    """Let the interpreter of Triton 3.6 take bounds of loops from arrays of one element, which NumPy 2.4 refuses."""
+    """Let the interpreter of Triton 3.6 take bounds of loops from arrays of one
+    element, which NumPy 2.4 refuses.
+    """
     from triton.runtime import interpreter
 
     patch = interpreter._patch_lang_tensor
@@ -42,8 +48,9 @@ def _take_one_element_as_index():
 def _leave_out_what_is_dropped():
     """Keep the interpreter from work without effect, which takes most of its time.
 
-    Whether integers overflow is computed, but asserted in debug mode only. A call of a device function patches the
-    language anew, though such a patch stays, and the launch makes those of the kernel's own module.
+    Whether integers overflow is computed, but asserted in debug mode only. A call of a
+    device function patches the language anew, though such a patch stays, and the launch
+    makes those of the kernel's own module.
     """
     from triton.runtime import interpreter
 
@@ -60,7 +67,9 @@ def _leave_out_what_is_dropped():
 
 
 def _name_dtypes_once():
-    """Keep NumPy's dtypes by the names of Triton's; the interpreter makes a table of all of them for each value."""
+    """Keep NumPy's dtypes by the names of Triton's; the interpreter makes a table of
+    all of them for each value.
+    """
     from triton.runtime import interpreter
 
     made, kept = interpreter._get_np_dtype, {}
@@ -75,27 +84,43 @@ def _name_dtypes_once():
 
 
 def _make_types_once():
-    """Keep the type of each kind of block with the shape of its tensors; the interpreter makes them for each value.
+    """Keep the type of each kind of block with the shape of its tensors; the
+    interpreter makes them for each value.
 
-    The type of a tuple, which hardly anything asks for, is made when it is asked for, and a type equals itself.
+    The type of a tuple, which hardly anything asks for, is made when it is asked for,
+    and a type equals itself.
     """
     from triton.language import core
 
-    kept, own_block, own_tuple, own_equal = {}, core.block_type.__init__, core.tuple.__init__, core.dtype.__eq__
+    kept, own_block, own_tuple, own_equal = (
+        {},
+        core.block_type.__init__,
+        core.tuple.__init__,
+        core.dtype.__eq__,
+    )
     shape_of_scalars = core.constexpr(1), core.tuple([])
 
     def block_type(self, element_ty, shape):
         space = getattr(element_ty, "address_space", None)
-        key = element_ty.name, space, *[s.value if isinstance(s, core.constexpr) else s for s in shape]
+        key = (
+            element_ty.name,
+            space,
+            *[s.value if isinstance(s, core.constexpr) else s for s in shape],
+        )
         if key not in kept:
             own_block(self, element_ty, shape)
-            self.of_tensors = core.constexpr(self.numel), core.tuple([core.constexpr(s) for s in self.shape])
+            self.of_tensors = (
+                core.constexpr(self.numel),
+                core.tuple([core.constexpr(s) for s in self.shape]),
+            )
             kept[key] = dict(vars(self))
         vars(self).update(kept[key])
 
     def tensor(self, handle, type):
         self.handle, self.type, self.dtype = handle, type, type.scalar
-        self.numel, self.shape = type.of_tensors if type.is_block() else shape_of_scalars
+        self.numel, self.shape = (
+            type.of_tensors if type.is_block() else shape_of_scalars
+        )
 
     def make_tuple(self, args, type=None):
         if type is not None:
@@ -108,8 +133,14 @@ def _make_types_once():
             self.known_type = core._type_for_tuple_values(self.values)
         return self.known_type
 
-    core.block_type.__init__, core.tensor.__init__, core.tuple.__init__ = block_type, tensor, make_tuple
-    core.tuple.type = property(type_of_tuple, lambda self, type: setattr(self, "known_type", type))
+    core.block_type.__init__, core.tensor.__init__, core.tuple.__init__ = (
+        block_type,
+        tensor,
+        make_tuple,
+    )
+    core.tuple.type = property(
+        type_of_tuple, lambda self, type: setattr(self, "known_type", type)
+    )
     core.dtype.__eq__ = lambda self, other: self is other or own_equal(self, other)
 
 
@@ -122,7 +153,9 @@ if os.environ.get("TRITON_INTERPRET") == "1":
 
 @pytest.fixture
 def engine():
-    """An engine for the kernels of a GPU; without one, on tensors of the CPU. Programs of other tests are gone."""
+    """An engine for the kernels of a GPU; without one, on tensors of the CPU. Programs
+    of other tests are gone.
+    """
     from hifigemm.programs import forget
     from tests.engines.stand_in import StandIn
 
@@ -133,7 +166,9 @@ def engine():
 
 @pytest.fixture
 def as_on_gpu(engine, monkeypatch):
-    """The engine, to which the public functions give tensors of the CPU as they give those of a GPU to its engine."""
+    """The engine, to which the public functions give tensors of the CPU as they give
+    those of a GPU to its engine.
+    """
     from tests.engines.stand_in import take_as_device
 
     take_as_device(engine, monkeypatch)

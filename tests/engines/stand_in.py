@@ -1,4 +1,6 @@
-"""The engine of a GPU like an H200 where there may be none: Triton's interpreter then runs its kernels on the CPU."""
+"""The engine of a GPU like an H200 where there may be none: Triton's interpreter then
+runs its kernels on the CPU.
+"""
 
 from __future__ import annotations
 
@@ -45,21 +47,33 @@ def on_host(x):
 
 
 def take_as_device(engine, monkeypatch):
-    """Let public functions give tensors of the CPU to this engine, as they give those of a GPU to its engine."""
+    """Let public functions give tensors of the CPU to this engine, as they give those
+    of a GPU to its engine.
+    """
     if DEVICE == "cpu":
-        monkeypatch.setattr(libraries.Library, "on_host", property(lambda self: self.name == "numpy"))
+        monkeypatch.setattr(
+            libraries.Library, "on_host", property(lambda self: self.name == "numpy")
+        )
         monkeypatch.setattr(libraries.Library, "active", lambda self: nullcontext())
 
     def own(name, library, device):
-        return engine if (name or library) == "torch" else engine_for(name, library, device)
+        return (
+            engine
+            if (name or library) == "torch"
+            else engine_for(name, library, device)
+        )
 
     for module in (api, integers, road):
         monkeypatch.setattr(module, "engine_for", own)
 
 
-def planned(scheme, a, b, engine, accuracy=None, *, states_bound=False, workspace=2**28):
+def planned(
+    scheme, a, b, engine, accuracy=None, *, states_bound=False, workspace=2**28
+):
     """The plan for two stacks, of NumPy or of the engine; `scheme` may be "auto"."""
-    problem = Problem(max(len(a), len(b)), a.shape[1], b.shape[2], a.shape[2], np.dtype(a.dtype))
+    problem = Problem(
+        max(len(a), len(b)), a.shape[1], b.shape[2], a.shape[2], np.dtype(a.dtype)
+    )
 
     def look(chosen, target):
         return chosen.evidence(problem, target, a, b, engine, workspace)

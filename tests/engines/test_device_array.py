@@ -1,4 +1,6 @@
-"""The plain maths on tensors, through NumPy's protocols: the same dtypes and bits as on NumPy arrays."""
+"""The plain maths on tensors, through NumPy's protocols: the same dtypes and bits as on
+NumPy arrays.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,18 @@ from hifigemm.engines.numpy_engine import NumpyEngine
 from hifigemm.exceptions import AccuracyError, InexactProductError
 from hifigemm.executor import execute
 from hifigemm.formats import BF16, FP16, FP32, FP64, INT8, TF32
-from hifigemm.numerics import bits, blocking, eft, embedding, epilogue, estimates, limbs, scaling, slicing, special
+from hifigemm.numerics import (
+    bits,
+    blocking,
+    eft,
+    embedding,
+    epilogue,
+    estimates,
+    limbs,
+    scaling,
+    slicing,
+    special,
+)
 from hifigemm.numerics.bounds import exact_k_limit
 from hifigemm.numerics.residues import moduli_set, reduce_centred, residues
 from hifigemm.numerics.rounding import round_in_chunks, round_limbs
@@ -84,7 +97,12 @@ def assert_equal(assert_same_bits):
             if isinstance(y, np.ndarray):
                 assert x.dtype == y.dtype
                 assert (
-                    unwrap(x).dtype == unwrap(on_device(y[..., :0].view(np.int64) if y.dtype == np.uint64 else y)).dtype
+                    unwrap(x).dtype
+                    == unwrap(
+                        on_device(
+                            y[..., :0].view(np.int64) if y.dtype == np.uint64 else y
+                        )
+                    ).dtype
                 )
             assert_same_bits(canonical(on_host(x)), canonical(np.asarray(y)))
 
@@ -95,7 +113,9 @@ def assert_equal(assert_same_bits):
 
 
 def hostile() -> dict[str, np.ndarray]:
-    """Stacks (2, 5, 12) of float64: subnormal to largest, of one size, integers, zeros of both signs."""
+    """Stacks (2, 5, 12) of float64: subnormal to largest, of one size, integers, zeros
+    of both signs.
+    """
     rng, shape = np.random.default_rng(5), (2, 5, 12)
     full = gen.full_range(rng, shape)
     mixed = gen.phi_matrix(rng, shape, 4.0)
@@ -106,12 +126,18 @@ def hostile() -> dict[str, np.ndarray]:
         "subnormal": gen.subnormal(rng, shape),
         "mixed": mixed,
         "integers": rng.integers(-9, 10, shape).astype(np.float64),
-        "largest": np.where(rng.random(shape) < 0.5, -1.0, 1.0) * np.finfo(np.float64).max,
+        "largest": np.where(rng.random(shape) < 0.5, -1.0, 1.0)
+        * np.finfo(np.float64).max,
     }
 
 
 def exponents(x):
-    return bits.largest_exponent(x, 2), bits.largest_exponent(x, 1), bits.lowest_bit(x, 2), bits.lowest_bit(x, 1)
+    return (
+        bits.largest_exponent(x, 2),
+        bits.largest_exponent(x, 1),
+        bits.lowest_bit(x, 2),
+        bits.lowest_bit(x, 1),
+    )
 
 
 def powers(x):
@@ -137,12 +163,22 @@ def slices(x):
     needed = slicing.slices_needed(unit, bits.lowest_bit(x, 2), 7)
     unit = slicing.unit_exponent(bits.largest_exponent(y, 2, slicing.digit_limit(8)), 8)
     wrapped = slicing.slice_vectors(y, unit, 8, twos_complement=True)
-    return [next(cut) for _ in range(4)], needed, x, [next(wrapped) for _ in range(4)], y
+    return (
+        [next(cut) for _ in range(4)],
+        needed,
+        x,
+        [next(wrapped) for _ in range(4)],
+        y,
+    )
 
 
 def scaled(x):
     moduli = moduli_set(12, False)
-    return [scaling.norm_scale(x, axis, moduli, 3, part) for axis in (1, 2) for part in (1, 64, 10**6)]
+    return [
+        scaling.norm_scale(x, axis, moduli, 3, part)
+        for axis in (1, 2)
+        for part in (1, 64, 10**6)
+    ]
 
 
 def integers(x):
@@ -162,8 +198,14 @@ def reconstructed(x):
 
 def rounded(x):
     e = bits.largest_exponent(x, 2)
-    sums = np.rint(bits.scale_by_power(x, 50 - e)).astype(np.int64).reshape(x.shape[0] * x.shape[1], -1)
-    exponent = np.repeat(np.clip(e.ravel(), -1074, 900)[:2], sums.shape[1] // 2, axis=0) - 300
+    sums = (
+        np.rint(bits.scale_by_power(x, 50 - e))
+        .astype(np.int64)
+        .reshape(x.shape[0] * x.shape[1], -1)
+    )
+    exponent = (
+        np.repeat(np.clip(e.ravel(), -1074, 900)[:2], sums.shape[1] // 2, axis=0) - 300
+    )
     made = []
     for fmt in (FP64, FP32):
         for error in (None, 3, np.clip(exponent, 0, 40)):
@@ -176,13 +218,22 @@ def rounded(x):
         return limbs.limbs_from_sums(sums[:, part], [0] * len(sums), 3)
 
     some = exponent[:12].reshape(3, 4)
-    return made, [round_in_chunks(limbs_of, e, FP64, 5, errors) for e in (some, some[:0]) for errors in (None, 3, e)]
+    return made, [
+        round_in_chunks(limbs_of, e, FP64, 5, errors)
+        for e in (some, some[:0])
+        for errors in (None, 3, e)
+    ]
 
 
 def facts(x):
     e = bits.largest_exponent(x, 2)
     found = blocking.map_vectors(lambda y: bits.largest_exponent(y, 1), x, 1, 7)
-    return estimates.magnitudes_up(x, e), estimates.magnitudes_down(x, e), estimates.nonzeros(x), found
+    return (
+        estimates.magnitudes_up(x, e),
+        estimates.magnitudes_down(x, e),
+        estimates.nonzeros(x),
+        found,
+    )
 
 
 def published(x):
@@ -214,7 +265,12 @@ def words(x):
             sides.append(splitting.describe(y, found, remainder, axis, lost))
             made += [found, remainder]
         unit = NumpyEngine().accumulation(fmt)
-        made += [sides, word_error(*sides, splitting, {(0, 1): 0.1, (1, 0): 0.1, (0, 0): 0.2}, unit, 2)]
+        made += [
+            sides,
+            word_error(
+                *sides, splitting, {(0, 1): 0.1, (1, 0): 0.1, (0, 0): 0.2}, unit, 2
+            ),
+        ]
         made.append(np.concatenate(found, axis=1))
     return made
 
@@ -227,7 +283,11 @@ def formats(x):
         for mode in ("nearest", "zero", "nearest-away")
         for saturate in (None, True)
     ]
-    return made, is_representable(x, FP32), is_representable(np.rint(np.clip(x, -8, 8)), FP16)
+    return (
+        made,
+        is_representable(x, FP32),
+        is_representable(np.rint(np.clip(x, -8, 8)), FP16),
+    )
 
 
 def with_specials(x):
@@ -238,7 +298,9 @@ def with_specials(x):
 
 def pairs(x):
     """Neighbours as re and im."""
-    return np.ascontiguousarray(x, like=x).view(np.complex128 if x.dtype == np.float64 else np.complex64)
+    return np.ascontiguousarray(x, like=x).view(
+        np.complex128 if x.dtype == np.float64 else np.complex64
+    )
 
 
 def special_values(x):
@@ -253,8 +315,18 @@ def special_values(x):
 
 def embedded(x):
     z = pairs(x)
-    both = embedding.embed_left(z), embedding.embed_right(z), embedding.embed_left(x), embedding.embed_right(x)
-    return both, embedding.unembed(both[0]), embedding.components(z), embedding.components(x.astype(np.float32))
+    both = (
+        embedding.embed_left(z),
+        embedding.embed_right(z),
+        embedding.embed_left(x),
+        embedding.embed_right(x),
+    )
+    return (
+        both,
+        embedding.unembed(both[0]),
+        embedding.components(z),
+        embedding.components(x.astype(np.float32)),
+    )
 
 
 def combined(x):
@@ -271,12 +343,17 @@ def combined(x):
             epilogue.Epilogue(-0.1, 0.7, c).apply(t + 0) if c.shape == t.shape else t,
         ]
         if t.dtype.kind == "c":
-            made += [epilogue.combine(t, 0.3 - 2j, c, 1j), epilogue.combine(t, 1j, None, 0.0)]
+            made += [
+                epilogue.combine(t, 0.3 - 2j, c, 1j),
+                epilogue.combine(t, 1j, None, 0.0),
+            ]
     return made
 
 
 def augmented(x):
-    """Sums with products of small integers, which every order of summation gives, and a mock of complex ones."""
+    """Sums with products of small integers, which every order of summation gives, and a
+    mock of complex ones.
+    """
     _, report = hg.matmul(np.eye(2), np.eye(2), return_report=True)
     a = np.rint(np.where(np.abs(x) < 4.0, x, 1.0))
     b = np.swapaxes(a, 1, 2)
@@ -286,7 +363,9 @@ def augmented(x):
         w = right.shape[2]
         return left[..., -w:] + right[:, -w:].sum(axis=1, keepdims=True), report
 
-    real = sum_with_product(a, b, c, -0.25, lambda left, right: (np.matmul(left, right), report))
+    real = sum_with_product(
+        a, b, c, -0.25, lambda left, right: (np.matmul(left, right), report)
+    )
     both = sum_with_product(*(y.astype(np.complex128) for y in (a, b, c)), 4.0, mock)
     return [values for values, _ in (real, both)]
 
@@ -377,18 +456,33 @@ UNARY = {
 }
 
 
-def entries(dtype: Any, least: int | None = None, most: int | None = None) -> st.SearchStrategy[Any]:
+def entries(
+    dtype: Any, least: int | None = None, most: int | None = None
+) -> st.SearchStrategy[Any]:
     """Entries of a dtype; for floats the special values as well."""
     dtype = np.dtype(dtype)
     if dtype.kind == "b":
         return st.booleans()
     if dtype.kind == "i":
         low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
-        return st.integers(low if least is None else least, high if most is None else most)
+        return st.integers(
+            low if least is None else least, high if most is None else most
+        )
     if dtype.kind == "c":
         part = entries(np.float32)
         return st.builds(complex, part, part)
-    values = [0.0, -0.0, 0.5, 1.5, 2.5, -3.5, np.inf, -np.inf, np.nan, float(np.finfo(dtype).max)]
+    values = [
+        0.0,
+        -0.0,
+        0.5,
+        1.5,
+        2.5,
+        -3.5,
+        np.inf,
+        -np.inf,
+        np.nan,
+        float(np.finfo(dtype).max),
+    ]
     values += [float(np.finfo(dtype).smallest_subnormal), float(np.finfo(dtype).tiny)]
     return st.one_of(st.sampled_from(values), st.floats(width=8 * dtype.itemsize))
 
@@ -408,7 +502,9 @@ def scalars(dtypes: list[Any], **limits: int) -> st.SearchStrategy[Any]:
     if np.float64 in dtypes:
         weak.append(st.sampled_from([0.1, -2.0, 2.0**32]))
     return st.one_of(
-        *weak, arrays(dtypes, **limits).map(lambda x: x[0, 0]), arrays(dtypes, **limits).map(lambda x: x[0])
+        *weak,
+        arrays(dtypes, **limits).map(lambda x: x[0, 0]),
+        arrays(dtypes, **limits).map(lambda x: x[0]),
     )
 
 
@@ -422,7 +518,9 @@ def same_values(found: Any, expected: Any, *, signed_zeros: bool = True) -> None
     np.testing.assert_array_equal(host, expected)
     if signed_zeros and expected.dtype.kind == "f":
         there = ~np.isnan(expected)
-        np.testing.assert_array_equal(np.signbit(host)[there], np.signbit(expected)[there])
+        np.testing.assert_array_equal(
+            np.signbit(host)[there], np.signbit(expected)[there]
+        )
 
 
 @pytest.mark.parametrize("ufunc", UNARY, ids=lambda f: f.__name__)
@@ -442,8 +540,13 @@ def test_functions_of_one_array_equal_numpy(ufunc, data):
 @given(data=st.data())
 def test_functions_of_two_arrays_or_numbers_equal_numpy(ufunc, data):
     left, right = BINARY[ufunc]
-    limits = {"least": 0, "most": 127} if ufunc in (np.left_shift, np.right_shift) else {}
-    x, y = data.draw(arrays(left)), data.draw(st.one_of(arrays(right, **limits), scalars(right, **limits)))
+    limits = (
+        {"least": 0, "most": 127} if ufunc in (np.left_shift, np.right_shift) else {}
+    )
+    x, y = (
+        data.draw(arrays(left)),
+        data.draw(st.one_of(arrays(right, **limits), scalars(right, **limits))),
+    )
     turned = not limits and ufunc is not np.subtract and data.draw(st.booleans())
     exact_zero = ufunc not in (np.maximum, np.minimum)
     moved = on_device(y) if isinstance(y, np.ndarray) and y.ndim == 2 else y
@@ -475,7 +578,9 @@ def test_in_place_operators_equal_numpy(data):
 @given(
     x=st.lists(st.integers(0, 2**64 - 1), min_size=4, max_size=4),
     y=st.lists(st.integers(0, 2**64 - 1), min_size=4, max_size=4),
-    count=st.lists(st.one_of(st.integers(0, 70), st.integers(0, 2**64 - 1)), min_size=4, max_size=4),
+    count=st.lists(
+        st.one_of(st.integers(0, 70), st.integers(0, 2**64 - 1)), min_size=4, max_size=4
+    ),
 )
 def test_unsigned_integers_equal_numpy(x, y, count):
     here = [np.array(v, np.uint64) for v in (x, y, count)]
@@ -495,7 +600,10 @@ def test_unsigned_integers_equal_numpy(x, y, count):
     assert p[0].item() == x[0]
 
 
-@given(x=st.lists(st.integers(-(2**63), 2**63 - 1), min_size=3, max_size=3), p=st.integers(1, 300))
+@given(
+    x=st.lists(st.integers(-(2**63), 2**63 - 1), min_size=3, max_size=3),
+    p=st.integers(1, 300),
+)
 def test_integers_are_divided_towards_minus_infinity(x, p):
     x = np.array(x)
     same_values(on_device(x) // p, x // p)
@@ -503,15 +611,25 @@ def test_integers_are_divided_towards_minus_infinity(x, p):
 
 @given(data=st.data())
 def test_divisors_on_the_host_divide(data):
-    x, divisor = data.draw(arrays([np.float32, np.float64])), data.draw(st.sampled_from([3.0, 0.1, 7, -49.0]))
+    x, divisor = (
+        data.draw(arrays([np.float32, np.float64])),
+        data.draw(st.sampled_from([3.0, 0.1, 7, -49.0])),
+    )
     with untold():
         same_values(on_device(x) / divisor, x / divisor)
 
 
-@given(x=arrays(REAL), dtype=st.sampled_from([bool, np.int8, np.int64, np.float32, np.float64]))
+@given(
+    x=arrays(REAL),
+    dtype=st.sampled_from([bool, np.int8, np.int64, np.float32, np.float64]),
+)
 def test_conversions_equal_numpy(x, dtype):
     if x.dtype.kind == "f" and np.dtype(dtype).kind == "i":
-        x = np.clip(np.where(np.isfinite(x), x, x.dtype.type(3.7)), x.dtype.type(-100), x.dtype.type(100))
+        x = np.clip(
+            np.where(np.isfinite(x), x, x.dtype.type(3.7)),
+            x.dtype.type(-100),
+            x.dtype.type(100),
+        )
     with untold():
         same_values(on_device(x).astype(dtype), x.astype(dtype))
 
@@ -524,35 +642,112 @@ VIEWS = {
     "rows": lambda x: x[:, INDEX],
     "separated indices": lambda x: x[np.array([[1], [0]]), :, INDEX],
     "device indices": lambda x: x[:, np.flatnonzero(x[0, :3, 0] != np.inf)],
-    "ix": lambda x: x[np.ix_(*(np.flatnonzero(np.ones_like(x).any(axis=a)) for a in ((1, 2), (0, 2), (0, 1))))],
+    "ix": lambda x: x[
+        np.ix_(
+            *(
+                np.flatnonzero(np.ones_like(x).any(axis=a))
+                for a in ((1, 2), (0, 2), (0, 1))
+            )
+        )
+    ],
     "iteration": lambda x: list(x),
-    "reshape": lambda x: (x.reshape(2, -1), x.reshape((4, 3, -1)), x.ravel(), np.swapaxes(x, 0, 1).ravel()),
-    "axes": lambda x: (x.transpose((2, 0, 1)), np.swapaxes(x, 0, 2), np.moveaxis(x, 0, 1), np.expand_dims(x, 1)),
+    "reshape": lambda x: (
+        x.reshape(2, -1),
+        x.reshape((4, 3, -1)),
+        x.ravel(),
+        np.swapaxes(x, 0, 1).ravel(),
+    ),
+    "axes": lambda x: (
+        x.transpose((2, 0, 1)),
+        np.swapaxes(x, 0, 2),
+        np.moveaxis(x, 0, 1),
+        np.expand_dims(x, 1),
+    ),
     "broadcast": lambda x: np.broadcast_to(x[:, :1], x.shape).copy(),
     "repeat": lambda x: (np.repeat(x, 2, axis=1), np.take(x, [2, 0], axis=-2)),
-    "join": lambda x: (np.stack([x, x[::1]]), np.concatenate([x, x.astype(np.float32)], axis=2)),
-    "where": lambda x: (np.where(x > 0, x, 0.0), np.where(x > 0, -1, 1), np.where(x > 0, 0.5, x.astype(np.float32))),
+    "join": lambda x: (
+        np.stack([x, x[::1]]),
+        np.concatenate([x, x.astype(np.float32)], axis=2),
+    ),
+    "where": lambda x: (
+        np.where(x > 0, x, 0.0),
+        np.where(x > 0, -1, 1),
+        np.where(x > 0, 0.5, x.astype(np.float32)),
+    ),
     "clip": lambda x: (np.clip(x, -1, 0.5), np.clip(x.astype(np.float32), -1, 0.5)),
-    "bits": lambda x: (x.view(np.int64), x.view(np.complex128), x.copy().view(np.complex128).view(np.float64)),
-    "complex": lambda x: (x.view(np.complex128).conj(), x.view(np.complex128).real, x.view(np.complex128).imag),
-    "like": lambda x: (np.zeros_like(x), np.zeros(3, like=x), np.ones((2, 1), bool, like=x), np.arange(4, like=x)),
-    "full": lambda x: (np.full(3, 4, like=x), np.full((2, 2), 0.5, like=x), np.full(2, 3, np.int8, like=x)),
-    "matmul": lambda x: (np.rint(x) @ np.rint(x[0, 0]), np.rint(x[0]) @ np.rint(x[1].transpose((1, 0)))),
-    "single matmul": lambda x: np.rint(x).astype(np.float32) @ np.rint(x[0, 0]).astype(np.float32),
-    "flags": lambda x: (x.flags.writeable, np.broadcast_to(x[:1], x.shape).flags.writeable),
-    "counts": lambda x: (np.count_nonzero(x > 0), len(x), x.ndim, x.size, bool((x > 0).any()), float(x[0, 0, 0])),
+    "bits": lambda x: (
+        x.view(np.int64),
+        x.view(np.complex128),
+        x.copy().view(np.complex128).view(np.float64),
+    ),
+    "complex": lambda x: (
+        x.view(np.complex128).conj(),
+        x.view(np.complex128).real,
+        x.view(np.complex128).imag,
+    ),
+    "like": lambda x: (
+        np.zeros_like(x),
+        np.zeros(3, like=x),
+        np.ones((2, 1), bool, like=x),
+        np.arange(4, like=x),
+    ),
+    "full": lambda x: (
+        np.full(3, 4, like=x),
+        np.full((2, 2), 0.5, like=x),
+        np.full(2, 3, np.int8, like=x),
+    ),
+    "matmul": lambda x: (
+        np.rint(x) @ np.rint(x[0, 0]),
+        np.rint(x[0]) @ np.rint(x[1].transpose((1, 0))),
+    ),
+    "single matmul": lambda x: (
+        np.rint(x).astype(np.float32) @ np.rint(x[0, 0]).astype(np.float32)
+    ),
+    "flags": lambda x: (
+        x.flags.writeable,
+        np.broadcast_to(x[:1], x.shape).flags.writeable,
+    ),
+    "counts": lambda x: (
+        np.count_nonzero(x > 0),
+        len(x),
+        x.ndim,
+        x.size,
+        bool((x > 0).any()),
+        float(x[0, 0, 0]),
+    ),
 }
 REDUCTIONS = {
-    "sums": lambda x: (np.rint(x).sum(axis=1), np.sum(np.rint(x), axis=-1, keepdims=True), np.rint(x).sum()),
-    "sums of integers": lambda x: ((x > 0).sum(axis=(0, 2)), np.rint(x).astype(np.int8).sum(axis=2, dtype=np.int64)),
-    "extremes": lambda x: (x.max(), x.min(axis=1), x.max(axis=2, keepdims=True, initial=3), x.min(initial=-0.5)),
+    "sums": lambda x: (
+        np.rint(x).sum(axis=1),
+        np.sum(np.rint(x), axis=-1, keepdims=True),
+        np.rint(x).sum(),
+    ),
+    "sums of integers": lambda x: (
+        (x > 0).sum(axis=(0, 2)),
+        np.rint(x).astype(np.int8).sum(axis=2, dtype=np.int64),
+    ),
+    "extremes": lambda x: (
+        x.max(),
+        x.min(axis=1),
+        x.max(axis=2, keepdims=True, initial=3),
+        x.min(initial=-0.5),
+    ),
     "where": lambda x: (
         np.max(x, where=x < 0, initial=-np.inf, axis=1),
         np.min(x, axis=2, where=x > 1e9, initial=np.inf, keepdims=True),
     ),
     "NaN": lambda x: np.where(x > 1, np.nan, x).max(axis=1, initial=0),
-    "empty": lambda x: (x[:0].max(axis=0, initial=7), x[:, :0].min(axis=(0, 1), initial=2), x[..., :0].sum(axis=2)),
-    "logic": lambda x: ((x > 0).any(axis=(1, 2)), (x > 0).all(axis=1, keepdims=True), np.all(x > 0), x[:0].any()),
+    "empty": lambda x: (
+        x[:0].max(axis=0, initial=7),
+        x[:, :0].min(axis=(0, 1), initial=2),
+        x[..., :0].sum(axis=2),
+    ),
+    "logic": lambda x: (
+        (x > 0).any(axis=(1, 2)),
+        (x > 0).all(axis=1, keepdims=True),
+        np.all(x > 0),
+        x[:0].any(),
+    ),
 }
 
 
@@ -573,7 +768,11 @@ def fill(x):
     return x, y
 
 
-@pytest.mark.parametrize("function", [*VIEWS.values(), *REDUCTIONS.values(), fill], ids=[*VIEWS, *REDUCTIONS, "fill"])
+@pytest.mark.parametrize(
+    "function",
+    [*VIEWS.values(), *REDUCTIONS.values(), fill],
+    ids=[*VIEWS, *REDUCTIONS, "fill"],
+)
 def test_functions_and_methods_equal_numpy(function, assert_equal):
     x = np.random.default_rng(3).normal(size=(2, 6, 4))
     assert_equal(function(on_device(x)), function(x))
@@ -629,7 +828,9 @@ class ArrayEngine(NumpyEngine):
 
 
 class TensorEngine(NumpyEngine):
-    """Exact products by torch, native ones by NumPy in the memory of the tensors, as on a GPU without Triton."""
+    """Exact products by torch, native ones by NumPy in the memory of the tensors, as on
+    a GPU without Triton.
+    """
 
     device = "tensors"
 
@@ -637,12 +838,20 @@ class TensorEngine(NumpyEngine):
         if a.shape[-1] > exact_k_limit(spec.accumulator_max, max_a, max_b):
             raise InexactProductError(f"k = {a.shape[-1]}")
         exact = torch.matmul(unwrap(a).to(torch.float64), unwrap(b).to(torch.float64))
-        dtype = torch.int32 if spec.operand is INT8 else torch.float64 if spec.operand is FP64 else torch.float32
+        dtype = (
+            torch.int32
+            if spec.operand is INT8
+            else torch.float64
+            if spec.operand is FP64
+            else torch.float32
+        )
         return wrap(exact.to(dtype))
 
     def native_product(self, a, b):
         with untold():
-            return wrap(torch.from_numpy(np.matmul(unwrap(a).numpy(), unwrap(b).numpy())))
+            return wrap(
+                torch.from_numpy(np.matmul(unwrap(a).numpy(), unwrap(b).numpy()))
+            )
 
 
 SCHEMES = {
@@ -659,7 +868,9 @@ SCHEMES = {
 
 
 def planned(scheme, a, b, accuracy, engine):
-    problem = Problem(max(len(a), len(b)), a.shape[1], b.shape[2], a.shape[2], np.dtype(a.dtype))
+    problem = Problem(
+        max(len(a), len(b)), a.shape[1], b.shape[2], a.shape[2], np.dtype(a.dtype)
+    )
 
     def look(chosen, target):
         return chosen.evidence(problem, target, a, b, engine, 2**28)
@@ -668,10 +879,14 @@ def planned(scheme, a, b, accuracy, engine):
 
 
 def product_of(scheme, a, b, accuracy, engine):
-    """The plan's reason, values, bound, count and notes; or the error that says why there are none."""
+    """The plan's reason, values, bound, count and notes; or the error that says why
+    there are none.
+    """
     with untold():
         try:
-            plan, outcome = execute(planned(scheme, a, b, accuracy, engine), a, b, engine, 2**28)
+            plan, outcome = execute(
+                planned(scheme, a, b, accuracy, engine), a, b, engine, 2**28
+            )
             return plan.reason, vars(outcome)
         except AccuracyError as error:
             return str(error)
@@ -679,30 +894,46 @@ def product_of(scheme, a, b, accuracy, engine):
 
 @pytest.mark.thinned(4)
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.complex128])
-@pytest.mark.parametrize("data", ["phi_1", "full_range", "cancelling", "largest_times_smallest", "special"])
+@pytest.mark.parametrize(
+    "data", ["phi_1", "full_range", "cancelling", "largest_times_smallest", "special"]
+)
 @pytest.mark.parametrize("name", SCHEMES)
-def test_schemes_give_the_same_bits_on_tensors(name, data, dtype, make_pair, assert_equal):
+def test_schemes_give_the_same_bits_on_tensors(
+    name, data, dtype, make_pair, assert_equal
+):
     scheme, accuracy = SCHEMES[name]
-    a, b = (x[None] for x in make_pair("phi_1" if data == "special" else data, 5, 9, 4, dtype))
+    a, b = (
+        x[None]
+        for x in make_pair("phi_1" if data == "special" else data, 5, 9, 4, dtype)
+    )
     if data == "special":
         a[0, 1, 2], b[0, 3, 1], b[0, 2, 3] = np.inf, np.nan, -np.inf
     expected = product_of(scheme, a, b, accuracy, ArrayEngine())
     found = product_of(scheme, on_device(a), on_device(b), accuracy, TensorEngine())
     assert_equal(found, expected)
-    assert isinstance(found, str) or isinstance(found[1]["values"], device_array.DeviceArray)
+    assert isinstance(found, str) or isinstance(
+        found[1]["values"], device_array.DeviceArray
+    )
 
 
-@pytest.mark.parametrize("scheme", [Ozaki1(), Ozaki2(scaling="fast"), Native()], ids=lambda s: s.name)
+@pytest.mark.parametrize(
+    "scheme", [Ozaki1(), Ozaki2(scaling="fast"), Native()], ids=lambda s: s.name
+)
 def test_splits_are_the_same_on_tensors(scheme, make_pair, assert_equal):
     a, b = (x[None] for x in make_pair("phi_4", 4, 70, 3))
     for side, x in (("left", a), ("right", b)):
         splits = []
-        for engine, p, q, y in ((NumpyEngine(), a, b, x), (TensorEngine(), on_device(a), on_device(b), on_device(x))):
+        for engine, p, q, y in (
+            (NumpyEngine(), a, b, x),
+            (TensorEngine(), on_device(a), on_device(b), on_device(x)),
+        ):
             plan = planned(scheme, p, q, "fp64", engine)
             given = (y, None) if side == "left" else (None, y)
             scale = plan.scheme.scales(plan, *given, engine)[side == "right"]
             splits.append(plan.scheme.split(plan, y, side, scale, engine))
-        assert_equal([splits[1].planes, splits[1].facts], [splits[0].planes, splits[0].facts])
+        assert_equal(
+            [splits[1].planes, splits[1].facts], [splits[0].planes, splits[0].facts]
+        )
 
 
 def test_views_do_not_mind_the_strides_of_axes_of_length_one():

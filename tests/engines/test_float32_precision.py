@@ -1,4 +1,6 @@
-"""FP32 products of PyTorch keep their precision whatever the process has set, and the setting stays as it is."""
+"""FP32 products of PyTorch keep their precision whatever the process has set, and the
+setting stays as it is.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,10 @@ import hifigemm as hg
 torch = pytest.importorskip("torch")
 from hifigemm.engines import float32_precision as precision  # noqa: E402
 
-LEVELS = {backend: (("generic", "all"), (backend, "all"), (backend, "matmul")) for backend in ("cuda", "mkldnn")}
+LEVELS = {
+    backend: (("generic", "all"), (backend, "all"), (backend, "matmul"))
+    for backend in ("cuda", "mkldnn")
+}
 VALUES = {"generic": ("none", "ieee", "tf32", "bf16"), "cuda": ("none", "ieee", "tf32")}
 VALUES["mkldnn"] = VALUES["generic"]
 
@@ -59,7 +64,9 @@ def settings():
 
 def all_settings():
     """What a user can read; the old function raises where the new ones were used."""
-    found = [precision._holding(*level) for levels in LEVELS.values() for level in levels]
+    found = [
+        precision._holding(*level) for levels in LEVELS.values() for level in levels
+    ]
     try:
         return [*found, torch.get_float32_matmul_precision()]
     except RuntimeError as error:
@@ -74,12 +81,18 @@ def test_settings_are_restored_exactly_at_every_level(backend, asked):
         for level, value in zip(levels, values, strict=True):
             precision._set(*level, value)
         before = all_settings()
-        with contextlib.suppress(ZeroDivisionError), precision.float32_precision(backend, asked):
-            assert precision._holding(backend, "matmul") in ((asked, "none") if asked == "ieee" else (asked,))
+        with (
+            contextlib.suppress(ZeroDivisionError),
+            precision.float32_precision(backend, asked),
+        ):
+            assert precision._holding(backend, "matmul") in (
+                (asked, "none") if asked == "ieee" else (asked,)
+            )
             raise ZeroDivisionError
         assert all_settings() == before
         found = []
-        for level in levels:  # what is set at a level is read where nothing is set above
+        # what is set at a level is read where nothing is set above
+        for level in levels:
             found.append(precision._holding(*level))
             precision._set(*level, "none")
         assert tuple(found) == values
@@ -89,7 +102,15 @@ def operands():
     made = torch.Generator().manual_seed(0)
     a, b = (torch.rand(200, 200, generator=made) for _ in range(2))
     stack = torch.rand(3, 200, 200, generator=made)
-    yield from ((a, b), (a, b[0]), (a[0], b), (a[0], b[0]), (stack, b), (stack, stack), (a[:, ::2], b[::2]))
+    yield from (
+        (a, b),
+        (a, b[0]),
+        (a[0], b),
+        (a[0], b[0]),
+        (stack, b),
+        (stack, stack),
+        (a[:, ::2], b[::2]),
+    )
     yield torch.complex(a, b), b
     yield a.bfloat16(), b.bfloat16()
     yield a.half(), b.half()

@@ -28,7 +28,9 @@ BOARDS = {
     "h200": GpuProperties("NVIDIA H200", (9, 0), 132, 1.98e9, 3.201e9, 6144),
     "b200": GpuProperties("NVIDIA B200", (10, 0), 148, 1.965e9, 3.996e9, 8192),
     "b300": GpuProperties("NVIDIA B300", (10, 3), 148, 1.92e9, 3.996e9, 8192),
-    "pro6000": GpuProperties("NVIDIA RTX PRO 6000 Blackwell", (12, 0), 188, 2.617e9, 14.001e9, 512),
+    "pro6000": GpuProperties(
+        "NVIDIA RTX PRO 6000 Blackwell", (12, 0), 188, 2.617e9, 14.001e9, 512
+    ),
 }
 PEAKS = {
     "v100": (7.8e12, 15.7e12, 62e12, 125e12, 0.9e12),
@@ -40,11 +42,19 @@ PEAKS = {
     "b300": (1.2e12, 75e12, 150e12, 2250e12, 8e12),
     "pro6000": (1.97e12, 126e12, 1007e12, 503.8e12, 1.792e12),
 }
-"""Dense FP64, FP32, INT8 and FP16 operations and bytes a second by the datasheets of the boards."""
+"""Dense FP64, FP32, INT8 and FP16 operations and bytes a second by the datasheets of
+the boards.
+"""
 
 
 def figures(rates):
-    return rates.native_fp64[-1], rates.native_fp32[-1], rates.int8, rates.words, rates.bandwidth
+    return (
+        rates.native_fp64[-1],
+        rates.native_fp32[-1],
+        rates.int8,
+        rates.words,
+        rates.bandwidth,
+    )
 
 
 def cube(n, dtype="float64"):
@@ -57,18 +67,24 @@ def test_an_h200_has_what_was_measured_on_one():
 
 def test_an_h100_is_an_h200_with_another_memory():
     found = rates_of(BOARDS["h100"])
-    assert found == replace(H200, gpu="NVIDIA H100 80GB HBM3", bandwidth=found.bandwidth)
+    assert found == replace(
+        H200, gpu="NVIDIA H100 80GB HBM3", bandwidth=found.bandwidth
+    )
     assert found.bandwidth == pytest.approx(4.3e12 * (2.619 * 5120) / (3.201 * 6144))
 
 
 @pytest.mark.parametrize("board", PEAKS)
 def test_other_boards_reach_the_share_of_their_units_that_an_h200_reaches(board):
-    """Datasheets are rounded, and some take a clock for tensor cores that is up to 6 % below the driver's."""
+    """Datasheets are rounded, and some take a clock for tensor cores that is up to 6 %
+    below the driver's.
+    """
     rates, peaks = rates_of(BOARDS[board]), PEAKS[board]
     cycles = 132 * 1.98e9  # of an H200
     units = (256 * cycles, 256 * cycles, 8192 * cycles, 4096 * cycles, 4.917e12)
     kernels = (1.0, 1.0, 0.84, 0.7, 1.0)  # plain ones over those for Hopper
-    for found, known, peak, unit, kernel in zip(figures(rates), figures(H200), peaks, units, kernels, strict=True):
+    for found, known, peak, unit, kernel in zip(
+        figures(rates), figures(H200), peaks, units, kernels, strict=True
+    ):
         assert found / known == pytest.approx(kernel * peak / unit, rel=0.06)
     assert (rates.gpu, rates.num_sms) == (BOARDS[board].name, BOARDS[board].num_sms)
 
@@ -91,7 +107,9 @@ def test_rates_grow_with_sms_clock_and_memory():
             assert getattr(twice, name) == pytest.approx(2 * getattr(base, name))
         assert twice.native_fp64[-1] == pytest.approx(2 * base.native_fp64[-1])
         assert twice.bandwidth == base.bandwidth
-    assert rates_of(replace(gpu, memory_clock=2.43e9)).bandwidth == pytest.approx(2 * base.bandwidth)
+    assert rates_of(replace(gpu, memory_clock=2.43e9)).bandwidth == pytest.approx(
+        2 * base.bandwidth
+    )
 
 
 @pytest.mark.parametrize(
@@ -108,8 +126,18 @@ def test_rates_grow_with_sms_clock_and_memory():
     ],
 )
 def test_unknown_architectures_count_as_the_closest_older_one(capability, older):
-    unknown, known = (rates_of(GpuProperties("NVIDIA Nothing", x, 50, 1e9, 1e9, 1024)) for x in (capability, older))
-    shares = ("native_fp64", "native_fp32", "bandwidth", "launch", "odd_fp64", "num_sms")
+    unknown, known = (
+        rates_of(GpuProperties("NVIDIA Nothing", x, 50, 1e9, 1e9, 1024))
+        for x in (capability, older)
+    )
+    shares = (
+        "native_fp64",
+        "native_fp32",
+        "bandwidth",
+        "launch",
+        "odd_fp64",
+        "num_sms",
+    )
     assert [getattr(unknown, x) for x in shares] == [getattr(known, x) for x in shares]
     kernels = 0.84 if older == (9, 0) else 1.0  # those for Hopper run on 9.0 alone
     assert unknown.int8 == pytest.approx(kernels * known.int8)
@@ -120,7 +148,8 @@ def test_what_a_driver_does_not_say_is_that_of_the_board_in_the_table(board):
     gpu = BOARDS[board]
     bare = rates_of(GpuProperties(gpu.name, gpu.capability, gpu.num_sms))
     for found, known in zip(figures(bare), figures(rates_of(gpu)), strict=True):
-        assert found == pytest.approx(known, rel=0.03)  # datasheets round the bytes a second of a memory
+        # datasheets round the bytes a second of a memory
+        assert found == pytest.approx(known, rel=0.03)
 
 
 @pytest.mark.parametrize(
@@ -140,20 +169,31 @@ def test_what_a_driver_does_not_say_is_that_of_the_board_in_the_table(board):
 def test_low_precision_pays_where_its_units_are_many_times_faster(board, dtype, pays):
     rates, problem = rates_of(BOARDS[board]), cube(8192, dtype)
     native = rates.native_seconds(problem)
-    own = rates.residue_seconds(problem, 15, True) / 0.9 if dtype == "float64" else 1.5 * rates.word_seconds(problem)
+    own = (
+        rates.residue_seconds(problem, 15, True) / 0.9
+        if dtype == "float64"
+        else 1.5 * rates.word_seconds(problem)
+    )
     assert (own < native) == pays
 
 
 def test_the_page_on_hardware_has_the_predictions_of_the_model():
     root = Path(__file__).parents[2]
-    table = subprocess.run([sys.executable, root / "tools" / "hardware.py"], capture_output=True, text=True, check=True)
+    table = subprocess.run(
+        [sys.executable, root / "tools" / "hardware.py"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert table.stdout.count("\n") == 12
     assert table.stdout in (root / "docs" / "hardware.md").read_text(encoding="utf-8")
 
 
 def test_rates_print_where_they_come_from():
     assert "measured on an H200 of 700 W" in str(rates_of(BOARDS["h100"]))
-    assert "108 SMs of capability 8.0 at 1.41 GHz, scaled from an H200" in str(rates_of(BOARDS["a100"]))
+    assert "108 SMs of capability 8.0 at 1.41 GHz, scaled from an H200" in str(
+        rates_of(BOARDS["a100"])
+    )
 
 
 SHOWN = """
@@ -169,13 +209,24 @@ def test_processes_with_different_homes_have_the_same_rates(tmp_path):
     shown = []
     for name in ("one", "other"):
         home = tmp_path / name
-        for folder in (".cache/hifigemm", "Library/Caches/hifigemm", "AppData/Local/hifigemm", "hifigemm"):
+        for folder in (
+            ".cache/hifigemm",
+            "Library/Caches/hifigemm",
+            "AppData/Local/hifigemm",
+            "hifigemm",
+        ):
             (home / folder).mkdir(parents=True)
             (home / folder / "rates.json").write_text("{}")
-        variables = dict.fromkeys(("HOME", "XDG_CACHE_HOME", "LOCALAPPDATA", "USERPROFILE"), str(home))
+        variables = dict.fromkeys(
+            ("HOME", "XDG_CACHE_HOME", "LOCALAPPDATA", "USERPROFILE"), str(home)
+        )
         before = sorted(home.rglob("*"))
         done = subprocess.run(
-            [sys.executable, "-c", SHOWN], capture_output=True, text=True, check=True, env=os.environ | variables
+            [sys.executable, "-c", SHOWN],
+            capture_output=True,
+            text=True,
+            check=True,
+            env=os.environ | variables,
         )
         assert sorted(home.rglob("*")) == before
         shown.append(done.stdout)
@@ -186,7 +237,12 @@ def test_processes_with_different_homes_have_the_same_rates(tmp_path):
 def test_properties_are_what_pytorch_says(monkeypatch, hip):
     torch = pytest.importorskip("torch")
     said = SimpleNamespace(
-        name="NVIDIA H200", major=9, minor=0, multi_processor_count=132, clock_rate=1980000, memory_clock_rate=3201000
+        name="NVIDIA H200",
+        major=9,
+        minor=0,
+        multi_processor_count=132,
+        clock_rate=1980000,
+        memory_clock_rate=3201000,
     )
     monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: said)

@@ -1,4 +1,6 @@
-"""The NumPy engine: exact within its limits, refusing beyond, whatever the layout and the number of threads."""
+"""The NumPy engine: exact within its limits, refusing beyond, whatever the layout and
+the number of threads.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ def largest(spec):
 
 
 def storage(spec):
-    return {"int8": np.int8, "fp16": np.float16, "fp64": np.float64}.get(spec.name, np.float32)
+    return {"int8": np.int8, "fp16": np.float16, "fp64": np.float64}.get(
+        spec.name, np.float32
+    )
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=IDS)
@@ -34,9 +38,14 @@ def test_products_are_exact_at_the_limit_of_the_accumulator(spec):
     top = largest(spec)
     k = min(exact_k_limit(spec.accumulator_max, top, top), 140000)
     rng = np.random.default_rng(12)
-    for signs_a, signs_b in ((1, 1), (1, -1), (rng.choice([-1, 1], (2, k)), rng.choice([-1, 1], (k, 3)))):
+    for signs_a, signs_b in (
+        (1, 1),
+        (1, -1),
+        (rng.choice([-1, 1], (2, k)), rng.choice([-1, 1], (k, 3))),
+    ):
         a, b = (
-            np.broadcast_to(s * top, shape).astype(storage(spec)) for s, shape in ((signs_a, (2, k)), (signs_b, (k, 3)))
+            np.broadcast_to(s * top, shape).astype(storage(spec))
+            for s, shape in ((signs_a, (2, k)), (signs_b, (k, 3)))
         )
         c = ENGINE.exact_product(spec, a[None], b[None], top, top)[0]
         exact = integer_product(a.astype(np.int64), b.astype(np.int64))
@@ -48,11 +57,18 @@ def test_random_words_multiply_exactly(spec):
     rng = np.random.default_rng(13)
     top = largest(spec)
     for k in (1, 2, 63):
-        a, b = rng.integers(-top, top + 1, (2, 5, k)), rng.integers(-top, top + 1, (2, k, 4))
-        c = ENGINE.exact_product(spec, a.astype(storage(spec)), b.astype(storage(spec)), top, top)
+        a, b = (
+            rng.integers(-top, top + 1, (2, 5, k)),
+            rng.integers(-top, top + 1, (2, k, 4)),
+        )
+        c = ENGINE.exact_product(
+            spec, a.astype(storage(spec)), b.astype(storage(spec)), top, top
+        )
         assert c.shape == (2, 5, 4)
         for z in range(2):
-            assert [[int(x) for x in row] for row in c[z]] == integer_product(a[z], b[z]).tolist()
+            assert [[int(x) for x in row] for row in c[z]] == integer_product(
+                a[z], b[z]
+            ).tolist()
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=IDS)
@@ -61,11 +77,20 @@ def test_exact_product_refuses_one_term_too_many_with_the_numbers(spec):
     limit = exact_k_limit(spec.accumulator_max, top, top)
     if limit > 10**6:
         pytest.skip("the limit does not fit a test")
-    a, b = np.zeros((1, 1, limit + 1), storage(spec)), np.zeros((1, limit + 1, 1), storage(spec))
+    a, b = (
+        np.zeros((1, 1, limit + 1), storage(spec)),
+        np.zeros((1, limit + 1, 1), storage(spec)),
+    )
     assert ENGINE.exact_product(spec, a[:, :, 1:], b[:, 1:], top, top)[0, 0, 0] == 0
     with pytest.raises(hg.InexactProductError) as error:
         ENGINE.exact_product(spec, a, b, top, top)
-    for number in (limit + 1, top, (limit + 1) * top * top, spec.accumulator_max, limit):
+    for number in (
+        limit + 1,
+        top,
+        (limit + 1) * top * top,
+        spec.accumulator_max,
+        limit,
+    ):
         assert str(number) in str(error.value)
     assert spec.name in str(error.value)
     assert isinstance(error.value, hg.HifigemmError)
@@ -73,7 +98,9 @@ def test_exact_product_refuses_one_term_too_many_with_the_numbers(spec):
 
 @pytest.mark.parametrize("spec", SPECS, ids=IDS)
 def test_the_stated_block_is_exact_for_the_words_it_is_based_on(spec):
-    beta = slice_bits_for(spec.k_block, spec.k_block, spec.accumulator_max, spec.max_integer)
+    beta = slice_bits_for(
+        spec.k_block, spec.k_block, spec.accumulator_max, spec.max_integer
+    )
     h = 2 ** (beta - 1)
     assert exact_k_limit(spec.accumulator_max, h, h) >= spec.k_block
 
@@ -81,8 +108,12 @@ def test_the_stated_block_is_exact_for_the_words_it_is_based_on(spec):
 def test_int8_sums_are_exact_in_int32_for_every_pair_of_bytes():
     spec = ENGINE.products["int8"]
     values = np.arange(-128, 128).astype(np.int8)
-    c = ENGINE.exact_product(spec, values[None, :, None], values[None, None], 128, 128)[0]
-    np.testing.assert_array_equal(c, np.outer(values.astype(np.int64), values.astype(np.int64)))
+    c = ENGINE.exact_product(spec, values[None, :, None], values[None, None], 128, 128)[
+        0
+    ]
+    np.testing.assert_array_equal(
+        c, np.outer(values.astype(np.int64), values.astype(np.int64))
+    )
     assert c.dtype == np.int32
 
 
@@ -90,9 +121,14 @@ def test_int8_products_longer_than_the_float32_block_are_exact():
     spec = ENGINE.products["int8"]
     rng = np.random.default_rng(14)
     for k in (1023, 1024, 1025, 4096, 131071):
-        a, b = (rng.choice([-128, 127], shape).astype(np.int8) for shape in ((1, 2, k), (1, k, 2)))
+        a, b = (
+            rng.choice([-128, 127], shape).astype(np.int8)
+            for shape in ((1, 2, k), (1, k, 2))
+        )
         found = ENGINE.exact_product(spec, a, b, 128, 128)[0]
-        np.testing.assert_array_equal(found, a[0].astype(np.int64) @ b[0].astype(np.int64))
+        np.testing.assert_array_equal(
+            found, a[0].astype(np.int64) @ b[0].astype(np.int64)
+        )
 
 
 @pytest.mark.parametrize(("x", "y"), [(127, 127), (127, -128), (1, 127), (128, 128)])
@@ -113,9 +149,13 @@ def repeated(a, b, scheme):
     return found and found[0]
 
 
-@pytest.mark.parametrize(("dtype", "least"), [(np.float32, 2.0**-126), (np.float64, 2.0**-1022)])
+@pytest.mark.parametrize(
+    ("dtype", "least"), [(np.float32, 2.0**-126), (np.float64, 2.0**-1022)]
+)
 @pytest.mark.parametrize("k", [1, 3])
-def test_products_are_repeated_where_results_are_finite_and_underflow_cannot_matter(dtype, least, k):
+def test_products_are_repeated_where_results_are_finite_and_underflow_cannot_matter(
+    dtype, least, k
+):
     a = np.zeros((2, k), dtype)
     a[:, 0] = 1
     b = np.ones((k, 2), dtype)
@@ -133,7 +173,11 @@ def test_only_products_of_matrices_are_repeated(assert_same_bits):
     a, stack = rng.standard_normal((5, 5)), np.ones((3, 2, 2))
     assert repeated(stack, stack, "native") is None
     assert repeated(a, a[0], "auto") is None
-    for x, scheme in ((a, "auto"), (a, "ozaki1"), (a.astype(np.float32), hg.Native(product="fp64"))):
+    for x, scheme in (
+        (a, "auto"),
+        (a, "ozaki1"),
+        (a.astype(np.float32), hg.Native(product="fp64")),
+    ):
         again = repeated(x, x, scheme)
         assert_same_bits(again(x, -x, None), hg.matmul(x, -x, scheme=scheme))
 
@@ -142,10 +186,16 @@ def test_only_products_of_matrices_are_repeated(assert_same_bits):
 def test_layouts_broadcasting_and_threads_do_not_matter(spec):
     rng = np.random.default_rng(15)
     top = min(largest(spec), 127)
-    a, b = rng.integers(-top, top + 1, (3, 6, 60)), rng.integers(-top, top + 1, (1, 60, 7))
+    a, b = (
+        rng.integers(-top, top + 1, (3, 6, 60)),
+        rng.integers(-top, top + 1, (1, 60, 7)),
+    )
     expected = a @ b
     a, b = a.astype(storage(spec)), b.astype(storage(spec))
-    flipped = np.ascontiguousarray(a[:, :, ::-1])[:, :, ::-1], np.ascontiguousarray(b[:, ::-1])[:, ::-1]
+    flipped = (
+        np.ascontiguousarray(a[:, :, ::-1])[:, :, ::-1],
+        np.ascontiguousarray(b[:, ::-1])[:, ::-1],
+    )
     for x, y in ((a, b), (np.asfortranarray(a), np.asfortranarray(b)), flipped):
         for threads in (1, 2):
             with threadpool_limits(threads, user_api="blas"):
@@ -153,7 +203,9 @@ def test_layouts_broadcasting_and_threads_do_not_matter(spec):
             np.testing.assert_array_equal(found, expected)
 
 
-def test_the_native_product_is_that_of_numpy_without_warnings(make_pair, assert_same_bits):
+def test_the_native_product_is_that_of_numpy_without_warnings(
+    make_pair, assert_same_bits
+):
     for name in ("phi_1", "overflowing", "underflowing"):
         a, b = make_pair(name, 4, 9, 3)
         with np.errstate(all="ignore"):
@@ -175,7 +227,10 @@ def test_engines_that_are_not_here_are_named_with_those_that_are():
 @pytest.mark.parametrize("k", [0, 3, 700, 2100])
 def test_stacks_of_int8_products_are_those_of_their_matrices(stacks, k):
     rng = np.random.default_rng(k)
-    a, b = (rng.integers(-128, 128, (many, *shape)).astype(np.int8) for many, shape in zip(stacks, ((5, k), (k, 4))))
+    a, b = (
+        rng.integers(-128, 128, (many, *shape)).astype(np.int8)
+        for many, shape in zip(stacks, ((5, k), (k, 4)))
+    )
     found = ENGINE.exact_product(ENGINE.products["int8"], a, b, 128, 128)
     assert found.dtype == np.int32
     np.testing.assert_array_equal(found, a.astype(np.int64) @ b.astype(np.int64))

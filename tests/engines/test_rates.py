@@ -1,4 +1,6 @@
-"""The cost model: times that grow with the work, and the given rates at the given sizes."""
+"""The cost model: times that grow with the work, and the given rates at the given
+sizes.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ OWN = rates.Rates(
     num_sms=100,
     source="made up",
 )
-MODELS = pytest.mark.parametrize("model", [rates.H200, OWN], ids=lambda model: model.gpu)
+MODELS = pytest.mark.parametrize(
+    "model", [rates.H200, OWN], ids=lambda model: model.gpu
+)
 
 
 def cube(n, dtype="float64"):
@@ -36,10 +40,14 @@ def cube(n, dtype="float64"):
 
 
 @MODELS
-@pytest.mark.parametrize(("dtype", "name"), [("float64", "native_fp64"), ("float32", "native_fp32")])
+@pytest.mark.parametrize(
+    ("dtype", "name"), [("float64", "native_fp64"), ("float32", "native_fp32")]
+)
 def test_measured_sizes_have_the_measured_rate(model, dtype, name):
     for n, rate in zip(SIZES, getattr(model, name), strict=True):
-        assert model.native_seconds(cube(n, dtype)) - model.launch == pytest.approx(2 * n**3 / rate, rel=1e-9)
+        assert model.native_seconds(cube(n, dtype)) - model.launch == pytest.approx(
+            2 * n**3 / rate, rel=1e-9
+        )
 
 
 @MODELS
@@ -69,15 +77,22 @@ def test_real_fp64_products_are_slower_where_n_or_k_is_odd(name, slower):
     for n in (1024, 3000):
         for dtype in ("float64", "float32", "complex128"):
             more = replace(cube(n, dtype), **{name: n + 1})
-            longer = (OWN.native_seconds(more) - OWN.launch) / (OWN.native_seconds(cube(n, dtype)) - OWN.launch)
-            assert longer == pytest.approx(2.0 if slower and dtype == "float64" else 1.0, rel=2 / n)
+            longer = (OWN.native_seconds(more) - OWN.launch) / (
+                OWN.native_seconds(cube(n, dtype)) - OWN.launch
+            )
+            assert longer == pytest.approx(
+                2.0 if slower and dtype == "float64" else 1.0, rel=2 / n
+            )
 
 
 def test_residues_pay_earlier_on_an_h200_where_n_and_k_are_odd():
     model = rates.H200
     for n in (1535, 2000, 2500, 2501, 3332, 3333, 4097):
         pays = n in (2501, 3333, 4097)
-        assert (model.residue_seconds(cube(n), 15, True) < 0.9 * model.native_seconds(cube(n))) == pays
+        assert (
+            model.residue_seconds(cube(n), 15, True)
+            < 0.9 * model.native_seconds(cube(n))
+        ) == pays
 
 
 def test_native_products_of_more_work_take_longer():
@@ -94,27 +109,39 @@ def test_residue_products_of_more_work_take_longer(model):
             assert model.residue_seconds(whole, 15, looks) > base
             for name in ("batch", "m", "n", "k"):
                 for more in (getattr(whole, name) + 1, 2 * getattr(whole, name)):
-                    assert model.residue_seconds(replace(whole, **{name: more}), 14, looks) > base
-        assert model.residue_seconds(whole, 14, True) > model.residue_seconds(whole, 14, False)
+                    assert (
+                        model.residue_seconds(replace(whole, **{name: more}), 14, looks)
+                        > base
+                    )
+        assert model.residue_seconds(whole, 14, True) > model.residue_seconds(
+            whole, 14, False
+        )
 
 
 @MODELS
 def test_magnitudes_of_complex_entries_take_four_products(model):
     real, both = (
-        model.residue_seconds(cube(1024, dtype), 30, True) - model.residue_seconds(cube(1024, dtype), 30, False)
+        model.residue_seconds(cube(1024, dtype), 30, True)
+        - model.residue_seconds(cube(1024, dtype), 30, False)
         for dtype in ("float64", "complex128")
     )
     empty = replace(cube(1024), k=0, m=0)
-    fixed = model.residue_seconds(empty, 0, True) - model.residue_seconds(empty, 0, False)
+    fixed = model.residue_seconds(empty, 0, True) - model.residue_seconds(
+        empty, 0, False
+    )
     assert both - fixed == pytest.approx(4 * (real - fixed))
 
 
 def test_complex_products_are_four_real_ones_and_thin_ones_wait_for_memory():
     n = 4096
     flops = OWN.native_seconds(cube(n)) - OWN.launch
-    assert OWN.native_seconds(cube(n, "complex128")) - OWN.launch == pytest.approx(4 * flops)
+    assert OWN.native_seconds(cube(n, "complex128")) - OWN.launch == pytest.approx(
+        4 * flops
+    )
     thin = Problem(1, 1, 8192, 8192, np.dtype("float64"))
-    assert OWN.native_seconds(thin) - OWN.launch == pytest.approx((2 * 8192 + 8192**2) * 8 / OWN.bandwidth)
+    assert OWN.native_seconds(thin) - OWN.launch == pytest.approx(
+        (2 * 8192 + 8192**2) * 8 / OWN.bandwidth
+    )
 
 
 def test_empty_products_cost_a_launch():
@@ -128,7 +155,10 @@ def test_residues_pay_on_an_h200_for_large_products_only():
     model = rates.H200
     for n, pays in ((256, False), (1024, False), (8192, True)):
         for dtype, count in (("float64", 15), ("complex128", 32)):
-            own, native = model.residue_seconds(cube(n, dtype), count, True), model.native_seconds(cube(n, dtype))
+            own, native = (
+                model.residue_seconds(cube(n, dtype), count, True),
+                model.native_seconds(cube(n, dtype)),
+            )
             assert (own < 0.9 * native) == pays
 
 
@@ -155,19 +185,29 @@ def test_residues_take_what_was_measured_on_an_h200(dtype, count, rates_at):
     """results/dgemm_h200.csv and zgemm_h200.csv, by numbers of products."""
     for n, rate in rates_at.items():
         seconds = rates.H200.residue_seconds(cube(n, dtype), count, False)
-        assert (8 if dtype == "complex128" else 2) * n**3 / seconds == pytest.approx(1e12 * rate, rel=0.06)
+        assert (8 if dtype == "complex128" else 2) * n**3 / seconds == pytest.approx(
+            1e12 * rate, rel=0.06
+        )
 
 
-@pytest.mark.parametrize(("dtype", "n", "micro"), [("float64", 2048, 321), ("complex128", 1024, 179)])
+@pytest.mark.parametrize(
+    ("dtype", "n", "micro"), [("float64", 2048, 321), ("complex128", 1024, 179)]
+)
 def test_a_look_takes_what_was_measured_on_an_h200(dtype, n, micro):
     """Halfway between a graph (309 and 165 us) and calls from Python (334 and 193)."""
     count = num_planes(moduli_set(15, dtype == "complex128"), dtype == "complex128")
-    assert 1e6 * rates.H200.residue_seconds(cube(n, dtype), count, True) == pytest.approx(micro, rel=0.06)
+    assert 1e6 * rates.H200.residue_seconds(
+        cube(n, dtype), count, True
+    ) == pytest.approx(micro, rel=0.06)
 
 
-@pytest.mark.parametrize(("n", "rate"), [(2048, 158e12), (4096, 185e12), (8192, 202e12)])
+@pytest.mark.parametrize(
+    ("n", "rate"), [(2048, 158e12), (4096, 185e12), (8192, 202e12)]
+)
 def test_words_take_what_was_measured_on_an_h200(n, rate):
-    """Captured FP16 words without the launches that stay idle, results/sgemm_h200.csv."""
+    """Captured FP16 words without the launches that stay idle,
+    results/sgemm_h200.csv.
+    """
     seconds = rates.H200.word_seconds(cube(n, "float32")) - 4 * rates.H200.launch
     assert 2 * n**3 / seconds == pytest.approx(rate, rel=0.05)
 
@@ -175,7 +215,10 @@ def test_words_take_what_was_measured_on_an_h200(n, rate):
 @pytest.mark.parametrize(
     ("m", "n", "k", "batch", "pays"),
     [
-        *((n, n, n, 1, n >= 1024) for n in (64, 128, 256, 512, 768, 1024, 2048, 4096, 16384)),
+        *(
+            (n, n, n, 1, n >= 1024)
+            for n in (64, 128, 256, 512, 768, 1024, 2048, 4096, 16384)
+        ),
         (8192, 1, 8192, 1, False),
         (8192, 64, 8192, 1, False),
         (64, 64, 65536, 1, False),
@@ -188,7 +231,9 @@ def test_words_take_what_was_measured_on_an_h200(n, rate):
 )
 def test_words_pay_on_an_h200_for_large_products_only(m, n, k, batch, pays):
     problem = Problem(batch, m, n, k, np.dtype("float32"))
-    assert (1.5 * rates.H200.word_seconds(problem) < rates.H200.native_seconds(problem)) == pays
+    assert (
+        1.5 * rates.H200.word_seconds(problem) < rates.H200.native_seconds(problem)
+    ) == pays
 
 
 def test_narrow_operands_are_converted_for_a_native_product():
@@ -196,7 +241,9 @@ def test_narrow_operands_are_converted_for_a_native_product():
     for fmt in (FP16, BF16):
         narrow = replace(whole, narrow=fmt)
         more = rates.H200.native_seconds(narrow) - rates.H200.native_seconds(whole)
-        assert more == pytest.approx(2 * 4096**2 * 6 / rates.H200.bandwidth + 2 * rates.H200.launch)
+        assert more == pytest.approx(
+            2 * 4096**2 * 6 / rates.H200.bandwidth + 2 * rates.H200.launch
+        )
         assert rates.H200.word_seconds(narrow) < rates.H200.word_seconds(whole)
 
 
@@ -210,13 +257,20 @@ def test_rates_are_printed_with_their_sizes():
 
 @pytest.mark.parametrize(
     ("dtype", "n", "milliseconds"),
-    [("float64", 4096, 1.07), ("float64", 8192, 7.23), ("float64", 16384, 52.8), ("complex128", 8192, 17.5)],
+    [
+        ("float64", 4096, 1.07),
+        ("float64", 8192, 7.23),
+        ("float64", 16384, 52.8),
+        ("complex128", 8192, 17.5),
+    ],
 )
 def test_mirrored_results_take_what_was_measured_on_an_h200(dtype, n, milliseconds):
     """results/syrk_h200.csv, 15 moduli and a look at magnitudes."""
     problem = replace(cube(n, dtype), mirror="T")
     count = num_planes(moduli_set(15, problem.is_complex), problem.is_complex)
-    assert 1e3 * rates.H200.residue_seconds(problem, count, True) == pytest.approx(milliseconds, rel=0.1)
+    assert 1e3 * rates.H200.residue_seconds(problem, count, True) == pytest.approx(
+        milliseconds, rel=0.1
+    )
 
 
 @pytest.mark.parametrize("dtype", ["float64", "complex128", "float32"])
@@ -225,6 +279,11 @@ def test_half_of_a_product_saves_moduli_and_words_more_than_the_library(n, dtype
     whole = cube(n, dtype)
     half = replace(whole, mirror="T")
     assert rates.H200.native_seconds(half) > rates.H200.native_seconds(whole)
-    assert 0.5 < rates.H200.residue_seconds(half, 15, True) / rates.H200.residue_seconds(whole, 15, True) < 0.7
+    assert (
+        0.5
+        < rates.H200.residue_seconds(half, 15, True)
+        / rates.H200.residue_seconds(whole, 15, True)
+        < 0.7
+    )
     if dtype == "float32":
         assert rates.H200.word_seconds(half) < rates.H200.word_seconds(whole)

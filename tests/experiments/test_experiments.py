@@ -1,4 +1,6 @@
-"""Each experiment runs at a small size, its file is drawn, and what it must show is seen."""
+"""Each experiment runs at a small size, its file is drawn, and what it must show is
+seen.
+"""
 
 from __future__ import annotations
 
@@ -45,13 +47,17 @@ SMALL = {
 }
 
 
-@pytest.mark.parametrize("experiment", SMALL, ids=lambda module: module.__name__.split(".")[-1])
+@pytest.mark.parametrize(
+    "experiment", SMALL, ids=lambda module: module.__name__.split(".")[-1]
+)
 def test_file_is_written_and_drawn(experiment, tmp_path, monkeypatch, capsys):
     name = experiment.__name__.split(".")[-1]
     data = tmp_path / f"{name}.csv"
     monkeypatch.setattr(sys, "argv", [name, *SMALL[experiment], "--output", str(data)])
     if hasattr(experiment, "FAMILIES"):
-        monkeypatch.setattr(experiment, "FAMILIES", ["uniform", "phi 4", "blocks scaled"])
+        monkeypatch.setattr(
+            experiment, "FAMILIES", ["uniform", "phi 4", "blocks scaled"]
+        )
     experiment.main()
     assert data.with_suffix(".env.json").exists()
     rows = read_rows(data)
@@ -63,7 +69,11 @@ def test_file_is_written_and_drawn(experiment, tmp_path, monkeypatch, capsys):
 
 def test_a_correctly_rounded_product_has_one_result(tmp_path, monkeypatch):
     data = tmp_path / "reproducibility.csv"
-    monkeypatch.setattr(sys, "argv", ["reproducibility", "--shape", "70", "100", "5", "--output", str(data)])
+    monkeypatch.setattr(
+        sys,
+        "argv",
+        ["reproducibility", "--shape", "70", "100", "5", "--output", str(data)],
+    )
     reproducibility.main()
     ours = [row for row in read_rows(data) if row["method"] != "numpy.matmul"]
     assert len(ours) == 7
@@ -72,28 +82,46 @@ def test_a_correctly_rounded_product_has_one_result(tmp_path, monkeypatch):
 
 
 def test_published_forward_errors_are_reproduced():
-    """[VLVJ23] on an A100 at n = 128, within 10 %: 2-norm of TF64, DGEMM and 3x TF32."""
+    """[VLVJ23] on an A100 at n = 128, within 10 %: 2-norm of TF64, DGEMM and 3x
+    TF32.
+    """
     found = {row["curve"]: row["norm_2"] for row in forward_errors.measure(128, 128)}
     for curve, values in forward_errors.PUBLISHED.items():
         assert abs(found[curve] / values[128] - 1) <= 0.1, curve
 
 
 def test_error_of_two_tf32_words_grows_on_the_a100():
-    """1.0e-7 at n = 1024 after 4.0e-8 at 128 [VLVJ23], within 10 %; 48 x 48 entries sample it to 2 %."""
+    """1.0e-7 at n = 1024 after 4.0e-8 at 128 [VLVJ23], within 10 %; 48 x 48 entries
+    sample it to 2 %.
+    """
     rng = np.random.default_rng(1)
-    a, b = (mean_of_uniforms(rng, shape, np.float32) for shape in ((48, 1024), (1024, 48)))
-    c = hg.matmul(a, b, scheme=forward_errors.TENSOR_CORE["3x TF32"], engine=forward_errors.ENGINE)
+    a, b = (
+        mean_of_uniforms(rng, shape, np.float32) for shape in ((48, 1024), (1024, 48))
+    )
+    c = hg.matmul(
+        a, b, scheme=forward_errors.TENSOR_CORE["3x TF32"], engine=forward_errors.ENGINE
+    )
     error = reference.forward_errors(c, a, b)["2"]
     assert abs(error / forward_errors.PUBLISHED["3x TF32"][1024] - 1) <= 0.1
 
 
 def test_correction_pays_on_positive_data():
-    """Entries in (0, 1), k = 4096, units of an H100: 3.3 times below FP32 in order, 50 times below sums in the unit."""
+    """Entries in (0, 1), k = 4096, units of an H100: 3.3 times below FP32 in order, 50
+    times below sums in the unit.
+    """
     rng = np.random.default_rng(1)
     a, b = (uniform(rng, shape, 0, 1, np.float32) for shape in ((24, 4096), (4096, 24)))
     exact = a.astype(float) @ b.astype(float)
     outside, chained = (
-        np.mean(abs(hg.matmul(a, b, scheme=hg.Corrected(accumulate=how), engine=residuals.ENGINE) / exact - 1))
+        np.mean(
+            abs(
+                hg.matmul(
+                    a, b, scheme=hg.Corrected(accumulate=how), engine=residuals.ENGINE
+                )
+                / exact
+                - 1
+            )
+        )
         for how in ("outside", "chained")
     )
     assert 3.3 * outside <= np.mean(abs(chained_product(a, b) / exact - 1))
@@ -105,13 +133,22 @@ def test_rounded_componentwise_error_follows_the_exact_one():
     a, b = (phi_matrix(rng, (30, 30), 2.0).astype(np.float32) for _ in range(2))
     exact = componentwise_error(a @ b, a, b)
     reference = correctly_rounded(a, b, np.float64)
-    assert ozaki_modes.rounded_componentwise_error(a @ b, a, b, reference) == pytest.approx(exact, rel=1e-6)
-    assert ozaki_modes.rounded_componentwise_error([[0.0]], [[0.0]], [[1.0]], [[0.0]]) == 0
-    assert ozaki_modes.rounded_componentwise_error([[1.0]], [[0.0]], [[1.0]], [[0.0]]) == np.inf
+    assert ozaki_modes.rounded_componentwise_error(
+        a @ b, a, b, reference
+    ) == pytest.approx(exact, rel=1e-6)
+    assert (
+        ozaki_modes.rounded_componentwise_error([[0.0]], [[0.0]], [[1.0]], [[0.0]]) == 0
+    )
+    assert (
+        ozaki_modes.rounded_componentwise_error([[1.0]], [[0.0]], [[1.0]], [[0.0]])
+        == np.inf
+    )
 
 
 def test_enough_moduli_round_every_entry_once():
-    """21 moduli hold all products of entries (rand - 0.5) exp(0.1 randn), which is what correct rounding takes."""
+    """21 moduli hold all products of entries (rand - 0.5) exp(0.1 randn), which is what
+    correct rounding takes.
+    """
     for row in moduli.measure(0.1, 48, 8):
         if row["num_moduli"] == 21:
             assert row["share_correct"] == 1
@@ -132,7 +169,9 @@ def test_promises_are_kept_on_every_family(family):
     for accuracy in guarantees.ACCURACIES:
         for method, scheme in guarantees.methods("cpu").items():
             row = guarantees.measure(family, n, operands, accuracy, method, scheme)
-            assert row["outcome"] == "kept" or (row["outcome"] == "refused" and method.startswith("Ozaki II"))
+            assert row["outcome"] == "kept" or (
+                row["outcome"] == "refused" and method.startswith("Ozaki II")
+            )
             if accuracy == "fp64" and row.get("taken") not in (None, "native"):
                 assert row["constant"] < 4
 
@@ -152,10 +191,14 @@ def test_exponents_of_blocks_bound_the_largest_term_from_below():
         z = estimates.largest_terms(a, b, block)
         assert (np.ldexp(1.0, np.maximum(z, -1074)) * (z > -1074) <= largest).all()
     with np.errstate(divide="ignore"):
-        assert (np.log2(largest) - estimates.largest_terms(a, b, 1) < 2)[largest > 0].all()
+        assert (np.log2(largest) - estimates.largest_terms(a, b, 1) < 2)[
+            largest > 0
+        ].all()
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".env.json", ".png"])
 def test_results_are_complete(suffix):
     for experiment in SMALL:
-        assert (RESULTS / f"{experiment.__name__.split('.')[-1]}{suffix}").stat().st_size > 0
+        assert (
+            RESULTS / f"{experiment.__name__.split('.')[-1]}{suffix}"
+        ).stat().st_size > 0

@@ -1,4 +1,6 @@
-"""The studies of a GPU, rehearsed: every line at a tiny size, on NumPy arrays and on tensors of PyTorch."""
+"""The studies of a GPU, rehearsed: every line at a tiny size, on NumPy arrays and on
+tensors of PyTorch.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,15 @@ import numpy as np
 import pytest
 
 import hifigemm as hg
-from experiments.gpu import answers, common, forward_errors, modes, residuals, schemes, words
+from experiments.gpu import (
+    answers,
+    common,
+    forward_errors,
+    modes,
+    residuals,
+    schemes,
+    words,
+)
 from experiments.gpu.common import MODEL, Machine, Sample
 from hifigemm.bench.arrays import Arrays, CudaArrays, Workload
 from hifigemm.bench.cases import build
@@ -24,7 +34,13 @@ from hifigemm.study.plots.names import case_name, family_name
 from hifigemm.testing.reference import ExactProduct
 
 ROOT = Path(__file__).parents[2]
-STUDIES = {forward_errors: ("16", "24"), modes: ("24",), residuals: ("16", "64"), schemes: ("24",), words: ("24",)}
+STUDIES = {
+    forward_errors: ("16", "24"),
+    modes: ("24",),
+    residuals: ("16", "64"),
+    schemes: ("24",),
+    words: ("24",),
+}
 H200 = "NVIDIA H200, as far as names go"
 
 
@@ -69,7 +85,9 @@ def rehearsed(tmp_path, monkeypatch):
 
 @pytest.fixture(scope="module")
 def on_arrays(tmp_path_factory):
-    """A study on NumPy arrays, which runs once: its exit code, lines and file, and what it printed."""
+    """A study on NumPy arrays, which runs once: its exit code, lines and file, and what
+    it printed.
+    """
 
     @functools.cache
     def outcome(study):
@@ -84,7 +102,10 @@ def on_arrays(tmp_path_factory):
 
 def check_lines(study, code, rows, data, out):
     assert code == 0
-    assert json.loads(data.with_suffix(".env.json").read_text())["ended"] == "with all lines"
+    assert (
+        json.loads(data.with_suffix(".env.json").read_text())["ended"]
+        == "with all lines"
+    )
     assert find_drawing(rows) == f"gpu_{name_of(study)}"
     assert {row.get("status", "timed") for row in rows} == {"timed"}
     assert {row["kept"] for row in rows if "kept" in row} <= {"True"}
@@ -108,10 +129,15 @@ def test_every_line_runs_on_tensors(torch, study, rehearsed, capsys):
 def test_every_file_is_drawn(study, on_arrays):
     pytest.importorskip("matplotlib")
     energy = {"joules": "1.5", "gflops_per_watt": "80"}
-    rows = [row | {key: value for key, value in energy.items() if key in row} for row in on_arrays(study)[1]]
+    rows = [
+        row | {key: value for key, value in energy.items() if key in row}
+        for row in on_arrays(study)[1]
+    ]
     figure = draw(f"gpu_{name_of(study)}", rows)
     assert all(axes.has_data() for axes in figure.axes)
-    texts = [axes.get_xlabel() for axes in figure.axes] + [axes.get_ylabel() for axes in figure.axes]
+    texts = [axes.get_xlabel() for axes in figure.axes] + [
+        axes.get_ylabel() for axes in figure.axes
+    ]
     assert any(texts)
     figure.canvas.draw()
 
@@ -135,14 +161,26 @@ def test_the_start_of_a_file_is_answered_and_drawn(study, on_arrays):
 def test_correct_modes_have_no_error_and_stages_sum_to_the_whole(on_arrays):
     for row in on_arrays(modes)[1]:
         if row["case"].endswith("correct"):
-            assert (row["relative_error"], row["share_correct"], row["share_equal"]) == ("0.0", "1.0", "1.0")
+            assert (
+                row["relative_error"],
+                row["share_correct"],
+                row["share_equal"],
+            ) == ("0.0", "1.0", "1.0")
         if row["case"].startswith("ozaki1"):
-            stages = [float(row[f"seconds_{name}"]) for name in ("split_a", "split_b", "products", "sums", "rest")]
+            stages = [
+                float(row[f"seconds_{name}"])
+                for name in ("split_a", "split_b", "products", "sums", "rest")
+            ]
             assert min(stages) > 0
-            assert math.fsum(stages) == pytest.approx(float(row["seconds_total"]), rel=1e-12)
+            assert math.fsum(stages) == pytest.approx(
+                float(row["seconds_total"]), rel=1e-12
+            )
             work = float(row["products_tflops"]) * float(row["seconds_products"]) * 1e12
-            if row["case"].endswith(("dp", "sp")):  # others make some products for a part of the entries
-                assert work == pytest.approx(2 * 24**3 * float(row["products"]), rel=1e-12)
+            # others make some products for a part of the entries
+            if row["case"].endswith(("dp", "sp")):
+                assert work == pytest.approx(
+                    2 * 24**3 * float(row["products"]), rel=1e-12
+                )
                 assert float(row["products"]) == int(row["num_products"])
         else:
             assert row["seconds_total"] == ""
@@ -153,7 +191,9 @@ def test_watching_the_stages_changes_no_bit():
     a, b = rng.standard_normal((20, 40)), rng.standard_normal((40, 20))
     for mode in ("dp", "correct"):
         plain = hg.matmul(a, b, scheme=hg.Ozaki1("fp16", mode=mode))
-        assert np.array_equal(hg.matmul(a, b, scheme=modes.Watched("fp16", mode=mode)), plain)
+        assert np.array_equal(
+            hg.matmul(a, b, scheme=modes.Watched("fp16", mode=mode)), plain
+        )
 
 
 def test_a_wrong_result_gets_no_time(rehearsed, monkeypatch):
@@ -165,7 +205,9 @@ def test_a_wrong_result_gets_no_time(rehearsed, monkeypatch):
             run()
             out[0, 0] += 1.0
 
-        return [case if name == "native" else type(case)(**{**vars(case), "runs": (wrong,)})]
+        return [
+            case if name == "native" else type(case)(**{**vars(case), "runs": (wrong,)})
+        ]
 
     monkeypatch.setattr(common, "build", broken)
     code, rows, _ = rehearsed(words, "--sizes", "24")
@@ -180,7 +222,9 @@ def test_a_case_that_cannot_run_is_a_line(rehearsed, monkeypatch):
     monkeypatch.setitem(words.NAMES, "float32", ("native", "multiword:fp32:2:3"))
     code, rows, _ = rehearsed(words, "--sizes", "24")
     assert code == 0
-    assert [row["status"].split(":")[0] for row in rows if row["dtype"] == "float32"] == ["timed", "failed"]
+    assert [
+        row["status"].split(":")[0] for row in rows if row["dtype"] == "float32"
+    ] == ["timed", "failed"]
 
 
 def test_a_slow_case_is_repeated_for_a_second_at_most():
@@ -200,7 +244,9 @@ def test_a_slow_case_is_repeated_for_a_second_at_most():
     assert times.sustained is None
 
 
-@pytest.mark.parametrize("name", ["ozaki2:9", "ozaki1:4", "multiword:tf32:1:1", "multiword:fp32:1:1"])
+@pytest.mark.parametrize(
+    "name", ["ozaki2:9", "ozaki1:4", "multiword:tf32:1:1", "multiword:fp32:1:1"]
+)
 def test_the_bound_of_a_sample_is_kept_by_the_sample(name):
     """gamma_k of float64 is far below the errors of so few moduli, slices and words."""
     load = Workload(40, 40, 64, dtype="float32" if "tf32" in name else "float64")
@@ -226,36 +272,59 @@ def test_a_sample_is_judged_by_exact_products():
 def test_the_correct_product_of_the_norms_is_checked(monkeypatch):
     machine = Machine()
     a, b = forward_errors.operands(machine, 12)
-    assert np.array_equal(forward_errors.correct_product(machine, a, b), ExactProduct(a, b).rounded)
+    assert np.array_equal(
+        forward_errors.correct_product(machine, a, b), ExactProduct(a, b).rounded
+    )
     monkeypatch.setattr(hg, "matmul", lambda a, b, **options: a @ b)
-    with pytest.raises(RuntimeError, match=r"\d+ of 144 sampled entries are not correctly rounded"):
+    with pytest.raises(
+        RuntimeError, match=r"\d+ of 144 sampled entries are not correctly rounded"
+    ):
         forward_errors.correct_product(machine, a, b)
 
 
 def test_operands_of_the_norms_are_means_of_two_uniforms():
     a, _ = forward_errors.operands(Machine(), 400)
     assert abs(a).max() <= 0.5
-    # The variance of such a mean is 1 / 24; that of 160,000 squares, each of variance 1/960, is tight.
+    # The variance of such a mean is 1 / 24; that of 160,000 squares, each of variance
+    # 1/960, is tight.
     assert abs(np.mean(a * a) - 1 / 24) <= 6 * math.sqrt(1 / 960 / a.size)
 
 
 def test_no_point_of_the_front_is_beaten():
     rng = np.random.default_rng(3)
-    points = [(float(error), float(speed)) for error, speed in rng.integers(0, 12, (60, 2))]
+    points = [
+        (float(error), float(speed)) for error, speed in rng.integers(0, 12, (60, 2))
+    ]
     front = pareto_front(points)
 
     def beaten(point):
         return any(q != point and q[0] <= point[0] and q[1] >= point[1] for q in points)
 
-    assert sorted(set(front)) == sorted({point for point in points if not beaten(point)})
+    assert sorted(set(front)) == sorted(
+        {point for point in points if not beaten(point)}
+    )
 
 
 def test_cases_have_words():
     known = {
-        case for study in (modes.DOUBLE, modes.SINGLE, *words.NAMES.values(), *schemes.NAMES.values()) for case in study
+        case
+        for study in (
+            modes.DOUBLE,
+            modes.SINGLE,
+            *words.NAMES.values(),
+            *schemes.NAMES.values(),
+        )
+        for case in study
     }
-    assert {case for case in known - {"peers"} if ":" in case_name(case) or "@" in case_name(case)} == set()
-    assert (case_name("ozaki2:14"), case_name("ozaki1:fp16:dp")) == ("14 moduli", "DP mode, FP16 slices")
+    assert {
+        case
+        for case in known - {"peers"}
+        if ":" in case_name(case) or "@" in case_name(case)
+    } == set()
+    assert (case_name("ozaki2:14"), case_name("ozaki1:fp16:dp")) == (
+        "14 moduli",
+        "DP mode, FP16 slices",
+    )
     assert case_name("something:else") == "something:else"
     assert (family_name("phi0.5"), family_name("type1")) == ("φ = 0.5", "type1")
 
@@ -285,11 +354,22 @@ def test_answers_state_where_they_were_measured(rehearsed, tmp_path):
 
 
 def test_a_wrong_entry_of_the_correct_mode_is_seen():
-    row = {"case": "ozaki1:fp16:correct", "dtype": "float64", "relative_error": "0.0", "share_equal": "1.0"}
-    for changed, holds in (({}, True), ({"relative_error": "1e-16"}, False), ({"share_equal": "0.9"}, False)):
+    row = {
+        "case": "ozaki1:fp16:correct",
+        "dtype": "float64",
+        "relative_error": "0.0",
+        "share_equal": "1.0",
+    }
+    for changed, holds in (
+        ({}, True),
+        ({"relative_error": "1e-16"}, False),
+        ({"share_equal": "0.9"}, False),
+    ):
         [(_, found, _)] = answers.correct_mode([row, row | changed])
         assert found == holds
-    assert not answers.correct_mode([row | {"share_equal": "", "status": "refused: wrong"}])[0][1]
+    assert not answers.correct_mode(
+        [row | {"share_equal": "", "status": "refused: wrong"}]
+    )[0][1]
 
 
 def test_lines_without_a_time_are_named():
@@ -300,10 +380,18 @@ def test_lines_without_a_time_are_named():
 
 
 def test_claims_are_judged_by_all_their_figures():
-    assert answers.claim("c", [0.5, 1.0], answers.at_most_one, "ratio") == [("c", True, "ratio 0.5 to 1")]
-    assert answers.claim("c", [0.5, 1.1], answers.at_most_one, "ratio") == [("c", False, "ratio 0.5 to 1.1")]
+    assert answers.claim("c", [0.5, 1.0], answers.at_most_one, "ratio") == [
+        ("c", True, "ratio 0.5 to 1")
+    ]
+    assert answers.claim("c", [0.5, 1.1], answers.at_most_one, "ratio") == [
+        ("c", False, "ratio 0.5 to 1.1")
+    ]
     assert answers.claim("c", [], answers.above_one, "ratio") == []
     assert answers.ratios(
-        [{"case": "x", "n": "1", "v": "6"}, {"case": "y", "n": "1", "v": "3"}, {"case": "x", "n": "2", "v": "6"}],
+        [
+            {"case": "x", "n": "1", "v": "6"},
+            {"case": "y", "n": "1", "v": "3"},
+            {"case": "x", "n": "2", "v": "6"},
+        ],
         *("case", "v", "x", "y", "n"),
     ) == [2.0]

@@ -5,7 +5,13 @@ import math
 import numpy as np
 import pytest
 
-from experiments.mantissa import ROUNDINGS, expected_length, kept_length, tail_errors, tail_rms
+from experiments.mantissa import (
+    ROUNDINGS,
+    expected_length,
+    kept_length,
+    tail_errors,
+    tail_rms,
+)
 from hifigemm.formats import BF16, FP16, TF32
 from hifigemm.numerics.words import Splitting
 
@@ -13,9 +19,13 @@ SAMPLE = 1 << 18
 
 
 def sampled_errors(fmt, rounding, shift):
-    """v - hi - lo in units of the last bit of v, as the library splits random v in [1, 2)."""
+    """v - hi - lo in units of the last bit of v, as the library splits random v in [1,
+    2).
+    """
     bits = np.random.default_rng([1, fmt.t]).integers(1 << 23, 1 << 24, SAMPLE)
-    _, rest = Splitting(fmt, 2, rounding, shift).split(np.ldexp(bits.astype(float), -23))
+    _, rest = Splitting(fmt, 2, rounding, shift).split(
+        np.ldexp(bits.astype(float), -23)
+    )
     return np.rint(np.ldexp(rest, 23)).astype(np.int64)
 
 
@@ -39,7 +49,8 @@ def test_sample_agrees_with_the_enumeration(fmt, shift, rounding):
     enumerated = tail_errors(fmt.t, rounding, rounding)
     sample = kept_length(sampled_errors(fmt, rounding, shift))
     mean, deviation = kept_length(enumerated).mean(), kept_length(enumerated).std()
-    # Five standard deviations of the mean: a right sample fails once in 1.7 million seeds.
+    # Five standard deviations of the mean: a right sample fails once in 1.7 million
+    # seeds.
     assert abs(sample.mean() - mean) <= 5 * deviation / math.sqrt(SAMPLE)
 
 
@@ -47,7 +58,9 @@ def test_sample_agrees_with_the_enumeration(fmt, shift, rounding):
 def test_every_tail_errs_as_the_library_does(rounding):
     v = np.ldexp(float(1 << 23) + np.arange(1 << 13), -23)
     _, rest = Splitting(TF32, 2, rounding).split(v)
-    np.testing.assert_array_equal(np.ldexp(rest, 23), tail_errors(11, rounding, rounding))
+    np.testing.assert_array_equal(
+        np.ldexp(rest, 23), tail_errors(11, rounding, rounding)
+    )
 
 
 def test_unknown_rounding_is_refused():

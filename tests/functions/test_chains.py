@@ -1,4 +1,6 @@
-"""Products of three and more operands: their order, the bound of the whole, what is refused."""
+"""Products of three and more operands: their order, the bound of the whole, what is
+refused.
+"""
 
 from __future__ import annotations
 
@@ -31,11 +33,20 @@ def keeps(made, matrices, bound):
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"accuracy": 1e-9}, {"accuracy": "fp32", "scheme": "ozaki1"}, {"scheme": FULL}]
+    "options",
+    [
+        {},
+        {"accuracy": 1e-9},
+        {"accuracy": "fp32", "scheme": "ozaki1"},
+        {"scheme": FULL},
+    ],
 )
 def test_the_bound_of_a_chain_holds(options):
     rng = np.random.default_rng(0)
-    matrices = [rng.standard_normal(s) * np.exp(rng.standard_normal(s)) for s in ((4, 9), (9, 3), (3, 8), (8, 5))]
+    matrices = [
+        rng.standard_normal(s) * np.exp(rng.standard_normal(s))
+        for s in ((4, 9), (9, 3), (3, 8), (8, 5))
+    ]
     for made, report in (
         hnp.multi_dot(matrices, **options, return_report=True),
         hnp.einsum("ab,bc,cd,de->ae", *matrices, **options, return_report=True),
@@ -59,13 +70,16 @@ def test_powers_count_what_enters_more_than_once(n):
     np.testing.assert_array_equal(made, np.linalg.matrix_power(a, n))
     if n > 2:
         assert len(report.reports) == n.bit_length() + n.bit_count() - 2
-        assert sum(report.uses) == n - 1  # as many roundings as there are in n - 1 products, in any order
+        # as many roundings as there are in n - 1 products, in any order
+        assert sum(report.uses) == n - 1
 
 
 def test_powers_of_stacks_and_the_first_two():
     a = np.arange(8.0).reshape(2, 2, 2)
     for n in range(4):
-        np.testing.assert_array_equal(hnp.matrix_power(a, n), np.linalg.matrix_power(a, n))
+        np.testing.assert_array_equal(
+            hnp.matrix_power(a, n), np.linalg.matrix_power(a, n)
+        )
     assert not np.shares_memory(hnp.matrix_power(a, 1), a)
     assert hnp.matrix_power(a, 2, accuracy="correct", return_report=True)[1].correct
     assert hnp.matrix_power(a.astype(np.int16), 3).dtype == np.int16
@@ -74,7 +88,10 @@ def test_powers_of_stacks_and_the_first_two():
 @given(sizes=st.lists(st.integers(1, 9), min_size=3, max_size=8))
 def test_the_order_of_multi_dot_is_the_cheapest(sizes):
     def cheapest(i, j):
-        costs = (cheapest(i, k) + cheapest(k + 1, j) + sizes[i] * sizes[k + 1] * sizes[j + 1] for k in range(i, j))
+        costs = (
+            cheapest(i, k) + cheapest(k + 1, j) + sizes[i] * sizes[k + 1] * sizes[j + 1]
+            for k in range(i, j)
+        )
         return min(costs, default=0)
 
     def taken(i, j):
@@ -86,7 +103,9 @@ def test_the_order_of_multi_dot_is_the_cheapest(sizes):
     cuts, last = best_cuts(sizes), len(sizes) - 2
     assert taken(0, last) == cheapest(0, last)
     matrices = [np.arange(1.0, 1 + m * n).reshape(m, n) % 3 for m, n in pairwise(sizes)]
-    np.testing.assert_array_equal(hnp.multi_dot(matrices), np.linalg.multi_dot(matrices))
+    np.testing.assert_array_equal(
+        hnp.multi_dot(matrices), np.linalg.multi_dot(matrices)
+    )
 
 
 def test_vectors_at_the_ends_and_out():
@@ -102,26 +121,48 @@ def test_vectors_at_the_ends_and_out():
 def test_orders_of_einsum():
     operands = [np.arange(6.0).reshape(s) for s in ((2, 3), (3, 2), (2, 3))]
     expected = np.einsum("ij,jk,kl", *operands)
-    for optimize in (False, True, "greedy", "optimal", ["einsum_path", (1, 2), (0, 1)], ["einsum_path", (0, 1, 2)]):
-        np.testing.assert_array_equal(hnp.einsum("ij,jk,kl", *operands, optimize=optimize), expected)
+    for optimize in (
+        False,
+        True,
+        "greedy",
+        "optimal",
+        ["einsum_path", (1, 2), (0, 1)],
+        ["einsum_path", (0, 1, 2)],
+    ):
+        np.testing.assert_array_equal(
+            hnp.einsum("ij,jk,kl", *operands, optimize=optimize), expected
+        )
 
 
 def test_a_chain_may_lose_all_digits_of_an_entry_which_its_bound_by_magnitudes_allows():
-    x, y, z = np.array([[1.0, 2.0**-60]]), np.array([[1.0, 1.0], [1.0, 0.0]]), np.array([[1.0], [-1.0]])
+    x, y, z = (
+        np.array([[1.0, 2.0**-60]]),
+        np.array([[1.0, 1.0], [1.0, 0.0]]),
+        np.array([[1.0], [-1.0]]),
+    )
     path = ["einsum_path", (0, 1), (0, 1)]
-    value, report = hnp.einsum("ij,jk,kl->il", x, y, z, accuracy=1e-17, optimize=path, return_report=True)
+    value, report = hnp.einsum(
+        "ij,jk,kl->il", x, y, z, accuracy=1e-17, optimize=path, return_report=True
+    )
     exact, magnitudes = 2.0**-60, 2 + 2.0**-60
     assert value[0, 0] == 0.0
     assert exact <= report.bound * magnitudes
-    with pytest.raises(hg.PlanError, match=r"Relative\(r=1e-12\) is promised for one product"):
+    with pytest.raises(
+        hg.PlanError, match=r"Relative\(r=1e-12\) is promised for one product"
+    ):
         hnp.einsum("ij,jk,kl->il", x, y, z, accuracy=hg.Relative(1e-12), optimize=path)
 
 
-@pytest.mark.parametrize("accuracy", ["correct", 0.0, hg.Relative(1e-12), hg.Relative(1.2e-16)], ids=str)
+@pytest.mark.parametrize(
+    "accuracy", ["correct", 0.0, hg.Relative(1e-12), hg.Relative(1.2e-16)], ids=str
+)
 def test_a_correct_or_relative_chain_is_refused_with_its_number_of_products(accuracy):
     a = np.ones((2, 2))
     for call, words in (
-        (lambda: hnp.multi_dot([a] * 4, accuracy=accuracy), "multi_dot of 4 arrays takes 3"),
+        (
+            lambda: hnp.multi_dot([a] * 4, accuracy=accuracy),
+            "multi_dot of 4 arrays takes 3",
+        ),
         (
             lambda: hnp.einsum("ij,jk,kl", a, a, a, accuracy=accuracy),
             "3 operands takes 2.*the 1 intermediate",
@@ -143,9 +184,15 @@ def test_errors_have_numbers():
     a = np.ones((2, 3))
     with pytest.raises(ValueError, match="at least two arrays, 1 given"):
         hnp.multi_dot([a])
-    with pytest.raises(np.linalg.LinAlgError, match=r"array 1 of 3 has 1 axes, its shape is \(3,\); expected 2"):
+    with pytest.raises(
+        np.linalg.LinAlgError,
+        match=r"array 1 of 3 has 1 axes, its shape is \(3,\); expected 2",
+    ):
         hnp.multi_dot([a, np.ones(3), a])
-    with pytest.raises(ValueError, match=r"array 0 has shape \(2, 3\), array 1 has shape \(2, 3\): 3 != 2"):
+    with pytest.raises(
+        ValueError,
+        match=r"array 0 has shape \(2, 3\), array 1 has shape \(2, 3\): 3 != 2",
+    ):
         hnp.multi_dot([a, a])
     with pytest.raises(np.linalg.LinAlgError, match=r"shape \(2, 3\); expected square"):
         hnp.matrix_power(a, 2)
@@ -156,5 +203,7 @@ def test_errors_have_numbers():
 
 
 def test_an_array_is_no_accuracy():
-    with pytest.raises(hg.PlanError, match=r"accuracy=array\(\[1\., 2\.\]\): expected None, a number"):
+    with pytest.raises(
+        hg.PlanError, match=r"accuracy=array\(\[1\., 2\.\]\): expected None, a number"
+    ):
         hnp.multi_dot([np.eye(2)] * 3, accuracy=np.array([1.0, 2.0]))

@@ -1,4 +1,6 @@
-"""One product of two operands, whatever their axes: NumPy's shapes and dtypes, the promise of matmul, exact results."""
+"""One product of two operands, whatever their axes: NumPy's shapes and dtypes, the
+promise of matmul, exact results.
+"""
 
 from __future__ import annotations
 
@@ -19,18 +21,27 @@ DTYPES = (np.float32, np.float64, np.complex64, np.complex128)
 
 
 def hostile(rng, shape, dtype):
-    """Numbers of 60 binades whose sums cancel: each is there with both signs, but for one odd one."""
+    """Numbers of 60 binades whose sums cancel: each is there with both signs, but for
+    one odd one.
+    """
     dtype = np.dtype(dtype)
     real = dtype.type(0).real.dtype
     size = math.prod(shape) * (2 if dtype.kind == "c" else 1)
-    half = np.ldexp(rng.uniform(0.5, 1, size // 2), rng.integers(-30, 30, size // 2)).astype(real)
+    half = np.ldexp(
+        rng.uniform(0.5, 1, size // 2), rng.integers(-30, 30, size // 2)
+    ).astype(real)
     x = rng.permutation(np.concatenate([half, -half, np.ones(size % 2, real)]))
     return x.view(dtype).reshape(shape)
 
 
 def exact_einsum(subscripts, *operands):
-    """The sum over products in fractions, real operands, each real component rounded once."""
-    as_fractions = [np.array([Fraction(float(y)) for y in x.ravel()], object).reshape(x.shape) for x in operands]
+    """The sum over products in fractions, real operands, each real component rounded
+    once.
+    """
+    as_fractions = [
+        np.array([Fraction(float(y)) for y in x.ravel()], object).reshape(x.shape)
+        for x in operands
+    ]
     exact = np.asarray(np.einsum(subscripts, *as_fractions), object)
     numbers = [Fraction(y) for y in exact.ravel().tolist()]
     return np.array([float(y) for y in numbers]).reshape(exact.shape)
@@ -65,7 +76,8 @@ CASES = (
 @pytest.mark.parametrize(("subscripts", "left", "right"), CASES)
 def test_einsum_of_two_has_the_shape_and_dtype_of_numpy(subscripts, left, right, dtype):
     rng = np.random.default_rng(1)
-    a, b = (rng.integers(-8, 9, s).astype(dtype) for s in (left, right))  # exact in any order
+    # exact in any order
+    a, b = (rng.integers(-8, 9, s).astype(dtype) for s in (left, right))
     expected = np.einsum(subscripts, a, b)
     for accuracy in (None, 1e-3):
         made = hnp.einsum(subscripts, a, b, accuracy=accuracy)
@@ -83,11 +95,14 @@ def test_einsum_of_two_is_correctly_rounded(subscripts, left, right):
 
 
 @pytest.mark.parametrize(
-    ("subscripts", "shape"), [("ij->", (5, 7)), ("ijk->j", (3, 4, 5)), ("ii", (6, 6)), ("iij->j", (4, 4, 3))]
+    ("subscripts", "shape"),
+    [("ij->", (5, 7)), ("ijk->j", (3, 4, 5)), ("ii", (6, 6)), ("iij->j", (4, 4, 3))],
 )
 def test_sums_of_one_operand_are_correctly_rounded(subscripts, shape):
     a = hostile(np.random.default_rng(3), shape, np.float64)
-    np.testing.assert_array_equal(hnp.einsum(subscripts, a, accuracy="correct"), exact_einsum(subscripts, a))
+    np.testing.assert_array_equal(
+        hnp.einsum(subscripts, a, accuracy="correct"), exact_einsum(subscripts, a)
+    )
 
 
 def test_nothing_summed_is_a_view():
@@ -106,7 +121,9 @@ def test_the_promise_of_matmul_holds(dtype, accuracy):
     left = np.transpose(a, (0, 2, 1)).reshape(4, 15)
     right = np.transpose(b, (0, 2, 1)).reshape(15, 6)
     for made, report in (
-        hnp.tensordot(a, b, axes=([1, 2], [2, 0]), accuracy=accuracy, return_report=True),
+        hnp.tensordot(
+            a, b, axes=([1, 2], [2, 0]), accuracy=accuracy, return_report=True
+        ),
         hnp.einsum("ijk,klj->il", a, b, accuracy=accuracy, return_report=True),
     ):
         assert made.dtype == dtype
@@ -121,12 +138,20 @@ def test_dot_inner_outer_vdot(dtype):
     a, b, v, w = (hostile(rng, s, dtype) for s in ((3, 4, 5), (2, 5, 6), (5,), (5,)))
     options = {"accuracy": "correct"}
     rows, columns = a.reshape(12, 5), np.moveaxis(b, 1, 0).reshape(5, 12)
-    np.testing.assert_array_equal(hnp.dot(a, b, **options), correctly_rounded(rows, columns).reshape(3, 4, 2, 6))
+    np.testing.assert_array_equal(
+        hnp.dot(a, b, **options), correctly_rounded(rows, columns).reshape(3, 4, 2, 6)
+    )
     np.testing.assert_array_equal(hnp.dot(a, v, **options), correctly_rounded(a, v))
-    np.testing.assert_array_equal(hnp.inner(a, rows, **options), correctly_rounded(rows, rows.T).reshape(3, 4, 12))
+    np.testing.assert_array_equal(
+        hnp.inner(a, rows, **options), correctly_rounded(rows, rows.T).reshape(3, 4, 12)
+    )
     np.testing.assert_array_equal(hnp.inner(v, w, **options), correctly_rounded(v, w))
-    np.testing.assert_array_equal(hnp.vdot(v, w, **options), correctly_rounded(v.conj(), w))
-    np.testing.assert_array_equal(hnp.outer(v, w, **options), correctly_rounded(v[:, None], w[None]))
+    np.testing.assert_array_equal(
+        hnp.vdot(v, w, **options), correctly_rounded(v.conj(), w)
+    )
+    np.testing.assert_array_equal(
+        hnp.outer(v, w, **options), correctly_rounded(v[:, None], w[None])
+    )
     for made, expected in (
         (hnp.dot(v, w), np.dot(v, w)),
         (hnp.dot(a, 2), np.dot(a, 2)),
@@ -134,17 +159,26 @@ def test_dot_inner_outer_vdot(dtype):
         (hnp.vdot(a, a), np.vdot(a, a)),
         (hnp.inner(3.0, 2.0), np.inner(3.0, 2.0)),
     ):
-        assert (type(made), made.dtype, np.shape(made)) == (type(expected), expected.dtype, np.shape(expected))
+        assert (type(made), made.dtype, np.shape(made)) == (
+            type(expected),
+            expected.dtype,
+            np.shape(expected),
+        )
 
 
-@pytest.mark.skipif(not hasattr(np, "matvec"), reason="matvec and vecmat came with NumPy 2.2")
+@pytest.mark.skipif(
+    not hasattr(np, "matvec"), reason="matvec and vecmat came with NumPy 2.2"
+)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_stacks_of_vectors(dtype):
     rng = np.random.default_rng(6)
     shapes = ((4, 1, 5), (3, 5), (2, 1, 6, 5), (3, 5, 6))
     v, w, m, n = (rng.integers(-8, 9, s).astype(dtype) for s in shapes)
     if v.dtype.kind == "c":
-        v, w, m, n = (x + 1j * rng.integers(-8, 9, x.shape).astype(x.real.dtype) for x in (v, w, m, n))
+        v, w, m, n = (
+            x + 1j * rng.integers(-8, 9, x.shape).astype(x.real.dtype)
+            for x in (v, w, m, n)
+        )
     for ours, theirs, operands in (
         (hnp.vecdot, np.vecdot, (v, w)),
         (hnp.matvec, np.matvec, (m, w)),
@@ -158,18 +192,29 @@ def test_stacks_of_vectors(dtype):
         out = np.empty_like(expected)
         assert ours(*operands, out) is out
         np.testing.assert_array_equal(out, expected)
-    np.testing.assert_array_equal(hnp.vecdot(v[:, 0].T, v[:, 0].T, axis=0), np.vecdot(v[:, 0], v[:, 0]))
+    np.testing.assert_array_equal(
+        hnp.vecdot(v[:, 0].T, v[:, 0].T, axis=0), np.vecdot(v[:, 0], v[:, 0])
+    )
 
 
 @given(data=st.data())
 def test_random_contractions(data):
-    lengths = dict(zip("abcde", data.draw(st.lists(st.integers(0, 3), min_size=5, max_size=5))))
-    terms = [data.draw(st.text("abcde", max_size=4)) for _ in range(data.draw(st.integers(1, 3)))]
+    lengths = dict(
+        zip("abcde", data.draw(st.lists(st.integers(0, 3), min_size=5, max_size=5)))
+    )
+    terms = [
+        data.draw(st.text("abcde", max_size=4))
+        for _ in range(data.draw(st.integers(1, 3)))
+    ]
     used = sorted(set("".join(terms)))
     output = data.draw(st.permutations(used))[: data.draw(st.integers(0, len(used)))]
     subscripts = ",".join(terms) + "->" + "".join(output)
     operands = [
-        np.arange(math.prod(s := tuple(lengths[x] for x in term)), dtype=np.float64).reshape(s) - 2 for term in terms
+        np.arange(
+            math.prod(s := tuple(lengths[x] for x in term)), dtype=np.float64
+        ).reshape(s)
+        - 2
+        for term in terms
     ]
     expected = np.einsum(subscripts, *operands)
     made, report = hnp.einsum(subscripts, *operands, return_report=True)
@@ -189,7 +234,9 @@ def test_random_tensordots(data):
         shape = [0] * len(order)
         for at, n in zip(order, [*summed, *own]):
             shape[at] = n
-        operands.append(np.arange(math.prod(shape), dtype=np.float32).reshape(shape) - 3)
+        operands.append(
+            np.arange(math.prod(shape), dtype=np.float32).reshape(shape) - 3
+        )
         axes.append(list(order[:count]))
     expected = np.tensordot(*operands, axes)
     made = hnp.tensordot(*operands, axes)
@@ -198,21 +245,30 @@ def test_random_tensordots(data):
 
 
 def test_labels_of_one_operand_alone():
-    """Within the limit of copies they are summed in one product, beyond it by a product with ones before."""
+    """Within the limit of copies they are summed in one product, beyond it by a product
+    with ones before.
+    """
     rng = np.random.default_rng(7)
     a, b = hostile(rng, (8, 9), np.float64), hostile(rng, (9, 40), np.float64)
     small, large = b[:, :1], b
     _, report = hnp.einsum("ij,jk->k", a, small, accuracy="correct", return_report=True)
     assert report.correct
-    with pytest.raises(hg.PlanError, match=r"one product.* 8 x 1 entries .* copies of 2880 entries .* of 472"):
+    with pytest.raises(
+        hg.PlanError,
+        match=r"one product.* 8 x 1 entries .* copies of 2880 entries .* of 472",
+    ):
         hnp.einsum("ij,jk->k", a, large, accuracy="correct")
-    with pytest.raises(hg.PlanError, match=r"Relative\(r=1e-12\) is promised for one product"):
+    with pytest.raises(
+        hg.PlanError, match=r"Relative\(r=1e-12\) is promised for one product"
+    ):
         hnp.einsum("ij,jk->k", a, large, accuracy=hg.Relative(1e-12))
     assert contractions.MOST_COPIES * (8 * 9 + 9 * 40 + 40) < 8 * 9 * 40
     made, report = hnp.einsum("ij,jk->k", a, large, accuracy=1e-17, return_report=True)
     assert len(report.reports) == 2
     # |A||B| of the sum over i and j
-    assert meets_promise(made[None], a.reshape(1, -1), np.tile(b, (8, 1)), report.bound).all()
+    assert meets_promise(
+        made[None], a.reshape(1, -1), np.tile(b, (8, 1)), report.bound
+    ).all()
 
 
 def test_integers_are_exact_or_wrap_as_numpy_does():
@@ -234,9 +290,13 @@ def test_out():
     np.testing.assert_array_equal(hnp.einsum("ij->ji", b, out=np.empty((4, 3))), b.T)
     square = np.arange(4.0).reshape(2, 2)
     np.testing.assert_array_equal(hnp.dot(square, square, square), [[2, 3], [6, 11]])
-    with pytest.raises(ValueError, match=r"out has shape \(4, 2\); the result has shape \(2, 4\)"):
+    with pytest.raises(
+        ValueError, match=r"out has shape \(4, 2\); the result has shape \(2, 4\)"
+    ):
         hnp.dot(a, b, np.empty((4, 2)))
-    with pytest.raises(TypeError, match="out has dtype float32; the result has dtype float64"):
+    with pytest.raises(
+        TypeError, match="out has dtype float32; the result has dtype float64"
+    ):
         hnp.dot(a, b, np.empty((2, 4), np.float32))
     with pytest.raises(TypeError, match="out is a list"):
         hnp.dot(a, b, [1])
@@ -244,24 +304,64 @@ def test_out():
 
 a23, a34 = np.ones((2, 3)), np.ones((3, 4))
 ERRORS = (
-    (hnp.dot, (a23, a23), ValueError, r"axis 1 of a has length 3, axis 0 of b has length 2"),
-    (hnp.inner, (a23, a34), ValueError, r"axis 1 of a has length 3, axis 1 of b has length 4"),
-    (hnp.vdot, (a23, a34), ValueError, r"axis 0 of a has length 6, axis 0 of b has length 12"),
+    (
+        hnp.dot,
+        (a23, a23),
+        ValueError,
+        r"axis 1 of a has length 3, axis 0 of b has length 2",
+    ),
+    (
+        hnp.inner,
+        (a23, a34),
+        ValueError,
+        r"axis 1 of a has length 3, axis 1 of b has length 4",
+    ),
+    (
+        hnp.vdot,
+        (a23, a34),
+        ValueError,
+        r"axis 0 of a has length 6, axis 0 of b has length 12",
+    ),
     (hnp.vecdot, (a23, 1.0), ValueError, r"x2 has 0 axes"),
-    (hnp.vecdot, (np.ones((5, 3)), np.ones((2, 3))), ValueError, r"stacks \(5,\) of x1 and \(2,\) of x2"),
+    (
+        hnp.vecdot,
+        (np.ones((5, 3)), np.ones((2, 3))),
+        ValueError,
+        r"stacks \(5,\) of x1 and \(2,\) of x2",
+    ),
     (hnp.vecdot, (a23, np.ones(1)), ValueError, "length 3.*length 1"),
     (hnp.matvec, (np.ones(3), np.ones(3)), ValueError, r"x1 has 1 axes"),
     (hnp.vecmat, (np.ones(2), np.ones((3, 2))), ValueError, "length 2.*length 3"),
     (hnp.tensordot, (a23, a34, 3), ValueError, "axes = 3: a has 2 axes, b has 2"),
     (hnp.tensordot, (a23, a34, 2), ValueError, "length 2.*length 3"),
-    (hnp.tensordot, (a23, a34, ([0], [0, 1])), ValueError, r"\(0,\) of a are 1, axes \(0, 1\) of b are 2"),
+    (
+        hnp.tensordot,
+        (a23, a34, ([0], [0, 1])),
+        ValueError,
+        r"\(0,\) of a are 1, axes \(0, 1\) of b are 2",
+    ),
     (hnp.tensordot, (a23, a34, ([1, 1], [0, 0])), ValueError, "repeated axis"),
     (hnp.tensordot, (a23, a34, (5, 0)), IndexError, "axis 5 is out of bounds"),
     (hnp.einsum, (), ValueError, "0 arguments"),
     (hnp.einsum, ("ij,jk", a23), ValueError, "2 terms, for 1 operands"),
-    (hnp.einsum, ("ij,jk->ik", a23, a23), ValueError, "label 'j' has length 2 in operand 1, 3 before"),
-    (hnp.einsum, ("ijk,jk", a23, a34), ValueError, "'ijk' has 3 labels, its operand 2 axes"),
-    (hnp.einsum, ("ii", a23), ValueError, "axes 0 and 1 of operand 0 have the label 'i', and lengths 2 and 3"),
+    (
+        hnp.einsum,
+        ("ij,jk->ik", a23, a23),
+        ValueError,
+        "label 'j' has length 2 in operand 1, 3 before",
+    ),
+    (
+        hnp.einsum,
+        ("ijk,jk", a23, a34),
+        ValueError,
+        "'ijk' has 3 labels, its operand 2 axes",
+    ),
+    (
+        hnp.einsum,
+        ("ii", a23),
+        ValueError,
+        "axes 0 and 1 of operand 0 have the label 'i', and lengths 2 and 3",
+    ),
     (hnp.einsum, ("ij->iij", a23), ValueError, "'i' 2 times"),
     (hnp.einsum, ("ij->ik", a23), ValueError, "'k' of the output"),
     (hnp.einsum, ("i1", a23), ValueError, "'1' is no label"),
@@ -294,22 +394,33 @@ def test_labels_of_one_operand_are_summed_in_the_dtype_of_the_result():
     """Whether a product with ones sums them first or not."""
     b = np.ones((300, 40))
     for rows in (3, 200):
-        for a, value in ((np.ones((rows, 300), bool), 1), (np.full((rows, 300), 200, np.uint8), 200)):
+        for a, value in (
+            (np.ones((rows, 300), bool), 1),
+            (np.full((rows, 300), 200, np.uint8), 200),
+        ):
             c, report = hnp.einsum("ij,jk->k", a, b, accuracy=1e-12, return_report=True)
             np.testing.assert_allclose(c, np.full(40, 300.0 * rows * value), rtol=1e-12)
             assert report.bound < 1e-12
     rng = np.random.default_rng(3)
     a = rng.random((200, 300), np.float32)
     want = hnp.einsum("ij,jk->k", a.astype(np.float64), b)
-    np.testing.assert_allclose(hnp.einsum("ij,jk->k", a, b, accuracy=1e-12), want, rtol=1e-12)
+    np.testing.assert_allclose(
+        hnp.einsum("ij,jk->k", a, b, accuracy=1e-12), want, rtol=1e-12
+    )
 
 
 def test_chains_of_several_dtypes_are_in_the_one_that_they_promote_to():
     x, u, t = np.array([1.0, 2.0, 3.0]), np.full(3, 200, np.uint8), np.ones(3, bool)
     for first in (t, u, x.astype(np.float32)):
-        np.testing.assert_array_equal(hnp.einsum("i,j,k->k", first, first, x), np.einsum("i,j,k->k", first, first, x))
+        np.testing.assert_array_equal(
+            hnp.einsum("i,j,k->k", first, first, x),
+            np.einsum("i,j,k->k", first, first, x),
+        )
     large = np.full((1, 1), 3e38, np.float32)
-    assert hnp.einsum("ij,jk,kl->il", large, large, np.eye(1))[0, 0] == np.float64(large[0, 0]) ** 2
+    assert (
+        hnp.einsum("ij,jk,kl->il", large, large, np.eye(1))[0, 0]
+        == np.float64(large[0, 0]) ** 2
+    )
     with pytest.raises(ValueError, match="not exact in float64"):
         hnp.einsum("i,j,k->k", np.array([2**53 + 1]), x, x)
 
@@ -317,8 +428,12 @@ def test_chains_of_several_dtypes_are_in_the_one_that_they_promote_to():
 def test_nothing_to_sum_is_zero_however_long_it_is():
     for options in ({}, {"accuracy": "correct"}):
         assert hnp.einsum("ij->i", np.ones((0, 9)), **options).shape == (0,)
-        assert hnp.einsum("ij,k->i", np.ones((0, 9)), np.ones(9), **options).shape == (0,)
-        np.testing.assert_array_equal(hnp.einsum("ij->i", np.ones((9, 0)), **options), np.zeros(9))
+        assert hnp.einsum("ij,k->i", np.ones((0, 9)), np.ones(9), **options).shape == (
+            0,
+        )
+        np.testing.assert_array_equal(
+            hnp.einsum("ij->i", np.ones((9, 0)), **options), np.zeros(9)
+        )
 
 
 CALLS_WITHOUT_PRODUCTS = {
@@ -326,14 +441,24 @@ CALLS_WITHOUT_PRODUCTS = {
     "power 0": lambda **options: hnp.matrix_power(np.ones((2, 2)), 0, **options),
     "power 1": lambda **options: hnp.matrix_power(np.ones((2, 2)), 1, **options),
     "empty": lambda **options: hnp.dot(np.ones((0, 2)), np.ones((2, 2)), **options),
-    "integers": lambda **options: hnp.dot(np.ones((1, 2), int), np.ones((2, 2), int), **options),
+    "integers": lambda **options: hnp.dot(
+        np.ones((1, 2), int), np.ones((2, 2), int), **options
+    ),
 }
 
 
-@pytest.mark.parametrize("call", CALLS_WITHOUT_PRODUCTS.values(), ids=CALLS_WITHOUT_PRODUCTS)
+@pytest.mark.parametrize(
+    "call", CALLS_WITHOUT_PRODUCTS.values(), ids=CALLS_WITHOUT_PRODUCTS
+)
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("accuracy", "fp65"), ("accuracy", -1.0), ("scheme", "ozaki3"), ("engine", "abacus"), ("engine", 3)]
+    [
+        ("accuracy", "fp65"),
+        ("accuracy", -1.0),
+        ("scheme", "ozaki3"),
+        ("engine", "abacus"),
+        ("engine", 3),
+    ]
     + [("workspace", x) for x in ("all", 0, True)],
 )
 def test_options_are_checked_where_no_product_is_made(call, name, value):
@@ -341,19 +466,28 @@ def test_options_are_checked_where_no_product_is_made(call, name, value):
         call(**{name: value})
 
 
-@pytest.mark.parametrize("axes", [np.array(1), np.int64(1), np.array([1, 0]), [1, np.array([0])], ((-1,), 0)])
+@pytest.mark.parametrize(
+    "axes", [np.array(1), np.int64(1), np.array([1, 0]), [1, np.array([0])], ((-1,), 0)]
+)
 def test_axes_of_tensordot_may_be_arrays(axes):
     a, b = np.arange(12.0).reshape(3, 4), np.arange(8.0).reshape(4, 2)
-    np.testing.assert_array_equal(hnp.tensordot(a, b, axes=axes), np.tensordot(a, b, axes=axes), strict=True)
+    np.testing.assert_array_equal(
+        hnp.tensordot(a, b, axes=axes), np.tensordot(a, b, axes=axes), strict=True
+    )
 
 
-@pytest.mark.parametrize(("axes", "error"), [(1.0, TypeError), (([2], [0]), IndexError)])
+@pytest.mark.parametrize(
+    ("axes", "error"), [(1.0, TypeError), (([2], [0]), IndexError)]
+)
 def test_axes_that_are_none_are_refused(axes, error):
     a, b = np.ones((3, 4)), np.ones((4, 2))
     for function in (np.tensordot, hnp.tensordot):
         with pytest.raises(error):
             function(a, b, axes=axes)
-    with pytest.raises(np.exceptions.AxisError, match="axis 2 is out of bounds for array of dimension 2"):
+    with pytest.raises(
+        np.exceptions.AxisError,
+        match="axis 2 is out of bounds for array of dimension 2",
+    ):
         hnp.vecdot(a, a, axis=2)
     with pytest.raises(ValueError, match=r"repeated axis in axes of a: \(1, -1\)"):
         hnp.tensordot(a, b, axes=([1, -1], [0, 1]))
@@ -362,7 +496,9 @@ def test_axes_that_are_none_are_refused(axes, error):
 @pytest.mark.parametrize("shape", [(0, 1), (1, 0), (1, 3), (3, 1)])
 @pytest.mark.parametrize("subscripts", ["aa->a", "aa->"])
 def test_diagonals_need_equal_lengths(subscripts, shape):
-    """numpy.einsum reads what is not there for "aa->a" and (0, 1), and refuses all the others."""
+    """numpy.einsum reads what is not there for "aa->a" and (0, 1), and refuses all the
+    others.
+    """
     with pytest.raises(ValueError, match=f"lengths {shape[0]} and {shape[1]}"):
         hnp.einsum(subscripts, np.ones(shape))
 

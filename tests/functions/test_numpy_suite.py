@@ -1,7 +1,8 @@
 """NumPy's own tests of these functions, run with ours in the place of NumPy's.
 
-The modules of tests come with NumPy and see NumPy through a stand-in that has our functions. A call with what we do not
-take by design, dtype= or objects say, goes to NumPy, and the classes below drop the tests that are about nothing else.
+The modules of tests come with NumPy and see NumPy through a stand-in that has our
+functions. A call with what we do not take by design, dtype= or objects say, goes to
+NumPy, and the classes below drop the tests that are about nothing else.
 """
 
 from __future__ import annotations
@@ -13,10 +14,14 @@ import pytest
 
 import hifigemm.numpy as hnp
 
-pytest.importorskip("numpy._core.tests.test_einsum", reason="NumPy is installed without its tests")
+pytest.importorskip(
+    "numpy._core.tests.test_einsum", reason="NumPy is installed without its tests"
+)
 
 TAKEN = frozenset("?bBhHiIlLqQfdFD")
-"""Character codes of the dtypes whose results have NumPy's dtype; float16 gives float32."""
+"""Character codes of the dtypes whose results have NumPy's dtype; float16 gives
+float32.
+"""
 
 
 class StandIn:
@@ -30,14 +35,25 @@ class StandIn:
 
 
 def instead_of(theirs, ours):
-    """Our function for what it takes, NumPy's for other dtypes, subclasses and keywords that we do not have."""
+    """Our function for what it takes, NumPy's for other dtypes, subclasses and keywords
+    that we do not have.
+    """
 
     def call(*args, **kwargs):
-        flat = [y for x in args for y in (x if isinstance(x, list | tuple) else [x])] + list(kwargs.values())
-        arrays = [x for x in flat if isinstance(x, np.ndarray | np.generic) or hasattr(x, "__array_function__")]
+        flat = [
+            y for x in args for y in (x if isinstance(x, list | tuple) else [x])
+        ] + list(kwargs.values())
+        arrays = [
+            x
+            for x in flat
+            if isinstance(x, np.ndarray | np.generic)
+            or hasattr(x, "__array_function__")
+        ]
         known = set(kwargs) <= {"out", "optimize", "axes", "axis"}
         if not known or any(
-            not (type(x) is np.ndarray or isinstance(x, np.generic)) or x.dtype.char not in TAKEN for x in arrays
+            not (type(x) is np.ndarray or isinstance(x, np.generic))
+            or x.dtype.char not in TAKEN
+            for x in arrays
         ):
             return theirs(*args, **kwargs)
         call.served += 1
@@ -47,7 +63,18 @@ def instead_of(theirs, ours):
     return call
 
 
-NAMES = ("dot", "vdot", "inner", "outer", "tensordot", "einsum", "matmul", "vecdot", "matvec", "vecmat")
+NAMES = (
+    "dot",
+    "vdot",
+    "inner",
+    "outer",
+    "tensordot",
+    "einsum",
+    "matmul",
+    "vecdot",
+    "matvec",
+    "vecmat",
+)
 
 
 @pytest.fixture(autouse=True)
@@ -65,9 +92,13 @@ def ours(request, monkeypatch):
 
 
 einsum, linalg = (
-    importlib.import_module(x) for x in ("numpy._core.tests.test_einsum", "numpy.linalg.tests.test_linalg")
+    importlib.import_module(x)
+    for x in ("numpy._core.tests.test_einsum", "numpy.linalg.tests.test_linalg")
 )
-multiarray, numeric = (importlib.import_module(f"numpy._core.tests.test_{x}") for x in ("multiarray", "numeric"))
+multiarray, numeric = (
+    importlib.import_module(f"numpy._core.tests.test_{x}")
+    for x in ("multiarray", "numeric")
+)
 
 
 class TestEinsum(einsum.TestEinsum):

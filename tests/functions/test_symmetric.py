@@ -1,4 +1,6 @@
-"""syrk and herk: exactly symmetric results, whose entries keep the promise of matmul."""
+"""syrk and herk: exactly symmetric results, whose entries keep the promise of
+matmul.
+"""
 
 from __future__ import annotations
 
@@ -57,13 +59,22 @@ def test_results_are_symmetric_to_the_bit_and_keep_the_promise(dtype, options):
         assert str(len(report.reports)) in str(report)
         if options.get("accuracy") == "correct":
             assert report.correct
-            assert c.tobytes() == np.ascontiguousarray(hg.matmul(left, right, accuracy="correct")).tobytes()
+            assert (
+                c.tobytes()
+                == np.ascontiguousarray(
+                    hg.matmul(left, right, accuracy="correct")
+                ).tobytes()
+            )
 
 
-@pytest.mark.parametrize("options", [{}, {"scheme": "multiword"}, {"scheme": "ozaki1"}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"scheme": "multiword"}, {"scheme": "ozaki1"}], ids=str
+)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_products_of_a_kind_are_symmetric_again_and_again(monkeypatch, dtype, options):
-    """Of stacks, which no BLAS multiplies with their own transposes, and of a matrix."""
+    """Of stacks, which no BLAS multiplies with their own transposes, and of a
+    matrix.
+    """
     monkeypatch.setattr(symmetric, "SMALLEST", 512)
     a = matrix(dtype, (40, 300))
     for x in (a, np.stack([a, a[::-1]])):
@@ -75,7 +86,11 @@ def test_products_of_a_kind_are_symmetric_again_and_again(monkeypatch, dtype, op
 
 @pytest.mark.parametrize(
     "options",
-    [{"accuracy": "correct"}, {"scheme": hg.Ozaki1(num_slices=4)}, {"scheme": hg.Ozaki2(num_moduli=9, scaling="fast")}],
+    [
+        {"accuracy": "correct"},
+        {"scheme": hg.Ozaki1(num_slices=4)},
+        {"scheme": hg.Ozaki2(num_moduli=9, scaling="fast")},
+    ],
 )
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_rows_that_are_scaled_by_themselves_give_the_bits_of_matmul(dtype, options):
@@ -88,7 +103,8 @@ def test_rows_that_are_scaled_by_themselves_give_the_bits_of_matmul(dtype, optio
 def test_blocks_take_little_more_than_half_of_the_products():
     a = np.ones((16, 3))
     _, report = hnp.syrk(a, return_report=True)
-    assert len(report.reports) == 8 + 4 + 2 + 1  # 8 blocks on the diagonal, and one below for each cut
+    # 8 blocks on the diagonal, and one below for each cut
+    assert len(report.reports) == 8 + 4 + 2 + 1
 
 
 @pytest.mark.parametrize("shape", [(2, 3, 5, 4), (0, 4), (5, 0), (1, 1), (3, 0, 2)])

@@ -20,9 +20,18 @@ CALLS = {
     "vecdot": (hnp.vecdot, ((3, 1, 4), (2, 4))),
     "matvec": (hnp.matvec, ((2, 3, 4), (4,))),
     "vecmat": (hnp.vecmat, ((4,), (2, 4, 3))),
-    "tensordot": (lambda a, b, **options: hnp.tensordot(a, b, ([2, 0], [0, 1]), **options), ((2, 3, 4), (4, 2, 5))),
-    "einsum": (lambda a, b, **options: hnp.einsum("iij,...jk->k...i", a, b, **options), ((3, 3, 4), (2, 4, 5))),
-    "sums": (lambda a, b, **options: hnp.einsum("ij,jk->k", a, b, **options), ((3, 4), (4, 1))),
+    "tensordot": (
+        lambda a, b, **options: hnp.tensordot(a, b, ([2, 0], [0, 1]), **options),
+        ((2, 3, 4), (4, 2, 5)),
+    ),
+    "einsum": (
+        lambda a, b, **options: hnp.einsum("iij,...jk->k...i", a, b, **options),
+        ((3, 3, 4), (2, 4, 5)),
+    ),
+    "sums": (
+        lambda a, b, **options: hnp.einsum("ij,jk->k", a, b, **options),
+        ((3, 4), (4, 1)),
+    ),
     "power": (lambda a, **options: hnp.matrix_power(a, 2, **options), ((2, 3, 3),)),
     "syrk": (hnp.syrk, ((2, 5, 3),)),
     "herk": (hnp.herk, ((2, 5, 3),)),
@@ -32,7 +41,12 @@ CALLS = {
 def operands(shapes, dtype=np.float64):
     rng = np.random.default_rng(0)
     x = [rng.standard_normal(s) * np.exp(3 * rng.standard_normal(s)) for s in shapes]
-    return [(y + 1j * rng.standard_normal(y.shape) if np.dtype(dtype).kind == "c" else y).astype(dtype) for y in x]
+    return [
+        (
+            y + 1j * rng.standard_normal(y.shape) if np.dtype(dtype).kind == "c" else y
+        ).astype(dtype)
+        for y in x
+    ]
 
 
 @pytest.fixture(autouse=True)
@@ -47,9 +61,14 @@ def test_tensors_have_the_bits_of_arrays(name, dtype):
     arrays = operands(shapes, dtype)
     for options in ({"accuracy": "correct"}, {"scheme": "ozaki1"}):
         expected = np.asarray(function(*arrays, **options))
-        made, report = function(*map(torch.from_numpy, arrays), **options, return_report=True)
+        made, report = function(
+            *map(torch.from_numpy, arrays), **options, return_report=True
+        )
         assert isinstance(made, torch.Tensor)
-        assert made.resolve_conj().numpy().tobytes() == np.ascontiguousarray(expected).tobytes()
+        assert (
+            made.resolve_conj().numpy().tobytes()
+            == np.ascontiguousarray(expected).tobytes()
+        )
         assert tuple(made.shape) == expected.shape
         assert str(report)
 
@@ -57,7 +76,10 @@ def test_tensors_have_the_bits_of_arrays(name, dtype):
 def test_chains_have_the_bits_of_arrays():
     arrays = operands(((3, 4), (4, 2), (2, 5)))
     tensors = [torch.from_numpy(x) for x in arrays]
-    for call in (lambda x: hnp.multi_dot(x, scheme="ozaki1"), lambda x: hnp.einsum("ij,jk,kl", *x, scheme="ozaki1")):
+    for call in (
+        lambda x: hnp.multi_dot(x, scheme="ozaki1"),
+        lambda x: hnp.einsum("ij,jk,kl", *x, scheme="ozaki1"),
+    ):
         np.testing.assert_array_equal(call(tensors).numpy(), call(arrays))
     identity = hnp.matrix_power(torch.ones((2, 3, 3)), 0)
     assert torch.equal(identity, torch.eye(3).expand(2, 3, 3))
@@ -68,12 +90,18 @@ def test_chains_have_the_bits_of_arrays():
 @pytest.mark.parametrize("dtype", [np.float64, np.complex128])
 def test_gradients_flow(name, dtype):
     function, shapes = CALLS[name]
-    tensors = [torch.from_numpy(x / abs(x).max()).requires_grad_() for x in operands(shapes, dtype)]
+    tensors = [
+        torch.from_numpy(x / abs(x).max()).requires_grad_()
+        for x in operands(shapes, dtype)
+    ]
     assert torch.autograd.gradcheck(function, tensors)
 
 
 def test_gradients_of_chains():
-    tensors = [torch.from_numpy(x / abs(x).max()).requires_grad_() for x in operands(((3, 3), (3, 3), (3, 2)))]
+    tensors = [
+        torch.from_numpy(x / abs(x).max()).requires_grad_()
+        for x in operands(((3, 3), (3, 3), (3, 2)))
+    ]
     assert torch.autograd.gradcheck(lambda *x: hnp.multi_dot(x), tensors)
     assert torch.autograd.gradcheck(lambda *x: hnp.einsum("ij,jk,kl->l", *x), tensors)
     assert torch.autograd.gradcheck(lambda x: hnp.matrix_power(x, 5), tensors[:1])
@@ -88,7 +116,9 @@ def test_out_and_refusals():
         hnp.dot(a, np.ones(3))
     with pytest.raises(TypeError, match="b is a list; expected an array of torch"):
         hnp.dot(a, [1.0, 2.0, 3.0])
-    with pytest.raises(TypeError, match="out has dtype float64; the result has dtype float32"):
+    with pytest.raises(
+        TypeError, match="out has dtype float64; the result has dtype float32"
+    ):
         hnp.dot(a, a.T, torch.empty((2, 2), dtype=torch.float64))
     with pytest.raises(TypeError, match="requires a gradient"):
         hnp.dot(a.requires_grad_(), torch.ones(3), torch.empty(2))
@@ -102,10 +132,16 @@ def test_out_may_share_the_memory_of_an_operand():
     x = torch.arange(10.0)
     hnp.einsum("i->i", x[:-1], out=x[1:])
     assert torch.equal(x, torch.tensor([0.0, *range(9)]))
-    for function in (hnp.dot, hnp.outer, lambda a, b, out: hnp.einsum("ij,jk", a, b, out=out)):
+    for function in (
+        hnp.dot,
+        hnp.outer,
+        lambda a, b, out: hnp.einsum("ij,jk", a, b, out=out),
+    ):
         x, y = torch.arange(9.0).reshape(3, 3), torch.ones((3, 3))
         given = (x[0], x[1]) if function is hnp.outer else (x, y)
-        want = torch.from_numpy(np.array(function(*(t.numpy().copy() for t in given), out=None)))
+        want = torch.from_numpy(
+            np.array(function(*(t.numpy().copy() for t in given), out=None))
+        )
         assert torch.equal(function(*given, out=x), want)
 
 
@@ -125,12 +161,18 @@ def test_tensors_without_dense_memory_are_refused_in_plain_words(layout):
         lambda: hnp.matrix_power(x, 0), lambda: hnp.multi_dot([dense, x, dense]), lambda: hnp.dot(dense, dense, x),
     )  # fmt: skip
     for call in calls:
-        with pytest.raises(TypeError, match=r"is a tensor of layout .*, whose entries are not in dense memory"):
+        with pytest.raises(
+            TypeError,
+            match=r"is a tensor of layout .*, whose entries are not in dense memory",
+        ):
             call()
 
 
 def test_second_derivatives_of_complex_products():
-    z, w = (torch.from_numpy(x).requires_grad_() for x in operands(((3,), (3,)), np.complex128))
+    z, w = (
+        torch.from_numpy(x).requires_grad_()
+        for x in operands(((3,), (3,)), np.complex128)
+    )
     for function in (hnp.vdot, hnp.vecdot, lambda a, b: hnp.vecmat(a, b[:, None] * b)):
         assert torch.autograd.gradgradcheck(function, (z, w), check_fwd_over_rev=True)
     x, z = torch.from_numpy(operands(((3,),))[0]), z.detach()
@@ -141,30 +183,49 @@ def test_second_derivatives_of_complex_products():
     def native(x, y):
         return (x.conj() * y).sum()
 
-    for transform in (torch.func.hessian, lambda f: torch.func.jacrev(torch.func.jacrev(f))):
-        found, want = (transform(lambda x, p=p: value(x, p))(x) for p in (hnp.vdot, native))
+    for transform in (
+        torch.func.hessian,
+        lambda f: torch.func.jacrev(torch.func.jacrev(f)),
+    ):
+        found, want = (
+            transform(lambda x, p=p: value(x, p))(x) for p in (hnp.vdot, native)
+        )
         torch.testing.assert_close(found, want)
 
 
 COMPILED = CALLS | {
-    "multi_dot": (lambda *x, **_: hnp.multi_dot(x, scheme="ozaki1"), ((3, 4), (4, 5), (5,))),
-    "einsum of three": (lambda *x, **_: hnp.einsum("ij,jk,k->i", *x, scheme="ozaki1"), ((3, 4), (4, 5), (5,))),
+    "multi_dot": (
+        lambda *x, **_: hnp.multi_dot(x, scheme="ozaki1"),
+        ((3, 4), (4, 5), (5,)),
+    ),
+    "einsum of three": (
+        lambda *x, **_: hnp.einsum("ij,jk,k->i", *x, scheme="ozaki1"),
+        ((3, 4), (4, 5), (5,)),
+    ),
     "diagonal": (lambda a, **options: hnp.einsum("ii->i", a, **options), ((3, 3),)),
     "power 0": (lambda a, **options: hnp.matrix_power(a, 0, **options), ((2, 3, 3),)),
     "power 1": (lambda a, **options: hnp.matrix_power(a, 1, **options), ((2, 3, 3),)),
     "power 5": (lambda a, **_: hnp.matrix_power(a, 5, scheme="ozaki1"), ((2, 3, 3),)),
 }
 DYNAMIC = [name for name in COMPILED if name != "einsum of three"]
-"""Those whose graph needs no numbers as lengths, as the order of the products of einsum does."""
+"""Those whose graph needs no numbers as lengths, as the order of the products of einsum
+does.
+"""
 
 
 @pytest.mark.thinned(3)
-@pytest.mark.parametrize(("name", "dynamic"), [*((name, False) for name in COMPILED), *((x, True) for x in DYNAMIC)])
+@pytest.mark.parametrize(
+    ("name", "dynamic"),
+    [*((name, False) for name in COMPILED), *((x, True) for x in DYNAMIC)],
+)
 def test_compiled_functions_are_one_graph_with_the_eager_bits(name, dynamic):
     function, shapes = COMPILED[name]
     torch._dynamo.reset()
     compiled = torch.compile(
-        lambda *x: function(*x, accuracy="correct"), backend="eager", fullgraph=True, dynamic=dynamic
+        lambda *x: function(*x, accuracy="correct"),
+        backend="eager",
+        fullgraph=True,
+        dynamic=dynamic,
     )
     for dtype in (np.float32, np.complex128):
         tensors = [torch.from_numpy(x) for x in operands(shapes, dtype)]
@@ -181,12 +242,16 @@ def test_compiled_functions_promote_and_have_gradients():
     def chain(*x):
         return hnp.einsum("ij,jk,k->i", *x, accuracy="fp64")
 
-    assert torch.equal(torch.compile(chain, backend="eager", fullgraph=True)(*given), chain(*given))
+    assert torch.equal(
+        torch.compile(chain, backend="eager", fullgraph=True)(*given), chain(*given)
+    )
     b.requires_grad_()
 
     def loss(b):
         return hnp.syrk(b, accuracy="correct").sum() + hnp.vdot(b, b)
 
     (want,) = torch.autograd.grad(loss(b), b)
-    (found,) = torch.autograd.grad(torch.compile(loss, backend="aot_eager", fullgraph=True)(b), b)
+    (found,) = torch.autograd.grad(
+        torch.compile(loss, backend="aot_eager", fullgraph=True)(b), b
+    )
     assert torch.equal(found, want)

@@ -1,4 +1,6 @@
-"""Products of integers and bools at random: those of NumPy, or exact in Python's integers."""
+"""Products of integers and bools at random: those of NumPy, or exact in Python's
+integers.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,17 @@ from tests.fuzz.cases import Way, placed
 
 __all__ = ["IntegerCase", "draw"]
 
-DTYPES = ("bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
+DTYPES = (
+    "bool",
+    "int8",
+    "uint8",
+    "int16",
+    "uint16",
+    "int32",
+    "uint32",
+    "int64",
+    "uint64",
+)
 
 
 @dataclass(frozen=True)
@@ -39,7 +51,9 @@ class IntegerCase:
         return f"{self.at[0]} {self.at[1]}: matmul({a}, {b}, {self.options}, out of {self.out_dtype or 'its own'})"
 
     def outcomes(self) -> Iterator[tuple[Way, str, str]]:
-        """Each way with its outcome, "kept", "refused" or "wrong", and what is wrong."""
+        """Each way with its outcome, "kept", "refused" or "wrong", and what is
+        wrong.
+        """
         exact = self.a.astype(object) * 1 @ (self.b.astype(object) * 1)
         for way in self.ways:
             place = placed(way)
@@ -62,12 +76,20 @@ class IntegerCase:
         """The dtype in which the product is made."""
         result = self.options.get("result")
         target = self.dtype if result is None else np.dtype(result)
-        return np.dtype(self.out_dtype) if self.out_dtype and self._is_exact() else target
+        return (
+            np.dtype(self.out_dtype) if self.out_dtype and self._is_exact() else target
+        )
 
     def _may_refuse(self, error: Exception, exact: np.ndarray) -> bool:
-        """True if an entry lies beyond the dtype, and the message names the first one with its value."""
+        """True if an entry lies beyond the dtype, and the message names the first one
+        with its value.
+        """
         limits = None if self._target().kind in "bO" else np.iinfo(self._target())
-        if not self._is_exact() or limits is None or not isinstance(error, hg.AccuracyError):
+        if (
+            not self._is_exact()
+            or limits is None
+            or not isinstance(error, hg.AccuracyError)
+        ):
             return False
         beyond = np.argwhere((exact < limits.min) | (exact > limits.max))
         named = re.search(r"entry (\(.*?\)) = (-?\d+):", str(error))
@@ -83,7 +105,10 @@ class IntegerCase:
             expected = exact > 0
         else:
             limits = None if self._target().kind == "O" else np.iinfo(self._target())
-            if limits is not None and ((exact < limits.min) | (exact > limits.max)).any():
+            if (
+                limits is not None
+                and ((exact < limits.min) | (exact > limits.max)).any()
+            ):
                 return "an entry lies beyond the dtype, and there was no error"
             expected = exact
         wrong = values != expected
@@ -100,7 +125,11 @@ def draw(seed: int, index: int) -> IntegerCase:
     k = int(rng.integers(1, 3000) if rng.random() < 0.1 else rng.integers(1, 20))
     first, second = (str(rng.choice(DTYPES)) for _ in range(2))
     a, b = _entries(rng, (m, k), first), _entries(rng, (k, n), second)
-    choices: list[dict[str, Any]] = [{"accuracy": "correct"}, {"accuracy": 1e-9}, {"result": "int64"}]
+    choices: list[dict[str, Any]] = [
+        {"accuracy": "correct"},
+        {"accuracy": 1e-9},
+        {"result": "int64"},
+    ]
     choices += [{"result": "object"}, {}]
     if np.result_type(a, b).kind == "f":
         choices = choices[2:4]
@@ -113,11 +142,18 @@ def draw(seed: int, index: int) -> IntegerCase:
 
 
 def _way(rng: np.random.Generator) -> Way:
-    return Way(seed=int(rng.integers(2**32)) if rng.random() < 0.8 else None, swapped=bool(rng.random() < 0.5))
+    return Way(
+        seed=int(rng.integers(2**32)) if rng.random() < 0.8 else None,
+        swapped=bool(rng.random() < 0.5),
+    )
 
 
-def _entries(rng: np.random.Generator, shape: tuple[int, int], dtype: str) -> np.ndarray:
-    """Entries of the whole range, small ones, or those at its ends, zeros among them."""
+def _entries(
+    rng: np.random.Generator, shape: tuple[int, int], dtype: str
+) -> np.ndarray:
+    """Entries of the whole range, small ones, or those at its ends, zeros among
+    them.
+    """
     if dtype == "bool":
         return rng.random(shape) < 0.5
     limits = np.iinfo(dtype)
@@ -127,5 +163,10 @@ def _entries(rng: np.random.Generator, shape: tuple[int, int], dtype: str) -> np
     elif kind == 1:
         x = rng.integers(max(limits.min, -3), 4, shape, dtype)
     else:
-        x = rng.choice(np.array([limits.min, limits.min + 1, 0, 1, limits.max - 1, limits.max], dtype), shape)
+        x = rng.choice(
+            np.array(
+                [limits.min, limits.min + 1, 0, 1, limits.max - 1, limits.max], dtype
+            ),
+            shape,
+        )
     return np.where(rng.random(shape) < rng.choice([0.0, 0.5]), np.zeros(1, dtype), x)

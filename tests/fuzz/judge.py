@@ -1,4 +1,6 @@
-"""The judge: what alpha A B + beta C must be, in integers. It shares no code with the library."""
+"""The judge: what alpha A B + beta C must be, in integers. It shares no code with the
+library.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hifigemm.testing.exact import ExactMatrix, excesses, integers_and_exponents, round_integers
+from hifigemm.testing.exact import (
+    ExactMatrix,
+    excesses,
+    integers_and_exponents,
+    round_integers,
+)
 from hifigemm.testing.reference import exact_product
 from tests.special_operands import embedded, pattern
 
@@ -55,20 +62,29 @@ class Dyadic(NamedTuple):
 
 
 def _times(s: complex, parts: list[Dyadic], sizes: bool = False) -> list[Dyadic]:
-    """s times a number given by its real components; of `sizes`, bounds of the components' magnitudes."""
+    """s times a number given by its real components; of `sizes`, bounds of the
+    components' magnitudes.
+    """
     re, im = (abs(s.real), abs(s.imag)) if sizes else (s.real, s.imag)
     if im == 0:
         return [x.times(re) for x in parts]
-    return [parts[0].times(re) + parts[1].times(im if sizes else -im), parts[1].times(re) + parts[0].times(im)]
+    return [
+        parts[0].times(re) + parts[1].times(im if sizes else -im),
+        parts[1].times(re) + parts[0].times(im),
+    ]
 
 
 def _what_is_left(alpha: complex) -> float:
-    """The largest component of alpha 2**-e, below 2; of alpha where components have no such exponent in common."""
+    """The largest component of alpha 2**-e, below 2; of alpha where components have no
+    such exponent in common.
+    """
     largest = max(abs(alpha.real), abs(alpha.imag))
     if largest == 0:
         return 0.0
     e = math.frexp(largest)[1] - 1
-    is_common = all(math.ldexp(math.ldexp(x, -e), e) == x for x in (alpha.real, alpha.imag))
+    is_common = all(
+        math.ldexp(math.ldexp(x, -e), e) == x for x in (alpha.real, alpha.imag)
+    )
     return math.ldexp(largest, -e) if is_common else largest
 
 
@@ -83,41 +99,62 @@ def _sizes(a: np.ndarray, b: np.ndarray) -> Dyadic:
 
 
 class Exact:
-    """The exact value of a product, Inf and NaN apart; `gemm` holds the arguments that `matmul` does not have.
+    """The exact value of a product, Inf and NaN apart; `gemm` holds the arguments that
+    `matmul` does not have.
 
-    Operands are as `numpy.matmul` takes them, op() already applied. re and im are judged one by one.
+    Operands are as `numpy.matmul` takes them, op() already applied. re and im are
+    judged one by one.
     """
 
-    def __init__(self, a: np.ndarray, b: np.ndarray, dtype: np.dtype, gemm: dict[str, Any] | None) -> None:
+    def __init__(
+        self, a: np.ndarray, b: np.ndarray, dtype: np.dtype, gemm: dict[str, Any] | None
+    ) -> None:
         self.is_complex = np.dtype(dtype).kind == "c"
         a, b = np.atleast_2d(a), b[:, None] if b.ndim == 1 else b
         stack = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-        a, b = (np.broadcast_to(x, stack + x.shape[-2:]).reshape(math.prod(stack), *x.shape[-2:]) for x in (a, b))
+        a, b = (
+            np.broadcast_to(x, stack + x.shape[-2:]).reshape(
+                math.prod(stack), *x.shape[-2:]
+            )
+            for x in (a, b)
+        )
         self.shape = len(a), a.shape[1], b.shape[2]
-        self.has_product = a.shape[2] > 0  # else the result is beta C, with the sign of its zeros
-        self.alpha, self.beta = (1.0, 0.0) if gemm is None else (gemm["alpha"], gemm["beta"])
+        # else the result is beta C, with the sign of its zeros
+        self.has_product = a.shape[2] > 0
+        self.alpha, self.beta = (
+            (1.0, 0.0) if gemm is None else (gemm["alpha"], gemm["beta"])
+        )
         c = np.zeros(self.shape, dtype)
         if self.beta != 0:
-            c[...] = np.broadcast_to(gemm["c"], (*stack, *self.shape[1:])).reshape(self.shape)
+            c[...] = np.broadcast_to(gemm["c"], (*stack, *self.shape[1:])).reshape(
+                self.shape
+            )
         self._mark_special(a, b, c)
         a, b = (np.where(np.isfinite(x), x, x.dtype.type(0)) for x in (a, b))
         exact = [exact_product(x, y) for x, y in zip(a, b)]
         self.products = [_stack(exact)]
         if self.is_complex:
             self.products.append(_stack(exact, imag=True))
-        self.sizes = [_sizes(*pair) for pair in (embedded(a, b) if self.is_complex else [(a, b)])]
-        self.addends = [Dyadic.of(np.where(np.isfinite(x), x, 0)) for x in self._parts(c)]
+        self.sizes = [
+            _sizes(*pair) for pair in (embedded(a, b) if self.is_complex else [(a, b)])
+        ]
+        self.addends = [
+            Dyadic.of(np.where(np.isfinite(x), x, 0)) for x in self._parts(c)
+        ]
         self.values = self.products
         if gemm is not None:
             terms = _times(self.alpha, self.products), _times(self.beta, self.addends)
             self.values = [x + y for x, y in zip(*terms)]
-            self.open |= ~np.isfinite(c) & self._may_overflow(self.sizes, dtype)  # Inf - Inf
+            # Inf - Inf
+            self.open |= ~np.isfinite(c) & self._may_overflow(self.sizes, dtype)
 
     def _parts(self, x: np.ndarray) -> list[np.ndarray]:
         return [x.real, x.imag] if self.is_complex else [x]
 
     def _mark_special(self, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
-        """Where components are to be Inf or NaN (`special`, 0 elsewhere), and where a result is not judged (`open`)."""
+        """Where components are to be Inf or NaN (`special`, 0 elsewhere), and where a
+        result is not judged (`open`).
+        """
         self.special, self.open = [np.zeros(self.shape)] * 2, np.zeros(self.shape, bool)
         is_finite = np.isfinite(a).all() and np.isfinite(b).all()
         if is_finite and np.isfinite(c).all():
@@ -127,12 +164,20 @@ class Exact:
             self.open = (product != 0) | ~np.isfinite(c)
             return
         with np.errstate(all="ignore"):
-            parts = (self._parts(x.astype(np.result_type(x, np.float64))) for x in (product, c))  # as scalars are
-            ends = [(self.alpha * x, np.where(np.isfinite(y), 0, self.beta * y)) for x, y in zip(*parts)]
+            # as scalars are
+            parts = (
+                self._parts(x.astype(np.result_type(x, np.float64)))
+                for x in (product, c)
+            )
+            ends = [
+                (self.alpha * x, np.where(np.isfinite(y), 0, self.beta * y))
+                for x, y in zip(*parts)
+            ]
             self.special = [np.where(x == 0, 0, x) + y for x, y in ends]
 
     def fault(self, values: np.ndarray, r: float, correct: bool) -> str:
-        """What is wrong with a result of error at most r |A||B| before the last rounding, or "".
+        """What is wrong with a result of error at most r |A||B| before the last
+        rounding, or "".
 
         correct: every real component is to be the exact value, rounded once.
         """
@@ -152,34 +197,56 @@ class Exact:
             for text, wrong in checks.items():
                 if wrong.any():
                     at = tuple(int(z) for z in np.argwhere(wrong)[0])
-                    rounded = special[at] or round_integers(*self.values[i], x.dtype)[at]
+                    rounded = (
+                        special[at] or round_integers(*self.values[i], x.dtype)[at]
+                    )
                     return f"{text} in {wrong.sum()} of {wrong.size} components, {at} is {x[at]!r}, not {rounded!r}"
         return ""
 
     def _kept(self, x: np.ndarray, i: int, r: float) -> np.ndarray:
         """Which entries err by at most r |alpha||A||B| beyond what rounding costs."""
-        is_power = not isinstance(self.alpha, complex) and abs(math.frexp(self.alpha)[0]) == 0.5
+        is_power = (
+            not isinstance(self.alpha, complex)
+            and abs(math.frexp(self.alpha)[0]) == 0.5
+        )
         if is_power and self.beta == 0:
-            error, free = self.sizes[i].times(r).times(abs(self.alpha)), np.zeros(self.shape, bool)
+            error, free = (
+                self.sizes[i].times(r).times(abs(self.alpha)),
+                np.zeros(self.shape, bool),
+            )
         else:
             error, free = self._error_of_sum(i, r, x.dtype)
         value, allowed, exponent = self.values[i].aligned(error)
         judged = excesses(x, value, allowed, exponent, rounding=True)
-        return np.array([lost <= size for lost, size in judged], bool).reshape(x.shape) | free
+        return (
+            np.array([lost <= size for lost, size in judged], bool).reshape(x.shape)
+            | free
+        )
 
     def _error_of_sum(self, i: int, r: float, dtype: Any) -> tuple[Dyadic, np.ndarray]:
-        """Error of alpha T + beta C before the last rounding, and where T may have overflowed.
+        """Error of alpha T + beta C before the last rounding, and where T may have
+        overflowed.
 
-        T = 2**e A B is rounded to u |T| or half a subnormal, which alpha 2**-e multiplies. Four products and their sum
-        are made with their errors in float64, u = 2**-53: six additions of errors of at most 4 u M in all, M the sum of
-        magnitudes, are rounded, and a product that underflows errs by four subnormals. float32 is rounded once more.
+        T = 2**e A B is rounded to u |T| or half a subnormal, which alpha 2**-e
+        multiplies. Four products and their sum are made with their errors in float64,
+        u = 2**-53: six additions of errors of at most 4 u M in all, M the sum of
+        magnitudes, are rounded, and a product that underflows errs by four subnormals.
+        float32 is rounded once more.
         """
         info = np.finfo(dtype)
         u = 2.0 ** -(info.nmant + 1)
         wide = [size.times(r) + t.size() for size, t in zip(self.sizes, self.products)]
-        first = [size.times(r) + t.size().times(u) for size, t in zip(self.sizes, self.products)]
-        scaled, added = _times(self.alpha, wide, True), _times(self.beta, [y.size() for y in self.addends], True)
-        error = _times(self.alpha, first, True)[i] + (scaled[i] + added[i]).times(32 * 2.0**-106)
+        first = [
+            size.times(r) + t.size().times(u)
+            for size, t in zip(self.sizes, self.products)
+        ]
+        scaled, added = (
+            _times(self.alpha, wide, True),
+            _times(self.beta, [y.size() for y in self.addends], True),
+        )
+        error = _times(self.alpha, first, True)[i] + (scaled[i] + added[i]).times(
+            32 * 2.0**-106
+        )
         least = Dyadic.of(np.array([2 * float(info.smallest_subnormal)]))
         error += least.times(max(_what_is_left(self.alpha), 1.0))
         error += Dyadic.of(np.array([32 * 2.0**-1074]))
@@ -188,6 +255,11 @@ class Exact:
         return error.times(1.0 + 2.0**-20), self._may_overflow(wide, dtype)
 
     def _may_overflow(self, sizes: list[Dyadic], dtype: Any) -> np.ndarray:
-        """Where T, of at most these sizes before it is scaled, lies near the largest number or beyond."""
+        """Where T, of at most these sizes before it is scaled, lies near the largest
+        number or beyond.
+        """
         largest = max(abs(self.alpha.real), abs(self.alpha.imag))
-        return np.any([x.times(largest).reaches(np.finfo(dtype).maxexp - 1) for x in sizes], axis=0)
+        return np.any(
+            [x.times(largest).reaches(np.finfo(dtype).maxexp - 1) for x in sizes],
+            axis=0,
+        )

@@ -24,7 +24,9 @@ Counts = Counter[tuple[str, str, str, str]]
 HAS_TORCH = find_spec("torch") is not None
 
 
-def fuzz(seed: int, indices: Iterable[int], on_fault: Callable[[str], object]) -> Counts:
+def fuzz(
+    seed: int, indices: Iterable[int], on_fault: Callable[[str], object]
+) -> Counts:
     """Products by scheme, dtype, engine and outcome: "kept", "refused" or "wrong"."""
     counts: Counts = Counter()
     for index in indices:
@@ -38,7 +40,9 @@ def fuzz(seed: int, indices: Iterable[int], on_fault: Callable[[str], object]) -
 
 
 def case_of(seed: int, index: int) -> Any:
-    """The case of this number: a product, every eighth one of integers, every eighth one by another function."""
+    """The case of this number: a product, every eighth one of integers, every eighth
+    one by another function.
+    """
     drawn = {6: integers.draw, 7: functions.draw}.get(index % 8, draw)
     return drawn(seed, index)
 
@@ -51,11 +55,17 @@ def outcomes(case: Any) -> Iterator[tuple[Way, str, str]]:
     checks = _Checks(case)
     for way in case.ways:
         if not HAS_TORCH:
-            way = replace(way, tensors=False, engine=None if way.engine == "torch" else way.engine)
+            way = replace(
+                way, tensors=False, engine=None if way.engine == "torch" else way.engine
+            )
         try:
             values, report = _product(case, way)
         except Exception as error:
-            yield way, "refused" if _may_refuse(case, way, error) else "wrong", repr(error)
+            yield (
+                way,
+                "refused" if _may_refuse(case, way, error) else "wrong",
+                repr(error),
+            )
             continue
         text = checks.fault(way, values, report)
         yield way, "wrong" if text else "kept", text
@@ -75,19 +85,31 @@ def _product(case: Case, way: Way) -> tuple[np.ndarray, hg.Report | None]:
 
         arrays = {name: torch.from_numpy(x) for name, x in arrays.items()}
     a, b, out = arrays["a"], arrays["b"], arrays.get(way.out)
-    if out is not None and (tuple(out.shape) != case.shape or out.dtype != arrays["own"].dtype):
+    if out is not None and (
+        tuple(out.shape) != case.shape or out.dtype != arrays["own"].dtype
+    ):
         out = None
     limit = None if way.workspace is None else _limit(way.workspace, case, options)
     if way.planned:
         gemm |= {name: "N" for name in gemm if name.startswith("trans")}
         plan = hg.make_plan(a, b, **options)
         if way.block is not None:
-            blocking = replace(plan.blocking, shape=_few_blocks(plan.problem, list(way.block)))
+            blocking = replace(
+                plan.blocking, shape=_few_blocks(plan.problem, list(way.block))
+            )
             plan = replace(plan, blocking=blocking)
         a = hg.prepare(a, "left", plan=plan) if "L" in way.prepared else a
         b = hg.prepare(b, "right", plan=plan) if "R" in way.prepared else b
         options = {"plan": plan}
-    multiply = partial(hg.matmul if case.gemm is None else hg.gemm, a, b, **gemm, **options, workspace=limit, out=out)
+    multiply = partial(
+        hg.matmul if case.gemm is None else hg.gemm,
+        a,
+        b,
+        **gemm,
+        **options,
+        workspace=limit,
+        out=out,
+    )
     if case.gemm is not None:
         multiply = partial(multiply, c=arrays["c"])
     if way.again and way.out not in ("a", "b", "c"):
@@ -102,27 +124,36 @@ def _product(case: Case, way: Way) -> tuple[np.ndarray, hg.Report | None]:
 def _few_blocks(problem: Any, block: list[int]) -> tuple[int, ...]:
     """The block, or a larger one, so that there are no more than eight."""
     sizes = problem.batch, problem.m, problem.n
-    while math.prod(counts := [-(-size // step) for size, step in zip(sizes, block)]) > 8:
+    while (
+        math.prod(counts := [-(-size // step) for size, step in zip(sizes, block)]) > 8
+    ):
         block[counts.index(max(counts))] *= 2
     return tuple(block)
 
 
 def _limit(share: float, case: Case, options: dict[str, Any]) -> int:
-    """Bytes between what one entry takes, for 0, and what all take at once; more for 0 where entries are many."""
+    """Bytes between what one entry takes, for 0, and what all take at once; more for 0
+    where entries are many.
+    """
     if math.prod(case.shape) > 8:
         share = max(share, 0.3)
     try:
         hg.make_plan(*case.factors(), workspace=1, **options)
     except hg.PlanError as error:
         if found := re.search(r"takes (\d+)$", str(error)):
-            smallest, full = int(found[1]), hg.make_plan(*case.factors(), **options).workspace
+            smallest, full = (
+                int(found[1]),
+                hg.make_plan(*case.factors(), **options).workspace,
+            )
             return smallest + int(share * (full - smallest))
         raise
     return 1
 
 
 def _may_refuse(case: Case, way: Way, error: Exception) -> bool:
-    """Whether a refusal keeps to the rules: a small workspace, or a scheme that has no more to give."""
+    """Whether a refusal keeps to the rules: a small workspace, or a scheme that has no
+    more to give.
+    """
     if isinstance(error, hg.PlanError):
         return way.workspace is not None and "workspace" in str(error)
     return isinstance(error, hg.AccuracyError) and isinstance(
@@ -131,7 +162,9 @@ def _may_refuse(case: Case, way: Way, error: Exception) -> bool:
 
 
 class _Checks:
-    """What is known of a case: its exact value, the report, which bits were judged, the bits of exact schemes."""
+    """What is known of a case: its exact value, the report, which bits were judged, the
+    bits of exact schemes.
+    """
 
     def __init__(self, case: Case) -> None:
         self.case, self.exact = case, Exact(*case.factors(), case.dtype, case.gemm)
@@ -147,16 +180,24 @@ class _Checks:
         if report is None:  # nothing but refusals before
             return ""
         promised, correct = self._promise(way, report)
-        if report.bound > promised or (correct and self.case.gemm is None and not report.correct):
+        if report.bound > promised or (
+            correct and self.case.gemm is None and not report.correct
+        ):
             return f"the report says {report.bound:.3g}, correct: {report.correct}"
-        parts = np.ascontiguousarray(values).reshape(-1).view(np.finfo(values.dtype).dtype)
-        found, r = np.where(np.isnan(parts), parts.dtype.type(np.nan), parts).tobytes(), min(report.bound, promised)
+        parts = (
+            np.ascontiguousarray(values).reshape(-1).view(np.finfo(values.dtype).dtype)
+        )
+        found, r = (
+            np.where(np.isnan(parts), parts.dtype.type(np.nan), parts).tobytes(),
+            min(report.bound, promised),
+        )
         correct = correct or report.correct
         if not self.judged.get((found, correct), math.inf) <= r:
             if text := self.exact.fault(values, r, correct):
                 return f"{text}; {report.scheme}, {report.reason}"
             self.judged[found, correct] = r
-        # Where A is prepared, gemm changes the sign of B, whose slices in two's complement are others then.
+        # Where A is prepared, gemm changes the sign of B, whose slices in two's
+        # complement are others then.
         like = way.planned, self.case.gemm is not None and "L" in way.prepared
         is_exact = report.scheme.name.startswith("ozaki") and not report.native
         if is_exact and self.bits.setdefault(like, found) != found:
@@ -166,22 +207,37 @@ class _Checks:
     def _promise(self, way: Way, report: hg.Report) -> tuple[float, bool]:
         """The r that was asked for, and whether the result is to be rounded once."""
         scheme, accuracy = self.case.options["scheme"], self.case.options["accuracy"]
-        if accuracy == "correct" or getattr(scheme, "mode", None) == "correct" or accuracy == 0.0:
+        if (
+            accuracy == "correct"
+            or getattr(scheme, "mode", None) == "correct"
+            or accuracy == 0.0
+        ):
             once = self.case.gemm is None or (
-                accuracy == "correct" and not way.planned and _are_powers(self.case.gemm, self.case.dtype)
+                accuracy == "correct"
+                and not way.planned
+                and _are_powers(self.case.gemm, self.case.dtype)
             )
             return 0.0, once
         if isinstance(accuracy, float):
             return accuracy, False
         is_level = accuracy is not None or scheme == "auto" or not scheme.explicit
         k = self.case.factors()[0].shape[-1]
-        return level(accuracy, self.case.dtype, k) if is_level and not report.native else math.inf, False
+        return level(
+            accuracy, self.case.dtype, k
+        ) if is_level and not report.native else math.inf, False
 
 
 def _are_powers(gemm: dict[str, Any], dtype: np.dtype) -> bool:
-    """Whether alpha and beta are powers of two with a sign, and beta / alpha is one of the dtype; beta may be 0."""
-    info, scalars = np.finfo(dtype), [x for x in (gemm["alpha"], gemm["beta"]) if x != 0]
-    if gemm["alpha"] == 0 or any(isinstance(x, complex) or abs(math.frexp(x)[0]) != 0.5 for x in scalars):
+    """Whether alpha and beta are powers of two with a sign, and beta / alpha is one of
+    the dtype; beta may be 0.
+    """
+    info, scalars = (
+        np.finfo(dtype),
+        [x for x in (gemm["alpha"], gemm["beta"]) if x != 0],
+    )
+    if gemm["alpha"] == 0 or any(
+        isinstance(x, complex) or abs(math.frexp(x)[0]) != 0.5 for x in scalars
+    ):
         return False
     apart = math.frexp(scalars[-1])[1] - math.frexp(scalars[0])[1]
     return info.minexp - info.nmant <= apart < info.maxexp

@@ -1,7 +1,9 @@
-"""CuPy arrays: products as they come, on CuPy's current stream, and in programs whose own products are replaced.
+"""CuPy arrays: products as they come, on CuPy's current stream, and in programs whose
+own products are replaced.
 
-Results are judged by those of NumPy arrays: "correct" has one answer, and a fixed number of moduli one for every
-library. Where no GPU is needed, CuPy's arrays point to memory that nobody reads, and products are watched alone.
+Results are judged by those of NumPy arrays: "correct" has one answer, and a fixed
+number of moduli one for every library. Where no GPU is needed, CuPy's arrays point to
+memory that nobody reads, and products are watched alone.
 """
 
 from __future__ import annotations
@@ -40,7 +42,9 @@ def integers(shape, dtype="float64", seed=0):
     """Integers of one digit, with imaginary parts of their own."""
     rng = np.random.default_rng([seed, *shape])
     x = rng.integers(-9, 10, shape)
-    return (x + 1j * rng.integers(-9, 10, shape) if np.dtype(dtype).kind == "c" else x).astype(dtype)
+    return (
+        x + 1j * rng.integers(-9, 10, shape) if np.dtype(dtype).kind == "c" else x
+    ).astype(dtype)
 
 
 def on_device(*arrays):
@@ -65,7 +69,9 @@ LAYOUTS = {
     "negative": lambda x: x[::-1, ::-1].copy()[::-1, ::-1],
     "negative rows": lambda x: x[::-1].copy()[::-1],
     "part": lambda x: x.repeat(2, 1)[:, : x.shape[1]],
-    "repeated row": lambda x: (cupy if isinstance(x, cupy.ndarray) else np).broadcast_to(x[:1], x.shape),
+    "repeated row": lambda x: (
+        cupy if isinstance(x, cupy.ndarray) else np
+    ).broadcast_to(x[:1], x.shape),
 }
 
 
@@ -77,7 +83,9 @@ def test_a_product_has_the_bits_of_numpy(make_pair, options, dtype, layout):
     a, b = make_pair("phi_2", 33, 41, 29, dtype)
     of_layout = LAYOUTS[layout]
     expected = hg.matmul(of_layout(a), of_layout(b), **options)
-    made, report = hg.matmul(*(of_layout(x) for x in on_device(a, b)), **options, return_report=True)
+    made, report = hg.matmul(
+        *(of_layout(x) for x in on_device(a, b)), **options, return_report=True
+    )
     check_same_bits(made, expected)
     assert report.engine == "torch"
     assert report.device.startswith(f"cuda:{made.device.id}")
@@ -85,7 +93,10 @@ def test_a_product_has_the_bits_of_numpy(make_pair, options, dtype, layout):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", ["cancelling", "ties", "underflowing", "overflowing", "full_range", "smallest"])
+@pytest.mark.parametrize(
+    "name",
+    ["cancelling", "ties", "underflowing", "overflowing", "full_range", "smallest"],
+)
 def test_every_library_has_the_same_bits(make_pair, name, dtype):
     assert name in PAIRS or name in SINGLES
     a, b = make_pair(name, 19, 23, 17, dtype)
@@ -94,14 +105,21 @@ def test_every_library_has_the_same_bits(make_pair, name, dtype):
             expected = hg.matmul(a, b, **options)
             check_same_bits(hg.matmul(*on_device(a, b), **options), expected)
             for device in "cpu", "cuda":
-                made = hg.matmul(*(torch.from_numpy(x).to(device) for x in (a, b)), **options).cpu().numpy()
+                made = (
+                    hg.matmul(
+                        *(torch.from_numpy(x).to(device) for x in (a, b)), **options
+                    )
+                    .cpu()
+                    .numpy()
+                )
                 assert made.tobytes() == expected.tobytes(), device
             assert of_jax(a, b, options) in (None, expected.tobytes())
 
 
 def of_jax(a, b, options):
     """The bytes of a product of JAX arrays on the CPU; None without JAX."""
-    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # most of a GPU's memory otherwise
+    # most of a GPU's memory otherwise
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     try:
         import jax
     except ImportError:
@@ -139,7 +157,9 @@ def test_shapes_are_those_of_numpy(shapes, options):
 def test_a_product_of_a_known_layout_is_not_planned_again(monkeypatch, options):
     launch = pytest.importorskip("hifigemm.engines.kernels.launch")
     if options and not launch.enters_directly():
-        pytest.skip("kernels of this Triton are launched by its JIT, which costs more than a plan")
+        pytest.skip(
+            "kernels of this Triton are launched by its JIT, which costs more than a plan"
+        )
     a, b = integers((64, 96)), integers((96, 32))
     x, y = on_device(a, b)
     hg.matmul(x, y, **options)
@@ -192,10 +212,17 @@ def test_memory_of_a_result_is_given_back_and_operands_may_go():
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("options", [{}, CORRECT, EXACT["fast"]], ids=["default", "correct", "fast"])
+@pytest.mark.parametrize(
+    "options", [{}, CORRECT, EXACT["fast"]], ids=["default", "correct", "fast"]
+)
 @pytest.mark.parametrize(
     "of_layout",
-    [lambda c: c, lambda c: c.T.copy().T, lambda c: c.repeat(2, 0)[::2], lambda c: c[None].repeat(2, 0)[1]],
+    [
+        lambda c: c,
+        lambda c: c.T.copy().T,
+        lambda c: c.repeat(2, 0)[::2],
+        lambda c: c[None].repeat(2, 0)[1],
+    ],
     ids=["C", "Fortran", "every other row", "part"],
 )
 def test_out_is_filled_and_returned(of_layout, options):
@@ -209,7 +236,9 @@ def test_out_is_filled_and_returned(of_layout, options):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("options", [{}, CORRECT, EXACT["fast"]], ids=["default", "correct", "fast"])
+@pytest.mark.parametrize(
+    "options", [{}, CORRECT, EXACT["fast"]], ids=["default", "correct", "fast"]
+)
 def test_out_may_be_an_operand(options):
     a = integers((64, 64))
     for of_square in (lambda x: (x, x), lambda x: (x, x.T), lambda x: (x.T, x)):
@@ -255,7 +284,9 @@ def test_operands_of_two_libraries_and_subclasses_are_refused():
 def test_integers_wrap_around_or_are_exact(dtype):
     rng = np.random.default_rng(0)
     most = 2 if dtype == "bool" else min(np.iinfo(dtype).max, 2**31)
-    a, b = (rng.integers(0, most, shape).astype(dtype) for shape in ((40, 60), (60, 20)))
+    a, b = (
+        rng.integers(0, most, shape).astype(dtype) for shape in ((40, 60), (60, 20))
+    )
     check_same_bits(hg.matmul(*on_device(a, b)), a @ b)
     if dtype in ("int8", "uint8", "int16"):
         made = hg.matmul(*on_device(a, b), result="int64")
@@ -265,11 +296,20 @@ def test_integers_wrap_around_or_are_exact(dtype):
 @pytest.mark.gpu
 def test_integers_beside_floats_and_narrow_floats_promote_as_in_numpy():
     a, b = integers((3, 4)), integers((4, 2))
-    for left, right in (("float32", "int32"), ("float64", "int8"), ("float32", "float64"), ("float32", "complex128")):
+    for left, right in (
+        ("float32", "int32"),
+        ("float64", "int8"),
+        ("float32", "float64"),
+        ("float32", "complex128"),
+    ):
         x, y = a.astype(left), b.astype(right)
-        check_same_bits(hg.matmul(*on_device(x, y), **CORRECT), hg.matmul(x, y, **CORRECT))
+        check_same_bits(
+            hg.matmul(*on_device(x, y), **CORRECT), hg.matmul(x, y, **CORRECT)
+        )
     x, y = a.astype(np.float16), b.astype(np.float16)
-    check_same_bits(hg.matmul(*on_device(x, y)), x.astype(np.float32) @ y.astype(np.float32))
+    check_same_bits(
+        hg.matmul(*on_device(x, y)), x.astype(np.float32) @ y.astype(np.float32)
+    )
 
 
 @pytest.mark.gpu
@@ -289,7 +329,11 @@ def test_bfloat16_is_read_in_place():
 @pytest.mark.parametrize("result", ["pair", "enclosure"])
 def test_pairs_and_enclosures_have_the_bits_of_numpy(make_pair, result, dtype):
     a, b = make_pair("cancelling", 9, 12, 7, dtype)
-    for made, expected in zip(hg.matmul(*on_device(a, b), result=result), hg.matmul(a, b, result=result), strict=True):
+    for made, expected in zip(
+        hg.matmul(*on_device(a, b), result=result),
+        hg.matmul(a, b, result=result),
+        strict=True,
+    ):
         check_same_bits(made, expected)
 
 
@@ -299,10 +343,24 @@ def test_gemm_has_the_bits_of_numpy(make_pair, dtype):
     a, b = make_pair("phi_1", 20, 24, 22, dtype)
     c = integers((20, 22), dtype)
     x, y, z = on_device(a, b, c)
-    for scalars in ({"alpha": -1.0, "beta": 1.0}, {"alpha": 0.5, "beta": 0.0}, {"alpha": 0.0, "beta": 3.0}):
-        check_same_bits(hg.gemm(x, y, z, **scalars, **CORRECT), hg.gemm(a, b, c, **scalars, **CORRECT))
-    made = hg.gemm(y, x, trans_a="C", trans_b="T", alpha=2.0, scheme=hg.Ozaki2(num_moduli=14))
-    check_same_bits(made, hg.gemm(b, a, trans_a="C", trans_b="T", alpha=2.0, scheme=hg.Ozaki2(num_moduli=14)))
+    for scalars in (
+        {"alpha": -1.0, "beta": 1.0},
+        {"alpha": 0.5, "beta": 0.0},
+        {"alpha": 0.0, "beta": 3.0},
+    ):
+        check_same_bits(
+            hg.gemm(x, y, z, **scalars, **CORRECT),
+            hg.gemm(a, b, c, **scalars, **CORRECT),
+        )
+    made = hg.gemm(
+        y, x, trans_a="C", trans_b="T", alpha=2.0, scheme=hg.Ozaki2(num_moduli=14)
+    )
+    check_same_bits(
+        made,
+        hg.gemm(
+            b, a, trans_a="C", trans_b="T", alpha=2.0, scheme=hg.Ozaki2(num_moduli=14)
+        ),
+    )
     assert hg.gemm(x[::-1], y, z, beta=cupy.float64(2.0), **CORRECT).shape == (20, 22)
 
 
@@ -355,7 +413,9 @@ STREAMS = {
 @pytest.mark.parametrize("stream", STREAMS)
 @pytest.mark.parametrize("options", [{}, EXACT["fast"]], ids=["default", "fast"])
 def test_products_take_their_turn_on_the_current_stream_of_cupy(stream, options):
-    """An operand that is written late in the stream is read after that, and the call does not wait for it."""
+    """An operand that is written late in the stream is read after that, and the call
+    does not wait for it.
+    """
     delay = cupy.RawKernel(DELAY, "delay")
     a, b = on_device(np.zeros((160, 160)), np.eye(160))
     hg.matmul(a, b, **options)
@@ -382,7 +442,10 @@ def test_copies_of_layouts_without_a_tensor_are_made_on_the_current_stream():
     hg.gemm(a[::-1], b, **options)
     with cupy.cuda.Stream(non_blocking=True) as current:
         delay((1,), (1,), (a, 2**30, 7.0))
-        made = [hg.matmul(a[::-1], b, **options), hg.gemm(a[::-1], b, a, alpha=3.0, beta=-1.0, **options)]
+        made = [
+            hg.matmul(a[::-1], b, **options),
+            hg.gemm(a[::-1], b, a, alpha=3.0, beta=-1.0, **options),
+        ]
         plan = hg.make_plan(a, b, **options)
         made.append(hg.matmul(hg.prepare(a[::-1], "left", plan=plan), b))
         made.append(hnp.einsum("ij,jk->ki", a[::-1], b, **options).T)
@@ -407,7 +470,9 @@ def test_a_report_is_read_after_the_product_whichever_stream_is_current():
 
 @pytest.mark.gpu
 def test_a_result_that_is_dropped_leaves_its_memory_to_its_stream():
-    """What PyTorch reuses of a result goes to later work of the same stream, behind what still reads it."""
+    """What PyTorch reuses of a result goes to later work of the same stream, behind
+    what still reads it.
+    """
     a, b = on_device(integers((512, 512)), np.eye(512))
     expected = cupy.asnumpy(a).sum()
     with cupy.cuda.Stream(non_blocking=True) as current:
@@ -449,17 +514,25 @@ CALLS = {
     "dot of a stack": lambda xp, a, b, v: xp.dot(a, b.reshape(2, 6, 2)),
     "vdot": lambda xp, a, b, v: xp.vdot(a, b.T),
     "inner": lambda xp, a, b, v: xp.inner(a, b.T),
-    "tensordot": lambda xp, a, b, v: xp.tensordot(a.reshape(4, 2, 3), b.reshape(3, 2, 4), ([1, 2], [1, 0])),
+    "tensordot": lambda xp, a, b, v: xp.tensordot(
+        a.reshape(4, 2, 3), b.reshape(3, 2, 4), ([1, 2], [1, 0])
+    ),
     "tensordot of one axis": lambda xp, a, b, v: xp.tensordot(a, b, 1),
     "einsum": lambda xp, a, b, v: xp.einsum("ij,jk->ki", a, b),
-    "einsum of a stack": lambda xp, a, b, v: xp.einsum("bij,bkj->bik", a.reshape(2, 2, 6), b.reshape(2, 2, 6)),
+    "einsum of a stack": lambda xp, a, b, v: xp.einsum(
+        "bij,bkj->bik", a.reshape(2, 2, 6), b.reshape(2, 2, 6)
+    ),
     "einsum to a number": lambda xp, a, b, v: xp.einsum("ij,ji->", a, b),
 }
 ONLY_HERE = {
     "einsum of one": lambda xp, a, b, v: xp.einsum("ij->j", a),
     "einsum of a diagonal": lambda xp, a, b, v: xp.einsum("ii->i", a[:, :4]),
-    "einsum of two dtypes": lambda xp, a, b, v: xp.einsum("ij,jk->ik", a, b.real.astype("float32")),
-    "einsum beside integers": lambda xp, a, b, v: xp.einsum("ij,jk->ik", a, b.real.astype("int32")),
+    "einsum of two dtypes": lambda xp, a, b, v: xp.einsum(
+        "ij,jk->ik", a, b.real.astype("float32")
+    ),
+    "einsum beside integers": lambda xp, a, b, v: xp.einsum(
+        "ij,jk->ik", a, b.real.astype("int32")
+    ),
     "outer": lambda xp, a, b, v: xp.outer(v, v),
     "vecdot": lambda xp, a, b, v: xp.vecdot(a, b.T),
     "matvec": lambda xp, a, b, v: xp.matvec(a, v),
@@ -512,7 +585,12 @@ def test_functions_fill_out_and_report():
 # CuPy's own products in a scope
 
 
-PLACES = (cupy.ndarray, "__matmul__"), (cupy._core, "matmul"), (cupy.ndarray, "dot"), (cupy._core, "tensordot_core")
+PLACES = (
+    (cupy.ndarray, "__matmul__"),
+    (cupy._core, "matmul"),
+    (cupy.ndarray, "dot"),
+    (cupy._core, "tensordot_core"),
+)
 
 
 def in_place():
@@ -528,7 +606,8 @@ def unread(shape, dtype="float64"):
 
 @pytest.fixture
 def watched(monkeypatch):
-    """The factors' shapes and options of products that are made here, and names of functions of CuPy that are called.
+    """The factors' shapes and options of products that are made here, and names of
+    functions of CuPy that are called.
 
     The latter stand in the places of CuPy's own while the test runs.
     """
@@ -568,7 +647,12 @@ def test_scopes_restore_what_was_there():
 
 def test_what_is_no_policy_is_refused_before_anything_is_replaced():
     before = in_place()
-    for options in ({"accuracy": "exact"}, {"scheme": "ozaki3"}, {"min_size": -1}, {"workspace": 0}):
+    for options in (
+        {"accuracy": "exact"},
+        {"scheme": "ozaki3"},
+        {"min_size": -1},
+        {"workspace": 0},
+    ):
         with pytest.raises(PlanError):
             hc.emulate(**options)
 
@@ -585,7 +669,12 @@ ROUTES = {
     "@ of stacks": (lambda a, b: a @ b, (2, 4, 6), (6, 5), [((2, 4, 6), (6, 5))]),
     "@ of vectors": (lambda a, b: a @ b, (6,), (6,), [((6,), (6,))]),
     "matmul": (lambda a, b: cupy.matmul(a, b), (4, 6), (6, 5), [((4, 6), (6, 5))]),
-    "linalg.matmul": (lambda a, b: cupy.linalg.matmul(a, b), (4, 6), (6, 5), [((4, 6), (6, 5))]),
+    "linalg.matmul": (
+        lambda a, b: cupy.linalg.matmul(a, b),
+        (4, 6),
+        (6, 5),
+        [((4, 6), (6, 5))],
+    ),
     "numpy.matmul": (lambda a, b: np.matmul(a, b), (4, 6), (6, 5), [((4, 6), (6, 5))]),
     "dot": (lambda a, b: cupy.dot(a, b), (4, 6), (6, 5), [((4, 6), (6, 5))]),
     "ndarray.dot": (lambda a, b: a.dot(b), (4, 6), (6,), [((4, 6), (6, 1))]),
@@ -593,8 +682,18 @@ ROUTES = {
     "dot of vectors": (lambda a, b: a.dot(b), (6,), (6,), [((1, 6), (6, 1))]),
     "inner": (lambda a, b: cupy.inner(a, b), (4, 6), (5, 6), [((4, 6), (6, 5))]),
     "vdot": (lambda a, b: cupy.vdot(a, b), (4, 6), (8, 3), [((1, 24), (24, 1))]),
-    "tensordot": (lambda a, b: cupy.tensordot(a, b, 1), (2, 4, 6), (6, 5), [((8, 6), (6, 5))]),
-    "matrix_power": (lambda a, b: cupy.linalg.matrix_power(a, 3), (4, 4), (1,), [((4, 4), (4, 4))] * 2),
+    "tensordot": (
+        lambda a, b: cupy.tensordot(a, b, 1),
+        (2, 4, 6),
+        (6, 5),
+        [((8, 6), (6, 5))],
+    ),
+    "matrix_power": (
+        lambda a, b: cupy.linalg.matrix_power(a, 3),
+        (4, 4),
+        (1,),
+        [((4, 4), (4, 4))] * 2,
+    ),
 }
 
 
@@ -640,7 +739,9 @@ def test_a_scope_may_be_a_decorator_that_calls_itself(watched):
     before = in_place()
     power(2)
     a @ a
-    assert [x if isinstance(x, str) else "here" for x in watched] == ["here"] * 3 + ["__matmul__"]
+    assert [x if isinstance(x, str) else "here" for x in watched] == ["here"] * 3 + [
+        "__matmul__"
+    ]
     assert in_place() == before
 
 
@@ -663,7 +764,9 @@ def test_a_scope_holds_in_its_thread(watched):
     a @ a
     looked.set()
     thread.join()
-    asked = [x if isinstance(x, str) else (x[3]["accuracy"], x[3]["scheme"]) for x in watched]
+    asked = [
+        x if isinstance(x, str) else (x[3]["accuracy"], x[3]["scheme"]) for x in watched
+    ]
     assert asked == ["__matmul__", (None, "ozaki2"), "__matmul__", ("correct", "auto")]
     assert in_place() == before
 
@@ -682,7 +785,10 @@ def test_scopes_of_generators_that_end_later_leave_the_others(watched):
         first.close()
         a @ a
     a @ a
-    assert [x if isinstance(x, str) else x[3]["scheme"] for x in watched] == ["ozaki2", "__matmul__"]
+    assert [x if isinstance(x, str) else x[3]["scheme"] for x in watched] == [
+        "ozaki2",
+        "__matmul__",
+    ]
     assert in_place() == before
 
 
@@ -717,7 +823,12 @@ def test_small_products_at_the_level_go_to_cupy(watched):
         ({"accuracy": "correct", "min_size": 129}, [False] * 4),
     ):
         with hc.emulate(**options):
-            for a, b in ((small, large), (large, large), (small32, large32), (large32, large32)):
+            for a, b in (
+                (small, large),
+                (large, large),
+                (small32, large32),
+                (large32, large32),
+            ):
                 a @ b
         expected += kept
     assert [not isinstance(x, str) for x in watched] == expected
@@ -748,12 +859,28 @@ def test_operators_and_methods_in_a_scope_are_correctly_rounded(make_pair, dtype
     out = cupy.empty((4, 4), dtype)
     strided = cupy.empty((4, 4), dtype, order="F")
     with hc.emulate("correct"):
-        made = [x @ y, x.dot(y), x @ w, cupy.matmul(x, y, out=strided), x.dot(y, out), np.matmul(x, y), x[::-1] @ y]
+        made = [
+            x @ y,
+            x.dot(y),
+            x @ w,
+            cupy.matmul(x, y, out=strided),
+            x.dot(y, out),
+            np.matmul(x, y),
+            x[::-1] @ y,
+        ]
         power = cupy.linalg.matrix_power(x[:, :4], 2)
     assert made[3] is strided
     assert made[4] is out
     product = hg.matmul(a, b, **CORRECT)
-    expected = [product, product, hg.matmul(a, v, **CORRECT), product, product, product, product[::-1]]
+    expected = [
+        product,
+        product,
+        hg.matmul(a, v, **CORRECT),
+        product,
+        product,
+        product,
+        product[::-1],
+    ]
     for one, other in zip(made, expected, strict=True):
         check_same_bits(one, other)
     check_same_bits(power, hg.matmul(a[:, :4], a[:, :4], **CORRECT))
@@ -764,7 +891,10 @@ def test_integers_and_errors_in_a_scope_are_those_of_cupy():
     a, b = on_device(np.arange(12).reshape(3, 4), np.arange(8).reshape(4, 2))
     with hc.emulate("correct"):
         check_same_bits(a @ b, np.arange(12).reshape(3, 4) @ np.arange(8).reshape(4, 2))
-        for call in (lambda: a.astype(float) @ a.astype(float), lambda: a.astype(float).dot(a.astype(float))):
+        for call in (
+            lambda: a.astype(float) @ a.astype(float),
+            lambda: a.astype(float).dot(a.astype(float)),
+        ):
             with pytest.raises(ValueError, match=r"mismatch|aligned"):
                 call()
         with pytest.raises(ValueError, match="C-contiguous"):
@@ -788,7 +918,14 @@ def test_an_accuracy_that_fails_raises_and_leaves_the_scope(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "of_layout", [lambda x: x, lambda x: x.T, lambda x: x[1:, ::2], lambda x: x[:0], lambda x: x[1, 1]]
+    "of_layout",
+    [
+        lambda x: x,
+        lambda x: x.T,
+        lambda x: x[1:, ::2],
+        lambda x: x[:0],
+        lambda x: x[1, 1],
+    ],
 )
 def test_an_array_of_cupy_keeps_the_tensor_in_whose_memory_it_lies(of_layout):
     storage = torch.zeros((4, 6))
@@ -796,7 +933,9 @@ def test_an_array_of_cupy_keeps_the_tensor_in_whose_memory_it_lies(of_layout):
     array = Library("cupy", "cuda:0").to_native(wrap(tensor))
     assert (array.shape, array.dtype, array.device.id) == (tensor.shape, np.float32, 0)
     assert array.data.ptr == tensor.data_ptr()
-    assert array.size == 0 or array.strides == tuple(4 * stride for stride in tensor.stride())
+    assert array.size == 0 or array.strides == tuple(
+        4 * stride for stride in tensor.stride()
+    )
     del storage, tensor
     part = array[...]
     del array

@@ -1,4 +1,6 @@
-"""The drop-in: each product of PyTorch inside has the bits of `hifigemm.matmul`, and all else is PyTorch's own."""
+"""The drop-in: each product of PyTorch inside has the bits of `hifigemm.matmul`, and
+all else is PyTorch's own.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ def random(request):
     generator = torch.Generator(request.param).manual_seed(1)
 
     def make(*shape, dtype=torch.float64):
-        return torch.randn(*shape, dtype=dtype, device=request.param, generator=generator)
+        return torch.randn(
+            *shape, dtype=dtype, device=request.param, generator=generator
+        )
 
     return make
 
@@ -50,7 +54,10 @@ def random(request):
 def scope_without_products(*policy, **options):
     """A scope at whose end it is said that PyTorch multiplied nothing."""
     message = "no product of PyTorch was seen in this scope; products of NumPy and JAX are not reached"
-    with pytest.warns(UserWarning, match=message), hg.emulate(*policy, **options) as products:
+    with (
+        pytest.warns(UserWarning, match=message),
+        hg.emulate(*policy, **options) as products,
+    ):
         yield products
 
 
@@ -91,7 +98,10 @@ def test_products(name, dtype, random):
     function = getattr(torch, name)
     with hg.emulate("correct"):
         assert torch.equal(function(a, b), want)
-        for out in (torch.empty_like(want), torch.empty(0, dtype=dtype, device=a.device)):
+        for out in (
+            torch.empty_like(want),
+            torch.empty(0, dtype=dtype, device=a.device),
+        ):
             assert function(a, b, out=out) is out
             assert torch.equal(out, want)
         strided = torch.full((*want.shape, 2), 7, dtype=dtype, device=a.device)
@@ -101,7 +111,9 @@ def test_products(name, dtype, random):
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("scalars", [{}, {"alpha": -3}, {"beta": 0.3}, {"alpha": 0.5, "beta": -2}], ids=str)
+@pytest.mark.parametrize(
+    "scalars", [{}, {"alpha": -3}, {"beta": 0.3}, {"alpha": 0.5, "beta": -2}], ids=str
+)
 @pytest.mark.parametrize("name", SUMS)
 def test_sums_round_the_product_first(name, scalars, dtype, random):
     shape, factors, reference = SUMS[name]
@@ -123,12 +135,18 @@ def test_a_row_is_added_to_each_row_and_activated(random):
     with hg.emulate("correct"):
         assert torch.equal(torch.nn.functional.linear(a, b.mT, c), want)
         assert torch.equal(torch._addmm_activation(c, a, b), want.relu())
-        gelu = torch.nn.functional.gelu(want, approximate="tanh" if a.is_cuda else "none")
+        gelu = torch.nn.functional.gelu(
+            want, approximate="tanh" if a.is_cuda else "none"
+        )
         assert torch.equal(torch._addmm_activation(c, a, b, use_gelu=True), gelu)
 
 
 def test_beta_zero_does_not_read_the_addend(random):
-    a, b, c = random(5, 70), random(70, 6), torch.full((5, 6), torch.nan, dtype=torch.float64)
+    a, b, c = (
+        random(5, 70),
+        random(70, 6),
+        torch.full((5, 6), torch.nan, dtype=torch.float64),
+    )
     c = c.to(a.device)
     with hg.emulate("correct"):
         assert torch.equal(torch.addmm(c, a, b, beta=0), exact(a, b))
@@ -151,7 +169,9 @@ def test_beta_zero_does_not_read_the_addend(random):
     ],
 )
 def test_programs_of_products_are_correctly_rounded_ones(function, random):
-    """Lazy conjugates and signs, strides, and the functions that end in products: equal to the same in long doubles."""
+    """Lazy conjugates and signs, strides, and the functions that end in products: equal
+    to the same in long doubles.
+    """
     a, b = random(5, 70, dtype=torch.complex128), random(70, 6, dtype=torch.complex128)
     native = function(a, b)
     with hg.emulate("correct", summary=True) as products:
@@ -165,17 +185,28 @@ def test_programs_of_products_are_correctly_rounded_ones(function, random):
 def test_conjugates_and_signs_that_wait_have_the_bits_of_those_that_do_not(random):
     a, b = random(5, 70, dtype=torch.complex128), random(70, 6, dtype=torch.complex128)
     with hg.emulate("correct"):
-        assert torch.equal(a.conj() @ b.mH.mT, exact(a.conj().resolve_conj(), b.conj().resolve_conj()))
+        assert torch.equal(
+            a.conj() @ b.mH.mT, exact(a.conj().resolve_conj(), b.conj().resolve_conj())
+        )
         x, y = a.conj().imag, b.conj().imag
         assert x.is_neg()
         assert torch.equal(x @ y, exact(x.resolve_neg(), y.resolve_neg()))
 
 
 def test_gradients_of_any_order_are_products_of_the_scope(random):
-    a, b, g = random(5, 70).requires_grad_(), random(70, 6).requires_grad_(), random(5, 6)
+    a, b, g = (
+        random(5, 70).requires_grad_(),
+        random(70, 6).requires_grad_(),
+        random(5, 6),
+    )
     with hg.emulate("correct"):
         (of_a, of_b) = torch.autograd.grad(a @ b, (a, b), g)
-        (again,) = torch.autograd.grad(torch.autograd.grad(a @ b, a, g.requires_grad_(), create_graph=True)[0].sum(), g)
+        (again,) = torch.autograd.grad(
+            torch.autograd.grad(a @ b, a, g.requires_grad_(), create_graph=True)[
+                0
+            ].sum(),
+            g,
+        )
         tangent = torch.func.jvp(lambda x: x @ b, (a,), (b.mT[:5],))[1]
     assert torch.equal(of_a, exact(g, b.mT))
     assert torch.equal(of_b, exact(a.mT, g))
@@ -198,10 +229,18 @@ def test_a_backward_pass_after_the_scope_is_native_and_after_install_is_not(rand
     ("why", "options", "function"),
     [
         ("m n k = 60 < 4**3", {"min_size": 4}, lambda x: x(3, 5) @ x(5, 4)),
-        ("m n k = 60 < 128**3", {"min_size": 128, "accuracy": "fp64"}, lambda x: x(3, 5) @ x(5, 4)),
+        (
+            "m n k = 60 < 128**3",
+            {"min_size": 128, "accuracy": "fp64"},
+            lambda x: x(3, 5) @ x(5, 4),
+        ),
         ("dtype bfloat16", CORRECT, lambda x: x(3, 5).bfloat16() @ x(5, 4).bfloat16()),
         ("nothing to multiply", CORRECT, lambda x: x(3, 0) @ x(0, 4)),
-        ("nothing to multiply", CORRECT, lambda x: torch.addmm(x(3, 4), x(3, 5), x(5, 4), alpha=0)),
+        (
+            "nothing to multiply",
+            CORRECT,
+            lambda x: torch.addmm(x(3, 4), x(3, 5), x(5, 4), alpha=0),
+        ),
     ],
 )
 def test_what_is_handed_on_has_the_bits_of_pytorch(why, options, function, random):
@@ -209,7 +248,9 @@ def test_what_is_handed_on_has_the_bits_of_pytorch(why, options, function, rando
 
     def made():
         torch.random.set_rng_state(state)
-        return function(lambda *shape: torch.randn(*shape, dtype=torch.float64).to(random(1).device))
+        return function(
+            lambda *shape: torch.randn(*shape, dtype=torch.float64).to(random(1).device)
+        )
 
     native = made()
     with hg.emulate(**options, summary=True) as products:
@@ -226,7 +267,9 @@ def test_what_is_handed_on_has_the_bits_of_pytorch(why, options, function, rando
         lambda: torch.mm(torch.ones(2, 3), torch.ones(3, 2).double()),
         lambda: torch.addmm(torch.ones(3, 2, 2), torch.ones(2, 3), torch.ones(3, 2)),
         lambda: torch.ones(1, 2).addmm_(torch.ones(2, 3), torch.ones(3, 2)),
-        lambda: torch.mm(torch.ones(2, 3), torch.ones(3, 2), out=torch.ones(2, 2).int()),
+        lambda: torch.mm(
+            torch.ones(2, 3), torch.ones(3, 2), out=torch.ones(2, 2).int()
+        ),
         lambda: torch.dot(torch.ones(2), torch.ones(3)),
     ],
 )
@@ -252,7 +295,10 @@ def test_sparse_meta_and_fake_tensors_are_those_of_pytorch():
 
 def test_autocast_has_its_way_with_operators_and_not_with_emulated_products():
     a, b = torch.randn(5, 70), torch.randn(70, 6)
-    with hg.emulate("correct", summary=True) as products, torch.autocast("cpu", torch.bfloat16):
+    with (
+        hg.emulate("correct", summary=True) as products,
+        torch.autocast("cpu", torch.bfloat16),
+    ):
         assert (a @ b).dtype is torch.bfloat16
         assert torch.equal(hg.matmul(a, b, accuracy="correct"), exact(a, b))
     assert [row.reason for row in products.rows] == ["dtype bfloat16"]
@@ -304,7 +350,8 @@ def test_a_scope_holds_in_its_thread_and_install_in_all(random):
 
     def work():
         if a.is_cuda:
-            torch.cuda.is_current_stream_capturing()  # cuBLAS warns of threads that never called the runtime before
+            # cuBLAS warns of threads that never called the runtime before
+            torch.cuda.is_current_stream_capturing()
         found.append(a @ b)
 
     def in_thread():
@@ -341,7 +388,11 @@ def test_install_and_uninstall_leave_nothing_behind(random):
         assert torch.equal(a @ b, native)
     assert tables() == before
     gc.collect()
-    functions = [x for x in gc.get_objects() if type(x) is types.FunctionType and x.__name__ == "kernel"]
+    functions = [
+        x
+        for x in gc.get_objects()
+        if type(x) is types.FunctionType and x.__name__ == "kernel"
+    ]
     own = [x for x in functions if x.__module__ == torch_leaves.__name__]
     leaves = sum(len(operation.overloads) for operation in torch_leaves._OPERATIONS)
     # PyTorch keeps the last kernel of each operator, of anybody's.
@@ -350,7 +401,9 @@ def test_install_and_uninstall_leave_nothing_behind(random):
 
 
 class Another:
-    """A kernel of bmm that somebody else has put in its place, which counts its calls."""
+    """A kernel of bmm that somebody else has put in its place, which counts its
+    calls.
+    """
 
     def __init__(self):
         self.calls = 0
@@ -379,12 +432,14 @@ def test_kernels_of_others_before_and_after():
     after = Another()
     assert torch.equal(torch.bmm(a, b), correct)
     assert after.calls == 1
-    with hg.emulate("correct"):  # which finds that it is no longer the first, and is again
+    # which finds that it is no longer the first, and is again
+    with hg.emulate("correct"):
         assert torch.equal(torch.bmm(a, b), correct)
     assert after.calls == 1
     after.library._destroy()
     before.library._destroy()
-    with hg.emulate(scheme="native"):  # both are gone, and what they handed on to is found again
+    # both are gone, and what they handed on to is found again
+    with hg.emulate(scheme="native"):
         assert torch.equal(torch.bmm(a, b), native)
         assert torch.equal(torch.bmm(a, b, out=torch.empty_like(native)), native)
     assert torch.equal(torch.bmm(a, b), correct)
@@ -425,14 +480,24 @@ print(bool(torch.equal(d, x)))
 
 @pytest.mark.slow
 def test_processes_that_share_compiled_code_have_their_own_results(tmp_path):
-    """Inductor's code and the cache of graphs on disk hold no product of the other process."""
-    env = os.environ | {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path), "TORCHINDUCTOR_FX_GRAPH_CACHE": "1"}
+    """Inductor's code and the cache of graphs on disk hold no product of the other
+    process.
+    """
+    env = os.environ | {
+        "TORCHINDUCTOR_CACHE_DIR": str(tmp_path),
+        "TORCHINDUCTOR_FX_GRAPH_CACHE": "1",
+    }
     for way in ("native", "emulated", "native", "emulated"):
         done = subprocess.run(
-            [sys.executable, "-c", COMPILED, way], env=env, capture_output=True, text=True, timeout=300
+            [sys.executable, "-c", COMPILED, way],
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=300,
         )
         assert done.returncode == 0, done.stderr
-        if way == "emulated":  # native bits may differ: compiled code adds C inside of the library
+        # native bits may differ: compiled code adds C inside of the library
+        if way == "emulated":
             assert done.stdout.strip() == "True"
 
 
@@ -459,7 +524,10 @@ def test_wrong_policies_are_refused_at_once(options):
 
 def test_errors_of_a_forced_scheme_come_through_an_operator_sign():
     a, b = torch.randn(5, 70), torch.randn(70, 6)
-    with hg.emulate("correct", scheme=hg.Native()), pytest.raises((hg.AccuracyError, hg.PlanError)):
+    with (
+        hg.emulate("correct", scheme=hg.Native()),
+        pytest.raises((hg.AccuracyError, hg.PlanError)),
+    ):
         a @ b
 
 
@@ -470,11 +538,21 @@ def test_the_summary_counts_times_and_saves(tmp_path, random):
             a @ b
         a.half() @ b.half()
     emulated, other = products.rows
-    assert (emulated.operation, emulated.dtype, emulated.device) == ("mm", "float64", a.device.type)
-    assert (emulated.shapes, emulated.calls, emulated.timed_calls) == (((40, 70), (70, 60)), 4, 4)
+    assert (emulated.operation, emulated.dtype, emulated.device) == (
+        "mm",
+        "float64",
+        a.device.type,
+    )
+    assert (emulated.shapes, emulated.calls, emulated.timed_calls) == (
+        ((40, 70), (70, 60)),
+        4,
+        4,
+    )
     assert ("DoubleDouble" if a.device.type == "cpu" else "Ozaki") in emulated.scheme
     assert emulated.seconds > 0
-    assert emulated.gain == pytest.approx(emulated.native_seconds * 4 / emulated.seconds)
+    assert emulated.gain == pytest.approx(
+        emulated.native_seconds * 4 / emulated.seconds
+    )
     assert (other.calls, other.gain) == (1, None)
     products.save(tmp_path / "products.json")
     rows = json.loads((tmp_path / "products.json").read_text())["products"]
@@ -573,7 +651,11 @@ def test_a_generator_that_ends_in_another_thread_closes_its_scope(random):
 def test_threads_that_share_a_decorated_function_close_their_own_scopes(random):
     a, b = random(40, 70), random(70, 60)
     correct = exact(a, b)
-    opened, ended, products = threading.Barrier(2, timeout=60), threading.Barrier(2, timeout=60), []
+    opened, ended, products = (
+        threading.Barrier(2, timeout=60),
+        threading.Barrier(2, timeout=60),
+        [],
+    )
 
     @hg.emulate("correct")
     def product(waits):
@@ -646,13 +728,20 @@ def test_a_scope_inside_a_compiled_function_ends_with_it(random):
 @pytest.mark.filterwarnings("ignore:.*Overriding a previously registered kernel")
 @pytest.mark.parametrize("name", ["mm", "bmm", "dot"])
 def test_kernels_that_call_ours_may_stand_in_front(name):
-    operands = {"mm": ((5, 70), (70, 6)), "bmm": ((2, 5, 70), (2, 70, 6)), "dot": ((70,), (70,))}[name]
+    operands = {
+        "mm": ((5, 70), (70, 6)),
+        "bmm": ((2, 5, 70), (2, 70, 6)),
+        "dot": ((70,), (70,)),
+    }[name]
     a, b = (torch.randn(shape) for shape in operands)
     function = getattr(torch, name)
     native, correct = function(a, b), exact(a, b)
     with hg.emulate("correct"):
         assert torch.equal(function(a, b), correct)
-    library, previous = torch.library.Library("aten", "IMPL"), torch.library.get_kernel(f"aten::{name}", "CPU")
+    library, previous = (
+        torch.library.Library("aten", "IMPL"),
+        torch.library.get_kernel(f"aten::{name}", "CPU"),
+    )
     kernel = lambda keys, *given: previous.call_boxed(keys, *given)  # noqa: E731
     library.impl(name, kernel, "CPU", with_keyset=True, allow_override=True)
     for _ in range(2):
@@ -677,7 +766,13 @@ def test_kernels_that_do_not_call_ours_are_set_back():
     raw = torch.library.get_kernel("aten::mm", "CPU")
     with hg.emulate("correct"):
         library = torch.library.Library("aten", "IMPL")
-        library.impl("mm", lambda keys, x, y: raw.call_boxed(keys, x, y), "CPU", with_keyset=True, allow_override=True)
+        library.impl(
+            "mm",
+            lambda keys, x, y: raw.call_boxed(keys, x, y),
+            "CPU",
+            with_keyset=True,
+            allow_override=True,
+        )
         assert torch.equal(a @ b, native)
         with hg.emulate("correct", summary=True) as products:
             assert torch.equal(a @ b, correct)
@@ -690,7 +785,9 @@ def test_scalars_as_pytorch_takes_them(random):
     a, b, c = random(5, 70), random(70, 6), random(5, 6)
     with hg.emulate("correct"):
         assert torch.equal(torch.addmm(c, a, b, alpha=True, beta=False), exact(a, b))
-        assert torch.equal(torch.addmm(c, a, b, alpha=complex(2, 0)), c + 2 * exact(a, b))
+        assert torch.equal(
+            torch.addmm(c, a, b, alpha=complex(2, 0)), c + 2 * exact(a, b)
+        )
         with pytest.raises(RuntimeError):
             torch.addmm(c, a, b, alpha=1j)
         with pytest.raises(RuntimeError):
@@ -699,13 +796,19 @@ def test_scalars_as_pytorch_takes_them(random):
 
 def test_results_that_are_not_empty_are_resized_with_a_warning(random):
     a, b = random(5, 70), random(70, 6)
-    with hg.emulate("correct"), pytest.warns(UserWarning, match="output with one or more elements was resized"):
+    with (
+        hg.emulate("correct"),
+        pytest.warns(UserWarning, match="output with one or more elements was resized"),
+    ):
         assert torch.equal(torch.mm(a, b, out=a.new_zeros(3, 3)), exact(a, b))
 
 
 def test_products_that_fail_are_not_counted():
     a, b = torch.randn(5, 70), torch.randn(70, 6)
-    with hg.emulate("correct", workspace=1, summary=True) as products, pytest.raises(hg.PlanError):
+    with (
+        hg.emulate("correct", workspace=1, summary=True) as products,
+        pytest.raises(hg.PlanError),
+    ):
         a @ b
     assert [(row.calls, row.timed_calls) for row in products.rows] == [(0, 0)]
 
@@ -715,7 +818,9 @@ def convolution(x):
 
 
 def attention(x):
-    return torch.nn.functional.scaled_dot_product_attention(x(1, 2, 8, 16), x(1, 2, 8, 16), x(1, 2, 8, 16))
+    return torch.nn.functional.scaled_dot_product_attention(
+        x(1, 2, 8, 16), x(1, 2, 8, 16), x(1, 2, 8, 16)
+    )
 
 
 def solution(x):
@@ -731,9 +836,16 @@ UNREACHED = {
     "linalg.qr": lambda x: torch.linalg.qr(x(4, 4)).R,
     "linalg.svd": lambda x: torch.linalg.svdvals(x(4, 4)),
     "linalg.eigh": lambda x: torch.linalg.eigvalsh(x(4, 4)),
-    "linalg.lstsq": lambda x: torch.linalg.lstsq(2 * torch.eye(4), 4 * torch.eye(4)).solution,  # exact in any order
-    "linalg.solve_triangular": lambda x: torch.linalg.solve_triangular(x(4, 4), x(4, 4), upper=True),
-    "linalg.cholesky": lambda x: torch.linalg.cholesky(torch.eye(4, dtype=torch.float64)),
+    # exact in any order
+    "linalg.lstsq": lambda x: (
+        torch.linalg.lstsq(2 * torch.eye(4), 4 * torch.eye(4)).solution
+    ),
+    "linalg.solve_triangular": lambda x: torch.linalg.solve_triangular(
+        x(4, 4), x(4, 4), upper=True
+    ),
+    "linalg.cholesky": lambda x: torch.linalg.cholesky(
+        torch.eye(4, dtype=torch.float64)
+    ),
 }
 
 
@@ -742,13 +854,17 @@ def on_cpu():
     """Random tensors of the CPU, the same in each call of a test."""
 
     def make(*shape):
-        return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+        return torch.randn(
+            *shape, dtype=torch.float64, generator=torch.Generator().manual_seed(2)
+        )
 
     return make
 
 
 @pytest.mark.parametrize("operation", UNREACHED)
-def test_operations_that_are_not_reached_are_counted_once_and_stay_native(operation, on_cpu):
+def test_operations_that_are_not_reached_are_counted_once_and_stay_native(
+    operation, on_cpu
+):
     native = UNREACHED[operation](on_cpu)
     with scope_without_products("correct", summary=True) as products:
         for _ in range(2):
@@ -760,7 +876,10 @@ def test_operations_that_are_not_reached_are_counted_once_and_stay_native(operat
 @pytest.mark.parametrize("operation", UNREACHED)
 def test_strict_scopes_raise_at_operations_that_are_not_reached(operation, on_cpu):
     native = UNREACHED[operation](on_cpu)
-    with pytest.raises(hg.AccuracyError, match=f"{operation} of shapes .*4"), hg.emulate("correct", strict=True):
+    with (
+        pytest.raises(hg.AccuracyError, match=f"{operation} of shapes .*4"),
+        hg.emulate("correct", strict=True),
+    ):
         UNREACHED[operation](lambda *shape: on_cpu(*(4 for _ in shape)))
     hg.install("correct", strict=True)
     with pytest.raises(hg.AccuracyError, match=operation):
@@ -776,7 +895,10 @@ def test_backward_passes_of_operations_that_are_not_reached_are_counted(on_cpu):
     with hg.emulate("correct", summary=True) as products:
         torch.mm(on_cpu(2, 3), on_cpu(3, 2))
         torch.nn.functional.conv2d(x, w).sum().backward()
-    assert dict(products.sightings.unreached) == {"convolution": 1, "convolution_backward": 1}
+    assert dict(products.sightings.unreached) == {
+        "convolution": 1,
+        "convolution_backward": 1,
+    }
     with hg.emulate("correct", strict=True):
         torch.mm(on_cpu(2, 3), on_cpu(3, 2))
         with hg.emulate(scheme="native"):
@@ -785,7 +907,9 @@ def test_backward_passes_of_operations_that_are_not_reached_are_counted(on_cpu):
             y.backward()
 
 
-def test_operations_that_are_not_reached_in_other_dtypes_are_no_concern_of_a_strict_scope(on_cpu):
+def test_operations_that_are_not_reached_in_other_dtypes_are_no_concern_of_a_strict_scope(
+    on_cpu,
+):
     x, w = on_cpu(1, 2, 8, 8).bfloat16(), on_cpu(3, 2, 3, 3).bfloat16()
     native = torch.nn.functional.conv2d(x, w)
     with hg.emulate("correct", strict=True):
@@ -794,11 +918,17 @@ def test_operations_that_are_not_reached_in_other_dtypes_are_no_concern_of_a_str
 
 
 def test_kernels_that_watch_stand_there_for_summaries_and_strict_scopes_alone(on_cpu):
-    names = "convolution", "_linalg_solve_ex", "_scaled_dot_product_flash_attention_for_cpu"
+    names = (
+        "convolution",
+        "_linalg_solve_ex",
+        "_scaled_dot_product_flash_attention_for_cpu",
+    )
     before = [torch._C._dispatch_dump_table(f"aten::{name}") for name in names]
 
     def is_watched():
-        return [torch._C._dispatch_dump_table(f"aten::{name}") for name in names] != before
+        return [
+            torch._C._dispatch_dump_table(f"aten::{name}") for name in names
+        ] != before
 
     product = functools.partial(torch.mm, on_cpu(2, 3), on_cpu(3, 2))
     for options in ({"summary": True}, {"strict": True}):
@@ -834,18 +964,26 @@ def test_scopes_in_which_pytorch_multiplies_nothing_warn():
         a @ a
     assert message in str(products)
     assert "hifigemm.numpy" in str(products)
-    with pytest.raises(hg.AccuracyError, match=message), hg.emulate("correct", strict=True):
+    with (
+        pytest.raises(hg.AccuracyError, match=message),
+        hg.emulate("correct", strict=True),
+    ):
         a @ a
 
 
 @pytest.mark.parametrize("strict", [False, True])
-def test_scopes_do_not_complain_of_products_handed_on_of_inner_scopes_and_where_an_exception_leaves(strict):
+def test_scopes_do_not_complain_of_products_handed_on_of_inner_scopes_and_where_an_exception_leaves(
+    strict,
+):
     a = torch.ones(3, 3)
     with hg.emulate("fp32", strict=strict):  # on a CPU all of these are handed on
         a @ a
     with hg.emulate("correct", strict=strict):
         a.bfloat16() @ a.bfloat16()
-    with hg.emulate("correct", strict=strict), hg.emulate(scheme="native", strict=strict):
+    with (
+        hg.emulate("correct", strict=strict),
+        hg.emulate(scheme="native", strict=strict),
+    ):
         a @ a
     with hg.emulate("correct", strict=strict), hg.emulate("fp32", strict=strict):
         a @ a
@@ -866,9 +1004,17 @@ def test_scopes_do_not_complain_of_products_handed_on_of_inner_scopes_and_where_
 
 
 def test_sums_of_products_without_an_operator_are_named_in_each_summary():
-    """inner, tensordot and einsum that PyTorch makes of mul and sum: native, and said to be."""
-    strided, ones = torch.tensor([1e16, 9, 1, 9, -1e16], dtype=torch.float64)[::2], torch.ones(3, dtype=torch.float64)
-    p, q = torch.randn(3, 1, dtype=torch.complex128), torch.randn(1, 3, dtype=torch.complex128)
+    """inner, tensordot and einsum that PyTorch makes of mul and sum: native, and said
+    to be.
+    """
+    strided, ones = (
+        torch.tensor([1e16, 9, 1, 9, -1e16], dtype=torch.float64)[::2],
+        torch.ones(3, dtype=torch.float64),
+    )
+    p, q = (
+        torch.randn(3, 1, dtype=torch.complex128),
+        torch.randn(1, 3, dtype=torch.complex128),
+    )
     calls = [
         ("inner", torch.inner, (strided, ones)),
         ("tensordot", torch.tensordot, (strided, ones, 1)),
@@ -901,11 +1047,18 @@ hg.uninstall()
 
 
 def test_without_pytorch_a_scope_says_whose_products_it_makes():
-    run = subprocess.run([sys.executable, "-c", WITHOUT_TORCH], capture_output=True, text=True, check=True)
+    run = subprocess.run(
+        [sys.executable, "-c", WITHOUT_TORCH],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     lines = run.stdout.splitlines()
     assert len(lines) == 2
     for line in lines:
-        assert line.startswith("ImportError emulate and install make the products of PyTorch, which is not installed")
+        assert line.startswith(
+            "ImportError emulate and install make the products of PyTorch, which is not installed"
+        )
         assert "pip install torch" in line
         assert "hifigemm.numpy" in line
 
@@ -924,12 +1077,17 @@ def words_of(a, b):
 
 
 @pytest.mark.gpu
-@pytest.mark.filterwarnings("ignore:The CUDA Graph is empty:UserWarning")  # which PyTorch captures before its own
+# which PyTorch captures before its own
+@pytest.mark.filterwarnings("ignore:The CUDA Graph is empty:UserWarning")
 @pytest.mark.parametrize("way", ["drop-in", "operator"])
 def test_graphs_of_compiled_functions_hold_emulated_products(way):
-    """mode="reduce-overhead": the first call warms up, the second records a CUDA graph, later ones replay it."""
+    """mode="reduce-overhead": the first call warms up, the second records a CUDA graph,
+    later ones replay it.
+    """
     torch.compiler.reset()
-    a, b, c = (torch.randn(256, 256, dtype=torch.float64, device="cuda") for _ in range(3))
+    a, b, c = (
+        torch.randn(256, 256, dtype=torch.float64, device="cuda") for _ in range(3)
+    )
     product = torch.matmul if way == "drop-in" else words_of
 
     def function(a, b, c):
@@ -941,7 +1099,9 @@ def test_graphs_of_compiled_functions_hold_emulated_products(way):
         for _ in range(4):
             torch.compiler.cudagraph_mark_step_begin()
             assert torch.equal(compiled(a, b, c), want)
-        x, y, z = (torch.randn(256, 256, dtype=torch.float64, device="cuda") for _ in range(3))
+        x, y, z = (
+            torch.randn(256, 256, dtype=torch.float64, device="cuda") for _ in range(3)
+        )
         want = words_of(torch.relu(words_of(x, y) + z), y.mT)
         torch.compiler.cudagraph_mark_step_begin()
         assert torch.equal(compiled(x, y, z), want)
@@ -964,7 +1124,9 @@ def test_products_of_the_drop_in_are_captured():
 
 @pytest.mark.gpu
 def test_default_scopes_never_wait_for_the_device():
-    a, b = (torch.randn(1024, 1024, dtype=torch.float64, device="cuda") for _ in range(2))
+    a, b = (
+        torch.randn(1024, 1024, dtype=torch.float64, device="cuda") for _ in range(2)
+    )
     with hg.emulate():
         a @ b
         try:
@@ -982,7 +1144,10 @@ def test_the_triton_kernel_of_bmm_that_pytorch_brings_lives_beside_the_drop_in()
     native = getattr(torch.backends, "python_native", None)
     if native is None:
         pytest.skip(f"PyTorch {torch.__version__} has no kernels of its own in Python")
-    a, b = torch.randn(3, 200, 150, device="cuda"), torch.randn(3, 150, 180, device="cuda")
+    a, b = (
+        torch.randn(3, 200, 150, device="cuda"),
+        torch.randn(3, 150, 180, device="cuda"),
+    )
     hg.install("correct")
     assert torch.equal(torch.bmm(a, b), exact(a, b))
     native.triton.enabled = True
@@ -993,5 +1158,7 @@ def test_the_triton_kernel_of_bmm_that_pytorch_brings_lives_beside_the_drop_in()
 def test_a_count_of_digits_is_no_accuracy_of_a_scope():
     for call in (hg.emulate, hg.install):
         for accuracy in (1, 12, 15.0):
-            with pytest.raises(hg.PlanError, match=f"accuracy={accuracy:g}: .* not a count of digits"):
+            with pytest.raises(
+                hg.PlanError, match=f"accuracy={accuracy:g}: .* not a count of digits"
+            ):
                 call(accuracy)

@@ -1,7 +1,9 @@
-"""JAX arrays: products outside of programs, and in those that JAX differentiates, batches, compiles and shards.
+"""JAX arrays: products outside of programs, and in those that JAX differentiates,
+batches, compiles and shards.
 
-Operands hold small integers where every product and sum is exact: results have to be equal. Where bits are compared,
-the scheme is exact, and its bits are those of NumPy arrays. Arrays lie on the CPU, in tests that say so on a GPU too.
+Operands hold small integers where every product and sum is exact: results have to be
+equal. Where bits are compared, the scheme is exact, and its bits are those of NumPy
+arrays. Arrays lie on the CPU, in tests that say so on a GPU too.
 """
 
 from __future__ import annotations
@@ -29,8 +31,13 @@ import hifigemm.numpy as hnp  # noqa: E402
 from hifigemm import libraries, programs, road  # noqa: E402
 from hifigemm.interop import jax_primitive  # noqa: E402
 
-EXACT = {"correct": {"accuracy": "correct"}, "fixed": {"scheme": hg.Ozaki2(num_moduli=14, scaling="fast")}}
-ON_A_GPU = pytest.mark.parametrize("place", [pytest.param("cuda", marks=pytest.mark.gpu)], indirect=True)
+EXACT = {
+    "correct": {"accuracy": "correct"},
+    "fixed": {"scheme": hg.Ozaki2(num_moduli=14, scaling="fast")},
+}
+ON_A_GPU = pytest.mark.parametrize(
+    "place", [pytest.param("cuda", marks=pytest.mark.gpu)], indirect=True
+)
 ON_BOTH = pytest.mark.parametrize("place", ["cpu", *ON_A_GPU.args[1]], indirect=True)
 DTYPES = "float32", "float64", "complex64", "complex128"
 PRODUCT = partial(hj.matmul, accuracy="correct")
@@ -54,7 +61,9 @@ SHAPES = {
 
 @pytest.fixture(autouse=True)
 def place(request):
-    """The device of new arrays, the CPU where a test does not say otherwise; they may have 64 bits."""
+    """The device of new arrays, the CPU where a test does not say otherwise; they may
+    have 64 bits.
+    """
     try:
         (device, *_) = jax.devices(getattr(request, "param", "cpu"))
     except RuntimeError:
@@ -66,19 +75,29 @@ def place(request):
 def integers(shape, dtype="float64", seed=0):
     """Integers of one digit, with imaginary parts of their own."""
     rng = np.random.default_rng([seed, *shape])
-    x = rng.integers(-9, 10, shape) + (1j * rng.integers(-9, 10, shape) if np.dtype(dtype).kind == "c" else 0)
+    x = rng.integers(-9, 10, shape) + (
+        1j * rng.integers(-9, 10, shape) if np.dtype(dtype).kind == "c" else 0
+    )
     return jnp.asarray(x, dtype)
 
 
 @ON_BOTH
 @pytest.mark.parametrize("options", EXACT.values(), ids=EXACT)
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", ["phi_2", "subnormal_times_large", "smallest", "near_ties"])
-def test_bits_are_those_of_numpy_compiled_or_not(make_pair, assert_same_bits, name, dtype, options):
+@pytest.mark.parametrize(
+    "name", ["phi_2", "subnormal_times_large", "smallest", "near_ties"]
+)
+def test_bits_are_those_of_numpy_compiled_or_not(
+    make_pair, assert_same_bits, name, dtype, options
+):
     a, b = make_pair(name, 5, 7, 6, dtype)
     want = hg.matmul(a, b, **options)
     x, y = jnp.asarray(a), jnp.asarray(b)
-    for product in (hg.matmul, hj.matmul, jax.jit(hj.matmul, static_argnames=("accuracy", "scheme"))):
+    for product in (
+        hg.matmul,
+        hj.matmul,
+        jax.jit(hj.matmul, static_argnames=("accuracy", "scheme")),
+    ):
         found = product(x, y, **options)
         assert isinstance(found, jax.Array)
         assert_same_bits(found, want)
@@ -107,16 +126,25 @@ def test_gradients_are_those_of_jax(assert_same_bits, left, right, dtype):
 
     @partial(jax.jit, static_argnums=0)
     def derivatives(product, a, b):
-        return jax.grad(partial(loss, product), (0, 1))(a, b), jax.jvp(product, (a, b), tangents)
+        return jax.grad(partial(loss, product), (0, 1))(a, b), jax.jvp(
+            product, (a, b), tangents
+        )
 
-    for x, y in zip(*(jax.tree.leaves(derivatives(f, a, b)) for f in (PRODUCT, jnp.matmul)), strict=True):
+    for x, y in zip(
+        *(jax.tree.leaves(derivatives(f, a, b)) for f in (PRODUCT, jnp.matmul)),
+        strict=True,
+    ):
         assert np.array_equal(x, y)
 
 
 @ON_BOTH
 @pytest.mark.parametrize("dtype", ["float64", "complex128"])
 def test_derivatives_of_second_order(dtype):
-    a, b, c = integers((3, 4), dtype), integers((2, 4, 2), dtype, 1), integers((2,), dtype, 2)
+    a, b, c = (
+        integers((3, 4), dtype),
+        integers((2, 4, 2), dtype, 1),
+        integers((2,), dtype, 2),
+    )
     check_grads(PRODUCT, (a, b), order=2, modes=("fwd", "rev"))
     scaled = partial(hj.gemm, alpha=2.0, beta=-0.5, accuracy="correct")
     check_grads(scaled, (a, b, c), order=2, modes=("fwd", "rev"))
@@ -126,7 +154,9 @@ def test_a_gradient_over_a_stack_is_rounded_once(assert_same_bits):
     a = jnp.asarray([2.0**60, 1.0, -(2.0**60)]).reshape(3, 1, 1)
     gradient = jax.grad(lambda b: PRODUCT(a, b).sum())(jnp.ones((1, 1)))
     assert_same_bits(gradient, np.ones((1, 1)))
-    batched = jax.grad(lambda b: jax.vmap(PRODUCT, (0, None))(a, b).sum())(jnp.ones((1, 1)))
+    batched = jax.grad(lambda b: jax.vmap(PRODUCT, (0, None))(a, b).sum())(
+        jnp.ones((1, 1))
+    )
     assert_same_bits(batched, np.ones((1, 1)))
 
 
@@ -149,7 +179,11 @@ AXES = [(0, 0), (0, None), (None, 0), (1, 0), (-1, 1), (2, None), (None, 2)]
 
 
 @pytest.mark.parametrize("axes", AXES, ids=str)
-@pytest.mark.parametrize("cores", [((3, 4), (4, 2)), ((4,), (4,)), ((5, 3, 4), (4, 2)), ((3, 4), (5, 4, 2))], ids=str)
+@pytest.mark.parametrize(
+    "cores",
+    [((3, 4), (4, 2)), ((4,), (4,)), ((5, 3, 4), (4, 2)), ((3, 4), (5, 4, 2))],
+    ids=str,
+)
 def test_vmap_is_that_of_jax(assert_same_bits, cores, axes):
     shapes = []
     for core, at in zip(cores, axes, strict=True):
@@ -160,7 +194,10 @@ def test_vmap_is_that_of_jax(assert_same_bits, cores, axes):
     a, b = integers(left), integers(right, seed=1)
     want = jax.vmap(jnp.matmul, (at_a, at_b))(a, b)
     assert_same_bits(jax.vmap(PRODUCT, (at_a, at_b))(a, b), want)
-    assert_same_bits(jax.jit(jax.vmap(PRODUCT, (at_a, at_b), out_axes=-1))(a, b), jnp.moveaxis(want, 0, -1))
+    assert_same_bits(
+        jax.jit(jax.vmap(PRODUCT, (at_a, at_b), out_axes=-1))(a, b),
+        jnp.moveaxis(want, 0, -1),
+    )
 
 
 @ON_BOTH
@@ -171,12 +208,24 @@ def test_vmap_of_a_product_with_an_addend():
         return 2 * jnp.matmul(a, b) + 3 * c
 
     a, b, c = integers((6, 3, 4)), integers((4, 6, 2), seed=1), integers((2, 6), seed=2)
-    for axes in ((0, 1, 1), (0, None, None), (None, 1, None), (None, None, 1), (0, None, 1)):
-        operands = [x if at is not None else jnp.take(x, 0, own) for x, at, own in zip((a, b, c), axes, (0, 1, 1))]
-        np.testing.assert_array_equal(jax.vmap(scaled, axes)(*operands), jax.vmap(reference, axes)(*operands))
+    for axes in (
+        (0, 1, 1),
+        (0, None, None),
+        (None, 1, None),
+        (None, None, 1),
+        (0, None, 1),
+    ):
+        operands = [
+            x if at is not None else jnp.take(x, 0, own)
+            for x, at, own in zip((a, b, c), axes, (0, 1, 1))
+        ]
+        np.testing.assert_array_equal(
+            jax.vmap(scaled, axes)(*operands), jax.vmap(reference, axes)(*operands)
+        )
     stack = integers((5, 4, 2), seed=3)
     np.testing.assert_array_equal(
-        jax.vmap(scaled, (0, None, None))(a, stack, c[:, 0]), reference(a[:, None], stack, c[:, 0])
+        jax.vmap(scaled, (0, None, None))(a, stack, c[:, 0]),
+        reference(a[:, None], stack, c[:, 0]),
     )
 
 
@@ -188,11 +237,19 @@ def test_derivatives_and_batches_nest():
         gradient = jax.grad(lambda a, b: (product(a, b) ** 2).sum(), (0, 1))
         return jax.vmap(jax.vmap(gradient, (None, 0)), (0, None))
 
-    for x, y in zip(*(jax.jit(per_example(f))(a, b) for f in (PRODUCT, jnp.matmul)), strict=True):
+    for x, y in zip(
+        *(jax.jit(per_example(f))(a, b) for f in (PRODUCT, jnp.matmul)), strict=True
+    ):
         np.testing.assert_array_equal(x, y)
-    hessians = [jax.jit(jax.hessian(lambda a, f=f: (f(a, b[0]) ** 2).sum()))(a[0]) for f in (PRODUCT, jnp.matmul)]
+    hessians = [
+        jax.jit(jax.hessian(lambda a, f=f: (f(a, b[0]) ** 2).sum()))(a[0])
+        for f in (PRODUCT, jnp.matmul)
+    ]
     np.testing.assert_array_equal(*hessians)
-    jacobians = [jax.jit(jax.jacfwd(jax.jacrev(lambda a, f=f: f(a, a.T))))(a[0]) for f in (PRODUCT, jnp.matmul)]
+    jacobians = [
+        jax.jit(jax.jacfwd(jax.jacrev(lambda a, f=f: f(a, a.T))))(a[0])
+        for f in (PRODUCT, jnp.matmul)
+    ]
     np.testing.assert_array_equal(*jacobians)
 
 
@@ -201,14 +258,22 @@ def test_loops_branches_and_checkpoints():
     a, x = integers((4, 4)) // 4, integers((4, 2), seed=1)
 
     def loss(product, remember, a, x):
-        step = (lambda y, _: (product(a, y), None)) if remember else jax.checkpoint(lambda y, _: (product(a, y), None))
+        step = (
+            (lambda y, _: (product(a, y), None))
+            if remember
+            else jax.checkpoint(lambda y, _: (product(a, y), None))
+        )
         y, _ = jax.lax.scan(step, x, length=3)
-        y = jax.lax.cond(y.sum() > 0, lambda y: product(a, y), lambda y: product(a.T, y), y)
+        y = jax.lax.cond(
+            y.sum() > 0, lambda y: product(a, y), lambda y: product(a.T, y), y
+        )
         return jax.lax.fori_loop(0, 2, lambda _, y: product(a, y), y).sum()
 
     for remember in (True, False):
         want = jax.value_and_grad(partial(loss, jnp.matmul, remember), (0, 1))(a, x)
-        found = jax.jit(jax.value_and_grad(partial(loss, PRODUCT, remember), (0, 1)))(a, x)
+        found = jax.jit(jax.value_and_grad(partial(loss, PRODUCT, remember), (0, 1)))(
+            a, x
+        )
         for p, q in zip(jax.tree.leaves(found), jax.tree.leaves(want), strict=True):
             np.testing.assert_array_equal(p, q)
 
@@ -239,7 +304,9 @@ def test_donated_buffers(assert_same_bits):
 @ON_BOTH
 def test_threads_run_programs_side_by_side(assert_same_bits):
     f = jax.jit(lambda a, b: PRODUCT(PRODUCT(a, b), b))
-    pairs = [(integers((64, 64), seed=i), integers((64, 64), seed=i + 1)) for i in range(16)]
+    pairs = [
+        (integers((64, 64), seed=i), integers((64, 64), seed=i + 1)) for i in range(16)
+    ]
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(lambda pair: f(*pair), pairs))
     for (a, b), c in zip(pairs, found, strict=True):
@@ -273,7 +340,9 @@ REPEATED = {
     "eager": lambda a, b: hg.matmul(a, b, accuracy="correct"),
     "jit": jax.jit(PRODUCT),
     "jit at the level": jax.jit(hj.matmul),
-    "jit in float32": jax.jit(lambda a, b: PRODUCT(a.astype("float32"), b.astype("float32"))),
+    "jit in float32": jax.jit(
+        lambda a, b: PRODUCT(a.astype("float32"), b.astype("float32"))
+    ),
     "while": jax.jit(in_a_loop),
     "scan": jax.jit(in_a_scan),
     "vmap": jax.jit(jax.vmap(PRODUCT, (0, None))),
@@ -295,7 +364,9 @@ def test_the_second_call_makes_no_plan(plans, name):
     assert plans == []
 
 
-def test_programs_and_products_outside_of_them_share_plans_in_all_threads(plans, assert_same_bits):
+def test_programs_and_products_outside_of_them_share_plans_in_all_threads(
+    plans, assert_same_bits
+):
     a, b = integers((4, 4)), integers((4, 4), seed=1)
     want = PRODUCT(np.asarray(a), np.asarray(b))
     plans.clear()
@@ -309,11 +380,18 @@ def test_programs_and_products_outside_of_them_share_plans_in_all_threads(plans,
     assert plans == []
 
 
-def test_repeated_products_of_subnormal_numbers_have_the_bits_of_numpy(plans, make_pair, assert_same_bits):
-    """Threads of XLA flush them; the second call takes another way than the first one."""
+def test_repeated_products_of_subnormal_numbers_have_the_bits_of_numpy(
+    plans, make_pair, assert_same_bits
+):
+    """Threads of XLA flush them; the second call takes another way than the first
+    one.
+    """
     f = jax.jit(hj.matmul, static_argnames="accuracy")
     for accuracy in (None, "correct"):
-        ordinary, tiny = make_pair("phi_1", 5, 7, 6), make_pair("subnormal_times_large", 5, 7, 6)
+        ordinary, tiny = (
+            make_pair("phi_1", 5, 7, 6),
+            make_pair("subnormal_times_large", 5, 7, 6),
+        )
         want = hg.matmul(*tiny, accuracy=accuracy, return_report=True)[0]
         for a, b in (ordinary, tiny, tiny):
             result = f(jnp.asarray(a), jnp.asarray(b), accuracy=accuracy)
@@ -322,7 +400,9 @@ def test_repeated_products_of_subnormal_numbers_have_the_bits_of_numpy(plans, ma
 
 @ON_BOTH
 def test_many_programs_are_under_way_at_once(assert_same_bits):
-    """Dispatch is asynchronous: callbacks of large operands must not wait for the programs before them."""
+    """Dispatch is asynchronous: callbacks of large operands must not wait for the
+    programs before them.
+    """
     f = jax.jit(lambda a, b: hj.matmul(a, b, scheme="ozaki1") + 1)
     a, c = jnp.ones((512, 512)), jnp.ones((512, 512))
     for _ in range(20):
@@ -333,9 +413,16 @@ def test_many_programs_are_under_way_at_once(assert_same_bits):
 def test_outside_of_programs_no_operand_is_copied(monkeypatch):
     a, b = integers((3, 4)), integers((4, 2))
     seen = []
-    monkeypatch.setattr(jax_primitive.kernels, "matmul", lambda a, b, **_: seen.extend((a, b)) or np.zeros((3, 2)))
+    monkeypatch.setattr(
+        jax_primitive.kernels,
+        "matmul",
+        lambda a, b, **_: seen.extend((a, b)) or np.zeros((3, 2)),
+    )
     hj.matmul(a, b)
-    assert [x.ctypes.data for x in seen] == [a.unsafe_buffer_pointer(), b.unsafe_buffer_pointer()]
+    assert [x.ctypes.data for x in seen] == [
+        a.unsafe_buffer_pointer(),
+        b.unsafe_buffer_pointer(),
+    ]
 
 
 def test_a_report_a_plan_and_prepared_operands(assert_same_bits):
@@ -346,30 +433,50 @@ def test_a_report_a_plan_and_prepared_operands(assert_same_bits):
     assert_same_bits(found, a @ b)
     plan = hg.make_plan(a, b, scheme="ozaki1")
     assert_same_bits(hg.matmul(hg.prepare(a, "left", plan=plan), b), a @ b)
-    assert_same_bits(hg.gemm(a, b, integers((3, 2)), beta=1.0, engine="numpy"), a @ b + integers((3, 2)))
+    assert_same_bits(
+        hg.gemm(a, b, integers((3, 2)), beta=1.0, engine="numpy"),
+        a @ b + integers((3, 2)),
+    )
     for options, named in (
         ({"plan": plan}, "plan="),
         ({"engine": "numpy", "return_report": True}, "engine= and no return_report="),
         ({"out": np.zeros((3, 2))}, "out="),
         ({"result": "pair"}, "result="),
     ):
-        with pytest.raises(TypeError, match=rf"b is traced by JAX \(float64\[4,2\]\), and .* have no {named}: leave"):
+        with pytest.raises(
+            TypeError,
+            match=rf"b is traced by JAX \(float64\[4,2\]\), and .* have no {named}: leave",
+        ):
             jax.jit(lambda b, options=options: hg.matmul(a, b, **options))(b)
-    with pytest.raises(TypeError, match=r"c is traced by JAX .* have no return_report="):
-        jax.jit(lambda c: hg.gemm(a, b, c, beta=1.0, return_report=True))(integers((3, 2)))
+    with pytest.raises(
+        TypeError, match=r"c is traced by JAX .* have no return_report="
+    ):
+        jax.jit(lambda c: hg.gemm(a, b, c, beta=1.0, return_report=True))(
+            integers((3, 2))
+        )
     with pytest.raises(TypeError, match=r"b is traced by JAX .* of JAX arrays alone"):
         jax.jit(lambda b: hg.matmul(np.asarray(a), b))(b)
-    with pytest.raises(TypeError, match=r"out is a jax\.Array, which nothing can be written to"):
+    with pytest.raises(
+        TypeError, match=r"out is a jax\.Array, which nothing can be written to"
+    ):
         hg.matmul(a, b, out=jnp.zeros((3, 2)))
 
 
 @ON_BOTH
 @pytest.mark.parametrize("beta", [0.0, -0.5])
 @pytest.mark.parametrize("dtype", ["float32", "complex128"])
-def test_scaled_products_have_the_bits_of_numpy(make_pair, assert_same_bits, dtype, beta):
+def test_scaled_products_have_the_bits_of_numpy(
+    make_pair, assert_same_bits, dtype, beta
+):
     a, b = make_pair("phi_1", 5, 6, 4, dtype)
     c = make_pair("phi_1", 5, 4, 1, dtype)[0]
-    options = {"alpha": 2.0, "beta": beta, "trans_a": "C", "trans_b": "T", "accuracy": "correct"}
+    options = {
+        "alpha": 2.0,
+        "beta": beta,
+        "trans_a": "C",
+        "trans_b": "T",
+        "accuracy": "correct",
+    }
     left, right = np.ascontiguousarray(a.conj().T), np.ascontiguousarray(b.T)
     want = hg.gemm(left, right, c, **options)
     operands = [jnp.asarray(x) for x in (left, right, c)]
@@ -393,7 +500,9 @@ def test_dtypes_promote_as_in_numpy(assert_same_bits):
         want = np.asarray(a @ b).astype(dtype)
         assert_same_bits(hg.matmul(a.astype(left), b.astype(right)), want)
         assert_same_bits(jax.jit(hj.matmul)(a.astype(left), b.astype(right)), want)
-    gradients = jax.grad(lambda a, b: hj.matmul(a, b).sum(), (0, 1))(a.astype("bfloat16"), b.astype("float32"))
+    gradients = jax.grad(lambda a, b: hj.matmul(a, b).sum(), (0, 1))(
+        a.astype("bfloat16"), b.astype("float32")
+    )
     assert [x.dtype for x in gradients] == ["bfloat16", "float32"]
     by_integers = jax.grad(lambda a: hj.matmul(a, b.astype("int32")).sum())(a)
     assert_same_bits(by_integers, jax.grad(lambda a: jnp.matmul(a, b).sum())(a))
@@ -408,37 +517,71 @@ def test_without_64_bits(assert_same_bits):
         gradient = jax.grad(lambda a: PRODUCT(a, b).sum())(a)
         assert gradient.dtype == np.float32
         for product in (hg.matmul, jax.jit(hj.matmul)):
-            with pytest.raises(TypeError, match=r"int32, float32 promote to float64.*jax_enable_x64"):
+            with pytest.raises(
+                TypeError, match=r"int32, float32 promote to float64.*jax_enable_x64"
+            ):
                 product(jnp.ones((3, 3), "int32"), b)
         with pytest.raises(TypeError, match=r"a has dtype float64.*jax_enable_x64"):
             hj.matmul(np.ones((3, 3)), b)
-        with pytest.raises(TypeError, match="float64, which JAX has with jax_enable_x64"):
+        with pytest.raises(
+            TypeError, match="float64, which JAX has with jax_enable_x64"
+        ):
             hg.matmul(jnp.ones((3, 3), "int32"), b, return_report=True)
 
 
-def test_operands_of_two_libraries_are_refused_and_those_of_numpy_are_constants(assert_same_bits):
+def test_operands_of_two_libraries_are_refused_and_those_of_numpy_are_constants(
+    assert_same_bits,
+):
     a, b = integers((3, 4)), integers((4, 2), seed=1)
-    with pytest.raises(TypeError, match="a is of jax on cpu:0, b is of numpy; nothing is copied"):
+    with pytest.raises(
+        TypeError, match="a is of jax on cpu:0, b is of numpy; nothing is copied"
+    ):
         hg.matmul(a, np.asarray(b))
-    with pytest.raises(TypeError, match=r"a is a list; expected an array of JAX or NumPy"):
+    with pytest.raises(
+        TypeError, match=r"a is a list; expected an array of JAX or NumPy"
+    ):
         hj.matmul([1.0], b)
-    with pytest.raises(TypeError, match=r"c is a list; expected an array of JAX or NumPy"):
+    with pytest.raises(
+        TypeError, match=r"c is a list; expected an array of JAX or NumPy"
+    ):
         hj.gemm(a, b, [1.0, 2.0], beta=1.0)
     assert_same_bits(hj.matmul(np.asarray(a), np.asarray(b)), a @ b)
     assert_same_bits(jax.jit(lambda b: hj.matmul(np.asarray(a), b))(b), a @ b)
 
 
 ERRORS = {
-    "inner dimensions": (ValueError, r"a has shape \(3, 4\) with k = 4, b has shape \(3, 4\)", ((3, 4), (3, 4)), {}),
-    "stacks": (ValueError, r"stacks \(2,\) of a and \(3,\)", ((2, 3, 4), (3, 4, 2)), {}),
+    "inner dimensions": (
+        ValueError,
+        r"a has shape \(3, 4\) with k = 4, b has shape \(3, 4\)",
+        ((3, 4), (3, 4)),
+        {},
+    ),
+    "stacks": (
+        ValueError,
+        r"stacks \(2,\) of a and \(3,\)",
+        ((2, 3, 4), (3, 4, 2)),
+        {},
+    ),
     "scalar": (ValueError, "b is a scalar", ((3, 4), ()), {}),
-    "accuracy": (hg.PlanError, "accuracy='right'", ((3, 4), (4, 2)), {"accuracy": "right"}),
-    "traced accuracy": (hg.PlanError, "accuracy=.*expected", ((3, 4), (4, 2)), {"accuracy": jnp}),
+    "accuracy": (
+        hg.PlanError,
+        "accuracy='right'",
+        ((3, 4), (4, 2)),
+        {"accuracy": "right"},
+    ),
+    "traced accuracy": (
+        hg.PlanError,
+        "accuracy=.*expected",
+        ((3, 4), (4, 2)),
+        {"accuracy": jnp},
+    ),
     "scheme": (hg.PlanError, "scheme='best'", ((3, 4), (4, 2)), {"scheme": "best"}),
 }
 
 
-@pytest.mark.parametrize(("error", "message", "shapes", "options"), ERRORS.values(), ids=ERRORS)
+@pytest.mark.parametrize(
+    ("error", "message", "shapes", "options"), ERRORS.values(), ids=ERRORS
+)
 def test_errors_are_raised_where_the_program_is_traced(error, message, shapes, options):
     with pytest.raises(error, match=message):
         jax.make_jaxpr(partial(hj.matmul, **options))(*map(jnp.ones, shapes))
@@ -447,13 +590,25 @@ def test_errors_are_raised_where_the_program_is_traced(error, message, shapes, o
 def test_errors_of_gemm_are_raised_where_the_program_is_traced():
     a = jnp.ones((3, 3))
     for error, message, c, options in (
-        (ValueError, r"c has shape \(4,\); the result has shape \(3, 3\)", jnp.ones(4), {"beta": 1.0}),
+        (
+            ValueError,
+            r"c has shape \(4,\); the result has shape \(3, 3\)",
+            jnp.ones(4),
+            {"beta": 1.0},
+        ),
         (ValueError, "beta = 1.0 needs c", None, {"beta": 1.0}),
-        (TypeError, "alpha = 1j is complex, and the result has dtype float64", None, {"alpha": 1j}),
+        (
+            TypeError,
+            "alpha = 1j is complex, and the result has dtype float64",
+            None,
+            {"alpha": 1j},
+        ),
         (hg.PlanError, "trans_a='H'", None, {"trans_a": "H"}),
     ):
         with pytest.raises(error, match=message):
-            jax.make_jaxpr(lambda a, c=c, options=options: hj.gemm(a, a, c, **options))(a)
+            jax.make_jaxpr(lambda a, c=c, options=options: hj.gemm(a, a, c, **options))(
+                a
+            )
 
 
 @pytest.mark.parametrize("dtype", ["float32", "complex64", "float64"])
@@ -470,13 +625,17 @@ def test_an_addend_may_be_a_number(assert_same_bits, c, dtype):
 def test_relative_errors_below_the_rounding_of_a_dtype_are_refused_where_the_program_is_traced():
     a = jnp.ones((2, 2), "float32")
     for product in (hj.matmul, partial(hj.gemm, c=a, beta=1.0)):
-        with pytest.raises(hg.PlanError, match=r"Relative\(1e-10\): rounding to fp32 alone errs"):
+        with pytest.raises(
+            hg.PlanError, match=r"Relative\(1e-10\): rounding to fp32 alone errs"
+        ):
             jax.make_jaxpr(partial(product, accuracy=hg.Relative(1e-10)))(a, a)
     jax.make_jaxpr(partial(hj.matmul, accuracy=hg.Relative(1e-10)))(a, jnp.ones((2, 2)))
 
 
 def test_strict_mode_is_that_of_the_trace():
-    """The worst case of many terms in a product of the BLAS exceeds the level of float64."""
+    """The worst case of many terms in a product of the BLAS exceeds the level of
+    float64.
+    """
     a = jnp.ones((1, 4096))
     with hg.strict(), pytest.raises(jax.errors.JaxRuntimeError, match="AccuracyError"):
         jax.block_until_ready(jax.jit(lambda a: hj.matmul(a, a.T))(a))
@@ -487,14 +646,18 @@ def test_strict_mode_is_that_of_the_trace():
 
 def test_dtypes_without_products_are_named():
     with pytest.raises(TypeError, match="float8"):
-        jax.jit(hj.matmul)(jnp.ones((2, 2), "float8_e4m3fn"), jnp.ones((2, 2), "float8_e4m3fn"))
+        jax.jit(hj.matmul)(
+            jnp.ones((2, 2), "float8_e4m3fn"), jnp.ones((2, 2), "float8_e4m3fn")
+        )
 
 
 @ON_BOTH
 def test_what_the_entries_forbid_is_said_when_the_program_runs(place):
     a = jnp.asarray([[1.0, 2.0**200]])
     options = {"scheme": hg.Ozaki1(num_slices=2), "accuracy": 1e-30}
-    outside = hg.AccuracyError if place.platform == "cpu" else jax.errors.JaxRuntimeError
+    outside = (
+        hg.AccuracyError if place.platform == "cpu" else jax.errors.JaxRuntimeError
+    )
     with pytest.raises(outside):
         jax.block_until_ready(hj.matmul(a, a.T, **options))
     with pytest.raises(jax.errors.JaxRuntimeError, match="AccuracyError"):
@@ -502,25 +665,35 @@ def test_what_the_entries_forbid_is_said_when_the_program_runs(place):
 
 
 def lowered(platform, f=hj.matmul):
-    """The program of a product that JAX compiles for a platform, which need not be there."""
+    """The program of a product that JAX compiles for a platform, which need not be
+    there.
+    """
     operands = [jnp.ones((2, 2))] * (2 if f is hj.matmul else 3)
     return jax.jit(f).trace(*operands).lower(lowering_platforms=(platform,)).as_text()
 
 
 def test_programs_for_other_platforms_are_refused_by_name():
     for f in (hj.matmul, partial(hj.gemm, beta=1.0)):
-        with pytest.raises(TypeError, match="no kernel for programs that JAX compiles for 'tpu'"):
+        with pytest.raises(
+            TypeError, match="no kernel for programs that JAX compiles for 'tpu'"
+        ):
             lowered("tpu", f)
 
 
 def test_programs_for_a_gpu_say_what_is_missing(torch, monkeypatch):
     missing = {"torch"}
-    monkeypatch.setattr(jax_primitive, "find_spec", lambda name: None if name in missing else name)
-    with pytest.raises(TypeError, match="PyTorch is not installed: install torch for CUDA and triton"):
+    monkeypatch.setattr(
+        jax_primitive, "find_spec", lambda name: None if name in missing else name
+    )
+    with pytest.raises(
+        TypeError, match="PyTorch is not installed: install torch for CUDA and triton"
+    ):
         lowered("cuda")
     missing.clear()
     monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: False)
-    with pytest.raises(TypeError, match=r"PyTorch \d.* is built without CUDA: install torch"):
+    with pytest.raises(
+        TypeError, match=r"PyTorch \d.* is built without CUDA: install torch"
+    ):
         lowered("cuda")
     missing.add("triton")
     monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: True)
@@ -529,7 +702,9 @@ def test_programs_for_a_gpu_say_what_is_missing(torch, monkeypatch):
 
 
 def test_programs_for_a_gpu_call_back(torch, monkeypatch):
-    """A call of another kind would go into a command buffer of XLA, which reads nothing back."""
+    """A call of another kind would go into a command buffer of XLA, which reads nothing
+    back.
+    """
     monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: True)
     monkeypatch.setattr(jax_primitive, "find_spec", lambda name: name)
     for f in (hj.matmul, partial(hj.gemm, beta=1.0)):
@@ -538,39 +713,63 @@ def test_programs_for_a_gpu_call_back(torch, monkeypatch):
 
 @pytest.fixture
 def as_on_a_gpu(torch, monkeypatch):
-    """Programs of the CPU that see their buffers as those of a GPU do, as tensors; the list of calls on a stream."""
+    """Programs of the CPU that see their buffers as those of a GPU do, as tensors; the
+    list of calls on a stream.
+    """
     calls = []
     monkeypatch.setattr(jax_primitive, "_ON_HOST", None)
-    monkeypatch.setattr(jax_primitive, "_stream", lambda context, device: calls.append(device) or nullcontext())
+    monkeypatch.setattr(
+        jax_primitive,
+        "_stream",
+        lambda context, device: calls.append(device) or nullcontext(),
+    )
     return calls
 
 
-@pytest.mark.parametrize("dtype", [*DTYPES, "float16", "bfloat16", "int64", "int8", "uint8", "bool"])
+@pytest.mark.parametrize(
+    "dtype", [*DTYPES, "float16", "bfloat16", "int64", "int8", "uint8", "bool"]
+)
 def test_buffers_are_tensors(as_on_a_gpu, assert_same_bits, dtype):
     product = PRODUCT if dtype in DTYPES else hj.matmul
     for left, right in SHAPES.values():
         a, b = integers(left).astype(dtype), integers(right, seed=1).astype(dtype)
         assert_same_bits(jax.jit(product)(a, b), product(a, b))
-    assert len(as_on_a_gpu) == sum(0 not in np.matmul(np.ones(x), np.ones(y)).shape for x, y in SHAPES.values())
+    assert len(as_on_a_gpu) == sum(
+        0 not in np.matmul(np.ones(x), np.ones(y)).shape for x, y in SHAPES.values()
+    )
 
 
 @pytest.mark.parametrize("dtype", ["float32", "complex128"])
 def test_buffers_of_scaled_products_are_tensors(as_on_a_gpu, assert_same_bits, dtype):
-    a, b, c = integers((5, 1, 3, 4), dtype), integers((2, 4, 2), dtype, 1), integers((2,), dtype, 2)
+    a, b, c = (
+        integers((5, 1, 3, 4), dtype),
+        integers((2, 4, 2), dtype, 1),
+        integers((2,), dtype, 2),
+    )
     for beta in (0.0, 0.5):
         scaled = partial(hj.gemm, alpha=2.0, beta=beta, accuracy="correct")
         assert_same_bits(jax.jit(scaled)(a, b, c), scaled(a, b, c))
     assert len(as_on_a_gpu) == 2
 
 
-def test_products_outside_of_programs_are_programs_on_a_gpu(monkeypatch, assert_same_bits):
-    """What is done there, done on the CPU: a program for each shape and policy, also where JAX compiles nothing."""
+def test_products_outside_of_programs_are_programs_on_a_gpu(
+    monkeypatch, assert_same_bits
+):
+    """What is done there, done on the CPU: a program for each shape and policy, also
+    where JAX compiles nothing.
+    """
     a, b, c = integers((3, 4)), integers((4, 2), seed=1), integers((3, 2), seed=2)
     scaled = partial(hj.gemm, beta=0.5, accuracy="correct")
     want = [PRODUCT(a, b), PRODUCT(2 * a, b), scaled(a, b, c)]
-    monkeypatch.setattr(jax_primitive, "library_of", lambda *operands: libraries.Library("jax", "cuda:0"))
+    monkeypatch.setattr(
+        jax_primitive,
+        "library_of",
+        lambda *operands: libraries.Library("jax", "cuda:0"),
+    )
     jax_primitive._program.clear_cache()
-    for found, expected in zip((PRODUCT(a, b), PRODUCT(2 * a, b), scaled(a, b, c)), want, strict=True):
+    for found, expected in zip(
+        (PRODUCT(a, b), PRODUCT(2 * a, b), scaled(a, b, c)), want, strict=True
+    ):
         assert_same_bits(found, expected)
     assert jax_primitive._program._cache_size() == 2
     with jax.disable_jit():
@@ -583,7 +782,14 @@ def test_buffers_on_a_gpu_are_read_and_written_in_place(monkeypatch, torch):
     seen = []
 
     def product(a, b, *, out, **_):
-        seen.extend((a.data_ptr(), b.data_ptr(), out.data_ptr(), torch.cuda.current_stream().cuda_stream))
+        seen.extend(
+            (
+                a.data_ptr(),
+                b.data_ptr(),
+                out.data_ptr(),
+                torch.cuda.current_stream().cuda_stream,
+            )
+        )
         out.fill_(7)
 
     monkeypatch.setattr(jax_primitive.kernels, "matmul", product)
@@ -595,7 +801,9 @@ def test_buffers_on_a_gpu_are_read_and_written_in_place(monkeypatch, torch):
 
 @ON_A_GPU
 def test_products_keep_their_place_among_other_work_on_a_gpu():
-    """Programs are under way at once, and nothing waits for one of them; every step changes what the next one reads."""
+    """Programs are under way at once, and nothing waits for one of them; every step
+    changes what the next one reads.
+    """
 
     def chain(product, a, b):
         for i in range(20):
@@ -603,8 +811,13 @@ def test_products_keep_their_place_among_other_work_on_a_gpu():
             a = jnp.mod(3 * a + b[:, :1], 5) - 2
         return a, b
 
-    found, wanted = (jax.jit(partial(chain, product)) for product in (PRODUCT, jnp.matmul))
-    starts = [(integers((256, 256), seed=i), integers((256, 64), seed=-i % 9)) for i in range(8)]
+    found, wanted = (
+        jax.jit(partial(chain, product)) for product in (PRODUCT, jnp.matmul)
+    )
+    starts = [
+        (integers((256, 256), seed=i), integers((256, 64), seed=-i % 9))
+        for i in range(8)
+    ]
     results = [found(a + 1, b) for a, b in starts]
     outside = [hg.matmul(a, b, accuracy="correct") for a, b in results]
     for (a, b), result, product in zip(starts, results, outside, strict=True):
@@ -628,22 +841,33 @@ def test_memory_of_operands_on_a_gpu_is_read_before_it_is_used_again(return_repo
 
 @ON_A_GPU
 def test_nothing_but_a_few_numbers_crosses_to_the_host(torch, tmp_path):
-    """A level of accuracy reads nothing back, correct rounding how many bits the operands need."""
+    """A level of accuracy reads nothing back, correct rounding how many bits the
+    operands need.
+    """
     a, b = integers((256, 256)), integers((256, 256), seed=1)
     f = jax.jit(lambda a, b: PRODUCT(hj.matmul(a, b) + 1, b))
     want = jax.block_until_ready(f(a, b))
-    with jax.transfer_guard("disallow"), torch.profiler.profile(acc_events=True) as profile:
+    with (
+        jax.transfer_guard("disallow"),
+        torch.profiler.profile(acc_events=True) as profile,
+    ):
         found = jax.block_until_ready(f(a, b))
     profile.export_chrome_trace(str(tmp_path / "trace.json"))
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     assert any(x.get("cat") == "kernel" for x in events)
-    copies = [x["args"]["bytes"] for x in events if x.get("cat") == "gpu_memcpy" and "DtoD" not in x["name"]]
+    copies = [
+        x["args"]["bytes"]
+        for x in events
+        if x.get("cat") == "gpu_memcpy" and "DtoD" not in x["name"]
+    ]
     assert max(copies, default=0) <= 1024
     assert np.array_equal(found, want)
 
 
 def test_arrays_on_a_gpu_are_tensors_of_their_memory(torch, monkeypatch):
-    """What is done with them, done with arrays of the CPU that are said to lie on a GPU."""
+    """What is done with them, done with arrays of the CPU that are said to lie on a
+    GPU.
+    """
     x = integers((3, 4))
     library = libraries.Library("jax", "cuda:0", x.device)
     monkeypatch.setattr(libraries, "_library_of_jax", lambda x, name: library)
@@ -670,13 +894,18 @@ def test_a_mesh_of_two_gpus(assert_same_bits):
     mesh = Mesh(np.array(devices[:2]), ("rows",))
     check_mesh(mesh, integers((4, 4)), integers((4, 4), seed=1), assert_same_bits)
     there = jax.device_put(integers((4, 4)), devices[1])
-    for found in (hg.matmul(there, there), hg.matmul(there, there, return_report=True)[0]):
+    for found in (
+        hg.matmul(there, there),
+        hg.matmul(there, there, return_report=True)[0],
+    ):
         assert found.devices() == {devices[1]}
         assert_same_bits(found, there @ there)
 
 
 def check_mesh(mesh, a, b, same):
-    """Products, gradients and an addend, of rows that are spread over a mesh and columns that every device has."""
+    """Products, gradients and an addend, of rows that are spread over a mesh and
+    columns that every device has.
+    """
     rows, whole = PartitionSpec("rows"), PartitionSpec()
     product = jax.shard_map(PRODUCT, mesh=mesh, in_specs=(rows, whole), out_specs=rows)
     same(product(a, b), a @ b)
@@ -688,7 +917,9 @@ def check_mesh(mesh, a, b, same):
     ):
         same(found, want)
     scaled = partial(hj.gemm, beta=2.0, accuracy="correct")
-    spread = jax.shard_map(scaled, mesh=mesh, in_specs=(rows, whole, rows), out_specs=rows)
+    spread = jax.shard_map(
+        scaled, mesh=mesh, in_specs=(rows, whole, rows), out_specs=rows
+    )
     same(jax.jit(spread)(a, b, a), a @ b + 2 * a)
 
 
@@ -722,7 +953,9 @@ def two_devices():
     same(jax.jit(PRODUCT)(spread, b), a @ b)
     with pytest.raises(ValueError, match="a is spread over 2 devices"):
         hg.matmul(spread, spread)
-    explicit = jax.make_mesh((2,), ("rows",), axis_types=(jax.sharding.AxisType.Explicit,))
+    explicit = jax.make_mesh(
+        (2,), ("rows",), axis_types=(jax.sharding.AxisType.Explicit,)
+    )
     with jax.set_mesh(explicit):
         rows = jax.device_put(a, jax.NamedSharding(explicit, PartitionSpec("rows")))
         with pytest.raises(TypeError, match="over explicit axes of a mesh"):
@@ -730,7 +963,9 @@ def two_devices():
         same(
             jax.jit(
                 jax.shard_map(
-                    PRODUCT, in_specs=(PartitionSpec("rows"), PartitionSpec()), out_specs=PartitionSpec("rows")
+                    PRODUCT,
+                    in_specs=(PartitionSpec("rows"), PartitionSpec()),
+                    out_specs=PartitionSpec("rows"),
                 )
             )(rows, b),
             a @ b,
@@ -738,7 +973,10 @@ def two_devices():
     there = jax.device_put(a, second)
     assert hg.matmul(there, there).devices() == {second}
     assert jax.jit(PRODUCT)(there, there).devices() == {second}
-    with pytest.raises(ValueError, match="a is of jax on cpu:1, b is of jax on cpu:0; nothing is copied"):
+    with pytest.raises(
+        ValueError,
+        match="a is of jax on cpu:1, b is of jax on cpu:0; nothing is copied",
+    ):
         hg.matmul(there, b)
     same(hg.matmul(a, b), a @ b)
 
@@ -746,7 +984,10 @@ def two_devices():
 FUNCTIONS = {
     "einsum": (lambda f, x, y, z: f.einsum("ijk,kjl->il", x, y), 1),
     "einsum of three": (lambda f, x, y, z: f.einsum("ijk,kjl,lm->im", x, y, z), 2),
-    "einsum of a diagonal": (lambda f, x, y, z: f.einsum("iij,j->ij", y[:4, :, :], z[:, 0]), 1),
+    "einsum of a diagonal": (
+        lambda f, x, y, z: f.einsum("iij,j->ij", y[:4, :, :], z[:, 0]),
+        1,
+    ),
     "tensordot": (lambda f, x, y, z: f.tensordot(x, y, axes=([1, 2], [1, 0])), 1),
     "dot": (lambda f, x, y, z: f.dot(y, z), 1),
     "vdot": (lambda f, x, y, z: f.vdot(z, z), 1),
@@ -756,7 +997,10 @@ FUNCTIONS = {
     "matvec": (lambda f, x, y, z: f.matvec(x, y[:, 0, 0]), 1),
     "vecmat": (lambda f, x, y, z: f.vecmat(z[0, :4], x), 1),
     "multi_dot": (lambda f, x, y, z: multi_dot_of(f)([x[0], y[:, 0], z]), 2),
-    "matrix_power": (lambda f, x, y, z: getattr(f, "linalg", f).matrix_power(x[:, :3, :3], 3), 2),
+    "matrix_power": (
+        lambda f, x, y, z: getattr(f, "linalg", f).matrix_power(x[:, :3, :3], 3),
+        2,
+    ),
 }
 
 
@@ -775,15 +1019,23 @@ def test_functions_of_numpy_serve_programs(function, order, dtype):
         np.testing.assert_array_equal(found, want)
     assert isinstance(own(*given), jax.Array)
     stacked = [jnp.stack([x, 2 * x]) for x in given]
-    for twice, once in zip(jax.vmap(own)(*stacked), (own(*given), own(*(2 * x for x in given))), strict=True):
+    for twice, once in zip(
+        jax.vmap(own)(*stacked),
+        (own(*given), own(*(2 * x for x in given))),
+        strict=True,
+    ):
         np.testing.assert_array_equal(twice, once)
     if dtype == "float64":
         check_grads(own, [x / 8 for x in given], 2, modes=("fwd", "rev"))
     tangents = [x[::-1] for x in given]
-    np.testing.assert_array_equal(*(jax.jvp(f, given, tangents)[1] for f in (own, partial(function, jnp))))
+    np.testing.assert_array_equal(
+        *(jax.jvp(f, given, tangents)[1] for f in (own, partial(function, jnp)))
+    )
 
 
-@pytest.mark.parametrize(("name", "of"), [("syrk", lambda x: x @ x.T), ("herk", lambda x: x @ x.conj().T)])
+@pytest.mark.parametrize(
+    ("name", "of"), [("syrk", lambda x: x @ x.T), ("herk", lambda x: x @ x.conj().T)]
+)
 def test_symmetric_products_in_programs(name, of):
     x = jnp.asarray(integers((5, 7), "complex128", 3))
     product = partial(getattr(hj, name), accuracy="correct")
@@ -808,7 +1060,12 @@ def test_subnormal_numbers_of_narrower_dtypes_are_kept():
     """XLA flushes those that it converts."""
     least, large = jnp.full((1, 1), 1e-42, jnp.float32), jnp.full((1, 1), 2.0**200)
     want = np.float64(np.float32(1e-42)) * 2.0**200
-    for product in (PRODUCT, jax.jit(PRODUCT), partial(hj.einsum, "ij,jk->ik"), jax.jit(partial(hj.einsum, "ij,jk->"))):
+    for product in (
+        PRODUCT,
+        jax.jit(PRODUCT),
+        partial(hj.einsum, "ij,jk->ik"),
+        jax.jit(partial(hj.einsum, "ij,jk->")),
+    ):
         np.testing.assert_array_equal(np.asarray(product(least, large)).ravel(), [want])
     found = hj.gemm(0.0 * large, large, least, beta=2.0**200)
     np.testing.assert_array_equal(found, [[want]])
@@ -819,7 +1076,10 @@ def test_subnormal_numbers_of_narrower_dtypes_are_kept():
 
 
 def test_gradients_of_mixed_operands_have_their_dtypes():
-    a, b = jnp.asarray(integers((3, 4), "float32")), jnp.asarray(integers((4, 2), "complex128"))
+    a, b = (
+        jnp.asarray(integers((3, 4), "float32")),
+        jnp.asarray(integers((4, 2), "complex128")),
+    )
     da, db = jax.grad(lambda x, y: hj.matmul(x, y).real.sum(), (0, 1))(a, b)
     want = jax.grad(lambda x, y: (x.astype(complex) @ y).real.sum(), (0, 1))(a, b)
     assert (da.dtype, db.dtype) == (a.dtype, b.dtype)
@@ -833,18 +1093,26 @@ import jax, jax.numpy as jnp, hifigemm.jax as hj
 x = jax.device_put(jnp.ones((3, 3)), jax.devices()[1])
 assert hj.einsum("ij->", x) == 9 and hj.einsum("ij->", x).devices() == {jax.devices()[1]}
 """
-    environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=2", "JAX_PLATFORMS": "cpu"}
+    environment = os.environ | {
+        "XLA_FLAGS": "--xla_force_host_platform_device_count=2",
+        "JAX_PLATFORMS": "cpu",
+    }
     subprocess.run([sys.executable, "-c", code], check=True, env=environment)
 
 
 def test_functions_name_the_options_that_programs_lack():
     a, b = integers((2, 3)), integers((3, 4))
-    for options, named in (({"out": np.zeros((2, 4))}, "out="), ({"engine": "numpy"}, "engine=")):
+    for options, named in (
+        ({"out": np.zeros((2, 4))}, "out="),
+        ({"engine": "numpy"}, "engine="),
+    ):
         for subscripts, operands in (("ij,jk->ik", (a, b)), ("ij->ji", (a,))):
             with pytest.raises(TypeError, match=f"programs of JAX have no {named}"):
-                jax.jit(lambda *x, subscripts=subscripts, options=options: hj.einsum(subscripts, *x, **options))(
-                    *operands
-                )
+                jax.jit(
+                    lambda *x, subscripts=subscripts, options=options: hj.einsum(
+                        subscripts, *x, **options
+                    )
+                )(*operands)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int32"])
@@ -852,5 +1120,7 @@ def test_a_count_of_digits_is_no_accuracy(dtype):
     a = jnp.ones((2, 2), dtype)
     for call in (hj.matmul, jax.jit(partial(hj.matmul, accuracy=12)), hg.matmul):
         options = {} if hasattr(call, "lower") else {"accuracy": 12}
-        with pytest.raises(hg.PlanError, match=r"accuracy=12: .* not a count of digits"):
+        with pytest.raises(
+            hg.PlanError, match=r"accuracy=12: .* not a count of digits"
+        ):
             call(a, a, **options)

@@ -1,4 +1,6 @@
-"""Operators of PyTorch as graphs, caches and exported programs name them: schemas, texts of options, fake results."""
+"""Operators of PyTorch as graphs, caches and exported programs name them: schemas,
+texts of options, fake results.
+"""
 
 from __future__ import annotations
 
@@ -39,11 +41,17 @@ SCHEMES = {
     "Native(product='fp64')": hg.Native("fp64"),
     "DoubleDouble()": hg.DoubleDouble(),
     "Multiword(product='fp16', num_words=2, num_products=4, split_rounding='zero', accumulate='blocked', scale=True, "
-    "block=32)": hg.Multiword("fp16", 2, 4, split_rounding="zero", accumulate="blocked", block=32),
+    "block=32)": hg.Multiword(
+        "fp16", 2, 4, split_rounding="zero", accumulate="blocked", block=32
+    ),
     "Corrected(product='tf32', accumulate='chained', scale=True, block=None, shift_low=False, "
-    "split_rounding='nearest')": hg.Corrected("tf32", accumulate="chained", shift_low=False),
+    "split_rounding='nearest')": hg.Corrected(
+        "tf32", accumulate="chained", shift_low=False
+    ),
     "Ozaki1(product='fp16', num_slices=3, mode=None)": hg.Ozaki1("fp16", 3),
-    "Ozaki2(product='int8', num_moduli=9, scaling='fast')": hg.Ozaki2(num_moduli=9, scaling="fast"),
+    "Ozaki2(product='int8', num_moduli=9, scaling='fast')": hg.Ozaki2(
+        num_moduli=9, scaling="fast"
+    ),
 }
 """Texts that graphs hold in the place of accuracies and schemes."""
 
@@ -66,15 +74,23 @@ def overload_of(name):
 
 def test_operators_and_their_schemas_are_those_of_exported_programs():
     prefix = "hifigemm::"
-    names = [x.removeprefix(prefix) for x in torch._C._dispatch_get_all_op_names() if x.startswith(prefix)]
+    names = [
+        x.removeprefix(prefix)
+        for x in torch._C._dispatch_get_all_op_names()
+        if x.startswith(prefix)
+    ]
     schemas = {name: str(overload_of(name)._schema) for name in names}
-    assert schemas == {name: f"{prefix}{name}{schema}" for name, schema in SCHEMAS.items()}
+    assert schemas == {
+        name: f"{prefix}{name}{schema}" for name, schema in SCHEMAS.items()
+    }
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("device", ["cpu", "meta"])
 @pytest.mark.parametrize("name", SCHEMAS)
-def test_every_operator_has_a_fake_result_of_the_shape_and_dtype_of_the_product(name, device, dtype):
+def test_every_operator_has_a_fake_result_of_the_shape_and_dtype_of_the_product(
+    name, device, dtype
+):
     with FakeTensorMode():
         a = torch.empty(2, 3, 4, dtype=dtype, device=device)
         b = torch.empty(2, 4, 5, dtype=dtype, device=device)
@@ -123,7 +139,11 @@ def options_in_graph(**options):
 
     a = torch.ones(3, 4, dtype=torch.float64)
     program = torch.export.export(Product(), (a, a.T.contiguous()))
-    (node,) = (node for node in program.graph.nodes if node.target is torch.ops.hifigemm.matmul.default)
+    (node,) = (
+        node
+        for node in program.graph.nodes
+        if node.target is torch.ops.hifigemm.matmul.default
+    )
     return node.kwargs
 
 
@@ -132,6 +152,8 @@ def test_operators_obey_the_text_of_a_scheme():
     a = rng.standard_normal((20, 30))
     b = rng.standard_normal((30, 10))
     text = "Ozaki2(product='int8', num_moduli=9, scaling='fast')"
-    product = torch.ops.hifigemm.matmul(torch.from_numpy(a), torch.from_numpy(b), scheme=text).numpy()
+    product = torch.ops.hifigemm.matmul(
+        torch.from_numpy(a), torch.from_numpy(b), scheme=text
+    ).numpy()
     assert product.tobytes() == hg.matmul(a, b, scheme=SCHEMES[text]).tobytes()
     assert product.tobytes() != hg.matmul(a, b, accuracy="correct").tobytes()

@@ -1,6 +1,8 @@
-"""PyTorch's own samples for its operators, natively and with the drop-in on: the same results, gradients and errors.
+"""PyTorch's own samples for its operators, natively and with the drop-in on: the same
+results, gradients and errors.
 
-Emulated products are correctly rounded, so that the two differ by the roundings of native ones.
+Emulated products are correctly rounded, so that the two differ by the roundings of
+native ones.
 """
 
 from __future__ import annotations
@@ -15,21 +17,39 @@ from torch.autograd import forward_ad  # noqa: E402
 from torch.utils._pytree import tree_leaves, tree_map  # noqa: E402
 
 NAMES = {
-    *("mm", "bmm", "addmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot", "matmul", "__rmatmul__", "einsum"),
+    *(
+        "mm",
+        "bmm",
+        "addmm",
+        "baddbmm",
+        "addbmm",
+        "mv",
+        "addmv",
+        "dot",
+        "vdot",
+        "matmul",
+        "__rmatmul__",
+        "einsum",
+    ),
     *("inner", "tensordot", "cdist", "nn.functional.linear", "linalg.multi_dot"),
     *("linalg.matrix_power", "linalg.vecdot"),
 }
 DTYPES = (torch.float32, torch.float64, torch.complex64, torch.complex128)
 CONDITION = 2**8
-"""Roundings in a native result, relative to its largest entry: sums have up to 70 terms of one size."""
+"""Roundings in a native result, relative to its largest entry: sums have up to 70 terms
+of one size.
+"""
 pytestmark = [
-    pytest.mark.filterwarnings("ignore::UserWarning"),  # PyTorch's own of samples: outputs that are resized
+    # PyTorch's own of samples: outputs that are resized
+    pytest.mark.filterwarnings("ignore::UserWarning"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
     pytest.mark.filterwarnings("ignore::FutureWarning"),
 ]
 
 
-@pytest.fixture(scope="module", params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.fixture(
+    scope="module", params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+)
 def device(request):
     yield request.param
     hg.uninstall()
@@ -58,7 +78,9 @@ def outcome(function):
 
 
 def compare(function, what):
-    """A function gives the same natively and emulated; returns how many products were emulated."""
+    """A function gives the same natively and emulated; returns how many products were
+    emulated.
+    """
     want = outcome(function)
     with hg.emulate("correct", min_size=0, summary=True) as products:
         got = outcome(function)
@@ -71,7 +93,14 @@ def compare(function, what):
         assert (x.dtype, x.shape) == (y.dtype, y.shape), what
         size = torch.nan_to_num(y).abs().max().item() if y.numel() else 0.0
         tolerance = CONDITION * torch.finfo(y.dtype).eps * size if is_inexact(y) else 0
-        torch.testing.assert_close(x, y, rtol=0, atol=tolerance, equal_nan=True, msg=lambda text: f"{what}: {text}")
+        torch.testing.assert_close(
+            x,
+            y,
+            rtol=0,
+            atol=tolerance,
+            equal_nan=True,
+            msg=lambda text: f"{what}: {text}",
+        )
     return sum(row.calls for row in products.rows if row.scheme != "handed on")
 
 
@@ -95,7 +124,9 @@ def gradients(op, sample, *, twice):
 
     args, kwargs = tree_map(leaf, ((sample.input, *sample.args), sample.kwargs))
     result = tree_leaves(op.op(*args, **kwargs))[0]
-    found = torch.autograd.grad(real(result), leaves, create_graph=twice, allow_unused=True)
+    found = torch.autograd.grad(
+        real(result), leaves, create_graph=twice, allow_unused=True
+    )
     if twice:
         total = sum(real(x) for x in found if x is not None)
         found = torch.autograd.grad(total, leaves, allow_unused=True)
@@ -138,22 +169,37 @@ def test_samples(name, dtype, device, operators):
             pytest.skip(f"{name} does not take {dtype}")
         for sample in op.sample_inputs(device, dtype):
             what = f"{name}, {dtype}: {sample}"
-            forward = lambda s=sample, op=op: (torch.manual_seed(0), op.op(s.input, *s.args, **s.kwargs))[1]  # noqa: E731
+
+            def forward(s=sample, op=op):
+                torch.manual_seed(0)
+                return op.op(s.input, *s.args, **s.kwargs)
+
             made += compare(forward, what)
             is_double = dtype in (torch.float64, torch.complex128)
             if isinstance(outcome(forward), type):
                 continue
             if op.supports_out:
                 for kind in ("same", "empty", "strided"):
-                    compare(lambda s=sample, op=op, kind=kind: given_out(op, s, kind), f"{what}, out {kind}")
+                    compare(
+                        lambda s=sample, op=op, kind=kind: given_out(op, s, kind),
+                        f"{what}, out {kind}",
+                    )
             if op.inplace_variant is not None:
                 compare(lambda s=sample, op=op: in_place(op, s), f"{what}, in place")
             if op.supports_autograd and is_double and forward().numel():
-                compare(lambda s=sample, op=op: gradients(op, s, twice=False), f"{what}, gradients")
+                compare(
+                    lambda s=sample, op=op: gradients(op, s, twice=False),
+                    f"{what}, gradients",
+                )
                 if op.supports_gradgrad:
-                    compare(lambda s=sample, op=op: gradients(op, s, twice=True), f"{what}, second derivatives")
+                    compare(
+                        lambda s=sample, op=op: gradients(op, s, twice=True),
+                        f"{what}, second derivatives",
+                    )
                 if op.supports_forward_ad:
-                    compare(lambda s=sample, op=op: tangents(op, s), f"{what}, tangents")
+                    compare(
+                        lambda s=sample, op=op: tangents(op, s), f"{what}, tangents"
+                    )
     assert made or name in ("linalg.vecdot",)
 
 

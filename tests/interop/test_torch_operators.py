@@ -1,6 +1,8 @@
-"""The operator of PyTorch: its derivatives, transforms, traces and compiled forms are those of torch.matmul.
+"""The operator of PyTorch: its derivatives, transforms, traces and compiled forms are
+those of torch.matmul.
 
-Operands hold small integers, of which every product and sum is exact: results have to be equal.
+Operands hold small integers, of which every product and sum is exact: results have to
+be equal.
 """
 
 from __future__ import annotations
@@ -11,11 +13,26 @@ import numpy as np
 import pytest
 
 import hifigemm as hg
-from hifigemm.interop.arguments import accuracy_from, accuracy_text, scheme_from, scheme_text
+from hifigemm.interop.arguments import (
+    accuracy_from,
+    accuracy_text,
+    scheme_from,
+    scheme_text,
+)
 
 torch = pytest.importorskip("torch")
 from torch.autograd import forward_ad  # noqa: E402
-from torch.func import functionalize, grad, hessian, jacfwd, jacrev, jvp, linearize, vjp, vmap  # noqa: E402
+from torch.func import (  # noqa: E402
+    functionalize,
+    grad,
+    hessian,
+    jacfwd,
+    jacrev,
+    jvp,
+    linearize,
+    vjp,
+    vmap,
+)
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 
 from hifigemm.interop import torch_operators  # noqa: E402, F401
@@ -45,7 +62,9 @@ SHAPES = {
 def integers(shape, dtype, seed):
     """Integers of one digit, with imaginary parts of their own."""
     rng = np.random.default_rng([seed, *shape])
-    x = rng.integers(-9, 10, shape) + (1j * rng.integers(-9, 10, shape) if dtype.is_complex else 0)
+    x = rng.integers(-9, 10, shape) + (
+        1j * rng.integers(-9, 10, shape) if dtype.is_complex else 0
+    )
     return torch.from_numpy(np.asarray(x)).to(dtype)
 
 
@@ -67,7 +86,10 @@ def shapes(request):
 
 @pytest.fixture(params=DTYPES)
 def pair(request, shapes):
-    return tuple(integers(s, d, i) for i, (s, d) in enumerate(zip(shapes, DTYPES[request.param], strict=True)))
+    return tuple(
+        integers(s, d, i)
+        for i, (s, d) in enumerate(zip(shapes, DTYPES[request.param], strict=True))
+    )
 
 
 def same(one, other):
@@ -110,7 +132,10 @@ def batched_gradients(f, pair):
 
 def tangents(f, pair, which=(True, True)):
     with forward_ad.dual_level():
-        duals = [forward_ad.make_dual(x, x + 1) if own else x for x, own in zip(pair, which, strict=True)]
+        duals = [
+            forward_ad.make_dual(x, x + 1) if own else x
+            for x, own in zip(pair, which, strict=True)
+        ]
         return tuple(forward_ad.unpack_dual(f(*duals)))
 
 
@@ -169,12 +194,22 @@ TRANSFORMS = {
     "linearize": lambda f, pair: linearize(f, *pair)[1](*(x + 1 for x in pair)),
     "vmap": lambda f, pair: vmap(f)(*twofold(pair)),
     "vmap, left": lambda f, pair: vmap(f, in_dims=(0, None))(twofold(pair)[0], pair[1]),
-    "vmap, right": lambda f, pair: vmap(f, in_dims=(None, 1))(pair[0], twofold(pair, (0, 1))[1]),
-    "vmap, other axes": lambda f, pair: vmap(f, in_dims=(1, -1))(*twofold(pair, (1, -1))),
-    "nested vmap": lambda f, pair: vmap(vmap(f, in_dims=(0, None)), in_dims=(None, 0))(*twofold(pair)),
+    "vmap, right": lambda f, pair: vmap(f, in_dims=(None, 1))(
+        pair[0], twofold(pair, (0, 1))[1]
+    ),
+    "vmap, other axes": lambda f, pair: vmap(f, in_dims=(1, -1))(
+        *twofold(pair, (1, -1))
+    ),
+    "nested vmap": lambda f, pair: vmap(vmap(f, in_dims=(0, None)), in_dims=(None, 0))(
+        *twofold(pair)
+    ),
     "vmap of grad": lambda f, pair: vmap(grad(both(f), argnums=(0, 1)))(*twofold(pair)),
-    "vmap of jvp": lambda f, pair: vmap(lambda a, b: jvp(f, (a, b), (a + 1, b)))(*twofold(pair)),
-    "grad of vmap": lambda f, pair: grad(lambda a, b: real(vmap(f)(*twofold((a, b)))), argnums=(0, 1))(*pair),
+    "vmap of jvp": lambda f, pair: vmap(lambda a, b: jvp(f, (a, b), (a + 1, b)))(
+        *twofold(pair)
+    ),
+    "grad of vmap": lambda f, pair: grad(
+        lambda a, b: real(vmap(f)(*twofold((a, b)))), argnums=(0, 1)
+    )(*pair),
 }
 
 
@@ -185,12 +220,20 @@ def test_transforms_are_those_of_matmul(transform, pair):
 
 def combined(a, b):
     """-2 A B + 3 C, where C repeats the sums of the rows of A."""
-    alpha, beta = (-2.0, 3.0) if torch.promote_types(a.dtype, b.dtype).is_complex is False else (-2j, 3 - 1j)
+    alpha, beta = (
+        (-2.0, 3.0)
+        if torch.promote_types(a.dtype, b.dtype).is_complex is False
+        else (-2j, 3 - 1j)
+    )
     return hg.gemm(a, b, a.sum(-1, keepdim=True), alpha=alpha, beta=beta)
 
 
 def combined_reference(a, b):
-    alpha, beta = (-2.0, 3.0) if torch.promote_types(a.dtype, b.dtype).is_complex is False else (-2j, 3 - 1j)
+    alpha, beta = (
+        (-2.0, 3.0)
+        if torch.promote_types(a.dtype, b.dtype).is_complex is False
+        else (-2j, 3 - 1j)
+    )
     return alpha * reference(a, b) + beta * a.sum(-1, keepdim=True)
 
 
@@ -200,27 +243,45 @@ def combined_reference(a, b):
 def test_transforms_of_gemm(transform, name, kind):
     dtype = DTYPES[kind][0]
     pair = tuple(integers(shape, dtype, i) for i, shape in enumerate(SHAPES[name]))
-    same(TRANSFORMS[transform](combined, pair), TRANSFORMS[transform](combined_reference, pair))
+    same(
+        TRANSFORMS[transform](combined, pair),
+        TRANSFORMS[transform](combined_reference, pair),
+    )
 
 
 def test_transposes_and_what_beta_does_not_read():
-    a, b = (integers(shape, torch.complex128, i).requires_grad_() for i, shape in enumerate(((4, 3), (2, 4))))
+    a, b = (
+        integers(shape, torch.complex128, i).requires_grad_()
+        for i, shape in enumerate(((4, 3), (2, 4)))
+    )
     c = torch.full((3, 2), torch.nan, dtype=torch.complex128, requires_grad=True)
     got = hg.gemm(a, b, c, alpha=2.0, trans_a="T", trans_b="C")
     want = 2 * (a.mT @ b.mH)
     same(got, want)
-    same(torch.autograd.grad(real(got), (a, b)), torch.autograd.grad(real(want), (a, b)))
+    same(
+        torch.autograd.grad(real(got), (a, b)), torch.autograd.grad(real(want), (a, b))
+    )
 
 
 def test_gemm_passes_the_checks_of_pytorch():
     gemm = torch.ops.hifigemm.gemm
-    for dtype, alpha, beta in ((torch.float64, 0.5, -2.0), (torch.complex128, 0.5 - 1j, 2 + 0.25j)):
-        a, b, c = (torch.rand(s, dtype=dtype, requires_grad=True) for s in ((2, 2, 3), (3, 2), (2, 1)))
+    for dtype, alpha, beta in (
+        (torch.float64, 0.5, -2.0),
+        (torch.complex128, 0.5 - 1j, 2 + 0.25j),
+    ):
+        a, b, c = (
+            torch.rand(s, dtype=dtype, requires_grad=True)
+            for s in ((2, 2, 3), (3, 2), (2, 1))
+        )
 
         def scaled(a, b, c, alpha=alpha, beta=beta):
             return gemm(a, b, c, alpha=alpha, beta=beta)
 
-        every = {"check_forward_ad": True, "check_batched_grad": True, "check_batched_forward_grad": True}
+        every = {
+            "check_forward_ad": True,
+            "check_batched_grad": True,
+            "check_batched_forward_grad": True,
+        }
         assert torch.autograd.gradcheck(scaled, (a, b, c), **every)
         assert torch.autograd.gradgradcheck(scaled, (a, b, c), check_fwd_over_rev=True)
         torch.library.opcheck(gemm.default, (a, b, c), {"alpha": alpha, "beta": beta})
@@ -231,10 +292,14 @@ JACOBIANS = {
     "jacfwd": lambda f: jacfwd(f, argnums=(0, 1)),
     "jacrev": lambda f: jacrev(f, argnums=(0, 1)),
     "hessian": lambda f: hessian(lambda a, b: (f(a, b) ** 2).sum(), argnums=(0, 1)),
-    "jacrev of jacrev": lambda f: jacrev(jacrev(lambda a, b: (f(a, b) ** 2).sum(), argnums=(0, 1)), argnums=(0, 1)),
+    "jacrev of jacrev": lambda f: jacrev(
+        jacrev(lambda a, b: (f(a, b) ** 2).sum(), argnums=(0, 1)), argnums=(0, 1)
+    ),
     "jacfwd of jacfwd": lambda f: jacfwd(jacfwd(f, argnums=0), argnums=1),
     "jacrev of jacfwd": lambda f: jacrev(jacfwd(f, argnums=0), argnums=1),
-    "grad of a tangent": lambda f: grad(lambda a, b: (jvp(lambda x: f(x, b), (a,), (a + 1,))[1] ** 2).sum(), (0, 1)),
+    "grad of a tangent": lambda f: grad(
+        lambda a, b: (jvp(lambda x: f(x, b), (a,), (a + 1,))[1] ** 2).sum(), (0, 1)
+    ),
 }
 
 
@@ -247,8 +312,15 @@ def test_jacobians_are_those_of_matmul(jacobian, shapes):
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
 def test_derivatives_are_those_of_differences(dtype):
-    a, b = (x.requires_grad_() for x in (torch.rand(2, 2, 3, dtype=dtype), torch.rand(3, 2, dtype=dtype)))
-    every = {"check_forward_ad": True, "check_batched_grad": True, "check_batched_forward_grad": True}
+    a, b = (
+        x.requires_grad_()
+        for x in (torch.rand(2, 2, 3, dtype=dtype), torch.rand(3, 2, dtype=dtype))
+    )
+    every = {
+        "check_forward_ad": True,
+        "check_batched_grad": True,
+        "check_batched_forward_grad": True,
+    }
     assert torch.autograd.gradcheck(product, (a, b), **every)
     assert torch.autograd.gradgradcheck(product, (a, b), check_fwd_over_rev=True)
 
@@ -264,19 +336,37 @@ def test_operators_pass_the_checks_of_pytorch(shapes, scheme):
 
 def test_results_are_those_of_matmul_of_this_library(make_pair, assert_same_bits):
     a, b = (torch.from_numpy(x) for x in make_pair("phi_4", 30, 40, 20))
-    for accuracy, scheme in ((None, "auto"), ("correct", "auto"), (1e-18, "ozaki2"), (None, hg.Ozaki1(num_slices=3))):
-        got = OPERATOR(a, b, accuracy=accuracy_text(accuracy), scheme=scheme_text(scheme))
-        assert_same_bits(got.numpy(), hg.matmul(a, b, accuracy=accuracy, scheme=scheme).numpy())
+    for accuracy, scheme in (
+        (None, "auto"),
+        ("correct", "auto"),
+        (1e-18, "ozaki2"),
+        (None, hg.Ozaki1(num_slices=3)),
+    ):
+        got = OPERATOR(
+            a, b, accuracy=accuracy_text(accuracy), scheme=scheme_text(scheme)
+        )
+        assert_same_bits(
+            got.numpy(), hg.matmul(a, b, accuracy=accuracy, scheme=scheme).numpy()
+        )
     x, y = (v.to(torch.bfloat16) for v in (a, b))
     assert torch.equal(OPERATOR(x, y), hg.matmul(x, y))
 
 
 def test_products_of_derivatives_have_the_accuracy_that_was_asked_for(make_pair):
-    a, b = (torch.from_numpy(x).requires_grad_() for x in make_pair("cancelling", 20, 30, 25))
+    a, b = (
+        torch.from_numpy(x).requires_grad_()
+        for x in make_pair("cancelling", 20, 30, 25)
+    )
     g = torch.from_numpy(make_pair("phi_4", 20, 4, 25)[0] @ np.ones((4, 25)))
     left, right = torch.autograd.grad(product(a, b), (a, b), g)
     with torch.no_grad():
-        same((left, right), (hg.matmul(g, b.mT, accuracy="correct"), hg.matmul(a.mT, g, accuracy="correct")))
+        same(
+            (left, right),
+            (
+                hg.matmul(g, b.mT, accuracy="correct"),
+                hg.matmul(a.mT, g, accuracy="correct"),
+            ),
+        )
 
 
 def test_backward_passes_of_other_threads_know_the_accuracy():
@@ -290,7 +380,13 @@ def test_backward_passes_of_other_threads_know_the_accuracy():
     thread.join()
     ones = torch.ones(9, 9, dtype=torch.float64)
     with torch.no_grad():
-        same(found, [hg.matmul(ones, b.mT, accuracy="correct"), hg.matmul(a.mT, ones, accuracy="correct")])
+        same(
+            found,
+            [
+                hg.matmul(ones, b.mT, accuracy="correct"),
+                hg.matmul(a.mT, ones, accuracy="correct"),
+            ],
+        )
 
 
 def test_autocast_leaves_operands_as_they_are():
@@ -316,12 +412,22 @@ def test_compiled_functions_hold_one_graph_and_the_same_bits(dynamic):
         return graph
 
     counted = torch.compile(squared, backend=count, fullgraph=True, dynamic=dynamic)
-    compiled = torch.compile(squared, backend="aot_eager", fullgraph=True, dynamic=dynamic)
+    compiled = torch.compile(
+        squared, backend="aot_eager", fullgraph=True, dynamic=dynamic
+    )
     for n in (5, 7, 9):
-        a, b = leaves([torch.rand(n, 6, dtype=torch.float64), torch.rand(6, 4, dtype=torch.float64)])
+        a, b = leaves(
+            [
+                torch.rand(n, 6, dtype=torch.float64),
+                torch.rand(6, 4, dtype=torch.float64),
+            ]
+        )
         for f in (counted, compiled):
             same(f(a, b), squared(a, b))
-            same(torch.autograd.grad(f(a, b).sum(), (a, b)), torch.autograd.grad(squared(a, b).sum(), (a, b)))
+            same(
+                torch.autograd.grad(f(a, b).sum(), (a, b)),
+                torch.autograd.grad(squared(a, b).sum(), (a, b)),
+            )
     assert len(graphs) <= (1 if dynamic else 2)  # the second is one for all sizes
     torch.compiler.reset()
 
@@ -330,7 +436,11 @@ def test_compiled_functions_hold_one_graph_and_the_same_bits(dynamic):
 def test_compiled_transforms(transform):
     torch.compiler.reset()
     pair = tuple(integers(s, torch.float64, i) for i, s in enumerate(SHAPES["stacks"]))
-    compiled = torch.compile(lambda a, b: TRANSFORMS[transform](product, (a, b)), backend="aot_eager", fullgraph=True)
+    compiled = torch.compile(
+        lambda a, b: TRANSFORMS[transform](product, (a, b)),
+        backend="aot_eager",
+        fullgraph=True,
+    )
     same(compiled(*pair), TRANSFORMS[transform](reference, pair))
     torch.compiler.reset()
 
@@ -338,7 +448,10 @@ def test_compiled_transforms(transform):
 def test_tangents_pass_through_compiled_functions():
     torch.compiler.reset()
     pair = [integers(s, torch.float64, i) for i, s in enumerate(SHAPES["matrices"])]
-    same(tangents(torch.compile(product, backend="aot_eager"), pair), tangents(reference, pair))
+    same(
+        tangents(torch.compile(product, backend="aot_eager"), pair),
+        tangents(reference, pair),
+    )
     torch.compiler.reset()
 
 
@@ -357,8 +470,15 @@ def test_graphs_hold_the_operator():
 def test_tensors_without_numbers_have_shapes_and_dtypes():
     from torch._subclasses import FakeTensorMode
 
-    for dtypes in ((torch.float64, torch.float32), (torch.bfloat16, torch.bfloat16), (torch.complex64, torch.float64)):
-        pair = [integers(s, d, i) for i, (s, d) in enumerate(zip(SHAPES["broadcast"], dtypes, strict=True))]
+    for dtypes in (
+        (torch.float64, torch.float32),
+        (torch.bfloat16, torch.bfloat16),
+        (torch.complex64, torch.float64),
+    ):
+        pair = [
+            integers(s, d, i)
+            for i, (s, d) in enumerate(zip(SHAPES["broadcast"], dtypes, strict=True))
+        ]
         want = OPERATOR(*pair)
         with FakeTensorMode() as mode:
             made = OPERATOR(*(mode.from_tensor(x) for x in pair))
@@ -378,7 +498,12 @@ def test_tensors_without_numbers_have_shapes_and_dtypes():
 def test_shapes_that_do_not_fit_are_refused(shapes, said):
     for device in ("cpu", "meta"):
         with pytest.raises((RuntimeError, ValueError), match=said):
-            OPERATOR(*(torch.zeros(shape, dtype=torch.float64, device=device) for shape in shapes))
+            OPERATOR(
+                *(
+                    torch.zeros(shape, dtype=torch.float64, device=device)
+                    for shape in shapes
+                )
+            )
 
 
 def test_text_stands_for_accuracies_and_schemes():
@@ -393,21 +518,38 @@ def test_text_stands_for_accuracies_and_schemes():
     )
     for scheme in ("auto", "ozaki2", *schemes):
         assert scheme_from(scheme_text(scheme)) == scheme
-    for text in ("Ozaki2(num_moduli=open('x'))", "Ozaki3()", "Ozaki2(moduli=3)", "Ozaki2(", "print(1)"):
+    for text in (
+        "Ozaki2(num_moduli=open('x'))",
+        "Ozaki3()",
+        "Ozaki2(moduli=3)",
+        "Ozaki2(",
+        "print(1)",
+    ):
         with pytest.raises(hg.PlanError, match="expected a name"):
             scheme_from(text)
 
 
 @pytest.mark.parametrize("pair", DTYPES)
 def test_results_are_written_to_out(pair):
-    a, b = (integers(shape, dtype, 3) for shape, dtype in zip(SHAPES["stacks"], DTYPES[pair], strict=True))
+    a, b = (
+        integers(shape, dtype, 3)
+        for shape, dtype in zip(SHAPES["stacks"], DTYPES[pair], strict=True)
+    )
     want, operators = reference(a, b), torch.ops.hifigemm
     assert torch.equal(operators.bmm(a, b, accuracy="correct"), want)
     c = integers(want.shape, want.dtype, 4)
     calls = {
-        "matmul": (lambda out: operators.matmul(a, b, accuracy="correct", out=out), want),
+        "matmul": (
+            lambda out: operators.matmul(a, b, accuracy="correct", out=out),
+            want,
+        ),
         "bmm": (lambda out: operators.bmm(a, b, accuracy="correct", out=out), want),
-        "gemm": (lambda out: operators.gemm(a, b, c, alpha=2, beta=-1, accuracy="correct", out=out), 2 * want - c),
+        "gemm": (
+            lambda out: operators.gemm(
+                a, b, c, alpha=2, beta=-1, accuracy="correct", out=out
+            ),
+            2 * want - c,
+        ),
     }
     for call, value in calls.values():
         out = torch.empty_like(want)
@@ -433,13 +575,19 @@ def test_wrong_results_and_stacks_are_refused():
     with pytest.raises(ValueError, match=r"\(3,\); the result has shape \(2, 3, 2\)"):
         operators.matmul(a, b, out=torch.empty(3, dtype=torch.float64))
     with pytest.raises(RuntimeError, match=r"out is torch\.float32"):
-        operators.matmul(a.to("meta"), b.to("meta"), out=torch.empty(2, 3, 2, device="meta"))
+        operators.matmul(
+            a.to("meta"), b.to("meta"), out=torch.empty(2, 3, 2, device="meta")
+        )
     with pytest.raises(RuntimeError, match="no derivatives"):
-        operators.matmul(a.requires_grad_(), b, out=torch.empty(2, 3, 2, dtype=torch.float64))
+        operators.matmul(
+            a.requires_grad_(), b, out=torch.empty(2, 3, 2, dtype=torch.float64)
+        )
 
 
 def test_opcheck_of_stacks_and_of_results_given():
     a, b = (integers(shape, torch.float64, 6) for shape in SHAPES["stacks"])
     torch.library.opcheck(torch.ops.hifigemm.bmm.default, (a, b))
     for operator in (torch.ops.hifigemm.matmul.out, torch.ops.hifigemm.bmm.out):
-        torch.library.opcheck(operator, (a, b), {"out": torch.empty(2, 3, 2, dtype=torch.float64)})
+        torch.library.opcheck(
+            operator, (a, b), {"out": torch.empty(2, 3, 2, dtype=torch.float64)}
+        )

@@ -23,10 +23,22 @@ from hifigemm.numerics.bits import (
 )
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
-EDGES = [0.0, -0.0, 5e-324, -5e-324, 2.0**-1022, np.nextafter(2.0**-1022, 0), 1.0, 2.0**1023, np.finfo(float).max]
+EDGES = [
+    0.0,
+    -0.0,
+    5e-324,
+    -5e-324,
+    2.0**-1022,
+    np.nextafter(2.0**-1022, 0),
+    1.0,
+    2.0**1023,
+    np.finfo(float).max,
+]
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 1023, 1024, 1025, 2**53 - 1, 2**53, 2**53 + 1, 2**100 + 1])
+@pytest.mark.parametrize(
+    "n", [1, 2, 3, 4, 5, 1023, 1024, 1025, 2**53 - 1, 2**53, 2**53 + 1, 2**100 + 1]
+)
 def test_ceil_log2_is_the_smallest_exponent(n):
     x = ceil_log2(n)
     assert 2**x >= n
@@ -61,13 +73,18 @@ def test_scale_by_power_is_ldexp_wherever_the_result_is_exact(x, e):
         assert abs(Fraction(found) - exact) <= Fraction(2) ** -1074
 
 
-@given(st.lists(FINITE, min_size=1, max_size=4), st.lists(st.integers(-2200, 2200), min_size=1, max_size=4))
+@given(
+    st.lists(FINITE, min_size=1, max_size=4),
+    st.lists(st.integers(-2200, 2200), min_size=1, max_size=4),
+)
 def test_scale_by_power_does_not_depend_on_the_company_of_an_entry(xs, es):
     with np.errstate(over="ignore"):
         together = scale_by_power(np.array(xs)[:, None], np.array(es))
         for i, x in enumerate(xs):
             for j, e in enumerate(es):
-                alone = math.ldexp(1.0, 0) * scale_by_power(np.array([x]), np.array([e]))[0]
+                alone = (
+                    math.ldexp(1.0, 0) * scale_by_power(np.array([x]), np.array([e]))[0]
+                )
                 if Fraction(x) * Fraction(2) ** e == 0 or _representable(x, e):
                     assert together[i, j] == alone
 
@@ -97,7 +114,9 @@ def test_largest_exponent_bounds_every_entry_and_is_tight(xs):
 @pytest.mark.parametrize("e", [-1000, 0, 1000])
 def test_the_limit_itself_takes_the_next_exponent(limit, e):
     at = math.ldexp(limit, e)
-    x = np.array([[at, 0.0], [0.0, -at], [np.nextafter(at, 0), 0.0], [0.0, -np.nextafter(at, 0)]])
+    x = np.array(
+        [[at, 0.0], [0.0, -at], [np.nextafter(at, 0), 0.0], [0.0, -np.nextafter(at, 0)]]
+    )
     assert largest_exponent(x, 1, limit).ravel().tolist() == [e + 1, e + 1, e, e]
 
 
@@ -112,7 +131,13 @@ def test_ceil_magnitude_is_the_next_integer_whatever_underflows(x, e):
     assert found == (math.inf if exact >= 2**1024 else exact)
 
 
-@given(st.lists(st.floats(allow_nan=False, allow_infinity=False, width=32), min_size=1, max_size=5))
+@given(
+    st.lists(
+        st.floats(allow_nan=False, allow_infinity=False, width=32),
+        min_size=1,
+        max_size=5,
+    )
+)
 def test_exponents_of_float32_are_those_of_their_values(xs):
     x = np.array([xs], np.float32)
     assert largest_exponent(x, 1) == largest_exponent(x.astype(np.float64), 1)
@@ -140,7 +165,11 @@ def test_lowest_bit_divides_every_entry_and_is_the_largest_such_power(xs):
 def test_axes_are_kept(make_pair):
     a, _ = make_pair("phi_8", 4, 6, 3)
     assert largest_exponent(a, 0).shape == lowest_bit(a, 0).shape == (1, 6)
-    assert largest_exponent(a[None], 2).shape == lowest_bit(a.T[None].transpose(0, 2, 1), 2).shape == (1, 4, 1)
+    assert (
+        largest_exponent(a[None], 2).shape
+        == lowest_bit(a.T[None].transpose(0, 2, 1), 2).shape
+        == (1, 4, 1)
+    )
     np.testing.assert_array_equal(lowest_bit(np.asfortranarray(a), 1), lowest_bit(a, 1))
 
 

@@ -18,7 +18,12 @@ from hifigemm.numerics.blocking import (
 
 
 def test_part_sizes_stay_between_64_entries_and_the_limit():
-    assert [entries_within(x) for x in (0, 64 * 1024, 65 * 1024 - 1, 65 * 1024)] == [64, 64, 64, 65]
+    assert [entries_within(x) for x in (0, 64 * 1024, 65 * 1024 - 1, 65 * 1024)] == [
+        64,
+        64,
+        64,
+        65,
+    ]
     assert entries_within(2**40) == entries_within(2**24) == BLOCK_ENTRIES
     assert entries_within(2**40, 100) == 100
 
@@ -30,7 +35,16 @@ def test_parts_have_a_vector_at_least_and_eight_where_memory_is_no_concern():
     assert largest_block(20000, 100) == 20000
 
 
-SHAPES = [(1, 7, 5), (3, 7, 5), (5, 2, 3), (1, 1, 1), (4, 1, 9), (2, 3, 0), (0, 3, 4), (2, 0, 4)]
+SHAPES = [
+    (1, 7, 5),
+    (3, 7, 5),
+    (5, 2, 3),
+    (1, 1, 1),
+    (4, 1, 9),
+    (2, 3, 0),
+    (0, 3, 4),
+    (2, 0, 4),
+]
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -55,8 +69,14 @@ def test_a_wider_array_has_the_same_parts():
     x = np.arange(30).reshape(1, 6, 5)
     wide = np.repeat(x, 3, axis=1)
     for where in vector_blocks(x, 2, 11):
-        np.testing.assert_array_equal(wide[widen(where, 3)], np.repeat(x[where], 3, axis=1))
-    assert widen((slice(0, 1), slice(None), slice(2, 4)), 2) == (slice(0, 1), slice(None), slice(4, 8))
+        np.testing.assert_array_equal(
+            wide[widen(where, 3)], np.repeat(x[where], 3, axis=1)
+        )
+    assert widen((slice(0, 1), slice(None), slice(2, 4)), 2) == (
+        slice(0, 1),
+        slice(None),
+        slice(4, 8),
+    )
 
 
 @pytest.mark.parametrize("shape", SHAPES)

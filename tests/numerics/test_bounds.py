@@ -42,14 +42,20 @@ def test_the_limit_of_k_is_sharp(limit, max_a, max_b):
 
 
 @pytest.mark.parametrize("unit", UNITS)
-@pytest.mark.parametrize("k", [1, 2, 3, 255, 256, 257, 1024, 1025, 4096, 100003, 2**20, 2**31])
+@pytest.mark.parametrize(
+    "k", [1, 2, 3, 255, 256, 257, 1024, 1025, 4096, 100003, 2**20, 2**31]
+)
 def test_slices_are_the_widest_whose_sums_stay_exact(unit, k):
     accumulator, largest, block = UNITS[unit]
 
     def allowed(beta):
         h = 2 ** (beta - 1)
         pairs = 2100 // beta + 2  # of slices that both reach over all exponents
-        return h <= largest and min(k, block) * h * h <= accumulator and k * pairs * h * h <= 2**62
+        return (
+            h <= largest
+            and min(k, block) * h * h <= accumulator
+            and k * pairs * h * h <= 2**62
+        )
 
     beta = slice_bits_for(k, block, accumulator, largest)
     assert beta >= 1
@@ -66,7 +72,9 @@ def test_no_slice_size_is_zero():
 
 @pytest.mark.parametrize("beta", [1, 2, 7, 8, 24])
 def test_slices_end_with_the_last_k_whose_sums_stay_below_62_bits(beta):
-    """With an accumulator that holds everything, sums of 2100 / beta + 2 pairs in int64 decide."""
+    """With an accumulator that holds everything, sums of 2100 / beta + 2 pairs in int64
+    decide.
+    """
     last = 2**62 // ((2100 // beta + 2) * 4 ** (beta - 1))
     assert slice_bits_for(last, 1, 2**200, 2 ** (beta - 1)) == beta
     assert slice_bits_for(last + 1, 1, 2**200, 2 ** (beta - 1)) == beta - 1
@@ -76,7 +84,8 @@ def test_slices_end_with_the_last_k_whose_sums_stay_below_62_bits(beta):
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 12])
 @pytest.mark.parametrize("beta", [1, 4, 7, 24])
 def test_what_is_left_out_is_below_the_error_exponent(k, count, beta):
-    # Every slice at h, every remainder at half a unit, nothing cancels: the sum over what is dropped, exactly.
+    # Every slice at h, every remainder at half a unit, nothing cancels: the sum over
+    # what is dropped, exactly.
     h = Fraction(2) ** (beta - 1)
     last = Fraction(2) ** (-beta * (count - 1))
     dropped = k * (count * h / 2 + h / 2) * last
@@ -86,27 +95,37 @@ def test_what_is_left_out_is_below_the_error_exponent(k, count, beta):
     if beta > 1:
         dropped *= 2 * h / (2 * h - 1)
         assert (
-            dropped <= Fraction(2) ** ozaki1_error_exponent(k, count, beta, twos_complement=True) * last < 2 * dropped
+            dropped
+            <= Fraction(2)
+            ** ozaki1_error_exponent(k, count, beta, twos_complement=True)
+            * last
+            < 2 * dropped
         )
 
 
 @pytest.mark.parametrize("beta", [1, 4, 7, 11, 24, 27])
 @pytest.mark.parametrize("wanted", [0, 6, 7, 10, 53, 54, 59, 60, 61, 200])
 def test_the_first_count_is_the_smallest_that_leaves_out_little_enough(beta, wanted):
-    """(S + 1) k h / 2 of the last unit against k h**2, S + 1 rounded up to a power of two."""
+    """(S + 1) k h / 2 of the last unit against k h**2, S + 1 rounded up to a power of
+    two.
+    """
 
     def left_out(count):
         power = next(2**x for x in range(100) if 2**x >= count + 1)
         return Fraction(power, 2) / 2 ** (beta - 1) / 2 ** (beta * (count - 1))
 
-    assert first_slice_count(beta, wanted) == next(s for s in range(2, 400) if left_out(s) <= Fraction(1, 2**wanted))
+    assert first_slice_count(beta, wanted) == next(
+        s for s in range(2, 400) if left_out(s) <= Fraction(1, 2**wanted)
+    )
 
 
 @pytest.mark.parametrize("u", [2.0**-53, 2.0**-24, 2.0**-11])
 @pytest.mark.parametrize("terms", [0, 1, 2, 1000, 2047])
 def test_the_native_bound_is_gamma(u, terms):
     exact = terms * Fraction(u) / (1 - terms * Fraction(u))
-    assert abs(Fraction(native_bound(terms, u)) - exact) <= exact * 4 * Fraction(2) ** -53 / (1 - terms * Fraction(u))
+    assert abs(Fraction(native_bound(terms, u)) - exact) <= exact * 4 * Fraction(
+        2
+    ) ** -53 / (1 - terms * Fraction(u))
 
 
 def test_the_native_bound_ends_where_roundings_may_take_all():
@@ -124,7 +143,14 @@ def test_ordinary_entries_are_finite_and_free_of_underflow(where):
     x = np.full((3, 80, 300), 3.0)  # several parts
     x[0, 0, 0] = -3.0
     assert are_ordinary(x, 10, 0.3)
-    for value, ordinary in ((3.0, True), (-2.99, False), (0.0, False), (np.inf, False), (np.nan, False), (1e308, True)):
+    for value, ordinary in (
+        (3.0, True),
+        (-2.99, False),
+        (0.0, False),
+        (np.inf, False),
+        (np.nan, False),
+        (1e308, True),
+    ):
         y = x.copy()
         y.reshape(-1)[where] = value
         assert are_ordinary(y, 10, 0.3) == ordinary

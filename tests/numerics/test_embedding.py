@@ -11,7 +11,10 @@ from hifigemm.numerics.embedding import components, embed_left, embed_right, une
 @pytest.mark.parametrize("dtype", ["complex64", "complex128"])
 def test_the_embedded_product_is_the_memory_of_the_complex_one(dtype):
     rng = np.random.default_rng(11)
-    a, b = (rng.integers(-9, 10, (2, *s)) + 1j * rng.integers(-9, 10, (2, *s)) for s in ((3, 4), (4, 5)))
+    a, b = (
+        rng.integers(-9, 10, (2, *s)) + 1j * rng.integers(-9, 10, (2, *s))
+        for s in ((3, 4), (4, 5))
+    )
     a, b = np.asfortranarray(a.astype(dtype)), b.astype(dtype)[:, :, ::-1]
     left, right = embed_left(a), embed_right(b)
     assert left.shape == (2, 3, 8)
@@ -35,11 +38,17 @@ def test_real_operands_are_copied_as_float64(dtype):
 
 @pytest.mark.parametrize("dtype", ["complex64", "complex128"])
 def test_embeddings_do_not_depend_on_strides(dtype):
-    """`np.negative` of NumPy 2.4 is at fault where entries lie 64 bytes apart, see docs/decisions.md."""
+    """`np.negative` of NumPy 2.4 is at fault where entries lie 64 bytes apart, see
+    docs/decisions.md.
+    """
     rng = np.random.default_rng(12)
     for columns in range(1, 10):
         x = (rng.integers(-99, 100, (2, 300, columns)) + 1j).astype(dtype)
-        for view in (x[:, :, j : j + width] for width in range(1, columns + 1) for j in range(columns - width + 1)):
+        for view in (
+            x[:, :, j : j + width]
+            for width in range(1, columns + 1)
+            for j in range(columns - width + 1)
+        ):
             for y in (view, view[:, ::-1], view[:, ::3], view.swapaxes(1, 2)):
                 for embed in (embed_left, embed_right):
                     np.testing.assert_array_equal(embed(y), embed(y.copy()))
@@ -48,7 +57,12 @@ def test_embeddings_do_not_depend_on_strides(dtype):
 
 def test_components_are_those_that_there_are():
     x = np.array([[1 + 2j]], np.complex64)
-    assert [(y.dtype, y.tolist()) for y in components(x)] == [(np.float64, [[1.0]]), (np.float64, [[2.0]])]
-    assert [(y.dtype, y.tolist()) for y in components(x.imag)] == [(np.float64, [[2.0]])]
+    assert [(y.dtype, y.tolist()) for y in components(x)] == [
+        (np.float64, [[1.0]]),
+        (np.float64, [[2.0]]),
+    ]
+    assert [(y.dtype, y.tolist()) for y in components(x.imag)] == [
+        (np.float64, [[2.0]])
+    ]
     y = np.ones(3)
     assert components(y)[0] is y

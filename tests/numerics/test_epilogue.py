@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 
 from hifigemm.numerics.epilogue import Epilogue, combine, frexp
 
-MODERATE = st.floats(-(2.0**200), 2.0**200).filter(lambda x: x == 0 or abs(x) > 2.0**-200)
+MODERATE = st.floats(-(2.0**200), 2.0**200).filter(
+    lambda x: x == 0 or abs(x) > 2.0**-200
+)
 
 
 @pytest.mark.parametrize("e", [-1074, -1023, -1022, -1, 0, 1, 52, 1023])
@@ -22,7 +24,9 @@ def test_powers_of_two_leave_their_sign(e):
     assert isinstance(frexp(math.ldexp(1.0, e))[0], float)
 
 
-@pytest.mark.parametrize("alpha", [3.0, -0.1, 1e300, 5e-324 * 3, 1 + 1j, 0.6 - 0.8j, 1e200 + 1e190j, 2j])
+@pytest.mark.parametrize(
+    "alpha", [3.0, -0.1, 1e300, 5e-324 * 3, 1 + 1j, 0.6 - 0.8j, 1e200 + 1e190j, 2j]
+)
 def test_other_numbers_leave_one_between_one_and_two(alpha):
     mantissa, e = frexp(alpha)
     assert 1 <= max(abs(mantissa.real), abs(mantissa.imag)) < 2
@@ -30,7 +34,10 @@ def test_other_numbers_leave_one_between_one_and_two(alpha):
         assert Fraction(part) * Fraction(2) ** e == Fraction(whole)
 
 
-@pytest.mark.parametrize("alpha", [0.0, math.inf, -math.inf, math.nan, complex(math.inf, 1.0), 1e300 + 1e-300j])
+@pytest.mark.parametrize(
+    "alpha",
+    [0.0, math.inf, -math.inf, math.nan, complex(math.inf, 1.0), 1e300 + 1e-300j],
+)
 def test_what_has_no_common_exponent_stays(alpha):
     mantissa, e = frexp(alpha)
     assert e == 0
@@ -43,7 +50,9 @@ def test_the_result_is_rounded_once_but_for_second_order_terms(t, alpha, c, beta
     first, second = Fraction(t) * Fraction(alpha), Fraction(c) * Fraction(beta)
     exact = first + second
     u = Fraction(1, 2**53)
-    assert abs(Fraction(found) - exact) <= u * (1 + 2 * u) * abs(exact) + 8 * u * u * (abs(first) + abs(second))
+    assert abs(Fraction(found) - exact) <= u * (1 + 2 * u) * abs(exact) + 8 * u * u * (
+        abs(first) + abs(second)
+    )
 
 
 @given(MODERATE, MODERATE)
@@ -59,7 +68,9 @@ def test_shape_and_dtype_are_those_of_t(dtype, shape):
         for c in (None, np.ones(shape, dtype), np.ones((), dtype)):
             found = combine(t, alpha, c, 2.0)
             assert (found.shape, found.dtype) == (t.shape, t.dtype)
-            np.testing.assert_array_equal(found, np.full(shape, alpha + (0 if c is None else 2.0)))
+            np.testing.assert_array_equal(
+                found, np.full(shape, alpha + (0 if c is None else 2.0))
+            )
 
 
 def test_overflow_on_the_way_leaves_the_plain_result():
@@ -78,14 +89,25 @@ ANY = st.floats(allow_nan=False, allow_infinity=False)
 @example(1e308, 10.0, 1e308, -10.0)
 @example(1e305, 0.3, float(np.nextafter(1e305, 0)), -0.3)
 @example(1.348e308, 2.0, -1.797e308, 0.98)
-@example(8.98846567431158e307, -1.9999999999999998, 2.63556957398704, 6.820890454213279e307)
-@example(-1.7976931348623157e308, -1.9999999999999998, 5.333333333333332, -6.741349255733685e307)
+@example(
+    8.98846567431158e307, -1.9999999999999998, 2.63556957398704, 6.820890454213279e307
+)
+@example(
+    -1.7976931348623157e308,
+    -1.9999999999999998,
+    5.333333333333332,
+    -6.741349255733685e307,
+)
 def test_nothing_overflows_on_the_way_to_a_finite_result(t, alpha, c, beta):
     found = combine(np.array([t]), alpha, np.array([c]), beta)[0]
     first, second = Fraction(t) * Fraction(alpha), Fraction(c) * Fraction(beta)
     exact = first + second
     u, limit = Fraction(1, 2**53), (2 - Fraction(1, 2**53)) * 2**1023
-    allowed = u * (1 + 2 * u) * abs(exact) + 8 * u * u * (abs(first) + abs(second)) + 8 * Fraction(2) ** -1074
+    allowed = (
+        u * (1 + 2 * u) * abs(exact)
+        + 8 * u * u * (abs(first) + abs(second))
+        + 8 * Fraction(2) ** -1074
+    )
     assert not np.isnan(found)
     if np.isinf(found):
         assert abs(exact) + allowed >= limit
@@ -97,22 +119,41 @@ def test_nothing_overflows_on_the_way_to_a_finite_result(t, alpha, c, beta):
 def products_of_components(found, t, alpha, c, beta):
     """The exact products that each component of alpha t + beta c is the sum of."""
     pairs = {
-        found.real: [(alpha.real, t.real), (-alpha.imag, t.imag), (beta.real, c.real), (-beta.imag, c.imag)],
-        found.imag: [(alpha.real, t.imag), (alpha.imag, t.real), (beta.real, c.imag), (beta.imag, c.real)],
+        found.real: [
+            (alpha.real, t.real),
+            (-alpha.imag, t.imag),
+            (beta.real, c.real),
+            (-beta.imag, c.imag),
+        ],
+        found.imag: [
+            (alpha.real, t.imag),
+            (alpha.imag, t.real),
+            (beta.real, c.imag),
+            (beta.imag, c.real),
+        ],
     }
-    return {value: [Fraction(x) * Fraction(y) for x, y in terms] for value, terms in pairs.items()}
+    return {
+        value: [Fraction(x) * Fraction(y) for x, y in terms]
+        for value, terms in pairs.items()
+    }
 
 
 @given(st.tuples(*[ANY] * 8))
 @example((0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 1.3e300, 2.8e-189))
 @example((2.0**1000, 0.0, 2.0**-1070, 0.0, 2.0**-1070, 0.0, 2.0**1000, 0.0))
 def test_complex_scalars_err_by_one_rounding_in_each_component(parts):
-    t, alpha, c, beta = (complex(*pair) for pair in zip(parts[::2], parts[1::2], strict=True))
+    t, alpha, c, beta = (
+        complex(*pair) for pair in zip(parts[::2], parts[1::2], strict=True)
+    )
     found = complex(combine(np.array([t]), alpha, np.array([c]), beta)[0])
     u, limit = Fraction(1, 2**53), (2 - Fraction(1, 2**53)) * 2**1023
     for value, products in products_of_components(found, t, alpha, c, beta).items():
         exact = sum(products)
-        allowed = u * (1 + 2 * u) * abs(exact) + 32 * u * u * sum(map(abs, products)) + 16 * Fraction(2) ** -1074
+        allowed = (
+            u * (1 + 2 * u) * abs(exact)
+            + 32 * u * u * sum(map(abs, products))
+            + 16 * Fraction(2) ** -1074
+        )
         assert not math.isnan(value)
         if math.isinf(value):
             assert abs(exact) + allowed >= limit
@@ -126,7 +167,9 @@ def test_scalars_that_are_zero_do_not_read():
     assert combine(t, 1j, c, 0j)[0] == complex(0.0, np.inf)
 
 
-@pytest.mark.parametrize("shape", [(1, 3, 4), (700, 10, 11), (2, 300, 500), (0, 3, 4), (2, 0, 3)])
+@pytest.mark.parametrize(
+    "shape", [(1, 3, 4), (700, 10, 11), (2, 300, 500), (0, 3, 4), (2, 0, 3)]
+)
 @pytest.mark.parametrize("dtype", ["float32", "complex128"])
 def test_a_stack_is_combined_in_its_memory(shape, dtype):
     rng = np.random.default_rng(1)
@@ -142,8 +185,15 @@ def test_without_a_product_zeros_keep_their_sign():
     found = Epilogue(1.0, 1.0, c).without_product(np.zeros(c.shape))
     np.testing.assert_array_equal(np.signbit(found), np.signbit(c))
     np.testing.assert_array_equal(found, c)
-    np.testing.assert_array_equal(Epilogue(np.nan, -2.0, c).without_product(np.zeros(c.shape)), -2.0 * c)
-    assert Epilogue(1.0, 2j, c.astype(complex)).without_product(np.zeros(c.shape, complex))[0, 0, 3] == 6j
+    np.testing.assert_array_equal(
+        Epilogue(np.nan, -2.0, c).without_product(np.zeros(c.shape)), -2.0 * c
+    )
+    assert (
+        Epilogue(1.0, 2j, c.astype(complex)).without_product(
+            np.zeros(c.shape, complex)
+        )[0, 0, 3]
+        == 6j
+    )
 
 
 def test_scalars_are_moderate_within_30_binades_of_one():
@@ -151,7 +201,14 @@ def test_scalars_are_moderate_within_30_binades_of_one():
     for x in (0.0, least, -most, 1.0):
         assert Epilogue(x, most).is_moderate
         assert Epilogue(-least, x).is_moderate
-    for x in (float(np.nextafter(least, 0)), -float(np.nextafter(most, math.inf)), 1 + 0j, 0j, math.inf, math.nan):
+    for x in (
+        float(np.nextafter(least, 0)),
+        -float(np.nextafter(most, math.inf)),
+        1 + 0j,
+        0j,
+        math.inf,
+        math.nan,
+    ):
         assert not Epilogue(x, 1.0).is_moderate
         assert not Epilogue(1.0, x).is_moderate
 
@@ -172,25 +229,38 @@ def test_an_idle_epilogue_leaves_the_product_alone():
     assert not Epilogue(1.0, 1.0, c).idle
     t = np.array([[[-0.0, np.nan]]])
     assert Epilogue().apply(t).tobytes() == np.array([[[-0.0, np.nan]]]).tobytes()
-    assert Epilogue(1.0, 0.0).without_product(np.zeros((1, 1, 2))).tolist() == [[[0.0, 0.0]]]
+    assert Epilogue(1.0, 0.0).without_product(np.zeros((1, 1, 2))).tolist() == [
+        [[0.0, 0.0]]
+    ]
 
 
 @pytest.mark.parametrize("e", [0, 900, 994, 995, 996, 997, 1023])
 @pytest.mark.parametrize("swapped", [False, True])
 def test_products_with_a_factor_too_large_to_be_halved_have_their_error(e, swapped):
-    """Errors of products with a factor up to the largest float: the sum cancels to what they alone hold."""
+    """Errors of products with a factor up to the largest float: the sum cancels to what
+    they alone hold.
+    """
     rng = np.random.default_rng(e)
     for _ in range(20):
         x, y = rng.uniform(1, 2, 2)
-        s, t = (math.ldexp(x, e), math.ldexp(y, -60)) if not swapped else (math.ldexp(y, -60), math.ldexp(x, e))
+        s, t = (
+            (math.ldexp(x, e), math.ldexp(y, -60))
+            if not swapped
+            else (math.ldexp(y, -60), math.ldexp(x, e))
+        )
         head = float(Fraction(s) * Fraction(t))
         found = float(combine(np.array([t]), s, np.array([head]), -1.0)[0])
         assert Fraction(found) == Fraction(s) * Fraction(t) - Fraction(head)
 
 
 def test_entries_of_one_array_go_their_own_ways():
-    """The first overflows on its way, the second is rounded as ever, the third is infinite."""
-    t, c = np.array([1.348e308, 1.0 + 2.0**-52, np.inf]), np.array([-1.797e308, 2.0**-53, 1.0])
+    """The first overflows on its way, the second is rounded as ever, the third is
+    infinite.
+    """
+    t, c = (
+        np.array([1.348e308, 1.0 + 2.0**-52, np.inf]),
+        np.array([-1.797e308, 2.0**-53, 1.0]),
+    )
     found = combine(t, 2.0, c, 0.98).tolist()
     alone = [float(combine(t[i : i + 1], 2.0, c[i : i + 1], 0.98)[0]) for i in range(3)]
     assert found == alone
@@ -206,26 +276,46 @@ def test_infinite_scalars_give_what_ieee_sums_give():
     assert one(-2.0, np.inf, 1e308, 1.0) == -np.inf
     assert one(0.25, 8.0, 2.0, -np.inf) == -np.inf
     assert all(
-        np.isnan(one(*x)) for x in ((0.0, np.inf, 1.0, 1.0), (1.0, np.inf, -1.0, np.inf), (1.0, np.nan, 1.0, 1.0))
+        np.isnan(one(*x))
+        for x in (
+            (0.0, np.inf, 1.0, 1.0),
+            (1.0, np.inf, -1.0, np.inf),
+            (1.0, np.nan, 1.0, 1.0),
+        )
     )
 
 
 def test_zeros_of_one_product_are_positive_unless_their_sign_is_wanted():
     t = np.array([-0.0, 0.0, -5e-324])
     assert np.signbit(combine(t, 0.25, None, 0.0)).tolist() == [False, False, False]
-    assert np.signbit(combine(t, 0.25, None, 0.0, zero=-0.0)).tolist() == [True, False, True]
+    assert np.signbit(combine(t, 0.25, None, 0.0, zero=-0.0)).tolist() == [
+        True,
+        False,
+        True,
+    ]
     np.testing.assert_array_equal(Epilogue(3.0).apply(np.full((1, 1, 2), 2.0)), 6.0)
     assert combine(np.array([1.0]), 2.0, np.array([np.inf]), 0.0)[0] == 2.0
 
 
 @pytest.mark.parametrize(
-    "beta", [1.0, -3e300, 3 * 2.0**-990, 2.0**-1020, 1.0 - 2.0j, complex(3 * 2.0**-999, 2.0**-990)]
+    "beta",
+    [
+        1.0,
+        -3e300,
+        3 * 2.0**-990,
+        2.0**-1020,
+        1.0 - 2.0j,
+        complex(3 * 2.0**-999, 2.0**-990),
+    ],
 )
 @pytest.mark.parametrize("e", [0, -1, -30, -900, -1070])
 def test_a_power_of_two_goes_to_beta_while_it_is_normal_and_to_c_then(beta, e):
     c = np.array([[[3.0, -5.0 * 2.0**200]]])
     moved = Epilogue(7.0, beta, c).of_c_times_power(e)
-    exponent = max(math.frexp(beta.real)[1] if beta.real else -2000, math.frexp(beta.imag)[1] if beta.imag else -2000)
+    exponent = max(
+        math.frexp(beta.real)[1] if beta.real else -2000,
+        math.frexp(beta.imag)[1] if beta.imag else -2000,
+    )
     kept = max(e, min(-1000 - exponent, 0))
     assert (moved.alpha, type(moved.beta)) == (7.0, type(beta))
     assert moved.beta == beta * 2.0**kept
@@ -250,7 +340,11 @@ def test_a_scalar_from_2_to_the_996_on_costs_no_entry_its_digits(t, alpha, c, be
         first, second = Fraction(t_) * Fraction(alpha_), Fraction(c_) * Fraction(beta_)
         exact = first + second
         u, limit = Fraction(1, 2**53), (2 - Fraction(1, 2**53)) * 2**1023
-        allowed = u * abs(exact) + 4 * u * u * (abs(first) + abs(second)) + Fraction(2) ** -1074
+        allowed = (
+            u * abs(exact)
+            + 4 * u * u * (abs(first) + abs(second))
+            + Fraction(2) ** -1074
+        )
         if math.isinf(found):
             assert abs(exact) + allowed >= limit
         else:
@@ -278,7 +372,9 @@ def test_a_large_component_costs_no_entry_its_digits(parts, large):
     u, limit = Fraction(1, 2**53), (2 - Fraction(1, 2**53)) * 2**1023
     for value, products in products_of_components(found, t, alpha, c, beta).items():
         exact = sum(products)
-        allowed = u * abs(exact) + 16 * u * u * sum(map(abs, products)) + Fraction(2) ** -1074
+        allowed = (
+            u * abs(exact) + 16 * u * u * sum(map(abs, products)) + Fraction(2) ** -1074
+        )
         if math.isinf(value):
             assert abs(exact) + allowed >= limit
         else:

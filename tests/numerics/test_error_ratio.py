@@ -1,4 +1,6 @@
-"""The ratio behind counts of moduli, against exact sums, and the counts that follow from it."""
+"""The ratio behind counts of moduli, against exact sums, and the counts that follow
+from it.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ from hifigemm.numerics.residues import MAX_MODULI, moduli_set
 
 
 class Watched:
-    """An exact product of INT8 magnitudes that keeps the shapes of its results and the bounds of its entries."""
+    """An exact product of INT8 magnitudes that keeps the shapes of its results and the
+    bounds of its entries.
+    """
 
     def __init__(self):
         self.seen = []
@@ -34,21 +38,40 @@ class Watched:
 
 
 def exact_ratio(a, b):
-    """max (||A_i|| sum|B_j| + ||B_j|| sum|A_i|) / |A||B| over all real components of A B, norms in float64."""
-    rows = [[[abs(Fraction(float(x))) for x in row] for row in part] for part in (a.real, a.imag)]
-    cols = [[[abs(Fraction(float(x))) for x in column] for column in part.T] for part in (b.real, b.imag)]
+    """max (||A_i|| sum|B_j| + ||B_j|| sum|A_i|) / |A||B| over all real components of A
+    B, norms in float64.
+    """
+    rows = [
+        [[abs(Fraction(float(x))) for x in row] for row in part]
+        for part in (a.real, a.imag)
+    ]
+    cols = [
+        [[abs(Fraction(float(x))) for x in column] for column in part.T]
+        for part in (b.real, b.imag)
+    ]
     worst = 0.0
     for i, j in np.ndindex(a.shape[0], b.shape[1]):
-        left, right = ([part[at] for part in parts] for parts, at in ((rows, i), (cols, j)))
+        left, right = (
+            [part[at] for part in parts] for parts, at in ((rows, i), (cols, j))
+        )
         above = Fraction(np.linalg.norm(a[i])) * sum(map(sum, right))
         above += Fraction(np.linalg.norm(b[:, j])) * sum(map(sum, left))
         for order in (right, right[::-1])[: 1 + np.iscomplexobj(a)]:
-            sizes = sum(x * y for part, other in zip(left, order) for x, y in zip(part, other, strict=True))
-            worst = max(worst, float(above / sizes) if sizes else (np.inf if above else 0.0))
+            sizes = sum(
+                x * y
+                for part, other in zip(left, order)
+                for x, y in zip(part, other, strict=True)
+            )
+            worst = max(
+                worst, float(above / sizes) if sizes else (np.inf if above else 0.0)
+            )
     return worst
 
 
-@pytest.mark.parametrize("family", ["uniform", "phi_0.1", "phi_1", "integers", "sparse", "empty_rows_and_columns"])
+@pytest.mark.parametrize(
+    "family",
+    ["uniform", "phi_0.1", "phi_1", "integers", "sparse", "empty_rows_and_columns"],
+)
 @pytest.mark.parametrize("dtype", ["float64", "complex128"])
 def test_ratio_is_not_below_the_exact_one(make_pair, family, dtype):
     a, b = make_pair(family, 6, 40, 7, dtype)
@@ -92,7 +115,8 @@ def test_ratio_looks_at_so_many_terms_as_int32_holds():
 
 
 @pytest.mark.parametrize(
-    ("entries", "rows"), [(1, [1] * 5), (3 * 2 * 7, [2, 2, 1]), (3 * 2 * 7 + 6, [2, 2, 1]), (999, [5])]
+    ("entries", "rows"),
+    [(1, [1] * 5), (3 * 2 * 7, [2, 2, 1]), (3 * 2 * 7 + 6, [2, 2, 1]), (999, [5])],
 )
 @pytest.mark.parametrize("stacks", [(3, 1), (1, 3), (3, 3)])
 def test_ratio_is_found_for_so_many_entries_at_a_time(entries, rows, stacks):
@@ -113,13 +137,18 @@ def test_ratio_does_not_depend_on_parts_nor_on_vectors_with_special_values(make_
 
 def moduli_ranges(is_complex=False):
     """(number of moduli, half_range) for each number."""
-    return [(count, moduli_set(count, is_complex).half_range) for count in range(2, MAX_MODULI + 1)]
+    return [
+        (count, moduli_set(count, is_complex).half_range)
+        for count in range(2, MAX_MODULI + 1)
+    ]
 
 
 @pytest.mark.parametrize("is_complex", [False, True])
 @pytest.mark.parametrize("k", [1, 60, 5000])
 @pytest.mark.parametrize("r", [2.0**-51, 1e-10, 1e-30])
-def test_the_largest_ratio_parts_counts_that_keep_a_target_from_those_that_do_not(k, r, is_complex):
+def test_the_largest_ratio_parts_counts_that_keep_a_target_from_those_that_do_not(
+    k, r, is_complex
+):
     for count, half_range in moduli_ranges(is_complex)[::4]:
         largest = largest_ratio(k, r, half_range)
         if largest < 0:
@@ -137,13 +166,19 @@ def test_too_few_moduli_are_enough_for_no_ratio():
 
 @pytest.mark.parametrize("terms", [1, 60, 2**17, 2**31])
 def test_enough_range_leaves_room_for_products_of_two_roundings(terms):
-    # With T**2 = half_range an entry errs by at most ratio (1 + terms / (2 T)) / T |A||B|; scales may be 2**-50 larger.
+    # With T**2 = half_range an entry errs by at most ratio (1 + terms / (2 T)) / T
+    # |A||B|; scales may be 2**-50 larger.
     for r in (2.0**-10, 1e-7, 2.0**-51, 1e-30):
         for ratio in (1.0, 2.0**12, 3e5, 1e20):
             norm = math.isqrt(_least_range(terms, r, ratio))
             assert norm**2 == _least_range(terms, r, ratio)
             assert terms * 2**19 == least_norm(terms) <= norm
-            wanted = Fraction(ratio) / Fraction(r) * (1 + Fraction(terms, 2 * norm)) * (1 + Fraction(2) ** -49)
+            wanted = (
+                Fraction(ratio)
+                / Fraction(r)
+                * (1 + Fraction(terms, 2 * norm))
+                * (1 + Fraction(2) ** -49)
+            )
             assert wanted <= norm
             assert norm <= max(wanted * (1 + Fraction(2) ** -18) + 1, terms * 2**19)
         assert _least_range(terms, r, np.inf) is None
@@ -163,6 +198,11 @@ def test_the_bound_of_a_count_is_the_largest_error_of_its_roundings(terms):
             if norm < least_norm(terms):
                 assert bound == math.inf
                 continue
-            exact = Fraction(ratio) / norm * (1 + Fraction(terms, 2 * norm)) * (1 + Fraction(2) ** -49)
+            exact = (
+                Fraction(ratio)
+                / norm
+                * (1 + Fraction(terms, 2 * norm))
+                * (1 + Fraction(2) ** -49)
+            )
             assert exact <= bound <= exact * (1 + Fraction(2) ** -17)
         assert error_bound(terms, math.inf, half_range) == math.inf

@@ -1,4 +1,6 @@
-"""Magnitudes bound |A||B| from both sides; the published estimate does not depend on orders of summation."""
+"""Magnitudes bound |A||B| from both sides; the published estimate does not depend on
+orders of summation.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,9 @@ def test_int32_holds_sums_of_as_many_magnitudes():
 
 
 def digits_of(x, beta):
-    """Slices of exact numbers in units of the first grid, rounded to nearest, until nothing is left."""
+    """Slices of exact numbers in units of the first grid, rounded to nearest, until
+    nothing is left.
+    """
     e = max(math.frexp(max(map(abs, x)))[1], -1073) if any(x) else 0
     rest, digits = [Fraction(v) / Fraction(2) ** (e - beta + 1) for v in x], []
     while any(rest) or not digits:
@@ -57,14 +61,22 @@ def digits_of(x, beta):
 
 
 def published(rows, weights, beta, u):
-    """Largest d of the rows, and the most slices that one of them has: the definition, without rounding."""
+    """Largest d of the rows, and the most slices that one of them has: the definition,
+    without rounding.
+    """
     count, longest = 2, 1
     for x in rows:
         digits = digits_of(x, beta)
         longest = max(longest, len(digits))
-        sizes = [sum(abs(w) * z for w, z in zip(ws, weights, strict=True)) for ws in digits]
+        sizes = [
+            sum(abs(w) * z for w, z in zip(ws, weights, strict=True)) for ws in digits
+        ]
         threshold, d = 2 * Fraction(math.sqrt(len(x))) * Fraction(u) * sizes[0], 2
-        while d <= len(sizes) and sizes[0] and (d + 1) * sizes[d - 1] * Fraction(1, 2 ** (beta * (d - 1))) >= threshold:
+        while (
+            d <= len(sizes)
+            and sizes[0]
+            and (d + 1) * sizes[d - 1] * Fraction(1, 2 ** (beta * (d - 1))) >= threshold
+        ):
             d += 1
         count = max(count, d)
     return count, longest
@@ -80,16 +92,35 @@ def rounded_up(sums, bits):
 @pytest.mark.parametrize("dtype", [np.float64, np.complex128])
 @pytest.mark.parametrize("shape", [(3, 5, 2), (2, 13, 1)])
 @pytest.mark.parametrize("name", ["phi_0.1", "phi_4", "integers", "sparse"])
-def test_the_published_count_follows_its_definition(make_pair, beta, dtype, shape, name):
+def test_the_published_count_follows_its_definition(
+    make_pair, beta, dtype, shape, name
+):
     def real(vectors):
-        return [[p for x in v for p in ((x.real, x.imag) if dtype == np.complex128 else (x,))] for v in vectors]
+        return [
+            [
+                p
+                for x in v
+                for p in ((x.real, x.imag) if dtype == np.complex128 else (x,))
+            ]
+            for v in vectors
+        ]
 
     a, b = make_pair(name, *shape, dtype)
     for u in (2.0**-9, 2.0**-53):
         found = []
-        for rows, other in ((real(a.tolist()), real(b.tolist())), (real(b.T.tolist()), real(a.T.tolist()))):
+        for rows, other in (
+            (real(a.tolist()), real(b.tolist())),
+            (real(b.T.tolist()), real(a.T.tolist())),
+        ):
             sums = [sum(abs(Fraction(x)) for x in v) for v in other]
-            found.append(published(rows, np.repeat(rounded_up(sums, 20), len(rows[0]) // len(sums)).tolist(), beta, u))
+            found.append(
+                published(
+                    rows,
+                    np.repeat(rounded_up(sums, 20), len(rows[0]) // len(sums)).tolist(),
+                    beta,
+                    u,
+                )
+            )
         (d, most), (e, longest) = found
         ended = most < d and longest < e
         expected = (max(most + longest - 1, 1), True) if ended else (max(d, e), False)
@@ -102,7 +133,12 @@ def test_sums_of_the_published_estimate_stay_below_53_bits(make_pair):
     a, b = make_pair("phi_4", 2, 300, 3)
     for u in (2.0**-20, 2.0**-24, 2.0**-53):
         (d, _), (e, _) = (
-            published(rows.tolist(), rounded_up([sum(map(abs, map(Fraction, v))) for v in y.tolist()], 18), 27, u)
+            published(
+                rows.tolist(),
+                rounded_up([sum(map(abs, map(Fraction, v))) for v in y.tolist()], 18),
+                27,
+                u,
+            )
             for rows, y in ((a, b), (b.T, a.T))
         )
         assert published_num_slices(a[None], b[None], 27, u) == (max(d, e), False)
@@ -124,7 +160,12 @@ def test_the_published_count_of_a_stack_is_the_largest_of_its_matrices(make_pair
     ):
         z = max(len(left), len(right))
         each = [
-            published_num_slices(left[min(i, len(left) - 1)][None], right[min(i, len(right) - 1)][None], 7, 2.0**-53)
+            published_num_slices(
+                left[min(i, len(left) - 1)][None],
+                right[min(i, len(right) - 1)][None],
+                7,
+                2.0**-53,
+            )
             for i in range(z)
         ]
         assert published_num_slices(left, right, 7, 2.0**-53, 8) == max(each)
@@ -134,9 +175,16 @@ def test_the_published_count_of_a_stack_is_the_largest_of_its_matrices(make_pair
 @pytest.mark.parametrize("beta", [1, 2, 8, 27, 33, 34, 53])
 @pytest.mark.parametrize("k", [0, 1, 2, 3, 2**9, 2**9 + 1, 2**15])
 def test_weights_are_the_longest_whose_sums_are_exact(beta, k):
-    fitting = [bits for bits in range(1, 21) if max(k, 1) * 2 ** (beta - 1) * 2**bits <= 2**53]
-    weights = np.resize(np.array([2.0**20, 2.0**20 - 1, 1.0, 3 * 2.0**17 + 1, 0.0]), (1, k))
-    expected = [math.ceil(Fraction(x) / 2 ** (20 - max(fitting, default=1))) for x in weights[0].tolist()]
+    fitting = [
+        bits for bits in range(1, 21) if max(k, 1) * 2 ** (beta - 1) * 2**bits <= 2**53
+    ]
+    weights = np.resize(
+        np.array([2.0**20, 2.0**20 - 1, 1.0, 3 * 2.0**17 + 1, 0.0]), (1, k)
+    )
+    expected = [
+        math.ceil(Fraction(x) / 2 ** (20 - max(fitting, default=1)))
+        for x in weights[0].tolist()
+    ]
     assert short_weights(weights, beta).tolist() == [expected]
 
 
@@ -144,7 +192,9 @@ def test_weights_are_the_longest_whose_sums_are_exact(beta, k):
 @pytest.mark.parametrize("dtype", [np.float64, np.complex128])
 @pytest.mark.parametrize("shift", [-1060, 0, 990])
 def test_weights_of_vectors_are_their_sums_rounded_up(make_pair, axis, dtype, shift):
-    """Entries to 20 bits of the largest in their vector, sums to 20 bits of the largest of all."""
+    """Entries to 20 bits of the largest in their vector, sums to 20 bits of the largest
+    of all.
+    """
     b = np.stack([make_pair(name, 7, 9, 1, dtype)[0] for name in ("phi_4", "span_60")])
     b = np.ldexp(b.view(np.float64), shift).view(dtype)
     b[0, 2 : 4 if axis == 2 else 3] *= 0.0
@@ -154,12 +204,22 @@ def test_weights_of_vectors_are_their_sums_rounded_up(make_pair, axis, dtype, sh
             vectors = (matrix if axis == 2 else matrix.T).tolist()
             sums = []
             for v in vectors:
-                sizes = [abs(Fraction(p)) for x in v for p in ((x.real, x.imag) if dtype == np.complex128 else (x,))]
+                sizes = [
+                    abs(Fraction(p))
+                    for x in v
+                    for p in ((x.real, x.imag) if dtype == np.complex128 else (x,))
+                ]
                 e = math.frexp(float(max(sizes)))[1] if any(sizes) else 0
-                sums.append(sum(math.ceil(x * Fraction(2) ** (20 - e)) for x in sizes) * Fraction(2) ** e)
+                sums.append(
+                    sum(math.ceil(x * Fraction(2) ** (20 - e)) for x in sizes)
+                    * Fraction(2) ** e
+                )
             top = next(e for e in range(-1100, 1100) if max(sums) < Fraction(2) ** e)
             expected = [math.ceil(x * Fraction(2) ** (20 - top)) for x in sums]
-            assert weights.tolist() == np.repeat(expected, 2 if dtype == np.complex128 else 1).tolist()
+            assert (
+                weights.tolist()
+                == np.repeat(expected, 2 if dtype == np.complex128 else 1).tolist()
+            )
 
 
 def test_vectors_end_each_by_its_own_lowest_bit():
@@ -220,8 +280,15 @@ def test_the_published_count_does_not_depend_on_the_order_of_rows_and_terms(make
     a, b = make_pair("phi_2", 300, 40, 20)
     count = published_num_slices(a[None], b[None], 7, 2.0**-53)
     rows, inner, cols = rng.permutation(300), rng.permutation(40), rng.permutation(20)
-    assert published_num_slices(a[rows][:, inner][None], b[inner][:, cols][None], 7, 2.0**-53) == count
-    assert published_num_slices(np.asfortranarray(a)[None], b[None], 7, 2.0**-53) == count
+    assert (
+        published_num_slices(
+            a[rows][:, inner][None], b[inner][:, cols][None], 7, 2.0**-53
+        )
+        == count
+    )
+    assert (
+        published_num_slices(np.asfortranarray(a)[None], b[None], 7, 2.0**-53) == count
+    )
 
 
 @pytest.mark.parametrize("shift", [-1040, -500, 500, 900])
@@ -243,7 +310,14 @@ def test_the_published_count_leaves_its_operands_alone(make_pair):
 @pytest.mark.parametrize("parts", [1, 2])
 def test_component_sums_go_beyond_int32(parts):
     k = MAGNITUDE_TERMS
-    left, right = ([np.full(shape, 127 - i, np.int8) for i in range(parts)] for shape in ((1, 1, k), (1, k, 1)))
-    found = list(component_sums(lambda a, b, x, y: np.matmul(a, b, dtype=np.int32), left, right, 127))
+    left, right = (
+        [np.full(shape, 127 - i, np.int8) for i in range(parts)]
+        for shape in ((1, 1, k), (1, k, 1))
+    )
+    found = list(
+        component_sums(
+            lambda a, b, x, y: np.matmul(a, b, dtype=np.int32), left, right, 127
+        )
+    )
     sums = [127**2 + 126**2, 2 * 126 * 127] if parts == 2 else [127**2]
     assert [x.item() for x in found] == [k * s for s in sums]

@@ -15,7 +15,11 @@ def integer(limbs, i=0):
 
 
 @given(
-    st.lists(st.tuples(st.integers(-(2**62) + 1, 2**62 - 1), st.integers(0, 900)), min_size=1, max_size=12),
+    st.lists(
+        st.tuples(st.integers(-(2**62) + 1, 2**62 - 1), st.integers(0, 900)),
+        min_size=1,
+        max_size=12,
+    ),
 )
 def test_limbs_of_shifted_sums_hold_the_integer(terms):
     sums = np.array([[total] for total, _ in terms], np.int64)
@@ -44,7 +48,10 @@ def test_carry_keeps_the_value_and_normalises(values):
 def test_num_limbs_holds_the_largest_integer_with_its_sign(bits, sign):
     value = sign * (2**bits - 1)
     count = num_limbs(bits)
-    limbs = np.array([[(value >> (32 * j)) & (2**32 - 1)] for j in range(count - 1)] + [[value >> (32 * (count - 1))]])
+    limbs = np.array(
+        [[(value >> (32 * j)) & (2**32 - 1)] for j in range(count - 1)]
+        + [[value >> (32 * (count - 1))]]
+    )
     assert abs(int(limbs[-1, 0])) < 2**32
     assert integer(limbs) == value
 

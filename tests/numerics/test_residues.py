@@ -43,7 +43,20 @@ def test_moduli_are_pairwise_coprime_and_of_eight_bits(is_complex):
 
 
 def test_real_moduli_begin_as_published():
-    assert real_moduli()[:12] == (256, 255, 253, 251, 247, 241, 239, 233, 229, 227, 223, 217)
+    assert real_moduli()[:12] == (
+        256,
+        255,
+        253,
+        251,
+        247,
+        241,
+        239,
+        233,
+        229,
+        227,
+        223,
+        217,
+    )
 
 
 def test_split_moduli_have_a_root_of_minus_one_and_come_first():
@@ -64,16 +77,30 @@ def test_every_integer_within_half_range_is_reconstructed(count, is_complex):
     rng = random.Random(count)
     half = chosen.half_range
     assert 2 * half < chosen.modulus_product
-    values = [0, 1, -1, half, -half, half - 1, 1 - half, half // 2, *(rng.randint(-half, half) for _ in range(200))]
+    values = [
+        0,
+        1,
+        -1,
+        half,
+        -half,
+        half - 1,
+        1 - half,
+        half // 2,
+        *(rng.randint(-half, half) for _ in range(200)),
+    ]
     values += [sign * 2**e for e in range(half.bit_length() - 1) for sign in (1, -1)]
-    remainders = np.array([[centred(v, p) for v in values] for p in chosen.moduli], np.int8)
+    remainders = np.array(
+        [[centred(v, p) for v in values] for p in chosen.moduli], np.int8
+    )
     assert integers(chosen.reconstruct(remainders)) == values
 
 
 @pytest.mark.parametrize("is_complex", [False, True])
 @pytest.mark.parametrize("count", COUNTS)
 def test_half_range_leaves_a_millionth_of_the_product(count, is_complex):
-    """The quotient of the reconstruction errs by less than 2**-36; kernels rely on 2**-20 too."""
+    """The quotient of the reconstruction errs by less than 2**-36; kernels rely on
+    2**-20 too.
+    """
     chosen = moduli_set(count, is_complex)
     whole, half = chosen.modulus_product, chosen.half_range
     assert whole == math.prod(chosen.moduli)
@@ -96,7 +123,9 @@ def test_complex_moduli_come_by_bits_for_a_product():
     assert moduli[:5] == (241, 233, 229, 221, 205)
     taken = []
     for p in sorted(
-        range(2, 257), key=lambda p: math.log2(p) / (2 if square_root_of_minus_one(p) else 3), reverse=True
+        range(2, 257),
+        key=lambda p: math.log2(p) / (2 if square_root_of_minus_one(p) else 3),
+        reverse=True,
     ):
         if len(taken) < MAX_MODULI and all(math.gcd(p, q) == 1 for q in taken):
             taken.append(p)
@@ -116,7 +145,11 @@ def test_each_part_has_its_modulus():
     assert moduli_set(3, False).of_planes(3) == (256, 255, 253)
     assert moduli_set(20, False).splits == (None,) * 20
     mixed = moduli_set(MAX_MODULI, True)
-    parts = [p for p, j in zip(mixed.moduli, mixed.splits, strict=True) for _ in range(2 if j else 3)]
+    parts = [
+        p
+        for p, j in zip(mixed.moduli, mixed.splits, strict=True)
+        for _ in range(2 if j else 3)
+    ]
     assert mixed.of_planes(len(parts)) == tuple(parts)
     assert mixed.of_planes(MAX_MODULI) == mixed.moduli
     assert None in mixed.splits
@@ -128,10 +161,17 @@ def test_counts_are_the_smallest_with_the_range(is_complex):
     for count in COUNTS:
         half = moduli_set(count, is_complex).half_range
         assert count_for_range(half, is_complex) == count
-        assert count_for_range(half + 1, is_complex) == (count + 1 if count < MAX_MODULI else None)
+        assert count_for_range(half + 1, is_complex) == (
+            count + 1 if count < MAX_MODULI else None
+        )
         assert count_for_bits(half.bit_length(), is_complex) <= count
     assert count_for_range(0, is_complex) == 2
-    assert count_for_bits(moduli_set(2, is_complex).half_range.bit_length() + 1, is_complex) == 3
+    assert (
+        count_for_bits(
+            moduli_set(2, is_complex).half_range.bit_length() + 1, is_complex
+        )
+        == 3
+    )
 
 
 @given(st.integers(2, MAX_MODULI), st.booleans(), st.data())
@@ -142,7 +182,10 @@ def test_reconstruction_is_exact_for_any_integer(count, is_complex, data):
     assert integers(chosen.reconstruct(remainders)) == [value]
 
 
-@given(st.integers(-(10**30), 10**30), st.sampled_from(sorted({*real_moduli(), *complex_moduli()})))
+@given(
+    st.integers(-(10**30), 10**30),
+    st.sampled_from(sorted({*real_moduli(), *complex_moduli()})),
+)
 def test_centred_residues_are_int8_and_congruent(value, p):
     r = centred(value, p)
     assert (value - r) % p == 0
@@ -153,14 +196,28 @@ def test_centred_residues_are_int8_and_congruent(value, p):
 @pytest.mark.parametrize("p", sorted({*real_moduli(), *complex_moduli()}))
 def test_reduction_of_floats_is_centred_for_every_modulus(p):
     rng = np.random.default_rng(p)
-    edges = [s * v for v in (0, p // 2, p // 2 + 1, p - 1, p, 2**44 - 1, (2**44 // p) * p - p // 2) for s in (1, -1)]
-    near_ties = rng.integers(0, 2**44 // p - 1, 500) * p + p // 2 + rng.integers(-1, 2, 500)
-    x = np.concatenate([edges, near_ties, -near_ties, rng.integers(-(2**44) + 1, 2**44, 500)])
+    edges = [
+        s * v
+        for v in (0, p // 2, p // 2 + 1, p - 1, p, 2**44 - 1, (2**44 // p) * p - p // 2)
+        for s in (1, -1)
+    ]
+    near_ties = (
+        rng.integers(0, 2**44 // p - 1, 500) * p + p // 2 + rng.integers(-1, 2, 500)
+    )
+    x = np.concatenate(
+        [edges, near_ties, -near_ties, rng.integers(-(2**44) + 1, 2**44, 500)]
+    )
     found = reduce_centred(x.astype(np.float64), p)
     assert found.tolist() == [float(centred(int(v), p)) for v in x]
 
 
-@given(st.lists(st.tuples(st.integers(-(2**53), 2**53), st.integers(0, 290)), min_size=1, max_size=5))
+@given(
+    st.lists(
+        st.tuples(st.integers(-(2**53), 2**53), st.integers(0, 290)),
+        min_size=1,
+        max_size=5,
+    )
+)
 def test_residues_of_large_floats_are_exact(parts):
     values = [m << e for m, e in parts]
     x = np.array([float(v) for v in values])
@@ -178,5 +235,8 @@ def test_counts_are_the_smallest_that_have_the_bits(is_complex):
     for bits in range(1, 340, 7):
         count = count_for_bits(bits, is_complex)
         assert moduli_set(count, is_complex).half_range.bit_length() >= bits
-        assert count == 2 or moduli_set(count - 1, is_complex).half_range.bit_length() < bits
+        assert (
+            count == 2
+            or moduli_set(count - 1, is_complex).half_range.bit_length() < bits
+        )
     assert count_for_bits(10**4, is_complex) == MAX_MODULI

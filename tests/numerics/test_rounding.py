@@ -31,7 +31,10 @@ def oracle(value: Fraction, fmt) -> float:
     """Nearest, ties to even, in rationals: another way than limbs and bits."""
     if value == 0:
         return 0.0
-    magnitude, exponent = abs(value), math.floor(math.log2(abs(value.numerator)) - math.log2(value.denominator))
+    magnitude, exponent = (
+        abs(value),
+        math.floor(math.log2(abs(value.numerator)) - math.log2(value.denominator)),
+    )
     while magnitude >= Fraction(2) ** (exponent + 1):
         exponent += 1
     while magnitude < Fraction(2) ** exponent:
@@ -80,7 +83,9 @@ def test_rounding_is_that_of_exact_rationals(name, value, exponent):
     share=st.floats(-1, 1),
     odd=st.booleans(),
 )
-def test_certain_means_that_no_perturbation_within_the_bound_rounds_differently(name, value, exponent, err, share, odd):
+def test_certain_means_that_no_perturbation_within_the_bound_rounds_differently(
+    name, value, exponent, err, share, odd
+):
     fmt, _ = FORMATS[name]
     found = rounded(value, exponent, fmt, err)
     if not found.certain[0]:
@@ -93,10 +98,15 @@ def test_certain_means_that_no_perturbation_within_the_bound_rounds_differently(
 
 @pytest.mark.parametrize("name", FORMATS)
 @given(
-    st.integers(0, 2**20), st.integers(-40, 60), st.integers(0, 100), st.integers(-1200, 900), st.sampled_from([1, -1])
+    st.integers(0, 2**20),
+    st.integers(-40, 60),
+    st.integers(0, 100),
+    st.integers(-1200, 900),
+    st.sampled_from([1, -1]),
 )
 def test_certain_near_midpoints(name, top, offset, err, exponent, sign):
-    # Integers close to midpoints of two floats, to powers of two, and to half the smallest subnormal.
+    # Integers close to midpoints of two floats, to powers of two, and to half the
+    # smallest subnormal.
     fmt, _ = FORMATS[name]
     for base in ((2 ** (fmt.t - 1) + top) * 2 + 1, 2**fmt.t, 1):
         value = sign * ((base << 70) + (offset << max(err - 2, 0)))
@@ -104,15 +114,20 @@ def test_certain_near_midpoints(name, top, offset, err, exponent, sign):
         if found.certain[0]:
             almost = Fraction(2) ** err - Fraction(1, 2**60)
             for moved in (value + almost, value - almost):
-                assert oracle(moved * Fraction(2) ** exponent, fmt) == float(found.values[0])
+                assert oracle(moved * Fraction(2) ** exponent, fmt) == float(
+                    found.values[0]
+                )
 
 
 @pytest.mark.parametrize("sign", [1, -1])
 @pytest.mark.parametrize("name", FORMATS)
 def test_certain_ends_where_the_error_reaches_the_midpoint(name, sign):
-    """V has 64 + 40 bits; the distance is seen to 2**8, the 32nd bit below the first 64, and to 53 bits of itself."""
+    """V has 64 + 40 bits; the distance is seen to 2**8, the 32nd bit below the first
+    64, and to 53 bits of itself.
+    """
     fmt, _ = FORMATS[name]
-    for drop in (64 - fmt.t, 65 - fmt.t, 50, 62, 63):  # bits that are rounded away from 64: more for subnormal results
+    # bits that are rounded away from 64: more for subnormal results
+    for drop in (64 - fmt.t, 65 - fmt.t, 50, 62, 63):
         unit, exponent = 2 ** (drop + 40), fmt.min_exponent - drop - 40
         cases = []
         for err in range(-1, drop + 42):
@@ -126,20 +141,28 @@ def test_certain_ends_where_the_error_reaches_the_midpoint(name, sign):
                     if further <= unit // 2:
                         cases.append((edge + unit // 2 + way * further, err, True))
                 cases.append((edge, err, 2**err < unit // 2))
-        values, errs, expected = zip(*[case for case in cases if case[0] < 2**104], strict=True)
+        values, errs, expected = zip(
+            *[case for case in cases if case[0] < 2**104], strict=True
+        )
         limbs = limbs_of([sign * v for v in values], 4)
         found = round_limbs(limbs, np.full(len(values), exponent), fmt, np.array(errs))
         assert found.certain.tolist() == list(expected)
-        for value, err, certain, result in zip(values, errs, expected, found.values, strict=True):
+        for value, err, certain, result in zip(
+            values, errs, expected, found.values, strict=True
+        ):
             if certain and err >= 8:
                 for moved in (value - 2**err, value + 2**err):
-                    assert oracle(sign * moved * Fraction(2) ** exponent, fmt) == float(result)
+                    assert oracle(sign * moved * Fraction(2) ** exponent, fmt) == float(
+                        result
+                    )
 
 
 @pytest.mark.parametrize("sign", [1, -1])
 @pytest.mark.parametrize("name", FORMATS)
 def test_certain_below_the_smallest_subnormal_number(name, sign):
-    """From a quarter of it on nothing is promised; below, what cannot change its sign rounds to a zero of this sign."""
+    """From a quarter of it on nothing is promised; below, what cannot change its sign
+    rounds to a zero of this sign.
+    """
     fmt, _ = FORMATS[name]
     for drop in range(64, 70):
         for value in (2**63, 2**63 + 2**62, 2**64 - 1):
@@ -156,7 +179,9 @@ def test_certain_is_not_given_up_where_the_error_is_far_below_the_last_bit(name)
     fmt, _ = FORMATS[name]
     rng = np.random.default_rng(7)
     values = [int(v) << 60 | int(w) for v, w in rng.integers(2**59, 2**60, (500, 2))]
-    found = round_limbs(limbs_of(values, 4), np.zeros(500, np.int64), fmt, 119 - fmt.t - 12)
+    found = round_limbs(
+        limbs_of(values, 4), np.zeros(500, np.int64), fmt, 119 - fmt.t - 12
+    )
     # One of 2**11 places within a unit is too near to a midpoint, on average.
     assert np.count_nonzero(found.certain) >= 490
 
@@ -168,10 +193,16 @@ def test_one_bit_far_below_a_tie_decides(dtype):
     for length in range(fmt.t + 1, 180):
         tie = (2 ** (fmt.t - 1) * 2 + 1) << (length - fmt.t - 1)
         values += [tie, tie + 2 ** (length - fmt.t)]
-        values += [tie + way * 2**j for j in range(max(length - fmt.t - 3, 0)) for way in (1, -1) if j % 32 in (0, 31)]
+        values += [
+            tie + way * 2**j
+            for j in range(max(length - fmt.t - 3, 0))
+            for way in (1, -1)
+            if j % 32 in (0, 31)
+        ]
     found = round_limbs(limbs_of(values, 6), np.zeros(len(values), np.int64), fmt)
     np.testing.assert_array_equal(
-        found.values, round_integers(np.array(values, object), np.zeros(len(values), int), dtype)
+        found.values,
+        round_integers(np.array(values, object), np.zeros(len(values), int), dtype),
     )
     assert found.magnitude.tolist() == [v.bit_length() - 1 for v in values]
 
@@ -180,12 +211,19 @@ def test_one_bit_far_below_a_tie_decides(dtype):
 @pytest.mark.parametrize("top", [0, 1, 2**20])
 def test_limbs_may_carry_more_than_their_bits(sign, top):
     """Carries change the limbs above, and the sign where the last limb is zero."""
-    limbs = sign * np.random.default_rng(9).integers(0, 2**62, (5, 400)) >> np.arange(0, 60, 12)[:, None]
+    limbs = (
+        sign * np.random.default_rng(9).integers(0, 2**62, (5, 400))
+        >> np.arange(0, 60, 12)[:, None]
+    )
     for last in (sign * top, -sign * top):
         limbs[-1] = last
-        values = [sum(int(x) << (32 * j) for j, x in enumerate(column)) for column in limbs.T]
+        values = [
+            sum(int(x) << (32 * j) for j, x in enumerate(column)) for column in limbs.T
+        ]
         found = round_limbs(limbs.copy(), np.full(400, -50), FP64)
-        expected = round_integers(np.array(values, object), np.full(400, -50), np.float64)
+        expected = round_integers(
+            np.array(values, object), np.full(400, -50), np.float64
+        )
         np.testing.assert_array_equal(found.values, expected)
 
 
@@ -203,7 +241,9 @@ def test_zero_is_positive_and_uncertain_unless_exact():
 def test_leading_zero_limbs_do_not_matter():
     for value in (1, -1, 2**64 - 1, -(2**70) + 3):
         for count in (4, 7, 12):
-            assert rounded(value, -3, FP64, count=count).values[0] == oracle(Fraction(value, 8), FP64)
+            assert rounded(value, -3, FP64, count=count).values[0] == oracle(
+                Fraction(value, 8), FP64
+            )
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -212,12 +252,16 @@ def test_many_entries_at_once_equal_the_oracle(dtype):
     fmt = FP32 if dtype == np.float32 else FP64
     values = [
         int(v) * int(w) << int(s)
-        for v, w, s in zip(*rng.integers(-(2**62), 2**62, (2, 3000)), rng.integers(0, 60, 3000))
+        for v, w, s in zip(
+            *rng.integers(-(2**62), 2**62, (2, 3000)), rng.integers(0, 60, 3000)
+        )
     ]
     values += [v >> 70 for v in values]
     exponent = rng.integers(-1250, 1000, len(values))
     found = round_limbs(limbs_of(values, 7), exponent, fmt).values
-    np.testing.assert_array_equal(found, round_integers(np.array(values, object), exponent, dtype))
+    np.testing.assert_array_equal(
+        found, round_integers(np.array(values, object), exponent, dtype)
+    )
 
 
 @pytest.mark.parametrize("size", [1, 7, 64, 1000])
@@ -232,11 +276,14 @@ def test_chunks_assemble_in_order(size, count):
     exponent = np.zeros((count, 1), np.int64)
     done = round_in_chunks(limbs_of, exponent, FP64, size)
     np.testing.assert_array_equal(done.values[:, 0], values)
-    np.testing.assert_array_equal(done.magnitude[:, 0], [int(v).bit_length() - 1 for v in values])
+    np.testing.assert_array_equal(
+        done.magnitude[:, 0], [int(v).bit_length() - 1 for v in values]
+    )
     assert done.certain.all()
     assert parts == [(i, min(i + size, count)) for i in range(0, max(count, 1), size)]
     for errors in (1, exponent + 1, exponent[:1] + 1):
         found = round_in_chunks(limbs_of, exponent, FP64, size, errors)
         np.testing.assert_array_equal(
-            found.certain[:, 0], round_limbs(values[None].copy(), exponent[:, 0], FP64, 1).certain
+            found.certain[:, 0],
+            round_limbs(values[None].copy(), exponent[:, 0], FP64, 1).certain,
         )

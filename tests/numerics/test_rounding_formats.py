@@ -1,4 +1,6 @@
-"""Conversions to short formats against exact rational arithmetic and against NumPy's own half precision."""
+"""Conversions to short formats against exact rational arithmetic and against NumPy's
+own half precision.
+"""
 
 from __future__ import annotations
 
@@ -49,11 +51,30 @@ def same_bits(x: np.ndarray, y: np.ndarray) -> bool:
 def hard_values(fmt: Format) -> list[float]:
     """Values around ties, ends of binades, the subnormal threshold and overflow."""
     unit = 2.0 ** (1 - fmt.t)
-    places = [fmt.emin - fmt.t - 1, fmt.emin - fmt.t, fmt.emin - 1, fmt.emin, 0, fmt.emax]
+    places = [
+        fmt.emin - fmt.t - 1,
+        fmt.emin - fmt.t,
+        fmt.emin - 1,
+        fmt.emin,
+        0,
+        fmt.emax,
+    ]
     significands = [1.0, 1 + unit / 2, 1 + unit, 1 + 1.5 * unit, 2 - unit, 2 - unit / 2]
     centres = [math.ldexp(s, e) for e in places for s in significands]
-    centres += [largest_finite(fmt), 2.0 ** (fmt.emax + 1), 0.0, 5e-324, 1e308, math.inf]
-    near = [f(x, y) for x in centres for y in (0.0, math.inf) for f in (math.nextafter, lambda x, _: x)]
+    centres += [
+        largest_finite(fmt),
+        2.0 ** (fmt.emax + 1),
+        0.0,
+        5e-324,
+        1e308,
+        math.inf,
+    ]
+    near = [
+        f(x, y)
+        for x in centres
+        for y in (0.0, math.inf)
+        for f in (math.nextafter, lambda x, _: x)
+    ]
     return [s * x for x in near for s in (1.0, -1.0)]
 
 
@@ -66,15 +87,29 @@ def test_hard_values_round_as_exact_arithmetic(fmt: Format, mode: str) -> None:
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.floats(allow_nan=False, allow_infinity=False), st.sampled_from(FORMATS), st.sampled_from(list(ROUNDINGS)))
-def test_any_float64_rounds_as_exact_arithmetic(x: float, fmt: Format, mode: str) -> None:
-    assert same_bits(round_to_format(np.array([x]), fmt, mode), np.array([oracle(x, fmt, mode)], result_dtype(fmt)))
+@given(
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.sampled_from(FORMATS),
+    st.sampled_from(list(ROUNDINGS)),
+)
+def test_any_float64_rounds_as_exact_arithmetic(
+    x: float, fmt: Format, mode: str
+) -> None:
+    assert same_bits(
+        round_to_format(np.array([x]), fmt, mode),
+        np.array([oracle(x, fmt, mode)], result_dtype(fmt)),
+    )
 
 
 def test_fp16_nearest_equals_numpy() -> None:
     rng = np.random.default_rng(0)
     bits = rng.integers(0, 2**32, size=200_000, dtype=np.uint64).astype(np.uint32)
-    x = np.concatenate([bits.view(np.float32), (rng.standard_normal(100_000) * 2.0**-14).astype(np.float32)])
+    x = np.concatenate(
+        [
+            bits.view(np.float32),
+            (rng.standard_normal(100_000) * 2.0**-14).astype(np.float32),
+        ]
+    )
     x = x[~np.isnan(x)]
     with np.errstate(over="ignore"):
         expected = x.astype(np.float16).astype(np.float32)
@@ -83,7 +118,9 @@ def test_fp16_nearest_equals_numpy() -> None:
 
 def test_fp32_nearest_equals_numpy() -> None:
     bits = np.random.default_rng(1).integers(0, 2**64, size=100_000, dtype=np.uint64)
-    x = np.concatenate([bits.view(np.float64), (bits >> np.uint64(12)).astype(np.float64) * 2.0**-195])
+    x = np.concatenate(
+        [bits.view(np.float64), (bits >> np.uint64(12)).astype(np.float64) * 2.0**-195]
+    )
     x = x[~np.isnan(x)]
     with np.errstate(over="ignore"):
         expected = x.astype(np.float32)
@@ -91,17 +128,25 @@ def test_fp32_nearest_equals_numpy() -> None:
 
 
 def test_tf32_away_equals_the_bit_trick_on_ordinary_numbers() -> None:
-    bits = np.random.default_rng(2).integers(0, 2**32, size=200_000, dtype=np.uint64).astype(np.uint32)
+    bits = (
+        np.random.default_rng(2)
+        .integers(0, 2**32, size=200_000, dtype=np.uint64)
+        .astype(np.uint32)
+    )
     x = bits.view(np.float32)
     keep = np.abs(x) < np.float32(3e38)
-    expected = ((bits[keep] + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(np.float32)
+    expected = ((bits[keep] + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(
+        np.float32
+    )
     assert same_bits(round_to_format(x[keep], TF32, "nearest-away"), expected)
 
 
 @pytest.mark.parametrize("mode", ROUNDINGS)
 def test_topmost_and_special_values_survive(mode: str) -> None:
     nans = np.array([0x7F800001, 0x7FFFFFFF, 0xFFC00000], np.uint32).view(np.float32)
-    x = np.concatenate([nans, np.array([np.inf, -np.inf, np.finfo(np.float32).max], np.float32)])
+    x = np.concatenate(
+        [nans, np.array([np.inf, -np.inf, np.finfo(np.float32).max], np.float32)]
+    )
     y = round_to_format(x, TF32, mode)
     assert np.isnan(y[:3]).all()
     assert np.array_equal(y[3:5], [np.inf, -np.inf])
@@ -110,14 +155,20 @@ def test_topmost_and_special_values_survive(mode: str) -> None:
 
 def test_saturation_can_be_chosen() -> None:
     x = np.array([1e6, -1e6, np.inf])
-    assert np.array_equal(round_to_format(x, FP16, "zero", saturate=False), [np.inf, -np.inf, np.inf])
-    assert np.array_equal(round_to_format(x, FP16, "nearest", saturate=True), [65504, -65504, np.inf])
+    assert np.array_equal(
+        round_to_format(x, FP16, "zero", saturate=False), [np.inf, -np.inf, np.inf]
+    )
+    assert np.array_equal(
+        round_to_format(x, FP16, "nearest", saturate=True), [65504, -65504, np.inf]
+    )
 
 
 def test_shape_strides_and_dtype() -> None:
     x = np.random.default_rng(3).standard_normal((4, 6, 8))
     strided = x[::2, ::-1, 1::3]
-    assert same_bits(round_to_format(strided, BF16), round_to_format(strided.copy(), BF16))
+    assert same_bits(
+        round_to_format(strided, BF16), round_to_format(strided.copy(), BF16)
+    )
     assert round_to_format(x, WIDE).dtype == np.float64
     assert round_to_format(np.float32(1.5), FP16).shape == ()
     assert round_to_format(np.empty((0, 3)), FP16).shape == (0, 3)
@@ -132,7 +183,9 @@ def test_chunks_do_not_change_bits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_representable_means_unchanged_by_rounding() -> None:
-    assert is_representable(np.array([0.0, -0.0, 2.0**-24, 65504.0, np.inf, np.nan]), FP16)
+    assert is_representable(
+        np.array([0.0, -0.0, 2.0**-24, 65504.0, np.inf, np.nan]), FP16
+    )
     assert not is_representable(np.array([1.0, 2.0**-25]), FP16)
     assert not is_representable(np.array([65536.0]), FP16)
 
@@ -144,11 +197,22 @@ def test_unknown_mode_and_too_wide_formats_are_refused() -> None:
         round_to_format(np.ones(1), Format("odd", 50, -1000, 1023))
 
 
-@pytest.mark.parametrize("fmt", [Format("x", 24, -126, 127), Format("x", 25, -127, 127), Format("x", 20, -130, 127)])
+@pytest.mark.parametrize(
+    "fmt",
+    [
+        Format("x", 24, -126, 127),
+        Format("x", 25, -127, 127),
+        Format("x", 20, -130, 127),
+    ],
+)
 def test_float32_is_taken_where_it_holds_every_value(fmt: Format) -> None:
     holds = fmt.t <= 24 and fmt.min_exponent >= -149
     assert result_dtype(fmt) is (np.float32 if holds else np.float64)
-    for wider in (Format("x", 25, -120, 127), Format("x", 24, -127, 127), Format("x", 11, -126, 128)):
+    for wider in (
+        Format("x", 25, -120, 127),
+        Format("x", 24, -127, 127),
+        Format("x", 11, -126, 128),
+    ):
         assert result_dtype(wider) is np.float64
 
 
@@ -163,7 +227,12 @@ def test_float32_is_taken_where_it_holds_every_value(fmt: Format) -> None:
 )
 def test_formats_end_where_float64_does(last: Format, beyond: Format) -> None:
     for mode in ROUNDINGS:
-        for x in (1.0, 1.0 + 2.0**-52, 2.0**last.emax * 1.9, 2.0**last.min_exponent * 1.5):
+        for x in (
+            1.0,
+            1.0 + 2.0**-52,
+            2.0**last.emax * 1.9,
+            2.0**last.min_exponent * 1.5,
+        ):
             found = float(round_to_format(np.array([x, -x]), last, mode)[1])
             assert found == -oracle(x, last, mode)
     with pytest.raises(ValueError, match="wider than"):

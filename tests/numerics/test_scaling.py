@@ -1,4 +1,6 @@
-"""Scales of Ozaki scheme II: the integers' product sums stay within half of the range, checked in Python integers."""
+"""Scales of Ozaki scheme II: the integers' product sums stay within half of the range,
+checked in Python integers.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,19 @@ from hifigemm.numerics.scaling import (
 )
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
-FEW = st.sampled_from([0.0, 1.0, -1.0, 1 - 2.0**-53, 1.5, 2.0**-30, 5e-324, 2.0**1000, np.finfo(float).max])
+FEW = st.sampled_from(
+    [
+        0.0,
+        1.0,
+        -1.0,
+        1 - 2.0**-53,
+        1.5,
+        2.0**-30,
+        5e-324,
+        2.0**1000,
+        np.finfo(float).max,
+    ]
+)
 
 
 def matrices(entries):
@@ -50,19 +64,31 @@ def matrices(entries):
     )
 
 
-PAIRS = matrices(FINITE) | matrices(FEW) | matrices(st.floats(-1, 1)) | matrices(st.integers(-9, 9).map(float))
+PAIRS = (
+    matrices(FINITE)
+    | matrices(FEW)
+    | matrices(st.floats(-1, 1))
+    | matrices(st.integers(-9, 9).map(float))
+)
 
 
 def fast(a, b, chosen):
     norms = square_norms(a, 2), square_norms(b, 1)
-    return [scale_exponent(squares, e, NORM_BITS, chosen) for squares, e in norms], NORM_BITS
+    return [
+        scale_exponent(squares, e, NORM_BITS, chosen) for squares, e in norms
+    ], NORM_BITS
 
 
 def accurate(a, b, chosen):
     left, right = largest_exponent(a, 2), largest_exponent(b, 1)
-    sums = magnitudes_up(a, left).astype(np.int64) @ magnitudes_up(b, right).astype(np.int64)
+    sums = magnitudes_up(a, left).astype(np.int64) @ magnitudes_up(b, right).astype(
+        np.int64
+    )
     rows, cols = sums.max(axis=2, keepdims=True), sums.max(axis=1, keepdims=True)
-    scales = [scale_exponent(x, e, MAGNITUDE_BITS_UP, chosen) for x, e in ((rows, left), (cols, right))]
+    scales = [
+        scale_exponent(x, e, MAGNITUDE_BITS_UP, chosen)
+        for x, e in ((rows, left), (cols, right))
+    ]
     return scales, MAGNITUDE_BITS_UP
 
 
@@ -79,8 +105,15 @@ def scaled(a, b, rule, chosen, balance=0):
 
 @pytest.mark.parametrize("rule", [fast, accurate])
 @settings(max_examples=150)
-@given(pair=PAIRS, count=st.integers(2, MAX_MODULI), is_complex=st.booleans(), balance=st.integers(-40, 40))
-def test_sums_of_magnitudes_stay_within_half_range(rule, pair, count, is_complex, balance):
+@given(
+    pair=PAIRS,
+    count=st.integers(2, MAX_MODULI),
+    is_complex=st.booleans(),
+    balance=st.integers(-40, 40),
+)
+def test_sums_of_magnitudes_stay_within_half_range(
+    rule, pair, count, is_complex, balance
+):
     chosen = moduli_set(count, is_complex)
     x, y, _, _ = scaled(*pair, rule, chosen, balance)
     assert (x == np.rint(x)).all()
@@ -88,7 +121,10 @@ def test_sums_of_magnitudes_stay_within_half_range(rule, pair, count, is_complex
     left, right = ([[abs(int(v)) for v in row] for row in z[0]] for z in (x, y))
     for row in left:
         for column in zip(*right, strict=True):
-            assert sum(p * q for p, q in zip(row, column, strict=True)) <= chosen.half_range
+            assert (
+                sum(p * q for p, q in zip(row, column, strict=True))
+                <= chosen.half_range
+            )
 
 
 @pytest.mark.parametrize("rule", [fast, accurate])
@@ -105,13 +141,27 @@ def test_the_bound_holds_for_many_terms_of_equal_size(rule, count):
 @pytest.mark.parametrize("is_complex", [False, True])
 @pytest.mark.parametrize("count", range(2, MAX_MODULI + 1))
 def test_scales_are_the_largest_that_fit(count, is_complex):
-    """4**(s + e - bits) squares <= half_range, up to the last integer that does and the first that does not."""
+    """4**(s + e - bits) squares <= half_range, up to the last integer that does and the
+    first that does not.
+    """
     chosen = moduli_set(count, is_complex)
     half, rng = chosen.half_range, np.random.default_rng(count)
     limits = [half >> j for j in range(half.bit_length()) if half >> j < 2**53]
-    squares = sorted({1, 2, 3, 2**53 - 1, *limits, *(x + 1 for x in limits), *rng.integers(1, 2**53, 20).tolist()})
+    squares = sorted(
+        {
+            1,
+            2,
+            3,
+            2**53 - 1,
+            *limits,
+            *(x + 1 for x in limits),
+            *rng.integers(1, 2**53, 20).tolist(),
+        }
+    )
     for exponent, bits in ((0, 6), (-7, 15), (1024, 15)):
-        found = scale_exponent(np.array(squares, np.float64), np.full(len(squares), exponent), bits, chosen)
+        found = scale_exponent(
+            np.array(squares, np.float64), np.full(len(squares), exponent), bits, chosen
+        )
         for square, s in zip(squares, found.tolist(), strict=True):
             power = Fraction(4) ** (s + exponent - bits)
             assert power * square <= half < 4 * power * square
@@ -124,7 +174,9 @@ def test_square_norms_are_integers_that_bound_the_norms(pair):
     squares, e = square_norms(a, 2)
     np.testing.assert_array_equal(e, largest_exponent(a, 2))
     for row, square, exponent in zip(a[0], squares.ravel(), e.ravel(), strict=True):
-        exact = sum(Fraction(float(x)) ** 2 for x in row) * Fraction(4) ** (NORM_BITS - int(exponent))
+        exact = sum(Fraction(float(x)) ** 2 for x in row) * Fraction(4) ** (
+            NORM_BITS - int(exponent)
+        )
         assert square == int(square)
         assert exact <= int(square)
 
@@ -135,14 +187,18 @@ def test_a_component_of_zeros_does_not_widen_the_scale(exponent):
     for axis in (1, 2):
         alone, zeros = largest_exponent(x, axis), np.zeros_like(x)
         for parts in ([x, zeros], [zeros, -x]):
-            together = real_vectors(np.stack(parts, axis=3).view(np.complex128)[..., 0], axis)
+            together = real_vectors(
+                np.stack(parts, axis=3).view(np.complex128)[..., 0], axis
+            )
             np.testing.assert_array_equal(largest_exponent(together, axis), alone)
         np.testing.assert_array_equal(largest_exponent(zeros, axis), 0)
 
 
 def test_norms_do_not_depend_on_the_order_of_the_sum():
     rng = np.random.default_rng(9)
-    x = rng.standard_normal((1, 2, 200, NORM_BLOCK)) * 2.0 ** rng.integers(-300, 300, (1, 1, 200, 1))
+    x = rng.standard_normal((1, 2, 200, NORM_BLOCK)) * 2.0 ** rng.integers(
+        -300, 300, (1, 1, 200, 1)
+    )
     y = rng.permuted(x[:, :, rng.permutation(200)], axis=3)
     x, y = (z.reshape(1, 2, -1) for z in (x, y))
     np.testing.assert_array_equal(square_norms(x, 2)[0], square_norms(y, 2)[0])
@@ -151,9 +207,13 @@ def test_norms_do_not_depend_on_the_order_of_the_sum():
 @pytest.mark.parametrize("k", [1, 255, 256, 257, 775])
 @pytest.mark.parametrize("components", [1, 2])
 def test_sizes_of_blocks_follow_their_definition(k, components):
-    """15 bits of magnitudes in blocks of 256, each on the grid of its largest entry: squares below 2**38 a block."""
+    """15 bits of magnitudes in blocks of 256, each on the grid of its largest entry:
+    squares below 2**38 a block.
+    """
     rng = np.random.default_rng([k, components])
-    parts = rng.standard_normal((components, k)) * 2.0 ** rng.integers(-40, 40, (components, k))
+    parts = rng.standard_normal((components, k)) * 2.0 ** rng.integers(
+        -40, 40, (components, k)
+    )
     e = int(largest_exponent(np.abs(parts).max(axis=0), 0)[0])
     total, sizes = 0, 0
     for q in range(0, k, 256):
@@ -166,16 +226,25 @@ def test_sizes_of_blocks_follow_their_definition(k, components):
         x = parts[0] if components == 1 else parts.T.copy().view(np.complex128)
         found = vector_sizes(x.reshape(shape), axis)
         assert [int(y[0, 0, 0]) for y in found] == [total, sizes, e]
-        assert [int(y[0, 0, 0]) for y in square_norms(x.reshape(shape), axis)] == [total, e]
-    assert (NORM_BITS, NORM_BLOCK) == (15, 256)  # kernels have these numbers of their own
+        assert [int(y[0, 0, 0]) for y in square_norms(x.reshape(shape), axis)] == [
+            total,
+            e,
+        ]
+    # kernels have these numbers of their own
+    assert (NORM_BITS, NORM_BLOCK) == (15, 256)
 
 
 @pytest.mark.parametrize("is_complex", [False, True])
 def test_more_moduli_gain_at_least_so_many_bits_for_any_vector(is_complex):
-    """floor(log4(half_range / N)) grows by this for every N; one more would not hold for all."""
+    """floor(log4(half_range / N)) grows by this for every N; one more would not hold
+    for all.
+    """
     pair = moduli_set(2, is_complex).half_range
     for count in range(2, MAX_MODULI + 1):
-        half, gained = moduli_set(count, is_complex).half_range, gained_bits(count, is_complex)
+        half, gained = (
+            moduli_set(count, is_complex).half_range,
+            gained_bits(count, is_complex),
+        )
         edges = [
             x
             for j in range(half.bit_length())
@@ -183,7 +252,12 @@ def test_more_moduli_gain_at_least_so_many_bits_for_any_vector(is_complex):
             if 0 < x < 2**53
         ]
         found = [
-            scale_exponent(np.array(edges, float), np.zeros(len(edges)), 15, moduli_set(n, is_complex))
+            scale_exponent(
+                np.array(edges, float),
+                np.zeros(len(edges)),
+                15,
+                moduli_set(n, is_complex),
+            )
             for n in (2, count)
         ]
         least = int((found[1] - found[0]).min())
@@ -200,19 +274,30 @@ def test_integers_of_a_scale_stay_below_its_bits(count):
             x = np.array([[[value]], [[value * 3]], [[0.0]]])
             scale = norm_scale(x, 2, chosen, balance, 16384)
             assert (scale.axis, scale.bits) == (2, norm_bits(chosen, balance))
-            assert np.abs(round_to_integers(x, scale.exponent, scale.nearest)).max() < 2.0**scale.bits
-            np.testing.assert_array_equal(scale.nearest, scale.exponent + largest_exponent(x, 2) >= 15)
+            assert (
+                np.abs(round_to_integers(x, scale.exponent, scale.nearest)).max()
+                < 2.0**scale.bits
+            )
+            np.testing.assert_array_equal(
+                scale.nearest, scale.exponent + largest_exponent(x, 2) >= 15
+            )
 
 
 @pytest.mark.parametrize("balance", [-60, -3, 0, 2, 60])
 def test_balance_moves_the_scale_and_rounds_to_nearest_from_15_bits_on(balance):
     chosen = moduli_set(3, False)
-    x = np.random.default_rng(3).standard_normal((2, 5, 9)) * 2.0 ** np.arange(-40, 40, 16).reshape(1, 5, 1)
+    x = np.random.default_rng(3).standard_normal((2, 5, 9)) * 2.0 ** np.arange(
+        -40, 40, 16
+    ).reshape(1, 5, 1)
     for axis in (1, 2):
         plain, moved = (norm_scale(x, axis, chosen, b, 16384) for b in (0, balance))
-        np.testing.assert_array_equal(plain.exponent, scale_exponent(*square_norms(x, axis), 15, chosen))
+        np.testing.assert_array_equal(
+            plain.exponent, scale_exponent(*square_norms(x, axis), 15, chosen)
+        )
         np.testing.assert_array_equal(moved.exponent, plain.exponent + balance)
-        np.testing.assert_array_equal(moved.nearest, moved.exponent + largest_exponent(x, axis) >= 15)
+        np.testing.assert_array_equal(
+            moved.nearest, moved.exponent + largest_exponent(x, axis) >= 15
+        )
 
 
 def test_part_of_a_scale():
@@ -220,18 +305,27 @@ def test_part_of_a_scale():
     scale = Scale(exponent, exponent % 2 == 0, 2, 7)
     for taken, where in (
         (scale.take(slice(1, 2), slice(2, 4)), (slice(1, 2), slice(2, 4))),
-        (Scale(exponent[:1], exponent[:1] % 2 == 0, 2, 7).take(slice(1, 2), slice(2, 4)), (slice(0, 1), slice(2, 4))),
+        (
+            Scale(exponent[:1], exponent[:1] % 2 == 0, 2, 7).take(
+                slice(1, 2), slice(2, 4)
+            ),
+            (slice(0, 1), slice(2, 4)),
+        ),
     ):
         np.testing.assert_array_equal(taken.exponent, exponent[where])
         np.testing.assert_array_equal(taken.nearest, exponent[where] % 2 == 0)
         assert (taken.axis, taken.bits) == (2, 7)
-    columns = Scale(exponent.swapaxes(1, 2), exponent.swapaxes(1, 2) % 2 == 0, 1, 7).take(slice(1, 2), slice(2, 4))
+    columns = Scale(
+        exponent.swapaxes(1, 2), exponent.swapaxes(1, 2) % 2 == 0, 1, 7
+    ).take(slice(1, 2), slice(2, 4))
     assert columns.exponent.tolist() == [[[8, 9]]]
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.complex128])
 def test_what_scales_lack_is_told_for_each_vector(dtype):
-    """Inf and NaN count as zeros; of a complex entry the component with the lowest bit decides."""
+    """Inf and NaN count as zeros; of a complex entry the component with the lowest bit
+    decides.
+    """
     x = np.array([[[1.0, 3 * 2.0**-40], [np.inf, 2.0**30], [0.0, np.nan]]], dtype)
     if dtype == np.complex128:
         x.imag[0, :2] = [[0.0, 2.0**-44], [2.0**-9, 0.0]]
@@ -239,7 +333,8 @@ def test_what_scales_lack_is_told_for_each_vector(dtype):
     chosen = moduli_set(2, dtype == np.complex128)
     scales = norm_scale(more.astype(dtype), 2, chosen, 0, 16384).exponent
     np.testing.assert_array_equal(
-        required_bits_of_vectors(more.astype(dtype), more.astype(dtype)[:, :2], 64)[0], -scales[..., 0]
+        required_bits_of_vectors(more.astype(dtype), more.astype(dtype)[:, :2], 64)[0],
+        -scales[..., 0],
     )
     cleaned = np.where(np.isfinite(x), x, 0)
     scale = norm_scale(cleaned, 2, chosen, 0, 16384).exponent.ravel()
@@ -285,7 +380,10 @@ def test_scales_that_get_what_they_lack_hold_all_bits_and_no_smaller_ones_do(pai
         # An integer multiple of 2**-s for every entry is what the scale 2**s needs.
         denominators = [
             max(
-                (Fraction(v) * Fraction(2) ** (int(s) + (0 if required == -NO_BIT else required))).denominator
+                (
+                    Fraction(v)
+                    * Fraction(2) ** (int(s) + (0 if required == -NO_BIT else required))
+                ).denominator
                 for v in row
             )
             for row, s in zip(vectors.tolist(), exponents, strict=True)
@@ -313,13 +411,17 @@ def test_a_limit_ends_the_search_for_what_scales_lack():
 @pytest.mark.parametrize("block_entries", [1, 7, 10**6])
 def test_exponents_and_lowest_bits_are_those_of_the_components(block_entries):
     rng = np.random.default_rng(3)
-    parts = rng.integers(-99, 99, (2, 2, 5, 6)) * 2.0 ** rng.integers(-60, 60, (2, 2, 5, 6))
+    parts = rng.integers(-99, 99, (2, 2, 5, 6)) * 2.0 ** rng.integers(
+        -60, 60, (2, 2, 5, 6)
+    )
     x = parts[0] + 1j * parts[1]
     for axis in (1, 2):
         for y, each in ((x, parts), (parts[0], parts[:1])):
             for limit in (1.0, 0.75):
                 expected = largest_exponent(np.abs(each).max(axis=0), axis, limit)
-                np.testing.assert_array_equal(exponents(y, axis, block_entries, limit), expected)
+                np.testing.assert_array_equal(
+                    exponents(y, axis, block_entries, limit), expected
+                )
             expected = np.min([lowest_bit(part, axis) for part in each], axis=0)
             np.testing.assert_array_equal(lowest_bits(y, axis, block_entries), expected)
 
@@ -329,7 +431,9 @@ def test_norms_of_pieces_join_to_those_of_the_whole(make_pair, cuts):
     for family in ("full_range", "uniform", "zeros"):
         a, _ = make_pair(family, 9, 700, 1)
         whole, exponent = scaling.square_norms(a[None], 2)
-        pieces = [scaling.block_norms(x, 2, 64) for x in np.split(a[None], cuts, axis=2)]
+        pieces = [
+            scaling.block_norms(x, 2, 64) for x in np.split(a[None], cuts, axis=2)
+        ]
         top = np.max([e.max(axis=2, keepdims=True) for _, e in pieces], axis=0)
         top = np.where(top == scaling.NO_EXPONENT, 0, top)
         np.testing.assert_array_equal(top, exponent)

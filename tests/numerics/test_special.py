@@ -24,8 +24,13 @@ def test_clean_replaces_whole_entries_and_copies(dtype):
 def test_marked_vectors_are_those_with_non_finite_entries():
     x = np.zeros((2, 3, 4))
     x[0, 1, 2], x[1, 0, 0] = np.inf, np.nan
-    np.testing.assert_array_equal(nonfinite_vectors(x, 2)[..., 0], [[False, True, False], [True, False, False]])
-    np.testing.assert_array_equal(nonfinite_vectors(x, 1)[:, 0], [[False, False, True, False], [True] + [False] * 3])
+    np.testing.assert_array_equal(
+        nonfinite_vectors(x, 2)[..., 0], [[False, True, False], [True, False, False]]
+    )
+    np.testing.assert_array_equal(
+        nonfinite_vectors(x, 1)[:, 0],
+        [[False, False, True, False], [True] + [False] * 3],
+    )
 
 
 def test_only_marked_outputs_are_overwritten():
@@ -35,13 +40,18 @@ def test_only_marked_outputs_are_overwritten():
     values = np.full((2, 3, 3), 7.0)
     fill_nonfinite(values, a, b, nonfinite_vectors(a, 2), nonfinite_vectors(b, 1))
     np.testing.assert_array_equal(values[0], [[7, 7, 7], [np.inf] * 3, [7, 7, 7]])
-    np.testing.assert_array_equal(values[1], [[7, 7, np.nan], [np.inf, np.inf, np.nan], [7, 7, np.nan]])
+    np.testing.assert_array_equal(
+        values[1], [[7, 7, np.nan], [np.inf, np.inf, np.nan], [7, 7, np.nan]]
+    )
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_large_finite_terms_do_not_make_an_infinity_a_nan(dtype):
     largest = np.finfo(dtype).max
-    a, b = np.array([[[largest, largest, -np.inf]]], dtype), np.array([[[largest], [largest], [1.0]]], dtype)
+    a, b = (
+        np.array([[[largest, largest, -np.inf]]], dtype),
+        np.array([[[largest], [largest], [1.0]]], dtype),
+    )
     values = np.zeros((1, 1, 1), dtype)
     fill_nonfinite(values, a, b, nonfinite_vectors(a, 2), nonfinite_vectors(b, 1))
     assert values[0, 0, 0] == -np.inf
@@ -50,13 +60,17 @@ def test_large_finite_terms_do_not_make_an_infinity_a_nan(dtype):
 @pytest.mark.parametrize("dtype", [np.float64, np.complex64, np.complex128])
 @pytest.mark.parametrize(("left", "right"), [(3, 3), (1, 3), (3, 1), (1, 1)])
 def test_every_matrix_of_a_stack_has_the_marks_of_its_operands(dtype, left, right):
-    """Against sums of signs in plain Python: entries of 1 and -1, so that no finite sum overflows."""
+    """Against sums of signs in plain Python: entries of 1 and -1, so that no finite sum
+    overflows.
+    """
 
     def sign(p):
         return np.sign(p) if np.isfinite(p) else p
 
     rng = np.random.default_rng([left, right])
-    a, b = (rng.choice([-1.0, 1.0], s).astype(dtype) for s in ((left, 3, 4), (right, 4, 2)))
+    a, b = (
+        rng.choice([-1.0, 1.0], s).astype(dtype) for s in ((left, 3, 4), (right, 4, 2))
+    )
     a[-1, 1, 2], a[0, 2, 0], b[-1, 3, 1], b[0, 0, 0] = -np.inf, np.nan, np.inf, -np.inf
     if dtype != np.float64:
         a.imag[0, 0, 1], b.imag[-1, 2, 0] = np.inf, 2.0
@@ -68,11 +82,18 @@ def test_every_matrix_of_a_stack_has_the_marks_of_its_operands(dtype, left, righ
             assert values[z, i, j] == 7
             continue
         terms = [
-            tuple(map(sign, (p.real, p.imag, q.real, q.imag))) for p, q in zip(x.tolist(), y.tolist(), strict=True)
+            tuple(map(sign, (p.real, p.imag, q.real, q.imag)))
+            for p, q in zip(x.tolist(), y.tolist(), strict=True)
         ]
         with np.errstate(all="ignore"):
             if dtype == np.float64:
-                np.testing.assert_array_equal(values[z, i, j], sum(p * r for p, _, r, _ in terms))
+                np.testing.assert_array_equal(
+                    values[z, i, j], sum(p * r for p, _, r, _ in terms)
+                )
             else:
-                np.testing.assert_array_equal(values[z, i, j].real, sum(p * r - q * s for p, q, r, s in terms))
-                np.testing.assert_array_equal(values[z, i, j].imag, sum(p * s + q * r for p, q, r, s in terms))
+                np.testing.assert_array_equal(
+                    values[z, i, j].real, sum(p * r - q * s for p, q, r, s in terms)
+                )
+                np.testing.assert_array_equal(
+                    values[z, i, j].imag, sum(p * s + q * r for p, q, r, s in terms)
+                )

@@ -1,4 +1,6 @@
-"""Threads that flush subnormal numbers or round otherwise: results are those of other threads, and the mode stays."""
+"""Threads that flush subnormal numbers or round otherwise: results are those of other
+threads, and the mode stays.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,8 @@ ROUNDINGS = {"x86_64": (0x400, 0x800, 0xC00), "aarch64": (2 << 22, 1 << 22, 3 <<
 MACHINE = platform.machine()
 
 pytestmark = pytest.mark.skipif(
-    sys.platform != "linux" or MACHINE not in MODES, reason="the control register is not known here"
+    sys.platform != "linux" or MACHINE not in MODES,
+    reason="the control register is not known here",
 )
 
 
@@ -78,33 +81,52 @@ def in_thread(function):
 
 
 def operands(dtype):
-    """Rows of A and columns of B in all ranges, so that products and operands are subnormal."""
+    """Rows of A and columns of B in all ranges, so that products and operands are
+    subnormal.
+    """
     rng, real = np.random.default_rng(7), np.finfo(dtype)
-    a, b = gen.full_range(rng, (6, 8), dtype=real.dtype), gen.full_range(rng, (8, 5), dtype=real.dtype)
+    a, b = (
+        gen.full_range(rng, (6, 8), dtype=real.dtype),
+        gen.full_range(rng, (8, 5), dtype=real.dtype),
+    )
     a[::2], b[:, ::2] = (
         gen.subnormal(rng, a[::2].shape, real.dtype),
         gen.uniform(rng, b[:, ::2].shape, dtype=real.dtype),
     )
     a[1], b[:, 1] = real.smallest_normal, 0.25
-    return (a + 1j * a[::-1], b - 1j * b[::-1]) if np.dtype(dtype).kind == "c" else (a, b)
+    return (
+        (a + 1j * a[::-1], b - 1j * b[::-1]) if np.dtype(dtype).kind == "c" else (a, b)
+    )
 
 
 CALLS = {
     "correct": lambda a, b: hg.matmul(a, b, accuracy="correct"),
     "ozaki1": lambda a, b: hg.matmul(a, b, scheme="ozaki1", accuracy=1e-14),
-    "ozaki2": lambda a, b: hg.matmul(a, b, scheme=hg.Ozaki2(num_moduli=14, scaling="fast")),
-    "bound": lambda a, b: np.float64(hg.matmul(a, b, scheme=hg.Ozaki1(num_slices=2), return_report=True)[1].bound),
-    "gemm": lambda a, b: hg.gemm(a, b, a[:, :5], alpha=5e-324, beta=2.0**30, accuracy="correct"),
-    "scalars": lambda a, b: hg.gemm(a, b, a[:, :5], alpha=3.0, beta=1e-310, accuracy="correct"),
+    "ozaki2": lambda a, b: hg.matmul(
+        a, b, scheme=hg.Ozaki2(num_moduli=14, scaling="fast")
+    ),
+    "bound": lambda a, b: np.float64(
+        hg.matmul(a, b, scheme=hg.Ozaki1(num_slices=2), return_report=True)[1].bound
+    ),
+    "gemm": lambda a, b: hg.gemm(
+        a, b, a[:, :5], alpha=5e-324, beta=2.0**30, accuracy="correct"
+    ),
+    "scalars": lambda a, b: hg.gemm(
+        a, b, a[:, :5], alpha=3.0, beta=1e-310, accuracy="correct"
+    ),
     "prepared": lambda a, b: hg.matmul(
-        hg.prepare(a, "left", plan=(p := hg.make_plan(a, b, scheme="ozaki1"))), b, plan=p
+        hg.prepare(a, "left", plan=(p := hg.make_plan(a, b, scheme="ozaki1"))),
+        b,
+        plan=p,
     ),
 }
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex128"])
 @pytest.mark.parametrize("call", CALLS)
-def test_results_are_those_of_other_threads_and_the_mode_stays(assert_same_bits, call, dtype):
+def test_results_are_those_of_other_threads_and_the_mode_stays(
+    assert_same_bits, call, dtype
+):
     a, b = operands(dtype)
     want = CALLS[call](a, b)
 
@@ -121,7 +143,15 @@ def test_results_are_those_of_other_threads_and_the_mode_stays(assert_same_bits,
 
 
 @pytest.mark.parametrize(
-    "scheme", ["auto", hg.Multiword("fp16"), hg.Corrected("tf32"), hg.Native(), hg.Native("fp64")], ids=str
+    "scheme",
+    [
+        "auto",
+        hg.Multiword("fp16"),
+        hg.Corrected("tf32"),
+        hg.Native(),
+        hg.Native("fp64"),
+    ],
+    ids=str,
 )
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex128"])
 def test_native_products_and_words_keep_their_bounds(dtype, scheme):
@@ -155,7 +185,9 @@ def test_the_mode_is_restored_after_an_error(flags):
 
 
 def hard_products():
-    """Products near halfway between two floats, with words of all signs, and exact zeros."""
+    """Products near halfway between two floats, with words of all signs, and exact
+    zeros.
+    """
     rng = np.random.default_rng(5)
     a, b = rng.standard_normal((2, 12, 12))
     a[0], a[1, ::2], a[1, 1::2] = 0.0, 1.0, -1.0
@@ -167,20 +199,32 @@ def hard_products():
 ROUNDED_CALLS = {
     **CALLS,
     "ozaki2 by default": lambda a, b: hg.matmul(a, b, scheme="ozaki2"),
-    "integers": lambda a, b: hg.matmul(np.rint(8 * a).astype(int), np.rint(8 * b).astype(int), result="int64"),
+    "integers": lambda a, b: hg.matmul(
+        np.rint(8 * a).astype(int), np.rint(8 * b).astype(int), result="int64"
+    ),
     "relative": lambda a, b: hg.matmul(a, b, accuracy=hg.Relative(1e-6)),
     "pair": lambda a, b: np.stack(hg.matmul(a, b, result="pair")),
     "enclosure": lambda a, b: np.stack(hg.matmul(a, b, result="enclosure")),
-    "other scalars": lambda a, b: hg.gemm(a, b, a[:, : b.shape[1]], alpha=0.3, beta=-0.7, scheme="ozaki1"),
-    "a large scalar": lambda a, b: hg.gemm(a, b, 0 * a[:, : b.shape[1]], beta=1e305, scheme="ozaki1"),
+    "other scalars": lambda a, b: hg.gemm(
+        a, b, a[:, : b.shape[1]], alpha=0.3, beta=-0.7, scheme="ozaki1"
+    ),
+    "a large scalar": lambda a, b: hg.gemm(
+        a, b, 0 * a[:, : b.shape[1]], beta=1e305, scheme="ozaki1"
+    ),
 }
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex128"])
 @pytest.mark.parametrize("call", ROUNDED_CALLS)
-def test_results_are_those_of_threads_that_round_to_nearest(assert_same_bits, call, dtype):
+def test_results_are_those_of_threads_that_round_to_nearest(
+    assert_same_bits, call, dtype
+):
     a, b = (x[:, :8].astype(dtype) for x in hard_products())
-    a, b = (a, b[:8, :5]) if a.dtype.kind != "c" else (a + 1j * a[::-1], b[:8, :5] - 1j * b[:8, 2:7])
+    a, b = (
+        (a, b[:8, :5])
+        if a.dtype.kind != "c"
+        else (a + 1j * a[::-1], b[:8, :5] - 1j * b[:8, 2:7])
+    )
     if call == "integers" and a.dtype.kind == "c":
         return
     want = ROUNDED_CALLS[call](a, b)
@@ -198,7 +242,15 @@ def test_results_are_those_of_threads_that_round_to_nearest(assert_same_bits, ca
 
 @pytest.mark.parametrize("mode", range(3))
 @pytest.mark.parametrize(
-    "scheme", ["auto", hg.Multiword("fp16"), hg.Corrected("tf32"), hg.Native(), hg.Native("fp64")], ids=str
+    "scheme",
+    [
+        "auto",
+        hg.Multiword("fp16"),
+        hg.Corrected("tf32"),
+        hg.Native(),
+        hg.Native("fp64"),
+    ],
+    ids=str,
 )
 def test_rounded_products_keep_their_bounds_in_every_rounding_mode(scheme, mode):
     rng = np.random.default_rng(6)
@@ -211,14 +263,21 @@ def test_rounded_products_keep_their_bounds_in_every_rounding_mode(scheme, mode)
 def test_repeated_products_are_those_of_threads_that_round_to_nearest(assert_same_bits):
     """The first call of a kind leaves a program; the later ones run in another mode."""
     for a, b in (hard_products(), (x.astype("float32") for x in hard_products())):
-        for options in ({}, {"accuracy": "correct"}, {"scheme": "ozaki2"}, {"accuracy": 1e-20}):
+        for options in (
+            {},
+            {"accuracy": "correct"},
+            {"scheme": "ozaki2"},
+            {"accuracy": 1e-20},
+        ):
             want = [hg.matmul(a, b, **options) for _ in range(2)]
             for mode in ROUNDINGS[MACHINE]:
                 with rounding(mode):
                     result = hg.matmul(a, b, **options)
                 if options:
                     assert_same_bits(result, want[0])
-                assert meets_promise(result, a, b, 4 * float(np.finfo(a.dtype).eps)).all()
+                assert meets_promise(
+                    result, a, b, 4 * float(np.finfo(a.dtype).eps)
+                ).all()
 
 
 def test_the_rounding_mode_and_the_flags_of_the_thread_come_back():
@@ -250,7 +309,12 @@ def test_no_accuracy_is_kept_where_the_rounding_mode_cannot_be_changed(monkeypat
     hg.matmul(a, a)
     for mode in ROUNDINGS[MACHINE]:
         for call in (hg.matmul, hg.gemm, hg.make_plan):
-            with rounding(mode), pytest.raises(hg.AccuracyError, match=f"does not round to nearest.*{MACHINE}"):
+            with (
+                rounding(mode),
+                pytest.raises(
+                    hg.AccuracyError, match=f"does not round to nearest.*{MACHINE}"
+                ),
+            ):
                 call(a, a)
 
 
@@ -258,12 +322,17 @@ def test_a_rounding_mode_that_does_not_go_is_left_as_it_was(monkeypatch):
     upward = ROUNDINGS[MACHINE][1]
     monkeypatch.setattr(subnormals, "_TO_NEAREST", upward)
     monkeypatch.setitem(sys.modules, "torch", None)
-    with rounding(upward), pytest.raises(hg.AccuracyError, match="does not round to nearest"):
+    with (
+        rounding(upward),
+        pytest.raises(hg.AccuracyError, match="does not round to nearest"),
+    ):
         hg.matmul(np.eye(2), np.eye(2))
 
 
 def test_nothing_is_changed_in_a_thread_that_does_not_flush(monkeypatch):
-    monkeypatch.setattr(subnormals, "_lift", lambda: pytest.fail("the mode was changed"))
+    monkeypatch.setattr(
+        subnormals, "_lift", lambda: pytest.fail("the mode was changed")
+    )
     a = np.ones((3, 3))
     for _ in range(2):
         hg.matmul(a, a)
@@ -273,7 +342,10 @@ def test_nothing_is_changed_in_a_thread_that_does_not_flush(monkeypatch):
 def test_no_accuracy_is_kept_where_the_mode_cannot_be_changed(monkeypatch):
     monkeypatch.setattr(subnormals, "_CONTROL", {})
     monkeypatch.setitem(sys.modules, "torch", None)
-    with flushing(MODES[MACHINE][0]), pytest.raises(hg.AccuracyError, match=f"flushes subnormal.*{MACHINE}"):
+    with (
+        flushing(MODES[MACHINE][0]),
+        pytest.raises(hg.AccuracyError, match=f"flushes subnormal.*{MACHINE}"),
+    ):
         hg.matmul(np.eye(2), np.eye(2))
 
 
@@ -281,11 +353,16 @@ def test_a_flag_that_does_not_go_is_left_as_it_was(monkeypatch):
     place = WORD[MACHINE], 0
     monkeypatch.setattr(subnormals, "_CONTROL", {("linux", MACHINE): place})
     monkeypatch.setitem(sys.modules, "torch", None)
-    with flushing(MODES[MACHINE][-1]), pytest.raises(hg.AccuracyError, match="flushes subnormal"):
+    with (
+        flushing(MODES[MACHINE][-1]),
+        pytest.raises(hg.AccuracyError, match="flushes subnormal"),
+    ):
         hg.matmul(np.eye(2), np.eye(2))
 
 
-def test_torch_lifts_its_own_mode_on_other_systems(torch, monkeypatch, assert_same_bits):
+def test_torch_lifts_its_own_mode_on_other_systems(
+    torch, monkeypatch, assert_same_bits
+):
     monkeypatch.setattr(subnormals, "_CONTROL", {})
     a, b = operands("float64")
     want = hg.matmul(a, b, accuracy="correct")
@@ -326,13 +403,19 @@ def test_callbacks_of_jax_are_no_exception(assert_same_bits, dtype):
         return x
 
     shape = jax.ShapeDtypeStruct((), np.float32)
-    jax.block_until_ready(jax.jit(lambda x: jax.pure_callback(callback, shape, x))(np.float32(1.0)))
+    jax.block_until_ready(
+        jax.jit(lambda x: jax.pure_callback(callback, shape, x))(np.float32(1.0))
+    )
     assert modes[0] == modes[1] != 0
 
 
 def test_products_of_subnormal_numbers_stay_in_the_calling_thread(monkeypatch):
     monkeypatch.setattr(subnormals, "_flushed", FakeVariable())
-    tiny, one, huge = np.float64([[2.0**-1022]]), np.ones((1, 1)), np.float64([[2.0**1000]])
+    tiny, one, huge = (
+        np.float64([[2.0**-1022]]),
+        np.ones((1, 1)),
+        np.float64([[2.0**1000]]),
+    )
     edge = np.float64([[2.0**-459]])
     assert not subnormals.others_may_differ(one, tiny * 2.0**104)
     assert subnormals.others_may_differ(one, tiny * 2.0**103)
@@ -358,7 +441,9 @@ def test_products_in_a_thread_that_rounded_otherwise_stay_in_it():
 
 
 def at_the_edges_of_the_range(rng, shape, exponent):
-    """Rows whose largest entries, the first ones, are just below 2**exponent; the others reach down to nothing."""
+    """Rows whose largest entries, the first ones, are just below 2**exponent; the
+    others reach down to nothing.
+    """
     x = np.ldexp(rng.uniform(-1.0, 1.0, shape), rng.integers(-1074, exponent, shape))
     x[rng.random(shape) < 0.2] = 0.0
     x[:, 0] = np.ldexp(rng.uniform(0.5, 1.0, shape[0]), exponent)
@@ -366,16 +451,26 @@ def at_the_edges_of_the_range(rng, shape, exponent):
 
 
 @pytest.mark.parametrize(("count", "fewer"), [(2, False), (3, False), (3, True)])
-@pytest.mark.parametrize(("left", "right"), [(-450, -450), (-449, -440), (-450, 450), (450, -450), (-300, -420)])
-def test_double_double_sums_keep_their_bound_in_threads_that_flush(count, fewer, left, right):
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [(-450, -450), (-449, -440), (-450, 450), (450, -450), (-300, -420)],
+)
+def test_double_double_sums_keep_their_bound_in_threads_that_flush(
+    count, fewer, left, right
+):
     rng, moved = np.random.default_rng(5), 0
     for k in (2, 2, 2, 3, 5, 40):
         a = at_the_edges_of_the_range(rng, (4, k), left)
-        b = at_the_edges_of_the_range(rng, (3, k), right)[:, ::-1].T  # the largest terms are no products of both tops
+        # the largest terms are no products of both tops
+        b = at_the_edges_of_the_range(rng, (3, k), right)[:, ::-1].T
         rows = cut(a[None], 2, count, np.empty((2 * count - 2) * a.size), fewer=fewer)
-        columns = cut(b[None], 1, count, np.empty((2 * count - 2) * b.size), fewer=fewer)
+        columns = cut(
+            b[None], 1, count, np.empty((2 * count - 2) * b.size), fewer=fewer
+        )
         sure = is_exact(rows, columns).ravel()
-        err = error_bound([(rows.top, columns.top)], [slice(0, k)], count, fewer=fewer).ravel()
+        err = error_bound(
+            [(rows.top, columns.top)], [slice(0, k)], count, fewer=fewer
+        ).ravel()
 
         def multiply(x, y):
             nonlocal moved
@@ -387,7 +482,10 @@ def test_double_double_sums_keep_their_bound_in_threads_that_flush(count, fewer,
         hi, lo = (part.ravel() for part in sums_of(rows, columns, multiply))
         pairs = [(row, column) for row in a for column in b.T]
         for entry, (row, column) in enumerate(pairs):
-            want = sum(Fraction(x) * Fraction(y) for x, y in zip(row.tolist(), column.tolist(), strict=True))
+            want = sum(
+                Fraction(x) * Fraction(y)
+                for x, y in zip(row.tolist(), column.tolist(), strict=True)
+            )
             error = abs(Fraction(float(hi[entry])) + Fraction(float(lo[entry])) - want)
             assert error <= Fraction(float(err[entry]))
             assert error == 0 or not sure[entry]
@@ -402,7 +500,9 @@ class FakeVariable:
 
 
 def test_threads_of_a_blas_that_flush_change_no_promise():
-    """A library that was loaded before NumPy lets the process flush, and with it the threads of the BLAS."""
+    """A library that was loaded before NumPy lets the process flush, and with it the
+    threads of the BLAS.
+    """
     code = f"""
 import ctypes
 library, environment = ctypes.CDLL("libm.so.6"), (ctypes.c_uint32 * 64)()
@@ -418,20 +518,41 @@ environment[{WORD[MACHINE]}] &= ~{max(MODES[MACHINE])}
 library.fesetenv(environment)
 print((np.matmul(a, b) == 0).any())
 """
-    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "2", "PYTHONDONTWRITEBYTECODE": "1"}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    environment = {
+        **os.environ,
+        "OPENBLAS_NUM_THREADS": "2",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     if done.stdout.strip() == "False":
         pytest.skip("no thread of the BLAS flushes")
 
 
 DRIFTS = (-1.0, -(2.0**-80)), (1.0, 2.0**-80), (1.5, -(2.0**-80))
-"""A first term, and another that moves sums by two units roundoff of 1 each time: downward, upward, towards zero."""
+"""A first term, and another that moves sums by two units roundoff of 1 each time:
+downward, upward, towards zero.
+"""
 
 
-@pytest.mark.parametrize("mode", [0, pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "mode",
+    [
+        0,
+        pytest.param(1, marks=pytest.mark.slow),
+        pytest.param(2, marks=pytest.mark.slow),
+    ],
+)
 def test_threads_of_a_blas_that_round_otherwise_change_no_promise(mode):
-    """A mode that was set before NumPy was loaded is that of the threads of the BLAS for good."""
+    """A mode that was set before NumPy was loaded is that of the threads of the BLAS
+    for good.
+    """
     code = f"""
 import ctypes
 library = ctypes.CDLL("libm.so.6")
@@ -469,8 +590,18 @@ assert (exponents[:20, :20] == correctly_rounded(tiny[:20], large[:, :20])).all(
 assert (integers[:9, :9] == i[:9].astype(object) @ j[:, :9].astype(object)).all()
 print((np.matmul(ones, drift) != drift[0, 0]).any())
 """
-    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "2", "PYTHONDONTWRITEBYTECODE": "1"}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    environment = {
+        **os.environ,
+        "OPENBLAS_NUM_THREADS": "2",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     if done.stdout.strip() == "False":
         pytest.skip("no thread of the BLAS rounds otherwise")
@@ -491,12 +622,18 @@ def test_threads_of_torch_that_flush_change_no_promise(torch):
 
 
 def test_no_constant_is_a_subnormal_number():
-    """Compiled in a thread that flushes, it would be zero, and stay so where the bytecode is kept."""
+    """Compiled in a thread that flushes, it would be zero, and stay so where the
+    bytecode is kept.
+    """
     for path in ROOT.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             is_power = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow)
             try:
-                value = ast.literal_eval(node.left) ** ast.literal_eval(node.right) if is_power else node.value
+                value = (
+                    ast.literal_eval(node.left) ** ast.literal_eval(node.right)
+                    if is_power
+                    else node.value
+                )
             except (AttributeError, ValueError, ArithmeticError):
                 continue
             is_subnormal = isinstance(value, float) and 0 < abs(value) < 2.0**-1022

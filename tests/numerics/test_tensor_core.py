@@ -1,4 +1,6 @@
-"""The vectorised tensor core against exact rational arithmetic, hand-computed cases and recorded hardware results."""
+"""The vectorised tensor core against exact rational arithmetic, hand-computed cases and
+recorded hardware results.
+"""
 
 from __future__ import annotations
 
@@ -30,11 +32,23 @@ from tests.tensor_core_reference import tensor_core_product_reference
 HARDWARE_VECTORS = Path(__file__).parents[1] / "data" / "hardware_vectors_h200.npz"
 GENERATOR = Path(__file__).parents[2] / "experiments" / "make_hardware_vectors.py"
 SHORT = Format("short", 5, -9, 9)
-UNITS = [(V100, FP16), *[(m, f) for m in (A100, H100, B200) for f in (FP16, BF16, TF32)]]
+UNITS = [
+    (V100, FP16),
+    *[(m, f) for m in (A100, H100, B200) for f in (FP16, BF16, TF32)],
+]
 UNITS += [
     (TensorCoreModel("one by one", 1, 48, rounding="nearest"), BF16),
     (TensorCoreModel("narrow", 5, 7), SHORT),
-    (TensorCoreModel("wide", 16, 46, rounding="nearest", accumulator=Format("fp48", 40, -126, 127)), TF32),
+    (
+        TensorCoreModel(
+            "wide",
+            16,
+            46,
+            rounding="nearest",
+            accumulator=Format("fp48", 40, -126, 127),
+        ),
+        TF32,
+    ),
     (TensorCoreModel("double", 4, 48, accumulator=FP64), FP32),
 ]
 Array = np.ndarray[Any, Any]
@@ -44,7 +58,9 @@ def bits(x: Array) -> Array:
     return np.asarray(x).view(np.uint32 if x.dtype == np.float32 else np.uint64)
 
 
-def assert_equals_reference(a: Array, b: Array, c: Array | None, fmt: Format, model: TensorCoreModel) -> None:
+def assert_equals_reference(
+    a: Array, b: Array, c: Array | None, fmt: Format, model: TensorCoreModel
+) -> None:
     got = tensor_core_product(a, b, c, fmt=fmt, model=model)
     expected = tensor_core_product_reference(a, b, c, fmt=fmt, model=model)
     assert got.dtype == expected.dtype
@@ -53,36 +69,66 @@ def assert_equals_reference(a: Array, b: Array, c: Array | None, fmt: Format, mo
     np.testing.assert_array_equal(bits(got)[~nan], bits(expected)[~nan])
 
 
-def draw(rng: np.random.Generator, shape: tuple[int, int], fmt: Format, top: int, spread: int, few: bool) -> Array:
-    """Values of `fmt` with exponents from top - spread to top, both clipped to the format; few: one or two bits set."""
-    exponents = np.clip(top - rng.integers(spread + 1, size=shape), fmt.min_exponent - 1, fmt.emax)
-    significands = 1 + rng.integers(2 if few else 2 ** (fmt.t - 1), size=shape) * 2.0 ** (1 - fmt.t)
-    return round_to_format(np.ldexp(significands * rng.choice([-1.0, 1.0], size=shape), exponents), fmt, "zero")
+def draw(
+    rng: np.random.Generator,
+    shape: tuple[int, int],
+    fmt: Format,
+    top: int,
+    spread: int,
+    few: bool,
+) -> Array:
+    """Values of `fmt` with exponents from top - spread to top, both clipped to the
+    format; few: one or two bits set.
+    """
+    exponents = np.clip(
+        top - rng.integers(spread + 1, size=shape), fmt.min_exponent - 1, fmt.emax
+    )
+    significands = 1 + rng.integers(
+        2 if few else 2 ** (fmt.t - 1), size=shape
+    ) * 2.0 ** (1 - fmt.t)
+    return round_to_format(
+        np.ldexp(significands * rng.choice([-1.0, 1.0], size=shape), exponents),
+        fmt,
+        "zero",
+    )
 
 
-def draw_c(rng: np.random.Generator, a: Array, b: Array, model: TensorCoreModel, kind: str) -> Array:
-    """C of comparable size, the negated product with its last bits disturbed, or tiny."""
+def draw_c(
+    rng: np.random.Generator, a: Array, b: Array, model: TensorCoreModel, kind: str
+) -> Array:
+    """C of comparable size, the negated product with its last bits disturbed, or
+    tiny.
+    """
     product = a.astype(np.float64) @ b.astype(np.float64)
     if kind == "opposite":
-        c = -product * (1 + rng.integers(-2, 3, size=product.shape) * model.accumulator.u)
+        c = -product * (
+            1 + rng.integers(-2, 3, size=product.shape) * model.accumulator.u
+        )
     else:
         low, high = (-30, 30) if kind == "near" else (-200, -100)
         scale = np.maximum(np.abs(product), 2.0**-140) if kind == "near" else 1.0
-        c = rng.standard_normal(product.shape) * scale * 2.0 ** rng.integers(low, high, size=product.shape)
+        c = (
+            rng.standard_normal(product.shape)
+            * scale
+            * 2.0 ** rng.integers(low, high, size=product.shape)
+        )
     return round_to_format(c, model.accumulator, "zero")
 
 
 @pytest.mark.thinned(3)
 @pytest.mark.parametrize(("model", "fmt"), UNITS, ids=lambda x: x.name)
 @pytest.mark.parametrize("spread", [0, 3, 14, 600])
-def test_vectorised_equals_rational_arithmetic(model: TensorCoreModel, fmt: Format, spread: int) -> None:
+def test_vectorised_equals_rational_arithmetic(
+    model: TensorCoreModel, fmt: Format, spread: int
+) -> None:
     rng = np.random.default_rng([spread, *model.name.encode()])
     k = 2 * model.block_size(fmt) + 1
     for top in (0, 2 * fmt.emax, -64, -76, 2 * fmt.emin - 2):
         half = top // 2
         a = draw(rng, (4, k), fmt, half, spread, few=bool(top % 4))
         b = draw(rng, (k, 5), fmt, top - half, spread, few=bool(top % 4))
-        a[1, 1::2], b[1::2] = a[1, : k - 1 : 2], -b[: k - 1 : 2]  # row 1 cancels in pairs
+        # row 1 cancels in pairs
+        a[1, 1::2], b[1::2] = a[1, : k - 1 : 2], -b[: k - 1 : 2]
         a[2, ::3] = 0.0
         for kind in ("near", "opposite", "tiny"):
             assert_equals_reference(a, b, draw_c(rng, a, b, model, kind), fmt, model)
@@ -90,9 +136,14 @@ def test_vectorised_equals_rational_arithmetic(model: TensorCoreModel, fmt: Form
 
 
 @pytest.mark.parametrize(("model", "fmt"), UNITS[:10], ids=lambda x: x.name)
-def test_any_bit_patterns_equal_rational_arithmetic(model: TensorCoreModel, fmt: Format) -> None:
+def test_any_bit_patterns_equal_rational_arithmetic(
+    model: TensorCoreModel, fmt: Format
+) -> None:
     rng = np.random.default_rng(5)
-    a, b, c = (rng.integers(0, 2**32, size=s, dtype=np.uint64).astype(np.uint32) for s in ((6, 17), (17, 6), (6, 6)))
+    a, b, c = (
+        rng.integers(0, 2**32, size=s, dtype=np.uint64).astype(np.uint32)
+        for s in ((6, 17), (17, 6), (6, 6))
+    )
     a[rng.random(a.shape) < 0.3] |= np.uint32(0x7F800000)
     b, c = b & np.uint32(0xBFFFFFFF), c & np.uint32(0xBFFFFFFF)
     a, b = (round_to_format(x.view(np.float32), fmt) for x in (a, b))
@@ -102,12 +153,20 @@ def test_any_bit_patterns_equal_rational_arithmetic(model: TensorCoreModel, fmt:
 def small_floats(fmt: Format) -> st.SearchStrategy[float]:
     width = {FP16: 16, BF16: 32, TF32: 32}[fmt]
     free = st.floats(width=width, allow_nan=True)
-    near_one = st.builds(lambda m, e: m * 2.0**e, st.integers(-(2**fmt.t) + 1, 2**fmt.t - 1), st.integers(-24, -6))
-    return st.one_of(free, near_one).map(lambda x: float(round_to_format(np.array(x), fmt)))
+    near_one = st.builds(
+        lambda m, e: m * 2.0**e,
+        st.integers(-(2**fmt.t) + 1, 2**fmt.t - 1),
+        st.integers(-24, -6),
+    )
+    return st.one_of(free, near_one).map(
+        lambda x: float(round_to_format(np.array(x), fmt))
+    )
 
 
 @st.composite
-def dot_products(draw: st.DrawFn) -> tuple[TensorCoreModel, Format, list[float], list[float], float]:
+def dot_products(
+    draw: st.DrawFn,
+) -> tuple[TensorCoreModel, Format, list[float], list[float], float]:
     model, fmt = draw(st.sampled_from(UNITS[:10]))
     k = draw(st.integers(0, 10))
     lists = st.lists(small_floats(fmt), min_size=k, max_size=k)
@@ -118,22 +177,40 @@ def dot_products(draw: st.DrawFn) -> tuple[TensorCoreModel, Format, list[float],
 @given(dot_products())
 def test_any_dot_product_equals_rational_arithmetic(case: tuple[Any, ...]) -> None:
     model, fmt, a, b, c = case
-    a, b = np.array([a], np.float32), np.array([[x] for x in b], np.float32).reshape(len(b), 1)
+    a, b = (
+        np.array([a], np.float32),
+        np.array([[x] for x in b], np.float32).reshape(len(b), 1),
+    )
     assert_equals_reference(a, b, np.array([[c]], np.float32), fmt, model)
 
 
 def dot(
-    pairs: list[tuple[float, float]], c: float = 0.0, *, fmt: Format = FP16, model: TensorCoreModel = H100
+    pairs: list[tuple[float, float]],
+    c: float = 0.0,
+    *,
+    fmt: Format = FP16,
+    model: TensorCoreModel = H100,
 ) -> float:
     a = np.array([[x for x, _ in pairs]], np.float32)
     b = np.array([y for _, y in pairs], np.float32).reshape(-1, 1)
-    return float(tensor_core_product(a, b, np.array([[c]], np.float32), fmt=fmt, model=model)[0, 0])
+    return float(
+        tensor_core_product(a, b, np.array([[c]], np.float32), fmt=fmt, model=model)[
+            0, 0
+        ]
+    )
 
 
-@pytest.mark.parametrize(("model", "fraction_bits"), [(V100, 23), (A100, 24), (H100, 25), (B200, 25)])
-def test_terms_are_cut_below_the_fraction_bits(model: TensorCoreModel, fraction_bits: int) -> None:
+@pytest.mark.parametrize(
+    ("model", "fraction_bits"), [(V100, 23), (A100, 24), (H100, 25), (B200, 25)]
+)
+def test_terms_are_cut_below_the_fraction_bits(
+    model: TensorCoreModel, fraction_bits: int
+) -> None:
     def rest(e: int) -> float:
-        return dot([(1.0, 1.0), (-1.0, 1.0), (2.0 ** (e // 2), 2.0 ** (e - e // 2))], model=model)
+        return dot(
+            [(1.0, 1.0), (-1.0, 1.0), (2.0 ** (e // 2), 2.0 ** (e - e // 2))],
+            model=model,
+        )
 
     assert rest(-fraction_bits) == 2.0**-fraction_bits
     assert rest(-fraction_bits - 1) == 0.0
@@ -185,7 +262,11 @@ def test_every_zero_is_positive() -> None:
     assert is_positive_zero(dot([(1.0, 1.0)], c=-1.0))
     assert is_positive_zero(dot([(1.0, 1.0), (-1.0, 1.0), (2.0**-14, -(2.0**-14))]))
     assert is_positive_zero(dot([(-(2.0**-80), 2.0**-72)], fmt=BF16))
-    assert is_positive_zero(dot([(-(2.0**-80), 2.0**-72)], fmt=BF16, model=replace(H100, rounding="nearest")))
+    assert is_positive_zero(
+        dot(
+            [(-(2.0**-80), 2.0**-72)], fmt=BF16, model=replace(H100, rounding="nearest")
+        )
+    )
 
 
 def test_subnormal_results_and_overflow() -> None:
@@ -193,17 +274,35 @@ def test_subnormal_results_and_overflow() -> None:
     top = float(np.finfo(np.float32).max)
     assert dot([(2.0**64, 2.0**63)], c=top, fmt=BF16) == np.inf
     assert dot([(2.0**51, 2.0**51)], c=top, fmt=BF16) == top
-    assert dot([(2.0**100, 2.0**100), (-(2.0**100), 2.0**100), (2.0**90, 2.0**90)], fmt=BF16) == np.inf
+    assert (
+        dot(
+            [(2.0**100, 2.0**100), (-(2.0**100), 2.0**100), (2.0**90, 2.0**90)],
+            fmt=BF16,
+        )
+        == np.inf
+    )
 
 
 def test_infinities_and_nans_propagate() -> None:
     inf, nan = np.inf, np.nan
     assert dot([(inf, 1.0), (1.0, 1.0)]) == inf
     assert dot([(1.0, 1.0)] * 20 + [(-inf, 2.0)]) == -inf
-    assert all(np.isnan(x) for x in (dot([(inf, 0.0)]), dot([(inf, 1.0)], c=-inf), dot([(nan, 0.0)]), dot([], c=nan)))
-    out = tensor_core_product(np.full((1, 1), nan), np.ones((1, 1)), fmt=FP16, model=H100)
+    assert all(
+        np.isnan(x)
+        for x in (
+            dot([(inf, 0.0)]),
+            dot([(inf, 1.0)], c=-inf),
+            dot([(nan, 0.0)]),
+            dot([], c=nan),
+        )
+    )
+    out = tensor_core_product(
+        np.full((1, 1), nan), np.ones((1, 1)), fmt=FP16, model=H100
+    )
     assert out.view(np.uint32)[0, 0] == 0x7FFFFFFF
-    out = tensor_core_product_reference(np.full((1, 1), nan), np.ones((1, 1)), fmt=FP16, model=H100)
+    out = tensor_core_product_reference(
+        np.full((1, 1), nan), np.ones((1, 1)), fmt=FP16, model=H100
+    )
     assert out.view(np.uint32)[0, 0] == 0x7FFFFFFF
 
 
@@ -213,9 +312,14 @@ def test_one_product_a_block_and_wide_sums_are_a_fused_multiply_add() -> None:
     a, b = (round_to_format(rng.standard_normal((1, 400)), FP16) for _ in range(2))
     c = np.float32(0.1)
     for x, y in zip(a[0].astype(np.float64), b[0].astype(np.float64)):
-        assert Fraction(x) * Fraction(y) + Fraction(float(c)) == Fraction(x * y + float(c))  # float64 is exact here
+        # float64 is exact here
+        assert Fraction(x) * Fraction(y) + Fraction(float(c)) == Fraction(
+            x * y + float(c)
+        )
         c = np.float32(x * y + float(c))
-    got = tensor_core_product(a, b.T, np.full((1, 1), 0.1, np.float32), fmt=FP16, model=model)
+    got = tensor_core_product(
+        a, b.T, np.full((1, 1), 0.1, np.float32), fmt=FP16, model=model
+    )
     assert got[0, 0] == c
 
 
@@ -228,17 +332,29 @@ def test_stacks_broadcast_and_padding_changes_nothing() -> None:
     assert got.shape == (2, 4, 3, 5)
     longer = np.concatenate([a, np.zeros((2, 1, 3, 30), np.float32)], axis=-1)
     below = np.concatenate([b, np.ones((4, 30, 5), np.float32)], axis=-2)
-    assert np.array_equal(got, tensor_core_product(longer, below, c, fmt=BF16, model=H100))
-    one = tensor_core_product(a[1, 0], b[2], np.broadcast_to(c, (3, 5)), fmt=BF16, model=H100)
+    assert np.array_equal(
+        got, tensor_core_product(longer, below, c, fmt=BF16, model=H100)
+    )
+    one = tensor_core_product(
+        a[1, 0], b[2], np.broadcast_to(c, (3, 5)), fmt=BF16, model=H100
+    )
     assert np.array_equal(got[1, 2], one)
 
 
 @pytest.mark.parametrize("shape", [(70, 140), (140, 70)])
-def test_bits_do_not_depend_on_tiles(monkeypatch: pytest.MonkeyPatch, shape: tuple[int, int]) -> None:
+def test_bits_do_not_depend_on_tiles(
+    monkeypatch: pytest.MonkeyPatch, shape: tuple[int, int]
+) -> None:
     rng = np.random.default_rng(8)
-    a, b = (round_to_format(rng.standard_normal(s), FP16) for s in ((shape[0], 50), (50, shape[1])))
+    a, b = (
+        round_to_format(rng.standard_normal(s), FP16)
+        for s in ((shape[0], 50), (50, shape[1]))
+    )
     whole = tensor_core_product(a, b, fmt=FP16, model=A100)
-    each = [tensor_core_product(a, b[:, j : j + 1], fmt=FP16, model=A100) for j in range(shape[1])]
+    each = [
+        tensor_core_product(a, b[:, j : j + 1], fmt=FP16, model=A100)
+        for j in range(shape[1])
+    ]
     assert np.array_equal(whole, np.hstack(each))
     monkeypatch.setattr("hifigemm.numerics.tensor_core._TILE_TERMS", 999)
     assert np.array_equal(whole, tensor_core_product(a, b, fmt=FP16, model=A100))
@@ -247,7 +363,9 @@ def test_bits_do_not_depend_on_tiles(monkeypatch: pytest.MonkeyPatch, shape: tup
 @pytest.mark.parametrize("shape", [(0, 3, 4), (3, 0, 4), (3, 4, 0)])
 def test_empty_dimensions(shape: tuple[int, int, int]) -> None:
     m, k, n = shape
-    got = tensor_core_product(np.ones((m, k)), np.ones((k, n)), np.full((m, n), 2.0), fmt=FP16, model=H100)
+    got = tensor_core_product(
+        np.ones((m, k)), np.ones((k, n)), np.full((m, n), 2.0), fmt=FP16, model=H100
+    )
     assert got.shape == (m, n)
     assert got.dtype == np.float32
     assert (got == 2.0 + k).all()
@@ -276,46 +394,75 @@ def decode(x: Array, fmt: str) -> Array:
         return (x.astype(np.uint32) << (16 if fmt == "bf16" else 0)).view(np.float32)
 
 
-INSTRUCTIONS = pytest.mark.parametrize(("instruction", "model"), [("mma", "h200"), ("wgmma", "h200-wgmma")])
-SETS = pytest.mark.parametrize("vectors", ["fp16", "bf16", "tf32", "fp16_chain", "bf16_chain", "tf32_chain"])
+INSTRUCTIONS = pytest.mark.parametrize(
+    ("instruction", "model"), [("mma", "h200"), ("wgmma", "h200-wgmma")]
+)
+SETS = pytest.mark.parametrize(
+    "vectors", ["fp16", "bf16", "tf32", "fp16_chain", "bf16_chain", "tf32_chain"]
+)
 
 
-def assert_model_equals_hardware(path: Path, vectors: str, instruction: str, model: str) -> None:
+def assert_model_equals_hardware(
+    path: Path, vectors: str, instruction: str, model: str
+) -> None:
     fmt, single = vectors.removesuffix("_chain"), "_chain" not in vectors
     with np.load(path) as data:
         a, b, c, recorded, family, families = (
-            data[key] for key in [*(f"{vectors}_{x}" for x in ("a", "b", "c", instruction, "family")), "families"]
+            data[key]
+            for key in [
+                *(f"{vectors}_{x}" for x in ("a", "b", "c", instruction, "family")),
+                "families",
+            ]
         )
     assert recorded.size >= (20_000 if single else 1)
     operands = decode(a, fmt), decode(b, fmt).transpose(0, 2, 1), c.view(np.float32)
-    got = tensor_core_product(*operands, fmt=FORMATS[fmt], model=MODELS[model]).view(np.uint32)
-    differ = {str(families[i]): int((got != recorded)[family == i].sum()) for i in np.unique(family)}
-    assert not any(differ.values()), f"entries that differ, by family: { {f: n for f, n in differ.items() if n} }"
+    got = tensor_core_product(*operands, fmt=FORMATS[fmt], model=MODELS[model]).view(
+        np.uint32
+    )
+    differ = {
+        str(families[i]): int((got != recorded)[family == i].sum())
+        for i in np.unique(family)
+    }
+    assert not any(differ.values()), (
+        f"entries that differ, by family: { {f: n for f, n in differ.items() if n} }"
+    )
 
 
 @INSTRUCTIONS
 @SETS
-def test_model_equals_recorded_hardware(vectors: str, instruction: str, model: str) -> None:
+def test_model_equals_recorded_hardware(
+    vectors: str, instruction: str, model: str
+) -> None:
     assert_model_equals_hardware(HARDWARE_VECTORS, vectors, instruction, model)
 
 
 @pytest.fixture(scope="module")
 def fresh_vectors(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Results of the GPU of this machine, which must be a Hopper, for tiles drawn with another seed."""
+    """Results of the GPU of this machine, which must be a Hopper, for tiles drawn with
+    another seed.
+    """
     path = tmp_path_factory.mktemp("vectors") / "fresh.npz"
-    subprocess.run([sys.executable, str(GENERATOR), "--out", str(path), "--seed", "2"], check=True)
+    subprocess.run(
+        [sys.executable, str(GENERATOR), "--out", str(path), "--seed", "2"], check=True
+    )
     return path
 
 
 @pytest.mark.gpu
 @INSTRUCTIONS
 @SETS
-def test_model_equals_hardware_on_fresh_tiles(fresh_vectors: Path, vectors: str, instruction: str, model: str) -> None:
+def test_model_equals_hardware_on_fresh_tiles(
+    fresh_vectors: Path, vectors: str, instruction: str, model: str
+) -> None:
     assert_model_equals_hardware(fresh_vectors, vectors, instruction, model)
 
 
-def limited(block: int = 4, fraction_bits: int = 20, floor: int = -900, **fmt: int) -> tuple[TensorCoreModel, Format]:
-    return TensorCoreModel("x", block, fraction_bits, floor), replace(Format("some", 11, -14, 15), **fmt)
+def limited(
+    block: int = 4, fraction_bits: int = 20, floor: int = -900, **fmt: int
+) -> tuple[TensorCoreModel, Format]:
+    return TensorCoreModel("x", block, fraction_bits, floor), replace(
+        Format("some", 11, -14, 15), **fmt
+    )
 
 
 @pytest.mark.parametrize(
@@ -344,9 +491,16 @@ def test_units_are_refused_where_float64_would_round(
 
 def test_models_have_the_published_parameters() -> None:
     tf32, half = ("tf32", 8), (("fp16", 16), ("bf16", 16))
-    assert {name: (m.block, m.fraction_bits, m.exponent_floor) for name, m in MODELS.items() if m is not V100} == {
+    assert {
+        name: (m.block, m.fraction_bits, m.exponent_floor)
+        for name, m in MODELS.items()
+        if m is not V100
+    } == {
         "a100": ((("fp16", 8), ("bf16", 8), ("tf32", 4)), 24, -132),
-        **dict.fromkeys(("h100", "h100-wgmma", "b200", "h200", "h200-wgmma"), ((*half, tf32), 25, -133)),
+        **dict.fromkeys(
+            ("h100", "h100-wgmma", "b200", "h200", "h200-wgmma"),
+            ((*half, tf32), 25, -133),
+        ),
     }
     assert (V100.block, V100.fraction_bits) == ((("fp16", 4),), 23)
     assert all(m.rounding == "zero" and m.accumulator is FP32 for m in MODELS.values())

@@ -1,4 +1,6 @@
-"""scheme="auto": what is taken where, by general rules and by what an engine says that products cost."""
+"""scheme="auto": what is taken where, by general rules and by what an engine says that
+products cost.
+"""
 
 from __future__ import annotations
 
@@ -54,12 +56,16 @@ def test_native_where_it_is_accurate_enough(dtype, accuracy):
 def test_float32_operands_go_through_float64_where_that_is_accurate_enough(dtype):
     p = problem(dtype)
     for accuracy in (1e-12, "fp64"):
-        assert scheme_for(p, target(accuracy, p), NumpyEngine()) == hg.Native(product="fp64")
+        assert scheme_for(p, target(accuracy, p), NumpyEngine()) == hg.Native(
+            product="fp64"
+        )
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("accuracy", ["correct", 0.0, 1e-20])
-def test_beyond_native_products_exact_schemes_and_residues_where_programs_make_them(dtype, accuracy):
+def test_beyond_native_products_exact_schemes_and_residues_where_programs_make_them(
+    dtype, accuracy
+):
     p = problem(dtype)
     assert scheme_for(p, target(accuracy, p), NumpyEngine()) == hg.DoubleDouble()
     assert scheme_for(p, target(accuracy, p), ProgramEngine(1.0)) == FAST
@@ -67,7 +73,9 @@ def test_beyond_native_products_exact_schemes_and_residues_where_programs_make_t
 
 def test_double_double_sums_are_for_cpus():
     p = problem("float64")
-    with pytest.raises(hg.PlanError, match="DoubleDouble\\(\\) is for engines of a CPU"):
+    with pytest.raises(
+        hg.PlanError, match="DoubleDouble\\(\\) is for engines of a CPU"
+    ):
         hg.DoubleDouble().plan(p, target("correct", p), ProgramEngine(1.0), None, None)
 
 
@@ -88,7 +96,9 @@ def test_other_dtypes_stay_native_whatever_residues_cost(dtype):
 
 
 class LibraryEngine(NumpyEngine):
-    """Leaves native products at their own level to the library, over- and underflow included."""
+    """Leaves native products at their own level to the library, over- and underflow
+    included.
+    """
 
     def compile(self, plan):
         at_level = plan.scheme == hg.Native() and plan.target.level is plan.problem.fmt
@@ -104,31 +114,52 @@ def test_a_native_product_states_its_worst_case_and_whose_underflow_it_has(dtype
             plan = chosen_native(hg.Native(), p, goal, engine)
             left_to_library = isinstance(engine, LibraryEngine) and accuracy is None
             assert plan.bound == max(worst, goal.r)
-            assert ("over- and underflow as the library has them" in plan.reason) == left_to_library
-            assert plan.verification is (Verification.A_PRIORI if left_to_library else Verification.ENTRYWISE)
+            assert (
+                "over- and underflow as the library has them" in plan.reason
+            ) == left_to_library
+            assert plan.verification is (
+                Verification.A_PRIORI if left_to_library else Verification.ENTRYWISE
+            )
             forced = hg.Native().plan(p, goal, engine, None, hg.Native())
             assert (plan.asked, forced.asked) == (None, hg.Native())
-            assert (forced.bound, forced.verification) == (plan.bound, plan.verification)
+            assert (forced.bound, forced.verification) == (
+                plan.bound,
+                plan.verification,
+            )
             assert plan.reason.startswith(f"{forced.reason}; ")
 
 
 def test_native_plans_say_what_spoke_against_other_schemes():
     def why(engine, dtype="float64"):
         p = problem(dtype)
-        return chosen_native(hg.Native(), p, target(None, p), engine).reason.split("; ")[1]
+        return chosen_native(hg.Native(), p, target(None, p), engine).reason.split(
+            "; "
+        )[1]
 
     count = FAST.expected_products(problem(), target(None, problem()))
     assert why(NumpyEngine()) == "no scheme is known to be quicker on engine 'numpy'"
     assert why(NumpyEngine(), "float32") == "residues are not considered for float32"
-    assert why(NumpyEngine(), "complex64") == "residues are not considered for complex64"
+    assert (
+        why(NumpyEngine(), "complex64") == "residues are not considered for complex64"
+    )
     numbers = f"{count} residue products of {count}e+03 ms in all, against 1e+03 ms, are not quicker by a tenth"
-    assert why(ProgramEngine(1.0)) == numbers.replace(f"{count}e+03", f"{1e3 * count:.3g}")
+    assert why(ProgramEngine(1.0)) == numbers.replace(
+        f"{count}e+03", f"{1e3 * count:.3g}"
+    )
     for dtype in ("float32", "complex64"):
-        assert why(ProgramEngine(1.0), dtype) == "words of 1e+03 ms, against 1e+03 ms, are not quicker by a third"
-        assert why(ProgramEngine(0.1), dtype) == "words would exceed this bound or the workspace"
+        assert (
+            why(ProgramEngine(1.0), dtype)
+            == "words of 1e+03 ms, against 1e+03 ms, are not quicker by a third"
+        )
+        assert (
+            why(ProgramEngine(0.1), dtype)
+            == "words would exceed this bound or the workspace"
+        )
 
 
-def device_plan(dtype="float64", accuracy=None, scheme=FAST, engine=None, asked=None, k=50):
+def device_plan(
+    dtype="float64", accuracy=None, scheme=FAST, engine=None, asked=None, k=50
+):
     p = problem(dtype, k=k)
     return on_device(scheme, p, target(accuracy, p), engine or ProgramEngine(), asked)
 
@@ -141,12 +172,17 @@ def test_the_device_chooses_between_moduli_and_a_native_product(dtype, accuracy)
         p, goal = plan.problem, plan.target
         count, worst = _expected_count(p, goal), native_bound(p.terms, 2.0**-53)
         assert goal == target(accuracy, p)
-        assert (plan.scheme, plan.verification) == (replace(FAST, num_moduli=count), Verification.ON_DEVICE)
+        assert (plan.scheme, plan.verification) == (
+            replace(FAST, num_moduli=count),
+            Verification.ON_DEVICE,
+        )
         assert plan.num_products == FAST.expected_products(p, goal)
         assert plan.alternatives[-1] == hg.Native()
         assert plan.bound == max(goal.r, worst)
         assert (plan.certifies, plan.is_fixed, plan.evidence) == (False, False, None)
-        words = " or ".join(str(x.count) for x in (plan.scheme, *plan.alternatives[:-1]))
+        words = " or ".join(
+            str(x.count) for x in (plan.scheme, *plan.alternatives[:-1])
+        )
         start = f"the device decides by the operands between {words} moduli and an FP64 product, at worst {worst:.3g}"
         assert plan.reason.startswith(start)
         assert plan.reason.endswith(", which over- and underflows as a library's")
@@ -154,9 +190,17 @@ def test_the_device_chooses_between_moduli_and_a_native_product(dtype, accuracy)
 
 def test_larger_counts_are_left_to_the_device_while_they_are_quicker_than_a_native_product():
     first = device_plan().scheme.count
-    for share, more in ((0.01, (1, 2)), (1 / (first + 1.5), (1,)), (1 / (first + 0.5), ()), (1.0, ())):
+    for share, more in (
+        (0.01, (1, 2)),
+        (1 / (first + 1.5), (1,)),
+        (1 / (first + 0.5), ()),
+        (1.0, ()),
+    ):
         plan = device_plan(engine=ProgramEngine(share))
-        assert plan.alternatives == (*(replace(FAST, num_moduli=first + x) for x in more), hg.Native())
+        assert plan.alternatives == (
+            *(replace(FAST, num_moduli=first + x) for x in more),
+            hg.Native(),
+        )
 
 
 def test_the_device_is_asked_only_where_a_native_product_is_good_enough_after_all():
@@ -166,12 +210,22 @@ def test_the_device_is_asked_only_where_a_native_product_is_good_enough_after_al
         assert device_plan(dtype) is None
     for accuracy in ("correct", 1e-17, 0.0):
         assert device_plan(accuracy=accuracy) is None
-    for scheme in (hg.Ozaki2(), replace(FAST, num_moduli=15), hg.Ozaki1(), hg.Native(), hg.Corrected()):
+    for scheme in (
+        hg.Ozaki2(),
+        replace(FAST, num_moduli=15),
+        hg.Ozaki1(),
+        hg.Native(),
+        hg.Corrected(),
+    ):
         assert device_plan(scheme=scheme) is None
 
 
-def test_reports_say_what_the_device_took_and_why(make_pair, assert_same_bits, monkeypatch):
-    easy, hard, empty = (make_pair(name, 30, 50, 20) for name in ("phi_0.1", "phi_8", "single_nonzero"))
+def test_reports_say_what_the_device_took_and_why(
+    make_pair, assert_same_bits, monkeypatch
+):
+    easy, hard, empty = (
+        make_pair(name, 30, 50, 20) for name in ("phi_0.1", "phi_8", "single_nonzero")
+    )
     count = FAST.expected_products(problem(), target(None, problem()))
     take(ProgramEngine(0.99 / count), monkeypatch)
     assert hg.matmul(*easy, return_report=True)[1].native
@@ -217,17 +271,33 @@ def words_of(p, accuracy, engine, workspace=2**28, **options):
 
 
 @pytest.mark.parametrize(("dtype", "count"), [("float32", 3), ("complex64", 12)])
-def test_words_are_chosen_on_the_device_where_a_third_less_time_is_expected(dtype, count):
+def test_words_are_chosen_on_the_device_where_a_third_less_time_is_expected(
+    dtype, count
+):
     p = problem(dtype)
     given = words_of(replace(p, m=31), None, WordEngine(0.6))
-    for share, has, taken in ((0.6, True, True), (0.7, True, False), (0.6, False, False)):
+    for share, has, taken in (
+        (0.6, True, True),
+        (0.7, True, False),
+        (0.6, False, False),
+    ):
         for accuracy in (None, "fp32"):
             plan = words_of(p, accuracy, WordEngine(share, has))
             assert (plan is not None) == taken
-            assert (words_of(p, accuracy, WordEngine(share, has), given=given) is not None) == has
+            assert (
+                words_of(p, accuracy, WordEngine(share, has), given=given) is not None
+            ) == has
             if plan is not None:
-                assert (plan.scheme, *plan.alternatives) == (hg.Corrected("fp16"), hg.Corrected("tf32"), hg.Native())
-                assert (plan.num_products, plan.certifies, plan.asked) == (count, False, None)
+                assert (plan.scheme, *plan.alternatives) == (
+                    hg.Corrected("fp16"),
+                    hg.Corrected("tf32"),
+                    hg.Native(),
+                )
+                assert (plan.num_products, plan.certifies, plan.asked) == (
+                    count,
+                    False,
+                    None,
+                )
                 assert plan.verification is Verification.ON_DEVICE
                 assert plan.bound == hg.Native().bound(p) > plan.target.r
                 assert plan.reason.endswith(WORST % (plan.bound, "fp32", plan.target.r))
@@ -236,7 +306,13 @@ def test_words_are_chosen_on_the_device_where_a_third_less_time_is_expected(dtyp
 
 @pytest.mark.parametrize(
     ("dtype", "accuracy"),
-    [("float32", "correct"), ("float32", 1e-3), ("float32", "fp64"), ("complex64", 1e-3), ("float64", None)],
+    [
+        ("float32", "correct"),
+        ("float32", 1e-3),
+        ("float32", "fp64"),
+        ("complex64", 1e-3),
+        ("float64", None),
+    ],
 )
 def test_words_are_for_float32_results_at_their_own_level(dtype, accuracy):
     p = problem(dtype)
@@ -247,7 +323,9 @@ def test_words_are_for_float32_results_at_their_own_level(dtype, accuracy):
     assert words_of(p, accuracy, NumpyEngine()) is None
 
 
-@pytest.mark.parametrize(("narrow", "names"), [(FP16, ["fp16", "tf32"]), (BF16, ["bf16", None])])
+@pytest.mark.parametrize(
+    ("narrow", "names"), [(FP16, ["fp16", "tf32"]), (BF16, ["bf16", None])]
+)
 def test_narrow_operands_are_single_words(narrow, names):
     p = replace(problem("float32"), narrow=narrow)
     plan = words_of(p, None, WordEngine(0.5))
@@ -277,7 +355,10 @@ def test_schemes_by_name():
     assert as_scheme(FAST) is FAST
     with pytest.raises(hg.PlanError, match=r"'strassen'.*native.*ozaki1"):
         as_scheme("strassen")
-    with pytest.raises(hg.PlanError, match=r"is a class; expected an instance, such as hifigemm.Ozaki2\(\)"):
+    with pytest.raises(
+        hg.PlanError,
+        match=r"is a class; expected an instance, such as hifigemm.Ozaki2\(\)",
+    ):
         as_scheme(hg.Ozaki2)
 
 
@@ -289,7 +370,9 @@ SHORT, LONG = Evidence(required_bits=(30, 20)), Evidence(required_bits=(90, 80))
 
 
 def plan_by_operands(accuracy, evidence, ratio=None, dtype="float64", engine=None):
-    """The plan, which is made after one look for what correct rounding wants to know."""
+    """The plan, which is made after one look for what correct rounding wants to
+    know.
+    """
     p, engine, seen = problem(dtype), engine or ProgramEngine(), []
 
     def look(scheme, goal):
@@ -308,19 +391,35 @@ def moduli_for(evidence, is_complex=False):
 @pytest.mark.parametrize("accuracy", [1e-20, hg.Relative(1e-12), "correct"])
 def test_the_exact_product_keeps_every_target_where_it_is_short(accuracy):
     plan = plan_by_operands(accuracy, SHORT)
-    assert (plan.scheme, plan.bound, plan.verification) == (moduli_for(SHORT), 0.0, Verification.A_PRIORI)
+    assert (plan.scheme, plan.bound, plan.verification) == (
+        moduli_for(SHORT),
+        0.0,
+        Verification.A_PRIORI,
+    )
     assert "hold the exact product" in plan.reason
 
 
 @pytest.mark.parametrize("dtype", ["float64", "complex128"])
 def test_a_number_goes_on_to_the_exact_product_on_the_device(dtype):
-    first, plan = FAST.plan(problem(dtype), target(1e-17, problem(dtype)), ProgramEngine(), None, None), None
+    first, plan = (
+        FAST.plan(
+            problem(dtype), target(1e-17, problem(dtype)), ProgramEngine(), None, None
+        ),
+        None,
+    )
     plan = plan_by_operands(1e-17, LONG, dtype=dtype)
     exact, count = moduli_for(LONG, dtype == "complex128"), first.scheme.count
     rungs = [replace(FAST, num_moduli=count + more) for more in (1, 2)]
     assert (plan.scheme, plan.alternatives) == (first.scheme, (*rungs, exact))
-    assert (plan.verification, plan.bound, plan.evidence) == (Verification.ON_DEVICE, 1e-17, LONG)
-    assert f"between {count} or {count + 1} or {count + 2} moduli for |C - AB| <= 1e-17 |A||B|" in plan.reason
+    assert (plan.verification, plan.bound, plan.evidence) == (
+        Verification.ON_DEVICE,
+        1e-17,
+        LONG,
+    )
+    assert (
+        f"between {count} or {count + 1} or {count + 2} moduli for |C - AB| <= 1e-17 |A||B|"
+        in plan.reason
+    )
     assert f"{exact.count} moduli hold the exact product" in plan.reason
 
 
@@ -336,12 +435,17 @@ def test_no_rung_of_a_ladder_costs_more_than_what_is_behind_it():
     engine = ProgramEngine()
     count = FAST.expected_products(problem(), target(1e-17, problem()))
     for more, counts in ((9, None), (10, None), (11, 1), (12, 2), (13, 3)):
-        bits = next(n for n in range(2, 300) if exact_count(False, n, n) == count + more)
+        bits = next(
+            n for n in range(2, 300) if exact_count(False, n, n) == count + more
+        )
         evidence = Evidence(required_bits=(bits, bits))
         engine.costs = Steep(1.0)
         plan = plan_by_operands(1e-17, evidence, engine=engine)
         if counts is None:
-            assert (plan.scheme, plan.verification) == (moduli_for(evidence), Verification.A_PRIORI)
+            assert (plan.scheme, plan.verification) == (
+                moduli_for(evidence),
+                Verification.A_PRIORI,
+            )
         else:
             assert len(plan.alternatives) == counts
 
@@ -358,25 +462,43 @@ def test_what_the_ratio_asks_for_is_held_against_the_exact_product():
     assert plan_by_operands(1e-17, LONG, np.inf).scheme == moduli_for(LONG)
 
 
-@pytest.mark.parametrize(("accuracy", "ratio"), [(1e-17, np.inf), (1e-17, 1e200), (hg.Relative(1e-12), None)])
-def test_where_no_moduli_are_known_to_do_the_steps_are_those_of_correct_rounding(accuracy, ratio):
+@pytest.mark.parametrize(
+    ("accuracy", "ratio"), [(1e-17, np.inf), (1e-17, 1e200), (hg.Relative(1e-12), None)]
+)
+def test_where_no_moduli_are_known_to_do_the_steps_are_those_of_correct_rounding(
+    accuracy, ratio
+):
     p = problem()
-    plan, correct = plan_by_operands(accuracy, WIDE, ratio), plan_by_operands("correct", WIDE)
+    plan, correct = (
+        plan_by_operands(accuracy, WIDE, ratio),
+        plan_by_operands("correct", WIDE),
+    )
     assert plan.scheme == correct.scheme
-    assert (plan.verification, plan.evidence) == (correct.verification, correct.evidence)
+    assert (plan.verification, plan.evidence) == (
+        correct.verification,
+        correct.evidence,
+    )
     assert (plan.target, plan.bound) == (target(accuracy, p), target(accuracy, p).r)
     assert ProgramEngine().compile(plan) is None
     assert "no number of moduli is known to keep" in plan.reason
     last = replace(plan, scheme=replace(plan.scheme, num_moduli=49))
-    finest = [x.scheme.escalate(x, p, ProgramEngine()) for x in (last, replace(last, target=CORRECT))]
+    finest = [
+        x.scheme.escalate(x, p, ProgramEngine())
+        for x in (last, replace(last, target=CORRECT))
+    ]
     assert finest[0].scheme == finest[1].scheme
     assert finest[0].target == plan.target
 
 
 def test_a_number_without_an_exact_product_is_tried_by_its_ratio():
     plan = plan_by_operands(1e-17, WIDE)
-    assert plan == FAST.plan(problem(), target(1e-17, problem()), ProgramEngine(), None, None)
+    assert plan == FAST.plan(
+        problem(), target(1e-17, problem()), ProgramEngine(), None, None
+    )
     assert plan.verification is Verification.ENTRYWISE
     outliers = replace(LONG, outliers=Outliers(20, 22, 4, 0, (0,), (1,)))
     assert plan_by_operands(1e-17, outliers).verification is Verification.ENTRYWISE
-    assert plan_by_operands(1e-12, LONG, dtype="float32").verification is Verification.ENTRYWISE
+    assert (
+        plan_by_operands(1e-12, LONG, dtype="float32").verification
+        is Verification.ENTRYWISE
+    )

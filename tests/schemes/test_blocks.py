@@ -1,7 +1,8 @@
 """What a block is planned with: its bytes, products and inner length, number by number.
 
-tests/test_workspace.py holds such bytes against the memory that is really taken, with the room that a limit leaves.
-Here each term of them is seen: a slip in one changes the blocks of every plan, and no bit of a result would tell.
+tests/test_workspace.py holds such bytes against the memory that is really taken, with
+the room that a limit leaves. Here each term of them is seen: a slip in one changes the
+blocks of every plan, and no bit of a result would tell.
 """
 
 from __future__ import annotations
@@ -15,8 +16,14 @@ from hifigemm.engines.numpy_engine import NumpyEngine
 from hifigemm.planner import fitted
 from hifigemm.problem import Problem
 
-REAL, SINGLE = Problem(2, 5, 3, 7, np.dtype("float64")), Problem(2, 5, 3, 7, np.dtype("complex64"))
-LONG, COMPLEX = Problem(1, 300, 40, 1500, np.dtype("float64")), Problem(3, 40, 60, 500, np.dtype("complex128"))
+REAL, SINGLE = (
+    Problem(2, 5, 3, 7, np.dtype("float64")),
+    Problem(2, 5, 3, 7, np.dtype("complex64")),
+)
+LONG, COMPLEX = (
+    Problem(1, 300, 40, 1500, np.dtype("float64")),
+    Problem(3, 40, 60, 500, np.dtype("complex128")),
+)
 PLENTY = 2**40
 STEPWISE = [
     (
@@ -99,8 +106,21 @@ def name(x):
 @pytest.mark.parametrize(("scheme", "expected"), STEPWISE, ids=name)
 def test_plans_state_what_their_blocks_take(scheme, expected):
     """(block shape, bytes, products, inner length) of a plan that states its bound."""
-    limits = ((REAL, PLENTY), (SINGLE, PLENTY), (LONG, PLENTY), (LONG, 2**19), (COMPLEX, 2**19))
+    limits = (
+        (REAL, PLENTY),
+        (SINGLE, PLENTY),
+        (LONG, PLENTY),
+        (LONG, 2**19),
+        (COMPLEX, 2**19),
+    )
     for (problem, workspace), numbers in zip(limits, expected, strict=True):
         engine = NumpyEngine()
-        plan = fitted(scheme.plan(problem, NO_PROMISE, engine, None, scheme), workspace, engine)
-        assert (plan.block_shape, plan.workspace, plan.num_products, plan.k_block) == numbers
+        plan = fitted(
+            scheme.plan(problem, NO_PROMISE, engine, None, scheme), workspace, engine
+        )
+        assert (
+            plan.block_shape,
+            plan.workspace,
+            plan.num_products,
+            plan.k_block,
+        ) == numbers

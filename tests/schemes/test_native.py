@@ -1,4 +1,6 @@
-"""The native product: that of NumPy, judged by the same promise, escalated where it over- or underflows."""
+"""The native product: that of NumPy, judged by the same promise, escalated where it
+over- or underflows.
+"""
 
 from __future__ import annotations
 
@@ -39,9 +41,19 @@ def test_product_fp64_rounds_a_float64_product_once(make_pair, assert_same_bits,
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
 @pytest.mark.parametrize(
     "name",
-    ["underflowing", "overflowing", "subnormal", "subnormal_rows", "full_range", "largest_times_smallest", "zeros"],
+    [
+        "underflowing",
+        "overflowing",
+        "subnormal",
+        "subnormal_rows",
+        "full_range",
+        "largest_times_smallest",
+        "zeros",
+    ],
 )
-def test_its_bound_holds_where_products_over_and_underflow(make_pair, scheme, dtype, name):
+def test_its_bound_holds_where_products_over_and_underflow(
+    make_pair, scheme, dtype, name
+):
     for shape in ((1, 1, 1), (6, 19, 5)):
         a, b = make_pair(name, *shape, dtype)
         for x, y in ((a, b), (np.asfortranarray(a), np.asfortranarray(b))):
@@ -70,14 +82,23 @@ def test_scales_of_gemm_do_not_break_the_bound(make_pair, alpha, dtype):
     a, b = make_pair("phi_1", 5, 9, 4, dtype)
     c, report = hg.gemm(a, b, alpha=alpha, scheme="native", return_report=True)
     exact = exact_product(a, b)
-    scaled = type(exact)(exact.real, None, exact.row_exponent + int(np.log2(alpha)), exact.col_exponent).round(dtype)
+    scaled = type(exact)(
+        exact.real, None, exact.row_exponent + int(np.log2(alpha)), exact.col_exponent
+    ).round(dtype)
     finite = np.isfinite(scaled)
     assert np.array_equal(np.isfinite(c), finite)
     sizes = exact_product(abs(a), abs(b))
-    u, least = (Fraction(float(x)) for x in (np.finfo(dtype).eps / 2, np.finfo(dtype).smallest_subnormal))
+    u, least = (
+        Fraction(float(x))
+        for x in (np.finfo(dtype).eps / 2, np.finfo(dtype).smallest_subnormal)
+    )
     for i, j in np.argwhere(finite):
         value = exact.fraction(i, j)[0] * Fraction(alpha)
-        allowed = Fraction(report.bound) * sizes.fraction(i, j)[0] * Fraction(alpha) + u * abs(value) + least / 2
+        allowed = (
+            Fraction(report.bound) * sizes.fraction(i, j)[0] * Fraction(alpha)
+            + u * abs(value)
+            + least / 2
+        )
         assert abs(Fraction(float(c[i, j])) - value) <= allowed
 
 
@@ -87,7 +108,9 @@ def looked_at(a, b):
 
 
 @pytest.mark.parametrize(("dtype", "emin"), [(np.float32, -126), (np.float64, -1022)])
-def test_products_of_operands_underflow_below_the_smallest_normal_number_and_not_there(dtype, emin):
+def test_products_of_operands_underflow_below_the_smallest_normal_number_and_not_there(
+    dtype, emin
+):
     x, y = dtype(2.0 ** (emin // 2)), dtype(2.0 ** (emin - emin // 2))
     less = np.nextafter(y, dtype(0))
     # The sum is zero, which says nothing of its terms.
@@ -95,7 +118,9 @@ def test_products_of_operands_underflow_below_the_smallest_normal_number_and_not
     assert looked_at(np.array([[x, -x]]), np.array([[y], [less]]))
     assert looked_at(np.array([[y, -less]]), np.array([[x], [x]]))
     assert not looked_at(np.array([[x, -x, 0]]), np.array([[y], [y], [0]]))
-    assert not looked_at(np.array([[x, -x]]) * (1 + 1j), np.array([[y], [y]]) * (1 + 1j))
+    assert not looked_at(
+        np.array([[x, -x]]) * (1 + 1j), np.array([[y], [y]]) * (1 + 1j)
+    )
     assert looked_at(np.array([[x, -x]]) * (1 + 1j), np.array([[y], [y - 1j * less]]))
 
 
@@ -103,7 +128,8 @@ def test_products_of_operands_underflow_below_the_smallest_normal_number_and_not
 @pytest.mark.parametrize("k", [2, 7])
 def test_results_of_k_smallest_normal_numbers_are_not_looked_at(dtype, emin, k):
     a, b = np.zeros((1, k), dtype), np.zeros((k, 1), dtype)
-    a[0, :2], b[:2, 0] = (1, 2.0**emin), (k * 2.0**emin, 2.0**-60)  # the second product vanishes
+    # the second product vanishes
+    a[0, :2], b[:2, 0] = (1, 2.0**emin), (k * 2.0**emin, 2.0**-60)
     assert not looked_at(a, b)
     b[0, 0] = np.nextafter(b[0, 0], dtype(0))
     assert looked_at(a, b)
@@ -128,7 +154,10 @@ def test_a_target_is_kept_down_to_the_worst_case(dtype):
 
 
 def test_overflow_beyond_float32_is_escalated_where_the_sum_is_formed_in_float64():
-    a, b = np.array([[2.0**100, 1.0]], np.float32), np.array([[2.0**100], [1.0]], np.float32)
+    a, b = (
+        np.array([[2.0**100, 1.0]], np.float32),
+        np.array([[2.0**100], [1.0]], np.float32),
+    )
     c, report = hg.matmul(a, b, scheme=hg.Native(product="fp64"), return_report=True)
     assert c == np.inf
     assert "escalated" in report.reason

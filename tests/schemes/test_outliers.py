@@ -1,4 +1,6 @@
-"""Rows and columns set apart: the conditions under which everything is exact, and when it pays."""
+"""Rows and columns set apart: the conditions under which everything is exact, and when
+it pays.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ def problem(m=LARGE, n=LARGE, k=LARGE, batch=1, dtype="float64"):
 def required(usual, wide, count, rng):
     """What vectors lack: most at most `usual` bits, a few up to `wide`."""
     x = rng.integers(usual - 8, usual, (1, SIZE), endpoint=True)
-    x[0, rng.choice(SIZE, count, replace=False)] = rng.integers(usual, wide, count, endpoint=True)
+    x[0, rng.choice(SIZE, count, replace=False)] = rng.integers(
+        usual, wide, count, endpoint=True
+    )
     x[0, rng.integers(SIZE)] = wide
     return x
 
@@ -41,15 +45,22 @@ def half_range(count):
 )
 def test_all_vectors_find_room_and_all_products_stay_in_range(rows, cols, seed):
     rng = np.random.default_rng(seed)
-    left, right = (required(usual, usual + more, count, rng) for usual, more, count in (rows, cols))
+    left, right = (
+        required(usual, usual + more, count, rng) for usual, more, count in (rows, cols)
+    )
     count = exact_count(False, int(left.max()), int(right.max()))
     found = find_outliers(problem(SIZE, SIZE), (left, right), count)
     if found is None:
         return
     assert found.num_moduli < found.shared <= count
-    assert half_range(found.shared) <= half_range(found.num_moduli) << (2 * found.lowered)
+    assert half_range(found.shared) <= half_range(found.num_moduli) << (
+        2 * found.lowered
+    )
     gained = gained_bits(found.shared, False)
-    for x, apart, balance in ((left, found.rows, found.balance), (right, found.cols, -found.balance)):
+    for x, apart, balance in (
+        (left, found.rows, found.balance),
+        (right, found.cols, -found.balance),
+    ):
         wide = np.zeros(SIZE, bool)
         wide[list(apart)] = True
         assert (x[0, ~wide] <= gained + balance - found.lowered).all()
@@ -73,7 +84,10 @@ def test_vectors_that_lack_the_same_stay_together():
     both = np.full((1, SIZE), 70), np.full((1, SIZE), 60)
     assert find_outliers(problem(SIZE, SIZE), both, exact_count(False, 70, 60)) is None
     many = np.where(np.arange(SIZE) % 2, 76, 60)[None]
-    assert find_outliers(problem(SIZE, SIZE), (many, many), exact_count(False, 76, 76)) is None
+    assert (
+        find_outliers(problem(SIZE, SIZE), (many, many), exact_count(False, 76, 76))
+        is None
+    )
 
 
 @pytest.mark.parametrize(
@@ -126,7 +140,9 @@ def few_wide(vectors, usual, wide, count):
     ],
 )
 def test_what_is_set_apart_is_the_cheapest_of_all(m, n, rows, cols, moduli, expected):
-    """(moduli, shared, lowered, balance, wide rows, wide columns); rows and columns lack (usual, wide, how many)."""
+    """(moduli, shared, lowered, balance, wide rows, wide columns); rows and columns
+    lack (usual, wide, how many).
+    """
     both = few_wide(m, *rows), few_wide(n, *cols)
     assert exact_count(False, int(both[0].max()), int(both[1].max())) == moduli
     found = find_outliers(problem(m, n), both, moduli)
@@ -134,8 +150,13 @@ def test_what_is_set_apart_is_the_cheapest_of_all(m, n, rows, cols, moduli, expe
         assert found is None
         return
     *_, wide_rows, wide_cols = expected
-    assert (found.num_moduli, found.shared, found.lowered, found.balance) == expected[:4]
-    assert (found.rows, found.cols) == (tuple(range(wide_rows)), tuple(range(wide_cols)))
+    assert (found.num_moduli, found.shared, found.lowered, found.balance) == expected[
+        :4
+    ]
+    assert (found.rows, found.cols) == (
+        tuple(range(wide_rows)),
+        tuple(range(wide_cols)),
+    )
 
 
 def test_the_usual_vector_decides_what_rows_get_at_the_expense_of_columns():
@@ -150,4 +171,6 @@ def test_the_usual_vector_decides_what_rows_get_at_the_expense_of_columns():
 def test_products_of_outliers_count_by_the_entries_that_they_make():
     wide = Outliers(6, 8, 4, 0, (0,), (1, 2))
     assert str(wide) == "6 moduli without 1 row and 2 columns"
-    assert wide.num_products(problem(2, 3), 9) == 6 + 8 * (1 / 2 + 2 / 3) + 9 * (1 / 2) * (2 / 3)
+    assert wide.num_products(problem(2, 3), 9) == 6 + 8 * (1 / 2 + 2 / 3) + 9 * (
+        1 / 2
+    ) * (2 / 3)

@@ -1,4 +1,6 @@
-"""Ozaki scheme I: counts, slices that fit their product, what is left out, and where it stops."""
+"""Ozaki scheme I: counts, slices that fit their product, what is left out, and where it
+stops.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,11 @@ from hifigemm.accuracy import Target
 from hifigemm.engines import engine_for
 from hifigemm.engines.numpy_engine import NumpyEngine
 from hifigemm.executor import execute
-from hifigemm.numerics.bounds import exact_k_limit, first_slice_count, ozaki1_error_exponent
+from hifigemm.numerics.bounds import (
+    exact_k_limit,
+    first_slice_count,
+    ozaki1_error_exponent,
+)
 from hifigemm.plan import Evidence
 from hifigemm.problem import Problem
 from hifigemm.schemes.ozaki1 import _sum_bits, first_num_slices, slice_bits
@@ -27,13 +33,22 @@ def beta_of(plan):
     return slice_bits(plan.problem, plan.words)
 
 
-LARGEST_WORD = {"int8": 128, "fp16": 2**11, "bf16": 2**8, "tf32": 2**11, "fp32": 2**24, "fp64": 2**53}
+LARGEST_WORD = {
+    "int8": 128,
+    "fp16": 2**11,
+    "bf16": 2**8,
+    "tf32": 2**11,
+    "fp32": 2**24,
+    "fp64": 2**53,
+}
 
 
 @pytest.mark.parametrize("product", PRODUCTS)
 @pytest.mark.parametrize("k", [1, 2, 3, 17, 1000, 100003])
 def test_slices_fit_the_words_and_the_accumulator(product, k):
-    plan = hg.make_plan(np.ones((1, k)), np.ones((k, 1)), scheme=hg.Ozaki1(product=product))
+    plan = hg.make_plan(
+        np.ones((1, k)), np.ones((k, 1)), scheme=hg.Ozaki1(product=product)
+    )
     h = 2 ** (beta_of(plan) - 1)
     assert beta_of(plan) >= 1
     assert h <= LARGEST_WORD[product]
@@ -51,9 +66,13 @@ def test_k_of_one_is_capped_by_the_word(product):
 @pytest.mark.parametrize("product", PRODUCTS)
 @pytest.mark.parametrize("count", [1, 2, 3, 6, 11])
 def test_kept_diagonals_are_summed_exactly_and_rounded_once(product, count):
-    # Operands on one grid that end after their slices: the result is the rounded sum of the kept slice products.
+    # Operands on one grid that end after their slices: the result is the rounded sum of
+    # the kept slice products.
     rng = np.random.default_rng([count, 16])
-    a, b = rng.integers(-(2**50), 2**50, (3, 6)).astype(float), rng.integers(-(2**50), 2**50, (6, 2)).astype(float)
+    a, b = (
+        rng.integers(-(2**50), 2**50, (3, 6)).astype(float),
+        rng.integers(-(2**50), 2**50, (6, 2)).astype(float),
+    )
     plan = hg.make_plan(a, b, scheme=hg.Ozaki1(product=product, num_slices=count))
     beta = beta_of(plan)
 
@@ -84,7 +103,10 @@ def test_kept_diagonals_are_summed_exactly_and_rounded_once(product, count):
     c = hg.matmul(a, b, plan=plan)
     for i, j in np.ndindex(c.shape):
         exact = sum(
-            x * y for p in range(count) for q in range(count - p) for x, y in zip(left[i][p], right[j][q], strict=True)
+            x * y
+            for p in range(count)
+            for q in range(count - p)
+            for x, y in zip(left[i][p], right[j][q], strict=True)
         )
         assert c[i, j] == (exact.numerator / exact.denominator if exact else 0.0)
 
@@ -93,7 +115,9 @@ def test_more_slices_err_less_until_the_result_is_correct(make_pair):
     a, b = make_pair("phi_1", 6, 20, 5)
     bounds = []
     for count in range(1, 30):
-        c, report = hg.matmul(a, b, scheme=hg.Ozaki1(num_slices=count), return_report=True)
+        c, report = hg.matmul(
+            a, b, scheme=hg.Ozaki1(num_slices=count), return_report=True
+        )
         assert meets_promise(c, a, b, report.bound).all()
         bounds.append(report.bound)
         assert report.correct is (report.bound == 0)
@@ -107,7 +131,9 @@ def test_mode_dp_takes_more_slices_for_wider_exponents(make_pair, product):
     for name in ("phi_0.1", "phi_1", "phi_2", "phi_8"):
         a, b = make_pair(name, 20, 200, 20)
         counts.append(
-            hg.matmul(a, b, scheme=hg.Ozaki1(product=product, mode="dp"), return_report=True)[1].scheme.num_slices
+            hg.matmul(
+                a, b, scheme=hg.Ozaki1(product=product, mode="dp"), return_report=True
+            )[1].scheme.num_slices
         )
     assert counts == sorted(counts)
     assert counts[0] < counts[-1]
@@ -115,7 +141,10 @@ def test_mode_dp_takes_more_slices_for_wider_exponents(make_pair, product):
 
 def test_mode_sp_takes_fewer_slices_than_dp(make_pair):
     a, b = make_pair("phi_1", 20, 200, 20)
-    sp, dp = (hg.make_plan(a, b, scheme=hg.Ozaki1(mode=mode)).scheme.num_slices for mode in ("sp", "dp"))
+    sp, dp = (
+        hg.make_plan(a, b, scheme=hg.Ozaki1(mode=mode)).scheme.num_slices
+        for mode in ("sp", "dp")
+    )
     assert sp < dp
 
 
@@ -124,13 +153,21 @@ def test_modes_do_not_pick_counts_per_block(make_pair, assert_same_bits, workspa
     a[20:] = np.rint(a[20:])
     c, report = hg.matmul(a, b, scheme=hg.Ozaki1(mode="dp"), return_report=True)
     for share in (3, 10):
-        d, other = hg.matmul(a, b, scheme=hg.Ozaki1(mode="dp"), workspace=report.workspace // share, return_report=True)
+        d, other = hg.matmul(
+            a,
+            b,
+            scheme=hg.Ozaki1(mode="dp"),
+            workspace=report.workspace // share,
+            return_report=True,
+        )
         assert other.scheme == report.scheme
         assert_same_bits(c, d)
 
 
 @pytest.mark.parametrize("mode", ["dp", "sp"])
-def test_modes_promise_nothing_but_the_stated_bound_and_keep_an_accuracy_or_refuse(make_pair, mode):
+def test_modes_promise_nothing_but_the_stated_bound_and_keep_an_accuracy_or_refuse(
+    make_pair, mode
+):
     for name in ("phi_0.1", "phi_8", "cancelling", "full_range", "zeros"):
         a, b = make_pair(name, 6, 20, 5)
         c, report = hg.matmul(a, b, scheme=hg.Ozaki1(mode=mode), return_report=True)
@@ -149,11 +186,15 @@ def test_mode_correct_fills_in_its_count(make_pair):
     report = hg.matmul(a, b, scheme=hg.Ozaki1(mode="correct"), return_report=True)[1]
     assert report.correct
     assert isinstance(report.scheme.num_slices, int)
-    assert "correct rounding" in str(hg.make_plan(a, b, scheme=hg.Ozaki1(mode="correct")))
+    assert "correct rounding" in str(
+        hg.make_plan(a, b, scheme=hg.Ozaki1(mode="correct"))
+    )
 
 
 @pytest.mark.parametrize("count", [1, 3, 9, 60])
-def test_mode_correct_with_a_count_is_correct_or_refuses(make_pair, assert_same_bits, count):
+def test_mode_correct_with_a_count_is_correct_or_refuses(
+    make_pair, assert_same_bits, count
+):
     for name in ("integers", "phi_1", "cancelling"):
         a, b = make_pair(name, 6, 20, 5)
         try:
@@ -169,16 +210,27 @@ def test_escalation_touches_only_the_entries_that_need_it(make_pair, assert_same
     a, b = make_pair("uniform", 12, 20, 10)
     wide = make_pair("full_range", 1, 20, 1)
     a[3], b[:, 7] = wide[0][0], wide[1][:, 0]
-    c, report = hg.matmul(a, b, accuracy="correct", scheme=hg.Ozaki1(product="fp64"), return_report=True)
+    c, report = hg.matmul(
+        a, b, accuracy="correct", scheme=hg.Ozaki1(product="fp64"), return_report=True
+    )
     assert_same_bits(c, correctly_rounded(a, b))
-    full = hg.make_plan(wide[0], wide[1], accuracy="correct", scheme=hg.Ozaki1(product="fp64", num_slices=80))
+    full = hg.make_plan(
+        wide[0],
+        wide[1],
+        accuracy="correct",
+        scheme=hg.Ozaki1(product="fp64", num_slices=80),
+    )
     assert report.num_products < full.num_products
 
 
-def test_num_slices_at_its_largest_is_exact_for_the_whole_range(make_pair, assert_same_bits):
+def test_num_slices_at_its_largest_is_exact_for_the_whole_range(
+    make_pair, assert_same_bits
+):
     a, b = make_pair("full_range", 3, 4, 2)
     for product in ("int8", "fp64"):
-        c, report = hg.matmul(a, b, scheme=hg.Ozaki1(product=product, num_slices=4400), return_report=True)
+        c, report = hg.matmul(
+            a, b, scheme=hg.Ozaki1(product=product, num_slices=4400), return_report=True
+        )
         assert_same_bits(c, correctly_rounded(a, b))
         assert report.correct
 
@@ -193,7 +245,8 @@ def test_exact_products_need_no_more_slices_than_the_operands_have():
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex64"])
 def test_first_counts_leave_out_what_typical_data_allow(dtype):
-    # With slices of one bit a count tells every bit that is wanted; see `first_num_slices`.
+    # With slices of one bit a count tells every bit that is wanted; see
+    # `first_num_slices`.
     def bits(target, batch=1, m=1, n=1, k=1):
         count = first_num_slices(Problem(batch, m, n, k, np.dtype(dtype)), target, 1)
         wanted = {bits for bits in range(3, 200) if first_slice_count(1, bits) == count}
@@ -216,12 +269,18 @@ def test_first_counts_leave_out_what_typical_data_allow(dtype):
 @pytest.mark.parametrize("beta", [1, 2, 3, 7, 8, 11, 22])
 @pytest.mark.parametrize("k", [1, 2, 3, 1000, 1024])
 def test_bits_of_sums_hold_the_largest_sum_of_all_diagonals(monkeypatch, beta, k):
-    # D_s is a sum of s + 1 products of k terms of at most h**2; the last diagonal kept has the unit 1.
+    # D_s is a sum of s + 1 products of k terms of at most h**2; the last diagonal kept
+    # has the unit 1.
     plan = hg.make_plan(np.ones((1, k)), np.ones((k, 1)), scheme=hg.Ozaki1())
-    monkeypatch.setattr("hifigemm.schemes.ozaki1.slice_bits", lambda problem, spec: beta)
+    monkeypatch.setattr(
+        "hifigemm.schemes.ozaki1.slice_bits", lambda problem, spec: beta
+    )
     waste = []
     for kept in (1, 2, 3, 8, 40, 300):
-        largest = sum((s + 1) * k * 4 ** (beta - 1) << (beta * (kept - 1 - s)) for s in range(kept))
+        largest = sum(
+            (s + 1) * k * 4 ** (beta - 1) << (beta * (kept - 1 - s))
+            for s in range(kept)
+        )
         waste.append(_sum_bits(plan, kept) - largest.bit_length())
         assert largest < 2 ** _sum_bits(plan, kept)
     if k in (1, 2, 1024):
@@ -235,22 +294,29 @@ def test_counts_come_from_the_target_where_none_is_given(dtype, accuracy):
     plan = hg.make_plan(a, a.T, scheme=hg.Ozaki1(), accuracy=accuracy)
     count = first_num_slices(plan.problem, plan.target, beta_of(plan))
     assert plan.scheme == hg.Ozaki1(num_slices=count)
-    assert plan.num_products == count * (count + 1) // 2 * (4 if dtype == "complex128" else 1)
+    assert plan.num_products == count * (count + 1) // 2 * (
+        4 if dtype == "complex128" else 1
+    )
     assert plan.reason == f"{count} slices of {beta_of(plan)} bits for {plan.target}"
 
 
 @pytest.mark.parametrize(("dtype", "each"), [("float32", 1), ("complex64", 4)])
 def test_products_are_counted_as_they_are_made(dtype, each):
-    # Rows of one slice and columns of three: the diagonals have one pair each; with all slices two more.
+    # Rows of one slice and columns of three: the diagonals have one pair each; with all
+    # slices two more.
     a, b = np.ones((2, 3), dtype), np.ones((3, 2), dtype)
     b[0] = 1 + 2.0**-20
     for count, made in ((1, 1), (2, 2), (3, 3), (9, 3)):
         for x, y in ((a, b), (b.T, a.T)):
-            report = hg.matmul(x, y, scheme=hg.Ozaki1(num_slices=count), return_report=True)[1]
+            report = hg.matmul(
+                x, y, scheme=hg.Ozaki1(num_slices=count), return_report=True
+            )[1]
             assert report.num_products == each * made
             assert report.correct is (made == 3)
     for count, made in ((1, 1), (2, 3), (3, 6), (4, 8), (5, 9), (9, 9)):
-        report = hg.matmul(b.T, b, scheme=hg.Ozaki1(num_slices=count), return_report=True)[1]
+        report = hg.matmul(
+            b.T, b, scheme=hg.Ozaki1(num_slices=count), return_report=True
+        )[1]
         assert report.num_products == each * made
         assert report.correct is (made == 9)
 
@@ -258,7 +324,14 @@ def test_products_are_counted_as_they_are_made(dtype, each):
 def test_all_kinds_of_target_are_escalated_to_twice_the_slices_and_to_the_largest_count_at_last():
     a = np.ones((3, 4))
     engine = engine_for("numpy")
-    for count, then in ((1, 2), (7, 14), (2200, 4400), (3000, 4400), (4399, 4400), (4400, None)):
+    for count, then in (
+        (1, 2),
+        (7, 14),
+        (2200, 4400),
+        (3000, 4400),
+        (4399, 4400),
+        (4400, None),
+    ):
         plan = hg.make_plan(a, a.T, scheme=hg.Ozaki1(num_slices=count, mode="correct"))
         finer = plan.scheme.escalate(plan, plan.problem, engine)
         assert (None if finer is None else finer.scheme.num_slices) == then
@@ -267,18 +340,39 @@ def test_all_kinds_of_target_are_escalated_to_twice_the_slices_and_to_the_larges
 def test_sums_that_no_slices_keep_in_int64_are_refused():
     engine = engine_for("numpy")
     for k, bits in ((2**46, 4), (2**50, 1)):
-        plan = hg.Ozaki1("fp64").plan(Problem(1, 1, 1, k, np.dtype("float64")), Target(1e-9), engine, None, None)
+        plan = hg.Ozaki1("fp64").plan(
+            Problem(1, 1, 1, k, np.dtype("float64")), Target(1e-9), engine, None, None
+        )
         assert beta_of(plan) == bits
-    with pytest.raises(hg.PlanError, match="no slice size is exact for k = 2251799813685248"):
-        hg.Ozaki1("fp64").plan(Problem(1, 1, 1, 2**51, np.dtype("float64")), Target(1e-9), engine, None, None)
+    with pytest.raises(
+        hg.PlanError, match="no slice size is exact for k = 2251799813685248"
+    ):
+        hg.Ozaki1("fp64").plan(
+            Problem(1, 1, 1, 2**51, np.dtype("float64")),
+            Target(1e-9),
+            engine,
+            None,
+            None,
+        )
 
 
 def test_only_estimates_look_at_operands():
-    problem, engine, x = Problem(1, 2, 2, 2, np.dtype(float)), NumpyEngine(), np.full((1, 2, 2), 1 / 3)
+    problem, engine, x = (
+        Problem(1, 2, 2, 2, np.dtype(float)),
+        NumpyEngine(),
+        np.full((1, 2, 2), 1 / 3),
+    )
     for mode in ("dp", "sp"):
-        found = hg.Ozaki1(mode=mode).evidence(problem, Target(1e-9), x, x, engine, 2**28)
+        found = hg.Ozaki1(mode=mode).evidence(
+            problem, Target(1e-9), x, x, engine, 2**28
+        )
         assert found == Evidence(num_slices=found.num_slices)
-    for scheme in (hg.Ozaki1(), hg.Ozaki1(num_slices=3), hg.Ozaki1(mode="correct"), hg.Ozaki1(num_slices=3, mode="dp")):
+    for scheme in (
+        hg.Ozaki1(),
+        hg.Ozaki1(num_slices=3),
+        hg.Ozaki1(mode="correct"),
+        hg.Ozaki1(num_slices=3, mode="dp"),
+    ):
         assert scheme.evidence(problem, Target(1e-9), None, None, engine, 2**28) is None
 
 
@@ -286,7 +380,11 @@ def test_only_estimates_look_at_operands():
 @pytest.mark.parametrize("dtype", ["float64", "complex128"])
 def test_splits_know_their_vectors_and_begin_at_the_largest_entry(product, dtype):
     # Only digits -h .. h - 1 leave no room for a number just below a power of two.
-    plan = hg.make_plan(np.ones((3, 5), dtype), np.ones((5, 2), dtype), scheme=hg.Ozaki1(product, num_slices=4))
+    plan = hg.make_plan(
+        np.ones((3, 5), dtype),
+        np.ones((5, 2), dtype),
+        scheme=hg.Ozaki1(product, num_slices=4),
+    )
     engine, width = engine_for("numpy"), 2 if dtype == "complex128" else 1
     x = np.full((2, 3, 5), np.nextafter(1.0, 0), dtype)
     x[:, 1] = 0.75
@@ -302,7 +400,8 @@ def test_splits_know_their_vectors_and_begin_at_the_largest_entry(product, dtype
 @pytest.mark.parametrize("product", PRODUCTS)
 @pytest.mark.parametrize("count", [1, 3, 6])
 def test_integers_are_judged_in_the_units_that_they_have(monkeypatch, product, count):
-    # The entry is a power of two, and kept whole: floor(log2 |V|) says what its unit is.
+    # The entry is a power of two, and kept whole: floor(log2 |V|) says what its unit
+    # is.
     def judge(plan, left, right, engine, rounded, exact, err, lowest):
         assert exact.all()
         largest = [math.frexp(x.max())[1] for x in (a, b)]

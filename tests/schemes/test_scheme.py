@@ -1,4 +1,6 @@
-"""What all schemes share: fields at the ends of their ranges, INT8 products of any length, bounds that are stated."""
+"""What all schemes share: fields at the ends of their ranges, INT8 products of any
+length, bounds that are stated.
+"""
 
 from __future__ import annotations
 
@@ -21,19 +23,39 @@ from hifigemm.schemes.scheme import exact_int8, finished
     [
         (hg.Ozaki1, "num_slices", 1, 4400),
         (hg.Ozaki2, "num_moduli", 2, 49),
-        (lambda block: hg.Multiword(accumulate="blocked", block=block), "block", 1, None),
+        (
+            lambda block: hg.Multiword(accumulate="blocked", block=block),
+            "block",
+            1,
+            None,
+        ),
         (hg.Corrected, "block", 1, None),
     ],
 )
 def test_counts_are_taken_from_the_least_to_the_most(scheme, field, least, most):
-    scheme = scheme if scheme not in (hg.Ozaki1, hg.Ozaki2, hg.Corrected) else lambda x, kind=scheme: kind(**{field: x})
+    scheme = (
+        scheme
+        if scheme not in (hg.Ozaki1, hg.Ozaki2, hg.Corrected)
+        else lambda x, kind=scheme: kind(**{field: x})
+    )
     numbers = f"from {least} to {most}" if most else f"of at least {least}"
     for count in (least, np.int32(least + 1), most or 10**6, None):
         made = getattr(scheme(count), field)
         assert made == count
         assert made is None or type(made) is int
-    for count in (least - 1, -1, (most or 0) + 1 if most else 0, 2.0, True, "3", math.nan):
-        with pytest.raises(hg.PlanError, match=rf"\({field}=.*expected None or a whole number {numbers}$"):
+    for count in (
+        least - 1,
+        -1,
+        (most or 0) + 1 if most else 0,
+        2.0,
+        True,
+        "3",
+        math.nan,
+    ):
+        with pytest.raises(
+            hg.PlanError,
+            match=rf"\({field}=.*expected None or a whole number {numbers}$",
+        ):
             scheme(count)
 
 
@@ -54,7 +76,10 @@ class ShortEngine(NumpyEngine):
 @pytest.mark.parametrize("stacks", [(2, 1), (1, 2), (2, 2)])
 def test_int8_products_are_added_over_blocks_of_k(k, stacks):
     rng, engine = np.random.default_rng(k), ShortEngine()
-    a, b = (rng.integers(-128, 128, shape).astype(np.int8) for shape in ((stacks[0], 3, k), (stacks[1], k, 4)))
+    a, b = (
+        rng.integers(-128, 128, shape).astype(np.int8)
+        for shape in ((stacks[0], 3, k), (stacks[1], k, 4))
+    )
     found = exact_int8(engine, a, b, 128, 128)
     assert found.dtype == (np.int32 if k <= 3 else np.int64)
     np.testing.assert_array_equal(found, a.astype(np.int64) @ b.astype(np.int64))
@@ -68,7 +93,9 @@ def test_int8_products_go_beyond_int32():
 
 
 def test_complex_entries_are_certified_where_both_components_are():
-    plan = hg.make_plan(np.ones((1, 1), complex), np.ones((1, 1), complex), scheme="ozaki1")
+    plan = hg.make_plan(
+        np.ones((1, 1), complex), np.ones((1, 1), complex), scheme="ozaki1"
+    )
     values = np.arange(8.0).reshape(1, 1, 8)
     certified = np.array([[[True, True, True, False, False, True, False, False]]])
     done = finished(plan.problem, values, certified, 0.25, 7)
@@ -79,7 +106,12 @@ def test_complex_entries_are_certified_where_both_components_are():
 
 @pytest.mark.parametrize(
     "scheme",
-    [hg.Ozaki1(num_slices=3), hg.Ozaki2(num_moduli=9), hg.Ozaki2(num_moduli=9, scaling="fast"), hg.Corrected()],
+    [
+        hg.Ozaki1(num_slices=3),
+        hg.Ozaki2(num_moduli=9),
+        hg.Ozaki2(num_moduli=9, scaling="fast"),
+        hg.Corrected(),
+    ],
     ids=str,
 )
 def test_plans_promise_what_was_asked_and_say_that_entries_are_certified(scheme):
@@ -90,18 +122,30 @@ def test_plans_promise_what_was_asked_and_say_that_entries_are_certified(scheme)
         (Target(1e-5), Verification.ENTRYWISE),
     ):
         plan = scheme.plan(problem, target, engine, None, scheme)
-        assert (plan.bound, plan.verification, plan.asked) == (target.r, verification, scheme)
+        assert (plan.bound, plan.verification, plan.asked) == (
+            target.r,
+            verification,
+            scheme,
+        )
         assert plan.certifies is (target != NOTHING_STATED)
         assert plan.is_fixed
     for free in (hg.Ozaki1(), hg.Ozaki2(), hg.Ozaki2(scaling="fast")):
         plan = free.plan(problem, Target(1e-5), engine, None, free)
-        assert (plan.bound, plan.verification, plan.is_fixed) == (1e-5, Verification.ENTRYWISE, False)
+        assert (plan.bound, plan.verification, plan.is_fixed) == (
+            1e-5,
+            Verification.ENTRYWISE,
+            False,
+        )
 
 
 @pytest.mark.parametrize(
-    "scheme", [hg.Native(), hg.Multiword(), hg.Corrected(), hg.Ozaki1(), hg.Ozaki2(num_moduli=9)], ids=str
+    "scheme",
+    [hg.Native(), hg.Multiword(), hg.Corrected(), hg.Ozaki1(), hg.Ozaki2(num_moduli=9)],
+    ids=str,
 )
 def test_schemes_read_operands_only_where_a_plan_rests_on_them(scheme):
     problem = Problem(1, 3, 4, 2, np.dtype("float64"))
     for target in (NO_PROMISE, Target(1e-9), Target(0.0, correct=True)):
-        assert scheme.evidence(problem, target, None, None, NumpyEngine(), 2**28) is None
+        assert (
+            scheme.evidence(problem, target, None, None, NumpyEngine(), 2**28) is None
+        )

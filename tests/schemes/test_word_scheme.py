@@ -1,4 +1,6 @@
-"""What the schemes of words share: roundings counted as they are made, scales as high as sums allow, refusals."""
+"""What the schemes of words share: roundings counted as they are made, scales as high
+as sums allow, refusals.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,12 @@ from hifigemm.accuracy import NO_PROMISE, Target
 from hifigemm.engines import engine_for
 from hifigemm.formats import FORMATS, FP16
 from hifigemm.numerics.bits import ceil_log2
-from hifigemm.numerics.word_bounds import WordError, growth, relative_error, steps_in_blocks
+from hifigemm.numerics.word_bounds import (
+    WordError,
+    growth,
+    relative_error,
+    steps_in_blocks,
+)
 from hifigemm.plan import Split
 from hifigemm.problem import Problem
 from hifigemm.schemes.corrected import BLOCK, Corrected
@@ -26,7 +33,9 @@ UP = 1 + 2.0**-30
 
 
 class Sum:
-    """A sum by its terms: {(word of a, word of b, h): [roundings in the unit, roundings outside]}."""
+    """A sum by its terms: {(word of a, word of b, h): [roundings in the unit, roundings
+    outside]}.
+    """
 
     def __init__(self, terms):
         self.terms = terms
@@ -34,7 +43,9 @@ class Sum:
     def __add__(self, other):
         assert not self.terms.keys() & other.terms.keys()
         both = {**self.terms, **other.terms}
-        return Sum({term: (inside, outside + 1) for term, (inside, outside) in both.items()})
+        return Sum(
+            {term: (inside, outside + 1) for term, (inside, outside) in both.items()}
+        )
 
     def __mul__(self, factor):
         assert np.frexp(factor)[0] == 0.5
@@ -42,7 +53,9 @@ class Sum:
 
 
 class CountingEngine:
-    """Words are 1000 p + h, the word's index and the place along k; products are sums of terms."""
+    """Words are 1000 p + h, the word's index and the place along k; products are sums
+    of terms.
+    """
 
     def __init__(self, unit):
         self.unit, self.steps = unit, 0
@@ -57,12 +70,19 @@ class CountingEngine:
             made[p, q, h] = steps, 0
         if c is not None:
             assert not made.keys() & c.terms.keys()
-            made |= {term: (inside + steps, outside) for term, (inside, outside) in c.terms.items()}
+            made |= {
+                term: (inside + steps, outside)
+                for term, (inside, outside) in c.terms.items()
+            }
         return Sum(made)
 
 
 SCHEMES = [
-    *(Corrected(product, accumulate) for product in ("fp16", "tf32") for accumulate in ("outside", "chained")),
+    *(
+        Corrected(product, accumulate)
+        for product in ("fp16", "tf32")
+        for accumulate in ("outside", "chained")
+    ),
     *(Corrected("fp16", block=block) for block in (1, 16, 24)),
     *(
         Multiword(product, *counts, accumulate=accumulate)
@@ -81,36 +101,56 @@ def test_bounds_count_the_roundings_that_terms_go_through(scheme, engine):
         problem = Problem(1, 1, 1, k, np.dtype("float32"))
         plan = scheme.plan(problem, NO_PROMISE, engine_for(engine), None, scheme)
         unit = scheme.unit_on(engine_for(engine), problem)
-        words = np.array([1000 * p + h for p in range(scheme.splitting.num_words) for h in range(k)])
+        words = np.array(
+            [1000 * p + h for p in range(scheme.splitting.num_words) for h in range(k)]
+        )
         counting = CountingEngine(unit)
-        made = scheme.sum_products(plan, words[None, None], words[None, :, None], counting).terms
+        made = scheme.sum_products(
+            plan, words[None, None], words[None, :, None], counting
+        ).terms
         errors = scheme.pair_errors(unit, k)
         assert plan.num_products == len(errors)
-        assert f"at worst {relative_error(scheme.splitting, errors):.3g} |A||B|" in plan.reason
+        assert (
+            f"at worst {relative_error(scheme.splitting, errors):.3g} |A||B|"
+            in plan.reason
+        )
         assert Counter((p, q) for p, q, _ in made) == dict.fromkeys(errors, k)
         assert counting.steps == len(errors) * steps_in_blocks(unit, k, plan.k_block)
         for pair, stated in errors.items():
             each = {made[term] for term in made if term[:2] == pair}
-            largest = max(growth((unit.error, inside), (unit.accumulator.u, outside)) for inside, outside in each)
+            largest = max(
+                growth((unit.error, inside), (unit.accumulator.u, outside))
+                for inside, outside in each
+            )
             assert largest / UP <= stated <= largest * UP
 
 
-@pytest.mark.parametrize("scheme", [Corrected("fp16"), Corrected("tf32"), *map(Multiword, ("fp16", "bf16", "tf32"))])
+@pytest.mark.parametrize(
+    "scheme",
+    [Corrected("fp16"), Corrected("tf32"), *map(Multiword, ("fp16", "bf16", "tf32"))],
+)
 def test_entries_are_scaled_as_high_as_their_format_and_their_sums_allow(scheme):
     fmt = scheme.splitting.fmt
-    for dtype, k in itertools.product(("float32", "complex64"), (1, 2, 3, 4, 1000, 2**40)):
+    for dtype, k in itertools.product(
+        ("float32", "complex64"), (1, 2, 3, 4, 1000, 2**40)
+    ):
         problem = Problem(1, 1, 1, k, np.dtype(dtype))
         top, terms = scheme.top_exponent(problem), problem.terms
         assert top <= fmt.emax + 1
-        assert terms * 4**top <= 2**122  # words that are rounded up and the errors of sums leave room below 2**128
+        # words that are rounded up and the errors of sums leave room below 2**128
+        assert terms * 4**top <= 2**122
         assert top == fmt.emax + 1 or ceil_log2(terms) + 2 * (top + 1) > 122
 
 
 def test_fp32_words_are_scaled_to_where_sums_in_fp64_are_far_from_any_end():
-    assert Multiword("fp32").top_exponent(Problem(1, 1, 1, 5, np.dtype("float64"))) == 100
+    assert (
+        Multiword("fp32").top_exponent(Problem(1, 1, 1, 5, np.dtype("float64"))) == 100
+    )
 
 
-@pytest.mark.parametrize("scheme", [Corrected("fp16"), Corrected("tf32"), Multiword("bf16", 3, 6)])
+@pytest.mark.parametrize(
+    "scheme", [Corrected("fp16"), Corrected("tf32"), Multiword("bf16", 3, 6)]
+)
 @pytest.mark.parametrize("k", [64, 4096])
 def test_most_bits_are_lost_down_to_the_last_that_keeps_the_bound(scheme, k):
     unit = engine_for("simulated-h100").accumulation(scheme.splitting.fmt)
@@ -121,7 +161,9 @@ def test_most_bits_are_lost_down_to_the_last_that_keeps_the_bound(scheme, k):
             assert scheme.most_lost(unit, k, worst[lost]) == lost
             assert scheme.most_lost(unit, k, np.nextafter(worst[lost + 1], 0)) == lost
     assert scheme.most_lost(unit, k, np.nextafter(worst[0], 0)) == -1
-    assert scheme.most_lost(unit, k, 1e30) == (23 if worst[23] < np.inf else worst.index(np.inf) - 1)
+    assert scheme.most_lost(unit, k, 1e30) == (
+        23 if worst[23] < np.inf else worst.index(np.inf) - 1
+    )
 
 
 @pytest.mark.parametrize("scheme", [Corrected(), Multiword("bf16", 2, 3)])
@@ -137,33 +179,52 @@ def test_a_target_is_refused_below_what_words_without_remainders_keep(scheme):
     assert scheme.plan(replace(problem, k=0), less, engine, None, scheme)
 
 
-@pytest.mark.parametrize("scheme", [Corrected(), Corrected(accumulate="chained"), Multiword("tf32")])
+@pytest.mark.parametrize(
+    "scheme", [Corrected(), Corrected(accumulate="chained"), Multiword("tf32")]
+)
 def test_an_exact_zero_is_positive(scheme):
-    for a, b in (([[-1.0]], [[0.0]]), ([[-1.0, 1.0]], [[1.0], [1.0]]), ([[-0.0, 3.0]], [[5.0], [-0.0]])):
+    for a, b in (
+        ([[-1.0]], [[0.0]]),
+        ([[-1.0, 1.0]], [[1.0], [1.0]]),
+        ([[-0.0, 3.0]], [[5.0], [-0.0]]),
+    ):
         c = matmul(np.array(a, np.float32), np.array(b, np.float32), scheme=scheme)
         assert c == 0.0
         assert not np.signbit(c)
 
 
-@pytest.mark.parametrize("engine", ["simulated-a100", "simulated-h100", "simulated-b200"])
+@pytest.mark.parametrize(
+    "engine", ["simulated-a100", "simulated-h100", "simulated-b200"]
+)
 def test_blocks_of_corrected_products_are_four_instructions(engine):
     for product in ("fp16", "tf32"):
         fmt = FORMATS[product]
-        assert BLOCK[product] == Corrected(product).interval == 4 * engine_for(engine).accumulation(fmt).block
+        assert (
+            BLOCK[product]
+            == Corrected(product).interval
+            == 4 * engine_for(engine).accumulation(fmt).block
+        )
 
 
 def test_counts_are_triangles_and_squares():
     for product, counts in COUNTS.items():
         words = 3 if product == "bf16" else 2
-        assert set(counts) == {(1, 1)} | {(p, n) for p in range(2, words + 1) for n in (p * (p + 1) // 2, p * p)}
+        assert set(counts) == {(1, 1)} | {
+            (p, n) for p in range(2, words + 1) for n in (p * (p + 1) // 2, p * p)
+        }
 
 
 @pytest.mark.parametrize("engine", ["numpy", "simulated-v100", "simulated-h100"])
 @pytest.mark.parametrize("k", [1, 10, 64, 65, 1000, 4096, 4097, 10**6, 2**24])
 def test_blocks_of_a_blocked_sum_are_the_power_of_two_with_the_least_bound(engine, k):
-    unit, scheme = engine_for(engine).accumulation(FP16), Multiword("fp16", 1, 1, accumulate="blocked")
+    unit, scheme = (
+        engine_for(engine).accumulation(FP16),
+        Multiword("fp16", 1, 1, accumulate="blocked"),
+    )
     powers = [2**x for x in range(25) if 2**x >= unit.block]
-    bounds = [replace(scheme, block=block).pair_errors(unit, k)[0, 0] for block in powers]
+    bounds = [
+        replace(scheme, block=block).pair_errors(unit, k)[0, 0] for block in powers
+    ]
     assert scheme.block_length(unit, k) == min(k, powers[int(np.argmin(bounds))])
 
 
@@ -174,7 +235,9 @@ def test_powers_of_two_scale_the_result(alpha, dtype):
     a, b = (rng.random(shape).astype(dtype) for shape in ((3, 9), (9, 4)))
     found = gemm(a, b, alpha=alpha, scheme=Corrected())
     assert found.dtype == dtype
-    np.testing.assert_array_equal(found, np.asarray(alpha, dtype) * matmul(a, b, scheme=Corrected()))
+    np.testing.assert_array_equal(
+        found, np.asarray(alpha, dtype) * matmul(a, b, scheme=Corrected())
+    )
 
 
 def test_operands_of_whole_words_have_no_remainders_in_their_bound():
@@ -183,55 +246,108 @@ def test_operands_of_whole_words_have_no_remainders_in_their_bound():
         x = a.astype(dtype)
         _, report = matmul(x, x.T, scheme=Corrected(), return_report=True)
         scheme, unit = Corrected(), engine_for("numpy").accumulation(FP16)
-        assert report.bound == relative_error(scheme.splitting, scheme.pair_errors(unit, 4), (False, False))
+        assert report.bound == relative_error(
+            scheme.splitting, scheme.pair_errors(unit, 4), (False, False)
+        )
 
 
 def test_entries_are_certified_down_to_their_own_bound():
-    # 0.25 and an absolute part of 2**-10, against |A||B| of 0.5 2**-3, of no terms at all, and one that overflowed.
-    facts = {"nonzero": np.array([[[1], [0], [1]]], np.int8), "magnitude": np.array([[[0.25], [0.0], [0.25]]])}
+    # 0.25 and an absolute part of 2**-10, against |A||B| of 0.5 2**-3, of no terms at
+    # all, and one that overflowed.
+    facts = {
+        "nonzero": np.array([[[1], [0], [1]]], np.int8),
+        "magnitude": np.array([[[0.25], [0.0], [0.25]]]),
+    }
     left = Split("left", 3, None, None, 1, facts)
-    ones = {"nonzero": np.ones((1, 1, 1), np.int8), "magnitude": np.full((1, 1, 1), 0.25)}
+    ones = {
+        "nonzero": np.ones((1, 1, 1), np.int8),
+        "magnitude": np.full((1, 1, 1), 0.25),
+    }
     right, engine = Split("right", 1, None, None, 1, ones), engine_for("numpy")
-    plan = Multiword().plan(Problem(1, 3, 1, 1, np.dtype("float32")), NO_PROMISE, engine, None, None)
-    error, finite = WordError(0.25, np.full((1, 3, 1), 2.0**-10)), np.array([[[True], [True], [False]]])
+    plan = Multiword().plan(
+        Problem(1, 3, 1, 1, np.dtype("float32")), NO_PROMISE, engine, None, None
+    )
+    error, finite = (
+        WordError(0.25, np.full((1, 3, 1), 2.0**-10)),
+        np.array([[[True], [True], [False]]]),
+    )
     ratio = 2.0**-10 / (0.0625 * (1 - 3 * 2.0**-53) - 2.0**-1074)
-    for r, expected in ((0.25 + ratio, [True, True, False]), (np.nextafter(0.25 + ratio, 0), [False, True, False])):
-        certified, bound = _certified_entries(replace(plan, target=Target(r)), left, right, engine, error, finite)
+    for r, expected in (
+        (0.25 + ratio, [True, True, False]),
+        (np.nextafter(0.25 + ratio, 0), [False, True, False]),
+    ):
+        certified, bound = _certified_entries(
+            replace(plan, target=Target(r)), left, right, engine, error, finite
+        )
         assert certified[0, :, 0].tolist() == expected
         assert bound == (0.25 + ratio if expected[0] else 0.25)
-    for r, expected in ((0.25, [True, True, False]), (np.nextafter(0.25, 0), [False, False, False])):
+    for r, expected in (
+        (0.25, [True, True, False]),
+        (np.nextafter(0.25, 0), [False, False, False]),
+    ):
         whole = WordError(0.25, None)
-        certified, bound = _certified_entries(replace(plan, target=Target(r)), left, right, engine, whole, finite)
+        certified, bound = _certified_entries(
+            replace(plan, target=Target(r)), left, right, engine, whole, finite
+        )
         assert certified[0, :, 0].tolist() == expected
         assert bound == 0.25
 
 
 def test_published_methods_do_not_scale():
-    counts = {"markidis": (2, 4), "feng": (2, 4), "fasi-fp16": (2, 3), "fasi-bf16": (3, 6)}
-    counts |= {f"valero-lara-tf{bits}x{n}": (1 + (n > 1), n) for bits in (32, 64) for n in (1, 3, 4)}
-    assert {name: (scheme.num_words, scheme.num_products) for name, scheme in PRESETS.items()} == counts
+    counts = {
+        "markidis": (2, 4),
+        "feng": (2, 4),
+        "fasi-fp16": (2, 3),
+        "fasi-bf16": (3, 6),
+    }
+    counts |= {
+        f"valero-lara-tf{bits}x{n}": (1 + (n > 1), n)
+        for bits in (32, 64)
+        for n in (1, 3, 4)
+    }
+    assert {
+        name: (scheme.num_words, scheme.num_products)
+        for name, scheme in PRESETS.items()
+    } == counts
     assert not any(scheme.scale for scheme in PRESETS.values())
 
 
 def test_low_words_are_shifted_by_eleven_bits_where_fp16_has_too_few_exponents():
-    assert [Corrected(product).splitting.low_shift for product in ("fp16", "tf32")] == [11, 0]
-    assert [Corrected(product, shift_low=False).splitting.low_shift for product in ("fp16", "tf32")] == [0, 0]
-    assert all(Corrected(product).splitting.num_words == 2 for product in ("fp16", "tf32"))
+    assert [Corrected(product).splitting.low_shift for product in ("fp16", "tf32")] == [
+        11,
+        0,
+    ]
+    assert [
+        Corrected(product, shift_low=False).splitting.low_shift
+        for product in ("fp16", "tf32")
+    ] == [0, 0]
+    assert all(
+        Corrected(product).splitting.num_words == 2 for product in ("fp16", "tf32")
+    )
 
 
 @pytest.mark.parametrize(("dtype", "width"), [("float32", 1), ("complex64", 2)])
 def test_splits_know_their_vectors(dtype, width):
     engine, x = engine_for("numpy"), np.ones((2, 3, 5), dtype)
-    plan = Corrected().plan(Problem(2, 3, 3, 5, x.dtype), NO_PROMISE, engine, None, None)
+    plan = Corrected().plan(
+        Problem(2, 3, 3, 5, x.dtype), NO_PROMISE, engine, None, None
+    )
     left = plan.scheme.split(plan, x, "left", None, engine)
     right = plan.scheme.split(plan, np.swapaxes(x, 1, 2), "right", None, engine)
     assert (left.vectors, right.vectors) == (3, 3)
-    assert (left.planes.shape, right.planes.shape) == ((2, 3, 10 * width), (2, 10 * width, 3 * width))
+    assert (left.planes.shape, right.planes.shape) == (
+        (2, 3, 10 * width),
+        (2, 10 * width, 3 * width),
+    )
 
 
 def test_entries_that_were_escalated_do_not_count_with_their_first_bound():
-    # Without scales words of FP16 lose these entries; with them they are whole, and leave no remainders.
-    a, b = np.array([[1.0, 3.0], [2.0**-40, 2.0**-39]], np.float32), np.ones((2, 2), np.float32)
+    # Without scales words of FP16 lose these entries; with them they are whole, and
+    # leave no remainders.
+    a, b = (
+        np.array([[1.0, 3.0], [2.0**-40, 2.0**-39]], np.float32),
+        np.ones((2, 2), np.float32),
+    )
     scheme, unit = Corrected(scale=False), engine_for("numpy").accumulation(FP16)
     errors = scheme.pair_errors(unit, 2)
     r = relative_error(scheme.splitting, errors, (False, False))
@@ -251,13 +367,19 @@ def test_entries_that_were_escalated_do_not_count_with_their_first_bound():
     ],
     ids=str,
 )
-def test_an_accuracy_that_is_kept_gives_infinity_only_where_the_exact_value_does(scheme, dtype):
-    """The largest number rounds to a word beyond the range; twice that number lies there for sure."""
+def test_an_accuracy_that_is_kept_gives_infinity_only_where_the_exact_value_does(
+    scheme, dtype
+):
+    """The largest number rounds to a word beyond the range; twice that number lies
+    there for sure.
+    """
     most, one = np.finfo(dtype).max, np.ones((2, 1), dtype)
     given = {"scheme": scheme, "accuracy": 0.05}
     with pytest.raises(AccuracyError, match="for 1 of 1 entries"):
         matmul(np.array([[most, 0]], dtype), one, **given)
-    rows = np.array([[most, most], [-most, -most], [most / 4, most / 4], [most, -most]], dtype)
+    rows = np.array(
+        [[most, most], [-most, -most], [most / 4, most / 4], [most, -most]], dtype
+    )
     found = matmul(rows, one, **given)
     np.testing.assert_array_equal(np.isinf(found), [[True], [True], [False], [False]])
     assert found[0, 0] > 0 > found[1, 0]

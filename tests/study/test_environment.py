@@ -21,8 +21,19 @@ def test_commit_is_that_of_the_checkout_and_marks_changes(tmp_path, monkeypatch)
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     assert environment()["commit"] is None
     (tmp_path / "file").write_text("1")
-    identity = ["-c", "user.name=n", "-c", "user.email=e@example.org", "-c", "commit.gpgsign=false"]
-    for command in (["init", "-q"], ["add", "file"], [*identity, "commit", "-q", "-m", "one"]):
+    identity = [
+        "-c",
+        "user.name=n",
+        "-c",
+        "user.email=e@example.org",
+        "-c",
+        "commit.gpgsign=false",
+    ]
+    for command in (
+        ["init", "-q"],
+        ["add", "file"],
+        [*identity, "commit", "-q", "-m", "one"],
+    ):
         subprocess.run(["git", *command], check=True, capture_output=True)
     commit = environment()["commit"]
     assert len(commit) == 40
@@ -32,7 +43,10 @@ def test_commit_is_that_of_the_checkout_and_marks_changes(tmp_path, monkeypatch)
 
 def test_csv_gives_floats_back_exactly_and_names_every_column(tmp_path):
     path = tmp_path / "new" / "errors.csv"
-    rows = [{"n": np.int64(3), "error": 0.1 + 0.2}, {"n": 4, "error": np.float32(0.1), "note": "a, b"}]
+    rows = [
+        {"n": np.int64(3), "error": 0.1 + 0.2},
+        {"n": 4, "error": np.float32(0.1), "note": "a, b"},
+    ]
     write_csv(path, rows, seed=7)
     with path.open(newline="") as file:
         read = list(csv.DictReader(file))

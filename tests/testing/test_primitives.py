@@ -1,4 +1,6 @@
-"""The primitives of other libraries that exactness rests on, and that a fault in one is named."""
+"""The primitives of other libraries that exactness rests on, and that a fault in one is
+named.
+"""
 
 from __future__ import annotations
 
@@ -17,21 +19,32 @@ NUMPY = Place("NumPy")
 
 
 def at_fault(found):
-    return {finding.name: finding.fault for finding in found if finding.fault and finding.used}
+    return {
+        finding.name: finding.fault
+        for finding in found
+        if finding.fault and finding.used
+    }
 
 
 def test_every_primitive_of_the_cpu_is_exact():
     found = list(findings())
     assert not at_fault(found)
     assert all(finding.cases for finding in found)
-    assert {"rint (float64)", "float64 to float32", "sum (int64)", "exact int8 products"} <= {x.name for x in found}
+    assert {
+        "rint (float64)",
+        "float64 to float32",
+        "sum (int64)",
+        "exact int8 products",
+    } <= {x.name for x in found}
 
 
 @pytest.mark.gpu
 def test_every_primitive_of_the_gpu_is_exact():
     found = [finding for finding in findings() if "cuda" in finding.library]
     assert not at_fault(found)
-    assert {"rint (float64)", "exact int8 products", "exact tf32 products"} <= {x.name for x in found}
+    assert {"rint (float64)", "exact int8 products", "exact tf32 products"} <= {
+        x.name for x in found
+    }
 
 
 @pytest.mark.torch
@@ -40,7 +53,9 @@ def test_arrays_of_a_device_run_through_the_same_checks():
 
 
 def spoiled(function, where):
-    """The function with one entry changed in calls for which `where` holds of its first argument."""
+    """The function with one entry changed in calls for which `where` holds of its first
+    argument.
+    """
 
     def changed(x, *others, **options):
         found = np.array(function(x, *others, **options))
@@ -52,7 +67,9 @@ def spoiled(function, where):
 
 
 def test_a_function_that_fails_in_one_stride_is_named_with_the_stride(monkeypatch):
-    monkeypatch.setattr(np, "rint", spoiled(np.rint, lambda x: x.strides == (64,) and x.size > 16))
+    monkeypatch.setattr(
+        np, "rint", spoiled(np.rint, lambda x: x.strides == (64,) and x.size > 16)
+    )
     found = at_fault(functions(NUMPY))
     assert list(found) == ["rint (float64)"]
     assert found["rint (float64)"].startswith("stride 8, size 17: entry 16 is ")
@@ -69,7 +86,11 @@ def test_a_product_that_rounds_at_its_limit_is_named(monkeypatch):
 
     def rounded(self, spec, a, b, x, y):
         found = product(self, spec, a, b, x, y)
-        return found.astype(np.float16).astype(found.dtype) if spec.name == "tf32" and a.shape[2] == 7 else found
+        return (
+            found.astype(np.float16).astype(found.dtype)
+            if spec.name == "tf32" and a.shape[2] == 7
+            else found
+        )
 
     with np.errstate(over="ignore"):
         monkeypatch.setattr(NumpyEngine, "exact_product", rounded)
@@ -78,8 +99,13 @@ def test_a_product_that_rounds_at_its_limit_is_named(monkeypatch):
     assert "(1 x 7) @ (7 x 1)" in found["exact tf32 products"]
 
 
-@pytest.mark.parametrize(("fault", "used", "code"), [("", True, 0), ("stride 3", True, 1), ("stride 3", False, 0)])
-def test_the_command_fails_where_a_primitive_in_use_does(monkeypatch, capsys, fault, used, code):
+@pytest.mark.parametrize(
+    ("fault", "used", "code"),
+    [("", True, 0), ("stride 3", True, 1), ("stride 3", False, 0)],
+)
+def test_the_command_fails_where_a_primitive_in_use_does(
+    monkeypatch, capsys, fault, used, code
+):
     finding = Finding("rint", "NumPy 9", 7, fault, used)
     monkeypatch.setattr("hifigemm.cli.findings", lambda: iter([finding]))
     assert main(["info", "--check"]) == code

@@ -1,4 +1,6 @@
-"""The oracle against fractions.Fraction, entry by entry, on small hostile cases of every generator."""
+"""The oracle against fractions.Fraction, entry by entry, on small hostile cases of
+every generator.
+"""
 
 import math
 from fractions import Fraction
@@ -26,18 +28,24 @@ SINGLE = {
     "uniform": lambda rng, shape, dtype: gen.uniform(rng, shape, -1, 1, dtype),
     "exp_rand": lambda rng, shape, dtype: gen.exp_rand(rng, shape, -35, 14, dtype),
     "mean_of_uniforms": gen.mean_of_uniforms,
-    "hilbert": lambda rng, shape, dtype: gen.hilbert(max(shape), dtype)[: shape[0], : shape[1]],
+    "hilbert": lambda rng, shape, dtype: gen.hilbert(max(shape), dtype)[
+        : shape[0], : shape[1]
+    ],
     "full_range": gen.full_range,
     "subnormal": gen.subnormal,
     "row_span": lambda rng, shape, dtype: gen.row_span(rng, shape, 250, dtype),
-    "badly_scaled": lambda rng, shape, dtype: gen.badly_scaled(rng, shape, -60, 60, dtype),
+    "badly_scaled": lambda rng, shape, dtype: gen.badly_scaled(
+        rng, shape, -60, 60, dtype
+    ),
     "graded": lambda rng, shape, dtype: gen.graded(rng, shape, -9, 9, dtype),
     "vandermonde": gen.vandermonde,
     "integers": lambda rng, shape, dtype: rng.integers(-3, 4, shape).astype(dtype),
     "zeros": lambda rng, shape, dtype: np.full(shape, -0.0, dtype),
 }
 PAIRS = {
-    "exponent_family": lambda rng, m, k, n, dtype: gen.exponent_family(rng, "type4", m, k, n, dtype),
+    "exponent_family": lambda rng, m, k, n, dtype: gen.exponent_family(
+        rng, "type4", m, k, n, dtype
+    ),
     "cancelling": gen.cancelling,
     "nearly_cancelling": lambda *args: gen.cancelling(*args, perturb=True),
     "ties": gen.ties,
@@ -65,11 +73,15 @@ def make_real_pair(rng, name, dtype):
 
 
 every_case = pytest.mark.parametrize("name", [*SINGLE, *PAIRS])
-every_dtype = pytest.mark.parametrize("dtype", [np.float32, np.float64, np.complex64, np.complex128])
+every_dtype = pytest.mark.parametrize(
+    "dtype", [np.float32, np.float64, np.complex64, np.complex128]
+)
 
 
 def fractions_of(x):
-    return [[(Fraction(float(v.real)), Fraction(float(v.imag))) for v in row] for row in x]
+    return [
+        [(Fraction(float(v.real)), Fraction(float(v.imag))) for v in row] for row in x
+    ]
 
 
 def brute_force(a, b):
@@ -79,9 +91,16 @@ def brute_force(a, b):
     size = np.empty_like(product)
     for i, row in enumerate(left):
         for j, col in enumerate(right):
-            terms = [((p * r, -q * s), (p * s, q * r)) for (p, q), (r, s) in zip(row, col, strict=True)]
-            product[i, j] = tuple(sum(sum(term[part]) for term in terms) for part in (0, 1))
-            size[i, j] = tuple(sum(abs(x) for term in terms for x in term[part]) for part in (0, 1))
+            terms = [
+                ((p * r, -q * s), (p * s, q * r))
+                for (p, q), (r, s) in zip(row, col, strict=True)
+            ]
+            product[i, j] = tuple(
+                sum(sum(term[part]) for term in terms) for part in (0, 1)
+            )
+            size[i, j] = tuple(
+                sum(abs(x) for term in terms for x in term[part]) for part in (0, 1)
+            )
     return product, size
 
 
@@ -95,10 +114,16 @@ def nearest(x, dtype):
     x_clipped = max(min(x, largest), -largest)
     middle = np.array(x_clipped.numerator / x_clipped.denominator).astype(dtype)[()]
     with np.errstate(over="ignore", under="ignore"):
-        around = [np.nextafter(middle, -dtype(np.inf)), middle, np.nextafter(middle, dtype(np.inf))]
+        around = [
+            np.nextafter(middle, -dtype(np.inf)),
+            middle,
+            np.nextafter(middle, dtype(np.inf)),
+        ]
     bits = np.uint32 if dtype is np.float32 else np.uint64
     finite = [v for v in around if np.isfinite(v)]
-    best = min(finite, key=lambda v: (abs(Fraction(float(v)) - x), int(v.view(bits)) % 2))
+    best = min(
+        finite, key=lambda v: (abs(Fraction(float(v)) - x), int(v.view(bits)) % 2)
+    )
     return -abs(float(best)) if x < 0 else abs(float(best))
 
 
@@ -106,7 +131,9 @@ def assert_same_bits(actual, expected):
     assert actual.dtype == expected.dtype
     np.testing.assert_array_equal(actual, expected)
     for part in (np.real, np.imag):
-        np.testing.assert_array_equal(np.signbit(part(actual)), np.signbit(part(expected)))
+        np.testing.assert_array_equal(
+            np.signbit(part(actual)), np.signbit(part(expected))
+        )
 
 
 @pytest.mark.thinned(3)
@@ -154,7 +181,10 @@ def test_errors_equal_fractions(name, dtype):
     for part in parts:
         part[:] = np.clip(part, -clip, clip)
         part[::2] *= (1 - rng.random(part[::2].shape) * 1e-5).astype(real)
-    u, eta = Fraction(2) ** -(np.finfo(real).nmant + 1), Fraction(float(np.finfo(real).smallest_subnormal))
+    u, eta = (
+        Fraction(2) ** -(np.finfo(real).nmant + 1),
+        Fraction(float(np.finfo(real).smallest_subnormal)),
+    )
     plain, excess, met = [], [], np.ones((M, N), bool)
     r = 1e-6
     for i, j in np.ndindex(M, N):
@@ -178,7 +208,14 @@ def test_correctly_rounded_product_meets_the_promise_zero(name, dtype):
     assert componentwise_error(c, a, b, rounding=True) == 0.0
 
 
-@pytest.mark.parametrize("name", [name for name in [*SINGLE, *PAIRS] if name not in ("integers", "subnormal", "zeros")])
+@pytest.mark.parametrize(
+    "name",
+    [
+        name
+        for name in [*SINGLE, *PAIRS]
+        if name not in ("integers", "subnormal", "zeros")
+    ],
+)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_native_product_is_not_correctly_rounded(name, dtype):
     a, b = make_pair(name, dtype, seed=5)
@@ -188,7 +225,8 @@ def test_native_product_is_not_correctly_rounded(name, dtype):
 
 
 def test_float32_is_rounded_once():
-    # 1 + 2**-24 + 2**-60: float64 drops the last term and leaves a tie, which goes to 1.
+    # 1 + 2**-24 + 2**-60: float64 drops the last term and leaves a tie, which goes to
+    # 1.
     a, b = np.array([[1, 2.0**-24, 2.0**-30]]), np.array([[1], [1], [2.0**-30]])
     assert correctly_rounded(a, b, np.float32)[0, 0] == np.float32(1 + 2.0**-23)
     assert np.float32(correctly_rounded(a, b)[0, 0]) == 1
@@ -234,12 +272,15 @@ def test_forward_errors_are_entrywise_norms():
     c = a @ b + [[1.0, 0.0], [-2.0, 2.0]]
     expected = {"1": 5 / (9 * 8), "2": 3 / (5 * np.sqrt(26)), "inf": 2 / (4 * 4)}
     assert forward_errors(c, a, b) == pytest.approx(expected, rel=1e-15)
-    assert forward_errors(c, a, b, reference=a @ b) == pytest.approx(expected, rel=1e-15)
+    assert forward_errors(c, a, b, reference=a @ b) == pytest.approx(
+        expected, rel=1e-15
+    )
     assert forward_errors(a @ b, a, b) == dict.fromkeys("12", 0.0) | {"inf": 0.0}
 
 
 def test_forward_errors_see_below_the_last_bit_of_the_result():
-    # The rounding error of a correctly rounded product, which a float64 reference could not show.
+    # The rounding error of a correctly rounded product, which a float64 reference could
+    # not show.
     rng = np.random.default_rng(0)
     a, b = gen.mean_of_uniforms(rng, (40, 50)), gen.mean_of_uniforms(rng, (50, 40))
     best = correctly_rounded(a, b)
@@ -262,8 +303,12 @@ def test_error_that_no_float64_holds_is_infinite():
 
 def test_relative_residual_of_a_known_perturbation():
     reference = np.array([[3.0, 0.0], [0.0, 4.0]])
-    assert relative_residual(reference + np.array([[0, 1e-3], [0, 0]]), reference) == pytest.approx(2e-4, rel=1e-12)
-    assert relative_residual(np.float32([[0.1]]), [[0.1]]) == pytest.approx(abs(float(np.float32(0.1)) - 0.1) / 0.1)
+    assert relative_residual(
+        reference + np.array([[0, 1e-3], [0, 0]]), reference
+    ) == pytest.approx(2e-4, rel=1e-12)
+    assert relative_residual(np.float32([[0.1]]), [[0.1]]) == pytest.approx(
+        abs(float(np.float32(0.1)) - 0.1) / 0.1
+    )
     assert relative_residual(0 * reference, 0 * reference) == 0
 
 

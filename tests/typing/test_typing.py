@@ -1,4 +1,6 @@
-"""Type checkers on pages of user code: nothing is said of what is right, and each mistake is reported where it is."""
+"""Type checkers on pages of user code: nothing is said of what is right, and each
+mistake is reported where it is.
+"""
 
 from __future__ import annotations
 
@@ -31,21 +33,42 @@ def run(*command):
 
 def by_mypy(page, tmp_path):
     out = run(
-        "mypy", "--strict", "--follow-imports=silent", "--config-file=pyproject.toml", f"--cache-dir={tmp_path}", page
+        "mypy",
+        "--strict",
+        "--follow-imports=silent",
+        "--config-file=pyproject.toml",
+        f"--cache-dir={tmp_path}",
+        page,
     )
-    return {int(line): text for line, text in re.findall(rf"{page.name}:(\d+): error: (.*)", out)}
+    return {
+        int(line): text
+        for line, text in re.findall(rf"{page.name}:(\d+): error: (.*)", out)
+    }
 
 
 def by_pyright(page, tmp_path):
     config = tmp_path / "pyrightconfig.json"
     shutil.copy(page, tmp_path)  # pyright looks below the file of its configuration
-    config.write_text(json.dumps({"include": [page.name], "extraPaths": [str(ROOT / "src")]}))
-    out = run("pyright", "--outputjson", f"--pythonpath={sys.executable}", f"--project={config}")
+    config.write_text(
+        json.dumps({"include": [page.name], "extraPaths": [str(ROOT / "src")]})
+    )
+    out = run(
+        "pyright",
+        "--outputjson",
+        f"--pythonpath={sys.executable}",
+        f"--project={config}",
+    )
     found = json.loads(out)["generalDiagnostics"]
-    return {x["range"]["start"]["line"] + 1: x["message"] for x in found if x["severity"] == "error"}
+    return {
+        x["range"]["start"]["line"] + 1: x["message"]
+        for x in found
+        if x["severity"] == "error"
+    }
 
 
-@pytest.fixture(params=["user_code.py", pytest.param("torch_code.py", marks=pytest.mark.torch)])
+@pytest.fixture(
+    params=["user_code.py", pytest.param("torch_code.py", marks=pytest.mark.torch)]
+)
 def right(request):
     return request.param
 

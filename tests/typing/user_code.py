@@ -1,4 +1,6 @@
-"""What users write: it runs, no type checker has a word to say, and every result has the type that is stated."""
+"""What users write: it runs, no type checker has a word to say, and every result has
+the type that is stated.
+"""
 
 from __future__ import annotations
 
@@ -27,13 +29,23 @@ assert_type(hg.matmul(x, y, return_report=True), Reported)
 assert_type(hg.matmul(x, y, accuracy=hg.Relative(1e-9)), NDArray[Any])
 assert_type(hg.matmul(x, y, result="pair"), tuple[NDArray[Any], NDArray[Any]])
 assert_type(hg.matmul(hg.matmul(x, y), y.T, return_report=True), Reported)
-assert_type(hg.matmul(x, y, accuracy="correct", scheme="ozaki2", engine="numpy", workspace=2**20), NDArray[Any])
-assert_type(hg.matmul(x, y, accuracy=1e-12, scheme=hg.Ozaki1(product="fp16", mode="dp")), NDArray[Any])
+assert_type(
+    hg.matmul(
+        x, y, accuracy="correct", scheme="ozaki2", engine="numpy", workspace=2**20
+    ),
+    NDArray[Any],
+)
+assert_type(
+    hg.matmul(x, y, accuracy=1e-12, scheme=hg.Ozaki1(product="fp16", mode="dp")),
+    NDArray[Any],
+)
 single: NDArray[np.float32] = hg.matmul(y.T, y)
 
 # What is given as out comes back.
 assert_type(hg.matmul(x, x.T, out=x), NDArray[np.float64])
-assert_type(hg.matmul(x, z, out=z, return_report=True), tuple[NDArray[np.complex128], hg.Report])
+assert_type(
+    hg.matmul(x, z, out=z, return_report=True), tuple[NDArray[np.complex128], hg.Report]
+)
 
 
 def twice(verbose: bool) -> Any:
@@ -42,8 +54,12 @@ def twice(verbose: bool) -> Any:
 
 # gemm takes scalars, and what broadcasts.
 assert_type(hg.gemm(x, y), NDArray[Any])
-assert_type(hg.gemm(x, y, z, alpha=-1.0, beta=2, trans_a="N", trans_b="T"), NDArray[Any])
-assert_type(hg.gemm(z, y, 1.0, alpha=1j, beta=np.float32(2.0), return_report=True), Reported)
+assert_type(
+    hg.gemm(x, y, z, alpha=-1.0, beta=2, trans_a="N", trans_b="T"), NDArray[Any]
+)
+assert_type(
+    hg.gemm(z, y, 1.0, alpha=1j, beta=np.float32(2.0), return_report=True), Reported
+)
 assert_type(hg.gemm(x, y, z, beta=1.0, out=z), NDArray[np.complex128])
 
 # Plans and prepared operands.
@@ -52,7 +68,9 @@ assert_type(plan, hg.Plan)
 assert_type(plan.bound, float)
 fixed = hg.prepare(y, "right", plan=plan)
 assert_type(hg.matmul(x, fixed), NDArray[Any])
-assert_type(hg.matmul(hg.prepare(rows, "left", plan=plan), fixed, return_report=True), Reported)
+assert_type(
+    hg.matmul(hg.prepare(rows, "left", plan=plan), fixed, return_report=True), Reported
+)
 result, report = hg.matmul(x, y, plan=plan, return_report=True)
 assert_type(report.bound, float)
 assert_type(report.correct, bool)
@@ -62,7 +80,9 @@ assert_type(hg.warmup(x, y, accuracy="correct", workspace=2**20), None)
 # Schemes, words and contexts.
 schemes = (
     hg.Native(product="fp64"),
-    hg.Multiword("bf16", 3, 6, split_rounding="nearest-away", accumulate="blocked", block=64),
+    hg.Multiword(
+        "bf16", 3, 6, split_rounding="nearest-away", accumulate="blocked", block=64
+    ),
     hg.Corrected("tf32", accumulate="chained", split_rounding="zero"),
     hg.Ozaki1(num_slices=7),
     hg.Ozaki2(num_moduli=14, scaling="fast"),

@@ -1,4 +1,6 @@
-"""What users write by mistake: type checkers report each line that is marked, and no other."""
+"""What users write by mistake: type checkers report each line that is marked, and no
+other.
+"""
 
 import numpy as np
 

@@ -1,4 +1,6 @@
-"""Times of products, of what they compete with and of what the device could do: checked first, then timed.
+"""Times of products, of what they compete with and of what the device could do: checked
+first, then timed.
 
-`hifigemm bench` and the scripts in benchmarks/ use it. The library itself uses nothing of it.
+`hifigemm bench` and the scripts in benchmarks/ use it. The library itself uses nothing
+of it.
 """

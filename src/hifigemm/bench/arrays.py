@@ -1,4 +1,6 @@
-"""What is multiplied in a benchmark, and its operands and results: on NumPy, or on a CUDA device through torch."""
+"""What is multiplied in a benchmark, and its operands and results: on NumPy, or on a
+CUDA device through torch.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +13,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hifigemm.testing.matrices import EXPONENT_FAMILIES, as_complex, exponent_family, phi_matrix, uniform
+from hifigemm.testing.matrices import (
+    EXPONENT_FAMILIES,
+    as_complex,
+    exponent_family,
+    phi_matrix,
+    uniform,
+)
 
 from .power import Meter, driver_version, open_meter
 from .timing import Clock, CudaClock
 
 FAMILIES = ("uniform", "uniform01", "phi0.5", *EXPONENT_FAMILIES)
-"""Uniform on (-1, 1) and on (0, 1); (rand - 0.5) exp(phi randn), any number for phi; the exponent ranges of [OY22]."""
+"""Uniform on (-1, 1) and on (0, 1); (rand - 0.5) exp(phi randn), any number for phi;
+the exponent ranges of [OY22].
+"""
 
 DTYPES = ("float64", "float32", "complex128", "complex64")
 
@@ -27,7 +37,9 @@ _PHI = re.compile(r"phi(\d+(?:\.\d*)?)")
 def check_family(family: str) -> None:
     """Raise ValueError unless the family is known."""
     if family not in FAMILIES and phi_of(family) is None:
-        raise ValueError(f"no family {family!r}; known: {', '.join(FAMILIES)}, and phi with any number")
+        raise ValueError(
+            f"no family {family!r}; known: {', '.join(FAMILIES)}, and phi with any number"
+        )
 
 
 def phi_of(family: str) -> float | None:
@@ -63,7 +75,9 @@ class Workload:
     @property
     def real(self) -> str:
         """Dtype of the real components."""
-        return {"complex128": "float64", "complex64": "float32"}.get(self.dtype, self.dtype)
+        return {"complex128": "float64", "complex64": "float32"}.get(
+            self.dtype, self.dtype
+        )
 
     @property
     def u(self) -> float:
@@ -96,16 +110,29 @@ class Workload:
 
 
 class Arrays:
-    """What NumPy arrays on the host and tensors on a device do not have in common: here NumPy arrays."""
+    """What NumPy arrays on the host and tensors on a device do not have in common: here
+    NumPy arrays.
+    """
 
     device = "cpu"
 
     def operands(self, load: Workload, seed: int) -> tuple[Any, Any]:
-        """Random operands by the generators of `matrices`; the same seed gives the same ones."""
+        """Random operands by the generators of `matrices`; the same seed gives the same
+        ones.
+        """
         rng = np.random.default_rng([load.seed, seed])
-        a, b = (np.empty(load.shape(*size), load.dtype) for size in ((load.m, load.k), (load.k, load.n)))
-        for left, right in zip(a.reshape(-1, load.m, load.k), b.reshape(-1, load.k, load.n), strict=True):
-            pair = as_complex(_real_pair, rng, load) if load.is_complex else _real_pair(rng, load)
+        a, b = (
+            np.empty(load.shape(*size), load.dtype)
+            for size in ((load.m, load.k), (load.k, load.n))
+        )
+        for left, right in zip(
+            a.reshape(-1, load.m, load.k), b.reshape(-1, load.k, load.n), strict=True
+        ):
+            pair = (
+                as_complex(_real_pair, rng, load)
+                if load.is_complex
+                else _real_pair(rng, load)
+            )
             left[...], right[...] = pair
         return a, b
 
@@ -130,14 +157,18 @@ class Arrays:
         return None
 
     def describe(self) -> dict[str, Any]:
-        """Name of the device and versions of what drives it; the processor is in the environment of every file."""
+        """Name of the device and versions of what drives it; the processor is in the
+        environment of every file.
+        """
         return {"device": "cpu"}
 
     def release(self) -> None:
         """Give unused memory back to the device."""
 
 
-def _real_pair(rng: np.random.Generator, load: Workload) -> tuple[NDArray[Any], NDArray[Any]]:
+def _real_pair(
+    rng: np.random.Generator, load: Workload
+) -> tuple[NDArray[Any], NDArray[Any]]:
     left, right, dtype = (load.m, load.k), (load.k, load.n), np.dtype(load.real)
     if load.family in EXPONENT_FAMILIES:
         return exponent_family(rng, load.family, load.m, load.k, load.n, dtype)
@@ -168,24 +199,49 @@ class CudaArrays(Arrays):
 
     def operands(self, load: Workload, seed: int) -> tuple[Any, Any]:
         """By torch's generator of the device."""
-        generator = self._torch.Generator(device=self.device).manual_seed(1_000_003 * load.seed + seed)
-        sides = zip(EXPONENT_FAMILIES.get(load.family, (None, None)), ((load.m, load.k), (load.k, load.n)), strict=True)
+        generator = self._torch.Generator(device=self.device).manual_seed(
+            1_000_003 * load.seed + seed
+        )
+        sides = zip(
+            EXPONENT_FAMILIES.get(load.family, (None, None)),
+            ((load.m, load.k), (load.k, load.n)),
+            strict=True,
+        )
         drawn = []
         for exponents, shape in sides:
             parts = [
-                self._draw(generator, load, load.shape(*shape), exponents) for _ in range(2 if load.is_complex else 1)
+                self._draw(generator, load, load.shape(*shape), exponents)
+                for _ in range(2 if load.is_complex else 1)
             ]
             drawn.append(self._torch.complex(*parts) if load.is_complex else parts[0])
         return drawn[0], drawn[1]
 
-    def _draw(self, generator: Any, load: Workload, shape: tuple[int, ...], exponents: tuple[int, int] | None) -> Any:
+    def _draw(
+        self,
+        generator: Any,
+        load: Workload,
+        shape: tuple[int, ...],
+        exponents: tuple[int, int] | None,
+    ) -> Any:
         torch = self._torch
-        options = {"generator": generator, "device": self.device, "dtype": torch.float64}
+        options = {
+            "generator": generator,
+            "device": self.device,
+            "dtype": torch.float64,
+        }
         x = torch.rand(shape, **options)
         if exponents is not None:
             sign = torch.rand(shape, **options) < 0.5
-            exponent = torch.randint(exponents[0], exponents[1] + 1, shape, generator=generator, device=self.device)
-            x = torch.where(sign, -1.0 - x, 1.0 + x) * torch.exp2(exponent.to(torch.float64))
+            exponent = torch.randint(
+                exponents[0],
+                exponents[1] + 1,
+                shape,
+                generator=generator,
+                device=self.device,
+            )
+            x = torch.where(sign, -1.0 - x, 1.0 + x) * torch.exp2(
+                exponent.to(torch.float64)
+            )
         elif (phi := phi_of(load.family)) is not None:
             x = (x - 0.5) * torch.exp(torch.randn(shape, **options).mul_(phi))
         elif load.family == "uniform":
@@ -199,7 +255,9 @@ class CudaArrays(Arrays):
     def empty(self, load: Workload) -> Any:
         """``torch.empty``."""
         dtype = getattr(self._torch, load.dtype)
-        return self._torch.empty(load.shape(load.m, load.n), dtype=dtype, device=self.device)
+        return self._torch.empty(
+            load.shape(load.m, load.n), dtype=dtype, device=self.device
+        )
 
     def multiply(self, a: Any, b: Any, out: Any) -> object:
         """``torch.matmul``."""
@@ -211,7 +269,9 @@ class CudaArrays(Arrays):
 
     def meter(self) -> Meter | None:
         """NVML's of this device."""
-        uuid = getattr(self._torch.cuda.get_device_properties(self.device), "uuid", None)
+        uuid = getattr(
+            self._torch.cuda.get_device_properties(self.device), "uuid", None
+        )
         return open_meter(f"GPU-{uuid}" if uuid else None)
 
     def describe(self) -> dict[str, Any]:

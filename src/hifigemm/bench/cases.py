@@ -1,7 +1,9 @@
-"""What a benchmark compares: the native product, schemes in a short notation, peers; and the whole way for a workload.
+"""What a benchmark compares: the native product, schemes in a short notation, peers;
+and the whole way for a workload.
 
-Notation: SCHEME[:COUNT][:WORD...][@ACCURACY], such as "auto", "ozaki2:14", "ozaki2:14:accurate", "ozaki1:7:fp16",
-"multiword:fp16:2:3", "corrected:tf32", "auto@correct", "ozaki2@1e-15", "auto@Relative(1e-12)".
+Notation: SCHEME[:COUNT][:WORD...][@ACCURACY], such as "auto", "ozaki2:14",
+"ozaki2:14:accurate", "ozaki1:7:fp16", "multiword:fp16:2:3", "corrected:tf32",
+"auto@correct", "ozaki2@1e-15", "auto@Relative(1e-12)".
 """
 
 from __future__ import annotations
@@ -26,7 +28,11 @@ StageProvider = Callable[[Any, Any, dict[str, Any]], Sequence[Stage]]
 
 _CLASSES = hg.Native, hg.Ozaki1, hg.Ozaki2, hg.Corrected, hg.Multiword, hg.DoubleDouble
 _SCHEMES: dict[str, Any] = {cls.name: cls for cls in _CLASSES}
-_COUNTS = {"ozaki1": ("num_slices",), "ozaki2": ("num_moduli",), "multiword": ("num_words", "num_products")}
+_COUNTS = {
+    "ozaki1": ("num_slices",),
+    "ozaki2": ("num_moduli",),
+    "multiword": ("num_words", "num_products"),
+}
 _WORDS = {
     **dict.fromkeys(("int8", "fp16", "bf16", "tf32", "fp32", "fp64"), "product"),
     **dict.fromkeys(("dp", "sp", "correct"), "mode"),
@@ -34,10 +40,14 @@ _WORDS = {
     **dict.fromkeys(("outside", "chained", "separate", "blocked"), "accumulate"),
 }
 LARGEST_STATED = 2e11
-"""Operations up to which the bound of a forced count is worked out: n = 4096 for real square products."""
+"""Operations up to which the bound of a forced count is worked out: n = 4096 for real
+square products.
+"""
 
 _LATER_SAMPLE = 16
-"""Rows and columns that are compared with the exact product in every set of operands but the first."""
+"""Rows and columns that are compared with the exact product in every set of operands
+but the first.
+"""
 
 
 def scheme_options(text: str) -> dict[str, Any]:
@@ -56,7 +66,9 @@ def scheme_options(text: str) -> dict[str, Any]:
     if name == "auto" and not details:
         return options | {"scheme": "auto"}
     if name not in _SCHEMES:
-        raise ValueError(f"no scheme {name!r} in {text!r}; known: auto, {', '.join(_SCHEMES)}")
+        raise ValueError(
+            f"no scheme {name!r} in {text!r}; known: auto, {', '.join(_SCHEMES)}"
+        )
     fields: dict[str, Any] = {}
     counts = iter(_COUNTS.get(name, ()))
     for word in details:
@@ -69,7 +81,9 @@ def scheme_options(text: str) -> dict[str, Any]:
     try:
         return options | {"scheme": _SCHEMES[name](**fields)}
     except TypeError as error:
-        raise ValueError(f"{text!r}: {name} has no such option: {', '.join(fields)}") from error
+        raise ValueError(
+            f"{text!r}: {name} has no such option: {', '.join(fields)}"
+        ) from error
 
 
 def build(
@@ -80,7 +94,8 @@ def build(
     sets: Sequence[tuple[Any, Any]],
     stages: StageProvider | None = None,
 ) -> list[Case]:
-    """The case of that name in each mode: "native", a peer, or a scheme in the notation. The modes share their outputs.
+    """The case of that name in each mode: "native", a peer, or a scheme in the
+    notation. The modes share their outputs.
 
     Raises
     ------
@@ -89,35 +104,73 @@ def build(
     """
     outputs, known = tuple(arrays.empty(load) for _ in sets), peers()
     unit = "fp64" if load.real == "float64" else "fp32"
-    facts: dict[str, Any] = {"num_products": 4 if load.is_complex else 1, "unit": unit, "scheme": name}
+    facts: dict[str, Any] = {
+        "num_products": 4 if load.is_complex else 1,
+        "unit": unit,
+        "scheme": name,
+    }
 
-    def runs(prepare: Callable[..., Callable[[], object]], **given: Any) -> tuple[Callable[[], object], ...]:
-        return tuple(prepare(a, b, out, **given) for (a, b), out in zip(sets, outputs, strict=True))
+    def runs(
+        prepare: Callable[..., Callable[[], object]], **given: Any
+    ) -> tuple[Callable[[], object], ...]:
+        return tuple(
+            prepare(a, b, out, **given)
+            for (a, b), out in zip(sets, outputs, strict=True)
+        )
 
     if name == NATIVE:
         calls = runs(partial(partial, arrays.multiply))
-        return [Case(name, calls, outputs, native_bound(load), mode, **facts) for mode in modes]
+        return [
+            Case(name, calls, outputs, native_bound(load), mode, **facts)
+            for mode in modes
+        ]
     if name in known:
         if not known[name].available():
             raise RuntimeError(f"{name} is not installed here")
         if not known[name].supports(arrays.device, load):
             raise RuntimeError(f"{name} does not multiply {load} on {arrays.device}")
         calls = runs(known[name].prepare)
-        return [Case(name, calls, outputs, native_bound(load), mode, peer=True, scheme=name) for mode in modes]
+        return [
+            Case(name, calls, outputs, native_bound(load), mode, peer=True, scheme=name)
+            for mode in modes
+        ]
     options = scheme_options(name)
     scheme, count, bound = _what_is_done(load, sets[0], options)
-    facts |= {"num_products": count, "scheme": str(scheme), "unit": getattr(scheme, "product", None) or unit}
+    facts |= {
+        "num_products": count,
+        "scheme": str(scheme),
+        "unit": getattr(scheme, "product", None) or unit,
+    }
     cases = []
     for mode in modes:
         given, why = options, ""
         if mode == "graph":
-            # A graph holds what one plan does; a call without a plan may look at the data and decide anew.
+            # A graph holds what one plan does; a call without a plan may look at the
+            # data and decide anew.
             plan = hg.make_plan(*sets[0], **options)
             why = _uncapturable(plan)
             given = options if why else {"plan": plan}
-        calls = runs(lambda a, b, out, **given: partial(hg.matmul, a, b, out=out, **given), **given)
-        found = tuple(stages(*sets[0], options)) if stages is not None and mode == "eager" else ()
-        cases.append(Case(name, calls, outputs, bound, mode, stages=found, uncapturable=why, **facts))
+        calls = runs(
+            lambda a, b, out, **given: partial(hg.matmul, a, b, out=out, **given),
+            **given,
+        )
+        found = (
+            tuple(stages(*sets[0], options))
+            if stages is not None and mode == "eager"
+            else ()
+        )
+        cases.append(
+            Case(
+                name,
+                calls,
+                outputs,
+                bound,
+                mode,
+                stages=found,
+                uncapturable=why,
+                **facts,
+            )
+        )
     return cases
 
 
@@ -133,38 +186,64 @@ def measure(
     timed: bool = True,
     sample: int = SAMPLE,
 ) -> list[Outcome]:
-    """Every case in every mode for one workload: built, checked, and timed unless `timed` is false.
+    """Every case in every mode for one workload: built, checked, and timed unless
+    `timed` is false.
 
-    The name "peers" stands for those that are there. `sample` rows and columns of the first operands are compared with
-    the exact product.
+    The name "peers" stands for those that are there. `sample` rows and columns of the
+    first operands are compared with the exact product.
     """
     sets = operand_sets(arrays, load) if timed else [arrays.operands(load, 0)]
-    references = [Reference(load, a, b, _LATER_SAMPLE if seed else sample) for seed, (a, b) in enumerate(sets)]
+    references = [
+        Reference(load, a, b, _LATER_SAMPLE if seed else sample)
+        for seed, (a, b) in enumerate(sets)
+    ]
     cases: list[Case] = []
     failures = []
     there = [peer.name for peer in available(arrays.device, load)]
-    for name in dict.fromkeys(each for given in names for each in (there if given == "peers" else [given])):
+    for name in dict.fromkeys(
+        each for given in names for each in (there if given == "peers" else [given])
+    ):
         try:
             cases += build(name, modes, load, arrays, sets, stages)
         except FAILURES as error:
-            failures += [failed(Case(name, (), (), math.nan, mode), error) for mode in modes]
-    return [*run(cases, references, arrays.clock(), method, meter=meter, timed=timed), *failures]
+            failures += [
+                failed(Case(name, (), (), math.nan, mode), error) for mode in modes
+            ]
+    return [
+        *run(cases, references, arrays.clock(), method, meter=meter, timed=timed),
+        *failures,
+    ]
 
 
-def _what_is_done(load: Workload, operands: tuple[Any, Any], options: dict[str, Any]) -> tuple[Any, int, float]:
-    """The scheme with its counts, the number of its products, and the bound that it promises or states.
+def _what_is_done(
+    load: Workload, operands: tuple[Any, Any], options: dict[str, Any]
+) -> tuple[Any, int, float]:
+    """The scheme with its counts, the number of its products, and the bound that it
+    promises or states.
 
-    A forced count promises nothing, and it takes long to work out a bound for large products: they are held against
-    what a native product may err.
+    A forced count promises nothing, and it takes long to work out a bound for large
+    products: they are held against what a native product may err.
     """
-    if load.operations > LARGEST_STATED and "accuracy" not in options and getattr(options["scheme"], "explicit", False):
+    if (
+        load.operations > LARGEST_STATED
+        and "accuracy" not in options
+        and getattr(options["scheme"], "explicit", False)
+    ):
         plan = hg.make_plan(*operands, **options)
         return plan.scheme, plan.num_products, math.inf
     _, report = hg.matmul(*operands, return_report=True, **options)
-    return report.scheme, report.num_products * (4 if report.native and load.is_complex else 1), report.bound
+    return (
+        report.scheme,
+        report.num_products * (4 if report.native and load.is_complex else 1),
+        report.bound,
+    )
 
 
 def _uncapturable(plan: hg.Plan) -> str:
-    """Why a graph cannot hold what a plan does, if so: the host reads whether its entries keep the bound."""
-    waits = plan.verification.name == "ENTRYWISE" and not isinstance(plan.scheme, hg.Native)
+    """Why a graph cannot hold what a plan does, if so: the host reads whether its
+    entries keep the bound.
+    """
+    waits = plan.verification.name == "ENTRYWISE" and not isinstance(
+        plan.scheme, hg.Native
+    )
     return "its entries are certified" if waits else ""

@@ -1,4 +1,6 @@
-"""What the device could do at best: datasheet peaks, and rates measured with library routines in the same run."""
+"""What the device could do at best: datasheet peaks, and rates measured with library
+routines in the same run.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +10,29 @@ from functools import partial
 from .arrays import Arrays, Workload
 from .timing import Clock, Method, time_bursts
 
-_HOPPER = {"int8": 1979e12, "fp16": 989e12, "bf16": 989e12, "tf32": 495e12, "fp32": 67e12, "fp64": 67e12}
+_HOPPER = {
+    "int8": 1979e12,
+    "fp16": 989e12,
+    "bf16": 989e12,
+    "tf32": 495e12,
+    "fp32": 67e12,
+    "fp64": 67e12,
+}
 _PEAKS: dict[str, dict[str, float]] = {
     "H200": _HOPPER,
     "H100": _HOPPER,
-    "A100": {"int8": 624e12, "fp16": 312e12, "bf16": 312e12, "tf32": 156e12, "fp32": 19.5e12, "fp64": 19.5e12},
+    "A100": {
+        "int8": 624e12,
+        "fp16": 312e12,
+        "bf16": 312e12,
+        "tf32": 156e12,
+        "fp32": 19.5e12,
+        "fp64": 19.5e12,
+    },
 }
-"""Dense operations a second by the datasheets of the SXM boards, for what a device's name contains."""
+"""Dense operations a second by the datasheets of the SXM boards, for what a device's
+name contains.
+"""
 
 _COPY_BYTES = {"cpu": 1 << 27, "cuda": 1 << 31}
 _SIZE = {"cpu": 512, "cuda": 8192}
@@ -22,17 +40,24 @@ _SIZE = {"cpu": 512, "cuda": 8192}
 
 def peak_rates(device_name: str) -> dict[str, float]:
     """Operations a second by format; empty for a device that is not known."""
-    return dict(next((rates for name, rates in _PEAKS.items() if name in device_name), {}))
+    return dict(
+        next((rates for name, rates in _PEAKS.items() if name in device_name), {})
+    )
 
 
 def measured_ceilings(arrays: Arrays, clock: Clock, method: Method) -> dict[str, float]:
-    """Bytes a second of a copy (read plus write) and operations a second of products in bursts.
+    """Bytes a second of a copy (read plus write) and operations a second of products in
+    bursts.
 
     Keys: copy, fp64, fp32; on CUDA also int8 and fp16.
     """
     n, nbytes = _SIZE[arrays.device], _COPY_BYTES[arrays.device]
     launches: dict[str, Callable[[Arrays, int], Callable[[], object]]]
-    launches = {"copy": _copy, "fp64": _product, "fp32": partial(_product, dtype="float32")}
+    launches = {
+        "copy": _copy,
+        "fp64": _product,
+        "fp32": partial(_product, dtype="float32"),
+    }
     if arrays.device == "cuda":
         launches |= {"fp16": _half_product, "int8": _int8_product}
     rates = {}
@@ -55,12 +80,21 @@ def _product(arrays: Arrays, n: int, dtype: str = "float64") -> Callable[[], obj
 
 
 def _half_product(arrays: Arrays, n: int) -> Callable[[], object]:
-    a, b = (x.half() for x in arrays.operands(Workload(n, n, n, dtype="float32", family="uniform"), 0))
+    a, b = (
+        x.half()
+        for x in arrays.operands(
+            Workload(n, n, n, dtype="float32", family="uniform"), 0
+        )
+    )
     return partial(arrays.multiply, a, b, a.clone())
 
 
 def _int8_product(arrays: Arrays, n: int) -> Callable[[], object]:
     import torch
 
-    a, b = (torch.randint(-128, 128, (n, n), dtype=torch.int8, device="cuda") for _ in range(2))
-    return partial(torch._int_mm, a, b.t())  # the library is fast where both operands are contiguous along k
+    a, b = (
+        torch.randint(-128, 128, (n, n), dtype=torch.int8, device="cuda")
+        for _ in range(2)
+    )
+    # the library is fast where both operands are contiguous along k
+    return partial(torch._int_mm, a, b.t())

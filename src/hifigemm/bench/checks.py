@@ -1,8 +1,9 @@
 """Is a product right? Asked of every result before it is timed.
 
-For float64 and complex128 some rows and columns are held against the exact product, correct to twice the precision,
-over all of k, and the whole result against the library's own product, whose a-priori error k u |A||B| allows for. For
-float32 and complex64 the whole result is held against the product in float64.
+For float64 and complex128 some rows and columns are held against the exact product,
+correct to twice the precision, over all of k, and the whole result against the
+library's own product, whose a-priori error k u |A||B| allows for. For float32 and
+complex64 the whole result is held against the product in float64.
 """
 
 from __future__ import annotations
@@ -31,20 +32,25 @@ class Verdict:
 
     error: float  # the largest |C - AB| / (|A||B|) of a real component
     wrong: str = ""  # what is wrong with it, if anything
-    normwise: float = math.nan  # ||C - AB||_F / ||AB||_F over the entries that were compared with an accurate product
+    # ||C - AB||_F / ||AB||_F over the entries that were compared with an accurate
+    # product
+    normwise: float = math.nan
 
 
 def native_bound(load: Workload) -> float:
-    """gamma_k = k u / (1 - k u): the worst case of a product whose sums are rounded in the format of the result."""
+    """gamma_k = k u / (1 - k u): the worst case of a product whose sums are rounded in
+    the format of the result.
+    """
     return load.terms * load.u / (1 - load.terms * load.u)
 
 
 class Reference:
     """What the product of two operands should be.
 
-    So many rows and columns of a matrix as `sample` says are compared with the exact product, the first and the last
-    among them; of a stack the first matrix, the last and some others. Complex operands are judged in their real
-    embedding: columns of re and im stand in turn in the result and in B.
+    So many rows and columns of a matrix as `sample` says are compared with the exact
+    product, the first and the last among them; of a stack the first matrix, the last
+    and some others. Complex operands are judged in their real embedding: columns of re
+    and im stand in turn in the result and in B.
     """
 
     def __init__(self, load: Workload, a: Any, b: Any, sample: int = SAMPLE) -> None:
@@ -52,26 +58,37 @@ class Reference:
         self._is_wide = load.real == "float64"
         a, b = (x.reshape(load.batch, *x.shape[-2:]) for x in (a, b))
         # Real factors whose products add up to the result.
-        self._factors = [(a.real, _as_real(b)), (a.imag, _as_real(1j * b))] if load.is_complex else [(a, b)]
+        self._factors = (
+            [(a.real, _as_real(b)), (a.imag, _as_real(1j * b))]
+            if load.is_complex
+            else [(a, b)]
+        )
         self._values: Any = sum(widened(x) @ widened(y) for x, y in self._factors)
         self._samples = self._exact_samples(sample) if self._is_wide else []
 
     def judge(self, c: Any, bound: float) -> Verdict:
         """Hold a result against the promise |C - AB| <= bound |A||B| + u |AB|.
 
-        A bound that is not finite promises nothing: then the worst case of a native product is asked for.
+        A bound that is not finite promises nothing: then the worst case of a native
+        product is asked for.
         """
         load = self._load
         bound = bound if math.isfinite(bound) else native_bound(load)
         slack = 1 + 4 * load.terms * 2.0**-53
         limit = (bound + load.u) * slack
-        # The second operand of the comparison errs too: the native product, or the product in float64.
-        wide_limit = limit + slack * (native_bound(load) if self._is_wide else 2 * load.terms * 2.0**-53)
+        # The second operand of the comparison errs too: the native product, or the
+        # product in float64.
+        wide_limit = limit + slack * (
+            native_bound(load) if self._is_wide else 2 * load.terms * 2.0**-53
+        )
         c = _as_real(c.reshape(load.batch, load.m, load.n))
         error, normwise, broken, missing = self._compare_all(c, wide_limit)
         if missing:
             entries = load.batch * load.m * load.n
-            return Verdict(math.inf, f"{missing} of {entries} entries are not finite or not written")
+            return Verdict(
+                math.inf,
+                f"{missing} of {entries} entries are not finite or not written",
+            )
         if self._is_wide:
             error, normwise = self._compare_samples(c)
         wrong = ""
@@ -82,28 +99,44 @@ class Reference:
         return Verdict(error, wrong, normwise)
 
     def _compare_all(self, c: Any, tolerance: float) -> tuple[float, float, int, int]:
-        """Largest and normwise error against the product at hand, entries beyond the tolerance, and not finite ones."""
+        """Largest and normwise error against the product at hand, entries beyond the
+        tolerance, and not finite ones.
+        """
         error, broken, missing, norms = 0.0, 0, 0, (0.0, 0.0)
         tiny = float(np.finfo(self._load.real).smallest_subnormal)
         step = max(_AT_ONCE // c.shape[-1], 1)
-        for z, start in itertools.product(range(c.shape[0]), range(0, c.shape[1], step)):
+        for z, start in itertools.product(
+            range(c.shape[0]), range(0, c.shape[1], step)
+        ):
             rows = slice(start, start + step)
-            size: Any = sum(abs(widened(x[z, rows])) @ abs(widened(y[z])) for x, y in self._factors)
+            size: Any = sum(
+                abs(widened(x[z, rows])) @ abs(widened(y[z])) for x, y in self._factors
+            )
             expected = self._values[z, rows]
             difference = abs(widened(c[z, rows]) - expected)
             finite = difference < math.inf
             missing += int((~finite).sum())
-            # Half the smallest subnormal is what the last rounding may cost in any case.
+            # Half the smallest subnormal is what the last rounding may cost in any
+            # case.
             broken += int((difference > tolerance * size + tiny).sum())
             where = finite & (difference > tiny) & (size > 0)
             ratio = difference[where] / size[where]
             error = max(error, float(ratio.max()) if len(ratio) else 0.0)
-            norms = math.hypot(norms[0], _norm(difference)), math.hypot(norms[1], _norm(expected))
+            norms = (
+                math.hypot(norms[0], _norm(difference)),
+                math.hypot(norms[1], _norm(expected)),
+            )
         return error, _quotient(*norms), broken, missing
 
     def _exact_samples(self, sample: int) -> list[tuple[Any, ...]]:
-        """Indices of some matrices, rows and columns; their product in two words; |A||B|."""
-        load, rng, width = self._load, np.random.default_rng([self._load.seed, 64]), len(self._factors)
+        """Indices of some matrices, rows and columns; their product in two words;
+        |A||B|.
+        """
+        load, rng, width = (
+            self._load,
+            np.random.default_rng([self._load.seed, 64]),
+            len(self._factors),
+        )
         samples = []
         for z in _choose(rng, load.batch, 4):
             rows, chosen = _choose(rng, load.m, sample), _choose(rng, load.n, sample)
@@ -112,30 +145,48 @@ class Reference:
             b = np.vstack([to_host(y[z][:, columns]) for _, y in self._factors])
             high = hg.matmul(a, b, accuracy="correct", engine="numpy")
             minus = -np.eye(len(columns), dtype=b.dtype)
-            low = hg.matmul(np.hstack([a, high]), np.vstack([b, minus]), accuracy="correct", engine="numpy")
+            low = hg.matmul(
+                np.hstack([a, high]),
+                np.vstack([b, minus]),
+                accuracy="correct",
+                engine="numpy",
+            )
             samples.append((z, rows, columns, high, low, abs(a) @ abs(b)))
         return samples
 
     def _compare_samples(self, c: Any) -> tuple[float, float]:
-        """Largest and normwise error of the sampled entries: (C - high) - low, high and low the words of AB."""
+        """Largest and normwise error of the sampled entries: (C - high) - low, high and
+        low the words of AB.
+        """
         error, norms = 0.0, (0.0, 0.0)
         for z, rows, columns, high, low, size in self._samples:
             difference = abs((to_host(c[z][rows][:, columns]) - high) - low)
             with np.errstate(divide="ignore", invalid="ignore"):
-                error = max(error, float(np.where(difference == 0, 0, difference / size).max()))
-            norms = math.hypot(norms[0], _norm(difference)), math.hypot(norms[1], _norm(high))
+                error = max(
+                    error, float(np.where(difference == 0, 0, difference / size).max())
+                )
+            norms = (
+                math.hypot(norms[0], _norm(difference)),
+                math.hypot(norms[1], _norm(high)),
+            )
         return error, _quotient(*norms)
 
 
 def _as_real(x: Any) -> Any:
-    """A complex array or tensor with re and im in columns of their own; a real one itself."""
+    """A complex array or tensor with re and im in columns of their own; a real one
+    itself.
+    """
     return x.view(x.real.dtype)
 
 
 def _norm(x: Any) -> float:
     """Frobenius norm of a real array, scaled by its largest entry."""
     largest = float(abs(x).max())
-    return largest * math.sqrt(float(((x / largest) ** 2).sum())) if 0.0 < largest < math.inf else largest
+    return (
+        largest * math.sqrt(float(((x / largest) ** 2).sum()))
+        if 0.0 < largest < math.inf
+        else largest
+    )
 
 
 def _quotient(error: float, size: float) -> float:

@@ -1,7 +1,9 @@
-"""Other implementations that a benchmark sets beside hifigemm, where they are installed.
+"""Other implementations that a benchmark sets beside hifigemm, where they are
+installed.
 
-A peer is a function that prepares a product of two operands into a given result. cuBLAS's emulation of FP64 is here;
-others join as entry points of the group "hifigemm.peers" that name a `Peer`.
+A peer is a function that prepares a product of two operands into a given result.
+cuBLAS's emulation of FP64 is here; others join as entry points of the group
+"hifigemm.peers" that name a `Peer`.
 """
 
 from __future__ import annotations
@@ -23,18 +25,25 @@ class Peer:
     name: str
     available: Callable[[], bool]  # on this machine
     supports: Callable[[str, Workload], bool]  # a workload on a device
-    prepare: Callable[[Any, Any, Any], Callable[[], object]]  # takes a, b, out; what it returns writes A B into out
+    # takes a, b, out; what it returns writes A B into out
+    prepare: Callable[[Any, Any, Any], Callable[[], object]]
 
 
 def peers() -> dict[str, Peer]:
     """All peers by name, whether they can be used here or not."""
-    others: list[Peer] = [point.load() for point in entry_points(group="hifigemm.peers")]
+    others: list[Peer] = [
+        point.load() for point in entry_points(group="hifigemm.peers")
+    ]
     return {peer.name: peer for peer in (*others, *_OWN)}
 
 
 def available(device: str, load: Workload) -> list[Peer]:
     """The peers that can multiply this here."""
-    return [peer for peer in peers().values() if peer.available() and peer.supports(device, load)]
+    return [
+        peer
+        for peer in peers().values()
+        if peer.available() and peer.supports(device, load)
+    ]
 
 
 _FP64_EMULATED_FIXEDPOINT_MATH = 8
@@ -42,14 +51,19 @@ _EAGER = 2
 _DYNAMIC, _FIXED = 0, 1
 _MANTISSA_BITS = 55
 _MOST_DYNAMIC_BITS = 79
-_ROUTINES = {"float64": ("cublasDgemm_v2", ctypes.c_double * 1), "complex128": ("cublasZgemm_v2", ctypes.c_double * 2)}
+_ROUTINES = {
+    "float64": ("cublasDgemm_v2", ctypes.c_double * 1),
+    "complex128": ("cublasZgemm_v2", ctypes.c_double * 2),
+}
 
 
 @cache
 def _cublas() -> Any:
-    """The library that torch has loaded, if it can emulate FP64 (from 13.0 update 2 on); None otherwise.
+    """The library that torch has loaded, if it can emulate FP64 (from 13.0 update 2
+    on); None otherwise.
 
-    A newer one takes its place for torch too when LD_PRELOAD names libcublasLt and libcublas.
+    A newer one takes its place for torch too when LD_PRELOAD names libcublasLt and
+    libcublas.
     """
     for name in ("libcublas.so.14", "libcublas.so.13"):
         try:
@@ -89,7 +103,8 @@ def _handle(control: int) -> Any:
 
 
 def _prepare_cublas(control: int, a: Any, b: Any, out: Any) -> Callable[[], object]:
-    """A product by a handle of its own, with as much workspace as the emulation may want.
+    """A product by a handle of its own, with as much workspace as the emulation may
+    want.
 
     Row-major C = A B is the column-major C^T = B^T A^T.
     """
@@ -103,22 +118,35 @@ def _prepare_cublas(control: int, a: Any, b: Any, out: Any) -> Callable[[], obje
     left, right, result = (ctypes.c_void_p(x.data_ptr()) for x in (b, a, out))
 
     def run() -> None:
-        _call("cublasSetStream_v2", handle, ctypes.c_void_p(torch.cuda.current_stream().cuda_stream))
+        _call(
+            "cublasSetStream_v2",
+            handle,
+            ctypes.c_void_p(torch.cuda.current_stream().cuda_stream),
+        )
         # Setting the stream resets the workspace to the library's own.
-        _call("cublasSetWorkspace_v2", handle, ctypes.c_void_p(workspace.data_ptr()), ctypes.c_size_t(size))
+        _call(
+            "cublasSetWorkspace_v2",
+            handle,
+            ctypes.c_void_p(workspace.data_ptr()),
+            ctypes.c_size_t(size),
+        )
         _call(routine, handle, 0, 0, n, m, k, one, left, n, right, k, zero, result, n)
 
     return run
 
 
 def _workspace(m: int, n: int, k: int, is_complex: bool, control: int) -> int:
-    """Upper bound of what the emulation wants, after the formula in cuBLAS's documentation."""
+    """Upper bound of what the emulation wants, after the formula in cuBLAS's
+    documentation.
+    """
 
     def up(x: int, to: int) -> int:
         return -(-x // to) * to
 
     width = 2 if is_complex else 1
-    slices = -(-((_MANTISSA_BITS if control == _FIXED else _MOST_DYNAMIC_BITS) + 1) // 8)
+    slices = -(
+        -((_MANTISSA_BITS if control == _FIXED else _MOST_DYNAMIC_BITS) + 1) // 8
+    )
     size = (up(m, 1024) + up(n, 1024)) * (up(k, 128) * width * slices + 4 * width)
     if is_complex:
         size += 8 * m * n * width * width
@@ -130,5 +158,8 @@ def _workspace(m: int, n: int, k: int, is_complex: bool, control: int) -> int:
 
 _OWN = [
     Peer(name, _cublas_is_usable, _cublas_supports, partial(_prepare_cublas, control))
-    for name, control in (("cublas-emulated", _FIXED), ("cublas-emulated-dynamic", _DYNAMIC))
+    for name, control in (
+        ("cublas-emulated", _FIXED),
+        ("cublas-emulated-dynamic", _DYNAMIC),
+    )
 ]

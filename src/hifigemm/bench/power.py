@@ -1,6 +1,8 @@
-"""Power, clocks and temperature of an NVIDIA GPU, sampled through NVML while something runs on it.
+"""Power, clocks and temperature of an NVIDIA GPU, sampled through NVML while something
+runs on it.
 
-NVML needs the package nvidia-ml-py; without it, or without a GPU that it knows, every reading is None.
+NVML needs the package nvidia-ml-py; without it, or without a GPU that it knows, every
+reading is None.
 """
 
 from __future__ import annotations
@@ -15,12 +17,16 @@ from typing import Any
 import numpy as np
 
 INTERVAL = 0.02
-"""Seconds between samples: a fifth of the time between two steps of the energy counter of an H200."""
+"""Seconds between samples: a fifth of the time between two steps of the energy counter
+of an H200.
+"""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """What the device said at a time (seconds of the host); None where it does not say it."""
+    """What the device said at a time (seconds of the host); None where it does not say
+    it.
+    """
 
     seconds: float
     joules: float | None = None
@@ -31,7 +37,9 @@ class Sample:
 
 @dataclass(frozen=True)
 class Readings:
-    """Mean power, median SM clock and largest temperature over a span of time; None where nothing is known."""
+    """Mean power, median SM clock and largest temperature over a span of time; None
+    where nothing is known.
+    """
 
     watts: float | None = None
     sm_clock_mhz: float | None = None
@@ -56,16 +64,24 @@ def _nvml() -> Any:
 
 
 def open_meter(uuid: str | None = None) -> Meter | None:
-    """A meter of the GPU with this UUID, or of the first one; None without nvidia-ml-py or without such a GPU."""
+    """A meter of the GPU with this UUID, or of the first one; None without nvidia-ml-py
+    or without such a GPU.
+    """
     nvml = _nvml()
     if nvml is None:
         return None
     try:
-        device = nvml.nvmlDeviceGetHandleByUUID(uuid) if uuid else nvml.nvmlDeviceGetHandleByIndex(0)
+        device = (
+            nvml.nvmlDeviceGetHandleByUUID(uuid)
+            if uuid
+            else nvml.nvmlDeviceGetHandleByIndex(0)
+        )
     except nvml.NVMLError:
         return None
 
-    def ask(query: Callable[..., Any], *arguments: Any, unit: float = 1.0) -> float | None:
+    def ask(
+        query: Callable[..., Any], *arguments: Any, unit: float = 1.0
+    ) -> float | None:
         try:
             return float(query(device, *arguments)) * unit
         except nvml.NVMLError:
@@ -90,8 +106,12 @@ def driver_version() -> str | None:
 
 
 @contextmanager
-def recording(meter: Meter | None, interval: float = INTERVAL) -> Iterator[list[Sample]]:
-    """The samples that a thread of its own reads of the meter, one every `interval` seconds, until the block ends."""
+def recording(
+    meter: Meter | None, interval: float = INTERVAL
+) -> Iterator[list[Sample]]:
+    """The samples that a thread of its own reads of the meter, one every `interval`
+    seconds, until the block ends.
+    """
     samples: list[Sample] = []
     if meter is None:
         yield samples
@@ -114,18 +134,30 @@ def recording(meter: Meter | None, interval: float = INTERVAL) -> Iterator[list[
 def summarize(samples: Sequence[Sample], start: float, end: float) -> Readings:
     """Readings over the samples from start to end.
 
-    The power is the slope of the energy counter, fitted by least squares because the counter moves in steps; without a
-    counter it is the mean of what the device states.
+    The power is the slope of the energy counter, fitted by least squares because the
+    counter moves in steps; without a counter it is the mean of what the device states.
     """
     chosen = [sample for sample in samples if start <= sample.seconds <= end]
 
     def known(name: str) -> list[float]:
-        return [value for sample in chosen if (value := getattr(sample, name)) is not None]
+        return [
+            value for sample in chosen if (value := getattr(sample, name)) is not None
+        ]
 
     stated, clocks = known("watts"), known("sm_clock_mhz")
     watts = float(np.mean(stated)) if stated else None
-    energy = np.array([(sample.seconds, sample.joules) for sample in chosen if sample.joules is not None])
+    energy = np.array(
+        [
+            (sample.seconds, sample.joules)
+            for sample in chosen
+            if sample.joules is not None
+        ]
+    )
     if len({seconds for seconds, _ in energy}) >= 3:
         x, y = (energy - energy.mean(axis=0)).T
         watts = float(x @ y / (x @ x))
-    return Readings(watts, float(np.median(clocks)) if clocks else None, max(known("temperature_c"), default=None))
+    return Readings(
+        watts,
+        float(np.median(clocks)) if clocks else None,
+        max(known("temperature_c"), default=None),
+    )

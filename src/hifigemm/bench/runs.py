@@ -1,7 +1,8 @@
 """The benchmark: cases are checked, and what is right is timed.
 
-A wrong result gets no time. Everything of one workload is timed in one process, in turns, with inputs that change from
-call to call where they are small enough to stay in a cache.
+A wrong result gets no time. Everything of one workload is timed in one process, in
+turns, with inputs that change from call to call where they are small enough to stay in
+a cache.
 """
 
 from __future__ import annotations
@@ -22,19 +23,24 @@ from .timing import Clock, Method, Times, capture, time_variants
 NATIVE = "native"
 
 CACHE_BYTES = 64 << 20
-"""Operands and results of all sets together exceed what the L2 of an H200 holds (50 MB)."""
+"""Operands and results of all sets together exceed what the L2 of an H200 holds (50
+MB).
+"""
 
 MOST_SETS = 16
 
 FAILURES = (hg.HifigemmError, RuntimeError, MemoryError)
-"""What a case may raise that cannot run here: errors of hifigemm, of CUDA and its graphs, of memory."""
+"""What a case may raise that cannot run here: errors of hifigemm, of CUDA and its
+graphs, of memory.
+"""
 
 
 @dataclass(frozen=True)
 class Stage:
     """A part of a case that is timed by itself, with the work that it cannot avoid.
 
-    That is bytes to be read and written, and operations in the format `unit`, a key of the rates.
+    That is bytes to be read and written, and operations in the format `unit`, a key of
+    the rates.
     """
 
     name: str
@@ -48,8 +54,9 @@ class Stage:
 class Case:
     """One way to the product, with a call and an output for every set of operands.
 
-    What is promised is |C - AB| <= bound |A||B| + u |AB|. `num_products` counts products of m n k in the format `unit`;
-    0 where that is not known. `scheme` is what was chosen.
+    What is promised is |C - AB| <= bound |A||B| + u |AB|. `num_products` counts
+    products of m n k in the format `unit`; 0 where that is not known. `scheme` is what
+    was chosen.
     """
 
     name: str
@@ -62,7 +69,8 @@ class Case:
     peer: bool = False  # another implementation that hifigemm is compared with
     scheme: str = ""
     stages: tuple[Stage, ...] = ()
-    uncapturable: str = ""  # why calls cannot be captured; they are timed as they are in the mode "graph" too
+    # why calls cannot be captured; they are timed as they are in the mode "graph" too
+    uncapturable: str = ""
 
     @property
     def captured(self) -> bool:
@@ -86,7 +94,9 @@ class Outcome:
 
     @property
     def status(self) -> str:
-        """timed (as calls where a graph was asked for), checked without a time, refused or failed, with the reason."""
+        """timed (as calls where a graph was asked for), checked without a time, refused
+        or failed, with the reason.
+        """
         if self.refused:
             return f"refused: {self.verdict.wrong}"
         if self.failure:
@@ -94,11 +104,15 @@ class Outcome:
         if self.times is None:
             return "checked"
         as_calls = self.case.mode == "graph" and not self.case.captured
-        return f"timed without a graph: {self.case.uncapturable}" if as_calls else "timed"
+        return (
+            f"timed without a graph: {self.case.uncapturable}" if as_calls else "timed"
+        )
 
 
 def operand_sets(arrays: Arrays, load: Workload) -> list[tuple[Any, Any]]:
-    """So many pairs of operands that, with their results, they do not stay in a cache."""
+    """So many pairs of operands that, with their results, they do not stay in a
+    cache.
+    """
     count = min(max(-(-CACHE_BYTES // load.nbytes), 1), MOST_SETS)
     return [arrays.operands(load, seed) for seed in range(count)]
 
@@ -112,16 +126,22 @@ def run(
     meter: Meter | None = None,
     timed: bool = True,
 ) -> list[Outcome]:
-    """Check every case on every set of operands, then time those that are right, in turns, unless it is not `timed`.
+    """Check every case on every set of operands, then time those that are right, in
+    turns, unless it is not `timed`.
 
-    There is a reference for each set of operands. Names and modes of cases together are unique.
+    There is a reference for each set of operands. Names and modes of cases together are
+    unique.
     """
     outcomes: dict[str, Outcome] = {}
     launches: dict[str, Callable[[], object]] = {}
     for case in cases:
         key = f"{case.name} {case.mode}"
         try:
-            runs = tuple(capture(each) for each in case.runs) if case.captured else case.runs
+            runs = (
+                tuple(capture(each) for each in case.runs)
+                if case.captured
+                else case.runs
+            )
             outcomes[key] = Outcome(case, check(replace(case, runs=runs), references))
         except FAILURES as error:
             outcomes[key] = failed(case, error)
@@ -135,13 +155,21 @@ def run(
 def failed(case: Case, error: BaseException) -> Outcome:
     """The outcome of a case that cannot run."""
     text = str(error).strip()
-    return Outcome(case, Verdict(math.nan), failure=text.splitlines()[0] if text else type(error).__name__)
+    return Outcome(
+        case,
+        Verdict(math.nan),
+        failure=text.splitlines()[0] if text else type(error).__name__,
+    )
 
 
 def check(case: Case, references: Sequence[Reference]) -> Verdict:
-    """The worst verdict on the results of a case, each poisoned with NaN before it is computed."""
+    """The worst verdict on the results of a case, each poisoned with NaN before it is
+    computed.
+    """
     verdicts = []
-    for each, output, reference in zip(case.runs, case.outputs, references, strict=True):
+    for each, output, reference in zip(
+        case.runs, case.outputs, references, strict=True
+    ):
         output[...] = math.nan
         each()
         verdicts.append(reference.judge(output, case.bound))

@@ -1,11 +1,14 @@
-"""Times of products: in bursts and sustained, variants in turns, on events where the device has them.
+"""Times of products: in bursts and sustained, variants in turns, on events where the
+device has them.
 
-A GPU that multiplies at full rate reaches its limit of power within a tenth of a second and then lowers its clocks, so
-one figure does not describe it. A *burst* is a few calls after a pause; *sustained* is the second half of a longer run
-without a pause. Both are taken of all variants in turns, so that heat and neighbours hit all of them alike.
+A GPU that multiplies at full rate reaches its limit of power within a tenth of a second
+and then lowers its clocks, so one figure does not describe it. A *burst* is a few calls
+after a pause; *sustained* is the second half of a longer run without a pause. Both are
+taken of all variants in turns, so that heat and neighbours hit all of them alike.
 
-The control of the power swings: on H200s the rate of one product goes up and down by 4 to 6 % every 0.8 s, in a phase
-that depends on what ran before. The second half of a run of 3.2 s has two such periods.
+The control of the power swings: on H200s the rate of one product goes up and down by 4
+to 6 % every 0.8 s, in a phase that depends on what ran before. The second half of a run
+of 3.2 s has two such periods.
 """
 
 from __future__ import annotations
@@ -24,7 +27,9 @@ Launch = Callable[[], object]
 
 
 class Clock:
-    """Marks in the work of a device, and the time between them: here the host, where a call is done when it returns."""
+    """Marks in the work of a device, and the time between them: here the host, where a
+    call is done when it returns.
+    """
 
     def mark(self) -> Any:
         """A mark behind everything that was launched so far."""
@@ -81,14 +86,19 @@ class Method:
     pause: float = 0.15  # rest before a burst or a sustained run
     warm: int = 2  # calls of a burst that are not timed
     calls: tuple[int, int] = (2, 8)  # fewest and most timed calls of a burst
-    span: float = 0.02  # what the timed calls of a burst take together, as far as `calls` allows
+    # what the timed calls of a burst take together, as far as `calls` allows
+    span: float = 0.02
     bursts: int = 7  # of each variant; their median counts
-    sustained: float = 3.2  # a run without a pause at least; its second half is timed; 0 leaves it out
+    # a run without a pause at least; its second half is timed; 0 leaves it out
+    sustained: float = 3.2
     runs: int = 1  # such runs of each variant
     chunk: float = 0.05  # between the marks of a run
 
     def __post_init__(self) -> None:
-        if min(self.warm, self.pause, self.sustained) < 0 or min(self.bursts, self.runs, *self.calls) < 1:
+        if (
+            min(self.warm, self.pause, self.sustained) < 0
+            or min(self.bursts, self.runs, *self.calls) < 1
+        ):
             raise ValueError(f"{self}: counts start at 1, times at 0")
 
 
@@ -108,7 +118,9 @@ class Timing:
 
 @dataclass(frozen=True)
 class Times:
-    """Seconds of one call in bursts and sustained, and what the device said during the sustained runs."""
+    """Seconds of one call in bursts and sustained, and what the device said during the
+    sustained runs.
+    """
 
     burst: Timing
     sustained: Timing | None = None
@@ -116,9 +128,13 @@ class Times:
 
 
 def time_variants(
-    variants: Mapping[str, Launch], clock: Clock, method: Method, meter: Meter | None = None
+    variants: Mapping[str, Launch],
+    clock: Clock,
+    method: Method,
+    meter: Meter | None = None,
 ) -> dict[str, Times]:
-    """Time every variant in bursts, then sustained, in turns; each round starts with another variant.
+    """Time every variant in bursts, then sustained, in turns; each round starts with
+    another variant.
 
     Results are taken on trust: check them before.
     """
@@ -128,34 +144,52 @@ def time_variants(
     found: dict[str, list[tuple[float, Readings]]] = {name: [] for name in variants}
     for turn in range(method.runs):
         for name in _turned(variants, turn):
-            clock.idle(method.pause)  # what the variant before it left of clocks and power
-            found[name].append(_sustained(variants[name], clock, method, bursts[name].median, meter))
+            # what the variant before it left of clocks and power
+            clock.idle(method.pause)
+            found[name].append(
+                _sustained(variants[name], clock, method, bursts[name].median, meter)
+            )
     return {
-        name: Times(bursts[name], _timing([seconds for seconds, _ in runs]), _middle([each for _, each in runs]))
+        name: Times(
+            bursts[name],
+            _timing([seconds for seconds, _ in runs]),
+            _middle([each for _, each in runs]),
+        )
         for name, runs in found.items()
     }
 
 
-def time_bursts(variants: Mapping[str, Launch], clock: Clock, method: Method) -> dict[str, Timing]:
+def time_bursts(
+    variants: Mapping[str, Launch], clock: Clock, method: Method
+) -> dict[str, Timing]:
     """Time every variant in bursts alone."""
     least, most = method.calls
     calls = {}
     for name, launch in variants.items():
         estimate = _burst(launch, clock, method.warm, least)
-        calls[name] = least if estimate <= 0 else min(max(math.ceil(method.span / estimate), least), most)
+        calls[name] = (
+            least
+            if estimate <= 0
+            else min(max(math.ceil(method.span / estimate), least), most)
+        )
     seconds: dict[str, list[float]] = {name: [] for name in variants}
     for turn in range(method.bursts):
         for name in _turned(variants, turn):
             clock.idle(method.pause)
-            seconds[name].append(_burst(variants[name], clock, method.warm, calls[name]))
+            seconds[name].append(
+                _burst(variants[name], clock, method.warm, calls[name])
+            )
     return {name: _timing(each) for name, each in seconds.items()}
 
 
-def time_course(launch: Launch, clock: Clock, calls: int, seconds: float) -> tuple[list[float], list[float]]:
-    """A run without a pause of so many seconds at least: times of the device and of the host after every `calls` calls.
+def time_course(
+    launch: Launch, clock: Clock, calls: int, seconds: float
+) -> tuple[list[float], list[float]]:
+    """A run without a pause of so many seconds at least: times of the device and of the
+    host after every `calls` calls.
 
-    Both start with the time before the first call. The device never waits: two lots of calls are always queued behind
-    the one that is waited for.
+    Both start with the time before the first call. The device never waits: two lots of
+    calls are always queued behind the one that is waited for.
     """
     marks = [clock.mark()]
     clock.wait(marks[0])
@@ -179,11 +213,16 @@ def capture(run: Launch) -> Launch:
     Raises
     ------
     RuntimeError
-        The call cannot be captured: it waits for the device, or allocates where it must not.
+        The call cannot be captured: it waits for the device, or allocates where it must
+        not.
     """
     import torch
 
-    main, side, graph = torch.cuda.current_stream(), torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    main, side, graph = (
+        torch.cuda.current_stream(),
+        torch.cuda.Stream(),
+        torch.cuda.CUDAGraph(),
+    )
     side.wait_stream(main)
     with torch.cuda.stream(side):
         for _ in range(2):
@@ -234,5 +273,10 @@ def _timing(seconds: list[float]) -> Timing:
 
 def _middle(readings: list[Readings]) -> Readings:
     """Median of each reading over the runs that have it."""
-    known = {f.name: [x for each in readings if (x := getattr(each, f.name)) is not None] for f in fields(Readings)}
-    return Readings(**{name: float(np.median(values)) for name, values in known.items() if values})
+    known = {
+        f.name: [x for each in readings if (x := getattr(each, f.name)) is not None]
+        for f in fields(Readings)
+    }
+    return Readings(
+        **{name: float(np.median(values)) for name, values in known.items() if values}
+    )

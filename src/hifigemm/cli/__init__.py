@@ -1,7 +1,8 @@
 """The command `hifigemm`, also `python -m hifigemm`.
 
-Exit codes: 0 fine; 1 a computation that failed or broke a promise; 2 wrong usage, or a file that cannot be read or
-written; 130 interrupted. Whatever fails says so in one line on the standard error.
+Exit codes: 0 fine; 1 a computation that failed or broke a promise; 2 wrong usage, or a
+file that cannot be read or written; 130 interrupted. Whatever fails says so in one line
+on the standard error.
 """
 
 from __future__ import annotations
@@ -34,14 +35,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line and return its exit code."""
     try:
         with raising_interrupts(), warnings.catch_warnings():
-            warnings.showwarning = lambda message, *_, **__: _say(f"hifigemm: warning: {message}")
+            warnings.showwarning = lambda message, *_, **__: _say(
+                f"hifigemm: warning: {message}"
+            )
             code = _run(argv)
     except InputError as error:
         return _failed(str(error), USAGE_ERROR)
     except hg.HifigemmError as error:
         return _failed(str(error), COMPUTATION_ERROR)
     except MemoryError as error:
-        return _failed(f"not enough memory: {str(error) or 'an allocation failed'}", COMPUTATION_ERROR)
+        return _failed(
+            f"not enough memory: {str(error) or 'an allocation failed'}",
+            COMPUTATION_ERROR,
+        )
     except KeyboardInterrupt:
         return _failed("interrupted", INTERRUPTED)
     except BrokenPipeError:
@@ -49,12 +55,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         return COMPUTATION_ERROR
     except OSError as error:  # commands turn those of their files into an InputError
         _discard(sys.stdout)
-        return _failed(f"{error.filename or 'standard output'}: cannot be written: {error.strerror}", USAGE_ERROR)
+        return _failed(
+            f"{error.filename or 'standard output'}: cannot be written: {error.strerror}",
+            USAGE_ERROR,
+        )
     return code if isinstance(code, int) else code()
 
 
 def _run(argv: Sequence[str] | None) -> int | Callable[[], int]:
-    """The exit code of a command line all of whose output has been written, or a program to be run by itself."""
+    """The exit code of a command line all of whose output has been written, or a
+    program to be run by itself.
+    """
     _complete_streams()
     try:
         try:
@@ -62,7 +73,8 @@ def _run(argv: Sequence[str] | None) -> int | Callable[[], int]:
         except SystemExit:  # --help and --version
             return OK
         for name, value in vars(args).items():
-            if value == [] and name != "arguments":  # what argparse of Python 3.12 and older makes of --option=--
+            # what argparse of Python 3.12 and older makes of --option=--
+            if value == [] and name != "arguments":
                 raise InputError(f"--{name.replace('_', '-')} needs a value")
         _check_environment()
         code: int | Callable[[], int] = args.run(args)
@@ -72,7 +84,9 @@ def _run(argv: Sequence[str] | None) -> int | Callable[[], int]:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Wrong usage is an InputError, as every other mistake is, and a full disk is not ignored."""
+    """Wrong usage is an InputError, as every other mistake is, and a full disk is not
+    ignored.
+    """
 
     def error(self, message: str) -> NoReturn:
         """Raise the complaint of argparse."""
@@ -86,13 +100,26 @@ class _Parser(argparse.ArgumentParser):
 def _parser() -> argparse.ArgumentParser:
     text = "Matrix products of high fidelity computed on low-precision matrix engines."
     epilog = "exit codes: 0 fine; 1 the computation failed; 2 wrong usage, or a file that cannot be read or written; "
-    parser = _Parser(prog="hifigemm", description=text, epilog=epilog + "130 interrupted")
-    parser.add_argument("--version", action="version", version=f"hifigemm {hg.__version__}")
+    parser = _Parser(
+        prog="hifigemm", description=text, epilog=epilog + "130 interrupted"
+    )
+    parser.add_argument(
+        "--version", action="version", version=f"hifigemm {hg.__version__}"
+    )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     info = add_command(commands, "info", _info, "list engines, devices and versions")
     check = "run the functions of other libraries that exactness rests on, and say which are at fault (exit code 1)"
     info.add_argument("--check", action="store_true", help=check)
-    for add in (add_demo, add_matmul, add_plan, add_accuracy, add_bench, add_report, add_plot, add_run):
+    for add in (
+        add_demo,
+        add_matmul,
+        add_plan,
+        add_accuracy,
+        add_bench,
+        add_report,
+        add_plot,
+        add_run,
+    ):
         add(commands)
     return parser
 
@@ -108,7 +135,9 @@ def _info(args: argparse.Namespace) -> int:
 
 
 def _check_environment() -> None:
-    """Raise InputError where a variable of the environment asks for what does not exist."""
+    """Raise InputError where a variable of the environment asks for what does not
+    exist.
+    """
     try:
         is_strict()
     except hg.PlanError as error:
@@ -116,16 +145,24 @@ def _check_environment() -> None:
 
 
 def _complete_streams() -> None:
-    """Replace streams that the caller has closed; let characters that stdout cannot encode be printed as escapes."""
+    """Replace streams that the caller has closed; let characters that stdout cannot
+    encode be printed as escapes.
+    """
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
-            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", closefd=False))
+            setattr(
+                sys,
+                name,
+                os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", closefd=False),
+            )
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def _discard(stream: TextIO) -> None:
-    """Forget what could not be printed; without this the interpreter complains once more when it flushes the stream."""
+    """Forget what could not be printed; without this the interpreter complains once
+    more when it flushes the stream.
+    """
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
@@ -135,7 +172,9 @@ def _failed(message: str, code: int) -> int:
 
 
 def _say(line: str) -> None:
-    """Print one line on the standard error; where that cannot be written, the exit code has to do."""
+    """Print one line on the standard error; where that cannot be written, the exit code
+    has to do.
+    """
     try:
         print(" ".join(line.split()), file=sys.stderr, flush=True)
     except OSError:

@@ -1,4 +1,6 @@
-"""`hifigemm accuracy`: errors of schemes and engines for the matrices in two files, against the exact product."""
+"""`hifigemm accuracy`: errors of schemes and engines for the matrices in two files,
+against the exact product.
+"""
 
 from __future__ import annotations
 
@@ -44,13 +46,22 @@ bound          r of the report: |C - AB| <= r |A||B| + u |AB|, u the unit roundo
 def add_accuracy(commands: Any) -> None:
     """Add the command `accuracy`."""
     text = "errors of schemes and engines for the matrices in two files, against the exact product"
-    parser = add_command(commands, "accuracy", _accuracy, text, ": real, finite matrices.")
+    parser = add_command(
+        commands, "accuracy", _accuracy, text, ": real, finite matrices."
+    )
     add_operands(parser)
     schemes = f"of {', '.join(WAYS)} (default: by the dtype of the operands)"
-    parser.add_argument("--schemes", type=_names("scheme", lambda: list(WAYS)), metavar="S,S,...", help=schemes)
+    parser.add_argument(
+        "--schemes",
+        type=_names("scheme", lambda: list(WAYS)),
+        metavar="S,S,...",
+        help=schemes,
+    )
     engines = "of those that `hifigemm info` lists (default: numpy)"
     kind = _names("engine", available)
-    parser.add_argument("--engines", type=kind, default=["numpy"], metavar="E,E,...", help=engines)
+    parser.add_argument(
+        "--engines", type=kind, default=["numpy"], metavar="E,E,...", help=engines
+    )
 
 
 def _names(what: str, known: Callable[[], list[str]]) -> Callable[[str], list[str]]:
@@ -60,7 +71,9 @@ def _names(what: str, known: Callable[[], list[str]]) -> Callable[[str], list[st
         names = list(dict.fromkeys(text.split(",")))
         for name in names:
             if name not in known():
-                raise argparse.ArgumentTypeError(f"no {what} {name!r}; known: {', '.join(known())}")
+                raise argparse.ArgumentTypeError(
+                    f"no {what} {name!r}; known: {', '.join(known())}"
+                )
         return names
 
     return parse
@@ -76,7 +89,9 @@ def _accuracy(args: argparse.Namespace) -> int:
         for name in args.schemes or DEFAULT[dtype.type].split(","):
             print(f"{name} on {engine} ...", file=sys.stderr)
             try:
-                c, report = hg.matmul(a, b, engine=engine, return_report=True, **WAYS[name])
+                c, report = hg.matmul(
+                    a, b, engine=engine, return_report=True, **WAYS[name]
+                )
             except hg.HifigemmError as error:
                 refused.append(f"{name} on {engine}: {error}")
                 continue
@@ -87,8 +102,18 @@ def _accuracy(args: argparse.Namespace) -> int:
                 broken.append(text)
         groups += [rows] if rows else []
     (m, k), n = a.shape, b.shape[1]
-    header = ("scheme", "engine", "componentwise", "normwise", "correct", "bound", "products")
-    print_table(f"{m} x {k} times {k} x {n}, {dtype}, against the exact product", header, groups)
+    header = (
+        "scheme",
+        "engine",
+        "componentwise",
+        "normwise",
+        "correct",
+        "bound",
+        "products",
+    )
+    print_table(
+        f"{m} x {k} times {k} x {n}, {dtype}, against the exact product", header, groups
+    )
     print("\n".join([_NOTES, *(f"not possible: {text}" for text in refused)]))
     return complain(broken) if groups else COMPUTATION_ERROR
 
@@ -98,15 +123,23 @@ def _matrices(args: argparse.Namespace) -> tuple[NDArray[Any], NDArray[Any]]:
     a, b = read_array(args.a), read_array(args.b)
     for name, x in ((args.a, a), (args.b, b)):
         if x.ndim != 2 or x.dtype.kind != "f":
-            raise InputError(f"{name}: holds {x.dtype} of shape {x.shape}; errors are measured for real matrices")
+            raise InputError(
+                f"{name}: holds {x.dtype} of shape {x.shape}; errors are measured for real matrices"
+            )
         if not np.isfinite(x).all():
-            raise InputError(f"{name}: {np.count_nonzero(~np.isfinite(x))} entries are not finite")
+            raise InputError(
+                f"{name}: {np.count_nonzero(~np.isfinite(x))} entries are not finite"
+            )
     if a.shape[1] != b.shape[0]:
-        raise InputError(f"{args.a} and {args.b} cannot be multiplied: shapes {a.shape} and {b.shape}")
+        raise InputError(
+            f"{args.a} and {args.b} cannot be multiplied: shapes {a.shape} and {b.shape}"
+        )
     return a, b
 
 
-def _cells(name: str, engine: str, judged: Judgement, report: hg.Report) -> tuple[str, ...]:
+def _cells(
+    name: str, engine: str, judged: Judgement, report: hg.Report
+) -> tuple[str, ...]:
     product = getattr(report.scheme, "product", None) or "native"
     errors = (f"{x:.2e}" for x in (judged.error, judged.normwise_error))
     share, products = percent(judged.share_correct), f"{report.num_products} {product}"

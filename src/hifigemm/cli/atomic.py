@@ -1,4 +1,6 @@
-"""Files that appear whole or not at all, and CSV files of results with the environment that they were found in."""
+"""Files that appear whole or not at all, and CSV files of results with the environment
+that they were found in.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +22,15 @@ def writing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise InputError(f"{path}: cannot be written: {error.strerror or error}") from error
+        raise InputError(
+            f"{path}: cannot be written: {error.strerror or error}"
+        ) from error
 
 
 def check_writable(path: Path) -> None:
-    """Raise InputError where `replacing` is bound to fail, so that nobody waits for a result that cannot be stored."""
+    """Raise InputError where `replacing` is bound to fail, so that nobody waits for a
+    result that cannot be stored.
+    """
     found = None
     with writing(path), suppress(FileNotFoundError):
         found = path.stat()
@@ -41,16 +47,22 @@ def check_writable(path: Path) -> None:
 
 
 def _is_writable(path: Path, access: int) -> bool:
-    """Whether permissions allow it. Root may write anywhere, but a mode that lets nobody write tells what is wanted."""
-    return os.access(path, access) and (os.name != "posix" or bool(path.stat().st_mode & 0o222))
+    """Whether permissions allow it. Root may write anywhere, but a mode that lets
+    nobody write tells what is wanted.
+    """
+    return os.access(path, access) and (
+        os.name != "posix" or bool(path.stat().st_mode & 0o222)
+    )
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """Open a temporary file beside `path` that takes its place when the block ends well, and is removed when not.
+    """Open a temporary file beside `path` that takes its place when the block ends
+    well, and is removed when not.
 
-    What is there already stays whole until the new content is on the disk. A symbolic link keeps pointing where it
-    does; the permissions are those of the file that is replaced.
+    What is there already stays whole until the new content is on the disk. A symbolic
+    link keeps pointing where it does; the permissions are those of the file that is
+    replaced.
 
     Raises
     ------
@@ -59,7 +71,9 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     """
     target = path.resolve()
     with writing(path):
-        descriptor, name = tempfile.mkstemp(prefix=".hifigemm-", suffix=".tmp", dir=target.parent)
+        descriptor, name = tempfile.mkstemp(
+            prefix=".hifigemm-", suffix=".tmp", dir=target.parent
+        )
         try:
             with os.fdopen(descriptor, "wb") as file:
                 yield file
@@ -71,7 +85,8 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
             with suppress(OSError):
                 os.unlink(name)
             raise
-    with suppress(OSError):  # makes the new name durable, where the system lets folders be opened
+    # makes the new name durable, where the system lets folders be opened
+    with suppress(OSError):
         descriptor = os.open(target.parent, os.O_RDONLY)
         try:
             os.fsync(descriptor)

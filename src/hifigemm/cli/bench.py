@@ -1,4 +1,6 @@
-"""`hifigemm bench`: times of the native product, of schemes and of peers, after their results were checked."""
+"""`hifigemm bench`: times of the native product, of schemes and of peers, after their
+results were checked.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,15 @@ from typing import Any
 import numpy as np
 
 from hifigemm.accuracy import resolve
-from hifigemm.bench.arrays import DTYPES, FAMILIES, Arrays, CudaArrays, Workload, check_family, cuda_is_usable
+from hifigemm.bench.arrays import (
+    DTYPES,
+    FAMILIES,
+    Arrays,
+    CudaArrays,
+    Workload,
+    check_family,
+    cuda_is_usable,
+)
 from hifigemm.bench.cases import measure, scheme_options
 from hifigemm.bench.ceilings import measured_ceilings, peak_rates
 from hifigemm.bench.peers import peers
@@ -41,7 +51,11 @@ _COLUMNS = {
     "W": ("watts", ".0f"),
     "MHz": ("sm_clock_mhz", ".0f"),
 }
-_STAGES = {"us": ("microseconds", ".1f"), "floor": ("floor_microseconds", ".1f"), "x floor": ("ratio_to_floor", ".2f")}
+_STAGES = {
+    "us": ("microseconds", ".1f"),
+    "floor": ("floor_microseconds", ".1f"),
+    "x floor": ("ratio_to_floor", ".2f"),
+}
 _NOTES = """
 burst, sustained  TFLOP/s after a pause, and in the second half of a run without one
 x native, x peer  speed over that of the native product and of the best peer in the same mode, sustained
@@ -52,25 +66,72 @@ error, bound      max |C - AB| / (|A||B|) seen and promised; a result beyond its
 def add_bench(commands: Any) -> None:
     """Add the command `bench`."""
     epilog = "Schemes: native, peers, the name of a peer, or SCHEME[:COUNT][:WORD...][@ACCURACY] such as auto, "
-    epilog += "ozaki2:14, ozaki1:7:fp16, auto@correct. Exit code 1 when a result was wrong."
+    epilog += (
+        "ozaki2:14, ozaki1:7:fp16, auto@correct. Exit code 1 when a result was wrong."
+    )
     text = "times of the native product, of schemes and of peers, of results that were checked first"
     parser = add_command(commands, "bench", _bench, text, epilog=epilog)
     group = parser.add_mutually_exclusive_group()
-    group.add_argument("--sizes", type=_list(SIZE), metavar="N,N,...", help="square products (default: by device)")
-    group.add_argument("--shapes", type=_shape, nargs="+", metavar="M,N,K", help="m x k times k x n")
+    group.add_argument(
+        "--sizes",
+        type=_list(SIZE),
+        metavar="N,N,...",
+        help="square products (default: by device)",
+    )
+    group.add_argument(
+        "--shapes", type=_shape, nargs="+", metavar="M,N,K", help="m x k times k x n"
+    )
     add = parser.add_argument
-    add("--batch", type=SIZE, default=1, metavar="N", help="matrices in a stack (default: 1)")
+    add(
+        "--batch",
+        type=SIZE,
+        default=1,
+        metavar="N",
+        help="matrices in a stack (default: 1)",
+    )
     add("--dtype", choices=DTYPES, default="float64", help="(default: float64)")
     add("--schemes", type=_list(_scheme), metavar="S,S,...", help="(default: by dtype)")
-    add("--family", type=_family, default="phi0.5", metavar="F", help=f"{', '.join(FAMILIES)} (default: phi0.5)")
-    add("--mode", choices=("eager", "graph", "both"), help="calls, CUDA graphs, or both (default: both on CUDA)")
-    add("--device", choices=("cpu", "cuda"), help="NumPy or torch (default: cuda where there is one)")
+    add(
+        "--family",
+        type=_family,
+        default="phi0.5",
+        metavar="F",
+        help=f"{', '.join(FAMILIES)} (default: phi0.5)",
+    )
+    add(
+        "--mode",
+        choices=("eager", "graph", "both"),
+        help="calls, CUDA graphs, or both (default: both on CUDA)",
+    )
+    add(
+        "--device",
+        choices=("cpu", "cuda"),
+        help="NumPy or torch (default: cuda where there is one)",
+    )
     search = "print the fastest tile of the INT8 kernels, of FP16 words for float32, for each shape"
     add("--search", action="store_true", help=search)
-    add("--stages", action="store_true", help="also time the stages of each scheme by themselves")
-    add("--csv", type=Path, metavar="FILE", help="write the figures, and the environment beside them")
-    add("--quick", action="store_true", help="short bursts and runs: a first look, not a measurement")
-    add("--runs", type=SIZE, metavar="N", help=f"sustained runs of each case (default: {Method().runs}, quick 1)")
+    add(
+        "--stages",
+        action="store_true",
+        help="also time the stages of each scheme by themselves",
+    )
+    add(
+        "--csv",
+        type=Path,
+        metavar="FILE",
+        help="write the figures, and the environment beside them",
+    )
+    add(
+        "--quick",
+        action="store_true",
+        help="short bursts and runs: a first look, not a measurement",
+    )
+    add(
+        "--runs",
+        type=SIZE,
+        metavar="N",
+        help=f"sustained runs of each case (default: {Method().runs}, quick 1)",
+    )
     add("--seed", type=SEED, default=1, help="of the operands (default: 1)")
 
 
@@ -110,7 +171,10 @@ def _bench(args: argparse.Namespace) -> int:
         return OK
     if device == "cpu" and args.mode in ("graph", "both"):
         raise InputError(f"--mode {args.mode}: CUDA graphs need --device cuda")
-    modes = {None: ("eager", "graph") if device == "cuda" else ("eager",), "both": ("eager", "graph")}
+    modes = {
+        None: ("eager", "graph") if device == "cuda" else ("eager",),
+        "both": ("eager", "graph"),
+    }
     if args.csv is not None:
         with writing(args.csv):
             args.csv.parent.mkdir(parents=True, exist_ok=True)
@@ -118,14 +182,23 @@ def _bench(args: argparse.Namespace) -> int:
     arrays = CudaArrays() if device == "cuda" else Arrays()
     method = QUICK if args.quick else Method()
     method = replace(method, runs=args.runs or method.runs)
-    with np.errstate(all="ignore"):  # an overflow of a native product shows in the verdict on it
+    # an overflow of a native product shows in the verdict on it
+    with np.errstate(all="ignore"):
         return _Bench(args, arrays, modes.get(args.mode, (args.mode,)), method).run()
 
 
 class _Bench:
-    """One run of the command: what is the same for all workloads, and the rows so far."""
+    """One run of the command: what is the same for all workloads, and the rows so
+    far.
+    """
 
-    def __init__(self, args: argparse.Namespace, arrays: Arrays, modes: Sequence[str], method: Method) -> None:
+    def __init__(
+        self,
+        args: argparse.Namespace,
+        arrays: Arrays,
+        modes: Sequence[str],
+        method: Method,
+    ) -> None:
         self.args, self.arrays, self.modes, self.method = args, arrays, modes, method
         self.rows: list[Row] = []
         self.stage_rows: list[Row] = []
@@ -136,17 +209,39 @@ class _Bench:
         clock, meter, commit = arrays.clock(), arrays.meter(), environment()["commit"]
         ceilings = measured_ceilings(arrays, clock, self.method)
         peaks = peak_rates(facts["device"])
-        extra = facts | {"method": vars(self.method), "seed": self.args.seed, "ceilings": ceilings, "peaks": peaks}
-        print("  ".join(f"{name} {rate * 1e-12:.3g} T/s" for name, rate in ceilings.items()), flush=True)
+        extra = facts | {
+            "method": vars(self.method),
+            "seed": self.args.seed,
+            "ceilings": ceilings,
+            "peaks": peaks,
+        }
+        print(
+            "  ".join(
+                f"{name} {rate * 1e-12:.3g} T/s" for name, rate in ceilings.items()
+            ),
+            flush=True,
+        )
         for load in self._workloads():
             print(f"{load} ...", file=sys.stderr, flush=True)
             names = [NATIVE, *(self.args.schemes or _schemes(load))]
             provider = stages if self.args.stages else None
-            outcomes = measure(load, names, self.modes, arrays, self.method, meter=meter, stages=provider)
-            new = rows(load, outcomes, peaks, {"device": facts["device"], "commit": commit})
+            outcomes = measure(
+                load,
+                names,
+                self.modes,
+                arrays,
+                self.method,
+                meter=meter,
+                stages=provider,
+            )
+            new = rows(
+                load, outcomes, peaks, {"device": facts["device"], "commit": commit}
+            )
             self.rows += new
             timed = [outcome.case for outcome in outcomes if outcome.times]
-            parts = stage_rows(load, timed, clock, self.method, peaks or ceilings, ceilings["copy"])
+            parts = stage_rows(
+                load, timed, clock, self.method, peaks or ceilings, ceilings["copy"]
+            )
             self.stage_rows += parts
             self._print(load, outcomes, new, parts)
             self._write(extra)
@@ -158,19 +253,41 @@ class _Bench:
 
     def _workloads(self) -> list[Workload]:
         args = self.args
-        shapes = args.shapes or [(n, n, n) for n in args.sizes or SIZES[self.arrays.device]]
-        loads = [Workload(m, n, k, args.batch, args.dtype, args.family, args.seed) for m, n, k in shapes]
+        shapes = args.shapes or [
+            (n, n, n) for n in args.sizes or SIZES[self.arrays.device]
+        ]
+        loads = [
+            Workload(m, n, k, args.batch, args.dtype, args.family, args.seed)
+            for m, n, k in shapes
+        ]
         for load in loads:
             if load.nbytes > sys.maxsize:
                 raise MemoryError(f"{load} takes {load.nbytes} bytes")
         return loads
 
-    def _print(self, load: Workload, outcomes: Sequence[Outcome], new: Sequence[Row], parts: Sequence[Row]) -> None:
+    def _print(
+        self,
+        load: Workload,
+        outcomes: Sequence[Outcome],
+        new: Sequence[Row],
+        parts: Sequence[Row],
+    ) -> None:
         timed = [row for row in new if row["burst_seconds"]]
-        known = {name: at for name, at in _COLUMNS.items() if any(row[at[0]] != "" for row in timed)}
-        groups = [[_cells(row, known, "case", "mode") for row in timed if row["mode"] == mode] for mode in self.modes]
+        known = {
+            name: at
+            for name, at in _COLUMNS.items()
+            if any(row[at[0]] != "" for row in timed)
+        }
+        groups = [
+            [_cells(row, known, "case", "mode") for row in timed if row["mode"] == mode]
+            for mode in self.modes
+        ]
         if timed:
-            print_table(str(load), ("case", "mode", *known), [group for group in groups if group])
+            print_table(
+                str(load),
+                ("case", "mode", *known),
+                [group for group in groups if group],
+            )
         if parts:
             cells = [_cells(row, _STAGES, "case", "stage") for row in parts]
             print()
@@ -179,7 +296,9 @@ class _Bench:
             if outcome.status != "timed":
                 print(f"{outcome.case.name}, {outcome.case.mode}: {outcome.status}")
             if outcome.refused:
-                self.wrong.append(f"{outcome.case.name}, {outcome.case.mode}, {load}: {outcome.verdict.wrong}")
+                self.wrong.append(
+                    f"{outcome.case.name}, {outcome.case.mode}, {load}: {outcome.verdict.wrong}"
+                )
         print(flush=True)
 
     def _write(self, extra: dict[str, Any]) -> None:
@@ -189,15 +308,29 @@ class _Bench:
             return
         write_results(path, self.rows, **extra)
         if self.stage_rows:
-            write_results(path.with_name(f"{path.stem}_stages{path.suffix}"), self.stage_rows, **extra)
+            write_results(
+                path.with_name(f"{path.stem}_stages{path.suffix}"),
+                self.stage_rows,
+                **extra,
+            )
 
 
 def _schemes(load: Workload) -> list[str]:
     """What is compared unless --schemes says otherwise."""
-    return ["auto", *(f"ozaki2:{count}" for count in ((14, 15) if load.real == "float64" else (7, 8))), "peers"]
+    return [
+        "auto",
+        *(
+            f"ozaki2:{count}"
+            for count in ((14, 15) if load.real == "float64" else (7, 8))
+        ),
+        "peers",
+    ]
 
 
 def _cells(row: Row, columns: dict[str, tuple[str, str]], *names: str) -> list[str]:
     """The cells of a line of a table; nothing where nothing is known."""
-    numbers = ("" if row[key] == "" else format(row[key], spec) for key, spec in columns.values())
+    numbers = (
+        "" if row[key] == "" else format(row[key], spec)
+        for key, spec in columns.values()
+    )
     return [*(row[name] for name in names), *numbers]

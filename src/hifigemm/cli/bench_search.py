@@ -1,7 +1,8 @@
-"""`hifigemm bench --search`: the fastest tile of a product kernel, all in bursts, then the quickest of them sustained.
+"""`hifigemm bench --search`: the fastest tile of a product kernel, all in bursts, then
+the quickest of them sustained.
 
-The kernel of INT8 residues, or for float32 that of FP16 words. Products take no tile from a search: what it prints may
-go into the tables of `engines/kernels`.
+The kernel of INT8 residues, or for float32 that of FP16 words. Products take no tile
+from a search: what it prints may go into the tables of `engines/kernels`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,14 @@ from typing import Any
 import numpy as np
 
 from hifigemm.bench.arrays import cuda_is_usable
-from hifigemm.bench.timing import Clock, CudaClock, Method, capture, time_bursts, time_variants
+from hifigemm.bench.timing import (
+    Clock,
+    CudaClock,
+    Method,
+    capture,
+    time_bursts,
+    time_variants,
+)
 from hifigemm.exceptions import PlanError
 from hifigemm.numerics.residues import real_moduli
 
@@ -29,48 +37,93 @@ _NEAR = 1.06
 _FINALISTS = 4
 
 
-def search_tiles(shape: tuple[int, int, int], batch: int, dtype: str) -> tuple[str, Rows]:
-    """A search for m, n, k and a dtype: what is multiplied, and rows (shape, tile, TFLOP/s sustained), best first.
+def search_tiles(
+    shape: tuple[int, int, int], batch: int, dtype: str
+) -> tuple[str, Rows]:
+    """A search for m, n, k and a dtype: what is multiplied, and rows (shape, tile,
+    TFLOP/s sustained), best first.
 
-    The TFLOP/s are those of the product that is asked for, 2 m n k, whatever it is made of.
+    The TFLOP/s are those of the product that is asked for, 2 m n k, whatever it is made
+    of.
     """
     if not cuda_is_usable():
-        raise PlanError("bench --search times the kernels of a CUDA device, and there is none")
+        raise PlanError(
+            "bench --search times the kernels of a CUDA device, and there is none"
+        )
     import torch
 
-    title, search = ("FP16 words", _words) if dtype == "float32" else (f"{COUNT} INT8 products", _residues)
-    return title, search(*shape, batch, torch.device("cuda", torch.cuda.current_device()))
+    title, search = (
+        ("FP16 words", _words)
+        if dtype == "float32"
+        else (f"{COUNT} INT8 products", _residues)
+    )
+    return title, search(
+        *shape, batch, torch.device("cuda", torch.cuda.current_device())
+    )
 
 
 def ranking(runs: Mapping[str, Callable[[], object]], clock: Clock) -> dict[str, float]:
-    """The tiles of the shortest bursts with their seconds of a sustained call, best first.
+    """The tiles of the shortest bursts with their seconds of a sustained call, best
+    first.
 
-    A callable launches the product with its tile, of operands that are random and never zeros. The launch must cost the
-    host less than the product takes, so short ones want a graph. At the limit of power a tile that moves fewer bytes
-    may run at higher clocks, which no burst shows. The first tile is always ranked.
+    A callable launches the product with its tile, of operands that are random and never
+    zeros. The launch must cost the host less than the product takes, so short ones want
+    a graph. At the limit of power a tile that moves fewer bytes may run at higher
+    clocks, which no burst shows. The first tile is always ranked.
     """
-    bursts = {name: timing.median for name, timing in time_bursts(runs, clock, _FIRST).items()}
+    bursts = {
+        name: timing.median for name, timing in time_bursts(runs, clock, _FIRST).items()
+    }
     nearest = sorted(bursts, key=bursts.__getitem__)[:_FINALISTS]
-    last = {next(iter(runs)), *(name for name in nearest if bursts[name] <= _NEAR * bursts[nearest[0]])}
-    times = time_variants({name: run for name, run in runs.items() if name in last}, clock, _LAST)
-    seconds = {name: each.sustained.median for name, each in times.items() if each.sustained is not None}
+    last = {
+        next(iter(runs)),
+        *(name for name in nearest if bursts[name] <= _NEAR * bursts[nearest[0]]),
+    }
+    times = time_variants(
+        {name: run for name, run in runs.items() if name in last}, clock, _LAST
+    )
+    seconds = {
+        name: each.sustained.median
+        for name, each in times.items()
+        if each.sustained is not None
+    }
     return {name: seconds[name] for name in sorted(seconds, key=seconds.__getitem__)}
 
 
-def _ranked(shape: Any, predicted: Any, others: Sequence[Any], launch: Callable[..., object], planes: int) -> Rows:
+def _ranked(
+    shape: Any,
+    predicted: Any,
+    others: Sequence[Any],
+    launch: Callable[..., object],
+    planes: int,
+) -> Rows:
     """Rank tiles, the one that is taken without a search first among them."""
     runs = {f"{predicted} (as predicted)": capture(partial(launch, config=predicted))}
-    runs |= {str(tile): capture(partial(launch, config=tile)) for tile in others if tile != predicted}
-    named = f"{shape.m} x {shape.k} x {shape.n}" + (f" x {planes}" if planes > 1 else "")
+    runs |= {
+        str(tile): capture(partial(launch, config=tile))
+        for tile in others
+        if tile != predicted
+    }
+    named = f"{shape.m} x {shape.k} x {shape.n}" + (
+        f" x {planes}" if planes > 1 else ""
+    )
     work = 2e-12 * planes * shape.m * shape.n * shape.k
-    return [(named, name, f"{work / seconds:.4g}") for name, seconds in ranking(runs, CudaClock()).items()]
+    return [
+        (named, name, f"{work / seconds:.4g}")
+        for name, seconds in ranking(runs, CudaClock()).items()
+    ]
 
 
 def _words(m: int, n: int, k: int, batch: int, device: Any) -> Rows:
     """Search on the words of random matrices."""
     import torch
 
-    from hifigemm.engines.kernels.tiles import ProductShape, candidates, gpu_of, tile_for
+    from hifigemm.engines.kernels.tiles import (
+        ProductShape,
+        candidates,
+        gpu_of,
+        tile_for,
+    )
     from hifigemm.engines.kernels.word_gemm import WHOLE_BLOCK, word_gemm
     from hifigemm.engines.kernels.words import split_words
     from hifigemm.problem import Problem
@@ -78,9 +131,13 @@ def _words(m: int, n: int, k: int, batch: int, device: Any) -> Rows:
 
     scheme, gpu = Corrected("fp16"), gpu_of(device)
     shape = ProductShape(m, n, k, batch, "words", "fp16", WHOLE_BLOCK["fp16"])
-    a, b = (torch.rand((batch, *size), device=device) - 0.5 for size in ((m, k), (k, n)))
+    a, b = (
+        torch.rand((batch, *size), device=device) - 0.5 for size in ((m, k), (k, n))
+    )
     problem = Problem(batch, m, n, k, np.dtype(np.float32))
-    left, right = split_words(((a, 2), (b, 1)), scheme.splitting, scheme.top_exponent(problem))
+    left, right = split_words(
+        ((a, 2), (b, 1)), scheme.splitting, scheme.top_exponent(problem)
+    )
     out = torch.empty((batch, m, n), device=device)
     launch = partial(word_gemm, left, right, out)
     return _ranked(shape, tile_for(shape, gpu), candidates(shape, gpu), launch, batch)
@@ -91,12 +148,20 @@ def _residues(m: int, n: int, k: int, batch: int, device: Any) -> Rows:
     import torch
 
     from hifigemm.engines.kernels.residue_gemm import residue_constants, residue_gemm
-    from hifigemm.engines.kernels.tiles import ProductShape, gpu_of, tile_for, valid_tiles
+    from hifigemm.engines.kernels.tiles import (
+        ProductShape,
+        gpu_of,
+        tile_for,
+        valid_tiles,
+    )
 
     gpu, constants = gpu_of(device), residue_constants(real_moduli()[:COUNT], device)
     pitch = -(-k // 16) * 16
     sizes = (m, pitch), (n, pitch), (-(-m // 128) * 128, -(-n // 256) * 256)
-    a, b, c = (torch.randint(-128, 128, (batch, COUNT, *size), dtype=torch.int8, device=device) for size in sizes)
+    a, b, c = (
+        torch.randint(-128, 128, (batch, COUNT, *size), dtype=torch.int8, device=device)
+        for size in sizes
+    )
     shape = ProductShape(m, n, k, batch * COUNT)
     launch = partial(residue_gemm, a, b, constants, c)
     return _ranked(shape, tile_for(shape, gpu), valid_tiles(gpu), launch, batch)

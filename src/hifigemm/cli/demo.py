@@ -1,7 +1,8 @@
-"""`hifigemm demo`: every scheme and the native product against the exact product, as a table, a CSV file and a picture.
+"""`hifigemm demo`: every scheme and the native product against the exact product, as a
+table, a CSV file and a picture.
 
-The phi matrices are those of [MOOI20] (doi:10.1007/978-3-030-50743-5_12); a Hilbert matrix times its inverse shows what
-cancellation does.
+The phi matrices are those of [MOOI20] (doi:10.1007/978-3-030-50743-5_12); a Hilbert
+matrix times its inverse shows what cancellation does.
 """
 
 from __future__ import annotations
@@ -36,9 +37,14 @@ HILBERT_SIZE = 12
 SCHEMES: dict[str, dict[str, Any]] = {
     "native": {"scheme": "native"},
     "Ozaki I, FP16, mode dp": {"scheme": hg.Ozaki1(product="fp16", mode="dp")},
-    "Ozaki I, FP64, correct": {"scheme": hg.Ozaki1(product="fp64"), "accuracy": "correct"},
+    "Ozaki I, FP64, correct": {
+        "scheme": hg.Ozaki1(product="fp64"),
+        "accuracy": "correct",
+    },
     "Ozaki II, 15 moduli, fast": {"scheme": hg.Ozaki2(num_moduli=15, scaling="fast")},
-    "Ozaki II, 15 moduli, accurate": {"scheme": hg.Ozaki2(num_moduli=15, scaling="accurate")},
+    "Ozaki II, 15 moduli, accurate": {
+        "scheme": hg.Ozaki2(num_moduli=15, scaling="accurate")
+    },
     'accuracy="correct"': {"accuracy": "correct"},
 }
 
@@ -52,11 +58,21 @@ def add_demo(commands: Any) -> None:
     """Add the command `demo`."""
     text = "accuracy of each scheme and of the native product, as a table and a picture"
     parser = add_command(commands, "demo", _demo, text)
-    parser.add_argument("--size", type=SIZE, default=200, metavar="N", help="of the phi matrices (default: 200)")
-    parser.add_argument("--seed", type=SEED, default=0, help="of the random matrices (default: 0)")
+    parser.add_argument(
+        "--size",
+        type=SIZE,
+        default=200,
+        metavar="N",
+        help="of the phi matrices (default: 200)",
+    )
+    parser.add_argument(
+        "--seed", type=SEED, default=0, help="of the random matrices (default: 0)"
+    )
     picture, default = ", ".join(SUFFIXES), Path("hifigemm-demo.png")
     where = f"picture ({picture}); the CSV file goes beside it (default: {default})"
-    parser.add_argument("-o", "--output", type=Path, default=default, metavar="FILE", help=where)
+    parser.add_argument(
+        "-o", "--output", type=Path, default=default, metavar="FILE", help=where
+    )
 
 
 def _demo(args: argparse.Namespace) -> int:
@@ -67,13 +83,18 @@ def _demo(args: argparse.Namespace) -> int:
     check_results(data)
     groups, broken = [], []
     for name, a, b in _problems(args.size, args.seed):
-        print(f"{name}: {len(SCHEMES)} products against the exact one ...", file=sys.stderr)
+        print(
+            f"{name}: {len(SCHEMES)} products against the exact one ...",
+            file=sys.stderr,
+        )
         rows, complaints = against_exact(name, ExactProduct(a, b), SCHEMES)
         groups.append(rows)
         broken += complaints
     _print(groups)
     rows = [row for group in groups for row in group]
-    write_results(data, rows, command=f"hifigemm demo --size {args.size} --seed {args.seed}")
+    write_results(
+        data, rows, command=f"hifigemm demo --size {args.size} --seed {args.seed}"
+    )
     print(f"\nnumbers: {data}\n{_picture(rows, args.output)}")
     return complain(broken)
 
@@ -84,13 +105,22 @@ def _problems(size: int, seed: int) -> Iterator[tuple[str, NDArray[Any], NDArray
         rng = np.random.default_rng([seed, int(10 * phi)])
         a, b = (phi_matrix(rng, (size, size), phi) for _ in range(2))
         yield f"phi = {phi:g}, n = {size}", a, b
-    yield f"Hilbert, n = {HILBERT_SIZE}", hilbert(HILBERT_SIZE), inverse_hilbert(HILBERT_SIZE)
+    yield (
+        f"Hilbert, n = {HILBERT_SIZE}",
+        hilbert(HILBERT_SIZE),
+        inverse_hilbert(HILBERT_SIZE),
+    )
 
 
 def against_exact(
-    problem: str, exact: ExactProduct, schemes: Mapping[str, dict[str, Any]], arrays: Arrays | None = None
+    problem: str,
+    exact: ExactProduct,
+    schemes: Mapping[str, dict[str, Any]],
+    arrays: Arrays | None = None,
 ) -> tuple[list[Row], list[str]]:
-    """One row for each set of options of `matmul`, and what broke a promise; the operands are those of the product."""
+    """One row for each set of options of `matmul`, and what broke a promise; the
+    operands are those of the product.
+    """
     arrays = arrays or Arrays()
     a, b = arrays.asarray(exact.a), arrays.asarray(exact.b)
     done: dict[str, tuple[Any, hg.Report]] = {}
@@ -98,38 +128,84 @@ def against_exact(
     def multiply(name: str) -> None:
         done[name] = hg.matmul(a, b, return_report=True, **schemes[name])
 
-    times = time_bursts({name: partial(multiply, name) for name in schemes}, arrays.clock(), METHOD)
+    times = time_bursts(
+        {name: partial(multiply, name) for name in schemes}, arrays.clock(), METHOD
+    )
     unit_roundoff = float(np.finfo(exact.rounded.dtype).eps) / 2
     rows, broken = [], []
     for name, (c, report) in done.items():
         judged = judge(to_host(c), exact, report.bound)
-        broken += _complaints(f"{problem}, {name}", judged, report, schemes[name].get("accuracy") == "correct")
-        row = {"problem": problem, "scheme": name, "error": judged.error, "relative_error": judged.relative_error}
-        row |= {"bound": report.bound, "guaranteed": report.bound + unit_roundoff, "promise_kept": judged.kept}
-        row |= {"share_correct": judged.share_correct, "num_products": report.num_products}
-        row |= {"product": getattr(report.scheme, "product", None) or str(exact.rounded.dtype).replace("float", "fp")}
+        broken += _complaints(
+            f"{problem}, {name}",
+            judged,
+            report,
+            schemes[name].get("accuracy") == "correct",
+        )
+        row = {
+            "problem": problem,
+            "scheme": name,
+            "error": judged.error,
+            "relative_error": judged.relative_error,
+        }
+        row |= {
+            "bound": report.bound,
+            "guaranteed": report.bound + unit_roundoff,
+            "promise_kept": judged.kept,
+        }
+        row |= {
+            "share_correct": judged.share_correct,
+            "num_products": report.num_products,
+        }
+        row |= {
+            "product": getattr(report.scheme, "product", None)
+            or str(exact.rounded.dtype).replace("float", "fp")
+        }
         time = times[name]
         row["chosen"] = str(report.scheme)
-        rows.append(row | {"time_s": time.median, "time_low_s": time.low, "time_high_s": time.high})
+        rows.append(
+            row
+            | {"time_s": time.median, "time_low_s": time.low, "time_high_s": time.high}
+        )
     return rows, broken
 
 
-def _complaints(where: str, judged: Judgement, report: hg.Report, asked_correct: bool) -> list[str]:
+def _complaints(
+    where: str, judged: Judgement, report: hg.Report, asked_correct: bool
+) -> list[str]:
     """What is not as promised."""
     found = []
     if not judged.kept:
-        found.append(f"{where}: an error of {judged.error:.3g} |A||B| breaks the reported bound {report.bound:.3g}")
+        found.append(
+            f"{where}: an error of {judged.error:.3g} |A||B| breaks the reported bound {report.bound:.3g}"
+        )
     if asked_correct and not report.correct:
-        found.append(f"{where}: the report does not say that the result is correctly rounded")
+        found.append(
+            f"{where}: the report does not say that the result is correctly rounded"
+        )
     if report.correct and judged.share_correct < 1:
-        found.append(f"{where}: {1 - judged.share_correct:.3%} of the entries are not correctly rounded")
+        found.append(
+            f"{where}: {1 - judged.share_correct:.3%} of the entries are not correctly rounded"
+        )
     return found
 
 
 def _print(groups: list[list[Row]]) -> None:
-    header = ("problem", "scheme", "error", "guaranteed", "rel. error", "correct", "products", "time")
-    tables = [[_cells(row, first=i == 0) for i, row in enumerate(rows)] for rows in groups]
-    print_table("Products of float64 matrices against the exact product", header, tables)
+    header = (
+        "problem",
+        "scheme",
+        "error",
+        "guaranteed",
+        "rel. error",
+        "correct",
+        "products",
+        "time",
+    )
+    tables = [
+        [_cells(row, first=i == 0) for i, row in enumerate(rows)] for rows in groups
+    ]
+    print_table(
+        "Products of float64 matrices against the exact product", header, tables
+    )
     print(
         f"""
 phi         both matrices (rand - 0.5) exp(phi randn); Hilbert: the Hilbert matrix times its inverse
@@ -143,8 +219,18 @@ time        median of {METHOD.bursts} calls"""
 
 def _cells(row: Row, first: bool) -> tuple[str, ...]:
     errors = (f"{row[key]:.2e}" for key in ("error", "guaranteed", "relative_error"))
-    share, products = percent(row["share_correct"]), f"{row['num_products']} {row['product']}"
-    return (row["problem"] if first else "", row["scheme"], *errors, share, products, f"{1e3 * row['time_s']:.2f} ms")
+    share, products = (
+        percent(row["share_correct"]),
+        f"{row['num_products']} {row['product']}",
+    )
+    return (
+        row["problem"] if first else "",
+        row["scheme"],
+        *errors,
+        share,
+        products,
+        f"{1e3 * row['time_s']:.2f} ms",
+    )
 
 
 def _picture(rows: list[Row], path: Path) -> str:

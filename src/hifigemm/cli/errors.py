@@ -11,7 +11,9 @@ USAGE_ERROR = 2
 
 
 class InputError(Exception):
-    """Options that do not fit together, or a file that cannot be read or written. The message is one line."""
+    """Options that do not fit together, or a file that cannot be read or written. The
+    message is one line.
+    """
 
 
 def complain(texts: Sequence[str]) -> int:

@@ -33,39 +33,50 @@ _UNREADABLE = (
     *(ValueError, TypeError, EOFError, OverflowError, SyntaxError, RuntimeError),
     *(struct.error, tokenize.TokenError, zipfile.BadZipFile, zlib.error),
 )
-"""What NumPy and zipfile raise for files that are not what they seem, encrypted archives included."""
+"""What NumPy and zipfile raise for files that are not what they seem, encrypted
+archives included.
+"""
 
 
 def read_array(spec: str) -> NDArray[Any]:
-    """Read the array behind FILE.npy, FILE.npz, FILE.npz:KEY or FILE.mtx (also .mtx.gz, .mtx.bz2).
+    """Read the array behind FILE.npy, FILE.npz, FILE.npz:KEY or FILE.mtx (also .mtx.gz,
+    .mtx.bz2).
 
-    Integers and bools are converted to float64, float16 to float32, foreign byte order to the machine's. A sparse
-    matrix becomes dense.
+    Integers and bools are converted to float64, float16 to float32, foreign byte order
+    to the machine's. A sparse matrix becomes dense.
 
     Raises
     ------
     InputError
-        Missing, unreadable, truncated, corrupt, pickled or non-numeric files; integers that float64 cannot hold.
+        Missing, unreadable, truncated, corrupt, pickled or non-numeric files; integers
+        that float64 cannot hold.
     """
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # NumPy complains of headers that Python 2 wrote, and reads them rightly
+            # NumPy complains of headers that Python 2 wrote, and reads them rightly
+            warnings.simplefilter("ignore")
             x = np.asarray(_read(*_split(spec)))
         return _as_floats(x, spec)
     except OSError as error:
         raise InputError(f"{spec}: cannot be read: {_one_line(error)}") from error
     except MemoryError as error:
-        raise InputError(f"{spec}: does not fit into memory: {_one_line(error)}") from error
+        raise InputError(
+            f"{spec}: does not fit into memory: {_one_line(error)}"
+        ) from error
     except _UNREADABLE as error:
         raise InputError(f"{spec}: {_explained(error)}") from error
 
 
 def check_output(spec: str, ndim: int) -> None:
-    """Raise InputError if a result of `ndim` dimensions cannot be written there, before it is computed."""
+    """Raise InputError if a result of `ndim` dimensions cannot be written there, before
+    it is computed.
+    """
     path, key = _split(spec)
     kind = _kind(path, writing=True)
     if kind == ".mtx" and ndim != 2:
-        raise InputError(f"{spec}: Matrix Market holds matrices, the result has {ndim} dimensions")
+        raise InputError(
+            f"{spec}: Matrix Market holds matrices, the result has {ndim} dimensions"
+        )
     check_writable(path)
     if kind == ".npz":
         _write_npz(_Nowhere(), path, key, np.empty(0))
@@ -94,7 +105,11 @@ def _split(spec: str) -> tuple[Path, str | None]:
 
 def _kind(path: Path, writing: bool = False) -> str:
     suffix = path.suffix.lower()
-    if not writing and suffix in (".gz", ".bz2") and Path(path.stem).suffix.lower() == ".mtx":
+    if (
+        not writing
+        and suffix in (".gz", ".bz2")
+        and Path(path.stem).suffix.lower() == ".mtx"
+    ):
         return ".mtx"
     if suffix not in (".npy", ".npz", ".mtx"):
         raise InputError(f"{path}: unknown kind of file; expected {FORMATS}")
@@ -110,7 +125,11 @@ def _read(path: Path, key: str | None) -> Any:
         with opening.get(path.suffix.lower(), open)(path, "rb") as file:
             return read_matrix(file)
     with path.open("rb") as file:
-        return np.lib.format.read_array(file, allow_pickle=False) if kind == ".npy" else _read_npz(file, path, key)
+        return (
+            np.lib.format.read_array(file, allow_pickle=False)
+            if kind == ".npy"
+            else _read_npz(file, path, key)
+        )
 
 
 def _read_npz(file: BinaryIO, path: Path, key: str | None) -> Any:
@@ -119,9 +138,13 @@ def _read_npz(file: BinaryIO, path: Path, key: str | None) -> Any:
         with np.load(file, allow_pickle=False) as archive:
             names = list(archive)
             if key is None and len(names) != 1:
-                raise InputError(f"{path}: holds {len(names)} arrays, name one as {path}:KEY: {', '.join(names)}")
+                raise InputError(
+                    f"{path}: holds {len(names)} arrays, name one as {path}:KEY: {', '.join(names)}"
+                )
             if key is not None and key not in names:
-                raise InputError(f"{path}: no array {key!r}; it holds {', '.join(names) or 'none'}")
+                raise InputError(
+                    f"{path}: no array {key!r}; it holds {', '.join(names) or 'none'}"
+                )
             return archive[names[0] if key is None else key]
 
 
@@ -133,13 +156,20 @@ class _Nowhere(io.RawIOBase):
 
 
 def _write_npz(file: Any, path: Path, key: str | None, array: NDArray[Any]) -> None:
-    """Write the archive at `path`, if there is one, with the array in place of that key and all else as it was."""
+    """Write the archive at `path`, if there is one, with the array in place of that key
+    and all else as it was.
+    """
     key = key or "c"
     try:
         is_there = path.exists() and path.stat().st_size > 0
-        old_file = zipfile.ZipFile(path) if is_there else zipfile.ZipFile(io.BytesIO(), "w")
+        old_file = (
+            zipfile.ZipFile(path) if is_there else zipfile.ZipFile(io.BytesIO(), "w")
+        )
         with old_file as old, zipfile.ZipFile(file, "w") as new:
-            members = {info.filename.removesuffix(".npy"): info for info in old.infolist()}  # by the keys of NumPy
+            # by the keys of NumPy
+            members = {
+                info.filename.removesuffix(".npy"): info for info in old.infolist()
+            }
             if len(members) < len(old.infolist()):
                 raise zipfile.BadZipFile("two of its members have one name")
             new.comment = old.comment
@@ -151,15 +181,26 @@ def _write_npz(file: Any, path: Path, key: str | None, array: NDArray[Any]) -> N
                         with old.open(info) as source:
                             shutil.copyfileobj(source, member, 1 << 20)
     except (OSError, *_UNREADABLE) as error:
-        raise InputError(f"{path}: no array {key!r} can be added to it: {_one_line(error)}") from error
+        raise InputError(
+            f"{path}: no array {key!r} can be added to it: {_one_line(error)}"
+        ) from error
 
 
 def _as_floats(x: NDArray[Any], spec: str) -> NDArray[Any]:
-    """x itself where its dtype can be multiplied, else the same numbers in one that can."""
+    """x itself where its dtype can be multiplied, else the same numbers in one that
+    can.
+    """
     if x.dtype.kind not in "fcbiu":
         raise InputError(f"{spec}: holds {x.dtype}, not numbers")
-    if x.dtype.kind in "fc" and x.dtype.itemsize <= np.dtype(np.complex128 if x.dtype.kind == "c" else float).itemsize:
-        return x.astype(np.float32 if x.dtype.itemsize == 2 else x.dtype.newbyteorder("="), copy=False)
+    if (
+        x.dtype.kind in "fc"
+        and x.dtype.itemsize
+        <= np.dtype(np.complex128 if x.dtype.kind == "c" else float).itemsize
+    ):
+        return x.astype(
+            np.float32 if x.dtype.itemsize == 2 else x.dtype.newbyteorder("="),
+            copy=False,
+        )
     with np.errstate(all="ignore"):  # what is lost is found below
         converted = x.astype(np.complex128 if x.dtype.kind == "c" else np.float64)
     if x.dtype.kind in "fc":
@@ -167,7 +208,9 @@ def _as_floats(x: NDArray[Any], spec: str) -> NDArray[Any]:
     else:
         exact = max(int(x.max(initial=0)), -int(x.min(initial=0))) <= 2**53
     if not exact:
-        raise InputError(f"{spec}: holds values of {x.dtype} that {converted.dtype} cannot hold; round them first")
+        raise InputError(
+            f"{spec}: holds values of {x.dtype} that {converted.dtype} cannot hold; round them first"
+        )
     return converted
 
 
@@ -179,4 +222,8 @@ def _explained(error: BaseException) -> str:
 
 
 def _one_line(error: BaseException) -> str:
-    return getattr(error, "strerror", None) or " ".join(str(error).split()) or type(error).__name__
+    return (
+        getattr(error, "strerror", None)
+        or " ".join(str(error).split())
+        or type(error).__name__
+    )

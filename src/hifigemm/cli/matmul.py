@@ -1,4 +1,6 @@
-"""`hifigemm matmul` and `hifigemm plan`: arrays in files in, an array in a file or an explanation out."""
+"""`hifigemm matmul` and `hifigemm plan`: arrays in files in, an array in a file or an
+explanation out.
+"""
 
 from __future__ import annotations
 
@@ -9,20 +11,32 @@ from typing import Any
 import hifigemm as hg
 from hifigemm.cli.errors import OK, InputError
 from hifigemm.cli.files import check_output, read_array, write_array
-from hifigemm.cli.options import add_command, add_multiplication_options, add_operands, multiplication_options
+from hifigemm.cli.options import (
+    add_command,
+    add_multiplication_options,
+    add_operands,
+    multiplication_options,
+)
 from hifigemm.cli.progress import multiply
 from hifigemm.operands import result_dtype, shapes_of
 
 
 def add_matmul(commands: Any) -> None:
     """Add the command `matmul`."""
-    parser = add_command(commands, "matmul", _matmul, "multiply the matrices in two files")
+    parser = add_command(
+        commands, "matmul", _matmul, "multiply the matrices in two files"
+    )
     add_operands(parser)
     output = "file for the result, replaced as a whole; FILE.npz:KEY replaces or adds one array and keeps the others, "
     output += "FILE.npz stands for FILE.npz:c"
     parser.add_argument("-o", "--output", required=True, metavar="C", help=output)
     add_multiplication_options(parser)
-    parser.add_argument("-q", "--quiet", action="store_true", help="no report and no progress bar on stderr")
+    parser.add_argument(
+        "-q",
+        "--quiet",
+        action="store_true",
+        help="no report and no progress bar on stderr",
+    )
 
 
 def add_plan(commands: Any) -> None:
@@ -39,10 +53,15 @@ def _matmul(args: argparse.Namespace) -> int:
     try:
         result, report = multiply(a, b, options, quiet=args.quiet)
     except MemoryError as error:
-        raise MemoryError(f"{error}; --workspace limits what is taken besides operands and result") from error
+        raise MemoryError(
+            f"{error}; --workspace limits what is taken besides operands and result"
+        ) from error
     write_array(args.output, result)
     if not args.quiet:
-        print(f"{report}\nwrote {args.output}: shape {shape}, {result.dtype}", file=sys.stderr)
+        print(
+            f"{report}\nwrote {args.output}: shape {shape}, {result.dtype}",
+            file=sys.stderr,
+        )
     return OK
 
 
@@ -63,4 +82,6 @@ def _operands(args: argparse.Namespace) -> tuple[Any, Any, tuple[int, ...]]:
         result_dtype(a.dtype, b.dtype)
         return a, b, shapes_of(a.shape, b.shape).result
     except (TypeError, ValueError) as error:
-        raise InputError(f"{args.a} and {args.b} cannot be multiplied: {error}") from error
+        raise InputError(
+            f"{args.a} and {args.b} cannot be multiplied: {error}"
+        ) from error

@@ -1,4 +1,6 @@
-"""What commands share: how they are added, their operands, options that say how to multiply."""
+"""What commands share: how they are added, their operands, options that say how to
+multiply.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +29,18 @@ _UNITS = {"": 1, "B": 1} | {
 
 
 def add_command(
-    commands: Any, name: str, run: Callable[[argparse.Namespace], Any], text: str, more: str = ".", epilog: str = ""
+    commands: Any,
+    name: str,
+    run: Callable[[argparse.Namespace], Any],
+    text: str,
+    more: str = ".",
+    epilog: str = "",
 ) -> argparse.ArgumentParser:
     """Add a command; `more` follows the text in its own description."""
     description = f"{text[0].upper()}{text[1:]}{more}"
-    parser: argparse.ArgumentParser = commands.add_parser(name, help=text, description=description, epilog=epilog)
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name, help=text, description=description, epilog=epilog
+    )
     parser.set_defaults(run=run)
     return parser
 
@@ -44,17 +53,30 @@ def add_operands(parser: argparse.ArgumentParser) -> None:
 
 
 def add_multiplication_options(parser: argparse.ArgumentParser) -> None:
-    """Accuracy, scheme, engine, workspace, and one option for each field of a scheme's dataclass."""
+    """Accuracy, scheme, engine, workspace, and one option for each field of a scheme's
+    dataclass.
+    """
     accuracy = (
         '"correct", "fp64", "fp32", a number r below 1: |C - AB| <= r |A||B| + u |AB|, or "Relative(r)": '
         "|C - AB| <= r |AB| (default: level of the result)"
     )
     parser.add_argument("--accuracy", type=parse_accuracy, metavar="X", help=accuracy)
-    parser.add_argument("--scheme", choices=["auto", *SCHEMES], default="auto", help="(default: auto)")
-    parser.add_argument("--engine", type=_engine, metavar="E", help="one of those that `hifigemm info` lists")
+    parser.add_argument(
+        "--scheme", choices=["auto", *SCHEMES], default="auto", help="(default: auto)"
+    )
+    parser.add_argument(
+        "--engine",
+        type=_engine,
+        metavar="E",
+        help="one of those that `hifigemm info` lists",
+    )
     workspace = "limit for memory besides operands and result, such as 512M or 2GiB (changes no bit of an exact scheme)"
-    parser.add_argument("--workspace", type=parse_bytes, metavar="BYTES", help=workspace)
-    group = parser.add_argument_group("options of one scheme", "the fields of its dataclass, see the documentation")
+    parser.add_argument(
+        "--workspace", type=parse_bytes, metavar="BYTES", help=workspace
+    )
+    group = parser.add_argument_group(
+        "options of one scheme", "the fields of its dataclass, see the documentation"
+    )
     for name, users in _fields().items():
         group.add_argument(_flag(name), metavar="VALUE", help=f"for {', '.join(users)}")
 
@@ -67,7 +89,11 @@ def multiplication_options(args: argparse.Namespace) -> dict[str, Any]:
     InputError
         Options of one scheme given to another, or values that the scheme refuses.
     """
-    given = {name: getattr(args, name) for name in _fields() if getattr(args, name) is not None}
+    given = {
+        name: getattr(args, name)
+        for name in _fields()
+        if getattr(args, name) is not None
+    }
     chosen = {name: getattr(args, name) for name in ("accuracy", "engine", "workspace")}
     return chosen | {"scheme": _scheme(args.scheme, given)}
 
@@ -82,7 +108,9 @@ def usage() -> Iterator[None]:
 
 
 def parse_accuracy(text: str) -> Accuracy:
-    """A number, the name of an accuracy, or Relative(r), hg.Relative(r) and hifigemm.Relative(r)."""
+    """A number, the name of an accuracy, or Relative(r), hg.Relative(r) and
+    hifigemm.Relative(r).
+    """
     with usage():
         accuracy = accuracy_from(text)
         resolve(accuracy, FP64, 1)
@@ -90,13 +118,19 @@ def parse_accuracy(text: str) -> Accuracy:
 
 
 def parse_bytes(text: str) -> int:
-    """A number of bytes such as 1000000, 512M, 2GiB (powers of 1024) or 2GB (powers of 1000)."""
+    """A number of bytes such as 1000000, 512M, 2GiB (powers of 1024) or 2GB (powers of
+    1000).
+    """
     found = re.fullmatch(r"(\d+(?:\.\d*)?)\s*([A-Za-z]*)", text.strip())
     if found is None or found[2].upper() not in _UNITS:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of bytes such as 1000000, 512M or 2GiB")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a number of bytes such as 1000000, 512M or 2GiB"
+        )
     count = float(found[1]) * _UNITS[found[2].upper()]
     if not 1 <= count <= sys.maxsize:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of bytes from 1 to {sys.maxsize}")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a number of bytes from 1 to {sys.maxsize}"
+        )
     return int(count)
 
 
@@ -105,7 +139,9 @@ def _integer(lowest: int, highest: int) -> Callable[[str], int]:
 
     def parse(text: str) -> int:
         if not re.fullmatch("[0-9]{1,18}", text) or not lowest <= int(text) <= highest:
-            raise argparse.ArgumentTypeError(f"{text!r} is not an integer from {lowest} to {highest}")
+            raise argparse.ArgumentTypeError(
+                f"{text!r} is not an integer from {lowest} to {highest}"
+            )
         return int(text)
 
     return parse
@@ -119,7 +155,9 @@ SEED = _integer(0, 2**32 - 1)
 
 
 def _fields() -> dict[str, list[str]]:
-    """Fields of the scheme dataclasses, with the names of the schemes that have them."""
+    """Fields of the scheme dataclasses, with the names of the schemes that have
+    them.
+    """
     users: dict[str, list[str]] = {}
     for scheme in SCHEMES.values():
         for field in dataclasses.fields(scheme):
@@ -135,13 +173,19 @@ def _scheme(name: str, given: dict[str, str]) -> str | Scheme:
     if not given:
         return name
     if name == "auto":
-        raise InputError(f"{_flag(next(iter(given)))} needs --scheme; one of {', '.join(SCHEMES)}")
+        raise InputError(
+            f"{_flag(next(iter(given)))} needs --scheme; one of {', '.join(SCHEMES)}"
+        )
     known = {field.name: field for field in dataclasses.fields(SCHEMES[name])}
     for option in given:
         if option not in known:
-            raise InputError(f"{_flag(option)} is no option of scheme {name}, which has {', '.join(map(_flag, known))}")
+            raise InputError(
+                f"{_flag(option)} is no option of scheme {name}, which has {', '.join(map(_flag, known))}"
+            )
     try:
-        return SCHEMES[name](**{option: _value(known[option], text) for option, text in given.items()})
+        return SCHEMES[name](
+            **{option: _value(known[option], text) for option, text in given.items()}
+        )
     except PlanError as error:
         raise InputError(str(error)) from error
 
@@ -157,9 +201,13 @@ def _value(field: dataclasses.Field[Any], text: str) -> int | bool | str:
         try:
             return int(text)
         except ValueError as error:
-            raise InputError(f"{_flag(field.name)} {text}: expected an integer") from error
+            raise InputError(
+                f"{_flag(field.name)} {text}: expected an integer"
+            ) from error
     if field.name == "product" and text not in (known := engine_for("numpy").products):
-        raise InputError(f"{_flag(field.name)} {text}: expected one of {', '.join(sorted(known))}")
+        raise InputError(
+            f"{_flag(field.name)} {text}: expected one of {', '.join(sorted(known))}"
+        )
     return text
 
 

@@ -63,9 +63,11 @@ class Measured:
     info: Info
     method: list[str]  # how it was measured, in sentences
     findings: list[Finding] = field(default_factory=list)
-    ceilings: dict[str, float] = field(default_factory=dict)  # bytes and operations a second
+    # bytes and operations a second
+    ceilings: dict[str, float] = field(default_factory=dict)
     rates: list[Row] = field(default_factory=list)  # see `bench.rows`
-    errors: list[Row] = field(default_factory=list)  # see `demo.against_exact`, and the dtype
+    # see `demo.against_exact`, and the dtype
+    errors: list[Row] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)  # what is not possible
     left_out: list[str] = field(default_factory=list)  # what would have taken too long
     broken: list[str] = field(default_factory=list)  # what is wrong
@@ -73,16 +75,25 @@ class Measured:
 
 def page(found: Measured) -> str:
     """The whole page."""
-    where = found.device["device"] if found.device["device"] != "cpu" else found.environment["cpu"]
+    where = (
+        found.device["device"]
+        if found.device["device"] != "cpu"
+        else found.environment["cpu"]
+    )
     sections = {
         "": _summary(found),
         "What to write": _settings(found),
         "How fast": _rates(found),
         "How accurate": _errors(found),
         "What can be used": _usable(found),
-        "How this was measured": _list([f"{found.environment['date']}: {_plain(found.device)}.", *found.method]),
+        "How this was measured": _list(
+            [f"{found.environment['date']}: {_plain(found.device)}.", *found.method]
+        ),
     }
-    body = "\n".join((f"<h2>{escape(head)}</h2>\n" if head else "") + text for head, text in sections.items())
+    body = "\n".join(
+        (f"<h2>{escape(head)}</h2>\n" if head else "") + text
+        for head, text in sections.items()
+    )
     title = f"hifigemm {found.info.versions['hifigemm']} on {where}"
     return f"""<!DOCTYPE html>
 <html lang="en">
@@ -113,23 +124,37 @@ def _summary(found: Measured) -> str:
         text = f"{dtype}, n = {n}: the library's own product makes {_rate(native)} GFLOP/s."
         if "auto@correct" in timed:
             text += f" A correctly rounded one takes {_times_native(timed['auto@correct'])} times as long."
-        others = [row for row in timed.values() if not row["scheme"].lower().startswith(NATIVE)]
+        others = [
+            row
+            for row in timed.values()
+            if not row["scheme"].lower().startswith(NATIVE)
+        ]
         best = max(others, key=lambda row: row["burst_tflops"], default=native)
         if best["burst_tflops"] > native["burst_tflops"]:
             text += f" {best['case']} is quicker than it: {_rate(best)} GFLOP/s, with an error of {best['error']:.1e}."
         else:
             text += " No scheme is quicker than it here: accuracy costs time."
         entries.append(text)
-    held = len(found.errors) + len([row for row in found.rates if row["status"] == "timed"])
+    held = len(found.errors) + len(
+        [row for row in found.rates if row["status"] == "timed"]
+    )
     if found.broken:
         entries.append(
             f"{len(found.broken)} results or functions are wrong; {held} results were held against the truth."
         )
     else:
-        entries.append(f"Each of {held} results kept the error that its report guarantees.")
+        entries.append(
+            f"Each of {held} results kept the error that its report guarantees."
+        )
         used = sum(finding.used for finding in found.findings)
-        entries.append(f"{used} functions of other libraries, on which exactness rests, work as they should.")
-    alarm = f'<div class="wrong"><strong>Something is wrong</strong>{_list(found.broken)}</div>' if found.broken else ""
+        entries.append(
+            f"{used} functions of other libraries, on which exactness rests, work as they should."
+        )
+    alarm = (
+        f'<div class="wrong"><strong>Something is wrong</strong>{_list(found.broken)}</div>'
+        if found.broken
+        else ""
+    )
     return alarm + _list(entries)
 
 
@@ -143,10 +168,16 @@ def _settings(found: Measured) -> str:
     for question, code, dtype, case in SETTINGS:
         row, price = _largest(found, dtype).get(case), ""
         if row is not None:
-            bound = f"at most {_error(row['bound'])} is guaranteed" if row["bound"] else "correctly rounded"
+            bound = (
+                f"at most {_error(row['bound'])} is guaranteed"
+                if row["bound"]
+                else "correctly rounded"
+            )
             price = f"<br/>{dtype}, n = {row['n']}: {_times_native(row)} times the time of the library's own product; "
             price += f"error {_error(row['error'])}, {bound}. What runs: {escape(_short(row['scheme']))}."
-        entries.append(f"<dt>{escape(question)}</dt>\n<dd><code>{escape(code)}</code>{price}</dd>")
+        entries.append(
+            f"<dt>{escape(question)}</dt>\n<dd><code>{escape(code)}</code>{price}</dd>"
+        )
     return "\n".join([f"<p>{text}</p>", "<dl>", *entries, "</dl>"])
 
 
@@ -156,17 +187,31 @@ def _rates(found: Measured) -> str:
         (name, f"{_number(rate * 1e-9)} {'GB/s' if name == 'copy' else 'GFLOP/s'}")
         for name, rate in found.ceilings.items()
     ]
-    parts.append(_table("At best: a copy in memory, and plain products", ("what", "rate"), roofs))
+    parts.append(
+        _table("At best: a copy in memory, and plain products", ("what", "rate"), roofs)
+    )
     for dtype in dict.fromkeys(row["dtype"] for row in found.rates):
         lines = [row for row in found.rates if row["dtype"] == dtype]
         timed = [row for row in lines if row["burst_seconds"] != ""]
         names = list(dict.fromkeys(row["case"] for row in timed))
         points = {
-            name: [(row["n"], 1e3 * row["burst_tflops"]) for row in timed if row["case"] == name] for name in names
+            name: [
+                (row["n"], 1e3 * row["burst_tflops"])
+                for row in timed
+                if row["case"] == name
+            ]
+            for name in names
         }
         if timed:
             title = f"Rate of {dtype} products over their size"
-            parts.append(curves(title, "n, of n x n matrices", f"{dtype}: GFLOP/s, 2 n³ operations", points))
+            parts.append(
+                curves(
+                    title,
+                    "n, of n x n matrices",
+                    f"{dtype}: GFLOP/s, 2 n³ operations",
+                    points,
+                )
+            )
         body = [
             (
                 *(
@@ -180,11 +225,30 @@ def _rates(found: Measured) -> str:
             )
             for row in timed
         ]
-        head = ("case", "n", "time", "GFLOP/s", "x native time", "error", "guaranteed", "what runs")
-        parts.append(_table(f"Times of {dtype} products in numbers", head, body, folded=True))
-        parts.append(_list(f"{row['case']}, n = {row['n']}: {row['status']}" for row in lines if row not in timed))
+        head = (
+            "case",
+            "n",
+            "time",
+            "GFLOP/s",
+            "x native time",
+            "error",
+            "guaranteed",
+            "what runs",
+        )
+        parts.append(
+            _table(f"Times of {dtype} products in numbers", head, body, folded=True)
+        )
+        parts.append(
+            _list(
+                f"{row['case']}, n = {row['n']}: {row['status']}"
+                for row in lines
+                if row not in timed
+            )
+        )
     if found.left_out:
-        parts.append(f"<p>Left out, as they would have taken too long: {escape('; '.join(found.left_out))}.</p>")
+        parts.append(
+            f"<p>Left out, as they would have taken too long: {escape('; '.join(found.left_out))}.</p>"
+        )
     return "\n".join(parts)
 
 
@@ -203,17 +267,37 @@ def _errors(found: Measured) -> str:
             kinds[f"error, {row['problem']}"] = row["error"]
             if row["problem"] == "random":
                 kinds["guaranteed, random"] = row["guaranteed"]
-        parts.append(ranges(f"Errors of {dtype} products", f"{dtype}: largest error / |A||B|", marks))
+        parts.append(
+            ranges(
+                f"Errors of {dtype} products", f"{dtype}: largest error / |A||B|", marks
+            )
+        )
         body = [
             (
-                *(row["scheme"], row["problem"], _error(row["error"]), _error(row["guaranteed"])),
+                *(
+                    row["scheme"],
+                    row["problem"],
+                    _error(row["error"]),
+                    _error(row["guaranteed"]),
+                ),
                 *(_error(row["relative_error"]), percent(row["share_correct"])),
                 *(f"{row['num_products']} {row['product']}", _short(row["chosen"])),
             )
             for row in lines
         ]
-        head = ("way", "matrices", "error", "guaranteed", "relative error", "correctly rounded", "products", "scheme")
-        parts.append(_table(f"Errors of {dtype} products in numbers", head, body, folded=True))
+        head = (
+            "way",
+            "matrices",
+            "error",
+            "guaranteed",
+            "relative error",
+            "correctly rounded",
+            "products",
+            "scheme",
+        )
+        parts.append(
+            _table(f"Errors of {dtype} products in numbers", head, body, folded=True)
+        )
     if found.refused:
         parts.append(f"<p>Not possible:</p>{_list(found.refused)}")
     return "\n".join(parts)
@@ -221,20 +305,35 @@ def _errors(found: Measured) -> str:
 
 def _usable(found: Measured) -> str:
     facts = found.environment
-    named = {"cpu": facts["cpu"], "cores": str(facts["cores"]), "threads": _plain(facts["threads"]) or "not limited"}
+    named = {
+        "cpu": facts["cpu"],
+        "cores": str(facts["cores"]),
+        "threads": _plain(facts["threads"]) or "not limited",
+    }
     versions = found.info.versions | named
     parts = [_table("Machine and versions", ("what", "found"), versions.items())]
-    parts.append(_table("Engines", ("engine", "what it multiplies"), found.info.engines.items()))
+    parts.append(
+        _table("Engines", ("engine", "what it multiplies"), found.info.engines.items())
+    )
     if found.info.gpus:
         parts.append(f"<p>GPUs:</p>{_list(found.info.gpus)}")
-    there = [(name, "installed" if find_spec(name) else "not installed", use) for name, use in LIBRARIES.items()]
-    parts.append(_table("Libraries that may be there", ("library", "here", "for"), there))
+    there = [
+        (name, "installed" if find_spec(name) else "not installed", use)
+        for name, use in LIBRARIES.items()
+    ]
+    parts.append(
+        _table("Libraries that may be there", ("library", "here", "for"), there)
+    )
     return "\n".join(parts)
 
 
 def _largest(found: Measured, dtype: str) -> dict[str, Row]:
     """The cases that were timed at the largest size of a dtype, by name."""
-    timed = [row for row in found.rates if row["dtype"] == dtype and row["burst_seconds"] != ""]
+    timed = [
+        row
+        for row in found.rates
+        if row["dtype"] == dtype and row["burst_seconds"] != ""
+    ]
     largest = max((row["n"] for row in timed), default=0)
     return {row["case"]: row for row in timed if row["n"] == largest}
 
@@ -261,12 +360,18 @@ def _short(text: str) -> str:
     scheme: Any = scheme_from(text)
     if isinstance(scheme, str):
         return text
-    given = [(f.name, getattr(scheme, f.name)) for f in fields(scheme) if getattr(scheme, f.name) != f.default]
+    given = [
+        (f.name, getattr(scheme, f.name))
+        for f in fields(scheme)
+        if getattr(scheme, f.name) != f.default
+    ]
     return f"{type(scheme).__name__}({', '.join(f'{name}={value!r}' for name, value in given)})"
 
 
 def _plain(facts: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in facts.items() if value is not None)
+    return ", ".join(
+        f"{name} {value}" for name, value in facts.items() if value is not None
+    )
 
 
 def _list(entries: Iterable[str]) -> str:
@@ -274,12 +379,35 @@ def _list(entries: Iterable[str]) -> str:
     return "\n".join(["<ul>", *lines, "</ul>"]) if lines else ""
 
 
-def _table(caption: str, head: Sequence[str], body: Iterable[Sequence[str]], *, folded: bool = False) -> str:
-    """A table whose lines begin with their names; numbers are to the right. A folded one opens when it is asked for."""
-    lines = ["<tr>" + "".join(f'<th scope="col">{escape(cell)}</th>' for cell in head) + "</tr>"]
+def _table(
+    caption: str,
+    head: Sequence[str],
+    body: Iterable[Sequence[str]],
+    *,
+    folded: bool = False,
+) -> str:
+    """A table whose lines begin with their names; numbers are to the right. A folded
+    one opens when it is asked for.
+    """
+    lines = [
+        "<tr>"
+        + "".join(f'<th scope="col">{escape(cell)}</th>' for cell in head)
+        + "</tr>"
+    ]
     for first, *others in body:
-        cells = [f'<td class="number">{escape(x)}</td>' if x[:1].isdigit() else f"<td>{escape(x)}</td>" for x in others]
-        lines.append("".join(["<tr>", f'<th scope="row">{escape(first)}</th>', *cells, "</tr>"]))
+        cells = [
+            f'<td class="number">{escape(x)}</td>'
+            if x[:1].isdigit()
+            else f"<td>{escape(x)}</td>"
+            for x in others
+        ]
+        lines.append(
+            "".join(["<tr>", f'<th scope="row">{escape(first)}</th>', *cells, "</tr>"])
+        )
     name = "" if folded else f"<caption>{escape(caption)}</caption>"
     table = f'<div class="wide"><table>{name}\n' + "\n".join(lines) + "\n</table></div>"
-    return f"<details><summary>{escape(caption)}</summary>{table}</details>" if folded else table
+    return (
+        f"<details><summary>{escape(caption)}</summary>{table}</details>"
+        if folded
+        else table
+    )

@@ -1,4 +1,6 @@
-"""`hifigemm report`: what can be used on this machine, how fast, how accurate, and what to write, as one HTML page."""
+"""`hifigemm report`: what can be used on this machine, how fast, how accurate, and what
+to write, as one HTML page.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,15 @@ CASES = {
         *("auto", "auto@1e-12", "auto@Relative(1e-12)", "auto@correct"),
         *("ozaki1:8:int8", "ozaki2:14", "multiword:fp32:2:3", "peers"),
     ),
-    "float32": ("auto", "auto@correct", "corrected:fp16", "corrected:tf32", "multiword:fp16:2:3", "ozaki2:8", "peers"),
+    "float32": (
+        "auto",
+        "auto@correct",
+        "corrected:fp16",
+        "corrected:tf32",
+        "multiword:fp16:2:3",
+        "ozaki2:8",
+        "peers",
+    ),
 }
 """What is timed beside the native product, in the notation of `hifigemm bench`."""
 
@@ -46,14 +56,19 @@ METHOD = Method(pause=0.02, warm=1, calls=(1, 8), bursts=3, sustained=0)
 """Bursts alone: what a GPU makes under lasting load is for `hifigemm bench`."""
 
 PHI, PHI_SIZE = 1.0, 128
-"""Random matrices that are compared with their exact product, which Python's own integers find in a second."""
+"""Random matrices that are compared with their exact product, which Python's own
+integers find in a second.
+"""
 
 SECONDS = 165.0
-"""No size is started that would end later than this after the start, by what the size before it took."""
+"""No size is started that would end later than this after the start, by what the size
+before it took.
+"""
 
 GROWTH = {"cpu": 5.0, "cuda": 1.5}
-"""Time of a size over that of half of it, the largest of those measured (3 to 4.6 on two CPUs). On a GPU kernels are
-compiled for most of the time."""
+"""Time of a size over that of half of it, the largest of those measured (3 to 4.6 on
+two CPUs). On a GPU kernels are compiled for most of the time.
+"""
 
 
 def add_report(commands: Any) -> None:
@@ -62,10 +77,19 @@ def add_report(commands: Any) -> None:
     epilog = "It takes one to three minutes. Exit code 1 when a result broke its promise, which the page says too."
     parser = add_command(commands, "report", _report, text, epilog=epilog)
     where = "HTML page, replaced where it exists (default: hifigemm-report.html)"
-    parser.add_argument("-o", "--output", type=Path, default=Path("hifigemm-report.html"), metavar="FILE", help=where)
+    parser.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        default=Path("hifigemm-report.html"),
+        metavar="FILE",
+        help=where,
+    )
     device = "NumPy or torch (default: cuda where there is one)"
     parser.add_argument("--device", choices=("cpu", "cuda"), help=device)
-    parser.add_argument("--seed", type=SEED, default=0, help="of the random matrices (default: 0)")
+    parser.add_argument(
+        "--seed", type=SEED, default=0, help="of the random matrices (default: 0)"
+    )
 
 
 def _report(args: argparse.Namespace) -> int:
@@ -76,7 +100,9 @@ def _report(args: argparse.Namespace) -> int:
         raise InputError("--device cuda needs torch and a CUDA device")
     check_writable(args.output)
     with np.errstate(all="ignore"):  # an overflow shows in the error of the result
-        measured = _Measuring(CudaArrays() if device == "cuda" else Arrays(), args.seed).run()
+        measured = _Measuring(
+            CudaArrays() if device == "cuda" else Arrays(), args.seed
+        ).run()
     with replacing(args.output) as file:
         file.write(page(measured).encode())
     print(args.output)
@@ -102,8 +128,8 @@ class _Measuring:
         self.arrays, self.seed = arrays, seed
         self.sizes = SIZES[arrays.device]
         self.found = Measured(environment(), arrays.describe(), hg.info(), _method())
-        # One unit is the time of a case at the first size; those at n take as long as n**2 says, as small operands
-        # come in more sets.
+        # One unit is the time of a case at the first size; those at n take as long as
+        # n**2 says, as small operands come in more sets.
         timed = sum(self._weight(dtype, n) for dtype in CASES for n in self.sizes)
         self.steps = Steps(timed + 2 * len(CASES) * len(WAYS) + 6)
         self.started = time.perf_counter()
@@ -113,15 +139,21 @@ class _Measuring:
             with self._step("functions of NumPy, the BLAS and PyTorch", 3):
                 self.found.findings = list(findings())
             with self._step("rates of memory and of plain products", 3):
-                self.found.ceilings = measured_ceilings(self.arrays, self.arrays.clock(), METHOD)
+                self.found.ceilings = measured_ceilings(
+                    self.arrays, self.arrays.clock(), METHOD
+                )
             for dtype in CASES:
                 self._errors(dtype)
             self._rates()
         finally:
             self.steps.close()
-        faults = [finding for finding in self.found.findings if finding.fault and finding.used]
+        faults = [
+            finding for finding in self.found.findings if finding.fault and finding.used
+        ]
         self.found.broken += [" ".join(str(finding).split()) for finding in faults]
-        self.found.method.append(f"It took {time.perf_counter() - self.started:.0f} seconds.")
+        self.found.method.append(
+            f"It took {time.perf_counter() - self.started:.0f} seconds."
+        )
         return self.found
 
     @contextmanager
@@ -134,7 +166,9 @@ class _Measuring:
         return len(CASES[dtype]) * (n / self.sizes[0]) ** 2
 
     def _errors(self, dtype: str) -> None:
-        """Every way to a product against the exact one, for random matrices and for one with cancellation."""
+        """Every way to a product against the exact one, for random matrices and for one
+        with cancellation.
+        """
         rng = np.random.default_rng([self.seed, 1])
         random = [phi_matrix(rng, (PHI_SIZE, PHI_SIZE), PHI) for _ in range(2)]
         cancelling = hilbert(HILBERT_SIZE), inverse_hilbert(HILBERT_SIZE)
@@ -146,10 +180,14 @@ class _Measuring:
             with self._step(f"error of {name}, {dtype}", 2):
                 for problem, product in exact.items():
                     try:
-                        found, broken = against_exact(problem, product, {name: options}, self.arrays)
+                        found, broken = against_exact(
+                            problem, product, {name: options}, self.arrays
+                        )
                     except FAILURES as error:
                         text = f"{name}, {dtype}: {' '.join(str(error).split())}"
-                        self.found.refused += [text] if text not in self.found.refused else []
+                        self.found.refused += (
+                            [text] if text not in self.found.refused else []
+                        )
                         continue
                     self.found.errors += [row | {"dtype": dtype} for row in found]
                     self.found.broken += [f"{dtype}, {text}" for text in broken]
@@ -164,13 +202,19 @@ class _Measuring:
                 if begun - self.started + GROWTH[arrays.device] * last[dtype] > SECONDS:
                     self.found.left_out.append(f"{dtype}, n = {n}")
                     continue
-                with self._step(f"times of {dtype} products, n = {n}", self._weight(dtype, n)):
+                with self._step(
+                    f"times of {dtype} products, n = {n}", self._weight(dtype, n)
+                ):
                     load = Workload(n, n, n, dtype=dtype, seed=self.seed)
-                    outcomes = measure(load, [NATIVE, *names], ("eager",), arrays, METHOD, sample=16)
+                    outcomes = measure(
+                        load, [NATIVE, *names], ("eager",), arrays, METHOD, sample=16
+                    )
                     self.found.rates += rows(load, outcomes, peaks)
                     for outcome in outcomes:
                         if outcome.refused:
-                            self.found.broken.append(f"{outcome.case.name}, {load}: {outcome.verdict.wrong}")
+                            self.found.broken.append(
+                                f"{outcome.case.name}, {load}: {outcome.verdict.wrong}"
+                            )
                     del outcomes
                     arrays.release()
                 last[dtype] = time.perf_counter() - begun

@@ -1,4 +1,6 @@
-"""The command `run`: a program of PyTorch as it stands, its products made to an accuracy."""
+"""The command `run`: a program of PyTorch as it stands, its products made to an
+accuracy.
+"""
 
 from __future__ import annotations
 
@@ -26,19 +28,47 @@ def add_run(commands: Any) -> None:
     """Add the command."""
     text = "run a program of PyTorch, its matrix products made to an accuracy"
     epilog = "HIFIGEMM=fp64 in the environment is --accuracy fp64. The exit code is that of the program."
-    parser = add_command(commands, "run", _prepare, text, ": see hifigemm.install.", epilog)
+    parser = add_command(
+        commands, "run", _prepare, text, ": see hifigemm.install.", epilog
+    )
     accuracy = '"correct", "fp64", "fp32", a number below 1 or "Relative(r)" (default: level of each result)'
     parser.add_argument("--accuracy", type=parse_accuracy, metavar="X", help=accuracy)
     scheme = "a name, or as in Python: \"Ozaki2(num_moduli=14, scaling='fast')\" (default: auto)"
-    parser.add_argument("--scheme", type=_scheme, default="auto", metavar="S", help=scheme)
+    parser.add_argument(
+        "--scheme", type=_scheme, default="auto", metavar="S", help=scheme
+    )
     size = "leave products with m n k below N**3 to PyTorch"
     parser.add_argument("--min-size", type=SIZE, metavar="N", help=size)
-    parser.add_argument("--workspace", type=parse_bytes, metavar="BYTES", help="limit for memory beside operands")
-    parser.add_argument("--summary", action="store_true", help="print what became of the products at the end")
-    parser.add_argument("--manifest", type=Path, metavar="FILE", help=f"write that to a JSON file, as {MANIFEST} does")
-    parser.add_argument("-m", dest="is_module", action="store_true", help="PROGRAM is a module, as for python -m")
+    parser.add_argument(
+        "--workspace",
+        type=parse_bytes,
+        metavar="BYTES",
+        help="limit for memory beside operands",
+    )
+    parser.add_argument(
+        "--summary",
+        action="store_true",
+        help="print what became of the products at the end",
+    )
+    parser.add_argument(
+        "--manifest",
+        type=Path,
+        metavar="FILE",
+        help=f"write that to a JSON file, as {MANIFEST} does",
+    )
+    parser.add_argument(
+        "-m",
+        dest="is_module",
+        action="store_true",
+        help="PROGRAM is a module, as for python -m",
+    )
     parser.add_argument("program", metavar="PROGRAM", help="file of the program")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGUMENTS", help="what the program is given")
+    parser.add_argument(
+        "arguments",
+        nargs=argparse.REMAINDER,
+        metavar="ARGUMENTS",
+        help="what the program is given",
+    )
 
 
 def _scheme(text: str) -> str | Scheme:
@@ -47,7 +77,9 @@ def _scheme(text: str) -> str | Scheme:
 
 
 def _prepare(args: argparse.Namespace) -> Callable[[], int]:
-    """The program, with the products of PyTorch replaced; it runs when nothing of this command is left to be done."""
+    """The program, with the products of PyTorch replaced; it runs when nothing of this
+    command is left to be done.
+    """
     accuracy = args.accuracy
     if accuracy is None and os.environ.get("HIFIGEMM"):
         try:
@@ -60,7 +92,11 @@ def _prepare(args: argparse.Namespace) -> Callable[[], int]:
         if not args.manifest.absolute().parent.is_dir():
             raise InputError(f"{args.manifest}: no such directory")
         keep_manifest(args.manifest)
-    options = {"min_size": args.min_size, "workspace": args.workspace, "summary": args.summary}
+    options = {
+        "min_size": args.min_size,
+        "workspace": args.workspace,
+        "summary": args.summary,
+    }
     try:
         summary = hg.install(accuracy, args.scheme, **options)
     except ImportError as error:
@@ -68,7 +104,9 @@ def _prepare(args: argparse.Namespace) -> Callable[[], int]:
     return partial(_execute, args.program, args.arguments, args.is_module, summary)
 
 
-def _execute(program: str, arguments: list[str], is_module: bool, summary: object) -> int:
+def _execute(
+    program: str, arguments: list[str], is_module: bool, summary: object
+) -> int:
     """Run a program as Python would, and print the summary behind it."""
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -89,7 +127,9 @@ def _execute(program: str, arguments: list[str], is_module: bool, summary: objec
 
 
 def _execute_file(path: Path) -> None:
-    """Run a file as the main module, which stays when the file has ended: threads and other processes ask for it."""
+    """Run a file as the main module, which stays when the file has ended: threads and
+    other processes ask for it.
+    """
     sys.path[0] = str(path.resolve().parent)
     main: Any = types.ModuleType("__main__")
     main.__dict__.update(__file__=str(path), __builtins__=builtins)

@@ -1,7 +1,9 @@
-"""Pictures as SVG text, drawn without matplotlib: curves over a size, and errors beside what was guaranteed.
+"""Pictures as SVG text, drawn without matplotlib: curves over a size, and errors beside
+what was guaranteed.
 
-They are 440 units wide with letters of 14 units, so that they can be read on a phone. Colours are those of Okabe and
-Ito, and every curve and every kind of mark has a shape of its own.
+They are 440 units wide with letters of 14 units, so that they can be read on a phone.
+Colours are those of Okabe and Ito, and every curve and every kind of mark has a shape
+of its own.
 """
 
 from __future__ import annotations
@@ -16,7 +18,20 @@ WIDTH = 440
 _LETTERS = 14
 _STEP = 22  # from line to line
 _GRID, _INK = "#d9d9d9", COLOURS["black"]
-_TINTS = [COLOURS[name] for name in ("black", "blue", "orange", "green", "red", "pink", "sky", "dark", "grey")]
+_TINTS = [
+    COLOURS[name]
+    for name in (
+        "black",
+        "blue",
+        "orange",
+        "green",
+        "red",
+        "pink",
+        "sky",
+        "dark",
+        "grey",
+    )
+]
 _SHAPES = (
     "M-4,-4H4V4H-4Z",
     "M-5,0A5,5 0 1 0 5,0A5,5 0 1 0 -5,0Z",
@@ -49,21 +64,28 @@ def curves(title: str, x_label: str, y_label: str, series: Mapping[str, Curve]) 
     shapes = [_text(left, 18, y_label)]
     for power in range(low, high + 1):
         y = up(10.0**power)
-        shapes += [_line(left, y, right, y), _text(left - 6, y + 5, f"{10.0**power:g}", "end")]
+        shapes += [
+            _line(left, y, right, y),
+            _text(left - 6, y + 5, f"{10.0**power:g}", "end"),
+        ]
     shapes += [_text(across(x), bottom + 20, f"{x:g}", "middle") for x in xs]
     shapes.append(_text((left + right) / 2, bottom + 42, x_label, "middle"))
     for i, curve in enumerate(series.values()):
         points = [(across(x), up(y)) for x, y in sorted(curve)]
         way = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-        shapes.append(f'<polyline points="{way}" fill="none" stroke="{_tint(i)}" stroke-width="2"/>')
+        shapes.append(
+            f'<polyline points="{way}" fill="none" stroke="{_tint(i)}" stroke-width="2"/>'
+        )
         shapes += [_mark(i, x, y) for x, y in points]
     return _picture(title, shapes, list(series), bottom + 52)
 
 
 def ranges(title: str, x_label: str, rows: Mapping[str, Mapping[str, float]]) -> str:
-    """A line for each name with marks on a logarithmic axis, one for each kind of number, which have names too.
+    """A line for each name with marks on a logarithmic axis, one for each kind of
+    number, which have names too.
 
-    Numbers that are not positive stand at the left end, which says 0. Those that are not finite are left out.
+    Numbers that are not positive stand at the left end, which says 0. Those that are
+    not finite are left out.
     """
     numbers = [x for marks in rows.values() for x in marks.values() if x < math.inf]
     low, high = _decades([x for x in numbers if x > 0])
@@ -73,17 +95,31 @@ def ranges(title: str, x_label: str, rows: Mapping[str, Mapping[str, float]]) ->
     start = left + 48 * len(zeros)  # of the logarithmic axis
 
     def across(x: float) -> float:
-        return start + (math.log10(x) - low) / (high - low) * (right - start) if x > 0 else left
+        return (
+            start + (math.log10(x) - low) / (high - low) * (right - start)
+            if x > 0
+            else left
+        )
 
     step = max(-(-(high - low) // 4), 1)
     shapes = []
-    for x, label in [*zeros, *((10.0**power, f"1e{power}") for power in range(low, high + 1, step))]:
-        shapes += [_line(across(x), top, across(x), bottom), _text(across(x), bottom + 20, label, "middle")]
+    for x, label in [
+        *zeros,
+        *((10.0**power, f"1e{power}") for power in range(low, high + 1, step)),
+    ]:
+        shapes += [
+            _line(across(x), top, across(x), bottom),
+            _text(across(x), bottom + 20, label, "middle"),
+        ]
     kinds = list(dict.fromkeys(kind for marks in rows.values() for kind in marks))
     for i, (name, marks) in enumerate(rows.items()):
         y = top + _STEP * (i + 0.5)
         shapes += [_text(left - 14, y + 5, name, "end"), _line(left, y, right, y)]
-        shapes += [_mark(kinds.index(kind), across(x), y) for kind, x in marks.items() if x < math.inf]
+        shapes += [
+            _mark(kinds.index(kind), across(x), y)
+            for kind, x in marks.items()
+            if x < math.inf
+        ]
     shapes.append(_text((left + right) / 2, bottom + 42, x_label, "middle"))
     return _picture(title, shapes, kinds, bottom + 52)
 
@@ -94,7 +130,9 @@ def _decades(values: Sequence[float]) -> tuple[int, int]:
     return low, max(math.ceil(math.log10(max(values, default=1.0))), low + 1)
 
 
-def _picture(title: str, shapes: Sequence[str], legend: Sequence[str], height: float) -> str:
+def _picture(
+    title: str, shapes: Sequence[str], legend: Sequence[str], height: float
+) -> str:
     """The shapes with a legend below them, in two columns."""
     half = -(-len(legend) // 2)
     entries = []
@@ -103,7 +141,9 @@ def _picture(title: str, shapes: Sequence[str], legend: Sequence[str], height: f
         entries += [_mark(i, x, y), _text(x + 14, y + 5, name)]
     size = f'viewBox="0 0 {WIDTH} {height + _STEP * half + 4:g}"'
     head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" font-size="{_LETTERS}" font-family="sans-serif">'
-    return "\n".join([head, f"<title>{escape(title)}</title>", *shapes, *entries, "</svg>"])
+    return "\n".join(
+        [head, f"<title>{escape(title)}</title>", *shapes, *entries, "</svg>"]
+    )
 
 
 def _text(x: float, y: float, words: str, anchor: str = "start") -> str:
@@ -120,5 +160,7 @@ def _mark(i: int, x: float, y: float) -> str:
 
 
 def _tint(i: int) -> str:
-    """The colour of a curve; those behind the last shape take the shapes again, with other colours."""
+    """The colour of a curve; those behind the last shape take the shapes again, with
+    other colours.
+    """
     return _TINTS[(i + i // len(_SHAPES)) % len(_TINTS)]

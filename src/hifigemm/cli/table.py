@@ -1,4 +1,6 @@
-"""Tables on stdout: by rich on a terminal where it is installed, in plain text otherwise."""
+"""Tables on stdout: by rich on a terminal where it is installed, in plain text
+otherwise.
+"""
 
 from __future__ import annotations
 
@@ -8,20 +10,34 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 
 
-def print_table(title: str, header: Sequence[str], groups: Sequence[Sequence[Sequence[str]]]) -> None:
-    """Print groups of rows with a line between them; the first two columns are text, the others numbers."""
+def print_table(
+    title: str, header: Sequence[str], groups: Sequence[Sequence[Sequence[str]]]
+) -> None:
+    """Print groups of rows with a line between them; the first two columns are text,
+    the others numbers.
+    """
     if sys.stdout.isatty() and find_spec("rich") is not None:
         _print_rich(title, header, groups)
     else:
         print(_plain_table(title, header, groups))
 
 
-def _plain_table(title: str, header: Sequence[str], groups: Sequence[Sequence[Sequence[str]]]) -> str:
+def _plain_table(
+    title: str, header: Sequence[str], groups: Sequence[Sequence[Sequence[str]]]
+) -> str:
     """The table as text with aligned columns."""
-    widths = [max(map(len, column)) for column in zip(header, *(row for group in groups for row in group), strict=True)]
+    widths = [
+        max(map(len, column))
+        for column in zip(
+            header, *(row for group in groups for row in group), strict=True
+        )
+    ]
 
     def line(row: Sequence[str]) -> str:
-        cells = (text.ljust(w) if i < 2 else text.rjust(w) for i, (text, w) in enumerate(zip(row, widths, strict=True)))
+        cells = (
+            text.ljust(w) if i < 2 else text.rjust(w)
+            for i, (text, w) in enumerate(zip(row, widths, strict=True))
+        )
         return "  ".join(cells).rstrip()
 
     rule = "  ".join("-" * width for width in widths)
@@ -31,12 +47,16 @@ def _plain_table(title: str, header: Sequence[str], groups: Sequence[Sequence[Se
     return "\n".join(lines)
 
 
-def _print_rich(title: str, header: Sequence[str], groups: Sequence[Sequence[Sequence[str]]]) -> None:
+def _print_rich(
+    title: str, header: Sequence[str], groups: Sequence[Sequence[Sequence[str]]]
+) -> None:
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table = Table(
+        title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0)
+    )
     for i, name in enumerate(header):
         table.add_column(name, justify="left" if i < 2 else "right", no_wrap=i >= 2)
     for group in groups:

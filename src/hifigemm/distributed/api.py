@@ -30,20 +30,23 @@ def matmul(
     workspace: int | None = None,
     return_report: bool = False,
 ) -> Any:
-    """A B of matrices that are spread over the processes of a mesh, with the same bits for every mesh and layout.
+    """A B of matrices that are spread over the processes of a mesh, with the same bits
+    for every mesh and layout.
 
-    All ranks of the mesh call it with the same options. What one of them refuses is raised on all of them before
-    anything is sent.
+    All ranks of the mesh call it with the same options. What one of them refuses is
+    raised on all of them before anything is sent.
 
     Parameters
     ----------
     a, b : DTensor, shapes (m, k) and (k, n)
-        float32, float64, complex64 or complex128 on one mesh of one or two dimensions, each `Shard` or `Replicate`;
-        shards may be uneven or empty. ``DTensor.from_local`` makes one of the shards of a program without DTensors.
+        float32, float64, complex64 or complex128 on one mesh of one or two dimensions,
+        each `Shard` or `Replicate`; shards may be uneven or empty.
+        ``DTensor.from_local`` makes one of the shards of a program without DTensors.
     accuracy : None, float, "fp32", "fp64", "correct" or Relative
-        As for `hifigemm.matmul`. But for "correct" and `Relative`, whose entries are rounded correctly, all ranks agree
-        on the number of moduli by the largest error ratio of the whole product, as one GPU does; where none is enough,
-        entries are rounded correctly. The native product is never taken: its bits depend on shapes.
+        As for `hifigemm.matmul`. But for "correct" and `Relative`, whose entries are
+        rounded correctly, all ranks agree on the number of moduli by the largest error
+        ratio of the whole product, as one GPU does; where none is enough, entries are
+        rounded correctly. The native product is never taken: its bits depend on shapes.
     scheme : "auto", ``Ozaki2(num_moduli, scaling="fast")`` or ``Ozaki1(product, num_slices)``
         An explicit count gives the bits of `hifigemm.matmul` with that scheme.
     out : DTensor, optional
@@ -51,10 +54,12 @@ def matmul(
     placements : sequence of Shard and Replicate, optional
         Of the result; None leaves it where it is made, see `make_plan`.
     workspace : int, optional
-        Limit in bytes for the panels, residues and products of each rank, half of it for a product, beside operands
-        and result and what has to travel as a whole, see `MeshPlan.memory`. It changes no bit.
+        Limit in bytes for the panels, residues and products of each rank, half of it
+        for a product, beside operands and result and what has to travel as a whole, see
+        `MeshPlan.memory`. It changes no bit.
     return_report : bool
-        Return (result, Report); ``report.reason`` has the layout, the bytes on the wire and the seconds of the model.
+        Return (result, Report); ``report.reason`` has the layout, the bytes on the wire
+        and the seconds of the model.
 
     Returns
     -------
@@ -63,8 +68,9 @@ def matmul(
     Raises
     ------
     PlanError
-        Placements such as `Partial`, schemes whose bits depend on the mesh, options that are none; on the other ranks,
-        whatever one of them refuses, with its number.
+        Placements such as `Partial`, schemes whose bits depend on the mesh, options
+        that are none; on the other ranks, whatever one of them refuses, with its
+        number.
     AccuracyError
         A forced scheme does not keep the accuracy.
     TypeError, ValueError
@@ -96,7 +102,8 @@ def gemm(
     workspace: int | None = None,
     return_report: bool = False,
 ) -> Any:
-    """alpha A B + beta C with the bits of `hifigemm.gemm`; transposes of DTensors are views.
+    """alpha A B + beta C with the bits of `hifigemm.gemm`; transposes of DTensors are
+    views.
 
     Parameters
     ----------
@@ -125,15 +132,18 @@ def make_plan(
     placements: Sequence[Placement] | None = None,
     workspace: int | None = None,
 ) -> MeshPlan:
-    """What `matmul` would do for these operands, without doing it; all ranks of the mesh call it.
+    """What `matmul` would do for these operands, without doing it; all ranks of the
+    mesh call it.
 
     Returns
     -------
     MeshPlan
-        ``print(plan)`` says which rank makes what, how many bytes it receives and holds, and the seconds of the model.
-        The shards may be on the device "meta".
+        ``print(plan)`` says which rank makes what, how many bytes it receives and
+        holds, and the seconds of the model. The shards may be on the device "meta".
     """
-    return planned(a, b, None, None, Asked(accuracy, scheme, _tuple(placements), workspace))[0]
+    return planned(
+        a, b, None, None, Asked(accuracy, scheme, _tuple(placements), workspace)
+    )[0]
 
 
 def _tuple(placements: Sequence[Placement] | None) -> tuple[Placement, ...] | None:
@@ -142,12 +152,16 @@ def _tuple(placements: Sequence[Placement] | None) -> tuple[Placement, ...] | No
 
 
 @opaque
-def _product(a: Any, b: Any, c: Any, out: Any, asked: Asked, return_report: bool) -> Any:
+def _product(
+    a: Any, b: Any, c: Any, out: Any, asked: Asked, return_report: bool
+) -> Any:
     tensors = [x for x in (a, b, c, out) if isinstance(x, torch.Tensor)]
     is_followed = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
     if is_followed or private.in_functorch():
         if out is not None or return_report:
-            raise TypeError("an operand requires a gradient, which `out` and reports do not have: use torch.no_grad()")
+            raise TypeError(
+                "an operand requires a gradient, which `out` and reports do not have: use torch.no_grad()"
+            )
         return _Differentiable.apply(a, b, c, asked)
     with torch.no_grad(), ieee_arithmetic():
         made, report = multiply(a, b, c, out, asked, return_report=return_report)
@@ -155,7 +169,8 @@ def _product(a: Any, b: Any, c: Any, out: Any, asked: Asked, return_report: bool
 
 
 class _Differentiable(torch.autograd.Function):
-    """alpha A B + beta C whose derivatives are products on the mesh by the same options.
+    """alpha A B + beta C whose derivatives are products on the mesh by the same
+    options.
 
     It has no rule for tangents: DTensor has no operators that make them.
     """
@@ -180,7 +195,13 @@ class _Differentiable(torch.autograd.Function):
         alpha = asked.alpha.conjugate()
 
         def product(x: Any, y: Any, like: Any) -> Any:
-            options = replace(asked, placements=_placements(like), alpha=alpha, beta=0.0, of_gradients=True)
+            options = replace(
+                asked,
+                placements=_placements(like),
+                alpha=alpha,
+                beta=0.0,
+                of_gradients=True,
+            )
             return _product(x, y, None, None, options, False).to(like.dtype)
 
         da = product(gradient, _adjoint(b), a) if left else None
@@ -188,20 +209,29 @@ class _Differentiable(torch.autograd.Function):
         dc = None
         if third and ctx.of_c is not None:
             dc = gradient * asked.beta.conjugate()
-            if isinstance(dc, DTensor):  # inside a transform of torch.func it stays where it is
+            # inside a transform of torch.func it stays where it is
+            if isinstance(dc, DTensor):
                 dc = dc.redistribute(placements=ctx.of_c[0])
             dc = dc.to(ctx.of_c[1])
         return da, db, dc, None
 
 
 def _placements(x: Any) -> tuple[Placement, ...]:
-    """Those of a tensor, which may stand for another one in a transform of torch.func, with no sums pending."""
-    return tuple(Replicate() if p.is_partial() else p for p in private.innermost(x).placements)
+    """Those of a tensor, which may stand for another one in a transform of torch.func,
+    with no sums pending.
+    """
+    return tuple(
+        Replicate() if p.is_partial() else p for p in private.innermost(x).placements
+    )
 
 
 def without_partial(x: Any) -> DTensor:
     """x without pending sums, which PyTorch adds up in the dtype of x."""
-    return x.redistribute(placements=_placements(x)) if any(p.is_partial() for p in x.placements) else x
+    return (
+        x.redistribute(placements=_placements(x))
+        if any(p.is_partial() for p in x.placements)
+        else x
+    )
 
 
 def _adjoint(x: Any) -> Any:

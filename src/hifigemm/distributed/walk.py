@@ -1,4 +1,6 @@
-"""Panels of A times panels of B: each pair is multiplied once, in the order in which the panels arrive."""
+"""Panels of A times panels of B: each pair is multiplied once, in the order in which
+the panels arrive.
+"""
 
 from __future__ import annotations
 
@@ -34,17 +36,22 @@ class Arrived:
 Visit = Callable[[Arrived, Arrived], None]
 
 
-def walk(left: Sequence[Panel], right: Sequence[Panel], ahead: int | None, visit: Visit) -> Exception | None:
-    """Visit every pair; so many panels are on their way beside the one that is needed next, all for None.
+def walk(
+    left: Sequence[Panel], right: Sequence[Panel], ahead: int | None, visit: Visit
+) -> Exception | None:
+    """Visit every pair; so many panels are on their way beside the one that is needed
+    next, all for None.
 
-    All panels arrive, whatever a visit raises, as other ranks send them and wait for those of this one. The first error
-    is returned.
+    All panels arrive, whatever a visit raises, as other ranks send them and wait for
+    those of this one. The first error is returned.
     """
     order = [(0, x) for x in left[:1]] + [(1, x) for x in right[:1]]
     order += [(0, x) for x in left[1:]] + [(1, x) for x in right[1:]]
     here: tuple[list[Arrived], list[Arrived]] = [], []
     counts, failed = (len(left), len(right)), None
-    for (side, panel), x in zip(order, _arrivals([x for _, x in order], ahead), strict=True):
+    for (side, panel), x in zip(
+        order, _arrivals([x for _, x in order], ahead), strict=True
+    ):
         new = Arrived(panel.at, x, counts[1 - side] > 1)
         for other in here[1 - side]:
             pair = (new, other) if side == 0 else (other, new)
@@ -59,9 +66,13 @@ def walk(left: Sequence[Panel], right: Sequence[Panel], ahead: int | None, visit
 
 
 def _arrivals(panels: Sequence[Panel], ahead: int | None) -> Iterator[Tensor]:
-    """The panels as tensors, one after the other; what nobody refers to any more makes room."""
+    """The panels as tensors, one after the other; what nobody refers to any more makes
+    room.
+    """
     coming = iter(panels)
-    under_way = deque(panel.start() for panel in islice(coming, None if ahead is None else ahead + 1))
+    under_way = deque(
+        panel.start() for panel in islice(coming, None if ahead is None else ahead + 1)
+    )
     while under_way:
         x = under_way.popleft()()
         under_way.extend(panel.start() for panel in islice(coming, 1))
@@ -72,7 +83,8 @@ def _arrivals(panels: Sequence[Panel], ahead: int | None) -> Iterator[Tensor]:
 class LocalProducts:
     """alpha A B + beta C of this rank's part of C, by the products of one device.
 
-    What meets several panels is split into residues or slices once, where there is room for them.
+    What meets several panels is split into residues or slices once, where there is room
+    for them.
     """
 
     method: Method
@@ -95,14 +107,22 @@ class LocalProducts:
                 if panel.ready is None:
                     panel.ready = _prepared(panel.x, side, self._shared(*pair))
                 pair[i] = panel.ready
-        asked: Any = {} if any(isinstance(x, Prepared) for x in pair) else self.method.options
+        asked: Any = (
+            {} if any(isinstance(x, Prepared) for x in pair) else self.method.options
+        )
         limit = share(self.workspace, "products")
-        asked |= {"workspace": limit, "return_report": not self.method.is_fixed, "out": self.out[entries]}
+        asked |= {
+            "workspace": limit,
+            "return_report": not self.method.is_fixed,
+            "out": self.out[entries],
+        }
         if self.c is None and self.alpha == 1:
             made = product_of_numbers(*pair, **asked)
         else:
             c = None if self.c is None else self.c[entries]
-            made = gemm_of_numbers(pair[0], pair[1], c, alpha=self.alpha, beta=self.beta, **asked)
+            made = gemm_of_numbers(
+                pair[0], pair[1], c, alpha=self.alpha, beta=self.beta, **asked
+            )
         if asked["return_report"]:
             self.num_products = max(self.num_products, made[1].num_products)
 
@@ -126,15 +146,20 @@ class LocalProducts:
         if self._plan is None:
             scheme: Any = self.method.scheme
             self._plan = replace(
-                make_plan(x, y, scheme=scheme, workspace=share(self.workspace, "products")), target=NOTHING_STATED
+                make_plan(
+                    x, y, scheme=scheme, workspace=share(self.workspace, "products")
+                ),
+                target=NOTHING_STATED,
             )
         return self._plan
 
 
 def _prepared(x: Tensor, side: Any, plan: Plan) -> Prepared:
-    """`prepare` without a copy and, for Ozaki scheme II on a GPU, without a look at the entries.
+    """`prepare` without a copy and, for Ozaki scheme II on a GPU, without a look at the
+    entries.
 
-    The kernels there mark the vectors with an Inf or NaN by themselves, so that the host does not wait.
+    The kernels there mark the vectors with an Inf or NaN by themselves, so that the
+    host does not wait.
     """
     (library, engine), scheme = library_and_engine(x), plan.scheme
     if library.on_host or not isinstance(scheme, Ozaki2):

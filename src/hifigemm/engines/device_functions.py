@@ -1,4 +1,6 @@
-"""NumPy's functions of device arrays, with the arguments that the plain maths passes."""
+"""NumPy's functions of device arrays, with the arguments that the plain maths
+passes.
+"""
 
 from __future__ import annotations
 
@@ -15,22 +17,38 @@ DeviceArray = Any
 """A device_array.DeviceArray."""
 
 
-def _array(like: DeviceArray, x: DeviceArray, dtype: Any = None, order: str = "C", ndmin: int = 0) -> DeviceArray:
-    y = x.copy() if dtype is None or x.dtype == dtype else _ascontiguousarray(like, x, dtype).reshape(x.shape)
+def _array(
+    like: DeviceArray,
+    x: DeviceArray,
+    dtype: Any = None,
+    order: str = "C",
+    ndmin: int = 0,
+) -> DeviceArray:
+    y = (
+        x.copy()
+        if dtype is None or x.dtype == dtype
+        else _ascontiguousarray(like, x, dtype).reshape(x.shape)
+    )
     return y.reshape((1,) * (ndmin - y.ndim) + y.shape)
 
 
-def _ascontiguousarray(like: DeviceArray, x: DeviceArray, dtype: Any = None) -> DeviceArray:
+def _ascontiguousarray(
+    like: DeviceArray, x: DeviceArray, dtype: Any = None
+) -> DeviceArray:
     y = x if dtype is None else x.astype(dtype, copy=False)
     return type(like)(y.tensor.contiguous(), y.dtype).reshape(y.shape or (1,))
 
 
 def _empty(like: DeviceArray, shape: Any, dtype: Any = np.float64) -> DeviceArray:
     dtype = np.dtype(dtype)
-    return type(like)(torch.empty(shape, dtype=TORCH_DTYPES[dtype], device=like.tensor.device), dtype)
+    return type(like)(
+        torch.empty(shape, dtype=TORCH_DTYPES[dtype], device=like.tensor.device), dtype
+    )
 
 
-def _full(like: DeviceArray, shape: Any, value: Any, dtype: Any = None, **defaults: Any) -> DeviceArray:
+def _full(
+    like: DeviceArray, shape: Any, value: Any, dtype: Any = None, **defaults: Any
+) -> DeviceArray:
     made = _empty(like, shape, np.asarray(value).dtype if dtype is None else dtype)
     made.tensor.fill_(as_number(value, made.dtype))
     return made
@@ -41,15 +59,21 @@ def _integers(like: DeviceArray, tensor: Any) -> DeviceArray:
 
 
 LIKE: dict[Callable[..., Any], Callable[..., DeviceArray]] = {
-    np.arange: lambda like, stop: _integers(like, torch.arange(stop, device=like.tensor.device)),
+    np.arange: lambda like, stop: _integers(
+        like, torch.arange(stop, device=like.tensor.device)
+    ),
     np.array: _array,
     np.ascontiguousarray: _ascontiguousarray,
     np.empty: _empty,
     np.full: _full,
-    np.ones: lambda like, shape, dtype=np.float64, **defaults: _full(like, shape, 1, dtype),
+    np.ones: lambda like, shape, dtype=np.float64, **defaults: _full(
+        like, shape, 1, dtype
+    ),
     np.zeros: lambda like, shape, dtype=np.float64: _full(like, shape, 0, dtype),
 }
-"""What makes arrays, with the array given as ``like=`` in front; NumPy adds its defaults of order and device."""
+"""What makes arrays, with the array given as ``like=`` in front; NumPy adds its
+defaults of order and device.
+"""
 
 
 def _same(x: DeviceArray, tensor: Any) -> DeviceArray:
@@ -66,7 +90,9 @@ def _of_tensors(function: Callable[..., Any]) -> Callable[..., DeviceArray]:
 
     def join(arrays: Sequence[DeviceArray], axis: int = 0) -> DeviceArray:
         dtype = np.result_type(*(x.dtype for x in arrays))
-        return type(arrays[0])(function([x.astype(dtype, copy=False).tensor for x in arrays], axis), dtype)
+        return type(arrays[0])(
+            function([x.astype(dtype, copy=False).tensor for x in arrays], axis), dtype
+        )
 
     return join
 
@@ -79,7 +105,9 @@ def _method(name: str) -> Callable[..., DeviceArray]:
 def _where(condition: DeviceArray, x: Any, y: Any) -> DeviceArray:
     kinds = [v if isinstance(kind_of(v), type) else kind_of(v) for v in (x, y)]
     dtype, device = np.result_type(*kinds), condition.tensor.device
-    chosen = torch.where(condition.tensor, *(as_tensor(v, dtype, device) for v in (x, y)))
+    chosen = torch.where(
+        condition.tensor, *(as_tensor(v, dtype, device) for v in (x, y))
+    )
     return type(condition)(chosen, dtype)
 
 
@@ -89,7 +117,10 @@ def _copyto(target: DeviceArray, source: Any, where: DeviceArray) -> None:
 
 def _ix(*indices: DeviceArray) -> tuple[DeviceArray, ...]:
     axes = range(len(indices))
-    return tuple(x.reshape([-1 if i == axis else 1 for i in axes]) for axis, x in enumerate(indices))
+    return tuple(
+        x.reshape([-1 if i == axis else 1 for i in axes])
+        for axis, x in enumerate(indices)
+    )
 
 
 FUNCTIONS: dict[Callable[..., Any], Callable[..., Any]] = {
@@ -103,10 +134,14 @@ FUNCTIONS: dict[Callable[..., Any], Callable[..., Any]] = {
     np.copyto: _copyto,
     np.count_nonzero: lambda x: int(torch.count_nonzero(x.tensor)),
     np.expand_dims: _of_tensor(torch.unsqueeze),
-    np.flatnonzero: lambda x: _integers(x, torch.nonzero(x.tensor.reshape(-1)).reshape(-1)),
+    np.flatnonzero: lambda x: _integers(
+        x, torch.nonzero(x.tensor.reshape(-1)).reshape(-1)
+    ),
     np.ix_: _ix,
     np.repeat: lambda x, many, axis: _same(x, x.tensor.repeat_interleave(many, axis)),
     np.stack: _of_tensors(torch.stack),
-    np.take: lambda x, indices, axis: _same(x, torch.cat([x.tensor.narrow(axis, i, 1) for i in indices], axis)),
+    np.take: lambda x, indices, axis: _same(
+        x, torch.cat([x.tensor.narrow(axis, i, 1) for i in indices], axis)
+    ),
     np.where: _where,
 }

@@ -1,7 +1,9 @@
-"""Tensors behind device arrays: dtypes, conversions, and for each of NumPy's universal functions in use one of torch.
+"""Tensors behind device arrays: dtypes, conversions, and for each of NumPy's universal
+functions in use one of torch.
 
-Operands are tensors of the loop dtype that NumPy resolves, so torch promotes nothing by itself. Each function rounds
-as NumPy's does: one IEEE operation for each entry, no fused multiply-add, no libm but frexp.
+Operands are tensors of the loop dtype that NumPy resolves, so torch promotes nothing by
+itself. Each function rounds as NumPy's does: one IEEE operation for each entry, no
+fused multiply-add, no libm but frexp.
 """
 
 from __future__ import annotations
@@ -19,20 +21,29 @@ Tensor = Any
 
 _FLOATS = ("float16", "float32", "float64", "complex64", "complex128")
 TORCH_DTYPES: dict[np.dtype[Any], Any] = {
-    np.dtype(name): getattr(torch, name) for name in ("bool", "uint8", "int8", "int16", "int32", "int64", *_FLOATS)
+    np.dtype(name): getattr(torch, name)
+    for name in ("bool", "uint8", "int8", "int16", "int32", "int64", *_FLOATS)
 } | {np.dtype(np.uint64): torch.int64}
-"""Tensors behind arrays. Bits of uint64 are kept as int64, for which torch has shifts on every device."""
+"""Tensors behind arrays. Bits of uint64 are kept as int64, for which torch has shifts
+on every device.
+"""
 
 NUMPY_DTYPES = {t: d for d, t in TORCH_DTYPES.items() if d != np.uint64}
 
 HOST_LIMIT = 4096
-"""Largest number of entries of a host array that is moved to the device: tables and indices, never operands."""
+"""Largest number of entries of a host array that is moved to the device: tables and
+indices, never operands.
+"""
 
 
 def _right_shift_unsigned(x: Tensor, count: Tensor) -> Tensor:
-    """x >> count with zeros moved in; 0 from 64 on. torch shifts left by 64 or more, or by less than 0, to 0."""
+    """x >> count with zeros moved in; 0 from 64 on. torch shifts left by 64 or more, or
+    by less than 0, to 0.
+    """
     count = torch.where((count < 0) | (count > 64), 64, count)
-    return torch.bitwise_right_shift(x, count) & ~torch.bitwise_left_shift(-1, 64 - count)
+    return torch.bitwise_right_shift(x, count) & ~torch.bitwise_left_shift(
+        -1, 64 - count
+    )
 
 
 def _sign(x: Tensor) -> Tensor:
@@ -42,21 +53,48 @@ def _sign(x: Tensor) -> Tensor:
 
 def _sqrt(x: Tensor) -> Tensor:
     """Rounded once; on the CPU torch takes the square root of MKL, which is not."""
-    return torch.sqrt(x) if x.is_cuda else torch.from_numpy(np.asarray(np.sqrt(x.numpy())))
+    return (
+        torch.sqrt(x) if x.is_cuda else torch.from_numpy(np.asarray(np.sqrt(x.numpy())))
+    )
 
 
 def _matmul(x: Tensor, y: Tensor) -> Tensor:
-    """FP32 matrices are multiplied in FP64, which keeps TF32 out whatever torch is set to."""
+    """FP32 matrices are multiplied in FP64, which keeps TF32 out whatever torch is set
+    to.
+    """
     return library_matmul(x.to(torch.float64), y.to(torch.float64)).to(x.dtype)
 
 
 _SAME = [
-    *("absolute", "add", "bitwise_and", "bitwise_or", "ceil", "copysign", "divide", "floor", "frexp", "greater"),
-    *("greater_equal", "isfinite", "isinf", "isnan", "less", "less_equal", "logical_not", "maximum", "minimum"),
+    *(
+        "absolute",
+        "add",
+        "bitwise_and",
+        "bitwise_or",
+        "ceil",
+        "copysign",
+        "divide",
+        "floor",
+        "frexp",
+        "greater",
+    ),
+    *(
+        "greater_equal",
+        "isfinite",
+        "isinf",
+        "isnan",
+        "less",
+        "less_equal",
+        "logical_not",
+        "maximum",
+        "minimum",
+    ),
     *("multiply", "negative", "nextafter", "not_equal", "square", "subtract", "trunc"),
 ]
 """Functions of the same name in both."""
-_FUNCTIONS: dict[np.ufunc, Callable[..., Any]] = {getattr(np, name): getattr(torch, name) for name in _SAME} | {
+_FUNCTIONS: dict[np.ufunc, Callable[..., Any]] = {
+    getattr(np, name): getattr(torch, name) for name in _SAME
+} | {
     np.equal: torch.eq,
     np.floor_divide: partial(torch.div, rounding_mode="floor"),
     np.invert: torch.bitwise_not,
@@ -69,58 +107,86 @@ _FUNCTIONS: dict[np.ufunc, Callable[..., Any]] = {getattr(np, name): getattr(tor
 }
 
 _UNSIGNED: dict[np.ufunc, Callable[..., Any]] = {
-    ufunc: _FUNCTIONS[ufunc] for ufunc in (np.bitwise_and, np.bitwise_or, np.left_shift, np.not_equal, np.subtract)
+    ufunc: _FUNCTIONS[ufunc]
+    for ufunc in (
+        np.bitwise_and,
+        np.bitwise_or,
+        np.left_shift,
+        np.not_equal,
+        np.subtract,
+    )
 } | {np.right_shift: _right_shift_unsigned}
 """What there is for uint64 kept as int64."""
 
 NEEDS_DEVICE_SCALARS = frozenset({np.divide, np.matmul, np.nextafter})
-"""torch multiplies by the reciprocal of a divisor that is a scalar of the host, and the others take no such scalars."""
+"""torch multiplies by the reciprocal of a divisor that is a scalar of the host, and the
+others take no such scalars.
+"""
 
 
 @lru_cache(maxsize=1024)
 def loop(ufunc: np.ufunc, dtypes: tuple[Any, ...]) -> tuple[np.dtype[Any], ...]:
     """Dtypes in which NumPy computes: for the inputs, then for the outputs.
 
-    `dtypes` holds a dtype for each array, a type (int, float, complex) for each Python scalar, which is weak, and None
-    for each output that is not given. TypeError where the result does not go into an output of the same kind.
+    `dtypes` holds a dtype for each array, a type (int, float, complex) for each Python
+    scalar, which is weak, and None for each output that is not given. TypeError where
+    the result does not go into an output of the same kind.
     """
     return ufunc.resolve_dtypes(dtypes)
 
 
-def torch_function(ufunc: np.ufunc, dtypes: tuple[np.dtype[Any], ...]) -> Callable[..., Any] | None:
+def torch_function(
+    ufunc: np.ufunc, dtypes: tuple[np.dtype[Any], ...]
+) -> Callable[..., Any] | None:
     """The function for inputs of these dtypes; None where there is none."""
     return (_UNSIGNED if np.dtype(np.uint64) in dtypes else _FUNCTIONS).get(ufunc)
 
 
 def kind_of(x: Any) -> Any:
-    """What decides the dtype of a result: a dtype, or the type of a Python scalar, which gives way."""
+    """What decides the dtype of a result: a dtype, or the type of a Python scalar,
+    which gives way.
+    """
     if isinstance(x, bool):
         return np.dtype(bool)
-    return type(x) if isinstance(x, (int, float, complex)) and not isinstance(x, np.generic) else x.dtype
+    return (
+        type(x)
+        if isinstance(x, (int, float, complex)) and not isinstance(x, np.generic)
+        else x.dtype
+    )
 
 
 def as_number(x: Any, dtype: np.dtype[Any]) -> Any:
-    """A number of the host as torch takes it, rounded to the dtype; OverflowError for a Python integer beyond it."""
+    """A number of the host as torch takes it, rounded to the dtype; OverflowError for a
+    Python integer beyond it.
+    """
     value = np.asarray(x, dtype)
     return (value.view(np.int64) if dtype == np.uint64 else value).item()
 
 
-def as_tensor(x: Any, dtype: np.dtype[Any], device: Any, *, host_scalars: bool = False) -> Tensor:
+def as_tensor(
+    x: Any, dtype: np.dtype[Any], device: Any, *, host_scalars: bool = False
+) -> Tensor:
     """A device array, a number or a small host array as a tensor on the device.
 
-    With `host_scalars`, numbers stay on the host, from where torch passes them to a kernel by value.
+    With `host_scalars`, numbers stay on the host, from where torch passes them to a
+    kernel by value.
     """
     if hasattr(x, "tensor"):
         return x.astype(dtype, copy=False).tensor
     if np.ndim(x) == 0:
         if host_scalars:
             return torch.scalar_tensor(as_number(x, dtype), dtype=TORCH_DTYPES[dtype])
-        return torch.full((), as_number(x, dtype), dtype=TORCH_DTYPES[dtype], device=device)
+        return torch.full(
+            (), as_number(x, dtype), dtype=TORCH_DTYPES[dtype], device=device
+        )
     if x.size > HOST_LIMIT:
         raise TypeError(
             f"a host array of shape {x.shape} meets one on {device}: more than {HOST_LIMIT} entries are not moved "
             "silently; make it there with like="
         )
     x = x.astype(dtype, order="C")
-    tensor = torch.tensor(x.view(np.int64) if dtype == np.uint64 else x, dtype=TORCH_DTYPES[dtype])
-    return tensor.to(device, non_blocking=True)  # pageable memory is read before the call returns
+    tensor = torch.tensor(
+        x.view(np.int64) if dtype == np.uint64 else x, dtype=TORCH_DTYPES[dtype]
+    )
+    # pageable memory is read before the call returns
+    return tensor.to(device, non_blocking=True)

@@ -1,9 +1,11 @@
-"""FP32 products of PyTorch in the precision that is asked for, whatever the process has set.
+"""FP32 products of PyTorch in the precision that is asked for, whatever the process has
+set.
 
-``torch.set_float32_matmul_precision`` and the ``fp32_precision`` of ``torch.backends`` allow libraries to round FP32
-operands first: to TF32 in cuBLAS, and to BF16 or TF32 in oneDNN on CPUs that multiply those. These are settings of the
-process. One for a backend's products may be its own, or "none", and then that of the backend, or else the generic one,
-holds; torch tells only what holds.
+``torch.set_float32_matmul_precision`` and the ``fp32_precision`` of ``torch.backends``
+allow libraries to round FP32 operands first: to TF32 in cuBLAS, and to BF16 or TF32 in
+oneDNN on CPUs that multiply those. These are settings of the process. One for a
+backend's products may be its own, or "none", and then that of the backend, or else the
+generic one, holds; torch tells only what holds.
 """
 
 from __future__ import annotations
@@ -20,14 +22,18 @@ _C: Any = torch._C
 
 
 def rounds_float32(backend: str) -> bool:
-    """Whether FP32 operands of a backend ("cuda", "mkldnn") are rounded first; waits for `float32_precision`."""
+    """Whether FP32 operands of a backend ("cuda", "mkldnn") are rounded first; waits
+    for `float32_precision`.
+    """
     with _LOCK:
         return _holding(backend, "matmul") not in ("none", "ieee")
 
 
 @contextmanager
 def float32_precision(backend: str, precision: str) -> Iterator[None]:
-    """FP32 products of a backend in IEEE arithmetic ("ieee") or as TF32 ("tf32"), for one thread at a time."""
+    """FP32 products of a backend in IEEE arithmetic ("ieee") or as TF32 ("tf32"), for
+    one thread at a time.
+    """
     with _LOCK:
         if precision == "ieee" and not rounds_float32(backend):
             yield
@@ -41,7 +47,9 @@ def float32_precision(backend: str, precision: str) -> Iterator[None]:
 
 
 def _own_setting(backend: str) -> str:
-    """What is set for the products of a backend, or "none", as seen while nothing else is set."""
+    """What is set for the products of a backend, or "none", as seen while nothing else
+    is set.
+    """
     if _holding(backend, "matmul") == "none":
         return "none"
     others = []

@@ -1,7 +1,9 @@
-"""Rates of a GPU from what its driver says of it: those of a board that was measured, else those of its architecture.
+"""Rates of a GPU from what its driver says of it: those of a board that was measured,
+else those of its architecture.
 
-No kernel runs and no file is read but the one that the user names, so that "auto" takes the same in every process. A
-board that was never measured reaches the share of its units that an H200 reaches of its own, at all sizes.
+No kernel runs and no file is read but the one that the user names, so that "auto" takes
+the same in every process. A board that was never measured reaches the share of its
+units that an H200 reaches of its own, at all sizes.
 """
 
 from __future__ import annotations
@@ -15,7 +17,9 @@ from hifigemm.engines.rates import H200, Rates
 
 @dataclass(frozen=True)
 class GpuProperties:
-    """What the rates of a GPU follow from. The capability (0, 0) stands for anything but NVIDIA."""
+    """What the rates of a GPU follow from. The capability (0, 0) stands for anything
+    but NVIDIA.
+    """
 
     name: str
     capability: tuple[int, int]
@@ -32,9 +36,11 @@ class GpuProperties:
 
 @dataclass(frozen=True)
 class _Architecture:
-    """Operations per clock and SM, where a multiplication with an addition counts as two.
+    """Operations per clock and SM, where a multiplication with an addition counts as
+    two.
 
-    The clock in hertz and the bytes a second and SM are those of one board, for drivers that do not say them.
+    The clock in hertz and the bytes a second and SM are those of one board, for drivers
+    that do not say them.
     """
 
     fp64: int
@@ -46,7 +52,8 @@ class _Architecture:
 
 
 _ARCHITECTURES = {
-    (7, 0): _Architecture(64, 128, 512, 1024, 1.53e9, 0.9e12 / 80),  # V100; INT8 without tensor cores
+    # V100; INT8 without tensor cores
+    (7, 0): _Architecture(64, 128, 512, 1024, 1.53e9, 0.9e12 / 80),
     (7, 5): _Architecture(4, 128, 2048, 1024, 1.59e9, 0.32e12 / 40),  # T4
     (8, 0): _Architecture(128, 128, 4096, 2048, 1.41e9, 1.555e12 / 108),  # A100
     (8, 6): _Architecture(4, 256, 2048, 1024, 1.74e9, 0.696e12 / 84),  # A40
@@ -54,34 +61,52 @@ _ARCHITECTURES = {
     (9, 0): _Architecture(256, 256, 8192, 4096, 1.98e9, 3.35e12 / 132),  # H100 SXM
     (10, 0): _Architecture(128, 256, 16384, 8192, 1.965e9, 8e12 / 148),  # B200
     (10, 3): _Architecture(4, 256, 512, 8192, 1.92e9, 8e12 / 148),  # B300
-    (12, 0): _Architecture(4, 256, 2048, 1024, 2.617e9, 1.792e12 / 188),  # RTX PRO 6000 Blackwell
+    # RTX PRO 6000 Blackwell
+    (12, 0): _Architecture(4, 256, 2048, 1024, 2.617e9, 1.792e12 / 188),
 }
 """By compute capability; FP64 by tensor cores where they are faster.
 
-From the throughput table of the CUDA C++ Programming Guide (FP64 and FP32) and, for tensor cores, from NVIDIA's
-whitepapers of these architectures and datasheets of the boards that are named, without sparsity: operations a second
-over SMs and boost clock. GeForce boards of 7.5, 8.6, 8.9 and 12.0 add FP16 products in FP32 at half that rate, which no
-property tells; from 8.6 on words are no quicker there than FP32 either way."""
+From the throughput table of the CUDA C++ Programming Guide (FP64 and FP32) and, for
+tensor cores, from NVIDIA's whitepapers of these architectures and datasheets of the
+boards that are named, without sparsity: operations a second over SMs and boost clock.
+GeForce boards of 7.5, 8.6, 8.9 and 12.0 add FP16 products in FP32 at half that rate,
+which no property tells; from 8.6 on words are no quicker there than FP32 either way.
+"""
 _HOPPER = (9, 0)
 _H200_SMS, _H200_CLOCK, _H200_MEMORY_RATE = 132, 1.98e9, 2 * 3.201e9 * 6144 / 8
 """What the driver says of the H200 that was measured: SMs, hertz, bytes a second."""
 _MEASURED = {(_HOPPER, _H200_SMS): H200}
-"""By capability and number of SMs. The H100 SXM has the units of the H200 and another memory."""
+"""By capability and number of SMs. The H100 SXM has the units of the H200 and another
+memory.
+"""
 _PLAIN_INT8, _PLAIN_WORDS = 0.84, 0.7
-"""Rates of the plain kernels over those of the Hopper kernels: the first was measured on an H200 (1146 to 1194 against
-1387 TOP/s, n = 4096 and 8192), the second is the estimate of `tiles.TILES`."""
+"""Rates of the plain kernels over those of the Hopper kernels: the first was measured
+on an H200 (1146 to 1194 against 1387 TOP/s, n = 4096 and 8192), the second is the
+estimate of `tiles.TILES`.
+"""
 
 
 def rates_of(gpu: GpuProperties) -> Rates:
-    """Rates of a GPU: measured ones where there are some, else those of its architecture.
+    """Rates of a GPU: measured ones where there are some, else those of its
+    architecture.
 
-    An architecture that is not known counts as the closest older one, and as the oldest where there is none.
+    An architecture that is not known counts as the closest older one, and as the oldest
+    where there is none.
     """
-    row = _ARCHITECTURES[max((x for x in _ARCHITECTURES if x <= gpu.capability), default=min(_ARCHITECTURES))]
+    row = _ARCHITECTURES[
+        max(
+            (x for x in _ARCHITECTURES if x <= gpu.capability),
+            default=min(_ARCHITECTURES),
+        )
+    ]
     measured = _MEASURED.get((gpu.capability, gpu.num_sms))
     if measured is not None:
         memory_rate = gpu.memory_rate or _H200_MEMORY_RATE
-        return replace(measured, gpu=gpu.name, bandwidth=H200.bandwidth * memory_rate / _H200_MEMORY_RATE)
+        return replace(
+            measured,
+            gpu=gpu.name,
+            bandwidth=H200.bandwidth * memory_rate / _H200_MEMORY_RATE,
+        )
     hopper, clock = _ARCHITECTURES[_HOPPER], gpu.clock or row.clock
     cycles = gpu.num_sms * clock / (_H200_SMS * _H200_CLOCK)
     fp64, fp32 = cycles * row.fp64 / hopper.fp64, cycles * row.fp32 / hopper.fp32
@@ -111,10 +136,15 @@ def gpu_properties(device: Any) -> GpuProperties:
     # PyTorch with CUDA 13 asks the driver for the clocks of the current device.
     with torch.cuda.device(device):
         found = torch.cuda.get_device_properties(device)
-        clock, memory_clock = (1e3 * getattr(found, name, 0) for name in ("clock_rate", "memory_clock_rate"))
+        clock, memory_clock = (
+            1e3 * getattr(found, name, 0)
+            for name in ("clock_rate", "memory_clock_rate")
+        )
     return GpuProperties(
         name=str(found.name),
-        capability=(0, 0) if torch.version.hip else (int(found.major), int(found.minor)),
+        capability=(0, 0)
+        if torch.version.hip
+        else (int(found.major), int(found.minor)),
         num_sms=int(found.multi_processor_count),
         clock=clock,
         memory_clock=memory_clock,

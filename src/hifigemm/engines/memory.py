@@ -1,4 +1,6 @@
-"""How much memory of the host this process may still take, as far as the operating system says."""
+"""How much memory of the host this process may still take, as far as the operating
+system says.
+"""
 
 from __future__ import annotations
 
@@ -10,22 +12,37 @@ from pathlib import Path
 
 _GROUPS = {
     "": ("sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"),
-    "memory": ("sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    "memory": (
+        "sys/fs/cgroup/memory",
+        "memory.limit_in_bytes",
+        "memory.usage_in_bytes",
+        "total_inactive_file",
+    ),
 }
-"""Of control groups, version 2 and 1: where they are, their limit, what counts against it, and the line of memory.stat
-with the part of that which is given back for the asking."""
+"""Of control groups, version 2 and 1: where they are, their limit, what counts against
+it, and the line of memory.stat with the part of that which is given back for the
+asking.
+"""
 
 
 def free_memory(root: Path = Path("/")) -> int | None:
     """Bytes that are free, None where nobody says.
 
-    On Linux what the kernel can give without swapping, and no more than the limits of the control groups leave that
-    contain this process; on Windows the free part of the physical memory, elsewhere all of it.
+    On Linux what the kernel can give without swapping, and no more than the limits of
+    the control groups leave that contain this process; on Windows the free part of the
+    physical memory, elsewhere all of it.
     """
     if sys.platform == "win32":
-        status = (ctypes.c_uint64 * 8)(64)  # a MEMORYSTATUSEX: its size, all of the memory, what is free of it, more
-        return status[2] if ctypes.windll.kernel32.GlobalMemoryStatusEx(status) else None
-    available = [line.split()[1] for line in _lines(root / "proc/meminfo") if line.startswith("MemAvailable:")]
+        # a MEMORYSTATUSEX: its size, all of the memory, what is free of it, more
+        status = (ctypes.c_uint64 * 8)(64)
+        return (
+            status[2] if ctypes.windll.kernel32.GlobalMemoryStatusEx(status) else None
+        )
+    available = [
+        line.split()[1]
+        for line in _lines(root / "proc/meminfo")
+        if line.startswith("MemAvailable:")
+    ]
     found = [*(1024 * int(number) for number in available), *_left_in_groups(root)]
     if found:
         return min(found)
@@ -36,7 +53,9 @@ def free_memory(root: Path = Path("/")) -> int | None:
 
 
 def _left_in_groups(root: Path) -> Iterator[int]:
-    """What is left in each control group that has a limit, from the group of this process outwards."""
+    """What is left in each control group that has a limit, from the group of this
+    process outwards.
+    """
     for line in _lines(root / "proc/self/cgroup"):
         _, controllers, path = line.split(":", 2)
         for controller in {"", "memory"}.intersection(controllers.split(",")):

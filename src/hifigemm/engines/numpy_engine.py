@@ -1,8 +1,9 @@
 """Engine "numpy": exact products of short words through the BLAS behind NumPy.
 
-Integers of magnitude 2**24 (float32) or 2**53 (float64) are exact in BLAS whatever the order of the sums, the number of
-threads and the use of fused multiply-add, because no partial sum exceeds the accumulator. FP16, BF16, TF32 and INT8
-words are multiplied as float32; INT8 products run over inner blocks that fit 2**24 and are added in int32.
+Integers of magnitude 2**24 (float32) or 2**53 (float64) are exact in BLAS whatever the
+order of the sums, the number of threads and the use of fused multiply-add, because no
+partial sum exceeds the accumulator. FP16, BF16, TF32 and INT8 words are multiplied as
+float32; INT8 products run over inner blocks that fit 2**24 and are added in int32.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ _FP32_SUM = 2**24
 _INT8_BLOCK = exact_k_limit(_FP32_SUM, 128, 128)
 """Inner length of float32 products of INT8 words."""
 _OUTSIDE_BLOCK = 64
-"""Inner length of BLAS calls whose results are added outside: error about k / 64 + 64 units, calls long enough."""
+"""Inner length of BLAS calls whose results are added outside: error about k / 64 + 64
+units, calls long enough.
+"""
 _SPECS = (
     ProductSpec(INT8, 2**31 - 1, 127, 2**17 - 1),
     ProductSpec(FP16, _FP32_SUM, FP16.max_integer, 1024),
@@ -56,37 +59,63 @@ class NumpyEngine:
     device = "cpu"
     memory = Memory(free=free_memory)
     costs = None
-    products: Mapping[str, ProductSpec] = MappingProxyType({spec.name: spec for spec in _SPECS})
+    products: Mapping[str, ProductSpec] = MappingProxyType(
+        {spec.name: spec for spec in _SPECS}
+    )
 
-    def exact_product(self, spec: ProductSpec, a: Array, b: Array, max_a: int, max_b: int) -> Array:
-        """a @ b for integer matrices, exactly: int32 for INT8, else the float of the accumulator; see `Engine`."""
+    def exact_product(
+        self, spec: ProductSpec, a: Array, b: Array, max_a: int, max_b: int
+    ) -> Array:
+        """a @ b for integer matrices, exactly: int32 for INT8, else the float of the
+        accumulator; see `Engine`.
+        """
         check_exact(spec, a.shape[-1], max_a, max_b)
         if spec.operand is not INT8:
             dtype = np.float64 if spec.operand is FP64 else np.float32
             return np.matmul(a.astype(dtype, copy=False), b.astype(dtype, copy=False))
         (_, m, k), n = a.shape, b.shape[2]
-        total = np.zeros((*np.broadcast_shapes(a.shape[:1], b.shape[:1]), m, n), np.int32)
+        total = np.zeros(
+            (*np.broadcast_shapes(a.shape[:1], b.shape[:1]), m, n), np.int32
+        )
         many = max(BLOCK_ENTRIES // max(m * n, (m + n) * min(k, _INT8_BLOCK), 1), 1)
         for z in range(0, len(total), many):
-            x, y = a[z : z + many] if len(a) > 1 else a, b[z : z + many] if len(b) > 1 else b
+            x, y = (
+                a[z : z + many] if len(a) > 1 else a,
+                b[z : z + many] if len(b) > 1 else b,
+            )
             for h in range(0, k, _INT8_BLOCK):
                 left, right = x[:, :, h : h + _INT8_BLOCK], y[:, h : h + _INT8_BLOCK]
-                product = np.matmul(left.astype(np.float32, copy=False), right.astype(np.float32, copy=False))
+                product = np.matmul(
+                    left.astype(np.float32, copy=False),
+                    right.astype(np.float32, copy=False),
+                )
                 total[z : z + many] += product.astype(np.int32)
         return total
 
     def native_product(self, a: Array, b: Array) -> Array:
-        """np.matmul; see numerics.subnormals for threads that flush or round otherwise."""
+        """np.matmul; see numerics.subnormals for threads that flush or round
+        otherwise.
+        """
         with np.errstate(all="ignore"):
             return matmul(a, b)
 
     def accumulation(self, fmt: Format) -> Accumulation:
-        """FP32 sums by BLAS for FP16, BF16 and TF32 words, FP64 sums for FP32 words ("TF64"); see `Engine`."""
+        """FP32 sums by BLAS for FP16, BF16 and TF32 words, FP64 sums for FP32 words
+        ("TF64"); see `Engine`.
+        """
         accumulator = FP64 if fmt is FP32 else FP32
-        return in_any_order(f"BLAS in {accumulator.name}, any order", fmt, accumulator, _OUTSIDE_BLOCK)
+        return in_any_order(
+            f"BLAS in {accumulator.name}, any order", fmt, accumulator, _OUTSIDE_BLOCK
+        )
 
     def rounded_product(
-        self, fmt: Format, a: Array, b: Array, c: Array | None = None, *, block: int | None = None
+        self,
+        fmt: Format,
+        a: Array,
+        b: Array,
+        c: Array | None = None,
+        *,
+        block: int | None = None,
     ) -> Array:
         """A B + C by BLAS, C added last; see `accumulation` and `Engine`."""
         dtype = np.float64 if self.accumulation(fmt).accumulator is FP64 else np.float32

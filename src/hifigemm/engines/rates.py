@@ -1,8 +1,8 @@
 """What a GPU can do, and the times that follow: the cost model behind scheme="auto".
 
-A native product takes the larger of its operations over the rate of cubes of the same volume and its bytes over the
-bandwidth. Ozaki scheme II adds up its passes over memory, its INT8 products, and its launches. `gpu_rates` says which
-rates a GPU has.
+A native product takes the larger of its operations over the rate of cubes of the same
+volume and its bytes over the bandwidth. Ozaki scheme II adds up its passes over memory,
+its INT8 products, and its launches. `gpu_rates` says which rates a GPU has.
 """
 
 from __future__ import annotations
@@ -18,13 +18,17 @@ from hifigemm.problem import Problem
 SIZES = (256, 512, 1024, 2048, 4096)
 """Sizes of the cubes whose native products have a rate each."""
 _LOOK = 3e-5
-"""Seconds that products with a look take beyond passes, products and launches: with those of larger counts, which are
-launched and stay idle, 10 to 55 us on an H200 at n = 1024 to 2048."""
+"""Seconds that products with a look take beyond passes, products and launches: with
+those of larger counts, which are launched and stay idle, 10 to 55 us on an H200 at
+n = 1024 to 2048.
+"""
 _FROM_MEMORY, _ARITHMETIC = 0.7, 2.2e-11
-"""Passes over memory: the share of their bytes that no cache holds, and the seconds of their arithmetic, on one SM, for
-each byte, twice as many for complex entries. Fitted to the residues and the reconstruction of 14 and 15 moduli at n =
-2048 and 4096, which take 1.4 times as long as their bytes on an H200 and 1.2 times on an H100, of complex entries 2.1
-times on an H200."""
+"""Passes over memory: the share of their bytes that no cache holds, and the seconds of
+their arithmetic, on one SM, for each byte, twice as many for complex entries. Fitted to
+the residues and the reconstruction of 14 and 15 moduli at n = 2048 and 4096, which take
+1.4 times as long as their bytes on an H200 and 1.2 times on an H100, of complex entries
+2.1 times on an H200.
+"""
 
 
 @dataclass(frozen=True)
@@ -32,13 +36,16 @@ class Rates:
     """Sustained rates of a GPU; printable."""
 
     gpu: str
-    native_fp64: tuple[float, ...]  # FLOP/s of the library's product of cubes of the `SIZES`
+    # FLOP/s of the library's product of cubes of the `SIZES`
+    native_fp64: tuple[float, ...]
     native_fp32: tuple[float, ...]  # the same
-    odd_fp64: float  # the share of this rate that real FP64 products with odd n or k reach
+    # the share of this rate that real FP64 products with odd n or k reach
+    odd_fp64: float
     int8: float  # operations a second of the residue product, 2 m n k for each modulus
     bandwidth: float  # bytes a second, read and written
     launch: float  # seconds that a dependent launch adds
-    # FLOP/s of the product with two FP16 words an operand, 2 m n k, while tiles of 128 x 128 occupy all SMs
+    # FLOP/s of the product with two FP16 words an operand, 2 m n k, while tiles of 128
+    # x 128 occupy all SMs
     words: float
     num_sms: int
     source: str  # where these figures come from
@@ -51,27 +58,49 @@ class Rates:
         size = max(min(multiplications ** (1 / 3), SIZES[-1]), SIZES[0])
         at = max(i for i, n in enumerate(SIZES) if n <= size)
         after = min(at + 1, len(SIZES) - 1)
-        share = 0.0 if after == at else math.log(size / SIZES[at]) / math.log(SIZES[after] / SIZES[at])
+        share = (
+            0.0
+            if after == at
+            else math.log(size / SIZES[at]) / math.log(SIZES[after] / SIZES[at])
+        )
         rate = rates[at] ** (1.0 - share) * rates[after] ** share
         if p.dtype == np.float64 and (p.n | p.k) & 1:
             rate *= self.odd_fp64
         operands = p.batch * (p.m * p.k + p.k * p.n)
         moved = (operands + p.batch * p.m * p.n) * p.dtype.itemsize
-        seconds = max(2 * multiplications / rate, moved / self.bandwidth) + self.launch + self._mirror_seconds(p)
+        seconds = (
+            max(2 * multiplications / rate, moved / self.bandwidth)
+            + self.launch
+            + self._mirror_seconds(p)
+        )
         if p.narrow is None:
             return seconds
-        return seconds + operands * (p.dtype.itemsize + 2) / self.bandwidth + 2 * self.launch  # converted first
+        # converted first
+        return (
+            seconds
+            + operands * (p.dtype.itemsize + 2) / self.bandwidth
+            + 2 * self.launch
+        )
 
-    def residue_seconds(self, problem: Problem, num_products: int, estimate: bool) -> float:
-        """Ozaki scheme II; `estimate` adds the product of magnitudes by which a count is chosen beforehand.
+    def residue_seconds(
+        self, problem: Problem, num_products: int, estimate: bool
+    ) -> float:
+        """Ozaki scheme II; `estimate` adds the product of magnitudes by which a count
+        is chosen beforehand.
 
         The magnitudes of complex entries take four real products.
         """
         p = problem
         share, sides = _share_made(p), 1 if p.is_of_one_operand else 2
-        operands, result = p.batch * sides * p.k * (p.m + p.n) / 2, share * p.batch * p.m * p.n
-        inner = share * -(-p.m // 128) * 128 * (-(-p.n // 256) * 256) * -(-p.k // 128) * 128
-        # The product of magnitudes takes a quarter longer than others, and mostly half of its terms are enough.
+        operands, result = (
+            p.batch * sides * p.k * (p.m + p.n) / 2,
+            share * p.batch * p.m * p.n,
+        )
+        inner = (
+            share * -(-p.m // 128) * 128 * (-(-p.n // 256) * 256) * -(-p.k // 128) * 128
+        )
+        # The product of magnitudes takes a quarter longer than others, and mostly half
+        # of its terms are enough.
         looked = 0.75 * estimate * (4 if p.is_complex else 1)
         seconds = 2 * p.batch * inner * (num_products + looked) / self.int8
         moved = (operands + result) * (p.dtype.itemsize + num_products)
@@ -81,19 +110,23 @@ class Rates:
         return seconds + passes + launches + self._mirror_seconds(p)
 
     def halves_pay(self, m: int, n: int, k: int, planes: int) -> bool:
-        """Whether seven products of halves for eight (numerics/strassen.py) save more than their sums take.
+        """Whether seven products of halves for eight (numerics/strassen.py) save more
+        than their sums take.
 
-        Residues of the operands are read and written once more, and those of the product three quarters as often again.
+        Residues of the operands are read and written once more, and those of the
+        product three quarters as often again.
         """
         saved = 2 * m * n * k * planes / 8 / self.int8
         moved = planes * (2 * k * (m + n) + 1.5 * m * n)
         return saved > 1.2 * moved / self.bandwidth + 6 * self.launch
 
     def word_seconds(self, problem: Problem) -> float:
-        """Words whose format is chosen on the device: words, product and result one after the other.
+        """Words whose format is chosen on the device: words, product and result one
+        after the other.
 
-        Passes over memory take a third longer than their bytes. One product instead of three hides nothing under the
-        others. Complex operands are embedded first: B is written with twice the rows and columns.
+        Passes over memory take a third longer than their bytes. One product instead of
+        three hides nothing under the others. Complex operands are embedded first: B is
+        written with twice the rows and columns.
         """
         p, embedding = problem, 0
         if p.is_complex:
@@ -101,22 +134,37 @@ class Rates:
             embedding = p.batch * 6 * p.k * p.n
         rate, entry = (self.words, 8) if p.narrow is None else (2 * self.words, 4)
         sms, shape = self.num_sms, ProductShape(p.m, p.n, p.k, p.batch)
-        share_made = 1.0 if problem.is_complex else _share_made(p)  # embedded matrices do not mirror each other
+        # embedded matrices do not mirror each other
+        share_made = 1.0 if problem.is_complex else _share_made(p)
         product = share_made * min(
             2 * p.k * sms * waves(tile, shape, sms) * tile.area / (rate * share)
             for tile, share in TILES["words"].items()
             if tile.kernel == "hopper"
         )
         moved = p.batch * (entry * (p.m * p.k + p.k * p.n) + 4 * p.m * p.n) + embedding
-        return product + 4 / 3 * moved / self.bandwidth + 6 * self.launch + self._mirror_seconds(problem)
+        return (
+            product
+            + 4 / 3 * moved / self.bandwidth
+            + 6 * self.launch
+            + self._mirror_seconds(problem)
+        )
 
     def _mirror_seconds(self, p: Problem) -> float:
-        """Reading one triangle of a result and writing the other, where that is to be done."""
-        return p.batch * p.m * p.n * p.dtype.itemsize / self.bandwidth + self.launch if p.mirror else 0.0
+        """Reading one triangle of a result and writing the other, where that is to be
+        done.
+        """
+        return (
+            p.batch * p.m * p.n * p.dtype.itemsize / self.bandwidth + self.launch
+            if p.mirror
+            else 0.0
+        )
 
     def __str__(self) -> str:
         native = "\n".join(
-            f"  native {name:<5} " + "  ".join(f"{n}: {rate / 1e12:.3g}" for n, rate in zip(SIZES, rates, strict=True))
+            f"  native {name:<5} "
+            + "  ".join(
+                f"{n}: {rate / 1e12:.3g}" for n, rate in zip(SIZES, rates, strict=True)
+            )
             for name, rates in (("FP64", self.native_fp64), ("FP32", self.native_fp32))
         )
         return (

@@ -1,4 +1,6 @@
-"""Engine "torch": CPU tensors through the maths of the NumPy engine, CUDA tensors on their device."""
+"""Engine "torch": CPU tensors through the maths of the NumPy engine, CUDA tensors on
+their device.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ class TorchEngine(NumpyEngine):
     name = "torch"
 
     def native_product(self, a: Array, b: Array) -> Array:
-        """torch.matmul in IEEE arithmetic, of a stack of one as the matrix that it is; see numerics.subnormals."""
+        """torch.matmul in IEEE arithmetic, of a stack of one as the matrix that it is;
+        see numerics.subnormals.
+        """
         if others_may_differ(a, b):
             return super().native_product(a, b)
         x, y = (torch.from_numpy(_writable(x)) for x in (a, b))
@@ -37,14 +41,17 @@ class TorchEngine(NumpyEngine):
 
 def native_product_of(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     """torch.matmul of tensors of the CPU in IEEE arithmetic."""
-    # Where nothing is rounded, threads multiply side by side: `float32_precision` holds a lock.
+    # Where nothing is rounded, threads multiply side by side: `float32_precision` holds
+    # a lock.
     is_rounded = x.dtype in _SINGLE and rounds_float32("mkldnn")
     with float32_precision("mkldnn", "ieee") if is_rounded else nullcontext():
         return library_matmul(x, y)
 
 
 def _writable(x: Array) -> Array:
-    """An array that torch.from_numpy takes: no negative strides, and not read-only, though nothing is written."""
+    """An array that torch.from_numpy takes: no negative strides, and not read-only,
+    though nothing is written.
+    """
     return x if x.flags.writeable and min(x.strides, default=0) >= 0 else x.copy()
 
 
@@ -61,21 +68,30 @@ def torch_engine(device: str) -> Engine:
 def describe_triton() -> str:
     """The version of Triton, and the way in which it launches kernels here."""
     if find_spec("triton") is None:
-        return "not installed: CUDA tensors are multiplied step by step, without kernels"
+        return (
+            "not installed: CUDA tensors are multiplied step by step, without kernels"
+        )
     import triton
 
     from hifigemm.engines.kernels.launch import enters_directly
 
     if not torch.cuda.is_available():
         return f"{triton.__version__}, without a GPU"
-    way = "the CUDA driver" if enters_directly() else "Triton's JIT, 24 to 45 us a launch"
+    way = (
+        "the CUDA driver" if enters_directly() else "Triton's JIT, 24 to 45 us a launch"
+    )
     return f"{triton.__version__}, kernels are launched by {way}"
 
 
 def describe_gpus() -> tuple[str, tuple[str, ...]]:
-    """The version of PyTorch, and of each GPU its rates and the tiles of large products."""
+    """The version of PyTorch, and of each GPU its rates and the tiles of large
+    products.
+    """
     lines: list[str] = []
     for i in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
         device = torch.device("cuda", i)
-        lines += [str(rates_of(gpu_properties(device))), *(f"  tile of {line}" for line in summary(gpu_of(device)))]
+        lines += [
+            str(rates_of(gpu_properties(device))),
+            *(f"  tile of {line}" for line in summary(gpu_of(device))),
+        ]
     return torch.__version__, tuple(lines)

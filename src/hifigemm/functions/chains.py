@@ -1,6 +1,8 @@
-"""Functions that multiply several matrices in a row: the product of many, and powers of one.
+"""Functions that multiply several matrices in a row: the product of many, and powers of
+one.
 
-The intermediate results are rounded, so what is promised for each product adds up: where the i-th keeps
+The intermediate results are rounded, so what is promised for each product adds up:
+where the i-th keeps
 |C - AB| <= r_i |A||B| + u |AB|, the whole keeps |C - ABC...| <= ((1 + r_1 + u)(1 + r_2 + u)... - 1) |A||B||C|....
 """
 
@@ -22,15 +24,23 @@ if TYPE_CHECKING:
 
 
 def multi_dot(
-    arrays: Sequence[Any], *, out: Any = None, accuracy: Accuracy = None, scheme: SchemeName | Scheme = "auto",
-    engine: str | None = None, workspace: int | None = None, return_report: bool = False,
-) -> Any:  # fmt: skip
-    """`numpy.linalg.multi_dot`: the product of two or more matrices, in the order of fewest multiplications.
+    arrays: Sequence[Any],
+    *,
+    out: Any = None,
+    accuracy: Accuracy = None,
+    scheme: SchemeName | Scheme = "auto",
+    engine: str | None = None,
+    workspace: int | None = None,
+    return_report: bool = False,
+) -> Any:
+    """`numpy.linalg.multi_dot`: the product of two or more matrices, in the order of
+    fewest multiplications.
 
     Parameters
     ----------
     arrays : sequence of array_like
-        Matrices; the first and the last may be vectors, a row and a column. dtypes as for `hifigemm.matmul`.
+        Matrices; the first and the last may be vectors, a row and a column. dtypes as
+        for `hifigemm.matmul`.
     out : array, optional
         Receives the result.
     accuracy, scheme, engine, workspace, return_report
@@ -52,7 +62,9 @@ def multi_dot(
     Examples
     --------
     >>> import numpy as np, hifigemm.numpy as hnp
-    >>> c, report = hnp.multi_dot([np.ones((2, 3)), np.ones((3, 4)), np.ones(4)], return_report=True)
+    >>> c, report = hnp.multi_dot(
+    ...     [np.ones((2, 3)), np.ones((3, 4)), np.ones(4)], return_report=True
+    ... )
     >>> c
     array([12., 12.])
     >>> report.bound < 1e-14
@@ -80,11 +92,17 @@ def multi_dot(
     products.check_chain(last, f"multi_dot of {last + 1} arrays")
     sizes = [shapes[0][0] if len(shapes[0]) == 2 else 1, *(s[0] for s in shapes[1:])]
     sizes.append(shapes[last][1] if len(shapes[last]) == 2 else 1)
-    return products.chain(_product_of_some(arrays, best_cuts(sizes), products, 0, last), out)
+    return products.chain(
+        _product_of_some(arrays, best_cuts(sizes), products, 0, last), out
+    )
 
 
 def _product_of_some(
-    arrays: Sequence[Any], cuts: dict[tuple[int, int], int], products: Products, first: int, last: int
+    arrays: Sequence[Any],
+    cuts: dict[tuple[int, int], int],
+    products: Products,
+    first: int,
+    last: int,
 ) -> Any:
     """The product of consecutive matrices."""
     if first == last:
@@ -95,10 +113,12 @@ def _product_of_some(
 
 
 def best_cuts(sizes: Sequence[int]) -> dict[tuple[int, int], int]:
-    """Where to cut the product of matrices i to j: (i to cut) times (cut + 1 to j), with the fewest multiplications.
+    """Where to cut the product of matrices i to j: (i to cut) times (cut + 1 to j),
+    with the fewest multiplications.
 
-    Matrix i has the shape (sizes[i], sizes[i + 1]). The dynamic programme of Cormen et al., Introduction to Algorithms,
-    section "Matrix-chain multiplication", of cost n**3 for n matrices.
+    Matrix i has the shape (sizes[i], sizes[i + 1]). The dynamic programme of Cormen et
+    al., Introduction to Algorithms, section "Matrix-chain multiplication", of cost n**3
+    for n matrices.
     """
     count = len(sizes) - 1
     cost = {(i, i): 0 for i in range(count)}
@@ -107,17 +127,26 @@ def best_cuts(sizes: Sequence[int]) -> dict[tuple[int, int], int]:
         for i in range(count - length):
             j = i + length
             for k in range(i, j):
-                total = cost[i, k] + cost[k + 1, j] + sizes[i] * sizes[k + 1] * sizes[j + 1]
+                total = (
+                    cost[i, k] + cost[k + 1, j] + sizes[i] * sizes[k + 1] * sizes[j + 1]
+                )
                 if k == i or total < cost[i, j]:
                     cost[i, j], cuts[i, j] = total, k
     return cuts
 
 
 def matrix_power(
-    a: Any, n: int, *, accuracy: Accuracy = None, scheme: SchemeName | Scheme = "auto",
-    engine: str | None = None, workspace: int | None = None, return_report: bool = False,
-) -> Any:  # fmt: skip
-    """`numpy.linalg.matrix_power` for n >= 0: the n-th power of square matrices, by repeated squaring.
+    a: Any,
+    n: int,
+    *,
+    accuracy: Accuracy = None,
+    scheme: SchemeName | Scheme = "auto",
+    engine: str | None = None,
+    workspace: int | None = None,
+    return_report: bool = False,
+) -> Any:
+    """`numpy.linalg.matrix_power` for n >= 0: the n-th power of square matrices, by
+    repeated squaring.
 
     Parameters
     ----------
@@ -135,7 +164,8 @@ def matrix_power(
     Raises
     ------
     PlanError
-        "correct" or `hifigemm.Relative` was asked of more than one product, that is n > 2.
+        "correct" or `hifigemm.Relative` was asked of more than one product, that is
+        n > 2.
     numpy.linalg.LinAlgError
         `a` is not square.
     ValueError, TypeError
@@ -151,9 +181,13 @@ def matrix_power(
     (a,) = as_arrays(("a", a))
     n, shape = index(n), shape_of(a)
     if a.ndim < 2 or shape[-1] != shape[-2]:
-        raise np.linalg.LinAlgError(f"a has shape {shape}; expected square matrices in the last two axes")
+        raise np.linalg.LinAlgError(
+            f"a has shape {shape}; expected square matrices in the last two axes"
+        )
     if n < 0:
-        raise ValueError(f"n = {n}: an inverse is no product; invert the matrix first, and ask for its power {-n}")
+        raise ValueError(
+            f"n = {n}: an inverse is no product; invert the matrix first, and ask for its power {-n}"
+        )
     products = Products(accuracy, scheme, engine, workspace, return_report)
     if n == 0:
         return products.chain(identities(a), None)
@@ -161,7 +195,9 @@ def matrix_power(
     products.check_chain(count, f"the power {n}")
     made = 0
 
-    def product(x: Any, in_x: list[int], y: Any, in_y: list[int]) -> tuple[Any, list[int]]:
+    def product(
+        x: Any, in_x: list[int], y: Any, in_y: list[int]
+    ) -> tuple[Any, list[int]]:
         """A product, and how often each product is in its value."""
         nonlocal made
         uses = [i + j for i, j in zip(in_x, in_y)]
@@ -177,4 +213,5 @@ def matrix_power(
         square = product(*square, *square)
         value = product(*value, *square) if n % 2 else value
     result, uses = value
-    return products.chain(join([a], 0) if count == 0 else result, None, uses)  # a copy of a for the power 1
+    # a copy of a for the power 1
+    return products.chain(join([a], 0) if count == 0 else result, None, uses)

@@ -1,8 +1,10 @@
-"""Functions that are one product of two operands, whatever their axes, and einsum, which may be a chain of such.
+"""Functions that are one product of two operands, whatever their axes, and einsum,
+which may be a chain of such.
 
-Idea: each axis of an operand has a label. The labels that both operands and the result have count matrices of a stack,
-those of one operand and the result are rows or columns, those that the result lacks are summed: one stacked `matmul`
-of permuted and reshaped operands. So what `matmul` promises holds for the result, with |A||B| the same sum over
+Idea: each axis of an operand has a label. The labels that both operands and the result
+have count matrices of a stack, those of one operand and the result are rows or columns,
+those that the result lacks are summed: one stacked `matmul` of permuted and reshaped
+operands. So what `matmul` promises holds for the result, with |A||B| the same sum over
 magnitudes.
 """
 
@@ -18,22 +20,41 @@ import numpy as np
 from hifigemm.accuracy import Accuracy
 from hifigemm.functions.products import Products
 from hifigemm.functions.subscripts import Labels, parse
-from hifigemm.functions.verbs import as_arrays, conj, diagonal, expand, ones, permute, promoted, shape_of
+from hifigemm.functions.verbs import (
+    as_arrays,
+    conj,
+    diagonal,
+    expand,
+    ones,
+    permute,
+    promoted,
+    shape_of,
+)
 from hifigemm.schemes import Scheme
 
 if TYPE_CHECKING:
     from hifigemm.signatures import SchemeName
 
 MOST_COPIES = 4
-"""Copies of an operand along labels that only the other one has may take this many times the memory of operands and
-result: about what the planes of an exact scheme take of it anyway."""
+"""Copies of an operand along labels that only the other one has may take this many
+times the memory of operands and result: about what the planes of an exact scheme take
+of it anyway.
+"""
 
 
 def dot(
-    a: Any, b: Any, out: Any = None, *, accuracy: Accuracy = None, scheme: SchemeName | Scheme = "auto",
-    engine: str | None = None, workspace: int | None = None, return_report: bool = False,
-) -> Any:  # fmt: skip
-    """`numpy.dot`: the last axis of a by the last but one of b, which is the last where b is a vector.
+    a: Any,
+    b: Any,
+    out: Any = None,
+    *,
+    accuracy: Accuracy = None,
+    scheme: SchemeName | Scheme = "auto",
+    engine: str | None = None,
+    workspace: int | None = None,
+    return_report: bool = False,
+) -> Any:
+    """`numpy.dot`: the last axis of a by the last but one of b, which is the last where
+    b is a vector.
 
     Parameters
     ----------
@@ -73,9 +94,16 @@ def dot(
 
 
 def inner(
-    a: Any, b: Any, /, *, accuracy: Accuracy = None, scheme: SchemeName | Scheme = "auto",
-    engine: str | None = None, workspace: int | None = None, return_report: bool = False,
-) -> Any:  # fmt: skip
+    a: Any,
+    b: Any,
+    /,
+    *,
+    accuracy: Accuracy = None,
+    scheme: SchemeName | Scheme = "auto",
+    engine: str | None = None,
+    workspace: int | None = None,
+    return_report: bool = False,
+) -> Any:
     """`numpy.inner`: the last axes of a and b; scalars are multiplied with all.
 
     Options, errors and the promise are those of `dot`.
@@ -98,9 +126,16 @@ def inner(
 
 
 def outer(
-    a: Any, b: Any, out: Any = None, *, accuracy: Accuracy = None, scheme: SchemeName | Scheme = "auto",
-    engine: str | None = None, workspace: int | None = None, return_report: bool = False,
-) -> Any:  # fmt: skip
+    a: Any,
+    b: Any,
+    out: Any = None,
+    *,
+    accuracy: Accuracy = None,
+    scheme: SchemeName | Scheme = "auto",
+    engine: str | None = None,
+    workspace: int | None = None,
+    return_report: bool = False,
+) -> Any:
     """`numpy.outer`: every entry of a times every entry of b, both taken as vectors.
 
     Options and the promise are those of `dot`.
@@ -118,9 +153,16 @@ def outer(
 
 
 def vdot(
-    a: Any, b: Any, /, *, accuracy: Accuracy = None, scheme: SchemeName | Scheme = "auto",
-    engine: str | None = None, workspace: int | None = None, return_report: bool = False,
-) -> Any:  # fmt: skip
+    a: Any,
+    b: Any,
+    /,
+    *,
+    accuracy: Accuracy = None,
+    scheme: SchemeName | Scheme = "auto",
+    engine: str | None = None,
+    workspace: int | None = None,
+    return_report: bool = False,
+) -> Any:
     """`numpy.vdot`: the sum over conj(a) b, both taken as vectors.
 
     Options, errors and the promise are those of `dot`.
@@ -138,10 +180,18 @@ def vdot(
 
 
 def vecdot(
-    x1: Any, x2: Any, /, out: Any = None, *, axis: int = -1, accuracy: Accuracy = None,
-    scheme: SchemeName | Scheme = "auto", engine: str | None = None, workspace: int | None = None,
+    x1: Any,
+    x2: Any,
+    /,
+    out: Any = None,
+    *,
+    axis: int = -1,
+    accuracy: Accuracy = None,
+    scheme: SchemeName | Scheme = "auto",
+    engine: str | None = None,
+    workspace: int | None = None,
     return_report: bool = False,
-) -> Any:  # fmt: skip
+) -> Any:
     """`numpy.vecdot`: the sum over conj(x1) x2 along one axis; the others broadcast.
 
     Options, errors and the promise are those of `dot`.
@@ -159,14 +209,30 @@ def vecdot(
         moved.append(permute(x, [i for i in range(x.ndim) if i != at] + [at]))
     x1, x2 = moved
     _check_lengths(x1, -1, x2, -1)
-    return _stacked(conj(x1), ("k",), x2, ("k",), out, Products(accuracy, scheme, engine, workspace, return_report))
+    return _stacked(
+        conj(x1),
+        ("k",),
+        x2,
+        ("k",),
+        out,
+        Products(accuracy, scheme, engine, workspace, return_report),
+    )
 
 
 def matvec(
-    x1: Any, x2: Any, /, out: Any = None, *, accuracy: Accuracy = None, scheme: SchemeName | Scheme = "auto",
-    engine: str | None = None, workspace: int | None = None, return_report: bool = False,
-) -> Any:  # fmt: skip
-    """`numpy.matvec`: matrices of a stack times vectors of a stack; the stacks broadcast.
+    x1: Any,
+    x2: Any,
+    /,
+    out: Any = None,
+    *,
+    accuracy: Accuracy = None,
+    scheme: SchemeName | Scheme = "auto",
+    engine: str | None = None,
+    workspace: int | None = None,
+    return_report: bool = False,
+) -> Any:
+    """`numpy.matvec`: matrices of a stack times vectors of a stack; the stacks
+    broadcast.
 
     Options, errors and the promise are those of `dot`.
 
@@ -183,10 +249,19 @@ def matvec(
 
 
 def vecmat(
-    x1: Any, x2: Any, /, out: Any = None, *, accuracy: Accuracy = None, scheme: SchemeName | Scheme = "auto",
-    engine: str | None = None, workspace: int | None = None, return_report: bool = False,
-) -> Any:  # fmt: skip
-    """`numpy.vecmat`: conjugated vectors of a stack times matrices of a stack; the stacks broadcast.
+    x1: Any,
+    x2: Any,
+    /,
+    out: Any = None,
+    *,
+    accuracy: Accuracy = None,
+    scheme: SchemeName | Scheme = "auto",
+    engine: str | None = None,
+    workspace: int | None = None,
+    return_report: bool = False,
+) -> Any:
+    """`numpy.vecmat`: conjugated vectors of a stack times matrices of a stack; the
+    stacks broadcast.
 
     Options, errors and the promise are those of `dot`.
 
@@ -203,9 +278,16 @@ def vecmat(
 
 
 def tensordot(
-    a: Any, b: Any, axes: Any = 2, *, accuracy: Accuracy = None, scheme: SchemeName | Scheme = "auto",
-    engine: str | None = None, workspace: int | None = None, return_report: bool = False,
-) -> Any:  # fmt: skip
+    a: Any,
+    b: Any,
+    axes: Any = 2,
+    *,
+    accuracy: Accuracy = None,
+    scheme: SchemeName | Scheme = "auto",
+    engine: str | None = None,
+    workspace: int | None = None,
+    return_report: bool = False,
+) -> Any:
     """`numpy.tensordot`: the sum over pairs of axes of a and b.
 
     Parameters
@@ -213,7 +295,8 @@ def tensordot(
     a, b : array_like
         Any shapes, with dtypes as for `hifigemm.matmul`.
     axes : int, or pair of ints or of sequences of ints
-        The last so many axes of a with the first of b, or the axes of a with those of b.
+        The last so many axes of a with the first of b, or the axes of a with those of
+        b.
     accuracy, scheme, engine, workspace, return_report
         As for `hifigemm.matmul`.
 
@@ -243,7 +326,9 @@ def tensordot(
             raise ValueError(f"axes = {axes}: a has {a.ndim} axes, b has {b.ndim}")
     left, right = _axes(left, a.ndim, "axes of a"), _axes(right, b.ndim, "axes of b")
     if len(left) != len(right):
-        raise ValueError(f"axes {left} of a are {len(left)}, axes {right} of b are {len(right)}")
+        raise ValueError(
+            f"axes {left} of a are {len(left)}, axes {right} of b are {len(right)}"
+        )
     of_a, of_b = _distinct(a, b)
     summed = {}
     for i, j in zip(left, right):
@@ -256,44 +341,52 @@ def tensordot(
 
 
 def einsum(
-    *operands: Any, out: Any = None, optimize: Any = False, accuracy: Accuracy = None,
-    scheme: SchemeName | Scheme = "auto", engine: str | None = None, workspace: int | None = None,
+    *operands: Any,
+    out: Any = None,
+    optimize: Any = False,
+    accuracy: Accuracy = None,
+    scheme: SchemeName | Scheme = "auto",
+    engine: str | None = None,
+    workspace: int | None = None,
     return_report: bool = False,
-) -> Any:  # fmt: skip
+) -> Any:
     """`numpy.einsum`: sums over products by labels of axes.
 
     Parameters
     ----------
     *operands
-        ``"ij,jk->ik", a, b`` or ``a, [0, 1], b, [1, 2], [0, 2]``, with ellipses as in NumPy; dtypes as for
-        `hifigemm.matmul`.
+        ``"ij,jk->ik", a, b`` or ``a, [0, 1], b, [1, 2], [0, 2]``, with ellipses as in
+        NumPy; dtypes as for `hifigemm.matmul`.
     out : array, optional
         Receives the result.
     optimize : optional
-        The order of the products of three or more operands, as `numpy.einsum_path` takes it; its greedy order where it
-        is False.
+        The order of the products of three or more operands, as `numpy.einsum_path`
+        takes it; its greedy order where it is False.
     accuracy, scheme, engine, workspace, return_report
         As for `hifigemm.matmul`, for each product.
 
     Returns
     -------
     array, or (array, Report), or (array, ChainReport)
-        One operand of which nothing is summed gives a view of it, where `out` is None; diagonals are read-only. A
-        `ChainReport` comes with any number of products but one.
+        One operand of which nothing is summed gives a view of it, where `out` is None;
+        diagonals are read-only. A `ChainReport` comes with any number of products but
+        one.
 
     Raises
     ------
     PlanError
-        "correct" or `hifigemm.Relative` was asked for and takes more than one product: with three or more operands, and
-        with labels that only one operand has, where summing them together with all others takes a large copy of the
-        other operand.
+        "correct" or `hifigemm.Relative` was asked for and takes more than one product:
+        with three or more operands, and with labels that only one operand has, where
+        summing them together with all others takes a large copy of the other operand.
     ValueError
         Subscripts that do not fit the operands.
 
     Examples
     --------
     >>> import numpy as np, hifigemm.numpy as hnp
-    >>> hnp.einsum("bij,bij->b", np.ones((2, 3, 4)), np.ones((2, 3, 4)), accuracy="correct")
+    >>> hnp.einsum(
+    ...     "bij,bij->b", np.ones((2, 3, 4)), np.ones((2, 3, 4)), accuracy="correct"
+    ... )
     array([12., 12.])
     """
     subscripts, arrays = _split(operands)
@@ -307,21 +400,34 @@ def einsum(
         value, of_value = last_to_first.pop()
         while last_to_first:
             x, of_x = last_to_first.pop()
-            kept = {label for _, other in terms + last_to_first for label in other} | set(out_labels)
-            left = tuple(label for label in dict.fromkeys(of_value + of_x) if label in kept)
+            kept = {
+                label for _, other in terms + last_to_first for label in other
+            } | set(out_labels)
+            left = tuple(
+                label for label in dict.fromkeys(of_value + of_x) if label in kept
+            )
             value, of_value = contract(products, value, of_value, x, of_x, left), left
         terms.append((value, of_value))
     ((value, of_value),) = terms
     if set(of_value) != set(out_labels):
-        value, of_value = contract(products, value, of_value, ones((), value), (), out_labels), out_labels
-    return products.chain(permute(value, [of_value.index(label) for label in out_labels]), out)
+        value, of_value = (
+            contract(products, value, of_value, ones((), value), (), out_labels),
+            out_labels,
+        )
+    return products.chain(
+        permute(value, [of_value.index(label) for label in out_labels]), out
+    )
 
 
-def contract(products: Products, a: Any, of_a: Labels, b: Any, of_b: Labels, out: Labels) -> Any:
-    """The sum over all labels that `out` lacks, of a times b; no operand has a label twice, and lengths fit.
+def contract(
+    products: Products, a: Any, of_a: Labels, b: Any, of_b: Labels, out: Labels
+) -> Any:
+    """The sum over all labels that `out` lacks, of a times b; no operand has a label
+    twice, and lengths fit.
 
-    Lengths of 1 broadcast. A label that only one operand has and that is summed is one of the inner dimension, along
-    which the other operand is repeated; where these copies exceed `MOST_COPIES`, a product with ones sums it first.
+    Lengths of 1 broadcast. A label that only one operand has and that is summed is one
+    of the inner dimension, along which the other operand is repeated; where these
+    copies exceed `MOST_COPIES`, a product with ones sums it first.
     """
     a, of_a, b, of_b = _without_broadcast(a, of_a, b, of_b)
     lengths = dict(zip(of_a + of_b, shape_of(a) + shape_of(b)))
@@ -334,7 +440,9 @@ def contract(products: Products, a: Any, of_a: Labels, b: Any, of_b: Labels, out
     def size(labels: Labels) -> int:
         return math.prod([lengths[x] for x in labels])
 
-    copies = (size(of_b + lone_a) if lone_a else 0) + (size(of_a + lone_b) if lone_b else 0)
+    copies = (size(of_b + lone_a) if lone_a else 0) + (
+        size(of_a + lone_b) if lone_b else 0
+    )
     operands = size(of_a) + size(of_b) + size(batch + rows + cols)
     if copies > MOST_COPIES * operands and 0 not in lengths.values():
         products.check_chain(
@@ -351,15 +459,21 @@ def contract(products: Products, a: Any, of_a: Labels, b: Any, of_b: Labels, out
         lone_a = lone_b = ()
     summed = (*(x for x in of_a if x in of_b and x not in out), *lone_a, *lone_b)
     stack = (size(batch),) if batch else ()
-    left = _arranged(a, of_a, (*batch, *rows, *summed), lengths).reshape((*stack, size(rows), size(summed)))
-    right = _arranged(b, of_b, (*batch, *summed, *cols), lengths).reshape((*stack, size(summed), size(cols)))
+    left = _arranged(a, of_a, (*batch, *rows, *summed), lengths).reshape(
+        (*stack, size(rows), size(summed))
+    )
+    right = _arranged(b, of_b, (*batch, *summed, *cols), lengths).reshape(
+        (*stack, size(summed), size(cols))
+    )
     made = (*batch, *rows, *cols)
     value = products(left, right).reshape(tuple(lengths[x] for x in made))
     return permute(value, [made.index(x) for x in out])
 
 
 def _arranged(x: Any, of_x: Labels, order: Labels, lengths: dict[Hashable, int]) -> Any:
-    """x with its axes in an order, in which labels that it lacks are axes along which it is repeated."""
+    """x with its axes in an order, in which labels that it lacks are axes along which
+    it is repeated.
+    """
     there = [label for label in order if label in of_x]
     x = permute(x, [of_x.index(label) for label in there])
     if len(there) == len(order):
@@ -368,19 +482,33 @@ def _arranged(x: Any, of_x: Labels, order: Labels, lengths: dict[Hashable, int])
     return expand(x, [lengths[label] for label in order])
 
 
-def _without_broadcast(a: Any, of_a: Labels, b: Any, of_b: Labels) -> tuple[Any, Labels, Any, Labels]:
-    """Both operands without the axes of length 1 that the other one broadcasts: their labels are the other's alone."""
+def _without_broadcast(
+    a: Any, of_a: Labels, b: Any, of_b: Labels
+) -> tuple[Any, Labels, Any, Labels]:
+    """Both operands without the axes of length 1 that the other one broadcasts: their
+    labels are the other's alone.
+    """
     lengths_a, lengths_b = dict(zip(of_a, shape_of(a))), dict(zip(of_b, shape_of(b)))
 
-    def reduced(x: Any, own: dict[Hashable, int], other: dict[Hashable, int]) -> tuple[Any, Labels]:
-        kept = tuple(label for label in own if not (own[label] == 1 and other.get(label, 1) != 1))
-        return (x if len(kept) == len(own) else x.reshape(tuple(own[label] for label in kept))), kept
+    def reduced(
+        x: Any, own: dict[Hashable, int], other: dict[Hashable, int]
+    ) -> tuple[Any, Labels]:
+        kept = tuple(
+            label for label in own if not (own[label] == 1 and other.get(label, 1) != 1)
+        )
+        return (
+            x
+            if len(kept) == len(own)
+            else x.reshape(tuple(own[label] for label in kept))
+        ), kept
 
     return *reduced(a, lengths_a, lengths_b), *reduced(b, lengths_b, lengths_a)
 
 
 def _without_repeats(x: Any, of_x: Labels) -> tuple[Any, Labels]:
-    """A view of x in which no label comes twice: the diagonal of axes with the same one."""
+    """A view of x in which no label comes twice: the diagonal of axes with the same
+    one.
+    """
     while len(set(of_x)) < len(of_x):
         label = next(label for label in of_x if of_x.count(label) > 1)
         i = of_x.index(label)
@@ -393,32 +521,51 @@ def _without_repeats(x: Any, of_x: Labels) -> tuple[Any, Labels]:
 def _split(operands: Sequence[Any]) -> tuple[Any, list[Any]]:
     """The subscripts, a string or lists of labels, and the operands of `einsum`."""
     if not operands:
-        raise ValueError("einsum takes subscripts and at least one operand, 0 arguments are given")
+        raise ValueError(
+            "einsum takes subscripts and at least one operand, 0 arguments are given"
+        )
     if isinstance(operands[0], str):
         return operands[0], list(operands[1:])
     even = len(operands) // 2 * 2
     return [*operands[1::2], *operands[even:]], list(operands[:even:2])
 
 
-def _path(terms: Sequence[tuple[Any, Labels]], out: Labels, optimize: Any) -> list[tuple[int, ...]]:
-    """The order of the products, as positions among the operands that are left, by shapes alone."""
+def _path(
+    terms: Sequence[tuple[Any, Labels]], out: Labels, optimize: Any
+) -> list[tuple[int, ...]]:
+    """The order of the products, as positions among the operands that are left, by
+    shapes alone.
+    """
     if len(terms) < 3:
         return [tuple(range(len(terms)))] if len(terms) == 2 else []
-    numbers = {label: i for i, label in enumerate(dict.fromkeys([x for _, of_x in terms for x in of_x]))}
+    numbers = {
+        label: i
+        for i, label in enumerate(dict.fromkeys([x for _, of_x in terms for x in of_x]))
+    }
     labels = tuple([tuple([numbers[label] for label in of_x]) for _, of_x in terms])
     return _path_of_numpy(
-        tuple([shape_of(x) for x, _ in terms]), labels, tuple([numbers[label] for label in out]), optimize
+        tuple([shape_of(x) for x, _ in terms]),
+        labels,
+        tuple([numbers[label] for label in out]),
+        optimize,
     )
 
 
 def _path_of_numpy(
-    shapes: tuple[tuple[int, ...], ...], labels: tuple[tuple[int, ...], ...], out: tuple[int, ...], optimize: Any
+    shapes: tuple[tuple[int, ...], ...],
+    labels: tuple[tuple[int, ...], ...],
+    out: tuple[int, ...],
+    optimize: Any,
 ) -> list[tuple[int, ...]]:
-    """The order of `numpy.einsum_path`, which torch.compile takes as a constant of the shapes."""
+    """The order of `numpy.einsum_path`, which torch.compile takes as a constant of the
+    shapes.
+    """
     asked: list[Any] = []
     for shape, own in zip(shapes, labels):
         asked += [np.broadcast_to(np.float64(), shape), list(own)]
-    path, _ = np.einsum_path(*asked, list(out), optimize="greedy" if optimize is False else optimize)
+    path, _ = np.einsum_path(
+        *asked, list(out), optimize="greedy" if optimize is False else optimize
+    )
     return path[1:]
 
 
@@ -438,7 +585,8 @@ def _is_sequence(axes: Any) -> bool:
 def _axes(given: Any, ndim: int, name: str) -> tuple[int, ...]:
     """One axis or several as numbers from 0 on.
 
-    Raises numpy.exceptions.AxisError: an axis that does not exist. ValueError: one that comes twice.
+    Raises numpy.exceptions.AxisError: an axis that does not exist. ValueError: one that
+    comes twice.
     """
     axes = [index(x) for x in (given if _is_sequence(given) else [given])]
     for x in axes:
@@ -460,18 +608,28 @@ def _with_axes(*operands: tuple[str, Any, int]) -> list[Any]:
     arrays = as_arrays(*((name, x) for name, x, _ in operands))
     for (name, _, least), x in zip(operands, arrays):
         if x.ndim < least:
-            raise ValueError(f"{name} has {x.ndim} axes, its shape is {shape_of(x)}; at least {least} expected")
+            raise ValueError(
+                f"{name} has {x.ndim} axes, its shape is {shape_of(x)}; at least {least} expected"
+            )
     return arrays
 
 
-def _stacked(x1: Any, core1: Labels, x2: Any, core2: Labels, out: Any, products: Products) -> Any:
+def _stacked(
+    x1: Any, core1: Labels, x2: Any, core2: Labels, out: Any, products: Products
+) -> Any:
     """The sum over "k" of operands whose leading axes broadcast."""
-    stacks = [shape_of(x)[: x.ndim - len(core)] for x, core in ((x1, core1), (x2, core2))]
+    stacks = [
+        shape_of(x)[: x.ndim - len(core)] for x, core in ((x1, core1), (x2, core2))
+    ]
     try:
         np.broadcast_shapes(*stacks)
     except ValueError:
-        raise ValueError(f"stacks {stacks[0]} of x1 and {stacks[1]} of x2 do not broadcast") from None
-    of_x1, of_x2 = ((*range(-len(stack), 0), *core) for stack, core in zip(stacks, (core1, core2)))
+        raise ValueError(
+            f"stacks {stacks[0]} of x1 and {stacks[1]} of x2 do not broadcast"
+        ) from None
+    of_x1, of_x2 = (
+        (*range(-len(stack), 0), *core) for stack, core in zip(stacks, (core1, core2))
+    )
     of_stack = range(-max(map(len, stacks)), 0)
     out_labels = (*of_stack, *(label for label in core1 + core2 if label != "k"))
     return products.chain(contract(products, x1, of_x1, x2, of_x2, out_labels), out)

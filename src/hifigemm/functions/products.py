@@ -1,4 +1,6 @@
-"""The products behind one call of a function: all with the same accuracy, with a report of them all."""
+"""The products behind one call of a function: all with the same accuracy, with a report
+of them all.
+"""
 
 from __future__ import annotations
 
@@ -25,17 +27,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ChainReport:
-    """What was done in a chain of products, whose intermediate results are rounded, and what that guarantees.
+    """What was done in a chain of products, whose intermediate results are rounded, and
+    what that guarantees.
 
     Attributes
     ----------
     reports : tuple of Report
-        Those of the products, in the order in which they were made. Indices that only one operand of `einsum` has may
-        be summed by a product with ones.
+        Those of the products, in the order in which they were made. Indices that only
+        one operand of `einsum` has may be summed by a product with ones.
     roundoffs : tuple of float
         The unit roundoff of each product's dtype.
     uses : tuple of int
-        How often each product enters the result as a factor; more than once in powers only.
+        How often each product enters the result as a factor; more than once in powers
+        only.
     """
 
     reports: tuple[Report, ...]
@@ -44,15 +48,19 @@ class ChainReport:
 
     @property
     def bound(self) -> float:
-        """The r of |C - exact| <= r |A||B||C|..., the product of (1 + r_i + u_i)**uses_i less 1.
+        """The r of |C - exact| <= r |A||B||C|..., the product of
+        (1 + r_i + u_i)**uses_i less 1.
 
-        It holds where no intermediate result lies in the range of the subnormal numbers or overflows.
+        It holds where no intermediate result lies in the range of the subnormal numbers
+        or overflows.
         """
         try:
             growth = math.fsum(
-                n * math.log1p(report.bound + u) for report, u, n in zip(self.reports, self.roundoffs, self.uses)
+                n * math.log1p(report.bound + u)
+                for report, u, n in zip(self.reports, self.roundoffs, self.uses)
             )
-            return math.expm1(growth) * (1 + 2.0**-48)  # the logarithms, their sum and expm1 are rounded
+            # the logarithms, their sum and expm1 are rounded
+            return math.expm1(growth) * (1 + 2.0**-48)
         except OverflowError:
             return math.inf
 
@@ -91,12 +99,17 @@ class BlocksReport:
 
 
 def _listed(head: str, reports: Sequence[Report]) -> str:
-    lines = [f"  {i}  {x.scheme}, bound {x.bound:.3g} |A||B|: {x.reason}" for i, x in enumerate(reports)]
+    lines = [
+        f"  {i}  {x.scheme}, bound {x.bound:.3g} |A||B|: {x.reason}"
+        for i, x in enumerate(reports)
+    ]
     return "\n".join([head, *lines])
 
 
 class Products:
-    """Makes the products of one call, and keeps their reports if these are asked for."""
+    """Makes the products of one call, and keeps their reports if these are asked
+    for.
+    """
 
     def __init__(
         self,
@@ -119,13 +132,21 @@ class Products:
 
     def __call__(self, a: Any, b: Any) -> Any:
         """A B, by `matmul`."""
-        return self._noted(matmul(a, b, **self.options, return_report=self.return_report))
+        return self._noted(
+            matmul(a, b, **self.options, return_report=self.return_report)
+        )
 
     def with_transpose(self, a: Any, b: Any, conjugate: bool) -> Any:
-        """A B for B = A^T or A^H, with the lower triangle mirrored; a GPU makes no more than that."""
+        """A B for B = A^T or A^H, with the lower triangle mirrored; a GPU makes no more
+        than that.
+        """
         if belongs_to_torch(a, b) or is_traced(a):
             return mirrored(self(a, b), conjugate)
-        options = {**self.options, "return_report": self.return_report, "mirror": "C" if conjugate else "T"}
+        options = {
+            **self.options,
+            "return_report": self.return_report,
+            "mirror": "C" if conjugate else "T",
+        }
         return self._noted(product_of_numbers(a, b, **options))
 
     def _noted(self, made: Any) -> Any:
@@ -139,10 +160,16 @@ class Products:
         return value
 
     def check_chain(self, count: int, why: str) -> None:
-        """Raise PlanError where "correct" or a relative error is asked of that many products in a row."""
+        """Raise PlanError where "correct" or a relative error is asked of that many
+        products in a row.
+        """
         if count < 2 or self.accuracy is None or isinstance(self.accuracy, np.ndarray):
             return  # an array is no accuracy, as the first product says
-        if isinstance(self.accuracy, Relative) or self.accuracy == "correct" or self.accuracy == 0:
+        if (
+            isinstance(self.accuracy, Relative)
+            or self.accuracy == "correct"
+            or self.accuracy == 0
+        ):
             raise PlanError(
                 f"accuracy={self.accuracy!r} is promised for one product, and {why} takes {count}, one on the result "
                 f"of another: the {count - 1} intermediate results are rounded. Ask for a number or a level, which "
@@ -150,7 +177,9 @@ class Products:
             )
 
     def chain(self, value: Any, out: Any, uses: Sequence[int] | None = None) -> Any:
-        """The result of a call that ends with this value, with its report if that is asked for."""
+        """The result of a call that ends with this value, with its report if that is
+        asked for.
+        """
         uses = [1] * len(self.reports) if uses is None else uses
         report = (
             self.reports[0]
@@ -160,12 +189,22 @@ class Products:
         return self._deliver(value, out, report)
 
     def blocks(self, value: Any, out: Any) -> Any:
-        """The result of a call whose products are blocks of this value, with its report if that is asked for."""
-        report = self.reports[0] if len(self.reports) == 1 else BlocksReport(tuple(self.reports))
+        """The result of a call whose products are blocks of this value, with its report
+        if that is asked for.
+        """
+        report = (
+            self.reports[0]
+            if len(self.reports) == 1
+            else BlocksReport(tuple(self.reports))
+        )
         return self._deliver(value, out, report)
 
     def _deliver(self, value: Any, out: Any, report: Any) -> Any:
-        lacking = {"engine": self.options["engine"], "out": out, "return_report": self.return_report}
+        lacking = {
+            "engine": self.options["engine"],
+            "out": out,
+            "return_report": self.return_report,
+        }
         check_untraced({"the result": value}, **lacking)
         if self.count == 0:
             check_options(**self.options, like=value)
@@ -181,13 +220,18 @@ class Products:
 def _written(value: Any, out: Any) -> Any:
     """`out`, filled with a result, of which it may share the memory.
 
-    Raises TypeError, ValueError: another shape, library or device, a dtype that would round.
+    Raises TypeError, ValueError: another shape, library or device, a dtype that would
+    round.
     """
     library, shape = library_of(("the result", value), ("out", out)), shape_of(value)
     if hasattr(out, "shape") and shape_of(out) != shape:
         raise ValueError(f"out has shape {shape_of(out)}; the result has shape {shape}")
     dtype = library.asarray(value, "the result").dtype
     check_out(out, Shapes(shape, (1, 1, 1), (1, 1, 1), ()), dtype, library)
-    is_shared = library.name == "torch" and out.untyped_storage().data_ptr() == value.untyped_storage().data_ptr()
-    out[...] = value.clone() if is_shared else value  # NumPy copies what overlaps by itself
+    is_shared = (
+        library.name == "torch"
+        and out.untyped_storage().data_ptr() == value.untyped_storage().data_ptr()
+    )
+    # NumPy copies what overlaps by itself
+    out[...] = value.clone() if is_shared else value
     return out

@@ -1,8 +1,10 @@
-"""What the functions do to arrays besides multiplying them, in words that all libraries have in common.
+"""What the functions do to arrays besides multiplying them, in words that all libraries
+have in common.
 
-All verbs keep what PyTorch and JAX differentiate, and copy only where no view exists. Arrays that JAX traces belong to
-no device. CuPy makes arrays on its current device. torch.compile traces the functions, so these give lists to builtins,
-not generators, and leave out what of NumPy and the standard library it does not follow.
+All verbs keep what PyTorch and JAX differentiate, and copy only where no view exists.
+Arrays that JAX traces belong to no device. CuPy makes arrays on its current device.
+torch.compile traces the functions, so these give lists to builtins, not generators, and
+leave out what of NumPy and the standard library it does not follow.
 """
 
 from __future__ import annotations
@@ -20,10 +22,11 @@ from hifigemm.transforms import belongs_to_jax, check_dense, is_traced
 
 
 def as_arrays(*operands: tuple[str, Any]) -> list[Any]:
-    """The named operands as arrays of the one library that they have in common; lists and scalars become NumPy's.
+    """The named operands as arrays of the one library that they have in common; lists
+    and scalars become NumPy's.
 
-    Raises TypeError, ValueError: operands of different libraries or devices, what `array_like.as_array` refuses,
-    prepared operands.
+    Raises TypeError, ValueError: operands of different libraries or devices, what
+    `array_like.as_array` refuses, prepared operands.
     """
     for name, x in operands:
         if isinstance(x, Prepared):
@@ -37,7 +40,9 @@ def as_arrays(*operands: tuple[str, Any]) -> list[Any]:
         return [library.asarray(x, name) for name, x in operands]
     for name, x in operands:
         if not library.owns(x):
-            raise TypeError(f"{name} is a {type(x).__name__}; expected an array of {library}")
+            raise TypeError(
+                f"{name} is a {type(x).__name__}; expected an array of {library}"
+            )
         if library.name == "torch":
             check_dense(x, name)
     return [x for _, x in operands]
@@ -60,10 +65,15 @@ def promoted(arrays: Sequence[Any]) -> list[Any]:
         return [converted(x, dtype) for x in arrays]
     xp = namespace(arrays[0])
     if library.name == "torch" and all([_is_inexact(x) for x in arrays]):  # noqa: C419 torch.compile
-        common = reduce(xp.promote_types, [xp.float32 if x.dtype == xp.bfloat16 else x.dtype for x in arrays])
+        common = reduce(
+            xp.promote_types,
+            [xp.float32 if x.dtype == xp.bfloat16 else x.dtype for x in arrays],
+        )
         return [x.to(common) for x in arrays]
     names = [str(x.dtype).removeprefix("torch.") for x in arrays]
-    dtype = np.result_type(*("float32" if name == "bfloat16" else name for name in names))
+    dtype = np.result_type(
+        *("float32" if name == "bfloat16" else name for name in names)
+    )
 
     def in_dtype(x: Any, name: str) -> Any:
         if library.name == "cupy" and x.dtype.kind not in "iu":
@@ -94,7 +104,11 @@ def shape_of(x: Any) -> tuple[int, ...]:
 def permute(x: Any, order: Sequence[int]) -> Any:
     """A view of x with its axes in this order."""
     order = tuple(order)
-    return x if order == tuple(range(len(order))) else namespace(x).moveaxis(x, order, tuple(range(len(order))))
+    return (
+        x
+        if order == tuple(range(len(order)))
+        else namespace(x).moveaxis(x, order, tuple(range(len(order))))
+    )
 
 
 def expand(x: Any, shape: Sequence[int]) -> Any:
@@ -103,7 +117,9 @@ def expand(x: Any, shape: Sequence[int]) -> Any:
 
 
 def diagonal(x: Any, first: int, second: int) -> Any:
-    """A view of the entries whose indices on two axes are equal; their common axis is the last one."""
+    """A view of the entries whose indices on two axes are equal; their common axis is
+    the last one.
+    """
     return x.diagonal(0, first, second)
 
 
@@ -120,7 +136,9 @@ def ones(shape: Sequence[int], like: Any) -> Any:
 def identities(like: Any) -> Any:
     """An identity matrix for each square matrix of a stack."""
     xp = namespace(like)
-    return xp.zeros_like(like) + xp.eye(like.shape[-1], dtype=like.dtype, **_place(like))
+    return xp.zeros_like(like) + xp.eye(
+        like.shape[-1], dtype=like.dtype, **_place(like)
+    )
 
 
 def _place(like: Any) -> dict[str, Any]:
@@ -137,17 +155,23 @@ def join(parts: Sequence[Any], axis: int) -> Any:
 
 
 def mirrored(x: Any, conjugate: bool) -> Any:
-    """Square matrices whose upper triangle is replaced by the lower one, their diagonal made real if `conjugate`."""
+    """Square matrices whose upper triangle is replaced by the lower one, their diagonal
+    made real if `conjugate`.
+    """
     xp = namespace(x)
     lower = xp.tril(xp.ones_like(x, dtype=xp.bool))
     if not conjugate:
         return xp.where(lower, x, x.mT)
     hermitian = xp.where(lower, x, conj(x.mT))
-    return xp.where(lower & lower.mT, _as_complex(xp.real(hermitian), hermitian), hermitian)
+    return xp.where(
+        lower & lower.mT, _as_complex(xp.real(hermitian), hermitian), hermitian
+    )
 
 
 def _as_complex(re: Any, like: Any) -> Any:
-    """Real numbers in the dtype of another array, without arithmetic, which XLA flushes subnormal numbers in."""
+    """Real numbers in the dtype of another array, without arithmetic, which XLA flushes
+    subnormal numbers in.
+    """
     if re.dtype == like.dtype:
         return re
     if isinstance(like, np.ndarray) or _is_of_cupy(like):

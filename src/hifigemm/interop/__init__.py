@@ -1,1 +1,3 @@
-"""Products in programs that exist: operators of PyTorch, and kernels in the place of its own."""
+"""Products in programs that exist: operators of PyTorch, and kernels in the place of
+its own.
+"""

@@ -1,4 +1,6 @@
-"""Accuracies and schemes as text, as operators of other libraries take their arguments."""
+"""Accuracies and schemes as text, as operators of other libraries take their
+arguments.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,11 @@ def accuracy_text(accuracy: Accuracy) -> str | None:
     """The text of an accuracy; None stays None."""
     if accuracy is None or isinstance(accuracy, str):
         return accuracy
-    return f"Relative({accuracy.r!r})" if isinstance(accuracy, Relative) else repr(float(accuracy))
+    return (
+        f"Relative({accuracy.r!r})"
+        if isinstance(accuracy, Relative)
+        else repr(float(accuracy))
+    )
 
 
 @lru_cache
@@ -41,7 +47,9 @@ def accuracy_from(text: str | None) -> Accuracy:
 
 
 def scheme_text(scheme: str | Scheme) -> str:
-    """The text of a scheme: a name, or what Python writes for the dataclass; torch.compile traces this, but no repr."""
+    """The text of a scheme: a name, or what Python writes for the dataclass;
+    torch.compile traces this, but no repr.
+    """
     if isinstance(scheme, str):
         return scheme
     kind: Any = type(scheme)
@@ -51,9 +59,11 @@ def scheme_text(scheme: str | Scheme) -> str:
 
 @lru_cache
 def scheme_from(text: str) -> str | Scheme:
-    """The scheme that a text stands for, such as ``ozaki2`` or ``Ozaki2(num_moduli=14, scaling='fast')``.
+    """The scheme that a text stands for, such as ``ozaki2`` or ``Ozaki2(num_moduli=14,
+    scaling='fast')``.
 
-    Raises PlanError: the text is neither a name nor a call of a scheme's class with plain numbers and strings.
+    Raises PlanError: the text is neither a name nor a call of a scheme's class with
+    plain numbers and strings.
     """
     if "(" not in text:
         return text
@@ -66,4 +76,6 @@ def scheme_from(text: str) -> str | Scheme:
         return _CLASSES[call.func.id](*positional, **named)
     except (KeyError, SyntaxError, TypeError, ValueError) as found:
         names = ", ".join(_CLASSES)
-        raise PlanError(f"scheme={text!r}: expected a name or a call of one of {names}: {found}") from None
+        raise PlanError(
+            f"scheme={text!r}: expected a name or a call of one of {names}: {found}"
+        ) from None

@@ -1,10 +1,13 @@
-"""One line that serves a whole program of PyTorch: its own products, made to an accuracy.
+"""One line that serves a whole program of PyTorch: its own products, made to an
+accuracy.
 
-`emulate` holds for a scope, `install` for the process. They reach mm, bmm, addmm, baddbmm, addbmm, mv, addmv, dot, vdot
-and all that ends in them: ``@``, matmul, einsum, linear, tensordot, multi_dot, cdist, their derivatives, compiled
-programs; products of DTensors are those of `hifigemm.distributed`. They do not reach factorisations and solvers of
-torch.linalg, whose products LAPACK and cuSOLVER make inside, convolutions, fused attention, LSTM of oneDNN and cuDNN;
-`torch_unreached` has the list. Nor do they reach sums of products such as vecdot and kron.
+`emulate` holds for a scope, `install` for the process. They reach mm, bmm, addmm,
+baddbmm, addbmm, mv, addmv, dot, vdot and all that ends in them: ``@``, matmul, einsum,
+linear, tensordot, multi_dot, cdist, their derivatives, compiled programs; products of
+DTensors are those of `hifigemm.distributed`. They do not reach factorisations and
+solvers of torch.linalg, whose products LAPACK and cuSOLVER make inside, convolutions,
+fused attention, LSTM of oneDNN and cuDNN; `torch_unreached` has the list. Nor do they
+reach sums of products such as vecdot and kron.
 """
 
 from __future__ import annotations
@@ -29,35 +32,47 @@ from hifigemm.schemes.auto import as_scheme
 from hifigemm.transforms import opaque
 
 MANIFEST = "HIFIGEMM_MANIFEST"
-"""Names a file in the environment, to which a process writes what became of its products; %p is its number."""
+"""Names a file in the environment, to which a process writes what became of its
+products; %p is its number.
+"""
 
 F = TypeVar("F", bound=Callable[..., Any])
-_RUN_LATER = inspect.isclass, inspect.isgeneratorfunction, inspect.iscoroutinefunction, inspect.isasyncgenfunction
+_RUN_LATER = (
+    inspect.isclass,
+    inspect.isgeneratorfunction,
+    inspect.iscoroutinefunction,
+    inspect.isasyncgenfunction,
+)
 _BETWEEN = __name__, "hifigemm.transforms", "contextlib", "torch._dynamo.eval_frame"
 _of_process: list[Summary] = []
 
 
 class emulate(ContextDecorator):
-    """Make the products of PyTorch inside to an accuracy: a context, and a decorator of functions.
+    """Make the products of PyTorch inside to an accuracy: a context, and a decorator of
+    functions.
 
-    Products of NumPy and JAX are not reached: they have `hifigemm.numpy` and `hifigemm.jax`. Scopes nest; the inner one
-    holds. A scope holds in its thread, and in the threads that run backward passes for it while it is open: a backward
-    pass after the scope is native, unless `install` holds. ``emulate(scheme="native")`` leaves products alone within
-    another scope.
+    Products of NumPy and JAX are not reached: they have `hifigemm.numpy` and
+    `hifigemm.jax`. Scopes nest; the inner one holds. A scope holds in its thread, and
+    in the threads that run backward passes for it while it is open: a backward pass
+    after the scope is native, unless `install` holds. ``emulate(scheme="native")``
+    leaves products alone within another scope.
 
     Parameters
     ----------
     accuracy, scheme, workspace
         As in `matmul`, for each product.
     min_size : int, optional
-        Products with m n k below min_size**3 are handed on to PyTorch, for each matrix of a stack. By default 0, but
-        where scheme is "auto" and the accuracy that of the dtype, which native products are accepted for: there it is
-        128 on a GPU, and on a CPU all products are handed on.
+        Products with m n k below min_size**3 are handed on to PyTorch, for each matrix
+        of a stack. By default 0, but where scheme is "auto" and the accuracy that of
+        the dtype, which native products are accepted for: there it is 128 on a GPU, and
+        on a CPU all products are handed on.
     summary : bool
-        True to find out what became of the products: the context is then a `Summary`, to be printed or saved.
+        True to find out what became of the products: the context is then a `Summary`,
+        to be printed or saved.
     strict : bool
-        True for an error where the scope does nothing: at operations that multiply where no product is reached, such
-        as convolution and linalg.solve, and at the end of a scope in which PyTorch multiplied nothing.
+        True for an error where the scope does nothing: at operations that multiply
+        where no product is reached, such as convolution and linalg.solve, and at the
+        end of a scope in which PyTorch multiplied nothing.
 
     Raises
     ------
@@ -71,12 +86,14 @@ class emulate(ContextDecorator):
     Warns
     -----
     UserWarning
-        A scope without `strict` ends, by no exception, and PyTorch multiplied nothing in it.
+        A scope without `strict` ends, by no exception, and PyTorch multiplied nothing
+        in it.
 
     Notes
     -----
-    addmm and its like round the product first and add C then, as programs do that are compiled and those that are not.
-    What a policy leaves alone, and what PyTorch refuses, goes to the kernel that was there before.
+    addmm and its like round the product first and add C then, as programs do that are
+    compiled and those that are not. What a policy leaves alone, and what PyTorch
+    refuses, goes to the kernel that was there before.
 
     Examples
     --------
@@ -98,10 +115,20 @@ class emulate(ContextDecorator):
     ) -> None:
         resolve(accuracy, FP64, 1)
         as_scheme(scheme)
-        if min_size is not None and (isinstance(min_size, bool) or not isinstance(min_size, int) or min_size < 0):
-            raise PlanError(f"min_size={min_size!r}: expected a number of rows, 0 or more")
-        if workspace is not None and (isinstance(workspace, bool) or not isinstance(workspace, int) or workspace < 1):
-            raise PlanError(f"workspace={workspace!r}: expected a number of bytes, 1 or more")
+        if min_size is not None and (
+            isinstance(min_size, bool) or not isinstance(min_size, int) or min_size < 0
+        ):
+            raise PlanError(
+                f"min_size={min_size!r}: expected a number of rows, 0 or more"
+            )
+        if workspace is not None and (
+            isinstance(workspace, bool)
+            or not isinstance(workspace, int)
+            or workspace < 1
+        ):
+            raise PlanError(
+                f"workspace={workspace!r}: expected a number of bytes, 1 or more"
+            )
         _check_torch()
         self._asked = (accuracy, scheme, min_size, workspace)
         self._hands_on = as_scheme(scheme) == as_scheme("native") and accuracy is None
@@ -114,7 +141,9 @@ class emulate(ContextDecorator):
         # An object that is called runs the `__call__` of its class.
         body = function if inspect.isroutine(function) else type(function).__call__
         if any(is_kind(x) for is_kind in _RUN_LATER for x in (function, body)):
-            raise TypeError(f"emulate cannot decorate {function!r}: its body runs after the call; use `with` inside it")
+            raise TypeError(
+                f"emulate cannot decorate {function!r}: its body runs after the call; use `with` inside it"
+            )
         return super().__call__(function)
 
     @opaque
@@ -140,8 +169,9 @@ class emulate(ContextDecorator):
     def _ending_scope(self) -> Any:
         """The last scope that this object has opened in this thread.
 
-        A generator may have opened one and end in another thread: where no scope is of this thread, and this object has
-        no more than one, it is that one. Of several nobody can tell, and all of them hold on.
+        A generator may have opened one and end in another thread: where no scope is of
+        this thread, and this object has no more than one, it is that one. Of several
+        nobody can tell, and all of them hold on.
         """
         for scope in reversed(self._scopes):
             if self._is_of_thread(scope):
@@ -197,7 +227,9 @@ class emulate(ContextDecorator):
 
 
 def _stacklevel() -> int:
-    """The level for a warning at the line that a scope belongs to, with `opaque`, decorators and compilers between."""
+    """The level for a warning at the line that a scope belongs to, with `opaque`,
+    decorators and compilers between.
+    """
     level = 1
     frame = sys._getframe(level)
     while frame.f_back is not None and frame.f_globals["__name__"] in _BETWEEN:
@@ -225,22 +257,27 @@ def install(
     summary: bool = False,
     strict: bool = False,
 ) -> Summary | None:
-    """Make the products of PyTorch in this process to an accuracy, where no scope of `emulate` says otherwise.
+    """Make the products of PyTorch in this process to an accuracy, where no scope of
+    `emulate` says otherwise.
 
-    The parameters are those of `emulate`; the last call holds. Returns the `Summary` that was asked for, or None. A
-    process has no end at which strict could say that there was no product; operations that are not reached raise.
+    The parameters are those of `emulate`; the last call holds. Returns the `Summary`
+    that was asked for, or None. A process has no end at which strict could say that
+    there was no product; operations that are not reached raise.
     """
-    request = emulate(accuracy, scheme, min_size=min_size, workspace=workspace, strict=strict)
+    request = emulate(
+        accuracy, scheme, min_size=min_size, workspace=workspace, strict=strict
+    )
     of_process = Summary() if summary else None
     _set_process_policy(request._policy(of_process, thoroughly=True))
     return of_process
 
 
 def uninstall() -> None:
-    """Take back `install`, and the kernels of open scopes too: the products of PyTorch are its own again.
+    """Take back `install`, and the kernels of open scopes too: the products of PyTorch
+    are its own again.
 
-    Where another library has put kernels in front of these, they stay, as that one may call them, and hand on what no
-    open scope asks for.
+    Where another library has put kernels in front of these, they stay, as that one may
+    call them, and hand on what no open scope asks for.
     """
     if sys.modules.get("torch") is None:  # whose kernels nobody has replaced
         return
@@ -262,7 +299,9 @@ def _set_process_policy(policy: Any) -> None:
 
 
 def keep_manifest(path: str | Path) -> None:
-    """Write what becomes of the products of this process to a file when it ends; a forked child does not."""
+    """Write what becomes of the products of this process to a file when it ends; a
+    forked child does not.
+    """
     if not _of_process:
         _of_process.append(Summary())
         atexit.register(_save, _of_process[0], Path(path).absolute(), os.getpid())

@@ -1,20 +1,25 @@
-"""Products that JAX differentiates, batches, compiles and shards: two primitives, whose kernel is a callback.
+"""Products that JAX differentiates, batches, compiles and shards: two primitives, whose
+kernel is a callback.
 
     D = alpha A B,  dA = alpha dD B^T,  dB = alpha A^T dD,  D' = alpha A' B + alpha A B',
 
-without conjugates, as JAX has them. Every product of a derivative is the same primitive with the same options.
+without conjugates, as JAX has them. Every product of a derivative is the same primitive
+with the same options.
 
-The operands of `hifigemm_matmul` have one stack in common, (..., m, k) and (..., k, n). What one of them has in its
-stack beyond that becomes rows or columns. A gradient is therefore one product, summed over them and rounded once, and a
-batch of operands beside one that is not batched is one product too.
+The operands of `hifigemm_matmul` have one stack in common, (..., m, k) and (..., k, n).
+What one of them has in its stack beyond that becomes rows or columns. A gradient is
+therefore one product, summed over them and rounded once, and a batch of operands beside
+one that is not batched is one product too.
 
-The callback reads and writes the buffers of XLA in place, on a CPU as arrays of NumPy. Nothing in it waits for JAX, and
-it can therefore not wait for the thread that it holds. The arguments of `jax.pure_callback` are arrays of JAX, for
-which it may.
+The callback reads and writes the buffers of XLA in place, on a CPU as arrays of NumPy.
+Nothing in it waits for JAX, and it can therefore not wait for the thread that it holds.
+The arguments of `jax.pure_callback` are arrays of JAX, for which it may.
 
-On a GPU the buffers are tensors of PyTorch, and the callback launches kernels on the stream that XLA computes on. XLA
-may run it long before the operands are there and use the memory of the operands again as soon as it returns: the order
-of the stream is that of the program. Products outside of programs are small programs there, for the same reason.
+On a GPU the buffers are tensors of PyTorch, and the callback launches kernels on the
+stream that XLA computes on. XLA may run it long before the operands are there and use
+the memory of the operands again as soon as it returns: the order of the stream is that
+of the program. Products outside of programs are small programs there, for the same
+reason.
 """
 
 from __future__ import annotations
@@ -52,12 +57,20 @@ _ON_HOST = 1
 """The memory of the CPU as DLPack has it, kDLCPU."""
 _ELSEWHERE = "compile for the CPU, as under jax.default_device(jax.devices('cpu')[0])"
 
-Dimensions = tuple[tuple[tuple[int, ...], tuple[int, ...]], tuple[tuple[int, ...], tuple[int, ...]]]
-"""As `jax.lax.dot_general` takes them: dimensions of A and B to sum over, and those of the stack."""
+Dimensions = tuple[
+    tuple[tuple[int, ...], tuple[int, ...]], tuple[tuple[int, ...], tuple[int, ...]]
+]
+"""As `jax.lax.dot_general` takes them: dimensions of A and B to sum over, and those of
+the stack.
+"""
 
 
 def matmul(
-    a: Any, b: Any, accuracy: Accuracy = None, scheme: str | Scheme = "auto", workspace: int | None = None
+    a: Any,
+    b: Any,
+    accuracy: Accuracy = None,
+    scheme: str | Scheme = "auto",
+    workspace: int | None = None,
 ) -> jax.Array:
     """`hifigemm.matmul` of arrays of JAX, traced or not."""
     options = _options(accuracy, scheme, workspace)
@@ -65,10 +78,21 @@ def matmul(
 
 
 def gemm(
-    a: Any, b: Any, c: Any, accuracy: Accuracy, scheme: str | Scheme, workspace: int | None, *,
-    alpha: complex, beta: complex, trans_a: str, trans_b: str,
-) -> jax.Array:  # fmt: skip
-    """`hifigemm.gemm` of arrays of JAX, traced or not; alpha and beta are numbers, and C may be one."""
+    a: Any,
+    b: Any,
+    c: Any,
+    accuracy: Accuracy,
+    scheme: str | Scheme,
+    workspace: int | None,
+    *,
+    alpha: complex,
+    beta: complex,
+    trans_a: str,
+    trans_b: str,
+) -> jax.Array:
+    """`hifigemm.gemm` of arrays of JAX, traced or not; alpha and beta are numbers, and
+    C may be one.
+    """
     options = _options(accuracy, scheme, workspace, alpha)
     if beta != 0 and is_number(c):
         c = np.asarray(c, result_dtype(_known(a.dtype), _known(b.dtype), type(c)()))
@@ -85,16 +109,26 @@ def gemm(
     return lax.reshape(_gemm.bind(*_varying(a, b, c), beta=beta, **options), result)
 
 
-def dot_general(a: jax.Array, b: jax.Array, dimensions: Dimensions, **options: Any) -> jax.Array:
-    """`jax.lax.dot_general`: the result has the dimensions of the stack, those that A has left, those that B has."""
+def dot_general(
+    a: jax.Array, b: jax.Array, dimensions: Dimensions, **options: Any
+) -> jax.Array:
+    """`jax.lax.dot_general`: the result has the dimensions of the stack, those that A
+    has left, those that B has.
+    """
     (sum_a, sum_b), (stack_a, stack_b) = dimensions
     rows = [i for i in range(a.ndim) if i not in (*sum_a, *stack_a)]
     columns = [i for i in range(b.ndim) if i not in (*sum_b, *stack_b)]
     stack, k = [a.shape[i] for i in stack_a], math.prod(a.shape[i] for i in sum_a)
     m, n = [a.shape[i] for i in rows], [b.shape[i] for i in columns]
-    left = lax.reshape(lax.transpose(a, (*stack_a, *rows, *sum_a)), (*stack, math.prod(m), k))
-    right = lax.reshape(lax.transpose(b, (*stack_b, *sum_b, *columns)), (*stack, k, math.prod(n)))
-    return lax.reshape(_matmul.bind(*_varying(left, right), **options), (*stack, *m, *n))
+    left = lax.reshape(
+        lax.transpose(a, (*stack_a, *rows, *sum_a)), (*stack, math.prod(m), k)
+    )
+    right = lax.reshape(
+        lax.transpose(b, (*stack_b, *sum_b, *columns)), (*stack, k, math.prod(n))
+    )
+    return lax.reshape(
+        _matmul.bind(*_varying(left, right), **options), (*stack, *m, *n)
+    )
 
 
 def _product(a: jax.Array, b: jax.Array, **options: Any) -> jax.Array:
@@ -109,16 +143,29 @@ def _product(a: jax.Array, b: jax.Array, **options: Any) -> jax.Array:
     a, b = lax.squeeze(a, only_b), lax.squeeze(b, only_a)
     stack_a = tuple(i - sum(j < i for j in only_b) for i in shared)
     stack_b = tuple(i - sum(j < i for j in only_a) for i in shared)
-    made = dot_general(a, b, (((a.ndim - 1,), (b.ndim - 2,)), (stack_a, stack_b)), **options)
+    made = dot_general(
+        a, b, (((a.ndim - 1,), (b.ndim - 2,)), (stack_a, stack_b)), **options
+    )
     order = np.argsort([*shared, *only_a, rank, *only_b, rank + 1])
     return lax.reshape(lax.transpose(made, order), shape)
 
 
-def _options(accuracy: Accuracy, scheme: str | Scheme, workspace: int | None, alpha: complex = 1.0) -> dict[str, Any]:
+def _options(
+    accuracy: Accuracy,
+    scheme: str | Scheme,
+    workspace: int | None,
+    alpha: complex = 1.0,
+) -> dict[str, Any]:
     """The parameters of the primitives; errors as of `Options`."""
     Options(accuracy, scheme, None, None, workspace, return_report=False)
     strict = settings.is_strict()
-    return {"accuracy": accuracy, "scheme": scheme, "workspace": workspace, "alpha": alpha, "strict": strict}
+    return {
+        "accuracy": accuracy,
+        "scheme": scheme,
+        "workspace": workspace,
+        "alpha": alpha,
+        "strict": strict,
+    }
 
 
 def is_number(x: Any) -> bool:
@@ -136,16 +183,22 @@ def as_jax(x: Any, name: str) -> jax.Array:
     if not isinstance(x, np.ndarray | np.generic):
         raise TypeError(f"{name} is a {kind_of(x)}; expected an array of JAX or NumPy")
     if jax.dtypes.canonicalize_dtype(x.dtype) != x.dtype:
-        raise TypeError(f"{name} has dtype {x.dtype}, which JAX has with jax_enable_x64 only: convert it")
+        raise TypeError(
+            f"{name} has dtype {x.dtype}, which JAX has with jax_enable_x64 only: convert it"
+        )
     return jax.numpy.asarray(x)
 
 
 def _operands(**named: Any) -> list[Any]:
-    """The operands in their own dtypes: XLA would flush subnormal numbers to zero where it converts any."""
+    """The operands in their own dtypes: XLA would flush subnormal numbers to zero where
+    it converts any.
+    """
     operands = [as_jax(x, name) for name, x in named.items()]
     for name, x in zip("ab", operands, strict=False):
         if x.ndim == 0:
-            raise ValueError(f"{name} is a scalar; matmul takes arrays of one or more dimensions")
+            raise ValueError(
+                f"{name} is a scalar; matmul takes arrays of one or more dimensions"
+            )
     _result_dtype(*(x.dtype for x in operands))
     return operands
 
@@ -154,20 +207,28 @@ def promoted(arrays: Sequence[jax.Array]) -> list[jax.Array]:
     """The arrays in the dtype of their product, as products with 1."""
     dtype = _result_dtype(*(x.dtype for x in arrays))
     one = jax.numpy.ones((1, 1), dtype)
-    return [x if x.dtype == dtype else lax.reshape(matmul(lax.reshape(x, (x.size, 1)), one), x.shape) for x in arrays]
+    return [
+        x
+        if x.dtype == dtype
+        else lax.reshape(matmul(lax.reshape(x, (x.size, 1)), one), x.shape)
+        for x in arrays
+    ]
 
 
 def _result_dtype(*dtypes: Any) -> np.dtype[Any]:
     """The dtype of a product, by the rules of NumPy.
 
-    Raises TypeError: no product has it, or arrays of JAX do not, as long as it does without 64 bits.
+    Raises TypeError: no product has it, or arrays of JAX do not, as long as it does
+    without 64 bits.
     """
     known = [_known(x) for x in dtypes]
     dtype = np.result_type(*known)
     dtype = dtype if dtype.kind in "biu" else result_dtype(*known)
     if dtype not in dtypes and jax.dtypes.canonicalize_dtype(dtype) != dtype:
         names = ", ".join(map(str, dtypes))
-        raise TypeError(f"operands of {names} promote to {dtype}, which JAX has with jax_enable_x64 only: convert one")
+        raise TypeError(
+            f"operands of {names} promote to {dtype}, which JAX has with jax_enable_x64 only: convert one"
+        )
     return dtype
 
 
@@ -178,7 +239,9 @@ def _known(dtype: Any) -> np.dtype[Any]:
 
 def _matrices(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Vectors as a row and a column."""
-    return (a if a.ndim > 1 else lax.expand_dims(a, (0,))), (b if b.ndim > 1 else lax.expand_dims(b, (1,)))
+    return (a if a.ndim > 1 else lax.expand_dims(a, (0,))), (
+        b if b.ndim > 1 else lax.expand_dims(b, (1,))
+    )
 
 
 def _transposed(x: jax.Array, how: str, name: str) -> jax.Array:
@@ -187,7 +250,9 @@ def _transposed(x: jax.Array, how: str, name: str) -> jax.Array:
     if how == "N":
         return x
     if x.ndim < 2:
-        raise ValueError(f"trans_{name}={how!r} needs two dimensions, {name} has shape {x.shape}")
+        raise ValueError(
+            f"trans_{name}={how!r} needs two dimensions, {name} has shape {x.shape}"
+        )
     x = x.mT
     return lax.conj(x) if how == "C" and x.dtype.kind == "c" else x
 
@@ -198,14 +263,27 @@ def _repeated(c: jax.Array, shape: tuple[int, ...]) -> jax.Array:
 
 
 def _varying(*operands: jax.Array) -> list[jax.Array]:
-    """Operands that differ along the same axes of a mesh inside `jax.shard_map`, which JAX wants said."""
+    """Operands that differ along the same axes of a mesh inside `jax.shard_map`, which
+    JAX wants said.
+    """
     along = [jax.typeof(x).mat.varying for x in operands]
     every = frozenset().union(*along)
     missing = [tuple(every - own) for own in along]
-    return [lax.pcast(x, axes, to="varying") if axes else x for x, axes in zip(operands, missing, strict=True)]
+    return [
+        lax.pcast(x, axes, to="varying") if axes else x
+        for x, axes in zip(operands, missing, strict=True)
+    ]
 
 
-def _kernel(a: Any, b: Any, *addend: Any, alpha: complex, beta: complex = 0.0, strict: bool, **options: Any) -> Any:
+def _kernel(
+    a: Any,
+    b: Any,
+    *addend: Any,
+    alpha: complex,
+    beta: complex = 0.0,
+    strict: bool,
+    **options: Any,
+) -> Any:
     """A primitive of numbers: arrays of NumPy or tensors."""
     with settings.strict(strict):
         if alpha == 1.0 and not addend:
@@ -213,27 +291,44 @@ def _kernel(a: Any, b: Any, *addend: Any, alpha: complex, beta: complex = 0.0, s
         return kernels.gemm(a, b, *addend, alpha=alpha, beta=beta, **options)
 
 
-@partial(jax.jit, static_argnames=("primitive", "accuracy", "scheme", "workspace", "alpha", "beta", "strict"))
+@partial(
+    jax.jit,
+    static_argnames=(
+        "primitive",
+        "accuracy",
+        "scheme",
+        "workspace",
+        "alpha",
+        "beta",
+        "strict",
+    ),
+)
 def _program(*operands: jax.Array, primitive: Primitive, **options: Any) -> Any:
     """A primitive as a program of its own."""
     return primitive.bind(*operands, **options)
 
 
 def _eager(primitive: Primitive, *operands: Any, **options: Any) -> Any:
-    """A primitive outside of programs; JAX passes cotangents that the caller has made with NumPy as they are."""
+    """A primitive outside of programs; JAX passes cotangents that the caller has made
+    with NumPy as they are.
+    """
     arrays = [x if isinstance(x, jax.Array) else jax.numpy.asarray(x) for x in operands]
     library = library_of(*zip(("a", "b", "c"), arrays, strict=False))
     if not library.on_host:
         with jax.disable_jit(False):
             return _program(*arrays, primitive=primitive, **options)
-    return library.to_native(_kernel(*(library.asarray(x, "an operand") for x in arrays), **options))
+    return library.to_native(
+        _kernel(*(library.asarray(x, "an operand") for x in arrays), **options)
+    )
 
 
 def _shape(a: Any, b: Any, *addend: Any, accuracy: Accuracy, **_: Any) -> Any:
-    """What JAX knows of a product: what it knows of A, and what follows for shape and dtype.
+    """What JAX knows of a product: what it knows of A, and what follows for shape and
+    dtype.
 
-    Raises TypeError: operands whose types name axes of a mesh, as those of `jax.sharding.AxisType.Explicit` do.
-    PlanError: an accuracy that the dtype does not have.
+    Raises TypeError: operands whose types name axes of a mesh, as those of
+    `jax.sharding.AxisType.Explicit` do. PlanError: an accuracy that the dtype does not
+    have.
     """
     for name, x in zip(("a", "b", "c"), (a, b, *addend), strict=False):
         if any(x.sharding.spec):
@@ -245,7 +340,9 @@ def _shape(a: Any, b: Any, *addend: Any, accuracy: Accuracy, **_: Any) -> Any:
     dtype = _result_dtype(*(x.dtype for x in (a, b, *addend)))
     if dtype.kind in "fc":
         resolve(accuracy, FP32 if dtype in (np.float32, np.complex64) else FP64, 1)
-    return a.update(shape=(*stack, a.shape[-2], b.shape[-1]), dtype=dtype, weak_type=False)
+    return a.update(
+        shape=(*stack, a.shape[-2], b.shape[-1]), dtype=dtype, weak_type=False
+    )
 
 
 def _compiled(primitive: Primitive, *operands: Any, **options: Any) -> Any:
@@ -253,7 +350,8 @@ def _compiled(primitive: Primitive, *operands: Any, **options: Any) -> Any:
 
     def run(context: Any, out: Any, *buffers: Any) -> None:
         if out.__dlpack_device__()[0] == _ON_HOST:
-            # Threads of XLA flush subnormal numbers, and a product is repeated in threads alone that do not.
+            # Threads of XLA flush subnormal numbers, and a product is repeated in
+            # threads alone that do not.
             with ieee_arithmetic():
                 np.asarray(out)[...] = _kernel(*map(np.asarray, buffers), **options)
             return
@@ -266,9 +364,11 @@ def _compiled(primitive: Primitive, *operands: Any, **options: Any) -> Any:
 
 
 def _tensor(buffer: Any) -> Any:
-    """A buffer of XLA on a GPU as the tensor of its memory, in the form of DLPack that says nothing of writing to it.
+    """A buffer of XLA on a GPU as the tensor of its memory, in the form of DLPack that
+    says nothing of writing to it.
 
-    PyTorch refuses arrays that are not to be written to where they come by `__cuda_array_interface__`.
+    PyTorch refuses arrays that are not to be written to where they come by
+    `__cuda_array_interface__`.
     """
     import torch
 
@@ -276,14 +376,20 @@ def _tensor(buffer: Any) -> Any:
 
 
 def _stream(context: Any, device: Any) -> AbstractContextManager[Any]:
-    """A context in which PyTorch works on the stream, and on the device, that XLA calls back for."""
+    """A context in which PyTorch works on the stream, and on the device, that XLA calls
+    back for.
+    """
     import torch
 
     return torch.cuda.stream(torch.cuda.ExternalStream(context.stream, device))
 
 
-def _compiled_for_a_gpu(lowered: Any, context: Any, *operands: Any, **options: Any) -> Any:
-    """A primitive in a compiled program of a GPU, if what its kernels need is installed."""
+def _compiled_for_a_gpu(
+    lowered: Any, context: Any, *operands: Any, **options: Any
+) -> Any:
+    """A primitive in a compiled program of a GPU, if what its kernels need is
+    installed.
+    """
     lack = ""
     if find_spec("torch") is None:
         lack = "PyTorch is not installed"
@@ -330,8 +436,12 @@ def _bound(a: jax.Array, b: jax.Array, **options: Any) -> jax.Array:
     return made
 
 
-def _batched(operands: Any, at: tuple[int | None, ...], **options: Any) -> tuple[jax.Array, int]:
-    """The primitive under vmap: one more dimension of the stack, or of the rows or columns where only one has it."""
+def _batched(
+    operands: Any, at: tuple[int | None, ...], **options: Any
+) -> tuple[jax.Array, int]:
+    """The primitive under vmap: one more dimension of the stack, or of the rows or
+    columns where only one has it.
+    """
     (a, b), (at_a, at_b) = operands, at
     a = a if at_a is None else jax.numpy.moveaxis(a, at_a, 0)
     b = b if at_b is None else jax.numpy.moveaxis(b, at_b, 0)
@@ -339,13 +449,19 @@ def _batched(operands: Any, at: tuple[int | None, ...], **options: Any) -> tuple
     stack_a, stack_b = (tuple(range(i is not None, rank + (i is not None))) for i in at)
     dimensions = ((a.ndim - 1,), (b.ndim - 2,))
     if at_a is not None and at_b is not None:
-        return dot_general(a, b, (dimensions, ((0, *stack_a), (0, *stack_b))), **options), 0
+        return dot_general(
+            a, b, (dimensions, ((0, *stack_a), (0, *stack_b))), **options
+        ), 0
     made = dot_general(a, b, (dimensions, (stack_a, stack_b)), **options)
     return made, rank if at_b is None else rank + 1
 
 
-def _batched_sum(operands: Any, at: tuple[int | None, ...], **options: Any) -> tuple[jax.Array, int]:
-    """A product with an addend under vmap: one more dimension of the stack, which their kernel broadcasts."""
+def _batched_sum(
+    operands: Any, at: tuple[int | None, ...], **options: Any
+) -> tuple[jax.Array, int]:
+    """A product with an addend under vmap: one more dimension of the stack, which their
+    kernel broadcasts.
+    """
     rank = max(x.ndim - (i is not None) for x, i in zip(operands, at, strict=True))
 
     def stacked(x: jax.Array, i: int | None) -> jax.Array:
@@ -361,11 +477,17 @@ def _batched_sum(operands: Any, at: tuple[int | None, ...], **options: Any) -> t
     return _gemm.bind(a, b, _repeated(c, (*stack, *c.shape[-2:])), **options), 0
 
 
-def _tangent_of_sum(primals: Any, tangents: Any, *, beta: complex, **options: Any) -> tuple[jax.Array, jax.Array]:
+def _tangent_of_sum(
+    primals: Any, tangents: Any, *, beta: complex, **options: Any
+) -> tuple[jax.Array, jax.Array]:
     """alpha A' B + alpha A B' + beta C'; one of the tangents at least is no zero."""
     (a, b, _), (da, db, dc) = primals, tangents
     made = _gemm.bind(*primals, beta=beta, **options)
-    terms = [_product(x, y, **options) for x, y in ((da, b), (a, db)) if ad.Zero not in (type(x), type(y))]
+    terms = [
+        _product(x, y, **options)
+        for x, y in ((da, b), (a, db))
+        if ad.Zero not in (type(x), type(y))
+    ]
     if type(dc) is not ad.Zero:
         dc = lax.convert_element_type(dc, made.dtype)
         terms.append(lax.mul(dc, lax.full_like(dc, beta)))
@@ -380,7 +502,9 @@ for _primitive in (_matmul, _gemm):
     _in_program = mlir.lower_fun(partial(_compiled, _primitive), multiple_results=False)
     mlir.register_lowering(_primitive, _in_program, platform="cpu")
     for _platform in ("cuda", "rocm"):
-        mlir.register_lowering(_primitive, partial(_compiled_for_a_gpu, _in_program), platform=_platform)
+        mlir.register_lowering(
+            _primitive, partial(_compiled_for_a_gpu, _in_program), platform=_platform
+        )
 ad.defbilinear(_matmul, _gradient_of_a, _gradient_of_b)
 ad.primitive_jvps[_gemm] = _tangent_of_sum
 batching.primitive_batchers[_matmul] = _batched

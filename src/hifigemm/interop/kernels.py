@@ -16,4 +16,6 @@ make_plan: Callable[..., Any]
 
 
 def serve_meshes() -> None:
-    """Have the products of DTensors made too, where a program has any; `hifigemm` puts another function here."""
+    """Have the products of DTensors made too, where a program has any; `hifigemm` puts
+    another function here.
+    """

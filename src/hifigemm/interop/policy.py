@@ -1,4 +1,6 @@
-"""How the products of PyTorch are to be made, in a scope of a thread and those that work for it, or in a process."""
+"""How the products of PyTorch are to be made, in a scope of a thread and those that
+work for it, or in a process.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +16,17 @@ from hifigemm.interop.summary import Sightings, Summary
 from hifigemm.schemes import Scheme
 
 _KEY = "policy of hifigemm"
-LEVELS = {torch.float32: "fp32", torch.float64: "fp64", torch.complex64: "fp32", torch.complex128: "fp64"}
+LEVELS = {
+    torch.float32: "fp32",
+    torch.float64: "fp64",
+    torch.complex64: "fp32",
+    torch.complex128: "fp64",
+}
 """The level of a dtype, which native products are accepted for."""
 _LEAST_SIZE = 128
-"""Of products at the level of their dtype: those of smaller matrices take longer to launch than to make."""
+"""Of products at the level of their dtype: those of smaller matrices take longer to
+launch than to make.
+"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,13 +35,15 @@ class Policy:
 
     accuracy: Accuracy = None
     scheme: str | Scheme = "auto"
-    # Products with m n k below its third power are handed on; None for the default, see `emulate`.
+    # Products with m n k below its third power are handed on; None for the default, see
+    # `emulate`.
     min_size: int | None = None
     workspace: int | None = None
     summaries: tuple[Summary, ...] = ()
     hands_on: bool = False  # all products
     is_strict: bool = False  # raises AccuracyError at operations that are not reached
-    sightings: tuple[Sightings, ...] = ()  # of the scope, and of the process where that keeps a summary
+    # of the scope, and of the process where that keeps a summary
+    sightings: tuple[Sightings, ...] = ()
 
     @property
     def watches(self) -> bool:
@@ -45,7 +56,9 @@ class Policy:
             sightings.has_product = True
 
     def least_size(self, dtype: torch.dtype, *, on_cpu: bool) -> int | None:
-        """Products with m n k below its third power are handed on; None for all: no scheme is faster on a CPU."""
+        """Products with m n k below its third power are handed on; None for all: no
+        scheme is faster on a CPU.
+        """
         if self.min_size is not None:
             return self.min_size
         if self.accuracy not in (None, LEVELS[dtype]) or self.scheme != "auto":
@@ -55,7 +68,9 @@ class Policy:
 
 @dataclass(eq=False)
 class Scope:
-    """A policy that holds in the thread that opened it, until it is closed, by whichever thread."""
+    """A policy that holds in the thread that opened it, until it is closed, by
+    whichever thread.
+    """
 
     policy: Policy
     outer: Scope | None
@@ -98,9 +113,11 @@ def open_scope(policy: Policy) -> Scope:
 
 
 def close_scope(scope: Scope) -> None:
-    """End a scope, of this thread or of another one; those that were opened after it stay.
+    """End a scope, of this thread or of another one; those that were opened after it
+    stay.
 
-    A generator with a scope inside may end after scopes that were opened later, and in another thread.
+    A generator with a scope inside may end after scopes that were opened later, and in
+    another thread.
     """
     scope.is_open = False
     if scope.policy.sightings and scope.sightings.has_product:

@@ -1,4 +1,6 @@
-"""What became of the products of a program: a table of operations, shapes, schemes, counts and seconds."""
+"""What became of the products of a program: a table of operations, shapes, schemes,
+counts and seconds.
+"""
 
 from __future__ import annotations
 
@@ -27,10 +29,12 @@ class Row:
         Why that was taken, or why the product was handed on.
     calls : int
     seconds : float
-        Of `timed_calls` products, by events of the device or, on the CPU, by the clock; 0 for those handed on.
+        Of `timed_calls` products, by events of the device or, on the CPU, by the clock;
+        0 for those handed on.
     timed_calls : int
     native_seconds : float
-        Of one native product, made once behind the second emulated one; 0 where there was none.
+        Of one native product, made once behind the second emulated one; 0 where there
+        was none.
     """
 
     operation: str
@@ -47,7 +51,9 @@ class Row:
 
     @property
     def gain(self) -> float | None:
-        """How many times as fast as native products these were; None where that is not known."""
+        """How many times as fast as native products these were; None where that is not
+        known.
+        """
         if not (self.native_seconds and self.seconds):
             return None
         return self.native_seconds * self.timed_calls / self.seconds
@@ -57,7 +63,9 @@ WITHOUT_OPERATOR = (
     "vecdot, kron, outer; inner and tensordot of strided operands with one number as result; einsum where the summed "
     "axes have length 1, or belong to one operand alone"
 )
-"""Functions that PyTorch makes of ``mul`` and ``sum``, which no one can tell from those of any other program."""
+"""Functions that PyTorch makes of ``mul`` and ``sum``, which no one can tell from those
+of any other program.
+"""
 
 
 class Sightings:
@@ -70,7 +78,8 @@ class Sightings:
     has_product : bool
         True after the first product of PyTorch, made to the accuracy or handed on.
     unreached : Counter of str
-        Calls of operations that multiply where no product is reached, by name; counted for summaries alone.
+        Calls of operations that multiply where no product is reached, by name; counted
+        for summaries alone.
     """
 
     def __init__(self, library: str = "PyTorch") -> None:
@@ -85,7 +94,9 @@ class Sightings:
             self.unreached[operation] += 1
 
     def __str__(self) -> str:
-        """What a table of products does not show, a line each; empty where there is nothing to say."""
+        """What a table of products does not show, a line each; empty where there is
+        nothing to say.
+        """
         lines = []
         if not self.has_product:
             lines.append(
@@ -93,13 +104,18 @@ class Sightings:
                 "write hifigemm.numpy or hifigemm.jax"
             )
         if self.unreached:
-            calls = ", ".join(f"{operation} {count}" for operation, count in self.unreached.most_common())
+            calls = ", ".join(
+                f"{operation} {count}"
+                for operation, count in self.unreached.most_common()
+            )
             lines.append(f"not reached: {calls}")
         return "\n".join(lines)
 
 
 class Summary:
-    """What became of the products of a scope or of a process; printable, and `save` writes JSON."""
+    """What became of the products of a scope or of a process; printable, and `save`
+    writes JSON.
+    """
 
     def __init__(self) -> None:
         self.sightings = Sightings()
@@ -108,11 +124,15 @@ class Summary:
 
     @property
     def rows(self) -> list[Row]:
-        """The rows, those with most seconds first; waits for the products that are timed on a device."""
+        """The rows, those with most seconds first; waits for the products that are
+        timed on a device.
+        """
         with self._lock:
             for row in self._rows.values():
                 _collect(row, wait=True)
-            return sorted(self._rows.values(), key=lambda row: (-row.seconds, -row.calls))
+            return sorted(
+                self._rows.values(), key=lambda row: (-row.seconds, -row.calls)
+            )
 
     def row(self, key: Any, make: Callable[[], Row]) -> Row:
         """The row of a kind of products."""
@@ -126,7 +146,11 @@ class Summary:
         """Write the rows to a JSON file."""
         import json
 
-        rows = [{k: v for k, v in asdict(row).items() if k != "pending"} | {"gain": row.gain} for row in self.rows]
+        rows = [
+            {k: v for k, v in asdict(row).items() if k != "pending"}
+            | {"gain": row.gain}
+            for row in self.rows
+        ]
         content = {"products": rows, "not_reached": dict(self.sightings.unreached)}
         Path(path).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
@@ -134,29 +158,58 @@ class Summary:
         rows = self.rows
         texts = [_table(rows)] if rows else []
         texts.append(str(self.sightings))
-        texts.append(f"never counted, as PyTorch makes them of mul and sum: {WITHOUT_OPERATOR}")
+        texts.append(
+            f"never counted, as PyTorch makes them of mul and sum: {WITHOUT_OPERATOR}"
+        )
         return "\n".join(text for text in texts if text)
 
 
 def _table(rows: Sequence[Row]) -> str:
     """A line for each row, under headings."""
-    head = ("calls", "operation", "dtype", "device", "shapes", "seconds", "speed-up", "scheme", "reason")
+    head = (
+        "calls",
+        "operation",
+        "dtype",
+        "device",
+        "shapes",
+        "seconds",
+        "speed-up",
+        "scheme",
+        "reason",
+    )
     lines = [head]
     for row in rows:
         shapes = " by ".join("x".join(map(str, shape)) for shape in row.shapes)
         gain = "" if row.gain is None else f"{row.gain:.2f}"
         seconds = f"{row.seconds:.3g}" if row.timed_calls else ""
         lines.append(
-            (str(row.calls), row.operation, row.dtype, row.device, shapes, seconds, gain, row.scheme, row.reason)
+            (
+                str(row.calls),
+                row.operation,
+                row.dtype,
+                row.device,
+                shapes,
+                seconds,
+                gain,
+                row.scheme,
+                row.reason,
+            )
         )
     widths = [max(len(line[i]) for line in lines) for i in range(len(head) - 1)]
     return "\n".join(
-        "  ".join((*(x.ljust(w) for x, w in zip(line, widths, strict=False)), line[-1])).rstrip() for line in lines
+        "  ".join(
+            (*(x.ljust(w) for x, w in zip(line, widths, strict=False)), line[-1])
+        ).rstrip()
+        for line in lines
     )
 
 
-def timed(rows: Sequence[Row], what: str, device: Any, function: Callable[[], Any]) -> Any:
-    """The value of a function whose time is added to rows, as `seconds` or `native_seconds`."""
+def timed(
+    rows: Sequence[Row], what: str, device: Any, function: Callable[[], Any]
+) -> Any:
+    """The value of a function whose time is added to rows, as `seconds` or
+    `native_seconds`.
+    """
     if device.type != "cuda":
         started = time.perf_counter()
         value = function()

@@ -1,12 +1,15 @@
-"""Kernels in the place of PyTorch's own matrix products, for the tensors of a CPU or of a GPU.
+"""Kernels in the place of PyTorch's own matrix products, for the tensors of a CPU or of
+a GPU.
 
-They stand at the keys of devices, below derivatives, batching, autocast and compilers, which PyTorch goes on doing by
-itself: matmul, einsum, linear, tensordot, their derivatives and compiled programs end in these operators. A kernel
-hands on what its policy leaves alone to the one that was there before it.
+They stand at the keys of devices, below derivatives, batching, autocast and compilers,
+which PyTorch goes on doing by itself: matmul, einsum, linear, tensordot, their
+derivatives and compiled programs end in these operators. A kernel hands on what its
+policy leaves alone to the one that was there before it.
 
     mm, bmm, mv, dot, vdot: the product.   addmm, baddbmm, addmv, addbmm: beta C + alpha P, P the product rounded first,
 
-so that a compiled program, which joins ``a @ b + c`` to one operator, has the bits of the one that is not compiled.
+so that a compiled program, which joins ``a @ b + c`` to one operator, has the bits of
+the one that is not compiled.
 """
 
 from __future__ import annotations
@@ -56,13 +59,17 @@ _OFTEN_REPLACED = "mm", "bmm", "addmm"
 
 
 def register(*, thoroughly: bool = False) -> None:
-    """Put the kernels in their places, in front of those that are there; see `Replacements.register`."""
+    """Put the kernels in their places, in front of those that are there; see
+    `Replacements.register`.
+    """
     _REPLACEMENTS.register(thoroughly=thoroughly)
     library_product.aside = aside
 
 
 def unregister() -> bool:
-    """Take the kernels away again; False where another library stands in front of some, which may call them."""
+    """Take the kernels away again; False where another library stands in front of some,
+    which may call them.
+    """
     is_gone = _REPLACEMENTS.unregister()
     if is_gone:
         library_product.aside = nullcontext
@@ -84,13 +91,17 @@ def _kernel(operation: _Operation, overload: str, previous: Kernel) -> Kernel:
                 value = partial(_value, operation, policy, a, b, c, options)
                 made = timed(rows, "seconds", a.device, value) if rows else value()
                 if any(row.calls == 1 for row in rows):
-                    native = partial(_natively, overload, previous, keys, given, options)
+                    native = partial(
+                        _natively, overload, previous, keys, given, options
+                    )
                     timed(rows, "native_seconds", a.device, native)
             for row in rows:
                 row.calls += 1
             if not why:
                 return _delivered(overload, given[0], made, options)
-        return _REPLACEMENTS.hand_on(previous, operation.name + overload, keys, given, options)
+        return _REPLACEMENTS.hand_on(
+            previous, operation.name + overload, keys, given, options
+        )
 
     return kernel
 
@@ -105,23 +116,50 @@ _REPLACEMENTS = Replacements(
 )
 
 
-def _rows(operation: _Operation, policy: Policy, a: Tensor, b: Tensor, why: str) -> list[Row]:
+def _rows(
+    operation: _Operation, policy: Policy, a: Tensor, b: Tensor, why: str
+) -> list[Row]:
     """The rows of the policy's summaries that a product belongs to."""
     name = operation.name.strip("_")
 
     def row() -> Row:
         scheme = "handed on", why
         if not why:
-            plan = kernels.make_plan(*_factors(operation, a, b), accuracy=policy.accuracy, scheme=policy.scheme)
+            plan = kernels.make_plan(
+                *_factors(operation, a, b),
+                accuracy=policy.accuracy,
+                scheme=policy.scheme,
+            )
             scheme = str(plan.scheme), plan.reason
-        return Row(name, str(a.dtype)[6:], a.device.type, (tuple(a.shape), tuple(b.shape)), *scheme)
+        return Row(
+            name,
+            str(a.dtype)[6:],
+            a.device.type,
+            (tuple(a.shape), tuple(b.shape)),
+            *scheme,
+        )
 
-    key = name, a.dtype, a.device.type, a.shape, b.shape, why or (policy.accuracy, str(policy.scheme))
+    key = (
+        name,
+        a.dtype,
+        a.device.type,
+        a.shape,
+        b.shape,
+        why or (policy.accuracy, str(policy.scheme)),
+    )
     return [summary.row(key, row) for summary in policy.summaries]
 
 
-def _natively(overload: str, previous: Callable[..., Any], keys: Any, given: Any, options: dict[str, Any]) -> None:
-    """The same product by the kernel that was there before, for its time; nothing is overwritten."""
+def _natively(
+    overload: str,
+    previous: Callable[..., Any],
+    keys: Any,
+    given: Any,
+    options: dict[str, Any],
+) -> None:
+    """The same product by the kernel that was there before, for its time; nothing is
+    overwritten.
+    """
     if overload == "_":
         given = given[0].clone(), *given[1:]
     if "out" in options:
@@ -130,13 +168,26 @@ def _natively(overload: str, previous: Callable[..., Any], keys: Any, given: Any
 
 
 def _handed_on(
-    operation: _Operation, overload: str, policy: Policy, a: Tensor, b: Tensor, c: Tensor | None, options: Any
+    operation: _Operation,
+    overload: str,
+    policy: Policy,
+    a: Tensor,
+    b: Tensor,
+    c: Tensor | None,
+    options: Any,
 ) -> str:
-    """Why a product is handed on, errors in the call among them, which PyTorch names better; empty where it is made."""
+    """Why a product is handed on, errors in the call among them, which PyTorch names
+    better; empty where it is made.
+    """
     dtype, (left, right), p, q = a.dtype, operation.ranks, a.shape, b.shape
     if dtype not in LEVELS:
         return f"dtype {str(dtype)[6:]}"
-    if len(p) != left or len(q) != right or p[-1] != q[1 if right == 3 else 0] or (left == 3 and p[0] != q[0]):
+    if (
+        len(p) != left
+        or len(q) != right
+        or p[-1] != q[1 if right == 3 else 0]
+        or (left == 3 and p[0] != q[0])
+    ):
         return "shapes do not match"
     m, n, k = (p[-2] if left > 1 else 1), (q[-1] if right > 1 else 1), p[-1]
     size = policy.least_size(dtype, on_cpu=not a.is_cuda)
@@ -155,9 +206,15 @@ def _handed_on(
         if x.layout is not torch.strided or private.is_zero_tensor(x):
             return "a tensor without dense memory"
     if c is not None:
-        shape = (*((p[0],) if operation.name == "baddbmm" else ()), m, *((n,) if right > 1 else ()))
+        shape = (
+            *((p[0],) if operation.name == "baddbmm" else ()),
+            m,
+            *((n,) if right > 1 else ()),
+        )
         missing = len(shape) - c.dim()
-        fits = missing >= 0 and all(x in (1, y) for x, y in zip(c.shape, shape[missing:], strict=True))
+        fits = missing >= 0 and all(
+            x in (1, y) for x, y in zip(c.shape, shape[missing:], strict=True)
+        )
         if not fits or (overload == "_" and tuple(c.shape) != shape):
             return "shapes do not match"
         for x in (options[name] for name in ("alpha", "beta") if name in options):
@@ -169,7 +226,9 @@ def _handed_on(
 
 
 def _factors(operation: _Operation, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """The matrices, stacks or vectors that are multiplied, with nothing left to be done to their entries."""
+    """The matrices, stacks or vectors that are multiplied, with nothing left to be done
+    to their entries.
+    """
     if operation.name == "vdot" and a.is_complex():
         a = a.conj()
     x, y = (t.detach().resolve_conj().resolve_neg() for t in (a, b))
@@ -178,18 +237,32 @@ def _factors(operation: _Operation, a: Tensor, b: Tensor) -> tuple[Tensor, Tenso
     return x, y
 
 
-def _value(operation: _Operation, policy: Policy, a: Tensor, b: Tensor, c: Tensor | None, options: Any) -> Tensor:
+def _value(
+    operation: _Operation,
+    policy: Policy,
+    a: Tensor,
+    b: Tensor,
+    c: Tensor | None,
+    options: Any,
+) -> Tensor:
     """The result of an operator."""
     with private.without_autocast():
         try:
             made: Tensor = kernels.matmul(
-                *_factors(operation, a, b), policy.accuracy, policy.scheme, workspace=policy.workspace
+                *_factors(operation, a, b),
+                policy.accuracy,
+                policy.scheme,
+                workspace=policy.workspace,
             )
-        except TypeError as error:  # which an operator sign of Python would take for operands that it does not know
+        except TypeError as error:
+            # which an operator sign of Python would take for operands that it does not
+            # know
             raise RuntimeError(f"hifigemm: {error}") from error
         if c is None:
             return made
-        alpha, beta = (_scalar(options.get(name, 1), made) for name in ("alpha", "beta"))
+        alpha, beta = (
+            _scalar(options.get(name, 1), made) for name in ("alpha", "beta")
+        )
         if beta == 0:
             made = made if alpha == 1 else made * alpha
         else:
@@ -198,12 +271,18 @@ def _value(operation: _Operation, policy: Policy, a: Tensor, b: Tensor, c: Tenso
         if operation.name == "_addmm_activation":
             approximate = "tanh" if made.is_cuda else "none"
             gelu = torch.nn.functional.gelu
-            made = gelu(made, approximate=approximate) if options.get("use_gelu", False) else made.relu()
+            made = (
+                gelu(made, approximate=approximate)
+                if options.get("use_gelu", False)
+                else made.relu()
+            )
         return made
 
 
 def _scalar(x: Any, made: Tensor) -> Any:
-    """A scalar as PyTorch adds with it: True is 1, and what multiplies real matrices has no imaginary part."""
+    """A scalar as PyTorch adds with it: True is 1, and what multiplies real matrices
+    has no imaginary part.
+    """
     if isinstance(x, bool):
         return int(x)
     return x.real if isinstance(x, complex) and not made.is_complex() else x

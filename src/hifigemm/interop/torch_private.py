@@ -1,6 +1,8 @@
-"""The names of PyTorch that stand in no documentation and that operators cannot do without, in one place.
+"""The names of PyTorch that stand in no documentation and that operators cannot do
+without, in one place.
 
-PyTorch's own `torch._library.autograd` and `torch._functorch` use the same ones. They were seen in 2.11 to 2.15.
+PyTorch's own `torch._library.autograd` and `torch._functorch` use the same ones. They
+were seen in 2.11 to 2.15.
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ _C: Any = torch._C
 F = TypeVar("F", bound=Callable[..., Any])
 
 SingleLevelFunction: Any = torch.autograd.function._SingleLevelFunction
-"""`torch.autograd.Function` without what makes it call functorch, of which operators are called by themselves."""
+"""`torch.autograd.Function` without what makes it call functorch, of which operators
+are called by themselves.
+"""
 
 DEVICE_KEYS = "CPU", "CUDA"
 """Dispatch keys of the devices whose tensors are multiplied here."""
@@ -31,19 +35,25 @@ _NOTHING = nullcontext()
 
 
 def below_autograd(operator: Any, keys: Any, *arguments: Any, **options: Any) -> Any:
-    """The operator without its derivatives, for what comes behind the autograd keys among `keys`."""
+    """The operator without its derivatives, for what comes behind the autograd keys
+    among `keys`.
+    """
     with _C._AutoDispatchBelowAutograd():
         return operator.redispatch(keys & _BELOW_AUTOGRAD, *arguments, **options)
 
 
 def reaches_device(keys: Any) -> bool:
-    """Whether nothing but a kernel for tensors of a device comes behind the autograd keys among `keys`."""
+    """Whether nothing but a kernel for tensors of a device comes behind the autograd
+    keys among `keys`.
+    """
     return (keys & _BELOW_AUTOGRAD).highestPriorityTypeId() in _DEVICES
 
 
 def without_autocast() -> AbstractContextManager[None]:
     """A context in which autocast changes no dtype."""
-    context: AbstractContextManager[None] = _C._DisableAutocast() if _C._is_any_autocast_enabled() else _NOTHING
+    context: AbstractContextManager[None] = (
+        _C._DisableAutocast() if _C._is_any_autocast_enabled() else _NOTHING
+    )
     return context
 
 
@@ -53,7 +63,9 @@ def in_functorch() -> bool:
 
 
 def innermost(x: Any) -> Any:
-    """The tensor for which another one stands inside transforms of `torch.func`; the tensor itself elsewhere."""
+    """The tensor for which another one stands inside transforms of `torch.func`; the
+    tensor itself elsewhere.
+    """
     functorch: Any = _C._functorch
     while functorch.is_functorch_wrapped_tensor(x):
         x = functorch.get_unwrapped(x)
@@ -66,41 +78,57 @@ def in_forward_ad() -> bool:
 
 
 def is_differentiated(*tensors: Tensor | None) -> bool:
-    """Whether a graph for a backward pass is made of these tensors, or one of forward-mode derivatives."""
-    return in_forward_ad() or bool(_C.is_grad_enabled() and _C._any_requires_grad(*tensors))
+    """Whether a graph for a backward pass is made of these tensors, or one of
+    forward-mode derivatives.
+    """
+    return in_forward_ad() or bool(
+        _C.is_grad_enabled() and _C._any_requires_grad(*tensors)
+    )
 
 
 @contextmanager
 def differentiating_outside() -> Iterator[None]:
-    """Both kinds of derivatives switched on: `Function.apply` switches them off for the levels outside of its own."""
+    """Both kinds of derivatives switched on: `Function.apply` switches them off for the
+    levels outside of its own.
+    """
     with torch.enable_grad(), forward_ad._set_fwd_grad_enabled(True):
         yield
 
 
 def single_level() -> AbstractContextManager[None]:
-    """A context in which a `SingleLevelFunction` may be applied inside a transform of `torch.func`."""
+    """A context in which a `SingleLevelFunction` may be applied inside a transform of
+    `torch.func`.
+    """
     context: AbstractContextManager[None] = enable_single_level_autograd_function()
     return context
 
 
 def untraced(function: F) -> F:
-    """Have torch.compile run a function, and what it calls, as it stands, where it comes upon it in a program.
+    """Have torch.compile run a function, and what it calls, as it stands, where it
+    comes upon it in a program.
 
-    That costs the calls nothing, unlike `torch.compiler.disable`, which also imports the compiler.
+    That costs the calls nothing, unlike `torch.compiler.disable`, which also imports
+    the compiler.
     """
     frames = _C._dynamo.eval_frame
     skip = frames._FrameAction.SKIP
-    frames.set_code_exec_strategy(function.__code__, frames._FrameExecStrategy(skip, skip))
+    frames.set_code_exec_strategy(
+        function.__code__, frames._FrameExecStrategy(skip, skip)
+    )
     return function
 
 
 def of_thread(key: str) -> Any:
-    """What `give_thread` has left under a key; backward threads have what the thread had that started them."""
+    """What `give_thread` has left under a key; backward threads have what the thread
+    had that started them.
+    """
     return _C._get_obj_in_tls(key) if _C._is_key_in_tls(key) else None
 
 
 def _takes_references() -> bool:
-    """Whether PyTorch takes a reference that it does not own when it is given an object, as 2.11 does."""
+    """Whether PyTorch takes a reference that it does not own when it is given an
+    object, as 2.11 does.
+    """
     probe = object()
     before = sys.getrefcount(probe)
     _C._stash_obj_in_tls("probe of hifigemm", probe)
@@ -126,7 +154,9 @@ def is_operator(name: str) -> bool:
 
 
 def has_kernel(operator: str, dispatch_key: str) -> bool:
-    """True if an operator such as ``aten::mm.out`` has a kernel for a device, be it the one for all devices."""
+    """True if an operator such as ``aten::mm.out`` has a kernel for a device, be it the
+    one for all devices.
+    """
     keys = (dispatch_key, "CompositeExplicitAutograd")
     return any(_C._dispatch_has_kernel_for_dispatch_key(operator, key) for key in keys)
 
@@ -137,32 +167,49 @@ def is_zero_tensor(x: Tensor) -> bool:
 
 
 def is_from(file: str, operator: str, dispatch_key: str) -> bool:
-    """Whether the kernel that is called first was put there by a function in a file that called `implement`."""
+    """Whether the kernel that is called first was put there by a function in a file
+    that called `implement`.
+    """
     return file in repr(torch.library.get_kernel(operator, dispatch_key))
 
 
 def is_gone(error: RuntimeError) -> bool:
-    """Whether a kernel could not be called because the library is destroyed that it came from."""
+    """Whether a kernel could not be called because the library is destroyed that it
+    came from.
+    """
     return "SafeKernelFunction has been invalidated" in str(error)
 
 
-def implement(library: torch.library.Library, operator: str, kernel: Callable[..., Any], dispatch_key: str) -> None:
-    """Put a kernel, whose first argument are the dispatch keys, in front of the one that an operator has."""
+def implement(
+    library: torch.library.Library,
+    operator: str,
+    kernel: Callable[..., Any],
+    dispatch_key: str,
+) -> None:
+    """Put a kernel, whose first argument are the dispatch keys, in front of the one
+    that an operator has.
+    """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Warning only once for all operators")
         warnings.filterwarnings("ignore", "Overriding a previously registered kernel")
-        library.impl(operator, kernel, dispatch_key, with_keyset=True, allow_override=True)
+        library.impl(
+            operator, kernel, dispatch_key, with_keyset=True, allow_override=True
+        )
 
 
 def is_traced(x: Tensor) -> bool:
-    """Whether a tensor, or what it is made of, has no numbers, as those of which compilers make graphs."""
+    """Whether a tensor, or what it is made of, has no numbers, as those of which
+    compilers make graphs.
+    """
     from torch._subclasses.fake_tensor import is_fake
 
     return bool(is_fake(x))
 
 
 def handle_on_meshes(operator: Any, handler: Callable[..., Any]) -> None:
-    """Have DTensor call ``handler(operator, args, kwargs)`` in the place of an operator."""
+    """Have DTensor call ``handler(operator, args, kwargs)`` in the place of an
+    operator.
+    """
     from torch.distributed.tensor import DTensor
 
     handlers: Any = DTensor._op_dispatcher._custom_op_handlers
@@ -170,11 +217,15 @@ def handle_on_meshes(operator: Any, handler: Callable[..., Any]) -> None:
 
 
 def made_by_dtensor(operator: Any, args: Any, kwargs: Any) -> Any:
-    """An operator of DTensors by the rules of PyTorch, from a handler that stands in its place."""
+    """An operator of DTensors by the rules of PyTorch, from a handler that stands in
+    its place.
+    """
     from torch.distributed.tensor import DTensor
 
     dispatcher: Any = DTensor._op_dispatcher
     info = dispatcher.unwrap_to_op_info(operator, args, kwargs)
-    info.output_sharding = dispatcher.sharding_propagator.propagate_op_sharding(info.schema)
+    info.output_sharding = dispatcher.sharding_propagator.propagate_op_sharding(
+        info.schema
+    )
     local = dispatcher._dispatch_get_local_results_slow_path(operator, args, info)
     return dispatcher.wrap(local, info.output_sharding.output_spec)

@@ -1,4 +1,6 @@
-"""Kernels in front of those that PyTorch has for the devices, put there and taken away together."""
+"""Kernels in front of those that PyTorch has for the devices, put there and taken away
+together.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +14,25 @@ import torch
 from hifigemm.interop import torch_private as private
 
 Kernel = Callable[..., Any]
-"""A kernel of PyTorch, called with the dispatch keys and then the arguments of the operator."""
+"""A kernel of PyTorch, called with the dispatch keys and then the arguments of the
+operator.
+"""
 
 
 class Replacements:
-    """Kernels of operators, each of which can call the one that stood in its place before.
+    """Kernels of operators, each of which can call the one that stood in its place
+    before.
 
-    Others may put theirs in front later, as PyTorch does with bmm where somebody switches its own Triton kernels on.
-    Those may call the older kernels, which then stay where they are.
+    Others may put theirs in front later, as PyTorch does with bmm where somebody
+    switches its own Triton kernels on. Those may call the older kernels, which then
+    stay where they are.
     """
 
-    def __init__(self, kernels: Mapping[str, Callable[[Kernel], Kernel]], often_replaced: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        kernels: Mapping[str, Callable[[Kernel], Kernel]],
+        often_replaced: Iterable[str] = (),
+    ) -> None:
         self._kernels = kernels
         self._often_replaced = tuple(often_replaced)
         self._libraries: list[torch.library.Library] = []
@@ -34,9 +44,11 @@ class Replacements:
         return bool(self._libraries)
 
     def register(self, *, thoroughly: bool = False) -> None:
-        """Put the kernels in their places; nothing happens where they stand in front already.
+        """Put the kernels in their places; nothing happens where they stand in front
+        already.
 
-        That is looked for at the operators that are often replaced, or thoroughly at all of them.
+        That is looked for at the operators that are often replaced, or thoroughly at
+        all of them.
         """
         with self._lock:
             names = self._kernels if thoroughly else self._often_replaced
@@ -44,36 +56,61 @@ class Replacements:
                 self._put_in_front()
 
     def unregister(self) -> bool:
-        """Take the kernels away; False where others stand in front of some, which may call them."""
+        """Take the kernels away; False where others stand in front of some, which may
+        call them.
+        """
         with self._lock:
             while self._libraries and self._are_in_front(self._kernels):
                 self._libraries.pop()._destroy()
             return not self._libraries
 
-    def hand_on(self, previous: Kernel, name: str, keys: Any, arguments: Any, options: dict[str, Any]) -> Any:
-        """The result of the kernel that stood before, or of what stands there now where that one is gone."""
+    def hand_on(
+        self,
+        previous: Kernel,
+        name: str,
+        keys: Any,
+        arguments: Any,
+        options: dict[str, Any],
+    ) -> Any:
+        """The result of the kernel that stood before, or of what stands there now where
+        that one is gone.
+        """
         try:
             return previous(keys, *arguments, **options)
         except RuntimeError as error:
-            if not private.is_gone(error) or __file__ in str(error) or not self.unregister():
+            if (
+                not private.is_gone(error)
+                or __file__ in str(error)
+                or not self.unregister()
+            ):
                 raise
         self.register()
         base, _, overload = name.partition(".")
-        return getattr(getattr(torch.ops.aten, base), overload or "default").redispatch(keys, *arguments, **options)
+        return getattr(getattr(torch.ops.aten, base), overload or "default").redispatch(
+            keys, *arguments, **options
+        )
 
     def _put_in_front(self) -> None:
         library = torch.library.Library("aten", "IMPL")
         for name, kernel_before in self._kernels.items():
             for key in _keys(name):
                 previous = torch.library.get_kernel(f"aten::{name}", key).call_boxed
-                private.implement(library, name, private.untraced(kernel_before(previous)), key)
+                private.implement(
+                    library, name, private.untraced(kernel_before(previous)), key
+                )
         self._libraries.append(library)
 
     def _are_in_front(self, names: Iterable[str]) -> bool:
-        return all(private.is_from(__file__, f"aten::{name}", key) for name in names for key in _keys(name))
+        return all(
+            private.is_from(__file__, f"aten::{name}", key)
+            for name in names
+            for key in _keys(name)
+        )
 
 
 @cache
 def _keys(name: str) -> list[str]:
     """The devices that an operator of PyTorch has a kernel for."""
-    return [key for key in private.DEVICE_KEYS if private.has_kernel(f"aten::{name}", key)]
+    return [
+        key for key in private.DEVICE_KEYS if private.has_kernel(f"aten::{name}", key)
+    ]

@@ -1,8 +1,10 @@
-"""Operations of PyTorch that multiply inside, where no kernel of `torch_leaves` is called: counted, or raised at.
+"""Operations of PyTorch that multiply inside, where no kernel of `torch_leaves` is
+called: counted, or raised at.
 
-They are watched by kernels in front of theirs, at the keys of devices, which stand there only while a scope or a
-process asks for a summary or is strict. Other operations cost nothing, and graphs of compilers never hold one.
-What PyTorch makes of ``mul`` and ``sum`` has no operator to stand in front of: see `summary.WITHOUT_OPERATOR`.
+They are watched by kernels in front of theirs, at the keys of devices, which stand
+there only while a scope or a process asks for a summary or is strict. Other operations
+cost nothing, and graphs of compilers never hold one. What PyTorch makes of ``mul`` and
+``sum`` has no operator to stand in front of: see `summary.WITHOUT_OPERATOR`.
 """
 
 from __future__ import annotations
@@ -56,14 +58,24 @@ _OPERATIONS = {
     "cholesky_solve": ("cholesky_solve", "cholesky_solve.out"),
     "cholesky_inverse": ("cholesky_inverse", "cholesky_inverse.out"),
     "linalg.qr": ("linalg_qr", "linalg_qr.out", "geqrf", "geqrf.a"),
-    "linalg.householder_product": ("linalg_householder_product", "linalg_householder_product.out"),
+    "linalg.householder_product": (
+        "linalg_householder_product",
+        "linalg_householder_product.out",
+    ),
     "ormqr": ("ormqr", "ormqr.out"),
     "linalg.lstsq": ("linalg_lstsq", "linalg_lstsq.out"),
     "linalg.eigh": ("_linalg_eigh", "_linalg_eigh.eigenvalues"),
-    "linalg.eig": ("linalg_eig", "linalg_eig.out", "_linalg_eigvals", "linalg_eigvals.out"),
+    "linalg.eig": (
+        "linalg_eig",
+        "linalg_eig.out",
+        "_linalg_eigvals",
+        "linalg_eigvals.out",
+    ),
     "linalg.svd": ("_linalg_svd", "_linalg_svd.U"),
 }
-"""The operators of each operation, whose name is that of the function without ``torch.``."""
+"""The operators of each operation, whose name is that of the function without
+``torch.``.
+"""
 
 _thread = threading.local()
 
@@ -75,7 +87,9 @@ def _is_inside() -> bool:
 
 @contextmanager
 def _inside() -> Iterator[None]:
-    """A context in which further operations belong to one that was counted, as lu_factor belongs to solve."""
+    """A context in which further operations belong to one that was counted, as
+    lu_factor belongs to solve.
+    """
     _thread.is_inside = True
     try:
         yield
@@ -92,14 +106,18 @@ def _is_unreached(policy: Policy | None, arguments: tuple[Any, ...]) -> bool:
 
 
 def _kernel_before(operation: str, name: str, previous: Kernel) -> Kernel:
-    """A kernel that counts an operation and hands it on, or raises AccuracyError where the policy is strict."""
+    """A kernel that counts an operation and hands it on, or raises AccuracyError where
+    the policy is strict.
+    """
 
     def kernel(keys: Any, *arguments: Any, **options: Any) -> Any:
         policy = current_policy()
         if policy is None or not _is_unreached(policy, arguments):
             return _REPLACEMENTS.hand_on(previous, name, keys, arguments, options)
         if policy.is_strict:
-            shapes = " and ".join(str(tuple(x.shape)) for x in arguments if isinstance(x, Tensor))
+            shapes = " and ".join(
+                str(tuple(x.shape)) for x in arguments if isinstance(x, Tensor)
+            )
             raise AccuracyError(
                 f"{operation} of shapes {shapes} multiplies where hifigemm does not reach, and the scope is strict: "
                 'use hg.emulate(scheme="native") around it where native products will do'
@@ -113,7 +131,9 @@ def _kernel_before(operation: str, name: str, previous: Kernel) -> Kernel:
 
 
 def _all_kernels() -> dict[str, Callable[[Kernel], Kernel]]:
-    """By the name of an operator, the kernel in front of one; PyTorch 2.11 and newer have not all of them alike."""
+    """By the name of an operator, the kernel in front of one; PyTorch 2.11 and newer
+    have not all of them alike.
+    """
     return {
         name: partial(_kernel_before, operation, name)
         for operation, names in _OPERATIONS.items()

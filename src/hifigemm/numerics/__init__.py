@@ -1,1 +1,3 @@
-"""Pure mathematics on NumPy arrays: bits, slices, residues, exact sums, one rounding. Knows no scheme and no engine."""
+"""Pure mathematics on NumPy arrays: bits, slices, residues, exact sums, one rounding.
+Knows no scheme and no engine.
+"""

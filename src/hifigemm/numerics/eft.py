@@ -22,8 +22,12 @@ def _halves(a: Array) -> tuple[Array, Array]:
 
 
 def two_product(a: Array, b: Array) -> tuple[Array, Array]:
-    """(p, e) with p = fl(a * b) and p + e = a * b exactly, barring overflow and underflow (Dekker)."""
+    """(p, e) with p = fl(a * b) and p + e = a * b exactly, barring overflow and
+    underflow (Dekker).
+    """
     p = a * b
     a_high, a_low = _halves(a)
     b_high, b_low = _halves(b)
-    return p, a_low * b_low - (((p - a_high * b_high) - a_low * b_high) - a_high * b_low)
+    return p, a_low * b_low - (
+        ((p - a_high * b_high) - a_low * b_high) - a_high * b_low
+    )

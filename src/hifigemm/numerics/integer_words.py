@@ -1,18 +1,21 @@
 """Exact products of integers of up to 64 bits by exact products of short words.
 
 Idea
-    An integer is x = sum_j x_j 2**(22 j) with balanced words, |x_j| <= 2**21; three words hold every int64 and every
-    uint64. With S_s the sum over k of all a_i b_j with i + j = s, A B = sum_s S_s 2**(22 s).
+    An integer is x = sum_j x_j 2**(22 j) with balanced words, |x_j| <= 2**21; three
+    words hold every int64 and every uint64. With S_s the sum over k of all a_i b_j with
+    i + j = s, A B = sum_s S_s 2**(22 s).
 
 Exact when
-    A product of words is made over k_block terms at a time, 2048 of FP64 words, so that no partial sum exceeds the
-    accumulator: 2048 2**21 2**21 = 2**53. At most three pairs of words have the same i + j, so the int64 sums of 128
-    such blocks stay below 3 2**60; then their carries are swept upward. S_0 to S_{p-1} of p >= words of A + words of B
-    hold every sum of less than 2**40 terms: the last one is below k 2**22.
+    A product of words is made over k_block terms at a time, 2048 of FP64 words, so that
+    no partial sum exceeds the accumulator: 2048 2**21 2**21 = 2**53. At most three
+    pairs of words have the same i + j, so the int64 sums of 128 such blocks stay below
+    3 2**60; then their carries are swept upward. S_0 to S_{p-1} of p >= words of
+    A + words of B hold every sum of less than 2**40 terms: the last one is below k
+    2**22.
 
 Cost
-    A product for each pair of words: 9 where both operands fill 64 bits, 6 where the result is wanted modulo 2**64, 1
-    for integers of up to 2**21.
+    A product for each pair of words: 9 where both operands fill 64 bits, 6 where the
+    result is wanted modulo 2**64, 1 for integers of up to 2**21.
 """
 
 from __future__ import annotations
@@ -62,10 +65,12 @@ def word_sums(
     k_block: int,
     product: Callable[[Array, Array], Array],
 ) -> Array:
-    """S_0 to S_{num_sums-1} of stacks (batch or 1, m, k) and (batch or 1, k, n), int64 (num_sums, batch, m, n).
+    """S_0 to S_{num_sums-1} of stacks (batch or 1, m, k) and (batch or 1, k, n), int64
+    (num_sums, batch, m, n).
 
-    `counts` are the words of A and B, `dtype` theirs, and `product` multiplies stacks of words over `k_block` terms.
-    Where `num_sums` leaves sums out, the others hold the product modulo 2**(22 num_sums).
+    `counts` are the words of A and B, `dtype` theirs, and `product` multiplies stacks
+    of words over `k_block` terms. Where `num_sums` leaves sums out, the others hold the
+    product modulo 2**(22 num_sums).
     """
     shape = (*np.broadcast_shapes(a.shape[:1], b.shape[:1]), a.shape[1], b.shape[2])
     sums = np.zeros((num_sums, *shape), np.int64, like=a)
@@ -91,7 +96,8 @@ def wrapped(sums: Array) -> Array:
 def beyond(sums: Array, limits: np.iinfo[np.integer]) -> Array:
     """Whether each integer lies beyond these limits; carries are swept in place.
 
-    The integer without its lowest 44 bits decides for 64 bits, whose limits end there; it is cut off at 2**62.
+    The integer without its lowest 44 bits decides for 64 bits, whose limits end there;
+    it is cut off at 2**62.
     """
     carry(sums, WORD_BITS)
     high = sums[len(sums) - 1]
@@ -106,7 +112,9 @@ def beyond(sums: Array, limits: np.iinfo[np.integer]) -> Array:
 
 
 def python_integers(sums: Array) -> Array:
-    """The integers as Python's, in an array of objects on the host; carries are swept in place."""
+    """The integers as Python's, in an array of objects on the host; carries are swept
+    in place.
+    """
     carry(sums, WORD_BITS)
     total = sums[len(sums) - 1].astype(object)
     for s in range(len(sums) - 2, 0, -2):

@@ -1,6 +1,8 @@
-"""Big integers as arrays of limbs: V = sum_j limbs[j] 2**(32 j), one int64 array per limb.
+"""Big integers as arrays of limbs: V = sum_j limbs[j] 2**(32 j), one int64 array per
+limb.
 
-Limbs are signed and may carry more than 32 bits until `carry` sweeps them, so sums of sums cost one addition each.
+Limbs are signed and may carry more than 32 bits until `carry` sweeps them, so sums of
+sums cost one addition each.
 """
 
 from __future__ import annotations
@@ -16,15 +18,17 @@ _MASK = (1 << LIMB_BITS) - 1
 
 
 def num_limbs(bits: int) -> int:
-    """Limbs that hold every integer of magnitude below 2**bits together with its sign."""
+    """Limbs that hold every integer of magnitude below 2**bits together with its
+    sign.
+    """
     return bits // LIMB_BITS + 1
 
 
 def limbs_from_sums(sums: Array, shifts: Sequence[int], count: int) -> Array:
     """Limbs of sum_s sums[s] * 2**shifts[s].
 
-    `sums` is int64 (S, N), below 2**62 in magnitude; the limbs are int64 (count, N) with `count` enough for every
-    value, not yet swept: below 2**36 S in magnitude.
+    `sums` is int64 (S, N), below 2**62 in magnitude; the limbs are int64 (count, N)
+    with `count` enough for every value, not yet swept: below 2**36 S in magnitude.
     """
     limbs = np.zeros((count + 2, sums.shape[1]), np.int64, like=sums)
     for total, shift in zip(sums, shifts, strict=True):
@@ -35,12 +39,15 @@ def limbs_from_sums(sums: Array, shifts: Sequence[int], count: int) -> Array:
         limbs[j + 1] += (low >> LIMB_BITS) & _MASK
         limbs[j + 1] += high & _MASK
         limbs[j + 2] += high >> LIMB_BITS
-    limbs[count - 1] += limbs[count] << LIMB_BITS  # what lies above is sign only and vanishes modulo 2**64
+    # what lies above is sign only and vanishes modulo 2**64
+    limbs[count - 1] += limbs[count] << LIMB_BITS
     return limbs[:count]
 
 
 def carry(limbs: Array, bits: int = LIMB_BITS) -> None:
-    """Sweep the carries upward in place: then 0 <= limbs[j] < 2**bits except for the last, which has the sign."""
+    """Sweep the carries upward in place: then 0 <= limbs[j] < 2**bits except for the
+    last, which has the sign.
+    """
     for j in range(len(limbs) - 1):
         limbs[j + 1] += limbs[j] >> bits
         limbs[j] &= (1 << bits) - 1

@@ -1,4 +1,6 @@
-"""Conversion of float32 and float64 arrays to shorter binary formats, exact for every input."""
+"""Conversion of float32 and float64 arrays to shorter binary formats, exact for every
+input.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +12,19 @@ from hifigemm.formats import FP32, FP64, Format
 from hifigemm.numerics.bits import Array, power_of_two
 
 _CHUNK = 32768
-"""Entries converted at a time: the half dozen float64 temporaries of a chunk stay in the second-level cache."""
+"""Entries converted at a time: the half dozen float64 temporaries of a chunk stay in
+the second-level cache.
+"""
 _DEVICE_CHUNK = 2**22
-"""The same for arrays of a device, where each step is a launch; temporaries take a few hundred MB at most."""
+"""The same for arrays of a device, where each step is a launch; temporaries take a few
+hundred MB at most.
+"""
 
 
 def _to_nearest_away(y: Array) -> Array:
-    """Nearest integer, ties away from zero; y - trunc(y) is exact, |y| + 0.5 would not be."""
+    """Nearest integer, ties away from zero; y - trunc(y) is exact, |y| + 0.5 would not
+    be.
+    """
     whole = np.trunc(y)
     whole += np.copysign((np.abs(y - whole) >= 0.5).astype(np.float64), y)
     return whole
@@ -27,7 +35,9 @@ ROUNDINGS: dict[str, Callable[[Array], Array]] = {
     "zero": np.trunc,
     "nearest-away": _to_nearest_away,
 }
-"""Rounding modes: nearest with ties to even, towards zero, nearest with ties away from zero (as cvt.rna.tf32)."""
+"""Rounding modes: nearest with ties to even, towards zero, nearest with ties away from
+zero (as cvt.rna.tf32).
+"""
 
 
 def largest_finite(fmt: Format) -> float:
@@ -37,26 +47,38 @@ def largest_finite(fmt: Format) -> float:
 
 def result_dtype(fmt: Format) -> type[np.floating]:
     """numpy.float32 where it holds every value of `fmt`, numpy.float64 otherwise."""
-    fits = fmt.t <= FP32.t and fmt.min_exponent >= FP32.min_exponent and fmt.emax <= FP32.emax
+    fits = (
+        fmt.t <= FP32.t
+        and fmt.min_exponent >= FP32.min_exponent
+        and fmt.emax <= FP32.emax
+    )
     return np.float32 if fits else np.float64
 
 
-def round_to_format(x: Array, fmt: Format, mode: str = "nearest", *, saturate: bool | None = None) -> Array:
-    """Round every entry once to `fmt`: fl(x) = 2**q r(x 2**-q) with q = max(floor(log2 |x|), emin) - t + 1.
+def round_to_format(
+    x: Array, fmt: Format, mode: str = "nearest", *, saturate: bool | None = None
+) -> Array:
+    """Round every entry once to `fmt`: fl(x) = 2**q r(x 2**-q) with q = max(floor(log2
+    |x|), emin) - t + 1.
 
-    Subnormal numbers of `fmt` are honoured, zeros and vanishing values keep their sign, NaN and Inf stay what they are.
+    Subnormal numbers of `fmt` are honoured, zeros and vanishing values keep their sign,
+    NaN and Inf stay what they are.
 
-    `x` is float32 or float64, and so is the result: float32 where that holds every value of `fmt`. `fmt` is FP64, or a
-    format with emin - t + 1 >= -1022 and emax <= 1023; `mode` one of `ROUNDINGS`. ValueError: an unknown mode, or a
-    format beyond this range. `saturate` says what a finite entry becomes whose rounded value exceeds the largest finite
-    number of `fmt`: that number (True) or Inf (False); None follows IEEE 754, True for mode "zero", else False.
+    `x` is float32 or float64, and so is the result: float32 where that holds every
+    value of `fmt`. `fmt` is FP64, or a format with emin - t + 1 >= -1022 and
+    emax <= 1023; `mode` one of `ROUNDINGS`. ValueError: an unknown mode, or a format
+    beyond this range. `saturate` says what a finite entry becomes whose rounded value
+    exceeds the largest finite number of `fmt`: that number (True) or Inf (False); None
+    follows IEEE 754, True for mode "zero", else False.
     """
     if mode not in ROUNDINGS:
         raise ValueError(f"rounding mode {mode!r} is none of {', '.join(ROUNDINGS)}")
     if fmt.t == FP64.t and fmt.emin == FP64.emin and fmt.emax == FP64.emax:
         return x.astype(np.float64)
     if not (1 < fmt.t <= 53 and fmt.min_exponent >= -1022 and fmt.emax <= 1023):
-        raise ValueError(f"{fmt} is wider than float64 arithmetic can round to: need t <= 53, emin - t + 1 >= -1022")
+        raise ValueError(
+            f"{fmt} is wider than float64 arithmetic can round to: need t <= 53, emin - t + 1 >= -1022"
+        )
     top = largest_finite(fmt)
     beyond = top if (mode == "zero" if saturate is None else saturate) else np.inf
     flat, chunk = x.reshape(-1), _CHUNK if isinstance(x, np.ndarray) else _DEVICE_CHUNK
@@ -65,13 +87,19 @@ def round_to_format(x: Array, fmt: Format, mode: str = "nearest", *, saturate: b
         for start in range(0, flat.size, chunk):
             part = flat[start : start + chunk].astype(np.float64)
             rounded = _round_chunk(part, fmt, ROUNDINGS[mode])
-            np.copyto(rounded, np.copysign(beyond, part), where=(np.abs(rounded) > top) & np.isfinite(part))
+            np.copyto(
+                rounded,
+                np.copysign(beyond, part),
+                where=(np.abs(rounded) > top) & np.isfinite(part),
+            )
             out[start : start + chunk] = rounded
     return out.reshape(x.shape)
 
 
 def _round_chunk(x: Array, fmt: Format, to_integer: Callable[[Array], Array]) -> Array:
-    """Round a float64 array as if the exponent of `fmt` had no upper limit; both scalings are by powers of two."""
+    """Round a float64 array as if the exponent of `fmt` had no upper limit; both
+    scalings are by powers of two.
+    """
     biased = (x.view(np.int64) >> 52) & 0x7FF
     quantum = np.maximum(biased - 1023, fmt.emin) - (fmt.t - 1)
     rounded = to_integer(x * power_of_two(-quantum))
@@ -80,5 +108,7 @@ def _round_chunk(x: Array, fmt: Format, to_integer: Callable[[Array], Array]) ->
 
 
 def is_representable(x: Array, fmt: Format) -> bool:
-    """Whether every entry is a value of `fmt`; Inf and NaN count as values of every format."""
+    """Whether every entry is a value of `fmt`; Inf and NaN count as values of every
+    format.
+    """
     return bool(np.all((round_to_format(x, fmt, "zero") == x) | np.isnan(x)))

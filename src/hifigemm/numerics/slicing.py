@@ -1,17 +1,21 @@
-"""Slices: an operand as a sum of integer matrices on fixed grids, each row (or column) with its own grid.
+"""Slices: an operand as a sum of integer matrices on fixed grids, each row (or column)
+with its own grid.
 
-Row i of A with |A_ih| < 2**e_i is cut at the exponents g_i, g_i - beta, g_i - 2 beta, ... with g_i = e_i - (beta - 1):
+Row i of A with |A_ih| < 2**e_i is cut at the exponents g_i, g_i - beta, g_i - 2 beta,
+... with g_i = e_i - (beta - 1):
 
     A_ih = sum_p w_p 2**(g_i - beta p) + remainder,   integer |w_p| <= h = 2**(beta - 1),   |remainder| <= 2**(g_i -
     beta (d-1) - 1)
 
-after d slices. Every slice is rounded to nearest, so the digits are signed and each slice after the first carries beta
-bits. This is the splitting of [MOOI20] with its (x + sigma) - sigma written as a rounding to integers, which neither
-overflows for rows near the largest float nor depends on the association of a sum.
+after d slices. Every slice is rounded to nearest, so the digits are signed and each
+slice after the first carries beta bits. This is the splitting of [MOOI20] with its
+(x + sigma) - sigma written as a rounding to integers, which neither overflows for rows
+near the largest float nor depends on the association of a sum.
 
-Integers of beta bits in two's complement hold -h .. h - 1. Digits in this range leave remainders from -h / (2h - 1) to
-(h - 1) / (2h - 1) units: from there on the next integer is taken, and e_i is one larger where |A_ih| reaches
-2**e_i (2h - 2) / (2h - 1). So INT8 holds slices of eight bits, where digits up to +h leave seven.
+Integers of beta bits in two's complement hold -h .. h - 1. Digits in this range leave
+remainders from -h / (2h - 1) to (h - 1) / (2h - 1) units: from there on the next
+integer is taken, and e_i is one larger where |A_ih| reaches 2**e_i (2h - 2) / (2h - 1).
+So INT8 holds slices of eight bits, where digits up to +h leave seven.
 """
 
 from __future__ import annotations
@@ -30,7 +34,9 @@ _SUM_BITS = 105
 
 
 def digit_limit(slice_bits: int, significand_bits: int = 53) -> float:
-    """(2h - 2) / (2h - 1) rounded up to so many bits; half of it bounds the remainders of two's-complement digits."""
+    """(2h - 2) / (2h - 1) rounded up to so many bits; half of it bounds the remainders
+    of two's-complement digits.
+    """
     base = 2**slice_bits
     return -(-((base - 2) << significand_bits) // (base - 1)) * 2.0**-significand_bits
 
@@ -41,19 +47,24 @@ def unit_exponent(exponent: Array, slice_bits: int) -> Array:
 
 
 def slices_needed(unit: Array, lowest: Array, slice_bits: int) -> Array:
-    """Number of slices after which the remainder is zero; `unit` and `lowest` hold exponents, one per vector.
+    """Number of slices after which the remainder is zero; `unit` and `lowest` hold
+    exponents, one per vector.
 
     Entries are below 2**(unit + slice_bits), so lowest < unit + slice_bits.
     """
     return np.where(lowest == NO_BIT, 0, 1 - (lowest - unit) // slice_bits)
 
 
-def slice_vectors(x: Array, unit: Array, slice_bits: int, twos_complement: bool = False) -> Iterator[Array]:
-    """Yield the slices of x in order, as float64 arrays of integers; stops at the caller's will, never by itself.
+def slice_vectors(
+    x: Array, unit: Array, slice_bits: int, twos_complement: bool = False
+) -> Iterator[Array]:
+    """Yield the slices of x in order, as float64 arrays of integers; stops at the
+    caller's will, never by itself.
 
-    `x` is float64 and is overwritten by the remainder; `unit` broadcasts against it. Next to the largest float a slice
-    may round up to 2**1024, so x and the slice are halved there before they are subtracted, which is exact.
-    Two's-complement digits want |x| < `digit_limit` 2**(unit + slice_bits - 1).
+    `x` is float64 and is overwritten by the remainder; `unit` broadcasts against it.
+    Next to the largest float a slice may round up to 2**1024, so x and the slice are
+    halved there before they are subtracted, which is exact. Two's-complement digits
+    want |x| < `digit_limit` 2**(unit + slice_bits - 1).
     """
     grid = unit.copy()
     while True:
@@ -63,7 +74,9 @@ def slice_vectors(x: Array, unit: Array, slice_bits: int, twos_complement: bool 
         high = grid + slice_bits > MAX_GRID
         if high.any():
             half = np.where(high, 0.5, 1.0)
-            x[...] = np.where(w == 0, x, (x * half - scale_by_power(w, grid - high)) / half)
+            x[...] = np.where(
+                w == 0, x, (x * half - scale_by_power(w, grid - high)) / half
+            )
         else:
             x -= scale_by_power(w, grid)
         grid -= slice_bits
@@ -72,7 +85,8 @@ def slice_vectors(x: Array, unit: Array, slice_bits: int, twos_complement: bool 
 def _wrapped(w: Array, rest: Array, slice_bits: int) -> Array:
     """Digits -h .. h - 1 from those to nearest and what these leave.
 
-    A remainder beyond the limit makes the next digit h, which becomes -h as it takes over 2h = 2**beta from this one.
+    A remainder beyond the limit makes the next digit h, which becomes -h as it takes
+    over 2h = 2**beta from this one.
     """
     h = 2.0 ** (slice_bits - 1)
     up = np.where(rest >= digit_limit(slice_bits) / 2, w + 1.0, w)
@@ -80,10 +94,11 @@ def _wrapped(w: Array, rest: Array, slice_bits: int) -> Array:
 
 
 def words_of_diagonals(k: int, count: int, slice_bits: int) -> tuple[int, ...] | None:
-    """How many diagonals s < `count`, in order, one or two int64 sums hold; None where two are not enough.
+    """How many diagonals s < `count`, in order, one or two int64 sums hold; None where
+    two are not enough.
 
-    A word over the diagonals s = first .. last is sum_s D_s 2**(beta (last - s)), |D_s| <= (s + 1) k h**2, and stays
-    below 2**62; both together stay below 2**105.
+    A word over the diagonals s = first .. last is sum_s D_s 2**(beta (last - s)),
+    |D_s| <= (s + 1) k h**2, and stays below 2**62; both together stay below 2**105.
     """
 
     def length(first: int) -> int:

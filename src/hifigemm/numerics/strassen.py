@@ -1,6 +1,8 @@
-"""Strassen's product of matrices of residues, in Winograd's form: seven products of half the order for eight.
+"""Strassen's product of matrices of residues, in Winograd's form: seven products of
+half the order for eight.
 
-With A and B cut in halves along m, n and k (missing rows, columns and terms are zeros), all sums modulo p:
+With A and B cut in halves along m, n and k (missing rows, columns and terms are zeros),
+all sums modulo p:
 
     S1 = A21 + A22    T1 = B12 - B11    P1 = A11 B11    C11 = P1 + P2
     S2 = S1 - A11     T2 = B22 - T1     P2 = A12 B21    C12 = P1 + P6 + P5 + P3
@@ -8,12 +10,13 @@ With A and B cut in halves along m, n and k (missing rows, columns and terms are
     S4 = A12 - S2     T4 = B21 - T2     P4 = A22 T4     C22 = P1 + P6 + P7 + P5
                                         P5 = S1 T1, P6 = S2 T2, P7 = S3 T3
 
-Integers modulo p are a ring, so that C has the residues of the plain product: no bound grows, no bit changes. In
-floating point the same sums would lose accuracy. T4 and P4 have the other sign than in [Win71], so that nothing is
-subtracted on the way back.
+Integers modulo p are a ring, so that C has the residues of the plain product: no bound
+grows, no bit changes. In floating point the same sums would lose accuracy. T4 and P4
+have the other sign than in [Win71], so that nothing is subtracted on the way back.
 
 References
-    Winograd, On multiplication of 2 x 2 matrices, doi:10.1016/0024-3795(71)90009-7 [Win71].
+    Winograd, On multiplication of 2 x 2 matrices, doi:10.1016/0024-3795(71)90009-7
+    [Win71].
 """
 
 from __future__ import annotations
@@ -24,7 +27,9 @@ from hifigemm.numerics.bits import Array
 from hifigemm.numerics.residues import reduce_centred
 
 VECTORS, TERMS = 64, 128
-"""What halves are multiples of: vectors, so that tiles of products are whole, and terms, so that their lines are."""
+"""What halves are multiples of: vectors, so that tiles of products are whole, and
+terms, so that their lines are.
+"""
 NUM_PRODUCTS = 7
 
 
@@ -33,24 +38,44 @@ def half_of(length: int, unit: int) -> int:
     return -(-length // (2 * unit)) * unit
 
 
-def block_sums(planes: Array, moduli: tuple[int, ...], half: int, half_k: int, *, is_right: bool) -> Array:
+def block_sums(
+    planes: Array, moduli: tuple[int, ...], half: int, half_k: int, *, is_right: bool
+) -> Array:
     """The sums that the products take of an operand: int8 (batch, 4, L, half, half_k).
 
-    S1, S2, S3, S4 of a left operand (batch, L, m, k), and T1, T2, T3, T4 of a right one (batch, L, n, k).
+    S1, S2, S3, S4 of a left operand (batch, L, m, k), and T1, T2, T3, T4 of a right one
+    (batch, L, n, k).
     """
     batch, count, vectors, k = planes.shape
     whole = np.zeros((batch, count, 2 * half, 2 * half_k), np.float64)
     whole[:, :, :vectors, :k] = planes
     # A11, A12, A21, A22 of a left operand, and B11, B21, B12, B22 of a right one
-    x, y, z, w = (whole[:, :, v : v + half, h : h + half_k] for v in (0, half) for h in (0, half_k))
-    sums = [z - x, w - (z - x), w - z, y - (w - (z - x))] if is_right else [z + w, z + w - x, x - z, y - (z + w - x)]
+    x, y, z, w = (
+        whole[:, :, v : v + half, h : h + half_k]
+        for v in (0, half)
+        for h in (0, half_k)
+    )
+    sums = (
+        [z - x, w - (z - x), w - z, y - (w - (z - x))]
+        if is_right
+        else [z + w, z + w - x, x - z, y - (z + w - x)]
+    )
     out = np.stack(sums, axis=1)
-    return reduce_centred(out, np.array(moduli, np.float64)[:, None, None]).astype(np.int8)
+    return reduce_centred(out, np.array(moduli, np.float64)[:, None, None]).astype(
+        np.int8
+    )
 
 
 def joined_products(products: Array, moduli: tuple[int, ...], m: int, n: int) -> Array:
-    """Residues of A B from those of P1 .. P7: int8 (batch, 7, L, half of m, half of n) to (batch, L, m, n)."""
+    """Residues of A B from those of P1 .. P7: int8 (batch, 7, L, half of m, half of n)
+    to (batch, L, m, n).
+    """
     p1, p2, p3, p4, p5, p6, p7 = np.moveaxis(products.astype(np.float64), 1, 0)
-    rows = [np.concatenate(x, axis=-1) for x in ([p1 + p2, p1 + p6 + p5 + p3], [p1 + p6 + p7 + p4, p1 + p6 + p7 + p5])]
+    rows = [
+        np.concatenate(x, axis=-1)
+        for x in ([p1 + p2, p1 + p6 + p5 + p3], [p1 + p6 + p7 + p4, p1 + p6 + p7 + p5])
+    ]
     whole = np.concatenate(rows, axis=-2)[..., :m, :n]
-    return reduce_centred(whole, np.array(moduli, np.float64)[:, None, None]).astype(np.int8)
+    return reduce_centred(whole, np.array(moduli, np.float64)[:, None, None]).astype(
+        np.int8
+    )

@@ -8,7 +8,8 @@ from hifigemm.numerics.bits import Array
 
 
 def mirror(x: Array, conjugate: bool) -> None:
-    """Replace what lies above the diagonals of matrices (batch, n, n) by what lies below, its conjugate if asked for.
+    """Replace what lies above the diagonals of matrices (batch, n, n) by what lies
+    below, its conjugate if asked for.
 
     Diagonals are made real then.
     """

@@ -1,32 +1,39 @@
-"""Arithmetic of tensor cores, bit for bit: the matrix product of V100, A100, H100/H200 and B200, and idealised units.
+"""Arithmetic of tensor cores, bit for bit: the matrix product of V100, A100, H100/H200
+and B200, and idealised units.
 
 Idea
-    One block adds a few products and the accumulator C as a fixed-point sum. Product l has the exponent
-    e_l = exponent(a_l) + exponent(b_l) and is not normalised, |a_l b_l| < 4 2**e_l; C is one more term x_0:
+    One block adds a few products and the accumulator C as a fixed-point sum. Product l
+    has the exponent e_l = exponent(a_l) + exponent(b_l) and is not normalised,
+    |a_l b_l| < 4 2**e_l; C is one more term x_0:
 
         E = max(floor, largest e_l among the nonzero terms),  g = 2**(E - F),  D = fl(g sum_l trunc(x_l / g)),
 
-    fl a single rounding to FP32 that produces subnormals. A longer inner dimension is a chain of blocks through C.
+    fl a single rounding to FP32 that produces subnormals. A longer inner dimension is a
+    chain of blocks through C.
 
 Conventions
-    The exponent of a subnormal number is emin of its format. Every zero is +0, exact or by underflow. A sum that rounds
-    to 2**(emax + 1) or more is Inf in every rounding mode. Inf and NaN propagate as in IEEE arithmetic in any order: a
-    NaN, Inf * 0 or Inf - Inf gives NaN, else Inf stays. NaN is 0x7FFFFFFF.
+    The exponent of a subnormal number is emin of its format. Every zero is +0, exact or
+    by underflow. A sum that rounds to 2**(emax + 1) or more is Inf in every rounding
+    mode. Inf and NaN propagate as in IEEE arithmetic in any order: a NaN, Inf * 0 or
+    Inf - Inf gives NaN, else Inf stays. NaN is 0x7FFFFFFF.
 
 Measured
-    136,704 results each of mma.sync and of wgmma on an H200 (driver 580.159, 2026-11-21), hostile and random: both
-    instructions agree in every bit, the model equals them all, and no zero among them is negative.
+    136,704 results each of mma.sync and of wgmma on an H200 (driver 580.159,
+    2026-11-21), hostile and random: both instructions agree in every bit, the model
+    equals them all, and no zero among them is negative.
 
 Exact when
-    2 t <= 53 and F + 2 + ceil(log2(block + 1)) <= 53: products and sums of aligned terms are then exact in float64.
+    2 t <= 53 and F + 2 + ceil(log2(block + 1)) <= 53: products and sums of aligned
+    terms are then exact in float64.
 
 Cost
     About four passes over m n k float64 products that stay in cache.
 
 References
-    [KM25] F. A. Khattak, M. Mikaitis, Accurate Models of NVIDIA Tensor Cores, arXiv:2512.07004.
-    P. Xie, Y. Wang, F. Yang, M. Yang, MMA-Sim: Bit-Accurate Reference Model of Tensor Cores and Matrix Cores,
-    arXiv:2511.10909, found the same rule and the same F.
+    [KM25] F. A. Khattak, M. Mikaitis, Accurate Models of NVIDIA Tensor Cores,
+    arXiv:2512.07004.
+    P. Xie, Y. Wang, F. Yang, M. Yang, MMA-Sim: Bit-Accurate Reference Model of Tensor
+    Cores and Matrix Cores, arXiv:2511.10909, found the same rule and the same F.
 """
 
 from __future__ import annotations
@@ -38,7 +45,11 @@ import numpy as np
 
 from hifigemm.formats import FP32, Format
 from hifigemm.numerics.bits import Array, ceil_log2, power_of_two
-from hifigemm.numerics.rounding_formats import is_representable, result_dtype, round_to_format
+from hifigemm.numerics.rounding_formats import (
+    is_representable,
+    result_dtype,
+    round_to_format,
+)
 
 _NO_FLOOR = -900
 _ZERO_EXPONENT = -8192
@@ -53,21 +64,34 @@ class TensorCoreModel:
     """Parameters of a unit that adds `block` products and C in fixed point."""
 
     name: str
-    # products per block. Pairs name the formats that the unit has; an int says that it takes every format.
+    # products per block. Pairs name the formats that the unit has; an int says that it
+    # takes every format.
     block: int | tuple[tuple[str, int], ...]
     fraction_bits: int  # F: terms are truncated towards zero to multiples of 2**(E - F)
-    exponent_floor: int = _NO_FLOOR  # least alignment exponent E. The default lies below every product of FP32 numbers.
+    # least alignment exponent E. The default lies below every product of FP32 numbers.
+    exponent_floor: int = _NO_FLOOR
     rounding: str = "zero"  # "zero" or "nearest": the rounding at the end of a block
     accumulator: Format = FP32  # format of C and of the result
 
     def block_size(self, fmt: Format) -> int:
-        """Products per block for inputs of `fmt`; ValueError where the unit lacks `fmt` or is not exact here."""
-        sizes = {fmt.name: self.block} if isinstance(self.block, int) else dict(self.block)
+        """Products per block for inputs of `fmt`; ValueError where the unit lacks `fmt`
+        or is not exact here.
+        """
+        sizes = (
+            {fmt.name: self.block} if isinstance(self.block, int) else dict(self.block)
+        )
         if fmt.name not in sizes:
-            raise ValueError(f"{self.name} multiplies {', '.join(sizes)}, not {fmt.name}")
+            raise ValueError(
+                f"{self.name} multiplies {', '.join(sizes)}, not {fmt.name}"
+            )
         block = sizes[fmt.name]
         bits = self.fraction_bits + 2 + ceil_log2(block + 1)
-        if bits > 53 or 2 * fmt.t > 53 or self.exponent_floor < _NO_FLOOR or min(fmt.emin, -fmt.emax) < -400:
+        if (
+            bits > 53
+            or 2 * fmt.t > 53
+            or self.exponent_floor < _NO_FLOOR
+            or min(fmt.emin, -fmt.emax) < -400
+        ):
             raise ValueError(
                 f"{self.name} with {fmt.name}: needs F + 2 + log2(block + 1) = {bits} <= 53, 2 t = {2 * fmt.t} <= 53, "
                 f"exponent floor {self.exponent_floor} >= {_NO_FLOOR} and exponents within +-400"
@@ -76,22 +100,42 @@ class TensorCoreModel:
 
 
 V100 = TensorCoreModel("v100", (("fp16", 4),), fraction_bits=23)
-A100 = TensorCoreModel("a100", (("fp16", 8), ("bf16", 8), ("tf32", 4)), fraction_bits=24, exponent_floor=-132)
-H100 = TensorCoreModel("h100", (("fp16", 16), ("bf16", 16), ("tf32", 8)), fraction_bits=25, exponent_floor=-133)
+A100 = TensorCoreModel(
+    "a100",
+    (("fp16", 8), ("bf16", 8), ("tf32", 4)),
+    fraction_bits=24,
+    exponent_floor=-132,
+)
+H100 = TensorCoreModel(
+    "h100",
+    (("fp16", 16), ("bf16", 16), ("tf32", 8)),
+    fraction_bits=25,
+    exponent_floor=-133,
+)
 H100_WGMMA = replace(H100, name="h100-wgmma")
 B200 = replace(H100, name="b200")
-"""Blocks, F, floors: [KM25], and our H200 for H100 (mma) and H100_WGMMA. All take the sign of zero from the H200."""
+"""Blocks, F, floors: [KM25], and our H200 for H100 (mma) and H100_WGMMA. All take the
+sign of zero from the H200.
+"""
 
-MODELS = {m.name: m for m in (V100, A100, H100, H100_WGMMA, B200)} | {"h200": H100, "h200-wgmma": H100_WGMMA}
+MODELS = {m.name: m for m in (V100, A100, H100, H100_WGMMA, B200)} | {
+    "h200": H100,
+    "h200-wgmma": H100_WGMMA,
+}
 
 
-def tensor_core_product(a: Array, b: Array, c: Array | None = None, *, fmt: Format, model: TensorCoreModel) -> Array:
-    """A B + C in the arithmetic of `model`, bit for bit: the rule of [KM25] as the module docstring states it.
+def tensor_core_product(
+    a: Array, b: Array, c: Array | None = None, *, fmt: Format, model: TensorCoreModel
+) -> Array:
+    """A B + C in the arithmetic of `model`, bit for bit: the rule of [KM25] as the
+    module docstring states it.
 
-    a (..., m, k) and b (..., k, n) hold values of `fmt`, c (..., m, n) those of `model.accumulator`, zeros for None,
-    all in float32 or float64; stacks broadcast. The result is float32 where that holds the accumulator's format, as
-    always for the named GPUs, else float64. k is filled with zeros to whole blocks, which changes no bit. ValueError:
-    shapes that do not fit, entries that are not values of their format, a format that the unit does not have.
+    a (..., m, k) and b (..., k, n) hold values of `fmt`, c (..., m, n) those of
+    `model.accumulator`, zeros for None, all in float32 or float64; stacks broadcast.
+    The result is float32 where that holds the accumulator's format, as always for the
+    named GPUs, else float64. k is filled with zeros to whole blocks, which changes no
+    bit. ValueError: shapes that do not fit, entries that are not values of their
+    format, a format that the unit does not have.
     """
     block = model.block_size(fmt)
     a, b = np.asarray(a), np.asarray(b)
@@ -117,9 +161,11 @@ def tensor_core_product(a: Array, b: Array, c: Array | None = None, *, fmt: Form
 
 @dataclass(frozen=True)
 class _Operand:
-    """Rows of a or columns of b, cut into blocks: arrays of shape (blocks, block, rows).
+    """Rows of a or columns of b, cut into blocks: arrays of shape (blocks, block,
+    rows).
 
-    `values` holds 0 in place of Inf and NaN, `raw` keeps them, `special` says which blocks contain any.
+    `values` holds 0 in place of Inf and NaN, `raw` keeps them, `special` says which
+    blocks contain any.
     """
 
     raw: Array
@@ -142,20 +188,28 @@ def _prepare(x: Array, fmt: Format, block: int) -> _Operand:
 
 
 def _exponents(x: Array, emin: int) -> Array:
-    """max(floor(log2 |x|), emin), int64, and `_ZERO_EXPONENT` for zeros; x is finite float64."""
+    """max(floor(log2 |x|), emin), int64, and `_ZERO_EXPONENT` for zeros; x is finite
+    float64.
+    """
     exponents = np.maximum(((x.view(np.int64) >> 52) & 0x7FF) - 1023, emin)
     exponents[x == 0] = _ZERO_EXPONENT
     return exponents
 
 
-def _accumulate(a: Array, b: Array, out: Array, fmt: Format, block: int, model: TensorCoreModel) -> None:
-    """out <- a b + out for one pair of matrices, tile by tile; each tile runs through the whole chain in cache."""
+def _accumulate(
+    a: Array, b: Array, out: Array, fmt: Format, block: int, model: TensorCoreModel
+) -> None:
+    """out <- a b + out for one pair of matrices, tile by tile; each tile runs through
+    the whole chain in cache.
+    """
     left, right = _prepare(a.T, fmt, block), _prepare(b, fmt, block)
     for rows, columns in _tiles(out.shape[0], out.shape[1], block):
         total = out[rows, columns].astype(np.float64)
         for step in range(len(left.values)):
             if left.special[step] or right.special[step]:
-                total += _special_terms(left.raw[step, :, rows], right.raw[step, :, columns])
+                total += _special_terms(
+                    left.raw[step, :, rows], right.raw[step, :, columns]
+                )
             total = _add_block(
                 total,
                 left.values[step, :, rows],
@@ -183,13 +237,24 @@ def _special_terms(a: Array, b: Array) -> Array:
     return products.sum(axis=0)
 
 
-def _add_block(c: Array, a: Array, b: Array, a_exponents: Array, b_exponents: Array, model: TensorCoreModel) -> Array:
-    """One block, D = A B + C, for float64 tiles a (block, rows), b (block, columns), c (rows, columns)."""
+def _add_block(
+    c: Array,
+    a: Array,
+    b: Array,
+    a_exponents: Array,
+    b_exponents: Array,
+    model: TensorCoreModel,
+) -> Array:
+    """One block, D = A B + C, for float64 tiles a (block, rows), b (block, columns), c
+    (rows, columns).
+    """
     finite = np.isfinite(c)
     kept = None if finite.all() else c
     if kept is not None:
         c = np.where(finite, c, 0.0)
-    align = (a_exponents[:, :, None] + b_exponents[:, None, :]).max(axis=0).astype(np.int64)
+    align = (
+        (a_exponents[:, :, None] + b_exponents[:, None, :]).max(axis=0).astype(np.int64)
+    )
     np.maximum(align, _exponents(c, model.accumulator.emin), out=align)
     np.maximum(align, model.exponent_floor, out=align)
     align -= model.fraction_bits
@@ -200,7 +265,9 @@ def _add_block(c: Array, a: Array, b: Array, a_exponents: Array, b_exponents: Ar
     total = terms.sum(axis=0)
     total += np.trunc(c * scale)
     total *= power_of_two(align)
-    total = round_to_format(total, model.accumulator, model.rounding, saturate=False).astype(np.float64)
+    total = round_to_format(
+        total, model.accumulator, model.rounding, saturate=False
+    ).astype(np.float64)
     total += 0.0  # -0 + 0 = +0: every zero is positive
     if kept is not None:
         np.copyto(total, kept, where=~finite)

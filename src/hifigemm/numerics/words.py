@@ -1,17 +1,21 @@
-"""Words: a number as an unevaluated sum of numbers of a short format, A = A_1 + A_2 + ... + remainder.
+"""Words: a number as an unevaluated sum of numbers of a short format,
+A = A_1 + A_2 + ... + remainder.
 
-A_p = 2**(-s (p-1)) fl(2**(s (p-1)) (A - A_1 - ... - A_{p-1})), with s = `low_shift` binades by which each further
-word is scaled up before it is rounded, so that it does not underflow [OY22]. The subtractions are exact. With u the
-unit roundoff of the format (2 u for rounding to zero in place of u) and no over- or underflow,
+A_p = 2**(-s (p-1)) fl(2**(s (p-1)) (A - A_1 - ... - A_{p-1})), with s = `low_shift`
+binades by which each further word is scaled up before it is rounded, so that it does
+not underflow [OY22]. The subtractions are exact. With u the unit roundoff of the format
+(2 u for rounding to zero in place of u) and no over- or underflow,
 
     |A_1| <= (1 + u) |A|,    |A_p| <= u**(p-1) (1 + u) |A|,    |remainder| <= u**num_words |A|.
 
-For over- and underflow, `describe` measures by how much each of these is missed; the bounds of numerics.word_bounds
-then hold for every finite operand. Words saturate at the largest number of their format.
+For over- and underflow, `describe` measures by how much each of these is missed; the
+bounds of numerics.word_bounds then hold for every finite operand. Words saturate at the
+largest number of their format.
 
 References
     [FHLMM23] Matrix Multiplication in Multiword Arithmetic, doi:10.1137/21M1465032.
-    [OY22] Recovering single precision accuracy from Tensor Cores, doi:10.1177/10943420221090256.
+    [OY22] Recovering single precision accuracy from Tensor Cores,
+    doi:10.1177/10943420221090256.
 """
 
 from __future__ import annotations
@@ -29,15 +33,20 @@ from hifigemm.numerics.rounding_formats import round_to_format
 class WordFacts:
     """What the error bounds need to know of the rows or columns of an operand.
 
-    Every array has the operand's shape but for the axis of k, whose length is given in brackets; float64 unless said.
+    Every array has the operand's shape but for the axis of k, whose length is given in
+    brackets; float64 unless said.
     """
 
-    # (num_words + 1) for each word and then for the remainder: the largest amount by which its bound is exceeded
+    # (num_words + 1) for each word and then for the remainder: the largest amount by
+    # which its bound is exceeded
     excess: Array
-    # (num_words) the smallest normal number of the format in the word's scale where it holds subnormal ones, else 0
+    # (num_words) the smallest normal number of the format in the word's scale where it
+    # holds subnormal ones, else 0
     subnormal: Array
     total: Array  # (1) upper bound of sum_h |A_h|
-    lowest: Array  # (1) least exponent of the nonzero stored words, int64; subnormal numbers count as emin
+    # (1) least exponent of the nonzero stored words, int64; subnormal numbers count as
+    # emin
+    lowest: Array
     inexact: Array  # (1) there is a remainder, bool
 
 
@@ -56,19 +65,24 @@ class Splitting:
         return self.fmt.u * (2.0 if self.rounding == "zero" else 1.0)
 
     def relative_bounds(self) -> list[float]:
-        """Bounds of |word p| / |A| for each p and of |remainder| / |A|, without over- and underflow.
+        """Bounds of |word p| / |A| for each p and of |remainder| / |A|, without over-
+        and underflow.
 
-        They are larger than the exact ones by 2**-45 of themselves, so that what exceeds them can be told in float64.
+        They are larger than the exact ones by 2**-45 of themselves, so that what
+        exceeds them can be told in float64.
         """
         grow = 1.0 if self.rounding == "zero" else 1.0 + self.unit
-        bounds = [self.unit**p * grow for p in range(self.num_words)] + [self.unit**self.num_words]
+        bounds = [self.unit**p * grow for p in range(self.num_words)] + [
+            self.unit**self.num_words
+        ]
         return [bound * (1.0 + 2.0**-45) for bound in bounds]
 
     def split(self, x: Array) -> tuple[list[Array], Array]:
         """Stored words of x, which is float64 and finite, and the remainder.
 
-        The words are float32, or float64 for formats that float32 does not hold. The remainder, float64, is
-        x - sum_p 2**(-low_shift p) words[p]: exact, but for one rounding where a word saturates.
+        The words are float32, or float64 for formats that float32 does not hold. The
+        remainder, float64, is x - sum_p 2**(-low_shift p) words[p]: exact, but for one
+        rounding where a word saturates.
         """
         remainder = np.array(x, np.float64, like=x)
         words = []
@@ -78,21 +92,31 @@ class Splitting:
                 limit = 2.0**1000
                 scaled = np.clip(remainder, -limit, limit) * 2.0 ** (self.low_shift * p)
             word = round_to_format(scaled, self.fmt, self.rounding, saturate=True)
-            remainder = remainder - word.astype(np.float64) * 2.0 ** (-self.low_shift * p)
+            remainder = remainder - word.astype(np.float64) * 2.0 ** (
+                -self.low_shift * p
+            )
             words.append(word)
         return words, remainder
 
-    def describe(self, x: Array, words: list[Array], remainder: Array, axis: int, lost: Array) -> WordFacts:
+    def describe(
+        self, x: Array, words: list[Array], remainder: Array, axis: int, lost: Array
+    ) -> WordFacts:
         """Facts about the rows or columns of x for what `split` made of them.
 
-        `lost`, of the shape of a fact, says where x has entries so small that they, or what is computed here, may have
-        been rounded to multiples of 2**-1074.
+        `lost`, of the shape of a fact, says where x has entries so small that they, or
+        what is computed here, may have been rounded to multiples of 2**-1074.
         """
         size = np.abs(x)
-        excess, subnormal, lowest = [], [], np.full(lost.shape, 2.0**self.fmt.emax, like=lost)
+        excess, subnormal, lowest = (
+            [],
+            [],
+            np.full(lost.shape, 2.0**self.fmt.emax, like=lost),
+        )
         for p, (word, bound) in enumerate(zip(words, self.relative_bounds())):
             part = np.abs(word).astype(np.float64)
-            least = np.min(part, axis=axis, where=part > 0, initial=np.inf, keepdims=True)
+            least = np.min(
+                part, axis=axis, where=part > 0, initial=np.inf, keepdims=True
+            )
             np.minimum(lowest, least, out=lowest)
             smallest_normal = 2.0 ** (self.fmt.emin - self.low_shift * p)
             subnormal.append(np.where(least < 2.0**self.fmt.emin, smallest_normal, 0.0))
@@ -101,7 +125,9 @@ class Splitting:
         left = np.abs(remainder)
         excess.append(_largest_excess(left, self.relative_bounds()[-1], size, axis))
         with np.errstate(over="ignore"):
-            total = np.sum(size, axis=axis, keepdims=True) * (1.0 + (size.shape[axis] + 2) * 2.0**-53)
+            total = np.sum(size, axis=axis, keepdims=True) * (
+                1.0 + (size.shape[axis] + 2) * 2.0**-53
+            )
         return WordFacts(
             excess=np.concatenate(excess, axis=axis) + lost * (4.0 * LEAST),
             subnormal=np.concatenate(subnormal, axis=axis),
@@ -112,6 +138,13 @@ class Splitting:
 
 
 def _largest_excess(part: Array, bound: float, size: Array, axis: int) -> Array:
-    """At least max(0, part - bound size) along `axis`, 0 for part <= bound (1 - 2**-45) size; Inf if it overflows."""
+    """At least max(0, part - bound size) along `axis`, 0 for part <= bound (1 - 2**-45)
+    size; Inf if it overflows.
+    """
     with np.errstate(over="ignore"):
-        return np.max(part - bound * (1.0 - 2.0**-46) * size, axis=axis, keepdims=True, initial=0.0) * (1.0 + 2.0**-50)
+        return np.max(
+            part - bound * (1.0 - 2.0**-46) * size,
+            axis=axis,
+            keepdims=True,
+            initial=0.0,
+        ) * (1.0 + 2.0**-50)

@@ -1,4 +1,6 @@
-"""One paper idea a file; every scheme is a frozen dataclass with the same few methods."""
+"""One paper idea a file; every scheme is a frozen dataclass with the same few
+methods.
+"""
 
 from hifigemm.schemes.auto import SCHEMES
 from hifigemm.schemes.corrected import Corrected
@@ -9,4 +11,13 @@ from hifigemm.schemes.ozaki1 import Ozaki1
 from hifigemm.schemes.ozaki2 import Ozaki2
 from hifigemm.schemes.scheme import Scheme
 
-__all__ = ["SCHEMES", "Corrected", "DoubleDouble", "Multiword", "Native", "Ozaki1", "Ozaki2", "Scheme"]
+__all__ = [
+    "SCHEMES",
+    "Corrected",
+    "DoubleDouble",
+    "Multiword",
+    "Native",
+    "Ozaki1",
+    "Ozaki2",
+    "Scheme",
+]

@@ -28,7 +28,14 @@ from hifigemm.schemes.word_scheme import WordScheme
 Look = Callable[[Scheme, Target], Evidence | None]
 """What a scheme wants to know of the operands for a target."""
 
-_ALL: tuple[type[Scheme], ...] = Native, Multiword, Corrected, Ozaki1, Ozaki2, DoubleDouble
+_ALL: tuple[type[Scheme], ...] = (
+    Native,
+    Multiword,
+    Corrected,
+    Ozaki1,
+    Ozaki2,
+    DoubleDouble,
+)
 SCHEMES: dict[str, type[Scheme]] = {cls.name: cls for cls in _ALL}
 
 _ONE_WORD = {
@@ -36,22 +43,31 @@ _ONE_WORD = {
     "bf16": Multiword("bf16", 1, 1, accumulate="blocked", block=32),
     "tf32": Multiword("tf32", 1, 1, accumulate="blocked", block=16),
 }
-"""Operands of one word: products are exact, sums leave the tensor core after two instructions. For positive entries and
-k = 1024 to 4096 the mean error on an H200 is 0.9e-7 to 1.4e-7 |A||B|, after four instructions 1.8e-7 to 1.9e-7, and the
-time differs by a twentieth."""
+"""Operands of one word: products are exact, sums leave the tensor core after two
+instructions. For positive entries and k = 1024 to 4096 the mean error on an H200 is
+0.9e-7 to 1.4e-7 |A||B|, after four instructions 1.8e-7 to 1.9e-7, and the time differs
+by a twentieth.
+"""
 _WORDS: dict[object, tuple[Scheme, ...]] = {
     None: (Corrected("fp16"), Corrected("tf32"), Native()),
     FP16: (_ONE_WORD["fp16"], _ONE_WORD["tf32"]),
     BF16: (_ONE_WORD["bf16"], Native()),
 }
-"""Choices by `Problem.narrow`: quicker words first, then those that hold more exponents. TF32 holds all of FP16's."""
+"""Choices by `Problem.narrow`: quicker words first, then those that hold more
+exponents. TF32 holds all of FP16's.
+"""
 _SHORT = 1e-4
-"""Seconds of a native product in whose place words of one format are tried alone: a choice that is not taken costs two
-launches, a sixth of the time at n = 1024."""
+"""Seconds of a native product in whose place words of one format are tried alone: a
+choice that is not taken costs two launches, a sixth of the time at n = 1024.
+"""
 _WORDS_MARGIN = 1.5
-"""Words are to be quicker by a third: whether the first choice is taken is seen on the device only."""
+"""Words are to be quicker by a third: whether the first choice is taken is seen on the
+device only.
+"""
 _MORE_MODULI = 2
-"""Larger counts that the device may go on to; data with phi = 1 need one or two moduli more than data of one size."""
+"""Larger counts that the device may go on to; data with phi = 1 need one or two moduli
+more than data of one size.
+"""
 
 
 def as_scheme(scheme: str | Scheme) -> Scheme | None:
@@ -61,20 +77,26 @@ def as_scheme(scheme: str | Scheme) -> Scheme | None:
     if isinstance(scheme, str) and scheme == "auto":
         return None
     if isinstance(scheme, type) and issubclass(scheme, Scheme):
-        raise PlanError(f"scheme={scheme!r} is a class; expected an instance, such as hifigemm.{scheme.__name__}()")
+        raise PlanError(
+            f"scheme={scheme!r} is a class; expected an instance, such as hifigemm.{scheme.__name__}()"
+        )
     if not isinstance(scheme, str) or scheme not in SCHEMES:
-        raise PlanError(f'scheme={scheme!r}: expected "auto", {", ".join(SCHEMES)} or one of the scheme dataclasses')
+        raise PlanError(
+            f'scheme={scheme!r}: expected "auto", {", ".join(SCHEMES)} or one of the scheme dataclasses'
+        )
     return SCHEMES[scheme]()
 
 
 def scheme_for(problem: Problem, target: Target, engine: Engine) -> Scheme:
-    """The cheapest scheme that keeps the target, as far as that is known without a look at the operands.
+    """The cheapest scheme that keeps the target, as far as that is known without a look
+    at the operands.
 
-    The native product wherever its worst case is good enough, or the level of its own format was asked for, unless
-    residues are quicker on this engine by its cost model; otherwise residues where programs make them. Elsewhere the
-    native product in float64 for float32 operands, which is one product too; else double-double sums, which take five
-    or six products for correct rounding where slices take as many for the weakest target that comes here. On a GPU
-    without Triton it is slices.
+    The native product wherever its worst case is good enough, or the level of its own
+    format was asked for, unless residues are quicker on this engine by its cost model;
+    otherwise residues where programs make them. Elsewhere the native product in float64
+    for float32 operands, which is one product too; else double-double sums, which take
+    five or six products for correct rounding where slices take as many for the weakest
+    target that comes here. On a GPU without Triton it is slices.
     """
     residues = Ozaki2(scaling="fast")
     if Native().keeps(problem, target):
@@ -87,14 +109,26 @@ def scheme_for(problem: Problem, target: Target, engine: Engine) -> Scheme:
     return DoubleDouble() if DoubleDouble.is_for(engine) else Ozaki1(product="fp64")
 
 
-def on_device(scheme: Scheme, problem: Problem, target: Target, engine: Engine, asked: Scheme | None) -> Plan | None:
-    """The plan in which the device chooses the number of moduli, or the native product, by the error ratio.
+def on_device(
+    scheme: Scheme,
+    problem: Problem,
+    target: Target,
+    engine: Engine,
+    asked: Scheme | None,
+) -> Plan | None:
+    """The plan in which the device chooses the number of moduli, or the native product,
+    by the error ratio.
 
-    For residues without a forced count where the worst case of a native product is good enough, so that the host never
-    has to know what was taken. None for all else.
+    For residues without a forced count where the worst case of a native product is good
+    enough, so that the host never has to know what was taken. None for all else.
     """
     native = Native()
-    if engine.costs is None or not isinstance(scheme, Ozaki2) or scheme.explicit or scheme.scaling != "fast":
+    if (
+        engine.costs is None
+        or not isinstance(scheme, Ozaki2)
+        or scheme.explicit
+        or scheme.scaling != "fast"
+    ):
         return None
     if problem.fmt is not FP64 or not native.keeps(problem, target):
         return None
@@ -102,19 +136,26 @@ def on_device(scheme: Scheme, problem: Problem, target: Target, engine: Engine, 
     counts = _ladder(first, engine.costs, engine.costs.native_seconds(problem))
     words = " or ".join(map(str, counts))
     worst = native.bound(problem)
-    reason = f"the device decides by the operands between {words} moduli and an FP64 product"
+    reason = (
+        f"the device decides by the operands between {words} moduli and an FP64 product"
+    )
     reason += f", at worst {worst:.3g} |A||B|{target.accepts(worst)}, which over- and underflows as a library's"
     return replace(
         first,
         verification=Verification.ON_DEVICE,
         bound=max(target.r, worst),
         reason=reason,
-        alternatives=(*(replace(scheme, num_moduli=count) for count in counts[1:]), native),
+        alternatives=(
+            *(replace(scheme, num_moduli=count) for count in counts[1:]),
+            native,
+        ),
     )
 
 
 def _ladder(first: Plan, costs: Costs, others: float) -> list[int]:
-    """The moduli of a plan, and larger counts that are expected to be quicker than what comes behind them."""
+    """The moduli of a plan, and larger counts that are expected to be quicker than what
+    comes behind them.
+    """
     counts = [first.scheme.count]
     for more in range(1, _MORE_MODULI + 1):
         products = first.scheme.expected_products(first.problem, first.target, more)
@@ -124,16 +165,25 @@ def _ladder(first: Plan, costs: Costs, others: float) -> list[int]:
 
 
 def by_operands(
-    problem: Problem, target: Target, engine: Engine, costs: Costs, look: Look | None, ratio: float | None = None
+    problem: Problem,
+    target: Target,
+    engine: Engine,
+    costs: Costs,
+    look: Look | None,
+    ratio: float | None = None,
 ) -> Plan:
-    """The cheapest plan of residues for a target beyond the native product, by one look at the operands.
+    """The cheapest plan of residues for a target beyond the native product, by one look
+    at the operands.
 
-    Moduli that hold the exact product keep every target, at the price of correct rounding. Fewer keep a number where
-    the error ratio is small: the device finds it out beside the product, and goes on to the exact product where it is
-    not. Where no moduli hold the exact product, a number is tried by its ratio alone, and what is left takes the steps
-    of correct rounding with entries that are certified for the target. So no target costs more than a stronger one.
+    Moduli that hold the exact product keep every target, at the price of correct
+    rounding. Fewer keep a number where the error ratio is small: the device finds it
+    out beside the product, and goes on to the exact product where it is not. Where no
+    moduli hold the exact product, a number is tried by its ratio alone, and what is
+    left takes the steps of correct rounding with entries that are certified for the
+    target. So no target costs more than a stronger one.
 
-    Nobody looks for `look` None. `ratio` is the error ratio, once a program has found it.
+    Nobody looks for `look` None. `ratio` is the error ratio, once a program has found
+    it.
     """
     residues = Ozaki2(scaling="fast")
     if look is None and ratio is None:
@@ -142,27 +192,41 @@ def by_operands(
     # The way of correct rounding, which a relative error takes too.
     evidence = None if look is None else look(residues, CORRECT)
     has_exact = evidence is not None and evidence.required_bits is not None
-    exact = residues.plan(problem, target, engine, evidence, None) if has_exact else None
+    exact = (
+        residues.plan(problem, target, engine, evidence, None) if has_exact else None
+    )
     if target.by_entry:
         return exact or _in_steps(problem, target, engine)
 
-    # As many moduli as a known ratio asks for, or those of the exact product where they are fewer.
+    # As many moduli as a known ratio asks for, or those of the exact product where they
+    # are fewer.
     if ratio is not None:
         plans = [] if exact is None else [exact]
         if residues.count_for(problem, target, ratio) is not None:
-            plans.append(residues.plan(problem, target, engine, Evidence(error_ratio=ratio), None))
-        return min(plans, key=_num_products) if plans else _in_steps(problem, target, engine)
+            plans.append(
+                residues.plan(
+                    problem, target, engine, Evidence(error_ratio=ratio), None
+                )
+            )
+        return (
+            min(plans, key=_num_products)
+            if plans
+            else _in_steps(problem, target, engine)
+        )
 
-    # As many as tame operands take; the exact product where that is expected to be quicker, or behind them.
+    # As many as tame operands take; the exact product where that is expected to be
+    # quicker, or behind them.
     first = residues.plan(problem, target, engine, None, None)
     if exact is None:
         return first
-    # A product that is its own mirror image is decided upon as a whole, so that it has the bits of the whole one.
+    # A product that is its own mirror image is decided upon as a whole, so that it has
+    # the bits of the whole one.
     whole = replace(problem, mirror="")
     exact_seconds = costs.residue_seconds(whole, math.ceil(_num_products(exact)), False)
     if costs.residue_seconds(whole, first.num_products, True) >= exact_seconds:
         return exact
-    if problem.fmt is not FP64 or _outliers(exact) is not None:  # the look at the ratio is little of such a product
+    # the look at the ratio is little of such a product
+    if problem.fmt is not FP64 or _outliers(exact) is not None:
         return first
     counts = _ladder(replace(first, problem=whole), costs, exact_seconds)
     return replace(
@@ -170,7 +234,10 @@ def by_operands(
         verification=Verification.ON_DEVICE,
         reason=f"the device decides by the operands between {' or '.join(map(str, counts))} moduli for {target} "
         f"in every entry and those of correct rounding: {exact.reason}",
-        alternatives=(*(replace(residues, num_moduli=count) for count in counts[1:]), exact.scheme),
+        alternatives=(
+            *(replace(residues, num_moduli=count) for count in counts[1:]),
+            exact.scheme,
+        ),
         evidence=exact.evidence,
     )
 
@@ -192,17 +259,27 @@ def _outliers(plan: Plan) -> Outliers | None:
 def _num_products(plan: Plan) -> float:
     """Products that a plan makes, those of outliers by their share."""
     outliers = _outliers(plan)
-    return plan.num_products if outliers is None else outliers.num_products(plan.problem, plan.num_products)
+    return (
+        plan.num_products
+        if outliers is None
+        else outliers.num_products(plan.problem, plan.num_products)
+    )
 
 
 def words_by_exponents(
-    problem: Problem, target: Target, engine: Engine, workspace: int, given: Plan | None = None
+    problem: Problem,
+    target: Target,
+    engine: Engine,
+    workspace: int,
+    given: Plan | None = None,
 ) -> Plan | None:
-    """The plan of words that the device chooses, where float32 results at their own level are sooner there by a third.
+    """The plan of words that the device chooses, where float32 results at their own
+    level are sooner there by a third.
 
-    The exponents of the operands decide on the device, so no product waits for them, and a worst case no larger than
-    that of a native product is kept. Launches that turn out idle are counted, but a margin is left for them. A plan
-    that is given, for another problem, leaves the times out and says the choices of operands like its own.
+    The exponents of the operands decide on the device, so no product waits for them,
+    and a worst case no larger than that of a native product is kept. Launches that turn
+    out idle are counted, but a margin is left for them. A plan that is given, for
+    another problem, leaves the times out and says the choices of operands like its own.
     """
     costs = engine.costs
     if costs is None or target.level is not FP32 or problem.fmt is not FP32:
@@ -221,14 +298,23 @@ def words_by_exponents(
 
 @lru_cache(maxsize=256)
 def _words_plan(
-    problem: Problem, target: Target, engine: Engine, workspace: int, choices: tuple[Scheme, ...]
+    problem: Problem,
+    target: Target,
+    engine: Engine,
+    workspace: int,
+    choices: tuple[Scheme, ...],
 ) -> Plan | None:
-    """The plan of words that the device chooses; None where the engine has no kernels for it or no room."""
+    """The plan of words that the device chooses; None where the engine has no kernels
+    for it or no room.
+    """
     p = problem
     words = [scheme for scheme in choices if isinstance(scheme, WordScheme)]
     if p.k == 0 or words[0].product not in engine.products:
         return None
-    names = [*(scheme.product.upper() for scheme in words), *(["FP32 sums"] if len(words) < len(choices) else [])]
+    names = [
+        *(scheme.product.upper() for scheme in words),
+        *(["FP32 sums"] if len(words) < len(choices) else []),
+    ]
     worst = Native().bound(p)
     reason = f"{', else '.join(names)} by the exponents of the operands, at worst {worst:.3g} |A||B|"
     reason += target.accepts(worst)
@@ -236,7 +322,18 @@ def _words_plan(
     counts = words[0].count_products(unit, p), words[0].block_length(unit, p.terms)
     bound, blocking = max(target.r, worst), Blocking((p.batch, p.m, p.n))
     plan = Plan(
-        *(p, None, choices[0], target, engine.name, spec, *counts, Verification.ON_DEVICE, bound, reason),
+        *(
+            p,
+            None,
+            choices[0],
+            target,
+            engine.name,
+            spec,
+            *counts,
+            Verification.ON_DEVICE,
+            bound,
+            reason,
+        ),
         alternatives=choices[1:],
         blocking=blocking,
     )
@@ -244,17 +341,28 @@ def _words_plan(
     if program is None:
         return None
     nbytes = program.nbytes(p.batch, p.m, p.n) if p.multiplications else 0
-    return None if nbytes > workspace else replace(plan, blocking=replace(blocking, workspace=nbytes))
+    return (
+        None
+        if nbytes > workspace
+        else replace(plan, blocking=replace(blocking, workspace=nbytes))
+    )
 
 
 @lru_cache(maxsize=256)
-def chosen_native(native: Native, problem: Problem, target: Target, engine: Engine) -> Plan:
-    """The plan of a native product that was chosen, with what spoke against other schemes."""
+def chosen_native(
+    native: Native, problem: Problem, target: Target, engine: Engine
+) -> Plan:
+    """The plan of a native product that was chosen, with what spoke against other
+    schemes.
+    """
     why = f"no scheme is known to be quicker on engine {engine.name!r}"
     if problem.fmt is not FP64:
         why = f"residues are not considered for {problem.dtype}"
         if engine.costs is not None and target.level is FP32:
-            own, others = engine.costs.word_seconds(problem), engine.costs.native_seconds(problem)
+            own, others = (
+                engine.costs.word_seconds(problem),
+                engine.costs.native_seconds(problem),
+            )
             why = f"words of {1e3 * own:.3g} ms, against {1e3 * others:.3g} ms, are not quicker by a third"
             if _WORDS_MARGIN * own <= others:
                 why = "words would exceed this bound or the workspace"
@@ -268,10 +376,14 @@ def chosen_native(native: Native, problem: Problem, target: Target, engine: Engi
 
 
 def _residues_pay(problem: Problem, target: Target, engine: Engine) -> bool:
-    """Whether residues are expected to be quicker by a tenth than the native product; operands are not seen yet."""
+    """Whether residues are expected to be quicker by a tenth than the native product;
+    operands are not seen yet.
+    """
     if engine.costs is None or problem.fmt is not FP64:
         return False
-    return _expected_cost(problem, target, engine.costs)[1] < 0.9 * engine.costs.native_seconds(problem)
+    return _expected_cost(problem, target, engine.costs)[
+        1
+    ] < 0.9 * engine.costs.native_seconds(problem)
 
 
 def _expected_cost(problem: Problem, target: Target, costs: Costs) -> tuple[int, float]:

@@ -5,22 +5,24 @@ Idea
 
         C = fl(sum_steps A_hi B_hj) + 2**-s (A_lo B_hi + A_hi B_lo).
 
-    The main product starts from 0 in every block of k and is added outside the unit, in FP32 to nearest, because the
-    unit truncates its sums; the corrections are chained in an accumulator of their own, small enough for that to do
-    no harm, block by block: A_lo B_hi, then A_hi B_lo, so that a kernel loads each block once. A_lo B_lo lies below
-    FP32 and is dropped.
+    The main product starts from 0 in every block of k and is added outside the unit, in
+    FP32 to nearest, because the unit truncates its sums; the corrections are chained in
+    an accumulator of their own, small enough for that to do no harm, block by block:
+    A_lo B_hi, then A_hi B_lo, so that a kernel loads each block once. A_lo B_lo lies
+    below FP32 and is dropped.
 Notation
-    s = 11 for FP16, so that A_lo does not underflow, and 0 for TF32; u = 2**-11; b the length of a block.
+    s = 11 for FP16, so that A_lo does not underflow, and 0 for TF32; u = 2**-11; b the
+    length of a block.
 Exact when
-    Never. |C - AB| <= (eps_b + (k / b) 2**-24 + 3 u**2 + 4 u eps_k) |A||B| to first order, eps the error of a sum in
-    the unit; in full in numerics/word_bounds.py.
+    Never. |C - AB| <= (eps_b + (k / b) 2**-24 + 3 u**2 + 4 u eps_k) |A||B| to first
+    order, eps the error of a sum in the unit; in full in numerics/word_bounds.py.
 Cost
     3 products.
 References
-    [OY22] Recovering single precision accuracy from Tensor Cores while surpassing the FP32 theoretical peak
-    performance, doi:10.1177/10943420221090256.
-    [MM25] Error Analysis of Matrix Multiplication with Narrow Range Floating-Point Arithmetic,
-    doi:10.1137/24M1685109: scaling of rows and columns.
+    [OY22] Recovering single precision accuracy from Tensor Cores while surpassing the
+    FP32 theoretical peak performance, doi:10.1177/10943420221090256.
+    [MM25] Error Analysis of Matrix Multiplication with Narrow Range Floating-Point
+    Arithmetic, doi:10.1137/24M1685109: scaling of rows and columns.
 """
 
 from __future__ import annotations
@@ -59,15 +61,17 @@ class Corrected(WordScheme):
     product : "fp16" or "tf32"
         Format of the words.
     accumulate : "outside" or "chained"
-        "chained" leaves the sum of the main product to the unit, as a study of what the repair is worth.
+        "chained" leaves the sum of the main product to the unit, as a study of what the
+        repair is worth.
     scale : bool
-        Scale rows of A and columns of B by powers of two. Off, words over- and underflow earlier; entries whose sums
-        overflow are computed again with it.
+        Scale rows of A and columns of B by powers of two. Off, words over- and
+        underflow earlier; entries whose sums overflow are computed again with it.
     block : int or None
-        b; None takes `BLOCK`. [OY22] takes one instruction, 16 of k for FP16 and 8 for TF32. For entries uniform on
-        (0, 1) and k = 4096 on the model of the H100, the mean relative error is 1.7e-7, 1.4e-7, 1.9e-7, 4.6e-7 for FP16
-        with b = 16, 32, 64, 128 and 2.4e-7, 1.8e-7, 1.6e-7, 2.6e-7 for TF32 with b = 8, 16, 32, 64; it is 6.8e-7 for
-        FP32 sums in order.
+        b; None takes `BLOCK`. [OY22] takes one instruction, 16 of k for FP16 and 8 for
+        TF32. For entries uniform on (0, 1) and k = 4096 on the model of the H100, the
+        mean relative error is 1.7e-7, 1.4e-7, 1.9e-7, 4.6e-7 for FP16 with b = 16, 32,
+        64, 128 and 2.4e-7, 1.8e-7, 1.6e-7, 2.6e-7 for TF32 with b = 8, 16, 32, 64; it
+        is 6.8e-7 for FP32 sums in order.
     shift_low : bool
         Off: s = 0, so low words of FP16 underflow.
     split_rounding : "nearest" or "zero"
@@ -86,7 +90,9 @@ class Corrected(WordScheme):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.block is not None and self.accumulate != "outside":
-            raise PlanError(f'Corrected(block={self.block}) goes with accumulate="outside"')
+            raise PlanError(
+                f'Corrected(block={self.block}) goes with accumulate="outside"'
+            )
 
     @property
     def chains_corrections(self) -> bool:
@@ -96,8 +102,15 @@ class Corrected(WordScheme):
     @property
     def splitting(self) -> Splitting:
         """Two words, the second scaled by 2**s."""
-        rounding = _NEAREST[self.product] if self.split_rounding == "nearest" else "zero"
-        return Splitting(FORMATS[self.product], 2, rounding, LOW_SHIFT[self.product] if self.shift_low else 0)
+        rounding = (
+            _NEAREST[self.product] if self.split_rounding == "nearest" else "zero"
+        )
+        return Splitting(
+            FORMATS[self.product],
+            2,
+            rounding,
+            LOW_SHIFT[self.product] if self.shift_low else 0,
+        )
 
     @property
     def interval(self) -> int:
@@ -105,7 +118,9 @@ class Corrected(WordScheme):
         return self.block or BLOCK[self.product]
 
     def pair_errors(self, unit: Accumulation, k: int) -> dict[Pair, float]:
-        """The corrections are chained, the main product in blocks; all go through the addition at the end."""
+        """The corrections are chained, the main product in blocks; all go through the
+        addition at the end.
+        """
         block, outside = self.interval, unit.accumulator.u
         chain, first = steps_in_blocks(unit, k, block), unit.steps(min(k, block))
         end = (outside, 1)
@@ -130,13 +145,19 @@ class Corrected(WordScheme):
         with np.errstate(over="ignore", invalid="ignore"):
             for start in range(0, k, self.interval):
                 stop = start + self.interval
-                high_a, low_a = (word(a, p, k, left=True, start=start, stop=stop) for p in range(2))
-                high_b, low_b = (word(b, p, k, left=False, start=start, stop=stop) for p in range(2))
+                high_a, low_a = (
+                    word(a, p, k, left=True, start=start, stop=stop) for p in range(2)
+                )
+                high_b, low_b = (
+                    word(b, p, k, left=False, start=start, stop=stop) for p in range(2)
+                )
                 correction = engine.rounded_product(fmt, low_a, high_b, correction)
                 correction = engine.rounded_product(fmt, high_a, low_b, correction)
                 if self.accumulate == "chained" or main is None:
                     main = engine.rounded_product(fmt, high_a, high_b, main)
                 else:
                     main = main + engine.rounded_product(fmt, high_a, high_b)
-            total: Array = main + correction * np.float32(2.0**-self.splitting.low_shift)
+            total: Array = main + correction * np.float32(
+                2.0**-self.splitting.low_shift
+            )
         return total

@@ -1,24 +1,31 @@
-"""Multiword products: each operand as a sum of one to three short words, multiplied and added with rounding.
+"""Multiword products: each operand as a sum of one to three short words, multiplied and
+added with rounding.
 
 Idea
-    A ~ A_1 + ... + A_p and B likewise, each word rounded to the format of a matrix unit; C = sum A_i B_j over
-    i + j <= p + 1, or over all p**2 pairs, added by the unit's own accumulator. FP32 accuracy from FP16, BF16 or TF32
-    words; FP64 accuracy from FP32 words whose exact products are added in FP64 ("TF64").
+    A ~ A_1 + ... + A_p and B likewise, each word rounded to the format of a matrix
+    unit; C = sum A_i B_j over i + j <= p + 1, or over all p**2 pairs, added by the
+    unit's own accumulator. FP32 accuracy from FP16, BF16 or TF32 words; FP64 accuracy
+    from FP32 words whose exact products are added in FP64 ("TF64").
 Notation
-    p = num_words, u its unit roundoff (2 u for rounding to zero), c the rounding errors of one sum in the unit.
+    p = num_words, u its unit roundoff (2 u for rounding to zero), c the rounding errors
+    of one sum in the unit.
 Exact when
-    Never. |C - AB| <= ((p + 1) u**p + c) |A||B| to first order, in full in numerics/word_bounds.py. c is about k
-    u_acc for "chained" (all products and all of k through one accumulator) and "separate" (one accumulator a product,
-    added outside), and about (b + k / b) u_acc for "blocked": blocks of b inside the unit, their sums added outside
-    to nearest [BHM20]. Tensor cores truncate their sums, always towards zero, so errors add up for positive data:
-    at k = 4096 they reach a sixth of the bound on the model of the H100.
+    Never. |C - AB| <= ((p + 1) u**p + c) |A||B| to first order, in full in
+    numerics/word_bounds.py. c is about k u_acc for "chained" (all products and all of k
+    through one accumulator) and "separate" (one accumulator a product, added outside),
+    and about (b + k / b) u_acc for "blocked": blocks of b inside the unit, their sums
+    added outside to nearest [BHM20]. Tensor cores truncate their sums, always towards
+    zero, so errors add up for positive data: at k = 4096 they reach a sixth of the
+    bound on the model of the H100.
 Cost
     num_products: p (p + 1) / 2 or p**2.
 References
     [FHLMM23] Matrix Multiplication in Multiword Arithmetic, doi:10.1137/21M1465032.
-    [MCLVH18] NVIDIA Tensor Core Programmability, Performance & Precision, doi:10.1109/IPDPSW.2018.00091.
+    [MCLVH18] NVIDIA Tensor Core Programmability, Performance & Precision,
+    doi:10.1109/IPDPSW.2018.00091.
     [FWLD21] EGEMM-TC, doi:10.1145/3437801.3441599.
-    [VLVJ23] Mixed-Precision S/DGEMM Using the TF32 and TF64 Frameworks, doi:10.1145/3624062.3624084.
+    [VLVJ23] Mixed-Precision S/DGEMM Using the TF32 and TF64 Frameworks,
+    doi:10.1145/3624062.3624084.
     [BHM20] A Class of Fast and Accurate Summation Algorithms, doi:10.1137/19M1257780.
 """
 
@@ -46,12 +53,15 @@ COUNTS = {
     "tf32": ((1, 1), (2, 3), (2, 4)),
     "fp32": ((1, 1), (2, 3), (2, 4)),
 }
-"""(num_words, num_products) for each product. More words would lie below what the accumulator keeps."""
+"""(num_words, num_products) for each product. More words would lie below what the
+accumulator keeps.
+"""
 
 
 @dataclass(frozen=True)
 class Multiword(WordScheme):
-    """Products of words added with rounding [FHLMM23]. See `PRESETS` for published methods.
+    """Products of words added with rounding [FHLMM23]. See `PRESETS` for published
+    methods.
 
     Parameters
     ----------
@@ -64,8 +74,9 @@ class Multiword(WordScheme):
     accumulate : "chained", "separate" or "blocked"
         See the module docstring. Small products come first.
     scale : bool
-        Scale rows of A and columns of B by powers of two. Off, as in the papers, words over- and underflow earlier;
-        entries whose sums overflow are computed again with it.
+        Scale rows of A and columns of B by powers of two. Off, as in the papers, words
+        over- and underflow earlier; entries whose sums overflow are computed again with
+        it.
     block : int or None
         b for "blocked"; None chooses from k.
     """
@@ -83,13 +94,17 @@ class Multiword(WordScheme):
     def __post_init__(self) -> None:
         super().__post_init__()
         if (self.num_words, self.num_products) not in COUNTS[self.product]:
-            known = ", ".join(f"{words} and {products}" for words, products in COUNTS[self.product])
+            known = ", ".join(
+                f"{words} and {products}" for words, products in COUNTS[self.product]
+            )
             raise PlanError(
                 f"Multiword(product={self.product!r}, num_words={self.num_words}, num_products={self.num_products}): "
                 f"num_words and num_products may be {known}"
             )
         if self.block is not None and self.accumulate != "blocked":
-            raise PlanError(f'Multiword(block={self.block}) goes with accumulate="blocked"')
+            raise PlanError(
+                f'Multiword(block={self.block}) goes with accumulate="blocked"'
+            )
 
     @property
     def chains_corrections(self) -> bool:
@@ -105,10 +120,16 @@ class Multiword(WordScheme):
         """The kept pairs of words, counted from 0, smallest products first."""
         p = self.num_words
         last = 2 * (p - 1) if self.num_products == p * p else p - 1
-        return [(i, s - i) for s in range(last, -1, -1) for i in range(min(s, p - 1), max(-1, s - p), -1)]
+        return [
+            (i, s - i)
+            for s in range(last, -1, -1)
+            for i in range(min(s, p - 1), max(-1, s - p), -1)
+        ]
 
     def pair_errors(self, unit: Accumulation, k: int) -> dict[Pair, float]:
-        """Pair j of n goes through its own steps and, as a part of C, through those of the pairs after it."""
+        """Pair j of n goes through its own steps and, as a part of C, through those of
+        the pairs after it.
+        """
         pairs, outside = self.pairs(), unit.accumulator.u
         block = self.block_length(unit, k)
         inner, parts = unit.steps(block), -(-k // block)
@@ -116,13 +137,17 @@ class Multiword(WordScheme):
         for j, pair in enumerate(pairs):
             later = len(pairs) - j
             if self.accumulate == "separate":
-                errors[pair] = growth((unit.error, inner), (outside, min(later, len(pairs) - 1)))
+                errors[pair] = growth(
+                    (unit.error, inner), (outside, min(later, len(pairs) - 1))
+                )
             else:
                 errors[pair] = growth((unit.error, inner * later), (outside, parts - 1))
         return errors
 
     def block_length(self, unit: Accumulation, k: int) -> int:
-        """k, or for "blocked" a power of two near the minimum of the bound, one instruction of the unit at least."""
+        """k, or for "blocked" a power of two near the minimum of the bound, one
+        instruction of the unit at least.
+        """
         if self.accumulate != "blocked":
             return k
         if self.block is not None:
@@ -166,4 +191,6 @@ PRESETS = {
     "valero-lara-tf64x3": Multiword("fp32", 2, 3, scale=False),
     "valero-lara-tf64x4": Multiword("fp32", 2, 4, scale=False),
 }
-"""Published methods, named after first authors: [MCLVH18], [FWLD21], [FHLMM23], [VLVJ23]."""
+"""Published methods, named after first authors: [MCLVH18], [FWLD21], [FHLMM23],
+[VLVJ23].
+"""

@@ -1,15 +1,19 @@
-"""The product of the library behind the engine, judged by the same promise as every other scheme.
+"""The product of the library behind the engine, judged by the same promise as every
+other scheme.
 
 Idea
-    C = fl(A B) in the operands' own format, or in FP64 for FP32 operands with one rounding to FP32 at the end.
+    C = fl(A B) in the operands' own format, or in FP64 for FP32 operands with one
+    rounding to FP32 at the end.
 Notation
     terms = k, or 2 k for complex operands; u the unit roundoff of the arithmetic.
 Exact when
-    Never relied on. |C - AB| <= gamma_terms |A||B| in any order of summation, as long as nothing over- or underflows.
+    Never relied on. |C - AB| <= gamma_terms |A||B| in any order of summation, as long
+    as nothing over- or underflows.
 Cost
     1 product.
 References
-    [Hig02] Accuracy and Stability of Numerical Algorithms, section 3.1, doi:10.1137/1.9780898718027.
+    [Hig02] Accuracy and Stability of Numerical Algorithms, section 3.1,
+    doi:10.1137/1.9780898718027.
 """
 
 from __future__ import annotations
@@ -42,8 +46,8 @@ class Native(Scheme):
     Parameters
     ----------
     product : None or "fp64"
-        None multiplies in the format of the operands; "fp64" multiplies float32 (complex64) operands in float64
-        (complex128) and rounds the result once.
+        None multiplies in the format of the operands; "fp64" multiplies float32
+        (complex64) operands in float64 (complex128) and rounds the result once.
     """
 
     name: ClassVar[str] = "native"
@@ -60,16 +64,28 @@ class Native(Scheme):
         return native_bound(problem.terms, self.arithmetic(problem).u)
 
     def keeps(self, problem: Problem, target: Target) -> bool:
-        """Whether the worst case meets the target, or the target is the level of the arithmetic itself."""
+        """Whether the worst case meets the target, or the target is the level of the
+        arithmetic itself.
+        """
         if not problem.k:
             return True
         if target.by_entry:
             return False
-        return self.bound(problem) <= target.r or target.level is self.arithmetic(problem)
+        return self.bound(problem) <= target.r or target.level is self.arithmetic(
+            problem
+        )
 
-    def plan(self, problem: Problem, target: Target, engine: Engine, evidence: Evidence | None, asked: Any) -> Plan:
-        """One product. At the level of its own format an engine with programs leaves over- and underflow to its
-        library; otherwise entries where they may have happened are escalated.
+    def plan(
+        self,
+        problem: Problem,
+        target: Target,
+        engine: Engine,
+        evidence: Evidence | None,
+        asked: Any,
+    ) -> Plan:
+        """One product. At the level of its own format an engine with programs leaves
+        over- and underflow to its library; otherwise entries where they may have
+        happened are escalated.
         """
         return _planned(self, problem, target, engine, asked)
 
@@ -77,22 +93,40 @@ class Native(Scheme):
         """None: the library manages its own workspace."""
         return 0
 
-    def split(self, plan: Plan, x: Array, side: str, scale: Scale | None, engine: Engine) -> Split:
+    def split(
+        self, plan: Plan, x: Array, side: str, scale: Scale | None, engine: Engine
+    ) -> Split:
         """The operand as it is."""
-        return Split(side, x.shape[1 if side == "left" else 2], x, np.zeros((1, 1, 1), np.int64), 1)
+        return Split(
+            side,
+            x.shape[1 if side == "left" else 2],
+            x,
+            np.zeros((1, 1, 1), np.int64),
+            1,
+        )
 
-    def multiply(self, plan: Plan, left: Split, right: Split, engine: Engine, shift: int) -> Product:
-        """The product; entries that over- or underflowed, or may have on the way, are not certified."""
+    def multiply(
+        self, plan: Plan, left: Split, right: Split, engine: Engine, shift: int
+    ) -> Product:
+        """The product; entries that over- or underflowed, or may have on the way, are
+        not certified.
+        """
         fmt = self.arithmetic(plan.problem)
-        dtype = np.result_type(result_dtype(fmt), np.complex64 if plan.problem.is_complex else np.float32)
-        a, b = left.planes.astype(dtype, copy=False), right.planes.astype(dtype, copy=False)
+        dtype = np.result_type(
+            result_dtype(fmt), np.complex64 if plan.problem.is_complex else np.float32
+        )
+        a, b = (
+            left.planes.astype(dtype, copy=False),
+            right.planes.astype(dtype, copy=False),
+        )
         c = engine.native_product(a, b)
         parts, bound = c.view(c.real.dtype), self.bound(plan.problem)
         limit = plan.problem.terms, 2.0**fmt.emin
         if not shift and fmt is plan.problem.fmt and are_ordinary(parts, *limit):
             return finished(plan.problem, parts, None, bound, 1)
         certified = underflow_free(np.abs(parts), *limit)
-        if not certified.all() and least_exponent(a) + least_exponent(b) >= fmt.emin:  # no product underflows
+        # no product underflows
+        if not certified.all() and least_exponent(a) + least_exponent(b) >= fmt.emin:
             certified[...] = True
         with np.errstate(over="ignore", invalid="ignore"):
             if shift:
@@ -102,22 +136,40 @@ class Native(Scheme):
         return finished(plan.problem, parts, certified, bound, 1)
 
     def escalate(self, plan: Plan, problem: Problem, engine: Engine) -> Plan | None:
-        """Double-double sums on a CPU, else slices with FP64 products; neither over- nor underflow on the way."""
+        """Double-double sums on a CPU, else slices with FP64 products; neither over-
+        nor underflow on the way.
+        """
         if DoubleDouble.is_for(engine):
             return DoubleDouble().plan(problem, plan.target, engine, None, plan.asked)
-        return Ozaki1(product="fp64").continued(problem, plan.target, engine, plan.asked)
+        return Ozaki1(product="fp64").continued(
+            problem, plan.target, engine, plan.asked
+        )
 
 
 @lru_cache(maxsize=256)
-def _planned(scheme: Native, problem: Problem, target: Target, engine: Engine, asked: Any) -> Plan:
-    """The plan, kept for the next product of this kind: no data enter it, and small products are quick."""
+def _planned(
+    scheme: Native, problem: Problem, target: Target, engine: Engine, asked: Any
+) -> Plan:
+    """The plan, kept for the next product of this kind: no data enter it, and small
+    products are quick.
+    """
     bound = scheme.bound(problem)
     reason = f"native product, at worst {problem.terms} u = {bound:.3g} |A||B|"
     if scheme.product == "fp64" and problem.fmt is FP32:
         reason = f"float64 product of float32 operands, rounded once, at worst {bound:.3g} |A||B|"
     reason += target.accepts(bound)
     plan = Plan(
-        *(problem, asked, scheme, target, engine.name, None, 1, problem.k, Verification.ENTRYWISE),
+        *(
+            problem,
+            asked,
+            scheme,
+            target,
+            engine.name,
+            None,
+            1,
+            problem.k,
+            Verification.ENTRYWISE,
+        ),
         *(max(target.r, bound), reason),
     )
     if target.level is problem.fmt and engine.compile(plan) is not None:

@@ -1,1 +1,3 @@
-"""What the command line, benchmarks and experiments share: files with their environment, and pictures."""
+"""What the command line, benchmarks and experiments share: files with their
+environment, and pictures.
+"""

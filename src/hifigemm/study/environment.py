@@ -18,11 +18,14 @@ import numpy as np
 
 
 def environment(**extra: Any) -> dict[str, Any]:
-    """Return what decides times and bits: versions, BLAS, processor, date, commit. Ready for JSON.
+    """Return what decides times and bits: versions, BLAS, processor, date, commit.
+    Ready for JSON.
 
-    Keys: python, numpy, blas (name, version), threads (of each pool, if threadpoolctl is installed, else the variables
-    that set them), system, cpu, cores (available to this process), date (UTC), commit (of the checkout that holds the
-    working directory, None outside one; "+" marks uncommitted changes). Keyword arguments are further entries.
+    Keys: python, numpy, blas (name, version), threads (of each pool, if threadpoolctl
+    is installed, else the variables that set them), system, cpu, cores (available to
+    this process), date (UTC), commit (of the checkout that holds the working directory,
+    None outside one; "+" marks uncommitted changes). Keyword arguments are further
+    entries.
     """
     built_with: Any = np.show_config(mode="dicts")
     blas = built_with.get("Build Dependencies", {}).get("blas", {})
@@ -33,18 +36,23 @@ def environment(**extra: Any) -> dict[str, Any]:
         "threads": _threads(),
         "system": f"{platform.system()} {platform.machine()}",
         "cpu": _cpu_model(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cores": len(os.sched_getaffinity(0))
+        if hasattr(os, "sched_getaffinity")
+        else os.cpu_count(),
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "commit": _commit(),
         **extra,
     }
 
 
-def write_csv(path: str | os.PathLike[str], rows: Sequence[Mapping[str, Any]], **extra: Any) -> None:
-    """Write rows as CSV, and beside it ``<stem>.env.json`` with `environment`, which takes **extra. Make the folder.
+def write_csv(
+    path: str | os.PathLike[str], rows: Sequence[Mapping[str, Any]], **extra: Any
+) -> None:
+    """Write rows as CSV, and beside it ``<stem>.env.json`` with `environment`, which
+    takes **extra. Make the folder.
 
-    The columns are all keys in the order of their first appearance; a missing value is an empty cell. Floats are
-    written so that reading them gives the same float.
+    The columns are all keys in the order of their first appearance; a missing value is
+    an empty cell. Floats are written so that reading them gives the same float.
     """
     path = Path(path)
     columns = list(dict.fromkeys(key for row in rows for key in row))
@@ -52,8 +60,12 @@ def write_csv(path: str | os.PathLike[str], rows: Sequence[Mapping[str, Any]], *
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, columns, lineterminator="\n")
         writer.writeheader()
-        # NumPy's scalars as Python's own: a float32 keeps its value, not its short spelling.
-        writer.writerows({k: v.item() if isinstance(v, np.generic) else v for k, v in row.items()} for row in rows)
+        # NumPy's scalars as Python's own: a float32 keeps its value, not its short
+        # spelling.
+        writer.writerows(
+            {k: v.item() if isinstance(v, np.generic) else v for k, v in row.items()}
+            for row in rows
+        )
     described = json.dumps(environment(**extra), indent=2, default=str)
     path.with_suffix(".env.json").write_text(described + "\n", encoding="utf-8")
 
@@ -64,12 +76,19 @@ def _threads() -> dict[str, Any]:
     except ImportError:
         names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
         return {name: os.environ[name] for name in names if name in os.environ}
-    return {f"{pool['internal_api']} {pool['version']}": pool["num_threads"] for pool in threadpool_info()}
+    return {
+        f"{pool['internal_api']} {pool['version']}": pool["num_threads"]
+        for pool in threadpool_info()
+    }
 
 
 def _cpu_model() -> str:
     with suppress(OSError):
-        found = re.search(r"^model name\s*:\s*(.*)$", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.MULTILINE)
+        found = re.search(
+            r"^model name\s*:\s*(.*)$",
+            Path("/proc/cpuinfo").read_text(encoding="utf-8"),
+            re.MULTILINE,
+        )
         if found:
             return found[1]
     return platform.processor() or platform.machine()
@@ -80,9 +99,13 @@ def _commit() -> str | None:
 
     def git(*arguments: str) -> str:
         command = ["git", *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+        return subprocess.run(
+            command, capture_output=True, text=True, check=True, timeout=10
+        ).stdout.strip()
 
     try:
-        return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain", "--untracked-files=no") else "")
+        return git("rev-parse", "HEAD") + (
+            "+" if git("status", "--porcelain", "--untracked-files=no") else ""
+        )
     except (OSError, subprocess.SubprocessError):
         return None

@@ -1,12 +1,14 @@
-"""Tests of products of matrices: an exact judge, matrices that are hard, and what is asked of other libraries.
+"""Tests of products of matrices: an exact judge, matrices that are hard, and what is
+asked of other libraries.
 
     from hifigemm.testing import correctly_rounded, meets_promise
 
     assert meets_promise(c, a, b, 1e-12).all()
     assert (c == correctly_rounded(a, b)).all()
 
-The judge shares no code with the library: it sees operands and results only. `primitives` tries the functions of NumPy,
-its BLAS and PyTorch on which exactness rests; ``hifigemm info --check`` runs it.
+The judge shares no code with the library: it sees operands and results only.
+`primitives` tries the functions of NumPy, its BLAS and PyTorch on which exactness
+rests; ``hifigemm info --check`` runs it.
 """
 
 from hifigemm.testing.exact import ExactMatrix

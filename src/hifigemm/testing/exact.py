@@ -1,9 +1,11 @@
-"""Exact matrix products in integers, their rounding, and errors held against them: the arithmetic of `reference`.
+"""Exact matrix products in integers, their rounding, and errors held against them: the
+arithmetic of `reference`.
 
 Idea
-    Every finite binary float is an integer times a power of two, so with one exponent for each row of A and one for
-    each column of B, A = diag(2**row_exponent) A', B = B' diag(2**col_exponent) with integer A', B', and
-    (A B)_ij = (A' B')_ij 2**(row_exponent_i + col_exponent_j) holds without rounding.
+    Every finite binary float is an integer times a power of two, so with one exponent
+    for each row of A and one for each column of B, A = diag(2**row_exponent) A', B = B'
+    diag(2**col_exponent) with integer A', B', and (A B)_ij = (A' B')_ij
+    2**(row_exponent_i + col_exponent_j) holds without rounding.
 """
 
 from __future__ import annotations
@@ -21,12 +23,16 @@ from numpy.typing import DTypeLike, NDArray
 Backend = Literal["flint", "python"]
 
 Excess = tuple[int, int]
-"""A nonnegative error and the |A||B| that it is held against, both times the same positive number."""
+"""A nonnegative error and the |A||B| that it is held against, both times the same
+positive number.
+"""
 
 
 @dataclass(frozen=True)
 class ExactMatrix:
-    """An m x n matrix without rounding errors: (real + i imag) * 2**(row_exponent[:, None] + col_exponent)."""
+    """An m x n matrix without rounding errors: (real + i imag) * 2**(row_exponent[:,
+    None] + col_exponent).
+    """
 
     real: NDArray[Any]  # Python integers, as those of imag
     imag: NDArray[Any] | None  # None for a real matrix
@@ -46,23 +52,35 @@ class ExactMatrix:
     def fraction(self, i: int, j: int) -> tuple[Fraction, Fraction]:
         """Real and imaginary part of entry (i, j)."""
         scale = Fraction(2) ** int(self.row_exponent[i] + self.col_exponent[j])
-        return self.real[i, j] * scale, (0 if self.imag is None else self.imag[i, j]) * scale
+        return self.real[i, j] * scale, (
+            0 if self.imag is None else self.imag[i, j]
+        ) * scale
 
     def round(self, dtype: DTypeLike) -> NDArray[Any]:
-        """Round each real component once, to nearest, ties to even. The dtype is complex where the matrix is."""
+        """Round each real component once, to nearest, ties to even. The dtype is
+        complex where the matrix is.
+        """
         rounded = np.empty(self.exponent.shape, dtype)
         for part, integers in zip(components(rounded), self.parts, strict=True):
             part[...] = round_integers(integers, self.exponent, part.dtype)
         return rounded
 
     def subtracted_from(self, c: NDArray[Any]) -> NDArray[Any]:
-        """Return c - this matrix, rounded once to float64 (complex128); c is finite, and complex if the matrix is."""
+        """Return c - this matrix, rounded once to float64 (complex128); c is finite,
+        and complex if the matrix is.
+        """
         difference = np.empty(c.shape, np.result_type(c, np.float64))
-        for target, part, integers in zip(components(difference), components(c), self.parts, strict=True):
+        for target, part, integers in zip(
+            components(difference), components(c), self.parts, strict=True
+        ):
             c_integers, c_exponent = integers_and_exponents(part)
             low = np.minimum(c_exponent, self.exponent)
             aligned = c_integers.astype(object) << (c_exponent - low).astype(object)
-            target[...] = round_integers(aligned - (integers << (self.exponent - low).astype(object)), low, np.float64)
+            target[...] = round_integers(
+                aligned - (integers << (self.exponent - low).astype(object)),
+                low,
+                np.float64,
+            )
         return difference
 
 
@@ -71,28 +89,38 @@ def components(x: NDArray[Any]) -> list[NDArray[Any]]:
     return [x.real, x.imag] if x.dtype.kind == "c" else [x]
 
 
-def integers_and_exponents(x: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return (integers, exponents), both int64 and of x's shape, with x = integers * 2**exponents.
+def integers_and_exponents(
+    x: NDArray[Any],
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return (integers, exponents), both int64 and of x's shape, with
+    x = integers * 2**exponents.
 
-    The integers are odd or zero; the exponent of a zero is 0. x is real and finite, at most float64.
+    The integers are odd or zero; the exponent of a zero is 0. x is real and finite, at
+    most float64.
     """
     fraction, exponent = np.frexp(np.asarray(x, np.float64))
     integers = np.ldexp(fraction, 53).astype(np.int64)
     trailing_zeros = np.frexp((integers & -integers).astype(np.float64))[1] - 1
     zero = integers == 0
     trailing_zeros[zero] = 0
-    return integers >> trailing_zeros, np.where(zero, 0, exponent.astype(np.int64) - 53 + trailing_zeros)
+    return integers >> trailing_zeros, np.where(
+        zero, 0, exponent.astype(np.int64) - 53 + trailing_zeros
+    )
 
 
 def integer_rows(x: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """Return (integers, row_exponent) with x = diag(2**row_exponent) integers, for finite real x of shape (m, k).
+    """Return (integers, row_exponent) with x = diag(2**row_exponent) integers, for
+    finite real x of shape (m, k).
 
-    The exponents are the largest possible ones, so the integers are as small as they can be: the bits of a row's
-    integers span only what the row itself spans. They are int64 where all fit, else Python int (dtype object).
+    The exponents are the largest possible ones, so the integers are as small as they
+    can be: the bits of a row's integers span only what the row itself spans. They are
+    int64 where all fit, else Python int (dtype object).
     """
     integers, exponent = integers_and_exponents(x)
     unreachable = np.iinfo(np.int64).max
-    row_exponent = np.where(integers == 0, unreachable, exponent).min(axis=1, initial=unreachable)
+    row_exponent = np.where(integers == 0, unreachable, exponent).min(
+        axis=1, initial=unreachable
+    )
     row_exponent[row_exponent == unreachable] = 0
     shift = np.where(integers == 0, 0, exponent - row_exponent[:, None])
     length = np.frexp(integers.astype(np.float64))[1] + shift
@@ -101,8 +129,11 @@ def integer_rows(x: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
     return integers.astype(object) << shift.astype(object), row_exponent
 
 
-def integer_product(a: NDArray[Any], b: NDArray[Any], backend: Backend | None = None) -> NDArray[Any]:
-    """Multiply matrices of int64 or Python int without rounding or wrapping: an array of Python int (dtype object).
+def integer_product(
+    a: NDArray[Any], b: NDArray[Any], backend: Backend | None = None
+) -> NDArray[Any]:
+    """Multiply matrices of int64 or Python int without rounding or wrapping: an array
+    of Python int (dtype object).
 
     The backend None takes python-flint where it is installed.
     """
@@ -119,8 +150,11 @@ def integer_product(a: NDArray[Any], b: NDArray[Any], backend: Backend | None = 
     return np.asarray(a.astype(object) @ b.astype(object), object)
 
 
-def round_integers(integers: NDArray[Any], exponent: NDArray[np.int64], dtype: DTypeLike) -> NDArray[Any]:
-    """Round integers * 2**exponent once to a real dtype: to nearest, ties to even, subnormals kept, overflow to Inf.
+def round_integers(
+    integers: NDArray[Any], exponent: NDArray[np.int64], dtype: DTypeLike
+) -> NDArray[Any]:
+    """Round integers * 2**exponent once to a real dtype: to nearest, ties to even,
+    subnormals kept, overflow to Inf.
 
     An exact zero gives +0; a negative value that underflows gives -0.
     """
@@ -129,16 +163,23 @@ def round_integers(integers: NDArray[Any], exponent: NDArray[np.int64], dtype: D
     def nearest(n: int, e: int) -> float:
         dropped = abs(n).bit_length() - 53
         if dtype != np.float64 and dropped > 0:
-            # Rounded to odd at 53 bits: the rounding to a format with two bits less than that decides all by itself.
+            # Rounded to odd at 53 bits: the rounding to a format with two bits less
+            # than that decides all by itself.
             kept = abs(n) >> dropped
             is_inexact = kept << dropped != abs(n)
             n, e = (kept | is_inexact) * (1 if n > 0 else -1), e + dropped
         try:
-            return n / (1 << -e) if e < 0 else float(n << e)  # both are rounded once by Python
+            # both are rounded once by Python
+            return n / (1 << -e) if e < 0 else float(n << e)
         except OverflowError:
             return math.inf if n > 0 else -math.inf
 
-    values = [nearest(n, e) for n, e in zip(integers.ravel().tolist(), exponent.ravel().tolist(), strict=True)]
+    values = [
+        nearest(n, e)
+        for n, e in zip(
+            integers.ravel().tolist(), exponent.ravel().tolist(), strict=True
+        )
+    ]
     with np.errstate(over="ignore"):
         return np.array(values, np.float64).reshape(integers.shape).astype(dtype)
 
@@ -155,19 +196,27 @@ def ratio(excess: Excess) -> float:
 
 
 def excesses(
-    c: NDArray[Any], integers: NDArray[Any], sizes: NDArray[Any], exponent: NDArray[np.int64], rounding: bool
+    c: NDArray[Any],
+    integers: NDArray[Any],
+    sizes: NDArray[Any],
+    exponent: NDArray[np.int64],
+    rounding: bool,
 ) -> Iterator[Excess]:
-    """Yield an excess for each entry of the real c: of its error against v = integers * 2**exponent.
+    """Yield an excess for each entry of the real c: of its error against
+    v = integers * 2**exponent.
 
     |A||B| is sizes * 2**exponent. NaN errs without limit, an infinity by what v lacks of the threshold from which on it
-    rounds to infinity. `rounding` forgives max(u |v|, half the smallest subnormal) of c's dtype.
+    rounds to infinity. `rounding` forgives max(u |v|, half the smallest subnormal) of
+    c's dtype.
     """
     info = np.finfo(c.dtype)
     t, smallest_exponent = info.nmant + 1, info.minexp - info.nmant
     threshold = (2 << t) - 1, int(info.maxexp) - t - 1
     c_integers, c_exponent = integers_and_exponents(np.where(np.isfinite(c), c, 0))
     columns = (c, c_integers, c_exponent, integers, sizes, exponent)
-    for value, m, e, n, size, g in zip(*(x.ravel().tolist() for x in columns), strict=True):
+    for value, m, e, n, size, g in zip(
+        *(x.ravel().tolist() for x in columns), strict=True
+    ):
         if value != value:
             yield 1, 0
             continue
@@ -177,8 +226,12 @@ def excesses(
             (m, e), n = threshold, n if value > 0 else -n
         elif rounding:
             is_subnormal = n == 0 or g + n.bit_length() <= smallest_exponent + t - 1
-            allowance, allowance_exponent = (1, smallest_exponent - 1) if is_subnormal else (abs(n), g - t)
+            allowance, allowance_exponent = (
+                (1, smallest_exponent - 1) if is_subnormal else (abs(n), g - t)
+            )
         low = min(e if m else g, g, allowance_exponent)
         error = (m << e - low if m else 0) - (n << g - low)
-        error = (error if is_infinite else abs(error)) - (allowance << allowance_exponent - low)
+        error = (error if is_infinite else abs(error)) - (
+            allowance << allowance_exponent - low
+        )
         yield max(error, 0), size << g - low

@@ -1,9 +1,11 @@
 """Matrices of the papers, and what generators of harder ones are made of.
 
-Every generator takes an explicit ``numpy.random.Generator``; the same generator state gives the same matrix. dtype is
-float32 or float64 (float16 works where its range suffices); all entries are finite.
+Every generator takes an explicit ``numpy.random.Generator``; the same generator state
+gives the same matrix. dtype is float32 or float64 (float16 works where its range
+suffices); all entries are finite.
 
-References: [MOOI20] doi:10.1007/978-3-030-50743-5_12, [OY22] doi:10.1177/10943420221090256.
+References: [MOOI20] doi:10.1007/978-3-030-50743-5_12, [OY22]
+doi:10.1177/10943420221090256.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ EXPONENT_FAMILIES: dict[str, tuple[Range, Range]] = {
     "type3": ((-100, -35), (-100, -35)),
     "type4": ((-15, 14), (-100, -35)),
 }
-"""Exponent ranges (low, high) of A and B, after [OY22]: the range of FP16, below it, far below it, first by third."""
+"""Exponent ranges (low, high) of A and B, after [OY22]: the range of FP16, below it,
+far below it, first by third.
+"""
 
 
 def random_signs(rng: np.random.Generator, shape: Shape) -> NDArray[np.int64]:
@@ -35,25 +39,36 @@ def random_signs(rng: np.random.Generator, shape: Shape) -> NDArray[np.int64]:
 
 
 def random_floats(
-    rng: np.random.Generator, shape: Shape, exponent: ArrayLike, dtype: DTypeLike = np.float64
+    rng: np.random.Generator,
+    shape: Shape,
+    exponent: ArrayLike,
+    dtype: DTypeLike = np.float64,
 ) -> NDArray[Any]:
-    """Return random signs and uniform significands in [1, 2) of all t bits, times 2**exponent.
+    """Return random signs and uniform significands in [1, 2) of all t bits, times
+    2**exponent.
 
-    The exponents are broadcast to the shape; each is at most the largest of dtype. Below the normal range the
-    significand is cut to the bits that dtype has there, in the end to zero.
+    The exponents are broadcast to the shape; each is at most the largest of dtype.
+    Below the normal range the significand is cut to the bits that dtype has there, in
+    the end to zero.
     """
     info = np.finfo(np.dtype(dtype))
     exponent = np.broadcast_to(exponent, shape)
     significand = rng.integers(1 << info.nmant, 2 << info.nmant, shape)
     fraction_bits = np.clip(exponent - info.minexp + info.nmant, -1, info.nmant)
     significand >>= info.nmant - fraction_bits
-    return np.ldexp(random_signs(rng, shape) * significand, exponent - fraction_bits).astype(dtype)
+    return np.ldexp(
+        random_signs(rng, shape) * significand, exponent - fraction_bits
+    ).astype(dtype)
 
 
-def phi_matrix(rng: np.random.Generator, shape: Shape, phi: float, dtype: DTypeLike = np.float64) -> NDArray[Any]:
-    """Return (rand - 0.5) * exp(phi * randn), rand uniform on [0, 1), randn standard normal ([MOOI20], section 4).
+def phi_matrix(
+    rng: np.random.Generator, shape: Shape, phi: float, dtype: DTypeLike = np.float64
+) -> NDArray[Any]:
+    """Return (rand - 0.5) * exp(phi * randn), rand uniform on [0, 1), randn standard
+    normal ([MOOI20], section 4).
 
-    phi widens the exponent range: 0.1, 1 and 2 in the paper. Values beyond the range of dtype become its largest ones.
+    phi widens the exponent range: 0.1, 1 and 2 in the paper. Values beyond the range of
+    dtype become its largest ones.
     """
     largest = float(np.finfo(np.dtype(dtype)).max)
     rand, randn = rng.random(shape), rng.standard_normal(shape)
@@ -62,55 +77,85 @@ def phi_matrix(rng: np.random.Generator, shape: Shape, phi: float, dtype: DTypeL
 
 
 def uniform(
-    rng: np.random.Generator, shape: Shape, low: float = -1.0, high: float = 1.0, dtype: DTypeLike = np.float64
+    rng: np.random.Generator,
+    shape: Shape,
+    low: float = -1.0,
+    high: float = 1.0,
+    dtype: DTypeLike = np.float64,
 ) -> NDArray[Any]:
-    """Return entries drawn uniformly from [low, high) in float64, then rounded to dtype."""
+    """Return entries drawn uniformly from [low, high) in float64, then rounded to
+    dtype.
+    """
     return rng.uniform(low, high, shape).astype(dtype)
 
 
 def exp_rand(
-    rng: np.random.Generator, shape: Shape, low: int, high: int, dtype: DTypeLike = np.float64
+    rng: np.random.Generator,
+    shape: Shape,
+    low: int,
+    high: int,
+    dtype: DTypeLike = np.float64,
 ) -> NDArray[Any]:
-    """Return random signs, uniform significands in [1, 2), exponents uniform over the integers low..high ([OY22]).
+    """Return random signs, uniform significands in [1, 2), exponents uniform over the
+    integers low..high ([OY22]).
 
-    All t bits of the significand are random; subnormal results have what bits there are. The four families of the paper
-    are in `EXPONENT_FAMILIES`.
+    All t bits of the significand are random; subnormal results have what bits there
+    are. The four families of the paper are in `EXPONENT_FAMILIES`.
     """
-    return random_floats(rng, shape, rng.integers(low, high, shape, endpoint=True), dtype)
+    return random_floats(
+        rng, shape, rng.integers(low, high, shape, endpoint=True), dtype
+    )
 
 
 def hilbert(n: int, dtype: DTypeLike = np.float64) -> NDArray[Any]:
-    """Return the n x n Hilbert matrix 1 / (i + j + 1), i and j from 0, each entry rounded to dtype."""
+    """Return the n x n Hilbert matrix 1 / (i + j + 1), i and j from 0, each entry
+    rounded to dtype.
+    """
     index = np.arange(n)
     return np.reciprocal((index[:, None] + index + 1).astype(dtype))
 
 
 def inverse_hilbert(n: int) -> NDArray[np.float64]:
-    """Return the inverse of the n x n Hilbert matrix: exact integers, each rounded to float64.
+    """Return the inverse of the n x n Hilbert matrix: exact integers, each rounded to
+    float64.
 
-    Exact up to n = 12, where the largest entry has 48 bits before its trailing zeros; rounded from n = 13 on. Condition
-    number about 2**(5 n).
+    Exact up to n = 12, where the largest entry has 48 bits before its trailing zeros;
+    rounded from n = 13 on. Condition number about 2**(5 n).
     """
     inverse = np.empty((n, n))
     for i, j in np.ndindex(n, n):
-        binomials = math.comb(n + i, n - j - 1) * math.comb(n + j, n - i - 1) * math.comb(i + j, i) ** 2
+        binomials = (
+            math.comb(n + i, n - j - 1)
+            * math.comb(n + j, n - i - 1)
+            * math.comb(i + j, i) ** 2
+        )
         inverse[i, j] = float((-1) ** (i + j) * (i + j + 1) * binomials)
     return inverse
 
 
 def exponent_family(
-    rng: np.random.Generator, family: str, m: int, k: int, n: int, dtype: DTypeLike = np.float32
+    rng: np.random.Generator,
+    family: str,
+    m: int,
+    k: int,
+    n: int,
+    dtype: DTypeLike = np.float32,
 ) -> Pair:
-    """Return a pair with random signs, uniform significands and exponents uniform over EXPONENT_FAMILIES[family]."""
+    """Return a pair with random signs, uniform significands and exponents uniform over
+    EXPONENT_FAMILIES[family].
+    """
     left, right = EXPONENT_FAMILIES[family]
     return exp_rand(rng, (m, k), *left, dtype), exp_rand(rng, (k, n), *right, dtype)
 
 
-def as_complex(generate: Callable[..., Any], rng: np.random.Generator, *args: Any, **kwargs: Any) -> Any:
-    """Return re + i im with re and im from two independent calls generate(rng, *args, **kwargs).
+def as_complex(
+    generate: Callable[..., Any], rng: np.random.Generator, *args: Any, **kwargs: Any
+) -> Any:
+    """Return re + i im with re and im from two independent calls generate(rng, *args,
+    **kwargs).
 
-    Works for generators of one matrix and, member by member, for generators of pairs. float32 gives complex64, float64
-    complex128.
+    Works for generators of one matrix and, member by member, for generators of pairs.
+    float32 gives complex64, float64 complex128.
     """
     real, imag = generate(rng, *args, **kwargs), generate(rng, *args, **kwargs)
     if isinstance(real, tuple):
@@ -125,7 +170,9 @@ def _join(real: NDArray[Any], imag: NDArray[Any]) -> NDArray[Any]:
 
 
 def span_pair(rng: np.random.Generator, n: int, span: int, *, opposite: bool) -> Pair:
-    """Return A D and D^-1 B, or A D and B, for powers of two D whose exponents are uniform over span + 1 values."""
+    """Return A D and D^-1 B, or A D and B, for powers of two D whose exponents are
+    uniform over span + 1 values.
+    """
     a, b = (phi_matrix(rng, (n, n), 0.5) for _ in range(2))
     exponent = rng.integers(0, span, n, endpoint=True) - span // 2
     return np.ldexp(a, exponent), np.ldexp(b, -exponent[:, None]) if opposite else b
@@ -154,7 +201,9 @@ def _few_large_entries(rng: np.random.Generator, n: int) -> Pair:
 
 
 def _graded_rows(rng: np.random.Generator, n: int) -> Pair:
-    """Rows of A and columns of B times powers of two over 60 bits, which scaling takes out again."""
+    """Rows of A and columns of B times powers of two over 60 bits, which scaling takes
+    out again.
+    """
     a, b = _phi_pair(rng, n, 0.5)
     exponents = [rng.integers(-30, 30, n, endpoint=True) for _ in range(2)]
     return np.ldexp(a, exponents[0][:, None]), np.ldexp(b, exponents[1])
@@ -178,9 +227,18 @@ def _underflowing(rng: np.random.Generator, n: int) -> Pair:
 
 
 COST_FAMILIES: dict[str, Callable[[np.random.Generator, int], Pair]] = {
-    **{f"phi {phi:g}": partial(_phi_pair, phi=phi) for phi in (0.5, 1.0, 2.0, 4.0, 8.0, 20.0, 60.0)},
-    **{f"A D, D^-1 B over {span} bits": partial(span_pair, span=span, opposite=True) for span in (60, 200)},
-    **{f"A D, B over {span} bits": partial(span_pair, span=span, opposite=False) for span in (60, 200)},
+    **{
+        f"phi {phi:g}": partial(_phi_pair, phi=phi)
+        for phi in (0.5, 1.0, 2.0, 4.0, 8.0, 20.0, 60.0)
+    },
+    **{
+        f"A D, D^-1 B over {span} bits": partial(span_pair, span=span, opposite=True)
+        for span in (60, 200)
+    },
+    **{
+        f"A D, B over {span} bits": partial(span_pair, span=span, opposite=False)
+        for span in (60, 200)
+    },
     "one column of A times 2^60": _one_large_column,
     "one entry of A times 2^300": _one_large_entry,
     "one entry of A in 10^4 times 2^80": _few_large_entries,
@@ -190,5 +248,7 @@ COST_FAMILIES: dict[str, Callable[[np.random.Generator, int], Pair]] = {
     "integers of 20 bits": _short_integers,
     "products near underflow": _underflowing,
 }
-"""Pairs of n x n matrices on which a product may cost more than on others: from tame data to wide exponents everywhere,
-along the inner dimension or in one place, and data that are short, that cancel or that underflow."""
+"""Pairs of n x n matrices on which a product may cost more than on others: from tame
+data to wide exponents everywhere, along the inner dimension or in one place, and data
+that are short, that cancel or that underflow.
+"""

@@ -1,12 +1,16 @@
-"""The judge: exact and correctly rounded products of any finite floating-point matrices, and exact errors.
+"""The judge: exact and correctly rounded products of any finite floating-point
+matrices, and exact errors.
 
-Shares no code with the library: it sees operands and results only. Operands are float16, float32, float64, complex64 or
-complex128; shapes follow ``numpy.matmul`` (vectors, matrices, stacks with broadcasting) where not said otherwise.
+Shares no code with the library: it sees operands and results only. Operands are
+float16, float32, float64, complex64 or complex128; shapes follow ``numpy.matmul``
+(vectors, matrices, stacks with broadcasting) where not said otherwise.
 
-A complex product is judged in its real embedding: re = Re A Re B - Im A Im B is one exact sum, and its |A||B| is
+A complex product is judged in its real embedding: re = Re A Re B - Im A Im B is one
+exact sum, and its |A||B| is
 |Re A||Re B| + |Im A||Im B|; im likewise.
 
-Norms of errors are those of [VLVJ23] doi:10.1145/3624062.3624084 and [OY22] doi:10.1177/10943420221090256.
+Norms of errors are those of [VLVJ23] doi:10.1145/3624062.3624084 and [OY22]
+doi:10.1177/10943420221090256.
 """
 
 from __future__ import annotations
@@ -20,11 +24,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from .exact import Backend, ExactMatrix, Excess, components, excesses, integer_product, integer_rows, ratio
+from .exact import (
+    Backend,
+    ExactMatrix,
+    Excess,
+    components,
+    excesses,
+    integer_product,
+    integer_rows,
+    ratio,
+)
 
 
-def exact_product(a: ArrayLike, b: ArrayLike, *, backend: Backend | None = None) -> ExactMatrix:
-    """Return A B of finite matrices without rounding, by Python's integers or by python-flint where it is installed.
+def exact_product(
+    a: ArrayLike, b: ArrayLike, *, backend: Backend | None = None
+) -> ExactMatrix:
+    """Return A B of finite matrices without rounding, by Python's integers or by
+    python-flint where it is installed.
 
     Raises
     ------
@@ -34,87 +50,138 @@ def exact_product(a: ArrayLike, b: ArrayLike, *, backend: Backend | None = None)
     return ExactProduct(_operand(a), _operand(b), backend=backend).value
 
 
-def correctly_rounded(a: ArrayLike, b: ArrayLike, dtype: DTypeLike | None = None) -> NDArray[Any]:
-    """Return A B with every real component rounded once: to nearest, ties to even; subnormals kept; overflow to Inf.
+def correctly_rounded(
+    a: ArrayLike, b: ArrayLike, dtype: DTypeLike | None = None
+) -> NDArray[Any]:
+    """Return A B with every real component rounded once: to nearest, ties to even;
+    subnormals kept; overflow to Inf.
 
-    An exact zero is +0; a negative value that underflows is -0. The dtype is the promoted one of the operands by
-    default. float32 is rounded once, never through float64.
+    An exact zero is +0; a negative value that underflows is -0. The dtype is the
+    promoted one of the operands by default. float32 is rounded once, never through
+    float64.
     """
     a, b = _operand(a), _operand(b)
     dtype = np.result_type(a, b) if dtype is None else np.dtype(dtype)
     lefts, rights, shape = _stacks(a, b)
-    products = [ExactProduct(*pair, dtype).value.round(dtype) for pair in zip(lefts, rights, strict=True)]
+    products = [
+        ExactProduct(*pair, dtype).value.round(dtype)
+        for pair in zip(lefts, rights, strict=True)
+    ]
     return np.array(products, dtype).reshape(shape)
 
 
 def exact_difference(c: ArrayLike, a: ArrayLike, b: ArrayLike) -> NDArray[Any]:
-    """Return C - A B of finite matrices, evaluated exactly and then rounded once to float64 (complex128)."""
+    """Return C - A B of finite matrices, evaluated exactly and then rounded once to
+    float64 (complex128).
+    """
     c, a, b = _operand(c), _operand(a), _operand(b)
     return ExactProduct(a, b, c.dtype).value.subtracted_from(c)
 
 
-def componentwise_error(c: ArrayLike, a: ArrayLike, b: ArrayLike, *, rounding: bool = False) -> float:
-    """Return max |C - A B| / (|A||B|) over all real components, exactly evaluated (rounded once, at the end).
+def componentwise_error(
+    c: ArrayLike, a: ArrayLike, b: ArrayLike, *, rounding: bool = False
+) -> float:
+    """Return max |C - A B| / (|A||B|) over all real components, exactly evaluated
+    (rounded once, at the end).
 
-    With `rounding`, |C - A B| less max(u |A B|, half the smallest subnormal), u and the subnormal of C's dtype: what
-    the last rounding to that dtype may cost; `meets_promise` is exact.
+    With `rounding`, |C - A B| less max(u |A B|, half the smallest subnormal), u and the
+    subnormal of C's dtype: what the last rounding to that dtype may cost;
+    `meets_promise` is exact.
 
-    0/0 counts as 0 and x/0 as Inf. A NaN in C counts as Inf. An infinity in C counts as the finite value nearest to the
-    exact one that rounds to it (the overflow threshold or beyond), so a correct overflow has error 0.
+    0/0 counts as 0 and x/0 as Inf. A NaN in C counts as Inf. An infinity in C counts as
+    the finite value nearest to the exact one that rounds to it (the overflow threshold
+    or beyond), so a correct overflow has error 0.
     """
-    return max((product.error(x, rounding=rounding) for x, product in _judged(c, a, b)), default=0.0)
+    return max(
+        (product.error(x, rounding=rounding) for x, product in _judged(c, a, b)),
+        default=0.0,
+    )
 
 
-def meets_promise(c: ArrayLike, a: ArrayLike, b: ArrayLike, r: float) -> NDArray[np.bool_]:
-    """Tell for each entry whether |C - A B| <= r |A||B| + max(u |A B|, half the smallest subnormal) holds exactly.
+def meets_promise(
+    c: ArrayLike, a: ArrayLike, b: ArrayLike, r: float
+) -> NDArray[np.bool_]:
+    """Tell for each entry whether |C - A B| <= r |A||B| + max(u |A B|, half the
+    smallest subnormal) holds exactly.
 
-    The dtype of C decides u and the smallest subnormal; r is not negative. An infinity in C is accepted when a value
-    within r |A||B| of the exact one rounds to it; NaN never is. A complex entry meets the promise when both its
-    components do.
+    The dtype of C decides u and the smallest subnormal; r is not negative. An infinity
+    in C is accepted when a value within r |A||B| of the exact one rounds to it; NaN
+    never is. A complex entry meets the promise when both its components do.
     """
-    return np.array([product.meets(x, r) for x, product in _judged(c, a, b)], bool).reshape(np.shape(c))
+    return np.array(
+        [product.meets(x, r) for x, product in _judged(c, a, b)], bool
+    ).reshape(np.shape(c))
 
 
-def forward_errors(c: ArrayLike, a: ArrayLike, b: ArrayLike, *, reference: ArrayLike | None = None) -> dict[str, float]:
-    """Return norm(C - A B) / (norm(A) norm(B)) in the three entrywise norms of [VLVJ23].
+def forward_errors(
+    c: ArrayLike, a: ArrayLike, b: ArrayLike, *, reference: ArrayLike | None = None
+) -> dict[str, float]:
+    """Return norm(C - A B) / (norm(A) norm(B)) in the three entrywise norms of
+    [VLVJ23].
 
-    The norms take a matrix as one long vector: "1" is the sum of all magnitudes, "2" the Frobenius norm, "inf" the
-    largest magnitude. They are not the operator norms of those names. C is compared with the reference in place of A B
-    where there is one; the exact product has no errors that could enter.
+    The norms take a matrix as one long vector: "1" is the sum of all magnitudes, "2"
+    the Frobenius norm, "inf" the largest magnitude. They are not the operator norms of
+    those names. C is compared with the reference in place of A B where there is one;
+    the exact product has no errors that could enter.
     """
-    difference = exact_difference(c, a, b) if reference is None else _wide(c) - _wide(reference)
+    difference = (
+        exact_difference(c, a, b) if reference is None else _wide(c) - _wide(reference)
+    )
     errors, lefts, rights = (_entrywise_norms(x) for x in (difference, a, b))
-    return {name: float(errors[name] / (lefts[name] * rights[name])) if errors[name] else 0.0 for name in errors}
+    return {
+        name: float(errors[name] / (lefts[name] * rights[name]))
+        if errors[name]
+        else 0.0
+        for name in errors
+    }
 
 
 def relative_residual(c: ArrayLike, reference: ArrayLike) -> float:
-    """Return ||C - reference||_F / ||reference||_F, the measure of [OY22], whose reference is the product in FP64."""
+    """Return ||C - reference||_F / ||reference||_F, the measure of [OY22], whose
+    reference is the product in FP64.
+    """
     error = _entrywise_norms(_wide(c) - _wide(reference))["2"]
     return float(error / _entrywise_norms(reference)["2"]) if error else 0.0
 
 
 class ExactProduct:
-    """A B of two finite matrices and its |A||B| in integers, for as many results as there are to be judged.
+    """A B of two finite matrices and its |A||B| in integers, for as many results as
+    there are to be judged.
 
-    The dtype is that of the results, where it is complex and the operands are real. `value` is an `ExactMatrix`.
+    The dtype is that of the results, where it is complex and the operands are real.
+    `value` is an `ExactMatrix`.
     """
 
     def __init__(
-        self, a: NDArray[Any], b: NDArray[Any], dtype: DTypeLike | None = None, backend: Backend | None = None
+        self,
+        a: NDArray[Any],
+        b: NDArray[Any],
+        dtype: DTypeLike | None = None,
+        backend: Backend | None = None,
     ) -> None:
         if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[0]:
-            raise ValueError(f"expected shapes (m, k) and (k, n), got {a.shape} and {b.shape}")
+            raise ValueError(
+                f"expected shapes (m, k) and (k, n), got {a.shape} and {b.shape}"
+            )
         self.a, self.b = a, b
         # The parts of complex operands stand side by side and share their exponents.
-        is_complex = np.result_type(a, b, *([] if dtype is None else [dtype])).kind == "c"
-        self._left, row_exponent = integer_rows(np.hstack([a.real, a.imag]) if is_complex else a)
-        right, col_exponent = integer_rows((np.vstack([b.real, b.imag]) if is_complex else b).T)
+        is_complex = (
+            np.result_type(a, b, *([] if dtype is None else [dtype])).kind == "c"
+        )
+        self._left, row_exponent = integer_rows(
+            np.hstack([a.real, a.imag]) if is_complex else a
+        )
+        right, col_exponent = integer_rows(
+            (np.vstack([b.real, b.imag]) if is_complex else b).T
+        )
         self._rights = [right.T]
         if is_complex:
             real, imag = np.vsplit(right.T, 2)
             self._rights = [np.vstack([real, -imag]), np.vstack([imag, real])]
         parts = [integer_product(self._left, right, backend) for right in self._rights]
-        self.value = ExactMatrix(parts[0], parts[1] if is_complex else None, row_exponent, col_exponent)
+        self.value = ExactMatrix(
+            parts[0], parts[1] if is_complex else None, row_exponent, col_exponent
+        )
 
     @cached_property
     def rounded(self) -> NDArray[Any]:
@@ -126,24 +193,42 @@ class ExactProduct:
         """|A||B| of each real component, in the integers of the value."""
         return [integer_product(abs(self._left), abs(right)) for right in self._rights]
 
-    def error(self, c: NDArray[Any], *, rounding: bool = False, relative: bool = False) -> float:
-        """Return max |C - AB| / (|A||B|), or / |AB|, less what the last rounding may cost if `rounding`."""
+    def error(
+        self, c: NDArray[Any], *, rounding: bool = False, relative: bool = False
+    ) -> float:
+        """Return max |C - AB| / (|A||B|), or / |AB|, less what the last rounding may
+        cost if `rounding`.
+        """
         sizes = [abs(part) for part in self.value.parts] if relative else self.sizes
-        return max((ratio(excess) for each in self._excesses(c, sizes, rounding) for excess in each), default=0.0)
+        return max(
+            (
+                ratio(excess)
+                for each in self._excesses(c, sizes, rounding)
+                for excess in each
+            ),
+            default=0.0,
+        )
 
     def meets(self, c: NDArray[Any], r: float) -> NDArray[np.bool_]:
-        """Tell for each entry whether it keeps the promise r, as `meets_promise` does; r may be infinite."""
+        """Tell for each entry whether it keeps the promise r, as `meets_promise` does;
+        r may be infinite.
+        """
         if math.isinf(r):
             return np.ones(c.shape, bool)
         numerator, denominator = float(r).as_integer_ratio()
         met = [
-            [x * denominator <= y * numerator for x, y in each] for each in self._excesses(c, self.sizes, rounding=True)
+            [x * denominator <= y * numerator for x, y in each]
+            for each in self._excesses(c, self.sizes, rounding=True)
         ]
         return np.all(np.array(met, bool), axis=0).reshape(c.shape)
 
-    def _excesses(self, c: NDArray[Any], sizes: list[NDArray[Any]], rounding: bool) -> Iterator[Iterator[Excess]]:
+    def _excesses(
+        self, c: NDArray[Any], sizes: list[NDArray[Any]], rounding: bool
+    ) -> Iterator[Iterator[Excess]]:
         """The excesses of each real component."""
-        for part, integers, size in zip(components(c), self.value.parts, sizes, strict=True):
+        for part, integers, size in zip(
+            components(c), self.value.parts, sizes, strict=True
+        ):
             yield excesses(part, integers, size, self.value.exponent, rounding)
 
 
@@ -155,11 +240,14 @@ class Judgement:
     relative_error: float  # max |C - AB| / |AB|
     normwise_error: float  # ||C - AB|| / (||A|| ||B||), Frobenius norms
     share_correct: float  # of entries that are the exact value rounded once
-    kept: bool  # |C - AB| <= r |A||B| + u |AB| in every entry, for the bound r that was reported
+    # |C - AB| <= r |A||B| + u |AB| in every entry, for the bound r that was reported
+    kept: bool
 
 
 def judge(c: NDArray[Any], exact: ExactProduct, bound: float) -> Judgement:
-    """Hold a real result against the exact product, and against the bound r of its report."""
+    """Hold a real result against the exact product, and against the bound r of its
+    report.
+    """
     return Judgement(
         exact.error(c),
         exact.error(c, relative=True),
@@ -169,7 +257,9 @@ def judge(c: NDArray[Any], exact: ExactProduct, bound: float) -> Judgement:
     )
 
 
-def _judged(c: ArrayLike, a: ArrayLike, b: ArrayLike) -> Iterator[tuple[NDArray[Any], ExactProduct]]:
+def _judged(
+    c: ArrayLike, a: ArrayLike, b: ArrayLike
+) -> Iterator[tuple[NDArray[Any], ExactProduct]]:
     """Each matrix of a result with the product that it should be."""
     c, a, b = _operand(c, finite=False), _operand(a), _operand(b)
     lefts, rights, shape = _stacks(a, b)
@@ -184,29 +274,52 @@ def _judged(c: ArrayLike, a: ArrayLike, b: ArrayLike) -> Iterator[tuple[NDArray[
 
 def _operand(x: ArrayLike, *, finite: bool = True) -> NDArray[Any]:
     x = np.asarray(x)
-    if x.dtype.type not in (np.float16, np.float32, np.float64, np.complex64, np.complex128):
-        raise TypeError(f"a reference takes float16, float32, float64, complex64 or complex128, not {x.dtype}")
+    if x.dtype.type not in (
+        np.float16,
+        np.float32,
+        np.float64,
+        np.complex64,
+        np.complex128,
+    ):
+        raise TypeError(
+            f"a reference takes float16, float32, float64, complex64 or complex128, not {x.dtype}"
+        )
     if finite and not np.isfinite(x).all():
-        raise ValueError(f"{np.count_nonzero(~np.isfinite(x))} of {x.size} entries are not finite")
+        raise ValueError(
+            f"{np.count_nonzero(~np.isfinite(x))} of {x.size} entries are not finite"
+        )
     return x
 
 
-def _stacks(a: NDArray[Any], b: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any], tuple[int, ...]]:
-    """Return both operands as stacks of as many matrices, and the shape of their product."""
+def _stacks(
+    a: NDArray[Any], b: NDArray[Any]
+) -> tuple[NDArray[Any], NDArray[Any], tuple[int, ...]]:
+    """Return both operands as stacks of as many matrices, and the shape of their
+    product.
+    """
     if 0 in (a.ndim, b.ndim):
-        raise ValueError("a matrix product needs at least one dimension in each operand")
+        raise ValueError(
+            "a matrix product needs at least one dimension in each operand"
+        )
     rows = a.shape[-2:-1]
     cols = b.shape[-1:] if b.ndim > 1 else ()
     a, b = np.atleast_2d(a), b[:, None] if b.ndim == 1 else b
     if a.shape[-1] != b.shape[-2]:
         raise ValueError(f"inner dimensions differ: {a.shape} and {b.shape}")
     stack = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-    a, b = (np.broadcast_to(x, stack + x.shape[-2:]).reshape(math.prod(stack), *x.shape[-2:]) for x in (a, b))
+    a, b = (
+        np.broadcast_to(x, stack + x.shape[-2:]).reshape(
+            math.prod(stack), *x.shape[-2:]
+        )
+        for x in (a, b)
+    )
     return a, b, (*stack, *rows, *cols)
 
 
 def _wide(x: ArrayLike) -> NDArray[Any]:
-    """At least extended precision where the platform has it: C and a good reference differ in their last bits only."""
+    """At least extended precision where the platform has it: C and a good reference
+    differ in their last bits only.
+    """
     x = np.asarray(x)
     return x.astype(np.result_type(x, np.longdouble))
 
@@ -215,4 +328,8 @@ def _entrywise_norms(x: ArrayLike) -> dict[str, Any]:
     magnitude = abs(_wide(x))
     largest = magnitude.max(initial=0)
     scaled = magnitude / largest if 0 < largest < np.inf else magnitude
-    return {"1": magnitude.sum(), "2": largest * np.sqrt((scaled**2).sum()), "inf": largest}
+    return {
+        "1": magnitude.sum(),
+        "2": largest * np.sqrt((scaled**2).sum()),
+        "inf": largest,
+    }

@@ -42,11 +42,16 @@ def test_every_entry_is_exact_or_the_first_beyond_is_named(dtype, as_on_gpu):
     exact = integer_product(a.astype(object), b.astype(object))
     beyond = [i for i in np.ndindex(exact.shape) if not -(2**63) <= exact[i] < 2**63]
     if beyond:
-        with pytest.raises(hg.AccuracyError, match=rf"^{len(beyond)} of 12 entries.*") as error:
+        with pytest.raises(
+            hg.AccuracyError, match=rf"^{len(beyond)} of 12 entries.*"
+        ) as error:
             hg.matmul(on_device(a), on_device(b), result="int64")
         assert f"entry {beyond[0]} = {exact[beyond[0]]}: " in str(error.value)
     else:
-        assert on_host(hg.matmul(on_device(a), on_device(b), result="int64")).tolist() == exact.tolist()
+        assert (
+            on_host(hg.matmul(on_device(a), on_device(b), result="int64")).tolist()
+            == exact.tolist()
+        )
     with pytest.raises(TypeError, match="no tensor holds Python integers"):
         hg.matmul(on_device(a), on_device(b), result="object")
 
@@ -57,7 +62,9 @@ def test_products_of_bools_are_those_of_numpy_or_count(as_on_gpu):
     found = hg.matmul(on_device(a), on_device(b))
     np.testing.assert_array_equal(on_host(found), a @ b, strict=True)
     counts = hg.matmul(on_device(a), on_device(b), result="int64")
-    np.testing.assert_array_equal(on_host(counts), a.astype(int) @ b.astype(int), strict=True)
+    np.testing.assert_array_equal(
+        on_host(counts), a.astype(int) @ b.astype(int), strict=True
+    )
 
 
 def test_an_out_of_another_dtype_takes_exact_entries(as_on_gpu):
@@ -66,7 +73,9 @@ def test_an_out_of_another_dtype_takes_exact_entries(as_on_gpu):
     assert hg.matmul(a, a.mT, out=out, accuracy="correct") is out
     assert out.tolist() == [[30000, 30000]] * 2
     with pytest.raises(hg.AccuracyError, match=r"entry \(0, 0\) = 40000"):
-        hg.matmul(a.new_full((2, 4), 100), a.new_full((4, 2), 100), out=out, result="int64")
+        hg.matmul(
+            a.new_full((2, 4), 100), a.new_full((4, 2), 100), out=out, result="int64"
+        )
     assert out.tolist() == [[30000, 30000]] * 2
 
 

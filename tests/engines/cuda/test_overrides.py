@@ -1,4 +1,6 @@
-"""Kernels in the place of plain functions: the same bits, Inf and NaN marked instead of left out."""
+"""Kernels in the place of plain functions: the same bits, Inf and NaN marked instead of
+left out.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,15 @@ from tests.engines.stand_in import arrays, on_host
 
 ENTRIES = 2**14
 NUMPY = engine_for("numpy")
-FAMILIES = ["phi_1", "full_range", "subnormal_rows", "empty_rows_and_columns", "integers", "zeros", "badly_scaled"]
+FAMILIES = [
+    "phi_1",
+    "full_range",
+    "subnormal_rows",
+    "empty_rows_and_columns",
+    "integers",
+    "zeros",
+    "badly_scaled",
+]
 pytestmark = pytest.mark.filterwarnings("ignore:.* encountered:RuntimeWarning")
 
 
@@ -36,7 +46,9 @@ def operands(request, make_pair):
     """Stacks (2, 5, 40) and (1, 40, 6) of a dtype."""
 
     def make(dtype):
-        first, second = (make_pair(request.param, 5, 40, 6, dtype, seed=seed) for seed in (0, 1))
+        first, second = (
+            make_pair(request.param, 5, 40, 6, dtype, seed=seed) for seed in (0, 1)
+        )
         return np.stack([first[0], second[0]]), first[1][None]
 
     return make
@@ -65,13 +77,18 @@ def test_scales_and_residues(operands, dtype, engine):
             want = norm_scale(x, axis, moduli, balance, ENTRIES)
             found = engine.override(norm_scale)(y, axis, moduli, balance, ENTRIES)
             assert (found.axis, found.bits) == (want.axis, want.bits)
-            for own, plain in ((found.exponent, want.exponent), (found.nearest, want.nearest)):
+            for own, plain in (
+                (found.exponent, want.exponent),
+                (found.nearest, want.nearest),
+            ):
                 assert own.dtype == plain.dtype
                 np.testing.assert_array_equal(on_host(own), plain)
             planes = engine.override(scaled_residues)(y, found, moduli, ENTRIES)
             expected = scaled_residues(x, want, moduli, ENTRIES)
             assert (planes.shape, planes.dtype) == (expected.shape, expected.dtype)
-            np.testing.assert_array_equal(modulo(on_host(planes), moduli), modulo(expected, moduli))
+            np.testing.assert_array_equal(
+                modulo(on_host(planes), moduli), modulo(expected, moduli)
+            )
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -81,10 +98,15 @@ def test_products_and_reconstruction(make_pair, assert_same_bits, dtype, m, engi
     moduli = moduli_set(7, is_complex(dtype))
     fmt = FP32 if dtype == "float32" else FP64
     scales = norm_scale(a, 2, moduli, 0, ENTRIES), norm_scale(b, 1, moduli, 0, ENTRIES)
-    left, right = (scaled_residues(x, s, moduli, ENTRIES) for x, s in zip((a, b), scales, strict=True))
+    left, right = (
+        scaled_residues(x, s, moduli, ENTRIES)
+        for x, s in zip((a, b), scales, strict=True)
+    )
     # The kernels want rows that are padded, as they make them.
     own = [
-        engine.override(scaled_residues)(y, engine.override(norm_scale)(y, axis, moduli, 0, ENTRIES), moduli, ENTRIES)
+        engine.override(scaled_residues)(
+            y, engine.override(norm_scale)(y, axis, moduli, 0, ENTRIES), moduli, ENTRIES
+        )
         for y, axis in zip(arrays(a, b), (2, 1), strict=True)
     ]
     want = residue_gemm(left, right, moduli, int8_product(NUMPY))
@@ -97,7 +119,9 @@ def test_products_and_reconstruction(make_pair, assert_same_bits, dtype, m, engi
         values = crt(want, *units, shift, moduli, fmt, ENTRIES)
         # Padded products, as they come from the kernel, and others.
         for products in (found, *arrays(want)):
-            made = engine.override(crt)(products, *arrays(*units), shift, moduli, fmt, ENTRIES)
+            made = engine.override(crt)(
+                products, *arrays(*units), shift, moduli, fmt, ENTRIES
+            )
             assert_same_bits(on_host(made), values)
 
 
@@ -107,17 +131,28 @@ def test_what_operands_tell(operands, dtype, engine):
     a, b = operands(dtype)
     x, y = arrays(a, b)
     for most in (3, 60, 200, 2000):
-        assert engine.override(required_bits)(x, y, most, ENTRIES) == required_bits(a, b, most, ENTRIES)
-    each = engine.override(required_bits_of_vectors)(x[:1], y, ENTRIES)  # never of stacks
-    for own, plain in zip(each, required_bits_of_vectors(a[:1], b, ENTRIES), strict=True):
+        assert engine.override(required_bits)(x, y, most, ENTRIES) == required_bits(
+            a, b, most, ENTRIES
+        )
+    # never of stacks
+    each = engine.override(required_bits_of_vectors)(x[:1], y, ENTRIES)
+    for own, plain in zip(
+        each, required_bits_of_vectors(a[:1], b, ENTRIES), strict=True
+    ):
         np.testing.assert_array_equal(own, plain)
     ratio = error_ratio(a, b, int8_product(NUMPY), ENTRIES, 100)
-    assert engine.override(error_ratio)(x, y, int8_product(engine), ENTRIES, 100) == ratio
+    assert (
+        engine.override(error_ratio)(x, y, int8_product(engine), ENTRIES, 100) == ratio
+    )
 
 
 def test_operands_that_nobody_reads_lie_on_the_host(engine):
     a, b = np.zeros((1, 3, 4)), np.zeros((1, 4, 2))
-    assert engine.override(required_bits)(a, b, 9, ENTRIES) == required_bits(a, b, 9, ENTRIES) == (-NO_BIT, -NO_BIT)
+    assert (
+        engine.override(required_bits)(a, b, 9, ENTRIES)
+        == required_bits(a, b, 9, ENTRIES)
+        == (-NO_BIT, -NO_BIT)
+    )
     for found in engine.override(required_bits_of_vectors)(a, b, ENTRIES):
         assert isinstance(found, np.ndarray)
 
@@ -131,7 +166,9 @@ def test_vectors_with_inf_or_nan_are_marked(make_pair, engine):
     assert marked.tolist() == [False, True, False, False, True]
     clean = np.where(np.isfinite(a), a, 0.0)
     want = norm_scale(clean, 2, moduli, 0, ENTRIES)
-    np.testing.assert_array_equal(on_host(found.exponent)[0, ~marked], want.exponent[0, ~marked])
+    np.testing.assert_array_equal(
+        on_host(found.exponent)[0, ~marked], want.exponent[0, ~marked]
+    )
 
 
 def test_every_override_is_one_of_a_plain_function_and_others_are_left(engine):

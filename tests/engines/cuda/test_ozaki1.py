@@ -1,4 +1,6 @@
-"""Ozaki scheme I with a forced number of slices as a program: the bits of the scheme's steps."""
+"""Ozaki scheme I with a forced number of slices as a program: the bits of the scheme's
+steps.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +16,16 @@ from hifigemm.numerics.slicing import words_of_diagonals
 from hifigemm.plan import Blocking
 from tests.engines.stand_in import arrays, on_host, planned
 
-pytestmark = pytest.mark.filterwarnings("ignore:(overflow|invalid value|divide by zero) encountered:RuntimeWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:(overflow|invalid value|divide by zero) encountered:RuntimeWarning"
+)
 
 
 def run(plan, a, b, engine, shift=0, epilogue=PLAIN, out=None):
     assert engine.compile(plan) is not None
-    same, outcome = execute(plan, *arrays(a, b), engine, 2**28, shift, epilogue, out=out)
+    same, outcome = execute(
+        plan, *arrays(a, b), engine, 2**28, shift, epilogue, out=out
+    )
     assert same is plan
     assert (outcome.bound, outcome.num_products) == (np.inf, plan.num_products)
     return on_host(outcome.values)
@@ -27,16 +33,26 @@ def run(plan, a, b, engine, shift=0, epilogue=PLAIN, out=None):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("family", ["phi_1", "full_range", "cancelling"])
-def test_bits_are_those_of_the_scheme(family, dtype, make_pair, assert_same_bits, engine):
+def test_bits_are_those_of_the_scheme(
+    family, dtype, make_pair, assert_same_bits, engine
+):
     for count in (2, 7):
         scheme = hg.Ozaki1(num_slices=count)
         a, b = (x[None] for x in make_pair(family, 9, 140, 35, dtype))
-        assert_same_bits(run(planned(scheme, a, b, engine), a, b, engine), hg.matmul(a, b, scheme=scheme))
+        assert_same_bits(
+            run(planned(scheme, a, b, engine), a, b, engine),
+            hg.matmul(a, b, scheme=scheme),
+        )
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_special_values_stacks_strides_and_epilogues(dtype, make_pair, assert_same_bits, engine):
-    a, b = (np.stack([x * dtype(2.0**e) for e in range(2)]) for x in make_pair("phi_1", 5, 6, 7, dtype))
+def test_special_values_stacks_strides_and_epilogues(
+    dtype, make_pair, assert_same_bits, engine
+):
+    a, b = (
+        np.stack([x * dtype(2.0**e) for e in range(2)])
+        for x in make_pair("phi_1", 5, 6, 7, dtype)
+    )
     a[0, 3, 5], a[1, 4, 0], b[1, 2, 6], b[0, 3, 1] = np.inf, np.nan, -np.inf, np.inf
     c = np.stack(make_pair("phi_2", 5, 5, 7, dtype)[1:] * 2)
     scheme, epilogue = hg.Ozaki1(num_slices=4), Epilogue(0.6, -1.5, arrays(c)[0])
@@ -45,9 +61,17 @@ def test_special_values_stacks_strides_and_epilogues(dtype, make_pair, assert_sa
     np.testing.assert_array_equal(got, want)
     assert_same_bits(np.nan_to_num(got), np.nan_to_num(want))
     want = hg.gemm(a[:1], b, alpha=2.0**-1060, scheme=scheme)
-    np.testing.assert_array_equal(run(planned(scheme, a[:1], b, engine), a[:1], b, engine, -1060), want)
-    want, plan = hg.gemm(a, b, c, alpha=0.6, beta=-1.5, scheme=scheme), planned(scheme, a, b, engine)
-    x, y, target = (np.swapaxes(v, 1, 2) for v in arrays(*(v.swapaxes(1, 2) for v in (a, b, np.zeros_like(c)))))
+    np.testing.assert_array_equal(
+        run(planned(scheme, a[:1], b, engine), a[:1], b, engine, -1060), want
+    )
+    want, plan = (
+        hg.gemm(a, b, c, alpha=0.6, beta=-1.5, scheme=scheme),
+        planned(scheme, a, b, engine),
+    )
+    x, y, target = (
+        np.swapaxes(v, 1, 2)
+        for v in arrays(*(v.swapaxes(1, 2) for v in (a, b, np.zeros_like(c))))
+    )
     _, outcome = execute(plan, x, y, engine, 2**28, 0, epilogue, out=target)
     assert outcome.values is target
     np.testing.assert_array_equal(on_host(target), want)
@@ -61,8 +85,12 @@ def test_bits_do_not_depend_on_blocks(make_pair, assert_same_bits, engine, count
     want = hg.matmul(a, b, scheme=hg.Ozaki1(num_slices=count))
     plan = planned(hg.Ozaki1(num_slices=count), a, b, engine)
     for shape in ((1, 40, 45), (1, 20, 45), (1, 11, 23)):
-        assert_same_bits(run(replace(plan, blocking=Blocking(shape)), a, b, engine), want)
-    small = planned(hg.Ozaki1(num_slices=count), a, b, engine, workspace=plan.workspace // 2)
+        assert_same_bits(
+            run(replace(plan, blocking=Blocking(shape)), a, b, engine), want
+        )
+    small = planned(
+        hg.Ozaki1(num_slices=count), a, b, engine, workspace=plan.workspace // 2
+    )
     assert small.workspace <= plan.workspace // 2
     assert not small.is_whole
     assert_same_bits(run(small, a, b, engine), want)
@@ -70,15 +98,24 @@ def test_bits_do_not_depend_on_blocks(make_pair, assert_same_bits, engine, count
 
 def test_plans_that_the_kernels_do_not_have_go_step_by_step(make_pair, engine):
     a, b = (x[None] for x in make_pair("phi_1", 9, 50, 8))
-    assert engine.compile(planned(hg.Ozaki1(num_slices=7), a, b, engine, states_bound=True)) is None
+    assert (
+        engine.compile(
+            planned(hg.Ozaki1(num_slices=7), a, b, engine, states_bound=True)
+        )
+        is None
+    )
     assert engine.compile(planned(hg.Ozaki1(num_slices=40), a, b, engine)) is None
-    assert engine.compile(planned(hg.Ozaki1(num_slices=3), a + 0j, b + 0j, engine)) is None
+    assert (
+        engine.compile(planned(hg.Ozaki1(num_slices=3), a + 0j, b + 0j, engine)) is None
+    )
     for scheme in (hg.Ozaki1(product="fp16", num_slices=3), hg.Ozaki1(mode="correct")):
         assert engine.compile(planned(scheme, *arrays(a, b), engine)) is None
 
 
 @pytest.mark.parametrize(("mode", "dtype"), [("dp", np.float64), ("sp", np.float32)])
-def test_modes_that_estimate_a_count_have_the_bits_of_the_steps(mode, dtype, make_pair, assert_same_bits, engine):
+def test_modes_that_estimate_a_count_have_the_bits_of_the_steps(
+    mode, dtype, make_pair, assert_same_bits, engine
+):
     scheme = hg.Ozaki1(mode=mode)
     a, b = (x[None] for x in make_pair("phi_1", 9, 140, 35, dtype))
     plan = planned(scheme, *arrays(a, b), engine)
@@ -93,11 +130,16 @@ def test_steps_write_to_the_result_that_is_given(make_pair, assert_same_bits, en
     a, b = (x[None] for x in make_pair("phi_1", 40, 50, 45, np.float64))
     a[0, 3, 5] = np.inf
     scheme = hg.Ozaki1(num_slices=7)
-    plan = replace(planned(scheme, a, b, engine, states_bound=True), blocking=Blocking((1, 16, 20), 0, 2**22))
+    plan = replace(
+        planned(scheme, a, b, engine, states_bound=True),
+        blocking=Blocking((1, 16, 20), 0, 2**22),
+    )
     assert engine.compile(plan) is None
     (target,) = arrays(np.full((1, 40, 45), np.nan))
     _, outcome = execute(plan, *arrays(a, b), engine, 2**28, out=target)
     assert outcome.values is target
     assert_same_bits(on_host(target), hg.matmul(a, b, scheme=scheme, engine="numpy"))
-    _, outcome = execute(plan, *arrays(a, b), engine, 2**28, 0, Epilogue(2.0, 0.0, None), out=target)
+    _, outcome = execute(
+        plan, *arrays(a, b), engine, 2**28, 0, Epilogue(2.0, 0.0, None), out=target
+    )
     assert outcome.values is not target

@@ -1,6 +1,8 @@
-"""Ozaki scheme II as programs: ladders on the device, certified bounds, exact counts, outliers, prepared operands.
+"""Ozaki scheme II as programs: ladders on the device, certified bounds, exact counts,
+outliers, prepared operands.
 
-Without a GPU the kernels run in Triton's interpreter, whose bits are those of NumPy too.
+Without a GPU the kernels run in Triton's interpreter, whose bits are those of NumPy
+too.
 """
 
 from __future__ import annotations
@@ -73,7 +75,9 @@ def by_numpy(a, b, scheme, **options):
 def run(plan, a, b, engine, *, shift=0, epilogue=PLAIN, splits=(None, None), out=None):
     """The plan that was carried out in the end, the outcome, and the values."""
     with np.errstate(all="ignore"):
-        plan, outcome = execute(plan, *arrays(a, b), engine, 2**28, shift, epilogue, splits, out)
+        plan, outcome = execute(
+            plan, *arrays(a, b), engine, 2**28, shift, epilogue, splits, out
+        )
     return plan, outcome, on_host(outcome.values)
 
 
@@ -96,23 +100,34 @@ def counts_of(plan):
 
 
 def with_ratio(a, b, first, last):
-    """Operands like a and b whose error ratio lies in (first, last]: perhaps one row meets small entries alone."""
+    """Operands like a and b whose error ratio lies in (first, last]: perhaps one row
+    meets small entries alone.
+    """
     if first < ratio_of(a, b) <= last:
         return a, b
     for s in np.arange(0.0, 40.0, 0.25):
         x, y = a.copy(), b.copy()
         x[..., 0, :] = 0.0
         x[..., 0, 1] = 1.0
-        y[..., 1, :] = np.abs(y.real).max(axis=-2) * 2.0**-s * (1 + 1j if y.dtype.kind == "c" else 1)
+        y[..., 1, :] = (
+            np.abs(y.real).max(axis=-2)
+            * 2.0**-s
+            * (1 + 1j if y.dtype.kind == "c" else 1)
+        )
         if first < ratio_of(x, y) <= last:
             return x, y
     raise AssertionError("no such operands")
 
 
 def operands_for(plan, a, b, rung):
-    """Operands that this rung of a ladder is for, the last one being the native product."""
+    """Operands that this rung of a ladder is for, the last one being the native
+    product.
+    """
     p, counts = plan.problem, counts_of(plan)
-    ends = [largest_ratio(p.terms, plan.target.r, moduli_set(c, p.is_complex).half_range) for c in counts]
+    ends = [
+        largest_ratio(p.terms, plan.target.r, moduli_set(c, p.is_complex).half_range)
+        for c in counts
+    ]
     ends = [0.0, *ends, np.inf]
     return with_ratio(a, b, ends[rung], ends[rung + 1])
 
@@ -120,7 +135,9 @@ def operands_for(plan, a, b, rung):
 def fp64(a, b):
     """The kernel's native product, with what a library gives for Inf and NaN."""
     x, y = (torch.from_numpy(np.ascontiguousarray(v)).to(DEVICE) for v in (a, b))
-    out = torch.empty((max(len(a), len(b)), a.shape[1], b.shape[2]), dtype=x.dtype, device=DEVICE)
+    out = torch.empty(
+        (max(len(a), len(b)), a.shape[1], b.shape[2]), dtype=x.dtype, device=DEVICE
+    )
     always = torch.zeros(1, dtype=torch.int64, device=DEVICE), 0, 0
     native_gemm.fp64_product(x, y, out, always)
     if out.is_complex():
@@ -130,13 +147,17 @@ def fp64(a, b):
 
 def stacks(make_pair, family="phi_0.1", m=5, k=200, n=6, dtype="float64", batch=(1, 1)):
     made = [make_pair(family, m, k, n, dtype, seed=seed) for seed in range(max(batch))]
-    return np.stack([a for a, _ in made[: batch[0]]]), np.stack([b for _, b in made[: batch[1]]])
+    return np.stack([a for a, _ in made[: batch[0]]]), np.stack(
+        [b for _, b in made[: batch[1]]]
+    )
 
 
 @pytest.mark.thinned(3)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("rung", [0, 1, 2, 3])
-def test_the_first_count_that_is_enough_is_taken_or_a_native_product(make_pair, assert_same_bits, engine, rung, dtype):
+def test_the_first_count_that_is_enough_is_taken_or_a_native_product(
+    make_pair, assert_same_bits, engine, rung, dtype
+):
     a, b = stacks(make_pair, dtype=dtype)
     plan = planned("auto", a, b, engine)
     assert plan.verification is Verification.ON_DEVICE
@@ -147,7 +168,9 @@ def test_the_first_count_that_is_enough_is_taken_or_a_native_product(make_pair, 
     assert same is plan
     found = outcome.certificate()
     if rung == 3:
-        assert found == Certificate(True, hg.Native(), native_bound(p.terms, p.fmt.u), 1, p.k)
+        assert found == Certificate(
+            True, hg.Native(), native_bound(p.terms, p.fmt.u), 1, p.k
+        )
         assert_same_bits(values, fp64(a, b))
     else:
         scheme = fixed(counts[rung])
@@ -155,19 +178,33 @@ def test_the_first_count_that_is_enough_is_taken_or_a_native_product(make_pair, 
         assert found == Certificate(True, scheme, plan.target.r, products, plan.k_block)
         assert_same_bits(values, by_numpy(a, b, scheme))
     assert meets_promise(values[0], a[0], b[0], found.bound).all()
-    assert plan.bound == max(plan.target.r, native_bound(p.terms, p.fmt.u)) == outcome.bound
+    assert (
+        plan.bound
+        == max(plan.target.r, native_bound(p.terms, p.fmt.u))
+        == outcome.bound
+    )
 
 
-@pytest.mark.parametrize("family", ["phi_4", "phi_8", "sparse", "integers", "zeros", "cancelling", "span_60"])
-def test_the_rung_is_that_of_the_error_ratio(make_pair, assert_same_bits, engine, family):
+@pytest.mark.parametrize(
+    "family", ["phi_4", "phi_8", "sparse", "integers", "zeros", "cancelling", "span_60"]
+)
+def test_the_rung_is_that_of_the_error_ratio(
+    make_pair, assert_same_bits, engine, family
+):
     a, b = stacks(make_pair, family)
     plan = planned(FAST, a, b, engine)
     _, outcome, values = run(plan, a, b, engine)
     found, ratio, p = outcome.certificate(), ratio_of(a, b), plan.problem
-    enough = (c for c in counts_of(plan) if ratio <= largest_ratio(p.k, LEVEL, moduli_set(c, False).half_range))
+    enough = (
+        c
+        for c in counts_of(plan)
+        if ratio <= largest_ratio(p.k, LEVEL, moduli_set(c, False).half_range)
+    )
     count = next(enough, None)
     assert found.scheme == (hg.Native() if count is None else fixed(count))
-    assert_same_bits(values, fp64(a, b) if count is None else by_numpy(a, b, fixed(count)))
+    assert_same_bits(
+        values, fp64(a, b) if count is None else by_numpy(a, b, fixed(count))
+    )
     assert meets_promise(values[0], a[0], b[0], found.bound).all()
 
 
@@ -175,8 +212,12 @@ def test_a_record_decides_as_the_launches_do(make_pair, engine):
     a, b = stacks(make_pair)
     plan, ends = planned(FAST, a, b, engine), []
     for count in counts_of(plan):
-        ends.append(largest_ratio(200, plan.target.r, moduli_set(count, False).half_range))
-        assert ozaki2._most_bits(plan, count) == int(np.float64(ends[-1] / RATIO_UNIT).view(np.int64))
+        ends.append(
+            largest_ratio(200, plan.target.r, moduli_set(count, False).half_range)
+        )
+        assert ozaki2._most_bits(plan, count) == int(
+            np.float64(ends[-1] / RATIO_UNIT).view(np.int64)
+        )
         most = ozaki2._most_bits(plan, count)
         assert ozaki2._certificate(plan, [most]).scheme == fixed(count)
         assert ozaki2._certificate(plan, [most + 1]).scheme != fixed(count)
@@ -193,9 +234,13 @@ def test_a_record_decides_as_the_launches_do(make_pair, engine):
     assert ozaki2._most_bits(anything, 14) < bits_of(np.inf)
 
 
-@pytest.mark.parametrize("dtype", ["float64", pytest.param("complex128", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "dtype", ["float64", pytest.param("complex128", marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("rung", [0, 1, 3])
-def test_blocks_and_stacks_decide_alike(make_pair, assert_same_bits, engine, rung, dtype):
+def test_blocks_and_stacks_decide_alike(
+    make_pair, assert_same_bits, engine, rung, dtype
+):
     """One matrix, in the middle of the stack, decides for all of them."""
     a, b = stacks(make_pair, m=4, k=60, n=5, dtype=dtype, batch=(3, 1))
     plan = planned(FAST, a, b, engine)
@@ -210,8 +255,13 @@ def test_blocks_and_stacks_decide_alike(make_pair, assert_same_bits, engine, run
 
 @pytest.mark.thinned(5)
 @pytest.mark.parametrize("parts", ["sample", "few terms", "both"])
-@pytest.mark.parametrize(("dtype", "rung"), [("float64", 0), ("float64", 1), ("float64", 3), ("complex128", 1)])
-def test_parts_of_a_product_are_looked_at_first(make_pair, assert_same_bits, engine, monkeypatch, parts, dtype, rung):
+@pytest.mark.parametrize(
+    ("dtype", "rung"),
+    [("float64", 0), ("float64", 1), ("float64", 3), ("complex128", 1)],
+)
+def test_parts_of_a_product_are_looked_at_first(
+    make_pair, assert_same_bits, engine, monkeypatch, parts, dtype, rung
+):
     """They change no decision; the record may end with a lower bound of the ratio."""
     a, b = stacks(make_pair, m=3, k=500, n=4, dtype=dtype)
     plan = planned(FAST, a, b, engine)
@@ -224,36 +274,68 @@ def test_parts_of_a_product_are_looked_at_first(make_pair, assert_same_bits, eng
         monkeypatch.setattr(ozaki2, "_FEW_TERMS_FROM", 0)
         assert ozaki2._few_terms(plan, 1) == (384 if dtype == "complex128" else 256)
     _, outcome, values = run(plan, a, b, engine)
-    assert_same_bits(values, fp64(a, b) if rung == 3 else by_numpy(a, b, fixed(counts_of(plan)[rung])))
+    assert_same_bits(
+        values,
+        fp64(a, b) if rung == 3 else by_numpy(a, b, fixed(counts_of(plan)[rung])),
+    )
     assert outcome.certificate().scheme == (plan.scheme, *plan.alternatives)[rung]
 
 
-def test_few_terms_are_no_fewer_or_all_that_count_of_short_and_long_sums(make_pair, engine, monkeypatch):
+def test_few_terms_are_no_fewer_or_all_that_count_of_short_and_long_sums(
+    make_pair, engine, monkeypatch
+):
     monkeypatch.setattr(ozaki2, "_FEW_TERMS_FROM", 0)
     a, b = stacks(make_pair)
     plan = planned(FAST, a, b, engine)
-    for k, few in ((128, None), (129, 128), (2**17, 2**16), (2**18, None), (2**18 - 1024, 2**17 - 512)):
+    for k, few in (
+        (128, None),
+        (129, 128),
+        (2**17, 2**16),
+        (2**18, None),
+        (2**18 - 1024, 2**17 - 512),
+    ):
         at = replace(plan, problem=replace(plan.problem, k=k))
         found = ozaki2._few_terms(at, 5)
         assert found == (None if few is None or few >= 2**17 else few)
 
 
-@pytest.mark.parametrize(("is_complex", "ratio"), [(False, 2.0**1.75), (True, 2.0**2.25)])
-def test_the_more_bits_are_to_spare_the_fewer_terms_are_looked_at(make_pair, engine, monkeypatch, is_complex, ratio):
+@pytest.mark.parametrize(
+    ("is_complex", "ratio"), [(False, 2.0**1.75), (True, 2.0**2.25)]
+)
+def test_the_more_bits_are_to_spare_the_fewer_terms_are_looked_at(
+    make_pair, engine, monkeypatch, is_complex, ratio
+):
     monkeypatch.setattr(ozaki2, "_FEW_TERMS_FROM", 0)
     a, b = stacks(make_pair, dtype="complex128" if is_complex else "float64")
     plan = planned(FAST, a, b, engine)
-    at, half = replace(plan, problem=replace(plan.problem, k=8192)), 5120 if is_complex else 4096
-    for spare, few in ((0.5, half), (2.9, half), (3.1, 2048), (4.5, 1024), (5.5, 512), (20.0, 512)):
+    at, half = (
+        replace(plan, problem=replace(plan.problem, k=8192)),
+        5120 if is_complex else 4096,
+    )
+    for spare, few in (
+        (0.5, half),
+        (2.9, half),
+        (3.1, 2048),
+        (4.5, 1024),
+        (5.5, 512),
+        (20.0, 512),
+    ):
         assert ozaki2._few_terms(at, bits_of(ratio * 2.0**spare * np.sqrt(8192))) == few
 
 
-@pytest.mark.parametrize(("dtype", "rung"), [("float64", 0), ("float64", 1), ("float64", 3), ("complex128", 3)])
-def test_exactly_one_step_writes_the_result(make_pair, engine, monkeypatch, dtype, rung):
+@pytest.mark.parametrize(
+    ("dtype", "rung"),
+    [("float64", 0), ("float64", 1), ("float64", 3), ("complex128", 3)],
+)
+def test_exactly_one_step_writes_the_result(
+    make_pair, engine, monkeypatch, dtype, rung
+):
     a, b = stacks(make_pair, dtype=dtype)
     plan = planned(FAST, a, b, engine)
     a, b = operands_for(plan, a, b, rung)
-    target = torch.full(a.shape[:2] + b.shape[2:], 7.25, dtype=getattr(torch, dtype), device=DEVICE)
+    target = torch.full(
+        a.shape[:2] + b.shape[2:], 7.25, dtype=getattr(torch, dtype), device=DEVICE
+    )
     own, wrote = launches.Launch.call_jit, []
 
     def watched(self, *args):
@@ -262,7 +344,8 @@ def test_exactly_one_step_writes_the_result(make_pair, engine, monkeypatch, dtyp
         if not torch.equal(before, target):
             wrote.append(self.kernel.__name__)
 
-    monkeypatch.setattr(programs, "is_hooked", lambda: True)  # so that every launch goes through Triton's JIT
+    # so that every launch goes through Triton's JIT
+    monkeypatch.setattr(programs, "is_hooked", lambda: True)
     monkeypatch.setattr(launches.Launch, "call_jit", watched)
     run(plan, a, b, engine, out=ozaki2_wrap(target))
     assert wrote == ["_native_kernel" if rung == 3 else "crt_kernel"]
@@ -278,7 +361,9 @@ def ozaki2_wrap(tensor):
 @pytest.mark.thinned(3)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("rung", [0, 3])
-def test_inf_and_nan_lie_where_ieee_arithmetic_puts_them(make_pair, engine, rung, dtype):
+def test_inf_and_nan_lie_where_ieee_arithmetic_puts_them(
+    make_pair, engine, rung, dtype
+):
     a, b = stacks(make_pair, dtype=dtype, batch=(2, 1))
     plan = planned(FAST, a, b, engine)
     if rung:
@@ -290,7 +375,9 @@ def test_inf_and_nan_lie_where_ieee_arithmetic_puts_them(make_pair, engine, rung
     for part in ("real", "imag"):
         x, y = getattr(values, part), getattr(want, part)
         np.testing.assert_array_equal(np.isnan(x), np.isnan(y))
-        np.testing.assert_array_equal(np.where(np.isinf(x), x, 0), np.where(np.isinf(y), y, 0))
+        np.testing.assert_array_equal(
+            np.where(np.isinf(x), x, 0), np.where(np.isinf(y), y, 0)
+        )
 
 
 # Plans that are certified: the ratio is read, and a finer plan is made by it.
@@ -299,10 +386,17 @@ def test_inf_and_nan_lie_where_ieee_arithmetic_puts_them(make_pair, engine, rung
 @pytest.mark.thinned(3)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("few", [False, True])
-def test_a_ratio_that_is_too_large_leads_to_a_finer_plan(make_pair, assert_same_bits, engine, monkeypatch, few, dtype):
-    """The ratio that is passed on is that of all terms, wherever the first plan had enough of few."""
+def test_a_ratio_that_is_too_large_leads_to_a_finer_plan(
+    make_pair, assert_same_bits, engine, monkeypatch, few, dtype
+):
+    """The ratio that is passed on is that of all terms, wherever the first plan had
+    enough of few.
+    """
     a, b = stacks(make_pair, m=3, k=300, n=4, dtype=dtype)
-    plan, p = planned(FAST, a, b, engine, TIGHT), planned(FAST, a, b, engine, TIGHT).problem
+    plan, p = (
+        planned(FAST, a, b, engine, TIGHT),
+        planned(FAST, a, b, engine, TIGHT).problem,
+    )
     assert (plan.verification, plan.evidence) == (Verification.ENTRYWISE, None)
     if few:
         monkeypatch.setattr(ozaki2, "_FEW_TERMS_FROM", 0)
@@ -310,7 +404,9 @@ def test_a_ratio_that_is_too_large_leads_to_a_finer_plan(make_pair, assert_same_
     assert same is plan
     assert outcome.bound == plan.bound == TIGHT
     assert_same_bits(values, by_numpy(a, b, plan.scheme))
-    largest = largest_ratio(p.terms, TIGHT, moduli_set(plan.scheme.count, p.is_complex).half_range)
+    largest = largest_ratio(
+        p.terms, TIGHT, moduli_set(plan.scheme.count, p.is_complex).half_range
+    )
     a, b = with_ratio(a, b, largest, 1e300)
     finer, outcome, values = run(plan, a, b, engine)
     assert finer.evidence == Evidence(error_ratio=ratio_of(a, b))
@@ -318,15 +414,25 @@ def test_a_ratio_that_is_too_large_leads_to_a_finer_plan(make_pair, assert_same_
     assert finer.scheme.count > plan.scheme.count
     assert (outcome.bound, outcome.num_products) == (TIGHT, finer.num_products)
     assert_same_bits(values, by_numpy(a, b, finer.scheme))
-    assert finer.scheme == execute(planned(FAST, a, b, NUMPY, TIGHT), a, b, NUMPY, 2**28)[0].scheme
+    assert (
+        finer.scheme
+        == execute(planned(FAST, a, b, NUMPY, TIGHT), a, b, NUMPY, 2**28)[0].scheme
+    )
     assert meets_promise(values[0], a[0], b[0], TIGHT).all()
 
 
-@pytest.mark.parametrize(("dtype", "family"), [("float64", "phi_2"), ("float64", "phi_0.1"), ("complex128", "phi_2")])
-def test_certified_plans_end_as_those_of_numpy(make_pair, assert_same_bits, engine, family, dtype):
+@pytest.mark.parametrize(
+    ("dtype", "family"),
+    [("float64", "phi_2"), ("float64", "phi_0.1"), ("complex128", "phi_2")],
+)
+def test_certified_plans_end_as_those_of_numpy(
+    make_pair, assert_same_bits, engine, family, dtype
+):
     a, b = stacks(make_pair, family, 5, 70, 6, dtype)
     for accuracy in (TIGHT, 2.0**-56):
-        want, expected = execute(planned(FAST, a, b, NUMPY, accuracy), a, b, NUMPY, 2**28)
+        want, expected = execute(
+            planned(FAST, a, b, NUMPY, accuracy), a, b, NUMPY, 2**28
+        )
         plan, outcome, values = run(planned(FAST, a, b, engine, accuracy), a, b, engine)
         assert plan.scheme == want.scheme
         assert outcome.bound == expected.bound
@@ -335,15 +441,27 @@ def test_certified_plans_end_as_those_of_numpy(make_pair, assert_same_bits, engi
 
 @pytest.mark.parametrize(
     ("dtype", "rung"),
-    [("float64", 0), ("float64", 1), ("float64", 3), ("complex128", 1), ("complex128", 2), ("complex128", 3)],
+    [
+        ("float64", 0),
+        ("float64", 1),
+        ("float64", 3),
+        ("complex128", 1),
+        ("complex128", 2),
+        ("complex128", 3),
+    ],
 )
-def test_a_number_ends_with_the_exact_product(make_pair, assert_same_bits, engine, rung, dtype):
+def test_a_number_ends_with_the_exact_product(
+    make_pair, assert_same_bits, engine, rung, dtype
+):
     a, b = stacks(make_pair, k=100, dtype=dtype)
     a[..., 1, 5] *= 2.0**-40  # which makes the exact product long
     plan = planned("auto", a, b, engine, TIGHT)
     assert plan.verification is Verification.ON_DEVICE
     rungs, p = [plan.scheme, *plan.alternatives[:-1]], plan.problem
-    ends = [largest_ratio(p.terms, TIGHT, moduli_set(x.count, p.is_complex).half_range) for x in rungs]
+    ends = [
+        largest_ratio(p.terms, TIGHT, moduli_set(x.count, p.is_complex).half_range)
+        for x in rungs
+    ]
     ends = [0.0, *ends, np.inf]
     assert len(rungs) == 3
     a, b = with_ratio(a, b, ends[rung], ends[rung + 1])
@@ -377,15 +495,26 @@ def test_blocks_mirrors_and_special_values_go_on_to_the_exact_product_too(
         assert_same_bits(run(plan, a, b, engine)[2], want)
         assert_same_bits(run(plan, a, b, engine, shift=-3)[2], want / 8)
     x = np.where(np.isfinite(a), a, 1.0)
-    gram = replace(planned("auto", x, x.swapaxes(1, 2).copy(), engine, TIGHT).problem, mirror="T")
-    plan = make(gram, TIGHT, "auto", engine, 2**28, lambda s, t: s.evidence(gram, t, *arrays(x, x.mT), engine, 2**28))
+    gram = replace(
+        planned("auto", x, x.swapaxes(1, 2).copy(), engine, TIGHT).problem, mirror="T"
+    )
+    plan = make(
+        gram,
+        TIGHT,
+        "auto",
+        engine,
+        2**28,
+        lambda s, t: s.evidence(gram, t, *arrays(x, x.mT), engine, 2**28),
+    )
     assert plan.verification is Verification.ON_DEVICE
     _, outcome, values = run(plan, x, np.ascontiguousarray(x.mT), engine)
     want = by_numpy(x, np.ascontiguousarray(x.mT), outcome.certificate().scheme)
     assert_same_bits(np.tril(values), np.tril(want))
 
 
-def test_no_target_is_promised_where_a_sum_of_magnitudes_may_be_zero(make_pair, assert_same_bits, engine, monkeypatch):
+def test_no_target_is_promised_where_a_sum_of_magnitudes_may_be_zero(
+    make_pair, assert_same_bits, engine, monkeypatch
+):
     a, b = stacks(make_pair, m=5, k=300, n=4)
     a[:, 0, :150] *= 2.0**-20
     b[:, 150:, 0] *= 2.0**-20
@@ -402,7 +531,9 @@ def test_no_target_is_promised_where_a_sum_of_magnitudes_may_be_zero(make_pair, 
     assert run(chosen, a, b, engine)[1].certificate().scheme == hg.Native()
 
 
-def test_a_forced_count_keeps_an_accuracy_or_says_that_it_does_not(make_pair, assert_same_bits, engine):
+def test_a_forced_count_keeps_an_accuracy_or_says_that_it_does_not(
+    make_pair, assert_same_bits, engine
+):
     scheme = fixed(9)
     a, b = stacks(make_pair, m=5, k=70, n=4)
     plan = planned(scheme, a, b, engine, 1e-6)
@@ -419,14 +550,23 @@ def test_a_forced_count_keeps_an_accuracy_or_says_that_it_does_not(make_pair, as
     assert_same_bits(values, want)
     x, y = stacks(make_pair, "phi_8", 5, 70, 4)
     for each in (NUMPY, engine):
-        with pytest.raises(AccuracyError, match=r"does not keep .* for \d+ of 20 entries"):
-            execute(planned(scheme, x, y, each, 1e-6), *((x, y) if each is NUMPY else arrays(x, y)), each, 2**28)
+        with pytest.raises(
+            AccuracyError, match=r"does not keep .* for \d+ of 20 entries"
+        ):
+            execute(
+                planned(scheme, x, y, each, 1e-6),
+                *((x, y) if each is NUMPY else arrays(x, y)),
+                each,
+                2**28,
+            )
 
 
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("family", ["phi_0.1", "phi_4", "opposed_spans", "cancelling"])
-def test_forced_counts_with_a_report_state_a_bound_that_holds(make_pair, assert_same_bits, engine, family, dtype):
+def test_forced_counts_with_a_report_state_a_bound_that_holds(
+    make_pair, assert_same_bits, engine, family, dtype
+):
     a, b = stacks(make_pair, family, 5, 40, 6, dtype)
     for count in (5, 12):
         plan = planned(fixed(count), a, b, engine, states_bound=True)
@@ -435,8 +575,14 @@ def test_forced_counts_with_a_report_state_a_bound_that_holds(make_pair, assert_
         assert same is plan
         found, p = outcome.certificate(), plan.problem
         assert found.holds
-        assert found.bound == error_bound(p.terms, ratio_of(a, b), moduli_set(count, p.is_complex).half_range)
-        assert (found.scheme, found.num_products, found.k_block) == (fixed(count), plan.num_products, plan.k_block)
+        assert found.bound == error_bound(
+            p.terms, ratio_of(a, b), moduli_set(count, p.is_complex).half_range
+        )
+        assert (found.scheme, found.num_products, found.k_block) == (
+            fixed(count),
+            plan.num_products,
+            plan.k_block,
+        )
         if np.isfinite(found.bound):
             assert meets_promise(values[0], a[0], b[0], found.bound).all()
         silent = planned(fixed(count), a, b, engine)
@@ -450,10 +596,14 @@ def test_forced_counts_with_a_report_state_a_bound_that_holds(make_pair, assert_
 def test_a_stated_bound_is_that_of_all_terms_and_blocks(make_pair, engine, monkeypatch):
     a, b = stacks(make_pair, "phi_1", 5, 300, 6)
     monkeypatch.setattr(ozaki2, "_FEW_TERMS_FROM", 0)
-    plan = replace(planned(fixed(9), a, b, engine, states_bound=True), blocking=Blocking((1, 3, 4)))
+    plan = replace(
+        planned(fixed(9), a, b, engine, states_bound=True), blocking=Blocking((1, 3, 4))
+    )
     assert ozaki2._few_terms(plan, 1) is None
     found = run(plan, a, b, engine)[1].certificate()
-    assert found.bound == error_bound(300, ratio_of(a, b), moduli_set(9, False).half_range)
+    assert found.bound == error_bound(
+        300, ratio_of(a, b), moduli_set(9, False).half_range
+    )
 
 
 # Counts that hold exact products.
@@ -463,17 +613,33 @@ def test_a_stated_bound_is_that_of_all_terms_and_blocks(make_pair, engine, monke
 @pytest.mark.parametrize(
     ("dtype", "family"),
     [
-        *(("float64", name) for name in ("phi_0.1", "phi_2", "integers", "opposed_spans", "zeros", "cancelling")),
+        *(
+            ("float64", name)
+            for name in (
+                "phi_0.1",
+                "phi_2",
+                "integers",
+                "opposed_spans",
+                "zeros",
+                "cancelling",
+            )
+        ),
         *(("complex128", name) for name in ("phi_0.1", "integers")),
     ],
 )
-def test_correct_results_are_those_of_numpy(make_pair, assert_same_bits, engine, family, dtype):
+def test_correct_results_are_those_of_numpy(
+    make_pair, assert_same_bits, engine, family, dtype
+):
     a, b = stacks(make_pair, family, 5, 40, 6, dtype)
     first, x = planned(FAST, a, b, NUMPY, "correct"), arrays(a, b)
     want, expected = execute(first, a, b, NUMPY, 2**28)
     plan, outcome, values = run(planned(FAST, *x, engine, "correct"), a, b, engine)
     assert_same_bits(values, expected.values)
-    assert (plan.scheme, plan.reason, outcome.bound) == (want.scheme, want.reason, expected.bound)
+    assert (plan.scheme, plan.reason, outcome.bound) == (
+        want.scheme,
+        want.reason,
+        expected.bound,
+    )
     assert plan.verification is want.verification
 
 
@@ -491,7 +657,9 @@ def test_bits_are_balanced_between_the_operands(make_pair, assert_same_bits, eng
 
 
 def wide_pair(make_pair, m, k, n, rows, cols):
-    """Operands of which few rows and columns have one entry that is far smaller than the others."""
+    """Operands of which few rows and columns have one entry that is far smaller than
+    the others.
+    """
     a, b = make_pair("phi_0.1", m, k, n)
     a[list(rows), 3] *= 2.0**-34
     b[2, list(cols)] *= 2.0**-36
@@ -501,18 +669,28 @@ def wide_pair(make_pair, m, k, n, rows, cols):
 @pytest.fixture
 def eager(monkeypatch):
     """Outliers are set apart in small products too."""
-    monkeypatch.setattr(scheme_module, "may_pay", lambda problem: problem.batch == 1 and not problem.is_complex)
+    monkeypatch.setattr(
+        scheme_module,
+        "may_pay",
+        lambda problem: problem.batch == 1 and not problem.is_complex,
+    )
     monkeypatch.setattr(outliers, "_TILE", 1)
     monkeypatch.setattr(outliers, "_RESIDUES", 1)
 
 
 @pytest.mark.thinned(3)
 @pytest.mark.parametrize("shape", [(1, 30, 26), (1, 16, 13)])
-@pytest.mark.parametrize(("rows", "cols"), [((1, 29), (0, 15)), ((4,), ()), ((), (12,))])
-def test_outlier_rows_and_columns_are_set_apart(make_pair, assert_same_bits, engine, eager, rows, cols, shape):
+@pytest.mark.parametrize(
+    ("rows", "cols"), [((1, 29), (0, 15)), ((4,), ()), ((), (12,))]
+)
+def test_outlier_rows_and_columns_are_set_apart(
+    make_pair, assert_same_bits, engine, eager, rows, cols, shape
+):
     a, b = wide_pair(make_pair, 30, 30, 26, rows, cols)
     want = by_numpy(a, b, FAST, accuracy="correct")
-    plan = replace(planned(FAST, *arrays(a, b), engine, "correct"), blocking=Blocking(shape))
+    plan = replace(
+        planned(FAST, *arrays(a, b), engine, "correct"), blocking=Blocking(shape)
+    )
     found = plan.evidence.outliers
     assert set(rows) <= set(found.rows)
     assert set(cols) <= set(found.cols)
@@ -522,26 +700,48 @@ def test_outlier_rows_and_columns_are_set_apart(make_pair, assert_same_bits, eng
     assert same is plan
     assert outcome.bound == 0
     assert found.num_moduli < outcome.num_products < plan.num_products
-    assert any(f"{found.num_moduli} moduli without" in note for note in [plan.reason, *outcome.notes])
+    assert any(
+        f"{found.num_moduli} moduli without" in note
+        for note in [plan.reason, *outcome.notes]
+    )
     assert_same_bits(values, want)
 
 
-def test_outliers_with_inf_and_nan_and_an_epilogue(make_pair, assert_same_bits, engine, eager):
+def test_outliers_with_inf_and_nan_and_an_epilogue(
+    make_pair, assert_same_bits, engine, eager
+):
     a, b = wide_pair(make_pair, 30, 30, 26, (1, 7), (0, 11))
     a[0, 7, 5], a[0, 2, 1], b[0, 3, 11] = np.inf, np.nan, -np.inf
     c = np.random.default_rng(1).uniform(-1, 1, (1, 30, 26))
     c[0, 7, 11] = np.nan
-    want = hg.gemm(a, b, c, alpha=1.5, beta=-0.75, scheme=FAST, engine="numpy", plan=None, accuracy="correct")
+    want = hg.gemm(
+        a,
+        b,
+        c,
+        alpha=1.5,
+        beta=-0.75,
+        scheme=FAST,
+        engine="numpy",
+        plan=None,
+        accuracy="correct",
+    )
     z, target = arrays(c, np.zeros_like(c))
     plan = planned(FAST, *arrays(a, b), engine, "correct")
     assert plan.evidence.outliers is not None
     _, _, values = run(plan, a, b, engine, epilogue=Epilogue(1.5, -0.75, z), out=target)
     for found in (on_host(target), values):
-        assert_same_bits(np.where(np.isnan(found), np.nan, found), np.where(np.isnan(want), np.nan, want))
+        assert_same_bits(
+            np.where(np.isnan(found), np.nan, found),
+            np.where(np.isnan(want), np.nan, want),
+        )
 
 
-def test_a_workspace_is_free_when_the_product_is_made(make_pair, as_on_gpu, monkeypatch, eager):
-    """Of a correct product whose outliers are set apart, whose program calls functions between its launches."""
+def test_a_workspace_is_free_when_the_product_is_made(
+    make_pair, as_on_gpu, monkeypatch, eager
+):
+    """Of a correct product whose outliers are set apart, whose program calls functions
+    between its launches.
+    """
     made, (a, b) = [], wide_pair(make_pair, 30, 30, 26, (1, 7), (0, 11))
     x, y = tensors(a[0], b[0])
 
@@ -549,7 +749,9 @@ def test_a_workspace_is_free_when_the_product_is_made(make_pair, as_on_gpu, monk
         made.append(weakref.ref(tensor := torch.empty(*args, **options)))
         return tensor
 
-    monkeypatch.setattr(programs, "torch", SimpleNamespace(**vars(torch) | {"empty": empty}))
+    monkeypatch.setattr(
+        programs, "torch", SimpleNamespace(**vars(torch) | {"empty": empty})
+    )
     gc.disable()
     try:
         _, report = hg.matmul(x, y, accuracy="correct", scheme=FAST, return_report=True)
@@ -563,10 +765,18 @@ def test_a_workspace_is_free_when_the_product_is_made(make_pair, as_on_gpu, monk
 # Prepared operands, blocks, epilogues.
 
 
-@pytest.mark.parametrize(("count", "dtype"), [(2, "complex64"), (7, "complex128"), (9, "float32"), (21, "float64")])
-def test_whole_products_give_the_bits_of_numpy(make_pair, assert_same_bits, engine, count, dtype):
+@pytest.mark.parametrize(
+    ("count", "dtype"),
+    [(2, "complex64"), (7, "complex128"), (9, "float32"), (21, "float64")],
+)
+def test_whole_products_give_the_bits_of_numpy(
+    make_pair, assert_same_bits, engine, count, dtype
+):
     a, b = stacks(make_pair, "phi_1", 5, 70, 9, dtype, (1, 2))
-    assert_same_bits(run(planned(fixed(count), a, b, engine), a, b, engine)[2], by_numpy(a, b, fixed(count)))
+    assert_same_bits(
+        run(planned(fixed(count), a, b, engine), a, b, engine)[2],
+        by_numpy(a, b, fixed(count)),
+    )
 
 
 def both_splits(plan, a, b, engine):
@@ -575,7 +785,9 @@ def both_splits(plan, a, b, engine):
 
 
 @pytest.mark.parametrize("dtype", ["complex128", "float64"])
-def test_blocks_and_prepared_operands_give_the_bits_of_numpy(make_pair, assert_same_bits, engine, dtype):
+def test_blocks_and_prepared_operands_give_the_bits_of_numpy(
+    make_pair, assert_same_bits, engine, dtype
+):
     a, b = stacks(make_pair, "phi_1", 5, 20, 9, dtype, (1, 2))
     a[0, 4, 1], b[1, 2, 6] = np.inf, np.nan
     plan = replace(planned(fixed(4), a, b, engine), blocking=Blocking((1, 3, 5)))
@@ -584,14 +796,22 @@ def test_blocks_and_prepared_operands_give_the_bits_of_numpy(make_pair, assert_s
     epilogue = Epilogue(-0.3, 1.7, arrays(c)[0])
     want = hg.gemm(a, b, c, alpha=-0.3, beta=1.7, scheme=fixed(4), engine="numpy")
     for kept in (splits, (None, splits[1])):
-        assert_same_bits(run(plan, a, b, engine, epilogue=epilogue, splits=kept)[2], want)
+        assert_same_bits(
+            run(plan, a, b, engine, epilogue=epilogue, splits=kept)[2], want
+        )
 
 
 @pytest.mark.parametrize(
     ("shape", "batch", "made"),
-    [((1, 3, 9), (1, 2), [2, 1, 2, 1]), ((1, 5, 5), (2, 1), [2, 1, 2, 1]), ((1, 5, 9), (1, 2), [2, 1])],
+    [
+        ((1, 3, 9), (1, 2), [2, 1, 2, 1]),
+        ((1, 5, 5), (2, 1), [2, 1, 2, 1]),
+        ((1, 5, 9), (1, 2), [2, 1]),
+    ],
 )
-def test_blocks_use_residues_again(make_pair, assert_same_bits, engine, monkeypatch, shape, batch, made):
+def test_blocks_use_residues_again(
+    make_pair, assert_same_bits, engine, monkeypatch, shape, batch, made
+):
     a, b = stacks(make_pair, "phi_1", 5, 20, 9, batch=batch)
     plan = replace(planned(fixed(4), a, b, engine), blocking=Blocking(shape))
     found, own = [], ozaki2.scaled_residues.scaled_residues
@@ -606,7 +826,9 @@ def test_blocks_use_residues_again(make_pair, assert_same_bits, engine, monkeypa
 
 
 @pytest.mark.parametrize("dtype", ["complex64", "float64"])
-def test_rows_of_one_prepared_operand_are_as_long_as_those_of_the_other(make_pair, assert_same_bits, engine, dtype):
+def test_rows_of_one_prepared_operand_are_as_long_as_those_of_the_other(
+    make_pair, assert_same_bits, engine, dtype
+):
     """From k = 1024 on rows are padded to more than 16."""
     a, b = stacks(make_pair, "phi_1", 2, 1030, 3, dtype)
     plan = planned(fixed(3), a, b, engine)
@@ -617,11 +839,16 @@ def test_rows_of_one_prepared_operand_are_as_long_as_those_of_the_other(make_pai
 
 
 @pytest.mark.thinned(3)
-@pytest.mark.parametrize("family", ["full_range", "subnormal_times_large", "overflowing", "cancelling", "zeros"])
+@pytest.mark.parametrize(
+    "family",
+    ["full_range", "subnormal_times_large", "overflowing", "cancelling", "zeros"],
+)
 @pytest.mark.parametrize("dtype", ["complex128", "complex64"])
 def test_hard_operands(make_pair, assert_same_bits, engine, family, dtype):
     a, b = stacks(make_pair, family, 5, 30, 9, dtype)
-    assert_same_bits(run(planned(fixed(5), a, b, engine), a, b, engine)[2], by_numpy(a, b, fixed(5)))
+    assert_same_bits(
+        run(planned(fixed(5), a, b, engine), a, b, engine)[2], by_numpy(a, b, fixed(5))
+    )
 
 
 @pytest.mark.thinned(2)
@@ -630,7 +857,9 @@ def test_hard_operands(make_pair, assert_same_bits, engine, family, dtype):
 def test_alpha_and_beta(make_pair, assert_same_bits, engine, alpha, beta):
     a, b = stacks(make_pair, "phi_1", 5, 20, 9, "complex128", (1, 2))
     c = stacks(make_pair, "phi_2", 5, 5, 9, "complex128", (1, 2))[1]
-    want = Epilogue(alpha, beta, c if beta else None).apply(by_numpy(a, b, fixed(2)) * 4.0)
+    want = Epilogue(alpha, beta, c if beta else None).apply(
+        by_numpy(a, b, fixed(2)) * 4.0
+    )
     epilogue = Epilogue(alpha, beta, arrays(c)[0] if beta else None)
     target = np.swapaxes(arrays(np.zeros((2, 9, 5), complex))[0], 1, 2)
     plan = planned(fixed(2), a, b, engine)
@@ -647,10 +876,16 @@ def test_alpha_and_beta(make_pair, assert_same_bits, engine, alpha, beta):
 def test_infinities_and_nans_of_complex_operands(make_pair, engine):
     a, b = stacks(make_pair, "phi_1", 5, 20, 9, "complex128", (1, 2))
     a[0, 1, 3], a[0, 4, 5] = complex(np.inf, 1), complex(0, np.nan)
-    b[0, 3, 2], b[1, 0, 0], b[1, 19, 8] = complex(2, -np.inf), 0, complex(np.nan, np.inf)
+    b[0, 3, 2], b[1, 0, 0], b[1, 19, 8] = (
+        complex(2, -np.inf),
+        0,
+        complex(np.nan, np.inf),
+    )
     want = by_numpy(a, b, fixed(3))
     plan = planned(fixed(3), a, b, engine)
-    np.testing.assert_array_equal(run(plan, a, b, engine)[2].view(float), want.view(float))
+    np.testing.assert_array_equal(
+        run(plan, a, b, engine)[2].view(float), want.view(float)
+    )
     splits = both_splits(plan, a, b, engine)
     assert "marked" in splits[1].facts
     for given in ((splits[0], None), (None, splits[1])):
@@ -662,17 +897,33 @@ def test_infinities_and_nans_of_complex_operands(make_pair, engine):
 
 
 def written(plan, engine):
-    """Bytes of the workspace of all blocks of a plan, as its program is written for the operands."""
+    """Bytes of the workspace of all blocks of a plan, as its program is written for the
+    operands.
+    """
     p, program = plan.problem, engine.compile(plan)
     shapes = [(p.batch, p.m, p.k), (p.batch, p.k, p.n), (p.batch, p.m, p.n)]
-    tensors = [torch.empty(shape, dtype=torch.float64, device="meta") for shape in shapes]
-    record = torch.empty(program.steps.record, dtype=torch.int64, device="meta") if program.steps.record else None
-    return program._built(plan, [*tensors, record, None], (None, None), 0, PLAIN).finish().nbytes
+    tensors = [
+        torch.empty(shape, dtype=torch.float64, device="meta") for shape in shapes
+    ]
+    record = (
+        torch.empty(program.steps.record, dtype=torch.int64, device="meta")
+        if program.steps.record
+        else None
+    )
+    return (
+        program._built(plan, [*tensors, record, None], (None, None), 0, PLAIN)
+        .finish()
+        .nbytes
+    )
 
 
-@pytest.mark.parametrize("shape", [(2, 140, 512, 300), (1, 20, 20000, 20), (1, 700, 64, 900)])
 @pytest.mark.parametrize(
-    ("scheme", "accuracy"), [(FAST, None), (FAST, TIGHT), (fixed(10), None), (fixed(10), 1e-3)], ids=str
+    "shape", [(2, 140, 512, 300), (1, 20, 20000, 20), (1, 700, 64, 900)]
+)
+@pytest.mark.parametrize(
+    ("scheme", "accuracy"),
+    [(FAST, None), (FAST, TIGHT), (fixed(10), None), (fixed(10), 1e-3)],
+    ids=str,
 )
 def test_a_program_takes_the_workspace_of_its_plan(engine, scheme, accuracy, shape):
     """Whole and in blocks; nothing is run."""
@@ -682,7 +933,9 @@ def test_a_program_takes_the_workspace_of_its_plan(engine, scheme, accuracy, sha
     assert whole.is_whole
     assert written(whole, engine) == whole.workspace
     for part in (3, 9):
-        plan = planned(scheme, a, b, engine, accuracy, workspace=whole.workspace // part)
+        plan = planned(
+            scheme, a, b, engine, accuracy, workspace=whole.workspace // part
+        )
         assert len(list(plan.blocks())) >= part
         assert written(plan, engine) <= plan.workspace <= whole.workspace // part
 
@@ -697,7 +950,9 @@ def test_a_run_allocates_the_workspace_of_its_plan(engine, monkeypatch):
 
     monkeypatch.setattr(torch, "empty", empty)
     run(plan, a, b, engine)
-    assert [x.nbytes for x in found if x.dtype is torch.int8 and x.ndim == 1] == [plan.workspace]
+    assert [x.nbytes for x in found if x.dtype is torch.int8 and x.ndim == 1] == [
+        plan.workspace
+    ]
 
 
 def test_outliers_anywhere_stay_within_the_workspace(make_pair, engine, eager):
@@ -706,7 +961,9 @@ def test_outliers_anywhere_stay_within_the_workspace(make_pair, engine, eager):
     whole = planned(FAST, *arrays(a, b), engine, "correct")
     assert set(range(130, 145)) <= set(whole.evidence.outliers.rows)
     assert written(whole, engine) == whole.workspace
-    plan = planned(FAST, *arrays(a, b), engine, "correct", workspace=whole.workspace // 2)
+    plan = planned(
+        FAST, *arrays(a, b), engine, "correct", workspace=whole.workspace // 2
+    )
     assert not plan.is_whole
     assert written(plan, engine) <= plan.workspace <= whole.workspace // 2
 
@@ -716,7 +973,9 @@ def test_outliers_anywhere_stay_within_the_workspace(make_pair, engine, eager):
 
 @pytest.fixture
 def unread(as_on_gpu, monkeypatch):
-    """The engine; whatever is read back by the host fails as long as `.reads` is false."""
+    """The engine; whatever is read back by the host fails as long as `.reads` is
+    false.
+    """
     state = SimpleNamespace(reads=False)
 
     def refuse(name):
@@ -728,7 +987,15 @@ def unread(as_on_gpu, monkeypatch):
 
         monkeypatch.setattr(torch.Tensor, name, read)
 
-    for name in ("tolist", "item", "numpy", "__bool__", "__int__", "__float__", "__index__"):
+    for name in (
+        "tolist",
+        "item",
+        "numpy",
+        "__bool__",
+        "__int__",
+        "__float__",
+        "__index__",
+    ):
         refuse(name)
     return state
 
@@ -738,7 +1005,9 @@ def tensors(*given):
 
 
 def called(unread, *operands, call=hg.matmul, **options):
-    """Result and report of a call that reads nothing; the report is looked at afterwards."""
+    """Result and report of a call that reads nothing; the report is looked at
+    afterwards.
+    """
     given = tensors(*operands)
     with np.errstate(all="ignore"):
         found, report = call(*given, return_report=True, **options)
@@ -755,21 +1024,31 @@ SHAPE = 5, 70, 6
 EASY, HARD = "phi_0.1", "phi_4"
 
 
-@pytest.mark.parametrize("options", [{}, {"scheme": FAST}, {"accuracy": "fp64"}], ids=str)
-def test_operands_of_one_size_give_the_bits_of_the_expected_count(make_pair, assert_same_bits, unread, options):
+@pytest.mark.parametrize(
+    "options", [{}, {"scheme": FAST}, {"accuracy": "fp64"}], ids=str
+)
+def test_operands_of_one_size_give_the_bits_of_the_expected_count(
+    make_pair, assert_same_bits, unread, options
+):
     a, b = make_pair(EASY, *SHAPE)
     found, report = called(unread, a, b, **options)
     assert report.scheme == fixed(15)
     assert (report.num_products, report.native, report.correct) == (15, False, False)
     assert report.bound == LEVEL
-    assert "the device decides by the operands between 15 or 16 or 17 moduli and an FP64 product" in report.reason
+    assert (
+        "the device decides by the operands between 15 or 16 or 17 moduli and an FP64 product"
+        in report.reason
+    )
     assert f"accepted at the level of fp64 (r = {LEVEL:.3g})" in report.reason
     assert f"{fixed(15)} taken" in report.reason
     assert_same_bits(found, by_numpy(a, b, fixed(15)))
 
 
 @pytest.mark.thinned(3)
-@pytest.mark.parametrize("family", [HARD, "phi_8", "sparse", "opposed_spans", "integers", "zeros", "cancelling"])
+@pytest.mark.parametrize(
+    "family",
+    [HARD, "phi_8", "sparse", "opposed_spans", "integers", "zeros", "cancelling"],
+)
 def test_all_operands_keep_the_bound_of_the_report(make_pair, unread, family):
     a, b = make_pair(family, *SHAPE)
     found, report = called(unread, a, b)
@@ -777,18 +1056,31 @@ def test_all_operands_keep_the_bound_of_the_report(make_pair, unread, family):
     assert report.native == (report.scheme == hg.Native())
     if family == HARD:
         assert report.native
-        assert (report.bound, report.num_products, report.k_block) == (native_bound(70, 2.0**-53), 1, 70)
+        assert (report.bound, report.num_products, report.k_block) == (
+            native_bound(70, 2.0**-53),
+            1,
+            70,
+        )
 
 
 @pytest.mark.thinned(3)
 @pytest.mark.parametrize("family", [EASY, HARD])
-@pytest.mark.parametrize(("alpha", "beta"), [(4.0, 0.0), (-(2.0**-1050), 0.0), (0.3, 0.0), (1.0, 2.0), (-8.0, 0.7)])
-def test_gemm_does_the_same_to_either_product(make_pair, assert_same_bits, unread, family, alpha, beta):
+@pytest.mark.parametrize(
+    ("alpha", "beta"),
+    [(4.0, 0.0), (-(2.0**-1050), 0.0), (0.3, 0.0), (1.0, 2.0), (-8.0, 0.7)],
+)
+def test_gemm_does_the_same_to_either_product(
+    make_pair, assert_same_bits, unread, family, alpha, beta
+):
     a, b = make_pair(family, *SHAPE)
-    c = make_pair(EASY, SHAPE[0], 3, SHAPE[2])[0][:, :1] + np.zeros((SHAPE[0], SHAPE[2]))
+    c = make_pair(EASY, SHAPE[0], 3, SHAPE[2])[0][:, :1] + np.zeros(
+        (SHAPE[0], SHAPE[2])
+    )
     found, report = called(unread, a, b, c, call=hg.gemm, alpha=alpha, beta=beta)
     if family == EASY:
-        want = hg.gemm(a, b, c, alpha=alpha, beta=beta, scheme=report.scheme, engine="numpy")
+        want = hg.gemm(
+            a, b, c, alpha=alpha, beta=beta, scheme=report.scheme, engine="numpy"
+        )
         assert_same_bits(found, want)
         return
     assert report.native
@@ -803,7 +1095,9 @@ def test_gemm_does_the_same_to_either_product(make_pair, assert_same_bits, unrea
 
 @pytest.mark.parametrize("family", [EASY, HARD])
 def test_outputs_stacks_strides_and_special_values(make_pair, unread, family):
-    a, b = (np.stack([x * 2.0**e for e in range(2)]) for x in make_pair(family, 5, 9, 6))
+    a, b = (
+        np.stack([x * 2.0**e for e in range(2)]) for x in make_pair(family, 5, 9, 6)
+    )
     a[1, 2, 3], b[0, 1, 4] = np.inf, np.nan
     with np.errstate(all="ignore"):
         want = a @ b
@@ -814,16 +1108,22 @@ def test_outputs_stacks_strides_and_special_values(make_pair, unread, family):
             assert hg.matmul(left, right, out=out) is out
         unread.reads = True
         found = out.cpu().numpy()
-        np.testing.assert_array_equal(np.where(np.isfinite(want), 0, found), np.where(np.isfinite(want), 0, want))
+        np.testing.assert_array_equal(
+            np.where(np.isfinite(want), 0, found), np.where(np.isfinite(want), 0, want)
+        )
         np.testing.assert_array_equal(np.isfinite(found), np.isfinite(want))
         unread.reads = False
 
 
-def test_what_is_known_beforehand_needs_no_ladder(make_pair, assert_same_bits, unread, engine):
+def test_what_is_known_beforehand_needs_no_ladder(
+    make_pair, assert_same_bits, unread, engine
+):
     a, b = make_pair(HARD, *SHAPE)
     found, report = called(unread, a, b, scheme=fixed(12))
     assert_same_bits(found, by_numpy(a, b, fixed(12)))
-    assert report.bound == error_bound(70, ratio_of(a[None], b[None]), moduli_set(12, False).half_range)
+    assert report.bound == error_bound(
+        70, ratio_of(a[None], b[None]), moduli_set(12, False).half_range
+    )
     assert called(unread, a, b, scheme="native")[1].native
     assert called(unread, a[:0], b)[1].num_products == 0
     single = called(unread, a.astype(np.float32), b.astype(np.float32))[1]
@@ -848,7 +1148,9 @@ def test_tighter_accuracies_may_wait(make_pair, assert_same_bits, as_on_gpu, opt
     a, b = make_pair(EASY, *SHAPE)
     with np.errstate(all="ignore"):
         found, report = hg.matmul(*tensors(a, b), return_report=True, **options)
-        want, wanted = hg.matmul(a, b, return_report=True, engine="numpy", **({"scheme": FAST} | options))
+        want, wanted = hg.matmul(
+            a, b, return_report=True, engine="numpy", **({"scheme": FAST} | options)
+        )
     accuracy = options.get("accuracy", "fp64")
     assert report.bound <= {"correct": 0.0, "fp64": LEVEL}.get(accuracy, accuracy)
     if report.scheme == wanted.scheme:
@@ -857,7 +1159,9 @@ def test_tighter_accuracies_may_wait(make_pair, assert_same_bits, as_on_gpu, opt
 
 
 @pytest.mark.parametrize("family", [EASY, HARD])
-def test_plans_and_prepared_operands_leave_the_choice_to_the_device(make_pair, unread, family):
+def test_plans_and_prepared_operands_leave_the_choice_to_the_device(
+    make_pair, unread, family
+):
     a, b = make_pair(family, *SHAPE)
     x, y = tensors(a, b)
     plan = hg.make_plan(x, y)
@@ -865,7 +1169,10 @@ def test_plans_and_prepared_operands_leave_the_choice_to_the_device(make_pair, u
     want, report = called(unread, a, b)
     left = hg.prepare(x, "left", plan=plan)
     assert left.split is None
-    results = [hg.matmul(x, y, plan=plan, return_report=True), hg.matmul(left, y, return_report=True)]
+    results = [
+        hg.matmul(x, y, plan=plan, return_report=True),
+        hg.matmul(left, y, return_report=True),
+    ]
     unread.reads = True
     for found, own in results:
         assert found.cpu().numpy().tobytes() == want.tobytes()
@@ -890,7 +1197,9 @@ def test_strict_mode_takes_no_native_product(make_pair, assert_same_bits, as_on_
         assert meets_promise(found.cpu().numpy(), a, b, report.bound).all()
 
 
-def test_while_a_graph_is_captured_a_record_is_not_read(make_pair, as_on_gpu, monkeypatch):
+def test_while_a_graph_is_captured_a_record_is_not_read(
+    make_pair, as_on_gpu, monkeypatch
+):
     from hifigemm.engines.cuda import required_bits
 
     x, y = tensors(*make_pair(EASY, *SHAPE))

@@ -1,4 +1,6 @@
-"""Programs of a GPU: one for each layout, written once; repeated calls; records, captures; native products."""
+"""Programs of a GPU: one for each layout, written once; repeated calls; records,
+captures; native products.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,10 @@ def run(plan, x, y, engine, shift=0, epilogue=PLAIN, out=None):
 
 def operands(m=4, k=9, n=5, batch=1, seed=0, dtype="float64"):
     rng = np.random.default_rng(seed)
-    made = [rng.uniform(-1, 1, shape).astype(dtype) for shape in ((batch, m, k), (batch, k, n))]
+    made = [
+        rng.uniform(-1, 1, shape).astype(dtype)
+        for shape in ((batch, m, k), (batch, k, n))
+    ]
     return made
 
 
@@ -64,7 +69,8 @@ def test_a_program_is_written_once_for_each_layout(engine, writes):
     for seed in range(3):
         x, y = arrays(*operands(seed=seed))
         np.testing.assert_array_equal(
-            on_host(run(plan, x, y, engine).values), hg.matmul(*operands(seed=seed), scheme=FIXED)
+            on_host(run(plan, x, y, engine).values),
+            hg.matmul(*operands(seed=seed), scheme=FIXED),
         )
     assert writes == [[(1, 4, 9), (1, 9, 5), (1, 4, 5), None, None]]
     transposed = np.swapaxes(arrays(np.swapaxes(a, 1, 2))[0], 1, 2)
@@ -90,7 +96,10 @@ def test_scalars_are_those_of_the_call(engine, assert_same_bits):
     (x, y, c), plan = arrays(a, b, np.ones((1, 4, 5))), planned(FIXED, a, b, engine)
     for alpha, beta in ((1.5, 0.5), (1.5, -0.5), (0.25, 0.5)):
         found = run(plan, x, y, engine, epilogue=Epilogue(alpha, beta, c)).values
-        assert_same_bits(on_host(found), hg.gemm(a, b, on_host(c), alpha=alpha, beta=beta, scheme=FIXED))
+        assert_same_bits(
+            on_host(found),
+            hg.gemm(a, b, on_host(c), alpha=alpha, beta=beta, scheme=FIXED),
+        )
 
 
 def test_sizes_of_a_workspace_are_found_once(engine, writes):
@@ -107,7 +116,9 @@ def test_blocks_clear_what_those_before_them_used(engine):
     a, b = operands(batch=2)
     plan = replace(planned(FIXED, a, b, engine), blocking=Blocking((1, 3, 5)))
     calls = []
-    out = SimpleNamespace(program=SimpleNamespace(reuse_zeros=lambda: calls.append("zeros")))
+    out = SimpleNamespace(
+        program=SimpleNamespace(reuse_zeros=lambda: calls.append("zeros"))
+    )
     for block in blocks_of(plan, out):
         calls.append((block.batch.start, block.rows.start))
     assert calls == [(0, 0), "zeros", (0, 3), "zeros", (1, 0), "zeros", (1, 3)]
@@ -128,7 +139,9 @@ def again_of(plan, engine, a, b, shape, out=None):
 @pytest.mark.usefixtures("direct")
 @pytest.mark.parametrize("given", [False, True])
 @pytest.mark.parametrize("scheme", [FIXED, hg.Ozaki1(num_slices=2), FAST], ids=str)
-def test_repeated_products_are_those_of_the_plan(scheme, given, engine, writes, assert_same_bits):
+def test_repeated_products_are_those_of_the_plan(
+    scheme, given, engine, writes, assert_same_bits
+):
     a, b = operands()
     plan = planned(scheme, a, b, engine)
     like = arrays(np.zeros((1, 4, 5)))[0] if given else None
@@ -137,7 +150,11 @@ def test_repeated_products_are_those_of_the_plan(scheme, given, engine, writes, 
     for seed in range(2):
         u, v = operands(seed=seed)
         want = on_host(run(plan, *arrays(u, v), engine).values)
-        out = torch.full((1, 4, 5), 3.0, dtype=torch.float64, device=DEVICE) if given else None
+        out = (
+            torch.full((1, 4, 5), 3.0, dtype=torch.float64, device=DEVICE)
+            if given
+            else None
+        )
         found = again(*(unwrap(z) for z in arrays(u, v)), out)
         assert found is out or not given
         assert found.shape == ((1, 4, 5) if given else (4, 5))
@@ -159,13 +176,17 @@ def test_a_result_that_is_written_counts_as_changed(engine):
 
 
 @pytest.mark.usefixtures("direct")
-def test_a_certified_plan_is_repeated_as_long_as_its_record_says_so(engine, assert_same_bits):
+def test_a_certified_plan_is_repeated_as_long_as_its_record_says_so(
+    engine, assert_same_bits
+):
     a, b = operands()
     plan = planned(FAST, a, b, engine, TIGHT)
     assert plan.certifies
     again = again_of(plan, engine, a, b, (1, 4, 5))
     x, y = (unwrap(z) for z in arrays(a, b))
-    assert_same_bits(on_host(again(x, y, None)), on_host(run(plan, wrap(x), wrap(y), engine).values))
+    assert_same_bits(
+        on_host(again(x, y, None)), on_host(run(plan, wrap(x), wrap(y), engine).values)
+    )
     fading = torch.logspace(0, -200, 9, dtype=torch.float64, device=DEVICE)
     hard = x.clone()
     hard[0, 0] *= fading
@@ -174,10 +195,17 @@ def test_a_certified_plan_is_repeated_as_long_as_its_record_says_so(engine, asse
 
 
 @pytest.mark.usefixtures("direct")
-def test_a_plan_that_rests_on_bits_is_repeated_for_operands_that_require_as_many(engine, assert_same_bits):
+def test_a_plan_that_rests_on_bits_is_repeated_for_operands_that_require_as_many(
+    engine, assert_same_bits
+):
     rng = np.random.default_rng(1)
-    first, second = ([rng.integers(-(2**w), 2**w, s) * 1.0 for s in ((1, 4, 9), (1, 9, 5))] for w in (3, 20))
-    plans = [planned(FAST, *arrays(*pair), engine, "correct") for pair in (first, second)]
+    first, second = (
+        [rng.integers(-(2**w), 2**w, s) * 1.0 for s in ((1, 4, 9), (1, 9, 5))]
+        for w in (3, 20)
+    )
+    plans = [
+        planned(FAST, *arrays(*pair), engine, "correct") for pair in (first, second)
+    ]
     assert plans[0].evidence != plans[1].evidence
     again = again_of(plans[0], engine, *first, (1, 4, 5))
     for pair in (first, second, first):
@@ -187,18 +215,25 @@ def test_a_plan_that_rests_on_bits_is_repeated_for_operands_that_require_as_many
     later = again_of(plans[1], engine, *second, (1, 4, 5))
     for each in (again, later):
         for a, b in (first, second):
-            assert_same_bits(on_host(each(*(unwrap(z) for z in arrays(a, b)), None)), a @ b)
+            assert_same_bits(
+                on_host(each(*(unwrap(z) for z in arrays(a, b)), None)), a @ b
+            )
 
 
 @pytest.mark.usefixtures("direct")
-def test_a_ladder_that_ends_with_the_exact_product_is_repeated_by_the_bits_of_that(engine, assert_same_bits):
-    """Operands of the same bits are multiplied as by a first call, whatever their error ratio."""
+def test_a_ladder_that_ends_with_the_exact_product_is_repeated_by_the_bits_of_that(
+    engine, assert_same_bits
+):
+    """Operands of the same bits are multiplied as by a first call, whatever their error
+    ratio.
+    """
     engine.costs = SimpleNamespace(
         residue_seconds=lambda problem, count, estimate: 1.0 * count,
         native_seconds=lambda problem: 99.0,
         halves_pay=lambda m, n, k, planes: False,
     )
-    # Two small entries make the exact product long. A row that meets small entries only has a large ratio.
+    # Two small entries make the exact product long. A row that meets small entries only
+    # has a large ratio.
     easy = operands()
     easy[0][0, 1, 5] *= 2.0**-40
     easy[1][0, 3, 2] *= 2.0**-40
@@ -215,13 +250,18 @@ def test_a_ladder_that_ends_with_the_exact_product_is_repeated_by_the_bits_of_th
         assert planned("auto", *tensors, engine, TIGHT) == plan
         outcome = run(plan, *tensors, engine)
         taken.append(outcome.certificate().scheme)
-        assert_same_bits(on_host(again(*(unwrap(z) for z in tensors), None)), on_host(outcome.values))
+        assert_same_bits(
+            on_host(again(*(unwrap(z) for z in tensors), None)), on_host(outcome.values)
+        )
     assert taken == [plan.scheme, plan.alternatives[-1]]
     other = [easy[0], easy[1] * 1.0]
     other[1][0, 4, 2] *= 2.0**-50
     assert again(*(unwrap(z) for z in arrays(*other)), None) is None
-    # What was only tried by its ratio is not repeated: other operands may be looked at with another result.
-    tried = replace(plan, verification=Verification.ENTRYWISE, evidence=None, alternatives=())
+    # What was only tried by its ratio is not repeated: other operands may be looked at
+    # with another result.
+    tried = replace(
+        plan, verification=Verification.ENTRYWISE, evidence=None, alternatives=()
+    )
     x, y = arrays(*easy)
     assert engine.compile(tried).repeated((x, y), (x, y), (1, 4, 5), None) is None
 
@@ -237,7 +277,9 @@ def test_what_cannot_be_repeated_is_not(engine, monkeypatch):
         replace(exact.evidence, required_bits=None),
         replace(exact.evidence, outliers=Outliers(3, 4, 1, 0, (0,), ())),
     ):
-        unlike = CudaProgram(replace(exact, evidence=evidence), engine.compile(exact).steps, engine.place)
+        unlike = CudaProgram(
+            replace(exact, evidence=evidence), engine.compile(exact).steps, engine.place
+        )
         assert unlike.repeated((x, y), (x, y), (4, 5), None) is None
     monkeypatch.setattr(module, "enters_directly", lambda: False)
     assert engine.compile(plan).repeated((x, y), (x, y), (4, 5), None) is None
@@ -250,7 +292,10 @@ def test_a_record_is_not_read_while_a_graph_is_captured(engine, monkeypatch):
     record = SimpleNamespace(tolist=lambda: read.append(1) or [0])
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
-    with pytest.raises(hg.PlanError, match=r"while a graph is captured.* look at the report after a replay"):
+    with pytest.raises(
+        hg.PlanError,
+        match=r"while a graph is captured.* look at the report after a replay",
+    ):
         program._certificate(record)
     assert not read
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
@@ -271,7 +316,11 @@ def test_nothing_is_looked_at_while_a_graph_is_captured(engine, monkeypatch):
 def test_a_record_is_read_when_somebody_looks_and_once(as_on_gpu, monkeypatch):
     a, b = (torch.from_numpy(z[0]).to(DEVICE) for z in operands())
     asked, own = [], CudaProgram._certificate
-    monkeypatch.setattr(CudaProgram, "_certificate", lambda self, *given: asked.append(1) or own(self, *given))
+    monkeypatch.setattr(
+        CudaProgram,
+        "_certificate",
+        lambda self, *given: asked.append(1) or own(self, *given),
+    )
     _, report = hg.matmul(a, b, scheme=FAST, return_report=True)
     _, other = hg.matmul(a, b, scheme=FAST, return_report=True)
     assert not asked
@@ -286,7 +335,9 @@ def test_a_record_is_read_when_somebody_looks_and_once(as_on_gpu, monkeypatch):
 
 def test_warmup_leaves_nothing_to_compile(as_on_gpu, monkeypatch):
     finished, own = [], Program.compile
-    monkeypatch.setattr(Program, "compile", lambda self: finished.append(1) or own(self))
+    monkeypatch.setattr(
+        Program, "compile", lambda self: finished.append(1) or own(self)
+    )
     a, b = (torch.from_numpy(z[0]).to(DEVICE) for z in operands())
     hg.warmup(torch.ones_like(a), torch.ones_like(b), scheme=FAST)
     made = len(finished)
@@ -311,7 +362,10 @@ CASES = {
 def test_native_products_of_matrices_and_stacks_are_repeated(engine, case):
     rng = np.random.default_rng(1)
     first, second = CASES[case]
-    tensors = [torch.from_numpy(rng.standard_normal(shape)).to(DEVICE) for shape in (first, second)]
+    tensors = [
+        torch.from_numpy(rng.standard_normal(shape)).to(DEVICE)
+        for shape in (first, second)
+    ]
     stacks = [wrap(x.reshape(-1, *x.shape[-2:])) for x in tensors]
     plan = planned("native", *stacks, engine)
     program = engine.compile(plan)
@@ -322,7 +376,8 @@ def test_native_products_of_matrices_and_stacks_are_repeated(engine, case):
         assert again is None
         return
     want = torch.matmul(*tensors)
-    if case == "stacks of one":  # multiplied as matrices, for which a library may have another order of sums
+    # multiplied as matrices, for which a library may have another order of sums
+    if case == "stacks of one":
         want = torch.matmul(tensors[0][0], tensors[1][0])[None]
     assert torch.equal(again(*tensors, None), want)
     out = torch.full(shape, np.nan, dtype=torch.float64, device=DEVICE)
@@ -340,27 +395,47 @@ def test_native_products_are_those_of_the_library(engine, dtype, assert_same_bit
     target = arrays(np.zeros((2, 4, 5), dtype))[0]
     for out in (None, target):
         outcome = program(x, y, 0, PLAIN, NOTHING, out)
-        assert (outcome.bound, outcome.num_products) == (native_bound(plan.problem.terms, plan.problem.fmt.u), 1)
+        assert (outcome.bound, outcome.num_products) == (
+            native_bound(plan.problem.terms, plan.problem.fmt.u),
+            1,
+        )
         assert_same_bits(on_host(outcome.values), want)
     assert_same_bits(on_host(target), want)
-    assert_same_bits(on_host(program(x, y, 3, PLAIN, NOTHING, None).values), want * want.dtype.type(8))
+    assert_same_bits(
+        on_host(program(x, y, 3, PLAIN, NOTHING, None).values),
+        want * want.dtype.type(8),
+    )
     c = arrays(np.ones((2, 4, 5), dtype))[0]
     found = program(x, y, 3, Epilogue(0.5, 2.0, c), NOTHING, None).values
-    np.testing.assert_allclose(on_host(found), 4 * want + 2, rtol=1e-5 if dtype == "float32" else 1e-14)
+    np.testing.assert_allclose(
+        on_host(found), 4 * want + 2, rtol=1e-5 if dtype == "float32" else 1e-14
+    )
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex128"])
-def test_a_native_product_for_a_number_is_looked_at_on_the_device(as_on_gpu, make_pair, monkeypatch, dtype):
-    """Where no entry is tiny or infinite, once; where one may have over- or underflowed, residues are taken."""
+def test_a_native_product_for_a_number_is_looked_at_on_the_device(
+    as_on_gpu, make_pair, monkeypatch, dtype
+):
+    """Where no entry is tiny or infinite, once; where one may have over- or
+    underflowed, residues are taken.
+    """
     a, b = make_pair("uniform", 5, 7, 4, dtype)
-    u, options = (2.0**-24, {"accuracy": 1e-5}) if dtype == "float32" else (2.0**-53, {"accuracy": 1e-12})
+    u, options = (
+        (2.0**-24, {"accuracy": 1e-5})
+        if dtype == "float32"
+        else (2.0**-53, {"accuracy": 1e-12})
+    )
     root = float(np.sqrt(np.finfo(dtype).tiny))
-    wide, small = a.copy(), b * b.real.dtype.type(root)  # products with the second row underflow
+    # products with the second row underflow
+    wide, small = a.copy(), b * b.real.dtype.type(root)
     wide[1] *= a.real.dtype.type(root / 8)
     wide[2, :2] = np.finfo(dtype).max
     x, y, z, t = (torch.from_numpy(v).to(DEVICE) for v in (a, b, wide, small))
     found, report = hg.matmul(x, y, return_report=True, **options)
-    assert (report.scheme, report.bound) == (hg.Native(), native_bound(14 if x.is_complex() else 7, u))
+    assert (report.scheme, report.bound) == (
+        hg.Native(),
+        native_bound(14 if x.is_complex() else 7, u),
+    )
     assert torch.equal(found, torch.matmul(x, y))
     want, report = hg.matmul(z, t, return_report=True, **options)
     assert meets_promise(on_host(want), wide, small, report.bound).all()
@@ -374,11 +449,14 @@ def test_a_native_product_for_a_number_is_looked_at_on_the_device(as_on_gpu, mak
     x[3] = 0
     found[3] = 0
     assert torch.equal(hg.matmul(x, y, **options), found)
-    assert torch.equal(hg.matmul(z, t, **options), want)  # by residues, as if it was to be rounded correctly
+    # by residues, as if it was to be rounded correctly
+    assert torch.equal(hg.matmul(z, t, **options), want)
     assert report.scheme.name == "ozaki2"
 
 
-def test_a_native_product_is_not_looked_at_while_a_graph_is_captured(as_on_gpu, monkeypatch):
+def test_a_native_product_is_not_looked_at_while_a_graph_is_captured(
+    as_on_gpu, monkeypatch
+):
     x, y = (torch.from_numpy(v[0]).to(DEVICE) for v in operands())
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
@@ -389,7 +467,9 @@ def test_a_native_product_is_not_looked_at_while_a_graph_is_captured(as_on_gpu, 
 def test_engines_have_programs_for_what_the_device_does_whole(engine):
     a, b = operands()
     assert engine.compile(planned(hg.Ozaki2(num_moduli=5), a, b, engine)) is None
-    assert isinstance(engine.compile(planned(hg.Native(), a, b, engine, 1e-3)), NativeProgram)
+    assert isinstance(
+        engine.compile(planned(hg.Native(), a, b, engine, 1e-3)), NativeProgram
+    )
     single = operands(dtype="float32")
     assert engine.compile(planned(hg.Native(product="fp64"), *single, engine)) is None
     assert engine_for("numpy").compile(planned("native", a, b, engine)) is None

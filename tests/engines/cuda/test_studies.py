@@ -39,11 +39,19 @@ def machine(as_on_gpu, monkeypatch):
 @pytest.mark.parametrize("name", ["ozaki1:int8:dp", "ozaki1:fp64:correct"])
 def test_stages_of_modes_are_watched(machine, name):
     [native, row] = machine.timed(
-        Workload(20, 20, 20), ("native", name), lambda a, b, case: modes.breakdown(machine, a, b, case)
+        Workload(20, 20, 20),
+        ("native", name),
+        lambda a, b, case: modes.breakdown(machine, a, b, case),
     )
     assert (native["status"], row["status"]) == ("timed", "timed")
     assert native.keys().isdisjoint({"seconds_total"})
-    assert min(row[f"seconds_{stage}"] for stage in ("split_a", "split_b", "products", "sums", "rest")) > 0
+    assert (
+        min(
+            row[f"seconds_{stage}"]
+            for stage in ("split_a", "split_b", "products", "sums", "rest")
+        )
+        > 0
+    )
     assert row["products"] >= row["num_slices"] > 1
 
 
@@ -52,11 +60,15 @@ def test_watching_changes_no_bit(machine, assert_same_bits):
     a, b = machine.arrays.operands(load, 0)
     found = hg.matmul(a, b, scheme=modes.Watched("int8", mode="correct"))
     assert isinstance(found, torch.Tensor)
-    assert_same_bits(on_host(found), hg.matmul(on_host(a), on_host(b), accuracy="correct"))
+    assert_same_bits(
+        on_host(found), hg.matmul(on_host(a), on_host(b), accuracy="correct")
+    )
 
 
 def test_norms_of_the_native_product_are_small(machine):
-    """At n = 16 a float64 sum errs by less than n u |A||B|, and its entrywise 2-norm by less than n u."""
+    """At n = 16 a float64 sum errs by less than n u |A||B|, and its entrywise 2-norm by
+    less than n u.
+    """
     lines = list(forward_errors.measure(machine, 16))
     for line in lines:
         if line["curve"] in ("SGEMM", "DGEMM"):

@@ -1,4 +1,5 @@
-"""syrk and herk of tensors on a GPU: the bits of matmul on and below the diagonal, and their mirror image above it.
+"""syrk and herk of tensors on a GPU: the bits of matmul on and below the diagonal, and
+their mirror image above it.
 
 Without a GPU the kernels run in Triton's interpreter.
 """
@@ -41,7 +42,9 @@ def costs(request):
 
 @pytest.fixture(autouse=DEVICE == "cpu")
 def few_columns(monkeypatch):
-    """Squares of few rows, for the interpreter: one is as high as a tile has columns."""
+    """Squares of few rows, for the interpreter: one is as high as a tile has
+    columns.
+    """
     monkeypatch.setattr(crt, "_columns", lambda constants: 8)
 
 
@@ -49,15 +52,20 @@ def check(a, function=hnp.syrk, **options):
     """A function of a tensor beside matmul."""
     turned = a.mT if function is hnp.syrk else a.mH
     (found, report), (want, of_matmul) = (
-        call(*given, return_report=True, **options) for call, given in ((function, (a,)), (hg.matmul, (a, turned)))
+        call(*given, return_report=True, **options)
+        for call, given in ((function, (a,)), (hg.matmul, (a, turned)))
     )
     same = report.scheme == of_matmul.scheme
-    if not (same or options):  # half of the products may be sooner than a native one where all of them are not
+    # half of the products may be sooner than a native one where all of them are not
+    if not (same or options):
         want = hg.matmul(a, turned, scheme=report.scheme)
     low = torch.tril(found, -1)
     if a.isfinite().all():
         assert torch.equal(torch.tril(want, -1).nan_to_num(), low.nan_to_num())
-    assert torch.equal((low.mT if function is hnp.syrk else low.mH).nan_to_num(), torch.triu(found, 1).nan_to_num())
+    assert torch.equal(
+        (low.mT if function is hnp.syrk else low.mH).nan_to_num(),
+        torch.triu(found, 1).nan_to_num(),
+    )
     on = found.diagonal(0, -2, -1)
     assert torch.equal(on.real.nan_to_num(), want.diagonal(0, -2, -1).real.nan_to_num())
     assert torch.equal(found.isnan(), want.isnan() | want.mT.isnan())
@@ -77,21 +85,31 @@ def test_lower_triangles_have_the_bits_of_matmul(make_pair, name, dtype):
     check(a, hnp.herk if a.is_complex() else hnp.syrk, **OPTIONS[name])
 
 
-@pytest.mark.parametrize("options", [{"scheme": fixed(7)}, {"scheme": "native"}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{"scheme": fixed(7)}, {"scheme": "native"}], ids=str
+)
 def test_inf_and_nan_spread_to_their_rows_and_columns(make_pair, options):
     a = torch.from_numpy(make_pair("phi_0.1", 4, 20, 9)[0]).to(DEVICE)
     a[1, 3], a[3, 10] = torch.inf, torch.nan
     check(a, **options)
 
 
-@pytest.mark.parametrize(("shape", "made"), [((1, 9, 9), [1]), ((1, 4, 4), [1] * 6), ((1, 9, 5), [2, 1])], ids=str)
+@pytest.mark.parametrize(
+    ("shape", "made"),
+    [((1, 9, 9), [1]), ((1, 4, 4), [1] * 6), ((1, 9, 5), [2, 1])],
+    ids=str,
+)
 def test_one_operand_is_split_once_and_blocks_above_the_diagonal_are_left_out(
     make_pair, engine, monkeypatch, assert_same_bits, shape, made
 ):
-    """Six of nine blocks of four rows, each of which shares its columns with the one before or lies on the diagonal."""
+    """Six of nine blocks of four rows, each of which shares its columns with the one
+    before or lies on the diagonal.
+    """
     a = make_pair("phi_0.1", 9, 20, 9)[0][None]
     plan = planned(fixed(7), a, a.swapaxes(1, 2), engine)
-    plan = replace(plan, problem=replace(plan.problem, mirror="T"), blocking=Blocking(shape))
+    plan = replace(
+        plan, problem=replace(plan.problem, mirror="T"), blocking=Blocking(shape)
+    )
     found, own = [], ozaki2.scaled_residues.scaled_residues
 
     def watched(operands, *args, **options):
@@ -116,7 +134,9 @@ def test_large_triangles_have_the_bits_of_matmul(make_pair, options, n, dtype):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", ["float64", "complex128", "float32", "complex64"])
-@pytest.mark.parametrize("family", ["phi_4", "full_range", "cancelling", "zeros", "subnormal_times_large"])
+@pytest.mark.parametrize(
+    "family", ["phi_4", "full_range", "cancelling", "zeros", "subnormal_times_large"]
+)
 def test_hard_operands_have_the_bits_of_matmul(make_pair, family, dtype):
     (a,) = on_gpu(make_pair(family, 300, 200, 300, dtype)[0])
     for options in ({}, {"accuracy": "correct"}, {"scheme": fixed(9)}):

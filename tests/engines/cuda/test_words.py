@@ -1,4 +1,6 @@
-"""Products of words as programs, in the interpreter up to the order of sums; test_cuda_sgemm.py tests their bits."""
+"""Products of words as programs, in the interpreter up to the order of sums;
+test_cuda_sgemm.py tests their bits.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ from tests.engines.stand_in import DEVICE, arrays, on_host, planned
 WORDS = hg.Corrected("fp16"), hg.Corrected("tf32")
 NUMPY = engine_for("numpy")
 SINGLE = np.dtype(np.float32)
-pytestmark = pytest.mark.filterwarnings("ignore:(overflow|invalid value) encountered:RuntimeWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:(overflow|invalid value) encountered:RuntimeWarning"
+)
 
 
 def uniform(rng, *shape):
@@ -57,7 +61,8 @@ def run(plan, a, b, engine, shift=0, epilogue=PLAIN, out=None):
         hg.Multiword("tf32", 1, 1),
         hg.Multiword("fp16", 1, 1, accumulate="blocked", block=32),
         hg.Multiword("tf32", 2, 3),
-        hg.Multiword("fp16", 2, 4, split_rounding="zero"),  # the interpreter has no products of BF16
+        # the interpreter has no products of BF16
+        hg.Multiword("fp16", 2, 4, split_rounding="zero"),
     ],
     ids=str,
 )
@@ -66,15 +71,22 @@ def test_values_epilogue_and_stacks_are_those_of_the_scheme(scheme, engine):
     a, b, c = uniform(rng, 1, 21, 70), uniform(rng, 2, 70, 18), uniform(rng, 2, 21, 18)
     a[0, 3, 5] = np.inf
     plan = planned(scheme, a, b, engine)
-    want = hg.gemm(a, b, c, alpha=0.3 * 2, beta=-1.5, scheme=scheme, engine="simulated-h100")
-    (z,), target = arrays(c), np.swapaxes(arrays(np.zeros((2, 18, 21), np.float32))[0], 1, 2)
+    want = hg.gemm(
+        a, b, c, alpha=0.3 * 2, beta=-1.5, scheme=scheme, engine="simulated-h100"
+    )
+    (z,), target = (
+        arrays(c),
+        np.swapaxes(arrays(np.zeros((2, 18, 21), np.float32))[0], 1, 2),
+    )
     for out in (None, target):
         _, values = run(plan, a, b, engine, 1, Epilogue(0.3, -1.5, z), out)
         np.testing.assert_allclose(values, want, rtol=0, atol=1e-5)
     np.testing.assert_array_equal(on_host(target), values)
     plain = run(plan, a, b, engine, out=target)[0].values
     assert unwrap(plain).data_ptr() == unwrap(target).data_ptr()
-    np.testing.assert_allclose(on_host(plain), run(plan, a, b, engine)[1], rtol=0, atol=1e-5)
+    np.testing.assert_allclose(
+        on_host(plain), run(plan, a, b, engine)[1], rtol=0, atol=1e-5
+    )
 
 
 def complex_uniform(rng, *shape):
@@ -82,20 +94,40 @@ def complex_uniform(rng, *shape):
 
 
 @pytest.mark.thinned(2)
-@pytest.mark.parametrize("scheme", [hg.Corrected(), hg.Corrected("tf32"), hg.Multiword("fp16", 1, 1)], ids=str)
+@pytest.mark.parametrize(
+    "scheme",
+    [hg.Corrected(), hg.Corrected("tf32"), hg.Multiword("fp16", 1, 1)],
+    ids=str,
+)
 def test_complex_products_are_those_of_the_embedding(scheme, engine):
     rng = np.random.default_rng(21)
     a, b, c = (complex_uniform(rng, *s) for s in ((1, 9, 40), (2, 40, 7), (2, 9, 7)))
     a[0, 3, 5] = complex(np.inf, 1)
     plan = planned(scheme, a, b, engine)
-    assert plan.num_products == 4 * len(scheme.pair_errors(sums_of(scheme, 80, H100).unit, 80))
+    assert plan.num_products == 4 * len(
+        scheme.pair_errors(sums_of(scheme, 80, H100).unit, 80)
+    )
     with np.errstate(all="ignore"):
-        want = hg.gemm(a, b, c, alpha=0.6, beta=-1.5j, scheme=scheme, engine="simulated-h100")
+        want = hg.gemm(
+            a, b, c, alpha=0.6, beta=-1.5j, scheme=scheme, engine="simulated-h100"
+        )
     (z,), room = arrays(c), np.zeros((2, 7, 9), np.complex64)
     turned = np.swapaxes(np.swapaxes(a, 1, 2).copy(), 1, 2)
-    outs = None, arrays(np.zeros((2, 9, 7), np.complex64))[0], np.swapaxes(arrays(room)[0], 1, 2)
+    outs = (
+        None,
+        arrays(np.zeros((2, 9, 7), np.complex64))[0],
+        np.swapaxes(arrays(room)[0], 1, 2),
+    )
     for out, left in zip(outs, (a, turned, a), strict=True):
-        _, outcome = execute(plan, *arrays_as_they_lie(left, b), engine, 2**28, 1, Epilogue(0.3, -1.5j, z), out=out)
+        _, outcome = execute(
+            plan,
+            *arrays_as_they_lie(left, b),
+            engine,
+            2**28,
+            1,
+            Epilogue(0.3, -1.5j, z),
+            out=out,
+        )
         values = on_host(outcome.values)
         np.testing.assert_allclose(values.real, want.real, rtol=0, atol=2e-5)
         np.testing.assert_allclose(values.imag, want.imag, rtol=0, atol=2e-5)
@@ -103,7 +135,9 @@ def test_complex_products_are_those_of_the_embedding(scheme, engine):
             np.testing.assert_array_equal(on_host(out), values)
     blocks = planned(scheme, a, b, engine, workspace=2**13)
     assert not blocks.is_whole
-    np.testing.assert_allclose(run(blocks, a, b, engine)[1], run(plan, a, b, engine)[1], rtol=0, atol=2e-5)
+    np.testing.assert_allclose(
+        run(blocks, a, b, engine)[1], run(plan, a, b, engine)[1], rtol=0, atol=2e-5
+    )
 
 
 def arrays_as_they_lie(*given):
@@ -113,20 +147,28 @@ def arrays_as_they_lie(*given):
 def test_bits_do_not_depend_on_the_workspace(engine):
     rng = np.random.default_rng(2)
     a, b = uniform(rng, 3, 40, 30), uniform(rng, 3, 30, 50)
-    whole, blocks = (planned(hg.Corrected(), a, b, engine, workspace=limit) for limit in (2**28, 2**15))
+    whole, blocks = (
+        planned(hg.Corrected(), a, b, engine, workspace=limit)
+        for limit in (2**28, 2**15)
+    )
     assert whole.is_whole
     assert not blocks.is_whole
     values = [run(p, a, b, engine)[1] for p in (whole, blocks)]
     if DEVICE != "cpu":
         np.testing.assert_array_equal(*values)
-    np.testing.assert_allclose(*values, rtol=0, atol=1e-5)  # the interpreter leaves the order of sums to NumPy
+    # the interpreter leaves the order of sums to NumPy
+    np.testing.assert_allclose(*values, rtol=0, atol=1e-5)
 
 
 @pytest.mark.thinned(5)
 @pytest.mark.parametrize("product", ["fp16", "tf32"])
-@pytest.mark.parametrize("family", ["uniform", "phi_4", "sparse", "span_60", "opposed_spans", "badly_scaled"])
+@pytest.mark.parametrize(
+    "family", ["uniform", "phi_4", "sparse", "span_60", "opposed_spans", "badly_scaled"]
+)
 def test_bound_from_the_losses_holds(family, product, make_pair, engine):
-    """In the interpreter sums are those of FP32 to nearest, which err less than those of the unit."""
+    """In the interpreter sums are those of FP32 to nearest, which err less than those
+    of the unit.
+    """
     a, b = (x[None] for x in make_pair(family, 9, 130, 8, np.float32))
     plan = planned(hg.Corrected(product), a, b, engine, states_bound=True)
     assert plan.verification is Verification.NONE
@@ -136,7 +178,14 @@ def test_bound_from_the_losses_holds(family, product, make_pair, engine):
     assert np.isfinite(found.bound) or family not in ("uniform", "phi_4")
     if np.isfinite(found.bound):
         assert meets_promise(values[0], a[0], b[0], found.bound).all()
-    blocks = planned(hg.Corrected(product), a, b, engine, states_bound=True, workspace=plan.workspace // 3)
+    blocks = planned(
+        hg.Corrected(product),
+        a,
+        b,
+        engine,
+        states_bound=True,
+        workspace=plan.workspace // 3,
+    )
     assert not blocks.is_whole
     assert run(blocks, a, b, engine)[0].certificate().bound == found.bound
 
@@ -158,7 +207,10 @@ def test_sums_of_given_words_are_those_of_the_scheme(scheme, k):
     a, b = uniform(rng, 3, 11, k), uniform(rng, 1, k, 9)
     simulated, count = engine_for("simulated-h100"), scheme.splitting.num_words
     plan = planned(scheme, a, b, simulated)
-    left, right = (scheme.split(plan, x, side, None, simulated) for x, side in ((a, "left"), (b, "right")))
+    left, right = (
+        scheme.split(plan, x, side, None, simulated)
+        for x, side in ((a, "left"), (b, "right"))
+    )
     assert left.planes.shape == (3, 11, count * k)
     sums = sums_of(scheme, k, H100)
     assert sums.unit == simulated.accumulation(scheme.splitting.fmt)
@@ -189,7 +241,10 @@ def tensors(as_on_gpu, costs):
 
 def pair(family, rng, m=9, k=200, n=8):
     if family == "wide":
-        return tuple(np.ldexp(uniform(rng, *s), rng.integers(-70, 60, s)).astype(np.float32) for s in ((m, k), (k, n)))
+        return tuple(
+            np.ldexp(uniform(rng, *s), rng.integers(-70, 60, s)).astype(np.float32)
+            for s in ((m, k), (k, n))
+        )
     if family == "uniform":
         return uniform(rng, m, k), uniform(rng, k, n)
     return exponent_family(rng, family, m, k, n)
@@ -197,18 +252,28 @@ def pair(family, rng, m=9, k=200, n=8):
 
 @pytest.mark.parametrize("family", [*EXPONENT_FAMILIES, "uniform", "wide"])
 def test_short_products_have_two_choices_and_plans_keep_theirs(family, tensors, costs):
-    """Launches of a third choice would take a sixth of the time; a plan says which choices products of it have."""
+    """Launches of a third choice would take a sixth of the time; a plan says which
+    choices products of it have.
+    """
     x, y = tensors(*pair(family, np.random.default_rng(3)))
     long, whole = hg.make_plan(x, y), hg.matmul(x, y, return_report=True)[1]
     costs.native, costs.word = 9e-5, 1e-5
     short, (c, report) = hg.make_plan(x, y), hg.matmul(x, y, return_report=True)
     assert (short.scheme, *short.alternatives) == (hg.Corrected("fp16"), hg.Native())
-    assert (long.scheme, *long.alternatives) == (hg.Corrected("fp16"), hg.Corrected("tf32"), hg.Native())
-    assert report.scheme == (whole.scheme if whole.scheme == hg.Corrected("fp16") else hg.Native())
+    assert (long.scheme, *long.alternatives) == (
+        hg.Corrected("fp16"),
+        hg.Corrected("tf32"),
+        hg.Native(),
+    )
+    assert report.scheme == (
+        whole.scheme if whole.scheme == hg.Corrected("fp16") else hg.Native()
+    )
     assert report.bound <= 200 * 2.0**-24 * 1.001
     assert torch.equal(c, hg.matmul(x, y, plan=short))
     assert hg.matmul(x, y, plan=long, return_report=True)[1].scheme == whole.scheme
-    parts = [hg.matmul(part, y, plan=plan) for plan in (long, short) for part in (x, x[:5])]
+    parts = [
+        hg.matmul(part, y, plan=plan) for plan in (long, short) for part in (x, x[:5])
+    ]
     assert torch.equal(parts[0][:5], parts[1])
     assert torch.equal(parts[2][:5], parts[3])
     costs.native, costs.word = 1.0, 0.5
@@ -222,7 +287,10 @@ def test_auto_takes_the_words_that_hold_the_exponents(family, tensors):
     c, report = hg.matmul(x, y, return_report=True)
     assert torch.equal(c, hg.matmul(x, y))
     if family in ("uniform", "wide"):
-        assert report.scheme == {"uniform": hg.Corrected("fp16"), "wide": hg.Native()}[family]
+        assert (
+            report.scheme
+            == {"uniform": hg.Corrected("fp16"), "wide": hg.Native()}[family]
+        )
     assert report.native == (report.scheme == hg.Native())
     assert report.num_products == (1 if report.native else 3)
     assert report.bound <= 200 * 2.0**-24 * 1.001
@@ -236,11 +304,17 @@ def test_auto_takes_the_words_that_hold_the_exponents(family, tensors):
 @pytest.mark.parametrize("family", [*EXPONENT_FAMILIES, "uniform", "wide"])
 def test_auto_takes_words_for_complex_operands_too(family, tensors):
     rng = np.random.default_rng(13)
-    a, b = ((re + 1j * im).astype(np.complex64) for re, im in zip(pair(family, rng), pair(family, rng), strict=True))
+    a, b = (
+        (re + 1j * im).astype(np.complex64)
+        for re, im in zip(pair(family, rng), pair(family, rng), strict=True)
+    )
     x, y = tensors(a, b)
     c, report = hg.matmul(x, y, return_report=True)
     if family in ("uniform", "wide"):
-        assert report.scheme == {"uniform": hg.Corrected("fp16"), "wide": hg.Native()}[family]
+        assert (
+            report.scheme
+            == {"uniform": hg.Corrected("fp16"), "wide": hg.Native()}[family]
+        )
     assert report.num_products == (1 if report.native else 12)
     assert report.bound <= 400 * 2.0**-24 * 1.001
     assert meets_promise(c.cpu().numpy(), a, b, report.bound).all()
@@ -261,7 +335,8 @@ def test_auto_is_asked_only_where_somebody_listens(tensors, monkeypatch, caplog)
         return Certificate(True, WORDS[1], 1.0, 3, 32)
 
     monkeypatch.setattr(word_programs, "_chosen", chosen)
-    x, y = tensors(*pair("uniform", np.random.default_rng(4), m=7))  # a problem of its own
+    # a problem of its own
+    x, y = tensors(*pair("uniform", np.random.default_rng(4), m=7))
     hg.matmul(x, y)
     hg.gemm(x, y, alpha=0.0)
     report = hg.matmul(x, y, return_report=True)[1]
@@ -314,7 +389,10 @@ def test_plans_leave_the_choice_to_the_device(tensors):
     assert hg.matmul(*wide, plan=plan, return_report=True)[1].native
     assert hg.matmul(x, y, plan=plan, workspace=100, return_report=True)[1].native
     assert hg.matmul(x, y, workspace=100, return_report=True)[1].native
-    assert for_problem(plan, plan.problem, NUMPY, 2**28, states_bound=False).scheme == hg.Native()
+    assert (
+        for_problem(plan, plan.problem, NUMPY, 2**28, states_bound=False).scheme
+        == hg.Native()
+    )
 
 
 def test_auto_takes_words_only_where_they_are_expected_to_be_quicker(tensors, costs):
@@ -323,7 +401,8 @@ def test_auto_takes_words_only_where_they_are_expected_to_be_quicker(tensors, co
         ({}, WORDS[0]),
         ({"accuracy": "fp32"}, WORDS[0]),
         ({"accuracy": 1e-3}, hg.Native()),
-        # The exact product of numbers of 24 bits takes fewer moduli than the bound of float64 asks for.
+        # The exact product of numbers of 24 bits takes fewer moduli than the bound of
+        # float64 asks for.
         ({"accuracy": "fp64"}, hg.Ozaki2(num_moduli=10, scaling="fast")),
     ):
         assert hg.matmul(x, y, return_report=True, **options)[1].scheme == taken
@@ -335,9 +414,11 @@ def test_auto_takes_words_only_where_they_are_expected_to_be_quicker(tensors, co
 
 @pytest.mark.parametrize("scheme", WORDS, ids=str)
 def test_certified_products_are_those_that_are_not(scheme, tensors):
-    """One bound for all entries where that is enough, else a closer look; the values are the same.
+    """One bound for all entries where that is enough, else a closer look; the values
+    are the same.
 
-    A report of a call without an accuracy states the one bound, as nothing was looked at again.
+    A report of a call without an accuracy states the one bound, as nothing was looked
+    at again.
     """
     rng = np.random.default_rng(10)
     a, b = pair("uniform", rng)
@@ -356,7 +437,8 @@ def test_certified_products_are_those_that_are_not(scheme, tensors):
         hg.matmul(x, y, scheme=scheme, accuracy=1e-7)
 
 
-NARROW = [torch.float16, *([torch.bfloat16] if DEVICE != "cpu" else [])]  # the interpreter has no products of BF16
+# the interpreter has no products of BF16
+NARROW = [torch.float16, *([torch.bfloat16] if DEVICE != "cpu" else [])]
 
 
 @pytest.mark.parametrize("dtype", NARROW)
@@ -369,7 +451,9 @@ def test_narrow_operands_take_one_product(dtype, tensors):
     assert (c.dtype, report.scheme, report.num_products) == (torch.float32, scheme, 1)
     a, b = x.float(), y.float()
     assert report.bound < 200 * 2.0**-24
-    assert meets_promise(c.cpu().numpy(), a.cpu().numpy(), b.cpu().numpy(), report.bound).all()
+    assert meets_promise(
+        c.cpu().numpy(), a.cpu().numpy(), b.cpu().numpy(), report.bound
+    ).all()
     assert torch.equal(c, hg.matmul(x, y))
     assert torch.equal(c, hg.matmul(a, b, scheme=scheme))
     assert torch.equal(-c, hg.gemm(x, y, alpha=-1.0))
@@ -378,21 +462,35 @@ def test_narrow_operands_take_one_product(dtype, tensors):
     # The plan of narrow operands is none of other ones.
     assert hg.matmul(a, b, plan=plan, return_report=True)[1].scheme == WORDS[0]
     x[0, 0], y[0, 1] = torch.inf, torch.nan
-    torch.testing.assert_close(hg.matmul(x, y), x.float() @ y.float(), rtol=1e-3, atol=1e-3, equal_nan=True)
+    torch.testing.assert_close(
+        hg.matmul(x, y), x.float() @ y.float(), rtol=1e-3, atol=1e-3, equal_nan=True
+    )
 
 
 def test_subnormal_float16_operands_take_words_with_more_exponents(tensors):
-    """In FP16 a subnormal number is aligned like 2**-14, and what lies 25 bits below that is lost."""
-    a, b = np.full((1, 16), 2.0**-24, np.float16), np.full((16, 1), 2.0**-7 * (1 + 2.0**-10), np.float16)
+    """In FP16 a subnormal number is aligned like 2**-14, and what lies 25 bits below
+    that is lost.
+    """
+    a, b = (
+        np.full((1, 16), 2.0**-24, np.float16),
+        np.full((16, 1), 2.0**-7 * (1 + 2.0**-10), np.float16),
+    )
     a[0, 0], b[0, 0] = 2.0**-23, 1.0
-    a = np.tile(np.concatenate([a, [[*[0.0] * 15, 60000.0]]]).astype(np.float16), (1, 8))
-    a[0], b = np.where(np.arange(128) < 127, a[0], np.float16(60000.0)), np.tile(b, (8, 1))
+    a = np.tile(
+        np.concatenate([a, [[*[0.0] * 15, 60000.0]]]).astype(np.float16), (1, 8)
+    )
+    a[0], b = (
+        np.where(np.arange(128) < 127, a[0], np.float16(60000.0)),
+        np.tile(b, (8, 1)),
+    )
     b[-1] = 0.0
     x, y = tensors(a, b)
     c, report = hg.matmul(x, y, return_report=True)
     assert report.scheme == hg.Multiword("tf32", 1, 1, accumulate="blocked", block=16)
     exact = a.astype(np.float64) @ b.astype(np.float64)
-    assert (np.abs(c.cpu().numpy() - exact) <= (report.bound + 2.0**-24) * np.abs(exact)).all()
+    assert (
+        np.abs(c.cpu().numpy() - exact) <= (report.bound + 2.0**-24) * np.abs(exact)
+    ).all()
 
 
 def test_narrow_operands_go_through_float32_otherwise(tensors):
@@ -400,7 +498,12 @@ def test_narrow_operands_go_through_float32_otherwise(tensors):
     a, b = (x.astype(np.float16) for x in pair("uniform", rng))
     x, y = tensors(a, b)
     wide = [t.float() for t in (x, y)]
-    for options in ({"accuracy": "fp64"}, {"accuracy": "correct"}, {"scheme": hg.Corrected()}, {"accuracy": 1e-3}):
+    for options in (
+        {"accuracy": "fp64"},
+        {"accuracy": "correct"},
+        {"scheme": hg.Corrected()},
+        {"accuracy": 1e-3},
+    ):
         assert torch.equal(hg.matmul(x, y, **options), hg.matmul(*wide, **options))
     for other, dtype in (
         (torch.float32, torch.float32),
@@ -409,18 +512,33 @@ def test_narrow_operands_go_through_float32_otherwise(tensors):
     ):
         c = hg.matmul(x, y.to(other), accuracy=1e-3)
         assert c.dtype is dtype
-        assert torch.equal(c, hg.matmul(x.to(dtype), y.to(other).to(dtype), accuracy=1e-3))
+        assert torch.equal(
+            c, hg.matmul(x.to(dtype), y.to(other).to(dtype), accuracy=1e-3)
+        )
 
 
 def test_what_the_kernels_do_not_have_is_left_to_the_steps(engine):
     a, b = np.ones((1, 4, 99), np.float32), np.ones((1, 99, 4), np.float32)
     separate = hg.Multiword("bf16", 3, 6, accumulate="separate")
-    for scheme in (hg.Corrected(scale=False), hg.Corrected(block=24), separate, hg.Corrected(block=100)):
+    for scheme in (
+        hg.Corrected(scale=False),
+        hg.Corrected(block=24),
+        separate,
+        hg.Corrected(block=100),
+    ):
         assert engine.compile(planned(scheme, a, b, engine)) is None
     assert sums_of(hg.Corrected(block=100), 40, H100).block == 64
-    assert engine.compile(planned(hg.Corrected(block=100), a[..., :40], b[:, :40], engine)) is not None
+    assert (
+        engine.compile(planned(hg.Corrected(block=100), a[..., :40], b[:, :40], engine))
+        is not None
+    )
     assert word_programs.steps(planned(hg.Corrected(), a, b, engine), V100) is None
-    assert engine.compile(planned(hg.Corrected(), a.astype(complex), b.astype(complex), NUMPY)) is None
+    assert (
+        engine.compile(
+            planned(hg.Corrected(), a.astype(complex), b.astype(complex), NUMPY)
+        )
+        is None
+    )
 
 
 @pytest.mark.parametrize("narrow", [None, FP16, BF16])
@@ -439,8 +557,13 @@ def test_products_of_few_terms_are_better_in_fp32(narrow, engine, costs):
 
 @pytest.mark.parametrize("lost", [(0, 0), (5, 0), (24, 0), (30, 24), (30, 40)])
 def test_a_record_says_which_words_were_taken(lost, engine, costs):
-    """Two numbers for each format: 1 and the bits that either operand loses, 0 where no words were made."""
-    a, b = uniform(np.random.default_rng(1), 1, 4, 200), uniform(np.random.default_rng(2), 1, 200, 4)
+    """Two numbers for each format: 1 and the bits that either operand loses, 0 where no
+    words were made.
+    """
+    a, b = (
+        uniform(np.random.default_rng(1), 1, 4, 200),
+        uniform(np.random.default_rng(2), 1, 200, 4),
+    )
     plan = planned("auto", a, b, engine)
     assert plan.verification is Verification.ON_DEVICE
     known = tuple(sums_of(scheme, 200, H100) for scheme in WORDS)
@@ -451,38 +574,65 @@ def test_a_record_says_which_words_were_taken(lost, engine, costs):
     found = word_programs._chosen(plan, known, most, record.view(np.int64).tolist())
     taken = next((i for i in range(2) if lost[i] <= most[i]), None)
     if taken is None:
-        assert found == Certificate(True, hg.Native(), native_bound(200, 2.0**-24), 1, 200)
+        assert found == Certificate(
+            True, hg.Native(), native_bound(200, 2.0**-24), 1, 200
+        )
     else:
         bound = WORDS[taken].worst_case(known[taken].unit, 200, lost[taken])
-        assert (found.scheme, found.bound, found.num_products) == (WORDS[taken], bound, 3)
+        assert (found.scheme, found.bound, found.num_products) == (
+            WORDS[taken],
+            bound,
+            3,
+        )
         assert found.bound <= plan.bound
 
 
 @pytest.mark.parametrize("product", ["fp16", "tf32"])
 def test_a_program_takes_the_workspace_of_its_plan(product, engine, costs):
     """Nothing is run."""
-    a, b = np.broadcast_to(np.float32(1), (2, 300, 5000)), np.broadcast_to(np.float32(1), (2, 5000, 200))
+    a, b = (
+        np.broadcast_to(np.float32(1), (2, 300, 5000)),
+        np.broadcast_to(np.float32(1), (2, 5000, 200)),
+    )
 
     def written(plan):
         p, program = plan.problem, engine.compile(plan)
         shapes = [(p.batch, p.m, p.k), (p.batch, p.k, p.n), (p.batch, p.m, p.n)]
-        tensors = [torch.empty(shape, dtype=torch.float32, device="meta") for shape in shapes]
-        record = torch.empty(program.steps.record, dtype=torch.int64, device="meta") if program.steps.record else None
-        return program._built(plan, [*tensors, record, None], (None, None), 0, PLAIN).finish().nbytes
+        tensors = [
+            torch.empty(shape, dtype=torch.float32, device="meta") for shape in shapes
+        ]
+        record = (
+            torch.empty(program.steps.record, dtype=torch.int64, device="meta")
+            if program.steps.record
+            else None
+        )
+        return (
+            program._built(plan, [*tensors, record, None], (None, None), 0, PLAIN)
+            .finish()
+            .nbytes
+        )
 
     for states_bound in (False, True):
         whole = planned(hg.Corrected(product), a, b, engine, states_bound=states_bound)
         assert written(whole) == whole.workspace
         for part in (3, 10):
             plan = planned(
-                hg.Corrected(product), a, b, engine, states_bound=states_bound, workspace=whole.workspace // part
+                hg.Corrected(product),
+                a,
+                b,
+                engine,
+                states_bound=states_bound,
+                workspace=whole.workspace // part,
             )
             assert len(list(plan.blocks())) >= part
             assert written(plan) <= plan.workspace <= whole.workspace // part
     chosen = planned("auto", a, b, engine)
     assert chosen.alternatives
     assert written(chosen) == chosen.workspace
-    assert planned("auto", a, b, engine, workspace=chosen.workspace - 1).scheme == hg.Native()
+    assert (
+        planned("auto", a, b, engine, workspace=chosen.workspace - 1).scheme
+        == hg.Native()
+    )
 
 
 @pytest.mark.gpu

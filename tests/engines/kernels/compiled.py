@@ -1,9 +1,12 @@
-"""Compile the kernels of launches for a GPU that is not there; prints a JSON line for each.
+"""Compile the kernels of launches for a GPU that is not there; prints a JSON line for
+each.
 
-Usage: python compiled.py ARCH FAMILY ..., in a process where TRITON_INTERPRET is not set.
+Usage: python compiled.py ARCH FAMILY ..., in a process where TRITON_INTERPRET is not
+set.
 
-Launch functions that get the buffers of a program write steps into it instead of launching. The driver is pretended, so
-that they choose tiles and variants as on a GPU of compute capability ARCH.
+Launch functions that get the buffers of a program write steps into it instead of
+launching. The driver is pretended, so that they choose tiles and variants as on a GPU
+of compute capability ARCH.
 """
 
 from __future__ import annotations
@@ -21,7 +24,14 @@ import triton
 from triton.backends.compiler import GPUTarget
 
 from hifigemm.engines.cuda.ozaki2 import products_of_halves
-from hifigemm.engines.kernels import error_ratio, native_gemm, residue_gemm, scaled_residues, slice_product, word_gemm
+from hifigemm.engines.kernels import (
+    error_ratio,
+    native_gemm,
+    residue_gemm,
+    scaled_residues,
+    slice_product,
+    word_gemm,
+)
 from hifigemm.engines.kernels import required_bits as looks
 from hifigemm.engines.kernels.buffers import contiguous_strides
 from hifigemm.engines.kernels.crt import crt
@@ -43,7 +53,9 @@ SHARED = {80: 166912, 86: 101376, 89: 101376, 90: 232448, 100: 232448, 120: 1013
 DTYPES = torch.float64, torch.float32, torch.complex128, torch.complex64
 OPS = "STL", "LDL", "DMMA", "LDG.E.128", "WARPGROUP.DEPBAR"
 STORES = "st.global.v2.b32", "st.global.v2.b64"
-"""Counted in PTX, as the machine code that Triton shows ends after 4096 instructions."""
+"""Counted in PTX, as the machine code that Triton shows ends after 4096
+instructions.
+"""
 COPY = re.compile(r"cp\.async\.c[ag]\.shared\.global \[[^]]*\], \[[^]]*\], (\w+)")
 """An asynchronous copy to shared memory, and how many bytes of a thread."""
 
@@ -66,8 +78,12 @@ class Driver:
 
 def pretend(arch):
     """Let torch and Triton see a GPU; constants of kernels stay on the CPU."""
-    found = SimpleNamespace(name="", major=arch // 10, minor=arch % 10, multi_processor_count=132)
-    found.shared_memory_per_block_optin = found.shared_memory_per_multiprocessor = SHARED[arch]
+    found = SimpleNamespace(
+        name="", major=arch // 10, minor=arch % 10, multi_processor_count=132
+    )
+    found.shared_memory_per_block_optin = found.shared_memory_per_multiprocessor = (
+        SHARED[arch]
+    )
     torch.cuda.get_device_properties = lambda device=None: found
     torch.cuda.device = lambda device=None: nullcontext()
     torch.cuda.is_current_stream_capturing = lambda: True
@@ -82,7 +98,9 @@ def pretend(arch):
 
 
 class Layout:
-    """The layout of a tensor; `order` lists its axes from the largest stride to the least."""
+    """The layout of a tensor; `order` lists its axes from the largest stride to the
+    least.
+    """
 
     def __init__(self, shape, dtype, order=None):
         self.shape, self.dtype = shape, dtype
@@ -100,7 +118,10 @@ class Layout:
 def operands(program, dtype, m=2048, k=2048, n=2048, transposed=""):
     """Buffers of A and B, of which those named are stored with their columns apart."""
     orders = [(0, 2, 1) if name in transposed else (0, 1, 2) for name in "ab"]
-    layouts = [Layout(shape, dtype, order) for shape, order in zip(((1, m, k), (1, k, n)), orders, strict=True)]
+    layouts = [
+        Layout(shape, dtype, order)
+        for shape, order in zip(((1, m, k), (1, k, n)), orders, strict=True)
+    ]
     return [program.operand(layout) for layout in layouts]
 
 
@@ -113,17 +134,34 @@ def predicate(program, predicated=True):
 
 def residues():
     for tile in valid_tiles(gpu_of(DEVICE)):
-        for added, predicated, triangle in ((False, False, False), (True, False, False), (False, True, True)):
+        for added, predicated, triangle in (
+            (False, False, False),
+            (True, False, False),
+            (False, True, True),
+        ):
 
-            def write(program, tile=tile, added=added, predicated=predicated, triangle=triangle):
+            def write(
+                program,
+                tile=tile,
+                added=added,
+                predicated=predicated,
+                triangle=triangle,
+            ):
                 where = predicate(program, predicated)
-                left, right, out = (program.empty((1, 15, 2048, 2048), torch.int8) for _ in range(3))
-                table = residue_gemm.residue_constants(moduli_set(15, is_complex=False).moduli, DEVICE)
+                left, right, out = (
+                    program.empty((1, 15, 2048, 2048), torch.int8) for _ in range(3)
+                )
+                table = residue_gemm.residue_constants(
+                    moduli_set(15, is_complex=False).moduli, DEVICE
+                )
                 options = {"k_block": 1024} if added else {}
                 options |= {"config": tile, "predicate": where, "triangle": triangle}
                 residue_gemm.residue_gemm(left, right, table, out, **options)
 
-            yield f"{tile}, added {added}, predicated {predicated}, triangle {triangle}", write
+            yield (
+                f"{tile}, added {added}, predicated {predicated}, triangle {triangle}",
+                write,
+            )
 
 
 def reconstruction():
@@ -134,26 +172,52 @@ def reconstruction():
         *product((15,), (torch.float64, torch.complex128), (False,), (True,)),
     ):
 
-        def write(program, count=count, dtype=dtype, combined=combined, triangle=triangle):
-            moduli, width = moduli_set(count, dtype.is_complex), 3 if dtype.is_complex else 1
+        def write(
+            program, count=count, dtype=dtype, combined=combined, triangle=triangle
+        ):
+            moduli, width = (
+                moduli_set(count, dtype.is_complex),
+                3 if dtype.is_complex else 1,
+            )
             out = program.operand(Layout((1, 1024, 1024), dtype))
-            c, where = program.operand(Layout((1, 1024, 1024), dtype)), predicate(program)
+            c, where = (
+                program.operand(Layout((1, 1024, 1024), dtype)),
+                predicate(program),
+            )
             pair = operands(program, dtype)
-            parts = program.empty((1, width * len(moduli.moduli), 1024, 1024), torch.int8)
-            scales = program.empty((1, 1024), torch.int32), program.empty((1, 1024), torch.int32)
-            options = {"alpha": 2.5, "beta": 0.5, "c": c} if combined else {"predicate": where}
+            parts = program.empty(
+                (1, width * len(moduli.moduli), 1024, 1024), torch.int8
+            )
+            scales = (
+                program.empty((1, 1024), torch.int32),
+                program.empty((1, 1024), torch.int32),
+            )
+            options = (
+                {"alpha": 2.5, "beta": 0.5, "c": c}
+                if combined
+                else {"predicate": where}
+            )
             crt(parts, scales, moduli, out, operands=pair, triangle=triangle, **options)
 
         yield f"{count} {dtype} combined {combined} triangle {triangle}", write
     for count, dtype in product((14, 15, 20), (torch.float64, torch.complex128)):
 
         def join(program, count=count, dtype=dtype):
-            moduli, (left, right) = moduli_set(count, dtype.is_complex), operands(program, dtype)
-            out, where = program.operand(Layout((1, 2048, 2048), dtype)), predicate(program)
+            moduli, (left, right) = (
+                moduli_set(count, dtype.is_complex),
+                operands(program, dtype),
+            )
+            out, where = (
+                program.operand(Layout((1, 2048, 2048), dtype)),
+                predicate(program),
+            )
             many = num_planes(moduli, dtype.is_complex)
             x, y = (program.empty((1, many, 2048, 2048), torch.int8) for _ in range(2))
             products, halves = products_of_halves(x, y, moduli, where)
-            scales = program.empty((1, 2048), torch.int32), program.empty((1, 2048), torch.int32)
+            scales = (
+                program.empty((1, 2048), torch.int32),
+                program.empty((1, 2048), torch.int32),
+            )
             crt(products, scales, moduli, out, operands=(left, right), halves=halves)
 
         yield f"{count} {dtype} of halves", join
@@ -164,22 +228,41 @@ def scaling():
     for dtype, (transposed, count, k) in product(DTYPES, kinds):
         for sized in (False, True):
 
-            def write(program, dtype=dtype, transposed=transposed, count=count, k=k, sized=sized):
+            def write(
+                program,
+                dtype=dtype,
+                transposed=transposed,
+                count=count,
+                k=k,
+                sized=sized,
+            ):
                 a, b = operands(program, dtype, 2048, k, 2048, transposed)
                 moduli = moduli_set(count, dtype.is_complex)
-                function = scaled_residues.sized_residues if sized else scaled_residues.scaled_residues
+                function = (
+                    scaled_residues.sized_residues
+                    if sized
+                    else scaled_residues.scaled_residues
+                )
                 function(((a, 2), (b, 1)), moduli)
 
-            yield f"{dtype} transposed {transposed!r} k {k} moduli {count} sized {sized}", write
+            yield (
+                f"{dtype} transposed {transposed!r} k {k} moduli {count} sized {sized}",
+                write,
+            )
 
 
 def ratios():
-    for dtype, n, sides in (*product((torch.float64, torch.complex128), (300, 4096), (2,)), (torch.float64, 4096, 1)):
+    for dtype, n, sides in (
+        *product((torch.float64, torch.complex128), (300, 4096), (2,)),
+        (torch.float64, 4096, 1),
+    ):
 
         def write(program, dtype=dtype, n=n, sides=sides):
             where = predicate(program)
             a, b = operands(program, dtype, n, 2048, n)
-            *_, sizes = scaled_residues.sized_residues(((a, 2), (b, 1))[:sides], moduli_set(15, dtype.is_complex))
+            *_, sizes = scaled_residues.sized_residues(
+                ((a, 2), (b, 1))[:sides], moduli_set(15, dtype.is_complex)
+            )
             error_ratio.error_ratio_bits(sizes)
             error_ratio.error_ratio_bits(sizes, 1024, 5, predicate=where)
 
@@ -204,14 +287,28 @@ def words():
         "pairs": {"pairs": ((1, 1), (0, 1), (1, 0), (0, 0))},
     }
     for (fmt, block), how in product(((FP16, 64), (TF32, 32)), sums):
-        for tile in valid_tiles(gpu_of(DEVICE), family="words", fmt=fmt.name, block=block):
+        for tile in valid_tiles(
+            gpu_of(DEVICE), family="words", fmt=fmt.name, block=block
+        ):
 
             def write(program, fmt=fmt, block=block, tile=tile, how=how):
                 a, b = operands(program, torch.float32)
                 out = program.operand(Layout((1, 2048, 2048), torch.float32))
-                splitting = Splitting(fmt, 2, low_shift=11 if fmt is FP16 and how != "pairs" else 0)
-                left, right = split_words(((a, 2), (b, 1)), splitting, 14 if fmt is FP16 else 100)
-                word_gemm.word_gemm(left, right, out, operands=(a, b), block=block, config=tile, **sums[how])
+                splitting = Splitting(
+                    fmt, 2, low_shift=11 if fmt is FP16 and how != "pairs" else 0
+                )
+                left, right = split_words(
+                    ((a, 2), (b, 1)), splitting, 14 if fmt is FP16 else 100
+                )
+                word_gemm.word_gemm(
+                    left,
+                    right,
+                    out,
+                    operands=(a, b),
+                    block=block,
+                    config=tile,
+                    **sums[how],
+                )
 
             yield f"{tile}, {fmt.name}, {how}", write
     for transposed in ("", "ab"):
@@ -223,7 +320,12 @@ def words():
 
         yield f"embedding transposed {transposed!r}", embed
     for dtype in DTYPES:
-        yield f"mirror {dtype}", lambda program, dtype=dtype: mirror(program.empty((1, 2048, 2048), dtype), True)
+        yield (
+            f"mirror {dtype}",
+            lambda program, dtype=dtype: mirror(
+                program.empty((1, 2048, 2048), dtype), True
+            ),
+        )
 
 
 def slices():
@@ -235,17 +337,23 @@ def slices():
                 a, b = operands(program, dtype)
                 out = program.operand(Layout((1, 2048, 2048), dtype))
                 left, right = slice_operands(((a, 2), (b, 1)), count, 8)
-                slice_product.slice_product(left, right, out, 2048, operands=(a, b), config=tile)
+                slice_product.slice_product(
+                    left, right, out, 2048, operands=(a, b), config=tile
+                )
 
             yield f"{count} {dtype} {tile}", write
 
 
 def native():
-    for dtype, transposed, n in product((torch.float64, torch.complex128), ("", "a", "b", "ab"), (256, 300)):
+    for dtype, transposed, n in product(
+        (torch.float64, torch.complex128), ("", "a", "b", "ab"), (256, 300)
+    ):
 
         def write(program, dtype=dtype, transposed=transposed, n=n):
             out, where = program.operand(Layout((1, n, n), dtype)), predicate(program)
-            native_gemm.fp64_product(*operands(program, dtype, n, n, n, transposed), out, where)
+            native_gemm.fp64_product(
+                *operands(program, dtype, n, n, n, transposed), out, where
+            )
 
         yield f"{dtype} transposed {transposed!r} n {n}", write
 
@@ -264,14 +372,23 @@ def native():
 
 
 SINGLE = ((1, 2048, 2048), torch.float32), ((2,), torch.int32)
-FAMILIES = {f.__name__: f for f in (residues, reconstruction, scaling, ratios, bits, words, slices, native)}
+FAMILIES = {
+    f.__name__: f
+    for f in (residues, reconstruction, scaling, ratios, bits, words, slices, native)
+}
 
 
 def restarts(sass, ttgir, constants, warps):
-    """MMAs that start from zero in the machine code, and how many do so if each block of the main product does."""
+    """MMAs that start from zero in the machine code, and how many do so if each block
+    of the main product does.
+    """
     area = constants["BLOCK_M"] * constants["BLOCK_N"]
     if "HGMMA" in sass:
-        consumers = 2 if "STAGES" in constants else max(1, constants["BLOCK_M"] * 4 // (64 * warps))
+        consumers = (
+            2
+            if "STAGES" in constants
+            else max(1, constants["BLOCK_M"] * 4 // (64 * warps))
+        )
         return len(re.findall(r"HGMMA[^;]*, RZ, !UPT", sass)), consumers
     if "HMMA" in sass.replace("UTCHMMA", ""):
         return len(re.findall(r"HMMA[^;]*, RZ\s*;", sass)), area // (16 * 8 * warps)
@@ -285,20 +402,35 @@ def facts(step, found):
     lines = {op: len(re.findall(rf"\b{re.escape(op)}\b", sass)) for op in OPS}
     lines |= {store: found.asm["ptx"].count(store) for store in STORES}
     lines["dot products"] = len(re.findall(r"\bdp[24]a\b", found.asm["ptx"]))
-    lines["registers"] = max((int(x) for x in re.findall(r"\bR(\d+)\b", sass)), default=0)
+    lines["registers"] = max(
+        (int(x) for x in re.findall(r"\bR(\d+)\b", sass)), default=0
+    )
     lines["shared"] = found.metadata.shared
     parameters = parameters_of(found)
-    lines["enters directly"] = parameters is not None and parameters.sizes == sizes_in_ptx(found.asm["ptx"])
+    lines["enters directly"] = (
+        parameters is not None and parameters.sizes == sizes_in_ptx(found.asm["ptx"])
+    )
     lines["copies"] = sorted(set(COPY.findall(found.asm["ptx"])))
-    # Tiles of vectors have four axes and more: none of them is exchanged between threads. Single axes may be.
+    # Tiles of vectors have four axes and more: none of them is exchanged between
+    # threads. Single axes may be.
     exchanged = re.findall(r"convert_layout.*tensor<((?:\d+x){4,})", ttgir)
-    lines["conversions"] = sum(math.prod(map(int, shape.split("x")[:-1])) >= 256 for shape in exchanged)
+    lines["conversions"] = sum(
+        math.prod(map(int, shape.split("x")[:-1])) >= 256 for shape in exchanged
+    )
     if "MMA" in sass and "BLOCK_M" in constants:
-        lines["restarts"], lines["blocks"] = restarts(sass, ttgir, constants, found.metadata.num_warps)
+        lines["restarts"], lines["blocks"] = restarts(
+            sass, ttgir, constants, found.metadata.num_warps
+        )
         # None where ptxas knows that no branch around the products diverges.
-        lines["moves"] = sum(block.count("R2UR") for block in re.split(r"\bBRA\b", sass) if "HGMMA" in block)
+        lines["moves"] = sum(
+            block.count("R2UR")
+            for block in re.split(r"\bBRA\b", sass)
+            if "HGMMA" in block
+        )
     # Twice the entries of a matrix may exceed 2**31.
-    lines["doubled"] = re.findall(r"arith\.muli %entries\S*, \S+ : (i\d+)", found.asm.get("ttir", ""))
+    lines["doubled"] = re.findall(
+        r"arith\.muli %entries\S*, \S+ : (i\d+)", found.asm.get("ttir", "")
+    )
     return lines
 
 
@@ -313,7 +445,11 @@ def main(arch, families):
                 found = step.kernel.compile(step.arguments, step.constants)
                 if found.hash not in seen:
                     seen.add(found.hash)
-                    named = {"family": family, "case": case, "kernel": step.kernel.kernel.__name__}
+                    named = {
+                        "family": family,
+                        "case": case,
+                        "kernel": step.kernel.kernel.__name__,
+                    }
                     print(json.dumps(named | facts(step, found)), flush=True)
 
 

@@ -1,4 +1,6 @@
-"""Norms of blocks of vectors, which several GPUs join: the numbers of the plain maths."""
+"""Norms of blocks of vectors, which several GPUs join: the numbers of the plain
+maths.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,16 @@ from hifigemm.engines.kernels.block_norms import block_norms, lowest_bits
 from hifigemm.numerics import scaling
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-FAMILIES = ["uniform", "full_range", "subnormal", "sparse", "zeros", "integers", "empty_rows_and_columns", "largest"]
+FAMILIES = [
+    "uniform",
+    "full_range",
+    "subnormal",
+    "sparse",
+    "zeros",
+    "integers",
+    "empty_rows_and_columns",
+    "largest",
+]
 
 
 @pytest.mark.parametrize("family", FAMILIES)

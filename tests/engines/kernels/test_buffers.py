@@ -1,4 +1,6 @@
-"""Buffers know of their views what torch knows of those of a tensor: shapes, strides, places."""
+"""Buffers know of their views what torch knows of those of a tensor: shapes, strides,
+places.
+"""
 
 from __future__ import annotations
 
@@ -12,18 +14,34 @@ from hypothesis import strategies as st
 from hifigemm.engines.kernels.buffers import contiguous_strides
 from hifigemm.engines.kernels.program import Program
 
-DTYPES = [torch.int8, torch.float16, torch.int32, torch.float32, torch.float64, torch.complex64, torch.complex128]
+DTYPES = [
+    torch.int8,
+    torch.float16,
+    torch.int32,
+    torch.float32,
+    torch.float64,
+    torch.complex64,
+    torch.complex128,
+]
 SIZES = st.lists(st.integers(0, 5), min_size=1, max_size=4).map(tuple)
 
 
 def buffer_of(x):
-    """The buffer of an operand that is laid out as a tensor, and the address of the operand."""
+    """The buffer of an operand that is laid out as a tensor, and the address of the
+    operand.
+    """
     return Program(torch.device("cpu")).operand(x), x.data_ptr()
 
 
 def assert_alike(buffer, x, base):
-    """The buffer says of itself what the tensor does; `base` is the address of the operand of both."""
-    assert (buffer.shape, buffer.stride(), buffer.dtype) == (tuple(x.shape), x.stride(), x.dtype)
+    """The buffer says of itself what the tensor does; `base` is the address of the
+    operand of both.
+    """
+    assert (buffer.shape, buffer.stride(), buffer.dtype) == (
+        tuple(x.shape),
+        x.stride(),
+        x.dtype,
+    )
     assert buffer.offset == x.data_ptr() - base or x.numel() == 0
     assert buffer.numel() == x.numel()
     assert buffer.ndim == x.ndim
@@ -38,7 +56,9 @@ def assert_alike(buffer, x, base):
 
 @st.composite
 def tensors(draw):
-    """Contiguous tensors, transposed ones, and parts of larger ones that do not begin at a multiple of 16 bytes."""
+    """Contiguous tensors, transposed ones, and parts of larger ones that do not begin
+    at a multiple of 16 bytes.
+    """
     shape, dtype = draw(SIZES), draw(st.sampled_from(DTYPES))
     order = draw(st.permutations(range(len(shape))))
     gaps = [draw(st.integers(0, 2)) for _ in shape]
@@ -56,14 +76,20 @@ def indices(draw, shape):
             found.append(draw(st.integers(-size, size - 1)))
         else:
             ends = st.none() | st.integers(-size - 2, size + 2)
-            found.append(slice(draw(ends), draw(ends), draw(st.none() | st.integers(1, 3))))
+            found.append(
+                slice(draw(ends), draw(ends), draw(st.none() | st.integers(1, 3)))
+            )
     return tuple(found) if len(found) > 1 or draw(st.booleans()) else found[0]
 
 
 @st.composite
 def changes(draw, x):
     """A function that takes tensors and buffers alike."""
-    kind = draw(st.sampled_from(["index", "view", "dtype", "expand", "unbind", "split", "strided", "real"]))
+    kind = draw(
+        st.sampled_from(
+            ["index", "view", "dtype", "expand", "unbind", "split", "strided", "real"]
+        )
+    )
     if x.ndim == 0 or (x.ndim == 1 and kind == "index"):
         kind = "strided" if x.ndim == 0 else "split"
     if kind == "index":
@@ -71,20 +97,35 @@ def changes(draw, x):
         return lambda y: y[where]
     is_plain = x.numel() > 0 and x.stride() == contiguous_strides(tuple(x.shape))
     if kind == "view" and is_plain:
-        left = draw(st.sampled_from([n for n in range(1, x.numel() + 1) if x.numel() % n == 0]))
-        wanted = draw(st.sampled_from([(left, -1), (-1,), (left, 1, x.numel() // left), tuple(x.shape)]))
+        left = draw(
+            st.sampled_from([n for n in range(1, x.numel() + 1) if x.numel() % n == 0])
+        )
+        wanted = draw(
+            st.sampled_from(
+                [(left, -1), (-1,), (left, 1, x.numel() // left), tuple(x.shape)]
+            )
+        )
         together = draw(st.booleans())
         return lambda y: y.view(wanted) if together else y.view(*wanted)
     if kind == "dtype":
         sizes = [d for d in DTYPES if d.itemsize == x.dtype.itemsize]
         if is_plain:
-            sizes += [d for d in DTYPES if x.shape[-1] * x.dtype.itemsize % d.itemsize == 0]
-        sizes = [d for d in sizes if x.storage_offset() * x.dtype.itemsize % d.itemsize == 0]
+            sizes += [
+                d for d in DTYPES if x.shape[-1] * x.dtype.itemsize % d.itemsize == 0
+            ]
+        sizes = [
+            d for d in sizes if x.storage_offset() * x.dtype.itemsize % d.itemsize == 0
+        ]
         dtype = draw(st.sampled_from(sizes))
         return lambda y: y.view(dtype)
     if kind == "expand":
         front = draw(st.lists(st.integers(2, 3), max_size=1))
-        wanted = [draw(st.sampled_from([-1, n, 4])) if n == 1 else draw(st.sampled_from([-1, n])) for n in x.shape]
+        wanted = [
+            draw(st.sampled_from([-1, n, 4]))
+            if n == 1
+            else draw(st.sampled_from([-1, n]))
+            for n in x.shape
+        ]
         return lambda y: y.expand(*front, *wanted)
     if kind == "unbind" and len(x):
         at = draw(st.integers(0, len(x) - 1))
@@ -98,7 +139,9 @@ def changes(draw, x):
         steps = [0 for _ in sizes]
         return lambda y: y.as_strided(tuple(sizes), tuple(steps))
     if kind == "real" and x.is_complex():
-        return lambda y: torch.view_as_real(y) if isinstance(y, torch.Tensor) else y.real_view()
+        return lambda y: (
+            torch.view_as_real(y) if isinstance(y, torch.Tensor) else y.real_view()
+        )
     return lambda y: y[:]
 
 
@@ -126,7 +169,12 @@ def test_scratch_memory_is_contiguous():
         made = make((2, 0, 3), torch.float64)
         assert_alike(made, torch.empty((2, 0, 3), dtype=torch.float64), 0)
         made = make((2, 3), torch.int16)
-        assert (made.shape, made.strides, made.dtype, made.offset) == ((2, 3), (3, 1), torch.int16, 0)
+        assert (made.shape, made.strides, made.dtype, made.offset) == (
+            (2, 3),
+            (3, 1),
+            torch.int16,
+            0,
+        )
 
 
 @pytest.mark.parametrize(

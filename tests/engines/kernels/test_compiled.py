@@ -1,4 +1,6 @@
-"""What compilers make of the kernels, on GPUs that are not there: spills, instructions, waits."""
+"""What compilers make of the kernels, on GPUs that are not there: spills, instructions,
+waits.
+"""
 
 import json
 import os
@@ -15,9 +17,16 @@ SHARED = {80: 166912, 86: 101376, 89: 101376, 90: 232448, 100: 232448, 120: 1013
 
 def compiled(arch, family):
     """The lines of compiled.py for the kernels of a family."""
-    environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
+    environment = {
+        key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"
+    }
     script = Path(__file__).with_name("compiled.py")
-    done = subprocess.run([sys.executable, script, str(arch), family], env=environment, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, script, str(arch), family],
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     found = [json.loads(line) for line in done.stdout.splitlines()]
     for line in found:
@@ -39,8 +48,11 @@ pytestmark = pytest.mark.slow
 def test_products_of_residues(arch):
     for line in compiled(arch, "residues"):
         # On sm_100 one tile of slices stores a word, and loads it once.
-        assert spills(line) <= (2 if arch == 100 and "64x128x128" in line["case"] else 0), line
-        # Three waits for each of three widths in each of two consumers; more would mean that wgmma is serialised.
+        assert spills(line) <= (
+            2 if arch == 100 and "64x128x128" in line["case"] else 0
+        ), line
+        # Three waits for each of three widths in each of two consumers; more would mean
+        # that wgmma is serialised.
         assert line["WARPGROUP.DEPBAR"] <= 18, line
 
 
@@ -50,23 +62,36 @@ def test_reconstruction(arch):
         if line["kernel"] != "crt_kernel":  # products of halves are made as well
             assert spills(line) == 0, line
             continue
-        # A few of the 168 planes of 28 moduli wait in memory, and words of products of halves: more programs fit then.
-        many = line["case"].startswith("28 ") or line["case"].endswith("float64 of halves")
+        # A few of the 168 planes of 28 moduli wait in memory, and words of products of
+        # halves: more programs fit then.
+        many = line["case"].startswith("28 ") or line["case"].endswith(
+            "float64 of halves"
+        )
         assert spills(line) <= (64 if many else 0), line
         assert line["dot products"] > 0, line
         # Complex entries are stored whole.
-        assert line["st.global.v2.b32" if "complex64" in line["case"] else "st.global.v2.b64"] > 0, line
+        assert (
+            line[
+                "st.global.v2.b32"
+                if "complex64" in line["case"]
+                else "st.global.v2.b64"
+            ]
+            > 0
+        ), line
 
 
 @ARCHITECTURES
 def test_residues_of_operands(arch):
     for line in compiled(arch, "scaling"):
-        # Of the 64 words behind the pairs of residues of a thread, a few are fetched anew for each pair: up to sm_89
-        # with Triton 3.9 more than elsewhere.
+        # Of the 64 words behind the pairs of residues of a thread, a few are fetched
+        # anew for each pair: up to sm_89 with Triton 3.9 more than elsewhere.
         limit = 112 if arch < 90 else 48
         assert spills(line) <= (limit if "complex" in line["case"] else 0), line
-        many = "complex" in line["case"] and "moduli 20" in line["case"]  # more words than DP4A takes
-        assert (line["dot products"] > 0) != (many or line["kernel"] == "_clear_kernel"), line
+        # more words than DP4A takes
+        many = "complex" in line["case"] and "moduli 20" in line["case"]
+        assert (line["dot products"] > 0) != (
+            many or line["kernel"] == "_clear_kernel"
+        ), line
         assert line["conversions"] == 0, line
 
 
@@ -76,18 +101,20 @@ def test_error_ratios(arch):
     assert len(found) >= 6
     assert any(line["kernel"] == "_ratio_kernel" for line in found) == (arch == 90)
     for line in found:
-        # Triton 3.9 converts all sums of a tile before it compares any, and so keeps half of them in memory, once; on
-        # sm_100 a few of a complex one.
+        # Triton 3.9 converts all sums of a tile before it compares any, and so keeps
+        # half of them in memory, once; on sm_100 a few of a complex one.
         assert spills(line) <= {90: 320, 100: 40}.get(arch, 0), line
         if line["kernel"] == "_ratio_kernel":
-            # Three waits in each of two consumers; more would mean that wgmma is serialised.
+            # Three waits in each of two consumers; more would mean that wgmma is
+            # serialised.
             assert line["WARPGROUP.DEPBAR"] == 6, line
 
 
 @ARCHITECTURES
 def test_required_bits(arch):
     for line in compiled(arch, "bits"):
-        # Triton 3.9 keeps a few words of a look that stops early in memory, once, where 128 registers are the most.
+        # Triton 3.9 keeps a few words of a look that stops early in memory, once, where
+        # 128 registers are the most.
         assert spills(line) <= 8, line
         real = "complex" not in line["case"] and line["kernel"] != "_clear_kernel"
         assert line["LDG.E.128"] > 0 or not real, line
@@ -99,7 +126,9 @@ def test_products_of_words(arch):
         if "blocks" not in line:
             continue
         assert spills(line) <= 4, line  # two registers, once
-        assert line["restarts"] == (0 if "chained True" in line["case"] else line["blocks"]), line
+        assert line["restarts"] == (
+            0 if "chained True" in line["case"] else line["blocks"]
+        ), line
         assert not ("hopper" in line["case"] and line["moves"]), line
 
 
@@ -109,7 +138,8 @@ def test_products_of_slices(arch):
     assert len(found) >= 8
     assert any(line["kernel"] == "_hopper_kernel" for line in found) == (arch == 90)
     for line in found:
-        # Triton 3.9 keeps places of a tile in memory from before its products to the end of them.
+        # Triton 3.9 keeps places of a tile in memory from before its products to the
+        # end of them.
         assert spills(line) <= {100: 48, 120: 4}.get(arch, 0), line
         # As for residues, whose kernel these are.
         assert line["WARPGROUP.DEPBAR"] <= 18, line
@@ -119,7 +149,8 @@ def test_products_of_slices(arch):
 def test_native_products(arch):
     for line in compiled(arch, "native"):
         product = line["kernel"] == "_native_kernel" and line["case"] != "float32"
-        if not (product and arch == 100):  # FP64 tensor cores of Blackwell: Triton 3.9 takes them, 3.6 does not
+        # FP64 tensor cores of Blackwell: Triton 3.9 takes them, 3.6 does not
+        if not (product and arch == 100):
             assert (line["DMMA"] > 0) == (product and arch in (80, 90)), line
         even = line["case"].endswith("n 256")
         if not product or (line["DMMA"] and even):

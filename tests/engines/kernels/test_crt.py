@@ -1,6 +1,8 @@
-"""From residues to rounded values: the bits of ModuliSet.reconstruct, round_limbs, fill_nonfinite and combine.
+"""From residues to rounded values: the bits of ModuliSet.reconstruct, round_limbs,
+fill_nonfinite and combine.
 
-Integers behind complex results are given as real numbers (batch, m, 2 n), re and im of an entry side by side.
+Integers behind complex results are given as real numbers (batch, m, 2 n), re and im of
+an entry side by side.
 """
 
 from __future__ import annotations
@@ -28,7 +30,12 @@ DTYPES = [np.float64, np.float32, np.complex128, np.complex64]
 MOST = DTYPES[:3]
 COUNTS = [2, 3, 5, 6, 7, 8, 12, 13, 14, 15, 17, 18, 20, 25, 33, MAX_MODULI]
 DEVICES = [
-    pytest.param("cpu", marks=pytest.mark.skipif(torch.cuda.is_available(), reason="Triton compiles for the device")),
+    pytest.param(
+        "cpu",
+        marks=pytest.mark.skipif(
+            torch.cuda.is_available(), reason="Triton compiles for the device"
+        ),
+    ),
     pytest.param("cuda", marks=pytest.mark.gpu),
 ]
 
@@ -47,7 +54,9 @@ def width_of(dtype):
 
 
 def product_planes(integers, moduli, rng, dtype):
-    """What the products of a modulus leave of integers: pairs of p and classes modulo p, object arrays."""
+    """What the products of a modulus leave of integers: pairs of p and classes modulo
+    p, object arrays.
+    """
     if not is_complex(dtype):
         return [(p, integers) for p in moduli.moduli]
     re, im = integers[..., 0::2], integers[..., 1::2]
@@ -62,7 +71,9 @@ def product_planes(integers, moduli, rng, dtype):
 
 
 def padded_residues(integers, moduli, rng, dtype=np.float64):
-    """int8 (batch, parts, m_pad, n_pad): any representatives of the parts, noise in the padding."""
+    """int8 (batch, parts, m_pad, n_pad): any representatives of the parts, noise in the
+    padding.
+    """
     parts = product_planes(integers, moduli, rng, dtype)
     batch, m, n = parts[0][1].shape
     shape = (batch, len(parts), -(-m // 128) * 128, -(-n // 256) * 256)
@@ -78,10 +89,17 @@ def padded_residues(integers, moduli, rng, dtype=np.float64):
 def reference(integers, moduli, exponents, dtype):
     """Values by numerics; an exponent an entry."""
     shape = integers.shape
-    residues = np.array([[(v + p // 2) % p - p // 2 for v in integers.ravel()] for p in moduli.moduli], np.int8)
-    exponents = np.broadcast_to(exponents, (*shape[:2], shape[2] // width_of(dtype))).astype(np.int64)
+    residues = np.array(
+        [[(v + p // 2) % p - p // 2 for v in integers.ravel()] for p in moduli.moduli],
+        np.int8,
+    )
+    exponents = np.broadcast_to(
+        exponents, (*shape[:2], shape[2] // width_of(dtype))
+    ).astype(np.int64)
     exponents = np.repeat(exponents, width_of(dtype), axis=2)
-    rounded = round_limbs(moduli.reconstruct(residues), exponents.ravel(), fmt_of(dtype))
+    rounded = round_limbs(
+        moduli.reconstruct(residues), exponents.ravel(), fmt_of(dtype)
+    )
     return rounded.values.reshape(shape).view(dtype)
 
 
@@ -92,16 +110,26 @@ def assert_same_bits(result, expected):
     np.testing.assert_array_equal(np.isnan(result), np.isnan(expected))
     word = np.int64 if expected.dtype == np.float64 else np.int32
     wrong = (result.view(word) != expected.view(word)) & ~np.isnan(expected)
-    assert not wrong.any(), (np.argwhere(wrong)[:5], result[wrong][:5], expected[wrong][:5])
+    assert not wrong.any(), (
+        np.argwhere(wrong)[:5],
+        result[wrong][:5],
+        expected[wrong][:5],
+    )
 
 
 def hard_integers(rng, moduli, fmt, count):
-    """Integers up to half_range: random of every length, powers of two and what surrounds them, ties and near ties."""
+    """Integers up to half_range: random of every length, powers of two and what
+    surrounds them, ties and near ties.
+    """
     top = moduli.half_range
     bits = top.bit_length()
 
     def uniform(limit):
-        return int.from_bytes(rng.bytes(limit.bit_length() // 8 + 9), "little") % (2 * limit + 1) - limit
+        return (
+            int.from_bytes(rng.bytes(limit.bit_length() // 8 + 9), "little")
+            % (2 * limit + 1)
+            - limit
+        )
 
     found = [0, 1, -1, top, -top, top - 1, 1 - top]
     kinds = rng.integers(0, 6, count)
@@ -119,7 +147,11 @@ def hard_integers(rng, moduli, fmt, count):
         else:
             drop = max(length - fmt.t, 0)
             kept = uniform(1 << min(length, fmt.t)) | 1 << (min(length, fmt.t) - 1)
-            near = int(rng.integers(-1, 2)) << int(rng.integers(0, drop)) if kind == 5 and drop > 1 else 0
+            near = (
+                int(rng.integers(-1, 2)) << int(rng.integers(0, drop))
+                if kind == 5 and drop > 1
+                else 0
+            )
             v = sign * ((abs(kept) << drop) + (1 << drop >> 1) + near)
         found.append(max(-top, min(top, v)))
     return found
@@ -133,10 +165,18 @@ def block_of(values, m, n):
 
 
 def run(device, products, s, t, moduli, dtype, shape, **options):
-    out = torch.full(shape, 7.0, dtype=getattr(torch, np.dtype(dtype).name), device=device)
+    out = torch.full(
+        shape, 7.0, dtype=getattr(torch, np.dtype(dtype).name), device=device
+    )
     to = {"device": device}
-    scales = (torch.tensor(s, dtype=torch.int32, **to), torch.tensor(t, dtype=torch.int32, **to))
-    options = {k: torch.tensor(v, **to) if isinstance(v, np.ndarray) else v for k, v in options.items()}
+    scales = (
+        torch.tensor(s, dtype=torch.int32, **to),
+        torch.tensor(t, dtype=torch.int32, **to),
+    )
+    options = {
+        k: torch.tensor(v, **to) if isinstance(v, np.ndarray) else v
+        for k, v in options.items()
+    }
     with np.errstate(all="ignore"):  # Triton's interpreter computes with NumPy
         crt(torch.tensor(products, **to), scales, moduli, out, **options)
     return out
@@ -150,25 +190,39 @@ def check_hard_integers(device, count, dtype):
     rng = np.random.default_rng(count)
     moduli, width = moduli_set(count, is_complex(dtype)), width_of(dtype)
     m, n = (5, 200 // width) if device == "cpu" else (130, 1030)
-    integers = block_of(hard_integers(rng, moduli, fmt_of(dtype), min(m * n * width, 20000)), m, n * width)
+    integers = block_of(
+        hard_integers(rng, moduli, fmt_of(dtype), min(m * n * width, 20000)),
+        m,
+        n * width,
+    )
     s = rng.integers(0, 40, (1, m))
     t = rng.integers(0, 40, (1, n))
     expected = reference(integers, moduli, 3 - s[:, :, None] - t[:, None, :], dtype)
     products = padded_residues(integers, moduli, rng, dtype)
-    assert_same_bits(run(device, products, s, t, moduli, dtype, (1, m, n), shift=3), expected)
+    assert_same_bits(
+        run(device, products, s, t, moduli, dtype, (1, m, n), shift=3), expected
+    )
 
 
 @pytest.mark.thinned(4)
 @pytest.mark.parametrize(
     ("count", "dtype"),
-    [*((c, d) for c in COUNTS for d in MOST), (3, np.complex64), (8, np.complex64), (14, np.complex64)],
+    [
+        *((c, d) for c in COUNTS for d in MOST),
+        (3, np.complex64),
+        (8, np.complex64),
+        (14, np.complex64),
+    ],
 )
 def test_hard_integers_are_rounded_as_by_numerics(device, count, dtype):
     check_hard_integers(device, count, dtype)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("count", [4, 9, 10, 11, 16, 19, *range(21, 25), *range(26, 33), *range(34, MAX_MODULI)])
+@pytest.mark.parametrize(
+    "count",
+    [4, 9, 10, 11, 16, 19, *range(21, 25), *range(26, 33), *range(34, MAX_MODULI)],
+)
 def test_every_number_of_moduli_of_complex_products(device, count):
     check_hard_integers(device, count, np.complex128)
 
@@ -178,13 +232,27 @@ def test_every_number_of_moduli_of_complex_products(device, count):
 @pytest.mark.parametrize("count", [6, 8, 14, 20])
 def test_results_at_the_ends_of_the_format(device, count, dtype):
     rng = np.random.default_rng(count)
-    moduli, fmt, width = moduli_set(count, is_complex(dtype)), fmt_of(dtype), width_of(dtype)
+    moduli, fmt, width = (
+        moduli_set(count, is_complex(dtype)),
+        fmt_of(dtype),
+        width_of(dtype),
+    )
     m, n = 12, 257 // width
     integers = block_of(hard_integers(rng, moduli, fmt, m * n * width), m, n * width)
     bits = moduli.half_range.bit_length()
     lowest, highest = fmt.min_exponent, fmt.emax
     results = np.array(
-        [2100, highest + 2, highest + 1, highest, highest - 30, 0, lowest + 60, lowest + 53, lowest + 24]
+        [
+            2100,
+            highest + 2,
+            highest + 1,
+            highest,
+            highest - 30,
+            0,
+            lowest + 60,
+            lowest + 53,
+            lowest + 24,
+        ]
     )
     results = np.concatenate([results, [lowest + 1, lowest - 1, -2100]])
     s = 1000 - results[None, :] + bits
@@ -199,36 +267,65 @@ def test_results_at_the_ends_of_the_format(device, count, dtype):
 
 
 def seven_products(planes, of_planes, half_m, half_n, rng):
-    """Residues of P1 .. P7, any that belong to the residues of a product: int8 (1, 7 planes, m_pad, n_pad)."""
+    """Residues of P1 .. P7, any that belong to the residues of a product: int8 (1, 7
+    planes, m_pad, n_pad).
+    """
     p = np.array(of_planes)[:, None, None]
     whole = rng.integers(-128, 128, (len(p), 2 * half_m, 2 * half_n))
     m, n = (min(x, y) for x, y in zip(planes.shape[2:], whole.shape[1:], strict=True))
     whole[:, :m, :n] = planes[0, :, :m, :n]
-    c11, c12, c21, c22 = (whole[:, i : i + half_m, j : j + half_n] for i in (0, half_m) for j in (0, half_n))
+    c11, c12, c21, c22 = (
+        whole[:, i : i + half_m, j : j + half_n]
+        for i in (0, half_m)
+        for j in (0, half_n)
+    )
     p1, p6, p7 = rng.integers(-128, 128, (3, *c11.shape))
     p5 = c22 - p1 - p6 - p7
     found = np.stack([p1, c11 - p1, c12 - p1 - p6 - p5, c21 - p1 - p6 - p7, p5, p6, p7])
-    out = rng.integers(-128, 128, (7, len(p), -(-half_m // 128) * 128, -(-half_n // 256) * 256)).astype(np.int8)
+    out = rng.integers(
+        -128, 128, (7, len(p), -(-half_m // 128) * 128, -(-half_n // 256) * 256)
+    ).astype(np.int8)
     out[:, :, :half_m, :half_n] = (found + p // 2) % p - p // 2
     return out.reshape(1, -1, *out.shape[2:])
 
 
 @pytest.mark.thinned(3)
-@pytest.mark.parametrize(("count", "dtype"), [(14, np.float64), (8, np.float32), (5, np.complex128), (21, np.float64)])
+@pytest.mark.parametrize(
+    ("count", "dtype"),
+    [(14, np.float64), (8, np.float32), (5, np.complex128), (21, np.float64)],
+)
 def test_products_of_halves_are_joined(device, count, dtype):
     rng = np.random.default_rng(count)
     moduli, width = moduli_set(count, is_complex(dtype)), width_of(dtype)
     m, n, half_m, half_n = (5, 150, 3, 80) if device == "cpu" else (129, 1030, 65, 576)
-    integers = block_of(hard_integers(rng, moduli, fmt_of(dtype), m * n * width), m, n * width)
+    integers = block_of(
+        hard_integers(rng, moduli, fmt_of(dtype), m * n * width), m, n * width
+    )
     s, t = rng.integers(0, 40, (1, m)), rng.integers(0, 40, (1, n))
     expected = reference(integers, moduli, -s[:, :, None] - t[:, None, :], dtype)
     planes = padded_residues(integers, moduli, rng, dtype)
-    products = seven_products(planes, moduli.of_planes(planes.shape[1]), half_m, half_n, rng)
+    products = seven_products(
+        planes, moduli.of_planes(planes.shape[1]), half_m, half_n, rng
+    )
     c = rng.standard_normal((1, m, n)).astype(dtype)
     for options, want in (({}, expected), ({"beta": 0.5, "c": c}, None)):
-        found = run(device, products, s, t, moduli, dtype, (1, m, n), halves=(half_m, half_n), **options)
+        found = run(
+            device,
+            products,
+            s,
+            t,
+            moduli,
+            dtype,
+            (1, m, n),
+            halves=(half_m, half_n),
+            **options,
+        )
         plain = (
-            want if want is not None else run(device, planes, s, t, moduli, dtype, (1, m, n), **options).cpu().numpy()
+            want
+            if want is not None
+            else run(device, planes, s, t, moduli, dtype, (1, m, n), **options)
+            .cpu()
+            .numpy()
         )
         assert_same_bits(found, plain)
 
@@ -240,19 +337,32 @@ def test_any_integer_and_exponent(device, data, dtype):
     count = data.draw(st.integers(2, 24))
     moduli, width = moduli_set(count, is_complex(dtype)), width_of(dtype)
     top = moduli.half_range
-    numbers = st.integers(-top, top) | st.integers(-(1 << 60), 1 << 60).map(lambda v: max(-top, min(top, v)))
-    integers = block_of(data.draw(st.lists(numbers, min_size=1, max_size=12)), 3, 5 * width)
-    scales = st.lists(st.integers(-1100, 1100) | st.integers(-60, 200), min_size=3, max_size=3)
+    numbers = st.integers(-top, top) | st.integers(-(1 << 60), 1 << 60).map(
+        lambda v: max(-top, min(top, v))
+    )
+    integers = block_of(
+        data.draw(st.lists(numbers, min_size=1, max_size=12)), 3, 5 * width
+    )
+    scales = st.lists(
+        st.integers(-1100, 1100) | st.integers(-60, 200), min_size=3, max_size=3
+    )
     s, t = np.array([data.draw(scales)]), np.array([data.draw(scales) * 2])[:, :5]
     shift = data.draw(st.integers(-2000, 2000))
     expected = reference(integers, moduli, shift - s[:, :, None] - t[:, None, :], dtype)
     products = padded_residues(integers, moduli, np.random.default_rng(0), dtype)
-    assert_same_bits(run(device, products, s, t, moduli, dtype, (1, 3, 5), shift=shift), expected)
+    assert_same_bits(
+        run(device, products, s, t, moduli, dtype, (1, 3, 5), shift=shift), expected
+    )
 
 
 def products_for(rng, moduli, batch, m, n, dtype=np.float64):
     wide = n * width_of(dtype)
-    integers = np.concatenate([block_of(hard_integers(rng, moduli, FP64, m * wide), m, wide) for _ in range(batch)])
+    integers = np.concatenate(
+        [
+            block_of(hard_integers(rng, moduli, FP64, m * wide), m, wide)
+            for _ in range(batch)
+        ]
+    )
     return integers, padded_residues(integers, moduli, rng, dtype)
 
 
@@ -270,14 +380,21 @@ def test_single_rows_and_columns(device, m, n, dtype):
 @pytest.mark.thinned(3)
 @pytest.mark.parametrize("dtype", [np.float64, np.complex128])
 @pytest.mark.parametrize("count", [8, 14])
-@pytest.mark.parametrize("same", [(False, False), (True, False), (False, True), (True, True)])
+@pytest.mark.parametrize(
+    "same", [(False, False), (True, False), (False, True), (True, True)]
+)
 def test_scales_are_repeated_over_the_batch(device, same, count, dtype):
     rng = np.random.default_rng(1)
     moduli, batch, m, n = moduli_set(count, is_complex(dtype)), 3, 5, 7
     integers, products = products_for(rng, moduli, batch, m, n, dtype)
-    s, t = (rng.integers(0, 99, (1 if one else batch, size)) for one, size in zip(same, (m, n)))
+    s, t = (
+        rng.integers(0, 99, (1 if one else batch, size))
+        for one, size in zip(same, (m, n))
+    )
     expected = reference(integers, moduli, -s[:, :, None] - t[:, None, :], dtype)
-    assert_same_bits(run(device, products, s, t, moduli, dtype, (batch, m, n)), expected)
+    assert_same_bits(
+        run(device, products, s, t, moduli, dtype, (batch, m, n)), expected
+    )
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.complex128])
@@ -320,7 +437,10 @@ def test_strided_products_and_outputs(device, dtype):
 
 @pytest.mark.thinned(4)
 @pytest.mark.parametrize("dtype", MOST)
-@pytest.mark.parametrize(("alpha", "beta"), [(1.0, 1.0), (-0.3, 0.0), (3e8, -7e-9), (-1.0, 0.75), (1.3, -1.7)])
+@pytest.mark.parametrize(
+    ("alpha", "beta"),
+    [(1.0, 1.0), (-0.3, 0.0), (3e8, -7e-9), (-1.0, 0.75), (1.3, -1.7)],
+)
 def test_alpha_and_beta_are_applied_as_by_numerics(device, alpha, beta, dtype):
     rng = np.random.default_rng(3)
     moduli, batch, m, n = moduli_set(13, is_complex(dtype)), 2, 4, 90 // width_of(dtype)
@@ -330,18 +450,40 @@ def test_alpha_and_beta_are_applied_as_by_numerics(device, alpha, beta, dtype):
     s[:, ::2] = 50
     value = reference(integers, moduli, -s[:, :, None] - t[:, None, :], dtype)
     shape = batch, m, n * width_of(dtype)
-    whole = (rng.standard_normal(shape) * 2.0 ** rng.integers(-20, 120, shape)).astype(np.finfo(dtype).dtype)
+    whole = (rng.standard_normal(shape) * 2.0 ** rng.integers(-20, 120, shape)).astype(
+        np.finfo(dtype).dtype
+    )
     largest = np.finfo(whole.dtype).max
-    whole[0, 0, :8] = [0.0, -0.0, np.inf, np.nan, largest, -largest, largest / 1e3, -largest / 4]
+    whole[0, 0, :8] = [
+        0.0,
+        -0.0,
+        np.inf,
+        np.nan,
+        largest,
+        -largest,
+        largest / 1e3,
+        -largest / 4,
+    ]
     whole = whole.view(dtype)
     for c in (whole, whole[:1, :1], whole[:, :, :1]):
         expected = combine(value, alpha, c if beta else None, beta)
         options = {"alpha": alpha, "beta": beta, "c": c}
-        assert_same_bits(run(device, products, s, t, moduli, dtype, (batch, m, n), **options), expected)
+        assert_same_bits(
+            run(device, products, s, t, moduli, dtype, (batch, m, n), **options),
+            expected,
+        )
     out = torch.tensor(whole, device=device)
     scales = tuple(torch.tensor(x, dtype=torch.int32, device=device) for x in (s, t))
     with np.errstate(all="ignore"):
-        crt(torch.tensor(products, device=device), scales, moduli, out, alpha=alpha, beta=beta, c=out)
+        crt(
+            torch.tensor(products, device=device),
+            scales,
+            moduli,
+            out,
+            alpha=alpha,
+            beta=beta,
+            c=out,
+        )
     assert_same_bits(out, combine(value, alpha, whole if beta else None, beta))
 
 
@@ -352,10 +494,17 @@ def test_vectors_with_infinities_and_nans_are_filled(device, alpha, dtype):
     rng = np.random.default_rng(4)
     moduli, batch, m, n, k = moduli_set(14, is_complex(dtype)), 2, 5, 300, 6
     integers, products = products_for(rng, moduli, batch, m, n, dtype)
-    a, b = (rng.integers(-2, 3, shape).astype(dtype) for shape in ((batch, m, k), (1, k, n)))
+    a, b = (
+        rng.integers(-2, 3, shape).astype(dtype) for shape in ((batch, m, k), (1, k, n))
+    )
     if is_complex(dtype):
         a, b = ((x + 1j * rng.integers(-2, 3, x.shape)).astype(dtype) for x in (a, b))
-        a.imag[0, 2, 3], a.imag[1, 0, 1], b.imag[0, 2, 7], b.imag[0, 0, 8] = np.inf, -np.inf, -np.inf, np.nan
+        a.imag[0, 2, 3], a.imag[1, 0, 1], b.imag[0, 2, 7], b.imag[0, 0, 8] = (
+            np.inf,
+            -np.inf,
+            -np.inf,
+            np.nan,
+        )
     a.real[0, 1, 2] = np.inf
     a.real[1, 4, 3:5] = [-np.inf, np.inf]
     a.real[1, 0, 0] = np.nan
@@ -369,9 +518,14 @@ def test_vectors_with_infinities_and_nans_are_filled(device, alpha, dtype):
     fill_nonfinite(expected, a, b, rows, cols)
     if alpha != 1.0:
         expected = combine(expected, alpha, None, 0.0)
-    operands = (torch.tensor(a, device=device), torch.tensor(b, device=device).mT.contiguous().mT)
+    operands = (
+        torch.tensor(a, device=device),
+        torch.tensor(b, device=device).mT.contiguous().mT,
+    )
     options = {"alpha": alpha, "operands": operands}
-    assert_same_bits(run(device, products, s, t, moduli, dtype, (batch, m, n), **options), expected)
+    assert_same_bits(
+        run(device, products, s, t, moduli, dtype, (batch, m, n), **options), expected
+    )
 
 
 def test_c_is_not_read_where_beta_is_zero(device):
@@ -380,7 +534,10 @@ def test_c_is_not_read_where_beta_is_zero(device):
     s, t = np.zeros((1, 2), int), np.zeros((1, 3), int)
     expected = reference(integers, moduli, 0, np.float64)
     c = np.full((1, 2, 3), np.nan)
-    assert_same_bits(run(device, products, s, t, moduli, np.float64, (1, 2, 3), c=c, beta=0.0), expected)
+    assert_same_bits(
+        run(device, products, s, t, moduli, np.float64, (1, 2, 3), c=c, beta=0.0),
+        expected,
+    )
 
 
 def _dot(constant, word, place, addend):
@@ -390,7 +547,9 @@ def _dot(constant, word, place, addend):
 
 
 def _execute(ptx, words, width):
-    """Y of four entries for each component from one packed word a part, by the PTX of a group."""
+    """Y of four entries for each component from one packed word a part, by the PTX of a
+    group.
+    """
     registers = {f"${4 * width + i}": w for i, w in enumerate(words)}
 
     def value(x):
@@ -416,7 +575,10 @@ def _execute(ptx, words, width):
 
 def _groups(constants):
     """Numbers of the parts of each group."""
-    return [range(first, first + size) for first, size in zip(constants.starts, constants.sizes)]
+    return [
+        range(first, first + size)
+        for first, size in zip(constants.starts, constants.sizes)
+    ]
 
 
 @pytest.mark.parametrize("is_complex", [False, True])
@@ -430,8 +592,15 @@ def test_groups_leave_small_integers_with_the_right_residues(count, is_complex):
         whole = int(np.prod(group, dtype=object))
         for extreme in (True, False):
             size = (4, len(numbers))
-            parts = rng.choice([-128, 127], size) if extreme else rng.integers(-128, 128, size)
-            words = [sum((int(x) & 0xFF) << 8 * i for i, x in enumerate(parts[:, l])) for l in range(len(numbers))]
+            parts = (
+                rng.choice([-128, 127], size)
+                if extreme
+                else rng.integers(-128, 128, size)
+            )
+            words = [
+                sum((int(x) & 0xFF) << 8 * i for i, x in enumerate(parts[:, l]))
+                for l in range(len(numbers))
+            ]
             found = _execute(constants.ptx[g], words, width)
             for entry, own in enumerate(parts):
                 residues = _residues_of(own, moduli, 4 * g, is_complex)
@@ -439,11 +608,16 @@ def test_groups_leave_small_integers_with_the_right_residues(count, is_complex):
                     x = found[component][entry] - 2**31
                     assert 2 * abs(x) * 256 <= (256 + (6 if is_complex else 2)) * whole
                     for l, p in enumerate(group):
-                        assert (x * (moduli.modulus_product // whole) - residues[component][l]) % p == 0
+                        assert (
+                            x * (moduli.modulus_product // whole)
+                            - residues[component][l]
+                        ) % p == 0
 
 
 def _residues_of(parts, moduli, first, is_complex):
-    """Residues of the components modulo the moduli of a group, by numerics.residue_products.product_residues."""
+    """Residues of the components modulo the moduli of a group, by
+    numerics.residue_products.product_residues.
+    """
     own = ModuliSet(moduli.moduli[first : first + 4], moduli.splits[first : first + 4])
     if not is_complex:
         return [[int(x) for x in parts]]
@@ -453,22 +627,35 @@ def _residues_of(parts, moduli, first, is_complex):
 
 @pytest.mark.parametrize("is_complex", [False, True])
 def test_residues_of_groups_fit_32_bits_for_the_worst_parts(is_complex):
-    """The largest sum of errors of fractions, each part at the end of INT8 that makes it worst."""
+    """The largest sum of errors of fractions, each part at the end of INT8 that makes
+    it worst.
+    """
     for count in range(2, MAX_MODULI + 1):
         moduli = moduli_set(count, is_complex)
         constants = crt_constants(moduli, is_complex)
         for g, numbers in enumerate(_groups(constants)):
             group = moduli.moduli[4 * g : 4 * g + 4]
             whole = int(np.prod(group, dtype=object))
-            moduli_of = [p for p, j in zip(group, moduli.splits[4 * g :]) for _ in range(_many(j, is_complex))]
+            moduli_of = [
+                p
+                for p, j in zip(group, moduli.splits[4 * g :])
+                for _ in range(_many(j, is_complex))
+            ]
             for weights, fractions in zip(constants.weights, constants.fractions):
                 error = Fraction(0)
                 for l, p in zip(numbers, moduli_of, strict=True):
                     at = group.index(p)
                     other = group[at ^ 1] if at ^ 1 < len(group) else 1
                     assert weights[l] % other == 0
-                    error += 128 * abs(Fraction(weights[l] // other, p) - Fraction(fractions[l], 1 << 16))
-                assert error <= Fraction(3, 256) if is_complex else error <= Fraction(1, 256)
+                    error += 128 * abs(
+                        Fraction(weights[l] // other, p)
+                        - Fraction(fractions[l], 1 << 16)
+                    )
+                assert (
+                    error <= Fraction(3, 256)
+                    if is_complex
+                    else error <= Fraction(1, 256)
+                )
                 assert (Fraction(1, 2) + error) * whole < 2**31
 
 

@@ -1,4 +1,6 @@
-"""Launches by the CUDA driver: where parameters lie, what Triton's metadata say, and, on a GPU, that kernels run."""
+"""Launches by the CUDA driver: where parameters lie, what Triton's metadata say, and,
+on a GPU, that kernels run.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,14 @@ import triton
 import triton.language as tl
 
 from hifigemm.engines.kernels import cuda_driver
-from hifigemm.engines.kernels.cuda_driver import Entry, MapForm, Parameters, argument_types, parameters_of, sizes_in_ptx
+from hifigemm.engines.kernels.cuda_driver import (
+    Entry,
+    MapForm,
+    Parameters,
+    argument_types,
+    parameters_of,
+    sizes_in_ptx,
+)
 from hifigemm.engines.kernels.launch import Launch, tensor_map
 
 HAS_GPU = torch.cuda.is_available()
@@ -21,7 +30,15 @@ HAS_GPU = torch.cuda.is_available()
 
 def test_arguments_of_tuples_stand_one_by_one_and_constants_are_not_passed():
     signature = "*fp64", ("i32", "constexpr", ("*i8", "i64")), "constexpr", "fp32"
-    assert [*argument_types(signature)] == ["*fp64", "i32", None, "*i8", "i64", None, "fp32"]
+    assert [*argument_types(signature)] == [
+        "*fp64",
+        "i32",
+        None,
+        "*i8",
+        "i64",
+        None,
+        "fp32",
+    ]
     parameters = Parameters.of([*argument_types(signature)])
     assert parameters.is_passed == (True, True, False, True, True, False, True)
     # Two addresses of scratch memory come last.
@@ -42,7 +59,9 @@ def test_parameters_lie_as_in_a_structure_of_c():
         )
 
     parameters = Parameters.of(["i8", "i32", "*fp64", "fp32", "i64", "i16"])
-    assert parameters.offsets == tuple(getattr(Arguments, name).offset for name, _ in Arguments._fields_)
+    assert parameters.offsets == tuple(
+        getattr(Arguments, name).offset for name, _ in Arguments._fields_
+    )
     packed = parameters.layout.pack(-3, -(1 << 31), 1 << 63, 0.5, -(1 << 40), -7)
     read = Arguments.from_buffer_copy(packed)
     assert (read.byte, read.word, read.address) == (-3, -(1 << 31), 1 << 63)
@@ -63,7 +82,9 @@ def test_a_tensor_map_is_aligned_and_followed_by_its_shape_and_strides():
 
 @pytest.fixture
 def driver(monkeypatch):
-    """A driver that reads what a launch gives it, and answers with the codes of `answers` in turn."""
+    """A driver that reads what a launch gives it, and answers with the codes of
+    `answers` in turn.
+    """
     seen, answers, contexts = [], [], []
 
     def read(kind, address):
@@ -71,7 +92,11 @@ def driver(monkeypatch):
 
     def launch(config, function, parameters, extra):
         grid = struct.unpack_from("=7I4xQQI", ctypes.string_at(config, 56))
-        values = [read(ctypes.c_uint64, read(ctypes.c_uint64, parameters)), function, extra]
+        values = [
+            read(ctypes.c_uint64, read(ctypes.c_uint64, parameters)),
+            function,
+            extra,
+        ]
         values.append(read(ctypes.c_int32, read(ctypes.c_uint64, parameters + 8)))
         seen.append((grid, values))
         return answers.pop(0) if answers else 0
@@ -127,7 +152,9 @@ def compiled(**changed):
     }
     signature = changed.pop("signature", {"x": "*fp64", "n": "i32"})
     return SimpleNamespace(
-        metadata=SimpleNamespace(**(metadata | changed)), src=SimpleNamespace(signature=signature), asm={}
+        metadata=SimpleNamespace(**(metadata | changed)),
+        src=SimpleNamespace(signature=signature),
+        asm={},
     )
 
 
@@ -216,10 +243,18 @@ class TestOnGpu:
 
         x = torch.zeros((256, 512), dtype=torch.float16, device="cuda")
         map_ = tensor_map(x, 200, 512, 512, (64, 64))
-        swizzle = {0: 0, 32: 1, 64: 2, 128: 3}[shared_layout((64, 64), x.dtype).swizzle_byte_width]
+        swizzle = {0: 0, 32: 1, 64: 2, 128: 3}[
+            shared_layout((64, 64), x.dtype).swizzle_byte_width
+        ]
         form = MapForm((64, 64), swizzle)
-        packed = cuda_driver.tensor_map_bytes(map_.place, x.dtype, (200, 512), 512, form, 0)
+        packed = cuda_driver.tensor_map_bytes(
+            map_.place, x.dtype, (200, 512), 512, form, 0
+        )
         assert len(packed) == 152
         assert packed[128:] == struct.pack("=iiqq", 200, 512, 512, 1)
-        with pytest.raises(cuda_driver.DriverError, match=r"tensor map of \(200, 512\) torch.float16"):
-            cuda_driver.tensor_map_bytes(map_.place + 2, x.dtype, (200, 512), 512, form, 0)
+        with pytest.raises(
+            cuda_driver.DriverError, match=r"tensor map of \(200, 512\) torch.float16"
+        ):
+            cuda_driver.tensor_map_bytes(
+                map_.place + 2, x.dtype, (200, 512), 512, form, 0
+            )

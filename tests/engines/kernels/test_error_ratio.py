@@ -1,4 +1,6 @@
-"""What operands tell beforehand: scales and error ratios are those of the plain maths."""
+"""What operands tell beforehand: scales and error ratios are those of the plain
+maths.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,12 @@ from hifigemm.engines import engine_for
 from hifigemm.engines.kernels import error_ratio
 from hifigemm.engines.kernels.common import LARGEST
 from hifigemm.engines.kernels.error_ratio import error_ratio_bits, error_ratio_of
-from hifigemm.engines.kernels.scaled_residues import Config, Sizes, scaled_residues, sized_residues
+from hifigemm.engines.kernels.scaled_residues import (
+    Config,
+    Sizes,
+    scaled_residues,
+    sized_residues,
+)
 from hifigemm.numerics import error_ratio as plain
 from hifigemm.numerics.embedding import components
 from hifigemm.numerics.estimates import magnitudes_down
@@ -24,7 +31,17 @@ from hifigemm.schemes.scheme import int8_product
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 CLEAR = 1 << 33
 """Bits between float64 numbers that FP32 tells apart: 2**-19 of them."""
-FAMILIES = ["uniform", "phi_1", "phi_4", "full_range", "subnormal", "largest", "sparse", "single_nonzero", "zeros"]
+FAMILIES = [
+    "uniform",
+    "phi_1",
+    "phi_4",
+    "full_range",
+    "subnormal",
+    "largest",
+    "sparse",
+    "single_nonzero",
+    "zeros",
+]
 FAMILIES += ["empty_rows_and_columns", "subnormal_rows", "badly_scaled"]
 
 
@@ -35,11 +52,17 @@ def compare(a, b, config=None):
     with np.errstate(all="ignore"):
         parts, found, sizes = sized_residues(operands, moduli, config=config)
         plain, _ = scaled_residues(operands, moduli, config=config)
-    for scale, part, other, x, axis in zip(found, parts, plain, (a, b), (2, 1), strict=True):
+    for scale, part, other, x, axis in zip(
+        found, parts, plain, (a, b), (2, 1), strict=True
+    ):
         want = norm_scale(x, axis, moduli, 0, 16384)
         finite = np.isfinite(x).all(axis=axis)
-        np.testing.assert_array_equal(scale.exponent.cpu().numpy()[finite], want.exponent.squeeze(axis)[finite])
-        np.testing.assert_array_equal(scale.nearest.cpu().numpy()[finite], want.nearest.squeeze(axis)[finite])
+        np.testing.assert_array_equal(
+            scale.exponent.cpu().numpy()[finite], want.exponent.squeeze(axis)[finite]
+        )
+        np.testing.assert_array_equal(
+            scale.nearest.cpu().numpy()[finite], want.nearest.squeeze(axis)[finite]
+        )
         assert torch.equal(part, other)
     assert error_ratio_of(sizes) == plain_ratio(a, b)
 
@@ -56,18 +79,36 @@ def sizes_of(a, b):
         parts = [magnitudes_down(clean(c), e) for c in components(x)]
         parts = [c if x is a else c.swapaxes(1, 2) for c in parts]
         pad = (0, 0), (0, 0), (0, -a.shape[2] % 128)
-        rows.append(np.ascontiguousarray(np.concatenate([np.pad(c, pad) for c in parts], axis=2)))
-    exponents = torch.from_numpy(np.concatenate([e.ravel() for e, _, _ in found]).astype(np.int32)).to(DEVICE)
-    norms = np.stack([np.concatenate([x[i].ravel() for x in found]) for i in (1, 2)]) * 2.0**15
+        rows.append(
+            np.ascontiguousarray(
+                np.concatenate([np.pad(c, pad) for c in parts], axis=2)
+            )
+        )
+    exponents = torch.from_numpy(
+        np.concatenate([e.ravel() for e, _, _ in found]).astype(np.int32)
+    ).to(DEVICE)
+    norms = (
+        np.stack([np.concatenate([x[i].ravel() for x in found]) for i in (1, 2)])
+        * 2.0**15
+    )
     magnitudes = tuple(torch.from_numpy(x).to(DEVICE) for x in rows)
-    return Sizes(exponents, torch.from_numpy(norms).to(DEVICE), magnitudes, 2 if a.dtype.kind == "c" else 1)
+    return Sizes(
+        exponents,
+        torch.from_numpy(norms).to(DEVICE),
+        magnitudes,
+        2 if a.dtype.kind == "c" else 1,
+    )
 
 
 def random_pair(rng, batches, m, k, n, is_complex):
-    """Positive and negative numbers of a few magnitudes, some rows and columns zero, one with an Inf."""
+    """Positive and negative numbers of a few magnitudes, some rows and columns zero,
+    one with an Inf.
+    """
     pair = []
     for batch, shape in zip(batches, ((m, k), (k, n)), strict=True):
-        x = rng.standard_normal((batch, *shape)) * 2.0 ** rng.integers(-3, 4, (batch, *shape))
+        x = rng.standard_normal((batch, *shape)) * 2.0 ** rng.integers(
+            -3, 4, (batch, *shape)
+        )
         if is_complex:
             x = x + 1j * rng.standard_normal((batch, *shape))
         pair.append(x)
@@ -78,14 +119,17 @@ def random_pair(rng, batches, m, k, n, is_complex):
 
 
 @pytest.mark.parametrize("is_complex", [False, True])
-@pytest.mark.parametrize(("m", "k", "n"), [(1, 1, 1), (1, 130, 70), (70, 128, 1), (130, 300, 67)])
+@pytest.mark.parametrize(
+    ("m", "k", "n"), [(1, 1, 1), (1, 130, 70), (70, 128, 1), (130, 300, 67)]
+)
 @pytest.mark.parametrize("batches", [(1, 1), (3, 1), (1, 2), (2, 2)])
 def test_ratios_of_all_pairings(is_complex, m, k, n, batches):
     a, b = random_pair(np.random.default_rng([m, k, n]), batches, m, k, n, is_complex)
     assert error_ratio_of(sizes_of(a, b)) == plain_ratio(a, b)
 
 
-@pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")  # residues of a row with an Inf
+# residues of a row with an Inf
+@pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")
 @pytest.mark.parametrize("m", [1, 70, 200])
 @pytest.mark.parametrize("batch", [1, 2])
 def test_one_operand_stands_for_both_sides(batch, m):
@@ -105,11 +149,24 @@ def test_each_component_counts_its_first_terms(monkeypatch, is_complex):
 
 @pytest.mark.parametrize("is_complex", [False, True])
 def test_all_terms_are_looked_at_where_few_do_not_tell_enough(is_complex):
-    sizes = sizes_of(*random_pair(np.random.default_rng(5), (2, 1), 5, 300, 6, is_complex))
-    cut = sizes._replace(magnitudes=tuple(first_terms(x, sizes.width, 128) for x in sizes.magnitudes))
-    few, every = int(error_ratio.error_ratio_bits(cut)), int(error_ratio.error_ratio_bits(sizes))
+    sizes = sizes_of(
+        *random_pair(np.random.default_rng(5), (2, 1), 5, 300, 6, is_complex)
+    )
+    cut = sizes._replace(
+        magnitudes=tuple(first_terms(x, sizes.width, 128) for x in sizes.magnitudes)
+    )
+    few, every = (
+        int(error_ratio.error_ratio_bits(cut)),
+        int(error_ratio.error_ratio_bits(sizes)),
+    )
     assert every + CLEAR < few
-    for enough, want in ((few, 0), (2**63 - 2, 0), (every + CLEAR, 0), (every - 1, every), (-1, every)):
+    for enough, want in (
+        (few, 0),
+        (2**63 - 2, 0),
+        (every + CLEAR, 0),
+        (every - 1, every),
+        (-1, every),
+    ):
         assert int(error_ratio_bits(sizes, 128, enough)) == want
 
 
@@ -135,31 +192,54 @@ def test_records_are_raised_to_the_ratio(is_complex):
 
 def test_records_stay_where_few_terms_suffice():
     sizes = sizes_of(*random_pair(np.random.default_rng(8), (1, 1), 5, 300, 6, False))
-    cut = sizes._replace(magnitudes=tuple(first_terms(x, 1, 128) for x in sizes.magnitudes))
+    cut = sizes._replace(
+        magnitudes=tuple(first_terms(x, 1, 128) for x in sizes.magnitudes)
+    )
     few, every = int(error_ratio_bits(cut)), int(error_ratio_bits(sizes))
     assert every + CLEAR < few
     for before in (0, every - 1, every):
-        for enough, want in ((few, before), (every + CLEAR, before), (every - 1, every), (-1, every)):
+        for enough, want in (
+            (few, before),
+            (every + CLEAR, before),
+            (every - 1, every),
+            (-1, every),
+        ):
             word = record(before)
-            assert int(error_ratio_bits(sizes, 128, enough, into=word)) == int(word) == want
+            assert (
+                int(error_ratio_bits(sizes, 128, enough, into=word))
+                == int(word)
+                == want
+            )
 
 
 @pytest.mark.parametrize("is_complex", [False, True])
 def test_ratios_that_need_not_be_known_are_not_made_known(is_complex):
-    """The ratios of rows of tiles rise: those above what is enough reach the record, which is exact then."""
+    """The ratios of rows of tiles rise: those above what is enough reach the record,
+    which is exact then.
+    """
     a, b = np.ones((1, 300, 130)), np.ones((1, 130, 70))
     a[0, [3, 140, 270], 4] = 2.0, 8.0, 32.0
     if is_complex:
         a, b = a + 1j * a, b + 1j * b
-    *rising, want = (int(error_ratio_bits(sizes_of(a[:, :end], b))) for end in (2, 128, 256, 300))
+    *rising, want = (
+        int(error_ratio_bits(sizes_of(a[:, :end], b))) for end in (2, 128, 256, 300)
+    )
     assert rising[0] < rising[1] < rising[2] < want
     sizes = sizes_of(a, b)
     for terms in (None, 128):
         for enough in (*rising, want - 1):
             assert int(error_ratio_bits(sizes, terms, enough)) == want
-        for enough in (want + CLEAR, bits_of(2.0**90), bits_of(2.0**1000), int(np.float64(np.inf).view(np.int64)) - 1):
+        for enough in (
+            want + CLEAR,
+            bits_of(2.0**90),
+            bits_of(2.0**1000),
+            int(np.float64(np.inf).view(np.int64)) - 1,
+        ):
             assert int(error_ratio_bits(sizes, terms, enough)) == 0
-            assert int(error_ratio_bits(sizes, terms, enough, into=record(rising[0]))) == rising[0]
+            assert (
+                int(error_ratio_bits(sizes, terms, enough, into=record(rising[0])))
+                == rising[0]
+            )
 
 
 def test_no_bits_are_enough_for_entries_that_share_no_term():
@@ -176,18 +256,25 @@ def test_nothing_happens_where_the_predicate_does_not_hold(few):
     sizes = sizes_of(*random_pair(np.random.default_rng(9), (1, 1), 5, 300, 6, False))
     every = int(error_ratio_bits(sizes))
     suffices = few and few[1] > every
-    for least, most, holds in ((3, 3, True), (0, LARGEST, True), (4, LARGEST, False), (0, -1, False)):
+    for least, most, holds in (
+        (3, 3, True),
+        (0, LARGEST, True),
+        (4, LARGEST, False),
+        (0, -1, False),
+    ):
         for before in (0, 3):
             word = record(before)
             error_ratio_bits(sizes, *few, into=word, predicate=(record(3), least, most))
             assert int(word) == (every if holds and not suffices else before)
-        assert int(error_ratio_bits(sizes, *few, predicate=(record(3), least, most))) == (
-            every if holds and not suffices else 0
-        )
+        assert int(
+            error_ratio_bits(sizes, *few, predicate=(record(3), least, most))
+        ) == (every if holds and not suffices else 0)
 
 
 def test_predicates_on_the_record_hold_beforehand():
-    """The first of several programs raises the record beyond the predicate; the largest ratio is in the last tile."""
+    """The first of several programs raises the record beyond the predicate; the largest
+    ratio is in the last tile.
+    """
     a, b = np.ones((1, 200, 130)), np.ones((1, 130, 200))
     a[0, 3, 4] = 4.0
     a[0, 199, 4] = 16.0
@@ -218,20 +305,41 @@ def test_one_huge_entry_and_entries_that_share_no_term():
 
 @pytest.mark.parametrize("step", [1, -1])
 def test_ratios_that_differ_in_the_last_bit(step):
-    """Tiles come one after the other; whatever is known when a tile is looked at, the largest ratio is found."""
+    """Tiles come one after the other; whatever is known when a tile is looked at, the
+    largest ratio is found.
+    """
     m, n, k = 300, 140, 128
     rng = np.random.default_rng(5)
     norms = np.ones((2, m + n)) * np.pi * 1000.0
-    norms[0, :m] = np.nextafter(norms[0, :m], np.inf) + np.spacing(3000.0) * np.arange(m)[::step] * 3
+    norms[0, :m] = (
+        np.nextafter(norms[0, :m], np.inf)
+        + np.spacing(3000.0) * np.arange(m)[::step] * 3
+    )
     norms[1] = 10007.0
-    magnitudes = torch.full((1, m, k), 77, dtype=torch.int8), torch.full((1, n, k), 127, dtype=torch.int8)
-    sizes = Sizes(None, torch.from_numpy(norms).to(DEVICE), tuple(x.to(DEVICE) for x in magnitudes))
-    above = norms[0, :m, None] * norms[1, None, m:] + norms[0, None, m:] * norms[1, :m, None]
-    assert error_ratio_of(sizes) == (above / (77 * 127 * k)).max() * error_ratio.RATIO_UNIT
-    low = rng.integers(1, 128, (1, m, k), dtype=np.int8)
-    sizes = Sizes(None, sizes.norms, (torch.from_numpy(low).to(DEVICE), sizes.magnitudes[1]))
+    magnitudes = (
+        torch.full((1, m, k), 77, dtype=torch.int8),
+        torch.full((1, n, k), 127, dtype=torch.int8),
+    )
+    sizes = Sizes(
+        None,
+        torch.from_numpy(norms).to(DEVICE),
+        tuple(x.to(DEVICE) for x in magnitudes),
+    )
+    above = (
+        norms[0, :m, None] * norms[1, None, m:]
+        + norms[0, None, m:] * norms[1, :m, None]
+    )
     assert (
-        error_ratio_of(sizes) == (above / (low.sum(axis=2, dtype=int)[0] * 127)[:, None]).max() * error_ratio.RATIO_UNIT
+        error_ratio_of(sizes) == (above / (77 * 127 * k)).max() * error_ratio.RATIO_UNIT
+    )
+    low = rng.integers(1, 128, (1, m, k), dtype=np.int8)
+    sizes = Sizes(
+        None, sizes.norms, (torch.from_numpy(low).to(DEVICE), sizes.magnitudes[1])
+    )
+    assert (
+        error_ratio_of(sizes)
+        == (above / (low.sum(axis=2, dtype=int)[0] * 127)[:, None]).max()
+        * error_ratio.RATIO_UNIT
     )
 
 
@@ -241,12 +349,27 @@ def fused(x, y, z):
 
 
 def test_quotients_round_as_divisions_do():
-    """error_ratio_hopper._quotient from inverses of 19 bits: random ones, small divisors, and next to the middle."""
+    """error_ratio_hopper._quotient from inverses of 19 bits: random ones, small
+    divisors, and next to the middle.
+    """
     rng = np.random.default_rng(6)
-    divisors = [1, 2, 3, 2**31, 2**32 - 1, *(int(d) for d in rng.integers(1, 2**32, 300, dtype=np.int64))]
+    divisors = [
+        1,
+        2,
+        3,
+        2**31,
+        2**32 - 1,
+        *(int(d) for d in rng.integers(1, 2**32, 300, dtype=np.int64)),
+    ]
     for d in divisors:
         middle = Fraction(2 * int(rng.integers(2**52, 2**53)) + 1, 2**53) * d
-        for x in (float(middle), np.nextafter(float(middle), np.inf), float(rng.uniform(1.0, 2.0**60)), 1.0, 0.0):
+        for x in (
+            float(middle),
+            np.nextafter(float(middle), np.inf),
+            float(rng.uniform(1.0, 2.0**60)),
+            1.0,
+            0.0,
+        ):
             inverse = (1.0 / d) * (1.0 + float(rng.uniform(-1, 1)) * 2.0**-19)
             error = fused(-float(d), inverse, 1.0)
             inverse = fused(inverse, fused(error, error, error), inverse)
@@ -270,7 +393,8 @@ def test_stacks_strides_and_special_values(make_pair):
     a[0, 1, 2], b[0, 3, 4] = np.nan, -np.inf
     compare(a, b)
     compare(
-        np.ascontiguousarray(a.swapaxes(1, 2)).swapaxes(1, 2), np.ascontiguousarray(b.swapaxes(1, 2)).swapaxes(1, 2)
+        np.ascontiguousarray(a.swapaxes(1, 2)).swapaxes(1, 2),
+        np.ascontiguousarray(b.swapaxes(1, 2)).swapaxes(1, 2),
     )
     compare(a[:, ::2, ::3], b[:, ::3, 1::2])
 

@@ -1,4 +1,6 @@
-"""Launches: plain JIT calls in the interpreter; elsewhere the direct entry does what the JIT does."""
+"""Launches: plain JIT calls in the interpreter; elsewhere the direct entry does what
+the JIT does.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +17,24 @@ from triton.runtime.jit import JITFunction
 
 from hifigemm.engines.kernels import launch as launches
 from hifigemm.engines.kernels.cuda_driver import MapForm
-from hifigemm.engines.kernels.launch import Address, Launch, TensorMap, empty, map_at, operand_arguments, tensor_map
+from hifigemm.engines.kernels.launch import (
+    Address,
+    Launch,
+    TensorMap,
+    empty,
+    map_at,
+    operand_arguments,
+    tensor_map,
+)
 from hifigemm.engines.kernels.program import Program
 
 HAS_GPU = torch.cuda.is_available()
 DEVICE = "cuda" if HAS_GPU else "cpu"
 
 
-def _scale(source, target, count, stride, factor, BLOCK: tl.constexpr, ADD: tl.constexpr):
+def _scale(
+    source, target, count, stride, factor, BLOCK: tl.constexpr, ADD: tl.constexpr
+):
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     x = tl.load(source + at.to(tl.int64) * stride, mask=at < count, other=0)
     tl.store(target + at, x * factor + ADD, mask=at < count)
@@ -56,8 +68,19 @@ def test_a_launch_is_the_call_of_the_kernel():
             for add in (0, 7):
                 for _ in range(2):
                     target.zero_()
-                    launch((-(-count // 32),), source, target, count, stride, factor, BLOCK=32, ADD=add)
-                    assert torch.equal(target, expected(source, count, stride, factor, add))
+                    launch(
+                        (-(-count // 32),),
+                        source,
+                        target,
+                        count,
+                        stride,
+                        factor,
+                        BLOCK=32,
+                        ADD=add,
+                    )
+                    assert torch.equal(
+                        target, expected(source, count, stride, factor, add)
+                    )
 
 
 def test_tuples_are_arguments():
@@ -76,7 +99,10 @@ def test_the_interpreter_has_no_entries():
 
 
 def test_a_launch_of_a_buffer_is_a_step_of_its_program():
-    source, target = torch.arange(50, device=DEVICE), torch.zeros(50, dtype=torch.int64, device=DEVICE)
+    source, target = (
+        torch.arange(50, device=DEVICE),
+        torch.zeros(50, dtype=torch.int64, device=DEVICE),
+    )
     program, launch = Program(source.device), Launch(_scale_kernel)
     x, y = program.operand(source), program.operand(target)
     launch((2,), x, y, 50, 1, 3, BLOCK=32, ADD=1)
@@ -97,11 +123,18 @@ class Entry:
 
 @pytest.fixture
 def direct(monkeypatch):
-    """A launch of the kernel that goes past the JIT, its entries, and what the JIT was asked to call."""
+    """A launch of the kernel that goes past the JIT, its entries, and what the JIT was
+    asked to call.
+    """
     monkeypatch.setattr(launches, "enters_directly", lambda: True)
     monkeypatch.setattr(launches, "_MAP_FORMS", {})
     monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: 0, raising=False)
-    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda device: 100 + device, raising=False)
+    monkeypatch.setattr(
+        torch._C,
+        "_cuda_getCurrentRawStream",
+        lambda device: 100 + device,
+        raising=False,
+    )
     launch = Launch(JITFunction(_scale, do_not_specialize=["count"]))
     launch.made, launch.called, launch.forms = [], [], []
 
@@ -139,7 +172,10 @@ def test_variants_differ_by_what_triton_specialises(direct):
             direct.entry(case, constants | changed)
         return len(direct.made) - before
 
-    assert variants((x, y, 8, 2, 5), (x, y, 9, 2, 5), (x, y, 16, 3, 7), (x, y, 1, -1, 5)) == 1
+    assert (
+        variants((x, y, 8, 2, 5), (x, y, 9, 2, 5), (x, y, 16, 3, 7), (x, y, 1, -1, 5))
+        == 1
+    )
     assert variants((x, y, 8, 1, 5)) == 1
     assert variants((x, y, 8, 16, 5), (x, y, 8, 48, 5), (x, y, 8, 0, 5)) == 1
     assert variants((x, y, 8, 2**33, 5), (x, y, 8, 2**40, 5)) == 1
@@ -177,8 +213,18 @@ def test_arguments_in_tuples_are_specialised(direct):
 
     ends = Ends(x, y)
     assert variants((ends, (8, 2)), (Ends(y, x), (9, 3))) == 1
-    assert variants((ends, (8, 1)), (ends, (16, 3)), (ends, (16, 16)), (ends, (16, 2**33))) == 4
-    assert variants((Ends(x, y[1:]), (8, 2)), (Ends(x.double(), y), (8, 2)), (Ends(None, y), (8, 2))) == 3
+    assert (
+        variants((ends, (8, 1)), (ends, (16, 3)), (ends, (16, 16)), (ends, (16, 2**33)))
+        == 4
+    )
+    assert (
+        variants(
+            (Ends(x, y[1:]), (8, 2)),
+            (Ends(x.double(), y), (8, 2)),
+            (Ends(None, y), (8, 2)),
+        )
+        == 3
+    )
     assert variants((Ends(x, y), (8, 2)), (Ends(x, y[4:]), (7, 5))) == 0
     launch((2,), Ends(y, x), (7, 5), 3, **constants)
     assert direct.made[0].calls[-1][2:] == (y.data_ptr(), x.data_ptr(), 7, 5, 3)
@@ -187,12 +233,20 @@ def test_arguments_in_tuples_are_specialised(direct):
 def test_buffers_and_addresses_have_the_variants_of_tensors(direct):
     x, y = torch.zeros(64, dtype=torch.float64), torch.zeros(64, dtype=torch.float64)
     program = Program(torch.device("cpu"))
-    a, b, constants = program.operand(x), program.empty((64,), torch.float64), {"BLOCK": 32, "ADD": 0}
+    a, b, constants = (
+        program.operand(x),
+        program.empty((64,), torch.float64),
+        {"BLOCK": 32, "ADD": 0},
+    )
     first = direct.entry((x, y, 8, 2, 5), constants)
     assert first is direct.entry((a, b, 8, 2, 5), constants)
-    assert first is direct.entry((Address(4096, torch.float64), b[2:], 8, 2, 5), constants)
+    assert first is direct.entry(
+        (Address(4096, torch.float64), b[2:], 8, 2, 5), constants
+    )
     assert first is not direct.entry((a, b[1:], 8, 2, 5), constants)
-    assert first is not direct.entry((Address(4104, torch.float64), b, 8, 2, 5), constants)
+    assert first is not direct.entry(
+        (Address(4104, torch.float64), b, 8, 2, 5), constants
+    )
     assert first is not direct.entry((a, b.view(torch.int64), 8, 2, 5), constants)
     assert len(direct.made) == 4
     assert direct.made[0].calls == []
@@ -206,11 +260,15 @@ def test_other_arguments_are_left_to_the_jit(direct):
     assert len(direct.called) == 2
 
 
-def test_kernels_that_are_not_as_expected_are_left_to_the_jit_with_one_warning(direct, monkeypatch):
+def test_kernels_that_are_not_as_expected_are_left_to_the_jit_with_one_warning(
+    direct, monkeypatch
+):
     x, constants = torch.zeros(8), {"BLOCK": 32, "ADD": 0}
     monkeypatch.setattr(launches, "entry_of", lambda compiled, device: None)
     launches.warn_of_slow_launches.cache_clear()
-    with pytest.warns(RuntimeWarning, match=rf"Triton {re.escape(triton.__version__)} .* 24 to 45 us"):
+    with pytest.warns(
+        RuntimeWarning, match=rf"Triton {re.escape(triton.__version__)} .* 24 to 45 us"
+    ):
         direct((1,), x, x, 8, 1, 5, **constants)
     for stride in (3, 3):  # a second warning would be an error
         direct((1,), x, x, 8, stride, 5, **constants)
@@ -269,7 +327,11 @@ def test_the_descriptor_of_a_map_is_that_of_the_matrix():
     x = x[1:, 64:] if x.data_ptr() % 16 == 0 else x
     host = tensor_map(x, 23, 192, 256, (8, 32)).host
     assert (host.base.data_ptr(), host.base.dtype) == (x.data_ptr(), torch.float32)
-    assert (list(host.shape), list(host.strides), list(host.block_shape)) == ([23, 192], [256, 1], [8, 32])
+    assert (list(host.shape), list(host.strides), list(host.block_shape)) == (
+        [23, 192],
+        [256, 1],
+        [8, 32],
+    )
 
 
 def test_maps_are_packed_as_the_first_kernel_wants_them(direct, monkeypatch):
@@ -284,7 +346,13 @@ def test_maps_are_packed_as_the_first_kernel_wants_them(direct, monkeypatch):
         direct((1,), tensor_map_, x, 8, 1, 5, **constants)
     (entry,) = direct.made
     for call, address in zip(entry.calls, (4096, 8192), strict=True):
-        assert call[2:] == ((address, torch.int8, (24, 256), 256, form, 0), x.data_ptr(), 8, 1, 5)
+        assert call[2:] == (
+            (address, torch.int8, (24, 256), 256, form, 0),
+            x.data_ptr(),
+            8,
+            1,
+            5,
+        )
     assert direct.entry((first, x, 8, 1, 5), constants) is not None
     direct.forms = [other_form]
     assert direct.entry((first, x, 8, 3, 5), constants) is None
@@ -305,7 +373,12 @@ def test_memory_lies_where_a_tensor_or_a_buffer_does():
     assert (made.shape, made.dtype, made.device) == ((2, 3), torch.int16, x.device)
     program = Program(torch.device("cpu"))
     made = empty((2, 3), torch.int16, program.operand(x))
-    assert (made.program, made.memory, made.shape, made.dtype) == (program, 1, (2, 3), torch.int16)
+    assert (made.program, made.memory, made.shape, made.dtype) == (
+        program,
+        1,
+        (2, 3),
+        torch.int16,
+    )
 
 
 class TestOnGpu:
@@ -313,7 +386,10 @@ class TestOnGpu:
 
     def test_launches_go_past_the_jit(self, monkeypatch):
         launch = Launch(_scale_kernel)
-        source, target = torch.arange(64, device=DEVICE), torch.zeros(64, dtype=torch.int64, device=DEVICE)
+        source, target = (
+            torch.arange(64, device=DEVICE),
+            torch.zeros(64, dtype=torch.int64, device=DEVICE),
+        )
         monkeypatch.setattr(launch, "call_jit", None)
         launch((2,), source, target, 64, 1, 3, BLOCK=32, ADD=0)
         target.zero_()
@@ -323,8 +399,14 @@ class TestOnGpu:
 
     def test_a_variant_that_was_compiled_without_a_launch_is_entered(self, monkeypatch):
         launch = Launch(_scale_kernel)
-        source, target = torch.arange(64, device=DEVICE), torch.zeros(64, dtype=torch.int64, device=DEVICE)
-        assert launch.entry((source, target, 64, 1, 3), {"BLOCK": 32, "ADD": 0}) is not None
+        source, target = (
+            torch.arange(64, device=DEVICE),
+            torch.zeros(64, dtype=torch.int64, device=DEVICE),
+        )
+        assert (
+            launch.entry((source, target, 64, 1, 3), {"BLOCK": 32, "ADD": 0})
+            is not None
+        )
         assert not target.any()
         monkeypatch.setattr(launch, "call_jit", None)
         launch((2,), source, target, 60, 1, 3, BLOCK=32, ADD=0)
@@ -332,7 +414,10 @@ class TestOnGpu:
 
     def test_addresses_stand_for_tensors(self):
         launch = Launch(_scale_kernel)
-        source, target = torch.arange(64, device=DEVICE), torch.zeros(64, dtype=torch.int64, device=DEVICE)
+        source, target = (
+            torch.arange(64, device=DEVICE),
+            torch.zeros(64, dtype=torch.int64, device=DEVICE),
+        )
         for _ in range(3):
             target.zero_()
             part = Address(source.data_ptr() + 8 * 4, source.dtype)
@@ -341,7 +426,10 @@ class TestOnGpu:
 
     def test_misaligned_tensors_and_large_integers_take_their_own_variant(self):
         launch = Launch(_scale_kernel)
-        source, target = torch.arange(64, device=DEVICE), torch.zeros(64, dtype=torch.int64, device=DEVICE)
+        source, target = (
+            torch.arange(64, device=DEVICE),
+            torch.zeros(64, dtype=torch.int64, device=DEVICE),
+        )
         for first in (0, 1, 2, 3, 0):
             launch((2,), source[first:], target, 60, 1, 1 << 33, BLOCK=32, ADD=0)
             assert torch.equal(target[:60], source[first : first + 60] << 33)
@@ -350,7 +438,10 @@ class TestOnGpu:
 
     def test_streams_captures_and_threads(self):
         launch = Launch(_scale_kernel)
-        source, target = torch.arange(64, device=DEVICE), torch.zeros(64, dtype=torch.int64, device=DEVICE)
+        source, target = (
+            torch.arange(64, device=DEVICE),
+            torch.zeros(64, dtype=torch.int64, device=DEVICE),
+        )
 
         def work():
             launch((2,), source, target, 64, 1, 3, BLOCK=32, ADD=0)

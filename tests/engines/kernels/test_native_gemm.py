@@ -17,8 +17,13 @@ PLACE = "cuda" if torch.cuda.is_available() else "cpu"
 
 def product(a, b, shift=0, predicate=7, least=0, most=LARGEST):
     """What is written over sevens."""
-    a, b = (x if isinstance(x, torch.Tensor) else torch.from_numpy(x).to(PLACE) for x in (a, b))
-    out = torch.full((max(len(a), len(b)), a.shape[1], b.shape[2]), 7.0, dtype=a.dtype, device=PLACE)
+    a, b = (
+        x if isinstance(x, torch.Tensor) else torch.from_numpy(x).to(PLACE)
+        for x in (a, b)
+    )
+    out = torch.full(
+        (max(len(a), len(b)), a.shape[1], b.shape[2]), 7.0, dtype=a.dtype, device=PLACE
+    )
     bits = torch.tensor([predicate], dtype=torch.int64, device=PLACE)
     with np.errstate(all="ignore"):
         fp64_product(a, b, out, (bits, least, most), shift)
@@ -28,14 +33,19 @@ def product(a, b, shift=0, predicate=7, least=0, most=LARGEST):
 def random_stacks(make_pair, dtype, batches, m, k, n):
     """Stacks of matrices of entries of a few magnitudes."""
     pairs = [make_pair("phi_4", m, k, n, dtype, seed=i) for i in range(max(batches))]
-    return [np.stack(x[:count]) for x, count in zip(zip(*pairs, strict=True), batches, strict=True)]
+    return [
+        np.stack(x[:count])
+        for x, count in zip(zip(*pairs, strict=True), batches, strict=True)
+    ]
 
 
 def assert_errors_below_those_of_any_order(found, a, b):
     """Each component is a sum of as many products as a real embedding has terms."""
     terms = a.shape[2] * (2 if found.dtype.kind == "c" else 1)
     bound = native_bound(terms, 2.0**-53) * (1 + 1e-12)
-    a_re, a_im, b_re, b_im = (part(x).astype(np.longdouble) for x in (a, b) for part in (np.real, np.imag))
+    a_re, a_im, b_re, b_im = (
+        part(x).astype(np.longdouble) for x in (a, b) for part in (np.real, np.imag)
+    )
     size_re = abs(a_re) @ abs(b_re) + abs(a_im) @ abs(b_im)
     size_im = abs(a_re) @ abs(b_im) + abs(a_im) @ abs(b_re)
     assert (abs(found.real - (a_re @ b_re - a_im @ b_im)) <= bound * size_re).all()
@@ -76,7 +86,10 @@ def views(x):
 @pytest.mark.parametrize("dtype", ["float64", "complex128"])
 @pytest.mark.parametrize(("m", "k", "n"), [(64, 32, 64), (67, 21, 35)])
 def test_strides_change_no_bits(make_pair, dtype, m, k, n):
-    a, b = (torch.from_numpy(x).to(PLACE) for x in random_stacks(make_pair, dtype, (2, 1), m, k, n))
+    a, b = (
+        torch.from_numpy(x).to(PLACE)
+        for x in random_stacks(make_pair, dtype, (2, 1), m, k, n)
+    )
     want = product(a, b)
     for left in views(a):
         for right in views(b):
@@ -92,7 +105,10 @@ def test_strides_change_no_bits(make_pair, dtype, m, k, n):
 @pytest.mark.parametrize("shift", [-1074, -1073, -1023, -1022, -1, 0, 1, 1023])
 def test_shifts_round_once(shift):
     rng = np.random.default_rng(1)
-    a, b = rng.integers(1, 2**20, (1, 6, 1)).astype(float), rng.integers(1, 2**20, (1, 1, 5)).astype(float)
+    a, b = (
+        rng.integers(1, 2**20, (1, 6, 1)).astype(float),
+        rng.integers(1, 2**20, (1, 1, 5)).astype(float),
+    )
     for scale in (1.0, 2.0**-30, 2.0**-1000):
         with np.errstate(all="ignore"):
             want = np.ldexp(a * scale * b, shift)
@@ -100,8 +116,13 @@ def test_shifts_round_once(shift):
 
 
 @pytest.mark.parametrize("dtype", ["float64", "complex128"])
-@pytest.mark.parametrize(("predicate", "least", "most"), [(5, 6, LARGEST), (5, 0, 4), (0, 0, -1), (2**62, 0, 2**61)])
-def test_nothing_is_written_where_the_predicate_does_not_hold(dtype, predicate, least, most):
+@pytest.mark.parametrize(
+    ("predicate", "least", "most"),
+    [(5, 6, LARGEST), (5, 0, 4), (0, 0, -1), (2**62, 0, 2**61)],
+)
+def test_nothing_is_written_where_the_predicate_does_not_hold(
+    dtype, predicate, least, most
+):
     for size in (3, 64):
         a = np.ones((1, size, size), dtype)
         assert (product(a, a, predicate=predicate, least=least, most=most) == 7.0).all()
@@ -115,8 +136,12 @@ def test_complex_results_are_shifted():
 def test_special_values_of_complex_products():
     """Those of the definition, once they are restored behind the same predicate."""
     for a, b in operands(21, 150, 5, "complex128", False):
-        left, right, record = (torch.from_numpy(x).to(PLACE) for x in (a, b, np.array([5])))
-        out = torch.full((len(a), a.shape[1], b.shape[2]), 7.0, dtype=torch.complex128, device=PLACE)
+        left, right, record = (
+            torch.from_numpy(x).to(PLACE) for x in (a, b, np.array([5]))
+        )
+        out = torch.full(
+            (len(a), a.shape[1], b.shape[2]), 7.0, dtype=torch.complex128, device=PLACE
+        )
         for least in (6, 5):
             predicate = record, least, LARGEST
             with np.errstate(all="ignore"):

@@ -1,4 +1,6 @@
-"""Programs: memory that is shared in turns, zeros, operands in other places, and launches without the JIT."""
+"""Programs: memory that is shared in turns, zeros, operands in other places, and
+launches without the JIT.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,16 @@ from hypothesis import strategies as st
 from hifigemm.engines.kernels import launch as launches
 from hifigemm.engines.kernels import program as programs
 from hifigemm.engines.kernels.buffers import Buffer
-from hifigemm.engines.kernels.launch import Address, Launch, TensorMap, clear, cleared, empty, real_view, tensor_map
+from hifigemm.engines.kernels.launch import (
+    Address,
+    Launch,
+    TensorMap,
+    clear,
+    cleared,
+    empty,
+    real_view,
+    tensor_map,
+)
 from hifigemm.engines.kernels.program import Program
 
 DEVICE = torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
@@ -48,44 +59,73 @@ def garbage(monkeypatch):
 
     def empty(*args, **options):
         made = own(*args, **options)
-        return made.fill_(-1) if made.dtype is torch.int8 and made.device.type != "meta" else made
+        return (
+            made.fill_(-1)
+            if made.dtype is torch.int8 and made.device.type != "meta"
+            else made
+        )
 
     monkeypatch.setattr(torch, "empty", empty)
 
 
 def places(program):
     """Start and end of every scratch memory, and its first and last step."""
-    own = [m for m in program._memories[program._operands :] if m.first >= 0 and m.nbytes]
+    own = [
+        m for m in program._memories[program._operands :] if m.first >= 0 and m.nbytes
+    ]
     return [(m.start, m.start + m.nbytes, m.first, m.last) for m in own]
 
 
 @st.composite
 def lives(draw):
-    """Numbers of entries, whether they start as zeros, and first and last step of some memories."""
+    """Numbers of entries, whether they start as zeros, and first and last step of some
+    memories.
+    """
     steps = draw(st.integers(1, 6))
-    memory = st.tuples(st.integers(0, 400), st.booleans(), st.integers(0, steps - 1), st.integers(0, steps - 1))
-    return steps, [(n, z, min(i, j), max(i, j)) for n, z, i, j in draw(st.lists(memory, max_size=8))]
+    memory = st.tuples(
+        st.integers(0, 400),
+        st.booleans(),
+        st.integers(0, steps - 1),
+        st.integers(0, steps - 1),
+    )
+    return steps, [
+        (n, z, min(i, j), max(i, j))
+        for n, z, i, j in draw(st.lists(memory, max_size=8))
+    ]
 
 
 @given(lives())
 @settings(max_examples=60)
 def test_memories_that_live_at_the_same_time_lie_apart(case):
-    """Each holds what its first step has written until its last one has read it, zeros before that."""
+    """Each holds what its first step has written until its last one has read it, zeros
+    before that.
+    """
     steps, memories = case
     program, wrong, runs = Program(DEVICE), [], []
-    buffers = [(program.zeros if zero else program.empty)((n,), torch.int32) for n, zero, _, _ in memories]
+    buffers = [
+        (program.zeros if zero else program.empty)((n,), torch.int32)
+        for n, zero, _, _ in memories
+    ]
 
     def step(now, *tensors):
         runs.append(now)
-        living = [i for i, (_, _, first, last) in enumerate(memories) if first <= now <= last]
+        living = [
+            i for i, (_, _, first, last) in enumerate(memories) if first <= now <= last
+        ]
         for i, x in zip(living, tensors, strict=True):
             _, zero, first, _ = memories[i]
             if now > first or zero:
-                wrong.extend([(now, i)] if (x != (i + 1 if now > first else 0)).any() else [])
+                wrong.extend(
+                    [(now, i)] if (x != (i + 1 if now > first else 0)).any() else []
+                )
             x.fill_(i + 1)
 
     for now in range(steps):
-        living = [b for b, (_, _, first, last) in zip(buffers, memories, strict=True) if first <= now <= last]
+        living = [
+            b
+            for b, (_, _, first, last) in zip(buffers, memories, strict=True)
+            if first <= now <= last
+        ]
         program.call(lambda now, *tensors: step(now, *tensors), now, *living)
     program.finish().compile()
     for _ in range(2):
@@ -100,7 +140,9 @@ def test_memories_that_live_at_the_same_time_lie_apart(case):
 
 
 def test_memories_share_what_others_have_left():
-    """A chain, in which each step reads what the one before it wrote, takes room for two."""
+    """A chain, in which each step reads what the one before it wrote, takes room for
+    two.
+    """
     program = Program(DEVICE)
     chain = [program.empty((1000,), torch.int8) for _ in range(7)]
     for x, y in pairwise(chain):
@@ -113,9 +155,13 @@ def test_memories_share_what_others_have_left():
 
 
 def test_a_small_memory_lies_in_a_gap():
-    """Large ones are placed first; between the first and the last of these there is room for the small one."""
+    """Large ones are placed first; between the first and the last of these there is
+    room for the small one.
+    """
     program = Program(DEVICE)
-    first, second, third, small = (program.empty((n,), torch.int8) for n in (4096, 2048, 4095, 512))
+    first, second, third, small = (
+        program.empty((n,), torch.int8) for n in (4096, 2048, 4095, 512)
+    )
     program.call(lambda *_: None, first, second)
     program.call(lambda *_: None, second, third, small)
     assert program.finish().nbytes == 4096 + 2048 + 512
@@ -129,17 +175,26 @@ def test_a_small_memory_lies_in_a_gap():
 
 
 def test_zeros_are_zeros_in_every_run(monkeypatch):
-    """Although the workspace holds what is left there, and other memories lie where zeros have been used."""
+    """Although the workspace holds what is left there, and other memories lie where
+    zeros have been used.
+    """
     program = Program(DEVICE)
     out = program.operand(torch.zeros(20, dtype=torch.int64))
-    counts, between = program.zeros((20,), torch.int64), program.empty((20,), torch.int64)
+    counts, between = (
+        program.zeros((20,), torch.int64),
+        program.empty((20,), torch.int64),
+    )
     program.call(lambda x, y: y.copy_(x + 1), counts, between)
     program.call(lambda x, y: x.add_(y), counts, between)
     program.call(lambda x, y: y.copy_(x), counts, out)
     program.finish().compile()
     workspace = torch.full((program.nbytes,), 77, dtype=torch.int8, device=DEVICE)
     own = torch.empty
-    monkeypatch.setattr(torch, "empty", lambda *a, **o: workspace if a == (program.nbytes,) else own(*a, **o))
+    monkeypatch.setattr(
+        torch,
+        "empty",
+        lambda *a, **o: workspace if a == (program.nbytes,) else own(*a, **o),
+    )
     for _ in range(3):
         found = torch.full((20,), 9, dtype=torch.int64, device=DEVICE)
         program(found)
@@ -155,11 +210,19 @@ def test_zeros_of_a_turn_lie_where_those_of_the_one_before_did():
         if i:
             program.reuse_zeros()
         counts = program.zeros((count,), torch.int32)
-        program.call(lambda x, y, r: (y.copy_(x.sum()), x.add_(7), r.add_(1)), counts, out[i], record)
+        program.call(
+            lambda x, y, r: (y.copy_(x.sum()), x.add_(7), r.add_(1)),
+            counts,
+            out[i],
+            record,
+        )
     program.finish().compile()
     assert program.nbytes == 2048
     for _ in range(2):
-        found, noted = torch.full((6,), 9, dtype=torch.int32, device=DEVICE), record_of(3)
+        found, noted = (
+            torch.full((6,), 9, dtype=torch.int32, device=DEVICE),
+            record_of(3),
+        )
         program(found, noted)
         assert (found.tolist(), noted.tolist()) == ([0] * 6, [6])
 
@@ -183,7 +246,11 @@ def test_a_record_is_cleared_with_the_zeros():
         program = Program(DEVICE)
         out = program.operand(torch.zeros(3, dtype=torch.int64))
         record = program.operand(torch.zeros(2, dtype=torch.int64), is_zero=True)
-        zero = program.zeros((3,), torch.int64) if with_zeros else program.empty((3,), torch.int64)
+        zero = (
+            program.zeros((3,), torch.int64)
+            if with_zeros
+            else program.empty((3,), torch.int64)
+        )
         if not with_zeros:
             program.call(lambda x: x.zero_(), zero)
         program.call(lambda r, x, y: y.copy_(x + r.sum()), record, zero, out)
@@ -197,9 +264,14 @@ def test_a_record_is_cleared_with_the_zeros():
             assert noted.tolist() == [5, 5]
 
 
-@pytest.mark.parametrize(("count", "other"), [(0, 0), (1, 0), (0, 3), (1030, 5), (7, 2100)])
+@pytest.mark.parametrize(
+    ("count", "other"), [(0, 0), (1, 0), (0, 3), (1030, 5), (7, 2100)]
+)
 def test_two_places_are_cleared_at_once(count, other):
-    x, y = (torch.full((n + 2,), 7, dtype=torch.int32, device=DEVICE) for n in (count, other))
+    x, y = (
+        torch.full((n + 2,), 7, dtype=torch.int32, device=DEVICE)
+        for n in (count, other)
+    )
     clear(x[1 : count + 1], y[1 : other + 1])
     for each in (x, y):
         assert each.tolist() == [7, *[0] * (len(each) - 2), 7]
@@ -237,11 +309,19 @@ def written():
 
 def test_a_program_gives_the_bits_of_eager_launches_on_any_operands():
     program = written()
-    assert program.nbytes == 2 * ALIGNMENT + 2 * 64 + 2 * 64 or program.nbytes == 3 * ALIGNMENT + 64
+    assert (
+        program.nbytes == 2 * ALIGNMENT + 2 * 64 + 2 * 64
+        or program.nbytes == 3 * ALIGNMENT + 64
+    )
     for seed in range(3):
         torch.manual_seed(seed)
-        x, y = (torch.rand(47, dtype=torch.float64).to(DEVICE)[2 * seed :][:40] for _ in range(2))
-        want, found = (torch.zeros(40, dtype=torch.float64, device=DEVICE) for _ in range(2))
+        x, y = (
+            torch.rand(47, dtype=torch.float64).to(DEVICE)[2 * seed :][:40]
+            for _ in range(2)
+        )
+        want, found = (
+            torch.zeros(40, dtype=torch.float64, device=DEVICE) for _ in range(2)
+        )
         work(x, y, want)
         program(x, y, found)
         assert torch.equal(found, want)
@@ -251,7 +331,9 @@ def test_a_program_gives_the_bits_of_eager_launches_on_any_operands():
 
 
 def test_threads_run_programs_at_the_same_time():
-    """Each run has a workspace of its own. Triton's interpreter has no threads, so that the steps are torch's."""
+    """Each run has a workspace of its own. Triton's interpreter has no threads, so that
+    the steps are torch's.
+    """
     program, found = Program(DEVICE), {}
     a, out = (program.operand(torch.zeros(40)) for _ in range(2))
     chain = [a, *(program.empty((40,), torch.float32) for _ in range(20)), out]
@@ -260,7 +342,10 @@ def test_threads_run_programs_at_the_same_time():
     program.finish().compile()
 
     def repeat(i):
-        x, y = torch.full((40,), float(i), device=DEVICE), torch.zeros(40, device=DEVICE)
+        x, y = (
+            torch.full((40,), float(i), device=DEVICE),
+            torch.zeros(40, device=DEVICE),
+        )
         found[i] = []
         for _ in range(20):
             program(x, y.zero_())
@@ -282,7 +367,11 @@ def test_views_of_operands_lie_where_those_of_tensors_do():
     counts = program.operand(torch.zeros(3, dtype=torch.int64))
     words = program.operand(torch.zeros((2, 4), dtype=torch.int32))
     program.call(lambda x, y: y.copy_(x), real_view(a)[:, 1:3, ::3, 1], out)
-    program.call(lambda x, y: y.copy_(x), counts.view(torch.int32)[1:5].view(2, 2), words[:, 1::2])
+    program.call(
+        lambda x, y: y.copy_(x),
+        counts.view(torch.int32)[1:5].view(2, 2),
+        words[:, 1::2],
+    )
     program.finish().compile()
     whole = torch.randn((3, 5, 4), dtype=torch.complex64).to(DEVICE)
     x = whole.transpose(1, 2)[1:]
@@ -299,7 +388,9 @@ def test_scratch_memory_is_seen_in_other_shapes_and_dtypes():
     out = program.operand(torch.zeros((3, 2), dtype=torch.int32))
     scratch = program.empty((2, 4), torch.int64)
     program.call(lambda x: x.copy_(torch.arange(8).view(2, 4)), scratch)
-    program.call(lambda x, y: y.copy_(x), scratch.view(torch.int32)[1, 2:].view(3, 2), out)
+    program.call(
+        lambda x, y: y.copy_(x), scratch.view(torch.int32)[1, 2:].view(3, 2), out
+    )
     program.call(lambda x: x.fill_(1), scratch[:, :0])
     program.finish().compile()
     found = torch.zeros((3, 2), dtype=torch.int32, device=DEVICE)
@@ -308,7 +399,9 @@ def test_scratch_memory_is_seen_in_other_shapes_and_dtypes():
 
 
 class Entry:
-    """A loaded kernel that notes its launches: grid, stream and the values of its arguments, one by one."""
+    """A loaded kernel that notes its launches: grid, stream and the values of its
+    arguments, one by one.
+    """
 
     def __init__(self):
         self.calls = []
@@ -332,8 +425,12 @@ class Kernel:
         self.own, self.plain = entry, []
 
     def __call__(self, grid, *arguments, **constants):
-        places = [x.place if isinstance(x, TensorMap) else x for x in launches.flat(arguments)]
-        next(x for x in places if isinstance(x, Buffer)).program.add(self, grid, arguments, constants)
+        places = [
+            x.place if isinstance(x, TensorMap) else x for x in launches.flat(arguments)
+        ]
+        next(x for x in places if isinstance(x, Buffer)).program.add(
+            self, grid, arguments, constants
+        )
 
     def new_variant(self, arguments, constants):
         return None
@@ -347,10 +444,17 @@ class Kernel:
 
 @pytest.fixture
 def direct(monkeypatch):
-    """A function that finishes and compiles a program as on a GPU whose entries are known, and lets it run here."""
+    """A function that finishes and compiles a program as on a GPU whose entries are
+    known, and lets it run here.
+    """
     monkeypatch.setattr(programs, "enters_directly", lambda: True)
     monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
-    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: streams[0] + index, raising=False)
+    monkeypatch.setattr(
+        torch._C,
+        "_cuda_getCurrentRawStream",
+        lambda index: streams[0] + index,
+        raising=False,
+    )
     streams = [100]
 
     def finish(program, device=0):
@@ -386,21 +490,33 @@ def test_addresses_are_filled_in(direct, workspace):
     a, b, out = (program.operand(x) for x in here(8, (2, 8), 8))
     x, y = program.empty((100,), torch.int8), program.empty((3, 100), torch.int32)
     Kernel(first)((5,), a, 7, x, table, None, BLOCK=32)
-    Kernel(second)((2, 3), b[1, 2:], x, y[1].behind(4), Address(4096, torch.int8), out, y, 2.5)
+    Kernel(second)(
+        (2, 3), b[1, 2:], x, y[1].behind(4), Address(4096, torch.int8), out, y, 2.5
+    )
     direct(program)
     assert program.nbytes == 1280 + 100
     for _ in range(2):
         tensors = here(8, (2, 8), 8)
         program(*tensors)
         at = [*(t.data_ptr() for t in tensors), workspace[-1].data_ptr()]
-        assert first.calls.pop() == ((5, 1, 1), 100, at[0], 7, at[3] + 1280, table.data_ptr(), None)
+        assert first.calls.pop() == (
+            (5, 1, 1),
+            100,
+            at[0],
+            7,
+            at[3] + 1280,
+            table.data_ptr(),
+            None,
+        )
         values = at[1] + 80, at[3] + 1280, at[3] + 416, 4096, at[2], at[3], 2.5
         assert second.calls.pop() == ((2, 3, 1), 100, *values)
 
 
 def test_new_variants_are_compiled_side_by_side_and_each_once(direct):
     class Slow(Kernel):
-        """A kernel whose variants but the first are not compiled before two others are being compiled as well."""
+        """A kernel whose variants but the first are not compiled before two others are
+        being compiled as well.
+        """
 
         def new_variant(self, arguments, constants):
             return None if (key := (self, arguments[1])) in compiled else key
@@ -435,7 +551,16 @@ def test_addresses_in_tuples_are_filled_in(direct, workspace):
         program(*tensors)
         first, last = (t.data_ptr() for t in tensors)
         at = workspace[-1].data_ptr()
-        assert entry.calls.pop()[2:] == (7, first, 3, at, table.data_ptr(), None, at, last)
+        assert entry.calls.pop()[2:] == (
+            7,
+            first,
+            3,
+            at,
+            table.data_ptr(),
+            None,
+            at,
+            last,
+        )
 
 
 def test_buffers_in_tuples_are_steps_and_become_tensors():
@@ -480,7 +605,9 @@ def test_known_addresses_are_launched_on_the_stream_of_the_call(direct):
     for i in [0, 1, 0, 0, 1, *range(40), 0]:
         direct.streams[0] = 200 if i % 3 else 100
         program(tensors[i], tensors[-1])
-        wanted.append((direct.streams[0] + 1, tensors[i].data_ptr(), tensors[-1].data_ptr()))
+        wanted.append(
+            (direct.streams[0] + 1, tensors[i].data_ptr(), tensors[-1].data_ptr())
+        )
     assert [call[1:] for call in entry.calls] == wanted
     assert 0 < len(program._bound) <= programs._BOUND
 
@@ -504,7 +631,13 @@ def test_functions_are_called_between_launches_with_tensors(direct):
     a, out = (program.operand(x) for x in here((2, 3), (2, 3)))
     scratch = program.empty((3,), torch.float64)
     Kernel(first)((1,), a)
-    program.call(lambda x, s, y, n: (order.append("called"), s.copy_(n * x), y.copy_(s)), a[1], scratch, out[0], 2)
+    program.call(
+        lambda x, s, y, n: (order.append("called"), s.copy_(n * x), y.copy_(s)),
+        a[1],
+        scratch,
+        out[0],
+        2,
+    )
     Kernel(second)((1,), out)
     direct(program)
     for i in range(2):
@@ -517,17 +650,34 @@ def test_functions_are_called_between_launches_with_tensors(direct):
     assert program._bound == {}
 
 
-def test_tensor_maps_are_made_for_the_addresses_of_a_run(direct, workspace, monkeypatch):
+def test_tensor_maps_are_made_for_the_addresses_of_a_run(
+    direct, workspace, monkeypatch
+):
     monkeypatch.setattr(
         TensorMap,
         "packed",
-        lambda self: ("map", self.place if isinstance(self.place, int) else "buffer", self.shape),
+        lambda self: (
+            "map",
+            self.place if isinstance(self.place, int) else "buffer",
+            self.shape,
+        ),
     )
-    entry, program, table = Entry(), Program(DEVICE), torch.zeros(1024, dtype=torch.int8)
+    entry, program, table = (
+        Entry(),
+        Program(DEVICE),
+        torch.zeros(1024, dtype=torch.int8),
+    )
     a = program.operand(torch.zeros((4, 512), dtype=torch.int8))
-    scratch, other = program.empty((2, 512), torch.int8), program.empty((256,), torch.int8)
+    scratch, other = (
+        program.empty((2, 512), torch.int8),
+        program.empty((256,), torch.int8),
+    )
     layout = 2, 256, 256, (64, 64)
-    maps = [tensor_map(a[1], *layout, start=16), tensor_map(scratch, *layout, start=512), tensor_map(table, *layout)]
+    maps = [
+        tensor_map(a[1], *layout, start=16),
+        tensor_map(scratch, *layout, start=512),
+        tensor_map(table, *layout),
+    ]
     Kernel(entry)((1,), 3, *maps, other, a)
     direct(program)
     for _ in range(2):
@@ -570,7 +720,10 @@ def test_threads_enter_kernels_with_their_own_addresses(direct):
     Kernel(entry)((1,), *(program.operand(x) for x in here(4, 4)))
     direct(program)
     pairs = [here(4, 4) for _ in range(20)]
-    threads = [threading.Thread(target=lambda p=p: [program(*p) for _ in range(5)]) for p in pairs]
+    threads = [
+        threading.Thread(target=lambda p=p: [program(*p) for _ in range(5)])
+        for p in pairs
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -603,7 +756,9 @@ def test_zeros_are_cleared_by_the_first_launch(direct, workspace, monkeypatch):
 class TestOnGpu:
     pytestmark = pytest.mark.gpu
 
-    def test_programs_enter_kernels_past_the_jit_in_captures_and_on_streams(self, monkeypatch):
+    def test_programs_enter_kernels_past_the_jit_in_captures_and_on_streams(
+        self, monkeypatch
+    ):
         program = written()
         x, y = (torch.rand(40, dtype=torch.float64, device=DEVICE) for _ in range(2))
         want, found = torch.zeros_like(x), torch.zeros_like(x)

@@ -1,4 +1,6 @@
-"""INT8 products of residues and exact INT8 products equal the integer products of NumPy."""
+"""INT8 products of residues and exact INT8 products equal the integer products of
+NumPy.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,13 @@ from hifigemm.engines.kernels.residue_gemm import (
     residue_constants,
     residue_gemm,
 )
-from hifigemm.engines.kernels.tiles import KERNELS, ProductShape, gpu_of, tile_for, valid_tiles
+from hifigemm.engines.kernels.tiles import (
+    KERNELS,
+    ProductShape,
+    gpu_of,
+    tile_for,
+    valid_tiles,
+)
 from hifigemm.numerics.residues import complex_moduli, real_moduli
 
 HAS_GPU = torch.cuda.is_available()
@@ -34,16 +42,22 @@ def up(x, multiple):
 def random_residues(rng, batch, planes, vectors, k, extreme=False):
     """int8 (batch, planes, vectors, k_pitch), zero beyond k; extreme: all -128."""
     x = np.zeros((batch, planes, vectors, up(k, 16)), np.int8)
-    x[..., :k] = -128 if extreme else rng.integers(-128, 128, (batch, planes, vectors, k))
+    x[..., :k] = (
+        -128 if extreme else rng.integers(-128, 128, (batch, planes, vectors, k))
+    )
     return torch.from_numpy(x).to(DEVICE)
 
 
 def empty_products(batch, planes, m, n):
-    return torch.full((batch, planes, up(m, 128), up(n, 256)), 77, dtype=torch.int8, device=DEVICE)
+    return torch.full(
+        (batch, planes, up(m, 128), up(n, 256)), 77, dtype=torch.int8, device=DEVICE
+    )
 
 
 def product(x, y):
-    """x y.T of integer stacks, exactly: int64 from products in float64 of sums below 2**53."""
+    """x y.T of integer stacks, exactly: int64 from products in float64 of sums below
+    2**53.
+    """
     wide = torch.matmul(x.double(), y.double().mT)
     return wide.cpu().numpy().astype(np.int64)
 
@@ -56,7 +70,9 @@ def check(left, right, moduli, out, m, n, **options):
 
 @pytest.mark.parametrize("p", MODULI)
 def test_constants_reduce_every_accumulator(p):
-    """The fused multiply-add on integers: f and inv have 24 bits, the sum stays below 2**63."""
+    """The fused multiply-add on integers: f and inv have 24 bits, the sum stays below
+    2**63.
+    """
     word, added, inverse_bits, addend_bits, minus_p, _, _, _ = constants_of(p)
     c = np.array([word], "<i4").view(np.int8).astype(np.int64)
     assert all((c[j] - 2 ** (8 * j)) % p == 0 for j in range(4))
@@ -66,7 +82,10 @@ def test_constants_reduce_every_accumulator(p):
     f = added - base + sums + 2**23
     assert f.min() >= 2**23
     assert f.max() < 2**24
-    inverse, addend = (struct.unpack("f", struct.pack("i", bits))[0] for bits in (inverse_bits, addend_bits))
+    inverse, addend = (
+        struct.unpack("f", struct.pack("i", bits))[0]
+        for bits in (inverse_bits, addend_bits)
+    )
     mantissa, shift = int(inverse * 2.0**40), 40
     while mantissa % 2 == 0:
         mantissa, shift = mantissa // 2, shift - 1
@@ -84,24 +103,39 @@ def test_constants_reduce_every_accumulator(p):
 
 @pytest.mark.parametrize("p", MODULI)
 def test_portable_reduction_is_exact(p):
-    """Every t = h c + l, with and without contraction of the multiply-add: the rounded quotient gives an INT8."""
+    """Every t = h c + l, with and without contraction of the multiply-add: the rounded
+    quotient gives an INT8.
+    """
     constants = constants_of(p)
     inverse = np.array([constants[2]], np.int32).view(np.float32)[0]
     c = constants[5]
     assert (c - 2**16) % p == 0
     reach = 2**15 * (abs(c) + 1)
     t = np.arange(-reach, reach + 1, dtype=np.int32)
-    for q in (np.rint(t.astype(np.float32) * inverse), np.rint(t.astype(np.float64) * np.float64(inverse))):
+    for q in (
+        np.rint(t.astype(np.float32) * inverse),
+        np.rint(t.astype(np.float64) * np.float64(inverse)),
+    ):
         r = t - q.astype(np.int32) * p
         wrapped = r.astype(np.int8).astype(np.int32)
         assert not ((wrapped - t) % p).any()
 
 
 def test_constants_are_made_once():
-    assert residue_constants((256, 255), DEVICE) is residue_constants((256, 255), DEVICE)
+    assert residue_constants((256, 255), DEVICE) is residue_constants(
+        (256, 255), DEVICE
+    )
 
 
-SHAPES = [(1, 1, 1), (1, 17, 16), (33, 45, 100), (128, 256, 128), (129, 257, 130), (7, 300, 31), (200, 3, 257)]
+SHAPES = [
+    (1, 1, 1),
+    (1, 17, 16),
+    (33, 45, 100),
+    (128, 256, 128),
+    (129, 257, 130),
+    (7, 300, 31),
+    (200, 3, 257),
+]
 
 
 @pytest.mark.parametrize(("m", "n", "k"), SHAPES)
@@ -129,28 +163,60 @@ def test_triangles_are_right_on_and_below_the_diagonal(tile, m):
     rng = np.random.default_rng(m)
     rows = random_residues(rng, 2, 2, m, 40)
     out = empty_products(2, 2, m, m)
-    residue_gemm(rows, rows, residue_constants((256, 253), DEVICE), out, config=tile, triangle=True)
+    residue_gemm(
+        rows,
+        rows,
+        residue_constants((256, 253), DEVICE),
+        out,
+        config=tile,
+        triangle=True,
+    )
     found = out[:, :, :m, :m].cpu().numpy().astype(np.int64)
-    assert not np.tril((found - product(rows, rows)) % np.array([256, 253])[:, None, None]).any()
+    assert not np.tril(
+        (found - product(rows, rows)) % np.array([256, 253])[:, None, None]
+    ).any()
     square = np.arange(m) // max(tile.block_m, tile.block_n)
     assert (found[:, :, square[:, None] < square[None, :]] == 77).all()
 
 
-@pytest.mark.parametrize(("left_batch", "right_batch"), [(1, 3), (3, 1), (3, 3), (1, 1)])
+@pytest.mark.parametrize(
+    ("left_batch", "right_batch"), [(1, 3), (3, 1), (3, 3), (1, 1)]
+)
 def test_batches_are_broadcast(left_batch, right_batch):
     rng = np.random.default_rng(left_batch)
-    left, right = random_residues(rng, left_batch, 2, 20, 40), random_residues(rng, right_batch, 2, 30, 40)
-    check(left, right, (255, 29), empty_products(max(left_batch, right_batch), 2, 20, 30), 20, 30)
+    left, right = (
+        random_residues(rng, left_batch, 2, 20, 40),
+        random_residues(rng, right_batch, 2, 30, 40),
+    )
+    check(
+        left,
+        right,
+        (255, 29),
+        empty_products(max(left_batch, right_batch), 2, 20, 30),
+        20,
+        30,
+    )
 
 
 @pytest.mark.parametrize("kernels", [KERNELS, ("triton",)])
 def test_strided_views_are_operands(kernels):
     plain = kernels == ("triton",)
     rng = np.random.default_rng(5)
-    left, right = random_residues(rng, 4, 5, 60, 112)[1:3, 1::2, 7:40], random_residues(rng, 1, 5, 50, 112)[:, :2, 3:]
+    left, right = (
+        random_residues(rng, 4, 5, 60, 112)[1:3, 1::2, 7:40],
+        random_residues(rng, 1, 5, 50, 112)[:, :2, 3:],
+    )
     tile = tile_for(ProductShape(33, 47, 112, 4), gpu_of(DEVICE), kernels)
     whole = torch.full((4, 3, 128, 256), 77, dtype=torch.int8, device=DEVICE)
-    check(left, right, (251, 256), whole[1:3, :2] if plain else whole[1:3, :2].contiguous(), 33, 47, config=tile)
+    check(
+        left,
+        right,
+        (251, 256),
+        whole[1:3, :2] if plain else whole[1:3, :2].contiguous(),
+        33,
+        47,
+        config=tile,
+    )
     if plain:
         assert (whole[0] == 77).all()
         assert (whole[:, 2] == 77).all()
@@ -160,27 +226,55 @@ def test_strided_views_are_operands(kernels):
 @pytest.mark.parametrize("k_block", [16, 48, 128])
 def test_blocks_of_k_are_added(tile, k_block):
     rng = np.random.default_rng(k_block)
-    left, right = random_residues(rng, 2, 2, 40, 300), random_residues(rng, 1, 2, 20, 300)
-    check(left, right, (256, 199), empty_products(2, 2, 40, 20), 40, 20, k_block=k_block, config=tile)
+    left, right = (
+        random_residues(rng, 2, 2, 40, 300),
+        random_residues(rng, 1, 2, 20, 300),
+    )
+    check(
+        left,
+        right,
+        (256, 199),
+        empty_products(2, 2, 40, 20),
+        40,
+        20,
+        k_block=k_block,
+        config=tile,
+    )
 
 
 @pytest.mark.parametrize("sign", [1, -1])
 def test_extreme_accumulators_are_reduced(sign):
-    """Accumulators at the limit of K_BLOCK, k (-128)**2 = 2145386496, then a second block that adds their residues."""
+    """Accumulators at the limit of K_BLOCK, k (-128)**2 = 2145386496, then a second
+    block that adds their residues.
+    """
     moduli = tuple(MODULI) if HAS_GPU else (256, 255)
-    left = torch.full((1, len(moduli), 1, K_BLOCK + 16), -128, dtype=torch.int8, device=DEVICE)
+    left = torch.full(
+        (1, len(moduli), 1, K_BLOCK + 16), -128, dtype=torch.int8, device=DEVICE
+    )
     right = left if sign == 1 else -1 - left
-    check(left, right, moduli, empty_products(1, len(moduli), 1, 1), 1, 1, config=EXTREME)
+    check(
+        left, right, moduli, empty_products(1, len(moduli), 1, 1), 1, 1, config=EXTREME
+    )
 
 
 @pytest.mark.parametrize("tile", [PLAIN[0], *HOPPER], ids=str)
 @pytest.mark.parametrize(
     ("number", "least", "most"),
-    [(5, 5, 5), (4, 5, 9), (10, 5, 9), (-(2**62), -(2**63), 0), (2**62, 2**61, 2**63 - 1), (2**61 - 1, 2**61, 2**62)],
+    [
+        (5, 5, 5),
+        (4, 5, 9),
+        (10, 5, 9),
+        (-(2**62), -(2**63), 0),
+        (2**62, 2**61, 2**63 - 1),
+        (2**61 - 1, 2**61, 2**62),
+    ],
 )
 def test_a_predicate_decides_on_the_device(tile, number, least, most):
     rng = np.random.default_rng(9)
-    left, right = random_residues(rng, 1, 2, 40, 300), random_residues(rng, 1, 2, 20, 300)
+    left, right = (
+        random_residues(rng, 1, 2, 40, 300),
+        random_residues(rng, 1, 2, 20, 300),
+    )
     out, predicate = empty_products(1, 2, 40, 20), torch.tensor([number], device=DEVICE)
     residue_gemm(
         left,
@@ -192,7 +286,16 @@ def test_a_predicate_decides_on_the_device(tile, number, least, most):
         predicate=(predicate, least, most),
     )
     if least <= number <= most:
-        check(left, right, (256, 199), want := empty_products(1, 2, 40, 20), 40, 20, k_block=128, config=tile)
+        check(
+            left,
+            right,
+            (256, 199),
+            want := empty_products(1, 2, 40, 20),
+            40,
+            20,
+            k_block=128,
+            config=tile,
+        )
         assert torch.equal(out[:, :, :40, :20], want[:, :, :40, :20])
     else:
         assert (out == 77).all()
@@ -209,7 +312,10 @@ def test_empty_products(m, n, k):
 
 def test_what_does_not_fit_is_refused():
     table = residue_constants((256, 255), DEVICE)
-    x, out = torch.zeros((1, 2, 8, 32), dtype=torch.int8, device=DEVICE), empty_products(1, 2, 8, 8)
+    x, out = (
+        torch.zeros((1, 2, 8, 32), dtype=torch.int8, device=DEVICE),
+        empty_products(1, 2, 8, 8),
+    )
     for k_block in (0, 8, K_BLOCK + 16):
         with pytest.raises(ValueError, match=f"k_block = {k_block} "):
             residue_gemm(x, x, table, out, k_block=k_block)
@@ -237,11 +343,18 @@ def test_exact_products_of_any_strides(tile, order):
     assert np.array_equal(found.cpu().numpy(), product(a, b.mT))
 
 
-@pytest.mark.parametrize(("m", "n", "k"), [(1, 1, 1), (3, 5, 7), (64, 1, 33), (1, 130, 200), (0, 3, 4), (3, 4, 0)])
+@pytest.mark.parametrize(
+    ("m", "n", "k"),
+    [(1, 1, 1), (3, 5, 7), (64, 1, 33), (1, 130, 200), (0, 3, 4), (3, 4, 0)],
+)
 def test_exact_products_of_any_shape(m, n, k):
     rng = np.random.default_rng([m, n, k])
-    a = torch.from_numpy(rng.integers(-128, 128, (3, 2 * m, k + 3), dtype=np.int8)).to(DEVICE)[:, ::2, 2 : k + 2]
-    b = torch.from_numpy(rng.integers(-128, 128, (3, k, 2 * n + 1), dtype=np.int8)).to(DEVICE)[:, :, 1::2]
+    a = torch.from_numpy(rng.integers(-128, 128, (3, 2 * m, k + 3), dtype=np.int8)).to(
+        DEVICE
+    )[:, ::2, 2 : k + 2]
+    b = torch.from_numpy(rng.integers(-128, 128, (3, k, 2 * n + 1), dtype=np.int8)).to(
+        DEVICE
+    )[:, :, 1::2]
     assert np.array_equal(exact_int8_gemm(a, b).cpu().numpy(), product(a, b.mT))
 
 
@@ -253,12 +366,17 @@ class TestOnGpu:
     def test_large_products(self, tile, m, n, k):
         rng = np.random.default_rng([m, n, k])
         moduli = real_moduli()[:14]
-        left, right = random_residues(rng, 1, 14, m, k), random_residues(rng, 1, 14, n, k)
+        left, right = (
+            random_residues(rng, 1, 14, m, k),
+            random_residues(rng, 1, 14, n, k),
+        )
         check(left, right, moduli, empty_products(1, 14, m, n), m, n, config=tile)
 
     @pytest.mark.parametrize("tile", HOPPER if HAS_GPU else [], ids=str)
     def test_pipelines_and_waves_are_filled(self, tile):
-        """Fewer steps of k than stages, one tile, tiles that leave a wave half full, batches and views of planes."""
+        """Fewer steps of k than stages, one tile, tiles that leave a wave half full,
+        batches and views of planes.
+        """
         rng = np.random.default_rng(3)
         for batch, planes, m, n, k in (
             (1, 1, 1, 1, 16),
@@ -266,32 +384,90 @@ class TestOnGpu:
             (2, 5, 512, 512, 640),
             (3, 2, 65, 1, 1),
         ):
-            left, right = random_residues(rng, batch, planes, m, k), random_residues(rng, 1, planes, n, k)
+            left, right = (
+                random_residues(rng, batch, planes, m, k),
+                random_residues(rng, 1, planes, n, k),
+            )
             moduli = real_moduli()[:planes]
-            check(left, right, moduli, empty_products(batch, planes, m, n), m, n, config=tile)
-        left, right = random_residues(rng, 3, 4, 300, 272)[1:, 1:3, 100:], random_residues(rng, 2, 4, 200, 272)[:, 2:]
-        check(left, right, (255, 256), empty_products(2, 2, 200, 200), 200, 200, config=tile)
+            check(
+                left,
+                right,
+                moduli,
+                empty_products(batch, planes, m, n),
+                m,
+                n,
+                config=tile,
+            )
+        left, right = (
+            random_residues(rng, 3, 4, 300, 272)[1:, 1:3, 100:],
+            random_residues(rng, 2, 4, 200, 272)[:, 2:],
+        )
+        check(
+            left,
+            right,
+            (255, 256),
+            empty_products(2, 2, 200, 200),
+            200,
+            200,
+            config=tile,
+        )
 
     @pytest.mark.parametrize("tile", HOPPER if HAS_GPU else [], ids=str)
-    @pytest.mark.parametrize("n", [1, 32, 33, 64, 65, 128, 129, 256 + 1, 256 + 64, 256 + 65, 256 + 128, 256 + 129, 511])
+    @pytest.mark.parametrize(
+        "n",
+        [
+            1,
+            32,
+            33,
+            64,
+            65,
+            128,
+            129,
+            256 + 1,
+            256 + 64,
+            256 + 65,
+            256 + 128,
+            256 + 129,
+            511,
+        ],
+    )
     def test_edges_of_planes(self, tile, n):
-        """Tiles of every width, warpgroups that skip a tile, and blocks of k that are added."""
+        """Tiles of every width, warpgroups that skip a tile, and blocks of k that are
+        added.
+        """
         rng = np.random.default_rng(n)
         for m in (1, 64, 65, 129, 192, 193):
-            left, right = random_residues(rng, 2, 3, m, 700), random_residues(rng, 1, 3, n, 700)
+            left, right = (
+                random_residues(rng, 2, 3, m, 700),
+                random_residues(rng, 1, 3, n, 700),
+            )
             for k_block in (704, 256):
                 out = empty_products(2, 3, m, n)
-                check(left, right, (256, 255, 199), out, m, n, k_block=k_block, config=tile)
+                check(
+                    left,
+                    right,
+                    (256, 255, 199),
+                    out,
+                    m,
+                    n,
+                    k_block=k_block,
+                    config=tile,
+                )
 
     def test_planes_that_are_not_rows_of_one_matrix_take_the_plain_kernel(self):
         rng = np.random.default_rng(4)
-        flat = torch.from_numpy(rng.integers(-128, 128, 1 << 20, dtype=np.int8)).to(DEVICE)
+        flat = torch.from_numpy(rng.integers(-128, 128, 1 << 20, dtype=np.int8)).to(
+            DEVICE
+        )
         left = flat.as_strided((1, 2, 512, 512), (0, 512 * 512 + 16, 512, 1))
         check(left, left, (256, 255), empty_products(1, 2, 512, 512), 512, 512)
 
     def test_streams_and_graph_captures(self):
         rng = np.random.default_rng(6)
-        left, right = random_residues(rng, 1, 3, 512, 512), random_residues(rng, 1, 3, 512, 512)
+        left, right = (
+            random_residues(rng, 1, 3, 512, 512),
+            random_residues(rng, 1, 3, 512, 512),
+        )
         moduli, out = real_moduli()[:3], empty_products(1, 3, 512, 512)
         table = residue_constants(moduli, DEVICE)
         for tile in TILES:

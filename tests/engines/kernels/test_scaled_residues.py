@@ -1,4 +1,6 @@
-"""Scales and residues of the kernels equal those of numerics: scales to the bit, residues as classes."""
+"""Scales and residues of the kernels equal those of numerics: scales to the bit,
+residues as classes.
+"""
 
 from __future__ import annotations
 
@@ -61,13 +63,23 @@ FAMILIES = {
     "subnormal": lambda rng, shape: gen.subnormal(rng, shape, np.float64),
     "zeros": lambda rng, shape: np.full(shape, -0.0),
     "largest": lambda rng, shape: rng.choice([-1, 1], shape) * np.finfo(np.float64).max,
-    "smallest": lambda rng, shape: rng.choice([-1, 1], shape) * np.finfo(np.float64).smallest_subnormal,
-    "powers_of_two": lambda rng, shape: rng.choice([-1, 1], shape) * 2.0 ** rng.integers(-8, 8, shape),
-    "wide": lambda rng, shape: rng.uniform(-1, 1, shape) * 10.0 ** rng.integers(-300, 300, shape),
+    "smallest": lambda rng, shape: (
+        rng.choice([-1, 1], shape) * np.finfo(np.float64).smallest_subnormal
+    ),
+    "powers_of_two": lambda rng, shape: (
+        rng.choice([-1, 1], shape) * 2.0 ** rng.integers(-8, 8, shape)
+    ),
+    "wide": lambda rng, shape: (
+        rng.uniform(-1, 1, shape) * 10.0 ** rng.integers(-300, 300, shape)
+    ),
     "integers": lambda rng, shape: rng.integers(-3, 4, shape).astype(np.float64),
-    "halves": lambda rng, shape: rng.integers(-9, 10, shape) * 2.0**-60 + rng.choice([0, 1], shape),
+    "halves": lambda rng, shape: (
+        rng.integers(-9, 10, shape) * 2.0**-60 + rng.choice([0, 1], shape)
+    ),
     "single": single,
-    "near_powers": lambda rng, shape: np.nextafter(2.0 ** rng.integers(-4, 5, shape), rng.choice([-9, 99], shape)),
+    "near_powers": lambda rng, shape: np.nextafter(
+        2.0 ** rng.integers(-4, 5, shape), rng.choice([-9, 99], shape)
+    ),
 }
 
 
@@ -75,12 +87,17 @@ def make(name, rng, shape, dtype=np.float64):
     dtype = np.dtype(dtype)
     real = np.finfo(dtype).dtype
     with np.errstate(over="ignore", under="ignore"):
-        planes = [np.nan_to_num(FAMILIES[name](rng, shape).astype(real)) for _ in range(1 + (dtype.kind == "c"))]
+        planes = [
+            np.nan_to_num(FAMILIES[name](rng, shape).astype(real))
+            for _ in range(1 + (dtype.kind == "c"))
+        ]
     return planes[0] if len(planes) == 1 else (planes[0] + 1j * planes[1]).astype(dtype)
 
 
 def run(function, *args, **options):
-    """The kernels of the interpreter compute with Inf and NaN as a GPU does, without a word."""
+    """The kernels of the interpreter compute with Inf and NaN as a GPU does, without a
+    word.
+    """
     with np.errstate(all="ignore"):
         return function(*args, **options)
 
@@ -90,7 +107,9 @@ def on_device(x):
 
 
 def finite(x, axis):
-    """The operand with zeros for vectors that hold an Inf or NaN, and which vectors are finite."""
+    """The operand with zeros for vectors that hold an Inf or NaN, and which vectors are
+    finite.
+    """
     keep = np.isfinite(x).all(axis=axis, keepdims=True)
     return np.where(keep, x, 0), keep.squeeze(axis)
 
@@ -100,17 +119,27 @@ def check_scale(x, axis, moduli, scale, balance=0):
     expected = scaling.norm_scale(x, axis, moduli, balance, BLOCK_ENTRIES)
     exponent, nearest = (t.cpu().numpy() for t in scale)
     assert exponent.dtype == nearest.dtype == np.int32
-    np.testing.assert_array_equal(exponent, np.where(keep, expected.exponent.squeeze(axis), NOT_FINITE))
+    np.testing.assert_array_equal(
+        exponent, np.where(keep, expected.exponent.squeeze(axis), NOT_FINITE)
+    )
     np.testing.assert_array_equal(nearest[keep], expected.nearest.squeeze(axis)[keep])
 
 
 def check_parts(x, axis, moduli, scale, planes):
     """Residues of round_to_integers with the given scale, K-major, zero beyond k."""
     x, keep = finite(x, axis)
-    rows = np.repeat(moduli.moduli, [1 if x.dtype.kind != "c" else 2 if j else 3 for j in moduli.splits])
-    exponent, nearest = (np.expand_dims(t.cpu().numpy(), axis).astype(np.int64) for t in scale)
+    rows = np.repeat(
+        moduli.moduli,
+        [1 if x.dtype.kind != "c" else 2 if j else 3 for j in moduli.splits],
+    )
+    exponent, nearest = (
+        np.expand_dims(t.cpu().numpy(), axis).astype(np.int64) for t in scale
+    )
     exponent = np.where(np.expand_dims(keep, axis), exponent, 0)
-    integers = [scaling.round_to_integers(c, exponent, nearest.astype(bool)) for c in components(x)]
+    integers = [
+        scaling.round_to_integers(c, exponent, nearest.astype(bool))
+        for c in components(x)
+    ]
     found = [crt.residues(z, moduli.moduli) for z in integers]
     expected = product_operands(found, moduli) if len(found) == 2 else found[0]
     expected = np.moveaxis(expected, 0, 1).astype(np.int64)
@@ -118,7 +147,10 @@ def check_parts(x, axis, moduli, scale, planes):
     found = planes.cpu().numpy()
     k = x.shape[axis]
     assert found.dtype == np.int8
-    assert found.shape == (*expected.shape[:3], -(-k // 128) * 128 if k >= 1024 else -(-k // 16) * 16)
+    assert found.shape == (
+        *expected.shape[:3],
+        -(-k // 128) * 128 if k >= 1024 else -(-k // 16) * 16,
+    )
     assert not found[..., k:].any()
     differ = (found[..., :k] - expected) % rows[:, None, None] != 0
     assert not (differ & keep[:, None, :, None]).any()
@@ -128,10 +160,14 @@ def check(operands, moduli, balances=(0, 0), config=None):
     """Everything for one or two (array or tensor, axis); returns the planes."""
     given = tuple((on_device(x), axis) for x, axis in operands)
     arrays = [(x.resolve_conj().cpu().numpy(), axis) for x, axis in given]
-    planes, scales = run(scaled_residues, given, moduli, balances=balances, config=config)
+    planes, scales = run(
+        scaled_residues, given, moduli, balances=balances, config=config
+    )
     alone = run(norm_scales, given, moduli, balances, config)
     again, _ = run(scaled_residues, given, moduli, scales, balances, config=config)
-    for (x, axis), part, scale, balance, other, repeated in zip(arrays, planes, scales, balances, alone, again):
+    for (x, axis), part, scale, balance, other, repeated in zip(
+        arrays, planes, scales, balances, alone, again
+    ):
         check_scale(x, axis, moduli, scale, balance)
         check_parts(x, axis, moduli, scale, part)
         keep = (scale.exponent != NOT_FINITE)[:, None, :, None]
@@ -141,7 +177,10 @@ def check(operands, moduli, balances=(0, 0), config=None):
 
 
 def pair(name, rng, m, k, n, dtype=np.float64, batch=(1, 1)):
-    return (make(name, rng, (batch[0], m, k), dtype), 2), (make(name, rng, (batch[1], n, k), dtype).swapaxes(1, 2), 1)
+    return (make(name, rng, (batch[0], m, k), dtype), 2), (
+        make(name, rng, (batch[1], n, k), dtype).swapaxes(1, 2),
+        1,
+    )
 
 
 @pytest.mark.thinned(5)
@@ -150,7 +189,10 @@ def pair(name, rng, m, k, n, dtype=np.float64, batch=(1, 1)):
 def test_scales_and_residues_equal_numerics(name, dtype):
     rng = np.random.default_rng([1, *name.encode()])
     is_complex = np.dtype(dtype).kind == "c"
-    check(pair(name, rng, 5, 270, 3, dtype), crt.moduli_set(14 if dtype is np.float64 else 5, is_complex))
+    check(
+        pair(name, rng, 5, 270, 3, dtype),
+        crt.moduli_set(14 if dtype is np.float64 else 5, is_complex),
+    )
 
 
 @pytest.mark.thinned(5)
@@ -158,7 +200,11 @@ def test_scales_and_residues_equal_numerics(name, dtype):
 @pytest.mark.parametrize("k", [1, 15, 16, 255, 256, 257, 1025, 2100])
 def test_every_path_and_inner_dimension_gives_the_same(path, k):
     rng = np.random.default_rng(k)
-    check(pair("wide" if k % 2 else "phi", rng, 3, k, 5), crt.moduli_set(6, False), config=PATHS[path])
+    check(
+        pair("wide" if k % 2 else "phi", rng, 3, k, 5),
+        crt.moduli_set(6, False),
+        config=PATHS[path],
+    )
 
 
 @pytest.mark.thinned(3)
@@ -188,13 +234,19 @@ def test_vectors_with_inf_or_nan_are_marked_and_leave_the_others_alone(bad, dtyp
     if np.dtype(dtype).kind == "c":
         a[0, 4, 7] = complex(1, bad)
     for config in PATHS.values():
-        check(((a, 2), (b, 1)), crt.moduli_set(4, np.dtype(dtype).kind == "c"), config=config)
+        check(
+            ((a, 2), (b, 1)),
+            crt.moduli_set(4, np.dtype(dtype).kind == "c"),
+            config=config,
+        )
 
 
 @pytest.mark.thinned(5)
 @pytest.mark.parametrize("dtype", [np.float64, np.complex64, np.complex128])
 @pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize("name", ["phi", "full_range", "subnormal", "zeros", "largest", "near_powers"])
+@pytest.mark.parametrize(
+    "name", ["phi", "full_range", "subnormal", "zeros", "largest", "near_powers"]
+)
 def test_sizes_and_magnitudes_equal_numerics(name, path, dtype):
     rng = np.random.default_rng([11, *name.encode()])
     operands = pair(name, rng, 3, 600, 4, dtype, (2, 1))
@@ -205,13 +257,22 @@ def test_sizes_and_magnitudes_equal_numerics(name, path, dtype):
     alone, same = run(scaled_residues, given, moduli, config=PATHS[path])
     assert sizes.width == 1 + (np.dtype(dtype).kind == "c")
     total = 0
-    for (x, axis), low, part, other, found, again in zip(operands, sizes.magnitudes, planes, alone, scales, same):
-        e, norm, sums = (np.moveaxis(y, axis, 2)[..., 0] for y in error_ratio._sizes(x, axis, BLOCK_ENTRIES))
+    for (x, axis), low, part, other, found, again in zip(
+        operands, sizes.magnitudes, planes, alone, scales, same
+    ):
+        e, norm, sums = (
+            np.moveaxis(y, axis, 2)[..., 0]
+            for y in error_ratio._sizes(x, axis, BLOCK_ENTRIES)
+        )
         keep = np.isfinite(x).all(axis=axis) & x.any(axis=axis)
         own = slice(total, total + keep.size)
         total += keep.size
-        np.testing.assert_array_equal(sizes.exponents.cpu().numpy()[own][keep.ravel()], e.ravel()[keep.ravel()])
-        for y, want in zip(sizes.norms.cpu().numpy()[:, own] * 2.0**-scaling.NORM_BITS, (norm, sums)):
+        np.testing.assert_array_equal(
+            sizes.exponents.cpu().numpy()[own][keep.ravel()], e.ravel()[keep.ravel()]
+        )
+        for y, want in zip(
+            sizes.norms.cpu().numpy()[:, own] * 2.0**-scaling.NORM_BITS, (norm, sums)
+        ):
             np.testing.assert_array_equal(y, want.ravel())
         x = np.moveaxis(x, axis, 2)
         want = np.zeros((*x.shape[:2], sizes.width, 640))
@@ -226,15 +287,27 @@ def test_sizes_and_magnitudes_equal_numerics(name, path, dtype):
 
 @pytest.mark.parametrize("path", ["whole", "pieces"])
 def test_nothing_is_made_where_the_predicate_does_not_hold(path, monkeypatch):
-    """Outputs begin as ones, and counters of arrivals as zeros: programs that stayed would wait for those that left."""
+    """Outputs begin as ones, and counters of arrivals as zeros: programs that stayed
+    would wait for those that left.
+    """
     monkeypatch.setattr(scaled_residues_module, "empty", ones)
-    given = tuple((on_device(x), axis) for x, axis in pair("phi", np.random.default_rng(12), 20, 600, 3, batch=(2, 1)))
+    given = tuple(
+        (on_device(x), axis)
+        for x, axis in pair("phi", np.random.default_rng(12), 20, 600, 3, batch=(2, 1))
+    )
     moduli = crt.moduli_set(5, False)
     record = torch.tensor([2**40], dtype=torch.int64, device=DEVICE)
     want = tensors(run(sized_residues, given, moduli, config=PATHS[path]))
-    for least, most, holds in ((2**40, 2**40, True), (0, LARGEST, True), (2**40 + 1, LARGEST, False), (0, -1, False)):
+    for least, most, holds in (
+        (2**40, 2**40, True),
+        (0, LARGEST, True),
+        (2**40 + 1, LARGEST, False),
+        (0, -1, False),
+    ):
         predicate = record, least, most
-        found = tensors(run(sized_residues, given, moduli, config=PATHS[path], predicate=predicate))
+        found = tensors(
+            run(sized_residues, given, moduli, config=PATHS[path], predicate=predicate)
+        )
         for x, y in zip(found, want, strict=True):
             assert torch.equal(x, y if holds else torch.ones_like(y))
 
@@ -247,7 +320,13 @@ def ones(shape, dtype, like):
 def tensors(sized):
     """All tensors in what `sized_residues` returns."""
     planes, scales, sizes = sized
-    return [*planes, *(x for scale in scales for x in scale), sizes.exponents, sizes.norms, *sizes.magnitudes]
+    return [
+        *planes,
+        *(x for scale in scales for x in scale),
+        sizes.exponents,
+        sizes.norms,
+        *sizes.magnitudes,
+    ]
 
 
 def views(rng, dtype):
@@ -260,7 +339,10 @@ def views(rng, dtype):
     yield "one vector for all", x[:, :1].expand(2, 5, 66)
     yield "one entry for all", x[:, :, :1].expand(2, 5, 40)
     yield "one matrix for all", x[:1].expand(2, 5, 66)
-    yield "stack along k", on_device(make("phi", rng, (66, 5, 2), dtype)).permute(2, 1, 0)
+    yield (
+        "stack along k",
+        on_device(make("phi", rng, (66, 5, 2), dtype)).permute(2, 1, 0),
+    )
     if x.is_complex():
         yield "conjugate", x.conj()
 
@@ -274,14 +356,19 @@ def test_strides_do_not_matter(dtype, axis):
     for _, x in views(np.random.default_rng(5), dtype):
         x = x if axis == 2 else x.mT
         k = x.shape[axis]
-        second = (other[..., :k], 2) if axis == 1 else (other[..., :k].swapaxes(1, 2), 1)
+        second = (
+            (other[..., :k], 2) if axis == 1 else (other[..., :k].swapaxes(1, 2), 1)
+        )
         check(((x, axis), second), moduli)
         check((second, (x, axis)), moduli)
 
 
 @pytest.mark.parametrize("batch", [(1, 3), (3, 1), (2, 2)])
 def test_stacks_and_one_matrix_share_a_launch(batch):
-    check(pair("phi", np.random.default_rng(7), 5, 40, 6, batch=batch), crt.moduli_set(9, False))
+    check(
+        pair("phi", np.random.default_rng(7), 5, 40, 6, batch=batch),
+        crt.moduli_set(9, False),
+    )
 
 
 def test_scales_of_some_vectors_give_their_residues():
@@ -300,11 +387,16 @@ def test_given_exponents_may_exceed_those_of_the_norms(count):
     moduli = crt.moduli_set(count, False)
     a = make("phi", rng, (1, 6, 50))
     for shift, nearest in ((0, 1), (30, 1), (-20, 0), (40, 0)):
-        s = scaling.norm_scale(a, 2, moduli, 0, BLOCK_ENTRIES).exponent.squeeze(2) + shift
+        s = (
+            scaling.norm_scale(a, 2, moduli, 0, BLOCK_ENTRIES).exponent.squeeze(2)
+            + shift
+        )
         bits = max(int((s[..., None] + np.frexp(np.abs(a))[1]).max()), 0) + 1
         exponent = on_device(s.astype(np.int32))
         scale = VectorScale(exponent, torch.full_like(exponent, nearest))
-        planes, _ = run(scaled_residues, ((on_device(a), 2),), moduli, (scale,), bits=bits)
+        planes, _ = run(
+            scaled_residues, ((on_device(a), 2),), moduli, (scale,), bits=bits
+        )
         check_parts(a, 2, moduli, scale, planes[0])
 
 
@@ -312,9 +404,15 @@ def test_rounding_is_to_nearest_even_or_toward_zero_at_every_tie():
     moduli = crt.moduli_set(14, False)
     ties = np.arange(-64, 64) / 4
     near = np.concatenate([np.nextafter(ties, -99), ties, np.nextafter(ties, 99)])
-    big = (np.arange(-9, 10)[:, None] * 2.0**31 + np.arange(-9, 10)[None, :] / 4).ravel()
-    word = (np.arange(-9, 10)[:, None] * 1.5 * 2.0**30 + np.arange(-9, 10)[None, :] / 4).ravel()
-    x = np.concatenate([near, big, word, 2.0**53 - np.arange(30), -(2.0**52) + np.arange(30) / 2])[None, None]
+    big = (
+        np.arange(-9, 10)[:, None] * 2.0**31 + np.arange(-9, 10)[None, :] / 4
+    ).ravel()
+    word = (
+        np.arange(-9, 10)[:, None] * 1.5 * 2.0**30 + np.arange(-9, 10)[None, :] / 4
+    ).ravel()
+    x = np.concatenate(
+        [near, big, word, 2.0**53 - np.arange(30), -(2.0**52) + np.arange(30) / 2]
+    )[None, None]
     for nearest in (0, 1):
         values = x if nearest else x[..., np.abs(x[0, 0]) < 2**14]
         exponent = torch.zeros((1, 1), dtype=torch.int32, device=DEVICE)
@@ -324,7 +422,9 @@ def test_rounding_is_to_nearest_even_or_toward_zero_at_every_tie():
 
 
 def test_dp4a_constants_are_exact_for_every_sum():
-    """The last step of inline PTX, emulated: F - p round(F / p) fits INT8 for every F that the bytes can make."""
+    """The last step of inline PTX, emulated: F - p round(F / p) fits INT8 for every F
+    that the bytes can make.
+    """
     reach = 4 * DP4A_WORDS * 255 * 128
     sums = np.arange(-reach, reach + 1, dtype=np.int64)
     for p in sorted({*crt.real_moduli(), *crt.complex_moduli()}):
@@ -356,8 +456,13 @@ def test_dp4a_rows_give_the_residue(num_words):
         *packed, add, _, minus_p = table_row(factors, p, True)
         total = np.full(50, add - 0x4B000000 + 2**23, np.int64)
         for c, word in zip(packed, unsigned):
-            total += (np.frombuffer(struct.pack("i", c), np.int8).astype(np.int64) * _bytes(word)).sum(axis=1)
-        expected = [sum(f * int(w) for f, w in zip(factors, column)) % p for column in words.T]
+            total += (
+                np.frombuffer(struct.pack("i", c), np.int8).astype(np.int64)
+                * _bytes(word)
+            ).sum(axis=1)
+        expected = [
+            sum(f * int(w) for f, w in zip(factors, column)) % p for column in words.T
+        ]
         np.testing.assert_array_equal(total % p, expected)
         assert minus_p == -p
 
@@ -369,23 +474,41 @@ def test_ptx_gives_the_residues_of_complex_operands(pairs, num_words):
     rng = np.random.default_rng(num_words)
     count = 2 * num_words
     ends = np.array([0, 1, 2**31, 2**32 - 2, 2**32 - 1])
-    words = np.concatenate([rng.choice(ends, (count, 8)), rng.integers(0, 2**32, (count, 32))], axis=1)
-    x, y = (sum((words[i + n] - 2**31).astype(object) * UNIT**i for i in range(num_words)) for n in (0, num_words))
+    words = np.concatenate(
+        [rng.choice(ends, (count, 8)), rng.integers(0, 2**32, (count, 32))], axis=1
+    )
+    x, y = (
+        sum((words[i + n] - 2**31).astype(object) * UNIT**i for i in range(num_words))
+        for n in (0, num_words)
+    )
     moduli = crt.moduli_set(20, True)
     for p, j in zip(moduli.moduli, moduli.splits):
         rows = [pair_row(j, num_words, p)] if pairs else []
-        rows += [] if pairs else [table_row(factors_of((1, sign * j), num_words), p, True) for sign in (1, -1)]
+        rows += (
+            []
+            if pairs
+            else [
+                table_row(factors_of((1, sign * j), num_words), p, True)
+                for sign in (1, -1)
+            ]
+        )
         outputs = 3 - len(rows)
         text = ptx_of_residues.fn(count, outputs)
-        found = np.array([execute(text, words, row, outputs) for row in rows]).reshape(2, -1)
+        found = np.array([execute(text, words, row, outputs) for row in rows]).reshape(
+            2, -1
+        )
         assert ((found - np.array([x + j * y, x - j * y])) % p == 0).all()
 
 
 def execute(ptx, words, row, outputs):
-    """Residues by the PTX for four columns of words at a time, INT8: (outputs, columns)."""
+    """Residues by the PTX for four columns of words at a time, INT8: (outputs,
+    columns).
+    """
     done = []
     for at in range(0, words.shape[1], 4):
-        inputs = [int(w) for word in words for w in word[at : at + 4]] + [c for c in row for _ in range(4)]
+        inputs = [int(w) for word in words for w in word[at : at + 4]] + [
+            c for c in row for _ in range(4)
+        ]
         registers = {f"${outputs + i}": x & 0xFFFFFFFF for i, x in enumerate(inputs)}
         for line in ptx.strip("{ }").split(";"):
             if line.strip() and not line.strip().startswith(".reg"):
@@ -398,11 +521,21 @@ def execute(ptx, words, row, outputs):
 def _step(registers, op, rest):
     """One instruction on 32-bit patterns."""
     target, *args = [x.strip() for x in rest.split(",")]
-    x = [registers[a] if a in registers else int(a.replace("0f", "0x") if a.startswith("0f") else a, 0) for a in args]
+    x = [
+        registers[a]
+        if a in registers
+        else int(a.replace("0f", "0x") if a.startswith("0f") else a, 0)
+        for a in args
+    ]
     if op == "dp4a.u32.s32":
-        y = (_bytes(np.array([x[0]], np.uint32)) * np.array([x[1]], np.uint32).view(np.int8)).sum() + x[2]
+        y = (
+            _bytes(np.array([x[0]], np.uint32))
+            * np.array([x[1]], np.uint32).view(np.int8)
+        ).sum() + x[2]
     elif op == "fma.rn.f32":
-        u, v, w = (Fraction(float(np.array([z], np.uint32).view(np.float32)[0])) for z in x)
+        u, v, w = (
+            Fraction(float(np.array([z], np.uint32).view(np.float32)[0])) for z in x
+        )
         exact = u * v + w
         assert 2**23 <= exact < 2**24
         y = int(np.array([round(exact)], np.float32).view(np.uint32)[0])
@@ -412,9 +545,11 @@ def _step(registers, op, rest):
     elif op == "mov.b32":
         y = x[0]
     else:
-        y = {"sub.s32": lambda a, b: a - b, "add.s32": lambda a, b: a + b, "mad.lo.u32": lambda a, b, c: a * b + c}[op](
-            *x
-        )
+        y = {
+            "sub.s32": lambda a, b: a - b,
+            "add.s32": lambda a, b: a + b,
+            "mad.lo.u32": lambda a, b, c: a * b + c,
+        }[op](*x)
     registers[target] = int(y) & 0xFFFFFFFF
 
 
@@ -432,14 +567,23 @@ def test_words_hold_what_their_number_promises():
 
 @pytest.mark.parametrize(
     ("num_words", "dp4a", "warps"),
-    [(1, True, 4), (2, True, 4), (3, True, 8), (4, True, 8), (1, False, 4), (2, False, 8)],
+    [
+        (1, True, 4),
+        (2, True, 4),
+        (3, True, 8),
+        (4, True, 8),
+        (1, False, 4),
+        (2, False, 8),
+    ],
 )
 def test_threads_hold_fewer_integers_of_many_words(num_words, dp4a, warps):
     assert warps_for(4, num_words, dp4a=dp4a) == warps
     assert warps_for(32, num_words, dp4a=dp4a) == 32
 
 
-@pytest.mark.parametrize("dtype", [pytest.param(dtype, marks=pytest.mark.gpu) for dtype in DTYPES])
+@pytest.mark.parametrize(
+    "dtype", [pytest.param(dtype, marks=pytest.mark.gpu) for dtype in DTYPES]
+)
 def test_large_operands_on_a_gpu(dtype):
     is_complex = np.dtype(dtype).kind == "c"
     for m, k, n in ((130, 4096, 70), (9, 20000, 20), (300, 1000, 303)):
@@ -447,11 +591,18 @@ def test_large_operands_on_a_gpu(dtype):
         a, b = make("phi", rng, (1, m, k), dtype), make("wide", rng, (1, k, n), dtype)
         for count in (7, 14, 20):
             check(((a, 2), (b, 1)), crt.moduli_set(count, is_complex))
-            check(((b.swapaxes(1, 2), 2), (a.swapaxes(1, 2), 1)), crt.moduli_set(count, is_complex))
+            check(
+                ((b.swapaxes(1, 2), 2), (a.swapaxes(1, 2), 1)),
+                crt.moduli_set(count, is_complex),
+            )
 
 
 @pytest.mark.parametrize(
-    "config", [pytest.param(c, marks=pytest.mark.gpu) for c in (Config(8, 2), Config(16, 4), Config(16, 1))]
+    "config",
+    [
+        pytest.param(c, marks=pytest.mark.gpu)
+        for c in (Config(8, 2), Config(16, 4), Config(16, 1))
+    ],
 )
 def test_tiles_change_no_bits_on_a_gpu(config):
     rng = np.random.default_rng(10)

@@ -1,4 +1,6 @@
-"""Products of slices, scaled and rounded in one kernel: the bits of the scheme's steps, and what it compiles to."""
+"""Products of slices, scaled and rounded in one kernel: the bits of the scheme's steps,
+and what it compiles to.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ from hifigemm.numerics.slicing import words_of_diagonals
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 SMALL = Tile("triton", 32, 32, 64, 2, 4)
-pytestmark = pytest.mark.filterwarnings("ignore:(overflow|invalid value|divide by zero) encountered:RuntimeWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:(overflow|invalid value|divide by zero) encountered:RuntimeWarning"
+)
 
 
 def multiplied(count, a, b, shift=0):
@@ -27,8 +31,16 @@ def multiplied(count, a, b, shift=0):
     spec, k = engine_for("numpy").products["int8"], a.shape[2]
     bits = slice_bits_for(k, spec.k_block, spec.accumulator_max, spec.max_digit)
     x, y = (torch.from_numpy(np.ascontiguousarray(v)).to(DEVICE) for v in (a, b))
-    out = torch.empty((max(len(a), len(b)), a.shape[1], b.shape[2]), dtype=x.dtype, device=DEVICE)
-    slice_product(*slice_operands(((x, 2), (y, 1)), count, bits), out, k, shift=shift, operands=(x, y))
+    out = torch.empty(
+        (max(len(a), len(b)), a.shape[1], b.shape[2]), dtype=x.dtype, device=DEVICE
+    )
+    slice_product(
+        *slice_operands(((x, 2), (y, 1)), count, bits),
+        out,
+        k,
+        shift=shift,
+        operands=(x, y),
+    )
     return out.cpu().numpy()
 
 
@@ -38,11 +50,28 @@ def multiplied(count, a, b, shift=0):
 @pytest.mark.parametrize(
     "family",
     [
-        *("phi_1", "full_range", "subnormal", "largest", "cancelling", "ties", "overflowing", "underflowing"),
-        *("subnormal_times_large", "largest_times_smallest", "empty_rows_and_columns", "opposed_spans", "integers"),
+        *(
+            "phi_1",
+            "full_range",
+            "subnormal",
+            "largest",
+            "cancelling",
+            "ties",
+            "overflowing",
+            "underflowing",
+        ),
+        *(
+            "subnormal_times_large",
+            "largest_times_smallest",
+            "empty_rows_and_columns",
+            "opposed_spans",
+            "integers",
+        ),
     ],
 )
-def test_bits_are_those_of_the_scheme(family, count, dtype, make_pair, assert_same_bits):
+def test_bits_are_those_of_the_scheme(
+    family, count, dtype, make_pair, assert_same_bits
+):
     for m, k, n in ((9, 140, 35), (1, 1, 1)):
         a, b = make_pair(family, m, k, n, dtype)
         want = hg.matmul(a, b, scheme=hg.Ozaki1(num_slices=count), engine="numpy")
@@ -52,7 +81,9 @@ def test_bits_are_those_of_the_scheme(family, count, dtype, make_pair, assert_sa
 @pytest.mark.thinned(3)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("count", [3, 7])
-def test_long_sums_are_cut_where_the_accumulator_is_full(count, dtype, assert_same_bits, monkeypatch):
+def test_long_sums_are_cut_where_the_accumulator_is_full(
+    count, dtype, assert_same_bits, monkeypatch
+):
     """All slices at -128: every pair of a diagonal counts as much as it can."""
     rng = np.random.default_rng(1)
     digits = -sum(128 * 256.0**-p for p in range(count if dtype is np.float64 else 2))
@@ -71,13 +102,21 @@ def test_int32_holds_the_longest_sum(assert_same_bits):
     assert_same_bits(multiplied(2, a[None], a.T[None].copy())[0], want)
 
 
-@pytest.mark.parametrize("dtype", [pytest.param(np.float32, marks=pytest.mark.slow), np.float64])
+@pytest.mark.parametrize(
+    "dtype", [pytest.param(np.float32, marks=pytest.mark.slow), np.float64]
+)
 def test_special_values_and_stacks(dtype, make_pair, assert_same_bits):
-    a, b = (np.stack([x * dtype(2.0**e) for e in range(2)]) for x in make_pair("phi_1", 9, 30, 34, dtype))
+    a, b = (
+        np.stack([x * dtype(2.0**e) for e in range(2)])
+        for x in make_pair("phi_1", 9, 30, 34, dtype)
+    )
     a[0, 3, 5], a[1, 8, 0], b[1, 2, 33], b[0, 29, 1] = np.inf, np.nan, -np.inf, np.inf
     scheme = hg.Ozaki1(num_slices=4)
     for left, right in ((a, b), (a[:1], b)):
-        want, got = hg.matmul(left, right, scheme=scheme, engine="numpy"), multiplied(4, left, right)
+        want, got = (
+            hg.matmul(left, right, scheme=scheme, engine="numpy"),
+            multiplied(4, left, right),
+        )
         np.testing.assert_array_equal(got, want)
         assert_same_bits(np.nan_to_num(got), np.nan_to_num(want))
         want = hg.gemm(left, right, alpha=2.0**-1060, scheme=scheme, engine="numpy")
@@ -91,8 +130,14 @@ def test_bits_do_not_depend_on_tiles(make_pair, assert_same_bits):
         x, y = (torch.from_numpy(v).to(DEVICE) for v in (a, b))
         made = slice_operands(((x, 2), (y, 1)), count, 8)
         assert high is None or words_of_diagonals(130, count, 8)[0] >= high
-        for tile in (SMALL, Tile("triton", 64, 32, 128, 2, 4, 1), Tile("triton", 16, 64, 32, 2, 4, 3)):
-            out = torch.empty((1, 45, 40), dtype=torch.float64, device=DEVICE).transpose(1, 2)
+        for tile in (
+            SMALL,
+            Tile("triton", 64, 32, 128, 2, 4, 1),
+            Tile("triton", 16, 64, 32, 2, 4, 3),
+        ):
+            out = torch.empty(
+                (1, 45, 40), dtype=torch.float64, device=DEVICE
+            ).transpose(1, 2)
             slice_product(*made, out, 130, operands=(x, y), config=tile)
             assert_same_bits(out.cpu().numpy(), want)
 
@@ -103,6 +148,11 @@ def test_unsupported_operands_are_refused():
     with pytest.raises(ValueError, match=r"shape \(1, 4, 5\)"):
         slice_product(left, right, torch.empty((1, 4, 5), device=DEVICE), 5)
     with pytest.raises(ValueError, match=r"shape \(2, 4, 4\)"):
-        slice_product(left, replace(right, planes=right.planes.expand(3, -1, -1, -1)), torch.empty((2, 4, 4)), 5)
+        slice_product(
+            left,
+            replace(right, planes=right.planes.expand(3, -1, -1, -1)),
+            torch.empty((2, 4, 4)),
+            5,
+        )
     with pytest.raises(ValueError, match="two words"):
         slice_product(left, right, torch.empty((1, 4, 4), device=DEVICE), 2**40)

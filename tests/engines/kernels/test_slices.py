@@ -15,10 +15,15 @@ from hifigemm.numerics.slicing import digit_limit, slice_vectors, unit_exponent
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 where_devices = [
-    pytest.param("cpu", marks=pytest.mark.skipif(DEVICE == "cuda", reason="the interpreter is off")),
+    pytest.param(
+        "cpu",
+        marks=pytest.mark.skipif(DEVICE == "cuda", reason="the interpreter is off"),
+    ),
     pytest.param("cuda", marks=pytest.mark.gpu),
 ]
-pytestmark = pytest.mark.filterwarnings("ignore:(overflow|invalid value) encountered:RuntimeWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:(overflow|invalid value) encountered:RuntimeWarning"
+)
 
 
 def mixed(rng, shape, dtype):
@@ -30,10 +35,28 @@ def mixed(rng, shape, dtype):
 
 
 def boundaries(rng, shape, dtype):
-    """Ties, long runs of the largest digit, and what is next to them; each row on a scale of its own."""
+    """Ties, long runs of the largest digit, and what is next to them; each row on a
+    scale of its own.
+    """
     digits = [sum(127 * 256.0**-p for p in range(n)) for n in range(1, 7)]
-    edges = np.array([127.5, 128 - 2.0**-10, 254 / 2, 127.498, 64.5, 0.5, 1.5, 127 / 256, 128 / 256, 0.0, *digits])
-    edges = np.concatenate([edges, edges + 2.0**-17, edges - 2.0**-17, edges * (1 - 2.0**-50)]).astype(dtype)
+    edges = np.array(
+        [
+            127.5,
+            128 - 2.0**-10,
+            254 / 2,
+            127.498,
+            64.5,
+            0.5,
+            1.5,
+            127 / 256,
+            128 / 256,
+            0.0,
+            *digits,
+        ]
+    )
+    edges = np.concatenate(
+        [edges, edges + 2.0**-17, edges - 2.0**-17, edges * (1 - 2.0**-50)]
+    ).astype(dtype)
     x = rng.choice(edges, shape) * rng.choice(np.array([-1, 1], dtype), shape)
     info = np.finfo(dtype)
     scale = rng.integers(info.minexp - info.nmant, info.maxexp - 8, (*shape[:-1], 1))
@@ -52,7 +75,10 @@ def largest(rng, shape, dtype):
 
 
 def smallest(rng, shape, dtype):
-    return rng.choice(np.array([-1, 1, 0, 3], dtype), shape) * np.finfo(dtype).smallest_subnormal
+    return (
+        rng.choice(np.array([-1, 1, 0, 3], dtype), shape)
+        * np.finfo(dtype).smallest_subnormal
+    )
 
 
 def zeros(rng, shape, dtype):
@@ -65,7 +91,9 @@ FAMILIES = [mixed, boundaries, narrow, largest, smallest, zeros]
 def expected(x, axis, count, beta):
     """Slices (batch, vectors, count, k) and exponents of the first grid."""
     y, two = x.astype(np.float64), beta == 8
-    unit = unit_exponent(largest_exponent(y, axis, digit_limit(beta) if two else 1.0), beta)
+    unit = unit_exponent(
+        largest_exponent(y, axis, digit_limit(beta) if two else 1.0), beta
+    )
     words = list(itertools.islice(slice_vectors(y, unit, beta, two), count))
     words = np.stack([np.moveaxis(w, axis, 2) for w in words], axis=2)
     return words[:, :, ::-1] if axis == 1 else words, np.squeeze(unit, axis)
@@ -88,24 +116,42 @@ def check(found, x, axis, count, beta):
 @pytest.mark.parametrize(("count", "beta"), [(3, 8), (1, 8), (9, 8), (10, 7)])
 def test_slices_equal_numerics_bitwise(count, beta, dtype, family, device):
     rng = np.random.default_rng([1, count, beta])
-    a, b = family(rng, (1, 9, 150), dtype), np.moveaxis(family(rng, (2, 11, 150), dtype), 1, 2)
+    a, b = (
+        family(rng, (1, 9, 150), dtype),
+        np.moveaxis(family(rng, (2, 11, 150), dtype), 1, 2),
+    )
     operands = [(torch.tensor(x, device=device), axis) for x, axis in ((a, 2), (b, 1))]
-    for found, x, axis in zip(slice_operands(operands, count, beta), (a, b), (2, 1), strict=True):
+    for found, x, axis in zip(
+        slice_operands(operands, count, beta), (a, b), (2, 1), strict=True
+    ):
         check(found, x, axis, count, beta)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(
-    "shape", [(1, 1, 1), (3, 130, 300), (1, 64, 4096), (2, 300, 2048), (1, 3, 40001), (1, 9, 2**21)]
+    "shape",
+    [
+        (1, 1, 1),
+        (3, 130, 300),
+        (1, 64, 4096),
+        (2, 300, 2048),
+        (1, 3, 40001),
+        (1, 9, 2**21),
+    ],
 )
 def test_slices_equal_numerics_bitwise_at_full_size(dtype, shape):
     rng = np.random.default_rng(2)
     for family in FAMILIES:
         a, b = family(rng, shape, dtype), np.moveaxis(family(rng, shape, dtype), 1, 2)
         for left, right in ((a, b), (np.asfortranarray(a), np.ascontiguousarray(b))):
-            operands = [(torch.from_numpy(x).cuda(), axis) for x, axis in ((left, 2), (right, 1))]
-            for found, x, axis in zip(slice_operands(operands, 3, 8), (a, b), (2, 1), strict=True):
+            operands = [
+                (torch.from_numpy(x).cuda(), axis)
+                for x, axis in ((left, 2), (right, 1))
+            ]
+            for found, x, axis in zip(
+                slice_operands(operands, 3, 8), (a, b), (2, 1), strict=True
+            ):
                 check(found, x, axis, 3, 8)
 
 
@@ -119,19 +165,37 @@ def test_bits_do_not_depend_on_the_launch(num_sms, device, monkeypatch):
     for tile in ((8, 512), (16, 128), (2, 64)):
         planned = vector_tiles._planned.__wrapped__
         sms = num_sms if device == "cuda" else 0
-        monkeypatch.setattr(vector_tiles, "_planned", lambda *args, f=planned, sms=sms: f(*args[:-1], sms))
-        monkeypatch.setattr(vector_tiles, "_tile_of", lambda *_, along_k, tile=tile: tile)
-        for found, x, axis in zip(slice_operands(operands, 4, 8), (a, b), (2, 1), strict=True):
+        monkeypatch.setattr(
+            vector_tiles,
+            "_planned",
+            lambda *args, f=planned, sms=sms: f(*args[:-1], sms),
+        )
+        monkeypatch.setattr(
+            vector_tiles, "_tile_of", lambda *_, along_k, tile=tile: tile
+        )
+        for found, x, axis in zip(
+            slice_operands(operands, 4, 8), (a, b), (2, 1), strict=True
+        ):
             check(found, x, axis, 4, 8)
         monkeypatch.undo()
 
 
 @pytest.mark.parametrize("device", where_devices)
-@pytest.mark.parametrize("dtype", [pytest.param(np.float32, marks=pytest.mark.slow), np.float64])
+@pytest.mark.parametrize(
+    "dtype", [pytest.param(np.float32, marks=pytest.mark.slow), np.float64]
+)
 def test_any_strides(dtype, device):
     """Transposed, with gaps, a part of a stack, broadcast along rows, k = 1."""
-    whole = torch.tensor(mixed(np.random.default_rng(4), (3, 40, 60), dtype), device=device)
-    views = whole.transpose(1, 2), whole[:, ::3, 5:], whole[1:2, :, ::7], whole[:, :1].expand(3, 10, 60), whole[..., :1]
+    whole = torch.tensor(
+        mixed(np.random.default_rng(4), (3, 40, 60), dtype), device=device
+    )
+    views = (
+        whole.transpose(1, 2),
+        whole[:, ::3, 5:],
+        whole[1:2, :, ::7],
+        whole[:, :1].expand(3, 10, 60),
+        whole[..., :1],
+    )
     for view in views:
         both = slice_operands([(view, 2), (view.transpose(1, 2), 1)], 3, 8)
         check(both[0], view.cpu().numpy(), 2, 3, 8)

@@ -5,7 +5,15 @@ from __future__ import annotations
 import pytest
 
 from hifigemm.engines.kernels import tiles
-from hifigemm.engines.kernels.tiles import KERNELS, Gpu, ProductShape, Tile, summary, tile_for, valid_tiles
+from hifigemm.engines.kernels.tiles import (
+    KERNELS,
+    Gpu,
+    ProductShape,
+    Tile,
+    summary,
+    tile_for,
+    valid_tiles,
+)
 
 GPUS = {
     "h200": Gpu("H200", (9, 0), 132, 232448, 233472),
@@ -24,11 +32,16 @@ def test_every_tile_offered_fits_the_gpu(gpu, kernels):
     found = valid_tiles(gpu, kernels)
     for tile in found:
         assert tile.shared <= gpu.shared_per_block
-    assert {tile.kernel for tile in found} == ({*kernels} if gpu.capability == (9, 0) else {"triton"})
+    assert {tile.kernel for tile in found} == (
+        {*kernels} if gpu.capability == (9, 0) else {"triton"}
+    )
 
 
 @pytest.mark.parametrize("gpu", GPUS.values(), ids=GPUS)
-@pytest.mark.parametrize("shape", [(1, 1, 1, 1), (64, 4096, 512, 14), (4096, 4096, 4096, 14), (100000, 3, 77, 2)])
+@pytest.mark.parametrize(
+    "shape",
+    [(1, 1, 1, 1), (64, 4096, 512, 14), (4096, 4096, 4096, 14), (100000, 3, 77, 2)],
+)
 def test_the_grid_holds_no_idle_program(gpu, shape):
     shape = ProductShape(*shape)
     tile = tile_for(shape, gpu)
@@ -38,12 +51,16 @@ def test_the_grid_holds_no_idle_program(gpu, shape):
 
 def test_large_products_on_hopper_take_the_large_tile():
     for n in (4096, 8192, 16384):
-        assert tile_for(ProductShape(n, n, n, 14), GPUS["h200"]) == Tile("hopper", 128, 256, 128, 4, 4)
+        assert tile_for(ProductShape(n, n, n, 14), GPUS["h200"]) == Tile(
+            "hopper", 128, 256, 128, 4, 4
+        )
 
 
 def test_without_gluon_large_products_take_the_plain_kernel():
     for n in (4096, 8192, 16384):
-        assert tile_for(ProductShape(n, n, n, 14), GPUS["h200"], ("triton",)) == Tile("triton", 128, 128, 128, 3, 8)
+        assert tile_for(ProductShape(n, n, n, 14), GPUS["h200"], ("triton",)) == Tile(
+            "triton", 128, 128, 128, 3, 8
+        )
 
 
 def test_small_edges_take_small_tiles():
@@ -52,7 +69,10 @@ def test_small_edges_take_small_tiles():
 
 
 def test_a_tile_prints_itself():
-    assert str(Tile("triton", 64, 32, 128, 3, 4)) == "triton 64x32x128, 3 stages, 4 warps, groups of 8"
+    assert (
+        str(Tile("triton", 64, 32, 128, 3, 4))
+        == "triton 64x32x128, 3 stages, 4 warps, groups of 8"
+    )
 
 
 @pytest.mark.parametrize("gpu", GPUS.values(), ids=GPUS)

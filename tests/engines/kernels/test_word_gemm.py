@@ -1,4 +1,6 @@
-"""Corrected products on the device: the bits of the model of the tensor core, the bound, any shape and stride."""
+"""Corrected products on the device: the bits of the model of the tensor core, the
+bound, any shape and stride.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,16 @@ import torch
 
 import hifigemm as hg
 from hifigemm.engines import engine_for
-from hifigemm.engines.kernels.tiles import KERNELS, Gpu, ProductShape, candidates, fits, gpu_of, tile_for, valid_tiles
+from hifigemm.engines.kernels.tiles import (
+    KERNELS,
+    Gpu,
+    ProductShape,
+    candidates,
+    fits,
+    gpu_of,
+    tile_for,
+    valid_tiles,
+)
 from hifigemm.engines.kernels.word_gemm import BLOCKS, word_gemm
 from hifigemm.engines.kernels.words import split_words
 from hifigemm.formats import BF16, FP16, TF32
@@ -26,12 +37,33 @@ from hifigemm.schemes.multiword import Multiword
 HAS_GPU = torch.cuda.is_available()
 DEVICE = "cuda" if HAS_GPU else "cpu"
 H200 = Gpu("NVIDIA H200", (9, 0), 132, 232448, 233472)
-SPLITTINGS = {"fp16": Splitting(FP16, 2, "nearest", 11), "tf32": Splitting(TF32, 2, "nearest-away")}
+SPLITTINGS = {
+    "fp16": Splitting(FP16, 2, "nearest", 11),
+    "tf32": Splitting(TF32, 2, "nearest-away"),
+}
 TOPS = {"fp16": 16, "tf32": 50}
 INSTRUCTION = {"fp16": 16, "tf32": 8}
-pytestmark = pytest.mark.filterwarnings("ignore:(overflow|invalid value) encountered:RuntimeWarning")
-HOSTILE = ["uniform", "phi_4", "full_range", "subnormal", "largest", "sparse", "nearly_cancelling", "underflowing"]
-HOSTILE += ["largest_times_smallest", "span_60", "opposed_spans", "badly_scaled", "subnormal_rows", "zeros"]
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:(overflow|invalid value) encountered:RuntimeWarning"
+)
+HOSTILE = [
+    "uniform",
+    "phi_4",
+    "full_range",
+    "subnormal",
+    "largest",
+    "sparse",
+    "nearly_cancelling",
+    "underflowing",
+]
+HOSTILE += [
+    "largest_times_smallest",
+    "span_60",
+    "opposed_spans",
+    "badly_scaled",
+    "subnormal_rows",
+    "zeros",
+]
 
 
 def product(a, b, fmt, *, out=None, **options):
@@ -39,7 +71,9 @@ def product(a, b, fmt, *, out=None, **options):
     operands = [(torch.from_numpy(x).to(DEVICE), axis) for x, axis in ((a, 2), (b, 1))]
     left, right = split_words(operands, SPLITTINGS[fmt], TOPS[fmt])
     if out is None:
-        out = torch.empty((max(a.shape[0], b.shape[0]), a.shape[1], b.shape[2]), device=DEVICE)
+        out = torch.empty(
+            (max(a.shape[0], b.shape[0]), a.shape[1], b.shape[2]), device=DEVICE
+        )
     word_gemm(left, right, out, **options)
     return out.cpu().numpy()
 
@@ -47,9 +81,13 @@ def product(a, b, fmt, *, out=None, **options):
 def simulated(a, b, fmt, block, model, *, chained=False, shift=0):
     """The same arithmetic with the model of a tensor core, from the words of NumPy."""
     splitting, k = SPLITTINGS[fmt], a.shape[2]
-    units = [largest_exponent(x.astype(np.float64), axis) - TOPS[fmt] for x, axis in ((a, 2), (b, 1))]
+    units = [
+        largest_exponent(x.astype(np.float64), axis) - TOPS[fmt]
+        for x, axis in ((a, 2), (b, 1))
+    ]
     (a_hi, a_lo), (b_hi, b_lo) = (
-        splitting.split(scale_by_power(x.astype(np.float64), -unit))[0] for x, unit in zip((a, b), units)
+        splitting.split(scale_by_power(x.astype(np.float64), -unit))[0]
+        for x, unit in zip((a, b), units)
     )
     unit = partial(tensor_core_product, fmt=splitting.fmt, model=model)
     correction = None
@@ -60,7 +98,9 @@ def simulated(a, b, fmt, block, model, *, chained=False, shift=0):
     main = add_outside(unit, a_hi, b_hi, None, None if chained else block)
     with np.errstate(over="ignore"):
         sums = main + correction * np.float32(2.0**-splitting.low_shift)
-        return scale_by_power(sums.astype(np.float64) + 0.0, units[0] + units[1] + shift).astype(np.float32)
+        return scale_by_power(
+            sums.astype(np.float64) + 0.0, units[0] + units[1] + shift
+        ).astype(np.float32)
 
 
 def cube(n, fmt="fp16", block=64):
@@ -76,10 +116,16 @@ def test_the_reference_is_the_simulated_engine():
     a, b = uniform(rng, 1, 5, 300), uniform(rng, 1, 300, 6)
     for fmt, whole in BLOCK.items():
         for block in BLOCKS[fmt]:
-            want = hg.matmul(a, b, scheme=Corrected(fmt, block=block), engine="simulated-h100")
+            want = hg.matmul(
+                a, b, scheme=Corrected(fmt, block=block), engine="simulated-h100"
+            )
             np.testing.assert_array_equal(simulated(a, b, fmt, block, H100), want)
-        want = hg.matmul(a, b, scheme=Corrected(fmt, accumulate="chained"), engine="simulated-h100")
-        np.testing.assert_array_equal(simulated(a, b, fmt, whole, H100, chained=True), want)
+        want = hg.matmul(
+            a, b, scheme=Corrected(fmt, accumulate="chained"), engine="simulated-h100"
+        )
+        np.testing.assert_array_equal(
+            simulated(a, b, fmt, whole, H100, chained=True), want
+        )
 
 
 @pytest.mark.thinned(5)
@@ -87,17 +133,25 @@ def test_the_reference_is_the_simulated_engine():
 @pytest.mark.parametrize("chained", [False, True])
 @pytest.mark.parametrize(("m", "n", "k"), [(1, 1, 1), (33, 70, 100), (65, 9, 17)])
 def test_error_stays_within_the_bound(fmt, chained, m, n, k):
-    """Every device keeps the bound of its unit; the interpreter adds in FP32 to nearest in any order."""
+    """Every device keeps the bound of its unit; the interpreter adds in FP32 to nearest
+    in any order.
+    """
     rng = np.random.default_rng([m, n, k])
     a, b = uniform(rng, 1, m, k), uniform(rng, 3, k, n)
     a[:, : m // 2] *= np.float32(2.0**70)
     b[1] *= np.float32(2.0**-60)
-    exact, size = a.astype(np.float64) @ b.astype(np.float64), np.abs(a).astype(np.float64) @ np.abs(b)
+    exact, size = (
+        a.astype(np.float64) @ b.astype(np.float64),
+        np.abs(a).astype(np.float64) @ np.abs(b),
+    )
     accumulation = in_any_order("interpreter", SPLITTINGS[fmt].fmt, hg.formats.FP32, 16)
     if HAS_GPU:
         accumulation = engine_for("simulated-h100").accumulation(SPLITTINGS[fmt].fmt)
     scheme = Corrected(fmt, "chained" if chained else "outside")
-    bound = relative_error(SPLITTINGS[fmt], scheme.pair_errors(accumulation, 2 * k)) + 2.0**-24
+    bound = (
+        relative_error(SPLITTINGS[fmt], scheme.pair_errors(accumulation, 2 * k))
+        + 2.0**-24
+    )
     for block in BLOCKS[fmt]:
         got = product(a, b, fmt, block=block, chained=chained)
         assert (np.abs(got - exact) <= bound * size).all()
@@ -108,13 +162,20 @@ def test_bits_do_not_depend_on_tile_or_strides(fmt):
     rng = np.random.default_rng(1)
     a, b = uniform(rng, 2, 70, 90), uniform(rng, 1, 90, 50)
     block = BLOCKS[fmt][-2]
-    tiles = valid_tiles(gpu_of(torch.device(DEVICE)), family="words", fmt=fmt, block=block)
+    tiles = valid_tiles(
+        gpu_of(torch.device(DEVICE)), family="words", fmt=fmt, block=block
+    )
     want = product(a, b, fmt, block=block, config=tiles[0])
-    for tile in tiles[1:] if HAS_GPU else []:  # the interpreter leaves the order of sums to NumPy
-        np.testing.assert_array_equal(product(a, b, fmt, block=block, config=tile), want)
+    # the interpreter leaves the order of sums to NumPy
+    for tile in tiles[1:] if HAS_GPU else []:
+        np.testing.assert_array_equal(
+            product(a, b, fmt, block=block, config=tile), want
+        )
     whole = torch.full((50, 2, 150), 7.0, device=DEVICE)
     view = whole.permute(1, 2, 0)[:, 3:143:2]
-    np.testing.assert_array_equal(product(a, b, fmt, block=block, config=tiles[0], out=view), want)
+    np.testing.assert_array_equal(
+        product(a, b, fmt, block=block, config=tiles[0], out=view), want
+    )
     view.fill_(7.0)
     assert (whole == 7.0).all()
 
@@ -131,7 +192,10 @@ def test_results_are_rounded_once():
             np.testing.assert_array_equal(product(a, b, fmt, shift=shift), want)
             half = shift // 2
             with np.errstate(over="ignore"):
-                rows, cols = a * np.float32(2.0**half), b * np.float32(2.0 ** (shift - half))
+                rows, cols = (
+                    a * np.float32(2.0**half),
+                    b * np.float32(2.0 ** (shift - half)),
+                )
             if half > -100:
                 np.testing.assert_array_equal(product(rows, cols, fmt), want)
 
@@ -152,25 +216,41 @@ def test_the_range_of_losses_decides_on_the_device():
     left, right = split_words(operands, SPLITTINGS["fp16"], 15, found=found)
     loss = int(found.sum()) - 2
     assert loss == 11 + 3
-    for losses, runs in (((0, loss), False), ((0, loss + 1), True), ((loss, 99), True), ((loss + 1, 99), False)):
+    for losses, runs in (
+        ((0, loss), False),
+        ((0, loss + 1), True),
+        ((loss, 99), True),
+        ((loss + 1, 99), False),
+    ):
         out = torch.full((1, 8, 8), 7.0, device=DEVICE)
         word_gemm(left, right, out, losses=losses)
         assert bool((out == 7.0).all()) != runs
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, *([torch.bfloat16] if HAS_GPU else [])])
+@pytest.mark.parametrize(
+    "dtype", [torch.float16, *([torch.bfloat16] if HAS_GPU else [])]
+)
 def test_short_operands_take_one_product(dtype):
-    """float32 results of float16 and bfloat16 operands: blocked sums of the operands themselves."""
+    """float32 results of float16 and bfloat16 operands: blocked sums of the operands
+    themselves.
+    """
     rng = np.random.default_rng(4)
-    a, b = (torch.from_numpy(uniform(rng, 1, *shape)).to(dtype) for shape in ((70, 150), (150, 40)))
+    a, b = (
+        torch.from_numpy(uniform(rng, 1, *shape)).to(dtype)
+        for shape in ((70, 150), (150, 40))
+    )
     splitting = Splitting(FP16 if dtype is torch.float16 else BF16, 2, "nearest", 0)
     left, right = split_words([(a.to(DEVICE), 2), (b.to(DEVICE), 1)], splitting, None)
     out = torch.empty((1, 70, 40), device=DEVICE)
     word_gemm(left, right, out)
     a, b = a.float().numpy(), b.float().numpy()
     if HAS_GPU:
-        scheme = Multiword(splitting.fmt.name, 1, 1, accumulate="blocked", block=64, scale=False)
-        np.testing.assert_array_equal(out.cpu().numpy(), hg.matmul(a, b, scheme=scheme, engine=_model()[1]))
+        scheme = Multiword(
+            splitting.fmt.name, 1, 1, accumulate="blocked", block=64, scale=False
+        )
+        np.testing.assert_array_equal(
+            out.cpu().numpy(), hg.matmul(a, b, scheme=scheme, engine=_model()[1])
+        )
     assert np.abs(out.cpu().numpy() - a @ b).max() < 1e-5
 
 
@@ -178,31 +258,61 @@ def test_short_operands_take_one_product(dtype):
 def test_infinities_and_nans_are_those_of_the_steps(fmt):
     rng = np.random.default_rng(8)
     a, b = uniform(rng, 2, 37, 20), uniform(rng, 1, 20, 41)
-    a[0, 3, 4], a[1, 36, 19], a[1, 0, 0], b[0, 5, 7], b[0, 6, 40] = np.inf, -np.inf, np.nan, np.inf, -np.inf
+    a[0, 3, 4], a[1, 36, 19], a[1, 0, 0], b[0, 5, 7], b[0, 6, 40] = (
+        np.inf,
+        -np.inf,
+        np.nan,
+        np.inf,
+        -np.inf,
+    )
     b[0, 4, 11], a[0, 5, 5] = 0.0, 0.0
     operands = [torch.from_numpy(x).to(DEVICE) for x in (a, b)]
-    strided = [operands[0].transpose(1, 2).contiguous().transpose(1, 2), torch.cat([operands[1]] * 2, 2)[:, :, :41]]
+    strided = [
+        operands[0].transpose(1, 2).contiguous().transpose(1, 2),
+        torch.cat([operands[1]] * 2, 2)[:, :, :41],
+    ]
     want = hg.matmul(a, b, scheme=Corrected(fmt), engine="simulated-h100")
     odd = ~np.isfinite(want)
     for given in (operands, strided):
         for shift in (0, 3):
             got = product(a, b, fmt, operands=tuple(given), shift=shift)
             np.testing.assert_array_equal(got[odd], want[odd])
-            np.testing.assert_allclose(got[~odd], want[~odd] * 2.0**shift, atol=1e-5 * 2.0**shift)
+            np.testing.assert_allclose(
+                got[~odd], want[~odd] * 2.0**shift, atol=1e-5 * 2.0**shift
+            )
 
 
 def test_predicates_leave_everything_as_it_is():
     """Words that are not made have losses of zeros, which no range from 0 on holds."""
     rng = np.random.default_rng(9)
-    operands = [(torch.from_numpy(uniform(rng, 1, 8, 8)).to(DEVICE), axis) for axis in (2, 1)]
-    predicate, found = (torch.zeros(2, dtype=torch.int32, device=operands[0][0].device) for _ in range(2))
+    operands = [
+        (torch.from_numpy(uniform(rng, 1, 8, 8)).to(DEVICE), axis) for axis in (2, 1)
+    ]
+    predicate, found = (
+        torch.zeros(2, dtype=torch.int32, device=operands[0][0].device)
+        for _ in range(2)
+    )
     split_words(operands, SPLITTINGS["fp16"], 15, found=predicate)
-    shut = split_words(operands, SPLITTINGS["tf32"], 50, found=found, predicate=predicate, losses=(1, 99))
+    shut = split_words(
+        operands,
+        SPLITTINGS["tf32"],
+        50,
+        found=found,
+        predicate=predicate,
+        losses=(1, 99),
+    )
     out = torch.full((1, 8, 8), 7.0, device=DEVICE)
     word_gemm(*shut, out, losses=(0, 99))
     assert not found.any()
     assert (out == 7.0).all()
-    made = split_words(operands, SPLITTINGS["tf32"], 50, found=found, predicate=predicate, losses=(0, 1))
+    made = split_words(
+        operands,
+        SPLITTINGS["tf32"],
+        50,
+        found=found,
+        predicate=predicate,
+        losses=(0, 1),
+    )
     word_gemm(*made, out, losses=(0, 1))
     assert (out != 7.0).all()
 
@@ -214,23 +324,32 @@ def test_wrong_arguments_are_refused():
     with pytest.raises(ValueError, match="result of shape"):
         product(a, b, "fp16", out=torch.empty((1, 4, 3), device=DEVICE))
     with pytest.raises(ValueError, match="stacks of"):
-        product(a.repeat(2, axis=0), b, "fp16", out=torch.empty((3, 3, 4), device=DEVICE))
+        product(
+            a.repeat(2, axis=0), b, "fp16", out=torch.empty((3, 3, 4), device=DEVICE)
+        )
 
 
 @pytest.mark.parametrize(("m", "n", "k"), [(0, 3, 4), (3, 0, 4), (3, 4, 0), (0, 0, 0)])
 def test_empty_products(m, n, k):
     a, b = np.ones((1, m, k), np.float32), np.ones((1, k, n), np.float32)
-    np.testing.assert_array_equal(product(a, b, "fp16"), np.zeros((1, m, n), np.float32))
+    np.testing.assert_array_equal(
+        product(a, b, "fp16"), np.zeros((1, m, n), np.float32)
+    )
 
 
 def test_small_problems_take_small_tiles():
-    """More tiles than the two fifths of the SMs that 128 x 128 would occupy at n = 1024."""
+    """More tiles than the two fifths of the SMs that 128 x 128 would occupy at
+    n = 1024.
+    """
     for gpu in (H200, replace(H200, name="NVIDIA H100")):  # known, and by arithmetic
         assert tile_for(cube(8192), gpu).block_n == 128
         small = tile_for(cube(1024), gpu)
         assert (small.kernel, small.block_m, small.block_n) == ("hopper", 128, 64)
     assert tile_for(cube(1024), H200, ("triton",)).kernel == "triton"
-    assert all(t.kernel == "triton" for t in valid_tiles(H200, ("triton",), "words", "fp16", 64))
+    assert all(
+        t.kernel == "triton"
+        for t in valid_tiles(H200, ("triton",), "words", "fp16", 64)
+    )
 
 
 def test_searches_try_valid_tiles_only():
@@ -242,25 +361,47 @@ def test_searches_try_valid_tiles_only():
                 assert tile_for(shape, H200) in found
                 assert all(fits(t, H200, "words", fmt, block) for t in found)
                 assert len({t.block_n for t in found}) > 1
-                assert {t.group for t in found if t.block_m == 128} == ({4, 8, 16} if n == 8192 else {4, 8})
+                assert {t.group for t in found if t.block_m == 128} == (
+                    {4, 8, 16} if n == 8192 else {4, 8}
+                )
                 assert len({replace(t, group=8, stages=0) for t in found}) < len(
                     valid_tiles(H200, family="words", fmt=fmt, block=block)
                 )
     tile = tile_for(cube(4096), H200)
-    for change in ({"stages": 9}, {"block_k": 32}, {"block_n": 96}, {"group": 0}, {"kernel": "other"}):
+    for change in (
+        {"stages": 9},
+        {"block_k": 32},
+        {"block_n": 96},
+        {"group": 0},
+        {"kernel": "other"},
+    ):
         assert not fits(replace(tile, **change), H200, "words", "fp16", 64)
     assert not fits(tile, replace(H200, capability=(8, 0)), "words", "fp16", 64)
 
 
 def test_classes_of_shapes_print_what_shares_a_tile():
     assert cube(1000).kind == cube(1024).kind == "1024 1024 1024 x 1 fp16 words by 64"
-    assert len({cube(512).kind, cube(1024).kind, cube(1024, "tf32", 32).kind, cube(1024, "fp16", 32).kind}) == 4
+    assert (
+        len(
+            {
+                cube(512).kind,
+                cube(1024).kind,
+                cube(1024, "tf32", 32).kind,
+                cube(1024, "fp16", 32).kind,
+            }
+        )
+        == 4
+    )
 
 
 def _model():
     """The model of the tensor core of the current device and the name of its engine."""
     capability = torch.cuda.get_device_capability()
-    models = {(8, 0): (A100, "simulated-a100"), (9, 0): (H100, "simulated-h100"), (10, 0): (B200, "simulated-b200")}
+    models = {
+        (8, 0): (A100, "simulated-a100"),
+        (9, 0): (H100, "simulated-h100"),
+        (10, 0): (B200, "simulated-b200"),
+    }
     if capability not in models:
         pytest.skip(f"no model of the tensor cores of capability {capability}")
     return models[capability]
@@ -270,19 +411,27 @@ def _model():
 class TestOnGpu:
     @pytest.mark.parametrize("fmt", SPLITTINGS)
     @pytest.mark.parametrize("chained", [False, True])
-    @pytest.mark.parametrize(("m", "n", "k"), [(1, 1, 1), (130, 70, 129), (200, 190, 2000)])
+    @pytest.mark.parametrize(
+        ("m", "n", "k"), [(1, 1, 1), (130, 70, 129), (200, 190, 2000)]
+    )
     def test_bits_are_those_of_the_model(self, fmt, chained, m, n, k):
         rng = np.random.default_rng([m, n, k])
         a, b = uniform(rng, 1, m, k), np.abs(uniform(rng, 1, k, n))
         for block in BLOCKS[fmt]:
             want = simulated(a, b, fmt, block, _model()[0], chained=chained)
-            for tile in valid_tiles(gpu_of(torch.device(DEVICE)), family="words", fmt=fmt, block=block):
+            for tile in valid_tiles(
+                gpu_of(torch.device(DEVICE)), family="words", fmt=fmt, block=block
+            ):
                 got = product(a, b, fmt, block=block, chained=chained, config=tile)
-                np.testing.assert_array_equal(got, want, err_msg=f"{tile}, block {block}")
+                np.testing.assert_array_equal(
+                    got, want, err_msg=f"{tile}, block {block}"
+                )
 
     @pytest.mark.parametrize("fmt", SPLITTINGS)
     @pytest.mark.parametrize("family", HOSTILE)
-    def test_bits_are_those_of_the_model_on_hostile_operands(self, fmt, family, make_pair):
+    def test_bits_are_those_of_the_model_on_hostile_operands(
+        self, fmt, family, make_pair
+    ):
         a, b = (x[None] for x in make_pair(family, 70, 200, 60, np.float32))
         for block in BLOCKS[fmt]:
             for kernels in (KERNELS, ("triton",)):
@@ -290,16 +439,23 @@ class TestOnGpu:
                 tile = tile_for(shape, gpu_of(torch.device(DEVICE)), kernels)
                 got = product(a, b, fmt, block=block, config=tile)
                 want = simulated(a, b, fmt, block, _model()[0])
-                np.testing.assert_array_equal(got, want, err_msg=f"{tile}, block {block}")
+                np.testing.assert_array_equal(
+                    got, want, err_msg=f"{tile}, block {block}"
+                )
 
     @pytest.mark.parametrize("fmt", SPLITTINGS)
     def test_sums_outside_the_unit_do_not_drift(self, fmt):
-        """Positive operands: the chained sum truncates in every step, always towards zero."""
+        """Positive operands: the chained sum truncates in every step, always towards
+        zero.
+        """
         rng = np.random.default_rng(5)
-        a, b = (rng.random(shape, np.float32) for shape in ((1, 64, 16384), (1, 16384, 64)))
+        a, b = (
+            rng.random(shape, np.float32) for shape in ((1, 64, 16384), (1, 16384, 64))
+        )
         exact = a.astype(np.float64) @ b.astype(np.float64)
         outside, chained = (
-            float(np.mean(np.abs(product(a, b, fmt, chained=chained) / exact - 1))) for chained in (False, True)
+            float(np.mean(np.abs(product(a, b, fmt, chained=chained) / exact - 1)))
+            for chained in (False, True)
         )
         assert chained > 20 * outside
 
@@ -309,11 +465,15 @@ class TestOnGpu:
         rows, cols = rng.choice(1111, 9), rng.choice(1300, 7)
         for fmt in SPLITTINGS:
             whole = product(a, b, fmt)[:, rows][..., cols]
-            want = simulated(a[:, rows], b[..., cols], fmt, 64 if fmt == "fp16" else 32, _model()[0])
+            want = simulated(
+                a[:, rows], b[..., cols], fmt, 64 if fmt == "fp16" else 32, _model()[0]
+            )
             np.testing.assert_array_equal(whole, want)
 
 
-WORD_TILES = valid_tiles(gpu_of(torch.device(DEVICE)), family="words", fmt="fp16", block=64)
+WORD_TILES = valid_tiles(
+    gpu_of(torch.device(DEVICE)), family="words", fmt="fp16", block=64
+)
 
 
 @pytest.mark.thinned(5)
@@ -325,6 +485,8 @@ def test_triangles_have_the_bits_of_whole_products(tile, m):
     b = a.swapaxes(1, 2)
     out = torch.full((2, m, m), 7.0, device=DEVICE)
     found = product(a, b, "fp16", out=out, config=tile, triangle=True)
-    np.testing.assert_array_equal(np.tril(found), np.tril(product(a, b, "fp16", config=tile)))
+    np.testing.assert_array_equal(
+        np.tril(found), np.tril(product(a, b, "fp16", config=tile))
+    )
     square = np.arange(m) // max(tile.block_m, tile.block_n)
     assert (found[:, square[:, None] < square[None, :]] == 7).all()

@@ -26,31 +26,75 @@ SPLITTINGS = [
 ]
 TOPS = {"fp16": 16, "bf16": 54, "tf32": 54}
 where_devices = [
-    pytest.param("cpu", marks=pytest.mark.skipif(DEVICE == "cuda", reason="the interpreter is off")),
+    pytest.param(
+        "cpu",
+        marks=pytest.mark.skipif(DEVICE == "cuda", reason="the interpreter is off"),
+    ),
     pytest.param("cuda", marks=pytest.mark.gpu),
 ]
-pytestmark = pytest.mark.filterwarnings("ignore:(overflow|invalid value) encountered:RuntimeWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:(overflow|invalid value) encountered:RuntimeWarning"
+)
 
 
 def mixed(rng, shape):
     """Every exponent of float32, zeros of both signs."""
-    x = np.ldexp(rng.uniform(-2, 2, shape), rng.integers(-149, 128, shape)).astype(np.float32)
-    return np.where(rng.random(shape) < 0.1, np.copysign(np.float32(0), x), np.clip(x, -3e38, 3e38))
+    x = np.ldexp(rng.uniform(-2, 2, shape), rng.integers(-149, 128, shape)).astype(
+        np.float32
+    )
+    return np.where(
+        rng.random(shape) < 0.1, np.copysign(np.float32(0), x), np.clip(x, -3e38, 3e38)
+    )
 
 
 def boundaries(rng, shape):
-    """Limits and ties of FP16 and of the scaled words, subnormal numbers, the largest floats."""
-    edges = [65504.0, 65519.996, 65520.0, 65536.0, 2.0**-14, 2.0**-24, 2.0**-25, 1.5 * 2.0**-25, 2.0**-36, 2.0**-149]
-    edges += [3e38, float(np.finfo(np.float32).max), 2.0**-126, 2.0**-127, 2.0**-137, 1 + 2.0**-11, 1 + 3 * 2.0**-11]
-    edges += [1 + 2.0**-12 + 2.0**-23, 1 + 2.0**-22, 1 + 2.0**-23, 2 - 2.0**-23, 32767.998, 1e-40, 0.0]
-    return rng.choice(np.array(edges, np.float32), shape) * rng.choice(np.array([-1, 1], np.float32), shape)
+    """Limits and ties of FP16 and of the scaled words, subnormal numbers, the largest
+    floats.
+    """
+    edges = [
+        65504.0,
+        65519.996,
+        65520.0,
+        65536.0,
+        2.0**-14,
+        2.0**-24,
+        2.0**-25,
+        1.5 * 2.0**-25,
+        2.0**-36,
+        2.0**-149,
+    ]
+    edges += [
+        3e38,
+        float(np.finfo(np.float32).max),
+        2.0**-126,
+        2.0**-127,
+        2.0**-137,
+        1 + 2.0**-11,
+        1 + 3 * 2.0**-11,
+    ]
+    edges += [
+        1 + 2.0**-12 + 2.0**-23,
+        1 + 2.0**-22,
+        1 + 2.0**-23,
+        2 - 2.0**-23,
+        32767.998,
+        1e-40,
+        0.0,
+    ]
+    return rng.choice(np.array(edges, np.float32), shape) * rng.choice(
+        np.array([-1, 1], np.float32), shape
+    )
 
 
 def narrow_rows(rng, shape):
     """Each row within a few binades of its own: tiny, huge, subnormal."""
     x = rng.uniform(1, 2, shape) * rng.choice([-1, 1], shape)
     size = rng.integers(-149, 127, (*shape[:-1], 1))
-    return np.ldexp(x, size + rng.integers(0, 2, shape)).clip(-3.4e38, 3.4e38).astype(np.float32)
+    return (
+        np.ldexp(x, size + rng.integers(0, 2, shape))
+        .clip(-3.4e38, 3.4e38)
+        .astype(np.float32)
+    )
 
 
 def zeros(rng, shape):
@@ -68,7 +112,12 @@ def expected(x, axis, splitting, top):
     scaled = scale_by_power(x, -unit)
     words, rest = splitting.split(scaled)
     words = np.stack([np.moveaxis(w, axis, 2) for w in words], axis=1)
-    return words, np.squeeze(unit, axis), np.moveaxis(scaled, axis, 2), np.moveaxis(rest, axis, 2)
+    return (
+        words,
+        np.squeeze(unit, axis),
+        np.moveaxis(scaled, axis, 2),
+        np.moveaxis(rest, axis, 2),
+    )
 
 
 def split(operands, splitting, top):
@@ -93,10 +142,14 @@ def check(words, lost, x, axis, splitting, top):
     if splitting.fmt is FP16 and np.isfinite(least):
         least = float(np.float32(least))
     safe = safe_exponent(words.splitting, FLOOR)
-    loss = max(0, safe - (np.frexp(max(least, 2.0**-149))[1] - 1)) if scaled.any() else 0
+    loss = (
+        max(0, safe - (np.frexp(max(least, 2.0**-149))[1] - 1)) if scaled.any() else 0
+    )
     assert lost == 1 + loss
     bound = splitting.relative_bounds()[-1]
-    assert (np.abs(rest) <= bound * np.maximum(np.abs(scaled), 2.0**safe)).all() or top is None
+    assert (
+        np.abs(rest) <= bound * np.maximum(np.abs(scaled), 2.0**safe)
+    ).all() or top is None
     if loss == 0:
         assert (np.abs(rest) <= bound * np.abs(scaled)).all()
 
@@ -111,21 +164,30 @@ def test_words_equal_numerics_bitwise(splitting, scaled, family, device):
     a, b = family(rng, (1, 9, 53)), np.moveaxis(family(rng, (2, 21, 53)), 1, 2)
     top = TOPS[splitting.fmt.name] if scaled else None
     operands = [(torch.tensor(x, device=device), axis) for x, axis in ((a, 2), (b, 1))]
-    for found, x, axis in zip(split(operands, splitting, top), (a, b), (2, 1), strict=True):
+    for found, x, axis in zip(
+        split(operands, splitting, top), (a, b), (2, 1), strict=True
+    ):
         check(*found, x, axis, splitting, top)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("splitting", SPLITTINGS, ids=str)
-@pytest.mark.parametrize("shape", [(1, 1, 1), (3, 130, 300), (1, 64, 4096), (2, 300, 2048), (1, 3, 40001)])
+@pytest.mark.parametrize(
+    "shape", [(1, 1, 1), (3, 130, 300), (1, 64, 4096), (2, 300, 2048), (1, 3, 40001)]
+)
 def test_words_equal_numerics_bitwise_at_full_size(splitting, shape):
     rng = np.random.default_rng(2)
     top = TOPS[splitting.fmt.name]
     for family in FAMILIES:
         a, b = family(rng, shape), np.moveaxis(family(rng, shape), 1, 2)
         for left, right in ((a, b), (np.asfortranarray(a), np.ascontiguousarray(b))):
-            operands = [(torch.from_numpy(x).cuda(), axis) for x, axis in ((left, 2), (right, 1))]
-            for found, x, axis in zip(split(operands, splitting, top), (a, b), (2, 1), strict=True):
+            operands = [
+                (torch.from_numpy(x).cuda(), axis)
+                for x, axis in ((left, 2), (right, 1))
+            ]
+            for found, x, axis in zip(
+                split(operands, splitting, top), (a, b), (2, 1), strict=True
+            ):
                 check(*found, x, axis, splitting, top)
 
 
@@ -140,9 +202,17 @@ def test_bits_do_not_depend_on_the_launch(num_sms, device, monkeypatch):
     for tile in ((8, 128), (16, 16), (2, 32)):
         planned = vector_tiles._planned.__wrapped__
         sms = num_sms if device == "cuda" else 0
-        monkeypatch.setattr(vector_tiles, "_planned", lambda *args, f=planned, sms=sms: f(*args[:-1], sms))
-        monkeypatch.setattr(vector_tiles, "_tile_of", lambda *_, along_k, tile=tile: tile)
-        for found, x, axis in zip(split(operands, splitting, 54), (a, b), (2, 1), strict=True):
+        monkeypatch.setattr(
+            vector_tiles,
+            "_planned",
+            lambda *args, f=planned, sms=sms: f(*args[:-1], sms),
+        )
+        monkeypatch.setattr(
+            vector_tiles, "_tile_of", lambda *_, along_k, tile=tile: tile
+        )
+        for found, x, axis in zip(
+            split(operands, splitting, 54), (a, b), (2, 1), strict=True
+        ):
             check(*found, x, axis, splitting, 54)
         monkeypatch.undo()
 
@@ -153,7 +223,12 @@ def test_any_strides(device):
     rng = np.random.default_rng(4)
     whole = torch.tensor(mixed(rng, (3, 40, 60)), device=device)
     splitting = Splitting(FP16, 2, "nearest", 11)
-    for view in (whole.transpose(1, 2), whole[:, ::3, 5:], whole[1:2, :, ::7], whole[:, :1].expand(3, 10, 60)):
+    for view in (
+        whole.transpose(1, 2),
+        whole[:, ::3, 5:],
+        whole[1:2, :, ::7],
+        whole[:, :1].expand(3, 10, 60),
+    ):
         for found in split([(view, 2), (view.transpose(1, 2), 1)], splitting, 15):
             check(*found, view.cpu().numpy(), 2, splitting, 15)
 
@@ -167,14 +242,26 @@ def test_unsupported_operands_are_refused():
 
 
 @pytest.mark.parametrize("device", where_devices)
-@pytest.mark.parametrize(("dtype", "fmt"), [(torch.float16, FP16), (torch.bfloat16, BF16), (torch.bfloat16, TF32)])
+@pytest.mark.parametrize(
+    ("dtype", "fmt"),
+    [(torch.float16, FP16), (torch.bfloat16, BF16), (torch.bfloat16, TF32)],
+)
 def test_one_word_holds_short_operands(dtype, fmt, device):
-    x = torch.tensor(np.random.default_rng(5).standard_normal((1, 6, 20)), dtype=dtype, device=device)
-    x[0, 0, :2], x[0, 1, 2] = torch.tensor([0.0, torch.finfo(dtype).tiny]), torch.finfo(dtype).max
+    x = torch.tensor(
+        np.random.default_rng(5).standard_normal((1, 6, 20)), dtype=dtype, device=device
+    )
+    x[0, 0, :2], x[0, 1, 2] = (
+        torch.tensor([0.0, torch.finfo(dtype).tiny]),
+        torch.finfo(dtype).max,
+    )
     rounding = "nearest-away" if fmt is TF32 else "nearest"
-    ((words, lost),) = split([(x, 2)], Splitting(fmt, 2, rounding), 54 if fmt is TF32 else 15)[:1]
+    ((words, lost),) = split(
+        [(x, 2)], Splitting(fmt, 2, rounding), 54 if fmt is TF32 else 15
+    )[:1]
     assert words.planes.shape[1] == 1
-    scaled = np.ldexp(x.double().cpu().numpy(), -words.exponents.cpu().numpy()[:, :, None])
+    scaled = np.ldexp(
+        x.double().cpu().numpy(), -words.exponents.cpu().numpy()[:, :, None]
+    )
     assert np.array_equal(words.planes[:, 0, :, :20].double().cpu().numpy(), scaled)
     least = np.frexp(np.abs(scaled[scaled != 0]).min())[1] - 1
     assert lost == 1 + max(0, safe_exponent(words.splitting, FLOOR) - least)
@@ -184,7 +271,9 @@ def test_one_word_holds_short_operands(dtype, fmt, device):
 def test_vectors_with_inf_or_nan_are_marked(device):
     x = np.ones((2, 5, 30), np.float32)
     x[0, 1, 4], x[1, 2, 29], x[1, 4, 0] = np.inf, -np.inf, np.nan
-    (words,) = split_words([(torch.tensor(x, device=device), 2)], Splitting(FP16, 2, "nearest", 11), 15)
+    (words,) = split_words(
+        [(torch.tensor(x, device=device), 2)], Splitting(FP16, 2, "nearest", 11), 15
+    )
     marked = words.exponents == vector_tiles.NOT_FINITE.value
     assert marked.nonzero().tolist() == [[0, 1], [1, 2], [1, 4]]
     assert not words.planes.permute(0, 2, 1, 3)[marked].any()
@@ -192,11 +281,21 @@ def test_vectors_with_inf_or_nan_are_marked(device):
 
 @pytest.mark.parametrize("device", where_devices)
 def test_loss_tells_the_exponent_families_apart(device):
-    """Rows that span more than FP16 words hold lose bits, TF32 words do not; zeros are no loss."""
+    """Rows that span more than FP16 words hold lose bits, TF32 words do not; zeros are
+    no loss.
+    """
     rng = np.random.default_rng(6)
     a, b = exponent_family(rng, "type3", 8, 256, 8)
-    operands = [(torch.tensor(x[None], device=device), axis) for x, axis in ((a, 2), (b, 1))]
-    assert all(lost > 21 for _, lost in split(operands, Splitting(FP16, 2, "nearest", 11), 15))
-    assert all(lost == 1 for _, lost in split(operands, Splitting(TF32, 2, "nearest-away"), 54))
-    sparse = torch.tensor(rng.uniform(1, 2, (1, 8, 256)) * (rng.random((1, 8, 256)) < 0.1), device=device).float()
+    operands = [
+        (torch.tensor(x[None], device=device), axis) for x, axis in ((a, 2), (b, 1))
+    ]
+    assert all(
+        lost > 21 for _, lost in split(operands, Splitting(FP16, 2, "nearest", 11), 15)
+    )
+    assert all(
+        lost == 1 for _, lost in split(operands, Splitting(TF32, 2, "nearest-away"), 54)
+    )
+    sparse = torch.tensor(
+        rng.uniform(1, 2, (1, 8, 256)) * (rng.random((1, 8, 256)) < 0.1), device=device
+    ).float()
     assert split([(sparse, 2)], Splitting(FP16, 2, "nearest", 11), 15)[0][1] == 1

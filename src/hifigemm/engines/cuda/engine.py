@@ -1,8 +1,9 @@
 """The engine of a GPU: products on its tensor cores, programs of fused kernels.
 
-Plans without a program are carried out step by step: the plain maths through `device_array`, exact products of INT8
-words by a kernel of this package, those of FP16, BF16, TF32, FP32 and FP64 words by PyTorch's matrix product. Work goes
-to the current stream of the operands' device; memory comes from PyTorch's allocator.
+Plans without a program are carried out step by step: the plain maths through
+`device_array`, exact products of INT8 words by a kernel of this package, those of FP16,
+BF16, TF32, FP32 and FP64 words by PyTorch's matrix product. Work goes to the current
+stream of the operands' device; memory comes from PyTorch's allocator.
 """
 
 from __future__ import annotations
@@ -47,7 +48,9 @@ from hifigemm.problem import Problem, ProductSpec
 _MODELS = {7: V100, 8: A100, 9: H100}
 """Tensor cores by the major compute capability; later ones add as B200 does."""
 _ADDS_AS_MODELLED = torch.version.hip is None
-"""How the matrix cores of other makers add is not known here, so nothing is promised of kernels that use them."""
+"""How the matrix cores of other makers add is not known here, so nothing is promised of
+kernels that use them.
+"""
 _SINGLE = (torch.float32, torch.complex64)
 _WORDS = {FP16: torch.float16, BF16: torch.bfloat16, TF32: torch.float32}
 
@@ -69,7 +72,11 @@ class CudaEngine:
     @cached_property
     def costs(self) -> Rates | None:
         """Rates of this device; None without Triton."""
-        return rates_of(gpu_properties(self.place)) if find_spec("triton") is not None else None
+        return (
+            rates_of(gpu_properties(self.place))
+            if find_spec("triton") is not None
+            else None
+        )
 
     @cached_property
     def model(self) -> TensorCoreModel:
@@ -80,22 +87,37 @@ class CudaEngine:
     @cached_property
     def memory(self) -> Memory:
         """By default a sixteenth of the memory of the device, and at least 256 MiB."""
-        least = max(2**28, torch.cuda.get_device_properties(self.place).total_memory // 16)
-        return Memory(block_entries=2**22, workspace_factor=5, least_workspace=least, free=self._free_memory)
+        least = max(
+            2**28, torch.cuda.get_device_properties(self.place).total_memory // 16
+        )
+        return Memory(
+            block_entries=2**22,
+            workspace_factor=5,
+            least_workspace=least,
+            free=self._free_memory,
+        )
 
     def _free_memory(self) -> int | None:
-        """What the driver has left and what PyTorch's allocator holds in reserve; a capture is not to be disturbed."""
+        """What the driver has left and what PyTorch's allocator holds in reserve; a
+        capture is not to be disturbed.
+        """
         if torch.cuda.is_current_stream_capturing():
             return None
         held = torch.cuda.memory_stats(self.place)
-        reserved, used = (held.get(f"{kind}_bytes.all.current", 0) for kind in ("reserved", "allocated"))
+        reserved, used = (
+            held.get(f"{kind}_bytes.all.current", 0)
+            for kind in ("reserved", "allocated")
+        )
         return int(torch.cuda.mem_get_info(self.place)[0] + reserved - used)
 
-    def exact_product(self, spec: ProductSpec, a: Array, b: Array, max_a: int, max_b: int) -> Array:
-        """a @ b for integer matrices, exactly: int32 for INT8, else the float of the accumulator; see `Engine`.
+    def exact_product(
+        self, spec: ProductSpec, a: Array, b: Array, max_a: int, max_b: int
+    ) -> Array:
+        """a @ b for integer matrices, exactly: int32 for INT8, else the float of the
+        accumulator; see `Engine`.
 
-        No partial sum exceeds the accumulator, so neither the order of a library's sums nor the alignment in a tensor
-        core rounds anything.
+        No partial sum exceeds the accumulator, so neither the order of a library's sums
+        nor the alignment in a tensor core rounds anything.
         """
         from hifigemm.engines.kernels.residue_gemm import exact_int8_gemm
 
@@ -113,21 +135,33 @@ class CudaEngine:
         return wrap(_native_matmul(unwrap(a), unwrap(b), None))
 
     def accumulation(self, fmt: Format) -> Accumulation:
-        """Tensor cores in FP32 for FP16, BF16 and TF32 words, FP64 sums for FP32 words ("TF64"); see `Engine`.
+        """Tensor cores in FP32 for FP16, BF16 and TF32 words, FP64 sums for FP32 words
+        ("TF64"); see `Engine`.
 
-        The library may add blocks in any order and split k, so every product counts as a step; `word_sums` do not.
+        The library may add blocks in any order and split k, so every product counts as
+        a step; `word_sums` do not.
         """
         if fmt is FP32:
             return in_any_order("cuBLAS in FP64, any order", fmt, FP64, 64)
         if fmt not in _WORDS:
-            raise PlanError(f"engine 'torch' on a GPU multiplies {', '.join(self.products)}, not {fmt.name} words")
+            raise PlanError(
+                f"engine 'torch' on a GPU multiplies {', '.join(self.products)}, not {fmt.name} words"
+            )
         unit = of_tensor_core(self.model, fmt, block=64)
         return replace(unit, unit=f"{unit.unit}, any order", step=1)
 
     def rounded_product(
-        self, fmt: Format, a: Array, b: Array, c: Array | None = None, *, block: int | None = None
+        self,
+        fmt: Format,
+        a: Array,
+        b: Array,
+        c: Array | None = None,
+        *,
+        block: int | None = None,
     ) -> Array:
-        """A B + C by PyTorch's product, C added last; see `accumulation` and `Engine`."""
+        """A B + C by PyTorch's product, C added last; see `accumulation` and
+        `Engine`.
+        """
         self.accumulation(fmt)
 
         def product(x: Array, y: Array, z: Array | None) -> Array:
@@ -149,13 +183,17 @@ class CudaEngine:
         return cast(F, OVERRIDES.get(function, function))
 
     def _word_sums(self, scheme: Any, k: int) -> WordSums | None:
-        """The kernels of corrected products, which add as the tensor cores do, in order of k."""
+        """The kernels of corrected products, which add as the tensor cores do, in order
+        of k.
+        """
         from hifigemm.engines.cuda.words import sums_of
 
         return sums_of(scheme, k, self.model) if _ADDS_AS_MODELLED else None
 
     def compile(self, plan: Plan) -> Program | None:
-        """The program of the plan, found by the plain function at the heart of its scheme."""
+        """The program of the plan, found by the plain function at the heart of its
+        scheme.
+        """
         from hifigemm.engines.cuda import ozaki1, ozaki2, words
         from hifigemm.engines.cuda.program import CudaProgram
 
@@ -175,7 +213,8 @@ class CudaEngine:
 class NativeProgram:
     """The library's product; see `hifigemm.engine.Program`.
 
-    At the level of its own format it is taken as it is, over- and underflow included; else it is looked at.
+    At the level of its own format it is taken as it is, over- and underflow included;
+    else it is looked at.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -190,9 +229,17 @@ class NativeProgram:
         return False
 
     def __call__(
-        self, a: Array, b: Array, shift: int, epilogue: Epilogue, splits: Splits, out: Array | None
+        self,
+        a: Array,
+        b: Array,
+        shift: int,
+        epilogue: Epilogue,
+        splits: Splits,
+        out: Array | None,
     ) -> Outcome:
-        """The product; nothing waits for the device unless entries are to be certified."""
+        """The product; nothing waits for the device unless entries are to be
+        certified.
+        """
         p = self.plan.problem
         bound = native_bound(p.terms, p.fmt.u)
         target = None if shift or not epilogue.idle else out
@@ -211,28 +258,46 @@ class NativeProgram:
         return Outcome(epilogue.apply(c), bound, 1.0)
 
     def repeated(
-        self, operands: tuple[Array, Array], stacks: tuple[Array, Array], shape: tuple[int, ...], out: Array | None
+        self,
+        operands: tuple[Array, Array],
+        stacks: tuple[Array, Array],
+        shape: tuple[int, ...],
+        out: Array | None,
     ) -> Any:
-        """torch.matmul, for matrices and for what are stacks already; it may multiply others in another way."""
+        """torch.matmul, for matrices and for what are stacks already; it may multiply
+        others in another way.
+        """
         p, certifies = self.plan.problem, self.plan.certifies
-        are_stacks = all(x.shape == stack.shape for x, stack in zip(operands, stacks, strict=True))
+        are_stacks = all(
+            x.shape == stack.shape for x, stack in zip(operands, stacks, strict=True)
+        )
         if not (are_stacks or all(x.ndim == 2 for x in operands)):
             return None
         multiply = _native_matmul if p.narrow is None else _widened_matmul
         if not (certifies or p.mirror):
             return multiply
 
-        def again(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor | None:
+        def again(
+            a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None
+        ) -> torch.Tensor | None:
             made = multiply(a, b, None if p.mirror else out)
-            return None if certifies and not _is_ordinary(made, a, b, p) else _mirrored(made, p.mirror)
+            return (
+                None
+                if certifies and not _is_ordinary(made, a, b, p)
+                else _mirrored(made, p.mirror)
+            )
 
         return again
 
 
-def _is_ordinary(c: torch.Tensor, a: torch.Tensor, b: torch.Tensor, problem: Problem) -> bool:
-    """Whether every entry of A B is finite, and none may have underflowed: one wait of the host, for two numbers.
+def _is_ordinary(
+    c: torch.Tensor, a: torch.Tensor, b: torch.Tensor, problem: Problem
+) -> bool:
+    """Whether every entry of A B is finite, and none may have underflowed: one wait of
+    the host, for two numbers.
 
-    Where an entry is small, or zero, another look at the operands tells whether a product of two of theirs underflows.
+    Where an entry is small, or zero, another look at the operands tells whether a
+    product of two of theirs underflows.
     """
     check_not_capturing()
     parts = torch.view_as_real(c) if c.is_complex() else c
@@ -244,8 +309,12 @@ def _is_ordinary(c: torch.Tensor, a: torch.Tensor, b: torch.Tensor, problem: Pro
     return sum(least_exponent(wrap(x.to(c.dtype))) for x in (a, b)) >= problem.fmt.emin
 
 
-def _native_matmul(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
-    """torch.matmul in IEEE arithmetic; a stack of one is multiplied as the matrix that it is."""
+def _native_matmul(
+    a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None
+) -> torch.Tensor:
+    """torch.matmul in IEEE arithmetic; a stack of one is multiplied as the matrix that
+    it is.
+    """
     single, target = a.ndim == 3 and len(a) == len(b) == 1, out
     if single:
         a, b, out = a[0], b[0], None if out is None else out[0]
@@ -269,16 +338,22 @@ def _mirrored(c: torch.Tensor, how: str) -> torch.Tensor:
     return c
 
 
-def _widened_matmul(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
+def _widened_matmul(
+    a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None
+) -> torch.Tensor:
     """The product in FP32 of float16 or bfloat16 matrices."""
     return _native_matmul(a.float(), b.float(), out)
 
 
 def _words_product(x: torch.Tensor, y: torch.Tensor, fmt: Format) -> torch.Tensor:
-    """x @ y in FP32 on the tensor cores, for stacks (batch or 1, m, k) and (batch or 1, k, n) of words of `fmt`."""
+    """x @ y in FP32 on the tensor cores, for stacks (batch or 1, m, k) and (batch or 1,
+    k, n) of words of `fmt`.
+    """
     x, y = x.to(_WORDS[fmt]), y.to(_WORDS[fmt])
     if fmt is TF32:
         with float32_precision("cuda", "tf32"):
             return library_matmul(x, y)
     batch = max(len(x), len(y))
-    return torch.bmm(x.expand(batch, -1, -1), y.expand(batch, -1, -1), out_dtype=torch.float32)
+    return torch.bmm(
+        x.expand(batch, -1, -1), y.expand(batch, -1, -1), out_dtype=torch.float32
+    )

@@ -1,7 +1,8 @@
-"""Kernels in the place of plain functions, with the same bits, for plans that are carried out step by step on a GPU.
+"""Kernels in the place of plain functions, with the same bits, for plans that are
+carried out step by step on a GPU.
 
-Residues stay in the layout of the kernels, in which rows are padded; arrays that are seen outside are views without the
-padding.
+Residues stay in the layout of the kernels, in which rows are padded; arrays that are
+seen outside are views without the padding.
 """
 
 from __future__ import annotations
@@ -23,7 +24,12 @@ from hifigemm.engines.kernels import scaled_residues as scaled_residues_kernel
 from hifigemm.formats import Format
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.error_ratio import error_ratio
-from hifigemm.numerics.residue_products import ExactProduct, crt, residue_gemm, scaled_residues
+from hifigemm.numerics.residue_products import (
+    ExactProduct,
+    crt,
+    residue_gemm,
+    scaled_residues,
+)
 from hifigemm.numerics.residues import ModuliSet, moduli_set
 from hifigemm.numerics.scaling import (
     Scale,
@@ -39,10 +45,19 @@ from hifigemm.numerics.symmetric import mirror
 Tensor = Any
 
 
-def _norm_scale(x: Array, axis: int, moduli: ModuliSet, balance: int, block_entries: int) -> Scale:
-    """numerics.scaling.norm_scale; vectors with an Inf or NaN are marked by the exponent NOT_FINITE."""
-    (found,) = scaled_residues_kernel.norm_scales(((unwrap(x), axis),), moduli, (balance, balance))
-    exponent, nearest = (wrap(y.to(kind).unsqueeze(axis)) for y, kind in zip(found, _SCALE_DTYPES, strict=True))
+def _norm_scale(
+    x: Array, axis: int, moduli: ModuliSet, balance: int, block_entries: int
+) -> Scale:
+    """numerics.scaling.norm_scale; vectors with an Inf or NaN are marked by the
+    exponent NOT_FINITE.
+    """
+    (found,) = scaled_residues_kernel.norm_scales(
+        ((unwrap(x), axis),), moduli, (balance, balance)
+    )
+    exponent, nearest = (
+        wrap(y.to(kind).unsqueeze(axis))
+        for y, kind in zip(found, _SCALE_DTYPES, strict=True)
+    )
     return Scale(exponent, nearest, axis, norm_bits(moduli, balance))
 
 
@@ -60,23 +75,41 @@ def _lowest_bits(x: Array, axis: int, block_entries: int) -> Array:
     return wrap(block_norms_kernel.lowest_bits(unwrap(x), axis))
 
 
-def _scaled_residues(x: Array, scale: Scale, moduli: ModuliSet, block_entries: int) -> Array:
-    """numerics.residue_products.scaled_residues, rows padded behind the view that is returned."""
+def _scaled_residues(
+    x: Array, scale: Scale, moduli: ModuliSet, block_entries: int
+) -> Array:
+    """numerics.residue_products.scaled_residues, rows padded behind the view that is
+    returned.
+    """
     tensor, axis = unwrap(x), scale.axis
-    exponent, nearest = (unwrap(y).flatten(1).to(torch.int32) for y in (scale.exponent, scale.nearest))
+    exponent, nearest = (
+        unwrap(y).flatten(1).to(torch.int32) for y in (scale.exponent, scale.nearest)
+    )
     given = scaled_residues_kernel.VectorScale(exponent, nearest)
-    (planes,), _ = scaled_residues_kernel.scaled_residues(((tensor, axis),), moduli, (given,), bits=scale.bits)
+    (planes,), _ = scaled_residues_kernel.scaled_residues(
+        ((tensor, axis),), moduli, (given,), bits=scale.bits
+    )
     return wrap(planes[..., : tensor.shape[axis]])
 
 
-def _residue_gemm(left: Array, right: Array, moduli: ModuliSet, exact: ExactProduct) -> Array:
-    """numerics.residue_products.residue_gemm, rows padded behind the view that is returned."""
+def _residue_gemm(
+    left: Array, right: Array, moduli: ModuliSet, exact: ExactProduct
+) -> Array:
+    """numerics.residue_products.residue_gemm, rows padded behind the view that is
+    returned.
+    """
     x, y = padded(unwrap(left)), padded(unwrap(right))
     return wrap(products_of(x, y, moduli)[:, :, : x.shape[2], : y.shape[2]])
 
 
 def _crt(
-    products: Array, unit_left: Array, unit_right: Array, shift: int, moduli: ModuliSet, fmt: Format, block_entries: int
+    products: Array,
+    unit_left: Array,
+    unit_right: Array,
+    shift: int,
+    moduli: ModuliSet,
+    fmt: Format,
+    block_entries: int,
 ) -> Array:
     """numerics.residue_products.crt."""
     x = unwrap(products)
@@ -88,7 +121,11 @@ def _crt(
     else:
         x = x.as_strided((batch, count, m, x.stride(2)), x.stride())
     scales = _exponents(unit_left, m), _exponents(unit_right, n)
-    out = torch.empty((batch, m, n), dtype=_result_dtype(fmt, count > len(moduli.moduli)), device=x.device)
+    out = torch.empty(
+        (batch, m, n),
+        dtype=_result_dtype(fmt, count > len(moduli.moduli)),
+        device=x.device,
+    )
     crt_kernel.crt(x, scales, moduli, out, shift=shift)
     return wrap(torch.view_as_real(out).flatten(2) if out.is_complex() else out)
 
@@ -100,31 +137,54 @@ def _result_dtype(fmt: Format, is_complex: bool) -> torch.dtype:
 
 
 def _exponents(unit: Array, vectors: int) -> Tensor:
-    """Scale exponents from the units of integers; those of the components of a complex entry are equal."""
-    return -unwrap(unit).flatten(1)[:, :: unit.size // (len(unit) * vectors)].to(torch.int32)
+    """Scale exponents from the units of integers; those of the components of a complex
+    entry are equal.
+    """
+    return (
+        -unwrap(unit)
+        .flatten(1)[:, :: unit.size // (len(unit) * vectors)]
+        .to(torch.int32)
+    )
 
 
-def _required_bits(a: Array, b: Array, most: int, block_entries: int) -> tuple[int, int] | None:
-    """numerics.scaling.required_bits; operands that stand in for those nobody reads lie on the host."""
+def _required_bits(
+    a: Array, b: Array, most: int, block_entries: int
+) -> tuple[int, int] | None:
+    """numerics.scaling.required_bits; operands that stand in for those nobody reads lie
+    on the host.
+    """
     if not (isinstance(a, DeviceArray) and isinstance(b, DeviceArray)):
         return required_bits(a, b, most, block_entries)
     left, right = unwrap(a), unwrap(b)
     return required_bits_of(left, right, most)(left, right)
 
 
-def _error_ratio(a: Array, b: Array, exact: ExactProduct, block_entries: int, entries: int) -> float:
+def _error_ratio(
+    a: Array, b: Array, exact: ExactProduct, block_entries: int, entries: int
+) -> float:
     """numerics.error_ratio.error_ratio."""
     check_not_capturing()
-    return error_ratio_kernel.error_ratio(unwrap(a), unwrap(b), moduli_set(2, a.dtype.kind == "c"))
+    return error_ratio_kernel.error_ratio(
+        unwrap(a), unwrap(b), moduli_set(2, a.dtype.kind == "c")
+    )
 
 
-def _required_bits_of_vectors(a: Array, b: Array, block_entries: int) -> tuple[Array, Array]:
-    """numerics.scaling.required_bits_of_vectors, on the host; the kernel takes one matrix times another."""
-    if not (isinstance(a, DeviceArray) and isinstance(b, DeviceArray)) or max(len(a), len(b)) > 1:
+def _required_bits_of_vectors(
+    a: Array, b: Array, block_entries: int
+) -> tuple[Array, Array]:
+    """numerics.scaling.required_bits_of_vectors, on the host; the kernel takes one
+    matrix times another.
+    """
+    if (
+        not (isinstance(a, DeviceArray) and isinstance(b, DeviceArray))
+        or max(len(a), len(b)) > 1
+    ):
         return required_bits_of_vectors(a, b, block_entries)
     check_not_capturing()
     found = required_bits_kernel.launch_each(unwrap(a), unwrap(b)).cpu().numpy()
-    return required_bits_kernel.required_bits_of_vectors_from(found, a.shape[1], b.shape[2])
+    return required_bits_kernel.required_bits_of_vectors_from(
+        found, a.shape[1], b.shape[2]
+    )
 
 
 def _mirror(x: Array, conjugate: bool) -> None:

@@ -1,9 +1,11 @@
-"""Ozaki scheme II on a GPU: residues of both operands, INT8 products, reconstruction, in three launches for short k.
+"""Ozaki scheme II on a GPU: residues of both operands, INT8 products, reconstruction,
+in three launches for short k.
 
-Where the number of moduli rests on the operands, the device decides. The record holds the bits of the largest error
-ratio that was seen; every rung of the ladder, a number of moduli, runs where the ratio lies between what the rung
-before it keeps and what it keeps itself; a native product takes what no rung keeps. The ratio of a part of the result
-is known first: where that is too large already, a rung does not begin.
+Where the number of moduli rests on the operands, the device decides. The record holds
+the bits of the largest error ratio that was seen; every rung of the ladder, a number of
+moduli, runs where the ratio lies between what the rung before it keeps and what it
+keeps itself; a native product takes what no rung keeps. The ratio of a part of the
+result is known first: where that is too large already, a rung does not begin.
 """
 
 from __future__ import annotations
@@ -43,56 +45,93 @@ Residues = tuple[Any, Any]
 """Planes of an operand and the scale exponents of its vectors."""
 _ROWS, _COLUMNS = 128, 256
 _PLANES_OF_SUMS = 8
-"""Planes whose sums of blocks are in memory at a time: enough that the last round of tiles is one of many."""
+"""Planes whose sums of blocks are in memory at a time: enough that the last round of
+tiles is one of many.
+"""
 _FEW_TERMS_FROM = 2**36
-"""m n k of products that take so long that a part of the terms saves more than the launch of a second pass costs."""
+"""m n k of products that take so long that a part of the terms saves more than the
+launch of a second pass costs.
+"""
 _LEAST_TERMS = 512
-"""Of sums whose smallest one, of all entries of a large product, is half of the mean or more."""
+"""Of sums whose smallest one, of all entries of a large product, is half of the mean or
+more.
+"""
 _SAMPLE_FROM = 2**35
 """m n k of products beside which the ratio of a few vectors costs nothing."""
 _SAMPLE_FROM_BEFORE_EXACT = 2**32
-"""The same where the exact product is behind the ladder, which takes little longer than its first rung."""
+"""The same where the exact product is behind the ladder, which takes little longer than
+its first rung.
+"""
 _SAMPLE = 128
 """Rows and columns whose ratio is known first."""
 
 
 def steps(plan: Plan, costs: Rates | None) -> Steps | None:
-    """The launches of a plan with fast scaling; None where entries are to be certified one by one."""
+    """The launches of a plan with fast scaling; None where entries are to be certified
+    one by one.
+    """
     if plan.scheme.scaling != "fast":
         return None
     in_halves = partial(_in_halves, plan, costs)
     if not plan.certifies and plan.verification is not Verification.ON_DEVICE:
         return Steps(_write_fixed, combines=True, ready=_ready, in_halves=in_halves)
-    if plan.target.by_entry or (plan.verification is Verification.ENTRYWISE and plan.evidence is not None):
+    if plan.target.by_entry or (
+        plan.verification is Verification.ENTRYWISE and plan.evidence is not None
+    ):
         return None  # the ratio is not enough
-    if plan.verification is Verification.ENTRYWISE and _most_bits(plan, plan.scheme.count) < 0:
+    if (
+        plan.verification is Verification.ENTRYWISE
+        and _most_bits(plan, plan.scheme.count) < 0
+    ):
         return None
-    return Steps(_write_ladder, record=1, certify=partial(_certificate, plan), in_halves=in_halves)
+    return Steps(
+        _write_ladder,
+        record=1,
+        certify=partial(_certificate, plan),
+        in_halves=in_halves,
+    )
 
 
-def _in_halves(plan: Plan, costs: Rates | None, batch: int, rows: int, cols: int) -> bool:
-    """Whether a block takes the products of numerics/strassen.py: where they pay, for one matrix that is no mirror."""
+def _in_halves(
+    plan: Plan, costs: Rates | None, batch: int, rows: int, cols: int
+) -> bool:
+    """Whether a block takes the products of numerics/strassen.py: where they pay, for
+    one matrix that is no mirror.
+    """
     p = plan.problem
     planes = num_planes(moduli_of(plan), p.is_complex)
-    return costs is not None and batch == 1 and not p.mirror and costs.halves_pay(rows, cols, p.k, planes)
+    return (
+        costs is not None
+        and batch == 1
+        and not p.mirror
+        and costs.halves_pay(rows, cols, p.k, planes)
+    )
 
 
 def moduli_of(plan: Plan, count: int | None = None) -> ModuliSet:
     """The moduli of a plan's scheme, or so many."""
-    return moduli_set(plan.scheme.count if count is None else count, plan.problem.is_complex)
+    return moduli_set(
+        plan.scheme.count if count is None else count, plan.problem.is_complex
+    )
 
 
 def _ready(split: Split) -> Residues:
-    """The residues and exponents of a prepared operand, vectors with Inf or NaN marked."""
+    """The residues and exponents of a prepared operand, vectors with Inf or NaN
+    marked.
+    """
     unit = unwrap(split.unit).flatten(1)
     exponents = -unit[:, :: unit.shape[1] // split.vectors].to(torch.int32)
     if "marked" in split.facts:
-        exponents.masked_fill_(unwrap(split.facts["marked"]).flatten(1), scaled_residues.NOT_FINITE)
+        exponents.masked_fill_(
+            unwrap(split.facts["marked"]).flatten(1), scaled_residues.NOT_FINITE
+        )
     return padded(unwrap(split.planes)), exponents
 
 
 def padded(planes: Any) -> Any:
-    """Residues (batch, L, vectors, k) with the zeros behind k that their rows are padded with, up to the next row."""
+    """Residues (batch, L, vectors, k) with the zeros behind k that their rows are
+    padded with, up to the next row.
+    """
     return planes.as_strided((*planes.shape[:3], planes.stride(2)), planes.stride())
 
 
@@ -102,36 +141,63 @@ def padded_shape(m: int, n: int) -> tuple[int, int]:
 
 
 def products_of(
-    left: Any, right: Any, moduli: ModuliSet, predicate: Predicate | None = None, *, triangle: bool = False
+    left: Any,
+    right: Any,
+    moduli: ModuliSet,
+    predicate: Predicate | None = None,
+    *,
+    triangle: bool = False,
 ) -> Any:
-    """Residues of the products of padded planes: int8 (batch, L, m_pad, n_pad), undefined without the predicate."""
-    shape = max(len(left), len(right)), left.shape[1], *padded_shape(left.shape[2], right.shape[2])
+    """Residues of the products of padded planes: int8 (batch, L, m_pad, n_pad),
+    undefined without the predicate.
+    """
+    shape = (
+        max(len(left), len(right)),
+        left.shape[1],
+        *padded_shape(left.shape[2], right.shape[2]),
+    )
     products = empty(shape, torch.int8, left)
-    constants = residue_gemm.residue_constants(moduli.of_planes(left.shape[1]), left.device)
-    residue_gemm.residue_gemm(left, right, constants, products, predicate=predicate, triangle=triangle)
+    constants = residue_gemm.residue_constants(
+        moduli.of_planes(left.shape[1]), left.device
+    )
+    residue_gemm.residue_gemm(
+        left, right, constants, products, predicate=predicate, triangle=triangle
+    )
     return products
 
 
 def products_of_halves(
     left: Any, right: Any, moduli: ModuliSet, predicate: Predicate | None = None
 ) -> tuple[Any, tuple[int, int]]:
-    """P1 .. P7 of numerics/strassen.py for padded planes of one matrix: int8 (1, 7 L, m_pad, n_pad), padded halves.
+    """P1 .. P7 of numerics/strassen.py for padded planes of one matrix: int8 (1, 7 L,
+    m_pad, n_pad), padded halves.
 
-    The halves of m and n come with them. Blocks of the operands are taken as they lie there, sums of blocks for a few
-    planes at a time.
+    The halves of m and n come with them. Blocks of the operands are taken as they lie
+    there, sums of blocks for a few planes at a time.
     """
     count, k = left.shape[1], left.shape[3]
     (half_m, half_k), (half_n, _) = halves_of(left), halves_of(right)
-    products = empty((1, NUM_PRODUCTS * count, *padded_shape(half_m, half_n)), torch.int8, left)
-    upper, lower, first, second = slice(0, half_m), slice(half_m, None), slice(0, half_k), slice(half_k, None)
+    products = empty(
+        (1, NUM_PRODUCTS * count, *padded_shape(half_m, half_n)), torch.int8, left
+    )
+    upper, lower, first, second = (
+        slice(0, half_m),
+        slice(half_m, None),
+        slice(0, half_k),
+        slice(half_k, None),
+    )
     rest = slice(0, max(k - half_k, 0))
     for group in _even_slices(count, _PLANES_OF_SUMS):
         x, y = left[:, group], right[:, group]
-        constants = residue_gemm.residue_constants(moduli.of_planes(count)[group], left.device)
+        constants = residue_gemm.residue_constants(
+            moduli.of_planes(count)[group], left.device
+        )
         s = block_sums(x, constants, is_right=False, predicate=predicate)
         t = block_sums(y, constants, is_right=True, predicate=predicate)
         some = x.shape[1]
-        *pairs, (s4, t4) = ((s[:, i : i + some], t[:, i : i + some]) for i in range(0, 4 * some, some))
+        *pairs, (s4, t4) = (
+            (s[:, i : i + some], t[:, i : i + some]) for i in range(0, 4 * some, some)
+        )
         cases = [
             (x[:, :, upper, first], y[:, :, :half_n, first]),
             (x[:, :, upper, second], y[:, :, :half_n, second]),
@@ -153,24 +219,42 @@ def _even_slices(count: int, most: int) -> list[slice]:
 
 
 def most_moduli(plan: Plan) -> tuple[ModuliSet, ModuliSet, tuple[int, int]]:
-    """Of all rows and columns but outliers: the moduli that residues are made of, those used, the balances."""
+    """Of all rows and columns but outliers: the moduli that residues are made of, those
+    used, the balances.
+    """
     evidence = plan.evidence or Evidence()
     outliers = evidence.outliers
     if outliers is not None:
-        balances = outliers.balance - outliers.lowered, -outliers.balance - outliers.lowered
-        return moduli_set(outliers.shared, False), moduli_set(outliers.num_moduli, False), balances
+        balances = (
+            outliers.balance - outliers.lowered,
+            -outliers.balance - outliers.lowered,
+        )
+        return (
+            moduli_set(outliers.shared, False),
+            moduli_set(outliers.num_moduli, False),
+            balances,
+        )
     moduli, bits = moduli_of(plan), evidence.required_bits
-    even = 0 if bits is None else balance(bits, plan.scheme.count, plan.problem.is_complex)
+    even = (
+        0 if bits is None else balance(bits, plan.scheme.count, plan.problem.is_complex)
+    )
     return moduli, moduli, (even, -even)
 
 
 def _write_fixed(plan: Plan, given: Arguments) -> None:
-    """Block by block; residues that the block before has made already are used again."""
+    """Block by block; residues that the block before has made already are used
+    again.
+    """
     made, used, balances = most_moduli(plan)
     kept: list[tuple[tuple[slice, ...], Residues]] = []
     for block in blocks_of(plan, given.out):
-        places, operands = block.places(given.a, given.b), block.operands(given.a, given.b)
-        ready = [_some(split, at) for split, at in zip(given.ready, places, strict=True)]
+        places, operands = (
+            block.places(given.a, given.b),
+            block.operands(given.a, given.b),
+        )
+        ready = [
+            _some(split, at) for split, at in zip(given.ready, places, strict=True)
+        ]
         for i, (place, residues) in enumerate(kept):
             if place == places[i]:
                 ready[i] = residues
@@ -179,10 +263,18 @@ def _write_fixed(plan: Plan, given: Arguments) -> None:
             both = _residues_of(operands[:1], made, balances[:1], [None]) * 2
         else:
             both = _residues_of(operands, made, balances, ready)
-        first = [(planes if used is made else planes[:, : len(used.moduli)], scale) for planes, scale in both]
+        first = [
+            (planes if used is made else planes[:, : len(used.moduli)], scale)
+            for planes, scale in both
+        ]
         c = None if given.c is None else given.c[block.entries]
-        form: dict[str, Any] = {"triangle": triangle, "in_halves": plan.blocking.in_halves}
-        _write_entries(operands, first, used, given.out[block.entries], given, c, **form)
+        form: dict[str, Any] = {
+            "triangle": triangle,
+            "in_halves": plan.blocking.in_halves,
+        }
+        _write_entries(
+            operands, first, used, given.out[block.entries], given, c, **form
+        )
         if plan.evidence is not None and plan.evidence.outliers is not None:
             _write_outliers(plan, block, operands, both, given, c)
         kept = list(zip(places, both, strict=True))
@@ -203,14 +295,20 @@ def _residues_of(
     ready: Sequence[Residues | None],
     predicate: Predicate | None = None,
 ) -> list[Residues]:
-    """Residues of both operands, or of the left one, in one launch for those that are not ready."""
+    """Residues of both operands, or of the left one, in one launch for those that are
+    not ready.
+    """
     missing = [i for i in range(len(operands)) if ready[i] is None]
     made: Any = ((), ())
     if missing:
         sides = tuple((operands[i], 2 - i) for i in missing)
         missing_balances = tuple(balances[i] for i in missing)
-        made = scaled_residues.scaled_residues(sides, moduli, balances=missing_balances, predicate=predicate)
-    fresh = iter([(planes, scale.exponent) for planes, scale in zip(*made, strict=True)])
+        made = scaled_residues.scaled_residues(
+            sides, moduli, balances=missing_balances, predicate=predicate
+        )
+    fresh = iter(
+        [(planes, scale.exponent) for planes, scale in zip(*made, strict=True)]
+    )
     return [next(fresh) if each is None else each for each in ready]
 
 
@@ -227,30 +325,47 @@ def _write_entries(
     triangle: bool = False,
     in_halves: bool = False,
 ) -> None:
-    """Products of residues and what they stand for, nothing where the predicate does not hold."""
+    """Products of residues and what they stand for, nothing where the predicate does
+    not hold.
+    """
     (left, s), (right, t) = residues
     form: dict[str, Any] = {"triangle": triangle}
     if in_halves:
         products, form["halves"] = products_of_halves(left, right, moduli, predicate)
     else:
         products = products_of(left, right, moduli, predicate, triangle=triangle)
-    scalars: dict[str, Any] = {"shift": given.shift, "alpha": given.alpha, "beta": given.beta, "c": c}
+    scalars: dict[str, Any] = {
+        "shift": given.shift,
+        "alpha": given.alpha,
+        "beta": given.beta,
+        "c": c,
+    }
     behind: dict[str, Any] = {"predicate": predicate, "rarely": rarely}
-    crt_kernel.crt(products, (s, t), moduli, out, operands=operands, **form, **scalars, **behind)
+    crt_kernel.crt(
+        products, (s, t), moduli, out, operands=operands, **form, **scalars, **behind
+    )
 
 
 def _write_ladder(plan: Plan, given: Arguments) -> None:
-    """Rung by rung; the record ends with the largest error ratio, or with a lower bound that decides alike.
+    """Rung by rung; the record ends with the largest error ratio, or with a lower bound
+    that decides alike.
 
-    A plan that is to be certified has one rung; a ratio that this does not keep is made known in full. Behind the last
-    rung comes what keeps the bound for any ratio: a native product, or moduli that hold the exact product.
+    A plan that is to be certified has one rung; a ratio that this does not keep is made
+    known in full. Behind the last rung comes what keeps the bound for any ratio: a
+    native product, or moduli that hold the exact product.
     """
     record = given.record
-    chooses, certifies = (plan.verification is x for x in (Verification.ON_DEVICE, Verification.ENTRYWISE))
+    chooses, certifies = (
+        plan.verification is x for x in (Verification.ON_DEVICE, Verification.ENTRYWISE)
+    )
     is_exact_behind = chooses and plan.evidence is not None
-    if chooses and plan.problem.multiplications >= (_SAMPLE_FROM_BEFORE_EXACT if is_exact_behind else _SAMPLE_FROM):
+    if chooses and plan.problem.multiplications >= (
+        _SAMPLE_FROM_BEFORE_EXACT if is_exact_behind else _SAMPLE_FROM
+    ):
         part = given.a[:, :_SAMPLE], given.b[:, :, :_SAMPLE]
-        sizes = scaled_residues.sized_residues(((part[0], 2), (part[1], 1)), moduli_of(plan))[2]
+        sizes = scaled_residues.sized_residues(
+            ((part[0], 2), (part[1], 1)), moduli_of(plan)
+        )[2]
         error_ratio_bits(sizes, enough=_most_bits(plan, plan.scheme.count), into=record)
     least = 0
     for rung in _ladder(plan):
@@ -260,13 +375,28 @@ def _write_ladder(plan: Plan, given: Arguments) -> None:
         for block in blocks_of(plan, given.out):
             operands = block.operands(given.a, given.b)
             triangle, begun = is_triangle(plan, block), predicate if chooses else None
-            sides = ((operands[0], 2), (operands[1], 1))[: 1 if triangle and plan.problem.is_of_one_operand else 2]
-            planes, scales, sizes = scaled_residues.sized_residues(sides, moduli, predicate=begun)
+            sides = ((operands[0], 2), (operands[1], 1))[
+                : 1 if triangle and plan.problem.is_of_one_operand else 2
+            ]
+            planes, scales, sizes = scaled_residues.sized_residues(
+                sides, moduli, predicate=begun
+            )
             enough = most if predicate else 0
-            error_ratio_bits(sizes, _few_terms(plan, most), enough, into=record, predicate=begun)
+            error_ratio_bits(
+                sizes, _few_terms(plan, most), enough, into=record, predicate=begun
+            )
             residues = [(planes[i], scales[i].exponent) for i in (0, -1)]
             _write_entries(
-                *(operands, residues, moduli, given.out[block.entries], given, None, predicate, least > 0),
+                *(
+                    operands,
+                    residues,
+                    moduli,
+                    given.out[block.entries],
+                    given,
+                    None,
+                    predicate,
+                    least > 0,
+                ),
                 triangle=triangle,
                 in_halves=plan.blocking.in_halves,
             )
@@ -280,8 +410,12 @@ def _write_ladder(plan: Plan, given: Arguments) -> None:
             restore_special_values(given.a, given.b, given.out, predicate=predicate)
 
 
-def _write_exact(plan: Plan, given: Arguments, scheme: Any, predicate: Predicate) -> None:
-    """Block by block, by moduli that hold the exact product, where the predicate holds."""
+def _write_exact(
+    plan: Plan, given: Arguments, scheme: Any, predicate: Predicate
+) -> None:
+    """Block by block, by moduli that hold the exact product, where the predicate
+    holds.
+    """
     moduli = moduli_of(plan, scheme.count)
     bits: Any = None if plan.evidence is None else plan.evidence.required_bits
     even = balance(bits, scheme.count, plan.problem.is_complex)
@@ -289,15 +423,34 @@ def _write_exact(plan: Plan, given: Arguments, scheme: Any, predicate: Predicate
         operands = block.operands(given.a, given.b)
         triangle = is_triangle(plan, block)
         if triangle and plan.problem.is_of_one_operand and even == 0:
-            residues = _residues_of(operands[:1], moduli, (even,), [None], predicate) * 2
+            residues = (
+                _residues_of(operands[:1], moduli, (even,), [None], predicate) * 2
+            )
         else:
-            residues = _residues_of(operands, moduli, (even, -even), [None, None], predicate)
-        form: dict[str, Any] = {"triangle": triangle, "in_halves": plan.blocking.in_halves}
-        _write_entries(operands, residues, moduli, given.out[block.entries], given, None, predicate, True, **form)
+            residues = _residues_of(
+                operands, moduli, (even, -even), [None, None], predicate
+            )
+        form: dict[str, Any] = {
+            "triangle": triangle,
+            "in_halves": plan.blocking.in_halves,
+        }
+        _write_entries(
+            operands,
+            residues,
+            moduli,
+            given.out[block.entries],
+            given,
+            None,
+            predicate,
+            True,
+            **form,
+        )
 
 
 def _ladder(plan: Plan) -> list[Any]:
-    """The schemes with a number of moduli that the ratio decides on; behind them comes what needs no ratio."""
+    """The schemes with a number of moduli that the ratio decides on; behind them comes
+    what needs no ratio.
+    """
     return [plan.scheme, *plan.alternatives[:-1]]
 
 
@@ -306,33 +459,44 @@ def _few_terms(plan: Plan, most: int) -> int | None:
 
     Moduli keep their target up to ratios of bits `most`.
 
-    From a part of 2**-s of the terms ratios come out 2**s times as large. Operands with phi = 0.5 have a ratio of about
-    2**1.75 sqrt(k), complex ones 2**2.25 sqrt(k); what moduli leave beyond that, less one bit, is s. The fewest moduli
-    leave 1.5 bits for real operands, 1.0 to 1.1 for complex ones, so that a half, or five eighths, are the most.
+    From a part of 2**-s of the terms ratios come out 2**s times as large. Operands with
+    phi = 0.5 have a ratio of about 2**1.75 sqrt(k), complex ones 2**2.25 sqrt(k); what
+    moduli leave beyond that, less one bit, is s. The fewest moduli leave 1.5 bits for
+    real operands, 1.0 to 1.1 for complex ones, so that a half, or five eighths, are the
+    most.
     """
     p = plan.problem
     if plan.verification is Verification.NONE or p.multiplications < _FEW_TERMS_FROM:
         return None
     largest = max(float(np.int64(most).view(np.float64)) * RATIO_UNIT, 1.0)
     spare = math.log2(largest / math.sqrt(p.k)) - (3.25 if p.is_complex else 2.75)
-    share = 2.0 ** -math.floor(spare) if spare >= 2 else 5 / 8 if p.is_complex else 1 / 2
-    few = max(math.ceil(p.k * share / 128) * 128, min(_LEAST_TERMS, -(-p.k // 256) * 128))
+    share = (
+        2.0 ** -math.floor(spare) if spare >= 2 else 5 / 8 if p.is_complex else 1 / 2
+    )
+    few = max(
+        math.ceil(p.k * share / 128) * 128, min(_LEAST_TERMS, -(-p.k // 256) * 128)
+    )
     return few if few < min(-(-p.k // 128) * 128, MAGNITUDE_TERMS) else None
 
 
 @lru_cache(maxsize=1024)
 def _most_bits(plan: Plan, count: int) -> int:
-    """The bits of the largest error ratio, in units of RATIO_UNIT, for which moduli keep the target; -1 for none.
+    """The bits of the largest error ratio, in units of RATIO_UNIT, for which moduli
+    keep the target; -1 for none.
 
     No target is kept where |A||B| may be 0, be it as large as it likes.
     """
-    largest = largest_ratio(plan.problem.terms, plan.target.r, moduli_of(plan, count).half_range)
+    largest = largest_ratio(
+        plan.problem.terms, plan.target.r, moduli_of(plan, count).half_range
+    )
     largest = min(largest / RATIO_UNIT, float(np.finfo(np.float64).max))
     return int(np.float64(largest).view(np.int64)) if largest >= 0 else -1
 
 
 def _certificate(plan: Plan, record: Sequence[int]) -> Certificate:
-    """What the largest error ratio says: the rung that was taken, or the bound of a forced count."""
+    """What the largest error ratio says: the rung that was taken, or the bound of a
+    forced count.
+    """
     (bits,) = record
     ratio, p = float(np.int64(bits).view(np.float64)) * RATIO_UNIT, plan.problem
     scheme, products = plan.scheme, plan.num_products
@@ -344,22 +508,44 @@ def _certificate(plan: Plan, record: Sequence[int]) -> Certificate:
             made = num_planes(moduli_of(plan, rung.count), p.is_complex)
             return Certificate(True, rung, plan.target.r, made, plan.k_block)
     if plan.verification is Verification.ENTRYWISE:
-        return Certificate(False, scheme, plan.bound, products, plan.k_block, Evidence(error_ratio=ratio))
+        return Certificate(
+            False,
+            scheme,
+            plan.bound,
+            products,
+            plan.k_block,
+            Evidence(error_ratio=ratio),
+        )
     if plan.evidence is not None:
         exact = plan.alternatives[-1]
-        return Certificate(True, exact, 0.0, num_planes(moduli_of(plan, exact.count), p.is_complex), plan.k_block)
-    return Certificate(True, plan.alternatives[-1], native_bound(p.terms, p.fmt.u), 1, p.k)
+        return Certificate(
+            True,
+            exact,
+            0.0,
+            num_planes(moduli_of(plan, exact.count), p.is_complex),
+            plan.k_block,
+        )
+    return Certificate(
+        True, plan.alternatives[-1], native_bound(p.terms, p.fmt.u), 1, p.k
+    )
 
 
 # Outliers: rows and columns whose entries take more moduli than all others.
 
 
 def _write_outliers(
-    plan: Plan, block: Block, operands: tuple[Any, Any], residues: Sequence[Residues], given: Arguments, c: Any
+    plan: Plan,
+    block: Block,
+    operands: tuple[Any, Any],
+    residues: Sequence[Residues],
+    given: Arguments,
+    c: Any,
 ) -> None:
-    """Write the entries of the outlier rows and columns of a block over; see `Outliers`.
+    """Write the entries of the outlier rows and columns of a block over; see
+    `Outliers`.
 
-    Those of outlier rows in outlier columns come last: they are wrong among those of either.
+    Those of outlier rows in outlier columns come last: they are wrong among those of
+    either.
     """
     outliers: Any = plan.evidence.outliers if plan.evidence is not None else None
     (x, y), shared = operands, moduli_set(outliers.shared, False)
@@ -390,7 +576,9 @@ def _inside(vectors: tuple[int, ...], part: slice) -> tuple[int, ...]:
 
 
 def _gathered(x: Buffer, axis: int, where: tuple[int, ...] | None) -> Buffer:
-    """Some rows (axis 1) or columns (axis 2) of a buffer, copied; all of them for None."""
+    """Some rows (axis 1) or columns (axis 2) of a buffer, copied; all of them for
+    None.
+    """
     if where is None:
         return x
     shape = tuple(len(where) if i == axis else n for i, n in enumerate(x.shape))
@@ -403,7 +591,9 @@ def _gather(axis: int, where: tuple[int, ...], x: Any, made: Any) -> None:
     torch.index_select(x, axis, _index(where, x.device), out=made)
 
 
-def _scatter(rows: tuple[int, ...] | None, cols: tuple[int, ...] | None, out: Any, values: Any) -> None:
+def _scatter(
+    rows: tuple[int, ...] | None, cols: tuple[int, ...] | None, out: Any, values: Any
+) -> None:
     every = slice(None)
     i: Any = every if rows is None else _index(rows, out.device)
     j: Any = every if cols is None else _index(cols, out.device)

@@ -1,4 +1,6 @@
-"""Plans as programs of a GPU: launches over named memory, and a decision record beside the result."""
+"""Plans as programs of a GPU: launches over named memory, and a decision record beside
+the result.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ _NARROW = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 @dataclass(frozen=True)
 class Arguments:
-    """What a program is written for: buffers of the operands (batch or 1, ...), and scalars."""
+    """What a program is written for: buffers of the operands (batch or 1, ...), and
+    scalars.
+    """
 
     a: Tensor
     b: Tensor
@@ -49,22 +53,31 @@ class Arguments:
 class Steps:
     """How the launches of a plan are written, and what its record says."""
 
-    write: Callable[[Plan, Arguments], None]  # adds the launches for a plan and `Arguments`
+    # adds the launches for a plan and `Arguments`
+    write: Callable[[Plan, Arguments], None]
     record: int = 0  # words of the decision record; 0 where nothing is decided
-    certify: Callable[[Sequence[int]], Certificate] | None = None  # what the words of a record say
+    # what the words of a record say
+    certify: Callable[[Sequence[int]], Certificate] | None = None
     combines: bool = False  # the launches apply moderate scalars themselves
-    contiguous_rows: bool = False  # the launches write to results with contiguous rows only
+    # the launches write to results with contiguous rows only
+    contiguous_rows: bool = False
     # (planes, exponents) of the split of a prepared operand
     ready: Callable[[Any], tuple[Tensor, Tensor]] | None = None
-    in_halves: Callable[[int, int, int], bool] | None = None  # see `hifigemm.engine.Program.in_halves`
+    # see `hifigemm.engine.Program.in_halves`
+    in_halves: Callable[[int, int, int], bool] | None = None
 
 
 def blocks_of(plan: Plan, out: Any) -> Iterator[Block]:
-    """The blocks of a plan for the program of `out`; what a launch of a block wants cleared is gone with that block.
+    """The blocks of a plan for the program of `out`; what a launch of a block wants
+    cleared is gone with that block.
 
     Blocks above the diagonal of a result that is mirrored are left out.
     """
-    blocks = (x for x in plan.blocks() if not (plan.problem.mirror and x.rows.stop <= x.cols.start))
+    blocks = (
+        x
+        for x in plan.blocks()
+        if not (plan.problem.mirror and x.rows.stop <= x.cols.start)
+    )
     for index, block in enumerate(blocks):
         if index:
             out.program.reuse_zeros()
@@ -100,7 +113,9 @@ class CudaProgram:
 
     def in_halves(self, batch: int, rows: int, cols: int) -> bool:
         """Whether such a block takes the products of numerics/strassen.py."""
-        return self.steps.in_halves is not None and self.steps.in_halves(batch, rows, cols)
+        return self.steps.in_halves is not None and self.steps.in_halves(
+            batch, rows, cols
+        )
 
     def nbytes(self, batch: int, rows: int, cols: int) -> int:
         """Size of the workspace of contiguous operands."""
@@ -109,32 +124,68 @@ class CudaProgram:
 
     def _nbytes(self, batch: int, rows: int, cols: int) -> int:
         p = self.plan.problem
-        is_whole = (rows, cols) == (p.m, p.n)  # blocks below the diagonal are no triangles
-        problem = replace(p, batch=batch, m=rows, n=cols, mirror=p.mirror if is_whole else "")
-        blocking = Blocking((batch, rows, cols), in_halves=self.in_halves(batch, rows, cols))
+        # blocks below the diagonal are no triangles
+        is_whole = (rows, cols) == (p.m, p.n)
+        problem = replace(
+            p, batch=batch, m=rows, n=cols, mirror=p.mirror if is_whole else ""
+        )
+        blocking = Blocking(
+            (batch, rows, cols), in_halves=self.in_halves(batch, rows, cols)
+        )
         plan = replace(self.plan, problem=problem, blocking=blocking)
         if plan.evidence is not None and plan.evidence.outliers is not None:
             outliers = plan.evidence.outliers.of_fullest_block(rows, cols)
             plan = replace(plan, evidence=replace(plan.evidence, outliers=outliers))
         own = TORCH_DTYPES[problem.dtype]
-        operand = _NARROW[problem.narrow.name] if problem.narrow and plan.alternatives else own
-        shapes = ((batch, rows, problem.k), operand), ((batch, problem.k, cols), operand), ((batch, rows, cols), own)
+        operand = (
+            _NARROW[problem.narrow.name]
+            if problem.narrow and plan.alternatives
+            else own
+        )
+        shapes = (
+            ((batch, rows, problem.k), operand),
+            ((batch, problem.k, cols), operand),
+            ((batch, rows, cols), own),
+        )
         layouts: list[Any] = [_Layout(shape, dtype) for shape, dtype in shapes]
-        record = _Layout((self.steps.record,), torch.int64) if self.steps.record else None
-        return self._built(plan, [*layouts, record, None], (None, None), 0, PLAIN).finish().nbytes
+        record = (
+            _Layout((self.steps.record,), torch.int64) if self.steps.record else None
+        )
+        return (
+            self._built(plan, [*layouts, record, None], (None, None), 0, PLAIN)
+            .finish()
+            .nbytes
+        )
 
     def __call__(
-        self, a: Array, b: Array, shift: int, epilogue: Epilogue, splits: Splits, out: Array | None
+        self,
+        a: Array,
+        b: Array,
+        shift: int,
+        epilogue: Epilogue,
+        splits: Splits,
+        out: Array | None,
     ) -> Outcome:
         """The product; nothing waits for the device."""
         p, (left, right) = self.plan.problem, (unwrap(a), unwrap(b))
         own = epilogue if self.steps.combines and epilogue.is_moderate else PLAIN
         later = own is not epilogue and not epilogue.idle
         shape, dtype = (p.batch, p.m, p.n), TORCH_DTYPES[p.dtype]
-        given = None if out is None or later or not self._writes_to(unwrap(out)) else unwrap(out)
-        target = torch.empty(shape, dtype=dtype, device=left.device) if given is None else given
+        given = (
+            None
+            if out is None or later or not self._writes_to(unwrap(out))
+            else unwrap(out)
+        )
+        target = (
+            torch.empty(shape, dtype=dtype, device=left.device)
+            if given is None
+            else given
+        )
         c = None if own.c is None else unwrap(own.c)
-        ready = [None if s is None or self.steps.ready is None else self.steps.ready(s) for s in splits]
+        ready = [
+            None if s is None or self.steps.ready is None else self.steps.ready(s)
+            for s in splits
+        ]
         record = self._record(left.device)
         self._run([left, right, target, record, c], (ready[0], ready[1]), shift, own)
         if later:
@@ -144,38 +195,66 @@ class CudaProgram:
         values = wrap(target) if out is None else out
         certificate = None
         if self.steps.certify is not None:
-            stream = torch.cuda.current_stream(record.device) if record.is_cuda else None
+            stream = (
+                torch.cuda.current_stream(record.device) if record.is_cuda else None
+            )
             certificate = partial(self._certificate, record, stream)
         made, notes = float(self.plan.num_products), []
         outliers = None if self.plan.evidence is None else self.plan.evidence.outliers
         if outliers is not None:
-            made, notes = outliers.num_products(p, self.plan.num_products), [str(outliers)]
+            made, notes = (
+                outliers.num_products(p, self.plan.num_products),
+                [str(outliers)],
+            )
         return Outcome(values, self.plan.bound, made, notes, certificate)
 
     def repeated(
-        self, operands: tuple[Array, Array], stacks: tuple[Array, Array], shape: tuple[int, ...], out: Array | None
+        self,
+        operands: tuple[Array, Array],
+        stacks: tuple[Array, Array],
+        shape: tuple[int, ...],
+        out: Array | None,
     ) -> Repeated | None:
-        """See `hifigemm.engine.Program`; None where an operand was copied, or where launches cost more than a plan."""
-        addresses = [[unwrap(x).data_ptr() for x in pair] for pair in (operands, stacks)]
+        """See `hifigemm.engine.Program`; None where an operand was copied, or where
+        launches cost more than a plan.
+        """
+        addresses = [
+            [unwrap(x).data_ptr() for x in pair] for pair in (operands, stacks)
+        ]
         evidence = self.plan.evidence
         if addresses[0] != addresses[1] or not enters_directly():
             return None
         if out is not None and not self._writes_to(unwrap(out)):
             return None
-        if evidence is not None and (evidence.required_bits is None or evidence.outliers is not None):
+        if evidence is not None and (
+            evidence.required_bits is None or evidence.outliers is not None
+        ):
             return None
         if self.plan.verification is Verification.ENTRYWISE and self.plan.asked is None:
             return None  # other operands may be looked at with another result
         (left, right), device = map(unwrap, stacks), self.device
-        made = torch.empty(shape, dtype=TORCH_DTYPES[self.plan.problem.dtype], device="meta")
+        made = torch.empty(
+            shape, dtype=TORCH_DTYPES[self.plan.problem.dtype], device="meta"
+        )
         whole = (self.plan.problem.batch, self.plan.problem.m, self.plan.problem.n)
         like = _Layout(whole, made.dtype) if out is None else unwrap(out)
-        record_like = _Layout((self.steps.record,), torch.int64) if self.steps.record else None
-        program = self._program([left, right, like, record_like, None], (None, None), 0, PLAIN)
-        dtype, certifies = made.dtype, self.plan.certifies and self.steps.certify is not None
+        record_like = (
+            _Layout((self.steps.record,), torch.int64) if self.steps.record else None
+        )
+        program = self._program(
+            [left, right, like, record_like, None], (None, None), 0, PLAIN
+        )
+        dtype, certifies = (
+            made.dtype,
+            self.plan.certifies and self.steps.certify is not None,
+        )
 
         def again(x: Tensor, y: Tensor, target: Tensor) -> Tensor | None:
-            result = torch.empty(shape, dtype=dtype, device=device) if target is None else target
+            result = (
+                torch.empty(shape, dtype=dtype, device=device)
+                if target is None
+                else target
+            )
             record = self._record(device)
             program(x, y, result, *([] if record is None else [record]))
             if certifies and not self._certificate(record).holds:
@@ -184,13 +263,37 @@ class CudaProgram:
                 torch.autograd.graph.increment_version(target)
             return result
 
-        return again if evidence is None else self._looking_first(again, evidence, left, right, like)
+        return (
+            again
+            if evidence is None
+            else self._looking_first(again, evidence, left, right, like)
+        )
 
-    def _looking_first(self, again: Repeated, evidence: Evidence, left: Tensor, right: Tensor, like: Any) -> Repeated:
-        """The product by the bits that the operands require, where those were seen before; else None."""
+    def _looking_first(
+        self,
+        again: Repeated,
+        evidence: Evidence,
+        left: Tensor,
+        right: Tensor,
+        like: Any,
+    ) -> Repeated:
+        """The product by the bits that the operands require, where those were seen
+        before; else None.
+        """
         p = self.plan
-        layout = tuple((tuple(x.shape), x.stride(), x.dtype, x.data_ptr() & 15) for x in (left, right, like))
-        key = "by bits", p.problem, p.asked, p.target, p.block_shape, self.device, layout
+        layout = tuple(
+            (tuple(x.shape), x.stride(), x.dtype, x.data_ptr() & 15)
+            for x in (left, right, like)
+        )
+        key = (
+            "by bits",
+            p.problem,
+            p.asked,
+            p.target,
+            p.block_shape,
+            self.device,
+            layout,
+        )
         table: dict[Any, Repeated] = once(key, dict, self.device)
         table[evidence.required_bits] = again
         look = required_bits_of(left, right, NO_LIMIT)
@@ -205,10 +308,16 @@ class CudaProgram:
         return not self.steps.contiguous_rows or out.stride(2) == 1 or out.shape[2] == 1
 
     def _record(self, device: Any) -> Tensor:
-        return torch.empty(self.steps.record, dtype=torch.int64, device=device) if self.steps.record else None
+        return (
+            torch.empty(self.steps.record, dtype=torch.int64, device=device)
+            if self.steps.record
+            else None
+        )
 
     def _certificate(self, record: Tensor, stream: Any = None) -> Certificate:
-        """What the record says; waits for the current stream, or for the device if another stream made the product."""
+        """What the record says; waits for the current stream, or for the device if
+        another stream made the product.
+        """
         check_not_capturing()
         if stream is not None and stream != torch.cuda.current_stream(record.device):
             torch.cuda.synchronize(record.device)
@@ -216,25 +325,67 @@ class CudaProgram:
         found: Certificate = certify(record.tolist())
         return found
 
-    def _run(self, tensors: list[Any], ready: tuple[Any, Any], shift: int, own: Epilogue) -> None:
+    def _run(
+        self, tensors: list[Any], ready: tuple[Any, Any], shift: int, own: Epilogue
+    ) -> None:
         planes = [x for pair in ready if pair is not None for x in pair]
-        self._program(tensors, ready, shift, own)(*(x for x in (*tensors, *planes) if x is not None))
+        self._program(tensors, ready, shift, own)(
+            *(x for x in (*tensors, *planes) if x is not None)
+        )
 
-    def _program(self, tensors: list[Any], ready: tuple[Any, Any], shift: int, own: Epilogue) -> Program:
+    def _program(
+        self, tensors: list[Any], ready: tuple[Any, Any], shift: int, own: Epilogue
+    ) -> Program:
         """The program of tensors of this layout, kept for the next ones."""
-        facts = tuple(None if x is None else (tuple(x.shape), x.stride(), x.dtype, x.data_ptr() & 15) for x in tensors)
-        planes = tuple(None if pair is None else tuple((x.shape, x.stride()) for x in pair) for pair in ready)
-        key = "program", self.plan, self.device, facts, planes, shift, own.alpha, own.beta
-        return once(key, lambda: self._built(self.plan, tensors, ready, shift, own).finish().compile(), self.device)
+        facts = tuple(
+            None
+            if x is None
+            else (tuple(x.shape), x.stride(), x.dtype, x.data_ptr() & 15)
+            for x in tensors
+        )
+        planes = tuple(
+            None if pair is None else tuple((x.shape, x.stride()) for x in pair)
+            for pair in ready
+        )
+        key = (
+            "program",
+            self.plan,
+            self.device,
+            facts,
+            planes,
+            shift,
+            own.alpha,
+            own.beta,
+        )
+        return once(
+            key,
+            lambda: (
+                self._built(self.plan, tensors, ready, shift, own).finish().compile()
+            ),
+            self.device,
+        )
 
-    def _built(self, plan: Plan, tensors: list[Any], ready: tuple[Any, Any], shift: int, own: Epilogue) -> Program:
+    def _built(
+        self,
+        plan: Plan,
+        tensors: list[Any],
+        ready: tuple[Any, Any],
+        shift: int,
+        own: Epilogue,
+    ) -> Program:
         program = Program(self.device)
         a, b, out, record, c = (
-            None if x is None else program.operand(x, is_zero=i == 3) for i, x in enumerate(tensors)
+            None if x is None else program.operand(x, is_zero=i == 3)
+            for i, x in enumerate(tensors)
         )
-        splits = [None if pair is None else tuple(program.operand(x) for x in pair) for pair in ready]
+        splits = [
+            None if pair is None else tuple(program.operand(x) for x in pair)
+            for pair in ready
+        ]
         scalars = shift, own.alpha.real, own.beta.real
-        self.steps.write(plan, Arguments(a, b, out, record, *scalars, c, (splits[0], splits[1])))
+        self.steps.write(
+            plan, Arguments(a, b, out, record, *scalars, c, (splits[0], splits[1]))
+        )
         if plan.problem.mirror:
             mirror(out, plan.problem.mirror == "C")
         return program

@@ -1,4 +1,6 @@
-"""The bits that exact integers of two tensors require, by a program: one wait of the host, for two numbers."""
+"""The bits that exact integers of two tensors require, by a program: one wait of the
+host, for two numbers.
+"""
 
 from __future__ import annotations
 
@@ -17,15 +19,27 @@ Tensor = Any
 Bits = tuple[int, int] | None
 
 
-def required_bits_of(left: Tensor, right: Tensor, most: int) -> Callable[[Tensor, Tensor], Bits]:
-    """numerics.scaling.required_bits with a limit, as a function of tensors that are laid out as these."""
+def required_bits_of(
+    left: Tensor, right: Tensor, most: int
+) -> Callable[[Tensor, Tensor], Bits]:
+    """numerics.scaling.required_bits with a limit, as a function of tensors that are
+    laid out as these.
+    """
     check_not_capturing()
-    facts = tuple((x.shape, x.stride(), x.dtype, x.data_ptr() & 15) for x in (left, right))
+    facts = tuple(
+        (x.shape, x.stride(), x.dtype, x.data_ptr() & 15) for x in (left, right)
+    )
 
     def make() -> Callable[[Tensor, Tensor], Bits]:
-        program, count, device = Program(left.device), kernel.num_counters(left, right), left.device
+        program, count, device = (
+            Program(left.device),
+            kernel.num_counters(left, right),
+            left.device,
+        )
         x, y = program.operand(left), program.operand(right)
-        counters = program.operand(torch.empty(count, dtype=torch.int32, device="meta"), is_zero=True)
+        counters = program.operand(
+            torch.empty(count, dtype=torch.int32, device="meta"), is_zero=True
+        )
         kernel.launch(x, y, most, counters)
         program.finish().compile()
 

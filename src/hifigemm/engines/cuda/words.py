@@ -1,10 +1,13 @@
-"""Products of words on a GPU: one launch makes the words of both operands, one multiplies, scales and rounds.
+"""Products of words on a GPU: one launch makes the words of both operands, one
+multiplies, scales and rounds.
 
-The bits are those of the schemes on the model of the device's tensor cores. The record holds the bits that both
-operands lose in the words of each scheme, for every block; which bound holds, and which format of words was taken,
-follows from them. Words that were made step by step are multiplied in the same order by the same unit, so that a
-product whose entries have to be certified has the bits of one that has not. Complex operands are embedded first;
-as real ones they do not mirror each other, and no half of their product is left out.
+The bits are those of the schemes on the model of the device's tensor cores. The record
+holds the bits that both operands lose in the words of each scheme, for every block;
+which bound holds, and which format of words was taken, follows from them. Words that
+were made step by step are multiplied in the same order by the same unit, so that a
+product whose entries have to be certified has the bits of one that has not. Complex
+operands are embedded first; as real ones they do not mirror each other, and no half of
+their product is left out.
 """
 
 from __future__ import annotations
@@ -39,33 +42,52 @@ Tensor = Any
 
 @lru_cache
 def unit_of(model: TensorCoreModel, product: str) -> Accumulation:
-    """How the kernels add words of a format on a device: instruction by instruction, in order of k."""
+    """How the kernels add words of a format on a device: instruction by instruction, in
+    order of k.
+    """
     return of_tensor_core(model, FORMATS[product], block=8 if product == "tf32" else 16)
 
 
 @lru_cache(maxsize=1024)
 def sums_of(scheme: Any, k: int, model: TensorCoreModel) -> KernelSums | None:
-    """The kernels' order of sums for a scheme of words, None where they do not have it."""
+    """The kernels' order of sums for a scheme of words, None where they do not have
+    it.
+    """
     chained = scheme.accumulate == "chained"
-    if model is V100 or scheme.product not in word_gemm.BLOCKS or not (scheme.chains_corrections or chained):
+    if (
+        model is V100
+        or scheme.product not in word_gemm.BLOCKS
+        or not (scheme.chains_corrections or chained)
+    ):
         return None
     unit, blocks = unit_of(model, scheme.product), word_gemm.BLOCKS[scheme.product]
-    wanted = word_gemm.WHOLE_BLOCK[scheme.product] if chained else scheme.block_length(unit, k)
-    block = wanted if wanted in blocks else next((b for b in blocks if min(b, wanted) >= k), None)
+    wanted = (
+        word_gemm.WHOLE_BLOCK[scheme.product]
+        if chained
+        else scheme.block_length(unit, k)
+    )
+    block = (
+        wanted
+        if wanted in blocks
+        else next((b for b in blocks if min(b, wanted) >= k), None)
+    )
     pairs = () if scheme.chains_corrections else tuple(scheme.pairs())
     return None if block is None else KernelSums(scheme, k, unit, block, chained, pairs)
 
 
 @dataclass(frozen=True)
 class KernelSums:
-    """Sums of all products of a scheme's words; see `numerics.accumulation.WordSums`."""
+    """Sums of all products of a scheme's words; see
+    `numerics.accumulation.WordSums`.
+    """
 
     scheme: Any
     k: int
     unit: Accumulation
     block: int  # of the kernels
     chained: bool
-    pairs: tuple[tuple[int, int], ...]  # of words that make one chain; none for a main product with corrections
+    # of words that make one chain; none for a main product with corrections
+    pairs: tuple[tuple[int, int], ...]
 
     def __call__(self, left: Array, right: Array) -> Array:
         """The sums for words that lie one after the other along k."""
@@ -73,17 +95,28 @@ class KernelSums:
         x, y = unwrap(left), unwrap(right)
         a = self._words(x.reshape(len(x), -1, count, self.k).transpose(1, 2))
         b = self._words(y.reshape(len(y), count, self.k, -1).transpose(2, 3))
-        out = torch.empty((max(len(x), len(y)), a.vectors, b.vectors), dtype=torch.float32, device=x.device)
-        word_gemm.word_gemm(a, b, out, block=self.block, chained=self.chained, pairs=self.pairs)
+        out = torch.empty(
+            (max(len(x), len(y)), a.vectors, b.vectors),
+            dtype=torch.float32,
+            device=x.device,
+        )
+        word_gemm.word_gemm(
+            a, b, out, block=self.block, chained=self.chained, pairs=self.pairs
+        )
         return wrap(out)
 
     def _words(self, x: Tensor) -> words.Words:
         """Words (batch, words, vectors, k) in the layout of the kernels."""
         batch, count, vectors, k = x.shape
         splitting = self.scheme.splitting
-        planes = x.new_zeros((batch, count, vectors, words.k_pitch(k)), dtype=words.STORED[splitting.fmt.name])
+        planes = x.new_zeros(
+            (batch, count, vectors, words.k_pitch(k)),
+            dtype=words.STORED[splitting.fmt.name],
+        )
         planes[..., :k] = x
-        return words.Words(planes, x.new_zeros((batch, vectors), dtype=torch.int32), None, k, splitting)
+        return words.Words(
+            planes, x.new_zeros((batch, vectors), dtype=torch.int32), None, k, splitting
+        )
 
 
 def steps(plan: Plan, model: TensorCoreModel) -> Steps | None:
@@ -94,29 +127,48 @@ def steps(plan: Plan, model: TensorCoreModel) -> Steps | None:
     if plan.verification is Verification.ON_DEVICE:
         return _choice(plan, model)
     sums = sums_of(plan.scheme, p.terms, model)
-    if not plan.scheme.scale or sums is None or plan.scheme.splitting.rounding not in _ROUNDINGS[plan.scheme.product]:
+    if (
+        not plan.scheme.scale
+        or sums is None
+        or plan.scheme.splitting.rounding not in _ROUNDINGS[plan.scheme.product]
+    ):
         return None
     if not plan.certifies:
         return Steps(partial(_write, sums), contiguous_rows=p.is_complex)
     if sums.pairs:  # what words lose says nothing of products of two low words
         return None
     certify = partial(_bound, plan, sums)
-    return Steps(partial(_write, sums), record=2, certify=certify, contiguous_rows=p.is_complex)
+    return Steps(
+        partial(_write, sums), record=2, certify=certify, contiguous_rows=p.is_complex
+    )
 
 
 def _as_real(a: Tensor, b: Tensor, out: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Operands and result as real matrices."""
-    return (embed_left(a), embed_right(b), interleaved(out)) if out.is_complex() else (a, b, out)
+    return (
+        (embed_left(a), embed_right(b), interleaved(out))
+        if out.is_complex()
+        else (a, b, out)
+    )
 
 
 def _write(sums: KernelSums, plan: Plan, given: Arguments) -> None:
-    """Block by block; the bits that words lose are noted where there is room for them, the most of all blocks."""
+    """Block by block; the bits that words lose are noted where there is room for them,
+    the most of all blocks.
+    """
     scheme, found = plan.scheme, None
     if given.record is not None:
         found = given.record.view(torch.int32)[:2]
     for block in blocks_of(plan, given.out):
-        x, y, out = _as_real(*block.operands(given.a, given.b), given.out[block.entries])
-        made = words.split_words(((x, 2), (y, 1)), scheme.splitting, scheme.top_exponent(plan.problem), found=found)
+        x, y, out = _as_real(
+            *block.operands(given.a, given.b), given.out[block.entries]
+        )
+        made = words.split_words(
+            ((x, 2), (y, 1)),
+            scheme.splitting,
+            scheme.top_exponent(plan.problem),
+            found=found,
+        )
         word_gemm.word_gemm(
             *(made[0], made[1], out),
             block=sums.block,
@@ -129,24 +181,32 @@ def _write(sums: KernelSums, plan: Plan, given: Arguments) -> None:
 
 
 def _lost(record: Sequence[int], index: int) -> int:
-    """Bits that two operands lose together in the words of a scheme; -2 where these were not made."""
+    """Bits that two operands lose together in the words of a scheme; -2 where these
+    were not made.
+    """
     own = np.array(record, np.int64).view(np.int32)[4 * index : 4 * index + 2]
     return int(own.sum()) - 2
 
 
 def _bound(plan: Plan, sums: KernelSums, record: Sequence[int]) -> Certificate:
     """The r that all entries keep, inf where words underflowed too far."""
-    bound = float(plan.scheme.worst_case(sums.unit, plan.problem.terms, _lost(record, 0)))
-    return Certificate(bound <= plan.target.r, plan.scheme, bound, plan.num_products, plan.k_block)
+    bound = float(
+        plan.scheme.worst_case(sums.unit, plan.problem.terms, _lost(record, 0))
+    )
+    return Certificate(
+        bound <= plan.target.r, plan.scheme, bound, plan.num_products, plan.k_block
+    )
 
 
 def _choice(plan: Plan, model: TensorCoreModel) -> Steps | None:
-    """The launches of one of several schemes, decided on the device by the exponents of the operands.
+    """The launches of one of several schemes, decided on the device by the exponents of
+    the operands.
 
-    Choices are schemes with scaled words, then perhaps the native product, which stands for FP32 sums outside the
-    tensor cores. A choice is taken where the bound of its product is at most the worst case of an FP32 product for
-    these operands, and the last one where no other is. None where the kernels do not have it or the first choice
-    exceeds that bound with any operands.
+    Choices are schemes with scaled words, then perhaps the native product, which stands
+    for FP32 sums outside the tensor cores. A choice is taken where the bound of its
+    product is at most the worst case of an FP32 product for these operands, and the
+    last one where no other is. None where the kernels do not have it or the first
+    choice exceeds that bound with any operands.
     """
     choices = plan.scheme, *plan.alternatives
     schemes = [scheme for scheme in choices if scheme.core is plan.scheme.core]
@@ -159,11 +219,17 @@ def _choice(plan: Plan, model: TensorCoreModel) -> Steps | None:
         return None
     write = partial(_write_choice, known, most, len(choices))
     certify = partial(_chosen, plan, known, most)
-    return Steps(write, record=2 * len(known), certify=certify, contiguous_rows=plan.problem.is_complex)
+    return Steps(
+        write,
+        record=2 * len(known),
+        certify=certify,
+        contiguous_rows=plan.problem.is_complex,
+    )
 
 
 def _most_lost(plan: Plan, sums: KernelSums) -> int:
-    """Bits that both operands may lose together in words whose product errs no more than FP32 sums; -1 for none.
+    """Bits that both operands may lose together in words whose product errs no more
+    than FP32 sums; -1 for none.
 
     Words of narrow operands are the operands themselves as long as they lose nothing.
     """
@@ -175,7 +241,11 @@ def _most_lost(plan: Plan, sums: KernelSums) -> int:
 
 
 def _write_choice(
-    known: tuple[KernelSums, ...], most_lost: tuple[int, ...], num_choices: int, plan: Plan, given: Arguments
+    known: tuple[KernelSums, ...],
+    most_lost: tuple[int, ...],
+    num_choices: int,
+    plan: Plan,
+    given: Arguments,
 ) -> None:
     """Every choice behind the losses of the one before it."""
     p = plan.problem
@@ -186,7 +256,9 @@ def _write_choice(
     predicate, least = None, 0
     for i, (sums, split, most) in enumerate(zip(known, splits, most_lost, strict=True)):
         own = losses[i]
-        made = words.split_words(sides, *split, found=own, predicate=predicate, losses=(least, _MOST))
+        made = words.split_words(
+            sides, *split, found=own, predicate=predicate, losses=(least, _MOST)
+        )
         predicate, least = own, most + 1
         if i + 1 == num_choices:
             least = _MOST
@@ -199,13 +271,20 @@ def _write_choice(
             triangle=bool(p.mirror) and not p.is_complex,
         )
     if len(known) < num_choices:
-        native_gemm.fp32_product(a, b, out, losses[len(known) - 1], (least, _MOST), given.shift)
+        native_gemm.fp32_product(
+            a, b, out, losses[len(known) - 1], (least, _MOST), given.shift
+        )
 
 
 def _chosen(
-    plan: Plan, known: tuple[KernelSums, ...], most_lost: tuple[int, ...], record: Sequence[int]
+    plan: Plan,
+    known: tuple[KernelSums, ...],
+    most_lost: tuple[int, ...],
+    record: Sequence[int],
 ) -> Certificate:
-    """Which choice was taken, and its bound; for FP32 sums, where nothing over- or underflows."""
+    """Which choice was taken, and its bound; for FP32 sums, where nothing over- or
+    underflows.
+    """
     p = plan.problem
     for i, (sums, most) in enumerate(zip(known, most_lost, strict=True)):
         lost, scheme = _lost(record, i), sums.scheme
@@ -214,5 +293,9 @@ def _chosen(
             if p.narrow is not None:
                 bound = scheme.exact_words_bound(sums.unit, p.terms)
             block = scheme.block_length(sums.unit, p.terms)
-            return Certificate(True, scheme, float(bound), scheme.count_products(sums.unit, p), block)
-    return Certificate(True, plan.alternatives[-1], native_bound(p.terms, FP32.u), 1, p.terms)
+            return Certificate(
+                True, scheme, float(bound), scheme.count_products(sums.unit, p), block
+            )
+    return Certificate(
+        True, plan.alternatives[-1], native_bound(p.terms, FP32.u), 1, p.terms
+    )

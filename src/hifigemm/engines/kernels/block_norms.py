@@ -1,6 +1,8 @@
-"""Norms and lowest bits of the blocks of vectors, for vectors whose pieces lie on several GPUs.
+"""Norms and lowest bits of the blocks of vectors, for vectors whose pieces lie on
+several GPUs.
 
-The GPU's versions of numerics.scaling.block_norms and lowest_bits: one launch reads the operand once.
+The GPU's versions of numerics.scaling.block_norms and lowest_bits: one launch reads the
+operand once.
 """
 
 # Kernels are untyped.
@@ -16,36 +18,96 @@ import triton.language as tl
 
 from hifigemm.engines.kernels.launch import Launch, empty
 from hifigemm.engines.kernels.scaled_residues import layout_of
-from hifigemm.engines.kernels.vector_norms import NO_LOWEST, NORM_BLOCK, PANEL, SUM_MASK, place, store_block
+from hifigemm.engines.kernels.vector_norms import (
+    NO_LOWEST,
+    NORM_BLOCK,
+    PANEL,
+    SUM_MASK,
+    place,
+    store_block,
+)
 from hifigemm.numerics import scaling
 from hifigemm.numerics.bits import NO_BIT
 
 
-@triton.jit(do_not_specialize=["sab", "sav", "sak", "sbb", "sbv", "sbk", "num_a", "num_b", "k", "blocks", "panels"])
+@triton.jit(
+    do_not_specialize=[
+        "sab",
+        "sav",
+        "sak",
+        "sbb",
+        "sbv",
+        "sbk",
+        "num_a",
+        "num_b",
+        "k",
+        "blocks",
+        "panels",
+    ]
+)
 def block_norms_kernel(
-    a, sab, sav, sak, b, sbb, sbv, sbk, num_a, num_b, k, blocks, panels,
-    block_sums, block_e, block_low,
-    FORM: tl.constexpr, LOWEST: tl.constexpr, PTX: tl.constexpr,
-):  # fmt: skip
-    """One block of 16 vectors of an operand, which stands on both sides, in each program."""
+    a,
+    sab,
+    sav,
+    sak,
+    b,
+    sbb,
+    sbv,
+    sbk,
+    num_a,
+    num_b,
+    k,
+    blocks,
+    panels,
+    block_sums,
+    block_e,
+    block_low,
+    FORM: tl.constexpr,
+    LOWEST: tl.constexpr,
+    PTX: tl.constexpr,
+):
+    """One block of 16 vectors of an operand, which stands on both sides, in each
+    program.
+    """
     operands = (a, sab, sav, sak), (b, sbb, sbv, sbk)
     panel, q = tl.program_id(0) // blocks, tl.program_id(0) % blocks
     spot = place(panel, panels, num_a, num_b, PANEL)
     at = panel.to(tl.int64) * blocks
     if LOWEST:
-        store_block(operands, spot, q, at, k, (block_sums, block_e, block_low), FORM, FORM, False, PTX)
+        store_block(
+            operands,
+            spot,
+            q,
+            at,
+            k,
+            (block_sums, block_e, block_low),
+            FORM,
+            FORM,
+            False,
+            PTX,
+        )
     else:
-        store_block(operands, spot, q, at, k, (block_sums, block_e), FORM, FORM, False, PTX)
+        store_block(
+            operands, spot, q, at, k, (block_sums, block_e), FORM, FORM, False, PTX
+        )
 
 
 _launch = Launch(block_norms_kernel)
 
 
 def block_norms(x: Any, axis: int) -> tuple[Any, Any]:
-    """numerics.scaling.block_norms of a stack of one; the sums of blocks with an Inf or NaN mean nothing."""
+    """numerics.scaling.block_norms of a stack of one; the sums of blocks with an Inf or
+    NaN mean nothing.
+    """
     if 0 in x.shape:
-        shape = (*x.shape[:axis], -(-x.shape[axis] // NORM_BLOCK.value), *x.shape[axis + 1 :])
-        return x.new_zeros(shape, dtype=torch.float64), x.new_zeros(shape, dtype=torch.int64)
+        shape = (
+            *x.shape[:axis],
+            -(-x.shape[axis] // NORM_BLOCK.value),
+            *x.shape[axis + 1 :],
+        )
+        return x.new_zeros(shape, dtype=torch.float64), x.new_zeros(
+            shape, dtype=torch.int64
+        )
     sums, exponents, _ = _launched(x, axis, lowest=False)
     sums &= SUM_MASK.value
     exponents = torch.where(sums == 0, scaling.NO_EXPONENT, exponents.to(torch.int64))
@@ -55,20 +117,42 @@ def block_norms(x: Any, axis: int) -> tuple[Any, Any]:
 def lowest_bits(x: Any, axis: int) -> Any:
     """numerics.scaling.lowest_bits of a stack of one."""
     if 0 in x.shape:
-        return x.new_full((*x.shape[:axis], 1, *x.shape[axis + 1 :]), NO_BIT, dtype=torch.int64)
-    low = _by_vectors(_launched(x, axis, lowest=True)[2], x, axis).amin(axis, keepdim=True).to(torch.int64)
+        return x.new_full(
+            (*x.shape[:axis], 1, *x.shape[axis + 1 :]), NO_BIT, dtype=torch.int64
+        )
+    low = (
+        _by_vectors(_launched(x, axis, lowest=True)[2], x, axis)
+        .amin(axis, keepdim=True)
+        .to(torch.int64)
+    )
     return torch.where(low == NO_LOWEST.value, NO_BIT, low)
 
 
 def _launched(x: Any, axis: int, *, lowest: bool) -> tuple[Any, Any, Any]:
-    """Sums, exponents and lowest bits of the blocks of all panels: shape (panels, blocks, 16)."""
+    """Sums, exponents and lowest bits of the blocks of all panels: shape (panels,
+    blocks, 16).
+    """
     operands = ((x, axis),)
     layout = layout_of(operands)
     (panels,), blocks = layout.panels, -(-layout.k // NORM_BLOCK.value)
     shape = panels, blocks, PANEL.value
-    found = [empty(shape, dtype, x) for dtype in (torch.int64, torch.int32, torch.int32)]
-    scalars: dict[str, Any] = {"FORM": layout.size_forms[0], "LOWEST": lowest, "PTX": layout.ptx}
-    _launch((panels * blocks,), *layout.arguments(operands), blocks, panels, *found, **scalars, num_warps=8)
+    found = [
+        empty(shape, dtype, x) for dtype in (torch.int64, torch.int32, torch.int32)
+    ]
+    scalars: dict[str, Any] = {
+        "FORM": layout.size_forms[0],
+        "LOWEST": lowest,
+        "PTX": layout.ptx,
+    }
+    _launch(
+        (panels * blocks,),
+        *layout.arguments(operands),
+        blocks,
+        panels,
+        *found,
+        **scalars,
+        num_warps=8,
+    )
     return found[0], found[1], found[2]
 
 

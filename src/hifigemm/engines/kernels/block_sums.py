@@ -1,9 +1,12 @@
-"""Sums modulo p of the blocks of an operand, for seven products of halves; see numerics/strassen.py.
+"""Sums modulo p of the blocks of an operand, for seven products of halves; see
+numerics/strassen.py.
 
-Inline PTX adds residues two in a register, as float16: a byte b + 128 under the byte 0x64 has the bits of the number
-1024 + (b + 128). Sums of four residues are integers |s| <= 512. A fused multiply-add with 1 / p and 1536 rounds s / p
-to an integer q. The quotient errs by less than 512 2**-11 / p, and for odd p is never within 1 / (2 p) of a tie. The
-number s - q p + 1152, again exact, has the byte of the residue plus 128 in its bits; 128 mod 256 becomes -128.
+Inline PTX adds residues two in a register, as float16: a byte b + 128 under the byte
+0x64 has the bits of the number 1024 + (b + 128). Sums of four residues are integers
+|s| <= 512. A fused multiply-add with 1 / p and 1536 rounds s / p to an integer q. The
+quotient errs by less than 512 2**-11 / p, and for odd p is never within 1 / (2 p) of a
+tie. The number s - q p + 1152, again exact, has the byte of the residue plus 128 in its
+bits; 128 mod 256 becomes -128.
 
 On an H200 the kernel moves 3.9 TB/s.
 """
@@ -21,24 +24,41 @@ import triton.language as tl
 
 from hifigemm.engines.kernels.common import NO_PREDICATE, Predicate, as_mask, holds
 from hifigemm.engines.kernels.launch import Launch, empty
-from hifigemm.engines.kernels.residue_gemm import CONSTANTS, HALVES, constants_of, reduce_portable
+from hifigemm.engines.kernels.residue_gemm import (
+    CONSTANTS,
+    HALVES,
+    constants_of,
+    reduce_portable,
+)
 from hifigemm.numerics.strassen import TERMS, VECTORS, half_of
 
 _BLOCK = 2048
 """Entries of a program: 16 in each thread."""
-_PAIRS = {"m1536": 0xE600, "m1152": 0xE480, "m384": 0xDE00, "p1152": 0x6480, "p1536": 0x6600}
+_PAIRS = {
+    "m1536": 0xE600,
+    "m1152": 0xE480,
+    "m384": 0xDE00,
+    "p1152": 0x6480,
+    "p1536": 0x6600,
+}
 """Bits of -1536 to 1536 in float16, by the names of registers that hold two of each."""
 _HALVES = {"lo": "0x4140", "hi": "0x4342"}
-"""How the lower and the upper two bytes of a register go into a pair, each below a byte of another register."""
+"""How the lower and the upper two bytes of a register go into a pair, each below a byte
+of another register.
+"""
 
 
 def _registers(names: str) -> str:
     """The beginning of PTX: registers with these names, and those of pairs."""
-    pairs = " ".join(f"mov.b32 {name}, 0x{half * 0x10001:08x};" for name, half in _PAIRS.items())
+    pairs = " ".join(
+        f"mov.b32 {name}, 0x{half * 0x10001:08x};" for name, half in _PAIRS.items()
+    )
     return f"{{ .reg .b32 {names}, {', '.join(_PAIRS)}; {pairs}"
 
 
-def _ptx_of_reduction(s: str, plus_1152: str, inverse: str, minus_p: str, to: str) -> str:
+def _ptx_of_reduction(
+    s: str, plus_1152: str, inverse: str, minus_p: str, to: str
+) -> str:
     """PTX that puts 1024 plus residue plus 128 of a pair of sums into `to`."""
     return (
         f"fma.rn.f16x2 q, {s}, {inverse}, p1536; add.rn.f16x2 q, q, m1536; "
@@ -47,7 +67,9 @@ def _ptx_of_reduction(s: str, plus_1152: str, inverse: str, minus_p: str, to: st
 
 
 def _ptx_of_sums(*, is_right: bool) -> str:
-    """PTX of four sums of four blocks each: outputs $0 .. $3, blocks $4 .. $7, then 1 / p in $8 .. and -p in $12 ..."""
+    """PTX of four sums of four blocks each: outputs $0 .. $3, blocks $4 .. $7, then
+    1 / p in $8 .. and -p in $12 ...
+    """
     lines = [_registers("x, q, t, s<8>, lo<4>, hi<4>")]
     for i in range(4):
         lines.append(f"xor.b32 x, ${4 + i}, 0x80808080;")
@@ -61,10 +83,15 @@ def _ptx_of_sums(*, is_right: bool) -> str:
             sums = [("sub", z, x), ("sub", w, to[0]), ("sub", w, z), ("sub", y, to[1])]
         else:
             sums = [("add", z, w), ("sub", to[0], x), ("sub", x, z), ("sub", y, to[1])]
-        lines += [f"{verb}.rn.f16x2 {own}, {a}, {b};" for own, (verb, a, b) in zip(to, sums, strict=True)]
+        lines += [
+            f"{verb}.rn.f16x2 {own}, {a}, {b};"
+            for own, (verb, a, b) in zip(to, sums, strict=True)
+        ]
     for i in range(4):
         for half, s in (("lo0", f"s{i}"), ("hi0", f"s{4 + i}")):
-            lines.append(f"add.rn.f16x2 t, {s}, p1152; {_ptx_of_reduction(s, 't', '$8', '$12', half)}")
+            lines.append(
+                f"add.rn.f16x2 t, {s}, p1152; {_ptx_of_reduction(s, 't', '$8', '$12', half)}"
+            )
         lines.append(f"prmt.b32 x, lo0, hi0, 0x6420; xor.b32 ${i}, x, 0x80808080;")
     return " ".join([*lines, "}"])
 
@@ -72,9 +99,12 @@ def _ptx_of_sums(*, is_right: bool) -> str:
 def ptx_of_join(p: int) -> str:
     """PTX of the residue of a sum of four residues: output $0, four operands behind it.
 
-    The bytes b + 128 are added as integers under the bits of 1024, which makes 1536 + s.
+    The bytes b + 128 are added as integers under the bits of 1024, which makes
+    1536 + s.
     """
-    inverse, minus_p = (f"0x{x & 0xFFFFFFFF:08x}" for x in constants_of(p)[HALVES.value :])
+    inverse, minus_p = (
+        f"0x{x & 0xFFFFFFFF:08x}" for x in constants_of(p)[HALVES.value :]
+    )
     lines = [_registers("x, q, t, lo, hi, inverse, minus_p")]
     lines.append(f"mov.b32 inverse, {inverse}; mov.b32 minus_p, {minus_p};")
     for i in range(4):
@@ -86,9 +116,13 @@ def ptx_of_join(p: int) -> str:
                 else f"prmt.b32 {half}, x, 0x64646464, {select};"
             )
     for half in _HALVES:
-        lines.append(f"add.rn.f16x2 t, {half}, m384; add.rn.f16x2 {half}, {half}, m1536;")
+        lines.append(
+            f"add.rn.f16x2 t, {half}, m384; add.rn.f16x2 {half}, {half}, m1536;"
+        )
         lines.append(_ptx_of_reduction(half, "t", "inverse", "minus_p", half))
-    return " ".join([*lines, "prmt.b32 x, lo, hi, 0x6420; xor.b32 $0, x, 0x80808080; }"])
+    return " ".join(
+        [*lines, "prmt.b32 x, lo, hi, 0x6420; xor.b32 $0, x, 0x80808080; }"]
+    )
 
 
 _PTX_LEFT, _PTX_RIGHT = (tl.constexpr(_ptx_of_sums(is_right=x)) for x in (False, True))
@@ -102,7 +136,12 @@ def _sums(blocks, row, IS_RIGHT: tl.constexpr, PTX: tl.constexpr):
         text: tl.constexpr = _PTX_RIGHT if IS_RIGHT else _PTX_LEFT
         inputs = blocks + (tl.load(row + HALVES), tl.load(row + HALVES + 1))  # noqa: RUF005
         return tl.inline_asm_elementwise(
-            text, _CONSTRAINTS, inputs, dtype=(tl.int8, tl.int8, tl.int8, tl.int8), is_pure=True, pack=4
+            text,
+            _CONSTRAINTS,
+            inputs,
+            dtype=(tl.int8, tl.int8, tl.int8, tl.int8),
+            is_pure=True,
+            pack=4,
         )
     else:
         x = blocks[0].to(tl.int32)
@@ -127,10 +166,26 @@ def _sums(blocks, row, IS_RIGHT: tl.constexpr, PTX: tl.constexpr):
 
 @triton.jit(do_not_specialize=["vectors", "half", "num_planes", "least", "most"])
 def _block_sums_kernel(
-    planes, part, pitch, out, constants, vectors, k, half, half_k, num_planes, predicate, least, most,
-    IS_RIGHT: tl.constexpr, PTX: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """A piece of a vector of each of the four sums of a plane; nothing where the predicate does not hold."""
+    planes,
+    part,
+    pitch,
+    out,
+    constants,
+    vectors,
+    k,
+    half,
+    half_k,
+    num_planes,
+    predicate,
+    least,
+    most,
+    IS_RIGHT: tl.constexpr,
+    PTX: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """A piece of a vector of each of the four sums of a plane; nothing where the
+    predicate does not hold.
+    """
     if predicate is not None:  # noqa: SIM102
         if not holds(predicate, least, most):
             return
@@ -162,8 +217,15 @@ def halves_of(planes: Any) -> tuple[int, int]:
     return half_of(planes.shape[2], VECTORS), half_of(planes.shape[3], TERMS)
 
 
-def block_sums(planes: Any, constants: torch.Tensor, *, is_right: bool, predicate: Predicate | None = None) -> Any:
-    """numerics.strassen.block_sums of one matrix, with any representatives, on torch's current stream.
+def block_sums(
+    planes: Any,
+    constants: torch.Tensor,
+    *,
+    is_right: bool,
+    predicate: Predicate | None = None,
+) -> Any:
+    """numerics.strassen.block_sums of one matrix, with any representatives, on torch's
+    current stream.
 
     Parameters
     ----------
@@ -185,7 +247,17 @@ def block_sums(planes: Any, constants: torch.Tensor, *, is_right: bool, predicat
     out = empty((1, 4 * count, half, half_k), torch.int8, planes)
     _launch(
         (count * half * -(-half_k // _BLOCK),),
-        *(planes, *planes.stride()[1:3], out, constants, vectors, k, half, half_k, count),
+        *(
+            planes,
+            *planes.stride()[1:3],
+            out,
+            constants,
+            vectors,
+            k,
+            half,
+            half_k,
+            count,
+        ),
         *(predicate or NO_PREDICATE),
         IS_RIGHT=is_right,
         PTX=planes.is_cuda and torch.version.hip is None,

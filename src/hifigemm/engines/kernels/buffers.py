@@ -11,10 +11,14 @@ import torch
 
 @dataclass(frozen=True, eq=False)
 class Buffer:
-    """A view of one of a program's memories, with the part of a tensor's interface that launch functions use."""
+    """A view of one of a program's memories, with the part of a tensor's interface that
+    launch functions use.
+    """
 
     program: Any
-    memory: int  # which memory of the program the view lies in: operands come first, then scratch memory
+    # which memory of the program the view lies in: operands come first, then scratch
+    # memory
+    memory: int
     dtype: torch.dtype
     # `shape`, `strides`: strides in entries
     shape: tuple[int, ...]
@@ -61,7 +65,9 @@ class Buffer:
         if not self.numel():
             return True
         wanted = 1
-        for size, stride in zip(reversed(self.shape), reversed(self.strides), strict=True):
+        for size, stride in zip(
+            reversed(self.shape), reversed(self.strides), strict=True
+        ):
             if size > 1 and stride != wanted:
                 return False
             wanted *= size
@@ -76,7 +82,9 @@ class Buffer:
         return replace(self, shape=tuple(shape), strides=tuple(strides))
 
     def view(self, *shape: Any) -> Buffer:
-        """A contiguous buffer in another shape, one length of which may be -1, or any buffer in a dtype as long."""
+        """A contiguous buffer in another shape, one length of which may be -1, or any
+        buffer in a dtype as long.
+        """
         if isinstance(shape[0], torch.dtype):
             (dtype,) = shape
             old, new = self.dtype.itemsize, dtype.itemsize
@@ -90,7 +98,9 @@ class Buffer:
         if -1 in sizes:
             sizes[sizes.index(-1)] = self.numel() // -math.prod(sizes)
         if not self.is_contiguous() or math.prod(sizes) != self.numel():
-            raise ValueError(f"no view of {self.shape} with strides {self.strides} as {tuple(sizes)}")
+            raise ValueError(
+                f"no view of {self.shape} with strides {self.strides} as {tuple(sizes)}"
+            )
         return self.as_strided(tuple(sizes), contiguous_strides(tuple(sizes)))
 
     def real_view(self) -> Buffer:
@@ -106,7 +116,9 @@ class Buffer:
         wanted = tuple(n if m == -1 else m for n, m in zip(sizes, shape, strict=True))
         if any(n not in (1, m) for n, m in zip(sizes, wanted, strict=True)):
             raise ValueError(f"{self.shape} does not expand to {shape}")
-        repeated = tuple(s if n == m else 0 for n, m, s in zip(sizes, wanted, strides, strict=True))
+        repeated = tuple(
+            s if n == m else 0 for n, m, s in zip(sizes, wanted, strides, strict=True)
+        )
         return self.as_strided(wanted, repeated)
 
     def unbind(self) -> tuple[Buffer, ...]:
@@ -136,4 +148,6 @@ class Buffer:
 
 def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     """Strides of a contiguous tensor."""
-    return tuple(math.prod(max(n, 1) for n in shape[i + 1 :]) for i in range(len(shape)))
+    return tuple(
+        math.prod(max(n, 1) for n in shape[i + 1 :]) for i in range(len(shape))
+    )

@@ -1,4 +1,6 @@
-"""What kernels share, in plain Triton and Gluon: elementary functions, predicates of launches, the order of tiles."""
+"""What kernels share, in plain Triton and Gluon: elementary functions, predicates of
+launches, the order of tiles.
+"""
 
 # Kernels are untyped.
 # mypy: disable-error-code="no-untyped-def"
@@ -10,7 +12,9 @@ import triton
 import triton.language as tl
 
 Predicate = tuple[torch.Tensor, int, int]
-"""An int64 tensor of one entry, least and most: a kernel writes nothing unless least <= entry <= most."""
+"""An int64 tensor of one entry, least and most: a kernel writes nothing unless
+least <= entry <= most.
+"""
 NO_PREDICATE = None, 0, 0
 LARGEST = 2**63 - 1
 """No number that a predicate reads is larger."""
@@ -31,7 +35,8 @@ def holds(predicate, least, most):
 def as_mask(flag, like):
     """A mask in the shape of a tensor that is true where a scalar flag is.
 
-    A scalar is no mask itself: the interpreter of Triton 3.9 spreads booleans as INT32 and then refuses them.
+    A scalar is no mask itself: the interpreter of Triton 3.9 spreads booleans as INT32
+    and then refuses them.
     """
     return tl.zeros_like(like).to(tl.int32) + flag.to(tl.int32) != 0
 
@@ -57,9 +62,11 @@ def sign_of_finite(x):
 
 @triton.jit
 def place_in_plane(tile, tiles_m, tiles_n, GROUP: tl.constexpr):
-    """Row and column of a tile from its running number; tiles go down GROUP rows before the next column.
+    """Row and column of a tile from its running number; tiles go down GROUP rows before
+    the next column.
 
-    Tiles that are made at the same time share rows and columns of the operands, which then come from the cache.
+    Tiles that are made at the same time share rows and columns of the operands, which
+    then come from the cache.
     """
     first = tile // (GROUP * tiles_n) * GROUP
     rows = tl.minimum(tiles_m - first, GROUP)
@@ -68,23 +75,31 @@ def place_in_plane(tile, tiles_m, tiles_n, GROUP: tl.constexpr):
 
 
 @triton.jit
-def tiles_of(m, n, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, TRIANGLE: tl.constexpr):
-    """Rows and columns of tiles; with TRIANGLE, of the rectangle into which the squares of a lower triangle are folded.
+def tiles_of(
+    m, n, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, TRIANGLE: tl.constexpr
+):
+    """Rows and columns of tiles; with TRIANGLE, of the rectangle into which the squares
+    of a lower triangle are folded.
 
-    A square is as large as the longer side of a tile. Of N rows of squares, of which h = N // 2 are the upper ones, row
-    h + i has h + i + 1 squares up to the diagonal and row h - 1 - i the other h - i of 2 h + 1 places.
+    A square is as large as the longer side of a tile. Of N rows of squares, of which
+    h = N // 2 are the upper ones, row h + i has h + i + 1 squares up to the diagonal
+    and row h - 1 - i the other h - i of 2 h + 1 places.
     """
     if TRIANGLE:
         SQUARE: tl.constexpr = BLOCK_M if BLOCK_M > BLOCK_N else BLOCK_N
         squares = tl.cdiv(m, SQUARE)
         half = squares // 2
-        return (squares - half) * (SQUARE // BLOCK_M), (2 * half + 1) * (SQUARE // BLOCK_N)
+        return (squares - half) * (SQUARE // BLOCK_M), (2 * half + 1) * (
+            SQUARE // BLOCK_N
+        )
     else:
         return tl.cdiv(m, BLOCK_M), tl.cdiv(n, BLOCK_N)
 
 
 @triton.jit
-def unfolded(row, column, m, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, TRIANGLE: tl.constexpr):
+def unfolded(
+    row, column, m, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, TRIANGLE: tl.constexpr
+):
     """Row and column of a tile of the result from those of `tiles_of`."""
     if TRIANGLE:
         SQUARE: tl.constexpr = BLOCK_M if BLOCK_M > BLOCK_N else BLOCK_N
@@ -101,7 +116,9 @@ def unfolded(row, column, m, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, TRIAN
 
 @triton.jit
 def place_of(index, tiles_m, tiles_n, GROUP: tl.constexpr):
-    """Plane, and row and column there, of a tile from its running number; one plane after the other."""
+    """Plane, and row and column there, of a tile from its running number; one plane
+    after the other.
+    """
     tiles = tiles_m * tiles_n
     plane = index // tiles
     row, column = place_in_plane(index - plane * tiles, tiles_m, tiles_n, GROUP)

@@ -1,22 +1,25 @@
 """From residues of C to rounded values in one launch.
 
-The bits are those of `ModuliSet.reconstruct` and `round_limbs`, of `fill_nonfinite` where a vector holds an Inf or NaN,
-and of `combine` for alpha and beta.
+The bits are those of `ModuliSet.reconstruct` and `round_limbs`, of `fill_nonfinite`
+where a vector holds an Inf or NaN, and of `combine` for alpha and beta.
 
-The integers are those of `crt_constants.py`. In almost every program the result is one float64 addition
-v = H + V_T 2**-T, V_T 2**-T held with 52 bits of which the last is sticky (rounded to odd), and a product with a power
-of two. Rounding to odd asks for |v| >= 8; for float32 it drops so many bits that v is exact, and asks for more. Those
-with an entry 0 < |v| below that, with scales that may leave the normal range of float64, or with a marked vector are
-rounded again from the whole integers.
+The integers are those of `crt_constants.py`. In almost every program the result is one
+float64 addition v = H + V_T 2**-T, V_T 2**-T held with 52 bits of which the last is
+sticky (rounded to odd), and a product with a power of two. Rounding to odd asks for
+|v| >= 8; for float32 it drops so many bits that v is exact, and asks for more. Those
+with an entry 0 < |v| below that, with scales that may leave the normal range of
+float64, or with a marked vector are rounded again from the whole integers.
 
-Triton's inline PTX makes the residues of a group: four consecutive columns, one byte each, lie in a register, and the
-dot product of two bytes with two constants of 16 bits takes one instruction. Both components of a complex result come
-from the same loads; result, C and operands are then seen as real numbers, re and im of an entry side by side, under
-strides that count entries.
+Triton's inline PTX makes the residues of a group: four consecutive columns, one byte
+each, lie in a register, and the dot product of two bytes with two constants of 16 bits
+takes one instruction. Both components of a complex result come from the same loads;
+result, C and operands are then seen as real numbers, re and im of an entry side by
+side, under strides that count entries.
 
-Where the products are those of halves (numerics/strassen.py), the residues of a quarter of the result are sums of two
-or four of them, which are reduced before anything else. Programs of the two rows with the same products follow each
-other, so that these come from the cache.
+Where the products are those of halves (numerics/strassen.py), the residues of a quarter
+of the result are sums of two or four of them, which are reduced before anything else.
+Programs of the two rows with the same products follow each other, so that these come
+from the cache.
 """
 
 # Kernels are untyped.
@@ -53,11 +56,16 @@ from hifigemm.numerics.residues import ModuliSet
 _RESIDENT = 16
 """Programs of a warp that a multiprocessor holds at a time, at least."""
 _REGISTERS = {14: 96, 16: 128, 28: 168}
-"""At most, of a thread that joins products of halves with 8 columns, by the most moduli. On an H200 at n = 16384, 14
-moduli take 2.9 ms, and 3.3 with the 130 that the compiler takes. On an H100, 16 moduli take 4.9 with 96 registers and
-3.9 with 128, 18 take 9.9, 5.0 and with 168 registers 4.8, 21 take 12.6, 6.3 and 5.6, and 24 take 19.6, 11.3 and 7.3."""
+"""At most, of a thread that joins products of halves with 8 columns, by the most
+moduli. On an H200 at n = 16384, 14 moduli take 2.9 ms, and 3.3 with the 130 that the
+compiler takes. On an H100, 16 moduli take 4.9 with 96 registers and 3.9 with 128, 18
+take 9.9, 5.0 and with 168 registers 4.8, 21 take 12.6, 6.3 and 5.6, and 24 take 19.6,
+11.3 and 7.3.
+"""
 _ROUND_OFFSET = tl.constexpr(1.5 * 2.0**52 + 2.0**23)
-"""It rounds as ROUND_DOUBLE does, and the low 32 bits of the sum with Q are Q + 2**23."""
+"""It rounds as ROUND_DOUBLE does, and the low 32 bits of the sum with Q are
+Q + 2**23.
+"""
 _INTEGER_BITS = tl.constexpr(0x433 << 52)
 """The exponent of 2**52: with n in the bits behind it, the float64 is 2**52 + n."""
 _INTEGER_ZERO = tl.constexpr(2.0**52 + 2.0**31)
@@ -76,7 +84,9 @@ def _registers(width: int, parts: int) -> str:
 
 @triton.jit
 def _joined(at, others, SET: tl.constexpr, PART: tl.constexpr, PTX: tl.constexpr):
-    """Residues of a quarter of the result: the entry at `at`, one at the first of `others`, and two where `four`."""
+    """Residues of a quarter of the result: the entry at `at`, one at the first of
+    `others`, and two where `four`.
+    """
     second, third, fourth, four = others
     w = tl.load(at)
     x = tl.load(at + second)
@@ -85,22 +95,30 @@ def _joined(at, others, SET: tl.constexpr, PART: tl.constexpr, PTX: tl.constexpr
     z = tl.load(at + fourth, mask=has_four, other=0)
     if PTX:
         text: tl.constexpr = SET.joins[PART]
-        return tl.inline_asm_elementwise(text, "=r,r,r,r,r", (w, x, y, z), dtype=tl.int8, is_pure=True, pack=4)
+        return tl.inline_asm_elementwise(
+            text, "=r,r,r,r,r", (w, x, y, z), dtype=tl.int8, is_pure=True, pack=4
+        )
     else:
         P: tl.constexpr = SET.moduli[PART]
-        # A sum of four bytes is exact in float32, and its quotient by P rounds to the nearest integer or beside it.
+        # A sum of four bytes is exact in float32, and its quotient by P rounds to the
+        # nearest integer or beside it.
         s = w.to(tl.int32) + x.to(tl.int32) + y.to(tl.int32) + z.to(tl.int32)
         q = (s.to(tl.float32) * (1.0 / P) + ROUND_SINGLE) - ROUND_SINGLE
         return (s - q.to(tl.int32) * P).to(tl.int8)
 
 
 @triton.jit
-def _group_residues(at, step, others, SET: tl.constexpr, GROUP: tl.constexpr, PTX: tl.constexpr):
-    """Y of a group (see crt_constants) as UINT32, for each component; `others` are for `_joined`, or None."""
+def _group_residues(
+    at, step, others, SET: tl.constexpr, GROUP: tl.constexpr, PTX: tl.constexpr
+):
+    """Y of a group (see crt_constants) as UINT32, for each component; `others` are for
+    `_joined`, or None.
+    """
     FIRST: tl.constexpr = SET.starts[GROUP]
     SIZE: tl.constexpr = SET.sizes[GROUP]
     WIDTH: tl.constexpr = len(SET.weights)
-    # The residues of the group: bytes, of which four neighbouring columns share a register.
+    # The residues of the group: bytes, of which four neighbouring columns share a
+    # register.
     parts = ()
     for l in tl.static_range(SIZE):
         own = at + (FIRST + l) * step
@@ -113,15 +131,23 @@ def _group_residues(at, step, others, SET: tl.constexpr, GROUP: tl.constexpr, PT
         code: tl.constexpr = SET.ptx[GROUP]
         constraints: tl.constexpr = _registers(WIDTH, SIZE)
         if WIDTH == 1:
-            y = tl.inline_asm_elementwise(code, constraints, parts, dtype=tl.int32, is_pure=True, pack=4)
+            y = tl.inline_asm_elementwise(
+                code, constraints, parts, dtype=tl.int32, is_pure=True, pack=4
+            )
             ys = (y.to(tl.uint32, bitcast=True),)
         else:
             re, im = tl.inline_asm_elementwise(
-                code, constraints, parts, dtype=(tl.int32, tl.int32), is_pure=True, pack=4
+                code,
+                constraints,
+                parts,
+                dtype=(tl.int32, tl.int32),
+                is_pure=True,
+                pack=4,
             )
             ys = (re.to(tl.uint32, bitcast=True), im.to(tl.uint32, bitcast=True))
     else:
-        # Step 1 of crt_constants: q, the sums A and B of the two pairs of moduli, and Y.
+        # Step 1 of crt_constants: q, the sums A and B of the two pairs of moduli, and
+        # Y.
         for i in tl.static_range(WIDTH):
             q = tl.zeros_like(parts[0]).to(tl.int32) + (1 << 15)
             a = tl.zeros_like(q)
@@ -133,7 +159,12 @@ def _group_residues(at, step, others, SET: tl.constexpr, GROUP: tl.constexpr, PT
                     b += r * SET.weights[i][FIRST + l]
                 else:
                     a += r * SET.weights[i][FIRST + l]
-            y = a * SET.pairs[GROUP][1] + b * SET.pairs[GROUP][0] + (q >> 16) * SET.products[GROUP] + (-1 << 31)
+            y = (
+                a * SET.pairs[GROUP][1]
+                + b * SET.pairs[GROUP][0]
+                + (q >> 16) * SET.products[GROUP]
+                + (-1 << 31)
+            )
             ys = ys + (y.to(tl.uint32, bitcast=True),)  # noqa: RUF005
     return ys
 
@@ -149,7 +180,9 @@ def _residues(at, step, others, SET: tl.constexpr, PTX: tl.constexpr):
 
 @triton.jit
 def _integers(found, SET: tl.constexpr, COMPONENT: tl.constexpr):
-    """V by the steps of crt_constants: F - Q, the upper 64 bits of V_T + 2**(T - 1), and the limbs below them."""
+    """V by the steps of crt_constants: F - Q, the upper 64 bits of V_T + 2**(T - 1),
+    and the limbs below them.
+    """
     GROUPS: tl.constexpr = len(SET.sizes)
     WIDTH: tl.constexpr = len(SET.weights)
     ys = ()
@@ -158,7 +191,9 @@ def _integers(found, SET: tl.constexpr, COMPONENT: tl.constexpr):
     # Step 2: F = sum_g X_g / P_g, Q = round(F), and F - Q.
     fraction = tl.zeros_like(ys[0]).to(tl.float64)
     for g in tl.static_range(GROUPS):
-        x = (ys[g].to(tl.int64) | _INTEGER_BITS).to(tl.float64, bitcast=True) - _INTEGER_ZERO
+        x = (ys[g].to(tl.int64) | _INTEGER_BITS).to(
+            tl.float64, bitcast=True
+        ) - _INTEGER_ZERO
         fraction = tl.fma(x, tl.full(x.shape, SET.inverses[g], tl.float64), fraction)
     quotient = fraction + _ROUND_OFFSET
     fraction = fraction - (quotient - _ROUND_OFFSET)
@@ -173,7 +208,8 @@ def _integers(found, SET: tl.constexpr, COMPONENT: tl.constexpr):
         unsigned = total.to(tl.uint64, bitcast=True)
         carry = (unsigned >> SET.limb_bits).to(tl.int64)
         limbs = limbs + (unsigned & ((1 << SET.limb_bits) - 1),)  # noqa: RUF005
-    # The upper 64 bits, modulo 2**64: products of the low words in 64 bits, those of the high words in 32.
+    # The upper 64 bits, modulo 2**64: products of the low words in 64 bits, those of
+    # the high words in 32.
     low = carry + SET.head[GROUPS + 1][0]
     high = tl.zeros_like(ys[0]).to(tl.int32, bitcast=True) + SET.head[GROUPS + 1][1]
     for g in tl.static_range(GROUPS + 1):
@@ -185,7 +221,9 @@ def _integers(found, SET: tl.constexpr, COMPONENT: tl.constexpr):
 
 @triton.jit
 def _minus_fraction(word, limbs, LOW_BITS: tl.constexpr, CUT: tl.constexpr):
-    """-V_T 2**-T, rounded to odd at the bit 2**CUT of the word; the limbs below the word count as sticky."""
+    """-V_T 2**-T, rounded to odd at the bit 2**CUT of the word; the limbs below the
+    word count as sticky.
+    """
     # All that is cut off sets the last bit that stays.
     if LOW_BITS > 52:
         MASK: tl.constexpr = (1 << CUT) - 1
@@ -193,14 +231,17 @@ def _minus_fraction(word, limbs, LOW_BITS: tl.constexpr, CUT: tl.constexpr):
         for j in tl.static_range(len(limbs)):
             rest |= limbs[j].to(tl.int64)
         word |= tl.where(rest != 0, MASK + 1, 0)
-        word = (word.to(tl.uint64, bitcast=True) >> CUT << (CUT - 12)).to(tl.int64, bitcast=True)
+        word = (word.to(tl.uint64, bitcast=True) >> CUT << (CUT - 12)).to(
+            tl.int64, bitcast=True
+        )
     elif CUT > 12:
         KEPT: tl.constexpr = _BELOW_EXPONENT - ((1 << (CUT - 12)) - 1)
         REST: tl.constexpr = (1 << (CUT - 12)) - 1
         word = (word & KEPT) | tl.where((word & REST) != 0, REST + 1, 0)
     else:
         word &= _BELOW_EXPONENT
-    # The word is V_T 2**-T + 1/2 as a fraction of 2**52; behind the exponent of 1 it is the float64 3/2 + V_T 2**-T.
+    # The word is V_T 2**-T + 1/2 as a fraction of 2**52; behind the exponent of 1 it is
+    # the float64 3/2 + V_T 2**-T.
     return 1.5 - (word | _FRACTION_BITS).to(tl.float64, bitcast=True)
 
 
@@ -209,40 +250,100 @@ def _component(found, SET: tl.constexpr, COMPONENT: tl.constexpr, CUT: tl.conste
     """v, its term H, and the integers behind the other one."""
     fraction, word, limbs = _integers(found, SET, COMPONENT)
     minus_low = _minus_fraction(word, limbs, SET.low_bits, CUT)
-    # H = round((F - Q) P 2**-T - V_T 2**-T), which is 0 where V has no more than T bits.
+    # H = round((F - Q) P 2**-T - V_T 2**-T), which is 0 where V has no more than T
+    # bits.
     high = tl.zeros_like(minus_low)
     if SET.high_bits >= 0:
-        high = (tl.fma(fraction, tl.full(high.shape, SET.scale, tl.float64), minus_low) + ROUND_DOUBLE) - ROUND_DOUBLE
+        high = (
+            tl.fma(fraction, tl.full(high.shape, SET.scale, tl.float64), minus_low)
+            + ROUND_DOUBLE
+        ) - ROUND_DOUBLE
     return high - minus_low, high, word, limbs
 
 
 @triton.jit
 def _pin(x, PTX: tl.constexpr):
-    """x, past which Triton moves no change of layout: the only one comes right before the store."""
+    """x, past which Triton moves no change of layout: the only one comes right before
+    the store.
+    """
     if PTX:
         if x.dtype.primitive_bitwidth == 64:
-            x = tl.inline_asm_elementwise("mov.b64 $0, $1;", "=l,l", [x], dtype=x.dtype, is_pure=False, pack=1)
+            x = tl.inline_asm_elementwise(
+                "mov.b64 $0, $1;", "=l,l", [x], dtype=x.dtype, is_pure=False, pack=1
+            )
         else:
-            x = tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [x], dtype=x.dtype, is_pure=False, pack=1)
+            x = tl.inline_asm_elementwise(
+                "mov.b32 $0, $1;", "=r,r", [x], dtype=x.dtype, is_pure=False, pack=1
+            )
     return x
 
 
-_FREE = ["shift", "m", "k", "rows", "half_m", "alpha_bits", "beta_bits", "left_k", "right_k", "least", "most"]
+_FREE = [
+    "shift",
+    "m",
+    "k",
+    "rows",
+    "half_m",
+    "alpha_bits",
+    "beta_bits",
+    "left_k",
+    "right_k",
+    "least",
+    "most",
+]
 
 
 @triton.jit(do_not_specialize=_FREE)
 def crt_kernel(
-    products, product_batch, product_part, product_row,
-    row_scale, row_scale_batch, column_scale, column_scale_batch,
-    out, out_batch, out_row, out_column,
-    c, c_batch, c_row, c_column,
-    left, left_batch, left_row, left_k, right, right_batch, right_k, right_column,
-    shift, alpha_bits, beta_bits, m, n, k, rows, half_m, half_n, predicate, least, most,
-    SET: tl.constexpr, PTX: tl.constexpr, SINGLE: tl.constexpr,
-    COMBINE: tl.constexpr, HAS_C: tl.constexpr, FILL: tl.constexpr, BLOCK: tl.constexpr,
-    TRIANGLE: tl.constexpr, HALVES: tl.constexpr,
-):  # fmt: skip
-    """Parts of all `rows` of the stack; see `crt`. Nothing where the predicate does not hold."""
+    products,
+    product_batch,
+    product_part,
+    product_row,
+    row_scale,
+    row_scale_batch,
+    column_scale,
+    column_scale_batch,
+    out,
+    out_batch,
+    out_row,
+    out_column,
+    c,
+    c_batch,
+    c_row,
+    c_column,
+    left,
+    left_batch,
+    left_row,
+    left_k,
+    right,
+    right_batch,
+    right_k,
+    right_column,
+    shift,
+    alpha_bits,
+    beta_bits,
+    m,
+    n,
+    k,
+    rows,
+    half_m,
+    half_n,
+    predicate,
+    least,
+    most,
+    SET: tl.constexpr,
+    PTX: tl.constexpr,
+    SINGLE: tl.constexpr,
+    COMBINE: tl.constexpr,
+    HAS_C: tl.constexpr,
+    FILL: tl.constexpr,
+    BLOCK: tl.constexpr,
+    TRIANGLE: tl.constexpr,
+    HALVES: tl.constexpr,
+):
+    """Parts of all `rows` of the stack; see `crt`. Nothing where the predicate does not
+    hold.
+    """
     if predicate is not None:  # noqa: SIM102
         if not holds(predicate, least, most):
             return
@@ -255,7 +356,8 @@ def crt_kernel(
     if HALVES:
         height = 2 * half_m
         tiles = 2 * tl.cdiv(half_n, BLOCK)
-    # A program goes on to tiles that lie apart by the number of programs: a tile is a part of a row of a matrix `z`.
+    # A program goes on to tiles that lie apart by the number of programs: a tile is a
+    # part of a row of a matrix `z`.
     for index in range(tl.program_id(0), rows * tiles, tl.num_programs(0)):
         row = index // tiles
         z = (row // height).to(tl.int64)
@@ -267,7 +369,8 @@ def crt_kernel(
         if TRIANGLE:
             own = tl.minimum(own, m - 1)
         row_of_products = own
-        # Quarters of the result from products of halves: the rows of both lower and upper ones follow each other.
+        # Quarters of the result from products of halves: the rows of both lower and
+        # upper ones follow each other.
         if HALVES:
             is_lower = own % 2
             is_right = part * 2 // tiles
@@ -275,30 +378,49 @@ def crt_kernel(
             own = row_of_products + is_lower * half_m
             columns_of_products -= is_right * (tiles // 2 * BLOCK)
             columns = columns_of_products + is_right * half_n
-            inside = (columns_of_products < half_n) & (columns < n) & as_mask(own < m, columns)
+            inside = (
+                (columns_of_products < half_n)
+                & (columns < n)
+                & as_mask(own < m, columns)
+            )
             own = tl.minimum(own, m - 1)
-            others = _others(is_lower, is_right, len(SET.moduli) * tl.cast(product_part, tl.int64))
-        # Scales of the columns, and the smallest and largest of them, by which the whole tile is judged.
+            others = _others(
+                is_lower, is_right, len(SET.moduli) * tl.cast(product_part, tl.int64)
+            )
+        # Scales of the columns, and the smallest and largest of them, by which the
+        # whole tile is judged.
         i = tl.cast(own, tl.int64)
         stored = inside if WIDTH == 1 else inside[:, None]
         j = columns.to(tl.int64)
-        t = tl.load(column_scale + z * column_scale_batch + columns, mask=inside, other=0)
+        t = tl.load(
+            column_scale + z * column_scale_batch + columns, mask=inside, other=0
+        )
         largest_t = tl.max(t)
         smallest_t = tl.min(t)
         alpha = alpha_bits.to(tl.int64).to(tl.float64, bitcast=True)
         beta = beta_bits.to(tl.int64).to(tl.float64, bitcast=True)
         # v of all entries of the tile, from the residues of their products.
-        at = products + z * product_batch + tl.cast(row_of_products, tl.int64) * product_row + columns_of_products
+        at = (
+            products
+            + z * product_batch
+            + tl.cast(row_of_products, tl.int64) * product_row
+            + columns_of_products
+        )
         found = _residues(at, tl.cast(product_part, tl.int64), others, SET, PTX)
         first_one = _component(found, SET, 0, CUT)
         v = first_one[0]
 
-        # The way of almost every tile: a product with a power of two. It is not taken where that power may leave the
-        # normal range, where a row or column holds an Inf or NaN, or where rounding to odd has too few bits.
+        # The way of almost every tile: a product with a power of two. It is not taken
+        # where that power may leave the normal range, where a row or column holds an
+        # Inf or NaN, or where rounding to odd has too few bits.
         s = tl.load(row_scale + z * row_scale_batch + i)
         base = shift + SET.low_bits - s
         exponent = base - t
-        special = (s == NOT_FINITE) | (base - largest_t < LOWEST_EXPONENT) | (base - smallest_t > 1023)
+        special = (
+            (s == NOT_FINITE)
+            | (base - largest_t < LOWEST_EXPONENT)
+            | (base - smallest_t > 1023)
+        )
         if ODD:
             special |= _is_small(v, SMALLEST)
         result = v * power_of_two(exponent)
@@ -307,7 +429,8 @@ def crt_kernel(
             if ODD:
                 special |= _is_small(second_one[0], SMALLEST)
             result = tl.join(result, second_one[0] * power_of_two(exponent))
-        # alpha, beta and C, then the result; entries of a special tile are rounded again from whole integers.
+        # alpha, beta and C, then the result; entries of a special tile are rounded
+        # again from whole integers.
         place = _places(out, z * out_batch + i * out_row, j * out_column, WIDTH)
         y = tl.zeros_like(result)
         if HAS_C:
@@ -318,22 +441,30 @@ def crt_kernel(
         else:
             result = _round_again(first_one, exponent, SET, SINGLE)
             if WIDTH == 2:
-                result = tl.join(result, _round_again(second_one, exponent, SET, SINGLE))
+                result = tl.join(
+                    result, _round_again(second_one, exponent, SET, SINGLE)
+                )
             if FILL:
                 marked = (s == NOT_FINITE) | (t == NOT_FINITE)
                 if tl.max(marked.to(tl.int32)) > 0:
                     own_row = left + WIDTH * (z * left_batch + i * left_row)
                     own_columns = right + WIDTH * (z * right_batch + j * right_column)
-                    filled = nonfinite_product(own_row, own_columns, k, left_k, right_k, inside, WIDTH)
-                    result = tl.where(marked if WIDTH == 1 else marked[:, None], filled, result)
+                    filled = nonfinite_product(
+                        own_row, own_columns, k, left_k, right_k, inside, WIDTH
+                    )
+                    result = tl.where(
+                        marked if WIDTH == 1 else marked[:, None], filled, result
+                    )
             _store(place, result, y, alpha, beta, stored, COMBINE, HAS_C, PTX)
 
 
 @triton.jit
 def _others(is_lower, is_right, step):
-    """Where the products beside P1 are that a quarter of the result takes, one `step` apart, and whether it takes four.
+    """Where the products beside P1 are that a quarter of the result takes, one `step`
+    apart, and whether it takes four.
 
-    C11 = P1 + P2, C12 = P1 + P6 + P5 + P3, C21 = P1 + P6 + P7 + P4, C22 = P1 + P6 + P7 + P5.
+    C11 = P1 + P2, C12 = P1 + P6 + P5 + P3, C21 = P1 + P6 + P7 + P4,
+    C22 = P1 + P6 + P7 + P5.
     """
     four = (is_lower | is_right) != 0
     second = tl.where(four, 5, 1)
@@ -355,20 +486,42 @@ def _places(x, row, columns, WIDTH: tl.constexpr):
     if WIDTH == 1:
         return x + row + columns
     else:
-        return x + WIDTH * row + (WIDTH * columns)[:, None] + tl.arange(0, WIDTH)[None, :]
+        return (
+            x + WIDTH * row + (WIDTH * columns)[:, None] + tl.arange(0, WIDTH)[None, :]
+        )
 
 
 @triton.jit
 def _round_again(component, exponent, SET: tl.constexpr, SINGLE: tl.constexpr):
-    return round_integer(component[1], component[2], component[3], exponent, SINGLE, SET.low_bits, SET.limb_bits)
+    return round_integer(
+        component[1],
+        component[2],
+        component[3],
+        exponent,
+        SINGLE,
+        SET.low_bits,
+        SET.limb_bits,
+    )
 
 
 @triton.jit
-def _store(place, x, y, alpha, beta, inside, COMBINE: tl.constexpr, HAS_C: tl.constexpr, PTX: tl.constexpr):
+def _store(
+    place,
+    x,
+    y,
+    alpha,
+    beta,
+    inside,
+    COMBINE: tl.constexpr,
+    HAS_C: tl.constexpr,
+    PTX: tl.constexpr,
+):
     """Store x, or alpha x + beta y, rounded to the type of the output."""
     x = x.to(place.dtype.element_ty)
     if COMBINE:
-        x = combine(x.to(tl.float64), y, alpha, beta, HAS_C, PTX).to(place.dtype.element_ty)
+        x = combine(x.to(tl.float64), y, alpha, beta, HAS_C, PTX).to(
+            place.dtype.element_ty
+        )
     tl.store(place, _pin(x, PTX), mask=inside)
 
 
@@ -376,12 +529,16 @@ _launch = Launch(crt_kernel)
 
 
 def _columns(constants: CrtConstants) -> int:
-    """Columns of a program, a warp: 8 a thread up to 28 moduli, else 4; 4 complex ones."""
+    """Columns of a program, a warp: 8 a thread up to 28 moduli, else 4; 4 complex
+    ones.
+    """
     return 256 if len(constants.sizes) <= 7 and len(constants.weights) == 1 else 128
 
 
 def _strided(x: Any, batch: int) -> list[Any]:
-    """A tensor (batch or 1, ...) as real numbers, and its strides in entries, 0 along a batch of one."""
+    """A tensor (batch or 1, ...) as real numbers, and its strides in entries, 0 along a
+    batch of one.
+    """
     if x is None:
         return [None, 0, 0, 0]
     stack, *rest = x.stride()
@@ -404,17 +561,21 @@ def crt(
     triangle: bool = False,
     halves: tuple[int, int] | None = None,
 ) -> None:
-    """Write alpha T + beta C to `out`, T = V 2**(shift - s_i - t_j) rounded once, V the integers with these residues.
+    """Write alpha T + beta C to `out`, T = V 2**(shift - s_i - t_j) rounded once, V the
+    integers with these residues.
 
-    An exact zero T is +0; a negative value that rounds to zero is -0. alpha = 1 with beta = 0 leaves T as it is, any
-    other pair gives what `numerics.epilogue.combine` gives. Outputs of vectors with an Inf or NaN are those of
-    `numerics.special.fill_nonfinite` in the place of T. All of this holds for re and im of complex results.
+    An exact zero T is +0; a negative value that rounds to zero is -0. alpha = 1 with
+    beta = 0 leaves T as it is, any other pair gives what `numerics.epilogue.combine`
+    gives. Outputs of vectors with an Inf or NaN are those of
+    `numerics.special.fill_nonfinite` in the place of T. All of this holds for re and im
+    of complex results.
 
     Parameters
     ----------
     products : int8 tensor, shape (batch, planes, m_pad, n_pad)
-        Residues of V, any representatives, |V| <= moduli.half_range: one part for each modulus; or for complex `out`
-        the residues of the products of `numerics.residue_products.product_operands`. n_pad is a multiple of 256, the
+        Residues of V, any representatives, |V| <= moduli.half_range: one part for each
+        modulus; or for complex `out` the residues of the products of
+        `numerics.residue_products.product_operands`. n_pad is a multiple of 256, the
         last stride 1.
     scales : (int32 tensor, shape (batch or 1, m); int32 tensor, shape (batch or 1, n))
         s and t, last strides 1; `NOT_FINITE` marks a vector with an Inf or NaN.
@@ -431,12 +592,14 @@ def crt(
     predicate : (int64 tensor of one entry, least, most), optional
         As for `residue_gemm`: nothing is written unless least <= predicate <= most.
     rarely : bool
-        The predicate is expected not to hold: few programs then do all of the work if it does. A launch of 262144 idle
-        programs takes 154 us on an H200.
+        The predicate is expected not to hold: few programs then do all of the work if
+        it does. A launch of 262144 idle programs takes 154 us on an H200.
     triangle : bool
-        Write what lies on and below the diagonal of a square result; what is written above it means nothing.
+        Write what lies on and below the diagonal of a square result; what is written
+        above it means nothing.
     halves : (half of m, half of n), optional
-        `products` are (1, 7 planes, m_pad, n_pad), P1 .. P7 of halves as in numerics/strassen.py, all planes of each.
+        `products` are (1, 7 planes, m_pad, n_pad), P1 .. P7 of halves as in
+        numerics/strassen.py, all planes of each.
     """
     batch, m, n = out.shape
     if out.numel() == 0:
@@ -454,15 +617,33 @@ def crt(
     ptx = out.is_cuda and torch.version.hip is None
     options = {}
     if halves is not None and ptx and columns == 256:
-        options["maxnreg"] = next(most for count, most in _REGISTERS.items() if len(constants.moduli) <= count)
+        options["maxnreg"] = next(
+            most for count, most in _REGISTERS.items() if len(constants.moduli) <= count
+        )
     if rarely:
         programs = min(programs, _RESIDENT * gpu_of(out.device).num_sms)
     _launch(
         (programs,),
-        *(*_strided(products, batch)[:4], *_strided(s, batch)[:2], *_strided(t, batch)[:2]),
-        *(*_strided(out, batch), *_strided(c, batch), *_strided(left, batch), *_strided(right, batch)),
+        *(
+            *_strided(products, batch)[:4],
+            *_strided(s, batch)[:2],
+            *_strided(t, batch)[:2],
+        ),
+        *(
+            *_strided(out, batch),
+            *_strided(c, batch),
+            *_strided(left, batch),
+            *_strided(right, batch),
+        ),
         *(shift, float64_bits(alpha), float64_bits(beta)),
-        *(m, n, 0 if left is None else left.shape[2], rows, *(halves or (0, 0)), *(predicate or NO_PREDICATE)),
+        *(
+            m,
+            n,
+            0 if left is None else left.shape[2],
+            rows,
+            *(halves or (0, 0)),
+            *(predicate or NO_PREDICATE),
+        ),
         SET=constants,
         PTX=ptx,
         SINGLE=out.dtype in (torch.float32, torch.complex64),

@@ -1,4 +1,6 @@
-"""Complex operands and results as real ones on the device: numerics.embedding, for kernels of real numbers."""
+"""Complex operands and results as real ones on the device: numerics.embedding, for
+kernels of real numbers.
+"""
 
 # Kernels are untyped.
 # mypy: disable-error-code="no-untyped-def"
@@ -18,12 +20,23 @@ _ROWS, _COLUMNS = 16, 64
 
 @triton.jit
 def _embedding_kernel(
-    x, x_batch, x_row, x_col, out, rows, cols,
-    DOUBLED: tl.constexpr, TURNED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
-):  # fmt: skip
-    """Two rows of a contiguous `out` for each row of x: re and im, or with DOUBLED [re, im] and [-im, re].
+    x,
+    x_batch,
+    x_row,
+    x_col,
+    out,
+    rows,
+    cols,
+    DOUBLED: tl.constexpr,
+    TURNED: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
+    """Two rows of a contiguous `out` for each row of x: re and im, or with DOUBLED [re,
+    im] and [-im, re].
 
-    TURNED writes the transpose of the latter: [re, -im] and [im, re]. Entries of x are pairs.
+    TURNED writes the transpose of the latter: [re, -im] and [im, re]. Entries of x are
+    pairs.
     """
     across = tl.cdiv(cols, COLUMNS)
     tiles = tl.cdiv(rows, ROWS) * across
@@ -53,16 +66,22 @@ _embed: Any = Launch(_embedding_kernel)
 
 
 def interleaved(x: torch.Tensor) -> torch.Tensor | None:
-    """A complex tensor (batch, rows, cols) as a real one (batch, rows, 2 cols); None unless its rows are contiguous."""
+    """A complex tensor (batch, rows, cols) as a real one (batch, rows, 2 cols); None
+    unless its rows are contiguous.
+    """
     batch, rows, cols = x.shape
     if cols != 1 and x.stride(2) != 1:
         return None
-    made: torch.Tensor = real_view(x).as_strided((batch, rows, 2 * cols), (2 * x.stride(0), 2 * x.stride(1), 1))
+    made: torch.Tensor = real_view(x).as_strided(
+        (batch, rows, 2 * cols), (2 * x.stride(0), 2 * x.stride(1), 1)
+    )
     return made
 
 
 def embed_left(a: torch.Tensor) -> torch.Tensor:
-    """(batch, m, k) complex, any strides, to (batch, m, 2 k): a_re, a_im, ...; a view where rows are contiguous."""
+    """(batch, m, k) complex, any strides, to (batch, m, 2 k): a_re, a_im, ...; a view
+    where rows are contiguous.
+    """
     view = interleaved(a)
     if view is not None:
         return view
@@ -74,22 +93,31 @@ def embed_left(a: torch.Tensor) -> torch.Tensor:
 
 
 def embed_right(b: torch.Tensor) -> torch.Tensor:
-    """(batch, k, n) complex, any strides, to (batch, 2 k, 2 n): rows b_re, b_im, ... and -b_im, b_re, ..."""
+    """(batch, k, n) complex, any strides, to (batch, 2 k, 2 n): rows b_re, b_im, ...
+    and -b_im, b_re, ...
+    """
     batch, k, n = b.shape
     out = empty((batch, 2 * k, 2 * n), real_view(b).dtype, b)
     turned = b.stride(1) < b.stride(2)
     if turned:
         out = out.as_strided((batch, 2 * n, 2 * k), (4 * k * n, 2 * k, 1))
     _launch(b, (2, 1) if turned else (1, 2), out, doubled=True, turned=turned)
-    made: torch.Tensor = out.as_strided((batch, 2 * k, 2 * n), (4 * k * n, 1, 2 * k)) if turned else out
+    made: torch.Tensor = (
+        out.as_strided((batch, 2 * k, 2 * n), (4 * k * n, 1, 2 * k)) if turned else out
+    )
     return made
 
 
-def _launch(x: Any, axes: tuple[int, int], out: Any, *, doubled: bool, turned: bool) -> None:
+def _launch(
+    x: Any, axes: tuple[int, int], out: Any, *, doubled: bool, turned: bool
+) -> None:
     """The launch for the axes of x that are rows and columns of `out`."""
     rows, cols = (x.shape[axis] for axis in axes)
     pairs = real_view(x)
-    strides = pairs.stride(0) if x.shape[0] > 1 else 0, *(pairs.stride(axis) for axis in axes)
+    strides = (
+        pairs.stride(0) if x.shape[0] > 1 else 0,
+        *(pairs.stride(axis) for axis in axes),
+    )
     grid = x.shape[0] * -(-rows // _ROWS) * -(-cols // _COLUMNS)
     if grid:
         _embed(

@@ -1,6 +1,7 @@
 """alpha T + beta C for rounded products T: numerics.epilogue.combine.
 
-FMA contraction must be off (enable_fp_fusion=False): the error-free transformations do not survive it.
+FMA contraction must be off (enable_fp_fusion=False): the error-free transformations do
+not survive it.
 """
 
 # Kernels are untyped.
@@ -20,9 +21,10 @@ _BLOCK = 1024
 _SAFE_LARGEST = tl.constexpr(2.0**990)
 _SAFE_SMALLEST = tl.constexpr(2.0**-900)
 _SPLITTER = tl.constexpr(2.0**27 + 1.0)
-# Entries of the second way are multiplied by 2**-40. numerics.epilogue takes a power of two for each entry, and for
-# moderate scalars the bits are the same: an entry goes this way only if one of its products is 2**966 or more, and
-# 2**-40 loses nothing of what is larger than 2**-1900 of that.
+# Entries of the second way are multiplied by 2**-40. numerics.epilogue takes a power of
+# two for each entry, and for moderate scalars the bits are the same: an entry goes this
+# way only if one of its products is 2**966 or more, and 2**-40 loses nothing of what is
+# larger than 2**-1900 of that.
 _DOWN = tl.constexpr(2.0**-40)
 
 
@@ -39,12 +41,16 @@ def _two_product(a, b):
     p = a * b
     a_high, a_low = _halves(a)
     b_high, b_low = _halves(b)
-    return p, a_low * b_low - (((p - a_high * b_high) - a_low * b_high) - a_high * b_low)
+    return p, a_low * b_low - (
+        ((p - a_high * b_high) - a_low * b_high) - a_high * b_low
+    )
 
 
 @triton.jit
 def _is_safe(a, b, p):
-    """The error of p = fl(a b) is the same number by two_product and by a fused multiply-add."""
+    """The error of p = fl(a b) is the same number by two_product and by a fused
+    multiply-add.
+    """
     ordinary = (tl.abs(a) < _SAFE_LARGEST) & (tl.abs(b) < _SAFE_LARGEST)
     return ordinary & ((tl.abs(p) > _SAFE_SMALLEST) | (a == 0.0) | (b == 0.0))
 
@@ -59,7 +65,9 @@ def _sum_of_products(p, p_error, q, q_error):
 
 @triton.jit
 def _either_way(x, y, alpha, beta):
-    """The sum by the first way, by the second one where that is not finite, of what is endless where an entry is."""
+    """The sum by the first way, by the second one where that is not finite, of what is
+    endless where an entry is.
+    """
     p, p_error = _two_product(alpha, x)
     q, q_error = _two_product(beta, y)
     near = _sum_of_products(p, p_error, q, q_error)
@@ -68,7 +76,9 @@ def _either_way(x, y, alpha, beta):
     p, p_error = _two_product(alpha, x * _DOWN)
     q, q_error = _two_product(beta, y * _DOWN)
     far = _sum_of_products(p, p_error, q, q_error) * (1.0 / _DOWN)
-    return tl.where(tl.abs(near) < float("inf"), near, tl.where(x_known & y_known, far, endless))
+    return tl.where(
+        tl.abs(near) < float("inf"), near, tl.where(x_known & y_known, far, endless)
+    )
 
 
 @triton.jit
@@ -93,9 +103,19 @@ def combine(x, y, alpha, beta, HAS_C: tl.constexpr, FUSED: tl.constexpr):
 
 @triton.jit(do_not_specialize=["alpha_bits", "beta_bits"])
 def _combine_kernel(
-    t, c, alpha_bits, beta_bits, entries, columns, c_batch, c_row, c_col,
-    HAS_C: tl.constexpr, FUSED: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
+    t,
+    c,
+    alpha_bits,
+    beta_bits,
+    entries,
+    columns,
+    c_batch,
+    c_row,
+    c_col,
+    HAS_C: tl.constexpr,
+    FUSED: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
     """`entries` of each matrix of the stack, rows of `columns`; t is contiguous."""
     alpha = tl.cast(alpha_bits, tl.int64).to(tl.float64, bitcast=True)
     beta = tl.cast(beta_bits, tl.int64).to(tl.float64, bitcast=True)
@@ -109,13 +129,19 @@ def _combine_kernel(
     if HAS_C:
         where = c + z * c_batch + (at // columns) * c_row + (at % columns) * c_col
         y = tl.load(where, mask=inside, other=0.0).to(tl.float64)
-    tl.store(place, combine(x, y, alpha, beta, HAS_C, FUSED).to(t.dtype.element_ty), mask=inside)
+    tl.store(
+        place,
+        combine(x, y, alpha, beta, HAS_C, FUSED).to(t.dtype.element_ty),
+        mask=inside,
+    )
 
 
 _launch: Any = Launch(_combine_kernel)
 
 
-def combine_in_place(t: torch.Tensor, alpha: float, beta: float, c: torch.Tensor | None) -> None:
+def combine_in_place(
+    t: torch.Tensor, alpha: float, beta: float, c: torch.Tensor | None
+) -> None:
     """t = alpha t + beta c, on torch's current stream.
 
     Parameters

@@ -1,12 +1,16 @@
-"""The kernel of `error_ratio.py` for Hopper in Gluon: sums as in `hopper_ring.py`, of which none is stored.
+"""The kernel of `error_ratio.py` for Hopper in Gluon: sums as in `hopper_ring.py`, of
+which none is stored.
 
-Tiles are dismissed in FP32 or looked at in float64 as in `error_ratio.py`, and the same float64 comes out.
+Tiles are dismissed in FP32 or looked at in float64 as in `error_ratio.py`, and the same
+float64 comes out.
 
-`_quotient` rounds x / d to nearest as a division does, for integers 0 < d < 2**32 and x = 0 or 1 <= x < 2**100, without
-the branches of one that takes all numbers. Let u be the unit in the last place of x / d. With an inverse y that is good
-to 2**-50, q = x y is within 2**4 u, and x - d q is a float64: a multiple of u / 2 below 2**36 u. q + y (x - d q) is
-within 2**-46 u of x / d before it is rounded. The middle M of two neighbouring float64 has 54 significant bits, so
-x - d M is not zero; as a multiple of u / 2 it keeps x / d at least 2**-33 u away from M, so that both round alike.
+`_quotient` rounds x / d to nearest as a division does, for integers 0 < d < 2**32 and
+x = 0 or 1 <= x < 2**100, without the branches of one that takes all numbers. Let u be
+the unit in the last place of x / d. With an inverse y that is good to 2**-50, q = x y
+is within 2**4 u, and x - d q is a float64: a multiple of u / 2 below 2**36 u. q + y
+(x - d q) is within 2**-46 u of x / d before it is rounded. The middle M of two
+neighbouring float64 has 54 significant bits, so x - d M is not zero; as a multiple of
+u / 2 it keeps x / d at least 2**-33 u away from M, so that both round alike.
 """
 
 # Kernels are untyped.
@@ -53,19 +57,33 @@ def _halves(tiles):
 
 @gluon.jit
 def _may_exceed(known, parts, of_rows, of_columns):
-    """Whether a ratio of a tile may be larger than the one that is known; nothing is larger than inf."""
+    """Whether a ratio of a tile may be larger than the one that is known; nothing is
+    larger than inf.
+    """
     g, s = of_rows
     ROWS: gl.constexpr = parts[0].shape[0]
     COLUMNS: gl.constexpr = parts[0].shape[1]
     layout: gl.constexpr = parts[0].type.layout
     finite = known < float("inf")
     known_32 = gl.where(finite, known, 0.0).to(gl.float32) * MARGIN
-    g_32 = gl.convert_layout(gl.where(finite, g, 0.0).to(gl.float32), gl.SliceLayout(1, layout))[:, None]
-    s_32 = gl.convert_layout(gl.where(finite, s, 0.0).to(gl.float32), gl.SliceLayout(1, layout))[:, None]
+    g_32 = gl.convert_layout(
+        gl.where(finite, g, 0.0).to(gl.float32), gl.SliceLayout(1, layout)
+    )[:, None]
+    s_32 = gl.convert_layout(
+        gl.where(finite, s, 0.0).to(gl.float32), gl.SliceLayout(1, layout)
+    )[:, None]
     excess = gl.full([ROWS, COLUMNS], 0.0, gl.float32, layout)
     for i in gl.static_range(len(parts)):
-        h = of_columns[0].slice(i * COLUMNS, COLUMNS).load(gl.SliceLayout(0, layout))[None, :]
-        t = of_columns[1].slice(i * COLUMNS, COLUMNS).load(gl.SliceLayout(0, layout))[None, :]
+        h = (
+            of_columns[0]
+            .slice(i * COLUMNS, COLUMNS)
+            .load(gl.SliceLayout(0, layout))[None, :]
+        )
+        t = (
+            of_columns[1]
+            .slice(i * COLUMNS, COLUMNS)
+            .load(gl.SliceLayout(0, layout))[None, :]
+        )
         above = gl.fma(g_32, t, h * s_32)
         low = parts[i].to(gl.uint32, bitcast=True).to(gl.float32)
         excess = gl.maximum(excess, gl.fma(low, -known_32, above))
@@ -78,7 +96,12 @@ def _quotient(x, low):
     divisor = (low.to(gl.int64) | _BIG_BITS).to(gl.float64, bitcast=True) - _BIG
     # Some 19 bits; the cube of the error is below 2**-50.
     inverse = gl.inline_asm_elementwise(
-        "rcp.approx.ftz.f64 $0, $1;", "=d,d", [divisor], dtype=gl.float64, is_pure=True, pack=1
+        "rcp.approx.ftz.f64 $0, $1;",
+        "=d,d",
+        [divisor],
+        dtype=gl.float64,
+        is_pure=True,
+        pack=1,
     )
     error = gl.fma(-divisor, inverse, 1.0)
     inverse = gl.fma(inverse, gl.fma(error, error, error), inverse)
@@ -88,7 +111,9 @@ def _quotient(x, low):
 
 @gluon.jit
 def _largest(parts, of_rows, at, total, left):
-    """The largest ratio of a tile in float64; sizes of its `left` columns begin at `at`."""
+    """The largest ratio of a tile in float64; sizes of its `left` columns begin at
+    `at`.
+    """
     g, s = of_rows
     ROWS: gl.constexpr = parts[0].shape[0]
     COLUMNS: gl.constexpr = parts[0].shape[1]
@@ -97,7 +122,8 @@ def _largest(parts, of_rows, at, total, left):
     g = gl.convert_layout(g, gl.SliceLayout(1, layout))[:, None]
     s = gl.convert_layout(s, gl.SliceLayout(1, layout))[:, None]
     best = gl.full([ROWS], 0.0, gl.float64, gl.SliceLayout(1, layout))
-    # Unrolled, this spills; in a loop only the first part can be named, so the parts take turns in its place.
+    # Unrolled, this spills; in a loop only the first part can be named, so the parts
+    # take turns in its place.
     for i in range(COUNT):
         columns = i * COLUMNS + gl.arange(0, COLUMNS, gl.SliceLayout(0, layout))
         h = gl.load(at + columns, mask=columns < left, other=0.0)[None, :]
@@ -105,92 +131,242 @@ def _largest(parts, of_rows, at, total, left):
         above = g * t + h * s
         low = parts[0].to(gl.uint32, bitcast=True)
         parts = parts[1:] + parts[:1]
-        ratio = gl.where(low > 0, _quotient(above, low), gl.where(above > 0.0, float("inf"), 0.0))
+        ratio = gl.where(
+            low > 0, _quotient(above, low), gl.where(above > 0.0, float("inf"), 0.0)
+        )
         best = gl.maximum(best, gl.max(ratio, axis=1))
     return gl.max(best, axis=0)
 
 
 @gluon.jit
 def _compare(
-    HALF: gl.constexpr, sizes, out, ring, columns_32,
-    m, n, norms_a, norms_b, total_a, total, tiles_m, tiles_n, steps, total_planes, enough,
-    WIDTH: gl.constexpr, TRIANGLE: gl.constexpr,
-    STAGES: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, GROUP: gl.constexpr,
-):  # fmt: skip
-    """Multiply half of the rows of each tile and raise what is known where a ratio is larger."""
+    HALF: gl.constexpr,
+    sizes,
+    out,
+    ring,
+    columns_32,
+    m,
+    n,
+    norms_a,
+    norms_b,
+    total_a,
+    total,
+    tiles_m,
+    tiles_n,
+    steps,
+    total_planes,
+    enough,
+    WIDTH: gl.constexpr,
+    TRIANGLE: gl.constexpr,
+    STAGES: gl.constexpr,
+    BLOCK_M: gl.constexpr,
+    BLOCK_N: gl.constexpr,
+    GROUP: gl.constexpr,
+):
+    """Multiply half of the rows of each tile and raise what is known where a ratio is
+    larger.
+    """
     ROWS: gl.constexpr = BLOCK_M // 2
-    layout: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, 128, 32])
+    layout: gl.constexpr = gl.NVMMADistributedLayout(
+        version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, 128, 32]
+    )
     flat: gl.constexpr = gl.BlockedLayout([BLOCK_N // 128], [32], [4], [0])
     of_columns = columns_32.index(HALF * 2), columns_32.index(HALF * 2 + 1)
     count = 0
-    for index in range(gl.program_id(0), tiles_m * tiles_n * total_planes, gl.num_programs(0)):
+    for index in range(
+        gl.program_id(0), tiles_m * tiles_n * total_planes, gl.num_programs(0)
+    ):
         plane, tile_m, tile_n = place_of(index, tiles_m, tiles_n, GROUP)
         tile_m, tile_n = unfolded(tile_m, tile_n, m, BLOCK_M, BLOCK_N, TRIANGLE)
         z = plane // WIDTH
-        rows = tile_m * BLOCK_M + HALF * ROWS + gl.arange(0, ROWS, gl.SliceLayout(1, layout))
+        rows = (
+            tile_m * BLOCK_M
+            + HALF * ROWS
+            + gl.arange(0, ROWS, gl.SliceLayout(1, layout))
+        )
         columns = tile_n * BLOCK_N + gl.arange(0, BLOCK_N, flat)
         at_a, at_b = sizes + z * norms_a, sizes + total_a + z * norms_b
-        # Asked for early: they arrive while the tile is multiplied. What is known may be known too late, not wrongly.
+        # Asked for early: they arrive while the tile is multiplied. What is known may
+        # be known too late, not wrongly.
         g = gl.load(at_a + rows, mask=rows < m, other=0.0)
         s = gl.load(at_a + total + rows, mask=rows < m, other=0.0)
         h = gl.load(at_b + columns, mask=columns < n, other=0.0)
         t = gl.load(at_b + total + columns, mask=columns < n, other=0.0)
-        known = gl.maximum(gl.load(out, cache_modifier=".cg"), enough).to(gl.float64, bitcast=True)
+        known = gl.maximum(gl.load(out, cache_modifier=".cg"), enough).to(
+            gl.float64, bitcast=True
+        )
         sums, count = multiply(ring, count, steps, HALF, BLOCK_N, STAGES, layout)
         of_columns[0].store(h.to(gl.float32))
         of_columns[1].store(t.to(gl.float32))
         parts = _halves(_halves(_halves((sums,))))
         if _may_exceed(known, parts, (g, s), of_columns):
-            found = _largest(parts, (g, s), at_b + tile_n * BLOCK_N, total, n - tile_n * BLOCK_N)
+            found = _largest(
+                parts, (g, s), at_b + tile_n * BLOCK_N, total, n - tile_n * BLOCK_N
+            )
             gl.atomic_max(out, found.to(gl.int64, bitcast=True), sem="relaxed")
 
 
-_RUN_TIME = ["m", "n", "norms_a", "norms_b", "total_a", "total", "steps", "total_planes", "left_batch", "right_batch"]
+_RUN_TIME = [
+    "m",
+    "n",
+    "norms_a",
+    "norms_b",
+    "total_a",
+    "total",
+    "steps",
+    "total_planes",
+    "left_batch",
+    "right_batch",
+]
 _RUN_TIME += ["component", "enough"]
 
 
 @gluon.jit(do_not_specialize=[*_RUN_TIME, "least", "most"])
 def _ratio_kernel(
-    left, right, quarter, sizes, out,
-    m, n, norms_a, norms_b, total_a, total, steps, total_planes, left_batch, right_batch, component, enough,
-    predicate, least, most,
-    WIDTH: gl.constexpr, TRIANGLE: gl.constexpr, STAGES: gl.constexpr,
-    BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP: gl.constexpr,
-):  # fmt: skip
-    """error_ratio.error_ratio_kernel; planes are pairings of the components of a matrix, batches count in rows.
+    left,
+    right,
+    quarter,
+    sizes,
+    out,
+    m,
+    n,
+    norms_a,
+    norms_b,
+    total_a,
+    total,
+    steps,
+    total_planes,
+    left_batch,
+    right_batch,
+    component,
+    enough,
+    predicate,
+    least,
+    most,
+    WIDTH: gl.constexpr,
+    TRIANGLE: gl.constexpr,
+    STAGES: gl.constexpr,
+    BLOCK_M: gl.constexpr,
+    BLOCK_N: gl.constexpr,
+    BLOCK_K: gl.constexpr,
+    GROUP: gl.constexpr,
+):
+    """error_ratio.error_ratio_kernel; planes are pairings of the components of a
+    matrix, batches count in rows.
 
     Nothing where the predicate does not hold.
     """
     ring = allocate(left, right, STAGES, BLOCK_M, BLOCK_N, BLOCK_K)
-    columns_32 = gl.allocate_shared_memory(gl.float32, [4, BLOCK_N], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+    columns_32 = gl.allocate_shared_memory(
+        gl.float32, [4, BLOCK_N], gl.SwizzledSharedLayout(1, 1, 1, [0])
+    )
     tiles_m, tiles_n = tiles_of(m, n, BLOCK_M, BLOCK_N, TRIANGLE)
     total_planes = planes_behind(predicate, least, most, total_planes)
     UPPER: gl.constexpr = 0
     LOWER: gl.constexpr = 1
-    # fmt: off
     gl.warp_specialize(
         [
-            (_compare, (UPPER, sizes, out, ring, columns_32, m, n, norms_a, norms_b, total_a, total, tiles_m, tiles_n,
-                     steps, total_planes, enough, WIDTH, TRIANGLE, STAGES, BLOCK_M, BLOCK_N, GROUP)),
-            (_compare, (LOWER, sizes, out, ring, columns_32, m, n, norms_a, norms_b, total_a, total, tiles_m, tiles_n,
-                     steps, total_planes, enough, WIDTH, TRIANGLE, STAGES, BLOCK_M, BLOCK_N, GROUP)),
-            (produce, (left, right, quarter, ring, n, tiles_m, tiles_n, (steps, 0, steps), total_planes, WIDTH,
-                       left_batch, 0, right_batch, 0, component, WIDTH, False, TRIANGLE, STAGES, BLOCK_M, BLOCK_N,
-                       GROUP)),
+            (
+                _compare,
+                (
+                    UPPER,
+                    sizes,
+                    out,
+                    ring,
+                    columns_32,
+                    m,
+                    n,
+                    norms_a,
+                    norms_b,
+                    total_a,
+                    total,
+                    tiles_m,
+                    tiles_n,
+                    steps,
+                    total_planes,
+                    enough,
+                    WIDTH,
+                    TRIANGLE,
+                    STAGES,
+                    BLOCK_M,
+                    BLOCK_N,
+                    GROUP,
+                ),
+            ),
+            (
+                _compare,
+                (
+                    LOWER,
+                    sizes,
+                    out,
+                    ring,
+                    columns_32,
+                    m,
+                    n,
+                    norms_a,
+                    norms_b,
+                    total_a,
+                    total,
+                    tiles_m,
+                    tiles_n,
+                    steps,
+                    total_planes,
+                    enough,
+                    WIDTH,
+                    TRIANGLE,
+                    STAGES,
+                    BLOCK_M,
+                    BLOCK_N,
+                    GROUP,
+                ),
+            ),
+            (
+                produce,
+                (
+                    left,
+                    right,
+                    quarter,
+                    ring,
+                    n,
+                    tiles_m,
+                    tiles_n,
+                    (steps, 0, steps),
+                    total_planes,
+                    WIDTH,
+                    left_batch,
+                    0,
+                    right_batch,
+                    0,
+                    component,
+                    WIDTH,
+                    False,
+                    TRIANGLE,
+                    STAGES,
+                    BLOCK_M,
+                    BLOCK_N,
+                    GROUP,
+                ),
+            ),
         ],
         [4, 1],
         [CONSUMER_REGISTERS, PRODUCER_REGISTERS],
     )
-    # fmt: on
 
 
 _ratio = Launch(_ratio_kernel)
 
 
 def launch(
-    sizes: Sizes, out: torch.Tensor, terms: int, tile: Tile, enough: int, predicate: tuple[Any, int, int]
+    sizes: Sizes,
+    out: torch.Tensor,
+    terms: int,
+    tile: Tile,
+    enough: int,
+    predicate: tuple[Any, int, int],
 ) -> None:
-    """The launch of `error_ratio.error_ratio_bits`: `terms` of each component, a multiple of 128."""
+    """The launch of `error_ratio.error_ratio_bits`: `terms` of each component, a
+    multiple of 128.
+    """
     (left, right), width = sizes.magnitudes, sizes.width
     (batch_a, m, pitch), (batch_b, n, _) = left.shape, right.shape
     batch, planes = max(batch_a, batch_b), max(batch_a, batch_b) * width
@@ -200,9 +376,20 @@ def launch(
         for x, box in zip((left, right, right), boxes_of(tile), strict=True)
     ]
     _ratio(
-        (grid_size(tile, ProductShape(m, n, width * terms, planes), gpu_of(left.device)),),
+        (
+            grid_size(
+                tile, ProductShape(m, n, width * terms, planes), gpu_of(left.device)
+            ),
+        ),
         *(*maps, sizes.norms, out, m, n, *rows, *sizes.places),
-        *(width * terms // tile.block_k, planes, *rows, pitch // width, enough, *predicate),
+        *(
+            width * terms // tile.block_k,
+            planes,
+            *rows,
+            pitch // width,
+            enough,
+            *predicate,
+        ),
         **options_of(tile),
         WIDTH=width,
         TRIANGLE=left is right,

@@ -1,17 +1,20 @@
-"""How the INT8 kernels for Hopper multiply; they differ in what they do with the sums of a tile.
+"""How the INT8 kernels for Hopper multiply; they differ in what they do with the sums
+of a tile.
 
-Programs are persistent and warp specialised. A ring of stages lies in shared memory: one producer warp fills it by TMA;
-two consumer warpgroups, half of the rows of the tile each, multiply by wgmma and never wait for each other, so that the
-end of one tile runs under the products of the other. A stage is released when the wgmmas of the next stage have been
-issued and its own are done.
+Programs are persistent and warp specialised. A ring of stages lies in shared memory:
+one producer warp fills it by TMA; two consumer warpgroups, half of the rows of the tile
+each, multiply by wgmma and never wait for each other, so that the end of one tile runs
+under the products of the other. A stage is released when the wgmmas of the next stage
+have been issued and its own are done.
 
-Operands are seen as matrices with a row for each vector of each plane: plane (z, l) starts at row
-z * batch_rows + l * part_rows. Rows beyond m or n of a plane belong to the next plane or are what lay in shared memory;
-they reach only sums beyond [:m, :n]. Columns and rows beyond the matrix are zeros, and count as received bytes.
+Operands are seen as matrices with a row for each vector of each plane: plane (z, l)
+starts at row z * batch_rows + l * part_rows. Rows beyond m or n of a plane belong to
+the next plane or are what lay in shared memory; they reach only sums beyond [:m, :n].
+Columns and rows beyond the matrix are zeros, and count as received bytes.
 
-The last column of tiles of a plane may be a half or a quarter as wide, and a warpgroup whose rows lie beyond m may skip
-the tile. Each width has a loop of its own: ptxas waits after every wgmma where one inside a loop depends on a run-time
-condition.
+The last column of tiles of a plane may be a half or a quarter as wide, and a warpgroup
+whose rows lie beyond m may skip the tile. Each width has a loop of its own: ptxas waits
+after every wgmma where one inside a loop depends on a run-time condition.
 """
 
 # Kernels are untyped.
@@ -21,7 +24,12 @@ from __future__ import annotations
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma, warpgroup_mma, warpgroup_mma_wait
+from triton.experimental.gluon.language.nvidia.hopper import (
+    mbarrier,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
 
 from hifigemm.engines.kernels.common import holds, place_of, unfolded
 from hifigemm.engines.kernels.tiles import Tile
@@ -45,14 +53,28 @@ def planes_behind(predicate, least, most, total_planes):
 
 
 @gluon.jit
-def allocate(left, right, STAGES: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr):
-    """The ring: stages of the left operand (upper half, lower half) and of the right one; full and empty barriers."""
-    left_ring = gl.allocate_shared_memory(gl.int8, [STAGES * 2, BLOCK_M // 2, BLOCK_K], left.layout)
-    right_ring = gl.allocate_shared_memory(gl.int8, [STAGES, BLOCK_N, BLOCK_K], right.layout)
+def allocate(
+    left,
+    right,
+    STAGES: gl.constexpr,
+    BLOCK_M: gl.constexpr,
+    BLOCK_N: gl.constexpr,
+    BLOCK_K: gl.constexpr,
+):
+    """The ring: stages of the left operand (upper half, lower half) and of the right
+    one; full and empty barriers.
+    """
+    left_ring = gl.allocate_shared_memory(
+        gl.int8, [STAGES * 2, BLOCK_M // 2, BLOCK_K], left.layout
+    )
+    right_ring = gl.allocate_shared_memory(
+        gl.int8, [STAGES, BLOCK_N, BLOCK_K], right.layout
+    )
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     for stage in gl.static_range(STAGES):
-        # A stage is full once all its bytes are there, and empty once both consumers have released it.
+        # A stage is full once all its bytes are there, and empty once both consumers
+        # have released it.
         mbarrier.init(full.index(stage), count=1)
         mbarrier.init(empty.index(stage), count=2)
     return left_ring, right_ring, full, empty
@@ -60,14 +82,18 @@ def allocate(left, right, STAGES: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: 
 
 @gluon.jit
 def steps_of(l, lengths):
-    """Steps of k of part l, from those of part 0, how many each part has less than the one before, and the most."""
+    """Steps of k of part l, from those of part 0, how many each part has less than the
+    one before, and the most.
+    """
     first, less, most = lengths
     return gl.minimum(first - l * less, most)
 
 
 @gluon.jit
 def tile_of_turn(index, total, UNEVEN: gl.constexpr):
-    """The tile of a program's turn; where tiles grow shorter, every other round before the last one goes backwards."""
+    """The tile of a program's turn; where tiles grow shorter, every other round before
+    the last one goes backwards.
+    """
     if UNEVEN:
         programs = gl.num_programs(0)
         turn = index // programs
@@ -78,25 +104,40 @@ def tile_of_turn(index, total, UNEVEN: gl.constexpr):
 
 @gluon.jit
 def _fill(
-    left, right, ring, count, row, column, part, steps, component,
-    COLUMNS: gl.constexpr, WIDTH: gl.constexpr, STAGES: gl.constexpr,
-):  # fmt: skip
-    """Bring the vectors of a tile, all of the left operand and the first COLUMNS of the right one, into the ring."""
+    left,
+    right,
+    ring,
+    count,
+    row,
+    column,
+    part,
+    steps,
+    component,
+    COLUMNS: gl.constexpr,
+    WIDTH: gl.constexpr,
+    STAGES: gl.constexpr,
+):
+    """Bring the vectors of a tile, all of the left operand and the first COLUMNS of the
+    right one, into the ring.
+    """
     left_ring, right_ring, full, empty = ring
     HALF: gl.constexpr = left_ring.shape[1]
     BLOCK_K: gl.constexpr = left_ring.shape[2]
     BOX: gl.constexpr = right.block_type.shape[0]
     COUNT: gl.constexpr = COLUMNS // BOX
     for step in range(steps):
-        # The phase of a barrier changes with every round of the ring; in the first round all stages are empty.
+        # The phase of a barrier changes with every round of the ring; in the first
+        # round all stages are empty.
         stage = count % STAGES
         mbarrier.wait(empty.index(stage), ((count // STAGES) & 1) ^ 1)
-        # The barrier counts the bytes that arrive, zeros beyond the edge of a matrix included.
+        # The barrier counts the bytes that arrive, zeros beyond the edge of a matrix
+        # included.
         ready = full.index(stage)
         mbarrier.expect(ready, (2 * HALF + COLUMNS) * BLOCK_K)
         at = step * BLOCK_K
         right_at = at + part * component
-        # Components of complex vectors: re first, then im; for part 1 those on the right in the other order.
+        # Components of complex vectors: re first, then im; for part 1 those on the
+        # right in the other order.
         if WIDTH == 2:
             second = (step >= steps // 2).to(gl.int32)
             at = (step - second * (steps // 2)) * BLOCK_K
@@ -113,21 +154,43 @@ def _fill(
 
 @gluon.jit
 def produce(
-    left, right, quarter, ring, n, tiles_m, tiles_n, lengths, total_planes, num_planes,
-    left_batch, left_part, right_batch, right_part, component,
-    WIDTH: gl.constexpr, UNEVEN: gl.constexpr, TRIANGLE: gl.constexpr,
-    STAGES: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, GROUP: gl.constexpr,
-):  # fmt: skip
+    left,
+    right,
+    quarter,
+    ring,
+    n,
+    tiles_m,
+    tiles_n,
+    lengths,
+    total_planes,
+    num_planes,
+    left_batch,
+    left_part,
+    right_batch,
+    right_part,
+    component,
+    WIDTH: gl.constexpr,
+    UNEVEN: gl.constexpr,
+    TRIANGLE: gl.constexpr,
+    STAGES: gl.constexpr,
+    BLOCK_M: gl.constexpr,
+    BLOCK_N: gl.constexpr,
+    GROUP: gl.constexpr,
+):
     """Fill the ring, one step of k after the other, over all tiles of this program.
 
-    `quarter` is the right operand in boxes of BLOCK_N / 4; `lengths` are for `steps_of`. Part l of the right operand
-    begins l `component` columns behind the first one. With WIDTH = 2 the vectors have two components, `component`
-    columns apart, of which each takes half of the steps; for part 1 those of the right operand change places.
+    `quarter` is the right operand in boxes of BLOCK_N / 4; `lengths` are for
+    `steps_of`. Part l of the right operand begins l `component` columns behind the
+    first one. With WIDTH = 2 the vectors have two components, `component` columns
+    apart, of which each takes half of the steps; for part 1 those of the right operand
+    change places.
     """
     count = 0
     total = tiles_m * tiles_n * total_planes
     for index in range(gl.program_id(0), total, gl.num_programs(0)):
-        plane, tile_m, tile_n = place_of(tile_of_turn(index, total, UNEVEN), tiles_m, tiles_n, GROUP)
+        plane, tile_m, tile_n = place_of(
+            tile_of_turn(index, total, UNEVEN), tiles_m, tiles_n, GROUP
+        )
         tile_m, tile_n = unfolded(tile_m, tile_n, n, BLOCK_M, BLOCK_N, TRIANGLE)
         z = plane // num_planes
         l = plane - z * num_planes
@@ -137,16 +200,65 @@ def produce(
         # At the right edge no more columns are fetched than the consumers multiply.
         width = n - tile_n * BLOCK_N
         if width <= BLOCK_N // 4:
-            count = _fill(left, quarter, ring, count, row, column, l, steps, component, BLOCK_N // 4, WIDTH, STAGES)
+            count = _fill(
+                left,
+                quarter,
+                ring,
+                count,
+                row,
+                column,
+                l,
+                steps,
+                component,
+                BLOCK_N // 4,
+                WIDTH,
+                STAGES,
+            )
         elif width <= BLOCK_N // 2:
-            count = _fill(left, quarter, ring, count, row, column, l, steps, component, BLOCK_N // 2, WIDTH, STAGES)
+            count = _fill(
+                left,
+                quarter,
+                ring,
+                count,
+                row,
+                column,
+                l,
+                steps,
+                component,
+                BLOCK_N // 2,
+                WIDTH,
+                STAGES,
+            )
         else:
-            count = _fill(left, right, ring, count, row, column, l, steps, component, BLOCK_N, WIDTH, STAGES)
+            count = _fill(
+                left,
+                right,
+                ring,
+                count,
+                row,
+                column,
+                l,
+                steps,
+                component,
+                BLOCK_N,
+                WIDTH,
+                STAGES,
+            )
 
 
 @gluon.jit
-def multiply(ring, count, steps, HALF: gl.constexpr, COLUMNS: gl.constexpr, STAGES: gl.constexpr, layout: gl.constexpr):
-    """INT32 sums of half of the rows and the first columns of the next tile, and the stages used until then."""
+def multiply(
+    ring,
+    count,
+    steps,
+    HALF: gl.constexpr,
+    COLUMNS: gl.constexpr,
+    STAGES: gl.constexpr,
+    layout: gl.constexpr,
+):
+    """INT32 sums of half of the rows and the first columns of the next tile, and the
+    stages used until then.
+    """
     left_ring, right_ring, full, empty = ring
     ROWS: gl.constexpr = left_ring.shape[1]
     # The first step starts the sums, so that no instruction has to clear them.
@@ -166,8 +278,11 @@ def multiply(ring, count, steps, HALF: gl.constexpr, COLUMNS: gl.constexpr, STAG
         stage = count % STAGES
         mbarrier.wait(full.index(stage), (count // STAGES) & 1)
         columns = right_ring.index(stage).slice(0, COLUMNS).permute((1, 0))
-        token = warpgroup_mma(left_ring.index(stage * 2 + HALF), columns, sums, is_async=True)
-        # All but the newest of the products are done: the stage before this one is no longer read.
+        token = warpgroup_mma(
+            left_ring.index(stage * 2 + HALF), columns, sums, is_async=True
+        )
+        # All but the newest of the products are done: the stage before this one is no
+        # longer read.
         sums = warpgroup_mma_wait(1, deps=(token,))
         mbarrier.arrive(empty.index(previous), count=1)
         previous = stage
@@ -196,8 +311,13 @@ def options_of(tile: Tile) -> dict[str, int]:
 
 
 def boxes_of(tile: Tile) -> tuple[tuple[int, int], ...]:
-    """What TMA moves at a time: of the left operand, of the right one, and of the right one at the edge.
+    """What TMA moves at a time: of the left operand, of the right one, and of the right
+    one at the edge.
 
-    Half of the rows goes to each consumer; columns come in tiles or, at the edge, in quarters of one.
+    Half of the rows goes to each consumer; columns come in tiles or, at the edge, in
+    quarters of one.
     """
-    return tuple((vectors, tile.block_k) for vectors in (tile.block_m // 2, tile.block_n, tile.block_n // 4))
+    return tuple(
+        (vectors, tile.block_k)
+        for vectors in (tile.block_m // 2, tile.block_n, tile.block_n // 4)
+    )

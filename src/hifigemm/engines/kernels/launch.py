@@ -1,11 +1,13 @@
 """Launches of Triton and Gluon kernels that cost the host a few microseconds.
 
-A `Launch` binds and specialises arguments once for each variant of a kernel; later calls go to the compiled kernel by
-the CUDA driver (cuda_driver.py) with the current stream. Where that way is closed, every call is a plain JIT call: in
-the interpreter, on AMD, while a profiler has hooks in Triton, and, with a warning, where a version of Triton or PyTorch
-is not as cuda_driver.py expects it.
+A `Launch` binds and specialises arguments once for each variant of a kernel; later
+calls go to the compiled kernel by the CUDA driver (cuda_driver.py) with the current
+stream. Where that way is closed, every call is a plain JIT call: in the interpreter, on
+AMD, while a profiler has hooks in Triton, and, with a warning, where a version of
+Triton or PyTorch is not as cuda_driver.py expects it.
 
-A launch whose arguments are the buffers of a `Program` is not made: it becomes a step of that program.
+A launch whose arguments are the buffers of a `Program` is not made: it becomes a step
+of that program.
 """
 
 # The kernel is untyped.
@@ -24,19 +26,30 @@ import triton
 import triton.language as tl
 
 from hifigemm.engines.kernels.buffers import Buffer
-from hifigemm.engines.kernels.cuda_driver import Entry, MapForm, entry_of, map_forms_of, tensor_map_bytes
+from hifigemm.engines.kernels.cuda_driver import (
+    Entry,
+    MapForm,
+    entry_of,
+    map_forms_of,
+    tensor_map_bytes,
+)
 
 _GLUON_SERIES = ("3.6", "3.7", "3.8", "3.9")
-"""Triton versions whose Gluon compiles the kernels for Hopper; its interface changes from version to version."""
+"""Triton versions whose Gluon compiles the kernels for Hopper; its interface changes
+from version to version.
+"""
 _OPTIONS = {"enable_fp_fusion": True}
-"""Options of kernels that say nothing else: Triton 3.10 fuses no products with sums unless it is told to."""
+"""Options of kernels that say nothing else: Triton 3.10 fuses no products with sums
+unless it is told to.
+"""
 _INT32 = 1 << 31
 _CLEARED = 1024
 """Entries that a program clears."""
 
 
 class Address:
-    """A device address with a dtype: what a kernel needs of a tensor, made faster than a view of one.
+    """A device address with a dtype: what a kernel needs of a tensor, made faster than
+    a view of one.
 
     The interpreter takes tensors only.
     """
@@ -53,7 +66,8 @@ class Address:
 
 
 class TensorMap:
-    """A matrix in device memory as TMA sees it; made by `tensor_map`, passed to a `Launch` like a tensor.
+    """A matrix in device memory as TMA sees it; made by `tensor_map`, passed to a
+    `Launch` like a tensor.
 
     Attributes
     ----------
@@ -84,19 +98,28 @@ class TensorMap:
 
             dtype, rows, columns, pitch, block = self.shape
             address = 1 << 20 if isinstance(self.place, Buffer) else self.place
-            described = Address(address, dtype), [rows, columns], [pitch, 1], list(block)
+            described = (
+                Address(address, dtype),
+                [rows, columns],
+                [pitch, 1],
+                list(block),
+            )
             self._host = TensorDescriptor(*described, shared_layout(block, dtype))
         return self._host
 
     def packed(self) -> bytes | None:
-        """The map as kernels read it; None in a buffer, and while no kernel that takes one like it is compiled."""
+        """The map as kernels read it; None in a buffer, and while no kernel that takes
+        one like it is compiled.
+        """
         if self._packed is None:
             form = _MAP_FORMS.get(self.key)
             if form is None or isinstance(self.place, Buffer):
                 return None
             dtype, rows, columns, pitch, _ = self.shape
             device = torch._C._cuda_getDevice()
-            self._packed = tensor_map_bytes(self.place, dtype, (rows, columns), pitch, form, device)
+            self._packed = tensor_map_bytes(
+                self.place, dtype, (rows, columns), pitch, form, device
+            )
         return self._packed
 
 
@@ -109,11 +132,21 @@ def shared_layout(block: tuple[int, int], dtype: torch.dtype) -> Any:
     return gl.NVMMASharedLayout.get_default_for(list(block), element)
 
 
-def tensor_map(x: Any, rows: int, columns: int, pitch: int, block: tuple[int, int], *, start: int = 0) -> TensorMap:
-    """The (rows, columns) matrix `start` elements behind the first one of a tensor or buffer, moved in blocks.
+def tensor_map(
+    x: Any,
+    rows: int,
+    columns: int,
+    pitch: int,
+    block: tuple[int, int],
+    *,
+    start: int = 0,
+) -> TensorMap:
+    """The (rows, columns) matrix `start` elements behind the first one of a tensor or
+    buffer, moved in blocks.
 
-    Rows are `pitch` elements apart. The shared-memory layout is Gluon's default for the block. Reads beyond the matrix
-    give zeros, writes there are dropped. The address and the pitch in bytes must be multiples of 16.
+    Rows are `pitch` elements apart. The shared-memory layout is Gluon's default for the
+    block. Reads beyond the matrix give zeros, writes there are dropped. The address and
+    the pitch in bytes must be multiples of 16.
     """
     shape = x.dtype, rows, columns, pitch, block
     if isinstance(x, Buffer):
@@ -135,8 +168,8 @@ def float64_bits(x: float) -> int:
 def uploaded(x: torch.Tensor, device: torch.device) -> torch.Tensor:
     """Constants on a device, for the streams of all later launches.
 
-    They go by a stream of their own, so that nobody waits for the work of another. While a graph is captured, the copy
-    is part of it.
+    They go by a stream of their own, so that nobody waits for the work of another.
+    While a graph is captured, the copy is part of it.
     """
     if device.type != "cuda" or torch.cuda.is_current_stream_capturing():
         return x.to(device, non_blocking=True)
@@ -149,14 +182,20 @@ def uploaded(x: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 
 def real_view(x: Any) -> Any:
-    """A complex tensor or buffer as real numbers, re and im along a last axis; others, and None, as they are."""
+    """A complex tensor or buffer as real numbers, re and im along a last axis; others,
+    and None, as they are.
+    """
     if x is None or not x.is_complex():
         return x
-    return x.real_view() if isinstance(x, Buffer) else torch.view_as_real(x.resolve_conj())
+    return (
+        x.real_view() if isinstance(x, Buffer) else torch.view_as_real(x.resolve_conj())
+    )
 
 
 def operand_arguments(operands: tuple[Any, Any] | None) -> list[Any]:
-    """The arguments of a kernel for both operands: each with its three strides, 0 along a stack of one."""
+    """The arguments of a kernel for both operands: each with its three strides, 0 along
+    a stack of one.
+    """
     if operands is None:
         return [None, 0, 0, 0] * 2
     return [argument for x in operands for argument in strided(x)]
@@ -172,20 +211,26 @@ def flat(arguments: Iterable[Any]) -> Iterator[Any]:
 
 
 def strided(x: Any) -> tuple[Any, ...]:
-    """A tensor or buffer of three dimensions and its strides as an argument of a kernel, 0 along a stack of one."""
+    """A tensor or buffer of three dimensions and its strides as an argument of a
+    kernel, 0 along a stack of one.
+    """
     stack, *rest = x.stride()
     return x, stack if x.shape[0] > 1 else 0, *rest
 
 
 def empty(shape: tuple[int, ...], dtype: torch.dtype, like: Any) -> Any:
-    """Memory for what is needed between launches, on the device of a tensor or in the program of a buffer."""
+    """Memory for what is needed between launches, on the device of a tensor or in the
+    program of a buffer.
+    """
     if isinstance(like, Buffer):
         return like.program.empty(shape, dtype)
     return torch.empty(shape, dtype=dtype, device=like.device)
 
 
 _MAP_FORMS: dict[tuple[Any, ...], MapForm] = {}
-"""How the compiler wants the tensor map of a (dtype, block), as seen in the first kernel that took one."""
+"""How the compiler wants the tensor map of a (dtype, block), as seen in the first
+kernel that took one.
+"""
 
 
 @cache
@@ -214,7 +259,9 @@ def warn_of_slow_launches(reason: str) -> None:
 
 @cache
 def knows_gluon() -> bool:
-    """True if the kernels for Hopper are known to compile with this Triton; without them products take longer."""
+    """True if the kernels for Hopper are known to compile with this Triton; without
+    them products take longer.
+    """
     is_known = triton.__version__.rpartition(".")[0] in _GLUON_SERIES
     if not is_known:
         warnings.warn(
@@ -235,16 +282,19 @@ def is_hooked() -> bool:
 class Launch:
     """A kernel with its compiled variants.
 
-    Call it as ``launch(grid, *arguments, **constants)``: the grid is a tuple of one to three integers; run-time
-    arguments are positional: tensors, `Address`, `TensorMap`, integers, floats (FP32 in the kernel), None, and tuples
-    of these without a `TensorMap`; constexpr parameters and options (num_warps, ...) are keywords. It runs on torch's
-    current device and stream; tensors must lie on that device, which is not checked. The first call of a variant
-    compiles and belongs before a graph capture; later ones are safe in a capture and in threads. With a `Buffer` among
-    the arguments the launch becomes a step of its program.
+    Call it as ``launch(grid, *arguments, **constants)``: the grid is a tuple of one to
+    three integers; run-time arguments are positional: tensors, `Address`, `TensorMap`,
+    integers, floats (FP32 in the kernel), None, and tuples of these without a
+    `TensorMap`; constexpr parameters and options (num_warps, ...) are keywords. It runs
+    on torch's current device and stream; tensors must lie on that device, which is not
+    checked. The first call of a variant compiles and belongs before a graph capture;
+    later ones are safe in a capture and in threads. With a `Buffer` among the arguments
+    the launch becomes a step of its program.
 
-    Variants differ by what Triton specialises: dtypes, pointers that are multiples of 16, integers that equal 1 or are
-    multiples of 16. Integers that change from call to call belong into `do_not_specialize` of the kernel; those
-    in tuples are always specialised.
+    Variants differ by what Triton specialises: dtypes, pointers that are multiples of
+    16, integers that equal 1 or are multiples of 16. Integers that change from call to
+    call belong into `do_not_specialize` of the kernel; those in tuples are always
+    specialised.
 
     Parameters
     ----------
@@ -262,9 +312,13 @@ class Launch:
         constant = [p.is_constexpr for p in parameters]
         if constant != sorted(constant):
             raise ValueError(f"{kernel.__name__}: constexpr parameters must come last")
-        self._specialised = tuple(not p.do_not_specialize for p in parameters if not p.is_constexpr)
+        self._specialised = tuple(
+            not p.do_not_specialize for p in parameters if not p.is_constexpr
+        )
 
-    def __call__(self, grid: tuple[int, ...], *arguments: Any, **constants: Any) -> None:
+    def __call__(
+        self, grid: tuple[int, ...], *arguments: Any, **constants: Any
+    ) -> None:
         """Launch the kernel, or compile and launch it where this variant is new."""
         for argument in flat(arguments):
             place = argument.place if type(argument) is TensorMap else argument
@@ -281,7 +335,8 @@ class Launch:
         entry = self._variants.get(variant)
         if entry is None and variant not in self._variants:
             entry = self.entry(arguments, constants)
-            _, values = self._bind(device, arguments, constants)  # tensor maps are known only now
+            # tensor maps are known only now
+            _, values = self._bind(device, arguments, constants)
         if entry is None:
             self.call_jit(grid, arguments, constants)
             return
@@ -290,29 +345,48 @@ class Launch:
         entry.prepared((columns, rows, planes), stream, values)()
 
     def compile(self, arguments: tuple[Any, ...], constants: dict[str, Any]) -> Any:
-        """The compiled kernel for some arguments, without a launch; needs no CUDA context in the thread."""
+        """The compiled kernel for some arguments, without a launch; needs no CUDA
+        context in the thread.
+        """
         plain = [a.host if type(a) is TensorMap else a for a in arguments]
         return self.kernel.warmup(*plain, grid=(1,), **{**_OPTIONS, **constants})
 
-    def entry(self, arguments: tuple[Any, ...], constants: dict[str, Any]) -> Entry | None:
-        """The direct entry of the variant for some arguments, compiled without a launch; None where there is none."""
+    def entry(
+        self, arguments: tuple[Any, ...], constants: dict[str, Any]
+    ) -> Entry | None:
+        """The direct entry of the variant for some arguments, compiled without a
+        launch; None where there is none.
+        """
         if not self._direct:
             return None
         device = torch._C._cuda_getDevice()
         variant, _ = self._bind(device, arguments, constants)
         if variant not in self._variants:
-            self._variants[variant] = _entry(self.compile(arguments, constants), arguments, device)
+            self._variants[variant] = _entry(
+                self.compile(arguments, constants), arguments, device
+            )
         return self._variants[variant]
 
-    def new_variant(self, arguments: tuple[Any, ...], constants: dict[str, Any]) -> tuple[Any, ...] | None:
-        """The kernel and the variant for some arguments; None where that was compiled, and without direct entries."""
+    def new_variant(
+        self, arguments: tuple[Any, ...], constants: dict[str, Any]
+    ) -> tuple[Any, ...] | None:
+        """The kernel and the variant for some arguments; None where that was compiled,
+        and without direct entries.
+        """
         if not self._direct:
             return None
         variant, _ = self._bind(torch._C._cuda_getDevice(), arguments, constants)
         return None if variant in self._variants else (self, *variant)
 
-    def call_jit(self, grid: tuple[int, ...], arguments: tuple[Any, ...], constants: dict[str, Any]) -> Any:
-        """A plain JIT call, which compiles what is new and returns the compiled kernel."""
+    def call_jit(
+        self,
+        grid: tuple[int, ...],
+        arguments: tuple[Any, ...],
+        constants: dict[str, Any],
+    ) -> Any:
+        """A plain JIT call, which compiles what is new and returns the compiled
+        kernel.
+        """
         plain = [a.host if type(a) is TensorMap else a for a in arguments]
         return self.kernel[grid](*plain, **{**_OPTIONS, **constants})
 
@@ -325,7 +399,9 @@ class Launch:
         return tuple(key), values
 
 
-def _bound(arguments: Sequence[Any], specialised: Sequence[bool], key: list[Any]) -> list[Any]:
+def _bound(
+    arguments: Sequence[Any], specialised: Sequence[bool], key: list[Any]
+) -> list[Any]:
     """What an entry takes for some arguments, those of tuples one by one.
 
     `key` gets what kernels are specialised for.
@@ -355,13 +431,17 @@ def _bound(arguments: Sequence[Any], specialised: Sequence[bool], key: list[Any]
 
 
 def _entry(compiled: Any, arguments: tuple[Any, ...], device: int) -> Entry | None:
-    """The direct entry of a compiled kernel on a device, or None where the JIT has to launch it."""
+    """The direct entry of a compiled kernel on a device, or None where the JIT has to
+    launch it.
+    """
     plain = (int, float, bool, type(None), torch.Tensor, Address, Buffer, TensorMap)
     if not all(type(a) in plain for a in flat(arguments)):
         return None
     entry = entry_of(compiled, device)
     if entry is None:
-        warn_of_slow_launches("compiled kernels are not as they were with the versions that were tested")
+        warn_of_slow_launches(
+            "compiled kernels are not as they were with the versions that were tested"
+        )
         return None
     maps = [argument for argument in arguments if type(argument) is TensorMap]
     for argument, form in zip(maps, map_forms_of(compiled), strict=True):
@@ -385,11 +465,21 @@ def clear(x: Any, y: Any) -> None:
     """Zeros in two contiguous int32 tensors or buffers."""
     count = max(x.numel(), y.numel())
     if count:
-        _clear((-(-count // _CLEARED),), x, x.numel(), y, y.numel(), SIZE=_CLEARED, num_warps=4)
+        _clear(
+            (-(-count // _CLEARED),),
+            x,
+            x.numel(),
+            y,
+            y.numel(),
+            SIZE=_CLEARED,
+            num_warps=4,
+        )
 
 
 def cleared(count: int, like: Any, dtype: torch.dtype = torch.int32) -> Any:
-    """So many zeros, where a tensor or buffer lies; those of a program are cleared together, in its first launch."""
+    """So many zeros, where a tensor or buffer lies; those of a program are cleared
+    together, in its first launch.
+    """
     if isinstance(like, Buffer):
         return like.program.zeros((count,), dtype)
     made = empty((count,), dtype, like)

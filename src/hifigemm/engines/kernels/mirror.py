@@ -19,8 +19,19 @@ _BLOCK = 64
 
 
 @triton.jit
-def _mirror_kernel(x, x_batch, x_row, x_column, n, WIDTH: tl.constexpr, CONJUGATE: tl.constexpr, BLOCK: tl.constexpr):
-    """A tile on or below the diagonal of a matrix; entries have WIDTH components, and strides count entries."""
+def _mirror_kernel(
+    x,
+    x_batch,
+    x_row,
+    x_column,
+    n,
+    WIDTH: tl.constexpr,
+    CONJUGATE: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """A tile on or below the diagonal of a matrix; entries have WIDTH components, and
+    strides count entries.
+    """
     tiles_m, tiles_n = tiles_of(n, n, BLOCK, BLOCK, True)
     tiles = tiles_m * tiles_n
     z = (tl.program_id(0) // tiles).to(tl.int64)
@@ -32,10 +43,16 @@ def _mirror_kernel(x, x_batch, x_row, x_column, n, WIDTH: tl.constexpr, CONJUGAT
     above = x + WIDTH * (z * x_batch + j[:, None] * x_row + i[None, :] * x_column)
     inside = (j[:, None] < i[None, :]) & (i[None, :] < n)
     for part in tl.static_range(WIDTH):
-        y = tl.trans(tl.load(below + part, mask=(i[:, None] < n) & (j[None, :] < n), other=0.0))
+        y = tl.trans(
+            tl.load(below + part, mask=(i[:, None] < n) & (j[None, :] < n), other=0.0)
+        )
         if CONJUGATE and part == 1:
             y = -y
-            tl.store(above + part, tl.zeros_like(y), mask=(j[:, None] == i[None, :]) & (i[None, :] < n))
+            tl.store(
+                above + part,
+                tl.zeros_like(y),
+                mask=(j[:, None] == i[None, :]) & (i[None, :] < n),
+            )
         tl.store(above + part, y, mask=inside)
 
 
@@ -43,7 +60,9 @@ _launch: Any = Launch(_mirror_kernel)
 
 
 def mirror(x: Any, conjugate: bool) -> None:
-    """numerics.symmetric.mirror of a tensor (batch, n, n) of any strides, on torch's current stream."""
+    """numerics.symmetric.mirror of a tensor (batch, n, n) of any strides, on torch's
+    current stream.
+    """
     if x.numel() == 0:
         return
     batch, n, _ = x.shape

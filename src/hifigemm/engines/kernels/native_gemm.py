@@ -1,10 +1,13 @@
-"""Products in FP32 or FP64 where a number on the device says so: the last choice made there.
+"""Products in FP32 or FP64 where a number on the device says so: the last choice made
+there.
 
-Terms are added with fused multiply-adds, whatever their exponents; sums over- and underflow as in a library's product.
-FP32 stays outside the tensor cores; FP64 goes to them where Triton compiles it for them (sm_80, sm_90).
+Terms are added with fused multiply-adds, whatever their exponents; sums over- and
+underflow as in a library's product. FP32 stays outside the tensor cores; FP64 goes to
+them where Triton compiles it for them (sm_80, sm_90).
 
-Complex products are four real ones of tiles of components, re = A_re B_re - A_im B_im and im = A_re B_im + A_im B_re.
-Both components of an entry lie in the same sector of memory, which comes from the L1 cache for the second of them.
+Complex products are four real ones of tiles of components, re = A_re B_re - A_im B_im
+and im = A_re B_im + A_im B_re. Both components of an entry lie in the same sector of
+memory, which comes from the L1 cache for the second of them.
 """
 
 # Kernels are untyped.
@@ -26,15 +29,21 @@ from hifigemm.engines.kernels.words import losses_in_range
 
 @triton.jit
 def _power_of_two(e):
-    """2.0**e, a subnormal number below 2**-1022, for -1074 <= e <= 1023; the nearest of these for other e."""
+    """2.0**e, a subnormal number below 2**-1022, for -1074 <= e <= 1023; the nearest of
+    these for other e.
+    """
     e = tl.maximum(tl.minimum(e, 1023), -1074).to(tl.int64)
-    bits = tl.where(e < -1022, tl.full((), 1, tl.int64) << tl.maximum(e + 1074, 0), (e + 1023) << 52)
+    bits = tl.where(
+        e < -1022, tl.full((), 1, tl.int64) << tl.maximum(e + 1074, 0), (e + 1023) << 52
+    )
     return bits.to(tl.float64, bitcast=True)
 
 
 @triton.jit
 def _place(x, i, j, i_stride, j_stride, WIDTH: tl.constexpr, FLIPPED: tl.constexpr):
-    """Addresses of the first components of entries (i, j), as a tile of (j, i) where FLIPPED."""
+    """Addresses of the first components of entries (i, j), as a tile of (j, i) where
+    FLIPPED.
+    """
     if FLIPPED:
         return x + (j[:, None] * j_stride + i[None, :] * i_stride) * WIDTH
     else:
@@ -43,7 +52,9 @@ def _place(x, i, j, i_stride, j_stride, WIDTH: tl.constexpr, FLIPPED: tl.constex
 
 @triton.jit
 def _load(x, i, j, EVEN: tl.constexpr, FLIPPED: tl.constexpr):
-    """What lies at addresses of `_place` as a tile of (i, j), zeros outside unless EVEN; i and j say what is inside."""
+    """What lies at addresses of `_place` as a tile of (i, j), zeros outside unless
+    EVEN; i and j say what is inside.
+    """
     if FLIPPED:
         if EVEN:
             return tl.trans(tl.load(x))
@@ -57,13 +68,28 @@ def _load(x, i, j, EVEN: tl.constexpr, FLIPPED: tl.constexpr):
 
 @triton.jit(do_not_specialize=["shift", "least", "most"])
 def _native_kernel(
-    left, right, out, shift, m, n, k, predicate, least, most,
-    LOSSES: tl.constexpr, WIDTH: tl.constexpr, LEFT_FLIPPED: tl.constexpr, RIGHT_FLIPPED: tl.constexpr,
-    EVEN: tl.constexpr, TILE: tl.constexpr,
-):  # fmt: skip
-    """One tile of the product of one matrix of the stack; entries have WIDTH components, strides count entries.
+    left,
+    right,
+    out,
+    shift,
+    m,
+    n,
+    k,
+    predicate,
+    least,
+    most,
+    LOSSES: tl.constexpr,
+    WIDTH: tl.constexpr,
+    LEFT_FLIPPED: tl.constexpr,
+    RIGHT_FLIPPED: tl.constexpr,
+    EVEN: tl.constexpr,
+    TILE: tl.constexpr,
+):
+    """One tile of the product of one matrix of the stack; entries have WIDTH
+    components, strides count entries.
 
-    EVEN: m, n and k are multiples of the tile. Nothing where the predicate does not hold; LOSSES are those of words.
+    EVEN: m, n and k are multiples of the tile. Nothing where the predicate does not
+    hold; LOSSES are those of words.
     """
     if LOSSES:
         if not losses_in_range(predicate, least, most):
@@ -74,17 +100,22 @@ def _native_kernel(
     BLOCK_N: tl.constexpr = TILE.block_n
     BLOCK_K: tl.constexpr = TILE.block_k
     SUM: tl.constexpr = tl.float32 if LOSSES else tl.float64
-    # The tile of this program, and the addresses of its first block of k in both operands.
+    # The tile of this program, and the addresses of its first block of k in both
+    # operands.
     left, left_batch, left_row, left_k = left
     right, right_batch, right_k, right_col = right
     out, out_batch, out_row, out_col = out
-    z, tile_m, tile_n = place_of(tl.program_id(0), tl.cdiv(m, BLOCK_M), tl.cdiv(n, BLOCK_N), TILE.group)
+    z, tile_m, tile_n = place_of(
+        tl.program_id(0), tl.cdiv(m, BLOCK_M), tl.cdiv(n, BLOCK_N), TILE.group
+    )
     z = z.to(tl.int64) * WIDTH
     rows = (tile_m * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)
     cols = (tile_n * BLOCK_N + tl.arange(0, BLOCK_N)).to(tl.int64)
     h = tl.arange(0, BLOCK_K).to(tl.int64)
     a_at = _place(left + z * left_batch, rows, h, left_row, left_k, WIDTH, LEFT_FLIPPED)
-    b_at = _place(right + z * right_batch, h, cols, right_k, right_col, WIDTH, RIGHT_FLIPPED)
+    b_at = _place(
+        right + z * right_batch, h, cols, right_k, right_col, WIDTH, RIGHT_FLIPPED
+    )
     a_step = tl.cast(left_k, tl.int64) * (BLOCK_K * WIDTH)
     b_step = tl.cast(right_k, tl.int64) * (BLOCK_K * WIDTH)
     re = tl.zeros([BLOCK_M, BLOCK_N], SUM)
@@ -103,7 +134,8 @@ def _native_kernel(
             re = tl.dot(-a_im, b_im, re, input_precision="ieee", out_dtype=SUM)
         a_at += a_step
         b_at += b_step
-    # The power of two in float64, where that of an FP32 sum is exact; one rounding to the result's format.
+    # The power of two in float64, where that of an FP32 sum is exact; one rounding to
+    # the result's format.
     factor = _power_of_two(shift)
     to = _place(out + z * out_batch, rows, cols, out_row, out_col, WIDTH, False)
     inside = (rows < m)[:, None] & (cols < n)[None, :]
@@ -123,7 +155,8 @@ def fp32_product(
     losses: tuple[int, int],
     shift: int = 0,
 ) -> None:
-    """out = 2**shift A B on torch's current stream, where words that lost (2,) bits did so in range(*losses) together.
+    """out = 2**shift A B on torch's current stream, where words that lost (2,) bits did
+    so in range(*losses) together.
 
     Parameters
     ----------
@@ -134,12 +167,16 @@ def fp32_product(
 
 
 def fp64_product(
-    left: torch.Tensor, right: torch.Tensor, out: torch.Tensor, predicate: Predicate, shift: int = 0
+    left: torch.Tensor,
+    right: torch.Tensor,
+    out: torch.Tensor,
+    predicate: Predicate,
+    shift: int = 0,
 ) -> None:
     """out = 2**shift A B on torch's current stream, where the predicate holds.
 
-    Each component of the result errs as a sum of its k products, 2 k for complex operands, in some order; see
-    numerics.bounds.native_bound.
+    Each component of the result errs as a sum of its k products, 2 k for complex
+    operands, in some order; see numerics.bounds.native_bound.
 
     Parameters
     ----------
@@ -155,7 +192,15 @@ def fp64_product(
         _multiply(left, right, out, predicate, shift, NATIVE["fp64, complex"], 2)
         return
     tile = NATIVE["fp64"]
-    _multiply(left, right, out, predicate, shift, tile if _even(out, left, tile) else NATIVE["fp64, edges"], 1)
+    _multiply(
+        left,
+        right,
+        out,
+        predicate,
+        shift,
+        tile if _even(out, left, tile) else NATIVE["fp64, edges"],
+        1,
+    )
 
 
 def _even(out: Any, left: Any, tile: Tile) -> bool:
@@ -164,17 +209,30 @@ def _even(out: Any, left: Any, tile: Tile) -> bool:
     return m % tile.block_m == n % tile.block_n == k % tile.block_k == 0
 
 
-def _multiply(left: Any, right: Any, out: Any, predicate: Any, shift: int, tile: Tile, width: int) -> None:
+def _multiply(
+    left: Any, right: Any, out: Any, predicate: Any, shift: int, tile: Tile, width: int
+) -> None:
     """The launch."""
     batch, m, n = out.shape
     if out.numel() == 0:
         return
-    # Neighbouring threads load along the axis with unit stride or, where components lie two apart, along the first one.
-    left_flipped, right_flipped = (width == 2 and x.stride(2) < x.stride(1) for x in (left, right))
+    # Neighbouring threads load along the axis with unit stride or, where components lie
+    # two apart, along the first one.
+    left_flipped, right_flipped = (
+        width == 2 and x.stride(2) < x.stride(1) for x in (left, right)
+    )
     sides = [(real_view(x), *strided(x)[1:]) for x in (left, right)]
     _product(
         (batch * -(-m // tile.block_m) * -(-n // tile.block_n),),
-        *(*sides, (real_view(out), *out.stride()), shift, m, n, left.shape[2], *predicate),
+        *(
+            *sides,
+            (real_view(out), *out.stride()),
+            shift,
+            m,
+            n,
+            left.shape[2],
+            *predicate,
+        ),
         LOSSES=out.dtype is torch.float32,
         WIDTH=width,
         LEFT_FLIPPED=left_flipped,

@@ -1,8 +1,11 @@
-"""A program: launches over named memory, written down once for operands of one layout and run on any such operands.
+"""A program: launches over named memory, written down once for operands of one layout
+and run on any such operands.
 
-Launch functions that are given the `Buffer`s of a program add steps to it and launch nothing. `finish` finds how long
-each scratch memory is needed, puts all of them into one workspace, and compiles the kernels. A run allocates that
-workspace, fills the addresses in, and launches: eagerly, while a CUDA graph is captured, or inside an operator.
+Launch functions that are given the `Buffer`s of a program add steps to it and launch
+nothing. `finish` finds how long each scratch memory is needed, puts all of them into
+one workspace, and compiles the kernels. A run allocates that workspace, fills the
+addresses in, and launches: eagerly, while a CUDA graph is captured, or inside an
+operator.
 """
 
 from __future__ import annotations
@@ -17,7 +20,16 @@ from typing import Any, NamedTuple
 import torch
 
 from hifigemm.engines.kernels.buffers import Buffer, contiguous_strides
-from hifigemm.engines.kernels.launch import Address, Launch, TensorMap, clear, enters_directly, flat, is_hooked, map_at
+from hifigemm.engines.kernels.launch import (
+    Address,
+    Launch,
+    TensorMap,
+    clear,
+    enters_directly,
+    flat,
+    is_hooked,
+    map_at,
+)
 
 _ALIGNMENT = 256
 _BOUND = 16
@@ -31,7 +43,8 @@ _logger = logging.getLogger("hifigemm")
 
 @dataclass(eq=False)
 class _Memory:
-    """Bytes, the first and the last step that uses them, and where they lie in the workspace; operands lie outside.
+    """Bytes, the first and the last step that uses them, and where they lie in the
+    workspace; operands lie outside.
 
     Zeros have a `turn`, see `Program.reuse_zeros`; all else has none.
     """
@@ -45,7 +58,9 @@ class _Memory:
 
 @dataclass(frozen=True)
 class _Step:
-    """A launch, or with `kernel` None a function of torch that is called with tensors."""
+    """A launch, or with `kernel` None a function of torch that is called with
+    tensors.
+    """
 
     kernel: Launch | None
     grid: tuple[int, ...]
@@ -60,12 +75,16 @@ class _Template(NamedTuple):
     step: _Step
     entry: Any  # None where the step is a function of torch
     values: list[Any]  # of all arguments, those of tuples one by one
-    addresses: list[tuple[int, int, int]]  # index of the argument, base and bytes from there
-    maps: list[tuple[int, int, int, tuple[Any, ...]]]  # the same of a tensor map, and its shape
+    # index of the argument, base and bytes from there
+    addresses: list[tuple[int, int, int]]
+    # the same of a tensor map, and its shape
+    maps: list[tuple[int, int, int, tuple[Any, ...]]]
 
 
 class Program:
-    """Steps over the memory of operands and of a workspace of `nbytes`, which is known once a program is finished."""
+    """Steps over the memory of operands and of a workspace of `nbytes`, which is known
+    once a program is finished.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -79,7 +98,8 @@ class Program:
         self._bound: dict[tuple[int, ...], list[Any]] = {}
 
     def operand(self, like: Any, *, is_zero: bool = False) -> Buffer:
-        """The buffer of an operand or result that is laid out as a tensor; operands come before scratch memory.
+        """The buffer of an operand or result that is laid out as a tensor; operands
+        come before scratch memory.
 
         One int64 operand may be cleared by the program.
         """
@@ -88,7 +108,9 @@ class Program:
         self._memories.append(_Memory(0))
         self._operands += 1
         layout = tuple(like.shape), tuple(like.stride())
-        made = Buffer(self, len(self._memories) - 1, like.dtype, *layout, 0, like.data_ptr() & 15)
+        made = Buffer(
+            self, len(self._memories) - 1, like.dtype, *layout, 0, like.data_ptr() & 15
+        )
         if is_zero:
             self._cleared = made
         return made
@@ -107,17 +129,27 @@ class Program:
         return made
 
     def reuse_zeros(self) -> None:
-        """From here on nothing reads what has started as zeros so far: one launch clears its memory for what comes."""
+        """From here on nothing reads what has started as zeros so far: one launch
+        clears its memory for what comes.
+        """
         self._turns.append(len(self._steps))
 
-    def add(self, kernel: Launch, grid: tuple[int, ...], arguments: tuple[Any, ...], constants: dict[str, Any]) -> None:
+    def add(
+        self,
+        kernel: Launch,
+        grid: tuple[int, ...],
+        arguments: tuple[Any, ...],
+        constants: dict[str, Any],
+    ) -> None:
         """Append a launch, unless its grid is empty."""
         if 0 in grid:
             return
         self._append(_Step(kernel, (*grid, 1, 1)[:3], arguments, constants))
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> None:
-        """Append a call of a function, which gets tensors in the place of buffers and works on the current stream."""
+        """Append a call of a function, which gets tensors in the place of buffers and
+        works on the current stream.
+        """
         self._append(_Step(None, (), arguments, {}, function))
 
     def _append(self, step: _Step) -> None:
@@ -130,22 +162,31 @@ class Program:
     def finish(self) -> Program:
         """Lay the scratch memory out in a workspace; nothing can be added afterwards.
 
-        Zeros come first, so that one launch in front of all others clears them, or all of a turn.
+        Zeros come first, so that one launch in front of all others clears them, or all
+        of a turn.
         """
-        used = [memory for memory in self._memories[self._operands :] if memory.first >= 0 and memory.nbytes]
+        used = [
+            memory
+            for memory in self._memories[self._operands :]
+            if memory.first >= 0 and memory.nbytes
+        ]
         others = [memory for memory in used if memory.turn is None]
         sizes, ends = [0] * (len(self._turns) + 1), [*self._turns, len(self._steps)]
         for memory in used:
             if memory.turn is not None:
                 if memory.last >= ends[memory.turn]:
-                    raise ValueError("zeros are used after their memory was cleared for others")
+                    raise ValueError(
+                        "zeros are used after their memory was cleared for others"
+                    )
                 memory.start = sizes[memory.turn]
                 sizes[memory.turn] += -(-memory.nbytes // _ALIGNMENT) * _ALIGNMENT
         self.nbytes = max(sizes)
         region = _Memory(self.nbytes, last=len(self._steps))
         placed = [region] if self.nbytes else []
         for memory in sorted(others, key=lambda x: -x.nbytes):
-            beside = [x for x in placed if x.first <= memory.last and memory.first <= x.last]
+            beside = [
+                x for x in placed if x.first <= memory.last and memory.first <= x.last
+            ]
             for other in sorted(beside, key=lambda x: x.start):
                 if memory.start + memory.nbytes <= other.start:
                     break
@@ -154,8 +195,12 @@ class Program:
             placed.append(memory)
             self.nbytes = max(self.nbytes, memory.start + memory.nbytes)
         self._memories.append(region)
-        scratch = Buffer(self, len(self._memories) - 1, torch.int32, (region.nbytes // 4,), (1,))
-        record = scratch[:0] if self._cleared is None else self._cleared.view(torch.int32)
+        scratch = Buffer(
+            self, len(self._memories) - 1, torch.int32, (region.nbytes // 4,), (1,)
+        )
+        record = (
+            scratch[:0] if self._cleared is None else self._cleared.view(torch.int32)
+        )
         for turn, at in reversed([*enumerate([0, *self._turns])]):
             steps, self._steps = self._steps, []
             clear(scratch[: sizes[turn] // 4], record if turn == 0 else scratch[:0])
@@ -164,7 +209,9 @@ class Program:
 
     def compile(self) -> Program:
         """Compile the kernels of all launches, several at a time."""
-        launches = [(step, step.kernel) for step in self._steps if step.kernel is not None]
+        launches = [
+            (step, step.kernel) for step in self._steps if step.kernel is not None
+        ]
         if not enters_directly() or self.device.type != "cuda":
             return self
 
@@ -174,10 +221,16 @@ class Program:
                 return kernel.entry(step.arguments, step.constants)
 
         with torch.cuda.device(self.device):
-            variants = {variant: x for x in launches if (variant := x[1].new_variant(x[0].arguments, x[0].constants))}
+            variants = {
+                variant: x
+                for x in launches
+                if (variant := x[1].new_variant(x[0].arguments, x[0].constants))
+            }
         new, started = [*variants.values()], time.perf_counter()
         for launch in new[:1]:
-            entry(launch)  # alone: Triton hashes its own files, half a gigabyte, before its first kernel
+            # alone: Triton hashes its own files, half a gigabyte, before its first
+            # kernel
+            entry(launch)
         with ThreadPoolExecutor(_COMPILERS) as pool:
             list(pool.map(entry, new[1:]))
         entries = [entry(launch) for launch in launches]
@@ -186,11 +239,16 @@ class Program:
             _logger.info("%d kernels compiled or loaded in %.2g s", len(new), seconds)
         if all(found is not None for found in entries):
             by_step = iter(entries)
-            self._templates = [self._template(step, next(by_step) if step.kernel else None) for step in self._steps]
+            self._templates = [
+                self._template(step, next(by_step) if step.kernel else None)
+                for step in self._steps
+            ]
         return self
 
     def __call__(self, *tensors: torch.Tensor) -> None:
-        """Run on torch's current stream, on tensors that are laid out as the operands."""
+        """Run on torch's current stream, on tensors that are laid out as the
+        operands.
+        """
         workspace = torch.empty(self.nbytes, dtype=torch.int8, device=self.device)
         if self._templates is None or is_hooked():
             self._run_plainly([*tensors, workspace])
@@ -203,7 +261,9 @@ class Program:
         if calls is None:
             if len(self._bound) >= _BOUND:
                 self._bound.clear()
-            calls = [self._filled_in(template, stream, bases) for template in self._templates]
+            calls = [
+                self._filled_in(template, stream, bases) for template in self._templates
+            ]
             if all(step.kernel is not None for step in self._steps):
                 self._bound[key] = calls
         for call in calls:
@@ -222,13 +282,19 @@ class Program:
                 step.kernel.call_jit(step.grid, tuple(arguments), step.constants)
 
     def _place(self, buffer: Buffer) -> tuple[int, int]:
-        """The base of a buffer, an operand or the workspace behind them, and the bytes from there."""
+        """The base of a buffer, an operand or the workspace behind them, and the bytes
+        from there.
+        """
         if buffer.memory < self._operands:
             return buffer.memory, buffer.offset
         return self._operands, self._memories[buffer.memory].start + buffer.offset
 
-    def _as_tensors(self, arguments: Sequence[Any], tensors: Sequence[torch.Tensor]) -> list[Any]:
-        """Arguments with tensors in the place of buffers; `tensors` are the operands and the workspace."""
+    def _as_tensors(
+        self, arguments: Sequence[Any], tensors: Sequence[torch.Tensor]
+    ) -> list[Any]:
+        """Arguments with tensors in the place of buffers; `tensors` are the operands
+        and the workspace.
+        """
         return [self._as_tensor(x, tensors) for x in arguments]
 
     def _as_tensor(self, x: Any, tensors: Sequence[torch.Tensor]) -> Any:
@@ -245,19 +311,29 @@ class Program:
         if base < self._operands:
             if own.dtype is not x.dtype:
                 own = torch.view_as_real(own) if own.is_complex() else own.view(x.dtype)
-            return own.as_strided(x.shape, x.strides, own.storage_offset() + offset // x.dtype.itemsize)
-        length = sum((n - 1) * s for n, s in zip(x.shape, x.strides, strict=True)) + 1 if x.numel() else 0
+            return own.as_strided(
+                x.shape, x.strides, own.storage_offset() + offset // x.dtype.itemsize
+            )
+        length = (
+            sum((n - 1) * s for n, s in zip(x.shape, x.strides, strict=True)) + 1
+            if x.numel()
+            else 0
+        )
         there = own[offset : offset + length * x.dtype.itemsize].view(x.dtype)
         return there.as_strided(x.shape, x.strides)
 
     def _template(self, step: _Step, entry: Any) -> _Template:
-        """A launch with the places of its arguments that depend on an address; a function of torch as it is."""
+        """A launch with the places of its arguments that depend on an address; a
+        function of torch as it is.
+        """
         values: list[Any] = []
         addresses, maps = [], []
         for argument in flat(step.arguments if entry is not None else ()):
             if type(argument) is TensorMap:
                 if isinstance(argument.place, Buffer):
-                    maps.append((len(values), *self._place(argument.place), argument.shape))
+                    maps.append(
+                        (len(values), *self._place(argument.place), argument.shape)
+                    )
                 values.append(argument.packed())
             elif type(argument) is Buffer:
                 addresses.append((len(values), *self._place(argument)))
@@ -269,7 +345,9 @@ class Program:
         return _Template(step, entry, values, addresses, maps)
 
     def _filled_in(self, template: _Template, stream: int, bases: list[int]) -> Any:
-        """The launch of a template on a stream, for these addresses; the step where it is a function of torch."""
+        """The launch of a template on a stream, for these addresses; the step where it
+        is a function of torch.
+        """
         if template.entry is None:
             return template.step
         values = template.values.copy()

@@ -1,15 +1,20 @@
-"""INT8 products of residues, reduced modulo p before they leave the chip; plain Triton, for every GPU.
+"""INT8 products of residues, reduced modulo p before they leave the chip; plain Triton,
+for every GPU.
 
-C_l = A_l B_l mod p_l for all moduli and matrices of a batch in one launch. An INT32 accumulator over at most 130944
-of k holds |s| <= 130944 * 128**2 + 128 < 2**31; longer products are made in blocks of k, each of which adds the
-residues that are already in `out` (|r| <= 128) before it reduces.
+C_l = A_l B_l mod p_l for all moduli and matrices of a batch in one launch. An INT32
+accumulator over at most 130944 of k holds |s| <= 130944 * 128**2 + 128 < 2**31; longer
+products are made in blocks of k, each of which adds the residues that are already in
+`out` (|r| <= 128) before it reduces.
 
-Reduction on NVIDIA (`reduce_ptx`): the bytes u_j of s + 2**31 give s' = sum_j u_j c_j + d, c_j = 2**(8j) mod p centred,
-d = -2**31 mod p centred, so s' = s mod p and |s'| < 2**18. Added to the bits of the float 2**23 with an offset that
-makes the float M p + s', the dot product instruction leaves f = M p + s' as a float32. One fused multiply-add with 1/p
-and 3 2**22 - M + (M mod 256) rounds s'/p to an integer q in the low bits of its result g, and bits(f) - p bits(g) has
-the low byte of s' - q p, because every other term is a multiple of 256. Elsewhere (`reduce_portable`): s = h 2**16 + l
-gives t = h (2**16 mod p) + l with |t| < 2**23, exact in float32, and t - p round(t / p). Tests try all s' and t.
+Reduction on NVIDIA (`reduce_ptx`): the bytes u_j of s + 2**31 give s' = sum_j u_j
+c_j + d, c_j = 2**(8j) mod p centred, d = -2**31 mod p centred, so s' = s mod p and
+|s'| < 2**18. Added to the bits of the float 2**23 with an offset that makes the float M
+p + s', the dot product instruction leaves f = M p + s' as a float32. One fused
+multiply-add with 1/p and 3 2**22 - M + (M mod 256) rounds s'/p to an integer q in the
+low bits of its result g, and bits(f) - p bits(g) has the low byte of s' - q p, because
+every other term is a multiple of 256. Elsewhere (`reduce_portable`): s = h 2**16 + l
+gives t = h (2**16 mod p) + l with |t| < 2**23, exact in float32, and t - p
+round(t / p). Tests try all s' and t.
 """
 
 # Kernels are untyped.
@@ -27,16 +32,33 @@ import torch
 import triton
 import triton.language as tl
 
-from hifigemm.engines.kernels.common import NO_PREDICATE, ROUND_SINGLE, Predicate, holds, place_of, tiles_of, unfolded
+from hifigemm.engines.kernels.common import (
+    NO_PREDICATE,
+    ROUND_SINGLE,
+    Predicate,
+    holds,
+    place_of,
+    tiles_of,
+    unfolded,
+)
 from hifigemm.engines.kernels.launch import Launch, empty, uploaded
-from hifigemm.engines.kernels.tiles import KERNELS, ProductShape, Tile, gpu_of, grid_size, hopper_module, tile_for
+from hifigemm.engines.kernels.tiles import (
+    KERNELS,
+    ProductShape,
+    Tile,
+    gpu_of,
+    grid_size,
+    hopper_module,
+    tile_for,
+)
 from hifigemm.numerics.residues import centred
 
 K_BLOCK = 1023 * 128
 """Longest product whose accumulator, an earlier residue included, stays below 2**31."""
 CONSTANTS = tl.constexpr(8)
-"""Integers for each modulus: c_0 .. c_3 in bytes, what s' is added to, bits of 1/p and addend, -p, 2**16 mod p, and
-from `HALVES` on 1/p and -p as pairs of float16."""
+"""Integers for each modulus: c_0 .. c_3 in bytes, what s' is added to, bits of 1/p and
+addend, -p, 2**16 mod p, and from `HALVES` on 1/p and -p as pairs of float16.
+"""
 HALVES = tl.constexpr(6)
 _REDUCE_PTX = tl.constexpr(
     "{ .reg .u32 x, f, q; .reg .f32 a, b, c; xor.b32 x, $1, 0x80000000; dp4a.u32.s32 f, x, $2, $3; mov.b32 a, f; "
@@ -50,26 +72,40 @@ def _float_bits(x: float) -> int:
 
 def constants_of(p: int) -> tuple[int, ...]:
     """The row of `residue_constants` for a modulus 2 <= p <= 256."""
-    word = int.from_bytes(bytes(centred(1 << (8 * j), p) & 255 for j in range(4)), "little", signed=False)
+    word = int.from_bytes(
+        bytes(centred(1 << (8 * j), p) & 255 for j in range(4)), "little", signed=False
+    )
     word -= (word >> 31) << 32
     multiple = (1 << 23) // p + (1 << 18) // p + 1
     added = _float_bits(2.0**23) + (multiple * p - (1 << 23)) + centred(-(1 << 31), p)
     addend = float(3 * 2**22 - multiple + multiple % 256)
     halves = (int(np.float16(x).view(np.uint16)) * 0x10001 for x in (1 / p, -p))
     signed = (x - (x >> 31 << 32) for x in halves)
-    return word, added, _float_bits(1 / p), _float_bits(addend), -p, centred(1 << 16, p), *signed
+    return (
+        word,
+        added,
+        _float_bits(1 / p),
+        _float_bits(addend),
+        -p,
+        centred(1 << 16, p),
+        *signed,
+    )
 
 
 @cache
 def residue_constants(moduli: tuple[int, ...], device: torch.device) -> torch.Tensor:
-    """What the kernels need to reduce modulo the moduli: int32, shape (len(moduli), 8), kept for each device."""
+    """What the kernels need to reduce modulo the moduli: int32, shape (len(moduli), 8),
+    kept for each device.
+    """
     rows = torch.tensor([constants_of(p) for p in moduli], dtype=torch.int32)
     return uploaded(rows, device).view(-1, CONSTANTS.value)
 
 
 @triton.jit
 def reduce_portable(s, row):
-    """Residues of int32 s, |t| < 2**23 in the notation of the module; FMA contraction of t / p + c is harmless."""
+    """Residues of int32 s, |t| < 2**23 in the notation of the module; FMA contraction
+    of t / p + c is harmless.
+    """
     inverse = tl.load(row + 2).to(tl.float32, bitcast=True)
     p = -tl.load(row + 4)
     # s = h 2**16 + l with -2**15 <= l < 2**15.
@@ -81,11 +117,20 @@ def reduce_portable(s, row):
 
 @triton.jit
 def reduce_ptx(s, row):
-    """Residues of int32 s in the low bytes of int32, in four instructions; see the module."""
+    """Residues of int32 s in the low bytes of int32, in four instructions; see the
+    module.
+    """
     return tl.inline_asm_elementwise(
         _REDUCE_PTX,
         "=r,r,r,r,r,r,r",
-        [s, tl.load(row), tl.load(row + 1), tl.load(row + 2), tl.load(row + 3), tl.load(row + 4)],
+        [
+            s,
+            tl.load(row),
+            tl.load(row + 1),
+            tl.load(row + 2),
+            tl.load(row + 3),
+            tl.load(row + 4),
+        ],
         dtype=tl.int32,
         is_pure=True,
         pack=1,
@@ -96,9 +141,12 @@ def reduce_ptx(s, row):
 def wrapped(index, count):
     """Vectors to load for those of a tile: beyond the last come the first ones again.
 
-    The last one again would do as well, but then all threads ask the cache for one and the same line.
+    The last one again would do as well, but then all threads ask the cache for one and
+    the same line.
     """
-    return tl.where(index < count, index, tl.minimum(index - count, count - 1)).to(tl.int64)
+    return tl.where(index < count, index, tl.minimum(index - count, count - 1)).to(
+        tl.int64
+    )
 
 
 @triton.jit
@@ -111,28 +159,71 @@ def _entries(vectors, ks, step, k, EVEN_K: tl.constexpr):
         return tl.load(at, mask=ks[None, :] < k, other=0)
 
 
-@triton.jit(do_not_specialize=["m", "n", "m_stored", "total_planes", "num_planes", "less_k", "most_k", "least", "most"])
+@triton.jit(
+    do_not_specialize=[
+        "m",
+        "n",
+        "m_stored",
+        "total_planes",
+        "num_planes",
+        "less_k",
+        "most_k",
+        "least",
+        "most",
+    ]
+)
 def _product_kernel(
-    left, right, out, constants,
-    m, n, k, m_stored, n_stored, total_planes, num_planes,
-    left_batch, left_part, left_row, left_k,
-    right_batch, right_part, right_row, right_k,
-    out_batch, out_part, out_row, less_k, most_k,
-    predicate, least, most,
-    REDUCE: tl.constexpr, PTX: tl.constexpr, ADD: tl.constexpr, EVEN_K: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP: tl.constexpr,
+    left,
+    right,
+    out,
+    constants,
+    m,
+    n,
+    k,
+    m_stored,
+    n_stored,
+    total_planes,
+    num_planes,
+    left_batch,
+    left_part,
+    left_row,
+    left_k,
+    right_batch,
+    right_part,
+    right_row,
+    right_k,
+    out_batch,
+    out_part,
+    out_row,
+    less_k,
+    most_k,
+    predicate,
+    least,
+    most,
+    REDUCE: tl.constexpr,
+    PTX: tl.constexpr,
+    ADD: tl.constexpr,
+    EVEN_K: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    GROUP: tl.constexpr,
     TRIANGLE: tl.constexpr,
-):  # fmt: skip
-    """out[z, l] = left[z, l] right[z, l].T, reduced or not; programs walk over the tiles of all planes (z, l).
+):
+    """out[z, l] = left[z, l] right[z, l].T, reduced or not; programs walk over the
+    tiles of all planes (z, l).
 
-    Sums that are not reduced take `less_k` entries less for part l than for part l - 1, and at most `most_k`.
-    Rows beyond m and n are `wrapped`, so that only the edge of k is masked. Nothing where the predicate does not hold.
+    Sums that are not reduced take `less_k` entries less for part l than for part l - 1,
+    and at most `most_k`. Rows beyond m and n are `wrapped`, so that only the edge of k
+    is masked. Nothing where the predicate does not hold.
     """
     if predicate is not None:  # noqa: SIM102
         if not holds(predicate, least, most):
             return
     tiles_m, tiles_n = tiles_of(m, n, BLOCK_M, BLOCK_N, TRIANGLE)
-    for index in range(tl.program_id(0), tiles_m * tiles_n * total_planes, tl.num_programs(0)):
+    for index in range(
+        tl.program_id(0), tiles_m * tiles_n * total_planes, tl.num_programs(0)
+    ):
         plane, row, column = place_of(index, tiles_m, tiles_n, GROUP)
         tile_m, tile_n = unfolded(row, column, m, BLOCK_M, BLOCK_N, TRIANGLE)
         row0 = tile_m * BLOCK_M
@@ -143,7 +234,9 @@ def _product_kernel(
         columns = column0 + tl.arange(0, BLOCK_N)
         ks = tl.arange(0, BLOCK_K)
         left_rows = left + z * left_batch + l * left_part + wrapped(rows, m) * left_row
-        right_rows = right + z * right_batch + l * right_part + wrapped(columns, n) * right_row
+        right_rows = (
+            right + z * right_batch + l * right_part + wrapped(columns, n) * right_row
+        )
         sums = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.int32)
         length = k
         if not REDUCE:
@@ -152,15 +245,29 @@ def _product_kernel(
             x = _entries(left_rows, start + ks, left_k, k, EVEN_K)
             y = _entries(right_rows, start + ks, right_k, k, EVEN_K)
             sums = tl.dot(x, tl.trans(y), sums, out_dtype=tl.int32)
-        target = out + z * out_batch + l * out_part + rows[:, None].to(tl.int64) * out_row + columns[None, :]
+        target = (
+            out
+            + z * out_batch
+            + l * out_part
+            + rows[:, None].to(tl.int64) * out_row
+            + columns[None, :]
+        )
         stored = (rows[:, None] < m_stored) & (columns[None, :] < n_stored)
         if ADD:
             sums += tl.load(target, mask=stored, other=0).to(tl.int32)
         if REDUCE:
             if PTX:
-                tl.store(target, reduce_ptx(sums, constants + l * CONSTANTS).to(tl.int8), mask=stored)
+                tl.store(
+                    target,
+                    reduce_ptx(sums, constants + l * CONSTANTS).to(tl.int8),
+                    mask=stored,
+                )
             else:
-                tl.store(target, reduce_portable(sums, constants + l * CONSTANTS), mask=stored)
+                tl.store(
+                    target,
+                    reduce_portable(sums, constants + l * CONSTANTS),
+                    mask=stored,
+                )
         else:
             tl.store(target, sums, mask=stored)
 
@@ -175,10 +282,21 @@ def _strides(x: torch.Tensor) -> tuple[int, ...]:
 
 
 def _launch_plain(
-    left: Any, right: Any, out: Any, tile: Tile, *, k: int, constants: Any = None, predicate: Predicate | None = None,
-    add: bool = False, less_k: int = 0, most_k: int = 0, triangle: bool = False,
-) -> None:  # fmt: skip
-    """A launch of the plain kernel on (batch, plane, vector, entry) operands; sums stay as they are without constants.
+    left: Any,
+    right: Any,
+    out: Any,
+    tile: Tile,
+    *,
+    k: int,
+    constants: Any = None,
+    predicate: Predicate | None = None,
+    add: bool = False,
+    less_k: int = 0,
+    most_k: int = 0,
+    triangle: bool = False,
+) -> None:
+    """A launch of the plain kernel on (batch, plane, vector, entry) operands; sums stay
+    as they are without constants.
 
     k is that of the first plane, however many entries the operands show.
     """
@@ -186,8 +304,27 @@ def _launch_plain(
     total_planes = out.shape[0] * planes
     _product(
         (grid_size(tile, ProductShape(m, n, k, total_planes), gpu_of(left.device)),),
-        *(left, right, out, constants, m, n, k, out.shape[2], out.shape[3], total_planes, planes),
-        *(*_strides(left), *_strides(right), *out.stride()[:3], less_k, most_k or k, *(predicate or NO_PREDICATE)),
+        *(
+            left,
+            right,
+            out,
+            constants,
+            m,
+            n,
+            k,
+            out.shape[2],
+            out.shape[3],
+            total_planes,
+            planes,
+        ),
+        *(
+            *_strides(left),
+            *_strides(right),
+            *out.stride()[:3],
+            less_k,
+            most_k or k,
+            *(predicate or NO_PREDICATE),
+        ),
         REDUCE=constants is not None,
         PTX=left.is_cuda and torch.version.hip is None,
         ADD=add,
@@ -213,24 +350,29 @@ def residue_gemm(
     predicate: Predicate | None = None,
     triangle: bool = False,
 ) -> None:
-    """out[z, l] = left[z, l] right[z, l].T mod p_l, any representative in [-128, 127], on torch's current stream.
+    """out[z, l] = left[z, l] right[z, l].T mod p_l, any representative in [-128, 127],
+    on torch's current stream.
 
     Parameters
     ----------
     left, right : int8 tensors (batch or 1, L, m, k_pitch) and (batch or 1, L, n, k_pitch)
-        Any residues in [-128, 127]. Views with unit stride along k whose other strides are multiples of 16.
+        Any residues in [-128, 127]. Views with unit stride along k whose other strides
+        are multiples of 16.
     constants : int32 tensor (L, 8)
         `residue_constants` of the moduli.
     out : int8 tensor (batch, L, m_pad, n_pad)
-        Unit stride along n, n_pad and the other strides multiples of 16. Only [:m, :n] means anything.
+        Unit stride along n, n_pad and the other strides multiples of 16. Only [:m, :n]
+        means anything.
     k_block : int
         Length of k that goes into one accumulator, a multiple of 16, at most `K_BLOCK`.
     config : Tile, optional
         Otherwise `tile_for` chooses.
     predicate : (int64 tensor of one entry, least, most), optional
-        Decides on the device: `out` stays as it is unless least <= predicate <= most. Not read for k = 0.
+        Decides on the device: `out` stays as it is unless least <= predicate <= most.
+        Not read for k = 0.
     triangle : bool
-        Make only the tiles of a square result that have entries on or below the diagonal.
+        Make only the tiles of a square result that have entries on or below the
+        diagonal.
     """
     _check(left, right, constants, out, k_block)
     (_, planes, m, k), n = left.shape, right.shape[2]
@@ -240,31 +382,61 @@ def residue_gemm(
         out.zero_()
         return
     # A triangle has about as many tiles as half of the columns.
-    shape = ProductShape(m, -(-n // 2) if triangle else n, min(k, k_block), out.shape[0] * planes)
+    shape = ProductShape(
+        m, -(-n // 2) if triangle else n, min(k, k_block), out.shape[0] * planes
+    )
     gpu = gpu_of(left.device)
     hopper = hopper_module("residue_gemm_hopper", left.device)
-    kernels = ("triton",) if hopper is None or not hopper.supports(left, right, out) else KERNELS
+    kernels = (
+        ("triton",)
+        if hopper is None or not hopper.supports(left, right, out)
+        else KERNELS
+    )
     tile = config or tile_for(shape, gpu, kernels)
     if tile.kernel not in kernels:
-        raise ValueError(f"{tile} does not take strides {left.stride()}, {right.stride()}, {out.stride()} here")
+        raise ValueError(
+            f"{tile} does not take strides {left.stride()}, {right.stride()}, {out.stride()} here"
+        )
     if tile.kernel == "hopper":
-        hopper.launch(left, right, constants, out, tile, k_block, predicate or NO_PREDICATE, triangle)
+        hopper.launch(
+            left,
+            right,
+            constants,
+            out,
+            tile,
+            k_block,
+            predicate or NO_PREDICATE,
+            triangle,
+        )
         return
     for start in range(0, k, k_block):
-        a, b = (x if k <= k_block else x[:, :, :, start : start + k_block] for x in (left, right))
-        options: dict[str, Any] = {"constants": constants, "predicate": predicate, "triangle": triangle}
+        a, b = (
+            x if k <= k_block else x[:, :, :, start : start + k_block]
+            for x in (left, right)
+        )
+        options: dict[str, Any] = {
+            "constants": constants,
+            "predicate": predicate,
+            "triangle": triangle,
+        }
         _launch_plain(a, b, out, tile, k=a.shape[3], add=start > 0, **options)
 
 
 def diagonals(
-    left: torch.Tensor, right: torch.Tensor, *, k_block: int = K_BLOCK, config: Tile | None = None
+    left: torch.Tensor,
+    right: torch.Tensor,
+    *,
+    k_block: int = K_BLOCK,
+    config: Tile | None = None,
 ) -> list[torch.Tensor]:
-    """INT32 sums of the products A_p B_q of slices over the diagonals p + q = s, on torch's current stream.
+    """INT32 sums of the products A_p B_q of slices over the diagonals p + q = s, on
+    torch's current stream.
 
     Parameters
     ----------
     left, right : contiguous int8 tensors (batch or 1, m, S, pitch) and (batch or 1, n, S, pitch)
-        Slices, those of the right operand in reverse order; the pitch is a multiple of 128.
+        Slices, those of the right operand in reverse order; the pitch is a multiple of
+        128.
     k_block : int
         Terms that go into one sum, a multiple of 128, at most `K_BLOCK`.
     config : Tile, optional
@@ -273,51 +445,96 @@ def diagonals(
     Returns
     -------
     list of int32 tensors (batch, planes, m_pad, n_pad)
-        Part l is the diagonal s = S - 1 - l, its first `k_block` terms in the first tensor, further ones in the next;
-        only [:m, :n] means anything.
+        Part l is the diagonal s = S - 1 - l, its first `k_block` terms in the first
+        tensor, further ones in the next; only [:m, :n] means anything.
     """
     (_, m, count, pitch), n = left.shape, right.shape[1]
     batch, gpu, pieces = max(left.shape[0], right.shape[0]), gpu_of(left.device), []
     hopper = hopper_module("residue_gemm_hopper", left.device)
     kernels = KERNELS if hopper is not None else ("triton",)
     # Every pair of slices counts as a plane.
-    tile = config or tile_for(ProductShape(m, n, pitch, batch * count * (count + 1) // 2), gpu, kernels)
-    rows, columns = (tile.block_m, tile.block_n) if tile.kernel == "hopper" else (1, 128)
+    tile = config or tile_for(
+        ProductShape(m, n, pitch, batch * count * (count + 1) // 2), gpu, kernels
+    )
+    rows, columns = (
+        (tile.block_m, tile.block_n) if tile.kernel == "hopper" else (1, 128)
+    )
     for start in range(0, count * pitch, k_block):
         parts = count - start // pitch
-        out = empty((batch, parts, -(-m // rows) * rows, -(-n // columns) * columns), torch.int32, left)
+        out = empty(
+            (batch, parts, -(-m // rows) * rows, -(-n // columns) * columns),
+            torch.int32,
+            left,
+        )
         if tile.kernel == "hopper":
             hopper.launch_diagonals(left, right, out, start, tile, k_block)
         else:
             row = count * pitch
             # Views of 128 entries: the vectors behind them are of several lengths.
-            x = left.view(-1)[start:].as_strided((len(left), parts, m, 128), (m * row, 0, row, 1))
-            y = right.view(-1)[start:].as_strided((len(right), parts, n, 128), (n * row, pitch, row, 1))
+            x = left.view(-1)[start:].as_strided(
+                (len(left), parts, m, 128), (m * row, 0, row, 1)
+            )
+            y = right.view(-1)[start:].as_strided(
+                (len(right), parts, n, 128), (n * row, pitch, row, 1)
+            )
             _launch_plain(x, y, out, tile, k=row - start, less_k=pitch, most_k=k_block)
         pieces.append(out)
     return pieces
 
 
-def _check(left: torch.Tensor, right: torch.Tensor, constants: torch.Tensor, out: torch.Tensor, k_block: int) -> None:
+def _check(
+    left: torch.Tensor,
+    right: torch.Tensor,
+    constants: torch.Tensor,
+    out: torch.Tensor,
+    k_block: int,
+) -> None:
     """Raise ValueError where `residue_gemm` does not take these tensors."""
     if not 0 < k_block <= K_BLOCK or k_block % 16:
-        raise ValueError(f"k_block = {k_block} must be a multiple of 16 in 16 .. {K_BLOCK}")
+        raise ValueError(
+            f"k_block = {k_block} must be a multiple of 16 in 16 .. {K_BLOCK}"
+        )
     batch, planes, m, n = out.shape[0], left.shape[1], left.shape[2], right.shape[2]
-    fits = left.shape[0] in (1, batch) and right.shape[0] in (1, batch) and out.shape[2] >= m and out.shape[3] >= n
-    if not fits or {right.shape[1], out.shape[1], constants.shape[0]} != {planes} or left.shape[3] != right.shape[3]:
+    fits = (
+        left.shape[0] in (1, batch)
+        and right.shape[0] in (1, batch)
+        and out.shape[2] >= m
+        and out.shape[3] >= n
+    )
+    if (
+        not fits
+        or {right.shape[1], out.shape[1], constants.shape[0]} != {planes}
+        or left.shape[3] != right.shape[3]
+    ):
         shapes = [tuple(x.shape) for x in (left, right, constants, out)]
-        raise ValueError("shapes of left, right, constants and out do not match: {}, {}, {}, {}".format(*shapes))
+        raise ValueError(
+            "shapes of left, right, constants and out do not match: {}, {}, {}, {}".format(
+                *shapes
+            )
+        )
     for x in (left, right, out):
         if x.dtype != torch.int8 or x.device != left.device:
-            raise ValueError(f"operands must be int8 on one device, not {x.dtype} on {x.device} beside {left.device}")
+            raise ValueError(
+                f"operands must be int8 on one device, not {x.dtype} on {x.device} beside {left.device}"
+            )
         if x.numel() == 0:
             continue
-        if x.stride(3) != 1 or x.shape[3] % 16 or any(s % 16 for s in x.stride()[:3]) or x.data_ptr() % 16:
-            raise ValueError(f"rows of {tuple(x.shape)} with strides {x.stride()} are not multiples of 16 bytes apart")
+        if (
+            x.stride(3) != 1
+            or x.shape[3] % 16
+            or any(s % 16 for s in x.stride()[:3])
+            or x.data_ptr() % 16
+        ):
+            raise ValueError(
+                f"rows of {tuple(x.shape)} with strides {x.stride()} are not multiples of 16 bytes apart"
+            )
 
 
-def exact_int8_gemm(a: torch.Tensor, b: torch.Tensor, *, config: Tile | None = None) -> torch.Tensor:
-    """The exact integer product of int8 stacks, (batch or 1, m, k) and (batch or 1, k, n) of any strides, as int32.
+def exact_int8_gemm(
+    a: torch.Tensor, b: torch.Tensor, *, config: Tile | None = None
+) -> torch.Tensor:
+    """The exact integer product of int8 stacks, (batch or 1, m, k) and (batch or 1, k,
+    n) of any strides, as int32.
 
     The caller sees to k max|a| max|b| < 2**31; larger sums wrap.
     """
@@ -326,6 +543,8 @@ def exact_int8_gemm(a: torch.Tensor, b: torch.Tensor, *, config: Tile | None = N
     out = torch.empty((batch, m, n), dtype=torch.int32, device=a.device)
     if out.numel() == 0 or k == 0:
         return out.zero_()
-    tile = config or tile_for(ProductShape(m, n, k, batch), gpu_of(a.device), ("triton",))
+    tile = config or tile_for(
+        ProductShape(m, n, k, batch), gpu_of(a.device), ("triton",)
+    )
     _launch_plain(a.unsqueeze(1), b.mT.unsqueeze(1), out.unsqueeze(1), tile, k=k)
     return out

@@ -1,10 +1,13 @@
-"""The INT8 residue product for Hopper in Gluon: sums as in `hopper_ring.py`, reduced modulo p and stored by TMA.
+"""The INT8 residue product for Hopper in Gluon: sums as in `hopper_ring.py`, reduced
+modulo p and stored by TMA.
 
-The diagonals of slices are made by the same kernel and stored as INT32; part l is a diagonal of `num_planes` - l pairs.
+The diagonals of slices are made by the same kernel and stored as INT32; part l is a
+diagonal of `num_planes` - l pairs.
 
-TMA reads and writes planes of residues as rows of one matrix: plane (z, l) of an operand, matrix z of the batch modulo
-p_l, starts at row z * batch_rows + l * part_rows. Rows beyond m and columns beyond n of a plane are made from what lies
-behind an operand, and stored: `out` is padded.
+TMA reads and writes planes of residues as rows of one matrix: plane (z, l) of an
+operand, matrix z of the batch modulo p_l, starts at row z * batch_rows + l * part_rows.
+Rows beyond m and columns beyond n of a plane are made from what lies behind an operand,
+and stored: `out` is padded.
 """
 
 # Kernels are untyped.
@@ -41,19 +44,31 @@ from hifigemm.engines.kernels.tiles import ProductShape, Tile, gpu_of, grid_size
 
 @gluon.jit
 def _entries(
-    ring, count, steps, target, table,
-    HALF: gl.constexpr, COLUMNS: gl.constexpr, ADD: gl.constexpr, DIAGONALS: gl.constexpr, STAGES: gl.constexpr,
-):  # fmt: skip
-    """Residues of half of the rows and the first columns of the next tile in shared memory; the stages used until then.
+    ring,
+    count,
+    steps,
+    target,
+    table,
+    HALF: gl.constexpr,
+    COLUMNS: gl.constexpr,
+    ADD: gl.constexpr,
+    DIAGONALS: gl.constexpr,
+    STAGES: gl.constexpr,
+):
+    """Residues of half of the rows and the first columns of the next tile in shared
+    memory; the stages used until then.
 
     Sums of diagonals are stored at once.
 
     The other columns of the target's tile are stored as they are: they lie beyond n.
     """
     old, out_columns, out_tile, row, column = target
-    # Triton 3.6 does not compile integer wgmma wider than 224; two of 128 side by side are as fast.
+    # Triton 3.6 does not compile integer wgmma wider than 224; two of 128 side by side
+    # are as fast.
     WIDE: gl.constexpr = COLUMNS if COLUMNS < 128 else 128
-    layout: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, WIDE, 32])
+    layout: gl.constexpr = gl.NVMMADistributedLayout(
+        version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, WIDE, 32]
+    )
     sums, count = multiply(ring, count, steps, HALF, COLUMNS, STAGES, layout)
     # Where sums of diagonals go, and residues of earlier blocks of k come from.
     rows = row + gl.arange(0, sums.shape[0], gl.SliceLayout(1, layout))
@@ -73,17 +88,38 @@ def _entries(
 
 @gluon.jit
 def _consume(
-    HALF: gl.constexpr, out, old, constants, ring, out_tiles, m, n, tiles_m, tiles_n, lengths,
-    total_planes, num_planes, out_rows, out_columns, ADD: gl.constexpr, DIAGONALS: gl.constexpr, TRIANGLE: gl.constexpr,
-    STAGES: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, GROUP: gl.constexpr,
-):  # fmt: skip
+    HALF: gl.constexpr,
+    out,
+    old,
+    constants,
+    ring,
+    out_tiles,
+    m,
+    n,
+    tiles_m,
+    tiles_n,
+    lengths,
+    total_planes,
+    num_planes,
+    out_rows,
+    out_columns,
+    ADD: gl.constexpr,
+    DIAGONALS: gl.constexpr,
+    TRIANGLE: gl.constexpr,
+    STAGES: gl.constexpr,
+    BLOCK_M: gl.constexpr,
+    BLOCK_N: gl.constexpr,
+    GROUP: gl.constexpr,
+):
     """Multiply, reduce and store half of the rows of each tile."""
     ROWS: gl.constexpr = BLOCK_M // 2
     out_tile = out_tiles.index(HALF)
     count = 0
     total = tiles_m * tiles_n * total_planes
     for index in range(gl.program_id(0), total, gl.num_programs(0)):
-        plane, tile_m, tile_n = place_of(tile_of_turn(index, total, DIAGONALS), tiles_m, tiles_n, GROUP)
+        plane, tile_m, tile_n = place_of(
+            tile_of_turn(index, total, DIAGONALS), tiles_m, tiles_n, GROUP
+        )
         tile_m, tile_n = unfolded(tile_m, tile_n, m, BLOCK_M, BLOCK_N, TRIANGLE)
         l = plane % num_planes
         steps = steps_of(l, lengths)
@@ -93,16 +129,50 @@ def _consume(
         if not DIAGONALS:
             table += l * CONSTANTS
         target = old, out_columns, out_tile, row, column
-        # A warpgroup without rows releases the stages of the tile, as the other one waits for them.
+        # A warpgroup without rows releases the stages of the tile, as the other one
+        # waits for them.
         if tile_m * BLOCK_M + HALF * ROWS >= m:
             count = skip(ring, count, steps, STAGES)
         else:
             if n - column <= BLOCK_N // 4:
-                count = _entries(ring, count, steps, target, table, HALF, BLOCK_N // 4, ADD, DIAGONALS, STAGES)
+                count = _entries(
+                    ring,
+                    count,
+                    steps,
+                    target,
+                    table,
+                    HALF,
+                    BLOCK_N // 4,
+                    ADD,
+                    DIAGONALS,
+                    STAGES,
+                )
             elif n - column <= BLOCK_N // 2:
-                count = _entries(ring, count, steps, target, table, HALF, BLOCK_N // 2, ADD, DIAGONALS, STAGES)
+                count = _entries(
+                    ring,
+                    count,
+                    steps,
+                    target,
+                    table,
+                    HALF,
+                    BLOCK_N // 2,
+                    ADD,
+                    DIAGONALS,
+                    STAGES,
+                )
             else:
-                count = _entries(ring, count, steps, target, table, HALF, BLOCK_N, ADD, DIAGONALS, STAGES)
+                count = _entries(
+                    ring,
+                    count,
+                    steps,
+                    target,
+                    table,
+                    HALF,
+                    BLOCK_N,
+                    ADD,
+                    DIAGONALS,
+                    STAGES,
+                )
             if not DIAGONALS:
                 # TMA sees what threads wrote to shared memory after the fence alone.
                 fence_async_shared()
@@ -112,27 +182,66 @@ def _consume(
         tma.store_wait(0)
 
 
-_RUN_TIME = ["m", "n", "k", "total_planes", "num_planes", "left_batch", "left_part", "right_batch", "right_part"]
+_RUN_TIME = [
+    "m",
+    "n",
+    "k",
+    "total_planes",
+    "num_planes",
+    "left_batch",
+    "left_part",
+    "right_batch",
+    "right_part",
+]
 _RUN_TIME += ["out_rows", "out_columns", "less_k", "most_k"]
 
 
 @gluon.jit(do_not_specialize=[*_RUN_TIME, "least", "most"])
 def _hopper_kernel(
-    left, right, quarter, out, old, constants,
-    m, n, k, total_planes, num_planes, left_batch, left_part, right_batch, right_part, out_rows, out_columns,
-    less_k, most_k, predicate, least, most,
-    ADD: gl.constexpr, DIAGONALS: gl.constexpr, TRIANGLE: gl.constexpr, STAGES: gl.constexpr,
-    BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BLOCK_K: gl.constexpr, GROUP: gl.constexpr,
-):  # fmt: skip
-    """out = left right.T mod p for every plane, where the predicate holds; `old` is out's memory, read where ADD.
+    left,
+    right,
+    quarter,
+    out,
+    old,
+    constants,
+    m,
+    n,
+    k,
+    total_planes,
+    num_planes,
+    left_batch,
+    left_part,
+    right_batch,
+    right_part,
+    out_rows,
+    out_columns,
+    less_k,
+    most_k,
+    predicate,
+    least,
+    most,
+    ADD: gl.constexpr,
+    DIAGONALS: gl.constexpr,
+    TRIANGLE: gl.constexpr,
+    STAGES: gl.constexpr,
+    BLOCK_M: gl.constexpr,
+    BLOCK_N: gl.constexpr,
+    BLOCK_K: gl.constexpr,
+    GROUP: gl.constexpr,
+):
+    """out = left right.T mod p for every plane, where the predicate holds; `old` is
+    out's memory, read where ADD.
 
-    With DIAGONALS the sums themselves, to `old`; `out` and `constants` are not used. Part l takes l `less_k` columns
-    less than part 0, those on the right begin as many further right, and `most_k` at most.
+    With DIAGONALS the sums themselves, to `old`; `out` and `constants` are not used.
+    Part l takes l `less_k` columns less than part 0, those on the right begin as many
+    further right, and `most_k` at most.
     """
     ring = allocate(left, right, STAGES, BLOCK_M, BLOCK_N, BLOCK_K)
     out_tiles = ring[0]  # which stands for a tile that is not used
     if not DIAGONALS:
-        out_tiles = gl.allocate_shared_memory(gl.int8, [2, BLOCK_M // 2, BLOCK_N], out.layout)
+        out_tiles = gl.allocate_shared_memory(
+            gl.int8, [2, BLOCK_M // 2, BLOCK_N], out.layout
+        )
     tiles_m, tiles_n = tiles_of(m, n, BLOCK_M, BLOCK_N, TRIANGLE)
     steps = gl.cdiv(k, BLOCK_K)
     lengths = steps, 0, steps
@@ -143,30 +252,114 @@ def _hopper_kernel(
     total_planes = planes_behind(predicate, least, most, total_planes)
     UPPER: gl.constexpr = 0
     LOWER: gl.constexpr = 1
-    # fmt: off
     gl.warp_specialize(
         [
-            (_consume, (UPPER, out, old, constants, ring, out_tiles, m, n, tiles_m, tiles_n, lengths, total_planes,
-                        num_planes, out_rows, out_columns, ADD, DIAGONALS, TRIANGLE, STAGES, BLOCK_M, BLOCK_N, GROUP)),
-            (_consume, (LOWER, out, old, constants, ring, out_tiles, m, n, tiles_m, tiles_n, lengths, total_planes,
-                        num_planes, out_rows, out_columns, ADD, DIAGONALS, TRIANGLE, STAGES, BLOCK_M, BLOCK_N, GROUP)),
-            (produce, (left, right, quarter, ring, n, tiles_m, tiles_n, lengths, total_planes, num_planes, left_batch,
-                       left_part, right_batch, right_part, component, 1, DIAGONALS, TRIANGLE, STAGES, BLOCK_M, BLOCK_N,
-                       GROUP)),
+            (
+                _consume,
+                (
+                    UPPER,
+                    out,
+                    old,
+                    constants,
+                    ring,
+                    out_tiles,
+                    m,
+                    n,
+                    tiles_m,
+                    tiles_n,
+                    lengths,
+                    total_planes,
+                    num_planes,
+                    out_rows,
+                    out_columns,
+                    ADD,
+                    DIAGONALS,
+                    TRIANGLE,
+                    STAGES,
+                    BLOCK_M,
+                    BLOCK_N,
+                    GROUP,
+                ),
+            ),
+            (
+                _consume,
+                (
+                    LOWER,
+                    out,
+                    old,
+                    constants,
+                    ring,
+                    out_tiles,
+                    m,
+                    n,
+                    tiles_m,
+                    tiles_n,
+                    lengths,
+                    total_planes,
+                    num_planes,
+                    out_rows,
+                    out_columns,
+                    ADD,
+                    DIAGONALS,
+                    TRIANGLE,
+                    STAGES,
+                    BLOCK_M,
+                    BLOCK_N,
+                    GROUP,
+                ),
+            ),
+            (
+                produce,
+                (
+                    left,
+                    right,
+                    quarter,
+                    ring,
+                    n,
+                    tiles_m,
+                    tiles_n,
+                    lengths,
+                    total_planes,
+                    num_planes,
+                    left_batch,
+                    left_part,
+                    right_batch,
+                    right_part,
+                    component,
+                    1,
+                    DIAGONALS,
+                    TRIANGLE,
+                    STAGES,
+                    BLOCK_M,
+                    BLOCK_N,
+                    GROUP,
+                ),
+            ),
         ],
         [4, 1],
         [CONSUMER_REGISTERS, PRODUCER_REGISTERS],
     )
-    # fmt: on
 
 
 _product = Launch(_hopper_kernel)
 
 
 def supports(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor) -> bool:
-    """Whether TMA can move these operands and products, (batch, part, vector, entry), in tiles of 128 x 256."""
-    whole = out.is_contiguous() and out.shape[2] % 128 == 0 and out.shape[3] % 256 == 0 and out.data_ptr() % 16 == 0
-    return whole and out.shape[0] * out.shape[1] * out.shape[2] < 2**31 and _is_stacked(left) and _is_stacked(right)
+    """Whether TMA can move these operands and products, (batch, part, vector, entry),
+    in tiles of 128 x 256.
+    """
+    whole = (
+        out.is_contiguous()
+        and out.shape[2] % 128 == 0
+        and out.shape[3] % 256 == 0
+        and out.data_ptr() % 16 == 0
+    )
+    return (
+        whole
+        and out.shape[0] * out.shape[1] * out.shape[2] < 2**31
+        and _is_stacked(left)
+        and _is_stacked(right)
+    )
 
 
 def _is_stacked(x: torch.Tensor) -> bool:
@@ -174,19 +367,33 @@ def _is_stacked(x: torch.Tensor) -> bool:
     batch, part, pitch, unit = x.stride()
     if unit != 1 or pitch <= 0 or pitch % 16 or x.data_ptr() % 16:
         return False
-    whole = all(s % pitch == 0 and s >= 0 for s, size in ((batch, x.shape[0]), (part, x.shape[1])) if size > 1)
+    whole = all(
+        s % pitch == 0 and s >= 0
+        for s, size in ((batch, x.shape[0]), (part, x.shape[1]))
+        if size > 1
+    )
     return whole and pitch < 2**32 and _rows(x) < 2**31
 
 
 def _rows(x: torch.Tensor) -> int:
     """Rows of the matrix in which the planes of an operand are stacked."""
-    return sum((size - 1) * step for size, step in zip(x.shape[:2], _steps_between_planes(x), strict=True)) + x.shape[2]
+    return (
+        sum(
+            (size - 1) * step
+            for size, step in zip(x.shape[:2], _steps_between_planes(x), strict=True)
+        )
+        + x.shape[2]
+    )
 
 
 def _steps_between_planes(x: torch.Tensor) -> tuple[int, int]:
-    """Rows from one matrix of the batch to the next, 0 where it is broadcast, and from one modulus to the next."""
+    """Rows from one matrix of the batch to the next, 0 where it is broadcast, and from
+    one modulus to the next.
+    """
     batch, part, pitch = x.stride()[:3]
-    return (batch // pitch if x.shape[0] > 1 else 0), (part // pitch if x.shape[1] > 1 else 0)
+    return (batch // pitch if x.shape[0] > 1 else 0), (
+        part // pitch if x.shape[1] > 1 else 0
+    )
 
 
 def launch(
@@ -199,11 +406,15 @@ def launch(
     predicate: tuple[Any, int, int],
     triangle: bool,
 ) -> None:
-    """The launches of `residue_gemm.residue_gemm` for non-empty operands that `supports` accepts."""
+    """The launches of `residue_gemm.residue_gemm` for non-empty operands that
+    `supports` accepts.
+    """
     (_, parts, m, k), n = left.shape, right.shape[2]
     batch, _, rows, columns = out.shape
     planes, boxes = batch * parts, boxes_of(tile)
-    target = tensor_map(out, planes * rows, columns, columns, (tile.block_m // 2, tile.block_n))
+    target = tensor_map(
+        out, planes * rows, columns, columns, (tile.block_m // 2, tile.block_n)
+    )
     grid = (grid_size(tile, ProductShape(m, n, k, planes), gpu_of(left.device)),)
     for start in range(0, k, k_block):
         length = min(k_block, k - start)
@@ -214,7 +425,15 @@ def launch(
         _product(
             grid,
             *(*maps, target, out, constants, m, n, length, planes, parts),
-            *(*_steps_between_planes(left), *_steps_between_planes(right), rows, columns, 0, 0, *predicate),
+            *(
+                *_steps_between_planes(left),
+                *_steps_between_planes(right),
+                rows,
+                columns,
+                0,
+                0,
+                *predicate,
+            ),
             ADD=start > 0,
             DIAGONALS=False,
             TRIANGLE=triangle,
@@ -222,9 +441,17 @@ def launch(
         )
 
 
-def launch_diagonals(left: Any, right: Any, out: Any, start: int, tile: Tile, k_block: int) -> None:
-    """The launch of `residue_gemm.diagonals` for pairs from the column `start` of the slices on."""
-    (batch, parts, rows, columns), (m, count, pitch), n = out.shape, left.shape[1:], right.shape[1]
+def launch_diagonals(
+    left: Any, right: Any, out: Any, start: int, tile: Tile, k_block: int
+) -> None:
+    """The launch of `residue_gemm.diagonals` for pairs from the column `start` of the
+    slices on.
+    """
+    (batch, parts, rows, columns), (m, count, pitch), n = (
+        out.shape,
+        left.shape[1:],
+        right.shape[1],
+    )
     length = count * pitch - start
     maps = [
         tensor_map(x, x.shape[0] * x.shape[1], length, count * pitch, box, start=start)
@@ -232,8 +459,26 @@ def launch_diagonals(left: Any, right: Any, out: Any, start: int, tile: Tile, k_
     ]
     steps = [x.shape[1] if x.shape[0] > 1 else 0 for x in (left, right)]
     _product(
-        (grid_size(tile, ProductShape(m, n, length, batch * parts), gpu_of(left.device)),),
-        *(*maps, out, out, out, m, n, length, batch * parts, parts, steps[0], 0, steps[1], 0),
+        (
+            grid_size(
+                tile, ProductShape(m, n, length, batch * parts), gpu_of(left.device)
+            ),
+        ),
+        *(
+            *maps,
+            out,
+            out,
+            out,
+            m,
+            n,
+            length,
+            batch * parts,
+            parts,
+            steps[0],
+            0,
+            steps[1],
+            0,
+        ),
         *(rows, columns, pitch, k_block, *NO_PREDICATE),
         ADD=False,
         DIAGONALS=True,

@@ -1,16 +1,20 @@
-"""Scales and residues of the operands of Ozaki scheme II on a GPU, and what the operands tell of their products.
+"""Scales and residues of the operands of Ozaki scheme II on a GPU, and what the
+operands tell of their products.
 
-Overrides of numerics.scaling.norm_scale and of the residues of numerics.scaling.round_to_integers, with the same bits.
-An operand is given as (tensor, axis): (batch, m, k) with axis 2 for rows, or (batch, k, n) with axis 1 for columns;
-float32, float64, complex64 or complex128, any strides, none of its sizes 0. Two operands share each launch, and have
-the same k, dtype and device.
+Overrides of numerics.scaling.norm_scale and of the residues of
+numerics.scaling.round_to_integers, with the same bits. An operand is given as (tensor,
+axis): (batch, m, k) with axis 2 for rows, or (batch, k, n) with axis 1 for columns;
+float32, float64, complex64 or complex128, any strides, none of its sizes 0. Two
+operands share each launch, and have the same k, dtype and device.
 
-Short vectors stay in the registers of a program. Long ones are cut into pieces: scales run ahead of residues in the
-same launch, so that operands are read a second time from a cache. Which of the two is taken changes no bits.
+Short vectors stay in the registers of a program. Long ones are cut into pieces: scales
+run ahead of residues in the same launch, so that operands are read a second time from a
+cache. Which of the two is taken changes no bits.
 
-Tiles of residues have pieces that are what a warp has of its vectors, 16 consecutive entries in a thread: residues are
-stored 16 bytes wide, and loads across the vectors still fill sectors of 32 bytes, without an exchange between threads.
-The axes of tiles are those of vector_norms.
+Tiles of residues have pieces that are what a warp has of its vectors, 16 consecutive
+entries in a thread: residues are stored 16 bytes wide, and loads across the vectors
+still fill sectors of 32 bytes, without an exchange between threads. The axes of tiles
+are those of vector_norms.
 """
 
 # Kernels are untyped.
@@ -64,20 +68,28 @@ NOT_FINITE: int = vector_norms.NOT_FINITE.value
 """Exponent of a vector with an Inf or NaN; its residues mean nothing."""
 _SIZES = {torch.float32: 4, torch.float64: 8, torch.complex64: 4, torch.complex128: 8}
 _LONG = 1024
-"""Inner dimension from which rows of residues begin on lines of 128 bytes: odd pitches slow the products down."""
+"""Inner dimension from which rows of residues begin on lines of 128 bytes: odd pitches
+slow the products down.
+"""
 _ENTRIES = 32
-"""Real numbers of a thread; where their integers have many words, threads have half as many."""
+"""Real numbers of a thread; where their integers have many words, threads have half as
+many.
+"""
 _PAIR_REGISTERS = 128
-"""Of a thread that makes pairs of residues: two programs of 256 threads on a multiprocessor, of which one may load."""
+"""Of a thread that makes pairs of residues: two programs of 256 threads on a
+multiprocessor, of which one may load.
+"""
 _MAGNITUDE_BITS = tl.constexpr(7)
 
 
 @dataclass(frozen=True)
 class Form:
-    """What the kernel knows of the operands and its tile of residues when it is compiled."""
+    """What the kernel knows of the operands and its tile of residues when it is
+    compiled.
+    """
 
-    # `left_along_k`, `right_along_k`: the entries of the vectors of A or B lie side by side, and the other strides
-    # count in units of `vector`
+    # `left_along_k`, `right_along_k`: the entries of the vectors of A or B lie side by
+    # side, and the other strides count in units of `vector`
     left_along_k: bool
     right_along_k: bool
     even: bool  # k is a multiple of the tile
@@ -98,7 +110,9 @@ def _along_k(step, FORM: tl.constexpr):
     """Indices along k of tile number `step`."""
     blocks = (step * FORM.blocks + tl.arange(0, FORM.blocks)) * NORM_BLOCK
     pieces = tl.arange(0, NORM_BLOCK // FORM.piece) * FORM.piece
-    return along(tl.arange(0, FORM.piece), K) + along(pieces, PIECE) + along(blocks, BLOCK)
+    return (
+        along(tl.arange(0, FORM.piece), K) + along(pieces, PIECE) + along(blocks, BLOCK)
+    )
 
 
 @triton.jit
@@ -122,7 +136,9 @@ def _load(x, mask, FORM: tl.constexpr):
 
 @triton.jit
 def _load_tile(operand, spot, ks, k, ALONG_K: tl.constexpr, FORM: tl.constexpr):
-    """A tile of an operand. ALONG_K: entries lie side by side along k, the other strides are in units of VECTOR."""
+    """A tile of an operand. ALONG_K: entries lie side by side along k, the other
+    strides are in units of VECTOR.
+    """
     x, sb, sv, sk = operand
     _, batch, start, count = spot
     # A vector beyond the last one is read as the last: nothing of it is stored.
@@ -158,13 +174,18 @@ def _load_either(operands, spot, ks, k, FORM: tl.constexpr):
 
 
 @triton.jit
-def _store_residues(words, out, spot, ks, FORM: tl.constexpr, DP4A: tl.constexpr, PAIRS: tl.constexpr):
-    """Residues of a tile, for every row of the table one or, with PAIRS, two; the pitch is in units of 16 bytes."""
+def _store_residues(
+    words, out, spot, ks, FORM: tl.constexpr, DP4A: tl.constexpr, PAIRS: tl.constexpr
+):
+    """Residues of a tile, for every row of the table one or, with PAIRS, two; the pitch
+    is in units of 16 bytes.
+    """
     out_a, out_b, pitch16, num_planes, table = out
     first, batch, start, count = spot
     vs = _vectors(start, FORM)
     mask = (vs < count) & (ks < pitch16 * 16)
-    # Planes of a matrix follow each other, one for each residue; all rows begin on multiples of 16 bytes.
+    # Planes of a matrix follow each other, one for each residue; all rows begin on
+    # multiples of 16 bytes.
     row = (batch * num_planes * count + vs) * pitch16
     at = tl.where(first, out_a, out_b) + row * 16 + ks
     step = count.to(tl.int64) * pitch16 * 16
@@ -182,7 +203,9 @@ def _store_residues(words, out, spot, ks, FORM: tl.constexpr, DP4A: tl.constexpr
 
 @triton.jit
 def _store_magnitudes(parts, e, low, spot, ks, FORM: tl.constexpr, PTX: tl.constexpr):
-    """|x| 2**(7 - e) of a tile, rounded down; vectors with an Inf or NaN, whose exponent is INFINITE, have no say."""
+    """|x| 2**(7 - e) of a tile, rounded down; vectors with an Inf or NaN, whose
+    exponent is INFINITE, have no say.
+    """
     low_a, low_b, pitch16 = low
     first, batch, start, count = spot
     vs = _vectors(start, FORM)
@@ -196,57 +219,140 @@ def _store_magnitudes(parts, e, low, spot, ks, FORM: tl.constexpr, PTX: tl.const
 
 
 _FREE = [
-    "sab", "sav", "sak", "sbb", "sbv", "sbk", "num_a", "num_b", "k", "tiles_a", "total_a", "total",
-    "stride_a", "balance_a", "stride_b", "balance_b", "low_pitch16", "pitch16", "num_planes", "panels", "ahead",
-    "least", "most",
-]  # fmt: skip
+    "sab",
+    "sav",
+    "sak",
+    "sbb",
+    "sbv",
+    "sbk",
+    "num_a",
+    "num_b",
+    "k",
+    "tiles_a",
+    "total_a",
+    "total",
+    "stride_a",
+    "balance_a",
+    "stride_b",
+    "balance_b",
+    "low_pitch16",
+    "pitch16",
+    "num_planes",
+    "panels",
+    "ahead",
+    "least",
+    "most",
+]
 
 
 @triton.jit(do_not_specialize=_FREE)
 def scaled_residues_kernel(
-    a, sab, sav, sak, b, sbb, sbv, sbk, num_a, num_b, k, tiles_a,
-    range_ptr, exponent_a, nearest_a, stride_a, balance_a, exponent_b, nearest_b, stride_b, balance_b,
-    own, norms, total_a, total, low_a, low_b, low_pitch16,
-    out_a, out_b, pitch16, num_planes, table,
-    block_sums, block_e, arrivals, panels, ahead,
-    predicate, least, most,
-    FORM: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, NUM_WORDS: tl.constexpr, TRUNCATES: tl.constexpr,
-    WHOLE: tl.constexpr, SCALES: tl.constexpr, RESIDUES: tl.constexpr, SUMS: tl.constexpr,
-    PTX: tl.constexpr, DP4A: tl.constexpr, PAIRS: tl.constexpr,
-):  # fmt: skip
-    """Scales with SCALES, else they are given, and residues with RESIDUES; sizes and magnitudes with SUMS.
+    a,
+    sab,
+    sav,
+    sak,
+    b,
+    sbb,
+    sbv,
+    sbk,
+    num_a,
+    num_b,
+    k,
+    tiles_a,
+    range_ptr,
+    exponent_a,
+    nearest_a,
+    stride_a,
+    balance_a,
+    exponent_b,
+    nearest_b,
+    stride_b,
+    balance_b,
+    own,
+    norms,
+    total_a,
+    total,
+    low_a,
+    low_b,
+    low_pitch16,
+    out_a,
+    out_b,
+    pitch16,
+    num_planes,
+    table,
+    block_sums,
+    block_e,
+    arrivals,
+    panels,
+    ahead,
+    predicate,
+    least,
+    most,
+    FORM: tl.constexpr,
+    LEFT: tl.constexpr,
+    RIGHT: tl.constexpr,
+    NUM_WORDS: tl.constexpr,
+    TRUNCATES: tl.constexpr,
+    WHOLE: tl.constexpr,
+    SCALES: tl.constexpr,
+    RESIDUES: tl.constexpr,
+    SUMS: tl.constexpr,
+    PTX: tl.constexpr,
+    DP4A: tl.constexpr,
+    PAIRS: tl.constexpr,
+):
+    """Scales with SCALES, else they are given, and residues with RESIDUES; sizes and
+    magnitudes with SUMS.
 
-    With WHOLE, which asks for scales and residues, each program keeps some vectors in its registers. Else panels of 16
-    vectors follow each other: in every round the first programs take the blocks of one panel, the others make the
-    residues of a panel `ahead` rounds before, which a cache still holds. These wait for the scales of their panel,
-    which depend on programs with smaller indices only, and those wait for nobody. Where the predicate does not hold,
-    all programs leave at once, those that would wait and those that they would wait for.
+    With WHOLE, which asks for scales and residues, each program keeps some vectors in
+    its registers. Else panels of 16 vectors follow each other: in every round the first
+    programs take the blocks of one panel, the others make the residues of a panel
+    `ahead` rounds before, which a cache still holds. These wait for the scales of their
+    panel, which depend on programs with smaller indices only, and those wait for
+    nobody. Where the predicate does not hold, all programs leave at once, those that
+    would wait and those that they would wait for.
     """
     if predicate is not None:  # noqa: SIM102
         if not holds(predicate, least, most):
             return
     operands = (a, sab, sav, sak), (b, sbb, sbv, sbk)
     balances = balance_a, balance_b
-    scales = (exponent_a, nearest_a, stride_a, 0), (exponent_b, nearest_b, stride_b, total_a)
-    sizes, low, out = (own, norms, total), (low_a, low_b, low_pitch16), (out_a, out_b, pitch16, num_planes, table)
+    scales = (
+        (exponent_a, nearest_a, stride_a, 0),
+        (exponent_b, nearest_b, stride_b, total_a),
+    )
+    sizes, low, out = (
+        (own, norms, total),
+        (low_a, low_b, low_pitch16),
+        (out_a, out_b, pitch16, num_planes, table),
+    )
     if WHOLE:
-        # A program for each few vectors, which stay in its registers from the sizes to the residues.
+        # A program for each few vectors, which stay in its registers from the sizes to
+        # the residues.
         spot = place(tl.program_id(0), tiles_a, num_a, num_b, FORM.vectors)
         vs, ks = _vectors(spot[2], FORM), _along_k(0, FORM)
         parts = _load_either(operands, spot, ks, k, FORM)
-        # Sizes of the blocks, then of the vectors: the largest exponent, and the sums on its grid.
+        # Sizes of the blocks, then of the vectors: the largest exponent, and the sums
+        # on its grid.
         block_e, sums = block_sizes(parts, K, SUMS, PTX)
         e = tl.max(block_e, axis=BLOCK, keep_dims=True)
         block_n, block_s = joined_sizes(sums, block_e, e)
-        n, s = tl.sum(block_n, axis=BLOCK, keep_dims=True), tl.sum(block_s, axis=BLOCK, keep_dims=True)
-        scale, nearest = _store_scales((n, s, e), spot, vs, range_ptr, balances, scales, sizes, SUMS)
+        n, s = (
+            tl.sum(block_n, axis=BLOCK, keep_dims=True),
+            tl.sum(block_s, axis=BLOCK, keep_dims=True),
+        )
+        scale, nearest = _store_scales(
+            (n, s, e), spot, vs, range_ptr, balances, scales, sizes, SUMS
+        )
         if SUMS:
             _store_magnitudes(parts, e, low, spot, ks, FORM, PTX)
-        # The scaled and rounded entries as words of integers, and from these all residues.
+        # The scaled and rounded entries as words of integers, and from these all
+        # residues.
         words = integer_words(parts, scale, nearest, NUM_WORDS, TRUNCATES)
         _store_residues(words, out, spot, ks, FORM, DP4A, PAIRS)
     else:
-        # The programs of a round: first those of the blocks of a panel, then those of its tiles of residues.
+        # The programs of a round: first those of the blocks of a panel, then those of
+        # its tiles of residues.
         blocks = tl.cdiv(k, NORM_BLOCK) if SCALES else 0
         steps = tl.cdiv(k, FORM.blocks * NORM_BLOCK)
         per_round = blocks + (steps * (PANEL // FORM.vectors) if RESIDUES else 0)
@@ -258,13 +364,29 @@ def scaled_residues_kernel(
                 if panel < panels:
                     spot = place(panel, tiles_a, num_a, num_b, PANEL)
                     at = panel.to(tl.int64) * blocks
-                    store_block(operands, spot, task, at, k, (block_sums, block_e), LEFT, RIGHT, SUMS, PTX)
+                    store_block(
+                        operands,
+                        spot,
+                        task,
+                        at,
+                        k,
+                        (block_sums, block_e),
+                        LEFT,
+                        RIGHT,
+                        SUMS,
+                        PTX,
+                    )
                     tl.debug_barrier()
-                    # The last program of a panel to arrive joins its blocks, and arrives once more.
+                    # The last program of a panel to arrive joins its blocks, and
+                    # arrives once more.
                     if tl.atomic_add(arrivals + panel, 1, sem="acq_rel") == blocks - 1:
-                        found = join_blocks(block_sums + at * PANEL, block_e + at * PANEL, blocks, SUMS)
+                        found = join_blocks(
+                            block_sums + at * PANEL, block_e + at * PANEL, blocks, SUMS
+                        )
                         vs = spot[2] + tl.arange(0, PANEL)
-                        _store_scales(found, spot, vs, range_ptr, balances, scales, sizes, SUMS)
+                        _store_scales(
+                            found, spot, vs, range_ptr, balances, scales, sizes, SUMS
+                        )
                         tl.debug_barrier()
                         tl.atomic_add(arrivals + panel, 1, sem="release")
         elif RESIDUES:
@@ -282,23 +404,33 @@ def scaled_residues_kernel(
                     seen = tl.atomic_add(arrivals + panel, 0, sem="acquire")
                     while seen <= blocks:
                         seen = tl.atomic_add(arrivals + panel, 0, sem="acquire")
-                exponents, to_nearest, stride, begin = _chosen(first, scales[0], scales[1])
+                exponents, to_nearest, stride, begin = _chosen(
+                    first, scales[0], scales[1]
+                )
                 at = batch * stride + vs
                 scale = tl.load(exponents + at, mask=vs < count, other=0)
                 nearest = tl.load(to_nearest + at, mask=vs < count, other=1)
                 if SUMS:
-                    e = tl.load(own + begin + batch * count + vs, mask=vs < count, other=0)
+                    e = tl.load(
+                        own + begin + batch * count + vs, mask=vs < count, other=0
+                    )
                     _store_magnitudes(parts, e, low, spot, ks, FORM, PTX)
                 words = integer_words(parts, scale, nearest, NUM_WORDS, TRUNCATES)
                 _store_residues(words, out, spot, ks, FORM, DP4A, PAIRS)
 
 
 @triton.jit
-def _store_scales(found, spot, vs, range_ptr, balances, scales, sizes, SUMS: tl.constexpr):
-    """Scales of the vectors `vs` of a place from their norms, sums and exponents, and with SUMS these themselves."""
+def _store_scales(
+    found, spot, vs, range_ptr, balances, scales, sizes, SUMS: tl.constexpr
+):
+    """Scales of the vectors `vs` of a place from their norms, sums and exponents, and
+    with SUMS these themselves.
+    """
     n, s, e = found
     first, batch, _, count = spot
-    scale, nearest = scale_of(n, e, range_ptr, tl.where(first, balances[0], balances[1]))
+    scale, nearest = scale_of(
+        n, e, range_ptr, tl.where(first, balances[0], balances[1])
+    )
     exponents, to_nearest, stride, begin = _chosen(first, scales[0], scales[1])
     inside = vs < count
     at = batch * stride + vs
@@ -318,31 +450,42 @@ _launch = Launch(scaled_residues_kernel)
 
 
 class VectorScale(NamedTuple):
-    """How vectors become integers, as numerics.scaling.Scale: int32 tensors of shape (batch, vectors)."""
+    """How vectors become integers, as numerics.scaling.Scale: int32 tensors of shape
+    (batch, vectors).
+    """
 
     exponent: Any  # tensor: power of two that multiplies the vector, or NOT_FINITE
-    nearest: Any  # tensor: 1 where the integers are rounded to nearest, 0 where toward zero
+    # tensor: 1 where the integers are rounded to nearest, 0 where toward zero
+    nearest: Any
 
 
 class Sizes(NamedTuple):
     """What the vectors of two operands tell of their products."""
 
-    # int32 tensor, shape (total,): of the largest entries of all vectors of the left operand, then of the right one
+    # int32 tensor, shape (total,): of the largest entries of all vectors of the left
+    # operand, then of the right one
     exponents: Any
-    # float64 tensor, shape (2, total): norms and sums of magnitudes in units of 2**(exponent - 15), rounded up; 0 for
-    # vectors with an Inf or NaN
+    # float64 tensor, shape (2, total): norms and sums of magnitudes in units of
+    # 2**(exponent - 15), rounded up; 0 for vectors with an Inf or NaN
     norms: Any
-    # pair of int8 tensors, shape (batch, vectors, width kp), kp = k rounded up to 128: |x| 2**(7 - exponent), rounded
-    # down, zero beyond k; of re, then of im
+    # pair of int8 tensors, shape (batch, vectors, width kp), kp = k rounded up to 128:
+    # |x| 2**(7 - exponent), rounded down, zero beyond k; of re, then of im
     magnitudes: tuple[Any, Any]
-    # components of an entry: 1, or 2 for complex operands, whose vectors have the sizes of both components together
+    # components of an entry: 1, or 2 for complex operands, whose vectors have the sizes
+    # of both components together
     width: int = 1
 
     @property
     def places(self) -> tuple[int, int]:
-        """Where the norms of the right operand begin, and how many vectors there are; 0 where both are one operand."""
+        """Where the norms of the right operand begin, and how many vectors there are; 0
+        where both are one operand.
+        """
         left, right = (x.shape[0] * x.shape[1] for x in self.magnitudes)
-        return (0, left) if self.magnitudes[0] is self.magnitudes[1] else (left, left + right)
+        return (
+            (0, left)
+            if self.magnitudes[0] is self.magnitudes[1]
+            else (left, left + right)
+        )
 
 
 @dataclass(frozen=True)
@@ -350,7 +493,8 @@ class Config:
     """Shape of a tile; it changes no bits."""
 
     vectors: int = 4  # vectors of a tile: 2, 4, 8 or 16
-    # blocks of 256 along k in a tile, at most: a power of two. Vectors that are no longer stay in registers
+    # blocks of 256 along k in a tile, at most: a power of two. Vectors that are no
+    # longer stay in registers
     blocks: int = 4
     ahead: int = 8 << 20  # bytes by which scales run ahead of residues
 
@@ -373,7 +517,9 @@ def norm_scales(
         Otherwise `config_for` chooses.
     """
     layout = layout_of(operands, config)
-    constants = vector_constants(moduli, layout.width, 1, operands[0][0].device, layout.ptx)
+    constants = vector_constants(
+        moduli, layout.width, 1, operands[0][0].device, layout.ptx
+    )
     return _run(layout, operands, constants, balances)
 
 
@@ -386,7 +532,8 @@ def scaled_residues(
     config: Config | None = None,
     predicate: Predicate | None = None,
 ) -> tuple[tuple[Any, ...], tuple[VectorScale, ...]]:
-    """Residues of the scaled and rounded operands, for the products of numerics.residue_products.product_operands.
+    """Residues of the scaled and rounded operands, for the products of
+    numerics.residue_products.product_operands.
 
     Parameters
     ----------
@@ -395,24 +542,28 @@ def scaled_residues(
     scales : tuple of VectorScale, optional
         Of these vectors; found on the way where None.
     balances : tuple of int
-        Added to the exponents that are found on the way, or contained in those that are given.
+        Added to the exponents that are found on the way, or contained in those that are
+        given.
     bits : int, optional
         |2**exponent x| < 2**bits for given scales that are not those of `norm_scales`.
     config : Config, optional
         Otherwise `config_for` chooses.
     predicate : (int64 tensor of one entry, least, most), optional
-        Decides on the device: unless least <= predicate <= most the operands are not read, and what is returned means
-        nothing.
+        Decides on the device: unless least <= predicate <= most the operands are not
+        read, and what is returned means nothing.
 
     Returns
     -------
     planes : tuple of int8 tensors, shape (batch, products, vectors, pitch)
-        Representatives in [-128, 127], zero beyond k; the pitch is k rounded up to 16, or to 128 from k = 1024 on.
+        Representatives in [-128, 127], zero beyond k; the pitch is k rounded up to 16,
+        or to 128 from k = 1024 on.
     scales : tuple of VectorScale
     """
     layout = layout_of(operands, config)
     constants, planes = _planes(layout, operands, moduli, balances, bits)
-    return planes, _run(layout, operands, constants, balances, scales, planes, predicate=predicate)
+    return planes, _run(
+        layout, operands, constants, balances, scales, planes, predicate=predicate
+    )
 
 
 def sized_residues(
@@ -422,7 +573,8 @@ def sized_residues(
     config: Config | None = None,
     predicate: Predicate | None = None,
 ) -> tuple[tuple[Any, ...], tuple[VectorScale, ...], Sizes]:
-    """`scaled_residues` of two operands, and their sizes; one operand stands for both sides of its product.
+    """`scaled_residues` of two operands, and their sizes; one operand stands for both
+    sides of its product.
 
     Parameters
     ----------
@@ -434,20 +586,42 @@ def sized_residues(
     constants, planes = _planes(layout, operands, moduli, balances, None)
     pitch = layout.width * (-(-layout.k // 128) * 128)
     magnitudes = [empty((*shape, pitch), torch.int8, like) for shape in layout.shapes]
-    exponents, norms = empty((total,), torch.int32, like), empty((2, total), torch.float64, like)
+    exponents, norms = (
+        empty((total,), torch.int32, like),
+        empty((2, total), torch.float64, like),
+    )
     sizes = Sizes(exponents, norms, (magnitudes[0], magnitudes[-1]), layout.width)
-    return planes, _run(layout, operands, constants, balances, None, planes, sizes, predicate), sizes
+    return (
+        planes,
+        _run(layout, operands, constants, balances, None, planes, sizes, predicate),
+        sizes,
+    )
 
 
 def _planes(
-    layout: Layout, operands: tuple[Operand, ...], moduli: ModuliSet, balances: tuple[int, ...], bits: int | None
+    layout: Layout,
+    operands: tuple[Operand, ...],
+    moduli: ModuliSet,
+    balances: tuple[int, ...],
+    bits: int | None,
 ) -> tuple[VectorConstants, tuple[Any, ...]]:
     """Constants for integers of some bits, and tensors for residues."""
     device = operands[0][0].device
-    top = (math.isqrt(moduli.half_range) + 1) << max(*balances, 0) if bits is None else 1 << bits
-    constants = vector_constants(moduli, layout.width, num_words_for(top), device, layout.ptx)
-    shapes = [(batch, constants.num_planes, count, layout.pitch) for batch, count in layout.shapes]
-    return constants, tuple(empty(shape, torch.int8, operands[0][0]) for shape in shapes)
+    top = (
+        (math.isqrt(moduli.half_range) + 1) << max(*balances, 0)
+        if bits is None
+        else 1 << bits
+    )
+    constants = vector_constants(
+        moduli, layout.width, num_words_for(top), device, layout.ptx
+    )
+    shapes = [
+        (batch, constants.num_planes, count, layout.pitch)
+        for batch, count in layout.shapes
+    ]
+    return constants, tuple(
+        empty(shape, torch.int8, operands[0][0]) for shape in shapes
+    )
 
 
 def _run(
@@ -460,22 +634,34 @@ def _run(
     sizes: Sizes | None = None,
     predicate: Predicate | None = None,
 ) -> tuple[VectorScale, ...]:
-    """Launch what is asked for: scales where they are not given, residues and sizes where there is room for them."""
+    """Launch what is asked for: scales where they are not given, residues and sizes
+    where there is room for them.
+    """
     like, is_given, makes = operands[0][0], scales is not None, planes is not None
     if scales is None:
         found = [empty((2, *shape), torch.int32, like) for shape in layout.shapes]
         scales = tuple(VectorScale(*x.unbind()) for x in found)
     else:
         given = zip(scales, layout.shapes, strict=True)
-        scales = tuple(VectorScale(*(x.expand(shape).contiguous() for x in scale)) for scale, shape in given)
+        scales = tuple(
+            VectorScale(*(x.expand(shape).contiguous() for x in scale))
+            for scale, shape in given
+        )
     whole = layout.steps == 1 and makes and not is_given
     tiles = layout.tiles if whole else layout.panels
     grid, blocks, ahead, workspace = sum(tiles), 0, 0, (None, None, None)
     if not whole:
         if not is_given:
-            blocks, ahead = -(-layout.k // NORM_BLOCK.value), layout.ahead if makes else 0
+            blocks, ahead = (
+                -(-layout.k // NORM_BLOCK.value),
+                layout.ahead if makes else 0,
+            )
             shape = grid, blocks, PANEL.value
-            workspace = empty(shape, torch.int64, like), empty(shape, torch.int32, like), cleared(grid, like)
+            workspace = (
+                empty(shape, torch.int64, like),
+                empty(shape, torch.int32, like),
+                cleared(grid, like),
+            )
         in_panel = layout.steps * (PANEL.value // layout.form.vectors)
         grid = (grid + ahead) * (blocks + (in_panel if makes else 0))
     own, norms, low, _ = (None, None, (None, None), 1) if sizes is None else sizes
@@ -483,22 +669,36 @@ def _run(
     strides = [count if batch > 1 else 0 for batch, count in layout.shapes]
     options: dict[str, Any] = {"num_warps": layout.warps if makes else 8}
     if planes is not None:
-        options["num_warps"] = warps_for(layout.warps, constants.num_words, dp4a=constants.dp4a)
+        options["num_warps"] = warps_for(
+            layout.warps, constants.num_words, dp4a=constants.dp4a
+        )
         if constants.pairs:
             options["maxnreg"] = _PAIR_REGISTERS
     _launch(
         (grid,),
         *(*layout.arguments(operands), tiles[0]),
-        *(constants.range, *scales[0], strides[0], balances[0], *scales[-1], strides[-1], balances[-1]),
+        *(
+            constants.range,
+            *scales[0],
+            strides[0],
+            balances[0],
+            *scales[-1],
+            strides[-1],
+            balances[-1],
+        ),
         *(own, norms, totals[0], sum(totals), *low, -(-layout.k // 128) * 8),
-        *(*((None, None) if planes is None else (planes[0], planes[-1])), layout.pitch // 16),
+        *(
+            *((None, None) if planes is None else (planes[0], planes[-1])),
+            layout.pitch // 16,
+        ),
         *(constants.num_planes, constants.table),
         *(*workspace, sum(tiles), ahead, *(predicate or NO_PREDICATE)),
         FORM=layout.form,
         LEFT=None if whole else layout.size_forms[0],
         RIGHT=None if whole else layout.size_forms[-1],
         NUM_WORDS=constants.num_words,
-        TRUNCATES=makes and (is_given or constants.truncates(layout.width * layout.k, balances)),
+        TRUNCATES=makes
+        and (is_given or constants.truncates(layout.width * layout.k, balances)),
         WHOLE=whole,
         SCALES=not is_given,
         RESIDUES=makes,
@@ -516,7 +716,8 @@ class Layout:
     """How operands of some shapes and strides are cut up."""
 
     shapes: tuple[tuple[int, int], ...]  # (batch, vectors) of each operand
-    # strides along the stack, from vector to vector and along k of each operand, as the kernels take them
+    # strides along the stack, from vector to vector and along k of each operand, as the
+    # kernels take them
     distances: tuple[tuple[int, int, int], ...]
     # `k`, `pitch`: inner dimension, and the length of rows of residues
     k: int
@@ -524,7 +725,8 @@ class Layout:
     # `form`, `size_forms`: for the residues, and for the sizes of each operand
     form: Form
     size_forms: tuple[SizeForm, ...]
-    # `tiles`, `panels`: tiles of vectors that stay in registers, and panels of 16 vectors, of each operand
+    # `tiles`, `panels`: tiles of vectors that stay in registers, and panels of 16
+    # vectors, of each operand
     tiles: tuple[int, ...]
     panels: tuple[int, ...]
     steps: int  # tiles of residues along k; one where the vectors stay in registers
@@ -538,19 +740,23 @@ class Layout:
         return self.form.width
 
     def arguments(self, operands: tuple[Operand, ...]) -> tuple[Any, ...]:
-        """Both operands as real numbers with their strides, numbers of vectors, and k; one operand stands for both."""
+        """Both operands as real numbers with their strides, numbers of vectors, and k;
+        one operand stands for both.
+        """
         left, right = (real_view(operands[i][0]) for i in (0, -1))
         sides = left, *self.distances[0], right, *self.distances[-1]
         return *sides, self.shapes[0][1], self.shapes[-1][1], self.k
 
 
 def config_for(dtype: Any, k: int, *, sized: bool) -> Config:
-    """The tile that was quickest for square operands on an H200, between n = 512 and 16384.
+    """The tile that was quickest for square operands on an H200, between n = 512 and
+    16384.
 
-    Two vectors in the registers of a program as long as they are no longer than 2048, or real ones without sizes than
-    4096: 71 us instead of 81 for 15 moduli at n = 2048, with sizes 76 instead of 88, and a tenth less for other dtypes;
-    at n = 4096 between nothing and 7 % less, but with sizes 14 % more. Longer float64 vectors go in pieces of 512: 270
-    us instead of 290 at n = 4096, 4550 instead of 4721 at 16384.
+    Two vectors in the registers of a program as long as they are no longer than 2048,
+    or real ones without sizes than 4096: 71 us instead of 81 for 15 moduli at n = 2048,
+    with sizes 76 instead of 88, and a tenth less for other dtypes; at n = 4096 between
+    nothing and 7 % less, but with sizes 14 % more. Longer float64 vectors go in pieces
+    of 512: 270 us instead of 290 at n = 4096, 4550 instead of 4721 at 16384.
     """
     if k <= 1024:
         return Config()
@@ -560,51 +766,85 @@ def config_for(dtype: Any, k: int, *, sized: bool) -> Config:
 
 
 def warps_for(warps: int, num_words: int, *, dp4a: bool) -> int:
-    """Warps of a program that makes residues, where one that holds integers of two words has `warps`.
+    """Warps of a program that makes residues, where one that holds integers of two
+    words has `warps`.
 
-    Twice as many for more words, which are registers, or pairs of them in float64: three words of 32 integers leave
-    room for 8 warps on a multiprocessor, of 16 integers for 16.
+    Twice as many for more words, which are registers, or pairs of them in float64:
+    three words of 32 integers leave room for 8 warps on a multiprocessor, of 16
+    integers for 16.
     """
     return min(2 * warps, 32) if num_words * (1 if dp4a else 2) > 2 else warps
 
 
-def layout_of(operands: tuple[Operand, ...], config: Config | None = None, *, sized: bool = False) -> Layout:
+def layout_of(
+    operands: tuple[Operand, ...], config: Config | None = None, *, sized: bool = False
+) -> Layout:
     """How these operands are cut up, whether or not their sizes are asked for."""
     first, axis = operands[0]
     config = config or config_for(first.dtype, first.shape[axis], sized=sized)
-    facts = tuple((x.shape, x.stride(), axis, x.data_ptr() % 16 == 0) for x, axis in operands)
+    facts = tuple(
+        (x.shape, x.stride(), axis, x.data_ptr() % 16 == 0) for x, axis in operands
+    )
     return _layout(first.dtype, first.is_cuda, config, facts)
 
 
 @lru_cache(maxsize=1024)
-def _layout(dtype: Any, is_cuda: bool, config: Config, facts: tuple[Any, ...]) -> Layout:
+def _layout(
+    dtype: Any, is_cuda: bool, config: Config, facts: tuple[Any, ...]
+) -> Layout:
     width, block, panel = 2 if dtype.is_complex else 1, NORM_BLOCK.value, PANEL.value
     k = facts[0][0][facts[0][2]]
     shapes = tuple((shape[0], shape[3 - axis]) for shape, _, axis, _ in facts)
-    distances = [(stride[0] if shape[0] > 1 else 0, stride[3 - axis], stride[axis]) for shape, stride, axis, _ in facts]
+    distances = [
+        (stride[0] if shape[0] > 1 else 0, stride[3 - axis], stride[axis])
+        for shape, stride, axis, _ in facts
+    ]
     sides = [1 if k == 1 or e == 1 else 2 if v == 1 else 0 for _, v, e in distances]
     wide = 16 // _SIZES[dtype] if width == 1 else 1
     vectors = [
         wide if aligned and b % wide == 0 and (v if side == 1 else e) % wide == 0 else 1
         for (b, v, e), side, (*_, aligned) in zip(distances, sides, facts, strict=True)
     ]
-    vector = min([own for own, side in zip(vectors, sides, strict=True) if side == 1], default=wide)
-    vectors = [vector if side == 1 else own for own, side in zip(vectors, sides, strict=True)]
+    vector = min(
+        [own for own, side in zip(vectors, sides, strict=True) if side == 1],
+        default=wide,
+    )
+    vectors = [
+        vector if side == 1 else own for own, side in zip(vectors, sides, strict=True)
+    ]
     units = [vector if side == 1 else 1 for side in sides]
     blocks = min(config.blocks, 1 << (-(-k // block) - 1).bit_length())
     panels = tuple(batch * -(-count // panel) for batch, count in shapes)
     even = k % block == 0 and all(count % panel == 0 for _, count in shapes)
     return Layout(
         shapes=shapes,
-        distances=tuple((b // unit, v // unit, e) for (b, v, e), unit in zip(distances, units, strict=True)),
+        distances=tuple(
+            (b // unit, v // unit, e)
+            for (b, v, e), unit in zip(distances, units, strict=True)
+        ),
         k=k,
         pitch=-(-k // 128) * 128 if k >= _LONG else -(-k // 16) * 16,
-        form=Form(sides[0] == 1, sides[-1] == 1, k % (blocks * block) == 0, vector, width, config.vectors, blocks),
-        size_forms=tuple(SizeForm(side, even, own, width) for side, own in zip(sides, vectors, strict=True)),
+        form=Form(
+            sides[0] == 1,
+            sides[-1] == 1,
+            k % (blocks * block) == 0,
+            vector,
+            width,
+            config.vectors,
+            blocks,
+        ),
+        size_forms=tuple(
+            SizeForm(side, even, own, width)
+            for side, own in zip(sides, vectors, strict=True)
+        ),
         tiles=tuple(batch * -(-count // config.vectors) for batch, count in shapes),
         panels=panels,
         steps=-(-k // (blocks * block)),
-        ahead=min(max(config.ahead // (panel * k * width * _SIZES[dtype]), 1), sum(panels)),
-        warps=min(max(blocks * block * config.vectors * width // (32 * _ENTRIES), 1), 32),
+        ahead=min(
+            max(config.ahead // (panel * k * width * _SIZES[dtype]), 1), sum(panels)
+        ),
+        warps=min(
+            max(blocks * block * config.vectors * width // (32 * _ENTRIES), 1), 32
+        ),
         ptx=is_cuda and torch.version.hip is None,
     )

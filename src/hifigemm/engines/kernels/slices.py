@@ -1,13 +1,16 @@
-"""INT8 slices of both operands of a product on the device: numerics.slicing as schemes.ozaki1 uses it.
+"""INT8 slices of both operands of a product on the device: numerics.slicing as
+schemes.ozaki1 uses it.
 
-Slices lie with k innermost, those of a vector one after the other: (batch, vectors, count, k_pitch), zeros beyond k, in
-order on the left and in reverse order on the right, so that the pairs p + q = s of a diagonal are two contiguous planes
-of s + 1 slices. One launch makes the slices of both operands, and reads them once; see vector_tiles.py. One more before
-it clears what the programs of vectors longer than a tile exchange.
+Slices lie with k innermost, those of a vector one after the other: (batch, vectors,
+count, k_pitch), zeros beyond k, in order on the left and in reverse order on the right,
+so that the pairs p + q = s of a diagonal are two contiguous planes of s + 1 slices. One
+launch makes the slices of both operands, and reads them once; see vector_tiles.py. One
+more before it clears what the programs of vectors longer than a tile exchange.
 
-Entries are scaled to y = 2**-g x, g the exponent of the first slice's grid, and then each slice is an integer next to
-y, and what is left of y times 2**beta goes on. All of it is exact in the format of the operand: what underflows lies
-further below the first slice than float32 or float64 reach, and never gets to a slice.
+Entries are scaled to y = 2**-g x, g the exponent of the first slice's grid, and then
+each slice is an integer next to y, and what is left of y times 2**beta goes on. All of
+it is exact in the format of the operand: what underflows lies further below the first
+slice than float32 or float64 reach, and never gets to a slice.
 """
 
 # Kernels are untyped.
@@ -24,7 +27,12 @@ import torch
 import triton
 import triton.language as tl
 
-from hifigemm.engines.kernels.common import ROUND_DOUBLE, ROUND_SINGLE, power_of_two, power_of_two_single
+from hifigemm.engines.kernels.common import (
+    ROUND_DOUBLE,
+    ROUND_SINGLE,
+    power_of_two,
+    power_of_two_single,
+)
 from hifigemm.engines.kernels.launch import Launch, empty
 from hifigemm.engines.kernels.tiles import VECTOR_ENTRIES
 from hifigemm.engines.kernels.vector_tiles import (
@@ -50,8 +58,10 @@ class _Form:
     single: bool  # entries are float32, else float64
     count: int  # number of slices
     beta: int  # bits of a slice
-    limit: float  # remainders from here on belong to the next integer; 1 for digits to nearest
-    # fraction bits of an entry from which on the grid is one coarser; more than there are for digits to nearest
+    # remainders from here on belong to the next integer; 1 for digits to nearest
+    limit: float
+    # fraction bits of an entry from which on the grid is one coarser; more than there
+    # are for digits to nearest
     top: int
     reverse: bool  # the last slice stands first
     tile: VectorTile
@@ -59,13 +69,20 @@ class _Form:
 
 @triton.jit
 def _grid(size, FORM: tl.constexpr):
-    """Exponent of the first slice's grid for a vector with these bits of its largest magnitude."""
+    """Exponent of the first slice's grid for a vector with these bits of its largest
+    magnitude.
+    """
     STORED: tl.constexpr = 23 if FORM.single else 52
     normal = size >= (1 << STORED)
-    # A subnormal number becomes a normal one as the integer that it is a multiple of the smallest one by.
-    whole = size.to(tl.float32 if FORM.single else tl.float64).to(size.dtype, bitcast=True)
+    # A subnormal number becomes a normal one as the integer that it is a multiple of
+    # the smallest one by.
+    whole = size.to(tl.float32 if FORM.single else tl.float64).to(
+        size.dtype, bitcast=True
+    )
     bits = tl.where(normal, size, whole)
-    e = (bits >> STORED).to(tl.int32) - tl.where(normal, 126 if FORM.single else 1022, 275 if FORM.single else 2096)
+    e = (bits >> STORED).to(tl.int32) - tl.where(
+        normal, 126 if FORM.single else 1022, 275 if FORM.single else 2096
+    )
     e += ((bits & ((1 << STORED) - 1)) >= FORM.top).to(tl.int32)
     return tl.where(size == 0, 0, e) - (FORM.beta - 1)
 
@@ -83,7 +100,9 @@ def _scaled(x, g, FORM: tl.constexpr):
 
 @triton.jit
 def _digit(y, FORM: tl.constexpr):
-    """The slice of y as INT8, which wraps from h to -h, and what the integer nearest to y leaves."""
+    """The slice of y as INT8, which wraps from h to -h, and what the integer nearest to
+    y leaves.
+    """
     ROUND: tl.constexpr = ROUND_SINGLE if FORM.single else ROUND_DOUBLE
     raised = y + ROUND
     rest = y - (raised - ROUND)
@@ -107,7 +126,9 @@ def _slice_tile(operand, counts, program, k, pitch, FORM: tl.constexpr):
         finite = size < (0x7F800000 if FORM.single else 0x7FF0000000000000)
         g = tl.where(finite, _grid(size, FORM), 0)
         if chunk == 0:
-            tl.store(operand.exponents + row, tl.where(finite, g, NOT_FINITE), mask=exists)
+            tl.store(
+                operand.exponents + row, tl.where(finite, g, NOT_FINITE), mask=exists
+            )
         y = _scaled(tl.where(finite[:, None], value, 0.0), g[:, None], FORM)
         COUNT: tl.constexpr = FORM.count
         to = operand.planes + (row * pitch * COUNT)[:, None] + h[None, :]
@@ -123,15 +144,35 @@ def _slice_tile(operand, counts, program, k, pitch, FORM: tl.constexpr):
 
 @triton.jit(do_not_specialize=COUNTS)
 def slice_kernel(
-    left, left_vectors, left_total, left_chunks, right, right_vectors, right_total, right_chunks, programs,
-    k, pitch, LEFT: tl.constexpr, RIGHT: tl.constexpr,
-):  # fmt: skip
+    left,
+    left_vectors,
+    left_total,
+    left_chunks,
+    right,
+    right_vectors,
+    right_total,
+    right_chunks,
+    programs,
+    k,
+    pitch,
+    LEFT: tl.constexpr,
+    RIGHT: tl.constexpr,
+):
     """Tiles of the left operand, then of the right one."""
     program = tl.program_id(0)
     if program < programs:
-        _slice_tile(left, (left_vectors, left_total, left_chunks), program, k, pitch, LEFT)
+        _slice_tile(
+            left, (left_vectors, left_total, left_chunks), program, k, pitch, LEFT
+        )
     else:
-        _slice_tile(right, (right_vectors, right_total, right_chunks), program - programs, k, pitch, RIGHT)
+        _slice_tile(
+            right,
+            (right_vectors, right_total, right_chunks),
+            program - programs,
+            k,
+            pitch,
+            RIGHT,
+        )
 
 
 _slice: Any = Launch(slice_kernel)
@@ -142,7 +183,8 @@ class Slices:
     """The slices of an operand."""
 
     planes: torch.Tensor  # int8 tensor, shape (batch or 1, vectors, count, k_pitch)
-    # int32 tensor, shape (batch or 1, vectors): 2**exponent is the unit of the first slice of a row or column;
+    # int32 tensor, shape (batch or 1, vectors): 2**exponent is the unit of the first
+    # slice of a row or column;
     # `NOT_FINITE` where it holds an Inf or NaN
     exponents: torch.Tensor
     beta: int  # bits of a slice
@@ -153,16 +195,19 @@ def k_pitch(k: int) -> int:
     return max(PITCH, -(-k // PITCH) * PITCH)
 
 
-def slice_operands(operands: Sequence[tuple[torch.Tensor, int]], count: int, beta: int) -> list[Slices]:
+def slice_operands(
+    operands: Sequence[tuple[torch.Tensor, int]], count: int, beta: int
+) -> list[Slices]:
     """Slices of one or two operands, with the bits of `numerics.slicing.slice_vectors`.
 
-    Slices of eight bits have digits in two's complement, shorter ones digits to nearest.
+    Slices of eight bits have digits in two's complement, shorter ones digits to
+    nearest.
 
     Parameters
     ----------
     operands : pairs (tensor, axis)
-        float32 or float64 tensors of three dimensions and any strides on the current device, and the axis of k: 2 for a
-        left operand, 1 for a right one.
+        float32 or float64 tensors of three dimensions and any strides on the current
+        device, and the axis of k: 2 for a left operand, 1 for a right one.
     count : int
         Number of slices, at most twelve.
     beta : int
@@ -173,9 +218,17 @@ def slice_operands(operands: Sequence[tuple[torch.Tensor, int]], count: int, bet
     list of Slices, one an operand
     """
     if not 1 <= beta <= 8 or not 1 <= count <= 12:
-        raise ValueError(f"{count} slices of {beta} bits: expected 1 .. 12 slices of 1 .. 8 bits")
+        raise ValueError(
+            f"{count} slices of {beta} bits: expected 1 .. 12 slices of 1 .. 8 bits"
+        )
     sides = [
-        side_of(x, axis, k_pitch(x.shape[axis]), VECTOR_ENTRIES[f"{str(x.dtype)[6:]} slices"]) for x, axis in operands
+        side_of(
+            x,
+            axis,
+            k_pitch(x.shape[axis]),
+            VECTOR_ENTRIES[f"{str(x.dtype)[6:]} slices"],
+        )
+        for x, axis in operands
     ]
     k, like = sides[0].k, operands[0][0]
     if any(side.k != k for side in sides) or len({x.dtype for x, _ in operands}) > 1:
@@ -189,12 +242,23 @@ def slice_operands(operands: Sequence[tuple[torch.Tensor, int]], count: int, bet
         made.append(Slices(planes, exponents, beta))
         tensors.append((x, planes, exponents, None))
         forms.append(_form_of(x.dtype, count, beta, axis == 1, side.tile))
-    launch_both(_slice, sides, tensors, forms, _MAGNITUDES[like.dtype], k, k_pitch(k), enable_fp_fusion=False)
+    launch_both(
+        _slice,
+        sides,
+        tensors,
+        forms,
+        _MAGNITUDES[like.dtype],
+        k,
+        k_pitch(k),
+        enable_fp_fusion=False,
+    )
     return made
 
 
 @lru_cache(maxsize=1024)
-def _form_of(dtype: torch.dtype, count: int, beta: int, reverse: bool, tile: VectorTile) -> _Form:
+def _form_of(
+    dtype: torch.dtype, count: int, beta: int, reverse: bool, tile: VectorTile
+) -> _Form:
     bits, two = _SIGNIFICAND[dtype], beta == 8
     limit = digit_limit(beta, bits) if two else 1.0
     return _Form(

@@ -1,9 +1,11 @@
-"""Inf and NaN where IEEE arithmetic in any order puts them: numerics.special.fill_nonfinite.
+"""Inf and NaN where IEEE arithmetic in any order puts them:
+numerics.special.fill_nonfinite.
 
-Kernels fill the entries of vectors that hold an Inf or NaN. Complex products of a library are put right afterwards: it
-multiplies the sum by a complex alpha of 1 at last, and 0 times an infinite imaginary part makes a NaN of the real one.
-Where a component of such a product is not finite, its pattern is worked out again from the operands. What a sum of
-finite terms that overflows does to both components stays.
+Kernels fill the entries of vectors that hold an Inf or NaN. Complex products of a
+library are put right afterwards: it multiplies the sum by a complex alpha of 1 at last,
+and 0 times an infinite imaginary part makes a NaN of the real one. Where a component of
+such a product is not finite, its pattern is worked out again from the operands. What a
+sum of finite terms that overflows does to both components stays.
 """
 
 # Kernels are untyped.
@@ -17,15 +19,23 @@ import torch
 import triton
 import triton.language as tl
 
-from hifigemm.engines.kernels.common import NO_PREDICATE, Predicate, holds, sign_of_finite
+from hifigemm.engines.kernels.common import (
+    NO_PREDICATE,
+    Predicate,
+    holds,
+    sign_of_finite,
+)
 from hifigemm.engines.kernels.launch import Launch, operand_arguments, real_view
 
 _BLOCK = 512
 
 
 @triton.jit
-def nonfinite_product(row, columns, k, row_step, column_step, inside, WIDTH: tl.constexpr):
-    """sum_h S(a_h) S(b_hj), S the sign of a finite entry and the entry itself otherwise; float64.
+def nonfinite_product(
+    row, columns, k, row_step, column_step, inside, WIDTH: tl.constexpr
+):
+    """sum_h S(a_h) S(b_hj), S the sign of a finite entry and the entry itself
+    otherwise; float64.
 
     For complex entries (WIDTH = 2) re and im side by side, with S of each component.
     """
@@ -34,11 +44,17 @@ def nonfinite_product(row, columns, k, row_step, column_step, inside, WIDTH: tl.
     for h in range(k):
         at = tl.cast(h, tl.int64) * WIDTH
         a = sign_of_finite(tl.load(row + at * row_step).to(tl.float64))
-        b = sign_of_finite(tl.load(columns + at * column_step, mask=inside, other=0.0).to(tl.float64))
+        b = sign_of_finite(
+            tl.load(columns + at * column_step, mask=inside, other=0.0).to(tl.float64)
+        )
         total += a * b
         if WIDTH == 2:
             a_im = sign_of_finite(tl.load(row + at * row_step + 1).to(tl.float64))
-            b_im = sign_of_finite(tl.load(columns + at * column_step + 1, mask=inside, other=0.0).to(tl.float64))
+            b_im = sign_of_finite(
+                tl.load(columns + at * column_step + 1, mask=inside, other=0.0).to(
+                    tl.float64
+                )
+            )
             total -= a_im * b_im
             other += a * b_im + a_im * b
     if WIDTH == 2:
@@ -48,12 +64,29 @@ def nonfinite_product(row, columns, k, row_step, column_step, inside, WIDTH: tl.
 
 @triton.jit(do_not_specialize=["least", "most"])
 def _restore_kernel(
-    c, c_batch, c_row, c_col,
-    left, left_batch, left_row, left_k, right, right_batch, right_k, right_col,
-    entries, columns, k, predicate, least, most,
-    FLAT: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """`entries` of each matrix of the stack, rows of `columns`; with FLAT they follow each other in memory.
+    c,
+    c_batch,
+    c_row,
+    c_col,
+    left,
+    left_batch,
+    left_row,
+    left_k,
+    right,
+    right_batch,
+    right_k,
+    right_col,
+    entries,
+    columns,
+    k,
+    predicate,
+    least,
+    most,
+    FLAT: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """`entries` of each matrix of the stack, rows of `columns`; with FLAT they follow
+    each other in memory.
 
     Nothing where the predicate does not hold.
     """
@@ -75,29 +108,52 @@ def _restore_kernel(
         at = tl.minimum(at, entries - 1)
         i, j = at // columns, at % columns
         place = c + 2 * (z * c_batch + i * c_row + j * c_col)
-        re, im = tl.load(place, mask=inside, other=0.0), tl.load(place + 1, mask=inside, other=0.0)
+        re, im = (
+            tl.load(place, mask=inside, other=0.0),
+            tl.load(place + 1, mask=inside, other=0.0),
+        )
         found = (tl.abs(re) < float("inf")) & (tl.abs(im) < float("inf"))
         if tl.max(found.to(tl.int32) ^ 1) > 0:
-            row, column = left + 2 * (z * left_batch + i * left_row), right + 2 * (z * right_batch + j * right_col)
-            pattern, other = tl.split(nonfinite_product(row, column, k, left_k, right_k, inside, 2))
-            # A component without an infinite term has overflowed, or its neighbour has; it stays as the library has it.
-            tl.store(place, pattern.to(re.dtype), mask=inside & ((tl.abs(pattern) < float("inf")) == 0))
-            tl.store(place + 1, other.to(im.dtype), mask=inside & ((tl.abs(other) < float("inf")) == 0))
+            row, column = (
+                left + 2 * (z * left_batch + i * left_row),
+                right + 2 * (z * right_batch + j * right_col),
+            )
+            pattern, other = tl.split(
+                nonfinite_product(row, column, k, left_k, right_k, inside, 2)
+            )
+            # A component without an infinite term has overflowed, or its neighbour has;
+            # it stays as the library has it.
+            tl.store(
+                place,
+                pattern.to(re.dtype),
+                mask=inside & ((tl.abs(pattern) < float("inf")) == 0),
+            )
+            tl.store(
+                place + 1,
+                other.to(im.dtype),
+                mask=inside & ((tl.abs(other) < float("inf")) == 0),
+            )
 
 
 _launch: Any = Launch(_restore_kernel)
 
 
 def restore_special_values(
-    a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, *, predicate: Predicate | None = None
+    a: torch.Tensor,
+    b: torch.Tensor,
+    c: torch.Tensor,
+    *,
+    predicate: Predicate | None = None,
 ) -> None:
-    """The pattern of Inf and NaN of A B in C, a library's product of them, on torch's current stream.
+    """The pattern of Inf and NaN of A B in C, a library's product of them, on torch's
+    current stream.
 
     Parameters
     ----------
     a, b : complex tensors (batch or 1, m, k) and (batch or 1, k, n), any strides
     c : complex tensor (batch, m, n), any strides
-        Only components that are Inf or NaN in any order of summation are written. What overflowed stays.
+        Only components that are Inf or NaN in any order of summation are written. What
+        overflowed stays.
     predicate : (int64 tensor of one entry, least, most), optional
         Decides on the device: C stays as it is unless least <= predicate <= most.
     """

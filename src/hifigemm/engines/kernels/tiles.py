@@ -1,7 +1,9 @@
-"""Tiles of the product kernels: the one table of which kernel takes which block, and the choice from it.
+"""Tiles of the product kernels: the one table of which kernel takes which block, and
+the choice from it.
 
-Tiles never change a bit of a result, only its time. `tile_for` is arithmetic: the number of waves over the SMs times
-the area of a tile over the rate of its kernel. `hifigemm info` prints what large products take.
+Tiles never change a bit of a result, only its time. `tile_for` is arithmetic: the
+number of waves over the SMs times the area of a tile over the rate of its kernel.
+`hifigemm info` prints what large products take.
 """
 
 from __future__ import annotations
@@ -17,7 +19,9 @@ KERNELS = ("hopper", "triton")
 
 @dataclass(frozen=True)
 class Tile:
-    """What runs: one of the `KERNELS`, its block, pipeline stages, warps, and rows of tiles in a group."""
+    """What runs: one of the `KERNELS`, its block, pipeline stages, warps, and rows of
+    tiles in a group.
+    """
 
     kernel: str
     block_m: int
@@ -43,9 +47,15 @@ class Tile:
 
     @property
     def shared(self) -> int:
-        """Bytes of shared memory of INT8 products: the stages and the tile of C, which share them in "triton"."""
+        """Bytes of shared memory of INT8 products: the stages and the tile of C, which
+        share them in "triton".
+        """
         stages = self.stages * self.stage
-        return max(stages, self.area) if self.kernel == "triton" else stages + self.area + 512
+        return (
+            max(stages, self.area)
+            if self.kernel == "triton"
+            else stages + self.area + 512
+        )
 
     @property
     def registers(self) -> int:
@@ -75,41 +85,51 @@ TILES: dict[str, dict[Tile, float]] = {
         Tile("triton", 32, 32, 64, 3, 2): 0.2,
     },
 }
-"""Tiles by family, with their rates. Residues, and slices: 128x256x128 of "hopper" is the unit, 1450 TOP/s sustained on
-an H200 at n = 4096 with 14 moduli. Words, in stages of any block of k, as many as fit and no more than here: 128x128
-makes 220 TFLOP/s with two FP16 words an operand on an H200 at 700 W (n = 4096 and 8192, words at hand). All other rates
-are estimates."""
+"""Tiles by family, with their rates. Residues, and slices: 128x256x128 of "hopper" is
+the unit, 1450 TOP/s sustained on an H200 at n = 4096 with 14 moduli. Words, in stages
+of any block of k, as many as fit and no more than here: 128x128 makes 220 TFLOP/s with
+two FP16 words an operand on an H200 at 700 W (n = 4096 and 8192, words at hand). All
+other rates are estimates.
+"""
 _KNOWN = {
     ("NVIDIA H200", "1024 1024 1024 x 1 fp16 words by 64"): Tile("hopper", 128, 64, 64, 4, 4),
     ("NVIDIA H200", "2048 2048 2048 x 1 fp16 words by 64"): Tile("hopper", 128, 128, 64, 3, 4),
     ("NVIDIA H200", "4096 4096 4096 x 1 fp16 words by 64"): Tile("hopper", 128, 128, 64, 3, 4),
     ("NVIDIA H200", "8192 8192 8192 x 1 fp16 words by 64"): Tile("hopper", 128, 128, 64, 3, 4),
 }
-"""Tiles by GPU and `ProductShape.kind`, as `hifigemm bench --search --dtype float32` prints them. Captured in graphs
-they make 98, 158, 185 and 202 TFLOP/s at n = 1024 to 8192, the making of the words included (700 W)."""
+"""Tiles by GPU and `ProductShape.kind`, as `hifigemm bench --search --dtype float32`
+prints them. Captured in graphs they make 98, 158, 185 and 202 TFLOP/s at n = 1024 to
+8192, the making of the words included (700 W).
+"""
 NATIVE = {
     "fp32": Tile("triton", 64, 64, 16, 2, 4),
     "fp64": Tile("triton", 64, 64, 16, 4, 2),
     "fp64, edges": Tile("triton", 64, 64, 16, 4, 4),
     "fp64, complex": Tile("triton", 64, 32, 16, 3, 4),
 }
-"""Of products in FP32 and FP64. Two warps and four stages reach 53 TFLOP/s on an H100 at n = 4096, cuBLAS 56; four
-warps and two stages reach 34. The registers of two warps do not hold masks, or the addresses of both components, beside
-the sums."""
+"""Of products in FP32 and FP64. Two warps and four stages reach 53 TFLOP/s on an H100
+at n = 4096, cuBLAS 56; four warps and two stages reach 34. The registers of two warps
+do not hold masks, or the addresses of both components, beside the sums.
+"""
 VECTOR_ENTRIES = {"fp16": 8192, "bf16": 4096, "tf32": 4096, "float32 slices": 8192, "float64 slices": 4096}
-"""Of a tile of vectors that is cut to words or slices: 64 or 32 in each thread, so that four programs share the
-registers of a multiprocessor."""
+"""Of a tile of vectors that is cut to words or slices: 64 or 32 in each thread, so that
+four programs share the registers of a multiprocessor.
+"""
 # fmt: on
 
 _WIDTH = {"fp16": 2, "bf16": 2, "tf32": 4}
 _GROUPS = (4, 8, 16)
 _FAR = 1.5
-"""Times the least predicted time from which a search does not try a tile: each takes seconds to compile."""
+"""Times the least predicted time from which a search does not try a tile: each takes
+seconds to compile.
+"""
 
 
 @dataclass(frozen=True)
 class ProductShape:
-    """What is asked: `planes` independent products of (m, k) and (k, n); for words their format and the block of k."""
+    """What is asked: `planes` independent products of (m, k) and (k, n); for words
+    their format and the block of k.
+    """
 
     m: int
     n: int
@@ -121,14 +141,20 @@ class ProductShape:
 
     @property
     def kind(self) -> str:
-        """Class of shapes that share a tile: m, n, k up to the next power of two, and the number of planes."""
-        m, n, k = (1 << (x - 1).bit_length() if x > 1 else 1 for x in (self.m, self.n, self.k))
+        """Class of shapes that share a tile: m, n, k up to the next power of two, and
+        the number of planes.
+        """
+        m, n, k = (
+            1 << (x - 1).bit_length() if x > 1 else 1 for x in (self.m, self.n, self.k)
+        )
         return f"{m} {n} {k} x {self.planes} {self.fmt} {self.family} by {self.block}"
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """What the choice depends on; shared memory in bytes. The capability (0, 0) stands for anything but NVIDIA."""
+    """What the choice depends on; shared memory in bytes. The capability (0, 0) stands
+    for anything but NVIDIA.
+    """
 
     name: str
     capability: tuple[int, int]
@@ -137,33 +163,50 @@ class Gpu:
     shared_per_sm: int
 
 
-def fits(tile: Tile, gpu: Gpu, family: str = "residues", fmt: str = "", block: int = 0) -> bool:
+def fits(
+    tile: Tile, gpu: Gpu, family: str = "residues", fmt: str = "", block: int = 0
+) -> bool:
     """Whether a GPU runs a tile: its kernel, shared memory, registers."""
     if tile.kernel == "hopper" and gpu.capability != (9, 0):
         return False
     if family == "residues":
         # Before Hopper the operands of a product pass through registers too.
         k_registers = 0 if gpu.capability >= (9, 0) else 0.5
-        return tile.shared <= gpu.shared_per_block and tile.registers + k_registers * tile.block_k <= 255
+        return (
+            tile.shared <= gpu.shared_per_block
+            and tile.registers + k_registers * tile.block_k <= 255
+        )
     # The plain kernel of words holds S, P and D.
     registers = {9: 192, 10: 128}.get(gpu.capability[0], 96)
     holds = tile.kernel == "hopper" or 3 * tile.area <= 32 * tile.warps * registers
     known = _entry(tile) in TILES["words"] and tile.group > 0
-    return known and holds and tile.block_k == block and 2 <= tile.stages <= _stages(tile, fmt, gpu)
+    return (
+        known
+        and holds
+        and tile.block_k == block
+        and 2 <= tile.stages <= _stages(tile, fmt, gpu)
+    )
 
 
 def _entry(tile: Tile) -> Tile:
     """The tile of the table that a tile of words comes from."""
-    return replace(tile, block_k=64, stages=8 if tile.kernel == "hopper" else 3, group=8)
+    return replace(
+        tile, block_k=64, stages=8 if tile.kernel == "hopper" else 3, group=8
+    )
 
 
 def _stages(tile: Tile, fmt: str, gpu: Gpu) -> int:
     """Stages that fit, for two words an operand."""
-    return min(_entry(tile).stages, (gpu.shared_per_block - 1024) // (2 * tile.stage * _WIDTH[fmt]))
+    return min(
+        _entry(tile).stages,
+        (gpu.shared_per_block - 1024) // (2 * tile.stage * _WIDTH[fmt]),
+    )
 
 
 @lru_cache
-def _rates(gpu: Gpu, kernels: tuple[str, ...], family: str, fmt: str, block: int) -> dict[Tile, float]:
+def _rates(
+    gpu: Gpu, kernels: tuple[str, ...], family: str, fmt: str, block: int
+) -> dict[Tile, float]:
     """The tiles that fit, with their rates."""
     found = {}
     for tile, rate in TILES[family].items():
@@ -177,7 +220,11 @@ def _rates(gpu: Gpu, kernels: tuple[str, ...], family: str, fmt: str, block: int
 
 
 def valid_tiles(
-    gpu: Gpu, kernels: tuple[str, ...] = KERNELS, family: str = "residues", fmt: str = "", block: int = 0
+    gpu: Gpu,
+    kernels: tuple[str, ...] = KERNELS,
+    family: str = "residues",
+    fmt: str = "",
+    block: int = 0,
 ) -> list[Tile]:
     """The tiles of some kernels that fit the shared memory and registers of a GPU."""
     return list(_rates(gpu, kernels, family, fmt, block))
@@ -196,8 +243,12 @@ def _count(tile: Tile, shape: ProductShape) -> int:
     return -(-shape.m // tile.block_m) * -(-shape.n // tile.block_n) * shape.planes
 
 
-def tiles_along(m: int, n: int, block_m: int, block_n: int, *, triangle: bool) -> tuple[int, int]:
-    """Rows and columns of tiles of a plane; of the folded rectangle of `common.tiles_of` for a triangle."""
+def tiles_along(
+    m: int, n: int, block_m: int, block_n: int, *, triangle: bool
+) -> tuple[int, int]:
+    """Rows and columns of tiles of a plane; of the folded rectangle of
+    `common.tiles_of` for a triangle.
+    """
     if not triangle:
         return -(-m // block_m), -(-n // block_n)
     square = max(block_m, block_n)
@@ -212,12 +263,16 @@ def waves(tile: Tile, shape: ProductShape, num_sms: int) -> int:
 
 
 def grid_size(tile: Tile, shape: ProductShape, gpu: Gpu) -> int:
-    """Programs of a persistent launch: what the GPU holds at a time, or one for each tile where those are fewer."""
+    """Programs of a persistent launch: what the GPU holds at a time, or one for each
+    tile where those are fewer.
+    """
     return min(_count(tile, shape), gpu.num_sms * _resident(tile, gpu))
 
 
 def _cost(tile: Tile, shape: ProductShape, gpu: Gpu, rate: float) -> float:
-    """Time in units of one column of one row on one SM at the full rate; resident blocks share an SM."""
+    """Time in units of one column of one row on one SM at the full rate; resident
+    blocks share an SM.
+    """
     resident = _resident(tile, gpu) if shape.family == "residues" else 1
     full, rest = divmod(_count(tile, shape), gpu.num_sms * resident)
     return (full * resident + -(-rest // gpu.num_sms)) * tile.area / rate
@@ -225,7 +280,9 @@ def _cost(tile: Tile, shape: ProductShape, gpu: Gpu, rate: float) -> float:
 
 @lru_cache(maxsize=4096)
 def tile_for(shape: ProductShape, gpu: Gpu, kernels: tuple[str, ...] = KERNELS) -> Tile:
-    """The tile that is known, else that of some kernels with the least predicted time, the larger area among equals."""
+    """The tile that is known, else that of some kernels with the least predicted time,
+    the larger area among equals.
+    """
     kind = shape.family, shape.fmt, shape.block
     known = _KNOWN.get((gpu.name, shape.kind))
     if known is not None and known.kernel in kernels and fits(known, gpu, *kind):
@@ -233,16 +290,22 @@ def tile_for(shape: ProductShape, gpu: Gpu, kernels: tuple[str, ...] = KERNELS) 
     rates = _rates(gpu, kernels, *kind)
     if not rates:
         raise ValueError(f"no tile fits {gpu}")
-    return min(rates, key=lambda tile: (_cost(tile, shape, gpu, rates[tile]), -tile.area))
+    return min(
+        rates, key=lambda tile: (_cost(tile, shape, gpu, rates[tile]), -tile.area)
+    )
 
 
 def candidates(shape: ProductShape, gpu: Gpu) -> list[Tile]:
-    """What a search for words tries: tiles not predicted far behind, with all stages and with one less, in groups.
+    """What a search for words tries: tiles not predicted far behind, with all stages
+    and with one less, in groups.
 
     Of the groups that hold all rows of tiles, the least is enough.
     """
     kind = shape.family, shape.fmt, shape.block
-    costs = {tile: _cost(tile, shape, gpu, rate) for tile, rate in _rates(gpu, KERNELS, *kind).items()}
+    costs = {
+        tile: _cost(tile, shape, gpu, rate)
+        for tile, rate in _rates(gpu, KERNELS, *kind).items()
+    }
     tried = {
         replace(tile, stages=tile.stages - less, group=group)
         for tile, cost in costs.items()
@@ -256,8 +319,13 @@ def candidates(shape: ProductShape, gpu: Gpu) -> list[Tile]:
 
 def summary(gpu: Gpu) -> list[str]:
     """The tiles of large products, a line for each family."""
-    kinds = {family: (family, "", 0) for family in TILES} | {"words": ("words", "fp16", 64)}
-    return [f"{name}: {tile_for(ProductShape(8192, 8192, 8192, 1, *kind), gpu)}" for name, kind in kinds.items()]
+    kinds = {family: (family, "", 0) for family in TILES} | {
+        "words": ("words", "fp16", 64)
+    }
+    return [
+        f"{name}: {tile_for(ProductShape(8192, 8192, 8192, 1, *kind), gpu)}"
+        for name, kind in kinds.items()
+    ]
 
 
 @lru_cache
@@ -271,12 +339,16 @@ def gpu_of(device: Any) -> Gpu:
     shared = int(getattr(found, "shared_memory_per_block_optin", 1 << 16))
     capability = (0, 0) if torch.version.hip else (int(found.major), int(found.minor))
     per_sm = int(getattr(found, "shared_memory_per_multiprocessor", shared))
-    return Gpu(str(found.name), capability, int(found.multi_processor_count), shared, per_sm)
+    return Gpu(
+        str(found.name), capability, int(found.multi_processor_count), shared, per_sm
+    )
 
 
 @lru_cache
 def hopper_module(name: str, device: Any) -> Any:
-    """A module of kernels in Gluon where the GPU is a Hopper and this Triton's Gluon is known, else None."""
+    """A module of kernels in Gluon where the GPU is a Hopper and this Triton's Gluon is
+    known, else None.
+    """
     from hifigemm.engines.kernels.launch import knows_gluon
 
     if gpu_of(device).capability != (9, 0) or not knows_gluon():

@@ -1,12 +1,14 @@
-"""Exponents, norms, sums of magnitudes and lowest bits of vectors: numerics.scaling.vector_sizes and norm_scale.
+"""Exponents, norms, sums of magnitudes and lowest bits of vectors:
+numerics.scaling.vector_sizes and norm_scale.
 
-A vector is a row of A or a column of B. Every sum is one of integers below 2**53, so neither tiles nor the order of
-programs show in any bit.
+A vector is a row of A or a column of B. Every sum is one of integers below 2**53, so
+neither tiles nor the order of programs show in any bit.
 
-Tiles have four axes: K (within a piece), VECTOR, PIECE (of a block of k) and BLOCK (of k). Triton lets the threads of a
-program follow the axes in the order of their contiguity. Strides that are known at run time leave nothing but ties,
-which Triton 3.6 breaks in favour of the first axis and later versions in favour of the last one. So the place of an
-axis depends on the version, and threads follow K first, then VECTOR.
+Tiles have four axes: K (within a piece), VECTOR, PIECE (of a block of k) and BLOCK (of
+k). Triton lets the threads of a program follow the axes in the order of their
+contiguity. Strides that are known at run time leave nothing but ties, which Triton 3.6
+breaks in favour of the first axis and later versions in favour of the last one. So the
+place of an axis depends on the version, and threads follow K first, then VECTOR.
 """
 
 # mypy: disable-error-code="assignment, no-untyped-def"
@@ -36,11 +38,15 @@ NORM_BITS = tl.constexpr(15)
 PANEL = tl.constexpr(16)
 """Vectors that are looked at together."""
 SUM_BIT = tl.constexpr(40)
-"""Where the sum of magnitudes begins in a word whose low bits hold the sum of squares."""
+"""Where the sum of magnitudes begins in a word whose low bits hold the sum of
+squares.
+"""
 SUM_MASK = tl.constexpr(2**40 - 1)
 """The sum of squares in such a word."""
 FULL = tl.constexpr(2**39)
-"""The largest sum of squares: 512 components, a complex entry has two, of magnitude 2**15."""
+"""The largest sum of squares: 512 components, a complex entry has two, of magnitude
+2**15.
+"""
 INFINITE = tl.constexpr(1025)
 """Exponent of Inf and NaN, one more than that of the largest float64."""
 ABSOLUTE = tl.constexpr(0x7FFFFFFFFFFFFFFF)
@@ -63,8 +69,10 @@ _TWO_TO_52 = tl.constexpr(2.0**52)
 class SizeForm:
     """What is known of an operand whose sizes are taken when the kernel is compiled."""
 
-    # 1: the entries of a vector lie side by side, and the other strides count in units of `vector`. 2: those of
-    # neighbouring vectors do, and the other strides are multiples of `vector`. 0: neither
+    # 1: the entries of a vector lie side by side, and the other strides count in units
+    # of `vector`. 2: those of
+    # neighbouring vectors do, and the other strides are multiples of `vector`. 0:
+    # neither
     side: int
     even: bool  # k is a multiple of 256, and the number of vectors one of 16
     vector: int  # entries that may be loaded at a time
@@ -72,7 +80,9 @@ class SizeForm:
 
     @property
     def piece(self) -> int:
-        """Entries along k that the threads share: a thread has few of a piece, but some of every piece."""
+        """Entries along k that the threads share: a thread has few of a piece, but some
+        of every piece.
+        """
         return (32, 32 * self.vector, PANEL.value * self.vector)[self.side]
 
 
@@ -97,17 +107,22 @@ def low_word(x):
 
 @triton.jit
 def exponent_of(bits):
-    """Smallest e with x < 2**e from the bits of x >= 0; INFINITE for Inf and NaN, below -1074 for zero."""
+    """Smallest e with x < 2**e from the bits of x >= 0; INFINITE for Inf and NaN, below
+    -1074 for zero.
+    """
     raised = bits.to(tl.float64, bitcast=True) * _TWO_TO_100
     length = (raised.to(tl.int64, bitcast=True) >> 52).to(tl.int32)
     biased = (bits >> 52).to(tl.int32)
-    # The bias is 1023, and 1 <= x / 2**(e - 1) < 2. A number whose biased exponent is 0 is subnormal.
+    # The bias is 1023, and 1 <= x / 2**(e - 1) < 2. A number whose biased exponent is 0
+    # is subnormal.
     return tl.where(biased > 0, biased - 1022, length - 1022 - 100)
 
 
 @triton.jit
 def place(index, tiles_a, num_a, num_b, VECTORS: tl.constexpr):
-    """Whether a tile belongs to A, its matrix of the stack, its first vector, and how many there are."""
+    """Whether a tile belongs to A, its matrix of the stack, its first vector, and how
+    many there are.
+    """
     first = index < tiles_a
     count = tl.where(first, num_a, num_b)
     own = tl.where(first, index, index - tiles_a)
@@ -117,7 +132,9 @@ def place(index, tiles_a, num_a, num_b, VECTORS: tl.constexpr):
 
 @triton.jit
 def exponent_factors(e, BITS: tl.constexpr):
-    """Two float64 whose product is 2**(BITS - e), which is none itself for the exponents of tiny entries."""
+    """Two float64 whose product is 2**(BITS - e), which is none itself for the
+    exponents of tiny entries.
+    """
     power = BITS - tl.maximum(e, -1074)
     # Up to 2**1089, where the largest power of two of float64 is 2**1023.
     up = tl.where(power > 900, 100, 0)
@@ -126,12 +143,17 @@ def exponent_factors(e, BITS: tl.constexpr):
 
 @triton.jit
 def magnitude(x, first, second, UP: tl.constexpr, PTX: tl.constexpr):
-    """|x| * first * second below 2**31 as INT32, rounded up or down, 1 where it underflows while it is rounded up."""
-    # The sum with 2**52 is rounded to an integer, once, in the direction that is asked for.
+    """|x| * first * second below 2**31 as INT32, rounded up or down, 1 where it
+    underflows while it is rounded up.
+    """
+    # The sum with 2**52 is rounded to an integer, once, in the direction that is asked
+    # for.
     if PTX:
         return low_word(
             tl.inline_asm_elementwise(
-                "fma.rp.f64 $0, $1, $2, 0d4330000000000000;" if UP else "fma.rm.f64 $0, $1, $2, 0d4330000000000000;",
+                "fma.rp.f64 $0, $1, $2, 0d4330000000000000;"
+                if UP
+                else "fma.rm.f64 $0, $1, $2, 0d4330000000000000;",
                 "=d,d,d",
                 [tl.abs(x) * first, second],
                 dtype=tl.float64,
@@ -142,7 +164,9 @@ def magnitude(x, first, second, UP: tl.constexpr, PTX: tl.constexpr):
     else:
         size = tl.abs(x)
         if UP:
-            rounded = tl.maximum(tl.ceil(size * first * second), tl.where(size > 0.0, 1.0, 0.0))
+            rounded = tl.maximum(
+                tl.ceil(size * first * second), tl.where(size > 0.0, 1.0, 0.0)
+            )
         else:
             rounded = tl.floor(size * first * second)
         return low_word(rounded + _TWO_TO_52)
@@ -150,17 +174,22 @@ def magnitude(x, first, second, UP: tl.constexpr, PTX: tl.constexpr):
 
 @triton.jit
 def block_sizes(parts, OUTER: tl.constexpr, SUMS: tl.constexpr, PTX: tl.constexpr):
-    """Exponents e_q, INT32, and sums n_q + 2**40 s_q modulo 2**64, of the blocks of a tile: one for a vector and block.
+    """Exponents e_q, INT32, and sums n_q + 2**40 s_q modulo 2**64, of the blocks of a
+    tile: one for a vector and block.
 
-    OUTER is the axis, K or PIECE, along which a thread has many entries. n_q <= 2**39, and s_q <= 2**24 is 0 without
-    SUMS.
+    OUTER is the axis, K or PIECE, along which a thread has many entries. n_q <= 2**39,
+    and s_q <= 2**24 is 0 without SUMS.
     """
     INNER: tl.constexpr = K + PIECE - OUTER
     # The exponent of the largest component of each block.
     bits = parts[0].to(tl.int64, bitcast=True) & ABSOLUTE
     for i in tl.static_range(1, len(parts)):
         bits = tl.maximum(bits, parts[i].to(tl.int64, bitcast=True) & ABSOLUTE)
-    e = tl.max(exponent_of(tl.max(bits, axis=OUTER, keep_dims=True)), axis=INNER, keep_dims=True)
+    e = tl.max(
+        exponent_of(tl.max(bits, axis=OUTER, keep_dims=True)),
+        axis=INNER,
+        keep_dims=True,
+    )
     # Magnitudes on the grid of the block, rounded up, and the sums of their squares.
     first, second = exponent_factors(e, NORM_BITS)
     up = magnitude(parts[0], first, second, True, PTX)
@@ -178,25 +207,37 @@ def block_sizes(parts, OUTER: tl.constexpr, SUMS: tl.constexpr, PTX: tl.constexp
 
 @triton.jit
 def joined_sizes(sums, block_e, e):
-    """ceil(n_q 4**(e_q - e)), ceil(s_q 2**(e_q - e)): sums of blocks on the grid of the whole vector, float64.
+    """ceil(n_q 4**(e_q - e)), ceil(s_q 2**(e_q - e)): sums of blocks on the grid of the
+    whole vector, float64.
 
-    Of the 24 bits of s_q none is left where it is 2**24, that is, where each of 512 components of a block counts 2**15.
+    Of the 24 bits of s_q none is left where it is 2**24, that is, where each of 512
+    components of a block counts 2**15.
     """
-    # A block that lies 500 bits and more below the largest counts 1: sums are rounded up.
+    # A block that lies 500 bits and more below the largest counts 1: sums are rounded
+    # up.
     down = tl.maximum(block_e - e, -500)
     n = sums & SUM_MASK
     s = tl.where(n == FULL, 1 << 24, (sums >> SUM_BIT) & 0xFFFFFF)
-    return tl.ceil(n.to(tl.float64) * power_of_two(2 * down)), tl.ceil(s.to(tl.float64) * power_of_two(down))
+    return tl.ceil(n.to(tl.float64) * power_of_two(2 * down)), tl.ceil(
+        s.to(tl.float64) * power_of_two(down)
+    )
 
 
 @triton.jit
 def scale_of(squares, e, range_ptr, balance):
-    """numerics.scaling.scale_exponent plus `balance`, and 1 where integers are rounded to nearest, else 0."""
+    """numerics.scaling.scale_exponent plus `balance`, and 1 where integers are rounded
+    to nearest, else 0.
+    """
     mantissa = tl.load(range_ptr)
     power = tl.load(range_ptr + 1).to(tl.int32)
-    # The largest s with 4**(s + e - NORM_BITS) * squares <= half_range: half of floor(log2(quotient)), rounded down.
+    # The largest s with 4**(s + e - NORM_BITS) * squares <= half_range: half of
+    # floor(log2(quotient)), rounded down.
     quotient = mantissa / tl.where(squares == 0.0, 1.0, squares)
-    log2 = ((quotient.to(tl.int64, bitcast=True) >> 52) & 0x7FF).to(tl.int32) - 1023 + power
+    log2 = (
+        ((quotient.to(tl.int64, bitcast=True) >> 52) & 0x7FF).to(tl.int32)
+        - 1023
+        + power
+    )
     finite = e < INFINITE
     # A vector of zeros has no exponent of its own.
     e = tl.where(squares == 0.0, 0, e)
@@ -214,12 +255,20 @@ def _block_of(operand, spot, q, k, FORM: tl.constexpr):
     # Indices along k: a thread has a few entries of each piece.
     ks = q * NORM_BLOCK + along(tl.arange(0, FORM.piece), K) + pieces
     if FORM.side == 1:
-        at = x + (batch * sb + vs.to(tl.int64) * sv) * (FORM.vector * FORM.width) + ks * FORM.width
+        at = (
+            x
+            + (batch * sb + vs.to(tl.int64) * sv) * (FORM.vector * FORM.width)
+            + ks * FORM.width
+        )
     elif FORM.side == 2:
         row = ks.to(tl.int64) * (sk // FORM.vector) + batch * (sb // FORM.vector)
         at = x + row * (FORM.vector * FORM.width) + vs * FORM.width
     else:
-        at = x + (batch * sb + vs.to(tl.int64) * sv) * FORM.width + ks.to(tl.int64) * (sk * FORM.width)
+        at = (
+            x
+            + (batch * sb + vs.to(tl.int64) * sv) * FORM.width
+            + ks.to(tl.int64) * (sk * FORM.width)
+        )
     # Components of a complex entry lie side by side.
     WIDTH: tl.constexpr = FORM.width
     parts = ()
@@ -227,7 +276,9 @@ def _block_of(operand, spot, q, k, FORM: tl.constexpr):
         if FORM.even:
             parts += (tl.load(at + i).to(tl.float64),)
         else:
-            parts += (tl.load(at + i, mask=(ks < k) & (vs < count), other=0.0).to(tl.float64),)
+            parts += (
+                tl.load(at + i, mask=(ks < k) & (vs < count), other=0.0).to(tl.float64),
+            )
     return parts
 
 
@@ -239,8 +290,15 @@ def join_blocks(block_sums, block_e, blocks, SUMS: tl.constexpr):
     e = tl.full([PANEL], NO_EXPONENT, tl.int32)
     for start in range(0, blocks, _ROWS):
         mask = (start + tl.arange(0, _ROWS) < blocks)[:, None]
-        e = tl.maximum(e, tl.max(tl.load(block_e + start * PANEL + at, mask=mask, other=NO_EXPONENT), axis=0))
-    # Then the sums of the blocks on that grid: integers below 2**53, whose order does not matter.
+        e = tl.maximum(
+            e,
+            tl.max(
+                tl.load(block_e + start * PANEL + at, mask=mask, other=NO_EXPONENT),
+                axis=0,
+            ),
+        )
+    # Then the sums of the blocks on that grid: integers below 2**53, whose order does
+    # not matter.
     n, s = tl.full([PANEL], 0.0, tl.float64), tl.full([PANEL], 0.0, tl.float64)
     for start in range(0, blocks, _ROWS):
         mask = (start + tl.arange(0, _ROWS) < blocks)[:, None]
@@ -255,12 +313,20 @@ def join_blocks(block_sums, block_e, blocks, SUMS: tl.constexpr):
 
 @triton.jit
 def join_lowest(block_low, blocks):
-    """Exponents of the lowest set bits of the vectors of a panel from those of its blocks."""
+    """Exponents of the lowest set bits of the vectors of a panel from those of its
+    blocks.
+    """
     at = tl.arange(0, _ROWS)[:, None] * PANEL + tl.arange(0, PANEL)[None, :]
     low = tl.full([PANEL], NO_LOWEST, tl.int32)
     for start in range(0, blocks, _ROWS):
         mask = (start + tl.arange(0, _ROWS) < blocks)[:, None]
-        low = tl.minimum(low, tl.min(tl.load(block_low + start * PANEL + at, mask=mask, other=NO_LOWEST), axis=0))
+        low = tl.minimum(
+            low,
+            tl.min(
+                tl.load(block_low + start * PANEL + at, mask=mask, other=NO_LOWEST),
+                axis=0,
+            ),
+        )
     return low
 
 
@@ -278,10 +344,11 @@ def _finite(parts):
 
 @triton.jit
 def _lowest_power(x):
-    """Bits of the float64 2**l, l the exponent of the lowest set bit of x; those of infinity for 0.
+    """Bits of the float64 2**l, l the exponent of the lowest set bit of x; those of
+    infinity for 0.
 
-    x less its lowest bit is the float64 whose fraction lacks that bit, and the difference is exact; a power of two,
-    whose fraction is 0, is its own lowest bit.
+    x less its lowest bit is the float64 whose fraction lacks that bit, and the
+    difference is exact; a power of two, whose fraction is 0, is its own lowest bit.
     """
     bits = x.to(tl.int64, bitcast=True) & ABSOLUTE
     rest = (bits & (bits - 1)).to(tl.float64, bitcast=True)
@@ -292,7 +359,9 @@ def _lowest_power(x):
 
 @triton.jit
 def _lowest(parts):
-    """Exponents of the lowest set bits of the vectors of a block, INT32; NO_LOWEST for zeros."""
+    """Exponents of the lowest set bits of the vectors of a block, INT32; NO_LOWEST for
+    zeros.
+    """
     found = _lowest_power(parts[0])
     for i in tl.static_range(1, len(parts)):
         found = tl.minimum(found, _lowest_power(parts[i]))
@@ -301,7 +370,17 @@ def _lowest(parts):
 
 
 @triton.jit
-def _store_block_of(operand, spot, q, at, k, workspace, FORM: tl.constexpr, SUMS: tl.constexpr, PTX: tl.constexpr):
+def _store_block_of(
+    operand,
+    spot,
+    q,
+    at,
+    k,
+    workspace,
+    FORM: tl.constexpr,
+    SUMS: tl.constexpr,
+    PTX: tl.constexpr,
+):
     LOWEST: tl.constexpr = len(workspace) == 3
     parts = _block_of(operand, spot, q, k, FORM)
     if LOWEST:
@@ -316,13 +395,22 @@ def _store_block_of(operand, spot, q, at, k, workspace, FORM: tl.constexpr, SUMS
 
 @triton.jit
 def store_block(
-    operands, spot, q, at, k, workspace,
-    LEFT: tl.constexpr, RIGHT: tl.constexpr, SUMS: tl.constexpr, PTX: tl.constexpr,
-):  # fmt: skip
-    """What block `q` of the 16 vectors of a panel, whose first block is number `at` of all, tells.
+    operands,
+    spot,
+    q,
+    at,
+    k,
+    workspace,
+    LEFT: tl.constexpr,
+    RIGHT: tl.constexpr,
+    SUMS: tl.constexpr,
+    PTX: tl.constexpr,
+):
+    """What block `q` of the 16 vectors of a panel, whose first block is number `at` of
+    all, tells.
 
-    `workspace` takes sums and exponents; with a third place also the lowest bits, and the entries that hold an Inf or
-    NaN count as 0.
+    `workspace` takes sums and exponents; with a third place also the lowest bits, and
+    the entries that hold an Inf or NaN count as 0.
     """
     if spot[0]:
         _store_block_of(operands[0], spot, q, at, k, workspace, LEFT, SUMS, PTX)

@@ -1,18 +1,22 @@
-"""Products of words in one kernel: schemes.corrected and chains of schemes.multiword on the device, bit for bit.
+"""Products of words in one kernel: schemes.corrected and chains of schemes.multiword on
+the device, bit for bit.
 
 With A = A_hi + 2**-s A_lo and B likewise, block by block along k,
 
     P = A_hi B_hi (from zero),    S = S + P (FP32, to nearest),    D = A_hi B_lo + (A_lo B_hi + D) (in the unit),
 
-and C = 2**(row_exponent + col_exponent) (S + 2**-s D), rounded once more where it is subnormal. "In the unit" means
-chained through the accumulator of the tensor core, instruction by instruction; an operand of one word has no A_lo.
-`chained` leaves S to the unit as well, and `pairs` makes one chain of everything: products of whole words, one after
-the other, as in schemes.multiword. The order in which blocks and words follow each other is part of the arithmetic,
-the tile is not. Rows and columns with an Inf or NaN are those of numerics.special.fill_nonfinite.
+and C = 2**(row_exponent + col_exponent) (S + 2**-s D), rounded once more where it is
+subnormal. "In the unit" means chained through the accumulator of the tensor core,
+instruction by instruction; an operand of one word has no A_lo. `chained` leaves S to
+the unit as well, and `pairs` makes one chain of everything: products of whole words,
+one after the other, as in schemes.multiword. The order in which blocks and words follow
+each other is part of the arithmetic, the tile is not. Rows and columns with an Inf or
+NaN are those of numerics.special.fill_nonfinite.
 
-The kernel here is plain Triton, for every GPU; word_gemm_hopper.py has one for Hopper. A product of a block that is
-added to a sum would be made part of the chain by the compiler: fma(P, 1, S) with a factor that is only known at run
-time is the same sum and cannot be.
+The kernel here is plain Triton, for every GPU; word_gemm_hopper.py has one for Hopper.
+A product of a block that is added to a sum would be made part of the chain by the
+compiler: fma(P, 1, S) with a factor that is only known at run time is the same sum and
+cannot be.
 """
 
 # Kernels are untyped.
@@ -28,9 +32,23 @@ import torch
 import triton
 import triton.language as tl
 
-from hifigemm.engines.kernels.common import place_in_plane, power_of_two, power_of_two_single, sign_of_finite, unfolded
+from hifigemm.engines.kernels.common import (
+    place_in_plane,
+    power_of_two,
+    power_of_two_single,
+    sign_of_finite,
+    unfolded,
+)
 from hifigemm.engines.kernels.launch import Launch, operand_arguments
-from hifigemm.engines.kernels.tiles import KERNELS, ProductShape, Tile, gpu_of, hopper_module, tile_for, tiles_along
+from hifigemm.engines.kernels.tiles import (
+    KERNELS,
+    ProductShape,
+    Tile,
+    gpu_of,
+    hopper_module,
+    tile_for,
+    tiles_along,
+)
 from hifigemm.engines.kernels.vector_tiles import NOT_FINITE
 from hifigemm.engines.kernels.words import ALL_LOSSES, Words, losses_in_range
 
@@ -40,12 +58,16 @@ WHOLE_BLOCK = {"fp16": 64, "bf16": 64, "tf32": 32}
 """Four instructions."""
 
 _MATRICES = 65535
-"""Of a stack in one launch: the plain kernel counts them along the second axis of its grid."""
+"""Of a stack in one launch: the plain kernel counts them along the second axis of its
+grid.
+"""
 
 
 @dataclass(frozen=True)
 class Kind:
-    """What a kernel knows of the words when it is compiled: see `word_gemm`; FP16 words are scaled back in FP32."""
+    """What a kernel knows of the words when it is compiled: see `word_gemm`; FP16 words
+    are scaled back in FP32.
+    """
 
     left_words: int  # of a block of k that are at hand at a time
     right_words: int
@@ -56,7 +78,9 @@ class Kind:
 
 
 class Side(NamedTuple):
-    """What a kernel is given of an operand; strides along the stack are 0 for a stack of one."""
+    """What a kernel is given of an operand; strides along the stack are 0 for a stack
+    of one.
+    """
 
     planes: Any
     batch: int
@@ -67,7 +91,9 @@ class Side(NamedTuple):
 
 @triton.jit
 def _load(words, vector, h, pitch, EVEN: tl.constexpr):
-    """Words h of some vectors, one of the two being the column of an array of addresses."""
+    """Words h of some vectors, one of the two being the column of an array of
+    addresses.
+    """
     at = words + vector.to(tl.int64) * pitch + h
     if EVEN:
         result = tl.load(at)
@@ -78,12 +104,18 @@ def _load(words, vector, h, pitch, EVEN: tl.constexpr):
 
 @triton.jit
 def nonfinite_sums(left, right, left_k, right_k, inside_m, inside_n, k, zeros):
-    """sum_h S(a_h) S(b_h) of rows and columns, S the sign of a finite entry and the entry itself otherwise."""
+    """sum_h S(a_h) S(b_h) of rows and columns, S the sign of a finite entry and the
+    entry itself otherwise.
+    """
     total = zeros
     for h in range(k):
         at = tl.cast(h, tl.int64)
-        a = sign_of_finite(tl.load(left + at * left_k, mask=inside_m, other=0.0).to(tl.float32))
-        b = sign_of_finite(tl.load(right + at * right_k, mask=inside_n, other=0.0).to(tl.float32))
+        a = sign_of_finite(
+            tl.load(left + at * left_k, mask=inside_m, other=0.0).to(tl.float32)
+        )
+        b = sign_of_finite(
+            tl.load(right + at * right_k, mask=inside_n, other=0.0).to(tl.float32)
+        )
         total += a[:, None] * b[None, :]
     return total
 
@@ -92,9 +124,15 @@ def nonfinite_sums(left, right, left_k, right_k, inside_m, inside_n, k, zeros):
 def unscaled(sums, row_exponent, col_exponent, in_fp32):
     """sums 2**(row_exponent + col_exponent) in float32, rounded once."""
     if in_fp32:
-        result = sums * power_of_two_single(row_exponent)[:, None] * power_of_two_single(col_exponent)[None, :]
+        result = (
+            sums
+            * power_of_two_single(row_exponent)[:, None]
+            * power_of_two_single(col_exponent)[None, :]
+        )
     else:
-        exponent = tl.maximum(tl.minimum(row_exponent[:, None] + col_exponent[None, :], 1023), -1022)
+        exponent = tl.maximum(
+            tl.minimum(row_exponent[:, None] + col_exponent[None, :], 1023), -1022
+        )
         factor = power_of_two(exponent)
         result = (sums.to(tl.float64) * factor).to(tl.float32)
     return result
@@ -102,9 +140,24 @@ def unscaled(sums, row_exponent, col_exponent, in_fp32):
 
 @triton.jit(do_not_specialize=["shift", "loss_from", "loss_to", "tiles_m", "tiles_n"])
 def _corrected_kernel(
-    left, right, losses, out, operands, shift, low_scale, one, loss_from, loss_to, k, pitch, tiles_m, tiles_n,
-    KIND: tl.constexpr, TILE: tl.constexpr, EVEN: tl.constexpr,
-):  # fmt: skip
+    left,
+    right,
+    losses,
+    out,
+    operands,
+    shift,
+    low_scale,
+    one,
+    loss_from,
+    loss_to,
+    k,
+    pitch,
+    tiles_m,
+    tiles_n,
+    KIND: tl.constexpr,
+    TILE: tl.constexpr,
+    EVEN: tl.constexpr,
+):
     """One tile of the product of one matrix of the stack."""
     if losses is not None:  # noqa: SIM102
         if not losses_in_range(losses, loss_from, loss_to):
@@ -114,7 +167,9 @@ def _corrected_kernel(
     BLOCK_K: tl.constexpr = TILE.block_k
     z = tl.program_id(1).to(tl.int64)
     row, column = place_in_plane(tl.program_id(0), tiles_m, tiles_n, TILE.group)
-    tile_m, tile_n = unfolded(row, column, left.vectors, BLOCK_M, BLOCK_N, KIND.triangle)
+    tile_m, tile_n = unfolded(
+        row, column, left.vectors, BLOCK_M, BLOCK_N, KIND.triangle
+    )
     rows = tile_m * BLOCK_M + tl.arange(0, BLOCK_M)
     cols = tile_n * BLOCK_N + tl.arange(0, BLOCK_N)
     row = (rows % left.vectors)[:, None]
@@ -129,7 +184,9 @@ def _corrected_kernel(
     if PAIRS > 0:
         for i in tl.static_range(PAIRS):
             left_word = left_high + pitch.to(tl.int64) * left.vectors * KIND.pairs[i][0]
-            right_word = right_high + pitch.to(tl.int64) * right.vectors * KIND.pairs[i][1]
+            right_word = (
+                right_high + pitch.to(tl.int64) * right.vectors * KIND.pairs[i][1]
+            )
             for start in range(0, k, BLOCK_K):
                 h = start + tl.arange(0, BLOCK_K)
                 a = _load(left_word, row, h[None, :], pitch, EVEN)
@@ -143,7 +200,11 @@ def _corrected_kernel(
             if KIND.chained:
                 total = tl.dot(a, b, total, input_precision="tf32")
             else:
-                total = tl.fma(tl.dot(a, b, input_precision="tf32"), tl.zeros_like(total) + one, total)
+                total = tl.fma(
+                    tl.dot(a, b, input_precision="tf32"),
+                    tl.zeros_like(total) + one,
+                    total,
+                )
             if KIND.left_words == 2:
                 low = _load(left_low, row, h[None, :], pitch, EVEN)
                 correction = tl.dot(low, b, correction, input_precision="tf32")
@@ -154,17 +215,41 @@ def _corrected_kernel(
         total = total + correction * low_scale
     inside_m = rows < left.vectors
     inside_n = cols < right.vectors
-    row_exponent = tl.load(left.exponents + z * left.exponents_batch + rows, mask=inside_m, other=0) + shift
-    col_exponent = tl.load(right.exponents + z * right.exponents_batch + cols, mask=inside_n, other=0)
-    spread, col_spread = tl.max(tl.abs(row_exponent), axis=0), tl.max(tl.abs(col_exponent), axis=0)
-    result = unscaled(total, row_exponent, col_exponent, KIND.in_fp32 & (spread <= 64) & (col_spread <= 126))
+    row_exponent = (
+        tl.load(
+            left.exponents + z * left.exponents_batch + rows, mask=inside_m, other=0
+        )
+        + shift
+    )
+    col_exponent = tl.load(
+        right.exponents + z * right.exponents_batch + cols, mask=inside_n, other=0
+    )
+    spread, col_spread = (
+        tl.max(tl.abs(row_exponent), axis=0),
+        tl.max(tl.abs(col_exponent), axis=0),
+    )
+    result = unscaled(
+        total,
+        row_exponent,
+        col_exponent,
+        KIND.in_fp32 & (spread <= 64) & (col_spread <= 126),
+    )
     c, out_batch, out_row, out_col = out
-    to = c + z * out_batch + rows[:, None].to(tl.int64) * out_row + cols[None, :].to(tl.int64) * out_col
+    to = (
+        c
+        + z * out_batch
+        + rows[:, None].to(tl.int64) * out_row
+        + cols[None, :].to(tl.int64) * out_col
+    )
     inside = inside_m[:, None] & inside_n[None, :]
     if operands is not None:
-        marked = (row_exponent == NOT_FINITE + shift)[:, None] | (col_exponent == NOT_FINITE)[None, :]
+        marked = (row_exponent == NOT_FINITE + shift)[:, None] | (
+            col_exponent == NOT_FINITE
+        )[None, :]
         tl.store(to, result, mask=inside & (marked == 0))
-        if (tl.min(row_exponent, axis=0) == NOT_FINITE + shift) | (tl.min(col_exponent, axis=0) == NOT_FINITE):
+        if (tl.min(row_exponent, axis=0) == NOT_FINITE + shift) | (
+            tl.min(col_exponent, axis=0) == NOT_FINITE
+        ):
             a, a_batch, a_row, a_k, b, b_batch, b_k, b_col = operands
             a += z * a_batch + rows.to(tl.int64) * a_row
             b += z * b_batch + cols.to(tl.int64) * b_col
@@ -192,57 +277,102 @@ def word_gemm(
     config: Tile | None = None,
     triangle: bool = False,
 ) -> None:
-    """out = 2**shift A B from the words of A and B, on torch's current stream; see the module docstring.
+    """out = 2**shift A B from the words of A and B, on torch's current stream; see the
+    module docstring.
 
     Parameters
     ----------
     left, right : Words
-        Of one format and low_shift, with one or two words each, or as many as `pairs` name.
+        Of one format and low_shift, with one or two words each, or as many as `pairs`
+        name.
     out : float32 tensor (batch, m, n), any strides
     block : int, optional
-        Length of a block of k, one of `BLOCKS`; otherwise four instructions of the tensor core.
+        Length of a block of k, one of `BLOCKS`; otherwise four instructions of the
+        tensor core.
     chained : bool
-        The unit adds the main product as well; blocks then only set the order of the corrections.
+        The unit adds the main product as well; blocks then only set the order of the
+        corrections.
     pairs : pairs of int
-        Words of A and B, counted from 0, whose products make one chain in the unit, one after the other, in place of a
-        main product and corrections. Words that an operand does not have are zeros.
+        Words of A and B, counted from 0, whose products make one chain in the unit, one
+        after the other, in place of a main product and corrections. Words that an
+        operand does not have are zeros.
     shift : int
         Power of two that the result is multiplied with before it is rounded.
     losses : pair of int
-        Nothing is written unless the bits that both operands lose together, where that was noted, lie in
-        range(*losses): the way to choose between formats on the device.
+        Nothing is written unless the bits that both operands lose together, where that
+        was noted, lie in range(*losses): the way to choose between formats on the
+        device.
     operands : tensors (batch or 1, m, k) and (batch or 1, k, n), any strides, or None
-        A and B themselves, read where a row or column holds an Inf or NaN; None where there are none.
+        A and B themselves, read where a row or column holds an Inf or NaN; None where
+        there are none.
     config : Tile, optional
         Otherwise `tile_for` chooses.
     triangle : bool
-        Make only the tiles of a square result that have entries on or below the diagonal.
+        Make only the tiles of a square result that have entries on or below the
+        diagonal.
     """
     fmt = left.splitting.fmt.name
     block = WHOLE_BLOCK[fmt] if block is None else block
     _check(left, right, out, block, pairs)
     if out.numel() == 0:
         return
-    same: dict[str, Any] = {"chained": chained, "pairs": pairs, "losses": losses, "triangle": triangle, "shift": shift}
+    same: dict[str, Any] = {
+        "chained": chained,
+        "pairs": pairs,
+        "losses": losses,
+        "triangle": triangle,
+        "shift": shift,
+    }
     if out.shape[0] > _MATRICES:
         for start in range(0, out.shape[0], _MATRICES):
             at = slice(start, start + _MATRICES)
-            a, b = (replace(x, planes=_some(x.planes, at), exponents=_some(x.exponents, at)) for x in (left, right))
-            own = None if operands is None else (_some(operands[0], at), _some(operands[1], at))
+            a, b = (
+                replace(x, planes=_some(x.planes, at), exponents=_some(x.exponents, at))
+                for x in (left, right)
+            )
+            own = (
+                None
+                if operands is None
+                else (_some(operands[0], at), _some(operands[1], at))
+            )
             word_gemm(a, b, out[at], block=block, operands=own, config=config, **same)
         return
     hopper = hopper_module("word_gemm_hopper", out.device)
     if config is None:
-        columns = -(-right.vectors // 2) if triangle else right.vectors  # a triangle has about as many tiles
-        shape = ProductShape(left.vectors, columns, left.k, out.shape[0], "words", fmt, block)
-        config = tile_for(shape, gpu_of(out.device), ("triton",) if hopper is None else KERNELS)
+        # a triangle has about as many tiles
+        columns = -(-right.vectors // 2) if triangle else right.vectors
+        shape = ProductShape(
+            left.vectors, columns, left.k, out.shape[0], "words", fmt, block
+        )
+        config = tile_for(
+            shape, gpu_of(out.device), ("triton",) if hopper is None else KERNELS
+        )
     counts = left.splitting.num_words, right.splitting.num_words
     chain = tuple((p, q) for p, q in pairs if p < counts[0] and q < counts[1])
-    kind = Kind(*((1, 1) if pairs else counts), chain, chained or bool(pairs), fmt == "fp16", triangle)
-    target, entries = (out, *out.stride()), None if operands is None else tuple(operand_arguments(operands))
+    kind = Kind(
+        *((1, 1) if pairs else counts),
+        chain,
+        chained or bool(pairs),
+        fmt == "fp16",
+        triangle,
+    )
+    target, entries = (
+        (out, *out.stride()),
+        None if operands is None else tuple(operand_arguments(operands)),
+    )
     noted = None if losses == ALL_LOSSES else left.losses
     launch = _launch_plain if config.kernel == "triton" else hopper.launch
-    launch(left, right, noted, target, entries, (shift, 2.0**-left.splitting.low_shift), losses, kind, config)
+    launch(
+        left,
+        right,
+        noted,
+        target,
+        entries,
+        (shift, 2.0**-left.splitting.low_shift),
+        losses,
+        kind,
+        config,
+    )
 
 
 def _some(x: torch.Tensor, at: slice) -> torch.Tensor:
@@ -250,38 +380,77 @@ def _some(x: torch.Tensor, at: slice) -> torch.Tensor:
     return x[at] if x.shape[0] > 1 else x
 
 
-def _check(left: Words, right: Words, out: torch.Tensor, block: int, pairs: Sequence[tuple[int, int]]) -> None:
+def _check(
+    left: Words,
+    right: Words,
+    out: torch.Tensor,
+    block: int,
+    pairs: Sequence[tuple[int, int]],
+) -> None:
     """Raise ValueError where `word_gemm` does not take these arguments."""
     a, b = left.splitting, right.splitting
     too_many = not pairs and max(a.num_words, b.num_words) > 2
     if (a.fmt, a.low_shift, left.k) != (b.fmt, b.low_shift, right.k) or too_many:
-        raise ValueError(f"no product of {a} with k = {left.k} and {b} with k = {right.k}")
+        raise ValueError(
+            f"no product of {a} with k = {left.k} and {b} with k = {right.k}"
+        )
     if pairs and a.low_shift:
-        raise ValueError(f"words of {a} have scales of their own, so that their products make no chain")
+        raise ValueError(
+            f"words of {a} have scales of their own, so that their products make no chain"
+        )
     if block not in BLOCKS[a.fmt.name]:
-        raise ValueError(f"block = {block}: expected one of {BLOCKS[a.fmt.name]} for {a.fmt.name}")
+        raise ValueError(
+            f"block = {block}: expected one of {BLOCKS[a.fmt.name]} for {a.fmt.name}"
+        )
     if out.dtype is not torch.float32 or out.shape[1:] != (left.vectors, right.vectors):
-        raise ValueError(f"a {out.dtype} result of shape {tuple(out.shape)} for {left.vectors} x {right.vectors}")
+        raise ValueError(
+            f"a {out.dtype} result of shape {tuple(out.shape)} for {left.vectors} x {right.vectors}"
+        )
     if any(words.planes.shape[0] not in (1, out.shape[0]) for words in (left, right)):
-        raise ValueError(f"stacks of {left.planes.shape[0]} and {right.planes.shape[0]} for one of {out.shape[0]}")
+        raise ValueError(
+            f"stacks of {left.planes.shape[0]} and {right.planes.shape[0]} for one of {out.shape[0]}"
+        )
 
 
 def side_of(words: Words, unit: int) -> Side:
-    """The argument of a kernel for an operand; `unit` entries are what it counts matrices of the stack in."""
+    """The argument of a kernel for an operand; `unit` entries are what it counts
+    matrices of the stack in.
+    """
     stack = words.planes.shape[0] > 1
-    batch, exponents_batch = (words.planes.stride(0) // unit, words.vectors) if stack else (0, 0)
+    batch, exponents_batch = (
+        (words.planes.stride(0) // unit, words.vectors) if stack else (0, 0)
+    )
     return Side(words.planes, batch, words.exponents, exponents_batch, words.vectors)
 
 
 def _launch_plain(
-    left: Words, right: Words, noted: Any, target: Any, entries: Any, scales: Any, losses: Any, kind: Kind, tile: Tile
+    left: Words,
+    right: Words,
+    noted: Any,
+    target: Any,
+    entries: Any,
+    scales: Any,
+    losses: Any,
+    kind: Kind,
+    tile: Tile,
 ) -> None:
     """The launch of the plain kernel."""
-    tiles_m, tiles_n = tiles_along(left.vectors, right.vectors, tile.block_m, tile.block_n, triangle=kind.triangle)
+    tiles_m, tiles_n = tiles_along(
+        left.vectors, right.vectors, tile.block_m, tile.block_n, triangle=kind.triangle
+    )
     pitch = left.planes.shape[3]
     _launch(
         (tiles_m * tiles_n, target[0].shape[0]),
-        *(side_of(left, 1), side_of(right, 1), noted, target, entries, *scales, 1.0, *losses),
+        *(
+            side_of(left, 1),
+            side_of(right, 1),
+            noted,
+            target,
+            entries,
+            *scales,
+            1.0,
+            *losses,
+        ),
         *(max(left.k, 1), pitch, tiles_m, tiles_n),
         KIND=kind,
         TILE=tile,

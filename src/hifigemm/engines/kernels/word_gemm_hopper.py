@@ -1,12 +1,16 @@
-"""Products of words on Hopper: `word_gemm` in Gluon, with TMA, wgmma and specialised warps.
+"""Products of words on Hopper: `word_gemm` in Gluon, with TMA, wgmma and specialised
+warps.
 
-Each thread block walks over tiles of the result. One warp loads the words of both operands for a block of k into a
-ring in shared memory, one pair of words after the other where pairs make a chain; two warpgroups of half the rows each
-multiply, and never wait for each other. A warpgroup holds three accumulators: P, the main product of the block, which
-starts from zero; D, the chain of the corrections; S, the sum of all P. It issues the MMAs of P, then those of D, frees
-the words of the block before as soon as its corrections are made, waits for P only and adds it to S while D is being
-made. The exponents of rows and columns arrive during the last corrections of a tile; tiles that lie inside the result
-and have no wide exponents are scaled and stored by a short path, which takes 3 us less (4 % of a tile at n = 4096).
+Each thread block walks over tiles of the result. One warp loads the words of both
+operands for a block of k into a ring in shared memory, one pair of words after the
+other where pairs make a chain; two warpgroups of half the rows each multiply, and never
+wait for each other. A warpgroup holds three accumulators: P, the main product of the
+block, which starts from zero; D, the chain of the corrections; S, the sum of all P. It
+issues the MMAs of P, then those of D, frees the words of the block before as soon as
+its corrections are made, waits for P only and adds it to S while D is being made. The
+exponents of rows and columns arrive during the last corrections of a tile; tiles that
+lie inside the result and have no wide exponents are scaled and stored by a short path,
+which takes 3 us less (4 % of a tile at n = 4096).
 
 The order of all operations is that of `word_gemm`, and so are the bits.
 """
@@ -20,7 +24,11 @@ from typing import Any
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import mbarrier, warpgroup_mma, warpgroup_mma_wait
+from triton.experimental.gluon.language.nvidia.hopper import (
+    mbarrier,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
 
 from hifigemm.engines.kernels.common import place_of, unfolded
 from hifigemm.engines.kernels.hopper_ring import tma_load
@@ -36,7 +44,15 @@ _PRODUCER_REGISTERS = gl.constexpr(40)
 
 @gluon.jit
 def _produce(
-    left_map, right_map, ring, left, right, counts, KIND: gl.constexpr, TILE: gl.constexpr, WORD_BYTES: gl.constexpr
+    left_map,
+    right_map,
+    ring,
+    left,
+    right,
+    counts,
+    KIND: gl.constexpr,
+    TILE: gl.constexpr,
+    WORD_BYTES: gl.constexpr,
 ):
     """The warp that loads."""
     LEFT_WORDS: gl.constexpr = KIND.left_words
@@ -46,7 +62,9 @@ def _produce(
     BLOCK_K: gl.constexpr = TILE.block_k
     STAGES: gl.constexpr = TILE.stages
     HALF: gl.constexpr = BLOCK_M // 2
-    BYTES: gl.constexpr = (LEFT_WORDS * BLOCK_M + RIGHT_WORDS * BLOCK_N) * BLOCK_K * WORD_BYTES
+    BYTES: gl.constexpr = (
+        (LEFT_WORDS * BLOCK_M + RIGHT_WORDS * BLOCK_N) * BLOCK_K * WORD_BYTES
+    )
     PAIRS: gl.constexpr = len(KIND.pairs)
     left_ring, right_ring, full, empty = ring
     k_steps, tiles, tiles_m, tiles_n = counts
@@ -66,8 +84,14 @@ def _produce(
                 pair = i // (k_steps // PAIRS)
                 h = i - pair * (k_steps // PAIRS)
                 for j in gl.static_range(PAIRS):
-                    left_at = gl.where(pair == j, left_row + KIND.pairs[j][0] * left.vectors, left_at)
-                    right_at = gl.where(pair == j, right_row + KIND.pairs[j][1] * right.vectors, right_at)
+                    left_at = gl.where(
+                        pair == j, left_row + KIND.pairs[j][0] * left.vectors, left_at
+                    )
+                    right_at = gl.where(
+                        pair == j,
+                        right_row + KIND.pairs[j][1] * right.vectors,
+                        right_at,
+                    )
             for p in gl.static_range(LEFT_WORDS):
                 for half in gl.static_range(2):
                     at = left_at + p * left.vectors + half * HALF
@@ -82,22 +106,41 @@ def _produce(
 
 @gluon.jit
 def _uniform(flag):
-    """A flag that all threads of a warp share, from the first of them: ptxas sees that branches on it do not diverge.
+    """A flag that all threads of a warp share, from the first of them: ptxas sees that
+    branches on it do not diverge.
 
-    Where it does not see that, it keeps what the loop around the branch computes in registers of each thread, and moves
-    the descriptors of each MMA to uniform registers: a block of k takes 213 instructions instead of 153.
+    Where it does not see that, it keeps what the loop around the branch computes in
+    registers of each thread, and moves the descriptors of each MMA to uniform
+    registers: a block of k takes 213 instructions instead of 153.
     """
     shared = gl.inline_asm_elementwise(
-        "shfl.sync.idx.b32 $0, $1, 0, 0x1f, 0xffffffff;", "=r,r", [flag.to(gl.int32)], gl.int32, is_pure=True, pack=1
+        "shfl.sync.idx.b32 $0, $1, 0, 0x1f, 0xffffffff;",
+        "=r,r",
+        [flag.to(gl.int32)],
+        gl.int32,
+        is_pure=True,
+        pack=1,
     )
     return shared != 0
 
 
 @gluon.jit
 def _consume(
-    HALF_INDEX: gl.constexpr, ring, out, left_side, right_side, operands, shift, low_scale, k, counts,
-    KIND: gl.constexpr, TILE: gl.constexpr, ADJACENT: gl.constexpr, WORD_BYTES: gl.constexpr,
-):  # fmt: skip
+    HALF_INDEX: gl.constexpr,
+    ring,
+    out,
+    left_side,
+    right_side,
+    operands,
+    shift,
+    low_scale,
+    k,
+    counts,
+    KIND: gl.constexpr,
+    TILE: gl.constexpr,
+    ADJACENT: gl.constexpr,
+    WORD_BYTES: gl.constexpr,
+):
     """A warpgroup that multiplies: upper or lower half of the rows of each tile."""
     LEFT_WORDS: gl.constexpr = KIND.left_words
     RIGHT_WORDS: gl.constexpr = KIND.right_words
@@ -107,7 +150,9 @@ def _consume(
     HALF: gl.constexpr = BLOCK_M // 2
     CORRECTIONS: gl.constexpr = LEFT_WORDS + RIGHT_WORDS - 2
     layout: gl.constexpr = gl.NVMMADistributedLayout(
-        version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, BLOCK_N, 32 // WORD_BYTES]
+        version=[3, 0],
+        warps_per_cta=[4, 1],
+        instr_shape=[16, BLOCK_N, 32 // WORD_BYTES],
     )
     left_ring, right_ring, full, empty = ring
     c, out_batch, out_row, out_col = out
@@ -117,7 +162,9 @@ def _consume(
     step = 0
     for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
         z, at_m, at_n = place_of(tile, tiles_m, tiles_n, TILE.group)
-        at_m, at_n = unfolded(at_m, at_n, left_side.vectors, BLOCK_M, BLOCK_N, KIND.triangle)
+        at_m, at_n = unfolded(
+            at_m, at_n, left_side.vectors, BLOCK_M, BLOCK_N, KIND.triangle
+        )
         total = gl.zeros([HALF, BLOCK_N], gl.float32, layout)
         correction = gl.zeros([HALF, BLOCK_N], gl.float32, layout)
         zero = gl.zeros([HALF, BLOCK_N], gl.float32, layout)
@@ -137,10 +184,14 @@ def _consume(
             else:
                 chain = correction
                 if LEFT_WORDS == 2:
-                    low_left = left_ring.index((stage * LEFT_WORDS + 1) * 2 + HALF_INDEX)
+                    low_left = left_ring.index(
+                        (stage * LEFT_WORDS + 1) * 2 + HALF_INDEX
+                    )
                     chain = warpgroup_mma(low_left, right, chain, is_async=True)
                 if RIGHT_WORDS == 2:
-                    low_right = right_ring.index(stage * RIGHT_WORDS + 1).permute((1, 0))
+                    low_right = right_ring.index(stage * RIGHT_WORDS + 1).permute(
+                        (1, 0)
+                    )
                     chain = warpgroup_mma(left, low_right, chain, is_async=True)
                 main, chain = warpgroup_mma_wait(CORRECTIONS + 1, deps=(main, chain))
                 mbarrier.arrive(empty.index(before), count=1, pred=i > 0)
@@ -151,15 +202,45 @@ def _consume(
                 total = total + main
             before = stage
             step += 1
-        rows = at_m * BLOCK_M + HALF_INDEX * HALF + gl.arange(0, HALF, gl.SliceLayout(1, layout))
+        rows = (
+            at_m * BLOCK_M
+            + HALF_INDEX * HALF
+            + gl.arange(0, HALF, gl.SliceLayout(1, layout))
+        )
         cols = at_n * BLOCK_N + gl.arange(0, BLOCK_N, gl.SliceLayout(0, layout))
-        row_exponent = gl.load(left_exponents + z * left_side.exponents_batch + rows, mask=rows < m, other=0) + shift
-        col_exponent = gl.load(right_exponents + z * right_side.exponents_batch + cols, mask=cols < n, other=0)
-        # Every warp looks at all rows and columns of its warpgroup, so that warps need not exchange anything.
-        again = at_m * BLOCK_M + HALF_INDEX * HALF + gl.arange(0, HALF, gl.SliceLayout(0, layout))
-        exponents = gl.load(left_exponents + z * left_side.exponents_batch + again, mask=again < m, other=0) + shift
+        row_exponent = (
+            gl.load(
+                left_exponents + z * left_side.exponents_batch + rows,
+                mask=rows < m,
+                other=0,
+            )
+            + shift
+        )
+        col_exponent = gl.load(
+            right_exponents + z * right_side.exponents_batch + cols,
+            mask=cols < n,
+            other=0,
+        )
+        # Every warp looks at all rows and columns of its warpgroup, so that warps need
+        # not exchange anything.
+        again = (
+            at_m * BLOCK_M
+            + HALF_INDEX * HALF
+            + gl.arange(0, HALF, gl.SliceLayout(0, layout))
+        )
+        exponents = (
+            gl.load(
+                left_exponents + z * left_side.exponents_batch + again,
+                mask=again < m,
+                other=0,
+            )
+            + shift
+        )
         # Where a row or column is marked, its spread is far too wide.
-        narrow = _uniform((gl.max(gl.abs(exponents), axis=0) <= 64) & (gl.max(gl.abs(col_exponent), axis=0) <= 126))
+        narrow = _uniform(
+            (gl.max(gl.abs(exponents), axis=0) <= 64)
+            & (gl.max(gl.abs(col_exponent), axis=0) <= 126)
+        )
         # All of that while the corrections of the last block are being made.
         if CORRECTIONS > 0:
             correction = warpgroup_mma_wait(0, deps=(correction,))
@@ -170,38 +251,80 @@ def _consume(
             to = to + cols[None, :]
         else:
             to = to + cols[None, :].to(gl.int64) * out_col
-        if KIND.in_fp32 & narrow & (at_m * BLOCK_M + (HALF_INDEX + 1) * HALF <= m) & ((at_n + 1) * BLOCK_N <= n):
+        if (
+            KIND.in_fp32
+            & narrow
+            & (at_m * BLOCK_M + (HALF_INDEX + 1) * HALF <= m)
+            & ((at_n + 1) * BLOCK_N <= n)
+        ):
             gl.store(to, unscaled(total, row_exponent, col_exponent, True))
         else:
             result = unscaled(total, row_exponent, col_exponent, KIND.in_fp32 & narrow)
             inside = (rows[:, None] < m) & (cols[None, :] < n)
             if operands is not None:
-                marked = (row_exponent == NOT_FINITE + shift)[:, None] | (col_exponent == NOT_FINITE)[None, :]
+                marked = (row_exponent == NOT_FINITE + shift)[:, None] | (
+                    col_exponent == NOT_FINITE
+                )[None, :]
                 gl.store(to, result, mask=inside & (marked == 0))
                 least, other = gl.min(exponents, axis=0), gl.min(col_exponent, axis=0)
                 if _uniform((least == NOT_FINITE + shift) | (other == NOT_FINITE)):
                     a, a_batch, a_row, a_k, b, b_batch, b_k, b_col = operands
                     at = a + z.to(gl.int64) * a_batch + rows.to(gl.int64) * a_row
                     bt = b + z.to(gl.int64) * b_batch + cols.to(gl.int64) * b_col
-                    filled = nonfinite_sums(at, bt, a_k, b_k, rows < m, cols < n, k, zero)
+                    filled = nonfinite_sums(
+                        at, bt, a_k, b_k, rows < m, cols < n, k, zero
+                    )
                     gl.store(to, filled, mask=inside & marked)
             else:
                 gl.store(to, result, mask=inside)
 
 
-@gluon.jit(do_not_specialize=["shift", "k_steps", "tiles", "tiles_m", "tiles_n", "loss_from", "loss_to"])
+@gluon.jit(
+    do_not_specialize=[
+        "shift",
+        "k_steps",
+        "tiles",
+        "tiles_m",
+        "tiles_n",
+        "loss_from",
+        "loss_to",
+    ]
+)
 def _corrected_kernel(
-    left_map, right_map, left, right, losses, out, operands, shift, low_scale, loss_from, loss_to,
-    k, k_steps, tiles, tiles_m, tiles_n, KIND: gl.constexpr, TILE: gl.constexpr, ADJACENT: gl.constexpr,
-):  # fmt: skip
-    """Tiles of the product, as many as there are where the loss of both operands lies in the range asked for."""
+    left_map,
+    right_map,
+    left,
+    right,
+    losses,
+    out,
+    operands,
+    shift,
+    low_scale,
+    loss_from,
+    loss_to,
+    k,
+    k_steps,
+    tiles,
+    tiles_m,
+    tiles_n,
+    KIND: gl.constexpr,
+    TILE: gl.constexpr,
+    ADJACENT: gl.constexpr,
+):
+    """Tiles of the product, as many as there are where the loss of both operands lies
+    in the range asked for.
+    """
     WORD_BYTES: gl.constexpr = left_map.dtype.primitive_bitwidth // 8
     STAGES: gl.constexpr = TILE.stages
     left_ring = gl.allocate_shared_memory(
-        left_map.dtype, [STAGES * KIND.left_words * 2, TILE.block_m // 2, TILE.block_k], left_map.layout
+        left_map.dtype,
+        [STAGES * KIND.left_words * 2, TILE.block_m // 2, TILE.block_k],
+        left_map.layout,
     )
     right_ring = gl.allocate_shared_memory(
-        right_map.dtype, [STAGES * KIND.right_words, TILE.block_n, TILE.block_k], right_map.layout
+        right_map.dtype,
+        [STAGES * KIND.right_words, TILE.block_n, TILE.block_k],
+        right_map.layout,
     )
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
@@ -212,43 +335,120 @@ def _corrected_kernel(
         tiles = gl.where(losses_in_range(losses, loss_from, loss_to), tiles, 0)
     upper: gl.constexpr = 0
     lower: gl.constexpr = 1
-    ring, counts = (left_ring, right_ring, full, empty), (k_steps, tiles, tiles_m, tiles_n)
-    # fmt: off
+    ring, counts = (
+        (left_ring, right_ring, full, empty),
+        (k_steps, tiles, tiles_m, tiles_n),
+    )
     gl.warp_specialize(
         [
-            (_consume, (upper, ring, out, left, right, operands, shift, low_scale, k, counts, KIND, TILE, ADJACENT,
-                        WORD_BYTES)),
-            (_consume, (lower, ring, out, left, right, operands, shift, low_scale, k, counts, KIND, TILE, ADJACENT,
-                        WORD_BYTES)),
-            (_produce, (left_map, right_map, ring, left, right, counts, KIND, TILE, WORD_BYTES)),
+            (
+                _consume,
+                (
+                    upper,
+                    ring,
+                    out,
+                    left,
+                    right,
+                    operands,
+                    shift,
+                    low_scale,
+                    k,
+                    counts,
+                    KIND,
+                    TILE,
+                    ADJACENT,
+                    WORD_BYTES,
+                ),
+            ),
+            (
+                _consume,
+                (
+                    lower,
+                    ring,
+                    out,
+                    left,
+                    right,
+                    operands,
+                    shift,
+                    low_scale,
+                    k,
+                    counts,
+                    KIND,
+                    TILE,
+                    ADJACENT,
+                    WORD_BYTES,
+                ),
+            ),
+            (
+                _produce,
+                (
+                    left_map,
+                    right_map,
+                    ring,
+                    left,
+                    right,
+                    counts,
+                    KIND,
+                    TILE,
+                    WORD_BYTES,
+                ),
+            ),
         ],
         [4, 1],
         [_CONSUMER_REGISTERS, _PRODUCER_REGISTERS],
     )
-    # fmt: on
 
 
 _launch: Any = Launch(_corrected_kernel)
 
 
 def _map_of(words: Words, block: tuple[int, int]) -> TensorMap:
-    """All words of an operand as one matrix; rows that a tile reads beyond its own end up beyond the result."""
+    """All words of an operand as one matrix; rows that a tile reads beyond its own end
+    up beyond the result.
+    """
     batch, count, vectors, pitch = words.planes.shape
     return tensor_map(words.planes, batch * count * vectors, pitch, pitch, block)
 
 
 def launch(
-    left: Words, right: Words, noted: Any, target: Any, entries: Any, scales: Any, losses: Any, kind: Kind, tile: Tile
+    left: Words,
+    right: Words,
+    noted: Any,
+    target: Any,
+    entries: Any,
+    scales: Any,
+    losses: Any,
+    kind: Kind,
+    tile: Tile,
 ) -> None:
     """The launch of `word_gemm.word_gemm`; see there."""
     out, pitch = target[0], left.planes.shape[3]
-    tiles_m, tiles_n = tiles_along(left.vectors, right.vectors, tile.block_m, tile.block_n, triangle=kind.triangle)
+    tiles_m, tiles_n = tiles_along(
+        left.vectors, right.vectors, tile.block_m, tile.block_n, triangle=kind.triangle
+    )
     tiles = out.shape[0] * tiles_m * tiles_n
     _launch(
         (min(tiles, gpu_of(out.device).num_sms),),
-        *(_map_of(left, (tile.block_m // 2, tile.block_k)), _map_of(right, (tile.block_n, tile.block_k))),
-        *(side_of(left, pitch), side_of(right, pitch), noted, target, entries, *scales, *losses),
-        *(left.k, -(-max(left.k, 1) // tile.block_k) * max(len(kind.pairs), 1), tiles, tiles_m, tiles_n),
+        *(
+            _map_of(left, (tile.block_m // 2, tile.block_k)),
+            _map_of(right, (tile.block_n, tile.block_k)),
+        ),
+        *(
+            side_of(left, pitch),
+            side_of(right, pitch),
+            noted,
+            target,
+            entries,
+            *scales,
+            *losses,
+        ),
+        *(
+            left.k,
+            -(-max(left.k, 1) // tile.block_k) * max(len(kind.pairs), 1),
+            tiles,
+            tiles_m,
+            tiles_n,
+        ),
         KIND=kind,
         TILE=tile,
         ADJACENT=target[3] == 1,

@@ -1,12 +1,15 @@
-"""Words of both operands of a product on the device: numerics.words and the scaling of schemes.word_scheme.
+"""Words of both operands of a product on the device: numerics.words and the scaling of
+schemes.word_scheme.
 
-Words lie with k innermost for both operands, (batch, words, vectors, k_pitch) with zeros beyond k. One launch makes
-the words of both operands, and reads them once; see vector_tiles.py. One more before it clears what the programs of
-vectors longer than a tile exchange.
+Words lie with k innermost for both operands, (batch, words, vectors, k_pitch) with
+zeros beyond k. One launch makes the words of both operands, and reads them once; see
+vector_tiles.py. One more before it clears what the programs of vectors longer than a
+tile exchange.
 
-The scaled entry is y = 2**(T - e) x with e the smallest integer such that |x| < 2**e in the whole vector. FP32 holds
-y but for entries 2**-170 below the largest one, where TF32 and BF16 words could see the difference: these entries are
-rounded to odd, which changes no later rounding. All other steps of the splitting are exact in FP32.
+The scaled entry is y = 2**(T - e) x with e the smallest integer such that |x| < 2**e in
+the whole vector. FP32 holds y but for entries 2**-170 below the largest one, where TF32
+and BF16 words could see the difference: these entries are rounded to odd, which changes
+no later rounding. All other steps of the splitting are exact in FP32.
 """
 
 # Kernels are untyped.
@@ -47,7 +50,9 @@ ALL_LOSSES = (-(2**31), 2**31 - 1)
 STORED = {"fp16": torch.float16, "bf16": torch.bfloat16, "tf32": torch.float32}
 _FORMAT = {torch.float16: FP16, torch.bfloat16: BF16}
 _LARGEST_TOP = {"fp16": 15, "bf16": 126, "tf32": 126}
-"""Scaled entries below 2**this round to no more than the largest number of the format."""
+"""Scaled entries below 2**this round to no more than the largest number of the
+format.
+"""
 _INFINITE = tl.constexpr(0x7F800000)
 
 
@@ -68,7 +73,9 @@ class _Form:
 
 @triton.jit
 def _exponent(magnitude):
-    """Smallest e with |x| < 2**e for finite x given by the bits of its magnitude; 0 for 0."""
+    """Smallest e with |x| < 2**e for finite x given by the bits of its magnitude; 0 for
+    0.
+    """
     subnormal = (magnitude.to(tl.float32).to(tl.int32, bitcast=True) >> 23) - 275
     e = tl.where(magnitude < 0x800000, subnormal, (magnitude >> 23) - 126)
     return tl.where(magnitude == 0, 0, e)
@@ -76,7 +83,9 @@ def _exponent(magnitude):
 
 @triton.jit
 def _scaled(x, s, ODD: tl.constexpr):
-    """2**s x for -126 <= s <= 252; with ODD, entries that are no FP32 number afterwards are rounded to odd."""
+    """2**s x for -126 <= s <= 252; with ODD, entries that are no FP32 number afterwards
+    are rounded to odd.
+    """
     first = tl.minimum(s, 126)
     y = x * power_of_two_single(first)
     if ODD:
@@ -95,7 +104,9 @@ def _rounded(y, FORM: tl.constexpr):
         word = y.to(tl.float16)
         if FORM.rounding == "zero":
             above = tl.abs(word.to(tl.float32)) > tl.abs(y)
-            word = (word.to(tl.int16, bitcast=True) - above.to(tl.int16)).to(tl.float16, bitcast=True)
+            word = (word.to(tl.int16, bitcast=True) - above.to(tl.int16)).to(
+                tl.float16, bitcast=True
+            )
         return word.to(tl.float32)
     else:
         DROP: tl.constexpr = 13 if FORM.kind == "tf32" else 16
@@ -132,14 +143,19 @@ def _store_words(y, at, word_stride, inside, FORM: tl.constexpr):
 
 @triton.jit
 def _least(magnitude):
-    """1 less than the least nonzero magnitude of each vector of a tile, -1 where all are zero."""
+    """1 less than the least nonzero magnitude of each vector of a tile, -1 where all
+    are zero.
+    """
     # Zeros become the largest unsigned number.
-    return tl.min((magnitude - 1).to(tl.uint32, bitcast=True), axis=1).to(tl.int32, bitcast=True)
+    return tl.min((magnitude - 1).to(tl.uint32, bitcast=True), axis=1).to(
+        tl.int32, bitcast=True
+    )
 
 
 @triton.jit
 def _note_loss(least, size, shift, loss, FORM: tl.constexpr):
-    """Raise `loss` to 1 + the bits that the finite vectors of a tile lose; see `words.Words`.
+    """Raise `loss` to 1 + the bits that the finite vectors of a tile lose; see
+    `words.Words`.
 
     Rounding is monotonic, so least entries stay the least.
     """
@@ -171,35 +187,78 @@ def _split_tile(operand, counts, program, k, pitch, top, FORM: tl.constexpr):
         if FORM.counts:
             _note_loss(least, size, shift, operand.loss, FORM)
         if chunk == 0:
-            tl.store(operand.exponents + row, tl.where(finite, -shift, NOT_FINITE), mask=exists)
+            tl.store(
+                operand.exponents + row,
+                tl.where(finite, -shift, NOT_FINITE),
+                mask=exists,
+            )
         y = tl.where(finite[:, None], value, 0.0)
         if FORM.scaled:
             y = _scaled(y, shift[:, None], FORM.kind != "fp16")
-        to = operand.planes + ((z * FORM.num_words * vectors + v) * pitch)[:, None] + h[None, :]
-        _store_words(y, to, pitch.to(tl.int64) * vectors, exists[:, None] & (h < pitch)[None, :], FORM)
+        to = (
+            operand.planes
+            + ((z * FORM.num_words * vectors + v) * pitch)[:, None]
+            + h[None, :]
+        )
+        _store_words(
+            y,
+            to,
+            pitch.to(tl.int64) * vectors,
+            exists[:, None] & (h < pitch)[None, :],
+            FORM,
+        )
 
 
 @triton.jit
 def losses_in_range(losses, loss_from, loss_to):
-    """Whether the bits that two operands lose together lie in a range; -2 as long as their words are not made."""
+    """Whether the bits that two operands lose together lie in a range; -2 as long as
+    their words are not made.
+    """
     loss = tl.load(losses) + tl.load(losses + 1) - 2
     return (loss >= loss_from) & (loss < loss_to)
 
 
 @triton.jit(do_not_specialize=[*COUNTS, "top", "loss_from", "loss_to"])
 def split_kernel(
-    left, left_vectors, left_total, left_chunks, right, right_vectors, right_total, right_chunks, programs,
-    k, pitch, top, predicate, loss_from, loss_to, LEFT: tl.constexpr, RIGHT: tl.constexpr,
-):  # fmt: skip
-    """Tiles of the left operand, then of the right one; nothing where the predicate does not hold."""
+    left,
+    left_vectors,
+    left_total,
+    left_chunks,
+    right,
+    right_vectors,
+    right_total,
+    right_chunks,
+    programs,
+    k,
+    pitch,
+    top,
+    predicate,
+    loss_from,
+    loss_to,
+    LEFT: tl.constexpr,
+    RIGHT: tl.constexpr,
+):
+    """Tiles of the left operand, then of the right one; nothing where the predicate
+    does not hold.
+    """
     if predicate is not None:  # noqa: SIM102
         if not losses_in_range(predicate, loss_from, loss_to):
             return
     program = tl.program_id(0)
     if program < programs:
-        _split_tile(left, (left_vectors, left_total, left_chunks), program, k, pitch, top, LEFT)
+        _split_tile(
+            left, (left_vectors, left_total, left_chunks), program, k, pitch, top, LEFT
+        )
     else:
-        _split_tile(right, (right_vectors, right_total, right_chunks), program - programs, k, pitch, top, RIGHT)
+        _split_tile(
+            right,
+            (right_vectors, right_total, right_chunks),
+            program - programs,
+            k,
+            pitch,
+            top,
+            RIGHT,
+        )
 
 
 _split: Any = Launch(split_kernel)
@@ -209,18 +268,22 @@ _split: Any = Launch(split_kernel)
 class Words:
     """The words of an operand."""
 
-    # float16, bfloat16 or float32 (for TF32) tensor, shape (batch or 1, num_words, vectors, k_pitch)
+    # float16, bfloat16 or float32 (for TF32) tensor, shape (batch or 1, num_words,
+    # vectors, k_pitch)
     planes: torch.Tensor
-    # int32 tensor, shape (batch or 1, vectors): 2**exponent is the unit of a row or column; `NOT_FINITE` where it
-    # holds an Inf or NaN
+    # int32 tensor, shape (batch or 1, vectors): 2**exponent is the unit of a row or
+    # column; `NOT_FINITE` where it holds an Inf or NaN
     exponents: torch.Tensor
-    # int32 tensor, shape (2,), or None: on the device, of both operands, for decisions without a transfer: 0 as long
-    # as the words are not made, then 1 + the bits that the operand loses as in
-    # `numerics.word_bounds.relative_error_at`, that is max(0, `safe_exponent` - floor(log2 |y|)) for the least
+    # int32 tensor, shape (2,), or None: on the device, of both operands, for decisions
+    # without a transfer: 0 as long as the words are not made, then 1 + the bits that
+    # the operand loses as in
+    # `numerics.word_bounds.relative_error_at`, that is max(0,
+    # `safe_exponent` - floor(log2 |y|)) for the least
     # nonzero scaled entry y, taken as 2**-149 at least
     losses: torch.Tensor | None
     k: int
-    splitting: Splitting  # num_words is 1 where one word holds every value of the operand's dtype
+    # num_words is 1 where one word holds every value of the operand's dtype
+    splitting: Splitting
 
     @property
     def vectors(self) -> int:
@@ -242,48 +305,76 @@ def split_words(
     predicate: torch.Tensor | None = None,
     losses: tuple[int, int] = ALL_LOSSES,
 ) -> list[Words]:
-    """Words of one or two operands, bit for bit those of `numerics.words.Splitting.split`.
+    """Words of one or two operands, bit for bit those of
+    `numerics.words.Splitting.split`.
 
     Parameters
     ----------
     operands : pairs (tensor, axis)
-        float32, float16 or bfloat16 tensors of three dimensions and any strides on the current device, and the axis
-        of k: 2 for a left operand, 1 for a right one.
+        float32, float16 or bfloat16 tensors of three dimensions and any strides on the
+        current device, and the axis of k: 2 for a left operand, 1 for a right one.
     splitting : Splitting
-        FP16 (rounding "nearest" or "zero"), TF32 or BF16. An operand whose dtype one word holds gets one word, which
-        is exact where no bits are lost.
+        FP16 (rounding "nearest" or "zero"), TF32 or BF16. An operand whose dtype one
+        word holds gets one word, which is exact where no bits are lost.
     top : int or None
         T: scaled entries lie below 2**T. None does not scale; words then saturate.
     found : int32 tensor, shape (2,), or None
         Zeros, where the bits that operands lose are noted; None does not count them.
     predicate : int32 tensor, shape (2,), or None
-        Losses of other words of two operands: nothing is done unless they lie together in range(*losses).
+        Losses of other words of two operands: nothing is done unless they lie together
+        in range(*losses).
 
     Returns
     -------
     list of Words, one an operand
     """
-    if splitting.fmt.name not in STORED or (splitting.fmt is FP16 and splitting.rounding == "nearest-away"):
+    if splitting.fmt.name not in STORED or (
+        splitting.fmt is FP16 and splitting.rounding == "nearest-away"
+    ):
         raise ValueError(f"no words on the device for {splitting}")
-    sides = [side_of(x, axis, k_pitch(x.shape[axis]), VECTOR_ENTRIES[splitting.fmt.name]) for x, axis in operands]
+    sides = [
+        side_of(x, axis, k_pitch(x.shape[axis]), VECTOR_ENTRIES[splitting.fmt.name])
+        for x, axis in operands
+    ]
     k = sides[0].k
     if any(side.k != k for side in sides):
         raise ValueError(f"operands of k = {', '.join(str(side.k) for side in sides)}")
     like, made, tensors, forms = operands[0][0], [], [], []
     for i, ((x, _), side) in enumerate(zip(operands, sides, strict=True)):
-        own = replace(splitting, num_words=1) if _one_word(x.dtype, splitting.fmt) else splitting
-        planes = empty((side.batch, own.num_words, side.vectors, k_pitch(k)), STORED[splitting.fmt.name], like)
+        own = (
+            replace(splitting, num_words=1)
+            if _one_word(x.dtype, splitting.fmt)
+            else splitting
+        )
+        planes = empty(
+            (side.batch, own.num_words, side.vectors, k_pitch(k)),
+            STORED[splitting.fmt.name],
+            like,
+        )
         exponents = empty((side.batch, side.vectors), torch.int32, like)
         made.append(Words(planes, exponents, found, k, own))
         target = planes.view(torch.int16) if splitting.fmt is BF16 else planes
         tensors.append((x, target, exponents, exponents if found is None else found[i]))
         forms.append(_form_of(own, top, found is not None, side.tile))
-    launch_both(_split, sides, tensors, forms, torch.int32, k, k_pitch(k), top or 0, predicate, *losses)
+    launch_both(
+        _split,
+        sides,
+        tensors,
+        forms,
+        torch.int32,
+        k,
+        k_pitch(k),
+        top or 0,
+        predicate,
+        *losses,
+    )
     return made
 
 
 @lru_cache(maxsize=1024)
-def _form_of(splitting: Splitting, top: int | None, counts: bool, tile: VectorTile) -> _Form:
+def _form_of(
+    splitting: Splitting, top: int | None, counts: bool, tile: VectorTile
+) -> _Form:
     scaled, name = top is not None, splitting.fmt.name
     return _Form(
         kind=name,

@@ -19,9 +19,15 @@ Placed = Sequence[tuple[float, str, str, Row]]
 
 
 def demo(rows: Sequence[Row]) -> Any:
-    """Errors and shares of correctly rounded entries: problems are groups, in which schemes stand side by side."""
-    figure, grid = new_figure(3, 1, (10, 11), "", dpi=130, sharex=True, height_ratios=(4, 4, 3))
-    figure.suptitle("Products of float64 matrices against the exact product", fontsize=14)
+    """Errors and shares of correctly rounded entries: problems are groups, in which
+    schemes stand side by side.
+    """
+    figure, grid = new_figure(
+        3, 1, (10, 11), "", dpi=130, sharex=True, height_ratios=(4, 4, 3)
+    )
+    figure.suptitle(
+        "Products of float64 matrices against the exact product", fontsize=14
+    )
     top, middle, bottom = grid[:, 0]
     problems, placed = unique(rows, "problem"), _placed(rows)
     _errors(top, placed)
@@ -54,32 +60,59 @@ def _errors(axes: Any, placed: Placed) -> None:
     """Measured errors as markers, what is guaranteed as bars above them."""
     for x, colour, _, row in placed:
         limit = float(row["guaranteed"])
-        axes.plot([x, x], [max(float(row["error"]), LOWEST), limit], color=colour, linewidth=1, alpha=0.5)
+        axes.plot(
+            [x, x],
+            [max(float(row["error"]), LOWEST), limit],
+            color=colour,
+            linewidth=1,
+            alpha=0.5,
+        )
         axes.plot([x - 0.045, x + 0.045], [limit, limit], color=colour, linewidth=2)
     title = "Error relative to |A||B|, entry by entry: what the promises are about"
     _markers(axes, placed, "error", "max |C - AB| / (|A||B|)", title)
-    axes.plot([], [], color="0.2", linewidth=2, label="guaranteed by the report: at most this")
+    axes.plot(
+        [], [], color="0.2", linewidth=2, label="guaranteed by the report: at most this"
+    )
 
 
 def _relative_errors(axes: Any, placed: Placed) -> None:
     axes.axhline(1.0, color="0.4", linewidth=1, linestyle=":")
-    where = {"ha": "right", "va": "bottom", "transform": axes.get_yaxis_transform(), "color": "0.3"}
+    where = {
+        "ha": "right",
+        "va": "bottom",
+        "transform": axes.get_yaxis_transform(),
+        "color": "0.3",
+    }
     axes.text(0.995, 1.0, "no correct digit ", **where)
     title = "Error relative to the result, entry by entry: cancellation shows"
     _markers(axes, placed, "relative_error", "max |C - AB| / |AB|", title)
 
 
 def _markers(axes: Any, placed: Placed, key: str, label: str, title: str) -> None:
-    """One marker for each row; values below the axis stand at its foot and are written out. The scale is set last."""
+    """One marker for each row; values below the axis stand at its foot and are written
+    out. The scale is set last.
+    """
     seen = set()
     for x, colour, marker, row in placed:
         value, name = float(row[key]), None if row["scheme"] in seen else row["scheme"]
         seen.add(row["scheme"])
-        style = {"color": colour, "marker": marker, "markersize": 8, "linestyle": "none", "label": name}
+        style = {
+            "color": colour,
+            "marker": marker,
+            "markersize": 8,
+            "linestyle": "none",
+            "label": name,
+        }
         axes.plot([x], [LOWEST if value < LOWEST else value], **style)
         if value < LOWEST:
             box = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}
-            place = {"xytext": (0, 9), "textcoords": "offset points", "rotation": 90, "ha": "center", "bbox": box}
+            place = {
+                "xytext": (0, 9),
+                "textcoords": "offset points",
+                "rotation": 90,
+                "ha": "center",
+                "bbox": box,
+            }
             axes.annotate(f"{value:.1e}", (x, LOWEST), fontsize=8, **place)
     axes.set_yscale("log")
     axes.set_ylim(bottom=LOWEST / 3)
@@ -91,7 +124,9 @@ def _markers(axes: Any, placed: Placed, key: str, label: str, title: str) -> Non
 
 
 def _shares(axes: Any, placed: Placed) -> None:
-    """Bars with the share in percent written on them, cut rather than rounded: 100 stands for all entries only."""
+    """Bars with the share in percent written on them, cut rather than rounded: 100
+    stands for all entries only.
+    """
     text = {"ha": "center", "va": "bottom", "fontsize": 8}
     for x, colour, _, row in placed:
         share = 100 * float(row["share_correct"])

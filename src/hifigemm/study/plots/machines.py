@@ -1,4 +1,6 @@
-"""Pictures of what was measured on a GPU: speed, energy and accuracy of schemes, and where their time goes."""
+"""Pictures of what was measured on a GPU: speed, energy and accuracy of schemes, and
+where their time goes.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,18 @@ from collections.abc import Sequence
 from typing import Any
 
 from .names import case_name, family_name
-from .style import COLOURS, Row, behind, choose, curve, decades, legend, new_figure, note, unique
+from .style import (
+    COLOURS,
+    Row,
+    behind,
+    choose,
+    curve,
+    decades,
+    legend,
+    new_figure,
+    note,
+    unique,
+)
 
 _MODES: dict[str, dict[str, str]] = {
     "float64": {
@@ -19,9 +32,16 @@ _MODES: dict[str, dict[str, str]] = {
         "ozaki2:14": "pink P --",
         "auto@correct": "dark X -- 7",
     },
-    "float32": {"native": "grey o :", "ozaki1:fp16:sp": "red + -- 9", "ozaki1:int8:sp": "orange x -- 7"},
+    "float32": {
+        "native": "grey o :",
+        "ozaki1:fp16:sp": "red + -- 9",
+        "ozaki1:int8:sp": "orange x -- 7",
+    },
 }
-_OWN_NAMES = {"auto@correct": "Ozaki scheme II, correctly rounded", "ozaki2:14": "Ozaki scheme II, 14 moduli"}
+_OWN_NAMES = {
+    "auto@correct": "Ozaki scheme II, correctly rounded",
+    "ozaki2:14": "Ozaki scheme II, 14 moduli",
+}
 _STAGES = {
     "split_a": ("splitting A", "orange"),
     "split_b": ("splitting B", "sky"),
@@ -32,40 +52,64 @@ _STAGES = {
 
 
 def with_speed(rows: Sequence[Row]) -> list[Row]:
-    """Rows with the TFLOP/s that they sustain as `speed`; bursts of what takes long are sustained by themselves."""
-    return [{**row, "speed": row["sustained_tflops"] or row["burst_tflops"]} for row in rows]
+    """Rows with the TFLOP/s that they sustain as `speed`; bursts of what takes long are
+    sustained by themselves.
+    """
+    return [
+        {**row, "speed": row["sustained_tflops"] or row["burst_tflops"]} for row in rows
+    ]
 
 
 def modes(rows: Sequence[Row]) -> Any:
-    """Speed and shares of time, a line for each phi; rate and number of the products of slices for the first one."""
+    """Speed and shares of time, a line for each phi; rate and number of the products of
+    slices for the first one.
+    """
     families = unique(rows, "family")
     title = f"How fast are the modes of Ozaki scheme I, and where does their time go?\n{rows[0]['device']}"
-    figure, grid = new_figure(len(families) + 1, 2, (10, 4.6 * len(families) + 5.6), title)
+    figure, grid = new_figure(
+        len(families) + 1, 2, (10, 4.6 * len(families) + 5.6), title
+    )
     for (left, right), family in zip(grid, families):
         found = with_speed(choose(rows, family=family))
         _curves_of_modes(left, found, "speed", "TFLOP/s, counted as 2 n³")
         most = max(float(row["n"]) for row in found)
-        _shares(right, [row for row in found if float(row["n"]) == most and row["seconds_total"]])
+        _shares(
+            right,
+            [row for row in found if float(row["n"]) == most and row["seconds_total"]],
+        )
         left.set_title(f"{family_name(family)}: speed", loc="left", fontsize=11)
-        right.set_title(f"{family_name(family)}: share of time at n = {most:.0f}", loc="left", fontsize=11)
+        right.set_title(
+            f"{family_name(family)}: share of time at n = {most:.0f}",
+            loc="left",
+            fontsize=11,
+        )
     found = [row for row in choose(rows, family=families[0]) if row["products_tflops"]]
     rates, counts = grid[-1]
-    _curves_of_modes(rates, found, "products_tflops", "TFLOP/s of the products of slices")
+    _curves_of_modes(
+        rates, found, "products_tflops", "TFLOP/s of the products of slices"
+    )
     _peaks(rates, found)
     _curves_of_modes(counts, found, "products", "products of slices", log_y=False)
     counts.set_ylim(0, None)
-    for axes, name in ((rates, "rate of the products of slices"), (counts, "number of products")):
+    for axes, name in (
+        (rates, "rate of the products of slices"),
+        (counts, "number of products"),
+    ):
         axes.set_title(f"{family_name(families[0])}: {name}", loc="left", fontsize=11)
     legend(figure, [grid[0][0], grid[0][1]], 3)
     return figure
 
 
-def _curves_of_modes(axes: Any, rows: Sequence[Row], y: str, label: str, *, log_y: bool = True) -> None:
+def _curves_of_modes(
+    axes: Any, rows: Sequence[Row], y: str, label: str, *, log_y: bool = True
+) -> None:
     """A curve over n for each mode."""
     for dtype, styles in _MODES.items():
         kind = " of float32" if dtype == "float32" else ""
         for case, style in styles.items():
-            name = _OWN_NAMES.get(case, case_name(case)) + ("" if ":sp" in case else kind)
+            name = _OWN_NAMES.get(case, case_name(case)) + (
+                "" if ":sp" in case else kind
+            )
             curve(axes, choose(rows, dtype=dtype, case=case), "n", y, name, style)
     decades(axes, [float(row["n"]) for row in rows], "n", label, log_y=log_y)
 
@@ -74,12 +118,30 @@ def _peaks(axes: Any, rows: Sequence[Row]) -> None:
     """Peaks of the units, as lines."""
     from matplotlib.patheffects import withStroke
 
-    known = {row["unit"]: float(row["roof_tflops"]) * int(row["num_products"]) for row in rows if row["roof_tflops"]}
+    known = {
+        row["unit"]: float(row["roof_tflops"]) * int(row["num_products"])
+        for row in rows
+        if row["roof_tflops"]
+    }
     for unit, peak in known.items():
         axes.axhline(peak, color="0.4", linewidth=0.9, linestyle="--")
-        place: dict[str, Any] = {"xytext": (-4, -2), "textcoords": "offset points", "ha": "right", "va": "top"}
-        place |= {"fontsize": 9, "color": "0.3", "path_effects": [withStroke(linewidth=3, foreground="white")]}
-        axes.annotate(f"peak of {unit.upper()}, {peak:.0f}", (1, peak), xycoords=("axes fraction", "data"), **place)
+        place: dict[str, Any] = {
+            "xytext": (-4, -2),
+            "textcoords": "offset points",
+            "ha": "right",
+            "va": "top",
+        }
+        place |= {
+            "fontsize": 9,
+            "color": "0.3",
+            "path_effects": [withStroke(linewidth=3, foreground="white")],
+        }
+        axes.annotate(
+            f"peak of {unit.upper()}, {peak:.0f}",
+            (1, peak),
+            xycoords=("axes fraction", "data"),
+            **place,
+        )
 
 
 def _shares(axes: Any, rows: Sequence[Row]) -> None:
@@ -88,11 +150,29 @@ def _shares(axes: Any, rows: Sequence[Row]) -> None:
         left = 0.0
         for stage, (name, colour) in _STAGES.items():
             share = 100 * float(row[f"seconds_{stage}"]) / float(row["seconds_total"])
-            axes.barh(y, share, left=left, color=COLOURS[colour], height=0.6, label=name if y == 0 else None)
+            axes.barh(
+                y,
+                share,
+                left=left,
+                color=COLOURS[colour],
+                height=0.6,
+                label=name if y == 0 else None,
+            )
             left += share
         counts = f"{row['num_slices']} slices, {float(row['products']):.0f} products, {_time(row['seconds_total'])}"
-        axes.annotate(counts, (0, y - 0.48), xytext=(2, 0), textcoords="offset points", fontsize=9, va="center")
-    axes.set_yticks(range(len(rows)), [case_name(row["case"]).replace(", ", ",\n") for row in rows], fontsize=9)
+        axes.annotate(
+            counts,
+            (0, y - 0.48),
+            xytext=(2, 0),
+            textcoords="offset points",
+            fontsize=9,
+            va="center",
+        )
+    axes.set_yticks(
+        range(len(rows)),
+        [case_name(row["case"]).replace(", ", ",\n") for row in rows],
+        fontsize=9,
+    )
     axes.set_ylim(len(rows) - 0.4, -0.8)
     axes.set_xlim(0, 100)
     axes.set_xlabel("share of time [%]")
@@ -138,10 +218,19 @@ def word_products(rows: Sequence[Row]) -> Any:
         axes.set_ylim(0, None)
         _roof(axes, choose(found, case="corrected:fp16"))
     for axes, column, label in zip(
-        grid[1], ("joules", "gflops_per_watt"), ("energy of a product [J]", "GFLOP/s for each watt")
+        grid[1],
+        ("joules", "gflops_per_watt"),
+        ("energy of a product [J]", "GFLOP/s for each watt"),
     ):
         for case, style in _WORDS["float32"].items():
-            curve(axes, choose(rows, dtype="float32", case=case), "n", column, case_name(case), style)
+            curve(
+                axes,
+                choose(rows, dtype="float32", case=case),
+                "n",
+                column,
+                case_name(case),
+                style,
+            )
         decades(axes, sizes, "n", label, log_y=column == "joules")
         axes.set_title("float32 matrices", loc="left", fontsize=11)
     legend(figure, grid[0], 3)
@@ -156,11 +245,22 @@ def _roof(axes: Any, rows: Sequence[Row]) -> None:
         note(axes, f"top edge: peak of FP16 for three products, {max(roofs):.0f}")
 
 
-_RESIDUALS = ["grey v", "pink ^", "orange x", "sky s", "blue D", "green *", "black o", "dark P"]
+_RESIDUALS = [
+    "grey v",
+    "pink ^",
+    "orange x",
+    "sky s",
+    "blue D",
+    "green *",
+    "black o",
+    "dark P",
+]
 
 
 def residuals_on_gpu(rows: Sequence[Row]) -> Any:
-    """Lines for the model of the unit, marks for what was measured; a panel for each kind of inputs."""
+    """Lines for the model of the unit, marks for what was measured; a panel for each
+    kind of inputs.
+    """
     machine = next((row["unit"] for row in rows if row["unit"] != "model"), "")
     title = f"What does error correction repair on tensor cores?\nMarks: {machine}; lines: the model of an H100"
     figure, grid = new_figure(3, 2, (10, 13), title, sharex=True, sharey=True)
@@ -171,8 +271,23 @@ def residuals_on_gpu(rows: Sequence[Row]) -> Any:
             found = choose(rows, inputs=inputs, method=method)
             measured = choose(found, unit=machine)
             label = "" if measured else method
-            curve(axes, choose(found, unit="model"), "k", "residual", label, f"{colour} , -", width=1.2)
-            curve(axes, measured, "k", "residual", method, f"{colour} {marker} none 7 none")
+            curve(
+                axes,
+                choose(found, unit="model"),
+                "k",
+                "residual",
+                label,
+                f"{colour} , -",
+                width=1.2,
+            )
+            curve(
+                axes,
+                measured,
+                "k",
+                "residual",
+                method,
+                f"{colour} {marker} none 7 none",
+            )
         decades(axes, lengths, "k", "‖C - R‖ / ‖R‖ (Frobenius)")
         axes.set_title(inputs, loc="left", fontsize=11)
         axes.set_ylim(3e-8, 4)
@@ -190,7 +305,9 @@ _KINDS: dict[str, tuple[str, str, str]] = {
     "cublas": ("cuBLAS, emulated", "grey", "X"),
 }
 _SIDES = ((-6, 5), (-8, 0), (8, 0), (0, 8), (6, 5), (6, -5), (-6, -5), (0, -8))
-"""Where a label may stand, in points from what it names; first what the Pareto front leaves free."""
+"""Where a label may stand, in points from what it names; first what the Pareto front
+leaves free.
+"""
 
 
 def schemes(rows: Sequence[Row]) -> Any:
@@ -199,8 +316,15 @@ def schemes(rows: Sequence[Row]) -> Any:
     title = f"Which accuracy at which speed?  Products of n = {rows[0]['n']}, φ = 0.5\n{rows[0]['device']}"
     figure, grid = new_figure(len(dtypes), 1, (9.5, 6.8 * len(dtypes)), title)
     for axes, dtype in zip(grid[:, 0], dtypes):
-        timed = [row for row in with_speed(choose(rows, dtype=dtype)) if row["speed"] and row["sample_error"]]
-        points = [(float(row["sample_error"]), float(row["speed"]), row["case"]) for row in timed]
+        timed = [
+            row
+            for row in with_speed(choose(rows, dtype=dtype))
+            if row["speed"] and row["sample_error"]
+        ]
+        points = [
+            (float(row["sample_error"]), float(row["speed"]), row["case"])
+            for row in timed
+        ]
         front = pareto_front([(error, speed) for error, speed, _ in points])
         axes.plot(
             *zip(*front),
@@ -213,13 +337,23 @@ def schemes(rows: Sequence[Row]) -> Any:
             chosen = [point for point in points if point[2].startswith(kind)]
             if chosen:
                 x, y, _ = zip(*chosen)
-                axes.plot(x, y, linestyle="none", marker=marker, markersize=7, color=COLOURS[colour], label=name)
+                axes.plot(
+                    x,
+                    y,
+                    linestyle="none",
+                    marker=marker,
+                    markersize=7,
+                    color=COLOURS[colour],
+                    label=name,
+                )
         axes.set_xscale("log")
         axes.set_xlabel("largest error of sampled entries, |C - AB| / |A||B|")
         axes.set_ylabel("TFLOP/s, counted as 2 n³")
         axes.margins(x=0.16)
         axes.set_ylim(0, None)
-        axes.set_title(f"{dtype} matrices; better is up and to the left", loc="left", fontsize=11)
+        axes.set_title(
+            f"{dtype} matrices; better is up and to the left", loc="left", fontsize=11
+        )
         behind(axes)
         _write_labels(axes, points)
     legend(figure, grid[:, 0], 2)
@@ -227,15 +361,20 @@ def schemes(rows: Sequence[Row]) -> Any:
 
 
 def _write_labels(axes: Any, points: Sequence[tuple[float, float, str]]) -> None:
-    """The name of each point beside it, where it covers as few points and names as possible."""
+    """The name of each point beside it, where it covers as few points and names as
+    possible.
+    """
     from matplotlib.transforms import Bbox
 
     axes.figure.draw_without_rendering()
     taken = [
-        Bbox.from_extents(x - 5, y - 5, x + 5, y + 5) for x, y in axes.transData.transform([p[:2] for p in points])
+        Bbox.from_extents(x - 5, y - 5, x + 5, y + 5)
+        for x, y in axes.transData.transform([p[:2] for p in points])
     ]
     for error, speed, case in points:
-        colour = next(colour for kind, (_, colour, _) in _KINDS.items() if case.startswith(kind))
+        colour = next(
+            colour for kind, (_, colour, _) in _KINDS.items() if case.startswith(kind)
+        )
         texts = [
             axes.annotate(
                 _short(case),
@@ -249,7 +388,9 @@ def _write_labels(axes: Any, points: Sequence[tuple[float, float, str]]) -> None
             )
             for x, y in _SIDES
         ]
-        best = min(texts, key=lambda text: text.get_window_extent().count_overlaps(taken))
+        best = min(
+            texts, key=lambda text: text.get_window_extent().count_overlaps(taken)
+        )
         taken.append(best.get_window_extent())
         for text in texts:
             if text is not best:
@@ -257,7 +398,9 @@ def _write_labels(axes: Any, points: Sequence[tuple[float, float, str]]) -> None
 
 
 def pareto_front(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The points (error, speed) than which none is better in one and as good in the other, by rising error."""
+    """The points (error, speed) than which none is better in one and as good in the
+    other, by rising error.
+    """
     front: list[tuple[float, float]] = []
     for error, speed in sorted(points, key=lambda point: (point[0], -point[1])):
         if not front or speed > front[-1][1]:
@@ -288,15 +431,29 @@ _SCALINGS = {"fast": "scaled by norms", "accurate": "scaled by one INT8 product 
 
 
 def moduli(rows: Sequence[Row]) -> Any:
-    """Error over the number of moduli, a panel for each way to scale, a curve for each phi."""
+    """Error over the number of moduli, a panel for each way to scale, a curve for each
+    phi.
+    """
     title = f"How accurate is Ozaki scheme II?  Products of n = {rows[0]['n']}"
     figure, grid = new_figure(1, 2, (10, 6), title, sharey=True)
     for axes, (scaling, name) in zip(grid[0], _SCALINGS.items()):
         found = choose(rows, way=scaling)
         for phi, style in zip(unique(rows, "phi"), _PHIS):
-            curve(axes, choose(found, phi=phi), "num_moduli", "error", f"φ = {float(phi):g}", style)
+            curve(
+                axes,
+                choose(found, phi=phi),
+                "num_moduli",
+                "error",
+                f"φ = {float(phi):g}",
+                style,
+            )
             for row in choose(rows, phi=phi, way="native"):
-                axes.axhline(float(row["error"]), color=COLOURS[style.split()[0]], linewidth=1, linestyle=":")
+                axes.axhline(
+                    float(row["error"]),
+                    color=COLOURS[style.split()[0]],
+                    linewidth=1,
+                    linestyle=":",
+                )
         axes.set_yscale("log")
         axes.set_xticks(sorted({int(row["num_moduli"]) for row in found})[::2])
         axes.set_xlabel("number of moduli, and of INT8 products")

@@ -14,7 +14,9 @@ _MODES = {"dp": "DP mode", "sp": "SP mode", "correct": "correct mode"}
 
 
 def case_name(case: str) -> str:
-    """A case in words: "ozaki2:14" is "14 moduli"; the case itself where there are no words for it."""
+    """A case in words: "ozaki2:14" is "14 moduli"; the case itself where there are no
+    words for it.
+    """
     if case in _WHOLE:
         return _WHOLE[case]
     scheme, _, accuracy = case.partition("@")
@@ -29,14 +31,23 @@ def case_name(case: str) -> str:
         case "ozaki1", [product, mode] if mode in _MODES:
             return f"{_MODES[mode]}, {product.upper()} slices"
         case "corrected", [product, *rest]:
-            return f"corrected {product.upper()} words" + (", summed in the tensor core" if rest else "")
+            return f"corrected {product.upper()} words" + (
+                ", summed in the tensor core" if rest else ""
+            )
         case "multiword", [product, _, count]:
-            kind = "FP32 words (TF64)" if product == "fp32" else f"{product.upper()} words"
+            kind = (
+                "FP32 words (TF64)" if product == "fp32" else f"{product.upper()} words"
+            )
             return f"{count} {'product' if count == '1' else 'products'} of {kind}"
     return case
 
 
 def family_name(family: str) -> str:
     """A family of operands in words."""
-    known = {"uniform": "entries uniform on (-1, 1)", "uniform01": "entries uniform on (0, 1)"}
-    return f"φ = {family[3:]}" if family.startswith("phi") else known.get(family, family)
+    known = {
+        "uniform": "entries uniform on (-1, 1)",
+        "uniform01": "entries uniform on (0, 1)",
+    }
+    return (
+        f"φ = {family[3:]}" if family.startswith("phi") else known.get(family, family)
+    )

@@ -1,4 +1,6 @@
-"""What all pictures share: colours, curves, scales, legends. matplotlib is loaded by `new_figure`, not before."""
+"""What all pictures share: colours, curves, scales, legends. matplotlib is loaded by
+`new_figure`, not before.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +21,19 @@ COLOURS = {
     "red": "#d55e00",
     "pink": "#cc79a7",
 }
-"""Colours that stay apart for colour-blind readers (Okabe and Ito); curves differ in their markers too."""
+"""Colours that stay apart for colour-blind readers (Okabe and Ito); curves differ in
+their markers too.
+"""
 
 
 def new_figure(
-    rows: int, columns: int, size: tuple[float, float], title: str, *, dpi: int = 100, **options: Any
+    rows: int,
+    columns: int,
+    size: tuple[float, float],
+    title: str,
+    *,
+    dpi: int = 100,
+    **options: Any,
 ) -> tuple[Any, Any]:
     """A figure with a title and rows x columns axes (always a 2-D array)."""
     from matplotlib.figure import Figure
@@ -35,7 +45,9 @@ def new_figure(
 
 def choose(rows: Iterable[Row], **wanted: str) -> list[Row]:
     """The lines that have these values."""
-    return [row for row in rows if all(row[key] == value for key, value in wanted.items())]
+    return [
+        row for row in rows if all(row[key] == value for key, value in wanted.items())
+    ]
 
 
 def unique(rows: Iterable[Row], key: str) -> list[str]:
@@ -43,21 +55,45 @@ def unique(rows: Iterable[Row], key: str) -> list[str]:
     return list(dict.fromkeys(row[key] for row in rows))
 
 
-def curve(axes: Any, rows: Sequence[Row], x: str, y: str, label: str, style: str, width: float = 1.6) -> None:
+def curve(
+    axes: Any,
+    rows: Sequence[Row],
+    x: str,
+    y: str,
+    label: str,
+    style: str,
+    width: float = 1.6,
+) -> None:
     """A curve through the lines, in the order of x.
 
-    A style is "colour marker", then, where they are not as usual, dashes (or "none"), size and filling of the markers.
+    A style is "colour marker", then, where they are not as usual, dashes (or "none"),
+    size and filling of the markers.
     """
     words = style.split()
     colour, marker, dashes, size, fill = words + ["-", "5.5", ""][len(words) - 2 :]
     points = sorted((float(row[x]), float(row[y])) for row in rows if row[y] != "")
-    look = {"color": COLOURS[colour], "markerfacecolor": fill or COLOURS[colour], "linewidth": width}
+    look = {
+        "color": COLOURS[colour],
+        "markerfacecolor": fill or COLOURS[colour],
+        "linewidth": width,
+    }
     if points:
-        axes.plot(*zip(*points), label=label, marker=marker, linestyle=dashes, markersize=float(size), **look)
+        axes.plot(
+            *zip(*points),
+            label=label,
+            marker=marker,
+            linestyle=dashes,
+            markersize=float(size),
+            **look,
+        )
 
 
-def decades(axes: Any, x: Sequence[float], x_label: str, y_label: str, *, log_y: bool = True) -> None:
-    """A logarithmic x axis to base 2 with all its values as ticks, and a logarithmic y axis unless told otherwise."""
+def decades(
+    axes: Any, x: Sequence[float], x_label: str, y_label: str, *, log_y: bool = True
+) -> None:
+    """A logarithmic x axis to base 2 with all its values as ticks, and a logarithmic y
+    axis unless told otherwise.
+    """
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
     axes.set_xscale("log", base=2)
@@ -83,10 +119,23 @@ def legend(figure: Any, axes: Sequence[Any], columns: int) -> None:
     found: dict[str, Any] = {}
     for each in axes:
         handles, labels = each.get_legend_handles_labels()
-        found |= {label: handle for handle, label in zip(handles, labels) if label not in found}
-    figure.legend(found.values(), found.keys(), loc="outside lower center", ncols=columns, frameon=False, fontsize=10)
+        found |= {
+            label: handle
+            for handle, label in zip(handles, labels)
+            if label not in found
+        }
+    figure.legend(
+        found.values(),
+        found.keys(),
+        loc="outside lower center",
+        ncols=columns,
+        frameon=False,
+        fontsize=10,
+    )
 
 
 def note(axes: Any, text: str) -> None:
     """A small text in the upper left corner of the axes."""
-    axes.text(0.02, 0.98, text, transform=axes.transAxes, fontsize=9, color="0.3", va="top")
+    axes.text(
+        0.02, 0.98, text, transform=axes.transAxes, fontsize=9, color="0.3", va="top"
+    )

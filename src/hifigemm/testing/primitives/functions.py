@@ -1,4 +1,6 @@
-"""Functions of entries, conversions and reductions, against the same functions of Python's numbers."""
+"""Functions of entries, conversions and reductions, against the same functions of
+Python's numbers.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ from hifigemm.testing.primitives.places import COUNT, Finding, Place, first_faul
 
 @dataclass(frozen=True)
 class Function:
-    """A function of arrays, entry by entry, and the same of Python's numbers; `kinds` name the `_pools` of inputs."""
+    """A function of arrays, entry by entry, and the same of Python's numbers; `kinds`
+    name the `_pools` of inputs.
+    """
 
     name: str
     of_arrays: Callable[..., Any]
@@ -30,15 +34,45 @@ class Function:
 def _pools() -> dict[str, Array]:
     """Numbers at the limits among others, as many of each kind."""
     rng = np.random.default_rng(1)
-    near = [x + y for x in (0.5, 1.0, 1.5, 2.5, 2.0**31, 2.0**52, 2.0**53) for y in (-x * 2.0**-53, 0.0, x * 2.0**-52)]
-    near += [0.0, LEAST, 3 * LEAST, 2.0**-1022, 2.0**-1022 - LEAST, 2.0**1023, np.finfo(float).max]
+    near = [
+        x + y
+        for x in (0.5, 1.0, 1.5, 2.5, 2.0**31, 2.0**52, 2.0**53)
+        for y in (-x * 2.0**-53, 0.0, x * 2.0**-52)
+    ]
+    near += [
+        0.0,
+        LEAST,
+        3 * LEAST,
+        2.0**-1022,
+        2.0**-1022 - LEAST,
+        2.0**1023,
+        np.finfo(float).max,
+    ]
     # Ties of float32, normal and subnormal, and what lies at the ends of its range.
-    near += [1 + 2.0**-24, 1 + 3 * 2.0**-24, 1 + 2.0**-24 + 2.0**-52, 2.0**-150, 3 * 2.0**-150, 2.0**-126 - 2.0**-150]
-    near += [2.0**128 - 2.0**103, 2.0**128 - 2.0**103 - 2.0**75, 2.0**128, 2.0**-149, 5 * 2.0**-151]
+    near += [
+        1 + 2.0**-24,
+        1 + 3 * 2.0**-24,
+        1 + 2.0**-24 + 2.0**-52,
+        2.0**-150,
+        3 * 2.0**-150,
+        2.0**-126 - 2.0**-150,
+    ]
+    near += [
+        2.0**128 - 2.0**103,
+        2.0**128 - 2.0**103 - 2.0**75,
+        2.0**128,
+        2.0**-149,
+        5 * 2.0**-151,
+    ]
     near += [-x for x in near]
     more = COUNT - len(near)
-    floats = rng.permutation([*near, *rng.uniform(-1, 1, more) * 2.0 ** rng.integers(-1000, 1000, more)])
-    special, integers = floats.copy(), rng.integers(-(2**63), 2**63, COUNT) >> rng.integers(0, 63, COUNT)
+    floats = rng.permutation(
+        [*near, *rng.uniform(-1, 1, more) * 2.0 ** rng.integers(-1000, 1000, more)]
+    )
+    special, integers = (
+        floats.copy(),
+        rng.integers(-(2**63), 2**63, COUNT) >> rng.integers(0, 63, COUNT),
+    )
     special[::7], special[1::7], special[2::7] = np.inf, np.nan, -np.inf
     integers[:4] = 1 - 2**63, 2**63 - 1, 2**53 + 1, -(2**31)
     singles = np.array([_single(x) for x in special.tolist()], np.float32)
@@ -48,7 +82,9 @@ def _pools() -> dict[str, Array]:
         "float64, Inf, NaN": special,
         "float32": np.where(np.isfinite(singles), singles, np.float32(1)),
         "float32, Inf, NaN": singles,
-        "complex128, Inf, NaN": np.stack([special, special[::-1]], axis=1).ravel().view(np.complex128),
+        "complex128, Inf, NaN": np.stack([special, special[::-1]], axis=1)
+        .ravel()
+        .view(np.complex128),
         "int64": integers,
         "uint64": integers.view(np.uint64),
         "bool": integers < 0,
@@ -56,7 +92,9 @@ def _pools() -> dict[str, Array]:
         "shift of uint64": rng.integers(0, 64, COUNT).astype(np.uint64),
         "float64 integers": (integers >> 11).astype(np.float64),
         "float64 below 2**31": (integers >> 33).astype(np.float64),
-        "float64 below 2**11": rng.integers(-(2**11), 2**11 + 1, COUNT).astype(np.float64),
+        "float64 below 2**11": rng.integers(-(2**11), 2**11 + 1, COUNT).astype(
+            np.float64
+        ),
         "float64 below 2**7": rng.integers(-(2**7), 2**7, COUNT).astype(np.float64),
         "float32 integers": rng.integers(-(2**24), 2**24 + 1, COUNT).astype(np.float32),
         "int8": rng.integers(-(2**7), 2**7, COUNT).astype(np.int8),
@@ -94,7 +132,10 @@ _UFUNCS: tuple[tuple[str, Callable[..., Any], tuple[str, ...]], ...] = (
     *((name, truth, ("float64",)) for name, truth in _ROUNDINGS.items()),
     *(("negative", operator.neg, (kind,)) for kind in ("float64", "float32", "int64")),
     *(("absolute", abs, (kind,)) for kind in ("float64", "float32")),
-    *(("isfinite", _is_finite, (f"{kind}, Inf, NaN",)) for kind in ("float64", "float32", "complex128")),
+    *(
+        ("isfinite", _is_finite, (f"{kind}, Inf, NaN",))
+        for kind in ("float64", "float32", "complex128")
+    ),
     ("isnan", math.isnan, ("float64, Inf, NaN",)),
     ("sign", lambda x: (x > 0) - (x < 0), ("float64",)),
     ("square", lambda x: x * x, ("float64",)),
@@ -129,17 +170,39 @@ _CONVERSIONS: tuple[tuple[str, str, Callable[[Any], Any]], ...] = (
     ("float32 integers", "int32", int),
     ("float32 integers", "int64", int),
 )
-_REDUCTIONS: tuple[tuple[str, Callable[[Any, int], Any], Callable[[list[Any]], Any], str], ...] = (
-    ("max", lambda x, axis: x.max(axis=axis, keepdims=True, initial=0), lambda x: max(0, *x), "float64"),
-    ("min", lambda x, axis: x.min(axis=axis, keepdims=True, initial=0), lambda x: min(0, *x), "int64"),
+_REDUCTIONS: tuple[
+    tuple[str, Callable[[Any, int], Any], Callable[[list[Any]], Any], str], ...
+] = (
+    (
+        "max",
+        lambda x, axis: x.max(axis=axis, keepdims=True, initial=0),
+        lambda x: max(0, *x),
+        "float64",
+    ),
+    (
+        "min",
+        lambda x, axis: x.min(axis=axis, keepdims=True, initial=0),
+        lambda x: min(0, *x),
+        "int64",
+    ),
     (
         "max, where > 0",
         lambda x, axis: np.max(x, axis=axis, initial=0.0, where=x > 0),
         lambda x: max(0.0, *x),
         "float32",
     ),
-    ("sum", lambda x, axis: x.sum(axis=axis, keepdims=True), sum, "float64 below 2**31"),
-    ("sum", lambda x, axis: x.sum(axis=axis), lambda x: reduce(lambda s, y: _wrapped(s + y), x), "int64"),
+    (
+        "sum",
+        lambda x, axis: x.sum(axis=axis, keepdims=True),
+        sum,
+        "float64 below 2**31",
+    ),
+    (
+        "sum",
+        lambda x, axis: x.sum(axis=axis),
+        lambda x: reduce(lambda s, y: _wrapped(s + y), x),
+        "int64",
+    ),
     ("any", lambda x, axis: x.any(axis=axis, keepdims=True), any, "bool"),
     ("all", lambda x, axis: x.all(axis=axis), all, "bool"),
 )
@@ -182,11 +245,25 @@ def _table() -> Iterator[Function]:
     for name, truth, kinds in _UFUNCS:
         yield Function(f"{name} ({'; '.join(kinds)})", _called(name), truth, kinds)
     for name in ("rint", "trunc"):
-        yield Function(f"{name} in place", _in_place(name), _ROUNDINGS[name], ("float64",))
-    yield Function("frexp, mantissa", lambda x: np.frexp(x)[0], lambda x: math.frexp(x)[0], ("float64",))
-    yield Function("frexp, exponent", lambda x: np.frexp(x)[1], lambda x: math.frexp(x)[1], ("float64",))
+        yield Function(
+            f"{name} in place", _in_place(name), _ROUNDINGS[name], ("float64",)
+        )
+    yield Function(
+        "frexp, mantissa",
+        lambda x: np.frexp(x)[0],
+        lambda x: math.frexp(x)[0],
+        ("float64",),
+    )
+    yield Function(
+        "frexp, exponent",
+        lambda x: np.frexp(x)[1],
+        lambda x: math.frexp(x)[1],
+        ("float64",),
+    )
     for kind, dtype, truth in _CONVERSIONS:
-        yield Function(f"{kind} to {dtype}", lambda x, dtype=dtype: x.astype(dtype), truth, (kind,))
+        yield Function(
+            f"{kind} to {dtype}", lambda x, dtype=dtype: x.astype(dtype), truth, (kind,)
+        )
         yield Function(f"{kind} assigned to {dtype}", _assigned(dtype), truth, (kind,))
 
 
@@ -199,29 +276,46 @@ def functions(place: Place) -> Iterator[Finding]:
         yield _reduced(place, f"{name} ({kind})", reduced, of_list, pools[kind])
     if place.put is np.asarray:
         for name, of_number in (("negative", operator.neg), ("isfinite", _is_finite)):
-            function = Function(f"{name} to every 4th entry", _strided_out(name), of_number, ("float64",), used=False)
+            function = Function(
+                f"{name} to every 4th entry",
+                _strided_out(name),
+                of_number,
+                ("float64",),
+                used=False,
+            )
             yield _compared(place, function, pools)
 
 
 def _compared(place: Place, function: Function, pools: dict[str, Array]) -> Finding:
     """All strides and sizes; further inputs have strides of their own."""
     inputs = [np.roll(pools[kind], 7 * i) for i, kind in enumerate(function.kinds)]
-    truth = [function.of_numbers(*numbers) for numbers in zip(*(x.tolist() for x in inputs))]
+    truth = [
+        function.of_numbers(*numbers) for numbers in zip(*(x.tolist() for x in inputs))
+    ]
     cases = 0
     for stride in place.strides:
         for size in place.sizes:
-            spread = [place.spread(x[:size], s) for x, s in zip(inputs, (stride, 1 + abs(stride) % 5, 2))]
+            spread = [
+                place.spread(x[:size], s)
+                for x, s in zip(inputs, (stride, 1 + abs(stride) % 5, 2))
+            ]
             with np.errstate(all="ignore"):
                 found = place.fetch(function.of_arrays(*spread))
             cases += size
             if fault := first_fault(found, truth[:size]):
                 fault = f"stride {stride}, size {size}: {fault}"
-                return Finding(function.name, place.library, cases, fault, function.used)
+                return Finding(
+                    function.name, place.library, cases, fault, function.used
+                )
     return Finding(function.name, place.library, cases, used=function.used)
 
 
 def _reduced(
-    place: Place, name: str, function: Callable[[Any, int], Any], truth: Callable[[list[Any]], Any], pool: Array
+    place: Place,
+    name: str,
+    function: Callable[[Any, int], Any],
+    truth: Callable[[list[Any]], Any],
+    pool: Array,
 ) -> Finding:
     """Sums and extremes along both axes of a matrix whose columns lie in a stride."""
     cases = 0
@@ -233,6 +327,9 @@ def _reduced(
                 cases += found.size
                 if fault := first_fault(found, [truth(vector) for vector in vectors]):
                     return Finding(
-                        name, place.library, cases, f"stride {stride}, shape {x.shape}, axis {axis}: {fault}"
+                        name,
+                        place.library,
+                        cases,
+                        f"stride {stride}, shape {x.shape}, axis {axis}: {fault}",
                     )
     return Finding(name, place.library, cases)

@@ -34,7 +34,9 @@ class Finding:
 
 @dataclass(frozen=True)
 class Place:
-    """Where arrays lie: how they get there and back, and the strides and sizes that are tried."""
+    """Where arrays lie: how they get there and back, and the strides and sizes that are
+    tried.
+    """
 
     library: str
     put: Callable[[Array], Any] = np.asarray
@@ -50,7 +52,9 @@ class Place:
 
 
 def on_device(device: str) -> Place:
-    """A device of PyTorch; its arrays have no negative strides, and a launch for each case takes its time."""
+    """A device of PyTorch; its arrays have no negative strides, and a launch for each
+    case takes its time.
+    """
     import torch
 
     from hifigemm.engines.device_array import unwrap, wrap
@@ -63,14 +67,32 @@ def on_device(device: str) -> Place:
         host: Array = unwrap(x).cpu().numpy()
         return host.view(x.dtype)
 
-    return Place(f"PyTorch {torch.__version__} {device}", put, fetch, tuple(range(1, 17)), (1, 33, COUNT))
+    return Place(
+        f"PyTorch {torch.__version__} {device}",
+        put,
+        fetch,
+        tuple(range(1, 17)),
+        (1, 33, COUNT),
+    )
 
 
 def first_fault(found: Array, truth: list[Any]) -> str:
-    """Where an array first differs from Python's numbers in value or sign, or ""; read without NumPy's functions."""
+    """Where an array first differs from Python's numbers in value or sign, or ""; read
+    without NumPy's functions.
+    """
     values = found.tolist()
-    if values == truth and (found.dtype.kind != "f" or found.tobytes() == np.array(truth, found.dtype).tobytes()):
+    if values == truth and (
+        found.dtype.kind != "f"
+        or found.tobytes() == np.array(truth, found.dtype).tobytes()
+    ):
         return ""
     pairs = enumerate(zip(values, truth))
-    at = next((i for i, (x, y) in pairs if x != y or math.copysign(1, x) != math.copysign(1, y)), None)
+    at = next(
+        (
+            i
+            for i, (x, y) in pairs
+            if x != y or math.copysign(1, x) != math.copysign(1, y)
+        ),
+        None,
+    )
     return "" if at is None else f"entry {at} is {values[at]!r}, not {truth[at]!r}"
