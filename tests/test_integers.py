@@ -384,11 +384,12 @@ def test_an_out_of_foreign_byte_order_takes_exact_integers(options):
 
 def test_kinds_of_results_that_do_not_exist_are_refused():
     a, x = np.ones((2, 2), np.int8), np.ones((2, 2))
-    for kind in ("pair", "int32"):
-        with pytest.raises(
-            hg.PlanError, match=f'{kind!r}.*int8.*"array", "int64" or "object"'
-        ):
-            hg.matmul(a, a, result=kind)
+    with pytest.raises(
+        hg.PlanError, match=r"""'pair'.*int8.*"array", "int64" or "object\""""
+    ):
+        hg.matmul(a, a, result="pair")
+    with pytest.raises(hg.PlanError, match='\'int32\': expected "array", "pair"'):
+        hg.matmul(a, a, result="int32")
     for left, right in ((x, x), (a, x)):
         with pytest.raises(hg.PlanError, match=r"'int64', the operands are .*float64"):
             hg.matmul(left, right, result="int64")

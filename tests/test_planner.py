@@ -18,8 +18,6 @@ from hifigemm.numerics.residues import moduli_set
 from hifigemm.plan import Blocking, Evidence, Outliers, Verification
 from hifigemm.planner import (
     DefaultWorkspace,
-    Options,
-    check_plan,
     check_strict,
     fitted,
     for_problem,
@@ -153,28 +151,6 @@ def test_strict_mode_refuses_native_products_that_exceed_the_target(accuracy, re
             return
         with pytest.raises(hg.AccuracyError, match="would fall back to Native"):
             check_strict(chosen)
-
-
-def test_options_are_checked_before_operands_are_read():
-    fine = {
-        "accuracy": None,
-        "scheme": "auto",
-        "engine": None,
-        "plan": None,
-        "workspace": None,
-        "return_report": False,
-    }
-    assert Options(**fine).key is None
-    for wrong, text in (
-        ({"engine": 3}, "engine=3"),
-        ({"plan": "fp64"}, "plan is a str"),
-        ({"accuracy": "fp16"}, "accuracy='fp16'"),
-        ({"scheme": "ozaki3"}, "scheme='ozaki3'"),
-    ):
-        with pytest.raises(hg.PlanError, match=text):
-            Options(**fine | wrong)
-    with pytest.raises(hg.PlanError, match="plan is a Report"):
-        check_plan(hg.matmul(np.ones((2, 2)), np.ones((2, 2)), return_report=True)[1])
 
 
 class CutProgram:

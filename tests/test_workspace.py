@@ -264,7 +264,7 @@ def test_products_in_blocks_for_want_of_memory_are_not_repeated_in_them(
         made = {}
         monkeypatch.setattr(programs, "_programs", made)
         hg.matmul(a, b, scheme="ozaki1", accuracy="correct", workspace=workspace)
-        assert bool(made) is is_kept
+        assert any(key[0] != "plan" for key in made) is is_kept
 
 
 @pytest.mark.parametrize("accuracy", [None, "correct"])

@@ -72,15 +72,16 @@ ROOMS: tuple[tuple[str, tuple[str, ...]], ...] = (
             "interop.torch_private",
         ),
     ),
-    ("road", ("road",)),
+    ("road", ("road", "exact_results")),
     (
         "operands",
         (
             "operands",
             "libraries",
             "integers",
+            "admission",
+            "request",
             "augmented",
-            "exact_results",
             "exact_words",
         ),
     ),

@@ -5,23 +5,22 @@ product.
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, cast, overload
 
 import numpy as np
 
 from hifigemm.accuracy import Accuracy
+from hifigemm.admission import admit
 from hifigemm.engines import engine_for
-from hifigemm.exact_results import TWO_PARTS, Result, check_two_parts, enclosure, pair
+from hifigemm.exact_results import check_two_parts, two_parts
 from hifigemm.exact_words import in_words, one_word
 from hifigemm.exceptions import PlanError
 from hifigemm.executor import whole_split
-from hifigemm.integers import are_integers, integer_dtype, integer_product
-from hifigemm.libraries import Library, library_of
-from hifigemm.numerics.bits import Array
-from hifigemm.numerics.special import nonfinite_vectors
+from hifigemm.integers import are_integers, integer_product
+from hifigemm.libraries import library_of
 from hifigemm.numerics.subnormals import ieee_arithmetic
 from hifigemm.operands import (
+    Operands,
     Prepared,
     as_operand,
     as_out,
@@ -30,26 +29,18 @@ from hifigemm.operands import (
     converted,
     own_stack,
     result_dtype,
-    shapes_of,
 )
 from hifigemm.plan import Plan, Report
-from hifigemm.planner import (
-    Options,
-    check_plan,
-    check_strict,
-    reusable,
-    workspace_limit,
-)
+from hifigemm.planner import check_strict, reusable, workspace_limit
 from hifigemm.programs import key_of, repeat
-from hifigemm.road import (
-    array_of,
-    deliver,
-    plan_for,
-    product,
-    product_plus,
-    quiet,
-    stacks_of,
+from hifigemm.request import (
+    TWO_PARTS,
+    Request,
+    Result,
+    check_plan,
+    check_result,
 )
+from hifigemm.road import deliver, plan_for, product, quiet
 from hifigemm.schemes import Native, Scheme
 from hifigemm.transforms import belongs_to_jax, belongs_to_torch, check_untraced, opaque
 
@@ -327,144 +318,63 @@ def product_of_numbers(
     """`matmul` of operands of which nothing but their numbers is asked; `mirror` as for
     `Problem`.
     """
-    if not isinstance(result, str):
-        raise PlanError(
-            f'result={result!r}: expected "array", "pair", "enclosure", "int64" or "object"'
-        )
-    key, repeats = None, plan is None and not return_report and result == "array"
+    check_result(result)
+    is_repeatable = plan is None and not return_report and result == "array"
+    key = None
     if result in TWO_PARTS:
         check_two_parts(result, accuracy, out, plan)
         accuracy = "correct"
-    elif repeats:
+    elif is_repeatable:
         key = key_of(a, b, out, accuracy, scheme, engine, workspace)
-        key = key if key is None or not mirror else (mirror, key)
-        if key is not None and (again := repeat(key, a, b, out)) is not None:
-            return again
-    options = Options(accuracy, scheme, engine, plan, workspace, return_report, key)
-    asked = None if result == "array" else result
+        if key is not None and mirror:
+            key = mirror, key
+        if key is not None and (values := repeat(key, a, b, out)) is not None:
+            return values
+
+    request = Request(accuracy, scheme, engine, plan, workspace, return_report, result)
     check_untraced(
         {"a": a, "b": b},
         engine=engine,
         plan=plan,
         out=out,
-        result=asked,
+        result=None if result == "array" else result,
         return_report=return_report,
     )
     out = as_out(out)
     library = library_of(("a", a), ("b", b), ("out", out))
-    found: tuple[Array | None, Report]
     with ieee_arithmetic(), library.active():
-        given = as_operand(a, "a", library), as_operand(b, "b", library)
-        a, b = in_words(*given)
-        if library.name == "cupy" and repeats and out is None and not mirror:
-            key, again = _repeated_of_cupy(
-                a, b, library, accuracy, scheme, engine, workspace
-            )
-            if again is not None:
-                return again
-            options = replace(options, key=key)
-        shapes, whole = shapes_of(a.shape, b.shape), are_integers(a, b, result)
-        of_objects = "O" in (given[0].dtype.kind, given[1].dtype.kind)
-        if whole and accuracy is None and of_objects:
-            # integers of classes that never wrap around
-            options = replace(options, accuracy="correct")
-        if of_objects and not whole and a.dtype.kind in "biu" and b.dtype.kind in "biu":
-            raise PlanError(
-                "the operands hold integers beyond int64 and negative ones, whose products no dtype of NumPy has: ask "
-                'for result="int64" or result="object"'
-            )
-        if whole:
-            dtype = integer_dtype(
-                array_of(a), array_of(b), options, out, library, result=result
-            )
-        elif result == "array" or result in TWO_PARTS:
-            dtype = result_dtype(a.dtype, b.dtype)
-        else:
-            expected = ", ".join(f'"{kind}"' for kind in ("array", *TWO_PARTS))
-            kinds = (
-                "no integers that int64 or uint64 holds"
-                if of_objects
-                else f"{a.dtype} and {b.dtype}"
-            )
-            raise PlanError(
-                f"result={result!r}, the operands are {kinds}: expected {expected}"
-            )
+        operands, request = admit(a, b, out, library, request)
+        if library.name == "cupy" and is_repeatable and out is None and not mirror:
+            key, values = _repeated_of_cupy(operands, request)
+            if values is not None:
+                return values
         if out is not None:
-            check_out(out, shapes, dtype, library)
+            check_out(out, operands.shapes, operands.dtype, library)
+
         if result in TWO_PARTS:
-            if isinstance(a, Prepared) or isinstance(b, Prepared):
-                raise PlanError(
-                    f"result={result!r} is made from more products than a plan has: pass the array itself"
-                )
-            parts, report = _two_parts(result, a, b, options, library, dtype)
-            both = tuple(library.to_native(x) for x in parts)
-            return (both, report) if return_report else both
-        if whole:
-            found = integer_product(
-                array_of(a), array_of(b), shapes, options, library, dtype, result=result
-            )
+            parts, report = two_parts(operands, request)
+            native_parts = tuple(library.to_native(x) for x in parts)
+            return (native_parts, report) if return_report else native_parts
+        if are_integers(operands.a.dtype, operands.b.dtype, result):
+            values, report = integer_product(operands, request)
         else:
-            found = product(a, b, options, library, dtype=dtype, out=out, mirror=mirror)
-        return deliver(*found, library, out, return_report)
+            values, report = product(operands, request, out=out, mirror=mirror, key=key)
+        return deliver(values, report, library, out, return_report)
 
 
-def _repeated_of_cupy(
-    a: Array | Prepared, b: Array | Prepared, library: Library, *asked: Any
-) -> tuple[Hashable, Any]:
+def _repeated_of_cupy(operands: Operands, request: Request) -> tuple[Hashable, Any]:
     """The key of a product of CuPy arrays, which is that of their tensors, and the
     product as `repeat` makes it.
     """
     from hifigemm.engines.device_array import unwrap, wrap
 
-    if isinstance(a, Prepared) or isinstance(b, Prepared):
+    if operands.are_prepared:
         return None, None
-    tensors = unwrap(a), unwrap(b)
-    key = key_of(*tensors, None, *asked)
-    made = None if key is None else repeat(key, *tensors, None)
-    return key, None if made is None else library.to_native(wrap(made))
-
-
-@quiet
-def _two_parts(
-    result: Result,
-    a: Array,
-    b: Array,
-    options: Options,
-    library: Library,
-    dtype: np.dtype[Any],
-) -> tuple[tuple[Array, Array], Report]:
-    """The pair or the enclosure of a product, see `exact_results`."""
-    found, report = product(a, b, options, library, dtype=dtype)
-    nearest, shapes = cast(Array, found), shapes_of(a.shape, b.shape)
-
-    def rest(c: Array, shift: int) -> Array:
-        nonlocal report
-        if 0 in (*a.shape, *b.shape):
-            return np.zeros_like(nearest)
-        made, second = product_plus(a, b, c, -1.0, options, library, shift, dtype)
-        more, reason = (
-            second.num_products,
-            f"; and {second.num_products} products for A B - C",
-        )
-        seconds = report.decision_seconds + second.decision_seconds
-        report = report.changed(
-            lambda d: replace(
-                d, num_products=d.num_products + more, reason=d.reason + reason
-            ),
-            seconds,
-        )
-        return made
-
-    if result == "pair":
-        parts = pair(nearest, rest)
-        return parts, report
-    stacks = stacks_of(a, b, shapes, dtype)
-    unknown = nonfinite_vectors(stacks[0], 2) | nonfinite_vectors(stacks[1], 1)
-    known = np.broadcast_to(
-        np.logical_not(unknown), (shapes.count, shapes.left[1], shapes.right[2])
-    )
-    parts = enclosure(nearest, rest, known.reshape(shapes.result))
-    return parts, report
+    a, b = map(unwrap, operands.arrays)
+    policy = request.accuracy, request.scheme, request.engine, request.workspace
+    key = key_of(a, b, None, *policy)
+    values = None if key is None else repeat(key, a, b, None)
+    return key, None if values is None else operands.library.to_native(wrap(values))
 
 
 @opaque
@@ -494,26 +404,17 @@ def make_plan(
     -------
     Plan
     """
+    request = Request(accuracy, scheme, engine, None, workspace, return_report=True)
     library = library_of(("a", a), ("b", b))
     x, y = in_words(as_operand(a, "a", library), as_operand(b, "b", library))
-    dtype = result_dtype(x.dtype, y.dtype)
-    shapes = shapes_of(x.shape, y.shape)
-    problem = shapes.problem(dtype, common_narrow(x.dtype, y.dtype))
-    options = Options(accuracy, scheme, engine, None, workspace, return_report=True)
+    operands = Operands(x, y, library, result_dtype(x.dtype, y.dtype))
+    problem = operands.problem()
     maker = engine_for(engine, library.name, library.device)
+    has_terms = bool(problem.multiplications)
     with library.active():
         limit = workspace_limit(problem, workspace, maker)
-        plan = plan_for(
-            x,
-            y,
-            shapes,
-            problem,
-            options,
-            maker,
-            limit,
-            may_look=bool(problem.multiplications),
-        )
-    if problem.multiplications:
+        plan = plan_for(operands, problem, request, maker, limit, may_look=has_terms)
+    if has_terms:
         check_strict(plan)
     return reusable(plan, maker, limit)
 
@@ -526,7 +427,7 @@ def check_options(
     like: Any,
 ) -> None:
     """Raise PlanError for options that no product of an array would take."""
-    Options(accuracy, scheme, engine, None, workspace, return_report=True)
+    Request(accuracy, scheme, engine, None, workspace)
     if engine is not None:
         library = library_of(("an operand", like))
         engine_for(engine, library.name, library.device)

@@ -13,17 +13,20 @@ Exact when
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any, cast
 
 import numpy as np
 
 from hifigemm.exceptions import PlanError
 from hifigemm.numerics.bits import Array
+from hifigemm.numerics.special import nonfinite_vectors
+from hifigemm.operands import Operands
+from hifigemm.plan import Decision, Report
+from hifigemm.request import Request
+from hifigemm.road import product, product_plus, quiet
 
-Result = Literal["array", "pair", "enclosure", "int64", "object"]
-TWO_PARTS = "pair", "enclosure"
-
-Rest = Callable[[Array, int], Array]
+Remainder = Callable[[Array, int], Array]
 """2**shift (A B - C), rounded once, of C and the shift."""
 
 
@@ -31,29 +34,82 @@ def check_two_parts(result: str, accuracy: Any, out: Any, plan: Any) -> None:
     """Raise PlanError where a pair or an enclosure does not go with the other arguments
     of a product.
     """
-    given = {
+    others = {
         "accuracy": None if accuracy == "correct" else accuracy,
         "out": out,
         "plan": plan,
     }
-    beside = [name for name, value in given.items() if value is not None]
-    if beside:
+    names = [name for name, value in others.items() if value is not None]
+    if names:
         raise PlanError(
-            f"result={result!r} is two arrays made from exact values: leave out {', '.join(beside)}"
+            f"result={result!r} is two arrays made from exact values: leave out "
+            f"{', '.join(names)}"
         )
 
 
-def pair(nearest: Array, rest: Rest) -> tuple[Array, Array]:
+@quiet
+def two_parts(
+    operands: Operands, request: Request
+) -> tuple[tuple[Array, Array], Report]:
+    """The pair or the enclosure of a product, with its report.
+
+    Raises PlanError: a prepared operand.
+    """
+    if operands.are_prepared:
+        raise PlanError(
+            f"result={request.result!r} is made from more products than a plan has: "
+            "pass the array itself"
+        )
+    values, report = product(operands, request)
+    nearest = cast(Array, values)
+
+    def remainder(c: Array, shift: int) -> Array:
+        nonlocal report
+        if operands.are_empty:
+            return np.zeros_like(nearest)
+        low, second = product_plus(operands, c, -1.0, request, shift)
+        report = _with_products_of(report, second)
+        return low
+
+    if request.result == "pair":
+        parts = pair(nearest, remainder)
+        return parts, report
+
+    # An enclosure is known where neither the row nor the column holds an Inf or NaN.
+    left, right = operands.stacks(operands.dtype)
+    is_unknown = nonfinite_vectors(left, 2) | nonfinite_vectors(right, 1)
+    shapes = operands.shapes
+    stack = shapes.count, shapes.left[1], shapes.right[2]
+    known = np.broadcast_to(np.logical_not(is_unknown), stack)
+    parts = enclosure(nearest, remainder, known.reshape(shapes.result))
+    return parts, report
+
+
+def _with_products_of(report: Report, second: Report) -> Report:
+    """The report of a product, with the products that A B - C took beside it."""
+    num_products = second.num_products
+    reason = f"; and {num_products} products for A B - C"
+
+    def both(d: Decision) -> Decision:
+        count = d.num_products + num_products
+        return replace(d, num_products=count, reason=d.reason + reason)
+
+    return report.changed(both, report.decision_seconds + second.decision_seconds)
+
+
+def pair(nearest: Array, remainder: Remainder) -> tuple[Array, Array]:
     """(high, low): high is the nearest float, and low that of what is left; 0 where
     high is not finite.
     """
     high = _components(nearest)
     known, zero = np.isfinite(high), high.dtype.type(0)
-    low = rest(_of_components(np.where(known, high, zero), nearest), 0)
+    low = remainder(_of_components(np.where(known, high, zero), nearest), 0)
     return nearest, _of_components(np.where(known, _components(low), zero), nearest)
 
 
-def enclosure(nearest: Array, rest: Rest, known: Array) -> tuple[Array, Array]:
+def enclosure(
+    nearest: Array, remainder: Remainder, known: Array
+) -> tuple[Array, Array]:
     """(lower, upper): the floats next to the exact value, equal where it is one.
 
     Where the operands hold Inf or NaN, `known` is False, and both are what IEEE
@@ -66,7 +122,7 @@ def enclosure(nearest: Array, rest: Rest, known: Array) -> tuple[Array, Array]:
         real.max,
     )
     side = np.sign(
-        _components(rest(_of_components(near, nearest), real.nmant - real.minexp))
+        _components(remainder(_of_components(near, nearest), real.nmant - real.minexp))
     )
     found = []
     for sign in (-1, 1):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast, overload
 
 import numpy as np
 
-from hifigemm.accuracy import Accuracy, Relative
+from hifigemm.accuracy import Accuracy
 from hifigemm.augmented import as_factors
 from hifigemm.exact_words import in_words, one_word
 from hifigemm.exceptions import PlanError
@@ -17,6 +17,7 @@ from hifigemm.numerics.bits import Array, scale_entries
 from hifigemm.numerics.epilogue import PLAIN, Epilogue, combine, frexp
 from hifigemm.numerics.subnormals import ieee_arithmetic
 from hifigemm.operands import (
+    Operands,
     Prepared,
     as_addend,
     as_operand,
@@ -29,8 +30,8 @@ from hifigemm.operands import (
     shapes_of,
 )
 from hifigemm.plan import Decision, Plan, Report
-from hifigemm.planner import Options
-from hifigemm.road import deliver, plans_of, product, product_plus, quiet
+from hifigemm.request import Request
+from hifigemm.road import deliver, product, product_plus, quiet
 from hifigemm.schemes import Ozaki1, Scheme
 from hifigemm.transforms import (
     belongs_to_jax,
@@ -205,6 +206,8 @@ def gemm(
     policy = accuracy, scheme, workspace
     if type(alpha) is not float or type(beta) is not float:
         alpha, beta = as_scalar(alpha, "alpha"), as_scalar(beta, "beta")
+    _check_transpose(trans_a, "trans_a")
+    _check_transpose(trans_b, "trans_b")
     if beta != 0 and c is None:
         raise ValueError(f"beta = {beta} needs c")
     if (
@@ -279,7 +282,7 @@ def gemm_of_numbers(
     return_report: bool = False,
 ) -> Any:
     """`gemm` of operands of which nothing but their numbers is asked."""
-    options = Options(accuracy, scheme, engine, plan, workspace, return_report)
+    request = Request(accuracy, scheme, engine, plan, workspace, return_report)
     check_untraced(
         {"a": a, "b": b, "c": c},
         engine=engine,
@@ -287,103 +290,114 @@ def gemm_of_numbers(
         out=out,
         return_report=return_report,
     )
-    alpha, beta, out = as_scalar(alpha, "alpha"), as_scalar(beta, "beta"), as_out(out)
-    library = library_of(
-        ("a", a), ("b", b), ("c", None if beta == 0 else c), ("out", out)
-    )
+    alpha = as_scalar(alpha, "alpha")
+    beta = as_scalar(beta, "beta")
+    out = as_out(out)
+    if beta == 0:
+        c = None
+    library = library_of(("a", a), ("b", b), ("c", c), ("out", out))
     with library.active():
-        a, b = in_words(
-            as_operand(a, "a", library),
-            as_operand(b, "b", library),
-            (trans_a, trans_b),
-            integers=False,
-        )
-        a, b = _transposed(a, trans_a, "a"), _transposed(b, trans_b, "b")
-        kind = type(c)
-        c = None if beta == 0 else one_word(as_addend(c, library), "c")
-        shapes = shapes_of(a.shape, b.shape)
-        addends = (
-            []
-            if c is None
-            else [kind() if kind in (bool, int, float, complex) else c.dtype]
-        )
-        dtype = result_dtype(a.dtype, b.dtype, *addends)
-        check_scalars(dtype, alpha=alpha, beta=beta)
+        operands, c = _admit(a, b, c, trans_a, trans_b, library)
+        check_scalars(operands.dtype, alpha=alpha, beta=beta)
         if out is not None:
-            check_out(out, shapes, dtype, library)
-        if c is not None:
-            check_addend(c.shape, shapes.result)
-            c = converted(c, dtype)
-        mantissa, shift = frexp(alpha)
-        if mantissa == -1.0:
-            # so that -0 is right
-            a, b = (
-                (a, _negated(b, dtype)) if _keeps_split(a) else (_negated(a, dtype), b)
-            )
-            mantissa = 1.0
-        plans = plans_of(plan, a, b)
-        is_relative = isinstance(accuracy, Relative) or any(
-            p.target.relative is not None for p in plans
-        )
-        once = None
-        if (accuracy == "correct" or is_relative) and not plans and mantissa == 1.0:
-            once = _rounded_once(a, b, c, beta, shift)
-        combined = (
-            alpha != 0
-            and (c is not None or mantissa != 1.0)
-            and 0 not in (*a.shape, *b.shape)
-        )
-        if is_relative and once is None and combined:
-            raise PlanError(
-                f"alpha = {alpha}, beta = {beta}: a relative error is promised of A B, and of alpha A B + beta C where "
-                "both are powers of two, of either sign, that C can be multiplied by, without plans and prepared "
-                "operands"
-            )
-        if once is not None:
-            found = product_plus(a, b, *once, options, library, shift, dtype)
-            return deliver(*found, library, out, return_report)
-        epilogue = (
-            PLAIN if mantissa == 1.0 and c is None else Epilogue(mantissa, beta, c)
-        )
-        idle = "alpha is 0: A and B are not read" if alpha == 0 else ""
-        reused = out if c is None and not isinstance(mantissa, complex) else None
-        result, report = product(
-            a, b, options, library, shift, dtype, idle, epilogue, reused
-        )
-        # A default call does not wait for a GPU, "correct" may.
-        is_complex, may_wait = (
-            isinstance(mantissa, complex),
-            library.on_host or accuracy == "correct",
-        )
-        if not idle and (
-            (is_complex and may_wait) or (c is not None and accuracy == "correct")
-        ):
-            result = _without_overflow(
-                cast(Array, result), a, b, epilogue, options, library, shift
-            )
-        if not (epilogue.idle or (idle and c is None)):
-            # scaled by a power of two alone, so not rounded again
-            is_product = mantissa == 1.0 and c is None
+            check_out(out, operands.shapes, operands.dtype, library)
 
-            def applied(d: Decision) -> Decision:
-                return replace(
-                    d,
-                    correct=d.correct and is_product,
-                    reason=f"{d.reason}; alpha, beta applied",
-                )
+        values, report = _product(operands, c, request, alpha, beta, out)
+        return deliver(values, report, library, out, return_report)
 
-            report = report.changed(applied)
-        return deliver(result, report, library, out, return_report)
+
+def _admit(
+    a: Any, b: Any, c: Any, trans_a: str, trans_b: str, library: Library
+) -> tuple[Operands, Array | None]:
+    """op(A) and op(B) as the road takes them, and C in the dtype of the result."""
+    x = as_operand(a, "a", library)
+    y = as_operand(b, "b", library)
+    x, y = in_words(x, y, (trans_a, trans_b), integers=False)
+    x = _transposed(x, trans_a, "a")
+    y = _transposed(y, trans_b, "b")
+    shapes = shapes_of(x.shape, y.shape)
+    if c is None:
+        return Operands(x, y, library, result_dtype(x.dtype, y.dtype)), None
+
+    addend = one_word(as_addend(c, library), "c")
+    # A scalar of Python promotes as NumPy lets it, by its kind alone.
+    kind = type(c)
+    is_python_scalar = kind in (bool, int, float, complex)
+    dtype = result_dtype(x.dtype, y.dtype, kind() if is_python_scalar else addend.dtype)
+    check_addend(addend.shape, shapes.result)
+    return Operands(x, y, library, dtype), converted(addend, dtype)
+
+
+@quiet
+def _product(
+    operands: Operands,
+    c: Array | None,
+    request: Request,
+    alpha: complex,
+    beta: complex,
+    out: Any,
+) -> tuple[Array | None, Report]:
+    """alpha A B + beta C with its report; in `out` where it can be written there."""
+    reads = alpha != 0
+    mantissa, shift = frexp(alpha)
+    if mantissa == -1.0:
+        operands = _with_sign(operands)
+        mantissa = 1.0
+
+    # "correct" and a relative error are kept where the sum is rounded once.
+    plans = operands.plans(request.plan)
+    may_round_once = request.accuracy == "correct" or request.is_relative
+    if may_round_once and not plans and mantissa == 1.0:
+        addend = _exact_addend(operands, c, beta, shift)
+        if addend is not None:
+            return product_plus(operands, *addend, request, shift)
+
+    is_product = mantissa == 1.0 and c is None
+    is_relative = request.is_relative or any(
+        plan.target.relative is not None for plan in plans
+    )
+    if is_relative and reads and not (is_product or operands.are_empty):
+        raise PlanError(
+            f"alpha = {alpha}, beta = {beta}: a relative error is promised of A B, and "
+            "of alpha A B + beta C where both are powers of two, of either sign, that "
+            "C can be multiplied by, without plans and prepared operands"
+        )
+
+    # What is rounded once more than T = 2**shift A B.
+    epilogue = PLAIN if is_product else Epilogue(mantissa, beta, c)
+    is_complex = isinstance(mantissa, complex)
+    values, report = product(
+        operands,
+        request,
+        shift=shift,
+        epilogue=epilogue,
+        idle="" if reads else "alpha is 0: A and B are not read",
+        out=out if c is None and not is_complex else None,
+    )
+    # A finite result may be the difference of two that overflow. A default call does
+    # not wait for a GPU to find out, "correct" may.
+    is_correct = request.accuracy == "correct"
+    may_wait = operands.library.on_host or is_correct
+    if reads and ((is_complex and may_wait) or (c is not None and is_correct)):
+        values = _without_overflow(
+            cast(Array, values), operands, epilogue, request, shift
+        )
+    if epilogue.idle or not (reads or c is not None):
+        return values, report
+
+    def applied(d: Decision) -> Decision:
+        reason = f"{d.reason}; alpha, beta applied"
+        return replace(d, correct=d.correct and is_product, reason=reason)
+
+    return values, report.changed(applied)
 
 
 @quiet
 def _without_overflow(
     result: Array,
-    a: Array | Prepared,
-    b: Array | Prepared,
+    operands: Operands,
     epilogue: Epilogue,
-    options: Options,
-    library: Library,
+    request: Request,
     shift: int,
 ) -> Array:
     """r T + beta C, where a finite T overflowed, from a smaller one, instead of
@@ -394,42 +408,42 @@ def _without_overflow(
     if np.isfinite(result).all():
         return result
     real = np.finfo(result.dtype)
-    down, at = int(0.98 * real.maxexp), shift
+    step = int(0.98 * real.maxexp)
 
-    def scaled_product() -> Array:
-        return cast(Array, product(a, b, options, library, at, result.dtype)[0])
+    def scaled_product(exponent: int) -> Array:
+        return cast(Array, product(operands, request, shift=exponent)[0])
 
-    beyond = ~np.isfinite(scaled_product())
-    while beyond.any() and at > -real.maxexp - 80:
-        at -= down
-        smaller = epilogue.of_c_times_power(at - shift)
-        t = scaled_product()
-        made = scale_entries(
-            combine(t, epilogue.alpha, smaller.c, smaller.beta), shift - at
-        )
-        known = beyond & np.isfinite(t)
-        result, beyond = np.where(known, made, result), beyond & ~known
+    exponent = shift
+    overflowed = ~np.isfinite(scaled_product(exponent))
+    while overflowed.any() and exponent > -real.maxexp - 80:
+        exponent -= step
+        smaller = epilogue.of_c_times_power(exponent - shift)
+        t = scaled_product(exponent)
+        combined = combine(t, epilogue.alpha, smaller.c, smaller.beta)
+        scaled_back = scale_entries(combined, shift - exponent)
+        is_settled = overflowed & np.isfinite(t)
+        result = np.where(is_settled, scaled_back, result)
+        overflowed = overflowed & ~is_settled
     return result
 
 
 @quiet
-def _rounded_once(
-    a: Array | Prepared, b: Array | Prepared, c: Array | None, beta: complex, shift: int
+def _exact_addend(
+    operands: Operands, c: Array | None, beta: complex, shift: int
 ) -> tuple[Array, float] | None:
-    """(C', s) with 2**shift (A B + s C') = 2**shift A B + beta C where that can be a
+    """(C', s) with 2**shift (A B + s C') = 2**shift A B + beta C, where that can be a
     product; else None.
     """
-    if (
-        c is None
-        or 0 in c.shape
-        or isinstance(a, Prepared)
-        or isinstance(b, Prepared)
-        or 0 in (*a.shape, *b.shape)
-    ):
+    if c is None or c.size == 0 or operands.are_prepared or operands.are_empty:
         return None
     mantissa, exponent = frexp(beta)
-    factors = as_factors(c, exponent - shift) if mantissa in (1.0, -1.0) else None
-    return None if factors is None else (factors[0], factors[1] * mantissa.real)
+    if mantissa not in (1.0, -1.0):
+        return None
+    factors = as_factors(c, exponent - shift)
+    if factors is None:
+        return None
+    addend, s = factors
+    return addend, s * mantissa.real
 
 
 def as_scalar(x: Any, name: str) -> complex:
@@ -457,13 +471,19 @@ def as_scalar(x: Any, name: str) -> complex:
     return value if value.imag else value.real
 
 
-def _keeps_split(a: Any) -> bool:
-    """Whether A is prepared and the sign may go to B: digits of INT8 are those of -x
-    with another remainder.
+def _with_sign(operands: Operands) -> Operands:
+    """-A and B, or A and -B; so the sign is that of the product, and -0 is right.
+
+    B takes it where A is prepared, so that the split of A serves; digits of INT8 are
+    those of -A with another remainder, so that such a split would not.
     """
-    return isinstance(a, Prepared) and not (
+    a = operands.a
+    keeps_split = isinstance(a, Prepared) and not (
         isinstance(a.plan.scheme, Ozaki1) and a.plan.words.operand is INT8
     )
+    if keeps_split:
+        return replace(operands, b=_negated(operands.b, operands.dtype))
+    return replace(operands, a=_negated(a, operands.dtype))
 
 
 def _negated(x: Any, dtype: np.dtype[Any]) -> Any:
@@ -477,8 +497,7 @@ def _negated(x: Any, dtype: np.dtype[Any]) -> Any:
 
 def _transposed(x: Array | Prepared, how: str, name: str) -> Array | Prepared:
     """op(x) as a view, or a conjugated copy."""
-    if not isinstance(how, str) or how not in ("N", "T", "C"):
-        raise PlanError(f'trans_{name}={how!r}: expected "N", "T" or "C"')
+    _check_transpose(how, f"trans_{name}")
     if how == "N":
         return x
     if isinstance(x, Prepared):
@@ -489,3 +508,9 @@ def _transposed(x: Array | Prepared, how: str, name: str) -> Array | Prepared:
         )
     x = np.swapaxes(x, -1, -2)
     return x.conj() if how == "C" else x
+
+
+def _check_transpose(how: Any, name: str) -> None:
+    """Raise PlanError for what is no letter of the BLAS."""
+    if not isinstance(how, str) or how not in ("N", "T", "C"):
+        raise PlanError(f'{name}={how!r}: expected "N", "T" or "C"')

@@ -33,10 +33,10 @@ from hifigemm.numerics.integer_words import (
     word_sums,
     wrapped,
 )
-from hifigemm.operands import Prepared, Shapes, stacked
+from hifigemm.operands import Operands
 from hifigemm.plan import Decision, Report, blocks_of_shape
-from hifigemm.planner import Options
 from hifigemm.problem import Block, ProductSpec, counted
+from hifigemm.request import Request
 from hifigemm.schemes import Native, Ozaki1, Scheme
 from hifigemm.schemes.auto import as_scheme
 from hifigemm.settings import decision_log
@@ -51,28 +51,23 @@ of sums on the host.
 """
 
 
-def are_integers(
-    a: Array | Prepared, b: Array | Prepared, result: str = "array"
-) -> bool:
-    """Whether the product of these operands is one of integers or bools.
+def are_integers(a: np.dtype[Any], b: np.dtype[Any], result: str) -> bool:
+    """True if the product of operands of these dtypes is one of integers or bools.
 
     NumPy promotes int64 beside uint64 to float64: their product is one of integers
     where a kind of them is asked for.
     """
-    whole = all(x.dtype.kind in "biu" for x in (a, b))
-    return whole and (
-        result != "array" or np.result_type(a.dtype, b.dtype).kind in "biu"
-    )
+    if a.kind not in "biu" or b.kind not in "biu":
+        return False
+    return result != "array" or np.result_type(a, b).kind in "biu"
 
 
 def integer_dtype(
-    a: Array,
-    b: Array,
-    options: Options,
+    a: np.dtype[Any],
+    b: np.dtype[Any],
+    request: Request,
     out: Any,
     library: Library,
-    *,
-    result: str = "array",
 ) -> np.dtype[Any]:
     """The dtype of a product of integers: that of an `out` of integers where every
     entry is to be exact.
@@ -83,16 +78,19 @@ def integer_dtype(
     Raises PlanError: no kind of result for integers. TypeError: Python integers in
     tensors, an `out` of floats for bools whose sums are to be exact.
     """
+    result = request.result
     if result not in ("array", *_RESULTS):
         raise PlanError(
-            f'result={result!r}, the operands are {a.dtype} and {b.dtype}: expected "array", "int64" or "object"'
+            f'result={result!r}, the operands are {a} and {b}: expected "array", '
+            '"int64" or "object"'
         )
     if result == "object" and library.name != "numpy":
         raise TypeError(
-            f'result="object" of tensors of {a.dtype} and {b.dtype}: no tensor holds Python integers'
+            f'result="object" of tensors of {a} and {b}: no tensor holds Python '
+            "integers"
         )
-    dtype = _RESULTS[result] if result in _RESULTS else np.result_type(a.dtype, b.dtype)
-    if _is_exact(options, result) and out is not None and library.owns(out):
+    dtype = _RESULTS[result] if result in _RESULTS else np.result_type(a, b)
+    if _is_exact(request) and out is not None and library.owns(out):
         out_dtype = library.asarray(out, "out").dtype.newbyteorder("=")
         if out_dtype.kind in "iu":
             return out_dtype
@@ -104,33 +102,27 @@ def integer_dtype(
     return dtype
 
 
-def _is_exact(options: Options, result: str) -> bool:
-    return options.accuracy is not None or result != "array"
+def _is_exact(request: Request) -> bool:
+    """True if every entry is asked for exactly, so that none may wrap around."""
+    return request.accuracy is not None or request.result != "array"
 
 
-def integer_product(
-    a: Array,
-    b: Array,
-    shapes: Shapes,
-    options: Options,
-    library: Library,
-    dtype: np.dtype[Any],
-    *,
-    result: str = "array",
-) -> tuple[Array, Report]:
+def integer_product(operands: Operands, request: Request) -> tuple[Array, Report]:
     """a @ b in this dtype, with its report.
 
     Raises AccuracyError: an entry that was to be exact lies beyond the dtype.
     PlanError: a plan or a scheme for floating-point operands. TypeError: the native
     product on a GPU.
     """
-    forced_native = _is_native(options, f"{a.dtype} and {b.dtype}", library)
-    engine, promoted = (
-        engine_for(options.engine, library.name, library.device),
-        np.result_type(a.dtype, b.dtype),
-    )
+    a, b = operands.arrays
+    library = operands.library
+    dtype = operands.dtype
+    shapes = operands.shapes
+    forced_native = _is_native(request, f"{a.dtype} and {b.dtype}", library)
+    engine = engine_for(request.engine, library.name, library.device)
+    promoted = np.result_type(a.dtype, b.dtype)
     k = shapes.left[2]
-    exact = _is_exact(options, result) and dtype.kind != "b"
+    exact = _is_exact(request) and dtype.kind != "b"
     extremes = _extremes(a), _extremes(b)
     largest = max(-extremes[0][0], extremes[0][1]), max(-extremes[1][0], extremes[1][1])
     most = k * largest[0] * largest[1]
@@ -147,10 +139,7 @@ def integer_product(
             _How(Native(), 1, k, f"product of {promoted} by the library"),
         )
     else:
-        left, right = (
-            stacked(x, s, shapes.batch, None)
-            for x, s in ((a, shapes.left), (b, shapes.right))
-        )
+        left, right = operands.stacks(None)
         fit_int8 = all(_INT8.min <= low and high <= _INT8.max for low, high in extremes)
         words = _Words(left, right, shapes.count, engine, largest, fit_int8)
         product, how = words.product(dtype, most, exact and not fits, shapes.result)
@@ -175,18 +164,18 @@ def integer_product(
     )
 
 
-def _is_native(options: Options, operands: str, library: Library) -> bool:
+def _is_native(request: Request, operands: str, library: Library) -> bool:
     """Whether the native product is forced; PlanError, TypeError: plans, schemes and
     libraries for other operands.
     """
-    if options.plan is not None:
+    if request.plan is not None:
         raise PlanError(
-            f"the plan is for {options.plan.problem}; the operands are {operands}"
+            f"the plan is for {request.plan.problem}; the operands are {operands}"
         )
-    scheme = as_scheme(options.scheme)
+    scheme = as_scheme(request.scheme)
     if scheme not in (None, Native()):
         raise PlanError(
-            f"{options.scheme!r} multiplies floating-point numbers, the operands are {operands}: convert one"
+            f"{request.scheme!r} multiplies floating-point numbers, the operands are {operands}: convert one"
         )
     if scheme is not None and not library.on_host:
         raise TypeError(

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import zip_longest
 from typing import Any, Generic, TypeVar
 
@@ -317,6 +318,62 @@ def _overlap(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) ->
     for stride, n in axes:
         starts = (starts[:, None] + stride * np.arange(n)).ravel()
     return bool((np.diff(np.sort(starts)) < itemsize).any())
+
+
+@dataclass(frozen=True)
+class Operands:
+    """Two operands of one library, and the dtype of their product."""
+
+    a: Array | Prepared
+    b: Array | Prepared
+    library: Library
+    dtype: np.dtype[Any]
+
+    @cached_property
+    def shapes(self) -> Shapes:
+        """The product as a stack of products of matrices."""
+        return shapes_of(self.a.shape, self.b.shape)
+
+    @property
+    def arrays(self) -> tuple[Array, Array]:
+        """The operands themselves, prepared or not."""
+        return array_of(self.a), array_of(self.b)
+
+    @property
+    def are_prepared(self) -> bool:
+        """True if one of them is prepared."""
+        return isinstance(self.a, Prepared) or isinstance(self.b, Prepared)
+
+    @property
+    def are_empty(self) -> bool:
+        """True if one of them has no entries."""
+        return 0 in (*self.a.shape, *self.b.shape)
+
+    def problem(self, mirror: str = "") -> Problem:
+        """The problem of their product."""
+        narrow = common_narrow(self.a.dtype, self.b.dtype)
+        return self.shapes.problem(self.dtype, narrow, mirror)
+
+    def stacks(self, dtype: np.dtype[Any] | None) -> tuple[Array, Array]:
+        """Both as stacks of matrices of a dtype; None for their own."""
+        a, b = self.arrays
+        shapes = self.shapes
+        left = stacked(a, shapes.left, shapes.batch, dtype)
+        right = stacked(b, shapes.right, shapes.batch, dtype)
+        return left, right
+
+    def plans(self, plan: Plan | None) -> list[Plan]:
+        """A plan that was passed, and those that the operands were prepared for."""
+        plans = [] if plan is None else [plan]
+        for x in (self.a, self.b):
+            if isinstance(x, Prepared):
+                plans.append(x.plan)
+        return plans
+
+
+def array_of(x: Array | Prepared) -> Array:
+    """The operand itself, prepared or not."""
+    return x.operand if isinstance(x, Prepared) else x
 
 
 def own_stack(x: Array, side: str, problem: Problem) -> Array:

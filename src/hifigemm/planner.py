@@ -5,11 +5,8 @@ the operands.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
-from numbers import Integral
-from typing import Any
 
 from hifigemm.accuracy import NO_PROMISE, NOTHING_STATED, Accuracy, resolve
 from hifigemm.engine import Engine
@@ -36,44 +33,6 @@ _LARGE = 2**26
 """Bytes of operands and result below which no scheme takes more than about a GiB, so
 that nobody looks at what is free; and the least that the free memory leaves a limit.
 """
-
-
-@dataclass(frozen=True)
-class Options:
-    """The keyword arguments that `matmul` and `gemm` share, and what `programs` keeps
-    the product under.
-    """
-
-    accuracy: Accuracy
-    scheme: str | Scheme
-    engine: str | None
-    plan: Plan | None
-    workspace: int | None
-    return_report: bool
-    key: Hashable = None
-
-    def __post_init__(self) -> None:
-        if not (self.engine is None or isinstance(self.engine, str)):
-            raise PlanError(
-                f"engine={self.engine!r}: expected a name from hifigemm.engines(), or None"
-            )
-        if self.plan is not None:
-            check_plan(self.plan)
-        resolve(self.accuracy, FP64, 1)
-        as_scheme(self.scheme)
-        limit = self.workspace
-        if limit is not None and (
-            isinstance(limit, bool) or not isinstance(limit, Integral) or limit <= 0
-        ):
-            raise PlanError(
-                f"workspace={limit!r}: expected a positive whole number of bytes"
-            )
-
-
-def check_plan(plan: Any) -> None:
-    """Raise PlanError unless this is a plan."""
-    if not isinstance(plan, Plan):
-        raise PlanError(f"plan is a {type(plan).__name__}; expected one from make_plan")
 
 
 class DefaultWorkspace(int):

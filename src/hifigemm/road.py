@@ -26,18 +26,9 @@ from hifigemm.numerics.bits import Array
 from hifigemm.numerics.bounds import are_ordinary
 from hifigemm.numerics.epilogue import PLAIN, Epilogue
 from hifigemm.numerics.subnormals import is_ieee
-from hifigemm.operands import (
-    Prepared,
-    Shapes,
-    common_narrow,
-    result_dtype,
-    shapes_of,
-    stacked,
-    usable_split,
-)
+from hifigemm.operands import Operands, Prepared, usable_split
 from hifigemm.plan import Decision, Evidence, Plan, Report
 from hifigemm.planner import (
-    Options,
     check_strict,
     for_problem,
     make,
@@ -45,7 +36,8 @@ from hifigemm.planner import (
     workspace_limit,
 )
 from hifigemm.problem import Problem
-from hifigemm.programs import keep
+from hifigemm.programs import keep, kept
+from hifigemm.request import Request
 from hifigemm.schemes import Native, Scheme
 from hifigemm.settings import decision_log, is_strict
 
@@ -57,122 +49,139 @@ are.
 
 @quiet
 def product(
-    a: Array | Prepared,
-    b: Array | Prepared,
-    options: Options,
-    library: Library,
+    operands: Operands,
+    request: Request,
+    *,
     shift: int = 0,
-    dtype: Any = None,
-    idle: str = "",
     epilogue: Epilogue = PLAIN,
+    idle: str = "",
     out: Any = None,
     mirror: str = "",
+    key: Hashable = None,
 ) -> tuple[Array | None, Report]:
-    """alpha (2**shift A B) + beta C in the result's shape, with its report: the flow of
-    the library.
+    """alpha (2**shift A B) + beta C in the result's shape, with its report.
 
-    `idle` says why A and B are not read. No result is returned where it was written to
-    `out`.
+    This is the flow of the library.
+
+    Parameters
+    ----------
+    operands, request
+        What is multiplied, and what is asked of the product.
+    shift, epilogue
+        The power of two of alpha, the rest of it, beta and C.
+    idle
+        Why A and B are not read; "" where they are.
+    out
+        An array of the operands' library. No result is returned where it was written
+        there; it may have to be copied there still.
+    mirror
+        See `Problem`.
+    key
+        What `programs` keeps the product under, for calls of the same kind.
     """
-    dtype = dtype or result_dtype(a.dtype, b.dtype)
-    shapes = shapes_of(a.shape, b.shape)
-    problem = shapes.problem(dtype, common_narrow(a.dtype, b.dtype), mirror)
-    given = given_plan(a, b, options, problem)
-    engine = engine_for(
-        options.engine if given is None else given.engine, library.name, library.device
-    )
+    library = operands.library
+    dtype = operands.dtype
+    shapes = operands.shapes
+    problem = operands.problem(mirror)
+
+    # The plan: one that was passed, or the planner's.
+    passed = passed_plan(operands, request, problem)
+    engine_name = request.engine if passed is None else passed.engine
+    engine = engine_for(engine_name, library.name, library.device)
+    limit = workspace_limit(problem, request.workspace, engine)
     if not problem.multiplications:
         idle = "a dimension is 0: nothing to multiply"
-    limit = workspace_limit(problem, options.workspace, engine)
     started = time.perf_counter()
-    if given is not None:
-        plan = for_problem(given, problem, engine, limit, options.return_report)
+    if passed is None:
+        plan = plan_for(operands, problem, request, engine, limit, may_look=not idle)
     else:
-        plan = plan_for(
-            a, b, shapes, problem, options, engine, limit, may_look=not idle
-        )
-    decided = time.perf_counter() - started
+        plan = for_problem(passed, problem, engine, limit, request.return_report)
+    decision_seconds = time.perf_counter() - started
+
+    # Without a product, alpha A B is zero.
     stack = problem.batch, problem.m, problem.n
     if epilogue.c is not None:
-        epilogue = replace(
-            epilogue, c=np.broadcast_to(epilogue.c, shapes.result).reshape(stack)
-        )
+        c = np.broadcast_to(epilogue.c, shapes.result).reshape(stack)
+        epilogue = replace(epilogue, c=c)
     if idle:
-        values = epilogue.without_product(np.zeros(stack, dtype, like=array_of(a)))
-        report = _report(
-            replace(plan, reason=idle), Outcome(values, 0.0, 0), engine, decided
-        )
+        zeros = np.zeros(stack, dtype, like=operands.arrays[0])
+        values = epilogue.without_product(zeros)
+        outcome = Outcome(values, 0.0, 0)
+        report = _report(replace(plan, reason=idle), outcome, engine, decision_seconds)
         _log(problem, report)
         return values.reshape(shapes.result), report
+
+    # The product.
     check_strict(plan)
-    left, right = stacks_of(
-        a,
-        b,
-        shapes,
-        None if plan.alternatives and problem.narrow is not None else dtype,
-    )
-    view = library.out_view(out, stack, array_of(a), array_of(b))
+    is_narrow = bool(plan.alternatives) and problem.narrow is not None
+    left, right = operands.stacks(None if is_narrow else dtype)
     splits = (
-        usable_split(a, "left", shapes.left),
-        usable_split(b, "right", shapes.right),
+        usable_split(operands.a, "left", shapes.left),
+        usable_split(operands.b, "right", shapes.right),
     )
-    first = plan
+    view = library.out_view(out, stack, *operands.arrays)
+    planned = plan
     plan, outcome = execute(
-        plan, left, right, engine, limit, shift, epilogue, splits, view
+        planned, left, right, engine, limit, shift, epilogue, splits, view
     )
-    # not on the memory that is free
-    rests_on_call = plan is first and (plan.is_whole or limit == steady(limit))
-    if options.key is not None and rests_on_call and (view is None) == (out is None):
-        operands = array_of(a), array_of(b)
-        _keep(
-            options.key,
-            plan,
-            engine,
-            library,
-            limit,
-            operands,
-            (left, right),
-            shapes.result,
-            view,
-        )
-    report = _report(plan, outcome, engine, decided)
+
+    # Later calls of this kind repeat it, unless it rests on the memory that is free.
+    rests_on_call = plan is planned and (plan.is_whole or limit == steady(limit))
+    if key is not None and rests_on_call and (view is None) == (out is None):
+        _keep(key, plan, engine, operands, limit, (left, right), view)
+
+    report = _report(plan, outcome, engine, decision_seconds)
     if plan.alternatives and is_strict():
         check_strict(plan, report.scheme)
     _log(problem, report)
-    return None if outcome.values is view else outcome.values.reshape(
-        shapes.result
-    ), report
+    if outcome.values is view:
+        return None, report
+    return outcome.values.reshape(shapes.result), report
 
 
 def plan_for(
-    a: Array | Prepared,
-    b: Array | Prepared,
-    shapes: Shapes,
+    operands: Operands,
     problem: Problem,
-    options: Options,
+    request: Request,
     engine: Engine,
     limit: int,
     *,
     may_look: bool,
 ) -> Plan:
-    """The plan of the product of two operands, which are only looked at where
-    `may_look` and the plan rests on them.
+    """The plan of a product, kept for later products of this kind.
+
+    The operands are only looked at where `may_look` and the plan rests on them. Such a
+    plan holds for no other operands, so that it is not kept.
     """
+    # The type tells 1 from True and 1.0, which are equal.
+    policy = type(request.accuracy), request.accuracy, request.scheme
+    call = *policy, request.return_report, is_strict(), may_look
+    key = "plan", problem, limit, *call, engine
+    plan: Plan | None = kept(key)
+    if plan is not None:
+        return plan
+
+    rests_on_operands = False
 
     def look(scheme: Scheme, target: Target) -> Evidence | None:
-        return scheme.evidence(
-            problem, target, *stacks_of(a, b, shapes, problem.dtype), engine, limit
-        )
+        nonlocal rests_on_operands
+        stacks = operands.stacks(problem.dtype)
+        evidence = scheme.evidence(problem, target, *stacks, engine, limit)
+        rests_on_operands = rests_on_operands or evidence is not None
+        return evidence
 
-    return make(
+    plan = make(
         problem,
-        options.accuracy,
-        options.scheme,
+        request.accuracy,
+        request.scheme,
         engine,
         limit,
         look if may_look else None,
-        options.return_report,
+        request.return_report,
     )
+    if not rests_on_operands:
+        keep(key, plan, (engine.name, engine.device))
+    return plan
 
 
 def _report(
@@ -234,27 +243,20 @@ def _log(problem: Problem, report: Report) -> None:
 
 @quiet
 def product_plus(
-    a: Array,
-    b: Array,
-    c: Array,
-    s: float,
-    options: Options,
-    library: Library,
-    shift: int,
-    dtype: np.dtype[Any],
+    operands: Operands, c: Array, s: float, request: Request, shift: int
 ) -> tuple[Array, Report]:
     """2**shift (A B + s C), rounded once, in the result's shape."""
-    shapes = shapes_of(a.shape, b.shape)
-    left, right = stacks_of(a, b, shapes, dtype)
-    stack = np.broadcast_to(c, shapes.result).reshape(
-        shapes.count, left.shape[1], right.shape[2]
-    )
+    shapes = operands.shapes
+    left, right = operands.stacks(operands.dtype)
+    stack = shapes.count, left.shape[1], right.shape[2]
+    addend = np.broadcast_to(c, shapes.result).reshape(stack)
 
     def multiply(x: Array, y: Array) -> tuple[Array, Report]:
-        values, report = product(x, y, options, library, shift, dtype)
+        augmented = replace(operands, a=x, b=y)
+        values, report = product(augmented, request, shift=shift)
         return cast(Array, values), report
 
-    values, report = sum_with_product(left, right, stack, s, multiply)
+    values, report = sum_with_product(left, right, addend, s, multiply)
     return values.reshape(shapes.result), report
 
 
@@ -279,108 +281,76 @@ def deliver(
     return (given, report) if return_report else given
 
 
-def given_plan(
-    a: Array | Prepared, b: Array | Prepared, options: Options, problem: Problem
-) -> Plan | None:
-    """The plan that was passed or that a prepared operand was made for; None where
-    there is none.
+def passed_plan(operands: Operands, request: Request, problem: Problem) -> Plan | None:
+    """The plan that was passed or that an operand was prepared for; None without one.
+
+    Raises PlanError: a plan for another product, or beside other options.
     """
-    plans = plans_of(options.plan, a, b)
+    plans = operands.plans(request.plan)
     if not plans:
         return None
-    for x, side in ((a, "left"), (b, "right")):
+    for x, side in ((operands.a, "left"), (operands.b, "right")):
         if isinstance(x, Prepared) and x.side != side:
             raise PlanError(
                 f"an operand prepared for the {x.side} stands on the {side}"
             )
     plan = plans[0]
-    if any(p.layout != plan.layout for p in plans):
+    if any(other.layout != plan.layout for other in plans):
+        schemes = ", ".join(str(other.scheme) for other in plans)
+        raise PlanError(f"operands and plan are of different plans: {schemes}")
+    if request.accuracy is not None or request.scheme != "auto":
         raise PlanError(
-            f"operands and plan are of different plans: {', '.join(str(p.scheme) for p in plans)}"
+            "a plan has its own accuracy and scheme; give either the plan or accuracy "
+            "and scheme"
         )
-    if options.accuracy is not None or options.scheme != "auto":
+    if request.engine not in (None, plan.engine):
         raise PlanError(
-            "a plan has its own accuracy and scheme; give either the plan or accuracy and scheme"
-        )
-    if options.engine not in (None, plan.engine):
-        raise PlanError(
-            f"engine={options.engine!r} differs from the plan's engine {plan.engine!r}"
+            f"engine={request.engine!r} differs from the plan's engine {plan.engine!r}"
         )
     if plan.problem.k != problem.k or plan.problem.dtype != problem.dtype:
         raise PlanError(f"the plan is for {plan.problem}; the operands are {problem}")
     return plan
 
 
-def stacks_of(
-    a: Array | Prepared,
-    b: Array | Prepared,
-    shapes: Shapes,
-    dtype: np.dtype[Any] | None,
-) -> tuple[Array, Array]:
-    """Both operands as stacks of a dtype, None for their own."""
-    left, right = array_of(a), array_of(b)
-    return stacked(left, shapes.left, shapes.batch, dtype), stacked(
-        right, shapes.right, shapes.batch, dtype
-    )
-
-
-def plans_of(plan: Plan | None, a: Array | Prepared, b: Array | Prepared) -> list[Plan]:
-    """The plan that was passed, and those that operands were prepared for."""
-    of_operands = [x.plan for x in (a, b) if isinstance(x, Prepared)]
-    return of_operands if plan is None else [plan, *of_operands]
-
-
-def array_of(x: Array | Prepared) -> Array:
-    """The operand itself, prepared or not."""
-    return x.operand if isinstance(x, Prepared) else x
-
-
 def _keep(
     key: Hashable,
     plan: Plan,
     engine: Engine,
-    library: Library,
+    operands: Operands,
     limit: int,
-    operands: tuple[Array, Array],
     stacks: tuple[Array, Array],
-    shape: tuple[int, ...],
     out: Array | None,
 ) -> None:
     """Leave a function of the operands for calls of this kind."""
     if plan.alternatives and is_strict():
         return
-    program, again = engine.compile(plan), None
+    shape = operands.shapes.result
+    program = engine.compile(plan)
+    again = None
     if program is not None:
-        again = program.repeated(operands, stacks, shape, out)
-    elif library.on_host and plan.evidence is None:
-        again = _repeated_on_host(plan, engine, library, limit, operands, shape)
+        again = program.repeated(operands.arrays, stacks, shape, out)
+    elif operands.library.on_host and plan.evidence is None:
+        again = _repeated_on_host(plan, engine, operands, limit)
     if again is not None:
-        keep(
-            key,
-            (again, f"{plan.problem}: {plan.scheme}, {plan.reason}"),
-            (engine.name, engine.device),
-        )
+        what = f"{plan.problem}: {plan.scheme}, {plan.reason}"
+        keep(key, (again, what), (engine.name, engine.device))
 
 
 def _repeated_on_host(
-    plan: Plan,
-    engine: Engine,
-    library: Library,
-    limit: int,
-    operands: tuple[Array, Array],
-    shape: tuple[int, ...],
+    plan: Plan, engine: Engine, operands: Operands, limit: int
 ) -> Any:
     """The plan carried out on matrices of NumPy or tensors of the CPU; a native product
     is only looked at.
     """
-    if plan.problem.mirror or any(
-        x.ndim != 2 or x.dtype != plan.problem.dtype for x in operands
+    problem = plan.problem
+    if problem.mirror or any(
+        x.ndim != 2 or x.dtype != problem.dtype for x in operands.arrays
     ):
         return None
-    is_numpy, ordinary = (
-        library.name == "numpy",
-        (plan.problem.terms, 2.0**plan.problem.fmt.emin),
-    )
+    library = operands.library
+    is_numpy = library.name == "numpy"
+    shape = operands.shapes.result
+    ordinary = problem.terms, 2.0**problem.fmt.emin
 
     def native_of_arrays(a: Any, b: Any, out: None) -> Any:
         if not is_ieee():

@@ -41,8 +41,8 @@ from hifigemm.interop import torch_private as private
 from hifigemm.interop.policy import LEVELS
 from hifigemm.operands import check_scalars
 from hifigemm.plan import Decision, Report
-from hifigemm.planner import Options
 from hifigemm.problem import Problem
+from hifigemm.request import Request
 from hifigemm.schemes import Scheme
 
 
@@ -120,9 +120,7 @@ def planned(a: Any, b: Any, c: Any, out: Any, asked: Asked) -> list[MeshPlan]:
 
 def _checked(a: Any, b: Any, c: Any, out: Any, asked: Asked) -> list[MeshPlan]:
     """The plans for operands and options that are right by themselves."""
-    Options(
-        asked.accuracy, asked.scheme, None, None, asked.workspace, return_report=False
-    )
+    Request(asked.accuracy, asked.scheme, workspace=asked.workspace)
     asked = asked.with_numbers()
     for name, x in (("a", a), ("b", b), ("c", c), ("out", out)):
         if x is not None or name in "ab":

@@ -47,7 +47,7 @@ from hifigemm.interop import kernels
 from hifigemm.libraries import library_of
 from hifigemm.numerics.subnormals import ieee_arithmetic
 from hifigemm.operands import check_addend, check_scalars, result_dtype, shapes_of
-from hifigemm.planner import Options
+from hifigemm.request import Request
 from hifigemm.schemes import Scheme
 
 _matmul = Primitive("hifigemm_matmul")
@@ -156,8 +156,8 @@ def _options(
     workspace: int | None,
     alpha: complex = 1.0,
 ) -> dict[str, Any]:
-    """The parameters of the primitives; errors as of `Options`."""
-    Options(accuracy, scheme, None, None, workspace, return_report=False)
+    """The parameters of the primitives; errors as of `Request`."""
+    Request(accuracy, scheme, workspace=workspace)
     strict = settings.is_strict()
     return {
         "accuracy": accuracy,
