@@ -230,8 +230,8 @@ def matmul(
         "pair": (high, low), high the correctly rounded product and low what is left of
         the exact one, rounded once. "enclosure": (lower, upper), the two neighbouring
         floats between which the exact value lies, equal where it is a float. Both by
-        component of complex entries, at several times the cost of "correct", ten to
-        twenty-five on a CPU, and not for prepared operands. "int64" and "object" are
+        component of complex entries, at several times the cost of "correct", three to
+        four on a CPU, and not for prepared operands. "int64" and "object" are
         for operands of integers or bools, whatever NumPy promotes them to: the exact
         entries in int64, so that int8 operands do not wrap around at 127, or as Python
         integers of any size, the latter for arrays of NumPy alone.

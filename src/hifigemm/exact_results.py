@@ -21,10 +21,19 @@ import numpy as np
 from hifigemm.exceptions import PlanError
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.special import nonfinite_vectors
+from hifigemm.numerics.three_words import remainders, rounded, signs
 from hifigemm.operands import Operands
 from hifigemm.plan import Decision, Report
 from hifigemm.request import Request
-from hifigemm.road import product, product_plus, quiet
+from hifigemm.road import (
+    exact_sums,
+    of_entries,
+    open_block,
+    product,
+    product_plus,
+    quiet,
+    with_others,
+)
 
 Remainder = Callable[[Array, int], Array]
 """2**shift (A B - C), rounded once, of C and the shift."""
@@ -53,6 +62,9 @@ def two_parts(
 ) -> tuple[tuple[Array, Array], Report]:
     """The pair or the enclosure of a product, with its report.
 
+    On a CPU both parts are roundings of the same sums in three words. Where these do
+    not settle an entry, and elsewhere, they come from a product and from A B - C.
+
     Raises PlanError: a prepared operand.
     """
     if operands.are_prepared:
@@ -60,6 +72,47 @@ def two_parts(
             f"result={request.result!r} is made from more products than a plan has: "
             "pass the array itself"
         )
+    sums = exact_sums(operands, request)
+    if sums is None:
+        return _by_products(operands, request)
+
+    # Both parts of all entries.
+    words, report = sums
+    fmt = operands.problem().fmt
+    high, is_high_certain = rounded(words, fmt)
+    if request.result == "pair":
+        low, is_low_certain = rounded(remainders(words, high), fmt)
+        is_low_certain |= ~np.isfinite(high)
+        parts = high, np.where(np.isfinite(high), low, 0)
+    else:
+        largest = np.finfo(high.dtype).max
+        near = np.clip(high, -largest, largest)
+        side, is_low_certain = signs(remainders(words, near))
+        parts = _neighbours(near, side)
+    left, right = operands.stacks(operands.dtype)
+    stack = words.hi.shape[0], left.shape[1], right.shape[2]
+    of_result = np.empty(stack, operands.dtype)
+    first, second = (
+        x.astype(high.dtype, copy=False).view(operands.dtype) for x in parts
+    )
+    is_certain = of_entries(is_high_certain & is_low_certain, of_result)
+
+    # The rows and columns of the entries that are not settled, by products.
+    if not is_certain.all():
+        block, rows, cols = open_block(is_certain)
+        others = replace(operands, a=left[:, rows], b=right[:, :, cols])
+        products, second_report = _by_products(others, request)
+        for part, values in zip((first, second), products, strict=True):
+            part[block] = np.where(is_certain[block], part[block], values)
+        report = with_others(report, second_report, is_certain, products[0].size)
+    shape = operands.shapes.result
+    return (first.reshape(shape), second.reshape(shape)), report
+
+
+def _by_products(
+    operands: Operands, request: Request
+) -> tuple[tuple[Array, Array], Report]:
+    """The pair or the enclosure by a product C and by A B - C."""
     values, report = product(operands, request)
     nearest = cast(Array, values)
 
@@ -124,13 +177,21 @@ def enclosure(
     side = np.sign(
         _components(remainder(_of_components(near, nearest), real.nmant - real.minexp))
     )
-    found = []
-    for sign in (-1, 1):
-        moved = np.where(
-            side == sign, np.nextafter(near, near.dtype.type(sign * np.inf)), near
-        )
-        found.append(np.where(known, _of_components(moved, nearest), nearest))
-    return found[0], found[1]
+    lower, upper = (
+        np.where(known, _of_components(x, nearest), nearest)
+        for x in _neighbours(near, side)
+    )
+    return lower, upper
+
+
+def _neighbours(near: Array, side: Array) -> tuple[Array, Array]:
+    """The floats below and above values that lie on this side of their nearest float,
+    -1, 0 or 1; both are that float for 0.
+    """
+    infinity = near.dtype.type(np.inf)
+    lower = np.where(side < 0, np.nextafter(near, -infinity), near)
+    upper = np.where(side > 0, np.nextafter(near, infinity), near)
+    return lower, upper
 
 
 def _components(x: Array) -> Array:

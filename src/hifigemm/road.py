@@ -26,6 +26,7 @@ from hifigemm.numerics.bits import Array
 from hifigemm.numerics.bounds import are_ordinary
 from hifigemm.numerics.epilogue import PLAIN, Epilogue
 from hifigemm.numerics.subnormals import is_ieee
+from hifigemm.numerics.three_words import NUM_PRODUCTS, Words, rounded
 from hifigemm.operands import Operands, Prepared, usable_split
 from hifigemm.plan import Decision, Evidence, Plan, Report
 from hifigemm.planner import (
@@ -35,10 +36,11 @@ from hifigemm.planner import (
     steady,
     workspace_limit,
 )
-from hifigemm.problem import Problem
+from hifigemm.problem import Problem, counted
 from hifigemm.programs import keep, kept
 from hifigemm.request import Request
-from hifigemm.schemes import Native, Scheme
+from hifigemm.schemes import DoubleDouble, Native, Scheme
+from hifigemm.schemes.auto import as_scheme
 from hifigemm.settings import decision_log, is_strict
 
 quiet = np.errstate(all="ignore")
@@ -242,10 +244,46 @@ def _log(problem: Problem, report: Report) -> None:
 
 
 @quiet
+def exact_sums(
+    operands: Operands, request: Request, c: Array | None = None, shift: int = 0
+) -> tuple[Words, Report] | None:
+    """2**shift (A B + C) in three words with a report, c in real components; None where
+    the request or the operands leave that to products.
+    """
+    problem = operands.problem()
+    is_default = request.plan is None and request.workspace is None
+    if not (is_default and problem.multiplications and operands.library.on_host):
+        return None
+    if operands.are_prepared or as_scheme(request.scheme) not in (None, DoubleDouble()):
+        return None
+    left, right = operands.stacks(operands.dtype)
+    if not (np.isfinite(left).all() and np.isfinite(right).all()):
+        return None
+
+    started = time.perf_counter()
+    library = operands.library
+    engine = engine_for(request.engine, library.name, library.device)
+    limit = workspace_limit(problem, None, engine)
+    plan = plan_for(operands, problem, request, engine, limit, may_look=True)
+    seconds = time.perf_counter() - started
+    words = plan.scheme.exact_sums(plan, left, right, c, shift)
+    if words is None:
+        return None
+    reason = "operands in five parts, whose sums in three words are rounded once"
+    num_products = NUM_PRODUCTS * (4 if problem.is_complex else 1)
+    outcome = Outcome(words.hi, 0.0, num_products)
+    return words, _report(replace(plan, reason=reason), outcome, engine, seconds)
+
+
+@quiet
 def product_plus(
     operands: Operands, c: Array, s: float, request: Request, shift: int
 ) -> tuple[Array, Report]:
-    """2**shift (A B + s C), rounded once, in the result's shape."""
+    """2**shift (A B + s C), rounded once, in the result's shape.
+
+    Sums in three words settle nearly all entries on a CPU. The rows and columns of the
+    others, and all of them elsewhere, are those of a longer product: see `augmented`.
+    """
     shapes = operands.shapes
     left, right = operands.stacks(operands.dtype)
     stack = shapes.count, left.shape[1], right.shape[2]
@@ -256,8 +294,75 @@ def product_plus(
         values, report = product(augmented, request, shift=shift)
         return cast(Array, values), report
 
-    values, report = sum_with_product(left, right, addend, s, multiply)
+    settled = _settled_sums(operands, addend, s, request, shift)
+    if settled is None:
+        values, report = sum_with_product(left, right, addend, s, multiply)
+        return values.reshape(shapes.result), report
+
+    values, is_certain, report = settled
+    if not is_certain.all():
+        block, rows, cols = open_block(is_certain)
+        others, second = sum_with_product(
+            left[:, rows], right[:, :, cols], addend[block], s, multiply
+        )
+        values[block] = np.where(is_certain[block], values[block], others)
+        report = with_others(report, second, is_certain, others.size)
     return values.reshape(shapes.result), report
+
+
+def _settled_sums(
+    operands: Operands, c: Array, s: float, request: Request, shift: int
+) -> tuple[Array, Array, Report] | None:
+    """2**shift (A B + s C) rounded once, where that is certain, and a report; None
+    without sums in three words.
+    """
+    if not operands.library.on_host:
+        return None
+    components = np.ascontiguousarray(c).view(c.real.dtype)
+    is_finite = np.isfinite(components)
+    addend = np.where(is_finite, components, 0).astype(np.float64)
+    scaled = addend * s
+    if (np.ldexp(scaled, 1 - int(np.frexp(s)[1])) != addend * np.sign(s)).any():
+        return None  # s C has bits below the smallest float64
+    sums = exact_sums(operands, request, scaled, shift)
+    if sums is None:
+        return None
+    words, report = sums
+    values, is_certain = rounded(words, operands.problem().fmt)
+    # Components of C that are Inf or NaN end where IEEE arithmetic puts them.
+    values = np.where(is_finite, values, values + components * values.dtype.type(s))
+    reason = f"{report.reason}; C among the terms"
+    report = report.changed(lambda d: replace(d, reason=reason))
+    return values.view(c.dtype), of_entries(is_certain, c), report
+
+
+def of_entries(is_certain: Array, like: Array) -> Array:
+    """True for the entries all of whose real components are certain."""
+    if like.dtype.kind != "c":
+        return is_certain
+    return np.asarray(is_certain.reshape(*like.shape, 2).all(axis=-1))
+
+
+def open_block(is_certain: Array) -> tuple[Any, Array, Array]:
+    """Rows and columns (batch, m, n) that hold an entry that is not certain, and the
+    index of the block that they make.
+    """
+    rows = np.flatnonzero(~is_certain.all(axis=(0, 2)))
+    cols = np.flatnonzero(~is_certain.all(axis=(0, 1)))
+    return np.ix_(np.arange(len(is_certain)), rows, cols), rows, cols
+
+
+def with_others(report: Report, second: Report, is_certain: Array, size: int) -> Report:
+    """The report of sums, with the products by which `size` entries were made again."""
+    open_ = counted(int(np.count_nonzero(~is_certain)), "entry", "entries")
+    reason = f"; {open_} by {second.scheme}"
+    num_products = second.num_products * size / is_certain.size
+
+    def both(d: Decision) -> Decision:
+        count = math.ceil(d.num_products + num_products)
+        return replace(d, num_products=count, reason=d.reason + reason)
+
+    return report.changed(both, report.decision_seconds + second.decision_seconds)
 
 
 def deliver(

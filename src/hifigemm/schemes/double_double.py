@@ -33,6 +33,7 @@ from hifigemm.accuracy import CORRECT, Target
 from hifigemm.engine import Engine
 from hifigemm.exceptions import PlanError
 from hifigemm.formats import FP32
+from hifigemm.numerics import three_words
 from hifigemm.numerics.bits import Array, scale_by_power
 from hifigemm.numerics.double_double import (
     K_PART,
@@ -53,6 +54,7 @@ from hifigemm.numerics.embedding import embed_left, embed_right
 from hifigemm.numerics.rounding_formats import result_dtype
 from hifigemm.numerics.scaling import Scale
 from hifigemm.numerics.subnormals import matmul
+from hifigemm.numerics.three_words import Words
 from hifigemm.plan import Evidence, Plan, Product, Split, Verification
 from hifigemm.problem import Problem
 from hifigemm.schemes.ozaki1 import Ozaki1
@@ -194,6 +196,16 @@ class DoubleDouble(Scheme):
                 bound = goal.r
             certified[at] = kept
         return finished(problem, values, certified, bound, products)
+
+    def exact_sums(
+        self, plan: Plan, a: Array, b: Array, c: Array | None, shift: int
+    ) -> Words | None:
+        """2**shift (A B + C) in three words; see numerics/three_words.py."""
+        if plan.problem.is_complex:
+            return three_words.sums(embed_left(a), embed_right(b), c, shift)
+        left = a.astype(np.float64, copy=False)
+        right = b.astype(np.float64, copy=False)
+        return three_words.sums(left, right, c, shift)
 
     def escalate(self, plan: Plan, problem: Problem, engine: Engine) -> Plan | None:
         """As many slices as correct rounding takes."""

@@ -26,6 +26,7 @@ from hifigemm.numerics.bits import Array
 from hifigemm.numerics.embedding import unembed
 from hifigemm.numerics.residue_products import ExactProduct
 from hifigemm.numerics.scaling import Scale
+from hifigemm.numerics.three_words import Words
 from hifigemm.plan import Evidence, Plan, Product, Split
 from hifigemm.problem import Problem, ProductSpec
 
@@ -88,6 +89,17 @@ class Scheme:
         operand is looked at.
 
         a (batch or 1, m, k) and b (batch or 1, k, n) may hold Inf and NaN.
+        """
+        return None
+
+    def exact_sums(
+        self, plan: Plan, a: Array, b: Array, c: Array | None, shift: int
+    ) -> Words | None:
+        """2**shift (A B + C) in three words, real and imaginary parts side by side;
+        None for schemes that have no such sums.
+
+        a (batch or 1, m, k), b (batch or 1, k, n) and c (batch, m, n) are finite, c of
+        real components as the result.
         """
         return None
 
