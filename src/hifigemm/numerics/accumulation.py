@@ -1,22 +1,22 @@
-"""How a unit adds products: what an error analysis needs to know of it, for tensor
-cores and for BLAS.
+"""How a unit adds products, as far as error bounds need it: tensor cores and BLAS.
 
 One step adds `step` exact products x_l to C and returns D with
 
     |D - (C + sum_l x_l)| <= error (|C| + sum_l |x_l|) + tiny.
 
-For a tensor core with F fraction bits, block b and an accumulator of t bits
-(numerics.tensor_core), the terms that are not the largest one are truncated by less
-than g = 2**(E - F) each, 2**E <= the largest |term|, and the sum is rounded once:
-error = b 2**-F + 2**(1 - t) with truncation (2**-t to nearest); b + 1 terms where even
-the largest may have bits below g.
+A tensor core (numerics.tensor_core) with F fraction bits adds blocks of b products and
+C. It truncates each of these b + 1 terms by less than g = 2**(E - F), where 2**E <= the
+largest |term|, and rounds the sum once to t bits. The largest term loses nothing where
+all of its bits lie above g. So error = b 2**-F + 2**(1 - t) where the rounding is a
+truncation, b 2**-F + 2**-t where it is to nearest, with b + 1 in the place of b where
+even the largest term may have bits below g.
 
-Two things disturb this. A product of a subnormal word is aligned by emin of its format:
-2**E <= (|a| + 2**emin) |b| then, which the caller covers by widening |a|. And E has a
-floor, results have subnormals: that is `tiny`, (b + 1) g at the largest floor plus the
-smallest subnormal. It is zero where every nonzero product has exponents
-e_a + e_b >= safe_exponent, because all results are then multiples of the smallest
-subnormal.
+Two things disturb this. First, a product of a subnormal word is aligned by emin of its
+format: then 2**E <= (|a| + 2**emin) |b|, which the caller covers by widening |a|.
+Second, E has a floor and results may be subnormal. That costs `tiny`: (b + 1) g at the
+floor plus the smallest subnormal. It costs nothing where every nonzero product has
+exponents e_a + e_b >= safe_exponent, because all results are then multiples of the
+smallest subnormal.
 """
 
 from __future__ import annotations
@@ -39,31 +39,38 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Accumulation:
-    """Accumulation of a unit for one format of words."""
+    """How a unit adds products of words of one format."""
 
     unit: str  # what adds, and how it rounds
     accumulator: Format  # format of C and of the result
     step: int  # products that a step adds
-    # inner length after which a scheme that adds outside the unit starts anew: one
-    # instruction of a tensor core
+    # Inner length after which a scheme that adds outside the unit starts anew: one
+    # instruction of a tensor core.
     block: int
-    error: float  # see the module docstring
-    tiny: float  # see the module docstring
-    # `tiny` is 0 where every nonzero product has exponents of at least this sum
+    error: float  # relative error of a step, see the module docstring
+    tiny: float  # absolute error of a step near the subnormals
+    # A nonzero product with e_a + e_b of at least this causes no error `tiny`.
     safe_exponent: int
 
     def steps(self, k: int) -> int:
-        """Steps that a sum of k products takes."""
+        """Number of steps that a sum of k products takes."""
         return -(-k // self.step)
 
 
 def of_tensor_core(model: TensorCoreModel, fmt: Format, block: int) -> Accumulation:
-    """The accumulation of `tensor_core_product`; ValueError where the unit lacks
-    `fmt`.
+    """Accumulation of `tensor_core_product`.
+
+    Raises ValueError where the unit has no products of `fmt`.
     """
-    size, out, bits = model.block_size(fmt), model.accumulator, model.fraction_bits
+    size = model.block_size(fmt)
+    bits = model.fraction_bits
+    out = model.accumulator
+
+    # The largest term is truncated, too, where a product or C has more than F fraction
+    # bits.
     truncated = size if bits >= max(2 * (fmt.t - 1), out.t - 1) else size + 1
     rounding = 2.0 ** (1 - out.t) if model.rounding == "zero" else out.u
+
     floor = max(model.exponent_floor, out.emin)
     text = f"{model.name} tensor core, blocks of {size}, {bits} fraction bits, {out.name} rounded to {model.rounding}"
     return Accumulation(
@@ -80,12 +87,11 @@ def of_tensor_core(model: TensorCoreModel, fmt: Format, block: int) -> Accumulat
 def in_any_order(
     unit: str, fmt: Format, accumulator: Format, block: int
 ) -> Accumulation:
-    """Sums in an IEEE format to nearest, one product after the other or in any other
-    order.
+    """Accumulation in an IEEE format, rounded to nearest, in any order of the products.
 
     Products are exact (2 t <= t of the accumulator), so k of them and C take k
     roundings at most, each of which can be seen as a step. A product that underflows
-    errs by half the smallest subnormal.
+    errs by half the smallest subnormal. Raises ValueError where products are not exact.
     """
     if 2 * fmt.t > accumulator.t:
         raise ValueError(
@@ -110,38 +116,40 @@ def add_outside(
     c: Array | None,
     block: int | None,
 ) -> Array:
-    """A B + C by product(a, b, c), which starts from 0 every `block` of k; None leaves
-    the whole sum to the unit.
+    """A B + C, where the unit adds `block` terms at a time from 0.
 
-    What the unit returns is added to C outside, to nearest, in order of k.
+    The sums of these blocks are added to C outside of the unit, to nearest, in order of
+    k. `product(a, b, c)` is A B + C by the unit, to which `block` None leaves the whole
+    sum.
     """
     if block is None:
         return product(a, b, c)
     starts = range(0, max(a.shape[-1], 1), block)
-    parts = (
+    block_sums = (
         product(a[..., i : i + block], b[..., i : i + block, :], None) for i in starts
     )
+    summands = block_sums if c is None else chain((c,), block_sums)
     with np.errstate(over="ignore", invalid="ignore"):
-        return reduce(operator.add, parts if c is None else chain((c,), parts))
+        return reduce(operator.add, summands)
 
 
 class WordSums(Protocol):
-    """The sum of all products of a scheme's words by one kernel, in the order of the
-    scheme.
-    """
+    """One kernel that adds all products of a scheme's words in the scheme's order."""
 
     @property
     def unit(self) -> Accumulation:
-        """How it adds."""
+        """How the kernel adds."""
 
     def __call__(self, left: Array, right: Array) -> Array:
-        """The sums (batch, m, n) of words (batch or 1, m, words k) and (batch or 1,
-        words k, n), in float32.
+        """Sums (batch, m, n) in float32 of all products of words.
+
+        `left` is (batch or 1, m, words k), `right` is (batch or 1, words k, n).
         """
 
 
 def word_sums(scheme: Any, k: int) -> WordSums | None:
-    """The kernel that adds all products of a scheme's words for this k; None: products
-    are made one by one.
+    """Kernel that adds all products of a scheme's words for this k, or None.
+
+    With None, as here, the products are made one by one; an engine may have a kernel.
     """
     return None

@@ -1,5 +1,6 @@
-"""Operands a few rows or columns at a time, so that working copies stay in the cache
-and out of the workspace.
+"""Blocks of a few rows or columns, so that working copies of them stay small.
+
+Such copies stay in the cache, and take little of the workspace.
 """
 
 from __future__ import annotations
@@ -11,82 +12,89 @@ import numpy as np
 from hifigemm.numerics.bits import Array
 
 BLOCK_ENTRIES = 16384
-"""Entries that are worked on at a time where memory is no concern: their copies stay in
-the second-level cache.
-"""
+"""Entries of a block where only the second-level cache limits them."""
 
-_LEAST_VECTORS = 8
-_ON_DEVICE = 2**24
-"""Entries at a time where each time takes launches."""
+_MIN_VECTORS = 8
+"""Vectors of a block of `BLOCK_ENTRIES` or more, however long they are."""
 
-Where = tuple[slice, ...]
+_DEVICE_ENTRIES = 2**24
+"""Entries of a block on a device, where each block costs launches."""
+
+Index = tuple[slice, ...]
+"""Index of a block: matrices of the stack and, along one axis, vectors of each."""
 
 
 def entries_within(workspace: int, limit: int = BLOCK_ENTRIES) -> int:
-    """Entries to work on at a time within so many bytes, at most `limit`."""
+    """Entries of a block: one for each KiB of the workspace, from 64 to `limit`."""
     return min(max(workspace // 1024, 64), limit)
 
 
-def vector_blocks(x: Array, axis: int, size: int = BLOCK_ENTRIES) -> list[Where]:
-    """Indices of x (batch, m, k) or (batch, k, n): whole vectors along `axis`, about
-    `size` entries at a time.
+def vector_blocks(x: Array, axis: int, size: int = BLOCK_ENTRIES) -> list[Index]:
+    """Indices of blocks of about `size` entries: whole vectors along `axis`.
+
+    x is (batch, m, k) for axis 2, (batch, k, n) for axis 1.
     """
     batch, vectors, k = x.shape[0], x.shape[3 - axis], x.shape[axis]
-    many = largest_block(k, size) // max(k, 1)
-    stack = max(many // max(vectors, 1), 1)
-    found: list[Where] = []
-    for z in range(0, batch, stack):
-        for i in range(0, vectors, many):
-            matrices, where = slice(z, z + stack), slice(i, min(i + many, vectors))
-            found.append(
-                (matrices, where) if axis == 2 else (matrices, slice(None), where)
-            )
-    return found
+    vectors_at_once = largest_block(k, size) // max(k, 1)
+    # A block holds several matrices where one of them does not fill it.
+    matrices_at_once = max(vectors_at_once // max(vectors, 1), 1)
+
+    blocks: list[Index] = []
+    for z in range(0, batch, matrices_at_once):
+        matrices = slice(z, z + matrices_at_once)
+        for i in range(0, vectors, vectors_at_once):
+            block = slice(i, min(i + vectors_at_once, vectors))
+            if axis == 2:
+                blocks.append((matrices, block))
+            else:
+                blocks.append((matrices, slice(None), block))
+    return blocks
 
 
-def parts_of(x: Array, size: int = BLOCK_ENTRIES) -> list[Where]:
-    """Rows of the matrices of a stack for one pass over it: few on the host, many where
-    each part takes launches.
-    """
-    return vector_blocks(x, 2, size if isinstance(x, np.ndarray) else _ON_DEVICE)
+def parts_of(x: Array, size: int = BLOCK_ENTRIES) -> list[Index]:
+    """Blocks of rows for one pass over a stack of matrices, large ones on a device."""
+    return vector_blocks(x, 2, size if isinstance(x, np.ndarray) else _DEVICE_ENTRIES)
 
 
 def largest_block(k: int, size: int) -> int:
-    """Largest number of entries of a part: `size`, but a vector of length k, or eight
-    of them for large sizes.
+    """Largest number of entries of a block of vectors of length k.
+
+    That is `size`, but at least one vector, or eight of them from `BLOCK_ENTRIES` on.
     """
-    return max(size, (_LEAST_VECTORS if size >= BLOCK_ENTRIES else 1) * k)
+    min_vectors = _MIN_VECTORS if size >= BLOCK_ENTRIES else 1
+    return max(size, min_vectors * k)
 
 
-def widen(where: Where, width: int) -> Where:
-    """The same part of an array that has `width` vectors for each."""
-    *rest, last = where
-    return (*rest, slice(last.start * width, last.stop * width))
+def widen(index: Index, width: int) -> Index:
+    """The index of the same block where each vector has become `width` vectors."""
+    *matrices, vectors = index
+    return (*matrices, slice(vectors.start * width, vectors.stop * width))
 
 
 def map_vectors(
     function: Callable[[Array], Array], x: Array, axis: int, size: int = BLOCK_ENTRIES
 ) -> Array:
-    """function of each part, which gives one number a vector with `axis` kept, as one
-    array.
+    """function(x), computed block by block, for a function of each vector along `axis`.
+
+    `function` gives one number for each vector and leaves `axis` with length 1.
     """
     if x.size <= size:
         return function(x)
     shape = (x.shape[0], x.shape[1], 1) if axis == 2 else (x.shape[0], 1, x.shape[2])
-    found: dict[str, Array] = {}
-    for where in vector_blocks(x, axis, size):
-        put(found, "all", shape, where, function(x[where]))
-    return found["all"] if found else function(x)
+    results: dict[str, Array] = {}
+    for block in vector_blocks(x, axis, size):
+        put(results, "all", shape, block, function(x[block]))
+    return results["all"] if results else function(x)
 
 
 def put(
     arrays: dict[str, Array],
     name: str,
     shape: tuple[int, ...],
-    where: Where,
+    index: Index,
     values: Array,
 ) -> None:
-    """arrays[name][where] = values, the array being made when its first part comes."""
+    """arrays[name][index] = values; the first block of a name makes its array."""
     if name not in arrays:
         arrays[name] = np.empty(shape, values.dtype, like=values)
-    arrays[name][where] = values
+    arrays[name][index] = values
