@@ -158,7 +158,7 @@ def test_zeros_are_cut_in_the_place_of_what_has_no_bound(axis, fewer):
         np.empty(36),
         fewer=fewer,
     )
-    for part in [*found.parts, *found.rests]:
+    for part in [*found.parts, *found.remainders]:
         shown = part[0, 0] if axis == 2 else part[0, 0].T
         assert not shown[1:].any()
     assert found.parts[0].any()

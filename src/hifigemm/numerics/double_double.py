@@ -1,35 +1,43 @@
-"""Sums of products as a double-double with a bound: hi + lo and err with
-|A B - (hi + lo)| <= err in every entry.
+"""Sums of products as double-doubles with a bound: |A B - (hi + lo)| <= err entrywise.
 
 Idea
-    A = a_0 + ... + a_(p-1), cut by (x + sigma) - sigma on grids of beta bits, the last
-    part being what is left; B alike, with rests r_j = b_j + ... + b_(p-1). Then A
-    B = sum_{i+j < p-1} a_i b_j + sum_i a_i r_(p-1-i): the first products are exact and
-    added by TwoSum, the others are rounded and go into lo [OOOR12]. That is as accurate
-    as a TwoProduct for each term [ORO05], and a row of A is cut once for all columns of
-    B.
+    A = a_0 + ... + a_(p-1) is cut by (x + sigma) - sigma on grids of beta bits; the
+    last part is the remainder. B is cut alike, with remainders
+    r_j = b_j + ... + b_(p-1). Then
+
+        A B = sum_{i+j < p-1} a_i b_j + sum_i a_i r_(p-1-i).
+
+    The products of the first sum are exact and added by TwoSum; those of the second are
+    rounded and go into lo [OOOR12]. That is as accurate as a TwoProduct for each term
+    [ORO05], and a row of A is cut once for all columns of B.
 One product less
-    For p = 3 and s = 2**(beta + 1), the exact products a_0 b_0, a_1 b_1 and (a_0 + s
-    a_1) (b_0 + s b_1) give a_0 b_1 + a_1 b_0 exactly, as in Karatsuba's product of two
-    digits, and a_1 b_1 too. So two rounded products do: A B = a_0 b_0 + (a_0 b_1 + a_1
-    b_0) + a_1 b_1 + (a_0 + a_1) b_2 + a_2 B. Slices are shorter by one bit.
+    For p = 3 and s = 2**(beta + 1), the exact products a_0 b_0, a_1 b_1 and
+    (a_0 + s a_1) (b_0 + s b_1) give a_0 b_1 + a_1 b_0 exactly, as in Karatsuba's
+    product of two digits, and a_1 b_1 too. Then two rounded products are enough, with
+    slices that are shorter by one bit:
+
+        A B = a_0 b_0 + (a_0 b_1 + a_1 b_0) + a_1 b_1 + (a_0 + a_1) b_2 + a_2 B.
 Exact when
     k 4**beta <= 2**53 for the at most K_PART terms of a sum, so that no partial sum of
     integers up to 2**beta is rounded, in any order; k 4**(beta + 1) <= 2**53 with one
     product less, whose differences lie below that too. x + sigma has the unit of the
-    grid, as |x| <= sigma / 3, and what is left is a float64.
+    grid, as |x| <= sigma / 3, and the remainder is a float64.
 Bound
-    u = 2**-53, E and F the powers of two above the entries of a row and of a column.
-    Part i and rest i are at most E 2**(-i (beta + 1)), so the p rounded products, or
-    two and a_1 b_1, sum to at most k S in magnitude, S = p 2**(-(p - 1) (beta + 1)) E
-    F, and err with the p + 1 + 2 v sums that they enter by (k + 2 v + 10) u k S at
-    most, v being the levels of additions over parts of k. Exact sums stay below 5 k E
-    F; errors of TwoSum, at most u times that, are rounded when they are added to lo, by
-    32 (v + 1)**2 u**2 k E F in all. Both constants have room for the rounding of
-    lo + err and of err, and for k products that underflow, as E and F lie within
-    2**-450 and 2**450. For other rows and columns err is NaN, so that no comparison
-    holds; zeros are multiplied in their place, as processors take a hundred times as
-    long for subnormal numbers.
+    u = 2**-53, E and F are the powers of two above the entries of a row and of a
+    column, and v counts the levels of additions over parts of k.
+
+    Rounded products: part i and remainder i are at most E 2**(-i (beta + 1)), so the p
+    rounded products, or two and a_1 b_1, sum to at most k S in magnitude,
+    S = p 2**(-(p - 1) (beta + 1)) E F. With the p + 1 + 2 v sums that they enter, they
+    err by at most (k + 2 v + 10) u k S.
+
+    Exact products: their sums stay below 5 k E F. Errors of TwoSum, at most u times
+    that, are rounded when they are added to lo, by 32 (v + 1)**2 u**2 k E F in all.
+
+    Both constants have room for the rounding of lo + err and of err, and for k products
+    that underflow, as E and F lie within 2**-450 and 2**450. For other rows and columns
+    err is NaN, so that no comparison holds; zeros are multiplied in their place, as
+    processors take a hundred times as long for subnormal numbers.
 Threads that flush
     Threads of a BLAS may flush subnormal numbers to zero where they multiply. Parts on
     grids and their products are multiples of 4 E F 2**(-4 (beta + 1)), which is at
@@ -56,43 +64,49 @@ from hifigemm.numerics.blocking import BLOCK_ENTRIES
 from hifigemm.numerics.eft import two_sum
 
 K_PART = 2048
-"""Terms that are cut together: slices of 21 bits, and a bound that grows with the
-square of k within parts alone.
+"""Terms of k that are cut together, in parts of the inner dimension.
+
+Slices have 21 bits then, and the bound grows with the square of k only within a part.
 """
-_RANGE = 450
+
+_MAX_EXPONENT = 450
+"""E and F lie within 2**-450 and 2**450, or else there is no bound: see Bound."""
 
 
 class Cut(NamedTuple):
-    """Rows (batch, parts, m, k') or columns (batch, parts, k', n) as a sum of parts."""
+    """Rows (batch, parts, m, k') or columns (batch, parts, k', n) as sums of slices."""
 
     parts: list[Array]  # a_0, ..., a_(p-1)
-    rests: list[Array]  # r_0, ..., r_(p-1)
+    remainders: list[Array]  # r_0, ..., r_(p-1); a_1 is in the place of r_1 if `fewer`
     top: Array  # E or F, with an inner dimension of 1
     step: float  # 2**-(beta + 1)
-    both: Array | None  # a_0 + 2**(beta + 1) a_1 for one product less
+    digit_sum: Array | None  # a_0 + 2**(beta + 1) a_1 for one product less
 
 
 def k_chunks(k: int, size: int) -> list[slice]:
-    """Terms that are worked on at a time: 2**v whole parts, about `size` terms, and
-    those that make no whole part.
+    """Chunks of k that are worked on at a time, of about `size` terms each.
+
+    A chunk has 2**v whole parts of K_PART terms; the last one may be a shorter part.
     """
-    found, start = [], 0
+    chunks = []
+    start = 0
     while start < k:
         parts = max(min(size, k - start) // K_PART, 1)
         stop = min(start + (1 << parts.bit_length() - 1) * K_PART, k)
-        found.append(slice(start, stop))
+        chunks.append(slice(start, stop))
         start = stop
-    return found
+    return chunks
 
 
 def cut(x: Array, axis: int, count: int, space: Array, *, fewer: bool = False) -> Cut:
-    """Rows (axis 2, the inner dimension) or columns (axis 1) of a chunk (batch, m, k)
-    or (batch, k, n) in count parts.
+    """Rows or columns of a chunk of k as a sum of `count` slices.
 
-    The parts lie in `space`, one-dimensional, (2 count - 2) entries for each of x; the
-    same space for all chunks saves page faults. With `fewer`, three parts are cut for
-    one product less; a_1 is in the place of r_1, which is not kept.
+    x is (batch, m, k) with axis 2, the inner dimension, or (batch, k, n) with axis 1.
+    The slices lie in `space`, one-dimensional, (2 count - 2) entries for each of x; the
+    same space for all chunks saves page faults. With `fewer`, three slices are cut for
+    one product less.
     """
+    # The inner dimension in parts, on an axis of their own: (batch, parts, ., .).
     batch, k = len(x), x.shape[axis]
     length = min(k, K_PART)
     x = x.astype(np.float64, copy=False)
@@ -101,81 +115,106 @@ def cut(x: Array, axis: int, count: int, space: Array, *, fewer: bool = False) -
     else:
         x = x.reshape(batch, k // length, length, -1)
     space = space[: (2 * count - 2) * x.size].reshape(-1, *x.shape)
-    # one grid for all parts: NumPy adds one number to a long vector faster
-    magnitude, inner = space[0], (1, axis + 1)
-    exponent = np.frexp(np.abs(x, out=magnitude).max(axis=inner, keepdims=True))[1]
-    outside = np.abs(exponent) > _RANGE
+
+    # The grid of each vector, one for all of its parts: NumPy adds one number to a long
+    # vector faster. Vectors out of range become zeros.
+    magnitude = space[0]
+    inner_axes = (1, axis + 1)
+    exponent = np.frexp(np.abs(x, out=magnitude).max(axis=inner_axes, keepdims=True))[1]
+    outside = np.abs(exponent) > _MAX_EXPONENT
     if outside.any():
-        x, exponent = np.where(outside, 0.0, x), np.where(outside, 0, exponent)
-    top, step = np.ldexp(1.0, exponent), _slice_step(length, fewer)
-    largest = top * (1.5 * 2.0**53 * step)
-    for some in _blocks(x):
-        rest, sigma, views = (
-            x[some],
-            largest[some] if axis == 2 else largest,
-            [y[some] for y in space],
+        x = np.where(outside, 0.0, x)
+        exponent = np.where(outside, 0, exponent)
+    top = np.ldexp(1.0, exponent)
+    step = _slice_step(length, fewer)
+    first_sigma = top * (1.5 * 2.0**53 * step)
+
+    # `space` holds a_0, r_1, a_1, r_2 and so on: each slice and what it leaves.
+    for block in _row_blocks(x):
+        remainder = x[block]
+        sigma = first_sigma[block] if axis == 2 else first_sigma
+        slices_and_remainders = [y[block] for y in space]
+        slices, next_remainders = (
+            slices_and_remainders[::2],
+            slices_and_remainders[1::2],
         )
-        for part, left in zip(views[0::2], views[1::2], strict=True):
-            np.add(rest, sigma, out=part)
+        for part, next_remainder in zip(slices, next_remainders, strict=True):
+            np.add(remainder, sigma, out=part)
             part -= sigma
-            rest, sigma = np.subtract(rest, part, out=left), sigma * step
+            remainder = np.subtract(remainder, part, out=next_remainder)
+            sigma = sigma * step
         if fewer:
-            np.multiply(views[2], 1 / step, out=views[1])
-            views[1] += views[0]
+            # a_0 + s a_1 in the place of r_1, which no product takes.
+            digit_sum = next_remainders[0]
+            np.multiply(slices[1], 1 / step, out=digit_sum)
+            digit_sum += slices[0]
+
+    # No bound for vectors out of range.
     top = np.where(outside, np.nan, top)
     if x.shape[1] > 1:
         top = np.repeat(top, x.shape[1], axis=1)
-    rests = [x, *(space[2:] if fewer else space[1::2])]
-    return Cut([*space[0::2], space[-1]], rests, top, step, space[1] if fewer else None)
+    return Cut(
+        parts=[*space[0::2], space[-1]],
+        remainders=[x, *(space[2:] if fewer else space[1::2])],
+        top=top,
+        step=step,
+        digit_sum=space[1] if fewer else None,
+    )
 
 
 def _slice_step(k: int, fewer: bool) -> float:
-    """2**-(beta + 1)."""
+    """2**-(beta + 1) for the largest beta that is exact for k terms."""
     return 2.0 ** -((53 - ceil_log2(k)) // 2 + (not fewer))
 
 
-def _blocks(x: Array) -> list[Any]:
-    """Some rows at a time of all matrices (batch, parts, rows, columns), so that passes
-    over them stay in the cache.
+def _row_blocks(x: Array) -> list[Any]:
+    """Indices of x (batch, parts, rows, columns): some rows of all matrices at a time.
 
-    Columns of their own are short, and some rows of them would be pieces that lie
-    apart.
+    So passes over these rows stay in the cache. Matrices of one column are taken whole,
+    as some rows of each would be short pieces that lie apart.
     """
     if x.size <= BLOCK_ENTRIES or x.shape[3] == 1:
         return [...]
-    many = max(BLOCK_ENTRIES * x.shape[2] // x.size, 1)
+    rows = max(BLOCK_ENTRIES * x.shape[2] // x.size, 1)
     return [
-        (slice(None), slice(None), slice(i, i + many))
-        for i in range(0, x.shape[2], many)
+        (slice(None), slice(None), slice(i, i + rows))
+        for i in range(0, x.shape[2], rows)
     ]
 
 
 def sums_of(
     rows: Cut, columns: Cut, multiply: Callable[[Array, Array], Array]
 ) -> tuple[Array, Array]:
-    """hi and lo (batch, 1, m, n) of a chunk, whose 2**v parts are added in a tree.
-    Spoils `both` of the rows.
+    """hi and lo (batch, 1, m, n) of a chunk of k.
+
+    Overwrites `digit_sum` of the rows. `multiply` is a float64 product of stacks of
+    matrices with sums in any order.
     """
-    last = len(rows.parts) - 1
-    if rows.both is not None and columns.both is not None:
+    # The exact products, a_0 b_0 first, and the rounded ones.
+    if rows.digit_sum is not None and columns.digit_sum is not None:
         exact, rounded = _fewer_products(
-            rows, columns, rows.both, columns.both, multiply
+            rows, columns, rows.digit_sum, columns.digit_sum, multiply
         )
     else:
+        last = len(rows.parts) - 1
         pairs = ((i, j) for i in range(last) for j in range(last - i))
         exact = [multiply(rows.parts[i], columns.parts[j]) for i, j in pairs]
         rounded = [
-            multiply(a, columns.rests[last - i]) for i, a in enumerate(rows.parts)
+            multiply(a, columns.remainders[last - i]) for i, a in enumerate(rows.parts)
         ]
-    (hi, *exact), (lo, *rounded) = exact, rounded
-    for some in _blocks(hi):
-        total, low = hi[some], lo[some]
-        for x in exact:
-            total, error = two_sum(total, x[some])
+
+    # Their sum in each of the 2**v parts, in the memory of the first of either kind.
+    hi, lo = exact[0], rounded[0]
+    for block in _row_blocks(hi):
+        total, low = hi[block], lo[block]
+        for product in exact[1:]:
+            total, error = two_sum(total, product[block])
             low += error
-        for x in rounded:
-            low += x[some]
-        hi[some] = total
+        for product in rounded[1:]:
+            low += product[block]
+        hi[block] = total
+
+    # The sum over the parts, in a tree.
     while hi.shape[1] > 1:
         hi, lo = added((hi[:, 0::2], lo[:, 0::2]), (hi[:, 1::2], lo[:, 1::2]))
     return hi, lo
@@ -188,26 +227,32 @@ def _fewer_products(
     column_sums: Array,
     multiply: Callable[[Array, Array], Array],
 ) -> tuple[list[Array], list[Array]]:
-    """a_0 b_0 and a_0 b_1 + a_1 b_0, which are exact; a_1 b_1, (a_0 + a_1) b_2 and a_2
-    B.
+    """[a_0 b_0, a_0 b_1 + a_1 b_0], both exact, and [a_1 b_1, (a_0 + a_1) b_2, a_2 B].
+
+    `row_sums` and `column_sums` are a_0 + s a_1 and b_0 + s b_1; `row_sums` is
+    overwritten.
     """
+    # The middle digit of (a_0 + s a_1) (b_0 + s b_1), s = 1 / rows.step.
     high, small = (multiply(rows.parts[i], columns.parts[i]) for i in (0, 1))
     middle = multiply(row_sums, column_sums)
-    for some in _blocks(middle):
-        x = middle[some]
-        x -= high[some]
-        x -= small[some] * rows.step**-2
+    for block in _row_blocks(middle):
+        x = middle[block]
+        x -= high[block]
+        x -= small[block] * rows.step**-2
         x *= rows.step
-    upper = np.subtract(rows.rests[0], rows.parts[2], out=row_sums)
-    return [high, middle], [
+
+    # a_0 + a_1 is A - a_2, exactly.
+    leading = np.subtract(rows.remainders[0], rows.parts[2], out=row_sums)
+    rounded = [
         small,
-        multiply(upper, columns.rests[2]),
-        multiply(rows.parts[2], columns.rests[0]),
+        multiply(leading, columns.remainders[2]),
+        multiply(rows.parts[2], columns.remainders[0]),
     ]
+    return [high, middle], rounded
 
 
 def added(x: tuple[Array, Array], y: tuple[Array, Array]) -> tuple[Array, Array]:
-    """hi and lo of the sum of two."""
+    """hi and lo of the sum of two double-doubles x and y."""
     hi, error = two_sum(x[0], y[0])
     return hi, (x[1] + y[1]) + error
 
@@ -219,92 +264,95 @@ def error_bound(
     *,
     fewer: bool = False,
 ) -> Array:
-    """err (batch, m, n) of the sums of all chunks, from the tops of their rows and
-    columns cut in count parts.
+    """err (batch, m, n) of the sums over all chunks: the bound of the module docstring.
+
+    `tops` are the E and F of each chunk, and `count` is the number of slices.
     """
     k, parts = min(chunks[0].stop, K_PART), -(-chunks[0].stop // K_PART)
     levels = ceil_log2(parts) + len(chunks) - 1
     rounded = (k + 2 * levels + 10) * count * _slice_step(k, fewer) ** (count - 1)
-    each = k * 2.0**-53 * (rounded + 32 * (levels + 1) ** 2 * 2.0**-53)
-    return each * reduce(
-        np.add, (np.matmul(x[..., 0].swapaxes(1, 2), y[:, :, 0]) for x, y in tops)
-    )
+    factor = k * 2.0**-53 * (rounded + 32 * (levels + 1) ** 2 * 2.0**-53)
+    # The sum of E F over all parts of k.
+    top_products = (np.matmul(x[..., 0].swapaxes(1, 2), y[:, :, 0]) for x, y in tops)
+    return factor * reduce(np.add, top_products)
 
 
 def is_exact(rows: Cut, columns: Cut) -> Array:
-    """Which sums (batch, parts, m, n) have a bound and no product but exact ones: parts
-    of short entries are zeros.
+    """True for the sums (batch, parts, m, n) in which no rounded product is nonzero.
+
+    Slices of short entries are zeros after the first ones. False where err is NaN.
     """
     left = np.concatenate([x.any(axis=3, keepdims=True) for x in rows.parts], 3)
     right = np.concatenate(
-        [x.any(axis=2, keepdims=True) for x in columns.rests[::-1]], 2
+        [x.any(axis=2, keepdims=True) for x in columns.remainders[::-1]], 2
     )
     return np.matmul(left + 0.0 * rows.top, right + 0.0 * columns.top) == 0
 
 
 def shifted(hi: Array, lo: Array, err: Array, shift: int) -> tuple[Array, Array, Array]:
-    """hi, lo and err times 2**shift; err is NaN where hi leaves the range in which
-    nothing is rounded by that.
+    """hi, lo and err times 2**shift.
+
+    err is NaN where 2**shift hi leaves the range in which this rounds nothing.
     """
     if not shift:
         return hi, lo, err
-    zero = (hi == 0) & (err == 0)
+    is_zero = (hi == 0) & (err == 0)
     hi, lo, err = (scale_by_power(x, np.array(shift)) for x in (hi, lo, err))
-    usual = (np.abs(hi) >= 2.0**-900) & (np.abs(hi) < np.inf)
-    return hi, lo, np.where(usual | zero, err, np.nan)
+    # 2**-900 is far above the subnormal numbers, to which lo and err would be rounded.
+    in_range = (np.abs(hi) >= 2.0**-900) & (np.abs(hi) < np.inf)
+    return hi, lo, np.where(in_range | is_zero, err, np.nan)
 
 
 def round_once(hi: Array, lo: Array, err: Array, fmt: Format) -> tuple[Array, Array]:
-    """hi + lo, hi its float64, rounded to `fmt`, and whether all numbers within err of
-    it round alike.
+    """hi + lo rounded to `fmt`, and whether all numbers within err of it round alike.
 
-    Rounding to float32 is the second one, so err takes the first one in. A zero is
-    exact, or its sign is not known.
+    hi is the float64 that is nearest to hi + lo. For float32 it is rounded a second
+    time, so that the error of the first rounding is added to err. The sign of a zero is
+    certain only where it is exact.
     """
     if fmt is not FP32:
         return hi + 0.0, hi + (lo - err) == hi + (lo + err)
     outer = _outer_error(hi, lo, err)
-    least, values, most = (
+    lower, values, upper = (
         x.astype(np.float32) for x in (hi + (lo - outer), hi + 0.0, hi + (lo + outer))
     )
-    return values, (least == most) & ((values != 0) | (err == 0))
+    return values, (lower == upper) & ((values != 0) | (err == 0))
 
 
 def _outer_error(hi: Array, lo: Array, err: Array) -> Array:
-    """At least |hi - A B|, by which the second rounding to float32 may be off."""
+    """Upper bound of |hi - A B|: err and the rounding of hi + lo to hi."""
     outer: Array = err + np.abs(hi) * (2.0**-52 * ((lo != 0) | (err > 0)))
     return outer
 
 
 def error_beyond_rounding(hi: Array, lo: Array, err: Array, fmt: Format) -> Array:
-    """E with |C - A B| <= E + u |A B| for C of `round_once`, u that of `fmt`; NaN where
-    there is no bound.
+    """E with |C - A B| <= E + u |A B| for C of `round_once`; NaN where err is NaN.
 
-    C is the nearest number to hi + lo, so |C - (hi + lo)| <= u |hi + lo| <= u |A B| + u
-    err, and E = (1 + u) err. For float32 hi is rounded, which lies within the outer
-    error of A B. An error of half the smallest subnormal number in the place of u |A B|
-    is for every rounding.
+    u is that of `fmt`. C is the nearest number to hi + lo, so that
+    |C - (hi + lo)| <= u |hi + lo| <= u |A B| + u err, and E = (1 + u) err. For float32
+    it is hi that is rounded, which lies within the outer error of A B. As for every
+    rounding, half the smallest subnormal number may stand in the place of u |A B|.
     """
-    error: Array = (err if fmt is not FP32 else _outer_error(hi, lo, err)) * (
-        1.0 + 2.0**-20
-    )
-    return error
+    error = err if fmt is not FP32 else _outer_error(hi, lo, err)
+    bound: Array = error * (1.0 + 2.0**-20)
+    return bound
 
 
 def least_magnitude(hi: Array, err: Array) -> Array:
-    """At most |A B|, from the nearest float64 of hi + lo:
+    """Lower bound of |A B|, from hi, the nearest float64 of hi + lo.
+
     |A B| >= |hi + lo| - err >= (1 - u) |hi| - err.
     """
-    least: Array = np.abs(hi) * (1.0 - 2.0**-50) - 2.0 * err
-    return least
+    bound: Array = np.abs(hi) * (1.0 - 2.0**-50) - 2.0 * err
+    return bound
 
 
 def least_magnitudes(sums: Array, k: int) -> Array:
-    """At most |A||B|, from a float64 product of the magnitudes of A and B with k terms,
-    added in any order.
+    """Lower bound of |A||B|, from a float64 product of the magnitudes of A and B.
 
-    k + 2 roundings: (1 + u)**(k + 2) (1 - (k + 2) u) <= 1; a product that underflows is
-    too large by at most 2**-1074.
+    Its sums over k terms may be added in any order, with k + 2 roundings:
+    (1 + u)**(k + 2) (1 - (k + 2) u) <= 1. A product that underflows is too large by at
+    most 2**-1074.
     """
-    least: Array = sums * (1.0 - (k + 2) * 2.0**-53) - k * LEAST
-    return least
+    bound: Array = sums * (1.0 - (k + 2) * 2.0**-53) - k * LEAST
+    return bound
