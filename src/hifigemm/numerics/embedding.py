@@ -1,9 +1,9 @@
-"""Complex products as real ones: (A B) seen as real numbers is
-embed_left(A) @ embed_right(B).
+"""Complex products as real ones: A B in real numbers is embed_left(A) @ embed_right(B).
 
-Real and imaginary parts are interleaved, re and im of an entry side by side, so the
-embedded result is the memory of the complex result: re = sum a c - b d and im = sum a
-d + b c are each one real sum of 2 k products.
+Real and imaginary parts are interleaved, re and im of an entry side by side, so that
+the embedded result is the memory of the complex result. With entries a + i b of A and
+c + i d of B, re = sum a c - b d and im = sum a d + b c are each one real sum of 2 k
+products.
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ from hifigemm.numerics.bits import Array
 
 
 def components(x: Array) -> list[Array]:
-    """The operand as float64, or its real and its imaginary part."""
+    """[x] in float64, or its real and its imaginary part where x is complex."""
     parts = [x.real, x.imag] if x.dtype.kind == "c" else [x]
     return [part.astype(np.float64, copy=False) for part in parts]
 
 
 def embed_left(a: Array) -> Array:
-    """(..., m, k) complex to (..., m, 2 k) float64: a_re, a_im, ...; real input becomes
-    float64. Always a new array.
+    """Rows a_re, a_im, ... (..., m, 2 k) of complex a (..., m, k), a new float64 array.
+
+    Real a is copied to float64.
     """
     if a.dtype.kind != "c":
         return np.array(a, np.float64, order="C", like=a)
@@ -29,8 +30,9 @@ def embed_left(a: Array) -> Array:
 
 
 def embed_right(b: Array) -> Array:
-    """(..., k, n) complex to (..., 2 k, 2 n) float64: rows b_re, b_im, ... and -b_im,
-    b_re, ... A new array.
+    """Rows b_re, b_im, ... and -b_im, b_re, ... of complex b, a new float64 array.
+
+    b (..., k, n) becomes (..., 2 k, 2 n); real b is copied to float64.
     """
     if b.dtype.kind != "c":
         return np.array(b, np.float64, order="C", like=b)
@@ -38,16 +40,16 @@ def embed_right(b: Array) -> Array:
     out = np.empty((*stack, 2 * k, 2 * n), like=b)
     out[..., 0::2, 0::2] = b.real
     out[..., 0::2, 1::2] = b.imag
-    # np.negative with a strided out is at fault in NumPy 2.4: no ufunc writes to one
+    # np.negative with a strided `out` is wrong in NumPy 2.4: no ufunc writes to one.
     out[..., 1::2, 0::2] = -b.imag
     out[..., 1::2, 1::2] = b.real
     return out
 
 
 def unembed(c: Array) -> Array:
-    """(..., m, 2 n) float64 or float32 back to (..., m, n) complex, without a copy
-    where c is contiguous.
+    """Complex (..., m, n) of the real result c (..., m, 2 n), in float64 or float32.
+
+    It shares the memory of c where c is contiguous.
     """
-    return np.ascontiguousarray(c, like=c).view(
-        np.complex64 if c.dtype == np.float32 else np.complex128
-    )
+    dtype = np.complex64 if c.dtype == np.float32 else np.complex128
+    return np.ascontiguousarray(c, like=c).view(dtype)
