@@ -1,9 +1,12 @@
-"""How large are the errors of scaled integers beside |A||B|? The ratio that says which
-number of moduli keeps a target.
+"""The error ratio: how large the errors of scaled integers are beside |A||B|.
 
-Fast scaling rounds 2**s_i A_i and 2**t_j B_j to integers with 2**-s_i < 2 ||A_i|| / T,
-T**2 = half_range of the moduli. The error of an entry is then at most (||A_i||
-sum|B_j| + ||B_j|| sum|A_i|) / T, but for terms of relative size k / T.
+It says which number of moduli keeps a target. Fast scaling rounds 2**s_i A_i and
+2**t_j B_j to integers with 2**-s_i < 2 ||A_i|| / T, T**2 = half_range of the moduli.
+The error of an entry is then at most
+
+    (||A_i|| sum|B_j| + ||B_j|| sum|A_i|) / T,
+
+but for terms of relative size k / T.
 """
 
 from __future__ import annotations
@@ -32,116 +35,124 @@ from hifigemm.numerics.special import clean
 def error_ratio(
     a: Array, b: Array, exact: ExactProduct, block_entries: int, entries: int
 ) -> float:
-    """Largest (||A_i|| sum|B_j| + ||B_j|| sum|A_i|) / (|A||B|)_ij over all components
-    of the result, or more.
+    """Upper bound of the largest error ratio of an entry, in units of 1 / T.
 
-    Norms and sums are rounded up, |A||B| is taken from the first 2**17 terms with
-    magnitudes rounded down to 7 bits; inf where it is not shown to be positive. All are
-    integers, so every engine finds the same float64. Rows and columns with an Inf or
-    NaN do not count.
+    The ratio is (||A_i|| sum|B_j| + ||B_j|| sum|A_i|) / (|A||B|)_ij; components of a
+    complex result have an |A||B| each. Norms and sums are rounded up, |A||B| is taken
+    from the first 2**17 terms with magnitudes rounded down to 7 bits; inf where it is
+    not shown to be positive. All of these are integers, so that every engine finds the
+    same float64. Rows and columns with an Inf or NaN do not count.
 
     `a` (batch or 1, m, k) and `b` (batch or 1, k, n) are real or complex;
     `block_entries` of an operand and `entries` of the result are worked on at a time.
     """
-    (e, norm_a, sum_a), (f, norm_b, sum_b) = (
-        _sizes(a, 2, block_entries),
-        _sizes(b, 1, block_entries),
-    )
-    batch, m, n, top = (
-        max(len(a), len(b)),
-        a.shape[1],
-        b.shape[2],
-        2**MAGNITUDE_BITS_DOWN - 1,
-    )
-    step, worst = max(entries // (batch * n), 1), 0.0
-    a, b = a[:, :, :MAGNITUDE_TERMS], b[:, :MAGNITUDE_TERMS]
-    down_b = [magnitudes_down(c, f) for c in components(clean(b))]
-    for rows in (slice(i, i + step) for i in range(0, m, step)):
-        down_a = [magnitudes_down(c, e[:, rows]) for c in components(clean(a[:, rows]))]
-        above = norm_a[:, rows] * sum_b + norm_b * sum_a[:, rows]
-        for below in component_sums(exact, down_a, down_b, top):
+    exponent_a, norm_a, sum_a = _sizes(a, 2, block_entries)
+    exponent_b, norm_b, sum_b = _sizes(b, 1, block_entries)
+
+    # Magnitudes of the columns of B, rounded down.
+    a = a[:, :, :MAGNITUDE_TERMS]
+    b = b[:, :MAGNITUDE_TERMS]
+    down_b = [magnitudes_down(x, exponent_b) for x in components(clean(b))]
+    top = 2**MAGNITUDE_BITS_DOWN - 1
+
+    # The ratios of some rows of the result at a time.
+    batch, m, n = max(len(a), len(b)), a.shape[1], b.shape[2]
+    step = max(entries // (batch * n), 1)
+    largest = 0.0
+    for start in range(0, m, step):
+        rows = slice(start, start + step)
+        down_a = [
+            magnitudes_down(x, exponent_a[:, rows])
+            for x in components(clean(a[:, rows]))
+        ]
+        errors = norm_a[:, rows] * sum_b + norm_b * sum_a[:, rows]
+        for products in component_sums(exact, down_a, down_b, top):
             with np.errstate(divide="ignore", invalid="ignore"):
-                found = np.where(
-                    above == 0, 0.0, above / (below * 4.0**-MAGNITUDE_BITS_DOWN)
-                )
-            worst = max(worst, float(found.max(initial=0.0)))
-    return worst
+                ratios = errors / (products * 4.0**-MAGNITUDE_BITS_DOWN)
+                ratios = np.where(errors == 0, 0.0, ratios)
+            largest = max(largest, float(ratios.max(initial=0.0)))
+    return largest
 
 
 def _sizes(x: Array, axis: int, block_entries: int) -> tuple[Array, Array, Array]:
-    """Exponents e of the vectors of x, their norms and sums of magnitudes in units of
-    2**e, rounded up.
+    """Exponents e, norms and sums of magnitudes of the vectors of x, rounded up.
 
-    Norms and sums of vectors with an Inf or NaN are 0.
+    Norms and sums are in units of 2**e, and 0 for vectors with an Inf or NaN.
     """
     shape = (x.shape[0], x.shape[1], 1) if axis == 2 else (x.shape[0], 1, x.shape[2])
-    found: dict[str, Array] = {}
-    for where in vector_blocks(x, axis, block_entries):
-        y = x[where]
-        squares, sums, exponent = vector_sizes(clean(y), axis)
+    sizes: dict[str, Array] = {}
+    for block in vector_blocks(x, axis, block_entries):
+        y = x[block]
+        squares, sums, exponents = vector_sizes(clean(y), axis)
         finite = np.isfinite(y).all(axis=axis, keepdims=True)
-        put(found, "exponent", shape, where, exponent)
-        put(
-            found,
-            "norm",
-            shape,
-            where,
-            np.where(finite, np.sqrt(squares) * 2.0**-NORM_BITS, 0.0),
-        )
-        put(found, "sum", shape, where, np.where(finite, sums * 2.0**-NORM_BITS, 0.0))
-    return found["exponent"], found["norm"], found["sum"]
+        norms = np.where(finite, np.sqrt(squares) * 2.0**-NORM_BITS, 0.0)
+        sums = np.where(finite, sums * 2.0**-NORM_BITS, 0.0)
+        put(sizes, "exponents", shape, block, exponents)
+        put(sizes, "norms", shape, block, norms)
+        put(sizes, "sums", shape, block, sums)
+    return sizes["exponents"], sizes["norms"], sizes["sums"]
 
 
 def least_norm(terms: int) -> int:
-    """T from which on k / (2 T) lies within the 2**-19 that `least_range` adds, and all
-    rounding is to nearest.
+    """Least T with k / (2 T) <= 2**-20 for k = `terms`.
+
+    Then the terms of relative size k / T lie within the 2**-19 that `_least_range`
+    adds, and every scale lets its vector be rounded to nearest.
     """
     return terms << 19
 
 
 def _least_range(terms: int, r: float, ratio: float) -> int | None:
-    """half_range from which on every entry keeps r, for operands with this
-    `error_ratio`; None if it is inf.
+    """Least half_range with which every entry keeps r, or None for an infinite ratio.
+
+    `ratio` is the `error_ratio` of the operands.
     """
-    wanted = ratio * (1.0 + 2.0**-19) / r
-    if not math.isfinite(wanted):
+    norm = ratio * (1.0 + 2.0**-19) / r
+    if not math.isfinite(norm):
         return None
-    least: int = max(math.ceil(wanted), least_norm(terms)) ** 2
-    return least
+    half_range: int = max(math.ceil(norm), least_norm(terms)) ** 2
+    return half_range
 
 
 @lru_cache(maxsize=1024)
 def largest_ratio(terms: int, r: float, half_range: int) -> float:
-    """Largest `error_ratio` of operands for which moduli of this range keep r in every
-    entry; -inf for none.
+    """Largest `error_ratio` for which moduli of this range keep r in every entry.
 
-    By bisection of its bits: `_least_range` nowhere falls.
+    -inf where there is none. Found by bisection of its bits, as `_least_range` nowhere
+    falls.
     """
 
     def suffices(bits: int) -> bool:
-        least = _least_range(terms, r, struct.unpack("d", struct.pack("q", bits))[0])
-        return least is not None and least <= half_range
+        least_range = _least_range(terms, r, _float_of_bits(bits))
+        return least_range is not None and least_range <= half_range
 
     if not suffices(0):
         return -math.inf
-    low, high = 0, 0x7FF << 52
+    low, high = 0, 0x7FF << 52  # the bits of 0 and of inf
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if suffices(middle) else (low, middle)
-    return float(struct.unpack("d", struct.pack("q", low))[0])
+        if suffices(middle):
+            low = middle
+        else:
+            high = middle
+    return _float_of_bits(low)
+
+
+def _float_of_bits(bits: int) -> float:
+    """The float64 with these bits."""
+    return float(struct.unpack("d", struct.pack("q", bits))[0])
 
 
 def count_for_ratio(terms: int, r: float, ratio: float, is_complex: bool) -> int | None:
-    """Fewest moduli that keep r in every entry for this `error_ratio`; None where no
-    number does.
-    """
-    least = _least_range(terms, r, ratio)
-    return None if least is None else count_for_range(least, is_complex)
+    """Fewest moduli that keep r in every entry for this `error_ratio`, or None."""
+    half_range = _least_range(terms, r, ratio)
+    return None if half_range is None else count_for_range(half_range, is_complex)
 
 
 def error_bound(terms: int, ratio: float, half_range: int) -> float:
-    """The r that moduli of this range keep for operands with this `error_ratio`; inf
-    where that is not known.
+    """The r that moduli of this range keep for operands with this `error_ratio`.
+
+    inf where no r is known.
     """
     root = math.isqrt(half_range)
     if not math.isfinite(ratio) or root < least_norm(terms):
