@@ -47,12 +47,12 @@ _BINADES = 2100
 
 
 def magnitudes_up(x: Array, exponent: Array) -> Array:
-    """ceil(|x| 2**(6 - exponent)) in int8, upper bounds of |x| for |x| < 2**exponent."""
+    """ceil(|x| 2**(6 - exponent)) as int8, upper bounds of |x| below 2**exponent."""
     return ceil_magnitude(x, MAGNITUDE_BITS_UP - exponent).astype(np.int8)
 
 
 def magnitudes_down(x: Array, exponent: Array) -> Array:
-    """floor(|x| 2**(7 - exponent)) in int8, lower bounds of |x| for |x| < 2**exponent."""
+    """floor(|x| 2**(7 - exponent)) as int8, lower bounds of |x| below 2**exponent."""
     scaled = scale_by_power(np.abs(x), MAGNITUDE_BITS_DOWN - exponent)
     return np.floor(scaled).astype(np.int8)
 

@@ -14,13 +14,14 @@ import numpy as np
 from hifigemm.numerics.bits import Array
 
 LIMB_BITS = 32
+"""Bits of a limb after a sweep: half of an int64, so that sums of limbs have room."""
+
 _MASK = (1 << LIMB_BITS) - 1
+"""The bits of a limb."""
 
 
 def num_limbs(bits: int) -> int:
-    """Limbs that hold every integer of magnitude below 2**bits together with its
-    sign.
-    """
+    """Number of limbs that hold all integers below 2**bits in magnitude, with signs."""
     return bits // LIMB_BITS + 1
 
 
@@ -32,6 +33,7 @@ def limbs_from_sums(sums: Array, shifts: Sequence[int], count: int) -> Array:
     """
     limbs = np.zeros((count + 2, sums.shape[1]), np.int64, like=sums)
     for total, shift in zip(sums, shifts, strict=True):
+        # Each half of a sum, shifted by r < 32, reaches into two limbs.
         j, r = divmod(shift, LIMB_BITS)
         low = (total & _MASK) << r
         high = (total >> LIMB_BITS) << r
@@ -39,14 +41,15 @@ def limbs_from_sums(sums: Array, shifts: Sequence[int], count: int) -> Array:
         limbs[j + 1] += (low >> LIMB_BITS) & _MASK
         limbs[j + 1] += high & _MASK
         limbs[j + 2] += high >> LIMB_BITS
-    # what lies above is sign only and vanishes modulo 2**64
+    # Limbs above `count` hold nothing but the sign, which vanishes modulo 2**64.
     limbs[count - 1] += limbs[count] << LIMB_BITS
     return limbs[:count]
 
 
 def carry(limbs: Array, bits: int = LIMB_BITS) -> None:
-    """Sweep the carries upward in place: then 0 <= limbs[j] < 2**bits except for the
-    last, which has the sign.
+    """Sweep the carries upward in place.
+
+    Then 0 <= limbs[j] < 2**bits for all limbs but the last, which has the sign.
     """
     for j in range(len(limbs) - 1):
         limbs[j + 1] += limbs[j] >> bits
