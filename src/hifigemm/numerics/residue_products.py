@@ -1,10 +1,19 @@
-"""Products modulo p_l for Ozaki scheme II: what is multiplied for a modulus, and what
-follows from the products.
+"""Products modulo p_l for Ozaki scheme II: their operands, and their results.
 
 A real product takes one INT8 product for each modulus. For complex operands X = x + i y
-with j**2 = -1 mod p, the map X -> (x + j y, x - j y) turns a product into two real
-ones, U and V, and re = (U + V) / 2, im = (U - V) / (2 j) mod p; other moduli take the
-three products x x', y y', (x + y) (x' + y') [UMIOG26]. All of it is exact.
+and a modulus with j**2 = -1 mod p, the map X -> (x + j y, x - j y) turns a product into
+two real ones, U and V, and
+
+    re = (U + V) / 2,    im = (U - V) / (2 j)    mod p.
+
+Other moduli take the three products x x', y y', (x + y) (x' + y') of Karatsuba's method
+[UMIOG26]. All of it is exact. A plane is what one of these real products takes of an
+operand.
+
+References
+    [UMIOG26] Uchino, Ma, Imamura, Ozaki, Gutsche: Emulation of Complex Matrix
+    Multiplication based on the Chinese Remainder Theorem,
+    doi:10.23919/ISC.2026.11520500.
 """
 
 from __future__ import annotations
@@ -23,125 +32,122 @@ from hifigemm.numerics.rounding import Rounded, round_in_chunks
 from hifigemm.numerics.scaling import Scale, round_to_integers
 
 ExactProduct = Callable[[Array, Array, int, int], Array]
-"""a @ b of INT8 matrices with |a| and |b| no larger than two numbers, in int32 or
-int64, without rounding.
+"""A function (a, b, max_a, max_b) that returns a @ b of INT8 matrices without rounding.
+
+The result is int32 or int64; max_a and max_b bound |a| and |b|.
 """
 
-_ENTRIES, _REDUCED = 2**16, 2**13
-"""Of products that are made, and reduced, at a time, where a product has fewer: copies
-stay in the cache.
-"""
+_PRODUCT_ENTRIES = 2**16
+"""Planes are multiplied together up to this number of entries, for the cache."""
+
+_REDUCED_ENTRIES = 2**13
+"""Entries of these products that are reduced at a time on the host, in float64."""
 
 
 @lru_cache
 def num_planes(moduli: ModuliSet, is_complex: bool) -> int:
-    """Real products: one for each modulus, or two or three for complex operands."""
-    return sum(1 if not is_complex else 2 if j else 3 for j in moduli.splits)
+    """Number of real products: one a modulus, two or three for complex operands."""
+    if not is_complex:
+        return len(moduli.splits)
+    return sum(2 if j else 3 for j in moduli.splits)
 
 
 def product_operands(residues: list[Array], moduli: ModuliSet) -> Array:
-    """Residues (L, ...) of re and im as the operands of the real products, int8
-    (products, ...).
+    """Planes of a complex operand, int8 (products, ...), from residues of re and im.
+
+    `residues` has one array (L, ...) for re and one for im.
     """
     planes = []
     for x, y, p, j in zip(*residues, moduli.moduli, moduli.splits, strict=True):
-        x, y = x.astype(np.float64), y.astype(np.float64)
-        planes += [x + j * y, x - j * y] if j else [x, y, x + y]
-        many = 2 if j else 3
-        planes[-many:] = [
-            reduce_centred(part, p).astype(np.int8) for part in planes[-many:]
-        ]
+        x = x.astype(np.float64)
+        y = y.astype(np.float64)
+        factors = [x + j * y, x - j * y] if j else [x, y, x + y]
+        planes += [reduce_centred(factor, p).astype(np.int8) for factor in factors]
     return np.stack(planes)
 
 
 def scaled_residues(
     x: Array, scale: Scale, moduli: ModuliSet, block_entries: int
 ) -> Array:
-    """Planes of an operand (batch, m, k) or (batch, k, n): int8 (batch, products, m or
-    n, k).
+    """Planes of round(2**scale x) for every modulus, int8 (batch, products, m or n, k).
 
-    Residues of round(2**scale x), or for complex operands what the real products take.
-    The inner dimension is the last one on both sides, as matrix engines want it.
+    x is (batch, m, k) or (batch, k, n), real or complex. The inner dimension comes last
+    on both sides, as matrix engines want it.
     """
-    axis, is_complex = scale.axis, x.dtype.kind == "c"
-    planes = np.empty(
-        (len(x), num_planes(moduli, is_complex), x.shape[3 - axis], x.shape[axis]),
-        np.int8,
-        like=x,
-    )
-    for where in vector_blocks(x, axis, block_entries):
-        exponent, nearest = scale.exponent[where], scale.nearest[where]
-        parts = components(x[where])
-        found = [
+    axis = scale.axis
+    is_complex = x.dtype.kind == "c"
+    shape = (len(x), num_planes(moduli, is_complex), x.shape[3 - axis], x.shape[axis])
+    planes = np.empty(shape, np.int8, like=x)
+    for block in vector_blocks(x, axis, block_entries):
+        exponent = scale.exponent[block]
+        nearest = scale.nearest[block]
+        residues_of_components = [
             residues(
-                round_to_integers(c, exponent, nearest), moduli.moduli, block_entries
+                round_to_integers(part, exponent, nearest), moduli.moduli, block_entries
             )
-            for c in parts
+            for part in components(x[block])
         ]
-        operands = product_operands(found, moduli) if is_complex else found[0]
-        planes[where[0], :, where[-1]] = np.moveaxis(
-            operands if axis == 2 else np.swapaxes(operands, 2, 3), 0, 1
-        )
+        if is_complex:
+            operands = product_operands(residues_of_components, moduli)
+        else:
+            operands = residues_of_components[0]
+        if axis == 1:
+            operands = np.swapaxes(operands, 2, 3)
+        planes[block[0], :, block[-1]] = np.moveaxis(operands, 0, 1)
     return planes
 
 
 def residue_gemm(
     left: Array, right: Array, moduli: ModuliSet, exact: ExactProduct
 ) -> Array:
-    """Products of the planes of both operands, each modulo its p: int8 (batch,
-    products, m, n).
+    """Products of the planes of both operands, int8 (batch, products, m, n).
 
-    Planes are those of `scaled_residues`; residues are any representatives in [-128,
-    127].
+    Each is reduced modulo its p. Planes are those of `scaled_residues`; their residues
+    may be any representatives in [-128, 127].
     """
-    (_, count, m, _), n = left.shape, right.shape[2]
-    batch, ps = (
-        max(len(left), len(right)),
-        np.array(moduli.of_planes(count), np.float64)[:, None, None],
-    )
+    count, m, n = left.shape[1], left.shape[2], right.shape[2]
+    batch = max(len(left), len(right))
+    moduli_of_planes = np.array(moduli.of_planes(count), np.float64)[:, None, None]
     out = np.empty((batch, count, m, n), np.int8, like=left)
-    together = max(_ENTRIES // max(m * n, 1), 1)
+
+    # Some planes of a matrix at a time, more of them where products are small.
+    planes_at_once = max(_PRODUCT_ENTRIES // max(m * n, 1), 1)
     for z in range(batch):
-        x, y = (
-            left[z if len(left) > 1 else 0],
-            np.swapaxes(right[z if len(right) > 1 else 0], 1, 2),
-        )
-        for q in range(0, count, together):
-            some = slice(q, q + together)
-            products, into, p = (
-                exact(x[some], y[some], 128, 128),
-                out[z, some],
-                ps[some],
-            )
-            for part in parts_of(products, _REDUCED):
-                into[part] = reduce_centred(
+        a = left[z if len(left) > 1 else 0]
+        b = np.swapaxes(right[z if len(right) > 1 else 0], 1, 2)
+        for q in range(0, count, planes_at_once):
+            planes = slice(q, q + planes_at_once)
+            products = exact(a[planes], b[planes], 128, 128)
+            reduced = out[z, planes]
+            p = moduli_of_planes[planes]
+            for part in parts_of(products, _REDUCED_ENTRIES):
+                reduced[part] = reduce_centred(
                     products[part].astype(np.float64), p[part[0]]
                 )
     return out
 
 
 def product_residues(products: Array, moduli: ModuliSet) -> Array:
-    """Residues of the product from those of `residue_gemm`: int8 (batch, L, m, n).
+    """Residues of A B from the products of `residue_gemm`: int8 (batch, L, m, n).
 
-    Real products are the residues; of complex ones re and im follow, side by side along
-    the last axis.
+    Those of complex operands are (batch, L, m, 2 n), re and im of an entry side by
+    side.
     """
     if products.shape[1] == len(moduli.moduli):
         return products
     batch, _, m, n = products.shape
     out = np.empty((batch, len(moduli.moduli), m, 2 * n), np.int8, like=products)
-    at = 0
+    first = 0
     for l, (p, j) in enumerate(zip(moduli.moduli, moduli.splits, strict=True)):
-        many = 2 if j else 3
-        x = [products[:, q].astype(np.float64) for q in range(at, at + many)]
-        at += many
+        # The two or three products of this modulus.
+        count = 2 if j else 3
+        x = [products[:, q].astype(np.float64) for q in range(first, first + count)]
+        first += count
         if j:
-            out[:, l, :, 0::2] = reduce_centred(
-                (x[0] + x[1]) * centred(pow(2, -1, p), p), p
-            )
-            out[:, l, :, 1::2] = reduce_centred(
-                (x[0] - x[1]) * centred(pow(2 * j, -1, p), p), p
-            )
+            half = centred(pow(2, -1, p), p)
+            half_over_j = centred(pow(2 * j, -1, p), p)
+            out[:, l, :, 0::2] = reduce_centred((x[0] + x[1]) * half, p)
+            out[:, l, :, 1::2] = reduce_centred((x[0] - x[1]) * half_over_j, p)
         else:
             out[:, l, :, 0::2] = reduce_centred(x[0] - x[1], p)
             out[:, l, :, 1::2] = reduce_centred(x[2] - x[0] - x[1], p)
@@ -158,17 +164,16 @@ def round_integers(
     block_entries: int,
     err_exponent: Array | None = None,
 ) -> Rounded:
-    """V 2**(unit_left + unit_right + shift) rounded once, V the integers with these
-    residues (batch, L, m, n).
+    """V 2**(unit_left + unit_right + shift) rounded once, V integers given by residues.
 
-    `err_exponent`, broadcast to the result, is that of `numerics.rounding.round_limbs`.
+    `residues` is (batch, L, m, n); `err_exponent`, broadcast to the result, is that of
+    `numerics.rounding.round_limbs`.
     """
     batch, count, m, n = residues.shape
     flat = np.swapaxes(residues, 0, 1).reshape(count, -1)
     exponent = np.broadcast_to(unit_left + unit_right + shift, (batch, m, n))
-    return round_in_chunks(
-        partial(moduli.reconstruct, flat), exponent, fmt, block_entries, err_exponent
-    )
+    limbs_of = partial(moduli.reconstruct, flat)
+    return round_in_chunks(limbs_of, exponent, fmt, block_entries, err_exponent)
 
 
 def crt(
@@ -180,9 +185,7 @@ def crt(
     fmt: Format,
     block_entries: int,
 ) -> Array:
-    """The values of `round_integers` from what `residue_gemm` made, where nothing has
-    to be known but them.
-    """
+    """The values alone of `round_integers` for products of `residue_gemm`."""
     residues = product_residues(products, moduli)
     return round_integers(
         residues, unit_left, unit_right, shift, moduli, fmt, block_entries

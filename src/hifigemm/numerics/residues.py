@@ -1,18 +1,19 @@
-"""Residue arithmetic: moduli, residues of scaled operands, residues of products, and
-the way back (CRT).
+"""Residue arithmetic: moduli, residues of integers, and the way back (CRT).
 
 An integer V with 2 |V| < P, P the product of pairwise coprime moduli p_l, is given by
 its residues r_l (centred, INT8):
 
-    V = sum_l r_l W_l - q P,    W_l = (P / p_l) v_l,  v_l = (P / p_l)**-1 mod p_l,    q = round(sum_l r_l v_l / p_l)
+    V = sum_l r_l W_l - q P,    q = round(sum_l r_l v_l / p_l),
 
-The sum over l is exact in float64 limb by limb (|r_l| <= 2**7, limbs below 2**32, at
-most 64 moduli: below 2**45), and q is the right integer as long as 2 |V| <= P
-(1 - 2**-20), because its float64 sum errs by less than 2**-36.
+    W_l = (P / p_l) v_l,        v_l = (P / p_l)**-1 mod p_l.
+
+Exact when 2 |V| <= P (1 - 2**-20): the sum over l is exact in float64 limb by limb
+(|r_l| <= 2**7, limbs below 2**32, at most 64 moduli: below 2**45), and q is the right
+integer because its float64 sum errs by less than 2**-36.
 
 For a modulus whose prime factors are all 1 mod 4 there is j with j**2 = -1 mod p, and
 (a + i b) -> (a + j b, a - j b) turns a complex product into two real ones; other moduli
-take three (Karatsuba). See [UMIOG26].
+take three (Karatsuba). See [UMIOG26] and numerics.residue_products.
 """
 
 from __future__ import annotations
@@ -28,48 +29,47 @@ from hifigemm.numerics.blocking import BLOCK_ENTRIES
 from hifigemm.numerics.limbs import LIMB_BITS, num_limbs
 
 MAX_MODULI = 49
-_CHUNK_BITS = 27
+"""Largest number of moduli of a set."""
+
+_PIECE_BITS = 27
+"""Bits of a piece of an integer: pieces times residues sum to less than 2**44."""
 
 
 def centred(x: int, p: int) -> int:
-    """The representative of x mod p in [-p/2, p/2), which is an INT8 for every
-    p <= 256.
-    """
+    """Representative of x mod p in [-p/2, p/2): an INT8 for every p <= 256."""
     return (x + p // 2) % p - p // 2
 
 
 def _coprime(candidates: list[int]) -> tuple[int, ...]:
-    """The first MAX_MODULI candidates, in order, that are coprime to all that were
-    taken before.
-    """
-    taken: list[int] = []
+    """The first MAX_MODULI candidates that are coprime to all chosen before them."""
+    chosen: list[int] = []
     for p in candidates:
-        if all(math.gcd(p, q) == 1 for q in taken):
-            taken.append(p)
-    return tuple(taken[:MAX_MODULI])
+        if all(math.gcd(p, q) == 1 for q in chosen):
+            chosen.append(p)
+    return tuple(chosen[:MAX_MODULI])
 
 
 @lru_cache
 def real_moduli() -> tuple[int, ...]:
-    """Pairwise coprime moduli of at most 8 bits, largest first: 256 255 253 251 247 241
-    ...
-    """
+    """Pairwise coprime moduli up to 256, largest first: 256 255 253 251 247 241 ..."""
     return _coprime(list(range(256, 1, -1)))
 
 
 def square_root_of_minus_one(p: int) -> int | None:
-    """The smallest j with j**2 = -1 mod p, or None where there is none. Found by trial:
-    p <= 256.
+    """The smallest j with j**2 = -1 mod p for an odd p, or None where there is none.
+
+    None for an even p, too, where 2 has no inverse. Found by trial, as p <= 256.
     """
-    return (
-        next((j for j in range(1, p) if (j * j + 1) % p == 0), None) if p % 2 else None
-    )
+    if p % 2 == 0:
+        return None
+    return next((j for j in range(1, p) if (j * j + 1) % p == 0), None)
 
 
 @lru_cache
 def complex_moduli() -> tuple[int, ...]:
-    """Pairwise coprime moduli by log2(p) per real product: two products where p splits,
-    three elsewhere.
+    """Pairwise coprime moduli by log2(p) for each real product, largest first.
+
+    A modulus that splits takes two real products, any other one takes three.
     """
 
     def bits_per_product(p: int) -> float:
@@ -83,20 +83,21 @@ class ModuliSet:
     """Moduli with everything that follows from them."""
 
     moduli: tuple[int, ...]
-    # j with j**2 = -1 mod p where a complex product takes two real ones; none for
-    # three, and for real products
+    # j with j**2 = -1 mod p where a complex product takes two real ones; None where it
+    # takes three, and for real products.
     splits: tuple[int | None, ...]
 
     def of_planes(self, count: int) -> tuple[int, ...]:
-        """The modulus of each of `count` parts: one for real operands, two or three for
-        each of complex ones.
+        """The modulus of each of `count` planes.
+
+        A modulus has one plane of a real operand, two or three of a complex one.
         """
         if count == len(self.moduli):
             return self.moduli
-        many = (3 if j is None else 2 for j in self.splits)
-        return tuple(
-            p for p, times in zip(self.moduli, many, strict=True) for _ in range(times)
-        )
+        moduli: list[int] = []
+        for p, j in zip(self.moduli, self.splits, strict=True):
+            moduli += [p] * (3 if j is None else 2)
+        return tuple(moduli)
 
     @cached_property
     def modulus_product(self) -> int:
@@ -111,38 +112,36 @@ class ModuliSet:
 
     @cached_property
     def limb_count(self) -> int:
-        """Limbs that hold -P .. P."""
+        """Number of limbs that hold -P .. P."""
         return num_limbs(self.modulus_product.bit_length() + 1)
 
     @cached_property
     def crt_weights(self) -> Array:
-        """Limbs of W_l, and of P in the last column: float64, shape (limb_count,
-        L + 1).
-        """
-        big = self.modulus_product
-        columns = [big // p * pow(big // p, -1, p) for p in self.moduli] + [big]
+        """Limbs of W_l, and of P in the last column: float64 (limb_count, L + 1)."""
+        product = self.modulus_product
+        weights = [product // p * pow(product // p, -1, p) for p in self.moduli]
         mask = (1 << LIMB_BITS) - 1
-        return np.array(
-            [
-                [(w >> (LIMB_BITS * j)) & mask for w in columns]
-                for j in range(self.limb_count)
-            ],
-            np.float64,
-        )
+        limbs = [
+            [(w >> (LIMB_BITS * j)) & mask for w in [*weights, product]]
+            for j in range(self.limb_count)
+        ]
+        return np.array(limbs, np.float64)
 
     @cached_property
     def crt_fractions(self) -> Array:
         """v_l / p_l: float64, shape (L,)."""
-        big = self.modulus_product
-        return np.array([pow(big // p, -1, p) / p for p in self.moduli])
+        product = self.modulus_product
+        return np.array([pow(product // p, -1, p) / p for p in self.moduli])
 
-    def reconstruct(self, remainders: Array, at: slice = slice(None)) -> Array:
-        """Limbs of some integers with these residues; int8 (L, N) in, int64
-        (limb_count, N) out, not swept.
+    def reconstruct(self, remainders: Array, entries: slice = slice(None)) -> Array:
+        """Limbs, not swept, of the integers V with these residues, for some `entries`.
+
+        `remainders` is int8 (L, N), the result int64 (limb_count, entries).
         """
-        some = remainders[:, at]
-        r = np.empty((len(self.moduli) + 1, some.shape[1]), like=some)
-        r[:-1] = some
+        chosen = remainders[:, entries]
+        # The residues r_l and below them -q.
+        r = np.empty((len(self.moduli) + 1, chosen.shape[1]), like=chosen)
+        r[:-1] = chosen
         r[-1] = -np.rint(self.crt_fractions @ r[:-1])
         return (self.crt_weights @ r).astype(np.int64)
 
@@ -151,15 +150,14 @@ class ModuliSet:
 def moduli_set(count: int, is_complex: bool) -> ModuliSet:
     """The first `count` moduli, for real or for complex products."""
     moduli = (complex_moduli() if is_complex else real_moduli())[:count]
-    return ModuliSet(
-        moduli,
-        tuple(square_root_of_minus_one(p) if is_complex else None for p in moduli),
-    )
+    splits = tuple(square_root_of_minus_one(p) if is_complex else None for p in moduli)
+    return ModuliSet(moduli, splits)
 
 
 def count_for_range(least: int, is_complex: bool) -> int | None:
-    """Smallest number of moduli, at least 2, whose half_range is `least` or more; None
-    where none has.
+    """Smallest number of moduli with a half_range of `least` or more, or None.
+
+    It is at least 2.
     """
     counts = range(2, MAX_MODULI + 1)
     return next(
@@ -168,18 +166,16 @@ def count_for_range(least: int, is_complex: bool) -> int | None:
 
 
 def count_for_bits(bits: int, is_complex: bool) -> int:
-    """Smallest number of moduli, at least 2, whose half_range has that many bits; at
-    most MAX_MODULI.
-    """
+    """Smallest number of moduli with a half_range of so many bits, 2 to MAX_MODULI."""
     return count_for_range(1 << (bits - 1), is_complex) or MAX_MODULI
 
 
 def reduce_centred(x: Array, p: int | Array) -> Array:
-    """Centred residues of float64 integers |x| < 2**44 modulo p <= 256, as float64; p
-    may be an array that broadcasts.
+    """Centred residues of float64 integers modulo p, as float64; p may broadcast.
 
-    x/p is never within 1/(2p) of a tie for odd p, so the rounded quotient is exact; for
-    even p a tie may give +p/2, which is moved to -p/2.
+    Exact when |x| < 2**44 and p <= 256: for odd p, x/p is never within 1/(2p) of a tie,
+    so that the rounded quotient is right; for even p a tie may give +p/2, which is
+    moved to -p/2.
     """
     r = x - p * np.rint(x * (1.0 / p))
     return np.where(2 * r == p, -r, r)
@@ -190,36 +186,40 @@ def residues(
 ) -> Array:
     """Centred residues of float64 integers: int8 (len(moduli), *x.shape).
 
-    x is cut into 27-bit pieces, exactly; each residue is the same small linear map of
-    the pieces, reduced once, for as many moduli at a time as make `block_entries`
-    together.
+    x is cut into 27-bit pieces, exactly, and a residue is that of a short sum of pieces
+    times residues of powers of two. `block_entries` residues are computed at a time.
     """
+    # Pieces, the highest first; x becomes the last one.
     bits = int(np.frexp(np.abs(x).max(initial=0.0))[1])
     x = x.copy()
     pieces = []
-    for j in reversed(range(1, -(-bits // _CHUNK_BITS))):
-        piece = np.trunc(x * 2.0 ** (-_CHUNK_BITS * j))
-        x -= piece * 2.0 ** (_CHUNK_BITS * j)
+    for j in reversed(range(1, -(-bits // _PIECE_BITS))):
+        piece = np.trunc(x * 2.0 ** (-_PIECE_BITS * j))
+        x -= piece * 2.0 ** (_PIECE_BITS * j)
         pieces.append(piece)
+
+    # Their sum for some moduli at a time, reduced once.
     out = np.empty((len(moduli), *x.shape), np.int8, like=x)
-    ps, *powers = _powers(moduli, len(pieces)).reshape(-1, len(moduli), *[1] * x.ndim)
-    many = max(block_entries // max(x.size, 1), 1)
-    for l in range(0, len(moduli), many):
-        some = slice(l, l + many)
-        total = np.repeat(x[None], len(moduli[some]), axis=0)
+    rows = _moduli_and_powers(moduli, len(pieces))
+    divisors, *powers = rows.reshape(-1, len(moduli), *[1] * x.ndim)
+    moduli_at_once = max(block_entries // max(x.size, 1), 1)
+    for l in range(0, len(moduli), moduli_at_once):
+        group = slice(l, l + moduli_at_once)
+        total = np.repeat(x[None], len(moduli[group]), axis=0)
         for piece, factors in zip(pieces, powers, strict=True):
-            total += factors[some] * piece
-        out[some] = reduce_centred(total, ps[some])
+            total += factors[group] * piece
+        out[group] = reduce_centred(total, divisors[group])
     return out
 
 
 @lru_cache
-def _powers(moduli: tuple[int, ...], count: int) -> Array:
-    """The moduli and, for each of `count` pieces, the highest first, the centred
-    residues of its power of two.
+def _moduli_and_powers(moduli: tuple[int, ...], count: int) -> Array:
+    """Moduli and, for each of `count` pieces, residues of its power of two, in rows.
+
+    The highest piece comes first.
     """
     powers = [
-        [centred(pow(2, _CHUNK_BITS * j, p), p) for p in moduli]
+        [centred(pow(2, _PIECE_BITS * j, p), p) for p in moduli]
         for j in range(count, 0, -1)
     ]
     return np.array([moduli, *powers], np.float64)
