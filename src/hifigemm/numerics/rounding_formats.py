@@ -1,6 +1,4 @@
-"""Conversion of float32 and float64 arrays to shorter binary formats, exact for every
-input.
-"""
+"""One rounding of float32 and float64 arrays to shorter binary formats."""
 
 from __future__ import annotations
 
@@ -12,20 +10,16 @@ from hifigemm.formats import FP32, FP64, Format
 from hifigemm.numerics.bits import Array, power_of_two
 
 _CHUNK = 32768
-"""Entries converted at a time: the half dozen float64 temporaries of a chunk stay in
-the second-level cache.
-"""
+"""Entries converted at a time, whose six float64 temporaries the second cache holds."""
+
 _DEVICE_CHUNK = 2**22
-"""The same for arrays of a device, where each step is a launch; temporaries take a few
-hundred MB at most.
-"""
+"""Entries on a device, where each step is a launch: temporaries of a few hundred MB."""
 
 
 def _to_nearest_away(y: Array) -> Array:
-    """Nearest integer, ties away from zero; y - trunc(y) is exact, |y| + 0.5 would not
-    be.
-    """
+    """Nearest integer, ties away from zero."""
     whole = np.trunc(y)
+    # y - trunc(y) is exact, |y| + 0.5 would not be.
     whole += np.copysign((np.abs(y - whole) >= 0.5).astype(np.float64), y)
     return whole
 
@@ -35,13 +29,11 @@ ROUNDINGS: dict[str, Callable[[Array], Array]] = {
     "zero": np.trunc,
     "nearest-away": _to_nearest_away,
 }
-"""Rounding modes: nearest with ties to even, towards zero, nearest with ties away from
-zero (as cvt.rna.tf32).
-"""
+"""Roundings to integers; "nearest-away" has ties away from zero, as cvt.rna.tf32."""
 
 
 def largest_finite(fmt: Format) -> float:
-    """(2 - 2**(1 - t)) 2**emax, as a float64."""
+    """Largest finite number of a format as a float64, (2 - 2**(1 - t)) 2**emax."""
     return float((2.0 - 2.0 ** (1 - fmt.t)) * 2.0**fmt.emax)
 
 
@@ -58,18 +50,20 @@ def result_dtype(fmt: Format) -> type[np.floating]:
 def round_to_format(
     x: Array, fmt: Format, mode: str = "nearest", *, saturate: bool | None = None
 ) -> Array:
-    """Round every entry once to `fmt`: fl(x) = 2**q r(x 2**-q) with q = max(floor(log2
-    |x|), emin) - t + 1.
+    """x with every entry rounded once to `fmt`.
 
-    Subnormal numbers of `fmt` are honoured, zeros and vanishing values keep their sign,
-    NaN and Inf stay what they are.
+    fl(x) = 2**q r(x 2**-q) with q = max(floor(log2 |x|), emin) - t + 1 and r the
+    rounding to an integer. Results may be subnormal in `fmt`; zeros and vanishing
+    values keep their sign, NaN and Inf stay what they are.
 
     `x` is float32 or float64, and so is the result: float32 where that holds every
-    value of `fmt`. `fmt` is FP64, or a format with emin - t + 1 >= -1022 and
-    emax <= 1023; `mode` one of `ROUNDINGS`. ValueError: an unknown mode, or a format
-    beyond this range. `saturate` says what a finite entry becomes whose rounded value
-    exceeds the largest finite number of `fmt`: that number (True) or Inf (False); None
-    follows IEEE 754, True for mode "zero", else False.
+    value of `fmt`. `fmt` is FP64, or a format with t <= 53, emin - t + 1 >= -1022 and
+    emax <= 1023; `mode` is one of `ROUNDINGS`. Raises ValueError for an unknown mode
+    and for a format beyond this range.
+
+    `saturate` says what a finite entry becomes whose rounded value exceeds the largest
+    finite number of `fmt`: that number (True) or Inf (False). None follows IEEE 754:
+    True for mode "zero", else False.
     """
     if mode not in ROUNDINGS:
         raise ValueError(f"rounding mode {mode!r} is none of {', '.join(ROUNDINGS)}")
@@ -79,26 +73,33 @@ def round_to_format(
         raise ValueError(
             f"{fmt} is wider than float64 arithmetic can round to: need t <= 53, emin - t + 1 >= -1022"
         )
+
+    # The magnitude that results beyond the range get.
+    if saturate is None:
+        saturate = mode == "zero"
     top = largest_finite(fmt)
-    beyond = top if (mode == "zero" if saturate is None else saturate) else np.inf
-    flat, chunk = x.reshape(-1), _CHUNK if isinstance(x, np.ndarray) else _DEVICE_CHUNK
+    beyond = top if saturate else np.inf
+
+    flat = x.reshape(-1)
     out = np.empty(flat.shape, result_dtype(fmt), like=flat)
+    size = _CHUNK if isinstance(x, np.ndarray) else _DEVICE_CHUNK
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-        for start in range(0, flat.size, chunk):
-            part = flat[start : start + chunk].astype(np.float64)
-            rounded = _round_chunk(part, fmt, ROUNDINGS[mode])
+        for start in range(0, flat.size, size):
+            chunk = flat[start : start + size].astype(np.float64)
+            rounded = _round_chunk(chunk, fmt, ROUNDINGS[mode])
             np.copyto(
                 rounded,
-                np.copysign(beyond, part),
-                where=(np.abs(rounded) > top) & np.isfinite(part),
+                np.copysign(beyond, chunk),
+                where=(np.abs(rounded) > top) & np.isfinite(chunk),
             )
-            out[start : start + chunk] = rounded
+            out[start : start + size] = rounded
     return out.reshape(x.shape)
 
 
 def _round_chunk(x: Array, fmt: Format, to_integer: Callable[[Array], Array]) -> Array:
-    """Round a float64 array as if the exponent of `fmt` had no upper limit; both
-    scalings are by powers of two.
+    """x, float64, rounded as if the exponent of `fmt` had no upper limit.
+
+    Both scalings are by powers of two.
     """
     biased = (x.view(np.int64) >> 52) & 0x7FF
     quantum = np.maximum(biased - 1023, fmt.emin) - (fmt.t - 1)
@@ -108,7 +109,5 @@ def _round_chunk(x: Array, fmt: Format, to_integer: Callable[[Array], Array]) ->
 
 
 def is_representable(x: Array, fmt: Format) -> bool:
-    """Whether every entry is a value of `fmt`; Inf and NaN count as values of every
-    format.
-    """
+    """True if every entry is a value of `fmt`, as Inf and NaN are of every format."""
     return bool(np.all((round_to_format(x, fmt, "zero") == x) | np.isnan(x)))
