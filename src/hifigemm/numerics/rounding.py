@@ -96,7 +96,7 @@ def _leading_bits(limbs: Array) -> tuple[Array, Array, Array, Array]:
     for j in range(1, count):
         padded[j] |= padded[j - 1]
 
-    # The bits of the four limbs, shifted so that the top bit of x0 becomes that of head.
+    # The bits of the four limbs, shifted so that the top bit of x0 is that of head.
     is_zero = x0 == 0
     top = ((x0 | is_zero).astype(np.float64).view(np.int64) >> 52) - 1023
     shift = 31 - top

@@ -1,16 +1,18 @@
-"""Powers of two by which Ozaki scheme II scales rows and columns before it rounds them
-to integers.
+"""Powers of two by which Ozaki scheme II scales rows and columns to integers.
 
-Wanted: integers A' ~ 2**s_i A_ih and B' ~ 2**t_j B_hj with sum_h |A'_ih|
-|B'_hj| <= T**2 for every (i, j), T**2 <= half_range of the moduli. Both rules bound the
-sum by g_i h_j with a number for each row and one for each column:
+Wanted: integers A'_ih ~ 2**s_i A_ih and B'_hj ~ 2**t_j B_hj with
+
+    sum_h |A'_ih| |B'_hj| <= T**2 for every (i, j),    T**2 <= half_range of the moduli.
+
+Both rules bound the sum by g_i h_j, with a number for each row and one for each column:
 
 - fast (Cauchy-Schwarz): g_i = ||A_i||, h_j = ||B_j||; the operands are independent of
   each other. The squares are added up in blocks of k, each on the grid of its own
   largest entry, so that one pass over an operand is enough.
 - accurate: G = |A| |B| from magnitudes rounded up to 6 bits, one INT8 product;
-  g_i**2 = max_j G_ij and h_j**2 = max_i G_ij, because G_ij <= min(g_i**2,
-  h_j**2) <= g_i h_j. Survives rows and columns whose large entries do not meet.
+  g_i**2 = max_j G_ij and h_j**2 = max_i G_ij, because
+  G_ij <= min(g_i**2, h_j**2) <= g_i h_j. No bits are lost for rows and columns whose
+  large entries do not meet.
 
 s_i is the largest integer with 2**s_i g_i <= T. All sums are sums of integers
 (magnitudes rounded up), so the exponents do not depend on the order of any summation
@@ -38,20 +40,25 @@ from hifigemm.numerics.residues import ModuliSet, moduli_set
 from hifigemm.numerics.special import clean
 
 NORM_BITS = 15
+"""Bits of the magnitudes, rounded up, whose squares are added."""
+
 NORM_BLOCK = 256
+"""Entries of a block of a norm, complex ones counted once."""
+
 INFINITE = 1025
 """Exponent of a block of a vector with an Inf or NaN, above that of every float64."""
+
 NO_EXPONENT = -2096
 """Exponent of a block of zeros, below that of every float64."""
 
 
 @dataclass(frozen=True)
 class Scale:
-    """How the vectors of an operand become integers: round(2**exponent x)."""
+    """Rounding of the vectors of an operand to integers: round(2**exponent x)."""
 
     exponent: Array  # int, shape (batch, m, 1) or (batch, 1, n)
-    # bool, same shape: rounding to nearest keeps the integers within what the exponent
-    # was chosen for; else toward zero
+    # bool, same shape: True to round to nearest, which keeps the integers within the
+    # bound that the exponent was chosen for; False to round toward zero.
     nearest: Array
     axis: int  # the inner dimension of the operand
     bits: int  # the integers stay below 2**bits
@@ -59,93 +66,92 @@ class Scale:
     def take(self, batch: slice, vectors: slice) -> Scale:
         """The scale of some vectors of some matrices of the stack."""
         stack = batch if len(self.exponent) > 1 else slice(None)
-        where = (stack, vectors) if self.axis == 2 else (stack, slice(None), vectors)
-        return Scale(self.exponent[where], self.nearest[where], self.axis, self.bits)
+        index = (stack, vectors) if self.axis == 2 else (stack, slice(None), vectors)
+        return Scale(self.exponent[index], self.nearest[index], self.axis, self.bits)
 
 
 def norm_scale(
     x: Array, axis: int, moduli: ModuliSet, balance: int, block_entries: int
 ) -> Scale:
-    """Fast scaling of an operand, real or complex, by its own norms, with `balance`
-    added.
-    """
-    each = (*x.shape[:axis], 1, *x.shape[axis + 1 :])
-    exponent, nearest = np.empty(each, np.int64, like=x), np.empty(each, bool, like=x)
-    for where in vector_blocks(x, axis, block_entries):
-        found = scale_of_norms(*square_norms(x[where], axis), axis, moduli, balance)
-        exponent[where], nearest[where] = found.exponent, found.nearest
+    """Fast scale of a real or complex operand by its norms, plus `balance` bits."""
+    shape = (*x.shape[:axis], 1, *x.shape[axis + 1 :])
+    exponent = np.empty(shape, np.int64, like=x)
+    nearest = np.empty(shape, bool, like=x)
+    for block in vector_blocks(x, axis, block_entries):
+        squares, grid = square_norms(x[block], axis)
+        scale = scale_of_norms(squares, grid, axis, moduli, balance)
+        exponent[block] = scale.exponent
+        nearest[block] = scale.nearest
     return Scale(exponent, nearest, axis, norm_bits(moduli, balance))
 
 
 def norm_bits(moduli: ModuliSet, balance: int) -> int:
-    """Bits of the integers that `norm_scale` makes: none is larger than its norm, which
-    is at most sqrt(half_range).
+    """Bits of the integers that a scale of norms makes.
+
+    None of them is larger than the norm of its vector, at most sqrt(half_range) before
+    the balance.
     """
     return math.isqrt(moduli.half_range).bit_length() + max(balance, 0)
 
 
 def required_bits(
-    a: Array, b: Array, most: int, block_entries: int
+    a: Array, b: Array, limit: int, block_entries: int
 ) -> tuple[int, int] | None:
-    """What the scales of two moduli fall short of the lowest set bits of A's rows and
-    B's columns, or None.
+    """Extra bits of scale with which A and B become integers, or None if they are many.
 
     For each operand the largest -l - s over its vectors, l the exponent of the lowest
-    set bit and s that of `norm_scale` without balance; -`NO_BIT` for an operand of
-    zeros. Scales that are larger by so much make integers that hold all bits. None
-    where the two add up to more than `most`: no need to know by how much.
+    set bit and s that of `norm_scale` with two moduli and no balance; -`NO_BIT` for an
+    operand of zeros. Scales that are larger by so much make integers that hold all
+    bits. None where the two add up to more than `limit`.
 
     a (batch or 1, m, k) and b (batch or 1, k, n) are real or both complex; Inf and NaN
     count as zeros.
     """
-    return widest(required_bits_of_vectors(a, b, block_entries), most)
+    return widest(required_bits_of_vectors(a, b, block_entries), limit)
 
 
-def widest(required: tuple[Array, Array], most: int) -> tuple[int, int] | None:
-    """`required_bits` of operands whose `required_bits_of_vectors` are known."""
+def widest(required: tuple[Array, Array], limit: int) -> tuple[int, int] | None:
+    """`required_bits` of operands with these `required_bits_of_vectors`."""
     left, right = (int(x.max(initial=-NO_BIT)) for x in required)
-    return None if left + right > most else (left, right)
+    return None if left + right > limit else (left, right)
 
 
 def required_bits_of_vectors(
     a: Array, b: Array, block_entries: int
 ) -> tuple[Array, Array]:
-    """What the scale of each row of A and of each column of B lacks, see
-    `required_bits`: (batch, m) and (batch, n).
+    """Extra bits of scale of each row of A (batch, m) and each column of B (batch, n).
+
+    See `required_bits`.
     """
-    found = []
-    for x, axis in ((a, 2), (b, 1)):
 
-        def required(y: Array, axis: int = axis) -> Array:
-            y = clean(y)
-            low = lowest_bit(real_vectors(y, axis), axis)
-            scale = norm_scale(
-                y, axis, moduli_set(2, y.dtype.kind == "c"), 0, block_entries
-            )
-            return np.where(low == NO_BIT, -NO_BIT, -low - scale.exponent)
+    def required(x: Array, axis: int) -> Array:
+        x = clean(x)
+        low = lowest_bit(real_vectors(x, axis), axis)
+        two_moduli = moduli_set(2, x.dtype.kind == "c")
+        scale = norm_scale(x, axis, two_moduli, 0, block_entries)
+        return np.where(low == NO_BIT, -NO_BIT, -low - scale.exponent)
 
-        found.append(
-            map_vectors(required, x, axis, block_entries).reshape(
-                len(x), x.shape[3 - axis]
-            )
-        )
-    return found[0], found[1]
+    rows = map_vectors(lambda x: required(x, 2), a, 2, block_entries)
+    columns = map_vectors(lambda x: required(x, 1), b, 1, block_entries)
+    return rows.reshape(len(a), a.shape[1]), columns.reshape(len(b), b.shape[2])
 
 
 def gained_bits(count: int, is_complex: bool) -> int:
-    """Bits by which the scales of `count` moduli are larger at least than those of two:
-    log4 of the ratio of ranges.
+    """Bits by which scales of `count` moduli exceed those of two, at least.
+
+    This is the floor of log4 of the ratio of their ranges.
     """
-    least, most = (moduli_set(n, is_complex).half_range for n in (2, count))
-    return ((most // least).bit_length() - 1) // 2
+    range_of_two = moduli_set(2, is_complex).half_range
+    ratio = moduli_set(count, is_complex).half_range // range_of_two
+    return (ratio.bit_length() - 1) // 2
 
 
 def balance(required: tuple[int, int], count: int, is_complex: bool) -> int:
-    """Bits of scale that rows get at the expense of columns, for `count` moduli that
-    hold the exact product.
+    """Bits of scale that rows get at the expense of columns.
 
-    A scale must reach down to the lowest bit of every vector, see `required_bits`. What
-    one operand has to spare goes to the other, but no more of it than that one needs.
+    `count` moduli hold the exact product. A scale must reach down to the lowest bit of
+    every vector, see `required_bits`. Bits that one operand can spare go to the other,
+    but no more of them than that one needs.
     """
     left, right = required
     if min(left, right) == -NO_BIT:
@@ -155,9 +161,7 @@ def balance(required: tuple[int, int], count: int, is_complex: bool) -> int:
 
 
 def exponents(x: Array, axis: int, block_entries: int, limit: float = 1.0) -> Array:
-    """`largest_exponent` of the vectors of an operand, real or complex, along
-    `axis`.
-    """
+    """`largest_exponent` of the vectors along `axis` of a real or complex operand."""
     return map_vectors(
         lambda y: largest_exponent(real_vectors(y, axis), axis, limit),
         x,
@@ -167,129 +171,138 @@ def exponents(x: Array, axis: int, block_entries: int, limit: float = 1.0) -> Ar
 
 
 def lowest_bits(x: Array, axis: int, block_entries: int) -> Array:
-    """`lowest_bit` of these vectors."""
+    """`lowest_bit` of the vectors along `axis` of a real or complex operand."""
     return map_vectors(
         lambda y: lowest_bit(real_vectors(y, axis), axis), x, axis, block_entries
     )
 
 
 def block_norms(x: Array, axis: int, block_entries: int) -> tuple[Array, Array]:
-    """Sums of squares of the blocks of 256 of every vector, each on its own grid, and
-    the exponents of these grids.
+    """Sums of squares of blocks of 256 entries of every vector, and their exponents.
 
-    Both keep `axis`, along which they have one number for each block.
-    `squares_of_blocks` joins them, wherever the blocks of a vector lie. The exponent of
-    a block of zeros is `NO_EXPONENT`; the largest one of a vector with an Inf or NaN is
-    `INFINITE`.
+    Each sum is on the grid of its block, which its exponent gives. Both arrays keep
+    `axis`, with one number for each block along it. `squares_of_blocks` adds them,
+    wherever the blocks of a vector lie. The exponent of a block of zeros is
+    `NO_EXPONENT`; all those of a vector with an Inf or NaN are `INFINITE`.
     """
-    blocks = -(-x.shape[axis] // NORM_BLOCK)
-    shape = (*x.shape[:axis], blocks, *x.shape[axis + 1 :])
-    sums, exponents = np.zeros(shape, like=x), np.zeros(shape, np.int64, like=x)
-    for where in vector_blocks(x, axis, block_entries) if blocks else ():
-        magnitudes, own, _ = _block_magnitudes(clean(x[where]), axis)
+    count = -(-x.shape[axis] // NORM_BLOCK)
+    shape = (*x.shape[:axis], count, *x.shape[axis + 1 :])
+    sums = np.zeros(shape, like=x)
+    exponents = np.zeros(shape, np.int64, like=x)
+    if not count:
+        return sums, exponents
+    for block in vector_blocks(x, axis, block_entries):
+        magnitudes, grids, _ = _block_magnitudes(clean(x[block]), axis)
         squares = np.square(magnitudes).sum(axis=axis + 1)
-        found = np.where(squares == 0, NO_EXPONENT, own.reshape(squares.shape))
-        finite = np.isfinite(x[where]).all(axis=axis, keepdims=True)
-        sums[where], exponents[where] = squares, np.where(finite, found, INFINITE)
+        grids = np.where(squares == 0, NO_EXPONENT, grids.reshape(squares.shape))
+        finite = np.isfinite(x[block]).all(axis=axis, keepdims=True)
+        sums[block] = squares
+        exponents[block] = np.where(finite, grids, INFINITE)
     return sums, exponents
 
 
-def squares_of_blocks(sums: Array, own: Array, exponent: Array, axis: int) -> Array:
-    """The part of `square_norms` that some blocks of vectors make, in units of the
-    exponents of the whole vectors.
+def squares_of_blocks(sums: Array, grids: Array, exponent: Array, axis: int) -> Array:
+    """Part of `square_norms` that some blocks of the vectors contribute.
+
+    `sums` and `grids` are those of `block_norms`, `exponent` is that of whole vectors,
+    in whose units the result is.
     """
-    return ceil_magnitude(sums, 2 * (own - exponent)).sum(axis=axis, keepdims=True)
+    return ceil_magnitude(sums, 2 * (grids - exponent)).sum(axis=axis, keepdims=True)
 
 
 def scale_of_norms(
     squares: Array, exponent: Array, axis: int, moduli: ModuliSet, balance: int
 ) -> Scale:
-    """`norm_scale` of vectors whose `square_norms` are known."""
+    """`norm_scale` of vectors with these `square_norms`."""
     s = scale_exponent(squares, exponent, NORM_BITS, moduli) + balance
     return Scale(s, s + exponent >= NORM_BITS, axis, norm_bits(moduli, balance))
 
 
 def square_norms(x: Array, axis: int) -> tuple[Array, Array]:
-    """Integers N >= ||x||**2 2**(2 (15 - e)) along `axis` and e, the exponent of the
-    largest component.
+    """Integers N >= ||x||**2 4**(15 - e) along `axis`, and the exponents e.
 
-    The squares of ceil(|x| 2**(15 - e_q)) are added up over blocks q of 256 with
+    e is that of the largest component. The squares of ceil(|x| 2**(15 - e_q)) are added up over blocks q of 256 with
     exponents e_q of their own, and the block sums times 4**(e_q - e), rounded up, over
-    the blocks: exact in float64 below 2**23 entries, in any order.
+    the blocks. Exact in float64, in any order, below 2**23 entries.
     """
-    magnitudes, own, exponent = _block_magnitudes(x, axis)
-    return _joined(np.square(magnitudes), 2, own, exponent, axis), exponent
+    magnitudes, grids, exponent = _block_magnitudes(x, axis)
+    return _sum_blocks(np.square(magnitudes), 2, grids, exponent, axis), exponent
 
 
 def vector_sizes(x: Array, axis: int) -> tuple[Array, Array, Array]:
-    """`square_norms`, and integers S >= sum|x| 2**(15 - e) that are added up in the
-    same way: N, S, e.
+    """N of `square_norms`, integers S >= sum|x| 2**(15 - e), and the exponents e.
+
+    S is added up like N.
     """
-    magnitudes, own, exponent = _block_magnitudes(x, axis)
-    squares = _joined(np.square(magnitudes), 2, own, exponent, axis)
-    return squares, _joined(magnitudes, 1, own, exponent, axis), exponent
+    magnitudes, grids, exponent = _block_magnitudes(x, axis)
+    squares = _sum_blocks(np.square(magnitudes), 2, grids, exponent, axis)
+    sums = _sum_blocks(magnitudes, 1, grids, exponent, axis)
+    return squares, sums, exponent
 
 
 def _block_magnitudes(x: Array, axis: int) -> tuple[Array, Array, Array]:
-    """ceil(|x| 2**(15 - e_q)) in blocks (..., blocks, entries, ...), the e_q, and the
-    exponents of whole vectors.
+    """ceil(|x| 2**(15 - e_q)) in blocks q, the exponents e_q, and e of whole vectors.
+
+    In the first two arrays `axis` becomes two axes: blocks, and entries of a block.
     """
+    # Blocks of 256 entries, which have two components if complex. The last one is
+    # filled with zeros; a vector that is shorter than a block stays as it is.
     length = NORM_BLOCK * (2 if x.dtype.kind == "c" else 1)
     x = real_vectors(x, axis)
     k = x.shape[axis]
     if k > length and k % length:
         missing = np.zeros((*x.shape[:axis], -k % length, *x.shape[axis + 1 :]), like=x)
         x = np.concatenate([x, missing], axis=axis)
-    blocks = (
-        x.reshape(*x.shape[:axis], -1, min(k, length), *x.shape[axis + 1 :])
-        if k
-        else np.expand_dims(x, axis)
-    )
-    own = largest_exponent(blocks, axis + 1)
-    exponent = (
-        own[(slice(None),) * axis + (0,)]
-        if own.shape[axis] == 1
-        else largest_exponent(x, axis)
-    )
-    return ceil_magnitude(blocks, NORM_BITS - own), own, exponent
+    if k:
+        blocks = x.reshape(*x.shape[:axis], -1, min(k, length), *x.shape[axis + 1 :])
+    else:
+        blocks = np.expand_dims(x, axis)
+
+    # Where a vector is one block, they share an exponent.
+    grids = largest_exponent(blocks, axis + 1)
+    if grids.shape[axis] == 1:
+        exponent = grids[(slice(None),) * axis + (0,)]
+    else:
+        exponent = largest_exponent(x, axis)
+    return ceil_magnitude(blocks, NORM_BITS - grids), grids, exponent
 
 
-def _joined(sums: Array, power: int, own: Array, exponent: Array, axis: int) -> Array:
-    """The sums of blocks in units of their own, times 2**(power (e_q - e)) and rounded
-    up, over all blocks.
+def _sum_blocks(
+    values: Array, power: int, grids: Array, exponent: Array, axis: int
+) -> Array:
+    """Sums over all blocks of their sums times 2**(power (e_q - e)), rounded up.
+
+    `values` are in blocks, in units of 2**(power e_q).
     """
-    total = sums.sum(axis=axis + 1, keepdims=True)
-    if own.shape[axis] == 1:  # the block is the vector
-        return total[(slice(None),) * axis + (0,)]
-    return ceil_magnitude(total, power * (own - np.expand_dims(exponent, axis))).sum(
-        axis=axis
-    )
+    sums = values.sum(axis=axis + 1, keepdims=True)
+    if grids.shape[axis] == 1:  # the block is the vector
+        return sums[(slice(None),) * axis + (0,)]
+    shift = power * (grids - np.expand_dims(exponent, axis))
+    return ceil_magnitude(sums, shift).sum(axis=axis)
 
 
 def scale_exponent(
     squares: Array, exponent: Array, bits: int, moduli: ModuliSet
 ) -> Array:
-    """Largest s with 4**(s + exponent - bits) * squares <= half_range; -exponent where
-    squares is 0.
+    """Largest s with 4**(s + exponent - bits) * squares <= half_range.
 
-    `squares` holds the integers g**2 < 2**53 in units of 4**(exponent - bits). Rounding
-    is monotonic, so neither the 53 leading bits of half_range nor the rounded quotient
-    of two such numbers lies across a power of two.
+    -exponent where squares is 0. `squares` holds the integers g**2 < 2**53 in units of
+    4**(exponent - bits). Rounding is monotonic, so neither the 53 leading bits of
+    half_range nor the rounded quotient of two such numbers lies across a power of two.
     """
-    below = max(moduli.half_range.bit_length() - 53, 0)
-    mantissa, power = math.frexp(moduli.half_range >> below)
-    safe = np.where(squares == 0, 1.0, squares)
-    log2_floor = np.frexp(mantissa / safe)[1].astype(np.int64) - 1 + power + below
+    drop = max(moduli.half_range.bit_length() - 53, 0)
+    mantissa, power = math.frexp(moduli.half_range >> drop)
+    divisor = np.where(squares == 0, 1.0, squares)
+    log2_floor = np.frexp(mantissa / divisor)[1].astype(np.int64) - 1 + power + drop
     return np.where(squares == 0, 0, (log2_floor >> 1) + bits) - exponent
 
 
 def round_to_integers(x: Array, exponent: Array, nearest: Array) -> Array:
-    """2**exponent x as float64 integers, rounded to nearest even, or toward zero for
-    vectors that are not `nearest`.
+    """2**exponent x as float64 integers, rounded to nearest even where `nearest`.
 
-    The magnitude bound 2**(s + e - bits) ceil(|x| 2**(bits - e)) is an integer when
-    s + e >= bits, so rounding to nearest cannot exceed it; below that only truncation
-    is safe.
+    Other vectors are rounded toward zero. The magnitude bound
+    2**(s + e - bits) ceil(|x| 2**(bits - e)) is an integer when s + e >= bits, so that
+    rounding to nearest cannot exceed it; below that only truncation is safe.
     """
     y = scale_by_power(x, exponent)
     if nearest.all():
