@@ -221,9 +221,10 @@ def scale_of_norms(
 def square_norms(x: Array, axis: int) -> tuple[Array, Array]:
     """Integers N >= ||x||**2 4**(15 - e) along `axis`, and the exponents e.
 
-    e is that of the largest component. The squares of ceil(|x| 2**(15 - e_q)) are added up over blocks q of 256 with
-    exponents e_q of their own, and the block sums times 4**(e_q - e), rounded up, over
-    the blocks. Exact in float64, in any order, below 2**23 entries.
+    e is that of the largest component. The squares of ceil(|x| 2**(15 - e_q)) are added
+    up over blocks q of 256 entries with exponents e_q, and the sums of blocks times
+    4**(e_q - e), rounded up, over the blocks. Exact in float64, in any order, below
+    2**23 entries.
     """
     magnitudes, grids, exponent = _block_magnitudes(x, axis)
     return _sum_blocks(np.square(magnitudes), 2, grids, exponent, axis), exponent

@@ -1,5 +1,4 @@
-"""Infinities and NaNs: computed apart from the exact schemes, which see zeros in their
-place.
+"""Infinities and NaNs, apart from the exact schemes, which see zeros in their place.
 
 An output whose row of A or column of B holds a non-finite entry is itself Inf or NaN.
 Which one follows from the product of S(A) and S(B), with S the sign of a finite entry
@@ -16,44 +15,45 @@ from hifigemm.numerics.embedding import embed_left, embed_right, unembed
 
 
 def nonfinite_vectors(x: Array, axis: int) -> Array:
-    """Which rows (axis 2, the inner dimension) or columns (axis 1) hold an Inf or NaN:
-    bool with the axis kept.
+    """True for rows (axis 2) or columns (axis 1) that hold an Inf or NaN.
+
+    `axis`, the inner dimension, remains with length 1.
     """
     if x.dtype.kind == "c":
         return nonfinite_vectors(x.real, axis) | nonfinite_vectors(x.imag, axis)
-    largest, least = (
-        x.max(axis=axis, keepdims=True, initial=0),
-        x.min(axis=axis, keepdims=True, initial=0),
-    )
-    return np.logical_not(np.isfinite(largest) & np.isfinite(least))
+    largest = x.max(axis=axis, keepdims=True, initial=0)
+    smallest = x.min(axis=axis, keepdims=True, initial=0)
+    return np.logical_not(np.isfinite(largest) & np.isfinite(smallest))
 
 
 def clean(x: Array) -> Array:
-    """A copy with zeros in place of non-finite entries."""
+    """Copy of x with zeros in the place of non-finite entries."""
     return np.where(np.isfinite(x), x, x.dtype.type(0))
 
 
 def _signs(x: Array) -> Array:
+    """S(x): the signs of finite entries and the other entries themselves."""
     return np.where(np.isfinite(x), np.sign(x), x)
 
 
+def _product_of_signs(a: Array, b: Array, is_complex: bool) -> Array:
+    """S(A) S(B) for real or complex matrices, which has the Inf and NaN of A B."""
+    if not is_complex:
+        return np.matmul(_signs(a), _signs(b))
+    return unembed(np.matmul(_signs(embed_left(a)), _signs(embed_right(b))))
+
+
 def fill_nonfinite(values: Array, a: Array, b: Array, rows: Array, cols: Array) -> None:
-    """Overwrite, in place, the outputs (batch, m, n) of the marked rows of a and
-    columns of b by their Inf or NaN.
+    """Overwrite the results of rows and columns with an Inf or NaN by what they give.
+
+    `values` (batch, m, n) is changed in place; `rows` and `cols` are those of
+    `nonfinite_vectors`.
     """
     is_complex = values.dtype.kind == "c"
     for z in range(len(values)):
+        # A stack of one matrix serves the whole batch.
         za, zb = min(z, len(a) - 1), min(z, len(b) - 1)
         i, j = np.flatnonzero(rows[za]), np.flatnonzero(cols[zb])
-        for part_a, part_b, where in (
-            (a[za][i], b[zb], (i, slice(None))),
-            (a[za], b[zb][:, j], (slice(None), j)),
-        ):
-            left, right = (
-                (part_a, part_b)
-                if not is_complex
-                else (embed_left(part_a), embed_right(part_b))
-            )
-            with np.errstate(all="ignore"):
-                filled = np.matmul(_signs(left), _signs(right))
-                values[z][where] = unembed(filled) if is_complex else filled
+        with np.errstate(all="ignore"):
+            values[z][i, :] = _product_of_signs(a[za][i], b[zb], is_complex)
+            values[z][:, j] = _product_of_signs(a[za], b[zb][:, j], is_complex)

@@ -1,5 +1,4 @@
-"""Strassen's product of matrices of residues, in Winograd's form: seven products of
-half the order for eight.
+"""Strassen's product of matrices of residues in Winograd's form: 7 products, not 8.
 
 With A and B cut in halves along m, n and k (missing rows, columns and terms are zeros),
 all sums modulo p:
@@ -26,15 +25,18 @@ import numpy as np
 from hifigemm.numerics.bits import Array
 from hifigemm.numerics.residues import reduce_centred
 
-VECTORS, TERMS = 64, 128
-"""What halves are multiples of: vectors, so that tiles of products are whole, and
-terms, so that their lines are.
-"""
+VECTORS = 64
+"""Halves have a multiple of these vectors, so that tiles of products are whole."""
+
+TERMS = 128
+"""Halves have a multiple of these terms of k, so that lines of memory are whole."""
+
 NUM_PRODUCTS = 7
+"""Products of half the order, P1 to P7, in the place of eight."""
 
 
 def half_of(length: int, unit: int) -> int:
-    """The longer half of rows, columns or terms."""
+    """Length of the longer half of rows, columns or terms, a multiple of `unit`."""
     return -(-length // (2 * unit)) * unit
 
 
@@ -46,36 +48,36 @@ def block_sums(
     S1, S2, S3, S4 of a left operand (batch, L, m, k), and T1, T2, T3, T4 of a right one
     (batch, L, n, k).
     """
+    # The quarters: A11, A12, A21, A22 of a left operand, B11, B21, B12, B22 of a right
+    # one, whose columns are the rows of its planes.
     batch, count, vectors, k = planes.shape
     whole = np.zeros((batch, count, 2 * half, 2 * half_k), np.float64)
     whole[:, :, :vectors, :k] = planes
-    # A11, A12, A21, A22 of a left operand, and B11, B21, B12, B22 of a right one
     x, y, z, w = (
         whole[:, :, v : v + half, h : h + half_k]
         for v in (0, half)
         for h in (0, half_k)
     )
-    sums = (
-        [z - x, w - (z - x), w - z, y - (w - (z - x))]
-        if is_right
-        else [z + w, z + w - x, x - z, y - (z + w - x)]
-    )
-    out = np.stack(sums, axis=1)
-    return reduce_centred(out, np.array(moduli, np.float64)[:, None, None]).astype(
-        np.int8
-    )
+    if is_right:
+        sums = [z - x, w - (z - x), w - z, y - (w - (z - x))]
+    else:
+        sums = [z + w, z + w - x, x - z, y - (z + w - x)]
+    return _residues(np.stack(sums, axis=1), moduli)
 
 
 def joined_products(products: Array, moduli: tuple[int, ...], m: int, n: int) -> Array:
-    """Residues of A B from those of P1 .. P7: int8 (batch, 7, L, half of m, half of n)
-    to (batch, L, m, n).
+    """Residues of A B from those of P1 .. P7, int8 (batch, L, m, n).
+
+    `products` is (batch, 7, L, half of m, half of n).
     """
     p1, p2, p3, p4, p5, p6, p7 = np.moveaxis(products.astype(np.float64), 1, 0)
-    rows = [
-        np.concatenate(x, axis=-1)
-        for x in ([p1 + p2, p1 + p6 + p5 + p3], [p1 + p6 + p7 + p4, p1 + p6 + p7 + p5])
-    ]
-    whole = np.concatenate(rows, axis=-2)[..., :m, :n]
-    return reduce_centred(whole, np.array(moduli, np.float64)[:, None, None]).astype(
-        np.int8
-    )
+    upper = np.concatenate([p1 + p2, p1 + p6 + p5 + p3], axis=-1)
+    lower = np.concatenate([p1 + p6 + p7 + p4, p1 + p6 + p7 + p5], axis=-1)
+    whole = np.concatenate([upper, lower], axis=-2)
+    return _residues(whole[..., :m, :n], moduli)
+
+
+def _residues(x: Array, moduli: tuple[int, ...]) -> Array:
+    """Centred residues of x (..., L, vectors, terms) for the L moduli, as int8."""
+    p = np.array(moduli, np.float64)[:, None, None]
+    return reduce_centred(x, p).astype(np.int8)

@@ -8,14 +8,13 @@ from hifigemm.numerics.bits import Array
 
 
 def mirror(x: Array, conjugate: bool) -> None:
-    """Replace what lies above the diagonals of matrices (batch, n, n) by what lies
-    below, its conjugate if asked for.
+    """Overwrite the upper triangles of matrices (batch, n, n) by the lower ones.
 
-    Diagonals are made real then.
+    With `conjugate` they become the conjugates of these, and diagonals become real.
     """
-    above = np.triu_indices(x.shape[-1], 1)
-    below = x[:, above[1], above[0]]
-    x[:, above[0], above[1]] = below.conj() if conjugate else below
+    rows, columns = np.triu_indices(x.shape[-1], 1)
+    lower = x[:, columns, rows]
+    x[:, rows, columns] = lower.conj() if conjugate else lower
     if conjugate and x.dtype.kind == "c":
-        on = np.arange(x.shape[-1])
-        x[:, on, on] = x[:, on, on].real
+        diagonal = np.arange(x.shape[-1])
+        x[:, diagonal, diagonal] = x[:, diagonal, diagonal].real
