@@ -331,7 +331,7 @@ def test_a_rounding_mode_that_does_not_go_is_left_as_it_was(monkeypatch):
 
 def test_nothing_is_changed_in_a_thread_that_does_not_flush(monkeypatch):
     monkeypatch.setattr(
-        subnormals, "_lift", lambda: pytest.fail("the mode was changed")
+        subnormals, "_set_ieee_mode", lambda: pytest.fail("the mode was changed")
     )
     a = np.ones((3, 3))
     for _ in range(2):

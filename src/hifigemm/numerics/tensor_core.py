@@ -1,15 +1,16 @@
-"""Arithmetic of tensor cores, bit for bit: the matrix product of V100, A100, H100/H200
-and B200, and idealised units.
+"""Arithmetic of tensor cores, bit for bit: V100, A100, H100/H200, B200 and ideal units.
 
 Idea
     One block adds a few products and the accumulator C as a fixed-point sum. Product l
     has the exponent e_l = exponent(a_l) + exponent(b_l) and is not normalised,
     |a_l b_l| < 4 2**e_l; C is one more term x_0:
 
-        E = max(floor, largest e_l among the nonzero terms),  g = 2**(E - F),  D = fl(g sum_l trunc(x_l / g)),
+        E = max(floor, largest e_l among the nonzero terms),    g = 2**(E - F),
 
-    fl a single rounding to FP32 that produces subnormals. A longer inner dimension is a
-    chain of blocks through C.
+        D = fl(g sum_l trunc(x_l / g)),
+
+    where fl is a single rounding to FP32 that produces subnormals. A longer inner
+    dimension is a chain of blocks through C.
 
 Conventions
     The exponent of a subnormal number is emin of its format. Every zero is +0, exact or
@@ -52,11 +53,16 @@ from hifigemm.numerics.rounding_formats import (
 )
 
 _NO_FLOOR = -900
+"""Floor below every exponent: formats have exponents within +-400."""
+
 _ZERO_EXPONENT = -8192
 """Exponent of a zero: the sum of two stays in int16 and below every floor."""
+
 _TILE_TERMS = 65536
 """Products formed at a time, 512 KiB of float64: fits the second-level cache."""
+
 _NAN_BITS = 0x7FFFFFFF
+"""The NaN of all these units in FP32."""
 
 
 @dataclass(frozen=True)
@@ -64,22 +70,25 @@ class TensorCoreModel:
     """Parameters of a unit that adds `block` products and C in fixed point."""
 
     name: str
-    # products per block. Pairs name the formats that the unit has; an int says that it
+    # Products per block. Pairs name the formats that the unit has; an int says that it
     # takes every format.
     block: int | tuple[tuple[str, int], ...]
     fraction_bits: int  # F: terms are truncated towards zero to multiples of 2**(E - F)
-    # least alignment exponent E. The default lies below every product of FP32 numbers.
+    # Least alignment exponent E. The default lies below every product of FP32 numbers.
     exponent_floor: int = _NO_FLOOR
     rounding: str = "zero"  # "zero" or "nearest": the rounding at the end of a block
     accumulator: Format = FP32  # format of C and of the result
 
     def block_size(self, fmt: Format) -> int:
-        """Products per block for inputs of `fmt`; ValueError where the unit lacks `fmt`
-        or is not exact here.
+        """Products per block for inputs of `fmt`.
+
+        Raises ValueError where the unit has no products of `fmt`, or where they are not
+        exact in float64.
         """
-        sizes = (
-            {fmt.name: self.block} if isinstance(self.block, int) else dict(self.block)
-        )
+        if isinstance(self.block, int):
+            sizes = {fmt.name: self.block}
+        else:
+            sizes = dict(self.block)
         if fmt.name not in sizes:
             raise ValueError(
                 f"{self.name} multiplies {', '.join(sizes)}, not {fmt.name}"
@@ -114,29 +123,32 @@ H100 = TensorCoreModel(
 )
 H100_WGMMA = replace(H100, name="h100-wgmma")
 B200 = replace(H100, name="b200")
-"""Blocks, F, floors: [KM25], and our H200 for H100 (mma) and H100_WGMMA. All take the
-sign of zero from the H200.
+"""Blocks, F and floors are those of [KM25]; for H100 (mma) and H100_WGMMA we measured
+them on an H200, too. The sign of zero is that of the H200 for all.
 """
 
 MODELS = {m.name: m for m in (V100, A100, H100, H100_WGMMA, B200)} | {
     "h200": H100,
     "h200-wgmma": H100_WGMMA,
 }
+"""Models by name."""
 
 
 def tensor_core_product(
     a: Array, b: Array, c: Array | None = None, *, fmt: Format, model: TensorCoreModel
 ) -> Array:
-    """A B + C in the arithmetic of `model`, bit for bit: the rule of [KM25] as the
-    module docstring states it.
+    """A B + C in the arithmetic of `model`, bit for bit, by the rule of [KM25] above.
 
-    a (..., m, k) and b (..., k, n) hold values of `fmt`, c (..., m, n) those of
-    `model.accumulator`, zeros for None, all in float32 or float64; stacks broadcast.
-    The result is float32 where that holds the accumulator's format, as always for the
-    named GPUs, else float64. k is filled with zeros to whole blocks, which changes no
-    bit. ValueError: shapes that do not fit, entries that are not values of their
-    format, a format that the unit does not have.
+    a (..., m, k) and b (..., k, n) hold values of `fmt`, c (..., m, n) holds those of
+    `model.accumulator`, None stands for zeros; all are float32 or float64, and stacks
+    broadcast. The result is float32 where that holds the accumulator's format, as
+    always for the named GPUs, else float64. k is filled with zeros to whole blocks,
+    which changes no bit.
+
+    Raises ValueError for shapes that do not fit, for entries that are not values of
+    their format and for a format that the unit does not have.
     """
+    # The operands, checked.
     block = model.block_size(fmt)
     a, b = np.asarray(a), np.asarray(b)
     if a.ndim < 2 or b.ndim < 2 or a.shape[-1] != b.shape[-2]:
@@ -146,10 +158,14 @@ def tensor_core_product(
     for name, x, form in (("a", a, fmt), ("b", b, fmt), ("c", c, model.accumulator)):
         if not is_representable(x, form):
             raise ValueError(f"{name} holds entries that are not {form.name} values")
+
+    # One shape for all stacks.
     stack = np.broadcast_shapes(a.shape[:-2], b.shape[:-2], c.shape[:-2])
     out = np.empty((*stack, a.shape[-2], b.shape[-1]), dtype)
     a = np.broadcast_to(a, stack + a.shape[-2:])
     b = np.broadcast_to(b, stack + b.shape[-2:])
+
+    # A B is added to C in the result, one pair of matrices after the other.
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         out[...] = c
         for index in np.ndindex(stack):
@@ -161,17 +177,12 @@ def tensor_core_product(
 
 @dataclass(frozen=True)
 class _Operand:
-    """Rows of a or columns of b, cut into blocks: arrays of shape (blocks, block,
-    rows).
+    """Rows of a or columns of b, cut into blocks of k: arrays (blocks, block, rows)."""
 
-    `values` holds 0 in place of Inf and NaN, `raw` keeps them, `special` says which
-    blocks contain any.
-    """
-
-    raw: Array
-    values: Array
-    exponents: Array
-    special: Array
+    raw: Array  # the entries
+    values: Array  # the entries with 0 in the place of Inf and NaN
+    exponents: Array  # int16, those of `values`
+    special: Array  # (blocks,) bool: True if a block has an Inf or NaN
 
 
 def _prepare(x: Array, fmt: Format, block: int) -> _Operand:
@@ -188,9 +199,7 @@ def _prepare(x: Array, fmt: Format, block: int) -> _Operand:
 
 
 def _exponents(x: Array, emin: int) -> Array:
-    """max(floor(log2 |x|), emin), int64, and `_ZERO_EXPONENT` for zeros; x is finite
-    float64.
-    """
+    """max(floor(log2 |x|), emin) of finite float64 x, int64; `_ZERO_EXPONENT` for zeros."""
     exponents = np.maximum(((x.view(np.int64) >> 52) & 0x7FF) - 1023, emin)
     exponents[x == 0] = _ZERO_EXPONENT
     return exponents
@@ -199,11 +208,11 @@ def _exponents(x: Array, emin: int) -> Array:
 def _accumulate(
     a: Array, b: Array, out: Array, fmt: Format, block: int, model: TensorCoreModel
 ) -> None:
-    """out <- a b + out for one pair of matrices, tile by tile; each tile runs through
-    the whole chain in cache.
-    """
+    """out <- a b + out for one pair of matrices, in tiles that stay in the cache."""
     left, right = _prepare(a.T, fmt, block), _prepare(b, fmt, block)
     for rows, columns in _tiles(out.shape[0], out.shape[1], block):
+        # The chain of blocks of this tile. An Inf or NaN of a block makes C infinite or
+        # NaN before the finite terms are added, which leave it as it is.
         total = out[rows, columns].astype(np.float64)
         for step in range(len(left.values)):
             if left.special[step] or right.special[step]:
@@ -222,7 +231,7 @@ def _accumulate(
 
 
 def _tiles(m: int, n: int, block: int) -> Iterator[tuple[slice, slice]]:
-    """Tiles of about `_TILE_TERMS` / block outputs, wide rather than tall."""
+    """Yield tiles of about `_TILE_TERMS` / block outputs, wide rather than tall."""
     width = max(1, min(n, 128))
     height = max(1, _TILE_TERMS // (block * width))
     for i in range(0, m, height):
@@ -245,30 +254,38 @@ def _add_block(
     b_exponents: Array,
     model: TensorCoreModel,
 ) -> Array:
-    """One block, D = A B + C, for float64 tiles a (block, rows), b (block, columns), c
-    (rows, columns).
+    """D = A B + C of one block, for float64 tiles of the operands and of C.
+
+    a is (block, rows), b is (block, columns), and c is (rows, columns).
     """
+    # Inf and NaN of C go through a block as they are.
     finite = np.isfinite(c)
-    kept = None if finite.all() else c
-    if kept is not None:
+    nonfinite_c = None if finite.all() else c
+    if nonfinite_c is not None:
         c = np.where(finite, c, 0.0)
+
+    # E - F of each sum.
     align = (
         (a_exponents[:, :, None] + b_exponents[:, None, :]).max(axis=0).astype(np.int64)
     )
     np.maximum(align, _exponents(c, model.accumulator.emin), out=align)
     np.maximum(align, model.exponent_floor, out=align)
     align -= model.fraction_bits
+
+    # The sum of the truncated terms in units of 2**(E - F).
     scale = power_of_two(-align)
     terms = a[:, :, None] * b[:, None, :]
     terms *= scale
     np.trunc(terms, out=terms)
     total = terms.sum(axis=0)
     total += np.trunc(c * scale)
+
+    # One rounding to the format of the accumulator.
     total *= power_of_two(align)
     total = round_to_format(
         total, model.accumulator, model.rounding, saturate=False
     ).astype(np.float64)
     total += 0.0  # -0 + 0 = +0: every zero is positive
-    if kept is not None:
-        np.copyto(total, kept, where=~finite)
+    if nonfinite_c is not None:
+        np.copyto(total, nonfinite_c, where=~finite)
     return total
