@@ -199,7 +199,10 @@ def _prepare(x: Array, fmt: Format, block: int) -> _Operand:
 
 
 def _exponents(x: Array, emin: int) -> Array:
-    """max(floor(log2 |x|), emin) of finite float64 x, int64; `_ZERO_EXPONENT` for zeros."""
+    """max(floor(log2 |x|), emin) as int64, `_ZERO_EXPONENT` for zeros.
+
+    x is float64 and finite.
+    """
     exponents = np.maximum(((x.view(np.int64) >> 52) & 0x7FF) - 1023, emin)
     exponents[x == 0] = _ZERO_EXPONENT
     return exponents

@@ -1,22 +1,23 @@
-"""Error bounds of products of words, |C - AB| <= r |A||B| + E, that hold for every
-finite operand.
+"""Error bounds |C - AB| <= r |A||B| + E of products of words, for all finite operands.
 
-Let A = sum_p A_p + R and B = sum_q B_q + S with words as in numerics.words. Then
+Let A = sum_p A_p + R and B = sum_q B_q + S with words as in numerics.words. Some pairs
+(p, q) are multiplied, all others are dropped. Then
 
-    A B - sum_kept A_p B_q = R B + A S - R S + sum_dropped A_p B_q,
+    A B - sum_multiplied A_p B_q = R B + A S - R S + sum_dropped A_p B_q,
 
-and the unit errs by at most c_pq |A_p||B_q| for each kept pair, c_pq from the number of
-roundings that its terms go through: an error of eps (|C| + sum |x|) in a step can be
-shared out as a factor 1 + theta, |theta| <= eps, for C and for each x, so a term that
-goes through N steps carries N factors (`growth`). To first order this is ((p + 1)
-u**p + c u_acc) |A||B| of [FHLMM23].
+and the unit errs by at most c_pq |A_p||B_q| for each pair that is multiplied, c_pq from
+the number of roundings that its terms go through: an error of eps (|C| + sum |x|) in a
+step can be shared out as a factor 1 + theta, |theta| <= eps, for C and for each x, so a
+term that goes through N steps carries N factors (`growth`). To first order this is
+((p + 1) u**p + c u_acc) |A||B| of [FHLMM23].
 
-Every matrix X above is majorised row by row (column by column for B) as |X| <= relative
-|A| + absolute, where `absolute` is what over- and underflow add to the a-priori bound,
-0 as a rule (`Majorant`). Products of majorants give r |A||B| and E. Two more things add
-to `absolute`, see numerics.accumulation: a subnormal word is aligned like the smallest
-normal number, and sums below the normal range of the accumulator lose `tiny` in every
-step, and once more where a sum is scaled back by 2**-low_shift.
+Every matrix X above is majorised row by row (column by column for B) as
+|X| <= relative |A| + absolute (`Majorant`). `absolute` is the amount that over- and
+underflow add to the a-priori bound, 0 as a rule. Products of majorants give r |A||B|
+and E. Two more things add to `absolute`, see numerics.accumulation: a subnormal word is
+aligned like the smallest normal number, and sums below the normal range of the
+accumulator lose `tiny` in every step, and once more where a sum is scaled back by
+2**-low_shift.
 
 References
     [FHLMM23] Matrix Multiplication in Multiword Arithmetic, doi:10.1137/21M1465032.
@@ -27,6 +28,7 @@ References
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -46,27 +48,24 @@ _UP = 1.0 + 2.0**-30
 
 @dataclass(frozen=True)
 class WordError:
-    """|C - AB| <= relative |A||B| + absolute; None for an absolute part of zero, else
-    an array (batch, m, n).
-    """
+    """|C - AB| <= relative |A||B| + absolute."""
 
     relative: float
-    absolute: Array | None
+    absolute: Array | None  # (batch, m, n), or None for zeros
 
 
 @dataclass(frozen=True)
 class Majorant:
-    """|X| <= relative |A| + absolute, `absolute` one number a row (left) or column
-    (right); total >= sum_h |A_h|.
-    """
+    """|X| <= relative |A| + absolute for a part X of an operand A."""
 
     relative: float
-    absolute: Array
-    total: Array
+    absolute: Array  # one number for each row, or column on the right
+    total: Array  # the same shape, at least sum_h |A_h|
 
     def times(self, other: Majorant, k: int) -> Array:
-        """E of |X||Y| <= r s |A||B| + E, for a left and a right factor, relative r and
-        s.
+        """E with |X||Y| <= r s |A||B| + E, for a left X and a right Y.
+
+        r and s are the relative parts of X and Y, k is the inner dimension.
         """
         absolute = (
             self.relative * self.total * other.absolute
@@ -76,136 +75,135 @@ class Majorant:
 
 
 def growth(*factors: tuple[float, int]) -> float:
-    """prod (1 + u)**n - 1 over the pairs (u, n), rounded up; inf where that
-    overflows.
-    """
+    """prod (1 + u)**n - 1 over the pairs (u, n), rounded up, or inf from e**700 on."""
     exponent = sum(n * math.log1p(u) for u, n in factors)
     return math.expm1(exponent) * _UP if exponent < 700.0 else math.inf
 
 
 def steps_in_blocks(unit: Accumulation, k: int, block: int) -> int:
-    """Steps that a sum of k products takes where a step ends with each block."""
+    """Number of steps of a sum of k products where a step ends with each block."""
     return k // block * unit.steps(block) + unit.steps(k % block)
 
 
 def relative_error(
     splitting: Splitting,
-    kept: Mapping[Pair, float],
+    pair_errors: Mapping[Pair, float],
     remainders: tuple[bool, bool] = (True, True),
 ) -> float:
     """r of the module docstring for data without over- and underflow.
 
-    `kept` gives c_pq for the pairs that are multiplied, `remainders` says whether A and
-    B have any.
+    `pair_errors` gives c_pq for the pairs that are multiplied, `remainders` says
+    whether A and B have any.
     """
-    *words, rest = splitting.relative_bounds()
-    r, s = (rest if has else 0.0 for has in remainders)
-    pairs = (
-        (p, q) for p in range(splitting.num_words) for q in range(splitting.num_words)
-    )
-    return (
-        sum(kept.get((p, q), 1.0) * words[p] * words[q] for p, q in pairs)
-        + r
-        + s
-        + r * s
-    ) * _UP
+    *words, remainder = splitting.relative_bounds()
+    r, s = (remainder if has else 0.0 for has in remainders)
+    pairs = itertools.product(range(splitting.num_words), repeat=2)
+    # A dropped product counts in full.
+    products = sum(pair_errors.get((p, q), 1.0) * words[p] * words[q] for p, q in pairs)
+    return (products + r + s + r * s) * _UP
 
 
 def safe_exponent(splitting: Splitting, floor: int) -> int:
-    """Least e such that words of entries of exponent e and more, 24 bits each, lose
-    nothing that the bounds see.
+    """Least e from which on the words of entries of 24 bits lose nothing to underflow.
 
-    The remainder of p words is at most unit**p of such entries for every p, and nonzero
-    products of two words, one of them a first word, have exponents of at least `floor`
-    after the scaling by 2**-low_shift; `floor` is the safe exponent of a unit.
+    e is the exponent of the smallest entry. The remainder of p words is then at most
+    unit**p of the entry for every p, and nonzero products of two words, one of them a
+    first word, have exponents of at least `floor` after the scaling by 2**-low_shift;
+    `floor` is the safe exponent of a unit.
     """
     fmt, last = splitting.fmt, splitting.num_words - 1
-    whole = fmt.emin + last * max(
-        fmt.t - (splitting.rounding == "zero") - splitting.low_shift, 0
-    )
-    return max(whole, -(-(floor + 23) // 2)) if _meets(splitting, floor) else whole
+    bits = fmt.t - (splitting.rounding == "zero") - splitting.low_shift
+    safe_for_words = fmt.emin + last * max(bits, 0)
+    if not _meets_floor(splitting, floor):
+        return safe_for_words
+    # A first word has an exponent of at least e, a further one of at least e - 23.
+    return max(safe_for_words, -(-(floor + 23) // 2))
 
 
-def _meets(splitting: Splitting, floor: int) -> bool:
-    """Whether products of subnormal words lie below the floor of a unit."""
-    return 2 * splitting.fmt.emin < floor + splitting.low_shift * (
-        splitting.num_words - 1
-    )
+def _meets_floor(splitting: Splitting, floor: int) -> bool:
+    """True if products of subnormal words lie below the floor of a unit."""
+    last_shift = splitting.low_shift * (splitting.num_words - 1)
+    return 2 * splitting.fmt.emin < floor + last_shift
 
 
 def relative_error_at(
     splitting: Splitting,
     errors: Callable[[Accumulation], Mapping[Pair, float]],
     unit: Accumulation,
-    lost: int = 0,
+    lost_bits: int = 0,
 ) -> float:
-    """r with E = 0 for operands of 24 bits that lose `lost` bits together; inf where a
-    sum may meet the floor.
+    """r with E = 0 for operands of 24 bits that lose some bits to underflow, or inf.
 
-    An operand loses l bits where its least nonzero entry, as it is split, has the
-    exponent `safe_exponent` - l, l >= 0. With u the unit of the splitting, remainders
-    after p words are then at most 2**l u**p |A|, and a subnormal word is aligned like
-    the smallest normal number of its scale, so many times the bound of the word: the
-    error of a step grows by as much. All terms are convex in the share of an operand in
-    `lost`, so r is largest where one operand loses all.
+    Together they lose `lost_bits`; inf where a sum may meet the floor. An operand loses
+    l bits where its smallest nonzero entry, as it is split, has the exponent
+    `safe_exponent` - l, l >= 0. With u the unit of the splitting, remainders after p
+    words are then at most 2**l u**p |A|, and a subnormal word is aligned like the
+    smallest normal number of its scale, which is so many times the bound of the word:
+    the error of a step grows by as much. All terms are convex in the share of an
+    operand in `lost_bits`, so r is largest where one operand loses all.
 
-    `errors` gives the kept pairs with their c_pq for a unit.
+    `errors` gives the pairs that are multiplied with their c_pq for a unit.
     """
+    # No r beyond 64 bits, nor where products of the smallest entries meet the floor.
     safe = safe_exponent(splitting, unit.safe_exponent)
-    if lost > 64 or (
-        _meets(splitting, unit.safe_exponent)
-        and 2 * safe - 23 - lost < unit.safe_exponent
-    ):
+    if lost_bits > 64:
         return math.inf
-    count, worst = splitting.num_words, 0.0
-    for losses in ((lost, 0), (0, lost)):
-        (a, aligned_a), (b, aligned_b) = (
-            _sizes(splitting, safe - x, 2.0**x) for x in losses
-        )
-        r, s = (2.0**x * splitting.unit**count for x in losses)
+    lowest = 2 * safe - 23 - lost_bits
+    if _meets_floor(splitting, unit.safe_exponent) and lowest < unit.safe_exponent:
+        return math.inf
+
+    count = splitting.num_words
+    largest = 0.0
+    for lost_a, lost_b in ((lost_bits, 0), (0, lost_bits)):
+        # The remainders, and each pair of words with the error of its alignment.
+        a, aligned_a = _word_sizes(splitting, safe - lost_a, 2.0**lost_a)
+        b, aligned_b = _word_sizes(splitting, safe - lost_b, 2.0**lost_b)
+        r = 2.0**lost_a * splitting.unit**count
+        s = 2.0**lost_b * splitting.unit**count
         total = r + s + r * s
         for p, q in np.ndindex(count, count):
-            c = errors(
-                replace(unit, error=unit.error * aligned_a[p] * aligned_b[q])
-            ).get((p, q), 1.0)
-            total += c * a[p] * b[q]
-        worst = max(worst, total)
-    return worst * _UP
+            aligned = replace(unit, error=unit.error * aligned_a[p] * aligned_b[q])
+            total += errors(aligned).get((p, q), 1.0) * a[p] * b[q]
+        largest = max(largest, total)
+    return largest * _UP
 
 
-def _sizes(
-    splitting: Splitting, least: int, lost: float
+def _word_sizes(
+    splitting: Splitting, exponent: int, loss: float
 ) -> tuple[list[float], list[float]]:
-    """Bounds of |word p| / |A| for entries of exponents from `least` on, and by how
-    much alignment exceeds them.
+    """Bounds of |word p| / |A|, and the factors by which alignment exceeds them.
+
+    Entries have exponents from `exponent` on; `loss` is 2**l for l lost bits.
     """
     u, shift, emin = splitting.unit, splitting.low_shift, splitting.fmt.emin
-    words, aligned = [], []
+    bounds = []
+    factors = []
     for p in range(splitting.num_words):
-        words.append(1.0 + u * lost if p == 0 else u**p * (1.0 + u) * lost)
-        aligned.append(max(1.0, 2.0 ** (emin - shift * p - least) / words[p]))
-    return words, aligned
+        bound = 1.0 + u * loss if p == 0 else u**p * (1.0 + u) * loss
+        bounds.append(bound)
+        factors.append(max(1.0, 2.0 ** (emin - shift * p - exponent) / bound))
+    return bounds, factors
 
 
 def word_error(
     left: WordFacts,
     right: WordFacts,
     splitting: Splitting,
-    kept: Mapping[Pair, float],
+    pair_errors: Mapping[Pair, float],
     accumulation: Accumulation,
     k: int,
     steps: int | None = None,
 ) -> WordError:
-    """The error bound of a block of C for words of these facts.
+    """Error bound of a block of C for words of these facts.
 
-    `kept` gives c_pq for the products that are made, all in `accumulation`, k is the
-    length of the sums, `steps` what one of them takes where that is not the number for
-    all of k at once.
+    `pair_errors` gives c_pq for the pairs that are multiplied, all in `accumulation`. k
+    is the length of the sums, and `steps` the number of steps of one of them where that
+    is not the number for all of k at once.
     """
-    relative = relative_error(
-        splitting, kept, (bool(left.inexact.any()), bool(right.inexact.any()))
-    )
-    steps = (accumulation.steps(k) if steps is None else steps) * len(kept) + 1
+    has_remainders = bool(left.inexact.any()), bool(right.inexact.any())
+    relative = relative_error(splitting, pair_errors, has_remainders)
+
+    # Without over- and underflow there is nothing more.
     meets_floor = (
         left.lowest + right.lowest < accumulation.safe_exponent + splitting.low_shift
     )
@@ -214,9 +212,12 @@ def word_error(
         or any(x.any() for f in (left, right) for x in (f.excess, f.subnormal))
     ):
         return WordError(relative, None)
+
+    # All steps of all sums may lose `tiny`, and every rounding here `LEAST`.
+    steps = (accumulation.steps(k) if steps is None else steps) * len(pair_errors) + 1
     with np.errstate(over="ignore", invalid="ignore"):
-        absolute = _absolute_error(left, right, splitting, kept, k)
-        tiny = steps * accumulation.tiny * (1.0 + max(kept.values()))
+        absolute = _absolute_error(left, right, splitting, pair_errors, k)
+        tiny = steps * accumulation.tiny * (1.0 + max(pair_errors.values()))
         absolute = (absolute + meets_floor * tiny) * _UP + (k + 16) * LEAST
     return WordError(relative, np.where(np.isnan(absolute), np.inf, absolute))
 
@@ -225,31 +226,32 @@ def _absolute_error(
     left: WordFacts,
     right: WordFacts,
     splitting: Splitting,
-    kept: Mapping[Pair, float],
+    pair_errors: Mapping[Pair, float],
     k: int,
 ) -> Array:
-    """The absolute parts of all products of majorants in the module docstring."""
-    count = splitting.num_words
-    a, b = (
-        _majorants(f, splitting, axis, widened=False)
-        for f, axis in ((left, -1), (right, -2))
-    )
-    wide_a, wide_b = (
-        _majorants(f, splitting, axis, widened=True)
-        for f, axis in ((left, -1), (right, -2))
-    )
+    """Sum of the absolute parts of all products of majorants in the bound above."""
+    # Majorants of words and remainders, and of A and B themselves.
+    a = _majorants(left, splitting, -1, widened=False)
+    b = _majorants(right, splitting, -2, widened=False)
+    wide_a = _majorants(left, splitting, -1, widened=True)
+    wide_b = _majorants(right, splitting, -2, widened=True)
     whole_a, whole_b = (
-        Majorant(1.0, np.zeros_like(f.total), f.total) for f in (left, right)
+        Majorant(1.0, np.zeros_like(facts.total), facts.total)
+        for facts in (left, right)
     )
+
+    # R B + A S - R S.
+    count = splitting.num_words
     absolute = (
         a[count].times(whole_b, k)
         + whole_a.times(b[count], k)
         + a[count].times(b[count], k)
     )
+    # Products that are multiplied err by c_pq of them, dropped ones count in full.
     for p in range(count):
         for q in range(count):
-            if (p, q) in kept:
-                absolute += kept[p, q] * wide_a[p].times(wide_b[q], k)
+            if (p, q) in pair_errors:
+                absolute += pair_errors[p, q] * wide_a[p].times(wide_b[q], k)
             else:
                 absolute += a[p].times(b[q], k)
     return absolute
@@ -258,8 +260,9 @@ def _absolute_error(
 def _majorants(
     facts: WordFacts, splitting: Splitting, axis: int, *, widened: bool
 ) -> list[Majorant]:
-    """Majorants of the words and, last, of the remainder; widened for subnormal words,
-    as their alignment needs it.
+    """Majorants of the words and, last, of the remainder.
+
+    `widened` ones allow for the alignment of subnormal words.
     """
     result = []
     for p, relative in enumerate(splitting.relative_bounds()):

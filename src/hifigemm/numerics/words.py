@@ -1,15 +1,18 @@
-"""Words: a number as an unevaluated sum of numbers of a short format,
-A = A_1 + A_2 + ... + remainder.
+"""Words: a number as an unevaluated sum A_1 + A_2 + ... of numbers of a short format.
 
-A_p = 2**(-s (p-1)) fl(2**(s (p-1)) (A - A_1 - ... - A_{p-1})), with s = `low_shift`
-binades by which each further word is scaled up before it is rounded, so that it does
-not underflow [OY22]. The subtractions are exact. With u the unit roundoff of the format
-(2 u for rounding to zero in place of u) and no over- or underflow,
+    A_p = 2**(-s (p-1)) fl(2**(s (p-1)) (A - A_1 - ... - A_{p-1})),
 
-    |A_1| <= (1 + u) |A|,    |A_p| <= u**(p-1) (1 + u) |A|,    |remainder| <= u**num_words |A|.
+with s = `low_shift` binades by which each further word is scaled up before it is
+rounded, so that it does not underflow [OY22]. The subtractions are exact. With u the
+unit roundoff of the format (2 u in the place of u for rounding to zero) and no over- or
+underflow,
 
-For over- and underflow, `describe` measures by how much each of these is missed; the
-bounds of numerics.word_bounds then hold for every finite operand. Words saturate at the
+    |A_1| <= (1 + u) |A|,    |A_p| <= u**(p-1) (1 + u) |A|,
+
+    |remainder| <= u**num_words |A|.
+
+For over- and underflow, `describe` measures by how much words exceed these bounds; then
+the bounds of numerics.word_bounds hold for every finite operand. Words saturate at the
 largest number of their format.
 
 References
@@ -28,31 +31,34 @@ from hifigemm.formats import Format
 from hifigemm.numerics.bits import LEAST, Array
 from hifigemm.numerics.rounding_formats import round_to_format
 
+_LIMIT = 2.0**1000
+"""Remainders are cut off here before they are scaled up: words saturate far below."""
+
 
 @dataclass(frozen=True)
 class WordFacts:
-    """What the error bounds need to know of the rows or columns of an operand.
+    """Facts about the rows or columns of an operand on which error bounds rest.
 
-    Every array has the operand's shape but for the axis of k, whose length is given in
-    brackets; float64 unless said.
+    Every array has the operand's shape except for the axis of k, whose length stands in
+    brackets; float64 unless another dtype is named.
     """
 
-    # (num_words + 1) for each word and then for the remainder: the largest amount by
-    # which its bound is exceeded
+    # (num_words + 1) For each word and then for the remainder: the largest amount by
+    # which its bound is exceeded.
     excess: Array
-    # (num_words) the smallest normal number of the format in the word's scale where it
-    # holds subnormal ones, else 0
+    # (num_words) The smallest normal number of the format in the word's scale where the
+    # word has subnormal entries, else 0.
     subnormal: Array
-    total: Array  # (1) upper bound of sum_h |A_h|
-    # (1) least exponent of the nonzero stored words, int64; subnormal numbers count as
-    # emin
+    total: Array  # (1) Upper bound of sum_h |A_h|.
+    # (1) Least exponent of the nonzero stored words, int64; subnormal numbers count as
+    # emin.
     lowest: Array
-    inexact: Array  # (1) there is a remainder, bool
+    inexact: Array  # (1) True if there is a remainder, bool.
 
 
 @dataclass(frozen=True)
 class Splitting:
-    """How numbers are cut into words."""
+    """Parameters by which numbers are cut into words."""
 
     fmt: Format
     num_words: int
@@ -65,16 +71,14 @@ class Splitting:
         return self.fmt.u * (2.0 if self.rounding == "zero" else 1.0)
 
     def relative_bounds(self) -> list[float]:
-        """Bounds of |word p| / |A| for each p and of |remainder| / |A|, without over-
-        and underflow.
+        """Bounds of |word p| / |A| for each p and, last, of |remainder| / |A|.
 
-        They are larger than the exact ones by 2**-45 of themselves, so that what
-        exceeds them can be told in float64.
+        They hold without over- and underflow. They are larger than the exact ones by
+        2**-45 of themselves, so that an excess is seen in float64.
         """
-        grow = 1.0 if self.rounding == "zero" else 1.0 + self.unit
-        bounds = [self.unit**p * grow for p in range(self.num_words)] + [
-            self.unit**self.num_words
-        ]
+        growth = 1.0 if self.rounding == "zero" else 1.0 + self.unit
+        bounds = [self.unit**p * growth for p in range(self.num_words)]
+        bounds.append(self.unit**self.num_words)
         return [bound * (1.0 + 2.0**-45) for bound in bounds]
 
     def split(self, x: Array) -> tuple[list[Array], Array]:
@@ -87,64 +91,65 @@ class Splitting:
         remainder = np.array(x, np.float64, like=x)
         words = []
         for p in range(self.num_words):
+            scale = 2.0 ** (self.low_shift * p)
             scaled = remainder
             if p and self.low_shift:
-                limit = 2.0**1000
-                scaled = np.clip(remainder, -limit, limit) * 2.0 ** (self.low_shift * p)
+                scaled = np.clip(remainder, -_LIMIT, _LIMIT) * scale
             word = round_to_format(scaled, self.fmt, self.rounding, saturate=True)
-            remainder = remainder - word.astype(np.float64) * 2.0 ** (
-                -self.low_shift * p
-            )
+            remainder = remainder - word.astype(np.float64) * (1.0 / scale)
             words.append(word)
         return words, remainder
 
     def describe(
         self, x: Array, words: list[Array], remainder: Array, axis: int, lost: Array
     ) -> WordFacts:
-        """Facts about the rows or columns of x for what `split` made of them.
+        """Facts about the rows or columns of x, from their words by `split`.
 
-        `lost`, of the shape of a fact, says where x has entries so small that they, or
-        what is computed here, may have been rounded to multiples of 2**-1074.
+        `lost`, of the shape of a fact, is True where x has entries so small that they,
+        or numbers computed here, may have been rounded to multiples of 2**-1074.
         """
-        size = np.abs(x)
-        excess, subnormal, lowest = (
-            [],
-            [],
-            np.full(lost.shape, 2.0**self.fmt.emax, like=lost),
-        )
-        for p, (word, bound) in enumerate(zip(words, self.relative_bounds())):
+        magnitude = np.abs(x)
+        *word_bounds, remainder_bound = self.relative_bounds()
+        excess = []
+        subnormal = []
+        lowest = np.full(lost.shape, 2.0**self.fmt.emax, like=lost)
+        for p, (word, bound) in enumerate(zip(words, word_bounds, strict=True)):
+            # The smallest nonzero entry, in the scale in which the word is stored.
             part = np.abs(word).astype(np.float64)
-            least = np.min(
+            smallest = np.min(
                 part, axis=axis, where=part > 0, initial=np.inf, keepdims=True
             )
-            np.minimum(lowest, least, out=lowest)
+            np.minimum(lowest, smallest, out=lowest)
+            is_subnormal = smallest < 2.0**self.fmt.emin
             smallest_normal = 2.0 ** (self.fmt.emin - self.low_shift * p)
-            subnormal.append(np.where(least < 2.0**self.fmt.emin, smallest_normal, 0.0))
+            subnormal.append(np.where(is_subnormal, smallest_normal, 0.0))
+
+            # The word itself against its bound.
             part *= 2.0 ** (-self.low_shift * p)
-            excess.append(_largest_excess(part, bound, size, axis))
-        left = np.abs(remainder)
-        excess.append(_largest_excess(left, self.relative_bounds()[-1], size, axis))
+            excess.append(_largest_excess(part, bound, magnitude, axis))
+        part = np.abs(remainder)
+        excess.append(_largest_excess(part, remainder_bound, magnitude, axis))
+
+        # The factor covers the rounding of the sum.
         with np.errstate(over="ignore"):
-            total = np.sum(size, axis=axis, keepdims=True) * (
-                1.0 + (size.shape[axis] + 2) * 2.0**-53
+            total = np.sum(magnitude, axis=axis, keepdims=True) * (
+                1.0 + (magnitude.shape[axis] + 2) * 2.0**-53
             )
         return WordFacts(
             excess=np.concatenate(excess, axis=axis) + lost * (4.0 * LEAST),
             subnormal=np.concatenate(subnormal, axis=axis),
             total=total,
             lowest=np.maximum(np.frexp(lowest)[1].astype(np.int64) - 1, self.fmt.emin),
-            inexact=lost | (left > 0).any(axis=axis, keepdims=True),
+            inexact=lost | (part > 0).any(axis=axis, keepdims=True),
         )
 
 
-def _largest_excess(part: Array, bound: float, size: Array, axis: int) -> Array:
-    """At least max(0, part - bound size) along `axis`, 0 for part <= bound (1 - 2**-45)
-    size; Inf if it overflows.
+def _largest_excess(part: Array, bound: float, magnitude: Array, axis: int) -> Array:
+    """Upper bound of max(0, part - bound magnitude) along `axis`, Inf if it overflows.
+
+    It is 0 for part <= bound (1 - 2**-45) magnitude.
     """
     with np.errstate(over="ignore"):
-        return np.max(
-            part - bound * (1.0 - 2.0**-46) * size,
-            axis=axis,
-            keepdims=True,
-            initial=0.0,
-        ) * (1.0 + 2.0**-50)
+        difference = part - bound * (1.0 - 2.0**-46) * magnitude
+        largest = np.max(difference, axis=axis, keepdims=True, initial=0.0)
+        return largest * (1.0 + 2.0**-50)
