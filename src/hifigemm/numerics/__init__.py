@@ -2,7 +2,7 @@
 
 Nothing here knows a scheme or an engine. In the order in which it may be read:
 
-- Ground: `bits` (exponents and powers of two), `eft` (TwoSum, TwoProduct), `limbs` (long
+- Ground: `bits` (exponents, powers of two), `eft` (TwoSum, TwoProduct), `limbs` (long
   integers), `blocking` (blocks that fit the cache), `embedding` (complex products as
   real ones), `special` (Inf and NaN), `symmetric` and `subnormals` (IEEE arithmetic).
 - Rounding: `rounding` of exact integers to float64 and float32, `rounding_formats` to
