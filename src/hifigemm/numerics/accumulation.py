@@ -1,4 +1,4 @@
-"""How a unit adds products, as far as error bounds need it: tensor cores and BLAS.
+"""Accumulation of products in tensor cores and in BLAS, as error bounds need it.
 
 One step adds `step` exact products x_l to C and returns D with
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Accumulation:
-    """How a unit adds products of words of one format."""
+    """Accumulation in a unit, for products of words of one format."""
 
     unit: str  # what adds, and how it rounds
     accumulator: Format  # format of C and of the result
@@ -138,7 +138,7 @@ class WordSums(Protocol):
 
     @property
     def unit(self) -> Accumulation:
-        """How the kernel adds."""
+        """The accumulation of the kernel."""
 
     def __call__(self, left: Array, right: Array) -> Array:
         """Sums (batch, m, n) in float32 of all products of words.

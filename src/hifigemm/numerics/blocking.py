@@ -34,7 +34,9 @@ def vector_blocks(x: Array, axis: int, size: int = BLOCK_ENTRIES) -> list[Index]
 
     x is (batch, m, k) for axis 2, (batch, k, n) for axis 1.
     """
-    batch, vectors, k = x.shape[0], x.shape[3 - axis], x.shape[axis]
+    batch = x.shape[0]
+    vectors = x.shape[3 - axis]
+    k = x.shape[axis]
     vectors_at_once = largest_block(k, size) // max(k, 1)
     # A block holds several matrices where one of them does not fill it.
     matrices_at_once = max(vectors_at_once // max(vectors, 1), 1)

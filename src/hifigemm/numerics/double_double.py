@@ -107,7 +107,8 @@ def cut(x: Array, axis: int, count: int, space: Array, *, fewer: bool = False) -
     one product less.
     """
     # The inner dimension in parts, on an axis of their own: (batch, parts, ., .).
-    batch, k = len(x), x.shape[axis]
+    batch = len(x)
+    k = x.shape[axis]
     length = min(k, K_PART)
     x = x.astype(np.float64, copy=False)
     if axis == 2:
@@ -133,11 +134,8 @@ def cut(x: Array, axis: int, count: int, space: Array, *, fewer: bool = False) -
     for block in _row_blocks(x):
         remainder = x[block]
         sigma = first_sigma[block] if axis == 2 else first_sigma
-        slices_and_remainders = [y[block] for y in space]
-        slices, next_remainders = (
-            slices_and_remainders[::2],
-            slices_and_remainders[1::2],
-        )
+        slices = [y[block] for y in space[0::2]]
+        next_remainders = [y[block] for y in space[1::2]]
         for part, next_remainder in zip(slices, next_remainders, strict=True):
             np.add(remainder, sigma, out=part)
             part -= sigma
@@ -268,7 +266,8 @@ def error_bound(
 
     `tops` are the E and F of each chunk, and `count` is the number of slices.
     """
-    k, parts = min(chunks[0].stop, K_PART), -(-chunks[0].stop // K_PART)
+    k = min(chunks[0].stop, K_PART)
+    parts = -(-chunks[0].stop // K_PART)
     levels = ceil_log2(parts) + len(chunks) - 1
     rounded = (k + 2 * levels + 10) * count * _slice_step(k, fewer) ** (count - 1)
     factor = k * 2.0**-53 * (rounded + 32 * (levels + 1) ** 2 * 2.0**-53)

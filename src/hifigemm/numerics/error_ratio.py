@@ -56,7 +56,8 @@ def error_ratio(
     top = 2**MAGNITUDE_BITS_DOWN - 1
 
     # The ratios of some rows of the result at a time.
-    batch, m, n = max(len(a), len(b)), a.shape[1], b.shape[2]
+    batch = max(len(a), len(b))
+    m, n = a.shape[1], b.shape[2]
     step = max(entries // (batch * n), 1)
     largest = 0.0
     for start in range(0, m, step):

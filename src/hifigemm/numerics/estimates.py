@@ -158,7 +158,8 @@ def _published_count(
     """
     k = weights.shape[1]
     weights = short_weights(weights, slice_bits)[..., None]
-    count, most_slices = 2, 1
+    count = 2
+    most_slices = 1
     for block in vector_blocks(a, axis, block_entries):
         # Some vectors as rows, and how many slices leave no remainder.
         finite = clean(real_vectors(a[block], axis))

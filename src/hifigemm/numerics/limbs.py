@@ -1,8 +1,7 @@
-"""Big integers as arrays of limbs: V = sum_j limbs[j] 2**(32 j), one int64 array per
-limb.
+"""Big integers as arrays of limbs, V = sum_j limbs[j] 2**(32 j).
 
-Limbs are signed and may carry more than 32 bits until `carry` sweeps them, so sums of
-sums cost one addition each.
+There is one int64 array for each limb. Limbs are signed and may carry more than 32 bits
+until `carry` sweeps them, so sums of sums cost one addition each.
 """
 
 from __future__ import annotations

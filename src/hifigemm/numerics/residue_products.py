@@ -105,7 +105,8 @@ def residue_gemm(
     Each is reduced modulo its p. Planes are those of `scaled_residues`; their residues
     may be any representatives in [-128, 127].
     """
-    count, m, n = left.shape[1], left.shape[2], right.shape[2]
+    count = left.shape[1]
+    m, n = left.shape[2], right.shape[2]
     batch = max(len(left), len(right))
     moduli_of_planes = np.array(moduli.of_planes(count), np.float64)[:, None, None]
     out = np.empty((batch, count, m, n), np.int8, like=left)

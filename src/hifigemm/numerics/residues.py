@@ -154,14 +154,14 @@ def moduli_set(count: int, is_complex: bool) -> ModuliSet:
     return ModuliSet(moduli, splits)
 
 
-def count_for_range(least: int, is_complex: bool) -> int | None:
-    """Smallest number of moduli with a half_range of `least` or more, or None.
+def count_for_range(needed: int, is_complex: bool) -> int | None:
+    """Smallest number of moduli with a half_range of `needed` or more, or None.
 
     It is at least 2.
     """
     counts = range(2, MAX_MODULI + 1)
     return next(
-        (n for n in counts if moduli_set(n, is_complex).half_range >= least), None
+        (n for n in counts if moduli_set(n, is_complex).half_range >= needed), None
     )
 
 

@@ -111,7 +111,8 @@ def safe_exponent(splitting: Splitting, floor: int) -> int:
     first word, have exponents of at least `floor` after the scaling by 2**-low_shift;
     `floor` is the safe exponent of a unit.
     """
-    fmt, last = splitting.fmt, splitting.num_words - 1
+    fmt = splitting.fmt
+    last = splitting.num_words - 1
     bits = fmt.t - (splitting.rounding == "zero") - splitting.low_shift
     safe_for_words = fmt.emin + last * max(bits, 0)
     if not _meets_floor(splitting, floor):
@@ -175,7 +176,9 @@ def _word_sizes(
 
     Entries have exponents from `exponent` on; `loss` is 2**l for l lost bits.
     """
-    u, shift, emin = splitting.unit, splitting.low_shift, splitting.fmt.emin
+    u = splitting.unit
+    shift = splitting.low_shift
+    emin = splitting.fmt.emin
     bounds = []
     factors = []
     for p in range(splitting.num_words):
