@@ -12,8 +12,9 @@ import triton
 import triton.language as tl
 
 Predicate = tuple[torch.Tensor, int, int]
-"""An int64 tensor of one entry, least and most: a kernel writes nothing unless
-least <= entry <= most.
+"""An int64 tensor of one entry, a lower and an upper limit.
+
+A kernel writes nothing unless the entry lies between the limits or equals one of them.
 """
 NO_PREDICATE = None, 0, 0
 LARGEST = 2**63 - 1
@@ -25,10 +26,10 @@ ROUND_SINGLE = tl.constexpr(1.5 * 2.0**23)
 
 
 @triton.jit
-def holds(predicate, least, most):
-    """Whether the number at the address `predicate` is one of least .. most."""
-    found = tl.load(predicate)
-    return (found >= least) & (found <= most)
+def holds(predicate, lower_limit, upper_limit):
+    """True if the number at `predicate` is in lower_limit .. upper_limit."""
+    number = tl.load(predicate)
+    return (number >= lower_limit) & (number <= upper_limit)
 
 
 @triton.jit
@@ -36,7 +37,7 @@ def as_mask(flag, like):
     """A mask in the shape of a tensor that is true where a scalar flag is.
 
     A scalar is no mask itself: the interpreter of Triton 3.9 spreads booleans as INT32
-    and then refuses them.
+    and raises an error for a mask of that type.
     """
     return tl.zeros_like(like).to(tl.int32) + flag.to(tl.int32) != 0
 
@@ -44,30 +45,33 @@ def as_mask(flag, like):
 @triton.jit
 def power_of_two(e):
     """2.0**e in float64 for INT32 -1022 <= e <= 1023."""
+    # 1023 is the bias of exponents in float64, and 52 bits of fraction lie below them.
     return ((e.to(tl.int64) + 1023) << 52).to(tl.float64, bitcast=True)
 
 
 @triton.jit
 def power_of_two_single(e):
     """2.0**e in float32 for INT32 -126 <= e <= 127."""
+    # In float32 the bias is 127, and the fraction has 23 bits.
     return ((e + 127) << 23).to(tl.float32, bitcast=True)
 
 
 @triton.jit
 def sign_of_finite(x):
-    """-1, 0 or 1 for finite entries; Inf and NaN stay what they are."""
+    """-1, 0 or 1 for finite entries; Inf and NaN themselves."""
     sign = (x > 0.0).to(x.dtype) - (x < 0.0).to(x.dtype)
     return tl.where(tl.abs(x) < float("inf"), sign, x)
 
 
 @triton.jit
 def place_in_plane(tile, tiles_m, tiles_n, GROUP: tl.constexpr):
-    """Row and column of a tile from its running number; tiles go down GROUP rows before
-    the next column.
+    """Row and column of a tile from its running number in a plane.
 
-    Tiles that are made at the same time share rows and columns of the operands, which
-    then come from the cache.
+    Tiles go down GROUP rows before the next column. Tiles that are made at the same
+    time share rows and columns of the operands, which then come from the cache.
     """
+    # A group holds all columns of GROUP rows of tiles; the last group may have fewer
+    # rows.
     first = tile // (GROUP * tiles_n) * GROUP
     rows = tl.minimum(tiles_m - first, GROUP)
     inner = tile % (GROUP * tiles_n)
@@ -78,16 +82,17 @@ def place_in_plane(tile, tiles_m, tiles_n, GROUP: tl.constexpr):
 def tiles_of(
     m, n, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, TRIANGLE: tl.constexpr
 ):
-    """Rows and columns of tiles; with TRIANGLE, of the rectangle into which the squares
-    of a lower triangle are folded.
+    """Rows and columns of the tiles of an (m, n) plane.
 
-    A square is as large as the longer side of a tile. Of N rows of squares, of which
-    h = N // 2 are the upper ones, row h + i has h + i + 1 squares up to the diagonal
-    and row h - 1 - i the other h - i of 2 h + 1 places.
+    With TRIANGLE they are those of the rectangle into which the squares of a lower
+    triangle are folded. A square is as large as the longer side of a tile. Of N rows of
+    squares, of which h = N // 2 are the upper ones, row h + i has h + i + 1 squares up
+    to the diagonal and row h - 1 - i the other h - i of 2 h + 1 places.
     """
     if TRIANGLE:
         SQUARE: tl.constexpr = BLOCK_M if BLOCK_M > BLOCK_N else BLOCK_N
         squares = tl.cdiv(m, SQUARE)
+        # Rows of the rectangle are the lower rows of squares: N - h of them.
         half = squares // 2
         return (squares - half) * (SQUARE // BLOCK_M), (2 * half + 1) * (
             SQUARE // BLOCK_N
@@ -105,9 +110,12 @@ def unfolded(
         SQUARE: tl.constexpr = BLOCK_M if BLOCK_M > BLOCK_N else BLOCK_N
         TALL: tl.constexpr = SQUARE // BLOCK_M
         WIDE: tl.constexpr = SQUARE // BLOCK_N
+        # Square (i, j) of the rectangle, in which this tile lies.
         half = tl.cdiv(m, SQUARE) // 2
         i = row // TALL
         j = column // WIDE
+        # Up to column h + i it is square (h + i, j) of the result; behind that, square
+        # (h - 1 - i, j - h - i - 1).
         is_low = j <= half + i
         row += (tl.where(is_low, half + i, half - 1 - i) - i) * TALL
         column -= tl.where(is_low, 0, half + i + 1) * WIDE
@@ -116,9 +124,7 @@ def unfolded(
 
 @triton.jit
 def place_of(index, tiles_m, tiles_n, GROUP: tl.constexpr):
-    """Plane, and row and column there, of a tile from its running number; one plane
-    after the other.
-    """
+    """Plane, row and column of a tile from its running number, plane after plane."""
     tiles = tiles_m * tiles_n
     plane = index // tiles
     row, column = place_in_plane(index - plane * tiles, tiles_m, tiles_n, GROUP)

@@ -16,6 +16,7 @@ from hifigemm.engines.kernels.launch import Launch, real_view
 from hifigemm.engines.kernels.tiles import tiles_along
 
 _BLOCK = 64
+"""Rows and columns of a tile."""
 
 
 @triton.jit
@@ -29,23 +30,33 @@ def _mirror_kernel(
     CONJUGATE: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """A tile on or below the diagonal of a matrix; entries have WIDTH components, and
-    strides count entries.
+    """Twin: numerics.symmetric.mirror.
+
+    A tile on or below the diagonal is copied to its mirror image. A tile has BLOCK x
+    BLOCK entries of WIDTH components each. Strides count entries.
     """
+    # Programs count the tiles of the folded triangle, one matrix of the stack after
+    # the other.
     tiles_m, tiles_n = tiles_of(n, n, BLOCK, BLOCK, True)
     tiles = tiles_m * tiles_n
     z = (tl.program_id(0) // tiles).to(tl.int64)
-    place = tl.program_id(0) % tiles
-    tile_m, tile_n = unfolded(place // tiles_n, place % tiles_n, n, BLOCK, BLOCK, True)
+    tile = tl.program_id(0) % tiles
+    tile_m, tile_n = unfolded(tile // tiles_n, tile % tiles_n, n, BLOCK, BLOCK, True)
+    # Entry (i, j) of the lower triangle and its image (j, i). The tile `above` has the
+    # axes of the transposed one, in the order (j, i) of the loaded entries.
     i = tile_m.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     j = tile_n.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     below = x + WIDTH * (z * x_batch + i[:, None] * x_row + j[None, :] * x_column)
     above = x + WIDTH * (z * x_batch + j[:, None] * x_row + i[None, :] * x_column)
+    # Entries strictly below the diagonal alone go to the other side. A program writes
+    # to the mirror image of its tile, which no other program reads or writes: they may
+    # run in any order.
     inside = (j[:, None] < i[None, :]) & (i[None, :] < n)
     for part in tl.static_range(WIDTH):
         y = tl.trans(
             tl.load(below + part, mask=(i[:, None] < n) & (j[None, :] < n), other=0.0)
         )
+        # The mirror image of a conjugate matrix has -im, and its diagonal is real.
         if CONJUGATE and part == 1:
             y = -y
             tl.store(
@@ -60,15 +71,28 @@ _launch: Any = Launch(_mirror_kernel)
 
 
 def mirror(x: Any, conjugate: bool) -> None:
-    """numerics.symmetric.mirror of a tensor (batch, n, n) of any strides, on torch's
-    current stream.
+    """Copy the lower triangle of each matrix to the upper one, on torch's stream.
+
+    The bits are those of numerics.symmetric.mirror.
+
+    Parameters
+    ----------
+    x : tensor or buffer, shape (batch, n, n), any strides
+    conjugate : bool
+        The upper triangle of a complex x gets conjugates, its diagonal becomes real.
     """
     if x.numel() == 0:
         return
     batch, n, _ = x.shape
+    batch_stride, row_stride, column_stride = x.stride()
+    tiles = math.prod(tiles_along(n, n, _BLOCK, _BLOCK, triangle=True))
     _launch(
-        (batch * math.prod(tiles_along(n, n, _BLOCK, _BLOCK, triangle=True)),),
-        *(real_view(x), *x.stride(), n),
+        (batch * tiles,),
+        real_view(x),
+        batch_stride,
+        row_stride,
+        column_stride,
+        n,
         WIDTH=2 if x.is_complex() else 1,
         CONJUGATE=conjugate and x.is_complex(),
         BLOCK=_BLOCK,
