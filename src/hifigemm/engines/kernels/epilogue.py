@@ -18,18 +18,25 @@ import triton.language as tl
 from hifigemm.engines.kernels.launch import Launch, float64_bits
 
 _BLOCK = 1024
+"""Entries of a tile."""
 _SAFE_LARGEST = tl.constexpr(2.0**990)
+"""Factors below it have halves that do not overflow: the limit is 2**996."""
 _SAFE_SMALLEST = tl.constexpr(2.0**-900)
+"""Products above it have errors that float64 holds: multiples of 2**-900 2**-106."""
 _SPLITTER = tl.constexpr(2.0**27 + 1.0)
-# Entries of the second way are multiplied by 2**-40. numerics.epilogue takes a power of
-# two for each entry, and for moderate scalars the bits are the same: an entry goes this
-# way only if one of its products is 2**966 or more, and 2**-40 loses nothing of what is
-# larger than 2**-1900 of that.
+"""Veltkamp's factor: it cuts 53 bits into 26 and 26 and a sign."""
 _DOWN = tl.constexpr(2.0**-40)
+"""Scale of the terms of a sum that would overflow.
+
+numerics.epilogue takes a power of two for each entry, and for moderate scalars the bits
+are the same: an entry goes this way only if one of its products is 2**966 or more, and
+2**-40 loses nothing of what is larger than 2**-1900 of that.
+"""
 
 
 @triton.jit
 def _halves(a):
+    """a = high + low with at most 26 bits each, as in numerics.eft."""
     t = _SPLITTER * a
     high = t - (t - a)
     return high, a - high
@@ -37,7 +44,7 @@ def _halves(a):
 
 @triton.jit
 def _two_product(a, b):
-    """numerics.eft.two_product, operation by operation."""
+    """Twin: numerics.eft.two_product, operation by operation."""
     p = a * b
     a_high, a_low = _halves(a)
     b_high, b_low = _halves(b)
@@ -48,15 +55,16 @@ def _two_product(a, b):
 
 @triton.jit
 def _is_safe(a, b, p):
-    """The error of p = fl(a b) is the same number by two_product and by a fused
-    multiply-add.
-    """
+    """True if two_product and a fused multiply-add agree on the error of p = a b."""
+    # Halves of larger factors overflow in two_product; errors of smaller products have
+    # bits below the smallest float64. With a zero factor the error is 0 either way.
     ordinary = (tl.abs(a) < _SAFE_LARGEST) & (tl.abs(b) < _SAFE_LARGEST)
     return ordinary & ((tl.abs(p) > _SAFE_SMALLEST) | (a == 0.0) | (b == 0.0))
 
 
 @triton.jit
 def _sum_of_products(p, p_error, q, q_error):
+    """p + q and both errors, by the error-free sum of p and q (Knuth)."""
     s = p + q
     t = s - p
     error = (p - (s - t)) + (q - t)
@@ -65,29 +73,43 @@ def _sum_of_products(p, p_error, q, q_error):
 
 @triton.jit
 def _either_way(x, y, alpha, beta):
-    """The sum by the first way, by the second one where that is not finite, of what is
-    endless where an entry is.
+    """alpha x + beta y with error-free transformations, for every float64 x and y.
+
+    Where the sum overflows, it is recomputed from scaled-down terms; where x or y is
+    infinite or NaN, IEEE arithmetic of that term decides.
     """
     p, p_error = _two_product(alpha, x)
     q, q_error = _two_product(beta, y)
-    near = _sum_of_products(p, p_error, q, q_error)
-    x_known, y_known = tl.abs(x) < float("inf"), tl.abs(y) < float("inf")
-    endless = tl.where(x_known, 0.0, p) + tl.where(y_known, 0.0, q)
+    direct = _sum_of_products(p, p_error, q, q_error)
+    # Beside an infinite or NaN term a finite one counts for nothing, even if its
+    # product overflows.
+    x_is_finite = tl.abs(x) < float("inf")
+    y_is_finite = tl.abs(y) < float("inf")
+    infinite = tl.where(x_is_finite, 0.0, p) + tl.where(y_is_finite, 0.0, q)
+    # The same sum of terms that cannot overflow, and the inverse power of two at last.
     p, p_error = _two_product(alpha, x * _DOWN)
     q, q_error = _two_product(beta, y * _DOWN)
-    far = _sum_of_products(p, p_error, q, q_error) * (1.0 / _DOWN)
+    rescaled = _sum_of_products(p, p_error, q, q_error) * (1.0 / _DOWN)
     return tl.where(
-        tl.abs(near) < float("inf"), near, tl.where(x_known & y_known, far, endless)
+        tl.abs(direct) < float("inf"),
+        direct,
+        tl.where(x_is_finite & y_is_finite, rescaled, infinite),
     )
 
 
 @triton.jit
 def combine(x, y, alpha, beta, HAS_C: tl.constexpr, FUSED: tl.constexpr):
-    """numerics.epilogue.combine of float64 x and y for moderate scalars, in float64."""
+    """Twin: numerics.epilogue.combine, for moderate scalars and float64 x and y.
+
+    With FUSED the errors of products come from fused multiply-adds where those are
+    safe.
+    """
     if HAS_C:
         p = alpha * x
         q = beta * y
         if FUSED:
+            # The way of almost every tile. One unsafe entry sends the whole tile to the
+            # other one, so that threads do not diverge.
             safe = _is_safe(alpha, x, p) & _is_safe(beta, y, q)
             result = _sum_of_products(p, tl.fma(alpha, x, -p), q, tl.fma(beta, y, -q))
             plain = tl.min(safe.to(tl.int32)) > 0
@@ -97,6 +119,7 @@ def combine(x, y, alpha, beta, HAS_C: tl.constexpr, FUSED: tl.constexpr):
         if not plain:
             result = _either_way(x, y, alpha, beta)
     else:
+        # A product of -0 becomes +0, as in the twin.
         result = alpha * x + 0.0
     return result
 
@@ -116,21 +139,31 @@ def _combine_kernel(
     FUSED: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """`entries` of each matrix of the stack, rows of `columns`; t is contiguous."""
+    """Twin: numerics.epilogue.combine.
+
+    A tile is BLOCK of the `entries` of a matrix of the stack, which has rows of
+    `columns` entries; t is contiguous.
+    """
+    # The scalars come as integers, as kernels get floats in FP32 only.
     alpha = tl.cast(alpha_bits, tl.int64).to(tl.float64, bitcast=True)
     beta = tl.cast(beta_bits, tl.int64).to(tl.float64, bitcast=True)
+    # Programs count the tiles of a matrix, then the matrices z of the stack. Each reads
+    # its entries of t before it writes them, and no other program touches these.
     blocks = tl.cdiv(entries, BLOCK)
     z = (tl.program_id(0) // blocks).to(tl.int64)
-    at = (tl.program_id(0) % blocks).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    inside = at < entries
-    place = t + z * entries + at
-    x = tl.load(place, mask=inside, other=0.0).to(tl.float64)
+    index = (tl.program_id(0) % blocks).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = index < entries
+    target = t + z * entries + index
+    x = tl.load(target, mask=inside, other=0.0).to(tl.float64)
+    # The entry of C has strides of its own: its row and column come from its number.
     y = x
     if HAS_C:
-        where = c + z * c_batch + (at // columns) * c_row + (at % columns) * c_col
-        y = tl.load(where, mask=inside, other=0.0).to(tl.float64)
+        addend = (
+            c + z * c_batch + (index // columns) * c_row + (index % columns) * c_col
+        )
+        y = tl.load(addend, mask=inside, other=0.0).to(tl.float64)
     tl.store(
-        place,
+        target,
         combine(x, y, alpha, beta, HAS_C, FUSED).to(t.dtype.element_ty),
         mask=inside,
     )
@@ -146,18 +179,25 @@ def combine_in_place(
 
     Parameters
     ----------
-    t : float32 or float64 tensor (batch, m, n), contiguous
-    alpha, beta : float
+    t : float32 or float64 tensor (batch, m, n), contiguous alpha, beta : float
         Moderate ones, see `numerics.epilogue.Epilogue`.
     c : tensor of the dtype and shape of t, any strides, or None
     """
     if t.numel() == 0:
         return
     batch, m, n = t.shape
+    c_batch, c_row, c_col = (0, 0, 0) if c is None else c.stride()
     _launch(
         (batch * triton.cdiv(m * n, _BLOCK),),
-        *(t, c, float64_bits(alpha), float64_bits(beta), m * n, n),
-        *((0, 0, 0) if c is None else c.stride()),
+        t,
+        c,
+        float64_bits(alpha),
+        float64_bits(beta),
+        m * n,
+        n,
+        c_batch,
+        c_row,
+        c_col,
         HAS_C=c is not None,
         FUSED=t.is_cuda and torch.version.hip is None,
         BLOCK=_BLOCK,

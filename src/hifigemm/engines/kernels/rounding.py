@@ -23,71 +23,92 @@ def round_integer(
     LOW_BITS: tl.constexpr,
     BITS: tl.constexpr,
 ):
-    """numerics.rounding.round_limbs of V 2**(exponent - T) for any V and exponent.
+    """Twin: numerics.rounding.round_limbs of V 2**(exponent - T), any V and exponent.
 
-    V = H 2**T + V_T comes as float64 h, as the word with the upper 64 bits of
-    V_T + 2**(T - 1), of which the lower 52 count where T = LOW_BITS = 52, and as the
-    limbs of BITS bits below it, the lowest first. The values are float64; with SINGLE,
-    numbers of float32 or too large for it.
+    V = H 2**T + V_T comes as float64 h, as the word with the upper 64 bits of V_T +
+    2**(T - 1), of which the lower 52 count where T = LOW_BITS = 52, and as the limbs of
+    BITS bits below it, the lowest first. The values are float64; with SINGLE, numbers
+    of float32 or too large for it.
     """
+    # V as an integer of 128 bits in two's complement, high 2**64 + low, with the limbs
+    # below it. Flipping the first bit of the word takes 2**(T - 1) away again.
     if LOW_BITS == 52:
         word = word << 12
     d = word ^ (-1 << 63)
     high = h.to(tl.int64) + (d >> 63)
     low = d.to(tl.uint64, bitcast=True)
-    negative = high < 0
-    carry = negative.to(tl.uint64)
-    flip = tl.where(negative, -1, 0).to(tl.int64).to(tl.uint64, bitcast=True)
+    # |V|: all bits of a negative V are flipped, and the 1 that is then added carries
+    # from the lowest limb up.
+    is_negative = high < 0
+    carry = is_negative.to(tl.uint64)
+    flipped_bits = tl.where(is_negative, -1, 0).to(tl.int64).to(tl.uint64, bitcast=True)
     magnitudes = ()
     for j in tl.static_range(len(limbs)):
-        limb = ((limbs[j] ^ flip) & ((1 << BITS) - 1)) + carry
+        limb = ((limbs[j] ^ flipped_bits) & ((1 << BITS) - 1)) + carry
         carry = limb >> BITS
         magnitudes = magnitudes + (limb & ((1 << BITS) - 1),)  # noqa: RUF005
-    low = (low ^ flip) + carry
-    high = (high.to(tl.uint64, bitcast=True) ^ flip) + ((low == 0) & (carry != 0)).to(
-        tl.uint64
-    )
+    low = (low ^ flipped_bits) + carry
+    high = (high.to(tl.uint64, bitcast=True) ^ flipped_bits) + (
+        (low == 0) & (carry != 0)
+    ).to(tl.uint64)
+    # Limbs move up into the 128 bits as long as the first BITS + 1 bits are 0, the
+    # highest limb first; the other limbs count as lost bits. low is a multiple of
+    # 2**unit all the time.
     unit = exponent - 64
-    rest = tl.zeros_like(low)
+    lost_bits = tl.zeros_like(low)
     for i in tl.static_range(len(limbs)):
         limb = magnitudes[len(limbs) - 1 - i]
-        room = (high >> (63 - BITS)) == 0
-        rest = tl.where(room, rest, rest | limb)
-        high = tl.where(room, (high << BITS) | (low >> (64 - BITS)), high)
-        low = tl.where(room, (low << BITS) | limb, low)
-        unit = tl.where(room, unit - BITS, unit)
-    empty = high == 0
-    high = tl.where(empty, low, high)
-    low = tl.where(empty, 0, low)
-    unit = tl.where(empty, unit - 64, unit)
+        has_room = (high >> (63 - BITS)) == 0
+        lost_bits = tl.where(has_room, lost_bits, lost_bits | limb)
+        high = tl.where(has_room, (high << BITS) | (low >> (64 - BITS)), high)
+        low = tl.where(has_room, (low << BITS) | limb, low)
+        unit = tl.where(has_room, unit - BITS, unit)
+    # Where the upper word is still 0, the lower one takes its place.
+    is_empty = high == 0
+    high = tl.where(is_empty, low, high)
+    low = tl.where(is_empty, 0, low)
+    unit = tl.where(is_empty, unit - 64, unit)
+    # Leading zeros of high from the exponent of a float64. Bits behind other bits are
+    # cleared first, so that the conversion cannot round up to the next power of two.
+    # 1023 is the bias of the exponent; high = 0 counts as 1.
     leading = (high & (high ^ (high >> 1))).to(tl.float64)
     exponents = (leading.to(tl.int64, bitcast=True) >> 52).to(tl.int32) & 0x7FF
     shift = (63 + 1023 - tl.maximum(exponents, 1023)).to(tl.uint64)
+    # The 64 leading bits of |V|. A shift by 64 - shift comes in two steps, as a shift
+    # by 64 is undefined.
     head = (high << shift) | ((low >> 1) >> (63 - shift))
-    rest = rest | (low << shift)
+    lost_bits = lost_bits | (low << shift)
     return _round_head(
-        head, rest != 0, unit + 127 - shift.to(tl.int32), negative, SINGLE
+        head, lost_bits != 0, unit + 127 - shift.to(tl.int32), is_negative, SINGLE
     )
 
 
 @triton.jit
 def _round_head(head, sticky, top, negative, SINGLE: tl.constexpr):
-    """+-head 2**(top - 63), rounded to nearest even once; the sticky flag lies below
-    the last bit of head.
+    """+-head 2**(top - 63), rounded to nearest even once.
+
+    Bit 63 of head is set unless V is 0. The sticky flag stands for bits below head's
+    last.
     """
+    # The exponent of the result's last bit: 23 or 52 below the first one, or that of
+    # the smallest subnormal number.
     if SINGLE:
         quantum = tl.maximum(top - 23, -149)
     else:
         quantum = tl.maximum(top - 52, -1074)
+    # head in quarters of the last place: the second last bit is the half, the last one
+    # is sticky.
     drop = tl.minimum(quantum - top + 61, 63).to(tl.uint64)
     quarter = head >> drop
     sticky = sticky | ((quarter << drop) != head) | ((quarter & 1) != 0)
-    kept = quarter >> 2
-    up = ((quarter & 2) != 0) & (sticky | ((kept & 1) != 0))
+    significand = quarter >> 2
+    rounds_up = ((quarter & 2) != 0) & (sticky | ((significand & 1) != 0))
+    # From 2**1024 on everything is Inf, so that 1100 stands for larger exponents. The
+    # power is a product of two, as `power_of_two` makes normal numbers only.
     quantum = tl.minimum(quantum, 1100)
     half = quantum >> 1
     value = (
-        (kept + up.to(tl.uint64)).to(tl.float64)
+        (significand + rounds_up.to(tl.uint64)).to(tl.float64)
         * power_of_two(half)
         * power_of_two(quantum - half)
     )

@@ -28,41 +28,48 @@ from hifigemm.engines.kernels.common import (
 from hifigemm.engines.kernels.launch import Launch, operand_arguments, real_view
 
 _BLOCK = 512
+"""Complex entries of a tile."""
 
 
 @triton.jit
 def nonfinite_product(
     row, columns, k, row_step, column_step, inside, WIDTH: tl.constexpr
 ):
-    """sum_h S(a_h) S(b_hj), S the sign of a finite entry and the entry itself
-    otherwise; float64.
+    """Twin: numerics.special.fill_nonfinite. sum_h S(a_h) S(b_hj) in float64, for one
+    row.
 
-    For complex entries (WIDTH = 2) re and im side by side, with S of each component.
+    S is the sign of a finite entry and the entry itself otherwise. For complex entries
+    (WIDTH = 2) re and im come side by side, with S of each component.
     """
-    total = tl.zeros(columns.shape, tl.float64)
-    other = tl.zeros(columns.shape, tl.float64)
+    # One entry of the row and one of each column after the other: these products are
+    # rare.
+    # Only the pattern of Inf and NaN matters, which no order of the terms changes.
+    re = tl.zeros(columns.shape, tl.float64)
+    im = tl.zeros(columns.shape, tl.float64)
     for h in range(k):
-        at = tl.cast(h, tl.int64) * WIDTH
-        a = sign_of_finite(tl.load(row + at * row_step).to(tl.float64))
+        offset = tl.cast(h, tl.int64) * WIDTH
+        a = sign_of_finite(tl.load(row + offset * row_step).to(tl.float64))
         b = sign_of_finite(
-            tl.load(columns + at * column_step, mask=inside, other=0.0).to(tl.float64)
+            tl.load(columns + offset * column_step, mask=inside, other=0.0).to(
+                tl.float64
+            )
         )
-        total += a * b
+        re += a * b
         if WIDTH == 2:
-            a_im = sign_of_finite(tl.load(row + at * row_step + 1).to(tl.float64))
+            a_im = sign_of_finite(tl.load(row + offset * row_step + 1).to(tl.float64))
             b_im = sign_of_finite(
-                tl.load(columns + at * column_step + 1, mask=inside, other=0.0).to(
+                tl.load(columns + offset * column_step + 1, mask=inside, other=0.0).to(
                     tl.float64
                 )
             )
-            total -= a_im * b_im
-            other += a * b_im + a_im * b
+            re -= a_im * b_im
+            im += a * b_im + a_im * b
     if WIDTH == 2:
-        total = tl.join(total, other)
-    return total
+        re = tl.join(re, im)
+    return re
 
 
-@triton.jit(do_not_specialize=["least", "most"])
+@triton.jit(do_not_specialize=["lower_limit", "upper_limit"])
 def _restore_kernel(
     c,
     c_batch,
@@ -80,58 +87,65 @@ def _restore_kernel(
     columns,
     k,
     predicate,
-    least,
-    most,
+    lower_limit,
+    upper_limit,
     FLAT: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """`entries` of each matrix of the stack, rows of `columns`; with FLAT they follow
-    each other in memory.
+    """Twin: numerics.special.fill_nonfinite, on components that are not finite.
 
-    Nothing where the predicate does not hold.
+    A tile is BLOCK of the `entries` of a matrix of the stack, which has rows of
+    `columns` entries; with FLAT they follow each other in memory. Nothing where the
+    predicate does not hold.
     """
     if predicate is not None:  # noqa: SIM102
-        if not holds(predicate, least, most):
+        if not holds(predicate, lower_limit, upper_limit):
             return
+    # Programs count the tiles of a matrix, then the matrices z of the stack. Each entry
+    # is read and written by one program alone.
     entries = tl.cast(entries, tl.int64)
     blocks = tl.cdiv(entries, BLOCK)
     z = (tl.program_id(0) // blocks).to(tl.int64)
     first = (tl.program_id(0) % blocks).to(tl.int64) * BLOCK
-    suspect = True
+    # A first look at contiguous entries, real numbers one after the other: almost every
+    # tile is finite and ends here.
+    is_suspect = True
     if FLAT:
-        part = 2 * first + tl.arange(0, 2 * BLOCK)
-        x = tl.load(c + 2 * z * entries + part, mask=part < 2 * entries, other=0.0)
-        suspect = tl.max((tl.abs(x) < float("inf")).to(tl.int32) ^ 1) > 0
-    if suspect:
-        at = first + tl.arange(0, BLOCK)
-        inside = at < entries
-        at = tl.minimum(at, entries - 1)
-        i, j = at // columns, at % columns
-        place = c + 2 * (z * c_batch + i * c_row + j * c_col)
-        re, im = (
-            tl.load(place, mask=inside, other=0.0),
-            tl.load(place + 1, mask=inside, other=0.0),
+        numbers = 2 * first + tl.arange(0, 2 * BLOCK)
+        x = tl.load(
+            c + 2 * z * entries + numbers, mask=numbers < 2 * entries, other=0.0
         )
-        found = (tl.abs(re) < float("inf")) & (tl.abs(im) < float("inf"))
-        if tl.max(found.to(tl.int32) ^ 1) > 0:
-            row, column = (
-                left + 2 * (z * left_batch + i * left_row),
-                right + 2 * (z * right_batch + j * right_col),
-            )
-            pattern, other = tl.split(
+        is_suspect = tl.max((tl.abs(x) < float("inf")).to(tl.int32) ^ 1) > 0
+    if is_suspect:
+        # Addresses of re and im of the entries; those beyond the last one are seen as
+        # the last one, so that all rows and columns exist.
+        index = first + tl.arange(0, BLOCK)
+        inside = index < entries
+        index = tl.minimum(index, entries - 1)
+        i = index // columns
+        j = index % columns
+        address = c + 2 * (z * c_batch + i * c_row + j * c_col)
+        re = tl.load(address, mask=inside, other=0.0)
+        im = tl.load(address + 1, mask=inside, other=0.0)
+        is_finite = (tl.abs(re) < float("inf")) & (tl.abs(im) < float("inf"))
+        if tl.max(is_finite.to(tl.int32) ^ 1) > 0:
+            # The pattern of the whole tile from rows of A and columns of B.
+            row = left + 2 * (z * left_batch + i * left_row)
+            column = right + 2 * (z * right_batch + j * right_col)
+            re_pattern, im_pattern = tl.split(
                 nonfinite_product(row, column, k, left_k, right_k, inside, 2)
             )
             # A component without an infinite term has overflowed, or its neighbour has;
             # it stays as the library has it.
             tl.store(
-                place,
-                pattern.to(re.dtype),
-                mask=inside & ((tl.abs(pattern) < float("inf")) == 0),
+                address,
+                re_pattern.to(re.dtype),
+                mask=inside & ((tl.abs(re_pattern) < float("inf")) == 0),
             )
             tl.store(
-                place + 1,
-                other.to(im.dtype),
-                mask=inside & ((tl.abs(other) < float("inf")) == 0),
+                address + 1,
+                im_pattern.to(im.dtype),
+                mask=inside & ((tl.abs(im_pattern) < float("inf")) == 0),
             )
 
 
@@ -145,8 +159,9 @@ def restore_special_values(
     *,
     predicate: Predicate | None = None,
 ) -> None:
-    """The pattern of Inf and NaN of A B in C, a library's product of them, on torch's
-    current stream.
+    """Write the pattern of Inf and NaN of A B to C, a library's product of A and B.
+
+    The launch goes to torch's current stream.
 
     Parameters
     ----------
@@ -154,22 +169,37 @@ def restore_special_values(
     c : complex tensor (batch, m, n), any strides
         Only components that are Inf or NaN in any order of summation are written. What
         overflowed stays.
-    predicate : (int64 tensor of one entry, least, most), optional
-        Decides on the device: C stays as it is unless least <= predicate <= most.
+    predicate : (int64 tensor of one entry, lower limit, upper limit), optional
+        Decides on the device: C stays as it is unless the entry lies within the limits.
     """
     if c.numel() == 0:
         return
     batch, m, n = c.shape
-    arguments = operand_arguments((a, b))
-    arguments[0], arguments[4] = real_view(a), real_view(b)
-    flat = c.stride()[1:] == (n, 1) and (batch == 1 or c.stride(0) == m * n)
+    _, a_batch, a_row, a_k, _, b_batch, b_k, b_col = operand_arguments((a, b))
+    c_batch, c_row, c_col = c.stride()
+    number, lower_limit, upper_limit = predicate or NO_PREDICATE
+    is_flat = c.stride()[1:] == (n, 1) and (batch == 1 or c.stride(0) == m * n)
     _launch(
         (batch * triton.cdiv(m * n, _BLOCK),),
         real_view(c),
-        *c.stride(),
-        *arguments,
-        *(m * n, n, a.shape[2], *(predicate or NO_PREDICATE)),
-        FLAT=flat,
+        c_batch,
+        c_row,
+        c_col,
+        real_view(a),
+        a_batch,
+        a_row,
+        a_k,
+        real_view(b),
+        b_batch,
+        b_k,
+        b_col,
+        m * n,
+        n,
+        a.shape[2],
+        number,
+        lower_limit,
+        upper_limit,
+        FLAT=is_flat,
         BLOCK=_BLOCK,
         num_warps=4,
         enable_fp_fusion=False,
