@@ -141,12 +141,12 @@ def tensor_map(
     *,
     start: int = 0,
 ) -> TensorMap:
-    """The (rows, columns) matrix `start` elements behind the first one of a tensor or
-    buffer, moved in blocks.
+    """The (rows, columns) matrix `start` elements behind the first one of a tensor.
 
-    Rows are `pitch` elements apart. The shared-memory layout is Gluon's default for the
-    block. Reads beyond the matrix give zeros, writes there are dropped. The address and
-    the pitch in bytes must be multiples of 16.
+    It is moved in blocks, and its rows are `pitch` elements apart; x may be a buffer.
+    The shared-memory layout is Gluon's default for the block. Reads beyond the matrix
+    give zeros, writes there are dropped. The address and the pitch in bytes must be
+    multiples of 16.
     """
     shape = x.dtype, rows, columns, pitch, block
     if isinstance(x, Buffer):
@@ -173,17 +173,19 @@ def uploaded(x: torch.Tensor, device: torch.device) -> torch.Tensor:
     """
     if device.type != "cuda" or torch.cuda.is_current_stream_capturing():
         return x.to(device, non_blocking=True)
-    stream, done = torch.cuda.Stream(device), torch.cuda.Event()
+    stream = torch.cuda.Stream(device)
+    copied = torch.cuda.Event()
     with torch.cuda.stream(stream):
-        made = x.to(device, non_blocking=True)
-        done.record(stream)
-    done.synchronize()
-    return made
+        constants = x.to(device, non_blocking=True)
+        copied.record(stream)
+    copied.synchronize()
+    return constants
 
 
 def real_view(x: Any) -> Any:
-    """A complex tensor or buffer as real numbers, re and im along a last axis; others,
-    and None, as they are.
+    """A complex tensor or buffer as real numbers, re and im along a last axis.
+
+    Real ones, and None, are returned as they are.
     """
     if x is None or not x.is_complex():
         return x
@@ -193,8 +195,10 @@ def real_view(x: Any) -> Any:
 
 
 def operand_arguments(operands: tuple[Any, Any] | None) -> list[Any]:
-    """The arguments of a kernel for both operands: each with its three strides, 0 along
-    a stack of one.
+    """Both operands, each with its three strides, as kernels take them.
+
+    The stride along a stack of one matrix is 0. Without operands they are None and
+    zeros.
     """
     if operands is None:
         return [None, 0, 0, 0] * 2
@@ -202,7 +206,7 @@ def operand_arguments(operands: tuple[Any, Any] | None) -> list[Any]:
 
 
 def flat(arguments: Iterable[Any]) -> Iterator[Any]:
-    """Arguments of a launch with those of tuples one by one."""
+    """The arguments of a launch, with those of tuples one by one."""
     for argument in arguments:
         if isinstance(argument, tuple):
             yield from argument
@@ -211,16 +215,19 @@ def flat(arguments: Iterable[Any]) -> Iterator[Any]:
 
 
 def strided(x: Any) -> tuple[Any, ...]:
-    """A tensor or buffer of three dimensions and its strides as an argument of a
-    kernel, 0 along a stack of one.
+    """A tensor or buffer of three dimensions and its three strides, as kernels take
+    them.
+
+    The stride along a stack of one matrix is 0.
     """
-    stack, *rest = x.stride()
-    return x, stack if x.shape[0] > 1 else 0, *rest
+    stack, *steps = x.stride()
+    return x, stack if x.shape[0] > 1 else 0, *steps
 
 
 def empty(shape: tuple[int, ...], dtype: torch.dtype, like: Any) -> Any:
-    """Memory for what is needed between launches, on the device of a tensor or in the
-    program of a buffer.
+    """Memory for what is needed between launches.
+
+    It lies on the device of a tensor, or in the program of a buffer.
     """
     if isinstance(like, Buffer):
         return like.program.empty(shape, dtype)
@@ -274,7 +281,7 @@ def knows_gluon() -> bool:
 
 
 def is_hooked() -> bool:
-    """Whether a profiler wants to see the launches."""
+    """True if a profiler wants to see the launches."""
     runtime = triton.knobs.runtime
     return bool(runtime.launch_enter_hook.calls or runtime.launch_exit_hook.calls)
 
@@ -321,9 +328,9 @@ class Launch:
     ) -> None:
         """Launch the kernel, or compile and launch it where this variant is new."""
         for argument in flat(arguments):
-            place = argument.place if type(argument) is TensorMap else argument
-            if type(place) is Buffer:
-                place.program.add(self, grid, arguments, constants)
+            memory = argument.place if type(argument) is TensorMap else argument
+            if type(memory) is Buffer:
+                memory.program.add(self, grid, arguments, constants)
                 return
         if not self._direct or is_hooked():
             self.call_jit(grid, arguments, constants)
@@ -450,19 +457,20 @@ def _entry(compiled: Any, arguments: tuple[Any, ...], device: int) -> Entry | No
     return entry
 
 
-@triton.jit(do_not_specialize=["count", "other_count"])
-def _clear_kernel(out, count, other, other_count, SIZE: tl.constexpr):
-    """Zeros, in two places."""
-    at = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
-    tl.store(out + at, 0, mask=at < count)
-    tl.store(other + at, 0, mask=at < other_count)
+@triton.jit(do_not_specialize=["count", "second_count"])
+def _clear_kernel(out, count, second, second_count, SIZE: tl.constexpr):
+    """Zeros in two places; it has no twin. A tile is SIZE entries of each place."""
+    # Programs count the tiles of the longer one of both.
+    index = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
+    tl.store(out + index, 0, mask=index < count)
+    tl.store(second + index, 0, mask=index < second_count)
 
 
 _clear = Launch(_clear_kernel)
 
 
 def clear(x: Any, y: Any) -> None:
-    """Zeros in two contiguous int32 tensors or buffers."""
+    """Write zeros to two contiguous int32 tensors or buffers."""
     count = max(x.numel(), y.numel())
     if count:
         _clear(
@@ -477,13 +485,14 @@ def clear(x: Any, y: Any) -> None:
 
 
 def cleared(count: int, like: Any, dtype: torch.dtype = torch.int32) -> Any:
-    """So many zeros, where a tensor or buffer lies; those of a program are cleared
-    together, in its first launch.
+    """`count` zeros, where a tensor or buffer lies.
+
+    Those of a program are cleared together, in its first launch.
     """
     if isinstance(like, Buffer):
         return like.program.zeros((count,), dtype)
-    made = empty((count,), dtype, like)
+    zeros = empty((count,), dtype, like)
     if count:
-        own = made.view(torch.int32)
-        clear(own, own[:0])
-    return made
+        words = zeros.view(torch.int32)
+        clear(words, words[:0])
+    return zeros

@@ -29,10 +29,13 @@ from hifigemm.engines.kernels.words import losses_in_range
 
 @triton.jit
 def _power_of_two(e):
-    """2.0**e, a subnormal number below 2**-1022, for -1074 <= e <= 1023; the nearest of
-    these for other e.
+    """2.0**e, a subnormal number below 2**-1022, for -1074 <= e <= 1023.
+
+    Other e give the nearest of these.
     """
     e = tl.maximum(tl.minimum(e, 1023), -1074).to(tl.int64)
+    # 2**(e + 1074) is the fraction of a subnormal power; normal ones have e + 1023
+    # behind 52 bits of fraction.
     bits = tl.where(
         e < -1022, tl.full((), 1, tl.int64) << tl.maximum(e + 1074, 0), (e + 1023) << 52
     )
@@ -41,8 +44,9 @@ def _power_of_two(e):
 
 @triton.jit
 def _place(x, i, j, i_stride, j_stride, WIDTH: tl.constexpr, FLIPPED: tl.constexpr):
-    """Addresses of the first components of entries (i, j), as a tile of (j, i) where
-    FLIPPED.
+    """Addresses of the first components of entries (i, j).
+
+    They form a tile of (j, i) where FLIPPED.
     """
     if FLIPPED:
         return x + (j[:, None] * j_stride + i[None, :] * i_stride) * WIDTH
@@ -52,8 +56,9 @@ def _place(x, i, j, i_stride, j_stride, WIDTH: tl.constexpr, FLIPPED: tl.constex
 
 @triton.jit
 def _load(x, i, j, EVEN: tl.constexpr, FLIPPED: tl.constexpr):
-    """What lies at addresses of `_place` as a tile of (i, j), zeros outside unless
-    EVEN; i and j say what is inside.
+    """A tile of (i, j) from the addresses of `_place`, zeros outside unless EVEN.
+
+    i and j say which rows and columns lie inside.
     """
     if FLIPPED:
         if EVEN:
@@ -66,7 +71,7 @@ def _load(x, i, j, EVEN: tl.constexpr, FLIPPED: tl.constexpr):
         return tl.load(x, mask=i[:, None] & j[None, :], other=0.0)
 
 
-@triton.jit(do_not_specialize=["shift", "least", "most"])
+@triton.jit(do_not_specialize=["shift", "lower_limit", "upper_limit"])
 def _native_kernel(
     left,
     right,
@@ -76,8 +81,8 @@ def _native_kernel(
     n,
     k,
     predicate,
-    least,
-    most,
+    lower_limit,
+    upper_limit,
     LOSSES: tl.constexpr,
     WIDTH: tl.constexpr,
     LEFT_FLIPPED: tl.constexpr,
@@ -85,23 +90,23 @@ def _native_kernel(
     EVEN: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """One tile of the product of one matrix of the stack; entries have WIDTH
-    components, strides count entries.
+    """Without a twin of equal bits: numerics.bounds.native_bound limits its errors.
 
-    EVEN: m, n and k are multiples of the tile. Nothing where the predicate does not
-    hold; LOSSES are those of words.
+    A tile has TILE.block_m x TILE.block_n entries of one matrix of the stack. Entries
+    have WIDTH components, strides count entries. EVEN: m, n and k are multiples of the
+    tile. Nothing where the predicate does not hold; LOSSES are those of words.
     """
     if LOSSES:
-        if not losses_in_range(predicate, least, most):
+        if not losses_in_range(predicate, lower_limit, upper_limit):
             return
-    elif not holds(predicate, least, most):
+    elif not holds(predicate, lower_limit, upper_limit):
         return
     BLOCK_M: tl.constexpr = TILE.block_m
     BLOCK_N: tl.constexpr = TILE.block_n
     BLOCK_K: tl.constexpr = TILE.block_k
     SUM: tl.constexpr = tl.float32 if LOSSES else tl.float64
-    # The tile of this program, and the addresses of its first block of k in both
-    # operands.
+    # The tile of this program, in the order of `place_of`, and the addresses of its
+    # first block of k in both operands. Only this program writes to the tile.
     left, left_batch, left_row, left_k = left
     right, right_batch, right_k, right_col = right
     out, out_batch, out_row, out_col = out
@@ -118,10 +123,14 @@ def _native_kernel(
     )
     a_step = tl.cast(left_k, tl.int64) * (BLOCK_K * WIDTH)
     b_step = tl.cast(right_k, tl.int64) * (BLOCK_K * WIDTH)
+    # Sums in FP32 on words' way, in FP64 otherwise. The imaginary ones are not used
+    # where entries have one component.
     re = tl.zeros([BLOCK_M, BLOCK_N], SUM)
     im = tl.zeros([BLOCK_M, BLOCK_N], SUM)
-    # One block of k after the other: four real products for complex entries.
+    # One block of k after the other: four real products for complex entries. The order
+    # is fixed, so that equal operands give equal bits.
     for start in range(0, k, BLOCK_K):
+        # Entries beyond k are zeros in both operands, and add nothing.
         inside = h < k - start
         a = _load(a_at, rows < m, inside, EVEN, LEFT_FLIPPED).to(SUM)
         b = _load(b_at, inside, cols < n, EVEN, RIGHT_FLIPPED).to(SUM)
@@ -137,11 +146,11 @@ def _native_kernel(
     # The power of two in float64, where that of an FP32 sum is exact; one rounding to
     # the result's format.
     factor = _power_of_two(shift)
-    to = _place(out + z * out_batch, rows, cols, out_row, out_col, WIDTH, False)
+    target = _place(out + z * out_batch, rows, cols, out_row, out_col, WIDTH, False)
     inside = (rows < m)[:, None] & (cols < n)[None, :]
-    tl.store(to, (re.to(tl.float64) * factor).to(out.dtype.element_ty), mask=inside)
+    tl.store(target, (re.to(tl.float64) * factor).to(out.dtype.element_ty), mask=inside)
     if WIDTH == 2:
-        tl.store(to + 1, im * factor, mask=inside)
+        tl.store(target + 1, im * factor, mask=inside)
 
 
 _product: Any = Launch(_native_kernel)
@@ -155,12 +164,15 @@ def fp32_product(
     losses: tuple[int, int],
     shift: int = 0,
 ) -> None:
-    """out = 2**shift A B on torch's current stream, where words that lost (2,) bits did
-    so in range(*losses) together.
+    """out = 2**shift A B, where words that lost (2,) bits did so in range(*losses)
+    together.
+
+    The launch goes to torch's current stream.
 
     Parameters
     ----------
-    left, right : float32, float16 or bfloat16 tensors (batch or 1, m, k) and (batch or 1, k, n), any strides
+    left, right : tensors (batch or 1, m, k) and (batch or 1, k, n), any strides
+        float32, float16 or bfloat16.
     out : float32 tensor (batch, m, n), any strides
     """
     _multiply(left, right, out, (lost, *losses), shift, NATIVE["fp32"], 1)
@@ -173,18 +185,18 @@ def fp64_product(
     predicate: Predicate,
     shift: int = 0,
 ) -> None:
-    """out = 2**shift A B on torch's current stream, where the predicate holds.
+    """out = 2**shift A B, where the predicate holds, on torch's current stream.
 
     Each component of the result errs as a sum of its k products, 2 k for complex
     operands, in some order; see numerics.bounds.native_bound.
 
     Parameters
     ----------
-    left, right : float64 or complex128 tensors (batch or 1, m, k) and (batch or 1, k, n), any strides
-        Without lazy conjugation.
-    out : tensor (batch, m, n) of the same dtype, any strides
-    predicate : (int64 tensor of one entry, least, most)
-        `out` stays as it is unless least <= predicate <= most.
+    left, right : tensors (batch or 1, m, k) and (batch or 1, k, n), any strides
+        float64 or complex128, without lazy conjugation.
+    out : tensor (batch, m, n) of the same dtype, any strides predicate : (int64 tensor
+    of one entry, lower limit, upper limit)
+        `out` stays as it is unless the entry lies within the limits.
     shift : int
         From -1074 to 1023.
     """
@@ -192,19 +204,13 @@ def fp64_product(
         _multiply(left, right, out, predicate, shift, NATIVE["fp64, complex"], 2)
         return
     tile = NATIVE["fp64"]
-    _multiply(
-        left,
-        right,
-        out,
-        predicate,
-        shift,
-        tile if _even(out, left, tile) else NATIVE["fp64, edges"],
-        1,
-    )
+    if not _even(out, left, tile):
+        tile = NATIVE["fp64, edges"]
+    _multiply(left, right, out, predicate, shift, tile, 1)
 
 
 def _even(out: Any, left: Any, tile: Tile) -> bool:
-    """Whether tiles cover a product exactly."""
+    """True if tiles cover a product exactly."""
     (_, m, n), k = out.shape, left.shape[2]
     return m % tile.block_m == n % tile.block_n == k % tile.block_k == 0
 
@@ -212,7 +218,7 @@ def _even(out: Any, left: Any, tile: Tile) -> bool:
 def _multiply(
     left: Any, right: Any, out: Any, predicate: Any, shift: int, tile: Tile, width: int
 ) -> None:
-    """The launch."""
+    """Launch the kernel for entries of `width` components."""
     batch, m, n = out.shape
     if out.numel() == 0:
         return
@@ -221,18 +227,19 @@ def _multiply(
     left_flipped, right_flipped = (
         width == 2 and x.stride(2) < x.stride(1) for x in (left, right)
     )
-    sides = [(real_view(x), *strided(x)[1:]) for x in (left, right)]
+    number, lower_limit, upper_limit = predicate
     _product(
         (batch * -(-m // tile.block_m) * -(-n // tile.block_n),),
-        *(
-            *sides,
-            (real_view(out), *out.stride()),
-            shift,
-            m,
-            n,
-            left.shape[2],
-            *predicate,
-        ),
+        (real_view(left), *strided(left)[1:]),
+        (real_view(right), *strided(right)[1:]),
+        (real_view(out), *out.stride()),
+        shift,
+        m,
+        n,
+        left.shape[2],
+        number,
+        lower_limit,
+        upper_limit,
         LOSSES=out.dtype is torch.float32,
         WIDTH=width,
         LEFT_FLIPPED=left_flipped,
