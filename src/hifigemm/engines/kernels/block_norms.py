@@ -66,19 +66,25 @@ def block_norms_kernel(
     LOWEST: tl.constexpr,
     PTX: tl.constexpr,
 ):
-    """One block of 16 vectors of an operand, which stands on both sides, in each
-    program.
+    """Twin: numerics.scaling.block_norms, with LOWEST numerics.scaling.lowest_bits.
+
+    A tile is one block of 256 entries along k of the 16 vectors of a panel, and a
+    program makes one tile. The operand stands on both sides.
     """
+    # Programs count the blocks q of a panel, then the panels of all matrices. Each
+    # writes the numbers of its own block, so that their order does not matter.
     operands = (a, sab, sav, sak), (b, sbb, sbv, sbk)
-    panel, q = tl.program_id(0) // blocks, tl.program_id(0) % blocks
+    panel = tl.program_id(0) // blocks
+    q = tl.program_id(0) % blocks
     spot = place(panel, panels, num_a, num_b, PANEL)
-    at = panel.to(tl.int64) * blocks
+    first_block = panel.to(tl.int64) * blocks
+    # With a third array `store_block` takes the lowest bits as well.
     if LOWEST:
         store_block(
             operands,
             spot,
             q,
-            at,
+            first_block,
             k,
             (block_sums, block_e, block_low),
             FORM,
@@ -88,7 +94,16 @@ def block_norms_kernel(
         )
     else:
         store_block(
-            operands, spot, q, at, k, (block_sums, block_e), FORM, FORM, False, PTX
+            operands,
+            spot,
+            q,
+            first_block,
+            k,
+            (block_sums, block_e),
+            FORM,
+            FORM,
+            False,
+            PTX,
         )
 
 
@@ -96,8 +111,10 @@ _launch = Launch(block_norms_kernel)
 
 
 def block_norms(x: Any, axis: int) -> tuple[Any, Any]:
-    """numerics.scaling.block_norms of a stack of one; the sums of blocks with an Inf or
-    NaN mean nothing.
+    """Sums of squares and exponents of the blocks of vectors of a stack of one.
+
+    The bits are those of numerics.scaling.block_norms; the sums of blocks with an Inf
+    or NaN mean nothing.
     """
     if 0 in x.shape:
         shape = (
@@ -115,7 +132,9 @@ def block_norms(x: Any, axis: int) -> tuple[Any, Any]:
 
 
 def lowest_bits(x: Any, axis: int) -> Any:
-    """numerics.scaling.lowest_bits of a stack of one."""
+    """The lowest set bits of vectors, as numerics.scaling.lowest_bits of a stack of
+    one.
+    """
     if 0 in x.shape:
         return x.new_full(
             (*x.shape[:axis], 1, *x.shape[axis + 1 :]), NO_BIT, dtype=torch.int64
@@ -129,35 +148,36 @@ def lowest_bits(x: Any, axis: int) -> Any:
 
 
 def _launched(x: Any, axis: int, *, lowest: bool) -> tuple[Any, Any, Any]:
-    """Sums, exponents and lowest bits of the blocks of all panels: shape (panels,
-    blocks, 16).
+    """Sums, exponents and lowest bits of the blocks of all panels.
+
+    Each has the shape (panels, blocks, 16).
     """
     operands = ((x, axis),)
     layout = layout_of(operands)
-    (panels,), blocks = layout.panels, -(-layout.k // NORM_BLOCK.value)
+    (panels,) = layout.panels
+    blocks = -(-layout.k // NORM_BLOCK.value)
     shape = panels, blocks, PANEL.value
-    found = [
-        empty(shape, dtype, x) for dtype in (torch.int64, torch.int32, torch.int32)
-    ]
-    scalars: dict[str, Any] = {
-        "FORM": layout.size_forms[0],
-        "LOWEST": lowest,
-        "PTX": layout.ptx,
-    }
+    sums = empty(shape, torch.int64, x)
+    exponents = empty(shape, torch.int32, x)
+    lowest_bits = empty(shape, torch.int32, x)
     _launch(
         (panels * blocks,),
         *layout.arguments(operands),
         blocks,
         panels,
-        *found,
-        **scalars,
+        sums,
+        exponents,
+        lowest_bits,
+        FORM=layout.size_forms[0],
+        LOWEST=lowest,
+        PTX=layout.ptx,
         num_warps=8,
     )
-    return found[0], found[1], found[2]
+    return sums, exponents, lowest_bits
 
 
-def _by_vectors(found: Any, x: Any, axis: int) -> Any:
+def _by_vectors(numbers: Any, x: Any, axis: int) -> Any:
     """Numbers of panels and blocks in the order of the operand's axes."""
-    panels, blocks, width = found.shape
-    rows = found.permute(0, 2, 1).reshape(panels * width, blocks)[: x.shape[3 - axis]]
+    panels, blocks, width = numbers.shape
+    rows = numbers.permute(0, 2, 1).reshape(panels * width, blocks)[: x.shape[3 - axis]]
     return (rows if axis == 2 else rows.T).unsqueeze(0)

@@ -39,8 +39,9 @@ from hifigemm.numerics.residues import moduli_set
 NO_LIMIT = 2**24
 """More bits than any two operands lack."""
 _PROGRAMS = 2
-"""That a multiprocessor runs at a time; no more take part in a look that may stop
-early, which each has to find out.
+"""Programs that a multiprocessor runs at a time.
+
+No more take part in a look that may stop early, which each has to notice.
 """
 _NO_BIT = tl.constexpr(NO_BIT)
 
@@ -54,49 +55,63 @@ def _look_at(
     range_ptr,
     workspace,
     counters,
-    each,
+    bits_of_vectors,
     LEFT: tl.constexpr,
     RIGHT: tl.constexpr,
     PTX: tl.constexpr,
 ):
-    """Block `index` of all panels; where it is the last one of its panel to be done,
-    what the panel lacks.
+    """Sizes of block `index` of all; then the bits of its panel, if it was the last
+    block.
+
+    The last block is the one whose program comes last, not the one with the highest
+    index.
     """
     panels_a, num_a, num_b, k = sizes
     block_sums, block_e, block_low = workspace
     # The first panel of B comes second: what it and that of A lack may be enough to
     # look no further.
-    turn, q = index // blocks, index % blocks
+    turn = index // blocks
+    q = index % blocks
     panel = tl.where(
         turn == 1, panels_a, tl.where((turn > 1) & (turn <= panels_a), turn - 1, turn)
     )
     spot = place(panel, panels_a, num_a, num_b, PANEL)
-    at = panel.to(tl.int64) * blocks
-    store_block(operands, spot, q, at, k, workspace, LEFT, RIGHT, False, PTX)
-    # All threads have stored their part of the block before the program says that it is
-    # done. The program that counts the last block of the panel sees what all others
+    first_block = panel.to(tl.int64) * blocks
+    store_block(operands, spot, q, first_block, k, workspace, LEFT, RIGHT, False, PTX)
+    # All threads have stored their part of the block before the program counts it as
+    # finished. The program that counts the last block of the panel sees what all others
     # stored, and joins it.
     tl.debug_barrier()
     if tl.atomic_add(counters + 2 + panel, 1, sem="acq_rel") == blocks - 1:
         n, _, e = join_blocks(
-            block_sums + at * PANEL, block_e + at * PANEL, blocks, False
+            block_sums + first_block * PANEL,
+            block_e + first_block * PANEL,
+            blocks,
+            False,
         )
-        low = join_lowest(block_low + at * PANEL, blocks)
+        low = join_lowest(block_low + first_block * PANEL, blocks)
         # How far the scale of a vector stays above its lowest set bit; nothing for
         # zeros and vectors that do not exist.
         scale, _ = scale_of(n, e, range_ptr, 0)
-        known = (low != NO_LOWEST) & (spot[2] + tl.arange(0, PANEL) < spot[3])
-        required = tl.where(known, _NO_BIT - low - scale, 0)
-        if each is not None:
-            tl.store(each + panel.to(tl.int64) * PANEL + tl.arange(0, PANEL), required)
+        has_bits = (low != NO_LOWEST) & (spot[2] + tl.arange(0, PANEL) < spot[3])
+        required = tl.where(has_bits, _NO_BIT - low - scale, 0)
+        if bits_of_vectors is not None:
+            tl.store(
+                bits_of_vectors + panel.to(tl.int64) * PANEL + tl.arange(0, PANEL),
+                required,
+            )
+        # The largest of a side: a maximum does not depend on the order of programs.
         tl.atomic_max(counters + tl.where(spot[0], 0, 1), tl.max(required))
 
 
 @triton.jit
 def _so_far(counters):
-    """What both operands lack together, as far as it is known: the same for all threads
-    of a program.
+    """Bits that both operands lack together, as far as they are known.
+
+    All threads of a program get the same number.
     """
+    # Atomic reads, which one thread makes for all: plain loads could differ from warp
+    # to warp, and so could the branches on them.
     return (
         tl.atomic_add(counters, 0, sem="relaxed")
         + tl.atomic_add(counters + 1, 0, sem="relaxed")
@@ -105,7 +120,7 @@ def _so_far(counters):
 
 
 _FREE = [
-    "most",
+    "limit",
     "panels",
     "panels_a",
     "num_a",
@@ -138,28 +153,31 @@ def required_bits_kernel(
     block_e,
     block_low,
     counters,
-    each,
-    most,
+    bits_of_vectors,
+    limit,
     panels,
     panels_a,
     LEFT: tl.constexpr,
     RIGHT: tl.constexpr,
     PTX: tl.constexpr,
 ):
-    """Blocks of 16 vectors of an operand.
+    """Twin: numerics.scaling.required_bits, with `bits_of_vectors`
+    required_bits_of_vectors.
 
-    `counters`, 0 beforehand: the largest -l - s + NO_BIT of A and of B, then the blocks
-    of each panel that are done. `each`: -l - s + NO_BIT of every vector of every panel;
-    each program takes one block. Without it, programs take one after the other, and
-    stop once the largest that were found add up to more than `most`.
+    A tile is a block of 256 entries along k of the 16 vectors of a panel. `counters`, 0
+    beforehand, are the largest -l - s + NO_BIT of A and of B, then the finished blocks
+    of each panel. `bits_of_vectors` gets -l - s + NO_BIT of every vector of every
+    panel; each program takes one block. Without it, programs take one after the other,
+    and stop once the largest that were found add up to more than `limit`.
     """
     blocks = tl.cdiv(k, NORM_BLOCK)
     operands = (a, sab, sav, sak), (b, sbb, sbv, sbk)
     sizes = panels_a, num_a, num_b, k
     workspace = block_sums, block_e, block_low
     index = tl.program_id(0)
-    if each is not None:
-        # all are; the branch saves 12 registers, and so leaves room for a third program
+    if bits_of_vectors is not None:
+        # True for all programs; the branch saves 12 registers, and so leaves room for a
+        # third program on a multiprocessor.
         if index < panels * blocks:
             _look_at(
                 index,
@@ -169,14 +187,18 @@ def required_bits_kernel(
                 range_ptr,
                 workspace,
                 counters,
-                each,
+                bits_of_vectors,
                 LEFT,
                 RIGHT,
                 PTX,
             )
     else:
-        so_far = most
-        while (index < panels * blocks) & (so_far <= most):
+        # Programs go on to blocks that lie apart by the number of programs. None waits
+        # for another, so that each may stop as soon as it sees the limit exceeded.
+        # Which blocks were looked at by then depends on timing; that the limit is
+        # exceeded does not.
+        so_far = limit
+        while (index < panels * blocks) & (so_far <= limit):
             _look_at(
                 index,
                 blocks,
@@ -185,7 +207,7 @@ def required_bits_kernel(
                 range_ptr,
                 workspace,
                 counters,
-                each,
+                bits_of_vectors,
                 LEFT,
                 RIGHT,
                 PTX,
@@ -198,13 +220,12 @@ _launch = Launch(required_bits_kernel)
 
 
 def num_counters(left: Any, right: Any) -> int:
-    """Entries of the counters of `launch`."""
+    """How many counters `launch` takes."""
     return 2 + sum(layout_of(((left, 2), (right, 1))).panels)
 
 
 def launch(left: Any, right: Any, most: int, counters: Any = None) -> Any:
-    """Launch the look at two operands; an int32 tensor of two entries for
-    `required_bits_from`.
+    """Launch the look at two operands.
 
     Parameters
     ----------
@@ -215,43 +236,57 @@ def launch(left: Any, right: Any, most: int, counters: Any = None) -> Any:
         See numerics.scaling.required_bits.
     counters : int32 tensor of `num_counters` zeros, optional
         Whose first two entries are returned.
+
+    Returns
+    -------
+    int32 tensor of two entries, for `required_bits_from`
     """
     return _launch_counters(left, right, most, None, counters)[:2]
 
 
 def launch_each(left: Any, right: Any) -> Any:
-    """Launch the look at one matrix times another; an int32 tensor for
-    `required_bits_of_vectors_from`.
+    """Launch the look at one matrix times another.
+
+    Returns
+    -------
+    int32 tensor, for `required_bits_of_vectors_from`
     """
     panels = sum(-(-size // PANEL.value) for size in (left.shape[1], right.shape[2]))
-    each = empty((panels * PANEL.value,), torch.int32, left)
-    _launch_counters(left, right, NO_LIMIT, each)
-    return each
+    bits_of_vectors = empty((panels * PANEL.value,), torch.int32, left)
+    _launch_counters(left, right, NO_LIMIT, bits_of_vectors)
+    return bits_of_vectors
 
 
 def _launch_counters(
-    left: Any, right: Any, most: int, each: Any, counters: Any = None
+    left: Any, right: Any, limit: int, bits_of_vectors: Any, counters: Any = None
 ) -> Any:
-    """The counters of a launch, on their way."""
+    """The counters of a launch that is under way."""
     operands = (left, 2), (right, 1)
     layout = layout_of(operands)
     constants = vector_constants(
         moduli_set(2, layout.width == 2), layout.width, 1, left.device, layout.ptx
     )
     blocks = -(-layout.k // NORM_BLOCK.value)
-    shape = sum(layout.panels), blocks, PANEL.value
-    counters = cleared(2 + sum(layout.panels), left) if counters is None else counters
-    programs = sum(layout.panels) * blocks
-    if each is None and most < NO_LIMIT:
+    panels = sum(layout.panels)
+    shape = panels, blocks, PANEL.value
+    if counters is None:
+        counters = cleared(2 + panels, left)
+    programs = panels * blocks
+    # Where a look may stop early, no more programs start than run at a time.
+    if bits_of_vectors is None and limit < NO_LIMIT:
         programs = min(programs, _PROGRAMS * max(num_sms(left), 1))
     _launch(
         (programs,),
-        *(*layout.arguments(operands), constants.range),
-        *(
-            empty(shape, dtype, left)
-            for dtype in (torch.int64, torch.int32, torch.int32)
-        ),
-        *(counters, each, most, sum(layout.panels), layout.panels[0]),
+        *layout.arguments(operands),
+        constants.range,
+        empty(shape, torch.int64, left),
+        empty(shape, torch.int32, left),
+        empty(shape, torch.int32, left),
+        counters,
+        bits_of_vectors,
+        limit,
+        panels,
+        layout.panels[0],
         LEFT=layout.size_forms[0],
         RIGHT=layout.size_forms[1],
         PTX=layout.ptx,
@@ -260,15 +295,22 @@ def _launch_counters(
     return counters
 
 
-def required_bits_of_vectors_from(found: Array, m: int, n: int) -> tuple[Array, Array]:
-    """numerics.scaling.required_bits_of_vectors from what a look at each found, once it
-    is on the host.
+def required_bits_of_vectors_from(
+    numbers: Array, m: int, n: int
+) -> tuple[Array, Array]:
+    """The bits that each row and column lacks, from the numbers of `launch_each` on the
+    host.
+
+    They are those of numerics.scaling.required_bits_of_vectors.
     """
     columns = -(-m // PANEL.value) * PANEL.value
-    return found[None, :m] - NO_BIT, found[None, columns : columns + n] - NO_BIT
+    return numbers[None, :m] - NO_BIT, numbers[None, columns : columns + n] - NO_BIT
 
 
-def required_bits_from(found: Sequence[int], most: int) -> tuple[int, int] | None:
-    """numerics.scaling.required_bits from what a look found, once it is on the host."""
-    left, right = (x - NO_BIT for x in found)
+def required_bits_from(numbers: Sequence[int], most: int) -> tuple[int, int] | None:
+    """The bits that each side lacks, from the numbers of `launch` on the host.
+
+    They are those of numerics.scaling.required_bits: None where the sum exceeds `most`.
+    """
+    left, right = (x - NO_BIT for x in numbers)
     return None if left + right > most else (left, right)

@@ -88,7 +88,7 @@ class SizeForm:
 
 @triton.jit
 def along(numbers, AXIS: tl.constexpr):
-    """A vector of numbers as a tile that is one entry wide along all other axes."""
+    """Numbers as a tile that is one entry wide along all other axes."""
     if AXIS == 0:
         return numbers[:, None, None, None]
     elif AXIS == 1:
@@ -107,9 +107,11 @@ def low_word(x):
 
 @triton.jit
 def exponent_of(bits):
-    """Smallest e with x < 2**e from the bits of x >= 0; INFINITE for Inf and NaN, below
-    -1074 for zero.
+    """Smallest e with x < 2**e from the bits of x >= 0.
+
+    Inf and NaN give INFINITE, zero an exponent below -1074.
     """
+    # The exponent of a subnormal number from that of 2**100 times it.
     raised = bits.to(tl.float64, bitcast=True) * _TWO_TO_100
     length = (raised.to(tl.int64, bitcast=True) >> 52).to(tl.int32)
     biased = (bits >> 52).to(tl.int32)
@@ -120,21 +122,25 @@ def exponent_of(bits):
 
 @triton.jit
 def place(index, tiles_a, num_a, num_b, VECTORS: tl.constexpr):
-    """Whether a tile belongs to A, its matrix of the stack, its first vector, and how
-    many there are.
+    """Where a tile lies: (is it A's, matrix of the stack, first vector, vectors of A or
+    B).
+
+    The first `tiles_a` tiles are those of A.
     """
-    first = index < tiles_a
-    count = tl.where(first, num_a, num_b)
-    own = tl.where(first, index, index - tiles_a)
+    is_left = index < tiles_a
+    count = tl.where(is_left, num_a, num_b)
+    tile = tl.where(is_left, index, index - tiles_a)
     tiles = tl.cdiv(count, VECTORS)
-    return first, (own // tiles).to(tl.int64), (own % tiles) * VECTORS, count
+    return is_left, (tile // tiles).to(tl.int64), (tile % tiles) * VECTORS, count
 
 
 @triton.jit
 def exponent_factors(e, BITS: tl.constexpr):
-    """Two float64 whose product is 2**(BITS - e), which is none itself for the
-    exponents of tiny entries.
+    """Two float64 whose product is 2**(BITS - e).
+
+    For the exponents of tiny entries it is no float64 itself.
     """
+    # No float64 but 0 has an exponent below -1073, and 0 times any factor is 0.
     power = BITS - tl.maximum(e, -1074)
     # Up to 2**1089, where the largest power of two of float64 is 2**1023.
     up = tl.where(power > 900, 100, 0)
@@ -143,8 +149,9 @@ def exponent_factors(e, BITS: tl.constexpr):
 
 @triton.jit
 def magnitude(x, first, second, UP: tl.constexpr, PTX: tl.constexpr):
-    """|x| * first * second below 2**31 as INT32, rounded up or down, 1 where it
-    underflows while it is rounded up.
+    """|x| first second below 2**31 as INT32, rounded up or down.
+
+    It is 1 where it underflows while it is rounded up.
     """
     # The sum with 2**52 is rounded to an integer, once, in the direction that is asked
     # for.
@@ -162,6 +169,8 @@ def magnitude(x, first, second, UP: tl.constexpr, PTX: tl.constexpr):
             )
         )
     else:
+        # Products with powers of two are exact unless they underflow. Rounded up, a
+        # product that underflows to 0 has to be 1.
         size = tl.abs(x)
         if UP:
             rounded = tl.maximum(
@@ -174,14 +183,16 @@ def magnitude(x, first, second, UP: tl.constexpr, PTX: tl.constexpr):
 
 @triton.jit
 def block_sizes(parts, OUTER: tl.constexpr, SUMS: tl.constexpr, PTX: tl.constexpr):
-    """Exponents e_q, INT32, and sums n_q + 2**40 s_q modulo 2**64, of the blocks of a
-    tile: one for a vector and block.
+    """Twin: numerics.scaling.block_norms, of the blocks of a tile.
 
-    OUTER is the axis, K or PIECE, along which a thread has many entries. n_q <= 2**39,
-    and s_q <= 2**24 is 0 without SUMS.
+    Exponents e_q, INT32, and sums n_q + 2**40 s_q modulo 2**64, one for a vector and
+    block. OUTER is the axis, K or PIECE, along which a thread has many entries: it is
+    reduced first, within threads. n_q <= 2**39, and s_q <= 2**24 is 0 without SUMS.
     """
     INNER: tl.constexpr = K + PIECE - OUTER
-    # The exponent of the largest component of each block.
+    # The exponent of the largest component of each block. Bits without the sign are
+    # ordered as magnitudes, and exponents are taken of few numbers: those that are left
+    # along INNER.
     bits = parts[0].to(tl.int64, bitcast=True) & ABSOLUTE
     for i in tl.static_range(1, len(parts)):
         bits = tl.maximum(bits, parts[i].to(tl.int64, bitcast=True) & ABSOLUTE)
@@ -195,9 +206,9 @@ def block_sizes(parts, OUTER: tl.constexpr, SUMS: tl.constexpr, PTX: tl.constexp
     up = magnitude(parts[0], first, second, True, PTX)
     squares = up.to(tl.int64) * up.to(tl.int64)
     for i in tl.static_range(1, len(parts)):
-        other = magnitude(parts[i], first, second, True, PTX)
-        squares += other.to(tl.int64) * other.to(tl.int64)
-        up += other
+        up_im = magnitude(parts[i], first, second, True, PTX)
+        squares += up_im.to(tl.int64) * up_im.to(tl.int64)
+        up += up_im
     sums = tl.sum(squares, axis=OUTER, keep_dims=True)
     # The sum of magnitudes, below 2**24, shares the word.
     if SUMS:
@@ -207,11 +218,11 @@ def block_sizes(parts, OUTER: tl.constexpr, SUMS: tl.constexpr, PTX: tl.constexp
 
 @triton.jit
 def joined_sizes(sums, block_e, e):
-    """ceil(n_q 4**(e_q - e)), ceil(s_q 2**(e_q - e)): sums of blocks on the grid of the
-    whole vector, float64.
+    """ceil(n_q 4**(e_q - e)) and ceil(s_q 2**(e_q - e)) as float64.
 
-    Of the 24 bits of s_q none is left where it is 2**24, that is, where each of 512
-    components of a block counts 2**15.
+    These are the sums of blocks on the grid of the whole vector. Of the 24 bits of s_q
+    none is left where it is 2**24, that is, where each of 512 components of a block
+    counts 2**15.
     """
     # A block that lies 500 bits and more below the largest counts 1: sums are rounded
     # up.
@@ -225,9 +236,11 @@ def joined_sizes(sums, block_e, e):
 
 @triton.jit
 def scale_of(squares, e, range_ptr, balance):
-    """numerics.scaling.scale_exponent plus `balance`, and 1 where integers are rounded
-    to nearest, else 0.
+    """Twin: numerics.scaling.scale_exponent, plus `balance`.
+
+    The second result is 1 where integers are rounded to nearest, else 0.
     """
+    # half_range, cut to 53 bits, is mantissa 2**power; it may be too large for float64.
     mantissa = tl.load(range_ptr)
     power = tl.load(range_ptr + 1).to(tl.int32)
     # The largest s with 4**(s + e - NORM_BITS) * squares <= half_range: half of
@@ -247,24 +260,30 @@ def scale_of(squares, e, range_ptr, balance):
 
 @triton.jit
 def _block_of(operand, spot, q, k, FORM: tl.constexpr):
-    """Block `q` of the vectors of a panel, 0 outside."""
+    """The components of block `q` of the 16 vectors of a panel, 0 outside.
+
+    A tile has the axes K, VECTOR and PIECE: piece p of a vector holds FORM.piece
+    entries, from number 256 q + p FORM.piece on.
+    """
     x, sb, sv, sk = operand
     _, batch, start, count = spot
     vs = along(start + tl.arange(0, PANEL), VECTOR)
     pieces = along(tl.arange(0, NORM_BLOCK // FORM.piece), PIECE) * FORM.piece
     # Indices along k: a thread has a few entries of each piece.
     ks = q * NORM_BLOCK + along(tl.arange(0, FORM.piece), K) + pieces
+    # Addresses in which the compiler sees that neighbours along k, or neighbouring
+    # vectors, lie side by side behind a multiple of FORM.vector entries.
     if FORM.side == 1:
-        at = (
+        entries = (
             x
             + (batch * sb + vs.to(tl.int64) * sv) * (FORM.vector * FORM.width)
             + ks * FORM.width
         )
     elif FORM.side == 2:
         row = ks.to(tl.int64) * (sk // FORM.vector) + batch * (sb // FORM.vector)
-        at = x + row * (FORM.vector * FORM.width) + vs * FORM.width
+        entries = x + row * (FORM.vector * FORM.width) + vs * FORM.width
     else:
-        at = (
+        entries = (
             x
             + (batch * sb + vs.to(tl.int64) * sv) * FORM.width
             + ks.to(tl.int64) * (sk * FORM.width)
@@ -274,18 +293,23 @@ def _block_of(operand, spot, q, k, FORM: tl.constexpr):
     parts = ()
     for i in tl.static_range(WIDTH):
         if FORM.even:
-            parts += (tl.load(at + i).to(tl.float64),)
+            parts += (tl.load(entries + i).to(tl.float64),)
         else:
             parts += (
-                tl.load(at + i, mask=(ks < k) & (vs < count), other=0.0).to(tl.float64),
+                tl.load(entries + i, mask=(ks < k) & (vs < count), other=0.0).to(
+                    tl.float64
+                ),
             )
     return parts
 
 
 @triton.jit
 def join_blocks(block_sums, block_e, blocks, SUMS: tl.constexpr):
-    """N, S and e of the vectors of a panel from those of its blocks."""
-    at = tl.arange(0, _ROWS)[:, None] * PANEL + tl.arange(0, PANEL)[None, :]
+    """Twin: numerics.scaling.vector_sizes, from the sizes of blocks.
+
+    N, S and e of the vectors of a panel. A tile is _ROWS blocks of all 16 vectors.
+    """
+    entries = tl.arange(0, _ROWS)[:, None] * PANEL + tl.arange(0, PANEL)[None, :]
     # First the exponent of each whole vector, which is the grid of its sums.
     e = tl.full([PANEL], NO_EXPONENT, tl.int32)
     for start in range(0, blocks, _ROWS):
@@ -293,37 +317,46 @@ def join_blocks(block_sums, block_e, blocks, SUMS: tl.constexpr):
         e = tl.maximum(
             e,
             tl.max(
-                tl.load(block_e + start * PANEL + at, mask=mask, other=NO_EXPONENT),
+                tl.load(
+                    block_e + start * PANEL + entries, mask=mask, other=NO_EXPONENT
+                ),
                 axis=0,
             ),
         )
     # Then the sums of the blocks on that grid: integers below 2**53, whose order does
-    # not matter.
-    n, s = tl.full([PANEL], 0.0, tl.float64), tl.full([PANEL], 0.0, tl.float64)
+    # not matter. Blocks that do not exist count 0.
+    n = tl.full([PANEL], 0.0, tl.float64)
+    s = tl.full([PANEL], 0.0, tl.float64)
     for start in range(0, blocks, _ROWS):
         mask = (start + tl.arange(0, _ROWS) < blocks)[:, None]
-        own = tl.load(block_e + start * PANEL + at, mask=mask, other=NO_EXPONENT)
-        sums = tl.load(block_sums + start * PANEL + at, mask=mask, other=0)
-        own_n, own_s = joined_sizes(sums, own, e[None, :])
-        n += tl.sum(own_n, axis=0)
+        exponents = tl.load(
+            block_e + start * PANEL + entries, mask=mask, other=NO_EXPONENT
+        )
+        sums = tl.load(block_sums + start * PANEL + entries, mask=mask, other=0)
+        block_n, block_s = joined_sizes(sums, exponents, e[None, :])
+        n += tl.sum(block_n, axis=0)
         if SUMS:
-            s += tl.sum(own_s, axis=0)
+            s += tl.sum(block_s, axis=0)
     return n, s, e
 
 
 @triton.jit
 def join_lowest(block_low, blocks):
-    """Exponents of the lowest set bits of the vectors of a panel from those of its
-    blocks.
+    """Exponents of the lowest set bits of the vectors of a panel, from its blocks.
+
+    A tile is _ROWS blocks of all 16 vectors.
     """
-    at = tl.arange(0, _ROWS)[:, None] * PANEL + tl.arange(0, PANEL)[None, :]
+    entries = tl.arange(0, _ROWS)[:, None] * PANEL + tl.arange(0, PANEL)[None, :]
+    # Blocks that do not exist have no lowest bit.
     low = tl.full([PANEL], NO_LOWEST, tl.int32)
     for start in range(0, blocks, _ROWS):
         mask = (start + tl.arange(0, _ROWS) < blocks)[:, None]
         low = tl.minimum(
             low,
             tl.min(
-                tl.load(block_low + start * PANEL + at, mask=mask, other=NO_LOWEST),
+                tl.load(
+                    block_low + start * PANEL + entries, mask=mask, other=NO_LOWEST
+                ),
                 axis=0,
             ),
         )
@@ -333,40 +366,42 @@ def join_lowest(block_low, blocks):
 @triton.jit
 def _finite(parts):
     """The components of entries, all 0 where one of them is Inf or NaN."""
-    finite = tl.abs(parts[0]) < float("inf")
+    is_finite = tl.abs(parts[0]) < float("inf")
     for i in tl.static_range(1, len(parts)):
-        finite &= tl.abs(parts[i]) < float("inf")
-    found = ()
+        is_finite &= tl.abs(parts[i]) < float("inf")
+    components = ()
     for i in tl.static_range(len(parts)):
-        found += (tl.where(finite, parts[i], 0.0),)
-    return found
+        components += (tl.where(is_finite, parts[i], 0.0),)
+    return components
 
 
 @triton.jit
 def _lowest_power(x):
-    """Bits of the float64 2**l, l the exponent of the lowest set bit of x; those of
-    infinity for 0.
+    """Bits of the float64 2**l, l the exponent of the lowest set bit of x.
 
-    x less its lowest bit is the float64 whose fraction lacks that bit, and the
-    difference is exact; a power of two, whose fraction is 0, is its own lowest bit.
+    0 gives those of infinity. x less its lowest bit is the float64 whose fraction lacks
+    that bit, and the difference is exact; a power of two, whose fraction is 0, is its
+    own lowest bit.
     """
     bits = x.to(tl.int64, bitcast=True) & ABSOLUTE
-    rest = (bits & (bits - 1)).to(tl.float64, bitcast=True)
-    power = tl.where((bits & FRACTION) == 0, 0.0, rest)
-    found = (tl.abs(x) - power).to(tl.int64, bitcast=True)
-    return tl.where(bits == 0, NO_POWER, found)
+    higher_bits = (bits & (bits - 1)).to(tl.float64, bitcast=True)
+    power = tl.where((bits & FRACTION) == 0, 0.0, higher_bits)
+    lowest = (tl.abs(x) - power).to(tl.int64, bitcast=True)
+    return tl.where(bits == 0, NO_POWER, lowest)
 
 
 @triton.jit
 def _lowest(parts):
-    """Exponents of the lowest set bits of the vectors of a block, INT32; NO_LOWEST for
-    zeros.
+    """Twin: numerics.scaling.lowest_bits, of the vectors of one block.
+
+    INT32 exponents; NO_LOWEST for zeros.
     """
-    found = _lowest_power(parts[0])
+    lowest = _lowest_power(parts[0])
     for i in tl.static_range(1, len(parts)):
-        found = tl.minimum(found, _lowest_power(parts[i]))
-    found = tl.min(tl.min(found, axis=PIECE, keep_dims=True), axis=K, keep_dims=True)
-    return exponent_of(found) - 1
+        lowest = tl.minimum(lowest, _lowest_power(parts[i]))
+    # Powers of two are ordered as their bits are. That of infinity becomes NO_LOWEST.
+    lowest = tl.min(tl.min(lowest, axis=PIECE, keep_dims=True), axis=K, keep_dims=True)
+    return exponent_of(lowest) - 1
 
 
 @triton.jit
@@ -374,23 +409,26 @@ def _store_block_of(
     operand,
     spot,
     q,
-    at,
+    first_block,
     k,
     workspace,
     FORM: tl.constexpr,
     SUMS: tl.constexpr,
     PTX: tl.constexpr,
 ):
+    """`store_block` for one of both operands."""
     LOWEST: tl.constexpr = len(workspace) == 3
     parts = _block_of(operand, spot, q, k, FORM)
     if LOWEST:
         parts = _finite(parts)
     e, sums = block_sizes(parts, PIECE, SUMS, PTX)
-    to = (at + q) * PANEL + along(tl.arange(0, PANEL), VECTOR)
-    tl.store(workspace[0] + to, sums)
-    tl.store(workspace[1] + to, e)
+    # Numbers of 16 vectors follow each other for each block. No other program writes
+    # here.
+    numbers = (first_block + q) * PANEL + along(tl.arange(0, PANEL), VECTOR)
+    tl.store(workspace[0] + numbers, sums)
+    tl.store(workspace[1] + numbers, e)
     if LOWEST:
-        tl.store(workspace[2] + to, _lowest(parts))
+        tl.store(workspace[2] + numbers, _lowest(parts))
 
 
 @triton.jit
@@ -398,7 +436,7 @@ def store_block(
     operands,
     spot,
     q,
-    at,
+    first_block,
     k,
     workspace,
     LEFT: tl.constexpr,
@@ -406,13 +444,19 @@ def store_block(
     SUMS: tl.constexpr,
     PTX: tl.constexpr,
 ):
-    """What block `q` of the 16 vectors of a panel, whose first block is number `at` of
-    all, tells.
+    """Store exponent, sum of squares and lowest bit of block q of a panel of 16
+    vectors.
 
-    `workspace` takes sums and exponents; with a third place also the lowest bits, and
-    the entries that hold an Inf or NaN count as 0.
+    `first_block` is the number of the panel's first block among all. `workspace` takes
+    sums and exponents; with a third array also the lowest bits, and the entries that
+    hold an Inf or NaN count as 0.
     """
+    # Operands differ in type and layout: each has compiled code of its own.
     if spot[0]:
-        _store_block_of(operands[0], spot, q, at, k, workspace, LEFT, SUMS, PTX)
+        _store_block_of(
+            operands[0], spot, q, first_block, k, workspace, LEFT, SUMS, PTX
+        )
     else:
-        _store_block_of(operands[1], spot, q, at, k, workspace, RIGHT, SUMS, PTX)
+        _store_block_of(
+            operands[1], spot, q, first_block, k, workspace, RIGHT, SUMS, PTX
+        )
