@@ -47,6 +47,7 @@ from hifigemm.engines.kernels.vector_tiles import (
 from hifigemm.numerics.slicing import digit_limit
 
 PITCH = 128
+"""Entries that the length of a stored slice is a multiple of."""
 _SIGNIFICAND = {torch.float32: 24, torch.float64: 53}
 _MAGNITUDES = {torch.float32: torch.int32, torch.float64: torch.int64}
 
@@ -68,78 +69,94 @@ class _Form:
 
 
 @triton.jit
-def _grid(size, FORM: tl.constexpr):
-    """Exponent of the first slice's grid for a vector with these bits of its largest
-    magnitude.
+def _grid(largest, FORM: tl.constexpr):
+    """Exponent of the first slice's grid for vectors, from the bits of their
+    magnitudes.
     """
     STORED: tl.constexpr = 23 if FORM.single else 52
-    normal = size >= (1 << STORED)
+    normal = largest >= (1 << STORED)
     # A subnormal number becomes a normal one as the integer that it is a multiple of
     # the smallest one by.
-    whole = size.to(tl.float32 if FORM.single else tl.float64).to(
-        size.dtype, bitcast=True
+    whole = largest.to(tl.float32 if FORM.single else tl.float64).to(
+        largest.dtype, bitcast=True
     )
-    bits = tl.where(normal, size, whole)
+    bits = tl.where(normal, largest, whole)
+    # Smallest e with x < 2**e: the exponent less its bias, 127 or 1023, plus 1; for an
+    # integer of units 2**-149 or 2**-1074 less these, too.
     e = (bits >> STORED).to(tl.int32) - tl.where(
         normal, 126 if FORM.single else 1022, 275 if FORM.single else 2096
     )
+    # Fractions from FORM.top on would round to a digit that is too large.
     e += ((bits & ((1 << STORED) - 1)) >= FORM.top).to(tl.int32)
-    return tl.where(size == 0, 0, e) - (FORM.beta - 1)
+    return tl.where(largest == 0, 0, e) - (FORM.beta - 1)
 
 
 @triton.jit
 def _scaled(x, g, FORM: tl.constexpr):
-    """2**-g x."""
+    """2**-g x, by two powers of two that the format holds."""
     if FORM.single:
+        # -126 <= -g <= 155 for slices of three bits and more.
         first = tl.minimum(-g, 126)
         return x * power_of_two_single(first) * power_of_two_single(-g - first)
     else:
+        # -1022 <= -g <= 1080 for slices of three bits and more.
         first = tl.minimum(-g, 1000)
         return x * power_of_two(first) * power_of_two(-g - first)
 
 
 @triton.jit
 def _digit(y, FORM: tl.constexpr):
-    """The slice of y as INT8, which wraps from h to -h, and what the integer nearest to
-    y leaves.
+    """The slice of y as INT8, which wraps from h to -h, and a remainder.
+
+    The remainder is y less the integer nearest to y, exactly.
     """
     ROUND: tl.constexpr = ROUND_SINGLE if FORM.single else ROUND_DOUBLE
-    raised = y + ROUND
-    rest = y - (raised - ROUND)
-    digit = raised.to(tl.int32 if FORM.single else tl.int64, bitcast=True).to(tl.int32)
+    # The sum with 1.5 2**23 or 1.5 2**52 is rounded to an integer, whose low bits are
+    # those of the digit.
+    shifted = y + ROUND
+    remainder = y - (shifted - ROUND)
+    digit = shifted.to(tl.int32 if FORM.single else tl.int64, bitcast=True).to(tl.int32)
+    # Two's complement: a remainder from the limit on would make the next digit h, which
+    # wraps to -h and takes 2 h = 2**beta from it: 1 more in this digit.
     if FORM.limit < 1.0:
-        digit += (rest >= FORM.limit).to(tl.int32)
-    return digit.to(tl.int8), rest
+        digit += (remainder >= FORM.limit).to(tl.int32)
+    return digit.to(tl.int8), remainder
 
 
 @triton.jit
 def _slice_tile(operand, counts, program, k, pitch, FORM: tl.constexpr):
-    """One tile of an operand."""
+    """Slices of a tile of an operand: block_v vectors times block_k entries along k."""
     vectors, _, _ = counts
     value, panel, chunk, z, v, h = load_tile(operand, counts, program, k, FORM)
     exists = v < vectors
     bits = value.to(tl.int32 if FORM.single else tl.int64, bitcast=True)
     magnitude = bits & (0x7FFFFFFF if FORM.single else 0x7FFFFFFFFFFFFFFF)
     row = z * vectors + v
-    size = largest_magnitude(magnitude, operand, counts, panel, row, exists, FORM)
+    largest = largest_magnitude(magnitude, operand, counts, panel, row, exists, FORM)
+    # In the stage "magnitudes" the largest magnitude is not known yet, and a second
+    # launch does what follows. Vectors with an Inf or NaN are marked and count as 0.
     if FORM.tile.stage != "magnitudes":
-        finite = size < (0x7F800000 if FORM.single else 0x7FF0000000000000)
-        g = tl.where(finite, _grid(size, FORM), 0)
+        finite = largest < (0x7F800000 if FORM.single else 0x7FF0000000000000)
+        g = tl.where(finite, _grid(largest, FORM), 0)
+        # The first tile of a vector writes its exponent.
         if chunk == 0:
             tl.store(
                 operand.exponents + row, tl.where(finite, g, NOT_FINITE), mask=exists
             )
         y = _scaled(tl.where(finite[:, None], value, 0.0), g[:, None], FORM)
         COUNT: tl.constexpr = FORM.count
-        to = operand.planes + (row * pitch * COUNT)[:, None] + h[None, :]
+        # The slices of a vector follow each other, `pitch` entries apart, with zeros
+        # beyond k. No other program writes to this tile's part of them.
+        target = operand.planes + (row * pitch * COUNT)[:, None] + h[None, :]
         for p in tl.static_range(COUNT):
-            digit, rest = _digit(y, FORM)
-            place = to + (COUNT - 1 - p if FORM.reverse else p) * pitch
+            # The highest digit first; what it leaves, times 2**beta, has the next one.
+            digit, remainder = _digit(y, FORM)
+            address = target + (COUNT - 1 - p if FORM.reverse else p) * pitch
             if FORM.tile.even:
-                tl.store(place, digit)
+                tl.store(address, digit)
             else:
-                tl.store(place, digit, mask=exists[:, None] & (h < pitch)[None, :])
-            y = rest * 2.0**FORM.beta
+                tl.store(address, digit, mask=exists[:, None] & (h < pitch)[None, :])
+            y = remainder * 2.0**FORM.beta
 
 
 @triton.jit(do_not_specialize=COUNTS)
@@ -158,7 +175,11 @@ def slice_kernel(
     LEFT: tl.constexpr,
     RIGHT: tl.constexpr,
 ):
-    """Tiles of the left operand, then of the right one."""
+    """Twin: numerics.slicing.slice_vectors.
+
+    A program makes one tile, of the left operand first, then of the right one.
+    """
+    # The first programs take the left operand, whose compiled code differs.
     program = tl.program_id(0)
     if program < programs:
         _slice_tile(
@@ -230,16 +251,19 @@ def slice_operands(
         )
         for x, axis in operands
     ]
-    k, like = sides[0].k, operands[0][0]
+    k = sides[0].k
+    like = operands[0][0]
     if any(side.k != k for side in sides) or len({x.dtype for x, _ in operands}) > 1:
         raise ValueError(
             f"operands of k = {', '.join(str(side.k) for side in sides)}, {[x.dtype for x, _ in operands]}"
         )
-    made, tensors, forms = [], [], []
+    slices = []
+    tensors = []
+    forms = []
     for (x, axis), side in zip(operands, sides, strict=True):
         planes = empty((side.batch, side.vectors, count, k_pitch(k)), torch.int8, like)
         exponents = empty((side.batch, side.vectors), torch.int32, like)
-        made.append(Slices(planes, exponents, beta))
+        slices.append(Slices(planes, exponents, beta))
         tensors.append((x, planes, exponents, None))
         forms.append(_form_of(x.dtype, count, beta, axis == 1, side.tile))
     launch_both(
@@ -252,20 +276,21 @@ def slice_operands(
         k_pitch(k),
         enable_fp_fusion=False,
     )
-    return made
+    return slices
 
 
 @lru_cache(maxsize=1024)
 def _form_of(
     dtype: torch.dtype, count: int, beta: int, reverse: bool, tile: VectorTile
 ) -> _Form:
-    bits, two = _SIGNIFICAND[dtype], beta == 8
-    limit = digit_limit(beta, bits) if two else 1.0
+    bits = _SIGNIFICAND[dtype]
+    is_twos_complement = beta == 8
+    limit = digit_limit(beta, bits) if is_twos_complement else 1.0
     return _Form(
         single=dtype is torch.float32,
         count=count,
         beta=beta,
-        limit=limit / 2 if two else 1.0,
+        limit=limit / 2 if is_twos_complement else 1.0,
         top=int(limit * 2.0**bits) - 2 ** (bits - 1),
         reverse=reverse,
         tile=tile,

@@ -79,9 +79,7 @@ class _Side:
 
 
 class _Operand(NamedTuple):
-    """What a kernel is given of an operand, its strides along the stack, the vectors
-    and k behind it.
-    """
+    """An operand as kernels take it; strides along the stack, the vectors and k."""
 
     x: Any
     planes: Any
@@ -94,8 +92,9 @@ class _Operand(NamedTuple):
 
 
 def num_sms(x: torch.Tensor) -> int:
-    """Multiprocessors of the device of a tensor, 0 in the interpreter, where programs
-    cannot wait for each other.
+    """Multiprocessors of the device of a tensor.
+
+    0 in the interpreter, where programs cannot wait for each other.
     """
     return gpu_of(x.device).num_sms if x.is_cuda else 0
 
@@ -133,20 +132,21 @@ def _planned(
 def _tile_of(
     vectors: int, pitch: int, entries: int, *, along_k: bool
 ) -> tuple[int, int]:
-    """Vectors and entries of a vector in a tile; `pitch` is the length of a stored
-    vector.
+    """Vectors and entries of a vector in a tile; a stored vector has `pitch` entries.
 
     Eight float32 vectors side by side fill a sector of memory where k is strided, 32 a
     cache line.
     """
     length = triton.next_power_of_2(pitch)
     if along_k:
-        least, block_k = 1, min(entries, length)
+        min_vectors = 1
+        block_k = min(entries, length)
     else:
-        least, block_k = 8, length if length <= entries // 8 else entries // 32
-    block_v = min(entries // block_k, max(least, triton.next_power_of_2(vectors)))
+        min_vectors = 8
+        block_k = length if length <= entries // 8 else entries // 32
+    block_v = min(entries // block_k, max(min_vectors, triton.next_power_of_2(vectors)))
     chunks = -(-pitch // block_k)
-    while block_v > least and -(-vectors // block_v) * chunks < _PROGRAMS:
+    while block_v > min_vectors and -(-vectors // block_v) * chunks < _PROGRAMS:
         block_v //= 2
     return block_v, block_k
 
@@ -160,45 +160,63 @@ def launch_both(
     *scalars: Any,
     **options: Any,
 ) -> None:
-    """The launches of a kernel that makes tiles of a left operand, then of a right one,
-    or of one operand alone.
+    """Launch a kernel that makes tiles of a left operand, then of a right one.
 
-    `tensors` are the operand, what is made of it, its exponents and where losses go;
-    `forms` are what the kernel is compiled for, `tile` among it, and `magnitudes` is
-    the dtype of what programs exchange.
+    Parameters
+    ----------
+    kernel : Launch sides : one or two operands as launches see them tensors : for each
+    the operand, what is made of it, its exponents, where losses go forms : for each
+    what the kernel is compiled for, `tile` among it magnitudes : dtype of the numbers
+    that programs exchange scalars, options : further arguments and constexpr parameters
+    of the kernel
     """
     counts = [side.scratch for side in sides]
     workspaces = cleared(sum(counts), tensors[0][0], magnitudes).split(counts)
     arguments: list[Any] = []
-    for side, (x, planes, exponents, loss), own in zip(
+    for side, (x, planes, exponents, loss), scratch in zip(
         sides, tensors, workspaces, strict=True
     ):
-        workspace = own if side.scratch else exponents
+        # Where nothing is exchanged any address will do: nothing is read or written.
+        workspace = scratch if side.scratch else exponents
         operand = _Operand(x, planes, exponents, workspace, loss, *side.strides)
         arguments += [operand, side.vectors, side.batch * side.vectors, side.chunks]
-    again = [side.programs if side.tile.stage == "magnitudes" else 0 for side in sides]
-    given = [
-        replace(x, tile=replace(x.tile, stage="given")) if n else x
-        for x, n in zip(forms, again, strict=True)
+    if len(sides) == 1:
+        # The operand stands on both sides; no program makes tiles of the right one.
+        arguments = arguments * 2
+
+    # Operands whose magnitudes the first launch finds are cut by a second one.
+    first_programs = [side.programs for side in sides]
+    second_programs = [
+        side.programs if side.tile.stage == "magnitudes" else 0 for side in sides
     ]
-    for programs, own in (([side.programs for side in sides], forms), (again, given)):
+    second_forms = [
+        replace(form, tile=replace(form.tile, stage="given")) if programs else form
+        for form, programs in zip(forms, second_programs, strict=True)
+    ]
+    for programs, tile_forms in (
+        (first_programs, forms),
+        (second_programs, second_forms),
+    ):
         if sum(programs):
-            both = arguments * (3 - len(sides))
             constants = {
-                "LEFT": own[0],
-                "RIGHT": own[-1],
+                "LEFT": tile_forms[0],
+                "RIGHT": tile_forms[-1],
                 "num_warps": _WARPS,
                 **options,
             }
-            kernel((sum(programs),), *both, programs[0], *scalars, **constants)
+            kernel((sum(programs),), *arguments, programs[0], *scalars, **constants)
 
 
 @triton.jit
 def load_tile(operand, counts, program, k, FORM: tl.constexpr):
-    """A tile of an operand, and where it lies: panel, chunk, matrix of the stack,
-    vectors, entries along k.
+    """A tile of an operand: its entries, panel, chunk, matrix, vectors and indices
+    along k.
+
+    A tile is block_v vectors, a panel, times block_k entries along k, a chunk.
     """
     vectors, _, chunks = counts
+    # Programs count the chunks of a panel, then the panels of a matrix, then the
+    # matrices z of the stack: the programs of one panel have consecutive indices.
     panel = program // chunks
     chunk = program % chunks
     panels = tl.cdiv(vectors, FORM.tile.block_v)
@@ -206,13 +224,13 @@ def load_tile(operand, counts, program, k, FORM: tl.constexpr):
     v = (panel % panels) * FORM.tile.block_v + tl.arange(0, FORM.tile.block_v)
     h = chunk * FORM.tile.block_k + tl.arange(0, FORM.tile.block_k)
     rows = operand.x + z * operand.batch_stride + v.to(tl.int64) * operand.vector_stride
-    at = rows[:, None] + h[None, :].to(tl.int64) * operand.k_stride
+    entries = rows[:, None] + h[None, :].to(tl.int64) * operand.k_stride
     # Nobody reads an operand again; what is made of it is read soon.
     if FORM.tile.even:
-        value = tl.load(at, eviction_policy="evict_first")
+        value = tl.load(entries, eviction_policy="evict_first")
     else:
         inside = (v < vectors)[:, None] & (h < k)[None, :]
-        value = tl.load(at, mask=inside, other=0.0, eviction_policy="evict_first")
+        value = tl.load(entries, mask=inside, other=0.0, eviction_policy="evict_first")
     return value, panel, chunk, z, v, h
 
 
@@ -220,22 +238,32 @@ def load_tile(operand, counts, program, k, FORM: tl.constexpr):
 def largest_magnitude(
     magnitude, operand, counts, panel, row, exists, FORM: tl.constexpr
 ):
-    """The largest magnitude of each vector, from all programs that hold a part of
-    it.
+    """Largest magnitude of each vector, over all programs that hold a part of it.
+
+    Magnitudes are bits without a sign, which are ordered as the numbers are. In the
+    stage "magnitudes" it is that of this tile alone.
     """
     _, total, chunks = counts
     magnitudes = operand.workspace + row
     arrivals = operand.workspace + total + panel
+    # An earlier launch has joined the tiles of each vector.
     if FORM.tile.stage == "given":
-        size = tl.load(magnitudes, mask=exists, other=0)
+        largest = tl.load(magnitudes, mask=exists, other=0)
     else:
-        size = tl.max(magnitude, axis=1)
+        largest = tl.max(magnitude, axis=1)
         if FORM.tile.stage != "whole":
-            tl.atomic_max(magnitudes, size, mask=exists, sem="relaxed")
+            # A maximum does not depend on the order of programs; the workspace starts
+            # as zeros.
+            tl.atomic_max(magnitudes, largest, mask=exists, sem="relaxed")
+        # All threads of the program have joined their part before it counts as arrived,
+        # and the count releases that to others. Once all programs of the panel have
+        # arrived the maximum is final, and is read from the cache that all share.
+        # They run at the same time, as there are no more of them than multiprocessors,
+        # so that none waits for one that cannot start.
         if FORM.tile.stage == "together":
             tl.debug_barrier()
-            seen = tl.atomic_add(arrivals, 1, sem="acq_rel") + 1
-            while seen < chunks:
-                seen = tl.atomic_add(arrivals, 0, sem="acquire")
-            size = tl.load(magnitudes, mask=exists, other=0, cache_modifier=".cg")
-    return size
+            arrived = tl.atomic_add(arrivals, 1, sem="acq_rel") + 1
+            while arrived < chunks:
+                arrived = tl.atomic_add(arrivals, 0, sem="acquire")
+            largest = tl.load(magnitudes, mask=exists, other=0, cache_modifier=".cg")
+    return largest

@@ -54,6 +54,7 @@ _LARGEST_TOP = {"fp16": 15, "bf16": 126, "tf32": 126}
 format.
 """
 _INFINITE = tl.constexpr(0x7F800000)
+"""Bits of an infinite float32; those of finite magnitudes lie below."""
 
 
 @dataclass(frozen=True)
@@ -73,9 +74,9 @@ class _Form:
 
 @triton.jit
 def _exponent(magnitude):
-    """Smallest e with |x| < 2**e for finite x given by the bits of its magnitude; 0 for
-    0.
-    """
+    """Smallest e with |x| < 2**e, 0 for x = 0, from the bits of finite |x|."""
+    # Bits of a subnormal number are the integer n of n 2**-149. n 2**-149 < 2**e where
+    # n < 2**(e + 149): 275 is 126 + 149.
     subnormal = (magnitude.to(tl.float32).to(tl.int32, bitcast=True) >> 23) - 275
     e = tl.where(magnitude < 0x800000, subnormal, (magnitude >> 23) - 126)
     return tl.where(magnitude == 0, 0, e)
@@ -83,12 +84,17 @@ def _exponent(magnitude):
 
 @triton.jit
 def _scaled(x, s, ODD: tl.constexpr):
-    """2**s x for -126 <= s <= 252; with ODD, entries that are no FP32 number afterwards
-    are rounded to odd.
+    """2**s x for -126 <= s <= 252.
+
+    With ODD, entries that are no FP32 number afterwards are rounded to odd.
     """
+    # Two powers of two that float32 holds. Only the first one can lose bits, in
+    # subnormal numbers.
     first = tl.minimum(s, 126)
     y = x * power_of_two_single(first)
     if ODD:
+        # Rounding to odd: toward zero, and then the last bit is set where bits were
+        # lost. One step away from zero in the bits is one in the number.
         back = y * power_of_two_single(-first)
         bits = y.to(tl.int32, bitcast=True) - (tl.abs(back) > tl.abs(x)).to(tl.int32)
         y = (bits | (back != x).to(tl.int32)).to(tl.float32, bitcast=True)
@@ -103,12 +109,17 @@ def _rounded(y, FORM: tl.constexpr):
             y = tl.minimum(tl.maximum(y, -65504.0), 65504.0)
         word = y.to(tl.float16)
         if FORM.rounding == "zero":
+            # The conversion rounds to nearest: one step back where that went away from
+            # zero.
             above = tl.abs(word.to(tl.float32)) > tl.abs(y)
             word = (word.to(tl.int16, bitcast=True) - above.to(tl.int16)).to(
                 tl.float16, bitcast=True
             )
         return word.to(tl.float32)
     else:
+        # TF32 keeps 10 of float32's 23 bits of fraction, BF16 7. Adding half of the
+        # last place carries into the kept bits, and into the exponent, where it rounds
+        # up.
         DROP: tl.constexpr = 13 if FORM.kind == "tf32" else 16
         bits = y.to(tl.int32, bitcast=True)
         size = bits
@@ -125,27 +136,28 @@ def _rounded(y, FORM: tl.constexpr):
 
 
 @triton.jit
-def _store_words(y, at, word_stride, inside, FORM: tl.constexpr):
-    """Store the words of y."""
+def _store_words(y, target, word_stride, inside, FORM: tl.constexpr):
+    """Store the words of y, one plane after the other, at `target`."""
     WORDS: tl.constexpr = FORM.num_words
-    rest = y
+    remainder = y
     for p in tl.static_range(WORDS):
-        word = _rounded(rest * 2.0 ** (FORM.low_shift * p), FORM)
-        rest = rest - word * 2.0 ** (-FORM.low_shift * p)
-        stored = word.to(at.dtype.element_ty)
+        # The nearest word, and what it leaves, exactly. The next word is scaled up by
+        # 2**low_shift.
+        word = _rounded(remainder * 2.0 ** (FORM.low_shift * p), FORM)
+        remainder = remainder - word * 2.0 ** (-FORM.low_shift * p)
+        stored = word.to(target.dtype.element_ty)
+        # BF16 words are stored as INT16: the upper half of a float32 has their bits.
         if FORM.kind == "bf16":
             stored = (word.to(tl.int32, bitcast=True) >> 16).to(tl.int16)
         if FORM.tile.even:
-            tl.store(at + p * word_stride, stored)
+            tl.store(target + p * word_stride, stored)
         else:
-            tl.store(at + p * word_stride, stored, mask=inside)
+            tl.store(target + p * word_stride, stored, mask=inside)
 
 
 @triton.jit
-def _least(magnitude):
-    """1 less than the least nonzero magnitude of each vector of a tile, -1 where all
-    are zero.
-    """
+def _smallest_magnitude(magnitude):
+    """Smallest nonzero magnitude of each vector less 1; -1 where all are zero."""
     # Zeros become the largest unsigned number.
     return tl.min((magnitude - 1).to(tl.uint32, bitcast=True), axis=1).to(
         tl.int32, bitcast=True
@@ -153,39 +165,43 @@ def _least(magnitude):
 
 
 @triton.jit
-def _note_loss(least, size, shift, loss, FORM: tl.constexpr):
-    """Raise `loss` to 1 + the bits that the finite vectors of a tile lose; see
-    `words.Words`.
+def _note_loss(smallest, largest, shift, loss, FORM: tl.constexpr):
+    """Raise `loss` to 1 + the bits that the finite vectors of a tile lose.
 
-    Rounding is monotonic, so least entries stay the least.
+    See `words.Words`. Rounding is monotonic, so the smallest entries stay the smallest.
     """
-    some = (least >= 0) & (size < _INFINITE)
-    value = tl.where(some, least + 1, 0).to(tl.float32, bitcast=True)
+    has_entries = (smallest >= 0) & (largest < _INFINITE)
+    value = tl.where(has_entries, smallest + 1, 0).to(tl.float32, bitcast=True)
     if FORM.scaled:
         value = _scaled(value, shift, FORM.kind != "fp16")
+    # A scaled entry counts as 2**-149 at least, whose bits are 1.
     bits = tl.maximum(value.to(tl.int32, bitcast=True), 1)
-    lost = tl.where(some, FORM.safe + 1 - _exponent(bits), 0)
+    lost = tl.where(has_entries, FORM.safe + 1 - _exponent(bits), 0)
+    # A maximum does not depend on the order of programs.
     tl.atomic_max(loss, 1 + tl.maximum(tl.max(lost, axis=0), 0), sem="relaxed")
 
 
 @triton.jit
 def _split_tile(operand, counts, program, k, pitch, top, FORM: tl.constexpr):
-    """One tile of an operand."""
+    """Words of a tile of an operand: block_v vectors times block_k entries along k."""
     vectors, _, _ = counts
     value, panel, chunk, z, v, h = load_tile(operand, counts, program, k, FORM)
     value = value.to(tl.float32)
     exists = v < vectors
     magnitude = value.to(tl.int32, bitcast=True) & 0x7FFFFFFF
     row = z * vectors + v
-    least = _least(magnitude) if FORM.counts else 0
-    size = largest_magnitude(magnitude, operand, counts, panel, row, exists, FORM)
+    smallest = _smallest_magnitude(magnitude) if FORM.counts else 0
+    largest = largest_magnitude(magnitude, operand, counts, panel, row, exists, FORM)
+    # In the stage "magnitudes" the largest magnitude is not known yet, and a second
+    # launch does what follows. Vectors with an Inf or NaN are marked and count as 0.
     if FORM.tile.stage != "magnitudes":
-        finite = size < _INFINITE
-        shift = tl.zeros_like(size)
+        finite = largest < _INFINITE
+        shift = tl.zeros_like(largest)
         if FORM.scaled:
-            shift = tl.where(finite, top - _exponent(size), 0)
+            shift = tl.where(finite, top - _exponent(largest), 0)
         if FORM.counts:
-            _note_loss(least, size, shift, operand.loss, FORM)
+            _note_loss(smallest, largest, shift, operand.loss, FORM)
+        # The first tile of a vector writes its exponent.
         if chunk == 0:
             tl.store(
                 operand.exponents + row,
@@ -195,14 +211,16 @@ def _split_tile(operand, counts, program, k, pitch, top, FORM: tl.constexpr):
         y = tl.where(finite[:, None], value, 0.0)
         if FORM.scaled:
             y = _scaled(y, shift[:, None], FORM.kind != "fp16")
-        to = (
+        # Entries beyond k are zeros up to the pitch, and so are their words. No other
+        # program writes to this tile's part of the planes.
+        target = (
             operand.planes
             + ((z * FORM.num_words * vectors + v) * pitch)[:, None]
             + h[None, :]
         )
         _store_words(
             y,
-            to,
+            target,
             pitch.to(tl.int64) * vectors,
             exists[:, None] & (h < pitch)[None, :],
             FORM,
@@ -211,8 +229,9 @@ def _split_tile(operand, counts, program, k, pitch, top, FORM: tl.constexpr):
 
 @triton.jit
 def losses_in_range(losses, loss_from, loss_to):
-    """Whether the bits that two operands lose together lie in a range; -2 as long as
-    their words are not made.
+    """True if the bits that two operands lose together lie in loss_from .. loss_to - 1.
+
+    The sum is -2 as long as their words are not made.
     """
     loss = tl.load(losses) + tl.load(losses + 1) - 2
     return (loss >= loss_from) & (loss < loss_to)
@@ -238,12 +257,15 @@ def split_kernel(
     LEFT: tl.constexpr,
     RIGHT: tl.constexpr,
 ):
-    """Tiles of the left operand, then of the right one; nothing where the predicate
-    does not hold.
+    """Twin: numerics.words.Splitting.split of entries that are scaled by powers of two.
+
+    A program makes one tile, of the left operand first, then of the right one. Nothing
+    where the predicate does not hold.
     """
     if predicate is not None:  # noqa: SIM102
         if not losses_in_range(predicate, loss_from, loss_to):
             return
+    # The first programs take the left operand, whose compiled code differs.
     program = tl.program_id(0)
     if program < programs:
         _split_tile(
@@ -339,23 +361,24 @@ def split_words(
     k = sides[0].k
     if any(side.k != k for side in sides):
         raise ValueError(f"operands of k = {', '.join(str(side.k) for side in sides)}")
-    like, made, tensors, forms = operands[0][0], [], [], []
+    like = operands[0][0]
+    words = []
+    tensors = []
+    forms = []
     for i, ((x, _), side) in enumerate(zip(operands, sides, strict=True)):
-        own = (
-            replace(splitting, num_words=1)
-            if _one_word(x.dtype, splitting.fmt)
-            else splitting
-        )
+        splitting_of_x = splitting
+        if _one_word(x.dtype, splitting.fmt):
+            splitting_of_x = replace(splitting, num_words=1)
         planes = empty(
-            (side.batch, own.num_words, side.vectors, k_pitch(k)),
+            (side.batch, splitting_of_x.num_words, side.vectors, k_pitch(k)),
             STORED[splitting.fmt.name],
             like,
         )
         exponents = empty((side.batch, side.vectors), torch.int32, like)
-        made.append(Words(planes, exponents, found, k, own))
+        words.append(Words(planes, exponents, found, k, splitting_of_x))
         target = planes.view(torch.int16) if splitting.fmt is BF16 else planes
         tensors.append((x, target, exponents, exponents if found is None else found[i]))
-        forms.append(_form_of(own, top, found is not None, side.tile))
+        forms.append(_form_of(splitting_of_x, top, found is not None, side.tile))
     launch_both(
         _split,
         sides,
@@ -368,14 +391,15 @@ def split_words(
         predicate,
         *losses,
     )
-    return made
+    return words
 
 
 @lru_cache(maxsize=1024)
 def _form_of(
     splitting: Splitting, top: int | None, counts: bool, tile: VectorTile
 ) -> _Form:
-    scaled, name = top is not None, splitting.fmt.name
+    scaled = top is not None
+    name = splitting.fmt.name
     return _Form(
         kind=name,
         num_words=splitting.num_words,
@@ -390,6 +414,6 @@ def _form_of(
 
 
 def _one_word(dtype: torch.dtype, fmt: Format) -> bool:
-    """Whether one word of the format holds every value of the dtype."""
-    own = _FORMAT.get(dtype)
-    return own is fmt or (own is not None and fmt is TF32)
+    """True if one word of the format holds every value of the dtype."""
+    dtype_format = _FORMAT.get(dtype)
+    return dtype_format is fmt or (dtype_format is not None and fmt is TF32)
