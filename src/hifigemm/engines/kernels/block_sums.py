@@ -57,18 +57,19 @@ def _registers(names: str) -> str:
 
 
 def _ptx_of_reduction(
-    s: str, plus_1152: str, inverse: str, minus_p: str, to: str
+    s: str, plus_1152: str, inverse: str, minus_p: str, target: str
 ) -> str:
-    """PTX that puts 1024 plus residue plus 128 of a pair of sums into `to`."""
+    """PTX that puts 1024 plus residue plus 128 of a pair of sums into `target`."""
     return (
         f"fma.rn.f16x2 q, {s}, {inverse}, p1536; add.rn.f16x2 q, q, m1536; "
-        f"fma.rn.f16x2 {to}, q, {minus_p}, {plus_1152};"
+        f"fma.rn.f16x2 {target}, q, {minus_p}, {plus_1152};"
     )
 
 
 def _ptx_of_sums(*, is_right: bool) -> str:
-    """PTX of four sums of four blocks each: outputs $0 .. $3, blocks $4 .. $7, then
-    1 / p in $8 .. and -p in $12 ...
+    """PTX of four sums of four blocks each.
+
+    Outputs are $0 .. $3, blocks $4 .. $7, then 1 / p in $8 .. and -p in $12 ...
     """
     lines = [_registers("x, q, t, s<8>, lo<4>, hi<4>")]
     for i in range(4):
@@ -76,16 +77,26 @@ def _ptx_of_sums(*, is_right: bool) -> str:
         for half, select in _HALVES.items():
             lines.append(f"prmt.b32 {half}{i}, x, 0x64646464, {select};")
             lines.append(f"add.rn.f16x2 {half}{i}, {half}{i}, m1152;")
-    for at, half in zip((0, 4), _HALVES, strict=True):
+    for first_register, half in zip((0, 4), _HALVES, strict=True):
         x, y, z, w = (f"{half}{i}" for i in range(4))
-        to = [f"s{at + i}" for i in range(4)]
+        targets = [f"s{first_register + i}" for i in range(4)]
         if is_right:
-            sums = [("sub", z, x), ("sub", w, to[0]), ("sub", w, z), ("sub", y, to[1])]
+            sums = [
+                ("sub", z, x),
+                ("sub", w, targets[0]),
+                ("sub", w, z),
+                ("sub", y, targets[1]),
+            ]
         else:
-            sums = [("add", z, w), ("sub", to[0], x), ("sub", x, z), ("sub", y, to[1])]
+            sums = [
+                ("add", z, w),
+                ("sub", targets[0], x),
+                ("sub", x, z),
+                ("sub", y, targets[1]),
+            ]
         lines += [
-            f"{verb}.rn.f16x2 {own}, {a}, {b};"
-            for own, (verb, a, b) in zip(to, sums, strict=True)
+            f"{verb}.rn.f16x2 {target}, {a}, {b};"
+            for target, (verb, a, b) in zip(targets, sums, strict=True)
         ]
     for i in range(4):
         for half, s in (("lo0", f"s{i}"), ("hi0", f"s{4 + i}")):
@@ -131,7 +142,7 @@ _CONSTRAINTS = tl.constexpr(",".join(["=r"] * 4 + ["r"] * 12))
 
 @triton.jit
 def _sums(blocks, row, IS_RIGHT: tl.constexpr, PTX: tl.constexpr):
-    """The four sums of four blocks as INT8."""
+    """The four sums of four blocks as INT8, modulo the p of a row of constants."""
     if PTX:
         text: tl.constexpr = _PTX_RIGHT if IS_RIGHT else _PTX_LEFT
         inputs = blocks + (tl.load(row + HALVES), tl.load(row + HALVES + 1))  # noqa: RUF005
@@ -144,6 +155,7 @@ def _sums(blocks, row, IS_RIGHT: tl.constexpr, PTX: tl.constexpr):
             pack=4,
         )
     else:
+        # Sums of up to four residues, |s| <= 512, are exact; each is reduced once.
         x = blocks[0].to(tl.int32)
         y = blocks[1].to(tl.int32)
         z = blocks[2].to(tl.int32)
@@ -164,7 +176,9 @@ def _sums(blocks, row, IS_RIGHT: tl.constexpr, PTX: tl.constexpr):
         )
 
 
-@triton.jit(do_not_specialize=["vectors", "half", "num_planes", "least", "most"])
+@triton.jit(
+    do_not_specialize=["vectors", "half", "num_planes", "lower_limit", "upper_limit"]
+)
 def _block_sums_kernel(
     planes,
     part,
@@ -177,36 +191,43 @@ def _block_sums_kernel(
     half_k,
     num_planes,
     predicate,
-    least,
-    most,
+    lower_limit,
+    upper_limit,
     IS_RIGHT: tl.constexpr,
     PTX: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """A piece of a vector of each of the four sums of a plane; nothing where the
-    predicate does not hold.
+    """Twin: numerics.strassen.block_sums, any representatives.
+
+    A tile is BLOCK entries along k of a vector of each of the four sums of plane l.
+    Nothing where the predicate does not hold.
     """
     if predicate is not None:  # noqa: SIM102
-        if not holds(predicate, least, most):
+        if not holds(predicate, lower_limit, upper_limit):
             return
+    # Programs count the tiles of a vector, the vectors v of a half, then the planes l.
+    # No two write to the same entries.
     pieces = tl.cdiv(half_k, BLOCK)
     index = tl.program_id(0) // pieces
     l = (index // half).to(tl.int64)
     v = (index % half).to(tl.int64)
     h = tl.program_id(0) % pieces * BLOCK + tl.arange(0, BLOCK)
     inside = h < half_k
-    at = planes + l * part + v * pitch + h
+    first_block = planes + l * part + v * pitch + h
+    # The same entries of the four blocks: upper and lower vectors, first and second
+    # half of k. Blocks may be shorter, and count 0 there.
     blocks = ()
     for i in tl.static_range(4):
         has_vector = as_mask(v + i // 2 * half < vectors, h)
-        own = inside & (h + i % 2 * half_k < k) & has_vector
-        block = at + i // 2 * half.to(tl.int64) * pitch + i % 2 * half_k
-        blocks = blocks + (tl.load(block, mask=own, other=0),)  # noqa: RUF005
+        inside_block = inside & (h + i % 2 * half_k < k) & has_vector
+        address = first_block + i // 2 * half.to(tl.int64) * pitch + i % 2 * half_k
+        blocks = blocks + (tl.load(address, mask=inside_block, other=0),)  # noqa: RUF005
     sums = _sums(blocks, constants + l * CONSTANTS, IS_RIGHT, PTX)
+    # All planes of the first sum, then those of the second one, and so on.
     step = num_planes.to(tl.int64) * half * half_k
-    to = out + (l * half + v) * half_k + h
+    target = out + (l * half + v) * half_k + h
     for i in tl.static_range(4):
-        tl.store(to + i * step, sums[i], mask=inside)
+        tl.store(target + i * step, sums[i], mask=inside)
 
 
 _launch = Launch(_block_sums_kernel)
@@ -224,8 +245,9 @@ def block_sums(
     is_right: bool,
     predicate: Predicate | None = None,
 ) -> Any:
-    """numerics.strassen.block_sums of one matrix, with any representatives, on torch's
-    current stream.
+    """Sums modulo p of the blocks of one matrix, as numerics.strassen.block_sums.
+
+    Residues are any representatives; the launch goes to torch's current stream.
 
     Parameters
     ----------
@@ -234,8 +256,9 @@ def block_sums(
     constants : int32 tensor, shape (L, 8)
         `residue_gemm.residue_constants` of the moduli.
     is_right : bool
-    predicate : (int64 tensor of one entry, least, most), optional
-        Decides on the device: nothing is written unless least <= predicate <= most.
+    predicate : (int64 tensor of one entry, lower limit, upper limit), optional
+        Decides on the device: nothing is written unless the entry lies within the
+        limits.
 
     Returns
     -------
@@ -243,22 +266,25 @@ def block_sums(
         The four sums one after the other, all planes of each.
     """
     _, count, vectors, k = planes.shape
+    _, part, pitch, _ = planes.stride()
     half, half_k = halves_of(planes)
     out = empty((1, 4 * count, half, half_k), torch.int8, planes)
+    number, lower_limit, upper_limit = predicate or NO_PREDICATE
     _launch(
         (count * half * -(-half_k // _BLOCK),),
-        *(
-            planes,
-            *planes.stride()[1:3],
-            out,
-            constants,
-            vectors,
-            k,
-            half,
-            half_k,
-            count,
-        ),
-        *(predicate or NO_PREDICATE),
+        planes,
+        part,
+        pitch,
+        out,
+        constants,
+        vectors,
+        k,
+        half,
+        half_k,
+        count,
+        number,
+        lower_limit,
+        upper_limit,
         IS_RIGHT=is_right,
         PTX=planes.is_cuda and torch.version.hip is None,
         BLOCK=_BLOCK,

@@ -83,16 +83,22 @@ def _registers(width: int, parts: int) -> str:
 
 
 @triton.jit
-def _joined(at, others, SET: tl.constexpr, PART: tl.constexpr, PTX: tl.constexpr):
-    """Residues of a quarter of the result: the entry at `at`, one at the first of
-    `others`, and two where `four`.
+def _joined(
+    address, distances, SET: tl.constexpr, PART: tl.constexpr, PTX: tl.constexpr
+):
+    """Twin: numerics.strassen.joined_products.
+
+    Residues of a quarter of the result are those of the sum of the entry at `address`,
+    the one at the first of `distances` from it, and two more where `four`.
     """
-    second, third, fourth, four = others
-    w = tl.load(at)
-    x = tl.load(at + second)
+    second, third, fourth, four = distances
+    # Bytes of the same place in two or four products of halves; the two that are not
+    # asked for count 0.
+    w = tl.load(address)
+    x = tl.load(address + second)
     has_four = as_mask(four, w)
-    y = tl.load(at + third, mask=has_four, other=0)
-    z = tl.load(at + fourth, mask=has_four, other=0)
+    y = tl.load(address + third, mask=has_four, other=0)
+    z = tl.load(address + fourth, mask=has_four, other=0)
     if PTX:
         text: tl.constexpr = SET.joins[PART]
         return tl.inline_asm_elementwise(
@@ -109,10 +115,11 @@ def _joined(at, others, SET: tl.constexpr, PART: tl.constexpr, PTX: tl.constexpr
 
 @triton.jit
 def _group_residues(
-    at, step, others, SET: tl.constexpr, GROUP: tl.constexpr, PTX: tl.constexpr
+    address, step, distances, SET: tl.constexpr, GROUP: tl.constexpr, PTX: tl.constexpr
 ):
-    """Y of a group (see crt_constants) as UINT32, for each component; `others` are for
-    `_joined`, or None.
+    """Y of a group (see crt_constants) as UINT32, for each component.
+
+    `distances` are for `_joined`, or None.
     """
     FIRST: tl.constexpr = SET.starts[GROUP]
     SIZE: tl.constexpr = SET.sizes[GROUP]
@@ -121,12 +128,13 @@ def _group_residues(
     # register.
     parts = ()
     for l in tl.static_range(SIZE):
-        own = at + (FIRST + l) * step
-        if others is None:
-            parts = parts + (tl.load(own),)  # noqa: RUF005
+        product = address + (FIRST + l) * step
+        if distances is None:
+            parts = parts + (tl.load(product),)  # noqa: RUF005
         else:
-            parts = parts + (_joined(own, others, SET, FIRST + l, PTX),)  # noqa: RUF005
+            parts = parts + (_joined(product, distances, SET, FIRST + l, PTX),)  # noqa: RUF005
     ys = ()
+    # In PTX a thread has four columns of each component, whose bytes share a register.
     if PTX:
         code: tl.constexpr = SET.ptx[GROUP]
         constraints: tl.constexpr = _registers(WIDTH, SIZE)
@@ -170,24 +178,27 @@ def _group_residues(
 
 
 @triton.jit
-def _residues(at, step, others, SET: tl.constexpr, PTX: tl.constexpr):
+def _residues(address, step, distances, SET: tl.constexpr, PTX: tl.constexpr):
     """Y of all groups, group by group, the components of each side by side."""
     ys = ()
     for g in tl.static_range(len(SET.sizes)):
-        ys = ys + _group_residues(at, step, others, SET, g, PTX)
+        ys = ys + _group_residues(address, step, distances, SET, g, PTX)
     return ys
 
 
 @triton.jit
-def _integers(found, SET: tl.constexpr, COMPONENT: tl.constexpr):
-    """V by the steps of crt_constants: F - Q, the upper 64 bits of V_T + 2**(T - 1),
-    and the limbs below them.
+def _integers(ys_of_groups, SET: tl.constexpr, COMPONENT: tl.constexpr):
+    """V of one component, by the steps of crt_constants.
+
+    The results are F - Q, the upper 64 bits of V_T + 2**(T - 1), and the limbs below
+    them.
     """
     GROUPS: tl.constexpr = len(SET.sizes)
     WIDTH: tl.constexpr = len(SET.weights)
+    # The numbers of this component, and behind them Q + 2**23.
     ys = ()
     for g in tl.static_range(GROUPS):
-        ys = ys + (found[WIDTH * g + COMPONENT],)  # noqa: RUF005
+        ys = ys + (ys_of_groups[WIDTH * g + COMPONENT],)  # noqa: RUF005
     # Step 2: F = sum_g X_g / P_g, Q = round(F), and F - Q.
     fraction = tl.zeros_like(ys[0]).to(tl.float64)
     for g in tl.static_range(GROUPS):
@@ -221,16 +232,17 @@ def _integers(found, SET: tl.constexpr, COMPONENT: tl.constexpr):
 
 @triton.jit
 def _minus_fraction(word, limbs, LOW_BITS: tl.constexpr, CUT: tl.constexpr):
-    """-V_T 2**-T, rounded to odd at the bit 2**CUT of the word; the limbs below the
-    word count as sticky.
+    """-V_T 2**-T, rounded to odd at the bit 2**CUT of the word.
+
+    The limbs below the word count as lost bits.
     """
     # All that is cut off sets the last bit that stays.
     if LOW_BITS > 52:
         MASK: tl.constexpr = (1 << CUT) - 1
-        rest = word & MASK
+        lost_bits = word & MASK
         for j in tl.static_range(len(limbs)):
-            rest |= limbs[j].to(tl.int64)
-        word |= tl.where(rest != 0, MASK + 1, 0)
+            lost_bits |= limbs[j].to(tl.int64)
+        word |= tl.where(lost_bits != 0, MASK + 1, 0)
         word = (word.to(tl.uint64, bitcast=True) >> CUT << (CUT - 12)).to(
             tl.int64, bitcast=True
         )
@@ -246,9 +258,11 @@ def _minus_fraction(word, limbs, LOW_BITS: tl.constexpr, CUT: tl.constexpr):
 
 
 @triton.jit
-def _component(found, SET: tl.constexpr, COMPONENT: tl.constexpr, CUT: tl.constexpr):
-    """v, its term H, and the integers behind the other one."""
-    fraction, word, limbs = _integers(found, SET, COMPONENT)
+def _component(
+    ys_of_groups, SET: tl.constexpr, COMPONENT: tl.constexpr, CUT: tl.constexpr
+):
+    """v, its term H, and the integers behind the other term."""
+    fraction, word, limbs = _integers(ys_of_groups, SET, COMPONENT)
     minus_low = _minus_fraction(word, limbs, SET.low_bits, CUT)
     # H = round((F - Q) P 2**-T - V_T 2**-T), which is 0 where V has no more than T
     # bits.
@@ -262,20 +276,31 @@ def _component(found, SET: tl.constexpr, COMPONENT: tl.constexpr, CUT: tl.conste
 
 
 @triton.jit
-def _pin(x, PTX: tl.constexpr):
-    """x, past which Triton moves no change of layout: the only one comes right before
-    the store.
+def _pin(value, PTX: tl.constexpr):
+    """The value itself, past which Triton moves no change of layout.
+
+    The only one then comes right before the store.
     """
     if PTX:
-        if x.dtype.primitive_bitwidth == 64:
-            x = tl.inline_asm_elementwise(
-                "mov.b64 $0, $1;", "=l,l", [x], dtype=x.dtype, is_pure=False, pack=1
+        if value.dtype.primitive_bitwidth == 64:
+            value = tl.inline_asm_elementwise(
+                "mov.b64 $0, $1;",
+                "=l,l",
+                [value],
+                dtype=value.dtype,
+                is_pure=False,
+                pack=1,
             )
         else:
-            x = tl.inline_asm_elementwise(
-                "mov.b32 $0, $1;", "=r,r", [x], dtype=x.dtype, is_pure=False, pack=1
+            value = tl.inline_asm_elementwise(
+                "mov.b32 $0, $1;",
+                "=r,r",
+                [value],
+                dtype=value.dtype,
+                is_pure=False,
+                pack=1,
             )
-    return x
+    return value
 
 
 _FREE = [
@@ -288,8 +313,8 @@ _FREE = [
     "beta_bits",
     "left_k",
     "right_k",
-    "least",
-    "most",
+    "lower_limit",
+    "upper_limit",
 ]
 
 
@@ -329,8 +354,8 @@ def crt_kernel(
     half_m,
     half_n,
     predicate,
-    least,
-    most,
+    lower_limit,
+    upper_limit,
     SET: tl.constexpr,
     PTX: tl.constexpr,
     SINGLE: tl.constexpr,
@@ -341,12 +366,21 @@ def crt_kernel(
     TRIANGLE: tl.constexpr,
     HALVES: tl.constexpr,
 ):
-    """Parts of all `rows` of the stack; see `crt`. Nothing where the predicate does not
-    hold.
+    """Twin: numerics.residue_products.crt, then numerics.special.fill_nonfinite and
+    combine.
+
+    A tile is BLOCK columns of a row of the result, and programs, each a warp, walk over
+    the tiles of all `rows` of the stack. Nothing where the predicate does not hold. See
+    `crt` for the arguments.
     """
     if predicate is not None:  # noqa: SIM102
-        if not holds(predicate, least, most):
+        if not holds(predicate, lower_limit, upper_limit):
             return
+    # Bits of the word below 2**CUT are cut off; for float32 they are so many that v is
+    # exact. Rounding to odd asks for two bits more than the result has: for |v| >= 2**3
+    # above a last bit of 2**-52, or |v| >= 2**(CUT - 38) above one of 2**(CUT - 64).
+    # SMALLEST are the upper 32 bits of that bound, less 1. Exponents from
+    # LOWEST_EXPONENT on keep all of v in the normal range.
     WIDTH: tl.constexpr = len(SET.weights)
     CUT: tl.constexpr = max(12, SET.high_bits + 11) if SINGLE else 12
     ODD: tl.constexpr = SET.low_bits > 52 or CUT > 12
@@ -357,39 +391,43 @@ def crt_kernel(
         height = 2 * half_m
         tiles = 2 * tl.cdiv(half_n, BLOCK)
     # A program goes on to tiles that lie apart by the number of programs: a tile is a
-    # part of a row of a matrix `z`.
+    # part of a row of a matrix `z`. Its entries of C are read before it writes to
+    # `out`, which may be C, and no other program touches them.
     for index in range(tl.program_id(0), rows * tiles, tl.num_programs(0)):
         row = index // tiles
         z = (row // height).to(tl.int64)
-        own, part = unfolded(row % height, index - row * tiles, m, 1, BLOCK, TRIANGLE)
+        result_row, part = unfolded(
+            row % height, index - row * tiles, m, 1, BLOCK, TRIANGLE
+        )
         columns = part * BLOCK + tl.arange(0, BLOCK)
         columns_of_products = columns
         inside = columns < n
-        others = None
+        distances = None
+        # Tiles of the folded triangle may lie below the last row: they repeat it.
         if TRIANGLE:
-            own = tl.minimum(own, m - 1)
-        row_of_products = own
+            result_row = tl.minimum(result_row, m - 1)
+        row_of_products = result_row
         # Quarters of the result from products of halves: the rows of both lower and
         # upper ones follow each other.
         if HALVES:
-            is_lower = own % 2
+            is_lower = result_row % 2
             is_right = part * 2 // tiles
-            row_of_products = own // 2
-            own = row_of_products + is_lower * half_m
+            row_of_products = result_row // 2
+            result_row = row_of_products + is_lower * half_m
             columns_of_products -= is_right * (tiles // 2 * BLOCK)
             columns = columns_of_products + is_right * half_n
             inside = (
                 (columns_of_products < half_n)
                 & (columns < n)
-                & as_mask(own < m, columns)
+                & as_mask(result_row < m, columns)
             )
-            own = tl.minimum(own, m - 1)
-            others = _others(
+            result_row = tl.minimum(result_row, m - 1)
+            distances = _distances(
                 is_lower, is_right, len(SET.moduli) * tl.cast(product_part, tl.int64)
             )
         # Scales of the columns, and the smallest and largest of them, by which the
         # whole tile is judged.
-        i = tl.cast(own, tl.int64)
+        row_index = tl.cast(result_row, tl.int64)
         stored = inside if WIDTH == 1 else inside[:, None]
         j = columns.to(tl.int64)
         t = tl.load(
@@ -397,23 +435,26 @@ def crt_kernel(
         )
         largest_t = tl.max(t)
         smallest_t = tl.min(t)
+        # The scalars come as integers, as kernels get floats in FP32 only.
         alpha = alpha_bits.to(tl.int64).to(tl.float64, bitcast=True)
         beta = beta_bits.to(tl.int64).to(tl.float64, bitcast=True)
         # v of all entries of the tile, from the residues of their products.
-        at = (
+        address_of_products = (
             products
             + z * product_batch
             + tl.cast(row_of_products, tl.int64) * product_row
             + columns_of_products
         )
-        found = _residues(at, tl.cast(product_part, tl.int64), others, SET, PTX)
-        first_one = _component(found, SET, 0, CUT)
-        v = first_one[0]
+        ys_of_groups = _residues(
+            address_of_products, tl.cast(product_part, tl.int64), distances, SET, PTX
+        )
+        first_component = _component(ys_of_groups, SET, 0, CUT)
+        v = first_component[0]
 
         # The way of almost every tile: a product with a power of two. It is not taken
         # where that power may leave the normal range, where a row or column holds an
         # Inf or NaN, or where rounding to odd has too few bits.
-        s = tl.load(row_scale + z * row_scale_batch + i)
+        s = tl.load(row_scale + z * row_scale_batch + row_index)
         base = shift + SET.low_bits - s
         exponent = base - t
         special = (
@@ -425,47 +466,55 @@ def crt_kernel(
             special |= _is_small(v, SMALLEST)
         result = v * power_of_two(exponent)
         if WIDTH == 2:
-            second_one = _component(found, SET, 1, CUT)
+            second_component = _component(ys_of_groups, SET, 1, CUT)
             if ODD:
-                special |= _is_small(second_one[0], SMALLEST)
-            result = tl.join(result, second_one[0] * power_of_two(exponent))
+                special |= _is_small(second_component[0], SMALLEST)
+            result = tl.join(result, second_component[0] * power_of_two(exponent))
         # alpha, beta and C, then the result; entries of a special tile are rounded
         # again from whole integers.
-        place = _places(out, z * out_batch + i * out_row, j * out_column, WIDTH)
+        address = _places(
+            out, z * out_batch + row_index * out_row, j * out_column, WIDTH
+        )
         y = tl.zeros_like(result)
         if HAS_C:
-            at_c = _places(c, z * c_batch + i * c_row, j * c_column, WIDTH)
-            y = tl.load(at_c, mask=stored, other=0.0).to(tl.float64)
+            address_of_c = _places(
+                c, z * c_batch + row_index * c_row, j * c_column, WIDTH
+            )
+            y = tl.load(address_of_c, mask=stored, other=0.0).to(tl.float64)
         if not special:
-            _store(place, result, y, alpha, beta, stored, COMBINE, HAS_C, PTX)
+            _store(address, result, y, alpha, beta, stored, COMBINE, HAS_C, PTX)
         else:
-            result = _round_again(first_one, exponent, SET, SINGLE)
+            result = _round_again(first_component, exponent, SET, SINGLE)
             if WIDTH == 2:
                 result = tl.join(
-                    result, _round_again(second_one, exponent, SET, SINGLE)
+                    result, _round_again(second_component, exponent, SET, SINGLE)
                 )
             if FILL:
+                # Entries of a marked row or column come from A and B themselves.
                 marked = (s == NOT_FINITE) | (t == NOT_FINITE)
                 if tl.max(marked.to(tl.int32)) > 0:
-                    own_row = left + WIDTH * (z * left_batch + i * left_row)
-                    own_columns = right + WIDTH * (z * right_batch + j * right_column)
+                    row_entries = left + WIDTH * (z * left_batch + row_index * left_row)
+                    column_entries = right + WIDTH * (
+                        z * right_batch + j * right_column
+                    )
                     filled = nonfinite_product(
-                        own_row, own_columns, k, left_k, right_k, inside, WIDTH
+                        row_entries, column_entries, k, left_k, right_k, inside, WIDTH
                     )
                     result = tl.where(
                         marked if WIDTH == 1 else marked[:, None], filled, result
                     )
-            _store(place, result, y, alpha, beta, stored, COMBINE, HAS_C, PTX)
+            _store(address, result, y, alpha, beta, stored, COMBINE, HAS_C, PTX)
 
 
 @triton.jit
-def _others(is_lower, is_right, step):
-    """Where the products beside P1 are that a quarter of the result takes, one `step`
-    apart, and whether it takes four.
+def _distances(is_lower, is_right, step):
+    """Distances of the products that a quarter takes from P1, and whether it takes
+    four.
 
-    C11 = P1 + P2, C12 = P1 + P6 + P5 + P3, C21 = P1 + P6 + P7 + P4,
-    C22 = P1 + P6 + P7 + P5.
+    Products lie one `step` apart. C11 = P1 + P2, C12 = P1 + P6 + P5 + P3, C21 = P1 + P6
+    + P7 + P4, C22 = P1 + P6 + P7 + P5.
     """
+    # Indices of products are counted from 0: P6 is 5 steps behind P1.
     four = (is_lower | is_right) != 0
     second = tl.where(four, 5, 1)
     third = tl.where(is_lower != 0, 6, 4)
@@ -475,7 +524,9 @@ def _others(is_lower, is_right, step):
 
 @triton.jit
 def _is_small(v, SMALLEST: tl.constexpr):
-    """Whether any 0 < |v| lies below what rounding to odd asks for."""
+    """True if any 0 < |v| lies below what rounding to odd asks for."""
+    # The upper 32 bits without the sign, less 1: zeros become the largest unsigned
+    # number.
     head = ((v.to(tl.int64, bitcast=True) >> 32).to(tl.int32) & 0x7FFFFFFF) - 1
     return tl.min(head.to(tl.uint32, bitcast=True)) < SMALLEST
 
@@ -493,6 +544,7 @@ def _places(x, row, columns, WIDTH: tl.constexpr):
 
 @triton.jit
 def _round_again(component, exponent, SET: tl.constexpr, SINGLE: tl.constexpr):
+    """The component's V 2**(exponent - T) from whole integers, rounded once."""
     return round_integer(
         component[1],
         component[2],
@@ -506,7 +558,7 @@ def _round_again(component, exponent, SET: tl.constexpr, SINGLE: tl.constexpr):
 
 @triton.jit
 def _store(
-    place,
+    address,
     x,
     y,
     alpha,
@@ -517,32 +569,34 @@ def _store(
     PTX: tl.constexpr,
 ):
     """Store x, or alpha x + beta y, rounded to the type of the output."""
-    x = x.to(place.dtype.element_ty)
+    x = x.to(address.dtype.element_ty)
     if COMBINE:
         x = combine(x.to(tl.float64), y, alpha, beta, HAS_C, PTX).to(
-            place.dtype.element_ty
+            address.dtype.element_ty
         )
-    tl.store(place, _pin(x, PTX), mask=inside)
+    tl.store(address, _pin(x, PTX), mask=inside)
 
 
 _launch = Launch(crt_kernel)
 
 
 def _columns(constants: CrtConstants) -> int:
-    """Columns of a program, a warp: 8 a thread up to 28 moduli, else 4; 4 complex
-    ones.
+    """Columns of a tile, which a warp makes.
+
+    A thread has 8 columns up to 28 real moduli, 4 of more or of complex ones.
     """
     return 256 if len(constants.sizes) <= 7 and len(constants.weights) == 1 else 128
 
 
 def _strided(x: Any, batch: int) -> list[Any]:
-    """A tensor (batch or 1, ...) as real numbers, and its strides in entries, 0 along a
-    batch of one.
+    """A tensor (batch or 1, ...) as real numbers, and its strides in entries.
+
+    The stride along a batch of one is 0.
     """
     if x is None:
         return [None, 0, 0, 0]
-    stack, *rest = x.stride()
-    return [real_view(x), stack if x.shape[0] == batch else 0, *rest]
+    stack, *strides = x.stride()
+    return [real_view(x), stack if x.shape[0] == batch else 0, *strides]
 
 
 def crt(
@@ -561,8 +615,9 @@ def crt(
     triangle: bool = False,
     halves: tuple[int, int] | None = None,
 ) -> None:
-    """Write alpha T + beta C to `out`, T = V 2**(shift - s_i - t_j) rounded once, V the
-    integers with these residues.
+    """Write alpha T + beta C to `out`, T the integers with these residues, scaled.
+
+    T = V 2**(shift - s_i - t_j) is rounded once, V the integers.
 
     An exact zero T is +0; a negative value that rounds to zero is -0. alpha = 1 with
     beta = 0 leaves T as it is, any other pair gives what `numerics.epilogue.combine`
@@ -589,8 +644,9 @@ def crt(
         It may be `out` itself; it is not read where beta = 0.
     operands : tensors, shapes (batch or 1, m, k) and (batch or 1, k, n), any strides, or None
         Read for marked vectors only; None where no vector is marked.
-    predicate : (int64 tensor of one entry, least, most), optional
-        As for `residue_gemm`: nothing is written unless least <= predicate <= most.
+    predicate : (int64 tensor of one entry, lower limit, upper limit), optional
+        As for `residue_gemm`: nothing is written unless the entry lies within the
+        limits.
     rarely : bool
         The predicate is expected not to hold: few programs then do all of the work if
         it does. A launch of 262144 idle programs takes 154 us on an H200.
@@ -618,38 +674,69 @@ def crt(
     options = {}
     if halves is not None and ptx and columns == 256:
         options["maxnreg"] = next(
-            most for count, most in _REGISTERS.items() if len(constants.moduli) <= count
+            registers
+            for count, registers in _REGISTERS.items()
+            if len(constants.moduli) <= count
         )
     if rarely:
         programs = min(programs, _RESIDENT * gpu_of(out.device).num_sms)
+    products, product_batch, product_part, product_row = _strided(products, batch)[:4]
+    s, s_batch = _strided(s, batch)[:2]
+    t, t_batch = _strided(t, batch)[:2]
+    has_c = c is not None
+    has_operands = left is not None
+    k = left.shape[2] if has_operands else 0
+    is_single = out.dtype in (torch.float32, torch.complex64)
+    out, out_batch, out_row, out_column = _strided(out, batch)
+    c, c_batch, c_row, c_column = _strided(c, batch)
+    left, left_batch, left_row, left_k = _strided(left, batch)
+    right, right_batch, right_k, right_column = _strided(right, batch)
+    half_m, half_n = halves or (0, 0)
+    number, lower_limit, upper_limit = predicate or NO_PREDICATE
     _launch(
         (programs,),
-        *(
-            *_strided(products, batch)[:4],
-            *_strided(s, batch)[:2],
-            *_strided(t, batch)[:2],
-        ),
-        *(
-            *_strided(out, batch),
-            *_strided(c, batch),
-            *_strided(left, batch),
-            *_strided(right, batch),
-        ),
-        *(shift, float64_bits(alpha), float64_bits(beta)),
-        *(
-            m,
-            n,
-            0 if left is None else left.shape[2],
-            rows,
-            *(halves or (0, 0)),
-            *(predicate or NO_PREDICATE),
-        ),
+        products,
+        product_batch,
+        product_part,
+        product_row,
+        s,
+        s_batch,
+        t,
+        t_batch,
+        out,
+        out_batch,
+        out_row,
+        out_column,
+        c,
+        c_batch,
+        c_row,
+        c_column,
+        left,
+        left_batch,
+        left_row,
+        left_k,
+        right,
+        right_batch,
+        right_k,
+        right_column,
+        shift,
+        float64_bits(alpha),
+        float64_bits(beta),
+        m,
+        n,
+        k,
+        rows,
+        half_m,
+        half_n,
+        number,
+        lower_limit,
+        upper_limit,
         SET=constants,
         PTX=ptx,
-        SINGLE=out.dtype in (torch.float32, torch.complex64),
-        COMBINE=c is not None or alpha != 1.0,
-        HAS_C=c is not None,
-        FILL=left is not None,
+        SINGLE=is_single,
+        COMBINE=has_c or alpha != 1.0,
+        HAS_C=has_c,
+        FILL=has_operands,
         BLOCK=columns,
         TRIANGLE=triangle,
         HALVES=halves is not None,
