@@ -56,7 +56,9 @@ from hifigemm.numerics.residues import ModuliSet
 RATIO_UNIT = 2.0**-16
 """Sums and norms are in units of 2**-15 each, magnitudes of 2**-7."""
 MARGIN = tl.constexpr(1.0 - 2.0**-20)
-_LEAST = tl.constexpr(-(2**31))
+"""1 less what FP32 errs by at most: see above."""
+_SMALLEST = tl.constexpr(-(2**31))
+"""The smallest INT32, at which sums of two components begin."""
 _FINITE = int(np.float64(2.0**100).view(np.int64))
 """Bits of a float64 above all ratios but inf, whose numerators are below it, and which
 FP32 holds.
@@ -68,26 +70,34 @@ def halves(tiles):
     """Left and right halves of tensors."""
     ROWS: tl.constexpr = tiles[0].shape[0]
     COLUMNS: tl.constexpr = tiles[0].shape[1] // 2
-    found = ()
+    parts = ()
     for i in tl.static_range(len(tiles)):
-        found += tl.split(
+        parts += tl.split(
             tl.permute(tl.reshape(tiles[i], [ROWS, 2, COLUMNS]), (0, 2, 1))
         )
-    return found
+    return parts
 
 
 @triton.jit
-def _largest(low, g, s, at_b, total, left):
-    """The largest ratio of a tile in float64; a quarter of the columns at a time, for
-    the sake of the registers.
+def _largest(low, g, s, column_sizes, total, num_columns):
+    """The largest ratio of a tile in float64.
+
+    `num_columns` columns exist, whose sizes begin at `column_sizes`. A quarter of them
+    at a time keeps the registers few.
     """
     COLUMNS: tl.constexpr = low.shape[1] // 4
     parts = halves(halves((low,)))
     best = tl.zeros([low.shape[0]], dtype=tl.float64)
     for i in tl.static_range(4):
         columns = i * COLUMNS + tl.arange(0, COLUMNS)
-        h = tl.load(at_b + columns, mask=columns < left, other=0.0)[None, :]
-        t = tl.load(at_b + total + columns, mask=columns < left, other=0.0)[None, :]
+        h = tl.load(column_sizes + columns, mask=columns < num_columns, other=0.0)[
+            None, :
+        ]
+        t = tl.load(
+            column_sizes + total + columns, mask=columns < num_columns, other=0.0
+        )[None, :]
+        # 0 / 0 counts 0 and a positive number over 0 counts inf; max(low, 1) keeps the
+        # division defined.
         above = g[:, None] * t + h * s[:, None]
         below = tl.maximum(parts[i], 1).to(tl.float64)
         ratio = tl.where(
@@ -105,9 +115,9 @@ def _largest(low, g, s, at_b, total, left):
         "norms_b",
         "total_a",
         "total",
-        "enough",
-        "least",
-        "most",
+        "enough_bits",
+        "lower_limit",
+        "upper_limit",
     ]
 )
 def error_ratio_kernel(
@@ -125,10 +135,10 @@ def error_ratio_kernel(
     norms_b,
     total_a,
     total,
-    enough,
+    enough_bits,
     predicate,
-    least,
-    most,
+    lower_limit,
+    upper_limit,
     WIDTH: tl.constexpr,
     TRIANGLE: tl.constexpr,
     BLOCK_M: tl.constexpr,
@@ -136,18 +146,20 @@ def error_ratio_kernel(
     BLOCK_K: tl.constexpr,
     GROUP: tl.constexpr,
 ):
-    """Raise the bits at `out` to the largest (g_i t_j + h_j s_i) / (|A||B|)_ij of a
-    tile, |A||B| from magnitudes.
+    """Twin: numerics.error_ratio.error_ratio.
 
-    `out` starts as 0 or as the bits of any ratio; a tile without ratios above `enough`
-    may leave it. Nothing where the predicate, which is no entry of `out`, does not
-    hold. FMA contraction must be off. g, s and h, t are norms and sums of magnitudes of
-    rows and columns. Vectors have WIDTH components, `pitch` apart, of which `terms`
-    count, both multiples of BLOCK_K. Planes are pairings of the components: for the
-    second of a matrix, those of the right operand swap.
+    Raise the bits at `out` to the largest (g_i t_j + h_j s_i) / (|A||B|)_ij of a tile
+    of BLOCK_M x BLOCK_N entries, |A||B| from magnitudes. g, s and h, t are norms and
+    sums of magnitudes of rows and columns. `out` starts as 0 or as the bits of any
+    ratio; a tile without ratios above `enough_bits` may leave it. Nothing where the
+    predicate, which is no entry of `out`, does not hold. FMA contraction must be off.
+
+    Vectors have WIDTH components, `pitch` apart, of which `terms` count, both multiples
+    of BLOCK_K. Planes are pairings of the components: for the second of a matrix, those
+    of the right operand swap.
     """
     if predicate is not None:  # noqa: SIM102
-        if not holds(predicate, least, most):
+        if not holds(predicate, lower_limit, upper_limit):
             return
     tiles_m, tiles_n = tiles_of(m, n, BLOCK_M, BLOCK_N, TRIANGLE)
     plane, row, column = place_of(tl.program_id(0), tiles_m, tiles_n, GROUP)
@@ -158,6 +170,8 @@ def error_ratio_kernel(
     column0 = tile_n * BLOCK_N
     columns = column0 + tl.arange(0, BLOCK_N)
     ks = tl.arange(0, BLOCK_K)
+    # Addresses of the first BLOCK_K magnitudes of each row and column; those beyond m
+    # and n are `wrapped`.
     x = (
         left
         + z * left_batch
@@ -172,49 +186,59 @@ def error_ratio_kernel(
     )
     # The sum of two components may exceed 2**31, where the instructions of most GPUs
     # saturate; it begins at -2**31.
-    low = tl.full((BLOCK_M, BLOCK_N), _LEAST if WIDTH == 2 else 0, dtype=tl.int32)
+    low = tl.full((BLOCK_M, BLOCK_N), _SMALLEST if WIDTH == 2 else 0, dtype=tl.int32)
     for i in tl.static_range(WIDTH):
-        own, other = x + i * pitch, y + (i ^ swap) * pitch
+        left_terms = x + i * pitch
+        right_terms = y + (i ^ swap) * pitch
         for start in range(0, terms, BLOCK_K):
             low = tl.dot(
-                tl.load(own + start),
-                tl.trans(tl.load(other + start)),
+                tl.load(left_terms + start),
+                tl.trans(tl.load(right_terms + start)),
                 low,
                 out_dtype=tl.int32,
             )
     if WIDTH == 2:
-        low ^= _LEAST
+        low ^= _SMALLEST
     low = low.to(tl.uint32, bitcast=True)
-    at_a, at_b = sizes + z * norms_a + rows, sizes + total_a + z * norms_b + column0
-    g, s = (
-        tl.load(at_a, mask=rows < m, other=0.0),
-        tl.load(at_a + total, mask=rows < m, other=0.0),
-    )
-    h = tl.load(at_b + columns - column0, mask=columns < n, other=0.0).to(tl.float32)
-    t = tl.load(at_b + total + columns - column0, mask=columns < n, other=0.0).to(
+    # Norms and sums of the tile's rows and columns: 0 beyond m and n, as are ratios.
+    row_sizes = sizes + z * norms_a + rows
+    column_sizes = sizes + total_a + z * norms_b + column0
+    g = tl.load(row_sizes, mask=rows < m, other=0.0)
+    s = tl.load(row_sizes + total, mask=rows < m, other=0.0)
+    h = tl.load(column_sizes + columns - column0, mask=columns < n, other=0.0).to(
         tl.float32
     )
-    known = tl.maximum(tl.load(out, cache_modifier=".cg"), enough).to(
+    t = tl.load(
+        column_sizes + total + columns - column0, mask=columns < n, other=0.0
+    ).to(tl.float32)
+    # The largest ratio that is known by now, read past the L1 cache, which may hold an
+    # old one. Other programs may raise it meanwhile: then the tile is looked at in
+    # vain, never left out wrongly. Bits of positive float64 are ordered as the numbers
+    # are.
+    known_ratio = tl.maximum(tl.load(out, cache_modifier=".cg"), enough_bits).to(
         tl.float64, bitcast=True
     )
-    finite = known < float("inf")
-    known = tl.where(finite, known, 0.0).to(tl.float32) * MARGIN
-    g_32, s_32 = (
-        tl.where(finite, g, 0.0).to(tl.float32),
-        tl.where(finite, s, 0.0).to(tl.float32),
-    )
+    is_finite = known_ratio < float("inf")
+    known_ratio = tl.where(is_finite, known_ratio, 0.0).to(tl.float32) * MARGIN
+    g_32 = tl.where(is_finite, g, 0.0).to(tl.float32)
+    s_32 = tl.where(is_finite, s, 0.0).to(tl.float32)
+    # Is above > known low for any entry? FP32 with the margin of the module says no
+    # only where float64 would. Nothing is larger than inf, where all factors become 0.
     above = tl.fma(g_32[:, None], t[None, :], h[None, :] * s_32[:, None])
-    if tl.max(tl.fma(low.to(tl.float32), -known, above)) > 0.0:
+    if tl.max(tl.fma(low.to(tl.float32), -known_ratio, above)) > 0.0:
+        # A maximum does not depend on the order of programs.
         tl.atomic_max(
             out,
-            _largest(low, g, s, at_b, total, n - column0).to(tl.int64, bitcast=True),
+            _largest(low, g, s, column_sizes, total, n - column0).to(
+                tl.int64, bitcast=True
+            ),
             sem="relaxed",
         )
 
 
 @triton.jit
 def _copy_kernel(number, copy):
-    """A copy of one number."""
+    """A copy of one number; it has no twin."""
     tl.store(copy, tl.load(number))
 
 
@@ -230,14 +254,14 @@ def error_ratio_bits(
     into: torch.Tensor | None = None,
     predicate: Predicate | None = None,
 ) -> Any:
-    """The bits of the error ratio, a float64 in units of RATIO_UNIT, as an int64 tensor
-    of one entry.
+    """The bits of the error ratio, a float64 in units of RATIO_UNIT.
 
     Parameters
     ----------
     terms : int, optional
-        |A||B| is taken from so many terms first, a multiple of 128, so that the ratio comes out larger, or as it is.
-        Where its bits are at most `enough`, the other terms are not read.
+        |A||B| is taken from so many terms first, a multiple of 128, so that the ratio
+        comes out larger, or as it is. Where its bits are at most `enough`, the other
+        terms are not read.
     enough : int
         Bits up to which the ratio need not be known: where its own are no more, what is
         returned are bits of a lower bound of it.
@@ -245,13 +269,13 @@ def error_ratio_bits(
         Holds 0 or the bits of a lower bound of the ratio; the larger of these and the
         ratio afterwards, with the exception of `enough`. Otherwise a new tensor starts
         at 0.
-    predicate : (int64 tensor of one entry, least, most), optional
-        Decides on the device: unless least <= predicate <= most beforehand the tensor
-        stays as it was. It may be `into` itself.
+    predicate : (int64 tensor of one entry, lower limit, upper limit), optional
+        Decides on the device: unless the entry lies within the limits beforehand the
+        tensor stays as it was. It may be `into` itself.
 
     Returns
     -------
-    `into`, or the new tensor
+    `into`, or a new int64 tensor of one entry
     """
     fresh = cleared(4 * ((into is None) + (terms is not None)), sizes.norms).view(
         torch.int64
@@ -268,32 +292,37 @@ def error_ratio_bits(
 
 
 def _apart_from(out: Any, predicate: Predicate | None) -> tuple[Any, int, int]:
-    """The predicate on a copy where it is one on `out`: the warps of a program must all
-    read the same number.
+    """The predicate, on a copy where it is one on `out`.
+
+    The warps of a program must all read the same number, while others write to `out`.
     """
     if predicate is None:
         return NO_PREDICATE
-    number, least, most = predicate
+    number, lower_limit, upper_limit = predicate
     if number is not out:
         return predicate
     copy = empty((1,), torch.int64, out)
     _copy((1,), number, copy, num_warps=1)
-    return copy, least, most
+    return copy, lower_limit, upper_limit
 
 
 def _launch_ratio(
     sizes: Sizes,
     out: torch.Tensor,
     terms: int | None,
-    enough: int,
+    enough_bits: int,
     predicate: tuple[Any, int, int],
 ) -> None:
-    """Raise `out` to the ratio over so many terms or all, unless the predicate does not
-    hold.
+    """Raise `out` to the ratio over so many terms or all.
+
+    Nothing happens where the predicate does not hold.
     """
-    (left, right), width = sizes.magnitudes, sizes.width
-    (batch_a, m, length), (batch_b, n, _) = left.shape, right.shape
-    batch, pitch = max(batch_a, batch_b), length // width
+    left, right = sizes.magnitudes
+    width = sizes.width
+    batch_a, m, length = left.shape
+    batch_b, n, _ = right.shape
+    batch = max(batch_a, batch_b)
+    pitch = length // width
     terms = min(pitch, MAGNITUDE_TERMS, terms or pitch)
     hopper = hopper_module("error_ratio_hopper", left.device)
     kernels = ("triton",) if hopper is None else KERNELS
@@ -301,26 +330,34 @@ def _launch_ratio(
         ProductShape(m, n, width * terms, width * batch), gpu_of(left.device), kernels
     )
     if tile.kernel == "hopper":
-        hopper.launch(sizes, out, terms, tile, enough, predicate)
+        hopper.launch(sizes, out, terms, tile, enough_bits, predicate)
         return
     block = 128 if tile.block_m * tile.block_n >= 128 * 128 else 64
     rows = [x.shape[1] if x.shape[0] == batch > 1 else 0 for x in (left, right)]
     tiles = math.prod(tiles_along(m, n, block, block, triangle=left is right))
+    left_rows, right_rows = rows
+    first_right, total = sizes.places
+    number, lower_limit, upper_limit = predicate
     _ratio(
         (width * batch * tiles,),
-        *(
-            left,
-            right,
-            sizes.norms,
-            out,
-            m,
-            n,
-            pitch,
-            terms,
-            rows[0] * length,
-            rows[1] * length,
-        ),
-        *(*rows, *sizes.places, enough, *predicate),
+        left,
+        right,
+        sizes.norms,
+        out,
+        m,
+        n,
+        pitch,
+        terms,
+        left_rows * length,
+        right_rows * length,
+        left_rows,
+        right_rows,
+        first_right,
+        total,
+        enough_bits,
+        number,
+        lower_limit,
+        upper_limit,
         WIDTH=width,
         TRIANGLE=left is right,
         BLOCK_M=block,

@@ -42,6 +42,7 @@ from hifigemm.engines.kernels.tiles import ProductShape, Tile, gpu_of, grid_size
 
 _BIG = gl.constexpr(2.0**52)
 _BIG_BITS = gl.constexpr(0x4330000000000000)
+"""The bits of 2**52: with n in the bits behind the exponent it is 2**52 + n."""
 
 
 @gluon.jit
@@ -49,28 +50,30 @@ def _halves(tiles):
     """Left and right halves of tensors, which lie in registers of the same threads."""
     ROWS: gl.constexpr = tiles[0].shape[0]
     COLUMNS: gl.constexpr = tiles[0].shape[1] // 2
-    found = ()
+    parts = ()
     for i in gl.static_range(len(tiles)):
-        found += tiles[i].reshape([ROWS, 2, COLUMNS]).permute(0, 2, 1).split()
-    return found
+        parts += tiles[i].reshape([ROWS, 2, COLUMNS]).permute(0, 2, 1).split()
+    return parts
 
 
 @gluon.jit
-def _may_exceed(known, parts, of_rows, of_columns):
-    """Whether a ratio of a tile may be larger than the one that is known; nothing is
-    larger than inf.
+def _may_exceed(known_ratio, parts, of_rows, of_columns):
+    """True if a ratio of a tile may be larger than the one that is known.
+
+    Nothing is larger than inf.
     """
     g, s = of_rows
     ROWS: gl.constexpr = parts[0].shape[0]
     COLUMNS: gl.constexpr = parts[0].shape[1]
     layout: gl.constexpr = parts[0].type.layout
-    finite = known < float("inf")
-    known_32 = gl.where(finite, known, 0.0).to(gl.float32) * MARGIN
+    # Rows' norms and sums in FP32, in the layout of the parts of the sums.
+    is_finite = known_ratio < float("inf")
+    known_32 = gl.where(is_finite, known_ratio, 0.0).to(gl.float32) * MARGIN
     g_32 = gl.convert_layout(
-        gl.where(finite, g, 0.0).to(gl.float32), gl.SliceLayout(1, layout)
+        gl.where(is_finite, g, 0.0).to(gl.float32), gl.SliceLayout(1, layout)
     )[:, None]
     s_32 = gl.convert_layout(
-        gl.where(finite, s, 0.0).to(gl.float32), gl.SliceLayout(1, layout)
+        gl.where(is_finite, s, 0.0).to(gl.float32), gl.SliceLayout(1, layout)
     )[:, None]
     excess = gl.full([ROWS, COLUMNS], 0.0, gl.float32, layout)
     for i in gl.static_range(len(parts)):
@@ -84,6 +87,7 @@ def _may_exceed(known, parts, of_rows, of_columns):
             .slice(i * COLUMNS, COLUMNS)
             .load(gl.SliceLayout(0, layout))[None, :]
         )
+        # Is above > known low for any entry? error_ratio.py explains the margin.
         above = gl.fma(g_32, t, h * s_32)
         low = parts[i].to(gl.uint32, bitcast=True).to(gl.float32)
         excess = gl.maximum(excess, gl.fma(low, -known_32, above))
@@ -93,6 +97,7 @@ def _may_exceed(known, parts, of_rows, of_columns):
 @gluon.jit
 def _quotient(x, low):
     """x / low in float64, rounded to nearest, for 0 < low < 2**32; see the module."""
+    # A float64 of an integer below 2**52, which lies in the low bits of 2**52.
     divisor = (low.to(gl.int64) | _BIG_BITS).to(gl.float64, bitcast=True) - _BIG
     # Some 19 bits; the cube of the error is below 2**-50.
     inverse = gl.inline_asm_elementwise(
@@ -103,6 +108,7 @@ def _quotient(x, low):
         is_pure=True,
         pack=1,
     )
+    # y (1 + e + e**2) with e = 1 - d y, which cubes the error of y.
     error = gl.fma(-divisor, inverse, 1.0)
     inverse = gl.fma(inverse, gl.fma(error, error, error), inverse)
     quotient = x * inverse
@@ -110,9 +116,10 @@ def _quotient(x, low):
 
 
 @gluon.jit
-def _largest(parts, of_rows, at, total, left):
-    """The largest ratio of a tile in float64; sizes of its `left` columns begin at
-    `at`.
+def _largest(parts, of_rows, column_sizes, total, num_columns):
+    """The largest ratio of a tile in float64.
+
+    `num_columns` columns exist, whose sizes begin at `column_sizes`.
     """
     g, s = of_rows
     ROWS: gl.constexpr = parts[0].shape[0]
@@ -126,8 +133,13 @@ def _largest(parts, of_rows, at, total, left):
     # take turns in its place.
     for i in range(COUNT):
         columns = i * COLUMNS + gl.arange(0, COLUMNS, gl.SliceLayout(0, layout))
-        h = gl.load(at + columns, mask=columns < left, other=0.0)[None, :]
-        t = gl.load(at + total + columns, mask=columns < left, other=0.0)[None, :]
+        h = gl.load(column_sizes + columns, mask=columns < num_columns, other=0.0)[
+            None, :
+        ]
+        t = gl.load(
+            column_sizes + total + columns, mask=columns < num_columns, other=0.0
+        )[None, :]
+        # 0 / 0 counts 0 and a positive number over 0 counts inf.
         above = g * t + h * s
         low = parts[0].to(gl.uint32, bitcast=True)
         parts = parts[1:] + parts[:1]
@@ -155,7 +167,7 @@ def _compare(
     tiles_n,
     steps,
     total_planes,
-    enough,
+    enough_bits,
     WIDTH: gl.constexpr,
     TRIANGLE: gl.constexpr,
     STAGES: gl.constexpr,
@@ -163,7 +175,7 @@ def _compare(
     BLOCK_N: gl.constexpr,
     GROUP: gl.constexpr,
 ):
-    """Multiply half of the rows of each tile and raise what is known where a ratio is
+    """Multiply half of the rows of each tile and raise the known ratio where one is
     larger.
     """
     ROWS: gl.constexpr = BLOCK_M // 2
@@ -185,25 +197,33 @@ def _compare(
             + gl.arange(0, ROWS, gl.SliceLayout(1, layout))
         )
         columns = tile_n * BLOCK_N + gl.arange(0, BLOCK_N, flat)
-        at_a, at_b = sizes + z * norms_a, sizes + total_a + z * norms_b
-        # Asked for early: they arrive while the tile is multiplied. What is known may
-        # be known too late, not wrongly.
-        g = gl.load(at_a + rows, mask=rows < m, other=0.0)
-        s = gl.load(at_a + total + rows, mask=rows < m, other=0.0)
-        h = gl.load(at_b + columns, mask=columns < n, other=0.0)
-        t = gl.load(at_b + total + columns, mask=columns < n, other=0.0)
-        known = gl.maximum(gl.load(out, cache_modifier=".cg"), enough).to(
+        row_sizes = sizes + z * norms_a
+        column_sizes = sizes + total_a + z * norms_b
+        # Asked for early: they arrive while the tile is multiplied. A ratio that is
+        # raised meanwhile is not seen: the tile may then be looked at in vain.
+        g = gl.load(row_sizes + rows, mask=rows < m, other=0.0)
+        s = gl.load(row_sizes + total + rows, mask=rows < m, other=0.0)
+        h = gl.load(column_sizes + columns, mask=columns < n, other=0.0)
+        t = gl.load(column_sizes + total + columns, mask=columns < n, other=0.0)
+        known_ratio = gl.maximum(gl.load(out, cache_modifier=".cg"), enough_bits).to(
             gl.float64, bitcast=True
         )
         sums, count = multiply(ring, count, steps, HALF, BLOCK_N, STAGES, layout)
+        # Columns' norms and sums go through shared memory, from which each part loads
+        # its own in the layout of the sums. The area belongs to this consumer alone.
         of_columns[0].store(h.to(gl.float32))
         of_columns[1].store(t.to(gl.float32))
+        # Eighths of the columns, which take turns in float64.
         parts = _halves(_halves(_halves((sums,))))
-        if _may_exceed(known, parts, (g, s), of_columns):
-            found = _largest(
-                parts, (g, s), at_b + tile_n * BLOCK_N, total, n - tile_n * BLOCK_N
+        if _may_exceed(known_ratio, parts, (g, s), of_columns):
+            largest = _largest(
+                parts,
+                (g, s),
+                column_sizes + tile_n * BLOCK_N,
+                total,
+                n - tile_n * BLOCK_N,
             )
-            gl.atomic_max(out, found.to(gl.int64, bitcast=True), sem="relaxed")
+            gl.atomic_max(out, largest.to(gl.int64, bitcast=True), sem="relaxed")
 
 
 _RUN_TIME = [
@@ -218,10 +238,10 @@ _RUN_TIME = [
     "left_batch",
     "right_batch",
 ]
-_RUN_TIME += ["component", "enough"]
+_RUN_TIME += ["component", "enough_bits"]
 
 
-@gluon.jit(do_not_specialize=[*_RUN_TIME, "least", "most"])
+@gluon.jit(do_not_specialize=[*_RUN_TIME, "lower_limit", "upper_limit"])
 def _ratio_kernel(
     left,
     right,
@@ -239,10 +259,10 @@ def _ratio_kernel(
     left_batch,
     right_batch,
     component,
-    enough,
+    enough_bits,
     predicate,
-    least,
-    most,
+    lower_limit,
+    upper_limit,
     WIDTH: gl.constexpr,
     TRIANGLE: gl.constexpr,
     STAGES: gl.constexpr,
@@ -251,19 +271,23 @@ def _ratio_kernel(
     BLOCK_K: gl.constexpr,
     GROUP: gl.constexpr,
 ):
-    """error_ratio.error_ratio_kernel; planes are pairings of the components of a
-    matrix, batches count in rows.
+    """Twin: numerics.error_ratio.error_ratio.
 
+    It does what error_ratio.error_ratio_kernel does, half of the rows of a tile in each
+    consumer. Planes are pairings of the components of a matrix, batches count in rows.
     Nothing where the predicate does not hold.
     """
     ring = allocate(left, right, STAGES, BLOCK_M, BLOCK_N, BLOCK_K)
+    # Norms and sums of the columns of a tile, for each consumer.
     columns_32 = gl.allocate_shared_memory(
         gl.float32, [4, BLOCK_N], gl.SwizzledSharedLayout(1, 1, 1, [0])
     )
     tiles_m, tiles_n = tiles_of(m, n, BLOCK_M, BLOCK_N, TRIANGLE)
-    total_planes = planes_behind(predicate, least, most, total_planes)
+    total_planes = planes_behind(predicate, lower_limit, upper_limit, total_planes)
     UPPER: gl.constexpr = 0
     LOWER: gl.constexpr = 1
+    # Two warpgroups of four warps that multiply, and a warp that fills the ring. All
+    # three walk over the same tiles in the same order.
     gl.warp_specialize(
         [
             (
@@ -284,7 +308,7 @@ def _ratio_kernel(
                     tiles_n,
                     steps,
                     total_planes,
-                    enough,
+                    enough_bits,
                     WIDTH,
                     TRIANGLE,
                     STAGES,
@@ -311,7 +335,7 @@ def _ratio_kernel(
                     tiles_n,
                     steps,
                     total_planes,
-                    enough,
+                    enough_bits,
                     WIDTH,
                     TRIANGLE,
                     STAGES,
@@ -361,35 +385,50 @@ def launch(
     out: torch.Tensor,
     terms: int,
     tile: Tile,
-    enough: int,
+    enough_bits: int,
     predicate: tuple[Any, int, int],
 ) -> None:
-    """The launch of `error_ratio.error_ratio_bits`: `terms` of each component, a
-    multiple of 128.
+    """Make the launch of `error_ratio.error_ratio_bits`.
+
+    `terms` of each component count, a multiple of 128.
     """
-    (left, right), width = sizes.magnitudes, sizes.width
-    (batch_a, m, pitch), (batch_b, n, _) = left.shape, right.shape
-    batch, planes = max(batch_a, batch_b), max(batch_a, batch_b) * width
+    left, right = sizes.magnitudes
+    width = sizes.width
+    batch_a, m, pitch = left.shape
+    batch_b, n, _ = right.shape
+    batch = max(batch_a, batch_b)
+    planes = batch * width
     rows = [x.shape[1] if x.shape[0] == batch > 1 else 0 for x in (left, right)]
-    maps = [
+    left_rows, right_rows = rows
+    left_map, right_map, quarter_map = (
         tensor_map(x, x.shape[0] * x.shape[1], pitch, pitch, box)
         for x, box in zip((left, right, right), boxes_of(tile), strict=True)
-    ]
+    )
+    first_right, total = sizes.places
+    number, lower_limit, upper_limit = predicate
+    shape = ProductShape(m, n, width * terms, planes)
     _ratio(
-        (
-            grid_size(
-                tile, ProductShape(m, n, width * terms, planes), gpu_of(left.device)
-            ),
-        ),
-        *(*maps, sizes.norms, out, m, n, *rows, *sizes.places),
-        *(
-            width * terms // tile.block_k,
-            planes,
-            *rows,
-            pitch // width,
-            enough,
-            *predicate,
-        ),
+        (grid_size(tile, shape, gpu_of(left.device)),),
+        left_map,
+        right_map,
+        quarter_map,
+        sizes.norms,
+        out,
+        m,
+        n,
+        left_rows,
+        right_rows,
+        first_right,
+        total,
+        width * terms // tile.block_k,
+        planes,
+        left_rows,
+        right_rows,
+        pitch // width,
+        enough_bits,
+        number,
+        lower_limit,
+        upper_limit,
         **options_of(tile),
         WIDTH=width,
         TRIANGLE=left is right,
