@@ -19,7 +19,7 @@ import struct
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache, lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -158,6 +158,19 @@ def tensor_map(
 def map_at(address: int, shape: tuple[Any, ...]) -> TensorMap:
     """The tensor map of an address; equal calls share one."""
     return TensorMap(address, shape)
+
+
+class Strided(NamedTuple):
+    """A stack of matrices as an argument of a kernel.
+
+    Triton specialises the strides of a record. A kernel that is compiled once for all
+    strides takes them one by one instead.
+    """
+
+    entries: Any  # tensor or buffer, or None
+    batch: int
+    row: int
+    column: int
 
 
 def float64_bits(x: float) -> int:

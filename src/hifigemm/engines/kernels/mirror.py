@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from hifigemm.engines.kernels.common import tiles_of, unfolded
-from hifigemm.engines.kernels.launch import Launch, real_view
+from hifigemm.engines.kernels.launch import Launch, Strided, real_view
 from hifigemm.engines.kernels.tiles import tiles_along
 
 _BLOCK = 64
@@ -22,9 +22,6 @@ _BLOCK = 64
 @triton.jit
 def _mirror_kernel(
     x,
-    x_batch,
-    x_row,
-    x_column,
     n,
     WIDTH: tl.constexpr,
     CONJUGATE: tl.constexpr,
@@ -46,8 +43,12 @@ def _mirror_kernel(
     # axes of the transposed one, in the order (j, i) of the loaded entries.
     i = tile_m.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     j = tile_n.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    below = x + WIDTH * (z * x_batch + i[:, None] * x_row + j[None, :] * x_column)
-    above = x + WIDTH * (z * x_batch + j[:, None] * x_row + i[None, :] * x_column)
+    below = x.entries + WIDTH * (
+        z * x.batch + i[:, None] * x.row + j[None, :] * x.column
+    )
+    above = x.entries + WIDTH * (
+        z * x.batch + j[:, None] * x.row + i[None, :] * x.column
+    )
     # Entries strictly below the diagonal alone go to the other side. A program writes
     # to the mirror image of its tile, which no other program reads or writes: they may
     # run in any order.
@@ -84,14 +85,10 @@ def mirror(x: Any, conjugate: bool) -> None:
     if x.numel() == 0:
         return
     batch, n, _ = x.shape
-    batch_stride, row_stride, column_stride = x.stride()
     tiles = math.prod(tiles_along(n, n, _BLOCK, _BLOCK, triangle=True))
     _launch(
         (batch * tiles,),
-        real_view(x),
-        batch_stride,
-        row_stride,
-        column_stride,
+        Strided(real_view(x), *x.stride()),
         n,
         WIDTH=2 if x.is_complex() else 1,
         CONJUGATE=conjugate and x.is_complex(),
