@@ -45,10 +45,12 @@ PRODUCER_REGISTERS = gl.constexpr(40)
 
 
 @gluon.jit
-def planes_behind(predicate, least, most, total_planes):
-    """How many planes are made: none where the predicate does not hold."""
+def planes_behind(predicate, lower_limit, upper_limit, total_planes):
+    """The number of planes to make: none where the predicate does not hold."""
     if predicate is not None:
-        total_planes = gl.where(holds(predicate, least, most), total_planes, 0)
+        total_planes = gl.where(
+            holds(predicate, lower_limit, upper_limit), total_planes, 0
+        )
     return total_planes
 
 
@@ -61,8 +63,9 @@ def allocate(
     BLOCK_N: gl.constexpr,
     BLOCK_K: gl.constexpr,
 ):
-    """The ring: stages of the left operand (upper half, lower half) and of the right
-    one; full and empty barriers.
+    """The ring in shared memory: left stages, right stages, full and empty barriers.
+
+    A stage of the left operand is an upper and a lower half of its rows.
     """
     left_ring = gl.allocate_shared_memory(
         gl.int8, [STAGES * 2, BLOCK_M // 2, BLOCK_K], left.layout
@@ -82,17 +85,21 @@ def allocate(
 
 @gluon.jit
 def steps_of(l, lengths):
-    """Steps of k of part l, from those of part 0, how many each part has less than the
-    one before, and the most.
+    """Steps of k of part l of a plane.
+
+    `lengths` are the steps of part 0, how many each part has less than the one before,
+    and the largest number of steps.
     """
-    first, less, most = lengths
-    return gl.minimum(first - l * less, most)
+    first, decrease, limit = lengths
+    return gl.minimum(first - l * decrease, limit)
 
 
 @gluon.jit
 def tile_of_turn(index, total, UNEVEN: gl.constexpr):
-    """The tile of a program's turn; where tiles grow shorter, every other round before
-    the last one goes backwards.
+    """The tile of a program's turn.
+
+    Where tiles grow shorter, every other round before the last one goes backwards, so
+    that programs have about the same work.
     """
     if UNEVEN:
         programs = gl.num_programs(0)
@@ -117,8 +124,9 @@ def _fill(
     WIDTH: gl.constexpr,
     STAGES: gl.constexpr,
 ):
-    """Bring the vectors of a tile, all of the left operand and the first COLUMNS of the
-    right one, into the ring.
+    """Bring the vectors of a tile into the ring; the stages that were used until then.
+
+    These are all vectors of the left operand, and the first COLUMNS of the right one.
     """
     left_ring, right_ring, full, empty = ring
     HALF: gl.constexpr = left_ring.shape[1]
@@ -134,20 +142,21 @@ def _fill(
         # included.
         ready = full.index(stage)
         mbarrier.expect(ready, (2 * HALF + COLUMNS) * BLOCK_K)
-        at = step * BLOCK_K
-        right_at = at + part * component
+        left_k = step * BLOCK_K
+        right_k = left_k + part * component
         # Components of complex vectors: re first, then im; for part 1 those on the
         # right in the other order.
         if WIDTH == 2:
             second = (step >= steps // 2).to(gl.int32)
-            at = (step - second * (steps // 2)) * BLOCK_K
-            right_at = at + (second ^ part) * component
-            at += second * component
-        tma_load(left, [row, at], ready, left_ring.index(stage * 2))
-        tma_load(left, [row + HALF, at], ready, left_ring.index(stage * 2 + 1))
+            left_k = (step - second * (steps // 2)) * BLOCK_K
+            right_k = left_k + (second ^ part) * component
+            left_k += second * component
+        # A copy counts its bytes at the barrier once they lie in shared memory.
+        tma_load(left, [row, left_k], ready, left_ring.index(stage * 2))
+        tma_load(left, [row + HALF, left_k], ready, left_ring.index(stage * 2 + 1))
         for i in gl.static_range(COUNT):
             slot = right_ring.index(stage).slice(i * BOX, BOX)
-            tma_load(right, [column + i * BOX, right_at], ready, slot)
+            tma_load(right, [column + i * BOX, right_k], ready, slot)
         count += 1
     return count
 
@@ -187,6 +196,8 @@ def produce(
     """
     count = 0
     total = tiles_m * tiles_n * total_planes
+    # The tiles of this program in the order of its consumers; `count` numbers the
+    # stages of all of them.
     for index in range(gl.program_id(0), total, gl.num_programs(0)):
         plane, tile_m, tile_n = place_of(
             tile_of_turn(index, total, UNEVEN), tiles_m, tiles_n, GROUP
@@ -256,8 +267,9 @@ def multiply(
     STAGES: gl.constexpr,
     layout: gl.constexpr,
 ):
-    """INT32 sums of half of the rows and the first columns of the next tile, and the
-    stages used until then.
+    """INT32 sums of half of the rows and the first columns of the next tile.
+
+    The second result counts the stages that were used until then.
     """
     left_ring, right_ring, full, empty = ring
     ROWS: gl.constexpr = left_ring.shape[1]
@@ -277,16 +289,19 @@ def multiply(
     for _ in range(1, steps):
         stage = count % STAGES
         mbarrier.wait(full.index(stage), (count // STAGES) & 1)
+        # The products of this stage are issued while those of the one before may still
+        # run.
         columns = right_ring.index(stage).slice(0, COLUMNS).permute((1, 0))
         token = warpgroup_mma(
             left_ring.index(stage * 2 + HALF), columns, sums, is_async=True
         )
         # All but the newest of the products are done: the stage before this one is no
-        # longer read.
+        # longer read, and the producer may fill it again.
         sums = warpgroup_mma_wait(1, deps=(token,))
         mbarrier.arrive(empty.index(previous), count=1)
         previous = stage
         count += 1
+    # The last products of the tile, and their stage.
     sums = warpgroup_mma_wait(0, deps=(sums,))
     mbarrier.arrive(empty.index(previous), count=1)
     return sums, count
@@ -294,7 +309,10 @@ def multiply(
 
 @gluon.jit
 def skip(ring, count, steps, STAGES: gl.constexpr):
-    """Release the stages of the next tile."""
+    """Release the stages of the next tile, of which this consumer has no rows.
+
+    The producer waits for both consumers, and fills the stages for the other one.
+    """
     _, _, full, empty = ring
     for _ in range(steps):
         stage = count % STAGES
@@ -305,17 +323,17 @@ def skip(ring, count, steps, STAGES: gl.constexpr):
 
 
 def options_of(tile: Tile) -> dict[str, int]:
-    """The constexpr arguments and the option of the compiler that go with a tile."""
+    """The constexpr arguments and the compiler's option that go with a tile."""
     blocks = {"BLOCK_M": tile.block_m, "BLOCK_N": tile.block_n, "BLOCK_K": tile.block_k}
     return {"STAGES": tile.stages, **blocks, "GROUP": tile.group, "num_warps": 4}
 
 
 def boxes_of(tile: Tile) -> tuple[tuple[int, int], ...]:
-    """What TMA moves at a time: of the left operand, of the right one, and of the right
-    one at the edge.
+    """What TMA moves at a time, as three boxes of (vectors, entries along k).
 
-    Half of the rows goes to each consumer; columns come in tiles or, at the edge, in
-    quarters of one.
+    They are for the left operand, the right one, and the right one at the edge. Half of
+    the rows goes to each consumer; columns come in tiles or, at the edge, in quarters
+    of one.
     """
     return tuple(
         (vectors, tile.block_k)

@@ -25,7 +25,7 @@ from __future__ import annotations
 import math
 import struct
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -94,8 +94,9 @@ def constants_of(p: int) -> tuple[int, ...]:
 
 @cache
 def residue_constants(moduli: tuple[int, ...], device: torch.device) -> torch.Tensor:
-    """What the kernels need to reduce modulo the moduli: int32, shape (len(moduli), 8),
-    kept for each device.
+    """What kernels need to reduce modulo the moduli: int32, shape (len(moduli), 8).
+
+    The tensor is kept for each device.
     """
     rows = torch.tensor([constants_of(p) for p in moduli], dtype=torch.int32)
     return uploaded(rows, device).view(-1, CONSTANTS.value)
@@ -103,22 +104,27 @@ def residue_constants(moduli: tuple[int, ...], device: torch.device) -> torch.Te
 
 @triton.jit
 def reduce_portable(s, row):
-    """Residues of int32 s, |t| < 2**23 in the notation of the module; FMA contraction
-    of t / p + c is harmless.
+    """Twin: numerics.residues.reduce_centred, up to the representative.
+
+    |t| < 2**23 in the notation of the module; FMA contraction of t / p + c is harmless.
     """
+    # The constants of the modulus, in the order of `CONSTANTS`.
     inverse = tl.load(row + 2).to(tl.float32, bitcast=True)
     p = -tl.load(row + 4)
     # s = h 2**16 + l with -2**15 <= l < 2**15.
     low = (s << 16) >> 16
     t = ((s - low) >> 16) * tl.load(row + 5) + low
+    # The sum with 1.5 2**23 rounds the quotient to an integer. What it leaves of t fits
+    # INT8; tests try all t.
     q = (t.to(tl.float32) * inverse + ROUND_SINGLE) - ROUND_SINGLE
     return (t - q.to(tl.int32) * p).to(tl.int8)
 
 
 @triton.jit
 def reduce_ptx(s, row):
-    """Residues of int32 s in the low bytes of int32, in four instructions; see the
-    module.
+    """Residues of int32 s in the low bytes of int32, in four instructions.
+
+    They are those of `reduce_portable` modulo p; see the module.
     """
     return tl.inline_asm_elementwise(
         _REDUCE_PTX,
@@ -152,11 +158,11 @@ def wrapped(index, count):
 @triton.jit
 def _entries(vectors, ks, step, k, EVEN_K: tl.constexpr):
     """Entries `ks` of vectors, `step` apart in memory; zeros from k on."""
-    at = vectors[:, None] + ks[None, :].to(tl.int64) * step
+    address = vectors[:, None] + ks[None, :].to(tl.int64) * step
     if EVEN_K:
-        return tl.load(at)
+        return tl.load(address)
     else:
-        return tl.load(at, mask=ks[None, :] < k, other=0)
+        return tl.load(address, mask=ks[None, :] < k, other=0)
 
 
 @triton.jit(
@@ -167,9 +173,9 @@ def _entries(vectors, ks, step, k, EVEN_K: tl.constexpr):
         "total_planes",
         "num_planes",
         "less_k",
-        "most_k",
-        "least",
-        "most",
+        "max_k",
+        "lower_limit",
+        "upper_limit",
     ]
 )
 def _product_kernel(
@@ -184,22 +190,14 @@ def _product_kernel(
     n_stored,
     total_planes,
     num_planes,
-    left_batch,
-    left_part,
-    left_row,
-    left_k,
-    right_batch,
-    right_part,
-    right_row,
-    right_k,
-    out_batch,
-    out_part,
-    out_row,
+    left_strides,
+    right_strides,
+    out_strides,
     less_k,
-    most_k,
+    max_k,
     predicate,
-    least,
-    most,
+    lower_limit,
+    upper_limit,
     REDUCE: tl.constexpr,
     PTX: tl.constexpr,
     ADD: tl.constexpr,
@@ -210,17 +208,20 @@ def _product_kernel(
     GROUP: tl.constexpr,
     TRIANGLE: tl.constexpr,
 ):
-    """out[z, l] = left[z, l] right[z, l].T, reduced or not; programs walk over the
-    tiles of all planes (z, l).
+    """Twin: numerics.residue_products.residue_gemm, any representatives.
 
-    Sums that are not reduced take `less_k` entries less for part l than for part l - 1,
-    and at most `most_k`. Rows beyond m and n are `wrapped`, so that only the edge of k
-    is masked. Nothing where the predicate does not hold.
+    out[z, l] = left[z, l] right[z, l].T, reduced or not. A tile has BLOCK_M x BLOCK_N
+    entries of a plane (z, l), and programs walk over the tiles of all planes. Sums that
+    are not reduced take `less_k` entries less for part l than for part l - 1, and at
+    most `max_k`. Rows beyond m and n are `wrapped`, so that only the edge of k is
+    masked. Nothing where the predicate does not hold.
     """
     if predicate is not None:  # noqa: SIM102
-        if not holds(predicate, least, most):
+        if not holds(predicate, lower_limit, upper_limit):
             return
     tiles_m, tiles_n = tiles_of(m, n, BLOCK_M, BLOCK_N, TRIANGLE)
+    # A program goes on to tiles that lie apart by the number of programs. No two write
+    # to the same entries.
     for index in range(
         tl.program_id(0), tiles_m * tiles_n * total_planes, tl.num_programs(0)
     ):
@@ -230,29 +231,43 @@ def _product_kernel(
         column0 = tile_n * BLOCK_N
         z = (plane // num_planes).to(tl.int64)
         l = (plane % num_planes).to(tl.int64)
+        # Vectors of both operands, with k innermost, and the addresses of their first
+        # entries.
         rows = row0 + tl.arange(0, BLOCK_M)
         columns = column0 + tl.arange(0, BLOCK_N)
         ks = tl.arange(0, BLOCK_K)
-        left_rows = left + z * left_batch + l * left_part + wrapped(rows, m) * left_row
-        right_rows = (
-            right + z * right_batch + l * right_part + wrapped(columns, n) * right_row
+        left_rows = (
+            left
+            + z * left_strides.batch
+            + l * left_strides.part
+            + wrapped(rows, m) * left_strides.row
         )
+        right_rows = (
+            right
+            + z * right_strides.batch
+            + l * right_strides.part
+            + wrapped(columns, n) * right_strides.row
+        )
+        # INT32 sums, exact in any order: see `K_BLOCK`.
         sums = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.int32)
         length = k
         if not REDUCE:
-            length = tl.minimum(k - (plane % num_planes) * less_k, most_k)
+            # Diagonals of slices grow shorter from part to part.
+            length = tl.minimum(k - (plane % num_planes) * less_k, max_k)
         for start in range(0, length, BLOCK_K):
-            x = _entries(left_rows, start + ks, left_k, k, EVEN_K)
-            y = _entries(right_rows, start + ks, right_k, k, EVEN_K)
+            x = _entries(left_rows, start + ks, left_strides.k, k, EVEN_K)
+            y = _entries(right_rows, start + ks, right_strides.k, k, EVEN_K)
             sums = tl.dot(x, tl.trans(y), sums, out_dtype=tl.int32)
+        # `out` may be larger than the product; what lies beyond m and n means nothing.
         target = (
             out
-            + z * out_batch
-            + l * out_part
-            + rows[:, None].to(tl.int64) * out_row
+            + z * out_strides.batch
+            + l * out_strides.part
+            + rows[:, None].to(tl.int64) * out_strides.row
             + columns[None, :]
         )
         stored = (rows[:, None] < m_stored) & (columns[None, :] < n_stored)
+        # Residues of earlier blocks of k, |r| <= 128.
         if ADD:
             sums += tl.load(target, mask=stored, other=0).to(tl.int32)
         if REDUCE:
@@ -275,10 +290,27 @@ def _product_kernel(
 _product = Launch(_product_kernel)
 
 
-def _strides(x: torch.Tensor) -> tuple[int, ...]:
-    """Strides of (batch, part, row, k), 0 for a batch that is broadcast."""
+class _OutStrides(NamedTuple):
+    """Strides of planes of results, whose columns lie side by side."""
+
+    batch: int
+    part: int
+    row: int
+
+
+class _Strides(NamedTuple):
+    """Strides of planes of an operand; 0 for a batch that is broadcast."""
+
+    batch: int
+    part: int
+    row: int
+    k: int
+
+
+def _strides(x: torch.Tensor) -> _Strides:
+    """The strides of planes (batch, part, row, k) as the kernel takes them."""
     batch, part, row, k = x.stride()
-    return (batch if x.shape[0] > 1 else 0), part, row, k
+    return _Strides(batch if x.shape[0] > 1 else 0, part, row, k)
 
 
 def _launch_plain(
@@ -292,39 +324,41 @@ def _launch_plain(
     predicate: Predicate | None = None,
     add: bool = False,
     less_k: int = 0,
-    most_k: int = 0,
+    max_k: int = 0,
     triangle: bool = False,
 ) -> None:
-    """A launch of the plain kernel on (batch, plane, vector, entry) operands; sums stay
-    as they are without constants.
+    """Launch the plain kernel on (batch, plane, vector, entry) operands.
 
-    k is that of the first plane, however many entries the operands show.
+    Sums stay as they are without constants. k is that of the first plane, however many
+    entries the operands show.
     """
-    (planes, m), n = left.shape[1:3], right.shape[2]
+    planes, m = left.shape[1:3]
+    n = right.shape[2]
     total_planes = out.shape[0] * planes
+    shape = ProductShape(m, n, k, total_planes)
+    programs = grid_size(tile, shape, gpu_of(left.device))
+    number, lower_limit, upper_limit = predicate or NO_PREDICATE
     _product(
-        (grid_size(tile, ProductShape(m, n, k, total_planes), gpu_of(left.device)),),
-        *(
-            left,
-            right,
-            out,
-            constants,
-            m,
-            n,
-            k,
-            out.shape[2],
-            out.shape[3],
-            total_planes,
-            planes,
-        ),
-        *(
-            *_strides(left),
-            *_strides(right),
-            *out.stride()[:3],
-            less_k,
-            most_k or k,
-            *(predicate or NO_PREDICATE),
-        ),
+        (programs,),
+        left,
+        right,
+        out,
+        constants,
+        m,
+        n,
+        k,
+        out.shape[2],
+        out.shape[3],
+        total_planes,
+        planes,
+        _strides(left),
+        _strides(right),
+        _OutStrides(*out.stride()[:3]),
+        less_k,
+        max_k or k,
+        number,
+        lower_limit,
+        upper_limit,
         REDUCE=constants is not None,
         PTX=left.is_cuda and torch.version.hip is None,
         ADD=add,
@@ -350,8 +384,9 @@ def residue_gemm(
     predicate: Predicate | None = None,
     triangle: bool = False,
 ) -> None:
-    """out[z, l] = left[z, l] right[z, l].T mod p_l, any representative in [-128, 127],
-    on torch's current stream.
+    """out[z, l] = left[z, l] right[z, l].T mod p_l, any representative in [-128, 127].
+
+    The launch goes to torch's current stream.
 
     Parameters
     ----------
@@ -367,9 +402,9 @@ def residue_gemm(
         Length of k that goes into one accumulator, a multiple of 16, at most `K_BLOCK`.
     config : Tile, optional
         Otherwise `tile_for` chooses.
-    predicate : (int64 tensor of one entry, least, most), optional
-        Decides on the device: `out` stays as it is unless least <= predicate <= most.
-        Not read for k = 0.
+    predicate : (int64 tensor of one entry, lower limit, upper limit), optional
+        Decides on the device: `out` stays as it is unless the entry lies within the
+        limits. Not read for k = 0.
     triangle : bool
         Make only the tiles of a square result that have entries on or below the
         diagonal.
@@ -429,8 +464,9 @@ def diagonals(
     k_block: int = K_BLOCK,
     config: Tile | None = None,
 ) -> list[torch.Tensor]:
-    """INT32 sums of the products A_p B_q of slices over the diagonals p + q = s, on
-    torch's current stream.
+    """INT32 sums of the products A_p B_q of slices over the diagonals p + q = s.
+
+    The launch goes to torch's current stream.
 
     Parameters
     ----------
@@ -449,7 +485,9 @@ def diagonals(
         tensor, further ones in the next; only [:m, :n] means anything.
     """
     (_, m, count, pitch), n = left.shape, right.shape[1]
-    batch, gpu, pieces = max(left.shape[0], right.shape[0]), gpu_of(left.device), []
+    batch = max(left.shape[0], right.shape[0])
+    gpu = gpu_of(left.device)
+    pieces = []
     hopper = hopper_module("residue_gemm_hopper", left.device)
     kernels = KERNELS if hopper is not None else ("triton",)
     # Every pair of slices counts as a plane.
@@ -477,7 +515,7 @@ def diagonals(
             y = right.view(-1)[start:].as_strided(
                 (len(right), parts, n, 128), (n * row, pitch, row, 1)
             )
-            _launch_plain(x, y, out, tile, k=row - start, less_k=pitch, most_k=k_block)
+            _launch_plain(x, y, out, tile, k=row - start, less_k=pitch, max_k=k_block)
         pieces.append(out)
     return pieces
 
@@ -533,10 +571,10 @@ def _check(
 def exact_int8_gemm(
     a: torch.Tensor, b: torch.Tensor, *, config: Tile | None = None
 ) -> torch.Tensor:
-    """The exact integer product of int8 stacks, (batch or 1, m, k) and (batch or 1, k,
-    n) of any strides, as int32.
+    """The exact integer product of int8 stacks of any strides, as int32.
 
-    The caller sees to k max|a| max|b| < 2**31; larger sums wrap.
+    The stacks are (batch or 1, m, k) and (batch or 1, k, n). The caller sees to k
+    max|a| max|b| < 2**31; larger sums wrap.
     """
     (_, m, k), n = a.shape, b.shape[2]
     batch = math.prod(torch.broadcast_shapes(a.shape[:1], b.shape[:1]))

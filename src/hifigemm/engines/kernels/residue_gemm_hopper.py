@@ -55,12 +55,12 @@ def _entries(
     DIAGONALS: gl.constexpr,
     STAGES: gl.constexpr,
 ):
-    """Residues of half of the rows and the first columns of the next tile in shared
-    memory; the stages used until then.
+    """Store the next tile's residues, or its sums; the stages that were used until
+    then.
 
-    Sums of diagonals are stored at once.
-
-    The other columns of the target's tile are stored as they are: they lie beyond n.
+    The tile is half of the rows and the first COLUMNS. Residues go to shared memory,
+    whose other columns are stored as they are: they lie beyond n. Sums of diagonals go
+    to global memory.
     """
     old, out_columns, out_tile, row, column = target
     # Triton 3.6 does not compile integer wgmma wider than 224; two of 128 side by side
@@ -73,12 +73,12 @@ def _entries(
     # Where sums of diagonals go, and residues of earlier blocks of k come from.
     rows = row + gl.arange(0, sums.shape[0], gl.SliceLayout(1, layout))
     columns = column + gl.arange(0, COLUMNS, gl.SliceLayout(0, layout))
-    place = old + rows[:, None].to(gl.int64) * out_columns + columns[None, :]
+    address = old + rows[:, None].to(gl.int64) * out_columns + columns[None, :]
     if DIAGONALS:
-        gl.store(place, sums)
+        gl.store(address, sums)
     else:
         if ADD:
-            sums += gl.load(place).to(gl.int32)
+            sums += gl.load(address).to(gl.int32)
         residues = reduce_ptx(sums, table)
         # The copy of the tile before this one has read what is written now.
         tma.store_wait(0)
@@ -116,6 +116,8 @@ def _consume(
     out_tile = out_tiles.index(HALF)
     count = 0
     total = tiles_m * tiles_n * total_planes
+    # The tiles of this program in the order of its producer; `count` numbers the
+    # stages.
     for index in range(gl.program_id(0), total, gl.num_programs(0)):
         plane, tile_m, tile_n = place_of(
             tile_of_turn(index, total, DIAGONALS), tiles_m, tiles_n, GROUP
@@ -134,6 +136,8 @@ def _consume(
         if tile_m * BLOCK_M + HALF * ROWS >= m:
             count = skip(ring, count, steps, STAGES)
         else:
+            # At the right edge no more columns are multiplied than the producer
+            # fetches. Each width is a loop of its own, without a condition inside.
             if n - column <= BLOCK_N // 4:
                 count = _entries(
                     ring,
@@ -193,10 +197,10 @@ _RUN_TIME = [
     "right_batch",
     "right_part",
 ]
-_RUN_TIME += ["out_rows", "out_columns", "less_k", "most_k"]
+_RUN_TIME += ["out_rows", "out_columns", "less_k", "max_k"]
 
 
-@gluon.jit(do_not_specialize=[*_RUN_TIME, "least", "most"])
+@gluon.jit(do_not_specialize=[*_RUN_TIME, "lower_limit", "upper_limit"])
 def _hopper_kernel(
     left,
     right,
@@ -216,10 +220,10 @@ def _hopper_kernel(
     out_rows,
     out_columns,
     less_k,
-    most_k,
+    max_k,
     predicate,
-    least,
-    most,
+    lower_limit,
+    upper_limit,
     ADD: gl.constexpr,
     DIAGONALS: gl.constexpr,
     TRIANGLE: gl.constexpr,
@@ -229,29 +233,34 @@ def _hopper_kernel(
     BLOCK_K: gl.constexpr,
     GROUP: gl.constexpr,
 ):
-    """out = left right.T mod p for every plane, where the predicate holds; `old` is
-    out's memory, read where ADD.
+    """Twin: numerics.residue_products.residue_gemm, any representatives.
 
-    With DIAGONALS the sums themselves, to `old`; `out` and `constants` are not used.
-    Part l takes l `less_k` columns less than part 0, those on the right begin as many
-    further right, and `most_k` at most.
+    out = left right.T mod p for every plane, where the predicate holds; `old` is out's
+    memory, read where ADD. A tile has BLOCK_M x BLOCK_N entries of a plane, half of the
+    rows for each consumer. With DIAGONALS the sums themselves go to `old`; `out` and
+    `constants` are not used. Part l takes l `less_k` columns less than part 0, those on
+    the right begin as many further right, and `max_k` at most.
     """
     ring = allocate(left, right, STAGES, BLOCK_M, BLOCK_N, BLOCK_K)
-    out_tiles = ring[0]  # which stands for a tile that is not used
+    # Residues on their way to TMA; the ring stands for tiles that are not used.
+    out_tiles = ring[0]
     if not DIAGONALS:
         out_tiles = gl.allocate_shared_memory(
             gl.int8, [2, BLOCK_M // 2, BLOCK_N], out.layout
         )
     tiles_m, tiles_n = tiles_of(m, n, BLOCK_M, BLOCK_N, TRIANGLE)
     steps = gl.cdiv(k, BLOCK_K)
+    # All parts have the same length, or the diagonals of slices grow shorter.
     lengths = steps, 0, steps
     component = 0
     if DIAGONALS:
-        lengths = steps, less_k // BLOCK_K, most_k // BLOCK_K
+        lengths = steps, less_k // BLOCK_K, max_k // BLOCK_K
         component = less_k
-    total_planes = planes_behind(predicate, least, most, total_planes)
+    total_planes = planes_behind(predicate, lower_limit, upper_limit, total_planes)
     UPPER: gl.constexpr = 0
     LOWER: gl.constexpr = 1
+    # Two warpgroups of four warps that multiply, and a warp that fills the ring. All
+    # three walk over the same tiles in the same order.
     gl.warp_specialize(
         [
             (
@@ -345,8 +354,9 @@ _product = Launch(_hopper_kernel)
 
 
 def supports(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor) -> bool:
-    """Whether TMA can move these operands and products, (batch, part, vector, entry),
-    in tiles of 128 x 256.
+    """True if TMA can move these operands and products in tiles of 128 x 256.
+
+    Their axes are (batch, part, vector, entry).
     """
     whole = (
         out.is_contiguous()
@@ -363,7 +373,7 @@ def supports(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor) -> bool
 
 
 def _is_stacked(x: torch.Tensor) -> bool:
-    """Whether the planes of an operand are rows of one matrix that TMA can read."""
+    """True if the planes of an operand are rows of one matrix that TMA can read."""
     batch, part, pitch, unit = x.stride()
     if unit != 1 or pitch <= 0 or pitch % 16 or x.data_ptr() % 16:
         return False
@@ -387,8 +397,9 @@ def _rows(x: torch.Tensor) -> int:
 
 
 def _steps_between_planes(x: torch.Tensor) -> tuple[int, int]:
-    """Rows from one matrix of the batch to the next, 0 where it is broadcast, and from
-    one modulus to the next.
+    """Rows from one matrix of the batch to the next, and from one modulus to the next.
+
+    The first is 0 where the batch is broadcast.
     """
     batch, part, pitch = x.stride()[:3]
     return (batch // pitch if x.shape[0] > 1 else 0), (
@@ -406,34 +417,52 @@ def launch(
     predicate: tuple[Any, int, int],
     triangle: bool,
 ) -> None:
-    """The launches of `residue_gemm.residue_gemm` for non-empty operands that
-    `supports` accepts.
+    """Make the launches of `residue_gemm.residue_gemm`.
+
+    Operands are not empty, and `supports` accepts them.
     """
-    (_, parts, m, k), n = left.shape, right.shape[2]
+    _, parts, m, k = left.shape
+    n = right.shape[2]
     batch, _, rows, columns = out.shape
-    planes, boxes = batch * parts, boxes_of(tile)
+    planes = batch * parts
+    boxes = boxes_of(tile)
+    left_batch, left_part = _steps_between_planes(left)
+    right_batch, right_part = _steps_between_planes(right)
+    number, lower_limit, upper_limit = predicate
     target = tensor_map(
         out, planes * rows, columns, columns, (tile.block_m // 2, tile.block_n)
     )
     grid = (grid_size(tile, ProductShape(m, n, k, planes), gpu_of(left.device)),)
     for start in range(0, k, k_block):
         length = min(k_block, k - start)
-        maps = [
+        left_map, right_map, quarter_map = (
             tensor_map(x, _rows(x), length, x.stride(2), box, start=start)
             for x, box in zip((left, right, right), boxes, strict=True)
-        ]
+        )
         _product(
             grid,
-            *(*maps, target, out, constants, m, n, length, planes, parts),
-            *(
-                *_steps_between_planes(left),
-                *_steps_between_planes(right),
-                rows,
-                columns,
-                0,
-                0,
-                *predicate,
-            ),
+            left_map,
+            right_map,
+            quarter_map,
+            target,
+            out,
+            constants,
+            m,
+            n,
+            length,
+            planes,
+            parts,
+            left_batch,
+            left_part,
+            right_batch,
+            right_part,
+            rows,
+            columns,
+            0,
+            0,
+            number,
+            lower_limit,
+            upper_limit,
             ADD=start > 0,
             DIAGONALS=False,
             TRIANGLE=triangle,
@@ -444,42 +473,48 @@ def launch(
 def launch_diagonals(
     left: Any, right: Any, out: Any, start: int, tile: Tile, k_block: int
 ) -> None:
-    """The launch of `residue_gemm.diagonals` for pairs from the column `start` of the
-    slices on.
+    """Make the launch of `residue_gemm.diagonals`.
+
+    It takes the pairs from the column `start` of the slices on.
     """
-    (batch, parts, rows, columns), (m, count, pitch), n = (
-        out.shape,
-        left.shape[1:],
-        right.shape[1],
-    )
+    batch, parts, rows, columns = out.shape
+    _, m, count, pitch = left.shape
+    n = right.shape[1]
+    planes = batch * parts
     length = count * pitch - start
-    maps = [
+    left_map, right_map, quarter_map = (
         tensor_map(x, x.shape[0] * x.shape[1], length, count * pitch, box, start=start)
         for x, box in zip((left, right, right), boxes_of(tile), strict=True)
-    ]
-    steps = [x.shape[1] if x.shape[0] > 1 else 0 for x in (left, right)]
+    )
+    left_batch, right_batch = (
+        x.shape[1] if x.shape[0] > 1 else 0 for x in (left, right)
+    )
+    shape = ProductShape(m, n, length, planes)
+    number, lower_limit, upper_limit = NO_PREDICATE
     _product(
-        (
-            grid_size(
-                tile, ProductShape(m, n, length, batch * parts), gpu_of(left.device)
-            ),
-        ),
-        *(
-            *maps,
-            out,
-            out,
-            out,
-            m,
-            n,
-            length,
-            batch * parts,
-            parts,
-            steps[0],
-            0,
-            steps[1],
-            0,
-        ),
-        *(rows, columns, pitch, k_block, *NO_PREDICATE),
+        (grid_size(tile, shape, gpu_of(left.device)),),
+        left_map,
+        right_map,
+        quarter_map,
+        out,  # which stands for a map and for constants that are not used
+        out,
+        out,
+        m,
+        n,
+        length,
+        planes,
+        parts,
+        left_batch,
+        0,
+        right_batch,
+        0,
+        rows,
+        columns,
+        pitch,
+        k_block,
+        number,
+        lower_limit,
+        upper_limit,
         ADD=False,
         DIAGONALS=True,
         TRIANGLE=False,
