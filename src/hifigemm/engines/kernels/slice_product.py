@@ -19,6 +19,7 @@ are rounded from the words.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import triton
@@ -37,8 +38,11 @@ from hifigemm.numerics.slicing import words_of_diagonals
 _BLOCK = 128
 """Columns of a program, which is a warp."""
 _SIGN = tl.constexpr(-1 << 63)
+"""The sign bit of INT64: `round_integer` takes a word with 2**63 added."""
 _HALF = tl.constexpr(2.0**32)
+"""The unit of the upper half of a word."""
 _WHOLE = tl.constexpr(2.0**64)
+"""The unit of what lies above a word."""
 
 
 @dataclass(frozen=True)
@@ -54,19 +58,28 @@ class _Kind:
 
 @triton.jit
 def _word(
-    sums, z, at, part, FIRST: tl.constexpr, LAST: tl.constexpr, KIND: tl.constexpr
+    sums,
+    z,
+    offset,
+    part_stride,
+    FIRST: tl.constexpr,
+    LAST: tl.constexpr,
+    KIND: tl.constexpr,
 ):
     """sum_l D_l 2**(beta (l - FIRST)) over the parts FIRST <= l < LAST, in INT64."""
-    total = tl.zeros(at.shape, tl.int64)
+    total = tl.zeros(offset.shape, tl.int64)
+    # Horner's rule, the last part first. numerics.slicing.words_of_diagonals says how
+    # many parts INT64 holds.
     for i in tl.static_range(LAST - FIRST):
         total = total << KIND.beta
+        # Long diagonals have further sums, in further tensors.
         for piece in tl.static_range(len(KIND.parts)):
             if KIND.parts[piece] > LAST - 1 - i:
                 total += tl.load(
                     sums[2 * piece]
                     + z * sums[2 * piece + 1]
-                    + (LAST - 1 - i) * part
-                    + at
+                    + (LAST - 1 - i) * part_stride
+                    + offset
                 ).to(tl.int64)
     return total
 
@@ -76,6 +89,8 @@ def _wide(high, low, T: tl.constexpr):
     """H 2**T + L as X 2**64 + Y, Y signed; 0 < T < 64."""
     shifted = high << T
     total = shifted + low
+    # An unsigned sum that is less than one of its terms has carried into X. A negative
+    # L has all bits above set, and a negative Y takes one from X.
     carried = total.to(tl.uint64, bitcast=True) < shifted.to(tl.uint64, bitcast=True)
     above = (high >> (64 - T)) + (low >> 63) + carried.to(tl.int64)
     return above + (total < 0).to(tl.int64), total
@@ -83,21 +98,26 @@ def _wide(high, low, T: tl.constexpr):
 
 @triton.jit
 def _rounded(above, low, WIDE: tl.constexpr, SINGLE: tl.constexpr):
-    """above 2**64 + low, |above| < 2**41, rounded once to float64: to nearest, or with
-    SINGLE to odd.
+    """above 2**64 + low, |above| < 2**41, rounded once to float64.
+
+    To nearest, or with SINGLE to odd, so that the conversion to float32 rounds
+    correctly.
     """
-    s = (low >> 32).to(tl.int32).to(tl.float64) * _HALF
-    rest = (low & 0xFFFFFFFF).to(tl.uint32).to(tl.float64)
+    # Integers that float64 holds: the upper half, signed, and the lower half of `low`.
+    high_half = (low >> 32).to(tl.int32).to(tl.float64) * _HALF
+    low_half = (low & 0xFFFFFFFF).to(tl.uint32).to(tl.float64)
     if WIDE:
         # Every term is a multiple of 2**32 until `rest` is added, and what a first sum
         # leaves is below 2**53.
         top = above.to(tl.float64) * _WHOLE
-        total = top + s
-        rest += (top - total) + s
-        s = total
-    value = s + rest
+        total = top + high_half
+        low_half += (top - total) + high_half
+        high_half = total
+    value = high_half + low_half
     if SINGLE:
-        lost = rest - (value - s)
+        # What the sum lost; the bits of a value that is too large in magnitude step
+        # back, and where any bit was lost the last one is set.
+        lost = low_half - (value - high_half)
         bits = value.to(tl.int64, bitcast=True)
         bits -= ((lost != 0.0) & ((lost < 0.0) != (value < 0.0))).to(tl.int64)
         value = (bits | (lost != 0.0).to(tl.int64)).to(tl.float64, bitcast=True)
@@ -120,9 +140,13 @@ def slice_product_kernel(
     KIND: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """A part of a row; see `slice_product`. Rows of sums are `row_sums` apart,
-    diagonals `part_sums`.
+    """Twin: schemes.ozaki1.Ozaki1, its sums of diagonals and their rounding.
+
+    A tile is BLOCK columns of a row, and a program is a warp with one tile. Rows of
+    sums are `row_sums` apart, diagonals `part_sums`.
     """
+    # Programs count the tiles of a row, the rows of a matrix, then the matrices z. No
+    # two write to the same entries.
     tiles = tl.cdiv(n, BLOCK)
     row = tl.program_id(0) // tiles
     z = (row // m).to(tl.int64)
@@ -135,28 +159,41 @@ def slice_product_kernel(
     f = tl.load(
         column_exponents + z * column_exponents_batch + columns, mask=inside, other=0
     )
-    at = i * row_sums + columns
-    part = tl.cast(part_sums, tl.int64)
-    low = _word(sums, z, at, part, 0, KIND.low if KIND.low > 0 else KIND.parts[0], KIND)
+    # V = sum_l D_l 2**(beta l) over the parts l, part 0 being the last diagonal, as one
+    # word or two.
+    offset = i * row_sums + columns
+    part_stride = tl.cast(part_sums, tl.int64)
+    low = _word(
+        sums,
+        z,
+        offset,
+        part_stride,
+        0,
+        KIND.low if KIND.low > 0 else KIND.parts[0],
+        KIND,
+    )
     above = tl.zeros_like(low)
     if KIND.low > 0:
         above, low = _wide(
-            _word(sums, z, at, part, KIND.low, KIND.parts[0], KIND),
+            _word(sums, z, offset, part_stride, KIND.low, KIND.parts[0], KIND),
             low,
             KIND.beta * KIND.low,
         )
+    # The unit of V less the column's part of it. Marked vectors, and float64 results
+    # that may leave the normal range, are rare.
     base = e + shift - KIND.beta * (KIND.parts[0] - 1)
-    rare = (e == NOT_FINITE) | (tl.min(f) == NOT_FINITE)
+    is_rare = (e == NOT_FINITE) | (tl.min(f) == NOT_FINITE)
     if not KIND.single:
-        rare |= (base + tl.min(f) < -1022) | (base + tl.max(f) > 1023)
+        is_rare |= (base + tl.min(f) < -1022) | (base + tl.max(f) > 1023)
     c, out_batch, out_row, out_column = out
-    place = c + z * out_batch + i * out_row + columns.to(tl.int64) * out_column
-    if not rare:
+    address = c + z * out_batch + i * out_row + columns.to(tl.int64) * out_column
+    if not is_rare:
         # Outside of this range results are zeros or Inf in float32.
         exponent = tl.minimum(tl.maximum(base + f, -1022), 1023)
         value = _rounded(above, low, KIND.low > 0, KIND.single) * power_of_two(exponent)
-        tl.store(place, value.to(c.dtype.element_ty), mask=inside)
+        tl.store(address, value.to(c.dtype.element_ty), mask=inside)
     else:
+        # Rounded once from the whole integer, whatever its exponent.
         marked = (e == NOT_FINITE) | (f == NOT_FINITE)
         # Exponents beyond +-4000 give what these give.
         exponent = tl.minimum(
@@ -166,15 +203,16 @@ def slice_product_kernel(
             above.to(tl.float64), low ^ _SIGN, (), exponent, KIND.single, 64, 32
         )
         if tl.max(marked.to(tl.int32)) > 0:
+            # Entries of a marked row or column come from A and B themselves.
             a, a_batch, a_row, a_k, b, b_batch, b_k, b_column = operands
-            own, others = (
-                a + z * a_batch + i * a_row,
-                b + z * b_batch + columns.to(tl.int64) * b_column,
-            )
+            row_entries = a + z * a_batch + i * a_row
+            column_entries = b + z * b_batch + columns.to(tl.int64) * b_column
             value = tl.where(
-                marked, nonfinite_product(own, others, k, a_k, b_k, inside, 1), value
+                marked,
+                nonfinite_product(row_entries, column_entries, k, a_k, b_k, inside, 1),
+                value,
             )
-        tl.store(place, value.to(c.dtype.element_ty), mask=inside)
+        tl.store(address, value.to(c.dtype.element_ty), mask=inside)
 
 
 _launch = Launch(slice_product_kernel)
@@ -190,8 +228,9 @@ def slice_product(
     operands: tuple[torch.Tensor, torch.Tensor] | None = None,
     config: Tile | None = None,
 ) -> None:
-    """out = 2**shift times the diagonals s < S of the product, rounded once, on torch's
-    current stream.
+    """out = 2**shift times the diagonals s < S of the product, rounded once.
+
+    The launches go to torch's current stream.
 
     Parameters
     ----------
@@ -207,7 +246,8 @@ def slice_product(
     config : Tile, optional
         Of the INT8 products, otherwise `tile_for` chooses.
     """
-    (_, m, count, _), n = left.planes.shape, right.planes.shape[1]
+    _, m, count, _ = left.planes.shape
+    n = right.planes.shape[1]
     words = words_of_diagonals(k, count, left.beta)
     if words is None:
         raise ValueError(
@@ -217,25 +257,35 @@ def slice_product(
     if out.numel() == 0:
         return
     sums = diagonals(left.planes, right.planes, k_block=K_BLOCK, config=config)
+    kind = _Kind(
+        parts=tuple(x.shape[1] for x in sums),
+        low=sum(words[1:]),
+        beta=left.beta,
+        single=out.dtype is torch.float32,
+    )
     _launch(
         (out.shape[0] * m * triton.cdiv(n, _BLOCK),),
         tuple(argument for x in sums for argument in (x, x.stride(0))),
-        *(
-            (x.exponents, x.exponents.stride(0) if x.exponents.shape[0] > 1 else 0)
-            for x in (left, right)
-        ),
-        *((out, *out.stride()), tuple(operand_arguments(operands))),
-        *(shift, m, n, k, sums[0].stride(2), sums[0].stride(1)),
-        KIND=_Kind(
-            tuple(x.shape[1] for x in sums),
-            sum(words[1:]),
-            left.beta,
-            out.dtype is torch.float32,
-        ),
+        _with_stride(left.exponents),
+        _with_stride(right.exponents),
+        (out, *out.stride()),
+        tuple(operand_arguments(operands)),
+        shift,
+        m,
+        n,
+        k,
+        sums[0].stride(2),
+        sums[0].stride(1),
+        KIND=kind,
         BLOCK=_BLOCK,
         num_warps=1,
         enable_fp_fusion=False,
     )
+
+
+def _with_stride(exponents: Any) -> tuple[Any, int]:
+    """Exponents of vectors and their stride along the stack, 0 for a stack of one."""
+    return exponents, exponents.stride(0) if exponents.shape[0] > 1 else 0
 
 
 def _check(left: Slices, right: Slices, out: torch.Tensor) -> None:
