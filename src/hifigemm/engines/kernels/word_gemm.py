@@ -78,9 +78,7 @@ class Kind:
 
 
 class Side(NamedTuple):
-    """What a kernel is given of an operand; strides along the stack are 0 for a stack
-    of one.
-    """
+    """An operand as kernels take it; strides along a stack of one are 0."""
 
     planes: Any
     batch: int
@@ -91,30 +89,35 @@ class Side(NamedTuple):
 
 @triton.jit
 def _load(words, vector, h, pitch, EVEN: tl.constexpr):
-    """Words h of some vectors, one of the two being the column of an array of
-    addresses.
+    """Words h of some vectors, zeros from `pitch` on.
+
+    One of the two indices is the column of an array of addresses, the other one its
+    row.
     """
-    at = words + vector.to(tl.int64) * pitch + h
+    address = words + vector.to(tl.int64) * pitch + h
     if EVEN:
-        result = tl.load(at)
+        block = tl.load(address)
     else:
-        result = tl.load(at, mask=h < pitch, other=0.0)
-    return result
+        block = tl.load(address, mask=h < pitch, other=0.0)
+    return block
 
 
 @triton.jit
 def nonfinite_sums(left, right, left_k, right_k, inside_m, inside_n, k, zeros):
-    """sum_h S(a_h) S(b_h) of rows and columns, S the sign of a finite entry and the
-    entry itself otherwise.
+    """Twin: numerics.special.fill_nonfinite. sum_h S(a_h) S(b_h) of rows and columns.
+
+    S is the sign of a finite entry and the entry itself otherwise.
     """
+    # One entry of each row and column after the other: such tiles are rare. Only the
+    # pattern of Inf and NaN matters, which no order of the terms changes.
     total = zeros
     for h in range(k):
-        at = tl.cast(h, tl.int64)
+        offset = tl.cast(h, tl.int64)
         a = sign_of_finite(
-            tl.load(left + at * left_k, mask=inside_m, other=0.0).to(tl.float32)
+            tl.load(left + offset * left_k, mask=inside_m, other=0.0).to(tl.float32)
         )
         b = sign_of_finite(
-            tl.load(right + at * right_k, mask=inside_n, other=0.0).to(tl.float32)
+            tl.load(right + offset * right_k, mask=inside_n, other=0.0).to(tl.float32)
         )
         total += a[:, None] * b[None, :]
     return total
@@ -123,6 +126,8 @@ def nonfinite_sums(left, right, left_k, right_k, inside_m, inside_n, k, zeros):
 @triton.jit
 def unscaled(sums, row_exponent, col_exponent, in_fp32):
     """sums 2**(row_exponent + col_exponent) in float32, rounded once."""
+    # Powers of two in FP32 where sums, exponents of rows and of columns keep the
+    # product in its normal range; else one in FP64, and one rounding.
     if in_fp32:
         result = (
             sums
@@ -158,13 +163,20 @@ def _corrected_kernel(
     TILE: tl.constexpr,
     EVEN: tl.constexpr,
 ):
-    """One tile of the product of one matrix of the stack."""
+    """Twin: schemes.corrected.Corrected, with pairs schemes.multiword.Multiword.
+
+    A tile has TILE.block_m x TILE.block_n entries of matrix z of the stack, and a
+    program makes one tile. Bits are those of the scheme on a model of the GPU's tensor
+    core.
+    """
     if losses is not None:  # noqa: SIM102
         if not losses_in_range(losses, loss_from, loss_to):
             return
     BLOCK_M: tl.constexpr = TILE.block_m
     BLOCK_N: tl.constexpr = TILE.block_n
     BLOCK_K: tl.constexpr = TILE.block_k
+    # The first axis of the grid counts the tiles of a matrix, the second one the
+    # matrices.
     z = tl.program_id(1).to(tl.int64)
     row, column = place_in_plane(tl.program_id(0), tiles_m, tiles_n, TILE.group)
     tile_m, tile_n = unfolded(
@@ -172,16 +184,22 @@ def _corrected_kernel(
     )
     rows = tile_m * BLOCK_M + tl.arange(0, BLOCK_M)
     cols = tile_n * BLOCK_N + tl.arange(0, BLOCK_N)
+    # Rows and columns beyond the last one are read as the first ones again: what they
+    # give is not stored.
     row = (rows % left.vectors)[:, None]
     col = (cols % right.vectors)[None, :]
+    # The first and second words of both operands: planes of vectors of `pitch` words.
     left_high = left.planes + z * left.batch
     right_high = right.planes + z * right.batch
     left_low = left_high + pitch.to(tl.int64) * left.vectors
     right_low = right_high + pitch.to(tl.int64) * right.vectors
+    # S and D in the notation of the module.
     total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
     correction = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
     PAIRS: tl.constexpr = len(KIND.pairs)
     if PAIRS > 0:
+        # One chain through the accumulator of the unit: for each pair of words all of
+        # k.
         for i in tl.static_range(PAIRS):
             left_word = left_high + pitch.to(tl.int64) * left.vectors * KIND.pairs[i][0]
             right_word = (
@@ -194,9 +212,12 @@ def _corrected_kernel(
                 total = tl.dot(a, b, total, input_precision="tf32")
     else:
         for start in range(0, k, BLOCK_K):
+            # One block of k of the main product, then of both corrections: this order
+            # is part of the arithmetic.
             h = start + tl.arange(0, BLOCK_K)
             a = _load(left_high, row, h[None, :], pitch, EVEN)
             b = _load(right_high, col, h[:, None], pitch, EVEN)
+            # P starts from zero and is added in FP32; chained, the unit adds it to S.
             if KIND.chained:
                 total = tl.dot(a, b, total, input_precision="tf32")
             else:
@@ -211,8 +232,11 @@ def _corrected_kernel(
             if KIND.right_words == 2:
                 low = _load(right_low, col, h[:, None], pitch, EVEN)
                 correction = tl.dot(a, low, correction, input_precision="tf32")
+    # S + 2**-s D, of which the power of two is a factor from the host.
     if KIND.left_words + KIND.right_words > 2:
         total = total + correction * low_scale
+    # Exponents of the tile's rows and columns. Marked vectors have NOT_FINITE, which
+    # makes the spread too wide for FP32.
     inside_m = rows < left.vectors
     inside_n = cols < right.vectors
     row_exponent = (
@@ -224,18 +248,16 @@ def _corrected_kernel(
     col_exponent = tl.load(
         right.exponents + z * right.exponents_batch + cols, mask=inside_n, other=0
     )
-    spread, col_spread = (
-        tl.max(tl.abs(row_exponent), axis=0),
-        tl.max(tl.abs(col_exponent), axis=0),
-    )
+    row_spread = tl.max(tl.abs(row_exponent), axis=0)
+    col_spread = tl.max(tl.abs(col_exponent), axis=0)
     result = unscaled(
         total,
         row_exponent,
         col_exponent,
-        KIND.in_fp32 & (spread <= 64) & (col_spread <= 126),
+        KIND.in_fp32 & (row_spread <= 64) & (col_spread <= 126),
     )
     c, out_batch, out_row, out_col = out
-    to = (
+    target = (
         c
         + z * out_batch
         + rows[:, None].to(tl.int64) * out_row
@@ -243,10 +265,13 @@ def _corrected_kernel(
     )
     inside = inside_m[:, None] & inside_n[None, :]
     if operands is not None:
+        # Entries of marked vectors are stored apart; both stores together write each
+        # entry once.
         marked = (row_exponent == NOT_FINITE + shift)[:, None] | (
             col_exponent == NOT_FINITE
         )[None, :]
-        tl.store(to, result, mask=inside & (marked == 0))
+        tl.store(target, result, mask=inside & (marked == 0))
+        # A and B themselves are read by few programs: those with a marked vector.
         if (tl.min(row_exponent, axis=0) == NOT_FINITE + shift) | (
             tl.min(col_exponent, axis=0) == NOT_FINITE
         ):
@@ -255,9 +280,9 @@ def _corrected_kernel(
             b += z * b_batch + cols.to(tl.int64) * b_col
             zeros = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
             filled = nonfinite_sums(a, b, a_k, b_k, inside_m, inside_n, k, zeros)
-            tl.store(to, filled, mask=inside & marked)
+            tl.store(target, filled, mask=inside & marked)
     else:
-        tl.store(to, result, mask=inside)
+        tl.store(target, result, mask=inside)
 
 
 _launch: Any = Launch(_corrected_kernel)
@@ -316,7 +341,7 @@ def word_gemm(
     _check(left, right, out, block, pairs)
     if out.numel() == 0:
         return
-    same: dict[str, Any] = {
+    options: dict[str, Any] = {
         "chained": chained,
         "pairs": pairs,
         "losses": losses,
@@ -325,17 +350,29 @@ def word_gemm(
     }
     if out.shape[0] > _MATRICES:
         for start in range(0, out.shape[0], _MATRICES):
-            at = slice(start, start + _MATRICES)
+            part = slice(start, start + _MATRICES)
             a, b = (
-                replace(x, planes=_some(x.planes, at), exponents=_some(x.exponents, at))
+                replace(
+                    x,
+                    planes=_part_of(x.planes, part),
+                    exponents=_part_of(x.exponents, part),
+                )
                 for x in (left, right)
             )
-            own = (
+            operands_of_part = (
                 None
                 if operands is None
-                else (_some(operands[0], at), _some(operands[1], at))
+                else (_part_of(operands[0], part), _part_of(operands[1], part))
             )
-            word_gemm(a, b, out[at], block=block, operands=own, config=config, **same)
+            word_gemm(
+                a,
+                b,
+                out[part],
+                block=block,
+                operands=operands_of_part,
+                config=config,
+                **options,
+            )
         return
     hopper = hopper_module("word_gemm_hopper", out.device)
     if config is None:
@@ -356,16 +393,14 @@ def word_gemm(
         fmt == "fp16",
         triangle,
     )
-    target, entries = (
-        (out, *out.stride()),
-        None if operands is None else tuple(operand_arguments(operands)),
-    )
-    noted = None if losses == ALL_LOSSES else left.losses
+    target = (out, *out.stride())
+    entries = None if operands is None else tuple(operand_arguments(operands))
+    noted_losses = None if losses == ALL_LOSSES else left.losses
     launch = _launch_plain if config.kernel == "triton" else hopper.launch
     launch(
         left,
         right,
-        noted,
+        noted_losses,
         target,
         entries,
         (shift, 2.0**-left.splitting.low_shift),
@@ -375,9 +410,9 @@ def word_gemm(
     )
 
 
-def _some(x: torch.Tensor, at: slice) -> torch.Tensor:
+def _part_of(x: torch.Tensor, part: slice) -> torch.Tensor:
     """Some matrices of a stack; a stack of one is meant for all of them."""
-    return x[at] if x.shape[0] > 1 else x
+    return x[part] if x.shape[0] > 1 else x
 
 
 def _check(
@@ -413,9 +448,7 @@ def _check(
 
 
 def side_of(words: Words, unit: int) -> Side:
-    """The argument of a kernel for an operand; `unit` entries are what it counts
-    matrices of the stack in.
-    """
+    """An operand as kernels take it; `unit` entries are the unit of its stride."""
     stack = words.planes.shape[0] > 1
     batch, exponents_batch = (
         (words.planes.stride(0) // unit, words.vectors) if stack else (0, 0)
@@ -426,7 +459,7 @@ def side_of(words: Words, unit: int) -> Side:
 def _launch_plain(
     left: Words,
     right: Words,
-    noted: Any,
+    noted_losses: Any,
     target: Any,
     entries: Any,
     scales: Any,
@@ -434,24 +467,29 @@ def _launch_plain(
     kind: Kind,
     tile: Tile,
 ) -> None:
-    """The launch of the plain kernel."""
+    """Launch the plain kernel; see `word_gemm`."""
     tiles_m, tiles_n = tiles_along(
         left.vectors, right.vectors, tile.block_m, tile.block_n, triangle=kind.triangle
     )
     pitch = left.planes.shape[3]
+    shift, low_scale = scales
+    loss_from, loss_to = losses
     _launch(
         (tiles_m * tiles_n, target[0].shape[0]),
-        *(
-            side_of(left, 1),
-            side_of(right, 1),
-            noted,
-            target,
-            entries,
-            *scales,
-            1.0,
-            *losses,
-        ),
-        *(max(left.k, 1), pitch, tiles_m, tiles_n),
+        side_of(left, 1),
+        side_of(right, 1),
+        noted_losses,
+        target,
+        entries,
+        shift,
+        low_scale,
+        1.0,
+        loss_from,
+        loss_to,
+        max(left.k, 1),
+        pitch,
+        tiles_m,
+        tiles_n,
         KIND=kind,
         TILE=tile,
         EVEN=pitch % tile.block_k == 0,

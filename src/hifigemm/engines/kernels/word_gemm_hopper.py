@@ -39,7 +39,9 @@ from hifigemm.engines.kernels.word_gemm import Kind, nonfinite_sums, side_of, un
 from hifigemm.engines.kernels.words import Words, losses_in_range
 
 _CONSUMER_REGISTERS = gl.constexpr(232)
+"""Of a thread of the warps that multiply, whose sums they hold."""
 _PRODUCER_REGISTERS = gl.constexpr(40)
+"""Of a thread of the warp that loads."""
 
 
 @gluon.jit
@@ -54,7 +56,11 @@ def _produce(
     TILE: gl.constexpr,
     WORD_BYTES: gl.constexpr,
 ):
-    """The warp that loads."""
+    """The warp that loads the words of both operands, block of k after block.
+
+    Its tiles, and the blocks of each, come in the order in which `_consume` multiplies
+    them.
+    """
     LEFT_WORDS: gl.constexpr = KIND.left_words
     RIGHT_WORDS: gl.constexpr = KIND.right_words
     BLOCK_M: gl.constexpr = TILE.block_m
@@ -69,38 +75,52 @@ def _produce(
     left_ring, right_ring, full, empty = ring
     k_steps, tiles, tiles_m, tiles_n = counts
     step = 0
-    for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
-        z, at_m, at_n = place_of(tile, tiles_m, tiles_n, TILE.group)
-        at_m, at_n = unfolded(at_m, at_n, left.vectors, BLOCK_M, BLOCK_N, KIND.triangle)
-        left_row = z * left.batch + at_m * BLOCK_M
-        right_row = z * right.batch + at_n * BLOCK_N
+    # Tiles of this program: `step` counts the blocks of k of all of them.
+    for index in range(gl.program_id(0), tiles, gl.num_programs(0)):
+        z, tile_m, tile_n = place_of(index, tiles_m, tiles_n, TILE.group)
+        tile_m, tile_n = unfolded(
+            tile_m, tile_n, left.vectors, BLOCK_M, BLOCK_N, KIND.triangle
+        )
+        # Planes of words are stacked as the rows of one matrix: word p of a vector lies
+        # p times `vectors` rows below its first one.
+        left_row = z * left.batch + tile_m * BLOCK_M
+        right_row = z * right.batch + tile_n * BLOCK_N
         for i in range(k_steps):
+            # A stage is written again once both consumers have released it. The phase
+            # of a barrier changes with every round of the ring; in the first round all
+            # stages are empty.
             stage = step % STAGES
             barrier = full.index(stage)
             mbarrier.wait(empty.index(stage), ((step // STAGES) & 1) ^ 1)
             mbarrier.expect(barrier, BYTES)
-            h, left_at, right_at = i, left_row, right_row
+            h, left_start, right_start = i, left_row, right_row
+            # The words of this step's pair, where all blocks of k come once for each
+            # pair.
             if PAIRS > 1:
                 pair = i // (k_steps // PAIRS)
                 h = i - pair * (k_steps // PAIRS)
                 for j in gl.static_range(PAIRS):
-                    left_at = gl.where(
-                        pair == j, left_row + KIND.pairs[j][0] * left.vectors, left_at
+                    left_start = gl.where(
+                        pair == j,
+                        left_row + KIND.pairs[j][0] * left.vectors,
+                        left_start,
                     )
-                    right_at = gl.where(
+                    right_start = gl.where(
                         pair == j,
                         right_row + KIND.pairs[j][1] * right.vectors,
-                        right_at,
+                        right_start,
                     )
+            # Halves of the rows lie apart, as each consumer reads one. The barrier
+            # counts the bytes of all copies.
             for p in gl.static_range(LEFT_WORDS):
                 for half in gl.static_range(2):
-                    at = left_at + p * left.vectors + half * HALF
+                    row = left_start + p * left.vectors + half * HALF
                     slot = left_ring.index((stage * LEFT_WORDS + p) * 2 + half)
-                    tma_load(left_map, [at, h * BLOCK_K], barrier, slot)
+                    tma_load(left_map, [row, h * BLOCK_K], barrier, slot)
             for p in gl.static_range(RIGHT_WORDS):
-                at = right_at + p * right.vectors
+                row = right_start + p * right.vectors
                 slot = right_ring.index(stage * RIGHT_WORDS + p)
-                tma_load(right_map, [at, h * BLOCK_K], barrier, slot)
+                tma_load(right_map, [row, h * BLOCK_K], barrier, slot)
             step += 1
 
 
@@ -141,7 +161,10 @@ def _consume(
     ADJACENT: gl.constexpr,
     WORD_BYTES: gl.constexpr,
 ):
-    """A warpgroup that multiplies: upper or lower half of the rows of each tile."""
+    """A warpgroup that multiplies: upper or lower half of the rows of each tile.
+
+    P, D and S of the module are `main`, `correction` and `total`.
+    """
     LEFT_WORDS: gl.constexpr = KIND.left_words
     RIGHT_WORDS: gl.constexpr = KIND.right_words
     BLOCK_M: gl.constexpr = TILE.block_m
@@ -160,28 +183,36 @@ def _consume(
     left_exponents, right_exponents = left_side.exponents, right_side.exponents
     k_steps, tiles, tiles_m, tiles_n = counts
     step = 0
-    for tile in range(gl.program_id(0), tiles, gl.num_programs(0)):
-        z, at_m, at_n = place_of(tile, tiles_m, tiles_n, TILE.group)
-        at_m, at_n = unfolded(
-            at_m, at_n, left_side.vectors, BLOCK_M, BLOCK_N, KIND.triangle
+    for index in range(gl.program_id(0), tiles, gl.num_programs(0)):
+        z, tile_m, tile_n = place_of(index, tiles_m, tiles_n, TILE.group)
+        tile_m, tile_n = unfolded(
+            tile_m, tile_n, left_side.vectors, BLOCK_M, BLOCK_N, KIND.triangle
         )
+        # Sums of the tile start from zero; `zero` stands in the place of sums that an
+        # MMA does not read.
         total = gl.zeros([HALF, BLOCK_N], gl.float32, layout)
         correction = gl.zeros([HALF, BLOCK_N], gl.float32, layout)
         zero = gl.zeros([HALF, BLOCK_N], gl.float32, layout)
-        before = 0
+        previous = 0
         for i in range(k_steps):
+            # The words of this block of k, once all their bytes are there.
             stage = step % STAGES
             mbarrier.wait(full.index(stage), (step // STAGES) & 1)
             left = left_ring.index(stage * LEFT_WORDS * 2 + HALF_INDEX)
             right = right_ring.index(stage * RIGHT_WORDS).permute((1, 0))
+            # P: an MMA that starts from zero, or goes on from S where the unit adds.
             if KIND.chained:
                 main = warpgroup_mma(left, right, total, is_async=True)
             else:
                 main = warpgroup_mma(left, right, zero, use_acc=False, is_async=True)
             if CORRECTIONS == 0:
+                # The block before this one is done, so that its stage is free. The
+                # first block of a tile has none: the last stage of a tile is released
+                # at its end.
                 main = warpgroup_mma_wait(0, deps=(main,))
-                mbarrier.arrive(empty.index(before), count=1, pred=i > 0)
+                mbarrier.arrive(empty.index(previous), count=1, pred=i > 0)
             else:
+                # D: first low words of A, then those of B, as in the twin.
                 chain = correction
                 if LEFT_WORDS == 2:
                     low_left = left_ring.index(
@@ -193,21 +224,27 @@ def _consume(
                         (1, 0)
                     )
                     chain = warpgroup_mma(left, low_right, chain, is_async=True)
+                # No more MMAs are under way than this block's: those of the block
+                # before are done, and nobody reads its stage.
                 main, chain = warpgroup_mma_wait(CORRECTIONS + 1, deps=(main, chain))
-                mbarrier.arrive(empty.index(before), count=1, pred=i > 0)
+                mbarrier.arrive(empty.index(previous), count=1, pred=i > 0)
+                # P is done, its corrections need not be: FP32 adds P while the unit
+                # adds these.
                 main, correction = warpgroup_mma_wait(CORRECTIONS, deps=(main, chain))
             if KIND.chained:
                 total = main
             else:
                 total = total + main
-            before = stage
+            previous = stage
             step += 1
+        # Rows and columns of the result, in the layout of the sums, and their
+        # exponents.
         rows = (
-            at_m * BLOCK_M
+            tile_m * BLOCK_M
             + HALF_INDEX * HALF
             + gl.arange(0, HALF, gl.SliceLayout(1, layout))
         )
-        cols = at_n * BLOCK_N + gl.arange(0, BLOCK_N, gl.SliceLayout(0, layout))
+        cols = tile_n * BLOCK_N + gl.arange(0, BLOCK_N, gl.SliceLayout(0, layout))
         row_exponent = (
             gl.load(
                 left_exponents + z * left_side.exponents_batch + rows,
@@ -223,15 +260,15 @@ def _consume(
         )
         # Every warp looks at all rows and columns of its warpgroup, so that warps need
         # not exchange anything.
-        again = (
-            at_m * BLOCK_M
+        lane_rows = (
+            tile_m * BLOCK_M
             + HALF_INDEX * HALF
             + gl.arange(0, HALF, gl.SliceLayout(0, layout))
         )
         exponents = (
             gl.load(
-                left_exponents + z * left_side.exponents_batch + again,
-                mask=again < m,
+                left_exponents + z * left_side.exponents_batch + lane_rows,
+                mask=lane_rows < m,
                 other=0,
             )
             + shift
@@ -245,19 +282,22 @@ def _consume(
         if CORRECTIONS > 0:
             correction = warpgroup_mma_wait(0, deps=(correction,))
             total = total + correction * low_scale
-        mbarrier.arrive(empty.index(before), count=1)
-        to = c + z.to(gl.int64) * out_batch + rows[:, None].to(gl.int64) * out_row
+        mbarrier.arrive(empty.index(previous), count=1)
+        # Entries of the result. With ADJACENT columns the compiler knows that their
+        # stride is 1.
+        target = c + z.to(gl.int64) * out_batch + rows[:, None].to(gl.int64) * out_row
         if ADJACENT:
-            to = to + cols[None, :]
+            target = target + cols[None, :]
         else:
-            to = to + cols[None, :].to(gl.int64) * out_col
+            target = target + cols[None, :].to(gl.int64) * out_col
+        # The short path: a whole tile, with exponents that FP32 holds.
         if (
             KIND.in_fp32
             & narrow
-            & (at_m * BLOCK_M + (HALF_INDEX + 1) * HALF <= m)
-            & ((at_n + 1) * BLOCK_N <= n)
+            & (tile_m * BLOCK_M + (HALF_INDEX + 1) * HALF <= m)
+            & ((tile_n + 1) * BLOCK_N <= n)
         ):
-            gl.store(to, unscaled(total, row_exponent, col_exponent, True))
+            gl.store(target, unscaled(total, row_exponent, col_exponent, True))
         else:
             result = unscaled(total, row_exponent, col_exponent, KIND.in_fp32 & narrow)
             inside = (rows[:, None] < m) & (cols[None, :] < n)
@@ -265,18 +305,23 @@ def _consume(
                 marked = (row_exponent == NOT_FINITE + shift)[:, None] | (
                     col_exponent == NOT_FINITE
                 )[None, :]
-                gl.store(to, result, mask=inside & (marked == 0))
-                least, other = gl.min(exponents, axis=0), gl.min(col_exponent, axis=0)
-                if _uniform((least == NOT_FINITE + shift) | (other == NOT_FINITE)):
+                gl.store(target, result, mask=inside & (marked == 0))
+                # Marked entries are filled in from A and B themselves, in the few tiles
+                # that hold any.
+                smallest_row = gl.min(exponents, axis=0)
+                smallest_col = gl.min(col_exponent, axis=0)
+                if _uniform(
+                    (smallest_row == NOT_FINITE + shift) | (smallest_col == NOT_FINITE)
+                ):
                     a, a_batch, a_row, a_k, b, b_batch, b_k, b_col = operands
-                    at = a + z.to(gl.int64) * a_batch + rows.to(gl.int64) * a_row
-                    bt = b + z.to(gl.int64) * b_batch + cols.to(gl.int64) * b_col
+                    a_rows = a + z.to(gl.int64) * a_batch + rows.to(gl.int64) * a_row
+                    b_cols = b + z.to(gl.int64) * b_batch + cols.to(gl.int64) * b_col
                     filled = nonfinite_sums(
-                        at, bt, a_k, b_k, rows < m, cols < n, k, zero
+                        a_rows, b_cols, a_k, b_k, rows < m, cols < n, k, zero
                     )
-                    gl.store(to, filled, mask=inside & marked)
+                    gl.store(target, filled, mask=inside & marked)
             else:
-                gl.store(to, result, mask=inside)
+                gl.store(target, result, mask=inside)
 
 
 @gluon.jit(
@@ -311,11 +356,16 @@ def _corrected_kernel(
     TILE: gl.constexpr,
     ADJACENT: gl.constexpr,
 ):
-    """Tiles of the product, as many as there are where the loss of both operands lies
-    in the range asked for.
+    """Twin: schemes.corrected.Corrected, with pairs schemes.multiword.Multiword.
+
+    The bits are those of `word_gemm._corrected_kernel`. Programs walk over tiles of
+    TILE.block_m x TILE.block_n entries; there are none where the loss of both operands
+    lies outside the range that is asked for.
     """
     WORD_BYTES: gl.constexpr = left_map.dtype.primitive_bitwidth // 8
     STAGES: gl.constexpr = TILE.stages
+    # The ring: for each stage and word both halves of the rows of A, and the columns of
+    # B.
     left_ring = gl.allocate_shared_memory(
         left_map.dtype,
         [STAGES * KIND.left_words * 2, TILE.block_m // 2, TILE.block_k],
@@ -328,17 +378,20 @@ def _corrected_kernel(
     )
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    # A stage is full once its bytes are there, and empty once both consumers have
+    # released it.
     for i in gl.static_range(STAGES):
         mbarrier.init(full.index(i), count=1)
         mbarrier.init(empty.index(i), count=2)
+    # All three parts of the program see the same number of tiles, so that none waits
+    # for a step that another one does not take.
     if losses is not None:
         tiles = gl.where(losses_in_range(losses, loss_from, loss_to), tiles, 0)
     upper: gl.constexpr = 0
     lower: gl.constexpr = 1
-    ring, counts = (
-        (left_ring, right_ring, full, empty),
-        (k_steps, tiles, tiles_m, tiles_n),
-    )
+    ring = (left_ring, right_ring, full, empty)
+    counts = (k_steps, tiles, tiles_m, tiles_n)
+    # Two warpgroups of four warps that multiply, and a warp that loads.
     gl.warp_specialize(
         [
             (
@@ -403,8 +456,9 @@ _launch: Any = Launch(_corrected_kernel)
 
 
 def _map_of(words: Words, block: tuple[int, int]) -> TensorMap:
-    """All words of an operand as one matrix; rows that a tile reads beyond its own end
-    up beyond the result.
+    """All words of an operand as one matrix.
+
+    Rows that a tile reads beyond its own end up beyond the result.
     """
     batch, count, vectors, pitch = words.planes.shape
     return tensor_map(words.planes, batch * count * vectors, pitch, pitch, block)
@@ -413,7 +467,7 @@ def _map_of(words: Words, block: tuple[int, int]) -> TensorMap:
 def launch(
     left: Words,
     right: Words,
-    noted: Any,
+    noted_losses: Any,
     target: Any,
     entries: Any,
     scales: Any,
@@ -421,34 +475,35 @@ def launch(
     kind: Kind,
     tile: Tile,
 ) -> None:
-    """The launch of `word_gemm.word_gemm`; see there."""
-    out, pitch = target[0], left.planes.shape[3]
+    """Launch the kernel for Hopper; see `word_gemm.word_gemm`."""
+    out = target[0]
+    pitch = left.planes.shape[3]
     tiles_m, tiles_n = tiles_along(
         left.vectors, right.vectors, tile.block_m, tile.block_n, triangle=kind.triangle
     )
     tiles = out.shape[0] * tiles_m * tiles_n
+    shift, low_scale = scales
+    loss_from, loss_to = losses
+    # Blocks of k of a tile: where pairs make a chain, those of each pair.
+    k_steps = -(-max(left.k, 1) // tile.block_k) * max(len(kind.pairs), 1)
     _launch(
         (min(tiles, gpu_of(out.device).num_sms),),
-        *(
-            _map_of(left, (tile.block_m // 2, tile.block_k)),
-            _map_of(right, (tile.block_n, tile.block_k)),
-        ),
-        *(
-            side_of(left, pitch),
-            side_of(right, pitch),
-            noted,
-            target,
-            entries,
-            *scales,
-            *losses,
-        ),
-        *(
-            left.k,
-            -(-max(left.k, 1) // tile.block_k) * max(len(kind.pairs), 1),
-            tiles,
-            tiles_m,
-            tiles_n,
-        ),
+        _map_of(left, (tile.block_m // 2, tile.block_k)),
+        _map_of(right, (tile.block_n, tile.block_k)),
+        side_of(left, pitch),
+        side_of(right, pitch),
+        noted_losses,
+        target,
+        entries,
+        shift,
+        low_scale,
+        loss_from,
+        loss_to,
+        left.k,
+        k_steps,
+        tiles,
+        tiles_m,
+        tiles_n,
         KIND=kind,
         TILE=tile,
         ADJACENT=target[3] == 1,
