@@ -27,7 +27,7 @@ from the cache.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -46,7 +46,7 @@ from hifigemm.engines.kernels.common import (
 )
 from hifigemm.engines.kernels.crt_constants import CrtConstants, crt_constants
 from hifigemm.engines.kernels.epilogue import combine
-from hifigemm.engines.kernels.launch import Launch, float64_bits, real_view
+from hifigemm.engines.kernels.launch import Launch, Strided, float64_bits, real_view
 from hifigemm.engines.kernels.rounding import round_integer
 from hifigemm.engines.kernels.special import nonfinite_product
 from hifigemm.engines.kernels.tiles import gpu_of, tiles_along
@@ -321,21 +321,10 @@ _FREE = [
 @triton.jit(do_not_specialize=_FREE)
 def crt_kernel(
     products,
-    product_batch,
-    product_part,
-    product_row,
-    row_scale,
-    row_scale_batch,
-    column_scale,
-    column_scale_batch,
+    row_scales,
+    column_scales,
     out,
-    out_batch,
-    out_row,
-    out_column,
     c,
-    c_batch,
-    c_row,
-    c_column,
     left,
     left_batch,
     left_row,
@@ -392,7 +381,8 @@ def crt_kernel(
         tiles = 2 * tl.cdiv(half_n, BLOCK)
     # A program goes on to tiles that lie apart by the number of programs: a tile is a
     # part of a row of a matrix `z`. Its entries of C are read before it writes to
-    # `out`, which may be C, and no other program touches them.
+    # `out`, which may be C: no other program touches them. Tiles of a triangle may
+    # repeat the last row, and write the same to it unless `out` is C.
     for index in range(tl.program_id(0), rows * tiles, tl.num_programs(0)):
         row = index // tiles
         z = (row // height).to(tl.int64)
@@ -403,7 +393,7 @@ def crt_kernel(
         columns_of_products = columns
         inside = columns < n
         distances = None
-        # Tiles of the folded triangle may lie below the last row: they repeat it.
+        # Tiles of the folded triangle may lie below the last row, which they repeat.
         if TRIANGLE:
             result_row = tl.minimum(result_row, m - 1)
         row_of_products = result_row
@@ -423,7 +413,7 @@ def crt_kernel(
             )
             result_row = tl.minimum(result_row, m - 1)
             distances = _distances(
-                is_lower, is_right, len(SET.moduli) * tl.cast(product_part, tl.int64)
+                is_lower, is_right, len(SET.moduli) * tl.cast(products.part, tl.int64)
             )
         # Scales of the columns, and the smallest and largest of them, by which the
         # whole tile is judged.
@@ -431,7 +421,9 @@ def crt_kernel(
         stored = inside if WIDTH == 1 else inside[:, None]
         j = columns.to(tl.int64)
         t = tl.load(
-            column_scale + z * column_scale_batch + columns, mask=inside, other=0
+            column_scales.exponents + z * column_scales.batch + columns,
+            mask=inside,
+            other=0,
         )
         largest_t = tl.max(t)
         smallest_t = tl.min(t)
@@ -440,13 +432,13 @@ def crt_kernel(
         beta = beta_bits.to(tl.int64).to(tl.float64, bitcast=True)
         # v of all entries of the tile, from the residues of their products.
         address_of_products = (
-            products
-            + z * product_batch
-            + tl.cast(row_of_products, tl.int64) * product_row
+            products.entries
+            + z * products.batch
+            + tl.cast(row_of_products, tl.int64) * products.row
             + columns_of_products
         )
         ys_of_groups = _residues(
-            address_of_products, tl.cast(product_part, tl.int64), distances, SET, PTX
+            address_of_products, tl.cast(products.part, tl.int64), distances, SET, PTX
         )
         first_component = _component(ys_of_groups, SET, 0, CUT)
         v = first_component[0]
@@ -454,7 +446,7 @@ def crt_kernel(
         # The way of almost every tile: a product with a power of two. It is not taken
         # where that power may leave the normal range, where a row or column holds an
         # Inf or NaN, or where rounding to odd has too few bits.
-        s = tl.load(row_scale + z * row_scale_batch + row_index)
+        s = tl.load(row_scales.exponents + z * row_scales.batch + row_index)
         base = shift + SET.low_bits - s
         exponent = base - t
         special = (
@@ -473,12 +465,12 @@ def crt_kernel(
         # alpha, beta and C, then the result; entries of a special tile are rounded
         # again from whole integers.
         address = _places(
-            out, z * out_batch + row_index * out_row, j * out_column, WIDTH
+            out.entries, z * out.batch + row_index * out.row, j * out.column, WIDTH
         )
         y = tl.zeros_like(result)
         if HAS_C:
             address_of_c = _places(
-                c, z * c_batch + row_index * c_row, j * c_column, WIDTH
+                c.entries, z * c.batch + row_index * c.row, j * c.column, WIDTH
             )
             y = tl.load(address_of_c, mask=stored, other=0.0).to(tl.float64)
         if not special:
@@ -580,6 +572,22 @@ def _store(
 _launch = Launch(crt_kernel)
 
 
+class _Products(NamedTuple):
+    """Residues of products as the kernel takes them, one part for each plane."""
+
+    entries: Any
+    batch: int
+    part: int
+    row: int
+
+
+class _Scales(NamedTuple):
+    """Exponents of rows or columns as the kernel takes them."""
+
+    exponents: Any
+    batch: int
+
+
 def _columns(constants: CrtConstants) -> int:
     """Columns of a tile, which a warp makes.
 
@@ -641,7 +649,7 @@ def crt(
     alpha, beta : float
         Moderate ones, see `numerics.epilogue.Epilogue`.
     c : tensor of the dtype of `out` that broadcasts to its shape, or None
-        It may be `out` itself; it is not read where beta = 0.
+        It may be `out` itself, but not with `triangle`; it is not read where beta = 0.
     operands : tensors, shapes (batch or 1, m, k) and (batch or 1, k, n), any strides, or None
         Read for marked vectors only; None where no vector is marked.
     predicate : (int64 tensor of one entry, lower limit, upper limit), optional
@@ -680,37 +688,21 @@ def crt(
         )
     if rarely:
         programs = min(programs, _RESIDENT * gpu_of(out.device).num_sms)
-    products, product_batch, product_part, product_row = _strided(products, batch)[:4]
-    s, s_batch = _strided(s, batch)[:2]
-    t, t_batch = _strided(t, batch)[:2]
     has_c = c is not None
     has_operands = left is not None
-    k = left.shape[2] if has_operands else 0
+    k = 0 if left is None else left.shape[2]
     is_single = out.dtype in (torch.float32, torch.complex64)
-    out, out_batch, out_row, out_column = _strided(out, batch)
-    c, c_batch, c_row, c_column = _strided(c, batch)
     left, left_batch, left_row, left_k = _strided(left, batch)
     right, right_batch, right_k, right_column = _strided(right, batch)
     half_m, half_n = halves or (0, 0)
     number, lower_limit, upper_limit = predicate or NO_PREDICATE
     _launch(
         (programs,),
-        products,
-        product_batch,
-        product_part,
-        product_row,
-        s,
-        s_batch,
-        t,
-        t_batch,
-        out,
-        out_batch,
-        out_row,
-        out_column,
-        c,
-        c_batch,
-        c_row,
-        c_column,
+        _Products(*_strided(products, batch)[:4]),
+        _Scales(*_strided(s, batch)[:2]),
+        _Scales(*_strided(t, batch)[:2]),
+        Strided(*_strided(out, batch)),
+        Strided(*_strided(c, batch)),
         left,
         left_batch,
         left_row,
