@@ -63,8 +63,9 @@ class VectorConstants:
     range: Any
 
     def truncates(self, terms: int, balances: tuple[int, ...]) -> bool:
-        """Whether any vector of so many components could be rounded toward zero:
-        half_range / N < 4**-balance.
+        """True if any vector of so many components could be rounded toward zero.
+
+        That is where half_range / N < 4**-balance.
         """
         largest = terms << (2 * NORM_BITS + 1)
         return self.half_range < largest << 2 * max(-min(balances), 0)
@@ -79,18 +80,25 @@ def vector_constants(
     of_moduli = list(zip(moduli.moduli, moduli.splits, strict=True))
     roots = [(p, j) for p, j in of_moduli if j is not None]
     pairs = dp4a and width == 2 and len(roots) == len(of_moduli)
-    weights = [(p, own) for p, j in of_moduli for own in _weights(j, width)]
+    weights = [(p, weight) for p, j in of_moduli for weight in _weights(j, width)]
     if pairs:
         values = [pair_row(j, num_words, p) for p, j in roots]
     else:
-        values = [table_row(factors_of(own, num_words), p, dp4a) for p, own in weights]
+        values = [
+            table_row(factors_of(weight, num_words), p, dp4a) for p, weight in weights
+        ]
     table = torch.tensor(values, dtype=torch.int32 if dp4a else torch.float64)
     shift = max(moduli.half_range.bit_length() - 53, 0)
     mantissa, power = math.frexp(moduli.half_range >> shift)
     bounds = torch.tensor([mantissa, power + shift], dtype=torch.float64)
-    tables = uploaded(table, device), uploaded(bounds, device)
     return VectorConstants(
-        moduli.half_range, len(weights), num_words, dp4a, pairs, *tables
+        half_range=moduli.half_range,
+        num_planes=len(weights),
+        num_words=num_words,
+        dp4a=dp4a,
+        pairs=pairs,
+        table=uploaded(table, device),
+        range=uploaded(bounds, device),
     )
 
 
@@ -152,9 +160,7 @@ def _packed(c: int, p: int) -> int:
 
 
 def _start(factors: list[int], p: int) -> int:
-    """The bits of the float32 1.5 2**23 + d, d < p making up for the bias of all
-    words.
-    """
+    """The bits of the float32 1.5 2**23 + d; d < p makes up for the words' bias."""
     start = 2**23 + 2**22
     start += (-_BIAS * sum(factors) - start) % p
     return 0x4B000000 - 2**23 + start
@@ -182,10 +188,11 @@ def ptx_of_residues(num_words: int, outputs: int) -> str:
     the terms of re are x and those of im y: f is x + y + add, and then
     x - y + add + more.
     """
-    at = [f"${outputs + 4 * i}" for i in range(2 * num_words + 2 + outputs)]
-    factors = at[num_words : 2 * num_words]
-    adds = at[2 * num_words : -2]
-    inverse, minus_p = at[-2:]
+    count = 2 * num_words + 2 + outputs
+    registers = [f"${outputs + 4 * i}" for i in range(count)]
+    factors = registers[num_words : 2 * num_words]
+    adds = registers[2 * num_words : -2]
+    inverse, minus_p = registers[-2:]
     lines = ["{ .reg .b32 f<4>, g<4>, q, x, y; .reg .f32 u, v;"]
     for i in range(4):
         chains = (
@@ -203,16 +210,16 @@ def ptx_of_residues(num_words: int, outputs: int) -> str:
             lines.append(
                 f"sub.s32 x, f{i}, g{i}; add.s32 f{i}, f{i}, g{i}; add.s32 g{i}, x, {adds[1]};"
             )
-        for found in "fg"[:outputs]:
+        for total in "fg"[:outputs]:
             lines.append(
-                f"mov.b32 u, {found}{i}; mov.b32 v, {inverse}; fma.rn.f32 u, u, v, 0f4B400000;"
+                f"mov.b32 u, {total}{i}; mov.b32 v, {inverse}; fma.rn.f32 u, u, v, 0f4B400000;"
             )
             lines.append(
-                f"mov.b32 q, u; mad.lo.u32 {found}{i}, q, {minus_p}, {found}{i};"
+                f"mov.b32 q, u; mad.lo.u32 {total}{i}, q, {minus_p}, {total}{i};"
             )
-    for to, x in enumerate("fg"[:outputs]):
+    for output, x in enumerate("fg"[:outputs]):
         lines.append(
-            f"prmt.b32 x, {x}0, {x}1, 0x0040; prmt.b32 y, {x}2, {x}3, 0x0040; prmt.b32 ${to}, x, y, 0x5410;"
+            f"prmt.b32 x, {x}0, {x}1, 0x0040; prmt.b32 y, {x}2, {x}3, 0x0040; prmt.b32 ${output}, x, y, 0x5410;"
         )
     return " ".join([*lines, "}"])
 
@@ -222,6 +229,8 @@ def _words(z, NUM_WORDS: tl.constexpr):
     """The words of the integer nearest to z, lowest first, each with MAGIC added."""
     words = ()
     for j in tl.static_range(NUM_WORDS - 1):
+        # The highest word first. The sum with MAGIC rounds it to an integer, and what
+        # it leaves of z is exact.
         word = z * (1.0 / _UNIT ** (NUM_WORDS - 1 - j)) + _MAGIC
         z -= (word - _MAGIC) * _UNIT ** (NUM_WORDS - 1 - j)
         words = (word,) + words  # noqa: RUF005
@@ -230,9 +239,12 @@ def _words(z, NUM_WORDS: tl.constexpr):
 
 @triton.jit
 def integer_words(parts, s, nearest, NUM_WORDS: tl.constexpr, TRUNCATES: tl.constexpr):
-    """The words of 2**s x, rounded to nearest even or toward zero, of all
-    components.
+    """Twin: numerics.scaling.round_to_integers, as words of all components.
+
+    2**s x is rounded to nearest even, or toward zero where `nearest` is 0.
     """
+    # 2**s by two powers of two. Scales lie within +-2000 but for that of a marked
+    # vector, whose residues mean nothing.
     half = tl.minimum(tl.maximum(s, -2000), 2000) >> 1
     first = power_of_two(half)
     second = power_of_two(tl.minimum(tl.maximum(s, -2000), 2000) - half)
@@ -240,6 +252,7 @@ def integer_words(parts, s, nearest, NUM_WORDS: tl.constexpr, TRUNCATES: tl.cons
     for i in tl.static_range(len(parts)):
         z = parts[i] * first * second
         if TRUNCATES:  # noqa: SIM102
+            # Few tiles have a vector that is rounded toward zero.
             if tl.min(nearest) == 0:
                 toward_zero = tl.where(z < 0.0, tl.ceil(z), tl.floor(z))
                 z = tl.where(nearest != 0, z, toward_zero)
@@ -249,8 +262,9 @@ def integer_words(parts, s, nearest, NUM_WORDS: tl.constexpr, TRUNCATES: tl.cons
 
 @triton.jit
 def _inputs(words, row, COUNT: tl.constexpr):
-    """What the PTX of a residue reads: the low words, and the first numbers of a row of
-    the table.
+    """What the PTX of a residue reads.
+
+    These are the low words, and the first COUNT numbers of a row of the table.
     """
     inputs = ()
     for j in tl.static_range(len(words)):
@@ -262,10 +276,12 @@ def _inputs(words, row, COUNT: tl.constexpr):
 
 @triton.jit
 def residue(words, row, DP4A: tl.constexpr):
-    """A representative of sum_j c_j h_j mod p as INT8; c_j and what p needs lie at
-    `row`.
+    """Twin: numerics.residues.residues, any representative as INT8.
+
+    It is that of sum_j c_j h_j mod p; c_j and what p needs lie at `row`.
     """
     if DP4A:
+        # Behind the factors of the words: the number that is added, bits of 1 / p, -p.
         inputs = _inputs(words, row, len(words) + 3)
         constraints: tl.constexpr = _constraints(len(words), 1)
         text: tl.constexpr = ptx_of_residues(len(words), 1)
@@ -273,6 +289,7 @@ def residue(words, row, DP4A: tl.constexpr):
             text, constraints, inputs, dtype=tl.int8, is_pure=True, pack=4
         )
     else:
+        # Behind the factors of the words: 1 / p, p.
         total = (words[0] - _MAGIC) * tl.load(row)
         for j in tl.static_range(1, len(words)):
             total += (words[j] - _MAGIC) * tl.load(row + j)
@@ -286,9 +303,11 @@ def residue(words, row, DP4A: tl.constexpr):
 
 @triton.jit
 def residue_pair(words, row):
-    """Representatives of x + y and x - y mod p, x and y the sums of c_j h_j over the
-    words of re and of im, by dp4a.
+    """Representatives of x + y and x - y mod p, by dp4a.
+
+    x and y are the sums of c_j h_j over the words of re and of im.
     """
+    # Behind the factors of the words: what is added for each, bits of 1 / p, -p.
     inputs = _inputs(words, row, len(words) + 4)
     constraints: tl.constexpr = _constraints(len(words), 2)
     text: tl.constexpr = ptx_of_residues(len(words), 2)

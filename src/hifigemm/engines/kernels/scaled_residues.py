@@ -107,7 +107,11 @@ class Form:
 
 @triton.jit
 def _along_k(step, FORM: tl.constexpr):
-    """Indices along k of tile number `step`."""
+    """Indices along k of tile number `step`.
+
+    The axes are K, PIECE and BLOCK: entries of a piece, pieces of a block of 256,
+    blocks.
+    """
     blocks = (step * FORM.blocks + tl.arange(0, FORM.blocks)) * NORM_BLOCK
     pieces = tl.arange(0, NORM_BLOCK // FORM.piece) * FORM.piece
     return (
@@ -136,8 +140,9 @@ def _load(x, mask, FORM: tl.constexpr):
 
 @triton.jit
 def _load_tile(operand, spot, ks, k, ALONG_K: tl.constexpr, FORM: tl.constexpr):
-    """A tile of an operand. ALONG_K: entries lie side by side along k, the other
-    strides are in units of VECTOR.
+    """The components of a tile of an operand.
+
+    ALONG_K: entries lie side by side along k, the other strides are in units of VECTOR.
     """
     x, sb, sv, sk = operand
     _, batch, start, count = spot
@@ -145,24 +150,26 @@ def _load_tile(operand, spot, ks, k, ALONG_K: tl.constexpr, FORM: tl.constexpr):
     vs = tl.minimum(_vectors(start, FORM), count - 1).to(tl.int64)
     first_entries = batch * sb + vs * sv
     if ALONG_K:
-        at = x + first_entries * (FORM.vector * FORM.width) + ks * FORM.width
+        entries = x + first_entries * (FORM.vector * FORM.width) + ks * FORM.width
     else:
-        at = x + first_entries * FORM.width + ks.to(tl.int64) * (sk * FORM.width)
-    return _load(at, ks < k, FORM)
+        entries = x + first_entries * FORM.width + ks.to(tl.int64) * (sk * FORM.width)
+    return _load(entries, ks < k, FORM)
 
 
 @triton.jit
-def _chosen(first, left, right):
-    """What belongs to A or to B."""
-    found = ()
+def _chosen(is_left, left, right):
+    """The numbers of A or those of B, from two tuples in the same order."""
+    chosen = ()
     for i in tl.static_range(len(left)):
-        found += (tl.where(first, left[i], right[i]),)
-    return found
+        chosen += (tl.where(is_left, left[i], right[i]),)
+    return chosen
 
 
 @triton.jit
 def _load_either(operands, spot, ks, k, FORM: tl.constexpr):
     """A tile of the operand that the program takes."""
+    # Operands of the same layout share compiled code, with arguments chosen at run
+    # time.
     if FORM.left_along_k == FORM.right_along_k:
         chosen = _chosen(spot[0], operands[0], operands[1])
         parts = _load_tile(chosen, spot, ks, k, FORM.left_along_k, FORM)
@@ -177,8 +184,10 @@ def _load_either(operands, spot, ks, k, FORM: tl.constexpr):
 def _store_residues(
     words, out, spot, ks, FORM: tl.constexpr, DP4A: tl.constexpr, PAIRS: tl.constexpr
 ):
-    """Residues of a tile, for every row of the table one or, with PAIRS, two; the pitch
-    is in units of 16 bytes.
+    """Twin: numerics.residues.residues, of the integers of a tile.
+
+    Residues for every row of the table one or, with PAIRS, two; the pitch is in units
+    of 16 bytes.
     """
     out_a, out_b, pitch16, num_planes, table = out
     first, batch, start, count = spot
@@ -187,35 +196,46 @@ def _store_residues(
     # Planes of a matrix follow each other, one for each residue; all rows begin on
     # multiples of 16 bytes.
     row = (batch * num_planes * count + vs) * pitch16
-    at = tl.where(first, out_a, out_b) + row * 16 + ks
-    step = count.to(tl.int64) * pitch16 * 16
+    residues = tl.where(first, out_a, out_b) + row * 16 + ks
+    plane_stride = count.to(tl.int64) * pitch16 * 16
     # Entries beyond k are zeros, and so are their residues.
     if PAIRS:
         for l in range(0, num_planes, 2):
             plus, minus = residue_pair(words, table + (l // 2) * (len(words) + 4))
-            tl.store(at + l * step, plus, mask=mask)
-            tl.store(at + (l + 1) * step, minus, mask=mask)
+            tl.store(residues + l * plane_stride, plus, mask=mask)
+            tl.store(residues + (l + 1) * plane_stride, minus, mask=mask)
     else:
         LENGTH: tl.constexpr = len(words) + (3 if DP4A else 2)
         for l in range(num_planes):
-            tl.store(at + l * step, residue(words, table + l * LENGTH, DP4A), mask=mask)
+            tl.store(
+                residues + l * plane_stride,
+                residue(words, table + l * LENGTH, DP4A),
+                mask=mask,
+            )
 
 
 @triton.jit
 def _store_magnitudes(parts, e, low, spot, ks, FORM: tl.constexpr, PTX: tl.constexpr):
-    """|x| 2**(7 - e) of a tile, rounded down; vectors with an Inf or NaN, whose
-    exponent is INFINITE, have no say.
+    """Twin: numerics.estimates.magnitudes_down. |x| 2**(7 - e) of a tile, rounded down.
+
+    Entries that are Inf or NaN count 0; a vector that holds one has the exponent
+    INFINITE.
     """
     low_a, low_b, pitch16 = low
     first, batch, start, count = spot
     vs = _vectors(start, FORM)
     up, second = exponent_factors(e, _MAGNITUDE_BITS)
     row = (batch * count + vs) * pitch16 * FORM.width
-    at = tl.where(first, low_a, low_b) + row * 16 + ks
+    magnitudes = tl.where(first, low_a, low_b) + row * 16 + ks
+    # re of a vector, and behind it im; bytes beyond k are zeros up to the pitch.
     for i in tl.static_range(len(parts)):
         z = tl.where(tl.abs(parts[i]) < float("inf"), parts[i], 0.0)
-        found = magnitude(z, up, second, False, PTX).to(tl.int8)
-        tl.store(at + i * pitch16 * 16, found, mask=(vs < count) & (ks < pitch16 * 16))
+        rounded = magnitude(z, up, second, False, PTX).to(tl.int8)
+        tl.store(
+            magnitudes + i * pitch16 * 16,
+            rounded,
+            mask=(vs < count) & (ks < pitch16 * 16),
+        )
 
 
 _FREE = [
@@ -240,8 +260,8 @@ _FREE = [
     "num_planes",
     "panels",
     "ahead",
-    "least",
-    "most",
+    "lower_limit",
+    "upper_limit",
 ]
 
 
@@ -268,7 +288,7 @@ def scaled_residues_kernel(
     nearest_b,
     stride_b,
     balance_b,
-    own,
+    exponents_of_vectors,
     norms,
     total_a,
     total,
@@ -286,8 +306,8 @@ def scaled_residues_kernel(
     panels,
     ahead,
     predicate,
-    least,
-    most,
+    lower_limit,
+    upper_limit,
     FORM: tl.constexpr,
     LEFT: tl.constexpr,
     RIGHT: tl.constexpr,
@@ -301,8 +321,13 @@ def scaled_residues_kernel(
     DP4A: tl.constexpr,
     PAIRS: tl.constexpr,
 ):
-    """Scales with SCALES, else they are given, and residues with RESIDUES; sizes and
-    magnitudes with SUMS.
+    """Twin: numerics.scaling.norm_scale, then
+    numerics.residue_products.scaled_residues.
+
+    Scales with SCALES, else they are given, and residues with RESIDUES; sizes and
+    magnitudes with SUMS, whose twins are numerics.scaling.vector_sizes and
+    numerics.estimates.magnitudes_down. A tile has FORM.vectors vectors and FORM.blocks
+    blocks of 256 entries along k, a panel 16 vectors.
 
     With WHOLE, which asks for scales and residues, each program keeps some vectors in
     its registers. Else panels of 16 vectors follow each other: in every round the first
@@ -313,7 +338,7 @@ def scaled_residues_kernel(
     would wait and those that they would wait for.
     """
     if predicate is not None:  # noqa: SIM102
-        if not holds(predicate, least, most):
+        if not holds(predicate, lower_limit, upper_limit):
             return
     operands = (a, sab, sav, sak), (b, sbb, sbv, sbk)
     balances = balance_a, balance_b
@@ -322,7 +347,7 @@ def scaled_residues_kernel(
         (exponent_b, nearest_b, stride_b, total_a),
     )
     sizes, low, out = (
-        (own, norms, total),
+        (exponents_of_vectors, norms, total),
         (low_a, low_b, low_pitch16),
         (out_a, out_b, pitch16, num_planes, table),
     )
@@ -330,17 +355,16 @@ def scaled_residues_kernel(
         # A program for each few vectors, which stay in its registers from the sizes to
         # the residues.
         spot = place(tl.program_id(0), tiles_a, num_a, num_b, FORM.vectors)
-        vs, ks = _vectors(spot[2], FORM), _along_k(0, FORM)
+        vs = _vectors(spot[2], FORM)
+        ks = _along_k(0, FORM)
         parts = _load_either(operands, spot, ks, k, FORM)
         # Sizes of the blocks, then of the vectors: the largest exponent, and the sums
         # on its grid.
         block_e, sums = block_sizes(parts, K, SUMS, PTX)
         e = tl.max(block_e, axis=BLOCK, keep_dims=True)
         block_n, block_s = joined_sizes(sums, block_e, e)
-        n, s = (
-            tl.sum(block_n, axis=BLOCK, keep_dims=True),
-            tl.sum(block_s, axis=BLOCK, keep_dims=True),
-        )
+        n = tl.sum(block_n, axis=BLOCK, keep_dims=True)
+        s = tl.sum(block_s, axis=BLOCK, keep_dims=True)
         scale, nearest = _store_scales(
             (n, s, e), spot, vs, range_ptr, balances, scales, sizes, SUMS
         )
@@ -363,12 +387,12 @@ def scaled_residues_kernel(
             if SCALES:  # noqa: SIM102 - known when the kernel is compiled
                 if panel < panels:
                     spot = place(panel, tiles_a, num_a, num_b, PANEL)
-                    at = panel.to(tl.int64) * blocks
+                    first_block = panel.to(tl.int64) * blocks
                     store_block(
                         operands,
                         spot,
                         task,
-                        at,
+                        first_block,
                         k,
                         (block_sums, block_e),
                         LEFT,
@@ -376,16 +400,27 @@ def scaled_residues_kernel(
                         SUMS,
                         PTX,
                     )
+                    # All threads have stored their part before the program counts as
+                    # arrived. The last program of a panel to arrive sees what all
+                    # others stored, joins the blocks, and arrives once more.
                     tl.debug_barrier()
-                    # The last program of a panel to arrive joins its blocks, and
-                    # arrives once more.
                     if tl.atomic_add(arrivals + panel, 1, sem="acq_rel") == blocks - 1:
-                        found = join_blocks(
-                            block_sums + at * PANEL, block_e + at * PANEL, blocks, SUMS
+                        panel_sizes = join_blocks(
+                            block_sums + first_block * PANEL,
+                            block_e + first_block * PANEL,
+                            blocks,
+                            SUMS,
                         )
                         vs = spot[2] + tl.arange(0, PANEL)
                         _store_scales(
-                            found, spot, vs, range_ptr, balances, scales, sizes, SUMS
+                            panel_sizes,
+                            spot,
+                            vs,
+                            range_ptr,
+                            balances,
+                            scales,
+                            sizes,
+                            SUMS,
                         )
                         tl.debug_barrier()
                         tl.atomic_add(arrivals + panel, 1, sem="release")
@@ -397,22 +432,27 @@ def scaled_residues_kernel(
             start += task // steps * FORM.vectors
             if (panel >= 0) & (start < count):
                 spot = (first, batch, start, count)
-                vs, ks = _vectors(start, FORM), _along_k(task % steps, FORM)
+                vs = _vectors(start, FORM)
+                ks = _along_k(task % steps, FORM)
                 # The loads are under way while the program waits for the scales.
                 parts = _load_either(operands, spot, ks, k, FORM)
+                # One arrival more than blocks: the scales are stored. The programs that
+                # this one waits for have smaller indices, and so have started.
                 if SCALES:
-                    seen = tl.atomic_add(arrivals + panel, 0, sem="acquire")
-                    while seen <= blocks:
-                        seen = tl.atomic_add(arrivals + panel, 0, sem="acquire")
-                exponents, to_nearest, stride, begin = _chosen(
+                    arrived = tl.atomic_add(arrivals + panel, 0, sem="acquire")
+                    while arrived <= blocks:
+                        arrived = tl.atomic_add(arrivals + panel, 0, sem="acquire")
+                scale_exponents, to_nearest, batch_stride, begin = _chosen(
                     first, scales[0], scales[1]
                 )
-                at = batch * stride + vs
-                scale = tl.load(exponents + at, mask=vs < count, other=0)
-                nearest = tl.load(to_nearest + at, mask=vs < count, other=1)
+                vectors = batch * batch_stride + vs
+                scale = tl.load(scale_exponents + vectors, mask=vs < count, other=0)
+                nearest = tl.load(to_nearest + vectors, mask=vs < count, other=1)
                 if SUMS:
                     e = tl.load(
-                        own + begin + batch * count + vs, mask=vs < count, other=0
+                        exponents_of_vectors + begin + batch * count + vs,
+                        mask=vs < count,
+                        other=0,
                     )
                     _store_magnitudes(parts, e, low, spot, ks, FORM, PTX)
                 words = integer_words(parts, scale, nearest, NUM_WORDS, TRUNCATES)
@@ -421,28 +461,33 @@ def scaled_residues_kernel(
 
 @triton.jit
 def _store_scales(
-    found, spot, vs, range_ptr, balances, scales, sizes, SUMS: tl.constexpr
+    vector_sizes, spot, vs, range_ptr, balances, scales, sizes, SUMS: tl.constexpr
 ):
-    """Scales of the vectors `vs` of a place from their norms, sums and exponents, and
-    with SUMS these themselves.
+    """Store scales of the vectors `vs` of a place, and with SUMS their sizes.
+
+    `vector_sizes` are their norms, sums and exponents.
     """
-    n, s, e = found
-    first, batch, _, count = spot
+    n, s, e = vector_sizes
+    is_left, batch, _, count = spot
     scale, nearest = scale_of(
-        n, e, range_ptr, tl.where(first, balances[0], balances[1])
+        n, e, range_ptr, tl.where(is_left, balances[0], balances[1])
     )
-    exponents, to_nearest, stride, begin = _chosen(first, scales[0], scales[1])
+    scale_exponents, to_nearest, batch_stride, begin = _chosen(
+        is_left, scales[0], scales[1]
+    )
     inside = vs < count
-    at = batch * stride + vs
-    tl.store(exponents + at, scale, mask=inside)
-    tl.store(to_nearest + at, nearest, mask=inside)
+    vectors = batch * batch_stride + vs
+    tl.store(scale_exponents + vectors, scale, mask=inside)
+    tl.store(to_nearest + vectors, nearest, mask=inside)
     if SUMS:
-        own, norms, total = sizes
+        exponents_of_vectors, norms, total = sizes
+        # Vectors with an Inf or NaN have the norm 0. Those of the right operand come
+        # behind all of the left one.
         finite = e < INFINITE
-        at = begin + batch * count + vs
-        tl.store(own + at, e, mask=inside)
-        tl.store(norms + at, tl.where(finite, tl.sqrt(n), 0.0), mask=inside)
-        tl.store(norms + total + at, tl.where(finite, s, 0.0), mask=inside)
+        vectors = begin + batch * count + vs
+        tl.store(exponents_of_vectors + vectors, e, mask=inside)
+        tl.store(norms + vectors, tl.where(finite, tl.sqrt(n), 0.0), mask=inside)
+        tl.store(norms + total + vectors, tl.where(finite, s, 0.0), mask=inside)
     return scale, nearest
 
 
@@ -548,9 +593,9 @@ def scaled_residues(
         |2**exponent x| < 2**bits for given scales that are not those of `norm_scales`.
     config : Config, optional
         Otherwise `config_for` chooses.
-    predicate : (int64 tensor of one entry, least, most), optional
-        Decides on the device: unless least <= predicate <= most the operands are not
-        read, and what is returned means nothing.
+    predicate : (int64 tensor of one entry, lower limit, upper limit), optional
+        Decides on the device: unless the entry lies within the limits the operands are
+        not read, and what is returned means nothing.
 
     Returns
     -------
@@ -578,7 +623,7 @@ def sized_residues(
 
     Parameters
     ----------
-    predicate : (int64 tensor of one entry, least, most), optional
+    predicate : (int64 tensor of one entry, lower limit, upper limit), optional
         As for `scaled_residues`.
     """
     layout = layout_of(operands, config, sized=True)
@@ -634,74 +679,100 @@ def _run(
     sizes: Sizes | None = None,
     predicate: Predicate | None = None,
 ) -> tuple[VectorScale, ...]:
-    """Launch what is asked for: scales where they are not given, residues and sizes
-    where there is room for them.
+    """Launch what is asked for.
+
+    Scales where they are not given, residues and sizes where there is room for them.
     """
-    like, is_given, makes = operands[0][0], scales is not None, planes is not None
+    like = operands[0][0]
+    is_given = scales is not None
+    has_residues = planes is not None
     if scales is None:
-        found = [empty((2, *shape), torch.int32, like) for shape in layout.shapes]
-        scales = tuple(VectorScale(*x.unbind()) for x in found)
+        numbers = [empty((2, *shape), torch.int32, like) for shape in layout.shapes]
+        scales = tuple(VectorScale(*x.unbind()) for x in numbers)
     else:
-        given = zip(scales, layout.shapes, strict=True)
+        shaped_scales = zip(scales, layout.shapes, strict=True)
         scales = tuple(
             VectorScale(*(x.expand(shape).contiguous() for x in scale))
-            for scale, shape in given
+            for scale, shape in shaped_scales
         )
-    whole = layout.steps == 1 and makes and not is_given
-    tiles = layout.tiles if whole else layout.panels
-    grid, blocks, ahead, workspace = sum(tiles), 0, 0, (None, None, None)
-    if not whole:
+
+    # Programs: one for each few vectors that stay in registers; else rounds, each with
+    # the blocks of a panel and the tiles of residues of another one.
+    is_whole = layout.steps == 1 and has_residues and not is_given
+    tiles = layout.tiles if is_whole else layout.panels
+    programs = sum(tiles)
+    blocks = 0
+    ahead = 0
+    block_sums, block_e, arrivals = None, None, None
+    if not is_whole:
         if not is_given:
-            blocks, ahead = (
-                -(-layout.k // NORM_BLOCK.value),
-                layout.ahead if makes else 0,
-            )
-            shape = grid, blocks, PANEL.value
-            workspace = (
-                empty(shape, torch.int64, like),
-                empty(shape, torch.int32, like),
-                cleared(grid, like),
-            )
+            blocks = -(-layout.k // NORM_BLOCK.value)
+            ahead = layout.ahead if has_residues else 0
+            shape = programs, blocks, PANEL.value
+            block_sums = empty(shape, torch.int64, like)
+            block_e = empty(shape, torch.int32, like)
+            arrivals = cleared(programs, like)
         in_panel = layout.steps * (PANEL.value // layout.form.vectors)
-        grid = (grid + ahead) * (blocks + (in_panel if makes else 0))
-    own, norms, low, _ = (None, None, (None, None), 1) if sizes is None else sizes
+        programs = (programs + ahead) * (blocks + (in_panel if has_residues else 0))
+
+    exponents, norms, (low_left, low_right) = None, None, (None, None)
+    if sizes is not None:
+        exponents, norms, (low_left, low_right), _ = sizes
     totals = [math.prod(shape) for shape in layout.shapes]
     strides = [count if batch > 1 else 0 for batch, count in layout.shapes]
-    options: dict[str, Any] = {"num_warps": layout.warps if makes else 8}
-    if planes is not None:
+    left_planes, right_planes = (
+        (None, None) if planes is None else (planes[0], planes[-1])
+    )
+    number, lower_limit, upper_limit = predicate or NO_PREDICATE
+    options: dict[str, Any] = {"num_warps": 8}
+    if has_residues:
         options["num_warps"] = warps_for(
             layout.warps, constants.num_words, dp4a=constants.dp4a
         )
         if constants.pairs:
             options["maxnreg"] = _PAIR_REGISTERS
+    truncates = is_given or constants.truncates(layout.width * layout.k, balances)
     _launch(
-        (grid,),
-        *(*layout.arguments(operands), tiles[0]),
-        *(
-            constants.range,
-            *scales[0],
-            strides[0],
-            balances[0],
-            *scales[-1],
-            strides[-1],
-            balances[-1],
-        ),
-        *(own, norms, totals[0], sum(totals), *low, -(-layout.k // 128) * 8),
-        *(
-            *((None, None) if planes is None else (planes[0], planes[-1])),
-            layout.pitch // 16,
-        ),
-        *(constants.num_planes, constants.table),
-        *(*workspace, sum(tiles), ahead, *(predicate or NO_PREDICATE)),
+        (programs,),
+        *layout.arguments(operands),
+        tiles[0],
+        constants.range,
+        scales[0].exponent,
+        scales[0].nearest,
+        strides[0],
+        balances[0],
+        scales[-1].exponent,
+        scales[-1].nearest,
+        strides[-1],
+        balances[-1],
+        exponents,
+        norms,
+        totals[0],
+        sum(totals),
+        low_left,
+        low_right,
+        -(-layout.k // 128) * 8,
+        left_planes,
+        right_planes,
+        layout.pitch // 16,
+        constants.num_planes,
+        constants.table,
+        block_sums,
+        block_e,
+        arrivals,
+        sum(tiles),
+        ahead,
+        number,
+        lower_limit,
+        upper_limit,
         FORM=layout.form,
-        LEFT=None if whole else layout.size_forms[0],
-        RIGHT=None if whole else layout.size_forms[-1],
+        LEFT=None if is_whole else layout.size_forms[0],
+        RIGHT=None if is_whole else layout.size_forms[-1],
         NUM_WORDS=constants.num_words,
-        TRUNCATES=makes
-        and (is_given or constants.truncates(layout.width * layout.k, balances)),
-        WHOLE=whole,
+        TRUNCATES=has_residues and truncates,
+        WHOLE=is_whole,
         SCALES=not is_given,
-        RESIDUES=makes,
+        RESIDUES=has_residues,
         SUMS=sizes is not None,
         PTX=layout.ptx,
         DP4A=constants.dp4a,
@@ -806,11 +877,12 @@ def _layout(
         for (b, v, e), side, (*_, aligned) in zip(distances, sides, facts, strict=True)
     ]
     vector = min(
-        [own for own, side in zip(vectors, sides, strict=True) if side == 1],
+        [entries for entries, side in zip(vectors, sides, strict=True) if side == 1],
         default=wide,
     )
     vectors = [
-        vector if side == 1 else own for own, side in zip(vectors, sides, strict=True)
+        vector if side == 1 else entries
+        for entries, side in zip(vectors, sides, strict=True)
     ]
     units = [vector if side == 1 else 1 for side in sides]
     blocks = min(config.blocks, 1 << (-(-k // block) - 1).bit_length())
@@ -834,8 +906,8 @@ def _layout(
             blocks,
         ),
         size_forms=tuple(
-            SizeForm(side, even, own, width)
-            for side, own in zip(sides, vectors, strict=True)
+            SizeForm(side, even, entries, width)
+            for side, entries in zip(sides, vectors, strict=True)
         ),
         tiles=tuple(batch * -(-count // config.vectors) for batch, count in shapes),
         panels=panels,
