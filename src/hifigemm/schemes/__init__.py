@@ -1,5 +1,6 @@
-"""One paper idea a file; every scheme is a frozen dataclass with the same few
-methods.
+"""Schemes: one paper idea a file, each a frozen dataclass with the methods of `Scheme`.
+
+Only `auto` knows all of them: it chooses one for a problem.
 """
 
 from hifigemm.schemes.auto import SCHEMES

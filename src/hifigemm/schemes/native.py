@@ -1,5 +1,4 @@
-"""The product of the library behind the engine, judged by the same promise as every
-other scheme.
+"""The product of the engine's library, held to the same promise as every other scheme.
 
 Idea
     C = fl(A B) in the operands' own format, or in FP64 for FP32 operands with one
@@ -8,7 +7,7 @@ Notation
     terms = k, or 2 k for complex operands; u the unit roundoff of the arithmetic.
 Exact when
     Never relied on. |C - AB| <= gamma_terms |A||B| in any order of summation, as long
-    as nothing over- or underflows.
+    as nothing over- or underflows; gamma_n = n u / (1 - n u).
 Cost
     1 product.
 References
@@ -20,7 +19,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -60,20 +59,21 @@ class Native(Scheme):
         return FP64 if self.product == "fp64" else problem.fmt
 
     def bound(self, problem: Problem) -> float:
-        """Worst case of error / |A||B| before a final rounding."""
+        """Largest possible error / |A||B| before a final rounding."""
         return native_bound(problem.terms, self.arithmetic(problem).u)
 
     def keeps(self, problem: Problem, target: Target) -> bool:
-        """Whether the worst case meets the target, or the target is the level of the
-        arithmetic itself.
+        """True if the largest possible error meets the target.
+
+        A target that is the level of the arithmetic itself counts as met.
         """
         if not problem.k:
             return True
         if target.by_entry:
             return False
-        return self.bound(problem) <= target.r or target.level is self.arithmetic(
-            problem
-        )
+        if target.level is self.arithmetic(problem):
+            return True
+        return self.bound(problem) <= target.r
 
     def plan(
         self,
@@ -81,63 +81,66 @@ class Native(Scheme):
         target: Target,
         engine: Engine,
         evidence: Evidence | None,
-        asked: Any,
+        asked: Scheme | None,
     ) -> Plan:
-        """One product. At the level of its own format an engine with programs leaves
-        over- and underflow to its library; otherwise entries where they may have
-        happened are escalated.
+        """The plan of one product.
+
+        At the level of its own format an engine with programs leaves over- and
+        underflow to its library; otherwise entries where they may have happened are
+        escalated.
         """
-        return _planned(self, problem, target, engine, asked)
+        return _plan(self, problem, target, engine, asked)
 
     def nbytes(self, plan: Plan, batch: int, rows: int, cols: int) -> int:
-        """None: the library manages its own workspace."""
+        """0: the library manages its own workspace."""
         return 0
 
     def split(
         self, plan: Plan, x: Array, side: str, scale: Scale | None, engine: Engine
     ) -> Split:
         """The operand as it is."""
-        return Split(
-            side,
-            x.shape[1 if side == "left" else 2],
-            x,
-            np.zeros((1, 1, 1), np.int64),
-            1,
-        )
+        vectors = x.shape[1 if side == "left" else 2]
+        return Split(side, vectors, x, np.zeros((1, 1, 1), np.int64), 1)
 
     def multiply(
         self, plan: Plan, left: Split, right: Split, engine: Engine, shift: int
     ) -> Product:
-        """The product; entries that over- or underflowed, or may have on the way, are
-        not certified.
-        """
-        fmt = self.arithmetic(plan.problem)
-        dtype = np.result_type(
-            result_dtype(fmt), np.complex64 if plan.problem.is_complex else np.float32
-        )
-        a, b = (
-            left.planes.astype(dtype, copy=False),
-            right.planes.astype(dtype, copy=False),
-        )
+        """The product; entries that may have over- or underflowed are not certified."""
+        problem = plan.problem
+        fmt = self.arithmetic(problem)
+        bound = self.bound(problem)
+
+        # Multiply in the format of the arithmetic; complex entries become re, im pairs.
+        smallest = np.complex64 if problem.is_complex else np.float32
+        dtype = np.result_type(result_dtype(fmt), smallest)
+        a = left.planes.astype(dtype, copy=False)
+        b = right.planes.astype(dtype, copy=False)
         c = engine.native_product(a, b)
-        parts, bound = c.view(c.real.dtype), self.bound(plan.problem)
-        limit = plan.problem.terms, 2.0**fmt.emin
-        if not shift and fmt is plan.problem.fmt and are_ordinary(parts, *limit):
-            return finished(plan.problem, parts, None, bound, 1)
-        certified = underflow_free(np.abs(parts), *limit)
-        # no product underflows
+        values = c.view(c.real.dtype)
+
+        # Nearly always all entries are far from both ends of the exponents.
+        smallest_normal = 2.0**fmt.emin
+        keeps_format = fmt is problem.fmt and not shift
+        if keeps_format and are_ordinary(values, problem.terms, smallest_normal):
+            return finished(problem, values, None, bound, 1)
+
+        # Small entries are certified too where no product of two entries can underflow.
+        certified = underflow_free(np.abs(values), problem.terms, smallest_normal)
         if not certified.all() and least_exponent(a) + least_exponent(b) >= fmt.emin:
             certified[...] = True
+
+        # Scale and round to the format of the result.
         with np.errstate(over="ignore", invalid="ignore"):
             if shift:
-                parts = scale_by_power(parts, np.array(shift))
-            parts = parts.astype(result_dtype(plan.problem.fmt), copy=False)
-        certified &= np.isfinite(parts)
-        return finished(plan.problem, parts, certified, bound, 1)
+                values = scale_by_power(values, np.array(shift))
+            values = values.astype(result_dtype(problem.fmt), copy=False)
+        certified &= np.isfinite(values)
+        return finished(problem, values, certified, bound, 1)
 
     def escalate(self, plan: Plan, problem: Problem, engine: Engine) -> Plan | None:
-        """Double-double sums on a CPU, else slices with FP64 products; neither over-
-        nor underflow on the way.
+        """Double-double sums on a CPU, else slices with FP64 products.
+
+        Neither over- nor underflows before the last rounding.
         """
         if DoubleDouble.is_for(engine):
             return DoubleDouble().plan(problem, plan.target, engine, None, plan.asked)
@@ -147,11 +150,15 @@ class Native(Scheme):
 
 
 @lru_cache(maxsize=256)
-def _planned(
-    scheme: Native, problem: Problem, target: Target, engine: Engine, asked: Any
+def _plan(
+    scheme: Native,
+    problem: Problem,
+    target: Target,
+    engine: Engine,
+    asked: Scheme | None,
 ) -> Plan:
-    """The plan, kept for the next product of this kind: no data enter it, and small
-    products are quick.
+    """The plan of a native product, cached, because small products take less time than
+    planning.
     """
     bound = scheme.bound(problem)
     reason = f"native product, at worst {problem.terms} u = {bound:.3g} |A||B|"
@@ -159,18 +166,17 @@ def _planned(
         reason = f"float64 product of float32 operands, rounded once, at worst {bound:.3g} |A||B|"
     reason += target.accepts(bound)
     plan = Plan(
-        *(
-            problem,
-            asked,
-            scheme,
-            target,
-            engine.name,
-            None,
-            1,
-            problem.k,
-            Verification.ENTRYWISE,
-        ),
-        *(max(target.r, bound), reason),
+        problem=problem,
+        asked=asked,
+        scheme=scheme,
+        target=target,
+        engine=engine.name,
+        product=None,
+        num_products=1,
+        k_block=problem.k,
+        verification=Verification.ENTRYWISE,
+        bound=max(target.r, bound),
+        reason=reason,
     )
     if target.level is problem.fmt and engine.compile(plan) is not None:
         reason = f"{reason}, over- and underflow as the library has them"

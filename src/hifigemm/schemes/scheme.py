@@ -1,11 +1,14 @@
-"""What a scheme is: parameters as the fields of a frozen dataclass, and the steps of a
-product as its methods.
+"""The base of all schemes: parameters are fields, the steps of a product are methods.
 
-The planner calls `evidence`, which reads the operands where a scheme rests on them,
-`plan`, which chooses counts, and `nbytes`, by which blocks are chosen. The executor
-calls `scales`, which reads whole operands, `split`, which turns rows of A or columns of
-B into planes, `multiply`, which makes the products of one block of C on an engine, and
-`escalate`, which gives a finer plan for the entries that were not certified.
+The planner calls
+    `evidence`, which reads the operands where the choice depends on them;
+    `plan`, which chooses counts, such as the number of slices;
+    `nbytes`, by which the size of blocks is chosen.
+The executor calls
+    `scales`, which reads whole operands;
+    `split`, which turns rows of A or columns of B into planes;
+    `multiply`, which makes the products of one block of C on an engine;
+    `escalate`, which gives a finer plan for the entries that were not certified.
 """
 
 from __future__ import annotations
@@ -33,47 +36,44 @@ from hifigemm.problem import Problem, ProductSpec
 
 @dataclass(frozen=True)
 class Scheme:
-    """Base of the schemes.
+    """Base of the schemes, which are frozen dataclasses.
 
-    `core` is the plain function at the heart of a scheme. An engine that has it in a
-    few launches for whole products finds its programs by that function. Fields hold
-    what their types say, counts lie within `_limits`.
+    The constructor checks every field against its type: a word of a `Literal`, True or
+    False, or a count within `_limits`.
     """
 
     name: ClassVar[str] = ""
+    """The scheme's name, as the argument `scheme` takes it."""
     core: ClassVar[Callable[..., Any] | None] = None
+    """The plain function at the heart of the scheme. Engines find their programs for
+    whole products by it.
+    """
     _limits: ClassVar[tuple[int, int | None]] = (1, None)
+    """Least and largest count; None where there is no largest one."""
 
     def __post_init__(self) -> None:
-        kind = type(self)
-        if kind not in _OPTIONS:
-            _OPTIONS[kind] = _options(kind)
-        for name, options in _OPTIONS[kind].items():
+        scheme_class = type(self)
+        if scheme_class not in _OPTIONS:
+            _OPTIONS[scheme_class] = _options(scheme_class)
+        for name, options in _OPTIONS[scheme_class].items():
             value = getattr(self, name)
             if (value is None or isinstance(value, str)) and value in options:
                 continue
-            owner = f"{kind.__name__}({name}"
+            owner = f"{scheme_class.__name__}({name}"
             if int in options:
-                object.__setattr__(
-                    self,
-                    name,
-                    _checked_count(owner, value, *self._limits, None in options),
-                )
+                count = _checked_count(owner, value, *self._limits, None in options)
+                object.__setattr__(self, name, count)
             elif bool in options:
                 if not isinstance(value, (bool, np.bool_)):
                     raise PlanError(f"{owner}={value!r}): expected True or False")
                 object.__setattr__(self, name, bool(value))
             else:
-                words = ", ".join(
-                    "None" if word is None else f'"{word}"' for word in options
-                )
-                raise PlanError(f"{owner}={value!r}): expected {words}")
+                words = ["None" if word is None else f'"{word}"' for word in options]
+                raise PlanError(f"{owner}={value!r}): expected {', '.join(words)}")
 
     @property
     def explicit(self) -> bool:
-        """A count was forced, so that nothing is promised unless an accuracy is asked
-        for.
-        """
+        """True if a count was forced: then only a stated accuracy is promised."""
         return False
 
     def evidence(
@@ -85,10 +85,10 @@ class Scheme:
         engine: Engine,
         workspace: int,
     ) -> Evidence | None:
-        """What `plan` wants to know of the operands; waits for a device. None where no
-        operand is looked at.
+        """Facts about the operands that `plan` depends on; None if it needs none.
 
-        a (batch or 1, m, k) and b (batch or 1, k, n) may hold Inf and NaN.
+        Reading them waits for a device. a (batch or 1, m, k) and b (batch or 1, k, n)
+        may hold Inf and NaN.
         """
         return None
 
@@ -109,47 +109,46 @@ class Scheme:
         target: Target,
         engine: Engine,
         evidence: Evidence | None,
-        asked: Any,
+        asked: Scheme | None,
     ) -> Plan:
-        """Counts for this problem, without blocks; `asked` is the scheme that was
-        forced.
+        """The plan for this problem, with counts and without a division into blocks.
+
+        `asked` is the scheme that was forced, None for the library's choice.
         """
         raise NotImplementedError
 
     def nbytes(self, plan: Plan, batch: int, rows: int, cols: int) -> int:
-        """Bytes that the steps take for a block of so many matrices, rows and
-        columns.
-        """
+        """Bytes that the steps take for a block of `batch` matrices, rows x cols."""
         raise NotImplementedError
 
     def scales(
         self, plan: Plan, a: Array | None, b: Array | None, engine: Engine
     ) -> tuple[Scale | None, Scale | None] | None:
-        """The scales of the rows of a and of the columns of b, where splits take any;
-        None for an operand of None.
+        """The scales of the rows of a and of the columns of b.
 
-        No pair where the scales of one operand depend on the other, and one is missing:
-        then an operand cannot be prepared.
+        A scale is None if the operand is None or its split takes no scale. None instead
+        of the pair means that the scales of one operand depend on the other, which is
+        missing: such an operand cannot be prepared alone.
         """
         return None, None
 
     def split(
         self, plan: Plan, x: Array, side: str, scale: Scale | None, engine: Engine
     ) -> Split:
-        """Planes of rows of a (side "left") or of columns of b (side "right")."""
+        """Planes of the rows of a (side "left") or of the columns of b ("right")."""
         raise NotImplementedError
 
     def multiply(
         self, plan: Plan, left: Split, right: Split, engine: Engine, shift: int
     ) -> Product:
-        """The block 2**shift A B from the splits of its rows and columns, rounded
-        once.
+        """One block of 2**shift A B, rounded once, from the splits of its rows and
+        columns.
         """
         raise NotImplementedError
 
     def escalate(self, plan: Plan, problem: Problem, engine: Engine) -> Plan | None:
-        """A finer plan for `problem`, a part of the plan's, without blocks; None where
-        there is none.
+        """A finer plan, without blocks, for a part of the problem; None if there is
+        none.
         """
         return None
 
@@ -161,77 +160,92 @@ def finished(
     bound: float,
     num_products: float,
 ) -> Product:
-    """The product of a block, re and im side by side put together; an entry is
-    certified when both are.
+    """The product of a block, with adjacent re and im joined to complex entries.
+
+    A complex entry is certified if both of its components are.
     """
     if not problem.is_complex:
         return Product(values, certified, bound, num_products)
-    both = None if certified is None else certified[..., 0::2] & certified[..., 1::2]
-    return Product(unembed(values), both, bound, num_products)
+    if certified is not None:
+        certified = certified[..., 0::2] & certified[..., 1::2]
+    return Product(unembed(values), certified, bound, num_products)
 
 
 def exact_int8(engine: Engine, a: Array, b: Array, max_a: int, max_b: int) -> Array:
-    """a @ b for INT8 matrices (batch, m, k), (batch, k, n): in int32, or in int64 where
-    k is longer than that holds.
+    """a @ b for INT8 matrices (batch, m, k), (batch, k, n), without rounding.
+
+    The entries are int32, or int64 where k is too long for sums in int32.
     """
     spec = engine.products["int8"]
-    block, k = spec.k_block, a.shape[2]
-    if k <= block:
+    k = a.shape[2]
+    if k <= spec.k_block:
         return engine.exact_product(spec, a, b, max_a, max_b)
-    parts = ((a[:, :, h : h + block], b[:, h : h + block]) for h in range(0, k, block))
-    return reduce(
-        np.add,
-        (
-            engine.exact_product(spec, x, y, max_a, max_b).astype(np.int64)
-            for x, y in parts
-        ),
-    )
+
+    def product_of_terms(start: int) -> Array:
+        terms = slice(start, start + spec.k_block)
+        product = engine.exact_product(spec, a[:, :, terms], b[:, terms], max_a, max_b)
+        return product.astype(np.int64)
+
+    return reduce(np.add, map(product_of_terms, range(0, k, spec.k_block)))
 
 
 def int8_product(engine: Engine) -> ExactProduct:
-    """`exact_int8` of an engine, as plain functions take it."""
+    """`exact_int8` of an engine, in the form that plain functions take."""
     return partial(exact_int8, engine)
 
 
 def _checked_count(
-    owner: str, count: Any, least: int, most: int | None, optional: bool
+    owner: str, count: Any, smallest: int, largest: int | None, is_optional: bool
 ) -> int:
-    """A count as an int; PlanError, which says whether None is taken too, unless it is
-    a whole number in range.
+    """A count as an int.
+
+    Raises PlanError: the count is no whole number from `smallest` to `largest`. The
+    message starts with `owner` and says if None would do as well.
     """
     is_whole = isinstance(count, Integral) and not isinstance(count, bool)
-    if not is_whole or count < least or (most is not None and count > most):
-        numbers = (
-            f"a whole number of at least {least}"
-            if most is None
-            else f"a whole number from {least} to {most}"
-        )
-        raise PlanError(
-            f"{owner}={count!r}): expected {'None or ' if optional else ''}{numbers}"
-        )
-    return int(count)
+    if is_whole and count >= smallest and (largest is None or count <= largest):
+        return int(count)
+    numbers = f"a whole number of at least {smallest}"
+    if largest is not None:
+        numbers = f"a whole number from {smallest} to {largest}"
+    if is_optional:
+        numbers = f"None or {numbers}"
+    raise PlanError(f"{owner}={count!r}): expected {numbers}")
 
 
 _OPTIONS: dict[type, dict[str, list[Any]]] = {}
-"""`_options` of each scheme; compilers of PyTorch complain of a cache of functools."""
+"""`_options` of each class of schemes. It is a dictionary because the compilers of
+PyTorch complain of a cache of functools.
+"""
 
 
-def _options(kind: Any) -> dict[str, list[Any]]:
-    """What the fields of a scheme may be: None first, then classes or words."""
-    found, hints = {}, get_type_hints(kind)
-    for field in fields(kind):
-        parts = get_args(hints[field.name]) or (hints[field.name],)
-        options = [option for part in parts for option in get_args(part) or (part,)]
-        found[field.name] = [None] * (NoneType in options) + [
-            x for x in options if x is not NoneType
-        ]
-    return found
+def _options(scheme_class: Any) -> dict[str, list[Any]]:
+    """For each field of a scheme the values that its type allows.
+
+    None comes first, then the words of a Literal, or int or bool for any such number.
+    """
+    options_of_fields = {}
+    hints = get_type_hints(scheme_class)
+    for field in fields(scheme_class):
+        # The members of a union, or the type itself; then the words of a Literal.
+        members = get_args(hints[field.name]) or (hints[field.name],)
+        options = [x for member in members for x in get_args(member) or (member,)]
+        if NoneType in options:
+            options.remove(NoneType)
+            options.insert(0, None)
+        options_of_fields[field.name] = options
+    return options_of_fields
 
 
 def product_spec(engine: Engine, name: str, scheme: str) -> ProductSpec:
-    """The engine's product of that name, or a PlanError that lists what there is."""
+    """The engine's product of that name.
+
+    Raises PlanError: the engine has none. The message starts with the name `scheme` and
+    lists the products of the engine.
+    """
     if name not in engine.products:
+        names = ", ".join(sorted(engine.products))
         raise PlanError(
-            f"{scheme} with product={name!r}: engine {engine.name!r} multiplies {', '.join(sorted(engine.products))}"
+            f"{scheme} with product={name!r}: engine {engine.name!r} multiplies {names}"
         )
     return engine.products[name]
