@@ -1,27 +1,35 @@
-"""Few rows and columns with wide exponents, set apart so that the others take fewer
-moduli for the exact product.
+"""Few rows and columns with wide exponents, set apart so that the others need fewer
+moduli.
 
 Idea
     How many moduli hold the exact product A B is decided by the row and the column
     whose lowest bits lie furthest below their norms. Of random data few vectors come
-    near: a small entry among many. With P0 < P1 < P2 the products of num_moduli,
-    `shared` and all moduli, scales S of sqrt(P1) and P1 <= P0 4**d: vectors whose bits
-    fit in S - d are multiplied modulo P0, wide ones by them at scales S + d modulo P1
-    with the residues they have already, and wide ones by wide ones modulo P2.
+    near: those with a small entry among many. Let P0 < P1 < P2 be the products of
+    `num_moduli`, of `shared` and of all moduli, let scales S belong to sqrt(P1), and
+    let P1 <= P0 4**d. Vectors whose bits fit in S - d are multiplied modulo P0.
+    Outliers are multiplied by them at the scales S + d modulo P1, with the residues
+    that these have already, and outliers by outliers modulo P2.
+Notation
+    d = lowered; an outlier is a row or column that is set apart; the required bits of a
+    vector are those that it lacks with the scales of two moduli, see
+    numerics.scaling.required_bits_of_vectors.
 Exact when
-    Every vector lacks, compared with the scales of two moduli, no more bits than
-    `gained_bits(shared)` - d, or + d for wide ones; a balance moves bits from one
-    operand to the other. Products of norms stay below P0 / 2, P1 / 2, P2 / 2.
+    No vector requires more bits than `gained_bits(shared)` - d, or + d for outliers; a
+    balance moves bits from one operand to the other. Products of norms stay below
+    P0 / 2, P1 / 2, P2 / 2.
 Cost
-    num_moduli products, `shared` of the wide rows and columns in whole tiles, and all
-    moduli where they meet; residues of all vectors for `shared` moduli, and two more
-    times those of the wide ones.
+    num_moduli products, `shared` of the outliers in whole tiles, and all moduli where
+    outliers meet; residues of all vectors for `shared` moduli, and those of the
+    outliers two more times.
+References
+    None: the scheme is that of ozaki2.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -41,15 +49,31 @@ _RESIDUES = 200
 are made and read.
 """
 _TILE = 128
+"""Outliers are multiplied in tiles of so many rows or columns."""
 _GAIN = 0.97
-_FEWER, _MOST = 6, 2048
-"""Moduli that may be saved; wide rows, or columns, at most."""
+"""The cost with outliers set apart is to be less than this share of the cost without."""
+_MAX_SAVED = 6
+"""So many moduli may be saved at most."""
+_MAX_OUTLIERS = 2048
+"""So many rows, or columns, are set apart at most."""
+
+
+class _Scales(NamedTuple):
+    """The attributes of `Outliers` that do not depend on which vectors are outliers."""
+
+    num_moduli: int
+    shared: int
+    lowered: int
+    balance: int
+
+    def limits(self) -> tuple[int, int]:
+        """Most required bits of rows, and of columns, that are no outliers."""
+        bits = gained_bits(self.shared, False) - self.lowered
+        return bits + self.balance, bits - self.balance
 
 
 def may_pay(problem: Problem) -> bool:
-    """Whether a problem is large enough, and one of those that are looked at: real and
-    not a stack.
-    """
+    """True if a problem is a large real one and no stack, so that outliers are sought."""
     work = problem.m * problem.n * problem.k
     return problem.batch == 1 and not problem.is_complex and work >= _LEAST_WORK
 
@@ -57,60 +81,71 @@ def may_pay(problem: Problem) -> bool:
 def find_outliers(
     problem: Problem, required: tuple[Array, Array], count: int
 ) -> Outliers | None:
-    """The rows and columns to set apart, where `count` moduli hold the exact product of
-    all; None where none pays.
+    """The rows and columns to set apart; None where that does not pay.
 
-    `required` is what numerics.scaling.required_bits_of_vectors found.
+    `required` holds the required bits of all rows and of all columns; `count` moduli
+    hold the exact product of all of them.
     """
-    rows, cols = (np.sort(x.ravel()) for x in required)
+    required_rows, required_cols = required
+    sorted_rows = np.sort(required_rows.ravel())
+    sorted_cols = np.sort(required_cols.ravel())
     m, n = problem.m, problem.n
 
-    def cost(num_moduli: int, shared: int, wide_rows: int, wide_cols: int) -> int:
-        tiles = -(-wide_rows // _TILE) * n + -(-wide_cols // _TILE) * m
+    def cost(num_moduli: int, shared: int, outlier_rows: int, outlier_cols: int) -> int:
+        """Multiplied entries of the result, or as many as take the same time."""
+        tiles = -(-outlier_rows // _TILE) * n + -(-outlier_cols // _TILE) * m
         return num_moduli * m * n + shared * (tiles * _TILE + _RESIDUES * (m + n))
 
-    best, least = None, _GAIN * cost(count, count, 0, 0)
-    for found in _scales(count, rows, cols):
-        num_moduli, shared, *_ = found
-        wide = [
-            len(x) - int(np.searchsorted(x, r, "right"))
-            for x, r in zip((rows, cols), _reach(*found), strict=True)
-        ]
-        if max(wide) <= _MOST and (needed := cost(num_moduli, shared, *wide)) < least:
-            best, least = found, needed
+    # The cheapest of all scales that leave few outliers.
+    best: _Scales | None = None
+    best_cost = _GAIN * cost(count, count, 0, 0)
+    for scales in _possible_scales(count, sorted_rows, sorted_cols):
+        row_limit, col_limit = scales.limits()
+        outlier_rows = len(sorted_rows) - _num_within(sorted_rows, row_limit)
+        outlier_cols = len(sorted_cols) - _num_within(sorted_cols, col_limit)
+        if max(outlier_rows, outlier_cols) > _MAX_OUTLIERS:
+            continue
+        its_cost = cost(scales.num_moduli, scales.shared, outlier_rows, outlier_cols)
+        if its_cost < best_cost:
+            best = scales
+            best_cost = its_cost
     if best is None:
         return None
-    where = [
-        tuple(np.flatnonzero(x > r).tolist())
-        for x, r in zip(required, _reach(*best), strict=True)
-    ]
-    return Outliers(*best, where[0], where[1])
+
+    # The numbers of the vectors beyond the limits.
+    row_limit, col_limit = best.limits()
+    rows = tuple(np.flatnonzero(required_rows > row_limit).tolist())
+    cols = tuple(np.flatnonzero(required_cols > col_limit).tolist())
+    return Outliers(*best, rows=rows, cols=cols)
 
 
-def _reach(num_moduli: int, shared: int, lowered: int, balance: int) -> tuple[int, int]:
-    """What rows and what columns may lack that are not outliers."""
-    reach = gained_bits(shared, False) - lowered
-    return reach + balance, reach - balance
+def _num_within(sorted_bits: Array, limit: int) -> int:
+    """Number of entries up to `limit`."""
+    return int(np.searchsorted(sorted_bits, limit, "right"))
 
 
-def _scales(
-    count: int, rows: Array, cols: Array
-) -> Iterator[tuple[int, int, int, int]]:
-    """The first four attributes of `Outliers` that are possible.
+def _possible_scales(
+    count: int, sorted_rows: Array, sorted_cols: Array
+) -> Iterator[_Scales]:
+    """All scales with fewer than `count` moduli at which the widest vectors are exact.
 
-    The usual row and column get what they lack and share the rest, as long as the
-    widest still find their place.
+    The balance gives the median row and column what they require and halves the spare
+    bits, as far as the widest row and column allow it.
     """
-    wanted = (int(rows[len(rows) // 2]) - int(cols[len(cols) // 2])) // 2
-    for num_moduli in range(max(count - _FEWER, 2), count):
+    median_row = int(sorted_rows[len(sorted_rows) // 2])
+    median_col = int(sorted_cols[len(sorted_cols) // 2])
+    wanted = (median_row - median_col) // 2
+    widest_row = int(sorted_rows[-1])
+    widest_col = int(sorted_cols[-1])
+    for num_moduli in range(max(count - _MAX_SAVED, 2), count):
         for shared in range(num_moduli + 1, count + 1):
-            gained, lowered = gained_bits(shared, False), _lowered(num_moduli, shared)
-            least, most = (
-                int(rows[-1]) - gained - lowered,
-                gained + lowered - int(cols[-1]),
-            )
-            if least <= most:
-                yield num_moduli, shared, lowered, min(max(wanted, least), most)
+            lowered = _lowered(num_moduli, shared)
+            bits = gained_bits(shared, False) + lowered
+            lower = widest_row - bits
+            upper = bits - widest_col
+            if lower <= upper:
+                balance = min(max(wanted, lower), upper)
+                yield _Scales(num_moduli, shared, lowered, balance)
 
 
 @lru_cache
@@ -118,5 +153,6 @@ def _lowered(num_moduli: int, shared: int) -> int:
     """Fewest d for which half the range of `shared` moduli is at most 4**d times that
     of `num_moduli`.
     """
-    small, large = (moduli_set(x, False).half_range for x in (num_moduli, shared))
+    small = moduli_set(num_moduli, False).half_range
+    large = moduli_set(shared, False).half_range
     return next(d for d in range(large.bit_length()) if large <= small << (2 * d))
