@@ -96,40 +96,43 @@ class Corrected(WordScheme):
 
     @property
     def chains_corrections(self) -> bool:
-        """Always."""
+        """True: the corrections have an accumulator of their own."""
         return True
 
     @property
     def splitting(self) -> Splitting:
         """Two words, the second scaled by 2**s."""
-        rounding = (
-            _NEAREST[self.product] if self.split_rounding == "nearest" else "zero"
-        )
-        return Splitting(
-            FORMATS[self.product],
-            2,
-            rounding,
-            LOW_SHIFT[self.product] if self.shift_low else 0,
-        )
+        rounding = "zero"
+        if self.split_rounding == "nearest":
+            rounding = _NEAREST[self.product]
+        low_shift = LOW_SHIFT[self.product] if self.shift_low else 0
+        return Splitting(FORMATS[self.product], 2, rounding, low_shift)
 
     @property
     def interval(self) -> int:
-        """b."""
+        """b, the length of a block."""
         return self.block or BLOCK[self.product]
 
     def pair_errors(self, unit: Accumulation, k: int) -> dict[Pair, float]:
-        """The corrections are chained, the main product in blocks; all go through the
-        addition at the end.
+        """c_pq of numerics.word_bounds: the corrections, then the main product.
+
+        The corrections are chained, the main product is summed in blocks; all go
+        through the addition at the end.
         """
-        block, outside = self.interval, unit.accumulator.u
-        chain, first = steps_in_blocks(unit, k, block), unit.steps(min(k, block))
+        block = self.interval
+        outside = unit.accumulator.u
+        chain = steps_in_blocks(unit, k, block)
+        one_block = unit.steps(min(k, block))
         end = (outside, 1)
+
         main = growth((unit.error, chain), end)
         if self.accumulate == "outside":
-            main = growth((unit.error, first), (outside, -(-k // block) - 1), end)
+            additions = -(-k // block) - 1
+            main = growth((unit.error, one_block), (outside, additions), end)
         return {
             (1, 0): growth((unit.error, 2 * chain), end),
-            (0, 1): growth((unit.error, 2 * chain - first), end),
+            # A_hi B_lo comes second in each block, so it misses the first steps.
+            (0, 1): growth((unit.error, 2 * chain - one_block), end),
             (0, 0): main,
         }
 
@@ -138,26 +141,28 @@ class Corrected(WordScheme):
         return min(k, self.interval) if self.accumulate == "outside" else k
 
     def sum_products(self, plan: Plan, a: Array, b: Array, engine: Engine) -> Array:
-        """See the module docstring."""
-        fmt, k = self.splitting.fmt, plan.problem.terms
+        """The main product and its corrections, as the module docstring says."""
+        fmt = self.splitting.fmt
+        k = plan.problem.terms
         main: Any = None
         correction: Any = None
         with np.errstate(over="ignore", invalid="ignore"):
             for start in range(0, k, self.interval):
                 stop = start + self.interval
-                high_a, low_a = (
-                    word(a, p, k, left=True, start=start, stop=stop) for p in range(2)
-                )
-                high_b, low_b = (
-                    word(b, p, k, left=False, start=start, stop=stop) for p in range(2)
-                )
+                high_a = word(a, 0, k, left=True, start=start, stop=stop)
+                low_a = word(a, 1, k, left=True, start=start, stop=stop)
+                high_b = word(b, 0, k, left=False, start=start, stop=stop)
+                low_b = word(b, 1, k, left=False, start=start, stop=stop)
+
+                # Both corrections go on in one accumulator.
                 correction = engine.rounded_product(fmt, low_a, high_b, correction)
                 correction = engine.rounded_product(fmt, high_a, low_b, correction)
+
+                # The main product of the block starts anew, unless it is chained too.
                 if self.accumulate == "chained" or main is None:
                     main = engine.rounded_product(fmt, high_a, high_b, main)
                 else:
                     main = main + engine.rounded_product(fmt, high_a, high_b)
-            total: Array = main + correction * np.float32(
-                2.0**-self.splitting.low_shift
-            )
+            factor = np.float32(2.0**-self.splitting.low_shift)
+            total: Array = main + correction * factor
         return total

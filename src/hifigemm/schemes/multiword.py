@@ -1,5 +1,4 @@
-"""Multiword products: each operand as a sum of one to three short words, multiplied and
-added with rounding.
+"""Multiword products: sums of one to three short words, multiplied with rounding.
 
 Idea
     A ~ A_1 + ... + A_p and B likewise, each word rounded to the format of a matrix
@@ -94,12 +93,12 @@ class Multiword(WordScheme):
     def __post_init__(self) -> None:
         super().__post_init__()
         if (self.num_words, self.num_products) not in COUNTS[self.product]:
-            known = ", ".join(
+            counts = [
                 f"{words} and {products}" for words, products in COUNTS[self.product]
-            )
+            ]
             raise PlanError(
                 f"Multiword(product={self.product!r}, num_words={self.num_words}, num_products={self.num_products}): "
-                f"num_words and num_products may be {known}"
+                f"num_words and num_products may be {', '.join(counts)}"
             )
         if self.block is not None and self.accumulate != "blocked":
             raise PlanError(
@@ -108,7 +107,7 @@ class Multiword(WordScheme):
 
     @property
     def chains_corrections(self) -> bool:
-        """Single words have no corrections."""
+        """True for single words, which have no corrections."""
         return self.num_words == 1
 
     @property
@@ -117,66 +116,84 @@ class Multiword(WordScheme):
         return Splitting(FORMATS[self.product], self.num_words, self.split_rounding)
 
     def pairs(self) -> list[Pair]:
-        """The kept pairs of words, counted from 0, smallest products first."""
+        """The pairs (i, j) of words that are multiplied, smallest products first.
+
+        Words are counted from 0; the larger i + j, the smaller is the product.
+        """
         p = self.num_words
         last = 2 * (p - 1) if self.num_products == p * p else p - 1
-        return [
-            (i, s - i)
-            for s in range(last, -1, -1)
-            for i in range(min(s, p - 1), max(-1, s - p), -1)
-        ]
+        pairs = []
+        for diagonal in range(last, -1, -1):
+            for i in range(min(diagonal, p - 1), max(-1, diagonal - p), -1):
+                pairs.append((i, diagonal - i))
+        return pairs
 
     def pair_errors(self, unit: Accumulation, k: int) -> dict[Pair, float]:
-        """Pair j of n goes through its own steps and, as a part of C, through those of
-        the pairs after it.
+        """c_pq of numerics.word_bounds for each pair, smallest products first.
+
+        The product of a pair goes through its own steps and, as a part of C, through
+        the steps of all pairs after it.
         """
-        pairs, outside = self.pairs(), unit.accumulator.u
+        pairs = self.pairs()
+        outside = unit.accumulator.u
         block = self.block_length(unit, k)
-        inner, parts = unit.steps(block), -(-k // block)
+        steps = unit.steps(block)
+        num_blocks = -(-k // block)
         errors = {}
         for j, pair in enumerate(pairs):
-            later = len(pairs) - j
+            remaining = len(pairs) - j
             if self.accumulate == "separate":
-                errors[pair] = growth(
-                    (unit.error, inner), (outside, min(later, len(pairs) - 1))
-                )
+                # The first sum in C takes no addition.
+                additions = min(remaining, len(pairs) - 1)
+                errors[pair] = growth((unit.error, steps), (outside, additions))
             else:
-                errors[pair] = growth((unit.error, inner * later), (outside, parts - 1))
+                inside = (unit.error, steps * remaining)
+                errors[pair] = growth(inside, (outside, num_blocks - 1))
         return errors
 
     def block_length(self, unit: Accumulation, k: int) -> int:
-        """k, or for "blocked" a power of two near the minimum of the bound, one
-        instruction of the unit at least.
+        """Inner length of a sum inside the unit: k unless sums are "blocked".
+
+        Blocks have a power of two of terms near the minimum of the bound, and those of
+        one instruction of the unit at least.
         """
         if self.accumulate != "blocked":
             return k
         if self.block is not None:
             return min(k, self.block)
-        ideal = k * unit.accumulator.u * unit.step / unit.error
-        return min(k, max(unit.block, 2 ** (ceil_log2(max(math.ceil(ideal), 1)) // 2)))
+        # b unit.error / unit.step + (k / b) u has its minimum where b**2 is this.
+        square = k * unit.accumulator.u * unit.step / unit.error
+        length = 2 ** (ceil_log2(max(math.ceil(square), 1)) // 2)
+        return min(k, max(unit.block, length))
 
     def sum_products(self, plan: Plan, a: Array, b: Array, engine: Engine) -> Array:
-        """See the module docstring."""
-        fmt, k = self.splitting.fmt, plan.problem.terms
+        """The sum of the products of pairs of words, as the module docstring says."""
+        fmt = self.splitting.fmt
+        k = plan.problem.terms
         total: Array | None = None
         for start in range(0, k, plan.k_block):
-            part: Array | None = None
+            stop = start + plan.k_block
+            # The products of one block of terms go into one sum.
+            block_sum: Array | None = None
             for p, q in self.pairs():
-                x = word(a, p, k, left=True, start=start, stop=start + plan.k_block)
-                y = word(b, q, k, left=False, start=start, stop=start + plan.k_block)
+                x = word(a, p, k, left=True, start=start, stop=stop)
+                y = word(b, q, k, left=False, start=start, stop=stop)
                 if self.accumulate == "separate":
-                    part = _add(part, engine.rounded_product(fmt, x, y))
+                    block_sum = _add(block_sum, engine.rounded_product(fmt, x, y))
                 else:
-                    part = engine.rounded_product(fmt, x, y, part)
-            total = _add(total, part)
+                    block_sum = engine.rounded_product(fmt, x, y, block_sum)
+            total = _add(total, block_sum)
         return _add(total, None)
 
 
-def _add(total: Array | None, part: Array | None) -> Array:
-    """Sum outside the unit, to nearest in the accumulator's format; None is nothing."""
-    present = [x for x in (total, part) if x is not None]
+def _add(x: Array | None, y: Array | None) -> Array:
+    """x + y outside the unit, to nearest in the accumulator's format; None is 0.
+
+    One of the two is an array.
+    """
+    terms = [term for term in (x, y) if term is not None]
     with np.errstate(over="ignore", invalid="ignore"):
-        return present[0] if len(present) == 1 else present[0] + present[1]
+        return terms[0] if len(terms) == 1 else terms[0] + terms[1]
 
 
 PRESETS = {

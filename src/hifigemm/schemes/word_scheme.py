@@ -1,12 +1,21 @@
-"""What the schemes of rounded words share: scaling, splitting, and the promise that is
-made of the error bound.
+"""The base of the schemes of rounded words: scaling, splitting, and their promise.
 
-A = diag(2**row_exponent) A' with |A'| < 2**T, T as large as words and sums allow, so
-that the words of small entries underflow as late as possible [MM25]; powers of two
-change no bit otherwise. Words of A' and B' are multiplied and added with rounding, as
-the engine states; numerics.word_bounds bounds the error by r |A||B| + E with E = 0
-unless something underflowed. Where E is not 0, |A||B| is bounded below by a float64
-product, and r + E / |A||B| is what is promised, entry by entry.
+Idea
+    A = diag(2**row_exponent) A' with |A'| < 2**T, T as large as words and sums allow,
+    so that the words of small entries underflow as late as possible; powers of two
+    change no bit otherwise. Words of A' and B' are multiplied and added with rounding,
+    as the engine states.
+Notation
+    r |A||B| + E is the error bound of numerics/word_bounds.py, E = 0 unless something
+    underflowed.
+Exact when
+    Never. The promise is |C - AB| <= (r + E / |A||B|) |A||B| in every entry; where E is
+    not 0, |A||B| is bounded below by a float64 product.
+Cost
+    See multiword.py and corrected.py.
+References
+    [MM25] Error Analysis of Matrix Multiplication with Narrow Range Floating-Point
+    Arithmetic, doi:10.1137/24M1685109.
 """
 
 from __future__ import annotations
@@ -14,7 +23,6 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from functools import lru_cache, partial
-from typing import Any
 
 import numpy as np
 
@@ -43,34 +51,33 @@ from hifigemm.schemes.certify import magnitude_sums_up, ratios
 from hifigemm.schemes.scheme import Scheme, finished, product_spec
 
 _TINY = 2.0**-900
-"""Below, what is computed of the errors of entries may itself have underflowed. Words
-of such entries are zero in every format, so nothing hangs on where between 2**-1000 and
-2**-150 the limit lies.
+"""Errors that are computed for smaller entries may have underflowed themselves. Words
+of such entries are zero in every format, so any limit between 2**-1000 and 2**-150
+would do.
 """
 
 
 class WordScheme(Scheme):
-    """Base of the schemes that multiply words with rounding; their fields include these
-    two.
-    """
+    """Base of the schemes that multiply words with rounding."""
 
     core = staticmethod(add_outside)
 
     product: str
+    """Name of the format of the words."""
     scale: bool
+    """Scale rows of A and columns of B by powers of two."""
 
     @property
     def chains_corrections(self) -> bool:
-        """One main product, whose corrections by second words, if any, are chained in
-        an accumulator of their own.
+        """True if there is one main product, and all others, if any, are chained.
+
+        The others are the corrections by second words, in an accumulator of their own.
         """
         return False
 
     @property
     def explicit(self) -> bool:
-        """The number of words and products is a parameter: what is promised is the
-        bound of the report.
-        """
+        """True: the numbers of words and products are parameters."""
         return True
 
     @property
@@ -79,26 +86,31 @@ class WordScheme(Scheme):
         raise NotImplementedError
 
     def pair_errors(self, unit: Accumulation, k: int) -> dict[Pair, float]:
-        """The kept pairs, smallest first, with the c_pq of numerics.word_bounds."""
+        """c_pq of numerics.word_bounds for the pairs that are multiplied, smallest
+        first.
+        """
         raise NotImplementedError
 
     def worst_case(self, unit: Accumulation, k: int, lost: int = 0) -> float:
-        """r for scaled float32 operands that lose so many bits together:
-        numerics.word_bounds.relative_error_at.
+        """r for scaled float32 operands that lose `lost` bits together.
+
+        See numerics.word_bounds.relative_error_at.
         """
         return relative_error_at(
             self.splitting, partial(self.pair_errors, k=k), unit, lost
         )
 
     def most_lost(self, unit: Accumulation, k: int, r: float) -> int:
-        """The bits that scaled float32 operands may lose together with an error of at
-        most r |A||B|; -1 for none.
+        """Bits that scaled float32 operands may lose together while r holds.
+
+        -1 if r does not even hold for operands that lose none.
         """
         return _most_lost(self, unit, k, r)
 
     def exact_words_bound(self, unit: Accumulation, k: int) -> float:
-        """r for operands that are single words of the format, none of them subnormal
-        after the scaling.
+        """r for operands whose entries are single words of the format.
+
+        None of these words may be subnormal after the scaling.
         """
         return self.pair_errors(unit, k)[0, 0]
 
@@ -107,22 +119,23 @@ class WordScheme(Scheme):
         raise NotImplementedError
 
     def count_products(self, unit: Accumulation, problem: Problem) -> int:
-        """Products of words of size m n k."""
-        return len(self.pair_errors(unit, max(problem.terms, 1))) * (
-            4 if problem.is_complex else 1
-        )
+        """Number of products of words, each of size m n k."""
+        pairs = self.pair_errors(unit, max(problem.terms, 1))
+        return len(pairs) * (4 if problem.is_complex else 1)
 
     def unit_on(self, engine: Engine, problem: Problem) -> Accumulation:
-        """How the engine adds the products of words, by one kernel for all of them or
-        one by one.
+        """How the engine adds the products of words.
+
+        An engine may have one kernel for all of them, or multiply one pair at a time.
         """
         spec = product_spec(engine, self.product, type(self).__name__)
         sums = engine.override(word_sums)(self, max(problem.terms, 1))
         return engine.accumulation(spec.operand) if sums is None else sums.unit
 
     def sum_products(self, plan: Plan, a: Array, b: Array, engine: Engine) -> Array:
-        """The sum of the kept products of the stored words, in the accumulator's
-        format.
+        """The sum of the products of pairs of words, in the accumulator's format.
+
+        a and b hold the words one after the other along k, see `word`.
         """
         raise NotImplementedError
 
@@ -132,150 +145,166 @@ class WordScheme(Scheme):
         target: Target,
         engine: Engine,
         evidence: Evidence | None,
-        asked: Any,
+        asked: Scheme | None,
     ) -> Plan:
-        """Check product and target, and state the bound."""
+        """The plan, with the bound that the words reach unless they underflow.
+
+        Raises PlanError: the words are not for operands of this dtype; AccuracyError:
+        the target lies beyond the bound.
+        """
         spec = product_spec(engine, self.product, type(self).__name__)
         if spec.operand is FP32 and problem.fmt is not FP64:
             raise PlanError(
                 f"{self}: FP32 words are for operands of 53 bits, {problem.dtype} has 24; "
                 "Native(product='fp64') adds its exact products in float64"
             )
-        unit = self.unit_on(engine, problem)
-        terms = max(problem.terms, 1)
-        errors = self.pair_errors(unit, terms)
         if target.relative is not None:
             raise AccuracyError(
                 f"{self} promises no relative error: its sums are rounded; asked: {target}"
             )
-        if (
-            least := relative_error(self.splitting, errors, (False, False))
-        ) > target.r and problem.terms:
+
+        # Even operands that are exact words have this bound.
+        unit = self.unit_on(engine, problem)
+        terms = max(problem.terms, 1)
+        errors = self.pair_errors(unit, terms)
+        exact_words_bound = relative_error(self.splitting, errors, (False, False))
+        if exact_words_bound > target.r and problem.terms:
             raise AccuracyError(
-                f"{self} for {problem} errs by up to {least:.3g} |A||B| ({unit.unit}); asked: {target}"
+                f"{self} for {problem} errs by up to {exact_words_bound:.3g} |A||B| "
+                f"({unit.unit}); asked: {target}"
             )
+
+        verification = Verification.ENTRYWISE
+        if math.isinf(target.r):
+            verification = Verification.NONE
         bound = relative_error(self.splitting, errors)
         reason = f"words as asked, {unit.unit}: at worst {bound:.3g} |A||B| unless words underflow"
-        count = self.count_products(unit, problem)
-        k_block = self.block_length(unit, terms)
-        verification = (
-            Verification.NONE if math.isinf(target.r) else Verification.ENTRYWISE
-        )
         return Plan(
-            problem,
-            asked,
-            self,
-            target,
-            engine.name,
-            spec,
-            count,
-            k_block,
-            verification,
-            target.r,
-            reason,
+            problem=problem,
+            asked=asked,
+            scheme=self,
+            target=target,
+            engine=engine.name,
+            product=spec,
+            num_products=self.count_products(unit, problem),
+            k_block=self.block_length(unit, terms),
+            verification=verification,
+            bound=target.r,
+            reason=reason,
         )
 
     def nbytes(self, plan: Plan, batch: int, rows: int, cols: int) -> int:
-        """Words and working copies of rows and columns, sums and values of entries."""
-        problem, width = plan.problem, 2 if plan.problem.is_complex else 1
-        # words, magnitude, nonzero: of this block and of the one before it
-        kept = 4 * self.splitting.num_words + 9
-        words = problem.terms * (rows + width * cols)
-        return batch * (words * (2 * kept + 5 * 8) + rows * cols * width * 7 * 8)
+        """Bytes of words and working copies of rows and columns, of sums and values."""
+        problem = plan.problem
+        width = 2 if problem.is_complex else 1
+        # Words in four bytes, a magnitude in eight and a mark of nonzeros in one: of
+        # this block and of the one before it. Five float64 working copies.
+        bytes_per_entry = 2 * (4 * self.splitting.num_words + 8 + 1) + 5 * 8
+        operands = problem.terms * (rows + width * cols) * bytes_per_entry
+        # Seven float64 copies of the result.
+        results = rows * cols * width * 7 * 8
+        return batch * (operands + results)
 
     def split(
         self, plan: Plan, x: Array, side: str, scale: Scale | None, engine: Engine
     ) -> Split:
-        """Words of scaled rows or columns one after the other along k, with the facts
-        that the bound needs.
+        """Words of scaled rows or columns, one after the other along k.
+
+        The facts are those that `word_error` and `certify.ratios` need.
         """
         embedded = embed_left(x) if side == "left" else embed_right(x)
         axis = 2 if side == "left" else 1
+        facts = {"nonzero": nonzeros(embedded)} if plan.certifies else {}
+
+        # Scale the largest entry of each row or column to just below 2**T.
         unit = np.zeros_like(largest_exponent(embedded, axis))
-        found = {"nonzero": nonzeros(embedded)} if plan.certifies else {}
         if self.scale:
             unit = largest_exponent(embedded, axis) - self.top_exponent(plan.problem)
             embedded = scale_by_power(embedded, -unit)
         words, remainder = self.splitting.split(embedded)
-        if found:
-            lost = np.zeros(unit.shape, bool, like=unit)
+
+        # Facts of the scaled entries; rows or columns with tiny ones are marked.
+        if facts:
+            has_tiny = np.zeros(unit.shape, bool, like=unit)
             if plan.problem.fmt is FP64:
-                lost = ((np.abs(embedded) < _TINY) & found["nonzero"].astype(bool)).any(
-                    axis=axis, keepdims=True
-                )
-            found |= vars(
-                self.splitting.describe(embedded, words, remainder, axis, lost)
+                is_tiny = (np.abs(embedded) < _TINY) & facts["nonzero"].astype(bool)
+                has_tiny = is_tiny.any(axis=axis, keepdims=True)
+            word_facts = self.splitting.describe(
+                embedded, words, remainder, axis, has_tiny
             )
-            found["magnitude"] = np.abs(embedded)
-        return Split(
-            side,
-            x.shape[3 - axis],
-            np.concatenate(words, axis=axis),
-            unit,
-            len(words),
-            found,
-        )
+            facts |= vars(word_facts)
+            facts["magnitude"] = np.abs(embedded)
+        planes = np.concatenate(words, axis=axis)
+        return Split(side, x.shape[3 - axis], planes, unit, len(words), facts)
 
     def top_exponent(self, problem: Problem) -> int:
-        """T: scaled entries lie below 2**T, and sums of all kept products below the
-        largest number of FP32.
+        """T: scaled entries lie below 2**T, and sums of products do not overflow FP32.
 
         Words of entries between the largest number of their format and 2**(emax + 1)
         saturate, which leaves remainders of at most u**p of the entry after p words, as
         rounding does.
         """
         fmt = self.splitting.fmt
-        return min(
-            fmt.emax + 1, 100 if fmt is FP32 else (122 - ceil_log2(problem.terms)) // 2
-        )
+        if fmt is FP32:
+            return 100  # sums in float64 stay far from overflow
+        # k products below 2**(2 T) sum to at most 2**122. Up to nine pairs of words are
+        # added in FP32, which ends at 2**128.
+        return min(fmt.emax + 1, (122 - ceil_log2(problem.terms)) // 2)
 
     def multiply(
         self, plan: Plan, left: Split, right: Split, engine: Engine, shift: int
     ) -> Product:
-        """Rounded products of words, scaled back; entries whose sums overflowed are not
-        certified.
+        """Rounded products of words, scaled back.
+
+        Entries whose sums overflowed are not certified.
         """
-        problem, unit = plan.problem, self.unit_on(engine, plan.problem)
-        whole = engine.override(word_sums)(self, problem.terms)
-        if whole is None:
+        problem = plan.problem
+        unit = self.unit_on(engine, problem)
+
+        # One kernel for all pairs of words if the engine has it, else pair by pair.
+        sums_by_kernel = engine.override(word_sums)(self, problem.terms)
+        if sums_by_kernel is None:
             sums = self.sum_products(plan, left.planes, right.planes, engine)
         else:
-            sums = whole(left.planes, right.planes)
-        errors = self.pair_errors(unit, problem.terms)
-        certified, bound = np.isfinite(sums), math.inf
+            sums = sums_by_kernel(left.planes, right.planes)
+
+        certified = np.isfinite(sums)
+        bound = math.inf
         if plan.certifies:
-            steps = steps_in_blocks(unit, problem.terms, plan.k_block)
             error = word_error(
                 _facts(left),
                 _facts(right),
                 self.splitting,
-                errors,
+                self.pair_errors(unit, problem.terms),
                 unit,
                 problem.terms,
-                steps,
+                steps_in_blocks(unit, problem.terms, plan.k_block),
             )
             certified, bound = _certified_entries(
                 plan, left, right, engine, error, certified
             )
+
+        # Scale back and round to the format of the result.
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
             sums = sums.astype(np.float64) + 0.0  # an exact zero is +0
             values = scale_by_power(sums, left.unit + right.unit + shift)
             values = values.astype(result_dtype(problem.fmt), copy=False)
-        if (
-            plan.certifies
-            and math.isfinite(plan.target.r)
-            and not (finite := np.isfinite(values)).all()
-        ):
-            over = _surely_beyond(
-                sums, bound, left, right, engine, problem.fmt.emax + 1 - shift
-            )
-            certified = certified & (finite | over)
-        return finished(
-            problem, values, certified, bound, self.count_products(unit, problem)
-        )
+
+        # An infinite entry keeps the promise only if the exact value rounds to infinity
+        # too.
+        if plan.certifies and math.isfinite(plan.target.r):
+            finite = np.isfinite(values)
+            if not finite.all():
+                overflow = problem.fmt.emax + 1 - shift
+                infinite = _surely_beyond(sums, bound, left, right, engine, overflow)
+                certified = certified & (finite | infinite)
+        num_products = self.count_products(unit, problem)
+        return finished(problem, values, certified, bound, num_products)
 
     def escalate(self, plan: Plan, problem: Problem, engine: Engine) -> Plan | None:
-        """Row and column scaling, if it was off; there is nothing finer."""
+        """The plan with row and column scaling, if that was off; there is nothing
+        finer.
+        """
         if self.scale:
             return None
         scaled = replace(self, **{"scale": True})
@@ -293,27 +322,29 @@ def word(
     start: int = 0,
     stop: int | None = None,
 ) -> Array:
-    """Columns (left) or rows (right) start to stop of the word of that index; all k by
-    default.
-    """
-    where = slice(index * k + start, index * k + min(k, k if stop is None else stop))
-    return planes[..., where] if left else planes[..., where, :]
+    """Columns (left) or rows (right) start to stop of one word; all k by default."""
+    stop = k if stop is None else min(k, stop)
+    terms = slice(index * k + start, index * k + stop)
+    return planes[..., terms] if left else planes[..., terms, :]
 
 
 @lru_cache(maxsize=1024)
 def _most_lost(scheme: WordScheme, unit: Accumulation, k: int, r: float) -> int:
-    return next(
-        (lost for lost in range(23, -1, -1) if scheme.worst_case(unit, k, lost) <= r),
-        -1,
-    )
+    """See `WordScheme.most_lost`."""
+    for lost in range(23, -1, -1):  # float32 has 24 bits
+        if scheme.worst_case(unit, k, lost) <= r:
+            return lost
+    return -1
 
 
 def _facts(split: Split) -> WordFacts:
+    """The facts of a split that describe its words."""
     return WordFacts(
-        *(
-            split.facts[name]
-            for name in ("excess", "subnormal", "total", "lowest", "inexact")
-        )
+        excess=split.facts["excess"],
+        subnormal=split.facts["subnormal"],
+        total=split.facts["total"],
+        lowest=split.facts["lowest"],
+        inexact=split.facts["inexact"],
     )
 
 
@@ -325,7 +356,7 @@ def _certified_entries(
     error: WordError,
     finite: Array,
 ) -> tuple[Array, float]:
-    """Which entries keep the promise of the plan, and the r that all of these keep."""
+    """True for entries that keep the promise of the plan; the r that these keep."""
     if error.absolute is None:
         return finite & (error.relative <= plan.target.r), error.relative
     bound = error.relative + ratios(error.absolute, left, right, engine)
@@ -336,11 +367,9 @@ def _certified_entries(
 def _surely_beyond(
     sums: Array, bound: float, left: Split, right: Split, engine: Engine, exponent: int
 ) -> Array:
-    """Which exact values reach 2**exponent, given sums that err by at most `bound`
-    |A||B|.
+    """True for entries whose exact value is sure to reach 2**exponent.
 
-    What rounds to infinity is promised to lie there only where the exact value does so
-    too.
+    The sums err by at most `bound` |A||B|.
     """
     lowest = np.abs(sums) - bound * magnitude_sums_up(left, right, engine)
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
