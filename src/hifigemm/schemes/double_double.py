@@ -1,31 +1,35 @@
-"""Double-double sums of float64 products on a CPU, correctly rounded or within a weaker
-target.
+"""Double-double sums of float64 products on a CPU, rounded correctly or to a target.
 
 Idea
     Each entry is a sum hi + lo with a bound err on its error. It is certified where the
-    bound cannot move its rounding, and for weaker targets where err <= r |AB| or
-    err <= r |A||B|, of which hi and, for entries that are still open, one more product
-    give lower bounds. The entries that are left are made by Ozaki scheme I, from as
-    many slices on as correct rounding takes. So no target is left with more entries
-    than a stronger one, nor goes further with them. See numerics/double_double.py for
-    notation, proof and references.
+    bound cannot move its rounding. For weaker targets it is certified too where
+    err <= r |AB|, by hi, or err <= r |A||B|, by one more product of magnitudes. Ozaki
+    scheme I computes the other entries, with the number of slices that correct rounding
+    takes. So a weaker target never escalates more entries than a stronger one, nor
+    escalates them further.
+Notation
+    p parts of an operand; hi, lo, err, E, F: see numerics/double_double.py.
 Exact when
-    The inequality there holds, for NumPy's float64 product in any order of additions.
-    Bits of correctly rounded entries rest on no order, so a scheme that was forced
-    rounds correctly whatever accuracy was asked for. Others keep their target, with the
-    bits of the order in which NumPy adds.
+    The inequality of numerics/double_double.py holds, for NumPy's float64 product in
+    any order of additions. The bits of correctly rounded entries do not depend on that
+    order. So a scheme that was forced rounds correctly, whatever accuracy was asked
+    for; otherwise entries keep their target, with the bits of the order in which NumPy
+    adds.
 Cost
     p (p + 1) / 2 products for operands in p parts, two for float32 and three for
-    float64; one less for large float64 ones. Complex: four times as many. One more, of
-    magnitudes, of rows and columns with entries that are open after that, where a
-    number is the target.
+    float64; one less for large float64 ones. Complex: four times as many. If the target
+    is a number, one more, of magnitudes, for the rows and columns of the entries that
+    are not certified yet.
+References
+    [OOOR12] Error-free transformations of matrix multiplication,
+    doi:10.1007/s11075-011-9478-1; see numerics/double_double.py for the proof.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial, reduce
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -37,6 +41,7 @@ from hifigemm.numerics import three_words
 from hifigemm.numerics.bits import Array, scale_by_power
 from hifigemm.numerics.double_double import (
     K_PART,
+    Cut,
     added,
     cut,
     error_beyond_rounding,
@@ -61,20 +66,14 @@ from hifigemm.schemes.ozaki1 import Ozaki1
 from hifigemm.schemes.scheme import Scheme, finished, product_spec
 
 _ROWS = 256
-"""Rows at a time where there are enough columns and terms that the BLAS makes good use
-of them.
-"""
+"""Rows of A that are multiplied at a time, at most: enough for the BLAS to be quick."""
 _LARGE = 128
-"""Least m, n and k for which one product less saves more than the passes that it
-takes.
-"""
+"""Least m, n and k for which one product less saves more time than its passes take."""
 
 
 @dataclass(frozen=True)
 class DoubleDouble(Scheme):
-    """Double-double sums, which Ziv's test or a weaker one certifies; for engines of a
-    CPU.
-    """
+    """Double-double sums, certified by Ziv's test or a weaker one, on a CPU."""
 
     name: ClassVar[str] = "double-double"
 
@@ -84,9 +83,9 @@ class DoubleDouble(Scheme):
         target: Target,
         engine: Engine,
         evidence: Evidence | None,
-        asked: Any,
+        asked: Scheme | None,
     ) -> Plan:
-        """Three, five or six products, whatever is asked for.
+        """The plan of three, five or six products, whatever the target is.
 
         Raises PlanError: an engine of a GPU.
         """
@@ -94,39 +93,51 @@ class DoubleDouble(Scheme):
             raise PlanError(
                 f"{self} is for engines of a CPU, and engine {engine.name!r} is none"
             )
-        count, factor = _num_parts(problem), 4 if problem.is_complex else 1
-        products = count * (count + 1) // 2 - _is_one_less(problem)
+        count = _num_parts(problem)
+        num_products = count * (count + 1) // 2 - _saves_a_product(problem)
         goal = _goal(target, asked)
         reason = f"operands in {count} parts, whose sums are rounded once"
         if not goal.correct:
             reason += f" and certified for {goal}"
-        spec, k_block = (
-            product_spec(engine, "fp64", "DoubleDouble"),
-            min(problem.terms, K_PART),
+        return Plan(
+            problem=problem,
+            asked=asked,
+            scheme=self,
+            target=target,
+            engine=engine.name,
+            product=product_spec(engine, "fp64", "DoubleDouble"),
+            num_products=num_products * (4 if problem.is_complex else 1),
+            k_block=min(problem.terms, K_PART),
+            verification=Verification.ENTRYWISE,
+            bound=goal.r,
+            reason=reason,
         )
-        numbers = products * factor, k_block, Verification.ENTRYWISE, goal.r
-        return Plan(problem, asked, self, target, engine.name, spec, *numbers, reason)
 
     @staticmethod
     def is_for(engine: Engine) -> bool:
-        """True if an engine multiplies arrays of NumPy step by step; a GPU without
-        Triton has neither.
-        """
+        """True if an engine multiplies arrays of NumPy step by step."""
         return engine.costs is None and engine.device == "cpu"
 
     def nbytes(self, plan: Plan, batch: int, rows: int, cols: int) -> int:
-        """Parts of some columns and rows, products and sums of the entries in some
-        rows.
-        """
-        count, width = _num_parts(plan.problem), 2 if plan.problem.is_complex else 1
+        """Bytes of parts of rows and columns, and of products and sums of some rows."""
+        problem = plan.problem
+        count = _num_parts(problem)
+        width = 2 if problem.is_complex else 1
         chunks, step = _steps(plan, rows, cols * width)
-        longest, step = chunks[0].stop, min(step, rows)
+        step = min(step, rows)
+        longest = chunks[0].stop
+
+        # Parts and what is left after each, and two working copies.
         parts = (2 * count + 2) * longest * (step + cols * width)
-        whole = (
-            plan.problem.k * (rows + 2 * cols) * width if plan.problem.is_complex else 0
-        )
+        # Complex operands as real numbers.
+        embedded = 0
+        if problem.is_complex:
+            embedded = problem.k * (rows + 2 * cols) * width
+        # Products and sums of each part of the terms.
         sums = 16 * -(-longest // K_PART) * step * cols * width
-        return batch * (8 * (parts + whole + sums) + 9 * rows * cols * width)
+        # A value and the mark that it is certified, for each entry.
+        results = 9 * rows * cols * width
+        return batch * (8 * (parts + embedded + sums) + results)
 
     def split(
         self, plan: Plan, x: Array, side: str, scale: Scale | None, engine: Engine
@@ -140,62 +151,84 @@ class DoubleDouble(Scheme):
     def multiply(
         self, plan: Plan, left: Split, right: Split, engine: Engine, shift: int
     ) -> Product:
-        """Some rows at a time. Where entries are left, the parts are looked at: short
-        ones, and zeros, are exact.
+        """The rounded double-double sums, some rows at a time.
+
+        Entries that neither test certifies may still be exact: sums of zeros, and of
+        parts that end early, are.
         """
-        problem, fmt, a, b = plan.problem, plan.problem.fmt, left.planes, right.planes
-        count, shape = (
-            _num_parts(problem),
-            (max(len(a), len(b)), a.shape[1], b.shape[2]),
-        )
-        values, certified = np.empty(shape, result_dtype(fmt)), np.empty(shape, bool)
-        goal, bound, products = (
-            _goal(plan.target, plan.asked),
-            0.0,
-            float(plan.num_products),
-        )
+        problem = plan.problem
+        a = left.planes
+        b = right.planes
+        shape = (max(len(a), len(b)), a.shape[1], b.shape[2])
+        values = np.empty(shape, result_dtype(problem.fmt))
+        certified = np.empty(shape, bool)
+        goal = _goal(plan.target, plan.asked)
+        bound = 0.0
+        num_products = float(plan.num_products)
+
+        # Memory of all parts: first those of the columns, then those of some rows.
         chunks, step = _steps(plan, *shape[1:])
-        at_left = (2 * count - 2) * len(a) * min(step, shape[1]) * chunks[0].stop
-        at_right = (2 * count - 2) * len(b) * shape[2] * chunks[0].stop
-        space = np.empty(at_left + at_right)  # of the columns, then of the rows
-        fewer = _is_one_less(problem)
-        whole = cut(b, 1, count, space, fewer=fewer) if len(chunks) == 1 else None
+        count = _num_parts(problem)
+        fewer = _saves_a_product(problem)
+        longest = chunks[0].stop
+        size_of_rows = (2 * count - 2) * len(a) * min(step, shape[1]) * longest
+        size_of_columns = (2 * count - 2) * len(b) * shape[2] * longest
+        space = np.empty(size_of_columns + size_of_rows)
+
+        # Columns that are one chunk are cut once, for all rows.
+        all_columns: Cut | None = None
+        if len(chunks) == 1:
+            all_columns = cut(b, 1, count, space, fewer=fewer)
 
         for start in range(0, shape[1], step):
-            at, sums, tops = (slice(None), slice(start, start + step)), [], []
-            for z in chunks:
-                y = whole or cut(b[:, z], 1, count, space, fewer=fewer)
-                x = cut(a[at][:, :, z], 2, count, space[at_right:], fewer=fewer)
+            rows = slice(None), slice(start, start + step)
+
+            # hi + lo, chunk by chunk of the terms, and the bound of its error.
+            sums = []
+            tops = []
+            for terms in chunks:
+                y = all_columns or cut(b[:, terms], 1, count, space, fewer=fewer)
+                row_space = space[size_of_columns:]
+                x = cut(a[rows][:, :, terms], 2, count, row_space, fewer=fewer)
                 sums.append(sums_of(x, y, partial(matmul, may_flush=True)))
                 tops.append((x.top, y.top))
-            hi, lo = two_sum(*(part[:, 0] for part in reduce(added, sums)))
+            hi, lo = reduce(added, sums)
+            hi, lo = two_sum(hi[:, 0], lo[:, 0])
             err = error_bound(tops, chunks, count, fewer=fewer)
             hi, lo, err = shifted(hi, lo, err, shift)
-            values[at], kept = round_once(hi, lo, err, fmt)
-            exact = kept
-            if not (kept.all() or goal.correct):
-                error = error_beyond_rounding(hi, lo, err, fmt)
-                # What rounds to infinity is promised to lie there only where the exact
-                # value rounds there too.
-                error[~np.isfinite(values[at])] = np.nan
-                kept = kept | (error <= goal.r * least_magnitude(hi, err))
-            if not kept.all() and (~kept & (lo == 0)).any():
+
+            # Entries that are rounded correctly, and those that keep the goal.
+            values[rows], is_correct = round_once(hi, lo, err, problem.fmt)
+            keeps_goal = is_correct
+            if not (keeps_goal.all() or goal.correct):
+                error = error_beyond_rounding(hi, lo, err, problem.fmt)
+                # An infinite entry keeps it only if the exact value rounds to infinity.
+                error[~np.isfinite(values[rows])] = np.nan
+                keeps_goal = keeps_goal | (error <= goal.r * least_magnitude(hi, err))
+
+            # Entries whose sum was not rounded: of short parts only, or of zeros only.
+            if not keeps_goal.all() and (~keeps_goal & (lo == 0)).any():
                 if problem.terms <= K_PART and not shift:
-                    exact = exact | (is_exact(x, y)[:, 0] & (lo == 0))
-                terms = np.matmul(
-                    *((part != 0).astype(np.float64) for part in (a[at], b))
-                )
-                exact = exact | ((hi == 0) & (terms == 0))
-                kept = kept | exact
-            if not (kept.all() or goal.by_entry):
+                    is_correct = is_correct | (is_exact(x, y)[:, 0] & (lo == 0))
+                nonzero_a = (a[rows] != 0).astype(np.float64)
+                nonzero_b = (b != 0).astype(np.float64)
+                num_nonzero_terms = np.matmul(nonzero_a, nonzero_b)
+                is_correct = is_correct | ((hi == 0) & (num_nonzero_terms == 0))
+                keeps_goal = keeps_goal | is_correct
+
+            # Entries that err little beside |A||B|.
+            if not (keeps_goal.all() or goal.by_entry):
                 within, share = _within_magnitudes(
-                    error, goal.r, a[at], b, chunks, shift, kept
+                    error, goal.r, a[rows], b, chunks, shift, keeps_goal
                 )
-                kept, products = kept | within, products + share * hi.size / values.size
-            if kept is not exact and (kept & ~exact).any():
+                keeps_goal = keeps_goal | within
+                num_products += share * hi.size / values.size
+
+            # Most often both are the same array.
+            if keeps_goal is not is_correct and (keeps_goal & ~is_correct).any():
                 bound = goal.r
-            certified[at] = kept
-        return finished(problem, values, certified, bound, products)
+            certified[rows] = keeps_goal
+        return finished(problem, values, certified, bound, num_products)
 
     def exact_sums(
         self, plan: Plan, a: Array, b: Array, c: Array | None, shift: int
@@ -208,37 +241,40 @@ class DoubleDouble(Scheme):
         return three_words.sums(left, right, c, shift)
 
     def escalate(self, plan: Plan, problem: Problem, engine: Engine) -> Plan | None:
-        """As many slices as correct rounding takes."""
+        """The plan of Ozaki scheme I with the slices that correct rounding takes."""
         return Ozaki1(product="fp64").continued(
             problem, _goal(plan.target, plan.asked), engine, plan.asked
         )
 
 
-def _goal(target: Target, asked: Any) -> Target:
-    """What entries are certified for: the target, or correct rounding where this scheme
-    was forced.
+def _goal(target: Target, asked: Scheme | None) -> Target:
+    """The target that entries are certified for.
+
+    It is correct rounding if this scheme was forced.
     """
     return CORRECT if isinstance(asked, DoubleDouble) else target
 
 
 def _num_parts(problem: Problem) -> int:
-    """Parts that an operand is cut in."""
+    """Number of parts that an operand is cut into."""
     return 2 if problem.fmt is FP32 else 3
 
 
-def _is_one_less(problem: Problem) -> bool:
-    """Whether large products take one product less."""
+def _saves_a_product(problem: Problem) -> bool:
+    """True if the product is so large that it takes one product less."""
     return _num_parts(problem) == 3 and min(problem.m, problem.n, problem.k) >= _LARGE
 
 
 def _steps(plan: Plan, rows: int, cols: int) -> tuple[list[slice], int]:
-    """Terms and rows that are worked on at a time, so that their parts and sums stay in
-    the cache.
+    """Chunks of terms, and the number of rows, that are worked on at a time.
+
+    Their parts and sums stay in the cache.
     """
-    k, entries = plan.problem.terms, 2 * plan.blocking.entries
-    chunks = k_chunks(k, entries // max(rows, cols))
+    entries = 2 * plan.blocking.entries
+    chunks = k_chunks(plan.problem.terms, entries // max(rows, cols))
     longest = chunks[0].stop
-    return chunks, max(entries // max(longest, cols), min(longest, cols, _ROWS), 1)
+    num_rows = max(entries // max(longest, cols), min(longest, cols, _ROWS), 1)
+    return chunks, num_rows
 
 
 def _within_magnitudes(
@@ -248,26 +284,30 @@ def _within_magnitudes(
     columns: Array,
     chunks: list[slice],
     shift: int,
-    kept: Array,
+    certified: Array,
 ) -> tuple[Array, float]:
-    """Which entries that are not kept yet err by at most r 2**shift |A||B|, and the
-    products that it took to know.
+    """True for entries not yet certified with error <= r 2**shift |A||B|; the products
+    made to see it.
+
+    The products are counted as a share of a whole one.
     """
-    within = np.zeros(kept.shape, bool)
-    open_ = ~kept & np.isfinite(error)
-    if not open_.any():
+    within = np.zeros(certified.shape, bool)
+    is_open = ~certified & np.isfinite(error)
+    if not is_open.any():
         return within, 0.0
-    # Only the rows and columns with such entries are multiplied.
-    i = np.flatnonzero(open_.any(axis=(0, 2)))
-    j = np.flatnonzero(open_.any(axis=(0, 1)))
+
+    # Lower bounds of |A||B|, in the rows and columns with open entries only.
+    i = np.flatnonzero(is_open.any(axis=(0, 2)))
+    j = np.flatnonzero(is_open.any(axis=(0, 1)))
     sums = np.zeros((len(within), len(i), len(j)))
-    for z in chunks:
-        left = np.abs(rows[:, i, z]).astype(np.float64, copy=False)
-        right = np.abs(columns[:, z][:, :, j]).astype(np.float64, copy=False)
+    for terms in chunks:
+        left = np.abs(rows[:, i, terms]).astype(np.float64, copy=False)
+        right = np.abs(columns[:, terms][:, :, j]).astype(np.float64, copy=False)
         sums += matmul(left, right)
     magnitudes = least_magnitudes(sums, rows.shape[2])
     if shift:
         magnitudes = scale_by_power(magnitudes, np.array(shift))
-    where = np.ix_(np.arange(len(within)), i, j)
-    within[where] = open_[where] & (error[where] <= r * magnitudes)
+
+    entries = np.ix_(np.arange(len(within)), i, j)
+    within[entries] = is_open[entries] & (error[entries] <= r * magnitudes)
     return within, sums.size / within.size
