@@ -242,7 +242,7 @@ class DoubleDouble(Scheme):
 
     def escalate(self, plan: Plan, problem: Problem, engine: Engine) -> Plan | None:
         """The plan of Ozaki scheme I with the slices that correct rounding takes."""
-        return Ozaki1(product="fp64").continued(
+        return Ozaki1(product="fp64").plan_for_uncertified(
             problem, _goal(plan.target, plan.asked), engine, plan.asked
         )
 

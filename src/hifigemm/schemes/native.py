@@ -144,7 +144,7 @@ class Native(Scheme):
         """
         if DoubleDouble.is_for(engine):
             return DoubleDouble().plan(problem, plan.target, engine, None, plan.asked)
-        return Ozaki1(product="fp64").continued(
+        return Ozaki1(product="fp64").plan_for_uncertified(
             problem, plan.target, engine, plan.asked
         )
 

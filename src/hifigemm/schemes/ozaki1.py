@@ -21,8 +21,9 @@ References
     [OOOR12] Error-free transformations of matrix multiplication,
     doi:10.1007/s11075-011-9478-1.
     [MOOI20] DGEMM using Tensor Cores, and Its Accurate and Reproducible Versions,
-    doi:10.1007/978-3-030-50743-5_12. [UOI25] Performance enhancement of the Ozaki
-    scheme on integer matrix units, doi:10.1177/10943420241313064.
+    doi:10.1007/978-3-030-50743-5_12.
+    [UOI25] Performance enhancement of the Ozaki scheme on integer matrix units,
+    doi:10.1177/10943420241313064.
 """
 
 from __future__ import annotations
@@ -63,8 +64,8 @@ from hifigemm.schemes import certify
 from hifigemm.schemes.scheme import Scheme, finished, product_spec
 
 ENTRY_BYTES = 17
-"""Bytes of an entry beside its slices: what `certify.facts` keeps at most, and a copy
-of entries that are escalated.
+"""Bytes of an entry beside its slices: nine of `certify.facts`, eight of a copy when it
+is escalated.
 """
 
 MAX_SLICES = 4400
@@ -98,12 +99,13 @@ class Ozaki1(Scheme):
 
     @property
     def explicit(self) -> bool:
-        """Whether the number of slices is forced, or left to an estimate that promises
-        nothing.
+        """True if the number of slices is forced, or left to an estimate.
+
+        The estimate of the modes "dp" and "sp" promises nothing.
         """
-        return self.mode in ("dp", "sp") or (
-            self.num_slices is not None and self.mode is None
-        )
+        if self.mode is None:
+            return self.num_slices is not None
+        return self.mode in ("dp", "sp")
 
     @property
     def count(self) -> int:
@@ -137,87 +139,79 @@ class Ozaki1(Scheme):
         target: Target,
         engine: Engine,
         evidence: Evidence | None,
-        asked: Any,
+        asked: Scheme | None,
     ) -> Plan:
-        """Choose beta from k and the product, S from the target, the mode or the
+        """The plan: beta from k and the product, S from the target, the mode or the
         user.
         """
         spec = product_spec(engine, self.product, "Ozaki1")
         beta = slice_bits(problem, spec)
         if self.mode == "correct":
             target = CORRECT
+
+        # The number of slices, and why.
         size = counted(beta, "bit")
         if self.num_slices is not None:
-            count, reason = (
-                self.num_slices,
-                f"{counted(self.num_slices, 'slice')} of {size}, as asked",
-            )
+            count = self.num_slices
+            reason = f"{counted(count, 'slice')} of {size}, as asked"
         elif evidence is not None and evidence.num_slices is not None:
-            count, ended = evidence.num_slices
+            count, is_all = evidence.num_slices
             fmt = FP64 if self.mode == "dp" else FP32
             reason = f"{counted(count, 'slice')} of {size} by the estimate of [MOOI20] for {fmt.name}"
-            if ended:
+            if is_all:
                 reason = (
                     f"all slices of {size}: the operands end before the estimate is met"
                 )
         else:
             count = first_num_slices(problem, target, beta)
             reason = f"{counted(count, 'slice')} of {size} for {target}"
-        pairs = count * (count + 1) // 2 * (4 if problem.is_complex else 1)
-        k_block = bounds.exact_k_limit(
-            spec.accumulator_max, 2 ** (beta - 1), 2 ** (beta - 1)
-        )
-        verification = (
-            Verification.NONE if math.isinf(target.r) else Verification.ENTRYWISE
-        )
-        scheme = replace(self, num_slices=count)
+
+        verification = Verification.ENTRYWISE
+        if math.isinf(target.r):
+            verification = Verification.NONE
+        num_pairs = count * (count + 1) // 2
+        h = 2 ** (beta - 1)
         return Plan(
-            *(
-                problem,
-                asked,
-                scheme,
-                target,
-                engine.name,
-                spec,
-                pairs,
-                k_block,
-                verification,
-                target.r,
-                reason,
-            ),
+            problem=problem,
+            asked=asked,
+            scheme=replace(self, num_slices=count),
+            target=target,
+            engine=engine.name,
+            product=spec,
+            num_products=num_pairs * (4 if problem.is_complex else 1),
+            k_block=bounds.exact_k_limit(spec.accumulator_max, h, h),
+            verification=verification,
+            bound=target.r,
+            reason=reason,
             evidence=evidence,
         )
 
     def nbytes(self, plan: Plan, batch: int, rows: int, cols: int) -> int:
-        """Slices and working copies of rows and columns, sums and rounded values of
-        entries.
-        """
-        problem, spec = plan.problem, plan.words
-        width, k, limbs = (
-            2 if problem.is_complex else 1,
-            problem.terms,
-            num_limbs(_sum_bits(plan, self.count)),
-        )
+        """Bytes of slices and working copies of rows and columns, of sums and values."""
+        problem = plan.problem
+        spec = plan.words
+        k = problem.terms
+        width = 2 if problem.is_complex else 1
+
+        # Slices; words that are no float64 are converted to float32 for a product.
         beta = slice_bits(problem, spec)
-        converted = (
-            0
-            if spec.operand is FP64
-            else 4 * min(2**24 >> (2 * beta - 2), self.count * k)
-        )
-        per_vector = (
-            k * (self.count * storage_dtype(spec).itemsize + ENTRY_BYTES) + converted
-        )
-        whole = problem.batch * max(problem.m, problem.n) * problem.k
-        passing = min(largest_block(problem.k, plan.blocking.entries), whole)
+        converted = 0
+        if spec.operand is not FP64:
+            converted = 4 * min(2**24 >> (2 * beta - 2), self.count * k)
+        entry_bytes = self.count * storage_dtype(spec).itemsize + ENTRY_BYTES
+        vectors = batch * (rows + width * cols) * (k * entry_bytes + converted)
+
+        # Ten float64 copies of the part of an operand that is being split.
+        operand = problem.batch * max(problem.m, problem.n) * problem.k
+        passing = min(largest_block(problem.k, plan.blocking.entries), operand)
         passing *= width * width * 10 * 8
+
+        # int64 sums of the diagonals; limbs and temporaries while entries are rounded.
         entries = batch * rows * cols * width
+        sums = entries * (8 * self.count + 88)
+        limbs = num_limbs(_sum_bits(plan, self.count))
         rounding = min(entries, plan.blocking.entries) * (3 * limbs + 30) * 8
-        return (
-            batch * (rows + width * cols) * per_vector
-            + entries * (8 * self.count + 88)
-            + passing
-            + rounding
-        )
+        return vectors + sums + passing + rounding
 
     def split(
         self, plan: Plan, x: Array, side: str, scale: Scale | None, engine: Engine
@@ -225,92 +219,103 @@ class Ozaki1(Scheme):
         """Slices of rows or columns, each on its own grid, one after the other along k.
 
         On the left the slices stand in order, on the right in reverse, so that the
-        pairs of a diagonal are one product of two contiguous planes.
+        pairs of a diagonal are one product of two contiguous planes. facts: `exponent`
+        of the largest entry of a vector, `needed` slices until the vector ends, and
+        those of `certify.facts`.
         """
-        axis, embed = (2, embed_left) if side == "left" else (1, embed_right)
-        width = 2 if side == "right" and plan.problem.is_complex else 1
-        beta, k, vectors = (
-            slice_bits(plan.problem, plan.words),
-            plan.problem.terms,
-            x.shape[3 - axis] * width,
-        )
+        is_left = side == "left"
+        axis, embed = (2, embed_left) if is_left else (1, embed_right)
+        width = 2 if plan.problem.is_complex and not is_left else 1
+        beta = slice_bits(plan.problem, plan.words)
+        entries = plan.blocking.entries
+
+        # The grid of each vector, and the slices that it takes to hold it.
         twos_complement = _in_twos_complement(plan)
         limit = digit_limit(beta) if twos_complement else 1.0
-        exponent = np.repeat(
-            exponents(x, axis, plan.blocking.entries, limit), width, axis=3 - axis
-        )
-        lowest = np.repeat(
-            lowest_bits(x, axis, plan.blocking.entries), width, axis=3 - axis
-        )
+        exponent = exponents(x, axis, entries, limit)
+        exponent = np.repeat(exponent, width, axis=3 - axis)
+        lowest = np.repeat(lowest_bits(x, axis, entries), width, axis=3 - axis)
         unit = unit_exponent(exponent, beta)
         facts = {"exponent": exponent, "needed": slices_needed(unit, lowest, beta)}
         count = max(1, min(self.count, int(facts["needed"].max(initial=0))))
-        whole = (x.shape[0], vectors, k) if side == "left" else (x.shape[0], k, vectors)
-        long = (*whole[:axis], count * k, *whole[axis + 1 :])
-        planes = np.empty(long, storage_dtype(plan.words), like=x)
-        for where in vector_blocks(x, axis, plan.blocking.entries):
-            y, wide = embed(x[where]), widen(where, width)
-            for name, fact in certify.facts(plan, y, exponent[wide]).items():
-                put(facts, name, whole, wide, fact)
-            for p, w in zip(
-                range(count),
-                slice_vectors(y, unit[wide], beta, twos_complement),
-                strict=False,
-            ):
-                at = p if side == "left" else count - 1 - p
-                inner = slice(at * k, (at + 1) * k)
-                planes[
-                    (*wide, inner) if side == "left" else (wide[0], inner, wide[2])
-                ] = w
+
+        # Memory for all slices.
+        k = plan.problem.terms
+        shape = [x.shape[0], k, k]
+        shape[3 - axis] = x.shape[3 - axis] * width
+        planes_shape = list(shape)
+        planes_shape[axis] = count * k
+        planes = np.empty(planes_shape, storage_dtype(plan.words), like=x)
+
+        # Some vectors at a time: their facts, then slice after slice.
+        for block in vector_blocks(x, axis, entries):
+            y = embed(x[block])
+            vectors = widen(block, width)
+            for name, fact in certify.facts(plan, y, exponent[vectors]).items():
+                put(facts, name, tuple(shape), vectors, fact)
+            slices = slice_vectors(y, unit[vectors], beta, twos_complement)
+            for p, digits in zip(range(count), slices, strict=False):
+                position = p if is_left else count - 1 - p
+                terms = slice(position * k, (position + 1) * k)
+                if is_left:
+                    planes[(*vectors, terms)] = digits
+                else:
+                    planes[vectors[0], terms, vectors[2]] = digits
         return Split(side, x.shape[3 - axis], planes, unit, count, facts)
 
     def multiply(
         self, plan: Plan, left: Split, right: Split, engine: Engine, shift: int
     ) -> Product:
         """Diagonal sums in int64, then limbs, then one rounding."""
-        beta, terms = slice_bits(plan.problem, plan.words), plan.problem.terms
-        kept = min(self.count, left.count + right.count - 1)
-        sums, pairs = _diagonals(plan, left, right, engine, kept)
-        shape, sums = sums.shape[1:], sums.reshape(kept, -1)
-        exponent = np.broadcast_to(
-            left.unit + right.unit + (shift - beta * (kept - 1)), shape
+        problem = plan.problem
+        beta = slice_bits(problem, plan.words)
+        num_diagonals = min(self.count, left.count + right.count - 1)
+        sums, num_pairs = _diagonals(plan, left, right, engine, num_diagonals)
+
+        # Entries are integers in units of the last diagonal.
+        lowest_shift = beta * (num_diagonals - 1)
+        exponent = left.unit + right.unit + (shift - lowest_shift)
+        exponent = np.broadcast_to(exponent, sums.shape[1:])
+        shifts = [lowest_shift - beta * s for s in range(num_diagonals)]
+        limb_count = num_limbs(_sum_bits(plan, num_diagonals))
+        flat_sums = sums.reshape(num_diagonals, -1)
+
+        def limbs_of(entries: slice) -> Array:
+            return limbs_from_sums(flat_sums[:, entries], shifts, limb_count)
+
+        # One rounding, and a certificate for what the dropped diagonals leave out.
+        err = bounds.ozaki1_error_exponent(
+            problem.terms, num_diagonals, beta, _in_twos_complement(plan)
         )
-        err = bounds.ozaki1_error_exponent(terms, kept, beta, _in_twos_complement(plan))
-        shifts = [beta * (kept - 1 - s) for s in range(kept)]
-        limb_count = num_limbs(_sum_bits(plan, kept))
-
-        def limbs_of(part: slice) -> Array:
-            return limbs_from_sums(sums[:, part], shifts, limb_count)
-
         rounded = round_in_chunks(
-            limbs_of, exponent, plan.problem.fmt, plan.blocking.entries, err
+            limbs_of, exponent, problem.fmt, plan.blocking.entries, err
         )
-        exact = left.facts["needed"] + right.facts["needed"] - 1 <= kept
-        lowest = beta * (kept - 1) + 2 * (beta - 1)
+        exact = left.facts["needed"] + right.facts["needed"] - 1 <= num_diagonals
+        lowest = lowest_shift + 2 * (beta - 1)
         certified, bound = certify.certified_entries(
             plan, left, right, engine, rounded, exact, err - lowest, lowest
         )
-        count = pairs * (4 if plan.problem.is_complex else 1)
-        return finished(plan.problem, rounded.values, certified, bound, count)
+        num_products = num_pairs * (4 if problem.is_complex else 1)
+        return finished(problem, rounded.values, certified, bound, num_products)
 
-    def continued(
-        self, problem: Problem, target: Target, engine: Engine, asked: Any
+    def plan_for_uncertified(
+        self, problem: Problem, target: Target, engine: Engine, asked: Scheme | None
     ) -> Plan:
-        """The plan for entries that another scheme left open: slices for correct
-        rounding, certified at the target.
+        """The plan for entries that another scheme did not certify.
 
-        All targets climb the same steps from there, so that a weaker one is never above
-        a stronger one.
+        It begins with the slices of correct rounding for every target, so that a weaker
+        target never takes more steps than a stronger one.
         """
         plan = self.plan(problem, CORRECT, engine, None, asked)
         return replace(plan, target=target, bound=target.r)
 
     def escalate(self, plan: Plan, problem: Problem, engine: Engine) -> Plan | None:
-        """Twice as many slices, within what float64 operands can have."""
+        """The plan with twice as many slices; None if there are no more."""
         if plan.is_fixed or self.count == MAX_SLICES:
             return None
         count = min(2 * self.count, MAX_SLICES)
-        scheme, reason = replace(self, num_slices=count), f"escalated to {count} slices"
+        scheme = replace(self, num_slices=count)
+        reason = f"escalated to {count} slices"
         return replace(plan, problem=problem, scheme=scheme, reason=reason)
 
 
@@ -328,70 +333,70 @@ def slice_bits(problem: Problem, spec: ProductSpec) -> int:
 
 
 def first_num_slices(problem: Problem, target: Target, slice_bits: int) -> int:
-    """Slices to begin with: enough for typical data; entries for which they are not are
-    escalated afterwards.
+    """Slices to begin with, enough for typical data; other entries are escalated.
 
     Sums of |A||B| are taken as 2**-6 of the largest possible; a sum of k terms of
     either sign as sqrt(k) smaller, with as many bits below the rounding unit, or the
     relative error, as leave about 16 entries of the result uncertain.
     """
-    wanted = (
-        problem.fmt.t + 1 if target.correct else certify.bits_of_inverse(target.r)
-    ) + 6
+    bits = certify.bits_of_inverse(target.r)
+    if target.correct:
+        bits = problem.fmt.t + 1
+    bits += 6
     if target.by_entry:
-        wanted += (
-            max(ceil_log2(problem.m * problem.n * problem.batch) - 4, 6)
-            + ceil_log2(problem.terms) // 2
-        )
-    return bounds.first_slice_count(slice_bits, wanted)
+        entries = problem.m * problem.n * problem.batch
+        bits += max(ceil_log2(entries) - 4, 6) + ceil_log2(problem.terms) // 2
+    return bounds.first_slice_count(slice_bits, bits)
 
 
 def storage_dtype(spec: ProductSpec) -> np.dtype[Any]:
     """The smallest NumPy dtype that holds the words of a product."""
-    return np.dtype(
-        {"int8": np.int8, "fp16": np.float16, "fp64": np.float64}.get(
-            spec.name, np.float32
-        )
-    )
+    dtypes = {"int8": np.int8, "fp16": np.float16, "fp64": np.float64}
+    return np.dtype(dtypes.get(spec.name, np.float32))
 
 
 def _in_twos_complement(plan: Plan) -> bool:
-    """Whether h = 2**(beta - 1) is no slice entry, because the words of the product
-    hold -h .. h - 1.
+    """True if slices hold -h .. h - 1, h = 2**(beta - 1), as the words of the product
+    do.
     """
     return 2 ** (slice_bits(plan.problem, plan.words) - 1) > plan.words.max_integer
 
 
-def _sum_bits(plan: Plan, kept: int) -> int:
+def _sum_bits(plan: Plan, num_diagonals: int) -> int:
     """Bits of the sum of all diagonals, in units of the last."""
     beta = slice_bits(plan.problem, plan.words)
-    return ceil_log2(plan.problem.terms) + 2 * (beta - 1) + beta * (kept - 1) + 2
+    lowest_shift = beta * (num_diagonals - 1)
+    return ceil_log2(plan.problem.terms) + 2 * (beta - 1) + lowest_shift + 2
 
 
 def _diagonals(
-    plan: Plan, left: Split, right: Split, engine: Engine, kept: int
+    plan: Plan, left: Split, right: Split, engine: Engine, num_diagonals: int
 ) -> tuple[Array, int]:
-    """sums[s] = sum_{p+q=s} A_p B_q for s < kept, in int64, and the number of pairs."""
+    """sums[s] = sum_{p+q=s} A_p B_q in int64, and the number of pairs (p, q)."""
     k = plan.problem.terms
     h = 2 ** (slice_bits(plan.problem, plan.words) - 1)
     batch = max(left.planes.shape[0], right.planes.shape[0])
-    sums = np.empty(
-        (kept, batch, left.planes.shape[1], right.planes.shape[2]),
-        np.int64,
-        like=left.planes,
-    )
-    pairs = 0
-    for s in range(kept):
-        first, last = max(0, s - right.count + 1), min(s, left.count - 1)
-        pairs += last - first + 1
-        begin = (right.count - 1 - (s - first)) * k
-        for start in range(0, (last - first + 1) * k, plan.k_block):
-            stop = min(start + plan.k_block, (last - first + 1) * k)
-            a = left.planes[:, :, first * k + start : first * k + stop]
-            b = right.planes[:, begin + start : begin + stop, :]
-            exact = engine.exact_product(plan.words, a, b, h, h)
+    shape = (num_diagonals, batch, left.planes.shape[1], right.planes.shape[2])
+    sums = np.empty(shape, np.int64, like=left.planes)
+    num_pairs = 0
+    for s in range(num_diagonals):
+        # A_p for p = first .. last, then B_q for q = s - first .. s - last: the slices
+        # of B stand in reverse, so both are contiguous along k.
+        first = max(0, s - right.count + 1)
+        last = min(s, left.count - 1)
+        pairs = last - first + 1
+        num_pairs += pairs
+        begin_a = first * k
+        begin_b = (right.count - 1 - (s - first)) * k
+
+        # Products of at most k_block terms are exact; int64 adds them.
+        for start in range(0, pairs * k, plan.k_block):
+            stop = min(start + plan.k_block, pairs * k)
+            a = left.planes[:, :, begin_a + start : begin_a + stop]
+            b = right.planes[:, begin_b + start : begin_b + stop, :]
+            product = engine.exact_product(plan.words, a, b, h, h)
             if start == 0:
-                sums[s] = exact
+                sums[s] = product
             else:
-                sums[s] += exact.astype(np.int64)
-    return sums, pairs
+                sums[s] += product.astype(np.int64)
+    return sums, num_pairs

@@ -15,7 +15,7 @@ Exact when
     2**t_j B_j are integers already.
 Cost
     num_moduli products, one more for accurate scaling, or of magnitudes where the
-    operands tell how many they need; complex: 2 or 3 for each modulus.
+    operands decide how many moduli there are; complex: 2 or 3 for each modulus.
 References
     [OUI25] Ozaki scheme II, arXiv:2504.08009. [UOI25b] arXiv:2508.03984. [UMIOG26]
     complex, arXiv:2512.08321. [UOI26] error bounds, arXiv:2602.02549.
@@ -26,7 +26,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -55,6 +55,7 @@ from hifigemm.numerics.residue_products import (
 )
 from hifigemm.numerics.residues import (
     MAX_MODULI,
+    ModuliSet,
     count_for_bits,
     count_for_range,
     moduli_set,
@@ -79,8 +80,8 @@ class Ozaki2(Scheme):
         2 to 49; None chooses from the accuracy and the data.
     scaling : "accurate" or "fast"
         "fast" scales each operand by its own norms, so that a prepared operand keeps
-        its residues; "accurate" looks at
-        |A||B| with one more INT8 product, needs fewer moduli and survives wide exponents.
+        its residues; "accurate" estimates |A||B| with one more INT8 product, needs
+        fewer moduli and survives wide exponents.
     """
 
     name: ClassVar[str] = "ozaki2"
@@ -100,7 +101,7 @@ class Ozaki2(Scheme):
 
     @property
     def explicit(self) -> bool:
-        """Whether the number of moduli is forced."""
+        """True if the number of moduli is forced."""
         return self.num_moduli is not None
 
     @cached_property
@@ -121,40 +122,38 @@ class Ozaki2(Scheme):
     ) -> Evidence | None:
         """The bits that exact integers need and, on a CPU, the error ratio; see `plan`.
 
-        Where programs choose on the device, only promises for every entry by itself are
-        worth waiting for: exact products keep them, and looking at entries one by one
-        takes longer than a few moduli more.
+        Where programs choose on the device, the host waits for it only if the target is
+        a promise for every entry by itself. Exact products keep it, and certifying the
+        entries one by one takes longer than a few moduli more.
         """
-        on_device, fast = engine.costs is not None, self.scaling == "fast"
-        exact = target.correct or (on_device and target.by_entry)
-        if (on_device and fast and not exact) or (
-            self.explicit and not (on_device and exact)
-        ):
+        on_device = engine.costs is not None
+        fast = self.scaling == "fast"
+        wants_exact = target.correct or (on_device and target.by_entry)
+        if on_device and fast and not wants_exact:
             return None
-        count, entries = (
-            _expected_count(problem, target),
-            entries_within(workspace, engine.memory.block_entries),
-        )
-        ratio = outliers = None
-        if (
-            fast
-            and math.isfinite(target.r)
-            and not target.by_entry
-            and a.size
-            and b.size
-        ):
+        if self.explicit and not (on_device and wants_exact):
+            return None
+
+        # The error ratio, by which few moduli may do.
+        count = _expected_count(problem, target)
+        ratio = None
+        is_number = math.isfinite(target.r) and not target.by_entry
+        if fast and is_number and a.size and b.size:
             ratio = largest_error_ratio(a, b, engine, workspace)
             count = self.count_for(problem, target, ratio) or count
-        most = _reach(problem, MAX_MODULI if exact else count)
+
+        # The required bits, unless they are more than the moduli hold; outliers.
+        largest = _bits_held_by(problem, MAX_MODULI if wants_exact else count)
+        entries = entries_within(workspace, engine.memory.block_entries)
+        outliers = None
         if fast and on_device and not self.explicit and may_pay(problem):
-            each = engine.override(scaling.required_bits_of_vectors)(a, b, entries)
-            bits = scaling.widest(each, most)
+            required = engine.override(scaling.required_bits_of_vectors)(a, b, entries)
+            bits = scaling.widest(required, largest)
             if bits is not None:
-                outliers = find_outliers(
-                    problem, each, exact_count(problem.is_complex, *bits)
-                )
+                count = exact_count(problem.is_complex, *bits)
+                outliers = find_outliers(problem, required, count)
         else:
-            bits = engine.override(scaling.required_bits)(a, b, most, entries)
+            bits = engine.override(scaling.required_bits)(a, b, largest, entries)
         return Evidence(required_bits=bits, error_ratio=ratio, outliers=outliers)
 
     def plan(
@@ -163,196 +162,191 @@ class Ozaki2(Scheme):
         target: Target,
         engine: Engine,
         evidence: Evidence | None,
-        asked: Any,
+        asked: Scheme | None,
     ) -> Plan:
-        """The number of moduli: as asked, or by the evidence, or what data of one size
-        need.
+        """The plan, with the number of moduli that was forced or that the evidence asks
+        for.
 
         Moduli that hold the exact product are taken where the operands are short enough
-        for it; else as many as the error ratio asks for.
+        for it, else as many as the error ratio asks for. Without evidence the operands
+        are taken for data of one size.
         """
         spec = product_spec(engine, self.product, "Ozaki2")
         bits = None if evidence is None else evidence.required_bits
-        count, bound, verification = (
-            _expected_count(problem, target),
-            target.r,
-            Verification.ENTRYWISE,
-        )
+        exact = None if bits is None else exact_count(problem.is_complex, *bits)
+        is_fast = self.scaling == "fast"
+        count = _expected_count(problem, target)
         reason = f"{count} moduli for {target}"
+        bound = target.r
+        verification = Verification.ENTRYWISE
+
         if self.num_moduli is not None:
-            count, reason = self.num_moduli, f"{self.num_moduli} moduli, as asked"
+            count = self.num_moduli
+            reason = f"{count} moduli, as asked"
             if math.isinf(target.r):
                 verification = Verification.NONE
-            elif (
-                bits is not None
-                and exact_count(problem.is_complex, *bits) <= count
-                and self.scaling == "fast"
-            ):
-                bound, verification = 0.0, Verification.A_PRIORI
+            elif exact is not None and exact <= count and is_fast:
+                bound = 0.0
+                verification = Verification.A_PRIORI
             elif evidence is not None:
+                # The scales are not balanced, as the integers are not exact.
                 evidence = replace(evidence, required_bits=None)
-        elif bits is not None:
-            count = exact_count(problem.is_complex, *bits)
+        elif bits is not None and exact is not None:
+            count = exact
             exact_bits = counted(_exact_bits(problem.is_complex, *bits), "bit")
             reason = f"{count} moduli hold the exact product of {exact_bits}"
-            if self.scaling == "fast":
-                bound, verification = 0.0, Verification.A_PRIORI
+            if is_fast:
+                bound = 0.0
+                verification = Verification.A_PRIORI
         elif evidence is not None and evidence.error_ratio is not None:
-            enough = self.count_for(problem, target, evidence.error_ratio)
-            if enough is not None:
-                count, verification = enough, Verification.A_PRIORI
+            sufficient = self.count_for(problem, target, evidence.error_ratio)
+            if sufficient is not None:
+                count = sufficient
                 reason = f"{count} moduli for {target} in every entry"
+                verification = Verification.A_PRIORI
+
         if self.scaling == "accurate":
             reason += ", one more product for the scaling"
-        scheme, products = replace(self, num_moduli=count), _num_planes(problem, count)
         return Plan(
-            *(
-                problem,
-                asked,
-                scheme,
-                target,
-                engine.name,
-                spec,
-                products,
-                spec.k_block,
-                verification,
-                bound,
-                reason,
-            ),
+            problem=problem,
+            asked=asked,
+            scheme=replace(self, num_moduli=count),
+            target=target,
+            engine=engine.name,
+            product=spec,
+            num_products=_num_planes(problem, count),
+            k_block=spec.k_block,
+            verification=verification,
+            bound=bound,
+            reason=reason,
             evidence=evidence,
         )
 
     def expected_products(self, problem: Problem, target: Target, more: int = 0) -> int:
-        """Products that operands without wide exponents take, or those of so many more
-        moduli.
-        """
+        """Products for operands without wide exponents, by `more` further moduli."""
         return _num_planes(problem, _expected_count(problem, target) + more)
 
     def count_for(self, problem: Problem, target: Target, ratio: float) -> int | None:
-        """Moduli that keep the target for operands with this error ratio; None where no
-        number does.
+        """Moduli that keep the target for operands with this error ratio.
+
+        None if no number of moduli does.
         """
-        enough = count_for_ratio(problem.terms, target.r, ratio, problem.is_complex)
-        return None if enough is None else max(_expected_count(problem, target), enough)
+        count = count_for_ratio(problem.terms, target.r, ratio, problem.is_complex)
+        return None if count is None else max(_expected_count(problem, target), count)
 
     def planes(self, problem: Problem) -> int:
-        """INT8 products of a forced number of moduli."""
+        """Number of INT8 products, once a plan has filled in the number of moduli."""
         return _num_planes(problem, self.count)
 
     def nbytes(self, plan: Plan, batch: int, rows: int, cols: int) -> int:
-        """Residues and working copies of rows and columns, and residues of entries."""
-        problem, moduli = plan.problem, moduli_set(self.count, plan.problem.is_complex)
-        width, k = 2 if problem.is_complex else 1, problem.k
-        facts, converted = 9 * width * width, 4 * min(1024, k)
-        per_vector = k * (num_planes(moduli, problem.is_complex) + facts) + converted
+        """Bytes of residues and working copies of rows, columns and entries."""
+        problem = plan.problem
+        k = problem.k
+        moduli = moduli_set(self.count, problem.is_complex)
+        width = 2 if problem.is_complex else 1
+
+        # Residues and facts of rows and columns; float32 copies of some terms.
+        facts = 9 * width * width
+        entry_bytes = num_planes(moduli, problem.is_complex) + facts
+        vectors = batch * (rows + cols) * (k * entry_bytes + 4 * min(1024, k))
+
+        # Temporaries of the part of an operand that is being scaled.
         entries = plan.blocking.entries
-        passing = min(
-            largest_block(k, entries), problem.batch * max(problem.m, problem.n) * k
-        )
+        operand = problem.batch * max(problem.m, problem.n) * k
+        passing = min(largest_block(k, entries), operand)
         passing *= width * (12 * 8 + 2 * self.count)
+
+        # Residues of the result; limbs and temporaries while entries are rounded.
         results = batch * rows * cols * width
         rounding = min(results, entries) * (4 * moduli.limb_count + self.count + 30) * 8
-        return (
-            batch * (rows + cols) * per_vector
-            + results * (self.count + 120)
-            + passing
-            + rounding
-        )
+        return vectors + results * (self.count + 120) + passing + rounding
 
     def scales(
         self, plan: Plan, a: Array | None, b: Array | None, engine: Engine
     ) -> tuple[Scale | None, Scale | None] | None:
-        """By Cauchy-Schwarz for each operand, or from an INT8 product of the magnitudes
-        of both.
+        """The scales of each operand by Cauchy-Schwarz, or of both by an INT8 product.
+
+        "fast" takes the norms of one operand. "accurate" multiplies the magnitudes of
+        both, so a missing operand leaves no pair.
         """
-        moduli, balance = (
-            moduli_set(self.count, plan.problem.is_complex),
-            _balance(plan),
-        )
+        moduli = moduli_set(self.count, plan.problem.is_complex)
+        balance = _balance(plan)
+        entries = plan.blocking.entries
+        left: Scale | None = None
+        right: Scale | None = None
         if self.scaling == "fast":
             norm_scale = engine.override(scaling.norm_scale)
-            return (
-                None
-                if a is None
-                else norm_scale(a, 2, moduli, balance, plan.blocking.entries),
-                None
-                if b is None
-                else norm_scale(b, 1, moduli, -balance, plan.blocking.entries),
-            )
+            if a is not None:
+                left = norm_scale(a, 2, moduli, balance, entries)
+            if b is not None:
+                right = norm_scale(b, 1, moduli, -balance, entries)
+            return left, right
+
         if a is None or b is None:
             return None
-        left, right = (
-            scaling.exponents(x, axis, plan.blocking.entries)
-            for x, axis in ((a, 2), (b, 1))
-        )
-        rows, cols = _largest_sums(plan, a, b, left, right, engine)
-
-        def scale(sums: Array, own: Array, balance: int, axis: int) -> Scale:
-            s = scaling.scale_exponent(sums, own, MAGNITUDE_BITS_UP, moduli) + balance
-            return Scale(
-                s,
-                s + own >= MAGNITUDE_BITS_UP,
-                axis,
-                moduli.half_range.bit_length() + 1 + abs(balance),
-            )
-
-        return scale(rows, left, balance, 2), scale(cols, right, -balance, 1)
+        exponents_a = scaling.exponents(a, 2, entries)
+        exponents_b = scaling.exponents(b, 1, entries)
+        rows, cols = _largest_sums(plan, a, b, exponents_a, exponents_b, engine)
+        left = _scale_by_sums(rows, exponents_a, moduli, balance, 2)
+        right = _scale_by_sums(cols, exponents_b, moduli, -balance, 1)
+        return left, right
 
     def split(
         self, plan: Plan, x: Array, side: str, scale: Scale | None, engine: Engine
     ) -> Split:
-        """Residues of the scaled and rounded operand; for complex operands two or three
-        planes for each modulus.
+        """Residues of the scaled and rounded operand, one plane for each modulus.
 
-        facts: `delta`, what rounding can have changed in units of the integers (0 where
-        they are exact); `sums`, upper bounds of the row or column sums of magnitudes in
-        units of 2**(exponent - 6).
+        For complex operands there are two or three planes for each modulus. The facts,
+        for plans that certify: `exponent` of the largest entry of a vector; `delta`,
+        what rounding can have changed in units of the integers (0 where they are
+        exact); `sums`, upper bounds of the sums of magnitudes of a row or column in
+        units of 2**(exponent - 6); and those of `certify.facts`.
         """
         if scale is None:
             raise PlanError(f"{self}: a split needs its scale")
         moduli = moduli_set(self.count, plan.problem.is_complex)
-        planes = engine.override(scaled_residues)(
-            x, scale, moduli, plan.blocking.entries
-        )
+        residues_of = engine.override(scaled_residues)
+        planes = residues_of(x, scale, moduli, plan.blocking.entries)
+
+        # An embedded complex B has two columns for each of B.
         width = 2 if side == "right" and plan.problem.is_complex else 1
         facts = _facts(plan, x, scale, width) if plan.certifies else {}
+        vectors = x.shape[3 - scale.axis]
         unit = -np.repeat(scale.exponent, width, axis=3 - scale.axis)
-        return Split(
-            side,
-            x.shape[3 - scale.axis],
-            planes,
-            unit,
-            planes.shape[1],
-            facts,
-            k_major=True,
-        )
+        count = planes.shape[1]
+        return Split(side, vectors, planes, unit, count, facts, k_major=True)
 
     def multiply(
         self, plan: Plan, left: Split, right: Split, engine: Engine, shift: int
     ) -> Product:
         """Residues of the product modulus by modulus, reconstruction, one rounding."""
-        problem, moduli = plan.problem, moduli_set(self.count, plan.problem.is_complex)
-        multiplied, rounded_once = engine.override(residue_gemm), engine.override(crt)
-        products = multiplied(left.planes, right.planes, moduli, int8_product(engine))
-        units = left.unit, right.unit
+        problem = plan.problem
+        entries = plan.blocking.entries
+        moduli = moduli_set(self.count, problem.is_complex)
+        products = engine.override(residue_gemm)(
+            left.planes, right.planes, moduli, int8_product(engine)
+        )
         if not plan.certifies:
-            values = rounded_once(
-                products, *units, shift, moduli, problem.fmt, plan.blocking.entries
+            values = engine.override(crt)(
+                products, left.unit, right.unit, shift, moduli, problem.fmt, entries
             )
             return finished(problem, values, None, plan.bound, left.count)
-        residues = product_residues(products, moduli)
+
+        # The error of the integers, in units of 2**(e_i + f_j) and in their own.
         error = _error(left, right)
         err = np.frexp(error)[1].astype(np.int64)
-        lowest = (
-            left.facts["exponent"] + right.facts["exponent"] - left.unit - right.unit
-        )
+        exponents = left.facts["exponent"] + right.facts["exponent"]
+        lowest = exponents - left.unit - right.unit
+
+        # Round and see which roundings are sure in spite of it.
         rounded = round_integers(
-            residues,
-            *units,
+            product_residues(products, moduli),
+            left.unit,
+            right.unit,
             shift,
             moduli,
             problem.fmt,
-            plan.blocking.entries,
+            entries,
             err + lowest,
         )
         certified, bound = certify.certified_entries(
@@ -361,17 +355,17 @@ class Ozaki2(Scheme):
         return finished(problem, rounded.values, certified, bound, left.count)
 
     def escalate(self, plan: Plan, problem: Problem, engine: Engine) -> Plan | None:
-        """Half as many moduli again; slices for the library's choice where the largest
-        number was not enough.
+        """The plan with half as many moduli again.
+
+        Where the largest number is not enough, Ozaki scheme I goes on, unless this
+        scheme was forced.
         """
         if plan.is_fixed:
             return None
         if self.count == MAX_MODULI:
-            return (
-                Ozaki1().continued(problem, plan.target, engine, None)
-                if plan.asked is None
-                else None
-            )
+            if plan.asked is not None:
+                return None
+            return Ozaki1().plan_for_uncertified(problem, plan.target, engine, None)
         count = min(self.count + self.count // 2, MAX_MODULI)
         return replace(
             plan,
@@ -393,31 +387,33 @@ def largest_error_ratio(a: Array, b: Array, engine: Engine, workspace: int) -> f
 
 
 def _balance(plan: Plan) -> int:
-    """Bits that the left operand gets at the expense of the right one, where both are
-    exact integers then.
+    """Bits of scale that rows of A get at the expense of columns of B.
+
+    It is 0 unless both become exact integers.
     """
     bits = None if plan.evidence is None else plan.evidence.required_bits
-    return (
-        0
-        if bits is None
-        else scaling.balance(bits, plan.scheme.count, plan.problem.is_complex)
-    )
+    if bits is None:
+        return 0
+    return scaling.balance(bits, plan.scheme.count, plan.problem.is_complex)
 
 
 @lru_cache(maxsize=1024)
 def exact_count(is_complex: bool, left: int, right: int) -> int:
-    """Fewest moduli that hold the exact product of operands that require so many bits,
-    see `scaling.required_bits`.
+    """Fewest moduli that hold the exact product of operands with these required bits.
+
+    The bits are those of `scaling.required_bits`. MAX_MODULI + 1 means that no number
+    of moduli does.
     """
     if min(left, right) == -NO_BIT:
         return 2
-    counts = range(2, MAX_MODULI + 1)
-    fits = (n for n in counts if left + right <= 2 * scaling.gained_bits(n, is_complex))
-    return next(fits, MAX_MODULI + 1)
+    for count in range(2, MAX_MODULI + 1):
+        if left + right <= 2 * scaling.gained_bits(count, is_complex):
+            return count
+    return MAX_MODULI + 1
 
 
 def _exact_bits(is_complex: bool, left: int, right: int) -> int:
-    """Bits of the exact product of such operands."""
+    """Bits of the exact product of operands with these required bits."""
     if min(left, right) == -NO_BIT:
         return 1
     return max(left + right + moduli_set(2, is_complex).half_range.bit_length(), 1)
@@ -425,103 +421,125 @@ def _exact_bits(is_complex: bool, left: int, right: int) -> int:
 
 @lru_cache(maxsize=1024)
 def _expected_count(problem: Problem, target: Target) -> int:
-    """Moduli that data of one size take, and not fewer than `count_for_ratio` ever
-    says.
-    """
+    """Moduli for data of one size, and at least the fewest of any error ratio."""
     count = count_for_bits(_wanted_bits(problem, target), problem.is_complex)
     if target.by_entry or math.isinf(target.r):
         return count
-    least = least_norm(problem.terms) ** 2
-    return max(count, count_for_range(least, problem.is_complex) or MAX_MODULI)
+    smallest_range = least_norm(problem.terms) ** 2
+    fewest = count_for_range(smallest_range, problem.is_complex) or MAX_MODULI
+    return max(count, fewest)
 
 
 def _num_planes(problem: Problem, count: int) -> int:
-    """Products of so many moduli."""
+    """INT8 products that `count` moduli take."""
     return num_planes(moduli_set(count, problem.is_complex), problem.is_complex)
 
 
 def _facts(plan: Plan, x: Array, scale: Scale, width: int) -> dict[str, Array]:
-    """What `_error` and `certify.certified_entries` need of an operand: see
-    `Ozaki2.split`.
+    """The facts of an operand that `Ozaki2.split` lists.
+
+    An embedded operand has `width` vectors for each of x.
     """
-    axis, embed = scale.axis, embed_left if scale.axis == 2 else embed_right
-    found = (
-        scaling.exponents(x, axis, plan.blocking.entries),
-        scale.exponent,
-        scale.nearest,
-    )
-    exponent, unit, nearest = (np.repeat(y, width, axis=3 - axis) for y in found)
-    vectors, terms, each = x.shape[3 - axis] * width, plan.problem.terms, exponent.shape
-    whole = (x.shape[0], vectors, terms) if axis == 2 else (x.shape[0], terms, vectors)
+    axis = scale.axis
+    embed = embed_left if axis == 2 else embed_right
+    entries = plan.blocking.entries
+
+    # One number for each vector of the embedded operand.
+    exponent = scaling.exponents(x, axis, entries)
+    exponent = np.repeat(exponent, width, axis=3 - axis)
+    unit = np.repeat(scale.exponent, width, axis=3 - axis)
+    nearest = np.repeat(scale.nearest, width, axis=3 - axis)
     facts = {"exponent": exponent}
-    for where in vector_blocks(x, axis, plan.blocking.entries):
-        y, wide = embed(x[where]), widen(where, width)
-        delta = np.where(nearest[wide], 0.5, 1.0)
-        delta[lowest_bit(y, axis) >= -unit[wide]] = 0.0
-        put(facts, "delta", each, wide, delta)
-        sums = magnitudes_up(y, exponent[wide]).sum(
-            axis=axis, keepdims=True, dtype=np.int64
-        )
-        put(facts, "sums", each, wide, sums)
-        for name, fact in certify.facts(plan, y, exponent[wide]).items():
-            put(facts, name, whole, wide, fact)
+
+    shape = [x.shape[0], plan.problem.terms, plan.problem.terms]
+    shape[3 - axis] = x.shape[3 - axis] * width
+    for block in vector_blocks(x, axis, entries):
+        y = embed(x[block])
+        vectors = widen(block, width)
+
+        # Rounding to nearest changes an integer by at most 1/2, truncation by 1.
+        delta = np.where(nearest[vectors], 0.5, 1.0)
+        delta[lowest_bit(y, axis) >= -unit[vectors]] = 0.0
+        put(facts, "delta", exponent.shape, vectors, delta)
+
+        magnitudes = magnitudes_up(y, exponent[vectors])
+        sums = magnitudes.sum(axis=axis, keepdims=True, dtype=np.int64)
+        put(facts, "sums", exponent.shape, vectors, sums)
+
+        for name, fact in certify.facts(plan, y, exponent[vectors]).items():
+            put(facts, name, tuple(shape), vectors, fact)
     return facts
 
 
 def _wanted_bits(problem: Problem, target: Target) -> int:
-    """Bits of half_range to begin with, for data of one size: errors of sqrt(k) T
-    against sums of T**2.
+    """Bits of half_range to begin with, for data of one size.
 
-    A correctly rounded sum needs the rounding unit and 16 bits of its own below it, and
-    so does a relative error; terms of either sign cost as much as sqrt(k) again.
+    Such data have errors of sqrt(k) T against sums of T**2. A correctly rounded sum
+    needs the rounding unit and 16 bits of its own below it, and so does a relative
+    error; terms of either sign cost as much as sqrt(k) again.
     """
+    bits = certify.bits_of_inverse(target.r)
     if target.by_entry:
-        own = problem.fmt.t if target.correct else certify.bits_of_inverse(target.r)
-        return 2 * (own + 16 + ceil_log2(problem.terms)) + 1
-    return max(
-        2 * (certify.bits_of_inverse(target.r) + 2) + ceil_log2(problem.terms) + 1, 1
-    )
+        if target.correct:
+            bits = problem.fmt.t
+        return 2 * (bits + 16 + ceil_log2(problem.terms)) + 1
+    return max(2 * (bits + 2) + ceil_log2(problem.terms) + 1, 1)
 
 
-def _reach(problem: Problem, count: int) -> int:
-    """Bits that both operands together may lack with two moduli for `count` to hold the
-    exact product.
-    """
+def _bits_held_by(problem: Problem, count: int) -> int:
+    """Largest sum of the required bits of both operands that `count` moduli hold."""
     return 2 * scaling.gained_bits(count, problem.is_complex)
 
 
 def _largest_sums(
     plan: Plan, a: Array, b: Array, left: Array, right: Array, engine: Engine
 ) -> tuple[Array, Array]:
-    """max_j and max_i of |A||B| with magnitudes rounded up to 6 bits, block by block;
-    over re and im if complex.
+    """Largest entries of each row and of each column of |A||B|, block by block.
+
+    `left` and `right` are the exponents of a and b; magnitudes are rounded up to 6
+    bits. Of complex operands re and im both count.
     """
-    rows, cols = np.zeros_like(left), np.zeros_like(right)
+    rows = np.zeros_like(left)
+    cols = np.zeros_like(right)
     for block in plan.blocks():
-        at_a, at_b = block.places(a, b)
-        ups_a = [magnitudes_up(c, left[at_a]) for c in components(a[at_a])]
-        ups_b = [magnitudes_up(c, right[at_b]) for c in components(b[at_b])]
-        for total in component_sums(
-            int8_product(engine), ups_a, ups_b, 2**MAGNITUDE_BITS_UP
-        ):
-            for largest, at, axis in ((rows, at_a, 2), (cols, at_b, 1)):
-                found = total.max(axis=axis, keepdims=True)
-                found = found if len(largest) > 1 else found.max(axis=0, keepdims=True)
-                largest[at] = np.maximum(largest[at], found)
+        index_a, index_b = block.places(a, b)
+        ups_a = [magnitudes_up(c, left[index_a]) for c in components(a[index_a])]
+        ups_b = [magnitudes_up(c, right[index_b]) for c in components(b[index_b])]
+        largest = 2**MAGNITUDE_BITS_UP
+        for sums in component_sums(int8_product(engine), ups_a, ups_b, largest):
+            _raise_to(rows, index_a, sums.max(axis=2, keepdims=True))
+            _raise_to(cols, index_b, sums.max(axis=1, keepdims=True))
     return rows, cols
 
 
-def _error(left: Split, right: Split) -> Array:
-    """Bound of |2**(s+t) A B - A' B'| 2**-(s+t), relative to 2**(e_i + f_j): 0 where
-    the integers are exact.
+def _raise_to(largest: Array, index: tuple[slice, ...], values: Array) -> None:
+    """Raise entries of `largest` to `values`; a stack of one holds those of all."""
+    if len(largest) == 1:
+        values = values.max(axis=0, keepdims=True)
+    largest[index] = np.maximum(largest[index], values)
 
-    |A B - (A - d) B'| <= |A||B - B'| + |d||B'|, with B' in units of B, and the sums of magnitudes bound |B'| as well:
-    truncation lowers magnitudes, and where integers are the nearest ones, a magnitude
-    rounded up is one of them.
+
+def _scale_by_sums(
+    sums: Array, exponents: Array, moduli: ModuliSet, balance: int, axis: int
+) -> Scale:
+    """The accurate scale of vectors with these exponents and largest sums of |A||B|."""
+    scale = scaling.scale_exponent(sums, exponents, MAGNITUDE_BITS_UP, moduli) + balance
+    nearest = scale + exponents >= MAGNITUDE_BITS_UP
+    bits = moduli.half_range.bit_length() + 1 + abs(balance)
+    return Scale(scale, nearest, axis, bits)
+
+
+def _error(left: Split, right: Split) -> Array:
+    """Bound of |A B - 2**-(s+t) A' B'| in units of 2**(e_i + f_j); 0 for exact
+    integers.
+
+    With B' in units of B, and A' = A - d likewise,
+    |A B - (A - d) B'| <= |A||B - B'| + |d||B'|. The sums of magnitudes bound |B'| as
+    well: truncation lowers magnitudes, and where integers are the nearest ones, a
+    magnitude rounded up is one of them.
     """
-    sums_a, sums_b = (s.facts["sums"] * 2.0**-MAGNITUDE_BITS_UP for s in (left, right))
-    d_a, d_b = (
-        scale_by_power(s.facts["delta"], s.unit - s.facts["exponent"])
-        for s in (left, right)
-    )
-    return d_a * sums_b + d_b * sums_a
+    sums_a = left.facts["sums"] * 2.0**-MAGNITUDE_BITS_UP
+    sums_b = right.facts["sums"] * 2.0**-MAGNITUDE_BITS_UP
+    delta_a = scale_by_power(left.facts["delta"], left.unit - left.facts["exponent"])
+    delta_b = scale_by_power(right.facts["delta"], right.unit - right.facts["exponent"])
+    return delta_a * sums_b + delta_b * sums_a
