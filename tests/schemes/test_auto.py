@@ -285,7 +285,8 @@ def test_words_are_chosen_on_the_device_where_a_third_less_time_is_expected(
             plan = words_of(p, accuracy, WordEngine(share, has))
             assert (plan is not None) == taken
             assert (
-                words_of(p, accuracy, WordEngine(share, has), given=given) is not None
+                words_of(p, accuracy, WordEngine(share, has), passed_plan=given)
+                is not None
             ) == has
             if plan is not None:
                 assert (plan.scheme, *plan.alternatives) == (
@@ -319,7 +320,7 @@ def test_words_are_for_float32_results_at_their_own_level(dtype, accuracy):
     assert words_of(p, accuracy, WordEngine(1e-6)) is None
     given = words_of(problem("float32"), None, WordEngine(1e-6))
     assert given is not None
-    assert words_of(p, accuracy, WordEngine(1e-6), given=given) is None
+    assert words_of(p, accuracy, WordEngine(1e-6), passed_plan=given) is None
     assert words_of(p, accuracy, NumpyEngine()) is None
 
 

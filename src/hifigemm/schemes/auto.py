@@ -1,6 +1,9 @@
-"""scheme="auto": candidates, what they promise, and the cheapest that keeps the target.
+"""scheme="auto": the cheapest scheme that keeps the target.
 
-The choice rests on the problem and on the cost model of the engine, never on a timing.
+The choice depends on the problem and on the cost model of the engine, never on a
+timing. Three functions give plans in which it depends on the operands as well:
+`on_device` and `words_by_exponents`, where the device decides while it multiplies, and
+`by_operands`, where the host reads the operands first.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ from hifigemm.schemes.scheme import Scheme
 from hifigemm.schemes.word_scheme import WordScheme
 
 Look = Callable[[Scheme, Target], Evidence | None]
-"""What a scheme wants to know of the operands for a target."""
+"""The evidence that a scheme needs of the operands for a target: `Scheme.evidence`."""
 
 _ALL: tuple[type[Scheme], ...] = (
     Native,
@@ -37,6 +40,7 @@ _ALL: tuple[type[Scheme], ...] = (
     DoubleDouble,
 )
 SCHEMES: dict[str, type[Scheme]] = {cls.name: cls for cls in _ALL}
+"""Classes of schemes by the name that the argument `scheme` takes."""
 
 _ONE_WORD = {
     "fp16": Multiword("fp16", 1, 1, accumulate="blocked", block=32),
@@ -57,21 +61,26 @@ _WORDS: dict[object, tuple[Scheme, ...]] = {
 exponents. TF32 holds all of FP16's.
 """
 _SHORT = 1e-4
-"""Seconds of a native product in whose place words of one format are tried alone: a
+"""Shorter native products, in seconds, are replaced by words of one format only: a
 choice that is not taken costs two launches, a sixth of the time at n = 1024.
 """
 _WORDS_MARGIN = 1.5
-"""Words are to be quicker by a third: whether the first choice is taken is seen on the
-device only.
+"""Words are to be quicker by a third, because only the device sees if the first choice
+is taken.
 """
 _MORE_MODULI = 2
 """Larger counts that the device may go on to; data with phi = 1 need one or two moduli
 more than data of one size.
 """
+_RESIDUES_MARGIN = 0.9
+"""Residues are to take at most this share of the time of a native product."""
 
 
 def as_scheme(scheme: str | Scheme) -> Scheme | None:
-    """The scheme of a name or dataclass; None for "auto"."""
+    """The scheme of a name or dataclass; None for "auto".
+
+    Raises PlanError: anything else.
+    """
     if isinstance(scheme, Scheme):
         return scheme
     if isinstance(scheme, str) and scheme == "auto":
@@ -88,15 +97,16 @@ def as_scheme(scheme: str | Scheme) -> Scheme | None:
 
 
 def scheme_for(problem: Problem, target: Target, engine: Engine) -> Scheme:
-    """The cheapest scheme that keeps the target, as far as that is known without a look
-    at the operands.
+    """The cheapest scheme that keeps the target, chosen without reading the operands.
 
-    The native product wherever its worst case is good enough, or the level of its own
-    format was asked for, unless residues are quicker on this engine by its cost model;
-    otherwise residues where programs make them. Elsewhere the native product in float64
-    for float32 operands, which is one product too; else double-double sums, which take
-    five or six products for correct rounding where slices take as many for the weakest
-    target that comes here. On a GPU without Triton it is slices.
+    1. The native product, if its worst case is good enough or the level of its own
+       format was asked for. Residues take its place where the cost model of the engine
+       says that they are quicker.
+    2. Residues, where the engine has programs for them.
+    3. The native product in float64 for float32 operands, which is one product too.
+    4. Double-double sums on a CPU: five or six products for correct rounding, where
+       slices take as many for the weakest target that comes here.
+    5. Slices on a GPU without Triton.
     """
     residues = Ozaki2(scaling="fast")
     if Native().keeps(problem, target):
@@ -116,50 +126,50 @@ def on_device(
     engine: Engine,
     asked: Scheme | None,
 ) -> Plan | None:
-    """The plan in which the device chooses the number of moduli, or the native product,
-    by the error ratio.
+    """The plan in which the device chooses by the error ratio of the operands.
 
-    For residues without a forced count where the worst case of a native product is good
-    enough, so that the host never has to know what was taken. None for all else.
+    It chooses between numbers of moduli and the native product. So there is a plan only
+    for residues without a forced count, and where the worst case of a native product is
+    good enough, so that the host never has to know what was taken; None otherwise.
     """
-    native = Native()
-    if (
-        engine.costs is None
-        or not isinstance(scheme, Ozaki2)
-        or scheme.explicit
-        or scheme.scaling != "fast"
-    ):
+    if engine.costs is None:
         return None
+    if not isinstance(scheme, Ozaki2) or scheme.explicit or scheme.scaling != "fast":
+        return None
+    native = Native()
     if problem.fmt is not FP64 or not native.keeps(problem, target):
         return None
+
     first = scheme.plan(problem, target, engine, None, asked)
-    counts = _ladder(first, engine.costs, engine.costs.native_seconds(problem))
-    words = " or ".join(map(str, counts))
+    counts = _counts_on_device(
+        first, engine.costs, engine.costs.native_seconds(problem)
+    )
+    choices = " or ".join(map(str, counts))
     worst = native.bound(problem)
     reason = (
-        f"the device decides by the operands between {words} moduli and an FP64 product"
+        f"the device decides by the operands between {choices} moduli and an FP64 product"
+        f", at worst {worst:.3g} |A||B|{target.accepts(worst)}, which over- and underflows as a library's"
     )
-    reason += f", at worst {worst:.3g} |A||B|{target.accepts(worst)}, which over- and underflows as a library's"
+    more_moduli = [replace(scheme, num_moduli=count) for count in counts[1:]]
     return replace(
         first,
         verification=Verification.ON_DEVICE,
         bound=max(target.r, worst),
         reason=reason,
-        alternatives=(
-            *(replace(scheme, num_moduli=count) for count in counts[1:]),
-            native,
-        ),
+        alternatives=(*more_moduli, native),
     )
 
 
-def _ladder(first: Plan, costs: Costs, others: float) -> list[int]:
-    """The moduli of a plan, and larger counts that are expected to be quicker than what
-    comes behind them.
+def _counts_on_device(first: Plan, costs: Costs, last_seconds: float) -> list[int]:
+    """Numbers of moduli between which the device chooses, from few to many.
+
+    The first is that of the plan `first`. Each larger one is expected to take less time
+    than `last_seconds`, that of the choice after all of them.
     """
     counts = [first.scheme.count]
     for more in range(1, _MORE_MODULI + 1):
         products = first.scheme.expected_products(first.problem, first.target, more)
-        if costs.residue_seconds(first.problem, products, True) < others:
+        if costs.residue_seconds(first.problem, products, True) < last_seconds:
             counts.append(counts[0] + more)
     return counts
 
@@ -169,75 +179,71 @@ def by_operands(
     target: Target,
     engine: Engine,
     costs: Costs,
-    look: Look | None,
+    evidence_for: Look | None,
     ratio: float | None = None,
 ) -> Plan:
-    """The cheapest plan of residues for a target beyond the native product, by one look
-    at the operands.
+    """The cheapest plan of residues for a target that a native product may miss.
 
     Moduli that hold the exact product keep every target, at the price of correct
-    rounding. Fewer keep a number where the error ratio is small: the device finds it
-    out beside the product, and goes on to the exact product where it is not. Where no
-    moduli hold the exact product, a number is tried by its ratio alone, and what is
-    left takes the steps of correct rounding with entries that are certified for the
+    rounding. Fewer moduli keep a number if the error ratio is small: the device works
+    it out beside the product, and goes on to the exact product if it is too large. If
+    no moduli hold the exact product, a number is tried by its ratio alone; other
+    operands take the steps of correct rounding, and their entries are certified for the
     target. So no target costs more than a stronger one.
 
-    Nobody looks for `look` None. `ratio` is the error ratio, once a program has found
-    it.
+    With `evidence_for` None the operands are not read. `ratio` is the error ratio, once
+    a program has worked it out.
     """
     residues = Ozaki2(scaling="fast")
-    if look is None and ratio is None:
+    if evidence_for is None and ratio is None:
         return residues.plan(problem, target, engine, None, None)
 
-    # The way of correct rounding, which a relative error takes too.
-    evidence = None if look is None else look(residues, CORRECT)
-    has_exact = evidence is not None and evidence.required_bits is not None
-    exact = (
-        residues.plan(problem, target, engine, evidence, None) if has_exact else None
-    )
+    # The plan of the exact product, if moduli hold it. Correct rounding and relative
+    # errors have no cheaper one.
+    evidence = None if evidence_for is None else evidence_for(residues, CORRECT)
+    exact: Plan | None = None
+    if evidence is not None and evidence.required_bits is not None:
+        exact = residues.plan(problem, target, engine, evidence, None)
     if target.by_entry:
         return exact or _in_steps(problem, target, engine)
 
-    # As many moduli as a known ratio asks for, or those of the exact product where they
-    # are fewer.
+    # The number of moduli for a known ratio, or that of the exact product if it is
+    # smaller.
     if ratio is not None:
         plans = [] if exact is None else [exact]
         if residues.count_for(problem, target, ratio) is not None:
-            plans.append(
-                residues.plan(
-                    problem, target, engine, Evidence(error_ratio=ratio), None
-                )
-            )
-        return (
-            min(plans, key=_num_products)
-            if plans
-            else _in_steps(problem, target, engine)
-        )
+            evidence = Evidence(error_ratio=ratio)
+            plans.append(residues.plan(problem, target, engine, evidence, None))
+        if not plans:
+            return _in_steps(problem, target, engine)
+        return min(plans, key=_num_products)
 
-    # As many as tame operands take; the exact product where that is expected to be
-    # quicker, or behind them.
+    # The number of moduli for operands without wide exponents, unless the exact product
+    # is expected to be quicker. A product that is its own mirror image is decided upon
+    # as a whole, so that it has the bits of the whole one.
     first = residues.plan(problem, target, engine, None, None)
     if exact is None:
         return first
-    # A product that is its own mirror image is decided upon as a whole, so that it has
-    # the bits of the whole one.
     whole = replace(problem, mirror="")
-    exact_seconds = costs.residue_seconds(whole, math.ceil(_num_products(exact)), False)
+    exact_products = math.ceil(_num_products(exact))
+    exact_seconds = costs.residue_seconds(whole, exact_products, False)
     if costs.residue_seconds(whole, first.num_products, True) >= exact_seconds:
         return exact
-    # the look at the ratio is little of such a product
+
+    # The device may go on to the exact product. A product with outliers is so large
+    # that it costs little if the host waits for the error ratio instead.
     if problem.fmt is not FP64 or _outliers(exact) is not None:
         return first
-    counts = _ladder(replace(first, problem=whole), costs, exact_seconds)
+    first_of_whole = replace(first, problem=whole)
+    counts = _counts_on_device(first_of_whole, costs, exact_seconds)
+    choices = " or ".join(map(str, counts))
+    more_moduli = [replace(residues, num_moduli=count) for count in counts[1:]]
     return replace(
         first,
         verification=Verification.ON_DEVICE,
-        reason=f"the device decides by the operands between {' or '.join(map(str, counts))} moduli for {target} "
+        reason=f"the device decides by the operands between {choices} moduli for {target} "
         f"in every entry and those of correct rounding: {exact.reason}",
-        alternatives=(
-            *(replace(residues, num_moduli=count) for count in counts[1:]),
-            exact.scheme,
-        ),
+        alternatives=(*more_moduli, exact.scheme),
         evidence=exact.evidence,
     )
 
@@ -252,18 +258,16 @@ def _in_steps(problem: Problem, target: Target, engine: Engine) -> Plan:
 
 
 def _outliers(plan: Plan) -> Outliers | None:
-    """The vectors that a plan sets apart."""
+    """The rows and columns that a plan sets apart."""
     return None if plan.evidence is None else plan.evidence.outliers
 
 
 def _num_products(plan: Plan) -> float:
-    """Products that a plan makes, those of outliers by their share."""
+    """Products that a plan makes; products of outliers count by their share."""
     outliers = _outliers(plan)
-    return (
-        plan.num_products
-        if outliers is None
-        else outliers.num_products(plan.problem, plan.num_products)
-    )
+    if outliers is None:
+        return plan.num_products
+    return outliers.num_products(plan.problem, plan.num_products)
 
 
 def words_by_exponents(
@@ -271,28 +275,28 @@ def words_by_exponents(
     target: Target,
     engine: Engine,
     workspace: int,
-    given: Plan | None = None,
+    passed_plan: Plan | None = None,
 ) -> Plan | None:
-    """The plan of words that the device chooses, where float32 results at their own
-    level are sooner there by a third.
+    """The plan in which the device chooses the format of words, for float32 results.
 
-    The exponents of the operands decide on the device, so no product waits for them,
-    and a worst case no larger than that of a native product is kept. Launches that turn
-    out idle are counted, but a margin is left for them. A plan that is given, for
-    another problem, leaves the times out and says the choices of operands like its own.
+    The exponents of the operands decide on the device, so no product waits for them.
+    The bound is that of a native product at most. None unless the level of float32 was
+    asked for and words are expected to be quicker by a third; this margin covers
+    launches that turn out idle. A `passed_plan`, which was made for another problem,
+    takes the place of the expected times, and its choices those for its operands.
     """
     costs = engine.costs
     if costs is None or target.level is not FP32 or problem.fmt is not FP32:
         return None
     choices = _WORDS[problem.narrow]
-    if given is None:
-        others = costs.native_seconds(problem)
-        if _WORDS_MARGIN * costs.word_seconds(problem) > others:
+    if passed_plan is None:
+        native_seconds = costs.native_seconds(problem)
+        if _WORDS_MARGIN * costs.word_seconds(problem) > native_seconds:
             return None
-        if others < _SHORT:
+        if native_seconds < _SHORT:
             choices = choices[0], choices[-1]
-    elif given.problem.narrow is problem.narrow:
-        choices = given.scheme, *given.alternatives
+    elif passed_plan.problem.narrow is problem.narrow:
+        choices = passed_plan.scheme, *passed_plan.alternatives
     return _words_plan(problem, target, engine, workspace, choices)
 
 
@@ -304,89 +308,93 @@ def _words_plan(
     workspace: int,
     choices: tuple[Scheme, ...],
 ) -> Plan | None:
-    """The plan of words that the device chooses; None where the engine has no kernels
-    for it or no room.
+    """The plan of these choices in one block.
+
+    None if the engine has no kernels for it, or if it exceeds the workspace.
     """
     p = problem
-    words = [scheme for scheme in choices if isinstance(scheme, WordScheme)]
-    if p.k == 0 or words[0].product not in engine.products:
+    word_schemes = [scheme for scheme in choices if isinstance(scheme, WordScheme)]
+    first = word_schemes[0]
+    if p.k == 0 or first.product not in engine.products:
         return None
-    names = [
-        *(scheme.product.upper() for scheme in words),
-        *(["FP32 sums"] if len(words) < len(choices) else []),
-    ]
+
+    # The choices, the last of which may be the native product.
+    names = [scheme.product.upper() for scheme in word_schemes]
+    if len(word_schemes) < len(choices):
+        names.append("FP32 sums")
     worst = Native().bound(p)
     reason = f"{', else '.join(names)} by the exponents of the operands, at worst {worst:.3g} |A||B|"
     reason += target.accepts(worst)
-    spec, unit = engine.products[words[0].product], words[0].unit_on(engine, p)
-    counts = words[0].count_products(unit, p), words[0].block_length(unit, p.terms)
-    bound, blocking = max(target.r, worst), Blocking((p.batch, p.m, p.n))
+
+    unit = first.unit_on(engine, p)
+    blocking = Blocking((p.batch, p.m, p.n))
     plan = Plan(
-        *(
-            p,
-            None,
-            choices[0],
-            target,
-            engine.name,
-            spec,
-            *counts,
-            Verification.ON_DEVICE,
-            bound,
-            reason,
-        ),
+        problem=p,
+        asked=None,
+        scheme=choices[0],
+        target=target,
+        engine=engine.name,
+        product=engine.products[first.product],
+        num_products=first.count_products(unit, p),
+        k_block=first.block_length(unit, p.terms),
+        verification=Verification.ON_DEVICE,
+        bound=max(target.r, worst),
+        reason=reason,
         alternatives=choices[1:],
         blocking=blocking,
     )
+
+    # Its program says how much memory it takes.
     program = engine.compile(plan)
     if program is None:
         return None
     nbytes = program.nbytes(p.batch, p.m, p.n) if p.multiplications else 0
-    return (
-        None
-        if nbytes > workspace
-        else replace(plan, blocking=replace(blocking, workspace=nbytes))
-    )
+    if nbytes > workspace:
+        return None
+    return replace(plan, blocking=replace(blocking, workspace=nbytes))
 
 
 @lru_cache(maxsize=256)
 def chosen_native(
     native: Native, problem: Problem, target: Target, engine: Engine
 ) -> Plan:
-    """The plan of a native product that was chosen, with what spoke against other
-    schemes.
-    """
+    """The plan of a native product, with the reason why no other scheme was chosen."""
+    costs = engine.costs
     why = f"no scheme is known to be quicker on engine {engine.name!r}"
     if problem.fmt is not FP64:
         why = f"residues are not considered for {problem.dtype}"
-        if engine.costs is not None and target.level is FP32:
-            own, others = (
-                engine.costs.word_seconds(problem),
-                engine.costs.native_seconds(problem),
+        if costs is not None and target.level is FP32:
+            seconds = costs.word_seconds(problem)
+            native_seconds = costs.native_seconds(problem)
+            why = (
+                f"words of {1e3 * seconds:.3g} ms, against {1e3 * native_seconds:.3g} ms, "
+                "are not quicker by a third"
             )
-            why = f"words of {1e3 * own:.3g} ms, against {1e3 * others:.3g} ms, are not quicker by a third"
-            if _WORDS_MARGIN * own <= others:
+            if _WORDS_MARGIN * seconds <= native_seconds:
                 why = "words would exceed this bound or the workspace"
-    elif engine.costs is not None:
-        expected, own = _expected_cost(problem, target, engine.costs)
-        others = engine.costs.native_seconds(problem)
-        why = f"{expected} residue products of {1e3 * own:.3g} ms in all, against {1e3 * others:.3g} ms, are not "
-        why += "quicker by a tenth"
+    elif costs is not None:
+        num_products, seconds = _expected_cost(problem, target, costs)
+        native_seconds = costs.native_seconds(problem)
+        why = (
+            f"{num_products} residue products of {1e3 * seconds:.3g} ms in all, "
+            f"against {1e3 * native_seconds:.3g} ms, are not quicker by a tenth"
+        )
     plan = native.plan(problem, target, engine, None, None)
     return replace(plan, reason=f"{plan.reason}; {why}")
 
 
 def _residues_pay(problem: Problem, target: Target, engine: Engine) -> bool:
-    """Whether residues are expected to be quicker by a tenth than the native product;
-    operands are not seen yet.
+    """True if residues are expected to be quicker by a tenth than the native product.
+
+    The operands are not seen yet.
     """
     if engine.costs is None or problem.fmt is not FP64:
         return False
-    return _expected_cost(problem, target, engine.costs)[
-        1
-    ] < 0.9 * engine.costs.native_seconds(problem)
+    _, seconds = _expected_cost(problem, target, engine.costs)
+    return seconds < _RESIDUES_MARGIN * engine.costs.native_seconds(problem)
 
 
 def _expected_cost(problem: Problem, target: Target, costs: Costs) -> tuple[int, float]:
-    """Residue products of operands without wide exponents, and their seconds."""
-    expected = Ozaki2(scaling="fast").expected_products(problem, target)
-    return expected, costs.residue_seconds(problem, expected, True)
+    """Residue products for operands without wide exponents, and their seconds."""
+    num_products = Ozaki2(scaling="fast").expected_products(problem, target)
+    return num_products, costs.residue_seconds(problem, num_products, True)
