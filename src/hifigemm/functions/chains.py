@@ -1,9 +1,9 @@
-"""Functions that multiply several matrices in a row: the product of many, and powers of
-one.
+"""Chains of products: the product of many matrices, and powers of one.
 
-The intermediate results are rounded, so what is promised for each product adds up:
-where the i-th keeps
-|C - AB| <= r_i |A||B| + u |AB|, the whole keeps |C - ABC...| <= ((1 + r_1 + u)(1 + r_2 + u)... - 1) |A||B||C|....
+The intermediate results are rounded, so the errors of the products add up. If product i
+keeps |X - AB| <= r_i |A||B| + u |AB|, the result D of a chain keeps
+
+    |D - ABC...| <= ((1 + r_1 + u)(1 + r_2 + u)... - 1) |A||B||C|....
 """
 
 from __future__ import annotations
@@ -70,6 +70,7 @@ def multi_dot(
     >>> report.bound < 1e-14
     True
     """
+    # At least two arrays, matrices but for the ends, whose neighbours fit.
     arrays = as_arrays(*((f"array {i}", x) for i, x in enumerate(arrays)))
     if len(arrays) < 2:
         raise ValueError(f"multi_dot takes at least two arrays, {len(arrays)} given")
@@ -90,35 +91,37 @@ def multi_dot(
             )
     products = Products(accuracy, scheme, engine, workspace, return_report)
     products.check_chain(last, f"multi_dot of {last + 1} arrays")
-    sizes = [shapes[0][0] if len(shapes[0]) == 2 else 1, *(s[0] for s in shapes[1:])]
+
+    # A vector at the start is a row, one at the end a column.
+    sizes = [shapes[0][0] if len(shapes[0]) == 2 else 1]
+    sizes += [shape[0] for shape in shapes[1:]]
     sizes.append(shapes[last][1] if len(shapes[last]) == 2 else 1)
-    return products.chain(
-        _product_of_some(arrays, best_cuts(sizes), products, 0, last), out
-    )
+    value = _product_of_range(arrays, best_cuts(sizes), products, 0, last)
+    return products.chain(value, out)
 
 
-def _product_of_some(
+def _product_of_range(
     arrays: Sequence[Any],
     cuts: dict[tuple[int, int], int],
     products: Products,
     first: int,
     last: int,
 ) -> Any:
-    """The product of consecutive matrices."""
+    """The product of the matrices first to last."""
     if first == last:
         return arrays[first]
     cut = cuts[first, last]
-    left = _product_of_some(arrays, cuts, products, first, cut)
-    return products(left, _product_of_some(arrays, cuts, products, cut + 1, last))
+    left = _product_of_range(arrays, cuts, products, first, cut)
+    right = _product_of_range(arrays, cuts, products, cut + 1, last)
+    return products(left, right)
 
 
 def best_cuts(sizes: Sequence[int]) -> dict[tuple[int, int], int]:
-    """Where to cut the product of matrices i to j: (i to cut) times (cut + 1 to j),
-    with the fewest multiplications.
+    """For all i < j the cut with which matrices i to j take fewest multiplications.
 
-    Matrix i has the shape (sizes[i], sizes[i + 1]). The dynamic programme of Cormen et
-    al., Introduction to Algorithms, section "Matrix-chain multiplication", of cost n**3
-    for n matrices.
+    Their product is then (i to cut) times (cut + 1 to j). Matrix i has the shape
+    (sizes[i], sizes[i + 1]). The dynamic programme of Cormen et al., Introduction to
+    Algorithms, section "Matrix-chain multiplication", of cost n**3 for n matrices.
     """
     count = len(sizes) - 1
     cost = {(i, i): 0 for i in range(count)}
@@ -127,11 +130,11 @@ def best_cuts(sizes: Sequence[int]) -> dict[tuple[int, int], int]:
         for i in range(count - length):
             j = i + length
             for k in range(i, j):
-                total = (
-                    cost[i, k] + cost[k + 1, j] + sizes[i] * sizes[k + 1] * sizes[j + 1]
-                )
+                last_product = sizes[i] * sizes[k + 1] * sizes[j + 1]
+                total = cost[i, k] + cost[k + 1, j] + last_product
                 if k == i or total < cost[i, j]:
-                    cost[i, j], cuts[i, j] = total, k
+                    cost[i, j] = total
+                    cuts[i, j] = k
     return cuts
 
 
@@ -179,7 +182,8 @@ def matrix_power(
            [55., 34.]])
     """
     (a,) = as_arrays(("a", a))
-    n, shape = index(n), shape_of(a)
+    n = index(n)
+    shape = shape_of(a)
     if a.ndim < 2 or shape[-1] != shape[-2]:
         raise np.linalg.LinAlgError(
             f"a has shape {shape}; expected square matrices in the last two axes"
@@ -191,27 +195,32 @@ def matrix_power(
     products = Products(accuracy, scheme, engine, workspace, return_report)
     if n == 0:
         return products.chain(identities(a), None)
-    count = n.bit_length() + n.bit_count() - 2
-    products.check_chain(count, f"the power {n}")
-    made = 0
+    if n == 1:
+        # The power 1 is a copy.
+        return products.chain(join([a], 0), None)
+    num_products = n.bit_length() + n.bit_count() - 2
+    products.check_chain(num_products, f"the power {n}")
 
     def product(
-        x: Any, in_x: list[int], y: Any, in_y: list[int]
+        x: Any, uses_in_x: list[int], y: Any, uses_in_y: list[int]
     ) -> tuple[Any, list[int]]:
-        """A product, and how often each product is in its value."""
-        nonlocal made
-        uses = [i + j for i, j in zip(in_x, in_y)]
-        uses[made] += 1
-        made += 1
+        """x y, and how often each product of the chain is a factor of it."""
+        uses = [i + j for i, j in zip(uses_in_x, uses_in_y)]
+        uses[products.count] += 1
         return products(x, y), uses
 
-    square = a, [0] * count
+    # Square up to the lowest bit of n that is 1, then multiply by the squares that
+    # belong to the other ones.
+    square = a, [0] * num_products
     while n % 2 == 0:
-        n, square = n // 2, product(*square, *square)
-    value = square
-    while n := n // 2:
+        n //= 2
         square = product(*square, *square)
-        value = product(*value, *square) if n % 2 else value
-    result, uses = value
-    # a copy of a for the power 1
-    return products.chain(join([a], 0) if count == 0 else result, None, uses)
+    power = square
+    n //= 2
+    while n > 0:
+        square = product(*square, *square)
+        if n % 2:
+            power = product(*power, *square)
+        n //= 2
+    value, uses = power
+    return products.chain(value, None, uses)

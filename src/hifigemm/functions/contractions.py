@@ -1,11 +1,12 @@
-"""Functions that are one product of two operands, whatever their axes, and einsum,
-which may be a chain of such.
+"""Functions that sum products of two operands over axes, and einsum, a chain of them.
 
-Idea: each axis of an operand has a label. The labels that both operands and the result
-have count matrices of a stack, those of one operand and the result are rows or columns,
-those that the result lacks are summed: one stacked `matmul` of permuted and reshaped
-operands. So what `matmul` promises holds for the result, with |A||B| the same sum over
+Idea: each axis of an operand has a label. Labels of both operands and of the result
+count matrices of a stack, labels of one operand and of the result are rows or columns,
+labels that the result lacks are summed: one stacked `matmul` of permuted and reshaped
+operands. So the promise of `matmul` holds for the result, with |A||B| the same sum over
 magnitudes.
+
+A variable `labels_a` holds the labels of the axes of `a`, in their order.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ if TYPE_CHECKING:
 
 MOST_COPIES = 4
 """Copies of an operand along labels that only the other one has may take this many
-times the memory of operands and result: about what the planes of an exact scheme take
-of it anyway.
+times the memory of operands and result: about as much as the planes of an exact scheme
+take.
 """
 
 
@@ -53,8 +54,9 @@ def dot(
     workspace: int | None = None,
     return_report: bool = False,
 ) -> Any:
-    """`numpy.dot`: the last axis of a by the last but one of b, which is the last where
-    b is a vector.
+    """`numpy.dot`: the sum over the last axis of a and the last but one of b.
+
+    It is the only axis of b if b is a vector.
 
     Parameters
     ----------
@@ -82,15 +84,18 @@ def dot(
     1.0
     """
     a, b = as_arrays(("a", a), ("b", b))
-    of_a, of_b = _distinct(a, b)
-    out_labels = of_a + of_b
+    labels_a, labels_b = _distinct(a, b)
+    labels_out = labels_a + labels_b
     if a.ndim and b.ndim:
-        at = max(b.ndim - 2, 0)
-        _check_lengths(a, -1, b, at)
-        out_labels = of_a[:-1] + of_b[:at] + of_b[at + 1 :]
-        of_b = (*of_b[:at], of_a[-1], *of_b[at + 1 :])
+        axis_b = max(b.ndim - 2, 0)
+        _check_lengths(a, -1, b, axis_b)
+        before = labels_b[:axis_b]
+        after = labels_b[axis_b + 1 :]
+        labels_out = labels_a[:-1] + before + after
+        labels_b = (*before, labels_a[-1], *after)
     products = Products(accuracy, scheme, engine, workspace, return_report)
-    return products.chain(contract(products, a, of_a, b, of_b, out_labels), out)
+    value = contract(products, a, labels_a, b, labels_b, labels_out)
+    return products.chain(value, out)
 
 
 def inner(
@@ -115,14 +120,15 @@ def inner(
     array([3., 7.])
     """
     a, b = as_arrays(("a", a), ("b", b))
-    of_a, of_b = _distinct(a, b)
-    out_labels = of_a + of_b
+    labels_a, labels_b = _distinct(a, b)
+    labels_out = labels_a + labels_b
     if a.ndim and b.ndim:
         _check_lengths(a, -1, b, -1)
-        out_labels = of_a[:-1] + of_b[:-1]
-        of_b = (*of_b[:-1], of_a[-1])
+        labels_out = labels_a[:-1] + labels_b[:-1]
+        labels_b = (*labels_b[:-1], labels_a[-1])
     products = Products(accuracy, scheme, engine, workspace, return_report)
-    return products.chain(contract(products, a, of_a, b, of_b, out_labels), None)
+    value = contract(products, a, labels_a, b, labels_b, labels_out)
+    return products.chain(value, None)
 
 
 def outer(
@@ -203,20 +209,11 @@ def vecdot(
     array([3., 7.])
     """
     x1, x2 = _with_axes(("x1", x1, 1), ("x2", x2, 1))
-    moved = []
-    for x in (x1, x2):
-        (at,) = _axes([index(axis)], x.ndim, "axis")
-        moved.append(permute(x, [i for i in range(x.ndim) if i != at] + [at]))
-    x1, x2 = moved
+    x1 = _with_last(x1, index(axis))
+    x2 = _with_last(x2, index(axis))
     _check_lengths(x1, -1, x2, -1)
-    return _stacked(
-        conj(x1),
-        ("k",),
-        x2,
-        ("k",),
-        out,
-        Products(accuracy, scheme, engine, workspace, return_report),
-    )
+    products = Products(accuracy, scheme, engine, workspace, return_report)
+    return _stacked(conj(x1), ("k",), x2, ("k",), out, products)
 
 
 def matvec(
@@ -231,8 +228,7 @@ def matvec(
     workspace: int | None = None,
     return_report: bool = False,
 ) -> Any:
-    """`numpy.matvec`: matrices of a stack times vectors of a stack; the stacks
-    broadcast.
+    """`numpy.matvec`: a stack of matrices times a stack of vectors; they broadcast.
 
     Options, errors and the promise are those of `dot`.
 
@@ -260,9 +256,9 @@ def vecmat(
     workspace: int | None = None,
     return_report: bool = False,
 ) -> Any:
-    """`numpy.vecmat`: conjugated vectors of a stack times matrices of a stack; the
-    stacks broadcast.
+    """`numpy.vecmat`: a stack of conjugated vectors times a stack of matrices.
 
+    The stacks broadcast.
     Options, errors and the promise are those of `dot`.
 
     Examples
@@ -316,28 +312,35 @@ def tensordot(
     >>> hnp.tensordot(np.ones((2, 3, 4)), np.ones((4, 3)), axes=([1, 2], [1, 0]))
     array([12., 12.])
     """
+    # Pairs of axes of a and b, as numbers from 0 on.
     a, b = as_arrays(("a", a), ("b", b))
     if _is_sequence(axes):
-        left, right = axes
+        axes_a, axes_b = axes
     else:
-        axes = index(axes)
-        left, right = range(-axes, 0), range(axes)
-        if axes > min(a.ndim, b.ndim):
-            raise ValueError(f"axes = {axes}: a has {a.ndim} axes, b has {b.ndim}")
-    left, right = _axes(left, a.ndim, "axes of a"), _axes(right, b.ndim, "axes of b")
-    if len(left) != len(right):
+        count = index(axes)
+        if count > min(a.ndim, b.ndim):
+            raise ValueError(f"axes = {count}: a has {a.ndim} axes, b has {b.ndim}")
+        axes_a = range(-count, 0)
+        axes_b = range(count)
+    axes_a = _axes(axes_a, a.ndim, "axes of a")
+    axes_b = _axes(axes_b, b.ndim, "axes of b")
+    if len(axes_a) != len(axes_b):
         raise ValueError(
-            f"axes {left} of a are {len(left)}, axes {right} of b are {len(right)}"
+            f"axes {axes_a} of a are {len(axes_a)}, axes {axes_b} of b are {len(axes_b)}"
         )
-    of_a, of_b = _distinct(a, b)
-    summed = {}
-    for i, j in zip(left, right):
+
+    # The axes of a pair get the same label.
+    labels_a, labels_b = _distinct(a, b)
+    partners = {}
+    for i, j in zip(axes_a, axes_b):
         _check_lengths(a, i, b, j)
-        summed[of_b[j]] = of_a[i]
-    of_b = tuple(summed.get(label, label) for label in of_b)
-    out_labels = tuple(x for x in of_a + of_b if x not in summed.values())
+        partners[labels_b[j]] = labels_a[i]
+    labels_b = tuple(partners.get(x, x) for x in labels_b)
+    summed = partners.values()
+    labels_out = tuple(x for x in labels_a + labels_b if x not in summed)
     products = Products(accuracy, scheme, engine, workspace, return_report)
-    return products.chain(contract(products, a, of_a, b, of_b, out_labels), None)
+    value = contract(products, a, labels_a, b, labels_b, labels_out)
+    return products.chain(value, None)
 
 
 def einsum(
@@ -389,61 +392,81 @@ def einsum(
     ... )
     array([12., 12.])
     """
+    # Arrays of one dtype, in which no label comes twice.
     subscripts, arrays = _split(operands)
     arrays = as_arrays(*((f"operand {i}", x) for i, x in enumerate(arrays)))
-    labels, out_labels = parse(subscripts, [shape_of(x) for x in arrays])
+    labels, labels_out = parse(subscripts, [shape_of(x) for x in arrays])
     products = Products(accuracy, scheme, engine, workspace, return_report)
     products.check_chain(len(arrays) - 1, f"einsum of {len(arrays)} operands")
-    terms = [_without_repeats(x, of_x) for x, of_x in zip(promoted(arrays), labels)]
-    for positions in _path(terms, out_labels, optimize):
+    terms = [
+        _without_repeats(x, labels_x) for x, labels_x in zip(promoted(arrays), labels)
+    ]
+
+    # Each step multiplies some terms, one after the other, and appends the product.
+    for positions in _path(terms, labels_out, optimize):
         last_to_first = [terms.pop(i) for i in sorted(positions, reverse=True)]
-        value, of_value = last_to_first.pop()
+        value, labels_value = last_to_first.pop()
         while last_to_first:
-            x, of_x = last_to_first.pop()
-            kept = {
-                label for _, other in terms + last_to_first for label in other
-            } | set(out_labels)
-            left = tuple(
-                label for label in dict.fromkeys(of_value + of_x) if label in kept
+            x, labels_x = last_to_first.pop()
+            # Labels of the result or of a term that comes later are not summed yet.
+            later = set(labels_out)
+            for _, labels_y in terms + last_to_first:
+                later.update(labels_y)
+            remaining = tuple(
+                label
+                for label in dict.fromkeys(labels_value + labels_x)
+                if label in later
             )
-            value, of_value = contract(products, value, of_value, x, of_x, left), left
-        terms.append((value, of_value))
-    ((value, of_value),) = terms
-    if set(of_value) != set(out_labels):
-        value, of_value = (
-            contract(products, value, of_value, ones((), value), (), out_labels),
-            out_labels,
-        )
-    return products.chain(
-        permute(value, [of_value.index(label) for label in out_labels]), out
-    )
+            value = contract(products, value, labels_value, x, labels_x, remaining)
+            labels_value = remaining
+        terms.append((value, labels_value))
+
+    # Sum labels that the result lacks by a product with 1, and order the axes.
+    ((value, labels_value),) = terms
+    if set(labels_value) != set(labels_out):
+        one = ones((), value)
+        value = contract(products, value, labels_value, one, (), labels_out)
+        labels_value = labels_out
+    value = permute(value, [labels_value.index(label) for label in labels_out])
+    return products.chain(value, out)
 
 
 def contract(
-    products: Products, a: Any, of_a: Labels, b: Any, of_b: Labels, out: Labels
+    products: Products,
+    a: Any,
+    labels_a: Labels,
+    b: Any,
+    labels_b: Labels,
+    labels_out: Labels,
 ) -> Any:
-    """The sum over all labels that `out` lacks, of a times b; no operand has a label
-    twice, and lengths fit.
+    """The sum of a times b over all labels that `labels_out` lacks.
 
-    Lengths of 1 broadcast. A label that only one operand has and that is summed is one
-    of the inner dimension, along which the other operand is repeated; where these
-    copies exceed `MOST_COPIES`, a product with ones sums it first.
+    No operand has a label twice, and lengths fit; lengths of 1 broadcast. A label that
+    only one operand has and that is summed belongs to the inner dimension, along which
+    the other operand is repeated. If these copies exceed `MOST_COPIES`, a product with
+    ones sums it first.
     """
-    a, of_a, b, of_b = _without_broadcast(a, of_a, b, of_b)
-    lengths = dict(zip(of_a + of_b, shape_of(a) + shape_of(b)))
-    batch = tuple(x for x in of_a if x in of_b and x in out)
-    rows = tuple(x for x in of_a if x not in of_b and x in out)
-    cols = tuple(x for x in of_b if x not in of_a and x in out)
-    lone_a = tuple(x for x in of_a if x not in of_b and x not in out)
-    lone_b = tuple(x for x in of_b if x not in of_a and x not in out)
+    a, labels_a, b, labels_b = _without_broadcast(a, labels_a, b, labels_b)
+    lengths = dict(zip(labels_a + labels_b, shape_of(a) + shape_of(b)))
+    only_a = tuple(x for x in labels_a if x not in labels_b)
+    only_b = tuple(x for x in labels_b if x not in labels_a)
+    common = tuple(x for x in labels_a if x in labels_b)
+    batch = tuple(x for x in common if x in labels_out)
+    rows = tuple(x for x in only_a if x in labels_out)
+    cols = tuple(x for x in only_b if x in labels_out)
+    lone_a = tuple(x for x in only_a if x not in labels_out)
+    lone_b = tuple(x for x in only_b if x not in labels_out)
 
     def size(labels: Labels) -> int:
         return math.prod([lengths[x] for x in labels])
 
-    copies = (size(of_b + lone_a) if lone_a else 0) + (
-        size(of_a + lone_b) if lone_b else 0
-    )
-    operands = size(of_a) + size(of_b) + size(batch + rows + cols)
+    # Sum labels of one operand alone beforehand, if copies of the other are too large.
+    copies = 0
+    if lone_a:
+        copies += size(labels_b + lone_a)
+    if lone_b:
+        copies += size(labels_a + lone_b)
+    operands = size(labels_a) + size(labels_b) + size(batch + rows + cols)
     if copies > MOST_COPIES * operands and 0 not in lengths.values():
         products.check_chain(
             1 + bool(lone_a) + bool(lone_b),
@@ -451,71 +474,76 @@ def contract(
             f"could only make of copies of {copies} entries beside operands and result of {operands},",
         )
         if lone_a:
-            kept = tuple(x for x in of_a if x not in lone_a)
-            a, of_a = contract(products, a, of_a, ones((), a), (), kept), kept
+            remaining = tuple(x for x in labels_a if x not in lone_a)
+            a = contract(products, a, labels_a, ones((), a), (), remaining)
+            labels_a = remaining
         if lone_b:
-            kept = tuple(x for x in of_b if x not in lone_b)
-            b, of_b = contract(products, b, of_b, ones((), b), (), kept), kept
+            remaining = tuple(x for x in labels_b if x not in lone_b)
+            b = contract(products, b, labels_b, ones((), b), (), remaining)
+            labels_b = remaining
         lone_a = lone_b = ()
-    summed = (*(x for x in of_a if x in of_b and x not in out), *lone_a, *lone_b)
+
+    # One stacked product of matrices, whose axes are those of the result.
+    summed = (*(x for x in common if x not in labels_out), *lone_a, *lone_b)
     stack = (size(batch),) if batch else ()
-    left = _arranged(a, of_a, (*batch, *rows, *summed), lengths).reshape(
-        (*stack, size(rows), size(summed))
-    )
-    right = _arranged(b, of_b, (*batch, *summed, *cols), lengths).reshape(
-        (*stack, size(summed), size(cols))
-    )
-    made = (*batch, *rows, *cols)
-    value = products(left, right).reshape(tuple(lengths[x] for x in made))
-    return permute(value, [made.index(x) for x in out])
+    left = _arranged(a, labels_a, (*batch, *rows, *summed), lengths)
+    left = left.reshape((*stack, size(rows), size(summed)))
+    right = _arranged(b, labels_b, (*batch, *summed, *cols), lengths)
+    right = right.reshape((*stack, size(summed), size(cols)))
+    labels_value = (*batch, *rows, *cols)
+    value = products(left, right).reshape(tuple(lengths[x] for x in labels_value))
+    return permute(value, [labels_value.index(x) for x in labels_out])
 
 
-def _arranged(x: Any, of_x: Labels, order: Labels, lengths: dict[Hashable, int]) -> Any:
-    """x with its axes in an order, in which labels that it lacks are axes along which
-    it is repeated.
-    """
-    there = [label for label in order if label in of_x]
-    x = permute(x, [of_x.index(label) for label in there])
-    if len(there) == len(order):
+def _arranged(
+    x: Any, labels_x: Labels, order: Labels, lengths: dict[Hashable, int]
+) -> Any:
+    """x with its axes in this order, repeated along axes whose label it lacks."""
+    present = [label for label in order if label in labels_x]
+    x = permute(x, [labels_x.index(label) for label in present])
+    if len(present) == len(order):
         return x
-    x = x.reshape(tuple(lengths[label] if label in of_x else 1 for label in order))
+    x = x.reshape(tuple(lengths[label] if label in labels_x else 1 for label in order))
     return expand(x, [lengths[label] for label in order])
 
 
 def _without_broadcast(
-    a: Any, of_a: Labels, b: Any, of_b: Labels
+    a: Any, labels_a: Labels, b: Any, labels_b: Labels
 ) -> tuple[Any, Labels, Any, Labels]:
-    """Both operands without the axes of length 1 that the other one broadcasts: their
-    labels are the other's alone.
+    """Both operands without axes of length 1 that broadcast against the other one.
+
+    Their labels then belong to the other operand alone.
     """
-    lengths_a, lengths_b = dict(zip(of_a, shape_of(a))), dict(zip(of_b, shape_of(b)))
+    lengths_a = dict(zip(labels_a, shape_of(a)))
+    lengths_b = dict(zip(labels_b, shape_of(b)))
 
     def reduced(
-        x: Any, own: dict[Hashable, int], other: dict[Hashable, int]
+        x: Any, lengths_x: dict[Hashable, int], others: dict[Hashable, int]
     ) -> tuple[Any, Labels]:
-        kept = tuple(
-            label for label in own if not (own[label] == 1 and other.get(label, 1) != 1)
-        )
-        return (
-            x
-            if len(kept) == len(own)
-            else x.reshape(tuple(own[label] for label in kept))
-        ), kept
+        remaining = []
+        for label, length in lengths_x.items():
+            if length != 1 or others.get(label, 1) == 1:
+                remaining.append(label)
+        if len(remaining) < len(lengths_x):
+            x = x.reshape(tuple([lengths_x[label] for label in remaining]))
+        return x, tuple(remaining)
 
     return *reduced(a, lengths_a, lengths_b), *reduced(b, lengths_b, lengths_a)
 
 
-def _without_repeats(x: Any, of_x: Labels) -> tuple[Any, Labels]:
-    """A view of x in which no label comes twice: the diagonal of axes with the same
-    one.
+def _without_repeats(x: Any, labels_x: Labels) -> tuple[Any, Labels]:
+    """A view of x in which no label comes twice.
+
+    It is the diagonal of axes with the same label.
     """
-    while len(set(of_x)) < len(of_x):
-        label = next(label for label in of_x if of_x.count(label) > 1)
-        i = of_x.index(label)
-        j = of_x.index(label, i + 1)
-        x = diagonal(x, i, j)
-        of_x = (*(other for at, other in enumerate(of_x) if at not in (i, j)), label)
-    return x, of_x
+    while len(set(labels_x)) < len(labels_x):
+        label = next(label for label in labels_x if labels_x.count(label) > 1)
+        first = labels_x.index(label)
+        second = labels_x.index(label, first + 1)
+        x = diagonal(x, first, second)
+        without_first = labels_x[:first] + labels_x[first + 1 : second]
+        labels_x = (*without_first, *labels_x[second + 1 :], label)
+    return x, labels_x
 
 
 def _split(operands: Sequence[Any]) -> tuple[Any, list[Any]]:
@@ -526,6 +554,7 @@ def _split(operands: Sequence[Any]) -> tuple[Any, list[Any]]:
         )
     if isinstance(operands[0], str):
         return operands[0], list(operands[1:])
+    # Operands and lists of labels in turn; a list at the end is that of the result.
     even = len(operands) // 2 * 2
     return [*operands[1::2], *operands[even:]], list(operands[:even:2])
 
@@ -533,22 +562,25 @@ def _split(operands: Sequence[Any]) -> tuple[Any, list[Any]]:
 def _path(
     terms: Sequence[tuple[Any, Labels]], out: Labels, optimize: Any
 ) -> list[tuple[int, ...]]:
-    """The order of the products, as positions among the operands that are left, by
-    shapes alone.
+    """The order of the products, by shapes alone.
+
+    Each step is given by positions in the list of terms, from which it takes some and
+    to whose end it adds their product.
     """
-    if len(terms) < 3:
-        return [tuple(range(len(terms)))] if len(terms) == 2 else []
-    numbers = {
-        label: i
-        for i, label in enumerate(dict.fromkeys([x for _, of_x in terms for x in of_x]))
-    }
-    labels = tuple([tuple([numbers[label] for label in of_x]) for _, of_x in terms])
-    return _path_of_numpy(
-        tuple([shape_of(x) for x, _ in terms]),
-        labels,
-        tuple([numbers[label] for label in out]),
-        optimize,
-    )
+    if len(terms) < 2:
+        return []
+    if len(terms) == 2:
+        return [(0, 1)]
+
+    # A number for each label, as `numpy.einsum_path` takes them.
+    numbers: dict[Hashable, int] = {}
+    for _, labels_x in terms:
+        for label in labels_x:
+            numbers.setdefault(label, len(numbers))
+    shapes = [shape_of(x) for x, _ in terms]
+    labels = [tuple([numbers[label] for label in labels_x]) for _, labels_x in terms]
+    labels_out = tuple([numbers[label] for label in out])
+    return _path_of_numpy(tuple(shapes), tuple(labels), labels_out, optimize)
 
 
 def _path_of_numpy(
@@ -557,15 +589,17 @@ def _path_of_numpy(
     out: tuple[int, ...],
     optimize: Any,
 ) -> list[tuple[int, ...]]:
-    """The order of `numpy.einsum_path`, which torch.compile takes as a constant of the
-    shapes.
+    """The order of `numpy.einsum_path`.
+
+    torch.compile takes it as a constant of the shapes.
     """
-    asked: list[Any] = []
-    for shape, own in zip(shapes, labels):
-        asked += [np.broadcast_to(np.float64(), shape), list(own)]
-    path, _ = np.einsum_path(
-        *asked, list(out), optimize="greedy" if optimize is False else optimize
-    )
+    operands: list[Any] = []
+    for shape, labels_x in zip(shapes, labels):
+        operands.append(np.broadcast_to(np.float64(), shape))
+        operands.append(list(labels_x))
+    if optimize is False:
+        optimize = "greedy"
+    path, _ = np.einsum_path(*operands, list(out), optimize=optimize)
     return path[1:]
 
 
@@ -573,43 +607,50 @@ _path_of_numpy._dynamo_marked_constant = True  # type: ignore[attr-defined]  # t
 
 
 def _distinct(a: Any, b: Any) -> tuple[Labels, Labels]:
-    """A label of its own for each axis of two operands."""
+    """Labels of the axes of a and of b, all different."""
     return tuple(range(a.ndim)), tuple(range(a.ndim, a.ndim + b.ndim))
 
 
 def _is_sequence(axes: Any) -> bool:
-    """Whether these are several axes; an array of no dimension is one."""
+    """True for several axes; an array of no dimension is one axis."""
     return isinstance(axes, Iterable) and getattr(axes, "ndim", 1) > 0
 
 
-def _axes(given: Any, ndim: int, name: str) -> tuple[int, ...]:
+def _axes(axes: Any, ndim: int, name: str) -> tuple[int, ...]:
     """One axis or several as numbers from 0 on.
 
     Raises numpy.exceptions.AxisError: an axis that does not exist. ValueError: one that
     comes twice.
     """
-    axes = [index(x) for x in (given if _is_sequence(given) else [given])]
-    for x in axes:
-        if not -ndim <= x < ndim:
-            raise np.exceptions.AxisError(x, ndim, name)
-    found = tuple([x % ndim for x in axes])
-    if len(set(found)) < len(found):
-        raise ValueError(f"repeated axis in {name}: {tuple(axes)}")
-    return found
+    integers = [index(x) for x in (axes if _is_sequence(axes) else [axes])]
+    for axis in integers:
+        if not -ndim <= axis < ndim:
+            raise np.exceptions.AxisError(axis, ndim, name)
+    numbers = tuple([x % ndim for x in integers])
+    if len(set(numbers)) < len(numbers):
+        raise ValueError(f"repeated axis in {name}: {tuple(integers)}")
+    return numbers
 
 
 def _vectors(a: Any, b: Any) -> tuple[Any, Any]:
+    """Both operands as arrays of one axis."""
     a, b = as_arrays(("a", a), ("b", b))
     return a.reshape((math.prod(shape_of(a)),)), b.reshape((math.prod(shape_of(b)),))
 
 
+def _with_last(x: Any, axis: int) -> Any:
+    """A view of x whose last axis is the one of this number."""
+    (axis,) = _axes([axis], x.ndim, "axis")
+    return permute(x, [i for i in range(x.ndim) if i != axis] + [axis])
+
+
 def _with_axes(*operands: tuple[str, Any, int]) -> list[Any]:
-    """Operands as arrays, of which each has at least so many axes."""
+    """Operands as arrays; each is given with its name and its least number of axes."""
     arrays = as_arrays(*((name, x) for name, x, _ in operands))
-    for (name, _, least), x in zip(operands, arrays):
-        if x.ndim < least:
+    for (name, _, min_axes), x in zip(operands, arrays):
+        if x.ndim < min_axes:
             raise ValueError(
-                f"{name} has {x.ndim} axes, its shape is {shape_of(x)}; at least {least} expected"
+                f"{name} has {x.ndim} axes, its shape is {shape_of(x)}; at least {min_axes} expected"
             )
     return arrays
 
@@ -617,29 +658,35 @@ def _with_axes(*operands: tuple[str, Any, int]) -> list[Any]:
 def _stacked(
     x1: Any, core1: Labels, x2: Any, core2: Labels, out: Any, products: Products
 ) -> Any:
-    """The sum over "k" of operands whose leading axes broadcast."""
-    stacks = [
-        shape_of(x)[: x.ndim - len(core)] for x, core in ((x1, core1), (x2, core2))
-    ]
+    """The sum over "k" of operands whose leading axes broadcast.
+
+    `core1` and `core2` are the labels of the other axes.
+    """
+    stack1 = shape_of(x1)[: x1.ndim - len(core1)]
+    stack2 = shape_of(x2)[: x2.ndim - len(core2)]
     try:
-        np.broadcast_shapes(*stacks)
+        np.broadcast_shapes(stack1, stack2)
     except ValueError:
         raise ValueError(
-            f"stacks {stacks[0]} of x1 and {stacks[1]} of x2 do not broadcast"
+            f"stacks {stack1} of x1 and {stack2} of x2 do not broadcast"
         ) from None
-    of_x1, of_x2 = (
-        (*range(-len(stack), 0), *core) for stack, core in zip(stacks, (core1, core2))
-    )
-    of_stack = range(-max(map(len, stacks)), 0)
-    out_labels = (*of_stack, *(label for label in core1 + core2 if label != "k"))
-    return products.chain(contract(products, x1, of_x1, x2, of_x2, out_labels), out)
+
+    # Axes of the stacks have numbers below 0, so that stacks of any length end alike.
+    labels_x1 = (*range(-len(stack1), 0), *core1)
+    labels_x2 = (*range(-len(stack2), 0), *core2)
+    labels_stack = range(-max(len(stack1), len(stack2)), 0)
+    labels_core = [label for label in core1 + core2 if label != "k"]
+    labels_out = (*labels_stack, *labels_core)
+    value = contract(products, x1, labels_x1, x2, labels_x2, labels_out)
+    return products.chain(value, out)
 
 
 def _check_lengths(a: Any, i: int, b: Any, j: int) -> None:
-    """Raise ValueError where axis i of a and axis j of b, which are summed, differ."""
-    shapes = shape_of(a), shape_of(b)
-    if shapes[0][i] != shapes[1][j]:
+    """Raise ValueError if axis i of a and axis j of b, which are summed, differ."""
+    shape_a = shape_of(a)
+    shape_b = shape_of(b)
+    if shape_a[i] != shape_b[j]:
         raise ValueError(
-            f"shapes {shapes[0]} and {shapes[1]} do not fit: axis {i % a.ndim} of a has length {shapes[0][i]}, "
-            f"axis {j % b.ndim} of b has length {shapes[1][j]}"
+            f"shapes {shape_a} and {shape_b} do not fit: axis {i % a.ndim} of a has length {shape_a[i]}, "
+            f"axis {j % b.ndim} of b has length {shape_b[j]}"
         )
