@@ -1,6 +1,4 @@
-"""The products behind one call of a function: all with the same accuracy, with a report
-of them all.
-"""
+"""The products that one call of a function makes, and one report of all of them."""
 
 from __future__ import annotations
 
@@ -27,14 +25,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ChainReport:
-    """What was done in a chain of products, whose intermediate results are rounded, and
-    what that guarantees.
+    """The reports of a chain of products, and the error bound of the whole.
+
+    The intermediate results of a chain are rounded.
 
     Attributes
     ----------
     reports : tuple of Report
-        Those of the products, in the order in which they were made. Indices that only
-        one operand of `einsum` has may be summed by a product with ones.
+        The reports of the products, in the order in which they were made. Indices that
+        only one operand of `einsum` has may be summed by a product with ones.
     roundoffs : tuple of float
         The unit roundoff of each product's dtype.
     uses : tuple of int
@@ -48,21 +47,20 @@ class ChainReport:
 
     @property
     def bound(self) -> float:
-        """The r of |C - exact| <= r |A||B||C|..., the product of
-        (1 + r_i + u_i)**uses_i less 1.
+        """The r of |C - exact| <= r |A||B||C|....
 
-        It holds where no intermediate result lies in the range of the subnormal numbers
-        or overflows.
+        It is the product of (1 + r_i + u_i)**uses_i, less 1, and holds if no
+        intermediate result overflows or lies in the range of the subnormal numbers.
         """
+        logarithms = []
+        for report, u, uses in zip(self.reports, self.roundoffs, self.uses):
+            logarithms.append(uses * math.log1p(report.bound + u))
         try:
-            growth = math.fsum(
-                n * math.log1p(report.bound + u)
-                for report, u, n in zip(self.reports, self.roundoffs, self.uses)
-            )
-            # the logarithms, their sum and expm1 are rounded
-            return math.expm1(growth) * (1 + 2.0**-48)
+            growth = math.expm1(math.fsum(logarithms))
         except OverflowError:
             return math.inf
+        # The logarithms, their sum and expm1 are rounded.
+        return growth * (1 + 2.0**-48)
 
     def __str__(self) -> str:
         count = len(self.reports)
@@ -72,12 +70,12 @@ class ChainReport:
 
 @dataclass(frozen=True)
 class BlocksReport:
-    """What was done for a result whose blocks are products by themselves.
+    """The reports of a result whose blocks are products by themselves.
 
     Attributes
     ----------
     reports : tuple of Report
-        Those of the blocks, in the order in which they were made.
+        The reports of the blocks, in the order in which they were made.
     """
 
     reports: tuple[Report, ...]
@@ -89,7 +87,7 @@ class BlocksReport:
 
     @property
     def correct(self) -> bool:
-        """Whether every real component is the correctly rounded exact value."""
+        """True if every real component is the correctly rounded exact value."""
         return all(report.correct for report in self.reports)
 
     def __str__(self) -> str:
@@ -99,17 +97,16 @@ class BlocksReport:
 
 
 def _listed(head: str, reports: Sequence[Report]) -> str:
-    lines = [
-        f"  {i}  {x.scheme}, bound {x.bound:.3g} |A||B|: {x.reason}"
-        for i, x in enumerate(reports)
-    ]
-    return "\n".join([head, *lines])
+    """A head line, and a line for each report."""
+    lines = [head]
+    for i, report in enumerate(reports):
+        bound = f"{report.bound:.3g} |A||B|"
+        lines.append(f"  {i}  {report.scheme}, bound {bound}: {report.reason}")
+    return "\n".join(lines)
 
 
 class Products:
-    """Makes the products of one call, and keeps their reports if these are asked
-    for.
-    """
+    """The products of one call, and their reports if `return_report`."""
 
     def __init__(
         self,
@@ -119,7 +116,8 @@ class Products:
         workspace: int | None,
         return_report: bool,
     ) -> None:
-        self.accuracy, self.return_report = accuracy, return_report
+        self.accuracy = accuracy
+        self.return_report = return_report
         self.options: dict[str, Any] = {
             "accuracy": accuracy,
             "scheme": scheme,
@@ -132,13 +130,13 @@ class Products:
 
     def __call__(self, a: Any, b: Any) -> Any:
         """A B, by `matmul`."""
-        return self._noted(
-            matmul(a, b, **self.options, return_report=self.return_report)
-        )
+        result = matmul(a, b, **self.options, return_report=self.return_report)
+        return self._value_of(result)
 
     def with_transpose(self, a: Any, b: Any, conjugate: bool) -> Any:
-        """A B for B = A^T or A^H, with the lower triangle mirrored; a GPU makes no more
-        than that.
+        """A B for B = A^T or A^H, with the lower triangle mirrored.
+
+        A GPU computes the lower triangle only.
         """
         if belongs_to_torch(a, b) or is_traced(a):
             return mirrored(self(a, b), conjugate)
@@ -147,66 +145,71 @@ class Products:
             "return_report": self.return_report,
             "mirror": "C" if conjugate else "T",
         }
-        return self._noted(product_of_numbers(a, b, **options))
+        return self._value_of(product_of_numbers(a, b, **options))
 
-    def _noted(self, made: Any) -> Any:
-        """The result of a product, whose report is kept."""
+    def _value_of(self, result: Any) -> Any:
+        """The value of a result of `matmul`, whose report is added to `reports`."""
         self.count += 1
         if not self.return_report:
-            return made
-        value, report = made
+            return result
+        value, report = result
         self.reports.append(report)
         self.roundoffs.append(unit_roundoff(value))
         return value
 
     def check_chain(self, count: int, why: str) -> None:
-        """Raise PlanError where "correct" or a relative error is asked of that many
-        products in a row.
+        """Raise PlanError for "correct" or a relative error of two products or more.
+
+        Each of the `count` products but the first has the result of another one as an
+        operand.
         """
-        if count < 2 or self.accuracy is None or isinstance(self.accuracy, np.ndarray):
-            return  # an array is no accuracy, as the first product says
-        if (
-            isinstance(self.accuracy, Relative)
-            or self.accuracy == "correct"
-            or self.accuracy == 0
-        ):
+        accuracy = self.accuracy
+        # An array is no accuracy, which the first product says.
+        if count < 2 or accuracy is None or isinstance(accuracy, np.ndarray):
+            return
+        if isinstance(accuracy, Relative) or accuracy == "correct" or accuracy == 0:
             raise PlanError(
-                f"accuracy={self.accuracy!r} is promised for one product, and {why} takes {count}, one on the result "
+                f"accuracy={accuracy!r} is promised for one product, and {why} takes {count}, one on the result "
                 f"of another: the {count - 1} intermediate results are rounded. Ask for a number or a level, which "
                 "each product keeps; the report then bounds the error of the whole"
             )
 
     def chain(self, value: Any, out: Any, uses: Sequence[int] | None = None) -> Any:
-        """The result of a call that ends with this value, with its report if that is
-        asked for.
-        """
-        uses = [1] * len(self.reports) if uses is None else uses
-        report = (
-            self.reports[0]
-            if len(self.reports) == 1
-            else ChainReport(tuple(self.reports), tuple(self.roundoffs), tuple(uses))
-        )
+        """The result of a call that ends with this value, and perhaps its report."""
+        report: Report | ChainReport
+        if len(self.reports) == 1:
+            report = self.reports[0]
+        else:
+            if uses is None:
+                uses = [1] * len(self.reports)
+            report = ChainReport(
+                tuple(self.reports), tuple(self.roundoffs), tuple(uses)
+            )
         return self._deliver(value, out, report)
 
     def blocks(self, value: Any, out: Any) -> Any:
-        """The result of a call whose products are blocks of this value, with its report
-        if that is asked for.
+        """The result of a call whose products are blocks of this value, and perhaps its
+        report.
         """
-        report = (
-            self.reports[0]
-            if len(self.reports) == 1
-            else BlocksReport(tuple(self.reports))
-        )
+        report: Report | BlocksReport
+        if len(self.reports) == 1:
+            report = self.reports[0]
+        else:
+            report = BlocksReport(tuple(self.reports))
         return self._deliver(value, out, report)
 
-    def _deliver(self, value: Any, out: Any, report: Any) -> Any:
-        lacking = {
-            "engine": self.options["engine"],
-            "out": out,
-            "return_report": self.return_report,
-        }
-        check_untraced({"the result": value}, **lacking)
+    def _deliver(
+        self, value: Any, out: Any, report: Report | ChainReport | BlocksReport
+    ) -> Any:
+        """The result of a call, in `out` unless that is None."""
+        check_untraced(
+            {"the result": value},
+            engine=self.options["engine"],
+            out=out,
+            return_report=self.return_report,
+        )
         if self.count == 0:
+            # No product has checked them.
             check_options(**self.options, like=value)
         out = as_out(out)
         if out is not None:
@@ -218,20 +221,22 @@ class Products:
 
 @opaque
 def _written(value: Any, out: Any) -> Any:
-    """`out`, filled with a result, of which it may share the memory.
+    """`out`, filled with a result; both may share memory.
 
     Raises TypeError, ValueError: another shape, library or device, a dtype that would
     round.
     """
-    library, shape = library_of(("the result", value), ("out", out)), shape_of(value)
+    library = library_of(("the result", value), ("out", out))
+    shape = shape_of(value)
     if hasattr(out, "shape") and shape_of(out) != shape:
         raise ValueError(f"out has shape {shape_of(out)}; the result has shape {shape}")
     dtype = library.asarray(value, "the result").dtype
     check_out(out, Shapes(shape, (1, 1, 1), (1, 1, 1), ()), dtype, library)
-    is_shared = (
-        library.name == "torch"
-        and out.untyped_storage().data_ptr() == value.untyped_storage().data_ptr()
-    )
-    # NumPy copies what overlaps by itself
-    out[...] = value.clone() if is_shared else value
+
+    # NumPy copies what overlaps by itself.
+    if library.name == "torch":
+        address = value.untyped_storage().data_ptr()
+        if out.untyped_storage().data_ptr() == address:
+            value = value.clone()
+    out[...] = value
     return out

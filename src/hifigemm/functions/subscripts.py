@@ -1,6 +1,4 @@
-"""Subscripts of einsum, as text or as lists of numbers, turned into a label for each
-axis.
-"""
+"""A label for each axis, from the subscripts of einsum: text or lists of numbers."""
 
 from __future__ import annotations
 
@@ -9,60 +7,67 @@ from string import ascii_letters, ascii_lowercase, ascii_uppercase
 from typing import Any
 
 Labels = tuple[Hashable, ...]
+"""Labels of the axes of an array, in their order."""
 
 _SYMBOLS = ascii_uppercase + ascii_lowercase
-"""Labels of the numbers 0 to 51, in whose order axes come that no output is given
-for.
+"""Labels of the numbers 0 to 51. Without an output, the axes of the result have this
+order.
 """
 
 
 def parse(
     subscripts: str | Sequence[Any], shapes: Sequence[tuple[int, ...]]
 ) -> tuple[list[Labels], Labels]:
-    """Labels of the operands of these shapes, and those of the result.
+    """Labels of the operands of these shapes, and labels of the result.
 
-    Labels are letters; the axes of an ellipsis are numbers below 0, so that those of
-    all operands end together.
+    Labels are letters. The axes of an ellipsis are numbers below 0, so that the
+    ellipses of all operands end together.
 
     Raises ValueError, TypeError: subscripts that are malformed or do not fit the
     shapes.
     """
-    text = (
-        subscripts if isinstance(subscripts, str) else _as_text(subscripts, len(shapes))
-    )
+    if isinstance(subscripts, str):
+        text = subscripts
+    else:
+        text = _as_text(subscripts, len(shapes))
     inputs, arrow, output = text.replace(" ", "").partition("->")
+
+    # The operands: letters, and numbers for the axes of an ellipsis.
     terms = inputs.split(",")
     if len(terms) != len(shapes):
         raise ValueError(f"{text!r} has {len(terms)} terms, for {len(shapes)} operands")
     labels = [_labels(term, len(shape), text) for term, shape in zip(terms, shapes)]
-    most = max(
-        [0, *[-label for own in labels for label in own if isinstance(label, int)]]
-    )
-    dots = tuple(range(-most, 0))
+    all_labels = [label for labels_x in labels for label in labels_x]
+    numbers = [label for label in all_labels if isinstance(label, int)]
+    letters = [label for label in all_labels if isinstance(label, str)]
+    ellipsis = tuple(range(min([0, *numbers]), 0))
+
+    # The result: the output, or the ellipsis and all letters that come once.
     if arrow:
-        if dots and "..." not in output:
+        if ellipsis and "..." not in output:
             raise ValueError(
-                f"{text!r}: the output lacks the ellipsis, of {most} axes, of the operands"
+                f"{text!r}: the output lacks the ellipsis, of {len(ellipsis)} axes, of the operands"
             )
-        result = _labels(output, len(dots) + len(output.replace("...", "")), text)
+        ndim = len(ellipsis) + len(output.replace("...", ""))
+        labels_out = _labels(output, ndim, text)
     else:
-        letters = [x for own in labels for x in own if isinstance(x, str)]
-        result = (*dots, *sorted(x for x in set(letters) if letters.count(x) == 1))
-    for label in result:
-        if result.count(label) > 1:
-            raise ValueError(
-                f"{text!r}: the output has {label!r} {result.count(label)} times"
-            )
-        if not any(label in own for own in labels):
+        unique = [x for x in set(letters) if letters.count(x) == 1]
+        labels_out = (*ellipsis, *sorted(unique))
+
+    for label in labels_out:
+        count = labels_out.count(label)
+        if count > 1:
+            raise ValueError(f"{text!r}: the output has {label!r} {count} times")
+        if label not in all_labels:
             raise ValueError(
                 f"{text!r}: no operand has the label {label!r} of the output"
             )
     _check_lengths(labels, shapes, text)
-    return labels, result
+    return labels, labels_out
 
 
 def _labels(term: str, ndim: int, text: str) -> Labels:
-    """The labels of one term for an operand of so many axes."""
+    """The labels of one term, for an operand of `ndim` axes."""
     before, dots, after = term.partition("...")
     for letter in before + after:
         if letter not in ascii_letters:
@@ -78,7 +83,7 @@ def _labels(term: str, ndim: int, text: str) -> Labels:
 
 
 def _as_text(sublists: Sequence[Any], count: int) -> str:
-    """Subscripts from lists of numbers, one for each operand and perhaps one for the
+    """Subscripts as text, from lists of numbers for the operands and perhaps the
     result.
     """
     texts = []
@@ -88,10 +93,12 @@ def _as_text(sublists: Sequence[Any], count: int) -> str:
                 f"{sublist!r} is no list of labels; expected subscripts first, or lists behind operands"
             )
         texts.append("".join(map(_symbol, sublist)))
-    return ",".join(texts[:count]) + ("->" + texts[count] if len(texts) > count else "")
+    inputs = ",".join(texts[:count])
+    return f"{inputs}->{texts[count]}" if len(texts) > count else inputs
 
 
 def _symbol(label: Any) -> str:
+    """The letter of a number, or the dots of an ellipsis."""
     if label is Ellipsis:
         return "..."
     if isinstance(label, bool) or not hasattr(label, "__index__"):
@@ -107,26 +114,28 @@ def _symbol(label: Any) -> str:
 def _check_lengths(
     labels: Sequence[Labels], shapes: Sequence[tuple[int, ...]], text: str
 ) -> None:
-    """Raise ValueError where a label stands for axes of different lengths, of which
-    only 1 broadcasts.
+    """Raise ValueError if a label stands for axes of different lengths.
+
+    Axes of length 1 broadcast, unless both are axes of one operand.
     """
     lengths: dict[Hashable, int] = {}
-    for i, (own, shape) in enumerate(zip(labels, shapes)):
-        for at, (label, length) in enumerate(zip(own, shape)):
-            first = own.index(label)
+    for i, (labels_x, shape) in enumerate(zip(labels, shapes)):
+        for axis, (label, length) in enumerate(zip(labels_x, shape)):
+            # The same label within one operand.
+            first = labels_x.index(label)
             if shape[first] != length:
                 raise ValueError(
-                    f"{text!r}: axes {first} and {at} of operand {i} have the label {label!r}, "
+                    f"{text!r}: axes {first} and {axis} of operand {i} have the label {label!r}, "
                     f"and lengths {shape[first]} and {length}"
                 )
-            known = lengths.get(label, 1)
-            if length != 1 and known not in (1, length):
-                name = (
-                    "an axis of the ellipsis"
-                    if isinstance(label, int)
-                    else f"label {label!r}"
-                )
+
+            # The same label in an operand before this one.
+            length_before = lengths.get(label, 1)
+            if length != 1 and length_before not in (1, length):
+                name = f"label {label!r}"
+                if isinstance(label, int):
+                    name = "an axis of the ellipsis"
                 raise ValueError(
-                    f"{text!r}: {name} has length {length} in operand {i}, {known} before"
+                    f"{text!r}: {name} has length {length} in operand {i}, {length_before} before"
                 )
-            lengths[label] = max(known, length) if 0 not in (known, length) else 0
+            lengths[label] = length_before if length == 1 else length

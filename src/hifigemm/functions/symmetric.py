@@ -1,9 +1,8 @@
-"""Products of a matrix with its own transpose: half of the work, and exactly symmetric
-results.
+"""Products of a matrix with its own transpose: exactly symmetric, for half of the work.
 
 Idea: with the rows of A in two halves, C = A A^T has the blocks C11 = A1 A1^T and
-C22 = A2 A2^T, which are cut again, and C21 = A2 A1^T, one product, of which C12 is the
-mirror image. Cut down to blocks of b rows, that is (1 + b / m) / 2 of the work of the
+C22 = A2 A2^T, which are cut again, and C21 = A2 A1^T, one product, whose mirror image
+is C12. Cut down to blocks of b rows, this takes (1 + b / m) / 2 of the work of the
 whole product. On a GPU the kernels of Ozaki scheme II leave out the tiles above the
 diagonal instead, and split a real A once.
 """
@@ -27,7 +26,7 @@ SMALLEST = 512
 """Blocks of so many rows are not cut any more. A cut saves a quarter of the work on its
 block, and makes three products of half the size, each with its own call and splits of
 the operands. On one core of a CPU, cuts down to 128 rows cost more than they save at
-every size that was tried (512 to 2048), and 256 and 512 differ by the noise.
+every size that was tried (512 to 2048), and 256 and 512 differ by less than the noise.
 """
 
 
@@ -42,8 +41,9 @@ def syrk(
     workspace: int | None = None,
     return_report: bool = False,
 ) -> Any:
-    """A A^T, or A^T A for ``trans="T"``, as `syrk` of the BLAS: exactly symmetric, for
-    about half of the work.
+    """A A^T, or A^T A for ``trans="T"``, as `syrk` of the BLAS.
+
+    The result is exactly symmetric, for about half of the work of `matmul`.
 
     Parameters
     ----------
@@ -52,11 +52,11 @@ def syrk(
         conjugated, see `herk`.
     trans : "N" or "T"
     accuracy, scheme, out, engine, workspace, return_report
-        As for `hifigemm.matmul`. Every entry keeps what that promises. A correctly
-        rounded result has the bits of ``matmul(a, a.mT)``, and so has one of an
-        explicit count of moduli with fast scaling, or of slices of a real A: each row
-        is scaled by itself. Others need not: counts and accurate scales follow from all
-        rows of a block.
+        As for `hifigemm.matmul`. Every entry keeps its promise. A correctly rounded
+        result has the bits of ``matmul(a, a.mT)``. So has the result of an explicit
+        count of moduli with fast scaling, or of slices of a real A, because each row is
+        scaled by itself. Other results may differ: counts and accurate scales depend on
+        all rows of a block.
 
     Returns
     -------
@@ -94,11 +94,10 @@ def herk(
     workspace: int | None = None,
     return_report: bool = False,
 ) -> Any:
-    """A A^H, or A^H A for ``trans="C"``, as `herk` of the BLAS: exactly Hermitian, with
-    an exactly real diagonal.
+    """A A^H, or A^H A for ``trans="C"``, as `herk` of the BLAS.
 
-    Shapes, options, errors and the promise are those of `syrk`, whose result it has for
-    a real A.
+    The result is exactly Hermitian, its diagonal exactly real. Shapes, options, errors
+    and the promise are those of `syrk`; for a real A the results are equal.
 
     Examples
     --------
@@ -108,15 +107,20 @@ def herk(
     """
     (a,) = as_arrays(("a", a))
     rows = _rows(a, trans, ("N", "C"))
-    left, right = (rows, conj(rows.mT)) if trans == "N" else (conj(rows), rows.mT)
+    if trans == "N":
+        left = rows
+        right = conj(rows.mT)
+    else:
+        left = conj(rows)
+        right = rows.mT
     products = Products(accuracy, scheme, engine, workspace, return_report)
     return products.blocks(_with_itself(products, left, right, True), out)
 
 
-def _rows(a: Any, trans: str, known: tuple[str, str]) -> Any:
-    """The matrix whose rows are multiplied with each other."""
-    if trans not in known:
-        raise PlanError(f'trans={trans!r}: expected "{known[0]}" or "{known[1]}"')
+def _rows(a: Any, trans: str, choices: tuple[str, str]) -> Any:
+    """The matrix whose rows are multiplied with each other: a or its transpose."""
+    if trans not in choices:
+        raise PlanError(f'trans={trans!r}: expected "{choices[0]}" or "{choices[1]}"')
     if a.ndim < 2:
         raise ValueError(
             f"a has {a.ndim} axes, its shape is {shape_of(a)}; at least 2 expected"
@@ -125,7 +129,8 @@ def _rows(a: Any, trans: str, known: tuple[str, str]) -> Any:
 
 
 def _with_itself(products: Products, left: Any, right: Any, conjugate: bool) -> Any:
-    """`left` times `right`, its transpose, conjugated or not."""
+    """`left` times `right`, which is the transpose of `left`, conjugated or not."""
+    # Other arrays lie on a GPU, whose kernels leave out the upper triangle.
     size = left.shape[-2]
     is_cut = (
         is_traced(left)
@@ -134,9 +139,12 @@ def _with_itself(products: Products, left: Any, right: Any, conjugate: bool) -> 
     )
     if size <= SMALLEST or not is_cut:
         return products.with_transpose(left, right, conjugate)
+
     half = size // 2
-    first = _with_itself(products, left[..., :half, :], right[..., :half], conjugate)
-    second = _with_itself(products, left[..., half:, :], right[..., half:], conjugate)
-    low = products(left[..., half:, :], right[..., :half])
-    high = conj(low.mT) if conjugate else low.mT
-    return join([join([first, high], -1), join([low, second], -1)], -2)
+    top = left[..., :half, :]
+    bottom = left[..., half:, :]
+    c11 = _with_itself(products, top, right[..., :half], conjugate)
+    c22 = _with_itself(products, bottom, right[..., half:], conjugate)
+    c21 = products(bottom, right[..., :half])
+    c12 = conj(c21.mT) if conjugate else c21.mT
+    return join([join([c11, c12], -1), join([c21, c22], -1)], -2)
