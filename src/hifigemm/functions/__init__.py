@@ -1,8 +1,7 @@
-"""Functions of products as NumPy has them, for the arrays of every library: each is
-made of calls of `matmul`.
+"""NumPy's functions of products for the arrays of every library, by calls of `matmul`.
 
-`contractions` holds those that are one product of two operands, and einsum; `chains`
-those of several products in a row; `symmetric` the products of a matrix with its own
-transpose. They move axes by the verbs of `verbs` alone, and all that they multiply goes
-through `products.Products`.
+`contractions` holds functions that are one product of two operands, and einsum;
+`chains` functions that are several products in a row; `symmetric` the products of a
+matrix with its own transpose. They move axes by the functions of `verbs` alone, and
+multiply by `products.Products`.
 """

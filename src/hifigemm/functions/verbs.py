@@ -1,10 +1,9 @@
-"""What the functions do to arrays besides multiplying them, in words that all libraries
-have in common.
+"""Steps of the functions besides products, for the arrays of all libraries.
 
-All verbs keep what PyTorch and JAX differentiate, and copy only where no view exists.
+PyTorch and JAX differentiate all of them, and they copy only where no view exists.
 Arrays that JAX traces belong to no device. CuPy makes arrays on its current device.
-torch.compile traces the functions, so these give lists to builtins, not generators, and
-leave out what of NumPy and the standard library it does not follow.
+torch.compile traces the functions, so builtins get lists, not generators, and nothing
+of NumPy or the standard library is used that it does not follow.
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ from hifigemm.transforms import belongs_to_jax, check_dense, is_traced
 
 
 def as_arrays(*operands: tuple[str, Any]) -> list[Any]:
-    """The named operands as arrays of the one library that they have in common; lists
-    and scalars become NumPy's.
+    """The named operands as arrays of the library that they have in common.
 
-    Raises TypeError, ValueError: operands of different libraries or devices, what
-    `array_like.as_array` refuses, prepared operands.
+    Lists and scalars become arrays of NumPy. Raises TypeError or ValueError: operands
+    of different libraries or devices, prepared operands, and operands for which
+    `array_like.as_array` raises.
     """
     for name, x in operands:
         if isinstance(x, Prepared):
@@ -49,7 +48,7 @@ def as_arrays(*operands: tuple[str, Any]) -> list[Any]:
 
 
 def promoted(arrays: Sequence[Any]) -> list[Any]:
-    """Arrays of one library in the dtype that NumPy promotes all of theirs to.
+    """Arrays of one library in the dtype to which NumPy promotes all their dtypes.
 
     Raises ValueError: integers that the dtype cannot hold exactly.
     """
@@ -63,13 +62,15 @@ def promoted(arrays: Sequence[Any]) -> list[Any]:
     if library.name == "numpy":
         dtype = np.result_type(*(x.dtype for x in arrays))
         return [converted(x, dtype) for x in arrays]
+
+    # Tensors without integers, in terms that torch.compile follows.
     xp = namespace(arrays[0])
     if library.name == "torch" and all([_is_inexact(x) for x in arrays]):  # noqa: C419 torch.compile
-        common = reduce(
-            xp.promote_types,
-            [xp.float32 if x.dtype == xp.bfloat16 else x.dtype for x in arrays],
-        )
+        dtypes = [xp.float32 if x.dtype == xp.bfloat16 else x.dtype for x in arrays]
+        common = reduce(xp.promote_types, dtypes)
         return [x.to(common) for x in arrays]
+
+    # Other arrays, whose integers are checked where they are converted.
     names = [str(x.dtype).removeprefix("torch.") for x in arrays]
     dtype = np.result_type(
         *("float32" if name == "bfloat16" else name for name in names)
@@ -87,12 +88,12 @@ def promoted(arrays: Sequence[Any]) -> list[Any]:
 
 
 def _is_inexact(x: Any) -> bool:
-    """Whether a tensor has floating-point entries, complex ones included."""
+    """True if a tensor has floating-point entries, real or complex."""
     return bool(x.is_floating_point() or x.is_complex())
 
 
 def namespace(x: Any) -> Any:
-    """The module of functions for an array, which is loaded as the array is there."""
+    """The module of functions for an array; it is loaded if there is an array."""
     return sys.modules["jax.numpy" if belongs_to_jax(x) else library_of(("x", x)).name]
 
 
@@ -104,11 +105,8 @@ def shape_of(x: Any) -> tuple[int, ...]:
 def permute(x: Any, order: Sequence[int]) -> Any:
     """A view of x with its axes in this order."""
     order = tuple(order)
-    return (
-        x
-        if order == tuple(range(len(order)))
-        else namespace(x).moveaxis(x, order, tuple(range(len(order))))
-    )
+    in_place = tuple(range(len(order)))
+    return x if order == in_place else namespace(x).moveaxis(x, order, in_place)
 
 
 def expand(x: Any, shape: Sequence[int]) -> Any:
@@ -117,60 +115,63 @@ def expand(x: Any, shape: Sequence[int]) -> Any:
 
 
 def diagonal(x: Any, first: int, second: int) -> Any:
-    """A view of the entries whose indices on two axes are equal; their common axis is
-    the last one.
+    """A view of the entries with equal indices on two axes, which become the last
+    axis.
     """
     return x.diagonal(0, first, second)
 
 
 def conj(x: Any) -> Any:
-    """x with its imaginary parts negated, x itself where it is real."""
+    """x with its imaginary parts negated; x itself if it is real."""
     return x.conj()
 
 
 def ones(shape: Sequence[int], like: Any) -> Any:
     """Ones with the dtype and on the device of another array."""
-    return namespace(like).ones(tuple(shape), dtype=like.dtype, **_place(like))
+    return namespace(like).ones(tuple(shape), dtype=like.dtype, **_on_device_of(like))
 
 
 def identities(like: Any) -> Any:
     """An identity matrix for each square matrix of a stack."""
     xp = namespace(like)
-    return xp.zeros_like(like) + xp.eye(
-        like.shape[-1], dtype=like.dtype, **_place(like)
-    )
+    identity = xp.eye(like.shape[-1], dtype=like.dtype, **_on_device_of(like))
+    return xp.zeros_like(like) + identity
 
 
-def _place(like: Any) -> dict[str, Any]:
+def _on_device_of(like: Any) -> dict[str, Any]:
+    """The arguments that make an array on the device of another one."""
     return {} if is_traced(like) or _is_of_cupy(like) else {"device": like.device}
 
 
 def _is_of_cupy(x: Any) -> bool:
+    """True for an array of CuPy."""
     return not belongs_to_jax(x) and library_of(("x", x)).name == "cupy"
 
 
-def join(parts: Sequence[Any], axis: int) -> Any:
-    """A new array of others, one behind the other on an axis."""
-    return namespace(parts[0]).concatenate(tuple(parts), axis)
+def join(arrays: Sequence[Any], axis: int) -> Any:
+    """A new array: the given ones one after the other along an axis."""
+    return namespace(arrays[0]).concatenate(tuple(arrays), axis)
 
 
 def mirrored(x: Any, conjugate: bool) -> Any:
-    """Square matrices whose upper triangle is replaced by the lower one, their diagonal
-    made real if `conjugate`.
+    """Square matrices whose lower triangle is mirrored into the upper one.
+
+    With `conjugate` they become Hermitian, with a real diagonal.
     """
     xp = namespace(x)
     lower = xp.tril(xp.ones_like(x, dtype=xp.bool))
     if not conjugate:
         return xp.where(lower, x, x.mT)
     hermitian = xp.where(lower, x, conj(x.mT))
-    return xp.where(
-        lower & lower.mT, _as_complex(xp.real(hermitian), hermitian), hermitian
-    )
+    is_diagonal = lower & lower.mT
+    real = _as_complex(xp.real(hermitian), hermitian)
+    return xp.where(is_diagonal, real, hermitian)
 
 
 def _as_complex(re: Any, like: Any) -> Any:
-    """Real numbers in the dtype of another array, without arithmetic, which XLA flushes
-    subnormal numbers in.
+    """Real numbers in the dtype of another array.
+
+    There is no arithmetic, in which XLA would flush subnormal numbers to zero.
     """
     if re.dtype == like.dtype:
         return re
