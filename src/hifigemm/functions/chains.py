@@ -33,8 +33,9 @@ def multi_dot(
     workspace: int | None = None,
     return_report: bool = False,
 ) -> Any:
-    """`numpy.linalg.multi_dot`: the product of two or more matrices, in the order of
-    fewest multiplications.
+    """`numpy.linalg.multi_dot`: the product of two or more matrices.
+
+    They are multiplied in the order of fewest multiplications.
 
     Parameters
     ----------
@@ -148,8 +149,7 @@ def matrix_power(
     workspace: int | None = None,
     return_report: bool = False,
 ) -> Any:
-    """`numpy.linalg.matrix_power` for n >= 0: the n-th power of square matrices, by
-    repeated squaring.
+    """`numpy.linalg.matrix_power` for n >= 0, by repeated squaring.
 
     Parameters
     ----------

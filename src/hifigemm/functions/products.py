@@ -175,7 +175,10 @@ class Products:
             )
 
     def chain(self, value: Any, out: Any, uses: Sequence[int] | None = None) -> Any:
-        """The result of a call that ends with this value, and perhaps its report."""
+        """The result of a call that ends with this value.
+
+        It comes with a report if `return_report`.
+        """
         report: Report | ChainReport
         if len(self.reports) == 1:
             report = self.reports[0]
@@ -188,8 +191,9 @@ class Products:
         return self._deliver(value, out, report)
 
     def blocks(self, value: Any, out: Any) -> Any:
-        """The result of a call whose products are blocks of this value, and perhaps its
-        report.
+        """The result of a call whose products are blocks of this value.
+
+        It comes with a report if `return_report`.
         """
         report: Report | BlocksReport
         if len(self.reports) == 1:

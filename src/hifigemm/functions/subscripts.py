@@ -83,9 +83,7 @@ def _labels(term: str, ndim: int, text: str) -> Labels:
 
 
 def _as_text(sublists: Sequence[Any], count: int) -> str:
-    """Subscripts as text, from lists of numbers for the operands and perhaps the
-    result.
-    """
+    """Subscripts as text, from lists of numbers for operands and perhaps the result."""
     texts = []
     for sublist in sublists:
         if isinstance(sublist, str) or not isinstance(sublist, Iterable):

@@ -115,8 +115,9 @@ def expand(x: Any, shape: Sequence[int]) -> Any:
 
 
 def diagonal(x: Any, first: int, second: int) -> Any:
-    """A view of the entries with equal indices on two axes, which become the last
-    axis.
+    """A view of the entries with equal indices on two axes.
+
+    Their common axis is the last one.
     """
     return x.diagonal(0, first, second)
 

@@ -286,10 +286,9 @@ def _within_magnitudes(
     shift: int,
     certified: Array,
 ) -> tuple[Array, float]:
-    """True for entries not yet certified with error <= r 2**shift |A||B|; the products
-    made to see it.
+    """True for entries with error <= r 2**shift |A||B| that are not certified yet.
 
-    The products are counted as a share of a whole one.
+    It comes with the share of a whole product that it took to see this.
     """
     within = np.zeros(certified.shape, bool)
     is_open = ~certified & np.isfinite(error)

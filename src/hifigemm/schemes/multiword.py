@@ -59,8 +59,9 @@ accumulator keeps.
 
 @dataclass(frozen=True)
 class Multiword(WordScheme):
-    """Products of words added with rounding [FHLMM23]. See `PRESETS` for published
-    methods.
+    """Products of words added with rounding [FHLMM23].
+
+    `PRESETS` holds published methods.
 
     Parameters
     ----------

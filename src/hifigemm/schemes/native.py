@@ -157,8 +157,9 @@ def _plan(
     engine: Engine,
     asked: Scheme | None,
 ) -> Plan:
-    """The plan of a native product, cached, because small products take less time than
-    planning.
+    """The plan of a native product.
+
+    It is cached, because small products take less time than planning.
     """
     bound = scheme.bound(problem)
     reason = f"native product, at worst {problem.terms} u = {bound:.3g} |A||B|"

@@ -1,5 +1,4 @@
-"""Few rows and columns with wide exponents, set apart so that the others need fewer
-moduli.
+"""Few rows and columns with wide exponents, set apart to save moduli for the others.
 
 Idea
     How many moduli hold the exact product A B is decided by the row and the column
@@ -150,9 +149,7 @@ def _possible_scales(
 
 @lru_cache
 def _lowered(num_moduli: int, shared: int) -> int:
-    """Fewest d for which half the range of `shared` moduli is at most 4**d times that
-    of `num_moduli`.
-    """
+    """Least d for which P1 <= P0 4**d, P1 and P0 the half ranges of the moduli."""
     small = moduli_set(num_moduli, False).half_range
     large = moduli_set(shared, False).half_range
     return next(d for d in range(large.bit_length()) if large <= small << (2 * d))

@@ -141,8 +141,9 @@ class Ozaki1(Scheme):
         evidence: Evidence | None,
         asked: Scheme | None,
     ) -> Plan:
-        """The plan: beta from k and the product, S from the target, the mode or the
-        user.
+        """The plan, with beta from k and the product.
+
+        S comes from the user, from the estimate of the mode or from the target.
         """
         spec = product_spec(engine, self.product, "Ozaki1")
         beta = slice_bits(problem, spec)
@@ -356,9 +357,7 @@ def storage_dtype(spec: ProductSpec) -> np.dtype[Any]:
 
 
 def _in_twos_complement(plan: Plan) -> bool:
-    """True if slices hold -h .. h - 1, h = 2**(beta - 1), as the words of the product
-    do.
-    """
+    """True if slices hold -h .. h - 1, h = 2**(beta - 1), as INT8 words do."""
     return 2 ** (slice_bits(plan.problem, plan.words) - 1) > plan.words.max_integer
 
 

@@ -164,8 +164,7 @@ class Ozaki2(Scheme):
         evidence: Evidence | None,
         asked: Scheme | None,
     ) -> Plan:
-        """The plan, with the number of moduli that was forced or that the evidence asks
-        for.
+        """The plan, with a forced number of moduli or the one that the evidence needs.
 
         Moduli that hold the exact product are taken where the operands are short enough
         for it, else as many as the error ratio asks for. Without evidence the operands
@@ -530,10 +529,9 @@ def _scale_by_sums(
 
 
 def _error(left: Split, right: Split) -> Array:
-    """Bound of |A B - 2**-(s+t) A' B'| in units of 2**(e_i + f_j); 0 for exact
-    integers.
+    """Bound of |A B - 2**-(s+t) A' B'| in units of 2**(e_i + f_j).
 
-    With B' in units of B, and A' = A - d likewise,
+    It is 0 for exact integers. With B' in units of B, and A' = A - d likewise,
     |A B - (A - d) B'| <= |A||B - B'| + |d||B'|. The sums of magnitudes bound |B'| as
     well: truncation lowers magnitudes, and where integers are the nearest ones, a
     magnitude rounded up is one of them.

@@ -141,14 +141,13 @@ class Scheme:
     def multiply(
         self, plan: Plan, left: Split, right: Split, engine: Engine, shift: int
     ) -> Product:
-        """One block of 2**shift A B, rounded once, from the splits of its rows and
-        columns.
-        """
+        """One block of 2**shift A B, rounded once, from splits of its rows and columns."""
         raise NotImplementedError
 
     def escalate(self, plan: Plan, problem: Problem, engine: Engine) -> Plan | None:
-        """A finer plan, without blocks, for a part of the problem; None if there is
-        none.
+        """A finer plan for `problem`, a part of the plan's; None if there is none.
+
+        It has no division into blocks.
         """
         return None
 

@@ -86,8 +86,9 @@ class WordScheme(Scheme):
         raise NotImplementedError
 
     def pair_errors(self, unit: Accumulation, k: int) -> dict[Pair, float]:
-        """c_pq of numerics.word_bounds for the pairs that are multiplied, smallest
-        first.
+        """c_pq of numerics.word_bounds for each pair that is multiplied.
+
+        Pairs with the smallest products come first.
         """
         raise NotImplementedError
 
@@ -302,9 +303,7 @@ class WordScheme(Scheme):
         return finished(problem, values, certified, bound, num_products)
 
     def escalate(self, plan: Plan, problem: Problem, engine: Engine) -> Plan | None:
-        """The plan with row and column scaling, if that was off; there is nothing
-        finer.
-        """
+        """The plan with row and column scaling; None if it has that already."""
         if self.scale:
             return None
         scaled = replace(self, **{"scale": True})
